@@ -1,0 +1,257 @@
+package api
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+const (
+	maxCheckBytes = 64 << 10
+	// A batch holds maxBatch checks whose clients are as long as can be, each
+	// byte escaped.
+	maxBatchBytes = 8 << 20
+	maxBatch      = 1000
+)
+
+// body is what one request body is read into and decoded from; it's reused.
+type body struct {
+	bytes   bytes.Buffer
+	decoder jsontext.Decoder
+	scratch []byte // an unquoted string
+}
+
+var bodies = sync.Pool{New: func() any { return new(body) }}
+
+// maxKeptBytes is the largest buffer that is kept for the next request.
+const maxKeptBytes = 64 << 10
+
+func (b *body) release() {
+	if b.bytes.Cap() <= maxKeptBytes {
+		bodies.Put(b)
+	}
+}
+
+// readBody reads the body of r, at most limit bytes of JSON. The error is a
+// problem.
+func readBody(r *http.Request, limit int64) (*body, error) {
+	if err := checkContentType(r.Header.Get("Content-Type")); err != nil {
+		return nil, err
+	}
+	tooLarge := newProblem(http.StatusRequestEntityTooLarge, "the body is larger than %d bytes", limit)
+	if r.ContentLength > limit {
+		return nil, tooLarge
+	}
+	b := bodies.Get().(*body)
+	b.bytes.Reset()
+	n, err := b.bytes.ReadFrom(io.LimitReader(r.Body, limit+1))
+	switch {
+	case err != nil:
+		b.release()
+		return nil, badRequest("the body could not be read: %v", err)
+	case n > limit:
+		b.release()
+		return nil, tooLarge
+	}
+	b.decoder.Reset(&b.bytes)
+	return b, nil
+}
+
+// checkContentType accepts JSON, and what curl -d sends when it isn't told
+// otherwise.
+func checkContentType(value string) error {
+	if value == "" || value == "application/json" {
+		return nil
+	}
+	mediaType, params, err := mime.ParseMediaType(value)
+	charset := params["charset"]
+	if err == nil && (charset == "" || strings.EqualFold(charset, "utf-8")) {
+		switch mediaType {
+		case "application/json", "application/x-www-form-urlencoded":
+			return nil
+		}
+	}
+	return newProblem(http.StatusUnsupportedMediaType, "Content-Type %q is not possible; send application/json", value)
+}
+
+// decodeCheck decodes a body that is one check. The error is a problem.
+func (b *body) decodeCheck() (check, error) {
+	q, err := b.check("")
+	if err == nil {
+		err = b.end()
+	}
+	return q, b.explain(err)
+}
+
+// decodeBatch decodes a body that is a batch of checks. The error is a problem.
+func (b *body) decodeBatch() ([]check, error) {
+	var batch []check
+	err := b.object("", func(name []byte) error {
+		if string(name) != "checks" {
+			return unknownField(string(name), "checks")
+		}
+		if err := b.expect('[', "checks", "an array"); err != nil {
+			return err
+		}
+		batch = []check{}
+		for b.decoder.PeekKind() != ']' {
+			if len(batch) == maxBatch {
+				return badRequest("checks: at most %d are possible in a batch", maxBatch)
+			}
+			q, err := b.check("checks[" + strconv.Itoa(len(batch)) + "].")
+			if err != nil {
+				return err
+			}
+			batch = append(batch, q)
+		}
+		_, err := b.decoder.ReadToken()
+		return err
+	})
+	if err == nil {
+		err = b.end()
+	}
+	if err == nil && batch == nil {
+		err = badRequest("checks is missing; it is the array of the checks to make")
+	}
+	return batch, b.explain(err)
+}
+
+// check decodes one check; path is where in the body it stands.
+func (b *body) check(path string) (check, error) {
+	q := check{cost: 1}
+	err := b.object(path, func(name []byte) error {
+		var err error
+		switch string(name) {
+		case "policy":
+			q.policy, err = b.string(path + "policy")
+		case "client":
+			q.client, err = b.string(path + "client")
+		case "cost":
+			q.cost, err = b.integer(path + "cost")
+		case "limits":
+			err = b.object(path+"limits", func(name []byte) error {
+				l := limitValue{name: string(name)}
+				l.value, err = b.integer(path + "limits." + l.name)
+				q.limits = append(q.limits, l)
+				return err
+			})
+		default:
+			return unknownField(path+string(name), "policy, client, cost, limits")
+		}
+		return err
+	})
+	return q, err
+}
+
+// object reads an object and calls field with the name of each member, which
+// is valid until the next read; field reads the value.
+func (b *body) object(path string, field func(name []byte) error) error {
+	if err := b.expect('{', strings.TrimSuffix(path, "."), "an object"); err != nil {
+		return err
+	}
+	for b.decoder.PeekKind() != '}' {
+		name, err := b.unquote()
+		if err != nil {
+			return err
+		}
+		if err := field(name); err != nil {
+			return err
+		}
+	}
+	_, err := b.decoder.ReadToken()
+	return err
+}
+
+func (b *body) string(path string) (string, error) {
+	if kind := b.decoder.PeekKind(); kind != '"' {
+		return "", b.wrongType(path, "a string")
+	}
+	value, err := b.unquote()
+	return string(value), err
+}
+
+func (b *body) unquote() ([]byte, error) {
+	raw, err := b.decoder.ReadValue()
+	if err != nil {
+		return nil, err
+	}
+	b.scratch, err = jsontext.AppendUnquote(b.scratch[:0], raw)
+	return b.scratch, err
+}
+
+func (b *body) integer(path string) (int64, error) {
+	if kind := b.decoder.PeekKind(); kind != '0' {
+		return 0, b.wrongType(path, "a whole number")
+	}
+	raw, err := b.decoder.ReadValue()
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseInt(string(raw), 10, 64)
+	if err != nil {
+		return 0, badRequest("%s is %s and must be a whole number in range", path, raw)
+	}
+	return n, nil
+}
+
+// expect reads the beginning of an object or array.
+func (b *body) expect(kind jsontext.Kind, path, what string) error {
+	if b.decoder.PeekKind() != kind {
+		return b.wrongType(path, what)
+	}
+	_, err := b.decoder.ReadToken()
+	return err
+}
+
+// wrongType says that what comes next isn't what it has to be, or why it can't
+// be read at all.
+func (b *body) wrongType(path, what string) error {
+	if _, err := b.decoder.ReadToken(); err != nil {
+		return err
+	}
+	if path == "" {
+		path = "the body"
+	}
+	return badRequest("%s must be %s", path, what)
+}
+
+// end makes sure that nothing follows.
+func (b *body) end() error {
+	_, err := b.decoder.ReadToken()
+	switch {
+	case err == nil:
+		return badRequest("something follows the JSON object in the body")
+	case errors.Is(err, io.EOF):
+		return nil
+	default:
+		return err
+	}
+}
+
+// explain turns any error of the decoder into a problem.
+func (b *body) explain(err error) error {
+	var p *problem
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &p):
+		return p
+	case errors.Is(err, io.EOF):
+		return badRequest("the body is empty; it must be a JSON object")
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return badRequest("the body ends in the middle of its JSON")
+	default:
+		return badRequest("the body is not valid JSON: %s", strings.TrimPrefix(err.Error(), "jsontext: "))
+	}
+}
+
+func unknownField(name, known string) error {
+	return badRequest("unknown field %q; known are %s", name, known)
+}

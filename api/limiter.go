@@ -1,0 +1,24 @@
+// Package api is weir's HTTP service: policies that check several limits as
+// one, and the endpoints, headers, problem details and metrics around them. It
+// knows limiters only through the interface Limiter.
+package api
+
+import (
+	"context"
+	"time"
+
+	"weir/counters"
+)
+
+// A Limiter decides whether a client may spend a cost now. Its errors are those
+// of a counters.Store: nothing could be decided. It is safe for concurrent use.
+type Limiter interface {
+	// Take decides r and consumes its cost if it is admitted.
+	Take(ctx context.Context, r counters.Request) (counters.Decision, error)
+	// Peek decides r and consumes nothing.
+	Peek(ctx context.Context, r counters.Request) (counters.Decision, error)
+	// GiveBack undoes a Take that was admitted, given the same r.
+	GiveBack(ctx context.Context, r counters.Request) error
+	// Reset forgets what the client has consumed.
+	Reset(ctx context.Context, client string, now time.Time) error
+}

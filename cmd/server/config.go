@@ -1,0 +1,259 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"weir/counters"
+)
+
+// config is what the command line and the environment say.
+type config struct {
+	listen        string
+	policyFile    string
+	memcached     []string
+	storeTimeout  time.Duration
+	clockSkew     time.Duration
+	keyPrefix     string
+	tokenFile     string
+	proxies       []*net.IPNet
+	tlsCert       string
+	tlsKey        string
+	tlsClientCA   string
+	memcachedTLS  bool
+	memcachedCA   string
+	memcachedUser string // file
+	shutdownGrace time.Duration
+	logLevel      slog.Level
+	logFormat     string
+	validate      bool
+	version       bool
+}
+
+// parseConfig reads the flags in args, whose defaults are the environment's
+// WEIR_ variables. It prints help to out on -help and returns flag.ErrHelp.
+func parseConfig(args []string, getenv func(string) string, out io.Writer) (*config, error) {
+	cfg := &config{}
+	fs := flag.NewFlagSet("server", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	fs.StringVar(&cfg.listen, "listen", "127.0.0.1:8080", "`address` to serve HTTP on")
+	fs.StringVar(&cfg.policyFile, "config", "", "policy `file`, YAML (default: the built-in policies)")
+	fs.Func("memcached", "Memcached `servers`: host:port or /path/to.sock, comma-separated, in any order (default: an embedded store)", func(s string) error {
+		cfg.memcached = splitList(s)
+		return nil
+	})
+	fs.DurationVar(&cfg.storeTimeout, "store-timeout", counters.DefaultTimeout, "the longest a check waits for the store")
+	fs.DurationVar(&cfg.clockSkew, "clock-skew", 50*time.Millisecond, "the largest difference between the clocks of instances")
+	fs.StringVar(&cfg.keyPrefix, "key-prefix", "weir", "`prefix` of all keys in the store")
+	fs.StringVar(&cfg.tokenFile, "token-file", "", "`file` of bearer tokens, one a line, of which /v1/* then needs one")
+	cfg.proxies = mustNetworks("127.0.0.0/8", "::1/128")
+	fs.Func("trusted-proxies", "`CIDRs` whose X-Forwarded-For counts, comma-separated (default: loopback)", func(s string) (err error) {
+		cfg.proxies, err = parseNetworks(splitList(s))
+		return err
+	})
+	fs.StringVar(&cfg.tlsCert, "tls-cert", "", "PEM `file` of the certificate to serve HTTPS with")
+	fs.StringVar(&cfg.tlsKey, "tls-key", "", "PEM `file` of the certificate's key")
+	fs.StringVar(&cfg.tlsClientCA, "tls-client-ca", "", "PEM `file` of the authorities of which clients need a certificate")
+	fs.BoolVar(&cfg.memcachedTLS, "memcached-tls", false, "connect to Memcached by TLS")
+	fs.StringVar(&cfg.memcachedCA, "memcached-ca", "", "PEM `file` of the authorities that vouch for Memcached (default: the system's)")
+	fs.StringVar(&cfg.memcachedUser, "memcached-user-file", "", "`file` with the line user:password for Memcached, as Memcached's own -Y takes it")
+	fs.DurationVar(&cfg.shutdownGrace, "shutdown-grace", 10*time.Second, "how long requests under way may take after SIGTERM")
+	fs.TextVar(&cfg.logLevel, "log-level", slog.LevelInfo, "`level`: debug, info, warn or error")
+	fs.StringVar(&cfg.logFormat, "log-format", "text", "`format`: text or json")
+	fs.BoolVar(&cfg.validate, "validate", false, "check the policy file, print what it means and exit")
+	fs.BoolVar(&cfg.version, "version", false, "print the version and exit")
+
+	var err error
+	fs.VisitAll(func(f *flag.Flag) {
+		name := "WEIR_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		if value := getenv(name); value != "" {
+			if setErr := fs.Set(f.Name, value); setErr != nil {
+				err = errors.Join(err, fmt.Errorf("%s=%q: %w", name, value, setErr))
+			}
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	switch err := fs.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		fmt.Fprintln(out, "server is weir, a rate limiting service on Memcached. Each flag can be given as an\nenvironment variable, as in WEIR_STORE_TIMEOUT.")
+		fs.SetOutput(out)
+		fs.PrintDefaults()
+		return nil, err
+	case err != nil:
+		return nil, err
+	case fs.NArg() > 0:
+		return nil, fmt.Errorf("%q is not a flag; -help lists them", fs.Arg(0))
+	}
+	return cfg, cfg.check()
+}
+
+// check returns what is wrong with the values, and what would be right.
+func (c *config) check() error {
+	var errs []error
+	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if c.storeTimeout <= 0 {
+		fail("-store-timeout %v must be more than 0", c.storeTimeout)
+	}
+	if c.clockSkew < 0 || c.clockSkew > time.Minute {
+		fail("-clock-skew %v must be from 0 to 1m", c.clockSkew)
+	}
+	if c.shutdownGrace < 0 {
+		fail("-shutdown-grace %v must not be negative", c.shutdownGrace)
+	}
+	if err := counters.CheckKeyPrefix(c.keyPrefix); err != nil {
+		fail("-key-prefix: %w", err)
+	}
+	if c.logFormat != "text" && c.logFormat != "json" {
+		fail("-log-format %q must be text or json", c.logFormat)
+	}
+	if (c.tlsCert == "") != (c.tlsKey == "") {
+		fail("-tls-cert and -tls-key go together")
+	}
+	if c.tlsClientCA != "" && c.tlsCert == "" {
+		fail("-tls-client-ca needs -tls-cert and -tls-key")
+	}
+	if c.memcachedCA != "" && !c.memcachedTLS {
+		fail("-memcached-ca needs -memcached-tls")
+	}
+	if len(c.memcached) == 0 && (c.memcachedTLS || c.memcachedUser != "") {
+		fail("-memcached-tls and -memcached-user-file need -memcached")
+	}
+	return errors.Join(errs...)
+}
+
+func splitList(s string) []string {
+	var items []string
+	for item := range strings.SplitSeq(s, ",") {
+		if item = strings.TrimSpace(item); item != "" {
+			items = append(items, item)
+		}
+	}
+	return items
+}
+
+func parseNetworks(cidrs []string) ([]*net.IPNet, error) {
+	var networks []*net.IPNet
+	for _, cidr := range cidrs {
+		_, network, err := net.ParseCIDR(cidr)
+		if err != nil {
+			return nil, fmt.Errorf("%q is not a CIDR such as 10.0.0.0/8", cidr)
+		}
+		networks = append(networks, network)
+	}
+	return networks, nil
+}
+
+func mustNetworks(cidrs ...string) []*net.IPNet {
+	networks, err := parseNetworks(cidrs)
+	if err != nil {
+		panic(err)
+	}
+	return networks
+}
+
+// readTokens reads the bearer tokens in a file, one a line; empty lines and
+// those that begin with # don't count.
+func readTokens(file string) ([]string, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("-token-file: %w", err)
+	}
+	var tokens []string
+	lines := bufio.NewScanner(bytes.NewReader(data))
+	for lines.Scan() {
+		if line := strings.TrimSpace(lines.Text()); line != "" && line[0] != '#' {
+			tokens = append(tokens, line)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("-token-file %s: %w", file, err)
+	}
+	if len(tokens) == 0 {
+		return nil, fmt.Errorf("-token-file %s has no token; it needs one a line", file)
+	}
+	return tokens, nil
+}
+
+// readUser reads the user and password in the first line of a file.
+func readUser(file string) (user, password string, err error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return "", "", fmt.Errorf("-memcached-user-file: %w", err)
+	}
+	line, _, _ := strings.Cut(string(data), "\n")
+	user, password, ok := strings.Cut(strings.TrimSpace(line), ":")
+	if !ok || user == "" || password == "" {
+		return "", "", fmt.Errorf("-memcached-user-file %s must begin with a line user:password", file)
+	}
+	return user, password, nil
+}
+
+// serverTLS returns how to serve HTTPS, or nil.
+func (c *config) serverTLS() (*tls.Config, error) {
+	if c.tlsCert == "" {
+		return nil, nil
+	}
+	cert, err := tls.LoadX509KeyPair(c.tlsCert, c.tlsKey)
+	if err != nil {
+		return nil, fmt.Errorf("-tls-cert, -tls-key: %w", err)
+	}
+	config := &tls.Config{Certificates: []tls.Certificate{cert}, NextProtos: []string{"h2", "http/1.1"}}
+	if c.tlsClientCA != "" {
+		if config.ClientCAs, err = readCertificates("-tls-client-ca", c.tlsClientCA); err != nil {
+			return nil, err
+		}
+		config.ClientAuth = tls.RequireAndVerifyClientCert
+	}
+	return config, nil
+}
+
+// memcachedConfig returns how to connect to Memcached.
+func (c *config) memcachedConfig() (counters.MemcachedConfig, error) {
+	m := counters.MemcachedConfig{Servers: c.memcached, KeyPrefix: c.keyPrefix}
+	var err error
+	if c.memcachedTLS {
+		m.TLS = &tls.Config{}
+		if c.memcachedCA != "" {
+			if m.TLS.RootCAs, err = readCertificates("-memcached-ca", c.memcachedCA); err != nil {
+				return m, err
+			}
+		}
+	}
+	if c.memcachedUser != "" {
+		m.User, m.Password, err = readUser(c.memcachedUser)
+	}
+	return m, err
+}
+
+func readCertificates(flag, file string) (*x509.CertPool, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", flag, err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(data) {
+		return nil, fmt.Errorf("%s: %s has no PEM certificate", flag, file)
+	}
+	return pool, nil
+}
+
+func (c *config) logger(w io.Writer) *slog.Logger {
+	options := &slog.HandlerOptions{Level: c.logLevel}
+	if c.logFormat == "json" {
+		return slog.New(slog.NewJSONHandler(w, options))
+	}
+	return slog.New(slog.NewTextHandler(w, options))
+}

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"weir/api"
+)
+
+// validate checks a policy file, or the built-in policies when file is empty,
+// and prints what it means.
+func validate(file string, out io.Writer) error {
+	policies := builtInPolicies()
+	if file != "" {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return fmt.Errorf("-config: %w", err)
+		}
+		if policies, err = parsePolicies(file, data); err != nil {
+			return err
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(policies)) {
+		if _, err := io.WriteString(out, describe(policies[name])); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// describe says what a policy means.
+func describe(p *api.Policy) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s", p.Name)
+	if p.Description != "" {
+		fmt.Fprintf(&b, ": %s", p.Description)
+	}
+	b.WriteString("\n")
+	for i := range p.Limits {
+		fmt.Fprintf(&b, "  %s: %s\n", p.Limits[i].Name, describeLimit(&p.Limits[i]))
+	}
+	if len(p.Limits) > 1 {
+		b.WriteString("  a check needs room in every limit, and takes from all or none\n")
+	}
+	if p.CountDenied {
+		b.WriteString("  denied checks count too\n")
+	}
+	if p.Shadow {
+		b.WriteString("  shadow mode: decides and counts, but allows everything\n")
+	}
+	fmt.Fprintf(&b, "  when the store can't decide: %s\n", p.OnStoreError)
+	for _, client := range slices.Sorted(maps.Keys(p.Clients)) {
+		c := p.Clients[client]
+		switch {
+		case c.Exempt:
+			fmt.Fprintf(&b, "  client %q is never limited\n", client)
+		case c.Blocked:
+			fmt.Fprintf(&b, "  client %q is always denied\n", client)
+		}
+		for _, limit := range slices.Sorted(maps.Keys(c.Limits)) {
+			fmt.Fprintf(&b, "  client %q has a %s of %d\n", client, limit, c.Limits[limit])
+		}
+	}
+	fmt.Fprintf(&b, "  /v1/auth/%s identifies clients by %s and denies with %d\n", p.Name, joinIdentifiers(p.Identify), p.AuthDenyStatus)
+	return b.String()
+}
+
+func describeLimit(l *api.Limit) string {
+	if l.Algorithm == fixedWindow {
+		return fmt.Sprintf("at most %d in each calendar window of %v", l.Limit, l.Window)
+	}
+	estimate := "the oldest slot in proportion"
+	if l.Estimate == "strict" {
+		estimate = "the oldest slot in full"
+	}
+	// The limiter reads the slots of the window and one more.
+	return fmt.Sprintf("at most %d in the last %v, estimated from %d slots, %s", l.Limit, l.Window, l.SubWindows+1, estimate)
+}
+
+func joinIdentifiers(ids []api.Identifier) string {
+	names := make([]string, len(ids))
+	for i, id := range ids {
+		names[i] = id.String()
+	}
+	return strings.Join(names, ", else ")
+}

@@ -1,0 +1,49 @@
+// Package counters holds what every weir limiter is made of: the vocabulary
+// (Request, Decision), the keys, the stores (Memcached and the embedded one),
+// and the fixed window, the simplest limiter.
+package counters
+
+import "time"
+
+// Bounds of a Request. They keep every sum of counts far below 2^63, the
+// largest counter that all Memcached versions treat as a number.
+const (
+	MaxCost        = 1_000_000
+	MaxLimit       = 1_000_000_000_000
+	MaxClientBytes = 1024
+)
+
+// A Request asks whether a client may spend Cost now.
+type Request struct {
+	// Client is any 1 to MaxClientBytes bytes.
+	Client string
+	// Cost is what an admission consumes, 0 to MaxCost. A request of cost 0
+	// consumes nothing and is denied only when more than Limit is in use.
+	Cost int64
+	// Limit is the most that is admitted per window, 1 to MaxLimit. It is part
+	// of the request because a client may have a limit of its own on counters
+	// that are otherwise the same.
+	Limit int64
+	// Now is when the request was made. It decides the slot that is counted in,
+	// so a give-back must carry the Now of the request it undoes.
+	Now time.Time
+}
+
+// A Decision is a limiter's answer to a Request. Denied is a decision, not an
+// error.
+type Decision struct {
+	// Allowed reports whether the request was admitted.
+	Allowed bool
+	// Remaining is the largest cost that would be admitted now, after this
+	// decision. It is never negative.
+	Remaining int64
+	// ResetAfter is the time until Remaining is the whole limit again if nobody
+	// asks in between; 0 when it already is.
+	ResetAfter time.Duration
+	// RetryAfter is, on a denial, the time until a request of the same cost is
+	// admitted if nobody else asks in between; else 0.
+	RetryAfter time.Duration
+	// Wait is the time until an admitted request may proceed; 0 for all
+	// algorithms that do not queue.
+	Wait time.Duration
+}

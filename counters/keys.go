@@ -1,0 +1,93 @@
+package counters
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	// MaxKeyPrefixBytes keeps every key within Memcached's 250 bytes: names of
+	// 63 bytes, a width of 11 digits, a client of maxPlainClient bytes and a
+	// bucket of 14 digits leave 30.
+	MaxKeyPrefixBytes = 30
+
+	maxPlainClient = 64
+	// hashedClientBytes of SHA-256 are kept: 144 bits, which base64url writes
+	// in 24 characters without padding.
+	hashedClientBytes = 18
+)
+
+// CheckKeyPrefix returns an error that says what a key prefix may be when
+// prefix is not one: 1 to MaxKeyPrefixBytes bytes of printable ASCII without
+// space.
+func CheckKeyPrefix(prefix string) error {
+	if prefix == "" || len(prefix) > MaxKeyPrefixBytes || !printable(prefix) {
+		return fmt.Errorf("key prefix %q must be 1 to %d printable ASCII characters without space", prefix, MaxKeyPrefixBytes)
+	}
+	return nil
+}
+
+// A Namespace is the constant beginning of all keys of one limit, such as
+// "weir:api/per-minute:60000:".
+type Namespace string
+
+// CounterNamespace returns the namespace of the counters of one limit, whose
+// slots are width wide (whole milliseconds).
+func CounterNamespace(prefix, policy, limit string, width time.Duration) Namespace {
+	return Namespace(prefix + ":" + policy + "/" + limit + ":" + strconv.FormatInt(width.Milliseconds(), 10) + ":")
+}
+
+// Client returns the beginning of all keys of one client: the key of a counter
+// is this and the number of its bucket. A client that is short printable ASCII
+// stands in the key as it is. Any other is replaced by "~" and a hash, which
+// cannot be mistaken for a plain client because those do not begin with "~".
+func (n Namespace) Client(client string) string {
+	if len(client) <= maxPlainClient && client[0] != '~' && printable(client) {
+		return string(n) + client + "_"
+	}
+	sum := sha256.Sum256([]byte(client))
+	return string(n) + "~" + base64.RawURLEncoding.EncodeToString(sum[:hashedClientBytes]) + "_"
+}
+
+// CounterKey returns the key of the counter for one bucket, given what
+// Namespace.Client returned. The last "_" of a key always ends the client, so
+// that client "a_1" never meets client "a".
+func CounterKey(client string, bucket int64) string {
+	return client + strconv.FormatInt(bucket, 10)
+}
+
+// clientPart returns the part of a key that names its client, so that all keys
+// of a client are kept by one server. The key is one that Namespace.Client
+// began, with the given key prefix; any other string is returned whole.
+func clientPart(key, prefix string) string {
+	rest, ok := strings.CutPrefix(key, prefix+":")
+	if !ok {
+		return key
+	}
+	_, rest, ok = strings.Cut(rest, ":")
+	if !ok {
+		return key
+	}
+	_, rest, ok = strings.Cut(rest, ":")
+	if !ok {
+		return key
+	}
+	end := strings.LastIndexByte(rest, '_')
+	if end < 0 {
+		return key
+	}
+	return rest[:end]
+}
+
+func printable(s string) bool {
+	for i := range len(s) {
+		if s[i] <= ' ' || s[i] > '~' {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,52 @@
+package counters
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Errors of a store. All mean that nothing could be decided; whether a count
+// that was under way has happened is unknown. Match them with errors.Is.
+var (
+	// ErrTimeout: the store did not answer before the context's deadline.
+	ErrTimeout = errors.New("counters: the store did not answer in time")
+	// ErrUnavailable: the store could not be reached, or broke the connection.
+	ErrUnavailable = errors.New("counters: the store is not available")
+	// ErrForeignValue: a key holds something that is not a counter.
+	ErrForeignValue = errors.New("counters: the key holds a value that is not a counter")
+)
+
+// A Store keeps counters that expire. Every method is safe for concurrent use,
+// is atomic per key, and returns before the deadline of its context; without a
+// deadline, within DefaultTimeout.
+type Store interface {
+	// Add adds delta (at least 1) to the counter at key and returns its new
+	// value. A counter that does not exist is created with the value delta and
+	// lives for ttl; one that exists keeps its expiry. After that, not before,
+	// it reads the counters at read into counts, which must be as long; one that
+	// does not exist reads 0.
+	Add(ctx context.Context, key string, delta int64, ttl time.Duration, read []string, counts []int64) (int64, error)
+	// Read reads the counters at keys into counts, which must be as long; one
+	// that does not exist reads 0.
+	Read(ctx context.Context, keys []string, counts []int64) error
+	// Subtract takes delta (at least 1) from the counter at key. It stops at 0,
+	// and a counter that does not exist stays that way.
+	Subtract(ctx context.Context, key string, delta int64) error
+	// Delete removes the counters at keys.
+	Delete(ctx context.Context, keys []string) error
+}
+
+// DefaultTimeout bounds a store operation whose context has no deadline.
+const DefaultTimeout = 50 * time.Millisecond
+
+// expiryMargin is added to every TTL: Memcached's clock ticks once a second,
+// so a TTL of n seconds may end n-1 seconds from now, and a count must not
+// vanish while it matters.
+const expiryMargin = 2 * time.Second
+
+// TTL returns how long a counter must be kept that matters for the duration
+// left on this instance's clock, when clocks differ by at most skew.
+func TTL(left, skew time.Duration) time.Duration {
+	return left + skew + expiryMargin
+}

@@ -1,0 +1,190 @@
+// Package storetest tests stores: one suite that every store passes, and real
+// Memcached processes to pass it on.
+package storetest
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A Memcached is a memcached process that a test started.
+type Memcached struct {
+	// Addr is host:port, or the path of a unix socket.
+	Addr string
+
+	t    testing.TB
+	args []string
+	cmd  *exec.Cmd
+}
+
+// StartMemcached starts memcached on a free TCP port with the given further
+// arguments and stops it when the test ends. A machine without memcached fails
+// the test.
+func StartMemcached(t testing.TB, args ...string) *Memcached {
+	t.Helper()
+	_, port, err := net.SplitHostPort(freeAddr(t))
+	require.NoError(t, err)
+	m := &Memcached{Addr: "127.0.0.1:" + port, t: t, args: append([]string{"-l", "127.0.0.1", "-p", port}, args...)}
+	m.start()
+	t.Cleanup(m.Kill)
+	return m
+}
+
+// StartMemcachedSocket is StartMemcached on a unix socket.
+func StartMemcachedSocket(t testing.TB, args ...string) *Memcached {
+	t.Helper()
+	// t.TempDir can be longer than a socket's path may be.
+	dir, err := os.MkdirTemp("", "weir")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	// memcached gives up root before it makes the socket.
+	require.NoError(t, os.Chmod(dir, 0o777))
+	path := filepath.Join(dir, "memcached.sock")
+	m := &Memcached{Addr: path, t: t, args: append([]string{"-s", path, "-a", "0777"}, args...)}
+	m.start()
+	t.Cleanup(m.Kill)
+	return m
+}
+
+func freeAddr(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	return l.Addr().String()
+}
+
+func (m *Memcached) start() {
+	m.t.Helper()
+	path, err := exec.LookPath("memcached")
+	require.NoError(m.t, err, "the tests need memcached: make test installs it, or apt-get install memcached")
+	args := m.args
+	if os.Geteuid() == 0 {
+		args = append([]string{"-u", "nobody"}, args...)
+	}
+	m.cmd = exec.Command(path, args...)
+	var stderr bytes.Buffer
+	m.cmd.Stderr = &stderr
+	require.NoError(m.t, m.cmd.Start())
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(2 * time.Millisecond) {
+		c, err := m.dial()
+		if err == nil {
+			c.Close()
+			return
+		}
+		if time.Now().After(deadline) {
+			m.Kill()
+			require.Failf(m.t, "memcached doesn't answer", "memcached %v: %v: %s", args, err, &stderr)
+		}
+	}
+}
+
+func (m *Memcached) dial() (net.Conn, error) {
+	if strings.HasPrefix(m.Addr, "/") {
+		return net.Dial("unix", m.Addr)
+	}
+	return net.Dial("tcp", m.Addr)
+}
+
+// Kill ends the process at once, as SIGKILL does. It does nothing when the
+// process has ended.
+func (m *Memcached) Kill() {
+	if m.cmd == nil {
+		return
+	}
+	_ = m.cmd.Process.Kill()
+	_ = m.cmd.Wait() // says that it was killed
+	m.cmd = nil
+}
+
+// Restart starts the process again, after Kill, at the same address and empty.
+func (m *Memcached) Restart() {
+	m.t.Helper()
+	require.Nil(m.t, m.cmd, "Restart needs Kill first")
+	m.start()
+}
+
+// Pause stops the process without ending it: it accepts connections and never
+// answers.
+func (m *Memcached) Pause() {
+	m.t.Helper()
+	require.NoError(m.t, m.cmd.Process.Signal(syscall.SIGSTOP))
+}
+
+// Resume lets a paused process go on.
+func (m *Memcached) Resume() {
+	m.t.Helper()
+	require.NoError(m.t, m.cmd.Process.Signal(syscall.SIGCONT))
+}
+
+// Do sends a line of the text protocol and returns the lines of the answer, up
+// to one that is last, which is returned too.
+func (m *Memcached) Do(line, last string) []string {
+	m.t.Helper()
+	c, err := m.dial()
+	require.NoError(m.t, err)
+	defer c.Close()
+	require.NoError(m.t, c.SetDeadline(time.Now().Add(5*time.Second)))
+	_, err = fmt.Fprintf(c, "%s\r\n", line)
+	require.NoError(m.t, err)
+	var lines []string
+	for scan := bufio.NewScanner(c); scan.Scan(); {
+		lines = append(lines, scan.Text())
+		if strings.HasPrefix(scan.Text(), last) {
+			return lines
+		}
+	}
+	require.Failf(m.t, "no answer", "to %q: %q without %q", line, lines, last)
+	return nil
+}
+
+// Stat returns a counter of the command stats, such as cmd_get.
+func (m *Memcached) Stat(name string) int64 {
+	m.t.Helper()
+	for _, line := range m.Do("stats", "END") {
+		if value, ok := strings.CutPrefix(line, "STAT "+name+" "); ok {
+			n, err := strconv.ParseInt(value, 10, 64)
+			require.NoError(m.t, err)
+			return n
+		}
+	}
+	require.Failf(m.t, "no such stat", "%q", name)
+	return 0
+}
+
+// Keys returns the keys of all items that the server holds.
+func (m *Memcached) Keys() []string {
+	m.t.Helper()
+	var keys []string
+	for _, line := range m.Do("lru_crawler metadump all", "END") {
+		if key, ok := strings.CutPrefix(line, "key="); ok {
+			key, _, _ = strings.Cut(key, " ")
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// TTL returns the seconds that the item at key has left, or -1 if it doesn't
+// expire.
+func (m *Memcached) TTL(key string) int64 {
+	m.t.Helper()
+	answer := m.Do("mg "+key+" t", "")
+	ttl, ok := strings.CutPrefix(answer[0], "HD t")
+	require.Truef(m.t, ok, "no item at %q: %s", key, answer[0])
+	n, err := strconv.ParseInt(ttl, 10, 64)
+	require.NoError(m.t, err)
+	return n
+}
