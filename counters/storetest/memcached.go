@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -171,6 +172,8 @@ func (m *Memcached) Keys() []string {
 	for _, line := range m.Do("lru_crawler metadump all", "END") {
 		if key, ok := strings.CutPrefix(line, "key="); ok {
 			key, _, _ = strings.Cut(key, " ")
+			key, err := url.PathUnescape(key)
+			require.NoError(m.t, err)
 			keys = append(keys, key)
 		}
 	}
