@@ -46,17 +46,22 @@ func StartMemcached(t testing.TB, args ...string) *Memcached {
 // StartMemcachedSocket is StartMemcached on a unix socket.
 func StartMemcachedSocket(t testing.TB, args ...string) *Memcached {
 	t.Helper()
-	// t.TempDir can be longer than a socket's path may be.
-	dir, err := os.MkdirTemp("", "weir")
-	require.NoError(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	// memcached gives up root before it makes the socket.
-	require.NoError(t, os.Chmod(dir, 0o777))
-	path := filepath.Join(dir, "memcached.sock")
+	path := filepath.Join(PublicDir(t), "memcached.sock")
 	m := &Memcached{Addr: path, t: t, args: append([]string{"-s", path, "-a", "0777"}, args...)}
 	m.start()
 	t.Cleanup(m.Kill)
 	return m
+}
+
+// PublicDir returns a new directory that everybody may use, as memcached needs
+// it when it has given up root, with a path short enough for a socket.
+func PublicDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "weir")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	require.NoError(t, os.Chmod(dir, 0o777))
+	return dir
 }
 
 func freeAddr(t testing.TB) string {

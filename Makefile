@@ -1,0 +1,19 @@
+# make test needs nothing but Go on a Debian or Ubuntu machine: it finds
+# memcached or installs it.
+STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+.PHONY: test lint setup bench
+
+test: setup lint
+	go test -race -shuffle=on ./...
+
+lint:
+	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt would change:"; echo "$$unformatted"; exit 1; }
+	go vet ./...
+	go run $(STATICCHECK) ./...
+
+setup:
+	@deploy/install-memcached
+
+bench: setup
+	go test -run '^$$' -bench . -benchmem ./...

@@ -1,0 +1,120 @@
+package counters
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+func TestKeysAsDocumented(t *testing.T) {
+	ns := CounterNamespace("weir", "api", "per-minute", time.Minute)
+	long := strings.Repeat("x", 65)
+	for _, test := range []struct{ client, want string }{
+		{"alice", "weir:api/per-minute:60000:alice_29333333"},
+		{"a_1", "weir:api/per-minute:60000:a_1_29333333"},
+		{"10.0.0.1:443", "weir:api/per-minute:60000:10.0.0.1:443_29333333"},
+		{strings.Repeat("x", 64), "weir:api/per-minute:60000:" + strings.Repeat("x", 64) + "_29333333"},
+		{"a b", "weir:api/per-minute:60000:~yGh6CKpdbtIEQyj6aml6uOlt_29333333"}, // printf "a b" | sha256sum, 18 bytes
+	} {
+		t.Run(test.client, func(t *testing.T) {
+			assert.Equal(t, test.want, CounterKey(ns.Client(test.client), 29333333))
+		})
+	}
+	for _, client := range []string{long, "~x", "a\nb", "\x00", "\x7f", "é", "😀", strings.Repeat("y", MaxClientBytes)} {
+		assert.Regexp(t, `^weir:api/per-minute:60000:~[A-Za-z0-9_-]{24}_5$`, CounterKey(ns.Client(client), 5), "%q", client)
+	}
+}
+
+func TestTheLongestKeyFits(t *testing.T) {
+	name := strings.Repeat("n", 63)
+	prefix := strings.Repeat("p", MaxKeyPrefixBytes)
+	client := strings.Repeat("c", maxPlainClient)
+	for _, width := range []time.Duration{time.Millisecond, MaxWindow} {
+		bucket := Calendar(time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC), width).Number
+		key := CounterKey(CounterNamespace(prefix, name, name, width).Client(client), bucket)
+		assert.LessOrEqual(t, len(key), 250)
+	}
+	require.NoError(t, CheckKeyPrefix(prefix))
+	for _, bad := range []string{"", prefix + "p", "a b", "a\n", "é"} {
+		assert.ErrorContains(t, CheckKeyPrefix(bad), "1 to 30 printable ASCII", "%q", bad)
+	}
+}
+
+// anyClient draws clients that try to look like others.
+func anyClient() *rapid.Generator[string] {
+	return rapid.OneOf(
+		rapid.StringOfN(rapid.RuneFrom([]rune("a_1~:/ \n\x00é😀")), 1, 12, -1),
+		rapid.Map(rapid.SliceOfN(rapid.Byte(), 1, 100), func(b []byte) string { return string(b) }),
+		rapid.SampledFrom([]string{"a", "a_1", "a_1_1", "~", "~x", "weir:p/l:1000:a_1", "~yGh6CKpdbtIEQyj6aml6uOlt"}),
+	)
+}
+
+func TestKeysNeverCollide(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		prefix := rapid.SampledFrom([]string{"weir", "a:b", "x_1"}).Draw(t, "prefix")
+		ns := CounterNamespace(prefix, "p", "l", time.Second)
+		clients := rapid.SliceOfNDistinct(anyClient(), 2, 5, rapid.ID).Draw(t, "clients")
+		buckets := rapid.SliceOfNDistinct(rapid.Int64Range(-2, 12), 2, 4, rapid.ID).Draw(t, "buckets")
+		seen := make(map[string]string)
+		for _, client := range clients {
+			for _, bucket := range buckets {
+				key := CounterKey(ns.Client(client), bucket)
+				if len(key) > 250 || !printable(key) {
+					t.Fatalf("client %q has the key %q", client, key)
+				}
+				if other, ok := seen[key]; ok {
+					t.Fatalf("clients %q and %q share the key %q", client, other, key)
+				}
+				seen[key] = client
+				part := strings.TrimSuffix(strings.TrimPrefix(ns.Client(client), string(ns)), "_")
+				if !strings.Contains(prefix, ":") && clientPart(key, prefix) != part {
+					t.Fatalf("the client part of %q is %q", key, clientPart(key, prefix))
+				}
+			}
+		}
+	})
+}
+
+func TestClientPartIsTheSameForAllKeysOfAClient(t *testing.T) {
+	for _, prefix := range []string{"weir", "team:weir"} {
+		parts := make(map[string]bool)
+		for _, policy := range []string{"api", "login"} {
+			for _, width := range []time.Duration{time.Second, time.Hour} {
+				for bucket := range int64(12) {
+					key := CounterKey(CounterNamespace(prefix, policy, "l", width).Client("al_i:ce"), bucket)
+					parts[clientPart(key, prefix)] = true
+				}
+			}
+		}
+		assert.Equal(t, map[string]bool{"al_i:ce": true}, parts)
+	}
+	for _, foreign := range []string{"", "weir", "weir:", "weir:p/l", "weir:p/l:1000:noslot", "other:p/l:1:a_1"} {
+		assert.Equal(t, foreign, clientPart(foreign, "weir"))
+	}
+}
+
+func FuzzClientKey(f *testing.F) {
+	for _, client := range []string{"alice", "a b", "~", "\x00", strings.Repeat("é", 512)} {
+		f.Add(client)
+	}
+	f.Fuzz(func(t *testing.T, client string) {
+		if client == "" {
+			return // refused before it gets here
+		}
+		key := CounterKey(CounterNamespace("weir", "p", "l", time.Second).Client(client), 1)
+		if len(key) > 250 || !printable(key) {
+			t.Errorf("%q has the key %q", client, key)
+		}
+	})
+}
+
+func ExampleNamespace() {
+	ns := CounterNamespace("weir", "api", "per-minute", time.Minute)
+	fmt.Println(CounterKey(ns.Client("alice"), 29333333))
+	// Output: weir:api/per-minute:60000:alice_29333333
+}

@@ -1,0 +1,313 @@
+package counters_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters"
+	"weir/counters/storetest"
+)
+
+func open(t testing.TB, cfg counters.MemcachedConfig) *counters.Memcached {
+	t.Helper()
+	cfg.KeyPrefix = "weir"
+	m, err := counters.NewMemcached(cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, m.Close()) })
+	return m
+}
+
+func within(t testing.TB, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestMemcachedOverTCP(t *testing.T) {
+	t.Parallel()
+	server := storetest.StartMemcached(t)
+	m := open(t, counters.MemcachedConfig{Servers: []string{server.Addr}})
+	storetest.Run(t, func(*testing.T) counters.Store { return m })
+}
+
+func TestMemcachedOverAUnixSocket(t *testing.T) {
+	t.Parallel()
+	server := storetest.StartMemcachedSocket(t)
+	m := open(t, counters.MemcachedConfig{Servers: []string{server.Addr}})
+	storetest.Run(t, func(*testing.T) counters.Store { return m })
+}
+
+func TestMemcachedOnTwoServers(t *testing.T) {
+	t.Parallel()
+	a, b := storetest.StartMemcached(t), storetest.StartMemcachedSocket(t)
+	m := open(t, counters.MemcachedConfig{Servers: []string{a.Addr, b.Addr}})
+	storetest.Run(t, func(*testing.T) counters.Store { return m })
+	t.Cleanup(func() {
+		assert.NotZero(t, a.Stat("cmd_set"), "both servers hold counters")
+		assert.NotZero(t, b.Stat("cmd_set"))
+	})
+}
+
+// A fixed-window check is one incr once the counter is there.
+func TestMemcachedAddIsOneCommandInTheSteadyState(t *testing.T) {
+	server := storetest.StartMemcached(t)
+	m := open(t, counters.MemcachedConfig{Servers: []string{server.Addr}})
+	ctx := within(t, time.Minute)
+	_, err := m.Add(ctx, "a", 1, time.Minute, nil, nil)
+	require.NoError(t, err)
+	commands := func() (n int64) {
+		for _, name := range []string{"cmd_get", "cmd_set", "incr_hits", "incr_misses", "decr_hits", "decr_misses"} {
+			n += server.Stat(name)
+		}
+		return n
+	}
+	before := commands()
+	for range 10 {
+		_, err := m.Add(ctx, "a", 1, time.Minute, nil, nil)
+		require.NoError(t, err)
+	}
+	assert.Equal(t, int64(10), commands()-before)
+}
+
+func TestMemcachedTTLs(t *testing.T) {
+	server := storetest.StartMemcached(t)
+	m := open(t, counters.MemcachedConfig{Servers: []string{server.Addr}})
+	const day = 24 * time.Hour
+	for _, ttl := range []time.Duration{
+		1500 * time.Millisecond, time.Minute, 29 * day, 30 * day, 30*day + time.Second, 31 * day, 366 * day,
+	} {
+		t.Run(ttl.String(), func(t *testing.T) {
+			key := "ttl" + ttl.String()
+			_, err := m.Add(within(t, time.Minute), key, 1, ttl, nil, nil)
+			require.NoError(t, err)
+			want := int64((ttl + time.Second - 1) / time.Second)
+			left := server.TTL(key)
+			assert.LessOrEqual(t, left, want+1, "an absolute time is rounded up to a second too")
+			assert.GreaterOrEqual(t, left, want-2)
+		})
+	}
+}
+
+func TestMemcachedForeignValues(t *testing.T) {
+	server := storetest.StartMemcached(t)
+	m := open(t, counters.MemcachedConfig{Servers: []string{server.Addr}})
+	ctx := within(t, time.Minute)
+	server.Do("set text 0 0 3\r\nabc", "STORED")
+	server.Do("set huge 0 0 20\r\n18446744073709551615", "STORED")
+	server.Do("set over 0 0 19\r\n9223372036854775808", "STORED")
+	for _, key := range []string{"text", "huge", "over"} {
+		var counts [1]int64
+		err := m.Read(ctx, []string{key}, counts[:])
+		assert.ErrorIs(t, err, counters.ErrForeignValue, key)
+		assert.ErrorContains(t, err, key)
+	}
+	_, err := m.Add(ctx, "text", 1, time.Minute, nil, nil)
+	assert.ErrorIs(t, err, counters.ErrForeignValue)
+	_, err = m.Add(ctx, "over", 1, time.Minute, nil, nil)
+	assert.ErrorIs(t, err, counters.ErrForeignValue, "a count that doesn't fit is no count")
+	assert.ErrorIs(t, m.Subtract(ctx, "text", 1), counters.ErrForeignValue)
+
+	n, err := m.Add(ctx, "good", 1, time.Minute, nil, nil)
+	require.NoError(t, err, "the store goes on")
+	assert.Equal(t, int64(1), n)
+}
+
+func TestMemcachedStalled(t *testing.T) {
+	t.Parallel()
+	server := storetest.StartMemcached(t)
+	m := open(t, counters.MemcachedConfig{Servers: []string{server.Addr}})
+	_, err := m.Add(within(t, time.Minute), "a", 1, time.Minute, nil, nil)
+	require.NoError(t, err)
+
+	server.Pause()
+	const timeout = 100 * time.Millisecond
+	var counts [1]int64
+	for name, operation := range map[string]func(context.Context) error{
+		"Add on a connection": func(ctx context.Context) error {
+			_, err := m.Add(ctx, "a", 1, time.Minute, []string{"b"}, counts[:])
+			return err
+		},
+		"Read":     func(ctx context.Context) error { return m.Read(ctx, []string{"a"}, counts[:]) },
+		"Subtract": func(ctx context.Context) error { return m.Subtract(ctx, "a", 1) },
+		"Delete":   func(ctx context.Context) error { return m.Delete(ctx, []string{"a", "b"}) },
+	} {
+		start := time.Now()
+		err := operation(within(t, timeout))
+		assert.ErrorIs(t, err, counters.ErrTimeout, name)
+		// Memcached's own kernel may hold an answer for a moment longer; what
+		// must not be is one timeout for each step.
+		assert.Less(t, time.Since(start), timeout+timeout/2+50*time.Millisecond, name)
+	}
+	ctx, cancel := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))
+	defer cancel()
+	assert.ErrorIs(t, m.Read(ctx, []string{"a"}, counts[:]), counters.ErrTimeout, "no time is left")
+	states := m.Ping(within(t, timeout))
+	require.Len(t, states, 1)
+	assert.ErrorIs(t, states[0].Err, counters.ErrTimeout)
+
+	server.Resume()
+	require.NoError(t, m.Read(within(t, time.Minute), []string{"a"}, counts[:]))
+	states = m.Ping(within(t, time.Minute))
+	assert.NoError(t, states[0].Err)
+}
+
+func TestMemcachedDownAndBack(t *testing.T) {
+	t.Parallel()
+	server, other := storetest.StartMemcached(t), storetest.StartMemcached(t)
+	m := open(t, counters.MemcachedConfig{Servers: []string{server.Addr, other.Addr}})
+	server.Kill()
+	states := m.Ping(within(t, time.Minute))
+	require.Len(t, states, 2)
+	assert.Equal(t, server.Addr, states[0].Server)
+	assert.ErrorIs(t, states[0].Err, counters.ErrUnavailable)
+	assert.Equal(t, counters.ServerStatus{Server: other.Addr}, states[1])
+
+	alone := open(t, counters.MemcachedConfig{Servers: []string{server.Addr}})
+	_, err := alone.Add(within(t, time.Minute), "a", 1, time.Minute, nil, nil)
+	assert.ErrorIs(t, err, counters.ErrUnavailable)
+	server.Restart()
+	n, err := alone.Add(within(t, time.Minute), "a", 1, time.Minute, nil, nil)
+	require.NoError(t, err)
+	assert.Equal(t, int64(1), n)
+}
+
+func TestMemcachedCloseLeavesNoConnection(t *testing.T) {
+	server := storetest.StartMemcached(t)
+	m := open(t, counters.MemcachedConfig{Servers: []string{server.Addr}})
+	before := server.Stat("curr_connections")
+	var wg sync.WaitGroup
+	for i := range 50 {
+		wg.Go(func() {
+			_, err := m.Add(within(t, time.Minute), fmt.Sprint(i), 1, time.Minute, nil, nil)
+			assert.NoError(t, err)
+		})
+	}
+	wg.Wait()
+	require.NoError(t, m.Close())
+	// An operation after Close works and keeps nothing.
+	_, err := m.Add(within(t, time.Minute), "after", 1, time.Minute, nil, nil)
+	require.NoError(t, err)
+	assert.Eventually(t, func() bool {
+		return server.Stat("curr_connections") <= before
+	}, 5*time.Second, 10*time.Millisecond)
+}
+
+func TestMemcachedAuthentication(t *testing.T) {
+	users := filepath.Join(storetest.PublicDir(t), "users")
+	require.NoError(t, os.WriteFile(users, []byte("weir:secret\n"), 0o644))
+	server := storetest.StartMemcached(t, "-Y", users)
+	for _, test := range []struct {
+		user, password string
+		want           string
+	}{
+		{"weir", "secret", ""},
+		{"weir", "wrong", `the server refuses the user "weir"`},
+		{"", "", "unauthenticated"},
+	} {
+		m := open(t, counters.MemcachedConfig{Servers: []string{server.Addr}, User: test.user, Password: test.password})
+		err := m.Read(within(t, time.Minute), []string{"a"}, make([]int64, 1))
+		if test.want == "" {
+			assert.NoError(t, err)
+			continue
+		}
+		assert.ErrorIs(t, err, counters.ErrUnavailable)
+		assert.ErrorContains(t, err, test.want)
+	}
+}
+
+func TestMemcachedTLS(t *testing.T) {
+	cert, key, pool := newCertificate(t)
+	server := storetest.StartMemcached(t, "-Z", "-o", "ssl_chain_cert="+cert+",ssl_key="+key)
+	m := open(t, counters.MemcachedConfig{Servers: []string{server.Addr}, TLS: &tls.Config{RootCAs: pool}})
+	n, err := m.Add(within(t, time.Minute), "a", 4, time.Minute, nil, nil)
+	require.NoError(t, err)
+	assert.Equal(t, int64(4), n)
+
+	stranger := open(t, counters.MemcachedConfig{Servers: []string{server.Addr}, TLS: &tls.Config{RootCAs: x509.NewCertPool()}})
+	_, err = stranger.Add(within(t, time.Minute), "a", 4, time.Minute, nil, nil)
+	assert.ErrorIs(t, err, counters.ErrUnavailable)
+	assert.ErrorContains(t, err, "certificate")
+}
+
+// newCertificate makes a self-signed certificate for 127.0.0.1 and returns the
+// files of it and of its key.
+func newCertificate(t *testing.T) (cert, key string, pool *x509.CertPool) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "memcached"}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	require.NoError(t, err)
+	keyDER, err := x509.MarshalECPrivateKey(private)
+	require.NoError(t, err)
+	dir := storetest.PublicDir(t)
+	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	certPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	require.NoError(t, os.WriteFile(cert, certPEM, 0o644))
+	require.NoError(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER}), 0o644))
+	pool = x509.NewCertPool()
+	require.True(t, pool.AppendCertsFromPEM(certPEM))
+	return cert, key, pool
+}
+
+func TestMemcachedServersAreChecked(t *testing.T) {
+	_, err := counters.NewMemcached(counters.MemcachedConfig{Servers: []string{"nowhere"}})
+	assert.ErrorContains(t, err, "give host:port")
+}
+
+func BenchmarkAdd(b *testing.B) {
+	server := storetest.StartMemcached(b)
+	stores := map[string]counters.Store{
+		"memory":    counters.NewMemory(nil),
+		"memcached": open(b, counters.MemcachedConfig{Servers: []string{server.Addr}}),
+	}
+	for _, name := range []string{"memory", "memcached"} {
+		store := stores[name]
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			ctx := within(b, time.Minute)
+			for b.Loop() {
+				if _, err := store.Add(ctx, "a", 1, time.Minute, nil, nil); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+		b.Run(name+"/read60", func(b *testing.B) {
+			b.ReportAllocs()
+			ctx := within(b, time.Minute)
+			read, counts := strings.Fields(strings.Repeat("slot ", 60)), make([]int64, 60)
+			for i := range read {
+				read[i] += fmt.Sprint(i)
+				if _, err := store.Add(ctx, read[i], 1, time.Minute, nil, nil); err != nil {
+					b.Fatal(err)
+				}
+			}
+			for b.Loop() {
+				if _, err := store.Add(ctx, "a", 1, time.Minute, read, counts); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,173 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters"
+)
+
+// Run tests that the store which open returns keeps the contract of
+// counters.Store. The store may hold counters of others, but none whose key
+// begins with the name of a test.
+func Run(t *testing.T, open func(t *testing.T) counters.Store) {
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, *storeTest)
+	}{
+		{"AddCreatesAndCounts", testAdd},
+		{"AddReadsOthersAfterCounting", testAddReads},
+		{"ReadOfMissingIsZero", testReadMissing},
+		{"ReadOfThousands", testReadThousands},
+		{"SubtractStopsAtZero", testSubtract},
+		{"SubtractCreatesNothing", testSubtractMissing},
+		{"DeleteForgets", testDelete},
+		{"LargeCounts", testLarge},
+		{"ExpiryIsThatOfTheFirstAdd", testExpiry},
+		{"ConcurrentAddsTakeEachPositionOnce", testConcurrentAdds},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+			defer cancel()
+			test.run(t, &storeTest{t: t, ctx: ctx, store: open(t)})
+		})
+	}
+}
+
+type storeTest struct {
+	t     *testing.T
+	ctx   context.Context
+	store counters.Store
+}
+
+func (s *storeTest) key(name string) string { return s.t.Name() + "/" + name }
+
+func (s *storeTest) add(key string, delta int64) int64 {
+	s.t.Helper()
+	n, err := s.store.Add(s.ctx, s.key(key), delta, time.Minute, nil, nil)
+	require.NoError(s.t, err)
+	return n
+}
+
+func (s *storeTest) read(names ...string) []int64 {
+	s.t.Helper()
+	keys, counts := make([]string, len(names)), make([]int64, len(names))
+	for i, name := range names {
+		keys[i], counts[i] = s.key(name), -1
+	}
+	require.NoError(s.t, s.store.Read(s.ctx, keys, counts))
+	return counts
+}
+
+func testAdd(t *testing.T, s *storeTest) {
+	assert.Equal(t, int64(3), s.add("a", 3), "a counter begins with its first delta")
+	assert.Equal(t, int64(4), s.add("a", 1))
+	assert.Equal(t, int64(1_000_004), s.add("a", counters.MaxCost))
+	assert.Equal(t, int64(1), s.add("b", 1), "keys have counters of their own")
+	assert.Equal(t, []int64{1_000_004, 1}, s.read("a", "b"))
+}
+
+func testAddReads(t *testing.T, s *storeTest) {
+	s.add("old", 7)
+	counts := []int64{-1, -1, -1}
+	n, err := s.store.Add(s.ctx, s.key("new"), 2, time.Minute, []string{s.key("missing"), s.key("old"), s.key("new")}, counts)
+	require.NoError(t, err)
+	assert.Equal(t, int64(2), n)
+	assert.Equal(t, []int64{0, 7, 2}, counts, "what is read is read after the delta has been added")
+}
+
+func testReadMissing(t *testing.T, s *storeTest) {
+	s.add("there", 5)
+	assert.Equal(t, []int64{0, 5, 0}, s.read("missing", "there", "missing-too"))
+	assert.NoError(t, s.store.Read(s.ctx, nil, nil))
+}
+
+func testReadThousands(t *testing.T, s *storeTest) {
+	names := make([]string, 3601)
+	want := make([]int64, len(names))
+	for i := range names {
+		names[i] = fmt.Sprintf("slot_%d", i)
+		if i%600 == 0 {
+			want[i] = s.add(names[i], int64(i+1))
+		}
+	}
+	assert.Equal(t, want, s.read(names...))
+}
+
+func testSubtract(t *testing.T, s *storeTest) {
+	s.add("a", 100)
+	require.NoError(t, s.store.Subtract(s.ctx, s.key("a"), 1))
+	assert.Equal(t, []int64{99}, s.read("a"), "a number that got shorter is still one")
+	assert.Equal(t, int64(100), s.add("a", 1))
+	require.NoError(t, s.store.Subtract(s.ctx, s.key("a"), 1000))
+	assert.Equal(t, []int64{0}, s.read("a"))
+	assert.Equal(t, int64(2), s.add("a", 2))
+}
+
+func testSubtractMissing(t *testing.T, s *storeTest) {
+	require.NoError(t, s.store.Subtract(s.ctx, s.key("a"), 5))
+	assert.Equal(t, int64(1), s.add("a", 1))
+}
+
+func testDelete(t *testing.T, s *storeTest) {
+	s.add("a", 9)
+	s.add("b", 9)
+	require.NoError(t, s.store.Delete(s.ctx, []string{s.key("a"), s.key("missing")}))
+	assert.Equal(t, []int64{0, 9}, s.read("a", "b"))
+	assert.Equal(t, int64(1), s.add("a", 1))
+}
+
+func testLarge(t *testing.T, s *storeTest) {
+	const large = 1 << 62
+	assert.Equal(t, int64(large), s.add("a", large))
+	assert.Equal(t, int64(large+1), s.add("a", 1))
+	assert.Equal(t, []int64{large + 1}, s.read("a"))
+}
+
+// testExpiry waits: nothing else shows that a counter goes, and that counting
+// doesn't keep it. Memcached's clock ticks once a second, so a TTL of two
+// seconds ends within one to two.
+func testExpiry(t *testing.T, s *storeTest) {
+	key := s.key("a")
+	start := time.Now()
+	for n := int64(1); ; n++ {
+		got, err := s.store.Add(s.ctx, key, 1, 2*time.Second, nil, nil)
+		require.NoError(t, err)
+		if got == 1 && n > 1 {
+			break // it began anew
+		}
+		require.Equal(t, n, got)
+		require.Less(t, time.Since(start), 4*time.Second, "the counter doesn't expire while it is counted in")
+		time.Sleep(20 * time.Millisecond)
+	}
+	assert.Greater(t, time.Since(start), 900*time.Millisecond, "the counter was gone before its time")
+}
+
+func testConcurrentAdds(t *testing.T, s *storeTest) {
+	const callers, each = 64, 20
+	positions := make([]int64, callers*each)
+	var wg sync.WaitGroup
+	for caller := range callers {
+		wg.Go(func() {
+			for i := range each {
+				n, err := s.store.Add(s.ctx, s.key("a"), 1, time.Minute, nil, nil)
+				if assert.NoError(t, err) {
+					positions[caller*each+i] = n
+				}
+			}
+		})
+	}
+	wg.Wait()
+	slices.Sort(positions)
+	for i, n := range positions {
+		require.Equal(t, int64(i+1), n, "each position is dealt once")
+	}
+}

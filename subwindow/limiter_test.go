@@ -1,0 +1,450 @@
+package subwindow_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"weir/counters"
+	"weir/counters/storetest"
+	"weir/subwindow"
+)
+
+// step is one check in a timeline, and what it has to be answered.
+type step struct {
+	at        string
+	cost      int64
+	allowed   bool
+	remaining int64
+	reset     time.Duration
+	retry     time.Duration
+}
+
+func TestTimelines(t *testing.T) {
+	const second = time.Second
+	for _, test := range []struct {
+		name        string
+		slots       int
+		strict      bool
+		countDenied bool
+		limit       int64
+		steps       []step
+	}{
+		{"two counters: the boundary burst is denied, then lets in one by one", 1, false, false, 100, []step{
+			{"07:09:59", 100, true, 0, second + 59400*time.Millisecond + 1, 0},
+			{"07:10:00", 1, false, 0, 59400*time.Millisecond + 1, 1},
+			{"07:10:00.000000001", 1, true, 0, 60 * second, 0},
+			{"07:10:00.5", 1, false, 0, 59500*time.Millisecond + 1, 100*time.Millisecond + 1},
+			{"07:10:30", 0, true, 49, 30*second + 1, 0},
+			{"07:12:00", 0, true, 100, 0, 0},
+		}},
+		{"the documents' 7 per minute", 1, false, false, 7, []step{
+			{"00:00:10", 5, true, 2, 50*second + 48*second + 1, 0},
+			{"00:01:02", 3, true, 0, 118*second + 1 - 20*second, 0},
+			{"00:01:18", 1, true, 0, 102*second + 1 - 15*second, 0},
+			{"00:01:18", 1, false, 0, 102*second + 1 - 15*second, 6*second + 1},
+		}},
+		{"15 s slots, strict", 4, true, false, 10, []step{
+			{"07:10:00", 4, true, 6, 75 * second, 0},
+			{"07:10:20", 6, true, 0, 70 * second, 0},
+			{"07:10:44", 3, false, 0, 46 * second, 31 * second},
+			{"07:10:44", 5, false, 0, 46 * second, 46 * second},
+			{"07:11:14.999999999", 1, false, 0, 15*second + 1, 1},
+			{"07:11:15", 4, true, 0, 75 * second, 0},
+		}},
+		{"denied requests count too", 4, true, true, 10, []step{
+			{"07:10:00", 8, true, 2, 75 * second, 0},
+			{"07:10:20", 3, false, 0, 70 * second, 55 * second},
+			{"07:11:14", 3, false, 0, 61 * second, second},
+			{"07:11:30", 3, true, 4, 75 * second, 0},
+		}},
+		{"the clock jumps back", 4, false, false, 2, []step{
+			{"07:10:30", 1, true, 1, 60*second + 1, 0},
+			{"07:10:14", 1, true, 1, 46*second + 1, 0},
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			w := newWindow(t, time.Minute, test.slots, test.strict)
+			l := subwindow.New(counters.NewMemory(nil), subwindow.Config{
+				Keys: counters.CounterNamespace("weir", "p", "l", w.Width), Window: w, CountDenied: test.countDenied,
+			})
+			for _, s := range test.steps {
+				want := counters.Decision{Allowed: s.allowed, Remaining: s.remaining, ResetAfter: s.reset, RetryAfter: s.retry}
+				assert.Equal(t, want, take(t, l, at(s.at), s.cost, test.limit), "%s", s.at)
+			}
+		})
+	}
+}
+
+func TestPeekGiveBackReset(t *testing.T) {
+	ctx := context.Background()
+	w := newWindow(t, time.Minute, 4, true)
+	store := counters.NewMemory(nil)
+	l := newLimiter(store, w, 50*time.Millisecond)
+	r := counters.Request{Client: "c", Cost: 3, Limit: 5, Now: at("07:10:15")}
+	peek := func(now string) counters.Decision {
+		t.Helper()
+		r := r
+		r.Now = at(now)
+		d, err := l.Peek(ctx, r)
+		require.NoError(t, err)
+		return d
+	}
+	fresh := counters.Decision{Allowed: true, Remaining: 5}
+	assert.Equal(t, fresh, peek("07:10:15"))
+	assert.True(t, take(t, l, r.Now, 3, 5).Allowed)
+	assert.Equal(t, counters.Decision{Remaining: 2, ResetAfter: 74 * time.Second, RetryAfter: 74 * time.Second}, peek("07:10:16"))
+	assert.Equal(t, int64(2), peek("07:10:29.99").Remaining, "just before the next slot, which may be open elsewhere")
+
+	require.NoError(t, l.GiveBack(ctx, counters.Request{Client: "c", Limit: 5, Now: r.Now}))
+	assert.Equal(t, int64(2), peek("07:10:16").Remaining, "cost 0 gives nothing back")
+	require.NoError(t, l.GiveBack(ctx, r))
+	assert.Equal(t, fresh, peek("07:10:16"))
+
+	for _, moment := range []string{"07:10:15", "07:10:31", "07:11:10", "07:11:15.01"} {
+		take(t, l, at(moment), 1, 100)
+	}
+	require.NoError(t, l.Reset(ctx, "c", at("07:11:14.98")))
+	assert.Equal(t, fresh, peek("07:11:14.98"))
+	assert.Equal(t, fresh, peek("07:11:16"))
+}
+
+// admission is an admitted request.
+type admission struct {
+	at   time.Time
+	cost int64
+}
+
+// mostIn returns the largest cost that was admitted in any closed window of the
+// given length.
+func mostIn(log []admission, length time.Duration) int64 {
+	var most, in int64
+	first := 0
+	for _, a := range log {
+		in += a.cost
+		for log[first].at.Before(a.at.Add(-length)) {
+			in -= log[first].cost
+			first++
+		}
+		most = max(most, in)
+	}
+	return most
+}
+
+// drawWindow draws a window that can be cut into its slots.
+func drawWindow(t *rapid.T) subwindow.Window {
+	slots := rapid.SampledFrom([]int{1, 2, 3, 4, 5, 10, 60}).Draw(t, "slots")
+	width := time.Duration(rapid.IntRange((99+slots)/slots, 5000).Draw(t, "width")) * time.Millisecond
+	return newWindow(t, width*time.Duration(slots), slots, rapid.Bool().Draw(t, "strict"))
+}
+
+// What the window promises, on random traffic: strict admits no more than the
+// limit in any window; weighted admits no more than that in any window that is
+// a slot shorter, and never more than twice the limit.
+func TestNeverMoreThanPromised(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := drawWindow(t)
+		length := w.Width * time.Duration(w.Slots)
+		limit := rapid.Int64Range(1, 50).Draw(t, "limit")
+		clock := &clock{now: at("07:10:00").Add(time.Duration(rapid.Int64Range(0, int64(length)).Draw(t, "start")))}
+		l := newLimiter(counters.NewMemory(clock.Now), w, 0)
+		gap := rapid.SampledFrom([]time.Duration{0, length / 200, length / 20, w.Width, length}).Draw(t, "gap")
+		var log []admission
+		for range rapid.IntRange(1, 200).Draw(t, "requests") {
+			clock.now = clock.now.Add(time.Duration(rapid.Int64Range(0, int64(gap)).Draw(t, "wait")))
+			cost := rapid.Int64Range(1, max(1, limit/3)).Draw(t, "cost")
+			if take(t, l, clock.now, cost, limit).Allowed {
+				log = append(log, admission{clock.now, cost})
+			}
+		}
+		if w.Strict {
+			if most := mostIn(log, length); most > limit {
+				t.Fatalf("strict: %d admitted in a window, limit %d", most, limit)
+			}
+			return
+		}
+		if most := mostIn(log, length-w.Width); most > limit {
+			t.Fatalf("weighted: %d admitted in a window less a slot, limit %d", most, limit)
+		}
+		if most := mostIn(log, length); most > 2*limit {
+			t.Fatalf("weighted: %d admitted in a window, limit %d", most, limit)
+		}
+	})
+}
+
+// exactLog admits at most limit in any window (t - length, t].
+type exactLog struct {
+	length time.Duration
+	limit  int64
+	log    []time.Time
+}
+
+func (e *exactLog) take(now time.Time) bool {
+	for len(e.log) > 0 && !e.log[0].After(now.Add(-e.length)) {
+		e.log = e.log[1:]
+	}
+	if int64(len(e.log)) == e.limit {
+		return false
+	}
+	e.log = append(e.log, now)
+	return true
+}
+
+// Under steady overload, a window of N slots admits at least N/(N+1) of what an
+// exact log admits. Requests come at whole parts of a slot, so that no place
+// that has become free waits for the next request, and the comparison runs over
+// whole periods of both, which are W and (N+1)/N W.
+func TestNotMuchLessThanAnExactLog(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := drawWindow(t)
+		n := int64(w.Slots)
+		perSlot := rapid.Int64Range(1, 3).Draw(t, "requests per slot")
+		w.Width -= w.Width % (time.Duration(perSlot) * time.Millisecond)
+		if w.Width == 0 {
+			w.Width = time.Duration(perSlot) * time.Millisecond
+		}
+		length := w.Width * time.Duration(n)
+		limit := rapid.Int64Range(1, max(1, perSlot*n-1)).Draw(t, "limit")
+		gap := w.Width / time.Duration(perSlot)
+		start := at("07:10:00").Add(time.Duration(rapid.Int64Range(0, int64(length)).Draw(t, "start")))
+		clock := &clock{now: start}
+		l := newLimiter(counters.NewMemory(clock.Now), w, 0)
+		log := &exactLog{length: length, limit: limit}
+		var admitted, exact int64
+		for range (n + 1) * n * perSlot {
+			if log.take(clock.now) {
+				exact++
+			}
+			if take(t, l, clock.now, 1, limit).Allowed {
+				admitted++
+			}
+			clock.now = clock.now.Add(gap)
+		}
+		if admitted*(n+1) < exact*n {
+			t.Fatalf("%d admitted, an exact log admits %d", admitted, exact)
+		}
+	})
+}
+
+// Whatever the traffic, nothing is denied without need: then the current slot
+// and the N before it hold more than would leave room.
+func TestNothingIsDeniedWithoutNeed(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := drawWindow(t)
+		limit := rapid.Int64Range(1, 50).Draw(t, "limit")
+		clock := &clock{now: at("07:10:00")}
+		l := newLimiter(counters.NewMemory(clock.Now), w, 0)
+		bySlot := make(map[int64]int64)
+		for range rapid.IntRange(1, 150).Draw(t, "requests") {
+			clock.now = clock.now.Add(time.Duration(rapid.Int64Range(0, int64(w.Width)*2).Draw(t, "wait")))
+			cost := rapid.Int64Range(1, limit).Draw(t, "cost")
+			slot := counters.Calendar(clock.now, w.Width).Number
+			if take(t, l, clock.now, cost, limit).Allowed {
+				bySlot[slot] += cost
+				continue
+			}
+			in := cost
+			for i := slot - int64(w.Slots); i <= slot; i++ {
+				in += bySlot[i]
+			}
+			if in <= limit {
+				t.Fatalf("denied, and with it %d would be in the window and the slot before, limit %d", in, limit)
+			}
+		}
+	})
+}
+
+// Instances whose clocks differ by up to the skew keep the promise together:
+// who counts in a slot that has closed elsewhere sees the slots after it.
+func TestInstancesWithDifferentClocks(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := drawWindow(t)
+		w.Strict = true
+		length := w.Width * time.Duration(w.Slots)
+		skew := time.Duration(rapid.IntRange(0, 120).Draw(t, "skew")) * time.Millisecond
+		limit := rapid.Int64Range(1, 10).Draw(t, "limit")
+		clock := &clock{now: at("07:10:00")}
+		store := counters.NewMemory(clock.Now)
+		offsets := []time.Duration{0, skew, time.Duration(rapid.Int64Range(0, int64(skew)).Draw(t, "offset"))}
+		instances := make([]*subwindow.Limiter, len(offsets))
+		for i := range instances {
+			instances[i] = newLimiter(store, w, skew)
+		}
+		bySlot := make(map[int64]int64)
+		var newest int64
+		for range rapid.IntRange(1, 150).Draw(t, "requests") {
+			clock.now = clock.now.Add(time.Duration(rapid.Int64Range(0, int64(length)/30).Draw(t, "wait")))
+			i := rapid.IntRange(0, len(offsets)-1).Draw(t, "instance")
+			now := clock.now.Add(offsets[i])
+			if take(t, instances[i], now, 1, limit).Allowed {
+				slot := counters.Calendar(now, w.Width).Number
+				bySlot[slot]++
+				newest = max(newest, slot)
+			}
+		}
+		for last := range bySlot {
+			var in int64
+			for slot := last - int64(w.Slots); slot <= last; slot++ {
+				in += bySlot[slot]
+			}
+			if in > limit {
+				t.Fatalf("%d admitted in %d slots, limit %d", in, w.Slots+1, limit)
+			}
+		}
+	})
+}
+
+func TestRetryAfterIsTrue(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := drawWindow(t)
+		limit := rapid.Int64Range(1, 30).Draw(t, "limit")
+		clock := &clock{now: at("07:10:00")}
+		l := newLimiter(counters.NewMemory(clock.Now), w, 0)
+		for range rapid.IntRange(5, 60).Draw(t, "requests") {
+			clock.now = clock.now.Add(time.Duration(rapid.Int64Range(0, int64(w.Width)).Draw(t, "wait")))
+			cost := rapid.Int64Range(1, limit).Draw(t, "cost")
+			d := take(t, l, clock.now, cost, limit)
+			if d.Allowed {
+				if d.RetryAfter != 0 {
+					t.Fatal("an admitted request is told to retry")
+				}
+				continue
+			}
+			clock.now = clock.now.Add(d.RetryAfter - 1)
+			if take(t, l, clock.now, cost, limit).Allowed {
+				t.Fatalf("admitted before %v were over", d.RetryAfter)
+			}
+			clock.now = clock.now.Add(1)
+			if d := take(t, l, clock.now, cost, limit); !d.Allowed {
+				t.Fatalf("denied after the wait; now retry after %v", d.RetryAfter)
+			}
+		}
+	})
+}
+
+func openMemcached(t testing.TB, servers ...string) *counters.Memcached {
+	t.Helper()
+	m, err := counters.NewMemcached(counters.MemcachedConfig{Servers: servers, KeyPrefix: "weir"})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, m.Close()) })
+	return m
+}
+
+// Requests of four instances race; who loses a race asks again. Never more than
+// the limit are admitted, and since somebody always asks, no fewer.
+func TestExactUnderConcurrency(t *testing.T) {
+	server := storetest.StartMemcached(t)
+	for _, slots := range []int{1, 4, 60} {
+		for _, strict := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%d slots, strict %v", slots, strict), func(t *testing.T) {
+				t.Parallel()
+				const instances, callers, limit = 4, 16, 100
+				w := newWindow(t, time.Minute, slots, strict)
+				client := fmt.Sprint(slots, strict)
+				var admitted atomic.Int64
+				var wg sync.WaitGroup
+				for range instances {
+					l := newLimiter(openMemcached(t, server.Addr), w, 50*time.Millisecond)
+					for caller := range callers {
+						wg.Go(func() {
+							for i := range 12 {
+								// Instances stand on both sides of a boundary between slots.
+								now := at("12:00:00").Add(time.Duration((caller+i)%2-1) * time.Millisecond)
+								ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+								d, err := l.Take(ctx, counters.Request{Client: client, Cost: 1, Limit: limit, Now: now})
+								cancel()
+								if assert.NoError(t, err) && d.Allowed {
+									admitted.Add(1)
+								}
+							}
+						})
+					}
+				}
+				wg.Wait()
+				assert.LessOrEqual(t, admitted.Load(), int64(limit))
+				assert.GreaterOrEqual(t, admitted.Load(), int64(limit-5), "768 requests for 100 places")
+			})
+		}
+	}
+}
+
+func TestSlotsOnMemcachedLiveUntilTheyHaveLeftTheWindow(t *testing.T) {
+	server := storetest.StartMemcached(t)
+	store := openMemcached(t, server.Addr)
+	const day = 24 * time.Hour
+	for _, length := range []time.Duration{100 * time.Millisecond, time.Minute, 30 * day, 31 * day, counters.MaxWindow} {
+		for _, slots := range []int{1, 10} {
+			t.Run(fmt.Sprintf("%v in %d", length, slots), func(t *testing.T) {
+				w := newWindow(t, length, slots, false)
+				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+				defer cancel()
+				now := time.Now()
+				l := newLimiter(store, w, 50*time.Millisecond)
+				for remaining := range int64(2) {
+					d, err := l.Take(ctx, counters.Request{Client: "c", Cost: 1, Limit: 2, Now: now})
+					require.NoError(t, err)
+					assert.Equal(t, counters.Decision{Allowed: true, Remaining: 1 - remaining, ResetAfter: d.ResetAfter}, d)
+				}
+				place := counters.Calendar(now, w.Width)
+				key := counters.CounterKey(counters.CounterNamespace("weir", "p", "l", w.Width).Client("c"), place.Number)
+				left := w.Width*time.Duration(slots+1) - place.Elapsed + 50*time.Millisecond + 2*time.Second
+				assert.InDelta(t, left.Seconds(), server.TTL(key), 2)
+			})
+		}
+	}
+}
+
+// A sliding check is two round trips: one incr, and one get of all other slots.
+func TestACheckIsTwoCommandsInTheSteadyState(t *testing.T) {
+	server := storetest.StartMemcached(t)
+	l := newLimiter(openMemcached(t, server.Addr), newWindow(t, time.Minute, 60, false), 50*time.Millisecond)
+	take(t, l, at("12:00:00.5"), 1, 100)
+	keysBefore, incrsBefore, setsBefore := server.Stat("cmd_get"), server.Stat("incr_hits"), server.Stat("cmd_set")
+	for range 10 {
+		take(t, l, at("12:00:00.5"), 1, 100)
+	}
+	assert.Equal(t, int64(600), server.Stat("cmd_get")-keysBefore, "memcached counts each key of a get")
+	assert.Equal(t, int64(10), server.Stat("incr_hits")-incrsBefore)
+	assert.Equal(t, setsBefore, server.Stat("cmd_set"))
+}
+
+func TestStoreErrorsArePassedOn(t *testing.T) {
+	ctx, cancel := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))
+	defer cancel()
+	server := storetest.StartMemcached(t)
+	l := newLimiter(openMemcached(t, server.Addr), newWindow(t, time.Minute, 4, false), 0)
+	r := counters.Request{Client: "c", Cost: 1, Limit: 2, Now: at("00:00:00")}
+	_, takeErr := l.Take(ctx, r)
+	_, peekErr := l.Peek(ctx, r)
+	for _, err := range []error{takeErr, peekErr, l.GiveBack(ctx, r), l.Reset(ctx, "c", r.Now)} {
+		assert.ErrorIs(t, err, counters.ErrTimeout)
+	}
+}
+
+func BenchmarkTake(b *testing.B) {
+	server := storetest.StartMemcached(b)
+	for _, store := range []struct {
+		name string
+		counters.Store
+	}{{"memory", counters.NewMemory(nil)}, {"memcached", openMemcached(b, server.Addr)}} {
+		for _, slots := range []int{1, 10, 60} {
+			b.Run(fmt.Sprintf("%s/%d", store.name, slots), func(b *testing.B) {
+				b.ReportAllocs()
+				l := newLimiter(store.Store, newWindow(b, time.Minute, slots, false), 50*time.Millisecond)
+				r := counters.Request{Client: "c", Cost: 1, Limit: counters.MaxLimit, Now: at("12:00:00.5")}
+				for b.Loop() {
+					if _, err := l.Take(context.Background(), r); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,205 @@
+package subwindow_test
+
+import (
+	"fmt"
+	"math"
+	"math/big"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"pgregory.net/rapid"
+
+	"weir/counters"
+	"weir/subwindow"
+)
+
+func TestNewWindow(t *testing.T) {
+	w := newWindow(t, time.Minute, 4, true)
+	assert.Equal(t, subwindow.Window{Slots: 4, Width: 15 * time.Second, Strict: true}, w)
+	for _, test := range []struct {
+		length time.Duration
+		slots  int
+		want   string
+	}{
+		{time.Minute, 7, "sub_windows 7 cuts 1m0s into slots that aren't whole milliseconds; use 6 or 8"},
+		{100 * time.Millisecond, 101, "aren't whole milliseconds; use 100"},
+		{time.Minute, 0, "sub_windows 0 must be from 1 to 3600"},
+		{time.Hour, 3601, "sub_windows 3601 must be from 1 to 3600"},
+		{50 * time.Millisecond, 1, "window 50ms must be whole milliseconds from 100ms"},
+		{367 * 24 * time.Hour, 1, "to 366 days"},
+	} {
+		_, err := subwindow.NewWindow(test.length, test.slots, false)
+		assert.ErrorContains(t, err, test.want)
+	}
+	for _, length := range []time.Duration{100 * time.Millisecond, time.Hour, counters.MaxWindow} {
+		newWindow(t, length, 1, false)
+		newWindow(t, length, 100, false)
+	}
+}
+
+// The documents' worked examples, with their own numbers.
+func TestEstimateAsDocumented(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		slots   int
+		strict  bool
+		now     string
+		counts  []int64 // newest first
+		want    int64
+		limit   int64
+		allowed bool // a request of cost 1
+	}{
+		{"45 this minute, 80 the last, 30 s in", 1, false, "07:10:30", []int64{45, 80}, 85, 100, true},
+		{"3 this minute, 5 the last, 30% in: 6.5 rounded down, 7 allowed", 1, false, "00:01:18", []int64{3, 5}, 6, 7, true},
+		{"one more, and it is full", 1, false, "00:01:18", []int64{4, 5}, 7, 7, false},
+		{"at 00:01:43, 17/60 of the minute before", 1, false, "00:01:43", []int64{0, 60}, 17, 100, true},
+		{"17/60 of 100 is 28.3", 1, false, "00:01:43", []int64{40, 100}, 68, 100, true},
+		{"30 this minute, 80 the last, 70% overlap", 1, false, "00:01:18", []int64{30, 80}, 86, 100, true},
+		{"the boundary burst: 100 at 07:09:59, one more at 07:10:00", 1, false, "07:10:00", []int64{0, 100}, 100, 100, false},
+		{"five 15 s windows: four in full, the fifth by a third", 4, false, "07:10:10", []int64{5, 20, 20, 20, 30}, 75, 100, true},
+		{"five 15 s windows, strict", 4, true, "07:10:10", []int64{5, 20, 20, 20, 30}, 95, 100, true},
+		{"strict and full", 4, true, "07:10:14.999", []int64{5, 20, 20, 20, 35}, 100, 100, false},
+		{"a slot that has begun on a faster clock", 1, false, "07:10:59.99", []int64{7, 3, 60}, 10, 11, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			w := newWindow(t, time.Minute, test.slots, test.strict)
+			elapsed := counters.Calendar(at(test.now), w.Width).Elapsed
+			assert.Equal(t, test.want, w.Estimate(test.counts, elapsed))
+			r := counters.Request{Cost: 1, Limit: test.limit}
+			assert.Equal(t, test.allowed, w.Admits(test.counts, elapsed, r))
+		})
+	}
+}
+
+func TestUntil(t *testing.T) {
+	const second = time.Second
+	for _, test := range []struct {
+		name    string
+		slots   int
+		strict  bool
+		elapsed time.Duration
+		counts  []int64
+		most    int64
+		want    time.Duration
+	}{
+		{"nothing is used", 1, false, 10 * second, []int64{0, 0}, 0, 0},
+		{"it fits", 1, false, 10 * second, []int64{3, 5}, 7, 0},
+		{"all in this minute: the first nanosecond of the next", 1, false, 20 * second, []int64{100, 0}, 99, 40*second + 1},
+		{"half of the last minute has to go", 1, false, 0, []int64{0, 100}, 50, 29400*time.Millisecond + 1},
+		{"and is just gone", 1, false, 29400*time.Millisecond + 1, []int64{0, 100}, 50, 0},
+		{"a nanosecond more", 1, false, 29400 * time.Millisecond, []int64{0, 100}, 50, 1},
+		{"everything has to go", 1, false, 20 * second, []int64{100, 0}, 0, 40*second + 59400*time.Millisecond + 1},
+		{"strict: all of this minute leaves with the next", 1, true, 20 * second, []int64{100, 0}, 99, 100 * second},
+		{"strict: the oldest slot leaves", 4, true, 5 * second, []int64{1, 1, 1, 1, 10}, 4, 10 * second},
+		{"strict: two slots have to leave", 4, true, 5 * second, []int64{1, 1, 1, 1, 10}, 3, 25 * second},
+		{"a slot of a faster clock counts as long as its own time", 1, false, 59 * second, []int64{100, 0, 0}, 0, second + 60*second + 59400*time.Millisecond + 1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			w := newWindow(t, time.Minute, test.slots, test.strict)
+			assert.Equal(t, test.want, w.Until(test.counts, test.elapsed, test.most))
+		})
+	}
+}
+
+// drawState draws a window, the counts of its slots and a place in the current
+// one.
+func drawState(t *rapid.T) (w subwindow.Window, counts []int64, elapsed time.Duration) {
+	w = subwindow.Window{
+		Slots:  rapid.IntRange(1, 12).Draw(t, "slots"),
+		Width:  time.Duration(rapid.Int64Range(1, 366*24*3600_000).Draw(t, "width")) * time.Millisecond,
+		Strict: rapid.Bool().Draw(t, "strict"),
+	}
+	ahead := rapid.IntRange(0, 2).Draw(t, "ahead")
+	count := rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(0, 20), rapid.Int64Range(0, counters.MaxLimit), rapid.Int64Range(0, math.MaxInt64))
+	counts = rapid.SliceOfN(count, w.Slots+1+ahead, w.Slots+1+ahead).Draw(t, "counts")
+	elapsed = time.Duration(rapid.Int64Range(0, int64(w.Width)-1).Draw(t, "elapsed"))
+	return w, counts, elapsed
+}
+
+// exactEstimate is Estimate in numbers without bounds.
+func exactEstimate(w subwindow.Window, counts []int64, elapsed time.Duration) *big.Int {
+	last := len(counts) - 1
+	total := big.NewInt(counts[last])
+	if !w.Strict {
+		total.Mul(total, big.NewInt(int64(w.Width-elapsed)))
+		total.Div(total, big.NewInt(int64(w.Width)))
+	}
+	for _, n := range counts[:last] {
+		total.Add(total, big.NewInt(n))
+	}
+	return total
+}
+
+func TestEstimateIsExact(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w, counts, elapsed := drawState(t)
+		want := exactEstimate(w, counts, elapsed)
+		if !want.IsInt64() {
+			want = big.NewInt(math.MaxInt64)
+		}
+		if got := w.Estimate(counts, elapsed); got != want.Int64() {
+			t.Fatalf("estimate %d, want %v", got, want)
+		}
+	})
+}
+
+// later returns the counts and the place as they are after d, if nothing is
+// counted.
+func later(w subwindow.Window, counts []int64, elapsed, d time.Duration) ([]int64, time.Duration) {
+	slots := int64((elapsed + d) / w.Width)
+	moved := make([]int64, 0, len(counts))
+	for range min(slots, int64(len(counts))) {
+		moved = append(moved, 0)
+	}
+	moved = append(moved, counts[:len(counts)-len(moved)]...)
+	return moved, (elapsed + d) % w.Width
+}
+
+func TestUntilIsTheFirstMomentThatFits(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w, counts, elapsed := drawState(t)
+		most := rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(0, 30), rapid.Int64Range(0, counters.MaxLimit)).Draw(t, "most")
+		until := w.Until(counts, elapsed, most)
+		fits := func(d time.Duration) bool {
+			moved, place := later(w, counts, elapsed, d)
+			return w.Estimate(moved, place) <= most
+		}
+		if !fits(until) {
+			t.Fatalf("after %v it doesn't fit", until)
+		}
+		if until > 0 && fits(until-1) {
+			t.Fatalf("before %v it fits already", until)
+		}
+	})
+}
+
+func TestArithmeticAllocatesNothing(t *testing.T) {
+	w := newWindow(t, time.Minute, 60, false)
+	counts := make([]int64, 61)
+	for i := range counts {
+		counts[i] = int64(i)
+	}
+	r := counters.Request{Cost: 1, Limit: 100}
+	assert.Zero(t, testing.AllocsPerRun(100, func() {
+		allowed := w.Admits(counts, 300*time.Millisecond, r)
+		w.Decision(counts, 300*time.Millisecond, r, allowed)
+	}))
+}
+
+func BenchmarkDecision(b *testing.B) {
+	for _, slots := range []int{1, 4, 60} {
+		b.Run(fmt.Sprint(slots), func(b *testing.B) {
+			b.ReportAllocs()
+			w := subwindow.Window{Slots: slots, Width: time.Minute / time.Duration(slots)}
+			counts := make([]int64, slots+1)
+			for i := range counts {
+				counts[i] = int64(i)
+			}
+			r := counters.Request{Cost: 1, Limit: 100}
+			for b.Loop() {
+				w.Decision(counts, 300*time.Millisecond, r, w.Admits(counts, 300*time.Millisecond, r))
+			}
+		})
+	}
+}
