@@ -150,9 +150,9 @@ func (o *operationMetrics) count(start time.Time, err error) {
 	}
 }
 
-func (s *meteredStore) Add(ctx context.Context, key string, delta int64, ttl time.Duration, read []string, counts []int64) (int64, error) {
+func (s *meteredStore) Add(ctx context.Context, a counters.Addition) (int64, error) {
 	start := time.Now()
-	n, err := s.Store.Add(ctx, key, delta, ttl, read, counts)
+	n, err := s.Store.Add(ctx, a)
 	s.add.count(start, err)
 	return n, err
 }

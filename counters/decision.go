@@ -46,4 +46,7 @@ type Decision struct {
 	// Wait is the time until an admitted request may proceed; 0 for all
 	// algorithms that do not queue.
 	Wait time.Duration
+	// Local reports that no store was asked: what the process had read a moment
+	// before decided.
+	Local bool
 }

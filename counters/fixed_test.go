@@ -26,13 +26,13 @@ func at(clock string) time.Time {
 	return moment
 }
 
-func newFixed(t testing.TB, store counters.Store, window time.Duration, countDenied bool) *counters.FixedWindow {
+func newFixed(t testing.TB, store counters.Store, window time.Duration, countDenied bool) *counters.SlotLimiter {
 	t.Helper()
-	f, err := counters.NewFixedWindow(store, counters.FixedWindowConfig{
+	f, err := counters.NewFixedWindow(store, window, counters.SlotConfig{
 		Keys:        counters.CounterNamespace("weir", "p", "l", window),
-		Window:      window,
 		ClockSkew:   50 * time.Millisecond,
 		CountDenied: countDenied,
+		Clients:     100,
 	})
 	require.NoError(t, err)
 	return f
@@ -99,6 +99,7 @@ func TestFixedWindowTimeline(t *testing.T) {
 			for _, s := range test.steps {
 				d, err := f.Take(context.Background(), counters.Request{Client: "alice", Cost: s.cost, Limit: limit, Now: at(s.at)})
 				require.NoError(t, err)
+				d.Local = false
 				assert.Equal(t, counters.Decision{Allowed: s.allowed, Remaining: s.remaining, ResetAfter: s.reset, RetryAfter: s.retry}, d, s.at)
 			}
 		})
@@ -207,8 +208,8 @@ func TestFixedWindowAgainstALog(t *testing.T) {
 		clock := &clock{now: at("00:00:00")}
 		window := time.Duration(rapid.IntRange(100, 5000).Draw(t, "ms")) * time.Millisecond
 		limit := rapid.Int64Range(1, 20).Draw(t, "limit")
-		f, err := counters.NewFixedWindow(counters.NewMemory(clock.Now), counters.FixedWindowConfig{
-			Keys: counters.CounterNamespace("weir", "p", "l", window), Window: window,
+		f, err := counters.NewFixedWindow(counters.NewMemory(clock.Now), window, counters.SlotConfig{
+			Keys: counters.CounterNamespace("weir", "p", "l", window), Clients: 100,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -291,7 +292,7 @@ func TestFixedWindowPassesOnWhatTheStoreSays(t *testing.T) {
 
 func TestWindowsAreChecked(t *testing.T) {
 	for _, window := range []time.Duration{0, -time.Second, 99 * time.Millisecond, counters.MaxWindow + time.Millisecond, time.Second + time.Microsecond} {
-		_, err := counters.NewFixedWindow(counters.NewMemory(nil), counters.FixedWindowConfig{Window: window})
+		_, err := counters.NewFixedWindow(counters.NewMemory(nil), window, counters.SlotConfig{})
 		assert.ErrorContains(t, err, "must be whole milliseconds from 100ms to 366 days", window)
 	}
 }

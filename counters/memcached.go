@@ -70,14 +70,14 @@ func NewMemcached(cfg MemcachedConfig) (*Memcached, error) {
 
 // Add implements Store with incr; when the counter doesn't exist, add, and when
 // another process was faster, incr again.
-func (m *Memcached) Add(ctx context.Context, key string, delta int64, ttl time.Duration, read []string, counts []int64) (int64, error) {
+func (m *Memcached) Add(ctx context.Context, a Addition) (int64, error) {
 	l := m.lane(ctx)
 	defer m.release(l)
-	n, err := l.add(key, delta, ttl)
+	n, err := l.add(a.Key, a.Delta, a.TTL)
 	if err != nil {
 		return 0, err
 	}
-	return n, l.read(read, counts)
+	return n, l.read(a.Read, a.Counts)
 }
 
 // Read implements Store.

@@ -71,7 +71,7 @@ func TestMemcachedAddIsOneCommandInTheSteadyState(t *testing.T) {
 	server := storetest.StartMemcached(t)
 	m := open(t, counters.MemcachedConfig{Servers: []string{server.Addr}})
 	ctx := within(t, time.Minute)
-	_, err := m.Add(ctx, "a", 1, time.Minute, nil, nil)
+	_, err := m.Add(ctx, counters.Addition{Key: "a", Delta: 1, TTL: time.Minute})
 	require.NoError(t, err)
 	commands := func() (n int64) {
 		for _, name := range []string{"cmd_get", "cmd_set", "incr_hits", "incr_misses", "decr_hits", "decr_misses"} {
@@ -81,7 +81,7 @@ func TestMemcachedAddIsOneCommandInTheSteadyState(t *testing.T) {
 	}
 	before := commands()
 	for range 10 {
-		_, err := m.Add(ctx, "a", 1, time.Minute, nil, nil)
+		_, err := m.Add(ctx, counters.Addition{Key: "a", Delta: 1, TTL: time.Minute})
 		require.NoError(t, err)
 	}
 	assert.Equal(t, int64(10), commands()-before)
@@ -96,7 +96,7 @@ func TestMemcachedTTLs(t *testing.T) {
 	} {
 		t.Run(ttl.String(), func(t *testing.T) {
 			key := "ttl" + ttl.String()
-			_, err := m.Add(within(t, time.Minute), key, 1, ttl, nil, nil)
+			_, err := m.Add(within(t, time.Minute), counters.Addition{Key: key, Delta: 1, TTL: ttl})
 			require.NoError(t, err)
 			want := int64((ttl + time.Second - 1) / time.Second)
 			left := server.TTL(key)
@@ -119,13 +119,13 @@ func TestMemcachedForeignValues(t *testing.T) {
 		assert.ErrorIs(t, err, counters.ErrForeignValue, key)
 		assert.ErrorContains(t, err, key)
 	}
-	_, err := m.Add(ctx, "text", 1, time.Minute, nil, nil)
+	_, err := m.Add(ctx, counters.Addition{Key: "text", Delta: 1, TTL: time.Minute})
 	assert.ErrorIs(t, err, counters.ErrForeignValue)
-	_, err = m.Add(ctx, "over", 1, time.Minute, nil, nil)
+	_, err = m.Add(ctx, counters.Addition{Key: "over", Delta: 1, TTL: time.Minute})
 	assert.ErrorIs(t, err, counters.ErrForeignValue, "a count that doesn't fit is no count")
 	assert.ErrorIs(t, m.Subtract(ctx, "text", 1), counters.ErrForeignValue)
 
-	n, err := m.Add(ctx, "good", 1, time.Minute, nil, nil)
+	n, err := m.Add(ctx, counters.Addition{Key: "good", Delta: 1, TTL: time.Minute})
 	require.NoError(t, err, "the store goes on")
 	assert.Equal(t, int64(1), n)
 }
@@ -134,7 +134,7 @@ func TestMemcachedStalled(t *testing.T) {
 	t.Parallel()
 	server := storetest.StartMemcached(t)
 	m := open(t, counters.MemcachedConfig{Servers: []string{server.Addr}})
-	_, err := m.Add(within(t, time.Minute), "a", 1, time.Minute, nil, nil)
+	_, err := m.Add(within(t, time.Minute), counters.Addition{Key: "a", Delta: 1, TTL: time.Minute})
 	require.NoError(t, err)
 
 	server.Pause()
@@ -142,7 +142,7 @@ func TestMemcachedStalled(t *testing.T) {
 	var counts [1]int64
 	for name, operation := range map[string]func(context.Context) error{
 		"Add on a connection": func(ctx context.Context) error {
-			_, err := m.Add(ctx, "a", 1, time.Minute, []string{"b"}, counts[:])
+			_, err := m.Add(ctx, counters.Addition{Key: "a", Delta: 1, TTL: time.Minute, Read: []string{"b"}, Counts: counts[:]})
 			return err
 		},
 		"Read":     func(ctx context.Context) error { return m.Read(ctx, []string{"a"}, counts[:]) },
@@ -181,10 +181,10 @@ func TestMemcachedDownAndBack(t *testing.T) {
 	assert.Equal(t, counters.ServerStatus{Server: other.Addr}, states[1])
 
 	alone := open(t, counters.MemcachedConfig{Servers: []string{server.Addr}})
-	_, err := alone.Add(within(t, time.Minute), "a", 1, time.Minute, nil, nil)
+	_, err := alone.Add(within(t, time.Minute), counters.Addition{Key: "a", Delta: 1, TTL: time.Minute})
 	assert.ErrorIs(t, err, counters.ErrUnavailable)
 	server.Restart()
-	n, err := alone.Add(within(t, time.Minute), "a", 1, time.Minute, nil, nil)
+	n, err := alone.Add(within(t, time.Minute), counters.Addition{Key: "a", Delta: 1, TTL: time.Minute})
 	require.NoError(t, err)
 	assert.Equal(t, int64(1), n)
 }
@@ -196,14 +196,14 @@ func TestMemcachedCloseLeavesNoConnection(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 50 {
 		wg.Go(func() {
-			_, err := m.Add(within(t, time.Minute), fmt.Sprint(i), 1, time.Minute, nil, nil)
+			_, err := m.Add(within(t, time.Minute), counters.Addition{Key: fmt.Sprint(i), Delta: 1, TTL: time.Minute})
 			assert.NoError(t, err)
 		})
 	}
 	wg.Wait()
 	require.NoError(t, m.Close())
 	// An operation after Close works and keeps nothing.
-	_, err := m.Add(within(t, time.Minute), "after", 1, time.Minute, nil, nil)
+	_, err := m.Add(within(t, time.Minute), counters.Addition{Key: "after", Delta: 1, TTL: time.Minute})
 	require.NoError(t, err)
 	assert.Eventually(t, func() bool {
 		return server.Stat("curr_connections") <= before
@@ -237,12 +237,12 @@ func TestMemcachedTLS(t *testing.T) {
 	cert, key, pool := newCertificate(t)
 	server := storetest.StartMemcached(t, "-Z", "-o", "ssl_chain_cert="+cert+",ssl_key="+key)
 	m := open(t, counters.MemcachedConfig{Servers: []string{server.Addr}, TLS: &tls.Config{RootCAs: pool}})
-	n, err := m.Add(within(t, time.Minute), "a", 4, time.Minute, nil, nil)
+	n, err := m.Add(within(t, time.Minute), counters.Addition{Key: "a", Delta: 4, TTL: time.Minute})
 	require.NoError(t, err)
 	assert.Equal(t, int64(4), n)
 
 	stranger := open(t, counters.MemcachedConfig{Servers: []string{server.Addr}, TLS: &tls.Config{RootCAs: x509.NewCertPool()}})
-	_, err = stranger.Add(within(t, time.Minute), "a", 4, time.Minute, nil, nil)
+	_, err = stranger.Add(within(t, time.Minute), counters.Addition{Key: "a", Delta: 4, TTL: time.Minute})
 	assert.ErrorIs(t, err, counters.ErrUnavailable)
 	assert.ErrorContains(t, err, "certificate")
 }
@@ -288,7 +288,7 @@ func BenchmarkAdd(b *testing.B) {
 			b.ReportAllocs()
 			ctx := within(b, time.Minute)
 			for b.Loop() {
-				if _, err := store.Add(ctx, "a", 1, time.Minute, nil, nil); err != nil {
+				if _, err := store.Add(ctx, counters.Addition{Key: "a", Delta: 1, TTL: time.Minute}); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -299,12 +299,12 @@ func BenchmarkAdd(b *testing.B) {
 			read, counts := strings.Fields(strings.Repeat("slot ", 60)), make([]int64, 60)
 			for i := range read {
 				read[i] += fmt.Sprint(i)
-				if _, err := store.Add(ctx, read[i], 1, time.Minute, nil, nil); err != nil {
+				if _, err := store.Add(ctx, counters.Addition{Key: read[i], Delta: 1, TTL: time.Minute}); err != nil {
 					b.Fatal(err)
 				}
 			}
 			for b.Loop() {
-				if _, err := store.Add(ctx, "a", 1, time.Minute, read, counts); err != nil {
+				if _, err := store.Add(ctx, counters.Addition{Key: "a", Delta: 1, TTL: time.Minute, Read: read, Counts: counts}); err != nil {
 					b.Fatal(err)
 				}
 			}

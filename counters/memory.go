@@ -49,21 +49,21 @@ func NewMemory(now func() time.Time) *Memory {
 }
 
 // Add implements Store.
-func (m *Memory) Add(_ context.Context, key string, delta int64, ttl time.Duration, read []string, counts []int64) (int64, error) {
+func (m *Memory) Add(_ context.Context, a Addition) (int64, error) {
 	now := m.now().UnixNano()
-	s := m.shard(key)
+	s := m.shard(a.Key)
 	s.mu.Lock()
-	c, ok := s.live(key, now)
+	c, ok := s.live(a.Key, now)
 	if ok {
-		c.value += delta
+		c.value += a.Delta
 	} else {
-		c = memoryCounter{value: delta, expires: now + int64(ttl)}
-		heap.Push(&s.expiries, expiry{at: c.expires, key: key})
+		c = memoryCounter{value: a.Delta, expires: now + int64(a.TTL)}
+		heap.Push(&s.expiries, expiry{at: c.expires, key: a.Key})
 	}
-	s.counters[key] = c
+	s.counters[a.Key] = c
 	s.expire(now)
 	s.mu.Unlock()
-	m.read(now, read, counts)
+	m.read(now, a.Read, a.Counts)
 	return c.value, nil
 }
 

@@ -34,14 +34,14 @@ func TestMemoryExpiresToTheNanosecond(t *testing.T) {
 		require.NoError(t, m.Read(ctx, []string{"a"}, counts[:]))
 		return counts[0]
 	}
-	_, err := m.Add(ctx, "a", 5, time.Second, nil, nil)
+	_, err := m.Add(ctx, counters.Addition{Key: "a", Delta: 5, TTL: time.Second})
 	require.NoError(t, err)
 
 	clock.Advance(time.Second - 1)
 	assert.Equal(t, int64(5), count())
 	clock.Advance(1)
 	assert.Equal(t, int64(0), count())
-	n, err := m.Add(ctx, "a", 2, time.Second, nil, nil)
+	n, err := m.Add(ctx, counters.Addition{Key: "a", Delta: 2, TTL: time.Second})
 	require.NoError(t, err)
 	assert.Equal(t, int64(2), n, "a counter that has expired begins anew")
 	clock.Advance(time.Second - 1)
@@ -55,7 +55,7 @@ func TestMemoryHoldsLittleMoreThanWhatIsAlive(t *testing.T) {
 	m := counters.NewMemory(clock.Now)
 	most := 0
 	for i := range 200_000 {
-		_, err := m.Add(ctx, fmt.Sprint(i), 1, time.Second, nil, nil)
+		_, err := m.Add(ctx, counters.Addition{Key: fmt.Sprint(i), Delta: 1, TTL: time.Second})
 		require.NoError(t, err)
 		clock.Advance(time.Millisecond)
 		if i%100 == 0 {
@@ -70,14 +70,14 @@ func TestMemoryForgetsADeletedCountersExpiry(t *testing.T) {
 	ctx := context.Background()
 	clock := &clock{now: time.Unix(1_700_000_000, 0)}
 	m := counters.NewMemory(clock.Now)
-	_, err := m.Add(ctx, "a", 1, time.Second, nil, nil)
+	_, err := m.Add(ctx, counters.Addition{Key: "a", Delta: 1, TTL: time.Second})
 	require.NoError(t, err)
 	require.NoError(t, m.Delete(ctx, []string{"a"}))
-	_, err = m.Add(ctx, "a", 1, time.Minute, nil, nil)
+	_, err = m.Add(ctx, counters.Addition{Key: "a", Delta: 1, TTL: time.Minute})
 	require.NoError(t, err)
 
 	clock.Advance(30 * time.Second) // past the first expiry
-	n, err := m.Add(ctx, "a", 1, time.Minute, nil, nil)
+	n, err := m.Add(ctx, counters.Addition{Key: "a", Delta: 1, TTL: time.Minute})
 	require.NoError(t, err)
 	assert.Equal(t, int64(2), n)
 	assert.Equal(t, 1, m.Len())

@@ -21,12 +21,11 @@ var (
 // is atomic per key, and returns before the deadline of its context; without a
 // deadline, within DefaultTimeout.
 type Store interface {
-	// Add adds delta (at least 1) to the counter at key and returns its new
-	// value. A counter that does not exist is created with the value delta and
-	// lives for ttl; one that exists keeps its expiry. After that, not before,
-	// it reads the counters at read into counts, which must be as long; one that
-	// does not exist reads 0.
-	Add(ctx context.Context, key string, delta int64, ttl time.Duration, read []string, counts []int64) (int64, error)
+	// Add adds a.Delta to the counter at a.Key and returns its new value. A
+	// counter that does not exist is created with the value Delta and lives for
+	// a.TTL; one that exists keeps its expiry. After that, not before, it reads
+	// the counters at a.Read into a.Counts.
+	Add(ctx context.Context, a Addition) (int64, error)
 	// Read reads the counters at keys into counts, which must be as long; one
 	// that does not exist reads 0.
 	Read(ctx context.Context, keys []string, counts []int64) error
@@ -35,6 +34,20 @@ type Store interface {
 	Subtract(ctx context.Context, key string, delta int64) error
 	// Delete removes the counters at keys.
 	Delete(ctx context.Context, keys []string) error
+}
+
+// An Addition says what a Store's Add is to do.
+type Addition struct {
+	Key   string
+	Delta int64 // at least 1
+	TTL   time.Duration
+	// New says that the counter probably doesn't exist yet. It changes how a
+	// store goes about it, not the result.
+	New bool
+	// Read are the keys of counters to read, and Counts, which must be as long,
+	// is where their values go; a counter that does not exist reads 0.
+	Read   []string
+	Counts []int64
 }
 
 // DefaultTimeout bounds a store operation whose context has no deadline.

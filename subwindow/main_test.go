@@ -35,15 +35,16 @@ func newWindow(t require.TestingT, length time.Duration, slots int, strict bool)
 	return w
 }
 
-// newLimiter returns a limiter whose instances share store.
-func newLimiter(store counters.Store, w subwindow.Window, skew time.Duration) *subwindow.Limiter {
-	return subwindow.New(store, subwindow.Config{
-		Keys: counters.CounterNamespace("weir", "p", "l", w.Width), Window: w, ClockSkew: skew,
+// newLimiter returns a limiter that remembers many clients.
+func newLimiter(store counters.Store, w subwindow.Window, skew time.Duration) *counters.SlotLimiter {
+	return subwindow.New(store, w, counters.SlotConfig{
+		Keys: counters.CounterNamespace("weir", "p", "l", w.Width), ClockSkew: skew, Clients: 1000,
 	})
 }
 
-func take(t require.TestingT, l *subwindow.Limiter, now time.Time, cost, limit int64) counters.Decision {
+func take(t require.TestingT, l *counters.SlotLimiter, now time.Time, cost, limit int64) counters.Decision {
 	d, err := l.Take(context.Background(), counters.Request{Client: "c", Cost: cost, Limit: limit, Now: now})
 	require.NoError(t, err)
+	d.Local = false
 	return d
 }

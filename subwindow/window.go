@@ -99,26 +99,6 @@ func (w Window) Until(counts []int64, elapsed time.Duration, most int64) time.Du
 	return 0
 }
 
-// Admits reports whether r, whose cost must be at most its limit, fits when
-// counts, which do not include r, are in use.
-func (w Window) Admits(counts []int64, elapsed time.Duration, r counters.Request) bool {
-	return w.Estimate(counts, elapsed) <= r.Limit-r.Cost
-}
-
-// Decision returns the answer to r when it was admitted or not and counts,
-// which include it if it is counted, are in use.
-func (w Window) Decision(counts []int64, elapsed time.Duration, r counters.Request, allowed bool) counters.Decision {
-	d := counters.Decision{
-		Allowed:    allowed,
-		Remaining:  max(0, r.Limit-w.Estimate(counts, elapsed)),
-		ResetAfter: w.Until(counts, elapsed, 0),
-	}
-	if !allowed {
-		d.RetryAfter = w.Until(counts, elapsed, r.Limit-r.Cost)
-	}
-	return d
-}
-
 // overlap returns what of the oldest slot's count is inside the window.
 func (w Window) overlap(oldest int64, elapsed time.Duration) int64 {
 	if w.Strict || oldest == 0 {

@@ -25,6 +25,8 @@ type wiring struct {
 	store     counters.Store
 	keyPrefix string
 	clockSkew time.Duration
+	// viewClients is how many clients each limiter remembers.
+	viewClients int
 }
 
 // checkLimit returns an error that says what would be right if no limiter can
@@ -38,25 +40,24 @@ func checkLimit(l *api.Limit) error {
 func (w wiring) limiter(policy string, countDenied bool, l *api.Limit) (api.Limiter, error) {
 	switch l.Algorithm {
 	case fixedWindow:
-		return counters.NewFixedWindow(w.store, counters.FixedWindowConfig{
-			Keys:        counters.CounterNamespace(w.keyPrefix, policy, l.Name, l.Window),
-			Window:      l.Window,
-			ClockSkew:   w.clockSkew,
-			CountDenied: countDenied,
-		})
+		return counters.NewFixedWindow(w.store, l.Window, w.slotConfig(policy, l, l.Window, countDenied))
 	case slidingWindow:
 		window, err := subwindow.NewWindow(l.Window, l.SubWindows, l.Estimate == "strict")
 		if err != nil {
 			return nil, err
 		}
-		return subwindow.New(w.store, subwindow.Config{
-			Keys:        counters.CounterNamespace(w.keyPrefix, policy, l.Name, window.Width),
-			Window:      window,
-			ClockSkew:   w.clockSkew,
-			CountDenied: countDenied,
-		}), nil
+		return subwindow.New(w.store, window, w.slotConfig(policy, l, window.Width, countDenied)), nil
 	default:
 		return nil, fmt.Errorf("algorithm %q is not known", l.Algorithm)
+	}
+}
+
+func (w wiring) slotConfig(policy string, l *api.Limit, width time.Duration, countDenied bool) counters.SlotConfig {
+	return counters.SlotConfig{
+		Keys:        counters.CounterNamespace(w.keyPrefix, policy, l.Name, width),
+		ClockSkew:   w.clockSkew,
+		CountDenied: countDenied,
+		Clients:     w.viewClients,
 	}
 }
 

@@ -26,6 +26,7 @@ type config struct {
 	storeTimeout  time.Duration
 	clockSkew     time.Duration
 	keyPrefix     string
+	viewClients   int
 	tokenFile     string
 	proxies       []*net.IPNet
 	tlsCert       string
@@ -56,6 +57,7 @@ func parseConfig(args []string, getenv func(string) string, out io.Writer) (*con
 	fs.DurationVar(&cfg.storeTimeout, "store-timeout", counters.DefaultTimeout, "the longest a check waits for the store")
 	fs.DurationVar(&cfg.clockSkew, "clock-skew", 50*time.Millisecond, "the largest difference between the clocks of instances")
 	fs.StringVar(&cfg.keyPrefix, "key-prefix", "weir", "`prefix` of all keys in the store")
+	fs.IntVar(&cfg.viewClients, "view-clients", 100_000, "how many clients are remembered per limit")
 	fs.StringVar(&cfg.tokenFile, "token-file", "", "`file` of bearer tokens, one a line, of which /v1/* then needs one")
 	cfg.proxies = mustNetworks("127.0.0.0/8", "::1/128")
 	fs.Func("trusted-proxies", "`CIDRs` whose X-Forwarded-For counts, comma-separated (default: loopback)", func(s string) (err error) {
@@ -109,6 +111,9 @@ func (c *config) check() error {
 	}
 	if c.clockSkew < 0 || c.clockSkew > time.Minute {
 		fail("-clock-skew %v must be from 0 to 1m", c.clockSkew)
+	}
+	if c.viewClients < 0 {
+		fail("-view-clients %d must not be negative", c.viewClients)
 	}
 	if c.shutdownGrace < 0 {
 		fail("-shutdown-grace %v must not be negative", c.shutdownGrace)

@@ -57,7 +57,7 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 		return nil, err
 	}
 	api.RegisterHealth(registry, health)
-	p.wiring = wiring{store: p.metrics.MeterStore(store), keyPrefix: cfg.keyPrefix, clockSkew: cfg.clockSkew}
+	p.wiring = wiring{store: p.metrics.MeterStore(store), keyPrefix: cfg.keyPrefix, clockSkew: cfg.clockSkew, viewClients: cfg.viewClients}
 	policies, err := p.loadPolicies()
 	if err != nil {
 		return nil, err

@@ -52,7 +52,7 @@ func (s *storeTest) key(name string) string { return s.t.Name() + "/" + name }
 
 func (s *storeTest) add(key string, delta int64) int64 {
 	s.t.Helper()
-	n, err := s.store.Add(s.ctx, s.key(key), delta, time.Minute, nil, nil)
+	n, err := s.store.Add(s.ctx, counters.Addition{Key: s.key(key), Delta: delta, TTL: time.Minute})
 	require.NoError(s.t, err)
 	return n
 }
@@ -78,7 +78,7 @@ func testAdd(t *testing.T, s *storeTest) {
 func testAddReads(t *testing.T, s *storeTest) {
 	s.add("old", 7)
 	counts := []int64{-1, -1, -1}
-	n, err := s.store.Add(s.ctx, s.key("new"), 2, time.Minute, []string{s.key("missing"), s.key("old"), s.key("new")}, counts)
+	n, err := s.store.Add(s.ctx, counters.Addition{Key: s.key("new"), Delta: 2, TTL: time.Minute, Read: []string{s.key("missing"), s.key("old"), s.key("new")}, Counts: counts})
 	require.NoError(t, err)
 	assert.Equal(t, int64(2), n)
 	assert.Equal(t, []int64{0, 7, 2}, counts, "what is read is read after the delta has been added")
@@ -139,7 +139,7 @@ func testExpiry(t *testing.T, s *storeTest) {
 	key := s.key("a")
 	start := time.Now()
 	for n := int64(1); ; n++ {
-		got, err := s.store.Add(s.ctx, key, 1, 2*time.Second, nil, nil)
+		got, err := s.store.Add(s.ctx, counters.Addition{Key: key, Delta: 1, TTL: 2 * time.Second})
 		require.NoError(t, err)
 		if got == 1 && n > 1 {
 			break // it began anew
@@ -158,7 +158,7 @@ func testConcurrentAdds(t *testing.T, s *storeTest) {
 	for caller := range callers {
 		wg.Go(func() {
 			for i := range each {
-				n, err := s.store.Add(s.ctx, s.key("a"), 1, time.Minute, nil, nil)
+				n, err := s.store.Add(s.ctx, counters.Addition{Key: s.key("a"), Delta: 1, TTL: time.Minute})
 				if assert.NoError(t, err) {
 					positions[caller*each+i] = n
 				}

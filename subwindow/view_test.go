@@ -1,0 +1,169 @@
+package subwindow_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"weir/counters"
+	"weir/subwindow"
+)
+
+// countingStore counts the operations on a store.
+type countingStore struct {
+	counters.Store
+	operations int
+}
+
+func (s *countingStore) Add(ctx context.Context, a counters.Addition) (int64, error) {
+	s.operations++
+	return s.Store.Add(ctx, a)
+}
+
+func (s *countingStore) Read(ctx context.Context, keys []string, counts []int64) error {
+	s.operations++
+	return s.Store.Read(ctx, keys, counts)
+}
+
+func (s *countingStore) Subtract(ctx context.Context, key string, delta int64) error {
+	s.operations++
+	return s.Store.Subtract(ctx, key, delta)
+}
+
+// A limiter that remembers decides as one does that asks the store for
+// everything, on any traffic, clocks that jump back and forth and evictions in
+// the middle of a window included.
+func TestWhatIsRememberedChangesNoDecision(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := drawWindow(t)
+		skew := time.Duration(rapid.IntRange(0, 200).Draw(t, "skew")) * time.Millisecond
+		clock := &clock{now: at("07:10:00")}
+		countDenied := rapid.Bool().Draw(t, "count denied")
+		limiters := make([]*counters.SlotLimiter, 2)
+		for i, clients := range []int{32, 0} {
+			// 32 are one in each part of the cache, so that others evict "c".
+			limiters[i] = subwindow.New(counters.NewMemory(clock.Now), w, counters.SlotConfig{
+				Keys: counters.CounterNamespace("weir", "p", "l", w.Width), ClockSkew: skew, Clients: clients, CountDenied: countDenied,
+			})
+		}
+		limit := rapid.Int64Range(1, 40).Draw(t, "limit")
+		for range rapid.IntRange(1, 120).Draw(t, "requests") {
+			clock.now = clock.now.Add(time.Duration(rapid.Int64Range(-int64(w.Width)/8, int64(w.Width)).Draw(t, "wait")))
+			r := counters.Request{
+				Client: rapid.SampledFrom([]string{"c", "c", "c", "d", "e", "f", "g", "h"}).Draw(t, "client"),
+				Cost:   rapid.Int64Range(1, limit).Draw(t, "cost"),
+				Limit:  limit,
+				Now:    clock.now,
+			}
+			remembering, err := limiters[0].Take(context.Background(), r)
+			require.NoError(t, err)
+			forgetful, err := limiters[1].Take(context.Background(), r)
+			require.NoError(t, err)
+			if remembering.Local {
+				// It doesn't know what faster clocks have counted since, and may send
+				// the client back too early.
+				if forgetful.Allowed || remembering.RetryAfter > forgetful.RetryAfter {
+					t.Fatalf("remembering %+v, forgetful %+v", remembering, forgetful)
+				}
+			} else if remembering != forgetful {
+				t.Fatalf("remembering %+v, forgetful %+v", remembering, forgetful)
+			}
+			if remembering.Allowed && rapid.IntRange(0, 9).Draw(t, "give back") == 0 {
+				for _, l := range limiters {
+					require.NoError(t, l.GiveBack(context.Background(), r))
+				}
+			}
+		}
+	})
+}
+
+func TestDenialsAreKnownAhead(t *testing.T) {
+	store := &countingStore{Store: counters.NewMemory(nil)}
+	l := newLimiter(store, newWindow(t, time.Minute, 60, true), 50*time.Millisecond)
+	for _, step := range []struct {
+		at         string
+		cost       int64
+		allowed    bool
+		operations int
+		why        string
+	}{
+		{"12:00:00.5", 90, true, 1, "one operation counts and reads"},
+		{"12:00:00.6", 50, false, 0, "it can't fit into what was read 0.1 s ago"},
+		{"12:00:00.7", 1, true, 1, "a denied cost of 50 says nothing about 1"},
+		{"12:00:00.8", 9, true, 1, "and full"},
+		{"12:00:00.9", 1, false, 0, "known"},
+		{"12:00:01.4", 1, false, 0, "0.9 s after the first look"},
+		{"12:00:01.41", 1, false, 1, "a look at the store, but no count to give back"},
+		{"12:00:02.3", 1, false, 0, "known again"},
+		{"12:00:59", 0, true, 1, "cost 0 looks at the store"},
+	} {
+		store.operations = 0
+		assert.Equal(t, step.allowed, take(t, l, at(step.at), step.cost, 100).Allowed, "%s: %s", step.at, step.why)
+		assert.Equal(t, step.operations, store.operations, "%s: %s", step.at, step.why)
+	}
+	d, err := l.Take(context.Background(), counters.Request{Client: "c", Cost: 1, Limit: 100, Now: at("12:00:02.3")})
+	require.NoError(t, err)
+	assert.Equal(t, counters.Decision{ResetAfter: 58700 * time.Millisecond, RetryAfter: 58700 * time.Millisecond, Local: true}, d)
+}
+
+// Another instance's denied cost is in the counter for a moment. Whoever looks
+// in that moment is over it within a second.
+func TestAPassingOverCountIsForgottenWithinASecond(t *testing.T) {
+	ctx := context.Background()
+	store := counters.NewMemory(nil)
+	w := newWindow(t, time.Minute, 4, false)
+	l := newLimiter(store, w, 50*time.Millisecond)
+	key := counters.CounterKey(counters.CounterNamespace("weir", "p", "l", w.Width).Client("c"), counters.Calendar(at("12:00:00"), w.Width).Number)
+	_, err := store.Add(ctx, counters.Addition{Key: key, Delta: 100, TTL: time.Minute})
+	require.NoError(t, err)
+	assert.False(t, take(t, l, at("12:00:01"), 1, 100).Allowed)
+	require.NoError(t, store.Subtract(ctx, key, 100))
+	assert.False(t, take(t, l, at("12:00:01.5"), 1, 100).Allowed, "it isn't known yet")
+	assert.True(t, take(t, l, at("12:00:02"), 1, 100).Allowed)
+}
+
+func TestAResetReachesEveryInstanceWithinASecond(t *testing.T) {
+	ctx := context.Background()
+	store := counters.NewMemory(nil)
+	w := newWindow(t, time.Minute, 60, false)
+	here, there := newLimiter(store, w, 50*time.Millisecond), newLimiter(store, w, 50*time.Millisecond)
+	for _, moment := range []string{"12:00:00", "12:00:10", "12:00:20", "12:00:30"} {
+		assert.True(t, take(t, there, at(moment), 20, 100).Allowed)
+	}
+	assert.Equal(t, int64(0), take(t, there, at("12:00:30.5"), 20, 100).Remaining)
+	require.NoError(t, here.Reset(ctx, "c", at("12:00:31")))
+	assert.Equal(t, int64(99), take(t, here, at("12:00:31"), 1, 100).Remaining, "at once where it was asked for")
+	assert.Equal(t, int64(97), take(t, there, at("12:00:31.6"), 2, 100).Remaining, "slots remembered from before it are dropped")
+
+	// A second reset, while the first's mark is still there.
+	assert.Equal(t, int64(47), take(t, there, at("12:00:32"), 50, 100).Remaining)
+	require.NoError(t, here.Reset(ctx, "c", at("12:00:33")))
+	assert.Equal(t, int64(99), take(t, there, at("12:00:34"), 1, 100).Remaining)
+}
+
+func TestKnown(t *testing.T) {
+	l := newLimiter(counters.NewMemory(nil), newWindow(t, time.Minute, 4, true), 50*time.Millisecond)
+	r := counters.Request{Client: "c", Cost: 30, Limit: 100, Now: at("12:00:01")}
+	_, ok := l.Known(r)
+	assert.False(t, ok, "nothing is known of a new client")
+	take(t, l, r.Now, 80, 100)
+
+	r.Now = at("12:00:01.5")
+	d, ok := l.Known(r)
+	assert.True(t, ok)
+	assert.Equal(t, counters.Decision{Remaining: 20, ResetAfter: 73500 * time.Millisecond, RetryAfter: 73500 * time.Millisecond, Local: true}, d)
+	require.NoError(t, l.GiveBack(context.Background(), counters.Request{Client: "c", Cost: 80, Limit: 100, Now: at("12:00:01")}))
+	d, ok = l.Known(r)
+	assert.True(t, ok)
+	assert.Equal(t, counters.Decision{Allowed: true, Remaining: 100, Local: true}, d, "what was given back is known too")
+	r.Now = at("12:00:02")
+	_, ok = l.Known(r)
+	assert.False(t, ok, "a second later it may have changed")
+	r.Now = at("12:00:00.9")
+	_, ok = l.Known(r)
+	assert.False(t, ok, "before it was read")
+}
