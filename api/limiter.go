@@ -17,6 +17,10 @@ type Limiter interface {
 	Take(ctx context.Context, r counters.Request) (counters.Decision, error)
 	// Peek decides r and consumes nothing.
 	Peek(ctx context.Context, r counters.Request) (counters.Decision, error)
+	// Known decides r by what the process knows without asking the store, which
+	// is at most a second old, and reports whether it knows anything. It consumes
+	// nothing.
+	Known(r counters.Request) (counters.Decision, bool)
 	// GiveBack undoes a Take that was admitted, given the same r.
 	GiveBack(ctx context.Context, r counters.Request) error
 	// Reset forgets what the client has consumed.

@@ -21,6 +21,8 @@ type Metrics struct {
 	degraded       *prometheus.CounterVec
 	operations     *prometheus.CounterVec
 	operationTimes *prometheus.HistogramVec
+	localDenials   *prometheus.CounterVec
+	batchSize      prometheus.Histogram
 	// Reloads counts attempts to load the policy file again, by outcome: ok or
 	// error.
 	Reloads *prometheus.CounterVec
@@ -49,6 +51,15 @@ func NewMetrics(r prometheus.Registerer, version string) *Metrics {
 		operationTimes: f.NewHistogramVec(histogram(
 			"weir_store_operation_duration_seconds", "Time that an operation on the store took.",
 		), []string{"operation"}),
+		localDenials: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "weir_local_denials_total",
+			Help: "Denials by policy that needed no store operation, because the process knew that the check could not fit.",
+		}, []string{"policy"}),
+		batchSize: f.NewHistogram(prometheus.HistogramOpts{
+			Name:    "weir_batch_size",
+			Help:    "Checks of one client and limit that were decided together.",
+			Buckets: prometheus.ExponentialBuckets(1, 2, 11),
+		}),
 		Reloads: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "weir_config_reloads_total",
 			Help: "Attempts to load the policy file again, by outcome: ok, error.",
@@ -76,6 +87,7 @@ func histogram(name, help string) prometheus.HistogramOpts {
 // policyMetrics are the metrics of one policy, with the labels resolved.
 type policyMetrics struct {
 	allowed, denied, shadowDenied, failed, degraded prometheus.Counter
+	localDenied                                     prometheus.Counter
 	duration                                        prometheus.Observer
 }
 
@@ -86,6 +98,7 @@ func (m *Metrics) policy(p *Policy) *policyMetrics {
 		shadowDenied: m.checks.WithLabelValues(p.Name, "shadow_denied"),
 		failed:       m.checks.WithLabelValues(p.Name, "error"),
 		degraded:     m.degraded.WithLabelValues(p.Name, string(p.OnStoreError)),
+		localDenied:  m.localDenials.WithLabelValues(p.Name),
 		duration:     m.checkDuration.WithLabelValues(p.Name),
 	}
 }
@@ -105,8 +118,14 @@ func (m *policyMetrics) count(a *answer, took time.Duration) {
 	if a.degraded {
 		m.degraded.Inc()
 	}
+	if a.local() {
+		m.localDenied.Inc()
+	}
 	m.duration.Observe(took.Seconds())
 }
+
+// Batch counts a batch of checks that were decided together.
+func (m *Metrics) Batch(size int) { m.batchSize.Observe(float64(size)) }
 
 // MeterStore returns store with each operation counted and timed.
 func (m *Metrics) MeterStore(store counters.Store) counters.Store {
@@ -176,6 +195,14 @@ func (s *meteredStore) Delete(ctx context.Context, keys []string) error {
 	err := s.Store.Delete(ctx, keys)
 	s.delete.count(start, err)
 	return err
+}
+
+// RegisterViews registers weir_views, which asks views at each scrape.
+func RegisterViews(r prometheus.Registerer, views func() int) {
+	promauto.With(r).NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "weir_views",
+		Help: "Clients that are remembered, over all limits.",
+	}, func() float64 { return float64(views()) })
 }
 
 // serversUp tells at each scrape which servers of the store answer.

@@ -248,10 +248,25 @@ func (a *answer) giveBack(ctx context.Context, asked int, cost int64, now time.T
 			// the denial stands either way.
 			_ = l.Limiter.GiveBack(ctx, r)
 		}
-		if !a.refused {
+		if a.refused {
+			continue
+		}
+		if d, ok := l.Limiter.Known(r); ok {
+			l.Decision, l.known = d, true
+		} else {
 			a.peek(ctx, i, r)
 		}
 	}
+}
+
+// local reports whether a denial was decided without asking the store.
+func (a *answer) local() bool {
+	for i := range a.limits {
+		if l := &a.limits[i]; !l.Allowed && l.Local {
+			return a.denied
+		}
+	}
+	return false
 }
 
 // peek says how limit i stands.

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"weir/api"
@@ -20,59 +21,91 @@ func defaultLimitName(algorithm string) string { return strings.ReplaceAll(algor
 
 func algorithmNames() []string { return []string{fixedWindow, slidingWindow} }
 
-// wiring is what limiters are made of.
+// wiring makes limiters, and keeps those in use, so that a limit that hasn't
+// changed keeps what its limiter remembers.
 type wiring struct {
 	store     counters.Store
 	keyPrefix string
 	clockSkew time.Duration
 	// viewClients is how many clients each limiter remembers.
 	viewClients int
+	batch       func(size int)
+
+	mu    sync.Mutex
+	inUse map[limiterKey]*counters.SlotLimiter
+}
+
+// limiterKey is all that makes a limiter what it is.
+type limiterKey struct {
+	policy, limit, algorithm, estimate string
+	window                             time.Duration
+	subWindows                         int
+	countDenied                        bool
 }
 
 // checkLimit returns an error that says what would be right if no limiter can
 // be made for l.
 func checkLimit(l *api.Limit) error {
-	_, err := wiring{}.limiter("", false, l)
+	_, err := new(wiring).limiter(&api.Policy{}, l)
 	return err
 }
 
 // limiter makes the limiter for a limit of a policy.
-func (w wiring) limiter(policy string, countDenied bool, l *api.Limit) (api.Limiter, error) {
+func (w *wiring) limiter(p *api.Policy, l *api.Limit) (*counters.SlotLimiter, error) {
+	cfg := counters.SlotConfig{
+		ClockSkew:   w.clockSkew,
+		CountDenied: p.CountDenied,
+		Clients:     w.viewClients,
+		Batch:       w.batch,
+	}
 	switch l.Algorithm {
 	case fixedWindow:
-		return counters.NewFixedWindow(w.store, l.Window, w.slotConfig(policy, l, l.Window, countDenied))
+		cfg.Keys = counters.CounterNamespace(w.keyPrefix, p.Name, l.Name, l.Window)
+		return counters.NewFixedWindow(w.store, l.Window, cfg)
 	case slidingWindow:
 		window, err := subwindow.NewWindow(l.Window, l.SubWindows, l.Estimate == "strict")
 		if err != nil {
 			return nil, err
 		}
-		return subwindow.New(w.store, window, w.slotConfig(policy, l, window.Width, countDenied)), nil
+		cfg.Keys = counters.CounterNamespace(w.keyPrefix, p.Name, l.Name, window.Width)
+		return subwindow.New(w.store, window, cfg), nil
 	default:
 		return nil, fmt.Errorf("algorithm %q is not known", l.Algorithm)
 	}
 }
 
-func (w wiring) slotConfig(policy string, l *api.Limit, width time.Duration, countDenied bool) counters.SlotConfig {
-	return counters.SlotConfig{
-		Keys:        counters.CounterNamespace(w.keyPrefix, policy, l.Name, width),
-		ClockSkew:   w.clockSkew,
-		CountDenied: countDenied,
-		Clients:     w.viewClients,
-	}
-}
-
 // equip gives every limit of the policies its limiter.
-func (w wiring) equip(policies api.Policies) error {
+func (w *wiring) equip(policies api.Policies) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	inUse := make(map[limiterKey]*counters.SlotLimiter)
 	for _, p := range policies {
 		for i := range p.Limits {
-			limiter, err := w.limiter(p.Name, p.CountDenied, &p.Limits[i])
-			if err != nil {
-				return fmt.Errorf("policy %q, limit %q: %w", p.Name, p.Limits[i].Name, err)
+			l := &p.Limits[i]
+			key := limiterKey{p.Name, l.Name, l.Algorithm, l.Estimate, l.Window, l.SubWindows, p.CountDenied}
+			limiter, ok := w.inUse[key]
+			if !ok {
+				var err error
+				if limiter, err = w.limiter(p, l); err != nil {
+					return fmt.Errorf("policy %q, limit %q: %w", p.Name, l.Name, err)
+				}
 			}
-			p.Limits[i].Limiter = limiter
+			l.Limiter, inUse[key] = limiter, limiter
 		}
 	}
+	w.inUse = inUse
 	return nil
+}
+
+// views returns how many clients all limiters in use remember.
+func (w *wiring) views() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := 0
+	for _, limiter := range w.inUse {
+		n += limiter.Clients()
+	}
+	return n
 }
 
 // builtInPolicies returns the policies that are there without a policy file:

@@ -38,7 +38,7 @@ type program struct {
 	listener net.Listener
 	server   *api.Server
 	metrics  *api.Metrics
-	wiring   wiring
+	wiring   *wiring
 	close    func() error // closes the store
 
 	policyData []byte // the policy file when it was last read
@@ -57,7 +57,11 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 		return nil, err
 	}
 	api.RegisterHealth(registry, health)
-	p.wiring = wiring{store: p.metrics.MeterStore(store), keyPrefix: cfg.keyPrefix, clockSkew: cfg.clockSkew, viewClients: cfg.viewClients}
+	p.wiring = &wiring{
+		store: p.metrics.MeterStore(store), keyPrefix: cfg.keyPrefix, clockSkew: cfg.clockSkew,
+		viewClients: cfg.viewClients, batch: p.metrics.Batch,
+	}
+	api.RegisterViews(registry, p.wiring.views)
 	policies, err := p.loadPolicies()
 	if err != nil {
 		return nil, err
