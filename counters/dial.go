@@ -6,55 +6,53 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
-	"strings"
 	"time"
 )
 
 // dialFunc connects to a server before ctx ends.
 type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
-// newDialer returns a dialFunc for plain connections, or for TLS when config
-// isn't nil, that authenticates each connection when user isn't empty.
-func newDialer(config *tls.Config, user, password string) dialFunc {
+// dialer returns a function that opens a connection ready for commands: over TLS when tlsConfig isn't nil, with the host of
+// the address as the server's name unless tlsConfig has one, and logged in with text-protocol authentication when user isn't
+// empty. The function ends with its context.
+func dialer(tlsConfig *tls.Config, user, password string) dialFunc {
 	var dial dialFunc = new(net.Dialer).DialContext
-	if config != nil {
-		dial = (&tls.Dialer{Config: config}).DialContext
+	if tlsConfig != nil {
+		dial = (&tls.Dialer{Config: tlsConfig}).DialContext
 	}
 	if user == "" {
 		return dial
 	}
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		c, err := dial(ctx, network, address)
+		conn, err := dial(ctx, network, address)
 		if err != nil {
 			return nil, err
 		}
-		if err := authenticate(ctx, c, user, password); err != nil {
-			c.Close()
-			return nil, err
+		if err := authenticate(ctx, conn, user, password); err != nil {
+			_ = conn.Close()
+			return nil, fmt.Errorf("counters: authentication with %s: %w", address, err)
 		}
-		return c, nil
+		return conn, nil
 	}
 }
 
-// authenticate sends the credentials as Memcached's text protocol wants them:
-// as the value of a set, before any other command.
-func authenticate(ctx context.Context, c net.Conn, user, password string) error {
-	if deadline, ok := ctx.Deadline(); ok {
-		if err := c.SetDeadline(deadline); err != nil {
-			return err
-		}
-		defer c.SetDeadline(time.Time{})
-	}
+// authenticate logs in on a fresh connection.
+func authenticate(ctx context.Context, conn net.Conn, user, password string) error {
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
 	credentials := user + " " + password
-	if _, err := fmt.Fprintf(c, "set auth 0 0 %d\r\n%s\r\n", len(credentials), credentials); err != nil {
+	if _, err := fmt.Fprintf(conn, "set auth 0 0 %d\r\n%s\r\n", len(credentials), credentials); err != nil {
 		return err
 	}
-	line, err := bufio.NewReaderSize(c, 64).ReadString('\n')
-	if err != nil {
+	// The server says nothing more until the next command, so no byte is lost in the reader.
+	line, err := bufio.NewReader(conn).ReadString('\n')
+	switch {
+	case err != nil:
 		return err
-	}
-	if line != "STORED\r\n" {
-		return fmt.Errorf("the server refuses the user %q: %s", user, strings.TrimSpace(line))
+	case line != "STORED\r\n":
+		return fmt.Errorf("the server refused the credentials: %q", line)
+	case !stop():
+		return context.Cause(ctx)
 	}
 	return nil
 }

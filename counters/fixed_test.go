@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"weir/counters"
-	"weir/counters/storetest"
+	"weir/counters/memcachedtest"
 )
 
 // at returns a moment on a day that begins with a calendar window of any
@@ -238,7 +238,7 @@ func TestFixedWindowAgainstALog(t *testing.T) {
 
 func TestFixedWindowIsExactUnderConcurrency(t *testing.T) {
 	t.Parallel()
-	server := storetest.StartMemcached(t)
+	server := memcachedtest.Start(t)
 	const instances, callers, each, limit = 4, 32, 10, 100
 	var admitted atomic.Int64
 	var wg sync.WaitGroup
@@ -260,7 +260,7 @@ func TestFixedWindowIsExactUnderConcurrency(t *testing.T) {
 }
 
 func TestFixedWindowOnMemcachedWithLongWindows(t *testing.T) {
-	server := storetest.StartMemcached(t)
+	server := memcachedtest.Start(t)
 	store := open(t, counters.MemcachedConfig{Servers: []string{server.Addr}})
 	const day = 24 * time.Hour
 	for _, window := range []time.Duration{100 * time.Millisecond, time.Minute, day, 31 * day, counters.MaxWindow} {
@@ -280,7 +280,7 @@ func TestFixedWindowOnMemcachedWithLongWindows(t *testing.T) {
 func TestFixedWindowPassesOnWhatTheStoreSays(t *testing.T) {
 	ctx, cancel := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))
 	defer cancel()
-	server := storetest.StartMemcached(t)
+	server := memcachedtest.Start(t)
 	f := newFixed(t, open(t, counters.MemcachedConfig{Servers: []string{server.Addr}}), time.Minute, false)
 	r := counters.Request{Client: "c", Cost: 1, Limit: 2, Now: at("00:00:00")}
 	_, takeErr := f.Take(ctx, r)

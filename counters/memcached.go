@@ -18,10 +18,14 @@ import (
 )
 
 const (
-	// maxIdleLanes is how many lanes are kept for the next operations: enough
-	// for hundreds of concurrent callers, and below Memcached's default of 1024
-	// connections even with two instances.
-	maxIdleLanes = 400
+	// socketsPerServer is one because more were slower, with Memcached on the
+	// same two cores.
+	socketsPerServer = 1
+
+	// maxIdleLanes is how many lanes to a server are kept for the next
+	// operations: enough for many concurrent callers, and cheap, as lanes share
+	// sockets.
+	maxIdleLanes = 1024
 
 	// addAttempts bounds the loop incr, add, incr: each further round means that
 	// the counter was created and lost again in between.
@@ -47,14 +51,13 @@ type MemcachedConfig struct {
 }
 
 // Memcached is a Store on one or several Memcached servers; a client's counters
-// all live on one of them. It is safe for concurrent use.
+// all live on one of them. The keys of one call must be those of one client. It
+// is safe for concurrent use.
 type Memcached struct {
-	ring *ring
-	dial dialFunc
-
-	mu     sync.Mutex
-	idle   []*lane
-	closed bool
+	ring    *ring
+	sockets *sockets
+	dial    dialFunc
+	lanes   []lanes // of the ring's servers
 }
 
 // NewMemcached returns a store on the given servers. It doesn't connect: that
@@ -65,46 +68,67 @@ func NewMemcached(cfg MemcachedConfig) (*Memcached, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Memcached{ring: ring, dial: newDialer(cfg.TLS, cfg.User, cfg.Password)}, nil
+	m := &Memcached{ring: ring, dial: dialer(cfg.TLS, cfg.User, cfg.Password), lanes: make([]lanes, len(ring.servers))}
+	m.sockets = newSockets(m.dial, socketsPerServer)
+	for i, s := range ring.servers {
+		m.lanes[i].server, m.lanes[i].dial = s, m.sockets.DialContext
+	}
+	return m, nil
 }
 
-// Add implements Store with incr; when the counter doesn't exist, add, and when
-// another process was faster, incr again.
+// Add implements Store with incr; when the counter doesn't exist, add and incr.
+// The commands that are known to be needed go out together.
 func (m *Memcached) Add(ctx context.Context, a Addition) (int64, error) {
-	l := m.lane(ctx)
-	defer m.release(l)
-	n, err := l.add(a.Key, a.Delta, a.TTL)
-	if err != nil {
-		return 0, err
+	l := m.lane(ctx, a.Key)
+	defer l.release()
+	for range addAttempts {
+		n, err := l.add(a)
+		if !errors.Is(err, memcache.ErrCacheMiss) {
+			return n, translate(err)
+		}
+		a.New = true
 	}
-	return n, l.read(a.Read, a.Counts)
+	return 0, fmt.Errorf("%w: it loses the counter %q as soon as it is made", ErrUnavailable, a.Key)
 }
 
 // Read implements Store.
 func (m *Memcached) Read(ctx context.Context, keys []string, counts []int64) error {
-	l := m.lane(ctx)
-	defer m.release(l)
-	return l.read(keys, counts)
+	if len(keys) == 0 {
+		return nil
+	}
+	l := m.lane(ctx, keys[0])
+	defer l.release()
+	return translate(l.read(keys, counts))
 }
 
 // Subtract implements Store.
 func (m *Memcached) Subtract(ctx context.Context, key string, delta int64) error {
-	l := m.lane(ctx)
-	defer m.release(l)
-	if _, err := l.client.Decrement(key, uint64(delta)); err != nil && !errors.Is(err, memcache.ErrCacheMiss) {
+	l := m.lane(ctx, key)
+	defer l.release()
+	if _, err := l.client.Decrement(key, uint64(delta)); !errors.Is(err, memcache.ErrCacheMiss) {
 		return translate(err)
 	}
 	return nil
 }
 
-// Delete implements Store.
+// Delete implements Store. All commands go out together.
 func (m *Memcached) Delete(ctx context.Context, keys []string) error {
-	l := m.lane(ctx)
-	defer m.release(l)
-	for _, key := range keys {
-		if err := l.client.Delete(key); err != nil && !errors.Is(err, memcache.ErrCacheMiss) {
+	if len(keys) == 0 {
+		return nil
+	}
+	l := m.lane(ctx, keys[0])
+	defer l.release()
+	last := len(keys) - 1
+	for _, key := range keys[:last] {
+		if err := l.hold("DELETED\r\n"); err != nil {
 			return translate(err)
 		}
+		if err := l.client.Delete(key); err != nil {
+			return translate(err)
+		}
+	}
+	if err := l.client.Delete(keys[last]); !errors.Is(err, memcache.ErrCacheMiss) {
+		return translate(err)
 	}
 	return nil
 }
@@ -123,59 +147,27 @@ func (m *Memcached) Ping(ctx context.Context) []ServerStatus {
 	var wg sync.WaitGroup
 	for i, s := range m.ring.servers {
 		wg.Go(func() {
-			l := newLane(&ring{servers: []*server{s}}, m.dial)
+			l := newLane(&lanes{server: s, dial: m.dial})
 			l.deadline = deadline(ctx)
 			err := l.client.Ping()
 			l.close()
-			if err != nil {
-				err = translate(err)
-			}
-			states[i] = ServerStatus{Server: s.address, Err: err}
+			states[i] = ServerStatus{Server: s.address, Err: translate(err)}
 		})
 	}
 	wg.Wait()
 	return states
 }
 
-// Close closes all idle connections; those in use are closed when their
-// operation ends.
-func (m *Memcached) Close() error {
-	m.mu.Lock()
-	idle := m.idle
-	m.idle, m.closed = nil, true
-	m.mu.Unlock()
-	for _, l := range idle {
-		l.close()
-	}
-	return nil
-}
+// Close closes all connections. Operations under way and later ones fail. The
+// error is always nil.
+func (m *Memcached) Close() error { return m.sockets.Close() }
 
-// lane takes an idle lane, or makes one, for an operation that ends with ctx.
-func (m *Memcached) lane(ctx context.Context) *lane {
-	var l *lane
-	m.mu.Lock()
-	if last := len(m.idle) - 1; last >= 0 {
-		l = m.idle[last]
-		m.idle = m.idle[:last]
-	}
-	m.mu.Unlock()
-	if l == nil {
-		l = newLane(m.ring, m.dial)
-	}
+// lane takes an idle lane to the server of key, or makes one, for an operation
+// that ends with ctx.
+func (m *Memcached) lane(ctx context.Context, key string) *lane {
+	l := m.lanes[m.ring.pick(key)].get()
 	l.deadline = deadline(ctx)
 	return l
-}
-
-func (m *Memcached) release(l *lane) {
-	m.mu.Lock()
-	keep := !m.closed && len(m.idle) < maxIdleLanes
-	if keep {
-		m.idle = append(m.idle, l)
-	}
-	m.mu.Unlock()
-	if !keep {
-		l.close()
-	}
 }
 
 // deadline returns when an operation that starts now has to end.
@@ -186,24 +178,60 @@ func deadline(ctx context.Context) time.Time {
 	return time.Now().Add(DefaultTimeout)
 }
 
-// A lane is a gomemcache client for one operation at a time. gomemcache has no
-// contexts, and its Timeout starts anew at each step (dial, write, each item
-// read); a client per operation under way lets one deadline bound them all.
+// lanes are the idle lanes to a server.
+type lanes struct {
+	server *server
+	dial   dialFunc
+
+	mu   sync.Mutex
+	idle []*lane
+}
+
+func (ls *lanes) get() *lane {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	last := len(ls.idle) - 1
+	if last < 0 {
+		return newLane(ls)
+	}
+	l := ls.idle[last]
+	ls.idle = ls.idle[:last]
+	return l
+}
+
+// A lane is a gomemcache client of one server for one operation at a time.
+// gomemcache has no contexts, and its Timeout starts anew at each step (dial,
+// write, each item read); a client per operation under way lets one deadline
+// bound them all, and lets us keep commands back to send several together.
 type lane struct {
+	home     *lanes
 	client   *memcache.Client
-	dial     dialFunc
+	handle   *handle // nil until it is needed, and for Ping
+	held     int     // commands kept back in this operation
 	deadline time.Time
 }
 
-func newLane(ring *ring, dial dialFunc) *lane {
-	l := &lane{client: memcache.NewFromSelector(ring), dial: dial}
+func newLane(home *lanes) *lane {
+	l := &lane{home: home, client: memcache.NewFromSelector(&ring{servers: []*server{home.server}})}
 	l.client.DialContext = l.dialContext
-	// gomemcache asks for no deadline that laneConn would keep, but it bounds
-	// the dial.
+	// gomemcache sets no deadline that laneConn would keep, but bounds the dial.
 	l.client.Timeout = time.Hour
-	// One operation at a time needs one connection per server.
+	// One operation at a time needs one connection.
 	l.client.MaxIdleConns = 1
 	return l
+}
+
+func (l *lane) release() {
+	if l.held > 0 && l.handle != nil {
+		l.handle.Drop() // what an error has left held
+	}
+	l.held = 0
+	ls := l.home
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if len(ls.idle) < maxIdleLanes {
+		ls.idle = append(ls.idle, l)
+	}
 }
 
 func (l *lane) close() {
@@ -212,12 +240,16 @@ func (l *lane) close() {
 }
 
 func (l *lane) dialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	if l.handle != nil {
+		return &laneConn{Conn: l.handle, lane: l}, nil
+	}
 	ctx, cancel := context.WithDeadline(ctx, l.deadline)
 	defer cancel()
-	c, err := l.dial(ctx, network, address)
+	c, err := l.home.dial(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
+	l.handle, _ = c.(*handle)
 	return &laneConn{Conn: c, lane: l}, nil
 }
 
@@ -229,37 +261,80 @@ type laneConn struct {
 
 func (c *laneConn) SetDeadline(time.Time) error { return c.Conn.SetDeadline(c.lane.deadline) }
 
-func (l *lane) add(key string, delta int64, ttl time.Duration) (int64, error) {
-	for range addAttempts {
-		n, err := l.client.Increment(key, uint64(delta))
-		if err == nil {
-			return counterValue(key, n)
+func (c *laneConn) Close() error {
+	c.lane.handle = nil
+	return c.Conn.Close()
+}
+
+// hold keeps the next command back until one that isn't held, to go out with
+// it. gomemcache is told that the answer is standIn.
+func (l *lane) hold(standIn string) error {
+	if l.handle == nil {
+		c, err := l.home.dial(context.Background(), l.home.server.network, l.home.server.address)
+		if err != nil {
+			return err
 		}
-		if !errors.Is(err, memcache.ErrCacheMiss) {
-			return 0, translate(err)
+		l.handle = c.(*handle)
+	}
+	l.handle.Hold(standIn)
+	l.held++
+	return nil
+}
+
+// add counts a.Delta and reads a.Read in one round trip. The error is
+// memcache.ErrCacheMiss when the counter doesn't exist, and wasn't made.
+func (l *lane) add(a Addition) (int64, error) {
+	l.held = 0
+	if a.New {
+		// Whether it is stored makes no difference: somebody else's counter does
+		// as well.
+		if err := l.hold("STORED\r\n"); err != nil {
+			return 0, err
 		}
-		err = l.client.Add(&memcache.Item{
-			Key:        key,
-			Value:      strconv.AppendInt(nil, delta, 10),
-			Expiration: expiration(ttl, time.Now()),
-		})
-		if err == nil {
-			return delta, nil
-		}
-		if !errors.Is(err, memcache.ErrNotStored) {
-			return 0, translate(err)
+		item := memcache.Item{Key: a.Key, Value: zero, Expiration: expiration(a.TTL, time.Now())}
+		if err := l.client.Add(&item); err != nil {
+			return 0, err
 		}
 	}
-	return 0, fmt.Errorf("%w: it loses the counter %q as soon as it is made", ErrUnavailable, key)
+	if len(a.Read) == 0 {
+		n, err := l.client.Increment(a.Key, uint64(a.Delta))
+		if err != nil {
+			return 0, err
+		}
+		return counterValue(a.Key, n)
+	}
+	if err := l.hold("0\r\n"); err != nil {
+		return 0, err
+	}
+	if _, err := l.client.Increment(a.Key, uint64(a.Delta)); err != nil {
+		return 0, err
+	}
+	if err := l.read(a.Read, a.Counts); err != nil {
+		return 0, err
+	}
+	return heldCount(a.Key, l.handle.Held(l.held-1))
+}
+
+var zero = []byte("0")
+
+// heldCount returns the number that incr answered, as gomemcache reads it from
+// a command that isn't held.
+func heldCount(key string, reply []byte) (int64, error) {
+	line := strings.TrimSuffix(string(reply), "\r\n")
+	if line == "NOT_FOUND" {
+		return 0, memcache.ErrCacheMiss
+	}
+	n, err := strconv.ParseUint(line, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("memcache: %s", line)
+	}
+	return counterValue(key, n)
 }
 
 func (l *lane) read(keys []string, counts []int64) error {
-	if len(keys) == 0 {
-		return nil
-	}
 	items, err := l.client.GetMulti(keys)
 	if err != nil {
-		return translate(err)
+		return err
 	}
 	for i, key := range keys {
 		counts[i] = 0
@@ -303,6 +378,8 @@ func expiration(ttl time.Duration, now time.Time) int32 {
 func translate(err error) error {
 	var timeout net.Error
 	switch {
+	case err == nil, errors.Is(err, ErrForeignValue), errors.Is(err, memcache.ErrCacheMiss):
+		return err
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded),
 		errors.As(err, &timeout) && timeout.Timeout(), isConnectTimeout(err):
 		return fmt.Errorf("%w: %v", ErrTimeout, err)

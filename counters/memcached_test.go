@@ -23,6 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/counters"
+	"weir/counters/memcachedtest"
 	"weir/counters/storetest"
 )
 
@@ -43,21 +44,21 @@ func within(t testing.TB, d time.Duration) context.Context {
 
 func TestMemcachedOverTCP(t *testing.T) {
 	t.Parallel()
-	server := storetest.StartMemcached(t)
+	server := memcachedtest.Start(t)
 	m := open(t, counters.MemcachedConfig{Servers: []string{server.Addr}})
 	storetest.Run(t, func(*testing.T) counters.Store { return m })
 }
 
 func TestMemcachedOverAUnixSocket(t *testing.T) {
 	t.Parallel()
-	server := storetest.StartMemcachedSocket(t)
+	server := memcachedtest.StartSocket(t)
 	m := open(t, counters.MemcachedConfig{Servers: []string{server.Addr}})
 	storetest.Run(t, func(*testing.T) counters.Store { return m })
 }
 
 func TestMemcachedOnTwoServers(t *testing.T) {
 	t.Parallel()
-	a, b := storetest.StartMemcached(t), storetest.StartMemcachedSocket(t)
+	a, b := memcachedtest.Start(t), memcachedtest.StartSocket(t)
 	m := open(t, counters.MemcachedConfig{Servers: []string{a.Addr, b.Addr}})
 	storetest.Run(t, func(*testing.T) counters.Store { return m })
 	t.Cleanup(func() {
@@ -68,7 +69,7 @@ func TestMemcachedOnTwoServers(t *testing.T) {
 
 // A fixed-window check is one incr once the counter is there.
 func TestMemcachedAddIsOneCommandInTheSteadyState(t *testing.T) {
-	server := storetest.StartMemcached(t)
+	server := memcachedtest.Start(t)
 	m := open(t, counters.MemcachedConfig{Servers: []string{server.Addr}})
 	ctx := within(t, time.Minute)
 	_, err := m.Add(ctx, counters.Addition{Key: "a", Delta: 1, TTL: time.Minute})
@@ -88,7 +89,7 @@ func TestMemcachedAddIsOneCommandInTheSteadyState(t *testing.T) {
 }
 
 func TestMemcachedTTLs(t *testing.T) {
-	server := storetest.StartMemcached(t)
+	server := memcachedtest.Start(t)
 	m := open(t, counters.MemcachedConfig{Servers: []string{server.Addr}})
 	const day = 24 * time.Hour
 	for _, ttl := range []time.Duration{
@@ -107,7 +108,7 @@ func TestMemcachedTTLs(t *testing.T) {
 }
 
 func TestMemcachedForeignValues(t *testing.T) {
-	server := storetest.StartMemcached(t)
+	server := memcachedtest.Start(t)
 	m := open(t, counters.MemcachedConfig{Servers: []string{server.Addr}})
 	ctx := within(t, time.Minute)
 	server.Do("set text 0 0 3\r\nabc", "STORED")
@@ -132,7 +133,7 @@ func TestMemcachedForeignValues(t *testing.T) {
 
 func TestMemcachedStalled(t *testing.T) {
 	t.Parallel()
-	server := storetest.StartMemcached(t)
+	server := memcachedtest.Start(t)
 	m := open(t, counters.MemcachedConfig{Servers: []string{server.Addr}})
 	_, err := m.Add(within(t, time.Minute), counters.Addition{Key: "a", Delta: 1, TTL: time.Minute})
 	require.NoError(t, err)
@@ -171,7 +172,7 @@ func TestMemcachedStalled(t *testing.T) {
 
 func TestMemcachedDownAndBack(t *testing.T) {
 	t.Parallel()
-	server, other := storetest.StartMemcached(t), storetest.StartMemcached(t)
+	server, other := memcachedtest.Start(t), memcachedtest.Start(t)
 	m := open(t, counters.MemcachedConfig{Servers: []string{server.Addr, other.Addr}})
 	server.Kill()
 	states := m.Ping(within(t, time.Minute))
@@ -190,7 +191,7 @@ func TestMemcachedDownAndBack(t *testing.T) {
 }
 
 func TestMemcachedCloseLeavesNoConnection(t *testing.T) {
-	server := storetest.StartMemcached(t)
+	server := memcachedtest.Start(t)
 	m := open(t, counters.MemcachedConfig{Servers: []string{server.Addr}})
 	before := server.Stat("curr_connections")
 	var wg sync.WaitGroup
@@ -202,24 +203,23 @@ func TestMemcachedCloseLeavesNoConnection(t *testing.T) {
 	}
 	wg.Wait()
 	require.NoError(t, m.Close())
-	// An operation after Close works and keeps nothing.
 	_, err := m.Add(within(t, time.Minute), counters.Addition{Key: "after", Delta: 1, TTL: time.Minute})
-	require.NoError(t, err)
+	assert.ErrorIs(t, err, counters.ErrUnavailable)
 	assert.Eventually(t, func() bool {
 		return server.Stat("curr_connections") <= before
 	}, 5*time.Second, 10*time.Millisecond)
 }
 
 func TestMemcachedAuthentication(t *testing.T) {
-	users := filepath.Join(storetest.PublicDir(t), "users")
+	users := filepath.Join(memcachedtest.PublicDir(t), "users")
 	require.NoError(t, os.WriteFile(users, []byte("weir:secret\n"), 0o644))
-	server := storetest.StartMemcached(t, "-Y", users)
+	server := memcachedtest.Start(t, "-Y", users)
 	for _, test := range []struct {
 		user, password string
 		want           string
 	}{
 		{"weir", "secret", ""},
-		{"weir", "wrong", `the server refuses the user "weir"`},
+		{"weir", "wrong", "the server refused the credentials"},
 		{"", "", "unauthenticated"},
 	} {
 		m := open(t, counters.MemcachedConfig{Servers: []string{server.Addr}, User: test.user, Password: test.password})
@@ -235,7 +235,7 @@ func TestMemcachedAuthentication(t *testing.T) {
 
 func TestMemcachedTLS(t *testing.T) {
 	cert, key, pool := newCertificate(t)
-	server := storetest.StartMemcached(t, "-Z", "-o", "ssl_chain_cert="+cert+",ssl_key="+key)
+	server := memcachedtest.Start(t, "-Z", "-o", "ssl_chain_cert="+cert+",ssl_key="+key)
 	m := open(t, counters.MemcachedConfig{Servers: []string{server.Addr}, TLS: &tls.Config{RootCAs: pool}})
 	n, err := m.Add(within(t, time.Minute), counters.Addition{Key: "a", Delta: 4, TTL: time.Minute})
 	require.NoError(t, err)
@@ -261,7 +261,7 @@ func newCertificate(t *testing.T) (cert, key string, pool *x509.CertPool) {
 	require.NoError(t, err)
 	keyDER, err := x509.MarshalECPrivateKey(private)
 	require.NoError(t, err)
-	dir := storetest.PublicDir(t)
+	dir := memcachedtest.PublicDir(t)
 	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	certPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 	require.NoError(t, os.WriteFile(cert, certPEM, 0o644))
@@ -277,7 +277,7 @@ func TestMemcachedServersAreChecked(t *testing.T) {
 }
 
 func BenchmarkAdd(b *testing.B) {
-	server := storetest.StartMemcached(b)
+	server := memcachedtest.Start(b)
 	stores := map[string]counters.Store{
 		"memory":    counters.NewMemory(nil),
 		"memcached": open(b, counters.MemcachedConfig{Servers: []string{server.Addr}}),

@@ -53,21 +53,25 @@ func newRing(names []string, keyPrefix string) (*ring, error) {
 	return r, nil
 }
 
-// PickServer returns the server that keeps the client which key belongs to. The
-// same server is always the same pointer, as gomemcache's GetMulti needs.
-func (r *ring) PickServer(key string) (net.Addr, error) {
+// pick returns the index of the server that keeps the client which key belongs
+// to.
+func (r *ring) pick(key string) int {
 	if len(r.servers) == 1 {
-		return r.servers[0], nil
+		return 0
 	}
 	client := xxhash.Sum64String(clientPart(key, r.keyPrefix))
-	best, bestScore := r.servers[0], mix(client^r.servers[0].seed)
-	for _, s := range r.servers[1:] {
-		if score := mix(client ^ s.seed); score > bestScore || score == bestScore && s.address < best.address {
-			best, bestScore = s, score
+	best, bestScore := 0, mix(client^r.servers[0].seed)
+	for i, s := range r.servers[1:] {
+		if score := mix(client ^ s.seed); score > bestScore || score == bestScore && s.address < r.servers[best].address {
+			best, bestScore = i+1, score
 		}
 	}
-	return best, nil
+	return best
 }
+
+// PickServer returns the server that pick picks. The same server is always the
+// same pointer, as gomemcache's GetMulti needs.
+func (r *ring) PickServer(key string) (net.Addr, error) { return r.servers[r.pick(key)], nil }
 
 // Each calls f for each server until one returns an error, which it returns.
 func (r *ring) Each(f func(net.Addr) error) error {

@@ -19,7 +19,7 @@ var (
 
 // A Store keeps counters that expire. Every method is safe for concurrent use,
 // is atomic per key, and returns before the deadline of its context; without a
-// deadline, within DefaultTimeout.
+// deadline, within DefaultTimeout. The keys of one call are those of one client.
 type Store interface {
 	// Add adds a.Delta to the counter at a.Key and returns its new value. A
 	// counter that does not exist is created with the value Delta and lives for

@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"weir/counters"
-	"weir/counters/storetest"
+	"weir/counters/memcachedtest"
 	"weir/subwindow"
 )
 
@@ -348,7 +348,7 @@ func openMemcached(t testing.TB, servers ...string) *counters.Memcached {
 // Requests of four instances race; who loses a race asks again. Never more than
 // the limit are admitted, and since somebody always asks, no fewer.
 func TestExactUnderConcurrency(t *testing.T) {
-	server := storetest.StartMemcached(t)
+	server := memcachedtest.Start(t)
 	for _, slots := range []int{1, 4, 60} {
 		for _, strict := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%d slots, strict %v", slots, strict), func(t *testing.T) {
@@ -384,7 +384,7 @@ func TestExactUnderConcurrency(t *testing.T) {
 }
 
 func TestSlotsOnMemcachedLiveUntilTheyHaveLeftTheWindow(t *testing.T) {
-	server := storetest.StartMemcached(t)
+	server := memcachedtest.Start(t)
 	store := openMemcached(t, server.Addr)
 	const day = 24 * time.Hour
 	for _, length := range []time.Duration{100 * time.Millisecond, time.Minute, 30 * day, 31 * day, counters.MaxWindow} {
@@ -412,7 +412,7 @@ func TestSlotsOnMemcachedLiveUntilTheyHaveLeftTheWindow(t *testing.T) {
 // A busy client's sliding check is one incr. What its slots held is read once,
 // with one get.
 func TestACheckOfABusyClientIsOneCommand(t *testing.T) {
-	server := storetest.StartMemcached(t)
+	server := memcachedtest.Start(t)
 	l := newLimiter(openMemcached(t, server.Addr), newWindow(t, time.Minute, 60, false), 50*time.Millisecond)
 	take(t, l, at("12:00:00.5"), 1, 100)
 	gets, incrs, sets := server.Stat("cmd_get"), server.Stat("incr_hits"), server.Stat("cmd_set")
@@ -432,7 +432,7 @@ func TestACheckOfABusyClientIsOneCommand(t *testing.T) {
 func TestStoreErrorsArePassedOn(t *testing.T) {
 	ctx, cancel := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))
 	defer cancel()
-	server := storetest.StartMemcached(t)
+	server := memcachedtest.Start(t)
 	l := newLimiter(openMemcached(t, server.Addr), newWindow(t, time.Minute, 4, false), 0)
 	r := counters.Request{Client: "c", Cost: 1, Limit: 2, Now: at("00:00:00")}
 	_, takeErr := l.Take(ctx, r)
@@ -443,7 +443,7 @@ func TestStoreErrorsArePassedOn(t *testing.T) {
 }
 
 func BenchmarkTake(b *testing.B) {
-	server := storetest.StartMemcached(b)
+	server := memcachedtest.Start(b)
 	for _, store := range []struct {
 		name string
 		counters.Store

@@ -1,3 +1,4 @@
+// Package storetest is the suite that every store passes.
 package storetest
 
 import (
@@ -15,8 +16,8 @@ import (
 )
 
 // Run tests that the store which open returns keeps the contract of
-// counters.Store. The store may hold counters of others, but none whose key
-// begins with the name of a test.
+// counters.Store. The store's key prefix is weir. It may hold counters of
+// others, but none of a policy named storetest.
 func Run(t *testing.T, open func(t *testing.T) counters.Store) {
 	for _, test := range []struct {
 		name string
@@ -48,7 +49,10 @@ type storeTest struct {
 	store counters.Store
 }
 
-func (s *storeTest) key(name string) string { return s.t.Name() + "/" + name }
+// key returns a key of the client that the test is, as a store's calls want it.
+func (s *storeTest) key(name string) string {
+	return counters.CounterNamespace("weir", "storetest", "limit", time.Second).Client(s.t.Name()) + name
+}
 
 func (s *storeTest) add(key string, delta int64) int64 {
 	s.t.Helper()
@@ -94,7 +98,7 @@ func testReadThousands(t *testing.T, s *storeTest) {
 	names := make([]string, 3601)
 	want := make([]int64, len(names))
 	for i := range names {
-		names[i] = fmt.Sprintf("slot_%d", i)
+		names[i] = fmt.Sprintf("slot%d", i)
 		if i%600 == 0 {
 			want[i] = s.add(names[i], int64(i+1))
 		}

@@ -1,6 +1,5 @@
-// Package storetest tests stores: one suite that every store passes, and real
-// Memcached processes to pass it on.
-package storetest
+// Package memcachedtest runs real memcached processes for tests.
+package memcachedtest
 
 import (
 	"bufio"
@@ -20,8 +19,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A Memcached is a memcached process that a test started.
-type Memcached struct {
+// A Server is a memcached process that a test started.
+type Server struct {
 	// Addr is host:port, or the path of a unix socket.
 	Addr string
 
@@ -30,24 +29,24 @@ type Memcached struct {
 	cmd  *exec.Cmd
 }
 
-// StartMemcached starts memcached on a free TCP port with the given further
+// Start starts memcached on a free TCP port with the given further
 // arguments and stops it when the test ends. A machine without memcached fails
 // the test.
-func StartMemcached(t testing.TB, args ...string) *Memcached {
+func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
 	_, port, err := net.SplitHostPort(freeAddr(t))
 	require.NoError(t, err)
-	m := &Memcached{Addr: "127.0.0.1:" + port, t: t, args: append([]string{"-l", "127.0.0.1", "-p", port}, args...)}
+	m := &Server{Addr: "127.0.0.1:" + port, t: t, args: append([]string{"-l", "127.0.0.1", "-p", port}, args...)}
 	m.start()
 	t.Cleanup(m.Kill)
 	return m
 }
 
-// StartMemcachedSocket is StartMemcached on a unix socket.
-func StartMemcachedSocket(t testing.TB, args ...string) *Memcached {
+// StartSocket is Start on a unix socket.
+func StartSocket(t testing.TB, args ...string) *Server {
 	t.Helper()
 	path := filepath.Join(PublicDir(t), "memcached.sock")
-	m := &Memcached{Addr: path, t: t, args: append([]string{"-s", path, "-a", "0777"}, args...)}
+	m := &Server{Addr: path, t: t, args: append([]string{"-s", path, "-a", "0777"}, args...)}
 	m.start()
 	t.Cleanup(m.Kill)
 	return m
@@ -72,7 +71,7 @@ func freeAddr(t testing.TB) string {
 	return l.Addr().String()
 }
 
-func (m *Memcached) start() {
+func (m *Server) start() {
 	m.t.Helper()
 	path, err := exec.LookPath("memcached")
 	require.NoError(m.t, err, "the tests need memcached: make test installs it, or apt-get install memcached")
@@ -97,16 +96,19 @@ func (m *Memcached) start() {
 	}
 }
 
-func (m *Memcached) dial() (net.Conn, error) {
+// Network is "tcp" or "unix".
+func (m *Server) Network() string {
 	if strings.HasPrefix(m.Addr, "/") {
-		return net.Dial("unix", m.Addr)
+		return "unix"
 	}
-	return net.Dial("tcp", m.Addr)
+	return "tcp"
 }
+
+func (m *Server) dial() (net.Conn, error) { return net.Dial(m.Network(), m.Addr) }
 
 // Kill ends the process at once, as SIGKILL does. It does nothing when the
 // process has ended.
-func (m *Memcached) Kill() {
+func (m *Server) Kill() {
 	if m.cmd == nil {
 		return
 	}
@@ -116,7 +118,7 @@ func (m *Memcached) Kill() {
 }
 
 // Restart starts the process again, after Kill, at the same address and empty.
-func (m *Memcached) Restart() {
+func (m *Server) Restart() {
 	m.t.Helper()
 	require.Nil(m.t, m.cmd, "Restart needs Kill first")
 	m.start()
@@ -124,20 +126,28 @@ func (m *Memcached) Restart() {
 
 // Pause stops the process without ending it: it accepts connections and never
 // answers.
-func (m *Memcached) Pause() {
+func (m *Server) Pause() {
 	m.t.Helper()
 	require.NoError(m.t, m.cmd.Process.Signal(syscall.SIGSTOP))
+	// Its threads may go on answering until all have stopped.
+	var status syscall.WaitStatus
+	err := syscall.EINTR
+	for err == syscall.EINTR {
+		_, waitErr := syscall.Wait4(m.cmd.Process.Pid, &status, syscall.WUNTRACED, nil)
+		err, _ = waitErr.(syscall.Errno)
+	}
+	require.True(m.t, status.Stopped())
 }
 
 // Resume lets a paused process go on.
-func (m *Memcached) Resume() {
+func (m *Server) Resume() {
 	m.t.Helper()
 	require.NoError(m.t, m.cmd.Process.Signal(syscall.SIGCONT))
 }
 
 // Do sends a line of the text protocol and returns the lines of the answer, up
 // to one that is last, which is returned too.
-func (m *Memcached) Do(line, last string) []string {
+func (m *Server) Do(line, last string) []string {
 	m.t.Helper()
 	c, err := m.dial()
 	require.NoError(m.t, err)
@@ -157,7 +167,7 @@ func (m *Memcached) Do(line, last string) []string {
 }
 
 // Stat returns a counter of the command stats, such as cmd_get.
-func (m *Memcached) Stat(name string) int64 {
+func (m *Server) Stat(name string) int64 {
 	m.t.Helper()
 	for _, line := range m.Do("stats", "END") {
 		if value, ok := strings.CutPrefix(line, "STAT "+name+" "); ok {
@@ -171,7 +181,7 @@ func (m *Memcached) Stat(name string) int64 {
 }
 
 // Keys returns the keys of all items that the server holds.
-func (m *Memcached) Keys() []string {
+func (m *Server) Keys() []string {
 	m.t.Helper()
 	var keys []string
 	for _, line := range m.Do("lru_crawler metadump all", "END") {
@@ -187,7 +197,7 @@ func (m *Memcached) Keys() []string {
 
 // TTL returns the seconds that the item at key has left, or -1 if it doesn't
 // expire.
-func (m *Memcached) TTL(key string) int64 {
+func (m *Server) TTL(key string) int64 {
 	m.t.Helper()
 	answer := m.Do("mg "+key+" t", "")
 	ttl, ok := strings.CutPrefix(answer[0], "HD t")

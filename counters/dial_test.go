@@ -1,0 +1,139 @@
+package counters
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/counters/memcachedtest"
+)
+
+// writeCertificate makes a certificate for 127.0.0.1 and returns its files and the pool that trusts it.
+func writeCertificate(t *testing.T) (certFile, keyFile string, trusted *x509.CertPool) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1),
+		NotBefore:    time.Now().Add(-time.Hour),
+		NotAfter:     time.Now().Add(time.Hour),
+		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	require.NoError(t, err)
+	cert, err := x509.ParseCertificate(der)
+	require.NoError(t, err)
+	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+	require.NoError(t, err)
+	trusted = x509.NewCertPool()
+	trusted.AddCert(cert)
+	return writePublic(t, "cert.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))),
+		writePublic(t, "key.pem", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}))), trusted
+}
+
+// writePublic writes a file that the user Memcached runs as can read.
+func writePublic(t *testing.T, name, content string) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "weir")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	require.NoError(t, os.Chmod(dir, 0o755))
+	path := filepath.Join(dir, name)
+	require.NoError(t, os.WriteFile(path, []byte(content), 0o644))
+	return path
+}
+
+func TestTLSWithAuthentication(t *testing.T) {
+	cert, key, trusted := writeCertificate(t)
+	users := writePublic(t, "users", "weir:secret\n")
+	m := memcachedtest.Start(t, "-Z", "-o", "ssl_chain_cert="+cert, "-o", "ssl_key="+key, "-Y", users)
+	s := newSockets(dialer(&tls.Config{RootCAs: trusted}, "weir", "secret"), 1)
+	defer s.Close()
+	_, err := ask(newHandle(t, s, m.Network(), m.Addr), "set n 0 0 1\r\n0\r\n")
+	require.NoError(t, err)
+	large := strings.Repeat("x", 500000)
+	var callers sync.WaitGroup
+	errs := make(chan error, 50)
+	for i := range cap(errs) {
+		h := newHandle(t, s, m.Network(), m.Addr)
+		callers.Go(func() {
+			if _, err := ask(h, "incr n 1\r\n"); err != nil {
+				errs <- err
+				return
+			}
+			reply, err := ask(h, fmt.Sprintf("set k%d 0 0 %d\r\n%s\r\n", i%5, len(large), large))
+			if err == nil && reply != "STORED\r\n" {
+				err = errors.New(reply)
+			}
+			errs <- err
+		})
+	}
+	callers.Wait()
+	for range cap(errs) {
+		require.NoError(t, <-errs)
+	}
+	reply, err := ask(newHandle(t, s, m.Network(), m.Addr), "get n\r\n")
+	require.NoError(t, err)
+	require.Equal(t, "VALUE n 0 2\r\n50\r\nEND\r\n", reply)
+
+	strangers := newSockets(dialer(&tls.Config{RootCAs: x509.NewCertPool()}, "", ""), 1)
+	defer strangers.Close()
+	_, err = ask(newHandle(t, strangers, m.Network(), m.Addr), "version\r\n")
+	var unknown x509.UnknownAuthorityError
+	require.ErrorAs(t, err, &unknown)
+}
+
+func TestAuthentication(t *testing.T) {
+	m := memcachedtest.Start(t, "-Y", writePublic(t, "users", "weir:secret\n"))
+	for _, test := range []struct{ user, password, want string }{
+		{"weir", "secret", ""},
+		{"weir", "wrong", "refused the credentials"},
+		{"nobody", "secret", "refused the credentials"},
+	} {
+		s := newSockets(dialer(nil, test.user, test.password), 1)
+		reply, err := ask(newHandle(t, s, m.Network(), m.Addr), "version\r\n")
+		if test.want == "" {
+			require.NoError(t, err)
+			require.Equal(t, "VERSION 1.6.18\r\n", reply)
+		} else {
+			require.ErrorContains(t, err, test.want)
+			require.NotContains(t, err.Error(), test.password)
+		}
+		require.NoError(t, s.Close())
+	}
+}
+
+// A server that accepts and never answers holds up neither a dial nor Close.
+func TestAuthenticationEndsWithItsContext(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	failed := make(chan error)
+	go func() {
+		_, err := dialer(nil, "weir", "secret")(ctx, "tcp", l.Addr().String())
+		failed <- err
+	}()
+	conn, err := l.Accept()
+	require.NoError(t, err)
+	defer conn.Close()
+	expect(t, conn, "set auth 0 0 11\r\nweir secret\r\n")
+	cancel()
+	require.Error(t, <-failed)
+}

@@ -1,0 +1,455 @@
+package counters
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// dialTimeout bounds a dial, which serves many callers and so is bound to the deadline of none.
+	dialTimeout = time.Second
+	// stallInterval is how often a silent socket is looked at. It is closed when replies were due at two looks in a
+	// row with not a byte in between, so after one to two intervals.
+	stallInterval = time.Second
+	// maxInFlight and maxQueued (bytes) bound what one socket holds for a server that doesn't answer.
+	maxInFlight = 1024
+	maxQueued   = 1 << 20
+	// maxKept is the largest buffer kept for the next use, in bytes.
+	maxKept = 64 << 10
+)
+
+var (
+	errConnectionLost = errors.New("counters: connection lost")
+	errStalled        = errors.New("the server doesn't answer")
+	errUnasked        = errors.New("the server sent what nobody asked for")
+)
+
+// sockets shares a few connections per server among any number of callers, who each hold a handle. It is safe for
+// concurrent use.
+type sockets struct {
+	dial      dialFunc
+	perServer int
+	ctx       context.Context // ended by Close
+	cancel    context.CancelFunc
+	running   sync.WaitGroup // every goroutine started; counted up under mu, or by one that is counted
+
+	mu      sync.Mutex
+	servers map[endpoint]*serverSlots
+}
+
+// endpoint is a server's address as a net.Addr.
+type endpoint struct{ network, address string }
+
+func (e endpoint) Network() string { return e.network }
+func (e endpoint) String() string  { return e.address }
+
+// serverSlots has handles assigned to its slots in turn.
+type serverSlots struct {
+	slots []connSlot
+	next  int
+}
+
+// newSockets returns sockets that use dial to open at most perServer connections, one or more, to each server. The
+// context given to dial ends with Close, or after dialTimeout.
+func newSockets(dial dialFunc, perServer int) *sockets {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &sockets{dial: dial, perServer: perServer, ctx: ctx, cancel: cancel, servers: make(map[endpoint]*serverSlots)}
+}
+
+// DialContext returns a new *handle for the server. It doesn't wait: the connection is dialed, if none is open, by the first
+// request. The error is net.ErrClosed after Close.
+func (s *sockets) DialContext(_ context.Context, network, address string) (net.Conn, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx.Err() != nil {
+		return nil, net.ErrClosed
+	}
+	e := endpoint{network, address}
+	srv := s.servers[e]
+	if srv == nil {
+		srv = &serverSlots{slots: make([]connSlot, s.perServer)}
+		for i := range srv.slots {
+			srv.slots[i] = connSlot{sockets: s, endpoint: e}
+		}
+		s.servers[e] = srv
+	}
+	sl := &srv.slots[srv.next]
+	srv.next = (srv.next + 1) % len(srv.slots)
+	return &handle{slot: sl, wake: make(chan struct{}, 1)}, nil
+}
+
+// Close closes every connection and returns when all goroutines have ended. Commands in flight and later ones fail.
+// The error is always nil.
+func (s *sockets) Close() error {
+	s.mu.Lock()
+	s.cancel()
+	s.mu.Unlock()
+	s.running.Wait()
+	return nil
+}
+
+// start runs f in a goroutine that Close waits for. It returns false after Close.
+func (s *sockets) start(f func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx.Err() != nil {
+		return false
+	}
+	s.running.Go(f)
+	return true
+}
+
+// connSlot is the place of one connection to a server: open, being dialed, or neither.
+type connSlot struct {
+	sockets  *sockets
+	endpoint endpoint
+	open     atomic.Pointer[socket]
+
+	mu      sync.Mutex
+	dialing *dialing // nil when no dial is under way
+}
+
+// dialing is a dial under way. socket and err may be read when done is closed.
+type dialing struct {
+	done   chan struct{}
+	socket *socket
+	err    error
+}
+
+// socket returns the open connection. Without one, all callers wait for the same dial, each until its handle's deadline.
+func (sl *connSlot) socket(h *handle) (*socket, error) {
+	if s := sl.open.Load(); s != nil {
+		return s, nil
+	}
+	sl.mu.Lock()
+	if s := sl.open.Load(); s != nil {
+		sl.mu.Unlock()
+		return s, nil
+	}
+	d := sl.dialing
+	if d == nil {
+		d = &dialing{done: make(chan struct{})}
+		if !sl.sockets.start(func() { sl.run(d) }) {
+			sl.mu.Unlock()
+			return nil, net.ErrClosed
+		}
+		sl.dialing = d
+	}
+	sl.mu.Unlock()
+	select {
+	case <-d.done:
+		return d.socket, d.err
+	case <-h.wake:
+		return nil, errGivenUp
+	}
+}
+
+// run dials, and then reads the connection until it is lost.
+func (sl *connSlot) run(d *dialing) {
+	ctx, cancel := context.WithTimeout(sl.sockets.ctx, dialTimeout)
+	conn, err := sl.sockets.dial(ctx, sl.endpoint.network, sl.endpoint.address)
+	cancel()
+	var s *socket
+	if err == nil {
+		s = newSocket(sl, conn)
+	}
+	d.socket, d.err = s, err
+	sl.mu.Lock()
+	sl.open.Store(s)
+	sl.dialing = nil
+	sl.mu.Unlock()
+	close(d.done)
+	if s != nil {
+		stop := context.AfterFunc(sl.sockets.ctx, func() { s.fail(net.ErrClosed) })
+		defer stop()
+		s.read()
+	}
+}
+
+// socket is one connection. Requests are written in the order of their arrival, and replies come in the order of the
+// requests.
+//
+// Writing and reading are roles. The caller who finds nobody writing writes for all who join meanwhile. A goroutine reads
+// while several requests are in flight; a caller on its own reads its reply itself, which saves it being woken.
+type socket struct {
+	slot  *connSlot
+	conn  net.Conn
+	raw   *rawConn // nil when only conn can be used
+	drain func()   // the method value, made once
+
+	mu      sync.Mutex
+	queue   []*handle // not written yet
+	queued  int       // bytes in queue
+	sent    []*handle // written, or about to be, and not yet taken by the reader
+	taken   int       // handles the reader has taken and not all answered
+	writing bool      // someone sees to it that the queue gets written
+	room    chan struct{}
+	err     error // why the connection is lost
+
+	unread atomic.Bool   // nobody reads: the role is free for whoever sets it to false
+	resume chan struct{} // hands the role to the goroutine
+
+	// These belong to the writer.
+	out     []byte
+	written int
+
+	// These belong to the reader.
+	in    []byte
+	batch []*handle // the next replies are for batch[next:], and then for sent
+	next  int
+	due   bool      // replies were due at the last look, and nothing has come since
+	look  time.Time // the next look for a stall
+}
+
+func newSocket(sl *connSlot, conn net.Conn) *socket {
+	s := &socket{slot: sl, conn: conn, raw: newRawConn(conn), resume: make(chan struct{}, 1), in: make([]byte, 64<<10)}
+	s.drain = s.writeAll
+	s.look = time.Now().Add(stallInterval)
+	_ = conn.SetReadDeadline(s.look)
+	return s
+}
+
+// inFlight returns the number of requests without a reply. s.mu is held.
+func (s *socket) inFlight() int { return len(s.queue) + len(s.sent) + s.taken }
+
+// send queues h's request and sees to it that it is written. While the socket is full it waits until h's deadline. It
+// returns false when the connection was lost before.
+func (s *socket) send(h *handle) (bool, error) {
+	s.mu.Lock()
+	for s.err == nil && (s.inFlight() >= maxInFlight || s.queued >= maxQueued) {
+		if s.room == nil {
+			s.room = make(chan struct{})
+		}
+		room := s.room
+		s.mu.Unlock()
+		s.wakeReader()
+		select {
+		case <-room:
+		case <-h.wake:
+			return false, errGivenUp
+		}
+		s.mu.Lock()
+	}
+	if s.err != nil {
+		s.mu.Unlock()
+		return false, nil
+	}
+	alone := s.inFlight() == 0
+	if alone && s.unread.Load() {
+		if err := s.raw.check(); err != nil {
+			s.mu.Unlock()
+			s.fail(err)
+			return false, nil
+		}
+	}
+	s.queue = append(s.queue, h)
+	s.queued += len(h.request)
+	mine := !s.writing
+	s.writing = true
+	s.mu.Unlock()
+	if !mine {
+		return true, nil
+	}
+	if !alone {
+		// Callers that are about to send join this write.
+		runtime.Gosched()
+	}
+	for s.gather() {
+		n, err := 0, error(nil)
+		if h.pending() {
+			n, err = s.raw.tryWrite(s.out)
+		}
+		if err != nil {
+			s.fail(err)
+			return true, nil
+		}
+		if n < len(s.out) {
+			// The kernel is full, or h has its reply and shouldn't be kept to write for others.
+			s.written = n
+			s.slot.sockets.running.Add(1)
+			go s.drain()
+			return true, nil
+		}
+	}
+	return true, nil
+}
+
+// writeAll writes until the queue is empty; unlike a caller it may wait for the kernel.
+func (s *socket) writeAll() {
+	defer s.slot.sockets.running.Done()
+	for {
+		if _, err := s.conn.Write(s.out[s.written:]); err != nil {
+			s.fail(err)
+			return
+		}
+		s.written = 0
+		if !s.gather() {
+			return
+		}
+	}
+}
+
+// gather moves the queue to out, without the requests whose callers have given up. When there is nothing to write it
+// returns false, and the caller is no longer the one who writes.
+func (s *socket) gather() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if cap(s.out) > maxKept {
+		s.out = nil
+	}
+	s.out = s.out[:0]
+	if s.err != nil {
+		s.writing = false
+		return false
+	}
+	for _, h := range s.queue {
+		if h.pending() {
+			s.out = append(s.out, h.request...)
+			s.sent = append(s.sent, h)
+		}
+	}
+	clear(s.queue)
+	s.queue = s.queue[:0]
+	s.queued = 0
+	s.makeRoom()
+	s.writing = len(s.out) > 0
+	return s.writing
+}
+
+// makeRoom wakes those who wait for room. s.mu is held.
+func (s *socket) makeRoom() {
+	if s.room != nil {
+		close(s.room)
+		s.room = nil
+	}
+}
+
+// read is the goroutine that reads until the connection is lost, and then fails all that is in flight.
+func (s *socket) read() {
+	for s.step() == nil {
+		if len(s.batch) == 0 && s.raw != nil {
+			s.release()
+			<-s.resume
+		}
+	}
+	s.mu.Lock()
+	lost := slices.Concat(s.batch[s.next:], s.sent, s.queue)
+	s.batch, s.next, s.sent, s.queue = nil, 0, nil, nil
+	s.mu.Unlock()
+	for _, h := range lost {
+		h.finish(failed, s.err)
+	}
+}
+
+// await waits until h's request has its outcome.
+func (s *socket) await(h *handle) {
+	if s.unread.Load() && s.unread.CompareAndSwap(true, false) {
+		h.reader.Store(s)
+		for h.pending() && s.step() == nil {
+		}
+		h.reader.Store(nil)
+		s.release()
+	}
+	<-h.wake
+}
+
+// release gives up the reader's role: to the goroutine when there is more to read.
+func (s *socket) release() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.inFlight() == 0 && s.err == nil {
+		s.unread.Store(true)
+	} else {
+		s.resume <- struct{}{}
+	}
+}
+
+// wakeReader has the goroutine read if nobody does.
+func (s *socket) wakeReader() {
+	if s.unread.CompareAndSwap(true, false) {
+		s.resume <- struct{}{}
+	}
+}
+
+// step waits for bytes from the server and deals them out to the handles they are for. The reader may also be woken without
+// any. After an error the connection is lost.
+func (s *socket) step() error {
+	n, err := s.conn.Read(s.in)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = s.checkStall()
+	}
+	for b := s.in[:n]; len(b) > 0 && err == nil; {
+		s.due = false
+		if s.next == len(s.batch) && s.take() == 0 {
+			err = errUnasked
+			break
+		}
+		h := s.batch[s.next]
+		var complete bool
+		if b, complete, err = h.reply.read(b, h.pending()); complete {
+			h.finish(answered, nil)
+			s.next++
+		}
+	}
+	if err != nil {
+		return s.fail(err)
+	}
+	if s.next == len(s.batch) {
+		s.take()
+	}
+	return nil
+}
+
+// take makes the handles sent since the batch, which has been dealt with. It returns how many there are.
+func (s *socket) take() int {
+	clear(s.batch)
+	s.next = 0
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.batch, s.sent = s.sent, s.batch[:0]
+	s.taken = len(s.batch)
+	s.makeRoom()
+	return s.taken
+}
+
+// checkStall is called when the read deadline has passed.
+func (s *socket) checkStall() error {
+	if now := time.Now(); !now.Before(s.look) {
+		wasDue := s.due
+		s.mu.Lock()
+		s.due = s.inFlight() > 0
+		s.mu.Unlock()
+		if s.due && wasDue {
+			return errStalled
+		}
+		s.look = now.Add(stallInterval)
+	}
+	return s.conn.SetReadDeadline(s.look)
+}
+
+// fail closes the connection and makes place for another. It returns the error for the requests in flight, which is never
+// a timeout; the first cause counts.
+func (s *socket) fail(cause error) error {
+	s.mu.Lock()
+	first := s.err == nil
+	if first {
+		s.err = fmt.Errorf("%w (%s): %v", errConnectionLost, s.slot.endpoint, cause)
+		s.slot.open.CompareAndSwap(s, nil)
+		s.makeRoom()
+		s.wakeReader()
+	}
+	err := s.err
+	s.mu.Unlock()
+	if first {
+		_ = s.conn.Close()
+	}
+	return err
+}
