@@ -215,7 +215,7 @@ func (p *Policy) check(ctx context.Context, q check, now time.Time) (*answer, er
 // finish lets shadow mode allow what was denied.
 func (a *answer) finish() *answer {
 	a.denied = !a.allowed
-	a.allowed = a.allowed || a.policy.Shadow && !a.refused
+	a.allowed = a.allowed || a.policy.Shadow
 	return a
 }
 
@@ -226,7 +226,7 @@ func (a *answer) take(ctx context.Context, i int, cost int64, now time.Time) {
 	if err != nil {
 		a.unknown(i)
 		if a.policy.OnStoreError == StoreErrorDeny {
-			a.refused, a.allowed = true, false
+			a.refused, a.allowed = !a.policy.Shadow, false
 		}
 		return
 	}
@@ -307,7 +307,7 @@ func (p *Policy) peek(ctx context.Context, client string, now time.Time) (*answe
 		a.allowed = a.allowed && l.Allowed
 	}
 	if a.degraded && p.OnStoreError == StoreErrorDeny {
-		a.refused, a.allowed = true, false
+		a.refused, a.allowed = !p.Shadow, false
 	}
 	return a.finish(), nil
 }

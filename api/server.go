@@ -5,10 +5,12 @@ import (
 	"crypto/sha256"
 	_ "embed"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -97,18 +99,19 @@ func NewServer(cfg Config) *Server {
 	e.GET("/openapi.yaml", func(c echo.Context) error {
 		return c.Blob(http.StatusOK, "application/yaml", openAPI)
 	})
-	v1 := e.Group("/v1")
 	if len(s.tokens) > 0 {
-		v1.Use(s.authorize)
+		e.Use(s.authorize)
 	}
+	v1 := e.Group("/v1")
 	v1.POST("/check", s.check)
 	v1.POST("/check/batch", s.checkBatch)
 	v1.GET("/policies", s.listPolicies)
 	v1.GET("/policies/:policy", s.showPolicy)
 	v1.GET("/policies/:policy/clients/:client", s.peekClient)
 	v1.DELETE("/policies/:policy/clients/:client", s.resetClient)
-	v1.Any("/auth/:policy", s.forwardAuth)
-	v1.Any("/auth/:policy/*", s.forwardAuth)
+	// Any would leave out all but the common methods.
+	v1.RouteNotFound("/auth/:policy", s.forwardAuth)
+	v1.RouteNotFound("/auth/:policy/*", s.forwardAuth)
 	return s
 }
 
@@ -170,7 +173,8 @@ func (s *Server) requestLogger() echo.MiddlewareFunc {
 }
 
 // storeContext bounds the store operations of one check. Its deadline needs no
-// timer because stores read it; Done is the request's.
+// timer because limiters and stores read it. It doesn't end with the request: a
+// check that has begun is worth the moment that it may still take.
 type storeContext struct {
 	context.Context
 	deadline time.Time
@@ -178,8 +182,8 @@ type storeContext struct {
 
 func (c *storeContext) Deadline() (time.Time, bool) { return c.deadline, true }
 
-func (s *Server) storeContext(c echo.Context, start time.Time) context.Context {
-	return &storeContext{Context: c.Request().Context(), deadline: start.Add(s.cfg.StoreTimeout)}
+func (s *Server) storeContext(start time.Time) context.Context {
+	return &storeContext{Context: context.Background(), deadline: start.Add(s.cfg.StoreTimeout)}
 }
 
 // decide answers q, and counts it. The error is a problem.
@@ -214,7 +218,7 @@ func (s *Server) check(c echo.Context) error {
 		return err
 	}
 	now := s.now()
-	a, err := s.decide(s.storeContext(c, now), q, now)
+	a, err := s.decide(s.storeContext(now), q, now)
 	if err != nil {
 		return err
 	}
@@ -301,9 +305,9 @@ func (s *Server) decideGroup(c echo.Context, batch []check, group []int, results
 	for _, i := range group {
 		now := s.now()
 		if ctx == nil {
-			ctx = s.storeContext(c, now)
+			ctx = s.storeContext(now)
 		}
-		a, err := s.decide(ctx, batch[i], now)
+		a, err := s.decideInBatch(c, ctx, batch[i], now)
 		if err != nil {
 			results[i] = problemResult(err)
 		} else {
@@ -313,6 +317,17 @@ func (s *Server) decideGroup(c echo.Context, batch []check, group []int, results
 			ctx = nil
 		}
 	}
+}
+
+// decideInBatch is decide on a goroutine of the batch's, where nothing else
+// would keep a panic from ending the process.
+func (s *Server) decideInBatch(c echo.Context, ctx context.Context, q check, now time.Time) (a *answer, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = s.logPanic(c, fmt.Errorf("%v", v), debug.Stack())
+		}
+	}()
+	return s.decide(ctx, q, now)
 }
 
 // problemResult returns the result of a check in a batch that couldn't be made.
@@ -330,7 +345,7 @@ func (s *Server) peekClient(c echo.Context) error {
 		return err
 	}
 	now := s.now()
-	a, err := p.peek(s.storeContext(c, now), client, now)
+	a, err := p.peek(s.storeContext(now), client, now)
 	if err != nil {
 		return err
 	}
@@ -346,7 +361,7 @@ func (s *Server) resetClient(c echo.Context) error {
 		return err
 	}
 	now := s.now()
-	if err := p.reset(s.storeContext(c, now), client, now); err != nil {
+	if err := p.reset(s.storeContext(now), client, now); err != nil {
 		return storeFailed("the client was not reset in all limits; do it again: %v", err)
 	}
 	return c.NoContent(http.StatusNoContent)

@@ -30,7 +30,7 @@ func dialer(tlsConfig *tls.Config, user, password string) dialFunc {
 		}
 		if err := authenticate(ctx, conn, user, password); err != nil {
 			_ = conn.Close()
-			return nil, fmt.Errorf("counters: authentication with %s: %w", address, err)
+			return nil, fmt.Errorf("authentication with %s: %w", address, err)
 		}
 		return conn, nil
 	}

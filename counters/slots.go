@@ -127,11 +127,13 @@ func (l *SlotLimiter) GiveBack(ctx context.Context, r Request) error {
 		return nil
 	}
 	bucket := Calendar(r.Now, l.cfg.Width).Number
-	err := l.store.Subtract(ctx, CounterKey(l.cfg.Keys.Client(r.Client), bucket), r.Cost)
+	if err := l.store.Subtract(ctx, CounterKey(l.cfg.Keys.Client(r.Client), bucket), r.Cost); err != nil {
+		return err
+	}
 	if v := l.views.Find(r.Client); v != nil {
 		v.giveBack(bucket, r.Cost)
 	}
-	return err
+	return nil
 }
 
 // Reset forgets what the client has used: in every slot of the window, and in

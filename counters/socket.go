@@ -27,7 +27,7 @@ const (
 )
 
 var (
-	errConnectionLost = errors.New("counters: connection lost")
+	errConnectionLost = errors.New("connection lost")
 	errStalled        = errors.New("the server doesn't answer")
 	errUnasked        = errors.New("the server sent what nobody asked for")
 )

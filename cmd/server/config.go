@@ -48,14 +48,25 @@ func parseConfig(args []string, getenv func(string) string, out io.Writer) (*con
 	cfg := &config{}
 	fs := flag.NewFlagSet("server", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
+	duration := func(into *time.Duration, name string, value time.Duration, usage string) {
+		*into = value
+		fs.Func(name, fmt.Sprintf("%s (default %v)", usage, value), func(s string) error {
+			d, err := time.ParseDuration(s)
+			if err != nil {
+				return errors.New("must be a duration such as 50ms or 10s")
+			}
+			*into = d
+			return nil
+		})
+	}
 	fs.StringVar(&cfg.listen, "listen", "127.0.0.1:8080", "`address` to serve HTTP on")
 	fs.StringVar(&cfg.policyFile, "config", "", "policy `file`, YAML (default: the built-in policies)")
 	fs.Func("memcached", "Memcached `servers`: host:port or /path/to.sock, comma-separated, in any order (default: an embedded store)", func(s string) error {
 		cfg.memcached = splitList(s)
 		return nil
 	})
-	fs.DurationVar(&cfg.storeTimeout, "store-timeout", counters.DefaultTimeout, "the longest a check waits for the store")
-	fs.DurationVar(&cfg.clockSkew, "clock-skew", 50*time.Millisecond, "the largest difference between the clocks of instances")
+	duration(&cfg.storeTimeout, "store-timeout", counters.DefaultTimeout, "the longest `time` a check waits for the store")
+	duration(&cfg.clockSkew, "clock-skew", 50*time.Millisecond, "the largest `difference` between the clocks of instances")
 	fs.StringVar(&cfg.keyPrefix, "key-prefix", "weir", "`prefix` of all keys in the store")
 	fs.IntVar(&cfg.viewClients, "view-clients", 100_000, "how many clients are remembered per limit")
 	fs.StringVar(&cfg.tokenFile, "token-file", "", "`file` of bearer tokens, one a line, of which /v1/* then needs one")
@@ -70,8 +81,13 @@ func parseConfig(args []string, getenv func(string) string, out io.Writer) (*con
 	fs.BoolVar(&cfg.memcachedTLS, "memcached-tls", false, "connect to Memcached by TLS")
 	fs.StringVar(&cfg.memcachedCA, "memcached-ca", "", "PEM `file` of the authorities that vouch for Memcached (default: the system's)")
 	fs.StringVar(&cfg.memcachedUser, "memcached-user-file", "", "`file` with the line user:password for Memcached, as Memcached's own -Y takes it")
-	fs.DurationVar(&cfg.shutdownGrace, "shutdown-grace", 10*time.Second, "how long requests under way may take after SIGTERM")
-	fs.TextVar(&cfg.logLevel, "log-level", slog.LevelInfo, "`level`: debug, info, warn or error")
+	duration(&cfg.shutdownGrace, "shutdown-grace", 10*time.Second, "how `long` requests under way may take after SIGTERM")
+	fs.Func("log-level", "`level`: debug, info, warn or error (default info)", func(s string) error {
+		if cfg.logLevel.UnmarshalText([]byte(s)) != nil {
+			return errors.New("must be debug, info, warn or error")
+		}
+		return nil
+	})
 	fs.StringVar(&cfg.logFormat, "log-format", "text", "`format`: text or json")
 	fs.BoolVar(&cfg.validate, "validate", false, "check the policy file, print what it means and exit")
 	fs.BoolVar(&cfg.version, "version", false, "print the version and exit")

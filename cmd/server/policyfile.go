@@ -30,7 +30,7 @@ func parsePolicies(file string, data []byte) (api.Policies, error) {
 	var document, next yaml.Node
 	switch err := decoder.Decode(&document); {
 	case errors.Is(err, io.EOF):
-		return nil, fmt.Errorf("%s: the file is empty; it needs policies:", file)
+		return nil, fmt.Errorf("%s: the file is empty; it needs the key policies", file)
 	case err != nil:
 		return nil, syntaxError(file, err)
 	}
@@ -257,6 +257,11 @@ func (p *policyParser) limit(policy *api.Policy, n *yaml.Node) {
 			p.choice("estimate", &l.Estimate, "weighted", "strict").parse(n)
 		}},
 	)
+	if l.Name == "" {
+		l.Name = defaultLimitName(l.Algorithm)
+	}
+	// Clients may name a limit that is wrong, so that its mistake is told once.
+	defer func() { policy.Limits = append(policy.Limits, l) }()
 	if len(p.errs) > errsBefore {
 		return
 	}
@@ -270,9 +275,6 @@ func (p *policyParser) limit(policy *api.Policy, n *yaml.Node) {
 	case windowNode == nil:
 		p.fail(n, "the limit has no window, a duration such as 1m")
 		return
-	}
-	if l.Name == "" {
-		l.Name = defaultLimitName(l.Algorithm)
 	}
 	switch {
 	case !namePattern.MatchString(l.Name):
@@ -299,7 +301,6 @@ func (p *policyParser) limit(policy *api.Policy, n *yaml.Node) {
 	if err := checkLimit(&l); err != nil {
 		p.fail(subWindowsNode, "%v", err)
 	}
-	policy.Limits = append(policy.Limits, l)
 }
 
 func (p *policyParser) clients(policy *api.Policy, n *yaml.Node) {
@@ -336,15 +337,14 @@ func (p *policyParser) identify(policy *api.Policy, n *yaml.Node) {
 	policy.Identify = nil
 	p.sequence(n, "identify", func(n *yaml.Node) {
 		header, isHeader := strings.CutPrefix(n.Value, "header:")
-		if isHeader == (header == "") || !isHeader && n.Value != "ip" {
+		switch {
+		case isHeader && header != "":
+			policy.Identify = append(policy.Identify, api.Identifier{Header: header})
+		case n.Value == "ip":
+			policy.Identify = append(policy.Identify, api.Identifier{})
+		default:
 			p.fail(n, "identify %q must be ip or header:<name>, such as header:X-Api-Key", n.Value)
-			return
 		}
-		id := api.Identifier{}
-		if isHeader {
-			id.Header = header
-		}
-		policy.Identify = append(policy.Identify, id)
 	})
 	if n.Kind == yaml.SequenceNode && len(n.Content) == 0 {
 		p.fail(n, "identify is empty; leave it out to identify clients by ip")

@@ -164,19 +164,22 @@ func (p *program) run(ctx context.Context, hangup <-chan os.Signal) error {
 		return fmt.Errorf("serving ended: %w", err)
 	case <-ctx.Done():
 	}
-	return p.shutDown(srv, &open)
+	return p.shutDown(srv, served, &open)
 }
 
 // shutDown refuses new connections, answers what is under way and what the open
 // connections send in a last moment, and closes them.
-func (p *program) shutDown(srv *http.Server, open *atomic.Int64) error {
+func (p *program) shutDown(srv *http.Server, served <-chan error, open *atomic.Int64) error {
 	p.log.Info("draining", slog.Int64("connections", open.Load()))
-	p.server.Drain()
 	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.shutdownGrace)
 	defer cancel()
+	// Before the draining: who is told to close connects again at once, and must
+	// be refused, not accepted by the kernel and then reset.
 	if err := p.listener.Close(); err != nil {
 		return err
 	}
+	<-served // or Shutdown would close the listener too, and fail
+	p.server.Drain()
 	// http.Server.Shutdown closes idle connections at once, and loses the
 	// request that arrives on one in that moment.
 	pause := time.NewTimer(drainPause)

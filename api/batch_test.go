@@ -1,0 +1,194 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters"
+)
+
+func (s *service) batch(t require.TestingT, checks ...string) result {
+	return s.do(t, http.MethodPost, "/v1/check/batch", `{"checks":[`+strings.Join(checks, ",")+`]}`)
+}
+
+func TestBatchHasAResultForEachCheck(t *testing.T) {
+	s := newService(newPolicy("api", fixed("per-minute", 2, time.Minute)))
+	r := s.batch(t,
+		`{"policy":"api","client":"alice"}`,
+		`{"policy":"none","client":"alice"}`,
+		`{"policy":"api","client":"alice","cost":2}`,
+		`{"policy":"api"}`,
+		`{"policy":"api","client":"bob","cost":3}`,
+		`{"policy":"api","client":"bob","cost":2}`,
+	)
+	assert.Equal(t, http.StatusOK, r.Code)
+	assert.Equal(t, http.Header{"Content-Type": {"application/json"}}, r.Header)
+	assert.Equal(t, `{"results":[`+
+		`{"status":200,"allowed":true,"policy":"api","client":"alice","retry_after":0,"wait":0,"degraded":false,"shadow":false,"limits":[{"name":"per-minute","algorithm":"fixed_window","allowed":true,"limit":2,"remaining":1,"reset_after":60,"retry_after":0}]},`+
+		`{"type":"about:blank","title":"Not Found","status":404,"detail":"there is no policy \"none\"; GET /v1/policies lists them"},`+
+		`{"status":429,"allowed":false,"policy":"api","client":"alice","retry_after":60,"wait":0,"degraded":false,"shadow":false,"limits":[{"name":"per-minute","algorithm":"fixed_window","allowed":false,"limit":2,"remaining":1,"reset_after":60,"retry_after":60}]},`+
+		`{"type":"about:blank","title":"Bad Request","status":400,"detail":"client is missing; it names who is limited, in 1 to 1024 bytes"},`+
+		`{"type":"about:blank","title":"Bad Request","status":400,"detail":"cost 3 is above the limit \"per-minute\", which is 2, and can never be admitted"},`+
+		`{"status":200,"allowed":true,"policy":"api","client":"bob","retry_after":0,"wait":0,"degraded":false,"shadow":false,"limits":[{"name":"per-minute","algorithm":"fixed_window","allowed":true,"limit":2,"remaining":0,"reset_after":60,"retry_after":0}]}`+
+		"]}\n", r.Body)
+}
+
+func TestBatchKeepsTheOrderOfAClient(t *testing.T) {
+	s := newService(newPolicy("api", fixed("per-minute", 40, time.Minute)))
+	var checks []string
+	for range 50 {
+		for _, client := range []string{"alice", "bob", "carol"} {
+			checks = append(checks, fmt.Sprintf(`{"policy":"api","client":%q}`, client))
+		}
+	}
+	r := s.batch(t, checks...)
+	require.Len(t, r.Results, 150)
+	for i, one := range r.Results {
+		turn := i/3 + 1
+		require.Equal(t, []string{"alice", "bob", "carol"}[i%3], one.Client)
+		require.Equal(t, turn <= 40, one.Allowed, "check %d", i)
+		require.EqualValues(t, max(0, 40-turn), one.Limits[0].Remaining, "check %d", i)
+	}
+}
+
+func TestBatchBounds(t *testing.T) {
+	s := newService(newPolicy("api", fixed("per-minute", 2000, time.Minute)))
+	many := func(n int) []string {
+		return strings.Split(strings.Repeat(`{"policy":"api","client":"alice"};`, n), ";")[:n]
+	}
+	r := s.batch(t, many(1001)...)
+	requireProblem(t, r, http.StatusBadRequest, "checks: at most 1000 are possible in a batch")
+	requireUntouched(t, s)
+
+	r = s.batch(t)
+	assert.Equal(t, http.StatusOK, r.Code)
+	assert.Equal(t, `{"results":[]}`+"\n", r.Body)
+	requireUntouched(t, s)
+
+	r = s.batch(t, many(1000)...)
+	require.Len(t, r.Results, 1000)
+	assert.EqualValues(t, 1000, r.Results[999].Limits[0].Remaining)
+}
+
+func TestLongestBatchFits(t *testing.T) {
+	s := newService(newPolicy("api", fixed("per-minute", 2000, time.Minute)))
+	check := `{"policy":"api","client":"` + strings.Repeat(`\u0001`, counters.MaxClientBytes) + `","cost":1,"limits":{"per-minute":2000}}`
+	var checks []string
+	for range 1000 {
+		checks = append(checks, check)
+	}
+	w := httptest.NewRecorder()
+	s.handler.ServeHTTP(w, newRequest(http.MethodPost, "/v1/check/batch", `{"checks":[`+strings.Join(checks, ",")+`]}`))
+	assert.Equal(t, http.StatusOK, w.Code)
+	assert.Equal(t, 1000, strings.Count(w.Body.String(), `{"status":200,"allowed":true,`))
+}
+
+func TestBadBatchesAreRefusedAsAWhole(t *testing.T) {
+	const good = `{"policy":"api","client":"alice"}`
+	for _, test := range []struct {
+		what, body, detail string
+	}{
+		{"empty", ``, "the body is empty"},
+		{"a check", good, `unknown field "policy"; known are checks`},
+		{"no checks", `{}`, "checks is missing"},
+		{"null", `null`, "the body must be an object"},
+		{"checks null", `{"checks":null}`, "checks must be an array"},
+		{"checks an object", `{"checks":{}}`, "checks must be an array"},
+		{"checks twice", `{"checks":[` + good + `],"checks":[]}`, "duplicate object member name"},
+		{"a check that is null", `{"checks":[` + good + `,null]}`, "checks[1] must be an object"},
+		{"a check that is an array", `{"checks":[` + good + `,[]]}`, "checks[1] must be an object"},
+		{"unknown field", `{"checks":[` + good + `,{"polizy":"api"}]}`, `unknown field "checks[1].polizy"; known are policy, client, cost, limits`},
+		{"wrong type", `{"checks":[` + good + `,{"client":7}]}`, "checks[1].client must be a string"},
+		{"wrong limits", `{"checks":[{"limits":7}]}`, "checks[0].limits must be an object"},
+		{"fraction", `{"checks":[` + good + `,{"cost":1.5}]}`, "checks[1].cost is 1.5 and must be a whole number"},
+		{"truncated", `{"checks":[` + good, "the body ends in the middle"},
+		{"trailing data", `{"checks":[` + good + `]}[]`, "something follows"},
+		{"unknown field beside", `{"checks":[` + good + `],"policy":"api"}`, `unknown field "policy"`},
+	} {
+		t.Run(test.what, func(t *testing.T) {
+			s := newService(newPolicy("api", fixed("per-minute", 100, time.Minute)))
+			r := s.do(t, http.MethodPost, "/v1/check/batch", test.body)
+			requireProblem(t, r, http.StatusBadRequest, test.detail)
+			requireUntouched(t, s)
+		})
+	}
+}
+
+// A silent store costs a batch a few timeouts, not one for each check.
+func TestBatchOnASilentStoreEnds(t *testing.T) {
+	checks := func(client func(i int) int) []string {
+		var checks []string
+		for i := range 1000 {
+			checks = append(checks, fmt.Sprintf(`{"policy":"api","client":"c%d"}`, client(i)))
+		}
+		return checks
+	}
+	for _, test := range []struct {
+		what   string
+		client func(i int) int
+		takes  time.Duration
+	}{
+		{"one client", func(int) int { return 0 }, 50 * time.Millisecond},
+		{"a hundred clients", func(i int) int { return i % 100 }, 50 * time.Millisecond},
+		{"a thousand clients, 128 at a time", func(i int) int { return i }, 8 * 50 * time.Millisecond},
+	} {
+		t.Run(test.what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newServiceWith(func(cfg *Config) { cfg.Now = nil }, newPolicy("api", fixed("per-minute", 2, time.Minute)))
+				s.store.onCall(waitForDeadline)
+				start := time.Now()
+				r := s.batch(t, checks(test.client)...)
+				assert.Equal(t, test.takes, time.Since(start))
+				require.Len(t, r.Results, 1000)
+				for _, one := range r.Results {
+					require.EqualValues(t, http.StatusOK, one.Status)
+					require.True(t, one.Degraded)
+				}
+			})
+		})
+	}
+}
+
+func TestBatchUnderDenyHasProblems(t *testing.T) {
+	p := newPolicy("api", fixed("per-minute", 2, time.Minute))
+	p.OnStoreError = StoreErrorDeny
+	s := newService(p)
+	s.store.failWith(counters.ErrTimeout)
+	r := s.batch(t, `{"policy":"api","client":"alice"}`, `{"policy":"api","client":"bob"}`)
+	require.Len(t, r.Results, 2)
+	for i, client := range []string{"alice", "bob"} {
+		assert.EqualValues(t, http.StatusServiceUnavailable, r.Results[i].Status)
+		assert.Equal(t, typeReducedCapacity, r.Results[i].Type)
+		assert.Equal(t, client, r.Results[i].Client)
+		assert.True(t, r.Results[i].Degraded)
+	}
+}
+
+// A check that follows a degraded one of its client gets a whole timeout of its
+// own once the store answers.
+func TestBatchRecoversWithTheStore(t *testing.T) {
+	s := newService(newPolicy("api", fixed("per-minute", 5, time.Minute)))
+	const check = `{"policy":"api","client":"alice"}`
+	failures := 2
+	s.store.onCall(func(context.Context, string, string) error {
+		if failures--; failures >= 0 {
+			return counters.ErrTimeout
+		}
+		return nil
+	})
+	r := s.batch(t, check, check, check, check)
+	require.Len(t, r.Results, 4)
+	for i, degraded := range []bool{true, true, false, false} {
+		assert.Equal(t, degraded, r.Results[i].Degraded)
+	}
+	assert.EqualValues(t, 3, r.Results[3].Limits[0].Remaining)
+}

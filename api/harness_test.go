@@ -1,0 +1,375 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"weir/counters"
+	"weir/subwindow"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// epoch begins a minute and an hour.
+var epoch = time.Unix(1_749_999_600, 0)
+
+// A clock stands still until a test moves it.
+type clock struct {
+	mu   sync.Mutex
+	time time.Time
+}
+
+func (c *clock) now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.time
+}
+
+func (c *clock) set(t time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.time = t
+}
+
+// at sets the clock to d after epoch.
+func (c *clock) at(d time.Duration) { c.set(epoch.Add(d)) }
+
+// A watchedStore records what is asked of the store behind it, and fails on
+// demand.
+type watchedStore struct {
+	counters.Store
+
+	mu        sync.Mutex
+	keys      map[string]bool
+	calls     int
+	deadlines []time.Time // of the contexts; zero for none
+	fault     func(ctx context.Context, operation, key string) error
+}
+
+func (s *watchedStore) enter(ctx context.Context, operation, key string) error {
+	s.mu.Lock()
+	s.calls++
+	deadline, _ := ctx.Deadline()
+	s.deadlines = append(s.deadlines, deadline)
+	s.keys[key] = true
+	fault := s.fault
+	s.mu.Unlock()
+	if fault == nil {
+		return nil
+	}
+	return fault(ctx, operation, key)
+}
+
+func (s *watchedStore) Add(ctx context.Context, a counters.Addition) (int64, error) {
+	if err := s.enter(ctx, "add", a.Key); err != nil {
+		return 0, err
+	}
+	return s.Store.Add(ctx, a)
+}
+
+func (s *watchedStore) Read(ctx context.Context, keys []string, counts []int64) error {
+	if err := s.enter(ctx, "read", keys[0]); err != nil {
+		return err
+	}
+	return s.Store.Read(ctx, keys, counts)
+}
+
+func (s *watchedStore) Subtract(ctx context.Context, key string, delta int64) error {
+	if err := s.enter(ctx, "subtract", key); err != nil {
+		return err
+	}
+	return s.Store.Subtract(ctx, key, delta)
+}
+
+func (s *watchedStore) Delete(ctx context.Context, keys []string) error {
+	if err := s.enter(ctx, "delete", keys[0]); err != nil {
+		return err
+	}
+	return s.Store.Delete(ctx, keys)
+}
+
+// failWith makes every operation fail; nil ends that.
+func (s *watchedStore) failWith(err error) {
+	s.onCall(func(context.Context, string, string) error { return err })
+}
+
+// onCall makes every operation do what fault does first, and fail if that
+// fails.
+func (s *watchedStore) onCall(fault func(ctx context.Context, operation, key string) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fault = fault
+}
+
+// waitForDeadline answers like a store that is silent.
+func waitForDeadline(ctx context.Context, _, _ string) error {
+	deadline, _ := ctx.Deadline()
+	time.Sleep(time.Until(deadline))
+	return counters.ErrTimeout
+}
+
+// operations returns how many operations were asked for.
+func (s *watchedStore) operations() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.calls
+}
+
+// counts returns all counters that aren't 0, by key.
+func (s *watchedStore) counts(t require.TestingT) map[string]int64 {
+	s.mu.Lock()
+	keys := maps.Clone(s.keys)
+	s.mu.Unlock()
+	counts := make(map[string]int64)
+	for key := range keys {
+		var n [1]int64
+		require.NoError(t, s.Store.Read(context.Background(), []string{key}, n[:]))
+		if n[0] != 0 {
+			counts[key] = n[0]
+		}
+	}
+	return counts
+}
+
+// A service is a Server on an embedded store and a clock of its own.
+type service struct {
+	*Server
+	handler  http.Handler
+	clock    *clock
+	memory   *counters.Memory
+	store    *watchedStore
+	registry *prometheus.Registry
+	log      *syncBuffer
+}
+
+// syncBuffer is a log that may be written to from several goroutines.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+func newService(policies ...*Policy) *service {
+	return newServiceWith(func(*Config) {}, policies...)
+}
+
+// newServiceWith lets configure change the server's configuration. A store in
+// it is behind the watched store; the policies get their limiters on that.
+func newServiceWith(configure func(*Config), policies ...*Policy) *service {
+	s := &service{clock: &clock{time: epoch}, registry: prometheus.NewRegistry(), log: new(syncBuffer)}
+	s.memory = counters.NewMemory(s.clock.now)
+	s.store = &watchedStore{Store: s.memory, keys: make(map[string]bool)}
+	health := func(context.Context) []counters.ServerStatus {
+		return []counters.ServerStatus{{Server: "embedded"}}
+	}
+	cfg := Config{
+		StoreTimeout: 50 * time.Millisecond,
+		Health:       health,
+		Metrics:      NewMetrics(s.registry, "v1.2.3"),
+		Gatherer:     s.registry,
+		Log:          slog.New(slog.NewTextHandler(s.log, nil)),
+		Now:          s.clock.now,
+	}
+	metered := cfg.Metrics.MeterStore(s.store)
+	cfg.Policies = equip(metered, cfg.Metrics, policies...)
+	configure(&cfg)
+	RegisterHealth(s.registry, cfg.Health)
+	s.Server = NewServer(cfg)
+	s.handler = s.HTTPServer().Handler
+	return s
+}
+
+// equip gives every limit that has none its limiter on the store.
+func equip(store counters.Store, m *Metrics, policies ...*Policy) Policies {
+	const skew, viewClients = 50 * time.Millisecond, 1000
+	equipped := Policies{}
+	for _, p := range policies {
+		for i := range p.Limits {
+			l := &p.Limits[i]
+			if l.Limiter != nil {
+				continue
+			}
+			if l.Algorithm == "fixed_window" {
+				keys := counters.CounterNamespace("weir", p.Name, l.Name, l.Window)
+				fixed, err := counters.NewFixedWindow(store, l.Window, counters.SlotConfig{
+					Keys: keys, ClockSkew: skew, CountDenied: p.CountDenied, Clients: viewClients, Batch: m.Batch,
+				})
+				must(err)
+				l.Limiter = fixed
+				continue
+			}
+			window, err := subwindow.NewWindow(l.Window, l.SubWindows, l.Estimate == "strict")
+			must(err)
+			keys := counters.CounterNamespace("weir", p.Name, l.Name, window.Width)
+			l.Limiter = subwindow.New(store, window, counters.SlotConfig{
+				Keys: keys, ClockSkew: skew, CountDenied: p.CountDenied, Clients: viewClients, Batch: m.Batch,
+			})
+		}
+		equipped[p.Name] = p
+	}
+	return equipped
+}
+
+// must ends a test whose setup is wrong.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+// newPolicy returns a policy with the defaults of a policy file.
+func newPolicy(name string, limits ...Limit) *Policy {
+	return &Policy{
+		Name: name, Limits: limits, OnStoreError: StoreErrorAllow,
+		Identify: []Identifier{{}}, AuthDenyStatus: http.StatusTooManyRequests,
+	}
+}
+
+func fixed(name string, limit int64, window time.Duration) Limit {
+	return Limit{Name: name, Algorithm: "fixed_window", Limit: limit, Window: window}
+}
+
+func sliding(name string, limit int64, window time.Duration, subWindows int, estimate string) Limit {
+	return Limit{
+		Name: name, Algorithm: "sliding_window", Limit: limit, Window: window,
+		SubWindows: subWindows, Estimate: estimate,
+	}
+}
+
+// A result is the answer to a request.
+type result struct {
+	Code   int         `json:"-"`
+	Header http.Header `json:"-"`
+	Body   string      `json:"-"`
+
+	Status     status        `json:"status"` // of a result in a batch, or of a problem
+	Allowed    bool          `json:"allowed"`
+	Policy     string        `json:"policy"`
+	Client     string        `json:"client"`
+	RetryAfter float64       `json:"retry_after"`
+	Wait       float64       `json:"wait"`
+	Degraded   bool          `json:"degraded"`
+	Shadow     bool          `json:"shadow"`
+	Limits     []limitResult `json:"limits"`
+
+	Type     string   `json:"type"` // and the rest, of a problem
+	Title    string   `json:"title"`
+	Detail   string   `json:"detail"`
+	Violated []string `json:"violated-policies"`
+
+	Results []result `json:"results"` // of a batch
+}
+
+// status is a number everywhere but in /healthz, whose words it drops.
+type status int
+
+func (s *status) UnmarshalJSON(b []byte) error {
+	if string(b) == `"ok"` {
+		return nil
+	}
+	return json.Unmarshal(b, (*int)(s))
+}
+
+type limitResult struct {
+	Name       string  `json:"name"`
+	Algorithm  string  `json:"algorithm"`
+	Allowed    bool    `json:"allowed"`
+	Limit      int64   `json:"limit"`
+	Remaining  int64   `json:"remaining"`
+	ResetAfter float64 `json:"reset_after"`
+	RetryAfter float64 `json:"retry_after"`
+}
+
+// retry returns the answer's retry_after.
+func (r result) retry() time.Duration { return seconds(r.RetryAfter) }
+
+// seconds returns s, which has at most three decimals, without the error of a
+// floating-point number.
+func seconds(s float64) time.Duration {
+	return time.Duration(s*1000+0.5) * time.Millisecond
+}
+
+// newRequest returns a request with the headers name, value, name, value.
+func newRequest(method, target, body string, headers ...string) *http.Request {
+	r := httptest.NewRequest(method, target, strings.NewReader(body))
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	return r
+}
+
+// serve answers r and decodes what is JSON.
+func (s *service) serve(t require.TestingT, r *http.Request) result {
+	w := httptest.NewRecorder()
+	s.handler.ServeHTTP(w, r)
+	return decodeResult(t, w.Result())
+}
+
+func decodeResult(t require.TestingT, response *http.Response) result {
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	answer := result{Code: response.StatusCode, Header: response.Header, Body: string(body)}
+	if strings.HasSuffix(response.Header.Get("Content-Type"), "json") && len(body) > 0 {
+		require.NoError(t, json.Unmarshal(body, &answer), "%s", body)
+	}
+	return answer
+}
+
+func (s *service) do(t require.TestingT, method, target, body string, headers ...string) result {
+	return s.serve(t, newRequest(method, target, body, headers...))
+}
+
+func (s *service) check(t require.TestingT, body string) result {
+	return s.do(t, http.MethodPost, "/v1/check", body)
+}
+
+func (s *service) admits(t require.TestingT, body string) result {
+	r := s.check(t, body)
+	require.Equal(t, http.StatusOK, r.Code, "%s", r.Body)
+	require.True(t, r.Allowed)
+	return r
+}
+
+func (s *service) denies(t require.TestingT, body string) result {
+	r := s.check(t, body)
+	require.Equal(t, http.StatusTooManyRequests, r.Code, "%s", r.Body)
+	require.False(t, r.Allowed)
+	return r
+}
+
+// requireProblem asserts that r is a problem without a type of its own whose
+// detail holds the given words.
+func requireProblem(t require.TestingT, r result, status int, detail string) {
+	require.Equal(t, status, r.Code, "%s", r.Body)
+	require.Equal(t, "application/problem+json", r.Header.Get("Content-Type"))
+	require.Equal(t, "about:blank", r.Type)
+	require.Equal(t, http.StatusText(status), r.Title)
+	require.EqualValues(t, status, r.Status)
+	require.Contains(t, r.Detail, detail)
+}

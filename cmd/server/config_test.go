@@ -1,0 +1,235 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// env is an environment for parseConfig.
+func env(variables map[string]string) func(string) string {
+	return func(name string) string { return variables[name] }
+}
+
+func TestConfigDefaults(t *testing.T) {
+	cfg, err := parseConfig(nil, env(nil), io.Discard)
+	require.NoError(t, err)
+	assert.Equal(t, &config{
+		listen:        "127.0.0.1:8080",
+		storeTimeout:  50 * time.Millisecond,
+		clockSkew:     50 * time.Millisecond,
+		keyPrefix:     "weir",
+		viewClients:   100_000,
+		proxies:       mustNetworks("127.0.0.0/8", "::1/128"),
+		shutdownGrace: 10 * time.Second,
+		logLevel:      slog.LevelInfo,
+		logFormat:     "text",
+	}, cfg)
+}
+
+// everySetting has a value that isn't the default for every flag.
+var everySetting = map[string]string{
+	"view-clients":        "7",
+	"listen":              "0.0.0.0:9",
+	"config":              "policies.yaml",
+	"memcached":           "a:1, /run/b.sock ,",
+	"store-timeout":       "20ms",
+	"clock-skew":          "0s",
+	"key-prefix":          "edge",
+	"token-file":          "tokens",
+	"trusted-proxies":     "10.0.0.0/8, fd00::/8",
+	"tls-cert":            "cert.pem",
+	"tls-key":             "key.pem",
+	"tls-client-ca":       "ca.pem",
+	"memcached-tls":       "true",
+	"memcached-ca":        "mca.pem",
+	"memcached-user-file": "user",
+	"shutdown-grace":      "1m",
+	"log-level":           "warn",
+	"log-format":          "json",
+	"validate":            "true",
+	"version":             "true",
+}
+
+func TestConfigFromFlagsAndEnvironment(t *testing.T) {
+	want := &config{
+		listen: "0.0.0.0:9", policyFile: "policies.yaml", memcached: []string{"a:1", "/run/b.sock"},
+		storeTimeout: 20 * time.Millisecond, clockSkew: 0, keyPrefix: "edge", viewClients: 7, tokenFile: "tokens",
+		proxies: mustNetworks("10.0.0.0/8", "fd00::/8"), tlsCert: "cert.pem", tlsKey: "key.pem", tlsClientCA: "ca.pem",
+		memcachedTLS: true, memcachedCA: "mca.pem", memcachedUser: "user", shutdownGrace: time.Minute,
+		logLevel: slog.LevelWarn, logFormat: "json", validate: true, version: true,
+	}
+	var args []string
+	variables := make(map[string]string)
+	for name, value := range everySetting {
+		args = append(args, "-"+name+"="+value)
+		variables["WEIR_"+strings.ToUpper(strings.ReplaceAll(name, "-", "_"))] = value
+	}
+
+	fromFlags, err := parseConfig(args, env(nil), io.Discard)
+	require.NoError(t, err)
+	assert.Equal(t, want, fromFlags)
+
+	fromEnvironment, err := parseConfig(nil, env(variables), io.Discard)
+	require.NoError(t, err)
+	assert.Equal(t, want, fromEnvironment)
+}
+
+func TestConfigFlagsWinOverEnvironment(t *testing.T) {
+	cfg, err := parseConfig(
+		[]string{"-store-timeout", "1s", "-memcached", "flag:1", "-trusted-proxies", "192.0.2.0/24", "-memcached-tls=false"},
+		env(map[string]string{
+			"WEIR_STORE_TIMEOUT": "2s", "WEIR_MEMCACHED": "env:1", "WEIR_TRUSTED_PROXIES": "10.0.0.0/8",
+			"WEIR_MEMCACHED_TLS": "true", "WEIR_KEY_PREFIX": "env", "WEIR_LISTEN": "",
+		}), io.Discard)
+	require.NoError(t, err)
+	assert.Equal(t, time.Second, cfg.storeTimeout)
+	assert.Equal(t, []string{"flag:1"}, cfg.memcached)
+	assert.Equal(t, mustNetworks("192.0.2.0/24"), cfg.proxies)
+	assert.False(t, cfg.memcachedTLS)
+	assert.Equal(t, "env", cfg.keyPrefix, "no flag says otherwise")
+	assert.Equal(t, "127.0.0.1:8080", cfg.listen, "an empty variable is like none")
+}
+
+func TestConfigNoTrustedProxies(t *testing.T) {
+	cfg, err := parseConfig([]string{"-trusted-proxies="}, env(nil), io.Discard)
+	require.NoError(t, err)
+	assert.Empty(t, cfg.proxies)
+}
+
+func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
+	for _, test := range []struct {
+		args string
+		want string
+	}{
+		{"-nonsense", "flag provided but not defined: -nonsense"},
+		{"serve", `"serve" is not a flag; -help lists them`},
+		{"-store-timeout 5", `invalid value "5" for flag -store-timeout: must be a duration such as 50ms or 10s`},
+		{"-store-timeout 0s", "-store-timeout 0s must be more than 0"},
+		{"-clock-skew soon", `invalid value "soon" for flag -clock-skew: must be a duration such as 50ms or 10s`},
+		{"-clock-skew 61s", "-clock-skew 1m1s must be from 0 to 1m"},
+		{"-clock-skew -1ms", "-clock-skew -1ms must be from 0 to 1m"},
+		{"-shutdown-grace -1s", "-shutdown-grace -1s must not be negative"},
+		{"-key-prefix=", `-key-prefix: key prefix "" must be 1 to 30 printable ASCII characters without space`},
+		{"-key-prefix=é", `-key-prefix: key prefix "é" must be 1 to 30 printable ASCII characters without space`},
+		{"-key-prefix=1234567890123456789012345678901", `-key-prefix: key prefix "1234567890123456789012345678901" must be 1 to 30 printable ASCII characters without space`},
+		{"-trusted-proxies 10.0.0.1", `invalid value "10.0.0.1" for flag -trusted-proxies: "10.0.0.1" is not a CIDR such as 10.0.0.0/8`},
+		{"-log-level loud", `invalid value "loud" for flag -log-level: must be debug, info, warn or error`},
+		{"-log-format xml", `-log-format "xml" must be text or json`},
+		{"-memcached-tls=perhaps", `invalid boolean value "perhaps" for -memcached-tls: parse error`},
+		{"-tls-cert c", "-tls-cert and -tls-key go together"},
+		{"-tls-key k", "-tls-cert and -tls-key go together"},
+		{"-tls-client-ca ca", "-tls-client-ca needs -tls-cert and -tls-key"},
+		{"-memcached a:1 -memcached-ca ca", "-memcached-ca needs -memcached-tls"},
+		{"-memcached-tls", "-memcached-tls and -memcached-user-file need -memcached"},
+		{"-memcached-user-file u", "-memcached-tls and -memcached-user-file need -memcached"},
+		{"-store-timeout 0s -log-format xml", "-store-timeout 0s must be more than 0\n-log-format \"xml\" must be text or json"},
+	} {
+		t.Run(test.args, func(t *testing.T) {
+			_, err := parseConfig(strings.Fields(test.args), env(nil), io.Discard)
+			assert.EqualError(t, err, test.want)
+		})
+	}
+}
+
+func TestConfigErrorsNameTheVariable(t *testing.T) {
+	_, err := parseConfig(nil, env(map[string]string{
+		"WEIR_STORE_TIMEOUT": "5", "WEIR_TRUSTED_PROXIES": "x", "WEIR_LOG_LEVEL": "loud", "WEIR_VALIDATE": "perhaps",
+	}), io.Discard)
+	assert.EqualError(t, err, strings.Join([]string{
+		`WEIR_LOG_LEVEL="loud": must be debug, info, warn or error`,
+		`WEIR_STORE_TIMEOUT="5": must be a duration such as 50ms or 10s`,
+		`WEIR_TRUSTED_PROXIES="x": "x" is not a CIDR such as 10.0.0.0/8`,
+		`WEIR_VALIDATE="perhaps": parse error`,
+	}, "\n"))
+}
+
+func TestConfigHelpListsEveryFlag(t *testing.T) {
+	var out bytes.Buffer
+	_, err := parseConfig([]string{"-help"}, env(nil), &out)
+	require.ErrorIs(t, err, flag.ErrHelp)
+	for name := range everySetting {
+		assert.Contains(t, out.String(), "\n  -"+name)
+	}
+	assert.Contains(t, out.String(), "WEIR_STORE_TIMEOUT")
+	assert.Contains(t, out.String(), "(default 50ms)")
+}
+
+// write writes a file into the test's directory and returns its path.
+func write(t *testing.T, name, content string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), name)
+	require.NoError(t, os.WriteFile(file, []byte(content), 0o600))
+	return file
+}
+
+func TestReadTokens(t *testing.T) {
+	tokens, err := readTokens(write(t, "tokens", "# of the team\n\n  first \r\nse cond\n#last\n"))
+	require.NoError(t, err)
+	assert.Equal(t, []string{"first", "se cond"}, tokens)
+
+	file := write(t, "tokens", "# none\n\n")
+	_, err = readTokens(file)
+	assert.EqualError(t, err, "-token-file "+file+" has no token; it needs one a line")
+
+	_, err = readTokens("/nowhere/tokens")
+	assert.EqualError(t, err, "-token-file: open /nowhere/tokens: no such file or directory")
+}
+
+func TestReadUser(t *testing.T) {
+	user, password, err := readUser(write(t, "user", "weir:se:cret\nother:one\n"))
+	require.NoError(t, err)
+	assert.Equal(t, "weir", user)
+	assert.Equal(t, "se:cret", password, "a password may hold a colon")
+
+	for _, content := range []string{"", "weir\n", ":secret\n", "weir:\n", "\nweir:secret\n"} {
+		file := write(t, "user", content)
+		_, _, err = readUser(file)
+		assert.EqualError(t, err, "-memcached-user-file "+file+" must begin with a line user:password")
+	}
+
+	_, _, err = readUser("/nowhere/user")
+	assert.EqualError(t, err, "-memcached-user-file: open /nowhere/user: no such file or directory")
+}
+
+func TestNewProgramSaysWhatIsWrongWithFiles(t *testing.T) {
+	empty := write(t, "empty", "")
+	ca := newAuthority(t)
+	cert, key := ca.issue(t, "server")
+	busy, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer busy.Close()
+	for _, test := range []struct{ args, want string }{
+		{"-config /nowhere/p.yaml", "-config: open /nowhere/p.yaml: no such file or directory"},
+		{"-config " + empty, empty + ": the file is empty; it needs the key policies"},
+		{"-token-file " + empty, "-token-file " + empty + " has no token; it needs one a line"},
+		{"-tls-cert /nowhere/c -tls-key " + key, "-tls-cert, -tls-key: open /nowhere/c: no such file or directory"},
+		{"-tls-cert " + cert + " -tls-key " + empty, "-tls-cert, -tls-key: tls: failed to find any PEM data in key input"},
+		{"-tls-cert " + cert + " -tls-key " + key + " -tls-client-ca " + empty, "-tls-client-ca: " + empty + " has no PEM certificate"},
+		{"-memcached a:1 -memcached-tls -memcached-ca " + empty, "-memcached-ca: " + empty + " has no PEM certificate"},
+		{"-memcached a:1 -memcached-tls -memcached-ca /nowhere/ca", "-memcached-ca: open /nowhere/ca: no such file or directory"},
+		{"-memcached a:1 -memcached-user-file " + empty, "-memcached-user-file " + empty + " must begin with a line user:password"},
+		{"-memcached a", `-memcached: "a" is not a Memcached server; give host:port or /path/to.sock`},
+		{"-memcached a:1,b:1,a:1", "-memcached: the Memcached server a:1 is named twice"},
+		{"-listen " + busy.Addr().String(), "-listen: listen tcp " + busy.Addr().String() + ": bind: address already in use"},
+		{"-listen nowhere", "-listen: listen tcp: address nowhere: missing port in address"},
+	} {
+		t.Run(strings.Fields(test.args)[0], func(t *testing.T) {
+			args := append([]string{"-listen", "127.0.0.1:0"}, strings.Fields(test.args)...)
+			cfg, err := parseConfig(args, env(nil), io.Discard)
+			require.NoError(t, err)
+			_, err = newProgram(cfg, io.Discard)
+			assert.EqualError(t, err, test.want)
+		})
+	}
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+// binary is the server, built with the race detector if the tests are.
+var binary string
+
+// noRaceSleep keeps the race detector from making each exit take a second.
+const noRaceSleep = "GORACE=atexit_sleep_ms=0"
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "weir")
+	if err != nil {
+		panic(err)
+	}
+	binary = filepath.Join(dir, "server")
+	args := []string{"build", "-o", binary}
+	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+		args = append(args, "-race")
+	}
+	if out, err := exec.Command("go", append(args, ".")...).CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "%v\n%s", err, out)
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		os.RemoveAll(dir)
+		os.Exit(code)
+	}))
+}
+
+// execBinary runs the server to its end.
+func execBinary(t *testing.T, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	cmd := exec.Command(binary, args...)
+	cmd.Env = append(os.Environ(), noRaceSleep)
+	out, err := cmd.Output()
+	if err != nil {
+		var exit *exec.ExitError
+		require.ErrorAs(t, err, &exit)
+		stderr = string(exit.Stderr)
+	}
+	return string(out), stderr, cmd.ProcessState.ExitCode()
+}
+
+func TestBinaryVersion(t *testing.T) {
+	t.Parallel()
+	stdout, _, code := execBinary(t, "-version")
+	assert.Zero(t, code)
+	assert.Regexp(t, `^weir \S+\n$`, stdout)
+}
+
+func TestBinaryHelp(t *testing.T) {
+	t.Parallel()
+	stdout, _, code := execBinary(t, "-help")
+	assert.Zero(t, code)
+	assert.Contains(t, stdout, "WEIR_STORE_TIMEOUT")
+}
+
+func TestBinaryValidate(t *testing.T) {
+	t.Parallel()
+	want, err := os.ReadFile("testdata/policies.txt")
+	require.NoError(t, err)
+	stdout, _, code := execBinary(t, "-validate", "-config", "testdata/policies.yaml")
+	assert.Zero(t, code)
+	assert.Equal(t, string(want), stdout)
+
+	file := write(t, "p.yaml", "policies: {}\nlimits: {}\n")
+	stdout, stderr, code := execBinary(t, "-validate", "-config", file)
+	assert.Equal(t, 1, code)
+	assert.Empty(t, stdout)
+	assert.Equal(t, file+":1: policies is empty; it needs at least one policy\n"+
+		file+":2: the file has no key \"limits\"; it may have policies\n", stderr)
+}
+
+func TestBinaryRefusesToStart(t *testing.T) {
+	t.Parallel()
+	stdout, stderr, code := execBinary(t, "-store-timeout", "soon")
+	assert.Equal(t, 1, code)
+	assert.Empty(t, stdout)
+	assert.Equal(t, "invalid value \"soon\" for flag -store-timeout: must be a duration such as 50ms or 10s\n", stderr)
+}

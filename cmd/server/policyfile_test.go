@@ -1,0 +1,271 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/api"
+)
+
+func parseText(t *testing.T, text string) api.Policies {
+	t.Helper()
+	policies, err := parsePolicies("p.yaml", []byte(text))
+	require.NoError(t, err)
+	return policies
+}
+
+func TestPolicyFile(t *testing.T) {
+	data, err := os.ReadFile("testdata/policies.yaml")
+	require.NoError(t, err)
+	assert.Equal(t, api.Policies{
+		"api": {
+			Name:        "api",
+			Description: "public API",
+			Limits: []api.Limit{
+				{Name: "per-minute", Algorithm: slidingWindow, Limit: 100, Window: time.Minute, SubWindows: 10, Estimate: "strict"},
+				{Name: "fixed-window", Algorithm: fixedWindow, Limit: 20_000, Window: 7 * 24 * time.Hour},
+			},
+			CountDenied:  true,
+			OnStoreError: api.StoreErrorDeny,
+			Shadow:       true,
+			Clients: map[string]api.Client{
+				"gold-co":      {Limits: map[string]int64{"per-minute": 1000, "fixed-window": 500_000}},
+				"health-probe": {Exempt: true},
+				"abuser":       {Blocked: true},
+				"odd one\n":    {},
+			},
+			Identify:       []api.Identifier{{Header: "X-Api-Key"}, {}},
+			AuthDenyStatus: 403,
+		},
+		"plain": {
+			Name: "plain",
+			Limits: []api.Limit{
+				{Name: "sliding-window", Algorithm: slidingWindow, Limit: 1, Window: 36 * time.Hour, SubWindows: 10, Estimate: "weighted"},
+			},
+			OnStoreError:   api.StoreErrorAllow,
+			Identify:       []api.Identifier{{}},
+			AuthDenyStatus: 429,
+		},
+	}, parseText(t, string(data)))
+}
+
+func TestPolicyFileAliases(t *testing.T) {
+	policies := parseText(t, `
+policies:
+  one:
+    limits: &limits
+      - &fixed {algorithm: fixed_window, limit: &most 7, window: &length 1m}
+      - {name: slow, algorithm: sliding_window, limit: *most, window: *length}
+    clients: &clients
+      vip: &vip {limits: {slow: 70}}
+      other: *vip
+    identify: &identify [header:X-User]
+  two: {limits: *limits, clients: *clients, identify: *identify}
+  three: {limits: [*fixed]}
+`)
+	one, two := policies["one"], policies["two"]
+	assert.Equal(t, one.Limits, two.Limits)
+	assert.Equal(t, one.Limits[:1], policies["three"].Limits)
+	assert.EqualValues(t, 7, one.Limits[1].Limit)
+	assert.Equal(t, time.Minute, one.Limits[1].Window)
+	assert.Equal(t, map[string]api.Client{
+		"vip":   {Limits: map[string]int64{"slow": 70}},
+		"other": {Limits: map[string]int64{"slow": 70}},
+	}, two.Clients)
+	assert.Equal(t, []api.Identifier{{Header: "X-User"}}, two.Identify)
+}
+
+// Clients may stand before the limits that they name.
+func TestPolicyFileOrderOfKeysIsFree(t *testing.T) {
+	policies := parseText(t, `
+policies:
+  p:
+    clients: {vip: {limits: {fixed-window: 70}}}
+    limits: [{window: 1s, limit: 7, algorithm: fixed_window}]
+`)
+	assert.EqualValues(t, 70, policies["p"].Clients["vip"].Limits["fixed-window"])
+}
+
+// limit is a file whose one limit is the flow mapping {fields}, on line 4.
+func limit(fields string) string {
+	return "policies:\n  p:\n    limits:\n      - {" + fields + "}\n"
+}
+
+// more is a file with a good limit and more lines in the policy, from line 4.
+func more(lines ...string) string {
+	return "policies:\n  p:\n    limits: [{algorithm: fixed_window, limit: 9, window: 1m}]\n    " +
+		strings.Join(lines, "\n    ") + "\n"
+}
+
+func TestPolicyFileMistakes(t *testing.T) {
+	const policyKeys = "description, limits, count_denied, on_store_error, mode, clients, identify, auth_deny_status"
+	const limitKeys = "name, algorithm, limit, window, sub_windows, estimate"
+	const badName = "must be 1 to 63 of a-z, 0-9 and -, and not begin with -"
+	const badLimit = "must be a whole number from 1 to 1000000000000"
+	const badWindow = "must be whole milliseconds from 100ms to 366 days"
+	const badDuration = "must be a duration such as 500ms, 1m, 24h or 7d"
+	long := strings.Repeat("x", 64)
+	for _, test := range []struct {
+		name string
+		text string
+		want []string // without the file's name
+	}{
+		{"empty file", "", []string{" the file is empty; it needs the key policies"}},
+		{"comments only", "# nothing\n", []string{" the file is empty; it needs the key policies"}},
+		{"no mapping", "\n- policies\n", []string{"2: the file must be a mapping, keys with values"}},
+		{"text", "policies", []string{"1: the file must be a mapping, keys with values"}},
+		{"null", "---\n", []string{"2: the file must be a mapping, keys with values"}},
+		{"no policies", "{}", []string{"1: policies is missing"}},
+		{"policies without value", "policies:\n", []string{"1: policies must be a mapping, keys with values"}},
+		{"empty policies", "\npolicies: {}\n", []string{"2: policies is empty; it needs at least one policy"}},
+		{"list of policies", "policies: [p]\n", []string{"1: policies must be a mapping, keys with values"}},
+		{"second document", more() + "---\npolicies: {}\n", []string{"5: a second document begins here; a policy file is one"}},
+		{"tab", "policies:\n\tp: {}\n", []string{"2: found character that cannot start any token"}},
+		{"unclosed", "policies:\n  p: {limits: [\n", []string{"2: did not find expected node content"}},
+		{"no such anchor", "policies: *p\n", []string{" unknown anchor 'p' referenced"}},
+		{"syntax error in a second document", "policies: {}\n---\n\t\n", []string{"3: found character that cannot start any token"}},
+
+		{"unknown key of the file", "policy: {}\n", []string{`1: the file has no key "policy"; it may have policies`}},
+		{"unknown key of a policy", more("limit: []"), []string{`4: policy "p" has no key "limit"; it may have ` + policyKeys}},
+		{"unknown key of a limit", limit("algorithm: fixed_window, limit: 1, window: 1m, per: 1m"),
+			[]string{`4: a limit has no key "per"; it may have ` + limitKeys}},
+		{"unknown key of a client", more("clients:", "  c: {limit: 1}"),
+			[]string{`5: client "c" has no key "limit"; it may have limits, exempt, blocked`}},
+		{"merge key", more("<<: {mode: shadow}"), []string{`4: policy "p" has no key "<<"; it may have ` + policyKeys}},
+
+		{"policies twice", more() + "policies: {}\n", []string{`5: the file has "policies" already, on line 1`}},
+		{"policy twice", more() + "  p: {}\n", []string{`5: policies has "p" already, on line 2`}},
+		{"key of a policy twice", more("mode: shadow", "mode: enforce"), []string{`5: policy "p" has "mode" already, on line 4`}},
+		{"key of a limit twice", limit("algorithm: fixed_window, limit: 1, window: 1m, limit: 2"),
+			[]string{`4: a limit has "limit" already, on line 4`}},
+		{"client twice", more("clients:", "  c: {}", "  c: {}"), []string{`6: clients has "c" already, on line 5`}},
+
+		{"policy name", "policies:\n  A b: {}\n", []string{`2: policy name "A b" ` + badName}},
+		{"policy name begins with -", "policies:\n  -p: {}\n", []string{`2: policy name "-p" ` + badName}},
+		{"long policy name", "policies:\n  " + long + ": {}\n", []string{`2: policy name "` + long + `" ` + badName}},
+		{"policy without limits", "policies:\n  p: {mode: shadow}\n", []string{`2: policy "p" has no limits; it needs at least one`}},
+		{"policy without value", "policies:\n  p:\n", []string{`2: policy "p" must be a mapping, keys with values`}},
+		{"empty limits", "policies:\n  p:\n    limits: []\n", []string{`3: limits is empty; policy "p" needs at least one limit`}},
+		{"limits is a mapping", "policies:\n  p:\n    limits: {a: 1}\n", []string{"3: limits must be a list"}},
+		{"limit is a number", "policies:\n  p:\n    limits: [100]\n", []string{"3: a limit must be a mapping, keys with values"}},
+
+		{"no algorithm", limit("limit: 1, window: 1m"), []string{"4: the limit has no algorithm; it must be fixed_window or sliding_window"}},
+		{"no limit", limit("algorithm: fixed_window, window: 1m"), []string{"4: the limit has no limit, the number that is admitted per window"}},
+		{"no window", limit("algorithm: fixed_window, limit: 1"), []string{"4: the limit has no window, a duration such as 1m"}},
+		{"unknown algorithm", limit("algorithm: fixed, limit: 1, window: 1m"),
+			[]string{`4: algorithm "fixed" must be fixed_window or sliding_window`}},
+		{"limit 0", limit("algorithm: fixed_window, limit: 0, window: 1m"), []string{`4: limit "0" ` + badLimit}},
+		{"limit too large", limit("algorithm: fixed_window, limit: 1000000000001, window: 1m"), []string{`4: limit "1000000000001" ` + badLimit}},
+		{"limit beyond 64 bits", limit("algorithm: fixed_window, limit: 99999999999999999999, window: 1m"), []string{`4: limit "99999999999999999999" ` + badLimit}},
+		{"limit is a fraction", limit("algorithm: fixed_window, limit: 1.5, window: 1m"), []string{`4: limit "1.5" ` + badLimit}},
+		{"limit is text", limit("algorithm: fixed_window, limit: '100', window: 1m"), []string{`4: limit "100" ` + badLimit}},
+		{"window without unit", limit("algorithm: fixed_window, limit: 1, window: 60"), []string{`4: window "60" ` + badDuration}},
+		{"window in part days", limit("algorithm: fixed_window, limit: 1, window: 1.5d"), []string{`4: window "1.5d" ` + badDuration}},
+		{"window is a list", limit("algorithm: fixed_window, limit: 1, window: [1m]"), []string{`4: window "" ` + badDuration}},
+		{"window too short", limit("algorithm: fixed_window, limit: 1, window: 99ms"), []string{`4: window 99ms ` + badWindow}},
+		{"window negative", limit("algorithm: sliding_window, limit: 1, window: -1m"), []string{`4: window -1m0s ` + badWindow}},
+		{"window too long", limit("algorithm: sliding_window, limit: 1, window: 367d"), []string{`4: window 8808h0m0s ` + badWindow}},
+		{"window beyond 64 bits", limit("algorithm: fixed_window, limit: 1, window: 999999d"), []string{`4: window "999999d" ` + badDuration}},
+		{"window in part milliseconds", limit("algorithm: fixed_window, limit: 1, window: 1s1us"), []string{`4: window 1.000001s ` + badWindow}},
+		{"slots in part milliseconds", limit("algorithm: sliding_window, limit: 1, window: 1m, sub_windows: 7"),
+			[]string{"4: sub_windows 7 cuts 1m0s into slots that aren't whole milliseconds; use 6 or 8"}},
+		{"default slots in part milliseconds", limit("algorithm: sliding_window, limit: 1, window: 101ms"),
+			[]string{"4: sub_windows 10 cuts 101ms into slots that aren't whole milliseconds; use 1 or 101"}},
+		{"no slots", limit("algorithm: sliding_window, limit: 1, window: 1m, sub_windows: 0"),
+			[]string{`4: sub_windows "0" must be a whole number from 1 to 3600`}},
+		{"too many slots", limit("algorithm: sliding_window, limit: 1, window: 1h, sub_windows: 3601"),
+			[]string{`4: sub_windows "3601" must be a whole number from 1 to 3600`}},
+		{"estimate", limit("algorithm: sliding_window, limit: 1, window: 1m, estimate: exact"),
+			[]string{`4: estimate "exact" must be weighted or strict`}},
+		{"sub_windows of a fixed window", limit("algorithm: fixed_window, limit: 1, window: 1m, sub_windows: 4"),
+			[]string{"4: sub_windows and estimate are for sliding_window only, and this limit is a fixed_window"}},
+		{"estimate of a fixed window", limit("algorithm: fixed_window, limit: 1, window: 1m, estimate: strict"),
+			[]string{"4: sub_windows and estimate are for sliding_window only, and this limit is a fixed_window"}},
+		{"limit name", limit("name: Per_Minute, algorithm: fixed_window, limit: 1, window: 1m"), []string{`4: limit name "Per_Minute" ` + badName}},
+		{"limit name is a number", limit("name: 5, algorithm: fixed_window, limit: 1, window: 1m"), []string{`4: name must be text`}},
+		{"limit names twice", "policies:\n  p:\n    limits:\n" + strings.Repeat("      - {algorithm: fixed_window, limit: 1, window: 1m}\n", 2),
+			[]string{`5: policy "p" has a limit named "fixed-window" already; give this one a name of its own`}},
+
+		{"description", more("description: [a]"), []string{"4: description must be text"}},
+		{"count_denied", more("count_denied: 'yes'"), []string{`4: count_denied "yes" must be true or false`}},
+		{"on_store_error", more("on_store_error: ignore"), []string{`4: on_store_error "ignore" must be allow or deny`}},
+		{"mode", more("mode: {a: b}"), []string{`4: mode "" must be enforce or shadow`}},
+		{"auth_deny_status", more("auth_deny_status: 200"), []string{`4: auth_deny_status "200" must be a whole number from 400 to 599`}},
+		{"identify is text", more("identify: ip"), []string{"4: identify must be a list"}},
+		{"identify by something else", more("identify: [ip, cookie:id]"), []string{`4: identify "cookie:id" must be ip or header:<name>, such as header:X-Api-Key`}},
+		{"identify by no header", more("identify: ['header:']"), []string{`4: identify "header:" must be ip or header:<name>, such as header:X-Api-Key`}},
+		{"identify by nothing", more("identify: []"), []string{"4: identify is empty; leave it out to identify clients by ip"}},
+		{"clients is a list", more("clients: [a]"), []string{"4: clients must be a mapping, keys with values"}},
+		{"client is empty", more("clients: {'': {}}"), []string{"4: a client must be 1 to 1024 bytes"}},
+		{"client is long", more("clients:", "  ? "+strings.Repeat("x", 1025), "  : {}"), []string{"5: a client must be 1 to 1024 bytes"}},
+		{"client without value", more("clients:", "  c:"), []string{`5: client "c" must be a mapping, keys with values`}},
+		{"client's unknown limit", more("clients:", "  c:", "    limits:", "      per-hour: 1"), []string{`7: policy "p" has no limit "per-hour"`}},
+		{"client's bad limit", more("clients:", "  c: {limits: {fixed-window: none}}"), []string{`5: fixed-window "none" ` + badLimit}},
+		{"client exempt and blocked", more("clients:", "  c: {exempt: true, blocked: true}"), []string{`5: client "c" can't be both exempt and blocked`}},
+		{"client exempt by text", more("clients: {c: {exempt: 1}}"), []string{`4: exempt "1" must be true or false`}},
+
+		{"many mistakes", strings.Join([]string{
+			"polices: {}",            // 1
+			"policies:",              // 2
+			"  One: {}",              // 3
+			"  two:",                 // 4
+			"    limits:",            // 5
+			"      - {algorithm: a}", // 6
+			"      - name: slow",     // 7
+			"        algorithm: fixed_window",
+			"        limit: 1",    // 9
+			"        window: 1ms", // 10
+			"      - name: fast",  // 11
+			"        limit: x",    // 12
+			"    mode: off",       // 13
+			"    clients:",        // 14
+			"      c: {limits: {slow: 5, fast: 5, none: 5}}",
+		}, "\n"), []string{
+			`1: the file has no key "polices"; it may have policies`,
+			`3: policy name "One" ` + badName,
+			`6: algorithm "a" must be fixed_window or sliding_window`,
+			`10: window 1ms ` + badWindow,
+			`12: limit "x" ` + badLimit,
+			`13: mode "off" must be enforce or shadow`,
+			`15: policy "two" has no limit "none"`,
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			policies, err := parsePolicies("p.yaml", []byte(test.text))
+			require.Error(t, err)
+			assert.Nil(t, policies)
+			var want []string
+			for _, message := range test.want {
+				want = append(want, "p.yaml:"+message)
+			}
+			assert.Equal(t, want, strings.Split(err.Error(), "\n"))
+		})
+	}
+}
+
+func TestValidatePrintsWhatTheFileMeans(t *testing.T) {
+	for file, golden := range map[string]string{
+		"testdata/policies.yaml": "testdata/policies.txt",
+		"":                       "testdata/builtin.txt",
+	} {
+		want, err := os.ReadFile(golden)
+		require.NoError(t, err)
+		var out bytes.Buffer
+		require.NoError(t, validate(file, &out))
+		assert.Equal(t, string(want), out.String())
+	}
+}
+
+func TestValidateRefuses(t *testing.T) {
+	var out bytes.Buffer
+	file := write(t, "p.yaml", limit("algorithm: fixed_window, limit: 0, window: 0"))
+	assert.EqualError(t, validate(file, &out), file+`:4: limit "0" must be a whole number from 1 to 1000000000000`)
+	assert.EqualError(t, validate("/nowhere/p.yaml", &out), "-config: open /nowhere/p.yaml: no such file or directory")
+	assert.Empty(t, out.String())
+}

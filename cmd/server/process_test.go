@@ -1,0 +1,526 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters/memcachedtest"
+)
+
+// unhurried keeps a busy machine from making checks degraded where a test
+// counts admissions.
+var unhurried = []string{"-store-timeout", "10s"}
+
+// startProcesses starts one process for each list of Memcached servers.
+func startProcesses(t *testing.T, servers []string, args ...string) []*process {
+	t.Helper()
+	var processes []*process
+	for _, s := range servers {
+		processes = append(processes, startProcess(t, append(append([]string{"-memcached", s}, unhurried...), args...)...))
+	}
+	return processes
+}
+
+// storm lets callers of every process check one client, all at the same time
+// and each the given number of times, and returns the cost that was admitted.
+func storm(t *testing.T, processes []*process, policy, client string, callers, checks int, cost func(i int) int64) int64 {
+	t.Helper()
+	var admitted atomic.Int64
+	var done sync.WaitGroup
+	start := make(chan struct{})
+	for _, p := range processes {
+		for range callers {
+			done.Go(func() {
+				c := rawClient{address: p.address()}
+				if !assert.NoError(t, c.dial()) {
+					return
+				}
+				defer c.conn.Close()
+				<-start
+				for i := range checks {
+					a, err := c.check(fmt.Sprintf(`{"policy":%q,"client":%q,"cost":%d}`, policy, client, cost(i)))
+					if !assert.NoError(t, err) || !assert.False(t, a.Degraded) {
+						return
+					}
+					if a.Allowed {
+						admitted.Add(cost(i))
+					}
+				}
+			})
+		}
+	}
+	close(start)
+	done.Wait()
+	return admitted.Load()
+}
+
+func always1(int) int64 { return 1 }
+
+// withinMinute returns what run does, which it calls again with another client
+// when a calendar minute ended during it: that is when the counts of fixed and
+// sliding begin to leave the window.
+func withinMinute[T any](t *testing.T, run func(client string) T) T {
+	t.Helper()
+	for i := range 3 {
+		begin := time.Now().Truncate(time.Minute)
+		result := run(fmt.Sprint("client-", i))
+		if time.Now().Truncate(time.Minute).Equal(begin) {
+			return result
+		}
+	}
+	require.Fail(t, "every run took over a minute's end")
+	panic("unreachable")
+}
+
+// topUp lets a lone caller check until it is denied, and returns the cost that
+// was admitted.
+func topUp(t *testing.T, p *process, policy, client string, cost int64) (admitted int64) {
+	t.Helper()
+	for p.check(t, policy, client, cost).Allowed {
+		admitted += cost
+	}
+	return admitted
+}
+
+// counted returns what is counted of a client. It asks with a larger limit, to
+// see whether that is more than the limit.
+func counted(t *testing.T, p *process, policy, limit, client string) int64 {
+	t.Helper()
+	return p.ask(t, http.MethodPost, "/v1/check", "application/json",
+		`{"policy":"`+policy+`","client":"`+client+`","cost":0,"limits":{"`+limit+`":1000000}}`).used(0)
+}
+
+func TestFourProcessesFixedWindow(t *testing.T) {
+	run := func(t *testing.T, servers ...string) {
+		processes := startProcesses(t, servers)
+		type result struct{ admitted, counted int64 }
+		assert.Equal(t, result{100, 100}, withinMinute(t, func(client string) result {
+			admitted := storm(t, processes, "fixed", client, 64, 40, always1)
+			return result{admitted, counted(t, processes[0], "fixed", "fixed-window", client)}
+		}))
+	}
+	t.Run("one Memcached", func(t *testing.T) {
+		a := memcachedtest.Start(t).Addr
+		run(t, a, a, a, a)
+	})
+	t.Run("two Memcached in any order", func(t *testing.T) {
+		a, b := memcachedtest.Start(t).Addr, memcachedtest.StartSocket(t).Addr
+		run(t, a+","+b, b+","+a, b+", "+a, a+","+b)
+	})
+}
+
+// A sliding window never admits more than its limit. It may deny both of two
+// that race from different slots, so a storm by itself has no lower bound: who
+// is denied has to ask again. What was denied is given back before the answer,
+// so that after the storm a lone caller gets exactly what is left.
+func TestFourProcessesSlidingWindow(t *testing.T) {
+	a, b := memcachedtest.Start(t).Addr, memcachedtest.StartSocket(t).Addr
+	processes := startProcesses(t, []string{a + "," + b, b + "," + a, a + "," + b, b + "," + a})
+	for _, policy := range []string{"sliding", "default", "sliding-1s", "strict"} {
+		t.Run(policy, func(t *testing.T) {
+			type result struct{ storm, after, counted int64 }
+			r := withinMinute(t, func(client string) result {
+				return result{
+					storm(t, processes, policy, client, 64, 10, always1),
+					topUp(t, processes[0], policy, client, 1),
+					counted(t, processes[1], policy, "sliding-window", client),
+				}
+			})
+			t.Logf("admitted in the storm %d, after it %d", r.storm, r.after)
+			assert.EqualValues(t, 100, r.storm+r.after)
+			assert.EqualValues(t, 100, r.counted)
+		})
+	}
+}
+
+// With costs from 1 to 7 the last place may stay free, but not 7 of them; and
+// two limits of one policy agree on what was admitted.
+func TestFourProcessesMixedCosts(t *testing.T) {
+	file := write(t, "p.yaml", `
+policies:
+  mixed:
+    limits:
+      - {algorithm: sliding_window, limit: 500, window: 1m, sub_windows: 6}
+      - {algorithm: fixed_window, limit: 10000, window: 366d}
+`)
+	a := memcachedtest.Start(t).Addr
+	processes := startProcesses(t, []string{a, a, a, a}, "-config", file)
+	type result struct{ admitted, countedSliding, countedFixed int64 }
+	r := withinMinute(t, func(client string) result {
+		admitted := storm(t, processes, "mixed", client, 64, 10, func(i int) int64 { return int64(i%7 + 1) })
+		admitted += topUp(t, processes[0], "mixed", client, 7)
+		now := processes[3].check(t, "mixed", client, 0)
+		return result{admitted, now.used(0), now.used(1)}
+	})
+	assert.LessOrEqual(t, r.admitted, int64(500))
+	assert.Greater(t, r.admitted, int64(500-7))
+	assert.Equal(t, result{r.admitted, r.admitted, r.admitted}, r)
+}
+
+// As curl -d sends it.
+func TestEmbeddedStoreAdmits100(t *testing.T) {
+	t.Parallel()
+	p := startProcess(t)
+	answers := withinMinute(t, func(client string) (answers []answer) {
+		for range 101 {
+			answers = append(answers, p.ask(t, http.MethodPost, "/v1/check", "application/x-www-form-urlencoded",
+				`{"policy":"fixed","client":"`+client+`"}`))
+		}
+		return answers
+	})
+	for i, a := range answers[:100] {
+		require.Equal(t, http.StatusOK, a.Status)
+		require.EqualValues(t, 99-i, a.Limits[0].Remaining)
+	}
+	assert.Equal(t, http.StatusTooManyRequests, answers[100].Status)
+	assert.NotEmpty(t, answers[100].Header.Get("Retry-After"))
+}
+
+func TestRetryAfterIsTrue(t *testing.T) {
+	t.Parallel()
+	file := write(t, "p.yaml", `
+policies:
+  fixed: {limits: [{algorithm: fixed_window, limit: 3, window: 1s}]}
+  sliding: {limits: [{algorithm: sliding_window, limit: 3, window: 1s}]}
+`)
+	p := startProcesses(t, []string{memcachedtest.Start(t).Addr}, "-config", file)[0]
+	for _, policy := range []string{"fixed", "sliding"} {
+		a := p.check(t, policy, "c", 3)
+		for a.Allowed {
+			a = p.check(t, policy, "c", 3)
+		}
+		assert.Equal(t, http.StatusTooManyRequests, a.Status)
+		// Whole seconds, rounded up; a sliding window asks for at most one slot more.
+		assert.Contains(t, []string{"1", "2"}, a.Header.Get("Retry-After"))
+		assert.Positive(t, a.RetryAfter)
+		assert.LessOrEqual(t, a.RetryAfter, 1.1)
+		// Nothing but time makes it true.
+		time.Sleep(time.Duration(a.RetryAfter * float64(time.Second)))
+		assert.Equal(t, http.StatusOK, p.check(t, policy, "c", 3).Status)
+	}
+}
+
+// rawClient speaks HTTP/1.1 on one connection, and knows whether the server had
+// closed it before a request was written. Other than http.Client it opens no
+// connection in advance, which the server would close if it stayed unused.
+type rawClient struct {
+	address string
+	conn    *net.TCPConn
+	answers *bufio.Reader
+}
+
+// errClosed: the server had closed the connection before the request was
+// written.
+var errClosed = errors.New("closed before the request")
+
+func (c *rawClient) dial() error {
+	conn, err := net.Dial("tcp", c.address)
+	if err != nil {
+		return err
+	}
+	c.conn, c.answers = conn.(*net.TCPConn), bufio.NewReader(conn)
+	return nil
+}
+
+// check sends one check and reads its answer. It closes the connection when the
+// answer says so.
+func (c *rawClient) check(body string) (a answer, err error) {
+	if c.closed() {
+		return a, errClosed
+	}
+	if err := c.conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		return a, err
+	}
+	if _, err := fmt.Fprintf(c.conn, "POST /v1/check HTTP/1.1\r\nHost: weir\r\nContent-Length: %d\r\n\r\n%s", len(body), body); err != nil {
+		return a, fmt.Errorf("writing a request: %w", err)
+	}
+	resp, err := http.ReadResponse(c.answers, nil)
+	if err != nil {
+		return a, fmt.Errorf("no answer to a request: %w", err)
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&a); err != nil {
+		return a, fmt.Errorf("half an answer to a request: %w", err)
+	}
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+		return a, fmt.Errorf("half an answer to a request: %w", err)
+	}
+	if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusTooManyRequests {
+		return a, fmt.Errorf("the answer is %s: %s", resp.Status, a.Detail)
+	}
+	if resp.Close {
+		c.conn.Close()
+	}
+	return a, nil
+}
+
+// closed reports whether the server's end of the connection is closed, without
+// waiting.
+func (c *rawClient) closed() bool {
+	raw, err := c.conn.SyscallConn()
+	if err != nil {
+		return true
+	}
+	var n int
+	readErr := raw.Read(func(fd uintptr) bool {
+		n, _, err = syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		return true
+	})
+	return readErr != nil || n == 0 || !errors.Is(err, syscall.EAGAIN)
+}
+
+// Requests on open connections lose nothing when the server is terminated: each
+// that was sent is answered. A connection that is refused is no loss, because
+// the caller knows that nothing has been counted.
+func TestTerminateUnderLoad(t *testing.T) {
+	memcached := memcachedtest.Start(t)
+	for range 5 {
+		p := startProcesses(t, []string{memcached.Addr})[0]
+		var warm, done sync.WaitGroup
+		warm.Add(64)
+		var answered atomic.Int64
+		for range 64 {
+			done.Go(func() {
+				c := rawClient{address: p.address()}
+				check := func() error {
+					_, err := c.check(`{"policy":"fixed","client":"c"}`)
+					return err
+				}
+				err := c.dial()
+				if err == nil {
+					err = check()
+				}
+				warm.Done()
+				for err == nil {
+					answered.Add(1)
+					if err = check(); errors.Is(err, errClosed) {
+						c.conn.Close()
+						err = c.dial()
+					}
+				}
+				c.conn.Close()
+				assert.ErrorIs(t, err, syscall.ECONNREFUSED)
+			})
+		}
+		warm.Wait()
+		before := answered.Load()
+		require.Eventually(t, func() bool { return answered.Load() > before+500 }, patience, time.Millisecond)
+		p.terminate(t)
+		done.Wait()
+		p.requireExit(t)
+		assert.Contains(t, p.log.String(), "stopped")
+	}
+}
+
+func TestTerminateIdle(t *testing.T) {
+	t.Parallel()
+	p := startProcess(t)
+	p.terminate(t)
+	p.requireExit(t)
+	assert.Contains(t, p.log.wait(t, "draining"), "connections=0")
+
+	// A connection that says nothing more doesn't keep the server.
+	p = startProcess(t)
+	p.get(t, "/healthz")
+	p.terminate(t)
+	p.requireExit(t)
+	assert.Contains(t, p.log.wait(t, "draining"), "connections=1")
+}
+
+func TestTerminateWhileMemcachedIsStalled(t *testing.T) {
+	t.Parallel()
+	memcached := memcachedtest.Start(t)
+	wire := tapMemcached(t, memcached)
+	p := startProcess(t, "-memcached", wire.addr, "-store-timeout", "1s")
+	memcached.Pause()
+	answers := make(chan answer, 1)
+	go func() { answers <- p.check(t, "fixed", "c", 1) }()
+	wire.sent.wait(t, "incr ")
+	p.terminate(t)
+	a := <-answers
+	assert.Equal(t, http.StatusOK, a.Status)
+	assert.True(t, a.Degraded)
+	p.requireExit(t)
+}
+
+// requireNormal waits until the store decides again.
+func requireNormal(t *testing.T, p *process) (degraded int) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		a := p.check(t, "fixed", "after", 0)
+		if a.Degraded {
+			degraded++
+		}
+		return !a.Degraded
+	}, patience, time.Millisecond)
+	return degraded
+}
+
+func TestMemcachedStalls(t *testing.T) {
+	t.Parallel()
+	memcached := memcachedtest.Start(t)
+	p := startProcess(t, "-memcached", memcached.Addr)
+	requireNormal(t, p)
+
+	memcached.Pause()
+	for i := range 5 {
+		begin := time.Now()
+		a := p.check(t, "fixed", fmt.Sprint("stalled-", i), 1)
+		assert.Less(t, time.Since(begin), time.Second, "the store's timeout is 50ms")
+		assert.Equal(t, http.StatusOK, a.Status)
+		assert.True(t, a.Allowed)
+		assert.True(t, a.Degraded)
+	}
+	status, body := p.get(t, "/readyz")
+	assert.Equal(t, http.StatusServiceUnavailable, status)
+	assert.Contains(t, body, `"error":"the store did not answer in time`)
+
+	memcached.Resume()
+	t.Logf("%d degraded answers after it went on", requireNormal(t, p))
+	status, _ = p.get(t, "/readyz")
+	assert.Equal(t, http.StatusOK, status)
+}
+
+func TestMemcachedRestarts(t *testing.T) {
+	t.Parallel()
+	memcached := memcachedtest.Start(t)
+	p := startProcess(t, "-memcached", memcached.Addr)
+	ask20 := func() (degraded int64) {
+		var count atomic.Int64
+		var callers sync.WaitGroup
+		for range 20 {
+			callers.Go(func() {
+				if p.check(t, "fixed", "c", 1).Degraded {
+					count.Add(1)
+				}
+			})
+		}
+		callers.Wait()
+		return count.Load()
+	}
+	ask20() // on as many connections, which will break
+
+	memcached.Kill()
+	a := p.check(t, "fixed", "c", 1)
+	assert.True(t, a.Allowed)
+	assert.True(t, a.Degraded)
+	status, body := p.get(t, "/readyz")
+	assert.Equal(t, http.StatusServiceUnavailable, status)
+	assert.Contains(t, body, `"server":"`+memcached.Addr+`","up":false,"error":"the store is not available`)
+
+	memcached.Restart()
+	t.Logf("%d of 20 concurrent answers were degraded after it was back", ask20())
+	requireNormal(t, p)
+	status, _ = p.get(t, "/readyz")
+	assert.Equal(t, http.StatusOK, status)
+}
+
+func TestMemcachedWithUserAndTLS(t *testing.T) {
+	t.Parallel()
+	dir := publicDir(t)
+	user, wrong := filepath.Join(dir, "user"), filepath.Join(dir, "wrong")
+	require.NoError(t, os.WriteFile(user, []byte("weir:secret\n"), 0o644))
+	require.NoError(t, os.WriteFile(wrong, []byte("weir:guess\n"), 0o644))
+	ca, strangers := newAuthority(t), newAuthority(t)
+	cert, key := ca.issue(t, "memcached")
+	secured := []string{"-Y", user, "-Z", "-o", "ssl_chain_cert=" + cert + ",ssl_key=" + key}
+	for _, test := range []struct {
+		name      string
+		memcached []string
+		args      []string
+		fails     string // what readyz says
+	}{
+		{"user", secured[:2], []string{"-memcached-user-file", user}, ""},
+		{"wrong password", secured[:2], []string{"-memcached-user-file", wrong},
+			"the server refused the credentials"},
+		{"no user", secured[:2], nil, "the store is not available: "},
+		{"TLS", secured[2:], []string{"-memcached-tls", "-memcached-ca", ca.file}, ""},
+		{"TLS by a stranger", secured[2:], []string{"-memcached-tls", "-memcached-ca", strangers.file},
+			"the store is not available: tls: failed to verify certificate: x509: certificate signed by unknown authority"},
+		{"user by TLS", secured, []string{"-memcached-tls", "-memcached-ca", ca.file, "-memcached-user-file", user}, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			memcached := memcachedtest.Start(t, test.memcached...)
+			p := startProcesses(t, []string{memcached.Addr}, test.args...)[0]
+			status, body := p.get(t, "/readyz")
+			a := p.check(t, "default", "c", 1)
+			if test.fails == "" {
+				assert.Equal(t, http.StatusOK, status, body)
+				assert.False(t, a.Degraded)
+				assert.EqualValues(t, 1, a.used(0))
+				return
+			}
+			assert.Equal(t, http.StatusServiceUnavailable, status)
+			assert.Contains(t, body, test.fails)
+			assert.NotContains(t, body, "guess", "a password is a secret")
+			assert.True(t, a.Degraded)
+		})
+	}
+}
+
+func TestWeirdClientsHaveTheirOwnCounts(t *testing.T) {
+	t.Parallel()
+	memcached := memcachedtest.Start(t)
+	wire := tapMemcached(t, memcached)
+	p := startProcesses(t, []string{wire.addr})[0]
+	clients := []string{
+		"a", "a_1", "a_", "_", "a b", "a\nb", "a\r\nflush_all\r\n", "a\x00b", "\x00", "a\tb", " ", "\x7f", "é", "e\u0301", "🦫", "\ufffd",
+		"~", "~x", "~aaaaaaaaaaaaaaaaaaaaaaaa", "a:b", "a/b", "%61", "..", "a?b#c", `"a"`, `a\b`, "0",
+		strings.Repeat("x", 64), strings.Repeat("x", 65), strings.Repeat("x", 1024), strings.Repeat("🦫", 256),
+	}
+	spent := make(map[string]int64)
+	spend := func(client string) {
+		spent[client] = int64(len(spent) + 1)
+		a := p.check(t, "strict", client, spent[client])
+		assert.Equal(t, http.StatusOK, a.Status)
+		assert.Equal(t, client, a.Client)
+		assert.Equal(t, spent[client], a.used(0), "%q has nothing of another's", client)
+	}
+	for _, client := range clients {
+		spend(client)
+	}
+	keys := memcached.Keys()
+	assert.Len(t, keys, len(clients))
+	// Clients named like the key of another, and like its hash in it.
+	for _, key := range keys {
+		if len(spent) < 95 {
+			spend(key)
+		}
+		if hash := strings.SplitN(key, ":", 4)[3]; strings.HasPrefix(hash, "~") && len(spent) < 95 {
+			spend(hash[:strings.LastIndexByte(hash, '_')])
+		}
+	}
+	for client, want := range spent {
+		a := p.ask(t, http.MethodGet, "/v1/policies/strict/clients/"+url.PathEscape(client), "", "")
+		assert.Equal(t, client, a.Client)
+		assert.Equal(t, want, a.used(0), "%q", client)
+	}
+
+	keys = memcached.Keys()
+	assert.Len(t, keys, len(spent))
+	for _, key := range keys {
+		assert.LessOrEqual(t, len(key), 250)
+		assert.Regexp(t, `^weir:strict/sliding-window:1000:[!-~]+_\d+$`, key)
+	}
+	commands := `(incr \S+ \d+|add \S+ 0 \d+ \d+|\d+|gets \S+( \S+)*)`
+	for line := range strings.Lines(wire.sent.String()) {
+		require.Regexp(t, `^`+commands+`\r\n$`, line)
+		require.Regexp(t, `^[ -~]+\r\n$`, line)
+	}
+}

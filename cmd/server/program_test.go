@@ -1,0 +1,269 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"net/http"
+	"os"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters/memcachedtest"
+)
+
+// running is a program in this process.
+type running struct {
+	service
+	log    *logLines
+	hangup chan os.Signal
+	end    func() error // ends it and returns what run returned
+}
+
+// startProgram runs a program on a free port until the test ends.
+func startProgram(t *testing.T, args ...string) *running {
+	t.Helper()
+	r := &running{log: newLogLines(), hangup: make(chan os.Signal)}
+	cfg, err := parseConfig(append([]string{"-listen", "127.0.0.1:0"}, args...), env(nil), io.Discard)
+	require.NoError(t, err)
+	p, err := newProgram(cfg, r.log)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	result := make(chan error, 1)
+	go func() { result <- p.run(ctx, r.hangup) }()
+	r.service = newService(t, awaitGreeting(t, r.log), nil)
+	ended := false
+	r.end = func() error {
+		ended = true
+		r.client.CloseIdleConnections()
+		cancel()
+		return <-result
+	}
+	t.Cleanup(func() {
+		if !ended {
+			require.NoError(t, r.end())
+		}
+	})
+	return r
+}
+
+func TestGreetingSaysWhereAndWhat(t *testing.T) {
+	t.Parallel()
+	r := startProgram(t)
+	assert.Regexp(t, `^http://127\.0\.0\.1:[1-9]\d*$`, r.url)
+	assert.Contains(t, r.log.String(),
+		`with the built-in policies and counts in this process only, because -memcached names no server"`+"\n")
+
+	file := write(t, "p.yaml", limit("algorithm: fixed_window, limit: 1, window: 1m"))
+	r = startProgram(t, "-config", file, "-memcached", "127.0.0.1:1")
+	assert.Contains(t, r.log.String(), `with the policies of `+file+` and counts on Memcached"`+"\n")
+}
+
+func TestBuiltInPolicies(t *testing.T) {
+	t.Parallel()
+	r := startProgram(t)
+	for _, policy := range []string{"fixed", "sliding", "sliding-15s", "sliding-1s", "strict", "default"} {
+		a := r.check(t, policy, "c", 30)
+		assert.Equal(t, http.StatusOK, a.Status)
+		assert.EqualValues(t, 30, a.used(0), policy)
+	}
+	status, body := r.get(t, "/readyz")
+	assert.Equal(t, http.StatusOK, status)
+	assert.JSONEq(t, `{"ready":true,"draining":false,"servers":[{"server":"embedded","up":true}]}`, body)
+}
+
+func TestRunEndsWhenItCannotServe(t *testing.T) {
+	t.Parallel()
+	cfg, err := parseConfig([]string{"-listen", "127.0.0.1:0"}, env(nil), io.Discard)
+	require.NoError(t, err)
+	p, err := newProgram(cfg, io.Discard)
+	require.NoError(t, err)
+	require.NoError(t, p.listener.Close())
+	assert.ErrorContains(t, p.run(context.Background(), nil), "serving ended: ")
+}
+
+const (
+	limit3 = "policies:\n  p: {limits: [{name: l, algorithm: fixed_window, limit: 3, window: 366d}]}\n"
+	limit5 = "policies:\n  p: {limits: [{name: l, algorithm: fixed_window, limit: 5, window: 366d}]}\n  q: {limits: [{algorithm: fixed_window, limit: 9, window: 366d}]}\n"
+	// A policy that would be right, and changes p, beside one that isn't.
+	halfBad = "policies:\n  p: {limits: [{name: l, algorithm: fixed_window, limit: 7, window: 366d}]}\n  q: {}\n"
+)
+
+// requireLimit checks that the policy p is in force with the given limit.
+func (r *running) requireLimit(t *testing.T, limit int64) {
+	t.Helper()
+	require.EqualValues(t, limit, r.check(t, "p", "c", 0).Limits[0].Limit)
+}
+
+func (r *running) requireReloads(t *testing.T, ok, failed string) {
+	t.Helper()
+	_, metrics := r.get(t, "/metrics")
+	require.Contains(t, metrics, `weir_config_reloads_total{outcome="ok"} `+ok+"\n")
+	require.Contains(t, metrics, `weir_config_reloads_total{outcome="error"} `+failed+"\n")
+}
+
+func replace(t *testing.T, file, content string) {
+	t.Helper()
+	require.NoError(t, os.WriteFile(file+".new", []byte(content), 0o600))
+	require.NoError(t, os.Rename(file+".new", file))
+}
+
+func TestReloadOnHangup(t *testing.T) {
+	t.Parallel()
+	file := write(t, "p.yaml", limit3)
+	r := startProgram(t, "-config", file)
+	r.requireLimit(t, 3)
+	r.requireReloads(t, "0", "0")
+	assert.EqualValues(t, 2, r.check(t, "p", "c", 2).used(0))
+
+	// The same again.
+	r.hangup <- syscall.SIGHUP
+	r.log.wait(t, "policies loaded")
+	r.requireReloads(t, "1", "0")
+	assert.EqualValues(t, 2, r.check(t, "p", "c", 0).used(0), "the counts stay")
+
+	// No file.
+	require.NoError(t, os.Rename(file, file+".gone"))
+	r.hangup <- syscall.SIGHUP
+	assert.Contains(t, r.log.wait(t, "the policies stay as they were"), "no such file or directory")
+	r.requireLimit(t, 3)
+	r.requireReloads(t, "1", "1")
+
+	require.NoError(t, os.Rename(file+".gone", file))
+	r.hangup <- syscall.SIGHUP
+	r.log.wait(t, "policies loaded")
+	r.requireLimit(t, 3)
+	r.requireReloads(t, "2", "1")
+}
+
+func TestReloadOnChange(t *testing.T) {
+	t.Parallel()
+	file := write(t, "p.yaml", limit3)
+	r := startProgram(t, "-config", file)
+	assert.EqualValues(t, 2, r.check(t, "p", "c", 2).used(0))
+
+	replace(t, file, limit5)
+	assert.Contains(t, r.log.wait(t, "policies loaded"), "policies=2")
+	r.requireLimit(t, 5)
+	assert.EqualValues(t, 2, r.check(t, "p", "c", 0).used(0), "the counts stay")
+	assert.Equal(t, http.StatusOK, r.check(t, "q", "c", 1).Status)
+	r.requireReloads(t, "1", "0")
+
+	replace(t, file, halfBad)
+	refusal := r.log.wait(t, "the policies stay as they were")
+	assert.Contains(t, refusal, file+`:3: policy \"q\" has no limits; it needs at least one`)
+	r.requireLimit(t, 5)
+	assert.Equal(t, http.StatusOK, r.check(t, "q", "c", 1).Status)
+	r.requireReloads(t, "1", "1")
+
+	// While there is no file, nothing happens; the one that comes counts.
+	require.NoError(t, os.Remove(file))
+	r.requireLimit(t, 5)
+	replace(t, file, limit3)
+	assert.Contains(t, r.log.wait(t, "policies loaded"), "policies=1")
+	r.requireLimit(t, 3)
+	assert.Equal(t, http.StatusNotFound, r.check(t, "q", "c", 1).Status)
+	r.requireReloads(t, "2", "1")
+}
+
+func TestTokenFile(t *testing.T) {
+	t.Parallel()
+	r := startProgram(t, "-token-file", write(t, "tokens", "# team\nfirst\nsecond\n"))
+	for authorization, want := range map[string]int{
+		"":              http.StatusUnauthorized,
+		"Bearer third":  http.StatusUnauthorized,
+		"Bearer # team": http.StatusUnauthorized,
+		"Basic first":   http.StatusUnauthorized,
+		"Bearer first":  http.StatusOK,
+		"bearer second": http.StatusOK,
+	} {
+		request, err := http.NewRequest(http.MethodGet, r.url+"/v1/policies", nil)
+		require.NoError(t, err)
+		request.Header.Set("Authorization", authorization)
+		resp, err := r.client.Do(request)
+		require.NoError(t, err)
+		resp.Body.Close()
+		assert.Equal(t, want, resp.StatusCode, authorization)
+	}
+	for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
+		status, _ := r.get(t, path)
+		assert.Equal(t, http.StatusOK, status, "%s needs no token", path)
+	}
+}
+
+func TestHTTPS(t *testing.T) {
+	t.Parallel()
+	ca := newAuthority(t)
+	cert, key := ca.issue(t, "server")
+	r := startProgram(t, "-tls-cert", cert, "-tls-key", key)
+	assert.Regexp(t, `^https://127\.0\.0\.1:`, r.url)
+
+	_, _, _, err := r.send(http.MethodGet, "/healthz", "", "")
+	assert.ErrorContains(t, err, "certificate", "the client doesn't trust the authority yet")
+
+	trusting := newService(t, r.url, &tls.Config{RootCAs: ca.pool()})
+	assert.Equal(t, http.StatusOK, trusting.check(t, "default", "c", 1).Status)
+	resp, err := trusting.client.Get(r.url + "/healthz")
+	require.NoError(t, err)
+	resp.Body.Close()
+	assert.Equal(t, "HTTP/2.0", resp.Proto)
+}
+
+func TestClientCertificates(t *testing.T) {
+	t.Parallel()
+	ca, strangers := newAuthority(t), newAuthority(t)
+	cert, key := ca.issue(t, "server")
+	r := startProgram(t, "-tls-cert", cert, "-tls-key", key, "-tls-client-ca", ca.file)
+	with := func(issuer *authority) *tls.Config {
+		config := &tls.Config{RootCAs: ca.pool()}
+		if issuer != nil {
+			pair, err := tls.LoadX509KeyPair(issuer.issue(t, "client"))
+			require.NoError(t, err)
+			// Certificates would leave out one that the server won't accept.
+			config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
+		}
+		return config
+	}
+	refusal := func(config *tls.Config) error {
+		c, err := tls.Dial("tcp", r.address(), config)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		// Only the first read tells a client of TLS 1.3 that it is refused.
+		_, err = c.Read(make([]byte, 1))
+		return err
+	}
+
+	assert.ErrorContains(t, refusal(with(nil)), "certificate required")
+	assert.ErrorContains(t, refusal(with(strangers)), "unknown certificate authority")
+	assert.Equal(t, http.StatusOK, newService(t, r.url, with(ca)).check(t, "default", "c", 1).Status)
+}
+
+// However early the end comes, it is not an error.
+func TestShutdownAtOnce(t *testing.T) {
+	t.Parallel()
+	for range 100 {
+		require.NoError(t, startProgram(t).end())
+	}
+}
+
+// A request that takes longer than the grace is lost, and run says so.
+func TestShutdownGrace(t *testing.T) {
+	t.Parallel()
+	memcached := memcachedtest.Start(t)
+	wire := tapMemcached(t, memcached)
+	r := startProgram(t, "-memcached", wire.addr, "-store-timeout", "10s", "-shutdown-grace", "20ms")
+	memcached.Pause()
+	lost := make(chan error, 1)
+	go func() {
+		_, _, _, err := r.send(http.MethodPost, "/v1/check", "application/json", `{"policy":"fixed","client":"c"}`)
+		lost <- err
+	}()
+	wire.sent.wait(t, "incr ")
+	assert.EqualError(t, r.end(), "requests were still under way after -shutdown-grace 20ms")
+	assert.Error(t, <-lost)
+}
