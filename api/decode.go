@@ -45,23 +45,30 @@ func readBody(r *http.Request, limit int64) (*body, error) {
 	if err := checkContentType(r.Header.Get("Content-Type")); err != nil {
 		return nil, err
 	}
-	tooLarge := newProblem(http.StatusRequestEntityTooLarge, "the body is larger than %d bytes", limit)
 	if r.ContentLength > limit {
-		return nil, tooLarge
+		return nil, tooLarge(limit)
 	}
 	b := bodies.Get().(*body)
 	b.bytes.Reset()
-	n, err := b.bytes.ReadFrom(io.LimitReader(r.Body, limit+1))
+	var from io.Reader = r.Body
+	if r.ContentLength < 0 {
+		from = io.LimitReader(r.Body, limit+1)
+	}
+	n, err := b.bytes.ReadFrom(from)
 	switch {
 	case err != nil:
 		b.release()
 		return nil, badRequest("the body could not be read: %v", err)
 	case n > limit:
 		b.release()
-		return nil, tooLarge
+		return nil, tooLarge(limit)
 	}
 	b.decoder.Reset(&b.bytes)
 	return b, nil
+}
+
+func tooLarge(limit int64) error {
+	return newProblem(http.StatusRequestEntityTooLarge, "the body is larger than %d bytes", limit)
 }
 
 // checkContentType accepts JSON, and what curl -d sends when it isn't told
@@ -237,10 +244,11 @@ func (b *body) end() error {
 
 // explain turns any error of the decoder into a problem.
 func (b *body) explain(err error) error {
+	if err == nil {
+		return nil
+	}
 	var p *problem
 	switch {
-	case err == nil:
-		return nil
 	case errors.As(err, &p):
 		return p
 	case errors.Is(err, io.EOF):

@@ -85,29 +85,70 @@ func wholeSeconds(d time.Duration) int64 {
 	return int64((d + time.Second - 1) / time.Second)
 }
 
+// Names of headers as http.Header has them.
+const (
+	headerRateLimitPolicy = "Ratelimit-Policy"
+	headerRateLimit       = "Ratelimit"
+	headerRetryAfter      = "Retry-After"
+)
+
 // setHeaders sets RateLimit-Policy and RateLimit, structured fields of
 // draft-ietf-httpapi-ratelimit-headers-11, for the limits that could be asked,
-// and Retry-After on a denial.
-func (a *answer) setHeaders(h http.Header) {
-	var policies, limits []byte
-	for i := range a.limits {
-		l := &a.limits[i]
-		if !l.known {
-			continue
-		}
-		if len(policies) > 0 {
-			policies, limits = append(policies, ", "...), append(limits, ", "...)
-		}
-		policies = l.appendPolicy(policies)
-		limits = l.appendState(limits)
+// and Retry-After on a denial. It returns scratch, which it uses, for the next.
+func (a *answer) setHeaders(h http.Header, scratch []byte) []byte {
+	// One array for the values of all headers, and one for each text, are the
+	// fewest allocations there can be.
+	values := make([]string, 3)
+	set := func(i int, name, value string) {
+		values[i] = value
+		h[name] = values[i : i+1 : i+1]
 	}
-	if len(policies) > 0 {
-		h.Set("RateLimit-Policy", string(policies))
-		h.Set("RateLimit", string(limits))
+	if len(a.limits) > 0 {
+		if a.usual() {
+			set(0, headerRateLimitPolicy, a.policy.header)
+		} else if scratch = a.appendKnown(scratch[:0], (*limitAnswer).appendPolicy); len(scratch) > 0 {
+			set(0, headerRateLimitPolicy, string(scratch))
+		}
+		if scratch = a.appendKnown(scratch[:0], (*limitAnswer).appendState); len(scratch) > 0 {
+			set(1, headerRateLimit, string(scratch))
+		}
 	}
 	if retry := a.retryAfter(); retry > 0 {
-		h.Set("Retry-After", strconv.FormatInt(wholeSeconds(retry), 10))
+		set(2, headerRetryAfter, strconv.FormatInt(wholeSeconds(retry), 10))
 	}
+	return scratch
+}
+
+// usual reports whether the policy's own limits decided, all of them.
+func (a *answer) usual() bool {
+	for i := range a.limits {
+		if l := &a.limits[i]; !l.known || l.limit != l.Limit.Limit {
+			return false
+		}
+	}
+	return true
+}
+
+// appendKnown appends a list with an item for each limit that could be asked.
+func (a *answer) appendKnown(b []byte, item func(*limitAnswer, []byte) []byte) []byte {
+	for i := range a.limits {
+		if l := &a.limits[i]; l.known {
+			if len(b) > 0 {
+				b = append(b, ", "...)
+			}
+			b = item(l, b)
+		}
+	}
+	return b
+}
+
+// rateLimitPolicy returns the header of that name for the policy's own limits.
+func (p *Policy) rateLimitPolicy() string {
+	a := answer{limits: make([]limitAnswer, len(p.Limits))}
+	for i := range p.Limits {
+		a.limits[i] = limitAnswer{Limit: &p.Limits[i], limit: p.Limits[i].Limit, known: true}
+	}
+	return string(a.appendKnown(nil, (*limitAnswer).appendPolicy))
 }
 
 // appendPolicy appends what the limit is: "per-minute";q=100;w=60. A window that

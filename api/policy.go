@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"weir/counters"
@@ -58,6 +59,8 @@ type Policy struct {
 	// Identify and AuthDenyStatus are those of forward auth.
 	Identify       []Identifier
 	AuthDenyStatus int
+
+	header string // RateLimit-Policy with the policy's own limits
 }
 
 // Policies are the policies by name.
@@ -98,6 +101,11 @@ type answer struct {
 	limits   []limitAnswer
 }
 
+var answers = sync.Pool{New: func() any { return new(answer) }}
+
+// release gives a back for the next check.
+func (a *answer) release() { answers.Put(a) }
+
 type limitAnswer struct {
 	*Limit
 	counters.Decision
@@ -134,7 +142,8 @@ func (p *Policy) prepare(q check) (*answer, error) {
 	if err := q.validate(); err != nil {
 		return nil, err
 	}
-	a := &answer{policy: p, client: q.client}
+	a := answers.Get().(*answer)
+	*a = answer{policy: p, client: q.client, limits: a.limits[:0]}
 	for _, l := range q.limits {
 		if !slices.ContainsFunc(p.Limits, func(own Limit) bool { return own.Name == l.name }) {
 			return nil, badRequest("policy %q has no limit %q", p.Name, l.name)
@@ -145,7 +154,6 @@ func (p *Policy) prepare(q check) (*answer, error) {
 		a.allowed = special.Exempt
 		return a, nil
 	}
-	a.limits = make([]limitAnswer, len(p.Limits))
 	for i := range p.Limits {
 		l := &p.Limits[i]
 		limit := l.Limit
@@ -160,7 +168,7 @@ func (p *Policy) prepare(q check) (*answer, error) {
 		if q.cost > limit {
 			return nil, badRequest("cost %d is above the limit %q, which is %d, and can never be admitted", q.cost, l.Name, limit)
 		}
-		a.limits[i] = limitAnswer{Limit: l, limit: limit}
+		a.limits = append(a.limits, limitAnswer{Limit: l, limit: limit})
 	}
 	return a, nil
 }
@@ -194,8 +202,8 @@ func (p *Policy) check(ctx context.Context, q check, now time.Time) (*answer, er
 	if err != nil {
 		return nil, err
 	}
-	if a.limits == nil {
-		return a.finish(), nil
+	if len(a.limits) == 0 {
+		return a.finish(), nil // exempt or blocked
 	}
 	a.allowed = true
 	asked := 0
@@ -298,7 +306,7 @@ func (p *Policy) peek(ctx context.Context, client string, now time.Time) (*answe
 	if err != nil {
 		return nil, err
 	}
-	if a.limits != nil {
+	if len(a.limits) > 0 {
 		a.allowed = true
 	}
 	for i := range a.limits {

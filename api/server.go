@@ -88,7 +88,6 @@ func NewServer(cfg Config) *Server {
 	e := s.echo
 	e.HTTPErrorHandler = s.writeError
 	e.IPExtractor = ipExtractor(cfg.TrustedProxies)
-	e.Use(s.closeWhenDraining)
 	e.Use(middleware.RecoverWithConfig(middleware.RecoverConfig{DisableStackAll: true, LogErrorFunc: s.logPanic}))
 	if s.log.Enabled(context.Background(), slog.LevelDebug) {
 		e.Use(middleware.RequestID(), s.requestLogger())
@@ -119,7 +118,7 @@ func NewServer(cfg Config) *Server {
 // or silent peers from holding connections for ever.
 func (s *Server) HTTPServer() *http.Server {
 	return &http.Server{
-		Handler:           s.echo,
+		Handler:           s,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       15 * time.Second,
 		WriteTimeout:      15 * time.Second,
@@ -135,6 +134,7 @@ func (s *Server) SetPolicies(policies Policies) {
 	active := &activePolicies{byName: policies, metrics: make(map[string]*policyMetrics, len(policies))}
 	for name, p := range policies {
 		active.metrics[name] = s.cfg.Metrics.policy(p)
+		p.header = p.rateLimitPolicy()
 	}
 	s.policies.Store(active)
 }
@@ -144,13 +144,12 @@ func (s *Server) SetPolicies(policies Policies) {
 // shut down a moment later.
 func (s *Server) Drain() { s.draining.Store(true) }
 
-func (s *Server) closeWhenDraining(next echo.HandlerFunc) echo.HandlerFunc {
-	return func(c echo.Context) error {
-		if s.draining.Load() {
-			c.Response().Header().Set(echo.HeaderConnection, "close")
-		}
-		return next(c)
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if s.draining.Load() {
+		w.Header().Set(echo.HeaderConnection, "close")
 	}
+	s.echo.ServeHTTP(w, r)
 }
 
 func (s *Server) logPanic(c echo.Context, err error, stack []byte) error {
@@ -228,13 +227,17 @@ func (s *Server) check(c echo.Context) error {
 // write answers with the headers and body of a; denied is the status of a
 // denial.
 func (a *answer) write(c echo.Context, denied int) error {
-	a.setHeaders(c.Response().Header())
+	out := outputs.Get().(*[]byte)
+	*out = a.setHeaders(c.Response().Header(), *out)
+	outputs.Put(out)
 	return a.writeBody(c, a.status(denied))
 }
 
+// writeBody answers with the body of a, which must not be used any more.
 func (a *answer) writeBody(c echo.Context, status int) error {
 	out := outputs.Get().(*[]byte)
 	defer outputs.Put(out)
+	defer a.release()
 	*out = append(a.appendJSON((*out)[:0], 0), '\n')
 	return c.Blob(status, echo.MIMEApplicationJSON, *out)
 }
