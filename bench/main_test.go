@@ -1,0 +1,50 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+// TestMain makes the test binary the no-op server when it is started as one.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == noopCommand {
+		main()
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func TestCommandsAreListed(t *testing.T) {
+	var out bytes.Buffer
+	require.NoError(t, execute(t.Context(), nil, &out))
+	assert.Contains(t, out.String(), "throughput ")
+	assert.Contains(t, out.String(), "memory ")
+	assert.NotContains(t, out.String(), noopCommand)
+}
+
+func TestHelpListsFlags(t *testing.T) {
+	var out bytes.Buffer
+	assert.ErrorIs(t, execute(t.Context(), []string{"throughput", "-help"}, &out), flag.ErrHelp)
+	assert.Contains(t, out.String(), "-connections")
+}
+
+func TestBadCommandLines(t *testing.T) {
+	for _, args := range [][]string{
+		{"no-such-command"},
+		{"throughput", "more"},
+		{"throughput", "-rows", "("},
+		{"throughput", "-connections", "0"},
+		{"throughput", "-duration", "0s"},
+		{"throughput", "-rows", "no row is called this"},
+		{"memory", "-clients", "0"},
+		{"memory", "-clients", "100000001"},
+	} {
+		assert.Error(t, execute(t.Context(), args, &bytes.Buffer{}), args)
+	}
+}

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"runtime/metrics"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+)
+
+const (
+	noopCommand = "noop"
+
+	checkPath   = "/v1/check"
+	metricsPath = "/metrics"
+
+	// mallocsMetric is the name that Prometheus's Go collector gives to the
+	// number of objects allocated.
+	mallocsMetric = "go_memstats_mallocs_total"
+)
+
+// A reply is an HTTP response without what net/http adds by itself.
+type reply struct {
+	Status int
+	Header http.Header
+	Body   []byte
+}
+
+// captureReply returns what a server answers to a check with the given body,
+// asking until the status is the one wanted, at most tries times.
+func captureReply(ctx context.Context, addr, body string, status, tries int) (reply, error) {
+	client := &http.Client{Transport: &http.Transport{}, Timeout: 10 * time.Second}
+	defer client.CloseIdleConnections()
+	var r reply
+	for range tries {
+		request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+checkPath, strings.NewReader(body))
+		if err != nil {
+			return r, err
+		}
+		response, err := client.Do(request)
+		if err != nil {
+			return r, err
+		}
+		r = reply{Status: response.StatusCode, Header: response.Header}
+		r.Body, err = io.ReadAll(response.Body)
+		response.Body.Close()
+		if err != nil {
+			return r, err
+		}
+		if r.Status == status {
+			r.Header.Del("Date")
+			r.Header.Del("Content-Length")
+			return r, nil
+		}
+	}
+	return r, fmt.Errorf("%d checks %s were not once answered with status %d, but last with %d: %s", tries, body, status, r.Status, r.Body)
+}
+
+// noop serves the reply that it reads from stdin, in JSON, at the address in
+// args: an echo handler that reads each request and does nothing, without
+// middleware and without the timeouts of a real service.
+func noop(_ context.Context, args []string, _ io.Writer) error {
+	var r reply
+	if err := json.NewDecoder(os.Stdin).Decode(&r); err != nil {
+		return fmt.Errorf("the reply on stdin: %w", err)
+	}
+	if len(args) != 1 {
+		return fmt.Errorf("%s needs an address to listen on", noopCommand)
+	}
+	return http.ListenAndServe(args[0], noopHandler(r))
+}
+
+func noopHandler(r reply) http.Handler {
+	e := echo.New()
+	contentType := r.Header.Get(echo.HeaderContentType)
+	e.POST(checkPath, func(c echo.Context) error {
+		if _, err := io.Copy(io.Discard, c.Request().Body); err != nil {
+			return err
+		}
+		header := c.Response().Header()
+		for name, values := range r.Header {
+			header[name] = values
+		}
+		return c.Blob(r.Status, contentType, r.Body)
+	})
+	e.GET(metricsPath, func(c echo.Context) error {
+		sample := []metrics.Sample{{Name: "/gc/heap/allocs:objects"}, {Name: "/gc/heap/tiny/allocs:objects"}}
+		metrics.Read(sample)
+		return c.String(http.StatusOK, mallocsMetric+" "+strconv.FormatUint(sample[0].Value.Uint64()+sample[1].Value.Uint64(), 10)+"\n")
+	})
+	return e
+}
+
+// mallocs returns the number of objects that a server has allocated so far,
+// according to its metrics.
+func mallocs(ctx context.Context, addr string) (float64, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+metricsPath, nil)
+	if err != nil {
+		return 0, err
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
+	response, err := client.Do(request)
+	if err != nil {
+		return 0, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(line, mallocsMetric+" "); ok {
+			return strconv.ParseFloat(strings.TrimSpace(value), 64)
+		}
+	}
+	return 0, fmt.Errorf("%s%s has no %s", addr, metricsPath, mallocsMetric)
+}

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestNoopAnswersAsWeirDid(t *testing.T) {
+	var asked []string
+	weir := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		assert.NoError(t, err)
+		asked = append(asked, string(body))
+		if len(asked) < 3 {
+			return
+		}
+		rw.Header().Set("Content-Type", "application/json")
+		rw.Header().Set("Ratelimit", `"limit";r=0;t=9`)
+		rw.WriteHeader(http.StatusTooManyRequests)
+		_, err = io.WriteString(rw, `{"allowed":false}`)
+		assert.NoError(t, err)
+	}))
+	t.Cleanup(weir.Close)
+	captured, err := captureReply(t.Context(), weir.Listener.Addr().String(), "the check", 429, 5)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"the check", "the check", "the check"}, asked)
+
+	noop, err := startNoop(t.Context(), captured)
+	require.NoError(t, err)
+	t.Cleanup(noop.stop)
+	again, err := captureReply(t.Context(), noop.addr, "any check", 429, 1)
+	require.NoError(t, err)
+	assert.Equal(t, captured, again)
+	assert.Equal(t, `{"allowed":false}`, string(again.Body))
+	assert.Equal(t, http.Header{"Content-Type": {"application/json"}, "Ratelimit": {`"limit";r=0;t=9`}}, again.Header)
+}
+
+func TestCaptureReplyGivesUp(t *testing.T) {
+	s := httptest.NewServer(noopHandler(reply{Status: 200, Body: []byte("yes")}))
+	t.Cleanup(s.Close)
+	_, err := captureReply(t.Context(), s.Listener.Addr().String(), "{}", 429, 3)
+	assert.ErrorContains(t, err, "last with 200: yes")
+}
+
+func TestMallocs(t *testing.T) {
+	s := httptest.NewServer(noopHandler(reply{Status: 200}))
+	t.Cleanup(s.Close)
+	n, err := mallocs(t.Context(), s.Listener.Addr().String())
+	require.NoError(t, err)
+	assert.Positive(t, n)
+
+	other := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(rw, strings.Repeat("x 1\n", 3))
+	}))
+	t.Cleanup(other.Close)
+	_, err = mallocs(t.Context(), other.Listener.Addr().String())
+	assert.Error(t, err)
+}
+
+func TestServerThatEndsAtOnce(t *testing.T) {
+	_, err := startWeir(t.Context(), "/bin/false", "", "")
+	assert.ErrorContains(t, err, "false ended at once")
+}
