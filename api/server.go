@@ -119,8 +119,9 @@ func NewServer(cfg Config) *Server {
 func (s *Server) HTTPServer() *http.Server {
 	return &http.Server{
 		Handler:           s,
-		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       15 * time.Second,
+		// The two being equal saves setting a deadline in each request.
+		ReadHeaderTimeout: 10 * time.Second,
+		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      15 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,

@@ -85,6 +85,9 @@ func (l *SlotLimiter) Take(ctx context.Context, r Request) (Decision, error) {
 	if r.Cost == 0 {
 		return l.Peek(ctx, r)
 	}
+	if d, ok := l.knownDenial(r); ok {
+		return d, nil
+	}
 	return l.combiner.Do(ctx, r.Client, r)
 }
 
@@ -109,6 +112,28 @@ func (l *SlotLimiter) Known(r Request) (Decision, bool) {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	return l.known(v, r)
+}
+
+// knownDenial is Known for a client that was denied when it was asked for last,
+// and only for a denial. It spares those who are far over their limit even
+// waiting for each other.
+func (l *SlotLimiter) knownDenial(r Request) (Decision, bool) {
+	v := l.views.Find(r.Client)
+	if v == nil {
+		return Decision{}, false
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if !v.denied {
+		return Decision{}, false
+	}
+	d, ok := l.known(v, r)
+	return d, ok && !d.Allowed
+}
+
+// known is Known with the view at hand. The caller holds its lock.
+func (l *SlotLimiter) known(v *slotView, r Request) (Decision, bool) {
 	place := Calendar(r.Now, l.cfg.Width)
 	counts, ok := v.countsAt(place.Number)
 	if !ok || !v.fresh(r.Now.UnixNano()) {
@@ -180,6 +205,8 @@ type slotView struct {
 	// generation is that of the counts, read at verified, in Unix nanoseconds.
 	generation int64
 	verified   int64
+	// denied says that what was read had no room for a check.
+	denied bool
 }
 
 // countsAt returns what is known of the slots that a window looks at when
@@ -221,6 +248,7 @@ type slots struct {
 	known    int // how many of the oldest counts are settled and were read before
 	fresh    bool
 	asked    bool  // the store, for this decision
+	denied   bool  // a call of this decision
 	verified int64 // when generation was read
 	// generation is that of what is known.
 	generation int64
@@ -237,7 +265,7 @@ func (l *SlotLimiter) slots(now time.Time, prefix string) *slots {
 	place := Calendar(now, l.cfg.Width)
 	s := l.spare.Get().(*slots)
 	s.prefix, s.bucket, s.elapsed, s.now = prefix, place.Number, place.Elapsed, now.UnixNano()
-	s.key, s.known, s.fresh, s.asked, s.verified, s.generation = "", 0, false, false, 0, 0
+	s.key, s.known, s.fresh, s.asked, s.denied, s.verified, s.generation = "", 0, false, false, false, 0, 0
 	s.ahead = 0
 	if l.cfg.Slots > 0 {
 		s.ahead = int((place.Elapsed + l.cfg.ClockSkew) / l.cfg.Width)
@@ -275,6 +303,7 @@ func (l *SlotLimiter) remember(s *slots, v *slotView) {
 	}
 	v.bucket, v.key, v.generation, v.verified = s.bucket, s.currentKey(), s.generation, s.verified
 	v.counts = append(v.counts[:0], s.counts[s.ahead:]...)
+	v.denied = s.denied && !l.cfg.CountDenied
 	// A slot is settled when it has been closed for longer than the skew.
 	v.settled = (s.now-int64(l.cfg.ClockSkew))/int64(l.cfg.Width) - 1
 }
@@ -466,6 +495,7 @@ func (l *SlotLimiter) deal(ctx context.Context, s *slots) {
 		} else {
 			refund += r.Cost
 		}
+		s.denied = s.denied || !allowed
 		call.Answer = l.decision(s.counts, elapsed, r, allowed)
 	}
 	s.pending = left
@@ -482,6 +512,7 @@ func (l *SlotLimiter) deny(s *slots) {
 		call.Answer = l.decision(s.counts, l.elapsed(s, call.Question), call.Question, false)
 		call.Answer.Local = !s.asked
 	}
+	s.denied = true
 	s.pending = s.pending[:0]
 }
 
