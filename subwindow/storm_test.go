@@ -1,0 +1,109 @@
+package subwindow_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters"
+	"weir/counters/memcachedtest"
+	"weir/subwindow"
+)
+
+// Thousands of callers ask four instances for one client at once, with costs of
+// all sizes. Who is denied only because others' costs were passing through the
+// counter finds room a second later; in the end exactly the limit is admitted,
+// and counted.
+func TestThousandsOfCallersWithMixedCostsFillTheLimitExactly(t *testing.T) {
+	server := memcachedtest.Start(t)
+	const instances, callers, limit = 4, 1000, 5000
+	for _, test := range []struct {
+		name string
+		new  func(store counters.Store) *counters.SlotLimiter
+	}{
+		{"fixed", func(store counters.Store) *counters.SlotLimiter {
+			f, err := counters.NewFixedWindow(store, time.Minute, counters.SlotConfig{
+				Keys: counters.CounterNamespace("weir", "fixed", "l", time.Minute), Clients: 100,
+			})
+			require.NoError(t, err)
+			return f
+		}},
+		{"sliding", stormLimiter(t, "sliding", 1, false)},
+		{"sliding-1s", stormLimiter(t, "sliding-1s", 60, false)},
+		{"strict", stormLimiter(t, "strict", 60, true)},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			limiters := make([]*counters.SlotLimiter, instances)
+			for i := range limiters {
+				limiters[i] = test.new(openMemcached(t, server.Addr))
+			}
+			var admitted atomic.Int64
+			storm := func(now time.Time, cost func(caller int) int64) {
+				var wg sync.WaitGroup
+				for _, l := range limiters {
+					for caller := range callers {
+						wg.Go(func() {
+							ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+							defer cancel()
+							r := counters.Request{Client: "hot", Cost: cost(caller), Limit: limit, Now: now}
+							d, err := l.Take(ctx, r)
+							if assert.NoError(t, err) && d.Allowed {
+								admitted.Add(r.Cost)
+							}
+						})
+					}
+				}
+				wg.Wait()
+			}
+			storm(at("12:00:10.2"), func(caller int) int64 { return int64(1 + caller%9) })
+			assert.LessOrEqual(t, admitted.Load(), int64(limit), "20,000 were asked for")
+			// A second later, and then another, as some of these are denied by what
+			// is passing through again.
+			for i := 0; admitted.Load() < limit && i < 20; i++ {
+				storm(at("12:00:11.2").Add(time.Duration(i)*time.Second), func(int) int64 { return 1 })
+			}
+			assert.Equal(t, int64(limit), admitted.Load())
+			d, err := test.new(openMemcached(t, server.Addr)).Peek(context.Background(),
+				counters.Request{Client: "hot", Cost: 1, Limit: limit + 1, Now: at("12:00:31")})
+			require.NoError(t, err)
+			assert.Equal(t, int64(1), d.Remaining, "what was denied has been given back")
+		})
+	}
+}
+
+func stormLimiter(t *testing.T, policy string, slots int, strict bool) func(counters.Store) *counters.SlotLimiter {
+	return func(store counters.Store) *counters.SlotLimiter {
+		w := newWindow(t, time.Minute, slots, strict)
+		return subwindow.New(store, w, counters.SlotConfig{
+			Keys: counters.CounterNamespace("weir", policy, "l", w.Width), ClockSkew: 50 * time.Millisecond, Clients: 100,
+		})
+	}
+}
+
+// A client that was denied, and whose instance has denied it ever since without
+// asking the store, is let in at the moment that it was promised.
+func TestAKnownDenialEndsAtThePromisedMoment(t *testing.T) {
+	for _, slots := range []int{1, 4, 60} {
+		t.Run(fmt.Sprint(slots), func(t *testing.T) {
+			l := newLimiter(counters.NewMemory(nil), newWindow(t, time.Minute, slots, false), 50*time.Millisecond)
+			now := at("12:00:00.3")
+			for range 100 {
+				require.True(t, take(t, l, now, 1, 100).Allowed)
+			}
+			promised := now.Add(take(t, l, now, 1, 100).RetryAfter)
+			for ; now.Before(promised); now = now.Add(7 * time.Millisecond) {
+				d, err := l.Take(context.Background(), counters.Request{Client: "c", Cost: 1, Limit: 100, Now: now})
+				require.NoError(t, err)
+				require.False(t, d.Allowed)
+				require.Equal(t, promised, now.Add(d.RetryAfter), "the promise stays the same")
+			}
+			assert.True(t, take(t, l, promised, 1, 100).Allowed)
+		})
+	}
+}
