@@ -118,7 +118,7 @@ func NewServer(cfg Config) *Server {
 // or silent peers from holding connections for ever.
 func (s *Server) HTTPServer() *http.Server {
 	return &http.Server{
-		Handler:           s,
+		Handler: s,
 		// The two being equal saves setting a deadline in each request.
 		ReadHeaderTimeout: 10 * time.Second,
 		ReadTimeout:       10 * time.Second,
