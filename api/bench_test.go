@@ -29,7 +29,7 @@ func BenchmarkCheck(b *testing.B) {
 			s := newServiceWith(func(cfg *Config) {
 				cfg.Now = nil
 				// The watched store would keep all that it sees.
-				cfg.Policies = equip(cfg.Metrics.MeterStore(counters.NewMemory(nil)), cfg.Metrics, newPolicy("api", benchmark.limit))
+				cfg.Policies = equip(cfg.Metrics.MeterStore(counters.NewMemory(nil)), nil, cfg.Metrics, newPolicy("api", benchmark.limit))
 			})
 			for range benchmark.before {
 				s.admits(b, body)

@@ -154,7 +154,7 @@ func TestPausedMemcachedDegradesAndRecovers(t *testing.T) {
 	deny.OnStoreError = StoreErrorDeny
 	s := newServiceWith(func(cfg *Config) {
 		cfg.Now, cfg.Health, cfg.StoreTimeout = nil, store.Ping, 200*time.Millisecond
-		cfg.Policies = equip(cfg.Metrics.MeterStore(store), cfg.Metrics, allow, deny)
+		cfg.Policies = equip(cfg.Metrics.MeterStore(store), nil, cfg.Metrics, allow, deny)
 	})
 	answers := func() bool {
 		return !s.admits(t, `{"policy":"allow","client":"alice"}`).Degraded
@@ -189,7 +189,7 @@ func TestKilledMemcachedDegrades(t *testing.T) {
 	defer store.Close()
 	s := newServiceWith(func(cfg *Config) {
 		cfg.Now, cfg.Health = nil, store.Ping
-		cfg.Policies = equip(cfg.Metrics.MeterStore(store), cfg.Metrics, newPolicy("api", fixed("per-day", 1000, 24*time.Hour)))
+		cfg.Policies = equip(cfg.Metrics.MeterStore(store), nil, cfg.Metrics, newPolicy("api", fixed("per-day", 1000, 24*time.Hour)))
 	})
 	server.Kill()
 	assert.True(t, s.admits(t, `{"policy":"api","client":"alice"}`).Degraded)

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"weir/cas"
 	"weir/counters"
 	"weir/subwindow"
 )
@@ -195,8 +196,8 @@ func newServiceWith(configure func(*Config), policies ...*Policy) *service {
 		Log:          slog.New(slog.NewTextHandler(s.log, nil)),
 		Now:          s.clock.now,
 	}
-	metered := cfg.Metrics.MeterStore(s.store)
-	cfg.Policies = equip(metered, cfg.Metrics, policies...)
+	metered, states := cfg.Metrics.MeterStore(s.store), cfg.Metrics.MeterStates(s.memory)
+	cfg.Policies = equip(metered, states, cfg.Metrics, policies...)
 	configure(&cfg)
 	RegisterHealth(s.registry, cfg.Health)
 	s.Server = NewServer(cfg)
@@ -204,8 +205,8 @@ func newServiceWith(configure func(*Config), policies ...*Policy) *service {
 	return s
 }
 
-// equip gives every limit that has none its limiter on the store.
-func equip(store counters.Store, m *Metrics, policies ...*Policy) Policies {
+// equip gives every limit that has none its limiter on the stores.
+func equip(store counters.Store, states counters.StateStore, m *Metrics, policies ...*Policy) Policies {
 	const skew, viewClients = 50 * time.Millisecond, 1000
 	equipped := Policies{}
 	for _, p := range policies {
@@ -214,7 +215,28 @@ func equip(store counters.Store, m *Metrics, policies ...*Policy) Policies {
 			if l.Limiter != nil {
 				continue
 			}
-			if l.Algorithm == "fixed_window" {
+			config := cas.Config{
+				Keys:      counters.StateNamespace("weir", p.Name, l.Name, l.Algorithm),
+				ClockSkew: skew, CountDenied: p.CountDenied, Clients: viewClients,
+				Batch: m.Batch, Swaps: m.Swaps, Foreign: m.Foreign,
+			}
+			switch l.Algorithm {
+			case "token_bucket":
+				token, err := cas.NewTokenBucket(states, l.Window, l.Burst, config)
+				must(err)
+				l.Limiter = token
+				continue
+			case "leaky_bucket":
+				leaky, err := cas.NewLeakyBucket(states, l.Window, l.Burst, config)
+				must(err)
+				l.Limiter = leaky
+				continue
+			case "sliding_log":
+				log, err := cas.NewSlidingLog(states, l.Window, l.Limit, config)
+				must(err)
+				l.Limiter = log
+				continue
+			case "fixed_window":
 				keys := counters.CounterNamespace("weir", p.Name, l.Name, l.Window)
 				fixed, err := counters.NewFixedWindow(store, l.Window, counters.SlotConfig{
 					Keys: keys, ClockSkew: skew, CountDenied: p.CountDenied, Clients: viewClients, Batch: m.Batch,
@@ -259,6 +281,18 @@ func sliding(name string, limit int64, window time.Duration, subWindows int, est
 		Name: name, Algorithm: "sliding_window", Limit: limit, Window: window,
 		SubWindows: subWindows, Estimate: estimate,
 	}
+}
+
+func token(name string, limit int64, window time.Duration, burst int64) Limit {
+	return Limit{Name: name, Algorithm: "token_bucket", Limit: limit, Window: window, Burst: burst}
+}
+
+func leaky(name string, limit int64, window time.Duration, burst int64) Limit {
+	return Limit{Name: name, Algorithm: "leaky_bucket", Limit: limit, Window: window, Burst: burst}
+}
+
+func slidingLog(name string, limit int64, window time.Duration) Limit {
+	return Limit{Name: name, Algorithm: "sliding_log", Limit: limit, Window: window, MaxLimit: cas.MaxLogLimit}
 }
 
 // A result is the answer to a request.

@@ -23,6 +23,9 @@ type Metrics struct {
 	operationTimes *prometheus.HistogramVec
 	localDenials   *prometheus.CounterVec
 	batchSize      prometheus.Histogram
+	casAttempts    prometheus.Histogram
+	casConflicts   prometheus.Counter
+	casForeign     prometheus.Counter
 	// Reloads counts attempts to load the policy file again, by outcome: ok or
 	// error.
 	Reloads *prometheus.CounterVec
@@ -59,6 +62,19 @@ func NewMetrics(r prometheus.Registerer, version string) *Metrics {
 			Name:    "weir_batch_size",
 			Help:    "Checks of one client and limit that were decided together.",
 			Buckets: prometheus.ExponentialBuckets(1, 2, 11),
+		}),
+		casAttempts: f.NewHistogram(prometheus.HistogramOpts{
+			Name:    "weir_cas_attempts",
+			Help:    "Attempts to write a client's state until one succeeded or the time was over, per batch of checks.",
+			Buckets: prometheus.ExponentialBuckets(1, 2, 8),
+		}),
+		casConflicts: f.NewCounter(prometheus.CounterOpts{
+			Name: "weir_cas_conflicts_total",
+			Help: "Attempts to write a client's state that another instance forestalled.",
+		}),
+		casForeign: f.NewCounter(prometheus.CounterOpts{
+			Name: "weir_cas_foreign_values_total",
+			Help: "Values found in the place of a client's state that are none of this version; the client started anew.",
 		}),
 		Reloads: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "weir_config_reloads_total",
@@ -127,6 +143,16 @@ func (m *policyMetrics) count(a *answer, took time.Duration) {
 // Batch counts a batch of checks that were decided together.
 func (m *Metrics) Batch(size int) { m.batchSize.Observe(float64(size)) }
 
+// Swaps counts what writing a state took: all attempts, and those of them that
+// lost a race.
+func (m *Metrics) Swaps(attempts, lost int) {
+	m.casAttempts.Observe(float64(attempts))
+	m.casConflicts.Add(float64(lost))
+}
+
+// Foreign counts a value that should be a state and isn't.
+func (m *Metrics) Foreign() { m.casForeign.Inc() }
+
 // MeterStore returns store with each operation counted and timed.
 func (m *Metrics) MeterStore(store counters.Store) counters.Store {
 	return &meteredStore{
@@ -193,6 +219,40 @@ func (s *meteredStore) Subtract(ctx context.Context, key string, delta int64) er
 func (s *meteredStore) Delete(ctx context.Context, keys []string) error {
 	start := time.Now()
 	err := s.Store.Delete(ctx, keys)
+	s.delete.count(start, err)
+	return err
+}
+
+// MeterStates returns store with each operation counted and timed.
+func (m *Metrics) MeterStates(store counters.StateStore) counters.StateStore {
+	return &meteredStates{
+		store: store,
+		load:  m.operation("load"), swap: m.operation("swap"), delete: m.operation("delete"),
+	}
+}
+
+type meteredStates struct {
+	store              counters.StateStore
+	load, swap, delete operationMetrics
+}
+
+func (s *meteredStates) Load(ctx context.Context, key string) (counters.State, error) {
+	start := time.Now()
+	state, err := s.store.Load(ctx, key)
+	s.load.count(start, err)
+	return state, err
+}
+
+func (s *meteredStates) Swap(ctx context.Context, key string, old counters.State, value []byte, ttl time.Duration) (counters.State, bool, error) {
+	start := time.Now()
+	state, swapped, err := s.store.Swap(ctx, key, old, value, ttl)
+	s.swap.count(start, err)
+	return state, swapped, err
+}
+
+func (s *meteredStates) Delete(ctx context.Context, keys []string) error {
+	start := time.Now()
+	err := s.store.Delete(ctx, keys)
 	s.delete.count(start, err)
 	return err
 }

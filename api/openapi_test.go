@@ -118,6 +118,8 @@ func TestServiceKeepsTheContract(t *testing.T) {
 	keyed.Identify = []Identifier{{Header: "X-Api-Key"}}
 	api := newPolicy("api", fixed("per-minute", 3, time.Minute), sliding("ten", 5, 10*time.Second, 10, "weighted"))
 	api.Clients = map[string]Client{"probe": {Exempt: true}, "abuser": {Blocked: true}}
+	queue := newPolicy("queue", leaky("slots", 3, time.Second, 5), token("tokens", 3, time.Second, 0), slidingLog("log", 5, time.Minute))
+	queue.Hold = true
 	healthy := true
 	s := newServiceWith(func(cfg *Config) {
 		cfg.Tokens = []string{"token"}
@@ -127,7 +129,7 @@ func TestServiceKeepsTheContract(t *testing.T) {
 			}
 			return []counters.ServerStatus{{Server: "b:11211", Err: counters.ErrTimeout}}
 		}
-	}, api, closed, trial, nginx, keyed, newPolicy("buggy", buggy))
+	}, api, closed, trial, nginx, keyed, queue, newPolicy("buggy", buggy))
 
 	const form = "application/x-www-form-urlencoded"
 	type step struct {
@@ -170,6 +172,10 @@ func TestServiceKeepsTheContract(t *testing.T) {
 		return step{what: target, method: http.MethodGet, target: target, status: status}
 	}
 	run([]step{
+		check("buckets", `{"policy":"queue","client":"c","cost":2}`, 200),
+		check("an answer that is held", `{"policy":"queue","client":"c"}`, 200),
+		check("buckets deny", `{"policy":"queue","client":"c","cost":3}`, 429),
+		check("cost above the burst", `{"policy":"queue","client":"c","cost":6}`, 400),
 		check("admitted", `{"policy":"api","client":"alice"}`, 200),
 		check("admitted with all fields", `{"policy":"api","client":"alice","cost":2,"limits":{"per-minute":500}}`, 200),
 		check("cost 0", `{"policy":"api","client":"alice","cost":0}`, 200),

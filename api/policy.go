@@ -22,7 +22,28 @@ type Limit struct {
 	// SubWindows and Estimate are those of a sliding window, else zero.
 	SubWindows int
 	Estimate   string
-	Limiter    Limiter
+	// Burst is the capacity of a token or leaky bucket; 0 means the limit.
+	Burst int64
+	// MaxLimit is the largest limit that a client or a check may have instead; 0
+	// means counters.MaxLimit.
+	MaxLimit int64
+	Limiter  Limiter
+}
+
+// Most returns the largest limit that may be in force.
+func (l *Limit) Most() int64 {
+	if l.MaxLimit == 0 {
+		return counters.MaxLimit
+	}
+	return l.MaxLimit
+}
+
+// capacity returns the largest cost that can be admitted when limit is in force.
+func (l *Limit) capacity(limit int64) int64 {
+	if l.Burst == 0 {
+		return limit
+	}
+	return l.Burst
 }
 
 // OnStoreError says what a policy answers when the store can't decide.
@@ -53,6 +74,9 @@ type Policy struct {
 	// CountDenied makes denied requests count, in every limit.
 	CountDenied  bool
 	OnStoreError OnStoreError
+	// Hold lets POST /v1/check answer only when the wait of an admitted check is
+	// over.
+	Hold bool
 	// Shadow decides and counts, but always allows.
 	Shadow  bool
 	Clients map[string]Client
@@ -95,9 +119,10 @@ type answer struct {
 	policy   *Policy
 	client   string
 	allowed  bool
-	denied   bool // it was denied, even if shadow mode allows it
-	degraded bool // a limit could not be asked
-	refused  bool // on_store_error: deny; the answer is a problem
+	denied   bool          // it was denied, even if shadow mode allows it
+	degraded bool          // a limit could not be asked
+	refused  bool          // on_store_error: deny; the answer is a problem
+	held     time.Duration // since the check
 	limits   []limitAnswer
 }
 
@@ -125,7 +150,7 @@ func (a *answer) retryAfter() time.Duration {
 	return retry
 }
 
-// wait returns the time until an admitted request may proceed.
+// wait returns the time that is left until an admitted request may proceed.
 func (a *answer) wait() time.Duration {
 	var wait time.Duration
 	if a.allowed {
@@ -133,7 +158,7 @@ func (a *answer) wait() time.Duration {
 			wait = max(wait, a.limits[i].Wait)
 		}
 	}
-	return wait
+	return max(0, wait-a.held)
 }
 
 // prepare checks what q asks against the policy. It returns an answer without
@@ -165,7 +190,13 @@ func (p *Policy) prepare(q check) (*answer, error) {
 				limit = passed.value
 			}
 		}
-		if q.cost > limit {
+		if limit > l.Most() {
+			return nil, badRequest("limits: %q is %d and must be a whole number from 1 to %d", l.Name, limit, l.Most())
+		}
+		if q.cost > l.capacity(limit) {
+			if l.Burst > 0 {
+				return nil, badRequest("cost %d is above the burst of the limit %q, which is %d, and can never be admitted", q.cost, l.Name, l.Burst)
+			}
 			return nil, badRequest("cost %d is above the limit %q, which is %d, and can never be admitted", q.cost, l.Name, limit)
 		}
 		a.limits = append(a.limits, limitAnswer{Limit: l, limit: limit})

@@ -30,6 +30,12 @@ const (
 
 	// batchWorkers is how many checks of a batch are under way at once.
 	batchWorkers = 128
+
+	// maxHold and maxHeld are how long an answer is held, and how many are held
+	// at once. An answer has to be written within writeTimeout.
+	maxHold      = 10 * time.Second
+	maxHeld      = 10_000
+	writeTimeout = 15 * time.Second
 )
 
 // Config configures a Server.
@@ -60,6 +66,8 @@ type Server struct {
 	tokens   map[[sha256.Size]byte]struct{}
 	policies atomic.Pointer[activePolicies]
 	draining atomic.Bool
+	drained  chan struct{} // closed by Drain
+	held     atomic.Int64  // answers that are held
 }
 
 // activePolicies are the policies in force, which change as a whole.
@@ -73,7 +81,7 @@ var openAPI []byte
 
 // NewServer returns a server that isn't listening yet.
 func NewServer(cfg Config) *Server {
-	s := &Server{echo: echo.New(), cfg: cfg, log: cfg.Log, now: cfg.Now, tokens: make(map[[sha256.Size]byte]struct{})}
+	s := &Server{echo: echo.New(), cfg: cfg, log: cfg.Log, now: cfg.Now, tokens: make(map[[sha256.Size]byte]struct{}), drained: make(chan struct{})}
 	if s.now == nil {
 		s.now = time.Now
 	}
@@ -122,7 +130,7 @@ func (s *Server) HTTPServer() *http.Server {
 		// The two being equal saves setting a deadline in each request.
 		ReadHeaderTimeout: 10 * time.Second,
 		ReadTimeout:       10 * time.Second,
-		WriteTimeout:      15 * time.Second,
+		WriteTimeout:      writeTimeout,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
@@ -135,15 +143,21 @@ func (s *Server) SetPolicies(policies Policies) {
 	active := &activePolicies{byName: policies, metrics: make(map[string]*policyMetrics, len(policies))}
 	for name, p := range policies {
 		active.metrics[name] = s.cfg.Metrics.policy(p)
-		p.header = p.rateLimitPolicy()
+		if p.header == "" { // else the policy is in use already
+			p.header = p.rateLimitPolicy()
+		}
 	}
 	s.policies.Store(active)
 }
 
 // Drain makes /readyz say that the server is going away, and closes each
 // connection after its next answer, so that nothing is lost when the server is
-// shut down a moment later.
-func (s *Server) Drain() { s.draining.Store(true) }
+// shut down a moment later. Answers that are held are given at once.
+func (s *Server) Drain() {
+	if s.draining.CompareAndSwap(false, true) {
+		close(s.drained)
+	}
+}
 
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -222,7 +236,30 @@ func (s *Server) check(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	if wait := a.wait(); wait > 0 && a.policy.Hold && !a.policy.Shadow {
+		s.hold(c.Request().Context(), wait-s.now().Sub(now))
+		a.held = s.now().Sub(now)
+	}
 	return a.write(c, http.StatusTooManyRequests)
+}
+
+// hold returns when the wait is over, or earlier: after maxHold, when the caller
+// is gone, when the server drains, and at once when maxHeld others are held. A
+// caller that is gone keeps its slot, because those behind it have got theirs:
+// given back, it would be dealt to a newcomer as the last in the queue, and
+// that one is taken.
+func (s *Server) hold(ctx context.Context, wait time.Duration) {
+	defer s.held.Add(-1)
+	if s.held.Add(1) > maxHeld {
+		return
+	}
+	timer := time.NewTimer(min(wait, maxHold))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	case <-s.drained:
+	}
 }
 
 // write answers with the headers and body of a; denied is the status of a
@@ -440,6 +477,7 @@ type policyView struct {
 	Limits       []limitView  `json:"limits"`
 	CountDenied  bool         `json:"count_denied"`
 	OnStoreError OnStoreError `json:"on_store_error"`
+	Hold         bool         `json:"hold,omitempty"`
 	Mode         string       `json:"mode"`
 	Clients      int          `json:"clients"`
 }
@@ -451,12 +489,13 @@ type limitView struct {
 	Window     float64 `json:"window"` // seconds
 	SubWindows int     `json:"sub_windows,omitempty"`
 	Estimate   string  `json:"estimate,omitempty"`
+	Burst      int64   `json:"burst,omitempty"`
 }
 
 func (p *Policy) view() policyView {
 	v := policyView{
 		Name: p.Name, Description: p.Description, CountDenied: p.CountDenied,
-		OnStoreError: p.OnStoreError, Mode: "enforce", Clients: len(p.Clients),
+		OnStoreError: p.OnStoreError, Hold: p.Hold, Mode: "enforce", Clients: len(p.Clients),
 	}
 	if p.Shadow {
 		v.Mode = "shadow"
@@ -464,7 +503,7 @@ func (p *Policy) view() policyView {
 	for _, l := range p.Limits {
 		v.Limits = append(v.Limits, limitView{
 			Name: l.Name, Algorithm: l.Algorithm, Limit: l.Limit, Window: l.Window.Seconds(),
-			SubWindows: l.SubWindows, Estimate: l.Estimate,
+			SubWindows: l.SubWindows, Estimate: l.Estimate, Burst: l.Burst,
 		})
 	}
 	return v

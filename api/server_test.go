@@ -118,7 +118,7 @@ func TestPoliciesAreShown(t *testing.T) {
 func TestSetPoliciesSwapsAsAWhole(t *testing.T) {
 	s := newService()
 	set := func(limit int64) Policies {
-		return equip(s.store, s.cfg.Metrics,
+		return equip(s.store, nil, s.cfg.Metrics,
 			newPolicy("a", fixed("per-minute", limit, time.Minute), fixed("per-hour", limit, time.Hour)),
 			newPolicy("b", fixed("per-minute", limit, time.Minute)))
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -76,7 +77,7 @@ func (m *memcached) stop() {
 
 // do sends a line of the text protocol and returns the lines of the answer, up
 // to and including the one that begins with last.
-func (m *memcached) do(line, last string) ([]string, error) {
+func (m *memcached) do(line string, last ...string) ([]string, error) {
 	if err := m.conn.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
 		return nil, err
 	}
@@ -90,7 +91,7 @@ func (m *memcached) do(line, last string) ([]string, error) {
 			return lines, fmt.Errorf("memcached's answer to %q: %w", line, err)
 		}
 		lines = append(lines, strings.TrimRight(answer, "\r\n"))
-		if strings.HasPrefix(answer, last) {
+		if slices.ContainsFunc(last, func(prefix string) bool { return strings.HasPrefix(answer, prefix) }) {
 			return lines, nil
 		}
 		if strings.HasPrefix(answer, "ERROR") {

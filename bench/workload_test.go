@@ -35,7 +35,11 @@ func startedSide(t *testing.T, w workload) (*memcached, *side) {
 // keys returns the keys of all items that memcached holds.
 func (m *memcached) keys(t *testing.T) []string {
 	t.Helper()
-	lines, err := m.do("lru_crawler metadump all", "END")
+	lines, err := m.do("lru_crawler metadump all", "END", "BUSY")
+	for err == nil && strings.HasPrefix(lines[0], "BUSY") {
+		time.Sleep(10 * time.Millisecond)
+		lines, err = m.do("lru_crawler metadump all", "END", "BUSY")
+	}
 	require.NoError(t, err)
 	var keys []string
 	for _, line := range lines {

@@ -41,16 +41,26 @@ func CounterNamespace(prefix, policy, limit string, width time.Duration) Namespa
 	return Namespace(prefix + ":" + policy + "/" + limit + ":" + strconv.FormatInt(width.Milliseconds(), 10) + ":")
 }
 
-// Client returns the beginning of all keys of one client: the key of a counter
-// is this and the number of its bucket. A client that is short printable ASCII
-// stands in the key as it is. Any other is replaced by "~" and a hash, which
-// cannot be mistaken for a plain client because those do not begin with "~".
-func (n Namespace) Client(client string) string {
+// StateNamespace returns the namespace of the states of one limit. The algorithm
+// doesn't begin with a digit, as the width of counters does.
+func StateNamespace(prefix, policy, limit, algorithm string) Namespace {
+	return Namespace(prefix + ":" + policy + "/" + limit + ":" + algorithm + ":")
+}
+
+// Client returns the beginning of the keys of one client's counters: the key of
+// a counter is this and the number of its bucket.
+func (n Namespace) Client(client string) string { return n.StateKey(client) + "_" }
+
+// StateKey returns the key of one client's state. A client that is short
+// printable ASCII stands in the key as it is. Any other is replaced by "~" and a
+// hash, which cannot be mistaken for a plain client because those do not begin
+// with "~".
+func (n Namespace) StateKey(client string) string {
 	if len(client) <= maxPlainClient && client[0] != '~' && printable(client) {
-		return string(n) + client + "_"
+		return string(n) + client
 	}
 	sum := sha256.Sum256([]byte(client))
-	return string(n) + "~" + base64.RawURLEncoding.EncodeToString(sum[:hashedClientBytes]) + "_"
+	return string(n) + "~" + base64.RawURLEncoding.EncodeToString(sum[:hashedClientBytes])
 }
 
 // CounterKey returns the key of the counter for one bucket, given what
@@ -62,7 +72,8 @@ func CounterKey(client string, bucket int64) string {
 
 // clientPart returns the part of a key that names its client, so that all keys
 // of a client are kept by one server. The key is one that Namespace.Client
-// began, with the given key prefix; any other string is returned whole.
+// began or Namespace.StateKey returned, with the given key prefix; any other
+// string is returned whole.
 func clientPart(key, prefix string) string {
 	rest, ok := strings.CutPrefix(key, prefix+":")
 	if !ok {
@@ -72,9 +83,12 @@ func clientPart(key, prefix string) string {
 	if !ok {
 		return key
 	}
-	_, rest, ok = strings.Cut(rest, ":")
+	width, rest, ok := strings.Cut(rest, ":")
 	if !ok {
 		return key
+	}
+	if width == "" || width[0] < '0' || width[0] > '9' {
+		return rest // a state has no bucket
 	}
 	end := strings.LastIndexByte(rest, '_')
 	if end < 0 {

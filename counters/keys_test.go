@@ -30,6 +30,16 @@ func TestKeysAsDocumented(t *testing.T) {
 	}
 }
 
+func TestStateKeysAsDocumented(t *testing.T) {
+	ns := StateNamespace("weir", "api", "burst", "token_bucket")
+	assert.Equal(t, "weir:api/burst:token_bucket:alice", ns.StateKey("alice"))
+	assert.Equal(t, "weir:api/burst:token_bucket:a_1", ns.StateKey("a_1"))
+	assert.Equal(t, "weir:api/burst:token_bucket:~yGh6CKpdbtIEQyj6aml6uOlt", ns.StateKey("a b"))
+	name := strings.Repeat("n", 63)
+	longest := StateNamespace(strings.Repeat("p", MaxKeyPrefixBytes), name, name, "sliding_window").StateKey(strings.Repeat("c", maxPlainClient))
+	assert.LessOrEqual(t, len(longest), 250)
+}
+
 func TestTheLongestKeyFits(t *testing.T) {
 	name := strings.Repeat("n", 63)
 	prefix := strings.Repeat("p", MaxKeyPrefixBytes)
@@ -76,6 +86,14 @@ func TestKeysNeverCollide(t *testing.T) {
 					t.Fatalf("the client part of %q is %q", key, clientPart(key, prefix))
 				}
 			}
+			key := StateNamespace(prefix, "p", "l", "token_bucket").StateKey(client)
+			if other, ok := seen[key]; ok {
+				t.Fatalf("clients %q and %q share the key %q", client, other, key)
+			}
+			seen[key] = client
+			if state, counter := clientPart(key, prefix), clientPart(CounterKey(ns.Client(client), 1), prefix); state != counter {
+				t.Fatalf("the state of %q lives with %q, its counters with %q", client, state, counter)
+			}
 		}
 	})
 }
@@ -90,6 +108,8 @@ func TestClientPartIsTheSameForAllKeysOfAClient(t *testing.T) {
 					parts[clientPart(key, prefix)] = true
 				}
 			}
+			state := StateNamespace(prefix, policy, "l", "sliding_log").StateKey("al_i:ce")
+			parts[clientPart(state, prefix)] = true
 		}
 		assert.Equal(t, map[string]bool{"al_i:ce": true}, parts)
 	}

@@ -50,7 +50,7 @@ type MemcachedConfig struct {
 	User, Password string
 }
 
-// Memcached is a Store on one or several Memcached servers; a client's counters
+// Memcached is a Store and a StateStore on one or several Memcached servers; a client's keys
 // all live on one of them. The keys of one call must be those of one client. It
 // is safe for concurrent use.
 type Memcached struct {
@@ -111,7 +111,24 @@ func (m *Memcached) Subtract(ctx context.Context, key string, delta int64) error
 	return nil
 }
 
-// Delete implements Store. All commands go out together.
+// Load implements StateStore with gets.
+func (m *Memcached) Load(ctx context.Context, key string) (State, error) {
+	l := m.lane(ctx, key)
+	defer l.release()
+	s, err := l.load(key)
+	return s, translate(err)
+}
+
+// Swap implements StateStore with cas, or add when there is nothing to replace.
+// The answer to those doesn't tell the version, so a gets goes out with them.
+func (m *Memcached) Swap(ctx context.Context, key string, old State, value []byte, ttl time.Duration) (State, bool, error) {
+	l := m.lane(ctx, key)
+	defer l.release()
+	s, swapped, err := l.swap(key, old, value, ttl)
+	return s, swapped, translate(err)
+}
+
+// Delete implements Store and StateStore. All commands go out together.
 func (m *Memcached) Delete(ctx context.Context, keys []string) error {
 	if len(keys) == 0 {
 		return nil
@@ -411,6 +428,46 @@ func parseCount(key string, value []byte) (int64, error) {
 		return 0, foreignValue(key)
 	}
 	return counterValue(key, n)
+}
+
+func (l *lane) load(key string) (State, error) {
+	item, err := l.client.Get(key)
+	switch {
+	case errors.Is(err, memcache.ErrCacheMiss):
+		return State{}, nil
+	case err != nil:
+		return State{}, err
+	case item.CasID == 0:
+		return State{}, errors.New("the server runs without compare-and-swap (its option -C)")
+	}
+	return State{Value: item.Value, version: item.CasID}, nil
+}
+
+// swap stores value and loads what is there after that, in one round trip.
+func (l *lane) swap(key string, old State, value []byte, ttl time.Duration) (State, bool, error) {
+	if err := l.hold("STORED\r\n"); err != nil {
+		return State{}, false, err
+	}
+	store := l.client.CompareAndSwap
+	if !old.Exists() {
+		store = l.client.Add
+	}
+	item := memcache.Item{Key: key, Value: value, Expiration: expiration(ttl, time.Now()), CasID: old.version}
+	if err := store(&item); err != nil {
+		return State{}, false, err
+	}
+	now, err := l.load(key)
+	if err != nil {
+		return State{}, false, err
+	}
+	switch reply := strings.TrimSuffix(string(l.handle.Held(0)), "\r\n"); reply {
+	case "STORED":
+		return now, true, nil
+	case "EXISTS", "NOT_FOUND", "NOT_STORED": // changed, gone, there already
+		return now, false, nil
+	default:
+		return State{}, false, fmt.Errorf("memcache: %s", reply)
+	}
 }
 
 func counterValue(key string, n uint64) (int64, error) {

@@ -47,6 +47,7 @@ func TestMemcachedOverTCP(t *testing.T) {
 	server := memcachedtest.Start(t)
 	m := open(t, counters.MemcachedConfig{Servers: []string{server.Addr}})
 	storetest.Run(t, func(*testing.T) counters.Store { return m })
+	storetest.RunStates(t, func(*testing.T) counters.StateStore { return m })
 }
 
 func TestMemcachedOverAUnixSocket(t *testing.T) {
@@ -54,6 +55,7 @@ func TestMemcachedOverAUnixSocket(t *testing.T) {
 	server := memcachedtest.StartSocket(t)
 	m := open(t, counters.MemcachedConfig{Servers: []string{server.Addr}})
 	storetest.Run(t, func(*testing.T) counters.Store { return m })
+	storetest.RunStates(t, func(*testing.T) counters.StateStore { return m })
 }
 
 func TestMemcachedOnTwoServers(t *testing.T) {
@@ -61,6 +63,7 @@ func TestMemcachedOnTwoServers(t *testing.T) {
 	a, b := memcachedtest.Start(t), memcachedtest.StartSocket(t)
 	m := open(t, counters.MemcachedConfig{Servers: []string{a.Addr, b.Addr}})
 	storetest.Run(t, func(*testing.T) counters.Store { return m })
+	storetest.RunStates(t, func(*testing.T) counters.StateStore { return m })
 	t.Cleanup(func() {
 		assert.NotZero(t, a.Stat("cmd_set"), "both servers hold counters")
 		assert.NotZero(t, b.Stat("cmd_set"))
@@ -129,6 +132,64 @@ func TestMemcachedForeignValues(t *testing.T) {
 	n, err := m.Add(ctx, counters.Addition{Key: "good", Delta: 1, TTL: time.Minute})
 	require.NoError(t, err, "the store goes on")
 	assert.Equal(t, int64(1), n)
+}
+
+// A swap is one round trip, and so is the loss of one.
+func TestMemcachedSwapIsTwoCommandsInOneRoundTrip(t *testing.T) {
+	server := memcachedtest.Start(t)
+	m := open(t, counters.MemcachedConfig{Servers: []string{server.Addr}})
+	ctx := within(t, time.Minute)
+	old, swapped, err := m.Swap(ctx, "a", counters.State{}, []byte("1"), time.Minute)
+	require.NoError(t, err)
+	require.True(t, swapped)
+	gets, sets := server.Stat("cmd_get"), server.Stat("cmd_set")
+	_, swapped, err = m.Swap(ctx, "a", old, []byte("2"), time.Minute)
+	require.NoError(t, err)
+	require.True(t, swapped)
+	_, swapped, err = m.Swap(ctx, "a", old, []byte("3"), time.Minute)
+	require.NoError(t, err)
+	require.False(t, swapped)
+	assert.Equal(t, gets+2, server.Stat("cmd_get"))
+	assert.Equal(t, sets+2, server.Stat("cmd_set"))
+}
+
+func TestMemcachedStatesThatCannotBeStored(t *testing.T) {
+	ctx := within(t, time.Minute)
+	t.Run("too large", func(t *testing.T) {
+		m := open(t, counters.MemcachedConfig{Servers: []string{memcachedtest.Start(t).Addr}})
+		_, swapped, err := m.Swap(ctx, "a", counters.State{}, make([]byte, 2<<20), time.Minute)
+		require.ErrorIs(t, err, counters.ErrUnavailable)
+		require.ErrorContains(t, err, "object too large for cache")
+		require.False(t, swapped)
+		_, swapped, err = m.Swap(ctx, "a", counters.State{}, []byte("small"), time.Minute)
+		require.NoError(t, err, "the connection is in step")
+		require.True(t, swapped)
+	})
+	t.Run("a server without compare-and-swap", func(t *testing.T) {
+		m := open(t, counters.MemcachedConfig{Servers: []string{memcachedtest.Start(t, "-C").Addr}})
+		_, _, err := m.Swap(ctx, "a", counters.State{}, []byte("1"), time.Minute)
+		require.ErrorIs(t, err, counters.ErrUnavailable)
+		require.ErrorContains(t, err, "the server runs without compare-and-swap (its option -C)")
+	})
+	t.Run("a server that is silent", func(t *testing.T) {
+		server := memcachedtest.Start(t)
+		m := open(t, counters.MemcachedConfig{Servers: []string{server.Addr}})
+		old, _, err := m.Swap(ctx, "a", counters.State{}, []byte("1"), time.Minute)
+		require.NoError(t, err)
+		server.Pause()
+		_, _, err = m.Swap(within(t, 20*time.Millisecond), "a", old, []byte("2"), time.Minute)
+		require.ErrorIs(t, err, counters.ErrTimeout)
+		_, err = m.Load(within(t, 20*time.Millisecond), "a")
+		require.ErrorIs(t, err, counters.ErrTimeout)
+		server.Resume()
+	})
+	t.Run("a server that is gone", func(t *testing.T) {
+		server := memcachedtest.Start(t)
+		m := open(t, counters.MemcachedConfig{Servers: []string{server.Addr}})
+		server.Kill()
+		_, _, err := m.Swap(ctx, "a", counters.State{}, []byte("1"), time.Minute)
+		require.ErrorIs(t, err, counters.ErrUnavailable)
+	})
 }
 
 func TestMemcachedStalled(t *testing.T) {

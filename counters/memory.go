@@ -1,6 +1,7 @@
 package counters
 
 import (
+	"bytes"
 	"container/heap"
 	"context"
 	"math"
@@ -12,11 +13,11 @@ import (
 
 const memoryShards = 64
 
-// expiredPerAdd is how many expired counters an Add may have to remove. Two
+// expiredPerAdd is how many expired items an Add may have to remove. Two
 // for each that is created keeps the store no larger than what is alive.
 const expiredPerAdd = 2
 
-// Memory is a Store inside the process: for a single instance, for trials and
+// Memory is a Store and a StateStore inside the process: for a single instance, for trials and
 // for simulations. It holds what has not expired and little more, runs no
 // goroutine, and never fails. Use NewMemory; it is safe for concurrent use.
 type Memory struct {
@@ -26,16 +27,20 @@ type Memory struct {
 
 type memoryShard struct {
 	mu       sync.Mutex
-	counters map[string]memoryCounter
+	items    map[string]memoryItem
 	expiries expiryHeap
+	version  uint64 // of the newest state
 }
 
-type memoryCounter struct {
-	value   int64
+// memoryItem is a counter or a state.
+type memoryItem struct {
+	count   int64
+	state   State
 	expires int64 // Unix nanoseconds
+	due     int64 // when the heap has it; before expires if that was extended
 }
 
-// NewMemory returns an empty store whose counters expire by the clock now; nil
+// NewMemory returns an empty store whose contents expire by the clock now; nil
 // means time.Now.
 func NewMemory(now func() time.Time) *Memory {
 	if now == nil {
@@ -43,7 +48,7 @@ func NewMemory(now func() time.Time) *Memory {
 	}
 	m := &Memory{now: now}
 	for i := range m.shards {
-		m.shards[i].counters = make(map[string]memoryCounter)
+		m.shards[i].items = make(map[string]memoryItem)
 	}
 	return m
 }
@@ -54,17 +59,15 @@ func (m *Memory) Add(_ context.Context, a Addition) (int64, error) {
 	s := m.shard(a.Key)
 	s.mu.Lock()
 	c, ok := s.live(a.Key, now)
-	if ok {
-		c.value += a.Delta
-	} else {
-		c = memoryCounter{value: a.Delta, expires: now + int64(a.TTL)}
-		heap.Push(&s.expiries, expiry{at: c.expires, key: a.Key})
+	if !ok {
+		c = s.create(a.Key, now, a.TTL)
 	}
-	s.counters[a.Key] = c
+	c.count += a.Delta
+	s.items[a.Key] = c
 	s.expire(now)
 	s.mu.Unlock()
 	m.read(now, a.Read, a.Counts)
-	return c.value, nil
+	return c.count, nil
 }
 
 // Read implements Store.
@@ -79,7 +82,7 @@ func (m *Memory) read(now int64, keys []string, counts []int64) {
 		s.mu.Lock()
 		c, _ := s.live(key, now)
 		s.mu.Unlock()
-		counts[i] = c.value
+		counts[i] = c.count
 	}
 }
 
@@ -90,31 +93,61 @@ func (m *Memory) Subtract(_ context.Context, key string, delta int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c, ok := s.live(key, now); ok {
-		c.value = max(0, c.value-delta)
-		s.counters[key] = c
+		c.count = max(0, c.count-delta)
+		s.items[key] = c
 	}
 	return nil
 }
 
-// Delete implements Store.
+// Load implements StateStore.
+func (m *Memory) Load(_ context.Context, key string) (State, error) {
+	s := m.shard(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	item, _ := s.live(key, m.now().UnixNano())
+	return item.state, nil
+}
+
+// Swap implements StateStore.
+func (m *Memory) Swap(_ context.Context, key string, old State, value []byte, ttl time.Duration) (State, bool, error) {
+	now := m.now().UnixNano()
+	s := m.shard(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	item, ok := s.live(key, now)
+	if item.state.version != old.version {
+		return item.state, false, nil
+	}
+	if !ok {
+		item = s.create(key, now, ttl)
+	}
+	s.version++
+	item.state = State{Value: bytes.Clone(value), version: s.version}
+	item.expires = now + int64(ttl)
+	s.items[key] = item
+	s.expire(now)
+	return item.state, true, nil
+}
+
+// Delete implements Store and StateStore.
 func (m *Memory) Delete(_ context.Context, keys []string) error {
 	for _, key := range keys {
 		s := m.shard(key)
 		s.mu.Lock()
-		delete(s.counters, key)
+		delete(s.items, key)
 		s.mu.Unlock()
 	}
 	return nil
 }
 
-// Len returns the number of counters held, expired ones that are still to be
+// Len returns the number of counters and states held, expired ones that are still to be
 // removed included.
 func (m *Memory) Len() int {
 	n := 0
 	for i := range m.shards {
 		s := &m.shards[i]
 		s.mu.Lock()
-		n += len(s.counters)
+		n += len(s.items)
 		s.mu.Unlock()
 	}
 	return n
@@ -124,25 +157,39 @@ func (m *Memory) shard(key string) *memoryShard {
 	return &m.shards[xxhash.Sum64String(key)%memoryShards]
 }
 
-// live returns the counter at key unless it has expired. The caller holds mu.
-func (s *memoryShard) live(key string, now int64) (memoryCounter, bool) {
-	c, ok := s.counters[key]
-	if !ok || c.expires <= now {
-		return memoryCounter{}, false
+// live returns the item at key unless it has expired. The caller holds mu.
+func (s *memoryShard) live(key string, now int64) (memoryItem, bool) {
+	item, ok := s.items[key]
+	if !ok || item.expires <= now {
+		return memoryItem{}, false
 	}
-	return c, true
+	return item, true
 }
 
-// expire removes a few counters whose time has come. The caller holds mu.
+// create returns a new item, for the caller to put at key. The caller holds mu.
+func (s *memoryShard) create(key string, now int64, ttl time.Duration) memoryItem {
+	expires := now + int64(ttl)
+	heap.Push(&s.expiries, expiry{at: expires, key: key})
+	return memoryItem{expires: expires, due: expires}
+}
+
+// expire removes a few items whose time has come. The caller holds mu.
 func (s *memoryShard) expire(now int64) {
 	for range expiredPerAdd {
 		if s.expiries.next() > now {
 			return
 		}
 		e := heap.Pop(&s.expiries).(expiry)
-		// The key may have been deleted and created anew since.
-		if c, ok := s.counters[e.key]; ok && c.expires == e.at {
-			delete(s.counters, e.key)
+		item, ok := s.items[e.key]
+		switch {
+		case !ok || item.due != e.at:
+			// It was deleted, and perhaps created anew.
+		case item.expires > now:
+			item.due = item.expires
+			s.items[e.key] = item
+			heap.Push(&s.expiries, expiry{at: item.due, key: e.key})
+		default:
+			delete(s.items, e.key)
 		}
 	}
 }

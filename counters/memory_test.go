@@ -17,6 +17,7 @@ func TestMemory(t *testing.T) {
 	t.Parallel()
 	store := counters.NewMemory(nil)
 	storetest.Run(t, func(*testing.T) counters.Store { return store })
+	storetest.RunStates(t, func(*testing.T) counters.StateStore { return store })
 }
 
 // clock is a clock that a test sets.
@@ -64,6 +65,53 @@ func TestMemoryHoldsLittleMoreThanWhatIsAlive(t *testing.T) {
 	}
 	assert.LessOrEqual(t, most, 1200, "1000 are alive at any time")
 	assert.GreaterOrEqual(t, most, 1000)
+}
+
+// States that are renewed again and again leave nothing behind either.
+func TestMemoryHoldsLittleMoreThanTheStatesThatAreAlive(t *testing.T) {
+	ctx := context.Background()
+	clock := &clock{now: time.Unix(1_700_000_000, 0)}
+	m := counters.NewMemory(clock.Now)
+	swap := func(key string, old counters.State, ttl time.Duration) counters.State {
+		state, swapped, err := m.Swap(ctx, key, old, []byte("v"), ttl)
+		require.NoError(t, err)
+		require.True(t, swapped)
+		return state
+	}
+	busy := swap("busy", counters.State{}, time.Second)
+	most := 0
+	for i := range 50_000 {
+		swap(fmt.Sprint(i), counters.State{}, time.Second)
+		busy = swap("busy", busy, time.Second)
+		clock.Advance(time.Millisecond)
+		most = max(most, m.Len())
+	}
+	assert.LessOrEqual(t, most, 1200, "1000 are alive at any time")
+	assert.GreaterOrEqual(t, most, 1001)
+
+	clock.Advance(time.Second - time.Millisecond - 1)
+	state, err := m.Load(ctx, "busy")
+	require.NoError(t, err)
+	assert.Equal(t, busy, state, "1 ns before its time")
+	clock.Advance(1)
+	state, err = m.Load(ctx, "busy")
+	require.NoError(t, err)
+	assert.False(t, state.Exists())
+	_, swapped, err := m.Swap(ctx, "busy", busy, []byte("v"), time.Second)
+	require.NoError(t, err)
+	assert.False(t, swapped, "what has expired can't be replaced")
+}
+
+func TestMemoryKeepsNoReferenceToAValue(t *testing.T) {
+	ctx := context.Background()
+	m := counters.NewMemory(nil)
+	value := []byte("value")
+	_, _, err := m.Swap(ctx, "a", counters.State{}, value, time.Minute)
+	require.NoError(t, err)
+	value[0] = 'x'
+	state, err := m.Load(ctx, "a")
+	require.NoError(t, err)
+	assert.Equal(t, "value", string(state.Value))
 }
 
 func TestMemoryForgetsADeletedCountersExpiry(t *testing.T) {

@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// trust is how long a process relies on what it has read of a client without
+// Trust is how long a process relies on what it has read of a client without
 // asking the store again: a denial that only a passing over-count caused, or
 // that a reset elsewhere has ended, is over after that. Resets promise a second.
-const trust = 900 * time.Millisecond
+const Trust = 900 * time.Millisecond
 
 // A Window is the arithmetic of a window over slots of calendar time. Its
 // methods take the counts of consecutive slots, newest first; the last is that
@@ -224,7 +224,7 @@ func (v *slotView) countsAt(bucket int64) ([]int64, bool) {
 // mu.
 func (v *slotView) fresh(now int64) bool {
 	age := now - v.verified
-	return age >= 0 && age <= int64(trust)
+	return age >= 0 && age <= int64(Trust)
 }
 
 // giveBack notes that cost was taken back from a slot.

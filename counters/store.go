@@ -50,6 +50,34 @@ type Addition struct {
 	Counts []int64
 }
 
+// A StateStore keeps small values that expire and are replaced by
+// compare-and-swap. Every method is safe for concurrent use, is atomic per key,
+// and returns before the deadline of its context; without a deadline, within
+// DefaultTimeout.
+type StateStore interface {
+	// Load returns what is at key.
+	Load(ctx context.Context, key string) (State, error)
+	// Swap puts value, which then lives for ttl, in the place of old at key, or
+	// where nothing is when old is the zero State. It does nothing when key holds
+	// another version by now, or has lost the one it held: a lost race is a
+	// result, not an error. Either way it returns what is at key after that, so
+	// that the next Swap needs no Load. It keeps no reference to value.
+	Swap(ctx context.Context, key string, old State, value []byte, ttl time.Duration) (now State, swapped bool, err error)
+	// Delete removes what is at keys, which are those of one client.
+	Delete(ctx context.Context, keys []string) error
+}
+
+// A State is what a StateStore has at a key. The zero State is nothing at all.
+type State struct {
+	// Value must not be changed.
+	Value []byte
+	// version is the store's own number of this value; 0 is for nothing.
+	version uint64
+}
+
+// Exists reports whether there is a value, be it an empty one.
+func (s State) Exists() bool { return s.version != 0 }
+
 // DefaultTimeout bounds a store operation whose context has no deadline.
 const DefaultTimeout = 50 * time.Millisecond
 

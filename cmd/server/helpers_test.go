@@ -108,6 +108,7 @@ type answer struct {
 	Allowed    bool
 	Client     string
 	Degraded   bool
+	Wait       float64
 	RetryAfter float64 `json:"retry_after"`
 	Limits     []struct {
 		Name      string

@@ -87,7 +87,7 @@ func TestImportsKeepToTheTable(t *testing.T) {
 		}
 		return nil
 	}))
-	for _, folder := range []string{"counters", "counters/memcachedtest", "counters/storetest", "subwindow", "api", "cmd/server"} {
+	for _, folder := range []string{"counters", "counters/memcachedtest", "counters/storetest", "subwindow", "cas", "api", "cmd/server"} {
 		assert.Contains(t, found, folder)
 	}
 	assert.Equal(t, []string{"counters/memcached.go"}, gomemcacheFiles)

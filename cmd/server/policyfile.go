@@ -193,7 +193,7 @@ func (p *policyParser) policy(name string, n *yaml.Node) *api.Policy {
 	what := "policy " + strconv.Quote(name)
 	onStoreError, mode, denyStatus := string(policy.OnStoreError), "enforce", int64(policy.AuthDenyStatus)
 	var clients *yaml.Node
-	limits := false
+	limits, hold := false, (*yaml.Node)(nil)
 	p.fields(n, what,
 		p.text("description", &policy.Description),
 		field{"limits", func(n *yaml.Node) {
@@ -204,6 +204,10 @@ func (p *policyParser) policy(name string, n *yaml.Node) *api.Policy {
 			}
 		}},
 		p.boolean("count_denied", &policy.CountDenied),
+		field{"hold", func(n *yaml.Node) {
+			hold = n
+			p.boolean("hold", &policy.Hold).parse(n)
+		}},
 		p.choice("on_store_error", &onStoreError, string(api.StoreErrorAllow), string(api.StoreErrorDeny)),
 		p.choice("mode", &mode, "enforce", "shadow"),
 		// Clients name limits, which may follow them in the file.
@@ -213,6 +217,9 @@ func (p *policyParser) policy(name string, n *yaml.Node) *api.Policy {
 	)
 	if !limits && resolve(n).Kind == yaml.MappingNode {
 		p.fail(n, "%s has no limits; it needs at least one", what)
+	}
+	if policy.Hold && !slices.ContainsFunc(policy.Limits, func(l api.Limit) bool { return l.Algorithm == leakyBucket }) {
+		p.fail(hold, "hold needs a limit that makes requests wait, a %s, and %s has none", leakyBucket, what)
 	}
 	if clients != nil {
 		p.clients(policy, clients)
@@ -236,11 +243,14 @@ func (p *policyParser) limit(policy *api.Policy, n *yaml.Node) {
 	errsBefore := len(p.errs)
 	l := api.Limit{}
 	var subWindows int64
-	var subWindowsNode, estimateNode, windowNode *yaml.Node
+	var subWindowsNode, estimateNode, windowNode, burstNode, limitNode *yaml.Node
 	p.fields(n, "a limit",
 		p.text("name", &l.Name),
 		p.choice("algorithm", &l.Algorithm, algorithmNames()...),
-		p.integer("limit", &l.Limit, 1, counters.MaxLimit),
+		field{"limit", func(n *yaml.Node) {
+			limitNode = n
+			p.integer("limit", &l.Limit, 1, counters.MaxLimit).parse(n)
+		}},
 		field{"window", func(n *yaml.Node) {
 			windowNode = n
 			var err error
@@ -255,6 +265,10 @@ func (p *policyParser) limit(policy *api.Policy, n *yaml.Node) {
 		field{"estimate", func(n *yaml.Node) {
 			estimateNode = n
 			p.choice("estimate", &l.Estimate, "weighted", "strict").parse(n)
+		}},
+		field{"burst", func(n *yaml.Node) {
+			burstNode = n
+			p.integer("burst", &l.Burst, 1, counters.MaxLimit).parse(n)
 		}},
 	)
 	if l.Name == "" {
@@ -282,9 +296,12 @@ func (p *policyParser) limit(policy *api.Policy, n *yaml.Node) {
 	case slices.ContainsFunc(policy.Limits, func(other api.Limit) bool { return other.Name == l.Name }):
 		p.fail(n, "policy %q has a limit named %q already; give this one a name of its own", policy.Name, l.Name)
 	}
+	mistaken := windowNode // what checkLimit finds wrong
 	if l.Algorithm == slidingWindow {
 		if subWindowsNode == nil {
-			subWindows, subWindowsNode = defaultSubWindows, windowNode
+			subWindows = defaultSubWindows
+		} else {
+			mistaken = subWindowsNode
 		}
 		if l.Estimate == "" {
 			l.Estimate = "weighted"
@@ -296,10 +313,16 @@ func (p *policyParser) limit(policy *api.Policy, n *yaml.Node) {
 				p.fail(n, "sub_windows and estimate are for %s only, and this limit is a %s", slidingWindow, l.Algorithm)
 			}
 		}
-		subWindowsNode = windowNode
+	}
+	if burstNode != nil && l.Algorithm != tokenBucket && l.Algorithm != leakyBucket {
+		p.fail(burstNode, "burst is for %s and %s only, and this limit is a %s", tokenBucket, leakyBucket, l.Algorithm)
+	}
+	l.MaxLimit = maxLimit(l.Algorithm)
+	if l.Limit > l.Most() {
+		mistaken = limitNode
 	}
 	if err := checkLimit(&l); err != nil {
-		p.fail(subWindowsNode, "%v", err)
+		p.fail(mistaken, "%v", err)
 	}
 }
 
@@ -315,11 +338,15 @@ func (p *policyParser) clients(policy *api.Policy, n *yaml.Node) {
 			field{"limits", func(n *yaml.Node) {
 				c.Limits = make(map[string]int64)
 				p.mapping(n, "limits of "+what, func(name, value *yaml.Node) {
-					if !slices.ContainsFunc(policy.Limits, func(l api.Limit) bool { return l.Name == name.Value }) {
+					most := int64(counters.MaxLimit)
+					i := slices.IndexFunc(policy.Limits, func(l api.Limit) bool { return l.Name == name.Value })
+					if i < 0 {
 						p.fail(name, "policy %q has no limit %q", policy.Name, name.Value)
+					} else {
+						most = policy.Limits[i].Most()
 					}
 					var limit int64
-					p.integer(name.Value, &limit, 1, counters.MaxLimit).parse(value)
+					p.integer(name.Value, &limit, 1, most).parse(value)
 					c.Limits[name.Value] = limit
 				})
 			}},

@@ -43,6 +43,18 @@ func TestPolicyFile(t *testing.T) {
 			Identify:       []api.Identifier{{Header: "X-Api-Key"}, {}},
 			AuthDenyStatus: 403,
 		},
+		"queue": {
+			Name: "queue",
+			Limits: []api.Limit{
+				{Name: "leaky-bucket", Algorithm: leakyBucket, Limit: 10, Window: time.Second, Burst: 50},
+				{Name: "token-bucket", Algorithm: tokenBucket, Limit: 20, Window: time.Second},
+				{Name: "sliding-log", Algorithm: slidingLog, Limit: 10_000, Window: time.Hour, MaxLimit: 10_000},
+			},
+			Hold:           true,
+			OnStoreError:   api.StoreErrorAllow,
+			Identify:       []api.Identifier{{}},
+			AuthDenyStatus: 429,
+		},
 		"plain": {
 			Name: "plain",
 			Limits: []api.Limit{
@@ -104,8 +116,9 @@ func more(lines ...string) string {
 }
 
 func TestPolicyFileMistakes(t *testing.T) {
-	const policyKeys = "description, limits, count_denied, on_store_error, mode, clients, identify, auth_deny_status"
-	const limitKeys = "name, algorithm, limit, window, sub_windows, estimate"
+	const policyKeys = "description, limits, count_denied, hold, on_store_error, mode, clients, identify, auth_deny_status"
+	const limitKeys = "name, algorithm, limit, window, sub_windows, estimate, burst"
+	const algorithms = "fixed_window or sliding_window or token_bucket or leaky_bucket or sliding_log"
 	const badName = "must be 1 to 63 of a-z, 0-9 and -, and not begin with -"
 	const badLimit = "must be a whole number from 1 to 1000000000000"
 	const badWindow = "must be whole milliseconds from 100ms to 366 days"
@@ -155,11 +168,11 @@ func TestPolicyFileMistakes(t *testing.T) {
 		{"limits is a mapping", "policies:\n  p:\n    limits: {a: 1}\n", []string{"3: limits must be a list"}},
 		{"limit is a number", "policies:\n  p:\n    limits: [100]\n", []string{"3: a limit must be a mapping, keys with values"}},
 
-		{"no algorithm", limit("limit: 1, window: 1m"), []string{"4: the limit has no algorithm; it must be fixed_window or sliding_window"}},
+		{"no algorithm", limit("limit: 1, window: 1m"), []string{"4: the limit has no algorithm; it must be " + algorithms}},
 		{"no limit", limit("algorithm: fixed_window, window: 1m"), []string{"4: the limit has no limit, the number that is admitted per window"}},
 		{"no window", limit("algorithm: fixed_window, limit: 1"), []string{"4: the limit has no window, a duration such as 1m"}},
 		{"unknown algorithm", limit("algorithm: fixed, limit: 1, window: 1m"),
-			[]string{`4: algorithm "fixed" must be fixed_window or sliding_window`}},
+			[]string{`4: algorithm "fixed" must be ` + algorithms}},
 		{"limit 0", limit("algorithm: fixed_window, limit: 0, window: 1m"), []string{`4: limit "0" ` + badLimit}},
 		{"limit too large", limit("algorithm: fixed_window, limit: 1000000000001, window: 1m"), []string{`4: limit "1000000000001" ` + badLimit}},
 		{"limit beyond 64 bits", limit("algorithm: fixed_window, limit: 99999999999999999999, window: 1m"), []string{`4: limit "99999999999999999999" ` + badLimit}},
@@ -187,6 +200,20 @@ func TestPolicyFileMistakes(t *testing.T) {
 			[]string{"4: sub_windows and estimate are for sliding_window only, and this limit is a fixed_window"}},
 		{"estimate of a fixed window", limit("algorithm: fixed_window, limit: 1, window: 1m, estimate: strict"),
 			[]string{"4: sub_windows and estimate are for sliding_window only, and this limit is a fixed_window"}},
+		{"burst of a window", limit("algorithm: sliding_window, limit: 1, window: 1m, burst: 5"),
+			[]string{"4: burst is for token_bucket and leaky_bucket only, and this limit is a sliding_window"}},
+		{"burst of a log", limit("algorithm: sliding_log, limit: 1, window: 1m, burst: 5"),
+			[]string{"4: burst is for token_bucket and leaky_bucket only, and this limit is a sliding_log"}},
+		{"burst 0", limit("algorithm: token_bucket, limit: 1, window: 1m, burst: 0"), []string{`4: burst "0" ` + badLimit}},
+		{"sub_windows of a bucket", limit("algorithm: token_bucket, limit: 1, window: 1m, sub_windows: 4"),
+			[]string{"4: sub_windows and estimate are for sliding_window only, and this limit is a token_bucket"}},
+		{"window of a bucket", limit("algorithm: leaky_bucket, limit: 1, window: 99ms"), []string{`4: window 99ms ` + badWindow}},
+		{"a log that is too long", "policies:\n  p:\n    limits:\n      - algorithm: sliding_log\n        window: 1m\n        limit: 10001\n",
+			[]string{"6: limit 10001 of a sliding log must be from 1 to 10000: it stores the time of each admitted request; use sliding_window for larger limits"}},
+		{"a client's log that is too long", "policies:\n  p:\n    limits: [{algorithm: sliding_log, limit: 9, window: 1m}]\n    clients: {c: {limits: {sliding-log: 10001}}}\n",
+			[]string{`4: sliding-log "10001" must be a whole number from 1 to 10000`}},
+		{"hold without a queue", more("hold: true"), []string{`4: hold needs a limit that makes requests wait, a leaky_bucket, and policy "p" has none`}},
+		{"hold", more("hold: 1"), []string{`4: hold "1" must be true or false`}},
 		{"limit name", limit("name: Per_Minute, algorithm: fixed_window, limit: 1, window: 1m"), []string{`4: limit name "Per_Minute" ` + badName}},
 		{"limit name is a number", limit("name: 5, algorithm: fixed_window, limit: 1, window: 1m"), []string{`4: name must be text`}},
 		{"limit names twice", "policies:\n  p:\n    limits:\n" + strings.Repeat("      - {algorithm: fixed_window, limit: 1, window: 1m}\n", 2),
@@ -229,7 +256,7 @@ func TestPolicyFileMistakes(t *testing.T) {
 		}, "\n"), []string{
 			`1: the file has no key "polices"; it may have policies`,
 			`3: policy name "One" ` + badName,
-			`6: algorithm "a" must be fixed_window or sliding_window`,
+			`6: algorithm "a" must be ` + algorithms,
 			`10: window 1ms ` + badWindow,
 			`12: limit "x" ` + badLimit,
 			`13: mode "off" must be enforce or shadow`,

@@ -150,6 +150,73 @@ func TestFourProcessesSlidingWindow(t *testing.T) {
 	}
 }
 
+// Neither bucket nor log refills while the storm lasts.
+func TestFourProcessesBucketsAndLog(t *testing.T) {
+	file := write(t, "p.yaml", `
+policies:
+  token: {limits: [{algorithm: token_bucket, limit: 100, window: 366d, burst: 150}]}
+  leaky: {limits: [{algorithm: leaky_bucket, limit: 100, window: 366d, burst: 150}]}
+  log: {limits: [{algorithm: sliding_log, limit: 150, window: 366d}]}
+`)
+	a, b := memcachedtest.Start(t).Addr, memcachedtest.StartSocket(t).Addr
+	processes := startProcesses(t, []string{a + "," + b, b + "," + a, a + "," + b, b + "," + a}, "-config", file)
+	for _, policy := range []string{"token", "leaky", "log"} {
+		t.Run(policy, func(t *testing.T) {
+			for _, client := range []string{"c", "d"} { // on both servers, more or less
+				assert.EqualValues(t, 150, storm(t, processes, policy, client, 64, 10, always1))
+				now := processes[0].check(t, policy, client, 0)
+				assert.Zero(t, now.Limits[0].Remaining)
+			}
+		})
+	}
+	metrics := ""
+	for _, p := range processes {
+		_, body := p.get(t, "/metrics")
+		metrics += body
+	}
+	assert.Regexp(t, `weir_cas_conflicts_total [1-9]`, metrics, "processes did race")
+	assert.NotRegexp(t, `weir_cas_foreign_values_total [1-9]`, metrics)
+}
+
+func TestResetOfABucketReachesEveryProcess(t *testing.T) {
+	t.Parallel()
+	a := memcachedtest.Start(t).Addr
+	processes := startProcesses(t, []string{a, a})
+	for _, policy := range []string{"token", "leaky", "log"} {
+		topUp(t, processes[0], policy, "c", 100)
+		require.False(t, processes[1].check(t, policy, "c", 100).Allowed)
+		status, _, _, err := processes[0].send(http.MethodDelete, "/v1/policies/"+policy+"/clients/c", "", "")
+		require.NoError(t, err)
+		require.Equal(t, http.StatusNoContent, status)
+		require.Eventually(t, func() bool { return processes[1].check(t, policy, "c", 100).Allowed }, patience, 10*time.Millisecond)
+	}
+}
+
+// What is held is answered when the server is terminated, with the wait that is
+// left.
+func TestTerminateReleasesWhatIsHeld(t *testing.T) {
+	t.Parallel()
+	file := write(t, "p.yaml", `
+policies:
+  queue:
+    limits: [{algorithm: leaky_bucket, limit: 1, window: 1h, burst: 50}]
+    hold: true
+`)
+	p := startProcess(t, "-config", file)
+	require.Zero(t, p.check(t, "queue", "c", 1).Wait)
+	answers := make(chan answer, 1)
+	go func() { answers <- p.check(t, "queue", "c", 1) }()
+	require.Eventually(t, func() bool {
+		_, body := p.get(t, "/v1/policies/queue/clients/c")
+		return strings.Contains(body, `"remaining":48`)
+	}, patience, time.Millisecond)
+	p.terminate(t)
+	a := <-answers
+	assert.True(t, a.Allowed)
+	assert.Greater(t, a.Wait, 3580.0)
+	p.requireExit(t)
+}
+
 // With costs from 1 to 7 the last place may stay free, but not 7 of them; and
 // two limits of one policy agree on what was admitted.
 func TestFourProcessesMixedCosts(t *testing.T) {

@@ -58,8 +58,8 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 	}
 	api.RegisterHealth(registry, health)
 	p.wiring = &wiring{
-		store: p.metrics.MeterStore(store), keyPrefix: cfg.keyPrefix, clockSkew: cfg.clockSkew,
-		viewClients: cfg.viewClients, batch: p.metrics.Batch,
+		store: p.metrics.MeterStore(store), states: p.metrics.MeterStates(store), keyPrefix: cfg.keyPrefix,
+		clockSkew: cfg.clockSkew, viewClients: cfg.viewClients, metrics: p.metrics,
 	}
 	api.RegisterViews(registry, p.wiring.views)
 	policies, err := p.loadPolicies()
@@ -85,9 +85,15 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 	return p, p.listen()
 }
 
+// A store keeps all that limiters keep.
+type store interface {
+	counters.Store
+	counters.StateStore
+}
+
 // openStore returns the store, and a function that tells which of its servers
 // answer.
-func (p *program) openStore() (counters.Store, func(context.Context) []counters.ServerStatus, error) {
+func (p *program) openStore() (store, func(context.Context) []counters.ServerStatus, error) {
 	if len(p.cfg.memcached) == 0 {
 		p.close = func() error { return nil }
 		return counters.NewMemory(nil), func(context.Context) []counters.ServerStatus {
@@ -98,12 +104,12 @@ func (p *program) openStore() (counters.Store, func(context.Context) []counters.
 	if err != nil {
 		return nil, nil, err
 	}
-	store, err := counters.NewMemcached(memcachedConfig)
+	m, err := counters.NewMemcached(memcachedConfig)
 	if err != nil {
 		return nil, nil, fmt.Errorf("-memcached: %w", err)
 	}
-	p.close = store.Close
-	return store, store.Ping, nil
+	p.close = m.Close
+	return m, m.Ping, nil
 }
 
 func (p *program) listen() error {

@@ -65,7 +65,7 @@ func TestGreetingSaysWhereAndWhat(t *testing.T) {
 func TestBuiltInPolicies(t *testing.T) {
 	t.Parallel()
 	r := startProgram(t)
-	for _, policy := range []string{"fixed", "sliding", "sliding-15s", "sliding-1s", "strict", "default"} {
+	for _, policy := range []string{"fixed", "sliding", "sliding-15s", "sliding-1s", "strict", "default", "token", "leaky", "log"} {
 		a := r.check(t, policy, "c", 30)
 		assert.Equal(t, http.StatusOK, a.Status)
 		assert.EqualValues(t, 30, a.used(0), policy)

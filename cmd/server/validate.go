@@ -49,6 +49,9 @@ func describe(p *api.Policy) string {
 	if p.CountDenied {
 		b.WriteString("  denied checks count too\n")
 	}
+	if p.Hold {
+		b.WriteString("  /v1/check answers when the wait is over\n")
+	}
 	if p.Shadow {
 		b.WriteString("  shadow mode: decides and counts, but allows everything\n")
 	}
@@ -70,8 +73,19 @@ func describe(p *api.Policy) string {
 }
 
 func describeLimit(l *api.Limit) string {
-	if l.Algorithm == fixedWindow {
+	burst := l.Burst
+	if burst == 0 {
+		burst = l.Limit
+	}
+	switch l.Algorithm {
+	case fixedWindow:
 		return fmt.Sprintf("at most %d in each calendar window of %v", l.Limit, l.Window)
+	case tokenBucket:
+		return fmt.Sprintf("%d per %v, and at most %d at once", l.Limit, l.Window, burst)
+	case leakyBucket:
+		return fmt.Sprintf("%d per %v, one after the other, at most %d waiting", l.Limit, l.Window, burst)
+	case slidingLog:
+		return fmt.Sprintf("at most %d in any %v", l.Limit, l.Window)
 	}
 	estimate := "the oldest slot in proportion"
 	if l.Estimate == "strict" {

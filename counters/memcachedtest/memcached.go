@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -146,8 +147,8 @@ func (m *Server) Resume() {
 }
 
 // Do sends a line of the text protocol and returns the lines of the answer, up
-// to one that is last, which is returned too.
-func (m *Server) Do(line, last string) []string {
+// to the first that begins with one of last, which is returned too.
+func (m *Server) Do(line string, last ...string) []string {
 	m.t.Helper()
 	c, err := m.dial()
 	require.NoError(m.t, err)
@@ -158,7 +159,7 @@ func (m *Server) Do(line, last string) []string {
 	var lines []string
 	for scan := bufio.NewScanner(c); scan.Scan(); {
 		lines = append(lines, scan.Text())
-		if strings.HasPrefix(scan.Text(), last) {
+		if slices.ContainsFunc(last, func(prefix string) bool { return strings.HasPrefix(scan.Text(), prefix) }) {
 			return lines
 		}
 	}
@@ -183,8 +184,13 @@ func (m *Server) Stat(name string) int64 {
 // Keys returns the keys of all items that the server holds.
 func (m *Server) Keys() []string {
 	m.t.Helper()
+	lines := m.Do("lru_crawler metadump all", "END", "BUSY")
+	for strings.HasPrefix(lines[0], "BUSY") {
+		time.Sleep(10 * time.Millisecond)
+		lines = m.Do("lru_crawler metadump all", "END", "BUSY")
+	}
 	var keys []string
-	for _, line := range m.Do("lru_crawler metadump all", "END") {
+	for _, line := range lines {
 		if key, ok := strings.CutPrefix(line, "key="); ok {
 			key, _, _ = strings.Cut(key, " ")
 			key, err := url.PathUnescape(key)

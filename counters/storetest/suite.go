@@ -1,4 +1,4 @@
-// Package storetest is the suite that every store passes.
+// Package storetest holds the suites that every store passes.
 package storetest
 
 import (

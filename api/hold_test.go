@@ -1,0 +1,111 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// newQueue returns a service on the real clock that holds answers: one an hour,
+// at most 50 waiting.
+func newQueue(t *testing.T, more ...*Policy) *service {
+	t.Helper()
+	queue := newPolicy("queue", leaky("slots", 1, time.Hour, 50))
+	queue.Hold = true
+	return newServiceWith(func(cfg *Config) { cfg.Now = time.Now }, append(more, queue)...)
+}
+
+// hour asserts that r was not held: the whole wait is left.
+func hour(t *testing.T, r result) {
+	t.Helper()
+	require.Equal(t, http.StatusOK, r.Code, "%s", r.Body)
+	assert.Greater(t, r.Wait, (time.Hour - maxHold/2).Seconds())
+}
+
+func TestAnAnswerIsHeldUntilItsSlot(t *testing.T) {
+	quick := newPolicy("quick", leaky("slots", 10, time.Second, 3), token("most", 100, time.Second, 0))
+	quick.Hold = true
+	s := newQueue(t, quick)
+	begin := time.Now()
+	for slot := range 3 {
+		r := s.admits(t, `{"policy":"quick","client":"c"}`)
+		assert.GreaterOrEqual(t, time.Since(begin), time.Duration(slot)*100*time.Millisecond)
+		assert.Zero(t, r.Wait, "nothing of it is left")
+	}
+	assert.Zero(t, s.held.Load())
+	s.denies(t, `{"policy":"quick","client":"c","cost":3}`)
+}
+
+func TestOnlyCheckIsHeld(t *testing.T) {
+	plain, trial := newPolicy("plain", leaky("slots", 1, time.Hour, 50)), newPolicy("trial", leaky("slots", 1, time.Hour, 50))
+	trial.Hold, trial.Shadow = true, true
+	s := newQueue(t, plain, trial)
+	for _, policy := range []string{"plain", "trial", "queue"} {
+		check := `{"policy":"` + policy + `","client":"c"}`
+		assert.Zero(t, s.admits(t, check).Wait, "the first has its slot at once")
+		if policy != "queue" {
+			hour(t, s.check(t, check))
+		}
+		batch := s.do(t, http.MethodPost, "/v1/check/batch", `{"checks":[`+check+`]}`)
+		require.Len(t, batch.Results, 1)
+		assert.Greater(t, batch.Results[0].Wait, 3590.0)
+		auth := "/v1/auth/" + policy
+		s.do(t, http.MethodGet, auth, "")
+		hour(t, s.do(t, http.MethodGet, auth, ""))
+		hour(t, s.do(t, http.MethodGet, "/v1/policies/"+policy+"/clients/c", ""))
+	}
+}
+
+// holdOne lets a caller be held, and returns its answer to come.
+func holdOne(t *testing.T, s *service, ctx context.Context) <-chan result {
+	t.Helper()
+	const check = `{"policy":"queue","client":"c"}`
+	s.admits(t, check)
+	answers := make(chan result, 1)
+	go func() {
+		answers <- s.serve(t, newRequest(http.MethodPost, "/v1/check", check).WithContext(ctx))
+	}()
+	require.Eventually(t, func() bool { return s.held.Load() == 1 }, 10*time.Second, time.Millisecond)
+	return answers
+}
+
+func TestDrainingReleasesWhatIsHeld(t *testing.T) {
+	s := newQueue(t)
+	answers := holdOne(t, s, context.Background())
+	s.Drain()
+	hour(t, <-answers)
+	s.Drain()
+	r := s.check(t, `{"policy":"queue","client":"c"}`)
+	assert.Greater(t, r.Wait, 7190.0, "and nothing is held from then on")
+	assert.Zero(t, s.held.Load())
+}
+
+// Who leaves keeps the slot: the next one gets the slot behind it.
+func TestACallerThatLeavesIsNotHeld(t *testing.T) {
+	s := newQueue(t)
+	ctx, leave := context.WithCancel(context.Background())
+	answers := holdOne(t, s, ctx)
+	leave()
+	<-answers
+	assert.Zero(t, s.held.Load())
+	r := s.do(t, http.MethodGet, "/v1/policies/queue/clients/c", "")
+	assert.EqualValues(t, 48, r.Limits[0].Remaining)
+	assert.Greater(t, r.Wait, 7190.0)
+}
+
+func TestNoMoreAreHeldThanTheCap(t *testing.T) {
+	s := newQueue(t)
+	s.admits(t, `{"policy":"queue","client":"c"}`)
+	s.held.Store(maxHeld)
+	hour(t, s.check(t, `{"policy":"queue","client":"c"}`))
+	assert.EqualValues(t, maxHeld, s.held.Load())
+}
+
+// An answer that is held still has time to be written.
+func TestHoldEndsBeforeTheWriteTimeout(t *testing.T) {
+	assert.LessOrEqual(t, maxHold+5*time.Second, newQueue(t).HTTPServer().WriteTimeout)
+}

@@ -1,0 +1,353 @@
+package cas
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"weir/counters"
+)
+
+// ErrContended: until the deadline, other instances changed the client's state
+// between each attempt's read and its write. Nothing was consumed. It is a
+// counters.ErrTimeout too.
+var ErrContended = fmt.Errorf("cas: other instances changed the state first at each attempt: %w", counters.ErrTimeout)
+
+// After a lost race a leader waits between half and all of a pause that begins
+// with minPause and doubles until maxPause.
+const (
+	minPause = 100 * time.Microsecond
+	maxPause = time.Millisecond
+)
+
+// logViewBytes bounds the memory in which a sliding log remembers clients, by
+// how many it remembers. An entry of a log takes logEntryBytes.
+const (
+	logViewBytes  = 64 << 20
+	logEntryBytes = 7
+)
+
+// Config configures a Limiter.
+type Config struct {
+	// Keys is where the limit's states are kept; see counters.StateNamespace.
+	Keys counters.Namespace
+	// ClockSkew is the largest difference between the clocks of instances.
+	ClockSkew time.Duration
+	// CountDenied makes denied requests count too.
+	CountDenied bool
+	// Clients is how many clients are remembered; 0 means none.
+	Clients int
+	// Batch is called with the size of each batch, if it isn't nil.
+	Batch func(size int)
+	// Swaps is called after each batch that changed a state, or tried to, if it
+	// isn't nil: with the number of attempts, and how many of those lost a race.
+	Swaps func(attempts, lost int)
+	// Foreign is called for each value found that isn't a state, if it isn't nil.
+	// The client then starts anew.
+	Foreign func()
+}
+
+// A Limiter admits requests by a state per client, of type S, which it replaces
+// by compare-and-swap: what it decides is what the algorithm decides for all
+// requests of all instances, one after the other.
+//
+// Concurrent checks of a client are decided in one step, in their order, so
+// that a process is one contender however many callers it has. Each attempt is
+// one round trip: it starts from the state that the process has seen last, or
+// from none, and an attempt that loses brings back the one that won. A denial
+// writes nothing, and needs no round trip at all when the state was seen within
+// counters.Trust. What is remembered is only a cache: losing it changes no
+// decision but those denials.
+//
+// Clients whose requests have different limits are kept for as long as the
+// requests written last need.
+//
+// It is safe for concurrent use. Make one with NewTokenBucket, NewLeakyBucket or
+// NewSlidingLog.
+type Limiter[S any] struct {
+	store     counters.StateStore
+	algorithm algorithm[S]
+	cfg       Config
+	combiner  *counters.Combiner[question, counters.Decision]
+	views     *counters.Views[view]
+}
+
+// An algorithm is pure arithmetic over its state; see the package's doc.
+type algorithm[S any] interface {
+	step(S, counters.Request) (S, counters.Decision)
+	peek(S, counters.Request) counters.Decision
+	giveBack(S, counters.Request) S
+	ttl(S, counters.Request) time.Duration
+	encode([]byte, S) []byte
+	decode([]byte) (S, error)
+}
+
+// A question is a request to take, or to give back what was taken.
+type question struct {
+	counters.Request
+	giveBack bool
+}
+
+type (
+	call  = counters.Call[question, counters.Decision]
+	batch = counters.Batch[question, counters.Decision]
+)
+
+// NewTokenBucket returns a limiter by token bucket: it fills with the limit per
+// window and holds burst, or the limit when burst is 0. The error says what is
+// wrong with the window (see counters.CheckWindow) or the burst.
+func NewTokenBucket(store counters.StateStore, window time.Duration, burst int64, cfg Config) (*Limiter[meterState], error) {
+	b, err := newTokenBucket(window, burst, cfg.CountDenied)
+	if err != nil {
+		return nil, err
+	}
+	return newLimiter(store, b, cfg), nil
+}
+
+// NewLeakyBucket returns a limiter by leaky bucket: it drains the limit per
+// window and holds burst, or the limit when burst is 0. Admitted requests have a
+// Wait. The error is as of NewTokenBucket.
+func NewLeakyBucket(store counters.StateStore, window time.Duration, burst int64, cfg Config) (*Limiter[meterState], error) {
+	b, err := newLeakyBucket(window, burst, cfg.CountDenied)
+	if err != nil {
+		return nil, err
+	}
+	return newLimiter(store, b, cfg), nil
+}
+
+// NewSlidingLog returns a limiter by sliding log: at most the limit in any
+// window, exactly. limit is the one that most requests will have. It remembers
+// fewer than cfg.Clients where their logs would take more than 64 MiB. The error
+// says what is wrong with the window or with the limit.
+func NewSlidingLog(store counters.StateStore, window time.Duration, limit int64, cfg Config) (*Limiter[logState], error) {
+	l, err := newSlidingLog(window, limit, cfg.CountDenied)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Clients = min(cfg.Clients, logViewBytes/int(logEntryBytes*limit))
+	return newLimiter(store, l, cfg), nil
+}
+
+func newLimiter[S any](store counters.StateStore, a algorithm[S], cfg Config) *Limiter[S] {
+	l := &Limiter[S]{store: store, algorithm: a, cfg: cfg, views: counters.NewViews[view](cfg.Clients)}
+	l.combiner = counters.NewCombiner(l.lead)
+	return l
+}
+
+// Take admits r and consumes its cost, or denies it. A denied cost is consumed
+// only with CountDenied. The error is ErrContended, one of a store's, or of the
+// context's; after one of the latter two the cost may have been consumed.
+func (l *Limiter[S]) Take(ctx context.Context, r counters.Request) (counters.Decision, error) {
+	if r.Cost == 0 {
+		return l.Peek(ctx, r)
+	}
+	return l.combiner.Do(ctx, r.Client, question{Request: r})
+}
+
+// Peek decides r by the store and consumes nothing. The error is one of a
+// store's.
+func (l *Limiter[S]) Peek(ctx context.Context, r counters.Request) (counters.Decision, error) {
+	state, err := l.store.Load(ctx, l.cfg.Keys.StateKey(r.Client))
+	if err != nil {
+		return counters.Decision{}, err
+	}
+	s, _ := l.decode(state, state.Value)
+	return l.algorithm.peek(s, r), nil
+}
+
+// Known decides r by the state that the process has seen within counters.Trust,
+// consumes nothing, and reports whether there is one. A denial is certain but
+// for what resets and give-backs elsewhere have changed since.
+func (l *Limiter[S]) Known(r counters.Request) (counters.Decision, bool) {
+	v := l.views.Find(r.Client)
+	if v == nil {
+		return counters.Decision{}, false
+	}
+	seen := v.recall()
+	if !seen.fresh(r.Now) {
+		return counters.Decision{}, false
+	}
+	s, _ := l.decode(seen.state, seen.state.Value)
+	d := l.algorithm.peek(s, r)
+	d.Local = true
+	return d, true
+}
+
+// GiveBack takes back a request that Take admitted. The error is as of Take;
+// after one the cost may stay in use until time has passed over it.
+func (l *Limiter[S]) GiveBack(ctx context.Context, r counters.Request) error {
+	if r.Cost == 0 {
+		return nil
+	}
+	_, err := l.combiner.Do(ctx, r.Client, question{Request: r, giveBack: true})
+	return err
+}
+
+// Reset forgets what the client has used. No write that began before undoes
+// that, as the state it would replace is gone. Other instances notice within
+// counters.Trust. The error is one of a store's.
+func (l *Limiter[S]) Reset(ctx context.Context, client string, _ time.Time) error {
+	err := l.store.Delete(ctx, []string{l.cfg.Keys.StateKey(client)})
+	l.views.Forget(client)
+	return err
+}
+
+// Clients returns the number of clients that are remembered.
+func (l *Limiter[S]) Clients() int { return l.views.Len() }
+
+// lead answers a batch of one client's calls.
+func (l *Limiter[S]) lead(ctx context.Context, client string, b *batch) {
+	attempts, lost, err := l.decide(ctx, l.views.Get(client), client, b)
+	calls := b.Calls()
+	if err != nil {
+		for _, call := range calls {
+			call.Answer, call.Err = counters.Decision{}, err
+		}
+	}
+	if l.cfg.Batch != nil {
+		l.cfg.Batch(len(calls))
+	}
+	if l.cfg.Swaps != nil && attempts > 0 {
+		l.cfg.Swaps(attempts, lost)
+	}
+}
+
+// decide answers the calls of a batch, and those that arrive while it retries.
+// It returns how often it tried to swap the state and how many of these lost a
+// race. What a guess loses, because the process had seen nothing of the client
+// or nothing for a while, is no race.
+func (l *Limiter[S]) decide(ctx context.Context, v *view, client string, b *batch) (attempts, lost int, err error) {
+	key := l.cfg.Keys.StateKey(client)
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		deadline = time.Now().Add(counters.DefaultTimeout)
+	}
+	pause := minPause
+	seen := v.recall()
+	asked := false   // the store, in this batch
+	current := false // seen was read just now, and not before a pause
+	for {
+		calls := b.Join()
+		next := l.step(seen.state, calls)
+		var state counters.State
+		var swapped bool
+		switch {
+		case next.changed:
+			attempts++
+			state, swapped, err = l.store.Swap(ctx, key, seen.state, next.value, next.ttl)
+		case asked || seen.fresh(next.now):
+			for _, call := range calls {
+				call.Answer.Local = !asked
+			}
+			return attempts, lost, nil
+		default:
+			state, err = l.store.Load(ctx, key)
+		}
+		if err != nil {
+			if next.changed {
+				v.remember(sight{}) // whether it was swapped is unknown
+			}
+			return attempts, lost, err
+		}
+		if next.changed && !swapped && asked {
+			lost++
+		}
+		raced := current && !swapped
+		seen, asked, current = sight{state: state, known: true, at: next.now.UnixNano()}, true, true
+		v.remember(seen)
+		if swapped {
+			return attempts, lost, nil
+		}
+		if raced {
+			wait := pause/2 + rand.N(pause/2)
+			if time.Until(deadline) <= wait {
+				return attempts, lost, ErrContended
+			}
+			time.Sleep(wait)
+			pause = min(2*pause, maxPause)
+			current = false
+		}
+	}
+}
+
+// A transition is what a batch makes of a state.
+type transition struct {
+	changed bool
+	value   []byte // the state after it, if it has changed
+	ttl     time.Duration
+	now     time.Time // of the latest request
+}
+
+// step answers the calls from the given state.
+func (l *Limiter[S]) step(from counters.State, calls []*call) transition {
+	s, foreign := l.decode(from, bytes.Clone(from.Value))
+	if foreign && l.cfg.Foreign != nil {
+		l.cfg.Foreign()
+	}
+	next := transition{now: calls[0].Question.Now}
+	for _, call := range calls {
+		q := &call.Question
+		if q.giveBack {
+			s = l.algorithm.giveBack(s, q.Request)
+			next.changed = true
+		} else {
+			s, call.Answer = l.algorithm.step(s, q.Request)
+			next.changed = next.changed || call.Answer.Allowed || l.cfg.CountDenied
+		}
+		if q.Now.After(next.now) {
+			next.now = q.Now
+		}
+	}
+	if next.changed {
+		next.value = l.algorithm.encode(nil, s)
+		for _, call := range calls {
+			next.ttl = max(next.ttl, l.algorithm.ttl(s, call.Question.Request))
+		}
+		next.ttl = counters.TTL(next.ttl, l.cfg.ClockSkew)
+	}
+	return next
+}
+
+// decode returns the state that value is, which is state's own or a copy for
+// the algorithm to change. What is foreign is the initial state.
+func (l *Limiter[S]) decode(state counters.State, value []byte) (s S, foreign bool) {
+	if !state.Exists() {
+		return s, false
+	}
+	s, err := l.algorithm.decode(value)
+	return s, err != nil
+}
+
+// A view is what a process has last seen of a client.
+type view struct {
+	mu   sync.Mutex
+	last sight
+}
+
+// A sight is a state as it was seen. The zero value is none.
+type sight struct {
+	state counters.State
+	known bool
+	at    int64 // Unix nanoseconds
+}
+
+// fresh reports whether denials may rely on it at now.
+func (s sight) fresh(now time.Time) bool {
+	age := now.UnixNano() - s.at
+	return s.known && age >= 0 && age <= int64(counters.Trust)
+}
+
+func (v *view) recall() sight {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.last
+}
+
+func (v *view) remember(s sight) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.last = s
+}

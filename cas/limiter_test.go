@@ -1,0 +1,678 @@
+package cas
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"regexp"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"weir/counters"
+	"weir/counters/memcachedtest"
+)
+
+// A riggedStore does what a test wants before and after each operation, and
+// counts them.
+type riggedStore struct {
+	counters.StateStore
+	loads, swaps int
+	beforeSwap   func()
+	afterSwap    func() error
+}
+
+func (s *riggedStore) Load(ctx context.Context, key string) (counters.State, error) {
+	s.loads++
+	return s.StateStore.Load(ctx, key)
+}
+
+func (s *riggedStore) Swap(ctx context.Context, key string, old counters.State, value []byte, ttl time.Duration) (counters.State, bool, error) {
+	s.swaps++
+	if s.beforeSwap != nil {
+		s.beforeSwap()
+	}
+	state, swapped, err := s.StateStore.Swap(ctx, key, old, value, ttl)
+	if s.afterSwap != nil {
+		if failed := s.afterSwap(); failed != nil {
+			return counters.State{}, false, failed
+		}
+	}
+	return state, swapped, err
+}
+
+// operations returns how many there were since it was called last.
+func (s *riggedStore) operations() int {
+	n := s.loads + s.swaps
+	s.loads, s.swaps = 0, 0
+	return n
+}
+
+// An instance is a limiter as one process has it, on a store that others may
+// share and a clock of its own.
+type instance struct {
+	t        testing.TB
+	store    *riggedStore
+	limiter  *Limiter[meterState]
+	now      time.Time
+	limit    int64
+	batches  []int
+	attempts []int
+	lost     int
+	foreign  int
+}
+
+// newInstance returns an instance of a token bucket of 10 a second.
+func newInstance(t testing.TB, store counters.StateStore, cfg Config) *instance {
+	i := &instance{t: t, store: &riggedStore{StateStore: store}, now: clock(t, "12:00:00"), limit: 10}
+	cfg.Keys, cfg.Clients = testKeys, 10
+	cfg.Batch = func(size int) { i.batches = append(i.batches, size) }
+	cfg.Swaps = func(attempts, lost int) { i.attempts, i.lost = append(i.attempts, attempts), i.lost+lost }
+	cfg.Foreign = func() { i.foreign++ }
+	var err error
+	i.limiter, err = NewTokenBucket(i.store, time.Second, 0, cfg)
+	require.NoError(t, err)
+	return i
+}
+
+// newPair returns two instances that share an embedded store, on which nothing
+// expires.
+func newPair(t testing.TB) (a, b *instance) {
+	noon := clock(t, "12:00:00")
+	memory := counters.NewMemory(func() time.Time { return noon })
+	return newInstance(t, memory, Config{}), newInstance(t, memory, Config{})
+}
+
+func (i *instance) request(cost int64) counters.Request {
+	return counters.Request{Client: "c", Cost: cost, Limit: i.limit, Now: i.now}
+}
+
+func (i *instance) take(cost int64) counters.Decision {
+	i.t.Helper()
+	d, err := i.limiter.Take(context.Background(), i.request(cost))
+	require.NoError(i.t, err)
+	return d
+}
+
+// remaining returns what the store says is left.
+func (i *instance) remaining() int64 {
+	i.t.Helper()
+	d, err := i.limiter.Peek(context.Background(), i.request(1))
+	require.NoError(i.t, err)
+	return d.Remaining
+}
+
+func (i *instance) reset() {
+	i.t.Helper()
+	require.NoError(i.t, i.limiter.Reset(context.Background(), "c", i.now))
+}
+
+// The numbers of the documents: 100 calls a minute, of which half a minute
+// brings back 50; a capacity of 100 and 10 a second.
+func TestDocumentedTokenBuckets(t *testing.T) {
+	admits := func(window time.Duration, limit, burst int64, at []time.Duration) (admitted []int) {
+		now := clock(t, "12:00:00")
+		l, err := NewTokenBucket(counters.NewMemory(func() time.Time { return now }), window, burst, Config{Keys: testKeys, Clients: 10})
+		require.NoError(t, err)
+		begin := now
+		for _, after := range at {
+			now = begin.Add(after)
+			n := 0
+			for range 200 {
+				d, err := l.Take(context.Background(), counters.Request{Client: "c", Cost: 1, Limit: limit, Now: now})
+				require.NoError(t, err)
+				if d.Allowed {
+					n++
+				}
+			}
+			admitted = append(admitted, n)
+		}
+		return admitted
+	}
+	s := time.Second
+	assert.Equal(t, []int{100, 50, 0, 50, 100}, admits(time.Minute, 100, 0, []time.Duration{0, 30 * s, 30 * s, 60 * s, 200 * s}))
+	assert.Equal(t, []int{100, 10, 10, 50, 100}, admits(s, 10, 100, []time.Duration{0, s, 2 * s, 7 * s, 100 * s}))
+}
+
+// Checks a millisecond apart lose no fraction of a token, whatever the rate.
+func TestFractionsOfTokensSurvive(t *testing.T) {
+	for _, limit := range []int64{1000, 999, 333, 70, 7, 1} {
+		now := clock(t, "12:00:00")
+		l, err := NewTokenBucket(counters.NewMemory(func() time.Time { return now }), time.Second, 1, Config{Keys: testKeys})
+		require.NoError(t, err)
+		admitted := int64(0)
+		for range 1000 {
+			d, err := l.Take(context.Background(), counters.Request{Client: "c", Cost: 1, Limit: limit, Now: now})
+			require.NoError(t, err)
+			if d.Allowed {
+				admitted++
+			}
+			now = now.Add(time.Millisecond)
+		}
+		// The first is there; each other one comes after at least 1/limit, in
+		// whole milliseconds.
+		each := (1000 + limit - 1) / limit
+		assert.Equal(t, (1000+each-1)/each, admitted, "%d a second", limit)
+	}
+}
+
+func TestACheckIsOneRoundTripOrNone(t *testing.T) {
+	i, _ := newPair(t)
+	require.True(t, i.take(4).Allowed)
+	assert.Equal(t, 1, i.store.operations(), "of a new client")
+	require.True(t, i.take(6).Allowed)
+	assert.Equal(t, 1, i.store.operations(), "of one that is remembered")
+
+	d := i.take(1)
+	assert.Equal(t, counters.Decision{ResetAfter: time.Second, RetryAfter: 100 * time.Millisecond, Local: true}, d)
+	i.now = i.now.Add(100*time.Millisecond - 1)
+	assert.Equal(t, time.Duration(1), i.take(1).RetryAfter)
+	assert.Zero(t, i.store.operations(), "a denial is known until tokens can suffice")
+	i.now = i.now.Add(1)
+	require.True(t, i.take(1).Allowed)
+	assert.Equal(t, 1, i.store.operations())
+
+	i.limit = 1 // a token a second
+	i.now = i.now.Add(counters.Trust)
+	assert.True(t, i.take(1).Local, "what was seen is trusted for so long")
+	i.now = i.now.Add(1)
+	assert.False(t, i.take(1).Local)
+	assert.Equal(t, 1, i.store.operations())
+	assert.True(t, i.take(1).Local, "it has been seen again")
+	i.now = i.now.Add(-time.Second)
+	assert.False(t, i.take(1).Local, "the clock jumped back behind what was seen")
+	assert.Equal(t, 1, i.store.operations())
+	assert.Equal(t, []int{1, 1, 1}, i.attempts)
+	assert.Zero(t, i.lost)
+}
+
+func TestCostZeroOnlyLooks(t *testing.T) {
+	i, _ := newPair(t)
+	assert.Equal(t, counters.Decision{Allowed: true, Remaining: 10}, i.take(0))
+	require.NoError(t, i.limiter.GiveBack(context.Background(), i.request(0)))
+	assert.Zero(t, i.store.swaps)
+	assert.Zero(t, i.limiter.Clients())
+}
+
+func TestKnownIsWhatWasSeen(t *testing.T) {
+	a, b := newPair(t)
+	_, ok := a.limiter.Known(a.request(1))
+	assert.False(t, ok, "a new client")
+	a.take(4)
+	b.take(3)
+	a.store.operations()
+	d, ok := a.limiter.Known(a.request(1))
+	assert.True(t, ok)
+	assert.Equal(t, counters.Decision{Allowed: true, Remaining: 6, ResetAfter: 400 * time.Millisecond, Local: true}, d)
+	a.now = a.now.Add(counters.Trust + 1)
+	_, ok = a.limiter.Known(a.request(1))
+	assert.False(t, ok)
+	assert.Zero(t, a.store.operations())
+}
+
+func TestInstancesShareAState(t *testing.T) {
+	a, b := newPair(t)
+	require.True(t, a.take(4).Allowed)
+	assert.Equal(t, int64(3), b.take(3).Remaining, "a guess that there is nothing brings back what there is")
+	assert.Equal(t, []int{2}, b.attempts)
+	assert.Zero(t, b.lost, "a guess is no race")
+	assert.Equal(t, int64(0), a.take(3).Remaining, "and so does what a remembers")
+	assert.Equal(t, []int{1, 2}, a.attempts)
+	assert.Zero(t, a.lost)
+	assert.False(t, b.take(1).Allowed)
+	assert.Equal(t, int64(0), b.remaining())
+}
+
+func TestALostRaceIsRunAgain(t *testing.T) {
+	a, b := newPair(t)
+	races := 3
+	a.store.beforeSwap = func() {
+		if races > 0 {
+			races--
+			require.True(t, b.take(1).Allowed)
+		}
+	}
+	assert.Equal(t, int64(6), a.take(1).Remaining)
+	assert.Equal(t, []int{4}, a.attempts)
+	assert.Equal(t, 2, a.lost)
+}
+
+// While others always come first, nothing is consumed and the check ends with
+// its time.
+func TestContended(t *testing.T) {
+	a, b := newPair(t)
+	a.limit, b.limit = counters.MaxLimit, counters.MaxLimit
+	others := int64(0)
+	a.store.beforeSwap = func() {
+		b.take(1)
+		others++
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	_, err := a.limiter.Take(ctx, a.request(1000))
+	require.ErrorIs(t, err, ErrContended)
+	require.ErrorIs(t, err, counters.ErrTimeout, "on_store_error decides")
+	assert.Equal(t, counters.MaxLimit-others, b.remaining())
+	assert.Greater(t, others, int64(4))
+	require.ErrorIs(t, a.limiter.GiveBack(context.Background(), a.request(1)), ErrContended, "without a deadline too")
+	assert.Equal(t, counters.MaxLimit-others, b.remaining())
+	a.store.beforeSwap = nil
+	assert.True(t, a.take(1).Allowed)
+}
+
+func TestAStateThatVanishesBeginsAnew(t *testing.T) {
+	a, b := newPair(t)
+	a.take(7)
+	a.store.beforeSwap = func() {
+		a.store.beforeSwap = nil
+		b.reset() // as an eviction would
+	}
+	assert.Equal(t, int64(8), a.take(2).Remaining)
+}
+
+func TestAResetIsNeverUndone(t *testing.T) {
+	a, b := newPair(t)
+	a.take(7)
+	require.False(t, a.take(10).Allowed)
+	b.reset()
+	a.now = a.now.Add(time.Millisecond)
+	assert.False(t, a.take(10).Allowed, "a trusts what it has seen")
+	a.now = a.now.Add(counters.Trust)
+	assert.True(t, a.take(10).Allowed, "but within a second it notices")
+
+	a.reset()
+	assert.Equal(t, int64(5), a.take(5).Remaining, "its own reset it knows")
+	b.reset()
+	assert.Equal(t, int64(5), a.take(5).Remaining, "what is written starts from what is there")
+	b.reset()
+	require.NoError(t, a.limiter.GiveBack(context.Background(), a.request(5)))
+	assert.Equal(t, int64(10), b.remaining(), "what is given back late adds nothing")
+}
+
+// Whether a swap that was not answered has happened is unknown. It isn't
+// repeated, and what the process remembered is forgotten.
+func TestAnAmbiguousSwap(t *testing.T) {
+	a, _ := newPair(t)
+	a.take(2)
+	a.store.afterSwap = func() error { return counters.ErrTimeout }
+	a.store.operations()
+	_, err := a.limiter.Take(context.Background(), a.request(3))
+	require.ErrorIs(t, err, counters.ErrTimeout)
+	require.NotErrorIs(t, err, ErrContended)
+	assert.Equal(t, 1, a.store.operations())
+	a.store.afterSwap = nil
+	_, ok := a.limiter.Known(a.request(1))
+	assert.False(t, ok)
+	assert.Equal(t, int64(4), a.take(1).Remaining, "it was stored")
+}
+
+func TestForeignValuesAreReplaced(t *testing.T) {
+	ctx := context.Background()
+	other := newTimelineBucket(t)
+	for name, value := range map[string][]byte{
+		"empty": {}, "a counter": []byte("99 "), "another version": append([]byte{formatTokenBucket + 1}, other[1:]...),
+		"another algorithm": {formatLeakyBucket}, "cut": other[:len(other)-1], "more": append(bytes.Clone(other), 0),
+	} {
+		t.Run(name, func(t *testing.T) {
+			i, _ := newPair(t)
+			_, _, err := i.store.Swap(ctx, testKeys.StateKey("c"), counters.State{}, value, time.Minute)
+			require.NoError(t, err)
+			assert.Equal(t, int64(10), i.remaining())
+			assert.Equal(t, int64(7), i.take(3).Remaining)
+			assert.Equal(t, int64(5), i.take(2).Remaining)
+			assert.Equal(t, 1, i.foreign)
+		})
+	}
+}
+
+// newTimelineBucket returns an encoded token bucket.
+func newTimelineBucket(t *testing.T) []byte {
+	b, err := newTokenBucket(time.Second, 0, false)
+	require.NoError(t, err)
+	s, _ := b.step(meterState{}, counters.Request{Cost: 3, Limit: 10, Now: clock(t, "12:00:00.7")})
+	return b.encode(nil, s)
+}
+
+// Callers that arrive while an attempt is under way join the next one.
+func TestArrivalsDuringARetryJoinIt(t *testing.T) {
+	a, b := newPair(t)
+	a.limit, b.limit = 100, 100
+	const joining = 20
+	a.take(1)
+	a.batches, a.attempts = nil, nil
+	b.take(1) // so that a's next attempt loses
+	var others sync.WaitGroup
+	a.store.beforeSwap = func() {
+		a.store.beforeSwap = nil
+		for range joining {
+			others.Go(func() { assert.True(t, a.take(1).Allowed) })
+		}
+		requireWaiting(t, joining)
+	}
+	require.True(t, a.take(1).Allowed)
+	others.Wait()
+	assert.Equal(t, []int{1 + joining}, a.batches)
+	assert.Equal(t, []int{2}, a.attempts)
+	assert.Equal(t, int64(100-2-1-joining), b.remaining())
+}
+
+// requireWaiting waits until that many callers wait for a leader.
+func requireWaiting(t *testing.T, callers int) {
+	t.Helper()
+	stacks := make([]byte, 1<<20)
+	require.Eventually(t, func() bool {
+		all := stacks[:runtime.Stack(stacks, true)]
+		return len(waitingCaller.FindAll(all, -1)) == callers
+	}, 10*time.Second, time.Millisecond)
+}
+
+// A goroutine whose innermost call is Do has put its own call into a batch.
+var waitingCaller = regexp.MustCompile(`\[chan receive.*\]:\nweir/counters\.\(\*Combiner\[\.\.\.\]\)\.Do\(`)
+
+func TestGiveBackAndTakeInOneBatch(t *testing.T) {
+	a, b := newPair(t)
+	a.take(10)
+	require.NoError(t, a.limiter.GiveBack(context.Background(), a.request(4)))
+	assert.Equal(t, int64(4), b.remaining())
+	assert.Equal(t, int64(1), a.take(3).Remaining)
+	assert.Equal(t, []int{1, 1, 1}, a.attempts, "each started from what was seen")
+}
+
+func TestALeakyBucketTellsTheWait(t *testing.T) {
+	noon := clock(t, "12:00:00")
+	l, err := NewLeakyBucket(counters.NewMemory(func() time.Time { return noon }), time.Second, 3, Config{Keys: testKeys, Clients: 10})
+	require.NoError(t, err)
+	r := counters.Request{Client: "c", Cost: 1, Limit: 10, Now: noon}
+	for slot := range 3 {
+		d, err := l.Take(context.Background(), r)
+		require.NoError(t, err)
+		assert.True(t, d.Allowed)
+		assert.Equal(t, time.Duration(slot)*100*time.Millisecond, d.Wait)
+	}
+	d, err := l.Take(context.Background(), r)
+	require.NoError(t, err)
+	assert.Equal(t, counters.Decision{ResetAfter: 300 * time.Millisecond, RetryAfter: 100 * time.Millisecond, Local: true}, d)
+}
+
+func TestDeniedRequestsThatCount(t *testing.T) {
+	noon := clock(t, "12:00:00")
+	i := newInstance(t, counters.NewMemory(func() time.Time { return noon }), Config{CountDenied: true})
+	require.True(t, i.take(10).Allowed)
+	i.now = i.now.Add(99 * time.Millisecond)
+	i.store.operations()
+	assert.False(t, i.take(1).Allowed)
+	assert.Equal(t, 1, i.store.operations())
+	i.now = i.now.Add(99 * time.Millisecond)
+	assert.False(t, i.take(1).Allowed, "the one before counts")
+}
+
+func TestLogsOfManyEntriesAreRememberedForFewerClients(t *testing.T) {
+	for limit, clients := range map[int64]int{100: 1000, MaxLogLimit: 958} {
+		l, err := NewSlidingLog(counters.NewMemory(nil), time.Minute, limit, Config{Keys: testKeys, Clients: 1000})
+		require.NoError(t, err)
+		for i := range 5000 {
+			_, err := l.Take(context.Background(), counters.Request{Client: fmt.Sprint(i), Cost: 1, Limit: limit, Now: time.Now()})
+			require.NoError(t, err)
+		}
+		assert.InDelta(t, clients, l.Clients(), 32)
+	}
+}
+
+func TestConstructorsOfLimitersRefuseWhatCannotWork(t *testing.T) {
+	_, err := NewTokenBucket(nil, 0, 0, Config{})
+	require.ErrorContains(t, err, "window")
+	_, err = NewLeakyBucket(nil, time.Minute, -1, Config{})
+	require.ErrorContains(t, err, "burst")
+	_, err = NewSlidingLog(nil, time.Minute, MaxLogLimit+1, Config{})
+	require.ErrorContains(t, err, "limit 10001 of a sliding log")
+}
+
+func TestStoreErrorsAreTold(t *testing.T) {
+	i, _ := newPair(t)
+	i.store.StateStore = failingStore{}
+	_, err := i.limiter.Take(context.Background(), i.request(1))
+	require.ErrorIs(t, err, counters.ErrUnavailable)
+	_, err = i.limiter.Peek(context.Background(), i.request(1))
+	require.ErrorIs(t, err, counters.ErrUnavailable)
+	require.ErrorIs(t, i.limiter.GiveBack(context.Background(), i.request(1)), counters.ErrUnavailable)
+	require.ErrorIs(t, i.limiter.Reset(context.Background(), "c", i.now), counters.ErrUnavailable)
+	_, err = i.limiter.Take(context.Background(), i.request(11))
+	require.ErrorIs(t, err, counters.ErrUnavailable, "a load that fails")
+}
+
+type failingStore struct{}
+
+func (failingStore) Load(context.Context, string) (counters.State, error) {
+	return counters.State{}, counters.ErrUnavailable
+}
+
+func (failingStore) Swap(context.Context, string, counters.State, []byte, time.Duration) (counters.State, bool, error) {
+	return counters.State{}, false, counters.ErrUnavailable
+}
+
+func (failingStore) Delete(context.Context, []string) error { return counters.ErrUnavailable }
+
+// Instances that share a store decide as one state would that all requests
+// passed through in their order. Only a denial that is known without the store
+// is as of a moment before, and may be told for counters.Trust after a reset or a
+// give-back by another instance.
+func TestLimitersLikeOneState(t *testing.T) {
+	t.Run("token bucket", func(t *testing.T) {
+		a, err := newTokenBucket(time.Second, 0, false)
+		require.NoError(t, err)
+		rapid.Check(t, func(t *rapid.T) { runMachine(t, a, false) })
+	})
+	t.Run("token bucket that counts denied", func(t *testing.T) {
+		a, err := newTokenBucket(time.Second, 15, true)
+		require.NoError(t, err)
+		rapid.Check(t, func(t *rapid.T) { runMachine(t, a, true) })
+	})
+	t.Run("leaky bucket", func(t *testing.T) {
+		a, err := newLeakyBucket(time.Second, 7, false)
+		require.NoError(t, err)
+		rapid.Check(t, func(t *rapid.T) { runMachine(t, a, false) })
+	})
+	t.Run("sliding log", func(t *testing.T) {
+		a, err := newSlidingLog(time.Second, 10, false)
+		require.NoError(t, err)
+		rapid.Check(t, func(t *rapid.T) { runMachine(t, a, false) })
+	})
+}
+
+func runMachine[S any](t *rapid.T, a algorithm[S], countDenied bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	now := clock(t, "12:00:00")
+	memory := counters.NewMemory(func() time.Time { return now })
+	limiters := make([]*Limiter[S], 3)
+	for i := range limiters {
+		// The last one remembers nothing.
+		limiters[i] = newLimiter(memory, a, Config{Keys: testKeys, CountDenied: countDenied, Clients: 10 * (len(limiters) - 1 - i)})
+	}
+	model := newClient(a)
+	model.countDenied = countDenied
+	var admitted []counters.Request
+	emptier := now.Add(-time.Hour) // when the state last became emptier by more than time
+	pick := func(t *rapid.T) *Limiter[S] { return rapid.SampledFrom(limiters).Draw(t, "instance") }
+	request := func(t *rapid.T) counters.Request {
+		return counters.Request{Client: "c", Cost: rapid.Int64Range(0, 4).Draw(t, "cost"), Limit: 10, Now: now}
+	}
+	// check holds what requests that were made at once were told to what the
+	// model tells them one after the other.
+	check := func(t *rapid.T, r counters.Request, got []counters.Decision) {
+		slices.SortFunc(got, func(a, b counters.Decision) int {
+			if a.Allowed != b.Allowed {
+				return -cmp.Compare(fmt.Sprint(a.Allowed), fmt.Sprint(b.Allowed))
+			}
+			return cmp.Compare(b.Remaining, a.Remaining)
+		})
+		for _, d := range got {
+			if d.Local {
+				require.False(t, d.Allowed)
+				if now.Sub(emptier) > counters.Trust {
+					want := model.peek(t, r)
+					require.False(t, want.Allowed)
+					require.LessOrEqual(t, d.RetryAfter, want.RetryAfter)
+				}
+				continue
+			}
+			want := model.ask(t, r)
+			require.Equal(t, want, d)
+			if d.Allowed && r.Cost > 0 {
+				admitted = append(admitted, r)
+			}
+		}
+	}
+	t.Repeat(map[string]func(*rapid.T){
+		"take": func(t *rapid.T) {
+			r := request(t)
+			d, err := pick(t).Take(ctx, r)
+			require.NoError(t, err)
+			check(t, r, []counters.Decision{d})
+		},
+		"batch": func(t *rapid.T) {
+			l, r := pick(t), request(t)
+			got := make([]counters.Decision, 5)
+			var done sync.WaitGroup
+			for i := range got {
+				done.Go(func() {
+					d, err := l.Take(ctx, r)
+					assert.NoError(t, err)
+					got[i] = d
+				})
+			}
+			done.Wait()
+			check(t, r, got)
+		},
+		"peek": func(t *rapid.T) {
+			r := request(t)
+			d, err := pick(t).Peek(ctx, r)
+			require.NoError(t, err)
+			require.Equal(t, model.peek(t, r), d)
+		},
+		"give back": func(t *rapid.T) {
+			if len(admitted) == 0 {
+				t.Skip("nothing was admitted")
+			}
+			i := rapid.IntRange(0, len(admitted)-1).Draw(t, "which")
+			r := admitted[i]
+			admitted = slices.Delete(admitted, i, i+1)
+			require.NoError(t, pick(t).GiveBack(ctx, r))
+			model.giveBack(t, r)
+			emptier = now
+		},
+		"reset": func(t *rapid.T) {
+			require.NoError(t, pick(t).Reset(ctx, "c", now))
+			model.stored = nil
+			emptier = now
+		},
+		"time": func(t *rapid.T) {
+			now = now.Add(time.Duration(rapid.SampledFrom([]int64{1, 1e6, 37e6, 100e6, 333e6, 1e9, 4e9}).Draw(t, "ns")))
+		},
+	})
+}
+
+// An item lives until its state is the initial one, and longer by the margin:
+// nothing that matters expires, and an expired item and a full bucket are the
+// same thing.
+func TestExpiryAndTruthAgree(t *testing.T) {
+	t.Parallel()
+	server := memcachedtest.Start(t)
+	store := openStore(t, server)
+	l, err := NewTokenBucket(store, time.Second, 0, Config{Keys: testKeys, Clients: 10})
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	request := func(cost int64) counters.Request {
+		return counters.Request{Client: "c", Cost: cost, Limit: 10, Now: time.Now()}
+	}
+	start := time.Now()
+	d, err := l.Take(ctx, request(10))
+	require.NoError(t, err)
+	require.Equal(t, time.Second, d.ResetAfter)
+	assert.InDelta(t, 3, server.TTL(testKeys.StateKey("c")), 1, "a second to fill, and two")
+	for {
+		// What is peeked after the item is seen alive may be after its end.
+		state, err := store.Load(ctx, testKeys.StateKey("c"))
+		require.NoError(t, err)
+		if !state.Exists() {
+			break
+		}
+		require.Less(t, time.Since(start), 5*time.Second)
+		time.Sleep(20 * time.Millisecond)
+	}
+	assert.Greater(t, time.Since(start), time.Second, "it lived for as long as it mattered")
+	d, err = l.Take(ctx, request(10))
+	require.NoError(t, err)
+	assert.True(t, d.Allowed, "the bucket is full, as it would be if it had not expired")
+
+	r := request(counters.MaxCost)
+	r.Limit = counters.MaxLimit
+	r.Client = "slow"
+	slow, err := NewTokenBucket(store, counters.MaxWindow, 0, Config{Keys: testKeys})
+	require.NoError(t, err)
+	r.Limit = counters.MaxCost
+	_, err = slow.Take(ctx, r)
+	require.NoError(t, err)
+	assert.InDelta(t, counters.MaxWindow.Seconds(), server.TTL(testKeys.StateKey("slow")), 5, "above 30 days too")
+}
+
+// Eight processes and 128 callers storm one client. No window ends in that time.
+func TestProcessesAdmitExactlyTheLimit(t *testing.T) {
+	t.Parallel()
+	const limit = 500
+	for _, open := range []struct {
+		name string
+		new  func(counters.StateStore) (taker, error)
+	}{
+		{"token bucket", func(s counters.StateStore) (taker, error) {
+			return NewTokenBucket(s, counters.MaxWindow, 0, Config{Keys: testKeys, Clients: 10})
+		}},
+		{"leaky bucket", func(s counters.StateStore) (taker, error) {
+			return NewLeakyBucket(s, counters.MaxWindow, 0, Config{Keys: testKeys, Clients: 10})
+		}},
+		{"sliding log", func(s counters.StateStore) (taker, error) {
+			return NewSlidingLog(s, counters.MaxWindow, limit, Config{Keys: testKeys, Clients: 10})
+		}},
+	} {
+		t.Run(open.name, func(t *testing.T) {
+			server := memcachedtest.StartSocket(t)
+			processes := make([]taker, 8)
+			for i := range processes {
+				var err error
+				processes[i], err = open.new(openStore(t, server))
+				require.NoError(t, err)
+			}
+			c := storm(processes, 16, counters.Request{Client: "c", Cost: 1, Limit: limit}, 10*time.Second, 1500*time.Millisecond)
+			assert.Equal(t, int64(limit), c.admitted)
+			assert.Zero(t, c.failed+c.contended)
+		})
+	}
+}
+
+// While demand exceeds it, what is admitted is what has flowed into the bucket,
+// however many processes take from it.
+func TestProcessesAdmitTheRate(t *testing.T) {
+	t.Parallel()
+	const rate, burst = 100, 50
+	server := memcachedtest.Start(t)
+	processes := make([]taker, 4)
+	for i := range processes {
+		var err error
+		processes[i], err = NewTokenBucket(openStore(t, server), time.Second, burst, Config{Keys: testKeys, Clients: 10})
+		require.NoError(t, err)
+	}
+	start := time.Now()
+	c := storm(processes, 8, counters.Request{Client: "c", Cost: 1, Limit: rate}, 10*time.Second, 2*time.Second)
+	most := burst + rate*time.Since(start).Seconds()
+	assert.LessOrEqual(t, float64(c.admitted), most)
+	assert.GreaterOrEqual(t, float64(c.admitted), 0.99*(burst+rate*2))
+	assert.Zero(t, c.failed+c.contended)
+}

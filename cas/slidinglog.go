@@ -1,0 +1,288 @@
+package cas
+
+import (
+	"encoding/binary"
+	"fmt"
+	"iter"
+	"math"
+	"time"
+
+	"weir/counters"
+)
+
+// MaxLogLimit bounds the limit of a sliding log: one client's log is at most
+// this many entries, about 70 KB, all of which travel with each request.
+const MaxLogLimit = 10_000
+
+// A slidingLog admits at most limit in any window, exactly: it keeps when each
+// cost was admitted. A request that is exactly one window old no longer counts,
+// so the window is half-open: (now-window, now].
+//
+// Limit and window may change between two requests: the log is the same for
+// all limits, and what a shorter window has dropped stays dropped. A request's
+// own limit above MaxLogLimit counts as MaxLogLimit.
+type slidingLog struct {
+	window      time.Duration
+	countDenied bool
+}
+
+// newSlidingLog returns a sliding log, or an error that says what is wrong with
+// the window (see counters.CheckWindow) or with the limit that most requests
+// will have.
+func newSlidingLog(window time.Duration, limit int64, countDenied bool) (slidingLog, error) {
+	if err := counters.CheckWindow(window); err != nil {
+		return slidingLog{}, err
+	}
+	if limit < 1 || limit > MaxLogLimit {
+		return slidingLog{}, fmt.Errorf("limit %d of a sliding log must be from 1 to %d: it stores the time of each admitted request; "+
+			"use sliding_window for larger limits", limit, MaxLogLimit)
+	}
+	return slidingLog{window: window, countDenied: countDenied}, nil
+}
+
+// logState is a log in its packed form, which is also how it is stored: per
+// entry, oldest first, the nanoseconds since the entry before (the first: since
+// base) and the cost, as varints. Entries have different times and costs of at
+// least 1, the sum of which is used, at most MaxLogLimit.
+//
+// The zero value is the empty log, and the only state without entries. The
+// memory of a state belongs to it: it must not be used any more once a step has
+// returned another. One that is decoded takes over the bytes.
+type logState struct {
+	base    int64 // Unix times in nanoseconds
+	newest  int64 // of the last entry
+	time    int64 // of the last write, which may have been given back
+	used    int64
+	entries []byte
+}
+
+// step admits r if the window has room for its cost. When denied requests
+// count, a denied cost is logged too, in place of the oldest: the log never
+// grows beyond the larger of the limit and what it holds, and what it drops
+// could decide nothing at this limit.
+func (l slidingLog) step(s logState, r counters.Request) (logState, counters.Decision) {
+	live := l.live(s, r)
+	limit := logLimit(r)
+	allowed := r.Cost <= limit-live.used
+	switch {
+	case r.Cost == 0:
+	case allowed:
+		live.add(live.time, r.Cost)
+		s = live
+	case l.countDenied:
+		most := max(limit, live.used)
+		cost := min(r.Cost, most)
+		live.forget(cost - (most - live.used))
+		live.add(live.time, cost)
+		s = live
+	}
+	return s, l.decision(live, r, allowed)
+}
+
+func (l slidingLog) peek(s logState, r counters.Request) counters.Decision {
+	live := l.live(s, r)
+	return l.decision(live, r, r.Cost <= logLimit(r)-live.used)
+}
+
+// giveBack returns a new state without r, which step has admitted. If the clock
+// of r was behind, r stands at a later time than its Now. So the cost is taken
+// from the oldest entries that are not before Now: what stays may leave later
+// than it should, never sooner, and no window is ever over its limit.
+func (l slidingLog) giveBack(s logState, r counters.Request) logState {
+	from, left := r.Now.UnixNano(), r.Cost
+	if behind(s.time, r.Now) >= uint64(l.window) {
+		return s
+	}
+	rest := logState{entries: make([]byte, 0, len(s.entries))}
+	for t, cost := range s.all() {
+		if t >= from {
+			taken := min(left, cost)
+			left -= taken
+			cost -= taken
+		}
+		if cost > 0 {
+			rest.add(t, cost)
+		}
+	}
+	if rest.used == 0 {
+		return logState{}
+	}
+	rest.time = s.time
+	return rest
+}
+
+// ttl returns the time from r.Now until the log is empty. By how much r is
+// behind the state is not part of it, so that a state from a clock far ahead
+// expires as soon as any other.
+func (l slidingLog) ttl(s logState, r counters.Request) time.Duration {
+	live := l.live(s, r)
+	if live.used == 0 {
+		return 0
+	}
+	return l.leaves(live.newest, live.time)
+}
+
+func logLimit(r counters.Request) int64 { return min(r.Limit, MaxLogLimit) }
+
+// live returns s as r finds it: as of r.Now and without the entries that have
+// left the window.
+func (l slidingLog) live(s logState, r counters.Request) logState {
+	now := r.Now.UnixNano()
+	if s.used == 0 {
+		return logState{time: now}
+	}
+	s.time = max(s.time, now)
+	if between(s.newest, s.time) >= uint64(l.window) {
+		return logState{time: s.time, entries: s.entries[:0]}
+	}
+	for {
+		t, cost, size := s.oldest()
+		if between(t, s.time) < uint64(l.window) {
+			return s
+		}
+		s.drop(t, cost, size)
+	}
+}
+
+func (l slidingLog) decision(live logState, r counters.Request, allowed bool) counters.Decision {
+	limit, lag := logLimit(r), behind(live.time, r.Now)
+	d := counters.Decision{Allowed: allowed, Remaining: max(0, limit-live.used)}
+	if live.used > 0 {
+		d.ResetAfter = after(lag, l.leaves(live.newest, live.time))
+	}
+	switch {
+	case allowed:
+	case r.Cost > limit:
+		d.RetryAfter = forever
+	default:
+		excess := live.used + r.Cost - limit
+		for t, cost := range live.all() {
+			if excess -= cost; excess <= 0 {
+				d.RetryAfter = after(lag, l.leaves(t, live.time))
+				break
+			}
+		}
+	}
+	return d
+}
+
+// leaves returns the time from now until an entry leaves the window that is
+// still in it.
+func (l slidingLog) leaves(entry, now int64) time.Duration {
+	return l.window - time.Duration(between(entry, now))
+}
+
+// add appends a cost at a time that is not before the newest.
+func (s *logState) add(t, cost int64) {
+	switch {
+	case s.used == 0:
+		s.base = t
+		s.entries = append(s.entries, 0)
+	case s.newest == t:
+		// A varint's bytes before its last are 0x80 and above, so its beginning
+		// is found from its end.
+		start := len(s.entries) - 1
+		for s.entries[start-1] >= 0x80 {
+			start--
+		}
+		before, _ := binary.Uvarint(s.entries[start:])
+		s.entries = binary.AppendUvarint(s.entries[:start], before+uint64(cost))
+		s.used += cost
+		return
+	default:
+		s.entries = binary.AppendUvarint(s.entries, between(s.newest, t))
+	}
+	s.entries = binary.AppendUvarint(s.entries, uint64(cost))
+	s.newest = t
+	s.used += cost
+}
+
+// oldest returns the first entry and its size in bytes.
+func (s *logState) oldest() (t, cost int64, size int) {
+	gap, n := binary.Uvarint(s.entries)
+	c, m := binary.Uvarint(s.entries[n:])
+	return s.base + int64(gap), int64(c), n + m
+}
+
+// drop removes the first entry, which is as oldest returned it.
+func (s *logState) drop(t, cost int64, size int) {
+	s.base, s.used, s.entries = t, s.used-cost, s.entries[size:]
+}
+
+// forget takes the given cost, at least 0, from the oldest entries.
+func (s *logState) forget(excess int64) {
+	for excess > 0 {
+		t, cost, size := s.oldest()
+		if cost > excess {
+			// What stays of the entry fits where it was, at the end: the first
+			// entry needs no gap.
+			var buf [1 + binary.MaxVarintLen64]byte
+			first := binary.AppendUvarint(buf[:1], uint64(cost-excess))
+			s.drop(t, excess, size-len(first))
+			copy(s.entries, first)
+			return
+		}
+		s.drop(t, cost, size)
+		excess -= cost
+	}
+}
+
+// all yields the time and the cost of each entry, oldest first.
+func (s *logState) all() iter.Seq2[int64, int64] {
+	return func(yield func(t, cost int64) bool) {
+		rest := *s
+		for len(rest.entries) > 0 {
+			t, cost, size := rest.oldest()
+			if !yield(t, cost) {
+				return
+			}
+			rest.drop(t, cost, size)
+		}
+	}
+}
+
+// encode appends s to b: the format, and unless the log is empty its base, by
+// how much its time is after the newest entry, and the entries.
+func (l slidingLog) encode(b []byte, s logState) []byte {
+	b = append(b, formatSlidingLog)
+	if s.used == 0 {
+		return b
+	}
+	b = binary.BigEndian.AppendUint64(b, uint64(s.base))
+	b = binary.AppendUvarint(b, between(s.newest, s.time))
+	return append(b, s.entries...)
+}
+
+// decode returns the state that encode made data of, and takes data over; any
+// other data is errForeignState.
+func (l slidingLog) decode(data []byte) (logState, error) {
+	if len(data) == 0 || data[0] != formatSlidingLog {
+		return logState{}, errForeignState
+	}
+	if len(data) == 1 {
+		return logState{}, nil
+	}
+	base, rest, ok1 := cutTime(data[1:])
+	lag, rest, ok2 := cutUvarint(rest)
+	if !ok1 || !ok2 || len(rest) == 0 {
+		return logState{}, errForeignState
+	}
+	s := logState{base: base, newest: base, entries: rest}
+	for len(rest) > 0 {
+		var gap, cost uint64
+		first := len(rest) == len(s.entries)
+		gap, rest, ok1 = cutUvarint(rest)
+		cost, rest, ok2 = cutUvarint(rest)
+		if !ok1 || !ok2 || gap == 0 && !first || gap > between(s.newest, math.MaxInt64) ||
+			cost == 0 || cost > uint64(MaxLogLimit-s.used) {
+			return logState{}, errForeignState
+		}
+		s.newest += int64(gap)
+		s.used += int64(cost)
+	}
+	if lag > between(s.newest, math.MaxInt64) {
+		return logState{}, errForeignState
+	}
+	s.time = s.newest + int64(lag)
+	return s, nil
+}

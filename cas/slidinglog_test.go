@@ -1,0 +1,347 @@
+package cas
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"weir/counters"
+)
+
+func logClient(t require.TestingT, window time.Duration, countDenied bool) *client[logState] {
+	l, err := newSlidingLog(window, MaxLogLimit, countDenied)
+	require.NoError(t, err)
+	c := newClient(l)
+	c.countDenied = countDenied
+	return c
+}
+
+func TestSlidingLogTimelines(t *testing.T) {
+	t.Run("two a minute", func(t *testing.T) {
+		runTimeline(t, logClient(t, time.Minute, false), []row{
+			{at: "1:00:01", cost: 1, limit: 2, allowed: true, remaining: 1, reset: "1m"},
+			{at: "1:00:30", cost: 1, limit: 2, allowed: true, remaining: 0, reset: "1m"},
+			{at: "1:00:50", cost: 1, limit: 2, remaining: 0, reset: "40s", retry: "11s"},
+			{at: "1:01:40", cost: 1, limit: 2, allowed: true, remaining: 1, reset: "1m"},
+		})
+	})
+	t.Run("two a minute, and what is denied is logged too", func(t *testing.T) {
+		runTimeline(t, logClient(t, time.Minute, true), []row{
+			{at: "1:00:01", cost: 1, limit: 2, allowed: true, remaining: 1, reset: "1m"},
+			{at: "1:00:30", cost: 1, limit: 2, allowed: true, remaining: 0, reset: "1m"},
+			{at: "1:00:50", cost: 1, limit: 2, remaining: 0, reset: "1m", retry: "40s"},
+			{at: "1:01:40", cost: 1, limit: 2, allowed: true, remaining: 0, reset: "1m"},
+		})
+	})
+	t.Run("10:01:00 looks back to 10:00:02", func(t *testing.T) {
+		runTimeline(t, logClient(t, time.Minute, false), []row{
+			{at: "10:00:02", cost: 1, limit: 100, allowed: true, remaining: 99, reset: "1m"},
+			{at: "10:00:15", cost: 1, limit: 100, allowed: true, remaining: 98, reset: "1m"},
+			{at: "10:00:44", cost: 1, limit: 100, allowed: true, remaining: 97, reset: "1m"},
+			{at: "10:01:00", cost: 1, limit: 100, allowed: true, remaining: 96, reset: "1m"},
+		})
+	})
+	t.Run("a minute old no longer counts", func(t *testing.T) {
+		runTimeline(t, logClient(t, time.Minute, false), []row{
+			{at: "12:00:00", cost: 2, limit: 2, allowed: true, remaining: 0, reset: "1m"},
+			{at: "12:00:59.999999999", cost: 1, limit: 2, remaining: 0, reset: "1ns", retry: "1ns"},
+			{at: "12:01:00", cost: 1, limit: 2, allowed: true, remaining: 1, reset: "1m"},
+		})
+	})
+	t.Run("costs wait for as many to leave", func(t *testing.T) {
+		runTimeline(t, logClient(t, time.Minute, false), []row{
+			{at: "12:00:00", cost: 3, limit: 10, allowed: true, remaining: 7, reset: "1m"},
+			{at: "12:00:10", cost: 200, limit: 10, remaining: 7, reset: "50s", retry: "forever"},
+			{at: "12:00:10", cost: 4, limit: 10, allowed: true, remaining: 3, reset: "1m"},
+			{at: "12:00:20", cost: 3, limit: 10, allowed: true, remaining: 0, reset: "1m"},
+			{at: "12:00:30", cost: 3, limit: 10, remaining: 0, reset: "50s", retry: "30s"},
+			{at: "12:00:30", cost: 4, limit: 10, remaining: 0, reset: "50s", retry: "40s"},
+			{at: "12:00:30", cost: 8, limit: 10, remaining: 0, reset: "50s", retry: "50s"},
+			{at: "12:00:30", cost: 10, limit: 10, remaining: 0, reset: "50s", retry: "50s"},
+			{at: "12:01:00", cost: 3, limit: 10, allowed: true, remaining: 0, reset: "1m"},
+		})
+	})
+	t.Run("limits of a request", func(t *testing.T) {
+		runTimeline(t, logClient(t, time.Minute, false), []row{
+			{at: "12:00:00", cost: 8, limit: 10, allowed: true, remaining: 2, reset: "1m"},
+			{at: "12:00:10", cost: 1, limit: 20, allowed: true, remaining: 11, reset: "1m"},
+			{at: "12:00:10", cost: 1, limit: 5, remaining: 0, reset: "1m", retry: "50s"},
+			{at: "12:00:10", cost: 0, limit: 5, remaining: 0, reset: "1m", retry: "50s"},
+			{at: "12:00:10", cost: 9_991, limit: 1_000_000, allowed: true, remaining: 0, reset: "1m"},
+		})
+	})
+	t.Run("the clock jumps back, and far forward", func(t *testing.T) {
+		runTimeline(t, logClient(t, time.Minute, false), []row{
+			{at: "12:00:00", cost: 1, limit: 2, allowed: true, remaining: 1, reset: "1m"},
+			{at: "11:59:30", cost: 1, limit: 2, allowed: true, remaining: 0, reset: "1m30s"},
+			{at: "11:59:30", cost: 1, limit: 2, remaining: 0, reset: "1m30s", retry: "1m30s"},
+			{at: "12:00:59", cost: 1, limit: 2, remaining: 0, reset: "1s", retry: "1s"},
+			{at: "23:00:00", cost: 2, limit: 2, allowed: true, remaining: 0, reset: "1m"},
+		})
+	})
+}
+
+func TestSlidingLogWindowChanges(t *testing.T) {
+	minute, hour := logClient(t, time.Minute, false), logClient(t, time.Hour, false)
+	c := minute
+	runTimeline(t, c, []row{
+		{at: "12:00:00", cost: 1, limit: 3, allowed: true, remaining: 2, reset: "1m"},
+		{at: "12:00:50", cost: 1, limit: 3, allowed: true, remaining: 1, reset: "1m"},
+		{at: "12:01:10", cost: 1, limit: 3, allowed: true, remaining: 1, reset: "1m"},
+	})
+	c.algorithm = hour.algorithm
+	runTimeline(t, c, []row{
+		// The one of 12:00:00 was dropped at 12:01:10.
+		{at: "12:10:00", cost: 1, limit: 3, allowed: true, remaining: 0, reset: "1h"},
+		{at: "12:10:00", cost: 1, limit: 3, remaining: 0, reset: "1h", retry: "50m50s"},
+	})
+}
+
+func TestSlidingLogMergesEqualTimes(t *testing.T) {
+	c := logClient(t, time.Minute, false)
+	r := counters.Request{Limit: MaxLogLimit, Now: clock(t, "12:00:00")}
+	assert.Equal(t, 300, run(t, c, 300, r))
+	assert.Len(t, c.stored, 1+8+1+3, "format, base, lag, and one entry of cost 300")
+	r.Now = r.Now.Add(-time.Second)
+	assert.Equal(t, 300, run(t, c, 300, r), "times before the newest are the newest")
+	assert.Len(t, c.stored, 1+8+1+3)
+	r.Now = r.Now.Add(2 * time.Second)
+	assert.Equal(t, 200, run(t, c, 200, r))
+	assert.Len(t, c.stored, 1+8+1+3+5+2)
+}
+
+func TestSlidingLogStaysSmall(t *testing.T) {
+	for _, window := range []time.Duration{counters.MinWindow, time.Minute, counters.MaxWindow} {
+		l, err := newSlidingLog(window, MaxLogLimit, false)
+		require.NoError(t, err)
+		s, now := longLog(t, l, window)
+		size := len(l.encode(nil, s))
+		assert.Less(t, size, 100<<10)
+		assert.Greater(t, size, 2*MaxLogLimit, "the entries are all there")
+		assert.False(t, l.peek(s, counters.Request{Cost: 1, Limit: MaxLogLimit, Now: now.Add(-time.Duration(MaxLogLimit))}).Allowed)
+	}
+}
+
+func TestSlidingLogCountedDenialsKeepItSmall(t *testing.T) {
+	c := logClient(t, time.Hour, true)
+	r := counters.Request{Cost: 1, Limit: 5, Now: clock(t, "12:00:00")}
+	for range 1000 {
+		r.Now = r.Now.Add(time.Second)
+		c.ask(t, r)
+	}
+	assert.Len(t, c.stored, 1+8+1+5*(5+1))
+	r.Cost = counters.MaxCost
+	assert.False(t, c.ask(t, r).Allowed)
+	assert.Equal(t, int64(5), c.state(t).used)
+}
+
+func TestSlidingLogGivesBack(t *testing.T) {
+	ask := func(at string, cost int64) counters.Request {
+		return counters.Request{Cost: cost, Limit: 10, Now: clock(t, at)}
+	}
+	used := func(c *client[logState], at string) int64 { return 10 - c.peek(t, ask(at, 0)).Remaining }
+
+	t.Run("from between others", func(t *testing.T) {
+		c := logClient(t, time.Minute, false)
+		for _, r := range []counters.Request{ask("12:00:00", 1), ask("12:00:10", 2), ask("12:00:10", 3), ask("12:00:20", 4)} {
+			require.True(t, c.ask(t, r).Allowed)
+		}
+		c.giveBack(t, ask("12:00:10", 2))
+		assert.Equal(t, int64(8), used(c, "12:00:20"))
+		assert.Equal(t, int64(7), used(c, "12:01:00"))
+		assert.Equal(t, int64(4), used(c, "12:01:10"))
+		c.giveBack(t, ask("12:00:10", 3))
+		assert.Equal(t, int64(5), used(c, "12:00:20"))
+		assert.Equal(t, int64(4), used(c, "12:01:00"))
+		c.giveBack(t, ask("12:00:00", 1))
+		assert.Equal(t, int64(4), used(c, "12:00:20"))
+	})
+	t.Run("a request whose clock was behind stands later in the log", func(t *testing.T) {
+		c := logClient(t, time.Minute, false)
+		require.True(t, c.ask(t, ask("12:00:10", 2)).Allowed)
+		require.True(t, c.ask(t, ask("12:00:09", 3)).Allowed)
+		c.giveBack(t, ask("12:00:09", 3))
+		assert.Equal(t, int64(2), used(c, "12:00:10"))
+	})
+	t.Run("one that has left takes nobody else's", func(t *testing.T) {
+		c := logClient(t, time.Minute, false)
+		require.True(t, c.ask(t, ask("12:00:00", 1)).Allowed)
+		require.True(t, c.ask(t, ask("12:01:00", 2)).Allowed)
+		c.giveBack(t, ask("12:00:00", 1))
+		assert.Equal(t, int64(2), used(c, "12:01:00"))
+	})
+	t.Run("the log's time stays when its newest is given back", func(t *testing.T) {
+		c := logClient(t, time.Minute, false)
+		require.True(t, c.ask(t, ask("12:00:00", 1)).Allowed)
+		require.True(t, c.ask(t, ask("12:00:30", 1)).Allowed)
+		require.True(t, c.ask(t, ask("12:01:01", 8)).Allowed)
+		c.giveBack(t, ask("12:01:01", 8))
+		// The one of 12:00:00 has left, and cannot come back.
+		require.True(t, c.ask(t, ask("12:00:50", 1)).Allowed)
+		assert.Equal(t, int64(2), used(c, "12:01:01"))
+		assert.Equal(t, int64(1), used(c, "12:02:00"), "it was logged at 12:01:01")
+		c.giveBack(t, ask("12:00:00", 1))
+		assert.Equal(t, int64(2), used(c, "12:01:01"))
+	})
+}
+
+// logModel is a log as a plain list.
+type logModel struct {
+	window time.Duration
+	time   int64
+	list   []logged
+}
+
+type logged struct{ time, cost int64 }
+
+func (m *logModel) live(now int64) (entries []logged, used int64) {
+	for _, e := range m.list {
+		if now-e.time < int64(m.window) {
+			entries = append(entries, e)
+			used += e.cost
+		}
+	}
+	return entries, used
+}
+
+func (m *logModel) ask(r counters.Request, countDenied bool) (allowed bool, used int64) {
+	now := r.Now.UnixNano()
+	if len(m.list) > 0 {
+		now = max(now, m.time)
+	}
+	entries, used := m.live(now)
+	allowed = used+r.Cost <= r.Limit
+	if r.Cost > 0 && (allowed || countDenied) {
+		m.list, m.time = append(entries, logged{now, r.Cost}), now
+		used += r.Cost
+	}
+	return allowed, used
+}
+
+func (m *logModel) giveBack(r counters.Request) {
+	if m.time-r.Now.UnixNano() >= int64(m.window) {
+		return
+	}
+	left := r.Cost
+	for i := range m.list {
+		if e := &m.list[i]; e.time >= r.Now.UnixNano() {
+			taken := min(left, e.cost)
+			e.cost -= taken
+			left -= taken
+		}
+	}
+	m.list = slices.DeleteFunc(m.list, func(e logged) bool { return e.cost == 0 })
+}
+
+func TestSlidingLogLikeAList(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		windows := rapid.SampledFrom([]time.Duration{counters.MinWindow, time.Second, time.Minute, counters.MaxWindow})
+		window := windows.Draw(t, "window")
+		limits := rapid.SampledFrom([]int64{1, 2, 5, 20, 300})
+		limit := limits.Draw(t, "limit")
+		model := &logModel{window: window}
+		c := logClient(t, window, false)
+		now := clock(t, "12:00:00")
+		var admitted []counters.Request
+		t.Repeat(map[string]func(*rapid.T){
+			"ask": func(t *rapid.T) {
+				cost := rapid.OneOf(rapid.Int64Range(0, 2), rapid.Int64Range(0, limit+1)).Draw(t, "cost")
+				r := counters.Request{Cost: cost, Limit: limit, Now: now}
+				allowed, used := model.ask(r, false)
+				d := c.ask(t, r)
+				require.Equal(t, allowed, d.Allowed)
+				require.Equal(t, max(0, limit-used), d.Remaining)
+				if allowed {
+					admitted = append(admitted, r)
+				}
+			},
+			"giveBack": func(t *rapid.T) {
+				if len(admitted) == 0 {
+					t.Skip()
+				}
+				i := rapid.IntRange(0, len(admitted)-1).Draw(t, "which")
+				model.giveBack(admitted[i])
+				c.giveBack(t, admitted[i])
+				admitted = append(admitted[:i], admitted[i+1:]...)
+			},
+			"wait": func(t *rapid.T) {
+				now = now.Add(time.Duration(rapid.Int64Range(0, int64(window)).Draw(t, "d")))
+			},
+			"waitShortly": func(t *rapid.T) {
+				now = now.Add(time.Duration(rapid.Int64Range(0, int64(window)/10).Draw(t, "d")))
+			},
+			"clockJumps": func(t *rapid.T) {
+				now = now.Add(time.Duration(rapid.Int64Range(-int64(window), int64(2*window)).Draw(t, "d")))
+			},
+			"limitChanges": func(t *rapid.T) { limit = limits.Draw(t, "limit") },
+			"windowChanges": func(t *rapid.T) {
+				window = windows.Draw(t, "window")
+				model.window = window
+				c.algorithm = logClient(t, window, false).algorithm
+			},
+		})
+	})
+}
+
+// A log that counts denied requests decides as if it kept them all.
+func TestSlidingLogForgetsOnlyWhatDecidesNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		limit := rapid.SampledFrom([]int64{1, 3, 20, 300}).Draw(t, "limit")
+		model := &logModel{window: time.Second}
+		c := logClient(t, time.Second, true)
+		now := clock(t, "12:00:00")
+		for range rapid.IntRange(1, 60).Draw(t, "requests") {
+			r := counters.Request{Cost: rapid.Int64Range(1, limit).Draw(t, "cost"), Limit: limit, Now: now}
+			allowed, used := model.ask(r, true)
+			d := c.ask(t, r)
+			require.Equal(t, allowed, d.Allowed)
+			require.Equal(t, max(0, limit-used), d.Remaining)
+			require.LessOrEqual(t, c.state(t).used, limit)
+			now = now.Add(time.Duration(rapid.Int64Range(0, int64(700*time.Millisecond)).Draw(t, "pause")))
+		}
+	})
+}
+
+// Whatever limits are mixed, and whether denied requests count: at an
+// admission, the window holds no more admitted cost than its limit.
+func TestSlidingLogAdmitsNoMoreThanTheLimit(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		countDenied := rapid.Bool().Draw(t, "countDenied")
+		c := logClient(t, time.Second, countDenied)
+		now := clock(t, "12:00:00")
+		var admitted logModel
+		admitted.window = time.Second
+		var total int64
+		for range rapid.IntRange(1, 60).Draw(t, "requests") {
+			limit := rapid.SampledFrom([]int64{1, 3, 20, 30}).Draw(t, "limit")
+			r := counters.Request{Cost: rapid.Int64Range(1, limit).Draw(t, "cost"), Limit: limit, Now: now}
+			if _, inUse := admitted.live(now.UnixNano()); c.ask(t, r).Allowed {
+				require.LessOrEqual(t, inUse+r.Cost, limit)
+				admitted.list = append(admitted.list, logged{now.UnixNano(), r.Cost})
+				total += r.Cost
+			} else if !countDenied {
+				require.Greater(t, inUse+r.Cost, limit)
+			}
+			now = now.Add(time.Duration(rapid.Int64Range(0, int64(300*time.Millisecond)).Draw(t, "pause")))
+		}
+		require.Positive(t, total)
+	})
+}
+
+// A step that doesn't have to grow the log allocates nothing.
+func TestSlidingLogStepReusesItsMemory(t *testing.T) {
+	l, err := newSlidingLog(time.Minute, 100, false)
+	require.NoError(t, err)
+	r := counters.Request{Cost: 1, Limit: 100, Now: clock(t, "12:00:00")}
+	s, _ := l.step(logState{}, r)
+	s.entries = slices.Grow(s.entries, 10_000)
+	assert.Zero(t, testing.AllocsPerRun(1000, func() {
+		r.Now = r.Now.Add(700 * time.Millisecond)
+		s, _ = l.step(s, r)
+	}))
+	assert.Equal(t, int64(86), s.used)
+}

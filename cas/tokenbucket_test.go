@@ -1,0 +1,399 @@
+package cas
+
+import (
+	"math/big"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"weir/counters"
+)
+
+func tokenClient(t require.TestingT, window time.Duration, burst int64) *client[meterState] {
+	b, err := newTokenBucket(window, burst, false)
+	require.NoError(t, err)
+	return newClient(b)
+}
+
+func TestTokenBucketTimelines(t *testing.T) {
+	t.Run("100 calls a minute: half a minute brings 50 tokens", func(t *testing.T) {
+		runTimeline(t, tokenClient(t, time.Minute, 0), []row{
+			{at: "12:00:00", cost: 100, limit: 100, allowed: true, remaining: 0, reset: "1m"},
+			{at: "12:00:00", cost: 1, limit: 100, remaining: 0, reset: "1m", retry: "600ms"},
+			{at: "12:00:30", cost: 0, limit: 100, allowed: true, remaining: 50, reset: "30s"},
+			{at: "12:00:30", cost: 51, limit: 100, remaining: 50, reset: "30s", retry: "600ms"},
+			{at: "12:00:30", cost: 50, limit: 100, allowed: true, remaining: 0, reset: "1m"},
+			{at: "12:01:30", cost: 1, limit: 100, allowed: true, remaining: 99, reset: "600ms"},
+		})
+	})
+	t.Run("capacity 100 and 10 a second: a burst of 100, then 10 a second", func(t *testing.T) {
+		c := tokenClient(t, time.Second, 100)
+		r := counters.Request{Limit: 10, Now: clock(t, "07:10:00")}
+		assert.Equal(t, 100, run(t, c, 120, r))
+		for range 5 {
+			r.Now = r.Now.Add(time.Second)
+			assert.Equal(t, 10, run(t, c, 12, r))
+		}
+	})
+	t.Run("capacity 4 and 2 a second", func(t *testing.T) {
+		runTimeline(t, tokenClient(t, time.Second, 4), []row{
+			{at: "12:00:00", cost: 1, limit: 2, allowed: true, remaining: 3, reset: "500ms"},
+			{at: "12:00:00", cost: 3, limit: 2, allowed: true, remaining: 0, reset: "2s"},
+			{at: "12:00:00", cost: 1, limit: 2, remaining: 0, reset: "2s", retry: "500ms"},
+			{at: "12:00:00", cost: 4, limit: 2, remaining: 0, reset: "2s", retry: "2s"},
+			{at: "12:00:00", cost: 5, limit: 2, remaining: 0, reset: "2s", retry: "forever"},
+			{at: "12:00:01", cost: 2, limit: 2, allowed: true, remaining: 0, reset: "2s"},
+			{at: "12:00:10", cost: 0, limit: 2, allowed: true, remaining: 4},
+		})
+	})
+	t.Run("capacity 4 and 4 a minute", func(t *testing.T) {
+		runTimeline(t, tokenClient(t, time.Minute, 0), []row{
+			{at: "01:00:00", cost: 1, limit: 4, allowed: true, remaining: 3, reset: "15s"},
+			{at: "01:00:05", cost: 3, limit: 4, allowed: true, remaining: 0, reset: "55s"},
+			{at: "01:00:05", cost: 1, limit: 4, remaining: 0, reset: "55s", retry: "10s"},
+			{at: "01:00:20", cost: 1, limit: 4, allowed: true, remaining: 0, reset: "55s"},
+			{at: "01:01:00", cost: 1, limit: 4, allowed: true, remaining: 2, reset: "30s"},
+		})
+	})
+	t.Run("the clock jumps back, and far forward", func(t *testing.T) {
+		runTimeline(t, tokenClient(t, time.Minute, 0), []row{
+			{at: "12:00:00", cost: 3, limit: 4, allowed: true, remaining: 1, reset: "45s"},
+			{at: "11:00:00", cost: 1, limit: 4, allowed: true, remaining: 0, reset: "1h1m"},
+			{at: "11:00:00", cost: 1, limit: 4, remaining: 0, reset: "1h1m", retry: "1h15s"},
+			{at: "12:00:15", cost: 1, limit: 4, allowed: true, remaining: 0, reset: "1m"},
+			{at: "23:00:00", cost: 4, limit: 4, allowed: true, remaining: 0, reset: "1m"},
+		})
+	})
+	t.Run("a third of a token is kept", func(t *testing.T) {
+		runTimeline(t, tokenClient(t, time.Second, 0), []row{
+			{at: "12:00:00", cost: 3, limit: 3, allowed: true, remaining: 0, reset: "1s"},
+			{at: "12:00:00.1", cost: 1, limit: 3, remaining: 0, reset: "900ms", retry: "233.333334ms"},
+			{at: "12:00:00.333333333", cost: 1, limit: 3, remaining: 0, reset: "666.666667ms", retry: "1ns"},
+			{at: "12:00:00.333333334", cost: 1, limit: 3, allowed: true, remaining: 0, reset: "1s"},
+			{at: "12:00:00.666666667", cost: 1, limit: 3, allowed: true, remaining: 0, reset: "1s"},
+			{at: "12:00:01", cost: 1, limit: 3, allowed: true, remaining: 0, reset: "1s"},
+		})
+	})
+}
+
+func TestTokenBucketLosesNothingToRounding(t *testing.T) {
+	c := tokenClient(t, time.Second, 0)
+	r := counters.Request{Cost: 333_334, Limit: 333_334, Now: clock(t, "12:00:00")}
+	require.True(t, c.ask(t, r).Allowed)
+	// Each millisecond brings 333.334 tokens, of which 333 are taken.
+	r.Cost = 333
+	for range 1000 {
+		r.Now = r.Now.Add(time.Millisecond)
+		require.True(t, c.ask(t, r).Allowed)
+	}
+	assert.Equal(t, int64(334), c.peek(t, r).Remaining)
+}
+
+func TestTokenBucketAtItsBounds(t *testing.T) {
+	day := 24 * time.Hour
+	for _, window := range []time.Duration{counters.MinWindow, counters.MaxWindow} {
+		c := tokenClient(t, window, 0)
+		r := counters.Request{Cost: counters.MaxCost, Limit: counters.MaxLimit, Now: clock(t, "12:00:00")}
+		assert.Equal(t, int64(counters.MaxLimit-counters.MaxCost), c.ask(t, r).Remaining)
+		// A millionth of the bucket takes a millionth of the window to come back.
+		assert.Equal(t, window/1_000_000, c.peek(t, r).ResetAfter)
+		r.Limit, r.Cost = 1, 1
+		d := c.ask(t, r)
+		assert.Equal(t, counters.Decision{ResetAfter: window, RetryAfter: window}, d, "within a smaller bucket")
+	}
+
+	// A bucket that takes longer to fill than a Duration can say.
+	c := tokenClient(t, 366*day, 1000)
+	r := counters.Request{Cost: 1000, Limit: 1, Now: clock(t, "12:00:00")}
+	require.True(t, c.ask(t, r).Allowed)
+	assert.Equal(t, counters.Decision{ResetAfter: forever, RetryAfter: forever}, c.ask(t, r))
+	r.Cost = 1
+	assert.Equal(t, 366*day, c.ask(t, r).RetryAfter)
+
+	// The tokens of these pauses, unless the bucket were full, need 64 bits, 65
+	// bits, and more.
+	pauses := []time.Duration{11 * day, 1844674407370956, 100 * 366 * day}
+	for _, pause := range pauses {
+		c := tokenClient(t, counters.MinWindow, 0)
+		r := counters.Request{Cost: 3, Limit: counters.MaxLimit, Now: clock(t, "12:00:00")}
+		require.True(t, c.ask(t, r).Allowed)
+		r.Now = r.Now.Add(pause)
+		assert.Equal(t, int64(counters.MaxLimit), c.peek(t, r).Remaining, pause)
+	}
+
+	// The largest multiple of the window below 2^64: rounding it up carries.
+	level := meterState{window: counters.MinWindow, whole: 184_467_440_737}
+	assert.Equal(t, time.Duration(18_446_745), level.drainTime(counters.MaxLimit))
+}
+
+func TestTokenBucketLimitsOfARequest(t *testing.T) {
+	t.Run("a burst that follows the limit", func(t *testing.T) {
+		runTimeline(t, tokenClient(t, time.Minute, 0), []row{
+			{at: "12:00:00", cost: 90, limit: 100, allowed: true, remaining: 10, reset: "54s"},
+			// What is used is used, of a larger bucket too.
+			{at: "12:00:00", cost: 0, limit: 600, allowed: true, remaining: 510, reset: "9s"},
+			// Of a smaller one no more than all of it.
+			{at: "12:00:00", cost: 1, limit: 60, remaining: 0, reset: "1m", retry: "1s"},
+			{at: "12:00:10", cost: 1, limit: 60, allowed: true, remaining: 9, reset: "51s"},
+			{at: "12:00:10", cost: 0, limit: 100, allowed: true, remaining: 49, reset: "30.6s"},
+		})
+	})
+	t.Run("a burst of its own stays", func(t *testing.T) {
+		runTimeline(t, tokenClient(t, time.Minute, 20), []row{
+			{at: "12:00:00", cost: 20, limit: 60, allowed: true, remaining: 0, reset: "20s"},
+			{at: "12:00:00", cost: 1, limit: 600, remaining: 0, reset: "2s", retry: "100ms"},
+			{at: "12:00:00", cost: 1, limit: 6, remaining: 0, reset: "3m20s", retry: "10s"},
+		})
+	})
+}
+
+func TestTokenBucketKeepsWhatIsUsedWhenTheWindowChanges(t *testing.T) {
+	minute, err := newTokenBucket(time.Minute, 0, false)
+	require.NoError(t, err)
+	hour, err := newTokenBucket(time.Hour, 0, false)
+	require.NoError(t, err)
+
+	c := newClient(minute)
+	runTimeline(t, c, []row{
+		{at: "12:00:00", cost: 40, limit: 60, allowed: true, remaining: 20, reset: "40s"},
+		{at: "12:00:00.5", cost: 1, limit: 60, allowed: true, remaining: 19, reset: "40.5s"},
+	})
+	c.algorithm = hour
+	runTimeline(t, c, []row{
+		{at: "12:00:00.5", cost: 1, limit: 60, allowed: true, remaining: 18, reset: "41m30s"},
+		{at: "12:00:30.5", cost: 1, limit: 60, allowed: true, remaining: 18, reset: "42m"},
+	})
+	// A minute's smallest part of a token is less than that of 100 ms.
+	was := meterState{time: 1, window: time.Minute, whole: 1, part: 2}
+	const tenth = 100 * time.Millisecond
+	assert.Equal(t, meterState{time: 1, window: tenth, whole: 1, part: 1}, was.in(tenth), "rounded up")
+	was.part = int64(time.Minute) - 1
+	assert.Equal(t, meterState{time: 1, window: tenth, whole: 2}, was.in(tenth), "rounded up to a whole")
+}
+
+func TestTokenBucketCountsDenied(t *testing.T) {
+	b, err := newTokenBucket(time.Minute, 0, true)
+	require.NoError(t, err)
+	c := newClient(b)
+	c.countDenied = true
+	runTimeline(t, c, []row{
+		{at: "12:00:00", cost: 60, limit: 60, allowed: true, reset: "1m"},
+		// Asking for 2 every second, the time of one token, never gets them ...
+		{at: "12:00:01", cost: 2, limit: 60, reset: "1m", retry: "2s"},
+		{at: "12:00:02", cost: 2, limit: 60, reset: "1m", retry: "2s"},
+		{at: "12:00:03", cost: 2, limit: 60, reset: "1m", retry: "2s"},
+		// ... but waiting as told does.
+		{at: "12:00:05", cost: 2, limit: 60, allowed: true, reset: "1m"},
+		{at: "12:00:06", cost: 0, limit: 60, allowed: true, remaining: 1, reset: "59s"},
+	})
+}
+
+func TestTokenBucketGivesBackLate(t *testing.T) {
+	c := tokenClient(t, time.Minute, 0)
+	ask := func(at string, cost int64) counters.Request {
+		return counters.Request{Cost: cost, Limit: 60, Now: clock(t, at)}
+	}
+	require.True(t, c.ask(t, ask("12:00:00", 20)).Allowed)
+	require.True(t, c.ask(t, ask("12:00:00.5", 10)).Allowed)
+	c.giveBack(t, ask("12:00:00", 20))
+	// As if there had been only the second, but for what drained of the first.
+	assert.Equal(t, int64(50), c.peek(t, ask("12:00:00.5", 1)).Remaining)
+	c.giveBack(t, ask("12:00:00.5", 10))
+	assert.Equal(t, int64(60), c.peek(t, ask("12:00:00.5", 1)).Remaining, "never more than full")
+}
+
+// Giving back leads to where never asking would have led as long as the cost
+// has been in use all the time.
+func TestTokenBucketGiveBackIsExact(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		b, err := newTokenBucket(time.Second, 1000, false)
+		require.NoError(t, err)
+		now := clock(t, "12:00:00")
+		var with, without meterState
+		first := counters.Request{Cost: 500, Limit: 7, Now: now}
+		with, _ = b.step(with, first)
+		undone := counters.Request{Cost: rapid.Int64Range(1, 100).Draw(t, "undone"), Limit: 7, Now: now}
+		without, _ = b.step(without, first)
+		with, _ = b.step(with, undone)
+		for range rapid.IntRange(0, 20).Draw(t, "requests") {
+			now = now.Add(time.Duration(rapid.Int64Range(0, int64(2*time.Second)).Draw(t, "pause")))
+			r := counters.Request{Cost: rapid.Int64Range(0, 9).Draw(t, "cost"), Limit: 7, Now: now}
+			with, _ = b.step(with, r)
+			without, _ = b.step(without, r)
+		}
+		require.Equal(t, without, b.giveBack(with, undone))
+	})
+}
+
+// meterModel is a meter in rational numbers.
+type meterModel struct {
+	window time.Duration
+	burst  int64
+	time   int64
+	level  big.Rat
+}
+
+func (m *meterModel) capacity(limit int64) *big.Rat {
+	if m.burst != 0 {
+		limit = m.burst
+	}
+	return new(big.Rat).SetInt64(limit)
+}
+
+func (m *meterModel) at(r counters.Request) *big.Rat {
+	level := new(big.Rat).Set(&m.level)
+	if c := m.capacity(r.Limit); level.Cmp(c) > 0 {
+		level = c
+	}
+	if now := r.Now.UnixNano(); now > m.time {
+		elapsed := new(big.Int).Sub(big.NewInt(now), big.NewInt(m.time))
+		drained := new(big.Rat).SetFrac(elapsed.Mul(elapsed, big.NewInt(r.Limit)), big.NewInt(int64(m.window)))
+		level.Sub(level, drained)
+	}
+	if level.Sign() < 0 {
+		level.SetInt64(0)
+	}
+	return level
+}
+
+func (m *meterModel) ask(r counters.Request) (allowed bool, remaining int64) {
+	level := m.at(r)
+	cost := new(big.Rat).SetInt64(r.Cost)
+	next := new(big.Rat).Add(level, cost)
+	allowed = next.Cmp(m.capacity(r.Limit)) <= 0
+	if allowed && r.Cost > 0 {
+		if level.Sign() == 0 {
+			m.time = r.Now.UnixNano()
+		}
+		m.level.Set(next)
+		m.time = max(m.time, r.Now.UnixNano())
+		level = next
+	}
+	free := new(big.Rat).Sub(m.capacity(r.Limit), level)
+	return allowed, new(big.Int).Quo(free.Num(), free.Denom()).Int64()
+}
+
+func (m *meterModel) giveBack(r counters.Request) {
+	if m.time < r.Now.UnixNano() {
+		return
+	}
+	m.level.Sub(&m.level, new(big.Rat).SetInt64(r.Cost))
+	if m.level.Sign() <= 0 {
+		m.level.SetInt64(0)
+	}
+}
+
+// reframe is a change of the policy's window: the level becomes a multiple of
+// 1/window, rounded up.
+func (m *meterModel) reframe(window time.Duration) {
+	w := new(big.Rat).SetInt64(int64(window))
+	parts := new(big.Rat).Mul(&m.level, w)
+	up := new(big.Int).Add(parts.Num(), new(big.Int).Sub(parts.Denom(), big.NewInt(1)))
+	up.Quo(up, parts.Denom())
+	m.level.Quo(new(big.Rat).SetInt(up), w)
+	m.window = window
+}
+
+func TestTokenBucketLikeRationalNumbers(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		windows := rapid.SampledFrom([]time.Duration{counters.MinWindow, time.Second, time.Minute, 7 * time.Hour, counters.MaxWindow})
+		limits := rapid.SampledFrom([]int64{1, 3, 7, 60, 100, 9973, 1_000_003, counters.MaxLimit})
+		window, limit := windows.Draw(t, "window"), limits.Draw(t, "limit")
+		burst := rapid.SampledFrom([]int64{0, 0, 1, 13, counters.MaxLimit}).Draw(t, "burst")
+		model := &meterModel{window: window, burst: burst}
+		c := tokenClient(t, window, burst)
+		now := clock(t, "12:00:00")
+		var admitted []counters.Request
+		t.Repeat(map[string]func(*rapid.T){
+			"ask": func(t *rapid.T) {
+				capacity := burst
+				if capacity == 0 {
+					capacity = limit
+				}
+				cost := rapid.OneOf(rapid.Int64Range(0, 3), rapid.Int64Range(0, min(counters.MaxCost, capacity+1))).Draw(t, "cost")
+				r := counters.Request{Cost: cost, Limit: limit, Now: now}
+				allowed, remaining := model.ask(r)
+				d := c.ask(t, r)
+				require.Equal(t, allowed, d.Allowed)
+				require.Equal(t, remaining, d.Remaining)
+				if allowed {
+					admitted = append(admitted, r)
+				}
+			},
+			"giveBack": func(t *rapid.T) {
+				if len(admitted) == 0 {
+					t.Skip()
+				}
+				i := rapid.IntRange(0, len(admitted)-1).Draw(t, "which")
+				model.giveBack(admitted[i])
+				c.giveBack(t, admitted[i])
+				admitted = append(admitted[:i], admitted[i+1:]...)
+			},
+			"wait": func(t *rapid.T) {
+				now = now.Add(time.Duration(rapid.Int64Range(0, int64(window)).Draw(t, "d")))
+			},
+			"waitShortly": func(t *rapid.T) {
+				most := max(1, int64(window)/limit*2)
+				now = now.Add(time.Duration(rapid.Int64Range(0, most).Draw(t, "d")))
+			},
+			"clockJumps": func(t *rapid.T) {
+				now = now.Add(time.Duration(rapid.Int64Range(-int64(window), int64(2*window)).Draw(t, "d")))
+			},
+			"limitChanges": func(t *rapid.T) { limit = limits.Draw(t, "limit") },
+			"windowChanges": func(t *rapid.T) {
+				window = windows.Draw(t, "window")
+				b, err := newTokenBucket(window, burst, false)
+				require.NoError(t, err)
+				c.algorithm = b
+				if s := c.state(t); s != (meterState{}) {
+					c.stored = b.encode(nil, s.in(window))
+				}
+				model.reframe(window)
+			},
+		})
+	})
+}
+
+// While demand exceeds the bucket, what is admitted since it was full is what
+// it held and what came, less at most what doesn't make up another cost.
+func TestTokenBucketConserves(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		window := rapid.SampledFrom([]time.Duration{counters.MinWindow, time.Second, time.Minute}).Draw(t, "window")
+		limit := rapid.Int64Range(1, 1000).Draw(t, "limit")
+		cost := rapid.Int64Range(1, 10).Draw(t, "cost")
+		burst := cost + rapid.Int64Range(1, 30).Draw(t, "burst")
+		b, err := newTokenBucket(window, burst, false)
+		require.NoError(t, err)
+
+		start := clock(t, "12:00:00")
+		type moment struct{ before, after, elapsed int64 }
+		var moments []moment
+		var s meterState
+		var total int64
+		now := start
+		for range rapid.IntRange(1, 30).Draw(t, "moments") {
+			m := moment{before: total, elapsed: int64(now.Sub(start))}
+			for {
+				next, d := b.step(s, counters.Request{Cost: cost, Limit: limit, Now: now})
+				if !d.Allowed {
+					break
+				}
+				s, total = next, total+cost
+			}
+			m.after = total
+			moments = append(moments, m)
+			// The bucket, in which less than cost is left, isn't full again by then.
+			now = now.Add(time.Duration(rapid.Int64Range(0, int64(window)*(burst-cost)/limit).Draw(t, "pause")))
+		}
+		for i, from := range moments {
+			for _, to := range moments[i:] {
+				brought := limit * (to.elapsed - from.elapsed)
+				require.LessOrEqual(t, (to.after-from.before)*int64(window), burst*int64(window)+brought)
+			}
+			require.Greater(t, from.after*int64(window), (burst-cost)*int64(window)+limit*from.elapsed)
+		}
+	})
+}
