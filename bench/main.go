@@ -24,7 +24,9 @@ func commands() []command {
 	return []command{
 		{"throughput", "checks per second, latency and cost of each algorithm, against a handler that does nothing", throughput},
 		{"memory", "memory that weir needs for a million clients", memory},
+		{"contention", "many callers and processes on one key: speed, fairness and exactness", contention},
 		{noopCommand, "", noop},
+		{shareCommand, "", runShare},
 	}
 }
 

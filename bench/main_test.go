@@ -11,9 +11,10 @@ import (
 	"go.uber.org/goleak"
 )
 
-// TestMain makes the test binary the no-op server when it is started as one.
+// TestMain makes the test binary one of the bench's own processes when it is
+// started as one.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == noopCommand {
+	if len(os.Args) > 1 && (os.Args[1] == noopCommand || os.Args[1] == shareCommand) {
 		main()
 		return
 	}
@@ -25,7 +26,9 @@ func TestCommandsAreListed(t *testing.T) {
 	require.NoError(t, execute(t.Context(), nil, &out))
 	assert.Contains(t, out.String(), "throughput ")
 	assert.Contains(t, out.String(), "memory ")
+	assert.Contains(t, out.String(), "contention ")
 	assert.NotContains(t, out.String(), noopCommand)
+	assert.NotContains(t, out.String(), shareCommand)
 }
 
 func TestHelpListsFlags(t *testing.T) {
@@ -42,6 +45,9 @@ func TestBadCommandLines(t *testing.T) {
 		{"throughput", "-connections", "0"},
 		{"throughput", "-duration", "0s"},
 		{"throughput", "-rows", "no row is called this"},
+		{"contention", "-duration", "0s"},
+		{"contention", "-exact", "0s"},
+		{"contention", "-rows", "no row is called this"},
 		{"memory", "-clients", "0"},
 		{"memory", "-clients", "100000001"},
 	} {
