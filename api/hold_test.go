@@ -77,7 +77,9 @@ func TestDrainingReleasesWhatIsHeld(t *testing.T) {
 	s := newQueue(t)
 	answers := holdOne(t, s, context.Background())
 	s.Drain()
-	hour(t, <-answers)
+	released := <-answers
+	hour(t, released)
+	assert.Equal(t, "close", released.Header.Get("Connection"), "or the next request on it would be lost")
 	s.Drain()
 	r := s.check(t, `{"policy":"queue","client":"c"}`)
 	assert.Greater(t, r.Wait, 7190.0, "and nothing is held from then on")

@@ -161,10 +161,15 @@ func (s *Server) Drain() {
 
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if s.draining.Load() {
-		w.Header().Set(echo.HeaderConnection, "close")
-	}
+	s.closeWhenDraining(w.Header())
 	s.echo.ServeHTTP(w, r)
+}
+
+// closeWhenDraining has the connection closed after the answer.
+func (s *Server) closeWhenDraining(h http.Header) {
+	if s.draining.Load() {
+		h.Set(echo.HeaderConnection, "close")
+	}
 }
 
 func (s *Server) logPanic(c echo.Context, err error, stack []byte) error {
@@ -239,6 +244,7 @@ func (s *Server) check(c echo.Context) error {
 	if wait := a.wait(); wait > 0 && a.policy.Hold && !a.policy.Shadow {
 		s.hold(c.Request().Context(), wait-s.now().Sub(now))
 		a.held = s.now().Sub(now)
+		s.closeWhenDraining(c.Response().Header())
 	}
 	return a.write(c, http.StatusTooManyRequests)
 }
