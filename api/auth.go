@@ -56,7 +56,10 @@ func ipExtractor(trusted []*net.IPNet) echo.IPExtractor {
 // forwardAuth decides a request on behalf of a proxy that forwards its headers.
 // Options never come from the query: proxies pass on their client's.
 func (s *Server) forwardAuth(c echo.Context) error {
-	p, err := s.policyOfPath(c)
+	// A reload in between must not name the client by one set of policies and
+	// decide by another.
+	active := s.policies.Load()
+	p, err := active.policy(c.Param("policy"))
 	if err != nil {
 		return err
 	}
@@ -65,7 +68,7 @@ func (s *Server) forwardAuth(c echo.Context) error {
 		return badRequest("no client: the request has none of %v", p.Identify)
 	}
 	now := s.now()
-	a, err := s.decide(s.storeContext(now), check{policy: p.Name, client: client, cost: 1}, now)
+	a, err := s.decideBy(s.storeContext(now), active, check{policy: p.Name, client: client, cost: 1}, now)
 	if err != nil {
 		return err
 	}

@@ -76,6 +76,19 @@ type activePolicies struct {
 	metrics map[string]*policyMetrics
 }
 
+// policy returns the policy of that name, or a problem.
+func (a *activePolicies) policy(name string) (*Policy, error) {
+	p, ok := a.byName[name]
+	switch {
+	case ok:
+		return p, nil
+	case name == "":
+		return nil, badRequest("policy is missing; GET /v1/policies lists them")
+	default:
+		return nil, unknownPolicy(name)
+	}
+}
+
 //go:embed openapi.yaml
 var openAPI []byte
 
@@ -205,15 +218,17 @@ func (s *Server) storeContext(start time.Time) context.Context {
 	return &storeContext{Context: context.Background(), deadline: start.Add(s.cfg.StoreTimeout)}
 }
 
-// decide answers q, and counts it. The error is a problem.
+// decide answers q by the policies in force, and counts it. The error is a
+// problem.
 func (s *Server) decide(ctx context.Context, q check, now time.Time) (*answer, error) {
-	active := s.policies.Load()
-	p, ok := active.byName[q.policy]
-	if !ok {
-		if q.policy == "" {
-			return nil, badRequest("policy is missing; GET /v1/policies lists them")
-		}
-		return nil, unknownPolicy(q.policy)
+	return s.decideBy(ctx, s.policies.Load(), q, now)
+}
+
+// decideBy is decide by policies that the caller has read already.
+func (s *Server) decideBy(ctx context.Context, active *activePolicies, q check, now time.Time) (*answer, error) {
+	p, err := active.policy(q.policy)
+	if err != nil {
+		return nil, err
 	}
 	a, err := p.check(ctx, q, now)
 	if err != nil {
@@ -431,12 +446,7 @@ func (s *Server) clientOfPath(c echo.Context) (*Policy, string, error) {
 }
 
 func (s *Server) policyOfPath(c echo.Context) (*Policy, error) {
-	name := c.Param("policy")
-	p, ok := s.policies.Load().byName[name]
-	if !ok {
-		return nil, unknownPolicy(name)
-	}
-	return p, nil
+	return s.policies.Load().policy(c.Param("policy"))
 }
 
 func (s *Server) healthz(c echo.Context) error {

@@ -2,12 +2,10 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"regexp"
 	"time"
@@ -63,14 +61,8 @@ func contention(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	r.print(out)
-	if cfg.json != "" {
-		encoded, err := json.MarshalIndent(r, "", "  ")
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(cfg.json, append(encoded, '\n'), 0o644); err != nil {
-			return err
-		}
+	if err := writeJSON(cfg.json, r); err != nil {
+		return err
 	}
 	if len(r.Rates) > 0 {
 		if err := plotContention(r.Rates, cfg.dir); err != nil {

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"runtime"
 	"slices"
 	"text/tabwriter"
@@ -18,6 +20,18 @@ type machine struct {
 
 func thisMachine(memcachedVersion string) machine {
 	return machine{Cores: runtime.NumCPU(), Go: runtime.Version(), Memcached: memcachedVersion}
+}
+
+// writeJSON writes a report's figures to a file, if one is named.
+func writeJSON(file string, report any) error {
+	if file == "" {
+		return nil
+	}
+	encoded, err := json.MarshalIndent(report, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, append(encoded, '\n'), 0o644)
 }
 
 // A throughputReport is what throughput measured.

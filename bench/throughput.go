@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -62,14 +61,7 @@ func throughput(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	r.print(out)
-	if cfg.json == "" {
-		return nil
-	}
-	encoded, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(cfg.json, append(encoded, '\n'), 0o644)
+	return writeJSON(cfg.json, r)
 }
 
 // measureThroughput measures the rows that cfg selects.

@@ -661,7 +661,7 @@ func TestProcessesAdmitExactlyTheLimit(t *testing.T) {
 // however many processes take from it.
 func TestProcessesAdmitTheRate(t *testing.T) {
 	t.Parallel()
-	const rate, burst = 100, 50
+	const rate, burst = 1000, 200
 	server := memcachedtest.Start(t)
 	processes := make([]taker, 4)
 	for i := range processes {

@@ -2,65 +2,32 @@ package counters
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"weir/counters/memcachedtest"
 )
 
-// writeCertificate makes a certificate for 127.0.0.1 and returns its files and the pool that trusts it.
-func writeCertificate(t *testing.T) (certFile, keyFile string, trusted *x509.CertPool) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1),
-		NotBefore:    time.Now().Add(-time.Hour),
-		NotAfter:     time.Now().Add(time.Hour),
-		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	require.NoError(t, err)
-	cert, err := x509.ParseCertificate(der)
-	require.NoError(t, err)
-	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
-	require.NoError(t, err)
-	trusted = x509.NewCertPool()
-	trusted.AddCert(cert)
-	return writePublic(t, "cert.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))),
-		writePublic(t, "key.pem", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}))), trusted
-}
-
 // writePublic writes a file that the user Memcached runs as can read.
 func writePublic(t *testing.T, name, content string) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "weir")
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	require.NoError(t, os.Chmod(dir, 0o755))
-	path := filepath.Join(dir, name)
+	path := filepath.Join(memcachedtest.PublicDir(t), name)
 	require.NoError(t, os.WriteFile(path, []byte(content), 0o644))
 	return path
 }
 
 func TestTLSWithAuthentication(t *testing.T) {
-	cert, key, trusted := writeCertificate(t)
+	cert, key, trusted := memcachedtest.NewCertificate(t)
 	users := writePublic(t, "users", "weir:secret\n")
 	m := memcachedtest.Start(t, "-Z", "-o", "ssl_chain_cert="+cert, "-o", "ssl_key="+key, "-Y", users)
 	s := newSockets(dialer(&tls.Config{RootCAs: trusted}, "weir", "secret"), 1)

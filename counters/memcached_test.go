@@ -2,16 +2,9 @@ package counters_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
-	"math/big"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -295,7 +288,7 @@ func TestMemcachedAuthentication(t *testing.T) {
 }
 
 func TestMemcachedTLS(t *testing.T) {
-	cert, key, pool := newCertificate(t)
+	cert, key, pool := memcachedtest.NewCertificate(t)
 	server := memcachedtest.Start(t, "-Z", "-o", "ssl_chain_cert="+cert+",ssl_key="+key)
 	m := open(t, counters.MemcachedConfig{Servers: []string{server.Addr}, TLS: &tls.Config{RootCAs: pool}})
 	n, err := m.Add(within(t, time.Minute), counters.Addition{Key: "a", Delta: 4, TTL: time.Minute})
@@ -306,30 +299,6 @@ func TestMemcachedTLS(t *testing.T) {
 	_, err = stranger.Add(within(t, time.Minute), counters.Addition{Key: "a", Delta: 4, TTL: time.Minute})
 	assert.ErrorIs(t, err, counters.ErrUnavailable)
 	assert.ErrorContains(t, err, "certificate")
-}
-
-// newCertificate makes a self-signed certificate for 127.0.0.1 and returns the
-// files of it and of its key.
-func newCertificate(t *testing.T) (cert, key string, pool *x509.CertPool) {
-	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "memcached"}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
-	require.NoError(t, err)
-	keyDER, err := x509.MarshalECPrivateKey(private)
-	require.NoError(t, err)
-	dir := memcachedtest.PublicDir(t)
-	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	certPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	require.NoError(t, os.WriteFile(cert, certPEM, 0o644))
-	require.NoError(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER}), 0o644))
-	pool = x509.NewCertPool()
-	require.True(t, pool.AppendCertsFromPEM(certPEM))
-	return cert, key, pool
 }
 
 func TestMemcachedServersAreChecked(t *testing.T) {
