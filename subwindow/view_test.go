@@ -3,6 +3,7 @@ package subwindow_test
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -166,4 +167,51 @@ func TestKnown(t *testing.T) {
 	r.Now = at("12:00:00.9")
 	_, ok = l.Known(r)
 	assert.False(t, ok, "before it was read")
+}
+
+// Clocks that step back count in a slot that had been settled; what others count
+// there after that is read again.
+func TestASlotThatClocksStepBackIntoIsReadAgain(t *testing.T) {
+	store := counters.NewMemory(nil)
+	w := newWindow(t, time.Minute, 1, true)
+	a, b := newLimiter(store, w, 50*time.Millisecond), newLimiter(store, w, 50*time.Millisecond)
+	assert.Equal(t, int64(99), take(t, a, at("12:01:00.1"), 1, 100).Remaining)
+	take(t, a, at("12:00:59.5"), 10, 100)
+	take(t, b, at("12:00:59.6"), 50, 100)
+	assert.Equal(t, int64(38), take(t, a, at("12:01:00.2"), 1, 100).Remaining, "1, 10, 50 and 1 are in use")
+}
+
+// gatedStore keeps each Add waiting until the gate is closed.
+type gatedStore struct {
+	counters.Store
+	gate chan struct{}
+}
+
+func (s *gatedStore) Add(ctx context.Context, a counters.Addition) (int64, error) {
+	<-s.gate
+	return s.Store.Add(ctx, a)
+}
+
+// Checks that are decided together are each decided as of their own time.
+func TestABatchIsDecidedByEachCallsOwnTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := counters.NewMemory(nil)
+		w := newWindow(t, time.Minute, 1, false)
+		require.True(t, take(t, newLimiter(memory, w, 0), at("12:00:30"), 100, 100).Allowed)
+		store := &gatedStore{Store: memory, gate: make(chan struct{})}
+		l := newLimiter(store, w, 0)
+		decisions := make([]counters.Decision, 3)
+		for i, r := range []struct {
+			at   string
+			cost int64
+		}{{"12:01:10", 1}, {"12:01:10", 20}, {"12:01:50", 20}} {
+			go func() { decisions[i] = take(t, l, at(r.at), r.cost, 100) }()
+			synctest.Wait() // the first is at the gate, the others wait for it together
+		}
+		close(store.gate)
+		synctest.Wait()
+		assert.True(t, decisions[0].Allowed)
+		assert.False(t, decisions[1].Allowed, "83 and 1 are in use at 12:01:10")
+		assert.True(t, decisions[2].Allowed, "16 and 1 are in use at 12:01:50")
+	})
 }
