@@ -661,7 +661,7 @@ func TestProcessesAdmitExactlyTheLimit(t *testing.T) {
 // however many processes take from it.
 func TestProcessesAdmitTheRate(t *testing.T) {
 	t.Parallel()
-	const rate, burst, length = 1000, 200, 10 * time.Second
+	const rate, burst, length = 100, 50, 2 * time.Second
 	server := memcachedtest.Start(t)
 	processes := make([]taker, 4)
 	for i := range processes {
