@@ -25,7 +25,8 @@ const (
 type body struct {
 	bytes   bytes.Buffer
 	decoder jsontext.Decoder
-	scratch []byte // an unquoted string
+	scratch []byte       // an unquoted string
+	context storeContext // of the check, here to save an allocation
 }
 
 var bodies = sync.Pool{New: func() any { return new(body) }}

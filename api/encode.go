@@ -96,8 +96,8 @@ const (
 // draft-ietf-httpapi-ratelimit-headers-11, for the limits that could be asked,
 // and Retry-After on a denial. It returns scratch, which it uses, for the next.
 func (a *answer) setHeaders(h http.Header, scratch []byte) []byte {
-	// One array for the values of all headers, and one for each text, are the
-	// fewest allocations there can be.
+	// One array for the values of all headers, and one text for all that is new,
+	// are the fewest allocations there can be.
 	values := make([]string, 3)
 	set := func(i int, name, value string) {
 		values[i] = value
@@ -109,12 +109,18 @@ func (a *answer) setHeaders(h http.Header, scratch []byte) []byte {
 		} else if scratch = a.appendKnown(scratch[:0], (*limitAnswer).appendPolicy); len(scratch) > 0 {
 			set(0, headerRateLimitPolicy, string(scratch))
 		}
-		if scratch = a.appendKnown(scratch[:0], (*limitAnswer).appendState); len(scratch) > 0 {
-			set(1, headerRateLimit, string(scratch))
-		}
 	}
+	scratch = a.appendKnown(scratch[:0], (*limitAnswer).appendState)
+	state := len(scratch)
 	if retry := a.retryAfter(); retry > 0 {
-		set(2, headerRetryAfter, strconv.FormatInt(wholeSeconds(retry), 10))
+		scratch = strconv.AppendInt(scratch, wholeSeconds(retry), 10)
+	}
+	text := string(scratch)
+	if state > 0 {
+		set(1, headerRateLimit, text[:state])
+	}
+	if state < len(text) {
+		set(2, headerRetryAfter, text[state:])
 	}
 	return scratch
 }

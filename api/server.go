@@ -214,8 +214,15 @@ type storeContext struct {
 
 func (c *storeContext) Deadline() (time.Time, bool) { return c.deadline, true }
 
+// storeContext returns the context of a check that begins at start.
 func (s *Server) storeContext(start time.Time) context.Context {
-	return &storeContext{Context: context.Background(), deadline: start.Add(s.cfg.StoreTimeout)}
+	return s.bound(new(storeContext), start)
+}
+
+// bound makes c what storeContext returns.
+func (s *Server) bound(c *storeContext, start time.Time) context.Context {
+	*c = storeContext{Context: context.Background(), deadline: start.Add(s.cfg.StoreTimeout)}
+	return c
 }
 
 // decide answers q by the policies in force, and counts it. The error is a
@@ -252,7 +259,7 @@ func (s *Server) check(c echo.Context) error {
 		return err
 	}
 	now := s.now()
-	a, err := s.decide(s.storeContext(now), q, now)
+	a, err := s.decide(s.bound(&b.context, now), q, now)
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ var (
 	errOutstanding = errors.New("counters: a reply is outstanding")
 	errNothingSent = errors.New("counters: read without a request")
 	errTwoRequests = errors.New("counters: more than one request in a write")
+	errIncomplete  = errors.New("counters: an incomplete request")
 )
 
 // A handle's states. Only one transition leaves pending, and whoever makes it puts a token into wake.
@@ -27,7 +28,7 @@ const (
 )
 
 // handle is one caller's net.Conn on a shared socket: it takes one text-protocol request at a time and reads as that
-// request's reply. It belongs to a server, not to a connection, so it outlives a lost one. After a timeout it can only be
+// request's reply. With Exchange it takes several at once, which gomemcache can't send. It belongs to a server, not to a connection, so it outlives a lost one. After a timeout it can only be
 // closed.
 //
 // Supported are the commands get gets gat gats incr decr add set replace append prepend cas delete touch version flush_all,
@@ -40,18 +41,15 @@ type handle struct {
 	wake  chan struct{} // of capacity 1
 
 	// The request is the socket's while pending, the reply is the socket's reader's.
-	request []byte // held requests, and the one being written
+	request []byte
 	reply   reply
 	err     error // why the state is failed
 
 	socket *socket                // where the request was sent
 	reader atomic.Pointer[socket] // set while the caller itself reads that socket
 
-	hold    string // stand-in for the next request's reply, "" to send it
-	standIn string // what is unread of the stand-in
-	held    int    // bytes of request that are held
-	unread  int    // where in reply.data Read goes on
-	owed    bool   // wake has, or will have, a token for the request
+	unread int  // where in reply.data Read goes on
+	owed   bool // wake has, or will have, a token for the request
 
 	mu            sync.Mutex
 	readDeadline  time.Time
@@ -69,22 +67,16 @@ func (h *handle) Write(p []byte) (int, error) {
 	if err := h.ready(); err != nil {
 		return 0, err
 	}
-	h.standIn = ""
 	h.request = append(h.request, p...)
-	n, c, err := parseRequest(h.request[h.held:])
+	n, c, err := parseRequest(h.request)
 	switch {
 	case err != nil:
 	case n == 0:
 		return len(p), nil
-	case h.held+n < len(h.request):
+	case n < len(h.request):
 		err = errTwoRequests
 	default:
 		h.reply.commands = append(h.reply.commands, c)
-		if h.hold != "" {
-			h.standIn, h.hold = h.hold, ""
-			h.held = len(h.request)
-			return len(p), nil
-		}
 		err = h.send()
 	}
 	if err != nil {
@@ -92,6 +84,42 @@ func (h *handle) Write(p []byte) (int, error) {
 		return 0, err
 	}
 	return len(p), nil
+}
+
+// Exchange sends requests, one or more, in one piece, and waits for all their replies. It has the errors of Write and Read.
+func (h *handle) Exchange(requests []byte) error {
+	if err := h.ready(); err != nil {
+		return err
+	}
+	h.reset()
+	for rest := requests; len(rest) > 0; {
+		n, c, err := parseRequest(rest)
+		if err == nil && n == 0 {
+			err = errIncomplete
+		}
+		if err != nil {
+			h.reset()
+			return err
+		}
+		h.reply.commands = append(h.reply.commands, c)
+		rest = rest[n:]
+	}
+	h.request = append(h.request, requests...)
+	if err := h.send(); err != nil {
+		h.reset()
+		return err
+	}
+	return h.settle()
+}
+
+// Reply returns the server's reply to the i-th request of the last Exchange, counted from 0, if that was successful. It is valid
+// until the next Write or Exchange.
+func (h *handle) Reply(i int) []byte {
+	start := 0
+	if i > 0 {
+		start = h.reply.ends[i-1]
+	}
+	return h.reply.data[start:h.reply.ends[i]]
 }
 
 // ready returns why the handle can't take a request, if so.
@@ -117,7 +145,7 @@ func (h *handle) reset() {
 	}
 	h.request = reuse(h.request)
 	h.reply.reset()
-	h.hold, h.standIn, h.held, h.unread = "", "", 0, 0
+	h.unread = 0
 }
 
 // send brings the request onto a socket.
@@ -168,26 +196,8 @@ func (h *handle) dead() error {
 // Read waits for the reply until the read deadline, and returns what p has room for. The error is os.ErrDeadlineExceeded after
 // the deadline, net.ErrClosed after Close, and one that is not a timeout when the connection was lost.
 func (h *handle) Read(p []byte) (int, error) {
-	if h.standIn != "" {
-		n := copy(p, h.standIn)
-		h.standIn = h.standIn[n:]
-		return n, nil
-	}
-	if h.owed {
-		h.socket.await(h)
-		h.owed = false
-		if h.state.Load() == answered {
-			h.unread = h.reply.last()
-		}
-	}
-	switch h.state.Load() {
-	case answered:
-	case failed:
-		return 0, h.err
-	case idle:
-		return 0, errNothingSent
-	default:
-		return 0, h.dead()
+	if err := h.settle(); err != nil {
+		return 0, err
 	}
 	if h.unread == len(h.reply.data) {
 		return 0, errNothingSent
@@ -197,32 +207,21 @@ func (h *handle) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Hold keeps the next request back: it goes out in one piece with the first one that is not held, and its Read answers
-// standIn, which must not be empty. Several requests can be held.
-func (h *handle) Hold(standIn string) {
-	if h.ready() == nil {
-		h.hold = standIn
+// settle waits for what is owed, and returns why there is no reply, if so.
+func (h *handle) settle() error {
+	if h.owed {
+		h.socket.await(h)
+		h.owed = false
 	}
-}
-
-// Held returns the server's reply to the i-th held request, counted from 0, once the request that took it along is
-// answered. It is nil when that failed, and valid until the next Hold or
-// Write.
-func (h *handle) Held(i int) []byte {
-	if h.state.Load() != answered || i >= len(h.reply.ends)-1 {
+	switch h.state.Load() {
+	case answered:
 		return nil
-	}
-	start := 0
-	if i > 0 {
-		start = h.reply.ends[i-1]
-	}
-	return h.reply.data[start:h.reply.ends[i]]
-}
-
-// Drop forgets the held requests that have not been sent.
-func (h *handle) Drop() {
-	if h.state.Load() == idle {
-		h.reset()
+	case failed:
+		return h.err
+	case idle:
+		return errNothingSent
+	default:
+		return h.dead()
 	}
 }
 

@@ -1,7 +1,6 @@
 package counters
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -9,7 +8,6 @@ import (
 	"math"
 	"net"
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -135,19 +133,7 @@ func (m *Memcached) Delete(ctx context.Context, keys []string) error {
 	}
 	l := m.lane(ctx, keys[0])
 	defer l.release()
-	last := len(keys) - 1
-	for _, key := range keys[:last] {
-		if err := l.hold("DELETED\r\n"); err != nil {
-			return translate(err)
-		}
-		if err := l.client.Delete(key); err != nil {
-			return translate(err)
-		}
-	}
-	if err := l.client.Delete(keys[last]); !errors.Is(err, memcache.ErrCacheMiss) {
-		return translate(err)
-	}
-	return nil
+	return translate(l.delete(keys))
 }
 
 // A ServerStatus is what Ping found out about a server; Err is nil when it
@@ -219,12 +205,13 @@ func (ls *lanes) get() *lane {
 // A lane is a gomemcache client of one server for one operation at a time.
 // gomemcache has no contexts, and its Timeout starts anew at each step (dial,
 // write, each item read); a client per operation under way lets one deadline
-// bound them all, and lets us keep commands back to send several together.
+// bound them all. gomemcache has no pipelines either: where several commands
+// have to share a round trip, the lane sends them itself.
 type lane struct {
 	home     *lanes
 	client   *memcache.Client
 	handle   *handle // nil until it is needed, and for Ping
-	held     int     // commands kept back in this operation
+	requests []byte  // of a pipeline
 	deadline time.Time
 }
 
@@ -239,10 +226,6 @@ func newLane(home *lanes) *lane {
 }
 
 func (l *lane) release() {
-	if l.held > 0 && l.handle != nil {
-		l.handle.Drop() // what an error has left held
-	}
-	l.held = 0
 	ls := l.home
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -283,9 +266,10 @@ func (c *laneConn) Close() error {
 	return c.Conn.Close()
 }
 
-// hold keeps the next command back until one that isn't held, to go out with
-// it. gomemcache is told that the answer is standIn.
-func (l *lane) hold(standIn string) error {
+// exchange sends requests in one piece and waits for all their replies, which
+// the handle has then.
+func (l *lane) exchange(requests []byte) error {
+	l.requests = reuse(requests)
 	if l.handle == nil {
 		c, err := l.home.dial(context.Background(), l.home.server.network, l.home.server.address)
 		if err != nil {
@@ -293,141 +277,83 @@ func (l *lane) hold(standIn string) error {
 		}
 		l.handle = c.(*handle)
 	}
-	l.handle.Hold(standIn)
-	l.held++
-	return nil
+	if err := l.handle.SetDeadline(l.deadline); err != nil {
+		return err
+	}
+	err := l.handle.Exchange(requests)
+	if err != nil {
+		// After a timeout the handle is of no further use, nor is gomemcache's
+		// connection, which is the same.
+		h := l.handle
+		l.close()
+		_ = h.Close()
+		l.handle = nil
+	}
+	return err
 }
 
 // add counts a.Delta and reads a.Read in one round trip. The error is
 // memcache.ErrCacheMiss when the counter doesn't exist, and wasn't made.
 func (l *lane) add(a Addition) (int64, error) {
-	l.held = 0
-	if a.New {
-		// Whether it is stored makes no difference: somebody else's counter does
-		// as well.
-		if err := l.hold("STORED\r\n"); err != nil {
-			return 0, err
-		}
-		item := memcache.Item{Key: a.Key, Value: zero, Expiration: expiration(a.TTL, time.Now())}
-		if err := l.client.Add(&item); err != nil {
-			return 0, err
-		}
-	}
-	if len(a.Read) == 0 {
+	if !a.New && len(a.Read) == 0 {
 		n, err := l.client.Increment(a.Key, uint64(a.Delta))
 		if err != nil {
 			return 0, err
 		}
 		return counterValue(a.Key, n)
 	}
-	count := l.held
-	if err := l.hold("0\r\n"); err != nil {
+	b, incr := l.requests[:0], 0
+	if a.New {
+		// Whether it is stored makes no difference: somebody else's counter does
+		// as well.
+		b = appendStore(b, a.Key, expiration(a.TTL, time.Now()), 0, zero)
+		incr = 1
+	}
+	b = appendIncr(b, a.Key, a.Delta)
+	if len(a.Read) > 0 {
+		b = appendGet(b, "get", a.Read...)
+	}
+	if err := l.exchange(b); err != nil {
 		return 0, err
 	}
-	if _, err := l.client.Increment(a.Key, uint64(a.Delta)); err != nil {
+	n, found, err := parseIncr(a.Key, l.handle.Reply(incr))
+	switch {
+	case err != nil:
 		return 0, err
+	case !found:
+		return 0, memcache.ErrCacheMiss
+	case len(a.Read) > 0:
+		err = parseCounts(l.handle.Reply(incr+1), a.Read, a.Counts)
 	}
-	if err := l.read(a.Read, a.Counts); err != nil {
-		return 0, err
-	}
-	return heldCount(a.Key, l.handle.Held(count))
+	return n, err
 }
 
 var zero = []byte("0")
 
-// heldCount returns the number that incr answered, as gomemcache reads it from
-// a command that isn't held.
-func heldCount(key string, reply []byte) (int64, error) {
-	line := strings.TrimSuffix(string(reply), "\r\n")
-	if line == "NOT_FOUND" {
-		return 0, memcache.ErrCacheMiss
+// read reads the counters at keys in one round trip.
+func (l *lane) read(keys []string, counts []int64) error {
+	if err := l.exchange(appendGet(l.requests[:0], "get", keys...)); err != nil {
+		return err
 	}
-	n, err := strconv.ParseUint(line, 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("memcache: %s", line)
-	}
-	return counterValue(key, n)
+	return parseCounts(l.handle.Reply(0), keys, counts)
 }
 
-// fewKeys is up to how many keys single gets, sent together, cost less than
-// gomemcache's GetMulti, which starts a goroutine and makes two maps.
-const fewKeys = 4
-
-// read reads the counters at keys in one round trip, behind what is held.
-func (l *lane) read(keys []string, counts []int64) error {
-	if len(keys) > fewKeys {
-		items, err := l.client.GetMulti(keys)
-		if err != nil {
-			return err
-		}
-		for i, key := range keys {
-			counts[i] = 0
-			if item, ok := items[key]; ok {
-				if counts[i], err = parseCount(key, item.Value); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
+func (l *lane) delete(keys []string) error {
+	b := l.requests[:0]
+	for _, key := range keys {
+		b = appendDelete(b, key)
 	}
-	first, last := l.held, len(keys)-1
-	for _, key := range keys[:last] {
-		if err := l.hold("END\r\n"); err != nil {
-			return err
-		}
-		if _, err := l.client.Get(key); !errors.Is(err, memcache.ErrCacheMiss) {
-			return err
-		}
-	}
-	item, err := l.client.Get(keys[last])
-	switch {
-	case errors.Is(err, memcache.ErrCacheMiss):
-		counts[last] = 0
-	case err != nil:
+	if err := l.exchange(b); err != nil {
 		return err
-	default:
-		if counts[last], err = parseCount(keys[last], item.Value); err != nil {
-			return err
-		}
 	}
-	for i, key := range keys[:last] {
-		value, err := heldValue(l.handle.Held(first + i))
-		if err != nil {
-			return err
-		}
-		counts[i] = 0
-		if value != nil {
-			if counts[i], err = parseCount(key, value); err != nil {
-				return err
-			}
+	for i := range keys {
+		switch reply := l.handle.Reply(i); string(reply) {
+		case "DELETED\r\n", "NOT_FOUND\r\n":
+		default:
+			return replyError(reply)
 		}
 	}
 	return nil
-}
-
-// heldValue returns the value in the reply to a get of one key, or nil, as
-// gomemcache reads it from a command that isn't held.
-func heldValue(reply []byte) ([]byte, error) {
-	if string(reply) == "END\r\n" {
-		return nil, nil
-	}
-	line, rest, ok := bytes.Cut(reply, crlf)
-	value, end, more := bytes.Cut(rest, crlf)
-	if !ok || !more || !bytes.HasPrefix(line, []byte("VALUE ")) || string(end) != "END\r\n" {
-		return nil, fmt.Errorf("memcache: unexpected reply to a get: %.100q", reply)
-	}
-	return value, nil
-}
-
-var crlf = []byte("\r\n")
-
-func parseCount(key string, value []byte) (int64, error) {
-	// decr leaves trailing spaces when a number gets shorter.
-	n, err := strconv.ParseUint(string(bytes.TrimRight(value, " ")), 10, 64)
-	if err != nil {
-		return 0, foreignValue(key)
-	}
-	return counterValue(key, n)
 }
 
 func (l *lane) load(key string) (State, error) {
@@ -438,37 +364,32 @@ func (l *lane) load(key string) (State, error) {
 	case err != nil:
 		return State{}, err
 	case item.CasID == 0:
-		return State{}, errors.New("the server runs without compare-and-swap (its option -C)")
+		return State{}, errNoCAS
 	}
 	return State{Value: item.Value, version: item.CasID}, nil
 }
 
 // swap stores value and loads what is there after that, in one round trip.
 func (l *lane) swap(key string, old State, value []byte, ttl time.Duration) (State, bool, error) {
-	if err := l.hold("STORED\r\n"); err != nil {
+	b := appendStore(l.requests[:0], key, expiration(ttl, time.Now()), old.version, value)
+	if err := l.exchange(appendGet(b, "gets", key)); err != nil {
 		return State{}, false, err
 	}
-	store := l.client.CompareAndSwap
-	if !old.Exists() {
-		store = l.client.Add
-	}
-	item := memcache.Item{Key: key, Value: value, Expiration: expiration(ttl, time.Now()), CasID: old.version}
-	if err := store(&item); err != nil {
-		return State{}, false, err
-	}
-	now, err := l.load(key)
+	now, err := parseState(l.handle.Reply(1))
 	if err != nil {
 		return State{}, false, err
 	}
-	switch reply := strings.TrimSuffix(string(l.handle.Held(0)), "\r\n"); reply {
-	case "STORED":
+	switch reply := l.handle.Reply(0); string(reply) {
+	case "STORED\r\n":
 		return now, true, nil
-	case "EXISTS", "NOT_FOUND", "NOT_STORED": // changed, gone, there already
+	case "EXISTS\r\n", "NOT_FOUND\r\n", "NOT_STORED\r\n": // changed, gone, there already
 		return now, false, nil
 	default:
-		return State{}, false, fmt.Errorf("memcache: %s", reply)
+		return State{}, false, replyError(reply)
 	}
 }
+
+var errNoCAS = errors.New("the server runs without compare-and-swap (its option -C)")
 
 func counterValue(key string, n uint64) (int64, error) {
 	if n > math.MaxInt64 {

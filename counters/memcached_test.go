@@ -194,13 +194,13 @@ func TestMemcachedStalled(t *testing.T) {
 
 	server.Pause()
 	const timeout = 100 * time.Millisecond
-	var counts [1]int64
+	var counts [2]int64
 	for name, operation := range map[string]func(context.Context) error{
 		"Add on a connection": func(ctx context.Context) error {
-			_, err := m.Add(ctx, counters.Addition{Key: "a", Delta: 1, TTL: time.Minute, Read: []string{"b"}, Counts: counts[:]})
+			_, err := m.Add(ctx, counters.Addition{Key: "a", Delta: 1, TTL: time.Minute, Read: []string{"b"}, Counts: counts[:1]})
 			return err
 		},
-		"Read":     func(ctx context.Context) error { return m.Read(ctx, []string{"a"}, counts[:]) },
+		"Read":     func(ctx context.Context) error { return m.Read(ctx, []string{"a", "b"}, counts[:]) },
 		"Subtract": func(ctx context.Context) error { return m.Subtract(ctx, "a", 1) },
 		"Delete":   func(ctx context.Context) error { return m.Delete(ctx, []string{"a", "b"}) },
 	} {
@@ -213,15 +213,36 @@ func TestMemcachedStalled(t *testing.T) {
 	}
 	ctx, cancel := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))
 	defer cancel()
-	assert.ErrorIs(t, m.Read(ctx, []string{"a"}, counts[:]), counters.ErrTimeout, "no time is left")
+	assert.ErrorIs(t, m.Read(ctx, []string{"a", "b"}, counts[:]), counters.ErrTimeout, "no time is left")
 	states := m.Ping(within(t, timeout))
 	require.Len(t, states, 1)
 	assert.ErrorIs(t, states[0].Err, counters.ErrTimeout)
 
 	server.Resume()
-	require.NoError(t, m.Read(within(t, time.Minute), []string{"a"}, counts[:]))
+	require.NoError(t, m.Read(within(t, time.Minute), []string{"a", "b"}, counts[:]))
 	states = m.Ping(within(t, time.Minute))
 	assert.NoError(t, states[0].Err)
+
+	// An operation of one command, and one of several, leave nothing behind for
+	// the other when they have failed.
+	add := func(timeout time.Duration) error {
+		_, err := m.Add(within(t, timeout), counters.Addition{Key: "a", Delta: 1, TTL: time.Minute})
+		return err
+	}
+	read := func(timeout time.Duration) error { return m.Read(within(t, timeout), []string{"a", "b"}, counts[:2]) }
+	for range 2 {
+		require.NoError(t, add(time.Minute))
+		require.NoError(t, read(time.Minute))
+		server.Pause()
+		assert.ErrorIs(t, read(timeout), counters.ErrTimeout)
+		server.Resume()
+		require.NoError(t, add(time.Minute))
+		require.NoError(t, read(time.Minute))
+		server.Pause()
+		assert.ErrorIs(t, add(timeout), counters.ErrTimeout)
+		server.Resume()
+		require.NoError(t, read(time.Minute))
+	}
 }
 
 func TestMemcachedDownAndBack(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -94,7 +95,7 @@ func (l *SlotLimiter) Take(ctx context.Context, r Request) (Decision, error) {
 // Peek decides r by the store and counts nothing. The error is one of a
 // Store's.
 func (l *SlotLimiter) Peek(ctx context.Context, r Request) (Decision, error) {
-	s := l.slots(r.Now, l.cfg.Keys.Client(r.Client))
+	s := l.slots(r.Now, generationKey(l.cfg.Keys.Client(r.Client)))
 	defer l.spare.Put(s)
 	if err := l.refresh(ctx, s); err != nil {
 		return Decision{}, err
@@ -188,13 +189,16 @@ func (l *SlotLimiter) Clients() int { return l.views.Len() }
 // a client. Instances that remember counts of an earlier generation forget
 // them. It starts anywhere, so that one which has expired and begun anew isn't
 // mistaken for the old one.
-func generationKey(client string) string { return client + "reset" }
+func generationKey(client string) string { return client + generationSuffix }
+
+const generationSuffix = "reset"
 
 // slotView is what a process knows about a client.
 type slotView struct {
 	mu sync.Mutex
-	// prefix is the beginning of the client's keys, and key that of bucket.
-	prefix, key string
+	// generationKey begins with the prefix of the client's keys; key is that of
+	// bucket.
+	generationKey, key string
 	// bucket is the number of the newest slot in counts, which are newest first;
 	// none are known when counts is empty.
 	bucket int64
@@ -239,8 +243,9 @@ func (v *slotView) giveBack(bucket, cost int64) {
 // slots is what one decision handles of a window's slots.
 type slots struct {
 	prefix   string
-	bucket   int64 // the current slot's number
-	key      string
+	bucket   int64  // the current slot's number
+	key      string // its key, "" until it's needed
+	previous string // the key of the slot before, or ""
 	elapsed  time.Duration
 	now      int64 // Unix nanoseconds
 	ahead    int   // slots that have begun on a clock that is ahead by the skew
@@ -251,7 +256,8 @@ type slots struct {
 	denied   bool  // a call of this decision
 	verified int64 // when generation was read
 	// generation is that of what is known.
-	generation int64
+	generation    int64
+	generationKey string
 
 	keys    []string                   // to read
 	read    []int64                    // what was read
@@ -259,13 +265,15 @@ type slots struct {
 	chosen  []bool                     // which of them are being counted
 }
 
-// slots returns the slots at now, of which nothing is known. counts are newest
-// first, as Window wants them; counts[ahead] is that of the current slot.
-func (l *SlotLimiter) slots(now time.Time, prefix string) *slots {
+// slots returns the slots at now, of which nothing is known, of the client with
+// that generation key. counts are newest first, as Window wants them;
+// counts[ahead] is that of the current slot.
+func (l *SlotLimiter) slots(now time.Time, generationKey string) *slots {
 	place := Calendar(now, l.cfg.Width)
 	s := l.spare.Get().(*slots)
-	s.prefix, s.bucket, s.elapsed, s.now = prefix, place.Number, place.Elapsed, now.UnixNano()
-	s.key, s.known, s.fresh, s.asked, s.denied, s.verified, s.generation = "", 0, false, false, false, 0, 0
+	s.generationKey, s.prefix = generationKey, strings.TrimSuffix(generationKey, generationSuffix)
+	s.bucket, s.elapsed, s.now = place.Number, place.Elapsed, now.UnixNano()
+	s.key, s.previous, s.known, s.fresh, s.asked, s.denied, s.verified, s.generation = "", "", 0, false, false, false, 0, 0
 	s.ahead = 0
 	if l.cfg.Slots > 0 {
 		s.ahead = int((place.Elapsed + l.cfg.ClockSkew) / l.cfg.Width)
@@ -283,8 +291,11 @@ func (s *slots) recall(v *slotView) {
 		return
 	}
 	copy(s.counts[len(s.counts)-len(counts):], counts)
-	if v.bucket == s.bucket {
+	switch v.bucket {
+	case s.bucket:
 		s.key = v.key
+	case s.bucket - 1:
+		s.previous = v.key
 	}
 	oldest := s.bucket - int64(len(s.counts)-1-s.ahead)
 	s.known = int(max(0, min(v.settled, s.bucket-1)-oldest+1))
@@ -320,12 +331,16 @@ func (s *slots) currentKey() string {
 func (l *SlotLimiter) prepare(s *slots) {
 	s.keys = s.keys[:0]
 	for i := range len(s.counts) - s.known {
-		if i != s.ahead {
+		switch {
+		case i == s.ahead:
+		case i == s.ahead+1 && s.previous != "":
+			s.keys = append(s.keys, s.previous)
+		default:
 			s.keys = append(s.keys, CounterKey(s.prefix, s.bucket+int64(s.ahead-i)))
 		}
 	}
 	if l.verifies(s) {
-		s.keys = append(s.keys, generationKey(s.prefix))
+		s.keys = append(s.keys, s.generationKey)
 	}
 	s.read = slices.Grow(s.read[:0], len(s.keys)+1)[:len(s.keys)]
 }
@@ -424,10 +439,10 @@ func (l *SlotLimiter) answer(ctx context.Context, v *slotView, calls []*Call[Req
 		}
 	}
 	v.mu.Lock()
-	if v.prefix == "" {
-		v.prefix = l.cfg.Keys.Client(calls[0].Question.Client)
+	if v.generationKey == "" {
+		v.generationKey = generationKey(l.cfg.Keys.Client(calls[0].Question.Client))
 	}
-	s := l.slots(latest, v.prefix)
+	s := l.slots(latest, v.generationKey)
 	s.recall(v)
 	v.mu.Unlock()
 	defer l.spare.Put(s)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -424,35 +425,43 @@ func TestMisuseIsRefused(t *testing.T) {
 	reply, err := answer(h)
 	require.NoError(t, err)
 	require.Equal(t, "VERSION 1.6.18\r\n", reply)
+	_, err = h.Write([]byte("version\r\n"))
+	require.NoError(t, err)
+	require.ErrorIs(t, h.Exchange([]byte("version\r\n")), errOutstanding)
+	_, err = answer(h)
+	require.NoError(t, err)
 }
 
-func TestHeldRequestsThatFail(t *testing.T) {
+func TestExchangeThatFails(t *testing.T) {
 	m := memcachedtest.Start(t)
 	s, _ := startSockets(t)
 	h := newHandle(t, s, m.Network(), m.Addr)
-	h.Hold("STORED\r\n")
-	_, err := ask(h, "add dropped 0 0 1\r\n0\r\n")
-	require.NoError(t, err)
-	h.Drop()
-	reply, err := ask(h, "incr dropped 1\r\n")
-	require.NoError(t, err)
-	require.Equal(t, "NOT_FOUND\r\n", reply)
-	require.Nil(t, h.Held(0))
+	for _, requests := range []string{"incr k 1", "incr k 1\r\nincr k", "incr k 1\r\nstats\r\n", "add k 0 0 1\r\nincr k 1\r\n"} {
+		require.Error(t, h.Exchange([]byte(requests)))
+		reply, err := ask(h, "incr k 1\r\n")
+		require.NoError(t, err)
+		require.Equal(t, "NOT_FOUND\r\n", reply, "nothing of %q was sent", requests)
+	}
 
 	m.Pause()
-	h.Hold("STORED\r\n")
-	_, err = ask(h, "add k 0 0 1\r\n0\r\n")
-	require.NoError(t, err)
-	_, err = h.Write([]byte("incr k 1\r\n"))
-	require.NoError(t, err)
+	require.NoError(t, h.SetDeadline(time.Now().Add(10*time.Millisecond)))
+	requireTimeout(t, h.Exchange([]byte("add k 0 0 1\r\n0\r\nincr k 1\r\n")))
+	require.ErrorIs(t, h.Exchange([]byte("incr k 1\r\n")), os.ErrDeadlineExceeded, "it can only be closed")
+	m.Resume()
+
+	h = newHandle(t, s, m.Network(), m.Addr)
+	require.NoError(t, h.Exchange([]byte("version\r\n")))
+	m.Pause()
+	failed := make(chan error)
+	go func() { failed <- h.Exchange([]byte("add j 0 0 1\r\n0\r\nincr j 1\r\n")) }()
+	for h.state.Load() != pending {
+		runtime.Gosched()
+	}
 	m.Kill()
-	_, err = answer(h)
-	requireLost(t, err)
-	require.Nil(t, h.Held(0))
+	requireLost(t, <-failed)
 	m.Restart()
-	reply, err = ask(h, "incr k 1\r\n")
-	require.NoError(t, err)
-	require.Equal(t, "NOT_FOUND\r\n", reply, "the held request is not sent again")
+	require.NoError(t, h.Exchange([]byte("incr j 1\r\n")))
+	require.Equal(t, "NOT_FOUND\r\n", string(h.Reply(0)), "what was lost is not sent again")
 }
 
 func TestCommandsDoNotAllocate(t *testing.T) {
@@ -470,5 +479,8 @@ func TestCommandsDoNotAllocate(t *testing.T) {
 			_, err = h.Read(p)
 		}
 	}))
+	require.NoError(t, err)
+	requests := []byte("incr n 1\r\nget n m\r\n")
+	require.Zero(t, testing.AllocsPerRun(1000, func() { err = h.Exchange(requests) }))
 	require.NoError(t, err)
 }

@@ -320,35 +320,29 @@ func TestDialIsBounded(t *testing.T) {
 	})
 }
 
-func TestHeldRequestsGoOutTogether(t *testing.T) {
+func TestExchangeSendsAllAtOnce(t *testing.T) {
 	scene(t, func(t *testing.T, s *sockets, accept chan net.Conn) {
 		h := newHandle(t, s, "tcp", "a")
+		const requests = "add k 0 0 1\r\n0\r\nincr k 1\r\nget j k\r\n"
 		var server net.Conn
 		for range 2 {
-			h.Hold("STORED\r\n")
-			reply, err := ask(h, "add k 0 0 1\r\n0\r\n")
-			require.NoError(t, err)
-			require.Equal(t, "STORED\r\n", reply)
-			require.Nil(t, h.Held(0), "not sent yet")
-			h.Hold("0\r\n")
-			reply, err = ask(h, "incr k 1\r\n")
-			require.NoError(t, err)
-			require.Equal(t, "0\r\n", reply)
-
-			_, err = h.Write([]byte("get j k\r\n"))
-			require.NoError(t, err)
+			done := make(chan error)
+			go func() { done <- h.Exchange([]byte(requests)) }()
 			if server == nil {
 				server = <-accept
 			}
 			p := make([]byte, 1000)
 			n, err := server.Read(p)
 			require.NoError(t, err)
-			require.Equal(t, "add k 0 0 1\r\n0\r\nincr k 1\r\nget j k\r\n", string(p[:n]), "in one write")
-			say(t, server, "NOT_STORED\r\n8\r\nVALUE k 0 1\r\n8\r\nEND\r\n")
-			requireReply(t, h, "VALUE k 0 1\r\n8\r\nEND\r\n")
-			require.Equal(t, "NOT_STORED\r\n", string(h.Held(0)))
-			require.Equal(t, "8\r\n", string(h.Held(1)))
-			require.Nil(t, h.Held(2))
+			require.Equal(t, requests, string(p[:n]), "in one write")
+			say(t, server, "NOT_STORED\r\n8\r\nVALUE k 0 1\r\n8")
+			synctest.Wait()
+			require.Empty(t, done, "the last reply isn't complete")
+			say(t, server, "\r\nEND\r\n")
+			require.NoError(t, <-done)
+			require.Equal(t, "NOT_STORED\r\n", string(h.Reply(0)))
+			require.Equal(t, "8\r\n", string(h.Reply(1)))
+			require.Equal(t, "VALUE k 0 1\r\n8\r\nEND\r\n", string(h.Reply(2)))
 		}
 	})
 }

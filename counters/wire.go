@@ -145,14 +145,6 @@ func (r *reply) reset() {
 	*r = reply{commands: r.commands[:0], data: reuse(r.data), ends: r.ends[:0]}
 }
 
-// last returns where in data the last reply starts.
-func (r *reply) last() int {
-	if len(r.ends) < 2 {
-		return 0
-	}
-	return r.ends[len(r.ends)-2]
-}
-
 // parseReplyLine returns the length of the data block that follows the line, its line end included, or 0 when the line
 // ends the reply.
 func parseReplyLine(c command, line []byte) (int, error) {

@@ -1,0 +1,135 @@
+package counters
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// This is as much of Memcached's text protocol as pipelines need, which
+// gomemcache can't send.
+
+var crlf = []byte("\r\n")
+
+// appendStore appends add, or cas when version isn't 0.
+func appendStore(b []byte, key string, expiration int32, version uint64, value []byte) []byte {
+	verb := "add "
+	if version != 0 {
+		verb = "cas "
+	}
+	b = append(append(append(b, verb...), key...), " 0 "...)
+	b = append(strconv.AppendInt(b, int64(expiration), 10), ' ')
+	b = strconv.AppendInt(b, int64(len(value)), 10)
+	if version != 0 {
+		b = strconv.AppendUint(append(b, ' '), version, 10)
+	}
+	b = append(append(b, crlf...), value...)
+	return append(b, crlf...)
+}
+
+func appendIncr(b []byte, key string, delta int64) []byte {
+	b = append(append(append(b, "incr "...), key...), ' ')
+	return append(strconv.AppendInt(b, delta, 10), crlf...)
+}
+
+// appendGet appends get or gets.
+func appendGet(b []byte, verb string, keys ...string) []byte {
+	b = append(b, verb...)
+	for _, key := range keys {
+		b = append(append(b, ' '), key...)
+	}
+	return append(b, crlf...)
+}
+
+func appendDelete(b []byte, key string) []byte {
+	return append(append(append(b, "delete "...), key...), crlf...)
+}
+
+// parseIncr returns the number that incr answered for key, if there is a
+// counter.
+func parseIncr(key string, reply []byte) (n int64, found bool, err error) {
+	line := bytes.TrimSuffix(reply, crlf)
+	if string(line) == "NOT_FOUND" {
+		return 0, false, nil
+	}
+	u, err := parseUint(line)
+	if err != nil {
+		return 0, false, replyError(line)
+	}
+	n, err = counterValue(key, u)
+	return n, true, err
+}
+
+// parseCounts puts the counters that a get of keys answered into counts; one
+// that isn't there is 0.
+func parseCounts(reply []byte, keys []string, counts []int64) error {
+	clear(counts)
+	for string(reply) != "END\r\n" {
+		key, value, _, rest, err := cutValue(reply)
+		if err != nil {
+			return err
+		}
+		// Values come in the order of the keys.
+		for len(keys) > 0 && keys[0] != string(key) {
+			keys, counts = keys[1:], counts[1:]
+		}
+		if len(keys) == 0 {
+			return fmt.Errorf("memcache: the reply to a get has the key %q, which is out of turn", key)
+		}
+		// decr leaves trailing spaces when a number gets shorter.
+		n, err := parseUint(bytes.TrimRight(value, " "))
+		if err != nil {
+			return foreignValue(keys[0])
+		}
+		if counts[0], err = counterValue(keys[0], n); err != nil {
+			return err
+		}
+		keys, counts, reply = keys[1:], counts[1:], rest
+	}
+	return nil
+}
+
+// parseState returns what a gets of one key answered.
+func parseState(reply []byte) (State, error) {
+	if string(reply) == "END\r\n" {
+		return State{}, nil
+	}
+	_, value, version, rest, err := cutValue(reply)
+	if err == nil && string(rest) != "END\r\n" {
+		err = replyError(rest)
+	}
+	if err != nil {
+		return State{}, err
+	}
+	if version == 0 {
+		return State{}, errNoCAS
+	}
+	return State{Value: bytes.Clone(value), version: version}, nil
+}
+
+// cutValue returns the first item of a reply to get or gets, and what follows
+// it. version is 0 when the reply has none.
+func cutValue(reply []byte) (key, value []byte, version uint64, rest []byte, err error) {
+	line, rest, _ := bytes.Cut(reply, crlf)
+	args, ok := bytes.CutPrefix(line, []byte("VALUE "))
+	key, args, _ = bytes.Cut(args, []byte(" "))
+	_, args, _ = bytes.Cut(args, []byte(" ")) // flags
+	length, unique, gets := bytes.Cut(args, []byte(" "))
+	size, sized := parseSize(length)
+	if gets {
+		version, err = parseUint(unique)
+	}
+	if !ok || !sized || err != nil || len(rest) < size+len(crlf) || !bytes.HasPrefix(rest[size:], crlf) {
+		return nil, nil, 0, nil, replyError(line)
+	}
+	return key, rest[:size], version, rest[size+len(crlf):], nil
+}
+
+func parseUint(b []byte) (uint64, error) { return strconv.ParseUint(string(b), 10, 64) }
+
+// replyError returns the error that gomemcache gives for a reply that it
+// doesn't expect.
+func replyError(line []byte) error {
+	return fmt.Errorf("memcache: %.100s", strings.TrimSuffix(string(line), "\r\n"))
+}
