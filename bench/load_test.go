@@ -87,14 +87,14 @@ func TestPairComparesNeighbours(t *testing.T) {
 
 func TestUnexpectedStatusFails(t *testing.T) {
 	w := workload{fixedWindow, hot}
-	_, err := drive(t.Context(), dialedTo(t, w, noopHandler(reply{Status: 503, Body: []byte("no store")})), &turn{clients: 1, last: 10}, 0)
+	_, err := drive(t.Context(), dialedTo(t, w, noopHandler(reply{Status: 503, Body: []byte("no store")}, nil)), &turn{clients: 1, last: 10}, 0)
 	assert.ErrorContains(t, err, "503: no store")
 }
 
 func TestDriveReadsDecisions(t *testing.T) {
 	w := workload{fixedWindow, hot}
 	for status, denied := range map[int]int64{200: 0, 429: 10} {
-		clients := dialedTo(t, w, noopHandler(reply{Status: status, Body: []byte("{}")}))
+		clients := dialedTo(t, w, noopHandler(reply{Status: status, Body: []byte("{}")}, nil))
 		result, err := drive(t.Context(), clients, &turn{clients: 1, last: 10}, 0)
 		require.NoError(t, err)
 		assert.Equal(t, denied, result.denied)

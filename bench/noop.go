@@ -64,23 +64,34 @@ func captureReply(ctx context.Context, addr, body string, status, tries int) (re
 }
 
 // noop serves the reply that it reads from stdin, in JSON, at the address in
-// args: an echo handler that reads each request and does nothing, without
-// middleware and without the timeouts of a real service.
+// args: an echo handler that reads each request and does nothing, or what a
+// ceiling and the address of memcached after it say, without middleware and
+// without the timeouts of a real service.
 func noop(_ context.Context, args []string, _ io.Writer) error {
 	var r reply
 	if err := json.NewDecoder(os.Stdin).Decode(&r); err != nil {
 		return fmt.Errorf("the reply on stdin: %w", err)
 	}
-	if len(args) != 1 {
-		return fmt.Errorf("%s needs an address to listen on", noopCommand)
+	switch len(args) {
+	case 1:
+		return http.ListenAndServe(args[0], noopHandler(r, nil))
+	case 3:
+		do, end, err := work(args[1], args[2])
+		if err != nil {
+			return err
+		}
+		defer end()
+		return http.ListenAndServe(args[0], noopHandler(r, do))
+	default:
+		return fmt.Errorf("%s needs an address to listen on, and possibly a ceiling and the address of memcached", noopCommand)
 	}
-	return http.ListenAndServe(args[0], noopHandler(r))
 }
 
-func noopHandler(r reply) http.Handler {
+// noopHandler answers r to every check, after do, if there is one.
+func noopHandler(r reply, do func(body []byte) error) http.Handler {
 	e := echo.New()
 	contentType := r.Header.Get(echo.HeaderContentType)
-	e.POST(checkPath, func(c echo.Context) error {
+	handler := func(c echo.Context) error {
 		if _, err := io.Copy(io.Discard, c.Request().Body); err != nil {
 			return err
 		}
@@ -89,7 +100,11 @@ func noopHandler(r reply) http.Handler {
 			header[name] = values
 		}
 		return c.Blob(r.Status, contentType, r.Body)
-	})
+	}
+	if do != nil {
+		handler = working(do, handler)
+	}
+	e.POST(checkPath, handler)
 	e.GET(metricsPath, func(c echo.Context) error {
 		sample := []metrics.Sample{{Name: "/gc/heap/allocs:objects"}, {Name: "/gc/heap/tiny/allocs:objects"}}
 		metrics.Read(sample)

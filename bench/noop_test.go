@@ -42,14 +42,14 @@ func TestNoopAnswersAsWeirDid(t *testing.T) {
 }
 
 func TestCaptureReplyGivesUp(t *testing.T) {
-	s := httptest.NewServer(noopHandler(reply{Status: 200, Body: []byte("yes")}))
+	s := httptest.NewServer(noopHandler(reply{Status: 200, Body: []byte("yes")}, nil))
 	t.Cleanup(s.Close)
 	_, err := captureReply(t.Context(), s.Listener.Addr().String(), "{}", 429, 3)
 	assert.ErrorContains(t, err, "last with 200: yes")
 }
 
 func TestMallocs(t *testing.T) {
-	s := httptest.NewServer(noopHandler(reply{Status: 200}))
+	s := httptest.NewServer(noopHandler(reply{Status: 200}, nil))
 	t.Cleanup(s.Close)
 	n, err := mallocs(t.Context(), s.Listener.Addr().String())
 	require.NoError(t, err)
@@ -66,4 +66,35 @@ func TestMallocs(t *testing.T) {
 func TestServerThatEndsAtOnce(t *testing.T) {
 	_, err := startWeir(t.Context(), "/bin/false", "", "")
 	assert.ErrorContains(t, err, "false ended at once")
+}
+
+// A ceiling's handler answers as the no-op handler does, after its work.
+func TestCeilings(t *testing.T) {
+	m, err := startMemcached(t.Context(), 64)
+	require.NoError(t, err)
+	t.Cleanup(m.stop)
+	answer := reply{Status: 200, Header: http.Header{"Content-Type": {"application/json"}}, Body: []byte("yes")}
+	w := workload{slidingBy60, distinct}
+	for _, handler := range ceilings {
+		s, err := startNoop(t.Context(), answer, handler, m.addr)
+		require.NoError(t, err)
+		t.Cleanup(s.stop)
+		for _, client := range []int64{7, 7, 8} {
+			got, err := captureReply(t.Context(), s.addr, w.body(client), 200, 1)
+			require.NoError(t, err)
+			assert.Equal(t, answer, got)
+		}
+	}
+	for client, want := range map[int64]string{7: "2", 8: "1"} {
+		lines, err := m.do("get "+clientName(client), "END")
+		require.NoError(t, err)
+		require.Len(t, lines, 3)
+		assert.Equal(t, want, lines[1], "client %d, by the handler that counts", client)
+	}
+	_, _, err = work("sleep", m.addr)
+	assert.Error(t, err)
+	do, end, err := work(ceilingIncr, m.addr)
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, end()) })
+	assert.ErrorContains(t, do([]byte(`{"client":"x"}`)), "no client")
 }

@@ -93,8 +93,9 @@ func startWeir(ctx context.Context, binary, policyFile, memcached string, args .
 	return startServer(ctx, addr, cmd, &stderr)
 }
 
-// startNoop starts the no-op server, this program as another process.
-func startNoop(ctx context.Context, r reply) (*server, error) {
+// startNoop starts the no-op server, this program as another process, with
+// further arguments.
+func startNoop(ctx context.Context, r reply, args ...string) (*server, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -107,7 +108,7 @@ func startNoop(ctx context.Context, r reply) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(self, noopCommand, addr)
+	cmd := exec.Command(self, append([]string{noopCommand, addr}, args...)...)
 	var stderr bytes.Buffer
 	cmd.Stdin, cmd.Stderr = bytes.NewReader(encoded), &stderr
 	return startServer(ctx, addr, cmd, &stderr)

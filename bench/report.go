@@ -40,6 +40,7 @@ type throughputReport struct {
 	Connections int           `json:"connections"`
 	Duration    time.Duration `json:"duration_ns"`
 	Checks      []checkRow    `json:"checks"`
+	Ceilings    []ceilingRow  `json:"ceilings"`
 	Store       []storeRow    `json:"store"`
 }
 
@@ -109,6 +110,9 @@ func (r *throughputReport) print(out io.Writer) {
 		r.Machine.Cores, r.Machine.Memcached, r.Machine.Go, r.Duration, r.Connections)
 	if len(r.Checks) > 0 {
 		r.printChecks(out)
+	}
+	if len(r.Ceilings) > 0 {
+		r.printCeilings(out)
 	}
 	if len(r.Store) > 0 {
 		r.printStore(out)

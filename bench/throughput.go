@@ -67,7 +67,8 @@ func throughput(ctx context.Context, args []string, out io.Writer) error {
 // measureThroughput measures the rows that cfg selects.
 func measureThroughput(ctx context.Context, cfg throughputConfig) (*throughputReport, error) {
 	checks, stores := selected(workloads(), cfg.rows), selected(storeWorkloads(), cfg.rows)
-	if len(checks)+len(stores) == 0 {
+	limits := selected(ceilingRows(), cfg.rows)
+	if len(checks)+len(stores)+len(limits) == 0 {
 		return nil, fmt.Errorf("throughput: no row matches %q", cfg.rows)
 	}
 	version, err := memcachedVersion(ctx)
@@ -75,8 +76,8 @@ func measureThroughput(ctx context.Context, cfg throughputConfig) (*throughputRe
 		return nil, err
 	}
 	r := &throughputReport{Machine: thisMachine(version), Connections: cfg.connections, Duration: cfg.duration}
-	if len(checks) > 0 {
-		if r.Checks, err = measureChecks(ctx, cfg, checks); err != nil {
+	if len(checks)+len(limits) > 0 {
+		if err := r.measureChecks(ctx, cfg, checks, limits); err != nil {
 			return nil, err
 		}
 	}
@@ -102,30 +103,38 @@ func selected[R fmt.Stringer](rows []R, pattern *regexp.Regexp) []R {
 	return matching
 }
 
-func measureChecks(ctx context.Context, cfg throughputConfig, rows []workload) ([]checkRow, error) {
+// measureChecks measures what goes over HTTP.
+func (r *throughputReport) measureChecks(ctx context.Context, cfg throughputConfig, rows []workload, ceilings []ceilingRow) error {
 	dir, err := os.MkdirTemp("", "weir-bench")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer os.RemoveAll(dir)
 	b := &bed{policyFile: filepath.Join(dir, "policies.yaml")}
-	if err := os.WriteFile(b.policyFile, []byte(policyFile(rows)), 0o600); err != nil {
-		return nil, err
+	if err := os.WriteFile(b.policyFile, []byte(policyFile(workloads())), 0o600); err != nil {
+		return err
 	}
 	say("building weir")
 	if b.binary, err = buildWeir(ctx, dir); err != nil {
-		return nil, err
+		return err
 	}
-	var measured []checkRow
 	for _, w := range rows {
 		say("%s", w)
 		row, err := b.measure(ctx, cfg, w)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", w, err)
+			return fmt.Errorf("%s: %w", w, err)
 		}
-		measured = append(measured, row)
+		r.Checks = append(r.Checks, row)
 	}
-	return measured, nil
+	for _, c := range ceilings {
+		say("%s", c)
+		row, err := b.ceiling(ctx, cfg, c)
+		if err != nil {
+			return fmt.Errorf("%s: %w", c, err)
+		}
+		r.Ceilings = append(r.Ceilings, row)
+	}
+	return nil
 }
 
 // A bed is what all rows run on.

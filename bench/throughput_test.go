@@ -16,7 +16,7 @@ func TestQuickThroughput(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "figures.json")
 	var out bytes.Buffer
 	require.NoError(t, execute(t.Context(), []string{
-		"throughput", "-quick", "-connections", "4", "-rows", "^sliding N=1, one denied|^store, 16 ", "-json", file,
+		"throughput", "-quick", "-connections", "4", "-rows", "^sliding N=1, one denied|^store, 16 |^ceiling, incr", "-json", file,
 	}, &out))
 	assert.Contains(t, out.String(), "one denied client")
 	assert.Contains(t, out.String(), "16 callers")
