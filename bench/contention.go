@@ -64,10 +64,8 @@ func contention(ctx context.Context, args []string, out io.Writer) error {
 	if err := writeJSON(cfg.json, r); err != nil {
 		return err
 	}
-	if len(r.Rates) > 0 {
-		if err := plotContention(r.Rates, cfg.dir); err != nil {
-			return err
-		}
+	if _, err := r.draw(cfg.dir); err != nil {
+		return err
 	}
 	return r.broken()
 }

@@ -25,6 +25,8 @@ func commands() []command {
 		{"throughput", "checks per second, latency and cost of each algorithm, against a handler that does nothing", throughput},
 		{"memory", "memory that weir needs for a million clients", memory},
 		{"contention", "many callers and processes on one key: speed, fairness and exactness", contention},
+		{"architectures", "what other ways to share a limit admit, beside weir", architectures},
+		{"report", "REPORT.md and its pictures, from the results of the others", report},
 		{noopCommand, "", noop},
 		{shareCommand, "", runShare},
 	}
@@ -46,7 +48,7 @@ func execute(ctx context.Context, args []string, out io.Writer) error {
 		fmt.Fprintln(out, "usage: go run ./bench <command> [flags]; -help lists a command's flags")
 		for _, c := range commands() {
 			if c.summary != "" {
-				fmt.Fprintf(out, "  %-12s %s\n", c.name, c.summary)
+				fmt.Fprintf(out, "  %-14s %s\n", c.name, c.summary)
 			}
 		}
 		return nil

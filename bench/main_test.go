@@ -27,6 +27,8 @@ func TestCommandsAreListed(t *testing.T) {
 	assert.Contains(t, out.String(), "throughput ")
 	assert.Contains(t, out.String(), "memory ")
 	assert.Contains(t, out.String(), "contention ")
+	assert.Contains(t, out.String(), "architectures ")
+	assert.Contains(t, out.String(), "report ")
 	assert.NotContains(t, out.String(), noopCommand)
 	assert.NotContains(t, out.String(), shareCommand)
 }
@@ -48,6 +50,8 @@ func TestBadCommandLines(t *testing.T) {
 		{"contention", "-duration", "0s"},
 		{"contention", "-exact", "0s"},
 		{"contention", "-rows", "no row is called this"},
+		{"architectures", "-seed", "-1"},
+		{"report", "everything"},
 		{"memory", "-clients", "0"},
 		{"memory", "-clients", "100000001"},
 	} {

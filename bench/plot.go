@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"image/color"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"gonum.org/v1/plot"
@@ -22,71 +24,49 @@ var loopColors = map[string]color.Color{
 	sixtySlots:  color.RGBA{R: 204, G: 121, B: 167, A: 255},
 }
 
-// plotContention draws decisions per second against callers and against
-// processes, as contention.svg and contention.png in dir, which it makes.
-func plotContention(rows []rateRow, dir string) error {
-	byCallers, err := panel("One process", "callers on one key", targetCallers, rows, func(r rateRow) (int, bool) {
+// draw draws decisions per second against callers and against processes, if
+// they were measured.
+func (r *contentionReport) draw(dir string) ([]picture, error) {
+	if len(r.Rates) == 0 {
+		return nil, nil
+	}
+	byCallers, err := panel("One process", "callers on one key", targetCallers, r.Rates, func(r rateRow) (int, bool) {
 		return r.Callers, r.Processes == 1
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	byProcesses, err := panel(fmt.Sprintf("Several processes, %d callers each", callersPerProcess), "processes on one key", targetProcesses, rows, func(r rateRow) (int, bool) {
+	byProcesses, err := panel(fmt.Sprintf("Several processes, %d callers each", callersPerProcess), "processes on one key", targetProcesses, r.Rates, func(r rateRow) (int, bool) {
 		return r.Processes, r.Callers == callersPerProcess
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	// One legend is enough, and on the left it is in nobody's way.
 	byProcesses.Legend = plot.NewLegend()
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	for _, format := range []string{"svg", "png"} {
-		if err := drawBeside(byCallers, byProcesses, format, filepath.Join(dir, "contention."+format)); err != nil {
-			return err
-		}
-	}
-	return nil
+	p := picture{"contention", "decisions per second against callers and against processes"}
+	return []picture{p}, drawPicture(dir, p.name, byCallers, byProcesses)
 }
 
 // panel plots the rates of the rows that at selects, where it says, on an axis from 1 to
 // most.
 func panel(title, axis string, most int, rows []rateRow, at func(rateRow) (x int, ok bool)) (*plot.Plot, error) {
-	p := plot.New()
-	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, axis, "decisions/s"
-	p.X.Scale, p.Y.Scale = plot.LogScale{}, plot.LogScale{}
-	p.Y.Tick.Marker = powersOfTen{}
-	p.Add(plotter.NewGrid())
-	p.Legend.Top, p.Legend.Left = true, true
-	p.Legend.Padding = vg.Points(2)
-	p.Legend.XOffs, p.Legend.YOffs = vg.Points(6), -vg.Points(6)
-	ticks := make(map[int]bool)
+	var curves []curve
+	ticks := make(map[float64]string)
 	for _, loop := range loops {
-		var points plotter.XYs
+		c := curve{name: loop, color: loopColors[loop]}
 		for _, r := range rows {
 			if x, ok := at(r); ok && r.Loop == loop && r.Rate > 0 {
-				points = append(points, plotter.XY{X: float64(x), Y: r.Rate})
-				ticks[x] = true
+				c.points = append(c.points, plotter.XY{X: float64(x), Y: r.Rate})
+				ticks[float64(x)] = strconv.Itoa(x)
 			}
 		}
-		if len(points) == 0 {
-			continue
-		}
-		line, dots, err := plotter.NewLinePoints(points)
-		if err != nil {
-			return nil, err
-		}
-		line.Width, line.Color = vg.Points(2), loopColors[loop]
-		dots.Shape, dots.Color, dots.Radius = draw.CircleGlyph{}, loopColors[loop], vg.Points(3)
-		p.Add(line, dots)
-		p.Legend.Add(loop, line, dots)
+		curves = append(curves, c)
 	}
-	var marks plot.ConstantTicks
-	for x := range ticks {
-		marks = append(marks, plot.Tick{Value: float64(x), Label: strconv.Itoa(x)})
+	p, err := logPlot(title, axis, "decisions/s", ticks, curves)
+	if err != nil {
+		return nil, err
 	}
-	p.X.Tick.Marker = marks
 	p.X.Min, p.X.Max = 1, float64(most)
 	// Both panels have the same scale. Its ends are powers of ten because a
 	// logarithmic axis has labels there only.
@@ -97,6 +77,45 @@ func panel(title, axis string, most int, rows []rateRow, at func(rateRow) (x int
 		}
 	}
 	p.Y.Min, p.Y.Max = math.Pow10(int(math.Floor(math.Log10(slowest)))), math.Pow10(int(math.Floor(math.Log10(fastest)))+1)
+	return p, nil
+}
+
+// A curve is a line through points, with a name in the legend.
+type curve struct {
+	name   string
+	color  color.Color
+	points plotter.XYs
+}
+
+// logPlot plots the curves that have points on two logarithmic axes, of which
+// the first has the given ticks.
+func logPlot(title, xAxis, yAxis string, ticks map[float64]string, curves []curve) (*plot.Plot, error) {
+	p := plot.New()
+	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, xAxis, yAxis
+	p.X.Scale, p.Y.Scale = plot.LogScale{}, plot.LogScale{}
+	var marks plot.ConstantTicks
+	for x, label := range ticks {
+		marks = append(marks, plot.Tick{Value: x, Label: label})
+	}
+	slices.SortFunc(marks, func(a, b plot.Tick) int { return cmp.Compare(a.Value, b.Value) })
+	p.X.Tick.Marker, p.Y.Tick.Marker = marks, powersOfTen{}
+	p.Add(plotter.NewGrid())
+	p.Legend.Top, p.Legend.Left = true, true
+	p.Legend.Padding = vg.Points(2)
+	p.Legend.XOffs, p.Legend.YOffs = vg.Points(6), -vg.Points(6)
+	for _, c := range curves {
+		if len(c.points) == 0 {
+			continue
+		}
+		line, dots, err := plotter.NewLinePoints(c.points)
+		if err != nil {
+			return nil, err
+		}
+		line.Width, line.Color = vg.Points(2), c.color
+		dots.Shape, dots.Color, dots.Radius = draw.CircleGlyph{}, c.color, vg.Points(3)
+		p.Add(line, dots)
+		p.Legend.Add(c.name, line, dots)
+	}
 	return p, nil
 }
 
@@ -114,22 +133,37 @@ func (powersOfTen) Ticks(low, high float64) []plot.Tick {
 			ticks[i].Label = fmt.Sprintf("%gM", t.Value/1e6)
 		case t.Value >= 1e3:
 			ticks[i].Label = fmt.Sprintf("%gk", t.Value/1e3)
+		default:
+			ticks[i].Label = fmt.Sprintf("%g", t.Value)
 		}
 	}
 	return ticks
 }
 
-// drawBeside draws two plots of the same size to a file.
-func drawBeside(left, right *plot.Plot, format, file string) error {
-	const width, height = 10 * vg.Inch, 4.5 * vg.Inch
-	canvas, err := draw.NewFormattedCanvas(width, height, format)
+// drawPicture draws plots of the same size beside each other, as name.svg and
+// name.png in dir, which it makes.
+func drawPicture(dir, name string, row ...*plot.Plot) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for _, format := range []string{"svg", "png"} {
+		if err := drawBeside(row, format, filepath.Join(dir, name+"."+format)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// drawBeside draws plots of the same size to a file.
+func drawBeside(row []*plot.Plot, format, file string) error {
+	const width, height = 5 * vg.Inch, 4.5 * vg.Inch
+	canvas, err := draw.NewFormattedCanvas(vg.Length(len(row))*width, height, format)
 	if err != nil {
 		return err
 	}
-	tiles := draw.Tiles{Rows: 1, Cols: 2, PadX: vg.Points(16), PadTop: vg.Points(8), PadBottom: vg.Points(8), PadLeft: vg.Points(8), PadRight: vg.Points(16)}
-	plots := [][]*plot.Plot{{left, right}}
-	for i, c := range plot.Align(plots, tiles, draw.New(canvas))[0] {
-		plots[0][i].Draw(c)
+	tiles := draw.Tiles{Rows: 1, Cols: len(row), PadX: vg.Points(16), PadTop: vg.Points(8), PadBottom: vg.Points(8), PadLeft: vg.Points(8), PadRight: vg.Points(16)}
+	for i, c := range plot.Align([][]*plot.Plot{row}, tiles, draw.New(canvas))[0] {
+		row[i].Draw(c)
 	}
 	out, err := os.Create(file)
 	if err != nil {

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 )
@@ -14,21 +16,49 @@ import (
 // A machine is what the figures were measured on.
 type machine struct {
 	Cores     int    `json:"cores"`
+	CPU       string `json:"cpu,omitempty"` // where the system tells
+	Platform  string `json:"platform,omitempty"`
 	Go        string `json:"go"`
-	Memcached string `json:"memcached"`
+	Memcached string `json:"memcached,omitempty"` // if it took part
 }
 
 func thisMachine(memcachedVersion string) machine {
-	return machine{Cores: runtime.NumCPU(), Go: runtime.Version(), Memcached: memcachedVersion}
+	m := machine{Cores: runtime.NumCPU(), Platform: runtime.GOOS + "/" + runtime.GOARCH, Go: runtime.Version(), Memcached: memcachedVersion}
+	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		m.CPU = cpuModel(string(info))
+	}
+	return m
 }
 
-// writeJSON writes a report's figures to a file, if one is named.
+// cpuModel returns the model name in a /proc/cpuinfo, if it has one.
+func cpuModel(info string) string {
+	for line := range strings.Lines(info) {
+		if name, value, _ := strings.Cut(line, ":"); strings.TrimSpace(name) == "model name" {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+func (m machine) String() string {
+	parts := []string{fmt.Sprintf("%d cores", m.Cores), m.CPU, m.Platform, m.Go}
+	if m.Memcached != "" {
+		parts = append(parts, "memcached "+m.Memcached)
+	}
+	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), ", ")
+}
+
+// writeJSON writes a report's figures to a file, if one is named, whose
+// directory it makes.
 func writeJSON(file string, report any) error {
 	if file == "" {
 		return nil
 	}
 	encoded, err := json.MarshalIndent(report, "", "  ")
 	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return err
 	}
 	return os.WriteFile(file, append(encoded, '\n'), 0o644)

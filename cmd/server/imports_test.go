@@ -36,7 +36,9 @@ var folders = map[string]struct {
 	"cmd/server": {[]string{"counters", "subwindow", "cas", "api"}, []string{
 		"github.com/prometheus/client_golang", "go.yaml.in/yaml/v3",
 	}},
-	"bench": {[]string{"counters", "subwindow", "cas", "api"}, []string{
+	"bench/traffic":      {nil, nil},
+	"bench/architecture": {[]string{"counters", "subwindow", "bench/traffic"}, nil},
+	"bench": {[]string{"counters", "subwindow", "cas", "api", "bench/architecture", "bench/traffic"}, []string{
 		gomemcache, "github.com/labstack/echo/v4", "github.com/HdrHistogram/hdrhistogram-go", "gonum.org/v1/plot",
 	}},
 }
