@@ -24,6 +24,7 @@ func commands() []command {
 	return []command{
 		{"throughput", "checks per second, latency and cost of each algorithm, against a handler that does nothing", throughput},
 		{"memory", "memory that weir needs for a million clients", memory},
+		{"cost", "commands per check, and memory per client, of each algorithm", cost},
 		{"contention", "many callers and processes on one key: speed, fairness and exactness", contention},
 		{"architectures", "what other ways to share a limit admit, beside weir", architectures},
 		{"report", "REPORT.md and its pictures, from the results of the others", report},

@@ -24,6 +24,7 @@ type section struct {
 func sections() []section {
 	return []section{
 		{"Throughput", "throughput.json", "throughput -json bench/results/throughput.json", decode[throughputReport]},
+		{"Cost", "cost.json", "cost", decode[costReport]},
 		{"Contention", "contention.json", "contention -json bench/results/contention.json", decode[contentionReport]},
 		{"Architectures", "architectures.json", "architectures", decode[architecturesReport]},
 	}
