@@ -6,12 +6,11 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"path/filepath"
 	"slices"
 	"time"
 
 	"weir/bench/architecture"
-	arrivals "weir/bench/traffic"
+	simulated "weir/bench/traffic"
 )
 
 // sharedLimit is the documents' 100 calls a minute.
@@ -128,7 +127,7 @@ func parseArchitectures(args []string, out io.Writer) (architecturesConfig, erro
 	flags := flag.NewFlagSet("architectures", flag.ContinueOnError)
 	quick := flags.Bool("quick", false, "a few columns of each table")
 	flags.Uint64Var(&cfg.seed, "seed", 1, "what the random arrivals depend on")
-	flags.StringVar(&cfg.dir, "out", filepath.Join("bench", "results"), "the `directory` for architectures.json, .svg and .png")
+	outFlag(flags, &cfg.dir)
 	if err := parseFlags(flags, args, out); err != nil {
 		return cfg, err
 	}
@@ -151,20 +150,7 @@ func architectures(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return r.publish(out, cfg.dir)
-}
-
-// publish prints the report, and writes and draws it in dir. The error may also
-// be that it is broken.
-func (r *architecturesReport) publish(out io.Writer, dir string) error {
-	r.print(out)
-	if _, err := r.draw(dir); err != nil {
-		return err
-	}
-	if err := writeJSON(filepath.Join(dir, "architectures.json"), r); err != nil {
-		return err
-	}
-	return r.broken()
+	return publish(out, cfg.dir, "architectures", r)
 }
 
 // simulateArchitectures runs the situations that cfg selects.
@@ -231,14 +217,14 @@ func simulate(ctx context.Context, seed uint64, s situation, rows []architecture
 
 // arrivals returns the client's requests: an attacker's are evenly spaced, for
 // three windows, and a busy client's independent, for thirty.
-func (s situation) arrivals(seed uint64) iter.Seq[arrivals.Arrival] {
+func (s situation) arrivals(seed uint64) iter.Seq[simulated.Arrival] {
 	name, windows := "steady", 3
 	if s.Traffic == busyName {
 		name, windows = "poisson", 30
 	}
-	patterns := arrivals.Patterns()
-	pattern := patterns[slices.IndexFunc(patterns, func(p arrivals.Pattern) bool { return p.Name == name })]
-	return func(yield func(arrivals.Arrival) bool) {
+	patterns := simulated.Patterns()
+	pattern := patterns[slices.IndexFunc(patterns, func(p simulated.Pattern) bool { return p.Name == name })]
+	return func(yield func(simulated.Arrival) bool) {
 		for a := range pattern.Generate(seed, s.Rate, time.Duration(windows)*sharedLimit.Window) {
 			a.Client = s.client()
 			if !yield(a) {
@@ -255,7 +241,7 @@ func balance(seed uint64, instances int) balanceRow {
 	const settled = scaleStart + time.Minute
 	busiest := func(rebinds bool) float64 {
 		sticky := architecture.NewSticky(sharedLimit, scale, rebinds)
-		return architecture.Busiest(sticky, instances, settled, arrivals.Zipf(seed, manyClients, zipfExponent, attackRate, settled+time.Minute))
+		return architecture.Busiest(sticky, instances, settled, simulated.Zipf(seed, manyClients, zipfExponent, attackRate, settled+time.Minute))
 	}
 	return balanceRow{Instances: instances, Rebound: busiest(true), Staying: busiest(false)}
 }

@@ -16,13 +16,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/bench/architecture"
-	arrivals "weir/bench/traffic"
+	simulated "weir/bench/traffic"
 )
 
 func TestArrivalsOfTheArchitectures(t *testing.T) {
 	attack := slices.Collect(situation{attackerName, 8, time.Second, 4}.arrivals(1))
 	require.Len(t, attack, 4*180)
-	assert.Equal(t, arrivals.Arrival{At: 250 * time.Millisecond, Client: 7}, attack[1], "the client that moves with each doubling to eight")
+	assert.Equal(t, simulated.Arrival{At: 250 * time.Millisecond, Client: 7}, attack[1], "the client that moves with each doubling to eight")
 
 	busy := slices.Collect(usual(busyName).arrivals(1))
 	assert.InDelta(t, 5*1800, len(busy), 5*95, "five a second for half an hour, within five standard deviations")
@@ -103,7 +103,7 @@ func TestABrokenRunIsWrittenAndFails(t *testing.T) {
 		})
 	}
 	var out bytes.Buffer
-	assert.ErrorContains(t, r.publish(&out, dir), "101 admitted")
+	assert.ErrorContains(t, publish(&out, dir, "architectures", &r), "101 admitted")
 	assert.Contains(t, out.String(), "1.01  1.01")
 	assert.FileExists(t, filepath.Join(dir, "architectures.json"))
 	assert.FileExists(t, filepath.Join(dir, "architectures.png"))

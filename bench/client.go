@@ -21,8 +21,11 @@ type client struct {
 	digits  []byte // of the client's name, within request
 }
 
-// dialClients opens n connections to addr that send the checks of w.
-func dialClients(ctx context.Context, addr string, w workload, n int) ([]*client, error) {
+// A request is what a check posts. The body names client 0.
+type request struct{ path, body string }
+
+// dialClients opens n connections to addr that send r.
+func dialClients(ctx context.Context, addr string, r request, n int) ([]*client, error) {
 	clients := make([]*client, 0, n)
 	for range n {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
@@ -30,7 +33,7 @@ func dialClients(ctx context.Context, addr string, w workload, n int) ([]*client
 			closeClients(clients)
 			return nil, err
 		}
-		clients = append(clients, newClient(conn, addr, w))
+		clients = append(clients, newClient(conn, addr, r))
 	}
 	return clients, nil
 }
@@ -41,22 +44,28 @@ func closeClients(clients []*client) {
 	}
 }
 
-func newClient(conn net.Conn, addr string, w workload) *client {
-	body := w.body(0)
-	request := fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
-		checkPath, addr, len(body), body)
-	name := bytes.Index(request, []byte(clientName(0)))
-	return &client{conn: conn, r: bufio.NewReader(conn), request: request, digits: request[name+len(clientPrefix):][:clientDigits]}
+func newClient(conn net.Conn, addr string, r request) *client {
+	text := fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+		r.path, addr, len(r.body), r.body)
+	name := bytes.LastIndex(text, []byte(clientName(0)))
+	return &client{conn: conn, r: bufio.NewReader(conn), request: text, digits: text[name+len(clientPrefix):][:clientDigits]}
 }
 
 // check asks whether the client with number n may, and returns the response's
 // status and body. The body is valid until the next check.
 func (c *client) check(n int64) (status int, body []byte, err error) {
-	putDigits(c.digits, n)
-	if _, err := c.conn.Write(c.request); err != nil {
+	if err := c.send(n); err != nil {
 		return 0, nil, err
 	}
 	return readResponse(c.r)
+}
+
+// send asks whether the client with number n may; the response is still to be
+// read.
+func (c *client) send(n int64) error {
+	putDigits(c.digits, n)
+	_, err := c.conn.Write(c.request)
+	return err
 }
 
 // expire makes what waits for the connection fail.

@@ -65,7 +65,7 @@ func TestReadResponseLeavesTheNext(t *testing.T) {
 
 func TestRequestNamesTheClient(t *testing.T) {
 	for _, w := range workloads() {
-		c := newClient(nil, "127.0.0.1:1", w)
+		c := newClient(nil, "127.0.0.1:1", w.request())
 		for _, n := range []int64{0, 7, 9_999, 99_999_999} {
 			putDigits(c.digits, n)
 			_, body, ok := strings.Cut(string(c.request), "\r\n\r\n")

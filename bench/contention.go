@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"path/filepath"
 	"regexp"
 	"time"
 
@@ -19,8 +18,7 @@ type contentionConfig struct {
 	warmUp   time.Duration // per row
 	exact    time.Duration // per row of the runs that count what is admitted
 	rows     *regexp.Regexp
-	json     string
-	dir      string // of the plots
+	dir      string // of the figures and the plots
 }
 
 // parseContention reads the flags of contention; on -help it prints them to out.
@@ -34,8 +32,7 @@ func parseContention(args []string, out io.Writer) (contentionConfig, error) {
 		cfg.rows, err = regexp.Compile(s)
 		return err
 	})
-	flags.StringVar(&cfg.json, "json", "", "write the figures to this `file` too")
-	flags.StringVar(&cfg.dir, "out", filepath.Join("bench", "results"), "the `directory` for contention.svg and contention.png")
+	outFlag(flags, &cfg.dir)
 	if err := parseFlags(flags, args, out); err != nil {
 		return cfg, err
 	}
@@ -60,14 +57,7 @@ func contention(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	r.print(out)
-	if err := writeJSON(cfg.json, r); err != nil {
-		return err
-	}
-	if _, err := r.draw(cfg.dir); err != nil {
-		return err
-	}
-	return r.broken()
+	return publish(out, cfg.dir, "contention", r)
 }
 
 // A shape is who decides: so many processes with so many callers each.

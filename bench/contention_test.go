@@ -357,16 +357,15 @@ func TestExactTokenBucketOfTwoProcesses(t *testing.T) {
 
 func TestQuickContention(t *testing.T) {
 	dir := t.TempDir()
-	file := filepath.Join(dir, "figures.json")
 	plots := filepath.Join(dir, "plots")
 	var out bytes.Buffer
 	require.NoError(t, execute(t.Context(), []string{
-		"contention", "-quick", "-exact", "1s", "-rows", "^rate, 2 x 32 |^exact, sliding log, 4 ", "-json", file, "-out", plots,
+		"contention", "-quick", "-exact", "1s", "-rows", "^rate, 2 x 32 |^exact, sliding log, 4 ", "-out", plots,
 	}, &out))
 	assert.Contains(t, out.String(), "combined CAS loop")
 	assert.Contains(t, out.String(), "sliding log")
 
-	encoded, err := os.ReadFile(file)
+	encoded, err := os.ReadFile(filepath.Join(plots, "contention.json"))
 	require.NoError(t, err)
 	var r contentionReport
 	require.NoError(t, json.Unmarshal(encoded, &r))

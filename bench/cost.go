@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -85,22 +84,14 @@ func pricedAlgorithms() []priced {
 	}
 }
 
-// asked is what an average check asks of Memcached.
-type asked struct {
-	Writes   float64 `json:"writes"`
-	KeysRead float64 `json:"keys_read"`
-}
-
-func (c asked) String() string { return fmt.Sprintf("%.1f + %.1f", c.Writes, c.KeysRead) }
-
 // A costRow is what an algorithm costs per check and per client.
 type costRow struct {
 	Algorithm string `json:"algorithm"`
 	// Busy is a check of a client that the process has just checked, NewSlot one
 	// that is the first in a slot, and Cold the first of a process.
-	Busy    asked `json:"busy"`
-	NewSlot asked `json:"new_slot"`
-	Cold    asked `json:"cold"`
+	Busy    storeCost `json:"busy"`
+	NewSlot storeCost `json:"new_slot"`
+	Cold    storeCost `json:"cold"`
 	// Items and Bytes are what Memcached holds for a client that has been busy for
 	// longer than the window, in memory that it can't use for anything else;
 	// ViewBytes what a process remembers of it.
@@ -121,7 +112,8 @@ func cost(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("cost", flag.ContinueOnError)
 	clients := flags.Int("clients", 5000, "clients that are busy")
 	quick := flags.Bool("quick", false, "200 clients")
-	dir := flags.String("out", filepath.Join("bench", "results"), "the `directory` for cost.json, .svg and .png")
+	var dir string
+	outFlag(flags, &dir)
 	if err := parseFlags(flags, args, out); err != nil {
 		return err
 	}
@@ -146,11 +138,7 @@ func cost(ctx context.Context, args []string, out io.Writer) error {
 		r.Rows = append(r.Rows, row)
 	}
 	say("")
-	r.print(out)
-	if _, err := r.draw(*dir); err != nil {
-		return err
-	}
-	return writeJSON(filepath.Join(*dir, "cost.json"), r)
+	return publish(out, dir, "cost", r)
 }
 
 // measure runs the algorithm on a memcached of its own, for clients that have
@@ -195,7 +183,7 @@ func (p priced) measure(ctx context.Context, clients int, now time.Time) (costRo
 	limiter = nil
 	row.ViewBytes -= heapInUse() / float64(clients)
 	for _, step := range []struct {
-		into *asked
+		into *storeCost
 		at   time.Time
 	}{{&row.Cold, now}, {&row.Busy, now}, {&row.NewSlot, now.Add(p.width)}} {
 		before, err := m.stats()
@@ -210,12 +198,12 @@ func (p priced) measure(ctx context.Context, clients int, now time.Time) (costRo
 			return row, err
 		}
 		did := after.minus(before)
-		*step.into = asked{float64(did.writes) / float64(clients), float64(did.keysRead) / float64(clients)}
+		*step.into = storeCost{float64(did.writes) / float64(clients), float64(did.keysRead) / float64(clients)}
 	}
 	return row, nil
 }
 
-// past returns when a busy client has asked, until now: in each slot whose
+// past returns when a busy client has storeCost, until now: in each slot whose
 // counter may still be there, or, what has no slots, as often as fills says.
 func (p priced) past(now time.Time) []time.Time {
 	var times []time.Time

@@ -27,7 +27,7 @@ func TestCosts(t *testing.T) {
 	require.NoError(t, err)
 	r := decoded.(*costReport)
 	assert.Equal(t, 200, r.Clients)
-	incr, addIncr := asked{Writes: 1}, asked{Writes: 2}
+	incr, addIncr := storeCost{Writes: 1}, storeCost{Writes: 2}
 	for _, row := range r.Rows {
 		var want costRow
 		switch row.Algorithm {
@@ -39,10 +39,10 @@ func TestCosts(t *testing.T) {
 			// others only when it knows none, and when the client was reset.
 			slots := map[string]float64{"n1": 1, "n4": 4, "n10": 10, "n60": 60}[row.Algorithm]
 			kept := map[string]float64{"n1": 3, "n4": 6, "n10": 12, "n60": 64}[row.Algorithm]
-			want = costRow{Busy: incr, NewSlot: asked{2, 2}, Cold: asked{2, slots + 1}, Items: kept}
+			want = costRow{Busy: incr, NewSlot: storeCost{2, 2}, Cold: storeCost{2, slots + 1}, Items: kept}
 		default:
 			// cas and a gets; before that add, in case nothing is there, and a gets.
-			want = costRow{Busy: asked{1, 1}, NewSlot: asked{1, 1}, Cold: asked{2, 2}, Items: 1}
+			want = costRow{Busy: storeCost{1, 1}, NewSlot: storeCost{1, 1}, Cold: storeCost{2, 2}, Items: 1}
 		}
 		want.Algorithm, want.Bytes, want.ViewBytes = row.Algorithm, row.Bytes, row.ViewBytes
 		assert.Equal(t, want, row)

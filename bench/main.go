@@ -27,6 +27,8 @@ func commands() []command {
 		{"cost", "commands per check, and memory per client, of each algorithm", cost},
 		{"contention", "many callers and processes on one key: speed, fairness and exactness", contention},
 		{"architectures", "what other ways to share a limit admit, beside weir", architectures},
+		{"load", "open loop at a constant rate, a ramp, or the highest rate that keeps p99 under a bound", load},
+		{"compare", "two results of the same command, figure by figure", compareResults},
 		{"report", "REPORT.md and its pictures, from the results of the others", report},
 		{noopCommand, "", noop},
 		{shareCommand, "", runShare},

@@ -29,6 +29,8 @@ func TestCommandsAreListed(t *testing.T) {
 	assert.Contains(t, out.String(), "contention ")
 	assert.Contains(t, out.String(), "architectures ")
 	assert.Contains(t, out.String(), "report ")
+	assert.Contains(t, out.String(), "load ")
+	assert.Contains(t, out.String(), "compare ")
 	assert.NotContains(t, out.String(), noopCommand)
 	assert.NotContains(t, out.String(), shareCommand)
 }
@@ -52,6 +54,30 @@ func TestBadCommandLines(t *testing.T) {
 		{"contention", "-rows", "no row is called this"},
 		{"architectures", "-seed", "-1"},
 		{"report", "everything"},
+		{"load", "-arrivals", "late"},
+		{"load", "-format", "grpc"},
+		{"load", "-format", "ratelimit"},
+		{"load", "-memcached", "127.0.0.1:1"},
+		{"load", "-target", "https://127.0.0.1:1"},
+		{"load", "-target", "127.0.0.1:1", "-rate", "1"},
+		{"load", "-policies", ""},
+		{"load", "-policies", "fixed,token,fixed"},
+		{"load", "-rate", "-1"},
+		{"load", "-rate", "NaN"},
+		{"load", "-rate", "1e9"},
+		{"load", "-ramp", "1000"},
+		{"load", "-ramp", "many:more"},
+		{"load", "-ramp", "0:0"},
+		{"load", "-ramp", "1:2", "-rate", "3"},
+		{"load", "-duration", "0s"},
+		{"load", "-p99", "0s"},
+		{"load", "-connections", "0"},
+		{"load", "-clients", "0"},
+		{"load", "-clients", "10000001"},
+		{"load", "-zipf", "-1"},
+		{"compare"},
+		{"compare", "one.json"},
+		{"compare", "no-such.json", "no-such.json"},
 		{"memory", "-clients", "0"},
 		{"memory", "-clients", "100000001"},
 	} {

@@ -22,9 +22,28 @@ import (
 // it.
 type memcached struct {
 	*server
-	log  *commandLog
+	*memcachedConn
+	log *commandLog
+}
+
+// A memcachedConn is a connection to a memcached. It is not safe for concurrent
+// use.
+type memcachedConn struct {
 	conn net.Conn
 	r    *bufio.Reader
+}
+
+// dialMemcached connects to a host:port, or to a socket's path.
+func dialMemcached(ctx context.Context, addr string) (*memcachedConn, error) {
+	network := "tcp"
+	if strings.HasPrefix(addr, "/") {
+		network = "unix"
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	return &memcachedConn{conn, bufio.NewReader(conn)}, nil
 }
 
 // startMemcached starts memcached on a free port with so many MiB for items.
@@ -51,11 +70,10 @@ func startMemcached(ctx context.Context, megabytes int) (*memcached, error) {
 	if m.server, err = startServer(ctx, addr, cmd, m.log); err != nil {
 		return nil, err
 	}
-	if m.conn, err = net.Dial("tcp", addr); err != nil {
-		m.stop()
+	if m.memcachedConn, err = dialMemcached(ctx, addr); err != nil {
+		m.server.stop()
 		return nil, err
 	}
-	m.r = bufio.NewReader(m.conn)
 	return m, nil
 }
 
@@ -69,15 +87,13 @@ func memcachedVersion(ctx context.Context) (string, error) {
 }
 
 func (m *memcached) stop() {
-	if m.conn != nil {
-		m.conn.Close()
-	}
+	m.conn.Close()
 	m.server.stop()
 }
 
 // do sends a line of the text protocol and returns the lines of the answer, up
 // to and including the one that begins with last.
-func (m *memcached) do(line string, last ...string) ([]string, error) {
+func (m *memcachedConn) do(line string, last ...string) ([]string, error) {
 	if err := m.conn.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
 		return nil, err
 	}
@@ -110,7 +126,7 @@ type storeStats struct {
 	evictions int64
 }
 
-func (m *memcached) stats() (storeStats, error) {
+func (m *memcachedConn) stats() (storeStats, error) {
 	lines, err := m.do("stats", "END")
 	if err != nil {
 		return storeStats{}, err
@@ -141,6 +157,10 @@ func parseStats(lines []string) (storeStats, error) {
 		*into += n
 	}
 	return s, nil
+}
+
+func (s storeStats) plus(o storeStats) storeStats {
+	return storeStats{s.writes + o.writes, s.keysRead + o.keysRead, s.evictions + o.evictions}
 }
 
 func (s storeStats) minus(o storeStats) storeStats {

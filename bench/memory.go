@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"image/color"
 	"io"
 	"os"
 	"os/exec"
@@ -13,6 +14,10 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
 )
 
 const (
@@ -28,6 +33,8 @@ func memory(ctx context.Context, args []string, out io.Writer) error {
 	clients := flags.Int64("clients", 1_000_000, "distinct clients")
 	viewClients := flags.Int("view-clients", 100_000, "weir's -view-clients, if it has that flag")
 	quick := flags.Bool("quick", false, "50,000 clients")
+	var dir string
+	outFlag(flags, &dir)
 	if err := parseFlags(flags, args, out); err != nil {
 		return err
 	}
@@ -37,38 +44,100 @@ func memory(ctx context.Context, args []string, out io.Writer) error {
 	if *clients < 1 || *clients > 100_000_000 {
 		return errors.New("memory: -clients must be from 1 to 100,000,000")
 	}
-	peak, err := measureMemory(ctx, *clients, *viewClients, out)
+	r, err := measureMemory(ctx, *clients, *viewClients)
 	say("")
 	if err != nil {
 		return err
 	}
+	return publish(out, dir, "memory", r)
+}
+
+// A memoryReport is how weir grew.
+type memoryReport struct {
+	Machine     machine        `json:"machine"`
+	ViewClients int            `json:"view_clients"`
+	Samples     []memorySample `json:"samples"`
+}
+
+// A memorySample is what weir took after so many clients, in bytes.
+type memorySample struct {
+	Clients  int64 `json:"clients"`
+	Resident int64 `json:"resident"`
+	Peak     int64 `json:"peak"`
+}
+
+func (r *memoryReport) print(out io.Writer) {
+	fmt.Fprintf(out, "%v; -view-clients %d\n", r.Machine, r.ViewClients)
+	for _, s := range r.Samples {
+		fmt.Fprintf(out, "%9d clients: VmRSS %4d MB, VmHWM %4d MB\n", s.Clients, s.Resident>>20, s.Peak>>20)
+	}
 	fmt.Fprintf(out, "target: at most %d MB at the peak\n", memoryTarget>>20)
-	if peak > memoryTarget {
-		return fmt.Errorf("memory: weir took %d MB, which is more than the target", peak>>20)
+}
+
+// broken returns an error if weir took more than the target.
+func (r *memoryReport) broken() error {
+	for _, s := range r.Samples {
+		if s.Peak > memoryTarget {
+			return fmt.Errorf("memory: weir took %d MB, which is more than the target", s.Peak>>20)
+		}
 	}
 	return nil
 }
 
-// measureMemory returns the most memory that weir took, in bytes.
-func measureMemory(ctx context.Context, clients int64, viewClients int, out io.Writer) (peak int64, err error) {
+// draw draws the memory that weir took, and the target.
+func (r *memoryReport) draw(dir string) ([]picture, error) {
+	var resident, target plotter.XYs
+	for _, s := range r.Samples {
+		resident = append(resident, plotter.XY{X: float64(s.Clients), Y: float64(s.Resident >> 20)})
+		target = append(target, plotter.XY{X: float64(s.Clients), Y: memoryTarget >> 20})
+	}
+	if len(resident) < 2 {
+		return nil, nil
+	}
+	p := plot.New()
+	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = "Memory of weir", "distinct clients", "MB"
+	p.Y.Min = 0
+	p.Add(plotter.NewGrid())
+	for name, points := range map[string]plotter.XYs{"resident": resident, "target": target} {
+		line, err := plotter.NewLine(points)
+		if err != nil {
+			return nil, err
+		}
+		line.Width, line.Color = vg.Points(2), loopColors[combinedCAS]
+		if name == "target" {
+			line.Dashes, line.Color = []vg.Length{vg.Points(4), vg.Points(3)}, color.Black
+		}
+		p.Add(line)
+	}
+	shown := picture{"memory", "resident memory against distinct clients, and the target"}
+	return []picture{shown}, drawPicture(dir, shown.name, p)
+}
+
+// measureMemory checks each client once.
+func measureMemory(ctx context.Context, clients int64, viewClients int) (*memoryReport, error) {
+	version, err := memcachedVersion(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := &memoryReport{Machine: thisMachine(version), ViewClients: viewClients}
 	dir, err := os.MkdirTemp("", "weir-bench")
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	defer os.RemoveAll(dir)
 	w := workload{slidingBy60, traffic{name: "each client once", clients: clients, limit: low}}
 	policies := filepath.Join(dir, "policies.yaml")
 	if err := os.WriteFile(policies, []byte(policyFile([]workload{w})), 0o600); err != nil {
-		return 0, err
+		return nil, err
 	}
 	say("building weir")
 	binary, err := buildWeir(ctx, dir)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	help, err := exec.CommandContext(ctx, binary, "-help").CombinedOutput()
 	if err != nil {
-		return 0, fmt.Errorf("weir -help: %w", err)
+		return nil, fmt.Errorf("weir -help: %w", err)
 	}
 	var args []string
 	if strings.Contains(string(help), "-view-clients") {
@@ -76,17 +145,17 @@ func measureMemory(ctx context.Context, clients int64, viewClients int, out io.W
 	}
 	m, err := startMemcached(ctx, 4096)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	defer m.stop()
 	weir, err := startWeir(ctx, binary, policies, m.addr, args...)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	defer weir.stop()
-	connections, err := dialClients(ctx, weir.addr, w, memoryConnections)
+	connections, err := dialClients(ctx, weir.addr, w.request(), memoryConnections)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	defer closeClients(connections)
 
@@ -103,35 +172,35 @@ func measureMemory(ctx context.Context, clients int64, viewClients int, out io.W
 	for {
 		select {
 		case <-tick.C:
-			if _, err := printMemory(out, weir, min(each.taken.Load(), clients)); err != nil {
-				return 0, err
+			if err := r.sample(weir, min(each.taken.Load(), clients)); err != nil {
+				return nil, err
 			}
 		case err := <-done:
 			if err != nil {
-				return 0, err
+				return nil, err
 			}
 			if t.admitted != clients {
-				return 0, fmt.Errorf("%d of %d clients were admitted, and all should be", t.admitted, clients)
+				return nil, fmt.Errorf("%d of %d clients were admitted, and all should be", t.admitted, clients)
 			}
-			return printMemory(out, weir, clients)
+			return r, r.sample(weir, clients)
 		}
 	}
 }
 
-// printMemory prints what weir takes now and returns the most that it took, in
-// bytes.
-func printMemory(out io.Writer, weir *server, clients int64) (peak int64, err error) {
+// sample notes what weir takes now, after so many clients.
+func (r *memoryReport) sample(weir *server, clients int64) error {
 	status, err := os.Open(fmt.Sprintf("/proc/%d/status", weir.cmd.Process.Pid))
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer status.Close()
 	resident, peak, err := parseMemory(status)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	fmt.Fprintf(out, "%9d clients: VmRSS %4d MB, VmHWM %4d MB\n", clients, resident>>20, peak>>20)
-	return peak, nil
+	say("%d clients: %d MB", clients, resident>>20)
+	r.Samples = append(r.Samples, memorySample{clients, resident, peak})
+	return nil
 }
 
 // parseMemory returns VmRSS and VmHWM of a /proc/<pid>/status, in bytes.

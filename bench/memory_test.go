@@ -11,7 +11,7 @@ import (
 
 func TestMemoryOfAFewClients(t *testing.T) {
 	var out bytes.Buffer
-	require.NoError(t, execute(t.Context(), []string{"memory", "-clients", "500"}, &out))
+	require.NoError(t, execute(t.Context(), []string{"memory", "-clients", "500", "-out", t.TempDir()}, &out))
 	assert.Regexp(t, `(?m)^ +500 clients: VmRSS +\d+ MB, VmHWM +\d+ MB$`, out.String())
 	assert.Contains(t, out.String(), "target: at most 300 MB")
 }

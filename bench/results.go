@@ -23,9 +23,11 @@ type section struct {
 
 func sections() []section {
 	return []section{
-		{"Throughput", "throughput.json", "throughput -json bench/results/throughput.json", decode[throughputReport]},
+		{"Throughput", "throughput.json", "throughput", decode[throughputReport]},
+		{"Load", "load.json", "load", decode[loadReport]},
 		{"Cost", "cost.json", "cost", decode[costReport]},
-		{"Contention", "contention.json", "contention -json bench/results/contention.json", decode[contentionReport]},
+		{"Memory", "memory.json", "memory", decode[memoryReport]},
+		{"Contention", "contention.json", "contention", decode[contentionReport]},
 		{"Architectures", "architectures.json", "architectures", decode[architecturesReport]},
 	}
 }
@@ -37,11 +39,34 @@ type result interface {
 	draw(dir string) ([]picture, error)
 }
 
+// publish prints what a command has found out, and writes and draws it in dir.
+// The error may also be that the run has broken a promise.
+func publish(out io.Writer, dir, name string, r result) error {
+	r.print(out)
+	if _, err := r.draw(dir); err != nil {
+		return err
+	}
+	if err := writeJSON(filepath.Join(dir, name+".json"), r); err != nil {
+		return err
+	}
+	return brokenPromise(r)
+}
+
+// brokenPromise returns what the run promised and didn't keep, if anything.
+func brokenPromise(r result) error {
+	if promises, ok := r.(interface{ broken() error }); ok {
+		return promises.broken()
+	}
+	return nil
+}
+
+// outFlag defines -out.
+func outFlag(flags *flag.FlagSet, dir *string) {
+	flags.StringVar(dir, "out", filepath.Join("bench", "results"), "the `directory` for "+flags.Name()+".json and the pictures")
+}
+
 // A picture is there as name.svg and as name.png.
 type picture struct{ name, shows string }
-
-// draw returns no pictures: throughput is tables.
-func (*throughputReport) draw(string) ([]picture, error) { return nil, nil }
 
 // decode returns the report in a JSON file. The error says what is wrong with
 // it, as are fields that a report of this version doesn't have.
@@ -142,10 +167,8 @@ func (c chapter) write(out *bytes.Buffer, dir string) error {
 		return nil
 	}
 	fmt.Fprintf(out, "From [%s](%s), which `go run ./bench %s` writes. Made on %v.\n\n", c.file, c.file, c.command, c.made)
-	if promises, ok := c.result.(interface{ broken() error }); ok {
-		if err := promises.broken(); err != nil {
-			fmt.Fprintf(out, "**This run failed:**\n\n```text\n%v\n```\n\n", err)
-		}
+	if err := brokenPromise(c.result); err != nil {
+		fmt.Fprintf(out, "**This run failed:**\n\n```text\n%v\n```\n\n", err)
 	}
 	pictures, err := c.draw(dir)
 	if err != nil {

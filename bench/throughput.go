@@ -22,7 +22,7 @@ type throughputConfig struct {
 	warmUp      time.Duration // per row and side, at least
 	connections int
 	rows        *regexp.Regexp
-	json        string
+	dir         string // of the figures and the plots
 }
 
 // parseThroughput reads the flags of throughput; on -help it prints them to out.
@@ -36,7 +36,7 @@ func parseThroughput(args []string, out io.Writer) (throughputConfig, error) {
 		cfg.rows, err = regexp.Compile(s)
 		return err
 	})
-	flags.StringVar(&cfg.json, "json", "", "write the figures to this `file` too")
+	outFlag(flags, &cfg.dir)
 	if err := parseFlags(flags, args, out); err != nil {
 		return cfg, err
 	}
@@ -60,8 +60,7 @@ func throughput(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	r.print(out)
-	return writeJSON(cfg.json, r)
+	return publish(out, cfg.dir, "throughput", r)
 }
 
 // measureThroughput measures the rows that cfg selects.
@@ -148,7 +147,7 @@ type side struct {
 }
 
 func newSide(ctx context.Context, s *server, w workload, connections int) (*side, error) {
-	clients, err := dialClients(ctx, s.addr, w, connections)
+	clients, err := dialClients(ctx, s.addr, w.request(), connections)
 	if err != nil {
 		return nil, err
 	}

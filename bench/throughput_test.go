@@ -13,15 +13,15 @@ import (
 )
 
 func TestQuickThroughput(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "figures.json")
+	dir := t.TempDir()
 	var out bytes.Buffer
 	require.NoError(t, execute(t.Context(), []string{
-		"throughput", "-quick", "-connections", "4", "-rows", "^sliding N=1, one denied|^store, 16 |^ceiling, incr", "-json", file,
+		"throughput", "-quick", "-connections", "4", "-rows", "^sliding N=1, one denied|^store, 16 |^ceiling, incr", "-out", dir,
 	}, &out))
 	assert.Contains(t, out.String(), "one denied client")
 	assert.Contains(t, out.String(), "16 callers")
 
-	encoded, err := os.ReadFile(file)
+	encoded, err := os.ReadFile(filepath.Join(dir, "throughput.json"))
 	require.NoError(t, err)
 	var r throughputReport
 	require.NoError(t, json.Unmarshal(encoded, &r))

@@ -85,6 +85,8 @@ func (w workload) body(n int64) string {
 	return fmt.Sprintf(`{"policy":%q,"client":%q}`, w.policy(), clientName(n))
 }
 
+func (w workload) request() request { return request{checkPath, w.body(0)} }
+
 func clientName(n int64) string { return fmt.Sprintf("%s%0*d", clientPrefix, clientDigits, n) }
 
 // status returns what nearly all checks are answered with.
