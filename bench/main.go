@@ -1,4 +1,5 @@
-// Command bench measures weir: how fast it answers, and what that costs.
+// Command bench measures weir: how fast it answers, what that costs, and how
+// right it is.
 package main
 
 import (
@@ -26,6 +27,7 @@ func commands() []command {
 		{"memory", "memory that weir needs for a million clients", memory},
 		{"cost", "commands per check, and memory per client, of each algorithm", cost},
 		{"contention", "many callers and processes on one key: speed, fairness and exactness", contention},
+		{"accuracy", "what each algorithm believes and admits beside what is true, on many kinds of traffic", accuracyCommand},
 		{"architectures", "what other ways to share a limit admit, beside weir", architectures},
 		{"load", "open loop at a constant rate, a ramp, or the highest rate that keeps p99 under a bound", load},
 		{"compare", "two results of the same command, figure by figure", compareResults},

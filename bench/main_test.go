@@ -31,6 +31,7 @@ func TestCommandsAreListed(t *testing.T) {
 	assert.Contains(t, out.String(), "report ")
 	assert.Contains(t, out.String(), "load ")
 	assert.Contains(t, out.String(), "compare ")
+	assert.Contains(t, out.String(), "accuracy ")
 	assert.NotContains(t, out.String(), noopCommand)
 	assert.NotContains(t, out.String(), shareCommand)
 }
@@ -78,6 +79,10 @@ func TestBadCommandLines(t *testing.T) {
 		{"compare"},
 		{"compare", "one.json"},
 		{"compare", "no-such.json", "no-such.json"},
+		{"accuracy", "-requests", "-1"},
+		{"accuracy", "-requests", "40000001"},
+		{"accuracy", "-scale", "-requests", "400000001"},
+		{"accuracy", "-seed", "one"},
 		{"memory", "-clients", "0"},
 		{"memory", "-clients", "100000001"},
 	} {

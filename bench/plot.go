@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"image/color"
@@ -143,35 +144,35 @@ func (powersOfTen) Ticks(low, high float64) []plot.Tick {
 // drawPicture draws plots of the same size beside each other, as name.svg and
 // name.png in dir, which it makes.
 func drawPicture(dir, name string, row ...*plot.Plot) error {
+	return drawGrid([][]*plot.Plot{row}, vg.Length(len(row))*5*vg.Inch, 4.5*vg.Inch, dir, name)
+}
+
+// drawGrid is drawPicture with rows of plots, all of the same size.
+func drawGrid(plots [][]*plot.Plot, width, height vg.Length, dir, name string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
+	tiles := draw.Tiles{
+		Rows: len(plots), Cols: len(plots[0]),
+		PadX: vg.Points(16), PadY: vg.Points(12), PadTop: vg.Points(8), PadBottom: vg.Points(8), PadLeft: vg.Points(8), PadRight: vg.Points(16),
+	}
 	for _, format := range []string{"svg", "png"} {
-		if err := drawBeside(row, format, filepath.Join(dir, name+"."+format)); err != nil {
+		canvas, err := draw.NewFormattedCanvas(width, height, format)
+		if err != nil {
+			return err
+		}
+		for i, row := range plot.Align(plots, tiles, draw.New(canvas)) {
+			for j, c := range row {
+				plots[i][j].Draw(c)
+			}
+		}
+		var encoded bytes.Buffer
+		if _, err := canvas.WriteTo(&encoded); err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, name+"."+format), encoded.Bytes(), 0o644); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// drawBeside draws plots of the same size to a file.
-func drawBeside(row []*plot.Plot, format, file string) error {
-	const width, height = 5 * vg.Inch, 4.5 * vg.Inch
-	canvas, err := draw.NewFormattedCanvas(vg.Length(len(row))*width, height, format)
-	if err != nil {
-		return err
-	}
-	tiles := draw.Tiles{Rows: 1, Cols: len(row), PadX: vg.Points(16), PadTop: vg.Points(8), PadBottom: vg.Points(8), PadLeft: vg.Points(8), PadRight: vg.Points(16)}
-	for i, c := range plot.Align([][]*plot.Plot{row}, tiles, draw.New(canvas))[0] {
-		row[i].Draw(c)
-	}
-	out, err := os.Create(file)
-	if err != nil {
-		return err
-	}
-	if _, err := canvas.WriteTo(out); err != nil {
-		out.Close()
-		return err
-	}
-	return out.Close()
 }

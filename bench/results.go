@@ -23,12 +23,14 @@ type section struct {
 
 func sections() []section {
 	return []section{
+		{"Accuracy", "accuracy.json", "accuracy", decode[accuracyReport]},
+		{"Accuracy at scale", "accuracy-scale.json", "accuracy -scale", decode[scaleReport]},
+		{"Architectures", "architectures.json", "architectures", decode[architecturesReport]},
 		{"Throughput", "throughput.json", "throughput", decode[throughputReport]},
 		{"Load", "load.json", "load", decode[loadReport]},
 		{"Cost", "cost.json", "cost", decode[costReport]},
 		{"Memory", "memory.json", "memory", decode[memoryReport]},
 		{"Contention", "contention.json", "contention", decode[contentionReport]},
-		{"Architectures", "architectures.json", "architectures", decode[architecturesReport]},
 	}
 }
 
@@ -62,7 +64,7 @@ func brokenPromise(r result) error {
 
 // outFlag defines -out.
 func outFlag(flags *flag.FlagSet, dir *string) {
-	flags.StringVar(dir, "out", filepath.Join("bench", "results"), "the `directory` for "+flags.Name()+".json and the pictures")
+	flags.StringVar(dir, "out", filepath.Join("bench", "results"), "the `directory` for the figures, as JSON, and the pictures")
 }
 
 // A picture is there as name.svg and as name.png.

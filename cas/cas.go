@@ -62,6 +62,9 @@ func after(lag uint64, d time.Duration) time.Duration {
 // is not ok if there is none, or it is longer than it has to be: then the same
 // state would have several encodings.
 func cutUvarint(data []byte) (v uint64, rest []byte, ok bool) {
+	if len(data) > 0 && data[0] < 0x80 {
+		return uint64(data[0]), data[1:], true // nearly all costs
+	}
 	v, n := binary.Uvarint(data)
 	if n <= 0 || (n > 1 && data[n-1] == 0) {
 		return 0, nil, false

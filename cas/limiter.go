@@ -281,6 +281,10 @@ type transition struct {
 	now     time.Time // of the latest request
 }
 
+// stateGrowth is by how much a state usually grows at most: all of a meter, an
+// entry or two of a log.
+const stateGrowth = 32
+
 // step answers the calls from the given state.
 func (l *Limiter[S]) step(from counters.State, calls []*call) transition {
 	s, foreign := l.decode(from, bytes.Clone(from.Value))
@@ -302,7 +306,7 @@ func (l *Limiter[S]) step(from counters.State, calls []*call) transition {
 		}
 	}
 	if next.changed {
-		next.value = l.algorithm.encode(nil, s)
+		next.value = l.algorithm.encode(make([]byte, 0, len(from.Value)+stateGrowth), s)
 		for _, call := range calls {
 			next.ttl = max(next.ttl, l.algorithm.ttl(s, call.Question.Request))
 		}

@@ -70,6 +70,11 @@ func CounterKey(client string, bucket int64) string {
 	return client + strconv.FormatInt(bucket, 10)
 }
 
+// appendCounterKey appends what CounterKey returns to b.
+func appendCounterKey(b []byte, client string, bucket int64) []byte {
+	return strconv.AppendInt(append(b, client...), bucket, 10)
+}
+
 // clientPart returns the part of a key that names its client, so that all keys
 // of a client are kept by one server. The key is one that Namespace.Client
 // began or Namespace.StateKey returned, with the given key prefix; any other

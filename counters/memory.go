@@ -27,7 +27,7 @@ type Memory struct {
 
 type memoryShard struct {
 	mu       sync.Mutex
-	items    map[string]memoryItem
+	items    map[string]*memoryItem
 	expiries expiryHeap
 	version  uint64 // of the newest state
 }
@@ -48,7 +48,7 @@ func NewMemory(now func() time.Time) *Memory {
 	}
 	m := &Memory{now: now}
 	for i := range m.shards {
-		m.shards[i].items = make(map[string]memoryItem)
+		m.shards[i].items = make(map[string]*memoryItem)
 	}
 	return m
 }
@@ -58,16 +58,16 @@ func (m *Memory) Add(_ context.Context, a Addition) (int64, error) {
 	now := m.now().UnixNano()
 	s := m.shard(a.Key)
 	s.mu.Lock()
-	c, ok := s.live(a.Key, now)
-	if !ok {
+	c := s.live(a.Key, now)
+	if c == nil {
 		c = s.create(a.Key, now, a.TTL)
 	}
 	c.count += a.Delta
-	s.items[a.Key] = c
+	n := c.count
 	s.expire(now)
 	s.mu.Unlock()
 	m.read(now, a.Read, a.Counts)
-	return c.count, nil
+	return n, nil
 }
 
 // Read implements Store.
@@ -80,9 +80,11 @@ func (m *Memory) read(now int64, keys []string, counts []int64) {
 	for i, key := range keys {
 		s := m.shard(key)
 		s.mu.Lock()
-		c, _ := s.live(key, now)
+		counts[i] = 0
+		if c := s.live(key, now); c != nil {
+			counts[i] = c.count
+		}
 		s.mu.Unlock()
-		counts[i] = c.count
 	}
 }
 
@@ -92,9 +94,8 @@ func (m *Memory) Subtract(_ context.Context, key string, delta int64) error {
 	s := m.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c, ok := s.live(key, now); ok {
+	if c := s.live(key, now); c != nil {
 		c.count = max(0, c.count-delta)
-		s.items[key] = c
 	}
 	return nil
 }
@@ -104,8 +105,10 @@ func (m *Memory) Load(_ context.Context, key string) (State, error) {
 	s := m.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	item, _ := s.live(key, m.now().UnixNano())
-	return item.state, nil
+	if item := s.live(key, m.now().UnixNano()); item != nil {
+		return item.state, nil
+	}
+	return State{}, nil
 }
 
 // Swap implements StateStore.
@@ -114,19 +117,21 @@ func (m *Memory) Swap(_ context.Context, key string, old State, value []byte, tt
 	s := m.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	item, ok := s.live(key, now)
-	if item.state.version != old.version {
-		return item.state, false, nil
-	}
-	if !ok {
+	item := s.live(key, now)
+	if item == nil {
+		if old.Exists() {
+			return State{}, false, nil
+		}
 		item = s.create(key, now, ttl)
+	} else if item.state.version != old.version {
+		return item.state, false, nil
 	}
 	s.version++
 	item.state = State{Value: bytes.Clone(value), version: s.version}
 	item.expires = now + int64(ttl)
-	s.items[key] = item
+	state := item.state
 	s.expire(now)
-	return item.state, true, nil
+	return state, true, nil
 }
 
 // Delete implements Store and StateStore.
@@ -157,20 +162,23 @@ func (m *Memory) shard(key string) *memoryShard {
 	return &m.shards[xxhash.Sum64String(key)%memoryShards]
 }
 
-// live returns the item at key unless it has expired. The caller holds mu.
-func (s *memoryShard) live(key string, now int64) (memoryItem, bool) {
-	item, ok := s.items[key]
-	if !ok || item.expires <= now {
-		return memoryItem{}, false
+// live returns the item at key, or nil if there is none or it has expired. It is
+// the shard's own: the caller holds mu for as long as it uses it.
+func (s *memoryShard) live(key string, now int64) *memoryItem {
+	item := s.items[key]
+	if item == nil || item.expires <= now {
+		return nil
 	}
-	return item, true
+	return item
 }
 
-// create returns a new item, for the caller to put at key. The caller holds mu.
-func (s *memoryShard) create(key string, now int64, ttl time.Duration) memoryItem {
+// create puts a new item at key and returns it, as live does.
+func (s *memoryShard) create(key string, now int64, ttl time.Duration) *memoryItem {
 	expires := now + int64(ttl)
+	item := &memoryItem{expires: expires, due: expires}
+	s.items[key] = item
 	heap.Push(&s.expiries, expiry{at: expires, key: key})
-	return memoryItem{expires: expires, due: expires}
+	return item
 }
 
 // expire removes a few items whose time has come. The caller holds mu.
@@ -186,7 +194,6 @@ func (s *memoryShard) expire(now int64) {
 			// It was deleted, and perhaps created anew.
 		case item.expires > now:
 			item.due = item.expires
-			s.items[e.key] = item
 			heap.Push(&s.expiries, expiry{at: item.due, key: e.key})
 		default:
 			delete(s.items, e.key)

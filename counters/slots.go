@@ -245,7 +245,6 @@ type slots struct {
 	prefix   string
 	bucket   int64  // the current slot's number
 	key      string // its key, "" until it's needed
-	previous string // the key of the slot before, or ""
 	elapsed  time.Duration
 	now      int64 // Unix nanoseconds
 	ahead    int   // slots that have begun on a clock that is ahead by the skew
@@ -260,6 +259,8 @@ type slots struct {
 	generationKey string
 
 	keys    []string                   // to read
+	text    []byte                     // of the keys, one after the other
+	ends    []int                      // where in text each of them ends
 	read    []int64                    // what was read
 	pending []*Call[Request, Decision] // to be answered
 	chosen  []bool                     // which of them are being counted
@@ -273,7 +274,7 @@ func (l *SlotLimiter) slots(now time.Time, generationKey string) *slots {
 	s := l.spare.Get().(*slots)
 	s.generationKey, s.prefix = generationKey, strings.TrimSuffix(generationKey, generationSuffix)
 	s.bucket, s.elapsed, s.now = place.Number, place.Elapsed, now.UnixNano()
-	s.key, s.previous, s.known, s.fresh, s.asked, s.denied, s.verified, s.generation = "", "", 0, false, false, false, 0, 0
+	s.key, s.known, s.fresh, s.asked, s.denied, s.verified, s.generation = "", 0, false, false, false, 0, 0
 	s.ahead = 0
 	if l.cfg.Slots > 0 {
 		s.ahead = int((place.Elapsed + l.cfg.ClockSkew) / l.cfg.Width)
@@ -291,11 +292,8 @@ func (s *slots) recall(v *slotView) {
 		return
 	}
 	copy(s.counts[len(s.counts)-len(counts):], counts)
-	switch v.bucket {
-	case s.bucket:
+	if v.bucket == s.bucket {
 		s.key = v.key
-	case s.bucket - 1:
-		s.previous = v.key
 	}
 	oldest := s.bucket - int64(len(s.counts)-1-s.ahead)
 	s.known = int(max(0, min(v.settled, s.bucket-1)-oldest+1))
@@ -329,15 +327,18 @@ func (s *slots) currentKey() string {
 // prepare makes keys those of what has to be read besides the current slot: the
 // slots that aren't known, and the generation if what is known isn't fresh.
 func (l *SlotLimiter) prepare(s *slots) {
-	s.keys = s.keys[:0]
+	s.keys, s.text, s.ends = s.keys[:0], s.text[:0], s.ends[:0]
 	for i := range len(s.counts) - s.known {
-		switch {
-		case i == s.ahead:
-		case i == s.ahead+1 && s.previous != "":
-			s.keys = append(s.keys, s.previous)
-		default:
-			s.keys = append(s.keys, CounterKey(s.prefix, s.bucket+int64(s.ahead-i)))
+		if i != s.ahead {
+			s.text = appendCounterKey(s.text, s.prefix, s.bucket+int64(s.ahead-i))
+			s.ends = append(s.ends, len(s.text))
 		}
+	}
+	// The keys are parts of one string, so that many take one allocation.
+	text, start := string(s.text), 0
+	for _, end := range s.ends {
+		s.keys = append(s.keys, text[start:end])
+		start = end
 	}
 	if l.verifies(s) {
 		s.keys = append(s.keys, s.generationKey)

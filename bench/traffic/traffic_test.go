@@ -72,6 +72,16 @@ func TestPoisson(t *testing.T) {
 	assert.InDelta(t, 1/math.E, long/10_000, 0.02)
 }
 
+func TestFewArrivalsPerCycleAreNotLost(t *testing.T) {
+	// One in ten minutes: nearly all waits go on beyond the end of a cycle, and 9
+	// of 10 arrivals still come in the first 10 s of one.
+	const minutes = 100_000
+	p := pattern(t, "front-loaded")
+	counts := histogram(p.Generate(1, 0.1/60, minutes*Minute), Minute, 10*time.Second)
+	assertCount(t, 9000, counts[0])
+	assertCount(t, 1000, counts[1]+counts[2]+counts[3]+counts[4]+counts[5])
+}
+
 func TestBurstyIsSilentBetweenBursts(t *testing.T) {
 	// At 10 a second, 370 arrivals fall on average into each burst of 7 s, and a
 	// burst begins 17 to 57 s after the one before, 37 on average: about 1000 in

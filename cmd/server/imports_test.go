@@ -37,8 +37,9 @@ var folders = map[string]struct {
 		"github.com/prometheus/client_golang", "go.yaml.in/yaml/v3",
 	}},
 	"bench/traffic":      {nil, nil},
+	"bench/accuracy":     {[]string{"counters", "subwindow", "cas", "bench/traffic"}, nil},
 	"bench/architecture": {[]string{"counters", "subwindow", "bench/traffic"}, nil},
-	"bench": {[]string{"counters", "subwindow", "cas", "api", "bench/architecture", "bench/traffic"}, []string{
+	"bench": {[]string{"counters", "subwindow", "cas", "api", "bench/accuracy", "bench/architecture", "bench/traffic"}, []string{
 		gomemcache, "github.com/labstack/echo/v4", "github.com/HdrHistogram/hdrhistogram-go", "gonum.org/v1/plot",
 	}},
 }

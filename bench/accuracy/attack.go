@@ -1,0 +1,163 @@
+package accuracy
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// An Attack is a burst of as many attempts as the limit at one moment, silence,
+// and then one attempt each Spacing until the burst has left the window. It
+// knows the clock: window and slots begin at 0.
+type Attack struct {
+	Burst   time.Duration `json:"burst_ns"`
+	Resume  time.Duration `json:"resume_ns"` // at or after Burst
+	Spacing time.Duration `json:"spacing_ns"`
+}
+
+func (a Attack) String() string {
+	return fmt.Sprintf("burst at %v, from %v on one each %v", a.Burst.Round(time.Microsecond), a.Resume.Round(time.Microsecond), a.Spacing.Round(time.Microsecond))
+}
+
+// attempts returns the times at which the attacker asks.
+func (a Attack) attempts(limit int64) []time.Duration {
+	var all []time.Duration
+	for range limit {
+		all = append(all, a.Burst)
+	}
+	for at := a.Resume; at < a.Burst+Window; at += a.Spacing {
+		all = append(all, at)
+	}
+	return all
+}
+
+// pace is how many times the limit an attacker tries in the time in which it
+// pays.
+const pace = 10
+
+// attacks returns the attack written for an algorithm, and then those written for
+// the others. Counters forget when in a slot something came: a burst at the very
+// end of a slot is taken to be spread over it, and fades out while all of it is
+// still in the window. A bucket refills from its first request on.
+func attacks(on Algorithm, limit int64) []Attack {
+	all := []Attack{on.attack(limit)}
+	for _, a := range Algorithms() {
+		all = append(all, a.attack(limit))
+	}
+	return all
+}
+
+func (a Algorithm) attack(limit int64) Attack {
+	if !a.Counters {
+		return Attack{Spacing: Window / time.Duration(pace*limit)}
+	}
+	return Attack{Burst: a.slot() - time.Microsecond, Resume: Window, Spacing: a.slot() / time.Duration(pace*limit)}
+}
+
+// A Catch is what an attack got out of a limiter.
+type Catch struct {
+	Attack Attack `json:"attack"`
+	// Fullest is the most admitted in any window, FullestHalf in any half of one,
+	// FullestReleased the most that may proceed in any window.
+	Fullest         int64 `json:"fullest"`
+	FullestHalf     int64 `json:"fullest_half"`
+	FullestReleased int64 `json:"fullest_released"`
+}
+
+// An AttackRow is the worst that was found for an algorithm.
+type AttackRow struct {
+	Algorithm string `json:"algorithm"`
+	Limit     int64  `json:"limit"`
+	// Written is the best of the attacks written for it and the others, Found the
+	// best of those that a search came upon.
+	Written Catch `json:"written"`
+	Found   Catch `json:"found"`
+	// Bound is the most that theory lets into any window.
+	Bound int64 `json:"bound"`
+}
+
+// Worst returns the most admitted in any window.
+func (r AttackRow) Worst() int64 { return max(r.Written.Fullest, r.Found.Fullest) }
+
+// Bound returns the most that the algorithm can admit in any window.
+//
+// In a fixed window that is all of one and all of the next. A weighted window
+// holds at most the limit in its oldest slot, however small the part of it that
+// still counts, and at most the limit in the others. A bucket holds the limit,
+// and just under the limit drains in (t-Window, t] after it was full.
+func (a Algorithm) Bound(limit int64) int64 {
+	switch {
+	case a.Strict || a.Name == Log:
+		return limit
+	case a.Bucket:
+		return 2*limit - 1
+	default:
+		return 2 * limit
+	}
+}
+
+// AttackOn returns the worst that the written attacks and a search of so many
+// tries find for an algorithm. The search depends on the seed: half of its tries
+// are random, the others change the best so far a little.
+func AttackOn(ctx context.Context, a Algorithm, limit int64, tries int, seed uint64) (AttackRow, error) {
+	row := AttackRow{Algorithm: a.Name, Limit: limit, Bound: a.Bound(limit)}
+	best := func(most *Catch, attack Attack) error {
+		c, err := a.suffer(ctx, attack, limit)
+		if err != nil {
+			return err
+		}
+		if c.Fullest > most.Fullest {
+			c.FullestHalf, c.FullestReleased = max(c.FullestHalf, most.FullestHalf), max(c.FullestReleased, most.FullestReleased)
+			*most = c
+		} else {
+			most.FullestHalf, most.FullestReleased = max(c.FullestHalf, most.FullestHalf), max(c.FullestReleased, most.FullestReleased)
+		}
+		return ctx.Err()
+	}
+	for _, attack := range attacks(a, limit) {
+		if err := best(&row.Written, attack); err != nil {
+			return AttackRow{}, err
+		}
+	}
+	random := rand.New(rand.NewPCG(seed, 1))
+	upTo := func(d time.Duration) time.Duration { return time.Duration(random.Int64N(int64(d))) }
+	for try := range tries {
+		attack := Attack{Burst: upTo(Window)}
+		if try < tries/2 {
+			attack.Resume = attack.Burst + upTo(Window)
+		} else {
+			near := Window >> (1 + random.IntN(20))
+			attack.Burst = min(Window, max(0, row.Found.Attack.Burst+upTo(2*near)-near))
+			attack.Resume = max(attack.Burst, row.Found.Attack.Resume+upTo(2*near)-near)
+		}
+		// As many attempts as the written attacks make.
+		attack.Spacing = max(time.Microsecond, (attack.Burst+Window-attack.Resume)/time.Duration(pace*limit))
+		if err := best(&row.Found, attack); err != nil {
+			return AttackRow{}, err
+		}
+	}
+	return row, nil
+}
+
+// suffer plays an attack to a new limiter.
+func (a Algorithm) suffer(ctx context.Context, attack Attack, limit int64) (Catch, error) {
+	s, err := a.subject(limit, 1, true)
+	if err != nil {
+		return Catch{}, err
+	}
+	var admitted, released []time.Duration
+	for _, at := range attack.attempts(limit) {
+		answer, err := s.ask(ctx, "attacker", at)
+		if err != nil {
+			return Catch{}, err
+		}
+		if answer.allowed {
+			admitted = append(admitted, at)
+			released = append(released, at+answer.wait)
+		}
+	}
+	return Catch{
+		Attack: attack, Fullest: fullest(admitted, Window), FullestHalf: fullest(admitted, Window/2), FullestReleased: fullest(released, Window),
+	}, nil
+}

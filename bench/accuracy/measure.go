@@ -1,0 +1,211 @@
+package accuracy
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"weir/bench/traffic"
+)
+
+// A Difference is how far estimates were from the true count, and what came of
+// it. Each request is judged before it is decided: by the limiter's estimate of
+// what is in use, and by the true count of the same window, (t-Window, t], the
+// request itself in neither. Differences of several clients add up.
+type Difference struct {
+	Requests int64 `json:"requests"`
+	// Sum is of |estimate - true count|, and Worst is the largest.
+	Sum   int64 `json:"difference_sum"`
+	Worst int64 `json:"difference_worst"`
+	// True is the sum of the true counts.
+	True int64 `json:"true_sum"`
+	// WronglyAdmitted are requests that were admitted although the true count and
+	// they are more than the limit, WronglyDenied those that were denied although
+	// they fit.
+	WronglyAdmitted int64 `json:"wrongly_admitted"`
+	WronglyDenied   int64 `json:"wrongly_denied"`
+}
+
+func (d *Difference) observe(a answer, truth, limit int64) {
+	d.Requests++
+	difference := max(a.estimate-truth, truth-a.estimate)
+	d.Sum += difference
+	d.Worst = max(d.Worst, difference)
+	d.True += truth
+	switch fits := truth < limit; {
+	case a.allowed && !fits:
+		d.WronglyAdmitted++
+	case !a.allowed && fits:
+		d.WronglyDenied++
+	}
+}
+
+// Add adds what was measured of other requests.
+func (d *Difference) Add(other Difference) {
+	d.Requests += other.Requests
+	d.Sum += other.Sum
+	d.Worst = max(d.Worst, other.Worst)
+	d.True += other.True
+	d.WronglyAdmitted += other.WronglyAdmitted
+	d.WronglyDenied += other.WronglyDenied
+}
+
+// Mean returns the mean of |estimate - true count|, in requests; 0 without any.
+func (d Difference) Mean() float64 { return ratio(d.Sum, d.Requests) }
+
+// Relative returns the mean of |estimate - true count| as a part of the mean true
+// count; 0 if that is 0.
+func (d Difference) Relative() float64 { return ratio(d.Sum, d.True) }
+
+// Admissions is what a limiter admitted.
+type Admissions struct {
+	Admitted int64 `json:"admitted"`
+	// Fullest is the most that any window (t-Window, t] of one client holds.
+	Fullest int64 `json:"fullest"`
+	// FullestReleased is the same of the times at which admitted requests may
+	// proceed: those of a leaky bucket wait.
+	FullestReleased int64 `json:"fullest_released"`
+	// MeanWindow is the mean of what a window of one client holds, over all times
+	// t from Window to the end of the run.
+	MeanWindow float64 `json:"mean_window"`
+}
+
+// A Row is how one algorithm did on one workload.
+type Row struct {
+	Traffic   string  `json:"traffic"`
+	Limit     int64   `json:"limit"`
+	Demand    float64 `json:"demand"`
+	Algorithm string  `json:"algorithm"`
+	// Feedback is with only admitted requests counted: the true count is that of
+	// the limiter's own admissions.
+	Feedback Difference `json:"feedback"`
+	Admissions
+	// LogAdmitted is what an exact log admits of the same requests.
+	LogAdmitted int64 `json:"log_admitted"`
+	// All is with every request counted, whatever was decided: the true count is
+	// that of all requests.
+	All Difference `json:"all"`
+}
+
+// A Run is a workload from a seed, and what an exact log admits of it.
+type Run struct {
+	Workload
+	seed        uint64
+	names       []string
+	logAdmitted int64
+}
+
+// NewRun returns the run of a workload that a seed makes.
+func NewRun(w Workload, seed uint64) *Run {
+	run := &Run{Workload: w, seed: seed}
+	for client := range w.Clients {
+		run.names = append(run.names, fmt.Sprintf("client-%06d", client))
+	}
+	logs := make([]recent, w.Clients)
+	for a := range w.arrivals(seed, w.Length) {
+		if log := &logs[a.Client]; log.count(a.At) < w.Limit {
+			log.add(a.At)
+			run.logAdmitted++
+		}
+	}
+	return run
+}
+
+// Measure feeds the requests to a limiter, once with and once without feedback.
+// elapsed is the time that took. It is safe for concurrent use. The error is ctx's or the limiter's.
+func (run *Run) Measure(ctx context.Context, a Algorithm) (row Row, elapsed time.Duration, err error) {
+	row = Row{Traffic: run.Name, Limit: run.Limit, Demand: run.Demand, Algorithm: a.Name, LogAdmitted: run.logAdmitted}
+	start := time.Now()
+	if err := run.withFeedback(ctx, a, &row); err != nil {
+		return Row{}, 0, err
+	}
+	if err := run.withoutFeedback(ctx, a, &row); err != nil {
+		return Row{}, 0, err
+	}
+	return row, time.Since(start), nil
+}
+
+func (run *Run) withFeedback(ctx context.Context, a Algorithm, row *Row) error {
+	s, err := a.subject(run.Limit, run.Clients, true)
+	if err != nil {
+		return err
+	}
+	var filled time.Duration
+	admitted, released := make([]recent, run.Clients), make([]recent, run.Clients)
+	err = run.play(ctx, func(ctx context.Context, r traffic.Arrival) error {
+		answer, err := s.ask(ctx, run.names[r.Client], r.At)
+		if err != nil {
+			return err
+		}
+		log := &admitted[r.Client]
+		truth := log.count(r.At)
+		row.Feedback.observe(answer, truth, run.Limit)
+		if !answer.allowed {
+			return nil
+		}
+		log.add(r.At)
+		row.Admitted++
+		row.Fullest = max(row.Fullest, truth+1)
+		filled += windowsWith(r.At, run.Length)
+		start := r.At + answer.wait
+		row.FullestReleased = max(row.FullestReleased, released[r.Client].count(start)+1)
+		released[r.Client].add(start)
+		return nil
+	})
+	row.MeanWindow = float64(filled) / float64(run.Length-Window) / float64(run.Clients)
+	return err
+}
+
+// windowsWith returns for how long, of the times t from Window to length, (t-Window,
+// t] holds an event at the given time.
+func windowsWith(at, length time.Duration) time.Duration {
+	return max(0, min(at+Window, length)-max(at, Window))
+}
+
+func (run *Run) withoutFeedback(ctx context.Context, a Algorithm, row *Row) error {
+	s, err := a.subject(run.Limit, run.Clients, false)
+	if err != nil {
+		return err
+	}
+	all := make([]recent, run.Clients)
+	return run.play(ctx, func(ctx context.Context, r traffic.Arrival) error {
+		answer, err := s.ask(ctx, run.names[r.Client], r.At)
+		if err != nil {
+			return err
+		}
+		log := &all[r.Client]
+		row.All.observe(answer, log.count(r.At), run.Limit)
+		log.add(r.At)
+		return nil
+	})
+}
+
+// play calls each with the arrivals, in order, until one fails.
+func (run *Run) play(ctx context.Context, each func(context.Context, traffic.Arrival) error) error {
+	// A limiter without a deadline would look at the clock for one.
+	steps, cancel := context.WithTimeout(ctx, longestRun)
+	defer cancel()
+	n := 0
+	for r := range run.arrivals(run.seed, run.Length) {
+		if n++; n%checkEvery == 0 && ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err := each(steps, r); err != nil {
+			return fmt.Errorf("%s: %w", run.Workload.Name, err)
+		}
+	}
+	return nil
+}
+
+const (
+	longestRun = 24 * time.Hour
+	// checkEvery is how many requests go by between looks at the context.
+	checkEvery = 4096
+)
+
+func ratio(a, b int64) float64 {
+	if b == 0 {
+		return 0
+	}
+	return float64(a) / float64(b)
+}
