@@ -62,7 +62,7 @@ type SlotConfig struct {
 type SlotLimiter struct {
 	store    Store
 	cfg      SlotConfig
-	combiner *Combiner[Request, Decision]
+	combiner *Combiner[slotQuestion, Decision]
 	views    *Views[slotView]
 	spare    sync.Pool // of *slots
 }
@@ -86,10 +86,17 @@ func (l *SlotLimiter) Take(ctx context.Context, r Request) (Decision, error) {
 	if r.Cost == 0 {
 		return l.Peek(ctx, r)
 	}
-	if d, ok := l.knownDenial(r); ok {
+	v := l.views.Get(r.Client)
+	if d, ok := l.knownDenial(v, r); ok {
 		return d, nil
 	}
-	return l.combiner.Do(ctx, r.Client, r)
+	return l.combiner.Do(ctx, r.Client, slotQuestion{r, v})
+}
+
+// A slotQuestion is a request, and what is known of its client.
+type slotQuestion struct {
+	Request
+	view *slotView
 }
 
 // Peek decides r by the store and counts nothing. The error is one of a
@@ -119,11 +126,7 @@ func (l *SlotLimiter) Known(r Request) (Decision, bool) {
 // knownDenial is Known for a client that was denied when it was asked for last,
 // and only for a denial. It spares those who are far over their limit even
 // waiting for each other.
-func (l *SlotLimiter) knownDenial(r Request) (Decision, bool) {
-	v := l.views.Find(r.Client)
-	if v == nil {
-		return Decision{}, false
-	}
+func (l *SlotLimiter) knownDenial(v *slotView, r Request) (Decision, bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if !v.denied {
@@ -258,12 +261,12 @@ type slots struct {
 	generation    int64
 	generationKey string
 
-	keys    []string                   // to read
-	text    []byte                     // of the keys, one after the other
-	ends    []int                      // where in text each of them ends
-	read    []int64                    // what was read
-	pending []*Call[Request, Decision] // to be answered
-	chosen  []bool                     // which of them are being counted
+	keys    []string                        // to read
+	text    []byte                          // of the keys, one after the other
+	ends    []int                           // where in text each of them ends
+	read    []int64                         // what was read
+	pending []*Call[slotQuestion, Decision] // to be answered
+	chosen  []bool                          // which of them are being counted
 }
 
 // slots returns the slots at now, of which nothing is known, of the client with
@@ -414,25 +417,24 @@ func (l *SlotLimiter) add(ctx context.Context, s *slots, cost int64) error {
 }
 
 // lead answers a batch of checks of one client.
-func (l *SlotLimiter) lead(ctx context.Context, client string, batch *Batch[Request, Decision]) {
+func (l *SlotLimiter) lead(ctx context.Context, _ string, batch *Batch[slotQuestion, Decision]) {
 	calls := batch.Calls()
 	if l.cfg.Batch != nil {
 		l.cfg.Batch(len(calls))
 	}
-	v := l.views.Get(client)
 	for len(calls) > 0 {
 		// A batch may stand on both sides of a boundary between slots.
 		bucket, n := Calendar(calls[0].Question.Now, l.cfg.Width).Number, 1
 		for n < len(calls) && Calendar(calls[n].Question.Now, l.cfg.Width).Number == bucket {
 			n++
 		}
-		l.answer(ctx, v, calls[:n])
+		l.answer(ctx, calls[0].Question.view, calls[:n])
 		calls = calls[n:]
 	}
 }
 
 // answer answers checks of one client that fall in one slot.
-func (l *SlotLimiter) answer(ctx context.Context, v *slotView, calls []*Call[Request, Decision]) {
+func (l *SlotLimiter) answer(ctx context.Context, v *slotView, calls []*Call[slotQuestion, Decision]) {
 	latest := calls[0].Question.Now
 	for _, call := range calls[1:] {
 		if call.Question.Now.After(latest) {
@@ -483,7 +485,7 @@ func (l *SlotLimiter) answer(ctx context.Context, v *slotView, calls []*Call[Req
 func (l *SlotLimiter) choose(s *slots) int64 {
 	var sum int64
 	for i, call := range s.pending {
-		s.chosen[i] = l.cfg.CountDenied || l.admits(s.counts, l.elapsed(s, call.Question), call.Question)
+		s.chosen[i] = l.cfg.CountDenied || l.admits(s.counts, l.elapsed(s, call.Question.Request), call.Question.Request)
 		if s.chosen[i] {
 			sum += call.Question.Cost
 			s.counts[s.ahead] += call.Question.Cost
@@ -503,7 +505,7 @@ func (l *SlotLimiter) deal(ctx context.Context, s *slots) {
 			left = append(left, call)
 			continue
 		}
-		r := call.Question
+		r := call.Question.Request
 		elapsed := l.elapsed(s, r)
 		allowed := l.admits(s.counts, elapsed, r)
 		if allowed || l.cfg.CountDenied {
@@ -525,7 +527,7 @@ func (l *SlotLimiter) deal(ctx context.Context, s *slots) {
 // deny answers the pending calls, which don't fit into what is in use.
 func (l *SlotLimiter) deny(s *slots) {
 	for _, call := range s.pending {
-		call.Answer = l.decision(s.counts, l.elapsed(s, call.Question), call.Question, false)
+		call.Answer = l.decision(s.counts, l.elapsed(s, call.Question.Request), call.Question.Request, false)
 		call.Answer.Local = !s.asked
 	}
 	s.denied = true

@@ -77,7 +77,9 @@ func (w Window) Estimate(counts []int64, elapsed time.Duration) int64 {
 	last := len(counts) - 1
 	total := w.overlap(counts[last], elapsed)
 	for _, n := range counts[:last] {
-		total = addSaturating(total, n)
+		if total += n; total < 0 {
+			return math.MaxInt64 // it has wrapped round
+		}
 	}
 	return total
 }
@@ -124,12 +126,4 @@ func (w Window) shrunk(oldest, room int64) time.Duration {
 		rest--
 	}
 	return w.Width - time.Duration(rest)
-}
-
-// addSaturating stops at the largest number instead of wrapping round.
-func addSaturating(a, b int64) int64 {
-	if a > math.MaxInt64-b {
-		return math.MaxInt64
-	}
-	return a + b
 }
