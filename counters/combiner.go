@@ -133,11 +133,11 @@ func (c *Combiner[Q, R]) Do(ctx context.Context, key string, q Q) (R, error) {
 	s := &c.shards[maphash.String(c.seed, key)%combinerShards]
 
 	s.mu.Lock()
-	b := s.batches[key]
+	b := s.find(key)
 	if b == nil {
 		b = c.batches.Get().(*Batch[Q, R])
 		b.calls, b.begun, b.leader = append(b.calls, call), true, call
-		s.batches[key] = b
+		s.add(key, b)
 		s.mu.Unlock()
 		return c.run(ctx, key, s, b)
 	}
@@ -178,7 +178,7 @@ func (c *Combiner[Q, R]) Do(ctx context.Context, key string, q Q) (R, error) {
 		}
 		if state == elected {
 			s.mu.Lock()
-			b := s.batches[key]
+			b := s.find(key)
 			b.begun = true
 			s.mu.Unlock()
 			return c.run(ctx, key, s, b)
@@ -246,7 +246,7 @@ func (b *Batch[Q, R]) fail(cause any) {
 func (c *Combiner[Q, R]) withdraw(s *combinerShard[Q, R], key string, call *Call[Q, R]) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b := s.batches[key]
+	b := s.find(key)
 	if b != nil && b.begun {
 		b = b.next
 	}
@@ -268,10 +268,10 @@ func (c *Combiner[Q, R]) withdraw(s *combinerShard[Q, R], key string, call *Call
 // forgets the key. The shard is locked.
 func (c *Combiner[Q, R]) handOver(s *combinerShard[Q, R], key string, b *Batch[Q, R]) {
 	if b.next == nil {
-		delete(s.batches, key)
+		s.remove(key)
 		return
 	}
-	s.batches[key] = b.next
+	s.replace(key, b.next)
 	c.elect(s, key, b.next)
 }
 
@@ -282,7 +282,7 @@ func (c *Combiner[Q, R]) handOver(s *combinerShard[Q, R], key string, b *Batch[Q
 // hardly any time left, while they can leave when their own time ends.
 func (c *Combiner[Q, R]) elect(s *combinerShard[Q, R], key string, b *Batch[Q, R]) {
 	if len(b.calls) == 0 {
-		delete(s.batches, key)
+		s.remove(key)
 		c.recycle(b)
 		return
 	}
@@ -323,15 +323,56 @@ func (c *Combiner[Q, R]) recycle(b *Batch[Q, R]) {
 
 type combinerShard[Q, R any] struct {
 	mu sync.Mutex
-	// batches has the batch that is being led, or is about to be, of each key
-	// in use.
-	batches map[string]*Batch[Q, R]
+	// The batch that is being led, or is about to be, of each key in use: that of
+	// one key is first, and that of each other in batches. Mostly there is no
+	// other, and a map would cost a lone caller a third more.
+	firstKey string
+	first    *Batch[Q, R] // nil if there is none
+	batches  map[string]*Batch[Q, R]
 	// One timer for all who wait: with one for each, a call for a busy key takes
 	// half as long again.
 	timer *time.Timer
 	due   time.Time // when timer fires; zero if it won't
 
 	_ [64]byte // keeps the locks of neighbours off one cache line
+}
+
+// find returns the batch of key, or nil. The shard is locked.
+func (s *combinerShard[Q, R]) find(key string) *Batch[Q, R] {
+	if s.first != nil && s.firstKey == key {
+		return s.first
+	}
+	if len(s.batches) == 0 {
+		return nil
+	}
+	return s.batches[key]
+}
+
+// add puts in the batch of a key that has none. The shard is locked.
+func (s *combinerShard[Q, R]) add(key string, b *Batch[Q, R]) {
+	if s.first == nil {
+		s.firstKey, s.first = key, b
+	} else {
+		s.batches[key] = b
+	}
+}
+
+// replace puts b in the place of the batch of key. The shard is locked.
+func (s *combinerShard[Q, R]) replace(key string, b *Batch[Q, R]) {
+	if s.first != nil && s.firstKey == key {
+		s.first = b
+	} else {
+		s.batches[key] = b
+	}
+}
+
+// remove forgets key. The shard is locked.
+func (s *combinerShard[Q, R]) remove(key string) {
+	if s.first != nil && s.firstKey == key {
+		s.firstKey, s.first = "", nil
+	} else {
+		delete(s.batches, key)
+	}
 }
 
 // sweepInterval is the longest time that a caller waits beyond its deadline, so
@@ -357,7 +398,7 @@ func (s *combinerShard[Q, R]) sweep() {
 	defer s.mu.Unlock()
 	now := time.Now()
 	var due time.Time
-	for _, b := range s.batches {
+	look := func(b *Batch[Q, R]) {
 		for ; b != nil; b = b.next {
 			for _, call := range b.calls {
 				switch {
@@ -369,6 +410,10 @@ func (s *combinerShard[Q, R]) sweep() {
 				}
 			}
 		}
+	}
+	look(s.first)
+	for _, b := range s.batches {
+		look(b)
 	}
 	s.due = time.Time{}
 	if due.IsZero() {

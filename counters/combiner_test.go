@@ -116,6 +116,7 @@ func requireError(t *testing.T, err error, c *caller) {
 func requireIdle[Q, R any](t *testing.T, c *Combiner[Q, R]) {
 	t.Helper()
 	for i := range c.shards {
+		require.Nil(t, c.shards[i].first)
 		require.Empty(t, c.shards[i].batches)
 	}
 }
@@ -796,7 +797,12 @@ func playAgainstModel(script []move) error {
 		}
 	}
 	for i := range h.combiner.shards {
-		if n := len(h.combiner.shards[i].batches); n > 0 && failed == nil {
+		s := &h.combiner.shards[i]
+		n := len(s.batches)
+		if s.first != nil {
+			n++
+		}
+		if n > 0 && failed == nil {
 			failed = fmt.Errorf("%d keys left behind", n)
 		}
 	}
