@@ -12,6 +12,7 @@
 //   - giveBack undoes a request that step has admitted.
 //   - ttl returns for how long the state still differs from the initial one.
 //   - encode appends a state to a buffer, decode reads it back.
+//   - clone returns a state that may be changed without changing the one it is of.
 //
 // Time never runs backwards: a request that is older than the state is decided
 // as of the state's time. RetryAfter and ResetAfter count from the request's

@@ -72,7 +72,7 @@ type Limiter[S any] struct {
 	algorithm algorithm[S]
 	cfg       Config
 	combiner  *counters.Combiner[question, counters.Decision]
-	views     *counters.Views[view]
+	views     *counters.Views[view[S]]
 }
 
 // An algorithm is pure arithmetic over its state; see the package's doc.
@@ -83,6 +83,7 @@ type algorithm[S any] interface {
 	ttl(S, counters.Request) time.Duration
 	encode([]byte, S) []byte
 	decode([]byte) (S, error)
+	clone(S) S
 }
 
 // A question is a request to take, or to give back what was taken.
@@ -132,7 +133,7 @@ func NewSlidingLog(store counters.StateStore, window time.Duration, limit int64,
 }
 
 func newLimiter[S any](store counters.StateStore, a algorithm[S], cfg Config) *Limiter[S] {
-	l := &Limiter[S]{store: store, algorithm: a, cfg: cfg, views: counters.NewViews[view](cfg.Clients)}
+	l := &Limiter[S]{store: store, algorithm: a, cfg: cfg, views: counters.NewViews[view[S]](cfg.Clients)}
 	l.combiner = counters.NewCombiner(l.lead)
 	return l
 }
@@ -154,7 +155,7 @@ func (l *Limiter[S]) Peek(ctx context.Context, r counters.Request) (counters.Dec
 	if err != nil {
 		return counters.Decision{}, err
 	}
-	s, _ := l.decode(state, state.Value)
+	s, _ := l.decode(state)
 	return l.algorithm.peek(s, r), nil
 }
 
@@ -170,8 +171,7 @@ func (l *Limiter[S]) Known(r counters.Request) (counters.Decision, bool) {
 	if !seen.fresh(r.Now) {
 		return counters.Decision{}, false
 	}
-	s, _ := l.decode(seen.state, seen.state.Value)
-	d := l.algorithm.peek(s, r)
+	d := l.algorithm.peek(seen.decoded, r)
 	d.Local = true
 	return d, true
 }
@@ -219,7 +219,7 @@ func (l *Limiter[S]) lead(ctx context.Context, client string, b *batch) {
 // It returns how often it tried to swap the state and how many of these lost a
 // race. What a guess loses, because the process had seen nothing of the client
 // or nothing for a while, is no race.
-func (l *Limiter[S]) decide(ctx context.Context, v *view, client string, b *batch) (attempts, lost int, err error) {
+func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *batch) (attempts, lost int, err error) {
 	key := l.cfg.Keys.StateKey(client)
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -231,7 +231,7 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view, client string, b *batc
 	current := false // seen was read just now, and not before a pause
 	for {
 		calls := b.Join()
-		next := l.step(seen.state, calls)
+		next := l.step(seen.decoded, calls)
 		var state counters.State
 		var swapped bool
 		switch {
@@ -248,7 +248,7 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view, client string, b *batc
 		}
 		if err != nil {
 			if next.changed {
-				v.remember(sight{}) // whether it was swapped is unknown
+				v.remember(sight[S]{}) // whether it was swapped is unknown
 			}
 			return attempts, lost, err
 		}
@@ -256,7 +256,7 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view, client string, b *batc
 			lost++
 		}
 		raced := current && !swapped
-		seen, asked, current = sight{state: state, known: true, at: next.now.UnixNano()}, true, true
+		seen, asked, current = l.sight(state, next), true, true
 		v.remember(seen)
 		if swapped {
 			return attempts, lost, nil
@@ -274,31 +274,24 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view, client string, b *batc
 }
 
 // A transition is what a batch makes of a state.
-type transition struct {
+type transition[S any] struct {
 	changed bool
-	value   []byte // the state after it, if it has changed
+	state   S      // the state after it, if it has changed
+	value   []byte // which is encoded
 	ttl     time.Duration
 	now     time.Time // of the latest request
 }
 
-// stateGrowth is by how much a state usually grows at most: all of a meter, an
-// entry or two of a log.
-const stateGrowth = 32
-
-// step answers the calls from the given state.
-func (l *Limiter[S]) step(from counters.State, calls []*call) transition {
-	s, foreign := l.decode(from, bytes.Clone(from.Value))
-	if foreign && l.cfg.Foreign != nil {
-		l.cfg.Foreign()
-	}
-	next := transition{now: calls[0].Question.Now}
+// step answers the calls from the given state, which it leaves as it is.
+func (l *Limiter[S]) step(from S, calls []*call) transition[S] {
+	next := transition[S]{now: calls[0].Question.Now, state: l.algorithm.clone(from)}
 	for _, call := range calls {
 		q := &call.Question
 		if q.giveBack {
-			s = l.algorithm.giveBack(s, q.Request)
+			next.state = l.algorithm.giveBack(next.state, q.Request)
 			next.changed = true
 		} else {
-			s, call.Answer = l.algorithm.step(s, q.Request)
+			next.state, call.Answer = l.algorithm.step(next.state, q.Request)
 			next.changed = next.changed || call.Answer.Allowed || l.cfg.CountDenied
 		}
 		if q.Now.After(next.now) {
@@ -306,51 +299,70 @@ func (l *Limiter[S]) step(from counters.State, calls []*call) transition {
 		}
 	}
 	if next.changed {
-		next.value = l.algorithm.encode(make([]byte, 0, len(from.Value)+stateGrowth), s)
+		next.value = l.algorithm.encode(nil, next.state)
 		for _, call := range calls {
-			next.ttl = max(next.ttl, l.algorithm.ttl(s, call.Question.Request))
+			next.ttl = max(next.ttl, l.algorithm.ttl(next.state, call.Question.Request))
 		}
 		next.ttl = counters.TTL(next.ttl, l.cfg.ClockSkew)
 	}
 	return next
 }
 
-// decode returns the state that value is, which is state's own or a copy for
-// the algorithm to change. What is foreign is the initial state.
-func (l *Limiter[S]) decode(state counters.State, value []byte) (s S, foreign bool) {
+// decode returns the state that the store has, whose memory it takes over. What
+// is foreign is the initial state.
+func (l *Limiter[S]) decode(state counters.State) (s S, foreign bool) {
 	if !state.Exists() {
 		return s, false
 	}
-	s, err := l.algorithm.decode(value)
+	s, err := l.algorithm.decode(state.Value)
 	return s, err != nil
 }
 
+// sight returns what the store has, as it was seen by the batch that next is the
+// transition of. Mostly it is the state that this batch has written, and needs
+// no decoding.
+func (l *Limiter[S]) sight(state counters.State, next transition[S]) sight[S] {
+	seen := sight[S]{known: true, at: next.now.UnixNano()}
+	if next.changed && bytes.Equal(state.Value, next.value) {
+		seen.decoded = next.state
+	} else {
+		var foreign bool
+		if seen.decoded, foreign = l.decode(state); foreign && l.cfg.Foreign != nil {
+			l.cfg.Foreign()
+		}
+	}
+	state.Value = nil
+	seen.state = state
+	return seen
+}
+
 // A view is what a process has last seen of a client.
-type view struct {
+type view[S any] struct {
 	mu   sync.Mutex
-	last sight
+	last sight[S]
 }
 
 // A sight is a state as it was seen. The zero value is none.
-type sight struct {
-	state counters.State
-	known bool
-	at    int64 // Unix nanoseconds
+type sight[S any] struct {
+	state   counters.State // without its value
+	decoded S              // which no one may change
+	known   bool
+	at      int64 // Unix nanoseconds
 }
 
 // fresh reports whether denials may rely on it at now.
-func (s sight) fresh(now time.Time) bool {
+func (s sight[S]) fresh(now time.Time) bool {
 	age := now.UnixNano() - s.at
 	return s.known && age >= 0 && age <= int64(counters.Trust)
 }
 
-func (v *view) recall() sight {
+func (v *view[S]) recall() sight[S] {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.last
 }
 
-func (v *view) remember(s sight) {
+func (v *view[S]) remember(s sight[S]) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.last = s

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/bits"
+	"slices"
 	"time"
 
 	"weir/counters"
@@ -209,7 +210,8 @@ func (s meterState) ceil() int64 {
 // encode appends s to b: the format, and unless the meter is empty its time, its
 // window in milliseconds and its level.
 func (m meter) encode(b []byte, s meterState) []byte {
-	b = append(b, m.format)
+	const longest = 1 + 8 + 3*binary.MaxVarintLen64
+	b = append(slices.Grow(b, longest), m.format)
 	if s == (meterState{}) {
 		return b
 	}
@@ -218,6 +220,9 @@ func (m meter) encode(b []byte, s meterState) []byte {
 	b = binary.AppendUvarint(b, uint64(s.whole))
 	return binary.AppendUvarint(b, uint64(s.part))
 }
+
+// clone returns s.
+func (m meter) clone(s meterState) meterState { return s }
 
 // decode returns the state that encode made data of; any other data is
 // errForeignState.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"math"
+	"slices"
 	"time"
 
 	"weir/counters"
@@ -244,13 +245,21 @@ func (s *logState) all() iter.Seq2[int64, int64] {
 // encode appends s to b: the format, and unless the log is empty its base, by
 // how much its time is after the newest entry, and the entries.
 func (l slidingLog) encode(b []byte, s logState) []byte {
-	b = append(b, formatSlidingLog)
+	const header = 1 + 8 + binary.MaxVarintLen64
+	b = append(slices.Grow(b, header+len(s.entries)), formatSlidingLog)
 	if s.used == 0 {
 		return b
 	}
 	b = binary.BigEndian.AppendUint64(b, uint64(s.base))
 	b = binary.AppendUvarint(b, between(s.newest, s.time))
 	return append(b, s.entries...)
+}
+
+// clone returns a copy of s with memory of its own, and room for an entry.
+func (l slidingLog) clone(s logState) logState {
+	const entry = 2 * binary.MaxVarintLen64
+	s.entries = append(make([]byte, 0, len(s.entries)+entry), s.entries...)
+	return s
 }
 
 // decode returns the state that encode made data of, and takes data over; any
