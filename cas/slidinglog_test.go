@@ -345,3 +345,20 @@ func TestSlidingLogStepReusesItsMemory(t *testing.T) {
 	}))
 	assert.Equal(t, int64(86), s.used)
 }
+
+// What is remembered of a client must not change under those who read it.
+func TestStepLeavesTheStateThatItWasCloned(t *testing.T) {
+	l, err := newSlidingLog(time.Minute, 100, true)
+	require.NoError(t, err)
+	now := time.Unix(1_000_000_000, 0)
+	request := func(cost int64) counters.Request {
+		return counters.Request{Client: "a", Cost: cost, Limit: 100, Now: now}
+	}
+	remembered, _ := l.step(logState{}, request(60))
+	stored := l.encode(nil, remembered)
+	for name, cost := range map[string]int64{"counted at the same time": 7, "denied, in place of the oldest": 50} {
+		after, _ := l.step(l.clone(remembered), request(cost))
+		assert.NotEqual(t, stored, l.encode(nil, after), name)
+		assert.Equal(t, stored, l.encode(nil, remembered), name)
+	}
+}
