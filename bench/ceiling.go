@@ -27,6 +27,7 @@ var ceilings = []string{ceilingWait, ceilingIncr}
 type ceilingRow struct {
 	Handler string `json:"handler"`
 	comparison
+	cpuTimes
 }
 
 // String implements fmt.Stringer, for -rows.
@@ -130,17 +131,18 @@ func (b *bed) ceiling(ctx context.Context, cfg throughputConfig, row ceilingRow)
 	if incrs := p.weir.checks(); row.Handler == ceilingIncr && store.writes < incrs {
 		return row, fmt.Errorf("%s: memcached counted %d of %d requests", row, store.writes, incrs)
 	}
-	row.comparison = p.comparison()
+	row.comparison, row.cpuTimes = p.comparison(), p.cpuTimes()
 	return row, nil
 }
 
 func (r *throughputReport) printCeilings(out io.Writer) {
 	fmt.Fprintln(out)
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "ceiling\trequests/s\tof no-op\tmin\tmax\tp50 ms\tp99 ms\tp999 ms\t")
+	fmt.Fprintln(t, "ceiling\trequests/s\tof no-op\tmin\tmax\tp50 ms\tp99 ms\tp999 ms\tcpu us\tmemcached\tno-op\t")
 	for _, c := range r.Ceilings {
-		fmt.Fprintf(t, "%s\t%.0f\t%.0f%%\t%.0f%%\t%.0f%%\t%s\t%s\t%s\t\n",
-			c.Handler, c.Rate, 100*c.Ratio, 100*c.RatioMin, 100*c.RatioMax, milliseconds(c.P50), milliseconds(c.P99), milliseconds(c.P999))
+		fmt.Fprintf(t, "%s\t%.0f\t%.0f%%\t%.0f%%\t%.0f%%\t%s\t%s\t%s\t%.1f\t%.1f\t%.1f\t\n",
+			c.Handler, c.Rate, 100*c.Ratio, 100*c.RatioMin, 100*c.RatioMax, milliseconds(c.P50), milliseconds(c.P99), milliseconds(c.P999),
+			microseconds(c.Weir), microseconds(c.Memcached), microseconds(c.Noop))
 	}
 	_ = t.Flush()
 	fmt.Fprint(out, `

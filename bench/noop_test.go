@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -61,6 +62,17 @@ func TestMallocs(t *testing.T) {
 	t.Cleanup(other.Close)
 	_, err = mallocs(t.Context(), other.Listener.Addr().String())
 	assert.Error(t, err)
+}
+
+func TestParseCPU(t *testing.T) {
+	// Of utime 150 and stime 25, in hundredths of a second.
+	used, err := parseCPU("42 (a) b (c)) S 1 42 42 0 -1 4194304 100 0 0 0 150 25 9 9 20 0 5 0 1000 0 0")
+	require.NoError(t, err)
+	assert.Equal(t, 1750*time.Millisecond, used)
+	for _, stat := range []string{"", "42 (a) S 1", "42 (a) S 1 42 42 0 -1 4194304 100 0 0 0 x 25 9 9"} {
+		_, err := parseCPU(stat)
+		assert.Error(t, err, stat)
+	}
 }
 
 func TestServerThatEndsAtOnce(t *testing.T) {

@@ -9,6 +9,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -57,6 +59,37 @@ func startServer(ctx context.Context, addr string, cmd *exec.Cmd, complaints fmt
 func (s *server) stop() {
 	_ = s.cmd.Process.Kill() // the only error is that it has ended already
 	<-s.exited
+}
+
+// clockTicks is how many units of processor time Linux counts a second in.
+const clockTicks = 100
+
+// cpu returns the processor time that the process has used.
+func (s *server) cpu() (time.Duration, error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	return parseCPU(string(stat))
+}
+
+// parseCPU returns the processor time in a /proc/<pid>/stat.
+func parseCPU(stat string) (time.Duration, error) {
+	// The second field, the name, may have spaces and brackets in it.
+	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
+	const user, system = 14 - 3, 15 - 3
+	if len(fields) <= system {
+		return 0, fmt.Errorf("/proc stat has %d fields: %.100q", len(fields), stat)
+	}
+	var ticks int64
+	for _, field := range []string{fields[user], fields[system]} {
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("/proc stat: %w", err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * time.Second / clockTicks, nil
 }
 
 // freeAddr returns a loopback address on which nothing listens.

@@ -98,12 +98,25 @@ func (p *pair) comparison() comparison {
 	}
 }
 
+// cpuTimes are what a check takes of a processor.
+type cpuTimes struct {
+	Weir      time.Duration `json:"cpu_ns"`
+	Memcached time.Duration `json:"memcached_cpu_ns"`
+	Noop      time.Duration `json:"noop_cpu_ns"`
+}
+
+func (p *pair) cpuTimes() cpuTimes {
+	checks := time.Duration(p.weir.checks())
+	return cpuTimes{Weir: p.weirCPU / checks, Memcached: p.memcachedCPU / checks, Noop: p.otherCPU / time.Duration(p.other.checks())}
+}
+
 // A checkRow is how one workload did over HTTP.
 type checkRow struct {
 	Algorithm string `json:"algorithm"`
 	Traffic   string `json:"traffic"`
 	comparison
 	Denied float64 `json:"denied"` // share of the checks
+	cpuTimes
 	// Per check.
 	Commands    float64 `json:"commands"`
 	KeysRead    float64 `json:"keys_read"`
@@ -113,7 +126,7 @@ type checkRow struct {
 func newCheckRow(w workload, p *pair, store storeStats, keysPerGet float64) checkRow {
 	checks := float64(p.weir.checks())
 	row := checkRow{
-		Algorithm: w.algorithm.name, Traffic: w.traffic.name, comparison: p.comparison(),
+		Algorithm: w.algorithm.name, Traffic: w.traffic.name, comparison: p.comparison(), cpuTimes: p.cpuTimes(),
 		Denied:   float64(p.weir.denied) / checks,
 		Commands: float64(store.writes) / checks,
 		KeysRead: float64(store.keysRead) / checks,
@@ -152,12 +165,12 @@ func (r *throughputReport) print(out io.Writer) {
 func (r *throughputReport) printChecks(out io.Writer) {
 	fmt.Fprintln(out)
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "algorithm\ttraffic\tchecks/s\tof no-op\tmin\tmax\tp50 ms\tp99 ms\tp999 ms\tdenied\tcmds/check\tkeys/check\tcmds/s\tallocs\t")
+	fmt.Fprintln(t, "algorithm\ttraffic\tchecks/s\tof no-op\tmin\tmax\tp50 ms\tp99 ms\tp999 ms\tdenied\tcmds/check\tkeys/check\tcmds/s\tallocs\tcpu us\tmemcached\tno-op\t")
 	for _, c := range r.Checks {
-		fmt.Fprintf(t, "%s\t%s\t%.0f\t%.0f%%\t%.0f%%\t%.0f%%\t%s\t%s\t%s\t%.1f%%\t%.2f\t%.1f\t%.0f\t%.0f\t\n",
+		fmt.Fprintf(t, "%s\t%s\t%.0f\t%.0f%%\t%.0f%%\t%.0f%%\t%s\t%s\t%s\t%.1f%%\t%.2f\t%.1f\t%.0f\t%.0f\t%.1f\t%.1f\t%.1f\t\n",
 			c.Algorithm, c.Traffic, c.Rate, 100*c.Ratio, 100*c.RatioMin, 100*c.RatioMax,
 			milliseconds(c.P50), milliseconds(c.P99), milliseconds(c.P999),
-			100*c.Denied, c.Commands, c.KeysRead, c.Rate*c.Commands, c.Allocations)
+			100*c.Denied, c.Commands, c.KeysRead, c.Rate*c.Commands, c.Allocations, microseconds(c.Weir), microseconds(c.Memcached), microseconds(c.Noop))
 	}
 	_ = t.Flush() // out is looked after by whoever reads it
 	for _, traffic := range []traffic{distinct, hot} {
@@ -174,6 +187,7 @@ cmds/check  commands that reach Memcached: writes as it counts them, and keys/ch
             which a short run with Memcached's command log on finds out
 keys/check  keys asked for by get commands
 allocs      objects that weir allocates for a check beyond those of the no-op handler
+cpu us      what a check takes of a processor in weir, in memcached, and in the no-op handler; the bench takes the rest
 sliding N=60 against fixed window: both relative to the no-op handler
 All clients have been busy for a whole window when a sliding row begins; the denied client has used up its limit.
 `)
@@ -211,6 +225,8 @@ incr/s      weir's store, without HTTP, adding to 10,000 counters in turn
 of pool     rate relative to gomemcache's own pool of connections (MaxIdleConns 512) doing the same, measured in turn
 `)
 }
+
+func microseconds(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
 // milliseconds returns d with three significant digits or so.
 func milliseconds(d time.Duration) string {

@@ -244,6 +244,13 @@ func compare(ctx context.Context, cfg throughputConfig, m *memcached, weir, noop
 	if err != nil {
 		return nil, storeStats{}, err
 	}
+	servers := []*server{weir.server, m.server, noop.server}
+	var used [3]time.Duration
+	for i, s := range servers {
+		if used[i], err = s.cpu(); err != nil {
+			return nil, storeStats{}, err
+		}
+	}
 	for range sliceCount {
 		err := p.slice(
 			func() (tally, error) { return noop.drive(ctx, cfg.duration/sliceCount) },
@@ -253,6 +260,14 @@ func compare(ctx context.Context, cfg throughputConfig, m *memcached, weir, noop
 			return nil, storeStats{}, err
 		}
 	}
+	for i, s := range servers {
+		now, err := s.cpu()
+		if err != nil {
+			return nil, storeStats{}, err
+		}
+		used[i] = now - used[i]
+	}
+	p.weirCPU, p.memcachedCPU, p.otherCPU = used[0], used[1], used[2]
 	after, err := m.stats()
 	return p, after.minus(before), err
 }
@@ -289,6 +304,9 @@ func extraAllocations(ctx context.Context, weir, noop *side, d time.Duration) (f
 type pair struct {
 	weir, other tally
 	ratios      []float64 // per slice, weir's rate to the other's
+
+	// What the processes used of the processors, if they were measured.
+	weirCPU, memcachedCPU, otherCPU time.Duration
 }
 
 func newPair() *pair { return &pair{weir: newTally(), other: newTally()} }

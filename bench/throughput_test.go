@@ -49,6 +49,7 @@ func TestCheckRow(t *testing.T) {
 		}
 	}
 	require.NoError(t, p.slice(side(400, 0), side(50, 150)))
+	p.weirCPU, p.memcachedCPU, p.otherCPU = 4*time.Millisecond, 200*time.Microsecond, 8*time.Millisecond
 	w := workload{fixedWindow, denied}
 
 	row := newCheckRow(w, p, storeStats{writes: 300, keysRead: 1200}, 12)
@@ -57,6 +58,8 @@ func TestCheckRow(t *testing.T) {
 	assert.InDelta(t, 0.75, row.Denied, 1e-9)
 	assert.InDelta(t, 6.0, row.KeysRead, 1e-9)
 	assert.InDelta(t, 2.0, row.Commands, 1e-9, "300 writes and 100 gets in 200 checks")
+
+	assert.Equal(t, cpuTimes{Weir: 20 * time.Microsecond, Memcached: time.Microsecond, Noop: 20 * time.Microsecond}, row.cpuTimes)
 
 	row = newCheckRow(w, p, storeStats{writes: 300}, 0)
 	assert.InDelta(t, 1.5, row.Commands, 1e-9)
@@ -67,7 +70,7 @@ func TestReport(t *testing.T) {
 	r := throughputReport{
 		Machine: machine{Cores: 2, Go: "go1.26.8", Memcached: "1.6.18"}, Connections: 256, Duration: 5 * time.Second,
 		Checks: []checkRow{
-			{Algorithm: "fixed", Traffic: "10,000 clients", Commands: 1, Allocations: 31.4, comparison: comparison{
+			{Algorithm: "fixed", Traffic: "10,000 clients", Commands: 1, Allocations: 31.4, cpuTimes: cpuTimes{31_400, 4_200, 20_000}, comparison: comparison{
 				Rate: 40_000, Ratio: 0.8, RatioMin: 0.75, RatioMax: 0.85, P50: 6 * ms, P99: 12 * ms, P999: 345 * time.Microsecond}},
 			{Algorithm: "sliding N=60", Traffic: "10,000 clients", Denied: 0.5, Commands: 2, KeysRead: 60, comparison: comparison{
 				Rate: 10_000, Ratio: 0.2, RatioMin: 0.1, RatioMax: 0.3}},
@@ -79,9 +82,9 @@ func TestReport(t *testing.T) {
 	r.print(&out)
 	assert.Contains(t, out.String(), "2 cores shared by weir, memcached 1.6.18 and the bench, go1.26.8; 5s per row; 256 connections\n")
 	assert.Contains(t, out.String(), `
-     algorithm         traffic  checks/s  of no-op  min  max  p50 ms  p99 ms  p999 ms  denied  cmds/check  keys/check  cmds/s  allocs
-         fixed  10,000 clients     40000       80%  75%  85%    6.00    12.0    0.345    0.0%        1.00         0.0   40000      31
-  sliding N=60  10,000 clients     10000       20%  10%  30%   0.000   0.000    0.000   50.0%        2.00        60.0   20000       0
+     algorithm         traffic  checks/s  of no-op  min  max  p50 ms  p99 ms  p999 ms  denied  cmds/check  keys/check  cmds/s  allocs  cpu us  memcached  no-op
+         fixed  10,000 clients     40000       80%  75%  85%    6.00    12.0    0.345    0.0%        1.00         0.0   40000      31    31.4        4.2   20.0
+  sliding N=60  10,000 clients     10000       20%  10%  30%   0.000   0.000    0.000   50.0%        2.00        60.0   20000       0     0.0        0.0    0.0
 `)
 	assert.Contains(t, out.String(), "sliding N=60 against fixed window, 10,000 clients: 25%\n")
 	assert.NotContains(t, out.String(), "against fixed window, one hot client")
