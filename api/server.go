@@ -109,29 +109,30 @@ func NewServer(cfg Config) *Server {
 	e := s.echo
 	e.HTTPErrorHandler = s.writeError
 	e.IPExtractor = ipExtractor(cfg.TrustedProxies)
-	e.Use(middleware.RecoverWithConfig(middleware.RecoverConfig{DisableStackAll: true, LogErrorFunc: s.logPanic}))
 	if s.log.Enabled(context.Background(), slog.LevelDebug) {
 		e.Use(middleware.RequestID(), s.requestLogger())
 	}
-	e.Match([]string{http.MethodGet, http.MethodHead}, "/healthz", s.healthz)
-	e.Match([]string{http.MethodGet, http.MethodHead}, "/readyz", s.readyz)
-	e.GET("/metrics", echo.WrapHandler(promhttp.HandlerFor(cfg.Gatherer, promhttp.HandlerOpts{})))
-	e.GET("/openapi.yaml", func(c echo.Context) error {
-		return c.Blob(http.StatusOK, "application/yaml", openAPI)
-	})
 	if len(s.tokens) > 0 {
 		e.Use(s.authorize)
 	}
+	// Around each handler once: Use would put it around them for each request.
+	safe := middleware.RecoverWithConfig(middleware.RecoverConfig{DisableStackAll: true, LogErrorFunc: s.logPanic})
+	e.Match([]string{http.MethodGet, http.MethodHead}, "/healthz", safe(s.healthz))
+	e.Match([]string{http.MethodGet, http.MethodHead}, "/readyz", safe(s.readyz))
+	e.GET("/metrics", safe(echo.WrapHandler(promhttp.HandlerFor(cfg.Gatherer, promhttp.HandlerOpts{}))))
+	e.GET("/openapi.yaml", safe(func(c echo.Context) error {
+		return c.Blob(http.StatusOK, "application/yaml", openAPI)
+	}))
 	v1 := e.Group("/v1")
-	v1.POST("/check", s.check)
-	v1.POST("/check/batch", s.checkBatch)
-	v1.GET("/policies", s.listPolicies)
-	v1.GET("/policies/:policy", s.showPolicy)
-	v1.GET("/policies/:policy/clients/:client", s.peekClient)
-	v1.DELETE("/policies/:policy/clients/:client", s.resetClient)
+	v1.POST("/check", safe(s.check))
+	v1.POST("/check/batch", safe(s.checkBatch))
+	v1.GET("/policies", safe(s.listPolicies))
+	v1.GET("/policies/:policy", safe(s.showPolicy))
+	v1.GET("/policies/:policy/clients/:client", safe(s.peekClient))
+	v1.DELETE("/policies/:policy/clients/:client", safe(s.resetClient))
 	// Any would leave out all but the common methods.
-	v1.RouteNotFound("/auth/:policy", s.forwardAuth)
-	v1.RouteNotFound("/auth/:policy/*", s.forwardAuth)
+	v1.RouteNotFound("/auth/:policy", safe(s.forwardAuth))
+	v1.RouteNotFound("/auth/:policy/*", safe(s.forwardAuth))
 	return s
 }
 
