@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/url"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -82,7 +81,7 @@ func parseLoad(args []string, out io.Writer) (loadConfig, error) {
 	flags.IntVar(&cfg.connections, "connections", 256, "connections for each policy")
 	flags.DurationVar(&cfg.bound, "p99", 10*time.Millisecond, "the bound for the search")
 	flags.Uint64Var(&cfg.seed, "seed", 1, "of arrivals and clients")
-	flags.StringVar(&cfg.dir, "out", filepath.Join("bench", "results"), "the `directory` for load.json, load.svg and load.png")
+	outFlag(flags, &cfg.dir)
 	if err := parseFlags(flags, args, out); err != nil {
 		return cfg, err
 	}
