@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -590,4 +591,26 @@ func TestWeirdClientsHaveTheirOwnCounts(t *testing.T) {
 		require.Regexp(t, `^`+commands+`\r\n$`, line)
 		require.Regexp(t, `^[ -~]+\r\n$`, line)
 	}
+}
+
+// What keeps the garbage collector waiting takes no memory.
+func TestHeapFloorIsNotTouched(t *testing.T) {
+	p := startProcess(t)
+	response, err := http.Get("http://" + p.address() + "/metrics")
+	require.NoError(t, err)
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	bytes := func(metric string) (n float64) {
+		for line := range strings.Lines(string(text)) {
+			if value, ok := strings.CutPrefix(line, metric+" "); ok {
+				n, err = strconv.ParseFloat(strings.TrimSpace(value), 64)
+				require.NoError(t, err)
+			}
+		}
+		return n
+	}
+	assert.Greater(t, bytes("go_memstats_next_gc_bytes"), 2.0*heapFloor)
+	assert.Greater(t, bytes("process_resident_memory_bytes"), 0.0)
+	assert.Less(t, bytes("process_resident_memory_bytes"), 1.5*heapFloor, "weir itself takes about 20 MB")
 }
