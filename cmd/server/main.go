@@ -17,7 +17,7 @@ import (
 // heapFloor is memory that is reserved and never touched, so that it is none of
 // the machine's, but counts as alive: the garbage collector waits for as much
 // garbage before it starts. weir keeps so little that it would otherwise collect
-// forty times a second under load, which is 4 to 8% of what it can do.
+// forty times a second under load, which is 3 to 8% of what it can do.
 const heapFloor = 32 << 20
 
 func main() {
