@@ -325,7 +325,7 @@ type combinerShard[Q, R any] struct {
 	mu sync.Mutex
 	// The batch that is being led, or is about to be, of each key in use: that of
 	// one key is first, and that of each other in batches. Mostly there is no
-	// other, and a map would cost a lone caller a third more.
+	// other, and a map would cost a lone caller two thirds more.
 	firstKey string
 	first    *Batch[Q, R] // nil if there is none
 	batches  map[string]*Batch[Q, R]
