@@ -9,10 +9,10 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// authorize admits requests of /v1/* with one of the configured bearer tokens.
-// Tokens are compared by their hashes, so that the time it takes says nothing.
-// It isn't the group's: with middleware of its own, echo takes a group's wrong
-// methods for unknown paths.
+// authorize lets requests of /v1/* pass that carry a configured bearer token.
+// It looks tokens up by their hashes, so that its timing tells nothing about
+// them. It is middleware of the whole server: echo answers wrong methods in a
+// group that has its own middleware with 404.
 func (s *Server) authorize(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if !strings.HasPrefix(c.Request().URL.Path, "/v1/") {
@@ -29,22 +29,9 @@ func (s *Server) authorize(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// An Identifier finds the client of a request that a proxy asks about: the
-// value of Header, or when that is empty the IP address of the request.
-type Identifier struct {
-	Header string
-}
-
-func (i Identifier) String() string {
-	if i.Header == "" {
-		return "ip"
-	}
-	return "header:" + i.Header
-}
-
-// ipExtractor returns how to find the address of a request's client: that of
-// the peer, or when the peer is a trusted proxy, the last one in
-// X-Forwarded-For that isn't.
+// ipExtractor returns a function that finds the address of a request's client.
+// It is the peer's or, when the peer is a trusted proxy, the last address in
+// X-Forwarded-For that isn't a trusted proxy's.
 func ipExtractor(trusted []*net.IPNet) echo.IPExtractor {
 	options := []echo.TrustOption{echo.TrustLoopback(false), echo.TrustLinkLocal(false), echo.TrustPrivateNet(false)}
 	for _, network := range trusted {
@@ -53,11 +40,12 @@ func ipExtractor(trusted []*net.IPNet) echo.IPExtractor {
 	return echo.ExtractIPFromXFFHeader(options...)
 }
 
-// forwardAuth decides a request on behalf of a proxy that forwards its headers.
-// Options never come from the query: proxies pass on their client's.
+// forwardAuth answers /v1/auth/{policy}: it decides a request for a proxy that
+// forwards its headers. It takes no options from the query, because proxies
+// pass on the query of their clients.
 func (s *Server) forwardAuth(c echo.Context) error {
-	// A reload in between must not name the client by one set of policies and
-	// decide by another.
+	// Loaded once: a reload mustn't let one policy name the client and
+	// another decide.
 	active := s.policies.Load()
 	p, err := active.policy(c.Param("policy"))
 	if err != nil {
@@ -68,14 +56,16 @@ func (s *Server) forwardAuth(c echo.Context) error {
 		return badRequest("no client: the request has none of %v", p.Identify)
 	}
 	now := s.now()
-	a, err := s.decideBy(s.storeContext(now), active, check{policy: p.Name, client: client, cost: 1}, now)
+	ctx := newStoreContext(now, s.cfg.StoreTimeout)
+	a, err := active.decide(&ctx, check{policy: p.Name, client: client, cost: 1}, now)
 	if err != nil {
 		return err
 	}
 	return a.write(c, p.AuthDenyStatus)
 }
 
-// identify returns the client that the request names first, or "".
+// identify returns the first client that p.Identify finds in the request, or
+// "".
 func (p *Policy) identify(c echo.Context) string {
 	for _, i := range p.Identify {
 		if i.Header == "" {

@@ -13,6 +13,7 @@ import (
 )
 
 func TestBearerTokens(t *testing.T) {
+	t.Parallel()
 	s := newServiceWith(func(cfg *Config) { cfg.Tokens = []string{"first-token", "second-token"} },
 		newPolicy("api", fixed("per-minute", 100, time.Minute)))
 	requests := func() []*http.Request {
@@ -37,7 +38,7 @@ func TestBearerTokens(t *testing.T) {
 		{"Bearer first-token second-token", "not one of the configured tokens"},
 		{"Bearer FIRST-TOKEN", "not one of the configured tokens"},
 	} {
-		// What isn't there is no one's business either.
+		// Not even unknown paths answer without a token.
 		for _, r := range append(requests(), newRequest(http.MethodGet, "/v1/nothing", ""), newRequest(http.MethodPut, "/v1/check", "")) {
 			r.Header.Set("Authorization", test.value)
 			answer := s.serve(t, r)
@@ -71,6 +72,7 @@ func cidrs(networks ...string) []*net.IPNet {
 }
 
 func TestForwardAuthFindsTheClient(t *testing.T) {
+	t.Parallel()
 	p := newPolicy("api", fixed("per-minute", 100, time.Minute))
 	p.Identify = []Identifier{{Header: "X-Api-Key"}, {Header: "X-User"}, {}}
 	s := newServiceWith(func(cfg *Config) { cfg.TrustedProxies = cidrs("10.0.0.0/8", "fd00::/8") }, p)
@@ -103,6 +105,7 @@ func TestForwardAuthFindsTheClient(t *testing.T) {
 }
 
 func TestForwardAuthWithoutAClient(t *testing.T) {
+	t.Parallel()
 	p := newPolicy("api", fixed("per-minute", 100, time.Minute))
 	p.Identify = []Identifier{{Header: "X-Api-Key"}, {Header: "X-User"}}
 	s := newService(p)
@@ -118,6 +121,7 @@ func TestForwardAuthWithoutAClient(t *testing.T) {
 }
 
 func TestForwardAuthDeniesWithThePolicysStatus(t *testing.T) {
+	t.Parallel()
 	proxied, plain := newPolicy("nginx", fixed("per-minute", 1, time.Minute)), newPolicy("plain", fixed("per-minute", 1, time.Minute))
 	proxied.AuthDenyStatus = http.StatusForbidden
 	proxied.Clients = map[string]Client{"abuser": {Blocked: true}}
@@ -142,6 +146,7 @@ func TestForwardAuthDeniesWithThePolicysStatus(t *testing.T) {
 
 // Envoy sends the original method and path, Caddy the client's query.
 func TestForwardAuthTakesAnyMethodPathAndQuery(t *testing.T) {
+	t.Parallel()
 	s := newService(newPolicy("api", fixed("per-minute", 100, time.Minute)))
 	server := httptest.NewServer(s.handler)
 	defer server.Close()
@@ -166,6 +171,7 @@ func TestForwardAuthTakesAnyMethodPathAndQuery(t *testing.T) {
 }
 
 func TestForwardAuthReadsNoBody(t *testing.T) {
+	t.Parallel()
 	s := newService(newPolicy("api", fixed("per-minute", 100, time.Minute)))
 	r := newRequest(http.MethodPost, "/v1/auth/api/upload", "not JSON", "Content-Type", "text/plain")
 	assert.Equal(t, http.StatusOK, s.serve(t, r).Code)

@@ -21,6 +21,7 @@ func (s *service) batch(t require.TestingT, checks ...string) result {
 }
 
 func TestBatchHasAResultForEachCheck(t *testing.T) {
+	t.Parallel()
 	s := newService(newPolicy("api", fixed("per-minute", 2, time.Minute)))
 	r := s.batch(t,
 		`{"policy":"api","client":"alice"}`,
@@ -43,6 +44,7 @@ func TestBatchHasAResultForEachCheck(t *testing.T) {
 }
 
 func TestBatchKeepsTheOrderOfAClient(t *testing.T) {
+	t.Parallel()
 	s := newService(newPolicy("api", fixed("per-minute", 40, time.Minute)))
 	var checks []string
 	for range 50 {
@@ -61,6 +63,7 @@ func TestBatchKeepsTheOrderOfAClient(t *testing.T) {
 }
 
 func TestBatchBounds(t *testing.T) {
+	t.Parallel()
 	s := newService(newPolicy("api", fixed("per-minute", 2000, time.Minute)))
 	many := func(n int) []string {
 		return strings.Split(strings.Repeat(`{"policy":"api","client":"alice"};`, n), ";")[:n]
@@ -80,6 +83,7 @@ func TestBatchBounds(t *testing.T) {
 }
 
 func TestLongestBatchFits(t *testing.T) {
+	t.Parallel()
 	s := newService(newPolicy("api", fixed("per-minute", 2000, time.Minute)))
 	check := `{"policy":"api","client":"` + strings.Repeat(`\u0001`, counters.MaxClientBytes) + `","cost":1,"limits":{"per-minute":2000}}`
 	var checks []string
@@ -93,6 +97,7 @@ func TestLongestBatchFits(t *testing.T) {
 }
 
 func TestBadBatchesAreRefusedAsAWhole(t *testing.T) {
+	t.Parallel()
 	const good = `{"policy":"api","client":"alice"}`
 	for _, test := range []struct {
 		what, body, detail string
@@ -125,6 +130,7 @@ func TestBadBatchesAreRefusedAsAWhole(t *testing.T) {
 
 // A silent store costs a batch a few timeouts, not one for each check.
 func TestBatchOnASilentStoreEnds(t *testing.T) {
+	t.Parallel()
 	checks := func(client func(i int) int) []string {
 		var checks []string
 		for i := range 1000 {
@@ -159,6 +165,7 @@ func TestBatchOnASilentStoreEnds(t *testing.T) {
 }
 
 func TestBatchUnderDenyHasProblems(t *testing.T) {
+	t.Parallel()
 	p := newPolicy("api", fixed("per-minute", 2, time.Minute))
 	p.OnStoreError = StoreErrorDeny
 	s := newService(p)
@@ -176,6 +183,7 @@ func TestBatchUnderDenyHasProblems(t *testing.T) {
 // A check that follows a degraded one of its client gets a whole timeout of its
 // own once the store answers.
 func TestBatchRecoversWithTheStore(t *testing.T) {
+	t.Parallel()
 	s := newService(newPolicy("api", fixed("per-minute", 5, time.Minute)))
 	const check = `{"policy":"api","client":"alice"}`
 	failures := 2

@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/http"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 )
 
 func TestCheckSaysHowTheLimitStands(t *testing.T) {
+	t.Parallel()
 	s := newService(newPolicy("api", fixed("per-minute", 2, time.Minute)))
 	s.clock.at(20*time.Second + 300*time.Millisecond)
 
@@ -43,6 +45,7 @@ func TestCheckSaysHowTheLimitStands(t *testing.T) {
 }
 
 func TestHeadersOnADenialTellWhenToRetry(t *testing.T) {
+	t.Parallel()
 	// On a denial t is retry_after, which differs from reset_after when the
 	// window slides.
 	s := newService(newPolicy("api", sliding("ten", 10, 10*time.Second, 10, "weighted")))
@@ -59,6 +62,7 @@ func TestHeadersOnADenialTellWhenToRetry(t *testing.T) {
 }
 
 func TestHeadersNameEveryLimit(t *testing.T) {
+	t.Parallel()
 	s := newService(newPolicy("api",
 		fixed("burst", 5, 1500*time.Millisecond), fixed("per-minute", 100, time.Minute)))
 	r := s.admits(t, `{"policy":"api","client":"alice"}`)
@@ -68,6 +72,7 @@ func TestHeadersNameEveryLimit(t *testing.T) {
 }
 
 func TestClientStandsInTheAnswerAsItWasAsked(t *testing.T) {
+	t.Parallel()
 	s := newService(newPolicy("api", fixed("per-minute", 100, time.Minute)))
 	for _, client := range []string{`a"b\c`, "line\nbreak\x00\x7f", "héllo 🐢", "</script>&", "~tilde", "a:b/c_1"} {
 		encoded, err := json.Marshal(client)
@@ -78,9 +83,10 @@ func TestClientStandsInTheAnswerAsItWasAsked(t *testing.T) {
 	}
 }
 
-// What retry_after promises holds to the millisecond, for every algorithm, cost
-// and history.
+// retry_after is true to the millisecond, for every algorithm, cost and
+// history.
 func TestRetryAfterIsTrue(t *testing.T) {
+	t.Parallel()
 	for _, l := range []Limit{
 		fixed("fixed", 7, 10*time.Second),
 		sliding("n1", 7, 10*time.Second, 1, "weighted"),
@@ -117,6 +123,7 @@ func TestRetryAfterIsTrue(t *testing.T) {
 }
 
 func TestResetAfterIsTrue(t *testing.T) {
+	t.Parallel()
 	for _, l := range []Limit{
 		fixed("fixed", 7, 10*time.Second),
 		sliding("n1", 7, 10*time.Second, 1, "weighted"),
@@ -141,6 +148,7 @@ func TestResetAfterIsTrue(t *testing.T) {
 }
 
 func TestDenialOfOneLimitGivesTheOthersBack(t *testing.T) {
+	t.Parallel()
 	const body = `{"policy":"api","client":"alice","cost":%d}`
 	narrow, wide := fixed("narrow", 3, 10*time.Second), sliding("wide", 10, time.Minute, 6, "weighted")
 	for _, order := range [][]Limit{{narrow, wide}, {wide, narrow}} {
@@ -159,7 +167,8 @@ func TestDenialOfOneLimitGivesTheOthersBack(t *testing.T) {
 			assert.Equal(t, limitResult{
 				Name: "narrow", Algorithm: "fixed_window", Limit: 3, Remaining: 1, ResetAfter: 9, RetryAfter: 9,
 			}, byName["narrow"])
-			// 2 in slot 0 round down to 1 after 60 s and to 0 after 65 s.
+			// 2 in slot 0 round down to 1 after 60 s, and to 0
+			// after 65 s.
 			assert.Equal(t, limitResult{
 				Name: "wide", Algorithm: "sliding_window", Allowed: true, Limit: 10, Remaining: 8, ResetAfter: 64.001,
 			}, byName["wide"])
@@ -171,6 +180,7 @@ func TestDenialOfOneLimitGivesTheOthersBack(t *testing.T) {
 // A denial by one of several limits leaves the store exactly as it was and
 // reports what a look at the client says after it.
 func TestSeveralLimitsAreCheckedAsOne(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		limits := rapid.Permutation([]Limit{
 			fixed("second", 4, time.Second),
@@ -208,7 +218,8 @@ func TestSeveralLimitsAreCheckedAsOne(t *testing.T) {
 	})
 }
 
-func TestCountDeniedKeepsWhoHammersOut(t *testing.T) {
+func TestCountDeniedKeepsAHammeringClientOut(t *testing.T) {
+	t.Parallel()
 	p := newPolicy("api", fixed("second", 1, time.Second), sliding("minute", 2, time.Minute, 1, "weighted"))
 	p.CountDenied = true
 	s := newService(p)
@@ -237,6 +248,7 @@ func TestCountDeniedKeepsWhoHammersOut(t *testing.T) {
 }
 
 func TestShadowDecidesAndCountsButAdmits(t *testing.T) {
+	t.Parallel()
 	p := newPolicy("trial", fixed("per-minute", 1, time.Minute))
 	p.Shadow = true
 	p.Clients = map[string]Client{"abuser": {Blocked: true}}
@@ -257,6 +269,7 @@ func TestShadowDecidesAndCountsButAdmits(t *testing.T) {
 }
 
 func TestExemptAndBlockedClientsAreNotCounted(t *testing.T) {
+	t.Parallel()
 	p := newPolicy("api", fixed("per-minute", 1, time.Minute))
 	p.Clients = map[string]Client{"probe": {Exempt: true}, "abuser": {Blocked: true}}
 	s := newService(p)
@@ -266,7 +279,7 @@ func TestExemptAndBlockedClientsAreNotCounted(t *testing.T) {
 		r = s.denies(t, `{"policy":"api","client":"abuser"}`)
 		assert.Contains(t, r.Body, `"limits":[]`)
 		assert.Zero(t, r.RetryAfter)
-		assert.NotContains(t, r.Header, "Retry-After", "to wait makes no difference")
+		assert.NotContains(t, r.Header, "Retry-After", "waiting makes no difference")
 		assert.NotContains(t, r.Header, "Ratelimit")
 	}
 	assert.Zero(t, s.store.operations())
@@ -275,6 +288,7 @@ func TestExemptAndBlockedClientsAreNotCounted(t *testing.T) {
 }
 
 func TestLimitInForce(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		what, body         string
 		perMinute, perHour int64
@@ -304,6 +318,7 @@ func TestLimitInForce(t *testing.T) {
 }
 
 func TestCallersLimitDecides(t *testing.T) {
+	t.Parallel()
 	s := newService(newPolicy("api", fixed("per-minute", 1, time.Minute)))
 	s.admits(t, `{"policy":"api","client":"alice"}`)
 	s.denies(t, `{"policy":"api","client":"alice"}`)
@@ -312,6 +327,7 @@ func TestCallersLimitDecides(t *testing.T) {
 }
 
 func TestCostZeroConsumesNothing(t *testing.T) {
+	t.Parallel()
 	s := newService(newPolicy("api",
 		fixed("per-minute", 2, time.Minute), sliding("per-hour", 9, time.Hour, 60, "weighted")))
 	for range 3 {
@@ -325,16 +341,113 @@ func TestCostZeroConsumesNothing(t *testing.T) {
 }
 
 func TestLargestCostFits(t *testing.T) {
+	t.Parallel()
 	s := newService(newPolicy("api", fixed("per-hour", counters.MaxLimit, time.Hour)))
 	r := s.admits(t, `{"policy":"api","client":"alice","cost":1000000}`)
 	assert.EqualValues(t, counters.MaxLimit-counters.MaxCost, r.Limits[0].Remaining)
 }
 
 func TestClocksThatJumpBackDenyNoOne(t *testing.T) {
+	t.Parallel()
 	s := newService(newPolicy("api", fixed("per-minute", 2, time.Minute)))
 	s.clock.at(61 * time.Second)
 	s.admits(t, `{"policy":"api","client":"alice","cost":2}`)
 	s.clock.at(59 * time.Second)
 	r := s.admits(t, `{"policy":"api","client":"alice","cost":2}`)
 	assert.Equal(t, 1.0, r.Limits[0].ResetAfter)
+}
+
+// Two limits of the same policy, one of which denies, leave no trace.
+func TestDenialGivesBucketsBack(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("p",
+		token("tokens", 10, time.Minute, 0), leaky("queue", 10, time.Minute, 0), slidingLog("log", 10, time.Minute), fixed("few", 2, time.Minute)))
+	remaining := func(r result) (left []int64) {
+		for _, l := range r.Limits {
+			left = append(left, l.Remaining)
+		}
+		return left
+	}
+	assert.Equal(t, []int64{9, 9, 9, 1}, remaining(s.admits(t, `{"policy":"p","client":"c"}`)))
+	s.clock.at(time.Second)
+	for range 3 {
+		assert.Equal(t, []int64{9, 9, 9, 1}, remaining(s.denies(t, `{"policy":"p","client":"c","cost":2}`)))
+	}
+	r := s.admits(t, `{"policy":"p","client":"c"}`)
+	assert.Equal(t, []int64{8, 8, 8, 0}, remaining(r))
+	assert.Equal(t, `"tokens";q=10;w=60, "queue";q=10;w=60, "log";q=10;w=60, "few";q=2;w=60`, r.Header.Get("RateLimit-Policy"))
+	assert.Equal(t, `"tokens";r=8;t=11, "queue";r=8;t=11, "log";r=8;t=60, "few";r=0;t=59`, r.Header.Get("RateLimit"))
+	assert.Equal(t, 5.0, r.Wait, "a turn each 6 s, and 1 s has passed")
+	assert.Equal(t, http.StatusNoContent, s.do(t, http.MethodDelete, "/v1/policies/p/clients/c", "").Code)
+	assert.Equal(t, []int64{10, 10, 10, 2}, remaining(s.do(t, http.MethodGet, "/v1/policies/p/clients/c", "")))
+}
+
+func TestRetryAfterOfBucketsIsTrue(t *testing.T) {
+	t.Parallel()
+	for name, limit := range map[string]Limit{
+		"token_bucket": token("l", 7, time.Minute, 12), "leaky_bucket": leaky("l", 7, time.Minute, 12), "sliding_log": slidingLog("l", 12, time.Minute),
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newService(newPolicy("p", limit))
+			s.admits(t, `{"policy":"p","client":"c","cost":12}`)
+			s.clock.at(time.Second)
+			r := s.denies(t, `{"policy":"p","client":"c","cost":5}`)
+			at := time.Second + r.retry()
+			s.clock.at(at - 2*time.Millisecond)
+			s.denies(t, `{"policy":"p","client":"c","cost":5}`)
+			s.clock.at(at)
+			s.admits(t, `{"policy":"p","client":"c","cost":5}`)
+		})
+	}
+}
+
+func TestCostsAboveTheCapacityAreRefused(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("small", token("t", 100, time.Minute, 20)), newPolicy("large", token("t", 20, time.Minute, 100)),
+		newPolicy("log", slidingLog("l", 20, time.Minute)))
+	requireProblem(t, s.check(t, `{"policy":"small","client":"c","cost":21}`), http.StatusBadRequest,
+		`cost 21 is above the burst of the limit "t", which is 20, and can never be admitted`)
+	s.admits(t, `{"policy":"small","client":"c","cost":20}`)
+	s.admits(t, `{"policy":"large","client":"c","cost":100}`)
+	requireProblem(t, s.check(t, `{"policy":"log","client":"c","cost":21}`), http.StatusBadRequest,
+		`cost 21 is above the limit "l", which is 20, and can never be admitted`)
+	s.admits(t, `{"policy":"log","client":"c","cost":10000,"limits":{"l":10000}}`)
+	requireProblem(t, s.check(t, `{"policy":"log","client":"c","limits":{"l":10001}}`), http.StatusBadRequest,
+		`limits: "l" is 10001 and must be a whole number from 1 to 10000`)
+}
+
+func TestConcurrentChecksNeverExceedTheLimit(t *testing.T) {
+	t.Parallel()
+	// A check that waits for another one of its client goes by the real
+	// time, and the test's clock stands in the past.
+	patient := func(c *Config) { c.StoreTimeout = 100 * 365 * 24 * time.Hour }
+	s := newServiceWith(patient, newPolicy("api", fixed("per-minute", 50, time.Minute), sliding("per-hour", 60, time.Hour, 60, "weighted")))
+	var wg sync.WaitGroup
+	admitted := make(chan bool, 200)
+	for range 8 {
+		wg.Go(func() {
+			for range 25 {
+				admitted <- s.check(t, `{"policy":"api","client":"alice"}`).Allowed
+			}
+		})
+	}
+	wg.Wait()
+	close(admitted)
+	n := 0
+	for allowed := range admitted {
+		if allowed {
+			n++
+		}
+	}
+	assert.LessOrEqual(t, n, 50)
+	// Two that race for the last places may both be denied. Those places
+	// are then still free.
+	for range 50 - n {
+		s.admits(t, `{"policy":"api","client":"alice"}`)
+	}
+	s.denies(t, `{"policy":"api","client":"alice"}`)
+	assert.Equal(t, map[string]int64{
+		"weir:api/per-minute:60000:alice_29166660": 50,
+		"weir:api/per-hour:60000:alice_29166660":   50,
+	}, s.store.counts(t))
 }

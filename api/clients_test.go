@@ -16,6 +16,7 @@ import (
 
 // A client in a path is any bytes: percent-encoding is undone once.
 func TestClientInThePath(t *testing.T) {
+	t.Parallel()
 	s := newService(newPolicy("api", fixed("per-minute", 2, time.Minute)))
 	server := httptest.NewServer(s.handler)
 	defer server.Close()
@@ -71,6 +72,7 @@ func TestClientInThePath(t *testing.T) {
 }
 
 func TestBadClientInThePath(t *testing.T) {
+	t.Parallel()
 	s := newService(newPolicy("api", fixed("per-minute", 2, time.Minute)))
 	for _, method := range []string{http.MethodGet, http.MethodDelete} {
 		for path, detail := range map[string]string{
@@ -91,6 +93,7 @@ func TestBadClientInThePath(t *testing.T) {
 }
 
 func TestPeekConsumesNothing(t *testing.T) {
+	t.Parallel()
 	s := newService(newPolicy("api", fixed("per-minute", 2, time.Minute), sliding("ten", 5, 10*time.Second, 10, "weighted")))
 	peek := func() result { return s.do(t, http.MethodGet, "/v1/policies/api/clients/alice", "") }
 	for range 3 {
@@ -116,6 +119,7 @@ func TestPeekConsumesNothing(t *testing.T) {
 }
 
 func TestPeekOnAFailingStore(t *testing.T) {
+	t.Parallel()
 	allow, deny := newPolicy("allow", fixed("per-minute", 2, time.Minute)), newPolicy("deny", fixed("per-minute", 2, time.Minute))
 	deny.OnStoreError = StoreErrorDeny
 	s := newService(allow, deny)
@@ -130,6 +134,7 @@ func TestPeekOnAFailingStore(t *testing.T) {
 }
 
 func TestResetLetsAClientStartFresh(t *testing.T) {
+	t.Parallel()
 	s := newService(newPolicy("api", fixed("per-minute", 2, time.Minute), sliding("ten", 2, 10*time.Second, 5, "strict")))
 	s.clock.at(3 * time.Second)
 	s.admits(t, `{"policy":"api","client":"alice"}`)
@@ -152,6 +157,7 @@ func TestResetLetsAClientStartFresh(t *testing.T) {
 }
 
 func TestResetOnAFailingStore(t *testing.T) {
+	t.Parallel()
 	s := newService(newPolicy("api", fixed("per-minute", 2, time.Minute)))
 	s.admits(t, `{"policy":"api","client":"alice","cost":2}`)
 	s.store.failWith(counters.ErrTimeout)

@@ -15,23 +15,23 @@ import (
 
 const (
 	maxCheckBytes = 64 << 10
-	// A batch holds maxBatch checks whose clients are as long as can be, each
-	// byte escaped.
+	// Room for maxBatch checks with clients of maximum length, every byte
+	// escaped.
 	maxBatchBytes = 8 << 20
 	maxBatch      = 1000
 )
 
-// body is what one request body is read into and decoded from; it's reused.
+// A body reads and decodes the body of one request. It is reused.
 type body struct {
 	bytes   bytes.Buffer
 	decoder jsontext.Decoder
 	scratch []byte       // an unquoted string
-	context storeContext // of the check, here to save an allocation
+	context storeContext // of a single check; here, it costs no allocation
 }
 
 var bodies = sync.Pool{New: func() any { return new(body) }}
 
-// maxKeptBytes is the largest buffer that is kept for the next request.
+// maxKeptBytes is the largest buffer that is kept for reuse.
 const maxKeptBytes = 64 << 10
 
 func (b *body) release() {
@@ -72,8 +72,8 @@ func tooLarge(limit int64) error {
 	return newProblem(http.StatusRequestEntityTooLarge, "the body is larger than %d bytes", limit)
 }
 
-// checkContentType accepts JSON, and what curl -d sends when it isn't told
-// otherwise.
+// checkContentType accepts JSON, no type, and the type that curl -d sends by
+// default.
 func checkContentType(value string) error {
 	if value == "" || value == "application/json" {
 		return nil
@@ -131,7 +131,7 @@ func (b *body) decodeBatch() ([]check, error) {
 	return batch, b.explain(err)
 }
 
-// check decodes one check; path is where in the body it stands.
+// check decodes one check. Its path in the body is for errors.
 func (b *body) check(path string) (check, error) {
 	q := check{cost: 1}
 	err := b.object(path, func(name []byte) error {
@@ -158,8 +158,8 @@ func (b *body) check(path string) (check, error) {
 	return q, err
 }
 
-// object reads an object and calls field with the name of each member, which
-// is valid until the next read; field reads the value.
+// object reads an object. For each member it calls field, which reads the
+// value; the name is valid until then.
 func (b *body) object(path string, field func(name []byte) error) error {
 	if err := b.expect('{', strings.TrimSuffix(path, "."), "an object"); err != nil {
 		return err
@@ -209,7 +209,7 @@ func (b *body) integer(path string) (int64, error) {
 	return n, nil
 }
 
-// expect reads the beginning of an object or array.
+// expect reads the opening bracket of an object or array.
 func (b *body) expect(kind jsontext.Kind, path, what string) error {
 	if b.decoder.PeekKind() != kind {
 		return b.wrongType(path, what)
@@ -218,8 +218,8 @@ func (b *body) expect(kind jsontext.Kind, path, what string) error {
 	return err
 }
 
-// wrongType says that what comes next isn't what it has to be, or why it can't
-// be read at all.
+// wrongType returns the error for a value that isn't of the wanted type, or
+// isn't JSON at all.
 func (b *body) wrongType(path, what string) error {
 	if _, err := b.decoder.ReadToken(); err != nil {
 		return err
@@ -230,7 +230,7 @@ func (b *body) wrongType(path, what string) error {
 	return badRequest("%s must be %s", path, what)
 }
 
-// end makes sure that nothing follows.
+// end makes sure that nothing follows the object.
 func (b *body) end() error {
 	_, err := b.decoder.ReadToken()
 	switch {
@@ -261,6 +261,6 @@ func (b *body) explain(err error) error {
 	}
 }
 
-func unknownField(name, known string) error {
-	return badRequest("unknown field %q; known are %s", name, known)
+func unknownField(name, fields string) error {
+	return badRequest("unknown field %q; known are %s", name, fields)
 }

@@ -3,34 +3,55 @@ package api
 import (
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/labstack/echo/v4"
 )
 
-// appendJSON appends the body of a check: an object, without its status when
-// status is 0.
+var outputs = sync.Pool{New: func() any { return new([]byte) }}
+
+// write answers with the headers and the body of a, which must not be used any
+// more. A denial gets the status denied.
+func (a *answer) write(c echo.Context, denied int) error {
+	out := outputs.Get().(*[]byte)
+	*out = a.setHeaders(c.Response().Header(), *out)
+	outputs.Put(out)
+	return a.writeBody(c, a.status(denied))
+}
+
+// writeBody answers with the body of a, which must not be used any more.
+func (a *answer) writeBody(c echo.Context, status int) error {
+	out := outputs.Get().(*[]byte)
+	defer outputs.Put(out)
+	defer a.release()
+	*out = append(a.appendJSON((*out)[:0], 0), '\n')
+	return c.Blob(status, echo.MIMEApplicationJSON, *out)
+}
+
+func (a *answer) status(denied int) int {
+	if a.allowed {
+		return http.StatusOK
+	}
+	return denied
+}
+
+// appendJSON appends a as a JSON object. Its first field is the status, unless
+// that is 0.
 func (a *answer) appendJSON(b []byte, status int) []byte {
 	b = append(b, '{')
 	if status != 0 {
-		b = append(b, `"status":`...)
-		b = strconv.AppendInt(b, int64(status), 10)
+		b = strconv.AppendInt(append(b, `"status":`...), int64(status), 10)
 		b = append(b, ',')
 	}
-	b = append(b, `"allowed":`...)
-	b = strconv.AppendBool(b, a.allowed)
-	b = append(b, `,"policy":`...)
-	b = appendString(b, a.policy.Name)
-	b = append(b, `,"client":`...)
-	b = appendString(b, a.client)
-	b = append(b, `,"retry_after":`...)
-	b = appendSeconds(b, a.retryAfter())
-	b = append(b, `,"wait":`...)
-	b = appendSeconds(b, a.wait())
-	b = append(b, `,"degraded":`...)
-	b = strconv.AppendBool(b, a.degraded)
-	b = append(b, `,"shadow":`...)
-	b = strconv.AppendBool(b, a.policy.Shadow)
+	b = strconv.AppendBool(append(b, `"allowed":`...), a.allowed)
+	b = appendString(append(b, `,"policy":`...), a.policy.Name)
+	b = appendString(append(b, `,"client":`...), a.client)
+	b = appendSeconds(append(b, `,"retry_after":`...), a.retryAfter())
+	b = appendSeconds(append(b, `,"wait":`...), a.wait())
+	b = strconv.AppendBool(append(b, `,"degraded":`...), a.degraded)
+	b = strconv.AppendBool(append(b, `,"shadow":`...), a.policy.Shadow)
 	b = append(b, `,"limits":[`...)
 	for i := range a.limits {
 		if i > 0 {
@@ -42,32 +63,25 @@ func (a *answer) appendJSON(b []byte, status int) []byte {
 }
 
 func (l *limitAnswer) appendJSON(b []byte) []byte {
-	b = append(b, `{"name":`...)
-	b = appendString(b, l.Name)
-	b = append(b, `,"algorithm":`...)
-	b = appendString(b, l.Algorithm)
-	b = append(b, `,"allowed":`...)
-	b = strconv.AppendBool(b, l.Allowed)
-	b = append(b, `,"limit":`...)
-	b = strconv.AppendInt(b, l.limit, 10)
-	b = append(b, `,"remaining":`...)
-	b = strconv.AppendInt(b, l.Remaining, 10)
-	b = append(b, `,"reset_after":`...)
-	b = appendSeconds(b, l.ResetAfter)
-	b = append(b, `,"retry_after":`...)
-	b = appendSeconds(b, l.RetryAfter)
+	b = appendString(append(b, `{"name":`...), l.Name)
+	b = appendString(append(b, `,"algorithm":`...), l.Algorithm)
+	b = strconv.AppendBool(append(b, `,"allowed":`...), l.Allowed)
+	b = strconv.AppendInt(append(b, `,"limit":`...), l.limit, 10)
+	b = strconv.AppendInt(append(b, `,"remaining":`...), l.Remaining, 10)
+	b = appendSeconds(append(b, `,"reset_after":`...), l.ResetAfter)
+	b = appendSeconds(append(b, `,"retry_after":`...), l.RetryAfter)
 	return append(b, '}')
 }
 
-// appendString appends s as a JSON string; bytes that aren't UTF-8 become
+// appendString appends s as a JSON string. Bytes that aren't UTF-8 become
 // U+FFFD.
 func appendString(b []byte, s string) []byte {
 	b, _ = jsontext.AppendQuote(b, s) // the error says that s isn't UTF-8
 	return b
 }
 
-// appendSeconds appends d in seconds, rounded up to a millisecond so that who
-// waits that long doesn't come too early.
+// appendSeconds appends d in seconds, rounded up to a millisecond, so that a
+// client that waits isn't early.
 func appendSeconds(b []byte, d time.Duration) []byte {
 	ms := int64((d + time.Millisecond - 1) / time.Millisecond)
 	b = strconv.AppendInt(b, ms/1000, 10)
@@ -85,32 +99,32 @@ func wholeSeconds(d time.Duration) int64 {
 	return int64((d + time.Second - 1) / time.Second)
 }
 
-// Names of headers as http.Header has them.
+// Names of headers, in the case of http.Header.
 const (
 	headerRateLimitPolicy = "Ratelimit-Policy"
 	headerRateLimit       = "Ratelimit"
 	headerRetryAfter      = "Retry-After"
 )
 
-// setHeaders sets RateLimit-Policy and RateLimit, structured fields of
-// draft-ietf-httpapi-ratelimit-headers-11, for the limits that could be asked,
-// and Retry-After on a denial. It returns scratch, which it uses, for the next.
+// setHeaders sets RateLimit-Policy and RateLimit for the limits that could be
+// asked, as draft-ietf-httpapi-ratelimit-headers-11 has them, and Retry-After
+// on a denial. It returns scratch, perhaps grown, for reuse.
 func (a *answer) setHeaders(h http.Header, scratch []byte) []byte {
-	// One array for the values of all headers, and one text for all that is new,
-	// are the fewest allocations there can be.
+	// Two allocations for all headers: an array of values, and a text that
+	// RateLimit and Retry-After share.
 	values := make([]string, 3)
 	set := func(i int, name, value string) {
 		values[i] = value
 		h[name] = values[i : i+1 : i+1]
 	}
 	if len(a.limits) > 0 {
-		if a.usual() {
+		if a.ownLimits() {
 			set(0, headerRateLimitPolicy, a.policy.header)
-		} else if scratch = a.appendKnown(scratch[:0], (*limitAnswer).appendPolicy); len(scratch) > 0 {
+		} else if scratch = a.appendList(scratch[:0], (*limitAnswer).appendPolicy); len(scratch) > 0 {
 			set(0, headerRateLimitPolicy, string(scratch))
 		}
 	}
-	scratch = a.appendKnown(scratch[:0], (*limitAnswer).appendState)
+	scratch = a.appendList(scratch[:0], (*limitAnswer).appendState)
 	state := len(scratch)
 	if retry := a.retryAfter(); retry > 0 {
 		scratch = strconv.AppendInt(scratch, wholeSeconds(retry), 10)
@@ -125,20 +139,10 @@ func (a *answer) setHeaders(h http.Header, scratch []byte) []byte {
 	return scratch
 }
 
-// usual reports whether the policy's own limits decided, all of them.
-func (a *answer) usual() bool {
+// appendList appends a list with an item for each limit that could be asked.
+func (a *answer) appendList(b []byte, item func(*limitAnswer, []byte) []byte) []byte {
 	for i := range a.limits {
-		if l := &a.limits[i]; !l.known || l.limit != l.Limit.Limit {
-			return false
-		}
-	}
-	return true
-}
-
-// appendKnown appends a list with an item for each limit that could be asked.
-func (a *answer) appendKnown(b []byte, item func(*limitAnswer, []byte) []byte) []byte {
-	for i := range a.limits {
-		if l := &a.limits[i]; l.known {
+		if l := &a.limits[i]; l.decided {
 			if len(b) > 0 {
 				b = append(b, ", "...)
 			}
@@ -148,24 +152,22 @@ func (a *answer) appendKnown(b []byte, item func(*limitAnswer, []byte) []byte) [
 	return b
 }
 
-// rateLimitPolicy returns the header of that name for the policy's own limits.
+// rateLimitPolicy returns RateLimit-Policy with the policy's own limits.
 func (p *Policy) rateLimitPolicy() string {
 	a := answer{limits: make([]limitAnswer, len(p.Limits))}
 	for i := range p.Limits {
-		a.limits[i] = limitAnswer{Limit: &p.Limits[i], limit: p.Limits[i].Limit, known: true}
+		a.limits[i] = limitAnswer{Limit: &p.Limits[i], limit: p.Limits[i].Limit, decided: true}
 	}
-	return string(a.appendKnown(nil, (*limitAnswer).appendPolicy))
+	return string(a.appendList(nil, (*limitAnswer).appendPolicy))
 }
 
-// appendPolicy appends what the limit is: "per-minute";q=100;w=60. A window that
-// isn't whole seconds can't be said.
+// appendPolicy appends what the limit is: "per-minute";q=100;w=60. The draft
+// knows only windows of whole seconds; others have no w.
 func (l *limitAnswer) appendPolicy(b []byte) []byte {
 	b = appendName(b, l.Name)
-	b = append(b, ";q="...)
-	b = strconv.AppendInt(b, l.limit, 10)
+	b = strconv.AppendInt(append(b, ";q="...), l.limit, 10)
 	if l.Window%time.Second == 0 {
-		b = append(b, ";w="...)
-		b = strconv.AppendInt(b, int64(l.Window/time.Second), 10)
+		b = strconv.AppendInt(append(b, ";w="...), int64(l.Window/time.Second), 10)
 	}
 	return b
 }
@@ -177,13 +179,11 @@ func (l *limitAnswer) appendState(b []byte) []byte {
 		t = l.RetryAfter
 	}
 	b = appendName(b, l.Name)
-	b = append(b, ";r="...)
-	b = strconv.AppendInt(b, l.Remaining, 10)
-	b = append(b, ";t="...)
-	return strconv.AppendInt(b, wholeSeconds(t), 10)
+	b = strconv.AppendInt(append(b, ";r="...), l.Remaining, 10)
+	return strconv.AppendInt(append(b, ";t="...), wholeSeconds(t), 10)
 }
 
-// appendName appends the name of a limit, which needs no escapes.
+// appendName appends the quoted name of a limit, which needs no escapes.
 func appendName(b []byte, name string) []byte {
 	b = append(b, '"')
 	b = append(b, name...)

@@ -20,6 +20,7 @@ import (
 
 	"weir/cas"
 	"weir/counters"
+	"weir/counters/memory"
 	"weir/subwindow"
 )
 
@@ -52,7 +53,7 @@ func (c *clock) at(d time.Duration) { c.set(epoch.Add(d)) }
 // A watchedStore records what is asked of the store behind it, and fails on
 // demand.
 type watchedStore struct {
-	counters.Store
+	Store
 
 	mu        sync.Mutex
 	keys      map[string]bool
@@ -151,7 +152,7 @@ type service struct {
 	*Server
 	handler  http.Handler
 	clock    *clock
-	memory   *counters.Memory
+	memory   *memory.Store
 	store    *watchedStore
 	registry *prometheus.Registry
 	log      *syncBuffer
@@ -183,7 +184,7 @@ func newService(policies ...*Policy) *service {
 // it is behind the watched store; the policies get their limiters on that.
 func newServiceWith(configure func(*Config), policies ...*Policy) *service {
 	s := &service{clock: &clock{time: epoch}, registry: prometheus.NewRegistry(), log: new(syncBuffer)}
-	s.memory = counters.NewMemory(s.clock.now)
+	s.memory = memory.New(s.clock.now)
 	s.store = &watchedStore{Store: s.memory, keys: make(map[string]bool)}
 	health := func(context.Context) []counters.ServerStatus {
 		return []counters.ServerStatus{{Server: "embedded"}}
@@ -196,8 +197,7 @@ func newServiceWith(configure func(*Config), policies ...*Policy) *service {
 		Log:          slog.New(slog.NewTextHandler(s.log, nil)),
 		Now:          s.clock.now,
 	}
-	metered, states := cfg.Metrics.MeterStore(s.store), cfg.Metrics.MeterStates(s.memory)
-	cfg.Policies = equip(metered, states, cfg.Metrics, policies...)
+	cfg.Policies = bindLimiters(cfg.Metrics.InstrumentStore(s.store), cfg.Metrics, policies...)
 	configure(&cfg)
 	RegisterHealth(s.registry, cfg.Health)
 	s.Server = NewServer(cfg)
@@ -205,56 +205,44 @@ func newServiceWith(configure func(*Config), policies ...*Policy) *service {
 	return s
 }
 
-// equip gives every limit that has none its limiter on the stores.
-func equip(store counters.Store, states counters.StateStore, m *Metrics, policies ...*Policy) Policies {
-	const skew, viewClients = 50 * time.Millisecond, 1000
-	equipped := Policies{}
+// bindLimiters gives every limit that has none its limiter on the store.
+func bindLimiters(store Store, m *Metrics, policies ...*Policy) Policies {
+	const viewClients = 1000
+	bound := Policies{}
 	for _, p := range policies {
 		for i := range p.Limits {
 			l := &p.Limits[i]
 			if l.Limiter != nil {
 				continue
 			}
-			config := cas.Config{
-				Keys:      counters.StateNamespace("weir", p.Name, l.Name, l.Algorithm),
-				ClockSkew: skew, CountDenied: p.CountDenied, Clients: viewClients,
-				Batch: m.Batch, Swaps: m.Swaps, Foreign: m.Foreign,
+			options := counters.Options{
+				Policy: p.Name, Limit: l.Name, CountDenied: p.CountDenied, Clients: viewClients, Batch: m.Batch,
 			}
+			config := cas.Config{Options: options, Swaps: m.Swaps, Foreign: m.Foreign}
+			var err error
 			switch l.Algorithm {
 			case "token_bucket":
-				token, err := cas.NewTokenBucket(states, l.Window, l.Burst, config)
-				must(err)
-				l.Limiter = token
-				continue
+				l.Limiter, err = cas.NewTokenBucket(store, l.Window, l.Burst, config)
 			case "leaky_bucket":
-				leaky, err := cas.NewLeakyBucket(states, l.Window, l.Burst, config)
-				must(err)
-				l.Limiter = leaky
-				continue
+				l.Limiter, err = cas.NewLeakyBucket(store, l.Window, l.Burst, config)
 			case "sliding_log":
-				log, err := cas.NewSlidingLog(states, l.Window, l.Limit, config)
-				must(err)
-				l.Limiter = log
-				continue
+				l.Limiter, err = cas.NewSlidingLog(store, l.Window, l.Limit, config)
 			case "fixed_window":
-				keys := counters.CounterNamespace("weir", p.Name, l.Name, l.Window)
-				fixed, err := counters.NewFixedWindow(store, l.Window, counters.SlotConfig{
-					Keys: keys, ClockSkew: skew, CountDenied: p.CountDenied, Clients: viewClients, Batch: m.Batch,
-				})
+				var window subwindow.Window
+				window, err = subwindow.NewFixedWindow(l.Window)
 				must(err)
-				l.Limiter = fixed
-				continue
+				l.Limiter, err = subwindow.New(store, window, options)
+			default:
+				var window subwindow.Window
+				window, err = subwindow.NewWindow(l.Window, l.SubWindows, l.Estimate == "strict")
+				must(err)
+				l.Limiter, err = subwindow.New(store, window, options)
 			}
-			window, err := subwindow.NewWindow(l.Window, l.SubWindows, l.Estimate == "strict")
 			must(err)
-			keys := counters.CounterNamespace("weir", p.Name, l.Name, window.Width)
-			l.Limiter = subwindow.New(store, window, counters.SlotConfig{
-				Keys: keys, ClockSkew: skew, CountDenied: p.CountDenied, Clients: viewClients, Batch: m.Batch,
-			})
 		}
-		equipped[p.Name] = p
+		bound[p.Name] = p
 	}
-	return equipped
+	return bound
 }
 
 // must ends a test whose setup is wrong.
@@ -406,4 +394,22 @@ func requireProblem(t require.TestingT, r result, status int, detail string) {
 	require.Equal(t, http.StatusText(status), r.Title)
 	require.EqualValues(t, status, r.Status)
 	require.Contains(t, r.Detail, detail)
+}
+
+// requireUntouched asserts that nothing was asked of the store.
+func requireUntouched(t *testing.T, s *service) {
+	t.Helper()
+	require.Zero(t, s.store.operations())
+	require.Zero(t, s.memory.Len())
+}
+
+// requireMetrics asserts that /metrics has the given lines.
+func requireMetrics(t *testing.T, s *service, lines ...string) {
+	t.Helper()
+	r := s.do(t, http.MethodGet, "/metrics", "")
+	require.Equal(t, http.StatusOK, r.Code)
+	got := strings.Split(r.Body, "\n")
+	for _, line := range lines {
+		require.Contains(t, got, line)
+	}
 }

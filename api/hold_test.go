@@ -14,7 +14,7 @@ import (
 // at most 50 waiting.
 func newQueue(t *testing.T, more ...*Policy) *service {
 	t.Helper()
-	queue := newPolicy("queue", leaky("slots", 1, time.Hour, 50))
+	queue := newPolicy("queue", leaky("queue", 1, time.Hour, 50))
 	queue.Hold = true
 	return newServiceWith(func(cfg *Config) { cfg.Now = time.Now }, append(more, queue)...)
 }
@@ -26,14 +26,14 @@ func hour(t *testing.T, r result) {
 	assert.Greater(t, r.Wait, (time.Hour - maxHold/2).Seconds())
 }
 
-func TestAnAnswerIsHeldUntilItsSlot(t *testing.T) {
-	quick := newPolicy("quick", leaky("slots", 10, time.Second, 3), token("most", 100, time.Second, 0))
+func TestAnAnswerIsHeldUntilItsTurn(t *testing.T) {
+	quick := newPolicy("quick", leaky("queue", 10, time.Second, 3), token("most", 100, time.Second, 0))
 	quick.Hold = true
 	s := newQueue(t, quick)
 	begin := time.Now()
-	for slot := range 3 {
+	for turn := range 3 {
 		r := s.admits(t, `{"policy":"quick","client":"c"}`)
-		assert.GreaterOrEqual(t, time.Since(begin), time.Duration(slot)*100*time.Millisecond)
+		assert.GreaterOrEqual(t, time.Since(begin), time.Duration(turn)*100*time.Millisecond)
 		assert.Zero(t, r.Wait, "nothing of it is left")
 	}
 	assert.Zero(t, s.held.Load())
@@ -41,12 +41,13 @@ func TestAnAnswerIsHeldUntilItsSlot(t *testing.T) {
 }
 
 func TestOnlyCheckIsHeld(t *testing.T) {
-	plain, trial := newPolicy("plain", leaky("slots", 1, time.Hour, 50)), newPolicy("trial", leaky("slots", 1, time.Hour, 50))
+	t.Parallel()
+	plain, trial := newPolicy("plain", leaky("queue", 1, time.Hour, 50)), newPolicy("trial", leaky("queue", 1, time.Hour, 50))
 	trial.Hold, trial.Shadow = true, true
 	s := newQueue(t, plain, trial)
 	for _, policy := range []string{"plain", "trial", "queue"} {
 		check := `{"policy":"` + policy + `","client":"c"}`
-		assert.Zero(t, s.admits(t, check).Wait, "the first has its slot at once")
+		assert.Zero(t, s.admits(t, check).Wait, "the first has its turn at once")
 		if policy != "queue" {
 			hour(t, s.check(t, check))
 		}
@@ -74,6 +75,7 @@ func holdOne(t *testing.T, s *service, ctx context.Context) <-chan result {
 }
 
 func TestDrainingReleasesWhatIsHeld(t *testing.T) {
+	t.Parallel()
 	s := newQueue(t)
 	answers := holdOne(t, s, context.Background())
 	s.Drain()
@@ -86,8 +88,9 @@ func TestDrainingReleasesWhatIsHeld(t *testing.T) {
 	assert.Zero(t, s.held.Load())
 }
 
-// Who leaves keeps the slot: the next one gets the slot behind it.
+// A caller that leaves keeps its turn: the next one gets a later one.
 func TestACallerThatLeavesIsNotHeld(t *testing.T) {
+	t.Parallel()
 	s := newQueue(t)
 	ctx, leave := context.WithCancel(context.Background())
 	answers := holdOne(t, s, ctx)
@@ -100,6 +103,7 @@ func TestACallerThatLeavesIsNotHeld(t *testing.T) {
 }
 
 func TestNoMoreAreHeldThanTheCap(t *testing.T) {
+	t.Parallel()
 	s := newQueue(t)
 	s.admits(t, `{"policy":"queue","client":"c"}`)
 	s.held.Store(maxHeld)
@@ -109,5 +113,6 @@ func TestNoMoreAreHeldThanTheCap(t *testing.T) {
 
 // An answer that is held still has time to be written.
 func TestHoldEndsBeforeTheWriteTimeout(t *testing.T) {
+	t.Parallel()
 	assert.LessOrEqual(t, maxHold+5*time.Second, newQueue(t).HTTPServer().WriteTimeout)
 }

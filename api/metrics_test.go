@@ -2,9 +2,7 @@ package api
 
 import (
 	"context"
-	"errors"
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 
@@ -15,18 +13,8 @@ import (
 	"weir/counters"
 )
 
-// requireMetrics asserts that /metrics has the given lines.
-func requireMetrics(t *testing.T, s *service, lines ...string) {
-	t.Helper()
-	r := s.do(t, http.MethodGet, "/metrics", "")
-	require.Equal(t, http.StatusOK, r.Code)
-	got := strings.Split(r.Body, "\n")
-	for _, line := range lines {
-		require.Contains(t, got, line)
-	}
-}
-
 func TestMetricsCountWhatWasDecided(t *testing.T) {
+	t.Parallel()
 	open, closed := newPolicy("open", fixed("per-minute", 2, time.Minute)), newPolicy("closed", fixed("per-minute", 2, time.Minute))
 	closed.OnStoreError = StoreErrorDeny
 	s := newService(open, closed)
@@ -55,7 +43,7 @@ func TestMetricsCountWhatWasDecided(t *testing.T) {
 		`weir_check_duration_seconds_count{policy="closed"} 2`,
 		`weir_degraded_checks_total{mode="allow",policy="open"} 1`,
 		`weir_degraded_checks_total{mode="deny",policy="closed"} 2`,
-		`weir_store_operations_total{operation="add",outcome="ok"} 2`,
+		`weir_store_operations_total{operation="add",outcome="ok"} 3`,
 		`weir_store_operations_total{operation="add",outcome="timeout"} 2`,
 		`weir_store_operations_total{operation="add",outcome="error"} 1`,
 		`weir_store_operations_total{operation="subtract",outcome="ok"} 0`,
@@ -65,7 +53,7 @@ func TestMetricsCountWhatWasDecided(t *testing.T) {
 		`weir_batch_size_sum 6`,
 		`weir_store_operations_total{operation="read",outcome="ok"} 1`,
 		`weir_store_operations_total{operation="delete",outcome="ok"} 1`,
-		`weir_store_operation_duration_seconds_count{operation="add"} 5`,
+		`weir_store_operation_duration_seconds_count{operation="add"} 6`,
 		`weir_config_reloads_total{outcome="ok"} 0`,
 		`weir_config_reloads_total{outcome="error"} 0`,
 		`weir_build_info{version="v1.2.3"} 1`,
@@ -77,18 +65,8 @@ func TestMetricsCountWhatWasDecided(t *testing.T) {
 	assert.Empty(t, problems)
 }
 
-func TestMetricsSayWhichServersAreUp(t *testing.T) {
-	s := newServiceWith(func(cfg *Config) {
-		cfg.Health = func(ctx context.Context) []counters.ServerStatus {
-			_, bounded := ctx.Deadline()
-			assert.True(t, bounded, "a scrape must end")
-			return []counters.ServerStatus{{Server: "a:11211"}, {Server: "b:11211", Err: errors.New("down")}}
-		}
-	}, newPolicy("api", fixed("per-minute", 2, time.Minute)))
-	requireMetrics(t, s, `weir_store_up{server="a:11211"} 1`, `weir_store_up{server="b:11211"} 0`)
-}
-
 func TestCheckDurationIsInSeconds(t *testing.T) {
+	t.Parallel()
 	s := newService(newPolicy("api", fixed("per-minute", 2, time.Minute)))
 	s.store.onCall(func(context.Context, string, string) error {
 		s.clock.at(30 * time.Millisecond)
@@ -96,4 +74,27 @@ func TestCheckDurationIsInSeconds(t *testing.T) {
 	})
 	s.admits(t, `{"policy":"api","client":"alice"}`)
 	requireMetrics(t, s, `weir_check_duration_seconds_sum{policy="api"} 0.03`)
+}
+
+func TestMetricsOfBuckets(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("p", token("t", 2, time.Minute, 0)))
+	for range 3 {
+		s.check(t, `{"policy":"p","client":"c"}`)
+	}
+	s.do(t, http.MethodGet, "/v1/policies/p/clients/c", "")
+	m := s.cfg.Metrics
+	m.Swaps(4, 2)
+	m.Foreign()
+	assert.Equal(t, 2.0, testutil.ToFloat64(m.operations.WithLabelValues("swap", "ok")))
+	assert.Equal(t, 1.0, testutil.ToFloat64(m.operations.WithLabelValues("load", "ok")))
+	assert.Equal(t, 1.0, testutil.ToFloat64(m.localDenials.WithLabelValues("p")))
+	assert.Equal(t, 2.0, testutil.ToFloat64(m.casConflicts))
+	assert.Equal(t, 1.0, testutil.ToFloat64(m.casForeign))
+	body := s.do(t, http.MethodGet, "/metrics", "").Body
+	for _, line := range []string{
+		`weir_cas_attempts_bucket{le="1"} 2`, `weir_cas_attempts_bucket{le="4"} 3`, "weir_cas_attempts_count 3", "weir_cas_conflicts_total 2", "weir_cas_foreign_values_total 1",
+	} {
+		assert.Contains(t, body, line+"\n")
+	}
 }

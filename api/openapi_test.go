@@ -34,6 +34,7 @@ func served(t *testing.T) *openapi3.T {
 }
 
 func TestOpenAPIHasEveryRouteAndNoOther(t *testing.T) {
+	t.Parallel()
 	doc := served(t)
 	methods := []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"}
 	var documented, routed []string
@@ -101,6 +102,7 @@ func (c *contract) response(t *testing.T, input *openapi3filter.RequestValidatio
 }
 
 func TestServiceKeepsTheContract(t *testing.T) {
+	t.Parallel()
 	doc := served(t)
 	router, err := legacy.NewRouter(doc)
 	require.NoError(t, err)
@@ -118,7 +120,7 @@ func TestServiceKeepsTheContract(t *testing.T) {
 	keyed.Identify = []Identifier{{Header: "X-Api-Key"}}
 	api := newPolicy("api", fixed("per-minute", 3, time.Minute), sliding("ten", 5, 10*time.Second, 10, "weighted"))
 	api.Clients = map[string]Client{"probe": {Exempt: true}, "abuser": {Blocked: true}}
-	queue := newPolicy("queue", leaky("slots", 3, time.Second, 5), token("tokens", 3, time.Second, 0), slidingLog("log", 5, time.Minute))
+	queue := newPolicy("queue", leaky("queue", 3, time.Second, 5), token("tokens", 3, time.Second, 0), slidingLog("log", 5, time.Minute))
 	queue.Hold = true
 	healthy := true
 	s := newServiceWith(func(cfg *Config) {
@@ -262,6 +264,7 @@ func TestServiceKeepsTheContract(t *testing.T) {
 
 // The contract test is of no use if it accepts what is wrong.
 func TestContractRefusesWrongAnswers(t *testing.T) {
+	t.Parallel()
 	router, err := legacy.NewRouter(served(t))
 	require.NoError(t, err)
 	c := &contract{router: router, seen: make(map[string]bool)}

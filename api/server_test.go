@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -12,62 +11,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/labstack/echo/v4"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"weir/counters"
 )
 
-func TestHealthz(t *testing.T) {
-	s := newService()
-	r := s.do(t, http.MethodGet, "/healthz", "")
-	assert.Equal(t, http.StatusOK, r.Code)
-	assert.JSONEq(t, `{"status":"ok"}`, r.Body)
-
-	server := httptest.NewServer(s.handler)
-	defer server.Close()
-	response, err := server.Client().Head(server.URL + "/healthz")
-	require.NoError(t, err)
-	r = decodeResult(t, response)
-	assert.Equal(t, http.StatusOK, r.Code)
-	assert.Empty(t, r.Body)
-}
-
-func TestReadyzNamesEachServer(t *testing.T) {
-	up := counters.ServerStatus{Server: "a:11211"}
-	down := counters.ServerStatus{Server: "/run/b.sock", Err: fmt.Errorf("%w: no such file", counters.ErrUnavailable)}
-	strange := counters.ServerStatus{Server: "c:11211", Err: errors.New("strange")}
-	for _, test := range []struct {
-		what    string
-		servers []counters.ServerStatus
-		status  int
-		body    string
-	}{
-		{"all answer", []counters.ServerStatus{up}, http.StatusOK,
-			`{"ready":true,"draining":false,"servers":[{"server":"a:11211","up":true}]}`},
-		{"one answers", []counters.ServerStatus{down, up, strange}, http.StatusOK,
-			`{"ready":true,"draining":false,"servers":[{"server":"/run/b.sock","up":false,"error":"the store is not available: no such file"},` +
-				`{"server":"a:11211","up":true},{"server":"c:11211","up":false,"error":"strange"}]}`},
-		{"none answers", []counters.ServerStatus{down}, http.StatusServiceUnavailable,
-			`{"ready":false,"draining":false,"servers":[{"server":"/run/b.sock","up":false,"error":"the store is not available: no such file"}]}`},
-	} {
-		t.Run(test.what, func(t *testing.T) {
-			s := newServiceWith(func(cfg *Config) {
-				cfg.Health = func(ctx context.Context) []counters.ServerStatus {
-					_, bounded := ctx.Deadline()
-					assert.True(t, bounded)
-					return test.servers
-				}
-			})
-			r := s.do(t, http.MethodGet, "/readyz", "")
-			assert.Equal(t, test.status, r.Code)
-			assert.JSONEq(t, test.body, r.Body)
-			assert.Equal(t, test.status, s.do(t, http.MethodHead, "/readyz", "").Code)
-		})
-	}
-}
-
 func TestDrainingAnswersAndClosesConnections(t *testing.T) {
+	t.Parallel()
 	s := newService(newPolicy("api", fixed("per-minute", 100, time.Minute)))
 	server := httptest.NewServer(s.handler)
 	defer server.Close()
@@ -94,31 +46,12 @@ func TestDrainingAnswersAndClosesConnections(t *testing.T) {
 	assert.True(t, closes)
 }
 
-func TestPoliciesAreShown(t *testing.T) {
-	b := newPolicy("b", sliding("ten", 5, 10*time.Second, 10, "strict"), fixed("short", 3, 1500*time.Millisecond))
-	b.Description, b.Shadow, b.CountDenied, b.OnStoreError = "a trial", true, true, StoreErrorDeny
-	b.Clients = map[string]Client{"secret-1": {Exempt: true}, "secret-2": {}}
-	s := newService(b, newPolicy("a", fixed("per-minute", 100, time.Minute)))
-	const (
-		jsonA = `{"name":"a","limits":[{"name":"per-minute","algorithm":"fixed_window","limit":100,"window":60}],` +
-			`"count_denied":false,"on_store_error":"allow","mode":"enforce","clients":0}`
-		jsonB = `{"name":"b","description":"a trial","limits":[` +
-			`{"name":"ten","algorithm":"sliding_window","limit":5,"window":10,"sub_windows":10,"estimate":"strict"},` +
-			`{"name":"short","algorithm":"fixed_window","limit":3,"window":1.5}],` +
-			`"count_denied":true,"on_store_error":"deny","mode":"shadow","clients":2}`
-	)
-	r := s.do(t, http.MethodGet, "/v1/policies", "")
-	assert.Equal(t, http.StatusOK, r.Code)
-	assert.JSONEq(t, `{"policies":[`+jsonA+`,`+jsonB+`]}`, r.Body)
-	assert.JSONEq(t, jsonB, s.do(t, http.MethodGet, "/v1/policies/b", "").Body)
-	assert.JSONEq(t, `{"policies":[]}`, newService().do(t, http.MethodGet, "/v1/policies", "").Body)
-}
-
 // Every answer shows one set of policies, never parts of two.
 func TestSetPoliciesSwapsAsAWhole(t *testing.T) {
+	t.Parallel()
 	s := newService()
 	set := func(limit int64) Policies {
-		return equip(s.store, nil, s.cfg.Metrics,
+		return bindLimiters(s.store, s.cfg.Metrics,
 			newPolicy("a", fixed("per-minute", limit, time.Minute), fixed("per-hour", limit, time.Hour)),
 			newPolicy("b", fixed("per-minute", limit, time.Minute)))
 	}
@@ -153,6 +86,7 @@ func TestSetPoliciesSwapsAsAWhole(t *testing.T) {
 
 // A check under way ends with the policy it began with.
 func TestSetPoliciesLeavesChecksUnderWayAlone(t *testing.T) {
+	t.Parallel()
 	s := newService(newPolicy("api", fixed("per-minute", 5, time.Minute), fixed("per-hour", 5, time.Hour)))
 	s.store.onCall(func(context.Context, string, string) error {
 		s.SetPolicies(Policies{})
@@ -165,6 +99,7 @@ func TestSetPoliciesLeavesChecksUnderWayAlone(t *testing.T) {
 }
 
 func TestRequestsAreLoggedAtDebugOnly(t *testing.T) {
+	t.Parallel()
 	debug := new(syncBuffer)
 	s := newServiceWith(func(cfg *Config) {
 		cfg.Log = slog.New(slog.NewTextHandler(debug, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -180,6 +115,7 @@ func TestRequestsAreLoggedAtDebugOnly(t *testing.T) {
 }
 
 func TestServerBoundsSlowPeers(t *testing.T) {
+	t.Parallel()
 	server := newService().HTTPServer()
 	assert.Positive(t, server.ReadHeaderTimeout)
 	assert.Positive(t, server.ReadTimeout)
@@ -188,46 +124,98 @@ func TestServerBoundsSlowPeers(t *testing.T) {
 	assert.Positive(t, server.MaxHeaderBytes)
 }
 
-func TestConcurrentChecksNeverExceedTheLimit(t *testing.T) {
-	// Who waits for another check of the client looks at the real time, and the
-	// test's clock stands in the past.
-	patient := func(c *Config) { c.StoreTimeout = 100 * 365 * 24 * time.Hour }
-	s := newServiceWith(patient, newPolicy("api", fixed("per-minute", 50, time.Minute), sliding("per-hour", 60, time.Hour, 60, "weighted")))
-	var wg sync.WaitGroup
-	admitted := make(chan bool, 200)
-	for range 8 {
-		wg.Go(func() {
-			for range 25 {
-				admitted <- s.check(t, `{"policy":"api","client":"alice"}`).Allowed
-			}
-		})
-	}
-	wg.Wait()
-	close(admitted)
-	n := 0
-	for allowed := range admitted {
-		if allowed {
-			n++
-		}
-	}
-	assert.LessOrEqual(t, n, 50)
-	// Two that race for the last places may both be denied; those places are
-	// still there.
-	for range 50 - n {
-		s.admits(t, `{"policy":"api","client":"alice"}`)
-	}
-	s.denies(t, `{"policy":"api","client":"alice"}`)
-	assert.Equal(t, map[string]int64{
-		"weir:api/per-minute:60000:alice_29166660": 50,
-		"weir:api/per-hour:60000:alice_29166660":   50,
-	}, s.store.counts(t))
-}
-
 func TestNewServerUsesTheRealClockByDefault(t *testing.T) {
+	t.Parallel()
 	s := newServiceWith(func(cfg *Config) { cfg.Now = nil }, newPolicy("api", fixed("per-minute", 100, time.Minute)))
 	before := time.Now()
 	s.admits(t, `{"policy":"api","client":"alice"}`)
 	deadline := s.store.deadlines[0]
 	assert.False(t, deadline.Before(before.Add(50*time.Millisecond)))
 	assert.False(t, deadline.After(time.Now().Add(50*time.Millisecond)))
+}
+
+func TestUnknownPolicy(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("api", fixed("per-minute", 100, time.Minute)))
+	for _, request := range []struct{ method, target, body string }{
+		{http.MethodPost, "/v1/check", `{"policy":"apj","client":"alice"}`},
+		{http.MethodGet, "/v1/policies/apj", ""},
+		{http.MethodGet, "/v1/policies/apj/clients/alice", ""},
+		{http.MethodDelete, "/v1/policies/apj/clients/alice", ""},
+		{http.MethodGet, "/v1/auth/apj", ""},
+	} {
+		r := s.do(t, request.method, request.target, request.body)
+		requireProblem(t, r, http.StatusNotFound, `there is no policy "apj"; GET /v1/policies lists them`)
+	}
+	requireUntouched(t, s)
+}
+
+func TestWrongMethod(t *testing.T) {
+	t.Parallel()
+	for what, tokens := range map[string][]string{"open": nil, "with tokens": {"secret"}} {
+		t.Run(what, func(t *testing.T) {
+			s := newServiceWith(func(cfg *Config) { cfg.Tokens = tokens }, newPolicy("api", fixed("per-minute", 100, time.Minute)))
+			for _, test := range []struct{ method, target, allow string }{
+				{http.MethodGet, "/v1/check", "POST"},
+				{http.MethodPut, "/v1/check/batch", "POST"},
+				{http.MethodPost, "/v1/policies", "GET"},
+				{http.MethodDelete, "/v1/policies/api", "GET"},
+				{http.MethodPost, "/v1/policies/api/clients/alice", "DELETE, GET"},
+				{http.MethodPost, "/healthz", "GET, HEAD"},
+				{http.MethodDelete, "/metrics", "GET"},
+			} {
+				r := s.do(t, test.method, test.target, "", "Authorization", "Bearer secret")
+				requireProblem(t, r, http.StatusMethodNotAllowed,
+					test.method+" is not possible at "+test.target+"; the Allow header lists what is")
+				assert.ElementsMatch(t, append(strings.Split(test.allow, ", "), "OPTIONS"), strings.Split(r.Header.Get("Allow"), ", "), test.target)
+			}
+			requireUntouched(t, s)
+		})
+	}
+}
+
+func TestNothingThere(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("api", fixed("per-minute", 100, time.Minute)))
+	for _, target := range []string{"/", "/v1", "/v1/checks", "/v1/policies/api/clients", "/healthz/x"} {
+		requireProblem(t, s.do(t, http.MethodGet, target, ""), http.StatusNotFound, "there is nothing at "+target)
+	}
+}
+
+// A panickingLimiter has a bug.
+type panickingLimiter struct{ Limiter }
+
+func (panickingLimiter) Take(context.Context, counters.Request) (counters.Decision, error) {
+	panic("a bug")
+}
+
+func TestPanicIsAProblemAndTheServerSurvives(t *testing.T) {
+	t.Parallel()
+	buggy := fixed("buggy", 1, time.Minute)
+	buggy.Limiter = panickingLimiter{}
+	s := newService(newPolicy("buggy", buggy), newPolicy("api", fixed("per-minute", 100, time.Minute)))
+	const detail = "the request failed inside weir; its log says why"
+
+	requireProblem(t, s.check(t, `{"policy":"buggy","client":"alice"}`), http.StatusInternalServerError, detail)
+	requireProblem(t, s.do(t, http.MethodGet, "/v1/auth/buggy", ""), http.StatusInternalServerError, detail)
+	assert.Contains(t, s.log.String(), `level=ERROR msg=panic path=/v1/check error="a bug" stack=`)
+	assert.Contains(t, s.log.String(), "panickingLimiter.Take")
+	s.admits(t, `{"policy":"api","client":"alice"}`)
+
+	r := s.batch(t, `{"policy":"buggy","client":"alice"}`, `{"policy":"api","client":"alice"}`)
+	require.Len(t, r.Results, 2)
+	assert.EqualValues(t, http.StatusInternalServerError, r.Results[0].Status)
+	assert.Equal(t, detail, r.Results[0].Detail)
+	assert.EqualValues(t, http.StatusOK, r.Results[1].Status)
+	assert.Contains(t, s.log.String(), "path=/v1/check/batch")
+}
+
+func TestUnexpectedErrorIsLoggedAndNotShown(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("api", fixed("per-minute", 100, time.Minute)))
+	s.echo.GET("/broken", func(echo.Context) error { return errors.New("secret detail") })
+	r := s.do(t, http.MethodGet, "/broken", "")
+	requireProblem(t, r, http.StatusInternalServerError, "the request failed inside weir; its log says why")
+	assert.NotContains(t, r.Body, "secret detail")
+	assert.Contains(t, s.log.String(), `error="secret detail"`)
 }

@@ -15,16 +15,23 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/counters"
+	"weir/counters/memcached"
 	"weir/counters/memcachedtest"
 )
 
-const testKeys = counters.Namespace("weir:p/l:test:")
+// testConfig is that of a limit whose instances have the same clock.
+func testConfig(clients int) Config {
+	return Config{Options: counters.Options{Policy: "p", Limit: "l", ClockSkew: -1, Clients: clients}}
+}
+
+// testKeys is where a token bucket with testConfig has its states.
+const testKeys = counters.Namespace("weir:p/l:token_bucket:")
 
 // openStore returns a store of its own, with sockets of its own, on the server,
 // as a process has one.
 func openStore(t testing.TB, server *memcachedtest.Server) counters.StateStore {
 	t.Helper()
-	m, err := counters.NewMemcached(counters.MemcachedConfig{Servers: []string{server.Addr}, KeyPrefix: "weir"})
+	m, err := memcached.New(memcached.Config{Servers: []string{server.Addr}, KeyPrefix: "weir"})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, m.Close()) })
 	return m
@@ -38,7 +45,7 @@ type taker interface {
 // swap until it isn't forestalled.
 type plainLoop struct {
 	store  counters.StateStore
-	bucket tokenBucket
+	bucket bucket
 }
 
 func (l plainLoop) Take(ctx context.Context, r counters.Request) (counters.Decision, error) {
@@ -48,7 +55,7 @@ func (l plainLoop) Take(ctx context.Context, r counters.Request) (counters.Decis
 		if err != nil {
 			return counters.Decision{}, err
 		}
-		var s meterState
+		var s bucketState
 		if old.Exists() {
 			if s, err = l.bucket.decode(old.Value); err != nil {
 				return counters.Decision{}, err
@@ -148,7 +155,9 @@ func BenchmarkContention(b *testing.B) {
 							processes = append(processes, plainLoop{store, bucket})
 							continue
 						}
-						l, err := NewTokenBucket(store, time.Second, 0, Config{Keys: testKeys, Clients: 10, Swaps: func(a, n int) { lost.Add(int64(n)); attempts.Add(int64(a)) }})
+						cfg := testConfig(10)
+						cfg.Swaps = func(a, n int) { lost.Add(int64(n)); attempts.Add(int64(a)) }
+						l, err := NewTokenBucket(store, time.Second, 0, cfg)
 						require.NoError(b, err)
 						processes = append(processes, l)
 					}

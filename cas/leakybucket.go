@@ -1,40 +1,59 @@
 package cas
 
 import (
+	"math"
 	"time"
 
 	"weir/counters"
 )
 
-// A leakyBucket drains limit per window and holds burst, or limit when burst is
-// 0: a request that would overfill it is denied, another one is admitted with
-// the time that it has to wait for its slot.
+// A LeakyBucket is a Limiter: a bucket that drains limit per window and holds
+// burst. A request that would overfill it is denied; another one is admitted,
+// with the time that it has to wait for its turn.
 //
-// A request of cost c has c consecutive slots, each of which takes
-// window/limit. Wait is the time until its first: until all that was in the
-// bucket before has drained, whatever its own cost. So the first request into an
-// empty bucket waits 0, and the one after it waits c slots less the time since.
-// Wait counts from the state's time when that is ahead of the request's: slots
-// keep their distance on any clock.
-type leakyBucket struct{ meter }
+// A request of cost c has c consecutive turns, each of which takes window/limit.
+// Wait is the time until its first: until all that was in the bucket before has
+// drained, whatever its own cost. So the first request into an empty bucket waits
+// 0, and the one after it waits c turns less the time since. Wait counts from the
+// state's time when that is ahead of the request's: turns keep their distance on
+// any clock. Make one with NewLeakyBucket.
+type LeakyBucket struct{ Limiter[bucketState] }
 
-// newLeakyBucket returns a leaky bucket; see newMeter.
-func newLeakyBucket(window time.Duration, burst int64, countDenied bool) (leakyBucket, error) {
-	m, err := newMeter(formatLeakyBucket, window, burst, countDenied)
-	return leakyBucket{m}, err
+// NewLeakyBucket returns a limiter by leaky bucket, which holds burst, or the
+// limit when burst is 0. The error says what is wrong with the window (see
+// counters.CheckWindow), the burst or cfg.
+func NewLeakyBucket(store counters.StateStore, window time.Duration, burst int64, cfg Config) (*LeakyBucket, error) {
+	b, err := newLeakyBucket(window, burst, cfg.CountDenied)
+	if err != nil {
+		return nil, err
+	}
+	l := new(LeakyBucket)
+	if err := l.init(store, b, "leaky_bucket", math.MaxInt, cfg); err != nil {
+		return nil, err
+	}
+	return l, nil
 }
 
-func (b leakyBucket) step(s meterState, r counters.Request) (meterState, counters.Decision) {
-	next, d := b.meter.step(s, r)
+// leaky is a bucket whose admitted requests wait.
+type leaky struct{ bucket }
+
+// newLeakyBucket returns a leaky bucket; see newBucket.
+func newLeakyBucket(window time.Duration, burst int64, countDenied bool) (leaky, error) {
+	b, err := newBucket(formatLeakyBucket, window, burst, countDenied)
+	return leaky{b}, err
+}
+
+func (b leaky) step(s bucketState, r counters.Request) (bucketState, counters.Decision) {
+	next, d := b.bucket.step(s, r)
 	return next, b.withWait(s, r, d)
 }
 
-func (b leakyBucket) peek(s meterState, r counters.Request) counters.Decision {
-	return b.withWait(s, r, b.meter.peek(s, r))
+func (b leaky) peek(s bucketState, r counters.Request) counters.Decision {
+	return b.withWait(s, r, b.bucket.peek(s, r))
 }
 
 // withWait adds to d, the decision on r in s, how long r waits.
-func (b leakyBucket) withWait(s meterState, r counters.Request, d counters.Decision) counters.Decision {
+func (b leaky) withWait(s bucketState, r counters.Request, d counters.Decision) counters.Decision {
 	if d.Allowed {
 		d.Wait = b.level(s, r).drainTime(r.Limit)
 	}

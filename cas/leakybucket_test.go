@@ -11,7 +11,7 @@ import (
 	"weir/counters"
 )
 
-func leakyClient(t require.TestingT, window time.Duration, burst int64) *client[meterState] {
+func leakyClient(t require.TestingT, window time.Duration, burst int64) *client[bucketState] {
 	b, err := newLeakyBucket(window, burst, false)
 	require.NoError(t, err)
 	return newClient(b)

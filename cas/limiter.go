@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"weir/counters"
+	"weir/counters/cache"
+	"weir/counters/combiner"
 )
 
 // ErrContended: until the deadline, other instances changed the client's state
@@ -23,25 +25,9 @@ const (
 	maxPause = time.Millisecond
 )
 
-// logViewBytes bounds the memory in which a sliding log remembers clients, by
-// how many it remembers. An entry of a log takes logEntryBytes.
-const (
-	logViewBytes  = 64 << 20
-	logEntryBytes = 7
-)
-
 // Config configures a Limiter.
 type Config struct {
-	// Keys is where the limit's states are kept; see counters.StateNamespace.
-	Keys counters.Namespace
-	// ClockSkew is the largest difference between the clocks of instances.
-	ClockSkew time.Duration
-	// CountDenied makes denied requests count too.
-	CountDenied bool
-	// Clients is how many clients are remembered; 0 means none.
-	Clients int
-	// Batch is called with the size of each batch, if it isn't nil.
-	Batch func(size int)
+	counters.Options
 	// Swaps is called after each batch that changed a state, or tried to, if it
 	// isn't nil: with the number of attempts, and how many of those lost a race.
 	Swaps func(attempts, lost int)
@@ -59,7 +45,7 @@ type Config struct {
 // one round trip: it starts from the state that the process has seen last, or
 // from none, and an attempt that loses brings back the one that won. A denial
 // writes nothing, and needs no round trip at all when the state was seen within
-// counters.Trust. What is remembered is only a cache: losing it changes no
+// counters.MaxStaleness. What is remembered is only a cache: losing it changes no
 // decision but those denials.
 //
 // Clients whose requests have different limits are kept for as long as the
@@ -71,87 +57,60 @@ type Limiter[S any] struct {
 	store     counters.StateStore
 	algorithm algorithm[S]
 	cfg       Config
-	combiner  *counters.Combiner[question, counters.Decision]
-	views     *counters.Views[view[S]]
+	keys      counters.Namespace
+	combiner  *combiner.Combiner[request, counters.Decision]
+	views     *cache.Cache[view[S]]
 }
 
-// An algorithm is pure arithmetic over its state; see the package's doc.
-type algorithm[S any] interface {
-	step(S, counters.Request) (S, counters.Decision)
-	peek(S, counters.Request) counters.Decision
-	giveBack(S, counters.Request) S
-	ttl(S, counters.Request) time.Duration
-	encode([]byte, S) []byte
-	decode([]byte) (S, error)
-	clone(S) S
-}
-
-// A question is a request to take, or to give back what was taken.
-type question struct {
+// A request asks to take, or to refund what was taken.
+type request struct {
 	counters.Request
-	giveBack bool
+	refund bool
 }
 
 type (
-	call  = counters.Call[question, counters.Decision]
-	batch = counters.Batch[question, counters.Decision]
+	call  = combiner.Call[request, counters.Decision]
+	batch = combiner.Batch[request, counters.Decision]
 )
 
-// NewTokenBucket returns a limiter by token bucket: it fills with the limit per
-// window and holds burst, or the limit when burst is 0. The error says what is
-// wrong with the window (see counters.CheckWindow) or the burst.
-func NewTokenBucket(store counters.StateStore, window time.Duration, burst int64, cfg Config) (*Limiter[meterState], error) {
-	b, err := newTokenBucket(window, burst, cfg.CountDenied)
+// init makes l a limiter by algorithm a, which the keys of its states name. It
+// remembers no more than mostClients.
+func (l *Limiter[S]) init(store counters.StateStore, a algorithm[S], name string, mostClients int, cfg Config) error {
+	options, err := cfg.Options.WithDefaults()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return newLimiter(store, b, cfg), nil
-}
-
-// NewLeakyBucket returns a limiter by leaky bucket: it drains the limit per
-// window and holds burst, or the limit when burst is 0. Admitted requests have a
-// Wait. The error is as of NewTokenBucket.
-func NewLeakyBucket(store counters.StateStore, window time.Duration, burst int64, cfg Config) (*Limiter[meterState], error) {
-	b, err := newLeakyBucket(window, burst, cfg.CountDenied)
-	if err != nil {
-		return nil, err
+	cfg.Options = options
+	*l = Limiter[S]{
+		store: store, algorithm: a, cfg: cfg,
+		keys:  counters.StateNamespace(options.KeyPrefix, options.Policy, options.Limit, name),
+		views: cache.New[view[S]](min(options.Clients, mostClients)),
 	}
-	return newLimiter(store, b, cfg), nil
-}
-
-// NewSlidingLog returns a limiter by sliding log: at most the limit in any
-// window, exactly. limit is the one that most requests will have. It remembers
-// fewer than cfg.Clients where their logs would take more than 64 MiB. The error
-// says what is wrong with the window or with the limit.
-func NewSlidingLog(store counters.StateStore, window time.Duration, limit int64, cfg Config) (*Limiter[logState], error) {
-	l, err := newSlidingLog(window, limit, cfg.CountDenied)
-	if err != nil {
-		return nil, err
-	}
-	cfg.Clients = min(cfg.Clients, logViewBytes/int(logEntryBytes*limit))
-	return newLimiter(store, l, cfg), nil
-}
-
-func newLimiter[S any](store counters.StateStore, a algorithm[S], cfg Config) *Limiter[S] {
-	l := &Limiter[S]{store: store, algorithm: a, cfg: cfg, views: counters.NewViews[view[S]](cfg.Clients)}
-	l.combiner = counters.NewCombiner(l.lead)
-	return l
+	l.combiner = combiner.New(l.lead)
+	return nil
 }
 
 // Take admits r and consumes its cost, or denies it. A denied cost is consumed
-// only with CountDenied. The error is ErrContended, one of a store's, or of the
-// context's; after one of the latter two the cost may have been consumed.
+// only with CountDenied. The error is counters.ErrRequest, ErrContended, one of a
+// store's, or of the context's; after one of the latter two the cost may have
+// been consumed.
 func (l *Limiter[S]) Take(ctx context.Context, r counters.Request) (counters.Decision, error) {
+	if err := r.Check(); err != nil {
+		return counters.Decision{}, err
+	}
 	if r.Cost == 0 {
 		return l.Peek(ctx, r)
 	}
-	return l.combiner.Do(ctx, r.Client, question{Request: r})
+	return l.combiner.Do(ctx, r.Client, request{Request: r})
 }
 
-// Peek decides r by the store and consumes nothing. The error is one of a
-// store's.
+// Peek decides r by the store and consumes nothing. The error is
+// counters.ErrRequest or one of a store's.
 func (l *Limiter[S]) Peek(ctx context.Context, r counters.Request) (counters.Decision, error) {
-	state, err := l.store.Load(ctx, l.cfg.Keys.StateKey(r.Client))
+	if err := r.Check(); err != nil {
+		return counters.Decision{}, err
+	}
+	state, err := l.store.Load(ctx, l.keys.StateKey(r.Client))
 	if err != nil {
 		return counters.Decision{}, err
 	}
@@ -159,10 +118,10 @@ func (l *Limiter[S]) Peek(ctx context.Context, r counters.Request) (counters.Dec
 	return l.algorithm.peek(s, r), nil
 }
 
-// Known decides r by the state that the process has seen within counters.Trust,
+// PeekLocal decides r by the state that the process has seen within counters.MaxStaleness,
 // consumes nothing, and reports whether there is one. A denial is certain but
 // for what resets and give-backs elsewhere have changed since.
-func (l *Limiter[S]) Known(r counters.Request) (counters.Decision, bool) {
+func (l *Limiter[S]) PeekLocal(r counters.Request) (counters.Decision, bool) {
 	v := l.views.Find(r.Client)
 	if v == nil {
 		return counters.Decision{}, false
@@ -176,21 +135,24 @@ func (l *Limiter[S]) Known(r counters.Request) (counters.Decision, bool) {
 	return d, true
 }
 
-// GiveBack takes back a request that Take admitted. The error is as of Take;
+// Refund takes back a request that Take admitted. The error is as of Take;
 // after one the cost may stay in use until time has passed over it.
-func (l *Limiter[S]) GiveBack(ctx context.Context, r counters.Request) error {
-	if r.Cost == 0 {
-		return nil
+func (l *Limiter[S]) Refund(ctx context.Context, r counters.Request) error {
+	if err := r.Check(); err != nil || r.Cost == 0 {
+		return err
 	}
-	_, err := l.combiner.Do(ctx, r.Client, question{Request: r, giveBack: true})
+	_, err := l.combiner.Do(ctx, r.Client, request{Request: r, refund: true})
 	return err
 }
 
 // Reset forgets what the client has used. No write that began before undoes
 // that, as the state it would replace is gone. Other instances notice within
-// counters.Trust. The error is one of a store's.
+// counters.MaxStaleness. The error is counters.ErrRequest or one of a store's.
 func (l *Limiter[S]) Reset(ctx context.Context, client string, _ time.Time) error {
-	err := l.store.Delete(ctx, []string{l.cfg.Keys.StateKey(client)})
+	if err := counters.CheckClient(client); err != nil {
+		return err
+	}
+	err := l.store.Delete(ctx, []string{l.keys.StateKey(client)})
 	l.views.Forget(client)
 	return err
 }
@@ -204,7 +166,7 @@ func (l *Limiter[S]) lead(ctx context.Context, client string, b *batch) {
 	calls := b.Calls()
 	if err != nil {
 		for _, call := range calls {
-			call.Answer, call.Err = counters.Decision{}, err
+			call.Result, call.Err = counters.Decision{}, err
 		}
 	}
 	if l.cfg.Batch != nil {
@@ -217,10 +179,10 @@ func (l *Limiter[S]) lead(ctx context.Context, client string, b *batch) {
 
 // decide answers the calls of a batch, and those that arrive while it retries.
 // It returns how often it tried to swap the state and how many of these lost a
-// race. What a guess loses, because the process had seen nothing of the client
-// or nothing for a while, is no race.
+// race. A failed guess from a stale snapshot, or from none, isn't counted as a
+// lost race.
 func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *batch) (attempts, lost int, err error) {
-	key := l.cfg.Keys.StateKey(client)
+	key := l.keys.StateKey(client)
 	deadline, ok := ctx.Deadline()
 	if !ok {
 		deadline = time.Now().Add(counters.DefaultTimeout)
@@ -240,7 +202,7 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *b
 			state, swapped, err = l.store.Swap(ctx, key, seen.state, next.value, next.ttl)
 		case asked || seen.fresh(next.now):
 			for _, call := range calls {
-				call.Answer.Local = !asked
+				call.Result.Local = !asked
 			}
 			return attempts, lost, nil
 		default:
@@ -248,7 +210,7 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *b
 		}
 		if err != nil {
 			if next.changed {
-				v.remember(sight[S]{}) // whether it was swapped is unknown
+				v.remember(snapshot[S]{}) // whether it was swapped is unknown
 			}
 			return attempts, lost, err
 		}
@@ -256,7 +218,7 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *b
 			lost++
 		}
 		raced := current && !swapped
-		seen, asked, current = l.sight(state, next), true, true
+		seen, asked, current = l.snapshot(state, next), true, true
 		v.remember(seen)
 		if swapped {
 			return attempts, lost, nil
@@ -284,15 +246,15 @@ type transition[S any] struct {
 
 // step answers the calls from the given state, which it leaves as it is.
 func (l *Limiter[S]) step(from S, calls []*call) transition[S] {
-	next := transition[S]{now: calls[0].Question.Now, state: l.algorithm.clone(from)}
+	next := transition[S]{now: calls[0].Request.Now, state: l.algorithm.clone(from)}
 	for _, call := range calls {
-		q := &call.Question
-		if q.giveBack {
-			next.state = l.algorithm.giveBack(next.state, q.Request)
+		q := &call.Request
+		if q.refund {
+			next.state = l.algorithm.refund(next.state, q.Request)
 			next.changed = true
 		} else {
-			next.state, call.Answer = l.algorithm.step(next.state, q.Request)
-			next.changed = next.changed || call.Answer.Allowed || l.cfg.CountDenied
+			next.state, call.Result = l.algorithm.step(next.state, q.Request)
+			next.changed = next.changed || call.Result.Allowed || l.cfg.CountDenied
 		}
 		if q.Now.After(next.now) {
 			next.now = q.Now
@@ -301,7 +263,7 @@ func (l *Limiter[S]) step(from S, calls []*call) transition[S] {
 	if next.changed {
 		next.value = l.algorithm.encode(nil, next.state)
 		for _, call := range calls {
-			next.ttl = max(next.ttl, l.algorithm.ttl(next.state, call.Question.Request))
+			next.ttl = max(next.ttl, l.algorithm.ttl(next.state, call.Request.Request))
 		}
 		next.ttl = counters.TTL(next.ttl, l.cfg.ClockSkew)
 	}
@@ -318,11 +280,11 @@ func (l *Limiter[S]) decode(state counters.State) (s S, foreign bool) {
 	return s, err != nil
 }
 
-// sight returns what the store has, as it was seen by the batch that next is the
+// snapshot returns what the store has, as it was seen by the batch that next is the
 // transition of. Mostly it is the state that this batch has written, and needs
 // no decoding.
-func (l *Limiter[S]) sight(state counters.State, next transition[S]) sight[S] {
-	seen := sight[S]{known: true, at: next.now.UnixNano()}
+func (l *Limiter[S]) snapshot(state counters.State, next transition[S]) snapshot[S] {
+	seen := snapshot[S]{known: true, at: next.now.UnixNano()}
 	if next.changed && bytes.Equal(state.Value, next.value) {
 		seen.decoded = next.state
 	} else {
@@ -339,11 +301,11 @@ func (l *Limiter[S]) sight(state counters.State, next transition[S]) sight[S] {
 // A view is what a process has last seen of a client.
 type view[S any] struct {
 	mu   sync.Mutex
-	last sight[S]
+	last snapshot[S]
 }
 
-// A sight is a state as it was seen. The zero value is none.
-type sight[S any] struct {
+// A snapshot is a state as it was seen. The zero value is none.
+type snapshot[S any] struct {
 	state   counters.State // without its value
 	decoded S              // which no one may change
 	known   bool
@@ -351,18 +313,18 @@ type sight[S any] struct {
 }
 
 // fresh reports whether denials may rely on it at now.
-func (s sight[S]) fresh(now time.Time) bool {
+func (s snapshot[S]) fresh(now time.Time) bool {
 	age := now.UnixNano() - s.at
-	return s.known && age >= 0 && age <= int64(counters.Trust)
+	return s.known && age >= 0 && age <= int64(counters.MaxStaleness)
 }
 
-func (v *view[S]) recall() sight[S] {
+func (v *view[S]) recall() snapshot[S] {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.last
 }
 
-func (v *view[S]) remember(s sight[S]) {
+func (v *view[S]) remember(s snapshot[S]) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.last = s

@@ -5,9 +5,11 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"regexp"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -18,6 +20,7 @@ import (
 
 	"weir/counters"
 	"weir/counters/memcachedtest"
+	"weir/counters/memory"
 )
 
 // A riggedStore does what a test wants before and after each operation, and
@@ -60,7 +63,7 @@ func (s *riggedStore) operations() int {
 type instance struct {
 	t        testing.TB
 	store    *riggedStore
-	limiter  *Limiter[meterState]
+	limiter  *TokenBucket
 	now      time.Time
 	limit    int64
 	batches  []int
@@ -70,9 +73,10 @@ type instance struct {
 }
 
 // newInstance returns an instance of a token bucket of 10 a second.
-func newInstance(t testing.TB, store counters.StateStore, cfg Config) *instance {
+func newInstance(t testing.TB, store counters.StateStore, countDenied bool) *instance {
 	i := &instance{t: t, store: &riggedStore{StateStore: store}, now: clock(t, "12:00:00"), limit: 10}
-	cfg.Keys, cfg.Clients = testKeys, 10
+	cfg := testConfig(10)
+	cfg.CountDenied = countDenied
 	cfg.Batch = func(size int) { i.batches = append(i.batches, size) }
 	cfg.Swaps = func(attempts, lost int) { i.attempts, i.lost = append(i.attempts, attempts), i.lost+lost }
 	cfg.Foreign = func() { i.foreign++ }
@@ -86,8 +90,8 @@ func newInstance(t testing.TB, store counters.StateStore, cfg Config) *instance 
 // expires.
 func newPair(t testing.TB) (a, b *instance) {
 	noon := clock(t, "12:00:00")
-	memory := counters.NewMemory(func() time.Time { return noon })
-	return newInstance(t, memory, Config{}), newInstance(t, memory, Config{})
+	store := memory.New(func() time.Time { return noon })
+	return newInstance(t, store, false), newInstance(t, store, false)
 }
 
 func (i *instance) request(cost int64) counters.Request {
@@ -119,7 +123,7 @@ func (i *instance) reset() {
 func TestDocumentedTokenBuckets(t *testing.T) {
 	admits := func(window time.Duration, limit, burst int64, at []time.Duration) (admitted []int) {
 		now := clock(t, "12:00:00")
-		l, err := NewTokenBucket(counters.NewMemory(func() time.Time { return now }), window, burst, Config{Keys: testKeys, Clients: 10})
+		l, err := NewTokenBucket(memory.New(func() time.Time { return now }), window, burst, testConfig(10))
 		require.NoError(t, err)
 		begin := now
 		for _, after := range at {
@@ -145,7 +149,7 @@ func TestDocumentedTokenBuckets(t *testing.T) {
 func TestFractionsOfTokensSurvive(t *testing.T) {
 	for _, limit := range []int64{1000, 999, 333, 70, 7, 1} {
 		now := clock(t, "12:00:00")
-		l, err := NewTokenBucket(counters.NewMemory(func() time.Time { return now }), time.Second, 1, Config{Keys: testKeys})
+		l, err := NewTokenBucket(memory.New(func() time.Time { return now }), time.Second, 1, testConfig(-1))
 		require.NoError(t, err)
 		admitted := int64(0)
 		for range 1000 {
@@ -180,7 +184,7 @@ func TestACheckIsOneRoundTripOrNone(t *testing.T) {
 	assert.Equal(t, 1, i.store.operations())
 
 	i.limit = 1 // a token a second
-	i.now = i.now.Add(counters.Trust)
+	i.now = i.now.Add(counters.MaxStaleness)
 	assert.True(t, i.take(1).Local, "what was seen is trusted for so long")
 	i.now = i.now.Add(1)
 	assert.False(t, i.take(1).Local)
@@ -196,23 +200,23 @@ func TestACheckIsOneRoundTripOrNone(t *testing.T) {
 func TestCostZeroOnlyLooks(t *testing.T) {
 	i, _ := newPair(t)
 	assert.Equal(t, counters.Decision{Allowed: true, Remaining: 10}, i.take(0))
-	require.NoError(t, i.limiter.GiveBack(context.Background(), i.request(0)))
+	require.NoError(t, i.limiter.Refund(context.Background(), i.request(0)))
 	assert.Zero(t, i.store.swaps)
 	assert.Zero(t, i.limiter.Clients())
 }
 
-func TestKnownIsWhatWasSeen(t *testing.T) {
+func TestPeekLocalIsWhatWasSeen(t *testing.T) {
 	a, b := newPair(t)
-	_, ok := a.limiter.Known(a.request(1))
+	_, ok := a.limiter.PeekLocal(a.request(1))
 	assert.False(t, ok, "a new client")
 	a.take(4)
 	b.take(3)
 	a.store.operations()
-	d, ok := a.limiter.Known(a.request(1))
+	d, ok := a.limiter.PeekLocal(a.request(1))
 	assert.True(t, ok)
 	assert.Equal(t, counters.Decision{Allowed: true, Remaining: 6, ResetAfter: 400 * time.Millisecond, Local: true}, d)
-	a.now = a.now.Add(counters.Trust + 1)
-	_, ok = a.limiter.Known(a.request(1))
+	a.now = a.now.Add(counters.MaxStaleness + 1)
+	_, ok = a.limiter.PeekLocal(a.request(1))
 	assert.False(t, ok)
 	assert.Zero(t, a.store.operations())
 }
@@ -261,7 +265,7 @@ func TestContended(t *testing.T) {
 	require.ErrorIs(t, err, counters.ErrTimeout, "on_store_error decides")
 	assert.Equal(t, counters.MaxLimit-others, b.remaining())
 	assert.Greater(t, others, int64(4))
-	require.ErrorIs(t, a.limiter.GiveBack(context.Background(), a.request(1)), ErrContended, "without a deadline too")
+	require.ErrorIs(t, a.limiter.Refund(context.Background(), a.request(1)), ErrContended, "without a deadline too")
 	assert.Equal(t, counters.MaxLimit-others, b.remaining())
 	a.store.beforeSwap = nil
 	assert.True(t, a.take(1).Allowed)
@@ -284,7 +288,7 @@ func TestAResetIsNeverUndone(t *testing.T) {
 	b.reset()
 	a.now = a.now.Add(time.Millisecond)
 	assert.False(t, a.take(10).Allowed, "a trusts what it has seen")
-	a.now = a.now.Add(counters.Trust)
+	a.now = a.now.Add(counters.MaxStaleness)
 	assert.True(t, a.take(10).Allowed, "but within a second it notices")
 
 	a.reset()
@@ -292,7 +296,7 @@ func TestAResetIsNeverUndone(t *testing.T) {
 	b.reset()
 	assert.Equal(t, int64(5), a.take(5).Remaining, "what is written starts from what is there")
 	b.reset()
-	require.NoError(t, a.limiter.GiveBack(context.Background(), a.request(5)))
+	require.NoError(t, a.limiter.Refund(context.Background(), a.request(5)))
 	assert.Equal(t, int64(10), b.remaining(), "what is given back late adds nothing")
 }
 
@@ -308,7 +312,7 @@ func TestAnAmbiguousSwap(t *testing.T) {
 	require.NotErrorIs(t, err, ErrContended)
 	assert.Equal(t, 1, a.store.operations())
 	a.store.afterSwap = nil
-	_, ok := a.limiter.Known(a.request(1))
+	_, ok := a.limiter.PeekLocal(a.request(1))
 	assert.False(t, ok)
 	assert.Equal(t, int64(4), a.take(1).Remaining, "it was stored")
 }
@@ -336,7 +340,7 @@ func TestForeignValuesAreReplaced(t *testing.T) {
 func newTimelineBucket(t *testing.T) []byte {
 	b, err := newTokenBucket(time.Second, 0, false)
 	require.NoError(t, err)
-	s, _ := b.step(meterState{}, counters.Request{Cost: 3, Limit: 10, Now: clock(t, "12:00:00.7")})
+	s, _ := b.step(bucketState{}, counters.Request{Cost: 3, Limit: 10, Now: clock(t, "12:00:00.7")})
 	return b.encode(nil, s)
 }
 
@@ -374,12 +378,12 @@ func requireWaiting(t *testing.T, callers int) {
 }
 
 // A goroutine whose innermost call is Do has put its own call into a batch.
-var waitingCaller = regexp.MustCompile(`\[chan receive.*\]:\nweir/counters\.\(\*Combiner\[\.\.\.\]\)\.Do\(`)
+var waitingCaller = regexp.MustCompile(`\[chan receive.*\]:\nweir/counters/combiner\.\(\*Combiner\[\.\.\.\]\)\.Do\(`)
 
-func TestGiveBackAndTakeInOneBatch(t *testing.T) {
+func TestRefundAndTakeInOneBatch(t *testing.T) {
 	a, b := newPair(t)
 	a.take(10)
-	require.NoError(t, a.limiter.GiveBack(context.Background(), a.request(4)))
+	require.NoError(t, a.limiter.Refund(context.Background(), a.request(4)))
 	assert.Equal(t, int64(4), b.remaining())
 	assert.Equal(t, int64(1), a.take(3).Remaining)
 	assert.Equal(t, []int{1, 1, 1}, a.attempts, "each started from what was seen")
@@ -387,7 +391,7 @@ func TestGiveBackAndTakeInOneBatch(t *testing.T) {
 
 func TestALeakyBucketTellsTheWait(t *testing.T) {
 	noon := clock(t, "12:00:00")
-	l, err := NewLeakyBucket(counters.NewMemory(func() time.Time { return noon }), time.Second, 3, Config{Keys: testKeys, Clients: 10})
+	l, err := NewLeakyBucket(memory.New(func() time.Time { return noon }), time.Second, 3, testConfig(10))
 	require.NoError(t, err)
 	r := counters.Request{Client: "c", Cost: 1, Limit: 10, Now: noon}
 	for slot := range 3 {
@@ -403,7 +407,7 @@ func TestALeakyBucketTellsTheWait(t *testing.T) {
 
 func TestDeniedRequestsThatCount(t *testing.T) {
 	noon := clock(t, "12:00:00")
-	i := newInstance(t, counters.NewMemory(func() time.Time { return noon }), Config{CountDenied: true})
+	i := newInstance(t, memory.New(func() time.Time { return noon }), true)
 	require.True(t, i.take(10).Allowed)
 	i.now = i.now.Add(99 * time.Millisecond)
 	i.store.operations()
@@ -415,7 +419,7 @@ func TestDeniedRequestsThatCount(t *testing.T) {
 
 func TestLogsOfManyEntriesAreRememberedForFewerClients(t *testing.T) {
 	for limit, clients := range map[int64]int{100: 1000, MaxLogLimit: 958} {
-		l, err := NewSlidingLog(counters.NewMemory(nil), time.Minute, limit, Config{Keys: testKeys, Clients: 1000})
+		l, err := NewSlidingLog(memory.New(nil), time.Minute, limit, testConfig(1000))
 		require.NoError(t, err)
 		for i := range 5000 {
 			_, err := l.Take(context.Background(), counters.Request{Client: fmt.Sprint(i), Cost: 1, Limit: limit, Now: time.Now()})
@@ -441,7 +445,7 @@ func TestStoreErrorsAreTold(t *testing.T) {
 	require.ErrorIs(t, err, counters.ErrUnavailable)
 	_, err = i.limiter.Peek(context.Background(), i.request(1))
 	require.ErrorIs(t, err, counters.ErrUnavailable)
-	require.ErrorIs(t, i.limiter.GiveBack(context.Background(), i.request(1)), counters.ErrUnavailable)
+	require.ErrorIs(t, i.limiter.Refund(context.Background(), i.request(1)), counters.ErrUnavailable)
 	require.ErrorIs(t, i.limiter.Reset(context.Background(), "c", i.now), counters.ErrUnavailable)
 	_, err = i.limiter.Take(context.Background(), i.request(11))
 	require.ErrorIs(t, err, counters.ErrUnavailable, "a load that fails")
@@ -461,7 +465,7 @@ func (failingStore) Delete(context.Context, []string) error { return counters.Er
 
 // Instances that share a store decide as one state would that all requests
 // passed through in their order. Only a denial that is known without the store
-// is as of a moment before, and may be told for counters.Trust after a reset or a
+// is as of a moment before, and may be told for counters.MaxStaleness after a reset or a
 // give-back by another instance.
 func TestLimitersLikeOneState(t *testing.T) {
 	t.Run("token bucket", func(t *testing.T) {
@@ -490,11 +494,13 @@ func runMachine[S any](t *rapid.T, a algorithm[S], countDenied bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	now := clock(t, "12:00:00")
-	memory := counters.NewMemory(func() time.Time { return now })
+	store := memory.New(func() time.Time { return now })
 	limiters := make([]*Limiter[S], 3)
 	for i := range limiters {
-		// The last one remembers nothing.
-		limiters[i] = newLimiter(memory, a, Config{Keys: testKeys, CountDenied: countDenied, Clients: 10 * (len(limiters) - 1 - i)})
+		cfg := testConfig([]int{20, 10, -1}[i])
+		cfg.CountDenied = countDenied
+		limiters[i] = new(Limiter[S])
+		require.NoError(t, limiters[i].init(store, a, "test", math.MaxInt, cfg))
 	}
 	model := newClient(a)
 	model.countDenied = countDenied
@@ -516,7 +522,7 @@ func runMachine[S any](t *rapid.T, a algorithm[S], countDenied bool) {
 		for _, d := range got {
 			if d.Local {
 				require.False(t, d.Allowed)
-				if now.Sub(emptier) > counters.Trust {
+				if now.Sub(emptier) > counters.MaxStaleness {
 					want := model.peek(t, r)
 					require.False(t, want.Allowed)
 					require.LessOrEqual(t, d.RetryAfter, want.RetryAfter)
@@ -564,8 +570,8 @@ func runMachine[S any](t *rapid.T, a algorithm[S], countDenied bool) {
 			i := rapid.IntRange(0, len(admitted)-1).Draw(t, "which")
 			r := admitted[i]
 			admitted = slices.Delete(admitted, i, i+1)
-			require.NoError(t, pick(t).GiveBack(ctx, r))
-			model.giveBack(t, r)
+			require.NoError(t, pick(t).Refund(ctx, r))
+			model.refund(t, r)
 			emptier = now
 		},
 		"reset": func(t *rapid.T) {
@@ -586,7 +592,7 @@ func TestExpiryAndTruthAgree(t *testing.T) {
 	t.Parallel()
 	server := memcachedtest.Start(t)
 	store := openStore(t, server)
-	l, err := NewTokenBucket(store, time.Second, 0, Config{Keys: testKeys, Clients: 10})
+	l, err := NewTokenBucket(store, time.Second, 0, testConfig(10))
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -616,7 +622,7 @@ func TestExpiryAndTruthAgree(t *testing.T) {
 	r := request(counters.MaxCost)
 	r.Limit = counters.MaxLimit
 	r.Client = "slow"
-	slow, err := NewTokenBucket(store, counters.MaxWindow, 0, Config{Keys: testKeys})
+	slow, err := NewTokenBucket(store, counters.MaxWindow, 0, testConfig(-1))
 	require.NoError(t, err)
 	r.Limit = counters.MaxCost
 	_, err = slow.Take(ctx, r)
@@ -633,13 +639,13 @@ func TestProcessesAdmitExactlyTheLimit(t *testing.T) {
 		new  func(counters.StateStore) (taker, error)
 	}{
 		{"token bucket", func(s counters.StateStore) (taker, error) {
-			return NewTokenBucket(s, counters.MaxWindow, 0, Config{Keys: testKeys, Clients: 10})
+			return NewTokenBucket(s, counters.MaxWindow, 0, testConfig(10))
 		}},
 		{"leaky bucket", func(s counters.StateStore) (taker, error) {
-			return NewLeakyBucket(s, counters.MaxWindow, 0, Config{Keys: testKeys, Clients: 10})
+			return NewLeakyBucket(s, counters.MaxWindow, 0, testConfig(10))
 		}},
 		{"sliding log", func(s counters.StateStore) (taker, error) {
-			return NewSlidingLog(s, counters.MaxWindow, limit, Config{Keys: testKeys, Clients: 10})
+			return NewSlidingLog(s, counters.MaxWindow, limit, testConfig(10))
 		}},
 	} {
 		t.Run(open.name, func(t *testing.T) {
@@ -666,7 +672,7 @@ func TestProcessesAdmitTheRate(t *testing.T) {
 	processes := make([]taker, 4)
 	for i := range processes {
 		var err error
-		processes[i], err = NewTokenBucket(openStore(t, server), time.Second, burst, Config{Keys: testKeys, Clients: 10})
+		processes[i], err = NewTokenBucket(openStore(t, server), time.Second, burst, testConfig(10))
 		require.NoError(t, err)
 	}
 	start := time.Now()
@@ -675,4 +681,45 @@ func TestProcessesAdmitTheRate(t *testing.T) {
 	assert.LessOrEqual(t, float64(c.admitted), most)
 	assert.GreaterOrEqual(t, float64(c.admitted), 0.99*(burst+rate*length.Seconds()))
 	assert.Zero(t, c.failed+c.contended)
+}
+
+// What no limiter can decide is an error: no panic, no admission.
+func TestWrongRequestsAreErrors(t *testing.T) {
+	right := counters.Request{Client: "c", Cost: 1, Limit: 1, Now: clock(t, "12:00:00")}
+	l, err := NewTokenBucket(memory.New(nil), time.Minute, 10, testConfig(10))
+	require.NoError(t, err)
+	for name, spoil := range map[string]func(*counters.Request){
+		"no client":     func(r *counters.Request) { r.Client = "" },
+		"a long client": func(r *counters.Request) { r.Client = strings.Repeat("c", counters.MaxClientBytes+1) },
+		"negative cost": func(r *counters.Request) { r.Cost = -1 },
+		"huge cost":     func(r *counters.Request) { r.Cost = counters.MaxCost + 1 },
+		"no limit":      func(r *counters.Request) { r.Limit = 0 },
+		"huge limit":    func(r *counters.Request) { r.Limit = counters.MaxLimit + 1 },
+		"no time":       func(r *counters.Request) { r.Now = time.Time{} },
+	} {
+		r := right
+		spoil(&r)
+		_, takeErr := l.Take(t.Context(), r)
+		_, peekErr := l.Peek(t.Context(), r)
+		for _, err := range []error{takeErr, peekErr, l.Refund(t.Context(), r)} {
+			assert.ErrorIs(t, err, counters.ErrRequest, name)
+		}
+		_, known := l.PeekLocal(r)
+		assert.False(t, known, name)
+	}
+	assert.ErrorIs(t, l.Reset(t.Context(), "", right.Now), counters.ErrRequest)
+	d, err := l.Take(t.Context(), right)
+	require.NoError(t, err)
+	assert.True(t, d.Allowed, "nothing was consumed")
+}
+
+func TestOptionsAreChecked(t *testing.T) {
+	for want, o := range map[string]counters.Options{
+		`policy name "" must be`:         {Limit: "l"},
+		`limit name "a:b" must be`:       {Policy: "p", Limit: "a:b"},
+		`key prefix "two words" must be`: {KeyPrefix: "two words", Policy: "p", Limit: "l"},
+	} {
+		_, err := NewTokenBucket(memory.New(nil), time.Minute, 0, Config{Options: o})
+		assert.ErrorContains(t, err, want)
+	}
 }

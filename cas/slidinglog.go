@@ -15,14 +15,42 @@ import (
 // this many entries, about 70 KB, all of which travel with each request.
 const MaxLogLimit = 10_000
 
-// A slidingLog admits at most limit in any window, exactly: it keeps when each
-// cost was admitted. A request that is exactly one window old no longer counts,
-// so the window is half-open: (now-window, now].
+// A SlidingLog is a Limiter that admits at most limit in any window, exactly: it
+// keeps when each cost was admitted. A request that is exactly one window old no
+// longer counts, so the window is half-open: (now-window, now]. It is exact by
+// the clocks of its instances: with clocks d apart, at most limit are admitted in
+// any window less d.
 //
-// Limit and window may change between two requests: the log is the same for
-// all limits, and what a shorter window has dropped stays dropped. A request's
-// own limit above MaxLogLimit counts as MaxLogLimit.
-type slidingLog struct {
+// Limit and window may change between two requests: the log is the same for all
+// limits, and what a shorter window has dropped stays dropped. A request's own
+// limit above MaxLogLimit counts as MaxLogLimit. Make one with NewSlidingLog.
+type SlidingLog struct{ Limiter[logState] }
+
+// NewSlidingLog returns a limiter by sliding log. limit is the one that most
+// requests will have. It remembers fewer than cfg.Clients where their logs would
+// take more than 64 MiB. The error says what is wrong with the window (see
+// counters.CheckWindow), the limit or cfg.
+func NewSlidingLog(store counters.StateStore, window time.Duration, limit int64, cfg Config) (*SlidingLog, error) {
+	a, err := newSlidingLog(window, limit, cfg.CountDenied)
+	if err != nil {
+		return nil, err
+	}
+	l := new(SlidingLog)
+	if err := l.init(store, a, "sliding_log", logViewBytes/int(logEntryBytes*limit), cfg); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// logViewBytes bounds the memory in which a sliding log remembers clients, by
+// how many it remembers. An entry of a log takes logEntryBytes.
+const (
+	logViewBytes  = 64 << 20
+	logEntryBytes = 7
+)
+
+// log is the arithmetic of a sliding log.
+type log struct {
 	window      time.Duration
 	countDenied bool
 }
@@ -30,15 +58,15 @@ type slidingLog struct {
 // newSlidingLog returns a sliding log, or an error that says what is wrong with
 // the window (see counters.CheckWindow) or with the limit that most requests
 // will have.
-func newSlidingLog(window time.Duration, limit int64, countDenied bool) (slidingLog, error) {
+func newSlidingLog(window time.Duration, limit int64, countDenied bool) (log, error) {
 	if err := counters.CheckWindow(window); err != nil {
-		return slidingLog{}, err
+		return log{}, err
 	}
 	if limit < 1 || limit > MaxLogLimit {
-		return slidingLog{}, fmt.Errorf("limit %d of a sliding log must be from 1 to %d: it stores the time of each admitted request; "+
+		return log{}, fmt.Errorf("limit %d of a sliding log must be from 1 to %d: it stores the time of each admitted request; "+
 			"use sliding_window for larger limits", limit, MaxLogLimit)
 	}
-	return slidingLog{window: window, countDenied: countDenied}, nil
+	return log{window: window, countDenied: countDenied}, nil
 }
 
 // logState is a log in its packed form, which is also how it is stored: per
@@ -61,7 +89,7 @@ type logState struct {
 // count, a denied cost is logged too, in place of the oldest: the log never
 // grows beyond the larger of the limit and what it holds, and what it drops
 // could decide nothing at this limit.
-func (l slidingLog) step(s logState, r counters.Request) (logState, counters.Decision) {
+func (l log) step(s logState, r counters.Request) (logState, counters.Decision) {
 	live := l.live(s, r)
 	limit := logLimit(r)
 	allowed := r.Cost <= limit-live.used
@@ -80,16 +108,16 @@ func (l slidingLog) step(s logState, r counters.Request) (logState, counters.Dec
 	return s, l.decision(live, r, allowed)
 }
 
-func (l slidingLog) peek(s logState, r counters.Request) counters.Decision {
+func (l log) peek(s logState, r counters.Request) counters.Decision {
 	live := l.live(s, r)
 	return l.decision(live, r, r.Cost <= logLimit(r)-live.used)
 }
 
-// giveBack returns a new state without r, which step has admitted. If the clock
+// refund returns a new state without r, which step has admitted. If the clock
 // of r was behind, r stands at a later time than its Now. So the cost is taken
 // from the oldest entries that are not before Now: what stays may leave later
 // than it should, never sooner, and no window is ever over its limit.
-func (l slidingLog) giveBack(s logState, r counters.Request) logState {
+func (l log) refund(s logState, r counters.Request) logState {
 	from, left := r.Now.UnixNano(), r.Cost
 	if behind(s.time, r.Now) >= uint64(l.window) {
 		return s
@@ -115,7 +143,7 @@ func (l slidingLog) giveBack(s logState, r counters.Request) logState {
 // ttl returns the time from r.Now until the log is empty. By how much r is
 // behind the state is not part of it, so that a state from a clock far ahead
 // expires as soon as any other.
-func (l slidingLog) ttl(s logState, r counters.Request) time.Duration {
+func (l log) ttl(s logState, r counters.Request) time.Duration {
 	live := l.live(s, r)
 	if live.used == 0 {
 		return 0
@@ -127,7 +155,7 @@ func logLimit(r counters.Request) int64 { return min(r.Limit, MaxLogLimit) }
 
 // live returns s as r finds it: as of r.Now and without the entries that have
 // left the window.
-func (l slidingLog) live(s logState, r counters.Request) logState {
+func (l log) live(s logState, r counters.Request) logState {
 	now := r.Now.UnixNano()
 	if s.used == 0 {
 		return logState{time: now}
@@ -145,7 +173,7 @@ func (l slidingLog) live(s logState, r counters.Request) logState {
 	}
 }
 
-func (l slidingLog) decision(live logState, r counters.Request, allowed bool) counters.Decision {
+func (l log) decision(live logState, r counters.Request, allowed bool) counters.Decision {
 	limit, lag := logLimit(r), behind(live.time, r.Now)
 	d := counters.Decision{Allowed: allowed, Remaining: max(0, limit-live.used)}
 	if live.used > 0 {
@@ -169,7 +197,7 @@ func (l slidingLog) decision(live logState, r counters.Request, allowed bool) co
 
 // leaves returns the time from now until an entry leaves the window that is
 // still in it.
-func (l slidingLog) leaves(entry, now int64) time.Duration {
+func (l log) leaves(entry, now int64) time.Duration {
 	return l.window - time.Duration(between(entry, now))
 }
 
@@ -244,7 +272,7 @@ func (s *logState) all() iter.Seq2[int64, int64] {
 
 // encode appends s to b: the format, and unless the log is empty its base, by
 // how much its time is after the newest entry, and the entries.
-func (l slidingLog) encode(b []byte, s logState) []byte {
+func (l log) encode(b []byte, s logState) []byte {
 	const header = 1 + 8 + binary.MaxVarintLen64
 	b = append(slices.Grow(b, header+len(s.entries)), formatSlidingLog)
 	if s.used == 0 {
@@ -256,7 +284,7 @@ func (l slidingLog) encode(b []byte, s logState) []byte {
 }
 
 // clone returns a copy of s with memory of its own, and room for an entry.
-func (l slidingLog) clone(s logState) logState {
+func (l log) clone(s logState) logState {
 	const entry = 2 * binary.MaxVarintLen64
 	s.entries = append(make([]byte, 0, len(s.entries)+entry), s.entries...)
 	return s
@@ -264,7 +292,7 @@ func (l slidingLog) clone(s logState) logState {
 
 // decode returns the state that encode made data of, and takes data over; any
 // other data is errForeignState.
-func (l slidingLog) decode(data []byte) (logState, error) {
+func (l log) decode(data []byte) (logState, error) {
 	if len(data) == 0 || data[0] != formatSlidingLog {
 		return logState{}, errForeignState
 	}

@@ -150,28 +150,28 @@ func TestSlidingLogGivesBack(t *testing.T) {
 		for _, r := range []counters.Request{ask("12:00:00", 1), ask("12:00:10", 2), ask("12:00:10", 3), ask("12:00:20", 4)} {
 			require.True(t, c.ask(t, r).Allowed)
 		}
-		c.giveBack(t, ask("12:00:10", 2))
+		c.refund(t, ask("12:00:10", 2))
 		assert.Equal(t, int64(8), used(c, "12:00:20"))
 		assert.Equal(t, int64(7), used(c, "12:01:00"))
 		assert.Equal(t, int64(4), used(c, "12:01:10"))
-		c.giveBack(t, ask("12:00:10", 3))
+		c.refund(t, ask("12:00:10", 3))
 		assert.Equal(t, int64(5), used(c, "12:00:20"))
 		assert.Equal(t, int64(4), used(c, "12:01:00"))
-		c.giveBack(t, ask("12:00:00", 1))
+		c.refund(t, ask("12:00:00", 1))
 		assert.Equal(t, int64(4), used(c, "12:00:20"))
 	})
 	t.Run("a request whose clock was behind stands later in the log", func(t *testing.T) {
 		c := logClient(t, time.Minute, false)
 		require.True(t, c.ask(t, ask("12:00:10", 2)).Allowed)
 		require.True(t, c.ask(t, ask("12:00:09", 3)).Allowed)
-		c.giveBack(t, ask("12:00:09", 3))
+		c.refund(t, ask("12:00:09", 3))
 		assert.Equal(t, int64(2), used(c, "12:00:10"))
 	})
 	t.Run("one that has left takes nobody else's", func(t *testing.T) {
 		c := logClient(t, time.Minute, false)
 		require.True(t, c.ask(t, ask("12:00:00", 1)).Allowed)
 		require.True(t, c.ask(t, ask("12:01:00", 2)).Allowed)
-		c.giveBack(t, ask("12:00:00", 1))
+		c.refund(t, ask("12:00:00", 1))
 		assert.Equal(t, int64(2), used(c, "12:01:00"))
 	})
 	t.Run("the log's time stays when its newest is given back", func(t *testing.T) {
@@ -179,12 +179,12 @@ func TestSlidingLogGivesBack(t *testing.T) {
 		require.True(t, c.ask(t, ask("12:00:00", 1)).Allowed)
 		require.True(t, c.ask(t, ask("12:00:30", 1)).Allowed)
 		require.True(t, c.ask(t, ask("12:01:01", 8)).Allowed)
-		c.giveBack(t, ask("12:01:01", 8))
+		c.refund(t, ask("12:01:01", 8))
 		// The one of 12:00:00 has left, and cannot come back.
 		require.True(t, c.ask(t, ask("12:00:50", 1)).Allowed)
 		assert.Equal(t, int64(2), used(c, "12:01:01"))
 		assert.Equal(t, int64(1), used(c, "12:02:00"), "it was logged at 12:01:01")
-		c.giveBack(t, ask("12:00:00", 1))
+		c.refund(t, ask("12:00:00", 1))
 		assert.Equal(t, int64(2), used(c, "12:01:01"))
 	})
 }
@@ -222,7 +222,7 @@ func (m *logModel) ask(r counters.Request, countDenied bool) (allowed bool, used
 	return allowed, used
 }
 
-func (m *logModel) giveBack(r counters.Request) {
+func (m *logModel) refund(r counters.Request) {
 	if m.time-r.Now.UnixNano() >= int64(m.window) {
 		return
 	}
@@ -259,13 +259,13 @@ func TestSlidingLogLikeAList(t *testing.T) {
 					admitted = append(admitted, r)
 				}
 			},
-			"giveBack": func(t *rapid.T) {
+			"refund": func(t *rapid.T) {
 				if len(admitted) == 0 {
 					t.Skip()
 				}
 				i := rapid.IntRange(0, len(admitted)-1).Draw(t, "which")
-				model.giveBack(admitted[i])
-				c.giveBack(t, admitted[i])
+				model.refund(admitted[i])
+				c.refund(t, admitted[i])
 				admitted = append(admitted[:i], admitted[i+1:]...)
 			},
 			"wait": func(t *rapid.T) {

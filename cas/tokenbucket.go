@@ -1,19 +1,37 @@
 package cas
 
-import "time"
+import (
+	"math"
+	"time"
 
-// A tokenBucket fills with limit tokens per window and holds burst, or limit
-// when burst is 0. A request takes its cost in tokens or is denied. A new client
+	"weir/counters"
+)
+
+// A TokenBucket is a Limiter: a bucket that fills with limit tokens per window
+// and holds burst. A request takes its cost in tokens or is denied. A new client
 // finds it full.
 //
-// It is a meter whose level is the tokens that are missing, so that the absent
-// state is the full bucket at any limit. Remaining is whole tokens, ResetAfter
-// the time until it is full. Admitted are at most burst + limit*t/window in any
-// time t.
-type tokenBucket struct{ meter }
+// Remaining is whole tokens, ResetAfter the time until it is full. Admitted are
+// at most burst + limit*t/window in any time t. Make one with NewTokenBucket.
+type TokenBucket struct{ Limiter[bucketState] }
 
-// newTokenBucket returns a token bucket; see newMeter.
-func newTokenBucket(window time.Duration, burst int64, countDenied bool) (tokenBucket, error) {
-	m, err := newMeter(formatTokenBucket, window, burst, countDenied)
-	return tokenBucket{m}, err
+// NewTokenBucket returns a limiter by token bucket, which holds burst, or the
+// limit when burst is 0. The error says what is wrong with the window (see
+// counters.CheckWindow), the burst or cfg.
+func NewTokenBucket(store counters.StateStore, window time.Duration, burst int64, cfg Config) (*TokenBucket, error) {
+	b, err := newTokenBucket(window, burst, cfg.CountDenied)
+	if err != nil {
+		return nil, err
+	}
+	l := new(TokenBucket)
+	if err := l.init(store, b, "token_bucket", math.MaxInt, cfg); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// newTokenBucket returns the bucket whose level is the tokens that are missing,
+// so that the absent state is the full bucket at any limit; see newBucket.
+func newTokenBucket(window time.Duration, burst int64, countDenied bool) (bucket, error) {
+	return newBucket(formatTokenBucket, window, burst, countDenied)
 }

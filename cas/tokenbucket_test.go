@@ -12,7 +12,7 @@ import (
 	"weir/counters"
 )
 
-func tokenClient(t require.TestingT, window time.Duration, burst int64) *client[meterState] {
+func tokenClient(t require.TestingT, window time.Duration, burst int64) *client[bucketState] {
 	b, err := newTokenBucket(window, burst, false)
 	require.NoError(t, err)
 	return newClient(b)
@@ -125,7 +125,7 @@ func TestTokenBucketAtItsBounds(t *testing.T) {
 	}
 
 	// The largest multiple of the window below 2^64: rounding it up carries.
-	level := meterState{window: counters.MinWindow, whole: 184_467_440_737}
+	level := bucketState{window: counters.MinWindow, whole: 184_467_440_737}
 	assert.Equal(t, time.Duration(18_446_745), level.drainTime(counters.MaxLimit))
 }
 
@@ -167,11 +167,11 @@ func TestTokenBucketKeepsWhatIsUsedWhenTheWindowChanges(t *testing.T) {
 		{at: "12:00:30.5", cost: 1, limit: 60, allowed: true, remaining: 18, reset: "42m"},
 	})
 	// A minute's smallest part of a token is less than that of 100 ms.
-	was := meterState{time: 1, window: time.Minute, whole: 1, part: 2}
+	was := bucketState{time: 1, window: time.Minute, whole: 1, part: 2}
 	const tenth = 100 * time.Millisecond
-	assert.Equal(t, meterState{time: 1, window: tenth, whole: 1, part: 1}, was.in(tenth), "rounded up")
+	assert.Equal(t, bucketState{time: 1, window: tenth, whole: 1, part: 1}, was.in(tenth), "rounded up")
 	was.part = int64(time.Minute) - 1
-	assert.Equal(t, meterState{time: 1, window: tenth, whole: 2}, was.in(tenth), "rounded up to a whole")
+	assert.Equal(t, bucketState{time: 1, window: tenth, whole: 2}, was.in(tenth), "rounded up to a whole")
 }
 
 func TestTokenBucketCountsDenied(t *testing.T) {
@@ -198,21 +198,21 @@ func TestTokenBucketGivesBackLate(t *testing.T) {
 	}
 	require.True(t, c.ask(t, ask("12:00:00", 20)).Allowed)
 	require.True(t, c.ask(t, ask("12:00:00.5", 10)).Allowed)
-	c.giveBack(t, ask("12:00:00", 20))
+	c.refund(t, ask("12:00:00", 20))
 	// As if there had been only the second, but for what drained of the first.
 	assert.Equal(t, int64(50), c.peek(t, ask("12:00:00.5", 1)).Remaining)
-	c.giveBack(t, ask("12:00:00.5", 10))
+	c.refund(t, ask("12:00:00.5", 10))
 	assert.Equal(t, int64(60), c.peek(t, ask("12:00:00.5", 1)).Remaining, "never more than full")
 }
 
 // Giving back leads to where never asking would have led as long as the cost
 // has been in use all the time.
-func TestTokenBucketGiveBackIsExact(t *testing.T) {
+func TestTokenBucketRefundIsExact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b, err := newTokenBucket(time.Second, 1000, false)
 		require.NoError(t, err)
 		now := clock(t, "12:00:00")
-		var with, without meterState
+		var with, without bucketState
 		first := counters.Request{Cost: 500, Limit: 7, Now: now}
 		with, _ = b.step(with, first)
 		undone := counters.Request{Cost: rapid.Int64Range(1, 100).Draw(t, "undone"), Limit: 7, Now: now}
@@ -224,26 +224,26 @@ func TestTokenBucketGiveBackIsExact(t *testing.T) {
 			with, _ = b.step(with, r)
 			without, _ = b.step(without, r)
 		}
-		require.Equal(t, without, b.giveBack(with, undone))
+		require.Equal(t, without, b.refund(with, undone))
 	})
 }
 
-// meterModel is a meter in rational numbers.
-type meterModel struct {
+// bucketModel is a bucket in rational numbers.
+type bucketModel struct {
 	window time.Duration
 	burst  int64
 	time   int64
 	level  big.Rat
 }
 
-func (m *meterModel) capacity(limit int64) *big.Rat {
+func (m *bucketModel) capacity(limit int64) *big.Rat {
 	if m.burst != 0 {
 		limit = m.burst
 	}
 	return new(big.Rat).SetInt64(limit)
 }
 
-func (m *meterModel) at(r counters.Request) *big.Rat {
+func (m *bucketModel) at(r counters.Request) *big.Rat {
 	level := new(big.Rat).Set(&m.level)
 	if c := m.capacity(r.Limit); level.Cmp(c) > 0 {
 		level = c
@@ -259,7 +259,7 @@ func (m *meterModel) at(r counters.Request) *big.Rat {
 	return level
 }
 
-func (m *meterModel) ask(r counters.Request) (allowed bool, remaining int64) {
+func (m *bucketModel) ask(r counters.Request) (allowed bool, remaining int64) {
 	level := m.at(r)
 	cost := new(big.Rat).SetInt64(r.Cost)
 	next := new(big.Rat).Add(level, cost)
@@ -276,7 +276,7 @@ func (m *meterModel) ask(r counters.Request) (allowed bool, remaining int64) {
 	return allowed, new(big.Int).Quo(free.Num(), free.Denom()).Int64()
 }
 
-func (m *meterModel) giveBack(r counters.Request) {
+func (m *bucketModel) refund(r counters.Request) {
 	if m.time < r.Now.UnixNano() {
 		return
 	}
@@ -288,7 +288,7 @@ func (m *meterModel) giveBack(r counters.Request) {
 
 // reframe is a change of the policy's window: the level becomes a multiple of
 // 1/window, rounded up.
-func (m *meterModel) reframe(window time.Duration) {
+func (m *bucketModel) reframe(window time.Duration) {
 	w := new(big.Rat).SetInt64(int64(window))
 	parts := new(big.Rat).Mul(&m.level, w)
 	up := new(big.Int).Add(parts.Num(), new(big.Int).Sub(parts.Denom(), big.NewInt(1)))
@@ -303,7 +303,7 @@ func TestTokenBucketLikeRationalNumbers(t *testing.T) {
 		limits := rapid.SampledFrom([]int64{1, 3, 7, 60, 100, 9973, 1_000_003, counters.MaxLimit})
 		window, limit := windows.Draw(t, "window"), limits.Draw(t, "limit")
 		burst := rapid.SampledFrom([]int64{0, 0, 1, 13, counters.MaxLimit}).Draw(t, "burst")
-		model := &meterModel{window: window, burst: burst}
+		model := &bucketModel{window: window, burst: burst}
 		c := tokenClient(t, window, burst)
 		now := clock(t, "12:00:00")
 		var admitted []counters.Request
@@ -323,13 +323,13 @@ func TestTokenBucketLikeRationalNumbers(t *testing.T) {
 					admitted = append(admitted, r)
 				}
 			},
-			"giveBack": func(t *rapid.T) {
+			"refund": func(t *rapid.T) {
 				if len(admitted) == 0 {
 					t.Skip()
 				}
 				i := rapid.IntRange(0, len(admitted)-1).Draw(t, "which")
-				model.giveBack(admitted[i])
-				c.giveBack(t, admitted[i])
+				model.refund(admitted[i])
+				c.refund(t, admitted[i])
 				admitted = append(admitted[:i], admitted[i+1:]...)
 			},
 			"wait": func(t *rapid.T) {
@@ -348,7 +348,7 @@ func TestTokenBucketLikeRationalNumbers(t *testing.T) {
 				b, err := newTokenBucket(window, burst, false)
 				require.NoError(t, err)
 				c.algorithm = b
-				if s := c.state(t); s != (meterState{}) {
+				if s := c.state(t); s != (bucketState{}) {
 					c.stored = b.encode(nil, s.in(window))
 				}
 				model.reframe(window)
@@ -371,7 +371,7 @@ func TestTokenBucketConserves(t *testing.T) {
 		start := clock(t, "12:00:00")
 		type moment struct{ before, after, elapsed int64 }
 		var moments []moment
-		var s meterState
+		var s bucketState
 		var total int64
 		now := start
 		for range rapid.IntRange(1, 30).Draw(t, "moments") {

@@ -1,9 +1,13 @@
-// Package counters holds what every weir limiter is made of: the vocabulary
-// (Request, Decision), the keys, the stores (Memcached and the embedded one),
-// and the fixed window, the simplest limiter.
 package counters
 
-import "time"
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// ErrRequest: no limiter can decide the request. Match it with errors.Is.
+var ErrRequest = errors.New("counters: the request is wrong")
 
 // Bounds of a Request. They keep every sum of counts far below 2^63, the
 // largest counter that all Memcached versions treat as a number.
@@ -25,8 +29,33 @@ type Request struct {
 	// that are otherwise the same.
 	Limit int64
 	// Now is when the request was made. It decides the slot that is counted in,
-	// so a give-back must carry the Now of the request it undoes.
+	// so a refund must carry the Now of the request it undoes.
 	Now time.Time
+}
+
+// CheckClient returns an ErrRequest that says so if client isn't 1 to
+// MaxClientBytes bytes.
+func CheckClient(client string) error {
+	if client == "" || len(client) > MaxClientBytes {
+		return fmt.Errorf("%w: Client has %d bytes; it must have 1 to %d", ErrRequest, len(client), MaxClientBytes)
+	}
+	return nil
+}
+
+// Check returns an ErrRequest that says what is wrong with r, if anything is.
+func (r *Request) Check() error {
+	if err := CheckClient(r.Client); err != nil {
+		return err
+	}
+	switch {
+	case r.Cost < 0 || r.Cost > MaxCost:
+		return fmt.Errorf("%w: Cost %d must be from 0 to %d", ErrRequest, r.Cost, MaxCost)
+	case r.Limit < 1 || r.Limit > MaxLimit:
+		return fmt.Errorf("%w: Limit %d must be from 1 to %d", ErrRequest, r.Limit, int64(MaxLimit))
+	case r.Now.IsZero():
+		return fmt.Errorf("%w: Now is not set", ErrRequest)
+	}
+	return nil
 }
 
 // A Decision is a limiter's answer to a Request. Denied is a decision, not an

@@ -15,6 +15,7 @@ const (
 	// bucket of 14 digits leave 30.
 	MaxKeyPrefixBytes = 30
 
+	maxNameBytes   = 63
 	maxPlainClient = 64
 	// hashedClientBytes of SHA-256 are kept: 144 bits, which base64url writes
 	// in 24 characters without padding.
@@ -32,7 +33,18 @@ func CheckKeyPrefix(prefix string) error {
 }
 
 // A Namespace is the constant beginning of all keys of one limit, such as
-// "weir:api/per-minute:60000:".
+// "weir:api/per-minute:60000:". A counter's key is
+//
+//	<prefix>:<policy>/<limit>:<slot width in ms>:<client>_<bucket>
+//
+// where the bucket is the slot's number since 1970. It expires when the slot has
+// left every window. The state of a bucket or a log is one item,
+//
+//	<prefix>:<policy>/<limit>:<algorithm>:<client>
+//
+// which expires when it would be the initial state again. A client that isn't
+// short printable ASCII stands in the key as "~" and a hash, so that no client
+// can forge, break or meet another's key.
 type Namespace string
 
 // CounterNamespace returns the namespace of the counters of one limit, whose
@@ -70,16 +82,23 @@ func CounterKey(client string, bucket int64) string {
 	return client + strconv.FormatInt(bucket, 10)
 }
 
-// appendCounterKey appends what CounterKey returns to b.
-func appendCounterKey(b []byte, client string, bucket int64) []byte {
+// AppendCounterKey appends to b what CounterKey returns.
+func AppendCounterKey(b []byte, client string, bucket int64) []byte {
 	return strconv.AppendInt(append(b, client...), bucket, 10)
 }
 
-// clientPart returns the part of a key that names its client, so that all keys
+// GenerationKey returns the key of the counter that each reset of a client
+// raises, given what Namespace.Client returned. Whoever remembers counts of an
+// earlier generation forgets them.
+func GenerationKey(client string) string { return client + generationSuffix }
+
+const generationSuffix = "reset"
+
+// ClientPart returns the part of a key that names its client, so that all keys
 // of a client are kept by one server. The key is one that Namespace.Client
 // began or Namespace.StateKey returned, with the given key prefix; any other
 // string is returned whole.
-func clientPart(key, prefix string) string {
+func ClientPart(key, prefix string) string {
 	rest, ok := strings.CutPrefix(key, prefix+":")
 	if !ok {
 		return key
@@ -100,6 +119,25 @@ func clientPart(key, prefix string) string {
 		return key
 	}
 	return rest[:end]
+}
+
+// CheckName returns an error that says what a name of a policy or a limit may be
+// when name is not one: 1 to 63 of a-z, 0-9 and -, and no - at the beginning.
+func CheckName(name string) error {
+	for i := range len(name) {
+		c := name[i]
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && (c != '-' || i == 0) {
+			return nameError(name)
+		}
+	}
+	if name == "" || len(name) > maxNameBytes {
+		return nameError(name)
+	}
+	return nil
+}
+
+func nameError(name string) error {
+	return fmt.Errorf("name %q must be 1 to %d of a-z, 0-9 and -, and not begin with -", name, maxNameBytes)
 }
 
 func printable(s string) bool {

@@ -82,8 +82,8 @@ func TestKeysNeverCollide(t *testing.T) {
 				}
 				seen[key] = client
 				part := strings.TrimSuffix(strings.TrimPrefix(ns.Client(client), string(ns)), "_")
-				if !strings.Contains(prefix, ":") && clientPart(key, prefix) != part {
-					t.Fatalf("the client part of %q is %q", key, clientPart(key, prefix))
+				if !strings.Contains(prefix, ":") && ClientPart(key, prefix) != part {
+					t.Fatalf("the client part of %q is %q", key, ClientPart(key, prefix))
 				}
 			}
 			key := StateNamespace(prefix, "p", "l", "token_bucket").StateKey(client)
@@ -91,7 +91,7 @@ func TestKeysNeverCollide(t *testing.T) {
 				t.Fatalf("clients %q and %q share the key %q", client, other, key)
 			}
 			seen[key] = client
-			if state, counter := clientPart(key, prefix), clientPart(CounterKey(ns.Client(client), 1), prefix); state != counter {
+			if state, counter := ClientPart(key, prefix), ClientPart(CounterKey(ns.Client(client), 1), prefix); state != counter {
 				t.Fatalf("the state of %q lives with %q, its counters with %q", client, state, counter)
 			}
 		}
@@ -105,16 +105,16 @@ func TestClientPartIsTheSameForAllKeysOfAClient(t *testing.T) {
 			for _, width := range []time.Duration{time.Second, time.Hour} {
 				for bucket := range int64(12) {
 					key := CounterKey(CounterNamespace(prefix, policy, "l", width).Client("al_i:ce"), bucket)
-					parts[clientPart(key, prefix)] = true
+					parts[ClientPart(key, prefix)] = true
 				}
 			}
 			state := StateNamespace(prefix, policy, "l", "sliding_log").StateKey("al_i:ce")
-			parts[clientPart(state, prefix)] = true
+			parts[ClientPart(state, prefix)] = true
 		}
 		assert.Equal(t, map[string]bool{"al_i:ce": true}, parts)
 	}
 	for _, foreign := range []string{"", "weir", "weir:", "weir:p/l", "weir:p/l:1000:noslot", "other:p/l:1:a_1"} {
-		assert.Equal(t, foreign, clientPart(foreign, "weir"))
+		assert.Equal(t, foreign, ClientPart(foreign, "weir"))
 	}
 }
 

@@ -17,9 +17,12 @@ var (
 	ErrForeignValue = errors.New("counters: the key holds a value that is not a counter")
 )
 
-// A Store keeps counters that expire. Every method is safe for concurrent use,
-// is atomic per key, and returns before the deadline of its context; without a
-// deadline, within DefaultTimeout. The keys of one call are those of one client.
+// A Store keeps counters that expire. Every method is safe for concurrent use
+// and atomic per key. It returns before the deadline of its context, or within
+// DefaultTimeout if there is none. It doesn't look at the context's
+// cancellation: one operation serves several callers, and the one whose context
+// it got may leave before the others. The keys of one call are those of one
+// client.
 type Store interface {
 	// Add adds a.Delta to the counter at a.Key and returns its new value. A
 	// counter that does not exist is created with the value Delta and lives for
@@ -51,17 +54,16 @@ type Addition struct {
 }
 
 // A StateStore keeps small values that expire and are replaced by
-// compare-and-swap. Every method is safe for concurrent use, is atomic per key,
-// and returns before the deadline of its context; without a deadline, within
-// DefaultTimeout.
+// compare-and-swap. What Store says of concurrency, deadlines and keys holds
+// here too.
 type StateStore interface {
 	// Load returns what is at key.
 	Load(ctx context.Context, key string) (State, error)
-	// Swap puts value, which then lives for ttl, in the place of old at key, or
-	// where nothing is when old is the zero State. It does nothing when key holds
-	// another version by now, or has lost the one it held: a lost race is a
-	// result, not an error. Either way it returns what is at key after that, so
-	// that the next Swap needs no Load. It keeps no reference to value.
+	// Swap replaces old at key by value, which then lives for ttl. The zero old
+	// stands for nothing at key. Swap does nothing if key holds another version by
+	// now, or nothing any more: a lost race is a result, not an error. Either way
+	// it returns what is at key after that, so that the next Swap needs no Load.
+	// It keeps no reference to value.
 	Swap(ctx context.Context, key string, old State, value []byte, ttl time.Duration) (now State, swapped bool, err error)
 	// Delete removes what is at keys, which are those of one client.
 	Delete(ctx context.Context, keys []string) error
@@ -71,23 +73,16 @@ type StateStore interface {
 type State struct {
 	// Value must not be changed.
 	Value []byte
-	// version is the store's own number of this value; 0 is for nothing.
-	version uint64
+	// Version is the store's own number of this value, its cas token; 0 stands
+	// for nothing.
+	Version uint64
 }
 
 // Exists reports whether there is a value, be it an empty one.
-func (s State) Exists() bool { return s.version != 0 }
+func (s State) Exists() bool { return s.Version != 0 }
 
-// DefaultTimeout bounds a store operation whose context has no deadline.
-const DefaultTimeout = 50 * time.Millisecond
-
-// expiryMargin is added to every TTL: Memcached's clock ticks once a second,
-// so a TTL of n seconds may end n-1 seconds from now, and a count must not
-// vanish while it matters.
-const expiryMargin = 2 * time.Second
-
-// TTL returns how long a counter must be kept that matters for the duration
-// left on this instance's clock, when clocks differ by at most skew.
-func TTL(left, skew time.Duration) time.Duration {
-	return left + skew + expiryMargin
+// A ServerStatus says whether a server of a store answers: Err is nil if so.
+type ServerStatus struct {
+	Server string
+	Err    error
 }

@@ -1,10 +1,378 @@
 package subwindow
 
-import "weir/counters"
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
 
-// New returns a limiter that admits requests while the window's estimate stays
-// within the limit. It sets cfg's Width, Slots and Window.
-func New(store counters.Store, window Window, cfg counters.SlotConfig) *counters.SlotLimiter {
-	cfg.Width, cfg.Slots, cfg.Window = window.Width, window.Slots, window
-	return counters.NewSlotLimiter(store, cfg)
+	"weir/counters"
+	"weir/counters/cache"
+	"weir/counters/combiner"
+)
+
+// A Limiter admits requests while its window's estimate stays within the limit.
+// Each client has a counter per slot in the store, and each check counts before
+// it judges: of two requests that race for the last place, from whichever
+// instances, at least one sees the other.
+//
+// It asks the store as little as that allows. Concurrent checks of a client are
+// counted together. A slot that has been closed for longer than the clock skew
+// doesn't change any more, so it is read once. Near the end of a slot a check
+// reads the next one too: an instance with a faster clock may count there
+// already. Counts only grow, so a check that didn't fit a moment ago is denied
+// without the store. After counters.MaxStaleness the store is asked again, so
+// that a reset, or a count that was taken back, is seen within a second.
+//
+// It is safe for concurrent use. Make one with New.
+type Limiter struct {
+	store    counters.Store
+	window   Window
+	options  counters.Options
+	keys     counters.Namespace
+	combiner *combiner.Combiner[request, counters.Decision]
+	views    *cache.Cache[view]
+	spare    sync.Pool // of *attempt
+}
+
+// New returns a limiter that keeps its counters in store. The error says what is
+// wrong with the window or the options.
+func New(store counters.Store, window Window, options counters.Options) (*Limiter, error) {
+	options, err := options.WithDefaults()
+	if err == nil {
+		err = window.check()
+	}
+	if err != nil {
+		return nil, err
+	}
+	l := &Limiter{
+		store:   store,
+		window:  window,
+		options: options,
+		keys:    counters.CounterNamespace(options.KeyPrefix, options.Policy, options.Limit, window.Width),
+		views:   cache.New[view](options.Clients),
+		spare:   sync.Pool{New: func() any { return new(attempt) }},
+	}
+	l.combiner = combiner.New(l.lead)
+	return l, nil
+}
+
+// A request is a counters.Request, and what is known of its client.
+type request struct {
+	counters.Request
+	view *view
+}
+
+// Take admits r and counts it, or denies it. A denied cost is counted only with
+// CountDenied. The error is counters.ErrRequest, one of a Store's, or of the
+// context's; after one of the latter two the cost may have been counted.
+func (l *Limiter) Take(ctx context.Context, r counters.Request) (counters.Decision, error) {
+	if err := r.Check(); err != nil {
+		return counters.Decision{}, err
+	}
+	if r.Cost == 0 {
+		return l.Peek(ctx, r)
+	}
+	v := l.views.Get(r.Client)
+	if d, ok := l.knownDenial(v, r); ok {
+		return d, nil
+	}
+	return l.combiner.Do(ctx, r.Client, request{r, v})
+}
+
+// Peek decides r by the store and counts nothing. The error is
+// counters.ErrRequest or one of a Store's.
+func (l *Limiter) Peek(ctx context.Context, r counters.Request) (counters.Decision, error) {
+	if err := r.Check(); err != nil {
+		return counters.Decision{}, err
+	}
+	a := l.begin(r.Now, counters.GenerationKey(l.keys.Client(r.Client)))
+	defer l.spare.Put(a)
+	if err := l.refresh(ctx, a); err != nil {
+		return counters.Decision{}, err
+	}
+	return l.decision(a.counts, a.elapsed, r, l.admits(a.counts, a.elapsed, r)), nil
+}
+
+// PeekLocal decides r by what the process has read of the client within
+// counters.MaxStaleness, counts nothing, and reports whether there is such
+// knowledge. A denial is certain but for what resets and refunds elsewhere have
+// changed since.
+func (l *Limiter) PeekLocal(r counters.Request) (counters.Decision, bool) {
+	v := l.views.Find(r.Client)
+	if v == nil {
+		return counters.Decision{}, false
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return l.peekSnapshot(&v.snapshot, r)
+}
+
+// knownDenial is PeekLocal for a client that was denied when it was asked for
+// last, and only for a denial. It spares those who are far over their limit even
+// waiting for each other.
+func (l *Limiter) knownDenial(v *view, r counters.Request) (counters.Decision, bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if !v.denied {
+		return counters.Decision{}, false
+	}
+	d, ok := l.peekSnapshot(&v.snapshot, r)
+	return d, ok && !d.Allowed
+}
+
+// peekSnapshot decides r by what s knows, if that may be relied on.
+func (l *Limiter) peekSnapshot(s *snapshot, r counters.Request) (counters.Decision, bool) {
+	place := counters.Calendar(r.Now, l.window.Width)
+	counts, ok := s.countsAt(place.Number)
+	if !ok || !s.fresh(r.Now.UnixNano()) {
+		return counters.Decision{}, false
+	}
+	d := l.decision(counts, place.Elapsed, r, l.admits(counts, place.Elapsed, r))
+	d.Local = true
+	return d, true
+}
+
+// Refund takes back a request that Take admitted. The error is
+// counters.ErrRequest or one of a Store's; after one of the latter the count may
+// stay too high until the slot has left the window.
+func (l *Limiter) Refund(ctx context.Context, r counters.Request) error {
+	if err := r.Check(); err != nil || r.Cost == 0 {
+		return err
+	}
+	bucket := counters.Calendar(r.Now, l.window.Width).Number
+	if err := l.store.Subtract(ctx, counters.CounterKey(l.keys.Client(r.Client), bucket), r.Cost); err != nil {
+		return err
+	}
+	if v := l.views.Find(r.Client); v != nil {
+		v.refund(bucket, r.Cost)
+	}
+	return nil
+}
+
+// Reset forgets what the client has used: in every slot of the window, and in
+// the next, which instances with faster clocks may count in already. Other
+// instances notice within a second. The error is counters.ErrRequest or one of a
+// Store's.
+func (l *Limiter) Reset(ctx context.Context, client string, now time.Time) error {
+	if err := counters.CheckClient(client); err != nil {
+		return err
+	}
+	prefix := l.keys.Client(client)
+	newest := counters.Calendar(now.Add(max(l.window.Width, l.options.ClockSkew)), l.window.Width).Number
+	oldest := counters.Calendar(now, l.window.Width).Number - int64(l.window.Slots)
+	keys := make([]string, 0, newest-oldest+1)
+	for bucket := newest; bucket >= oldest; bucket-- {
+		keys = append(keys, counters.CounterKey(prefix, bucket))
+	}
+	err := l.store.Delete(ctx, keys)
+	if err == nil {
+		// Only now: who sees the new generation must not see old counts. It begins
+		// anywhere, so that one which has expired and begun anew isn't mistaken for
+		// the old one.
+		_, err = l.store.Add(ctx, counters.Addition{
+			Key: counters.GenerationKey(prefix), Delta: 1 + rand.Int64N(1<<30), TTL: l.ttl(0), New: true,
+		})
+	}
+	l.views.Forget(client)
+	return err
+}
+
+// Clients returns the number of clients that are remembered.
+func (l *Limiter) Clients() int { return l.views.Len() }
+
+// lead answers a batch of checks of one client.
+func (l *Limiter) lead(ctx context.Context, _ string, batch *combiner.Batch[request, counters.Decision]) {
+	calls := batch.Calls()
+	if l.options.Batch != nil {
+		l.options.Batch(len(calls))
+	}
+	v := calls[0].Request.view
+	for len(calls) > 0 {
+		n, latest := l.sameSlot(calls)
+		a := l.recall(v, calls[0].Request.Client, latest)
+		a.pending = append(a.pending[:0], calls[:n]...)
+		a.chosen = slices.Grow(a.chosen[:0], n)[:n]
+		for len(a.pending) > 0 {
+			var err error
+			switch sum := l.choose(a); {
+			case sum > 0:
+				var count int64
+				a.prepare()
+				count, err = l.store.Add(ctx, counters.Addition{
+					Key: a.currentKey(), Delta: sum, TTL: l.ttl(a.elapsed),
+					New: a.counts[a.ahead] == 0, Read: a.keys, Counts: a.read,
+				})
+				// The current slot's count is the one before these calls.
+				if err == nil && !a.fill(count-sum) {
+					err = l.refresh(ctx, a)
+					a.counts[a.ahead] = count - sum
+				}
+				if err == nil {
+					l.deal(ctx, a)
+				}
+			case a.fresh:
+				l.deny(a)
+			default:
+				err = l.refresh(ctx, a)
+			}
+			if err != nil {
+				a.fail(err)
+			}
+		}
+		l.remember(v, a)
+		calls = calls[n:]
+	}
+}
+
+// sameSlot returns how many of the first calls fall in the same slot, and the
+// latest moment among them: a batch may stand on both sides of a boundary.
+func (l *Limiter) sameSlot(calls []*call) (n int, latest time.Time) {
+	bucket := counters.Calendar(calls[0].Request.Now, l.window.Width).Number
+	for _, call := range calls {
+		now := call.Request.Now
+		if counters.Calendar(now, l.window.Width).Number != bucket {
+			break
+		}
+		n++
+		if now.After(latest) {
+			latest = now
+		}
+	}
+	return n, latest
+}
+
+// begin returns an attempt at now, which knows nothing, for the client with that
+// generation key.
+func (l *Limiter) begin(now time.Time, generationKey string) *attempt {
+	a := l.spare.Get().(*attempt)
+	a.begin(l.window, now, l.options.ClockSkew, strings.TrimSuffix(generationKey, counters.GenerationKey("")), generationKey)
+	return a
+}
+
+// recall returns an attempt at now that knows what v does.
+func (l *Limiter) recall(v *view, client string, now time.Time) *attempt {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.generationKey == "" {
+		v.generationKey = counters.GenerationKey(l.keys.Client(client))
+	}
+	a := l.begin(now, v.generationKey)
+	a.recall(&v.snapshot)
+	return a
+}
+
+// remember puts what a has read into v, and gives a back.
+func (l *Limiter) remember(v *view, a *attempt) {
+	clear(a.pending[:cap(a.pending)])
+	if a.asked {
+		v.mu.Lock()
+		v.replace(a.snapshot(l.window.Width, l.options.ClockSkew))
+		v.denied = a.denied && !l.options.CountDenied
+		v.mu.Unlock()
+	}
+	l.spare.Put(a)
+}
+
+// refresh reads the current slot and all that aren't known.
+func (l *Limiter) refresh(ctx context.Context, a *attempt) error {
+	for {
+		a.prepare()
+		a.keys = append(a.keys, a.currentKey())
+		a.read = a.read[:len(a.keys)]
+		if err := l.store.Read(ctx, a.keys, a.read); err != nil {
+			return err
+		}
+		last := len(a.read) - 1
+		current := a.read[last]
+		a.read = a.read[:last]
+		if a.fill(current) {
+			return nil
+		}
+	}
+}
+
+// choose chooses the pending calls that fit, in their order, into what is known
+// to be in use, and returns the sum of their costs. Others wait: they can't fit
+// unless a chosen one is denied, and would only be in the way of other
+// instances' checks.
+func (l *Limiter) choose(a *attempt) int64 {
+	var sum int64
+	for i, call := range a.pending {
+		r := call.Request.Request
+		a.chosen[i] = l.options.CountDenied || l.admits(a.counts, a.elapsedAt(r.Now), r)
+		if a.chosen[i] {
+			sum += r.Cost
+			a.counts[a.ahead] += r.Cost
+		}
+	}
+	a.counts[a.ahead] -= sum
+	return sum
+}
+
+// deal answers the chosen calls, whose costs have been counted but aren't in
+// a.counts, and gives back the costs of those denied. The others stay pending.
+func (l *Limiter) deal(ctx context.Context, a *attempt) {
+	var refund int64
+	left := a.pending[:0]
+	for i, call := range a.pending {
+		if !a.chosen[i] {
+			left = append(left, call)
+			continue
+		}
+		r := call.Request.Request
+		elapsed := a.elapsedAt(r.Now)
+		allowed := l.admits(a.counts, elapsed, r)
+		if allowed || l.options.CountDenied {
+			a.counts[a.ahead] += r.Cost
+		} else {
+			refund += r.Cost
+		}
+		a.denied = a.denied || !allowed
+		call.Result = l.decision(a.counts, elapsed, r, allowed)
+	}
+	a.pending = left
+	if refund > 0 {
+		// A refund that fails leaves the count too high until the slot has left the
+		// window; the denials stand either way.
+		_ = l.store.Subtract(ctx, a.currentKey(), refund)
+	}
+}
+
+// deny answers the pending calls, which don't fit into what is in use.
+func (l *Limiter) deny(a *attempt) {
+	for _, call := range a.pending {
+		r := call.Request.Request
+		call.Result = l.decision(a.counts, a.elapsedAt(r.Now), r, false)
+		call.Result.Local = !a.asked
+	}
+	a.denied = true
+	a.pending = a.pending[:0]
+}
+
+// admits reports whether r fits into what is in use.
+func (l *Limiter) admits(counts []int64, elapsed time.Duration, r counters.Request) bool {
+	return l.window.Estimate(counts, elapsed) <= r.Limit-r.Cost
+}
+
+// decision returns the answer to r when it was admitted or not and counts, which
+// include it if it is counted, are in use.
+func (l *Limiter) decision(counts []int64, elapsed time.Duration, r counters.Request, allowed bool) counters.Decision {
+	d := counters.Decision{
+		Allowed:    allowed,
+		Remaining:  max(0, r.Limit-l.window.Estimate(counts, elapsed)),
+		ResetAfter: l.window.Until(counts, elapsed, 0),
+	}
+	if !allowed {
+		d.RetryAfter = l.window.Until(counts, elapsed, r.Limit-r.Cost)
+	}
+	return d
+}
+
+// ttl returns how long the counter of a slot must be kept that has been open for
+// elapsed: until no window looks at it.
+func (l *Limiter) ttl(elapsed time.Duration) time.Duration {
+	return counters.TTL(time.Duration(l.window.Slots+1)*l.window.Width-elapsed, l.options.ClockSkew)
 }

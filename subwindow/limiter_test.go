@@ -3,6 +3,7 @@ package subwindow_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,6 +15,7 @@ import (
 
 	"weir/counters"
 	"weir/counters/memcachedtest"
+	"weir/counters/memory"
 	"weir/subwindow"
 )
 
@@ -72,9 +74,7 @@ func TestTimelines(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			w := newWindow(t, time.Minute, test.slots, test.strict)
-			l := subwindow.New(counters.NewMemory(nil), w, counters.SlotConfig{
-				Keys: counters.CounterNamespace("weir", "p", "l", w.Width), CountDenied: test.countDenied, Clients: 1,
-			})
+			l := newLimiterWith(t, memory.New(nil), w, counters.Options{ClockSkew: sameClock, CountDenied: test.countDenied, Clients: 1})
 			for _, s := range test.steps {
 				want := counters.Decision{Allowed: s.allowed, Remaining: s.remaining, ResetAfter: s.reset, RetryAfter: s.retry}
 				assert.Equal(t, want, take(t, l, at(s.at), s.cost, test.limit), "%s", s.at)
@@ -83,11 +83,11 @@ func TestTimelines(t *testing.T) {
 	}
 }
 
-func TestPeekGiveBackReset(t *testing.T) {
+func TestPeekRefundReset(t *testing.T) {
 	ctx := context.Background()
 	w := newWindow(t, time.Minute, 4, true)
-	store := counters.NewMemory(nil)
-	l := newLimiter(store, w, 50*time.Millisecond)
+	store := memory.New(nil)
+	l := newLimiter(t, store, w, 50*time.Millisecond)
 	r := counters.Request{Client: "c", Cost: 3, Limit: 5, Now: at("07:10:15")}
 	peek := func(now string) counters.Decision {
 		t.Helper()
@@ -103,9 +103,9 @@ func TestPeekGiveBackReset(t *testing.T) {
 	assert.Equal(t, counters.Decision{Remaining: 2, ResetAfter: 74 * time.Second, RetryAfter: 74 * time.Second}, peek("07:10:16"))
 	assert.Equal(t, int64(2), peek("07:10:29.99").Remaining, "just before the next slot, which may be open elsewhere")
 
-	require.NoError(t, l.GiveBack(ctx, counters.Request{Client: "c", Limit: 5, Now: r.Now}))
+	require.NoError(t, l.Refund(ctx, counters.Request{Client: "c", Limit: 5, Now: r.Now}))
 	assert.Equal(t, int64(2), peek("07:10:16").Remaining, "cost 0 gives nothing back")
-	require.NoError(t, l.GiveBack(ctx, r))
+	require.NoError(t, l.Refund(ctx, r))
 	assert.Equal(t, fresh, peek("07:10:16"))
 
 	for _, moment := range []string{"07:10:15", "07:10:31", "07:11:10", "07:11:15.01"} {
@@ -140,10 +140,18 @@ func mostIn(log []admission, length time.Duration) int64 {
 
 // drawLimiter returns a limiter that remembers its client, or doesn't: losing
 // what it knows must change nothing.
-func drawLimiter(t *rapid.T, store counters.Store, w subwindow.Window, skew time.Duration) *counters.SlotLimiter {
-	return subwindow.New(store, w, counters.SlotConfig{
-		Keys: counters.CounterNamespace("weir", "p", "l", w.Width), ClockSkew: skew, Clients: rapid.SampledFrom([]int{1000, 0}).Draw(t, "clients"),
+func drawLimiter(t *rapid.T, store counters.Store, w subwindow.Window, skew time.Duration) *subwindow.Limiter {
+	return newLimiterWith(t, store, w, counters.Options{
+		ClockSkew: skew, Clients: rapid.SampledFrom([]int{1000, -1}).Draw(t, "clients"),
 	})
+}
+
+// drawSkew draws a skew up to a number of milliseconds, none included.
+func drawSkew(t *rapid.T, most int) time.Duration {
+	if ms := rapid.IntRange(0, most).Draw(t, "skew"); ms > 0 {
+		return time.Duration(ms) * time.Millisecond
+	}
+	return sameClock
 }
 
 // drawWindow draws a window that can be cut into its slots.
@@ -162,7 +170,7 @@ func TestNeverMoreThanPromised(t *testing.T) {
 		length := w.Width * time.Duration(w.Slots)
 		limit := rapid.Int64Range(1, 50).Draw(t, "limit")
 		clock := &clock{now: at("07:10:00").Add(time.Duration(rapid.Int64Range(0, int64(length)).Draw(t, "start")))}
-		l := drawLimiter(t, counters.NewMemory(clock.Now), w, 0)
+		l := drawLimiter(t, memory.New(clock.Now), w, sameClock)
 		gap := rapid.SampledFrom([]time.Duration{0, length / 200, length / 20, w.Width, length}).Draw(t, "gap")
 		var log []admission
 		for range rapid.IntRange(1, 200).Draw(t, "requests") {
@@ -214,16 +222,14 @@ func TestNotMuchLessThanAnExactLog(t *testing.T) {
 		w := drawWindow(t)
 		n := int64(w.Slots)
 		perSlot := rapid.Int64Range(1, 3).Draw(t, "requests per slot")
-		w.Width -= w.Width % (time.Duration(perSlot) * time.Millisecond)
-		if w.Width == 0 {
-			w.Width = time.Duration(perSlot) * time.Millisecond
-		}
+		step := time.Duration(perSlot) * time.Millisecond
+		w.Width = (w.Width + step - 1) / step * step
 		length := w.Width * time.Duration(n)
 		limit := rapid.Int64Range(1, max(1, perSlot*n-1)).Draw(t, "limit")
 		gap := w.Width / time.Duration(perSlot)
 		start := at("07:10:00").Add(time.Duration(rapid.Int64Range(0, int64(length)).Draw(t, "start")))
 		clock := &clock{now: start}
-		l := drawLimiter(t, counters.NewMemory(clock.Now), w, 0)
+		l := drawLimiter(t, memory.New(clock.Now), w, sameClock)
 		log := &exactLog{length: length, limit: limit}
 		var admitted, exact int64
 		for range (n + 1) * n * perSlot {
@@ -248,7 +254,7 @@ func TestNothingIsDeniedWithoutNeed(t *testing.T) {
 		w := drawWindow(t)
 		limit := rapid.Int64Range(1, 50).Draw(t, "limit")
 		clock := &clock{now: at("07:10:00")}
-		l := drawLimiter(t, counters.NewMemory(clock.Now), w, 0)
+		l := drawLimiter(t, memory.New(clock.Now), w, sameClock)
 		bySlot := make(map[int64]int64)
 		for range rapid.IntRange(1, 150).Draw(t, "requests") {
 			clock.now = clock.now.Add(time.Duration(rapid.Int64Range(0, int64(w.Width)*2).Draw(t, "wait")))
@@ -276,12 +282,13 @@ func TestInstancesWithDifferentClocks(t *testing.T) {
 		w := drawWindow(t)
 		w.Strict = true
 		length := w.Width * time.Duration(w.Slots)
-		skew := time.Duration(rapid.IntRange(0, 120).Draw(t, "skew")) * time.Millisecond
+		skew := drawSkew(t, 120)
 		limit := rapid.Int64Range(1, 10).Draw(t, "limit")
 		clock := &clock{now: at("07:10:00")}
-		store := counters.NewMemory(clock.Now)
-		offsets := []time.Duration{0, skew, time.Duration(rapid.Int64Range(0, int64(skew)).Draw(t, "offset"))}
-		instances := make([]*counters.SlotLimiter, len(offsets))
+		store := memory.New(clock.Now)
+		ahead := max(0, skew)
+		offsets := []time.Duration{0, ahead, time.Duration(rapid.Int64Range(0, int64(ahead)).Draw(t, "offset"))}
+		instances := make([]*subwindow.Limiter, len(offsets))
 		for i := range instances {
 			instances[i] = drawLimiter(t, store, w, skew)
 		}
@@ -314,7 +321,7 @@ func TestRetryAfterIsTrue(t *testing.T) {
 		w := drawWindow(t)
 		limit := rapid.Int64Range(1, 30).Draw(t, "limit")
 		clock := &clock{now: at("07:10:00")}
-		l := drawLimiter(t, counters.NewMemory(clock.Now), w, 0)
+		l := drawLimiter(t, memory.New(clock.Now), w, sameClock)
 		for range rapid.IntRange(5, 60).Draw(t, "requests") {
 			clock.now = clock.now.Add(time.Duration(rapid.Int64Range(0, int64(w.Width)).Draw(t, "wait")))
 			cost := rapid.Int64Range(1, limit).Draw(t, "cost")
@@ -337,14 +344,6 @@ func TestRetryAfterIsTrue(t *testing.T) {
 	})
 }
 
-func openMemcached(t testing.TB, servers ...string) *counters.Memcached {
-	t.Helper()
-	m, err := counters.NewMemcached(counters.MemcachedConfig{Servers: servers, KeyPrefix: "weir"})
-	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, m.Close()) })
-	return m
-}
-
 // Requests of four instances race; who loses a race asks again. Never more than
 // the limit are admitted, and since somebody always asks, no fewer.
 func TestExactUnderConcurrency(t *testing.T) {
@@ -359,7 +358,7 @@ func TestExactUnderConcurrency(t *testing.T) {
 				var admitted atomic.Int64
 				var wg sync.WaitGroup
 				for range instances {
-					l := newLimiter(openMemcached(t, server.Addr), w, 50*time.Millisecond)
+					l := newLimiter(t, openMemcached(t, server.Addr), w, 50*time.Millisecond)
 					for caller := range callers {
 						wg.Go(func() {
 							for i := range 12 {
@@ -394,16 +393,14 @@ func TestSlotsOnMemcachedLiveUntilTheyHaveLeftTheWindow(t *testing.T) {
 				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 				defer cancel()
 				now := time.Now()
-				l := newLimiter(store, w, 50*time.Millisecond)
+				l := newLimiter(t, store, w, 50*time.Millisecond)
 				for remaining := range int64(2) {
 					d, err := l.Take(ctx, counters.Request{Client: "c", Cost: 1, Limit: 2, Now: now})
 					require.NoError(t, err)
 					assert.Equal(t, counters.Decision{Allowed: true, Remaining: 1 - remaining, ResetAfter: d.ResetAfter}, d)
 				}
-				place := counters.Calendar(now, w.Width)
-				key := counters.CounterKey(counters.CounterNamespace("weir", "p", "l", w.Width).Client("c"), place.Number)
-				left := w.Width*time.Duration(slots+1) - place.Elapsed + 50*time.Millisecond + 2*time.Second
-				assert.InDelta(t, left.Seconds(), server.TTL(key), 2)
+				left := w.Width*time.Duration(slots+1) - counters.Calendar(now, w.Width).Elapsed + 50*time.Millisecond + 2*time.Second
+				assert.InDelta(t, left.Seconds(), server.TTL(key(w, now)), 2)
 			})
 		}
 	}
@@ -413,7 +410,7 @@ func TestSlotsOnMemcachedLiveUntilTheyHaveLeftTheWindow(t *testing.T) {
 // with one get.
 func TestACheckOfABusyClientIsOneCommand(t *testing.T) {
 	server := memcachedtest.Start(t)
-	l := newLimiter(openMemcached(t, server.Addr), newWindow(t, time.Minute, 60, false), 50*time.Millisecond)
+	l := newLimiter(t, openMemcached(t, server.Addr), newWindow(t, time.Minute, 60, false), 50*time.Millisecond)
 	take(t, l, at("12:00:00.5"), 1, 100)
 	gets, incrs, sets := server.Stat("cmd_get"), server.Stat("incr_hits"), server.Stat("cmd_set")
 	for i := range 10 {
@@ -433,11 +430,11 @@ func TestStoreErrorsArePassedOn(t *testing.T) {
 	ctx, cancel := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))
 	defer cancel()
 	server := memcachedtest.Start(t)
-	l := newLimiter(openMemcached(t, server.Addr), newWindow(t, time.Minute, 4, false), 0)
+	l := newLimiter(t, openMemcached(t, server.Addr), newWindow(t, time.Minute, 4, false), sameClock)
 	r := counters.Request{Client: "c", Cost: 1, Limit: 2, Now: at("00:00:00")}
 	_, takeErr := l.Take(ctx, r)
 	_, peekErr := l.Peek(ctx, r)
-	for _, err := range []error{takeErr, peekErr, l.GiveBack(ctx, r), l.Reset(ctx, "c", r.Now)} {
+	for _, err := range []error{takeErr, peekErr, l.Refund(ctx, r), l.Reset(ctx, "c", r.Now)} {
 		assert.ErrorIs(t, err, counters.ErrTimeout)
 	}
 }
@@ -447,11 +444,11 @@ func BenchmarkTake(b *testing.B) {
 	for _, store := range []struct {
 		name string
 		counters.Store
-	}{{"memory", counters.NewMemory(nil)}, {"memcached", openMemcached(b, server.Addr)}} {
+	}{{"memory", memory.New(nil)}, {"memcached", openMemcached(b, server.Addr)}} {
 		for _, slots := range []int{1, 10, 60} {
 			b.Run(fmt.Sprintf("%s/%d", store.name, slots), func(b *testing.B) {
 				b.ReportAllocs()
-				l := newLimiter(store.Store, newWindow(b, time.Minute, slots, false), 50*time.Millisecond)
+				l := newLimiter(b, store.Store, newWindow(b, time.Minute, slots, false), 50*time.Millisecond)
 				r := counters.Request{Client: "c", Cost: 1, Limit: counters.MaxLimit, Now: at("12:00:00.5")}
 				for b.Loop() {
 					if _, err := l.Take(context.Background(), r); err != nil {
@@ -460,5 +457,56 @@ func BenchmarkTake(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// What no limiter can decide is an error: no panic, no admission.
+func TestWrongRequestsAreErrors(t *testing.T) {
+	right := counters.Request{Client: "c", Cost: 1, Limit: 1, Now: at("12:00:00")}
+	l := newLimiter(t, memory.New(nil), newWindow(t, time.Minute, 4, false), sameClock)
+	for name, spoil := range map[string]func(*counters.Request){
+		"no client":     func(r *counters.Request) { r.Client = "" },
+		"a long client": func(r *counters.Request) { r.Client = strings.Repeat("c", counters.MaxClientBytes+1) },
+		"negative cost": func(r *counters.Request) { r.Cost = -1 },
+		"huge cost":     func(r *counters.Request) { r.Cost = counters.MaxCost + 1 },
+		"no limit":      func(r *counters.Request) { r.Limit = 0 },
+		"huge limit":    func(r *counters.Request) { r.Limit = counters.MaxLimit + 1 },
+		"no time":       func(r *counters.Request) { r.Now = time.Time{} },
+	} {
+		r := right
+		spoil(&r)
+		_, takeErr := l.Take(t.Context(), r)
+		_, peekErr := l.Peek(t.Context(), r)
+		for _, err := range []error{takeErr, peekErr, l.Refund(t.Context(), r)} {
+			assert.ErrorIs(t, err, counters.ErrRequest, name)
+		}
+		_, known := l.PeekLocal(r)
+		assert.False(t, known, name)
+	}
+	assert.ErrorIs(t, l.Reset(t.Context(), "", right.Now), counters.ErrRequest)
+	d, err := l.Take(t.Context(), right)
+	require.NoError(t, err)
+	assert.True(t, d.Allowed, "nothing was consumed")
+}
+
+func TestOptionsAreChecked(t *testing.T) {
+	for want, o := range map[string]counters.Options{
+		`policy name "" must be`:         {Limit: "l"},
+		`limit name "a:b" must be`:       {Policy: "p", Limit: "a:b"},
+		`key prefix "two words" must be`: {KeyPrefix: "two words", Policy: "p", Limit: "l"},
+	} {
+		_, err := subwindow.New(memory.New(nil), newWindow(t, time.Minute, 4, false), o)
+		assert.ErrorContains(t, err, want)
+	}
+}
+
+// A Window can be made without its constructors.
+func TestWindowsThatCannotBeAreErrors(t *testing.T) {
+	for _, w := range []subwindow.Window{
+		{}, {Slots: 10}, {Width: time.Minute}, {Slots: -1, Width: time.Minute, Strict: true}, {Slots: 1, Width: 50 * time.Millisecond},
+		{Slots: 3, Width: time.Second / 3}, {Slots: 3600, Width: counters.MaxWindow}, {Slots: subwindow.MaxSubWindows + 1, Width: time.Second},
+	} {
+		_, err := subwindow.New(memory.New(nil), w, counters.Options{Policy: "p", Limit: "l"})
+		assert.Error(t, err, "%+v", w)
 	}
 }

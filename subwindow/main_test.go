@@ -5,10 +5,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"weir/counters"
+	"weir/counters/memcached"
 	"weir/subwindow"
 )
 
@@ -35,14 +37,40 @@ func newWindow(t require.TestingT, length time.Duration, slots int, strict bool)
 	return w
 }
 
+// sameClock is the skew of instances on one clock.
+const sameClock = -1
+
 // newLimiter returns a limiter that remembers many clients.
-func newLimiter(store counters.Store, w subwindow.Window, skew time.Duration) *counters.SlotLimiter {
-	return subwindow.New(store, w, counters.SlotConfig{
-		Keys: counters.CounterNamespace("weir", "p", "l", w.Width), ClockSkew: skew, Clients: 1000,
-	})
+func newLimiter(t require.TestingT, store counters.Store, w subwindow.Window, skew time.Duration) *subwindow.Limiter {
+	return newLimiterWith(t, store, w, counters.Options{ClockSkew: skew, Clients: 1000})
 }
 
-func take(t require.TestingT, l *counters.SlotLimiter, now time.Time, cost, limit int64) counters.Decision {
+// newLimiterWith returns a limiter with options that need no names.
+func newLimiterWith(t require.TestingT, store counters.Store, w subwindow.Window, o counters.Options) *subwindow.Limiter {
+	if o.Policy == "" {
+		o.Policy = "p"
+	}
+	o.Limit = "l"
+	l, err := subwindow.New(store, w, o)
+	require.NoError(t, err)
+	return l
+}
+
+// key returns the key of the counter of client c at a moment.
+func key(w subwindow.Window, moment time.Time) string {
+	client := counters.CounterNamespace("weir", "p", "l", w.Width).Client("c")
+	return counters.CounterKey(client, counters.Calendar(moment, w.Width).Number)
+}
+
+func openMemcached(t testing.TB, servers ...string) *memcached.Store {
+	t.Helper()
+	m, err := memcached.New(memcached.Config{Servers: servers})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, m.Close()) })
+	return m
+}
+
+func take(t require.TestingT, l *subwindow.Limiter, now time.Time, cost, limit int64) counters.Decision {
 	d, err := l.Take(context.Background(), counters.Request{Client: "c", Cost: cost, Limit: limit, Now: now})
 	require.NoError(t, err)
 	d.Local = false

@@ -13,6 +13,7 @@ import (
 
 	"weir/counters"
 	"weir/counters/memcachedtest"
+	"weir/counters/memory"
 	"weir/subwindow"
 )
 
@@ -25,21 +26,19 @@ func TestThousandsOfCallersWithMixedCostsFillTheLimitExactly(t *testing.T) {
 	const instances, callers, limit = 4, 1000, 5000
 	for _, test := range []struct {
 		name string
-		new  func(store counters.Store) *counters.SlotLimiter
+		new  func(store counters.Store) *subwindow.Limiter
 	}{
-		{"fixed", func(store counters.Store) *counters.SlotLimiter {
-			f, err := counters.NewFixedWindow(store, time.Minute, counters.SlotConfig{
-				Keys: counters.CounterNamespace("weir", "fixed", "l", time.Minute), Clients: 100,
-			})
+		{"fixed", func(store counters.Store) *subwindow.Limiter {
+			w, err := subwindow.NewFixedWindow(time.Minute)
 			require.NoError(t, err)
-			return f
+			return newLimiterWith(t, store, w, counters.Options{Policy: "fixed", ClockSkew: sameClock, Clients: 100})
 		}},
 		{"sliding", stormLimiter(t, "sliding", 1, false)},
 		{"sliding-1s", stormLimiter(t, "sliding-1s", 60, false)},
 		{"strict", stormLimiter(t, "strict", 60, true)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			limiters := make([]*counters.SlotLimiter, instances)
+			limiters := make([]*subwindow.Limiter, instances)
 			for i := range limiters {
 				limiters[i] = test.new(openMemcached(t, server.Addr))
 			}
@@ -77,12 +76,10 @@ func TestThousandsOfCallersWithMixedCostsFillTheLimitExactly(t *testing.T) {
 	}
 }
 
-func stormLimiter(t *testing.T, policy string, slots int, strict bool) func(counters.Store) *counters.SlotLimiter {
-	return func(store counters.Store) *counters.SlotLimiter {
+func stormLimiter(t *testing.T, policy string, slots int, strict bool) func(counters.Store) *subwindow.Limiter {
+	return func(store counters.Store) *subwindow.Limiter {
 		w := newWindow(t, time.Minute, slots, strict)
-		return subwindow.New(store, w, counters.SlotConfig{
-			Keys: counters.CounterNamespace("weir", policy, "l", w.Width), ClockSkew: 50 * time.Millisecond, Clients: 100,
-		})
+		return newLimiterWith(t, store, w, counters.Options{Policy: policy, Clients: 100})
 	}
 }
 
@@ -91,7 +88,7 @@ func stormLimiter(t *testing.T, policy string, slots int, strict bool) func(coun
 func TestAKnownDenialEndsAtThePromisedMoment(t *testing.T) {
 	for _, slots := range []int{1, 4, 60} {
 		t.Run(fmt.Sprint(slots), func(t *testing.T) {
-			l := newLimiter(counters.NewMemory(nil), newWindow(t, time.Minute, slots, false), 50*time.Millisecond)
+			l := newLimiter(t, memory.New(nil), newWindow(t, time.Minute, slots, false), 50*time.Millisecond)
 			now := at("12:00:00.3")
 			for range 100 {
 				require.True(t, take(t, l, now, 1, 100).Allowed)

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"weir/counters"
+	"weir/counters/memory"
 	"weir/subwindow"
 )
 
@@ -41,15 +42,13 @@ func (s *countingStore) Subtract(ctx context.Context, key string, delta int64) e
 func TestWhatIsRememberedChangesNoDecision(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWindow(t)
-		skew := time.Duration(rapid.IntRange(0, 200).Draw(t, "skew")) * time.Millisecond
+		skew := drawSkew(t, 200)
 		clock := &clock{now: at("07:10:00")}
 		countDenied := rapid.Bool().Draw(t, "count denied")
-		limiters := make([]*counters.SlotLimiter, 2)
-		for i, clients := range []int{32, 0} {
+		limiters := make([]*subwindow.Limiter, 2)
+		for i, clients := range []int{32, -1} {
 			// 32 are one in each part of the cache, so that others evict "c".
-			limiters[i] = subwindow.New(counters.NewMemory(clock.Now), w, counters.SlotConfig{
-				Keys: counters.CounterNamespace("weir", "p", "l", w.Width), ClockSkew: skew, Clients: clients, CountDenied: countDenied,
-			})
+			limiters[i] = newLimiterWith(t, memory.New(clock.Now), w, counters.Options{ClockSkew: skew, Clients: clients, CountDenied: countDenied})
 		}
 		limit := rapid.Int64Range(1, 40).Draw(t, "limit")
 		for range rapid.IntRange(1, 120).Draw(t, "requests") {
@@ -75,7 +74,7 @@ func TestWhatIsRememberedChangesNoDecision(t *testing.T) {
 			}
 			if remembering.Allowed && rapid.IntRange(0, 9).Draw(t, "give back") == 0 {
 				for _, l := range limiters {
-					require.NoError(t, l.GiveBack(context.Background(), r))
+					require.NoError(t, l.Refund(context.Background(), r))
 				}
 			}
 		}
@@ -83,8 +82,8 @@ func TestWhatIsRememberedChangesNoDecision(t *testing.T) {
 }
 
 func TestDenialsAreKnownAhead(t *testing.T) {
-	store := &countingStore{Store: counters.NewMemory(nil)}
-	l := newLimiter(store, newWindow(t, time.Minute, 60, true), 50*time.Millisecond)
+	store := &countingStore{Store: memory.New(nil)}
+	l := newLimiter(t, store, newWindow(t, time.Minute, 60, true), 50*time.Millisecond)
 	for _, step := range []struct {
 		at         string
 		cost       int64
@@ -115,10 +114,10 @@ func TestDenialsAreKnownAhead(t *testing.T) {
 // in that moment is over it within a second.
 func TestAPassingOverCountIsForgottenWithinASecond(t *testing.T) {
 	ctx := context.Background()
-	store := counters.NewMemory(nil)
+	store := memory.New(nil)
 	w := newWindow(t, time.Minute, 4, false)
-	l := newLimiter(store, w, 50*time.Millisecond)
-	key := counters.CounterKey(counters.CounterNamespace("weir", "p", "l", w.Width).Client("c"), counters.Calendar(at("12:00:00"), w.Width).Number)
+	l := newLimiter(t, store, w, 50*time.Millisecond)
+	key := key(w, at("12:00:00"))
 	_, err := store.Add(ctx, counters.Addition{Key: key, Delta: 100, TTL: time.Minute})
 	require.NoError(t, err)
 	assert.False(t, take(t, l, at("12:00:01"), 1, 100).Allowed)
@@ -129,9 +128,9 @@ func TestAPassingOverCountIsForgottenWithinASecond(t *testing.T) {
 
 func TestAResetReachesEveryInstanceWithinASecond(t *testing.T) {
 	ctx := context.Background()
-	store := counters.NewMemory(nil)
+	store := memory.New(nil)
 	w := newWindow(t, time.Minute, 60, false)
-	here, there := newLimiter(store, w, 50*time.Millisecond), newLimiter(store, w, 50*time.Millisecond)
+	here, there := newLimiter(t, store, w, 50*time.Millisecond), newLimiter(t, store, w, 50*time.Millisecond)
 	for _, moment := range []string{"12:00:00", "12:00:10", "12:00:20", "12:00:30"} {
 		assert.True(t, take(t, there, at(moment), 20, 100).Allowed)
 	}
@@ -146,35 +145,35 @@ func TestAResetReachesEveryInstanceWithinASecond(t *testing.T) {
 	assert.Equal(t, int64(99), take(t, there, at("12:00:34"), 1, 100).Remaining)
 }
 
-func TestKnown(t *testing.T) {
-	l := newLimiter(counters.NewMemory(nil), newWindow(t, time.Minute, 4, true), 50*time.Millisecond)
+func TestPeekLocal(t *testing.T) {
+	l := newLimiter(t, memory.New(nil), newWindow(t, time.Minute, 4, true), 50*time.Millisecond)
 	r := counters.Request{Client: "c", Cost: 30, Limit: 100, Now: at("12:00:01")}
-	_, ok := l.Known(r)
+	_, ok := l.PeekLocal(r)
 	assert.False(t, ok, "nothing is known of a new client")
 	take(t, l, r.Now, 80, 100)
 
 	r.Now = at("12:00:01.5")
-	d, ok := l.Known(r)
+	d, ok := l.PeekLocal(r)
 	assert.True(t, ok)
 	assert.Equal(t, counters.Decision{Remaining: 20, ResetAfter: 73500 * time.Millisecond, RetryAfter: 73500 * time.Millisecond, Local: true}, d)
-	require.NoError(t, l.GiveBack(context.Background(), counters.Request{Client: "c", Cost: 80, Limit: 100, Now: at("12:00:01")}))
-	d, ok = l.Known(r)
+	require.NoError(t, l.Refund(context.Background(), counters.Request{Client: "c", Cost: 80, Limit: 100, Now: at("12:00:01")}))
+	d, ok = l.PeekLocal(r)
 	assert.True(t, ok)
 	assert.Equal(t, counters.Decision{Allowed: true, Remaining: 100, Local: true}, d, "what was given back is known too")
 	r.Now = at("12:00:02")
-	_, ok = l.Known(r)
+	_, ok = l.PeekLocal(r)
 	assert.False(t, ok, "a second later it may have changed")
 	r.Now = at("12:00:00.9")
-	_, ok = l.Known(r)
+	_, ok = l.PeekLocal(r)
 	assert.False(t, ok, "before it was read")
 }
 
 // Clocks that step back count in a slot that had been settled; what others count
 // there after that is read again.
 func TestASlotThatClocksStepBackIntoIsReadAgain(t *testing.T) {
-	store := counters.NewMemory(nil)
+	store := memory.New(nil)
 	w := newWindow(t, time.Minute, 1, true)
-	a, b := newLimiter(store, w, 50*time.Millisecond), newLimiter(store, w, 50*time.Millisecond)
+	a, b := newLimiter(t, store, w, 50*time.Millisecond), newLimiter(t, store, w, 50*time.Millisecond)
 	assert.Equal(t, int64(99), take(t, a, at("12:01:00.1"), 1, 100).Remaining)
 	take(t, a, at("12:00:59.5"), 10, 100)
 	take(t, b, at("12:00:59.6"), 50, 100)
@@ -195,11 +194,11 @@ func (s *gatedStore) Add(ctx context.Context, a counters.Addition) (int64, error
 // Checks that are decided together are each decided as of their own time.
 func TestABatchIsDecidedByEachCallsOwnTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		memory := counters.NewMemory(nil)
+		inner := memory.New(nil)
 		w := newWindow(t, time.Minute, 1, false)
-		require.True(t, take(t, newLimiter(memory, w, 0), at("12:00:30"), 100, 100).Allowed)
-		store := &gatedStore{Store: memory, gate: make(chan struct{})}
-		l := newLimiter(store, w, 0)
+		require.True(t, take(t, newLimiter(t, inner, w, sameClock), at("12:00:30"), 100, 100).Allowed)
+		store := &gatedStore{Store: inner, gate: make(chan struct{})}
+		l := newLimiter(t, store, w, sameClock)
 		decisions := make([]counters.Decision, 3)
 		for i, r := range []struct {
 			at   string

@@ -1,9 +1,16 @@
-// Package subwindow limits requests in a window that slides: the window is cut
-// into sub-windows (slots), each with a counter of its own, and what happened
-// in the last window is estimated from the counters.
+// Package subwindow limits requests per window of time: fixed windows, and
+// windows that slide over N slots, each a counter. A check counts first and
+// judges after: of two that race for the last place, at least one sees the
+// other. A closed slot is read once, and a repeated denial needs no store.
+//
+// A weighted window's estimate never passes the limit. Strict never admits more
+// than the limit in a window, and at least N/(N+1) of it while somebody is
+// always asking; sparse and bunched traffic loses more. Start with Window for
+// the arithmetic, with Limiter for the rest.
 package subwindow
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/bits"
@@ -18,7 +25,8 @@ const MaxSubWindows = 3600
 
 // A Window is a length of time cut into Slots slots of Width each. The window
 // that ends now covers part of the current slot, Slots-1 whole slots, and the
-// end of one more, the oldest.
+// end of one more, the oldest. Without older slots, Slots 0, it is a fixed
+// window: the calendar window that now falls in.
 //
 // All of its arithmetic takes counts: the counts of consecutive slots, newest
 // first. The last element is the oldest slot, the one Slots before the current;
@@ -27,10 +35,20 @@ const MaxSubWindows = 3600
 type Window struct {
 	Slots int
 	Width time.Duration
-	// Strict counts the oldest slot in full. Then no window of length
-	// Slots*Width holds more than the limit, and at most 1/(Slots+1) of the
-	// limit's rate is lost.
+	// Strict counts the oldest slot in full, as a fixed window always does. Then
+	// no window of length Slots*Width holds more than the limit. The price is at
+	// most 1/(Slots+1) of the limit's rate while somebody is always asking, and
+	// more on sparse or bunched traffic: half of it where the whole limit comes at
+	// once in each window.
 	Strict bool
+}
+
+// NewFixedWindow returns the window that is one calendar window of the given
+// width. At most the limit is admitted in each, and up to twice the limit within
+// one window's length across a boundary. The error is that of
+// counters.CheckWindow.
+func NewFixedWindow(width time.Duration) (Window, error) {
+	return Window{Width: width, Strict: true}, counters.CheckWindow(width)
 }
 
 // NewWindow cuts length (see counters.CheckWindow) into slots (1 to
@@ -49,6 +67,31 @@ func NewWindow(length time.Duration, slots int, strict bool) (Window, error) {
 	}
 	return Window{Slots: slots, Width: length / time.Duration(slots), Strict: strict}, nil
 }
+
+// check returns what is wrong with w, which anybody may have made.
+func (w Window) check() error {
+	switch {
+	case w.Slots < 0 || w.Slots > MaxSubWindows:
+		return fmt.Errorf("a window of %d slots must have 0 to %d", w.Slots, MaxSubWindows)
+	case w.fixed() && !w.Strict:
+		return errors.New("a window without older slots has to be strict; NewFixedWindow makes one")
+	case w.Width <= 0 || w.Width > counters.MaxWindow || w.Width%time.Millisecond != 0:
+		return fmt.Errorf("slots of %v must be whole milliseconds", w.Width)
+	}
+	return counters.CheckWindow(w.Width * time.Duration(max(1, w.Slots)))
+}
+
+// ahead returns how many slots after the current one, open for elapsed, belong
+// to the window that ends now, because clocks may be ahead by skew. What they
+// count is no part of a fixed window, but of the next one.
+func (w Window) ahead(elapsed, skew time.Duration) int {
+	if w.fixed() {
+		return 0
+	}
+	return int((elapsed + skew) / w.Width)
+}
+
+func (w Window) fixed() bool { return w.Slots == 0 }
 
 // divisors names the numbers nearest to slots that divide ms.
 func divisors(ms int64, slots int) string {

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -16,6 +14,7 @@ import (
 	"time"
 
 	"weir/counters"
+	"weir/counters/memcached"
 )
 
 // config is what the command line and the environment say.
@@ -42,8 +41,8 @@ type config struct {
 	version       bool
 }
 
-// parseConfig reads the flags in args, whose defaults are the environment's
-// WEIR_ variables. It prints help to out on -help and returns flag.ErrHelp.
+// parseConfig reads the environment's WEIR_ variables and then the flags in
+// args. On -help it prints help to out and returns flag.ErrHelp.
 func parseConfig(args []string, getenv func(string) string, out io.Writer) (*config, error) {
 	cfg := &config{}
 	fs := flag.NewFlagSet("server", flag.ContinueOnError)
@@ -66,11 +65,11 @@ func parseConfig(args []string, getenv func(string) string, out io.Writer) (*con
 		return nil
 	})
 	duration(&cfg.storeTimeout, "store-timeout", counters.DefaultTimeout, "the longest `time` a check waits for the store")
-	duration(&cfg.clockSkew, "clock-skew", 50*time.Millisecond, "the largest `difference` between the clocks of instances")
-	fs.StringVar(&cfg.keyPrefix, "key-prefix", "weir", "`prefix` of all keys in the store")
-	fs.IntVar(&cfg.viewClients, "view-clients", 100_000, "how many clients are remembered per limit")
+	duration(&cfg.clockSkew, "clock-skew", counters.DefaultClockSkew, "the largest `difference` between the clocks of instances")
+	fs.StringVar(&cfg.keyPrefix, "key-prefix", counters.DefaultKeyPrefix, "`prefix` of all keys in the store")
+	fs.IntVar(&cfg.viewClients, "view-clients", counters.DefaultClients, "how many clients are remembered per limit")
 	fs.StringVar(&cfg.tokenFile, "token-file", "", "`file` of bearer tokens, one a line, of which /v1/* then needs one")
-	cfg.proxies = mustNetworks("127.0.0.0/8", "::1/128")
+	cfg.proxies, _ = parseNetworks([]string{"127.0.0.0/8", "::1/128"})
 	fs.Func("trusted-proxies", "`CIDRs` whose X-Forwarded-For counts, comma-separated (default: loopback)", func(s string) (err error) {
 		cfg.proxies, err = parseNetworks(splitList(s))
 		return err
@@ -118,7 +117,7 @@ func parseConfig(args []string, getenv func(string) string, out io.Writer) (*con
 	return cfg, cfg.check()
 }
 
-// check returns what is wrong with the values, and what would be right.
+// check returns an error that says what is wrong and what would be right.
 func (c *config) check() error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -177,30 +176,18 @@ func parseNetworks(cidrs []string) ([]*net.IPNet, error) {
 	return networks, nil
 }
 
-func mustNetworks(cidrs ...string) []*net.IPNet {
-	networks, err := parseNetworks(cidrs)
-	if err != nil {
-		panic(err)
-	}
-	return networks
-}
-
-// readTokens reads the bearer tokens in a file, one a line; empty lines and
-// those that begin with # don't count.
+// readTokens reads the bearer tokens in a file, one a line. Empty lines and
+// lines that begin with # are left out.
 func readTokens(file string) ([]string, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("-token-file: %w", err)
 	}
 	var tokens []string
-	lines := bufio.NewScanner(bytes.NewReader(data))
-	for lines.Scan() {
-		if line := strings.TrimSpace(lines.Text()); line != "" && line[0] != '#' {
+	for line := range strings.Lines(string(data)) {
+		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
 			tokens = append(tokens, line)
 		}
-	}
-	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("-token-file %s: %w", file, err)
 	}
 	if len(tokens) == 0 {
 		return nil, fmt.Errorf("-token-file %s has no token; it needs one a line", file)
@@ -222,7 +209,7 @@ func readUser(file string) (user, password string, err error) {
 	return user, password, nil
 }
 
-// serverTLS returns how to serve HTTPS, or nil.
+// serverTLS returns how to serve HTTPS, or nil to serve HTTP.
 func (c *config) serverTLS() (*tls.Config, error) {
 	if c.tlsCert == "" {
 		return nil, nil
@@ -241,9 +228,22 @@ func (c *config) serverTLS() (*tls.Config, error) {
 	return config, nil
 }
 
+// limiterOptions returns the options that all limiters share.
+func (c *config) limiterOptions() counters.Options {
+	o := counters.Options{KeyPrefix: c.keyPrefix, ClockSkew: c.clockSkew, Clients: c.viewClients}
+	// 0 is a default of the options, but none on the command line.
+	if o.ClockSkew == 0 {
+		o.ClockSkew = -1
+	}
+	if o.Clients == 0 {
+		o.Clients = -1
+	}
+	return o
+}
+
 // memcachedConfig returns how to connect to Memcached.
-func (c *config) memcachedConfig() (counters.MemcachedConfig, error) {
-	m := counters.MemcachedConfig{Servers: c.memcached, KeyPrefix: c.keyPrefix}
+func (c *config) memcachedConfig() (memcached.Config, error) {
+	m := memcached.Config{Servers: c.memcached, KeyPrefix: c.keyPrefix}
 	var err error
 	if c.memcachedTLS {
 		m.TLS = &tls.Config{}
@@ -259,6 +259,7 @@ func (c *config) memcachedConfig() (counters.MemcachedConfig, error) {
 	return m, err
 }
 
+// readCertificates reads the PEM certificates in the file that the flag names.
 func readCertificates(flag, file string) (*x509.CertPool, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {

@@ -21,7 +21,16 @@ func env(variables map[string]string) func(string) string {
 	return func(name string) string { return variables[name] }
 }
 
+func mustNetworks(cidrs ...string) []*net.IPNet {
+	networks, err := parseNetworks(cidrs)
+	if err != nil {
+		panic(err)
+	}
+	return networks
+}
+
 func TestConfigDefaults(t *testing.T) {
+	t.Parallel()
 	cfg, err := parseConfig(nil, env(nil), io.Discard)
 	require.NoError(t, err)
 	assert.Equal(t, &config{
@@ -62,6 +71,7 @@ var everySetting = map[string]string{
 }
 
 func TestConfigFromFlagsAndEnvironment(t *testing.T) {
+	t.Parallel()
 	want := &config{
 		listen: "0.0.0.0:9", policyFile: "policies.yaml", memcached: []string{"a:1", "/run/b.sock"},
 		storeTimeout: 20 * time.Millisecond, clockSkew: 0, keyPrefix: "edge", viewClients: 7, tokenFile: "tokens",
@@ -86,6 +96,7 @@ func TestConfigFromFlagsAndEnvironment(t *testing.T) {
 }
 
 func TestConfigFlagsWinOverEnvironment(t *testing.T) {
+	t.Parallel()
 	cfg, err := parseConfig(
 		[]string{"-store-timeout", "1s", "-memcached", "flag:1", "-trusted-proxies", "192.0.2.0/24", "-memcached-tls=false"},
 		env(map[string]string{
@@ -102,12 +113,14 @@ func TestConfigFlagsWinOverEnvironment(t *testing.T) {
 }
 
 func TestConfigNoTrustedProxies(t *testing.T) {
+	t.Parallel()
 	cfg, err := parseConfig([]string{"-trusted-proxies="}, env(nil), io.Discard)
 	require.NoError(t, err)
 	assert.Empty(t, cfg.proxies)
 }
 
 func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		args string
 		want string
@@ -143,6 +156,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 }
 
 func TestConfigErrorsNameTheVariable(t *testing.T) {
+	t.Parallel()
 	_, err := parseConfig(nil, env(map[string]string{
 		"WEIR_STORE_TIMEOUT": "5", "WEIR_TRUSTED_PROXIES": "x", "WEIR_LOG_LEVEL": "loud", "WEIR_VALIDATE": "perhaps",
 	}), io.Discard)
@@ -155,6 +169,7 @@ func TestConfigErrorsNameTheVariable(t *testing.T) {
 }
 
 func TestConfigHelpListsEveryFlag(t *testing.T) {
+	t.Parallel()
 	var out bytes.Buffer
 	_, err := parseConfig([]string{"-help"}, env(nil), &out)
 	require.ErrorIs(t, err, flag.ErrHelp)
@@ -174,6 +189,7 @@ func write(t *testing.T, name, content string) string {
 }
 
 func TestReadTokens(t *testing.T) {
+	t.Parallel()
 	tokens, err := readTokens(write(t, "tokens", "# of the team\n\n  first \r\nse cond\n#last\n"))
 	require.NoError(t, err)
 	assert.Equal(t, []string{"first", "se cond"}, tokens)
@@ -187,6 +203,7 @@ func TestReadTokens(t *testing.T) {
 }
 
 func TestReadUser(t *testing.T) {
+	t.Parallel()
 	user, password, err := readUser(write(t, "user", "weir:se:cret\nother:one\n"))
 	require.NoError(t, err)
 	assert.Equal(t, "weir", user)
@@ -203,6 +220,7 @@ func TestReadUser(t *testing.T) {
 }
 
 func TestNewProgramSaysWhatIsWrongWithFiles(t *testing.T) {
+	t.Parallel()
 	empty := write(t, "empty", "")
 	ca := newAuthority(t)
 	cert, key := ca.issue(t, "server")

@@ -28,10 +28,10 @@ import (
 	"weir/counters/memcachedtest"
 )
 
-// patience is how long a test waits for what has to come.
+// patience is how long a test waits for something that has to happen.
 const patience = 20 * time.Second
 
-// logLines is a log that tests wait for lines in. Make it with newLogLines.
+// logLines is a log in which tests wait for a line. Make it with newLogLines.
 type logLines struct {
 	mu   sync.Mutex
 	text string
@@ -50,8 +50,8 @@ func (l *logLines) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// wait returns the next line that contains part, after the one it returned
-// last.
+// wait returns the next line that contains part. It begins after the line that
+// it returned last.
 func (l *logLines) wait(t testing.TB, part string) string {
 	t.Helper()
 	timeout := time.After(patience)
@@ -119,7 +119,7 @@ type answer struct {
 	Detail string
 }
 
-// used returns what is in use of limit i.
+// used returns how much of limit i is in use.
 func (a answer) used(i int) int64 { return a.Limits[i].Limit - a.Limits[i].Remaining }
 
 // address returns the host and port of the service.
@@ -228,8 +228,8 @@ func (p *process) requireExit(t testing.TB) {
 	}
 }
 
-// authority signs certificates. The files can be read by other users, as
-// which memcached runs.
+// authority signs certificates. Other users can read the files, because
+// memcached runs as one.
 type authority struct {
 	dir  string
 	cert *x509.Certificate
@@ -268,8 +268,8 @@ func (a *authority) pool() *x509.CertPool {
 	return pool
 }
 
-// make signs template with the authority's key, or its own for the authority
-// itself.
+// make signs template with the authority's key. The authority's own certificate
+// is signed with its own key.
 func (a *authority) make(t testing.TB, template *x509.Certificate) (cert *x509.Certificate, key *ecdsa.PrivateKey, certFile, keyFile string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -298,7 +298,7 @@ func (a *authority) write(t testing.TB, name, kind string, der []byte) string {
 	return file
 }
 
-// publicDir is t.TempDir for files that other users read.
+// publicDir is t.TempDir, readable by other users.
 func publicDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "weir")
@@ -308,7 +308,7 @@ func publicDir(t testing.TB) string {
 	return dir
 }
 
-// tap is a proxy before a memcached that keeps what is sent to it.
+// tap is a proxy in front of memcached that records what is sent to it.
 type tap struct {
 	addr string
 	sent *logLines

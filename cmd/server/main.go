@@ -1,5 +1,13 @@
 // Command server runs weir, a rate limiting service whose only shared store is
 // Memcached.
+//
+// It answers over HTTP whether a client may do something now, by the policies
+// of a YAML file. Without flags it has built-in policies and counts in its own
+// memory. -help lists the flags; -validate checks a policy file and says what
+// it means.
+//
+// Start reading at newProgram, which puts the parts together, and at
+// algorithms, the table of all that can limit.
 package main
 
 import (
@@ -10,14 +18,13 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
-	"runtime/debug"
 	"syscall"
 )
 
-// heapFloor is memory that is reserved and never touched, so that it is none of
-// the machine's, but counts as alive: the garbage collector waits for as much
-// garbage before it starts. weir keeps so little that it would otherwise collect
-// forty times a second under load, which is 3 to 8% of what it can do.
+// heapFloor is the size of untouched ballast: it takes no memory, but raises
+// the heap size at which the garbage collector starts. weir keeps so little
+// that it would otherwise collect forty times a second under load, which costs
+// 3 to 8% of the throughput.
 const heapFloor = 32 << 20
 
 func main() {
@@ -51,22 +58,4 @@ func execute(ctx context.Context) error {
 		return err
 	}
 	return p.run(ctx, hangup)
-}
-
-// version returns the version that the binary was built from, or "devel" and
-// the commit.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	if info.Main.Version != "" && info.Main.Version != "(devel)" {
-		return info.Main.Version
-	}
-	for _, setting := range info.Settings {
-		if setting.Key == "vcs.revision" {
-			return "devel-" + setting.Value[:min(12, len(setting.Value))]
-		}
-	}
-	return "devel"
 }

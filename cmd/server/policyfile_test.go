@@ -21,6 +21,7 @@ func parseText(t *testing.T, text string) api.Policies {
 }
 
 func TestPolicyFile(t *testing.T) {
+	t.Parallel()
 	data, err := os.ReadFile("testdata/policies.yaml")
 	require.NoError(t, err)
 	assert.Equal(t, api.Policies{
@@ -28,8 +29,8 @@ func TestPolicyFile(t *testing.T) {
 			Name:        "api",
 			Description: "public API",
 			Limits: []api.Limit{
-				{Name: "per-minute", Algorithm: slidingWindow, Limit: 100, Window: time.Minute, SubWindows: 10, Estimate: "strict"},
-				{Name: "fixed-window", Algorithm: fixedWindow, Limit: 20_000, Window: 7 * 24 * time.Hour},
+				{Name: "per-minute", Algorithm: "sliding_window", Limit: 100, Window: time.Minute, SubWindows: 10, Estimate: "strict"},
+				{Name: "fixed-window", Algorithm: "fixed_window", Limit: 20_000, Window: 7 * 24 * time.Hour},
 			},
 			CountDenied:  true,
 			OnStoreError: api.StoreErrorDeny,
@@ -46,9 +47,9 @@ func TestPolicyFile(t *testing.T) {
 		"queue": {
 			Name: "queue",
 			Limits: []api.Limit{
-				{Name: "leaky-bucket", Algorithm: leakyBucket, Limit: 10, Window: time.Second, Burst: 50},
-				{Name: "token-bucket", Algorithm: tokenBucket, Limit: 20, Window: time.Second},
-				{Name: "sliding-log", Algorithm: slidingLog, Limit: 10_000, Window: time.Hour, MaxLimit: 10_000},
+				{Name: "leaky-bucket", Algorithm: "leaky_bucket", Limit: 10, Window: time.Second, Burst: 50},
+				{Name: "token-bucket", Algorithm: "token_bucket", Limit: 20, Window: time.Second},
+				{Name: "sliding-log", Algorithm: "sliding_log", Limit: 10_000, Window: time.Hour, MaxLimit: 10_000},
 			},
 			Hold:           true,
 			OnStoreError:   api.StoreErrorAllow,
@@ -58,7 +59,7 @@ func TestPolicyFile(t *testing.T) {
 		"plain": {
 			Name: "plain",
 			Limits: []api.Limit{
-				{Name: "sliding-window", Algorithm: slidingWindow, Limit: 1, Window: 36 * time.Hour, SubWindows: 10, Estimate: "weighted"},
+				{Name: "sliding-window", Algorithm: "sliding_window", Limit: 1, Window: 36 * time.Hour, SubWindows: 10, Estimate: "weighted"},
 			},
 			OnStoreError:   api.StoreErrorAllow,
 			Identify:       []api.Identifier{{}},
@@ -68,6 +69,7 @@ func TestPolicyFile(t *testing.T) {
 }
 
 func TestPolicyFileAliases(t *testing.T) {
+	t.Parallel()
 	policies := parseText(t, `
 policies:
   one:
@@ -93,8 +95,9 @@ policies:
 	assert.Equal(t, []api.Identifier{{Header: "X-User"}}, two.Identify)
 }
 
-// Clients may stand before the limits that they name.
+// Clients may come before the limits that they name.
 func TestPolicyFileOrderOfKeysIsFree(t *testing.T) {
+	t.Parallel()
 	policies := parseText(t, `
 policies:
   p:
@@ -104,18 +107,19 @@ policies:
 	assert.EqualValues(t, 70, policies["p"].Clients["vip"].Limits["fixed-window"])
 }
 
-// limit is a file whose one limit is the flow mapping {fields}, on line 4.
+// limit is a policy file with one limit, {fields}, on line 4.
 func limit(fields string) string {
 	return "policies:\n  p:\n    limits:\n      - {" + fields + "}\n"
 }
 
-// more is a file with a good limit and more lines in the policy, from line 4.
+// more is a policy file with a right limit, and more lines from line 4.
 func more(lines ...string) string {
 	return "policies:\n  p:\n    limits: [{algorithm: fixed_window, limit: 9, window: 1m}]\n    " +
 		strings.Join(lines, "\n    ") + "\n"
 }
 
 func TestPolicyFileMistakes(t *testing.T) {
+	t.Parallel()
 	const policyKeys = "description, limits, count_denied, hold, on_store_error, mode, clients, identify, auth_deny_status"
 	const limitKeys = "name, algorithm, limit, window, sub_windows, estimate, burst"
 	const algorithms = "fixed_window or sliding_window or token_bucket or leaky_bucket or sliding_log"
@@ -277,6 +281,7 @@ func TestPolicyFileMistakes(t *testing.T) {
 }
 
 func TestValidatePrintsWhatTheFileMeans(t *testing.T) {
+	t.Parallel()
 	for file, golden := range map[string]string{
 		"testdata/policies.yaml": "testdata/policies.txt",
 		"":                       "testdata/builtin.txt",
@@ -290,6 +295,7 @@ func TestValidatePrintsWhatTheFileMeans(t *testing.T) {
 }
 
 func TestValidateRefuses(t *testing.T) {
+	t.Parallel()
 	var out bytes.Buffer
 	file := write(t, "p.yaml", limit("algorithm: fixed_window, limit: 0, window: 0"))
 	assert.EqualError(t, validate(file, &out), file+`:4: limit "0" must be a whole number from 1 to 1000000000000`)

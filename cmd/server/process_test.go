@@ -25,8 +25,8 @@ import (
 	"weir/counters/memcachedtest"
 )
 
-// unhurried keeps a busy machine from making checks degraded where a test
-// counts admissions.
+// unhurried lets the store take its time on a busy machine, where a test counts
+// admissions and no check may be degraded.
 var unhurried = []string{"-store-timeout", "10s"}
 
 // startProcesses starts one process for each list of Memcached servers.
@@ -39,8 +39,8 @@ func startProcesses(t *testing.T, servers []string, args ...string) []*process {
 	return processes
 }
 
-// storm lets callers of every process check one client, all at the same time
-// and each the given number of times, and returns the cost that was admitted.
+// storm lets callers of every process check one client at the same time, each
+// the given number of times. It returns the cost that was admitted.
 func storm(t *testing.T, processes []*process, policy, client string, callers, checks int, cost func(i int) int64) int64 {
 	t.Helper()
 	var admitted atomic.Int64
@@ -74,9 +74,8 @@ func storm(t *testing.T, processes []*process, policy, client string, callers, c
 
 func always1(int) int64 { return 1 }
 
-// withinMinute returns what run does, which it calls again with another client
-// when a calendar minute ended during it: that is when the counts of fixed and
-// sliding begin to leave the window.
+// withinMinute returns what run returns. If a calendar minute ended meanwhile,
+// counts began to leave the window, and it runs again with another client.
 func withinMinute[T any](t *testing.T, run func(client string) T) T {
 	t.Helper()
 	for i := range 3 {
@@ -100,8 +99,8 @@ func topUp(t *testing.T, p *process, policy, client string, cost int64) (admitte
 	return admitted
 }
 
-// counted returns what is counted of a client. It asks with a larger limit, to
-// see whether that is more than the limit.
+// counted returns the count of a client. It asks with a larger limit, to see a
+// count above the limit too.
 func counted(t *testing.T, p *process, policy, limit, client string) int64 {
 	t.Helper()
 	return p.ask(t, http.MethodPost, "/v1/check", "application/json",
@@ -128,9 +127,9 @@ func TestFourProcessesFixedWindow(t *testing.T) {
 }
 
 // A sliding window never admits more than its limit. It may deny both of two
-// that race from different slots, so a storm by itself has no lower bound: who
-// is denied has to ask again. What was denied is given back before the answer,
-// so that after the storm a lone caller gets exactly what is left.
+// requests that race from different slots, so a storm alone has no lower bound:
+// a client that is denied has to ask again. A denied cost is given back before
+// the answer, so that after the storm a lone caller gets exactly what is left.
 func TestFourProcessesSlidingWindow(t *testing.T) {
 	a, b := memcachedtest.Start(t).Addr, memcachedtest.StartSocket(t).Addr
 	processes := startProcesses(t, []string{a + "," + b, b + "," + a, a + "," + b, b + "," + a})
@@ -193,8 +192,7 @@ func TestResetOfABucketReachesEveryProcess(t *testing.T) {
 	}
 }
 
-// What is held is answered when the server is terminated, with the wait that is
-// left.
+// On SIGTERM a held answer is given at once, with the wait that is left.
 func TestTerminateReleasesWhatIsHeld(t *testing.T) {
 	t.Parallel()
 	file := write(t, "p.yaml", `
@@ -242,7 +240,7 @@ policies:
 	assert.Equal(t, result{r.admitted, r.admitted, r.admitted}, r)
 }
 
-// As curl -d sends it.
+// The content type is that of curl -d.
 func TestEmbeddedStoreAdmits100(t *testing.T) {
 	t.Parallel()
 	p := startProcess(t)
@@ -286,7 +284,7 @@ policies:
 }
 
 // rawClient speaks HTTP/1.1 on one connection, and knows whether the server had
-// closed it before a request was written. Other than http.Client it opens no
+// closed it before a request was written. Unlike http.Client it opens no
 // connection in advance, which the server would close if it stayed unused.
 type rawClient struct {
 	address string
@@ -403,7 +401,7 @@ func TestTerminateIdle(t *testing.T) {
 	p.requireExit(t)
 	assert.Contains(t, p.log.wait(t, "draining"), "connections=0")
 
-	// A connection that says nothing more doesn't keep the server.
+	// An idle connection doesn't keep the server from exiting.
 	p = startProcess(t)
 	p.get(t, "/healthz")
 	p.terminate(t)
@@ -565,7 +563,7 @@ func TestWeirdClientsHaveTheirOwnCounts(t *testing.T) {
 	}
 	keys := memcached.Keys()
 	assert.Len(t, keys, len(clients))
-	// Clients named like the key of another, and like its hash in it.
+	// Clients with the name of another client's key, or of the hash in the key.
 	for _, key := range keys {
 		if len(spent) < 95 {
 			spend(key)
@@ -593,8 +591,9 @@ func TestWeirdClientsHaveTheirOwnCounts(t *testing.T) {
 	}
 }
 
-// What keeps the garbage collector waiting takes no memory.
+// The ballast for the garbage collector takes no memory.
 func TestHeapFloorIsNotTouched(t *testing.T) {
+	t.Parallel()
 	p := startProcess(t)
 	response, err := http.Get("http://" + p.address() + "/metrics")
 	require.NoError(t, err)

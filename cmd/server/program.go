@@ -11,6 +11,8 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime/debug"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,33 +21,34 @@ import (
 
 	"weir/api"
 	"weir/counters"
+	"weir/counters/memcached"
+	"weir/counters/memory"
 )
 
 const (
-	// reloadInterval is how often the policy file is looked at.
+	// reloadInterval is how often weir looks whether the policy file has changed.
 	reloadInterval = time.Second
 
-	// drainPause is how long connections that are open at shutdown may send
-	// one more request, which is answered and closes them.
+	// drainPause is how long, at shutdown, an open connection may still send a
+	// request. The connection is closed after the answer.
 	drainPause = 300 * time.Millisecond
 )
 
 // A program is the service with everything it needs, listening but not yet
 // serving.
 type program struct {
-	cfg      *config
-	log      *slog.Logger
-	listener net.Listener
-	server   *api.Server
-	metrics  *api.Metrics
-	wiring   *wiring
-	close    func() error // closes the store
+	cfg        *config
+	log        *slog.Logger
+	listener   net.Listener
+	server     *api.Server
+	metrics    *api.Metrics
+	limiters   limiters
+	closeStore func() error
 
-	policyData []byte // the policy file when it was last read
+	policyData []byte // the policy file's content when it was last read
 }
 
-// newProgram reads all files, listens, and connects to nothing yet. The error
-// says what is wrong.
+// newProgram reads all files and listens. It doesn't connect to the store yet.
 func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 	p := &program{cfg: cfg, log: cfg.logger(logTo)}
 	registry := prometheus.NewRegistry()
@@ -57,11 +60,8 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 		return nil, err
 	}
 	api.RegisterHealth(registry, health)
-	p.wiring = &wiring{
-		store: p.metrics.MeterStore(store), states: p.metrics.MeterStates(store), keyPrefix: cfg.keyPrefix,
-		clockSkew: cfg.clockSkew, viewClients: cfg.viewClients, metrics: p.metrics,
-	}
-	api.RegisterViews(registry, p.wiring.views)
+	p.limiters.resources = resources{store: p.metrics.InstrumentStore(store), options: cfg.limiterOptions(), metrics: p.metrics}
+	api.RegisterViews(registry, p.limiters.clients)
 	policies, err := p.loadPolicies()
 	if err != nil {
 		return nil, err
@@ -85,18 +85,12 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 	return p, p.listen()
 }
 
-// A store keeps all that limiters keep.
-type store interface {
-	counters.Store
-	counters.StateStore
-}
-
-// openStore returns the store, and a function that tells which of its servers
-// answer.
-func (p *program) openStore() (store, func(context.Context) []counters.ServerStatus, error) {
+// openStore returns the store, and a function that asks each of its servers
+// whether it answers.
+func (p *program) openStore() (api.Store, func(context.Context) []counters.ServerStatus, error) {
 	if len(p.cfg.memcached) == 0 {
-		p.close = func() error { return nil }
-		return counters.NewMemory(nil), func(context.Context) []counters.ServerStatus {
+		p.closeStore = func() error { return nil }
+		return memory.New(nil), func(context.Context) []counters.ServerStatus {
 			return []counters.ServerStatus{{Server: "embedded"}}
 		}, nil
 	}
@@ -104,11 +98,11 @@ func (p *program) openStore() (store, func(context.Context) []counters.ServerSta
 	if err != nil {
 		return nil, nil, err
 	}
-	m, err := counters.NewMemcached(memcachedConfig)
+	m, err := memcached.New(memcachedConfig)
 	if err != nil {
 		return nil, nil, fmt.Errorf("-memcached: %w", err)
 	}
-	p.close = m.Close
+	p.closeStore = m.Close
 	return m, m.Ping, nil
 }
 
@@ -126,32 +120,33 @@ func (p *program) listen() error {
 	return nil
 }
 
-// loadPolicies returns the policies of the policy file, or the built-in ones,
-// ready for use.
+// loadPolicies reads the policies and gives them their limiters.
 func (p *program) loadPolicies() (api.Policies, error) {
-	policies := builtInPolicies()
-	if p.cfg.policyFile != "" {
-		data, err := os.ReadFile(p.cfg.policyFile)
-		if err != nil {
-			return nil, fmt.Errorf("-config: %w", err)
-		}
-		p.policyData = data
-		if policies, err = parsePolicies(p.cfg.policyFile, data); err != nil {
-			return nil, err
-		}
+	data, err := readPolicyFile(p.cfg.policyFile)
+	if err != nil {
+		return nil, err
 	}
-	return policies, p.wiring.equip(policies)
+	p.policyData = data
+	policies, err := parsePolicies(p.cfg.policyFile, data)
+	if err == nil {
+		err = p.limiters.bindLimiters(policies)
+	}
+	return policies, err
 }
 
-// run serves until ctx ends, then answers what is under way and returns nil, or
-// an error if that took longer than the grace. It loads the policy file again
-// on each hangup.
-func (p *program) run(ctx context.Context, hangup <-chan os.Signal) error {
-	defer p.close()
-	p.log.Info(p.greeting())
+// run serves until ctx ends, then answers the requests under way and returns
+// nil, or an error if that took longer than the grace. It loads the policies
+// again on each hangup. When it returns, the store is closed.
+func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) {
 	reloading, stopReloading := context.WithCancel(ctx)
-	defer stopReloading()
-	go p.reloadUntil(reloading, hangup)
+	var reloads sync.WaitGroup
+	reloads.Go(func() { p.reloadUntil(reloading, hangup) })
+	defer func() {
+		stopReloading()
+		reloads.Wait()
+		err = errors.Join(err, p.closeStore())
+	}()
+	p.log.Info(p.greeting())
 
 	srv := p.server.HTTPServer()
 	var open atomic.Int64
@@ -173,33 +168,26 @@ func (p *program) run(ctx context.Context, hangup <-chan os.Signal) error {
 	return p.shutDown(srv, served, &open)
 }
 
-// shutDown refuses new connections, answers what is under way and what the open
-// connections send in a last moment, and closes them.
+// shutDown refuses new connections, answers the requests under way and what the
+// open connections send within drainPause, and closes them.
 func (p *program) shutDown(srv *http.Server, served <-chan error, open *atomic.Int64) error {
 	p.log.Info("draining", slog.Int64("connections", open.Load()))
 	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.shutdownGrace)
 	defer cancel()
-	// Before the draining: who is told to close connects again at once, and must
-	// be refused, not accepted by the kernel and then reset.
-	if err := p.listener.Close(); err != nil {
+	// Before Drain: a client that is told to close its connection connects again
+	// at once. It must be refused, not accepted by the kernel and then reset.
+	err := p.listener.Close()
+	<-served // otherwise Shutdown would close the listener too, and fail
+	if err != nil {
 		return err
 	}
-	<-served // or Shutdown would close the listener too, and fail
 	p.server.Drain()
-	// http.Server.Shutdown closes idle connections at once, and loses the
-	// request that arrives on one in that moment.
-	pause := time.NewTimer(drainPause)
-	defer pause.Stop()
-	look := time.NewTicker(5 * time.Millisecond)
-	defer look.Stop()
-	for over := false; !over && open.Load() > 0; {
-		select {
-		case <-look.C:
-		case <-pause.C:
-			over = true
-		case <-ctx.Done():
-			over = true
-		}
+	// Shutdown closes idle connections at once, and loses a request that arrives
+	// on one of them at that moment.
+	pause, endPause := context.WithTimeout(ctx, drainPause)
+	defer endPause()
+	for open.Load() > 0 && pause.Err() == nil {
+		time.Sleep(5 * time.Millisecond)
 	}
 	if err := srv.Shutdown(ctx); err != nil {
 		return errors.Join(fmt.Errorf("requests were still under way after -shutdown-grace %v", p.cfg.shutdownGrace), srv.Close())
@@ -224,31 +212,26 @@ func (p *program) greeting() string {
 	return fmt.Sprintf("weir listens on %s://%s with %s and counts %s", scheme, p.listener.Addr(), policies, store)
 }
 
-// reloadUntil loads the policy file again when its content changes, and on each
+// reloadUntil loads the policies again when their file changes, and on each
 // hangup, until ctx ends.
 func (p *program) reloadUntil(ctx context.Context, hangup <-chan os.Signal) {
-	var changed <-chan time.Time
-	if p.cfg.policyFile != "" {
-		ticker := time.NewTicker(reloadInterval)
-		defer ticker.Stop()
-		changed = ticker.C
-	}
+	ticker := time.NewTicker(reloadInterval)
+	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-hangup:
 			p.reload()
-		case <-changed:
-			if data, err := os.ReadFile(p.cfg.policyFile); err == nil && !bytes.Equal(data, p.policyData) {
+		case <-ticker.C:
+			if data, err := readPolicyFile(p.cfg.policyFile); err == nil && !bytes.Equal(data, p.policyData) {
 				p.reload()
 			}
 		}
 	}
 }
 
-// reload replaces the policies if the file is right as a whole; otherwise the
-// old ones stay.
+// reload replaces all policies, or none if the file has a mistake.
 func (p *program) reload() {
 	policies, err := p.loadPolicies()
 	if err != nil {
@@ -259,4 +242,22 @@ func (p *program) reload() {
 	p.server.SetPolicies(policies)
 	p.metrics.Reloads.WithLabelValues("ok").Inc()
 	p.log.Info("policies loaded", slog.Int("policies", len(policies)))
+}
+
+// version returns the version of the module that was built, or "devel" and the
+// commit.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	if info.Main.Version != "" && info.Main.Version != "(devel)" {
+		return info.Main.Version
+	}
+	for _, setting := range info.Settings {
+		if setting.Key == "vcs.revision" {
+			return "devel-" + setting.Value[:min(12, len(setting.Value))]
+		}
+	}
+	return "devel"
 }

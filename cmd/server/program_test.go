@@ -88,7 +88,7 @@ func TestRunEndsWhenItCannotServe(t *testing.T) {
 const (
 	limit3 = "policies:\n  p: {limits: [{name: l, algorithm: fixed_window, limit: 3, window: 366d}]}\n"
 	limit5 = "policies:\n  p: {limits: [{name: l, algorithm: fixed_window, limit: 5, window: 366d}]}\n  q: {limits: [{algorithm: fixed_window, limit: 9, window: 366d}]}\n"
-	// A policy that would be right, and changes p, beside one that isn't.
+	// p is right and has changed, q is wrong.
 	halfBad = "policies:\n  p: {limits: [{name: l, algorithm: fixed_window, limit: 7, window: 366d}]}\n  q: {}\n"
 )
 
@@ -159,7 +159,7 @@ func TestReloadOnChange(t *testing.T) {
 	assert.Equal(t, http.StatusOK, r.check(t, "q", "c", 1).Status)
 	r.requireReloads(t, "1", "1")
 
-	// While there is no file, nothing happens; the one that comes counts.
+	// Nothing happens while there is no file. The next file is loaded.
 	require.NoError(t, os.Remove(file))
 	r.requireLimit(t, 5)
 	replace(t, file, limit3)
@@ -243,12 +243,46 @@ func TestClientCertificates(t *testing.T) {
 	assert.Equal(t, http.StatusOK, newService(t, r.url, with(ca)).check(t, "default", "c", 1).Status)
 }
 
-// However early the end comes, it is not an error.
+// However early the end comes, it isn't an error.
 func TestShutdownAtOnce(t *testing.T) {
 	t.Parallel()
 	for range 100 {
 		require.NoError(t, startProgram(t).end())
 	}
+}
+
+// run returns after the last reload, which here gets to read the policy file
+// only when the server has stopped.
+func TestShutdownAwaitsTheReload(t *testing.T) {
+	t.Parallel()
+	file := write(t, "p.yaml", limit3)
+	r := startProgram(t, "-config", file)
+	require.NoError(t, syscall.Mkfifo(file+".pipe", 0o600))
+	require.NoError(t, os.Rename(file+".pipe", file))
+	pipe, err := os.OpenFile(file, os.O_WRONLY, 0) // waits until the reload reads
+	require.NoError(t, err)
+	replace(t, file, limit5)
+
+	ended := make(chan error, 1)
+	go func() { ended <- r.end() }()
+	r.log.wait(t, "stopped")
+	_, err = pipe.WriteString(limit5)
+	require.NoError(t, err)
+	require.NoError(t, pipe.Close())
+	require.NoError(t, <-ended)
+	assert.Contains(t, r.log.String(), "policies loaded")
+}
+
+func TestRunReturnsTheErrorOfTheStore(t *testing.T) {
+	t.Parallel()
+	cfg, err := parseConfig([]string{"-listen", "127.0.0.1:0"}, env(nil), io.Discard)
+	require.NoError(t, err)
+	p, err := newProgram(cfg, io.Discard)
+	require.NoError(t, err)
+	p.closeStore = func() error { return io.ErrClosedPipe }
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	assert.ErrorIs(t, p.run(ctx, nil), io.ErrClosedPipe)
 }
 
 // A request that takes longer than the grace is lost, and run says so.

@@ -4,25 +4,22 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 
 	"weir/api"
 )
 
-// validate checks a policy file, or the built-in policies when file is empty,
-// and prints what it means.
+// validate checks a policy file, or the built-in policies when file is "", and
+// prints what it means.
 func validate(file string, out io.Writer) error {
-	policies := builtInPolicies()
-	if file != "" {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			return fmt.Errorf("-config: %w", err)
-		}
-		if policies, err = parsePolicies(file, data); err != nil {
-			return err
-		}
+	data, err := readPolicyFile(file)
+	if err != nil {
+		return err
+	}
+	policies, err := parsePolicies(file, data)
+	if err != nil {
+		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(policies)) {
 		if _, err := io.WriteString(out, describe(policies[name])); err != nil {
@@ -32,7 +29,7 @@ func validate(file string, out io.Writer) error {
 	return nil
 }
 
-// describe says what a policy means.
+// describe says in words what a policy means.
 func describe(p *api.Policy) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s", p.Name)
@@ -40,8 +37,8 @@ func describe(p *api.Policy) string {
 		fmt.Fprintf(&b, ": %s", p.Description)
 	}
 	b.WriteString("\n")
-	for i := range p.Limits {
-		fmt.Fprintf(&b, "  %s: %s\n", p.Limits[i].Name, describeLimit(&p.Limits[i]))
+	for _, l := range p.Limits {
+		fmt.Fprintf(&b, "  %s: %s\n", l.Name, findAlgorithm(&l).describe(&l))
 	}
 	if len(p.Limits) > 1 {
 		b.WriteString("  a check needs room in every limit, and takes from all or none\n")
@@ -70,29 +67,6 @@ func describe(p *api.Policy) string {
 	}
 	fmt.Fprintf(&b, "  /v1/auth/%s identifies clients by %s and denies with %d\n", p.Name, joinIdentifiers(p.Identify), p.AuthDenyStatus)
 	return b.String()
-}
-
-func describeLimit(l *api.Limit) string {
-	burst := l.Burst
-	if burst == 0 {
-		burst = l.Limit
-	}
-	switch l.Algorithm {
-	case fixedWindow:
-		return fmt.Sprintf("at most %d in each calendar window of %v", l.Limit, l.Window)
-	case tokenBucket:
-		return fmt.Sprintf("%d per %v, and at most %d at once", l.Limit, l.Window, burst)
-	case leakyBucket:
-		return fmt.Sprintf("%d per %v, one after the other, at most %d waiting", l.Limit, l.Window, burst)
-	case slidingLog:
-		return fmt.Sprintf("at most %d in any %v", l.Limit, l.Window)
-	}
-	estimate := "the oldest slot in proportion"
-	if l.Estimate == "strict" {
-		estimate = "the oldest slot in full"
-	}
-	// The limiter reads the slots of the window and one more.
-	return fmt.Sprintf("at most %d in the last %v, estimated from %d slots, %s", l.Limit, l.Window, l.SubWindows+1, estimate)
 }
 
 func joinIdentifiers(ids []api.Identifier) string {

@@ -1,4 +1,10 @@
-// Package memcachedtest runs real memcached processes for tests.
+// Package memcachedtest runs real memcached processes for tests: on TCP or a
+// unix socket, with any arguments. A test can kill, restart, pause and resume
+// its server, read its statistics, and see its keys and when they expire. The
+// process ends with the test.
+//
+// A machine without memcached fails the test; nothing is skipped. Start with
+// Start.
 package memcachedtest
 
 import (
@@ -35,10 +41,9 @@ type Server struct {
 // the test.
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
-	_, port, err := net.SplitHostPort(freeAddr(t))
+	m, err := Run(args...)
 	require.NoError(t, err)
-	m := &Server{Addr: "127.0.0.1:" + port, t: t, args: append([]string{"-l", "127.0.0.1", "-p", port}, args...)}
-	m.start()
+	m.t = t
 	t.Cleanup(m.Kill)
 	return m
 }
@@ -64,18 +69,40 @@ func PublicDir(t testing.TB) string {
 	return dir
 }
 
-func freeAddr(t testing.TB) string {
-	t.Helper()
+func freeAddr() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().String()
+	if err != nil {
+		return "", err
+	}
+	return l.Addr().String(), l.Close()
 }
 
 func (m *Server) start() {
 	m.t.Helper()
+	require.NoError(m.t, m.run())
+}
+
+// Run starts memcached as Start does, where there is no test that could fail or
+// end: in an Example. Only Addr, Kill and Network may be used, and Kill must be.
+func Run(args ...string) (*Server, error) {
+	addr, err := freeAddr()
+	if err != nil {
+		return nil, err
+	}
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, err
+	}
+	m := &Server{Addr: addr, args: append([]string{"-l", "127.0.0.1", "-p", port}, args...)}
+	return m, m.run()
+}
+
+// run starts the process and returns when it answers.
+func (m *Server) run() error {
 	path, err := exec.LookPath("memcached")
-	require.NoError(m.t, err, "the tests need memcached: make test installs it, or apt-get install memcached")
+	if err != nil {
+		return fmt.Errorf("the tests need memcached: make test installs it, or apt-get install memcached: %w", err)
+	}
 	args := m.args
 	if os.Geteuid() == 0 {
 		args = append([]string{"-u", "nobody"}, args...)
@@ -83,16 +110,17 @@ func (m *Server) start() {
 	m.cmd = exec.Command(path, args...)
 	var stderr bytes.Buffer
 	m.cmd.Stderr = &stderr
-	require.NoError(m.t, m.cmd.Start())
+	if err := m.cmd.Start(); err != nil {
+		return err
+	}
 	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(2 * time.Millisecond) {
 		c, err := m.dial()
 		if err == nil {
-			c.Close()
-			return
+			return c.Close()
 		}
 		if time.Now().After(deadline) {
 			m.Kill()
-			require.Failf(m.t, "memcached doesn't answer", "memcached %v: %v: %s", args, err, &stderr)
+			return fmt.Errorf("memcached %v doesn't answer: %w: %s", args, err, &stderr)
 		}
 	}
 }

@@ -31,6 +31,7 @@ func RunStates(t *testing.T, open func(t *testing.T) counters.StateStore) {
 		{"AnyBytes", testAnyBytes},
 		{"ExpiryIsThatOfTheLastSwap", testStateExpiry},
 		{"ConcurrentSwapsLoseNothing", testConcurrentSwaps},
+		{"CancellationEndsNothing", testStateCancellation},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -183,4 +184,13 @@ func testConcurrentSwaps(t *testing.T, s *statesTest) {
 	}
 	wg.Wait()
 	assert.Equal(t, uint64(callers*each), binary.BigEndian.Uint64(s.load().Value))
+}
+
+// A caller that hangs up must not fail the others that its operation serves.
+func testStateCancellation(_ *testing.T, s *statesTest) {
+	cancelled, cancel := context.WithCancel(s.ctx)
+	cancel()
+	s.ctx = cancelled
+	s.swaps(counters.State{}, "first")
+	s.delete()
 }

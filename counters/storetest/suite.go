@@ -1,4 +1,9 @@
-// Package storetest holds the suites that every store passes.
+// Package storetest holds the tests that every store passes: Run for a
+// counters.Store, RunStates for a counters.StateStore. They state the contract
+// as checks: atomic counts, no lost swaps, expiry, deletion, any bytes.
+//
+// A new store calls them from its own tests, with a function that opens it.
+// Some tests wait for a real expiry, so a run takes a few seconds.
 package storetest
 
 import (
@@ -33,6 +38,7 @@ func Run(t *testing.T, open func(t *testing.T) counters.Store) {
 		{"LargeCounts", testLarge},
 		{"ExpiryIsThatOfTheFirstAdd", testExpiry},
 		{"ConcurrentAddsTakeEachPositionOnce", testConcurrentAdds},
+		{"CancellationEndsNothing", testCancellation},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -174,4 +180,15 @@ func testConcurrentAdds(t *testing.T, s *storeTest) {
 	for i, n := range positions {
 		require.Equal(t, int64(i+1), n, "each position is dealt once")
 	}
+}
+
+// A caller that hangs up must not fail the others that its operation serves.
+func testCancellation(t *testing.T, s *storeTest) {
+	cancelled, cancel := context.WithCancel(s.ctx)
+	cancel()
+	s.ctx = cancelled
+	assert.Equal(t, int64(3), s.add("a", 3))
+	assert.Equal(t, []int64{3}, s.read("a"))
+	require.NoError(t, s.store.Subtract(s.ctx, s.key("a"), 1))
+	require.NoError(t, s.store.Delete(s.ctx, []string{s.key("a")}))
 }

@@ -1,0 +1,242 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"weir/counters"
+)
+
+// activePolicies are the policies in force, which change as a whole.
+type activePolicies struct {
+	byName  Policies
+	metrics map[string]*policyMetrics
+	now     func() time.Time
+}
+
+// policy returns the policy of that name, or a problem.
+func (p *activePolicies) policy(name string) (*Policy, error) {
+	policy, ok := p.byName[name]
+	switch {
+	case ok:
+		return policy, nil
+	case name == "":
+		return nil, badRequest("policy is missing; GET /v1/policies lists them")
+	default:
+		return nil, newProblem(http.StatusNotFound, "there is no policy %q; GET /v1/policies lists them", name)
+	}
+}
+
+// decide answers q, which began at now, by the policy it names, and counts the
+// answer. The error is a problem.
+func (p *activePolicies) decide(ctx context.Context, q check, now time.Time) (*answer, error) {
+	policy, err := p.policy(q.policy)
+	if err != nil {
+		return nil, err
+	}
+	a, err := policy.check(ctx, q, now)
+	if err != nil {
+		return nil, err
+	}
+	p.metrics[q.policy].count(a, p.now().Sub(now))
+	if a.refused {
+		return a, reducedCapacity(a)
+	}
+	return a, nil
+}
+
+// check decides q at now, consuming its cost from all limits or from none. The
+// error is a problem with the question; nothing has been consumed then.
+func (p *Policy) check(ctx context.Context, q check, now time.Time) (*answer, error) {
+	a, err := p.prepare(q)
+	if err != nil {
+		return nil, err
+	}
+	asked := 0
+	for asked < len(a.limits) && !a.refused && (a.allowed || p.CountDenied) {
+		l := &a.limits[asked]
+		asked++
+		d, err := l.Limiter.Take(ctx, l.request(q.client, q.cost, now))
+		if err == nil {
+			l.Decision, l.decided = d, true
+			a.allowed = a.allowed && d.Allowed
+			continue
+		}
+		a.degrade(l)
+		if p.OnStoreError == StoreErrorDeny {
+			a.refused, a.allowed = !p.Shadow, false
+		}
+	}
+	if !a.allowed && !p.CountDenied {
+		a.refund(ctx, asked, q.cost, now)
+	}
+	return a.finish(), nil
+}
+
+// peek returns the answer that a check of cost 1 would get now, and consumes
+// nothing. The error is a problem.
+func (p *Policy) peek(ctx context.Context, client string, now time.Time) (*answer, error) {
+	a, err := p.prepare(check{policy: p.Name, client: client, cost: 1})
+	if err != nil {
+		return nil, err
+	}
+	for i := range a.limits {
+		l := &a.limits[i]
+		a.peek(ctx, l, l.request(client, 1, now))
+		a.allowed = a.allowed && l.Allowed
+	}
+	if a.degraded && p.OnStoreError == StoreErrorDeny {
+		if !p.Shadow {
+			return nil, reducedCapacity(a)
+		}
+		a.allowed = false
+	}
+	return a.finish(), nil
+}
+
+// reset makes the client start fresh in all limits. The error is one of a
+// counters.Store, and names the limit that may not have been reset.
+func (p *Policy) reset(ctx context.Context, client string, now time.Time) error {
+	for i := range p.Limits {
+		if err := p.Limits[i].Limiter.Reset(ctx, client, now); err != nil {
+			return fmt.Errorf("limit %q: %w", p.Limits[i].Name, err)
+		}
+	}
+	return nil
+}
+
+// prepare validates q and finds the limits in force. The answer allows, unless
+// the client is blocked, and its limits haven't been asked. The error is a
+// problem.
+func (p *Policy) prepare(q check) (*answer, error) {
+	if err := q.validate(); err != nil {
+		return nil, err
+	}
+	for _, passed := range q.limits {
+		if !slices.ContainsFunc(p.Limits, func(l Limit) bool { return l.Name == passed.name }) {
+			return nil, badRequest("policy %q has no limit %q", p.Name, passed.name)
+		}
+	}
+	a := answers.Get().(*answer)
+	*a = answer{policy: p, client: q.client, limits: a.limits[:0]}
+	exception := p.Clients[q.client]
+	a.allowed = exception.Exempt || !exception.Blocked
+	if exception.Exempt || exception.Blocked {
+		return a, nil
+	}
+	for i := range p.Limits {
+		l := &p.Limits[i]
+		limit := l.Limit
+		if own, ok := exception.Limits[l.Name]; ok {
+			limit = own
+		}
+		for _, passed := range q.limits {
+			if passed.name == l.Name {
+				limit = passed.value
+			}
+		}
+		if limit > l.Most() {
+			return nil, badRequest("limits: %q is %d and must be a whole number from 1 to %d", l.Name, limit, l.Most())
+		}
+		capacity, what := limit, "limit"
+		if l.Burst > 0 {
+			capacity, what = l.Burst, "burst of the limit"
+		}
+		if q.cost > capacity {
+			return nil, badRequest("cost %d is above the %s %q, which is %d, and can never be admitted", q.cost, what, l.Name, capacity)
+		}
+		a.limits = append(a.limits, limitAnswer{Limit: l, limit: limit})
+	}
+	return a, nil
+}
+
+func (q *check) validate() error {
+	if q.cost < 0 || q.cost > counters.MaxCost {
+		return badRequest("cost %d must be a whole number from 0 to %d", q.cost, counters.MaxCost)
+	}
+	for _, l := range q.limits {
+		if l.value < 1 || l.value > counters.MaxLimit {
+			return badRequest("limits: %q is %d and must be a whole number from 1 to %d", l.name, l.value, int64(counters.MaxLimit))
+		}
+	}
+	return validateClient(q.client)
+}
+
+func validateClient(client string) error {
+	if client == "" {
+		return badRequest("client is missing; it names who is limited, in 1 to %d bytes", counters.MaxClientBytes)
+	}
+	if len(client) > counters.MaxClientBytes {
+		return badRequest("client is %d bytes long; at most %d are possible", len(client), counters.MaxClientBytes)
+	}
+	return nil
+}
+
+// refund undoes what the first asked limits admitted. For those, and for the
+// limits that were not asked, the answer then says how they stand.
+func (a *answer) refund(ctx context.Context, asked int, cost int64, now time.Time) {
+	for i := range a.limits {
+		l := &a.limits[i]
+		r := l.request(a.client, cost, now)
+		if i < asked {
+			if !l.decided || !l.Allowed {
+				continue
+			}
+			// A failed refund leaves the count too high until its
+			// window is over. The denial stands either way.
+			_ = l.Limiter.Refund(ctx, r)
+		}
+		if a.refused {
+			continue
+		}
+		if d, ok := l.Limiter.PeekLocal(r); ok {
+			l.Decision, l.decided = d, true
+		} else {
+			a.peek(ctx, l, r)
+		}
+	}
+}
+
+// peek asks l how it stands.
+func (a *answer) peek(ctx context.Context, l *limitAnswer, r counters.Request) {
+	d, err := l.Limiter.Peek(ctx, r)
+	if err != nil {
+		a.degrade(l)
+		return
+	}
+	l.Decision, l.decided = d, true
+}
+
+// degrade notes that l could not be asked. It is answered as if nothing were in
+// use.
+func (a *answer) degrade(l *limitAnswer) {
+	l.Decision, l.decided = counters.Decision{Allowed: true, Remaining: l.limit}, false
+	a.degraded = true
+}
+
+// finish lets shadow mode allow what was denied.
+func (a *answer) finish() *answer {
+	a.denied = !a.allowed
+	a.allowed = a.allowed || a.policy.Shadow
+	return a
+}
+
+func (l *limitAnswer) request(client string, cost int64, now time.Time) counters.Request {
+	return counters.Request{Client: client, Cost: cost, Limit: l.limit, Now: now}
+}
+
+// reducedCapacity returns the problem of a check that the store could not
+// decide, under on_store_error: deny.
+func reducedCapacity(a *answer) *problem {
+	p := storeFailed("the store could not decide in time and policy %q denies then; try again", a.policy.Name)
+	p.Policy, p.Client, p.Degraded = a.policy.Name, a.client, true
+	for _, l := range a.limits {
+		if !l.decided {
+			p.ViolatedPolicies = append(p.ViolatedPolicies, l.Name)
+		}
+	}
+	return p
+}

@@ -1,0 +1,330 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestBadChecksAreRefusedAndTouchNothing(t *testing.T) {
+	t.Parallel()
+	const valid = `"policy":"api","client":"alice"`
+	for _, test := range []struct {
+		what, body, detail string
+	}{
+		{"empty", ``, "the body is empty; it must be a JSON object"},
+		{"only space", " \n", "the body is empty; it must be a JSON object"},
+		{"truncated", `{` + valid, "the body ends in the middle of its JSON"},
+		{"truncated in a string", `{"policy":"ap`, "the body ends in the middle of its JSON"},
+		{"not JSON", `policy=api&client=alice`, "the body is not valid JSON: "},
+		{"single quotes", `{'policy':'api'}`, "the body is not valid JSON: "},
+		{"trailing comma", `{` + valid + `,}`, "the body is not valid JSON: "},
+		{"NUL in a string", "{\"policy\":\"api\",\"client\":\"a\x00\"}", "the body is not valid JSON: "},
+		{"trailing text", `{` + valid + `} x`, "the body is not valid JSON: "},
+		{"trailing object", `{` + valid + `}{}`, "something follows the JSON object in the body"},
+		{"trailing brace", `{` + valid + `}}`, "the body is not valid JSON: "},
+		{"an array", `[{` + valid + `}]`, "the body must be an object"},
+		{"null", `null`, "the body must be an object"},
+		{"a string", `"api"`, "the body must be an object"},
+		{"unknown field", `{` + valid + `,"tokens":1}`, `unknown field "tokens"; known are policy, client, cost, limits`},
+		{"field in capitals", `{"Policy":"api","client":"alice"}`, `unknown field "Policy"`},
+		{"policy twice", `{` + valid + `,"policy":"api"}`, `duplicate object member name "policy"`},
+		{"cost twice", `{` + valid + `,"cost":1,"cost":1}`, `duplicate object member name "cost"`},
+		{"client twice, once escaped", `{` + valid + `,"\u0063lient":"bob"}`, "duplicate object member name"},
+		{"limit twice", `{` + valid + `,"limits":{"per-minute":1,"per-minute":2}}`, `duplicate object member name "per-minute"`},
+
+		{"policy missing", `{"client":"alice"}`, "policy is missing"},
+		{"policy empty", `{"policy":"","client":"alice"}`, "policy is missing"},
+		{"policy number", `{"policy":1,"client":"alice"}`, "policy must be a string"},
+		{"policy null", `{"policy":null,"client":"alice"}`, "policy must be a string"},
+		{"client missing", `{"policy":"api"}`, "client is missing"},
+		{"client empty", `{"policy":"api","client":""}`, "client is missing"},
+		{"client number", `{"policy":"api","client":7}`, "client must be a string"},
+		{"client null", `{"policy":"api","client":null}`, "client must be a string"},
+		{"client array", `{"policy":"api","client":["alice"]}`, "client must be a string"},
+		{"client object", `{"policy":"api","client":{}}`, "client must be a string"},
+		{"client too long", `{"policy":"api","client":"` + strings.Repeat("a", 1025) + `"}`, "client is 1025 bytes long; at most 1024 are possible"},
+		{"client too long in bytes", `{"policy":"api","client":"` + strings.Repeat("é", 513) + `"}`, "client is 1026 bytes long"},
+		{"client not UTF-8", "{\"policy\":\"api\",\"client\":\"\xff\"}", "invalid UTF-8"},
+		{"client a lone high surrogate", `{"policy":"api","client":"\ud800"}`, "the body is not valid JSON: "},
+		{"client a lone low surrogate", `{"policy":"api","client":"\udc00x"}`, "the body is not valid JSON: "},
+		{"client a bad escape", `{"policy":"api","client":"\x"}`, "the body is not valid JSON: "},
+
+		{"cost null", `{` + valid + `,"cost":null}`, "cost must be a whole number"},
+		{"cost string", `{` + valid + `,"cost":"1"}`, "cost must be a whole number"},
+		{"cost true", `{` + valid + `,"cost":true}`, "cost must be a whole number"},
+		{"cost array", `{` + valid + `,"cost":[]}`, "cost must be a whole number"},
+		{"cost negative", `{` + valid + `,"cost":-1}`, "cost -1 must be a whole number from 0 to 1000000"},
+		{"cost fraction", `{` + valid + `,"cost":1.5}`, "cost is 1.5 and must be a whole number"},
+		{"cost fraction of zeros", `{` + valid + `,"cost":1.0}`, "cost is 1.0 and must be a whole number"},
+		{"cost exponent", `{` + valid + `,"cost":1e3}`, "cost is 1e3 and must be a whole number"},
+		{"cost large", `{` + valid + `,"cost":1000001}`, "cost 1000001 must be a whole number from 0 to 1000000"},
+		{"cost beyond 64 bits", `{` + valid + `,"cost":18446744073709551617}`, "cost is 18446744073709551617 and must be a whole number in range"},
+		{"cost NaN", `{` + valid + `,"cost":NaN}`, "the body is not valid JSON: "},
+		{"cost with a leading zero", `{` + valid + `,"cost":01}`, "the body is not valid JSON: "},
+		{"cost above the limit", `{` + valid + `,"cost":101}`, `cost 101 is above the limit "per-minute", which is 100, and can never be admitted`},
+		{"cost above the caller's limit", `{` + valid + `,"cost":2,"limits":{"per-minute":1}}`, "cost 2 is above the limit"},
+
+		{"limits null", `{` + valid + `,"limits":null}`, "limits must be an object"},
+		{"limits array", `{` + valid + `,"limits":[100]}`, "limits must be an object"},
+		{"limits number", `{` + valid + `,"limits":100}`, "limits must be an object"},
+		{"limit string", `{` + valid + `,"limits":{"per-minute":"100"}}`, "limits.per-minute must be a whole number"},
+		{"limit null", `{` + valid + `,"limits":{"per-minute":null}}`, "limits.per-minute must be a whole number"},
+		{"limit fraction", `{` + valid + `,"limits":{"per-minute":0.5}}`, "limits.per-minute is 0.5 and must be a whole number"},
+		{"limit unknown", `{` + valid + `,"limits":{"per-day":5}}`, `policy "api" has no limit "per-day"`},
+		{"limit 0", `{` + valid + `,"limits":{"per-minute":0}}`, `limits: "per-minute" is 0 and must be a whole number from 1 to 1000000000000`},
+		{"limit negative", `{` + valid + `,"limits":{"per-minute":-5}}`, `"per-minute" is -5`},
+		{"limit large", `{` + valid + `,"limits":{"per-minute":1000000000001}}`, "1000000000001 and must be a whole number from 1 to 1000000000000"},
+	} {
+		t.Run(test.what, func(t *testing.T) {
+			s := newService(newPolicy("api", fixed("per-hour", 1000, time.Hour), fixed("per-minute", 100, time.Minute)))
+			r := s.check(t, test.body)
+			requireProblem(t, r, http.StatusBadRequest, test.detail)
+			requireUntouched(t, s)
+
+			// In a batch, it is an error that names the check, or a
+			// result.
+			if _, isObject := strings.CutPrefix(test.body, `{"`); isObject && strings.HasSuffix(test.body, "}") && json.Valid([]byte(test.body)) {
+				r := s.do(t, http.MethodPost, "/v1/check/batch", `{"checks":[`+test.body+`]}`)
+				if r.Code == http.StatusOK {
+					require.Len(t, r.Results, 1)
+					assert.EqualValues(t, http.StatusBadRequest, r.Results[0].Status)
+					assert.Contains(t, r.Results[0].Detail, test.detail)
+				} else {
+					requireProblem(t, r, http.StatusBadRequest, "")
+				}
+				requireUntouched(t, s)
+			}
+		})
+	}
+}
+
+func TestLongestClientIsAccepted(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("api", fixed("per-minute", 1, time.Minute)))
+	for _, client := range []string{strings.Repeat("a", 1024), strings.Repeat("a", 1023) + "b", strings.Repeat("🐢", 256)} {
+		r := s.admits(t, fmt.Sprintf(`{"policy":"api","client":%q}`, client))
+		assert.Equal(t, client, r.Client)
+	}
+	// Every byte escaped.
+	escaped := strings.Repeat(`\u0061`, 1024)
+	s.denies(t, `{"policy":"api","client":"`+escaped+`"}`)
+}
+
+func TestSpaceInJSONIsAccepted(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("api", fixed("per-minute", 100, time.Minute)))
+	s.admits(t, " {\r\n\t\"client\" : \"alice\" , \"limits\" : { } , \"cost\" : -0 , \"policy\" : \"\\u0061pi\" } \n")
+}
+
+func TestContentType(t *testing.T) {
+	t.Parallel()
+	const body = `{"policy":"api","client":"alice"}`
+	s := newService(newPolicy("api", fixed("per-minute", 100, time.Minute)))
+	for _, accepted := range []string{
+		"application/json", "application/json; charset=utf-8", `Application/JSON;charset="UTF-8"`, "application/x-www-form-urlencoded",
+	} {
+		r := s.do(t, http.MethodPost, "/v1/check", body, "Content-Type", accepted)
+		assert.Equal(t, http.StatusOK, r.Code, accepted)
+	}
+	s.admits(t, body) // without one
+
+	before := s.store.operations()
+	for _, refused := range []string{
+		"text/plain", "application/xml", "application/json; charset=latin1", "multipart/form-data; boundary=x", "application/jsonp", "json", ";", "application/json;;",
+	} {
+		for _, target := range []string{"/v1/check", "/v1/check/batch"} {
+			r := s.do(t, http.MethodPost, target, body, "Content-Type", refused)
+			requireProblem(t, r, http.StatusUnsupportedMediaType, "send application/json")
+		}
+	}
+	assert.Equal(t, before, s.store.operations())
+}
+
+func TestBodyTooLarge(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("api", fixed("per-minute", 100, time.Minute)))
+	server := httptest.NewServer(s.handler)
+	defer server.Close()
+	for target, limit := range map[string]int{"/v1/check": 64 << 10, "/v1/check/batch": 8 << 20} {
+		const check = `{"policy":"api","client":"alice"}`
+		fitting := check
+		if target == "/v1/check/batch" {
+			fitting = `{"checks":[` + check + `]}`
+		}
+		fitting += strings.Repeat(" ", limit-len(fitting))
+		for _, test := range []struct {
+			what   string
+			body   io.Reader
+			status int
+		}{
+			{"fits, with its length", strings.NewReader(fitting), http.StatusOK},
+			{"fits, chunked", io.MultiReader(strings.NewReader(fitting)), http.StatusOK},
+			{"too large, with its length", strings.NewReader(fitting + " "), http.StatusRequestEntityTooLarge},
+			{"too large, chunked", io.MultiReader(strings.NewReader(fitting + " ")), http.StatusRequestEntityTooLarge},
+		} {
+			t.Run(target+" "+test.what, func(t *testing.T) {
+				before := s.store.operations()
+				response, err := server.Client().Post(server.URL+target, "application/json", test.body)
+				require.NoError(t, err)
+				r := decodeResult(t, response)
+				if test.status == http.StatusOK {
+					require.Equal(t, http.StatusOK, r.Code, r.Body)
+					return
+				}
+				requireProblem(t, r, test.status, fmt.Sprintf("the body is larger than %d bytes", limit))
+				assert.Equal(t, before, s.store.operations())
+			})
+		}
+	}
+}
+
+func TestBodyThatBreaksOff(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("api", fixed("per-minute", 100, time.Minute)))
+	r := newRequest(http.MethodPost, "/v1/check", "")
+	r.Body = io.NopCloser(io.MultiReader(strings.NewReader(`{"policy":"api","client":"alice"}`), brokenReader{}))
+	r.ContentLength = -1
+	requireProblem(t, s.serve(t, r), http.StatusBadRequest, "the body could not be read: unexpected EOF")
+	requireUntouched(t, s)
+	s.admits(t, `{"policy":"api","client":"bob"}`) // nothing of that body is left
+}
+
+type brokenReader struct{}
+
+func (brokenReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
+
+func TestLargeBodiesLeaveNothingBehind(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("api", fixed("per-minute", 100, time.Minute)))
+	for range 3 {
+		s.do(t, http.MethodPost, "/v1/check/batch", `{"checks":[]}`+strings.Repeat(" ", 2*maxKeptBytes))
+		r := s.admits(t, `{"policy":"api","client":"alice"}`)
+		require.Equal(t, "alice", r.Client)
+		requireProblem(t, s.check(t, `{"policy":"api","client":"bo`), http.StatusBadRequest, "the body ends")
+	}
+}
+
+// decode reads data as the handlers do.
+func decode(data []byte, limit int64) (*body, error) {
+	return readBody(&http.Request{Header: http.Header{}, Body: io.NopCloser(bytes.NewReader(data)), ContentLength: -1}, limit)
+}
+
+// requireExplained asserts that err is a problem with the request.
+func requireExplained(t *testing.T, err error) {
+	t.Helper()
+	var p *problem
+	require.ErrorAs(t, err, &p)
+	require.Contains(t, []int{http.StatusBadRequest, http.StatusRequestEntityTooLarge}, p.Status)
+	require.NotEmpty(t, p.Detail)
+}
+
+// encode returns the body that asks q.
+func (q check) encode(t *testing.T) string {
+	t.Helper()
+	quote := func(s string) string {
+		quoted, err := json.Marshal(s)
+		require.NoError(t, err)
+		return string(quoted)
+	}
+	fields := []string{`"policy":` + quote(q.policy), `"client":` + quote(q.client), `"cost":` + strconv.FormatInt(q.cost, 10)}
+	if q.limits != nil {
+		var limits []string
+		for _, l := range q.limits {
+			limits = append(limits, quote(l.name)+":"+strconv.FormatInt(l.value, 10))
+		}
+		fields = append(fields, `"limits":{`+strings.Join(limits, ",")+`}`)
+	}
+	return "{" + strings.Join(fields, ",") + "}"
+}
+
+func FuzzDecodeCheck(f *testing.F) {
+	for _, seed := range []string{
+		`{"policy":"api","client":"alice"}`,
+		`{"policy":"api","client":"\u0061\ud83d\udc22","cost":0,"limits":{"per-minute":500,"x":-1}}`,
+		`{"policy":"api","client":"alice","cost":1e3}`, `{"limits":{"":9223372036854775807}}`,
+		`{}`, `{}{}`, `null`, `[]`, ``, `{"policy":`, "{\"client\":\"\xff\"}", `{"client":"\ud800"}`, `{"cost":1,"cost":1}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		b, err := decode(data, maxCheckBytes)
+		if err != nil {
+			requireExplained(t, err)
+			return
+		}
+		defer b.release()
+		q, err := b.decodeCheck()
+		if err != nil {
+			requireExplained(t, err)
+			return
+		}
+		require.True(t, json.Valid(data))
+		again, err := decode([]byte(q.encode(t)), 1<<30)
+		require.NoError(t, err)
+		defer again.release()
+		same, err := again.decodeCheck()
+		require.NoError(t, err)
+		require.Equal(t, q, same)
+	})
+}
+
+func FuzzDecodeBatch(f *testing.F) {
+	for _, seed := range []string{
+		`{"checks":[{"policy":"api","client":"alice"},{"policy":"b","client":"\u0000","cost":7,"limits":{"a":1}}]}`,
+		`{"checks":[]}`, `{"checks":[{}]}`, `{"checks":[[]]}`, `{"checks":null}`, `{}`, `{"checks":[],"checks":[]}`, `{"checks":[{},`, `{"check":[]}`, `[`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		b, err := decode(data, maxBatchBytes)
+		if err != nil {
+			requireExplained(t, err)
+			return
+		}
+		defer b.release()
+		batch, err := b.decodeBatch()
+		if err != nil {
+			requireExplained(t, err)
+			return
+		}
+		require.True(t, json.Valid(data))
+		require.LessOrEqual(t, len(batch), maxBatch)
+		var checks []string
+		for _, q := range batch {
+			checks = append(checks, q.encode(t))
+		}
+		again, err := decode([]byte(`{"checks":[`+strings.Join(checks, ",")+`]}`), 1<<30)
+		require.NoError(t, err)
+		defer again.release()
+		same, err := again.decodeBatch()
+		require.NoError(t, err)
+		require.Equal(t, batch, same)
+	})
+}
+
+func TestEveryErrorOfTheDecoderIsReadable(t *testing.T) {
+	t.Parallel()
+	for body, detail := range map[string]string{
+		`{"policy":"api","client":"\ud800"}`:        "surrogate",
+		`{"policy":"api" "client":"alice"}`:         "','",
+		`{"policy":"api","client":"alice","cost":}`: `missing value after object name within "/cost"`,
+	} {
+		b, err := decode([]byte(body), maxCheckBytes)
+		require.NoError(t, err)
+		_, err = b.decodeCheck()
+		requireExplained(t, err)
+		assert.Contains(t, err.Error(), detail)
+		assert.NotContains(t, err.Error(), "jsontext")
+	}
+}

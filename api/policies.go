@@ -1,0 +1,67 @@
+package api
+
+import (
+	"maps"
+	"net/http"
+	"slices"
+
+	"github.com/labstack/echo/v4"
+)
+
+// policyJSON is a policy in the answers of GET /v1/policies. Clients are only
+// counted: their names may be secrets.
+type policyJSON struct {
+	Name         string       `json:"name"`
+	Description  string       `json:"description,omitempty"`
+	Limits       []limitJSON  `json:"limits"`
+	CountDenied  bool         `json:"count_denied"`
+	OnStoreError OnStoreError `json:"on_store_error"`
+	Hold         bool         `json:"hold,omitempty"`
+	Mode         string       `json:"mode"`
+	Clients      int          `json:"clients"`
+}
+
+type limitJSON struct {
+	Name       string  `json:"name"`
+	Algorithm  string  `json:"algorithm"`
+	Limit      int64   `json:"limit"`
+	Window     float64 `json:"window"` // seconds
+	SubWindows int     `json:"sub_windows,omitempty"`
+	Estimate   string  `json:"estimate,omitempty"`
+	Burst      int64   `json:"burst,omitempty"`
+}
+
+func (p *Policy) json() policyJSON {
+	j := policyJSON{
+		Name: p.Name, Description: p.Description, CountDenied: p.CountDenied,
+		OnStoreError: p.OnStoreError, Hold: p.Hold, Mode: "enforce", Clients: len(p.Clients),
+	}
+	if p.Shadow {
+		j.Mode = "shadow"
+	}
+	for _, l := range p.Limits {
+		j.Limits = append(j.Limits, limitJSON{
+			Name: l.Name, Algorithm: l.Algorithm, Limit: l.Limit, Window: l.Window.Seconds(),
+			SubWindows: l.SubWindows, Estimate: l.Estimate, Burst: l.Burst,
+		})
+	}
+	return j
+}
+
+// listPolicies answers GET /v1/policies.
+func (s *Server) listPolicies(c echo.Context) error {
+	policies, byName := []policyJSON{}, s.policies.Load().byName
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		policies = append(policies, byName[name].json())
+	}
+	return c.JSON(http.StatusOK, map[string][]policyJSON{"policies": policies})
+}
+
+// showPolicy answers GET /v1/policies/{policy}.
+func (s *Server) showPolicy(c echo.Context) error {
+	p, err := s.policies.Load().policy(c.Param("policy"))
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, p.json())
+}

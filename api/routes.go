@@ -1,0 +1,66 @@
+package api
+
+import (
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"github.com/labstack/echo/v4/middleware"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"weir/counters"
+)
+
+//go:embed openapi.yaml
+var openAPI []byte
+
+// NewServer returns a server that isn't listening yet.
+func NewServer(cfg Config) *Server {
+	s := &Server{
+		echo: echo.New(), cfg: cfg, log: cfg.Log, now: cfg.Now,
+		tokens: make(map[[sha256.Size]byte]struct{}), drained: make(chan struct{}),
+	}
+	if s.now == nil {
+		s.now = time.Now
+	}
+	if s.cfg.StoreTimeout == 0 {
+		s.cfg.StoreTimeout = counters.DefaultTimeout
+	}
+	for _, token := range cfg.Tokens {
+		s.tokens[sha256.Sum256([]byte(token))] = struct{}{}
+	}
+	s.SetPolicies(cfg.Policies)
+
+	e := s.echo
+	e.HTTPErrorHandler = s.writeError
+	e.IPExtractor = ipExtractor(cfg.TrustedProxies)
+	if s.log.Enabled(context.Background(), slog.LevelDebug) {
+		e.Use(middleware.RequestID(), s.requestLogger())
+	}
+	if len(s.tokens) > 0 {
+		e.Use(s.authorize)
+	}
+	// Wrapped here, once: Use would wrap the handler anew in each request.
+	safe := middleware.RecoverWithConfig(middleware.RecoverConfig{DisableStackAll: true, LogErrorFunc: s.logPanic})
+	e.Match([]string{http.MethodGet, http.MethodHead}, "/healthz", safe(s.healthz))
+	e.Match([]string{http.MethodGet, http.MethodHead}, "/readyz", safe(s.readyz))
+	e.GET("/metrics", safe(echo.WrapHandler(promhttp.HandlerFor(cfg.Gatherer, promhttp.HandlerOpts{}))))
+	e.GET("/openapi.yaml", safe(func(c echo.Context) error {
+		return c.Blob(http.StatusOK, "application/yaml", openAPI)
+	}))
+	v1 := e.Group("/v1")
+	v1.POST("/check", safe(s.check))
+	v1.POST("/check/batch", safe(s.checkBatch))
+	v1.GET("/policies", safe(s.listPolicies))
+	v1.GET("/policies/:policy", safe(s.showPolicy))
+	v1.GET("/policies/:policy/clients/:client", safe(s.peekClient))
+	v1.DELETE("/policies/:policy/clients/:client", safe(s.resetClient))
+	// RouteNotFound takes every method; Any takes only the common ones.
+	v1.RouteNotFound("/auth/:policy", safe(s.forwardAuth))
+	v1.RouteNotFound("/auth/:policy/*", safe(s.forwardAuth))
+	return s
+}

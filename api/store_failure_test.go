@@ -1,0 +1,216 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters"
+	"weir/counters/memcached"
+	"weir/counters/memcachedtest"
+)
+
+func TestStoreErrorUnderAllowAdmitsAndSaysSo(t *testing.T) {
+	t.Parallel()
+	for _, err := range []error{
+		counters.ErrTimeout, fmt.Errorf("%w: connection refused", counters.ErrUnavailable), counters.ErrForeignValue, errors.New("strange"),
+	} {
+		s := newService(newPolicy("api", fixed("per-minute", 2, time.Minute), sliding("per-hour", 3, time.Hour, 60, "weighted")))
+		s.store.failWith(err)
+		r := s.admits(t, `{"policy":"api","client":"alice"}`)
+		assert.True(t, r.Degraded)
+		assert.Equal(t, []limitResult{
+			{Name: "per-minute", Algorithm: "fixed_window", Allowed: true, Limit: 2, Remaining: 2},
+			{Name: "per-hour", Algorithm: "sliding_window", Allowed: true, Limit: 3, Remaining: 3},
+		}, r.Limits)
+		assert.NotContains(t, r.Header, "Ratelimit", "nothing is known")
+		assert.NotContains(t, r.Header, "Ratelimit-Policy")
+
+		s.store.failWith(nil)
+		assert.False(t, s.admits(t, `{"policy":"api","client":"alice"}`).Degraded)
+	}
+}
+
+func TestStoreErrorUnderDenyRefuses(t *testing.T) {
+	t.Parallel()
+	p := newPolicy("api", fixed("per-minute", 2, time.Minute), fixed("per-hour", 3, time.Hour))
+	p.OnStoreError = StoreErrorDeny
+	s := newService(p)
+	s.store.onCall(func(_ context.Context, _, key string) error {
+		if strings.HasPrefix(key, "weir:api/per-hour:") {
+			return counters.ErrTimeout
+		}
+		return nil
+	})
+	r := s.check(t, `{"policy":"api","client":"alice"}`)
+	assert.Equal(t, http.StatusServiceUnavailable, r.Code)
+	assert.Equal(t, "application/problem+json", r.Header.Get("Content-Type"))
+	assert.NotContains(t, r.Header, "Retry-After")
+	assert.JSONEq(t, `{
+		"type": "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+		"title": "Temporary Reduced Capacity", "status": 503,
+		"detail": "the store could not decide in time and policy \"api\" denies then; try again",
+		"policy": "api", "client": "alice", "degraded": true, "violated-policies": ["per-hour"]}`, r.Body)
+	assert.Empty(t, s.store.counts(t), "what the first limit admitted is given back")
+}
+
+// One limit that can't be asked doesn't keep another from denying.
+func TestDenialStandsWhenAnotherLimitIsUnknown(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("api", fixed("per-minute", 1, time.Minute), fixed("per-hour", 3, time.Hour)))
+	s.admits(t, `{"policy":"api","client":"alice"}`)
+	s.store.onCall(func(_ context.Context, _, key string) error {
+		if strings.HasPrefix(key, "weir:api/per-hour:") {
+			return counters.ErrTimeout
+		}
+		return nil
+	})
+	s.clock.at(2 * time.Second) // what is remembered is too old now
+	r := s.denies(t, `{"policy":"api","client":"alice"}`)
+	assert.True(t, r.Degraded)
+	assert.Equal(t, `"per-minute";r=0;t=58`, r.Header.Get("RateLimit"), "only of the limit that is known")
+	assert.Equal(t, `"per-minute";q=1;w=60`, r.Header.Get("RateLimit-Policy"))
+}
+
+func TestDenialStandsWhenGivingBackFails(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("api", fixed("per-hour", 9, time.Hour), fixed("per-minute", 1, time.Minute)))
+	s.admits(t, `{"policy":"api","client":"alice"}`)
+	s.store.onCall(func(_ context.Context, operation, _ string) error {
+		if operation == "subtract" {
+			return counters.ErrTimeout
+		}
+		return nil
+	})
+	r := s.denies(t, `{"policy":"api","client":"alice"}`)
+	assert.EqualValues(t, 7, r.Limits[0].Remaining, "what is counted is what is reported")
+}
+
+// All operations of a check share one deadline, which counts from its start.
+func TestStoreOperationsEndWithTheTimeout(t *testing.T) {
+	t.Parallel()
+	for _, timeout := range []time.Duration{0, 70 * time.Millisecond} {
+		p := newPolicy("api", fixed("per-hour", 9, time.Hour), fixed("per-minute", 1, time.Minute), sliding("ten", 5, 10*time.Second, 10, "weighted"))
+		s := newServiceWith(func(cfg *Config) { cfg.StoreTimeout = timeout }, p)
+		s.clock.at(7 * time.Second)
+		s.store.onCall(func(context.Context, string, string) error {
+			s.clock.set(s.clock.now().Add(time.Millisecond)) // each operation takes a while
+			return nil
+		})
+		for range 2 {
+			for _, request := range []*http.Request{
+				newRequest(http.MethodPost, "/v1/check", `{"policy":"api","client":"alice"}`),
+				newRequest(http.MethodPost, "/v1/check/batch", `{"checks":[{"policy":"api","client":"alice"}]}`),
+				newRequest(http.MethodGet, "/v1/auth/api", ""),
+				newRequest(http.MethodGet, "/v1/policies/api/clients/alice", ""),
+				newRequest(http.MethodDelete, "/v1/policies/api/clients/alice", ""),
+			} {
+				start, before := s.clock.now(), len(s.store.deadlines)
+				s.serve(t, request)
+				require.Greater(t, len(s.store.deadlines), before)
+				for _, deadline := range s.store.deadlines[before:] {
+					require.Equal(t, start.Add(max(timeout, counters.DefaultTimeout)), deadline, "%s %s", request.Method, request.URL)
+				}
+			}
+		}
+	}
+}
+
+func TestSilentStoreCostsOneTimeout(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []OnStoreError{StoreErrorAllow, StoreErrorDeny} {
+		t.Run(string(mode), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPolicy("api", fixed("per-hour", 9, time.Hour), fixed("per-minute", 5, time.Minute), sliding("ten", 5, 10*time.Second, 10, "weighted"))
+				p.OnStoreError = mode
+				s := newServiceWith(func(cfg *Config) { cfg.Now = nil }, p)
+				s.store.onCall(waitForDeadline)
+				for _, request := range []*http.Request{
+					newRequest(http.MethodPost, "/v1/check", `{"policy":"api","client":"alice"}`),
+					newRequest(http.MethodGet, "/v1/auth/api", ""),
+					newRequest(http.MethodGet, "/v1/policies/api/clients/alice", ""),
+				} {
+					start := time.Now()
+					r := s.serve(t, request)
+					assert.Equal(t, 50*time.Millisecond, time.Since(start), "three limits, one timeout")
+					assert.True(t, r.Degraded)
+					assert.Equal(t, mode == StoreErrorAllow, r.Code == http.StatusOK)
+				}
+			})
+		})
+	}
+}
+
+func TestPausedMemcachedDegradesAndRecovers(t *testing.T) {
+	server := memcachedtest.Start(t)
+	store, err := memcached.New(memcached.Config{Servers: []string{server.Addr}, KeyPrefix: "weir"})
+	require.NoError(t, err)
+	defer store.Close()
+	allow, deny := newPolicy("allow", fixed("per-day", 1000, 24*time.Hour)), newPolicy("deny", fixed("per-day", 1000, 24*time.Hour))
+	deny.OnStoreError = StoreErrorDeny
+	s := newServiceWith(func(cfg *Config) {
+		cfg.Now, cfg.Health, cfg.StoreTimeout = nil, store.Ping, 200*time.Millisecond
+		cfg.Policies = bindLimiters(cfg.Metrics.InstrumentStore(store), cfg.Metrics, allow, deny)
+	})
+	answers := func() bool {
+		return !s.admits(t, `{"policy":"allow","client":"alice"}`).Degraded
+	}
+	require.Eventually(t, answers, 10*time.Second, time.Millisecond)
+	require.Equal(t, http.StatusOK, s.do(t, http.MethodGet, "/readyz", "").Code)
+
+	server.Pause()
+	require.Eventually(t, func() bool { return !answers() }, 10*time.Second, time.Millisecond, "a signal takes a moment")
+
+	// Each of these returns although the server stays silent.
+	timeouts := s.cfg.Metrics.operations.MustCurryWith(prometheus.Labels{"outcome": "timeout"})
+	before := testutil.ToFloat64(timeouts.WithLabelValues("add"))
+	assert.True(t, s.admits(t, `{"policy":"allow","client":"alice"}`).Degraded)
+	assert.Equal(t, http.StatusServiceUnavailable, s.check(t, `{"policy":"deny","client":"alice"}`).Code)
+	assert.Equal(t, http.StatusServiceUnavailable, s.do(t, http.MethodDelete, "/v1/policies/allow/clients/alice", "").Code)
+	r := s.do(t, http.MethodGet, "/readyz", "")
+	assert.Equal(t, http.StatusServiceUnavailable, r.Code)
+	assert.Contains(t, r.Body, `{"server":"`+server.Addr+`","up":false,"error":"the store did not answer in time`)
+	assert.Equal(t, before+2, testutil.ToFloat64(timeouts.WithLabelValues("add")))
+	assert.Equal(t, 1.0, testutil.ToFloat64(timeouts.WithLabelValues("delete")))
+
+	server.Resume()
+	require.Eventually(t, answers, 10*time.Second, time.Millisecond)
+	assert.Equal(t, http.StatusOK, s.do(t, http.MethodGet, "/readyz", "").Code)
+}
+
+func TestKilledMemcachedDegrades(t *testing.T) {
+	server := memcachedtest.StartSocket(t)
+	store, err := memcached.New(memcached.Config{Servers: []string{server.Addr}, KeyPrefix: "weir"})
+	require.NoError(t, err)
+	defer store.Close()
+	s := newServiceWith(func(cfg *Config) {
+		cfg.Now, cfg.Health = nil, store.Ping
+		cfg.Policies = bindLimiters(cfg.Metrics.InstrumentStore(store), cfg.Metrics, newPolicy("api", fixed("per-day", 1000, 24*time.Hour)))
+	})
+	server.Kill()
+	assert.True(t, s.admits(t, `{"policy":"api","client":"alice"}`).Degraded)
+	requireMetrics(t, s, `weir_store_operations_total{operation="add",outcome="error"} 1`)
+	assert.Contains(t, s.do(t, http.MethodGet, "/readyz", "").Body, `"error":"the store is not available`)
+}
+
+func TestShadowModeAllowsEvenWhatTheStoreCannotDecide(t *testing.T) {
+	t.Parallel()
+	p := newPolicy("api", fixed("per-hour", 9, time.Hour))
+	p.OnStoreError, p.Shadow = StoreErrorDeny, true
+	s := newService(p)
+	s.store.failWith(counters.ErrTimeout)
+	r := s.admits(t, `{"policy":"api","client":"alice"}`)
+	assert.True(t, r.Degraded)
+	assert.True(t, r.Shadow)
+	requireMetrics(t, s, `weir_checks_total{decision="shadow_denied",policy="api"} 1`, `weir_degraded_checks_total{mode="deny",policy="api"} 1`)
+}

@@ -1,0 +1,60 @@
+// Package cas limits requests by a small state per client: token bucket, leaky
+// bucket and sliding log. A pure step decides. Compare-and-swap writes the new
+// state only if nobody else has written: decisions come one after the other,
+// from whichever instance. A denial writes nothing.
+//
+// The log never admits more than the limit in a window, by the clocks of its
+// instances: with clocks d apart, in a window less d. A client that loses every
+// race until the deadline gets ErrContended. Start with NewTokenBucket; the
+// rules for a step stand at the algorithm interface.
+package cas
+
+import (
+	"time"
+
+	"weir/counters"
+)
+
+// An algorithm is pure arithmetic over a state of type S, whose zero value is
+// the initial state and the same as no state at all.
+//
+// Time never runs backwards: a request that is older than the state is decided
+// as of the state's time. RetryAfter and ResetAfter count from the request's own
+// Now even then. A cost above the capacity can never be admitted: it is denied,
+// and its RetryAfter is forever.
+type algorithm[S any] interface {
+	// step decides a request and returns the state after it. A denial returns the
+	// state it was given, unless denied requests count; so does a request of cost
+	// 0, which consumes nothing.
+	step(S, counters.Request) (S, counters.Decision)
+	// peek returns the decision that step would, and consumes nothing.
+	peek(S, counters.Request) counters.Decision
+	// refund undoes a request that step has admitted.
+	refund(S, counters.Request) S
+	// ttl returns for how long the state still differs from the initial one.
+	ttl(S, counters.Request) time.Duration
+	// encode appends a state to a buffer, and decode reads it back.
+	encode([]byte, S) []byte
+	decode([]byte) (S, error)
+	// clone returns a state that may be changed without changing the one it is of.
+	clone(S) S
+}
+
+// forever, 146 years, is the longest duration of a decision: longer ones, and
+// never, are given as this. A margin can be added to it, and it to the current
+// time in nanoseconds, without an overflow.
+const forever time.Duration = 1 << 62
+
+// between returns the nanoseconds from one Unix time to another that is not
+// earlier; they may be more than a Duration holds.
+func between(from, to int64) uint64 { return uint64(to) - uint64(from) }
+
+// behind returns by how much now is behind the state's time; 0 if it isn't.
+func behind(state int64, now time.Time) uint64 {
+	return between(min(state, now.UnixNano()), state)
+}
+
+// after returns lag+d, at most forever.
+func after(lag uint64, d time.Duration) time.Duration {
+	return time.Duration(min(lag, uint64(forever-d))) + d
+}

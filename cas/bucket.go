@@ -1,0 +1,248 @@
+package cas
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+	"slices"
+	"time"
+
+	"weir/counters"
+)
+
+// A bucket is what token bucket and leaky bucket have in common: a level that
+// each admitted cost raises, that drains at a constant rate, the request's limit
+// per window, and that never exceeds the capacity.
+//
+// All arithmetic is exact: the level is kept in units of 1/window (in
+// nanoseconds), of which exactly limit drain in a nanosecond.
+//
+// Limit, window and burst may change between two requests. What is in use stays
+// in use; the time since the last write drains at the rate of the request that
+// asks. A level above a smaller capacity is taken as that capacity, so that a
+// smaller limit waits no longer than for a bucket of its own, and the excess is
+// forgotten with the next write. A fraction that the units of a new window can't
+// express is rounded up.
+type bucket struct {
+	format      byte
+	window      time.Duration
+	burst       int64 // capacity; 0 means the request's limit, whatever that is
+	countDenied bool
+}
+
+// newBucket returns a bucket, or an error that says what is wrong with the window
+// (see counters.CheckWindow) or the burst.
+func newBucket(format byte, window time.Duration, burst int64, countDenied bool) (bucket, error) {
+	if err := counters.CheckWindow(window); err != nil {
+		return bucket{}, err
+	}
+	if burst < 0 || burst > counters.MaxLimit {
+		return bucket{}, fmt.Errorf("burst %d must be from 0 (the limit) to %d", burst, int64(counters.MaxLimit))
+	}
+	return bucket{format: format, window: window, burst: burst, countDenied: countDenied}, nil
+}
+
+// bucketState is a level at a time. The zero value is the empty bucket, and the
+// only state whose level is 0.
+type bucketState struct {
+	time   int64 // Unix time in nanoseconds
+	window time.Duration
+	// The level is whole + part/window, with 0 <= part < window.
+	whole, part int64
+}
+
+// step admits r if the level with its cost is within the capacity. When denied
+// requests count, a denial raises the level to the capacity: a client that asks
+// again before its cost has drained stays denied, and never waits longer than
+// that.
+func (b bucket) step(s bucketState, r counters.Request) (bucketState, counters.Decision) {
+	level := b.level(s, r)
+	allowed := b.admits(level, r)
+	switch {
+	case r.Cost == 0:
+	case allowed:
+		level.whole += r.Cost
+		s = level
+	case b.countDenied:
+		level.whole, level.part = b.capacity(r.Limit), 0
+		s = level
+	}
+	return s, b.decision(level, r, allowed)
+}
+
+func (b bucket) peek(s bucketState, r counters.Request) counters.Decision {
+	level := b.level(s, r)
+	return b.decision(level, r, b.admits(level, r))
+}
+
+// refund takes the cost of r, which step has admitted, from the level. That
+// is exact if the level has been at least this cost ever since. If it was lower
+// once, the difference had drained already and is given back twice, so that up to
+// the cost more can be admitted: to give back less would charge busy clients for
+// what they didn't get. A state older than r was made after the one with r was
+// lost, and stays as it is.
+func (b bucket) refund(s bucketState, r counters.Request) bucketState {
+	if s.time < r.Now.UnixNano() {
+		return s
+	}
+	s.whole -= r.Cost
+	if s.whole < 0 || s.whole == 0 && s.part == 0 {
+		return bucketState{}
+	}
+	return s
+}
+
+// ttl returns the time from r.Now until the bucket is empty at r's limit, at
+// most forever. By how much r is behind the state is not part of it, so that a
+// state from a clock far ahead expires as soon as any other.
+func (b bucket) ttl(s bucketState, r counters.Request) time.Duration {
+	return b.level(s, r).drainTime(r.Limit)
+}
+
+func (b bucket) capacity(limit int64) int64 {
+	if b.burst == 0 {
+		return limit
+	}
+	return b.burst
+}
+
+// level returns s as r finds it: in the bucket's own units, within the capacity
+// and drained until r.Now.
+func (b bucket) level(s bucketState, r counters.Request) bucketState {
+	now := r.Now.UnixNano()
+	s = s.in(b.window)
+	if capacity := b.capacity(r.Limit); s.whole >= capacity {
+		s.whole, s.part = capacity, 0
+	}
+	switch {
+	case s.whole == 0 && s.part == 0:
+		s.time = now
+	case s.time < now:
+		s.drain(between(s.time, now), r.Limit)
+		s.time = now
+	}
+	return s
+}
+
+func (b bucket) admits(level bucketState, r counters.Request) bool {
+	return r.Cost <= b.capacity(r.Limit)-level.ceil()
+}
+
+func (b bucket) decision(level bucketState, r counters.Request, allowed bool) counters.Decision {
+	capacity, lag := b.capacity(r.Limit), behind(level.time, r.Now)
+	d := counters.Decision{
+		Allowed:    allowed,
+		Remaining:  capacity - level.ceil(),
+		ResetAfter: after(lag, level.drainTime(r.Limit)),
+	}
+	switch {
+	case allowed:
+	case r.Cost > capacity:
+		d.RetryAfter = forever
+	default:
+		level.whole -= capacity - r.Cost
+		d.RetryAfter = after(lag, level.drainTime(r.Limit))
+	}
+	return d
+}
+
+// in returns the state with its part in units of 1/window, rounded up.
+func (s bucketState) in(window time.Duration) bucketState {
+	if s.part != 0 && s.window != window {
+		hi, lo := bits.Mul64(uint64(s.part), uint64(window))
+		part, remainder := bits.Div64(hi, lo, uint64(s.window))
+		s.part = int64(part)
+		if remainder > 0 {
+			s.part++
+		}
+		if s.part == int64(window) {
+			s.whole, s.part = s.whole+1, 0
+		}
+	}
+	s.window = window
+	return s
+}
+
+// drain lowers the level by what drains in the given nanoseconds.
+func (s *bucketState) drain(elapsed uint64, limit int64) {
+	hi, lo := bits.Mul64(elapsed, uint64(limit))
+	if hi >= uint64(s.window) {
+		s.whole, s.part = 0, 0
+		return
+	}
+	whole, part := bits.Div64(hi, lo, uint64(s.window))
+	if whole > uint64(s.whole) {
+		s.whole, s.part = 0, 0
+		return
+	}
+	s.whole -= int64(whole)
+	s.part -= int64(part)
+	if s.part < 0 {
+		s.whole--
+		s.part += int64(s.window)
+	}
+	if s.whole < 0 {
+		s.whole, s.part = 0, 0
+	}
+}
+
+// drainTime returns how long the level takes to drain, rounded up to whole
+// nanoseconds, at most forever.
+func (s bucketState) drainTime(limit int64) time.Duration {
+	hi, lo := bits.Mul64(uint64(s.whole), uint64(s.window))
+	lo, carry := bits.Add64(lo, uint64(s.part)+uint64(limit)-1, 0)
+	hi += carry
+	if hi >= uint64(limit) {
+		return forever
+	}
+	ns, _ := bits.Div64(hi, lo, uint64(limit))
+	return time.Duration(min(ns, uint64(forever)))
+}
+
+// ceil returns the level rounded up.
+func (s bucketState) ceil() int64 {
+	if s.part > 0 {
+		return s.whole + 1
+	}
+	return s.whole
+}
+
+// encode appends s to data: the format, and unless the bucket is empty its time, its
+// window in milliseconds and its level.
+func (b bucket) encode(data []byte, s bucketState) []byte {
+	const longest = 1 + 8 + 3*binary.MaxVarintLen64
+	data = append(slices.Grow(data, longest), b.format)
+	if s == (bucketState{}) {
+		return data
+	}
+	data = binary.BigEndian.AppendUint64(data, uint64(s.time))
+	data = binary.AppendUvarint(data, uint64(s.window/time.Millisecond))
+	data = binary.AppendUvarint(data, uint64(s.whole))
+	return binary.AppendUvarint(data, uint64(s.part))
+}
+
+// clone returns s.
+func (b bucket) clone(s bucketState) bucketState { return s }
+
+// decode returns the state that encode made data of; any other data is
+// errForeignState.
+func (b bucket) decode(data []byte) (bucketState, error) {
+	if len(data) == 0 || data[0] != b.format {
+		return bucketState{}, errForeignState
+	}
+	if len(data) == 1 {
+		return bucketState{}, nil
+	}
+	t, rest, ok1 := cutTime(data[1:])
+	ms, rest, ok2 := cutUvarint(rest)
+	whole, rest, ok3 := cutUvarint(rest)
+	part, rest, ok4 := cutUvarint(rest)
+	if !ok1 || !ok2 || !ok3 || !ok4 || len(rest) > 0 {
+		return bucketState{}, errForeignState
+	}
+	window := time.Duration(min(ms, uint64(forever/time.Millisecond))) * time.Millisecond
+	if counters.CheckWindow(window) != nil || whole > counters.MaxLimit || part >= uint64(window) || whole+part == 0 {
+		return bucketState{}, errForeignState
+	}
+	return bucketState{time: t, window: window, whole: int64(whole), part: int64(part)}, nil
+}

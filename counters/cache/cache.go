@@ -1,0 +1,155 @@
+// Package cache is a bounded map from clients to what a process knows of them.
+// When it is full, a client that nobody has asked about for a while makes room
+// (SIEVE, NSDI 2024), so the busy ones stay.
+//
+// What is written into an entry after it has been evicted is lost, so callers
+// keep in it only what they can read again. The cache is safe for concurrent
+// use; each entry needs a lock of its own. Start with New and Get.
+package cache
+
+import (
+	"hash/maphash"
+	"sync"
+)
+
+// shardCount is a power of two.
+const shardCount = 32
+
+// A Cache holds a value of type V for each of a bounded number of keys. Make one
+// with New. It is safe for concurrent use, but the values need locks of their
+// own.
+type Cache[V any] struct {
+	seed   maphash.Seed
+	shards [shardCount]shard[V]
+}
+
+type shard[V any] struct {
+	mu      sync.Mutex
+	most    int
+	entries map[string]*entry[V]
+	newest  *entry[V]
+	oldest  *entry[V]
+	hand    *entry[V] // where the search for room goes on; nil means oldest
+
+	_ [64]byte // keeps the locks of neighbours off one cache line
+}
+
+type entry[V any] struct {
+	key          string
+	asked        bool // since the hand was here
+	newer, older *entry[V]
+	value        V
+}
+
+// New returns an empty cache for at least most keys, and at most shardCount-1
+// more; for none at all if most is 0.
+func New[V any](most int) *Cache[V] {
+	c := &Cache[V]{seed: maphash.MakeSeed()}
+	for i := range c.shards {
+		c.shards[i].most = (most + shardCount - 1) / shardCount
+		c.shards[i].entries = make(map[string]*entry[V])
+	}
+	return c
+}
+
+// Get returns the value of the key: the one there is, or a new one, which is the
+// zero V. What is put into a value that has made room for another is lost.
+func (c *Cache[V]) Get(key string) *V {
+	s := c.shard(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e, ok := s.entries[key]; ok {
+		e.asked = true
+		return &e.value
+	}
+	e := &entry[V]{key: key}
+	if s.most == 0 {
+		return &e.value
+	}
+	if len(s.entries) >= s.most {
+		s.evict()
+	}
+	s.entries[key] = e
+	e.older = s.newest
+	if s.newest != nil {
+		s.newest.newer = e
+	} else {
+		s.oldest = e
+	}
+	s.newest = e
+	return &e.value
+}
+
+// Find returns the value of the key, or nil if there is none.
+func (c *Cache[V]) Find(key string) *V {
+	s := c.shard(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e, ok := s.entries[key]; ok {
+		e.asked = true
+		return &e.value
+	}
+	return nil
+}
+
+// Forget drops the value of the key.
+func (c *Cache[V]) Forget(key string) {
+	s := c.shard(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e, ok := s.entries[key]; ok {
+		s.remove(e)
+	}
+}
+
+// Len returns the number of keys held.
+func (c *Cache[V]) Len() int {
+	n := 0
+	for i := range c.shards {
+		s := &c.shards[i]
+		s.mu.Lock()
+		n += len(s.entries)
+		s.mu.Unlock()
+	}
+	return n
+}
+
+func (c *Cache[V]) shard(key string) *shard[V] {
+	return &c.shards[maphash.String(c.seed, key)%shardCount]
+}
+
+// evict removes the next entry from the hand on that has not been asked about
+// since the hand passed it. The caller holds mu.
+func (s *shard[V]) evict() {
+	e := s.hand
+	if e == nil {
+		e = s.oldest
+	}
+	for e.asked {
+		e.asked = false
+		if e = e.newer; e == nil {
+			e = s.oldest
+		}
+	}
+	s.hand = e.newer
+	s.remove(e)
+}
+
+// remove takes e out. The caller holds mu.
+func (s *shard[V]) remove(e *entry[V]) {
+	delete(s.entries, e.key)
+	if s.hand == e {
+		s.hand = e.newer
+	}
+	if e.newer != nil {
+		e.newer.older = e.older
+	} else {
+		s.newest = e.older
+	}
+	if e.older != nil {
+		e.older.newer = e.newer
+	} else {
+		s.oldest = e.newer
+	}
+	e.newer, e.older = nil, nil
+}

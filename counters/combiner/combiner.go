@@ -1,0 +1,427 @@
+// Package combiner answers concurrent calls with the same key together. The
+// first caller of an idle key leads at once, so a lone caller waits for nobody.
+// Callers that arrive while it works gather, and one of them leads them next.
+//
+// For one key, one leader works at a time. A caller leads at most once, in its
+// own goroutine. A caller that waits can leave when its own time is over; a
+// leader ends by its deadline. If a leader panics, its batch fails and the
+// panic goes on. Start with New and Do.
+package combiner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// ErrLeaderFailed is the error of every call of a batch whose leader panicked
+// or ended its goroutine. If the panic value is an error, that is wrapped too.
+// What the leader had done by then is unknown.
+var ErrLeaderFailed = errors.New("combiner: the leader of the batch failed")
+
+// A Combiner answers concurrent calls with the same key in batches. A caller
+// leads at most one batch, and each batch runs in the goroutine of its leader.
+//
+// A Combiner is safe for concurrent use. It remembers only keys in use. Make one
+// with New.
+type Combiner[Q, R any] struct {
+	lead    func(ctx context.Context, key string, batch *Batch[Q, R])
+	calls   sync.Pool // of *Call
+	batches sync.Pool // of *Batch
+	seed    maphash.Seed
+	shards  [shardCount]shard[Q, R]
+}
+
+const shardCount = 64
+
+// New returns a Combiner that answers batches with lead.
+//
+// For one key, lead runs once at a time. It must set the Result or the Err of
+// every call in its batch before it returns. Its context is that of the leader.
+// It must end by the deadline, and must not end with the cancellation: a leader
+// that has hung up must not fail the other calls of the batch. Neither the
+// context nor the batch may be used after lead has returned.
+//
+// If lead panics, its batch fails with ErrLeaderFailed and the panic goes on in
+// the leader's goroutine.
+func New[Q, R any](lead func(ctx context.Context, key string, batch *Batch[Q, R])) *Combiner[Q, R] {
+	c := &Combiner[Q, R]{lead: lead, seed: maphash.MakeSeed()}
+	c.calls.New = func() any { return &Call[Q, R]{wake: make(chan struct{}, 1)} }
+	c.batches.New = func() any { return new(Batch[Q, R]) }
+	for i := range c.shards {
+		c.shards[i].batches = make(map[string]*Batch[Q, R])
+	}
+	return c
+}
+
+// A Call is one caller's request and its result.
+type Call[Q, R any] struct {
+	Request Q
+	Result  R
+	Err     error // if not nil, the caller gets it together with Result
+
+	deadline time.Time // zero: none, or the caller never waited
+	state    atomic.Int32
+	// wake tells the waiting caller to look at state and at its clock. A value
+	// too many does no harm, so senders never wait and nobody drains it.
+	wake chan struct{}
+}
+
+// States of a Call. Its leader settles it with a result. A caller that gives up
+// on a running batch settles it too, and takes the result if it comes second.
+const (
+	waiting int32 = iota
+	elected       // to lead its batch
+	settled
+)
+
+func (call *Call[Q, R]) signal() {
+	select {
+	case call.wake <- struct{}{}:
+	default:
+	}
+}
+
+// A Batch is the calls that one leader answers. Only the lead function may use
+// it, and only until it returns.
+type Batch[Q, R any] struct {
+	calls  []*Call[Q, R]
+	begun  bool         // the leader is at work; arrivals go to next
+	next   *Batch[Q, R] // nil until a call arrives behind the leader
+	leader *Call[Q, R]  // nil until there is one
+	shard  *shard[Q, R]
+}
+
+// Calls returns the calls of the batch in the order of their arrival, in a slice
+// that must not be changed. Callers that have given up since the batch began are
+// still among them.
+func (b *Batch[Q, R]) Calls() []*Call[Q, R] {
+	return b.calls
+}
+
+// Join moves the calls that have gathered behind the batch to its end and
+// returns all its calls. A leader that starts over (a lost compare-and-swap)
+// calls it to answer them too. They share its deadline from then on, which may be
+// earlier than theirs.
+func (b *Batch[Q, R]) Join() []*Call[Q, R] {
+	b.shard.mu.Lock()
+	defer b.shard.mu.Unlock()
+	if b.next != nil {
+		b.calls = append(b.calls, b.next.calls...)
+		clear(b.next.calls)
+		b.next.calls = b.next.calls[:0]
+	}
+	return b.calls
+}
+
+// Do returns the result of q, or the error, that lead gave for key.
+//
+// While it waits for another leader, it returns the context's error as soon as
+// ctx is done, or at most a millisecond after its deadline; ctx.Done need not
+// fire then. If no leader has taken up the call by then, none will; otherwise it
+// is unknown whether it counts. Once Do leads, only lead ends it. Do neither
+// waits nor looks at ctx if nobody else uses key.
+func (c *Combiner[Q, R]) Do(ctx context.Context, key string, q Q) (R, error) {
+	call := c.calls.Get().(*Call[Q, R])
+	call.Request = q
+	s := &c.shards[maphash.String(c.seed, key)%shardCount]
+
+	s.mu.Lock()
+	b := s.find(key)
+	if b == nil {
+		b = c.batches.Get().(*Batch[Q, R])
+		b.calls, b.begun, b.leader = append(b.calls, call), true, call
+		s.add(key, b)
+		s.mu.Unlock()
+	} else {
+		c.join(ctx, s, b, call)
+		for call.state.Load() != elected {
+			if done := ctx.Done(); done == nil {
+				<-call.wake // a select would cost a third more
+			} else {
+				select {
+				case <-call.wake:
+				case <-done:
+				}
+			}
+			if call.state.Load() == settled {
+				return c.result(call)
+			}
+			if err := ended(ctx); err != nil {
+				if c.withdraw(s, key, call) {
+					c.release(call)
+				} else if !call.state.CompareAndSwap(waiting, settled) {
+					return c.result(call)
+				} // else the leader still holds the call, so it can't be used again.
+				var none R
+				return none, err
+			}
+		}
+		s.mu.Lock()
+		b = s.find(key)
+		b.begun = true
+		s.mu.Unlock()
+	}
+
+	returned := false
+	defer c.conclude(s, key, b, &returned)
+	b.shard = s
+	c.lead(ctx, key, b)
+	returned = true
+	return call.Result, call.Err
+}
+
+// join makes call one of b, or of the batch behind it if b has begun. The shard
+// is locked, and isn't afterwards.
+func (c *Combiner[Q, R]) join(ctx context.Context, s *shard[Q, R], b *Batch[Q, R], call *Call[Q, R]) {
+	defer s.mu.Unlock()
+	if b.begun {
+		if b.next == nil {
+			b.next = c.batches.Get().(*Batch[Q, R])
+		}
+		b = b.next
+	}
+	b.calls = append(b.calls, call)
+	if deadline, ok := ctx.Deadline(); ok {
+		call.deadline = deadline
+		s.arm(deadline)
+	}
+}
+
+// conclude deals out the results of b and hands its key over. Its leader defers
+// it: lead has returned, or else panicked or ended the goroutine.
+func (c *Combiner[Q, R]) conclude(s *shard[Q, R], key string, b *Batch[Q, R], returned *bool) {
+	own := b.leader
+	var cause any
+	if !*returned {
+		cause = recover() // nil after runtime.Goexit
+		b.fail(cause)
+	}
+	s.mu.Lock()
+	c.handOver(s, key, b)
+	s.mu.Unlock()
+	// Only now, as sweep may read the calls of a batch until it is handed over.
+	for _, call := range b.calls {
+		if call != own {
+			call.state.Store(settled)
+			call.signal()
+		}
+	}
+	c.release(own)
+	c.recycle(b)
+	if cause != nil {
+		panic(cause)
+	}
+}
+
+// ended returns the error of a context that is done or past its deadline.
+func ended(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+func (b *Batch[Q, R]) fail(cause any) {
+	err := ErrLeaderFailed
+	if wrapped, ok := cause.(error); ok {
+		err = fmt.Errorf("%w: %w", err, wrapped)
+	} else if cause != nil {
+		err = fmt.Errorf("%w: %v", err, cause)
+	}
+	for _, call := range b.calls {
+		var none R
+		call.Result, call.Err = none, err
+	}
+}
+
+// withdraw reports whether it took the call back before a leader took it up.
+func (c *Combiner[Q, R]) withdraw(s *shard[Q, R], key string, call *Call[Q, R]) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b := s.find(key)
+	if b != nil && b.begun {
+		b = b.next
+	}
+	if b == nil {
+		return false
+	}
+	i := slices.Index(b.calls, call)
+	if i < 0 {
+		return false
+	}
+	b.calls = slices.Delete(b.calls, i, i+1)
+	if b.leader == call {
+		c.elect(s, key, b)
+	}
+	return true
+}
+
+// handOver replaces the finished batch b by the one gathered behind it, or
+// forgets the key. The shard is locked.
+func (c *Combiner[Q, R]) handOver(s *shard[Q, R], key string, b *Batch[Q, R]) {
+	if b.next == nil {
+		s.remove(key)
+		return
+	}
+	s.replace(key, b.next)
+	c.elect(s, key, b.next)
+}
+
+// elect makes a caller of b, which has not begun, its leader, or forgets the
+// key if all callers have left. The shard is locked.
+//
+// The last one to expire leads: the others would fail with a leader that has
+// hardly any time left, while they can leave when their own time ends.
+func (c *Combiner[Q, R]) elect(s *shard[Q, R], key string, b *Batch[Q, R]) {
+	if len(b.calls) == 0 {
+		s.remove(key)
+		c.recycle(b)
+		return
+	}
+	b.leader = b.calls[0]
+	for _, call := range b.calls[1:] {
+		latest := b.leader.deadline
+		if call.deadline.IsZero() || !latest.IsZero() && !call.deadline.Before(latest) {
+			b.leader = call
+		}
+	}
+	b.leader.state.Store(elected)
+	b.leader.signal()
+}
+
+// result returns what the call was given and puts it back.
+func (c *Combiner[Q, R]) result(call *Call[Q, R]) (R, error) {
+	result, err := call.Result, call.Err
+	c.release(call)
+	return result, err
+}
+
+// release puts back a call that is in no batch, or was settled by its leader.
+// The leader may still be about to signal it, so wake isn't touched.
+func (c *Combiner[Q, R]) release(call *Call[Q, R]) {
+	var request Q
+	var result R
+	call.Request, call.Result, call.Err, call.deadline = request, result, nil, time.Time{}
+	call.state.Store(waiting)
+	c.calls.Put(call)
+}
+
+// recycle puts back a batch that nobody else can reach.
+func (c *Combiner[Q, R]) recycle(b *Batch[Q, R]) {
+	clear(b.calls)
+	*b = Batch[Q, R]{calls: b.calls[:0]}
+	c.batches.Put(b)
+}
+
+type shard[Q, R any] struct {
+	mu sync.Mutex
+	// The batch that is being led, or is about to be, of each key in use: that of
+	// one key is first, and that of each other in batches. Mostly there is no
+	// other, and a map would cost a lone caller two thirds more.
+	firstKey string
+	first    *Batch[Q, R] // nil if there is none
+	batches  map[string]*Batch[Q, R]
+	// One timer for all who wait: with one for each, a call for a busy key takes
+	// half as long again.
+	timer *time.Timer
+	due   time.Time // when timer fires; zero if it won't
+
+	_ [64]byte // keeps the locks of neighbours off one cache line
+}
+
+// find returns the batch of key, or nil. The shard is locked.
+func (s *shard[Q, R]) find(key string) *Batch[Q, R] {
+	if s.first != nil && s.firstKey == key {
+		return s.first
+	}
+	if len(s.batches) == 0 {
+		return nil
+	}
+	return s.batches[key]
+}
+
+// add puts in the batch of a key that has none. The shard is locked.
+func (s *shard[Q, R]) add(key string, b *Batch[Q, R]) {
+	if s.first == nil {
+		s.firstKey, s.first = key, b
+	} else {
+		s.batches[key] = b
+	}
+}
+
+// replace puts b in the place of the batch of key. The shard is locked.
+func (s *shard[Q, R]) replace(key string, b *Batch[Q, R]) {
+	if s.first != nil && s.firstKey == key {
+		s.first = b
+	} else {
+		s.batches[key] = b
+	}
+}
+
+// remove forgets key. The shard is locked.
+func (s *shard[Q, R]) remove(key string) {
+	if s.first != nil && s.firstKey == key {
+		s.firstKey, s.first = "", nil
+	} else {
+		delete(s.batches, key)
+	}
+}
+
+// sweepInterval is the longest time that a caller waits beyond its deadline, so
+// that deadlines close together share a sweep.
+const sweepInterval = time.Millisecond
+
+// arm makes the shard sweep at deadline or earlier. The shard is locked.
+func (s *shard[Q, R]) arm(deadline time.Time) {
+	if !s.due.IsZero() && !deadline.Before(s.due) {
+		return
+	}
+	s.due = deadline
+	if s.timer == nil {
+		s.timer = time.AfterFunc(time.Until(deadline), s.sweep)
+	} else {
+		s.timer.Reset(time.Until(deadline))
+	}
+}
+
+// sweep wakes the callers whose deadline has passed.
+func (s *shard[Q, R]) sweep() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	var due time.Time
+	look := func(b *Batch[Q, R]) {
+		for ; b != nil; b = b.next {
+			for _, call := range b.calls {
+				switch {
+				case call.deadline.IsZero():
+				case !call.deadline.After(now):
+					call.signal()
+				case due.IsZero() || call.deadline.Before(due):
+					due = call.deadline
+				}
+			}
+		}
+	}
+	look(s.first)
+	for _, b := range s.batches {
+		look(b)
+	}
+	s.due = time.Time{}
+	if due.IsZero() {
+		return
+	}
+	if earliest := now.Add(sweepInterval); due.Before(earliest) {
+		due = earliest
+	}
+	s.arm(due)
+}

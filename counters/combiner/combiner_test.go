@@ -1,0 +1,884 @@
+package combiner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// A harness has a combiner whose leaders stop on their way and wait for the
+// test. It lives in a synctest bubble.
+type harness struct {
+	combiner *Combiner[int, int]
+	turns    chan *turn
+}
+
+// A turn is one call of the lead function.
+type turn struct {
+	ctx   context.Context
+	key   string
+	batch *Batch[int, int]
+	end   chan func()
+}
+
+func newHarness() *harness {
+	h := &harness{turns: make(chan *turn)}
+	h.combiner = New(func(ctx context.Context, key string, batch *Batch[int, int]) {
+		u := &turn{ctx, key, batch, make(chan func())}
+		h.turns <- u
+		(<-u.end)()
+	})
+	return h
+}
+
+func (u *turn) questions() []int {
+	return questions(u.batch.Calls())
+}
+
+func questions(calls []*Call[int, int]) []int {
+	var all []int
+	for _, call := range calls {
+		all = append(all, call.Request)
+	}
+	return all
+}
+
+// answerAll ends the turn: each answer is ten times its question.
+func (u *turn) answerAll() {
+	u.finish(func() {
+		for _, call := range u.batch.Calls() {
+			call.Result = 10 * call.Request
+		}
+	})
+}
+
+// finish makes the leader do last and return.
+func (u *turn) finish(last func()) {
+	u.end <- last
+	synctest.Wait()
+}
+
+// A caller is a goroutine in Do.
+type caller struct {
+	returned chan struct{}
+	answer   int
+	err      error
+	panicked any
+}
+
+// call returns when the new caller leads or waits, so that callers arrive in
+// the order of the test's calls.
+func (h *harness) call(ctx context.Context, key string, question int) *caller {
+	c := &caller{returned: make(chan struct{})}
+	go func() {
+		defer close(c.returned)
+		defer func() { c.panicked = recover() }()
+		c.answer, c.err = h.combiner.Do(ctx, key, question)
+	}()
+	synctest.Wait()
+	return c
+}
+
+func (c *caller) waits() bool {
+	select {
+	case <-c.returned:
+		return false
+	default:
+		return true
+	}
+}
+
+func requireAnswer(t *testing.T, answer int, c *caller) {
+	t.Helper()
+	require.False(t, c.waits(), "still waits")
+	require.NoError(t, c.err)
+	require.Equal(t, answer, c.answer)
+}
+
+func requireError(t *testing.T, err error, c *caller) {
+	t.Helper()
+	require.False(t, c.waits(), "still waits")
+	require.ErrorIs(t, c.err, err)
+	require.Zero(t, c.answer)
+}
+
+func requireIdle[Q, R any](t *testing.T, c *Combiner[Q, R]) {
+	t.Helper()
+	for i := range c.shards {
+		require.Nil(t, c.shards[i].first)
+		require.Empty(t, c.shards[i].batches)
+	}
+}
+
+// checkContext is a context whose Done doesn't fire at its deadline.
+type checkContext struct {
+	context.Context
+	deadline time.Time
+}
+
+func (c *checkContext) Deadline() (time.Time, bool) { return c.deadline, true }
+
+// within returns a context that ends after d, without its Done ever firing.
+func within(d time.Duration) context.Context {
+	return &checkContext{context.Background(), time.Now().Add(d)}
+}
+
+func TestCombinerGathersWhileALeaderWorks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, ctx := newHarness(), t.Context()
+
+		a := h.call(ctx, "k", 1)
+		first := <-h.turns
+		b, c, d := h.call(ctx, "k", 2), h.call(ctx, "k", 3), h.call(ctx, "k", 4)
+		require.Equal(t, "k", first.key)
+		require.Equal(t, []int{1}, first.questions())
+
+		first.answerAll()
+		requireAnswer(t, 10, a)
+		second := <-h.turns
+		e := h.call(ctx, "k", 5)
+		require.Equal(t, []int{2, 3, 4}, second.questions())
+		require.True(t, b.waits() && c.waits() && d.waits())
+
+		second.answerAll()
+		requireAnswer(t, 20, b)
+		requireAnswer(t, 30, c)
+		requireAnswer(t, 40, d)
+		third := <-h.turns
+		require.Equal(t, []int{5}, third.questions())
+
+		third.answerAll()
+		requireAnswer(t, 50, e)
+		requireIdle(t, h.combiner)
+	})
+}
+
+func TestCombinerKeysDoNotWaitForEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness()
+		var callers []*caller
+		var turns []*turn
+		// More keys than shards: some share a lock.
+		for i := range 2 * shardCount {
+			callers = append(callers, h.call(t.Context(), fmt.Sprint("k", i), i))
+			turns = append(turns, <-h.turns)
+		}
+		for i, u := range turns {
+			require.Equal(t, []int{i}, u.questions())
+			u.answerAll()
+			requireAnswer(t, 10*i, callers[i])
+		}
+		requireIdle(t, h.combiner)
+	})
+}
+
+func TestCombinerJoin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, ctx := newHarness(), t.Context()
+
+		a := h.call(ctx, "k", 1)
+		attempt := <-h.turns
+		require.Equal(t, []int{1}, questions(attempt.batch.Join()))
+		b := h.call(ctx, "k", 2)
+		cancelled, cancel := context.WithCancel(ctx)
+		c := h.call(cancelled, "k", 3)
+		d := h.call(ctx, "k", 4)
+		cancel()
+		synctest.Wait()
+		requireError(t, context.Canceled, c)
+		require.Equal(t, []int{1, 2, 4}, questions(attempt.batch.Join()))
+		e := h.call(ctx, "k", 5)
+		require.Equal(t, []int{1, 2, 4, 5}, questions(attempt.batch.Join()))
+
+		attempt.answerAll()
+		requireAnswer(t, 10, a)
+		requireAnswer(t, 20, b)
+		requireAnswer(t, 40, d)
+		requireAnswer(t, 50, e)
+		requireIdle(t, h.combiner)
+	})
+}
+
+func TestCombinerPassesErrorsOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, ctx := newHarness(), t.Context()
+		down := errors.New("store is down")
+
+		a := h.call(ctx, "k", 1)
+		first := <-h.turns
+		b, c := h.call(ctx, "k", 2), h.call(ctx, "k", 3)
+		first.finish(func() { first.batch.Calls()[0].Err = down })
+		requireError(t, down, a)
+
+		second := <-h.turns
+		second.finish(func() {
+			calls := second.batch.Calls()
+			calls[0].Err, calls[1].Result = down, 30
+		})
+		requireError(t, down, b)
+		requireAnswer(t, 30, c)
+	})
+}
+
+func TestCombinerAnswersDoNotOutliveTheirCall(t *testing.T) {
+	down := errors.New("store is down")
+	c := New(func(_ context.Context, _ string, batch *Batch[int, int]) {
+		for _, call := range batch.Calls() {
+			if call.Request == 0 {
+				call.Err = down
+			} else {
+				call.Result = 10 * call.Request
+			}
+		}
+	})
+	for range 10 {
+		answer, err := c.Do(t.Context(), "k", 1)
+		require.NoError(t, err)
+		require.Equal(t, 10, answer)
+		answer, err = c.Do(t.Context(), "k", 0)
+		require.ErrorIs(t, err, down)
+		require.Zero(t, answer)
+	}
+}
+
+func TestCombinerCallerLeavesAtItsDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness()
+		start := time.Now()
+
+		a := h.call(within(50*time.Millisecond), "k", 1)
+		first := <-h.turns
+		time.Sleep(10 * time.Millisecond)
+		b := h.call(within(50*time.Millisecond), "k", 2) // until 60 ms
+		time.Sleep(10 * time.Millisecond)
+		c := h.call(within(10*time.Millisecond), "k", 3) // until 30 ms
+		d := h.call(within(50*time.Millisecond), "k", 4) // until 70 ms
+
+		<-c.returned
+		require.Equal(t, 30*time.Millisecond, time.Since(start))
+		requireError(t, context.DeadlineExceeded, c)
+		<-b.returned
+		require.Equal(t, 60*time.Millisecond, time.Since(start))
+		requireError(t, context.DeadlineExceeded, b)
+
+		require.True(t, a.waits(), "only its lead function ends a leader")
+		first.answerAll()
+		requireAnswer(t, 10, a)
+		second := <-h.turns
+		require.Equal(t, []int{4}, second.questions())
+		second.answerAll()
+		requireAnswer(t, 40, d)
+		requireIdle(t, h.combiner)
+	})
+}
+
+func TestCombinerCallerLeavesARunningBatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness()
+		start := time.Now()
+		cancelled, cancel := context.WithCancel(t.Context())
+
+		h.call(t.Context(), "k", 1)
+		first := <-h.turns
+		b := h.call(within(20*time.Millisecond), "k", 2)
+		c := h.call(cancelled, "k", 3)
+		d := h.call(t.Context(), "k", 4)
+		first.answerAll()
+		second := <-h.turns
+		require.Equal(t, []int{2, 3, 4}, second.questions())
+
+		cancel()
+		synctest.Wait()
+		requireError(t, context.Canceled, c)
+		<-b.returned
+		require.Equal(t, 20*time.Millisecond, time.Since(start))
+		requireError(t, context.DeadlineExceeded, b)
+
+		// Callers that take records from the pool get their own answers.
+		later := []*caller{h.call(t.Context(), "k", 5), h.call(t.Context(), "k", 6)}
+		require.Equal(t, []int{2, 3, 4}, second.questions())
+		second.answerAll()
+		requireAnswer(t, 40, d)
+		require.True(t, later[0].waits() && later[1].waits())
+		third := <-h.turns
+		require.Equal(t, []int{5, 6}, third.questions())
+		third.answerAll()
+		requireAnswer(t, 50, later[0])
+		requireAnswer(t, 60, later[1])
+		requireIdle(t, h.combiner)
+	})
+}
+
+func TestCombinerDeadlinesCloseTogetherShareASweep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness()
+		start := time.Now()
+		h.call(t.Context(), "k", 0)
+		first := <-h.turns
+		var callers []*caller
+		for i := range 100 { // until 50, 50.1, ... 59.9 ms
+			budget := 50*time.Millisecond + time.Duration(i)*100*time.Microsecond
+			callers = append(callers, h.call(within(budget), "k", i))
+		}
+		for i, c := range callers {
+			<-c.returned
+			requireError(t, context.DeadlineExceeded, c)
+			sweep := 50 + (i+9)/10
+			require.Equal(t, time.Duration(sweep)*time.Millisecond, time.Since(start))
+		}
+		first.answerAll()
+		requireIdle(t, h.combiner)
+	})
+}
+
+func TestCombinerLastToExpireLeads(t *testing.T) {
+	deadlines := func(d ...time.Duration) []time.Duration { return d }
+	for _, test := range []struct {
+		name      string
+		deadlines []time.Duration // 0: none
+		leader    int
+	}{
+		{"equal budgets", deadlines(51, 52, 53), 2},
+		{"same deadline", deadlines(50, 50, 50), 2},
+		{"a patient caller", deadlines(51, 90, 53), 1},
+		{"no deadline", deadlines(51, 0, 53), 1},
+		{"no deadlines", deadlines(0, 52, 0), 2},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHarness()
+				h.call(t.Context(), "k", 0)
+				first := <-h.turns
+				var contexts []context.Context
+				var callers []*caller
+				for i, d := range test.deadlines {
+					ctx := context.WithValue(t.Context(), caller{}, i)
+					if d > 0 {
+						ctx = &checkContext{ctx, time.Now().Add(d * time.Millisecond)}
+					}
+					contexts = append(contexts, ctx)
+					callers = append(callers, h.call(ctx, "k", i))
+				}
+				first.answerAll()
+				second := <-h.turns
+				require.Equal(t, []int{0, 1, 2}, second.questions())
+				require.Equal(t, test.leader, second.ctx.Value(caller{}))
+				want, ok := contexts[test.leader].Deadline()
+				got, gotOK := second.ctx.Deadline()
+				require.Equal(t, want, got)
+				require.Equal(t, ok, gotOK)
+				second.answerAll()
+				for i, c := range callers {
+					requireAnswer(t, 10*i, c)
+				}
+			})
+		})
+	}
+}
+
+func TestCombinerLeaderThatHangsUpFailsNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness()
+		ctx, cancel := context.WithCancel(t.Context())
+		a := h.call(ctx, "k", 1)
+		first := <-h.turns
+		b := h.call(t.Context(), "k", 2)
+		first.batch.Join()
+		cancel()
+		synctest.Wait()
+		require.Equal(t, ctx, first.ctx, "to end by its deadline")
+		first.answerAll()
+		requireAnswer(t, 10, a)
+		requireAnswer(t, 20, b)
+	})
+}
+
+// A slowContext is cancelled, and whoever asks for the reason has to wait until
+// the test lets it go on.
+type slowContext struct {
+	context.Context
+	done    chan struct{}
+	asked   chan struct{}
+	proceed chan struct{}
+}
+
+func newSlowContext() *slowContext {
+	return &slowContext{context.Background(), make(chan struct{}), make(chan struct{}), make(chan struct{})}
+}
+
+func (c *slowContext) Done() <-chan struct{} { return c.done }
+
+func (c *slowContext) Err() error {
+	c.asked <- struct{}{}
+	<-c.proceed
+	return context.Canceled
+}
+
+// hangUp cancels the context and returns when its caller has noticed and is
+// about to leave.
+func (c *slowContext) hangUp() {
+	close(c.done)
+	<-c.asked
+}
+
+func (c *slowContext) letGo() {
+	close(c.proceed)
+	synctest.Wait()
+}
+
+func TestCombinerLeavingAtTheMomentOfHandOver(t *testing.T) {
+	// Callers a, b and c; a leads, b and c wait, and c, who has no deadline,
+	// would lead next.
+	timeline := func(name string, play func(t *testing.T, h *harness, first *turn, b, c *caller, slow *slowContext)) {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHarness()
+				a := h.call(t.Context(), "k", 1)
+				first := <-h.turns
+				slow := newSlowContext()
+				b := h.call(within(time.Hour), "k", 2)
+				c := h.call(slow, "k", 3)
+				play(t, h, first, b, c, slow)
+				requireAnswer(t, 10, a)
+				requireIdle(t, h.combiner)
+			})
+		})
+	}
+	timeline("before it", func(t *testing.T, h *harness, first *turn, b, c *caller, slow *slowContext) {
+		slow.hangUp()
+		slow.letGo()
+		requireError(t, context.Canceled, c)
+		first.answerAll()
+		second := <-h.turns
+		require.Equal(t, []int{2}, second.questions())
+		second.answerAll()
+		requireAnswer(t, 20, b)
+	})
+	timeline("notices before, elected before it has left", func(t *testing.T, h *harness, first *turn, b, c *caller, slow *slowContext) {
+		slow.hangUp()
+		first.answerAll()
+		require.True(t, b.waits())
+		slow.letGo()
+		requireError(t, context.Canceled, c)
+		second := <-h.turns
+		require.Equal(t, []int{2}, second.questions())
+		second.answerAll()
+		requireAnswer(t, 20, b)
+	})
+	timeline("elected, then notices", func(t *testing.T, h *harness, first *turn, b, c *caller, slow *slowContext) {
+		first.answerAll()
+		<-slow.asked
+		d := h.call(within(time.Minute), "k", 4)
+		slow.letGo()
+		requireError(t, context.Canceled, c)
+		second := <-h.turns
+		require.Equal(t, []int{2, 4}, second.questions())
+		second.answerAll()
+		requireAnswer(t, 20, b)
+		requireAnswer(t, 40, d)
+	})
+	timeline("elected when all others have left", func(t *testing.T, h *harness, first *turn, b, c *caller, slow *slowContext) {
+		slow.hangUp()
+		first.answerAll()
+		<-b.returned // after an hour
+		requireError(t, context.DeadlineExceeded, b)
+		slow.letGo()
+		requireError(t, context.Canceled, c)
+	})
+	timeline("last to leave before it", func(t *testing.T, h *harness, first *turn, b, c *caller, slow *slowContext) {
+		<-b.returned
+		slow.hangUp()
+		slow.letGo()
+		requireError(t, context.Canceled, c)
+		first.answerAll()
+	})
+	timeline("taken up before it has left", func(t *testing.T, h *harness, first *turn, b, c *caller, slow *slowContext) {
+		slow.hangUp()
+		first.batch.Join()
+		slow.letGo()
+		requireError(t, context.Canceled, c)
+		require.Equal(t, []int{1, 2, 3}, first.questions())
+		first.answerAll()
+		requireAnswer(t, 20, b)
+	})
+	timeline("answered before it has left", func(t *testing.T, h *harness, first *turn, b, c *caller, slow *slowContext) {
+		slow.hangUp()
+		first.batch.Join()
+		first.answerAll()
+		require.True(t, c.waits())
+		slow.letGo()
+		requireAnswer(t, 30, c) // it counted, and the caller hears of it
+		requireAnswer(t, 20, b)
+	})
+}
+
+func TestCombinerElectedAfterItsDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness()
+		h.call(t.Context(), "k", 1)
+		first := <-h.turns
+		b := h.call(within(50*time.Millisecond), "k", 2)
+		time.Sleep(50*time.Millisecond - time.Nanosecond)
+		first.end <- func() { time.Sleep(time.Nanosecond) } // both at the same moment
+		<-b.returned
+		select {
+		case u := <-h.turns:
+			require.Fail(t, "led after its deadline", "%v", u.questions())
+		default:
+		}
+		requireError(t, context.DeadlineExceeded, b)
+		synctest.Wait()
+		requireIdle(t, h.combiner)
+	})
+}
+
+func TestCombinerLeaderFails(t *testing.T) {
+	crash := errors.New("crash")
+	for _, test := range []struct {
+		name     string
+		last     func()
+		panicked any
+		message  string
+	}{
+		{"panics with an error", func() { panic(crash) }, crash, ErrLeaderFailed.Error() + ": crash"},
+		{"panics with a string", func() { panic("boom") }, "boom", ErrLeaderFailed.Error() + ": boom"},
+		{"ends its goroutine", runtime.Goexit, nil, ErrLeaderFailed.Error()},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h, ctx := newHarness(), t.Context()
+				a := h.call(ctx, "k", 1)
+				first := <-h.turns
+				b, c := h.call(ctx, "k", 2), h.call(ctx, "k", 3)
+				first.batch.Join()
+				d := h.call(ctx, "k", 4)
+				first.finish(func() {
+					first.batch.Calls()[1].Result = 20 // no good: the batch fails as a whole
+					test.last()
+				})
+
+				require.False(t, a.waits())
+				require.Equal(t, test.panicked, a.panicked)
+				for _, member := range []*caller{b, c} {
+					requireError(t, ErrLeaderFailed, member)
+					require.EqualError(t, member.err, test.message)
+					require.Equal(t, test.panicked == error(crash), errors.Is(member.err, crash))
+				}
+				second := <-h.turns
+				require.Equal(t, []int{4}, second.questions())
+				second.answerAll()
+				requireAnswer(t, 40, d)
+				requireIdle(t, h.combiner)
+			})
+		})
+	}
+}
+
+// A move is one step of a random timeline.
+type move struct {
+	Kind   string
+	Key    string
+	Caller int           // cancel: which of all callers so far
+	Budget time.Duration // arrive: until its deadline; 0: none
+}
+
+func (m move) String() string {
+	return fmt.Sprintf("%s(%s caller=%d budget=%v)", m.Kind, m.Key, m.Caller, m.Budget)
+}
+
+func moves() *rapid.Generator[[]move] {
+	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) move {
+		return move{
+			Kind:   rapid.SampledFrom([]string{"arrive", "arrive", "arrive", "cancel", "join", "answer", "panic", "tick"}).Draw(t, "kind"),
+			Key:    rapid.SampledFrom([]string{"k", "other"}).Draw(t, "key"),
+			Caller: rapid.IntRange(0, 50).Draw(t, "caller"),
+			Budget: time.Duration(rapid.IntRange(0, 5).Draw(t, "budget")) * 10 * time.Millisecond,
+		}
+	}), 20, 100)
+}
+
+// The model is one queue of callers per key. The first `taken` of them are in
+// the running batch.
+type queueModel struct {
+	callers []*modelCaller
+	taken   int
+	leader  *modelCaller
+}
+
+type modelCaller struct {
+	question int
+	deadline time.Time
+	cancel   func()
+	real     *caller
+	answer   int
+	err      error
+	returned bool
+}
+
+func (m *modelCaller) expiresBefore(other *modelCaller) bool {
+	return !m.deadline.IsZero() && (other.deadline.IsZero() || m.deadline.Before(other.deadline))
+}
+
+func (q *queueModel) leave(m *modelCaller, err error) {
+	i := slices.Index(q.callers, m)
+	if m.returned || i < 0 || m == q.leader {
+		return
+	}
+	m.returned, m.err = true, err
+	if i >= q.taken {
+		q.callers = slices.Delete(q.callers, i, i+1)
+	}
+}
+
+// finish ends the running batch and starts the next.
+func (q *queueModel) finish(err error) {
+	for _, m := range q.callers[:q.taken] {
+		if !m.returned {
+			m.returned, m.err = true, err
+			if err == nil {
+				m.answer = 10 * m.question
+			}
+		}
+	}
+	q.callers = slices.Delete(q.callers, 0, q.taken)
+	q.taken, q.leader = len(q.callers), nil
+	for _, m := range q.callers {
+		if q.leader == nil || !m.expiresBefore(q.leader) {
+			q.leader = m
+		}
+	}
+}
+
+func TestCombinerAgainstModel(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		script := moves().Draw(rt, "script")
+		var err error
+		synctest.Test(t, func(t *testing.T) { err = playAgainstModel(script) })
+		if err != nil {
+			rt.Fatal(err)
+		}
+	})
+}
+
+func playAgainstModel(script []move) error {
+	h := newHarness()
+	queues := map[string]*queueModel{"k": {}, "other": {}}
+	turns := map[string]*turn{}
+	var all []*modelCaller
+	// Deadlines are whole 10 ms and the test looks halfway between them, so
+	// that the order of a deadline and a move is never in doubt.
+	start := time.Now()
+	time.Sleep(5 * time.Millisecond)
+
+	check := func() error {
+		synctest.Wait()
+		for {
+			select {
+			case u := <-h.turns:
+				if turns[u.key] != nil {
+					return fmt.Errorf("two leaders of %s at a time", u.key)
+				}
+				turns[u.key] = u
+				synctest.Wait()
+				continue
+			default:
+			}
+			break
+		}
+		for key, q := range queues {
+			var want, got []int
+			for _, m := range q.callers[:q.taken] {
+				want = append(want, m.question)
+			}
+			if u := turns[key]; u != nil {
+				got = u.questions()
+				if deadline, _ := u.ctx.Deadline(); !deadline.Equal(q.leader.deadline) {
+					return fmt.Errorf("leader of %s: deadline %v, want %v", key, deadline, q.leader.deadline)
+				}
+			}
+			if !slices.Equal(want, got) {
+				return fmt.Errorf("batch of %s: %v, want %v", key, got, want)
+			}
+		}
+		for _, m := range all {
+			if m.real.waits() == m.returned {
+				return fmt.Errorf("caller %d returned: %t, want %t", m.question, !m.real.waits(), m.returned)
+			}
+			if m.returned && (m.real.answer != m.answer || !errors.Is(m.real.err, m.err)) {
+				return fmt.Errorf("caller %d: %d, %v, want %d, %v", m.question, m.real.answer, m.real.err, m.answer, m.err)
+			}
+		}
+		return nil
+	}
+	play := func(step move) error {
+		q, u := queues[step.Key], turns[step.Key]
+		switch step.Kind {
+		case "arrive":
+			m := &modelCaller{question: len(all)}
+			ctx, cancel := context.WithCancel(context.Background())
+			m.cancel = cancel
+			if step.Budget > 0 {
+				m.deadline = start.Add(time.Since(start).Truncate(10*time.Millisecond) + step.Budget)
+				ctx = &checkContext{ctx, m.deadline}
+			}
+			all = append(all, m)
+			q.callers = append(q.callers, m)
+			if q.leader == nil {
+				q.leader, q.taken = m, 1
+			}
+			m.real = h.call(ctx, step.Key, m.question)
+		case "cancel":
+			if step.Caller < len(all) {
+				m := all[step.Caller]
+				m.cancel()
+				for _, q := range queues {
+					q.leave(m, context.Canceled)
+				}
+			}
+		case "join":
+			if u != nil {
+				u.batch.Join()
+				q.taken = len(q.callers)
+			}
+		case "answer":
+			if u != nil {
+				delete(turns, step.Key)
+				u.answerAll()
+				q.finish(nil)
+			}
+		case "panic":
+			if u != nil {
+				delete(turns, step.Key)
+				q.leader.returned = true // with a panic in place of an error
+				q.finish(ErrLeaderFailed)
+				u.finish(func() { panic("boom") })
+			}
+		case "tick":
+			time.Sleep(10 * time.Millisecond)
+			for _, q := range queues {
+				for _, m := range slices.Clone(q.callers) {
+					if !m.deadline.IsZero() && m.deadline.Before(time.Now()) {
+						q.leave(m, context.DeadlineExceeded)
+					}
+				}
+			}
+		}
+		return check()
+	}
+	defer func() {
+		for _, m := range all {
+			m.cancel()
+		}
+	}()
+	var failed error
+	for i, step := range script {
+		if err := play(step); err != nil {
+			failed = fmt.Errorf("after move %d, %v: %w", i, step, err)
+			break
+		}
+	}
+	for len(turns) > 0 {
+		for key := range turns {
+			if err := play(move{Kind: "answer", Key: key}); err != nil && failed == nil {
+				failed = fmt.Errorf("at the end: %w", err)
+			}
+		}
+	}
+	for i := range h.combiner.shards {
+		s := &h.combiner.shards[i]
+		n := len(s.batches)
+		if s.first != nil {
+			n++
+		}
+		if n > 0 && failed == nil {
+			failed = fmt.Errorf("%d keys left behind", n)
+		}
+	}
+	return failed
+}
+
+// Callers of a few keys come, are answered, hang up, run out of time and see
+// leaders crash, all at once. Each question is asked once, so a batch that
+// holds one twice, or an answer to another's question, is an error.
+func TestCombinerStress(t *testing.T) {
+	const callers, rounds = 2000, 20
+	keys := []string{"a", "b", "c", "d"}
+	led := make([]atomic.Int32, callers*rounds)
+	var leaders [4]atomic.Int32
+	c := New(func(_ context.Context, key string, batch *Batch[int, int]) {
+		leader := &leaders[key[0]-'a']
+		if leader.Add(1) > 1 {
+			t.Error("two leaders at a time")
+		}
+		defer leader.Add(-1)
+		runtime.Gosched()
+		for rand.IntN(3) == 0 {
+			batch.Join()
+		}
+		switch rand.IntN(20) {
+		case 0:
+			panic("boom")
+		case 1:
+			time.Sleep(time.Millisecond)
+		}
+		for _, call := range batch.Calls() {
+			led[call.Request].Add(1)
+			call.Result = call.Request
+		}
+	})
+	var running sync.WaitGroup
+	var answered, left atomic.Int64
+	for i := range callers {
+		running.Go(func() {
+			for round := range rounds {
+				question := i*rounds + round
+				ctx, cancel := context.WithCancel(t.Context())
+				switch rand.IntN(3) {
+				case 0:
+					time.AfterFunc(rand.N(2*time.Millisecond), cancel)
+				case 1:
+					ctx = &checkContext{ctx, time.Now().Add(rand.N(5 * time.Millisecond))}
+				}
+				func() {
+					defer cancel()
+					defer func() {
+						if r := recover(); r != nil && r != "boom" {
+							panic(r)
+						}
+					}()
+					answer, err := c.Do(ctx, keys[rand.IntN(len(keys))], question)
+					switch {
+					case err == nil:
+						answered.Add(1)
+						if answer != question || led[question].Load() != 1 {
+							t.Errorf("question %d: answer %d, led %d times", question, answer, led[question].Load())
+						}
+					case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+						left.Add(1)
+					case !errors.Is(err, ErrLeaderFailed):
+						t.Errorf("question %d: %v", question, err)
+					}
+				}()
+			}
+		})
+	}
+	running.Wait()
+	for question := range led {
+		require.LessOrEqual(t, led[question].Load(), int32(1))
+	}
+	require.Positive(t, answered.Load())
+	require.Positive(t, left.Load())
+	requireIdle(t, c)
+	t.Logf("%d answered, %d left", answered.Load(), left.Load())
+}

@@ -1,0 +1,226 @@
+package memcached
+
+import (
+	"context"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/bradfitz/gomemcache/memcache"
+
+	"weir/counters"
+	"weir/counters/memcached/pipeline"
+)
+
+// maxIdleClients is how many clients of a server are kept for the next
+// operations: enough for many concurrent callers, and cheap, as they share a
+// socket.
+const maxIdleClients = 1024
+
+// clients are the idle clients of a server.
+type clients struct {
+	server *server
+	dial   pipeline.DialFunc
+
+	mu   sync.Mutex
+	idle []*client
+}
+
+func (cs *clients) get() *client {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	last := len(cs.idle) - 1
+	if last < 0 {
+		return newClient(cs)
+	}
+	c := cs.idle[last]
+	cs.idle = cs.idle[:last]
+	return c
+}
+
+// A client is a gomemcache client of one server for one operation at a time.
+// gomemcache has no contexts, and its Timeout starts anew at each step (dial,
+// write, each item read); a client per operation under way lets one deadline
+// bound them all. gomemcache has no pipelines either: where several commands
+// have to share a round trip, the client sends them itself.
+type client struct {
+	*memcache.Client
+	home     *clients
+	conn     *pipeline.Conn // nil until it is needed, and for Ping
+	requests []byte         // of a pipeline
+	deadline time.Time
+	// nonNumeric says that the last reply to gomemcache was this refusal.
+	nonNumeric bool
+}
+
+func newClient(home *clients) *client {
+	c := &client{home: home, Client: memcache.NewFromSelector(&ring{servers: []*server{home.server}})}
+	c.DialContext = c.dialContext
+	// gomemcache sets no deadline that boundConn would keep, but bounds the dial.
+	c.Timeout = time.Hour
+	// One operation at a time needs one connection.
+	c.MaxIdleConns = 1
+	return c
+}
+
+func (c *client) release() {
+	cs := c.home
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if len(cs.idle) < maxIdleClients {
+		cs.idle = append(cs.idle, c)
+	}
+}
+
+func (c *client) close() {
+	// gomemcache only reports what closing sockets reported.
+	_ = c.Close()
+}
+
+func (c *client) dialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	if c.conn != nil {
+		return &boundConn{Conn: c.conn, client: c}, nil
+	}
+	ctx, cancel := context.WithDeadline(ctx, c.deadline)
+	defer cancel()
+	conn, err := c.home.dial(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	c.conn, _ = conn.(*pipeline.Conn)
+	return &boundConn{Conn: conn, client: c}, nil
+}
+
+// boundConn keeps to its client's deadline whatever gomemcache asks for, and
+// tells the client what gomemcache's errors don't.
+type boundConn struct {
+	net.Conn
+	client *client
+}
+
+func (c *boundConn) SetDeadline(time.Time) error { return c.Conn.SetDeadline(c.client.deadline) }
+
+// Read returns the whole reply to a command of a line.
+func (c *boundConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.client.nonNumeric = string(p[:n]) == replyNonNumeric
+	return n, err
+}
+
+func (c *boundConn) Close() error {
+	c.client.conn = nil
+	return c.Conn.Close()
+}
+
+// exchange sends requests in one piece and waits for all their replies, which
+// conn has then.
+func (c *client) exchange(requests []byte) error {
+	c.requests = requests
+	if cap(requests) > maxKeptRequests {
+		c.requests = nil
+	}
+	if c.conn == nil {
+		conn, err := c.home.dial(context.Background(), c.home.server.network, c.home.server.address)
+		if err != nil {
+			return err
+		}
+		c.conn = conn.(*pipeline.Conn)
+	}
+	if err := c.conn.SetDeadline(c.deadline); err != nil {
+		return err
+	}
+	err := c.conn.Exchange(requests)
+	if err != nil {
+		// After a timeout the connection is of no further use, nor is gomemcache's,
+		// which is the same.
+		conn := c.conn
+		c.close()
+		_ = conn.Close()
+		c.conn = nil
+	}
+	return err
+}
+
+// maxKeptRequests is the largest buffer kept for the next pipeline, in bytes.
+const maxKeptRequests = 64 << 10
+
+// pipelineAdd counts a.Delta and reads a.Read in one round trip. It is not found
+// when the counter doesn't exist and wasn't made.
+func (c *client) pipelineAdd(a counters.Addition) (n int64, found bool, err error) {
+	b, incr := c.requests[:0], 0
+	if a.New {
+		// Whether it is stored makes no difference: somebody else's counter does
+		// as well.
+		b = appendStore(b, a.Key, expiration(a.TTL, time.Now()), 0, zero)
+		incr = 1
+	}
+	b = appendIncr(b, a.Key, a.Delta)
+	if len(a.Read) > 0 {
+		b = appendGet(b, "get", a.Read...)
+	}
+	if err := c.exchange(b); err != nil {
+		return 0, false, err
+	}
+	n, found, err = parseIncr(a.Key, c.conn.Reply(incr))
+	if found && err == nil && len(a.Read) > 0 {
+		err = parseCounts(c.conn.Reply(incr+1), a.Read, a.Counts)
+	}
+	return n, found, err
+}
+
+var zero = []byte("0")
+
+// read reads the counters at keys in one round trip.
+func (c *client) read(keys []string, counts []int64) error {
+	if err := c.exchange(appendGet(c.requests[:0], "get", keys...)); err != nil {
+		return err
+	}
+	return parseCounts(c.conn.Reply(0), keys, counts)
+}
+
+func (c *client) delete(keys []string) error {
+	b := c.requests[:0]
+	for _, key := range keys {
+		b = appendDelete(b, key)
+	}
+	if err := c.exchange(b); err != nil {
+		return err
+	}
+	for i := range keys {
+		switch reply := c.conn.Reply(i); string(reply) {
+		case "DELETED\r\n", "NOT_FOUND\r\n":
+		default:
+			return replyError(reply)
+		}
+	}
+	return nil
+}
+
+// swap stores value and loads what is there after that, in one round trip.
+func (c *client) swap(key string, old counters.State, value []byte, ttl time.Duration) (counters.State, bool, error) {
+	b := appendStore(c.requests[:0], key, expiration(ttl, time.Now()), old.Version, value)
+	if err := c.exchange(appendGet(b, "gets", key)); err != nil {
+		return counters.State{}, false, err
+	}
+	now, err := parseState(c.conn.Reply(1))
+	if err != nil {
+		return counters.State{}, false, err
+	}
+	switch reply := c.conn.Reply(0); string(reply) {
+	case "STORED\r\n":
+		return now, true, nil
+	case "EXISTS\r\n", "NOT_FOUND\r\n", "NOT_STORED\r\n": // changed, gone, there already
+		return now, false, nil
+	default:
+		return counters.State{}, false, replyError(reply)
+	}
+}
+
+// translate is translate for the outcome of the client's last operation.
+func (c *client) translate(key string, err error) error {
+	if err != nil && c.nonNumeric {
+		c.nonNumeric = false
+		return foreignValue(key)
+	}
+	return translate(err)
+}

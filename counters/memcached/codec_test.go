@@ -1,0 +1,125 @@
+package memcached
+
+import (
+	"context"
+	"errors"
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters"
+	"weir/counters/memcached/pipeline"
+)
+
+func TestRequestsOfAPipeline(t *testing.T) {
+	whole := errors.New("the request is whole and would be sent")
+	pool := pipeline.New(func(context.Context, string, string) (net.Conn, error) { return nil, whole })
+	defer pool.Close()
+	for want, got := range map[string][]byte{
+		"add k 0 60 1\r\n0\r\n":                                  appendStore(nil, "k", 60, 0, []byte("0")),
+		"cas k 0 1700000000 3 18446744073709551615\r\n\r\n \r\n": appendStore(nil, "k", 1_700_000_000, 1<<64-1, []byte("\r\n ")),
+		"incr k 1000000\r\n":                                     appendIncr(nil, "k", 1_000_000),
+		"get a b c\r\n":                                          appendGet(nil, "get", "a", "b", "c"),
+		"gets a\r\n":                                             appendGet(nil, "gets", "a"),
+		"delete a\r\n":                                           appendDelete(nil, "a"),
+	} {
+		assert.Equal(t, want, string(got))
+		conn, err := pool.DialContext(t.Context(), "tcp", "nowhere")
+		require.NoError(t, err)
+		_, err = conn.Write(got)
+		assert.ErrorIs(t, err, whole, "a shared socket takes %q for one request", want)
+	}
+}
+
+func TestParseIncr(t *testing.T) {
+	n, found, err := parseIncr("k", []byte("9223372036854775807\r\n"))
+	require.NoError(t, err)
+	assert.True(t, found)
+	assert.EqualValues(t, 1<<63-1, n)
+	_, found, err = parseIncr("k", []byte("NOT_FOUND\r\n"))
+	require.NoError(t, err)
+	assert.False(t, found)
+	for reply, want := range map[string]string{
+		"9223372036854775808\r\n": "not a counter",
+		"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n": "not a counter",
+		"SERVER_ERROR out of memory in incr\r\n":                           "out of memory",
+		"STORED\r\n":                                                       "STORED",
+		"":                                                                 "memcache",
+	} {
+		_, _, err := parseIncr("k", []byte(reply))
+		assert.ErrorContains(t, err, want, "%q", reply)
+	}
+}
+
+func TestParseCounts(t *testing.T) {
+	keys := []string{"a", "b", "c", "b"}
+	for reply, want := range map[string][]int64{
+		"END\r\n":                     {0, 0, 0, 0},
+		"VALUE b 0 1\r\n7\r\nEND\r\n": {0, 7, 0, 0},
+		"VALUE a 0 3\r\n99 \r\nVALUE c 0 1\r\n8\r\nEND\r\n":                      {99, 0, 8, 0},
+		"VALUE b 0 1\r\n7\r\nVALUE b 0 1\r\n7\r\nEND\r\n":                        {0, 7, 0, 7},
+		"VALUE a 0 1\r\n1\r\nVALUE b 0 1 55\r\n2\r\nVALUE c 5 1\r\n3\r\nEND\r\n": {1, 2, 3, 0},
+	} {
+		counts := []int64{5, 5, 5, 5}
+		require.NoError(t, parseCounts([]byte(reply), keys, counts), "%q", reply)
+		assert.Equal(t, want, counts, "%q", reply)
+	}
+	for reply, want := range map[string]string{
+		"":                               "memcache",
+		"ERROR\r\n":                      "ERROR",
+		"SERVER_ERROR out of memory\r\n": "out of memory",
+		"VALUE a 0 1\r\n7\r\n":           "memcache",
+		"VALUE a 0 2\r\n7\r\nEND\r\n":    "VALUE a 0 2",
+		"VALUE a 0 x\r\n7\r\nEND\r\n":    "VALUE a 0 x",
+		"VALUE d 0 1\r\n7\r\nEND\r\n":    "out of turn",
+		"VALUE b 0 1\r\n7\r\nVALUE a 0 1\r\n7\r\nEND\r\n": "out of turn",
+		"VALUE a 0 1\r\nx\r\nEND\r\n":                     "not a counter",
+		"VALUE a 0 19\r\n9223372036854775808\r\nEND\r\n":  "not a counter",
+	} {
+		assert.ErrorContains(t, parseCounts([]byte(reply), keys, make([]int64, 4)), want, "%q", reply)
+	}
+}
+
+func TestParseState(t *testing.T) {
+	reply := []byte("VALUE k 0 5 18446744073709551615\r\nEND\r\n\r\nEND\r\n")
+	s, err := parseState(reply)
+	require.NoError(t, err)
+	clear(reply)
+	assert.Equal(t, counters.State{Value: []byte("END\r\n"), Version: 1<<64 - 1}, s, "it keeps no reference to the reply")
+	s, err = parseState([]byte("END\r\n"))
+	require.NoError(t, err)
+	assert.False(t, s.Exists())
+	for reply, want := range map[string]string{
+		"VALUE k 0 1\r\n7\r\nEND\r\n":                         "-C",
+		"VALUE k 0 1 0\r\n7\r\nEND\r\n":                       "-C",
+		"VALUE k 0 1 x\r\n7\r\nEND\r\n":                       "VALUE k 0 1 x",
+		"VALUE k 0 1 5\r\n7\r\nVALUE j 0 1 6\r\n8\r\nEND\r\n": "VALUE j",
+		"SERVER_ERROR out of memory\r\n":                      "out of memory",
+	} {
+		_, err := parseState([]byte(reply))
+		assert.ErrorContains(t, err, want, "%q", reply)
+	}
+}
+
+// Whatever a server answers, nothing panics, and counts are never negative.
+func FuzzParseReplies(f *testing.F) {
+	f.Add([]byte("VALUE a 0 1 5\r\n7\r\nEND\r\n"))
+	f.Add([]byte("VALUE b 0 3\r\n99 \r\nVALUE c 0 1\r\n8\r\nEND\r\n"))
+	f.Add([]byte("VALUE a 0 4294967295\r\n"))
+	f.Fuzz(func(t *testing.T, reply []byte) {
+		counts := make([]int64, 3)
+		if parseCounts(reply, []string{"a", "b", "c"}, counts) == nil {
+			for _, n := range counts {
+				assert.GreaterOrEqual(t, n, int64(0))
+			}
+		}
+		if s, err := parseState(reply); err == nil && s.Exists() {
+			assert.Less(t, len(s.Value), len(reply))
+		}
+		if n, found, err := parseIncr("a", reply); err == nil && found {
+			assert.GreaterOrEqual(t, n, int64(0))
+		}
+	})
+}

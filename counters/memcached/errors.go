@@ -1,0 +1,46 @@
+package memcached
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+
+	"github.com/bradfitz/gomemcache/memcache"
+
+	"weir/counters"
+)
+
+// replyNonNumeric is Memcached's answer to incr and decr of a value that is no
+// number.
+const replyNonNumeric = "CLIENT_ERROR cannot increment or decrement non-numeric value\r\n"
+
+var errNoCAS = errors.New("the server runs without compare-and-swap (its option -C)")
+
+func foreignValue(key string) error {
+	return fmt.Errorf("%w: %q", counters.ErrForeignValue, key)
+}
+
+// replyError returns the error that gomemcache gives for a reply that it
+// doesn't expect.
+func replyError(line []byte) error {
+	return fmt.Errorf("memcache: %.100s", strings.TrimSuffix(string(line), "\r\n"))
+}
+
+// translate turns any error of gomemcache or a connection into one of a
+// store's.
+func translate(err error) error {
+	var timeout net.Error
+	var connect *memcache.ConnectTimeoutError
+	switch {
+	case err == nil, errors.Is(err, counters.ErrForeignValue):
+		return err
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded),
+		errors.As(err, &timeout) && timeout.Timeout(), errors.As(err, &connect):
+		return fmt.Errorf("%w: %v", counters.ErrTimeout, err)
+	default:
+		return fmt.Errorf("%w: %v", counters.ErrUnavailable, err)
+	}
+}

@@ -1,0 +1,303 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+var (
+	errOutstanding = errors.New("pipeline: a reply is outstanding")
+	errNothingSent = errors.New("pipeline: read without a request")
+	errTwoRequests = errors.New("pipeline: more than one request in a write")
+	errIncomplete  = errors.New("pipeline: an incomplete request")
+)
+
+// A Conn is one caller's net.Conn to a server: it takes one text-protocol
+// request at a time and reads as that request's reply. With Exchange it takes
+// several commands at once. It belongs to the server, not to a socket, so it
+// outlives a lost one. After a timeout it can only be closed.
+//
+// It takes the commands get gets gat gats incr decr add set replace append
+// prepend cas delete touch version flush_all, without noreply.
+//
+// One goroutine at a time may use it; Close and the deadlines may be called
+// concurrently. Get one from Pool.DialContext.
+type Conn struct {
+	request
+	connection *connection
+	socket     *socket // where the request was sent
+
+	unread int  // where in reply.data Read goes on
+	owed   bool // wake has, or will have, a token for the request
+
+	mu            sync.Mutex
+	readDeadline  time.Time
+	writeDeadline time.Time
+	reading       bool // readDeadline is the one that counts
+	timer         *time.Timer
+	armed         time.Time // when timer fires, zero when it won't
+}
+
+// DialContext returns a new *Conn to the server. It doesn't wait: the first
+// request dials if no connection is open. The error is net.ErrClosed after
+// Close.
+func (p *Pool) DialContext(_ context.Context, network, address string) (net.Conn, error) {
+	c, err := p.connection(network, address)
+	if err != nil {
+		return nil, err
+	}
+	return &Conn{request: request{wake: make(chan struct{}, 1)}, connection: c}, nil
+}
+
+// Write takes the next part of a request. With the last part it sends the whole
+// request, for which it may wait until the write deadline, and only then. A
+// request that could disturb other callers is refused with an error.
+func (c *Conn) Write(p []byte) (int, error) {
+	if err := c.ready(); err != nil {
+		return 0, err
+	}
+	c.text = append(c.text, p...)
+	n, command, err := parseRequest(c.text)
+	switch {
+	case err != nil:
+	case n == 0:
+		return len(p), nil
+	case n < len(c.text):
+		err = errTwoRequests
+	default:
+		c.reply.commands = append(c.reply.commands, command)
+		err = c.send()
+	}
+	if err != nil {
+		c.reset()
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// Exchange sends requests, one or more, in one piece, and waits for all their
+// replies. It has the errors of Write and Read.
+func (c *Conn) Exchange(requests []byte) error {
+	if err := c.ready(); err != nil {
+		return err
+	}
+	c.reset()
+	for rest := requests; len(rest) > 0; {
+		n, command, err := parseRequest(rest)
+		if err == nil && n == 0 {
+			err = errIncomplete
+		}
+		if err != nil {
+			c.reset()
+			return err
+		}
+		c.reply.commands = append(c.reply.commands, command)
+		rest = rest[n:]
+	}
+	c.text = append(c.text, requests...)
+	if err := c.send(); err != nil {
+		c.reset()
+		return err
+	}
+	return c.settle()
+}
+
+// Reply returns the server's reply to the i-th request of the last Exchange,
+// counted from 0, if that was successful. It is valid until the next Write or
+// Exchange.
+func (c *Conn) Reply(i int) []byte {
+	start := 0
+	if i > 0 {
+		start = c.reply.ends[i-1]
+	}
+	return c.reply.data[start:c.reply.ends[i]]
+}
+
+// ready returns why the connection can't take a request, if so.
+func (c *Conn) ready() error {
+	if c.owed {
+		return errOutstanding
+	}
+	switch c.state.Load() {
+	case idle:
+		return nil
+	case answered, failed:
+		c.reset()
+		return nil
+	}
+	return c.dead()
+}
+
+// reset makes the connection ready for a request, unless a socket may still use
+// it.
+func (c *Conn) reset() {
+	state := c.state.Load()
+	if state == expired || state == closed || !c.state.CompareAndSwap(state, idle) {
+		return
+	}
+	c.text = reuse(c.text)
+	c.reply.reset()
+	c.unread = 0
+}
+
+// send brings the request onto a socket.
+func (c *Conn) send() error {
+	if !c.state.CompareAndSwap(idle, pending) {
+		return c.dead()
+	}
+	c.mu.Lock()
+	c.reading = false
+	c.arm()
+	c.mu.Unlock()
+	c.owed = true
+	for c.pending() {
+		s, err := c.connection.socket(&c.request)
+		ok := false
+		if err == nil {
+			c.socket = s
+			ok, err = s.send(&c.request)
+		}
+		switch {
+		case ok:
+			c.mu.Lock()
+			c.reading = true
+			c.arm()
+			c.mu.Unlock()
+			return nil
+		case err == errGivenUp:
+			c.owed = false
+			return c.dead()
+		case err != nil && c.state.CompareAndSwap(pending, idle):
+			c.owed = false
+			return err
+		}
+	}
+	<-c.wake
+	c.owed = false
+	return c.dead()
+}
+
+// dead returns why the connection is of no further use.
+func (c *Conn) dead() error {
+	if c.state.Load() == expired {
+		return os.ErrDeadlineExceeded
+	}
+	return net.ErrClosed
+}
+
+// Read waits for the reply until the read deadline, and returns what p has room
+// for. The error is os.ErrDeadlineExceeded after the deadline, net.ErrClosed
+// after Close, and one that is not a timeout when the connection was lost.
+func (c *Conn) Read(p []byte) (int, error) {
+	if err := c.settle(); err != nil {
+		return 0, err
+	}
+	if c.unread == len(c.reply.data) {
+		return 0, errNothingSent
+	}
+	n := copy(p, c.reply.data[c.unread:])
+	c.unread += n
+	return n, nil
+}
+
+// settle waits for what is owed, and returns why there is no reply, if so.
+func (c *Conn) settle() error {
+	if c.owed {
+		c.socket.await(&c.request)
+		c.owed = false
+	}
+	switch c.state.Load() {
+	case answered:
+		return nil
+	case failed:
+		return c.err
+	case idle:
+		return errNothingSent
+	default:
+		return c.dead()
+	}
+}
+
+// Close gives up the request under way, if any, and never waits. The error is
+// always nil.
+func (c *Conn) Close() error {
+	if c.state.Swap(closed) == pending {
+		c.interrupt()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	return nil
+}
+
+// LocalAddr returns the server's address: a connection has none of its own.
+func (c *Conn) LocalAddr() net.Addr { return c.connection.endpoint }
+
+// RemoteAddr returns the server's address.
+func (c *Conn) RemoteAddr() net.Addr { return c.connection.endpoint }
+
+// SetDeadline sets the deadlines for sending a request and for its reply. The
+// zero time means none.
+func (c *Conn) SetDeadline(t time.Time) error { return c.setDeadlines(&t, &t) }
+
+// SetReadDeadline sets the deadline for the reply, also of the request under
+// way.
+func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadlines(&t, nil) }
+
+// SetWriteDeadline sets the deadline for sending a request, also the one under
+// way.
+func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadlines(nil, &t) }
+
+func (c *Conn) setDeadlines(read, write *time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if read != nil {
+		c.readDeadline = *read
+	}
+	if write != nil {
+		c.writeDeadline = *write
+	}
+	if c.pending() {
+		c.arm()
+	}
+	return nil
+}
+
+// arm sees to it that the timer fires at the deadline or before. It lets an
+// earlier time stand, because a timer that finds itself early costs less than
+// one that is set anew for each request. c.mu is held.
+func (c *Conn) arm() {
+	deadline := c.writeDeadline
+	if c.reading {
+		deadline = c.readDeadline
+	}
+	if deadline.IsZero() || !c.armed.IsZero() && !deadline.Before(c.armed) {
+		return
+	}
+	left := time.Until(deadline)
+	switch {
+	case left <= 0:
+		c.finish(expired, nil)
+		return
+	case c.timer == nil:
+		c.timer = time.AfterFunc(left, c.fire)
+	default:
+		c.timer.Reset(left)
+	}
+	c.armed = deadline
+}
+
+func (c *Conn) fire() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.armed = time.Time{}
+	if c.pending() {
+		c.arm()
+	}
+}

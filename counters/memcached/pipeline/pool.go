@@ -1,0 +1,149 @@
+// Package pipeline shares one socket to each Memcached server among any number
+// of callers. Every caller has a connection of its own, a net.Conn that takes
+// one request at a time, or several with Exchange. Requests of all callers go
+// out together, and replies are dealt out in order.
+//
+// A caller that gives up disturbs nobody: its late reply is read and dropped. A
+// request that could put the stream out of step is refused before it is sent. A
+// server that stays silent is cut off within two seconds. The package knows the
+// text protocol, and nothing of weir. Start with Pool.
+package pipeline
+
+import (
+	"context"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// dialTimeout bounds a dial. It serves many callers, so it ends with the
+// deadline of none.
+const dialTimeout = time.Second
+
+// A Pool shares one connection per server among any number of callers, who each
+// hold a Conn. Make one with New; it is safe for concurrent use.
+type Pool struct {
+	dial    DialFunc
+	ctx     context.Context // ended by Close
+	cancel  context.CancelFunc
+	running sync.WaitGroup // every goroutine; counted up under mu, or by one that is counted
+
+	mu          sync.Mutex
+	connections map[endpoint]*connection
+}
+
+// New returns a Pool that connects with dial. The context given to dial ends
+// with Close, or after a second.
+func New(dial DialFunc) *Pool {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &Pool{dial: dial, ctx: ctx, cancel: cancel, connections: make(map[endpoint]*connection)}
+}
+
+// connection returns the connection to a server, open or not. The error is
+// net.ErrClosed after Close.
+func (p *Pool) connection(network, address string) (*connection, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ctx.Err() != nil {
+		return nil, net.ErrClosed
+	}
+	e := endpoint{network, address}
+	c := p.connections[e]
+	if c == nil {
+		c = &connection{pool: p, endpoint: e}
+		p.connections[e] = c
+	}
+	return c, nil
+}
+
+// Close closes every connection and returns when all goroutines have ended.
+// Commands in flight and later ones fail. The error is always nil.
+func (p *Pool) Close() error {
+	p.mu.Lock()
+	p.cancel()
+	p.mu.Unlock()
+	p.running.Wait()
+	return nil
+}
+
+// start runs f in a goroutine that Close waits for. It returns false after
+// Close.
+func (p *Pool) start(f func()) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ctx.Err() != nil {
+		return false
+	}
+	p.running.Go(f)
+	return true
+}
+
+// connection is the one connection to a server: open, being dialed, or neither.
+type connection struct {
+	pool     *Pool
+	endpoint endpoint
+	open     atomic.Pointer[socket]
+
+	mu      sync.Mutex
+	dialing *dialing // nil when no dial is under way
+}
+
+// dialing is a dial under way. socket and err may be read when done is closed.
+type dialing struct {
+	done   chan struct{}
+	socket *socket
+	err    error
+}
+
+// socket returns the open socket. Without one, all callers wait for the same
+// dial, each until its own request is interrupted.
+func (c *connection) socket(r *request) (*socket, error) {
+	if s := c.open.Load(); s != nil {
+		return s, nil
+	}
+	c.mu.Lock()
+	if s := c.open.Load(); s != nil {
+		c.mu.Unlock()
+		return s, nil
+	}
+	d := c.dialing
+	if d == nil {
+		d = &dialing{done: make(chan struct{})}
+		if !c.pool.start(func() { c.run(d) }) {
+			c.mu.Unlock()
+			return nil, net.ErrClosed
+		}
+		c.dialing = d
+	}
+	c.mu.Unlock()
+	select {
+	case <-d.done:
+		return d.socket, d.err
+	case <-r.wake:
+		return nil, errGivenUp
+	}
+}
+
+// run dials, and then reads the socket until it is lost.
+func (c *connection) run(d *dialing) {
+	ctx, cancel := context.WithTimeout(c.pool.ctx, dialTimeout)
+	conn, err := c.pool.dial(ctx, c.endpoint.network, c.endpoint.address)
+	cancel()
+	var s *socket
+	if err == nil {
+		s = newSocket(conn, c.endpoint, &c.pool.running)
+		s.lost = func() { c.open.CompareAndSwap(s, nil) }
+	}
+	d.socket, d.err = s, err
+	c.mu.Lock()
+	c.open.Store(s)
+	c.dialing = nil
+	c.mu.Unlock()
+	close(d.done)
+	if s != nil {
+		stop := context.AfterFunc(c.pool.ctx, func() { s.fail(net.ErrClosed) })
+		defer stop()
+		s.read()
+	}
+}

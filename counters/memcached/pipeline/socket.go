@@ -1,0 +1,328 @@
+package pipeline
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// stallInterval is how often a silent socket is looked at. It is closed
+	// when replies were due at two looks in a row with not a byte in between,
+	// so after one to two intervals.
+	stallInterval = time.Second
+	// maxInFlight and maxQueued (bytes) bound what one socket holds for a
+	// server that doesn't answer.
+	maxInFlight = 1024
+	maxQueued   = 1 << 20
+)
+
+var (
+	errConnectionLost = errors.New("connection lost")
+	errStalled        = errors.New("the server doesn't answer")
+	errGivenUp        = errors.New("pipeline: given up")
+)
+
+// endpoint is a server's address as a net.Addr.
+type endpoint struct{ network, address string }
+
+func (e endpoint) Network() string { return e.network }
+func (e endpoint) String() string  { return e.address }
+
+// socket is one connection. Requests are written in the order of their arrival,
+// and replies come in the order of the requests.
+//
+// Writing and reading are roles. The caller who finds nobody writing writes for
+// all who join meanwhile. A goroutine reads while several requests are in
+// flight; a caller on its own reads its reply itself, which saves it being
+// woken.
+type socket struct {
+	conn     net.Conn
+	endpoint endpoint
+	raw      *rawConn        // nil when only conn can be used
+	drain    func()          // the method value, made once
+	running  *sync.WaitGroup // counts the goroutine that drains
+	lost     func()          // called once, when the connection is lost
+
+	mu      sync.Mutex
+	queue   []*request // not written yet
+	queued  int        // bytes in queue
+	sent    []*request // written, or about to be, and not yet taken by the reader
+	taken   int        // requests the reader has taken and not all answered
+	writing bool       // someone sees to it that the queue gets written
+	room    chan struct{}
+	err     error // why the connection is lost
+
+	unread atomic.Bool   // nobody reads: the role is free for whoever sets it to false
+	resume chan struct{} // hands the role to the goroutine
+
+	// These belong to the writer.
+	out     []byte
+	written int
+
+	// These belong to the reader.
+	in    []byte
+	batch []*request // the next replies are for batch[next:], and then for sent
+	next  int
+	due   bool      // replies were due at the last look, and nothing has come since
+	look  time.Time // the next look for a stall
+}
+
+func newSocket(conn net.Conn, e endpoint, running *sync.WaitGroup) *socket {
+	s := &socket{conn: conn, endpoint: e, running: running, raw: newRawConn(conn), resume: make(chan struct{}, 1), in: make([]byte, 64<<10)}
+	s.drain = s.writeAll
+	s.look = time.Now().Add(stallInterval)
+	_ = conn.SetReadDeadline(s.look)
+	return s
+}
+
+// inFlight returns the number of requests without a reply. s.mu is held.
+func (s *socket) inFlight() int { return len(s.queue) + len(s.sent) + s.taken }
+
+// send queues r and sees to it that it is written. While the socket is full it
+// waits until r's deadline. It returns false when the connection was lost
+// before.
+func (s *socket) send(r *request) (bool, error) {
+	s.mu.Lock()
+	for s.err == nil && (s.inFlight() >= maxInFlight || s.queued >= maxQueued) {
+		if s.room == nil {
+			s.room = make(chan struct{})
+		}
+		room := s.room
+		s.mu.Unlock()
+		s.wakeReader()
+		select {
+		case <-room:
+		case <-r.wake:
+			return false, errGivenUp
+		}
+		s.mu.Lock()
+	}
+	if s.err != nil {
+		s.mu.Unlock()
+		return false, nil
+	}
+	alone := s.inFlight() == 0
+	if alone && s.unread.Load() {
+		if err := s.raw.check(); err != nil {
+			s.mu.Unlock()
+			s.fail(err)
+			return false, nil
+		}
+	}
+	s.queue = append(s.queue, r)
+	s.queued += len(r.text)
+	mine := !s.writing
+	s.writing = true
+	s.mu.Unlock()
+	if !mine {
+		return true, nil
+	}
+	if !alone {
+		// Callers that are about to send join this write.
+		runtime.Gosched()
+	}
+	for s.gather() {
+		n, err := 0, error(nil)
+		if r.pending() {
+			n, err = s.raw.tryWrite(s.out)
+		}
+		if err != nil {
+			s.fail(err)
+			return true, nil
+		}
+		if n < len(s.out) {
+			// The kernel is full, or r has its reply and shouldn't be kept to
+			// write for others.
+			s.written = n
+			s.running.Add(1)
+			go s.drain()
+			return true, nil
+		}
+	}
+	return true, nil
+}
+
+// writeAll writes until the queue is empty; unlike a caller it may wait for the
+// kernel.
+func (s *socket) writeAll() {
+	defer s.running.Done()
+	for {
+		if _, err := s.conn.Write(s.out[s.written:]); err != nil {
+			s.fail(err)
+			return
+		}
+		s.written = 0
+		if !s.gather() {
+			return
+		}
+	}
+}
+
+// gather moves the queue to out, without the requests whose callers have given
+// up. When there is nothing to write it returns false, and the caller is no
+// longer the one who writes.
+func (s *socket) gather() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if cap(s.out) > maxKept {
+		s.out = nil
+	}
+	s.out = s.out[:0]
+	if s.err != nil {
+		s.writing = false
+		return false
+	}
+	for _, r := range s.queue {
+		if r.pending() {
+			s.out = append(s.out, r.text...)
+			s.sent = append(s.sent, r)
+		}
+	}
+	clear(s.queue)
+	s.queue = s.queue[:0]
+	s.queued = 0
+	s.makeRoom()
+	s.writing = len(s.out) > 0
+	return s.writing
+}
+
+// makeRoom wakes those who wait for room. s.mu is held.
+func (s *socket) makeRoom() {
+	if s.room != nil {
+		close(s.room)
+		s.room = nil
+	}
+}
+
+// read is the goroutine that reads until the connection is lost, and then fails
+// all that is in flight.
+func (s *socket) read() {
+	for s.step() == nil {
+		if len(s.batch) == 0 && s.raw != nil {
+			s.release()
+			<-s.resume
+		}
+	}
+	s.mu.Lock()
+	lost := slices.Concat(s.batch[s.next:], s.sent, s.queue)
+	s.batch, s.next, s.sent, s.queue = nil, 0, nil, nil
+	s.mu.Unlock()
+	for _, r := range lost {
+		r.finish(failed, s.err)
+	}
+}
+
+// await waits until r has its outcome.
+func (s *socket) await(r *request) {
+	if s.unread.Load() && s.unread.CompareAndSwap(true, false) {
+		r.reader.Store(&s.conn)
+		for r.pending() && s.step() == nil {
+		}
+		r.reader.Store(nil)
+		s.release()
+	}
+	<-r.wake
+}
+
+// release gives up the reader's role: to the goroutine when there is more to
+// read.
+func (s *socket) release() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.inFlight() == 0 && s.err == nil {
+		s.unread.Store(true)
+	} else {
+		s.resume <- struct{}{}
+	}
+}
+
+// wakeReader has the goroutine read if nobody does.
+func (s *socket) wakeReader() {
+	if s.unread.CompareAndSwap(true, false) {
+		s.resume <- struct{}{}
+	}
+}
+
+// step waits for bytes from the server and deals them out to the requests they
+// are for. The reader may also be woken without any. After an error the
+// connection is lost.
+func (s *socket) step() error {
+	n, err := s.conn.Read(s.in)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = s.checkStall()
+	}
+	for b := s.in[:n]; len(b) > 0 && err == nil; {
+		s.due = false
+		if s.next == len(s.batch) && s.take() == 0 {
+			err = errUnasked
+			break
+		}
+		r := s.batch[s.next]
+		var complete bool
+		if b, complete, err = r.reply.read(b, r.pending()); complete {
+			r.finish(answered, nil)
+			s.next++
+		}
+	}
+	if err != nil {
+		return s.fail(err)
+	}
+	if s.next == len(s.batch) {
+		s.take()
+	}
+	return nil
+}
+
+// take makes the requests sent since the batch, which has been dealt with. It
+// returns how many there are.
+func (s *socket) take() int {
+	clear(s.batch)
+	s.next = 0
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.batch, s.sent = s.sent, s.batch[:0]
+	s.taken = len(s.batch)
+	s.makeRoom()
+	return s.taken
+}
+
+// checkStall is called when the read deadline has passed.
+func (s *socket) checkStall() error {
+	if now := time.Now(); !now.Before(s.look) {
+		wasDue := s.due
+		s.mu.Lock()
+		s.due = s.inFlight() > 0
+		s.mu.Unlock()
+		if s.due && wasDue {
+			return errStalled
+		}
+		s.look = now.Add(stallInterval)
+	}
+	return s.conn.SetReadDeadline(s.look)
+}
+
+// fail closes the connection and makes place for another. It returns the error
+// for the requests in flight, which is never a timeout; the first cause counts.
+func (s *socket) fail(cause error) error {
+	s.mu.Lock()
+	first := s.err == nil
+	if first {
+		s.err = fmt.Errorf("%w (%s): %v", errConnectionLost, s.endpoint, cause)
+		s.lost()
+		s.makeRoom()
+		s.wakeReader()
+	}
+	err := s.err
+	s.mu.Unlock()
+	if first {
+		_ = s.conn.Close()
+	}
+	return err
+}

@@ -1,0 +1,90 @@
+package memcached
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters"
+)
+
+func pick(t *testing.T, r *ring, key string) string {
+	t.Helper()
+	s, err := r.PickServer(key)
+	require.NoError(t, err)
+	again, err := r.PickServer(key)
+	require.NoError(t, err)
+	require.Same(t, s, again, "gomemcache groups keys by the address's identity")
+	return s.String()
+}
+
+func newTestRing(t *testing.T, names ...string) *ring {
+	t.Helper()
+	r, err := newRing(names, "weir")
+	require.NoError(t, err)
+	return r
+}
+
+func TestRingKeepsAClientOnOneServerWhateverTheOrder(t *testing.T) {
+	names := []string{"10.0.0.1:11211", "10.0.0.2:11211", "cache.internal:11211", "/run/memcached.sock"}
+	r := newTestRing(t, names...)
+	slices.Reverse(names)
+	reversed := newTestRing(t, names...)
+	clients := make(map[string]int)
+	for i := range 4000 {
+		client := fmt.Sprintf("client-%d", i)
+		home := ""
+		for _, policy := range []string{"api", "login"} {
+			ns := counters.CounterNamespace("weir", policy, "limit", time.Second)
+			for bucket := range int64(10) {
+				key := counters.CounterKey(ns.Client(client), bucket)
+				server := pick(t, r, key)
+				require.Equal(t, server, pick(t, reversed, key))
+				if home == "" {
+					home = server
+				}
+				require.Equal(t, home, server, "all keys of %s live together", client)
+			}
+		}
+		clients[home]++
+	}
+	for name, n := range clients {
+		assert.InDelta(t, 1000, n, 150, "%s has its share of the clients", name)
+	}
+	assert.Len(t, clients, 4)
+}
+
+func TestRingMovesOnlyTheClientsThatANewServerTakes(t *testing.T) {
+	three := newTestRing(t, "a:1", "b:1", "c:1")
+	four := newTestRing(t, "a:1", "b:1", "c:1", "d:1")
+	moved := 0
+	for i := range 4000 {
+		key := counters.CounterKey(counters.CounterNamespace("weir", "p", "l", time.Second).Client(fmt.Sprint(i)), 0)
+		before, after := pick(t, three, key), pick(t, four, key)
+		if before != after {
+			require.Equal(t, "d:1", after)
+			moved++
+		}
+	}
+	assert.InDelta(t, 1000, moved, 150)
+}
+
+func TestRingRefusesNamesThatAreNotServers(t *testing.T) {
+	for _, test := range []struct {
+		names []string
+		want  string
+	}{
+		{nil, "no Memcached server is named"},
+		{[]string{"localhost"}, `"localhost" is not a Memcached server; give host:port or /path/to.sock`},
+		{[]string{":11211"}, `":11211" is not a Memcached server`},
+		{[]string{"relative.sock"}, "is not a Memcached server"},
+		{[]string{"a:1", "b:1", "a:1"}, "the Memcached server a:1 is named twice"},
+	} {
+		_, err := newRing(test.names, "weir")
+		assert.ErrorContains(t, err, test.want)
+	}
+}

@@ -1,0 +1,109 @@
+package memcached
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/api"
+	"weir/counters"
+	"weir/counters/memcached/pipeline"
+	"weir/counters/memcachedtest"
+	"weir/subwindow"
+)
+
+// A spy notes the functions of weir that are on the stack when a connection is
+// written to.
+type spy struct {
+	root string // of weir's source
+
+	mu     sync.Mutex
+	frames []string
+}
+
+type spiedConn struct {
+	*net.TCPConn
+	spy *spy
+}
+
+func (c spiedConn) SyscallConn() (syscall.RawConn, error) {
+	raw, err := c.TCPConn.SyscallConn()
+	return spiedRawConn{raw, c.spy}, err
+}
+
+type spiedRawConn struct {
+	syscall.RawConn
+	spy *spy
+}
+
+func (c spiedRawConn) Control(f func(fd uintptr)) error {
+	callers := make([]uintptr, 100)
+	frames := runtime.CallersFrames(callers[:runtime.Callers(2, callers)])
+	writes, weirs := false, []string{"the function that makes the system call"}
+	for more := true; more; {
+		var frame runtime.Frame
+		frame, more = frames.Next()
+		writes = writes || strings.HasSuffix(frame.Function, ".tryWrite")
+		// Other packages' functions may be inlined into weir's, with their names.
+		if strings.HasPrefix(frame.File, c.spy.root) {
+			weirs = append(weirs, frame.Function)
+		}
+	}
+	if writes {
+		c.spy.mu.Lock()
+		c.spy.frames = weirs
+		c.spy.mu.Unlock()
+	}
+	return c.RawConn.Control(f)
+}
+
+// A check goes a short way: handler, policy, limiter, store.
+func TestABusyCheckPassesFewFunctions(t *testing.T) {
+	_, file, _, _ := runtime.Caller(0)
+	s := &spy{root: filepath.Join(filepath.Dir(file), "..", "..")}
+	server := memcachedtest.Start(t)
+	ring, err := newRing([]string{server.Addr}, "weir")
+	require.NoError(t, err)
+	store := newStore(ring, func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := pipeline.Dialer(nil, "", "")(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return spiedConn{conn.(*net.TCPConn), s}, nil
+	})
+	defer store.Close()
+
+	metrics := api.NewMetrics(nil, "test")
+	window, err := subwindow.NewWindow(time.Minute, 60, false)
+	require.NoError(t, err)
+	limiter, err := subwindow.New(metrics.InstrumentStore(store), window, counters.Options{Policy: "p", Limit: "l"})
+	require.NoError(t, err)
+	handler := api.NewServer(api.Config{
+		Policies: api.Policies{"p": {
+			Name:   "p",
+			Limits: []api.Limit{{Name: "l", Algorithm: "sliding_window", Limit: 100, Window: time.Minute, Limiter: limiter}},
+		}},
+		StoreTimeout: 10 * time.Second, Metrics: metrics, Log: slog.New(slog.DiscardHandler),
+	})
+	for range 3 { // the first finds a new client
+		answer := httptest.NewRecorder()
+		handler.ServeHTTP(answer, httptest.NewRequest(http.MethodPost, "/v1/check", strings.NewReader(`{"policy":"p","client":"c"}`)))
+		require.Equal(t, http.StatusOK, answer.Code, answer.Body)
+	}
+	assert.NotEmpty(t, s.frames)
+	// The last is this test.
+	assert.LessOrEqual(t, len(s.frames)-1, 14, "%s", strings.Join(s.frames, "\n"))
+	t.Log(strings.Join(s.frames, "\n"))
+}

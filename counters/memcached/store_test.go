@@ -1,0 +1,366 @@
+package memcached_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters"
+	"weir/counters/memcached"
+	"weir/counters/memcachedtest"
+	"weir/counters/memory"
+	"weir/counters/storetest"
+)
+
+func open(t testing.TB, cfg memcached.Config) *memcached.Store {
+	t.Helper()
+	cfg.KeyPrefix = "weir"
+	m, err := memcached.New(cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, m.Close()) })
+	return m
+}
+
+func within(t testing.TB, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestMemcachedOverTCP(t *testing.T) {
+	t.Parallel()
+	server := memcachedtest.Start(t)
+	m := open(t, memcached.Config{Servers: []string{server.Addr}})
+	storetest.Run(t, func(*testing.T) counters.Store { return m })
+	storetest.RunStates(t, func(*testing.T) counters.StateStore { return m })
+}
+
+func TestMemcachedOverAUnixSocket(t *testing.T) {
+	t.Parallel()
+	server := memcachedtest.StartSocket(t)
+	m := open(t, memcached.Config{Servers: []string{server.Addr}})
+	storetest.Run(t, func(*testing.T) counters.Store { return m })
+	storetest.RunStates(t, func(*testing.T) counters.StateStore { return m })
+}
+
+func TestMemcachedOnTwoServers(t *testing.T) {
+	t.Parallel()
+	a, b := memcachedtest.Start(t), memcachedtest.StartSocket(t)
+	m := open(t, memcached.Config{Servers: []string{a.Addr, b.Addr}})
+	storetest.Run(t, func(*testing.T) counters.Store { return m })
+	storetest.RunStates(t, func(*testing.T) counters.StateStore { return m })
+	t.Cleanup(func() {
+		assert.NotZero(t, a.Stat("cmd_set"), "both servers hold counters")
+		assert.NotZero(t, b.Stat("cmd_set"))
+	})
+}
+
+// A fixed-window check is one incr once the counter is there.
+func TestMemcachedAddIsOneCommandInTheSteadyState(t *testing.T) {
+	server := memcachedtest.Start(t)
+	m := open(t, memcached.Config{Servers: []string{server.Addr}})
+	ctx := within(t, time.Minute)
+	_, err := m.Add(ctx, counters.Addition{Key: "a", Delta: 1, TTL: time.Minute})
+	require.NoError(t, err)
+	commands := func() (n int64) {
+		for _, name := range []string{"cmd_get", "cmd_set", "incr_hits", "incr_misses", "decr_hits", "decr_misses"} {
+			n += server.Stat(name)
+		}
+		return n
+	}
+	before := commands()
+	for range 10 {
+		_, err := m.Add(ctx, counters.Addition{Key: "a", Delta: 1, TTL: time.Minute})
+		require.NoError(t, err)
+	}
+	assert.Equal(t, int64(10), commands()-before)
+}
+
+func TestMemcachedTTLs(t *testing.T) {
+	server := memcachedtest.Start(t)
+	m := open(t, memcached.Config{Servers: []string{server.Addr}})
+	const day = 24 * time.Hour
+	for _, ttl := range []time.Duration{
+		1500 * time.Millisecond, time.Minute, 29 * day, 30 * day, 30*day + time.Second, 31 * day, 366 * day,
+	} {
+		t.Run(ttl.String(), func(t *testing.T) {
+			key := "ttl" + ttl.String()
+			_, err := m.Add(within(t, time.Minute), counters.Addition{Key: key, Delta: 1, TTL: ttl})
+			require.NoError(t, err)
+			want := int64((ttl + time.Second - 1) / time.Second)
+			left := server.TTL(key)
+			assert.LessOrEqual(t, left, want+1, "an absolute time is rounded up to a second too")
+			assert.GreaterOrEqual(t, left, want-2)
+		})
+	}
+}
+
+func TestMemcachedForeignValues(t *testing.T) {
+	server := memcachedtest.Start(t)
+	m := open(t, memcached.Config{Servers: []string{server.Addr}})
+	ctx := within(t, time.Minute)
+	server.Do("set text 0 0 3\r\nabc", "STORED")
+	server.Do("set huge 0 0 20\r\n18446744073709551615", "STORED")
+	server.Do("set over 0 0 19\r\n9223372036854775808", "STORED")
+	for _, key := range []string{"text", "huge", "over"} {
+		var counts [1]int64
+		err := m.Read(ctx, []string{key}, counts[:])
+		assert.ErrorIs(t, err, counters.ErrForeignValue, key)
+		assert.ErrorContains(t, err, key)
+	}
+	_, err := m.Add(ctx, counters.Addition{Key: "text", Delta: 1, TTL: time.Minute})
+	assert.ErrorIs(t, err, counters.ErrForeignValue)
+	_, err = m.Add(ctx, counters.Addition{Key: "over", Delta: 1, TTL: time.Minute})
+	assert.ErrorIs(t, err, counters.ErrForeignValue, "a count that doesn't fit is no count")
+	assert.ErrorIs(t, m.Subtract(ctx, "text", 1), counters.ErrForeignValue)
+
+	n, err := m.Add(ctx, counters.Addition{Key: "good", Delta: 1, TTL: time.Minute})
+	require.NoError(t, err, "the store goes on")
+	assert.Equal(t, int64(1), n)
+}
+
+// A swap is one round trip, and so is the loss of one.
+func TestMemcachedSwapIsTwoCommandsInOneRoundTrip(t *testing.T) {
+	server := memcachedtest.Start(t)
+	m := open(t, memcached.Config{Servers: []string{server.Addr}})
+	ctx := within(t, time.Minute)
+	old, swapped, err := m.Swap(ctx, "a", counters.State{}, []byte("1"), time.Minute)
+	require.NoError(t, err)
+	require.True(t, swapped)
+	gets, sets := server.Stat("cmd_get"), server.Stat("cmd_set")
+	_, swapped, err = m.Swap(ctx, "a", old, []byte("2"), time.Minute)
+	require.NoError(t, err)
+	require.True(t, swapped)
+	_, swapped, err = m.Swap(ctx, "a", old, []byte("3"), time.Minute)
+	require.NoError(t, err)
+	require.False(t, swapped)
+	assert.Equal(t, gets+2, server.Stat("cmd_get"))
+	assert.Equal(t, sets+2, server.Stat("cmd_set"))
+}
+
+func TestMemcachedStatesThatCannotBeStored(t *testing.T) {
+	ctx := within(t, time.Minute)
+	t.Run("too large", func(t *testing.T) {
+		m := open(t, memcached.Config{Servers: []string{memcachedtest.Start(t).Addr}})
+		_, swapped, err := m.Swap(ctx, "a", counters.State{}, make([]byte, 2<<20), time.Minute)
+		require.ErrorIs(t, err, counters.ErrUnavailable)
+		require.ErrorContains(t, err, "object too large for cache")
+		require.False(t, swapped)
+		_, swapped, err = m.Swap(ctx, "a", counters.State{}, []byte("small"), time.Minute)
+		require.NoError(t, err, "the connection is in step")
+		require.True(t, swapped)
+	})
+	t.Run("a server without compare-and-swap", func(t *testing.T) {
+		m := open(t, memcached.Config{Servers: []string{memcachedtest.Start(t, "-C").Addr}})
+		_, _, err := m.Swap(ctx, "a", counters.State{}, []byte("1"), time.Minute)
+		require.ErrorIs(t, err, counters.ErrUnavailable)
+		require.ErrorContains(t, err, "the server runs without compare-and-swap (its option -C)")
+	})
+	t.Run("a server that is silent", func(t *testing.T) {
+		server := memcachedtest.Start(t)
+		m := open(t, memcached.Config{Servers: []string{server.Addr}})
+		old, _, err := m.Swap(ctx, "a", counters.State{}, []byte("1"), time.Minute)
+		require.NoError(t, err)
+		server.Pause()
+		_, _, err = m.Swap(within(t, 20*time.Millisecond), "a", old, []byte("2"), time.Minute)
+		require.ErrorIs(t, err, counters.ErrTimeout)
+		_, err = m.Load(within(t, 20*time.Millisecond), "a")
+		require.ErrorIs(t, err, counters.ErrTimeout)
+		server.Resume()
+	})
+	t.Run("a server that is gone", func(t *testing.T) {
+		server := memcachedtest.Start(t)
+		m := open(t, memcached.Config{Servers: []string{server.Addr}})
+		server.Kill()
+		_, _, err := m.Swap(ctx, "a", counters.State{}, []byte("1"), time.Minute)
+		require.ErrorIs(t, err, counters.ErrUnavailable)
+	})
+}
+
+func TestMemcachedStalled(t *testing.T) {
+	t.Parallel()
+	server := memcachedtest.Start(t)
+	m := open(t, memcached.Config{Servers: []string{server.Addr}})
+	_, err := m.Add(within(t, time.Minute), counters.Addition{Key: "a", Delta: 1, TTL: time.Minute})
+	require.NoError(t, err)
+
+	server.Pause()
+	const timeout = 100 * time.Millisecond
+	var counts [2]int64
+	for name, operation := range map[string]func(context.Context) error{
+		"Add on a connection": func(ctx context.Context) error {
+			_, err := m.Add(ctx, counters.Addition{Key: "a", Delta: 1, TTL: time.Minute, Read: []string{"b"}, Counts: counts[:1]})
+			return err
+		},
+		"Read":     func(ctx context.Context) error { return m.Read(ctx, []string{"a", "b"}, counts[:]) },
+		"Subtract": func(ctx context.Context) error { return m.Subtract(ctx, "a", 1) },
+		"Delete":   func(ctx context.Context) error { return m.Delete(ctx, []string{"a", "b"}) },
+	} {
+		start := time.Now()
+		err := operation(within(t, timeout))
+		assert.ErrorIs(t, err, counters.ErrTimeout, name)
+		// Memcached's own kernel may hold an answer for a moment longer; what
+		// must not be is one timeout for each step.
+		assert.Less(t, time.Since(start), timeout+timeout/2+50*time.Millisecond, name)
+	}
+	ctx, cancel := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))
+	defer cancel()
+	assert.ErrorIs(t, m.Read(ctx, []string{"a", "b"}, counts[:]), counters.ErrTimeout, "no time is left")
+	states := m.Ping(within(t, timeout))
+	require.Len(t, states, 1)
+	assert.ErrorIs(t, states[0].Err, counters.ErrTimeout)
+
+	server.Resume()
+	require.NoError(t, m.Read(within(t, time.Minute), []string{"a", "b"}, counts[:]))
+	states = m.Ping(within(t, time.Minute))
+	assert.NoError(t, states[0].Err)
+
+	// An operation of one command, and one of several, leave nothing behind for
+	// the other when they have failed.
+	add := func(timeout time.Duration) error {
+		_, err := m.Add(within(t, timeout), counters.Addition{Key: "a", Delta: 1, TTL: time.Minute})
+		return err
+	}
+	read := func(timeout time.Duration) error { return m.Read(within(t, timeout), []string{"a", "b"}, counts[:2]) }
+	for range 2 {
+		require.NoError(t, add(time.Minute))
+		require.NoError(t, read(time.Minute))
+		server.Pause()
+		assert.ErrorIs(t, read(timeout), counters.ErrTimeout)
+		server.Resume()
+		require.NoError(t, add(time.Minute))
+		require.NoError(t, read(time.Minute))
+		server.Pause()
+		assert.ErrorIs(t, add(timeout), counters.ErrTimeout)
+		server.Resume()
+		require.NoError(t, read(time.Minute))
+	}
+}
+
+func TestMemcachedDownAndBack(t *testing.T) {
+	t.Parallel()
+	server, other := memcachedtest.Start(t), memcachedtest.Start(t)
+	m := open(t, memcached.Config{Servers: []string{server.Addr, other.Addr}})
+	server.Kill()
+	states := m.Ping(within(t, time.Minute))
+	require.Len(t, states, 2)
+	assert.Equal(t, server.Addr, states[0].Server)
+	assert.ErrorIs(t, states[0].Err, counters.ErrUnavailable)
+	assert.Equal(t, counters.ServerStatus{Server: other.Addr}, states[1])
+
+	alone := open(t, memcached.Config{Servers: []string{server.Addr}})
+	_, err := alone.Add(within(t, time.Minute), counters.Addition{Key: "a", Delta: 1, TTL: time.Minute})
+	assert.ErrorIs(t, err, counters.ErrUnavailable)
+	server.Restart()
+	n, err := alone.Add(within(t, time.Minute), counters.Addition{Key: "a", Delta: 1, TTL: time.Minute})
+	require.NoError(t, err)
+	assert.Equal(t, int64(1), n)
+}
+
+func TestMemcachedCloseLeavesNoConnection(t *testing.T) {
+	server := memcachedtest.Start(t)
+	m := open(t, memcached.Config{Servers: []string{server.Addr}})
+	before := server.Stat("curr_connections")
+	var wg sync.WaitGroup
+	for i := range 50 {
+		wg.Go(func() {
+			_, err := m.Add(within(t, time.Minute), counters.Addition{Key: fmt.Sprint(i), Delta: 1, TTL: time.Minute})
+			assert.NoError(t, err)
+		})
+	}
+	wg.Wait()
+	require.NoError(t, m.Close())
+	_, err := m.Add(within(t, time.Minute), counters.Addition{Key: "after", Delta: 1, TTL: time.Minute})
+	assert.ErrorIs(t, err, counters.ErrUnavailable)
+	assert.Eventually(t, func() bool {
+		return server.Stat("curr_connections") <= before
+	}, 5*time.Second, 10*time.Millisecond)
+}
+
+func TestMemcachedAuthentication(t *testing.T) {
+	users := filepath.Join(memcachedtest.PublicDir(t), "users")
+	require.NoError(t, os.WriteFile(users, []byte("weir:secret\n"), 0o644))
+	server := memcachedtest.Start(t, "-Y", users)
+	for _, test := range []struct {
+		user, password string
+		want           string
+	}{
+		{"weir", "secret", ""},
+		{"weir", "wrong", "the server refused the credentials"},
+		{"", "", "unauthenticated"},
+	} {
+		m := open(t, memcached.Config{Servers: []string{server.Addr}, User: test.user, Password: test.password})
+		err := m.Read(within(t, time.Minute), []string{"a"}, make([]int64, 1))
+		if test.want == "" {
+			assert.NoError(t, err)
+			continue
+		}
+		assert.ErrorIs(t, err, counters.ErrUnavailable)
+		assert.ErrorContains(t, err, test.want)
+	}
+}
+
+func TestMemcachedTLS(t *testing.T) {
+	cert, key, pool := memcachedtest.NewCertificate(t)
+	server := memcachedtest.Start(t, "-Z", "-o", "ssl_chain_cert="+cert+",ssl_key="+key)
+	m := open(t, memcached.Config{Servers: []string{server.Addr}, TLS: &tls.Config{RootCAs: pool}})
+	n, err := m.Add(within(t, time.Minute), counters.Addition{Key: "a", Delta: 4, TTL: time.Minute})
+	require.NoError(t, err)
+	assert.Equal(t, int64(4), n)
+
+	stranger := open(t, memcached.Config{Servers: []string{server.Addr}, TLS: &tls.Config{RootCAs: x509.NewCertPool()}})
+	_, err = stranger.Add(within(t, time.Minute), counters.Addition{Key: "a", Delta: 4, TTL: time.Minute})
+	assert.ErrorIs(t, err, counters.ErrUnavailable)
+	assert.ErrorContains(t, err, "certificate")
+}
+
+func TestMemcachedServersAreChecked(t *testing.T) {
+	_, err := memcached.New(memcached.Config{Servers: []string{"nowhere"}})
+	assert.ErrorContains(t, err, "give host:port")
+}
+
+func BenchmarkAdd(b *testing.B) {
+	server := memcachedtest.Start(b)
+	stores := map[string]counters.Store{
+		"memory":    memory.New(nil),
+		"memcached": open(b, memcached.Config{Servers: []string{server.Addr}}),
+	}
+	for _, name := range []string{"memory", "memcached"} {
+		store := stores[name]
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			ctx := within(b, time.Minute)
+			for b.Loop() {
+				if _, err := store.Add(ctx, counters.Addition{Key: "a", Delta: 1, TTL: time.Minute}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+		b.Run(name+"/read60", func(b *testing.B) {
+			b.ReportAllocs()
+			ctx := within(b, time.Minute)
+			read, counts := strings.Fields(strings.Repeat("slot ", 60)), make([]int64, 60)
+			for i := range read {
+				read[i] += fmt.Sprint(i)
+				if _, err := store.Add(ctx, counters.Addition{Key: read[i], Delta: 1, TTL: time.Minute}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			for b.Loop() {
+				if _, err := store.Add(ctx, counters.Addition{Key: "a", Delta: 1, TTL: time.Minute, Read: read, Counts: counts}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

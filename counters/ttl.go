@@ -1,0 +1,14 @@
+package counters
+
+import "time"
+
+// expiryMargin is added to every TTL: Memcached's clock ticks once a second,
+// so a TTL of n seconds may end n-1 seconds from now, and a count must not
+// vanish while it matters.
+const expiryMargin = 2 * time.Second
+
+// TTL returns how long a counter must be kept that matters for the duration
+// left on this instance's clock, when clocks differ by at most skew.
+func TTL(left, skew time.Duration) time.Duration {
+	return left + skew + expiryMargin
+}

@@ -1,0 +1,154 @@
+package subwindow
+
+import (
+	"slices"
+	"time"
+
+	"weir/counters"
+	"weir/counters/combiner"
+)
+
+// An attempt is the slots of one window as one decision finds them, and what it
+// asks the store about them. Limiters use attempts again.
+type attempt struct {
+	prefix        string // of the client's keys
+	generationKey string
+	key           string // of the current slot, "" until it's needed
+	bucket        int64  // the current slot's number
+	elapsed       time.Duration
+	now           int64 // Unix nanoseconds
+
+	// counts are newest first, as Window wants them; counts[ahead] is that of the
+	// current slot.
+	counts []int64
+	ahead  int
+	known  int // how many of the oldest counts are settled and were read before
+
+	fresh      bool  // what is known may be relied on
+	asked      bool  // the store, for this decision
+	generation int64 // of what is known, read at verified
+	verified   int64
+
+	keys []string // to read
+	text []byte   // of the keys, one after the other
+	ends []int    // where in text each of them ends
+	read []int64  // what was read
+
+	pending []*call
+	chosen  []bool // which of pending are being counted
+	denied  bool   // one of the calls
+}
+
+type call = combiner.Call[request, counters.Decision]
+
+// begin makes a that of window w at now, of which nothing is known. Clocks may
+// be ahead by skew.
+func (a *attempt) begin(w Window, now time.Time, skew time.Duration, prefix, generationKey string) {
+	place := counters.Calendar(now, w.Width)
+	*a = attempt{
+		prefix: prefix, generationKey: generationKey, bucket: place.Number, elapsed: place.Elapsed,
+		now: now.UnixNano(), ahead: w.ahead(place.Elapsed, skew),
+		counts: a.counts, keys: a.keys, text: a.text, ends: a.ends, read: a.read, pending: a.pending, chosen: a.chosen,
+	}
+	size := a.ahead + 1 + w.Slots
+	a.counts = slices.Grow(a.counts[:0], size)[:size]
+	clear(a.counts)
+}
+
+// recall takes over what a snapshot knows.
+func (a *attempt) recall(s *snapshot) {
+	counts, ok := s.countsAt(a.bucket)
+	if !ok {
+		return
+	}
+	copy(a.counts[len(a.counts)-len(counts):], counts)
+	if s.bucket == a.bucket {
+		a.key = s.key
+	}
+	oldest := a.bucket - int64(len(a.counts)-1-a.ahead)
+	a.known = int(max(0, min(s.settled, a.bucket-1)-oldest+1))
+	a.generation, a.verified, a.fresh = s.generation, s.verified, s.fresh(a.now)
+}
+
+// snapshot returns what the attempt knows of the current slot and those before
+// it. A slot of width w is settled when it has been closed for longer than skew.
+func (a *attempt) snapshot(w, skew time.Duration) snapshot {
+	return snapshot{
+		bucket: a.bucket, key: a.currentKey(), counts: a.counts[a.ahead:],
+		settled:    (a.now-int64(skew))/int64(w) - 1,
+		generation: a.generation, verified: a.verified,
+	}
+}
+
+func (a *attempt) currentKey() string {
+	if a.key == "" {
+		a.key = counters.CounterKey(a.prefix, a.bucket)
+	}
+	return a.key
+}
+
+// prepare makes keys those of what has to be read besides the current slot: the
+// slots that aren't known, and the generation if what is known isn't fresh.
+func (a *attempt) prepare() {
+	a.keys, a.text, a.ends = a.keys[:0], a.text[:0], a.ends[:0]
+	for i := range len(a.counts) - a.known {
+		if i != a.ahead {
+			a.text = counters.AppendCounterKey(a.text, a.prefix, a.bucket+int64(a.ahead-i))
+			a.ends = append(a.ends, len(a.text))
+		}
+	}
+	// The keys are parts of one string, so that many take one allocation.
+	text, start := string(a.text), 0
+	for _, end := range a.ends {
+		a.keys = append(a.keys, text[start:end])
+		start = end
+	}
+	if a.verifies() {
+		a.keys = append(a.keys, a.generationKey)
+	}
+	a.read = slices.Grow(a.read[:0], len(a.keys)+1)[:len(a.keys)]
+}
+
+// verifies reports whether the next read is one of the generation too. A reset
+// can end nothing where no older slots are remembered.
+func (a *attempt) verifies() bool { return !a.fresh && len(a.counts) > a.ahead+1 }
+
+// fill puts what was read of the prepared keys, and the current slot's count,
+// where they belong. It returns false when the client has been reset since the
+// known slots were read; then none is known any more.
+func (a *attempt) fill(current int64) bool {
+	read := a.read
+	for i := range len(a.counts) - a.known {
+		if i != a.ahead {
+			a.counts[i], read = read[0], read[1:]
+		}
+	}
+	a.counts[a.ahead] = current
+	a.asked = true
+	if a.fresh {
+		return true
+	}
+	same := true
+	if a.verifies() {
+		same = a.known == 0 || a.generation == read[0]
+		a.generation = read[0]
+	}
+	a.verified, a.fresh = a.now, same
+	if !same {
+		a.known = 0
+	}
+	return same
+}
+
+// elapsedAt returns how long the current slot was open at now.
+func (a *attempt) elapsedAt(now time.Time) time.Duration {
+	return a.elapsed - time.Duration(a.now-now.UnixNano())
+}
+
+// fail answers the pending calls with an error.
+func (a *attempt) fail(err error) {
+	for _, call := range a.pending {
+		call.Err = err
+	}
+	a.pending = a.pending[:0]
+}
