@@ -72,10 +72,17 @@ type Decision struct {
 	// RetryAfter is, on a denial, the time until a request of the same cost is
 	// admitted if nobody else asks in between; else 0.
 	RetryAfter time.Duration
+	// FitsAfter is, on an admission where denied requests count, the time until a
+	// request of the same cost is admitted again if nobody else asks in between;
+	// else 0. It matters when another limit denies the request.
+	FitsAfter time.Duration
 	// Wait is the time until an admitted request may proceed; 0 for all
 	// algorithms that do not queue.
 	Wait time.Duration
 	// Local reports that no store was asked: what the process had read a moment
 	// before decided.
 	Local bool
+	// Contended reports a denial because others changed the client's state first
+	// at each attempt until the time was over. Nothing was consumed.
+	Contended bool
 }

@@ -92,6 +92,12 @@ func AppendCounterKey(b []byte, client string, bucket int64) []byte {
 // earlier generation forgets them.
 func GenerationKey(client string) string { return client + generationSuffix }
 
+// ResetKey returns the key of the counter that marks a reset in the given second
+// since 1970, given what Namespace.Client returned.
+func ResetKey(client string, second int64) string {
+	return GenerationKey(client) + strconv.FormatInt(second, 10)
+}
+
 const generationSuffix = "reset"
 
 // ClientPart returns the part of a key that names its client, so that all keys

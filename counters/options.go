@@ -15,6 +15,12 @@ const (
 	DefaultTimeout   = 50 * time.Millisecond
 )
 
+// Bounds of Options. They bound how far a check has to look around its window.
+const (
+	MaxClockSkew = time.Minute
+	MaxTimeout   = 5 * time.Second
+)
+
 // MaxStaleness is how long a process relies on what it has read of a client
 // without asking the store again. It bounds how long a transient over-count can
 // deny, and how long a reset elsewhere goes unnoticed; resets promise a second.
@@ -28,10 +34,13 @@ type Options struct {
 	// Policy and Limit name the limit in the store. Limiters with the same names
 	// share their counts; see CheckName.
 	Policy, Limit string
-	// ClockSkew is the largest difference between the clocks of instances, the
-	// time in which a count reaches the store included. 0 means
+	// ClockSkew is the largest difference between the clocks of instances. 0 means
 	// DefaultClockSkew, and a negative value none.
 	ClockSkew time.Duration
+	// StoreTimeout is the longest time that a check may take, and so the latest
+	// that a count may reach the store. A refund has as long again. 0 means
+	// DefaultTimeout, and a negative value that the store answers at once.
+	StoreTimeout time.Duration
 	// CountDenied makes denied requests count too.
 	CountDenied bool
 	// Clients is how many clients are remembered. 0 means DefaultClients, and a
@@ -39,7 +48,14 @@ type Options struct {
 	Clients int
 	// Batch is called with the size of each batch, if it isn't nil.
 	Batch func(size int)
+	// RefundFailed is called for each refund that failed, if it isn't nil. What
+	// should have been refunded stays in use until its time has passed.
+	RefundFailed func()
 }
+
+// Horizon returns how much later than on its own clock a count may be in the
+// store on another instance's clock: ClockSkew + StoreTimeout.
+func (o *Options) Horizon() time.Duration { return o.ClockSkew + o.StoreTimeout }
 
 // WithDefaults returns o with every default in the place of a zero value, and 0
 // for none. The error says what is wrong.
@@ -53,7 +69,19 @@ func (o Options) WithDefaults() (Options, error) {
 	if o.Clients == 0 {
 		o.Clients = DefaultClients
 	}
-	o.ClockSkew, o.Clients = max(0, o.ClockSkew), max(0, o.Clients)
+	if o.StoreTimeout == 0 {
+		o.StoreTimeout = DefaultTimeout
+	}
+	o.ClockSkew, o.StoreTimeout, o.Clients = max(0, o.ClockSkew), max(0, o.StoreTimeout), max(0, o.Clients)
+	if o.ClockSkew > MaxClockSkew || o.StoreTimeout > MaxTimeout {
+		return o, fmt.Errorf("clock skew %v may be at most %v, and store timeout %v at most %v", o.ClockSkew, MaxClockSkew, o.StoreTimeout, MaxTimeout)
+	}
+	if o.Batch == nil {
+		o.Batch = func(int) {}
+	}
+	if o.RefundFailed == nil {
+		o.RefundFailed = func() {}
+	}
 	return o, errors.Join(CheckKeyPrefix(o.KeyPrefix), checkName("policy", o.Policy), checkName("limit", o.Limit))
 }
 

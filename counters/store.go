@@ -7,12 +7,16 @@ import (
 )
 
 // Errors of a store. All mean that nothing could be decided; whether a count
-// that was under way has happened is unknown. Match them with errors.Is.
+// that was under way has happened is unknown, except with ErrNotSent. Match them
+// with errors.Is.
 var (
 	// ErrTimeout: the store did not answer before the context's deadline.
 	ErrTimeout = errors.New("counters: the store did not answer in time")
 	// ErrUnavailable: the store could not be reached, or broke the connection.
 	ErrUnavailable = errors.New("counters: the store is not available")
+	// ErrNotSent comes with one of the above: nothing was sent to the store, so
+	// nothing has happened there.
+	ErrNotSent = errors.New("counters: the request was not sent")
 	// ErrForeignValue: a key holds something that is not a counter.
 	ErrForeignValue = errors.New("counters: the key holds a value that is not a counter")
 )

@@ -8,7 +8,7 @@ import "time"
 const expiryMargin = 2 * time.Second
 
 // TTL returns how long a counter must be kept that matters for the duration
-// left on this instance's clock, when clocks differ by at most skew.
-func TTL(left, skew time.Duration) time.Duration {
-	return left + skew + expiryMargin
+// left on this instance's clock, when it may be later by the horizon on others.
+func TTL(left, horizon time.Duration) time.Duration {
+	return left + horizon + expiryMargin
 }

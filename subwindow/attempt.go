@@ -41,28 +41,27 @@ type attempt struct {
 
 type call = combiner.Call[request, counters.Decision]
 
-// begin makes a that of window w at now, of which nothing is known. Clocks may
-// be ahead by skew.
-func (a *attempt) begin(w Window, now time.Time, skew time.Duration, prefix, generationKey string) {
+// begin makes a that of window w at now, of which nothing is known.
+func (a *attempt) begin(w Window, now time.Time, prefix, generationKey string) {
 	place := counters.Calendar(now, w.Width)
 	*a = attempt{
 		prefix: prefix, generationKey: generationKey, bucket: place.Number, elapsed: place.Elapsed,
-		now: now.UnixNano(), ahead: w.ahead(place.Elapsed, skew),
+		now: now.UnixNano(), ahead: w.ahead(place.Elapsed),
 		counts: a.counts, keys: a.keys, text: a.text, ends: a.ends, read: a.read, pending: a.pending, chosen: a.chosen,
 	}
-	size := a.ahead + 1 + w.Slots
+	size := a.ahead + 1 + w.Slots + w.back()
 	a.counts = slices.Grow(a.counts[:0], size)[:size]
 	clear(a.counts)
 }
 
 // recall takes over what a snapshot knows.
 func (a *attempt) recall(s *snapshot) {
-	counts, ok := s.countsAt(a.bucket)
-	if !ok {
+	passed := a.bucket - s.bucket
+	if passed < 0 || passed >= int64(len(s.counts)) {
 		return
 	}
-	copy(a.counts[len(a.counts)-len(counts):], counts)
-	if s.bucket == a.bucket {
+	copy(a.counts[a.ahead+int(passed):], s.counts)
+	if passed == 0 {
 		a.key = s.key
 	}
 	oldest := a.bucket - int64(len(a.counts)-1-a.ahead)
@@ -71,11 +70,11 @@ func (a *attempt) recall(s *snapshot) {
 }
 
 // snapshot returns what the attempt knows of the current slot and those before
-// it. A slot of width w is settled when it has been closed for longer than skew.
-func (a *attempt) snapshot(w, skew time.Duration) snapshot {
+// it. A slot is settled when it has been closed for longer than the horizon.
+func (a *attempt) snapshot(w Window) snapshot {
 	return snapshot{
 		bucket: a.bucket, key: a.currentKey(), counts: a.counts[a.ahead:],
-		settled:    (a.now-int64(skew))/int64(w) - 1,
+		settled:    (a.now-int64(w.Horizon))/int64(w.Width) - 1,
 		generation: a.generation, verified: a.verified,
 	}
 }
@@ -88,9 +87,14 @@ func (a *attempt) currentKey() string {
 }
 
 // prepare makes keys those of what has to be read besides the current slot: the
-// slots that aren't known, and the generation if what is known isn't fresh.
+// generation if what is known isn't fresh, and the slots that aren't known. The
+// generation comes first, so that counts from before a reset are never taken for
+// those of the generation after it.
 func (a *attempt) prepare() {
 	a.keys, a.text, a.ends = a.keys[:0], a.text[:0], a.ends[:0]
+	if a.verifies() {
+		a.keys = append(a.keys, a.generationKey)
+	}
 	for i := range len(a.counts) - a.known {
 		if i != a.ahead {
 			a.text = counters.AppendCounterKey(a.text, a.prefix, a.bucket+int64(a.ahead-i))
@@ -103,9 +107,6 @@ func (a *attempt) prepare() {
 		a.keys = append(a.keys, text[start:end])
 		start = end
 	}
-	if a.verifies() {
-		a.keys = append(a.keys, a.generationKey)
-	}
 	a.read = slices.Grow(a.read[:0], len(a.keys)+1)[:len(a.keys)]
 }
 
@@ -117,7 +118,11 @@ func (a *attempt) verifies() bool { return !a.fresh && len(a.counts) > a.ahead+1
 // where they belong. It returns false when the client has been reset since the
 // known slots were read; then none is known any more.
 func (a *attempt) fill(current int64) bool {
-	read := a.read
+	read, same := a.read, true
+	if a.verifies() {
+		same = a.known == 0 || a.generation == read[0]
+		a.generation, read = read[0], read[1:]
+	}
 	for i := range len(a.counts) - a.known {
 		if i != a.ahead {
 			a.counts[i], read = read[0], read[1:]
@@ -125,15 +130,9 @@ func (a *attempt) fill(current int64) bool {
 	}
 	a.counts[a.ahead] = current
 	a.asked = true
-	if a.fresh {
-		return true
+	if !a.fresh {
+		a.verified, a.fresh = a.now, same
 	}
-	same := true
-	if a.verifies() {
-		same = a.known == 0 || a.generation == read[0]
-		a.generation = read[0]
-	}
-	a.verified, a.fresh = a.now, same
 	if !same {
 		a.known = 0
 	}

@@ -55,7 +55,7 @@ func TestFixedWindowTimeline(t *testing.T) {
 			for _, s := range test.steps {
 				d, err := f.Take(context.Background(), counters.Request{Client: "alice", Cost: s.cost, Limit: limit, Now: at(s.at)})
 				require.NoError(t, err)
-				d.Local = false
+				d.Local, d.FitsAfter = false, 0
 				assert.Equal(t, counters.Decision{Allowed: s.allowed, Remaining: s.remaining, ResetAfter: s.reset, RetryAfter: s.retry}, d, s.at)
 			}
 		})

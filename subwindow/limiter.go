@@ -1,11 +1,15 @@
 package subwindow
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"weir/counters"
@@ -19,7 +23,7 @@ import (
 // instances, at least one sees the other.
 //
 // It asks the store as little as that allows. Concurrent checks of a client are
-// counted together. A slot that has been closed for longer than the clock skew
+// counted together. A slot that has been closed for longer than the horizon
 // doesn't change any more, so it is read once. Near the end of a slot a check
 // reads the next one too: an instance with a faster clock may count there
 // already. Counts only grow, so a check that didn't fit a moment ago is denied
@@ -35,12 +39,14 @@ type Limiter struct {
 	combiner *combiner.Combiner[request, counters.Decision]
 	views    *cache.Cache[view]
 	spare    sync.Pool // of *attempt
+	refunds  sync.WaitGroup
 }
 
 // New returns a limiter that keeps its counters in store. The error says what is
 // wrong with the window or the options.
 func New(store counters.Store, window Window, options counters.Options) (*Limiter, error) {
 	options, err := options.WithDefaults()
+	window.Horizon = options.Horizon()
 	if err == nil {
 		err = window.check()
 	}
@@ -62,7 +68,14 @@ func New(store counters.Store, window Window, options counters.Options) (*Limite
 // A request is a counters.Request, and what is known of its client.
 type request struct {
 	counters.Request
-	view *view
+	view   *view
+	refund *refund // nil for a request that takes
+}
+
+// A refund is a request to take back what a request has counted.
+type refund struct {
+	begun atomic.Bool // a leader has taken it up
+	last  bool        // it isn't tried again
 }
 
 // Take admits r and counts it, or denies it. A denied cost is counted only with
@@ -79,7 +92,7 @@ func (l *Limiter) Take(ctx context.Context, r counters.Request) (counters.Decisi
 	if d, ok := l.knownDenial(v, r); ok {
 		return d, nil
 	}
-	return l.combiner.Do(ctx, r.Client, request{r, v})
+	return l.combiner.Do(ctx, r.Client, request{Request: r, view: v})
 }
 
 // Peek decides r by the store and counts nothing. The error is
@@ -93,7 +106,7 @@ func (l *Limiter) Peek(ctx context.Context, r counters.Request) (counters.Decisi
 	if err := l.refresh(ctx, a); err != nil {
 		return counters.Decision{}, err
 	}
-	return l.decision(a.counts, a.elapsed, r, l.admits(a.counts, a.elapsed, r)), nil
+	return l.decide(a.counts, a.ahead, a.elapsed, r), nil
 }
 
 // PeekLocal decides r by what the process has read of the client within
@@ -111,8 +124,9 @@ func (l *Limiter) PeekLocal(r counters.Request) (counters.Decision, bool) {
 }
 
 // knownDenial is PeekLocal for a client that was denied when it was asked for
-// last, and only for a denial. It spares those who are far over their limit even
-// waiting for each other.
+// last, and only for a denial that is certain: nothing remains. If something does,
+// another instance may have filled it since, and then this one would promise too
+// much. It spares those who are far over their limit even waiting for each other.
 func (l *Limiter) knownDenial(v *view, r counters.Request) (counters.Decision, bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -120,37 +134,54 @@ func (l *Limiter) knownDenial(v *view, r counters.Request) (counters.Decision, b
 		return counters.Decision{}, false
 	}
 	d, ok := l.peekSnapshot(&v.snapshot, r)
-	return d, ok && !d.Allowed
+	return d, ok && !d.Allowed && d.Remaining == 0
 }
 
 // peekSnapshot decides r by what s knows, if that may be relied on.
 func (l *Limiter) peekSnapshot(s *snapshot, r counters.Request) (counters.Decision, bool) {
 	place := counters.Calendar(r.Now, l.window.Width)
-	counts, ok := s.countsAt(place.Number)
-	if !ok || !s.fresh(r.Now.UnixNano()) {
+	passed := place.Number - s.bucket
+	if passed < 0 || passed >= int64(len(s.counts)) || !s.fresh(r.Now.UnixNano()) {
 		return counters.Decision{}, false
 	}
-	d := l.decision(counts, place.Elapsed, r, l.admits(counts, place.Elapsed, r))
+	d := l.decide(s.counts, -int(passed), place.Elapsed, r)
 	d.Local = true
 	return d, true
 }
 
-// Refund takes back a request that Take admitted. The error is
-// counters.ErrRequest or one of a Store's; after one of the latter the count may
-// stay too high until the slot has left the window.
+// Refund takes back a request that Take admitted. It takes nothing back if the
+// client has been reset since, or in the second before it. (A reset within the
+// refund's own round trip may come too late for that.) The error is
+// counters.ErrRequest or one of a Store's. A refund that isn't done by the
+// deadline of ctx goes on for the StoreTimeout, which Flush awaits. One that
+// failed without having been sent is tried again once. After that the count stays
+// too high until the slot has left the window.
 func (l *Limiter) Refund(ctx context.Context, r counters.Request) error {
 	if err := r.Check(); err != nil || r.Cost == 0 {
 		return err
 	}
-	bucket := counters.Calendar(r.Now, l.window.Width).Number
-	if err := l.store.Subtract(ctx, counters.CounterKey(l.keys.Client(r.Client), bucket), r.Cost); err != nil {
-		return err
+	req := request{Request: r, view: l.views.Get(r.Client), refund: new(refund)}
+	_, err := l.combiner.Do(ctx, r.Client, req)
+	if err != nil && !req.refund.begun.Load() {
+		l.refundLater(req)
 	}
-	if v := l.views.Find(r.Client); v != nil {
-		v.refund(bucket, r.Cost)
-	}
-	return nil
+	return err
 }
+
+// refundLater does a refund that nobody waits for any more.
+func (l *Limiter) refundLater(req request) {
+	req.refund = &refund{last: true}
+	l.refunds.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(l.options.StoreTimeout, counters.DefaultTimeout))
+		defer cancel()
+		if _, err := l.combiner.Do(ctx, req.Client, req); err != nil && !req.refund.begun.Load() {
+			l.options.RefundFailed()
+		}
+	})
+}
+
+// Flush returns when no refund is under way any more.
+func (l *Limiter) Flush() { l.refunds.Wait() }
 
 // Reset forgets what the client has used: in every slot of the window, and in
 // the next, which instances with faster clocks may count in already. Other
@@ -161,13 +192,19 @@ func (l *Limiter) Reset(ctx context.Context, client string, now time.Time) error
 		return err
 	}
 	prefix := l.keys.Client(client)
-	newest := counters.Calendar(now.Add(max(l.window.Width, l.options.ClockSkew)), l.window.Width).Number
-	oldest := counters.Calendar(now, l.window.Width).Number - int64(l.window.Slots)
+	newest := counters.Calendar(now.Add(max(l.window.Width, l.window.Horizon)), l.window.Width).Number
+	oldest := counters.Calendar(now, l.window.Width).Number - int64(l.window.Slots+l.window.back())
 	keys := make([]string, 0, newest-oldest+1)
 	for bucket := newest; bucket >= oldest; bucket-- {
 		keys = append(keys, counters.CounterKey(prefix, bucket))
 	}
-	err := l.store.Delete(ctx, keys)
+	// Refunds of what was counted before must find the mark from now on.
+	_, err := l.store.Add(ctx, counters.Addition{
+		Key: counters.ResetKey(prefix, now.Unix()), Delta: 1, TTL: counters.TTL(l.refundLife(), l.window.Horizon), New: true,
+	})
+	if err == nil {
+		err = l.store.Delete(ctx, keys)
+	}
 	if err == nil {
 		// Only now: who sees the new generation must not see old counts. It begins
 		// anywhere, so that one which has expired and begun anew isn't mistaken for
@@ -183,13 +220,12 @@ func (l *Limiter) Reset(ctx context.Context, client string, now time.Time) error
 // Clients returns the number of clients that are remembered.
 func (l *Limiter) Clients() int { return l.views.Len() }
 
-// lead answers a batch of checks of one client.
+// lead answers a batch of requests of one client.
 func (l *Limiter) lead(ctx context.Context, _ string, batch *combiner.Batch[request, counters.Decision]) {
 	calls := batch.Calls()
-	if l.options.Batch != nil {
-		l.options.Batch(len(calls))
-	}
+	l.options.Batch(len(calls))
 	v := calls[0].Request.view
+	calls = l.refundAll(ctx, v, calls)
 	for len(calls) > 0 {
 		n, latest := l.sameSlot(calls)
 		a := l.recall(v, calls[0].Request.Client, latest)
@@ -211,9 +247,9 @@ func (l *Limiter) lead(ctx context.Context, _ string, batch *combiner.Batch[requ
 					a.counts[a.ahead] = count - sum
 				}
 				if err == nil {
-					l.deal(ctx, a)
+					l.deal(ctx, v, a)
 				}
-			case a.fresh:
+			case a.asked || a.fresh && l.full(a):
 				l.deny(a)
 			default:
 				err = l.refresh(ctx, a)
@@ -225,6 +261,90 @@ func (l *Limiter) lead(ctx context.Context, _ string, batch *combiner.Batch[requ
 		l.remember(v, a)
 		calls = calls[n:]
 	}
+}
+
+// refundAll does the refunds among the calls, those of a slot together, and
+// returns the other calls.
+func (l *Limiter) refundAll(ctx context.Context, v *view, calls []*call) (takes []*call) {
+	if !slices.ContainsFunc(calls, func(c *call) bool { return c.Request.refund != nil }) {
+		return calls
+	}
+	bySlot := make(map[int64][]*call)
+	for _, call := range calls {
+		if call.Request.refund == nil {
+			takes = append(takes, call)
+			continue
+		}
+		call.Request.refund.begun.Store(true)
+		bucket := counters.Calendar(call.Request.Now, l.window.Width).Number
+		bySlot[bucket] = append(bySlot[bucket], call)
+	}
+	for bucket, refunds := range bySlot {
+		l.refundSlot(ctx, v, bucket, refunds)
+	}
+	return takes
+}
+
+// refundSlot does the refunds of one slot.
+func (l *Limiter) refundSlot(ctx context.Context, v *view, bucket int64, refunds []*call) {
+	prefix := l.keys.Client(refunds[0].Request.Client)
+	reset, err := l.resets(ctx, prefix, refunds)
+	var sum int64
+	for _, call := range refunds {
+		if call.Request.Now.Add(-l.options.ClockSkew).Unix() > reset {
+			sum += call.Request.Cost
+		}
+	}
+	if err == nil && sum > 0 {
+		err = l.store.Subtract(ctx, counters.CounterKey(prefix, bucket), sum)
+		if err == nil {
+			v.refund(bucket, sum)
+		} else {
+			v.refund(bucket, 0)
+		}
+	}
+	for _, call := range refunds {
+		call.Err = err
+		switch {
+		case err == nil:
+		case errors.Is(err, counters.ErrNotSent) && !call.Request.refund.last:
+			l.refundLater(call.Request)
+		default:
+			l.options.RefundFailed()
+		}
+	}
+}
+
+// refundLife returns how long after its request a refund may still come: a check
+// and then two tries, on a clock that may be wrong.
+func (l *Limiter) refundLife() time.Duration { return 4*l.options.StoreTimeout + l.options.ClockSkew }
+
+// resets returns the latest second in which the client was reset, as far as that
+// matters to the refunds; -1<<63 if it wasn't.
+func (l *Limiter) resets(ctx context.Context, prefix string, refunds []*call) (int64, error) {
+	first, last := refunds[0].Request.Now, refunds[0].Request.Now
+	for _, call := range refunds {
+		if now := call.Request.Now; now.Before(first) {
+			first = now
+		} else if now.After(last) {
+			last = now
+		}
+	}
+	from, to := first.Add(-l.options.ClockSkew).Unix(), last.Add(l.refundLife()).Unix()
+	keys := make([]string, 0, to-from+1)
+	for second := to; second >= from; second-- {
+		keys = append(keys, counters.ResetKey(prefix, second))
+	}
+	counts := make([]int64, len(keys))
+	if err := l.store.Read(ctx, keys, counts); err != nil {
+		return 0, err
+	}
+	for i, n := range counts {
+		if n > 0 {
+			return to - int64(i), nil
+		}
+	}
+	return math.MinInt64, nil
 }
 
 // sameSlot returns how many of the first calls fall in the same slot, and the
@@ -248,7 +368,7 @@ func (l *Limiter) sameSlot(calls []*call) (n int, latest time.Time) {
 // generation key.
 func (l *Limiter) begin(now time.Time, generationKey string) *attempt {
 	a := l.spare.Get().(*attempt)
-	a.begin(l.window, now, l.options.ClockSkew, strings.TrimSuffix(generationKey, counters.GenerationKey("")), generationKey)
+	a.begin(l.window, now, strings.TrimSuffix(generationKey, counters.GenerationKey("")), generationKey)
 	return a
 }
 
@@ -269,7 +389,7 @@ func (l *Limiter) remember(v *view, a *attempt) {
 	clear(a.pending[:cap(a.pending)])
 	if a.asked {
 		v.mu.Lock()
-		v.replace(a.snapshot(l.window.Width, l.options.ClockSkew))
+		v.replace(a.snapshot(l.window))
 		v.denied = a.denied && !l.options.CountDenied
 		v.mu.Unlock()
 	}
@@ -302,7 +422,7 @@ func (l *Limiter) choose(a *attempt) int64 {
 	var sum int64
 	for i, call := range a.pending {
 		r := call.Request.Request
-		a.chosen[i] = l.options.CountDenied || l.admits(a.counts, a.elapsedAt(r.Now), r)
+		a.chosen[i] = l.options.CountDenied || l.estimate(a, r) <= r.Limit-r.Cost
 		if a.chosen[i] {
 			sum += r.Cost
 			a.counts[a.ahead] += r.Cost
@@ -314,8 +434,8 @@ func (l *Limiter) choose(a *attempt) int64 {
 
 // deal answers the chosen calls, whose costs have been counted but aren't in
 // a.counts, and gives back the costs of those denied. The others stay pending.
-func (l *Limiter) deal(ctx context.Context, a *attempt) {
-	var refund int64
+func (l *Limiter) deal(ctx context.Context, v *view, a *attempt) {
+	var denied []*call
 	left := a.pending[:0]
 	for i, call := range a.pending {
 		if !a.chosen[i] {
@@ -323,21 +443,37 @@ func (l *Limiter) deal(ctx context.Context, a *attempt) {
 			continue
 		}
 		r := call.Request.Request
-		elapsed := a.elapsedAt(r.Now)
-		allowed := l.admits(a.counts, elapsed, r)
+		allowed := l.estimate(a, r) <= r.Limit-r.Cost
 		if allowed || l.options.CountDenied {
 			a.counts[a.ahead] += r.Cost
 		} else {
-			refund += r.Cost
+			denied = append(denied, call)
 		}
 		a.denied = a.denied || !allowed
-		call.Result = l.decision(a.counts, elapsed, r, allowed)
+		call.Result = l.decision(a.counts, a.ahead, a.elapsedAt(r.Now), r, allowed)
 	}
 	a.pending = left
-	if refund > 0 {
-		// A refund that fails leaves the count too high until the slot has left the
-		// window; the denials stand either way.
-		_ = l.store.Subtract(ctx, a.currentKey(), refund)
+	if len(denied) > 0 {
+		l.refundDenied(ctx, v, a, denied)
+	}
+}
+
+// refundDenied gives back what denied calls have been counted with. The denials
+// stand even if that fails.
+func (l *Limiter) refundDenied(ctx context.Context, v *view, a *attempt, denied []*call) {
+	var sum int64
+	for _, call := range denied {
+		sum += call.Request.Cost
+	}
+	err := l.store.Subtract(ctx, a.currentKey(), sum)
+	switch {
+	case err == nil:
+	case errors.Is(err, counters.ErrNotSent):
+		for _, call := range denied {
+			l.refundLater(request{Request: call.Request.Request, view: v})
+		}
+	default:
+		l.options.RefundFailed()
 	}
 }
 
@@ -345,28 +481,46 @@ func (l *Limiter) deal(ctx context.Context, a *attempt) {
 func (l *Limiter) deny(a *attempt) {
 	for _, call := range a.pending {
 		r := call.Request.Request
-		call.Result = l.decision(a.counts, a.elapsedAt(r.Now), r, false)
+		call.Result = l.decision(a.counts, a.ahead, a.elapsedAt(r.Now), r, false)
 		call.Result.Local = !a.asked
 	}
 	a.denied = true
 	a.pending = a.pending[:0]
 }
 
-// admits reports whether r fits into what is in use.
-func (l *Limiter) admits(counts []int64, elapsed time.Duration, r counters.Request) bool {
-	return l.window.Estimate(counts, elapsed) <= r.Limit-r.Cost
+// full reports whether nothing remains for any of the pending calls.
+func (l *Limiter) full(a *attempt) bool {
+	for _, call := range a.pending {
+		if l.estimate(a, call.Request.Request) < call.Request.Limit {
+			return false
+		}
+	}
+	return true
+}
+
+// estimate returns how much is in use as of r.
+func (l *Limiter) estimate(a *attempt, r counters.Request) int64 {
+	return l.window.Estimate(a.counts, a.ahead, a.elapsedAt(r.Now))
+}
+
+// decide decides r by counts, which don't include it.
+func (l *Limiter) decide(counts []int64, ahead int, elapsed time.Duration, r counters.Request) counters.Decision {
+	return l.decision(counts, ahead, elapsed, r, l.window.Estimate(counts, ahead, elapsed) <= r.Limit-r.Cost)
 }
 
 // decision returns the answer to r when it was admitted or not and counts, which
 // include it if it is counted, are in use.
-func (l *Limiter) decision(counts []int64, elapsed time.Duration, r counters.Request, allowed bool) counters.Decision {
+func (l *Limiter) decision(counts []int64, ahead int, elapsed time.Duration, r counters.Request, allowed bool) counters.Decision {
 	d := counters.Decision{
 		Allowed:    allowed,
-		Remaining:  max(0, r.Limit-l.window.Estimate(counts, elapsed)),
-		ResetAfter: l.window.Until(counts, elapsed, 0),
+		Remaining:  max(0, r.Limit-l.window.Estimate(counts, ahead, elapsed)),
+		ResetAfter: l.window.Until(counts, ahead, elapsed, 0),
 	}
-	if !allowed {
-		d.RetryAfter = l.window.Until(counts, elapsed, r.Limit-r.Cost)
+	switch {
+	case !allowed:
+		d.RetryAfter = l.window.Until(counts, ahead, elapsed, r.Limit-r.Cost)
+	case l.options.CountDenied:
+		d.FitsAfter = l.window.Until(counts, ahead, elapsed, r.Limit-r.Cost)
 	}
 	return d
 }
@@ -374,5 +528,5 @@ func (l *Limiter) decision(counts []int64, elapsed time.Duration, r counters.Req
 // ttl returns how long the counter of a slot must be kept that has been open for
 // elapsed: until no window looks at it.
 func (l *Limiter) ttl(elapsed time.Duration) time.Duration {
-	return counters.TTL(time.Duration(l.window.Slots+1)*l.window.Width-elapsed, l.options.ClockSkew)
+	return counters.TTL(time.Duration(l.window.Slots+1)*l.window.Width+l.window.late()-elapsed, l.window.Horizon)
 }

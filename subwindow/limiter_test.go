@@ -100,7 +100,7 @@ func TestPeekRefundReset(t *testing.T) {
 	fresh := counters.Decision{Allowed: true, Remaining: 5}
 	assert.Equal(t, fresh, peek("07:10:15"))
 	assert.True(t, take(t, l, r.Now, 3, 5).Allowed)
-	assert.Equal(t, counters.Decision{Remaining: 2, ResetAfter: 74 * time.Second, RetryAfter: 74 * time.Second}, peek("07:10:16"))
+	assert.Equal(t, counters.Decision{Remaining: 2, ResetAfter: 74050 * time.Millisecond, RetryAfter: 74050 * time.Millisecond}, peek("07:10:16"), "50 ms longer, as another clock may be behind")
 	assert.Equal(t, int64(2), peek("07:10:29.99").Remaining, "just before the next slot, which may be open elsewhere")
 
 	require.NoError(t, l.Refund(ctx, counters.Request{Client: "c", Limit: 5, Now: r.Now}))
@@ -275,45 +275,89 @@ func TestNothingIsDeniedWithoutNeed(t *testing.T) {
 	})
 }
 
-// Instances whose clocks differ by up to the skew keep the promise together:
-// who counts in a slot that has closed elsewhere sees the slots after it.
-func TestInstancesWithDifferentClocks(t *testing.T) {
+// Instances whose clocks differ by up to the skew, and whose counts come late by
+// up to the store timeout, keep the promise together: no window of true time, and
+// no calendar window, holds more than the limit.
+func TestInstancesWithDifferentClocksAndLateCounts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWindow(t)
 		w.Strict = true
 		length := w.Width * time.Duration(w.Slots)
-		skew := drawSkew(t, 120)
+		if fixed := rapid.Bool().Draw(t, "fixed"); fixed {
+			w.Slots, w.Width = 0, length
+		}
+		o := counters.Options{ClockSkew: drawSkew(t, 120), StoreTimeout: time.Duration(rapid.IntRange(1, 200).Draw(t, "timeout")) * time.Millisecond}
 		limit := rapid.Int64Range(1, 10).Draw(t, "limit")
 		clock := &clock{now: at("07:10:00")}
 		store := memory.New(clock.Now)
-		ahead := max(0, skew)
+		ahead := max(0, o.ClockSkew)
 		offsets := []time.Duration{0, ahead, time.Duration(rapid.Int64Range(0, int64(ahead)).Draw(t, "offset"))}
 		instances := make([]*subwindow.Limiter, len(offsets))
 		for i := range instances {
-			instances[i] = drawLimiter(t, store, w, skew)
+			o.Clients = rapid.SampledFrom([]int{1000, -1}).Draw(t, "clients")
+			instances[i] = newLimiterWith(t, store, w, o)
 		}
-		bySlot := make(map[int64]int64)
-		var newest int64
+		var log []admission
+		byWindow := make(map[int64]int64)
 		for range rapid.IntRange(1, 150).Draw(t, "requests") {
 			clock.now = clock.now.Add(time.Duration(rapid.Int64Range(0, int64(length)/30).Draw(t, "wait")))
 			i := rapid.IntRange(0, len(offsets)-1).Draw(t, "instance")
-			now := clock.now.Add(offsets[i])
+			late := time.Duration(rapid.SampledFrom([]int64{0, 0, 0, rapid.Int64Range(0, int64(o.StoreTimeout)).Draw(t, "late")}).Draw(t, "is late"))
+			now := clock.now.Add(offsets[i] - late)
 			if take(t, instances[i], now, 1, limit).Allowed {
-				slot := counters.Calendar(now, w.Width).Number
-				bySlot[slot]++
-				newest = max(newest, slot)
+				log = append(log, admission{clock.now, 1})
+				byWindow[counters.Calendar(now, w.Width).Number]++
 			}
 		}
-		for last := range bySlot {
-			var in int64
-			for slot := last - int64(w.Slots); slot <= last; slot++ {
-				in += bySlot[slot]
+		if w.Slots == 0 {
+			for window, n := range byWindow {
+				if n > limit {
+					t.Fatalf("%d admitted in the calendar window %d, limit %d", n, window, limit)
+				}
 			}
-			if in > limit {
-				t.Fatalf("%d admitted in %d slots, limit %d", in, w.Slots+1, limit)
-			}
+		} else if most := mostIn(log, length); most > limit {
+			t.Fatalf("%d admitted in a window, limit %d", most, limit)
 		}
 	})
+}
+
+// Two instances, one 40 ms ahead of the other, fill a limit of 50 in 2 s once: a
+// slot that has left the window by the fast clock is still young by the slow one.
+func TestStrictStaysStrictAcrossClocks(t *testing.T) {
+	clock := &clock{now: at("12:00:01.999")}
+	store := memory.New(clock.Now)
+	w := newWindow(t, 2*time.Second, 4, true)
+	slow, fast := newLimiter(t, store, w, 50*time.Millisecond), newLimiter(t, store, w, 50*time.Millisecond)
+	require.True(t, take(t, slow, clock.now, 50, 50).Allowed)
+	clock.now = at("12:00:03.999")
+	d := take(t, fast, clock.now.Add(40*time.Millisecond), 1, 50)
+	assert.False(t, d.Allowed, "2 s later, and 2.04 s by its own clock")
+	assert.Equal(t, 11*time.Millisecond, d.RetryAfter, "the slot ended at 12:00:02; 2 s, and the skew")
+}
+
+// A count that reaches the store as late as the timeout finds its counter, and a
+// window that counts it.
+func TestLateCountsFindTheirCounter(t *testing.T) {
+	clock := &clock{now: at("12:00:00")}
+	w, err := subwindow.NewFixedWindow(time.Second)
+	require.NoError(t, err)
+	l := newLimiterWith(t, memory.New(clock.Now), w, counters.Options{ClockSkew: sameClock, StoreTimeout: 5 * time.Second, Clients: -1})
+	require.True(t, take(t, l, clock.now, 5, 5).Allowed)
+	clock.now = at("12:00:04.9")
+	assert.False(t, take(t, l, at("12:00:00.5"), 1, 5).Allowed, "its clock was read 4.4 s ago")
+}
+
+func TestACheckThatWouldReadTooManyKeysIsRefused(t *testing.T) {
+	o := counters.Options{Policy: "p", Limit: "l", ClockSkew: time.Minute, StoreTimeout: 5 * time.Second}
+	_, err := subwindow.New(memory.New(nil), newWindow(t, time.Second, 100, true), o)
+	assert.ErrorContains(t, err, "so many slots of 10ms that a check would read 13102 keys; it may read 4096")
+	_, err = subwindow.New(memory.New(nil), newWindow(t, 10*time.Second, 100, true), o)
+	assert.NoError(t, err)
+	for _, o := range []counters.Options{{ClockSkew: time.Minute + 1}, {StoreTimeout: 5*time.Second + 1}} {
+		o.Policy, o.Limit = "p", "l"
+		_, err := subwindow.New(memory.New(nil), newWindow(t, time.Hour, 10, true), o)
+		assert.ErrorContains(t, err, "may be at most 1m0s")
+	}
 }
 
 func TestRetryAfterIsTrue(t *testing.T) {

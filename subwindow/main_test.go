@@ -1,6 +1,7 @@
 package subwindow_test
 
 import (
+	"cmp"
 	"context"
 	"testing"
 	"time"
@@ -45,12 +46,14 @@ func newLimiter(t require.TestingT, store counters.Store, w subwindow.Window, sk
 	return newLimiterWith(t, store, w, counters.Options{ClockSkew: skew, Clients: 1000})
 }
 
-// newLimiterWith returns a limiter with options that need no names.
+// newLimiterWith returns a limiter with options that need no names, on a store
+// that answers at once unless they say otherwise.
 func newLimiterWith(t require.TestingT, store counters.Store, w subwindow.Window, o counters.Options) *subwindow.Limiter {
 	if o.Policy == "" {
 		o.Policy = "p"
 	}
 	o.Limit = "l"
+	o.StoreTimeout = cmp.Or(o.StoreTimeout, -1)
 	l, err := subwindow.New(store, w, o)
 	require.NoError(t, err)
 	return l
@@ -73,6 +76,6 @@ func openMemcached(t testing.TB, servers ...string) *memcached.Store {
 func take(t require.TestingT, l *subwindow.Limiter, now time.Time, cost, limit int64) counters.Decision {
 	d, err := l.Take(context.Background(), counters.Request{Client: "c", Cost: cost, Limit: limit, Now: now})
 	require.NoError(t, err)
-	d.Local = false
+	d.Local, d.FitsAfter = false, 0
 	return d
 }

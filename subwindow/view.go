@@ -31,16 +31,6 @@ type snapshot struct {
 	verified   int64
 }
 
-// countsAt returns what is known of the slots that a window looks at when
-// bucket is the current slot, but for the newest, of which nothing is known.
-func (s *snapshot) countsAt(bucket int64) ([]int64, bool) {
-	passed := bucket - s.bucket
-	if passed < 0 || passed >= int64(len(s.counts)) {
-		return nil, false
-	}
-	return s.counts[:len(s.counts)-int(passed)], true
-}
-
 // fresh reports whether what is known may be relied on at now.
 func (s *snapshot) fresh(now int64) bool {
 	age := now - s.verified
@@ -59,11 +49,13 @@ func (s *snapshot) replace(newer snapshot) {
 	*s = newer
 }
 
-// refund notes that cost was taken back from a slot.
+// refund notes that cost was taken back from a slot, or may have been when it is
+// 0. The slot isn't known as settled any more.
 func (v *view) refund(bucket, cost int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if i := v.bucket - bucket; i >= 0 && i < int64(len(v.counts)) {
 		v.counts[i] = max(0, v.counts[i]-cost)
+		v.settled = min(v.settled, bucket-1)
 	}
 }

@@ -28,10 +28,10 @@ const MaxSubWindows = 3600
 // end of one more, the oldest. Without older slots, Slots 0, it is a fixed
 // window: the calendar window that now falls in.
 //
-// All of its arithmetic takes counts: the counts of consecutive slots, newest
-// first. The last element is the oldest slot, the one Slots before the current;
-// what stands before the current slot are slots that have not begun on this
-// instance's clock but on another's. Their counts are part of every window.
+// All of its arithmetic takes counts, those of consecutive slots, newest first,
+// and ahead, the number of them that come before the current slot: slots that
+// have not begun on this instance's clock but on another's. Their counts are part
+// of every window. If ahead is negative, the newest slots aren't in counts.
 type Window struct {
 	Slots int
 	Width time.Duration
@@ -41,6 +41,10 @@ type Window struct {
 	// more on sparse or bunched traffic: half of it where the whole limit comes at
 	// once in each window.
 	Strict bool
+	// Horizon is how late a count may be on this instance's clock, because of the
+	// way to the store and because clocks differ. So long a slot stays in a strict
+	// window when it should have left. New sets it; 0 is for a single clock.
+	Horizon time.Duration
 }
 
 // NewFixedWindow returns the window that is one calendar window of the given
@@ -68,6 +72,9 @@ func NewWindow(length time.Duration, slots int, strict bool) (Window, error) {
 	return Window{Slots: slots, Width: length / time.Duration(slots), Strict: strict}, nil
 }
 
+// maxKeys bounds the keys that a check may have to read.
+const maxKeys = 4096
+
 // check returns what is wrong with w, which anybody may have made.
 func (w Window) check() error {
 	switch {
@@ -78,17 +85,35 @@ func (w Window) check() error {
 	case w.Width <= 0 || w.Width > counters.MaxWindow || w.Width%time.Millisecond != 0:
 		return fmt.Errorf("slots of %v must be whole milliseconds", w.Width)
 	}
+	if keys := w.ahead(w.Width-1) + 1 + w.Slots + w.back() + 1; keys > maxKeys {
+		return fmt.Errorf("clock skew and store timeout of together %v reach over so many slots of %v that a check would read %d keys; "+
+			"it may read %d: use wider slots, or a smaller skew or timeout", w.Horizon, w.Width, keys, maxKeys)
+	}
 	return counters.CheckWindow(w.Width * time.Duration(max(1, w.Slots)))
 }
 
-// ahead returns how many slots after the current one, open for elapsed, belong
-// to the window that ends now, because clocks may be ahead by skew. What they
-// count is no part of a fixed window, but of the next one.
-func (w Window) ahead(elapsed, skew time.Duration) int {
+// ahead returns how many slots after the current one, open for elapsed, may have
+// counts of the window that ends now. What faster clocks count after a fixed
+// window is no part of it, but of the next one.
+func (w Window) ahead(elapsed time.Duration) int {
 	if w.fixed() {
 		return 0
 	}
-	return int((elapsed + skew) / w.Width)
+	return int((elapsed + w.Horizon) / w.Width)
+}
+
+// back returns how many slots before the oldest one may still be in the window.
+func (w Window) back() int {
+	return int((w.late() + w.Width - 1) / w.Width)
+}
+
+// late returns how much longer than by its own clock a slot is in the window. A
+// fixed window is its own slot, and a weighted one is only an estimate.
+func (w Window) late() time.Duration {
+	if w.fixed() || !w.Strict {
+		return 0
+	}
+	return w.Horizon
 }
 
 func (w Window) fixed() bool { return w.Slots == 0 }
@@ -116,10 +141,12 @@ func divisors(ms int64, slots int) string {
 //	sum(counts but the oldest) + floor(oldest * (width - elapsed) / width)
 //
 // With Slots 1 this is Cloudflare's two-counter estimate.
-func (w Window) Estimate(counts []int64, elapsed time.Duration) int64 {
-	last := len(counts) - 1
-	total := w.overlap(counts[last], elapsed)
-	for _, n := range counts[:last] {
+func (w Window) Estimate(counts []int64, ahead int, elapsed time.Duration) int64 {
+	var total int64
+	for i, n := range counts {
+		if age := i - ahead; age >= w.Slots {
+			n = w.covered(n, age, elapsed)
+		}
 		if total += n; total < 0 {
 			return math.MaxInt64 // it has wrapped round
 		}
@@ -130,33 +157,37 @@ func (w Window) Estimate(counts []int64, elapsed time.Duration) int64 {
 // Until returns the time from elapsed in the current slot to the first moment
 // at which Estimate is at most most (at least 0), if nothing is counted in
 // between; 0 when it already is.
-func (w Window) Until(counts []int64, elapsed time.Duration, most int64) time.Duration {
+func (w Window) Until(counts []int64, ahead int, elapsed time.Duration, most int64) time.Duration {
 	room := most
 	for i, n := range counts {
 		if n > room {
 			// Slot i is the first that doesn't fit in full: it has to become the
 			// oldest, and then enough of it has to leave the window.
-			ahead := time.Duration(len(counts) - 1 - i)
-			return max(0, ahead*w.Width+w.shrunk(n, room)-elapsed)
+			wait := time.Duration(w.Slots + ahead - i)
+			return max(0, wait*w.Width+w.shrunk(n, room)+w.late()-elapsed)
 		}
 		room -= n
 	}
 	return 0
 }
 
-// overlap returns what of the oldest slot's count is inside the window.
-func (w Window) overlap(oldest int64, elapsed time.Duration) int64 {
-	if w.Strict || oldest == 0 {
-		return oldest
+// covered returns what of a slot's count is inside the window, if the slot began
+// age slots before the current one: age is at least Slots.
+func (w Window) covered(count int64, age int, elapsed time.Duration) int64 {
+	switch {
+	case count == 0 || time.Duration(w.Slots+1-age)*w.Width+w.late() <= elapsed:
+		return 0 // it has left
+	case w.Strict:
+		return count
 	}
-	hi, lo := bits.Mul64(uint64(oldest), uint64(w.Width-elapsed))
+	hi, lo := bits.Mul64(uint64(count), uint64(w.Width-elapsed))
 	share, _ := bits.Div64(hi, lo, uint64(w.Width))
 	return int64(share)
 }
 
-// shrunk returns how long a slot must have been the oldest until overlap of its
-// count is at most room, which is less than the count; width at the most, when
-// it leaves the window.
+// shrunk returns how long a slot must have been the oldest until what is covered
+// of its count is at most room, which is less than the count; width at the most,
+// when it leaves the window.
 func (w Window) shrunk(oldest, room int64) time.Duration {
 	if w.Strict {
 		return w.Width

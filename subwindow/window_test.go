@@ -65,8 +65,9 @@ func TestEstimateAsDocumented(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			w := newWindow(t, time.Minute, test.slots, test.strict)
 			elapsed := counters.Calendar(at(test.now), w.Width).Elapsed
-			assert.Equal(t, test.want, w.Estimate(test.counts, elapsed))
-			assert.Equal(t, test.allowed, w.Estimate(test.counts, elapsed)+1 <= test.limit)
+			got := w.Estimate(test.counts, len(test.counts)-1-test.slots, elapsed)
+			assert.Equal(t, test.want, got)
+			assert.Equal(t, test.allowed, got+1 <= test.limit)
 		})
 	}
 }
@@ -96,48 +97,56 @@ func TestUntil(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			w := newWindow(t, time.Minute, test.slots, test.strict)
-			assert.Equal(t, test.want, w.Until(test.counts, test.elapsed, test.most))
+			assert.Equal(t, test.want, w.Until(test.counts, len(test.counts)-1-test.slots, test.elapsed, test.most))
 		})
 	}
 }
 
 // drawState draws a window, the counts of its slots and a place in the current
 // one.
-func drawState(t *rapid.T) (w subwindow.Window, counts []int64, elapsed time.Duration) {
+func drawState(t *rapid.T) (w subwindow.Window, counts []int64, ahead int, elapsed time.Duration) {
 	w = subwindow.Window{
 		Slots:  rapid.IntRange(1, 12).Draw(t, "slots"),
 		Width:  time.Duration(rapid.Int64Range(1, 366*24*3600_000).Draw(t, "width")) * time.Millisecond,
 		Strict: rapid.Bool().Draw(t, "strict"),
 	}
-	ahead := rapid.IntRange(0, 2).Draw(t, "ahead")
+	w.Horizon = time.Duration(rapid.Int64Range(0, 2*int64(w.Width)).Draw(t, "horizon"))
+	ahead = rapid.IntRange(0, 2).Draw(t, "ahead")
 	count := rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(0, 20), rapid.Int64Range(0, counters.MaxLimit), rapid.Int64Range(0, math.MaxInt64))
-	counts = rapid.SliceOfN(count, w.Slots+1+ahead, w.Slots+1+ahead).Draw(t, "counts")
+	size := ahead + 1 + w.Slots + 2
+	counts = rapid.SliceOfN(count, size, size).Draw(t, "counts")
 	elapsed = time.Duration(rapid.Int64Range(0, int64(w.Width)-1).Draw(t, "elapsed"))
-	return w, counts, elapsed
+	return w, counts, ahead, elapsed
 }
 
-// exactEstimate is Estimate in numbers without bounds.
-func exactEstimate(w subwindow.Window, counts []int64, elapsed time.Duration) *big.Int {
-	last := len(counts) - 1
-	total := big.NewInt(counts[last])
-	if !w.Strict {
-		total.Mul(total, big.NewInt(int64(w.Width-elapsed)))
-		total.Div(total, big.NewInt(int64(w.Width)))
-	}
-	for _, n := range counts[:last] {
-		total.Add(total, big.NewInt(n))
+// exactEstimate is Estimate in numbers without bounds, slot by slot from the time
+// since each has ended.
+func exactEstimate(w subwindow.Window, counts []int64, ahead int, elapsed time.Duration) *big.Int {
+	total := new(big.Int)
+	length := w.Width * time.Duration(w.Slots)
+	for i, n := range counts {
+		sinceEnd := time.Duration(i-ahead-1)*w.Width + elapsed
+		part := big.NewInt(n)
+		switch {
+		case w.Strict && sinceEnd >= length+w.Horizon, !w.Strict && sinceEnd >= length:
+			continue
+		case !w.Strict && sinceEnd+w.Width > length:
+			part.Mul(part, big.NewInt(int64(length-sinceEnd)))
+			part.Div(part, big.NewInt(int64(w.Width)))
+		}
+		total.Add(total, part)
 	}
 	return total
 }
 
 func TestEstimateIsExact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w, counts, elapsed := drawState(t)
-		want := exactEstimate(w, counts, elapsed)
+		w, counts, ahead, elapsed := drawState(t)
+		want := exactEstimate(w, counts, ahead, elapsed)
 		if !want.IsInt64() {
 			want = big.NewInt(math.MaxInt64)
 		}
-		if got := w.Estimate(counts, elapsed); got != want.Int64() {
+		if got := w.Estimate(counts, ahead, elapsed); got != want.Int64() {
 			t.Fatalf("estimate %d, want %v", got, want)
 		}
 	})
@@ -147,22 +156,18 @@ func TestEstimateIsExact(t *testing.T) {
 // counted.
 func later(w subwindow.Window, counts []int64, elapsed, d time.Duration) ([]int64, time.Duration) {
 	slots := int64((elapsed + d) / w.Width)
-	moved := make([]int64, 0, len(counts))
-	for range min(slots, int64(len(counts))) {
-		moved = append(moved, 0)
-	}
-	moved = append(moved, counts[:len(counts)-len(moved)]...)
-	return moved, (elapsed + d) % w.Width
+	moved := make([]int64, min(slots, int64(2*len(counts))), 3*len(counts))
+	return append(moved, counts...), (elapsed + d) % w.Width
 }
 
 func TestUntilIsTheFirstMomentThatFits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w, counts, elapsed := drawState(t)
+		w, counts, ahead, elapsed := drawState(t)
 		most := rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(0, 30), rapid.Int64Range(0, counters.MaxLimit)).Draw(t, "most")
-		until := w.Until(counts, elapsed, most)
+		until := w.Until(counts, ahead, elapsed, most)
 		fits := func(d time.Duration) bool {
 			moved, place := later(w, counts, elapsed, d)
-			return w.Estimate(moved, place) <= most
+			return w.Estimate(moved, ahead, place) <= most
 		}
 		if !fits(until) {
 			t.Fatalf("after %v it doesn't fit", until)
@@ -180,8 +185,8 @@ func TestArithmeticAllocatesNothing(t *testing.T) {
 		counts[i] = int64(i)
 	}
 	assert.Zero(t, testing.AllocsPerRun(100, func() {
-		w.Estimate(counts, 300*time.Millisecond)
-		w.Until(counts, 300*time.Millisecond, 99)
+		w.Estimate(counts, 0, 300*time.Millisecond)
+		w.Until(counts, 0, 300*time.Millisecond, 99)
 	}))
 }
 
@@ -195,8 +200,8 @@ func BenchmarkWindow(b *testing.B) {
 				counts[i] = int64(i)
 			}
 			for b.Loop() {
-				w.Estimate(counts, 300*time.Millisecond)
-				w.Until(counts, 300*time.Millisecond, 99)
+				w.Estimate(counts, 0, 300*time.Millisecond)
+				w.Until(counts, 0, 300*time.Millisecond, 99)
 			}
 		})
 	}

@@ -1,0 +1,105 @@
+package subwindow_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters"
+	"weir/counters/memory"
+	"weir/subwindow"
+)
+
+// takeTogether has l decide the requests in one batch, in their order, and
+// returns the decisions. The store's gate is open afterwards.
+func takeTogether(t *testing.T, l *subwindow.Limiter, store *gatedStore, requests ...counters.Request) []counters.Decision {
+	t.Helper()
+	decisions := make([]counters.Decision, len(requests))
+	leader := requests[0]
+	go take(t, l, leader.Now.Add(-time.Second), 1, leader.Limit) // others wait for it
+	synctest.Wait()
+	for i, r := range requests {
+		go func() { decisions[i] = take(t, l, r.Now, r.Cost, r.Limit) }()
+		synctest.Wait()
+	}
+	close(store.gate)
+	synctest.Wait()
+	return decisions
+}
+
+// Each call of a batch that stands on both sides of a boundary is counted in its
+// own slot.
+func TestABatchAcrossABoundary(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &gatedStore{Store: memory.New(nil), gate: make(chan struct{})}
+		w := newWindow(t, time.Minute, 4, false)
+		l := newLimiter(t, store, w, sameClock)
+		for _, d := range takeTogether(t, l, store, request(at("12:00:14.9"), 10, 100), request(at("12:00:15.1"), 20, 100)) {
+			assert.True(t, d.Allowed)
+		}
+		assert.Equal(t, int64(1+10), used(t, store, w, at("12:00:14")))
+		assert.Equal(t, int64(20), used(t, store, w, at("12:00:15")))
+	})
+}
+
+// A batch looks as far ahead as the latest of its calls has to.
+func TestABatchIsAsLateAsItsLatestCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := memory.New(nil)
+		w := newWindow(t, time.Minute, 4, false)
+		store := &gatedStore{Store: inner, gate: make(chan struct{})}
+		slow := newLimiter(t, store, w, 50*time.Millisecond)
+		go func() {
+			time.Sleep(time.Second)
+			take(t, newLimiter(t, inner, w, 50*time.Millisecond), at("12:00:15.01"), 9, 10)
+		}()
+		decisions := make([]counters.Decision, 3)
+		for i, moment := range []string{"12:00:14.5", "12:00:14.9", "12:00:14.98"} {
+			go func() { decisions[i] = take(t, slow, at(moment), 1, 10) }()
+			synctest.Wait()
+		}
+		time.Sleep(2 * time.Second) // the fast clock counts in the next slot
+		close(store.gate)
+		synctest.Wait()
+		assert.True(t, decisions[0].Allowed)
+		assert.False(t, decisions[1].Allowed || decisions[2].Allowed, "1 and 9 are in use")
+	})
+}
+
+// Where a reset was asked for, it holds at once, also for a client that was denied
+// a moment before.
+func TestAResetIsSeenAtOnceWhereItWasAskedFor(t *testing.T) {
+	l := newLimiter(t, memory.New(nil), newWindow(t, time.Minute, 4, false), sameClock)
+	require.True(t, take(t, l, at("12:00:01"), 10, 10).Allowed)
+	require.False(t, take(t, l, at("12:00:01.1"), 1, 10).Allowed)
+	require.NoError(t, l.Reset(t.Context(), "c", at("12:00:01.2")))
+	assert.True(t, take(t, l, at("12:00:01.3"), 10, 10).Allowed)
+}
+
+// A generation that was evicted begins anew, and isn't taken for the old one.
+func TestAGenerationIsNeverTakenForAnother(t *testing.T) {
+	store := memory.New(nil)
+	w := newWindow(t, time.Minute, 60, false)
+	here, there := newLimiter(t, store, w, sameClock), newLimiter(t, store, w, sameClock)
+	require.NoError(t, here.Reset(t.Context(), "c", at("12:00:00")))
+	require.True(t, take(t, there, at("12:00:01"), 90, 100).Allowed)
+	require.Equal(t, int64(9), take(t, there, at("12:00:03"), 1, 100).Remaining, "the slot of 12:00:01 is remembered")
+	generation := counters.GenerationKey(counters.CounterNamespace("weir", "p", "l", w.Width).Client("c"))
+	require.NoError(t, store.Delete(t.Context(), []string{generation}))
+	require.NoError(t, here.Reset(t.Context(), "c", at("12:00:04")))
+	assert.Equal(t, int64(99), take(t, there, at("12:00:05"), 1, 100).Remaining)
+}
+
+// A reset that could not delete the counts doesn't say that it has.
+func TestAResetThatFailsChangesNoGeneration(t *testing.T) {
+	store := &failingStore{Store: memory.New(nil), deleteErr: counters.ErrTimeout}
+	w := newWindow(t, time.Minute, 4, false)
+	require.ErrorIs(t, newLimiter(t, store, w, sameClock).Reset(t.Context(), "c", at("12:00:00")), counters.ErrTimeout)
+	generation := counters.GenerationKey(counters.CounterNamespace("weir", "p", "l", w.Width).Client("c"))
+	counts := []int64{-1}
+	require.NoError(t, store.Read(t.Context(), []string{generation}, counts))
+	assert.Zero(t, counts[0])
+}

@@ -1,0 +1,258 @@
+package subwindow_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters"
+	"weir/counters/memory"
+	"weir/subwindow"
+)
+
+// failingStore fails what it is told to.
+type failingStore struct {
+	counters.Store
+	subtracts int
+	subtract  func(n int) error // for the n-th Subtract, from 1; nil does it
+	deleteErr error
+}
+
+func (s *failingStore) Delete(ctx context.Context, keys []string) error {
+	if s.deleteErr != nil {
+		return s.deleteErr
+	}
+	return s.Store.Delete(ctx, keys)
+}
+
+func (s *failingStore) Subtract(ctx context.Context, key string, delta int64) error {
+	s.subtracts++
+	if s.subtract != nil {
+		if err := s.subtract(s.subtracts); err != nil {
+			return err
+		}
+	}
+	return s.Store.Subtract(ctx, key, delta)
+}
+
+func request(moment time.Time, cost, limit int64) counters.Request {
+	return counters.Request{Client: "c", Cost: cost, Limit: limit, Now: moment}
+}
+
+// used returns what the store has counted at a moment.
+func used(t *testing.T, store counters.Store, w subwindow.Window, moment time.Time) int64 {
+	t.Helper()
+	var counts [1]int64
+	require.NoError(t, store.Read(t.Context(), []string{key(w, moment)}, counts[:]))
+	return counts[0]
+}
+
+// A slot that a refund touches after it was settled is read again: what others
+// count and refund there is seen.
+func TestARefundUnsettlesItsSlot(t *testing.T) {
+	store := memory.New(nil)
+	w := newWindow(t, time.Minute, 60, true)
+	here, there := newLimiter(t, store, w, 50*time.Millisecond), newLimiter(t, store, w, 50*time.Millisecond)
+	require.True(t, take(t, here, at("12:00:00.9"), 6, 11).Allowed)
+	require.Equal(t, int64(4), take(t, here, at("12:00:02"), 1, 11).Remaining, "the slot of 12:00:00 is settled")
+	_, err := store.Add(t.Context(), counters.Addition{Key: key(w, at("12:00:00")), Delta: 3, TTL: time.Minute})
+	require.NoError(t, err, "another instance's count that comes late")
+	require.Equal(t, int64(3), take(t, here, at("12:00:02.1"), 1, 11).Remaining, "isn't seen in a settled slot")
+
+	require.NoError(t, here.Refund(t.Context(), request(at("12:00:00.9"), 6, 11)))
+	assert.Equal(t, int64(5), take(t, here, at("12:00:02.2"), 1, 11).Remaining, "3, 1, 1 and 1 are in use")
+	assert.Equal(t, int64(4), take(t, there, at("12:00:02.3"), 1, 11).Remaining)
+}
+
+// A refund waits for the check that is under way, so that neither overwrites what
+// the other has learned.
+func TestARefundComesInItsTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := memory.New(nil)
+		w := newWindow(t, time.Minute, 4, true)
+		store := &gatedStore{Store: inner, gate: make(chan struct{})}
+		l := newLimiter(t, store, w, sameClock)
+		go func() { store.gate <- struct{}{} }()
+		require.True(t, take(t, l, at("12:00:01"), 10, 20).Allowed)
+
+		go take(t, l, at("12:00:01.1"), 5, 20)
+		synctest.Wait() // it is at the gate
+		refunded := false
+		go func() {
+			assert.NoError(t, l.Refund(t.Context(), request(at("12:00:01"), 10, 20)))
+			refunded = true
+		}()
+		synctest.Wait()
+		assert.False(t, refunded)
+		close(store.gate)
+		synctest.Wait()
+		assert.True(t, refunded)
+		d, ok := l.PeekLocal(request(at("12:00:01.2"), 1, 20))
+		assert.True(t, ok)
+		assert.Equal(t, int64(15), d.Remaining)
+		assert.Equal(t, int64(5), used(t, inner, w, at("12:00:01")))
+	})
+}
+
+// A client is reset between a check and its refund: the refund takes nothing from
+// what has been counted since.
+func TestARefundFromBeforeAResetTakesNothing(t *testing.T) {
+	fixed, err := subwindow.NewFixedWindow(time.Minute)
+	require.NoError(t, err)
+	for name, w := range map[string]subwindow.Window{"fixed": fixed, "sliding": newWindow(t, time.Minute, 4, false)} {
+		t.Run(name, func(t *testing.T) {
+			store := memory.New(nil)
+			here, there := newLimiter(t, store, w, 50*time.Millisecond), newLimiter(t, store, w, 50*time.Millisecond)
+			require.True(t, take(t, here, at("12:00:02.01"), 6, 10).Allowed)
+			require.NoError(t, there.Reset(t.Context(), "c", at("12:00:01.97")), "by a clock that is behind")
+			require.True(t, take(t, there, at("12:00:03.6"), 10, 10).Allowed)
+			require.NoError(t, here.Refund(t.Context(), request(at("12:00:02.01"), 6, 10)))
+			assert.Equal(t, int64(10), used(t, store, w, at("12:00:03.6")))
+
+			require.NoError(t, here.Refund(t.Context(), request(at("12:00:03.6"), 10, 10)))
+			assert.True(t, take(t, there, at("12:00:04.7"), 10, 10).Allowed, "one from after the reset is done")
+		})
+	}
+}
+
+// A refund whose caller has no time left is done all the same.
+func TestARefundHasABudgetOfItsOwn(t *testing.T) {
+	store := memory.New(nil)
+	w := newWindow(t, time.Minute, 4, true)
+	gate := &gatedStore{Store: store, gate: make(chan struct{})}
+	l := newLimiter(t, gate, w, sameClock)
+	go func() { gate.gate <- struct{}{} }()
+	require.True(t, take(t, l, at("12:00:01"), 10, 20).Allowed)
+
+	var taking = make(chan struct{})
+	go func() { take(t, l, at("12:00:01.1"), 1, 20); close(taking) }() // holds the client's turn
+	require.Eventually(t, func() bool { return gate.waiting.Load() == 1 }, 10*time.Second, time.Millisecond)
+	ctx, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
+	defer cancel()
+	assert.ErrorIs(t, l.Refund(ctx, request(at("12:00:01"), 10, 20)), context.DeadlineExceeded)
+	close(gate.gate)
+	<-taking
+	l.Flush()
+	assert.Equal(t, int64(1), used(t, store, w, at("12:00:01")))
+}
+
+func TestARefundThatWasNotSentIsTriedAgainOnce(t *testing.T) {
+	notSent := errors.Join(counters.ErrUnavailable, counters.ErrNotSent)
+	for _, test := range []struct {
+		name         string
+		errs         []error
+		tries, fails int
+		used         int64
+	}{
+		{"done at once", nil, 1, 0, 0},
+		{"done the second time", []error{notSent}, 2, 0, 0},
+		{"not sent twice", []error{notSent, notSent}, 2, 1, 5},
+		{"perhaps done already", []error{counters.ErrTimeout}, 1, 1, 5},
+		{"perhaps done the second time", []error{notSent, counters.ErrTimeout}, 2, 1, 5},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			for _, denied := range []bool{false, true} {
+				inner := memory.New(nil)
+				store := &failingStore{Store: inner, subtract: func(n int) error {
+					if n > len(test.errs) {
+						return nil
+					}
+					return test.errs[n-1]
+				}}
+				w := newWindow(t, time.Minute, 4, true)
+				failed := 0
+				l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, RefundFailed: func() { failed++ }})
+				if denied {
+					// Another instance fills the limit behind this one's back, so that its
+					// check is counted before it is denied.
+					require.True(t, take(t, l, at("12:00:01"), 1, 10).Allowed)
+					_, err := inner.Add(t.Context(), counters.Addition{Key: key(w, at("12:00:01")), Delta: 9, TTL: time.Minute})
+					require.NoError(t, err)
+					assert.False(t, take(t, l, at("12:00:01.1"), 5, 10).Allowed)
+					l.Flush()
+					assert.Equal(t, 10+test.used, used(t, inner, w, at("12:00:01")), "denied")
+				} else {
+					require.True(t, take(t, l, at("12:00:01"), 5, 10).Allowed)
+					err := l.Refund(t.Context(), request(at("12:00:01"), 5, 10))
+					l.Flush()
+					assert.Equal(t, len(test.errs) == 0, err == nil)
+					assert.Equal(t, test.used, used(t, inner, w, at("12:00:01")), "refunded")
+				}
+				assert.Equal(t, test.tries, store.subtracts)
+				assert.Equal(t, test.fails, failed)
+			}
+		})
+	}
+}
+
+// With costs that differ, a denial is promised only by the store: another
+// instance may have admitted a smaller cost, which leaves the window later.
+func TestRetryAfterIsTrueWithMixedCosts(t *testing.T) {
+	store := memory.New(nil)
+	w := newWindow(t, 4*time.Second, 4, true)
+	a, b := newLimiter(t, store, w, sameClock), newLimiter(t, store, w, sameClock)
+	require.True(t, take(t, a, at("12:00:00.2"), 95, 100).Allowed)
+	require.False(t, take(t, a, at("12:00:01.5"), 7, 100).Allowed)
+	require.True(t, take(t, b, at("12:00:01.6"), 4, 100).Allowed)
+	d := take(t, a, at("12:00:01.7"), 97, 100)
+	require.False(t, d.Allowed)
+	assert.True(t, take(t, a, at("12:00:01.7").Add(d.RetryAfter), 97, 100).Allowed)
+}
+
+// What was counted although another limit denied it has to fit again.
+func TestFitsAfterAnAdmission(t *testing.T) {
+	l := newLimiterWith(t, memory.New(nil), newWindow(t, time.Hour, 1, true), counters.Options{ClockSkew: sameClock, CountDenied: true})
+	d, err := l.Take(t.Context(), request(at("12:00:02"), 1, 2))
+	require.NoError(t, err)
+	assert.Zero(t, d.FitsAfter)
+	d, err = l.Take(t.Context(), request(at("12:00:02"), 1, 2))
+	require.NoError(t, err)
+	assert.Equal(t, counters.Decision{Allowed: true, ResetAfter: 2*time.Hour - 2*time.Second, FitsAfter: 2*time.Hour - 2*time.Second}, d)
+}
+
+// interruptedStore does something between the reads of a multi-get, as Memcached
+// serves the keys of a get one after the other.
+type interruptedStore struct {
+	counters.Store
+	between func()
+}
+
+func (s *interruptedStore) Read(ctx context.Context, keys []string, counts []int64) error {
+	for i := range keys {
+		if i == 1 && s.between != nil {
+			between := s.between
+			s.between = nil
+			between()
+		}
+		if err := s.Store.Read(ctx, keys[i:i+1], counts[i:i+1]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *interruptedStore) Add(ctx context.Context, a counters.Addition) (int64, error) {
+	n, err := s.Store.Add(ctx, counters.Addition{Key: a.Key, Delta: a.Delta, TTL: a.TTL})
+	if err != nil {
+		return 0, err
+	}
+	return n, s.Read(ctx, a.Read, a.Counts)
+}
+
+// A reset in the midst of a read leaves no counts of before it among those of the
+// new generation.
+func TestAResetInTheMidstOfARead(t *testing.T) {
+	inner := memory.New(nil)
+	w := newWindow(t, time.Minute, 4, true)
+	here, there := newLimiter(t, inner, w, sameClock), &interruptedStore{Store: inner}
+	l := newLimiter(t, there, w, sameClock)
+	require.True(t, take(t, here, at("12:00:00"), 90, 100).Allowed)
+	there.between = func() { require.NoError(t, here.Reset(t.Context(), "c", at("12:00:16"))) }
+	take(t, l, at("12:00:16"), 1, 100)
+	assert.True(t, take(t, l, at("12:00:17"), 90, 100).Allowed)
+}
