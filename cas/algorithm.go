@@ -16,7 +16,9 @@ import (
 )
 
 // An algorithm is pure arithmetic over a state of type S, whose zero value is
-// the initial state and the same as no state at all.
+// the initial state and the same as no state at all. A state that isn't initial
+// has a generation, the time of the request that began it, so that a refund never
+// takes from a state what was taken from one before it.
 //
 // Time never runs backwards: a request that is older than the state is decided
 // as of the state's time. RetryAfter and ResetAfter count from the request's own
@@ -29,8 +31,9 @@ type algorithm[S any] interface {
 	step(S, counters.Request) (S, counters.Decision)
 	// peek returns the decision that step would, and consumes nothing.
 	peek(S, counters.Request) counters.Decision
-	// refund undoes a request that step has admitted.
-	refund(S, counters.Request) S
+	// refund undoes a request that step has admitted, with the decision, as far as
+	// time hasn't passed over it. Of another generation it undoes nothing.
+	refund(S, counters.Request, counters.Decision) S
 	// ttl returns for how long the state still differs from the initial one.
 	ttl(S, counters.Request) time.Duration
 	// encode appends a state to a buffer, and decode reads it back.

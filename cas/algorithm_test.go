@@ -22,9 +22,12 @@ type client[S any] struct {
 	algorithm   algorithm[S]
 	countDenied bool
 	stored      []byte // nil: absent
+	taken       map[counters.Request]counters.Decision
 }
 
-func newClient[S any](a algorithm[S]) *client[S] { return &client[S]{algorithm: a} }
+func newClient[S any](a algorithm[S]) *client[S] {
+	return &client[S]{algorithm: a, taken: make(map[counters.Request]counters.Decision)}
+}
 
 func (c *client[S]) state(t require.TestingT) S {
 	var s S
@@ -54,6 +57,7 @@ func (c *client[S]) ask(t require.TestingT, r counters.Request) counters.Decisio
 	peeked = c.peek(t, r)
 	require.Equal(t, peeked.Remaining, d.Remaining, "the decision is as of after the step")
 	require.Equal(t, peeked.ResetAfter, d.ResetAfter, "the decision is as of after the step")
+	c.taken[r] = d
 	return d
 }
 
@@ -94,7 +98,7 @@ func (c *client[S]) requireExact(t require.TestingT, r counters.Request, d count
 }
 
 func (c *client[S]) refund(t require.TestingT, r counters.Request) {
-	c.stored = c.algorithm.encode(nil, c.algorithm.refund(c.state(t), r))
+	c.stored = c.algorithm.encode(nil, c.algorithm.refund(c.state(t), r, c.taken[r]))
 }
 
 // clock returns the moment of a day at which a clock shows this.
@@ -224,15 +228,17 @@ func testAlgorithm[S any](t *testing.T, a algorithm[S]) {
 		require.True(t, c.ask(t, ask(40)).Allowed)
 		c.refund(t, ask(60))
 		assert.Equal(t, int64(60), c.peek(t, ask(1)).Remaining)
-		assert.Equal(t, *new(S), a.refund(c.state(t), ask(40)), "nothing in use is the initial state")
+		assert.Equal(t, *new(S), a.refund(c.state(t), ask(40), c.taken[ask(40)]), "nothing in use is the initial state")
 	})
 	t.Run("giving back to no state leaves none", func(t *testing.T) {
 		var none S
-		assert.Equal(t, none, a.refund(none, ask(1)))
+		assert.Equal(t, none, a.refund(none, ask(1), counters.Decision{Allowed: true, Remaining: 99, Generation: 1}))
 	})
-	t.Run("a state made after a reset keeps what is given back late", func(t *testing.T) {
+	t.Run("a state made after a reset keeps what is refunded late", func(t *testing.T) {
 		c := newClient(a)
-		before := ask(10) // admitted, and then reset
+		before := ask(10)
+		require.True(t, c.ask(t, before).Allowed)
+		c.stored = nil // by a reset
 		r := ask(5)
 		r.Now = r.Now.Add(-time.Second) // by an instance whose clock is behind
 		require.True(t, c.ask(t, r).Allowed)
@@ -390,9 +396,9 @@ func fuzzCodec[S any](f *testing.F, a algorithm[S]) {
 			Now:   time.Unix(0, now),
 		}
 		peeked := a.peek(s, r)
-		s, d := a.step(s, r)
-		require.Equal(t, peeked.Allowed, d.Allowed)
-		for _, d := range []time.Duration{d.ResetAfter, d.RetryAfter, d.Wait, a.ttl(s, r)} {
+		s, taken := a.step(s, r)
+		require.Equal(t, peeked.Allowed, taken.Allowed)
+		for _, d := range []time.Duration{taken.ResetAfter, taken.RetryAfter, taken.FitsAfter, taken.Wait, a.ttl(s, r)} {
 			require.GreaterOrEqual(t, d, time.Duration(0))
 			require.LessOrEqual(t, d, forever)
 		}
@@ -400,7 +406,7 @@ func fuzzCodec[S any](f *testing.F, a algorithm[S]) {
 		s, err = a.decode(bytes.Clone(stored))
 		require.NoError(t, err)
 		require.Equal(t, stored, a.encode(nil, s))
-		stored = a.encode(nil, a.refund(s, r))
+		stored = a.encode(nil, a.refund(s, r, taken))
 		_, err = a.decode(stored)
 		require.NoError(t, err)
 	})

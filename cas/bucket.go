@@ -3,6 +3,7 @@ package cas
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"math/bits"
 	"slices"
 	"time"
@@ -45,8 +46,9 @@ func newBucket(format byte, window time.Duration, burst int64, countDenied bool)
 // bucketState is a level at a time. The zero value is the empty bucket, and the
 // only state whose level is 0.
 type bucketState struct {
-	time   int64 // Unix time in nanoseconds
-	window time.Duration
+	time       int64 // Unix time in nanoseconds
+	generation int64 // Unix time in nanoseconds, not after time
+	window     time.Duration
 	// The level is whole + part/window, with 0 <= part < window.
 	whole, part int64
 }
@@ -75,17 +77,28 @@ func (b bucket) peek(s bucketState, r counters.Request) counters.Decision {
 	return b.decision(level, r, b.admits(level, r))
 }
 
-// refund takes the cost of r, which step has admitted, from the level. That
-// is exact if the level has been at least this cost ever since. If it was lower
-// once, the difference had drained already and is given back twice, so that up to
-// the cost more can be admitted: to give back less would charge busy clients for
-// what they didn't get. A state older than r was made after the one with r was
-// lost, and stays as it is.
-func (b bucket) refund(s bucketState, r counters.Request) bucketState {
-	if s.time < r.Now.UnixNano() {
+// refund takes from the level what hasn't drained of the cost of r, which step has
+// admitted with the decision taken. What was in the bucket before r drains first.
+// Remaining tells how much that was, but for the fraction it leaves out; the
+// refund is too small rather than too large.
+func (b bucket) refund(s bucketState, r counters.Request, taken counters.Decision) bucketState {
+	if s.generation != taken.Generation {
 		return s
 	}
-	s.whole -= r.Cost
+	before := max(0, b.capacity(r.Limit)-taken.Remaining-r.Cost-1)
+	left := bucketState{whole: before + r.Cost, window: b.window}
+	if now := r.Now.UnixNano(); now < s.time {
+		left.drain(between(now, s.time), r.Limit)
+	}
+	if left.whole >= r.Cost {
+		left.whole, left.part = r.Cost, 0
+	}
+	s = s.in(b.window)
+	s.whole -= left.whole
+	s.part -= left.part
+	if s.part < 0 {
+		s.whole, s.part = s.whole-1, s.part+int64(s.window)
+	}
 	if s.whole < 0 || s.whole == 0 && s.part == 0 {
 		return bucketState{}
 	}
@@ -116,10 +129,13 @@ func (b bucket) level(s bucketState, r counters.Request) bucketState {
 	}
 	switch {
 	case s.whole == 0 && s.part == 0:
-		s.time = now
+		s.time, s.generation = now, now
 	case s.time < now:
 		s.drain(between(s.time, now), r.Limit)
 		s.time = now
+		if s.whole == 0 && s.part == 0 {
+			s.generation = now
+		}
 	}
 	return s
 }
@@ -135,13 +151,24 @@ func (b bucket) decision(level bucketState, r counters.Request, allowed bool) co
 		Remaining:  capacity - level.ceil(),
 		ResetAfter: after(lag, level.drainTime(r.Limit)),
 	}
-	switch {
-	case allowed:
-	case r.Cost > capacity:
-		d.RetryAfter = forever
-	default:
+	if allowed {
+		d.Generation = level.generation
+	}
+	if allowed && !b.countDenied {
+		return d
+	}
+	fits := forever
+	if r.Cost <= capacity {
 		level.whole -= capacity - r.Cost
-		d.RetryAfter = after(lag, level.drainTime(r.Limit))
+		fits = 0
+		if level.whole >= 0 {
+			fits = after(lag, level.drainTime(r.Limit))
+		}
+	}
+	if allowed {
+		d.FitsAfter = fits
+	} else {
+		d.RetryAfter = fits
 	}
 	return d
 }
@@ -210,12 +237,13 @@ func (s bucketState) ceil() int64 {
 // encode appends s to data: the format, and unless the bucket is empty its time, its
 // window in milliseconds and its level.
 func (b bucket) encode(data []byte, s bucketState) []byte {
-	const longest = 1 + 8 + 3*binary.MaxVarintLen64
+	const longest = 1 + 8 + 4*binary.MaxVarintLen64
 	data = append(slices.Grow(data, longest), b.format)
 	if s == (bucketState{}) {
 		return data
 	}
 	data = binary.BigEndian.AppendUint64(data, uint64(s.time))
+	data = binary.AppendUvarint(data, between(s.generation, s.time))
 	data = binary.AppendUvarint(data, uint64(s.window/time.Millisecond))
 	data = binary.AppendUvarint(data, uint64(s.whole))
 	return binary.AppendUvarint(data, uint64(s.part))
@@ -234,15 +262,16 @@ func (b bucket) decode(data []byte) (bucketState, error) {
 		return bucketState{}, nil
 	}
 	t, rest, ok1 := cutTime(data[1:])
+	age, rest, ok := cutUvarint(rest)
 	ms, rest, ok2 := cutUvarint(rest)
 	whole, rest, ok3 := cutUvarint(rest)
 	part, rest, ok4 := cutUvarint(rest)
-	if !ok1 || !ok2 || !ok3 || !ok4 || len(rest) > 0 {
+	if !ok || !ok1 || !ok2 || !ok3 || !ok4 || len(rest) > 0 || age > between(math.MinInt64, t) {
 		return bucketState{}, errForeignState
 	}
 	window := time.Duration(min(ms, uint64(forever/time.Millisecond))) * time.Millisecond
 	if counters.CheckWindow(window) != nil || whole > counters.MaxLimit || part >= uint64(window) || whole+part == 0 {
 		return bucketState{}, errForeignState
 	}
-	return bucketState{time: t, window: window, whole: int64(whole), part: int64(part)}, nil
+	return bucketState{time: t, generation: t - int64(age), window: window, whole: int64(whole), part: int64(part)}, nil
 }

@@ -12,9 +12,9 @@ var errForeignState = errors.New("cas: the value is not a state of this algorith
 // The first byte of an encoded state names its algorithm and version. None is
 // ASCII, so that a counter or a text is never taken for a state.
 const (
-	formatTokenBucket byte = 0x81
-	formatLeakyBucket byte = 0x91
-	formatSlidingLog  byte = 0xa1
+	formatTokenBucket byte = 0x82
+	formatLeakyBucket byte = 0x92
+	formatSlidingLog  byte = 0xa2
 )
 
 // cutUvarint returns the number that data begins with and what follows it. It

@@ -50,7 +50,7 @@ type plainLoop struct {
 
 func (l plainLoop) Take(ctx context.Context, r counters.Request) (counters.Decision, error) {
 	key := testKeys.StateKey(r.Client)
-	for pause := minPause; ; pause = min(2*pause, maxPause) {
+	for pause := 100 * time.Microsecond; ; pause = min(2*pause, time.Millisecond) {
 		old, err := l.store.Load(ctx, key)
 		if err != nil {
 			return counters.Decision{}, err

@@ -2,10 +2,11 @@ package cas
 
 import (
 	"bytes"
+	"cmp"
 	"context"
-	"fmt"
-	"math/rand/v2"
+	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"weir/counters"
@@ -14,25 +15,22 @@ import (
 )
 
 // ErrContended: until the deadline, other instances changed the client's state
-// between each attempt's read and its write. Nothing was consumed. It is a
-// counters.ErrTimeout too.
-var ErrContended = fmt.Errorf("cas: other instances changed the state first at each attempt: %w", counters.ErrTimeout)
+// between each attempt's read and its write, so that nothing could be refunded.
+var ErrContended = errors.New("cas: other instances changed the state first at each attempt")
 
-// After a lost race a leader waits between half and all of a pause that begins
-// with minPause and doubles until maxPause.
-const (
-	minPause = 100 * time.Microsecond
-	maxPause = time.Millisecond
-)
+// contendedRetry is the RetryAfter of a request that there is room for, but
+// that others were faster than at each attempt.
+const contendedRetry = time.Millisecond
 
 // Config configures a Limiter.
 type Config struct {
 	counters.Options
 	// Swaps is called after each batch that changed a state, or tried to, if it
-	// isn't nil: with the number of attempts, and how many of those lost a race.
+	// isn't nil: with the number of attempts, and how many of those lost a
+	// race.
 	Swaps func(attempts, lost int)
-	// Foreign is called for each value found that isn't a state, if it isn't nil.
-	// The client then starts anew.
+	// Foreign is called for each value found that isn't a state, if it isn't
+	// nil. The client then starts anew.
 	Foreign func()
 }
 
@@ -45,14 +43,14 @@ type Config struct {
 // one round trip: it starts from the state that the process has seen last, or
 // from none, and an attempt that loses brings back the one that won. A denial
 // writes nothing, and needs no round trip at all when the state was seen within
-// counters.MaxStaleness. What is remembered is only a cache: losing it changes no
-// decision but those denials.
+// counters.MaxStaleness. What is remembered is only a cache: losing it changes
+// no decision but those denials.
 //
 // Clients whose requests have different limits are kept for as long as the
 // requests written last need.
 //
-// It is safe for concurrent use. Make one with NewTokenBucket, NewLeakyBucket or
-// NewSlidingLog.
+// It is safe for concurrent use. Make one with NewTokenBucket, NewLeakyBucket
+// or NewSlidingLog.
 type Limiter[S any] struct {
 	store     counters.StateStore
 	algorithm algorithm[S]
@@ -60,12 +58,20 @@ type Limiter[S any] struct {
 	keys      counters.Namespace
 	combiner  *combiner.Combiner[request, counters.Decision]
 	views     *cache.Cache[view[S]]
+	refunds   sync.WaitGroup
 }
 
 // A request asks to take, or to refund what was taken.
 type request struct {
 	counters.Request
-	refund bool
+	refund *refund // nil to take
+}
+
+// A refund is a request to take back what a request was admitted with.
+type refund struct {
+	taken counters.Decision
+	begun atomic.Bool // a leader has taken it up
+	last  bool        // it isn't tried again
 }
 
 type (
@@ -91,9 +97,10 @@ func (l *Limiter[S]) init(store counters.StateStore, a algorithm[S], name string
 }
 
 // Take admits r and consumes its cost, or denies it. A denied cost is consumed
-// only with CountDenied. The error is counters.ErrRequest, ErrContended, one of a
-// store's, or of the context's; after one of the latter two the cost may have
-// been consumed.
+// only with CountDenied. If other instances changed the state first until the
+// deadline, the last state seen decides: what it would admit is denied too, as
+// Contended. The error is counters.ErrRequest, one of a store's, or of the
+// context's; after one of the latter two the cost may have been consumed.
 func (l *Limiter[S]) Take(ctx context.Context, r counters.Request) (counters.Decision, error) {
 	if err := r.Check(); err != nil {
 		return counters.Decision{}, err
@@ -101,7 +108,49 @@ func (l *Limiter[S]) Take(ctx context.Context, r counters.Request) (counters.Dec
 	if r.Cost == 0 {
 		return l.Peek(ctx, r)
 	}
-	return l.combiner.Do(ctx, r.Client, request{Request: r})
+	d, err := l.combiner.Do(ctx, r.Client, request{Request: r})
+	if err == nil || !errors.Is(err, context.DeadlineExceeded) {
+		return d, err
+	}
+	// The time was over while another caller led. If the store has answered it
+	// meanwhile, that is contention.
+	deadline, ok := ctx.Deadline()
+	if v := l.views.Find(r.Client); ok && v != nil {
+		if seen := v.recall(); seen.read.After(deadline.Add(-l.cfg.StoreTimeout)) {
+			return l.contend(seen.decoded, r), nil
+		}
+	}
+	return d, err
+}
+
+// contend denies r by a state that couldn't be replaced.
+func (l *Limiter[S]) contend(s S, r counters.Request) counters.Decision {
+	d := l.peek(s, r)
+	if d.Allowed {
+		d.Allowed, d.Contended, d.RetryAfter, d.Wait = false, true, contendedRetry, 0
+	}
+	return d
+}
+
+// peek is the algorithm's, within what the state can last.
+func (l *Limiter[S]) peek(s S, r counters.Request) counters.Decision {
+	d := l.algorithm.peek(s, r)
+	l.bound(&d, s, r)
+	return d
+}
+
+// bound bounds the times of a decision by those that the state can last: one of
+// a clock that was ahead expires before that time has come.
+func (l *Limiter[S]) bound(d *counters.Decision, s S, r counters.Request) {
+	if d.ResetAfter <= counters.MaxStaleness { // no lag that matters
+		return
+	}
+	// Memcached keeps whole seconds, rounded up.
+	most := counters.TTL(l.algorithm.ttl(s, r), l.cfg.Horizon()) + time.Second
+	d.ResetAfter = min(d.ResetAfter, most)
+	if d.RetryAfter != forever {
+		d.RetryAfter = min(d.RetryAfter, most)
+	}
 }
 
 // Peek decides r by the store and consumes nothing. The error is
@@ -115,12 +164,13 @@ func (l *Limiter[S]) Peek(ctx context.Context, r counters.Request) (counters.Dec
 		return counters.Decision{}, err
 	}
 	s, _ := l.decode(state)
-	return l.algorithm.peek(s, r), nil
+	return l.peek(s, r), nil
 }
 
-// PeekLocal decides r by the state that the process has seen within counters.MaxStaleness,
-// consumes nothing, and reports whether there is one. A denial is certain but
-// for what resets and give-backs elsewhere have changed since.
+// PeekLocal decides r by the state that the process has seen within
+// counters.MaxStaleness, consumes nothing, and reports whether there is one. A
+// denial is certain but for what resets and give-backs elsewhere have changed
+// since.
 func (l *Limiter[S]) PeekLocal(r counters.Request) (counters.Decision, bool) {
 	v := l.views.Find(r.Client)
 	if v == nil {
@@ -130,20 +180,52 @@ func (l *Limiter[S]) PeekLocal(r counters.Request) (counters.Decision, bool) {
 	if !seen.fresh(r.Now) {
 		return counters.Decision{}, false
 	}
-	d := l.algorithm.peek(seen.decoded, r)
+	d := l.peek(seen.decoded, r)
 	d.Local = true
 	return d, true
 }
 
-// Refund takes back a request that Take admitted. The error is as of Take;
-// after one the cost may stay in use until time has passed over it.
-func (l *Limiter[S]) Refund(ctx context.Context, r counters.Request) error {
+// Refund takes back a request that Take admitted with the decision taken, as
+// far as time hasn't passed over it; nothing if the client has been reset
+// since. The error is counters.ErrRequest, ErrContended, one of a store's, or
+// of the context's. A refund that isn't done by the deadline of ctx goes on for
+// the StoreTimeout, which Flush awaits. One that surely failed is tried again
+// once. After that the cost stays in use until time has passed over it.
+func (l *Limiter[S]) Refund(ctx context.Context, r counters.Request, taken counters.Decision) error {
 	if err := r.Check(); err != nil || r.Cost == 0 {
 		return err
 	}
-	_, err := l.combiner.Do(ctx, r.Client, request{Request: r, refund: true})
+	req := request{Request: r, refund: &refund{taken: taken}}
+	_, err := l.combiner.Do(ctx, r.Client, req)
+	if err != nil && !req.refund.begun.Load() {
+		l.refundLater(req)
+	}
 	return err
 }
+
+// refundLater does a refund that nobody waits for any more.
+func (l *Limiter[S]) refundLater(req request) {
+	req.refund = &refund{taken: req.refund.taken, last: true}
+	l.refunds.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(l.cfg.StoreTimeout, counters.DefaultTimeout))
+		defer cancel()
+		if _, err := l.combiner.Do(ctx, req.Client, req); err != nil && !req.refund.begun.Load() {
+			l.cfg.RefundFailed()
+		}
+	})
+}
+
+// refundFailed decides what becomes of a refund that a leader couldn't do.
+func (l *Limiter[S]) refundFailed(req request, err error) {
+	if !req.refund.last && (errors.Is(err, ErrContended) || errors.Is(err, counters.ErrNotSent)) {
+		l.refundLater(req)
+	} else {
+		l.cfg.RefundFailed()
+	}
+}
+
+// Flush returns when no refund is under way any more.
+func (l *Limiter[S]) Flush() { l.refunds.Wait() }
 
 // Reset forgets what the client has used. No write that began before undoes
 // that, as the state it would replace is gone. Other instances notice within
@@ -162,16 +244,22 @@ func (l *Limiter[S]) Clients() int { return l.views.Len() }
 
 // lead answers a batch of one client's calls.
 func (l *Limiter[S]) lead(ctx context.Context, client string, b *batch) {
-	attempts, lost, err := l.decide(ctx, l.views.Get(client), client, b)
+	v := l.views.Get(client)
+	attempts, lost, err := l.decide(ctx, v, client, b)
 	calls := b.Calls()
-	if err != nil {
-		for _, call := range calls {
+	for _, call := range calls {
+		switch {
+		case err == nil:
+		case call.Request.refund != nil:
+			call.Err = err
+			l.refundFailed(call.Request, err)
+		case errors.Is(err, ErrContended):
+			call.Result = l.contend(v.recall().decoded, call.Request.Request)
+		default:
 			call.Result, call.Err = counters.Decision{}, err
 		}
 	}
-	if l.cfg.Batch != nil {
-		l.cfg.Batch(len(calls))
-	}
+	l.cfg.Batch(len(calls))
 	if l.cfg.Swaps != nil && attempts > 0 {
 		l.cfg.Swaps(attempts, lost)
 	}
@@ -180,27 +268,35 @@ func (l *Limiter[S]) lead(ctx context.Context, client string, b *batch) {
 // decide answers the calls of a batch, and those that arrive while it retries.
 // It returns how often it tried to swap the state and how many of these lost a
 // race. A failed guess from a stale snapshot, or from none, isn't counted as a
-// lost race.
+// lost race. The error is ErrContended if the time is over and the store has
+// answered; v has the last state then.
 func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *batch) (attempts, lost int, err error) {
 	key := l.keys.StateKey(client)
 	deadline, ok := ctx.Deadline()
 	if !ok {
 		deadline = time.Now().Add(counters.DefaultTimeout)
 	}
-	pause := minPause
 	seen := v.recall()
-	asked := false   // the store, in this batch
-	current := false // seen was read just now, and not before a pause
-	for {
+	asked := false         // the store, in this batch
+	var answered time.Time // the last time that it did
+	for mayWait := true; ; mayWait = false {
 		calls := b.Join()
+		for _, call := range calls {
+			if call.Request.refund != nil {
+				call.Request.refund.begun.Store(true)
+			}
+		}
 		next := l.step(seen.decoded, calls)
+		if next.changed && mayWait && v.awaitTurn(deadline) {
+			continue // with those who have come meanwhile
+		}
 		var state counters.State
 		var swapped bool
 		switch {
 		case next.changed:
 			attempts++
 			state, swapped, err = l.store.Swap(ctx, key, seen.state, next.value, next.ttl)
-		case asked || seen.fresh(next.now):
+		case asked || seen.fresh(next.now) && full(calls):
 			for _, call := range calls {
 				call.Result.Local = !asked
 			}
@@ -209,6 +305,9 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *b
 			state, err = l.store.Load(ctx, key)
 		}
 		if err != nil {
+			if asked && errors.Is(err, counters.ErrTimeout) {
+				return attempts, lost, ErrContended
+			}
 			if next.changed {
 				v.remember(snapshot[S]{}) // whether it was swapped is unknown
 			}
@@ -217,22 +316,34 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *b
 		if next.changed && !swapped && asked {
 			lost++
 		}
-		raced := current && !swapped
-		seen, asked, current = l.snapshot(state, next), true, true
+		seen = l.snapshot(state, next)
 		v.remember(seen)
+		var roundTrip time.Duration
+		if asked {
+			roundTrip = seen.read.Sub(answered)
+		}
+		asked, answered = true, seen.read
 		if swapped {
+			v.won(attempts, roundTrip, answered)
 			return attempts, lost, nil
 		}
-		if raced {
-			wait := pause/2 + rand.N(pause/2)
-			if time.Until(deadline) <= wait {
-				return attempts, lost, ErrContended
-			}
-			time.Sleep(wait)
-			pause = min(2*pause, maxPause)
-			current = false
+		// What the deadline cuts off might have been written.
+		if deadline.Sub(answered) <= roundTrip {
+			return attempts, lost, ErrContended
 		}
 	}
+}
+
+// full reports whether nothing remains for any of the calls. If something does,
+// another instance may have taken it since, and then a denial would promise too
+// much.
+func full(calls []*call) bool {
+	for _, call := range calls {
+		if call.Result.Remaining > 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // A transition is what a batch makes of a state.
@@ -249,11 +360,12 @@ func (l *Limiter[S]) step(from S, calls []*call) transition[S] {
 	next := transition[S]{now: calls[0].Request.Now, state: l.algorithm.clone(from)}
 	for _, call := range calls {
 		q := &call.Request
-		if q.refund {
-			next.state = l.algorithm.refund(next.state, q.Request)
+		if q.refund != nil {
+			next.state = l.algorithm.refund(next.state, q.Request, q.refund.taken)
 			next.changed = true
 		} else {
 			next.state, call.Result = l.algorithm.step(next.state, q.Request)
+			l.bound(&call.Result, next.state, q.Request)
 			next.changed = next.changed || call.Result.Allowed || l.cfg.CountDenied
 		}
 		if q.Now.After(next.now) {
@@ -265,7 +377,7 @@ func (l *Limiter[S]) step(from S, calls []*call) transition[S] {
 		for _, call := range calls {
 			next.ttl = max(next.ttl, l.algorithm.ttl(next.state, call.Request.Request))
 		}
-		next.ttl = counters.TTL(next.ttl, l.cfg.ClockSkew)
+		next.ttl = counters.TTL(next.ttl, l.cfg.Horizon())
 	}
 	return next
 }
@@ -280,11 +392,11 @@ func (l *Limiter[S]) decode(state counters.State) (s S, foreign bool) {
 	return s, err != nil
 }
 
-// snapshot returns what the store has, as it was seen by the batch that next is the
-// transition of. Mostly it is the state that this batch has written, and needs
-// no decoding.
+// snapshot returns what the store has, as it was seen by the batch that next is
+// the transition of. Mostly it is the state that this batch has written, and
+// needs no decoding.
 func (l *Limiter[S]) snapshot(state counters.State, next transition[S]) snapshot[S] {
-	seen := snapshot[S]{known: true, at: next.now.UnixNano()}
+	seen := snapshot[S]{known: true, at: next.now.UnixNano(), read: time.Now()}
 	if next.changed && bytes.Equal(state.Value, next.value) {
 		seen.decoded = next.state
 	} else {
@@ -302,6 +414,11 @@ func (l *Limiter[S]) snapshot(state counters.State, next transition[S]) snapshot
 type view[S any] struct {
 	mu   sync.Mutex
 	last snapshot[S]
+	// turn is when the process may write again, after it has won against
+	// others: in about as many round trips as there are others.
+	turn      time.Time
+	others    float64
+	roundTrip time.Duration
 }
 
 // A snapshot is a state as it was seen. The zero value is none.
@@ -309,7 +426,8 @@ type snapshot[S any] struct {
 	state   counters.State // without its value
 	decoded S              // which no one may change
 	known   bool
-	at      int64 // Unix nanoseconds
+	at      int64     // Unix nanoseconds, of the request that asked for it
+	read    time.Time // when the store answered
 }
 
 // fresh reports whether denials may rely on it at now.
@@ -328,4 +446,34 @@ func (v *view[S]) remember(s snapshot[S]) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.last = s
+}
+
+// won notes that the process has won, at the given attempt, the last of which took
+// roundTrip. It decides when its next turn is.
+func (v *view[S]) won(attempts int, roundTrip time.Duration, now time.Time) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if attempts > 1 {
+		v.roundTrip = roundTrip
+	}
+	v.others = max(float64(attempts-1), 0.7*v.others)
+	v.turn = time.Time{}
+	if v.others >= 1 {
+		v.turn = now.Add(time.Duration(v.others * float64(v.roundTrip)))
+	}
+}
+
+// awaitTurn waits for the process's turn, for half the time until the deadline at
+// the most, and reports whether it had to.
+func (v *view[S]) awaitTurn(deadline time.Time) bool {
+	v.mu.Lock()
+	turn := v.turn
+	v.mu.Unlock()
+	if turn.IsZero() {
+		return false
+	}
+	now := time.Now()
+	wait := min(turn.Sub(now), deadline.Sub(now)/2)
+	time.Sleep(wait)
+	return wait > 0
 }

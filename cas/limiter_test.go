@@ -70,6 +70,8 @@ type instance struct {
 	attempts []int
 	lost     int
 	foreign  int
+
+	refundsFailed int
 }
 
 // newInstance returns an instance of a token bucket of 10 a second.
@@ -77,6 +79,7 @@ func newInstance(t testing.TB, store counters.StateStore, countDenied bool) *ins
 	i := &instance{t: t, store: &riggedStore{StateStore: store}, now: clock(t, "12:00:00"), limit: 10}
 	cfg := testConfig(10)
 	cfg.CountDenied = countDenied
+	cfg.RefundFailed = func() { i.refundsFailed++ }
 	cfg.Batch = func(size int) { i.batches = append(i.batches, size) }
 	cfg.Swaps = func(attempts, lost int) { i.attempts, i.lost = append(i.attempts, attempts), i.lost+lost }
 	cfg.Foreign = func() { i.foreign++ }
@@ -200,7 +203,7 @@ func TestACheckIsOneRoundTripOrNone(t *testing.T) {
 func TestCostZeroOnlyLooks(t *testing.T) {
 	i, _ := newPair(t)
 	assert.Equal(t, counters.Decision{Allowed: true, Remaining: 10}, i.take(0))
-	require.NoError(t, i.limiter.Refund(context.Background(), i.request(0)))
+	require.NoError(t, i.limiter.Refund(context.Background(), i.request(0), counters.Decision{}))
 	assert.Zero(t, i.store.swaps)
 	assert.Zero(t, i.limiter.Clients())
 }
@@ -260,12 +263,16 @@ func TestContended(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()
-	_, err := a.limiter.Take(ctx, a.request(1000))
-	require.ErrorIs(t, err, ErrContended)
-	require.ErrorIs(t, err, counters.ErrTimeout, "on_store_error decides")
+	d, err := a.limiter.Take(ctx, a.request(1000))
+	require.NoError(t, err)
+	assert.False(t, d.Allowed)
+	assert.True(t, d.Contended, "there is room for it")
+	assert.Equal(t, contendedRetry, d.RetryAfter)
 	assert.Equal(t, counters.MaxLimit-others, b.remaining())
 	assert.Greater(t, others, int64(4))
-	require.ErrorIs(t, a.limiter.Refund(context.Background(), a.request(1)), ErrContended, "without a deadline too")
+	require.ErrorIs(t, a.limiter.Refund(context.Background(), a.request(1), d), ErrContended, "without a deadline too")
+	a.limiter.Flush()
+	assert.Equal(t, 1, a.refundsFailed, "it was tried again once")
 	assert.Equal(t, counters.MaxLimit-others, b.remaining())
 	a.store.beforeSwap = nil
 	assert.True(t, a.take(1).Allowed)
@@ -294,10 +301,11 @@ func TestAResetIsNeverUndone(t *testing.T) {
 	a.reset()
 	assert.Equal(t, int64(5), a.take(5).Remaining, "its own reset it knows")
 	b.reset()
-	assert.Equal(t, int64(5), a.take(5).Remaining, "what is written starts from what is there")
+	d := a.take(5)
+	assert.Equal(t, int64(5), d.Remaining, "what is written starts from what is there")
 	b.reset()
-	require.NoError(t, a.limiter.Refund(context.Background(), a.request(5)))
-	assert.Equal(t, int64(10), b.remaining(), "what is given back late adds nothing")
+	require.NoError(t, a.limiter.Refund(context.Background(), a.request(5), d))
+	assert.Equal(t, int64(10), b.remaining(), "what is refunded late adds nothing")
 }
 
 // Whether a swap that was not answered has happened is unknown. It isn't
@@ -382,11 +390,12 @@ var waitingCaller = regexp.MustCompile(`\[chan receive.*\]:\nweir/counters/combi
 
 func TestRefundAndTakeInOneBatch(t *testing.T) {
 	a, b := newPair(t)
-	a.take(10)
-	require.NoError(t, a.limiter.Refund(context.Background(), a.request(4)))
+	a.take(6)
+	d := a.take(4)
+	require.NoError(t, a.limiter.Refund(context.Background(), a.request(4), d))
 	assert.Equal(t, int64(4), b.remaining())
 	assert.Equal(t, int64(1), a.take(3).Remaining)
-	assert.Equal(t, []int{1, 1, 1}, a.attempts, "each started from what was seen")
+	assert.Equal(t, []int{1, 1, 1, 1}, a.attempts, "each started from what was seen")
 }
 
 func TestALeakyBucketTellsTheWait(t *testing.T) {
@@ -445,7 +454,7 @@ func TestStoreErrorsAreTold(t *testing.T) {
 	require.ErrorIs(t, err, counters.ErrUnavailable)
 	_, err = i.limiter.Peek(context.Background(), i.request(1))
 	require.ErrorIs(t, err, counters.ErrUnavailable)
-	require.ErrorIs(t, i.limiter.Refund(context.Background(), i.request(1)), counters.ErrUnavailable)
+	require.ErrorIs(t, i.limiter.Refund(context.Background(), i.request(1), counters.Decision{}), counters.ErrUnavailable)
 	require.ErrorIs(t, i.limiter.Reset(context.Background(), "c", i.now), counters.ErrUnavailable)
 	_, err = i.limiter.Take(context.Background(), i.request(11))
 	require.ErrorIs(t, err, counters.ErrUnavailable, "a load that fails")
@@ -570,7 +579,7 @@ func runMachine[S any](t *rapid.T, a algorithm[S], countDenied bool) {
 			i := rapid.IntRange(0, len(admitted)-1).Draw(t, "which")
 			r := admitted[i]
 			admitted = slices.Delete(admitted, i, i+1)
-			require.NoError(t, pick(t).Refund(ctx, r))
+			require.NoError(t, pick(t).Refund(ctx, r, model.taken[r]))
 			model.refund(t, r)
 			emptier = now
 		},
@@ -701,7 +710,7 @@ func TestWrongRequestsAreErrors(t *testing.T) {
 		spoil(&r)
 		_, takeErr := l.Take(t.Context(), r)
 		_, peekErr := l.Peek(t.Context(), r)
-		for _, err := range []error{takeErr, peekErr, l.Refund(t.Context(), r)} {
+		for _, err := range []error{takeErr, peekErr, l.Refund(t.Context(), r, counters.Decision{})} {
 			assert.ErrorIs(t, err, counters.ErrRequest, name)
 		}
 		_, known := l.PeekLocal(r)

@@ -78,11 +78,12 @@ func newSlidingLog(window time.Duration, limit int64, countDenied bool) (log, er
 // memory of a state belongs to it: it must not be used any more once a step has
 // returned another. One that is decoded takes over the bytes.
 type logState struct {
-	base    int64 // Unix times in nanoseconds
-	newest  int64 // of the last entry
-	time    int64 // of the last write, which may have been given back
-	used    int64
-	entries []byte
+	base       int64 // Unix times in nanoseconds
+	generation int64 // not after base
+	newest     int64 // of the last entry
+	time       int64 // of the last write, which may have been given back
+	used       int64
+	entries    []byte
 }
 
 // step admits r if the window has room for its cost. When denied requests
@@ -117,9 +118,9 @@ func (l log) peek(s logState, r counters.Request) counters.Decision {
 // of r was behind, r stands at a later time than its Now. So the cost is taken
 // from the oldest entries that are not before Now: what stays may leave later
 // than it should, never sooner, and no window is ever over its limit.
-func (l log) refund(s logState, r counters.Request) logState {
+func (l log) refund(s logState, r counters.Request, taken counters.Decision) logState {
 	from, left := r.Now.UnixNano(), r.Cost
-	if behind(s.time, r.Now) >= uint64(l.window) {
+	if s.generation != taken.Generation || behind(s.time, r.Now) >= uint64(l.window) {
 		return s
 	}
 	rest := logState{entries: make([]byte, 0, len(s.entries))}
@@ -136,7 +137,7 @@ func (l log) refund(s logState, r counters.Request) logState {
 	if rest.used == 0 {
 		return logState{}
 	}
-	rest.time = s.time
+	rest.time, rest.generation = s.time, s.generation
 	return rest
 }
 
@@ -179,15 +180,21 @@ func (l log) decision(live logState, r counters.Request, allowed bool) counters.
 	if live.used > 0 {
 		d.ResetAfter = after(lag, l.leaves(live.newest, live.time))
 	}
-	switch {
-	case allowed:
+	if allowed {
+		d.Generation = live.generation
+	}
+	switch excess := live.used + r.Cost - limit; {
+	case allowed && (!l.countDenied || excess <= 0):
 	case r.Cost > limit:
 		d.RetryAfter = forever
 	default:
-		excess := live.used + r.Cost - limit
+		fits := &d.RetryAfter
+		if allowed {
+			fits = &d.FitsAfter
+		}
 		for t, cost := range live.all() {
 			if excess -= cost; excess <= 0 {
-				d.RetryAfter = after(lag, l.leaves(t, live.time))
+				*fits = after(lag, l.leaves(t, live.time))
 				break
 			}
 		}
@@ -205,7 +212,7 @@ func (l log) leaves(entry, now int64) time.Duration {
 func (s *logState) add(t, cost int64) {
 	switch {
 	case s.used == 0:
-		s.base = t
+		s.base, s.generation = t, t
 		s.entries = append(s.entries, 0)
 	case s.newest == t:
 		// A varint's bytes before its last are 0x80 and above, so its beginning
@@ -271,14 +278,16 @@ func (s *logState) all() iter.Seq2[int64, int64] {
 }
 
 // encode appends s to b: the format, and unless the log is empty its base, by
-// how much its time is after the newest entry, and the entries.
+// how much its generation is before that, by how much its time is after the
+// newest entry, and the entries.
 func (l log) encode(b []byte, s logState) []byte {
-	const header = 1 + 8 + binary.MaxVarintLen64
+	const header = 1 + 8 + 2*binary.MaxVarintLen64
 	b = append(slices.Grow(b, header+len(s.entries)), formatSlidingLog)
 	if s.used == 0 {
 		return b
 	}
 	b = binary.BigEndian.AppendUint64(b, uint64(s.base))
+	b = binary.AppendUvarint(b, between(s.generation, s.base))
 	b = binary.AppendUvarint(b, between(s.newest, s.time))
 	return append(b, s.entries...)
 }
@@ -300,11 +309,12 @@ func (l log) decode(data []byte) (logState, error) {
 		return logState{}, nil
 	}
 	base, rest, ok1 := cutTime(data[1:])
+	age, rest, ok := cutUvarint(rest)
 	lag, rest, ok2 := cutUvarint(rest)
-	if !ok1 || !ok2 || len(rest) == 0 {
+	if !ok || !ok1 || !ok2 || len(rest) == 0 || age > between(math.MinInt64, base) {
 		return logState{}, errForeignState
 	}
-	s := logState{base: base, newest: base, entries: rest}
+	s := logState{base: base, generation: base - int64(age), newest: base, entries: rest}
 	for len(rest) > 0 {
 		var gap, cost uint64
 		first := len(rest) == len(s.entries)

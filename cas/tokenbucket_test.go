@@ -217,14 +217,14 @@ func TestTokenBucketRefundIsExact(t *testing.T) {
 		with, _ = b.step(with, first)
 		undone := counters.Request{Cost: rapid.Int64Range(1, 100).Draw(t, "undone"), Limit: 7, Now: now}
 		without, _ = b.step(without, first)
-		with, _ = b.step(with, undone)
+		with, taken := b.step(with, undone)
 		for range rapid.IntRange(0, 20).Draw(t, "requests") {
 			now = now.Add(time.Duration(rapid.Int64Range(0, int64(2*time.Second)).Draw(t, "pause")))
 			r := counters.Request{Cost: rapid.Int64Range(0, 9).Draw(t, "cost"), Limit: 7, Now: now}
 			with, _ = b.step(with, r)
 			without, _ = b.step(without, r)
 		}
-		require.Equal(t, without, b.refund(with, undone))
+		require.Equal(t, without, b.refund(with, undone, taken))
 	})
 }
 
@@ -234,6 +234,15 @@ type bucketModel struct {
 	burst  int64
 	time   int64
 	level  big.Rat
+	// generation is when the level rose from 0 last.
+	generation int64
+	taken      map[counters.Request]modelTake
+}
+
+// modelTake is what a refund has to know of an admitted request.
+type modelTake struct {
+	generation int64
+	before     *big.Rat // the level, without its fraction and one
 }
 
 func (m *bucketModel) capacity(limit int64) *big.Rat {
@@ -266,21 +275,39 @@ func (m *bucketModel) ask(r counters.Request) (allowed bool, remaining int64) {
 	allowed = next.Cmp(m.capacity(r.Limit)) <= 0
 	if allowed && r.Cost > 0 {
 		if level.Sign() == 0 {
-			m.time = r.Now.UnixNano()
+			m.time, m.generation = r.Now.UnixNano(), r.Now.UnixNano()
 		}
 		m.level.Set(next)
 		m.time = max(m.time, r.Now.UnixNano())
 		level = next
+		before := new(big.Int).Neg(new(big.Int).Div(new(big.Int).Neg(next.Num()), next.Denom())) // rounded up
+		before.Sub(before, big.NewInt(r.Cost+1))
+		if before.Sign() < 0 {
+			before.SetInt64(0)
+		}
+		m.taken[r] = modelTake{m.generation, new(big.Rat).SetInt(before)}
 	}
 	free := new(big.Rat).Sub(m.capacity(r.Limit), level)
 	return allowed, new(big.Int).Quo(free.Num(), free.Denom()).Int64()
 }
 
 func (m *bucketModel) refund(r counters.Request) {
-	if m.time < r.Now.UnixNano() {
+	taken := m.taken[r]
+	if taken.generation != m.generation || m.level.Sign() == 0 {
 		return
 	}
-	m.level.Sub(&m.level, new(big.Rat).SetInt64(r.Cost))
+	// What is left of the cost when all before it has drained first.
+	left := new(big.Rat).Add(taken.before, new(big.Rat).SetInt64(r.Cost))
+	if elapsed := m.time - r.Now.UnixNano(); elapsed > 0 {
+		drained := new(big.Int).Mul(big.NewInt(elapsed), big.NewInt(r.Limit))
+		left.Sub(left, new(big.Rat).SetFrac(drained, big.NewInt(int64(m.window))))
+	}
+	if cost := new(big.Rat).SetInt64(r.Cost); left.Cmp(cost) > 0 {
+		left = cost
+	}
+	if left.Sign() > 0 {
+		m.level.Sub(&m.level, left)
+	}
 	if m.level.Sign() <= 0 {
 		m.level.SetInt64(0)
 	}
@@ -303,7 +330,7 @@ func TestTokenBucketLikeRationalNumbers(t *testing.T) {
 		limits := rapid.SampledFrom([]int64{1, 3, 7, 60, 100, 9973, 1_000_003, counters.MaxLimit})
 		window, limit := windows.Draw(t, "window"), limits.Draw(t, "limit")
 		burst := rapid.SampledFrom([]int64{0, 0, 1, 13, counters.MaxLimit}).Draw(t, "burst")
-		model := &bucketModel{window: window, burst: burst}
+		model := &bucketModel{window: window, burst: burst, taken: make(map[counters.Request]modelTake)}
 		c := tokenClient(t, window, burst)
 		now := clock(t, "12:00:00")
 		var admitted []counters.Request

@@ -82,6 +82,9 @@ type Decision struct {
 	// Local reports that no store was asked: what the process had read a moment
 	// before decided.
 	Local bool
+	// Generation is that of the state that Take has changed, for Refund; 0 where
+	// states have none. It means nothing else.
+	Generation int64
 	// Contended reports a denial because others changed the client's state first
 	// at each attempt until the time was over. Nothing was consumed.
 	Contended bool
