@@ -64,7 +64,9 @@ func (b bucket) step(s bucketState, r counters.Request) (bucketState, counters.D
 	case r.Cost == 0:
 	case allowed:
 		level.whole += r.Cost
-		s = level
+		d := b.decision(level, r, allowed)
+		d.Generation = level.generation
+		return level, d
 	case b.countDenied:
 		level.whole, level.part = b.capacity(r.Limit), 0
 		s = level
@@ -150,9 +152,6 @@ func (b bucket) decision(level bucketState, r counters.Request, allowed bool) co
 		Allowed:    allowed,
 		Remaining:  capacity - level.ceil(),
 		ResetAfter: after(lag, level.drainTime(r.Limit)),
-	}
-	if allowed {
-		d.Generation = level.generation
 	}
 	if allowed && !b.countDenied {
 		return d

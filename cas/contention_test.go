@@ -103,7 +103,7 @@ func storm(processes []taker, callers int, r counters.Request, timeout, length t
 				cancel()
 				took[i] = append(took[i], time.Since(r.Now))
 				switch {
-				case errors.Is(err, ErrContended):
+				case d.Contended || errors.Is(err, ErrContended): // the plain loop's
 					contended.Add(1)
 				case err != nil:
 					failed.Add(1)

@@ -98,7 +98,9 @@ func (l log) step(s logState, r counters.Request) (logState, counters.Decision) 
 	case r.Cost == 0:
 	case allowed:
 		live.add(live.time, r.Cost)
-		s = live
+		d := l.decision(live, r, allowed)
+		d.Generation = live.generation
+		return live, d
 	case l.countDenied:
 		most := max(limit, live.used)
 		cost := min(r.Cost, most)
@@ -179,9 +181,6 @@ func (l log) decision(live logState, r counters.Request, allowed bool) counters.
 	d := counters.Decision{Allowed: allowed, Remaining: max(0, limit-live.used)}
 	if live.used > 0 {
 		d.ResetAfter = after(lag, l.leaves(live.newest, live.time))
-	}
-	if allowed {
-		d.Generation = live.generation
 	}
 	switch excess := live.used + r.Cost - limit; {
 	case allowed && (!l.countDenied || excess <= 0):

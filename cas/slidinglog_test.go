@@ -105,13 +105,13 @@ func TestSlidingLogMergesEqualTimes(t *testing.T) {
 	c := logClient(t, time.Minute, false)
 	r := counters.Request{Limit: MaxLogLimit, Now: clock(t, "12:00:00")}
 	assert.Equal(t, 300, run(t, c, 300, r))
-	assert.Len(t, c.stored, 1+8+1+3, "format, base, lag, and one entry of cost 300")
+	assert.Len(t, c.stored, 1+8+1+1+3, "format, base, generation, lag, and one entry of cost 300")
 	r.Now = r.Now.Add(-time.Second)
 	assert.Equal(t, 300, run(t, c, 300, r), "times before the newest are the newest")
-	assert.Len(t, c.stored, 1+8+1+3)
+	assert.Len(t, c.stored, 1+8+1+1+3)
 	r.Now = r.Now.Add(2 * time.Second)
 	assert.Equal(t, 200, run(t, c, 200, r))
-	assert.Len(t, c.stored, 1+8+1+3+5+2)
+	assert.Len(t, c.stored, 1+8+1+1+3+5+2)
 }
 
 func TestSlidingLogStaysSmall(t *testing.T) {
@@ -133,7 +133,7 @@ func TestSlidingLogCountedDenialsKeepItSmall(t *testing.T) {
 		r.Now = r.Now.Add(time.Second)
 		c.ask(t, r)
 	}
-	assert.Len(t, c.stored, 1+8+1+5*(5+1))
+	assert.Len(t, c.stored, 1+8+6+1+5*(5+1), "format, base, generation, lag, and five entries")
 	r.Cost = counters.MaxCost
 	assert.False(t, c.ask(t, r).Allowed)
 	assert.Equal(t, int64(5), c.state(t).used)
@@ -194,6 +194,9 @@ type logModel struct {
 	window time.Duration
 	time   int64
 	list   []logged
+	// generation is when the first entry of the list was made in place of none.
+	generation int64
+	taken      map[counters.Request]int64
 }
 
 type logged struct{ time, cost int64 }
@@ -216,6 +219,10 @@ func (m *logModel) ask(r counters.Request, countDenied bool) (allowed bool, used
 	entries, used := m.live(now)
 	allowed = used+r.Cost <= r.Limit
 	if r.Cost > 0 && (allowed || countDenied) {
+		if len(entries) == 0 {
+			m.generation = now
+		}
+		m.taken[r] = m.generation
 		m.list, m.time = append(entries, logged{now, r.Cost}), now
 		used += r.Cost
 	}
@@ -223,7 +230,7 @@ func (m *logModel) ask(r counters.Request, countDenied bool) (allowed bool, used
 }
 
 func (m *logModel) refund(r counters.Request) {
-	if m.time-r.Now.UnixNano() >= int64(m.window) {
+	if len(m.list) == 0 || m.taken[r] != m.generation || m.time-r.Now.UnixNano() >= int64(m.window) {
 		return
 	}
 	left := r.Cost
@@ -243,7 +250,7 @@ func TestSlidingLogLikeAList(t *testing.T) {
 		window := windows.Draw(t, "window")
 		limits := rapid.SampledFrom([]int64{1, 2, 5, 20, 300})
 		limit := limits.Draw(t, "limit")
-		model := &logModel{window: window}
+		model := &logModel{window: window, taken: make(map[counters.Request]int64)}
 		c := logClient(t, window, false)
 		now := clock(t, "12:00:00")
 		var admitted []counters.Request
@@ -291,7 +298,7 @@ func TestSlidingLogLikeAList(t *testing.T) {
 func TestSlidingLogForgetsOnlyWhatDecidesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limit := rapid.SampledFrom([]int64{1, 3, 20, 300}).Draw(t, "limit")
-		model := &logModel{window: time.Second}
+		model := &logModel{window: time.Second, taken: make(map[counters.Request]int64)}
 		c := logClient(t, time.Second, true)
 		now := clock(t, "12:00:00")
 		for range rapid.IntRange(1, 60).Draw(t, "requests") {
