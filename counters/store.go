@@ -80,6 +80,9 @@ type State struct {
 	// Version is the store's own number of this value, its cas token; 0 stands
 	// for nothing.
 	Version uint64
+	// Life is the store's own number of the connection that Version belongs to:
+	// a server that has been restarted begins its versions anew. 0 is any.
+	Life uint64
 }
 
 // Exists reports whether there is a value, be it an empty one.

@@ -2,6 +2,7 @@ package memcached
 
 import (
 	"context"
+	"errors"
 	"net"
 	"sync"
 	"time"
@@ -113,8 +114,8 @@ func (c *boundConn) Close() error {
 }
 
 // exchange sends requests in one piece and waits for all their replies, which
-// conn has then.
-func (c *client) exchange(requests []byte) error {
+// conn has then. If life isn't 0, they go out on that socket or not at all.
+func (c *client) exchange(life uint64, requests []byte) error {
 	c.requests = requests
 	if cap(requests) > maxKeptRequests {
 		c.requests = nil
@@ -129,8 +130,8 @@ func (c *client) exchange(requests []byte) error {
 	if err := c.conn.SetDeadline(c.deadline); err != nil {
 		return err
 	}
-	err := c.conn.Exchange(requests)
-	if err != nil {
+	err := c.conn.ExchangeOn(life, requests)
+	if err != nil && !errors.Is(err, pipeline.ErrOtherSocket) {
 		// After a timeout the connection is of no further use, nor is gomemcache's,
 		// which is the same.
 		conn := c.conn
@@ -158,7 +159,7 @@ func (c *client) pipelineAdd(a counters.Addition) (n int64, found bool, err erro
 	if len(a.Read) > 0 {
 		b = appendGet(b, "get", a.Read...)
 	}
-	if err := c.exchange(b); err != nil {
+	if err := c.exchange(0, b); err != nil {
 		return 0, false, err
 	}
 	n, found, err = parseIncr(a.Key, c.conn.Reply(incr))
@@ -172,7 +173,7 @@ var zero = []byte("0")
 
 // read reads the counters at keys in one round trip.
 func (c *client) read(keys []string, counts []int64) error {
-	if err := c.exchange(appendGet(c.requests[:0], "get", keys...)); err != nil {
+	if err := c.exchange(0, appendGet(c.requests[:0], "get", keys...)); err != nil {
 		return err
 	}
 	return parseCounts(c.conn.Reply(0), keys, counts)
@@ -183,7 +184,7 @@ func (c *client) delete(keys []string) error {
 	for _, key := range keys {
 		b = appendDelete(b, key)
 	}
-	if err := c.exchange(b); err != nil {
+	if err := c.exchange(0, b); err != nil {
 		return err
 	}
 	for i := range keys {
@@ -196,13 +197,37 @@ func (c *client) delete(keys []string) error {
 	return nil
 }
 
-// swap stores value and loads what is there after that, in one round trip.
+// load reads the state at key.
+func (c *client) load(key string) (counters.State, error) {
+	if err := c.exchange(0, appendGet(c.requests[:0], "gets", key)); err != nil {
+		return counters.State{}, err
+	}
+	return c.state(0)
+}
+
+// state returns the state in the i-th reply.
+func (c *client) state(i int) (counters.State, error) {
+	s, err := parseState(c.conn.Reply(i))
+	if s.Exists() {
+		s.Life = c.conn.Socket()
+	}
+	return s, err
+}
+
+// swap stores value and loads what is there after that, in one round trip. It only
+// loads when old was read on a connection that is lost: the server may have been
+// restarted, and have given its version to another value.
 func (c *client) swap(key string, old counters.State, value []byte, ttl time.Duration) (counters.State, bool, error) {
 	b := appendStore(c.requests[:0], key, expiration(ttl, time.Now()), old.Version, value)
-	if err := c.exchange(appendGet(b, "gets", key)); err != nil {
+	err := c.exchange(old.Life, appendGet(b, "gets", key))
+	if errors.Is(err, pipeline.ErrOtherSocket) {
+		now, err := c.load(key)
+		return now, false, err
+	}
+	if err != nil {
 		return counters.State{}, false, err
 	}
-	now, err := parseState(c.conn.Reply(1))
+	now, err := c.state(1)
 	if err != nil {
 		return counters.State{}, false, err
 	}

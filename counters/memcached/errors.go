@@ -11,6 +11,7 @@ import (
 	"github.com/bradfitz/gomemcache/memcache"
 
 	"weir/counters"
+	"weir/counters/memcached/pipeline"
 )
 
 // replyNonNumeric is Memcached's answer to incr and decr of a value that is no
@@ -32,15 +33,18 @@ func replyError(line []byte) error {
 // translate turns any error of gomemcache or a connection into one of a
 // store's.
 func translate(err error) error {
+	if err == nil || errors.Is(err, counters.ErrForeignValue) {
+		return err
+	}
+	kind := counters.ErrUnavailable
 	var timeout net.Error
 	var connect *memcache.ConnectTimeoutError
-	switch {
-	case err == nil, errors.Is(err, counters.ErrForeignValue):
-		return err
-	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded),
-		errors.As(err, &timeout) && timeout.Timeout(), errors.As(err, &connect):
-		return fmt.Errorf("%w: %v", counters.ErrTimeout, err)
-	default:
-		return fmt.Errorf("%w: %v", counters.ErrUnavailable, err)
+	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) ||
+		errors.As(err, &timeout) && timeout.Timeout() || errors.As(err, &connect) {
+		kind = counters.ErrTimeout
 	}
+	if errors.Is(err, pipeline.ErrNotSent) {
+		return fmt.Errorf("%w, %w: %v", kind, counters.ErrNotSent, err)
+	}
+	return fmt.Errorf("%w: %v", kind, err)
 }

@@ -124,16 +124,8 @@ func (s *Store) Subtract(ctx context.Context, key string, delta int64) error {
 func (s *Store) Load(ctx context.Context, key string) (counters.State, error) {
 	c := s.client(ctx, key)
 	defer c.release()
-	item, err := c.Get(key)
-	switch {
-	case errors.Is(err, memcache.ErrCacheMiss):
-		return counters.State{}, nil
-	case err == nil && item.CasID == 0:
-		err = errNoCAS
-	case err == nil:
-		return counters.State{Value: item.Value, Version: item.CasID}, nil
-	}
-	return counters.State{}, c.translate(key, err)
+	state, err := c.load(key)
+	return state, c.translate(key, err)
 }
 
 // Swap implements counters.StateStore with cas, or add when there is nothing to

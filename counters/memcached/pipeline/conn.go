@@ -3,10 +3,19 @@ package pipeline
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"sync"
 	"time"
+)
+
+// Errors of an Exchange.
+var (
+	// ErrNotSent: nothing was sent, so the server has done nothing.
+	ErrNotSent = errors.New("pipeline: not sent")
+	// ErrOtherSocket: the socket that was asked for is lost.
+	ErrOtherSocket = errors.New("pipeline: the socket has been lost")
 )
 
 var (
@@ -30,6 +39,7 @@ type Conn struct {
 	request
 	connection *connection
 	socket     *socket // where the request was sent
+	only       uint64  // the number of the socket that it may be sent on; 0 is any
 
 	unread int  // where in reply.data Read goes on
 	owed   bool // wake has, or will have, a token for the request
@@ -55,10 +65,11 @@ func (p *Pool) DialContext(_ context.Context, network, address string) (net.Conn
 
 // Write takes the next part of a request. With the last part it sends the whole
 // request, for which it may wait until the write deadline, and only then. A
-// request that could disturb other callers is refused with an error.
+// request that could disturb other callers is refused with an error. Each error is
+// an ErrNotSent.
 func (c *Conn) Write(p []byte) (int, error) {
 	if err := c.ready(); err != nil {
-		return 0, err
+		return 0, fmt.Errorf("%w: %w", ErrNotSent, err)
 	}
 	c.text = append(c.text, p...)
 	n, command, err := parseRequest(c.text)
@@ -74,36 +85,56 @@ func (c *Conn) Write(p []byte) (int, error) {
 	}
 	if err != nil {
 		c.reset()
-		return 0, err
+		return 0, fmt.Errorf("%w: %w", ErrNotSent, err)
 	}
 	return len(p), nil
 }
 
 // Exchange sends requests, one or more, in one piece, and waits for all their
-// replies. It has the errors of Write and Read.
-func (c *Conn) Exchange(requests []byte) error {
+// replies. It has the errors of Write and Read, wrapped in ErrNotSent if nothing
+// was sent.
+func (c *Conn) Exchange(requests []byte) error { return c.ExchangeOn(0, requests) }
+
+// ExchangeOn is Exchange on the socket of that number, as Socket returned it; 0
+// is any. The error is ErrOtherSocket, and nothing has been sent, if that socket
+// has been lost.
+func (c *Conn) ExchangeOn(socket uint64, requests []byte) error {
 	if err := c.ready(); err != nil {
-		return err
+		return fmt.Errorf("%w: %w", ErrNotSent, err)
 	}
 	c.reset()
+	err := c.prepare(requests)
+	if err == nil {
+		c.only = socket
+		err = c.send()
+		c.only = 0
+	}
+	if err != nil {
+		c.reset()
+		return fmt.Errorf("%w: %w", ErrNotSent, err)
+	}
+	return c.settle()
+}
+
+// Socket returns the number of the socket that the last request was sent on. No
+// other socket of the pool has it.
+func (c *Conn) Socket() uint64 { return c.socket.number }
+
+// prepare makes requests the connection's.
+func (c *Conn) prepare(requests []byte) error {
 	for rest := requests; len(rest) > 0; {
 		n, command, err := parseRequest(rest)
 		if err == nil && n == 0 {
 			err = errIncomplete
 		}
 		if err != nil {
-			c.reset()
 			return err
 		}
 		c.reply.commands = append(c.reply.commands, command)
 		rest = rest[n:]
 	}
 	c.text = append(c.text, requests...)
-	if err := c.send(); err != nil {
-		c.reset()
-		return err
-	}
-	return c.settle()
+	return nil
 }
 
 // Reply returns the server's reply to the i-th request of the last Exchange,
@@ -157,6 +188,9 @@ func (c *Conn) send() error {
 	for c.pending() {
 		s, err := c.connection.socket(&c.request)
 		ok := false
+		if err == nil && c.only != 0 && s.number != c.only {
+			err = ErrOtherSocket
+		}
 		if err == nil {
 			c.socket = s
 			ok, err = s.send(&c.request)

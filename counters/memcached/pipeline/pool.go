@@ -28,6 +28,7 @@ type Pool struct {
 	ctx     context.Context // ended by Close
 	cancel  context.CancelFunc
 	running sync.WaitGroup // every goroutine; counted up under mu, or by one that is counted
+	sockets atomic.Uint64  // that have been opened
 
 	mu          sync.Mutex
 	connections map[endpoint]*connection
@@ -133,6 +134,7 @@ func (c *connection) run(d *dialing) {
 	var s *socket
 	if err == nil {
 		s = newSocket(conn, c.endpoint, &c.pool.running)
+		s.number = c.pool.sockets.Add(1)
 		s.lost = func() { c.open.CompareAndSwap(s, nil) }
 	}
 	d.socket, d.err = s, err

@@ -43,6 +43,7 @@ func (e endpoint) String() string  { return e.address }
 // flight; a caller on its own reads its reply itself, which saves it being
 // woken.
 type socket struct {
+	number   uint64 // from 1, unique in the pool
 	conn     net.Conn
 	endpoint endpoint
 	raw      *rawConn        // nil when only conn can be used
