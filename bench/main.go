@@ -1,5 +1,5 @@
 // Command bench measures weir: how fast it answers, what that costs, and how
-// right it is.
+// right it is. README.md says what the figures mean.
 package main
 
 import (
@@ -11,29 +11,52 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"weir/bench/accuracy"
+	"weir/bench/architecture"
+	"weir/bench/contention"
+	"weir/bench/cost"
+	"weir/bench/internal/report"
+	"weir/bench/internal/testbed"
+	"weir/bench/load"
+	"weir/bench/memory"
+	"weir/bench/throughput"
 )
 
-// A command is a subcommand; one without a summary isn't listed. It writes its
-// result to out, and its error says what failed or which expectation did.
+// A command without a summary isn't listed.
 type command struct {
 	name    string
 	summary string
-	run     func(ctx context.Context, args []string, out io.Writer) error
+	run     report.Command
 }
 
 func commands() []command {
 	return []command{
-		{"throughput", "checks per second, latency and cost of each algorithm, against a handler that does nothing", throughput},
-		{"memory", "memory that weir needs for a million clients", memory},
-		{"cost", "commands per check, and memory per client, of each algorithm", cost},
-		{"contention", "many callers and processes on one key: speed, fairness and exactness", contention},
-		{"accuracy", "what each algorithm believes and admits beside what is true, on many kinds of traffic", accuracyCommand},
-		{"architectures", "what other ways to share a limit admit, beside weir", architectures},
-		{"load", "open loop at a constant rate, a ramp, or the highest rate that keeps p99 under a bound", load},
-		{"compare", "two results of the same command, figure by figure", compareResults},
-		{"report", "REPORT.md and its pictures, from the results of the others", report},
-		{noopCommand, "", noop},
-		{shareCommand, "", runShare},
+		{"throughput", "checks per second, latency and cost of each algorithm, against a handler that does nothing", throughput.Run},
+		{"memory", "memory that weir needs for a million clients", memory.Run},
+		{"cost", "commands per check, and memory per client, of each algorithm", cost.Run},
+		{"contention", "many callers and processes on one key: speed, fairness and exactness", contention.Run},
+		{"accuracy", "what each algorithm believes and admits beside what is true, on many kinds of traffic", accuracy.Run},
+		{"architectures", "what other ways to share a limit admit, beside weir", architecture.Run},
+		{"load", "open loop at a constant rate, a ramp, or the highest rate that keeps p99 under a bound", load.Run},
+		{"compare", "two results of the same command, figure by figure", report.Compare(sections())},
+		{"report", "REPORT.md and its pictures, from the results of the others", report.Write(sections())},
+		{testbed.NoopCommand, "", throughput.Noop},
+		{contention.ShareCommand, "", contention.Share},
+	}
+}
+
+// sections are those of REPORT.md.
+func sections() []report.Section {
+	return []report.Section{
+		{Title: "Accuracy", File: "accuracy.json", Command: "accuracy", New: report.New[accuracy.Report]},
+		{Title: "Accuracy at scale", File: "accuracy-scale.json", Command: "accuracy -scale", New: report.New[accuracy.ScaleReport]},
+		{Title: "Architectures", File: "architectures.json", Command: "architectures", New: report.New[architecture.Report]},
+		{Title: "Throughput", File: "throughput.json", Command: "throughput", New: report.New[throughput.Report]},
+		{Title: "Load", File: "load.json", Command: "load", New: report.New[load.Report]},
+		{Title: "Cost", File: "cost.json", Command: "cost", New: report.New[cost.Report]},
+		{Title: "Memory", File: "memory.json", Command: "memory", New: report.New[memory.Report]},
+		{Title: "Contention", File: "contention.json", Command: "contention", New: report.New[contention.Report]},
 	}
 }
 
@@ -64,21 +87,4 @@ func execute(ctx context.Context, args []string, out io.Writer) error {
 		}
 	}
 	return fmt.Errorf("there is no command %q; go run ./bench lists them", args[0])
-}
-
-// parseFlags parses args, which must be flags only. Asked for help, it prints
-// it to out and returns flag.ErrHelp.
-func parseFlags(flags *flag.FlagSet, args []string, out io.Writer) error {
-	flags.SetOutput(io.Discard)
-	switch err := flags.Parse(args); {
-	case errors.Is(err, flag.ErrHelp):
-		flags.SetOutput(out)
-		flags.PrintDefaults()
-		return err
-	case err != nil:
-		return fmt.Errorf("%s: %w", flags.Name(), err)
-	case flags.NArg() > 0:
-		return fmt.Errorf("%s: %q is not a flag", flags.Name(), flags.Arg(0))
-	}
-	return nil
 }

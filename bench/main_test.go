@@ -3,37 +3,31 @@ package main
 import (
 	"bytes"
 	"flag"
+	"io/fs"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"weir/bench/contention"
+	"weir/bench/internal/report"
+	"weir/bench/internal/testbed"
 )
 
-// TestMain makes the test binary one of the bench's own processes when it is
-// started as one.
-func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && (os.Args[1] == noopCommand || os.Args[1] == shareCommand) {
-		main()
-		return
-	}
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestCommandsAreListed(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, execute(t.Context(), nil, &out))
-	assert.Contains(t, out.String(), "throughput ")
-	assert.Contains(t, out.String(), "memory ")
-	assert.Contains(t, out.String(), "contention ")
-	assert.Contains(t, out.String(), "architectures ")
-	assert.Contains(t, out.String(), "report ")
-	assert.Contains(t, out.String(), "load ")
-	assert.Contains(t, out.String(), "compare ")
-	assert.Contains(t, out.String(), "accuracy ")
-	assert.NotContains(t, out.String(), noopCommand)
-	assert.NotContains(t, out.String(), shareCommand)
+	for _, name := range []string{"throughput", "memory", "cost", "contention", "accuracy", "architectures", "load", "compare", "report"} {
+		assert.Contains(t, out.String(), "\n  "+name+" ")
+	}
+	assert.NotContains(t, out.String(), testbed.NoopCommand+" ")
+	assert.NotContains(t, out.String(), contention.ShareCommand)
 }
 
 func TestHelpListsFlags(t *testing.T) {
@@ -43,49 +37,146 @@ func TestHelpListsFlags(t *testing.T) {
 }
 
 func TestBadCommandLines(t *testing.T) {
-	for _, args := range [][]string{
-		{"no-such-command"},
-		{"throughput", "more"},
-		{"throughput", "-rows", "("},
-		{"throughput", "-connections", "0"},
-		{"throughput", "-duration", "0s"},
-		{"throughput", "-rows", "no row is called this"},
-		{"contention", "-duration", "0s"},
-		{"contention", "-exact", "0s"},
-		{"contention", "-rows", "no row is called this"},
-		{"architectures", "-seed", "-1"},
-		{"report", "everything"},
-		{"load", "-arrivals", "late"},
-		{"load", "-format", "grpc"},
-		{"load", "-format", "ratelimit"},
-		{"load", "-memcached", "127.0.0.1:1"},
-		{"load", "-target", "https://127.0.0.1:1"},
-		{"load", "-target", "127.0.0.1:1", "-rate", "1"},
-		{"load", "-policies", ""},
-		{"load", "-policies", "fixed,token,fixed"},
-		{"load", "-rate", "-1"},
-		{"load", "-rate", "NaN"},
-		{"load", "-rate", "1e9"},
-		{"load", "-ramp", "1000"},
-		{"load", "-ramp", "many:more"},
-		{"load", "-ramp", "0:0"},
-		{"load", "-ramp", "1:2", "-rate", "3"},
-		{"load", "-duration", "0s"},
-		{"load", "-p99", "0s"},
-		{"load", "-connections", "0"},
-		{"load", "-clients", "0"},
-		{"load", "-clients", "10000001"},
-		{"load", "-zipf", "-1"},
-		{"compare"},
-		{"compare", "one.json"},
-		{"compare", "no-such.json", "no-such.json"},
-		{"accuracy", "-requests", "-1"},
-		{"accuracy", "-requests", "40000001"},
-		{"accuracy", "-scale", "-requests", "400000001"},
-		{"accuracy", "-seed", "one"},
-		{"memory", "-clients", "0"},
-		{"memory", "-clients", "100000001"},
+	const none = "no row is called this"
+	for command, lines := range map[string][]string{
+		"no-such-command": {""},
+		"throughput":      {"more", "-rows|(", "-connections|0", "-duration|0s", "-rows|" + none},
+		"contention":      {"-duration|0s", "-exact|0s", "-rows|" + none},
+		"architectures":   {"-seed|-1"},
+		"report":          {"everything"},
+		"load": {
+			"-arrivals|late", "-format|grpc", "-format|ratelimit", "-memcached|127.0.0.1:1", "-target|https://127.0.0.1:1",
+			"-target|127.0.0.1:1|-rate|1", "-policies|", "-policies|fixed,token,fixed", "-rate|-1", "-rate|NaN", "-rate|1e9",
+			"-ramp|1000", "-ramp|many:more", "-ramp|0:0", "-ramp|1:2|-rate|3", "-duration|0s", "-p99|0s", "-connections|0",
+			"-clients|0", "-clients|10000001", "-zipf|-1",
+		},
+		"compare":  {"", "one.json", "no-such.json|no-such.json"},
+		"accuracy": {"-requests|-1", "-requests|40000001", "-scale|-requests|400000001", "-seed|one"},
+		"memory":   {"-clients|0", "-clients|100000001"},
+		"cost":     {"-clients|0", "-clients|100001"},
 	} {
-		assert.Error(t, execute(t.Context(), args, &bytes.Buffer{}), args)
+		for _, line := range lines {
+			args := []string{command}
+			if line != "" {
+				args = append(args, strings.Split(line, "|")...)
+			}
+			assert.Error(t, execute(t.Context(), args, &bytes.Buffer{}), args)
+		}
+	}
+}
+
+// resultsDir returns a new directory with copies of the JSON files in from.
+func resultsDir(t *testing.T, from string) string {
+	dir := t.TempDir()
+	files, err := filepath.Glob(filepath.Join(from, "*.json"))
+	require.NoError(t, err)
+	for _, file := range files {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, filepath.Base(file)), []byte(readFile(t, file)), 0o600))
+	}
+	return dir
+}
+
+func makeReport(t *testing.T, dir string) (string, error) {
+	err := execute(t.Context(), []string{"report", "-results", dir}, &bytes.Buffer{})
+	return readFile(t, filepath.Join(dir, "REPORT.md")), err
+}
+
+// readFile returns what is in a file, and nothing if there is none.
+func readFile(t *testing.T, name string) string {
+	content, err := os.ReadFile(name)
+	if err != nil {
+		require.ErrorIs(t, err, fs.ErrNotExist)
+	}
+	return string(content)
+}
+
+// The files have a store row, a simulation in which strict admitted too much,
+// and no contention.
+func TestReportOfTheFiles(t *testing.T) {
+	const golden = "testdata/report"
+	dir := resultsDir(t, golden)
+	text, err := makeReport(t, dir)
+	require.NoError(t, err)
+	assert.Equal(t, readFile(t, filepath.Join(golden, "REPORT.md")), text)
+
+	picture := readFile(t, filepath.Join(dir, "architectures.svg"))
+	assert.Contains(t, picture, "chatty")
+	assert.NotEmpty(t, readFile(t, filepath.Join(dir, "architectures.png")))
+	again, err := makeReport(t, dir)
+	require.NoError(t, err)
+	assert.Equal(t, text, again)
+	assert.Equal(t, picture, readFile(t, filepath.Join(dir, "architectures.svg")))
+}
+
+func TestReportOfNothing(t *testing.T) {
+	text, err := makeReport(t, t.TempDir())
+	require.NoError(t, err)
+	for _, s := range sections() {
+		assert.Contains(t, text, "\n## "+s.Title+"\n\nNot run: there is no `"+s.File+"`, which `go run ./bench "+s.Command+"` writes.\n")
+	}
+	_, err = makeReport(t, filepath.Join(t.TempDir(), "no such directory"))
+	assert.Error(t, err)
+}
+
+func TestReportOfBrokenFiles(t *testing.T) {
+	const machine = `{"machine": {"cores": 2, "go": "go1.26"}`
+	for content, want := range map[string]string{
+		``:                             "EOF",
+		machine:                        "unexpected EOF",
+		`[]`:                           "cannot unmarshal",
+		machine + `, "speed": 3}`:      `unknown field "speed"`,
+		machine + `, "rates": "high"}`: "cannot unmarshal",
+		machine + `} {}`:               "there is more after the report",
+		`{}`:                           "it doesn't say on what machine it was made",
+	} {
+		dir := resultsDir(t, "testdata/report")
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "contention.json"), []byte(content), 0o600))
+		text, err := makeReport(t, dir)
+		require.ErrorContains(t, err, want, content)
+		require.ErrorContains(t, err, "contention.json", content)
+		assert.Empty(t, text, content)
+		files, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		assert.Len(t, files, 3, "%s: nothing is written", content)
+	}
+}
+
+// The committed report is made of the committed results.
+func TestReportOfTheResults(t *testing.T) {
+	t.Parallel()
+	text, err := makeReport(t, resultsDir(t, "results"))
+	require.NoError(t, err)
+	assert.Equal(t, readFile(t, filepath.Join("results", "REPORT.md")), text)
+}
+
+func TestCompareRefuses(t *testing.T) {
+	file := func(text string) string {
+		name := filepath.Join(t.TempDir(), "file.json")
+		require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
+		return name
+	}
+	throughput, contention := file(`{"checks":[{"algorithm":"fixed"}]}`), file(`{"sliding_log":[{"processes":1}]}`)
+	for _, tt := range []struct{ name, before, after, want string }{
+		{"two commands", throughput, contention, "file.json is a result of throughput and "},
+		{"no JSON", throughput, file("figures"), "file.json is not JSON"},
+		{"two documents", throughput, file("{} {}"), "file.json is not JSON"},
+		{"no figures", file("{}"), throughput, "file.json is not a result that this version of the bench can read"},
+		{"other fields", file(`{"checks":[{"algorithm":"fixed","speed":1}]}`), throughput, "unknown fields"},
+		{"no file", throughput, "no-such-file.json", "no-such-file.json: no such file"},
+	} {
+		assert.ErrorContains(t, execute(t.Context(), []string{"compare", tt.before, tt.after}, &bytes.Buffer{}), tt.want, tt.name)
+	}
+}
+
+func TestCommittedResultsCanBeCompared(t *testing.T) {
+	for _, s := range sections() {
+		if _, ok := s.New().(report.Comparable); ok {
+			var out bytes.Buffer
+			file := filepath.Join("results", s.File)
+			require.NoError(t, execute(t.Context(), []string{"compare", file, file}, &out), s.Command)
+			assert.Contains(t, out.String(), "within noise")
+			// Each figure has a name of its own.
+			assert.NotContains(t, out.String(), "only in", s.Command)
+		}
 	}
 }

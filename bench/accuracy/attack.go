@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"weir/bench/internal/algorithms"
+	"weir/bench/internal/traffic"
 )
 
 // An Attack is a burst of as many attempts as the limit at one moment, silence,
@@ -36,27 +39,27 @@ func (a Attack) attempts(limit int64) []time.Duration {
 // pays.
 const pace = 10
 
-// attacks returns the attack written for an algorithm, and then those written for
-// the others. Counters forget when in a slot something came: a burst at the very
-// end of a slot is taken to be spread over it, and fades out while all of it is
-// still in the window. A bucket refills from its first request on.
-func attacks(on Algorithm, limit int64) []Attack {
-	all := []Attack{on.attack(limit)}
-	for _, a := range Algorithms() {
-		all = append(all, a.attack(limit))
+// attacks returns the attack written for an algorithm, and then those written
+// for the others. Counters forget when in a slot something came: a burst at the
+// very end of a slot is taken to be spread over it, and fades out while all of
+// it is still in the window. A bucket refills from its first request on.
+func attacks(on algorithm, limit int64) []Attack {
+	written := []Attack{on.attack(limit)}
+	for _, a := range all() {
+		written = append(written, a.attack(limit))
 	}
-	return all
+	return written
 }
 
-func (a Algorithm) attack(limit int64) Attack {
-	if !a.Counters {
+func (a algorithm) attack(limit int64) Attack {
+	if !a.counters() {
 		return Attack{Spacing: Window / time.Duration(pace*limit)}
 	}
-	return Attack{Burst: a.slot() - time.Microsecond, Resume: Window, Spacing: a.slot() / time.Duration(pace*limit)}
+	return Attack{Burst: a.Width(Window) - time.Microsecond, Resume: Window, Spacing: a.Width(Window) / time.Duration(pace*limit)}
 }
 
-// A Catch is what an attack got out of a limiter.
-type Catch struct {
+// A Result is what an attack got out of a limiter.
+type Result struct {
 	Attack Attack `json:"attack"`
 	// Fullest is the most admitted in any window, FullestHalf in any half of one,
 	// FullestReleased the most that may proceed in any window.
@@ -71,8 +74,8 @@ type AttackRow struct {
 	Limit     int64  `json:"limit"`
 	// Written is the best of the attacks written for it and the others, Found the
 	// best of those that a search came upon.
-	Written Catch `json:"written"`
-	Found   Catch `json:"found"`
+	Written Result `json:"written"`
+	Found   Result `json:"found"`
 	// Bound is the most that theory lets into any window.
 	Bound int64 `json:"bound"`
 }
@@ -86,33 +89,32 @@ func (r AttackRow) Worst() int64 { return max(r.Written.Fullest, r.Found.Fullest
 // holds at most the limit in its oldest slot, however small the part of it that
 // still counts, and at most the limit in the others. A bucket holds the limit,
 // and just under the limit drains in (t-Window, t] after it was full.
-func (a Algorithm) Bound(limit int64) int64 {
+func (a algorithm) Bound(limit int64) int64 {
 	switch {
-	case a.Strict || a.Name == Log:
+	case a.Strict || a.Name == algorithms.Log:
 		return limit
-	case a.Bucket:
+	case a.bucket():
 		return 2*limit - 1
 	default:
 		return 2 * limit
 	}
 }
 
-// AttackOn returns the worst that the written attacks and a search of so many
-// tries find for an algorithm. The search depends on the seed: half of its tries
-// are random, the others change the best so far a little.
-func AttackOn(ctx context.Context, a Algorithm, limit int64, tries int, seed uint64) (AttackRow, error) {
+// attackOn returns the worst that the written attacks and a search of so many
+// tries find for an algorithm. The search depends on the seed: half of its
+// tries are random, the others change the best so far a little.
+func attackOn(ctx context.Context, a algorithm, limit int64, tries int, seed uint64) (AttackRow, error) {
 	row := AttackRow{Algorithm: a.Name, Limit: limit, Bound: a.Bound(limit)}
-	best := func(most *Catch, attack Attack) error {
-		c, err := a.suffer(ctx, attack, limit)
+	best := func(most *Result, attack Attack) error {
+		c, err := a.run(ctx, attack, limit)
 		if err != nil {
 			return err
 		}
+		half, released := max(c.FullestHalf, most.FullestHalf), max(c.FullestReleased, most.FullestReleased)
 		if c.Fullest > most.Fullest {
-			c.FullestHalf, c.FullestReleased = max(c.FullestHalf, most.FullestHalf), max(c.FullestReleased, most.FullestReleased)
 			*most = c
-		} else {
-			most.FullestHalf, most.FullestReleased = max(c.FullestHalf, most.FullestHalf), max(c.FullestReleased, most.FullestReleased)
 		}
+		most.FullestHalf, most.FullestReleased = half, released
 		return ctx.Err()
 	}
 	for _, attack := range attacks(a, limit) {
@@ -140,24 +142,24 @@ func AttackOn(ctx context.Context, a Algorithm, limit int64, tries int, seed uin
 	return row, nil
 }
 
-// suffer plays an attack to a new limiter.
-func (a Algorithm) suffer(ctx context.Context, attack Attack, limit int64) (Catch, error) {
+// run plays an attack to a new limiter.
+func (a algorithm) run(ctx context.Context, attack Attack, limit int64) (Result, error) {
 	s, err := a.subject(limit, 1, true)
 	if err != nil {
-		return Catch{}, err
+		return Result{}, err
 	}
 	var admitted, released []time.Duration
 	for _, at := range attack.attempts(limit) {
 		answer, err := s.ask(ctx, "attacker", at)
 		if err != nil {
-			return Catch{}, err
+			return Result{}, err
 		}
 		if answer.allowed {
 			admitted = append(admitted, at)
 			released = append(released, at+answer.wait)
 		}
 	}
-	return Catch{
-		Attack: attack, Fullest: fullest(admitted, Window), FullestHalf: fullest(admitted, Window/2), FullestReleased: fullest(released, Window),
+	return Result{
+		Attack: attack, Fullest: traffic.Fullest(admitted, Window), FullestHalf: traffic.Fullest(admitted, Window/2), FullestReleased: traffic.Fullest(released, Window),
 	}, nil
 }

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"weir/bench/traffic"
+	"weir/bench/internal/traffic"
 )
 
 // A Difference is how far estimates were from the true count, and what came of
@@ -53,8 +53,8 @@ func (d *Difference) Add(other Difference) {
 // Mean returns the mean of |estimate - true count|, in requests; 0 without any.
 func (d Difference) Mean() float64 { return ratio(d.Sum, d.Requests) }
 
-// Relative returns the mean of |estimate - true count| as a part of the mean true
-// count; 0 if that is 0.
+// Relative returns the mean of |estimate - true count| as a part of the mean
+// true count; 0 if that is 0.
 func (d Difference) Relative() float64 { return ratio(d.Sum, d.True) }
 
 // Admissions is what a limiter admitted.
@@ -87,24 +87,24 @@ type Row struct {
 	All Difference `json:"all"`
 }
 
-// A Run is a workload from a seed, and what an exact log admits of it.
-type Run struct {
+// A simulation is a workload from a seed, and what an exact log admits of it.
+type simulation struct {
 	Workload
 	seed        uint64
 	names       []string
 	logAdmitted int64
 }
 
-// NewRun returns the run of a workload that a seed makes.
-func NewRun(w Workload, seed uint64) *Run {
-	run := &Run{Workload: w, seed: seed}
+// newSimulation returns the run of a workload that a seed makes.
+func newSimulation(w Workload, seed uint64) *simulation {
+	run := &simulation{Workload: w, seed: seed}
 	for client := range w.Clients {
 		run.names = append(run.names, fmt.Sprintf("client-%06d", client))
 	}
-	logs := make([]recent, w.Clients)
+	logs := traffic.NewRecents(w.Clients, Window)
 	for a := range w.arrivals(seed, w.Length) {
-		if log := &logs[a.Client]; log.count(a.At) < w.Limit {
-			log.add(a.At)
+		if log := &logs[a.Client]; log.Count(a.At) < w.Limit {
+			log.Add(a.At)
 			run.logAdmitted++
 		}
 	}
@@ -112,89 +112,66 @@ func NewRun(w Workload, seed uint64) *Run {
 }
 
 // Measure feeds the requests to a limiter, once with and once without feedback.
-// elapsed is the time that took. It is safe for concurrent use. The error is ctx's or the limiter's.
-func (run *Run) Measure(ctx context.Context, a Algorithm) (row Row, elapsed time.Duration, err error) {
+// elapsed is the time that took. It is safe for concurrent use. The error is
+// ctx's or the limiter's.
+func (run *simulation) Measure(ctx context.Context, a algorithm) (row Row, elapsed time.Duration, err error) {
 	row = Row{Traffic: run.Name, Limit: run.Limit, Demand: run.Demand, Algorithm: a.Name, LogAdmitted: run.logAdmitted}
 	start := time.Now()
-	if err := run.withFeedback(ctx, a, &row); err != nil {
-		return Row{}, 0, err
-	}
-	if err := run.withoutFeedback(ctx, a, &row); err != nil {
-		return Row{}, 0, err
-	}
-	return row, time.Since(start), nil
-}
-
-func (run *Run) withFeedback(ctx context.Context, a Algorithm, row *Row) error {
-	s, err := a.subject(run.Limit, run.Clients, true)
-	if err != nil {
-		return err
-	}
 	var filled time.Duration
-	admitted, released := make([]recent, run.Clients), make([]recent, run.Clients)
-	err = run.play(ctx, func(ctx context.Context, r traffic.Arrival) error {
-		answer, err := s.ask(ctx, run.names[r.Client], r.At)
-		if err != nil {
-			return err
-		}
-		log := &admitted[r.Client]
-		truth := log.count(r.At)
-		row.Feedback.observe(answer, truth, run.Limit)
-		if !answer.allowed {
-			return nil
-		}
-		log.add(r.At)
+	released := traffic.NewRecents(run.Clients, Window)
+	row.Feedback, err = run.decide(ctx, a, true, func(r traffic.Arrival, wait time.Duration, truth int64) {
 		row.Admitted++
 		row.Fullest = max(row.Fullest, truth+1)
 		filled += windowsWith(r.At, run.Length)
-		start := r.At + answer.wait
-		row.FullestReleased = max(row.FullestReleased, released[r.Client].count(start)+1)
-		released[r.Client].add(start)
-		return nil
+		start := r.At + wait
+		row.FullestReleased = max(row.FullestReleased, released[r.Client].Count(start)+1)
+		released[r.Client].Add(start)
 	})
+	if err != nil {
+		return Row{}, 0, err
+	}
 	row.MeanWindow = float64(filled) / float64(run.Length-Window) / float64(run.Clients)
-	return err
+	row.All, err = run.decide(ctx, a, false, func(traffic.Arrival, time.Duration, int64) {})
+	return row, time.Since(start), err
 }
 
-// windowsWith returns for how long, of the times t from Window to length, (t-Window,
-// t] holds an event at the given time.
+// windowsWith returns for how long, of the times t from Window to length,
+// (t-Window, t] holds an event at the given time.
 func windowsWith(at, length time.Duration) time.Duration {
 	return max(0, min(at+Window, length)-max(at, Window))
 }
 
-func (run *Run) withoutFeedback(ctx context.Context, a Algorithm, row *Row) error {
-	s, err := a.subject(run.Limit, run.Clients, false)
+// decide feeds the requests to a limiter and calls admitted with those that it
+// admits, how long they have to wait, and the true count.
+func (run *simulation) decide(ctx context.Context, a algorithm, feedback bool, admitted func(r traffic.Arrival, wait time.Duration, truth int64)) (d Difference, err error) {
+	s, err := a.subject(run.Limit, run.Clients, feedback)
 	if err != nil {
-		return err
+		return d, err
 	}
-	all := make([]recent, run.Clients)
-	return run.play(ctx, func(ctx context.Context, r traffic.Arrival) error {
-		answer, err := s.ask(ctx, run.names[r.Client], r.At)
-		if err != nil {
-			return err
-		}
-		log := &all[r.Client]
-		row.All.observe(answer, log.count(r.At), run.Limit)
-		log.add(r.At)
-		return nil
-	})
-}
-
-// play calls each with the arrivals, in order, until one fails.
-func (run *Run) play(ctx context.Context, each func(context.Context, traffic.Arrival) error) error {
 	// A limiter without a deadline would look at the clock for one.
 	steps, cancel := context.WithTimeout(ctx, longestRun)
 	defer cancel()
+	counted := traffic.NewRecents(run.Clients, Window)
 	n := 0
 	for r := range run.arrivals(run.seed, run.Length) {
 		if n++; n%checkEvery == 0 && ctx.Err() != nil {
-			return ctx.Err()
+			return d, ctx.Err()
 		}
-		if err := each(steps, r); err != nil {
-			return fmt.Errorf("%s: %w", run.Workload.Name, err)
+		answer, err := s.ask(steps, run.names[r.Client], r.At)
+		if err != nil {
+			return d, fmt.Errorf("%s: %w", run.Name, err)
+		}
+		log := &counted[r.Client]
+		truth := log.Count(r.At)
+		d.observe(answer, truth, run.Limit)
+		if answer.allowed || !feedback {
+			log.Add(r.At)
+		}
+		if answer.allowed {
+			admitted(r, answer.wait, truth)
 		}
 	}
-	return nil
+	return d, nil
 }
 
 const (

@@ -9,9 +9,12 @@
 package architecture
 
 import (
+	"iter"
+	"slices"
 	"time"
 
-	"weir/bench/traffic"
+	"weir/bench/internal/traffic"
+	"weir/counters"
 )
 
 // A Limit admits Requests, at least 1, of each client in any Window.
@@ -34,8 +37,8 @@ type Architecture interface {
 // An Outcome is what became of a request.
 type Outcome struct {
 	Admitted bool
-	// Messages is how many were sent because of the request: between instances,
-	// to a store, or to and from a stream. The answer to a question isn't counted.
+	// Messages is how many were sent because of the request: between instances, to
+	// a store, or to and from a stream. The answer to a question isn't counted.
 	Messages int
 }
 
@@ -47,26 +50,10 @@ func (t *turn) next() int {
 	return t.last
 }
 
-// recent holds when things happened in the last length of time. Something that
-// happened exactly that long ago isn't recent any more.
-type recent struct {
-	length time.Duration
-	times  []time.Duration
-}
-
-func (r *recent) add(at time.Duration) { r.times = append(r.times, at) }
-
-func (r *recent) count(now time.Duration) int {
-	for len(r.times) > 0 && r.times[0] <= now-r.length {
-		r.times = r.times[1:]
-	}
-	return len(r.times)
-}
-
 // news holds the recent admissions of a client that one knows of: each from the
 // moment at which it becomes known. They become known in their order.
 type news struct {
-	known  recent
+	known  traffic.Recent
 	coming []admission
 }
 
@@ -77,10 +64,10 @@ func (n *news) add(at, known time.Duration) { n.coming = append(n.coming, admiss
 // count returns how many are known now, those included that become so now.
 func (n *news) count(now time.Duration) int {
 	for len(n.coming) > 0 && n.coming[0].known <= now {
-		n.known.add(n.coming[0].at)
+		n.known.Add(n.coming[0].at)
 		n.coming = n.coming[1:]
 	}
-	return n.known.count(now)
+	return int(n.known.Count(now))
 }
 
 // perClient holds a state for each client, which create makes when the client
@@ -106,4 +93,78 @@ func (p perClient[S]) of(client int) *S {
 // inWindow returns the requests that a rate per second makes in a window.
 func (l Limit) inWindow(rate float64) float64 { return rate * l.Window.Seconds() }
 
-func (l Limit) newNews() *news { return &news{known: recent{length: l.Window}} }
+func (l Limit) newNews() *news { return &news{known: traffic.NewRecent(l.Window)} }
+
+// Figures are what an architecture did.
+type Figures struct {
+	Requests int `json:"requests"`
+	Admitted int `json:"admitted"`
+	// Fullest is the most that one client was admitted in any window (t-W, t].
+	Fullest int `json:"fullest"`
+	// Calendar is that in any of the windows that follow each other from the Unix
+	// epoch on.
+	Calendar int `json:"calendar"`
+	// WronglyDenied are requests that were denied when fewer than the limit had
+	// been admitted in the window that ended with them.
+	WronglyDenied int `json:"wrongly_denied"`
+	Messages      int `json:"messages"`
+}
+
+// clientLog is what one client was admitted.
+type clientLog struct {
+	window   traffic.Recent
+	calendar int64 // window, and how many in it
+	count    int
+}
+
+// Measure has an architecture decide all arrivals. The error is the
+// architecture's.
+func Measure(limit Limit, arch Architecture, arrivals iter.Seq[traffic.Arrival]) (Figures, error) {
+	var f Figures
+	clients := newPerClient(func() *clientLog { return &clientLog{window: traffic.NewRecent(limit.Window)} })
+	for a := range arrivals {
+		o, err := arch.Take(a)
+		if err != nil {
+			return Figures{}, err
+		}
+		f.Requests++
+		f.Messages += o.Messages
+		client := clients.of(a.Client)
+		before := int(client.window.Count(a.At))
+		if !o.Admitted {
+			if before < limit.Requests {
+				f.WronglyDenied++
+			}
+			continue
+		}
+		f.Admitted++
+		client.window.Add(a.At)
+		f.Fullest = max(f.Fullest, before+1)
+		f.Calendar = max(f.Calendar, client.inCalendar(a.At, limit.Window))
+	}
+	return f, nil
+}
+
+// inCalendar counts an admission and returns how many its calendar window has.
+func (c *clientLog) inCalendar(at, window time.Duration) int {
+	if number := counters.Calendar(begin.Add(at), window).Number; number != c.calendar {
+		c.calendar, c.count = number, 0
+	}
+	c.count++
+	return c.count
+}
+
+// Busiest returns the load of the busiest of so many instances in the mean load
+// of all, by the requests that a balancer with sticky sessions sends them from
+// a time on.
+func Busiest(s *Sticky, instances int, from time.Duration, arrivals iter.Seq[traffic.Arrival]) float64 {
+	loads := make([]int, instances)
+	all := 0
+	for a := range arrivals {
+		if instance := s.Instance(a); a.At >= from {
+			loads[instance]++
+			all++
+		}
+	}
+	return float64(slices.Max(loads)) * float64(instances) / float64(all)
+}

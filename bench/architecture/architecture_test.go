@@ -1,14 +1,24 @@
 package architecture
 
 import (
+	"bytes"
+	"cmp"
+	"iter"
+	"path/filepath"
+	"slices"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
-	"weir/bench/traffic"
+	"weir/bench/internal/algorithms"
+	"weir/bench/internal/benchtest"
+	"weir/bench/internal/report"
+	"weir/bench/internal/traffic"
 )
 
 func TestScaleOutDoubles(t *testing.T) {
@@ -112,8 +122,8 @@ func TestStream(t *testing.T) {
 	assert.InDelta(t, 49.5, least, 1e-9, "all in the 30 s that it is behind, and in 3 s")
 	assert.InDelta(t, 90, most, 1e-9)
 
-	// Another client's events wait too: the consumer is busy until 7 s, so that the
-	// first is known at 9 s, and the second at 10.999 s.
+	// Another client's events wait too: the consumer is busy until 7 s, so that
+	// the first is known at 9 s, and the second at 10.999 s.
 	play(t, s, 1, []step{{"6.5s", true}, {"8.999s", true}, {"9s", true}, {"10.998s", true}, {"10.999s", false}})
 	assert.Equal(t, 5, take(t, s, 1, "20s").Messages, "the event, the new count, and three deliveries")
 
@@ -160,14 +170,8 @@ func TestCallersBeforeTheIncrement(t *testing.T) {
 	assert.Equal(t, []float64{60_000, 60_000}, []float64{least, most})
 }
 
-func newFixed(t require.TestingT, limit Limit, instances int, lag time.Duration) *Weir {
-	w, err := NewFixed(limit, instances, lag)
-	require.NoError(t, err)
-	return w
-}
-
-func newStrict(t require.TestingT, limit Limit, instances int, lag time.Duration) *Weir {
-	w, err := NewStrict(limit, instances, lag)
+func newWeir(t require.TestingT, algorithm string, limit Limit, instances int, lag time.Duration) *Weir {
+	w, err := NewWeir(algorithms.Named(algorithm), limit, instances, lag)
 	require.NoError(t, err)
 	return w
 }
@@ -175,37 +179,37 @@ func newStrict(t require.TestingT, limit Limit, instances int, lag time.Duration
 func TestWeir(t *testing.T) {
 	limit := Limit{3, time.Minute}
 	// The calendar's minute ends after 20 s.
-	play(t, newFixed(t, limit, 2, time.Second), 0, []step{
+	play(t, newWeir(t, algorithms.Fixed, limit, 2, time.Second), 0, []step{
 		{"0s", true}, {"10s", true}, {"19s", true}, {"19.9s", false}, {"19.999s", false},
 		{"20s", true}, {"20s", true}, {"20s", true}, {"20s", false}, {"79.999s", false}, {"80s", true},
 	})
 	// A slot of a second is counted in full until all of it has left.
-	play(t, newStrict(t, limit, 2, time.Second), 0, []step{
+	play(t, newWeir(t, algorithms.Strict60, limit, 2, time.Second), 0, []step{
 		{"0s", true}, {"10s", true}, {"19s", true}, {"20s", false}, {"60.999s", false}, {"61s", true}, {"61s", false}, {"71s", true},
 	})
-	w := newFixed(t, Limit{1, time.Hour}, 1, 0)
+	w := newWeir(t, algorithms.Fixed, Limit{1, time.Hour}, 1, 0)
 	assert.Equal(t, Outcome{true, 1}, take(t, w, 0, "0s"))
 	assert.Equal(t, Outcome{false, 0}, take(t, w, 0, "0.5s"), "known")
 	assert.Equal(t, Outcome{false, 1}, take(t, w, 0, "1s"), "read again")
 
-	least, most := newStrict(t, limit, 2, 0).Bounds(1000)
+	least, most := newWeir(t, algorithms.Strict60, limit, 2, 0).Bounds(1000)
 	assert.Equal(t, []float64{3, 3}, []float64{least, most})
 
-	_, err := NewFixed(Limit{3, time.Millisecond}, 1, 0)
+	_, err := NewWeir(algorithms.Named(algorithms.Fixed), Limit{3, time.Millisecond}, 1, 0)
 	assert.ErrorContains(t, err, "window")
-	_, err = NewStrict(Limit{3, time.Second + time.Millisecond}, 1, 0)
+	_, err = NewWeir(algorithms.Named(algorithms.Strict60), Limit{3, time.Second + time.Millisecond}, 1, 0)
 	assert.ErrorContains(t, err, "sub_windows")
 }
 
 func TestWeirGivesBackLate(t *testing.T) {
 	// One a minute. The second instance doesn't know of the first request: it
-	// counts its own, is over the limit, and gives it back. Until that arrives,
-	// it is in the way of others.
+	// counts its own, is over the limit, and gives it back. Until that arrives, it
+	// is in the way of others.
 	for _, test := range []struct {
 		lag      time.Duration
 		admitted bool
 	}{{0, true}, {31 * time.Second, true}, {31*time.Second + 1, false}} {
-		w := newStrict(t, Limit{1, time.Minute}, 2, test.lag)
+		w := newWeir(t, algorithms.Strict60, Limit{1, time.Minute}, 2, test.lag)
 		assert.Equal(t, Outcome{true, 1}, take(t, w, 0, "0s"))
 		assert.Equal(t, Outcome{false, 2}, take(t, w, 0, "30s"), "count and give back")
 		assert.Equal(t, test.admitted, take(t, w, 0, "61s").Admitted, "%v", test.lag)
@@ -213,6 +217,7 @@ func TestWeirGivesBackLate(t *testing.T) {
 }
 
 func TestWeirNeverAdmitsMoreThanTheLimit(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		limit := Limit{rapid.IntRange(1, 20).Draw(t, "limit"), time.Minute}
 		instances := rapid.IntRange(1, 8).Draw(t, "instances")
@@ -229,16 +234,17 @@ func TestWeirNeverAdmitsMoreThanTheLimit(t *testing.T) {
 				}
 			}
 		}
-		if f := measure(t, limit, newFixed(t, limit, instances, lag), arrivals); f.Calendar > limit.Requests {
+		if f := measure(t, limit, newWeir(t, algorithms.Fixed, limit, instances, lag), arrivals); f.Calendar > limit.Requests {
 			t.Fatalf("fixed: %+v", f)
 		}
-		if f := measure(t, limit, newStrict(t, limit, instances, lag), arrivals); f.Fullest > limit.Requests {
+		if f := measure(t, limit, newWeir(t, algorithms.Strict60, limit, instances, lag), arrivals); f.Fullest > limit.Requests {
 			t.Fatalf("strict: %+v", f)
 		}
 	})
 }
 
 func TestArchitecturesKeepToTheirBounds(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		limit := Limit{rapid.IntRange(1, 10).Draw(t, "limit"), time.Minute}
 		doublings := rapid.IntRange(0, 4).Draw(t, "doublings")
@@ -254,7 +260,7 @@ func TestArchitecturesKeepToTheirBounds(t *testing.T) {
 			"chatty":  NewChatty(limit, instances, lag),
 			"stream":  NewStream(limit, instances, lag, consumer),
 			"later":   NewLater(limit, lag),
-			"strict":  newStrict(t, limit, instances, lag),
+			"strict":  newWeir(t, algorithms.Strict60, limit, instances, lag),
 		} {
 			least, most := arch.Bounds(rate)
 			f := measure(t, limit, arch, steady(instances-1, rate, 3*limit.Window))
@@ -264,4 +270,274 @@ func TestArchitecturesKeepToTheirBounds(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const ms = time.Millisecond
+
+// step is a request in a timeline, and what it has to be answered.
+type step struct {
+	at       string
+	admitted bool
+}
+
+// play has arch decide the requests of one client.
+func play(t *testing.T, arch Architecture, client int, steps []step) {
+	t.Helper()
+	for _, s := range steps {
+		assert.Equal(t, s.admitted, take(t, arch, client, s.at).Admitted, "%s", s.at)
+	}
+}
+
+func take(t *testing.T, arch Architecture, client int, at string) Outcome {
+	t.Helper()
+	d, err := time.ParseDuration(at)
+	require.NoError(t, err)
+	o, err := arch.Take(traffic.Arrival{At: d, Client: client})
+	require.NoError(t, err)
+	return o
+}
+
+// steady yields so many requests per second of one client.
+func steady(client int, rate float64, length time.Duration) iter.Seq[traffic.Arrival] {
+	return func(yield func(traffic.Arrival) bool) {
+		for n := 0.0; ; n++ {
+			at := time.Duration(n / rate * float64(time.Second))
+			if at >= length || !yield(traffic.Arrival{At: at, Client: client}) {
+				return
+			}
+		}
+	}
+}
+
+func measure(t require.TestingT, limit Limit, arch Architecture, arrivals iter.Seq[traffic.Arrival]) Figures {
+	f, err := Measure(limit, arch, arrivals)
+	require.NoError(t, err)
+	return f
+}
+
+func TestNewsCountFromWhenTheyAreKnown(t *testing.T) {
+	n := news{known: traffic.NewRecent(10 * ms)}
+	n.add(0, 3*ms)
+	n.add(ms, 15*ms) // too late to matter
+	n.add(7*ms, 15*ms)
+	assert.Zero(t, n.count(3*ms-1))
+	assert.Equal(t, 1, n.count(3*ms))
+	assert.Zero(t, n.count(14*ms))
+	assert.Equal(t, 1, n.count(15*ms))
+	assert.Zero(t, n.count(17*ms))
+}
+
+// scripted is an architecture that answers as it is told.
+type scripted struct{ outcomes []Outcome }
+
+func (s *scripted) Take(traffic.Arrival) (Outcome, error) {
+	if len(s.outcomes) == 0 {
+		return Outcome{}, assert.AnError
+	}
+	o := s.outcomes[0]
+	s.outcomes = s.outcomes[1:]
+	return o, nil
+}
+
+func (*scripted) Bounds(float64) (least, most float64) { return 0, 0 }
+
+func TestMeasure(t *testing.T) {
+	limit := Limit{Requests: 2, Window: 10 * time.Second}
+	yes, no := Outcome{Admitted: true, Messages: 3}, Outcome{Messages: 1}
+	arrivals := []traffic.Arrival{
+		// Runs begin with a calendar window of 10 s, so boundaries are at 10 s, 20 s.
+		{At: 1 * time.Second},             // admitted
+		{At: 9 * time.Second},             // admitted
+		{At: 10 * time.Second},            // admitted: 1, 9 and 10 are in a window
+		{At: 10 * time.Second, Client: 1}, // admitted: another client's first
+		{At: 10500 * ms},                  // denied, with those three
+		{At: 11 * time.Second},            // admitted: 1 has left, 9, 10 and 11
+		{At: 11 * time.Second, Client: 1}, // denied, with one: wrongly
+		{At: 20*time.Second - 1},          // denied, with 10 and 11
+		{At: 20 * time.Second},            // denied, with 11 alone: wrongly
+	}
+	f := measure(t, limit, &scripted{[]Outcome{yes, yes, yes, yes, no, yes, no, no, no}}, slices.Values(arrivals))
+	assert.Equal(t, Figures{Requests: 9, Admitted: 5, Fullest: 3, Calendar: 2, WronglyDenied: 2, Messages: 5*3 + 4}, f)
+
+	_, err := Measure(limit, &scripted{}, slices.Values(arrivals))
+	assert.ErrorIs(t, err, assert.AnError)
+}
+
+func TestCalendarWindowsBeginTwoThirdsIntoAMinute(t *testing.T) {
+	limit := Limit{Requests: 2, Window: time.Minute}
+	yes := Outcome{Admitted: true}
+	// The minute ends 20 s into the run.
+	arrivals := []traffic.Arrival{{At: 19 * time.Second}, {At: 20*time.Second - 1}, {At: 20 * time.Second}, {At: 80*time.Second - 1}, {At: 80 * time.Second}}
+	f := measure(t, limit, &scripted{[]Outcome{yes, yes, yes, yes, yes}}, slices.Values(arrivals))
+	assert.Equal(t, 2, f.Calendar)
+	assert.Equal(t, 3, f.Fullest)
+}
+
+func TestBusiest(t *testing.T) {
+	// The second instance comes after 10 s. Four clients ask before and after, and
+	// two of them belong to the new instance.
+	var arrivals []traffic.Arrival
+	for _, at := range []time.Duration{0, 20 * time.Second} {
+		for client := range 4 {
+			arrivals = append(arrivals, traffic.Arrival{At: at, Client: client})
+		}
+	}
+	scale := ScaleOut{To: 2, Start: 10 * time.Second, Every: time.Second}
+	for rebinds, want := range map[bool]float64{true: 1, false: 2} {
+		s := NewSticky(Limit{1, time.Minute}, scale, rebinds)
+		assert.InDelta(t, want, Busiest(s, 2, 10*time.Second, slices.Values(arrivals)), 1e-9, "rebinds: %t", rebinds)
+	}
+	s := NewSticky(Limit{1, time.Minute}, scale, true)
+	assert.InDelta(t, 2.0*6/8, Busiest(s, 2, 0, slices.Values(arrivals)), 1e-9, "six of eight are instance 0's")
+}
+
+func TestArrivalsOfTheArchitectures(t *testing.T) {
+	attack := slices.Collect(scenario{attackerName, 8, time.Second, 4}.arrivals(1))
+	require.Len(t, attack, 4*180)
+	assert.Equal(t, traffic.Arrival{At: 250 * time.Millisecond, Client: 7}, attack[1], "the client that moves with each doubling to eight")
+
+	busy := slices.Collect(usual(busyName).arrivals(1))
+	assert.InDelta(t, 5*1800, len(busy), 5*95, "five a second for half an hour, within five standard deviations")
+	assert.Equal(t, 7, busy[0].Client)
+	assert.NotEqual(t, busy, slices.Collect(usual(busyName).arrivals(2)))
+}
+
+func TestAllMovesOfStickySessionsAreInOneWindow(t *testing.T) {
+	scale := scenario{Instances: 32}.scaleOut()
+	assert.Equal(t, 16, scale.Instances(scaleStart+4*scaleEvery-1))
+	assert.Equal(t, 32, scale.Instances(scaleStart+4*scaleEvery))
+	assert.Less(t, scaleStart+4*scaleEvery+time.Second, sharedLimit.Window)
+}
+
+func TestArchitecturesThatDisagreeWithTheirModel(t *testing.T) {
+	row := func(name, client string, fullest int) runRow {
+		return runRow{
+			Architecture: name, scenario: usual(client), Figures: Figures{Fullest: fullest, Calendar: fullest}, Least: 100, Most: 200,
+		}
+	}
+	fixed := row(fixedName, attackerName, 100)
+	fixed.Fullest = 400
+	for _, tt := range []struct {
+		name string
+		row  runRow
+		want string
+	}{
+		{"within its bounds", row(chattyName, attackerName, 150), ""},
+		{"eight instances, each one off", row(chattyName, attackerName, 208), ""},
+		{"too many", row(chattyName, attackerName, 209), "chatty, attacker, 8 instances, lag 100ms, 1000 requests/s: 209 admitted in a window; the model says 100.0 to 200.0"},
+		{"each one less", row(chattyName, attackerName, 92), ""},
+		{"too few", row(chattyName, attackerName, 91), "91 admitted"},
+		{"a busy client has no model", row(chattyName, busyName, 9000), ""},
+		{"fixed, across a boundary", fixed, ""},
+		{"fixed", row(fixedName, attackerName, 201), "weir, fixed, attacker"},
+		{"strict", row(strictName, attackerName, 201), "201 admitted"},
+		{"strict, too few", row(strictName, attackerName, 99), "99 admitted"},
+		{"strict, of a busy client", row(strictName, busyName, 201), "201 admitted"},
+		{"strict, of a less busy client", row(strictName, busyName, 10), ""},
+	} {
+		for _, r := range []Report{{Instances: []runRow{tt.row}}, {Lag: []runRow{tt.row}}, {Load: []runRow{tt.row}}} {
+			if err := r.Broken(); tt.want == "" {
+				assert.NoError(t, err, tt.name)
+			} else {
+				assert.ErrorContains(t, err, tt.want, tt.name)
+			}
+		}
+	}
+}
+
+func TestSweepsAreTables(t *testing.T) {
+	row := func(name, client string, instances, fullest int) runRow {
+		return runRow{Architecture: name, scenario: scenario{Traffic: client, Instances: instances}, Figures: Figures{Fullest: fullest, Calendar: 1}}
+	}
+	r := Report{Limit: 100}
+	rows := []runRow{
+		row(stickyName, attackerName, 1, 100), row(fixedName, attackerName, 1, 200), row(stickyName, busyName, 1, 100),
+		row(stickyName, attackerName, 16, 550), row(fixedName, attackerName, 16, 200), row(stickyName, busyName, 16, 300),
+	}
+	var out bytes.Buffer
+	printSweep(&out, "title", attackerName, rows, func(a runRow) string { return strconv.Itoa(a.Instances) }, func(a runRow) string {
+		return strconv.FormatFloat(r.over(a), 'f', 2, 64)
+	})
+	assert.Equal(t, `
+title
+                      1    16
+  sticky, rebound  1.00  5.50
+      weir, fixed  0.01  0.01
+`, out.String())
+}
+
+func TestABrokenRunIsWrittenAndFails(t *testing.T) {
+	dir := t.TempDir()
+	r := Report{Limit: 100}
+	for _, instances := range []int{1, 2} {
+		r.Instances = append(r.Instances, runRow{
+			Architecture: strictName, scenario: scenario{Traffic: attackerName, Instances: instances}, Figures: Figures{Fullest: 101}, Least: 100, Most: 100,
+		})
+	}
+	var out bytes.Buffer
+	flags := report.NewFlags("architectures")
+	require.NoError(t, flags.Parse([]string{"-out", dir}, &out))
+	assert.ErrorContains(t, flags.Publish(&out, "architectures", &r, nil), "101 admitted")
+	assert.Contains(t, out.String(), "1.01  1.01")
+	assert.FileExists(t, filepath.Join(dir, "architectures.json"))
+	assert.FileExists(t, filepath.Join(dir, "architectures.png"))
+}
+
+func TestNothingIsDrawnOfASinglePoint(t *testing.T) {
+	row := func(lag time.Duration, admitted int) runRow {
+		return runRow{
+			Architecture: chattyName, scenario: scenario{attackerName, 1, lag, 1000}, Figures: Figures{Fullest: admitted},
+		}
+	}
+	r := Report{Limit: 100, Instances: []runRow{row(0, 100)}, Lag: []runRow{row(0, 100), row(time.Second, 100), row(time.Minute, 0)}}
+	pictures, err := r.Draw(t.TempDir())
+	require.NoError(t, err)
+	assert.Empty(t, pictures)
+}
+
+func TestTicksOfDecades(t *testing.T) {
+	assert.Equal(t, "1ms", decade(time.Millisecond.Seconds(), time.Millisecond))
+	assert.Equal(t, "10s", decade(10, 10*time.Second))
+	assert.Empty(t, decade(0.3, "0.3"))
+}
+
+func TestQuickArchitectures(t *testing.T) {
+	t.Parallel()
+	var r Report
+	dir, printed, err := benchtest.Run(t, Run, "architectures", &r, "-quick", "-seed", "7")
+	require.NoError(t, err)
+	assert.Contains(t, printed, "seed 7\n")
+	over := func(rows []runRow, name, client string) []float64 {
+		var all []float64
+		for _, row := range rows {
+			if row.Architecture == name && row.Traffic == client {
+				all = append(all, r.over(row))
+			}
+		}
+		return all
+	}
+	for _, client := range []string{attackerName, busyName} {
+		for _, weir := range []string{fixedName, strictName} {
+			assert.Equal(t, []float64{1, 1}, over(r.Instances, weir, client), "%s, %s", weir, client)
+			assert.Equal(t, []float64{1, 1}, over(r.Lag, weir, client), "%s, %s", weir, client)
+		}
+	}
+	assert.Equal(t, []float64{1, 4}, over(r.Instances, stickyName, attackerName), "three moves: four limits")
+	assert.InDeltaSlice(t, []float64{1, 1.875}, over(r.Instances, chattyName, attackerName), 0.08, "and seven eighths of 100 on their way")
+	assert.InDeltaSlice(t, []float64{1.1, 11}, over(r.Lag, laterName, attackerName), 0.02)
+	assert.InDeltaSlice(t, []float64{1.1, 11}, over(r.Lag, streamName, attackerName), 0.02)
+	load := over(r.Load, streamName, attackerName)
+	assert.InDelta(t, 1.1, load[0], 0.02)
+	assert.Greater(t, load[1], 900.0, "3000 a second are too many for its consumer")
+	// The last of three minutes at 3000 a second is done after four and a half.
+	slowest := slices.MaxFunc(r.rows(), func(a, b runRow) int { return cmp.Compare(a.WorstLag, b.WorstLag) })
+	assert.InDelta(t, 90.1, slowest.WorstLag.Seconds(), 0.01)
+	assert.Equal(t, []balanceRow{{1, 1, 1}}, r.Balance[:1])
+	assert.Greater(t, r.Balance[1].Staying, 4.0)
+	assert.Less(t, r.Balance[1].Rebound, 2.0)
+
+	assert.Equal(t, printed, benchtest.Printed(&r), "the tables are made of what the file has")
+	benchtest.AssertPicture(t, dir, "architectures")
 }

@@ -1,0 +1,714 @@
+package accuracy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"iter"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"weir/bench/internal/algorithms"
+	"weir/bench/internal/benchtest"
+	"weir/bench/internal/report"
+	"weir/bench/internal/traffic"
+	"weir/counters/memory"
+)
+
+func TestAccuracyEndToEnd(t *testing.T) {
+	t.Parallel()
+	var r Report
+	dir, printed, err := benchtest.Run(t, Run, "accuracy", &r, "-quick", "-requests", "2000", "-seed", "7")
+	require.NoError(t, err)
+	assert.Equal(t, uint64(7), r.Seed)
+	assert.Len(t, r.Rows, 18*10)
+	assert.Len(t, r.Attacks, 10)
+	assert.Len(t, r.Traces, 8)
+	for _, row := range r.Rows {
+		assert.Positive(t, row.Feedback.Requests, "%s, %s", row.Traffic, row.Algorithm)
+		if row.Algorithm == algorithms.Log {
+			assert.Equal(t, Difference{Requests: row.Feedback.Requests, True: row.Feedback.True}, row.Feedback, "%s: the log is exact", row.Traffic)
+			assert.Equal(t, row.LogAdmitted, row.Admitted, row.Traffic)
+		}
+	}
+	for _, text := range []string{"seed 7", "back-loaded", "strict N=60", "burst at 59.999999s", "fixed admits 2.00 L in a window, 2.00 L: ok"} {
+		assert.Contains(t, printed, text)
+	}
+	for _, name := range []string{"steady", "poisson", "bursty", "day", "front-loaded", "back-loaded", "boundary", "zipf", "cost"} {
+		for _, format := range []string{".svg", ".png"} {
+			picture, err := os.Stat(filepath.Join(dir, "accuracy-"+name+format))
+			if assert.NoError(t, err) {
+				assert.Greater(t, picture.Size(), int64(5000), name)
+			}
+		}
+	}
+
+	// Pictures are made of the JSON alone.
+	before, err := os.ReadFile(filepath.Join(dir, "accuracy-bursty.svg"))
+	require.NoError(t, err)
+	again := t.TempDir()
+	_, err = r.Draw(again)
+	require.NoError(t, err)
+	after, err := os.ReadFile(filepath.Join(again, "accuracy-bursty.svg"))
+	require.NoError(t, err)
+	assert.Equal(t, before, after)
+
+	// The same seed gives the same figures, also to fewer workloads.
+	second, err := measureAll(t.Context(), config{seed: 7, tries: quickTries}, Workloads(2000)[6:12])
+	require.NoError(t, err)
+	assert.Equal(t, r.Rows[60:120], second.Rows)
+	assert.Equal(t, r.Attacks, second.Attacks)
+	assert.Equal(t, r.Costs, second.Costs)
+	assert.Equal(t, r.Traces, second.Traces)
+}
+
+func TestAccuracyAtScaleEndToEnd(t *testing.T) {
+	t.Parallel()
+	var r ScaleReport
+	_, printed, err := benchtest.Run(t, Run, "accuracy-scale", &r, "-scale", "-requests", "60000")
+	require.NoError(t, err)
+	assert.Positive(t, r.Requests)
+	assert.Len(t, r.Rows, 10)
+	for _, text := range []string{"Cloudflare (2017)", "0.0030% wrong", "0.7", "4 are steady, 6 are poisson"} {
+		assert.Contains(t, printed, text)
+	}
+}
+
+func TestAccuracyThatFailsSaysSo(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, args := range [][]string{{"-quick"}, {"-scale", "-quick"}} {
+		dir := t.TempDir()
+		err := Run(ctx, append(args, "-out", dir), &bytes.Buffer{})
+		assert.ErrorIs(t, err, context.Canceled)
+		files, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		assert.Empty(t, files)
+	}
+}
+
+// expected returns a report that meets all targets.
+func expected() *Report {
+	r := &Report{}
+	row := func(traffic, algorithm string, difference, fullest int64) {
+		for _, demand := range Demands() {
+			d := Difference{Requests: 100, Sum: difference, True: 10_000}
+			r.Rows = append(r.Rows, Row{
+				Traffic: traffic, Limit: 100, Demand: demand, Algorithm: algorithm, Feedback: d, All: d, Admissions: Admissions{Fullest: fullest},
+			})
+		}
+	}
+	for _, traffic := range []string{Poisson, Bursty, FrontLoaded, BackLoaded} {
+		row(traffic, algorithms.Sliding1, 1000, 130)
+		row(traffic, algorithms.Sliding60, 100, 101)
+	}
+	row(Boundary, algorithms.Fixed, 0, 200)
+	row(Boundary, algorithms.Strict60, 0, 100)
+	row(Boundary, algorithms.Log, 0, 100)
+	for _, a := range all() {
+		r.Attacks = append(r.Attacks, AttackRow{Algorithm: a.Name, Limit: 100, Bound: a.Bound(100), Written: Result{Fullest: a.Bound(100)}})
+	}
+	r.Costs = []coldCheck{{Algorithm: algorithms.Fixed, Counters: true}, {Algorithm: algorithms.Log}}
+	r.Speeds = []Speed{
+		{Algorithm: algorithms.Fixed, Decisions: 2_000_000, Elapsed: time.Second}, {Algorithm: algorithms.Log, Decisions: 1, Elapsed: time.Second},
+	}
+	return r
+}
+
+func TestAccuracyTargets(t *testing.T) {
+	r := expected()
+	require.NoError(t, r.Broken())
+	// Four kinds of traffic, each with every request counted for both demands and
+	// with admitted ones counted for one, the boundary attacker, strict and log.
+	assert.Len(t, r.targets(), 4*3+3)
+	assert.Equal(t, []report.Target{report.NewTarget(true, "fixed: 2.00 million decisions/s per core, at least 1")}, r.speedTargets(), "the log isn't made of counters")
+
+	for missed, spoil := range map[string]func(r *Report){
+		"poisson, demand 1, every request counts: mean difference of N=60 0.210 of N=1's, at most 0.200: MISSED": func(r *Report) { r.Rows[2].All.Sum = 210 },
+		"poisson, demand 1, admitted count: mean difference of N=60 0.210 of N=1's, at most 0.200: MISSED":       func(r *Report) { r.Rows[2].Feedback.Sum = 210 },
+		"bursty, demand 2, every request counts: mean difference of N=60 0.110 of N=1's, at most 0.100: MISSED":  func(r *Report) { r.Rows[7].All.Sum = 110 },
+		"boundary attacker: fixed admits 1.98 L in a window, 2.00 L: MISSED":                                     func(r *Report) { r.Rows[16].Fullest = 198 },
+		"all traffic and all attacks: strict N=60 admits 1.01 L in a window, at most 1.00 L: MISSED":             func(r *Report) { r.Rows[19].Fullest = 101 },
+		"all traffic and all attacks: log admits 1.02 L in a window, at most 1.00 L: MISSED":                     func(r *Report) { r.Attacks[9].Found.Fullest, r.Attacks[9].Bound = 102, 102 },
+		"attacks: token admits 200 in a window, at most 199: MISSED":                                             func(r *Report) { r.Attacks[7].Found.Fullest = 200 },
+	} {
+		r := expected()
+		spoil(r)
+		assert.EqualError(t, r.Broken(), missed)
+	}
+
+	r.Speeds[0].Elapsed = 4 * time.Second
+	assert.Equal(t, []report.Target{report.NewTarget(false, "fixed: 0.50 million decisions/s per core, at least 1")}, r.speedTargets())
+	assert.NoError(t, r.Broken(), "a speed is no error")
+}
+
+func TestScaleIsBrokenByWrongDecisionsOfExactLimiters(t *testing.T) {
+	row := func(algorithm string, d Difference) *ScaleReport {
+		return &ScaleReport{PopulationFigures: PopulationFigures{Rows: []PopulationRow{{Algorithm: algorithm, Feedback: d}}}}
+	}
+	assert.NoError(t, row(algorithms.Sliding60, Difference{Sum: 1, WronglyAdmitted: 1, WronglyDenied: 1}).Broken())
+	assert.NoError(t, row(algorithms.Strict60, Difference{Sum: 1, WronglyDenied: 1}).Broken())
+	assert.EqualError(t, row(algorithms.Strict60, Difference{WronglyAdmitted: 1}).Broken(), "strict N=60 admitted 1 requests above the limit")
+	assert.EqualError(t, row(algorithms.Log, Difference{WronglyDenied: 1}).Broken(), "log wasn't the true count, or denied 1 requests that fit")
+}
+
+func TestParallelStopsAtAnError(t *testing.T) {
+	failed := errors.New("failed")
+	done := make([]bool, 1000)
+	err := parallel(len(done), func(i int) error {
+		done[i] = true
+		if i == 10 {
+			return failed
+		}
+		return nil
+	})
+	assert.ErrorIs(t, err, failed)
+	assert.NotContains(t, done[:10], false)
+	assert.Contains(t, done, false)
+	require.NoError(t, parallel(len(done), func(i int) error {
+		done[i] = true
+		return nil
+	}))
+	assert.NotContains(t, done, false)
+}
+
+func TestDifference(t *testing.T) {
+	// With a limit of 4.
+	var d Difference
+	for _, r := range []struct {
+		estimate, truth int64
+		allowed         bool
+	}{
+		{0, 0, true},  // right
+		{3, 4, true},  // wrongly admitted: 4 and this one are 5
+		{4, 3, false}, // wrongly denied
+		{4, 9, false}, // right, though far off
+		{1, 3, true},  // right, though off
+	} {
+		d.observe(answer{estimate: r.estimate, allowed: r.allowed}, r.truth, 4)
+	}
+	// |0-0| + |3-4| + |4-3| + |4-9| + |1-3| = 9
+	assert.Equal(t, Difference{Requests: 5, Sum: 9, Worst: 5, True: 19, WronglyAdmitted: 1, WronglyDenied: 1}, d)
+	assert.InDelta(t, 9.0/5, d.Mean(), 1e-12)
+	assert.InDelta(t, 9.0/19, d.Relative(), 1e-12)
+	assert.Zero(t, Difference{}.Mean())
+	assert.Zero(t, Difference{}.Relative())
+
+	d.Add(Difference{Requests: 1, Sum: 7, Worst: 7, True: 2, WronglyAdmitted: 3, WronglyDenied: 4})
+	assert.Equal(t, Difference{Requests: 6, Sum: 16, Worst: 7, True: 21, WronglyAdmitted: 4, WronglyDenied: 5}, d)
+}
+
+// at returns a workload of one client that asks at the given seconds.
+func at(limit int64, length time.Duration, seconds ...int) Workload {
+	return Workload{
+		Name: "timeline", Limit: limit, Demand: 1, Clients: 1, Length: length,
+		arrivals: func(uint64, time.Duration) iter.Seq[traffic.Arrival] {
+			return func(yield func(traffic.Arrival) bool) {
+				for _, s := range seconds {
+					if !yield(traffic.Arrival{At: time.Duration(s) * time.Second}) {
+						return
+					}
+				}
+			}
+		},
+	}
+}
+
+func TestRowOfATimeline(t *testing.T) {
+	// 4 per minute. The exact log admits the first four and the one at 70 s.
+	run := newSimulation(at(4, 2*Window, timeline...), 1)
+
+	// Fixed admits 10 20 30 40 | 65 70. Estimates are 0 1 2 3 4 0 1, its own
+	// admissions within a minute 0 1 2 3 4 4 4, all requests 0 1 2 3 4 5 5.
+	row, _, err := run.Measure(t.Context(), named(algorithms.Fixed))
+	require.NoError(t, err)
+	assert.Equal(t, Row{
+		Traffic: "timeline", Limit: 4, Demand: 1, Algorithm: algorithms.Fixed,
+		Feedback: Difference{Requests: 7, Sum: 4 + 3, Worst: 4, True: 18, WronglyAdmitted: 2},
+		Admissions: Admissions{
+			Admitted: 6, Fullest: 5, FullestReleased: 5,
+			// Windows that end from 60 s to 120 s hold the admissions for 10, 20, 30,
+			// 40, 55 and 50 s.
+			MeanWindow: 205.0 / 60,
+		},
+		LogAdmitted: 5,
+		All:         Difference{Requests: 7, Sum: 5 + 4, Worst: 5, True: 20, WronglyAdmitted: 2},
+	}, row)
+
+	// The leaky bucket admits all and releases them at 10, 25, 40, 55, 70, 85 and
+	// 100 s. Estimates are 0 1 1 1 2 2 2, its admissions 0 1 2 3 4 5 5.
+	row, _, err = run.Measure(t.Context(), named(algorithms.Leaky))
+	require.NoError(t, err)
+	assert.Equal(t, Difference{Requests: 7, Sum: 0 + 0 + 1 + 2 + 2 + 3 + 3, Worst: 3, True: 20, WronglyAdmitted: 3}, row.Feedback)
+	assert.Equal(t, int64(6), row.Fullest)
+	assert.Equal(t, int64(4), row.FullestReleased)
+
+	// N=60 takes the request of 10 s to be in the window at 70 s.
+	row, _, err = run.Measure(t.Context(), named(algorithms.Sliding60))
+	require.NoError(t, err)
+	assert.Equal(t, Difference{Requests: 7, Sum: 1, Worst: 1, True: 17, WronglyDenied: 1}, row.Feedback)
+	assert.Equal(t, Difference{Requests: 7, Sum: 1, Worst: 1, True: 20}, row.All)
+
+	row, _, err = run.Measure(t.Context(), named(algorithms.Log))
+	require.NoError(t, err)
+	assert.Equal(t, Difference{Requests: 7, True: 17}, row.Feedback)
+	assert.Equal(t, row.LogAdmitted, row.Admitted)
+}
+
+func TestClientsAreCountedApart(t *testing.T) {
+	w := at(1, 2*Window)
+	w.Clients = 2
+	w.arrivals = func(uint64, time.Duration) iter.Seq[traffic.Arrival] {
+		return slices.Values([]traffic.Arrival{{At: 0}, {At: 1, Client: 1}, {At: 2}})
+	}
+	row, _, err := newSimulation(w, 1).Measure(t.Context(), named(algorithms.Log))
+	require.NoError(t, err)
+	assert.Equal(t, int64(2), row.Admitted)
+	assert.Equal(t, int64(2), row.LogAdmitted)
+	assert.Equal(t, int64(1), row.Fullest)
+	assert.Equal(t, Difference{Requests: 3, True: 1}, row.Feedback)
+	// Nothing is left in the window after a minute: 0 of 2 clients' windows from
+	// 60 s on, but for the 1 ns of client 1.
+	assert.InDelta(t, 0, row.MeanWindow, 1e-9)
+}
+
+func TestWorkloads(t *testing.T) {
+	// 4,000 requests are 40 minutes of the limit of 100, of twice that 20; but
+	// 1000 and 2000 a minute take no less than 12, and a day 24.
+	lengths := map[string][]time.Duration{
+		"day": {48 * time.Minute, 24 * time.Minute}, "poisson of 1000": {12 * time.Minute, 12 * time.Minute}, "zipf": {12 * time.Minute, 12 * time.Minute},
+	}
+	names := make(map[string]int)
+	for i, w := range Workloads(4000) {
+		names[w.Name]++
+		assert.Equal(t, Demands()[i%2], w.Demand, w.Name)
+		want := []time.Duration{40 * time.Minute, 20 * time.Minute}
+		if other, ok := lengths[w.Name]; ok {
+			want = other
+		}
+		assert.Equal(t, want[i%2], w.Length, w.Name)
+
+		mean := w.Demand * float64(w.Limit) * w.Length.Minutes()
+		if w.Name == "zipf" {
+			mean *= ZipfDemand
+		}
+		n := 0.0
+		clients := make([]float64, w.Clients)
+		for a := range w.arrivals(1, w.Length) {
+			require.Less(t, a.At, w.Length)
+			clients[a.Client]++
+			n++
+		}
+		spread := 5 * math.Sqrt(mean)
+		switch w.Name {
+		case "steady", Boundary:
+			spread = 0
+		case Bursty:
+			spread = mean / 3 // about 50 bursts of random distance
+		}
+		assert.InDelta(t, mean, n, spread, "%s, demand %g", w.Name, w.Demand)
+		if w.Name == "zipf" {
+			// The sum of k^-1.1 for k from 1 to 1000 is 5.57: shares of 3.59, 1.67 and
+			// 1.07 limits, demand 2 the double.
+			limit := w.Demand * float64(w.Limit) * w.Length.Minutes()
+			assert.InDelta(t, 3.59, clients[0]/limit, 0.3)
+			assert.InDelta(t, 1.67, clients[1]/limit, 0.2)
+			assert.InDelta(t, 1.07, clients[traceClient]/limit, 0.2)
+		}
+	}
+	assert.Len(t, names, 9)
+	for name, n := range names {
+		assert.Equal(t, 2, n, name)
+	}
+}
+
+func TestTrace(t *testing.T) {
+	// Requests at 100, 110 and 130 s; samples from 120 s on, every 2 s.
+	w := at(4, 0, 100, 110, 130)
+	trace, err := w.trace(t.Context(), 1, []algorithm{named(algorithms.Fixed), named(algorithms.Sliding1), named(algorithms.Sliding60)})
+	require.NoError(t, err)
+	assert.Len(t, trace.True, tracePoints)
+	// 100 s leaves the window at 160 s, 110 s at 170 s and 130 s at 190 s.
+	assert.Equal(t, []int64{2, 2, 2, 2, 2, 3}, trace.True[:6])
+	assert.Equal(t, []int64{3, 2, 2, 2, 2, 2, 1}, trace.True[19:26])
+	assert.Equal(t, []int64{1, 0}, trace.True[34:36])
+	require.Len(t, trace.Estimates, 3)
+	fixed, one, sixty := trace.Estimates[0], trace.Estimates[1], trace.Estimates[2]
+	assert.Equal(t, algorithms.Fixed, fixed.Algorithm)
+	assert.Equal(t, []int64{0, 0, 0, 0, 0, 1}, fixed.Values[:6])
+	assert.Equal(t, []int64{1, 0}, fixed.Values[29:31], "the third minute begins at 180 s")
+	// All of 2 at 120 s, 50/60 of 2 and 1 more at 130 s, 30/60 of 2 and 1 at 150
+	// s.
+	assert.Equal(t, []int64{2, 1}, one.Values[:2])
+	assert.Equal(t, int64(2), one.Values[5])
+	assert.Equal(t, int64(2), one.Values[15])
+	// The oldest slot of a second, whose request was made as it began, still
+	// counts in full when the window has just left it.
+	assert.Equal(t, []int64{3, 3, 2}, sixty.Values[19:22])
+}
+
+func TestTracesAreOfTheDocumentsLimit(t *testing.T) {
+	traces, err := Traces(t.Context(), 1, []algorithm{named(algorithms.Log)})
+	require.NoError(t, err)
+	assert.Len(t, traces, 8)
+	for _, trace := range traces {
+		assert.Equal(t, int64(DocumentLimit), trace.Limit)
+		assert.Equal(t, trace.True, trace.Estimates[0].Values, "%s: the log is the truth", trace.Traffic)
+		assert.Positive(t, slices.Max(trace.True))
+	}
+}
+
+func testPopulation(t *testing.T, seed uint64) *worker {
+	c := population{seed: seed, step: 1}
+	for k := range PopulationClients {
+		c.weights += weight(k)
+	}
+	w, err := newWorker(c)
+	require.NoError(t, err)
+	return w
+}
+
+func TestPopulationFollowsZipf(t *testing.T) {
+	t.Parallel()
+	w := testPopulation(t, 1)
+	var sum float64
+	for k := range PopulationClients {
+		sum += w.rate(k) * PopulationLength.Seconds()
+	}
+	assert.InEpsilon(t, PopulationRequests, sum, 1e-9)
+	assert.InEpsilon(t, math.Pow(8, PopulationExponent), w.rate(0)/w.rate(7), 1e-9)
+	// A client's arrivals are those of its number, at its rate.
+	const k = 1000
+	n := 0.0
+	for range w.arrivals(k) {
+		n++
+	}
+	mean := w.rate(k) * PopulationLength.Seconds()
+	assert.InDelta(t, mean, n, mean/3)
+}
+
+func TestPopulationIsMixed(t *testing.T) {
+	t.Parallel()
+	// Of 2000 clients 400 are steady, with a standard deviation of 18: their
+	// second request comes after exactly the time that the third comes after it.
+	w := testPopulation(t, 1)
+	steady := 0.0
+	for k := range 2000 {
+		var times []time.Duration
+		for r := range w.arrivals(100_000 + k) {
+			if times = append(times, r.At); len(times) == 3 {
+				break
+			}
+		}
+		if len(times) == 3 && times[0] == 0 && math.Abs(float64(times[2]-2*times[1])) < 3 {
+			steady++
+		}
+	}
+	assert.InDelta(t, 400, steady, 90)
+}
+
+func TestPopulationClientIsMeasuredAsIfAlone(t *testing.T) {
+	t.Parallel()
+	w := testPopulation(t, 1)
+	// A client far above the limit, one near it, and one below.
+	clients := []int{500, 7000, 200_000}
+	for _, k := range clients {
+		before := w.figures.Rows[1]
+		require.NoError(t, w.client(t.Context(), k))
+		after := w.figures.Rows[1]
+
+		a := named(algorithms.Sliding1)
+		feedback, err := a.subject(DocumentLimit, 1, true)
+		require.NoError(t, err)
+		all, err := a.subject(DocumentLimit, 1, false)
+		require.NoError(t, err)
+		admitted, asked := traffic.NewRecent(Window), traffic.NewRecent(Window)
+		wantFeedback, wantAll := before.Feedback, before.All
+		for r := range w.arrivals(k) {
+			answer, err := feedback.ask(t.Context(), oneClient, r.At)
+			require.NoError(t, err)
+			wantFeedback.observe(answer, admitted.Count(r.At), DocumentLimit)
+			if answer.allowed {
+				admitted.Add(r.At)
+			}
+			answer, err = all.ask(t.Context(), oneClient, r.At)
+			require.NoError(t, err)
+			wantAll.observe(answer, asked.Count(r.At), DocumentLimit)
+			asked.Add(r.At)
+		}
+		assert.Equal(t, wantFeedback, after.Feedback, k)
+		assert.Equal(t, wantAll, after.All, k)
+	}
+	assert.Equal(t, 3, w.figures.Clients)
+	assert.Equal(t, 1, w.figures.Above, "the sum of k^-0.7 is 139.2, so the limit is at client 6745")
+}
+
+func TestPopulationNotesClients(t *testing.T) {
+	t.Parallel()
+	w := testPopulation(t, 1)
+	n := len(w.figures.Rows)
+	feedback, all, denied := make([]Difference, n), make([]Difference, n), make([]int64, n)
+	feedback[0], all[0] = Difference{Requests: 10, Sum: 3}, Difference{Requests: 10, Sum: 4}
+	// Below the limit, and the first algorithm denied something.
+	denied[0] = 2
+	w.note(PopulationClients-1, 10, DocumentLimit, feedback, all, denied)
+	// Above it in a window, and only the first algorithm noticed.
+	w.note(0, 20, DocumentLimit+1, feedback, all, denied)
+
+	other := testPopulation(t, 1)
+	other.note(0, 20, DocumentLimit+1, feedback, all, denied)
+	w.add(other)
+	f := w.figures
+	assert.Equal(t, []int64{50, 40}, []int64{f.Requests, f.AboveRequests})
+	assert.Equal(t, []int{3, 2, 1}, []int{f.Clients, f.Above, f.Below})
+	assert.Equal(t, PopulationRow{
+		Algorithm: algorithms.Fixed, Admitted: 44, Feedback: Difference{Requests: 30, Sum: 9, Worst: 0}, All: Difference{Requests: 30, Sum: 12}, BelowLimited: 1,
+	}, f.Rows[0])
+	assert.Equal(t, PopulationRow{Algorithm: algorithms.Sliding1, Admitted: 50, OthersUnlimited: 2}, f.Rows[1])
+}
+
+func TestPopulationDependsOnSeedAlone(t *testing.T) {
+	t.Parallel()
+	const requests = 30_000
+	var most int64
+	one, speeds, err := measurePopulation(t.Context(), requests, 1, 1, func(n int64) { most = max(most, n) })
+	require.NoError(t, err)
+	assert.Equal(t, one.Requests, most)
+	three, _, err := measurePopulation(t.Context(), requests, 1, 3, func(int64) {})
+	require.NoError(t, err)
+	assert.Equal(t, one, three, "however many work on it")
+	other, _, err := measurePopulation(t.Context(), requests, 2, 3, func(int64) {})
+	require.NoError(t, err)
+	assert.NotEqual(t, one, other)
+
+	// 270,000 clients in steps of 400 million / 30,000.
+	assert.Equal(t, 20, one.Clients)
+	assert.Equal(t, len(all()), len(one.Rows))
+	for i, row := range one.Rows {
+		assert.Equal(t, one.Requests, row.Feedback.Requests, row.Algorithm)
+		assert.GreaterOrEqual(t, speeds[i].Decisions, one.Requests, row.Algorithm)
+		switch {
+		case row.Algorithm == algorithms.Log:
+			assert.Equal(t, PopulationRow{Algorithm: algorithms.Log, Admitted: row.Admitted, Feedback: Difference{Requests: one.Requests, True: row.Feedback.True}}, row)
+		case named(row.Algorithm).counters():
+			assert.Equal(t, one.Requests, row.All.Requests, row.Algorithm)
+		default:
+			assert.Zero(t, row.All, row.Algorithm)
+		}
+	}
+}
+
+func TestPopulationKeepsNothingOfFormerClients(t *testing.T) {
+	t.Parallel()
+	w := testPopulation(t, 1)
+	for i := range 60 {
+		require.NoError(t, w.client(t.Context(), 250_000+i))
+	}
+	for _, s := range w.subjects {
+		// What one client needs, and what is still to be removed: less than what the
+		// 60 have left, 3 or more counters each in an hour of minutes.
+		assert.Less(t, s.store.(*memory.Store).Len(), 250, s.algorithm.Name)
+	}
+}
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func named(name string) algorithm { return algorithm{algorithms.Named(name)} }
+
+// timeline is when one client asks, in seconds.
+var timeline = []int{10, 20, 30, 40, 50, 65, 70}
+
+// With a limit of 4 per minute: what each limiter takes to be in use before
+// each request of the timeline, and whether it admits it.
+func TestEstimatesAndDecisions(t *testing.T) {
+	const y, n = true, false
+	for _, c := range []struct {
+		name      string
+		feedback  bool
+		estimates []int64
+		allowed   []bool
+	}{
+		// The fifth is too many, and at 60 s all is forgotten.
+		{algorithms.Fixed, true, []int64{0, 1, 2, 3, 4, 0, 1}, []bool{y, y, y, y, n, y, y}},
+		{algorithms.Fixed, false, []int64{0, 1, 2, 3, 4, 0, 1}, []bool{y, y, y, y, n, y, y}},
+		// At 65 s, 55/60 of 4 are 3.67, at 70 s, 50/60 of 4 and one more 4.33.
+		{algorithms.Sliding1, true, []int64{0, 1, 2, 3, 4, 3, 4}, []bool{y, y, y, y, n, y, n}},
+		// 55/60 of 5 are 4.58, and 50/60 of 5 and one more 5.17.
+		{algorithms.Sliding1, false, []int64{0, 1, 2, 3, 4, 4, 5}, []bool{y, y, y, y, n, n, n}},
+		// Slots of 15 s hold 1, 1, 2, 0. At 65 s 10/15 of the first 1 are none; at 70
+		// s the one of 65 s is there too.
+		{algorithms.Sliding4, true, []int64{0, 1, 2, 3, 4, 3, 4}, []bool{y, y, y, y, n, y, n}},
+		{algorithms.Sliding4, false, []int64{0, 1, 2, 3, 4, 4, 5}, []bool{y, y, y, y, n, n, n}},
+		// At 65 s all four are in the window, at 70 s the one of 10 s is in its
+		// oldest slot, all of which still counts.
+		{algorithms.Sliding60, true, []int64{0, 1, 2, 3, 4, 4, 4}, []bool{y, y, y, y, n, n, n}},
+		{algorithms.Strict60, true, []int64{0, 1, 2, 3, 4, 4, 4}, []bool{y, y, y, y, n, n, n}},
+		{algorithms.Sliding60, false, []int64{0, 1, 2, 3, 4, 5, 6}, []bool{y, y, y, y, n, n, n}},
+		// One drains each 15 s, and parts are rounded up: before the requests, 0,
+		// 1/3, 2/3, 1, 4/3, 4/3 and 2 are in the bucket.
+		{"token", true, []int64{0, 1, 1, 1, 2, 2, 2}, []bool{y, y, y, y, y, y, y}},
+		{algorithms.Leaky, false, []int64{0, 1, 1, 1, 2, 2, 2}, []bool{y, y, y, y, y, y, y}},
+		// A request that is exactly a minute old doesn't count.
+		{algorithms.Log, true, []int64{0, 1, 2, 3, 4, 4, 3}, []bool{y, y, y, y, n, n, y}},
+		{algorithms.Log, false, []int64{0, 1, 2, 3, 4, 5, 5}, []bool{y, y, y, y, n, n, n}},
+	} {
+		s, err := named(c.name).subject(4, 1, c.feedback)
+		require.NoError(t, err)
+		for i, at := range timeline {
+			peeked, err := s.peek(t.Context(), oneClient, time.Duration(at)*time.Second)
+			require.NoError(t, err)
+			a, err := s.ask(t.Context(), oneClient, time.Duration(at)*time.Second)
+			require.NoError(t, err)
+			assert.Equal(t, c.estimates[i], a.estimate, "%s, feedback %v, %d s", c.name, c.feedback, at)
+			assert.Equal(t, c.estimates[i], peeked, "%s, feedback %v, %d s", c.name, c.feedback, at)
+			assert.Equal(t, c.allowed[i], a.allowed, "%s, feedback %v, %d s", c.name, c.feedback, at)
+		}
+	}
+}
+
+func TestWithoutFeedbackABucketIsFilledByWhatItDenies(t *testing.T) {
+	// One per minute: the second request of a minute fills the bucket again, so
+	// that the third is denied too, 60 s after the first.
+	for _, feedback := range []bool{true, false} {
+		s, err := named("token").subject(1, 1, feedback)
+		require.NoError(t, err)
+		var allowed []bool
+		for _, at := range []time.Duration{0, 30 * time.Second, 60 * time.Second} {
+			a, err := s.ask(t.Context(), oneClient, at)
+			require.NoError(t, err)
+			allowed = append(allowed, a.allowed)
+		}
+		assert.Equal(t, []bool{true, false, feedback}, allowed)
+	}
+}
+
+func TestLeakyBucketWaits(t *testing.T) {
+	// A third of a request in the bucket takes 5 s.
+	s, err := named(algorithms.Leaky).subject(4, 1, true)
+	require.NoError(t, err)
+	var waits []time.Duration
+	for _, at := range timeline {
+		a, err := s.ask(t.Context(), oneClient, time.Duration(at)*time.Second)
+		require.NoError(t, err)
+		waits = append(waits, a.wait/time.Second)
+	}
+	assert.Equal(t, []time.Duration{0, 5, 10, 15, 20, 20, 30}, waits)
+}
+
+func TestColdKeys(t *testing.T) {
+	// A window of N slots counts in one and reads N before it, and when the client
+	// was reset last.
+	for name, want := range map[string]int{algorithms.Fixed: 1, algorithms.Sliding1: 3, algorithms.Sliding4: 6, "N=5": 7, "N=10": 12, algorithms.Sliding60: 62, algorithms.Strict60: 62, "token": 1, algorithms.Leaky: 1, algorithms.Log: 1} {
+		keys, err := named(name).keysOfColdCheck(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, want, keys, name)
+	}
+}
+
+func TestErrorsSayWhoFailed(t *testing.T) {
+	s, err := named(algorithms.Log).subject(4, 1, false)
+	require.NoError(t, err)
+	for range 10_000 {
+		_, err := s.ask(t.Context(), oneClient, 0)
+		require.NoError(t, err)
+	}
+	_, err = s.ask(t.Context(), oneClient, 0)
+	assert.EqualError(t, err, "log: more than 10000 requests in a window")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, _, err = newSimulation(Workloads(0)[0], 1).Measure(ctx, named(algorithms.Fixed))
+	assert.NoError(t, err, "a run this short ends before anyone looks")
+	_, _, err = newSimulation(Workloads(10_000)[0], 1).Measure(ctx, named(algorithms.Fixed))
+	assert.ErrorIs(t, err, context.Canceled)
+	_, err = attackOn(ctx, named(algorithms.Fixed), 4, 4, 1)
+	assert.ErrorIs(t, err, context.Canceled)
+	_, _, err = measurePopulation(ctx, 10_000, 1, 2, func(int64) {})
+	assert.ErrorIs(t, err, context.Canceled)
+}
+
+func TestAttemptsOfAnAttack(t *testing.T) {
+	const s = time.Second
+	attack := Attack{Burst: 10 * s, Resume: 20 * s, Spacing: 25 * s}
+	assert.Equal(t, []time.Duration{10 * s, 10 * s, 20 * s, 45 * s}, attack.attempts(2), "the burst leaves the window at 70 s")
+	assert.Equal(t, "burst at 10s, from 20s on one each 25s", attack.String())
+}
+
+// What the attack written for each algorithm gets, of a limit of 100.
+func TestWrittenAttacks(t *testing.T) {
+	for name, want := range map[string]struct{ fullest, half, released, bound int64 }{
+		// 100 just before the boundary and 100 after it, within 6 s.
+		algorithms.Fixed: {200, 200, 200, 200},
+		// 100 at the end of a slot; of the next 100, as many as have faded out: in
+		// the slot of a minute 50 in half a minute. In shorter slots all of them come
+		// in a minute after the burst.
+		algorithms.Sliding1: {200, 150, 200, 200}, algorithms.Sliding4: {200, 100, 200, 200}, "N=5": {200, 100, 200, 200}, "N=10": {200, 100, 200, 200}, algorithms.Sliding60: {200, 100, 200, 200},
+		algorithms.Strict60: {100, 100, 100, 100},
+		// 100 at once, and one each 0.6 s: 49 in just under half a minute, 99 in just
+		// under a minute. The leaky bucket lets one go on each 0.6 s from the start.
+		"token": {199, 149, 199, 199}, algorithms.Leaky: {199, 149, 100, 199},
+		algorithms.Log: {100, 100, 100, 100},
+	} {
+		a := named(name)
+		c, err := a.run(t.Context(), a.attack(100), 100)
+		require.NoError(t, err)
+		assert.Equal(t, want.fullest, c.Fullest, name)
+		assert.Equal(t, want.half, c.FullestHalf, name)
+		assert.Equal(t, want.released, c.FullestReleased, name)
+		assert.Equal(t, want.bound, a.Bound(100), name)
+	}
+}
+
+func TestSearchFindsAttacks(t *testing.T) {
+	row, err := attackOn(t.Context(), named(algorithms.Sliding1), 20, 40, 1)
+	require.NoError(t, err)
+	assert.Equal(t, "N=1", row.Algorithm)
+	assert.Equal(t, int64(40), row.Written.Fullest)
+	assert.Equal(t, int64(40), row.Worst())
+	// A burst that falls x before the boundary gets 20 * (60 s - x) / 60 s more:
+	// the best of 20 random ones nearly all.
+	assert.Greater(t, row.Found.Fullest, int64(34))
+	assert.LessOrEqual(t, row.Found.Fullest, row.Bound)
+	c, err := named(algorithms.Sliding1).run(t.Context(), row.Found.Attack, 20)
+	require.NoError(t, err)
+	assert.Equal(t, row.Found.Fullest, c.Fullest, "the attack is the one that found it")
+
+	again, err := attackOn(t.Context(), named(algorithms.Sliding1), 20, 40, 1)
+	require.NoError(t, err)
+	assert.Equal(t, row, again, "same seed")
+}
+
+func TestNoTimelineExceedsTheBounds(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		a := rapid.SampledFrom(all()).Draw(t, "algorithm")
+		limit := rapid.Int64Range(1, 6).Draw(t, "limit")
+		s, err := a.subject(limit, 1, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := time.Duration(0)
+		var admitted []time.Duration
+		for _, gap := range rapid.SliceOfN(rapid.Int64Range(0, 1<<rapid.IntRange(20, 35).Draw(t, "gap bits")), 1, 80).Draw(t, "gaps") {
+			at += time.Duration(gap)
+			answer, err := s.ask(t.Context(), oneClient, at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if answer.allowed {
+				admitted = append(admitted, at)
+			}
+		}
+		if most := traffic.Fullest(admitted, Window); most > a.Bound(limit) {
+			t.Fatalf("%s admitted %d in a window, at most %d", a.Name, most, a.Bound(limit))
+		}
+	})
+}

@@ -1,0 +1,204 @@
+// Package contention measures many callers, in one process and in several, who
+// all decide for one key: how fast, how fairly, and whether exactly the limit
+// is admitted. Beside weir's limiters runs the compare-and-swap loop that one
+// writes first.
+//
+// Run is the command; Share is the command of each of its processes. exact has
+// the limits that the second kind of rows is held against.
+package contention
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"time"
+
+	"weir/bench/internal/loadgen"
+	"weir/bench/internal/report"
+	"weir/bench/internal/testbed"
+	"weir/counters"
+)
+
+type config struct {
+	duration time.Duration // per row
+	warmUp   time.Duration // per row
+	exact    time.Duration // per row of the runs that count what is admitted
+	rows     *regexp.Regexp
+}
+
+// Run measures all rows, prints them as tables and draws them. The error says
+// which promise was broken; a speed that is missed is only printed.
+func Run(ctx context.Context, args []string, out io.Writer) error {
+	cfg := config{warmUp: 500 * time.Millisecond}
+	flags := report.NewFlags("contention")
+	quick := flags.Bool("quick", false, "all rows in well under a minute, too short to compare versions")
+	flags.DurationVar(&cfg.duration, "duration", 3*time.Second, "how long each row of rates is measured")
+	flags.DurationVar(&cfg.exact, "exact", 10*time.Second, "how long each row runs that counts what is admitted")
+	flags.Rows(&cfg.rows)
+	if err := flags.Parse(args, out); err != nil {
+		return err
+	}
+	if *quick {
+		cfg.duration, cfg.warmUp, cfg.exact = 300*time.Millisecond, 100*time.Millisecond, 2*time.Second
+	}
+	if cfg.duration <= 0 || cfg.exact <= 0 {
+		return flags.Errorf("-duration and -exact must be more than 0")
+	}
+	r, err := measureAll(ctx, cfg)
+	return flags.Publish(out, "contention", r, err)
+}
+
+// A shape is who decides: so many processes with so many callers each.
+type shape struct{ processes, callers int }
+
+func (s shape) String() string { return fmt.Sprintf("rate, %d x %d callers", s.processes, s.callers) }
+
+// callersPerProcess is the same in all rows that several processes share.
+const callersPerProcess = 32
+
+func shapes() []shape {
+	return []shape{{1, 1}, {1, 4}, {1, 16}, {1, callersPerProcess}, {1, 64}, {1, 256}, {2, callersPerProcess}, {4, callersPerProcess}, {8, callersPerProcess}}
+}
+
+// measureAll measures the rows that cfg selects.
+func measureAll(ctx context.Context, cfg config) (*Report, error) {
+	rates, exacts := report.Selected(shapes(), cfg.rows), report.Selected(exactRuns(), cfg.rows)
+	if len(rates)+len(exacts) == 0 {
+		return nil, fmt.Errorf("contention: no row matches %q", cfg.rows)
+	}
+	version, err := testbed.MemcachedVersion(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := &Report{Machine: report.ThisMachine(version), Duration: cfg.duration, Exact: cfg.exact}
+	measured, err := report.Each(rates, func(s shape) ([]rateRow, error) { return measureRates(ctx, cfg, s) })
+	if err != nil {
+		return nil, err
+	}
+	r.Rates = slices.Concat(measured...)
+	_, err = report.Each(exacts, func(e exactRun) (outcome, error) {
+		o, err := e.measure(ctx, cfg.exact)
+		switch {
+		case err != nil:
+		case e.loop == logCAS:
+			r.Logs = append(r.Logs, newLogRow(e, o))
+		default:
+			r.Buckets = append(r.Buckets, newBucketRow(e, o))
+		}
+		return o, err
+	})
+	return r, err
+}
+
+// measureRates measures all loops on one memcached, in slices that take turns.
+// Nothing is denied, so that each decision has to be written.
+func measureRates(ctx context.Context, cfg config, s shape) ([]rateRow, error) {
+	m, err := testbed.StartMemcached(ctx, 64)
+	if err != nil {
+		return nil, err
+	}
+	defer m.Stop()
+	all, outcomes := make([]processes, len(loops)), make([]outcome, len(loops))
+	for i, loop := range loops {
+		outcomes[i] = newOutcome()
+		all[i], err = startProcesses(ctx, share{Loop: loop, Memcached: m.Addr, Callers: s.callers, Limit: counters.MaxLimit}, s.processes)
+		if err != nil {
+			return nil, err
+		}
+		defer all[i].stop()
+	}
+	for _, p := range all {
+		if _, err := p.run(cfg.warmUp); err != nil {
+			return nil, err
+		}
+	}
+	for range loadgen.SliceCount {
+		for i, p := range all {
+			o, err := p.run(cfg.duration / loadgen.SliceCount)
+			if err != nil {
+				return nil, err
+			}
+			outcomes[i].add(o)
+		}
+	}
+	rows := make([]rateRow, len(loops))
+	for i, loop := range loops {
+		o := outcomes[i]
+		if o.Denied > 0 {
+			return nil, fmt.Errorf("%s: %d of %d requests were denied, and none should be", loop, o.Denied, o.decisions())
+		}
+		rows[i] = newRateRow(loop, s, o, outcomes[0].rate())
+	}
+	return rows, nil
+}
+
+// The limits of the runs that count what is admitted.
+const (
+	bucketLimit = 5000 // per second
+	bucketBurst = 1000
+	logLimit    = 1000 // per second
+)
+
+// An exactRun has many more requests than its limit admits.
+type exactRun struct {
+	loop      string
+	processes int
+}
+
+func (e exactRun) String() string { return fmt.Sprintf("exact, %s, %d processes", e.loop, e.processes) }
+
+func exactRuns() []exactRun {
+	var runs []exactRun
+	for _, loop := range []string{combinedCAS, logCAS} {
+		for _, processes := range []int{1, 4, 8} {
+			runs = append(runs, exactRun{loop, processes})
+		}
+	}
+	return runs
+}
+
+func (e exactRun) measure(ctx context.Context, d time.Duration) (outcome, error) {
+	m, err := testbed.StartMemcached(ctx, 64)
+	if err != nil {
+		return outcome{}, err
+	}
+	defer m.Stop()
+	s := share{Loop: e.loop, Memcached: m.Addr, Callers: callersPerProcess, Limit: bucketLimit, Burst: bucketBurst}
+	if e.loop == logCAS {
+		s.Limit = logLimit
+	}
+	p, err := startProcesses(ctx, s, e.processes)
+	if err != nil {
+		return outcome{}, err
+	}
+	defer p.stop()
+	return p.run(d)
+}
+
+// bucketMost returns the most that a token bucket may admit in the given time.
+func bucketMost(limit, burst int64, elapsed time.Duration) float64 {
+	return float64(burst) + float64(limit)*elapsed.Seconds()/refill.Seconds()
+}
+
+// unfounded returns how many of the obstacles are none. A denied request names
+// the oldest admission in its way, at time t, and comes before t+length. It is
+// rightly denied if t is an admission and [t, t+length) holds as many as the
+// limit. The admissions must be sorted.
+//
+// With fullest at most the limit, and nothing unfounded, the decisions are
+// those of an exact log that decides the same requests in the same order: each
+// admitted one found room, and each denied one found none. A request older than
+// the newest admission is decided as of that admission's time.
+func unfounded(admissions, obstacles []int64, limit int, length time.Duration) int {
+	n := 0
+	for _, t := range obstacles {
+		from, found := slices.BinarySearch(admissions, t)
+		to, _ := slices.BinarySearch(admissions, t+int64(length))
+		if !found || to-from < limit {
+			n++
+		}
+	}
+	return n
+}

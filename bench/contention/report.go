@@ -1,0 +1,339 @@
+package contention
+
+import (
+	"errors"
+	"fmt"
+	"image/color"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+
+	"weir/bench/internal/report"
+	"weir/bench/internal/traffic"
+)
+
+// What contention is to show.
+const (
+	targetCallers    = 256
+	targetRatio      = 100 // to the plain loop, in one process
+	targetProcesses  = 8
+	targetManyRatio  = 10 // to the plain loop, in many processes
+	targetP99        = 20 * time.Millisecond
+	targetUnluckiest = 0.25
+	targetAdmitted   = 0.99 // of what a token bucket may admit
+)
+
+// A Report is what contention measured.
+type Report struct {
+	Machine  report.Machine `json:"machine"`
+	Duration time.Duration  `json:"duration_ns"`
+	Exact    time.Duration  `json:"exact_ns"`
+	Rates    []rateRow      `json:"rates"`
+	Buckets  []bucketRow    `json:"token_bucket"`
+	Logs     []logRow       `json:"sliding_log"`
+}
+
+// A rateRow is how fast a loop decided.
+type rateRow struct {
+	Loop      string  `json:"loop"`
+	Processes int     `json:"processes"`
+	Callers   int     `json:"callers"` // per process
+	Rate      float64 `json:"rate"`    // per second
+	Ratio     float64 `json:"ratio"`   // to the plain loop
+	report.Percentiles
+	// Per decision.
+	Attempts   float64 `json:"attempts"`
+	Conflicts  float64 `json:"conflicts"`
+	Errors     int64   `json:"errors"`
+	FirstError string  `json:"first_error,omitempty"`
+	Unluckiest float64 `json:"unluckiest"` // caller, as a part of the mean
+}
+
+func newRateRow(loop string, s shape, o outcome, plain float64) rateRow {
+	decisions := float64(max(1, o.decisions()))
+	return rateRow{
+		Loop: loop, Processes: s.processes, Callers: s.callers, Rate: o.rate(), Ratio: o.rate() / plain,
+		Percentiles: report.NewPercentiles(o.Latency.Histogram),
+		Attempts:    float64(o.Attempts) / decisions, Conflicts: float64(o.Conflicts) / decisions,
+		Errors: o.Errors, FirstError: o.FirstError, Unluckiest: o.unluckiest(),
+	}
+}
+
+// A bucketRow is what a token bucket admitted.
+type bucketRow struct {
+	Processes  int           `json:"processes"`
+	Rate       float64       `json:"rate"` // decisions per second
+	Elapsed    time.Duration `json:"elapsed_ns"`
+	Admitted   int64         `json:"admitted"`
+	Most       float64       `json:"most"` // that may be admitted
+	Errors     int64         `json:"errors"`
+	FirstError string        `json:"first_error,omitempty"`
+}
+
+func newBucketRow(e exactRun, o outcome) bucketRow {
+	elapsed := time.Duration(o.Last - o.First)
+	return bucketRow{
+		Processes: e.processes, Rate: o.rate(), Elapsed: elapsed, Admitted: o.Admitted,
+		Most: bucketMost(bucketLimit, bucketBurst, elapsed), Errors: o.Errors, FirstError: o.FirstError,
+	}
+}
+
+func (b bucketRow) share() float64 { return float64(b.Admitted) / b.Most }
+
+// A logRow is what a sliding log admitted.
+type logRow struct {
+	Processes int     `json:"processes"`
+	Rate      float64 `json:"rate"` // decisions per second
+	Admitted  int64   `json:"admitted"`
+	Denied    int64   `json:"denied"`
+	Fullest   int     `json:"fullest"` // window
+	// Obstacles are the different reasons for a denial, Unfounded those that an
+	// exact log would not have had.
+	Obstacles  int    `json:"obstacles"`
+	Unfounded  int    `json:"unfounded"`
+	Errors     int64  `json:"errors"`
+	FirstError string `json:"first_error,omitempty"`
+}
+
+func newLogRow(e exactRun, o outcome) logRow {
+	slices.Sort(o.Admissions)
+	slices.Sort(o.Obstacles)
+	obstacles := slices.Compact(o.Obstacles)
+	return logRow{
+		Processes: e.processes, Rate: o.rate(), Admitted: o.Admitted, Denied: o.Denied, Fullest: int(traffic.Fullest(o.Admissions, refill)),
+		Obstacles: len(obstacles), Unfounded: unfounded(o.Admissions, obstacles, logLimit, refill),
+		Errors: o.Errors, FirstError: o.FirstError,
+	}
+}
+
+// Broken returns an error that says which promise was broken: that there are no
+// errors, and that exactly the limit is admitted.
+func (r *Report) Broken() error {
+	var errs []error
+	failed := func(row string, n int64, first string) {
+		if n > 0 {
+			errs = append(errs, fmt.Errorf("%s: %d errors, the first: %s", row, n, first))
+		}
+	}
+	for _, row := range r.Rates {
+		if row.Loop != plainCAS {
+			failed(fmt.Sprintf("%s, %d x %d callers", row.Loop, row.Processes, row.Callers), row.Errors, row.FirstError)
+		}
+	}
+	for _, row := range r.Buckets {
+		name := exactRun{combinedCAS, row.Processes}.String()
+		failed(name, row.Errors, row.FirstError)
+		if float64(row.Admitted) > row.Most || row.share() < targetAdmitted {
+			errs = append(errs, fmt.Errorf("%s: admitted %d; must be at most %.1f and at least %.0f%% of it", name, row.Admitted, row.Most, 100*targetAdmitted))
+		}
+	}
+	for _, row := range r.Logs {
+		name := exactRun{logCAS, row.Processes}.String()
+		failed(name, row.Errors, row.FirstError)
+		if row.Fullest != logLimit || row.Unfounded > 0 {
+			errs = append(errs, fmt.Errorf("%s: the fullest window holds %d of %d; %d denials would have fitted", name, row.Fullest, logLimit, row.Unfounded))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// find returns the row of a loop with the given shape.
+func (r *Report) find(loop string, s shape) (rateRow, bool) {
+	return report.Find(r.Rates, func(row rateRow) bool {
+		return row.Loop == loop && row.Processes == s.processes && row.Callers == s.callers
+	})
+}
+
+// targets returns those of the combined loop whose rows were measured.
+func (r *Report) targets() []report.Target {
+	var targets []report.Target
+	add := func(met bool, format string, args ...any) {
+		targets = append(targets, report.NewTarget(met, format, args...))
+	}
+	if row, ok := r.find(combinedCAS, shape{1, targetCallers}); ok {
+		add(row.Ratio >= targetRatio, "one process, %d callers: %.1fx the plain loop, at least %dx", row.Callers, row.Ratio, targetRatio)
+	}
+	var last rateRow
+	falls := ""
+	for _, row := range r.Rates {
+		if row.Loop != combinedCAS || row.Processes != 1 {
+			continue
+		}
+		if row.Rate < last.Rate {
+			falls += fmt.Sprintf("; %d callers %.0f%% of %d callers", row.Callers, 100*row.Rate/last.Rate, last.Callers)
+		}
+		last = row
+	}
+	if last.Callers > 1 {
+		add(falls == "", "one process, from 1 to 256 callers: decisions/s never falls%s", falls)
+	}
+	if row, ok := r.find(combinedCAS, shape{targetProcesses, callersPerProcess}); ok {
+		many := fmt.Sprintf("%d processes, %d callers each", row.Processes, row.Callers)
+		add(row.Ratio >= targetManyRatio, "%s: %.1fx the plain loop, at least %dx", many, row.Ratio, targetManyRatio)
+		add(row.P99 < targetP99, "%s: p99 %s ms, under %s ms", many, report.Milliseconds(row.P99), report.Milliseconds(targetP99))
+		add(row.Unluckiest >= targetUnluckiest, "%s: unluckiest caller %.2f of the mean, at least %.2f", many, row.Unluckiest, targetUnluckiest)
+	}
+	return targets
+}
+
+// Print writes the figures as tables, and what their columns mean.
+func (r *Report) Print(out io.Writer) {
+	fmt.Fprintf(out, "%d cores shared by memcached %s and all callers, %s; %v per row of rates, %v per exact row\n",
+		r.Machine.Cores, r.Machine.Memcached, r.Machine.Go, r.Duration, r.Exact)
+	if len(r.Rates) > 0 {
+		r.printRates(out)
+	}
+	if len(r.Buckets) > 0 {
+		r.printBuckets(out)
+	}
+	if len(r.Logs) > 0 {
+		r.printLogs(out)
+	}
+}
+
+func (r *Report) printRates(out io.Writer) {
+	header := "one key\tprocesses\tcallers\tdecisions/s\tof plain\t" + report.PercentileHeader + "attempts\tconflicts\terrors\tunluckiest\t"
+	report.Table(out, "", header, func(t io.Writer) {
+		for _, row := range r.Rates {
+			fmt.Fprintf(t, "%s\t%d\t%d\t%.0f\t%.1fx\t%s%.4f\t%.4f\t%d\t%.2f\t\n",
+				row.Loop, row.Processes, row.Callers, row.Rate, row.Ratio, row.Cells(), row.Attempts, row.Conflicts, row.Errors, row.Unluckiest)
+		}
+	})
+	for _, target := range r.targets() {
+		fmt.Fprintln(out, target)
+	}
+	fmt.Fprintf(out, `
+callers     per process, each deciding again as soon as it has an answer; nothing is denied, so that each decision is written
+decisions/s without each caller's last, which comes when the time is over, and without the wait for it
+of plain    rate relative to a loop that each caller runs for itself on gomemcache: get, take a token, compare-and-swap, at once
+            again when another was faster; all four run in turn
+p50 to p999 of a decision, with retries
+attempts    writes per decision; conflicts are those that found that another was faster, and start over
+errors      decisions that were not made within %v
+unluckiest  decisions of the caller that got the fewest, as a part of the mean
+`, callTimeout)
+}
+
+func (r *Report) printBuckets(out io.Writer) {
+	report.Table(out, "", "token bucket\tprocesses\tdecisions/s\tseconds\tadmitted\tat most\tshare\terrors\t", func(t io.Writer) {
+		for _, row := range r.Buckets {
+			fmt.Fprintf(t, "exact\t%d\t%.0f\t%.3f\t%d\t%.1f\t%.2f%%\t%d\t\n",
+				row.Processes, row.Rate, row.Elapsed.Seconds(), row.Admitted, row.Most, 100*row.share(), row.Errors)
+		}
+	})
+	fmt.Fprintf(out, `
+%d callers per process, far more requests than the %d per second, burst %d, that are admitted
+seconds     from the first request to the last
+at most     burst + limit * seconds; share is what was admitted of it, and must be at least %.0f%%
+`, callersPerProcess, bucketLimit, bucketBurst, 100*targetAdmitted)
+}
+
+func (r *Report) printLogs(out io.Writer) {
+	report.Table(out, "", "sliding log\tprocesses\tdecisions/s\tadmitted\tdenied\tfullest\tobstacles\tunfounded\terrors\t", func(t io.Writer) {
+		for _, row := range r.Logs {
+			fmt.Fprintf(t, "exact\t%d\t%.0f\t%d\t%d\t%d\t%d\t%d\t%d\t\n",
+				row.Processes, row.Rate, row.Admitted, row.Denied, row.Fullest, row.Obstacles, row.Unfounded, row.Errors)
+		}
+	})
+	fmt.Fprintf(out, `
+%d callers per process, far more requests than the %d per second that are admitted
+fullest     admissions in the fullest window of a second, whenever it begins; must be the limit
+obstacles   different admissions that denied requests waited for to leave the window
+unfounded   those of them that an exact log would not have waited for: the second after them was not full; must be 0
+`, callersPerProcess, logLimit)
+}
+
+// Setting implements report.Comparable.
+func (r *Report) Setting() map[string]any {
+	s := r.Machine.Setting()
+	s["duration"], s["duration of exact rows"] = r.Duration, r.Exact
+	return s
+}
+
+// Figures implements report.Comparable.
+func (r *Report) Figures() report.Figures {
+	var f report.Figures
+	for _, row := range r.Rates {
+		f.Row("%s, %d x %d callers", row.Loop, row.Processes, row.Callers)
+		f.Speed("rate", row.Rate)
+		f.Speed("of plain", row.Ratio)
+		f.Percentiles(row.Percentiles)
+		f.Speed("attempts", row.Attempts)
+		f.Speed("conflicts", row.Conflicts)
+		f.Speed("unluckiest", row.Unluckiest)
+	}
+	for _, row := range r.Buckets {
+		f.Row("%v", exactRun{combinedCAS, row.Processes})
+		f.Speed("rate", row.Rate)
+		f.Count("share admitted", row.share())
+	}
+	for _, row := range r.Logs {
+		f.Row("%v", exactRun{logCAS, row.Processes})
+		f.Speed("rate", row.Rate)
+		f.Count("fullest window", float64(row.Fullest))
+	}
+	return f
+}
+
+// loopColors are those of the loops.
+var loopColors = map[string]color.Color{plainCAS: report.Vermillion, combinedCAS: report.Blue, fixedSlots: report.Green, sixtySlots: report.Purple}
+
+// Draw draws decisions per second against callers and against processes, if
+// they were measured.
+func (r *Report) Draw(dir string) ([]report.Picture, error) {
+	if len(r.Rates) == 0 {
+		return nil, nil
+	}
+	byCallers, err := panel("One process", "callers on one key", targetCallers, r.Rates, func(r rateRow) (int, bool) {
+		return r.Callers, r.Processes == 1
+	})
+	if err != nil {
+		return nil, err
+	}
+	byProcesses, err := panel(fmt.Sprintf("Several processes, %d callers each", callersPerProcess), "processes on one key", targetProcesses, r.Rates, func(r rateRow) (int, bool) {
+		return r.Processes, r.Callers == callersPerProcess
+	})
+	if err != nil {
+		return nil, err
+	}
+	// One legend is enough, and on the left it is in nobody's way.
+	byProcesses.Legend = plot.NewLegend()
+	return report.DrawPicture(dir, "contention", "decisions per second against callers and against processes", byCallers, byProcesses)
+}
+
+// panel plots the rates of the rows that at selects, where it says, on an axis
+// from 1 to most.
+func panel(title, axis string, most int, rows []rateRow, at func(rateRow) (x int, ok bool)) (*plot.Plot, error) {
+	var curves []report.Curve
+	ticks := make(report.Ticks)
+	for _, loop := range loops {
+		c := report.Curve{Name: loop, Color: loopColors[loop]}
+		for _, r := range rows {
+			if x, ok := at(r); ok && r.Loop == loop && r.Rate > 0 {
+				c.Points = append(c.Points, plotter.XY{X: float64(x), Y: r.Rate})
+				ticks[float64(x)] = strconv.Itoa(x)
+			}
+		}
+		curves = append(curves, c)
+	}
+	p, err := report.LogPlot(title, axis, "decisions/s", ticks, 3, curves)
+	if err != nil {
+		return nil, err
+	}
+	p.X.Min, p.X.Max = 1, float64(most)
+	// Both panels have the same scale. Its ends are powers of ten because a
+	// logarithmic axis has labels there only.
+	slowest, fastest := math.Inf(1), 1.0
+	for _, r := range rows {
+		if r.Rate > 0 {
+			slowest, fastest = min(slowest, r.Rate), max(fastest, r.Rate)
+		}
+	}
+	p.Y.Min, p.Y.Max = math.Pow10(int(math.Floor(math.Log10(slowest)))), math.Pow10(int(math.Floor(math.Log10(fastest)))+1)
+	return p, nil
+}

@@ -1,0 +1,231 @@
+// Package cost counts what each algorithm costs Memcached: commands and keys
+// per check of a busy client, of one in a new slot, and of one that the process
+// doesn't know; and what Memcached and the process keep for a client.
+//
+// It runs the limiters in this process, so nothing else is in the counts.
+package cost
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"sync"
+	"time"
+
+	"gonum.org/v1/plot/plotter"
+
+	"weir/bench/internal/algorithms"
+	"weir/bench/internal/loadgen"
+	"weir/bench/internal/report"
+	"weir/bench/internal/testbed"
+	"weir/counters"
+)
+
+const (
+	limit = 100
+	skew  = counters.DefaultClockSkew
+
+	// callers check clients at once.
+	callers = 64
+)
+
+// priced are the algorithms whose cost is measured.
+var priced = algorithms.Select(
+	algorithms.Fixed, algorithms.Sliding1, algorithms.Sliding4, algorithms.Sliding10, algorithms.Sliding60,
+	algorithms.Token, algorithms.Leaky, algorithms.Log,
+)
+
+// A costRow is what an algorithm costs per check and per client.
+type costRow struct {
+	Algorithm string `json:"algorithm"`
+	// Busy is a check of a client that the process has just checked, NewSlot one
+	// that is the first in a slot, and Cold the first of a process.
+	Busy    testbed.StoreCost `json:"busy"`
+	NewSlot testbed.StoreCost `json:"new_slot"`
+	Cold    testbed.StoreCost `json:"cold"`
+	// Items and Bytes are what Memcached holds for a client that has been busy for
+	// longer than the window, in memory that it can't use for anything else;
+	// ViewBytes what a process remembers of it.
+	Items     float64 `json:"items"`
+	Bytes     float64 `json:"bytes"`
+	ViewBytes float64 `json:"view_bytes"`
+}
+
+// A Report is what cost found out.
+type Report struct {
+	Machine report.Machine `json:"machine"`
+	Clients int            `json:"clients"`
+	Rows    []costRow      `json:"rows"`
+}
+
+// Run measures what each algorithm costs, and prints, writes and draws it.
+func Run(ctx context.Context, args []string, out io.Writer) error {
+	flags := report.NewFlags("cost")
+	clients := flags.Int("clients", 5000, "clients that are busy")
+	quick := flags.Bool("quick", false, "200 clients")
+	if err := flags.Parse(args, out); err != nil {
+		return err
+	}
+	if *quick {
+		*clients = 200
+	}
+	if *clients < 1 || *clients > 100_000 {
+		return flags.Errorf("-clients must be from 1 to 100,000")
+	}
+	r, err := measureAll(ctx, *clients)
+	return flags.Publish(out, "cost", r, err)
+}
+
+func measureAll(ctx context.Context, clients int) (*Report, error) {
+	version, err := testbed.MemcachedVersion(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := report.Each(priced, func(a algorithms.Algorithm) (costRow, error) { return measure(ctx, a, clients, time.Now()) })
+	return &Report{Machine: report.ThisMachine(version), Clients: clients, Rows: rows}, err
+}
+
+// measure runs the algorithm on a memcached of its own, for clients that have
+// been busy until now.
+func measure(ctx context.Context, a algorithms.Algorithm, clients int, now time.Time) (costRow, error) {
+	row := costRow{Algorithm: a.Short()}
+	m, err := testbed.StartMemcached(ctx, 1024)
+	if err != nil {
+		return row, err
+	}
+	defer m.Stop()
+	store, err := algorithms.OpenStore(m.Addr)
+	if err != nil {
+		return row, err
+	}
+	defer store.Close()
+	// Views are kept in shards, which aren't equally full.
+	cfg := algorithms.Config{Window: algorithms.Window, Limit: limit, Policy: a.Short(), ClockSkew: skew, Clients: 2*clients + 1000}
+	limiter, err := a.New(store, cfg)
+	if err != nil {
+		return row, err
+	}
+	// In the middle of a slot, before which the last one is settled.
+	width := a.Width(algorithms.Window)
+	now = now.Truncate(width).Add(width / 2)
+	for _, at := range past(a, now) {
+		if err := checkAll(ctx, limiter, clients, at); err != nil {
+			return row, err
+		}
+	}
+	held, err := m.Held()
+	if err != nil {
+		return row, err
+	}
+	row.Items, row.Bytes = held.Items/float64(clients), held.Bytes/float64(clients)
+
+	row.ViewBytes = heapInUse() / float64(clients)
+	cold, err := a.New(store, cfg)
+	if err != nil {
+		return row, err
+	}
+	runtime.KeepAlive(limiter)
+	limiter = nil
+	row.ViewBytes -= heapInUse() / float64(clients)
+	for _, step := range []struct {
+		into *testbed.StoreCost
+		at   time.Time
+	}{{&row.Cold, now}, {&row.Busy, now}, {&row.NewSlot, now.Add(width)}} {
+		did, err := m.During(func() error { return checkAll(ctx, cold, clients, step.at) })
+		if err != nil {
+			return row, err
+		}
+		*step.into = testbed.StoreCost{Writes: float64(did.Writes) / float64(clients), KeysRead: float64(did.KeysRead) / float64(clients)}
+	}
+	return row, nil
+}
+
+// past returns when a busy client has been checked, until now: in each slot
+// whose counter may still be there; of what has no slots, a bucket once, and a
+// log until it is half full.
+func past(a algorithms.Algorithm, now time.Time) []time.Time {
+	step, kept := a.Width(algorithms.Window), time.Duration(0)
+	switch a.Kind {
+	case algorithms.Counters:
+		kept = counters.TTL(time.Duration(a.Slots+1)*step, skew).Truncate(step)
+	case algorithms.Times:
+		step = 2 * algorithms.Window / limit
+		kept = algorithms.Window - step
+	}
+	var times []time.Time
+	for at := now.Add(-kept); !at.After(now); at = at.Add(step) {
+		times = append(times, at)
+	}
+	return times
+}
+
+// checkAll checks each client once. A denial is an error.
+func checkAll(ctx context.Context, limiter algorithms.Limiter, clients int, at time.Time) error {
+	var wait sync.WaitGroup
+	errs := make([]error, callers)
+	for i := range callers {
+		wait.Go(func() {
+			for n := i; n < clients && errs[i] == nil; n += callers {
+				bounded, cancel := context.WithTimeout(ctx, 5*time.Second)
+				d, err := limiter.Take(bounded, counters.Request{Client: loadgen.ClientName(int64(n)), Cost: 1, Limit: limit, Now: at})
+				cancel()
+				if err == nil && !d.Allowed {
+					err = fmt.Errorf("client %d was denied at %v", n, at)
+				}
+				errs[i] = err
+			}
+		})
+	}
+	wait.Wait()
+	return errors.Join(errs...)
+}
+
+// heapInUse returns the bytes of all objects that are alive.
+func heapInUse() float64 {
+	// Twice, because pools are emptied in two rounds.
+	runtime.GC()
+	runtime.GC()
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return float64(stats.HeapAlloc)
+}
+
+// Print writes the figures as a table, and what its columns mean.
+func (r *Report) Print(out io.Writer) {
+	fmt.Fprintf(out, "%v; %d busy clients, limit %d a minute, clients and policies with names of a dozen letters\n", r.Machine, r.Clients, limit)
+	report.Table(out, "", "algorithm\tbusy\tnew slot\tcold\titems/client\tbytes/client\tview bytes\t", func(t io.Writer) {
+		for _, c := range r.Rows {
+			fmt.Fprintf(t, "%s\t%v\t%v\t%v\t%.1f\t%.0f\t%.0f\t\n", c.Algorithm, c.Busy, c.NewSlot, c.Cold, c.Items, c.Bytes, c.ViewBytes)
+		}
+	})
+	fmt.Fprint(out, `
+busy          a check of a client that this process has just checked: commands that write + keys that are read, in one round trip
+new slot      the first check of a busy client in a slot; buckets and logs have none, so it is one more busy check
+cold          the first check of a client that is busy elsewhere; of buckets and logs in two round trips, else in one
+items/client  what Memcached holds at most for a client that has been busy for longer than the window; the log is half full
+bytes/client  the memory of these items, overhead and rounding included
+view bytes    what a process remembers of the client
+`)
+}
+
+// Draw draws the bytes that a busy client takes.
+func (r *Report) Draw(dir string) ([]report.Picture, error) {
+	var store, views plotter.Values
+	var names []string
+	for _, row := range r.Rows {
+		store, views, names = append(store, row.Bytes), append(views, row.ViewBytes), append(names, row.Algorithm)
+	}
+	if len(names) == 0 {
+		return nil, nil
+	}
+	p, err := report.BarPlot("Memory for a busy client", "bytes", 14, names, []report.Series{
+		{Name: "Memcached", Values: store}, {Name: "weir, if it remembers the client", Values: views},
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.Legend.Left = true
+	return report.DrawPicture(dir, "cost", "memory for a busy client", p)
+}

@@ -1,0 +1,63 @@
+package cost
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/bench/internal/benchtest"
+	"weir/bench/internal/testbed"
+)
+
+// What a check asks for and what is kept can be told beforehand.
+func TestCosts(t *testing.T) {
+	var r Report
+	dir, printed, err := benchtest.Run(t, Run, "cost", &r, "-quick")
+	require.NoError(t, err)
+	assert.Contains(t, printed, "items/client")
+	benchtest.AssertPicture(t, dir, "cost")
+	assert.Equal(t, 200, r.Clients)
+	incr, addIncr := testbed.StoreCost{Writes: 1}, testbed.StoreCost{Writes: 2}
+	for _, row := range r.Rows {
+		var want costRow
+		switch row.Algorithm {
+		case "fixed":
+			// A counter is kept for its window and 2.05 s more.
+			want = costRow{Busy: incr, NewSlot: addIncr, Cold: addIncr, Items: 2}
+		case "n1", "n4", "n10", "n60":
+			// Besides the slot before, which has just closed, a process reads the others
+			// only when it knows none, and when the client was reset.
+			slots := map[string]float64{"n1": 1, "n4": 4, "n10": 10, "n60": 60}[row.Algorithm]
+			kept := map[string]float64{"n1": 3, "n4": 6, "n10": 12, "n60": 64}[row.Algorithm]
+			want = costRow{Busy: incr, NewSlot: testbed.StoreCost{Writes: 2, KeysRead: 2}, Cold: testbed.StoreCost{Writes: 2, KeysRead: slots + 1}, Items: kept}
+		default:
+			// cas and a gets; before that add, in case nothing is there, and a gets.
+			want = costRow{Busy: testbed.StoreCost{Writes: 1, KeysRead: 1}, NewSlot: testbed.StoreCost{Writes: 1, KeysRead: 1}, Cold: testbed.StoreCost{Writes: 2, KeysRead: 2}, Items: 1}
+		}
+		want.Algorithm, want.Bytes, want.ViewBytes = row.Algorithm, row.Bytes, row.ViewBytes
+		assert.Equal(t, want, row)
+		assert.Greater(t, row.Bytes, 48*row.Items, "an item has a header")
+		assert.Greater(t, row.ViewBytes, 50.0, row.Algorithm)
+	}
+	assert.Len(t, r.Rows, len(priced))
+}
+
+// A counter of a window of 60 slots lives for 61 s, and 2.05 s more.
+func TestPastOfABusyClient(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 500_000_000, time.UTC)
+	for name, want := range map[string]struct {
+		times int
+		first time.Duration
+	}{"fixed": {2, time.Minute}, "n1": {3, 2 * time.Minute}, "n4": {6, 75 * time.Second}, "n60": {64, 63 * time.Second}, "token": {1, 0}, "log": {50, 58800 * time.Millisecond}} {
+		for _, a := range priced {
+			if a.Short() == name {
+				times := past(a, now)
+				assert.Len(t, times, want.times, name)
+				assert.Equal(t, want.first, now.Sub(times[0]), name)
+				assert.Equal(t, now, times[len(times)-1], name)
+			}
+		}
+	}
+}

@@ -1,0 +1,206 @@
+// Package algorithms is the one list of what the experiments measure. Each
+// experiment picks from it by name, and sets window, limit and store itself.
+package algorithms
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"weir/cas"
+	"weir/counters"
+	"weir/counters/memcached"
+	"weir/subwindow"
+)
+
+// Names of algorithms. N is the number of sub-windows of a sliding window.
+const (
+	Fixed     = "fixed"
+	Sliding1  = "N=1"
+	Sliding4  = "N=4"
+	Sliding5  = "N=5"
+	Sliding10 = "N=10"
+	Sliding60 = "N=60"
+	Strict60  = "strict N=60"
+	Token     = "token"
+	Leaky     = "leaky"
+	Log       = "log"
+)
+
+// An Algorithm is one that weir offers.
+type Algorithm struct {
+	Name   string
+	Slots  int // sub-windows; 0 for all but sliding windows
+	Strict bool
+	Kind   Kind
+	state  newState // of those that aren't windows
+}
+
+// A Kind says what an algorithm keeps.
+type Kind int
+
+// What an algorithm keeps.
+const (
+	Counters Kind = iota // of a window
+	Bucket
+	Times
+)
+
+type newState func(counters.StateStore, Config, cas.Config) (Limiter, error)
+
+// All are the algorithms. Nobody changes them.
+var All = []Algorithm{
+	{Name: Fixed},
+	{Name: Sliding1, Slots: 1},
+	{Name: Sliding4, Slots: 4},
+	{Name: Sliding5, Slots: 5},
+	{Name: Sliding10, Slots: 10},
+	{Name: Sliding60, Slots: 60},
+	{Name: Strict60, Slots: 60, Strict: true},
+	{Name: Token, Kind: Bucket, state: func(s counters.StateStore, c Config, state cas.Config) (Limiter, error) {
+		return cas.NewTokenBucket(s, c.Window, c.Burst, state)
+	}},
+	{Name: Leaky, Kind: Bucket, state: func(s counters.StateStore, c Config, state cas.Config) (Limiter, error) {
+		return cas.NewLeakyBucket(s, c.Window, c.Burst, state)
+	}},
+	{Name: Log, Kind: Times, state: func(s counters.StateStore, c Config, state cas.Config) (Limiter, error) {
+		return cas.NewSlidingLog(s, c.Window, c.Limit, state)
+	}},
+}
+
+// Select returns the algorithms with these names, in their order. It panics if
+// there is none of a name.
+func Select(names ...string) []Algorithm {
+	var selected []Algorithm
+	for _, name := range names {
+		selected = append(selected, Named(name))
+	}
+	return selected
+}
+
+// Named is Select for one name.
+func Named(name string) Algorithm {
+	for _, a := range All {
+		if a.Name == name {
+			return a
+		}
+	}
+	panic("algorithms: there is no " + name)
+}
+
+// String returns the name.
+func (a Algorithm) String() string { return a.Name }
+
+// Title returns the name in tables that don't explain N.
+func (a Algorithm) Title() string {
+	if a.Slots > 0 && !a.Strict {
+		return "sliding " + a.Name
+	}
+	return a.Name
+}
+
+// Short returns the name without what a policy's name can't have.
+func (a Algorithm) Short() string { return Plain(a.Name) }
+
+// Plain returns a name in lower case, without = and with - for spaces.
+func Plain(name string) string {
+	return strings.NewReplacer(" ", "-", "=", "").Replace(strings.ToLower(name))
+}
+
+// Policy returns the keys of a window in a policy file that say which it is.
+func (a Algorithm) Policy() string {
+	switch {
+	case a.Strict:
+		return fmt.Sprintf("algorithm: sliding_window, sub_windows: %d, estimate: strict", a.Slots)
+	case a.Slots > 0:
+		return fmt.Sprintf("algorithm: sliding_window, sub_windows: %d", a.Slots)
+	default:
+		return "algorithm: fixed_window"
+	}
+}
+
+// Width returns the width of a slot, or the window if there are none.
+func (a Algorithm) Width(window time.Duration) time.Duration {
+	return window / time.Duration(max(1, a.Slots))
+}
+
+// A Limiter is one of weir's.
+type Limiter interface {
+	Take(ctx context.Context, r counters.Request) (counters.Decision, error)
+	Peek(ctx context.Context, r counters.Request) (counters.Decision, error)
+}
+
+// A Store is what limiters of all kinds need.
+type Store interface {
+	counters.Store
+	counters.StateStore
+}
+
+// A Config says how a limiter is to be.
+type Config struct {
+	Window      time.Duration
+	Limit       int64 // the largest that the log will be asked for
+	Burst       int64 // of buckets
+	Policy      string
+	Clients     int           // remembered
+	ClockSkew   time.Duration // 0 for instances with the same clock
+	CountDenied bool
+	Writes      func(attempts int) // told of writes to the store
+}
+
+// Window is that of the limits of the experiments in real time.
+const Window = time.Minute
+
+// What all experiments' keys and policies are named.
+const (
+	KeyPrefix = "weir"
+	LimitName = "limit"
+)
+
+// Namespace returns the keys of the counters of a policy's limit.
+func Namespace(policy string, width time.Duration) counters.Namespace {
+	return counters.CounterNamespace(KeyPrefix, policy, LimitName, width)
+}
+
+// New returns a limiter on a store.
+func (a Algorithm) New(s Store, c Config) (Limiter, error) {
+	options := counters.Options{
+		KeyPrefix: KeyPrefix, Policy: c.Policy, Limit: LimitName,
+		ClockSkew: c.ClockSkew, Clients: c.Clients, CountDenied: c.CountDenied,
+	}
+	// 0 is a default of the options, but none here.
+	if options.ClockSkew == 0 {
+		options.ClockSkew = -1
+	}
+	if options.Clients == 0 {
+		options.Clients = -1
+	}
+	if a.state != nil {
+		state := cas.Config{Options: options}
+		if c.Writes != nil {
+			state.Swaps = func(attempts, _ int) { c.Writes(attempts) }
+		}
+		return a.state(s, c, state)
+	}
+	if c.Writes != nil {
+		options.Batch = func(int) { c.Writes(1) }
+	}
+	w, err := a.window(c.Window)
+	if err != nil {
+		return nil, err
+	}
+	return subwindow.New(s, w, options)
+}
+
+func (a Algorithm) window(length time.Duration) (subwindow.Window, error) {
+	if a.Slots == 0 {
+		return subwindow.NewFixedWindow(length)
+	}
+	return subwindow.NewWindow(length, a.Slots, a.Strict)
+}
+
+// OpenStore returns weir's store on the memcached at addr.
+func OpenStore(addr string) (*memcached.Store, error) {
+	return memcached.New(memcached.Config{Servers: []string{addr}, KeyPrefix: KeyPrefix})
+}

@@ -1,0 +1,398 @@
+package loadgen
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"weir/bench/internal/algorithms"
+)
+
+func TestReadResponse(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		response string
+		status   int
+		body     string
+		fails    bool
+	}{
+		{name: "admitted", response: "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", status: 200, body: "hello"},
+		{name: "denied", response: "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 3\r\nContent-Length: 2\r\n\r\n{}", status: 429, body: "{}"},
+		{name: "no reason", response: "HTTP/1.1 200 \r\nContent-Length: 0\r\n\r\n", status: 200},
+		{name: "header in other case, no space", response: "HTTP/1.1 200 OK\r\ncontent-length:3\r\n\r\nabc", status: 200, body: "abc"},
+		{name: "chunked", response: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", fails: true},
+		{name: "closes", response: "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n", fails: true},
+		{name: "no length", response: "HTTP/1.1 200 OK\r\n\r\n", fails: true},
+		{name: "negative length", response: "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", fails: true},
+		{name: "length isn't a number", response: "HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", fails: true},
+		{name: "longer than the buffer", response: "HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n" + strings.Repeat("a", 5000), fails: true},
+		{name: "other protocol", response: "HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n", fails: true},
+		{name: "status isn't a number", response: "HTTP/1.1 2x0 OK\r\nContent-Length: 0\r\n\r\n", fails: true},
+		{name: "status line too short", response: "HTTP/1.1 20\n", fails: true},
+		{name: "ends in the header", response: "HTTP/1.1 200 OK\r\nContent-Le", fails: true},
+		{name: "ends in the body", response: "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhel", fails: true},
+		{name: "ends at once", response: "", fails: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			for _, r := range []io.Reader{strings.NewReader(tt.response), iotest.OneByteReader(strings.NewReader(tt.response))} {
+				status, body, err := ReadResponse(bufio.NewReader(r))
+				if tt.fails {
+					require.Error(t, err)
+					continue
+				}
+				require.NoError(t, err)
+				assert.Equal(t, tt.status, status)
+				assert.Equal(t, tt.body, string(body))
+			}
+		})
+	}
+}
+
+func TestReadResponseLeavesTheNext(t *testing.T) {
+	r := bufio.NewReader(strings.NewReader("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\noneHTTP/1.1 429 No\r\nContent-Length: 3\r\n\r\ntwo"))
+	status, body, err := ReadResponse(r)
+	require.NoError(t, err)
+	assert.Equal(t, 200, status)
+	assert.Equal(t, "one", string(body))
+	status, body, err = ReadResponse(r)
+	require.NoError(t, err)
+	assert.Equal(t, 429, status)
+	assert.Equal(t, "two", string(body))
+}
+
+var (
+	fixed     = algorithms.Named(algorithms.Fixed)
+	workloads = []Workload{{fixed, Distinct}, {fixed, Hot}, {algorithms.Named(algorithms.Strict60), Denied}}
+)
+
+func TestRequestNamesTheClient(t *testing.T) {
+	for _, w := range workloads {
+		c := NewClient(nil, "127.0.0.1:1", w.Request())
+		for _, n := range []int64{0, 7, 9_999, 99_999_999} {
+			putDigits(c.digits, n)
+			_, body, ok := strings.Cut(string(c.request), "\r\n\r\n")
+			require.True(t, ok)
+			assert.Equal(t, Check(w.Policy(), n).Body, body)
+		}
+	}
+}
+
+func TestVerify(t *testing.T) {
+	admittedRow, deniedRow := Workload{fixed, Hot}, Workload{fixed, Denied}
+	for _, tt := range []struct {
+		w                Workload
+		admitted, denied int64
+		since            time.Duration
+		ok               bool
+	}{
+		{admittedRow, 1000, 0, time.Second, true},
+		{admittedRow, 999, 1, time.Second, false},
+		{deniedRow, 0, 1000, time.Second, true},
+		{deniedRow, 200, 1000, time.Second, true},
+		{deniedRow, 201, 1000, time.Second, false},
+		{deniedRow, 201, 1000, time.Minute, true},
+		{deniedRow, 100, 99, time.Second, false},
+		{deniedRow, 1000, 0, time.Second, false},
+	} {
+		err := tt.w.Verify(Tally{Admitted: tt.admitted, Denied: tt.denied}, tt.since)
+		assert.Equal(t, tt.ok, err == nil, "%+v: %v", tt, err)
+	}
+}
+
+func TestPolicyFile(t *testing.T) {
+	assert.Equal(t, `policies:
+  fixed-1000000000:
+    limits: [{name: limit, algorithm: fixed_window, limit: 1000000000, window: 1m0s}]
+    on_store_error: deny
+  strict-n60-100:
+    limits: [{name: limit, algorithm: sliding_window, sub_windows: 60, estimate: strict, limit: 100, window: 1m0s}]
+    on_store_error: deny
+`, PolicyFile(workloads))
+}
+
+func TestCaptureReplyGivesUp(t *testing.T) {
+	s := httptest.NewServer(NoopHandler(Reply{Status: 200, Body: []byte("yes")}, nil))
+	t.Cleanup(s.Close)
+	_, err := CaptureReply(t.Context(), s.Listener.Addr().String(), "{}", 429, 3)
+	assert.ErrorContains(t, err, "last with 200: yes")
+}
+
+func TestMallocs(t *testing.T) {
+	s := httptest.NewServer(NoopHandler(Reply{Status: 200}, nil))
+	t.Cleanup(s.Close)
+	n, err := Mallocs(t.Context(), s.Listener.Addr().String())
+	require.NoError(t, err)
+	assert.Positive(t, n)
+
+	other := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(rw, strings.Repeat("x 1\n", 3))
+	}))
+	t.Cleanup(other.Close)
+	_, err = Mallocs(t.Context(), other.Listener.Addr().String())
+	assert.Error(t, err)
+}
+
+func TestRepeatCounts(t *testing.T) {
+	var calls atomic.Int64
+	op := func(n int64) (bool, error) {
+		calls.Add(1)
+		return n != 0, nil
+	}
+	result, err := Repeat(t.Context(), []Operation{op, op, op}, &Turn{Clients: 4, Last: 100}, 0)
+	require.NoError(t, err)
+	assert.Equal(t, int64(100), calls.Load())
+	assert.Equal(t, int64(75), result.Admitted)
+	assert.Equal(t, int64(25), result.Denied)
+	assert.Equal(t, int64(100), result.Latency.TotalCount())
+	assert.Positive(t, result.Elapsed)
+}
+
+func TestRepeatEndsWithTheDuration(t *testing.T) {
+	result, err := Repeat(t.Context(), []Operation{func(int64) (bool, error) { return true, nil }}, &Turn{Clients: 1}, time.Millisecond)
+	require.NoError(t, err)
+	assert.Positive(t, result.Admitted)
+	assert.GreaterOrEqual(t, result.Elapsed, time.Millisecond)
+}
+
+func TestRepeatEndsWithAFailure(t *testing.T) {
+	broken := errors.New("broken")
+	fine := func(int64) (bool, error) { return true, nil }
+	fails := func(int64) (bool, error) { return false, broken }
+	_, err := Repeat(t.Context(), []Operation{fine, fails, fine}, &Turn{Clients: 1}, 0)
+	assert.ErrorIs(t, err, broken)
+}
+
+func TestTallies(t *testing.T) {
+	a := Tally{Admitted: 6, Denied: 2, Elapsed: 2 * time.Second, Latency: NewHistogram()}
+	b := Tally{Admitted: 1, Denied: 3, Elapsed: time.Second, Latency: NewHistogram()}
+	require.NoError(t, a.Latency.RecordValue(1000))
+	require.NoError(t, b.Latency.RecordValue(2000))
+
+	sum := NewTally()
+	sum.Add(a)
+	sum.Add(b)
+	assert.Equal(t, []int64{7, 5}, []int64{sum.Admitted, sum.Denied})
+	assert.Equal(t, 3*time.Second, sum.Elapsed)
+	assert.Equal(t, int64(2), sum.Latency.TotalCount())
+	assert.InDelta(t, 4.0, sum.Rate(), 1e-9)
+
+	a.merge(b)
+	assert.Equal(t, int64(12), a.Checks())
+	assert.Equal(t, 2*time.Second, a.Elapsed, "at the same time")
+}
+
+func TestUnexpectedStatusFails(t *testing.T) {
+	_, err := dialedTo(t, NoopHandler(Reply{Status: 503, Body: []byte("no store")}, nil)).Drive(t.Context(), &Turn{Clients: 1, Last: 10}, 0)
+	assert.ErrorContains(t, err, "503: no store")
+}
+
+func TestDriveReadsDecisions(t *testing.T) {
+	for status, denied := range map[int]int64{200: 0, 429: 10} {
+		clients := dialedTo(t, NoopHandler(Reply{Status: status, Body: []byte("{}")}, nil))
+		result, err := clients.Drive(t.Context(), &Turn{Clients: 1, Last: 10}, 0)
+		require.NoError(t, err)
+		assert.Equal(t, denied, result.Denied)
+		assert.Equal(t, 10-denied, result.Admitted)
+	}
+}
+
+func TestDriveEndsWithTheContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	silent := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		// Only after the body is read does the server notice a closed connection.
+		_, err := io.Copy(io.Discard, r.Body)
+		assert.NoError(t, err)
+		cancel()
+		<-r.Context().Done()
+	})
+	_, err := dialedTo(t, silent).Drive(ctx, &Turn{Clients: 1}, 0)
+	assert.ErrorIs(t, err, context.Canceled)
+}
+
+// dialedTo returns two connections to a server with the handler.
+func dialedTo(t *testing.T, handler http.Handler) Clients {
+	t.Helper()
+	s := httptest.NewServer(handler)
+	t.Cleanup(s.Close)
+	clients, err := Dial(t.Context(), s.Listener.Addr().String(), Check("p", 0), 2)
+	require.NoError(t, err)
+	t.Cleanup(func() { clients.Close() })
+	return clients
+}
+
+func TestTurnIsFair(t *testing.T) {
+	turn := &Turn{Clients: 10_000}
+	times := make(map[int64]int)
+	for range 30_000 {
+		n, ok := turn.next()
+		require.True(t, ok)
+		times[n]++
+	}
+	assert.Len(t, times, 10_000)
+	for n, count := range times {
+		require.Equalf(t, 3, count, "client %d", n)
+		require.Less(t, n, int64(10_000))
+	}
+}
+
+func TestTurnEnds(t *testing.T) {
+	turn := &Turn{Clients: 2, Last: 3}
+	for _, want := range []int64{0, 1, 0} {
+		n, ok := turn.next()
+		assert.True(t, ok)
+		assert.Equal(t, want, n)
+	}
+	_, ok := turn.next()
+	assert.False(t, ok)
+}
+
+func TestPaceAt(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		pace Pace
+		due  float64
+		at   map[float64]time.Duration
+	}{
+		{"constant", Pace{100, 100, 2 * time.Second}, 200, map[float64]time.Duration{0: 0, 1: 10 * time.Millisecond, 150: 1500 * time.Millisecond}},
+		// 1000 t + 500 t²
+		{"growing", Pace{1000, 3000, 2 * time.Second}, 4000, map[float64]time.Duration{0: 0, 625: 500 * time.Millisecond, 1500: time.Second, 4000: 2 * time.Second}},
+		// 3000 t - 500 t²
+		{"falling", Pace{3000, 1000, 2 * time.Second}, 4000, map[float64]time.Duration{0: 0, 2500: time.Second, 4000: 2 * time.Second}},
+		// 1000 t²
+		{"from nothing", Pace{0, 2000, time.Second}, 1000, map[float64]time.Duration{0: 0, 10: 100 * time.Millisecond, 250: 500 * time.Millisecond}},
+		// 2000 t - 1000 t²
+		{"to nothing", Pace{2000, 0, time.Second}, 1000, map[float64]time.Duration{750: 500 * time.Millisecond, 1000: time.Second}},
+	} {
+		assert.InDelta(t, tt.due, tt.pace.due(), 1e-9, tt.name)
+		for n, at := range tt.at {
+			assert.Equal(t, at, tt.pace.at(n), "%s, %g", tt.name, n)
+		}
+	}
+}
+
+func TestPaceIsMadeOfItsParts(t *testing.T) {
+	p := Pace{1000, 3000, 2 * time.Second}
+	assert.Equal(t, Pace{1000, 1500, 500 * time.Millisecond}, p.Part(0, 4))
+	assert.Equal(t, Pace{1500, 2000, 500 * time.Millisecond}, p.Part(1, 4))
+	assert.Equal(t, Pace{2500, 3000, 500 * time.Millisecond}, p.Part(3, 4))
+	assert.InDelta(t, 625.0, p.Part(0, 4).due(), 1e-9)
+}
+
+func TestPaceProperties(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		rate := rapid.Float64Range(0, 100_000)
+		p := Pace{rate.Draw(t, "from"), rate.Draw(t, "to") + 1, time.Duration(rapid.Int64Range(1e6, 1e12).Draw(t, "length"))}
+		share := rapid.Float64Range(0, 1).Draw(t, "share")
+		// The integral at that time is known without solving anything.
+		seconds := share * p.Length.Seconds()
+		n := p.From*seconds + (p.To-p.From)*seconds*seconds/(2*p.Length.Seconds())
+		tolerance := 1e-6*p.Length.Seconds() + 1e-8
+		if p.From < 1 {
+			tolerance += 1e-3 * p.Length.Seconds() // the root is steep there
+		}
+		assert.InDelta(t, seconds, p.at(max(0, n)).Seconds(), tolerance)
+	})
+}
+
+func all(a *Arrivals) []time.Duration {
+	var times []time.Duration
+	for at, ok := a.Next(); ok; at, ok = a.Next() {
+		times = append(times, at)
+	}
+	return times
+}
+
+func TestEvenArrivals(t *testing.T) {
+	ms := time.Millisecond
+	assert.Equal(t, []time.Duration{0, 250 * ms, 500 * ms, 750 * ms}, all(NewArrivals(Pace{4, 4, time.Second}, nil)))
+	// 10 t²: at the roots of 0, 0.1, ... 0.9.
+	growing := all(NewArrivals(Pace{0, 20, time.Second}, nil))
+	assert.Len(t, growing, 10)
+	assert.Equal(t, time.Duration(0), growing[0])
+	assert.InDelta(t, 0.316228, growing[1].Seconds(), 1e-6)
+	assert.InDelta(t, 0.632456, growing[4].Seconds(), 1e-6)
+	assert.InDelta(t, 0.948683, growing[9].Seconds(), 1e-6)
+	assert.Empty(t, all(NewArrivals(Pace{0, 0, time.Second}, nil)))
+}
+
+func TestPoissonArrivals(t *testing.T) {
+	const rate, seconds = 1000, 100
+	times := all(NewArrivals(Pace{rate, rate, seconds * time.Second}, rand.New(rand.NewPCG(1, 2))))
+	deviation := math.Sqrt(rate * seconds)
+	assert.InDelta(t, rate*seconds, len(times), 4*deviation)
+	longer, last := 0, time.Duration(0)
+	for _, at := range times {
+		if at-last > time.Second/rate {
+			longer++
+		}
+		last = at
+	}
+	assert.InDelta(t, math.Exp(-1), float64(longer)/float64(len(times)), 0.01, "gaps longer than the mean")
+	assert.Less(t, last, seconds*time.Second)
+	assert.Equal(t, times, all(NewArrivals(Pace{rate, rate, seconds * time.Second}, rand.New(rand.NewPCG(1, 2)))), "the seed tells all")
+}
+
+func TestPoissonRamp(t *testing.T) {
+	times := all(NewArrivals(Pace{0, 2000, 50 * time.Second}, rand.New(rand.NewPCG(3, 4))))
+	firstHalf := 0
+	for _, at := range times {
+		if at < 25*time.Second {
+			firstHalf++
+		}
+	}
+	assert.InDelta(t, 50_000, len(times), 1000)
+	assert.InDelta(t, 12_500, firstHalf, 500, "a quarter")
+}
+
+func TestZipf(t *testing.T) {
+	// 1, 1/2, 1/3 and 1/4 make 25/12: shares of 0.48, 0.24, 0.16 and 0.12.
+	z := NewZipf(4, 1)
+	for _, tt := range []struct {
+		u    float64
+		want int64
+	}{
+		{0, 0}, {0.4799, 0}, {0.4801, 1}, {0.7199, 1}, {0.7201, 2}, {0.8799, 2}, {0.8801, 3}, {0.999999999, 3},
+	} {
+		assert.Equal(t, tt.want, z.Client(tt.u), "%g", tt.u)
+	}
+	// 1, 1/4 and 1/9 make 49/36.
+	z = NewZipf(3, 2)
+	assert.Equal(t, int64(0), z.Client(36.0/49-1e-9))
+	assert.Equal(t, int64(1), z.Client(36.0/49+1e-9))
+	assert.Equal(t, int64(2), z.Client(45.0/49+1e-9))
+
+	even := NewZipf(5, 0)
+	for i := range int64(5) {
+		assert.Equal(t, i, even.Client(float64(i)/5+0.1))
+	}
+	assert.Zero(t, NewZipf(1, 1).Client(0.9))
+}
+
+func TestZipfSharesOfTheFirstRanks(t *testing.T) {
+	const draws = 200_000
+	z, random := NewZipf(1000, 1), rand.New(rand.NewPCG(1, 1))
+	counts := make(map[int64]int)
+	for range draws {
+		counts[z.Client(random.Float64())]++
+	}
+	// The thousandth harmonic number is 7.4855.
+	for rank, share := range []float64{0.13359, 0.06680, 0.04453, 0.03340} {
+		assert.InDelta(t, share, float64(counts[int64(rank)])/draws, 0.003, "rank %d", rank+1)
+	}
+	assert.Greater(t, len(counts), 990)
+}

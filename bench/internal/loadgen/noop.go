@@ -1,0 +1,126 @@
+package loadgen
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"runtime/metrics"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+)
+
+// working returns a handler that does what do does and then answers as next.
+func working(do func(body []byte) error, next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		body, err := io.ReadAll(c.Request().Body)
+		if err == nil {
+			err = do(body)
+		}
+		if err != nil {
+			return err
+		}
+		return next(c)
+	}
+}
+
+const (
+	// CheckPath is that of a check.
+	CheckPath   = "/v1/check"
+	metricsPath = "/metrics"
+
+	// mallocsMetric is the name that Prometheus's Go collector gives to the number
+	// of objects allocated.
+	mallocsMetric = "go_memstats_mallocs_total"
+)
+
+// A Reply is an HTTP response without what net/http adds by itself.
+type Reply struct {
+	Status int
+	Header http.Header
+	Body   []byte
+}
+
+// CaptureReply returns what a server answers to a check with the given body,
+// asking until the status is the one wanted, at most tries times.
+func CaptureReply(ctx context.Context, addr, body string, status, tries int) (Reply, error) {
+	client := &http.Client{Transport: &http.Transport{}, Timeout: 10 * time.Second}
+	defer client.CloseIdleConnections()
+	var r Reply
+	for range tries {
+		request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+CheckPath, strings.NewReader(body))
+		if err != nil {
+			return r, err
+		}
+		response, err := client.Do(request)
+		if err != nil {
+			return r, err
+		}
+		r = Reply{Status: response.StatusCode, Header: response.Header}
+		r.Body, err = io.ReadAll(response.Body)
+		response.Body.Close()
+		if err != nil {
+			return r, err
+		}
+		if r.Status == status {
+			r.Header.Del("Date")
+			r.Header.Del("Content-Length")
+			return r, nil
+		}
+	}
+	return r, fmt.Errorf("%d checks %s were not once answered with status %d, but last with %d: %s", tries, body, status, r.Status, r.Body)
+}
+
+// NoopHandler answers r to every check, after do, if there is one.
+func NoopHandler(r Reply, do func(body []byte) error) http.Handler {
+	e := echo.New()
+	contentType := r.Header.Get(echo.HeaderContentType)
+	handler := func(c echo.Context) error {
+		if _, err := io.Copy(io.Discard, c.Request().Body); err != nil {
+			return err
+		}
+		header := c.Response().Header()
+		for name, values := range r.Header {
+			header[name] = values
+		}
+		return c.Blob(r.Status, contentType, r.Body)
+	}
+	if do != nil {
+		handler = working(do, handler)
+	}
+	e.POST(CheckPath, handler)
+	e.GET(metricsPath, func(c echo.Context) error {
+		sample := []metrics.Sample{{Name: "/gc/heap/allocs:objects"}, {Name: "/gc/heap/tiny/allocs:objects"}}
+		metrics.Read(sample)
+		return c.String(http.StatusOK, mallocsMetric+" "+strconv.FormatUint(sample[0].Value.Uint64()+sample[1].Value.Uint64(), 10)+"\n")
+	})
+	return e
+}
+
+// Mallocs returns the number of objects that a server has allocated so far,
+// according to its metrics.
+func Mallocs(ctx context.Context, addr string) (float64, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+metricsPath, nil)
+	if err != nil {
+		return 0, err
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
+	response, err := client.Do(request)
+	if err != nil {
+		return 0, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(line, mallocsMetric+" "); ok {
+			return strconv.ParseFloat(strings.TrimSpace(value), 64)
+		}
+	}
+	return 0, fmt.Errorf("%s%s has no %s", addr, metricsPath, mallocsMetric)
+}

@@ -1,0 +1,191 @@
+package loadgen
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"sort"
+	"strings"
+	"time"
+
+	"weir/bench/internal/algorithms"
+)
+
+const (
+	// Never is a limit that no run reaches.
+	Never = 1_000_000_000
+	// Low is the limit of those who are denied.
+	Low = 100
+)
+
+// A Traffic is who asks.
+type Traffic struct {
+	Name    string
+	Clients int64 // asked for in turn
+	Limit   int64
+}
+
+// The traffics of the workloads.
+var (
+	Distinct = Traffic{Name: "10,000 clients", Clients: 10_000, Limit: Never}
+	Hot      = Traffic{Name: "one hot client", Clients: 1, Limit: Never}
+	Denied   = Traffic{Name: "one denied client", Clients: 1, Limit: Low}
+)
+
+// A Workload is checks of one policy by some clients.
+type Workload struct {
+	Algorithm algorithms.Algorithm
+	Traffic
+}
+
+func (w Workload) String() string { return w.Algorithm.Title() + ", " + w.Traffic.Name }
+
+// Policy returns the name of the workload's policy.
+func (w Workload) Policy() string {
+	return fmt.Sprintf("%s-%d", algorithms.Plain(w.Algorithm.Title()), w.Limit)
+}
+
+// Check returns a check of the client with number n. All have the same length.
+func Check(policy string, n int64) Request {
+	return Request{CheckPath, fmt.Sprintf(`{"policy":%q,"client":%q}`, policy, ClientName(n))}
+}
+
+// Request returns a check of client 0.
+func (w Workload) Request() Request { return Check(w.Policy(), 0) }
+
+// Status returns what nearly all checks are answered with.
+func (w Workload) Status() int {
+	if w.Limit == Never {
+		return http.StatusOK
+	}
+	return http.StatusTooManyRequests
+}
+
+// PolicyFile returns a policy file for the workloads. A store that fails shows
+// as status 503, which ends the run.
+func PolicyFile(rows []Workload) string {
+	var b strings.Builder
+	b.WriteString("policies:\n")
+	seen := make(map[string]bool)
+	for _, w := range rows {
+		if seen[w.Policy()] {
+			continue
+		}
+		seen[w.Policy()] = true
+		fmt.Fprintf(&b, "  %s:\n    limits: [{name: %s, %s, limit: %d, window: %s}]\n    on_store_error: deny\n",
+			w.Policy(), algorithms.LimitName, w.Algorithm.Policy(), w.Limit, algorithms.Window)
+	}
+	return b.String()
+}
+
+// Verify returns an error if what was answered isn't what the row is about: all
+// admitted, or nearly all denied. Of the latter no more may be admitted than
+// the limit per window that the time since the first check touches.
+func (w Workload) Verify(t Tally, sinceFirst time.Duration) error {
+	if w.Limit == Never {
+		if t.Denied > 0 {
+			return fmt.Errorf("%s: %d of %d checks were denied, and none should be", w, t.Denied, t.Checks())
+		}
+		return nil
+	}
+	most := w.Limit * (int64(sinceFirst/algorithms.Window) + 2)
+	if t.Admitted > most || t.Denied < t.Admitted {
+		return fmt.Errorf("%s: %d checks were admitted and %d denied; at most %d should be admitted, and most denied", w, t.Admitted, t.Denied, most)
+	}
+	return nil
+}
+
+// A Pace is a rate of arrivals that changes evenly from one value to another,
+// both per second and not negative.
+type Pace struct {
+	From, To float64
+	Length   time.Duration
+}
+
+// Constant returns a pace that doesn't change.
+func Constant(rate float64, length time.Duration) Pace { return Pace{rate, rate, length} }
+
+// due returns how many arrivals the pace makes in all: the integral of the
+// rate.
+func (p Pace) due() float64 { return (p.From + p.To) / 2 * p.Length.Seconds() }
+
+// at returns when the integral of the rate reaches n, which is at most due.
+func (p Pace) at(n float64) time.Duration {
+	if n == 0 {
+		return 0
+	}
+	// The root of from*t + growth*t*t/2 = n, in the form that holds without growth
+	// too.
+	growth := (p.To - p.From) / p.Length.Seconds()
+	seconds := 2 * n / (p.From + math.Sqrt(max(0, p.From*p.From+2*growth*n)))
+	return time.Duration(math.Round(seconds * float64(time.Second)))
+}
+
+// Part returns the piece with number i, from 0, of the pace cut into n pieces
+// of the same length.
+func (p Pace) Part(i, n int) Pace {
+	growth := (p.To - p.From) / float64(n)
+	return Pace{p.From + float64(i)*growth, p.From + float64(i+1)*growth, p.Length / time.Duration(n)}
+}
+
+// Arrivals are the times at which the checks of a pace are due. It is not safe
+// for concurrent use.
+type Arrivals struct {
+	Pace
+	random *rand.Rand // nil for even spacing
+	n      float64
+}
+
+// NewArrivals returns arrivals that are evenly spaced, the first at once, or,
+// with random, a Poisson process.
+func NewArrivals(p Pace, random *rand.Rand) *Arrivals {
+	a := &Arrivals{Pace: p, random: random}
+	if random != nil {
+		a.n = random.ExpFloat64()
+	}
+	return a
+}
+
+// Next returns the next arrival's time since the start, until there is none.
+func (a *Arrivals) Next() (at time.Duration, ok bool) {
+	if a.n >= a.due() {
+		return 0, false
+	}
+	at = a.at(a.n)
+	gap := 1.0
+	if a.random != nil {
+		// A Poisson process whose rate changes is one of rate 1 in the time that the
+		// integral of the rate tells.
+		gap = a.random.ExpFloat64()
+	}
+	a.n += gap
+	return at, true
+}
+
+// A Zipf distribution of clients: the client of rank r, from 1, comes with a
+// share in proportion to 1/r^s. It is safe for concurrent use.
+type Zipf struct {
+	below []float64 // the share of all clients up to and including this one
+}
+
+// NewZipf returns the distribution of so many clients, at least 1. s is not
+// negative; with 0 all come equally often.
+func NewZipf(clients int, s float64) Zipf {
+	below := make([]float64, clients)
+	sum := 0.0
+	for i := range below {
+		sum += math.Pow(float64(i+1), -s)
+		below[i] = sum
+	}
+	for i := range below {
+		below[i] /= sum
+	}
+	return Zipf{below}
+}
+
+// Client returns the number, from 0, of the client at u, which is at least 0
+// and less than 1.
+func (z Zipf) Client(u float64) int64 {
+	return int64(sort.Search(len(z.below)-1, func(i int) bool { return z.below[i] > u }))
+}

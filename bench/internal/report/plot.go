@@ -1,0 +1,159 @@
+package report
+
+import (
+	"bytes"
+	"fmt"
+	"image/color"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+)
+
+// Colors that everyone can tell apart (Okabe and Ito).
+var (
+	Blue       = color.RGBA{G: 114, B: 178, A: 255}
+	Vermillion = color.RGBA{R: 213, G: 94, A: 255}
+	Green      = color.RGBA{G: 158, B: 115, A: 255}
+	Purple     = color.RGBA{R: 204, G: 121, B: 167, A: 255}
+	Orange     = color.RGBA{R: 230, G: 159, A: 255}
+	sky        = color.RGBA{R: 86, G: 180, B: 233, A: 255}
+
+	palette = []color.Color{Blue, Vermillion, Green, Purple, Orange, sky, color.Black}
+)
+
+// Color returns the color of the curve with number i.
+func Color(i int) color.Color { return palette[i%len(palette)] }
+
+// A Curve is a line through points, with a name in the legend.
+type Curve struct {
+	Name   string
+	Color  color.Color
+	Points plotter.XYs
+}
+
+// LogPlot plots the curves that have points on two logarithmic axes, with dots
+// of the given radius in points.
+func LogPlot(title, xAxis, yAxis string, ticks plot.Ticker, radius float64, curves []Curve) (*plot.Plot, error) {
+	p := plot.New()
+	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, xAxis, yAxis
+	p.X.Scale, p.Y.Scale = plot.LogScale{}, plot.LogScale{}
+	p.X.Tick.Marker, p.Y.Tick.Marker = ticks, powersOfTen{}
+	p.Add(plotter.NewGrid())
+	p.Legend.Top, p.Legend.Left = true, true
+	p.Legend.Padding = vg.Points(2)
+	p.Legend.XOffs, p.Legend.YOffs = vg.Points(6), -vg.Points(6)
+	for _, c := range curves {
+		if len(c.Points) == 0 {
+			continue
+		}
+		line, dots, err := plotter.NewLinePoints(c.Points)
+		if err != nil {
+			return nil, err
+		}
+		line.Width, line.Color = vg.Points(2), c.Color
+		dots.Shape, dots.Color, dots.Radius = draw.CircleGlyph{}, c.Color, vg.Points(radius)
+		p.Add(line, dots)
+		p.Legend.Add(c.Name, line, dots)
+	}
+	return p, nil
+}
+
+// Ticks are labels at values.
+type Ticks map[float64]string
+
+// Ticks implements plot.Ticker.
+func (t Ticks) Ticks(low, high float64) []plot.Tick {
+	var ticks plot.ConstantTicks
+	for _, value := range slices.Sorted(maps.Keys(t)) {
+		ticks = append(ticks, plot.Tick{Value: value, Label: t[value]})
+	}
+	return ticks.Ticks(low, high)
+}
+
+// A Series is bars of one color, one for each name below the axis.
+type Series struct {
+	Name   string
+	Values plotter.Values
+}
+
+// BarPlot plots series side by side, with bars of the given width in points.
+func BarPlot(title, yAxis string, width float64, names []string, series []Series) (*plot.Plot, error) {
+	p := plot.New()
+	p.Title.Text, p.Y.Label.Text = title, yAxis
+	p.Legend.Top = true
+	for i, s := range series {
+		bars, err := plotter.NewBarChart(s.Values, vg.Points(width))
+		if err != nil {
+			return nil, err
+		}
+		bars.Color, bars.LineStyle.Width = palette[i], 0
+		bars.Offset = vg.Points(width * (float64(i) - float64(len(series)-1)/2))
+		p.Add(bars)
+		p.Legend.Add(s.Name, bars)
+	}
+	p.NominalX(names...)
+	return p, nil
+}
+
+// powersOfTen are the ticks of a logarithmic axis, with labels that can be read
+// at a glance.
+type powersOfTen struct{}
+
+// Ticks implements plot.Ticker.
+func (powersOfTen) Ticks(low, high float64) []plot.Tick {
+	ticks := plot.LogTicks{}.Ticks(low, high)
+	for i, t := range ticks {
+		switch {
+		case t.IsMinor():
+		case t.Value >= 1e6:
+			ticks[i].Label = fmt.Sprintf("%gM", t.Value/1e6)
+		case t.Value >= 1e3:
+			ticks[i].Label = fmt.Sprintf("%gk", t.Value/1e3)
+		default:
+			ticks[i].Label = fmt.Sprintf("%g", t.Value)
+		}
+	}
+	return ticks
+}
+
+// DrawPicture draws plots of the same size beside each other.
+func DrawPicture(dir, name, shows string, row ...*plot.Plot) ([]Picture, error) {
+	return DrawGrid(dir, name, shows, vg.Length(len(row))*5*vg.Inch, 4.5*vg.Inch, [][]*plot.Plot{row})
+}
+
+// DrawGrid draws rows of plots, all of the same size, as name.svg and name.png
+// in dir, which it makes. It returns the picture that this is.
+func DrawGrid(dir, name, shows string, width, height vg.Length, plots [][]*plot.Plot) ([]Picture, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	tiles := draw.Tiles{
+		Rows: len(plots), Cols: len(plots[0]),
+		PadX: vg.Points(16), PadY: vg.Points(12), PadTop: vg.Points(8), PadBottom: vg.Points(8), PadLeft: vg.Points(8), PadRight: vg.Points(16),
+	}
+	for _, format := range []string{"svg", "png"} {
+		canvas, err := draw.NewFormattedCanvas(width, height, format)
+		if err != nil {
+			return nil, err
+		}
+		for i, row := range plot.Align(plots, tiles, draw.New(canvas)) {
+			for j, c := range row {
+				plots[i][j].Draw(c)
+			}
+		}
+		var encoded bytes.Buffer
+		if _, err := canvas.WriteTo(&encoded); err != nil {
+			return nil, err
+		}
+		if err := os.WriteFile(filepath.Join(dir, name+"."+format), encoded.Bytes(), 0o644); err != nil {
+			return nil, err
+		}
+	}
+	return []Picture{{name, shows}}, nil
+}

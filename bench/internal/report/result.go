@@ -1,0 +1,293 @@
+// Package report is what all experiments do with what they measured: flags,
+// JSON files, tables, plots, the comparison of two files, and REPORT.md.
+//
+// An experiment's result implements Result, and Comparable where two runs can
+// be compared. The package knows no experiment: the table of commands tells it
+// the sections of REPORT.md.
+package report
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+)
+
+// A Result is what a JSON file holds.
+type Result interface {
+	Print(out io.Writer)
+	// Draw draws the result's pictures in dir, which it makes.
+	Draw(dir string) ([]Picture, error)
+}
+
+// New returns an empty result to decode a file into.
+func New[R any, P interface {
+	*R
+	Result
+}]() Result {
+	return P(new(R))
+}
+
+// A Picture is there as Name.svg and as Name.png.
+type Picture struct{ Name, Shows string }
+
+// broken returns what the run promised and didn't keep, if anything.
+func broken(r Result) error {
+	if promises, ok := r.(interface{ Broken() error }); ok {
+		return promises.Broken()
+	}
+	return nil
+}
+
+// decode reads the result in a JSON file. The error says what is wrong with it,
+// as are fields that a result of this version doesn't have.
+func decode(encoded []byte, into Result) error {
+	d := json.NewDecoder(bytes.NewReader(encoded))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("there is more after the report")
+	}
+	return nil
+}
+
+// A Target is a figure that is aimed at.
+type Target struct {
+	Text string
+	Met  bool
+}
+
+// NewTarget returns a target that is described like fmt.Sprintf.
+func NewTarget(met bool, format string, args ...any) Target {
+	return Target{fmt.Sprintf(format, args...), met}
+}
+
+func (t Target) String() string {
+	if t.Met {
+		return t.Text + ": ok"
+	}
+	return t.Text + ": MISSED"
+}
+
+// A Machine is what the figures were measured on.
+type Machine struct {
+	Cores     int    `json:"cores"`
+	CPU       string `json:"cpu,omitempty"` // where the system tells
+	Platform  string `json:"platform,omitempty"`
+	Go        string `json:"go"`
+	Memcached string `json:"memcached,omitempty"` // if it took part
+}
+
+// ThisMachine returns the machine that the bench runs on.
+func ThisMachine(memcachedVersion string) Machine {
+	m := Machine{Cores: runtime.NumCPU(), Platform: runtime.GOOS + "/" + runtime.GOARCH, Go: runtime.Version(), Memcached: memcachedVersion}
+	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		m.CPU = cpuModel(string(info))
+	}
+	return m
+}
+
+// cpuModel returns the model name in a /proc/cpuinfo, if it has one.
+func cpuModel(info string) string {
+	for line := range strings.Lines(info) {
+		if name, value, _ := strings.Cut(line, ":"); strings.TrimSpace(name) == "model name" {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+func (m Machine) String() string {
+	parts := []string{fmt.Sprintf("%d cores", m.Cores), m.CPU, m.Platform, m.Go}
+	if m.Memcached != "" {
+		parts = append(parts, "memcached "+m.Memcached)
+	}
+	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), ", ")
+}
+
+// Setting returns what may make results differ, by name.
+func (m Machine) Setting() map[string]any {
+	return map[string]any{"number of cores": m.Cores, "Go": m.Go, "memcached": m.Memcached}
+}
+
+// Find returns the first row that matches.
+func Find[R any](rows []R, match func(R) bool) (row R, ok bool) {
+	for _, row := range rows {
+		if match(row) {
+			return row, true
+		}
+	}
+	return row, false
+}
+
+// Table writes an empty line, the title if there is one, and right-aligned
+// columns: the header, and what rows writes. Cells end with a tab.
+func Table(out io.Writer, title, header string, rows func(t io.Writer)) {
+	if fmt.Fprintln(out); title != "" {
+		fmt.Fprintln(out, title)
+	}
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, header)
+	rows(t)
+	_ = t.Flush() // who reads out looks after it
+}
+
+// Percentiles are those of a latency.
+type Percentiles struct {
+	P50  time.Duration `json:"p50_ns"`
+	P99  time.Duration `json:"p99_ns"`
+	P999 time.Duration `json:"p999_ns"`
+}
+
+// NewPercentiles returns those of a histogram of nanoseconds.
+func NewPercentiles(h *hdrhistogram.Histogram) Percentiles {
+	quantile := func(percent float64) time.Duration { return time.Duration(h.ValueAtPercentile(percent)) }
+	return Percentiles{quantile(50), quantile(99), quantile(99.9)}
+}
+
+// PercentileHeader is the header of Percentiles.Cells.
+const PercentileHeader = "p50 ms\tp99 ms\tp999 ms\t"
+
+// Cells returns the cells of a table.
+func (p Percentiles) Cells() string {
+	return Milliseconds(p.P50) + "\t" + Milliseconds(p.P99) + "\t" + Milliseconds(p.P999) + "\t"
+}
+
+// Percent writes a share so that a small one is not taken for none.
+func Percent(share float64) string {
+	if share == 0 {
+		return "0"
+	}
+	return fmt.Sprintf("%.4f%%", 100*share)
+}
+
+// Milliseconds returns d with three significant digits or so.
+func Milliseconds(d time.Duration) string {
+	switch ms := InMilliseconds(d); {
+	case ms < 1:
+		return fmt.Sprintf("%.3f", ms)
+	case ms < 10:
+		return fmt.Sprintf("%.2f", ms)
+	default:
+		return fmt.Sprintf("%.1f", ms)
+	}
+}
+
+// InMilliseconds returns d as a number.
+func InMilliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+var defaultDir = filepath.Join("bench", "results")
+
+// Flags are those of a command that publishes a result. They have -out.
+type Flags struct {
+	*flag.FlagSet
+	dir string
+}
+
+// NewFlags returns the flags of the command with the given name.
+func NewFlags(name string) *Flags {
+	f := &Flags{FlagSet: flag.NewFlagSet(name, flag.ContinueOnError)}
+	f.StringVar(&f.dir, "out", defaultDir, "the `directory` for the figures, as JSON, and the pictures")
+	return f
+}
+
+// Rows defines -rows.
+func (f *Flags) Rows(pattern **regexp.Regexp) {
+	*pattern = regexp.MustCompile("")
+	f.Func("rows", "measure only the rows that this `regexp` matches", func(s string) (err error) {
+		*pattern, err = regexp.Compile(s)
+		return err
+	})
+}
+
+// Parse parses args, which must be flags only. Asked for help, it prints it to
+// out and returns flag.ErrHelp.
+func (f *Flags) Parse(args []string, out io.Writer) error { return parseFlags(f.FlagSet, args, out) }
+
+// Errorf returns an error that begins with the command's name.
+func (f *Flags) Errorf(format string, args ...any) error {
+	return fmt.Errorf(f.Name()+": "+format, args...)
+}
+
+// Publish prints what the command found out, and writes and draws it in -out as
+// name. The error is the given one, if any; else it may be that the run broke a
+// promise.
+func (f *Flags) Publish(out io.Writer, name string, r Result, err error) error {
+	Progress("") // removes the last line
+	if err != nil {
+		return err
+	}
+	r.Print(out)
+	if _, err := r.Draw(f.dir); err != nil {
+		return err
+	}
+	encoded, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(f.dir, 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(f.dir, name+".json"), append(encoded, '\n'), 0o644); err != nil {
+		return err
+	}
+	return broken(r)
+}
+
+func parseFlags(flags *flag.FlagSet, args []string, out io.Writer) error {
+	flags.SetOutput(io.Discard)
+	switch err := flags.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		flags.SetOutput(out)
+		flags.PrintDefaults()
+		return err
+	case err != nil:
+		return fmt.Errorf("%s: %w", flags.Name(), err)
+	case flags.NArg() > 0:
+		return fmt.Errorf("%s: %q is not a flag", flags.Name(), flags.Arg(0))
+	}
+	return nil
+}
+
+// Selected returns the rows whose names match.
+func Selected[R fmt.Stringer](rows []R, pattern *regexp.Regexp) []R {
+	return slices.DeleteFunc(slices.Clone(rows), func(row R) bool { return !pattern.MatchString(row.String()) })
+}
+
+// Each measures rows in turn. The error names the row.
+func Each[W fmt.Stringer, R any](rows []W, measure func(W) (R, error)) ([]R, error) {
+	var all []R
+	for _, w := range rows {
+		Progress("%s", w)
+		r, err := measure(w)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", w, err)
+		}
+		all = append(all, r)
+	}
+	return all, nil
+}
+
+// Progress replaces the progress line on a terminal; it prints nothing
+// elsewhere. An empty line removes it.
+func Progress(format string, args ...any) {
+	if info, err := os.Stderr.Stat(); err != nil || info.Mode()&os.ModeCharDevice == 0 {
+		return
+	}
+	const eraseLine = "\r\x1b[K"
+	fmt.Fprintf(os.Stderr, eraseLine+format, args...)
+}

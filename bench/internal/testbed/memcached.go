@@ -1,0 +1,317 @@
+package testbed
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A Memcached is a memcached process of the bench's own, and a connection to
+// it.
+type Memcached struct {
+	*Process
+	*MemcachedConn
+	log *commandLog
+}
+
+// StartMemcached starts memcached on a free port with so many MiB for items.
+func StartMemcached(ctx context.Context, megabytes int) (*Memcached, error) {
+	path, err := exec.LookPath("memcached")
+	if err != nil {
+		return nil, fmt.Errorf("the bench needs memcached, such as apt-get install memcached gives: %w", err)
+	}
+	m := &Memcached{log: &commandLog{silenced: make(chan struct{}, 1)}}
+	m.Process, err = startOnFreePort(ctx, m.log, func(addr string) *exec.Cmd {
+		host, port, _ := net.SplitHostPort(addr)
+		args := []string{"-l", host, "-p", port, "-m", strconv.Itoa(megabytes)}
+		if os.Geteuid() == 0 {
+			args = append(args, "-u", "nobody")
+		}
+		return exec.Command(path, args...)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if m.MemcachedConn, err = DialMemcached(ctx, m.Addr); err != nil {
+		m.Process.Stop()
+		return nil, err
+	}
+	return m, nil
+}
+
+// MemcachedVersion returns the version that rows are measured on.
+func MemcachedVersion(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, "memcached", "-V").Output()
+	if err != nil {
+		return "", fmt.Errorf("the bench needs memcached, such as apt-get install memcached gives: %w", err)
+	}
+	return strings.TrimPrefix(strings.TrimSpace(string(out)), "memcached "), nil
+}
+
+// Stop closes the connection and ends the process.
+func (m *Memcached) Stop() {
+	m.Conn.Close()
+	m.Process.Stop()
+}
+
+// KeysPerGet returns how many keys a get command asks for while run runs; 0
+// when there is none. Memcached's stats don't count get commands, so it is told
+// to log every command meanwhile, which makes it slow.
+func (m *Memcached) KeysPerGet(run func() error) (float64, error) {
+	m.log.reset()
+	did, err := m.During(func() error {
+		if _, err := m.Do("verbosity 2", "OK"); err != nil {
+			return err
+		}
+		if err := run(); err != nil {
+			return err
+		}
+		if _, err := m.Do(silence, "OK"); err != nil {
+			return err
+		}
+		select {
+		case <-m.log.silenced:
+			return nil
+		case <-m.exited:
+			return fmt.Errorf("memcached ended: %s", m.log)
+		}
+	})
+	if err != nil {
+		return 0, err
+	}
+	gets := m.log.reset()
+	if gets == 0 {
+		return 0, nil
+	}
+	return float64(did.KeysRead) / float64(gets), nil
+}
+
+// silence ends the logging of commands, and is the last that is logged.
+const silence = "verbosity 0"
+
+// A commandLog reads what memcached logs and counts its get commands. It is
+// safe for concurrent use.
+type commandLog struct {
+	silenced chan struct{} // told when silence was logged
+
+	mu      sync.Mutex
+	partial []byte // line
+	last    string // complaint
+	gets    int64
+}
+
+// Write takes more of the log. It returns no error.
+func (l *commandLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.partial = append(l.partial, p...)
+	rest := l.partial
+	for {
+		line, after, ok := bytes.Cut(rest, []byte("\n"))
+		if !ok {
+			break
+		}
+		l.line(line)
+		rest = after
+	}
+	l.partial = append(l.partial[:0], rest...)
+	return len(p), nil
+}
+
+// getCommand is a get command in the log, 24 being the connection: "<24 gets a
+// b". It may stand anywhere in a line, because memcached's threads write keys
+// into the log letter by letter and interrupt each other.
+var getCommand = regexp.MustCompile(`<\d+ (get|gets|mg) `)
+
+// line takes a line. The caller holds mu.
+func (l *commandLog) line(line []byte) {
+	l.gets += int64(len(getCommand.FindAllIndex(line, -1)))
+	switch {
+	case bytes.Contains(line, []byte(" "+silence)):
+		l.silenced <- struct{}{}
+	case len(line) > 0 && line[0] != '<' && line[0] != '>':
+		l.last = string(line)
+	}
+}
+
+// reset returns the number of get commands since the last reset.
+func (l *commandLog) reset() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	gets := l.gets
+	l.gets = 0
+	return gets
+}
+
+// String returns memcached's last complaint.
+func (l *commandLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.last
+}
+
+// holdings are what memcached keeps.
+type holdings struct{ Items, Bytes float64 }
+
+// Held returns the items that memcached keeps and the bytes of the chunks that
+// they are in.
+func (m *Memcached) Held() (holdings, error) {
+	lines, err := m.Do("stats slabs", "END")
+	if err != nil {
+		return holdings{}, err
+	}
+	return parseSlabs(lines)
+}
+
+func parseSlabs(lines []string) (h holdings, err error) {
+	sizes := make(map[string]float64)
+	err = eachStat(lines, func(name string, number func() float64) {
+		switch class, field, _ := strings.Cut(name, ":"); field {
+		case "chunk_size": // comes first
+			sizes[class] = number()
+		case "used_chunks":
+			n := number()
+			h.Items += n
+			h.Bytes += n * sizes[class]
+		}
+	})
+	return h, err
+}
+
+// eachStat calls f with the names in memcached's stats, and what returns their
+// number. The error says that one which f asked for isn't any.
+func eachStat(lines []string, f func(name string, number func() float64)) error {
+	var failed error
+	for _, line := range lines {
+		name, value, _ := strings.Cut(strings.TrimPrefix(line, "STAT "), " ")
+		f(name, func() float64 {
+			n, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				failed = fmt.Errorf("memcached's stats: %s: %w", name, err)
+			}
+			return n
+		})
+	}
+	return failed
+}
+
+// StoreCost is what a check costs memcached.
+type StoreCost struct {
+	Writes   float64 `json:"writes"`    // add, set, cas, incr, decr and delete commands per check
+	KeysRead float64 `json:"keys_read"` // per check
+}
+
+// String returns both, to one digit.
+func (c StoreCost) String() string { return fmt.Sprintf("%.1f + %.1f", c.Writes, c.KeysRead) }
+
+// A MemcachedConn is a connection to a memcached. It is not safe for concurrent
+// use.
+type MemcachedConn struct {
+	Conn net.Conn
+	r    *bufio.Reader
+}
+
+// DialMemcached connects to a host:port, or to a socket's path.
+func DialMemcached(ctx context.Context, addr string) (*MemcachedConn, error) {
+	network := "tcp"
+	if strings.HasPrefix(addr, "/") {
+		network = "unix"
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	return &MemcachedConn{conn, bufio.NewReader(conn)}, nil
+}
+
+// Do sends a line of the text protocol and returns the lines of the answer, up
+// to and including the one that begins with last.
+func (m *MemcachedConn) Do(line string, last ...string) ([]string, error) {
+	if err := m.Conn.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		return nil, err
+	}
+	if _, err := fmt.Fprintf(m.Conn, "%s\r\n", line); err != nil {
+		return nil, err
+	}
+	var lines []string
+	for {
+		answer, err := m.r.ReadString('\n')
+		if err != nil {
+			return lines, fmt.Errorf("memcached's answer to %q: %w", line, err)
+		}
+		lines = append(lines, strings.TrimRight(answer, "\r\n"))
+		if slices.ContainsFunc(last, func(prefix string) bool { return strings.HasPrefix(answer, prefix) }) {
+			return lines, nil
+		}
+		if strings.HasPrefix(answer, "ERROR") {
+			return lines, fmt.Errorf("memcached doesn't know %q", line)
+		}
+	}
+}
+
+// StoreStats are counts of memcached's own, since it started.
+type StoreStats struct {
+	// Writes are commands that change something: add, set, cas, incr, decr and
+	// delete, with or without success.
+	Writes int64
+	// KeysRead are the keys asked for, in whatever number of get commands.
+	KeysRead  int64
+	Evictions int64
+}
+
+// Stats returns the counts.
+func (m *MemcachedConn) Stats() (StoreStats, error) {
+	lines, err := m.Do("stats", "END")
+	if err != nil {
+		return StoreStats{}, err
+	}
+	return parseStats(lines)
+}
+
+func parseStats(lines []string) (s StoreStats, err error) {
+	err = eachStat(lines, func(name string, number func() float64) {
+		switch name {
+		// cmd_set counts add and cas too, also those that stored nothing.
+		case "cmd_set", "incr_hits", "incr_misses", "decr_hits", "decr_misses", "delete_hits", "delete_misses":
+			s.Writes += int64(number())
+		case "get_hits", "get_misses":
+			s.KeysRead += int64(number())
+		case "evictions":
+			s.Evictions += int64(number())
+		}
+	})
+	return s, err
+}
+
+// During returns what memcached did while f ran.
+func (m *MemcachedConn) During(f func() error) (StoreStats, error) {
+	before, err := m.Stats()
+	if err != nil {
+		return StoreStats{}, err
+	}
+	if err := f(); err != nil {
+		return StoreStats{}, err
+	}
+	after, err := m.Stats()
+	return after.Minus(before), err
+}
+
+// Plus returns the sum.
+func (s StoreStats) Plus(o StoreStats) StoreStats {
+	return StoreStats{s.Writes + o.Writes, s.KeysRead + o.KeysRead, s.Evictions + o.Evictions}
+}
+
+// Minus returns the difference.
+func (s StoreStats) Minus(o StoreStats) StoreStats {
+	return StoreStats{s.Writes - o.Writes, s.KeysRead - o.KeysRead, s.Evictions - o.Evictions}
+}

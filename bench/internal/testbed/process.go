@@ -1,0 +1,233 @@
+package testbed
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"weir/bench/internal/loadgen"
+	"weir/bench/internal/report"
+)
+
+// startTimeout bounds how long a server may take until it listens.
+const startTimeout = 10 * time.Second
+
+// A Process is a process that listens on loopback.
+type Process struct {
+	Addr   string
+	Cmd    *exec.Cmd
+	exited chan struct{}
+}
+
+// startProcess starts cmd, which must listen on addr, and waits until it does.
+// The error has what the process said on complaints.
+func startProcess(ctx context.Context, addr string, cmd *exec.Cmd, complaints fmt.Stringer) (*Process, error) {
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	s := &Process{Addr: addr, Cmd: cmd, exited: make(chan struct{})}
+	go func() {
+		_ = cmd.Wait() // whoever needs the process notices that it is gone
+		close(s.exited)
+	}()
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	look := time.NewTicker(2 * time.Millisecond)
+	defer look.Stop()
+	for {
+		select {
+		case <-s.exited:
+			return nil, fmt.Errorf("%s ended at once: %s", filepath.Base(cmd.Path), complaints)
+		case <-ctx.Done():
+			s.Stop()
+			return nil, fmt.Errorf("%s doesn't listen on %s: %w: %s", filepath.Base(cmd.Path), addr, ctx.Err(), complaints)
+		case <-look.C:
+		}
+		if c, err := net.Dial("tcp", addr); err == nil {
+			c.Close()
+			return s, nil
+		}
+	}
+}
+
+// Stop ends the process at once and returns when it has ended.
+func (s *Process) Stop() {
+	_ = s.Cmd.Process.Kill() // the only error is that it has ended already
+	<-s.exited
+}
+
+// clockTicks is how many units of processor time Linux counts a second in.
+const clockTicks = 100
+
+// CPU returns the processor time that the process has used.
+func (s *Process) CPU() (time.Duration, error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.Cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	return parseCPU(string(stat))
+}
+
+// parseCPU returns the processor time in a /proc/<pid>/stat.
+func parseCPU(stat string) (time.Duration, error) {
+	// The second field, the name, may have spaces and brackets in it.
+	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
+	const user, system = 14 - 3, 15 - 3
+	if len(fields) <= system {
+		return 0, fmt.Errorf("/proc stat has %d fields: %.100q", len(fields), stat)
+	}
+	var ticks int64
+	for _, field := range []string{fields[user], fields[system]} {
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("/proc stat: %w", err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * time.Second / clockTicks, nil
+}
+
+// complaints is where a process writes what is wrong.
+type complaints interface {
+	io.Writer
+	fmt.Stringer
+}
+
+// startOnFreePort starts the command for a loopback address on which nothing
+// listens.
+func startOnFreePort(ctx context.Context, stderr complaints, command func(addr string) *exec.Cmd) (*Process, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	addr := l.Addr().String()
+	if err := l.Close(); err != nil {
+		return nil, err
+	}
+	cmd := command(addr)
+	cmd.Stderr = stderr
+	return startProcess(ctx, addr, cmd, stderr)
+}
+
+// NoopCommand is the bench's command that is the no-op server.
+const NoopCommand = "noop"
+
+// StartNoop starts the no-op server, this program as another process, with
+// further arguments.
+func StartNoop(ctx context.Context, r loadgen.Reply, args ...string) (*Process, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	encoded, err := json.Marshal(r)
+	if err != nil {
+		return nil, err
+	}
+	return startOnFreePort(ctx, new(bytes.Buffer), func(addr string) *exec.Cmd {
+		cmd := exec.Command(self, append([]string{NoopCommand, addr}, args...)...)
+		cmd.Stdin = bytes.NewReader(encoded)
+		return cmd
+	})
+}
+
+// A Build is weir's server in a directory of its own, and its policies.
+type Build struct{ dir, binary, policyFile string }
+
+// BuildWeir builds the server, which Remove has to remove. Without policies it
+// has those that are built in.
+func BuildWeir(ctx context.Context, policies string) (*Build, error) {
+	report.Progress("building weir")
+	dir, err := os.MkdirTemp("", "weir-bench")
+	if err != nil {
+		return nil, err
+	}
+	b := &Build{dir: dir, binary: filepath.Join(dir, "weir")}
+	if policies != "" {
+		b.policyFile = filepath.Join(dir, "policies.yaml")
+		err = os.WriteFile(b.policyFile, []byte(policies), 0o600)
+	}
+	if err == nil {
+		var out []byte
+		out, err = exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", b.binary, "weir/cmd/server").CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("go build weir/cmd/server: %w: %s", err, out)
+		}
+	}
+	if err != nil {
+		b.Remove()
+		return nil, err
+	}
+	return b, nil
+}
+
+// Remove removes the files. What was started goes on.
+func (b *Build) Remove() { _ = os.RemoveAll(b.dir) }
+
+// Start starts weir on a free port with further arguments.
+func (b *Build) Start(ctx context.Context, memcached string, args ...string) (*Process, error) {
+	return startOnFreePort(ctx, new(bytes.Buffer), func(addr string) *exec.Cmd {
+		// Machines that are busy with other things stall now and then: the timeout
+		// must not turn that into failures. It costs nothing.
+		return exec.Command(b.binary, append([]string{
+			"-listen", addr, "-config", b.policyFile, "-memcached", memcached, "-store-timeout", "5s", "-log-level", "warn",
+		}, args...)...)
+	})
+}
+
+// A Child is this program as another process, which reads JSON from its stdin
+// and answers with JSON on its stdout.
+type Child struct {
+	cmd    *exec.Cmd
+	to     *json.Encoder
+	from   *json.Decoder
+	stderr bytes.Buffer
+}
+
+// StartChild starts a command of this program. The end of ctx ends it.
+func StartChild(ctx context.Context, command string) (*Child, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	c := &Child{cmd: exec.CommandContext(ctx, self, command)}
+	c.cmd.Stderr = &c.stderr
+	stdin, err1 := c.cmd.StdinPipe()
+	stdout, err2 := c.cmd.StdoutPipe()
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, err
+	}
+	c.to, c.from = json.NewEncoder(stdin), json.NewDecoder(stdout)
+	return c, c.cmd.Start()
+}
+
+// Send sends a value.
+func (c *Child) Send(v any) error { return c.failure(c.to.Encode(v)) }
+
+// Receive waits for a value.
+func (c *Child) Receive(v any) error { return c.failure(c.from.Decode(v)) }
+
+// failure ends the process, if there is an error, and adds what the process
+// complained about.
+func (c *Child) failure(err error) error {
+	if err == nil {
+		return nil
+	}
+	c.Stop()
+	return fmt.Errorf("a process of the bench: %w: %s", err, &c.stderr)
+}
+
+// Stop ends the process.
+func (c *Child) Stop() {
+	_ = c.cmd.Process.Kill() // the only error is that it has ended already
+	_ = c.cmd.Wait()
+}

@@ -1,0 +1,128 @@
+package testbed
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestParseSlabs(t *testing.T) {
+	h, err := parseSlabs([]string{
+		"STAT 1:chunk_size 96", "STAT 1:total_chunks 10922", "STAT 1:used_chunks 3", "STAT 2:chunk_size 120", "STAT 2:used_chunks 5",
+		"STAT active_slabs 2", "STAT total_malloced 2097152",
+	})
+	require.NoError(t, err)
+	assert.Equal(t, holdings{Items: 8, Bytes: 3*96 + 5*120}, h)
+	_, err = parseSlabs([]string{"STAT 1:chunk_size many"})
+	assert.Error(t, err)
+}
+
+func TestParseStats(t *testing.T) {
+	s, err := parseStats([]string{
+		"STAT pid 1", "STAT version 1.6.18",
+		"STAT cmd_get 1000", "STAT cmd_set 1", "STAT cmd_touch 1000", "STAT get_hits 100", "STAT get_misses 200",
+		"STAT delete_misses 2", "STAT delete_hits 4", "STAT incr_misses 8", "STAT incr_hits 16", "STAT decr_misses 32", "STAT decr_hits 64",
+		"STAT cas_misses 1000", "STAT cas_hits 1000", "STAT cas_badval 1000", "STAT evictions 5", "END",
+	})
+	require.NoError(t, err)
+	assert.Equal(t, StoreStats{Writes: 127, KeysRead: 300, Evictions: 5}, s)
+
+	_, err = parseStats([]string{"STAT cmd_set many", "END"})
+	assert.Error(t, err)
+}
+
+func TestStatsArithmetic(t *testing.T) {
+	assert.Equal(t, StoreStats{9, 18, 27}, StoreStats{10, 20, 30}.Minus(StoreStats{1, 2, 3}))
+}
+
+func TestMemcachedCountsEachWrite(t *testing.T) {
+	m := started(t)
+	before, err := m.Stats()
+	require.NoError(t, err)
+	for _, command := range []struct{ line, answer string }{
+		{"add a 0 0 1\r\n1", "STORED"},
+		{"add a 0 0 1\r\n1", "NOT_STORED"},
+		{"cas a 0 0 1 999\r\n1", "EXISTS"},
+		{"cas b 0 0 1 999\r\n1", "NOT_FOUND"},
+		{"incr a 1", "2"},
+		{"incr b 1", "NOT_FOUND"},
+		{"decr a 1", "1"},
+		{"decr b 1", "NOT_FOUND"},
+		{"delete a", "DELETED"},
+		{"delete a", "NOT_FOUND"},
+	} {
+		_, err := m.Do(command.line, command.answer)
+		require.NoError(t, err)
+	}
+	_, err = m.Do("gets a b c", "END")
+	require.NoError(t, err)
+	after, err := m.Stats()
+	require.NoError(t, err)
+	assert.Equal(t, StoreStats{Writes: 10, KeysRead: 3}, after.Minus(before))
+}
+
+func TestKeysPerGet(t *testing.T) {
+	m := started(t)
+	for _, tt := range []struct {
+		commands []string
+		want     float64
+	}{
+		{[]string{"incr a 1"}, 0},
+		{[]string{"set a 0 0 1\r\n1", "gets a b c d", "get a", "incr a 1"}, 2.5},
+		{[]string{"get a"}, 1},
+	} {
+		got, err := m.KeysPerGet(func() error {
+			for _, command := range tt.commands {
+				if _, err := m.Do(command, ""); err != nil {
+					return err
+				}
+			}
+			_, err := m.Do("version", "VERSION")
+			return err
+		})
+		require.NoError(t, err)
+		assert.InDelta(t, tt.want, got, 1e-9, tt.commands)
+	}
+}
+
+func TestCommandLog(t *testing.T) {
+	l := &commandLog{silenced: make(chan struct{}, 1)}
+	for _, part := range []string{"<24 get", "s a b\n>24 sending key a<25 get a\n\n<26 gets c\n", ">26 END\n<24 incr a 1\n<24 add get 0 0 1\n", "failed to listen\n<2"} {
+		n, err := l.Write([]byte(part))
+		require.NoError(t, err)
+		assert.Equal(t, len(part), n)
+	}
+	assert.Equal(t, int64(3), l.reset())
+	assert.Equal(t, int64(0), l.reset())
+	assert.Equal(t, "failed to listen", l.String())
+	assert.Empty(t, l.silenced)
+	_, err := l.Write([]byte("4 verbosity 0\n"))
+	require.NoError(t, err)
+	assert.Len(t, l.silenced, 1)
+}
+
+func started(t *testing.T) *Memcached {
+	t.Helper()
+	m, err := StartMemcached(t.Context(), 64)
+	require.NoError(t, err)
+	t.Cleanup(m.Stop)
+	return m
+}
+
+func TestParseCPU(t *testing.T) {
+	// Of utime 150 and stime 25, in hundredths of a second.
+	used, err := parseCPU("42 (a) b (c)) S 1 42 42 0 -1 4194304 100 0 0 0 150 25 9 9 20 0 5 0 1000 0 0")
+	require.NoError(t, err)
+	assert.Equal(t, 1750*time.Millisecond, used)
+	for _, stat := range []string{"", "42 (a) S 1", "42 (a) S 1 42 42 0 -1 4194304 100 0 0 0 x 25 9 9"} {
+		_, err := parseCPU(stat)
+		assert.Error(t, err, stat)
+	}
+}
+
+func TestServerThatEndsAtOnce(t *testing.T) {
+	_, err := (&Build{binary: "/bin/false"}).Start(t.Context(), "")
+	assert.ErrorContains(t, err, "false ended at once")
+}

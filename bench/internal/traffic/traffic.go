@@ -1,0 +1,256 @@
+// Package traffic generates arrivals: who asks when.
+package traffic
+
+import (
+	"iter"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// An Arrival is one request of cost 1. At counts from the start of the run;
+// arrivals never go back in time.
+type Arrival struct {
+	At     time.Duration
+	Client int // from 0
+}
+
+// A Pattern is a kind of traffic of one client, client 0.
+type Pattern struct {
+	Name        string
+	Description string
+	// Generate yields the arrivals from 0 to just before length, of which there
+	// are rate per second on average (more than 0) over whole cycles of the
+	// pattern. They depend on the arguments only, can be ranged over again, and
+	// take constant memory.
+	Generate func(seed uint64, rate float64, length time.Duration) iter.Seq[Arrival]
+}
+
+// The cycles of the patterns begin at 0.
+const (
+	// Minute is the cycle of front-loaded and back-loaded minutes. Two of them are
+	// the boundary attacker's.
+	Minute = time.Minute
+	// Loaded is the part of a minute that has loadedShare of its arrivals.
+	Loaded      = 10 * time.Second
+	loadedShare = 0.9
+	// On is the length of a burst, Off the mean of the silence after it, which is
+	// anything from Off-offSpread to Off+offSpread: so what came a minute before a
+	// burst is anything too.
+	On, Off   = 7 * time.Second, 30 * time.Second
+	offSpread = 20 * time.Second
+	// Day is a day in which an hour lasts a minute.
+	Day = 24 * time.Minute
+	// daySwing is by how much of the mean the rate rises and falls.
+	daySwing = 0.8
+	// Edge is how long before and after a boundary the attacker is at work.
+	Edge = 10 * time.Millisecond
+)
+
+// Patterns returns all patterns of one client.
+func Patterns() []Pattern {
+	return []Pattern{
+		{"steady", "evenly spaced", steady},
+		{"poisson", "independent arrivals at a constant rate", piecewise(segment{Minute, 1})},
+		{"bursty", "independent arrivals for 7 s, then 10 to 50 s of silence", bursty},
+		{"day", "independent arrivals whose rate follows a sine, 0.2 to 1.8 of the mean, over a day of 24 minutes", day},
+		{"front-loaded", "90% of each minute's arrivals in its first 10 s",
+			piecewise(segment{Loaded, loadedShare}, segment{Minute - Loaded, 1 - loadedShare})},
+		{"back-loaded", "90% of each minute's arrivals in its last 10 s",
+			piecewise(segment{Minute - Loaded, 1 - loadedShare}, segment{Loaded, loadedShare})},
+		{"boundary", "every other minute, a minute's arrivals in the 10 ms before the boundary and as many in the 10 ms after it", boundary},
+	}
+}
+
+// steady is Generate with arrival n at n/rate.
+func steady(_ uint64, rate float64, length time.Duration) iter.Seq[Arrival] {
+	return func(yield func(Arrival) bool) {
+		for n := 0.0; ; n++ {
+			at := seconds(n / rate)
+			if at >= length || !yield(Arrival{At: at}) {
+				return
+			}
+		}
+	}
+}
+
+// A segment is a part of a cycle in which the rate is constant.
+type segment struct {
+	length time.Duration
+	share  float64 // of the cycle's arrivals
+}
+
+// piecewise returns a Generate of independent arrivals whose rate is constant
+// in each of the segments, over and over.
+func piecewise(cycle ...segment) func(uint64, float64, time.Duration) iter.Seq[Arrival] {
+	var period time.Duration
+	for _, s := range cycle {
+		period += s.length
+	}
+	return func(seed uint64, rate float64, length time.Duration) iter.Seq[Arrival] {
+		return func(yield func(Arrival) bool) {
+			random := source(seed)
+			perCycle := rate * period.Seconds()
+			wait := random.ExpFloat64() // until the next arrival, in arrivals
+			for start := time.Duration(0); start < length; {
+				for _, s := range cycle {
+					// An exponential wait doesn't remember how long it has lasted: what is
+					// left of it goes on at the next segment's rate.
+					expected := s.share * perCycle
+					passed := 0.0 // of expected
+					for wait < expected-passed {
+						passed += wait
+						at := start + time.Duration(passed/expected*float64(s.length))
+						if at >= length || !yield(Arrival{At: at}) {
+							return
+						}
+						wait = random.ExpFloat64()
+					}
+					wait -= expected - passed
+					start += s.length
+				}
+			}
+		}
+	}
+}
+
+// bursty is Generate with bursts of On; the first begins at 0.
+func bursty(seed uint64, rate float64, length time.Duration) iter.Seq[Arrival] {
+	return func(yield func(Arrival) bool) {
+		random := source(seed)
+		inBurst := rate * (On + Off).Seconds() / On.Seconds()
+		for start := time.Duration(0); start < length; {
+			for t := random.ExpFloat64() / inBurst; t < On.Seconds(); t += random.ExpFloat64() / inBurst {
+				at := start + seconds(t)
+				if at >= length || !yield(Arrival{At: at}) {
+					return
+				}
+			}
+			start += On + Off - offSpread + time.Duration(random.Int64N(int64(2*offSpread)))
+		}
+	}
+}
+
+// day is Generate with a sine over Day that begins at its mean and rises. It
+// draws arrivals at the highest rate and keeps the share that the rate is.
+func day(seed uint64, rate float64, length time.Duration) iter.Seq[Arrival] {
+	return func(yield func(Arrival) bool) {
+		random := source(seed)
+		const highest = 1 + daySwing
+		for t := 0.0; ; {
+			t += random.ExpFloat64() / (rate * highest)
+			at := seconds(t)
+			if at >= length {
+				return
+			}
+			now := 1 + daySwing*math.Sin(2*math.Pi*t/Day.Seconds())
+			if random.Float64()*highest < now && !yield(Arrival{At: at}) {
+				return
+			}
+		}
+	}
+}
+
+// boundary is Generate with a minute's arrivals in the Edge before minutes 1,
+// 3, 5 and so on begin, and as many in the Edge after that, evenly spaced.
+func boundary(_ uint64, rate float64, length time.Duration) iter.Seq[Arrival] {
+	return func(yield func(Arrival) bool) {
+		burst := int(math.Round(rate * Minute.Seconds()))
+		for middle := Minute; ; middle += 2 * Minute {
+			for n := range 2 * burst {
+				at := middle - Edge + time.Duration(n)*Edge/time.Duration(burst)
+				if at >= length || !yield(Arrival{At: at}) {
+					return
+				}
+			}
+			if burst == 0 && middle >= length {
+				return
+			}
+		}
+	}
+}
+
+// Zipf yields independent arrivals, rate per second from all clients together,
+// each from client k of 0 to clients-1 (at least 2) with a probability
+// proportional to (1+k)^-exponent, where exponent is more than 1. It ends,
+// repeats and remembers like Pattern's Generate.
+func Zipf(seed uint64, clients int, exponent, rate float64, length time.Duration) iter.Seq[Arrival] {
+	return func(yield func(Arrival) bool) {
+		random := source(seed)
+		client := rand.NewZipf(random, exponent, 1, uint64(clients-1))
+		for t := 0.0; ; {
+			t += random.ExpFloat64() / rate
+			at := seconds(t)
+			if at >= length || !yield(Arrival{At: at, Client: int(client.Uint64())}) {
+				return
+			}
+		}
+	}
+}
+
+func source(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0)) }
+
+// seconds returns s seconds, rounded to whole nanoseconds. Beyond the longest
+// duration it returns that.
+func seconds(s float64) time.Duration {
+	ns := math.Round(s * 1e9)
+	if ns >= math.MaxInt64 {
+		return math.MaxInt64
+	}
+	return time.Duration(ns)
+}
+
+// Recent is an exact sliding log: the times of the events in (now-length, now].
+// Its memory is what the fullest window needed. Its zero value has no length.
+type Recent struct {
+	length time.Duration
+	ring   []time.Duration // its length is a power of two, or 0
+	first  int             // the oldest
+	n      int
+}
+
+// NewRecent returns an empty log of that length.
+func NewRecent(length time.Duration) Recent { return Recent{length: length} }
+
+// NewRecents returns n empty logs of that length.
+func NewRecents(n int, length time.Duration) []Recent {
+	return slices.Repeat([]Recent{NewRecent(length)}, n)
+}
+
+// Count returns the number of recent events and forgets the others. Times must
+// not go back.
+func (r *Recent) Count(now time.Duration) int64 {
+	for r.n > 0 && now-r.ring[r.first] >= r.length {
+		r.first = (r.first + 1) & (len(r.ring) - 1)
+		r.n--
+	}
+	return int64(r.n)
+}
+
+// Add adds an event that isn't before any other.
+func (r *Recent) Add(at time.Duration) {
+	if r.n == len(r.ring) {
+		larger := make([]time.Duration, max(16, 2*r.n))
+		copy(larger[copy(larger, r.ring[r.first:]):], r.ring[:r.first])
+		r.ring, r.first = larger, 0
+	}
+	r.ring[(r.first+r.n)&(len(r.ring)-1)] = at
+	r.n++
+}
+
+// Clear forgets all events.
+func (r *Recent) Clear() { r.first, r.n = 0, 0 }
+
+// Fullest returns the most events in any (t-length, t]. The times must be in
+// order.
+func Fullest[T ~int64](times []T, length time.Duration) int64 {
+	most, oldest := 0, 0
+	for i, t := range times {
+		for t-times[oldest] >= T(length) {
+			oldest++
+		}
+		most = max(most, i-oldest+1)
+	}
+	return int64(most)
+}

@@ -1,0 +1,257 @@
+package traffic
+
+import (
+	"iter"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func pattern(t *testing.T, name string) Pattern {
+	all := Patterns()
+	i := slices.IndexFunc(all, func(p Pattern) bool { return p.Name == name })
+	require.GreaterOrEqual(t, i, 0, name)
+	return all[i]
+}
+
+// histogram counts arrivals per part of a cycle.
+func histogram(arrivals iter.Seq[Arrival], cycle, part time.Duration) []float64 {
+	counts := make([]float64, cycle/part)
+	for a := range arrivals {
+		counts[a.At%cycle/part]++
+	}
+	return counts
+}
+
+// assertCount checks a Poisson count of the given mean: within 5 standard
+// deviations, which one in a million exceeds, and never for this seed.
+func assertCount(t *testing.T, mean, count float64, msg ...any) {
+	t.Helper()
+	assert.InDelta(t, mean, count, 5*math.Sqrt(mean), msg...)
+}
+
+func total(arrivals iter.Seq[Arrival]) (n float64) {
+	for range arrivals {
+		n++
+	}
+	return n
+}
+
+func TestSteadyIsEvenlySpaced(t *testing.T) {
+	arrivals := slices.Collect(pattern(t, "steady").Generate(1, 4, time.Second))
+	const ms = time.Millisecond
+	assert.Equal(t, []Arrival{{At: 0}, {At: 250 * ms}, {At: 500 * ms}, {At: 750 * ms}}, arrivals)
+}
+
+func TestPoisson(t *testing.T) {
+	const rate, length = 10, 1000 * time.Second
+	p := pattern(t, "poisson")
+	assertCount(t, 10_000, total(p.Generate(1, rate, length)))
+	// Independent arrivals: the counts of the seconds vary by their mean, and of
+	// the gaps, exponential, a share of 1/e is longer than their mean.
+	var squares float64
+	for _, n := range histogram(p.Generate(1, rate, length), length, time.Second) {
+		squares += (n - rate) * (n - rate)
+	}
+	assert.InDelta(t, rate, squares/1000, 2)
+	var long, last float64
+	for a := range p.Generate(1, rate, length) {
+		if a.At.Seconds()-last > 1.0/rate {
+			long++
+		}
+		last = a.At.Seconds()
+	}
+	assert.InDelta(t, 1/math.E, long/10_000, 0.02)
+}
+
+func TestFewArrivalsPerCycleAreNotLost(t *testing.T) {
+	// One in ten minutes: nearly all waits go on beyond the end of a cycle, and 9
+	// of 10 arrivals still come in the first 10 s of one.
+	const minutes = 100_000
+	p := pattern(t, "front-loaded")
+	counts := histogram(p.Generate(1, 0.1/60, minutes*Minute), Minute, 10*time.Second)
+	assertCount(t, 9000, counts[0])
+	assertCount(t, 1000, counts[1]+counts[2]+counts[3]+counts[4]+counts[5])
+}
+
+func TestBurstyIsSilentBetweenBursts(t *testing.T) {
+	// At 10 a second, 370 arrivals fall on average into each burst of 7 s, and a
+	// burst begins 17 to 57 s after the one before, 37 on average: about 1000 in
+	// the run. Silences under 10 s are those in a burst, and a second of it has an
+	// arrival but for a probability of e^-52.
+	var first, last time.Duration
+	var bursts, longest, shortest, n float64
+	shortest = math.MaxFloat64
+	for a := range pattern(t, "bursty").Generate(1, 10, 37_000*time.Second) {
+		if gap := a.At - last; gap > time.Second {
+			require.Less(t, last-first, 7*time.Second)
+			require.Greater(t, last-first, 5*time.Second)
+			require.Greater(t, gap, 10*time.Second)
+			require.Less(t, gap, 52*time.Second)
+			longest, shortest = max(longest, gap.Seconds()), min(shortest, gap.Seconds())
+			first = a.At
+			bursts++
+		}
+		last = a.At
+		n++
+	}
+	assert.Less(t, shortest, 11.0)
+	assert.Greater(t, longest, 49.0)
+	// The number of bursts has a standard deviation of 1000 * 40/sqrt(12) / 37 /
+	// sqrt(1000), 10.
+	assert.InDelta(t, 1000, bursts, 50)
+	assertCount(t, 370*(bursts+1), n)
+}
+
+func TestFrontAndBackLoadedMinutes(t *testing.T) {
+	// 100 minutes at 10 a second: 60,000 arrivals, of which 54,000 fall into the
+	// 10 s and 6,000 into the other 50.
+	front := histogram(pattern(t, "front-loaded").Generate(1, 10, 100*Minute), Minute, 10*time.Second)
+	back := histogram(pattern(t, "back-loaded").Generate(1, 10, 100*Minute), Minute, 10*time.Second)
+	assertCount(t, 54_000, front[0])
+	assertCount(t, 54_000, back[5])
+	for i := range 5 {
+		assertCount(t, 1200, front[i+1], i)
+		assertCount(t, 1200, back[i], i)
+	}
+}
+
+func TestDayRisesAndFalls(t *testing.T) {
+	// 10 days at 10 a second: 14,400 arrivals a day, 600 an hour on average. Hour
+	// h has 600 * (1 + 0.8 * (cos(2 pi h/24) - cos(2 pi (h+1)/24)) / (2 pi/24)).
+	counts := histogram(pattern(t, "day").Generate(1, 10, 10*Day), Day, time.Minute)
+	for hour, n := range counts {
+		angle := 2 * math.Pi / 24
+		mean := 1 + 0.8*(math.Cos(angle*float64(hour))-math.Cos(angle*float64(hour+1)))/angle
+		assertCount(t, 6000*mean, n, hour)
+	}
+	assert.Greater(t, counts[6], 8*counts[18])
+}
+
+func TestBoundaryAttacker(t *testing.T) {
+	// 2 a minute: bursts of 2 before and after minutes 1 and 3.
+	const ms = time.Millisecond
+	arrivals := slices.Collect(pattern(t, "boundary").Generate(1, 2/Minute.Seconds(), 4*Minute))
+	assert.Equal(t, []Arrival{
+		{At: Minute - 10*ms}, {At: Minute - 5*ms}, {At: Minute}, {At: Minute + 5*ms},
+		{At: 3*Minute - 10*ms}, {At: 3*Minute - 5*ms}, {At: 3 * Minute}, {At: 3*Minute + 5*ms},
+	}, arrivals)
+	assert.Empty(t, slices.Collect(pattern(t, "boundary").Generate(1, 0.001, time.Hour)), "less than a request a minute is none")
+}
+
+func TestZipf(t *testing.T) {
+	// With exponent 2 the three clients' shares are 1, 1/4 and 1/9 of 49/36.
+	var counts [3]float64
+	last := time.Duration(0)
+	for a := range Zipf(1, 3, 2, 49, 1000*time.Second) {
+		require.GreaterOrEqual(t, a.At, last)
+		last = a.At
+		counts[a.Client]++
+	}
+	assertCount(t, 36_000, counts[0])
+	assertCount(t, 9_000, counts[1])
+	assertCount(t, 4_000, counts[2])
+}
+
+func TestSeedsDecideArrivals(t *testing.T) {
+	generators := map[string]func(seed uint64) iter.Seq[Arrival]{
+		"zipf": func(seed uint64) iter.Seq[Arrival] { return Zipf(seed, 100, 1.1, 10, 4*Minute) },
+	}
+	for _, p := range Patterns() {
+		generators[p.Name] = func(seed uint64) iter.Seq[Arrival] { return p.Generate(seed, 10, 4*Minute) }
+	}
+	for name, generate := range generators {
+		once := generate(1)
+		first := slices.Collect(once)
+		assert.Equal(t, first, slices.Collect(once), "%s: ranged over again", name)
+		assert.Equal(t, first, slices.Collect(generate(1)), "%s: same seed", name)
+		if name != "steady" && name != "boundary" {
+			assert.NotEqual(t, first, slices.Collect(generate(2)), "%s: other seed", name)
+		}
+	}
+}
+
+func TestArrivalsAreInOrderAndWithinTheRun(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := rapid.SampledFrom(Patterns()).Draw(t, "pattern")
+		rate := rapid.Float64Range(0.001, 50).Draw(t, "rate")
+		length := time.Duration(rapid.Int64Range(1, int64(5*Minute)).Draw(t, "length"))
+		most := rapid.IntRange(1, 2000).Draw(t, "most")
+		last, n := time.Duration(0), 0
+		for a := range p.Generate(rapid.Uint64().Draw(t, "seed"), rate, length) {
+			if a.At < last || a.At >= length || a.Client != 0 {
+				t.Fatalf("%v after %v in a run of %v", a, last, length)
+			}
+			last = a.At
+			if n++; n == most {
+				break
+			}
+		}
+	})
+}
+
+func TestFullest(t *testing.T) {
+	for _, tt := range []struct {
+		name       string
+		admissions []int64
+		want       int64
+	}{
+		{"none", nil, 0},
+		{"one", []int64{5}, 1},
+		{"exactly one window apart", []int64{0, 100}, 1},
+		{"just within one window", []int64{0, 99}, 2},
+		{"at the same time", []int64{7, 7, 7}, 3},
+		{"across a boundary of the calendar", []int64{10, 90, 95, 105, 109, 200}, 5},
+		{"the second window is fuller", []int64{0, 50, 149, 150, 151, 152}, 4},
+	} {
+		assert.Equal(t, tt.want, Fullest(tt.admissions, 100), tt.name)
+	}
+}
+
+func TestRecentIsHalfOpen(t *testing.T) {
+	r := NewRecent(time.Minute)
+	assert.Zero(t, r.Count(0))
+	r.Add(0)
+	r.Add(0)
+	r.Add(time.Second)
+	assert.Equal(t, int64(3), r.Count(time.Minute-1))
+	assert.Equal(t, int64(1), r.Count(time.Minute), "events at 0 are a window old")
+	assert.Zero(t, r.Count(time.Minute+time.Second))
+	r.Add(2 * time.Minute)
+	r.Clear()
+	assert.Zero(t, r.Count(2*time.Minute))
+}
+
+func TestRecentAndFullestCountAsALoopDoes(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := NewRecent(time.Minute)
+		var times []time.Duration
+		at, most := time.Duration(0), int64(0)
+		for _, gap := range rapid.SliceOf(rapid.Int64Range(0, int64(20*time.Second))).Draw(t, "gaps") {
+			at += time.Duration(gap)
+			var within int64
+			for _, before := range times {
+				if before > at-time.Minute {
+					within++
+				}
+			}
+			if got := r.Count(at); got != within {
+				t.Fatalf("at %v %d events, and not %d, are in the window", at, within, got)
+			}
+			most = max(most, within+1)
+			r.Add(at)
+			times = append(times, at)
+		}
+		if got := Fullest(times, time.Minute); got != most {
+			t.Fatalf("the fullest window holds %d, and not %d", most, got)
+		}
+	})
+}

@@ -1,0 +1,516 @@
+// Package load puts a server under an open loop: checks are sent when they are
+// due, at a constant rate, in a ramp, or at rates that search for the highest
+// whose p99 stays under a bound. Latency counts from when a check was due. The
+// server is a weir of the bench's own, or any that answers like weir or like
+// envoyproxy/ratelimit.
+//
+// Run is the command; openLoop is what sends and reads, sample what it saw.
+package load
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"weir/bench/internal/loadgen"
+	"weir/bench/internal/report"
+	"weir/bench/internal/testbed"
+)
+
+const (
+	weirFormat      = "weir"
+	ratelimitFormat = "ratelimit"
+
+	sliceCount   = 5 // of each constant run
+	rampSlices   = 10
+	firstRate    = 4000             // of the search
+	stepPatience = time.Second      // with late answers, in the search
+	patience     = 10 * time.Second // and elsewhere
+
+	// Numbers of samples: the slices that are measured are the first, and no two
+	// have the same arrivals and clients.
+	firstTry     = 1_000
+	warmUpNumber = 1_000_000
+)
+
+// config is what the flags of load say.
+type config struct {
+	target      string // host:port; empty for a weir of the bench's own
+	memcached   []string
+	format      string
+	domain      string
+	policies    []string
+	rate        float64 // 0 unless the run is at a constant rate
+	ramp        bool
+	from, to    float64       // of the ramp
+	duration    time.Duration // per policy
+	even        bool
+	clients     int
+	zipf        float64
+	connections int
+	bound       time.Duration
+	step        time.Duration // of the search, per try
+	resolution  float64       // of the search
+	warmUp      time.Duration
+	seed        uint64
+}
+
+// parse reads args; on -help it prints the flags to out.
+func parse(flags *report.Flags, args []string, out io.Writer) (config, error) {
+	cfg := config{step: 1500 * time.Millisecond, resolution: 1.1, warmUp: time.Second}
+	quick := flags.Bool("quick", false, "a few seconds in all, too short to compare versions")
+	flags.Func("target", "load the server at this `address`, host:port or http://host:port (default: a weir that is started for the run)", func(s string) (err error) {
+		cfg.target, err = parseTarget(s)
+		return err
+	})
+	flags.Func("memcached", "with -target: comma-separated `addresses` of its memcached servers, whose commands are then counted", func(s string) error {
+		cfg.memcached = strings.Split(s, ",")
+		return nil
+	})
+	flags.StringVar(&cfg.format, "format", weirFormat, "of the requests: weir, or ratelimit for the /json endpoint of envoyproxy/ratelimit")
+	flags.StringVar(&cfg.domain, "domain", "weir", "with -format ratelimit: the domain; the policies are the descriptors' keys and the clients their values")
+	policies := flags.String("policies", "fixed,sliding-1s,token", "comma-separated `names` of the policies to load in turn")
+	flags.Float64Var(&cfg.rate, "rate", 0, "checks per second; without -rate and -ramp, the highest rate under -p99 is searched for each policy, and half of the lowest of them is the rate")
+	ramp := flags.String("ramp", "", "`from:to` checks per second, which grow evenly")
+	flags.DurationVar(&cfg.duration, "duration", 10*time.Second, "how long each policy is loaded at the rate or by the ramp")
+	arrivals := flags.String("arrivals", "poisson", "poisson, or even for evenly spaced ones")
+	flags.IntVar(&cfg.clients, "clients", 100_000, "clients that are checked")
+	flags.Float64Var(&cfg.zipf, "zipf", 1, "the client of rank r comes in proportion to 1/r^`s`; 0 makes all come equally often")
+	flags.IntVar(&cfg.connections, "connections", 256, "connections for each policy")
+	flags.DurationVar(&cfg.bound, "p99", 10*time.Millisecond, "the bound for the search")
+	flags.Uint64Var(&cfg.seed, "seed", 1, "of arrivals and clients")
+	if err := flags.Parse(args, out); err != nil {
+		return cfg, err
+	}
+	cfg.policies = strings.Split(*policies, ",")
+	cfg.even = *arrivals == "even"
+	if *ramp != "" {
+		from, to, _ := strings.Cut(*ramp, ":")
+		var errs [2]error
+		cfg.ramp = true
+		cfg.from, errs[0] = strconv.ParseFloat(from, 64)
+		cfg.to, errs[1] = strconv.ParseFloat(to, 64)
+		if err := errors.Join(errs[:]...); err != nil {
+			return cfg, fmt.Errorf("load: -ramp %s: must be two rates like 1000:50000", *ramp)
+		}
+	}
+	if *quick {
+		cfg.duration, cfg.step, cfg.warmUp, cfg.resolution = time.Second, 150*time.Millisecond, 100*time.Millisecond, 1.5
+	}
+	return cfg, cfg.check(*arrivals)
+}
+
+func (cfg config) check(arrivals string) error {
+	for _, rule := range []struct {
+		ok   bool
+		text string
+	}{
+		{arrivals == "poisson" || arrivals == "even", "-arrivals must be poisson or even"},
+		{cfg.format == weirFormat || cfg.format == ratelimitFormat, "-format must be weir or ratelimit"},
+		{cfg.format == weirFormat || cfg.target != "", "-format ratelimit needs a -target"},
+		{len(cfg.memcached) == 0 || cfg.target != "", "-memcached needs a -target"},
+		{!slices.Contains(cfg.policies, "") && len(slices.Compact(slices.Sorted(slices.Values(cfg.policies)))) == len(cfg.policies),
+			"-policies must be names, each once"},
+		{!cfg.ramp || cfg.rate == 0, "-rate and -ramp exclude each other"},
+		{within(cfg.rate, 0, mostRate) && within(cfg.from, 0, mostRate) && within(cfg.to, 0, mostRate), fmt.Sprintf("rates must be from 0 to %d", mostRate)},
+		{!cfg.ramp || cfg.from != cfg.to, "-ramp must be of two different rates"},
+		{cfg.duration > 0 && cfg.bound > 0 && cfg.connections > 0, "-duration, -p99 and -connections must be more than 0"},
+		{cfg.clients >= 1 && cfg.clients <= 10_000_000, "-clients must be from 1 to 10000000"},
+		{within(cfg.zipf, 0, 100), "-zipf must be from 0 to 100"},
+	} {
+		if !rule.ok {
+			return errors.New("load: " + rule.text)
+		}
+	}
+	return nil
+}
+
+// within reports whether x is from least to most, which NaN is not.
+func within(x, least, most float64) bool { return x >= least && x <= most }
+
+// parseTarget returns the host:port of an address or URL.
+func parseTarget(s string) (string, error) {
+	if strings.Contains(s, "://") {
+		u, err := url.Parse(s)
+		if err != nil {
+			return "", err
+		}
+		if u.Scheme != "http" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
+			return "", errors.New("must be like http://host:port")
+		}
+		s = u.Host
+		if u.Port() == "" {
+			s = net.JoinHostPort(u.Hostname(), "80")
+		}
+	}
+	_, _, err := net.SplitHostPort(s)
+	return s, err
+}
+
+// request returns what a check by the policy posts.
+func (cfg config) request(policy string) loadgen.Request {
+	if cfg.format == ratelimitFormat {
+		body := fmt.Sprintf(`{"domain":%q,"descriptors":[{"entries":[{"key":%q,"value":%q}]}]}`, cfg.domain, policy, loadgen.ClientName(0))
+		return loadgen.Request{Path: "/json", Body: body}
+	}
+	return loadgen.Check(policy, 0)
+}
+
+// Run loads a server, prints what it saw as tables and draws it. The error says
+// what went wrong other than slowness.
+func Run(ctx context.Context, args []string, out io.Writer) error {
+	flags := report.NewFlags("load")
+	cfg, err := parse(flags, args, out)
+	if err != nil {
+		return err
+	}
+	r, err := measureAll(ctx, cfg)
+	return flags.Publish(out, "load", r, err)
+}
+
+// A target is what is loaded, and the memcached servers whose commands are
+// counted.
+type target struct {
+	addr   string
+	stores []*testbed.MemcachedConn
+	stop   func()
+}
+
+// startTarget starts weir and memcached if cfg names no target, and connects to
+// memcached.
+func startTarget(ctx context.Context, cfg config) (*target, error) {
+	t := &target{addr: cfg.target, stop: func() {}}
+	if cfg.target != "" {
+		for _, addr := range cfg.memcached {
+			store, err := testbed.DialMemcached(ctx, addr)
+			if err != nil {
+				t.close()
+				return nil, err
+			}
+			t.stores = append(t.stores, store)
+		}
+		return t, nil
+	}
+	build, err := testbed.BuildWeir(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	defer build.Remove()
+	m, err := testbed.StartMemcached(ctx, 1024)
+	if err != nil {
+		return nil, err
+	}
+	weir, err := build.Start(ctx, m.Addr)
+	if err != nil {
+		m.Stop()
+		return nil, err
+	}
+	return &target{weir.Addr, []*testbed.MemcachedConn{m.MemcachedConn}, func() {
+		weir.Stop()
+		m.Process.Stop()
+	}}, nil
+}
+
+func (t *target) close() {
+	for _, s := range t.stores {
+		s.Conn.Close()
+	}
+	t.stop()
+}
+
+// stats returns the sum of all memcached servers' counts.
+func (t *target) stats() (testbed.StoreStats, error) {
+	var sum testbed.StoreStats
+	for _, s := range t.stores {
+		stats, err := s.Stats()
+		if err != nil {
+			return sum, err
+		}
+		sum = sum.Plus(stats)
+	}
+	return sum, nil
+}
+
+// memcachedVersion returns the versions of the memcached servers; "" for none.
+func (t *target) memcachedVersion() (string, error) {
+	var versions []string
+	for _, s := range t.stores {
+		lines, err := s.Do("version", "VERSION")
+		if err != nil {
+			return "", err
+		}
+		versions = append(versions, strings.TrimPrefix(lines[0], "VERSION "))
+	}
+	return strings.Join(slices.Compact(versions), ", "), nil
+}
+
+// A loader loads a target by policy after policy.
+type loader struct {
+	config
+	target *target
+	zipf   loadgen.Zipf
+	sides  []*side
+}
+
+// A side is a policy under load, on connections of its own.
+type side struct {
+	policy string
+	loop   *openLoop // nil when it needs new connections
+}
+
+// measureAll starts the target if need be and loads it.
+func measureAll(ctx context.Context, cfg config) (*Report, error) {
+	target, err := startTarget(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	defer target.close()
+	version, err := target.memcachedVersion()
+	if err != nil {
+		return nil, err
+	}
+	l := &loader{config: cfg, target: target, zipf: loadgen.NewZipf(cfg.clients, cfg.zipf)}
+	for _, policy := range cfg.policies {
+		s := &side{policy: policy}
+		defer s.disconnect()
+		l.sides = append(l.sides, s)
+	}
+	r := &Report{
+		Machine: report.ThisMachine(version), Target: cfg.target, Format: cfg.format, Poisson: !cfg.even, Clients: cfg.clients, Zipf: cfg.zipf,
+		Connections: cfg.connections, Duration: cfg.duration, Seed: cfg.seed,
+	}
+	p := loadgen.Constant(cfg.rate, cfg.duration)
+	switch {
+	case cfg.ramp:
+		p.From, p.To = cfg.from, cfg.to
+	case cfg.rate == 0:
+		p.From = firstRate
+	}
+	if err := l.warm(ctx, p.From); err != nil {
+		return nil, err
+	}
+	if !cfg.ramp && cfg.rate == 0 {
+		r.Bound = cfg.bound
+		if r.Searches, err = l.search(ctx); err != nil {
+			return nil, err
+		}
+		lowest := slices.MinFunc(r.Searches, func(a, b searchRow) int { return cmp.Compare(a.Highest, b.Highest) })
+		if lowest.Highest == 0 {
+			return r, nil
+		}
+		p.From = lowest.Highest / 2
+		p.To = p.From
+	}
+	r.Ramp = cfg.ramp
+	r.Rows, err = l.measure(ctx, p)
+	return r, err
+}
+
+func (s *side) disconnect() {
+	if s.loop != nil {
+		for _, line := range s.loop.lines {
+			line.Conn.Close()
+		}
+	}
+	s.loop = nil
+}
+
+// warm checks once by each policy, and then at a rate, so that the samples
+// don't see what is only so in the beginning.
+func (l *loader) warm(ctx context.Context, rate float64) error {
+	for _, s := range l.sides {
+		if err := l.connect(ctx, s); err != nil {
+			return err
+		}
+		first := s.loop.lines[0]
+		within, cancel := context.WithTimeout(ctx, patience)
+		stop := context.AfterFunc(within, first.Expire)
+		status, body, err := first.Check(0)
+		stop()
+		cancel()
+		if err == nil && unexpected(status) {
+			err = fmt.Errorf("the first check was answered with status %d: %s", status, body)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.policy, err)
+		}
+		report.Progress("%s: warming up", s.policy)
+		// What goes wrong here goes wrong in the samples too.
+		if _, _, err := l.sample(ctx, s, loadgen.Constant(max(rate, leastRate), l.warmUp), warmUpNumber, stepPatience); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// connect gives the side connections if it has none.
+func (l *loader) connect(ctx context.Context, s *side) error {
+	if s.loop != nil {
+		return nil
+	}
+	connections, err := loadgen.Dial(ctx, l.target.addr, l.request(s.policy), l.connections)
+	if err != nil {
+		return err
+	}
+	s.loop = newOpenLoop(connections, l.zipf)
+	return nil
+}
+
+// sample loads a side for the length of a pace, and returns what memcached did
+// meanwhile. The number stands for the arrivals and clients: with the same
+// number they are the same for each side.
+func (l *loader) sample(ctx context.Context, s *side, p loadgen.Pace, number uint64, patience time.Duration) (*sample, testbed.StoreStats, error) {
+	if err := l.connect(ctx, s); err != nil {
+		return nil, testbed.StoreStats{}, err
+	}
+	before, err := l.target.stats()
+	if err != nil {
+		return nil, testbed.StoreStats{}, err
+	}
+	var gaps *rand.Rand
+	if !l.even {
+		gaps = rand.New(rand.NewPCG(l.seed, 2*number))
+	}
+	seen := s.loop.run(ctx, loadgen.NewArrivals(p, gaps), rand.New(rand.NewPCG(l.seed, 2*number+1)), patience)
+	if err := ctx.Err(); err != nil {
+		return nil, testbed.StoreStats{}, err
+	}
+	if seen.err != nil || seen.unanswered() > 0 {
+		s.disconnect()
+	}
+	after, err := l.target.stats()
+	return seen, after.Minus(before), err
+}
+
+// search finds the highest rate under the bound for each policy; the policies
+// take turns.
+func (l *loader) search(ctx context.Context) ([]searchRow, error) {
+	rows := make([]searchRow, len(l.sides))
+	searches := make([]*search, len(l.sides))
+	for i, s := range l.sides {
+		rows[i].Policy = s.policy
+		searches[i] = newSearch(firstRate, l.resolution)
+	}
+	for try := uint64(firstTry); slices.ContainsFunc(searches, func(s *search) bool { return s.rate > 0 }); try++ {
+		for i, s := range l.sides {
+			rate := searches[i].rate
+			if rate == 0 {
+				continue
+			}
+			report.Progress("%s: %.0f checks/s", s.policy, rate)
+			seen, _, err := l.sample(ctx, s, loadgen.Constant(rate, l.step), try, stepPatience)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", s.policy, err)
+			}
+			step := newSearchStep(seen, l.bound)
+			rows[i].Steps = append(rows[i].Steps, step)
+			searches[i].vote(step.Failed == "")
+		}
+	}
+	for i, s := range searches {
+		rows[i].Highest, rows[i].Lowest = s.low, s.high
+	}
+	return rows, nil
+}
+
+// measure loads each policy at the pace, in slices that take turns. The policy
+// that is first changes.
+func (l *loader) measure(ctx context.Context, p loadgen.Pace) ([]policyRow, error) {
+	parts := sliceCount
+	if l.ramp {
+		parts = rampSlices
+	}
+	totals := make([]*sample, len(l.sides))
+	stores := make([]testbed.StoreStats, len(l.sides))
+	rows := make([]policyRow, len(l.sides))
+	for i := range totals {
+		totals[i] = newSample(p)
+	}
+	for part := range parts {
+		for turn := range l.sides {
+			i := (part + turn) % len(l.sides)
+			s := l.sides[i]
+			piece := p.Part(part, parts)
+			report.Progress("%s: %.0f checks/s, %d of %d", s.policy, (piece.From+piece.To)/2, part+1, parts)
+			seen, store, err := l.sample(ctx, s, piece, uint64(part), patience)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", s.policy, err)
+			}
+			totals[i].add(seen)
+			stores[i] = stores[i].Plus(store)
+			rows[i].Slices = append(rows[i].Slices, newFigures(seen))
+		}
+	}
+	for i, s := range l.sides {
+		rows[i] = newRow(s.policy, totals[i], rows[i].Slices)
+		if len(l.target.stores) > 0 {
+			rows[i].Store = newStoreCost(stores[i], totals[i])
+		}
+	}
+	return rows, nil
+}
+
+const (
+	// votes that agree decide about a rate, so that one stall of a busy machine
+	// doesn't.
+	votes = 2
+
+	leastRate = 100
+	mostRate  = 1_000_000
+)
+
+// A search finds the highest rate that holds: by doubling or halving until it
+// is between two rates, then by halving what is between them. It is not safe
+// for concurrent use.
+type search struct {
+	resolution float64 // ends when the lowest rate that failed is at most so many times the highest that held
+
+	rate         float64 // to try next; 0 when the search has ended
+	held, failed int     // votes about rate
+	low, high    float64 // the highest rate that held and the lowest that failed; 0 for none
+}
+
+func newSearch(start, resolution float64) *search {
+	return &search{resolution: resolution, rate: start}
+}
+
+// vote says whether the rate held in one try.
+func (s *search) vote(held bool) {
+	if held {
+		s.held++
+	} else {
+		s.failed++
+	}
+	switch {
+	case s.held == votes:
+		s.low = s.rate
+	case s.failed == votes:
+		s.high = s.rate
+	default:
+		return
+	}
+	s.held, s.failed, s.rate = 0, 0, s.next()
+}
+
+// next returns the rate to try after the last was decided.
+func (s *search) next() float64 {
+	switch {
+	case s.high == 0 && 2*s.low <= mostRate:
+		return 2 * s.low
+	case s.low == 0 && s.high/2 >= leastRate:
+		return s.high / 2
+	case s.low > 0 && s.high > s.low*s.resolution:
+		return (s.low + s.high) / 2
+	default:
+		return 0
+	}
+}

@@ -1,0 +1,670 @@
+package load
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"gonum.org/v1/plot"
+	"pgregory.net/rapid"
+
+	"weir/bench/internal/algorithms"
+	"weir/bench/internal/benchtest"
+	"weir/bench/internal/loadgen"
+	"weir/bench/internal/report"
+	"weir/bench/internal/testbed"
+)
+
+// loaded runs load with the arguments and returns the report it wrote and what
+// it printed.
+func loaded(t *testing.T, args ...string) (r Report, printed string, err error) {
+	t.Helper()
+	dir, printed, err := benchtest.Run(t, Run, "load", &r, args...)
+	if slices.ContainsFunc(r.Rows, func(row policyRow) bool { return row.Latency != nil }) {
+		benchtest.AssertPicture(t, dir, "load")
+	}
+	return r, printed, err
+}
+
+func TestQuickLoad(t *testing.T) {
+	t.Parallel()
+	r, printed, err := loaded(t, "-quick", "-policies", "fixed,log", "-p99", "20ms", "-connections", "32")
+	require.NoError(t, err)
+	require.Len(t, r.Searches, 2)
+	lowest := min(r.Searches[0].Highest, r.Searches[1].Highest)
+	for i, policy := range []string{"fixed", "log"} {
+		search := r.Searches[i]
+		assert.Equal(t, policy, search.Policy)
+		assert.Positive(t, search.Highest)
+		assert.LessOrEqual(t, search.Lowest, 1.5*search.Highest)
+		assert.GreaterOrEqual(t, len(search.Steps), 4)
+
+		row := r.Rows[i]
+		assert.Equal(t, policy, row.Policy)
+		assert.InDelta(t, lowest/2, row.Rate, 1e-9)
+		assert.Len(t, row.Slices, sliceCount)
+		assert.Equal(t, row.Statuses[200]+row.Statuses[429], sum(row.Statuses))
+		assert.Positive(t, row.Statuses[200])
+		require.NotNil(t, row.Store)
+		assert.Positive(t, row.Store.Writes)
+	}
+	assert.Greater(t, r.Rows[1].Store.KeysRead, 0.5, "a log is read")
+	assert.Less(t, r.Rows[0].Store.KeysRead, 0.1, "a fixed window only writes")
+	assert.Equal(t, sum(r.Rows[0].Statuses), sum(r.Rows[1].Statuses), "the same arrivals for each")
+	assert.Contains(t, printed, "highest rate")
+	assert.Contains(t, printed, "a weir of the bench's own on memcached "+r.Machine.Memcached)
+}
+
+func TestQuickRamp(t *testing.T) {
+	t.Parallel()
+	r, printed, err := loaded(t, "-quick", "-policies", "token", "-ramp", "100:1100", "-arrivals", "even", "-connections", "8")
+	require.NoError(t, err)
+	require.Len(t, r.Rows, 1)
+	assert.True(t, r.Ramp)
+	require.Len(t, r.Rows[0].Slices, rampSlices)
+	for i, s := range r.Rows[0].Slices {
+		assert.InDelta(t, 150+100*float64(i), s.Rate, 1e-9)
+	}
+	// 15, 25, ... 105 evenly spaced checks in tenths of a second.
+	assert.Equal(t, int64(600), sum(r.Rows[0].Statuses))
+	assert.Empty(t, r.Searches)
+	assert.Contains(t, printed, "ramp")
+}
+
+func sum(statuses map[int]int64) int64 {
+	n := int64(0)
+	for _, count := range statuses {
+		n += count
+	}
+	return n
+}
+
+func TestLoadOfATarget(t *testing.T) {
+	t.Parallel()
+	w := loadgen.Workload{Algorithm: algorithms.Named(algorithms.Fixed), Traffic: loadgen.Hot}
+	m := benchtest.Memcached(t)
+	s, err := benchtest.Build(t, loadgen.PolicyFile([]loadgen.Workload{w})).Start(t.Context(), m.Addr)
+	require.NoError(t, err)
+	t.Cleanup(s.Stop)
+	// The policy's limit is never reached; each check of one of so many clients
+	// makes a counter.
+	r, printed, err := loaded(t, "-quick", "-target", "http://"+s.Addr, "-memcached", m.Addr, "-policies", w.Policy(),
+		"-rate", "500", "-clients", "10000000", "-zipf", "0", "-connections", "4")
+	require.NoError(t, err)
+	require.Len(t, r.Rows, 1)
+	assert.Equal(t, s.Addr, r.Target)
+	assert.Regexp(t, `^\d+\.\d+\.\d+`, r.Machine.Memcached)
+	assert.Equal(t, sum(r.Rows[0].Statuses), r.Rows[0].Statuses[200])
+	assert.InDelta(t, 500, sum(r.Rows[0].Statuses), 120)
+	// The add and the incr of a new counter go out together.
+	assert.InDelta(t, 2, r.Rows[0].Store.Writes, 0.01)
+	assert.Contains(t, printed, s.Addr)
+
+	r, printed, err = loaded(t, "-quick", "-target", s.Addr, "-policies", w.Policy(), "-rate", "100", "-connections", "4")
+	require.NoError(t, err)
+	assert.Nil(t, r.Rows[0].Store, "nobody said where memcached is")
+	assert.Empty(t, r.Machine.Memcached)
+	assert.Regexp(t, `- +-\n`, printed)
+
+	err = Run(t.Context(), []string{"-target", s.Addr, "-policies", "no-such", "-rate", "100", "-connections", "1"}, io.Discard)
+	assert.ErrorContains(t, err, "no-such: the first check was answered with status 404")
+}
+
+func TestRatelimitFormat(t *testing.T) {
+	t.Parallel()
+	body := regexp.MustCompile(`^{"domain":"shop","descriptors":\[{"entries":\[{"key":"per_client","value":"client-(\d{8})"}\]}\]}$`)
+	var checks atomic.Int64
+	seen := make(map[string]bool)
+	var mu sync.Mutex
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		assert.Equal(t, "/json", r.URL.Path)
+		assert.Equal(t, http.MethodPost, r.Method)
+		assert.Equal(t, "application/json", r.Header.Get("Content-Type"))
+		got, err := io.ReadAll(r.Body)
+		assert.NoError(t, err)
+		client := body.FindSubmatch(got)
+		if !assert.NotNil(t, client, "%s", got) {
+			return
+		}
+		mu.Lock()
+		seen[string(client[1])] = true
+		mu.Unlock()
+		w.Header().Set("Content-Type", "application/json")
+		code := "OK"
+		if checks.Add(1)%4 == 0 {
+			w.WriteHeader(http.StatusTooManyRequests)
+			code = "OVER_LIMIT"
+		}
+		_, err = fmt.Fprintf(w, `{"overallCode":%q,"statuses":[{"code":%q,"limitRemaining":7}]}`, code, code)
+		assert.NoError(t, err)
+	}))
+	defer s.Close()
+	r, _, err := loaded(t, "-quick", "-format", "ratelimit", "-domain", "shop", "-policies", "per_client", "-target", s.URL,
+		"-rate", "400", "-arrivals", "even", "-connections", "8", "-zipf", "0")
+	require.NoError(t, err)
+	assert.Equal(t, map[int]int64{200: 300, 429: 100}, r.Rows[0].Statuses)
+	assert.Equal(t, "ratelimit", r.Format)
+	assert.Greater(t, len(seen), 350, "of 100,000 clients")
+}
+
+func TestFaultsFailTheLoad(t *testing.T) {
+	t.Parallel()
+	var checks atomic.Int64
+	handler := func(fail http.HandlerFunc) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			if checks.Add(1)%50 == 0 {
+				fail(w, r)
+			}
+		}
+	}
+	unavailable := httptest.NewServer(handler(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }))
+	defer unavailable.Close()
+	r, printed, err := loaded(t, "-quick", "-target", unavailable.URL, "-policies", "p", "-rate", "500", "-connections", "4", "-arrivals", "even")
+	assert.ErrorContains(t, err, "p: unexpected answers: 10, such as status 503")
+	assert.Equal(t, map[int]int64{200: 490, 503: 10}, r.Rows[0].Statuses)
+	assert.Contains(t, printed, "503")
+
+	closing := httptest.NewServer(handler(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
+	defer closing.Close()
+	_, _, err = loaded(t, "-quick", "-target", closing.URL, "-policies", "p", "-rate", "500", "-connections", "4")
+	assert.ErrorContains(t, err, "not answered")
+
+	// A search below which nothing holds.
+	r, printed, err = loaded(t, "-quick", "-target", closing.URL, "-policies", "p", "-connections", "4", "-p99", "1ns")
+	assert.ErrorContains(t, err, "p: not even 125 checks/s held")
+	assert.Empty(t, r.Rows)
+	assert.Contains(t, printed, "failed at")
+}
+
+func TestLoadEndsWithTheContext(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	var checks atomic.Int64
+	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		if checks.Add(1) == 50 {
+			cancel()
+		}
+	}))
+	defer s.Close()
+	err := Run(ctx, []string{"-target", s.URL, "-policies", "p", "-rate", "500", "-duration", "1h", "-out", t.TempDir()}, io.Discard)
+	assert.ErrorIs(t, err, context.Canceled)
+}
+
+func TestParseTarget(t *testing.T) {
+	for given, want := range map[string]string{
+		"127.0.0.1:8080": "127.0.0.1:8080", "http://weir:8080": "weir:8080", "http://weir:8080/": "weir:8080", "http://weir": "weir:80", "http://[::1]:9": "[::1]:9",
+		"weir": "", "https://weir:8080": "", "http://weir/path": "", "http://weir?x": "", "http://%zz": "",
+	} {
+		got, err := parseTarget(given)
+		if want == "" {
+			assert.Error(t, err, given)
+		} else {
+			require.NoError(t, err)
+			assert.Equal(t, want, got)
+		}
+	}
+}
+
+func TestSearchStep(t *testing.T) {
+	sampled := func(latency, lag time.Duration) *sample {
+		s := newSample(loadgen.Constant(1, time.Second))
+		s.due, s.sent, s.statuses[200], s.elapsed = 1, 1, 1, time.Second
+		loadgen.Record(s.latency, latency)
+		loadgen.Record(s.lag, lag)
+		return s
+	}
+	assert.Empty(t, newSearchStep(sampled(9*ms, 0), 10*ms).Failed)
+	assert.Equal(t, "p99 12.1 ms", newSearchStep(sampled(12*ms, 0), 10*ms).Failed)
+	assert.Equal(t, "the bench was behind by 6.03 ms", newSearchStep(sampled(12*ms, 6*ms), 10*ms).Failed)
+	assert.Empty(t, newSearchStep(sampled(9*ms, 6*ms), 10*ms).Failed, "the bench's own delay is in the 9 ms")
+	late := sampled(9*ms, 0)
+	late.unsent = 1
+	assert.Equal(t, "not sent: 1", newSearchStep(late, 10*ms).Failed)
+}
+
+func TestCurve(t *testing.T) {
+	h := loadgen.NewHistogram()
+	for i := range 1000 {
+		loadgen.Record(h, time.Duration(i+1)*ms)
+	}
+	points := percentileCurve(h)
+	require.Len(t, points, 17, "from all to one in a hundred")
+	assert.InDelta(t, 0, points[0].Percent, 1e-9)
+	assert.InDelta(t, 90, points[8].Percent, 1e-9)
+	assert.InDelta(t, 99, points[16].Percent, 1e-9)
+	assertDuration(t, 900*ms, points[8].Latency, "p90")
+	assertDuration(t, 990*ms, points[16].Latency, "p99")
+	assert.Empty(t, percentileCurve(loadgen.NewHistogram()))
+}
+
+func TestLoadReport(t *testing.T) {
+	figures := loadFigures{Rate: 1000, Achieved: 999.6, Late: 2 * ms, Lag: 250 * time.Microsecond, Latency: &latencies{
+		P50: 500 * time.Microsecond, P90: ms, P99: 12 * ms, P999: 20 * ms, Max: 123 * ms, ServiceP99: 8 * ms,
+	}}
+	behind := loadFigures{Rate: 1000, Achieved: 800, Late: 9 * ms, Lag: 9 * ms}
+	r := Report{
+		Machine: report.Machine{Cores: 2, Go: "go1.26.8", Memcached: "1.6.18"}, Poisson: true, Clients: 100, Zipf: 1.5, Connections: 256, Seed: 7, Bound: 10 * ms,
+		Searches: []searchRow{{Policy: "fixed", Highest: 20000, Lowest: 22000, Steps: []searchStep{
+			{loadFigures{Rate: 20000}, ""}, {loadFigures{Rate: 22000}, "p99 12.0 ms"}, {loadFigures{Rate: 24000}, "not sent: 1"},
+		}}},
+		Rows: []policyRow{
+			{Policy: "fixed", loadFigures: figures, Statuses: map[int]int64{200: 900, 429: 90, 503: 6, 500: 3, 404: 1}, Degraded: 2, Store: &testbed.StoreCost{Writes: 1.25, KeysRead: 17.66}, Slices: []loadFigures{figures, figures}},
+			{Policy: "token", loadFigures: behind, Statuses: map[int]int64{200: 1000}},
+		},
+	}
+	assert.Contains(t, benchtest.Printed(&r), "a weir of the bench's own on memcached 1.6.18; the bench with go1.26.8 on 2 cores; Poisson arrivals; 100 clients, Zipf 1.5; 256 connections; seed 7\n")
+	assert.Contains(t, benchtest.Printed(&r), `
+  highest rate  checks/s  failed at  tries   because of
+         fixed     20000      22000      3  p99 12.0 ms
+`)
+	assert.Contains(t, benchtest.Printed(&r), `
+  policy  checks/s  achieved  p50 ms  p90 ms  p99 ms  p999 ms  max ms  service  late    lag   200  429  503  other  degraded  writes  keys
+   fixed      1000      1000   0.500    1.00    12.0     20.0   123.0     8.00  2.00  0.250   900   90    6      4         2    1.25  17.7
+   token      1000       800       -       -       -        -       -        -  9.00   9.00  1000    0    0      0         0       -     -
+`)
+	assert.Contains(t, benchtest.Printed(&r), "took turns in 2 slices")
+	assert.Contains(t, benchtest.Printed(&r), "token: the bench was behind: this run says nothing about latency\n")
+	assert.NotContains(t, benchtest.Printed(&r), "fixed: the bench")
+	require.NoError(t, r.Broken())
+
+	r.Ramp, r.Target, r.Machine.Memcached, r.Poisson = true, "weir:80", "", false
+	assert.Contains(t, benchtest.Printed(&r), "weir:80; the bench with go1.26.8 on 2 cores; evenly spaced arrivals;")
+	assert.Contains(t, benchtest.Printed(&r), `
+   ramp  checks/s  achieved  p50 ms  p90 ms  p99 ms  p999 ms  max ms  service  late    lag
+  fixed      1000      1000   0.500    1.00    12.0     20.0   123.0     8.00  2.00  0.250
+  fixed      1000      1000   0.500    1.00    12.0     20.0   123.0     8.00  2.00  0.250
+`)
+
+	r.Rows[1].Fault = "not sent: 5"
+	r.Searches = append(r.Searches, searchRow{Policy: "log", Lowest: 125, Steps: []searchStep{{loadFigures{Rate: 125}, "EOF"}}})
+	assert.EqualError(t, r.Broken(), "log: not even 125 checks/s held: EOF\ntoken: not sent: 5")
+}
+
+func TestLoadPlotsAreMadeOfTheReport(t *testing.T) {
+	at := func(rate float64, p99 time.Duration) loadFigures {
+		return loadFigures{Rate: rate, Latency: &latencies{P99: p99}}
+	}
+	r := Report{
+		Searches: []searchRow{{Policy: "fixed", Steps: []searchStep{
+			{at(4000, 2*ms), ""}, {at(4000, 90*ms), "p99"}, {at(4000, 3*ms), ""}, {at(8000, 9*ms), ""}, {at(8000, 8*ms), ""}, {loadFigures{Rate: 9000}, "behind"},
+		}}},
+		Rows: []policyRow{{Policy: "fixed", Curve: []curvePoint{{0, ms}, {50, 2 * ms}, {99, 5 * ms}}, Slices: []loadFigures{at(1, ms)}}, {Policy: "behind"}},
+	}
+	curves := r.percentiles()
+	require.Len(t, curves, 1)
+	require.Len(t, curves[0].Points, 3)
+	for i, want := range [][2]float64{{1, 1}, {2, 2}, {100, 5}} {
+		assert.InDelta(t, want[0], curves[0].Points[i].X, 1e-9)
+		assert.InDelta(t, want[1], curves[0].Points[i].Y, 1e-9)
+	}
+	curves = r.byRate()
+	require.Len(t, curves, 1, "slices of a constant rate are no curve")
+	require.Len(t, curves[0].Points, 2)
+	assert.InDelta(t, 4000, curves[0].Points[0].X, 1e-9)
+	assert.InDelta(t, 3, curves[0].Points[0].Y, 1e-9)
+	assert.InDelta(t, 8000, curves[0].Points[1].X, 1e-9)
+	assert.InDelta(t, 9, curves[0].Points[1].Y, 1e-9)
+	r.Ramp = true
+	assert.Len(t, r.byRate(), 2)
+
+	labels := func(p interface {
+		Ticks(low, high float64) []plot.Tick
+	}, low, high float64) (labels []string) {
+		for _, tick := range p.Ticks(low, high) {
+			labels = append(labels, tick.Label)
+		}
+		return labels
+	}
+	assert.Equal(t, []string{"0", "50", "90", "99"}, labels(percents{}, 1, 500))
+	assert.Equal(t, []string{"500", "1k", "2k", "5k", "10k"}, labels(doublings{}, 300, 12_000))
+}
+
+func TestCompareLoad(t *testing.T) {
+	slice := func(p99 time.Duration) loadFigures {
+		return loadFigures{Rate: 1000, Achieved: 1000, Latency: &latencies{P99: p99}}
+	}
+	result := func(p99s ...time.Duration) *Report {
+		row := policyRow{Policy: "fixed", loadFigures: slice(p99s[0]), Store: &testbed.StoreCost{Writes: 1}}
+		for _, p99 := range p99s[1:] {
+			row.Slices = append(row.Slices, slice(p99))
+		}
+		return &Report{
+			Machine: report.Machine{Cores: 2, Go: "go1.26.8"}, Seed: 1, Rows: []policyRow{row},
+			Searches: []searchRow{{Policy: "fixed", Highest: 20_000, Lowest: 22_000}},
+		}
+	}
+	before, after := result(10*ms, 8*ms, 12*ms), result(14*ms, 12500*time.Microsecond, 16*ms)
+	after.Machine.Go, after.Seed, after.Rows[0].Fault = "go1.27.0", 2, "not sent: 3"
+	after.Searches[0].Highest, after.Searches[0].Lowest = 24_000, 26_000
+	lines := benchtest.Compared(before, after)
+	assert.Equal(t, []string{
+		"not the same Go: go1.26.8, then go1.27.0",
+		"not the same outcome: without faults, then fixed: not sent: 3",
+		"not the same seed: 1, then 2",
+	}, lines[:3])
+	assert.Contains(t, lines, "fixed, search highest rate 20000 +0%..+10% 24000 +0%..+8% 1.200 higher")
+	assert.Contains(t, lines, "fixed p99 ms 10 -20%..+20% 14 -11%..+14% 1.400 higher")
+	assert.Contains(t, lines, "fixed p50 ms 0 0..0 0 0..0 - within noise")
+	assert.Contains(t, lines, "fixed writes/check 1 ~ 1 ~ 1.000 within noise")
+
+	assert.Contains(t, benchtest.Compared(before, result(14*ms, 11*ms, 16*ms)), "fixed p99 ms 10 -20%..+20% 14 -21%..+14% 1.400 within noise")
+	assert.Contains(t, benchtest.Compared(before, result(14*ms, 13*ms)), "fixed p99 ms 10 -20%..+20% 14 ~ 1.400 within noise", "a single slice is no repeat")
+
+	// The slices of a ramp are no repeats, but rows of their own.
+	before.Ramp, after.Ramp = true, true
+	before.Rows[0].Slices[1].Rate, after.Rows[0].Slices[1].Rate = 2000, 3000
+	lines = benchtest.Compared(before, after)
+	assert.Contains(t, lines, "fixed p99 ms 10 ~ 14 ~ 1.400 within noise")
+	assert.Contains(t, lines, "fixed at 1000/s p99 ms 8 ~ 12.5 ~ 1.562 higher")
+	assert.Contains(t, lines, "only in the old result: fixed at 2000/s, p99 ms")
+	assert.Contains(t, lines, "only in the new result: fixed at 3000/s, p99 ms")
+
+	// A run that was behind has no latencies.
+	after.Rows[0].Latency = nil
+	assert.Contains(t, benchtest.Compared(before, after), "only in the old result: fixed, p99 ms")
+}
+
+// rates returns what the search tries on a server that holds so many checks per
+// second.
+func (s *search) rates(capacity float64) []float64 {
+	var tried []float64
+	for s.rate > 0 {
+		tried = append(tried, s.rate)
+		s.vote(s.rate <= capacity)
+	}
+	return tried
+}
+
+func TestSearch(t *testing.T) {
+	for _, tt := range []struct {
+		name      string
+		capacity  float64
+		tried     []float64 // twice each
+		low, high float64
+	}{
+		{"above the first rate", 20_000, []float64{4000, 8000, 16000, 32000, 24000, 20000, 22000}, 20000, 22000},
+		{"below the first rate", 700, []float64{4000, 2000, 1000, 500, 750, 625, 687.5}, 687.5, 750},
+		{"nothing", 0, []float64{4000, 2000, 1000, 500, 250, 125}, 0, 125},
+		{"everything", 1e9, []float64{4000, 8000, 16000, 32000, 64000, 128000, 256000, 512000}, 512000, 0},
+	} {
+		s := newSearch(4000, 1.1)
+		var twice []float64
+		for _, rate := range tt.tried {
+			twice = append(twice, rate, rate)
+		}
+		assert.Equal(t, twice, s.rates(tt.capacity), tt.name)
+		assert.Equal(t, []float64{tt.low, tt.high}, []float64{s.low, s.high}, tt.name)
+	}
+}
+
+func TestOneStallDoesNotDecideTheSearch(t *testing.T) {
+	s := newSearch(4000, 1.1)
+	for _, held := range []bool{true, false, true} {
+		assert.InDelta(t, 4000.0, s.rate, 0)
+		s.vote(held)
+	}
+	assert.InDelta(t, 8000.0, s.rate, 0)
+	assert.InDelta(t, 4000.0, s.low, 0)
+	for _, held := range []bool{false, true, false} {
+		assert.InDelta(t, 8000.0, s.rate, 0)
+		s.vote(held)
+	}
+	assert.InDelta(t, 6000.0, s.rate, 0)
+	assert.InDelta(t, 8000.0, s.high, 0)
+}
+
+func TestSearchFindsTheCapacity(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		capacity := rapid.Float64Range(200, 500_000).Draw(t, "capacity")
+		s := newSearch(firstRate, 1.1)
+		assert.Less(t, len(s.rates(capacity)), 50)
+		assert.LessOrEqual(t, s.low, capacity)
+		assert.Greater(t, s.high, capacity)
+		assert.LessOrEqual(t, s.high, s.low*1.1)
+	})
+}
+
+const ms = time.Millisecond
+
+// An answer is how a fake server deals with a check.
+type answer struct {
+	after  time.Duration // 0 closes the connection instead
+	status int
+	body   string
+}
+
+func always(a answer) func(int) answer { return func(int) answer { return a } }
+
+// allBut answers all checks alike but the one with number k.
+func allBut(k int, exception, usual answer) func(int) answer {
+	return func(n int) answer {
+		if n == k {
+			return exception
+		}
+		return usual
+	}
+}
+
+// fakeLoop returns an open loop on a server that answers the check with number
+// n, in the order of their starts, as told. Both run in the clock of a synctest
+// bubble.
+func fakeLoop(t *testing.T, connections int, answers func(n int) answer) *openLoop {
+	t.Helper()
+	numbers := make(chan int, 1)
+	numbers <- 0
+	var clients loadgen.Clients
+	var server sync.WaitGroup
+	for range connections {
+		ours, theirs := net.Pipe()
+		server.Go(func() {
+			defer theirs.Close()
+			for r := bufio.NewReader(theirs); ; {
+				request, err := http.ReadRequest(r)
+				if err != nil {
+					return
+				}
+				n := <-numbers
+				numbers <- n + 1
+				_, _ = io.Copy(io.Discard, request.Body) // from a pipe that doesn't fail
+				a := answers(n)
+				if a.after == 0 {
+					return
+				}
+				time.Sleep(a.after)
+				if _, err := fmt.Fprintf(theirs, "HTTP/1.1 %d x\r\nContent-Length: %d\r\n\r\n%s", a.status, len(a.body), a.body); err != nil {
+					return
+				}
+			}
+		})
+		clients = append(clients, loadgen.NewClient(ours, "fake", loadgen.Check("p", 0)))
+	}
+	t.Cleanup(func() {
+		clients.Close()
+		server.Wait()
+	})
+	l := newOpenLoop(clients, loadgen.NewZipf(1, 1))
+	l.pause = time.Sleep
+	return l
+}
+
+func (l *openLoop) runEvenly(t *testing.T, rate float64, length, patience time.Duration) *sample {
+	t.Helper()
+	return l.run(t.Context(), loadgen.NewArrivals(loadgen.Constant(rate, length), nil), rand.New(rand.NewPCG(1, 1)), patience)
+}
+
+func assertDuration(t *testing.T, want, got time.Duration, name string) {
+	t.Helper()
+	assert.InDelta(t, report.InMilliseconds(want), report.InMilliseconds(got), max(0.002, 0.01*report.InMilliseconds(want)), name)
+}
+
+// A check is due every 10 ms and takes 1 ms, but the one due at 500 ms takes
+// 100 ms, on the only connection. Those due at 510, 520, ... 600 ms start at
+// 600, 601, ... 609 ms and take 91, 82, ... 10 ms.
+func TestAStalledServerShowsInTheLatencies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := fakeLoop(t, 1, allBut(50, answer{100 * ms, 200, ""}, answer{ms, 200, ""}))
+		s := l.runEvenly(t, 100, 2*time.Second, time.Second)
+		require.NoError(t, s.fault())
+		assert.Equal(t, []int64{200, 200, 0, 200}, []int64{s.due, s.sent, s.unsent, s.statuses[200]})
+		assert.Equal(t, 2*time.Second, s.elapsed)
+
+		// Of 200 latencies 189 are 1 ms; the others are 10, 19, ... 91, and 100 ms.
+		assertDuration(t, ms, loadgen.Percentile(s.latency, 94.5), "the last of 189")
+		assertDuration(t, 10*ms, loadgen.Percentile(s.latency, 95), "the 190th")
+		assertDuration(t, 82*ms, loadgen.Percentile(s.latency, 99), "the 198th")
+		assertDuration(t, 100*ms, loadgen.Percentile(s.latency, 100), "the last")
+		assert.InDelta(t, (189*1+505+100)/200.0, s.latency.Mean()/1e6, 0.02)
+
+		assertDuration(t, ms, loadgen.Percentile(s.service, 99), "who counts from the start sees one slow check")
+		assertDuration(t, 100*ms, loadgen.Percentile(s.service, 100), "service")
+		assertDuration(t, 72*ms, loadgen.Percentile(s.late, 99), "late starts are 9, 18, ... 90 ms")
+		assertDuration(t, 0, loadgen.Percentile(s.lag, 100), "and none of them the bench's fault")
+		assert.False(t, s.behind())
+
+		f := newFigures(s)
+		assert.InDelta(t, 100.0, f.Rate, 1e-9)
+		assert.InDelta(t, 100.0, f.Achieved, 1e-9)
+		assertDuration(t, 82*ms, f.Latency.P99, "p99")
+		assertDuration(t, ms, f.Latency.ServiceP99, "service p99")
+		assertDuration(t, 100*ms, f.Latency.Max, "max")
+	})
+}
+
+func TestAnOpenLoopUsesFreeConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := fakeLoop(t, 2, allBut(50, answer{100 * ms, 200, ""}, answer{ms, 429, ""}))
+		s := l.runEvenly(t, 100, 2*time.Second, time.Second)
+		require.NoError(t, s.fault())
+		assertDuration(t, ms, loadgen.Percentile(s.latency, 99.5), "all but one")
+		assertDuration(t, 100*ms, loadgen.Percentile(s.latency, 100), "the last")
+		assertDuration(t, 0, loadgen.Percentile(s.late, 100), "late")
+		assert.Equal(t, map[int]int64{200: 1, 429: 199}, s.statuses)
+	})
+}
+
+func TestTheLastAnswersAreWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := fakeLoop(t, 3, always(answer{500 * ms, 200, ""}))
+		s := l.runEvenly(t, 10, time.Second, 2*time.Second)
+		// Three at a time: those due at 0, 0.1 and 0.2 s end at 0.5, 0.6 and 0.7 s,
+		// and so on; the tenth is the first of the fourth round.
+		require.NoError(t, s.fault())
+		assert.Equal(t, 2*time.Second, s.elapsed)
+		assert.InDelta(t, 5.0, newFigures(s).Achieved, 1e-9)
+		assertDuration(t, 1100*ms, loadgen.Percentile(s.latency, 100), "the tenth, due at 0.9 s")
+		// The connections can be used again.
+		s = l.runEvenly(t, 2, time.Second, 2*time.Second)
+		require.NoError(t, s.fault())
+		assert.Equal(t, int64(2), s.statuses[200])
+	})
+}
+
+func TestABenchThatIsBehindSaysSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := fakeLoop(t, 4, always(answer{10 * ms, 200, ""}))
+		l.pause = func(d time.Duration) { time.Sleep(d + 3*ms) }
+		s := l.runEvenly(t, 50, time.Second, time.Second)
+		require.NoError(t, s.fault())
+		assertDuration(t, 3*ms, loadgen.Percentile(s.lag, 99), "lag")
+		assertDuration(t, 3*ms, loadgen.Percentile(s.late, 99), "late")
+		assertDuration(t, 13*ms, loadgen.Percentile(s.latency, 99), "latency")
+		assert.True(t, s.behind(), "3 of 13 ms are more than a fifth")
+		assert.Nil(t, newFigures(s).Latency)
+		assert.Empty(t, newRow("p", s, nil).Curve)
+
+		l.pause = func(d time.Duration) { time.Sleep(d + 2*ms) }
+		assert.False(t, l.runEvenly(t, 50, time.Second, time.Second).behind(), "2 of 12 ms are less than a fifth")
+
+		l = fakeLoop(t, 4, always(answer{ms, 200, ""}))
+		l.pause = func(d time.Duration) { time.Sleep(d + 900*time.Microsecond) }
+		assert.False(t, l.runEvenly(t, 50, time.Second, time.Second).behind(), "0.9 of 1.9 ms are less than what is allowed")
+	})
+}
+
+func TestChecksThatAreNeverAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := fakeLoop(t, 1, allBut(2, answer{time.Hour, 200, ""}, answer{ms, 200, ""}))
+		start := time.Now()
+		s := l.runEvenly(t, 10, time.Second, 3*time.Second)
+		assert.Equal(t, 4*time.Second, time.Since(start), "with patience")
+		assert.Equal(t, []int64{10, 3, 7, 1}, []int64{s.due, s.sent, s.unsent, s.unanswered()})
+		assert.EqualError(t, s.fault(), "not answered: 1; not sent: 7")
+	})
+}
+
+func TestAClosedConnectionEndsTheRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := fakeLoop(t, 1, allBut(4, answer{}, answer{ms, 200, ""}))
+		start := time.Now()
+		s := l.runEvenly(t, 10, 10*time.Second, time.Second)
+		assert.LessOrEqual(t, time.Since(start), 450*ms, "when the sender looks next")
+		assert.ErrorIs(t, s.err, io.EOF)
+		assert.Equal(t, []int64{100, 5, 95, 1}, []int64{s.due, s.sent, s.unsent, s.unanswered()})
+		assert.ErrorContains(t, s.fault(), "EOF; not answered: 1; not sent: 95")
+	})
+}
+
+func TestUnexpectedAnswersAreFaults(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := fakeLoop(t, 1, func(n int) answer {
+			switch n {
+			case 3:
+				return answer{ms, 503, "no store"}
+			case 4:
+				return answer{ms, 404, "no policy"}
+			case 5, 6:
+				return answer{ms, 200, `{"allowed":true,"degraded":true}`}
+			default:
+				return answer{ms, 200, `{"allowed":true,"degraded":false}`}
+			}
+		})
+		s := l.runEvenly(t, 10, time.Second, time.Second)
+		assert.Equal(t, map[int]int64{200: 8, 404: 1, 503: 1}, s.statuses)
+		assert.Equal(t, int64(2), s.degraded)
+		assert.EqualError(t, s.fault(), "unexpected answers: 2, such as status 503: no store")
+
+		step := newSearchStep(s, time.Second)
+		assert.Contains(t, step.Failed, "503")
+	})
+}
+
+func TestSamplesAddUp(t *testing.T) {
+	sampled := func(due, sent, unsent int64, latency time.Duration) *sample {
+		s := newSample(loadgen.Constant(1, time.Second))
+		s.due, s.sent, s.unsent, s.elapsed, s.degraded = due, sent, unsent, time.Second, 1
+		s.statuses[200] = sent
+		loadgen.Record(s.latency, latency)
+		loadgen.Record(s.service, latency/2)
+		loadgen.Record(s.late, latency/4)
+		loadgen.Record(s.lag, latency/8)
+		return s
+	}
+	total := newSample(loadgen.Constant(1, 2*time.Second))
+	total.add(sampled(10, 9, 1, 80*ms))
+	last := sampled(20, 20, 0, 160*ms)
+	last.err, last.example = io.EOF, "status 500"
+	total.add(last)
+	assert.Equal(t, []int64{30, 29, 1, 2, 29}, []int64{total.due, total.sent, total.unsent, total.degraded, total.statuses[200]})
+	assert.Equal(t, 2*time.Second, total.elapsed)
+	assertDuration(t, 80*ms, loadgen.Percentile(total.latency, 50), "latency")
+	assertDuration(t, 160*ms, loadgen.Percentile(total.latency, 100), "latency")
+	assertDuration(t, 80*ms, loadgen.Percentile(total.service, 100), "service")
+	assertDuration(t, 40*ms, loadgen.Percentile(total.late, 100), "late")
+	assertDuration(t, 20*ms, loadgen.Percentile(total.lag, 100), "lag")
+	assert.ErrorIs(t, total.err, io.EOF)
+	assert.Equal(t, "status 500", total.example)
+}

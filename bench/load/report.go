@@ -1,0 +1,491 @@
+package load
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+
+	"weir/bench/internal/loadgen"
+	"weir/bench/internal/report"
+	"weir/bench/internal/testbed"
+)
+
+// A Report is what load measured.
+type Report struct {
+	Machine     report.Machine `json:"machine"`
+	Target      string         `json:"target,omitempty"` // empty for a weir of the bench's own
+	Format      string         `json:"format"`
+	Poisson     bool           `json:"poisson"`
+	Clients     int            `json:"clients"`
+	Zipf        float64        `json:"zipf"`
+	Connections int            `json:"connections"`
+	Seed        uint64         `json:"seed"`
+	Duration    time.Duration  `json:"duration_ns"`
+	Bound       time.Duration  `json:"p99_bound_ns,omitempty"`
+	Searches    []searchRow    `json:"search,omitempty"`
+	Ramp        bool           `json:"ramp"` // the slices have different rates
+	Rows        []policyRow    `json:"rows,omitempty"`
+}
+
+// latencies are percentiles.
+type latencies struct {
+	P50  time.Duration `json:"p50_ns"`
+	P90  time.Duration `json:"p90_ns"`
+	P99  time.Duration `json:"p99_ns"`
+	P999 time.Duration `json:"p999_ns"`
+	Max  time.Duration `json:"max_ns"`
+	// Since the check was sent, not since it was due.
+	ServiceP99 time.Duration `json:"service_p99_ns"`
+}
+
+func (l *latencies) all() []time.Duration {
+	return []time.Duration{l.P50, l.P90, l.P99, l.P999, l.Max, l.ServiceP99}
+}
+
+// loadFigures are those of a slice, or of all.
+type loadFigures struct {
+	Rate     float64    `json:"rate"`              // intended, per second
+	Achieved float64    `json:"achieved"`          // answers per second
+	Latency  *latencies `json:"latency,omitempty"` // nil when the bench was behind
+	// 99% of the checks were sent at most so much later than they were due: in
+	// all, and of that by the bench's own fault.
+	Late time.Duration `json:"late_p99_ns"`
+	Lag  time.Duration `json:"lag_p99_ns"`
+}
+
+func newFigures(s *sample) loadFigures {
+	f := loadFigures{
+		Rate: (s.pace.From + s.pace.To) / 2, Achieved: float64(s.latency.TotalCount()) / s.elapsed.Seconds(),
+		Late: loadgen.Percentile(s.late, 99), Lag: loadgen.Percentile(s.lag, 99),
+	}
+	if !s.behind() {
+		f.Latency = &latencies{
+			P50: loadgen.Percentile(s.latency, 50), P90: loadgen.Percentile(s.latency, 90), P99: loadgen.Percentile(s.latency, 99), P999: loadgen.Percentile(s.latency, 99.9),
+			Max: time.Duration(s.latency.Max()), ServiceP99: loadgen.Percentile(s.service, 99),
+		}
+	}
+	return f
+}
+
+func newStoreCost(stats testbed.StoreStats, s *sample) *testbed.StoreCost {
+	checks := float64(max(1, s.sent))
+	return &testbed.StoreCost{Writes: float64(stats.Writes) / checks, KeysRead: float64(stats.KeysRead) / checks}
+}
+
+// A policyRow is how a policy did.
+type policyRow struct {
+	Policy string `json:"policy"`
+	loadFigures
+	Statuses map[int]int64      `json:"statuses"`
+	Degraded int64              `json:"degraded"`
+	Fault    string             `json:"fault,omitempty"` // other than slowness
+	Store    *testbed.StoreCost `json:"store,omitempty"` // nil when memcached wasn't asked
+	Slices   []loadFigures      `json:"slices"`
+	Curve    []curvePoint       `json:"curve,omitempty"` // empty when the bench was behind
+}
+
+// A curvePoint says that so many percent of the checks took at most so long.
+type curvePoint struct {
+	Percent float64       `json:"percent"`
+	Latency time.Duration `json:"latency_ns"`
+}
+
+func newRow(policy string, s *sample, slices []loadFigures) policyRow {
+	row := policyRow{Policy: policy, loadFigures: newFigures(s), Statuses: s.statuses, Degraded: s.degraded, Slices: slices}
+	if err := s.fault(); err != nil {
+		row.Fault = err.Error()
+	}
+	if row.Latency != nil {
+		row.Curve = percentileCurve(s.latency)
+	}
+	return row
+}
+
+// percentileCurve returns percentiles ever closer to 100, eight for each factor
+// of ten, as far as there are ten checks beyond.
+func percentileCurve(h *hdrhistogram.Histogram) []curvePoint {
+	var points []curvePoint
+	for i := 0; ; i++ {
+		beyond := math.Pow(10, -float64(i)/8)
+		if beyond*float64(h.TotalCount()) < 10 {
+			return points
+		}
+		percent := 100 * (1 - beyond)
+		points = append(points, curvePoint{percent, loadgen.Percentile(h, percent)})
+	}
+}
+
+// A searchRow is the highest rate of a policy that held.
+type searchRow struct {
+	Policy  string       `json:"policy"`
+	Highest float64      `json:"highest"` // rate that held; 0 for none
+	Lowest  float64      `json:"lowest"`  // rate that failed; 0 for none
+	Steps   []searchStep `json:"steps"`
+}
+
+// A searchStep is one try of a rate.
+type searchStep struct {
+	loadFigures
+	Failed string `json:"failed,omitempty"` // why
+}
+
+func newSearchStep(s *sample, bound time.Duration) searchStep {
+	step := searchStep{loadFigures: newFigures(s)}
+	p99 := loadgen.Percentile(s.latency, 99)
+	switch err := s.fault(); {
+	case err != nil:
+		step.Failed = err.Error()
+	case p99 <= bound:
+	case step.Latency == nil:
+		step.Failed = fmt.Sprintf("the bench was behind by %s ms", report.Milliseconds(step.Lag))
+	default:
+		step.Failed = fmt.Sprintf("p99 %s ms", report.Milliseconds(p99))
+	}
+	return step
+}
+
+// why returns why the lowest rate that failed did.
+func (r searchRow) why() string {
+	for _, s := range slices.Backward(r.Steps) {
+		if s.Failed != "" && s.Rate == r.Lowest {
+			return s.Failed
+		}
+	}
+	return ""
+}
+
+// Broken returns an error that says what went wrong other than slowness.
+func (r *Report) Broken() error {
+	var errs []error
+	for _, row := range r.Searches {
+		if row.Highest == 0 {
+			errs = append(errs, fmt.Errorf("%s: not even %.0f checks/s held: %s", row.Policy, row.Lowest, row.why()))
+		}
+	}
+	for _, row := range r.Rows {
+		if row.Fault != "" {
+			errs = append(errs, fmt.Errorf("%s: %s", row.Policy, row.Fault))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Print writes the figures as tables, and what their columns mean.
+func (r *Report) Print(out io.Writer) {
+	target, memcached, arrivals := "a weir of the bench's own", "", "evenly spaced"
+	if r.Target != "" {
+		target = r.Target
+	}
+	if r.Machine.Memcached != "" {
+		memcached = " on memcached " + r.Machine.Memcached
+	}
+	if r.Poisson {
+		arrivals = "Poisson"
+	}
+	fmt.Fprintf(out, "%s%s; the bench with %s on %d cores; %s arrivals; %d clients, Zipf %g; %d connections; seed %d\n",
+		target, memcached, r.Machine.Go, r.Machine.Cores, arrivals, r.Clients, r.Zipf, r.Connections, r.Seed)
+	if len(r.Searches) > 0 {
+		r.printSearches(out)
+	}
+	if len(r.Rows) > 0 {
+		r.printRows(out)
+	}
+}
+
+func (r *Report) printSearches(out io.Writer) {
+	report.Table(out, "", "highest rate\tchecks/s\tfailed at\ttries\tbecause of\t", func(t io.Writer) {
+		for _, row := range r.Searches {
+			fmt.Fprintf(t, "%s\t%.0f\t%.0f\t%d\t%s\t\n", row.Policy, row.Highest, row.Lowest, len(row.Steps), row.why())
+		}
+	})
+	fmt.Fprintf(out, `
+checks/s    the highest rate that kept p99 at %s ms or less without a failure; a rate is decided when %d tries of it agree
+failed at   the lowest rate that didn't; a bench that was behind was slower than the server on this machine
+`, report.Milliseconds(r.Bound), votes)
+}
+
+const figuresHeader = "checks/s\tachieved\tp50 ms\tp90 ms\tp99 ms\tp999 ms\tmax ms\tservice\tlate\tlag\t"
+
+func (r *Report) printRows(out io.Writer) {
+	if r.Ramp {
+		report.Table(out, "", "ramp\t"+figuresHeader, func(t io.Writer) {
+			for _, row := range r.Rows {
+				for _, s := range row.Slices {
+					fmt.Fprintf(t, "%s\t%s\n", row.Policy, s.columns())
+				}
+			}
+		})
+	}
+	report.Table(out, "", "policy\t"+figuresHeader+"200\t429\t503\tother\tdegraded\twrites\tkeys\t", func(t io.Writer) {
+		for _, row := range r.Rows {
+			other := int64(0)
+			for status, n := range row.Statuses {
+				if unexpected(status) && status != http.StatusServiceUnavailable {
+					other += n
+				}
+			}
+			store := "-\t-\t"
+			if c := row.Store; c != nil {
+				store = fmt.Sprintf("%.2f\t%.1f\t", c.Writes, c.KeysRead)
+			}
+			fmt.Fprintf(t, "%s\t%s%d\t%d\t%d\t%d\t%d\t%s\n", row.Policy, row.columns(), row.Statuses[http.StatusOK],
+				row.Statuses[http.StatusTooManyRequests], row.Statuses[http.StatusServiceUnavailable], other, row.Degraded, store)
+		}
+	})
+	fmt.Fprintf(out, `
+checks/s    as intended; achieved are the answers until the last came
+p50 to max  from when a check was due until its response was read
+service     p99 from when a check was sent
+late        p99 of how much later than due checks were sent; lag leaves out the wait for a free connection, and so is the bench's own
+            fault: above %s ms and 1/%d of p99 the bench was behind, and latencies are not given
+200 to other answers by status; degraded are those that weir gave without its store
+writes      commands per check by which memcached was to change something; keys are the keys per check that were read
+The policies took turns in %d slices, with the same arrivals and clients each.
+`, report.Milliseconds(lagAllowed), lagShare, len(r.Rows[0].Slices))
+	for _, row := range r.Rows {
+		if row.Latency == nil {
+			fmt.Fprintf(out, "%s: the bench was behind: this run says nothing about latency\n", row.Policy)
+		}
+	}
+}
+
+// columns returns the cells of a table for the figures.
+func (f *loadFigures) columns() string {
+	cells := fmt.Sprintf("%.0f\t%.0f\t", f.Rate, f.Achieved)
+	if l := f.Latency; l != nil {
+		for _, d := range l.all() {
+			cells += report.Milliseconds(d) + "\t"
+		}
+	} else {
+		cells += strings.Repeat("-\t", 6)
+	}
+	return cells + report.Milliseconds(f.Late) + "\t" + report.Milliseconds(f.Lag) + "\t"
+}
+
+// Setting implements report.Comparable.
+func (r *Report) Setting() map[string]any {
+	s := r.Machine.Setting()
+	s["target"], s["format"], s["Poisson arrivals"], s["number of clients"], s["Zipf exponent"] = r.Target, r.Format, r.Poisson, r.Clients, r.Zipf
+	s["connections"], s["seed"], s["duration"], s["bound of p99"], s["ramp"] = r.Connections, r.Seed, r.Duration, r.Bound, r.Ramp
+	if len(r.Rows) > 0 {
+		s["rate"] = r.Rows[0].Rate
+	}
+	s["outcome"] = "without faults"
+	if err := r.Broken(); err != nil {
+		s["outcome"] = err.Error()
+	}
+	return s
+}
+
+// Figures implements report.Comparable.
+func (r *Report) Figures() report.Figures {
+	var f report.Figures
+	for _, row := range r.Searches {
+		f.Row("%s, search", row.Policy)
+		// The rate lies between the highest that held and the lowest that failed.
+		f.Repeated("highest rate", row.Highest, row.Highest, row.Lowest)
+	}
+	for _, row := range r.Rows {
+		f.Row("%s", row.Policy)
+		addSlices(&f, row.loadFigures, row.Slices, r.Ramp)
+		if row.Store != nil {
+			f.Count("writes/check", row.Store.Writes)
+			f.Count("keys/check", row.Store.KeysRead)
+		}
+		if !r.Ramp {
+			continue
+		}
+		for _, s := range row.Slices {
+			f.Row("%s at %.0f/s", row.Policy, s.Rate)
+			addSlices(&f, s, nil, true)
+		}
+	}
+	return f
+}
+
+// addSlices adds the figures of a load that depend on speed. Those of a ramp
+// have no repeats.
+func addSlices(f *report.Figures, total loadFigures, slices []loadFigures, ramp bool) {
+	for i, name := range []string{"achieved rate", "p50 ms", "p90 ms", "p99 ms", "p999 ms", "max ms", "service p99 ms"} {
+		value, ok := total.speed(i)
+		if !ok {
+			continue
+		}
+		low, high, repeats := math.Inf(1), math.Inf(-1), 0
+		for _, s := range slices {
+			if x, ok := s.speed(i); ok {
+				low, high = min(low, x), max(high, x)
+				repeats++
+			}
+		}
+		if ramp || repeats < 2 {
+			f.Speed(name, value)
+		} else {
+			f.Repeated(name, value, low, high)
+		}
+	}
+}
+
+// speed returns figure i of those that depend on speed, latencies in ms, if the
+// bench wasn't behind.
+func (f loadFigures) speed(i int) (value float64, ok bool) {
+	switch {
+	case i == 0:
+		return f.Achieved, true
+	case f.Latency == nil:
+		return 0, false
+	default:
+		return report.InMilliseconds(f.Latency.all()[i-1]), true
+	}
+}
+
+// Draw draws latency against percentile and, after a ramp or a search, p99
+// against rate. What wasn't measured is left out.
+func (r *Report) Draw(dir string) ([]report.Picture, error) {
+	var row []*plot.Plot
+	if curves := r.percentiles(); len(curves) > 0 {
+		p, err := latencyPlot("Latency by percentile", "percentile", percents{}, curves)
+		if err != nil {
+			return nil, err
+		}
+		p.X.Min = 1
+		row = append(row, p)
+	}
+	if curves := r.byRate(); len(curves) > 0 {
+		p, err := latencyPlot("p99 by rate", "checks/s", doublings{}, curves)
+		if err != nil {
+			return nil, err
+		}
+		if len(r.Searches) > 0 {
+			bound, err := plotter.NewLine(plotter.XYs{{X: p.X.Min, Y: report.InMilliseconds(r.Bound)}, {X: p.X.Max, Y: report.InMilliseconds(r.Bound)}})
+			if err != nil {
+				return nil, err
+			}
+			bound.Dashes = []vg.Length{vg.Points(4), vg.Points(3)}
+			p.Add(bound)
+			p.Legend.Add("bound", bound)
+		}
+		row = append(row, p)
+	}
+	if len(row) == 0 {
+		return nil, nil
+	}
+	return report.DrawPicture(dir, "load", "latency by percentile, and by rate", row...)
+}
+
+// percentiles returns the latency in ms at one in x checks beyond.
+func (r *Report) percentiles() []report.Curve {
+	var curves []report.Curve
+	for _, row := range r.Rows {
+		c := report.Curve{Name: row.Policy}
+		for _, p := range row.Curve {
+			c.Points = append(c.Points, plotter.XY{X: 100 / (100 - p.Percent), Y: report.InMilliseconds(p.Latency)})
+		}
+		if len(c.Points) > 0 {
+			curves = append(curves, c)
+		}
+	}
+	return curves
+}
+
+// byRate returns p99 in ms at the rates of a ramp or a search: when a rate was
+// tried several times the one in the middle, which decided, or the worse of
+// two.
+func (r *Report) byRate() []report.Curve {
+	var curves []report.Curve
+	add := func(policy string, figures []loadFigures) {
+		tries := make(map[float64][]float64)
+		for _, f := range figures {
+			if f.Latency != nil && f.Rate > 0 && f.Latency.P99 > 0 {
+				tries[f.Rate] = append(tries[f.Rate], report.InMilliseconds(f.Latency.P99))
+			}
+		}
+		c := report.Curve{Name: policy}
+		for _, rate := range slices.Sorted(maps.Keys(tries)) {
+			p99s := slices.Sorted(slices.Values(tries[rate]))
+			c.Points = append(c.Points, plotter.XY{X: rate, Y: p99s[len(p99s)/2]})
+		}
+		if len(c.Points) > 0 {
+			curves = append(curves, c)
+		}
+	}
+	for _, row := range r.Searches {
+		figures := make([]loadFigures, len(row.Steps))
+		for i, step := range row.Steps {
+			figures[i] = step.loadFigures
+		}
+		add(row.Policy, figures)
+	}
+	if r.Ramp {
+		for _, row := range r.Rows {
+			add(row.Policy, row.Slices)
+		}
+	}
+	return curves
+}
+
+// latencyPlot plots latencies in ms on logarithmic axes.
+func latencyPlot(title, axis string, ticks plot.Ticker, curves []report.Curve) (*plot.Plot, error) {
+	least, most := math.Inf(1), 0.0
+	for i, c := range curves {
+		curves[i].Color = report.Color(i)
+		for _, point := range c.Points {
+			least, most = min(least, point.Y), max(most, point.Y)
+		}
+	}
+	p, err := report.LogPlot(title, axis, "ms", ticks, 2, curves)
+	if err != nil {
+		return nil, err
+	}
+	// A logarithmic axis has labels at powers of ten only.
+	p.Y.Min, p.Y.Max = math.Pow10(int(math.Floor(math.Log10(least)))), math.Pow10(int(math.Floor(math.Log10(most)))+1)
+	return p, nil
+}
+
+// percents are the ticks of an axis on which x stands for all checks but one in
+// x.
+type percents struct{}
+
+// Ticks implements plot.Ticker.
+func (percents) Ticks(low, high float64) []plot.Tick {
+	var ticks []plot.Tick
+	for _, percent := range []float64{0, 50, 90, 99, 99.9, 99.99, 99.999} {
+		if x := 100 / (100 - percent); x >= low*(1-1e-9) && x <= high*(1+1e-9) {
+			ticks = append(ticks, plot.Tick{Value: x, Label: fmt.Sprintf("%g", percent)})
+		}
+	}
+	return ticks
+}
+
+// doublings are ticks at 1, 2 and 5 times powers of ten.
+type doublings struct{}
+
+// Ticks implements plot.Ticker.
+func (doublings) Ticks(low, high float64) []plot.Tick {
+	var ticks []plot.Tick
+	for power := math.Pow10(int(math.Floor(math.Log10(low)))); power <= high; power *= 10 {
+		for _, digit := range []float64{1, 2, 5} {
+			x := digit * power
+			if x < low || x > high {
+				continue
+			}
+			label := fmt.Sprintf("%g", x)
+			if x >= 1000 {
+				label = fmt.Sprintf("%gk", x/1000)
+			}
+			ticks = append(ticks, plot.Tick{Value: x, Label: label})
+		}
+	}
+	return ticks
+}

@@ -1,0 +1,195 @@
+// Package memory measures what weir takes as it meets more clients than it
+// remembers: each is checked once, in the sliding window that keeps most about
+// a client. What Linux says of the process is held against a target.
+package memory
+
+import (
+	"context"
+	"fmt"
+	"image/color"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+
+	"weir/bench/internal/algorithms"
+	"weir/bench/internal/loadgen"
+	"weir/bench/internal/report"
+	"weir/bench/internal/testbed"
+)
+
+const (
+	target      = 300 << 20
+	connections = 256
+	interval    = 3 * time.Second
+)
+
+// Run checks the clients and prints the memory that weir takes meanwhile.
+func Run(ctx context.Context, args []string, out io.Writer) error {
+	flags := report.NewFlags("memory")
+	clients := flags.Int64("clients", 1_000_000, "distinct clients")
+	viewClients := flags.Int("view-clients", 100_000, "weir's -view-clients")
+	quick := flags.Bool("quick", false, "50,000 clients")
+	if err := flags.Parse(args, out); err != nil {
+		return err
+	}
+	if *quick {
+		*clients = 50_000
+	}
+	if *clients < 1 || *clients > 100_000_000 {
+		return flags.Errorf("-clients must be from 1 to 100,000,000")
+	}
+	r, err := measure(ctx, *clients, *viewClients)
+	return flags.Publish(out, "memory", r, err)
+}
+
+// A Report is how weir grew.
+type Report struct {
+	Machine     report.Machine `json:"machine"`
+	ViewClients int            `json:"view_clients"`
+	Samples     []sample       `json:"samples"`
+}
+
+// A sample is what weir took after so many clients, in bytes.
+type sample struct {
+	Clients  int64 `json:"clients"`
+	Resident int64 `json:"resident"`
+	Peak     int64 `json:"peak"`
+}
+
+// Print writes the samples.
+func (r *Report) Print(out io.Writer) {
+	fmt.Fprintf(out, "%v; -view-clients %d\n", r.Machine, r.ViewClients)
+	for _, s := range r.Samples {
+		fmt.Fprintf(out, "%9d clients: VmRSS %4d MB, VmHWM %4d MB\n", s.Clients, s.Resident>>20, s.Peak>>20)
+	}
+	fmt.Fprintf(out, "target: at most %d MB at the peak\n", target>>20)
+}
+
+// Broken returns an error if weir took more than the target.
+func (r *Report) Broken() error {
+	for _, s := range r.Samples {
+		if s.Peak > target {
+			return fmt.Errorf("memory: weir took %d MB, which is more than the target", s.Peak>>20)
+		}
+	}
+	return nil
+}
+
+// Draw draws the memory that weir took, and the target.
+func (r *Report) Draw(dir string) ([]report.Picture, error) {
+	var resident, most plotter.XYs
+	for _, s := range r.Samples {
+		resident = append(resident, plotter.XY{X: float64(s.Clients), Y: float64(s.Resident >> 20)})
+		most = append(most, plotter.XY{X: float64(s.Clients), Y: target >> 20})
+	}
+	if len(resident) < 2 {
+		return nil, nil
+	}
+	p := plot.New()
+	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = "Memory of weir", "distinct clients", "MB"
+	p.Y.Min = 0
+	p.Add(plotter.NewGrid())
+	grown, err := plotter.NewLine(resident)
+	if err != nil {
+		return nil, err
+	}
+	grown.Width, grown.Color = vg.Points(2), report.Blue
+	limit, err := plotter.NewLine(most)
+	if err != nil {
+		return nil, err
+	}
+	limit.Width, limit.Color, limit.Dashes = vg.Points(2), color.Black, []vg.Length{vg.Points(4), vg.Points(3)}
+	p.Add(grown, limit)
+	return report.DrawPicture(dir, "memory", "resident memory against distinct clients, and the target", p)
+}
+
+// measure checks each client once.
+func measure(ctx context.Context, clients int64, viewClients int) (*Report, error) {
+	version, err := testbed.MemcachedVersion(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := &Report{Machine: report.ThisMachine(version), ViewClients: viewClients}
+	once := loadgen.Traffic{Name: "each client once", Clients: clients, Limit: loadgen.Low}
+	w := loadgen.Workload{Algorithm: algorithms.Named(algorithms.Sliding60), Traffic: once}
+	build, err := testbed.BuildWeir(ctx, loadgen.PolicyFile([]loadgen.Workload{w}))
+	if err != nil {
+		return nil, err
+	}
+	defer build.Remove()
+	m, err := testbed.StartMemcached(ctx, 4096)
+	if err != nil {
+		return nil, err
+	}
+	defer m.Stop()
+	weir, err := build.Start(ctx, m.Addr, "-view-clients", strconv.Itoa(viewClients))
+	if err != nil {
+		return nil, err
+	}
+	defer weir.Stop()
+	dialed, err := loadgen.Dial(ctx, weir.Addr, w.Request(), connections)
+	if err != nil {
+		return nil, err
+	}
+	defer dialed.Close()
+
+	each := &loadgen.Turn{Clients: clients, Last: clients}
+	var t loadgen.Tally
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		t, err = dialed.Drive(ctx, each, 0)
+		done <- err
+	}()
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			if err := r.sample(weir, min(each.Taken.Load(), clients)); err != nil {
+				return nil, err
+			}
+		case err := <-done:
+			if err != nil {
+				return nil, err
+			}
+			if t.Admitted != clients {
+				return nil, fmt.Errorf("%d of %d clients were admitted, and all should be", t.Admitted, clients)
+			}
+			return r, r.sample(weir, clients)
+		}
+	}
+}
+
+// sample notes what weir takes now, after so many clients.
+func (r *Report) sample(weir *testbed.Process, clients int64) error {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", weir.Cmd.Process.Pid))
+	if err != nil {
+		return err
+	}
+	resident, peak, err := parseMemory(string(status))
+	if err != nil {
+		return err
+	}
+	report.Progress("%d clients: %d MB", clients, resident>>20)
+	r.Samples = append(r.Samples, sample{clients, resident, peak})
+	return nil
+}
+
+// parseMemory returns VmRSS and VmHWM of a /proc/<pid>/status, in bytes.
+func parseMemory(status string) (resident, peak int64, err error) {
+	for name, into := range map[string]*int64{"VmRSS": &resident, "VmHWM": &peak} {
+		_, value, _ := strings.Cut(status, name+":")
+		if _, err := fmt.Sscanf(value, "%d kB", into); err != nil {
+			return 0, 0, fmt.Errorf("/proc status: %s: %w", name, err)
+		}
+		*into <<= 10
+	}
+	return resident, peak, nil
+}

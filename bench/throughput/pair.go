@@ -1,0 +1,176 @@
+package throughput
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"weir/bench/internal/loadgen"
+	"weir/bench/internal/report"
+	"weir/bench/internal/testbed"
+)
+
+// A pair is a measurement of weir and of what it is compared with, in slices
+// that took turns.
+type pair struct {
+	weir, other loadgen.Tally
+	ratios      []float64 // per slice, weir's rate to the other's
+
+	// What memcached did, and what the processes used of the processors, if that
+	// was measured.
+	store                           testbed.StoreStats
+	weirCPU, memcachedCPU, otherCPU time.Duration
+}
+
+func newPair() *pair { return &pair{weir: loadgen.NewTally(), other: loadgen.NewTally()} }
+
+// measure measures each side for d in all. The other begins.
+func (p *pair) measure(d time.Duration, other, weir func(time.Duration) (loadgen.Tally, error)) error {
+	for range loadgen.SliceCount {
+		o, err := other(d / loadgen.SliceCount)
+		if err != nil {
+			return err
+		}
+		w, err := weir(d / loadgen.SliceCount)
+		if err != nil {
+			return err
+		}
+		p.other.Add(o)
+		p.weir.Add(w)
+		p.ratios = append(p.ratios, w.Rate()/o.Rate())
+	}
+	return nil
+}
+
+// A comparison is how the two sides of a pair did.
+type comparison struct {
+	Rate               float64 `json:"rate"` // per second
+	report.Percentiles         // of weir
+	Other              float64 `json:"other_rate"` // per second
+	Ratio              float64 `json:"ratio"`      // of Rate to Other
+	// The smallest and the largest ratio of two neighbouring slices.
+	RatioMin float64 `json:"ratio_min"`
+	RatioMax float64 `json:"ratio_max"`
+}
+
+func (p *pair) comparison() comparison {
+	return comparison{
+		Rate: p.weir.Rate(), Percentiles: report.NewPercentiles(p.weir.Latency),
+		Other: p.other.Rate(), Ratio: p.weir.Rate() / p.other.Rate(),
+		RatioMin: slices.Min(p.ratios), RatioMax: slices.Max(p.ratios),
+	}
+}
+
+// cpuTimes are what a check takes of a processor.
+type cpuTimes struct {
+	Weir      time.Duration `json:"cpu_ns"`
+	Memcached time.Duration `json:"memcached_cpu_ns"`
+	Noop      time.Duration `json:"noop_cpu_ns"`
+}
+
+func (p *pair) cpuTimes() cpuTimes {
+	checks := time.Duration(p.weir.Checks())
+	return cpuTimes{Weir: p.weirCPU / checks, Memcached: p.memcachedCPU / checks, Noop: p.otherCPU / time.Duration(p.other.Checks())}
+}
+
+// A side is a server under load.
+type side struct {
+	*testbed.Process
+	clients loadgen.Clients
+	turn    *loadgen.Turn
+}
+
+func (s *side) load(ctx context.Context, d time.Duration) (loadgen.Tally, error) {
+	return s.clients.Drive(ctx, s.turn, d)
+}
+
+// servers are weir and the no-op server, under the same load, and weir's
+// memcached.
+type servers struct {
+	memcached  *testbed.Memcached
+	weir, noop *side
+}
+
+func dial(ctx context.Context, m *testbed.Memcached, weir, noop *testbed.Process, w loadgen.Workload, connections int) (*servers, error) {
+	var sides [2]*side
+	for i, p := range []*testbed.Process{weir, noop} {
+		clients, err := loadgen.Dial(ctx, p.Addr, w.Request(), connections)
+		if err != nil {
+			if i > 0 {
+				sides[0].clients.Close()
+			}
+			return nil, err
+		}
+		sides[i] = &side{p, clients, &loadgen.Turn{Clients: w.Clients}}
+	}
+	return &servers{m, sides[0], sides[1]}, nil
+}
+
+func (s *servers) close() {
+	s.weir.clients.Close()
+	s.noop.clients.Close()
+}
+
+// compare loads both in turn, after a warm-up in which each client is checked
+// at least once.
+func (s *servers) compare(ctx context.Context, cfg config) (*pair, error) {
+	for _, s := range []*side{s.noop, s.weir} {
+		if _, err := s.clients.Drive(ctx, &loadgen.Turn{Clients: s.turn.Clients, Last: s.turn.Clients}, 0); err != nil {
+			return nil, err
+		}
+		if _, err := s.load(ctx, cfg.warmUp); err != nil {
+			return nil, err
+		}
+	}
+	p := newPair()
+	processes := map[*testbed.Process]*time.Duration{s.weir.Process: &p.weirCPU, s.memcached.Process: &p.memcachedCPU, s.noop.Process: &p.otherCPU}
+	// use adds the processor time used so far, or takes it away.
+	use := func(sign time.Duration) error {
+		for process, used := range processes {
+			cpu, err := process.CPU()
+			if err != nil {
+				return err
+			}
+			*used += sign * cpu
+		}
+		return nil
+	}
+	if err := use(-1); err != nil {
+		return nil, err
+	}
+	// The no-op server leaves memcached alone, so its slices needn't be left out.
+	var err error
+	p.store, err = s.memcached.During(func() error {
+		return p.measure(cfg.duration,
+			func(d time.Duration) (loadgen.Tally, error) { return s.noop.load(ctx, d) },
+			func(d time.Duration) (loadgen.Tally, error) { return s.weir.load(ctx, d) })
+	})
+	if err != nil {
+		return nil, err
+	}
+	return p, use(+1)
+}
+
+// extraAllocations returns how many objects weir allocates for a check beyond
+// those of the no-op handler, that is net/http's and echo's own.
+func (s *servers) extraAllocations(ctx context.Context, d time.Duration) (float64, error) {
+	var perCheck [2]float64
+	for i, s := range []*side{s.weir, s.noop} {
+		// Asking allocates too, so it is asked twice to know how much.
+		var counts [3]float64
+		var t loadgen.Tally
+		for j := range counts {
+			var err error
+			if j == 2 {
+				if t, err = s.load(ctx, d); err != nil {
+					return 0, err
+				}
+			}
+			if counts[j], err = loadgen.Mallocs(ctx, s.Addr); err != nil {
+				return 0, err
+			}
+		}
+		perCheck[i] = (counts[2] - counts[1] - (counts[1] - counts[0])) / float64(t.Checks())
+	}
+	return perCheck[0] - perCheck[1], nil
+}

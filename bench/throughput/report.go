@@ -1,0 +1,206 @@
+package throughput
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"gonum.org/v1/plot/plotter"
+
+	"weir/bench/internal/algorithms"
+	"weir/bench/internal/loadgen"
+	"weir/bench/internal/report"
+)
+
+// A Report is what throughput measured.
+type Report struct {
+	Machine     report.Machine `json:"machine"`
+	Connections int            `json:"connections"`
+	Duration    time.Duration  `json:"duration_ns"`
+	Checks      []checkRow     `json:"checks"`
+	Ceilings    []ceilingRow   `json:"ceilings"`
+	Store       []storeRow     `json:"store"`
+}
+
+// A checkRow is how one workload did over HTTP.
+type checkRow struct {
+	Algorithm string `json:"algorithm"`
+	Traffic   string `json:"traffic"`
+	comparison
+	Denied float64 `json:"denied"` // share of the checks
+	cpuTimes
+	// Per check.
+	Commands    float64 `json:"commands"`
+	KeysRead    float64 `json:"keys_read"`
+	Allocations float64 `json:"allocations"`
+}
+
+func newCheckRow(w loadgen.Workload, p *pair, keysPerGet float64) checkRow {
+	checks := float64(p.weir.Checks())
+	row := checkRow{
+		Algorithm: w.Algorithm.Title(), Traffic: w.Traffic.Name, comparison: p.comparison(), cpuTimes: p.cpuTimes(),
+		Denied:   float64(p.weir.Denied) / checks,
+		Commands: float64(p.store.Writes) / checks,
+		KeysRead: float64(p.store.KeysRead) / checks,
+	}
+	if keysPerGet > 0 {
+		row.Commands += row.KeysRead / keysPerGet
+	}
+	return row
+}
+
+// A storeRow is how the store alone did.
+type storeRow struct {
+	Callers int `json:"callers"`
+	comparison
+}
+
+// Print writes the figures as tables, and what their columns mean.
+func (r *Report) Print(out io.Writer) {
+	fmt.Fprintf(out, "%d cores shared by weir, memcached %s and the bench, %s; %v per row; %d connections\n",
+		r.Machine.Cores, r.Machine.Memcached, r.Machine.Go, r.Duration, r.Connections)
+	if len(r.Checks) > 0 {
+		r.printChecks(out)
+	}
+	if len(r.Ceilings) > 0 {
+		r.printCeilings(out)
+	}
+	if len(r.Store) > 0 {
+		r.printStore(out)
+	}
+}
+
+func (r *Report) printChecks(out io.Writer) {
+	report.Table(out, "", "algorithm\ttraffic\tchecks/s\tof no-op\tmin\tmax\t"+report.PercentileHeader+
+		"denied\tcmds/check\tkeys/check\tcmds/s\tallocs\t"+cpuHeader, func(t io.Writer) {
+		for _, c := range r.Checks {
+			fmt.Fprintf(t, "%s\t%s\t%s%.1f%%\t%.2f\t%.1f\t%.0f\t%.0f\t%s\n",
+				c.Algorithm, c.Traffic, c.comparison.cells(), 100*c.Denied, c.Commands, c.KeysRead, c.Rate*c.Commands, c.Allocations, c.cpuTimes.cells())
+		}
+	})
+	for _, who := range []loadgen.Traffic{loadgen.Distinct, loadgen.Hot} {
+		if ratio, ok := r.slidingToFixed(who); ok {
+			fmt.Fprintf(out, "sliding N=60 against fixed window, %s: %.0f%%\n", who.Name, 100*ratio)
+		}
+	}
+	fmt.Fprint(out, `
+checks/s    over HTTP/1.1 on loopback, each connection checking again as soon as it is answered
+of no-op    rate relative to an echo handler that reads the same request and sends the same response, without middleware or
+            timeouts; both run in turn, and min and max are of single turns
+p50 to p999 from before a request is written until its response is read
+cmds/check  commands that reach Memcached: writes as it counts them, and keys/check divided by the keys of an average get command,
+            which a short run with Memcached's command log on finds out
+keys/check  keys asked for by get commands
+allocs      objects that weir allocates for a check beyond those of the no-op handler
+cpu us      what a check takes of a processor in weir, in memcached, and in the no-op handler; the bench takes the rest
+sliding N=60 against fixed window: both relative to the no-op handler
+All clients have been busy for a whole window when a sliding row begins; the denied client has used up its limit.
+`)
+}
+
+// slidingToFixed returns the rate of the sliding window of 60 slots relative to
+// the fixed window's, if both were measured.
+func (r *Report) slidingToFixed(t loadgen.Traffic) (ratio float64, ok bool) {
+	find := func(algorithm string) (checkRow, bool) {
+		return report.Find(r.Checks, func(c checkRow) bool { return c.Traffic == t.Name && c.Algorithm == algorithm })
+	}
+	sliding, ok1 := find(algorithms.Named(algorithms.Sliding60).Title())
+	fixed, ok2 := find(algorithms.Fixed)
+	return sliding.Ratio / fixed.Ratio, ok1 && ok2 && sliding.Ratio > 0 && fixed.Ratio > 0
+}
+
+// cpuHeader is the header of cpuTimes.cells.
+const cpuHeader = "cpu us\tmemcached\tno-op\t"
+
+func (c cpuTimes) cells() string {
+	return fmt.Sprintf("%.1f\t%.1f\t%.1f\t", float64(c.Weir)/1e3, float64(c.Memcached)/1e3, float64(c.Noop)/1e3)
+}
+
+// cells returns the rate and the percentiles.
+func (c comparison) cells() string {
+	return fmt.Sprintf("%.0f\t%.0f%%\t%.0f%%\t%.0f%%\t", c.Rate, 100*c.Ratio, 100*c.RatioMin, 100*c.RatioMax) + c.Percentiles.Cells()
+}
+
+func (r *Report) printCeilings(out io.Writer) {
+	report.Table(out, "", "ceiling\trequests/s\tof no-op\tmin\tmax\t"+report.PercentileHeader+cpuHeader, func(t io.Writer) {
+		for _, c := range r.Ceilings {
+			fmt.Fprintf(t, "%s\t%s%s\n", c.Handler, c.comparison.cells(), c.cpuTimes.cells())
+		}
+	})
+	fmt.Fprint(out, `
+wait        the no-op handler, if each request also waits for another goroutine of the process
+incr        the no-op handler, if each request also counts in one of 10,000 counters of Memcached through weir's store
+`)
+}
+
+func (r *Report) printStore(out io.Writer) {
+	report.Table(out, "", "store alone\tincr/s\tof pool\tmin\tmax\t"+report.PercentileHeader, func(t io.Writer) {
+		for _, s := range r.Store {
+			fmt.Fprintf(t, "%d callers\t%.0f\t%.2fx\t%.2fx\t%.2fx\t%s\n", s.Callers, s.Rate, s.Ratio, s.RatioMin, s.RatioMax, s.Cells())
+		}
+	})
+	fmt.Fprint(out, `
+incr/s      weir's store, without HTTP, adding to 10,000 counters in turn
+of pool     rate relative to gomemcache's own pool of connections (MaxIdleConns 512) doing the same, measured in turn
+`)
+}
+
+// Setting implements report.Comparable.
+func (r *Report) Setting() map[string]any {
+	s := r.Machine.Setting()
+	s["connections"], s["duration"] = r.Connections, r.Duration
+	return s
+}
+
+// Figures implements report.Comparable.
+func (r *Report) Figures() report.Figures {
+	var f report.Figures
+	add := func(c comparison) {
+		f.Repeated("ratio", c.Ratio, c.RatioMin, c.RatioMax)
+		f.Speed("rate", c.Rate)
+		f.Percentiles(c.Percentiles)
+	}
+	for _, c := range r.Checks {
+		f.Row("%s, %s", c.Algorithm, c.Traffic)
+		add(c.comparison)
+		f.Count("commands/check", c.Commands)
+		f.Count("keys/check", c.KeysRead)
+		f.Count("allocations/check", c.Allocations)
+	}
+	for _, s := range r.Store {
+		f.Row("store, %d callers", s.Callers)
+		add(s.comparison)
+	}
+	return f
+}
+
+// Draw draws the rates of all algorithms relative to the no-op handler, if all
+// were measured.
+func (r *Report) Draw(dir string) ([]report.Picture, error) {
+	if len(r.Checks) != len(workloads()) {
+		return nil, nil
+	}
+	var names []string
+	for _, a := range windows {
+		names = append(names, a.Title())
+	}
+	var series []report.Series
+	for _, t := range traffics {
+		var ratios plotter.Values
+		for _, c := range r.Checks {
+			if c.Traffic == t.Name {
+				ratios = append(ratios, 100*c.Ratio)
+			}
+		}
+		if len(ratios) != len(names) {
+			return nil, fmt.Errorf("%d algorithms for %s", len(ratios), t.Name)
+		}
+		series = append(series, report.Series{Name: t.Name, Values: ratios})
+	}
+	p, err := report.BarPlot("Checks per second", "% of a no-op handler", 16, names, series)
+	if err != nil {
+		return nil, err
+	}
+	p.Y.Min, p.Y.Max = 0, 120 // room for the legend
+	return report.DrawPicture(dir, "throughput", "checks per second, relative to a handler that does nothing", p)
+}
