@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -21,6 +22,22 @@ type limitValue struct {
 	value int64
 }
 
+// A storeContext bounds the store operations of one check. It ignores the
+// request's cancellation, which would leave it unknown what was counted; the
+// store timeout bounds it. It needs no timer, because limiters and stores read
+// the deadline themselves.
+type storeContext struct {
+	context.Context
+	deadline time.Time
+}
+
+// newStoreContext returns the context of a check that begins at start.
+func newStoreContext(start time.Time, timeout time.Duration) storeContext {
+	return storeContext{Context: context.Background(), deadline: start.Add(timeout)}
+}
+
+func (c *storeContext) Deadline() (time.Time, bool) { return c.deadline, true }
+
 // An answer is the outcome of a check.
 type answer struct {
 	policy   *Policy
@@ -29,7 +46,9 @@ type answer struct {
 	denied   bool          // the limits denied, even if shadow mode allows
 	degraded bool          // a limit could not be asked
 	refused  bool          // by on_store_error: deny; the answer is a problem
-	held     time.Duration // how long the answer was held
+	local    bool          // denied without a store operation
+	retry    time.Duration // until a denied check fits; 0 if waiting is no help
+	wait     time.Duration // until an admitted request may proceed
 	limits   []limitAnswer
 }
 
@@ -46,37 +65,30 @@ var answers = sync.Pool{New: func() any { return new(answer) }}
 // release makes a available to another check.
 func (a *answer) release() { answers.Put(a) }
 
-// retryAfter returns the time until all limits admit the check; 0 when it is
-// allowed, or when waiting makes no difference.
-func (a *answer) retryAfter() time.Duration {
-	var retry time.Duration
-	if !a.allowed {
-		for i := range a.limits {
-			retry = max(retry, a.limits[i].RetryAfter)
-		}
+// record notes what l answered. A limit that could not be asked is answered as
+// if nothing were in use.
+func (a *answer) record(l *limitAnswer, d counters.Decision, err error) {
+	if err != nil {
+		d = counters.Decision{Allowed: true, Remaining: l.limit}
+		a.degraded = true
 	}
-	return retry
+	l.Decision, l.decided = d, err == nil
 }
 
-// wait returns the time that is left until an admitted request may proceed.
-func (a *answer) wait() time.Duration {
-	var wait time.Duration
-	if a.allowed {
-		for i := range a.limits {
-			wait = max(wait, a.limits[i].Wait)
-		}
-	}
-	return max(0, wait-a.held)
-}
-
-// deniedLocally reports whether a denial needed no store operation.
-func (a *answer) deniedLocally() bool {
+// finish sums up the limits. It lets shadow mode allow what they denied.
+func (a *answer) finish() *answer {
+	a.denied = !a.allowed
+	a.allowed = a.allowed || a.policy.Shadow
 	for i := range a.limits {
-		if l := &a.limits[i]; !l.Allowed && l.Local {
-			return a.denied
+		l := &a.limits[i]
+		if a.allowed {
+			a.wait = max(a.wait, l.Wait)
+		} else {
+			a.retry = max(a.retry, l.RetryAfter)
 		}
+		a.local = a.local || a.denied && !l.Allowed && l.Local
 	}
-	return false
+	return a
 }
 
 // ownLimits reports whether all of the policy's limits decided, none of them
@@ -87,5 +99,5 @@ func (a *answer) ownLimits() bool {
 			return false
 		}
 	}
-	return true
+	return len(a.limits) == len(a.policy.Limits)
 }

@@ -55,7 +55,7 @@ func (s *Server) forwardAuth(c echo.Context) error {
 	if client == "" {
 		return badRequest("no client: the request has none of %v", p.Identify)
 	}
-	now := s.now()
+	now := s.cfg.Now()
 	ctx := newStoreContext(now, s.cfg.StoreTimeout)
 	a, err := active.decide(&ctx, check{policy: p.Name, client: client, cost: 1}, now)
 	if err != nil {

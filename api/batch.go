@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -27,14 +28,8 @@ func (s *Server) checkBatch(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	out := append([]byte(nil), `{"results":[`...)
-	for i, result := range s.decideBatch(c, batch) {
-		if i > 0 {
-			out = append(out, ',')
-		}
-		out = append(out, result...)
-	}
-	return c.Blob(http.StatusOK, echo.MIMEApplicationJSON, append(out, "]}\n"...))
+	results := bytes.Join(s.decideBatch(c, batch), []byte{','})
+	return c.Blob(http.StatusOK, echo.MIMEApplicationJSON, fmt.Appendf(nil, `{"results":[%s]}`+"\n", results))
 }
 
 // decideBatch returns the encoded results of a batch, in its order.
@@ -67,22 +62,20 @@ func (s *Server) decideBatch(c echo.Context, batch []check) [][]byte {
 
 // decideGroup makes the checks of batch that group lists.
 func (s *Server) decideGroup(c echo.Context, batch []check, group []int, results [][]byte) {
-	var ctx *storeContext
+	var ctx storeContext
+	answered := true // by the store, within the last context
 	for _, i := range group {
-		now := s.now()
-		if ctx == nil {
-			fresh := newStoreContext(now, s.cfg.StoreTimeout)
-			ctx = &fresh
+		now := s.cfg.Now()
+		if answered {
+			ctx = newStoreContext(now, s.cfg.StoreTimeout)
 		}
-		a, err := s.decideOrRecover(c, ctx, batch[i], now)
+		a, err := s.decideOrRecover(c, &ctx, batch[i], now)
 		if err != nil {
 			results[i], _ = json.Marshal(err) // can't fail for a problem
 		} else {
 			results[i] = a.appendJSON(nil, a.status(http.StatusTooManyRequests))
 		}
-		if a != nil && !a.degraded {
-			ctx = nil
-		}
+		answered = a != nil && !a.degraded
 	}
 }
 

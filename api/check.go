@@ -17,15 +17,15 @@ func (s *Server) check(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	now := s.now()
+	now := s.cfg.Now()
 	b.context = newStoreContext(now, s.cfg.StoreTimeout)
 	a, err := s.policies.Load().decide(&b.context, q, now)
 	if err != nil {
 		return err
 	}
-	if wait := a.wait(); wait > 0 && a.policy.Hold && !a.policy.Shadow {
-		s.hold(c.Request().Context(), wait-s.now().Sub(now))
-		a.held = s.now().Sub(now)
+	if a.wait > 0 && a.policy.Hold && !a.policy.Shadow {
+		s.hold(c.Request().Context(), a.wait-s.cfg.Now().Sub(now))
+		a.wait = max(0, a.wait-s.cfg.Now().Sub(now))
 		s.closeWhenDraining(c.Response().Header())
 	}
 	return a.write(c, http.StatusTooManyRequests)

@@ -13,7 +13,7 @@ func (s *Server) peekClient(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	now := s.now()
+	now := s.cfg.Now()
 	ctx := newStoreContext(now, s.cfg.StoreTimeout)
 	a, err := p.peek(&ctx, client, now)
 	if err != nil {
@@ -28,7 +28,7 @@ func (s *Server) resetClient(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	now := s.now()
+	now := s.cfg.Now()
 	ctx := newStoreContext(now, s.cfg.StoreTimeout)
 	if err := p.reset(&ctx, client, now); err != nil {
 		return storeFailed("the client was not reset in all limits; do it again: %v", err)

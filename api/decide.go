@@ -60,13 +60,9 @@ func (p *Policy) check(ctx context.Context, q check, now time.Time) (*answer, er
 		l := &a.limits[asked]
 		asked++
 		d, err := l.Limiter.Take(ctx, l.request(q.client, q.cost, now))
-		if err == nil {
-			l.Decision, l.decided = d, true
-			a.allowed = a.allowed && d.Allowed
-			continue
-		}
-		a.degrade(l)
-		if p.OnStoreError == StoreErrorDeny {
+		a.record(l, d, err)
+		a.allowed = a.allowed && l.Allowed
+		if err != nil && p.OnStoreError == StoreErrorDeny {
 			a.refused, a.allowed = !p.Shadow, false
 		}
 	}
@@ -85,7 +81,8 @@ func (p *Policy) peek(ctx context.Context, client string, now time.Time) (*answe
 	}
 	for i := range a.limits {
 		l := &a.limits[i]
-		a.peek(ctx, l, l.request(client, 1, now))
+		d, err := l.Limiter.Peek(ctx, l.request(client, 1, now))
+		a.record(l, d, err)
 		a.allowed = a.allowed && l.Allowed
 	}
 	if a.degraded && p.OnStoreError == StoreErrorDeny {
@@ -192,36 +189,13 @@ func (a *answer) refund(ctx context.Context, asked int, cost int64, now time.Tim
 		if a.refused {
 			continue
 		}
-		if d, ok := l.Limiter.PeekLocal(r); ok {
-			l.Decision, l.decided = d, true
-		} else {
-			a.peek(ctx, l, r)
+		var err error
+		d, known := l.Limiter.PeekLocal(r)
+		if !known {
+			d, err = l.Limiter.Peek(ctx, r)
 		}
+		a.record(l, d, err)
 	}
-}
-
-// peek asks l how it stands.
-func (a *answer) peek(ctx context.Context, l *limitAnswer, r counters.Request) {
-	d, err := l.Limiter.Peek(ctx, r)
-	if err != nil {
-		a.degrade(l)
-		return
-	}
-	l.Decision, l.decided = d, true
-}
-
-// degrade notes that l could not be asked. It is answered as if nothing were in
-// use.
-func (a *answer) degrade(l *limitAnswer) {
-	l.Decision, l.decided = counters.Decision{Allowed: true, Remaining: l.limit}, false
-	a.degraded = true
-}
-
-// finish lets shadow mode allow what was denied.
-func (a *answer) finish() *answer {
-	a.denied = !a.allowed
-	a.allowed = a.allowed || a.policy.Shadow
-	return a
 }
 
 func (l *limitAnswer) request(client string, cost int64, now time.Time) counters.Request {

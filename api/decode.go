@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"io"
 	"mime"
@@ -79,23 +80,17 @@ func checkContentType(value string) error {
 		return nil
 	}
 	mediaType, params, err := mime.ParseMediaType(value)
-	charset := params["charset"]
-	if err == nil && (charset == "" || strings.EqualFold(charset, "utf-8")) {
-		switch mediaType {
-		case "application/json", "application/x-www-form-urlencoded":
-			return nil
-		}
+	known := mediaType == "application/json" || mediaType == "application/x-www-form-urlencoded"
+	if err != nil || !known || !strings.EqualFold(cmp.Or(params["charset"], "utf-8"), "utf-8") {
+		return newProblem(http.StatusUnsupportedMediaType, "Content-Type %q is not possible; send application/json", value)
 	}
-	return newProblem(http.StatusUnsupportedMediaType, "Content-Type %q is not possible; send application/json", value)
+	return nil
 }
 
 // decodeCheck decodes a body that is one check. The error is a problem.
 func (b *body) decodeCheck() (check, error) {
 	q, err := b.check("")
-	if err == nil {
-		err = b.end()
-	}
-	return q, b.explain(err)
+	return q, b.end(err)
 }
 
 // decodeBatch decodes a body that is a batch of checks. The error is a problem.
@@ -122,13 +117,10 @@ func (b *body) decodeBatch() ([]check, error) {
 		_, err := b.decoder.ReadToken()
 		return err
 	})
-	if err == nil {
-		err = b.end()
-	}
-	if err == nil && batch == nil {
+	if err = b.end(err); err == nil && batch == nil {
 		err = badRequest("checks is missing; it is the array of the checks to make")
 	}
-	return batch, b.explain(err)
+	return batch, err
 }
 
 // check decodes one check. Its path in the body is for errors.
@@ -230,26 +222,18 @@ func (b *body) wrongType(path, what string) error {
 	return badRequest("%s must be %s", path, what)
 }
 
-// end makes sure that nothing follows the object.
-func (b *body) end() error {
-	_, err := b.decoder.ReadToken()
-	switch {
-	case err == nil:
-		return badRequest("something follows the JSON object in the body")
-	case errors.Is(err, io.EOF):
-		return nil
-	default:
-		return err
-	}
-}
-
-// explain turns any error of the decoder into a problem.
-func (b *body) explain(err error) error {
+// end makes sure that nothing follows the object, unless reading it has failed
+// with err. It turns any error of the decoder into a problem.
+func (b *body) end(err error) error {
 	if err == nil {
-		return nil
+		if _, err = b.decoder.ReadToken(); errors.Is(err, io.EOF) {
+			return nil
+		}
 	}
 	var p *problem
 	switch {
+	case err == nil:
+		return badRequest("something follows the JSON object in the body")
 	case errors.As(err, &p):
 		return p
 	case errors.Is(err, io.EOF):

@@ -48,8 +48,8 @@ func (a *answer) appendJSON(b []byte, status int) []byte {
 	b = strconv.AppendBool(append(b, `"allowed":`...), a.allowed)
 	b = appendString(append(b, `,"policy":`...), a.policy.Name)
 	b = appendString(append(b, `,"client":`...), a.client)
-	b = appendSeconds(append(b, `,"retry_after":`...), a.retryAfter())
-	b = appendSeconds(append(b, `,"wait":`...), a.wait())
+	b = appendSeconds(append(b, `,"retry_after":`...), a.retry)
+	b = appendSeconds(append(b, `,"wait":`...), a.wait)
 	b = strconv.AppendBool(append(b, `,"degraded":`...), a.degraded)
 	b = strconv.AppendBool(append(b, `,"shadow":`...), a.policy.Shadow)
 	b = append(b, `,"limits":[`...)
@@ -99,13 +99,6 @@ func wholeSeconds(d time.Duration) int64 {
 	return int64((d + time.Second - 1) / time.Second)
 }
 
-// Names of headers, in the case of http.Header.
-const (
-	headerRateLimitPolicy = "Ratelimit-Policy"
-	headerRateLimit       = "Ratelimit"
-	headerRetryAfter      = "Retry-After"
-)
-
 // setHeaders sets RateLimit-Policy and RateLimit for the limits that could be
 // asked, as draft-ietf-httpapi-ratelimit-headers-11 has them, and Retry-After
 // on a denial. It returns scratch, perhaps grown, for reuse.
@@ -114,28 +107,26 @@ func (a *answer) setHeaders(h http.Header, scratch []byte) []byte {
 	// RateLimit and Retry-After share.
 	values := make([]string, 3)
 	set := func(i int, name, value string) {
-		values[i] = value
-		h[name] = values[i : i+1 : i+1]
-	}
-	if len(a.limits) > 0 {
-		if a.ownLimits() {
-			set(0, headerRateLimitPolicy, a.policy.header)
-		} else if scratch = a.appendList(scratch[:0], (*limitAnswer).appendPolicy); len(scratch) > 0 {
-			set(0, headerRateLimitPolicy, string(scratch))
+		if value != "" {
+			values[i] = value
+			h[name] = values[i : i+1 : i+1]
 		}
+	}
+	policy := a.policy.header
+	if !a.ownLimits() {
+		scratch = a.appendList(scratch[:0], (*limitAnswer).appendPolicy)
+		policy = string(scratch)
 	}
 	scratch = a.appendList(scratch[:0], (*limitAnswer).appendState)
 	state := len(scratch)
-	if retry := a.retryAfter(); retry > 0 {
-		scratch = strconv.AppendInt(scratch, wholeSeconds(retry), 10)
+	if a.retry > 0 {
+		scratch = strconv.AppendInt(scratch, wholeSeconds(a.retry), 10)
 	}
 	text := string(scratch)
-	if state > 0 {
-		set(1, headerRateLimit, text[:state])
-	}
-	if state < len(text) {
-		set(2, headerRetryAfter, text[state:])
-	}
+	// The names are in the case of http.Header.
+	set(0, "Ratelimit-Policy", policy)
+	set(1, "Ratelimit", text[:state])
+	set(2, echo.HeaderRetryAfter, text[state:])
 	return scratch
 }
 

@@ -111,7 +111,7 @@ func (m *policyMetrics) count(a *answer, took time.Duration) {
 	if a.degraded {
 		m.degraded.Inc()
 	}
-	if a.deniedLocally() {
+	if a.local {
 		m.localDenied.Inc()
 	}
 	m.duration.Observe(took.Seconds())

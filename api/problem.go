@@ -8,8 +8,6 @@ import (
 // typeReducedCapacity is registered by draft-ietf-httpapi-ratelimit-headers-11.
 const typeReducedCapacity = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
 
-const contentTypeProblem = "application/problem+json"
-
 // A problem is an error that is answered with RFC 9457 problem details.
 type problem struct {
 	Type   string `json:"type"`

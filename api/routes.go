@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	_ "embed"
@@ -21,14 +22,12 @@ var openAPI []byte
 // NewServer returns a server that isn't listening yet.
 func NewServer(cfg Config) *Server {
 	s := &Server{
-		echo: echo.New(), cfg: cfg, log: cfg.Log, now: cfg.Now,
+		echo: echo.New(), cfg: cfg,
 		tokens: make(map[[sha256.Size]byte]struct{}), drained: make(chan struct{}),
 	}
-	if s.now == nil {
-		s.now = time.Now
-	}
-	if s.cfg.StoreTimeout == 0 {
-		s.cfg.StoreTimeout = counters.DefaultTimeout
+	s.cfg.StoreTimeout = cmp.Or(cfg.StoreTimeout, counters.DefaultTimeout)
+	if cfg.Now == nil {
+		s.cfg.Now = time.Now
 	}
 	for _, token := range cfg.Tokens {
 		s.tokens[sha256.Sum256([]byte(token))] = struct{}{}
@@ -38,7 +37,7 @@ func NewServer(cfg Config) *Server {
 	e := s.echo
 	e.HTTPErrorHandler = s.writeError
 	e.IPExtractor = ipExtractor(cfg.TrustedProxies)
-	if s.log.Enabled(context.Background(), slog.LevelDebug) {
+	if s.cfg.Log.Enabled(context.Background(), slog.LevelDebug) {
 		e.Use(middleware.RequestID(), s.requestLogger())
 	}
 	if len(s.tokens) > 0 {

@@ -56,8 +56,6 @@ type Config struct {
 type Server struct {
 	echo     *echo.Echo
 	cfg      Config
-	log      *slog.Logger
-	now      func() time.Time
 	tokens   map[[sha256.Size]byte]struct{}
 	policies atomic.Pointer[activePolicies]
 	draining atomic.Bool
@@ -77,14 +75,14 @@ func (s *Server) HTTPServer() *http.Server {
 		WriteTimeout:      writeTimeout,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
-		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		ErrorLog:          slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
 	}
 }
 
 // SetPolicies replaces all policies at once. A check under way ends with the
 // policy that it began with.
 func (s *Server) SetPolicies(policies Policies) {
-	active := &activePolicies{byName: policies, metrics: make(map[string]*policyMetrics, len(policies)), now: s.now}
+	active := &activePolicies{byName: policies, metrics: make(map[string]*policyMetrics, len(policies)), now: s.cfg.Now}
 	for name, p := range policies {
 		active.metrics[name] = s.cfg.Metrics.policy(p)
 		if p.header == "" { // a policy in use must not be changed
@@ -129,26 +127,26 @@ func (s *Server) writeError(err error, c echo.Context) {
 	case errors.As(err, &status):
 		p = statusProblem(status.Code, c.Request())
 	default:
-		s.log.LogAttrs(c.Request().Context(), slog.LevelError, "request failed",
+		s.cfg.Log.LogAttrs(c.Request().Context(), slog.LevelError, "request failed",
 			slog.String("method", c.Request().Method), slog.String("path", c.Path()), slog.Any("error", err))
 		p = newProblem(http.StatusInternalServerError, "the request failed inside weir; its log says why")
 	}
 	if p.Status == http.StatusUnauthorized {
 		c.Response().Header().Set(echo.HeaderWWWAuthenticate, `Bearer realm="weir"`)
 	}
-	c.Response().Header().Set(echo.HeaderContentType, contentTypeProblem)
+	c.Response().Header().Set(echo.HeaderContentType, "application/problem+json")
 	if c.Request().Method == http.MethodHead {
 		err = c.NoContent(p.Status)
 	} else {
 		err = c.JSON(p.Status, p)
 	}
 	if err != nil {
-		s.log.LogAttrs(c.Request().Context(), slog.LevelDebug, "answer not written", slog.Any("error", err))
+		s.cfg.Log.LogAttrs(c.Request().Context(), slog.LevelDebug, "answer not written", slog.Any("error", err))
 	}
 }
 
 func (s *Server) logPanic(c echo.Context, err error, stack []byte) error {
-	s.log.LogAttrs(c.Request().Context(), slog.LevelError, "panic",
+	s.cfg.Log.LogAttrs(c.Request().Context(), slog.LevelError, "panic",
 		slog.String("path", c.Path()), slog.Any("error", err), slog.String("stack", string(stack)))
 	return newProblem(http.StatusInternalServerError, "the request failed inside weir; its log says why")
 }
@@ -158,7 +156,7 @@ func (s *Server) requestLogger() echo.MiddlewareFunc {
 		LogMethod: true, LogURIPath: true, LogStatus: true, LogLatency: true, LogRemoteIP: true, LogRequestID: true,
 		HandleError: true,
 		LogValuesFunc: func(c echo.Context, v middleware.RequestLoggerValues) error {
-			s.log.LogAttrs(c.Request().Context(), slog.LevelDebug, "request",
+			s.cfg.Log.LogAttrs(c.Request().Context(), slog.LevelDebug, "request",
 				slog.String("method", v.Method), slog.String("path", v.URIPath), slog.Int("status", v.Status),
 				slog.Duration("took", v.Latency), slog.String("peer", v.RemoteIP), slog.String("id", v.RequestID))
 			return nil
