@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -61,7 +63,7 @@ func parseConfig(args []string, getenv func(string) string, out io.Writer) (*con
 	fs.StringVar(&cfg.listen, "listen", "127.0.0.1:8080", "`address` to serve HTTP on")
 	fs.StringVar(&cfg.policyFile, "config", "", "policy `file`, YAML (default: the built-in policies)")
 	fs.Func("memcached", "Memcached `servers`: host:port or /path/to.sock, comma-separated, in any order (default: an embedded store)", func(s string) error {
-		cfg.memcached = splitList(s)
+		cfg.memcached = splitList(s, ",")
 		return nil
 	})
 	duration(&cfg.storeTimeout, "store-timeout", counters.DefaultTimeout, "the longest `time` a check waits for the store")
@@ -71,7 +73,7 @@ func parseConfig(args []string, getenv func(string) string, out io.Writer) (*con
 	fs.StringVar(&cfg.tokenFile, "token-file", "", "`file` of bearer tokens, one a line, of which /v1/* then needs one")
 	cfg.proxies, _ = parseNetworks([]string{"127.0.0.0/8", "::1/128"})
 	fs.Func("trusted-proxies", "`CIDRs` whose X-Forwarded-For counts, comma-separated (default: loopback)", func(s string) (err error) {
-		cfg.proxies, err = parseNetworks(splitList(s))
+		cfg.proxies, err = parseNetworks(splitList(s, ","))
 		return err
 	})
 	fs.StringVar(&cfg.tlsCert, "tls-cert", "", "PEM `file` of the certificate to serve HTTPS with")
@@ -120,43 +122,31 @@ func parseConfig(args []string, getenv func(string) string, out io.Writer) (*con
 // check returns an error that says what is wrong and what would be right.
 func (c *config) check() error {
 	var errs []error
-	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if c.storeTimeout <= 0 {
-		fail("-store-timeout %v must be more than 0", c.storeTimeout)
+	require := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
 	}
-	if c.clockSkew < 0 || c.clockSkew > time.Minute {
-		fail("-clock-skew %v must be from 0 to 1m", c.clockSkew)
-	}
-	if c.viewClients < 0 {
-		fail("-view-clients %d must not be negative", c.viewClients)
-	}
-	if c.shutdownGrace < 0 {
-		fail("-shutdown-grace %v must not be negative", c.shutdownGrace)
-	}
-	if err := counters.CheckKeyPrefix(c.keyPrefix); err != nil {
-		fail("-key-prefix: %w", err)
-	}
-	if c.logFormat != "text" && c.logFormat != "json" {
-		fail("-log-format %q must be text or json", c.logFormat)
-	}
-	if (c.tlsCert == "") != (c.tlsKey == "") {
-		fail("-tls-cert and -tls-key go together")
-	}
-	if c.tlsClientCA != "" && c.tlsCert == "" {
-		fail("-tls-client-ca needs -tls-cert and -tls-key")
-	}
-	if c.memcachedCA != "" && !c.memcachedTLS {
-		fail("-memcached-ca needs -memcached-tls")
-	}
-	if len(c.memcached) == 0 && (c.memcachedTLS || c.memcachedUser != "") {
-		fail("-memcached-tls and -memcached-user-file need -memcached")
-	}
+	require(c.storeTimeout > 0, "-store-timeout %v must be more than 0", c.storeTimeout)
+	require(c.clockSkew >= 0 && c.clockSkew <= time.Minute, "-clock-skew %v must be from 0 to 1m", c.clockSkew)
+	require(c.viewClients >= 0, "-view-clients %d must not be negative", c.viewClients)
+	require(c.shutdownGrace >= 0, "-shutdown-grace %v must not be negative", c.shutdownGrace)
+	prefixErr := counters.CheckKeyPrefix(c.keyPrefix)
+	require(prefixErr == nil, "-key-prefix: %w", prefixErr)
+	require(c.logFormat == "text" || c.logFormat == "json", "-log-format %q must be text or json", c.logFormat)
+	require((c.tlsCert == "") == (c.tlsKey == ""), "-tls-cert and -tls-key go together")
+	require(c.tlsClientCA == "" || c.tlsCert != "", "-tls-client-ca needs -tls-cert and -tls-key")
+	require(c.memcachedCA == "" || c.memcachedTLS, "-memcached-ca needs -memcached-tls")
+	require(len(c.memcached) > 0 || !c.memcachedTLS && c.memcachedUser == "",
+		"-memcached-tls and -memcached-user-file need -memcached")
 	return errors.Join(errs...)
 }
 
-func splitList(s string) []string {
+// splitList returns the items of a list without the space around them. Empty
+// items are left out.
+func splitList(s, separator string) []string {
 	var items []string
-	for item := range strings.SplitSeq(s, ",") {
+	for item := range strings.SplitSeq(s, separator) {
 		if item = strings.TrimSpace(item); item != "" {
 			items = append(items, item)
 		}
@@ -183,12 +173,7 @@ func readTokens(file string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("-token-file: %w", err)
 	}
-	var tokens []string
-	for line := range strings.Lines(string(data)) {
-		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
-			tokens = append(tokens, line)
-		}
-	}
+	tokens := slices.DeleteFunc(splitList(string(data), "\n"), func(line string) bool { return line[0] == '#' })
 	if len(tokens) == 0 {
 		return nil, fmt.Errorf("-token-file %s has no token; it needs one a line", file)
 	}
@@ -230,15 +215,10 @@ func (c *config) serverTLS() (*tls.Config, error) {
 
 // limiterOptions returns the options that all limiters share.
 func (c *config) limiterOptions() counters.Options {
-	o := counters.Options{KeyPrefix: c.keyPrefix, ClockSkew: c.clockSkew, Clients: c.viewClients}
-	// 0 is a default of the options, but none on the command line.
-	if o.ClockSkew == 0 {
-		o.ClockSkew = -1
+	// 0 means a default in the options, but none on the command line.
+	return counters.Options{
+		KeyPrefix: c.keyPrefix, ClockSkew: cmp.Or(c.clockSkew, -1), Clients: cmp.Or(c.viewClients, -1),
 	}
-	if o.Clients == 0 {
-		o.Clients = -1
-	}
-	return o
 }
 
 // memcachedConfig returns how to connect to Memcached.

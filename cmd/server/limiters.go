@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"sync"
-	"time"
 
 	"weir/api"
 )
@@ -19,11 +18,9 @@ type limiters struct {
 
 // limiterKey is all that tells one limiter from another.
 type limiterKey struct {
-	policy, limit, algorithm, estimate string
-	window                             time.Duration
-	subWindows                         int
-	burst                              int64
-	countDenied                        bool
+	policy      string
+	countDenied bool
+	limit       api.Limit // without the fields Limit, which may change, and Limiter
 }
 
 // bindLimiters gives every limit of the policies its limiter.
@@ -34,7 +31,8 @@ func (ls *limiters) bindLimiters(policies api.Policies) error {
 	for _, p := range policies {
 		for i := range p.Limits {
 			l := &p.Limits[i]
-			key := limiterKey{p.Name, l.Name, l.Algorithm, l.Estimate, l.Window, l.SubWindows, l.Burst, p.CountDenied}
+			key := limiterKey{p.Name, p.CountDenied, *l}
+			key.limit.Limit, key.limit.Limiter = 0, nil
 			limiter, ok := ls.inUse[key]
 			if !ok {
 				var err error

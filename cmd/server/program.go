@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -244,20 +246,12 @@ func (p *program) reload() {
 	p.log.Info("policies loaded", slog.Int("policies", len(policies)))
 }
 
-// version returns the version of the module that was built, or "devel" and the
-// commit.
+// version returns the version of the module that was built. It names the commit
+// when the go command could find that out; otherwise it is "devel".
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "unknown"
 	}
-	if info.Main.Version != "" && info.Main.Version != "(devel)" {
-		return info.Main.Version
-	}
-	for _, setting := range info.Settings {
-		if setting.Key == "vcs.revision" {
-			return "devel-" + setting.Value[:min(12, len(setting.Value))]
-		}
-	}
-	return "devel"
+	return cmp.Or(strings.Trim(info.Main.Version, "()"), "devel")
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // validate checks a policy file, or the built-in policies when file is "", and
-// prints what it means.
+// prints to out what it means.
 func validate(file string, out io.Writer) error {
 	data, err := readPolicyFile(file)
 	if err != nil {
@@ -21,24 +21,23 @@ func validate(file string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(policies)) {
-		if _, err := io.WriteString(out, describe(policies[name])); err != nil {
-			return err
-		}
+		describe(&b, policies[name])
 	}
-	return nil
+	_, err = io.WriteString(out, b.String())
+	return err
 }
 
 // describe says in words what a policy means.
-func describe(p *api.Policy) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s", p.Name)
+func describe(b *strings.Builder, p *api.Policy) {
+	b.WriteString(p.Name)
 	if p.Description != "" {
-		fmt.Fprintf(&b, ": %s", p.Description)
+		b.WriteString(": " + p.Description)
 	}
 	b.WriteString("\n")
 	for _, l := range p.Limits {
-		fmt.Fprintf(&b, "  %s: %s\n", l.Name, findAlgorithm(&l).describe(&l))
+		fmt.Fprintf(b, "  %s: %s\n", l.Name, findAlgorithm(&l).describe(&l))
 	}
 	if len(p.Limits) > 1 {
 		b.WriteString("  a check needs room in every limit, and takes from all or none\n")
@@ -52,27 +51,23 @@ func describe(p *api.Policy) string {
 	if p.Shadow {
 		b.WriteString("  shadow mode: decides and counts, but allows everything\n")
 	}
-	fmt.Fprintf(&b, "  when the store can't decide: %s\n", p.OnStoreError)
+	fmt.Fprintf(b, "  when the store can't decide: %s\n", p.OnStoreError)
 	for _, client := range slices.Sorted(maps.Keys(p.Clients)) {
 		c := p.Clients[client]
 		switch {
 		case c.Exempt:
-			fmt.Fprintf(&b, "  client %q is never limited\n", client)
+			fmt.Fprintf(b, "  client %q is never limited\n", client)
 		case c.Blocked:
-			fmt.Fprintf(&b, "  client %q is always denied\n", client)
+			fmt.Fprintf(b, "  client %q is always denied\n", client)
 		}
 		for _, limit := range slices.Sorted(maps.Keys(c.Limits)) {
-			fmt.Fprintf(&b, "  client %q has a %s of %d\n", client, limit, c.Limits[limit])
+			fmt.Fprintf(b, "  client %q has a %s of %d\n", client, limit, c.Limits[limit])
 		}
 	}
-	fmt.Fprintf(&b, "  /v1/auth/%s identifies clients by %s and denies with %d\n", p.Name, joinIdentifiers(p.Identify), p.AuthDenyStatus)
-	return b.String()
-}
-
-func joinIdentifiers(ids []api.Identifier) string {
-	names := make([]string, len(ids))
-	for i, id := range ids {
-		names[i] = id.String()
+	var identifiers []string
+	for _, id := range p.Identify {
+		identifiers = append(identifiers, id.String())
 	}
-	return strings.Join(names, ", else ")
+	fmt.Fprintf(b, "  /v1/auth/%s identifies clients by %s and denies with %d\n",
+		p.Name, strings.Join(identifiers, ", else "), p.AuthDenyStatus)
 }
