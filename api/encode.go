@@ -155,7 +155,7 @@ func (p *Policy) rateLimitPolicy() string {
 // appendPolicy appends what the limit is: "per-minute";q=100;w=60. The draft
 // knows only windows of whole seconds; others have no w.
 func (l *limitAnswer) appendPolicy(b []byte) []byte {
-	b = appendName(b, l.Name)
+	b = appendString(b, l.Name)
 	b = strconv.AppendInt(append(b, ";q="...), l.limit, 10)
 	if l.Window%time.Second == 0 {
 		b = strconv.AppendInt(append(b, ";w="...), int64(l.Window/time.Second), 10)
@@ -169,14 +169,7 @@ func (l *limitAnswer) appendState(b []byte) []byte {
 	if !l.Allowed {
 		t = l.RetryAfter
 	}
-	b = appendName(b, l.Name)
+	b = appendString(b, l.Name)
 	b = strconv.AppendInt(append(b, ";r="...), l.Remaining, 10)
 	return strconv.AppendInt(append(b, ";t="...), wholeSeconds(t), 10)
-}
-
-// appendName appends the quoted name of a limit, which needs no escapes.
-func appendName(b []byte, name string) []byte {
-	b = append(b, '"')
-	b = append(b, name...)
-	return append(b, '"')
 }

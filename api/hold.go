@@ -22,10 +22,8 @@ func (s *Server) hold(ctx context.Context, wait time.Duration) {
 	if s.held.Add(1) > maxHeld {
 		return
 	}
-	timer := time.NewTimer(min(wait, maxHold))
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(min(wait, maxHold)):
 	case <-ctx.Done():
 	case <-s.drained:
 	}

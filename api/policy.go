@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -44,12 +45,7 @@ type Limit struct {
 }
 
 // Most returns the largest limit that may be in force.
-func (l *Limit) Most() int64 {
-	if l.MaxLimit == 0 {
-		return counters.MaxLimit
-	}
-	return l.MaxLimit
-}
+func (l *Limit) Most() int64 { return cmp.Or(l.MaxLimit, counters.MaxLimit) }
 
 // OnStoreError says what a policy answers when the store can't decide.
 type OnStoreError string

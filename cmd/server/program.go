@@ -217,15 +217,14 @@ func (p *program) greeting() string {
 // reloadUntil loads the policies again when their file changes, and on each
 // hangup, until ctx ends.
 func (p *program) reloadUntil(ctx context.Context, hangup <-chan os.Signal) {
-	ticker := time.NewTicker(reloadInterval)
-	defer ticker.Stop()
+	ticks := time.Tick(reloadInterval)
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-hangup:
 			p.reload()
-		case <-ticker.C:
+		case <-ticks:
 			if data, err := readPolicyFile(p.cfg.policyFile); err == nil && !bytes.Equal(data, p.policyData) {
 				p.reload()
 			}

@@ -27,9 +27,8 @@ type shard[V any] struct {
 	mu      sync.Mutex
 	most    int
 	entries map[string]*entry[V]
-	newest  *entry[V]
-	oldest  *entry[V]
-	hand    *entry[V] // where the search for room goes on; nil means oldest
+	end     entry[V]  // holds no key: the oldest entry is newer, the newest older
+	hand    *entry[V] // where the search for room goes on
 
 	_ [64]byte // keeps the locks of neighbours off one cache line
 }
@@ -46,8 +45,10 @@ type entry[V any] struct {
 func New[V any](most int) *Cache[V] {
 	c := &Cache[V]{seed: maphash.MakeSeed()}
 	for i := range c.shards {
-		c.shards[i].most = (most + shardCount - 1) / shardCount
-		c.shards[i].entries = make(map[string]*entry[V])
+		s := &c.shards[i]
+		s.most = (most + shardCount - 1) / shardCount
+		s.entries = make(map[string]*entry[V])
+		s.end.newer, s.end.older, s.hand = &s.end, &s.end, &s.end
 	}
 	return c
 }
@@ -70,13 +71,8 @@ func (c *Cache[V]) Get(key string) *V {
 		s.evict()
 	}
 	s.entries[key] = e
-	e.older = s.newest
-	if s.newest != nil {
-		s.newest.newer = e
-	} else {
-		s.oldest = e
-	}
-	s.newest = e
+	e.newer, e.older = &s.end, s.end.older
+	e.newer.older, e.older.newer = e, e
 	return &e.value
 }
 
@@ -121,18 +117,11 @@ func (c *Cache[V]) shard(key string) *shard[V] {
 // evict removes the next entry from the hand on that has not been asked about
 // since the hand passed it. The caller holds mu.
 func (s *shard[V]) evict() {
-	e := s.hand
-	if e == nil {
-		e = s.oldest
+	for s.hand == &s.end || s.hand.asked {
+		s.hand.asked = false
+		s.hand = s.hand.newer
 	}
-	for e.asked {
-		e.asked = false
-		if e = e.newer; e == nil {
-			e = s.oldest
-		}
-	}
-	s.hand = e.newer
-	s.remove(e)
+	s.remove(s.hand)
 }
 
 // remove takes e out. The caller holds mu.
@@ -141,15 +130,6 @@ func (s *shard[V]) remove(e *entry[V]) {
 	if s.hand == e {
 		s.hand = e.newer
 	}
-	if e.newer != nil {
-		e.newer.older = e.older
-	} else {
-		s.newest = e.older
-	}
-	if e.older != nil {
-		e.older.newer = e.newer
-	} else {
-		s.oldest = e.newer
-	}
+	e.newer.older, e.older.newer = e.older, e.newer
 	e.newer, e.older = nil, nil
 }

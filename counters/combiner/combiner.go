@@ -268,12 +268,11 @@ func (c *Combiner[Q, R]) withdraw(s *shard[Q, R], key string, call *Call[Q, R]) 
 // handOver replaces the finished batch b by the one gathered behind it, or
 // forgets the key. The shard is locked.
 func (c *Combiner[Q, R]) handOver(s *shard[Q, R], key string, b *Batch[Q, R]) {
-	if b.next == nil {
-		s.remove(key)
-		return
+	s.remove(key)
+	if b.next != nil {
+		s.add(key, b.next)
+		c.elect(s, key, b.next)
 	}
-	s.replace(key, b.next)
-	c.elect(s, key, b.next)
 }
 
 // elect makes a caller of b, which has not begun, its leader, or forgets the
@@ -353,15 +352,6 @@ func (s *shard[Q, R]) find(key string) *Batch[Q, R] {
 func (s *shard[Q, R]) add(key string, b *Batch[Q, R]) {
 	if s.first == nil {
 		s.firstKey, s.first = key, b
-	} else {
-		s.batches[key] = b
-	}
-}
-
-// replace puts b in the place of the batch of key. The shard is locked.
-func (s *shard[Q, R]) replace(key string, b *Batch[Q, R]) {
-	if s.first != nil && s.firstKey == key {
-		s.first = b
 	} else {
 		s.batches[key] = b
 	}

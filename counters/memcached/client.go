@@ -55,7 +55,7 @@ type client struct {
 }
 
 func newClient(home *clients) *client {
-	c := &client{home: home, Client: memcache.NewFromSelector(&ring{servers: []*server{home.server}})}
+	c := &client{home: home, Client: memcache.NewFromSelector(home.server)}
 	c.DialContext = c.dialContext
 	// gomemcache sets no deadline that boundConn would keep, but bounds the dial.
 	c.Timeout = time.Hour
@@ -71,11 +71,6 @@ func (c *client) release() {
 	if len(cs.idle) < maxIdleClients {
 		cs.idle = append(cs.idle, c)
 	}
-}
-
-func (c *client) close() {
-	// gomemcache only reports what closing sockets reported.
-	_ = c.Close()
 }
 
 func (c *client) dialContext(ctx context.Context, network, address string) (net.Conn, error) {
@@ -133,9 +128,9 @@ func (c *client) exchange(life uint64, requests []byte) error {
 	err := c.conn.ExchangeOn(life, requests)
 	if err != nil && !errors.Is(err, pipeline.ErrOtherSocket) {
 		// After a timeout the connection is of no further use, nor is gomemcache's,
-		// which is the same.
+		// which is the same. Closing reports nothing new.
 		conn := c.conn
-		c.close()
+		_ = c.Close()
 		_ = conn.Close()
 		c.conn = nil
 	}
@@ -227,15 +222,11 @@ func (c *client) swap(key string, old counters.State, value []byte, ttl time.Dur
 	if err != nil {
 		return counters.State{}, false, err
 	}
-	now, err := c.state(1)
-	if err != nil {
-		return counters.State{}, false, err
-	}
-	switch reply := c.conn.Reply(0); string(reply) {
-	case "STORED\r\n":
-		return now, true, nil
-	case "EXISTS\r\n", "NOT_FOUND\r\n", "NOT_STORED\r\n": // changed, gone, there already
-		return now, false, nil
+	reply := c.conn.Reply(0)
+	switch string(reply) {
+	case "STORED\r\n", "EXISTS\r\n", "NOT_FOUND\r\n", "NOT_STORED\r\n": // or changed, gone, there already
+		now, err := c.state(1)
+		return now, err == nil && string(reply) == "STORED\r\n", err
 	default:
 		return counters.State{}, false, replyError(reply)
 	}

@@ -14,7 +14,7 @@ import (
 
 // A server is one Memcached server. It implements net.Addr with the name it was
 // configured under, so that every instance agrees on it and names are resolved
-// anew at each dial.
+// anew at each dial. It is also gomemcache's ServerSelector that knows no other.
 type server struct {
 	network string
 	address string
@@ -24,10 +24,13 @@ type server struct {
 func (s *server) Network() string { return s.network }
 func (s *server) String() string  { return s.address }
 
+func (s *server) PickServer(string) (net.Addr, error) { return s, nil }
+func (s *server) Each(f func(net.Addr) error) error   { return f(s) }
+
 // A ring places clients on servers by rendezvous hashing: each client goes to
 // the server with the highest score for it. The order of the servers doesn't
 // matter, and adding or removing one moves only the clients it gains or loses.
-// It implements gomemcache's ServerSelector and never changes.
+// It never changes.
 type ring struct {
 	servers   []*server
 	keyPrefix string
@@ -69,20 +72,6 @@ func (r *ring) pick(key string) int {
 		}
 	}
 	return best
-}
-
-// PickServer returns the server that pick picks. The same server is always the
-// same pointer, as gomemcache's GetMulti needs.
-func (r *ring) PickServer(key string) (net.Addr, error) { return r.servers[r.pick(key)], nil }
-
-// Each calls f for each server until one returns an error, which it returns.
-func (r *ring) Each(f func(net.Addr) error) error {
-	for _, s := range r.servers {
-		if err := f(s); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // mix spreads every bit of x over all bits: the 64-bit finalizer of

@@ -12,15 +12,7 @@ import (
 	"weir/counters"
 )
 
-func pick(t *testing.T, r *ring, key string) string {
-	t.Helper()
-	s, err := r.PickServer(key)
-	require.NoError(t, err)
-	again, err := r.PickServer(key)
-	require.NoError(t, err)
-	require.Same(t, s, again, "gomemcache groups keys by the address's identity")
-	return s.String()
-}
+func pick(r *ring, key string) string { return r.servers[r.pick(key)].address }
 
 func newTestRing(t *testing.T, names ...string) *ring {
 	t.Helper()
@@ -42,8 +34,8 @@ func TestRingKeepsAClientOnOneServerWhateverTheOrder(t *testing.T) {
 			ns := counters.CounterNamespace("weir", policy, "limit", time.Second)
 			for bucket := range int64(10) {
 				key := counters.CounterKey(ns.Client(client), bucket)
-				server := pick(t, r, key)
-				require.Equal(t, server, pick(t, reversed, key))
+				server := pick(r, key)
+				require.Equal(t, server, pick(reversed, key))
 				if home == "" {
 					home = server
 				}
@@ -64,7 +56,7 @@ func TestRingMovesOnlyTheClientsThatANewServerTakes(t *testing.T) {
 	moved := 0
 	for i := range 4000 {
 		key := counters.CounterKey(counters.CounterNamespace("weir", "p", "l", time.Second).Client(fmt.Sprint(i)), 0)
-		before, after := pick(t, three, key), pick(t, four, key)
+		before, after := pick(three, key), pick(four, key)
 		if before != after {
 			require.Equal(t, "d:1", after)
 			moved++

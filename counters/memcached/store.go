@@ -159,7 +159,7 @@ func (s *Store) Ping(ctx context.Context) []counters.ServerStatus {
 			c := newClient(&clients{server: server, dial: s.dial})
 			c.deadline = deadline(ctx)
 			err := c.Ping()
-			c.close()
+			_ = c.Close() // reports nothing that Ping hasn't
 			states[i] = counters.ServerStatus{Server: server.address, Err: c.translate("", err)}
 		})
 	}

@@ -12,7 +12,6 @@ import (
 	"container/heap"
 	"context"
 	"hash/maphash"
-	"math"
 	"sync"
 	"time"
 
@@ -192,7 +191,7 @@ func (s *shard) create(key string, now int64, ttl time.Duration) *item {
 // expire removes a few items whose time has come. The caller holds mu.
 func (s *shard) expire(now int64) {
 	for range expiredPerAdd {
-		if s.expiries.next() > now {
+		if len(s.expiries) == 0 || s.expiries[0].at > now {
 			return
 		}
 		e := heap.Pop(&s.expiries).(expiry)
@@ -216,14 +215,6 @@ type expiry struct {
 
 // expiryHeap has the earliest expiry first.
 type expiryHeap []expiry
-
-// next returns the earliest expiry, or the end of time.
-func (h expiryHeap) next() int64 {
-	if len(h) == 0 {
-		return math.MaxInt64
-	}
-	return h[0].at
-}
 
 func (h expiryHeap) Len() int           { return len(h) }
 func (h expiryHeap) Less(i, j int) bool { return h[i].at < h[j].at }
