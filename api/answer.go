@@ -13,7 +13,7 @@ type check struct {
 	policy string
 	client string
 	cost   int64
-	limits []limitValue // that the caller passes for this check
+	limits []limitValue // passed by the caller for this check
 }
 
 // A limitValue is a limit that a caller passes for one check.

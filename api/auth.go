@@ -11,8 +11,8 @@ import (
 
 // authorize lets requests of /v1/* pass that carry a configured bearer token.
 // It looks tokens up by their hashes, so that its timing tells nothing about
-// them. It is middleware of the whole server: echo answers wrong methods in a
-// group that has its own middleware with 404.
+// them. It is middleware of the whole server, because echo answers a wrong
+// method with 404 in a group that has middleware.
 func (s *Server) authorize(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if !strings.HasPrefix(c.Request().URL.Path, "/v1/") {

@@ -32,7 +32,7 @@ type body struct {
 
 var bodies = sync.Pool{New: func() any { return new(body) }}
 
-// maxKeptBytes is the largest buffer that is kept for reuse.
+// maxKeptBytes is the size of the largest buffer that is kept for reuse.
 const maxKeptBytes = 64 << 10
 
 func (b *body) release() {
@@ -151,7 +151,7 @@ func (b *body) check(path string) (check, error) {
 }
 
 // object reads an object. For each member it calls field, which reads the
-// value; the name is valid until then.
+// value. The name is valid only until that.
 func (b *body) object(path string, field func(name []byte) error) error {
 	if err := b.expect('{', strings.TrimSuffix(path, "."), "an object"); err != nil {
 		return err

@@ -59,7 +59,8 @@ type serversUp struct {
 	up     *prometheus.Desc
 }
 
-// RegisterHealth registers weir_store_up, which asks health at each scrape.
+// RegisterHealth registers weir_store_up with r, once. Each scrape calls health
+// with a context that ends after a second; scrapes may overlap.
 func RegisterHealth(r prometheus.Registerer, health func(context.Context) []counters.ServerStatus) {
 	r.MustRegister(&serversUp{health: health, up: prometheus.NewDesc("weir_store_up",
 		"Whether a server of the store answers.", []string{"server"}, nil)})

@@ -10,7 +10,8 @@ import (
 // durationBuckets are in seconds and start where the fastest checks end.
 var durationBuckets = []float64{50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 20e-3, 50e-3, 100e-3, 250e-3}
 
-// Metrics are the metrics of one process.
+// Metrics are the metrics of one process. Make them with NewMetrics; they are
+// safe for concurrent use.
 type Metrics struct {
 	checks         *prometheus.CounterVec
 	checkDuration  *prometheus.HistogramVec
@@ -26,8 +27,8 @@ type Metrics struct {
 	Reloads *prometheus.CounterVec
 }
 
-// NewMetrics returns metrics registered with r. The version is the label of
-// weir_build_info.
+// NewMetrics returns metrics registered with r, or nowhere if r is nil. It panics
+// if r has them already. The version is the label of weir_build_info.
 func NewMetrics(r prometheus.Registerer, version string) *Metrics {
 	f := promauto.With(r)
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
@@ -117,7 +118,7 @@ func (m *policyMetrics) count(a *answer, took time.Duration) {
 	m.duration.Observe(took.Seconds())
 }
 
-// Batch counts a batch of checks that were decided together.
+// Batch counts a batch of size checks that were decided together.
 func (m *Metrics) Batch(size int) { m.batchSize.Observe(float64(size)) }
 
 // Swaps counts the attempts that it took to write a state, and how many of them
@@ -130,7 +131,8 @@ func (m *Metrics) Swaps(attempts, lost int) {
 // Foreign counts a value in the place of a state that isn't one.
 func (m *Metrics) Foreign() { m.casForeign.Inc() }
 
-// RegisterViews registers weir_views, which calls views at each scrape.
+// RegisterViews registers weir_views with r, once. Each scrape calls views, which
+// returns how many clients are remembered; scrapes may overlap.
 func RegisterViews(r prometheus.Registerer, views func() int) {
 	promauto.With(r).NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "weir_views",

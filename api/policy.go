@@ -29,7 +29,7 @@ type Limiter interface {
 // A Limit is one limit of a policy.
 type Limit struct {
 	Name      string
-	Algorithm string
+	Algorithm string // only shown: Limiter decides
 	// Limit is what is admitted per Window, 1 to counters.MaxLimit.
 	Limit  int64
 	Window time.Duration
@@ -41,13 +41,15 @@ type Limit struct {
 	// MaxLimit is the largest value that may replace Limit for one client
 	// or one check; 0 means counters.MaxLimit.
 	MaxLimit int64
-	Limiter  Limiter
+	// Limiter decides for this limit. It must not be nil.
+	Limiter Limiter
 }
 
 // Most returns the largest limit that may be in force.
 func (l *Limit) Most() int64 { return cmp.Or(l.MaxLimit, counters.MaxLimit) }
 
-// OnStoreError says what a policy answers when the store can't decide.
+// OnStoreError says what a policy answers when the store can't decide. All but
+// StoreErrorDeny allow.
 type OnStoreError string
 
 // The values of OnStoreError.
@@ -56,12 +58,12 @@ const (
 	StoreErrorDeny  OnStoreError = "deny"
 )
 
-// A Client holds a policy's exceptions for one client.
+// A Client holds a policy's exceptions for one client. The zero value is none.
 type Client struct {
 	// Limits replaces limits of the policy, by name.
 	Limits map[string]int64
-	// Exempt clients are always admitted, Blocked ones never. Neither are
-	// counted.
+	// Exempt clients are always admitted, Blocked ones never. Neither is
+	// counted. Exempt wins.
 	Exempt, Blocked bool
 }
 
@@ -71,6 +73,7 @@ type Identifier struct {
 	Header string
 }
 
+// String returns i as the policy file writes it: ip or header:<name>.
 func (i Identifier) String() string {
 	if i.Header == "" {
 		return "ip"
@@ -92,14 +95,17 @@ type Policy struct {
 	// is over.
 	Hold bool
 	// Shadow decides and counts, but always allows.
-	Shadow  bool
+	Shadow bool
+	// Clients are exceptions, by the client's name.
 	Clients map[string]Client
-	// Identify and AuthDenyStatus are those of forward auth.
-	Identify       []Identifier
+	// Identify names the client in forward auth: the first that the request
+	// has counts. A request that has none of them is a mistake, status 400.
+	Identify []Identifier
+	// AuthDenyStatus is the HTTP status of a denial in forward auth.
 	AuthDenyStatus int
 
 	header string // RateLimit-Policy with the policy's own limits
 }
 
-// Policies are the policies by name.
+// Policies are the policies by their Name.
 type Policies map[string]*Policy

@@ -19,7 +19,7 @@ import (
 //go:embed openapi.yaml
 var openAPI []byte
 
-// NewServer returns a server that isn't listening yet.
+// NewServer returns a server that isn't listening: HTTPServer is for that.
 func NewServer(cfg Config) *Server {
 	s := &Server{
 		echo: echo.New(), cfg: cfg,

@@ -33,21 +33,26 @@ import (
 // writeTimeout bounds handling a request and writing its answer.
 const writeTimeout = 15 * time.Second
 
-// Config configures a Server.
+// Config configures a Server. Metrics and Log are needed; so are Health for
+// /readyz and Gatherer for /metrics.
 type Config struct {
+	// Policies are those to begin with, as in SetPolicies.
 	Policies Policies
 	// StoreTimeout bounds how long a check waits for the store, counted
 	// from the check's start; 0 means counters.DefaultTimeout.
 	StoreTimeout time.Duration
-	// Health returns which servers of the store answer.
+	// Health returns which servers of the store answer. It is called
+	// concurrently, and must return when its context ends.
 	Health func(context.Context) []counters.ServerStatus
 	// Tokens are bearer tokens. If there are any, /v1/* needs one of them.
 	Tokens []string
 	// TrustedProxies are the peers whose X-Forwarded-For is believed.
 	TrustedProxies []*net.IPNet
-	Metrics        *Metrics
-	Gatherer       prometheus.Gatherer
-	Log            *slog.Logger
+	// Metrics count what the server does.
+	Metrics *Metrics
+	// Gatherer is what /metrics shows.
+	Gatherer prometheus.Gatherer
+	Log      *slog.Logger
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
@@ -79,8 +84,8 @@ func (s *Server) HTTPServer() *http.Server {
 	}
 }
 
-// SetPolicies replaces all policies at once. A check under way ends with the
-// policy that it began with.
+// SetPolicies replaces all policies at once. They must not be changed any more. A
+// check under way ends with the policy that it began with.
 func (s *Server) SetPolicies(policies Policies) {
 	active := &activePolicies{byName: policies, metrics: make(map[string]*policyMetrics, len(policies)), now: s.cfg.Now}
 	for name, p := range policies {
@@ -94,7 +99,7 @@ func (s *Server) SetPolicies(policies Policies) {
 
 // Drain prepares for a shutdown a moment later, so that no request is lost:
 // /readyz says that the server is going away, each connection is closed after
-// its next answer, and held answers are given at once.
+// its next answer, and held answers are given at once. It may be called again.
 func (s *Server) Drain() {
 	if s.draining.CompareAndSwap(false, true) {
 		close(s.drained)

@@ -11,7 +11,7 @@ import (
 	"weir/subwindow"
 )
 
-// An algorithm is everything that this command knows about one.
+// An algorithm is everything that this command knows about one way to limit.
 type algorithm struct {
 	name       string
 	keys       []string // in the policy file, beyond those that every limit has
@@ -26,7 +26,8 @@ type algorithm struct {
 	newLimiter func(r *resources, p *api.Policy, l *api.Limit) (limiter, error)
 }
 
-// algorithms are those that a limit can have, in the order of messages.
+// algorithms are all that a limit can have, in the order in which messages name
+// them.
 var algorithms = []*algorithm{
 	{
 		name: "fixed_window",
@@ -96,7 +97,7 @@ var algorithms = []*algorithm{
 
 const weighted, strict = "weighted", "strict" // values of the key estimate
 
-// findAlgorithm returns the algorithm of a limit whose policy file is right.
+// findAlgorithm returns the algorithm that a limit names, which must be one.
 func findAlgorithm(l *api.Limit) *algorithm {
 	return algorithms[slices.IndexFunc(algorithms, func(a *algorithm) bool { return a.name == l.Algorithm })]
 }

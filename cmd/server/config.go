@@ -35,7 +35,7 @@ type config struct {
 	tlsClientCA   string
 	memcachedTLS  bool
 	memcachedCA   string
-	memcachedUser string // file
+	memcachedUser string // the file that names user and password
 	shutdownGrace time.Duration
 	logLevel      slog.Level
 	logFormat     string

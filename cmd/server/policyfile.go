@@ -54,7 +54,7 @@ func parsePolicies(file string, data []byte) (api.Policies, error) {
 		return nil, fmt.Errorf("%s:%d: a second document begins here; a policy file is one", file, next.Line)
 	}
 	if !errors.Is(err, io.EOF) {
-		// "file:3: ..." of "yaml: line 3: ..."
+		// "file:3: ..." from "yaml: line 3: ..."
 		message := strings.TrimPrefix(err.Error(), "yaml:")
 		return nil, fmt.Errorf("%s:%s", file, strings.TrimPrefix(message, " line "))
 	}
@@ -107,7 +107,7 @@ func (r *policyReader) policy(name string, n *yaml.Node) *api.Policy {
 		r.boolean("hold", &p.Hold),
 		r.choice("on_store_error", (*string)(&p.OnStoreError), string(api.StoreErrorAllow), string(api.StoreErrorDeny)),
 		r.choice("mode", &mode, "enforce", "shadow"),
-		// Clients name limits, which may follow them in the file.
+		// Read below: clients name limits, which may follow in the file.
 		yamlKey{"clients", func(*yaml.Node) {}},
 		yamlKey{"identify", func(n *yaml.Node) { r.identify(p, n) }},
 		integer(&r.yamlReader, "auth_deny_status", &p.AuthDenyStatus, 400, 599),
@@ -155,7 +155,7 @@ func (r *policyReader) limit(p *api.Policy, n *yaml.Node) {
 	default:
 		r.complete(p, &l, n, values)
 	}
-	// Clients may name a wrong limit without a mistake of their own.
+	// Even if it is wrong: a client that names it makes no mistake.
 	p.Limits = append(p.Limits, l)
 }
 
@@ -179,7 +179,7 @@ func (r *policyReader) complete(p *api.Policy, l *api.Limit, n *yaml.Node, value
 				takers := algorithmsThat(func(a *algorithm) bool { return slices.Contains(a.keys, key) })
 				r.fail(value, "%s %s for %s only, and this limit is a %s",
 					strings.Join(other.keys, " and "), verb, strings.Join(takers, " and "), a.name)
-				delete(values, key) // several algorithms may take it
+				delete(values, key) // another algorithm may take it too
 			}
 		}
 	}
@@ -187,7 +187,7 @@ func (r *policyReader) complete(p *api.Policy, l *api.Limit, n *yaml.Node, value
 	l.Estimate = cmp.Or(l.Estimate, a.estimate)
 	l.MaxLimit = a.maxLimit
 	named := *l
-	named.Name = "any" // a mistake in the name has been told
+	named.Name = "any" // a mistake in the name is reported above
 	if _, err := a.newLimiter(&resources{metrics: new(api.Metrics)}, p, &named); err != nil {
 		mistaken := cmp.Or(values["sub_windows"], values["window"])
 		if l.Limit > l.Most() {

@@ -17,6 +17,7 @@ type yamlReader struct {
 	errs []error
 }
 
+// fail notes a mistake and its line.
 func (r *yamlReader) fail(n *yaml.Node, format string, args ...any) {
 	r.errs = append(r.errs, fmt.Errorf("%s:%d: %s", r.name, n.Line, fmt.Sprintf(format, args...)))
 }
@@ -82,6 +83,7 @@ func (r *yamlReader) sequence(n *yaml.Node, name, advice string, read func(item 
 	}
 }
 
+// resolve returns the node that n stands for if n is an alias, else n.
 func resolve(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode {
 		return n.Alias
@@ -89,6 +91,7 @@ func resolve(n *yaml.Node) *yaml.Node {
 	return n
 }
 
+// text is a key whose value is a string.
 func (r *yamlReader) text(name string, into *string) yamlKey {
 	return yamlKey{name, func(n *yaml.Node) {
 		if n.Kind != yaml.ScalarNode || n.Tag != "!!str" {

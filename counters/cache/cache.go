@@ -40,8 +40,9 @@ type entry[V any] struct {
 	value        V
 }
 
-// New returns an empty cache for at least most keys, and at most shardCount-1
-// more; for none at all if most is 0.
+// New returns an empty cache for most keys, rounded up to a multiple of 32, or
+// for none if most is 0 or less. Keys of the same hash share a 32nd of the room,
+// so a key may have to make room a little before the cache is full.
 func New[V any](most int) *Cache[V] {
 	c := &Cache[V]{seed: maphash.MakeSeed()}
 	for i := range c.shards {
@@ -54,7 +55,8 @@ func New[V any](most int) *Cache[V] {
 }
 
 // Get returns the value of the key: the one there is, or a new one, which is the
-// zero V. What is put into a value that has made room for another is lost.
+// zero V. It is never nil. What is put into a value that has made room for another
+// is lost.
 func (c *Cache[V]) Get(key string) *V {
 	s := c.shard(key)
 	s.mu.Lock()
@@ -64,7 +66,7 @@ func (c *Cache[V]) Get(key string) *V {
 		return &e.value
 	}
 	e := &entry[V]{key: key}
-	if s.most == 0 {
+	if s.most <= 0 {
 		return &e.value
 	}
 	if len(s.entries) >= s.most {
@@ -131,5 +133,5 @@ func (s *shard[V]) remove(e *entry[V]) {
 		s.hand = e.newer
 	}
 	e.newer.older, e.older.newer = e.older, e.newer
-	e.newer, e.older = nil, nil
+	e.newer, e.older = nil, nil // a value still in use keeps no others alive
 }

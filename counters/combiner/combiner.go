@@ -43,8 +43,8 @@ const shardCount = 64
 //
 // For one key, lead runs once at a time. It must set the Result or the Err of
 // every call in its batch before it returns. Its context is that of the leader.
-// It must end by the deadline, and must not end with the cancellation: a leader
-// that has hung up must not fail the other calls of the batch. Neither the
+// lead must end by its deadline, but not when it is canceled: a leader whose
+// client has hung up must not fail the other calls of the batch. Neither the
 // context nor the batch may be used after lead has returned.
 //
 // If lead panics, its batch fails with ErrLeaderFailed and the panic goes on in

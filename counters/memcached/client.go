@@ -48,7 +48,7 @@ type client struct {
 	*memcache.Client
 	home     *clients
 	conn     *pipeline.Conn // nil until it is needed, and for Ping
-	requests []byte         // of a pipeline
+	requests []byte         // a buffer for those of a pipeline
 	deadline time.Time
 	// nonNumeric says that the last reply to gomemcache was this refusal.
 	nonNumeric bool
@@ -57,7 +57,8 @@ type client struct {
 func newClient(home *clients) *client {
 	c := &client{home: home, Client: memcache.NewFromSelector(home.server)}
 	c.DialContext = c.dialContext
-	// gomemcache sets no deadline that boundConn would keep, but bounds the dial.
+	// Only so that gomemcache doesn't end a dial early: dialContext and boundConn
+	// keep to the deadline.
 	c.Timeout = time.Hour
 	// One operation at a time needs one connection.
 	c.MaxIdleConns = 1
@@ -140,8 +141,8 @@ func (c *client) exchange(life uint64, requests []byte) error {
 // maxKeptRequests is the largest buffer kept for the next pipeline, in bytes.
 const maxKeptRequests = 64 << 10
 
-// pipelineAdd counts a.Delta and reads a.Read in one round trip. It is not found
-// when the counter doesn't exist and wasn't made.
+// pipelineAdd counts a.Delta and reads a.Read in one round trip. found is false
+// when there was no counter to count in.
 func (c *client) pipelineAdd(a counters.Addition) (n int64, found bool, err error) {
 	b, incr := c.requests[:0], 0
 	if a.New {
@@ -174,6 +175,7 @@ func (c *client) read(keys []string, counts []int64) error {
 	return parseCounts(c.conn.Reply(0), keys, counts)
 }
 
+// delete deletes keys in one round trip. One that isn't there is no error.
 func (c *client) delete(keys []string) error {
 	b := c.requests[:0]
 	for _, key := range keys {
@@ -232,7 +234,7 @@ func (c *client) swap(key string, old counters.State, value []byte, ttl time.Dur
 	}
 }
 
-// translate is translate for the outcome of the client's last operation.
+// translate turns err, the outcome of the last operation, into a store's error.
 func (c *client) translate(key string, err error) error {
 	if err != nil && c.nonNumeric {
 		c.nonNumeric = false

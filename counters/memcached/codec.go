@@ -14,8 +14,8 @@ import (
 // number is a Unix time.
 const maxRelativeTTL = 30 * 24 * time.Hour
 
-// This is as much of Memcached's text protocol as pipelines need, which
-// gomemcache can't send.
+// Below is the part of Memcached's text protocol that pipelines use; gomemcache
+// has no pipelines.
 
 var crlf = []byte("\r\n")
 

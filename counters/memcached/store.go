@@ -29,8 +29,8 @@ const addAttempts = 4
 
 // Config configures a Store.
 type Config struct {
-	// Servers are host:port or absolute paths of unix sockets. Their order
-	// doesn't matter.
+	// Servers are host:port or absolute paths of unix sockets; at least one,
+	// none twice. Their order doesn't matter.
 	Servers []string
 	// KeyPrefix is the prefix that all keys are made with; "" means
 	// counters.DefaultKeyPrefix.
@@ -51,8 +51,8 @@ type Store struct {
 	clients []clients // of the ring's servers
 }
 
-// New returns a store on the given servers. It doesn't connect: that is for the
-// first operation, or Ping. The error says which server's name is wrong.
+// New returns a store on the servers of cfg. It doesn't connect: the first
+// operation does. The error says what is wrong with the servers' names.
 func New(cfg Config) (*Store, error) {
 	if cfg.KeyPrefix == "" {
 		cfg.KeyPrefix = counters.DefaultKeyPrefix
@@ -149,8 +149,9 @@ func (s *Store) Delete(ctx context.Context, keys []string) error {
 	return c.translate(keys[0], c.delete(keys))
 }
 
-// Ping asks every server at once, on a connection of its own, whether it
-// answers, and returns their states in the order they were configured in.
+// Ping asks all servers at the same time, each on a new connection, whether they
+// answer, and returns their states in the order of Config.Servers. It returns by
+// the deadline of ctx, or after counters.DefaultTimeout if that has none.
 func (s *Store) Ping(ctx context.Context) []counters.ServerStatus {
 	states := make([]counters.ServerStatus, len(s.ring.servers))
 	var wg sync.WaitGroup

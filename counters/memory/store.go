@@ -20,9 +20,9 @@ import (
 
 const shardCount = 64
 
-// expiredPerAdd is how many expired items an Add may have to remove. Two
-// for each that is created keeps the store no larger than what is alive.
-const expiredPerAdd = 2
+// expiredPerWrite is how many expired items an Add or a Swap removes at most. A
+// write creates at most one item, so with two the expired ones don't pile up.
+const expiredPerWrite = 2
 
 // A Store is a counters.Store and a counters.StateStore. Make one with New; it
 // is safe for concurrent use.
@@ -190,7 +190,7 @@ func (s *shard) create(key string, now int64, ttl time.Duration) *item {
 
 // expire removes a few items whose time has come. The caller holds mu.
 func (s *shard) expire(now int64) {
-	for range expiredPerAdd {
+	for range expiredPerWrite {
 		if len(s.expiries) == 0 || s.expiries[0].at > now {
 			return
 		}
