@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -47,6 +48,7 @@ type answer struct {
 	degraded bool          // a limit could not be asked
 	refused  bool          // by on_store_error: deny; the answer is a problem
 	local    bool          // denied without a store operation
+	contends bool          // denied only because others were faster at each attempt
 	retry    time.Duration // until a denied check fits; 0 if waiting is no help
 	wait     time.Duration // until an admitted request may proceed
 	limits   []limitAnswer
@@ -69,7 +71,7 @@ func (a *answer) release() { answers.Put(a) }
 // if nothing were in use.
 func (a *answer) record(l *limitAnswer, d counters.Decision, err error) {
 	if err != nil {
-		d = counters.Decision{Allowed: true, Remaining: l.limit}
+		d = counters.Decision{Allowed: true, Remaining: l.capacity()}
 		a.degraded = true
 	}
 	l.Decision, l.decided = d, err == nil
@@ -79,17 +81,24 @@ func (a *answer) record(l *limitAnswer, d counters.Decision, err error) {
 func (a *answer) finish() *answer {
 	a.denied = !a.allowed
 	a.allowed = a.allowed || a.policy.Shadow
+	a.contends = a.denied && len(a.limits) > 0
 	for i := range a.limits {
 		l := &a.limits[i]
 		if a.allowed {
 			a.wait = max(a.wait, l.Wait)
 		} else {
-			a.retry = max(a.retry, l.RetryAfter)
+			// A limit that has admitted what another denied, and has counted it, has to
+			// admit it again.
+			a.retry = max(a.retry, l.RetryAfter, l.FitsAfter)
 		}
 		a.local = a.local || a.denied && !l.Allowed && l.Local
+		a.contends = a.contends && (l.Allowed || l.Contended)
 	}
 	return a
 }
+
+// capacity returns the largest cost that l can ever admit.
+func (l *limitAnswer) capacity() int64 { return cmp.Or(l.Burst, l.limit) }
 
 // ownLimits reports whether all of the policy's limits decided, none of them
 // replaced by the client's or the caller's.

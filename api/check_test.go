@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -450,4 +451,39 @@ func TestConcurrentChecksNeverExceedTheLimit(t *testing.T) {
 		"weir:api/per-minute:60000:alice_29166660": 50,
 		"weir:api/per-hour:60000:alice_29166660":   50,
 	}, s.store.counts(t))
+}
+
+// With count_denied, a limit that admitted what another denied has counted it: the
+// check may come again when both have room.
+func TestRetryAfterOfADeniedCheckThatOtherLimitsHaveCounted(t *testing.T) {
+	t.Parallel()
+	p := newPolicy("api", fixed("per-second", 1, time.Second), fixed("per-hour", 2, time.Hour))
+	p.CountDenied = true
+	s := newService(p)
+	s.admits(t, `{"policy":"api","client":"alice"}`)
+	d := s.denies(t, `{"policy":"api","client":"alice"}`)
+	assert.Greater(t, d.RetryAfter, 60.0, "the hour is used up")
+	s.clock.at(time.Duration(d.RetryAfter * float64(time.Second)))
+	s.admits(t, `{"policy":"api","client":"alice"}`)
+}
+
+// contendedLimiter is a bucket whose state others always change first.
+type contendedLimiter struct{ Limiter }
+
+func (contendedLimiter) Take(context.Context, counters.Request) (counters.Decision, error) {
+	return counters.Decision{Remaining: 5, RetryAfter: time.Millisecond, Contended: true}, nil
+}
+
+func TestAContendedCheckIsDenied(t *testing.T) {
+	t.Parallel()
+	p := newPolicy("api", fixed("per-hour", 10, time.Hour), Limit{
+		Name: "bucket", Algorithm: "token_bucket", Limit: 10, Window: time.Second, Limiter: contendedLimiter{},
+	})
+	s := newService(p)
+	r := s.denies(t, `{"policy":"api","client":"alice"}`)
+	assert.False(t, r.Degraded, "the store has answered")
+	assert.InDelta(t, 0.001, r.RetryAfter, 1e-9)
+	assert.Equal(t, "1", r.Header.Get("Retry-After"))
+	assert.Equal(t, int64(10), r.Limits[0].Remaining, "the other limit is given back")
+	requireMetrics(t, s, `weir_checks_total{decision="contended",policy="api"} 1`, `weir_checks_total{decision="denied",policy="api"} 0`)
 }

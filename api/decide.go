@@ -182,9 +182,9 @@ func (a *answer) refund(ctx context.Context, asked int, cost int64, now time.Tim
 			if !l.decided || !l.Allowed {
 				continue
 			}
-			// A failed refund leaves the count too high until its
-			// window is over. The denial stands either way.
-			_ = l.Limiter.Refund(ctx, r)
+			// The denial stands, whether this succeeds or not, and the limiter
+			// counts its failures.
+			_ = l.Limiter.Refund(ctx, r, l.Decision)
 		}
 		if a.refused {
 			continue

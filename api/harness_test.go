@@ -216,7 +216,7 @@ func bindLimiters(store Store, m *Metrics, policies ...*Policy) Policies {
 				continue
 			}
 			options := counters.Options{
-				Policy: p.Name, Limit: l.Name, CountDenied: p.CountDenied, Clients: viewClients, Batch: m.Batch,
+				Policy: p.Name, Limit: l.Name, CountDenied: p.CountDenied, Clients: viewClients, Batch: m.Batch, RefundFailed: m.RefundFailed,
 			}
 			config := cas.Config{Options: options, Swaps: m.Swaps, Foreign: m.Foreign}
 			var err error

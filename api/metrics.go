@@ -23,6 +23,7 @@ type Metrics struct {
 	casAttempts    prometheus.Histogram
 	casConflicts   prometheus.Counter
 	casForeign     prometheus.Counter
+	refundsFailed  prometheus.Counter
 	// Reloads counts reloads of the policy file by outcome: ok or error.
 	Reloads *prometheus.CounterVec
 }
@@ -47,7 +48,7 @@ func NewMetrics(r prometheus.Registerer, version string) *Metrics {
 	}
 	m := &Metrics{
 		checks: counter("weir_checks_total",
-			"Checks by policy and decision: allowed, denied, shadow_denied (allowed only because the policy is in shadow mode), error (refused because the store could not decide).",
+			"Checks by policy and decision: allowed, denied, shadow_denied (allowed only because the policy is in shadow mode), contended (denied because other instances changed the client's state first at each attempt), error (refused because the store could not decide).",
 			"policy", "decision"),
 		checkDuration: seconds("weir_check_duration_seconds",
 			"Time from reading a check to its decision.", "policy"),
@@ -69,6 +70,8 @@ func NewMetrics(r prometheus.Registerer, version string) *Metrics {
 			"Attempts to write a client's state that lost to another instance.").WithLabelValues(),
 		casForeign: counter("weir_cas_foreign_values_total",
 			"Values in the place of a client's state that this version can't read; the client started anew.").WithLabelValues(),
+		refundsFailed: counter("weir_refunds_failed_total",
+			"Refunds that failed. What they should have given back stays in use until its time has passed.").WithLabelValues(),
 		Reloads: counter("weir_config_reloads_total",
 			"Attempts to load the policy file again, by outcome: ok, error.", "outcome"),
 	}
@@ -81,8 +84,8 @@ func NewMetrics(r prometheus.Registerer, version string) *Metrics {
 
 // policyMetrics are the metrics of one policy, with the labels resolved.
 type policyMetrics struct {
-	allowed, denied, shadowDenied, failed, degraded, localDenied prometheus.Counter
-	duration                                                     prometheus.Observer
+	allowed, denied, shadowDenied, contended, failed, degraded, localDenied prometheus.Counter
+	duration                                                                prometheus.Observer
 }
 
 func (m *Metrics) policy(p *Policy) *policyMetrics {
@@ -90,6 +93,7 @@ func (m *Metrics) policy(p *Policy) *policyMetrics {
 		allowed:      m.checks.WithLabelValues(p.Name, "allowed"),
 		denied:       m.checks.WithLabelValues(p.Name, "denied"),
 		shadowDenied: m.checks.WithLabelValues(p.Name, "shadow_denied"),
+		contended:    m.checks.WithLabelValues(p.Name, "contended"),
 		failed:       m.checks.WithLabelValues(p.Name, "error"),
 		degraded:     m.degraded.WithLabelValues(p.Name, string(p.OnStoreError)),
 		localDenied:  m.localDenials.WithLabelValues(p.Name),
@@ -106,6 +110,8 @@ func (m *policyMetrics) count(a *answer, took time.Duration) {
 		m.shadowDenied.Inc()
 	case a.allowed:
 		m.allowed.Inc()
+	case a.contends:
+		m.contended.Inc()
 	default:
 		m.denied.Inc()
 	}
@@ -130,6 +136,9 @@ func (m *Metrics) Swaps(attempts, lost int) {
 
 // Foreign counts a value in the place of a state that isn't one.
 func (m *Metrics) Foreign() { m.casForeign.Inc() }
+
+// RefundFailed counts a refund that failed.
+func (m *Metrics) RefundFailed() { m.refundsFailed.Inc() }
 
 // RegisterViews registers weir_views with r, once. Each scrape calls views, which
 // returns how many clients are remembered; scrapes may overlap.

@@ -20,8 +20,9 @@ type Limiter interface {
 	// second old, without asking the store. It reports whether the process
 	// remembers anything. It consumes nothing.
 	PeekLocal(r counters.Request) (counters.Decision, bool)
-	// Refund undoes a Take that was admitted, given the same r.
-	Refund(ctx context.Context, r counters.Request) error
+	// Refund undoes a Take that was admitted, given the same r and what Take
+	// answered. It may go on after ctx has ended.
+	Refund(ctx context.Context, r counters.Request, taken counters.Decision) error
 	// Reset forgets what the client has consumed.
 	Reset(ctx context.Context, client string, now time.Time) error
 }

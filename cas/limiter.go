@@ -58,7 +58,6 @@ type Limiter[S any] struct {
 	keys      counters.Namespace
 	combiner  *combiner.Combiner[request, counters.Decision]
 	views     *cache.Cache[view[S]]
-	refunds   sync.WaitGroup
 }
 
 // A request asks to take, or to refund what was taken.
@@ -206,7 +205,7 @@ func (l *Limiter[S]) Refund(ctx context.Context, r counters.Request, taken count
 // refundLater does a refund that nobody waits for any more.
 func (l *Limiter[S]) refundLater(req request) {
 	req.refund = &refund{taken: req.refund.taken, last: true}
-	l.refunds.Go(func() {
+	l.cfg.Refunds.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(l.cfg.StoreTimeout, counters.DefaultTimeout))
 		defer cancel()
 		if _, err := l.combiner.Do(ctx, req.Client, req); err != nil && !req.refund.begun.Load() {
@@ -224,8 +223,9 @@ func (l *Limiter[S]) refundFailed(req request, err error) {
 	}
 }
 
-// Flush returns when no refund is under way any more.
-func (l *Limiter[S]) Flush() { l.refunds.Wait() }
+// Flush returns when no refund is under way any more, of no limiter that has the
+// same Refunds.
+func (l *Limiter[S]) Flush() { l.cfg.Refunds.Wait() }
 
 // Reset forgets what the client has used. No write that began before undoes
 // that, as the state it would replace is gone. Other instances notice within

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -769,5 +770,149 @@ func TestOptionsAreChecked(t *testing.T) {
 	} {
 		_, err := NewTokenBucket(memory.New(nil), time.Minute, 0, Config{Options: o})
 		assert.ErrorContains(t, err, want)
+	}
+}
+
+// A caller whose time is over while another one leads is denied, not told that the
+// store has failed, if the store has answered the leader meanwhile.
+func TestAFollowerOfAContendedLeaderIsDenied(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(nil)
+		rigged := &riggedStore{StateStore: store}
+		limiter, err := NewTokenBucket(rigged, time.Second, 0, testConfig(10))
+		require.NoError(t, err)
+		other, err := NewTokenBucket(store, time.Second, 0, testConfig(10))
+		require.NoError(t, err)
+		take := func(l *TokenBucket, timeout time.Duration) (counters.Decision, error) {
+			ctx, cancel := context.WithTimeout(t.Context(), timeout)
+			defer cancel()
+			return l.Take(ctx, counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: time.Now()})
+		}
+		rigged.beforeSwap = func() {
+			time.Sleep(time.Millisecond)
+			d, err := take(other, time.Second)
+			assert.NoError(t, err)
+			assert.True(t, d.Allowed)
+		}
+		leader := make(chan counters.Decision)
+		go func() {
+			d, err := take(limiter, 60*time.Millisecond)
+			assert.NoError(t, err)
+			leader <- d
+		}()
+		time.Sleep(10500 * time.Microsecond)
+		d, err := take(limiter, 50*time.Millisecond)
+		require.NoError(t, err)
+		assert.True(t, d.Contended)
+		assert.False(t, d.Allowed)
+		assert.True(t, (<-leader).Contended)
+
+		// Where the store hasn't answered, it has failed.
+		rigged.beforeSwap = func() { time.Sleep(time.Hour) }
+		go func() { _, _ = take(limiter, 2*time.Hour) }()
+		time.Sleep(time.Second)
+		_, err = take(limiter, 50*time.Millisecond)
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		synctest.Wait()
+		time.Sleep(3 * time.Hour)
+	})
+}
+
+// Processes that are a millisecond away from the store, and ask for the same
+// client all the time, all get their turn.
+func TestProcessesTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const processes, roundTrip = 8, time.Millisecond
+		store := memory.New(nil)
+		var slowest time.Duration
+		var contended, admitted int
+		var mu sync.Mutex
+		var done sync.WaitGroup
+		end := time.Now().Add(2 * time.Second)
+		for range processes {
+			far := &riggedStore{StateStore: store}
+			far.beforeSwap = func() { time.Sleep(roundTrip / 2) }
+			far.afterSwap = func() error { time.Sleep(roundTrip / 2); return nil }
+			l, err := NewTokenBucket(far, time.Second, 0, testConfig(10))
+			require.NoError(t, err)
+			done.Go(func() {
+				for start := time.Now(); start.Before(end); start = time.Now() {
+					ctx, cancel := context.WithTimeout(t.Context(), counters.DefaultTimeout)
+					d, err := l.Take(ctx, counters.Request{Client: "c", Cost: 1, Limit: counters.MaxLimit, Now: start})
+					cancel()
+					mu.Lock()
+					if d.Contended {
+						contended++
+					} else if assert.NoError(t, err) {
+						admitted++
+						slowest = max(slowest, time.Since(start))
+					}
+					mu.Unlock()
+				}
+			})
+		}
+		done.Wait()
+		assert.Zero(t, contended)
+		assert.Greater(t, admitted, 1200, "of the 2000 that one after the other could be")
+		assert.Less(t, slowest, 30*time.Millisecond)
+	})
+}
+
+// Another instance may have admitted a smaller cost since the state was seen: while
+// something remains, the store is asked before a denial promises a time.
+func TestADenialWithRoomForLessAsksTheStore(t *testing.T) {
+	a, b := newPair(t)
+	require.True(t, a.take(3).Allowed)
+	require.True(t, b.take(4).Allowed)
+	d := a.take(8)
+	require.False(t, d.Allowed)
+	a.now = a.now.Add(d.RetryAfter)
+	assert.True(t, a.take(8).Allowed)
+}
+
+// A clock that was an hour ahead has left a state of the future. It lives no
+// longer than any other, and nobody is told to wait longer than that.
+func TestRetryAfterOfAStateFromTheFuture(t *testing.T) {
+	a, b := newPair(t)
+	a.now = a.now.Add(time.Hour)
+	require.True(t, a.take(10).Allowed)
+	d := b.take(1)
+	require.False(t, d.Allowed)
+	assert.Equal(t, 4050*time.Millisecond, d.RetryAfter, "a second to fill, the horizon, and what Memcached may add")
+	assert.Equal(t, d.RetryAfter, d.ResetAfter)
+}
+
+// A refund gives back what hasn't drained of it: others have had the rest.
+func TestATokenRefundGivesBackOnlyWhatWasTaken(t *testing.T) {
+	a, b := newPair(t)
+	first := a.request(10)
+	taken := a.take(10)
+	require.True(t, taken.Allowed)
+	b.now = b.now.Add(900 * time.Millisecond)
+	require.True(t, b.take(9).Allowed)
+	require.NoError(t, a.limiter.Refund(t.Context(), first, taken))
+	assert.Equal(t, int64(1), b.remaining(), "9 of the 10 have drained, and been taken by b")
+}
+
+// A limit that counts what others deny says when the same cost fits again.
+func TestFitsAfterAnAdmissionThatCounts(t *testing.T) {
+	cfg := testConfig(10)
+	cfg.CountDenied = true
+	noon := clock(t, "12:00:00")
+	store := memory.New(func() time.Time { return noon })
+	token, err := NewTokenBucket(store, time.Minute, 2, cfg)
+	require.NoError(t, err)
+	log, err := NewSlidingLog(store, time.Minute, 2, cfg)
+	require.NoError(t, err)
+	for name, l := range map[string]taker{"token": token, "log": log} {
+		for i, want := range []time.Duration{0, time.Minute} {
+			d, err := l.Take(t.Context(), counters.Request{Client: "c", Cost: 1, Limit: 2, Now: noon})
+			require.NoError(t, err)
+			require.True(t, d.Allowed)
+			if name == "token" {
+				want /= 2
+			}
+			assert.Equal(t, want, d.FitsAfter, "%s %d", name, i)
+		}
 	}
 }

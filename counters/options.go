@@ -3,6 +3,7 @@ package counters
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 )
 
@@ -48,6 +49,9 @@ type Options struct {
 	Clients int
 	// Batch is called with the size of each batch, if it isn't nil.
 	Batch func(size int)
+	// Refunds counts the refunds that outlive their request, if it isn't nil. Wait
+	// for it before the store is closed; a limiter's Flush does.
+	Refunds *sync.WaitGroup
 	// RefundFailed is called for each refund that failed, if it isn't nil. What
 	// should have been refunded stays in use until its time has passed.
 	RefundFailed func()
@@ -78,6 +82,9 @@ func (o Options) WithDefaults() (Options, error) {
 	}
 	if o.Batch == nil {
 		o.Batch = func(int) {}
+	}
+	if o.Refunds == nil {
+		o.Refunds = new(sync.WaitGroup)
 	}
 	if o.RefundFailed == nil {
 		o.RefundFailed = func() {}

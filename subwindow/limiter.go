@@ -39,7 +39,6 @@ type Limiter struct {
 	combiner *combiner.Combiner[request, counters.Decision]
 	views    *cache.Cache[view]
 	spare    sync.Pool // of *attempt
-	refunds  sync.WaitGroup
 }
 
 // New returns a limiter that keeps its counters in store. The error says what is
@@ -156,7 +155,7 @@ func (l *Limiter) peekSnapshot(s *snapshot, r counters.Request) (counters.Decisi
 // deadline of ctx goes on for the StoreTimeout, which Flush awaits. One that
 // failed without having been sent is tried again once. After that the count stays
 // too high until the slot has left the window.
-func (l *Limiter) Refund(ctx context.Context, r counters.Request) error {
+func (l *Limiter) Refund(ctx context.Context, r counters.Request, _ counters.Decision) error {
 	if err := r.Check(); err != nil || r.Cost == 0 {
 		return err
 	}
@@ -171,7 +170,7 @@ func (l *Limiter) Refund(ctx context.Context, r counters.Request) error {
 // refundLater does a refund that nobody waits for any more.
 func (l *Limiter) refundLater(req request) {
 	req.refund = &refund{last: true}
-	l.refunds.Go(func() {
+	l.options.Refunds.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(l.options.StoreTimeout, counters.DefaultTimeout))
 		defer cancel()
 		if _, err := l.combiner.Do(ctx, req.Client, req); err != nil && !req.refund.begun.Load() {
@@ -180,8 +179,9 @@ func (l *Limiter) refundLater(req request) {
 	})
 }
 
-// Flush returns when no refund is under way any more.
-func (l *Limiter) Flush() { l.refunds.Wait() }
+// Flush returns when no refund is under way any more, of no limiter that has the
+// same Refunds.
+func (l *Limiter) Flush() { l.options.Refunds.Wait() }
 
 // Reset forgets what the client has used: in every slot of the window, and in
 // the next, which instances with faster clocks may count in already. Other

@@ -103,9 +103,9 @@ func TestPeekRefundReset(t *testing.T) {
 	assert.Equal(t, counters.Decision{Remaining: 2, ResetAfter: 74050 * time.Millisecond, RetryAfter: 74050 * time.Millisecond}, peek("07:10:16"), "50 ms longer, as another clock may be behind")
 	assert.Equal(t, int64(2), peek("07:10:29.99").Remaining, "just before the next slot, which may be open elsewhere")
 
-	require.NoError(t, l.Refund(ctx, counters.Request{Client: "c", Limit: 5, Now: r.Now}))
+	require.NoError(t, l.Refund(ctx, counters.Request{Client: "c", Limit: 5, Now: r.Now}, counters.Decision{}))
 	assert.Equal(t, int64(2), peek("07:10:16").Remaining, "cost 0 gives nothing back")
-	require.NoError(t, l.Refund(ctx, r))
+	require.NoError(t, l.Refund(ctx, r, counters.Decision{}))
 	assert.Equal(t, fresh, peek("07:10:16"))
 
 	for _, moment := range []string{"07:10:15", "07:10:31", "07:11:10", "07:11:15.01"} {
@@ -478,7 +478,7 @@ func TestStoreErrorsArePassedOn(t *testing.T) {
 	r := counters.Request{Client: "c", Cost: 1, Limit: 2, Now: at("00:00:00")}
 	_, takeErr := l.Take(ctx, r)
 	_, peekErr := l.Peek(ctx, r)
-	for _, err := range []error{takeErr, peekErr, l.Refund(ctx, r), l.Reset(ctx, "c", r.Now)} {
+	for _, err := range []error{takeErr, peekErr, l.Refund(ctx, r, counters.Decision{}), l.Reset(ctx, "c", r.Now)} {
 		assert.ErrorIs(t, err, counters.ErrTimeout)
 	}
 }
@@ -521,7 +521,7 @@ func TestWrongRequestsAreErrors(t *testing.T) {
 		spoil(&r)
 		_, takeErr := l.Take(t.Context(), r)
 		_, peekErr := l.Peek(t.Context(), r)
-		for _, err := range []error{takeErr, peekErr, l.Refund(t.Context(), r)} {
+		for _, err := range []error{takeErr, peekErr, l.Refund(t.Context(), r, counters.Decision{})} {
 			assert.ErrorIs(t, err, counters.ErrRequest, name)
 		}
 		_, known := l.PeekLocal(r)

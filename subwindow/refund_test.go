@@ -64,7 +64,7 @@ func TestARefundUnsettlesItsSlot(t *testing.T) {
 	require.NoError(t, err, "another instance's count that comes late")
 	require.Equal(t, int64(3), take(t, here, at("12:00:02.1"), 1, 11).Remaining, "isn't seen in a settled slot")
 
-	require.NoError(t, here.Refund(t.Context(), request(at("12:00:00.9"), 6, 11)))
+	require.NoError(t, here.Refund(t.Context(), request(at("12:00:00.9"), 6, 11), counters.Decision{}))
 	assert.Equal(t, int64(5), take(t, here, at("12:00:02.2"), 1, 11).Remaining, "3, 1, 1 and 1 are in use")
 	assert.Equal(t, int64(4), take(t, there, at("12:00:02.3"), 1, 11).Remaining)
 }
@@ -84,7 +84,7 @@ func TestARefundComesInItsTurn(t *testing.T) {
 		synctest.Wait() // it is at the gate
 		refunded := false
 		go func() {
-			assert.NoError(t, l.Refund(t.Context(), request(at("12:00:01"), 10, 20)))
+			assert.NoError(t, l.Refund(t.Context(), request(at("12:00:01"), 10, 20), counters.Decision{}))
 			refunded = true
 		}()
 		synctest.Wait()
@@ -111,10 +111,10 @@ func TestARefundFromBeforeAResetTakesNothing(t *testing.T) {
 			require.True(t, take(t, here, at("12:00:02.01"), 6, 10).Allowed)
 			require.NoError(t, there.Reset(t.Context(), "c", at("12:00:01.97")), "by a clock that is behind")
 			require.True(t, take(t, there, at("12:00:03.6"), 10, 10).Allowed)
-			require.NoError(t, here.Refund(t.Context(), request(at("12:00:02.01"), 6, 10)))
+			require.NoError(t, here.Refund(t.Context(), request(at("12:00:02.01"), 6, 10), counters.Decision{}))
 			assert.Equal(t, int64(10), used(t, store, w, at("12:00:03.6")))
 
-			require.NoError(t, here.Refund(t.Context(), request(at("12:00:03.6"), 10, 10)))
+			require.NoError(t, here.Refund(t.Context(), request(at("12:00:03.6"), 10, 10), counters.Decision{}))
 			assert.True(t, take(t, there, at("12:00:04.7"), 10, 10).Allowed, "one from after the reset is done")
 		})
 	}
@@ -134,7 +134,7 @@ func TestARefundHasABudgetOfItsOwn(t *testing.T) {
 	require.Eventually(t, func() bool { return gate.waiting.Load() == 1 }, 10*time.Second, time.Millisecond)
 	ctx, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
 	defer cancel()
-	assert.ErrorIs(t, l.Refund(ctx, request(at("12:00:01"), 10, 20)), context.DeadlineExceeded)
+	assert.ErrorIs(t, l.Refund(ctx, request(at("12:00:01"), 10, 20), counters.Decision{}), context.DeadlineExceeded)
 	close(gate.gate)
 	<-taking
 	l.Flush()
@@ -178,7 +178,7 @@ func TestARefundThatWasNotSentIsTriedAgainOnce(t *testing.T) {
 					assert.Equal(t, 10+test.used, used(t, inner, w, at("12:00:01")), "denied")
 				} else {
 					require.True(t, take(t, l, at("12:00:01"), 5, 10).Allowed)
-					err := l.Refund(t.Context(), request(at("12:00:01"), 5, 10))
+					err := l.Refund(t.Context(), request(at("12:00:01"), 5, 10), counters.Decision{})
 					l.Flush()
 					assert.Equal(t, len(test.errs) == 0, err == nil)
 					assert.Equal(t, test.used, used(t, inner, w, at("12:00:01")), "refunded")

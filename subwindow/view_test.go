@@ -75,7 +75,7 @@ func TestWhatIsRememberedChangesNoDecision(t *testing.T) {
 			}
 			if remembering.Allowed && rapid.IntRange(0, 9).Draw(t, "give back") == 0 {
 				for _, l := range limiters {
-					require.NoError(t, l.Refund(context.Background(), r))
+					require.NoError(t, l.Refund(context.Background(), r, counters.Decision{}))
 				}
 			}
 		}
@@ -157,7 +157,7 @@ func TestPeekLocal(t *testing.T) {
 	d, ok := l.PeekLocal(r)
 	assert.True(t, ok)
 	assert.Equal(t, counters.Decision{Remaining: 20, ResetAfter: 73550 * time.Millisecond, RetryAfter: 73550 * time.Millisecond, Local: true}, d)
-	require.NoError(t, l.Refund(context.Background(), counters.Request{Client: "c", Cost: 80, Limit: 100, Now: at("12:00:01")}))
+	require.NoError(t, l.Refund(context.Background(), counters.Request{Client: "c", Cost: 80, Limit: 100, Now: at("12:00:01")}, counters.Decision{}))
 	d, ok = l.PeekLocal(r)
 	assert.True(t, ok)
 	assert.Equal(t, counters.Decision{Allowed: true, Remaining: 100, Local: true}, d, "what was given back is known too")

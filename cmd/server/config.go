@@ -127,8 +127,9 @@ func (c *config) check() error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	require(c.storeTimeout > 0, "-store-timeout %v must be more than 0", c.storeTimeout)
-	require(c.clockSkew >= 0 && c.clockSkew <= time.Minute, "-clock-skew %v must be from 0 to 1m", c.clockSkew)
+	require(c.storeTimeout > 0 && c.storeTimeout <= counters.MaxTimeout,
+		"-store-timeout %v must be more than 0 and at most %v", c.storeTimeout, counters.MaxTimeout)
+	require(c.clockSkew >= 0 && c.clockSkew <= counters.MaxClockSkew, "-clock-skew %v must be from 0 to 1m", c.clockSkew)
 	require(c.viewClients >= 0, "-view-clients %d must not be negative", c.viewClients)
 	require(c.shutdownGrace >= 0, "-shutdown-grace %v must not be negative", c.shutdownGrace)
 	prefixErr := counters.CheckKeyPrefix(c.keyPrefix)
@@ -216,9 +217,14 @@ func (c *config) serverTLS() (*tls.Config, error) {
 // limiterOptions returns the options that all limiters share.
 func (c *config) limiterOptions() counters.Options {
 	// 0 means a default in the options, but none on the command line.
-	return counters.Options{
-		KeyPrefix: c.keyPrefix, ClockSkew: cmp.Or(c.clockSkew, -1), Clients: cmp.Or(c.viewClients, -1),
+	o := counters.Options{
+		KeyPrefix: c.keyPrefix, ClockSkew: cmp.Or(c.clockSkew, -1), StoreTimeout: c.storeTimeout, Clients: cmp.Or(c.viewClients, -1),
 	}
+	if len(c.memcached) == 0 {
+		// The embedded store has one instance, and answers at once.
+		o.ClockSkew, o.StoreTimeout = -1, -1
+	}
+	return o
 }
 
 // memcachedConfig returns how to connect to Memcached.

@@ -128,7 +128,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 		{"-nonsense", "flag provided but not defined: -nonsense"},
 		{"serve", `"serve" is not a flag; -help lists them`},
 		{"-store-timeout 5", `invalid value "5" for flag -store-timeout: must be a duration such as 50ms or 10s`},
-		{"-store-timeout 0s", "-store-timeout 0s must be more than 0"},
+		{"-store-timeout 0s", "-store-timeout 0s must be more than 0 and at most 5s"},
 		{"-clock-skew soon", `invalid value "soon" for flag -clock-skew: must be a duration such as 50ms or 10s`},
 		{"-clock-skew 61s", "-clock-skew 1m1s must be from 0 to 1m"},
 		{"-clock-skew -1ms", "-clock-skew -1ms must be from 0 to 1m"},
@@ -146,7 +146,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 		{"-memcached a:1 -memcached-ca ca", "-memcached-ca needs -memcached-tls"},
 		{"-memcached-tls", "-memcached-tls and -memcached-user-file need -memcached"},
 		{"-memcached-user-file u", "-memcached-tls and -memcached-user-file need -memcached"},
-		{"-store-timeout 0s -log-format xml", "-store-timeout 0s must be more than 0\n-log-format \"xml\" must be text or json"},
+		{"-store-timeout 0s -log-format xml", "-store-timeout 0s must be more than 0 and at most 5s\n-log-format \"xml\" must be text or json"},
 	} {
 		t.Run(test.args, func(t *testing.T) {
 			_, err := parseConfig(strings.Fields(test.args), env(nil), io.Discard)

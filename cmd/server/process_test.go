@@ -27,7 +27,7 @@ import (
 
 // unhurried lets the store take its time on a busy machine, where a test counts
 // admissions and no check may be degraded.
-var unhurried = []string{"-store-timeout", "10s"}
+var unhurried = []string{"-store-timeout", "5s"}
 
 // startProcesses starts one process for each list of Memcached servers.
 func startProcesses(t *testing.T, servers []string, args ...string) []*process {

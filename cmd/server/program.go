@@ -45,6 +45,7 @@ type program struct {
 	server     *api.Server
 	metrics    *api.Metrics
 	limiters   limiters
+	refunds    sync.WaitGroup // that outlive their checks
 	closeStore func() error
 
 	policyData []byte // the policy file's content when it was last read
@@ -62,7 +63,9 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 		return nil, err
 	}
 	api.RegisterHealth(registry, health)
-	p.limiters.resources = resources{store: p.metrics.InstrumentStore(store), options: cfg.limiterOptions(), metrics: p.metrics}
+	options := cfg.limiterOptions()
+	options.Refunds, options.RefundFailed = &p.refunds, p.metrics.RefundFailed
+	p.limiters.resources = resources{store: p.metrics.InstrumentStore(store), options: options, metrics: p.metrics}
 	api.RegisterViews(registry, p.limiters.clients)
 	policies, err := p.loadPolicies()
 	if err != nil {
@@ -146,6 +149,7 @@ func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) 
 	defer func() {
 		stopReloading()
 		reloads.Wait()
+		p.refunds.Wait()
 		err = errors.Join(err, p.closeStore())
 	}()
 	p.log.Info(p.greeting())

@@ -290,7 +290,7 @@ func TestShutdownGrace(t *testing.T) {
 	t.Parallel()
 	memcached := memcachedtest.Start(t)
 	wire := tapMemcached(t, memcached)
-	r := startProgram(t, "-memcached", wire.addr, "-store-timeout", "10s", "-shutdown-grace", "20ms")
+	r := startProgram(t, "-memcached", wire.addr, "-store-timeout", "5s", "-shutdown-grace", "20ms")
 	memcached.Pause()
 	lost := make(chan error, 1)
 	go func() {

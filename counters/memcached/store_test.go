@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -363,4 +364,62 @@ func BenchmarkAdd(b *testing.B) {
 			}
 		})
 	}
+}
+
+// A restarted server numbers its values from 1 again. A value that was read before
+// is not replaced by what was made of it, even if its version has come back.
+func TestVersionsDoNotSurviveARestart(t *testing.T) {
+	t.Parallel()
+	server := memcachedtest.Start(t)
+	before, after := open(t, memcached.Config{Servers: []string{server.Addr}}), open(t, memcached.Config{Servers: []string{server.Addr}})
+	ctx := within(t, time.Minute)
+	old, swapped, err := before.Swap(ctx, "state", counters.State{}, []byte("of before"), time.Minute)
+	require.NoError(t, err)
+	require.True(t, swapped)
+	server.Kill()
+	server.Restart()
+
+	var now counters.State
+	require.Eventually(t, func() bool {
+		now, swapped, err = after.Swap(ctx, "state", counters.State{}, []byte("of after"), time.Minute)
+		return err == nil && swapped
+	}, 10*time.Second, time.Millisecond)
+	require.Equal(t, old.Version, now.Version, "otherwise this shows nothing")
+
+	// The first exchange may still find the lost connection.
+	require.Eventually(t, func() bool {
+		now, swapped, err = before.Swap(ctx, "state", old, []byte("from of before"), time.Minute)
+		return err == nil
+	}, 10*time.Second, time.Millisecond)
+	assert.False(t, swapped)
+	assert.Equal(t, "of after", string(now.Value))
+	_, swapped, err = before.Swap(ctx, "state", now, []byte("from of after"), time.Minute)
+	require.NoError(t, err)
+	assert.True(t, swapped)
+}
+
+// What has surely not been done may be tried again.
+func TestErrorsTellWhatWasNotSent(t *testing.T) {
+	t.Parallel()
+	server := memcachedtest.Start(t)
+	m := open(t, memcached.Config{Servers: []string{server.Addr}})
+	_, err := m.Add(within(t, time.Minute), counters.Addition{Key: "a", Delta: 9, TTL: time.Minute})
+	require.NoError(t, err)
+	over, cancel := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))
+	defer cancel()
+	for _, a := range []counters.Addition{{Key: "a", Delta: 1}, {Key: "a", Delta: 1, Read: []string{"b"}, Counts: make([]int64, 1)}} {
+		_, err := m.Add(over, a)
+		assert.ErrorIs(t, err, counters.ErrTimeout)
+		assert.ErrorIs(t, err, counters.ErrNotSent, "its time was over before")
+	}
+	assert.ErrorIs(t, m.Subtract(over, "a", 1), counters.ErrNotSent)
+
+	server.Pause()
+	err = m.Subtract(within(t, 20*time.Millisecond), "a", 1)
+	assert.ErrorIs(t, err, counters.ErrTimeout)
+	assert.NotErrorIs(t, err, counters.ErrNotSent, "it may be done later")
+	server.Kill()
+	assert.Eventually(t, func() bool {
+		return errors.Is(m.Subtract(within(t, time.Second), "a", 1), counters.ErrNotSent)
+	}, 10*time.Second, time.Millisecond, "nobody listens")
 }

@@ -144,7 +144,7 @@ type Config struct {
 	Burst       int64 // of buckets
 	Policy      string
 	Clients     int           // remembered
-	ClockSkew   time.Duration // 0 for instances with the same clock
+	ClockSkew   time.Duration // 0 for one clock, and a store that answers at once
 	CountDenied bool
 	Writes      func(attempts int) // told of writes to the store
 }
@@ -171,7 +171,7 @@ func (a Algorithm) New(s Store, c Config) (Limiter, error) {
 	}
 	// 0 is a default of the options, but none here.
 	if options.ClockSkew == 0 {
-		options.ClockSkew = -1
+		options.ClockSkew, options.StoreTimeout = -1, -1
 	}
 	if options.Clients == 0 {
 		options.Clients = -1
