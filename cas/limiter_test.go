@@ -916,3 +916,20 @@ func TestFitsAfterAnAdmissionThatCounts(t *testing.T) {
 		}
 	}
 }
+
+// A state is kept until it is initial for each request that it was written for, and
+// for as long as clocks and the way to the store may differ.
+func TestTTLIsThatOfTheSlowestCallAndTheHorizon(t *testing.T) {
+	cfg := testConfig(10)
+	cfg.ClockSkew, cfg.StoreTimeout = 300*time.Millisecond, 200*time.Millisecond
+	l, err := NewTokenBucket(memory.New(nil), time.Minute, 100, cfg)
+	require.NoError(t, err)
+	noon := clock(t, "12:00:00")
+	slow, fast := new(call), new(call)
+	slow.Request = request{Request: counters.Request{Client: "c", Cost: 1, Limit: 1, Now: noon}}
+	fast.Request = request{Request: counters.Request{Client: "c", Cost: 1, Limit: 100, Now: noon}}
+	for _, calls := range [][]*call{{slow, fast}, {fast, slow}} {
+		next := l.step(bucketState{}, calls)
+		assert.Equal(t, 2*time.Minute+500*time.Millisecond+2*time.Second, next.ttl)
+	}
+}
