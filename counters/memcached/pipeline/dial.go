@@ -19,7 +19,7 @@ type DialFunc func(ctx context.Context, network, address string) (net.Conn, erro
 func Dialer(tlsConfig *tls.Config, user, password string) DialFunc {
 	var dial DialFunc = new(net.Dialer).DialContext
 	if tlsConfig != nil {
-		dial = (&tls.Dialer{Config: tlsConfig}).DialContext
+		dial = dialTLS(tlsConfig)
 	}
 	if user == "" {
 		return dial
@@ -34,6 +34,20 @@ func Dialer(tlsConfig *tls.Config, user, password string) DialFunc {
 			return nil, fmt.Errorf("authentication with %s: %w", address, err)
 		}
 		return conn, nil
+	}
+}
+
+func dialTLS(config *tls.Config) DialFunc {
+	config = config.Clone()
+	// A record that is cut short would end within a command.
+	config.DynamicRecordSizingDisabled = true
+	dialer := &tls.Dialer{Config: config}
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dialer.DialContext(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return recordConn{conn.(*tls.Conn)}, nil
 	}
 }
 
