@@ -3,8 +3,10 @@ package pipeline
 import (
 	"crypto/tls"
 	"fmt"
+	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -65,5 +67,44 @@ func TestRecordsHoldWholeCommandsOrAPartOfOne(t *testing.T) {
 			rest = rest[n:]
 		}
 		require.Equal(t, want, got)
+	})
+}
+
+// A slowConn writes everything in two halves, with a pause between them.
+type slowConn struct {
+	net.Conn
+	pause time.Duration
+}
+
+func (c *slowConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p[:len(p)/2])
+	if err != nil {
+		return n, err
+	}
+	time.Sleep(c.pause)
+	m, err := c.Conn.Write(p[len(p)/2:])
+	return n + m, err
+}
+
+// The reader looks for a stall while a record has come in part, and reads on.
+func TestRecordThatComesInPieces(t *testing.T) {
+	cert, key, trusted := memcachedtest.NewCertificate(t)
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	require.NoError(t, err)
+	now := time.Now()
+	config := &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: trusted, ServerName: "127.0.0.1", Time: func() time.Time { return now }}
+	secure := func(conn net.Conn) net.Conn { return recordConn{tls.Client(conn, config)} }
+	sceneOver(t, secure, func(t *testing.T, s *Pool, accept chan net.Conn) {
+		h := post(t, s, "get k\r\n")
+		slow := &slowConn{Conn: <-accept}
+		server := tls.Server(slow, config)
+		expect(t, server, "get k\r\n")
+		slow.pause = patience - 2*lookInterval
+		value := strings.Repeat("x", 1000)
+		for range 3 {
+			say(t, server, "VALUE k 0 1000\r\n"+value+"\r\n")
+		}
+		say(t, server, "END\r\n")
+		requireReply(t, h, strings.Repeat("VALUE k 0 1000\r\n"+value+"\r\n", 3)+"END\r\n")
 	})
 }

@@ -13,10 +13,13 @@ import (
 )
 
 const (
-	// stallInterval is how often a silent socket is looked at. It is closed
-	// when replies were due at two looks in a row with not a byte in between,
-	// so after one to two intervals.
-	stallInterval = time.Second
+	// lookInterval is how often a silent socket is looked at. It is closed when
+	// replies were due at stallLooks looks in a row with not a byte in between,
+	// so within 1.75 seconds. A look that comes later than the next was due
+	// starts the count anew: this process was held up, and perhaps the server
+	// with it. Many short intervals notice that wherever it happens.
+	lookInterval = 250 * time.Millisecond
+	stallLooks   = 7
 	// maxInFlight and maxQueued (bytes) bound what one socket holds for a
 	// server that doesn't answer.
 	maxInFlight = 1024
@@ -68,17 +71,17 @@ type socket struct {
 	written int
 
 	// These belong to the reader.
-	in    []byte
-	batch []*request // the next replies are for batch[next:], and then for sent
-	next  int
-	due   bool      // replies were due at the last look, and nothing has come since
-	look  time.Time // the next look for a stall
+	in     []byte
+	batch  []*request // the next replies are for batch[next:], and then for sent
+	next   int
+	look   time.Time // the next look for a stall
+	silent int       // looks at which replies were due, since the last byte
 }
 
 func newSocket(conn net.Conn, e endpoint, running *sync.WaitGroup) *socket {
 	s := &socket{conn: conn, endpoint: e, running: running, raw: newRawConn(conn), resume: make(chan struct{}, 1), in: make([]byte, 64<<10)}
 	s.drain = s.writeAll
-	s.look = time.Now().Add(stallInterval)
+	s.look = time.Now().Add(lookInterval)
 	_ = conn.SetReadDeadline(s.look)
 	return s
 }
@@ -260,7 +263,7 @@ func (s *socket) step() error {
 		err = s.checkStall()
 	}
 	for b := s.in[:n]; len(b) > 0 && err == nil; {
-		s.due = false
+		s.silent = 0
 		if s.next == len(s.batch) && s.take() == 0 {
 			err = errUnasked
 			break
@@ -297,14 +300,17 @@ func (s *socket) take() int {
 // checkStall is called when the read deadline has passed.
 func (s *socket) checkStall() error {
 	if now := time.Now(); !now.Before(s.look) {
-		wasDue := s.due
 		s.mu.Lock()
-		s.due = s.inFlight() > 0
+		due := s.inFlight() > 0
 		s.mu.Unlock()
-		if s.due && wasDue {
+		s.silent++
+		if late := now.Sub(s.look) > lookInterval; late || !due {
+			s.silent = 0
+		}
+		if s.silent == stallLooks {
 			return errStalled
 		}
-		s.look = now.Add(stallInterval)
+		s.look = now.Add(lookInterval)
 	}
 	return s.conn.SetReadDeadline(s.look)
 }

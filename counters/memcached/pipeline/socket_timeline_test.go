@@ -19,12 +19,18 @@ import (
 // scene runs a test in fake time, with a server that the test plays: every dial
 // hands the server's end of a connection to accept.
 func scene(t *testing.T, play func(t *testing.T, s *Pool, accept chan net.Conn)) {
+	sceneOver(t, func(conn net.Conn) net.Conn { return conn }, play)
+}
+
+// sceneOver is scene with connections that the client uses as wrap returns
+// them.
+func sceneOver(t *testing.T, wrap func(net.Conn) net.Conn, play func(t *testing.T, s *Pool, accept chan net.Conn)) {
 	synctest.Test(t, func(t *testing.T) {
 		accept := make(chan net.Conn, 10)
 		s := New(func(context.Context, string, string) (net.Conn, error) {
 			client, server := net.Pipe()
 			accept <- server
-			return client, nil
+			return wrap(client), nil
 		})
 		defer s.Close()
 		play(t, s, accept)
@@ -182,15 +188,18 @@ func TestFullSocketMakesCallersWait(t *testing.T) {
 	}
 }
 
+// patience is how long a server may stay silent, at most.
+const patience = stallLooks * lookInterval
+
 func TestSilentConnectionIsReplaced(t *testing.T) {
 	scene(t, func(t *testing.T, s *Pool, accept chan net.Conn) {
 		h := post(t, s, "incr k 1\r\n")
 		server := <-accept
 		expect(t, server, "incr k 1\r\n")
-		time.Sleep(stallInterval / 2)
+		time.Sleep(patience - lookInterval - time.Millisecond)
 		say(t, server, "1\r\n")
 		requireReply(t, h, "1\r\n")
-		time.Sleep(10 * stallInterval) // silence is no fault while no reply is due
+		time.Sleep(10 * patience) // silence is no fault while no reply is due
 		require.NoError(t, h.SetDeadline(time.Time{}))
 
 		start := time.Now()
@@ -200,8 +209,8 @@ func TestSilentConnectionIsReplaced(t *testing.T) {
 		_, err = answer(h)
 		requireLost(t, err)
 		require.ErrorContains(t, err, errStalled.Error())
-		require.GreaterOrEqual(t, time.Since(start), stallInterval)
-		require.LessOrEqual(t, time.Since(start), 2*stallInterval)
+		require.GreaterOrEqual(t, time.Since(start), patience-lookInterval)
+		require.LessOrEqual(t, time.Since(start), patience)
 		require.Empty(t, accept)
 
 		_, err = h.Write([]byte("incr k 1\r\n"))
@@ -209,6 +218,79 @@ func TestSilentConnectionIsReplaced(t *testing.T) {
 		go serve(<-accept, "2\r\n")
 		requireReply(t, h, "2\r\n")
 	})
+}
+
+// A heldUpConn is that of a process that gets no processor: the n-th read whose
+// deadline passes returns later than that by a delay.
+type heldUpConn struct {
+	net.Conn
+	delay    func(n int) time.Duration
+	timeouts int
+}
+
+func (c *heldUpConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		c.timeouts++
+		time.Sleep(c.delay(c.timeouts))
+	}
+	return n, err
+}
+
+// When this process is held up for ten seconds the server isn't to blame,
+// whether it answers meanwhile or was held up itself.
+func TestServerIsNotBlamedForAProcessThatIsHeldUp(t *testing.T) {
+	const holdUp = 10 * time.Second
+	for look := 1; look <= stallLooks; look++ {
+		heldUp := func(conn net.Conn) net.Conn {
+			return &heldUpConn{Conn: conn, delay: func(n int) time.Duration {
+				if n == look {
+					return holdUp
+				}
+				return 0
+			}}
+		}
+		began := time.Duration(look) * lookInterval
+		for _, after := range []time.Duration{began + time.Second, began + holdUp + time.Second} {
+			sceneOver(t, heldUp, func(t *testing.T, s *Pool, accept chan net.Conn) {
+				h := post(t, s, "incr k 1\r\n")
+				require.NoError(t, h.SetDeadline(time.Time{}))
+				server := <-accept
+				expect(t, server, "incr k 1\r\n")
+				time.Sleep(after)
+				say(t, server, "1\r\n")
+				requireReply(t, h, "1\r\n")
+			})
+		}
+	}
+}
+
+// A process that is held up again and again, but never for long, still gives up
+// on a silent server, and so does one that has been for long.
+func TestProcessThatIsHeldUpStillReplacesASilentConnection(t *testing.T) {
+	for _, test := range []struct{ first, others, want time.Duration }{
+		{lookInterval, lookInterval, 2 * patience},
+		{10 * time.Second, 0, lookInterval + 10*time.Second + patience},
+	} {
+		heldUp := func(conn net.Conn) net.Conn {
+			return &heldUpConn{Conn: conn, delay: func(n int) time.Duration {
+				if n == 1 {
+					return test.first
+				}
+				return test.others
+			}}
+		}
+		sceneOver(t, heldUp, func(t *testing.T, s *Pool, accept chan net.Conn) {
+			start := time.Now()
+			h := post(t, s, "incr k 1\r\n")
+			require.NoError(t, h.SetDeadline(time.Time{}))
+			expect(t, <-accept, "incr k 1\r\n")
+			_, err := answer(h)
+			requireLost(t, err)
+			require.ErrorContains(t, err, errStalled.Error())
+			require.Equal(t, test.want, time.Since(start))
+		})
+	}
 }
 
 func TestLostConnectionFailsWhatIsNotYetSent(t *testing.T) {
@@ -244,7 +326,7 @@ func TestSlowReplyIsNoSilence(t *testing.T) {
 		expect(t, server, "get k\r\n")
 		go func() {
 			for _, b := range []byte("VALUE k") {
-				time.Sleep(stallInterval / 2)
+				time.Sleep(patience / 2)
 				_, _ = server.Write([]byte{b})
 			}
 			_, _ = io.WriteString(server, " 0 1\r\n1\r\nEND\r\n")
