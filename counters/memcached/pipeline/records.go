@@ -29,6 +29,10 @@ func (c recordConn) Write(p []byte) (int, error) {
 	return written, nil
 }
 
+// Close closes the connection at once. That of crypto/tls takes leave of the
+// server first, and may wait five seconds for one that doesn't read.
+func (c recordConn) Close() error { return c.NetConn().Close() }
+
 // recordLength returns the length of the commands at the start of b that a
 // record has room for, or of the first when it is larger than that.
 func recordLength(b []byte) int {

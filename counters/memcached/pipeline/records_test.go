@@ -86,18 +86,25 @@ func (c *slowConn) Write(p []byte) (int, error) {
 	return n + m, err
 }
 
-// The reader looks for a stall while a record has come in part, and reads on.
-func TestRecordThatComesInPieces(t *testing.T) {
+// sceneOverTLS is scene with connections over TLS, and how the server uses its
+// end of one.
+func sceneOverTLS(t *testing.T, play func(t *testing.T, s *Pool, accept chan net.Conn, server func(net.Conn) net.Conn)) {
 	cert, key, trusted := memcachedtest.NewCertificate(t)
 	pair, err := tls.LoadX509KeyPair(cert, key)
 	require.NoError(t, err)
-	now := time.Now()
+	now := time.Now() // the certificate isn't valid in the scene's time
 	config := &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: trusted, ServerName: "127.0.0.1", Time: func() time.Time { return now }}
-	secure := func(conn net.Conn) net.Conn { return recordConn{tls.Client(conn, config)} }
-	sceneOver(t, secure, func(t *testing.T, s *Pool, accept chan net.Conn) {
+	client := func(conn net.Conn) net.Conn { return recordConn{tls.Client(conn, config)} }
+	server := func(conn net.Conn) net.Conn { return tls.Server(conn, config) }
+	sceneOver(t, client, func(t *testing.T, s *Pool, accept chan net.Conn) { play(t, s, accept, server) })
+}
+
+// The reader looks for a stall while a record has come in part, and reads on.
+func TestRecordThatComesInPieces(t *testing.T) {
+	sceneOverTLS(t, func(t *testing.T, s *Pool, accept chan net.Conn, tlsServer func(net.Conn) net.Conn) {
 		h := post(t, s, "get k\r\n")
 		slow := &slowConn{Conn: <-accept}
-		server := tls.Server(slow, config)
+		server := tlsServer(slow)
 		expect(t, server, "get k\r\n")
 		slow.pause = patience - 2*lookInterval
 		value := strings.Repeat("x", 1000)
@@ -106,5 +113,18 @@ func TestRecordThatComesInPieces(t *testing.T) {
 		}
 		say(t, server, "END\r\n")
 		requireReply(t, h, strings.Repeat("VALUE k 0 1000\r\n"+value+"\r\n", 3)+"END\r\n")
+	})
+}
+
+// A silent server takes no leave either.
+func TestSilentTLSConnectionIsReplacedInTime(t *testing.T) {
+	sceneOverTLS(t, func(t *testing.T, s *Pool, accept chan net.Conn, tlsServer func(net.Conn) net.Conn) {
+		start := time.Now()
+		h := post(t, s, "get k\r\n")
+		expect(t, tlsServer(<-accept), "get k\r\n")
+		_, err := answer(h)
+		requireLost(t, err)
+		require.ErrorContains(t, err, errStalled.Error())
+		require.LessOrEqual(t, time.Since(start), patience)
 	})
 }
