@@ -27,6 +27,7 @@ func writePublic(t *testing.T, name, content string) string {
 }
 
 func TestTLSWithAuthentication(t *testing.T) {
+	t.Parallel()
 	cert, key, trusted := memcachedtest.NewCertificate(t)
 	users := writePublic(t, "users", "weir:secret\n")
 	m := memcachedtest.Start(t, "-Z", "-o", "ssl_chain_cert="+cert, "-o", "ssl_key="+key, "-Y", users)

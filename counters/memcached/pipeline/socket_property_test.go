@@ -98,6 +98,7 @@ func run(c *memcache.Client, prefix string, program []step) []string {
 // Callers on shared sockets get the answers they would get on connections of
 // their own.
 func TestSharedSocketAnswersAsOwnConnections(t *testing.T) {
+	t.Parallel()
 	shared, own := memcachedtest.Start(t), memcachedtest.Start(t)
 	s, _ := startPool(t)
 	programs := steps([]string{"incr", "decr", "add", "set", "delete", "touch", "cas", "get", "multiget"}, 100<<10)
@@ -223,6 +224,7 @@ func (c *streamCaller) check(t errorer, got *memcache.Item, key int) {
 // an answer may be an error; but every other answer is right and the
 // streamCaller's own.
 func TestFaultsGiveErrorsButNeverWrongAnswers(t *testing.T) {
+	t.Parallel()
 	m := memcachedtest.Start(t)
 	direct := memcache.New(m.Addr)
 	defer direct.Close()
@@ -258,6 +260,7 @@ func TestFaultsGiveErrorsButNeverWrongAnswers(t *testing.T) {
 // Many callers, some of whom give up all the time, while the server is held up
 // now and then.
 func TestManyCallersGivingUp(t *testing.T) {
+	t.Parallel()
 	m := memcachedtest.Start(t)
 	direct := memcache.New(m.Addr)
 	defer direct.Close()

@@ -90,6 +90,7 @@ func TestRequestThatComesInPieces(t *testing.T) {
 }
 
 func TestLongMultiGet(t *testing.T) {
+	t.Parallel()
 	m := memcachedtest.Start(t)
 	s, _ := startPool(t)
 	client := newTestClient(s, m.Addr, 10*time.Second)
@@ -107,6 +108,7 @@ func TestLongMultiGet(t *testing.T) {
 }
 
 func TestTooLargeValueLeavesStreamInStep(t *testing.T) {
+	t.Parallel()
 	m := memcachedtest.Start(t)
 	s, d := startPool(t)
 	h := newConn(t, s, m.Network(), m.Addr)
@@ -129,6 +131,7 @@ func TestTooLargeValueLeavesStreamInStep(t *testing.T) {
 // A request that the kernel takes only a part of is finished by a goroutine,
 // and its caller doesn't wait.
 func TestRequestLargerThanTheKernelTakes(t *testing.T) {
+	t.Parallel()
 	m := memcachedtest.Start(t)
 	s, d := startPool(t)
 	large, small := newConn(t, s, m.Network(), m.Addr), newConn(t, s, m.Network(), m.Addr)
@@ -150,11 +153,12 @@ func TestRequestLargerThanTheKernelTakes(t *testing.T) {
 }
 
 func TestServerOutOfMemoryLeavesStreamInStep(t *testing.T) {
-	m := memcachedtest.Start(t, "-M", "-m", "16")
+	t.Parallel()
+	m := memcachedtest.Start(t, "-M", "-m", "4")
 	s, d := startPool(t)
 	h := newConn(t, s, m.Network(), m.Addr)
 	full := false
-	for i := range 100 {
+	for i := range 20 {
 		reply, err := ask(h, fmt.Sprintf("set k%d 0 0 500000\r\n%s\r\n", i, strings.Repeat("x", 500000)))
 		require.NoError(t, err)
 		full = full || strings.HasPrefix(reply, "SERVER_ERROR out of memory")
@@ -253,7 +257,7 @@ func TestDeadlineThatPassesBetweenWriteAndRead(t *testing.T) {
 	open := h.connection.open.Load()
 	require.Eventually(t, open.unread.Load, 5*time.Second, time.Millisecond)
 	m.Pause()
-	require.NoError(t, h.SetDeadline(time.Now().Add(10*time.Millisecond)))
+	require.NoError(t, h.SetReadDeadline(time.Now().Add(10*time.Millisecond)))
 	_, err = h.Write([]byte("version\r\n"))
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return !h.pending() }, 5*time.Second, time.Millisecond)
@@ -294,6 +298,7 @@ func TestDeadlineThatChangesWhileReading(t *testing.T) {
 }
 
 func TestLostConnectionFailsAllInFlight(t *testing.T) {
+	t.Parallel()
 	m := memcachedtest.Start(t)
 	s, _ := startPool(t)
 	conns := make([]*Conn, 300)
