@@ -35,12 +35,20 @@ func startPool(t testing.TB) (*Pool, *dials) {
 	return s, d
 }
 
+// patient is dial without a deadline: on a busy machine a TLS handshake may take
+// longer than a Pool allows for.
+func patient(dial DialFunc) DialFunc {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		return dial(context.WithoutCancel(ctx), network, address)
+	}
+}
+
 func newConn(t testing.TB, s *Pool, network, address string) *Conn {
 	t.Helper()
 	conn, err := s.DialContext(context.Background(), network, address)
 	require.NoError(t, err)
 	h := conn.(*Conn)
-	require.NoError(t, h.SetDeadline(time.Now().Add(10*time.Second)))
+	require.NoError(t, h.SetDeadline(time.Now().Add(time.Minute)))
 	t.Cleanup(func() { _ = h.Close() })
 	return h
 }

@@ -40,13 +40,33 @@ func TestNothingIsLeftInTheServersTLSBuffer(t *testing.T) {
 		{"a line in many records, and a command", 200000, "get" + strings.Repeat(" "+long, 700) + "\r\nincr n 1\r\n"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			s := New(Dialer(&tls.Config{RootCAs: trusted}, "", ""))
+			s := New(patient(Dialer(&tls.Config{RootCAs: trusted}, "", "")))
 			defer s.Close()
 			h := newConn(t, s, m.Network(), m.Addr)
 			require.NoError(t, h.Exchange([]byte(setRequest("before", test.before))))
 			require.NoError(t, h.Exchange([]byte(test.requests)))
 		})
 	}
+}
+
+// Whatever is sent in one piece is answered.
+func TestExchangesOverTLS(t *testing.T) {
+	t.Parallel()
+	cert, key, trusted := memcachedtest.NewCertificate(t)
+	m := memcachedtest.Start(t, "-Z", "-o", "ssl_chain_cert="+cert, "-o", "ssl_key="+key)
+	s := New(patient(Dialer(&tls.Config{RootCAs: trusted}, "", "")))
+	defer s.Close()
+	request := rapid.OneOf(
+		rapid.Custom(func(t *rapid.T) string { return setRequest("k", rapid.IntRange(0, 20000).Draw(t, "size")) }),
+		rapid.Custom(func(t *rapid.T) string {
+			return "incr " + strings.Repeat("k", rapid.IntRange(1, maxKey).Draw(t, "key")) + " 1\r\n"
+		}),
+		rapid.Just("get"+strings.Repeat(" none", 10000)+"\r\n"),
+	)
+	rapid.Check(t, func(rt *rapid.T) {
+		requests := rapid.SliceOfN(request, 1, 100).Draw(rt, "requests")
+		require.NoError(rt, newConn(t, s, m.Network(), m.Addr).Exchange([]byte(strings.Join(requests, ""))))
+	})
 }
 
 func TestRecordsHoldWholeCommandsOrAPartOfOne(t *testing.T) {
