@@ -56,15 +56,16 @@ func TestExchangesOverTLS(t *testing.T) {
 	m := memcachedtest.Start(t, "-Z", "-o", "ssl_chain_cert="+cert, "-o", "ssl_key="+key)
 	s := New(patient(Dialer(&tls.Config{RootCAs: trusted}, "", "")))
 	defer s.Close()
+	size := rapid.OneOf(rapid.IntRange(0, 500), rapid.IntRange(maxRecord/2, maxRecord), rapid.IntRange(maxRecord, 3*maxRecord))
 	request := rapid.OneOf(
-		rapid.Custom(func(t *rapid.T) string { return setRequest("k", rapid.IntRange(0, 20000).Draw(t, "size")) }),
+		rapid.Custom(func(t *rapid.T) string { return setRequest("k", size.Draw(t, "size")) }),
 		rapid.Custom(func(t *rapid.T) string {
 			return "incr " + strings.Repeat("k", rapid.IntRange(1, maxKey).Draw(t, "key")) + " 1\r\n"
 		}),
 		rapid.Just("get"+strings.Repeat(" none", 10000)+"\r\n"),
 	)
 	rapid.Check(t, func(rt *rapid.T) {
-		requests := rapid.SliceOfN(request, 1, 100).Draw(rt, "requests")
+		requests := rapid.SliceOfN(request, 2, 50).Draw(rt, "requests")
 		require.NoError(rt, newConn(t, s, m.Network(), m.Addr).Exchange([]byte(strings.Join(requests, ""))))
 	})
 }
