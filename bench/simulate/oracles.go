@@ -1,0 +1,226 @@
+package simulate
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"weir/counters"
+)
+
+func (w *world) violate(format string, args ...any) {
+	what := fmt.Sprintf(format, args...)
+	w.violations = append(w.violations, what)
+	w.log("VIOLATED: %s", what)
+}
+
+// judgeCall judges a call on its own: it ends in time, it fails only if the
+// store did, and it may ask again while the state can last.
+func (w *world) judgeCall(c *call) {
+	const sweep = 2 * tick // a caller that waits for a leader leaves so much late
+	if took := c.returned.Sub(c.began); took > w.timeout+sweep {
+		w.violate("timeout: #%d took %v", c.number, took)
+	}
+	if c.err != nil && c.process.failed.Before(c.began) && len(c.process.open) == 0 {
+		w.violate("errors: #%d failed although the store answered everything: %v", c.number, c.err)
+	}
+	if c.kind != take || c.err != nil || c.decision.Allowed {
+		return
+	}
+	if longest := w.lasts() + 2*(w.skew+w.timeout); c.decision.RetryAfter > longest {
+		w.violate("retry-after: #%d is told %v, but nothing lasts longer than %v", c.number, c.decision.RetryAfter, longest)
+	}
+}
+
+// lasts returns how long after its admission a cost can be in the way.
+func (w *world) lasts() time.Duration {
+	if w.burst > 0 {
+		return w.window * time.Duration(w.burst) / time.Duration(w.limit)
+	}
+	return w.window + 2*w.width()
+}
+
+// judgeAdmissions compares the log of admissions with the bounds of the docs.
+// An admission happened at some moment between its call and its return. So a
+// bound is broken if too many had both within a span. What was refunded doesn't
+// count, and no span reaches over a moment at which the server lost counts.
+func (w *world) judgeAdmissions() {
+	var admissions []*call
+	for _, c := range w.calls {
+		if c.admitted() && !c.refunded {
+			admissions = append(admissions, c)
+		}
+	}
+	slices.SortStableFunc(admissions, func(a, b *call) int { return a.returned.Compare(b.returned) })
+	type place struct{ slot, life int64 }
+	sums := make(map[place]int64) // of fixed windows
+	for _, first := range admissions {
+		end := w.start.Add(1 << 60)
+		life := 0
+		for _, l := range w.lost {
+			if !l.at.Before(first.began) {
+				end = l.at
+				break
+			}
+			life++
+		}
+		if w.algorithm == fixed {
+			if at := (place{counters.Calendar(first.request.Now, w.window).Number, int64(life)}); first.returned.Before(end) {
+				if sums[at] += first.request.Cost; sums[at] > w.limit {
+					w.violate("bound: %d of %d admitted in the calendar window of #%d", sums[at], w.limit, first.number)
+					return
+				}
+			}
+			continue
+		}
+		var sum int64
+		for _, last := range admissions {
+			if last.began.Before(first.began) {
+				continue
+			}
+			if !last.returned.Before(end) {
+				break
+			}
+			sum += last.request.Cost
+			if span := last.returned.Sub(first.began); sum > w.bound(span) {
+				w.violate("bound: %d of %d admitted from #%d to #%d, within %v", sum, w.bound(span), first.number, last.number, span)
+				return
+			}
+		}
+	}
+}
+
+// judgeCounts checks that each counter is what was admitted in its slot and not
+// given back. That is known where nothing was lost and no outcome is unknown.
+func (w *world) judgeCounts() {
+	if w.width() == 0 || w.failures > 0 || len(w.lost) > 0 {
+		return
+	}
+	want := make(map[int64]int64)
+	for _, c := range w.calls {
+		if c.kind != take || c.refunded {
+			continue
+		}
+		if c.crashed || c.err != nil {
+			return
+		}
+		if c.decision.Allowed || w.countDenied {
+			want[counters.Calendar(c.request.Now, w.width()).Number] += c.request.Cost
+		}
+	}
+	prefix := counters.CounterNamespace(counters.DefaultKeyPrefix, policy, limitName, w.width()).Client(client)
+	for bucket, n := range want {
+		key := counters.CounterKey(prefix, bucket)
+		if i, ok := w.server.live(key, time.Now()); ok && i.count != n {
+			w.violate("counts: the counter of slot %d is %d, but %d are admitted", bucket, i.count, n)
+		}
+	}
+}
+
+// do makes a call and waits for its end.
+func (w *world) do(c *call) *call {
+	w.begin(c)
+	w.run()
+	return c
+}
+
+func (w *world) take(p *process, cost int64) *call {
+	return w.do(&call{kind: take, process: p, request: w.newRequest(p, cost)})
+}
+
+// judgeQuiet asks a world in which nothing else happens any more.
+func (w *world) judgeQuiet() {
+	time.Sleep(counters.MaxStaleness + 10*tick)
+	w.log("all is quiet")
+	byClock := slices.Clone(w.processes)
+	slices.SortStableFunc(byClock, func(a, b *process) int { return cmp.Compare(a.offset, b.offset) })
+	for _, p := range byClock {
+		used := w.mayBeUsed()
+		c := w.take(p, 1)
+		if c.err == nil && !c.decision.Allowed && used+1 <= w.capacity() {
+			w.violate("reason: #%d is denied, but at most %d of %d can be in use", c.number, used, w.capacity())
+		}
+		if c.err == nil && !c.decision.Local {
+			w.judgeView(p)
+		}
+	}
+	w.judgeRetryAfter()
+	if w.faults.resets {
+		w.do(&call{kind: reset, process: w.processes[0], request: w.newRequest(w.processes[0], 0)})
+		time.Sleep(time.Second)
+		last := w.processes[len(w.processes)-1]
+		if c := w.take(last, w.capacity()); !c.decision.Allowed {
+			w.violate("reset: #%d isn't admitted a second after the reset", c.number)
+		}
+	}
+}
+
+// judgeView compares what p knows of the client, which it has just asked about,
+// with what the store has. A process may know more than there is when others
+// have given back; it never knows less.
+func (w *world) judgeView(p *process) {
+	if w.faults.stalled || !w.vanished.IsZero() {
+		return
+	}
+	r := w.newRequest(p, 1)
+	local, ok := p.limiter.PeekLocal(r)
+	if !ok {
+		return
+	}
+	stored := w.do(&call{kind: peek, process: p, request: r}).decision
+	local.Local = false
+	exact := !w.faults.refunds && !w.faults.slow && w.failures == 0
+	if local.Remaining > stored.Remaining || exact && local != stored {
+		w.violate("view: %v knows %+v, the store has %+v", p, local, stored)
+	}
+}
+
+// judgeRetryAfter checks that a lone client which asks again when it was told
+// to is admitted.
+func (w *world) judgeRetryAfter() {
+	for range 3 * w.capacity() {
+		p := w.processes[w.random.IntN(len(w.processes))]
+		cost := 1 + w.random.Int64N(w.maxCost)
+		c := w.take(p, cost)
+		if c.err != nil {
+			w.violate("errors: #%d failed in a quiet world: %v", c.number, c.err)
+			return
+		}
+		if c.decision.Allowed {
+			continue
+		}
+		time.Sleep(max(0, c.request.Now.Add(c.decision.RetryAfter).Sub(p.now())))
+		w.align()
+		if again := w.take(p, cost); !again.decision.Allowed {
+			w.violate("retry-after: #%d was told %v and came back with #%d in vain", c.number, c.decision.RetryAfter, again.number)
+			return
+		}
+	}
+}
+
+// mayBeUsed returns the most that can be in use: what was admitted, and what may
+// have been counted by calls that failed.
+func (w *world) mayBeUsed() int64 {
+	var since time.Time // what ended before is forgotten
+	var used int64
+	for _, c := range w.calls {
+		if c.kind == reset && c.err == nil && !c.crashed && !w.faults.stalled {
+			since = c.began
+		}
+	}
+	horizon := time.Now().Add(-w.lasts() - 2*(w.skew+w.timeout))
+	unclear := w.failures > 0 || w.countDenied
+	for _, c := range w.calls {
+		if c.kind != take || c.returned.Before(since) || c.returned.Before(horizon) {
+			continue
+		}
+		if c.admitted() && !c.refunded || c.err != nil || c.crashed || unclear {
+			used += c.request.Cost
+			if w.countDenied && w.width() == 0 {
+				used = w.capacity() // a denial fills the bucket or the log
+			}
+		}
+	}
+	return used
+}

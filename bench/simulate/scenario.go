@@ -1,0 +1,193 @@
+package simulate
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"weir/cas"
+	"weir/counters"
+	"weir/subwindow"
+)
+
+// A scenario is all that a seed decides before the world begins.
+type scenario struct {
+	seed        uint64
+	algorithm   string
+	slots       int // of a window
+	limit       int64
+	burst       int64 // of a bucket
+	window      time.Duration
+	processes   int
+	skew        time.Duration // between the clocks of two processes, at most
+	timeout     time.Duration
+	latency     int // each step of an operation takes up to so many ticks
+	countDenied bool
+	maxCost     int64
+	calls       int
+	faults      faults
+}
+
+// Faults are the kinds of trouble that a seed may have.
+type faults struct {
+	slow    bool // operations take until their deadline, and replies longer
+	stalled bool // operations are applied after their callers have left
+	lost    bool // before or after they were applied
+	crashes bool // a process ends in the middle of its calls
+	refunds bool
+	resets  bool
+	jumps   bool // of clocks, within the skew
+	evicts  bool // single keys
+	flushes bool // all keys
+	restart bool // all keys, and versions begin at 1 again
+}
+
+func (f faults) String() string {
+	var names []string
+	for _, fault := range []struct {
+		name string
+		on   bool
+	}{
+		{"slow", f.slow}, {"stalled", f.stalled}, {"lost", f.lost}, {"crashes", f.crashes}, {"refunds", f.refunds},
+		{"resets", f.resets}, {"jumps", f.jumps}, {"evicts", f.evicts}, {"flushes", f.flushes}, {"restart", f.restart},
+	} {
+		if fault.on {
+			names = append(names, fault.name)
+		}
+	}
+	return strings.Join(names, " ")
+}
+
+const (
+	fixed    = "fixed"
+	weighted = "weighted"
+	strict   = "strict"
+	token    = "token"
+	leaky    = "leaky"
+	log      = "log"
+)
+
+func draw(seed uint64, r *rand.Rand) scenario {
+	chance := func(of int) bool { return r.IntN(of) == 0 }
+	s := scenario{
+		seed:        seed,
+		algorithm:   pick(r, fixed, weighted, weighted, strict, strict, token, leaky, log),
+		limit:       1 + r.Int64N(10),
+		window:      pick[time.Duration](r, 200, 500, 1000, 2000, 5000) * time.Millisecond,
+		processes:   2 + r.IntN(3),
+		skew:        pick[time.Duration](r, 0, 10, 50, 100) * time.Millisecond,
+		timeout:     pick[time.Duration](r, 10, 50, 50, 200, 1000) * time.Millisecond,
+		latency:     pick(r, 1, 1, 3, 8),
+		countDenied: chance(5),
+		maxCost:     pick[int64](r, 1, 1, 3),
+		calls:       40 + r.IntN(60),
+		faults: faults{
+			slow: chance(3), stalled: chance(8), lost: chance(5), crashes: chance(6), refunds: chance(3),
+			resets: chance(6), jumps: chance(4), evicts: chance(12), flushes: chance(12), restart: chance(8),
+		},
+	}
+	switch s.algorithm {
+	case weighted, strict:
+		s.slots = pick(r, 1, 2, 4, 5, 10)
+	case token, leaky:
+		s.burst = pick(r, s.limit, 1+r.Int64N(10))
+	}
+	s.maxCost = min(s.maxCost, s.capacity())
+	return s
+}
+
+func pick[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }
+
+func (s *scenario) String() string {
+	what := s.algorithm
+	if s.slots > 0 {
+		what = fmt.Sprintf("%s of %d slots", what, s.slots)
+	}
+	if s.burst > 0 {
+		what = fmt.Sprintf("%s with burst %d", what, s.burst)
+	}
+	if s.countDenied {
+		what += ", denied ones count"
+	}
+	return fmt.Sprintf("seed %d: %s, %d per %v; %d processes, clocks within %v, timeout %v; faults: %v",
+		s.seed, what, s.limit, s.window, s.processes, s.skew, s.timeout, s.faults)
+}
+
+// capacity returns the largest cost that can ever be admitted.
+func (s *scenario) capacity() int64 {
+	if s.burst > 0 {
+		return s.burst
+	}
+	return s.limit
+}
+
+// width returns the width of a slot, or 0 if there are none.
+func (s *scenario) width() time.Duration {
+	switch s.algorithm {
+	case fixed:
+		return s.window
+	case weighted, strict:
+		return s.window / time.Duration(s.slots)
+	}
+	return 0
+}
+
+const policy, limitName = "world", "limit"
+
+// A limiter is what all algorithms have in common.
+type limiter interface {
+	Take(context.Context, counters.Request) (counters.Decision, error)
+	Peek(context.Context, counters.Request) (counters.Decision, error)
+	PeekLocal(counters.Request) (counters.Decision, bool)
+	Refund(context.Context, counters.Request) error
+	Reset(context.Context, string, time.Time) error
+}
+
+// newLimiter returns a limiter of the scenario, with nothing in its memory.
+func (s *scenario) newLimiter(c *connection) (limiter, error) {
+	o := counters.Options{Policy: policy, Limit: limitName, CountDenied: s.countDenied, ClockSkew: s.skew}
+	if s.skew == 0 {
+		o.ClockSkew = -1
+	}
+	if b := c.world.broken.options; b != nil {
+		b(s, &o)
+	}
+	switch s.algorithm {
+	case fixed, weighted, strict:
+		return subwindow.New(c, subwindow.Window{Slots: s.slots, Width: s.width(), Strict: s.algorithm != weighted}, o)
+	case token:
+		return cas.NewTokenBucket(c, s.window, s.burst, cas.Config{Options: o})
+	case leaky:
+		return cas.NewLeakyBucket(c, s.window, s.burst, cas.Config{Options: o})
+	default:
+		return cas.NewSlidingLog(c, s.window, s.limit, cas.Config{Options: o})
+	}
+}
+
+// bound returns how much the docs allow to be admitted within a span of true
+// time.
+func (s *scenario) bound(span time.Duration) int64 {
+	const none = 1 << 62
+	switch s.algorithm {
+	case strict:
+		if span < s.window {
+			return s.limit
+		}
+	case log:
+		if span < s.window-s.skew {
+			return s.limit
+		}
+	case weighted:
+		switch {
+		case span < s.window-s.width()-s.skew:
+			return s.limit
+		case span < s.window-s.skew:
+			return 2 * s.limit
+		}
+	case token, leaky:
+		return s.burst + s.limit*int64(span+s.skew)/int64(s.window)
+	}
+	return none
+}

@@ -1,0 +1,151 @@
+// Package simulate is a world in which weir's limiters meet everything that
+// they promise to withstand, and in which every run can be replayed.
+//
+// Two to four processes limit one client with the real limiters over a model of
+// one Memcached. Time is simulated (testing/synctest), so a run takes about a
+// millisecond. A seed decides everything: the algorithm and its numbers, the
+// traffic, how far the clocks of the processes are apart, and when each
+// operation is applied and answered, so that operations interleave in any
+// order. It also decides which faults there are: see faults.
+//
+// What holds is judged by oracles, which the violations name:
+//
+//   - bound: an exact log of the admissions keeps the bound that the docs state
+//     for the algorithm. What the server loses ends a span of the log.
+//   - counts: each counter is what was admitted in its slot.
+//   - view: a process never knows of less than there is in the store.
+//   - reason: nobody is denied when little enough can be in use.
+//   - retry-after: a lone client that comes back when told to is admitted.
+//   - reset: a second after a reset the whole limit is free everywhere.
+//   - timeout: no call takes longer than its timeout.
+//   - errors: a call fails only if the store did.
+//
+// Replay a seed with its timeline by go run ./bench simulate -seed N.
+package simulate
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"weir/counters"
+)
+
+// A mutation breaks the world or its limiters, to show that the oracles see it.
+// The zero value breaks nothing.
+type mutation struct {
+	// options spoils the options of every limiter.
+	options func(*scenario, *counters.Options)
+	// limiter replaces a limiter of a process by another.
+	limiter func(limiter, *world, *process) limiter
+	// versionsIgnored: a swap overwrites whatever is there.
+	versionsIgnored bool
+	// versionsOutliveRestarts: a version from before a restart is taken for
+	// one of the same number after it.
+	versionsOutliveRestarts bool
+}
+
+// simulate runs the world of a seed and returns what was violated.
+func simulate(seed uint64, broken mutation, trace io.Writer) (s scenario, violations []string) {
+	// The bubble needs a T only to fail, which it never does.
+	synctest.Test(new(testing.T), func(*testing.T) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		s = draw(seed, r)
+		if trace != nil {
+			fmt.Fprintln(trace, s.String())
+		}
+		w, err := newWorld(s, r, broken, trace)
+		if err != nil {
+			violations = []string{err.Error()}
+			return
+		}
+		w.after(0, func() { w.traffic(s.calls) })
+		w.run()
+		w.calm = true
+		w.judgeCounts()
+		w.judgeQuiet()
+		w.judgeAdmissions()
+		violations = w.violations
+	})
+	return s, violations
+}
+
+// Run runs the worlds of many seeds, or with -seed that of one, whose timeline
+// it prints. The error names the first seed in which something was violated,
+// after its timeline.
+func Run(ctx context.Context, args []string, out io.Writer) error {
+	flags := flag.NewFlagSet("simulate", flag.ContinueOnError)
+	flags.SetOutput(out)
+	seeds := flags.Uint64("seeds", 10_000, "how many seeds to run")
+	first := flags.Uint64("first", 1, "the first of them")
+	one := flags.Uint64("seed", 0, "run only this one and print its timeline")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if *one != 0 {
+		return replay(*one, out)
+	}
+	begun := time.Now()
+	failed := search(ctx, *first, *seeds, mutation{})
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if failed != 0 {
+		return replay(failed, out)
+	}
+	took := time.Since(begun)
+	fmt.Fprintf(out, "%d seeds from %d on: nothing was violated (%.1f s, %.0f seeds/s)\n",
+		*seeds, *first, took.Seconds(), float64(*seeds)/took.Seconds())
+	return nil
+}
+
+// replay prints the timeline of a seed, and returns an error if something was
+// violated.
+func replay(seed uint64, out io.Writer) error {
+	var timeline bytes.Buffer
+	_, violations := simulate(seed, mutation{}, &timeline)
+	if _, err := timeline.WriteTo(out); err != nil {
+		return err
+	}
+	if len(violations) > 0 {
+		return fmt.Errorf("seed %d violates: %s", seed, violations[0])
+	}
+	return nil
+}
+
+// search returns the lowest seed in which something is violated, or 0 if there
+// is none.
+func search(ctx context.Context, first, seeds uint64, broken mutation) uint64 {
+	var next, found atomic.Uint64
+	found.Store(first + seeds)
+	next.Store(first)
+	var workers sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		workers.Go(func() {
+			for ctx.Err() == nil {
+				seed := next.Add(1) - 1
+				if seed >= found.Load() {
+					return
+				}
+				if _, violations := simulate(seed, broken, nil); len(violations) > 0 {
+					for old := found.Load(); seed < old && !found.CompareAndSwap(old, seed); old = found.Load() {
+					}
+				}
+			}
+		})
+	}
+	workers.Wait()
+	if found.Load() == first+seeds {
+		return 0
+	}
+	return found.Load()
+}

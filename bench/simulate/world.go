@@ -1,0 +1,525 @@
+package simulate
+
+import (
+	"cmp"
+	"container/heap"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing/synctest"
+	"time"
+
+	"weir/counters"
+)
+
+// tick is the grain of the world's time. Whatever happens between two ticks is
+// taken up at the next, in an order of its own, so that the random pauses of a
+// limiter, which are shorter, change nothing.
+const tick = time.Millisecond
+
+// client is the only client: all that processes do meets at its keys.
+const client = "c"
+
+// A world is one server, the processes that use it, and what is to happen. Its
+// scheduler is the goroutine that made it. Others run only while it waits for
+// all of them to block, and it wakes one at a time.
+type world struct {
+	scenario
+	broken mutation
+	random *rand.Rand
+	trace  io.Writer // nil if nobody reads it
+	start  time.Time
+	calm   bool // no more faults
+
+	server    server
+	processes []*process
+	queue     queue
+	drawn     int // events so far
+	timer     *time.Timer
+
+	generations []int64 // as the timeline has named them
+
+	calls      []*call
+	unfinished int
+	lost       []loss
+	vanished   time.Time // when counts last vanished without a reset
+	failures   int       // of operations
+	violations []string
+
+	mu    sync.Mutex
+	sent  []*operation // since the scheduler has looked
+	ended []*call      // likewise
+	awake chan struct{}
+}
+
+// A loss is a moment at which the server lost counts.
+type loss struct {
+	at  time.Time
+	why string
+}
+
+// A process is an instance of weir, with a clock of its own.
+type process struct {
+	number     int
+	offset     time.Duration // of its clock
+	limiter    limiter
+	connection *connection
+	open       []*operation // that aren't answered
+	failed     time.Time    // when an operation last failed
+}
+
+func (p *process) String() string { return fmt.Sprintf("p%d", p.number) }
+
+func (p *process) now() time.Time { return time.Now().Add(p.offset) }
+
+// A call is one use of a limiter.
+type call struct {
+	number   int
+	process  *process
+	life     *connection // the process's when it was made
+	kind     kind
+	request  counters.Request
+	began    time.Time
+	returned time.Time // zero until then
+	decision counters.Decision
+	err      error
+	crashed  bool // nobody got the answer
+	refunded bool
+	undoes   *call // of a refund
+}
+
+type kind int
+
+const (
+	take kind = iota
+	peek
+	refund
+	reset
+)
+
+func (k kind) String() string { return [...]string{"take", "peek", "refund", "reset"}[k] }
+
+// An event happens when its time comes. Of those due at the same time, the seed
+// picks the next.
+type event struct {
+	at    time.Time
+	order uint64
+	stale func() bool // nil if it never is
+	do    func()
+}
+
+type queue []event
+
+func (q queue) Len() int { return len(q) }
+func (q queue) Less(i, j int) bool {
+	return q[i].at.Before(q[j].at) || q[i].at.Equal(q[j].at) && q[i].order < q[j].order
+}
+func (q queue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+func (q *queue) Push(x any)   { *q = append(*q, x.(event)) }
+func (q *queue) Pop() any {
+	last := len(*q) - 1
+	e := (*q)[last]
+	(*q)[last] = event{}
+	*q = (*q)[:last]
+	return e
+}
+
+func newWorld(s scenario, r *rand.Rand, broken mutation, trace io.Writer) (*world, error) {
+	w := &world{
+		scenario: s, broken: broken, random: r, trace: trace,
+		server: server{items: make(map[string]item)}, timer: time.NewTimer(0), awake: make(chan struct{}, 1),
+	}
+	<-w.timer.C
+	time.Sleep(time.Duration(r.IntN(10_000)) * tick)
+	w.start = time.Now()
+	for i := range s.processes {
+		p := &process{number: i, offset: w.offset()}
+		w.processes = append(w.processes, p)
+		if err := w.boot(p); err != nil {
+			return nil, err
+		}
+		w.log("%v begins, its clock %v ahead", p, p.offset)
+	}
+	return w, nil
+}
+
+// boot gives p a limiter without memory.
+func (w *world) boot(p *process) (err error) {
+	p.connection = &connection{world: w, process: p}
+	p.limiter, err = w.newLimiter(p.connection)
+	if err == nil && w.broken.limiter != nil {
+		p.limiter = w.broken.limiter(p.limiter, w, p)
+	}
+	return err
+}
+
+func (w *world) offset() time.Duration {
+	return time.Duration(w.random.Int64N(int64(w.skew/tick)+1)) * tick
+}
+
+func (w *world) chance(of int) bool { return w.random.IntN(of) == 0 }
+
+// ticks returns up to most ticks.
+func (w *world) ticks(most int) time.Duration { return time.Duration(w.random.IntN(most+1)) * tick }
+
+func (w *world) log(format string, args ...any) {
+	if w.trace != nil {
+		fmt.Fprintf(w.trace, "%7v  %s\n", time.Since(w.start), fmt.Sprintf(format, args...))
+	}
+}
+
+func (w *world) after(d time.Duration, do func()) { w.at(time.Now().Add(d), nil, do) }
+
+func (w *world) at(t time.Time, stale func() bool, do func()) {
+	w.drawn++
+	order := w.random.Uint64()<<20 | uint64(w.drawn)
+	heap.Push(&w.queue, event{at: t, order: order, stale: stale, do: do})
+}
+
+// run lets things happen until nothing more will.
+func (w *world) run() {
+	for {
+		synctest.Wait()
+		w.collect()
+		for len(w.queue) > 0 && w.queue[0].stale != nil && w.queue[0].stale() {
+			heap.Pop(&w.queue)
+		}
+		switch {
+		case len(w.queue) == 0 && w.unfinished == 0:
+			return
+		case len(w.queue) == 0:
+			<-w.awake
+			w.align()
+			continue
+		}
+		if wait := time.Until(w.queue[0].at); wait > 0 {
+			w.timer.Reset(wait)
+			select {
+			case <-w.timer.C:
+			case <-w.awake:
+				w.align()
+			}
+			continue
+		}
+		heap.Pop(&w.queue).(event).do()
+	}
+}
+
+// wake makes the scheduler look at what goroutines have left for it.
+func (w *world) wake() {
+	select {
+	case w.awake <- struct{}{}:
+	default:
+	}
+}
+
+// align waits for the next tick.
+func (w *world) align() {
+	if rest := time.Since(w.start) % tick; rest > 0 {
+		time.Sleep(tick - rest)
+	}
+}
+
+// collect takes over the operations that were sent and the calls that have
+// ended, in an order that doesn't depend on which goroutine was first.
+func (w *world) collect() {
+	w.mu.Lock()
+	sent, ended := w.sent, w.ended
+	w.sent, w.ended = nil, nil
+	select {
+	case <-w.awake:
+	default:
+	}
+	w.mu.Unlock()
+	slices.SortFunc(ended, func(a, b *call) int { return cmp.Compare(a.number, b.number) })
+	for _, c := range ended {
+		w.end(c)
+	}
+	slices.SortFunc(sent, func(a, b *operation) int {
+		return cmp.Or(cmp.Compare(a.process.number, b.process.number), cmp.Compare(a.caller(), b.caller()), cmp.Compare(a.what, b.what))
+	})
+	for _, o := range sent {
+		w.transmit(o)
+	}
+}
+
+func (o *operation) caller() int {
+	if o.call == nil {
+		return -1
+	}
+	return o.call.number
+}
+
+func (o *operation) String() string {
+	if o.call == nil {
+		return fmt.Sprintf("%v     %s", o.process, o.what)
+	}
+	return fmt.Sprintf("%v #%-3d %s", o.process, o.call.number, o.what)
+}
+
+// transmit decides what becomes of o.
+func (w *world) transmit(o *operation) {
+	o.process.open = append(o.process.open, o)
+	if rest := o.deadline.Sub(w.start) % tick; rest > 0 {
+		o.deadline = o.deadline.Add(tick - rest)
+	}
+	if !time.Now().Before(o.deadline) {
+		w.answer(o, counters.ErrTimeout)
+		return
+	}
+	latency, left, last := w.latency, int(time.Until(o.deadline)/tick), o.deadline
+	slow := w.faults.slow && !w.calm && w.chance(8)
+	if slow {
+		latency = max(latency, left)
+	}
+	if w.faults.stalled && !w.calm && w.chance(8) {
+		latency, last = max(latency, 2*left), last.Add(w.timeout)
+	}
+	steps, silent, result := len(o.steps), false, error(nil)
+	if w.faults.lost && !w.calm && w.chance(15) {
+		steps, silent, result = w.random.IntN(steps+1), w.chance(2), counters.ErrUnavailable
+	}
+	at := time.Now()
+	times := make([]time.Time, len(o.steps))
+	for i := range times {
+		if at = at.Add(w.ticks(latency)); at.After(last) {
+			at = last
+		}
+		times[i] = at
+		latency = w.latency
+	}
+	var apply func(i int)
+	apply = func(i int) {
+		for ; i < steps; i++ {
+			if times[i].After(time.Now()) {
+				w.at(times[i], nil, func() { apply(i) })
+				return
+			}
+			o.steps[i](&w.server, time.Now())
+			w.log("%v: %s", o, o.effect)
+		}
+	}
+	w.at(times[0], nil, func() { apply(0) })
+	if slow && w.chance(2) {
+		latency = max(latency, 2*left)
+	}
+	if !silent {
+		w.at(at.Add(tick+w.ticks(latency)), o.isAnswered, func() { w.answer(o, result) })
+	}
+	w.at(o.deadline, o.isAnswered, func() { w.answer(o, counters.ErrTimeout) })
+}
+
+func (o *operation) isAnswered() bool { return o.answered }
+
+// answer ends o for its caller.
+func (w *world) answer(o *operation, err error) {
+	o.answered, o.err = true, err
+	p := o.process
+	p.open = slices.DeleteFunc(p.open, func(other *operation) bool { return other == o })
+	if err != nil {
+		p.failed = time.Now()
+		w.failures++
+		w.log("%v: %v", o, err)
+	}
+	close(o.done)
+}
+
+// lose notes that the server has lost counts: what was admitted before isn't
+// counted any more.
+func (w *world) lose(why string) { w.lost = append(w.lost, loss{time.Now(), why}) }
+
+// vanish notes that counts were lost and no limiter can know it.
+func (w *world) vanish(why string) {
+	w.lose(why)
+	w.vanished = time.Now()
+	w.log("the server: %s", why)
+}
+
+type callKey struct{}
+
+// A callContext bounds a call by its deadline, and names it.
+type callContext struct {
+	context.Context
+	call     *call
+	deadline time.Time
+}
+
+func (c *callContext) Deadline() (time.Time, bool) { return c.deadline, true }
+
+func (c *callContext) Value(key any) any {
+	if key == (callKey{}) {
+		return c.call
+	}
+	return c.Context.Value(key)
+}
+
+// begin makes a call.
+func (w *world) begin(c *call) {
+	p := c.process
+	c.number, c.life, c.began = len(w.calls), p.connection, time.Now()
+	w.calls = append(w.calls, c)
+	w.unfinished++
+	switch c.kind {
+	case refund:
+		w.log("%v #%-3d refunds %d of #%d", p, c.number, c.request.Cost, c.undoes.number)
+	case reset:
+		w.log("%v #%-3d resets", p, c.number)
+	default:
+		w.log("%v #%-3d %vs %d at %v of its clock", p, c.number, c.kind, c.request.Cost, c.request.Now.Sub(w.start))
+	}
+	ctx := &callContext{context.Background(), c, c.began.Add(w.timeout)}
+	l := p.limiter
+	go func() {
+		switch c.kind {
+		case take:
+			c.decision, c.err = l.Take(ctx, c.request)
+		case peek:
+			c.decision, c.err = l.Peek(ctx, c.request)
+		case refund:
+			c.err = l.Refund(ctx, c.request)
+		case reset:
+			c.err = l.Reset(ctx, client, c.request.Now)
+		}
+		w.mu.Lock()
+		w.ended = append(w.ended, c)
+		w.mu.Unlock()
+		w.wake()
+	}()
+}
+
+// end takes note of a call that has returned.
+func (w *world) end(c *call) {
+	c.returned = time.Now()
+	w.unfinished--
+	if c.crashed {
+		return
+	}
+	p := c.process
+	switch {
+	case c.err != nil:
+		w.log("%v #%-3d %v", p, c.number, c.err)
+	case c.kind == refund || c.kind == reset:
+		w.log("%v #%-3d is done", p, c.number)
+	case c.decision.Allowed:
+		w.log("%v #%-3d ALLOWED, %d remain", p, c.number, c.decision.Remaining)
+	default:
+		w.log("%v #%-3d denied, retry after %v", p, c.number, c.decision.RetryAfter)
+	}
+	w.judgeCall(c)
+	if c.kind == take && c.admitted() && w.faults.refunds && !w.calm && w.chance(4) {
+		w.after(w.ticks(pick(w.random, 3, 30, int(w.window/tick))), func() {
+			if c.life == p.connection && c.began.After(w.vanished) {
+				c.refunded = true
+				w.begin(&call{kind: refund, process: p, request: c.request, undoes: c})
+			}
+		})
+	}
+}
+
+// admitted reports whether somebody was told that c is admitted.
+func (c *call) admitted() bool {
+	return c.kind == take && !c.returned.IsZero() && !c.crashed && c.err == nil && c.decision.Allowed
+}
+
+func (w *world) newRequest(p *process, cost int64) counters.Request {
+	return counters.Request{Client: client, Cost: cost, Limit: w.limit, Now: p.now()}
+}
+
+// traffic makes a call and plans the next, until there were enough: bursts,
+// pauses, and calls close to the end of a slot.
+func (w *world) traffic(left int) {
+	p := w.processes[w.random.IntN(len(w.processes))]
+	switch {
+	case w.faults.resets && w.chance(30):
+		w.begin(&call{kind: reset, process: p, request: w.newRequest(p, 0)})
+	case w.chance(25):
+		w.begin(&call{kind: peek, process: p, request: w.newRequest(p, 1)})
+	default:
+		w.begin(&call{kind: take, process: p, request: w.newRequest(p, 1+w.random.Int64N(w.maxCost))})
+	}
+	if w.chance(15) {
+		w.trouble()
+	}
+	if left == 0 {
+		return
+	}
+	var pause time.Duration
+	switch n := w.random.IntN(20); {
+	case n < 12:
+		pause = w.ticks(2)
+	case n < 16:
+		pause = w.ticks(20)
+	case n < 18:
+		pause = w.ticks(int(w.window / tick / 2))
+	default:
+		width := cmp.Or(w.width(), w.window)
+		rest := width - counters.Calendar(w.processes[0].now(), width).Elapsed
+		pause = max(0, rest-w.ticks(5)) / tick * tick
+	}
+	w.after(pause, func() { w.traffic(left - 1) })
+}
+
+// trouble brings one of the faults that aren't those of an operation, if the
+// seed has it.
+func (w *world) trouble() {
+	p := w.processes[w.random.IntN(len(w.processes))]
+	switch w.random.IntN(5) {
+	case 0:
+		if w.faults.jumps {
+			p.offset = w.offset()
+			w.log("the clock of %v jumps, it is %v ahead", p, p.offset)
+		}
+	case 1:
+		if w.faults.crashes {
+			w.crash(p)
+		}
+	case 2:
+		if keys := w.keys(); w.faults.evicts && len(keys) > 0 {
+			key := keys[w.random.IntN(len(keys))]
+			delete(w.server.items, key)
+			w.vanish(slot(key) + " is evicted")
+		}
+	case 3:
+		if w.faults.flushes {
+			clear(w.server.items)
+			w.vanish("everything is flushed")
+		}
+	case 4:
+		if w.faults.restart {
+			w.server.restart()
+			w.vanish("restarted")
+		}
+	}
+}
+
+func (w *world) keys() []string {
+	keys := make([]string, 0, len(w.server.items))
+	for key := range w.server.items {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// crash ends p and begins it anew. Operations under way happen or don't; nobody
+// hears of them.
+func (w *world) crash(p *process) {
+	w.log("%v crashes", p)
+	w.mu.Lock()
+	p.connection.down = true
+	w.mu.Unlock()
+	for _, c := range w.calls {
+		if c.process == p && c.returned.IsZero() {
+			c.crashed = true
+		}
+	}
+	for _, o := range slices.Clone(p.open) {
+		w.answer(o, counters.ErrUnavailable)
+	}
+	if err := w.boot(p); err != nil {
+		panic(err) // it was possible before
+	}
+}
