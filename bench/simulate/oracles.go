@@ -177,10 +177,15 @@ func (w *world) judgeView(p *process) {
 }
 
 // judgeRetryAfter checks that a lone client which asks again when it was told
-// to is admitted.
+// to is admitted. It asks any process if their clocks agree, and else the same:
+// one whose clock is ahead would admit it earlier than the others say.
 func (w *world) judgeRetryAfter() {
+	time.Sleep(counters.MaxStaleness + w.skew + tick)
+	p := w.processes[w.random.IntN(len(w.processes))]
 	for range 3 * w.capacity() {
-		p := w.processes[w.random.IntN(len(w.processes))]
+		if w.skew == 0 {
+			p = w.processes[w.random.IntN(len(w.processes))]
+		}
 		cost := 1 + w.random.Int64N(w.maxCost)
 		c := w.take(p, cost)
 		if c.err != nil {

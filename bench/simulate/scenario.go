@@ -78,7 +78,7 @@ func draw(seed uint64, r *rand.Rand) scenario {
 		window:      pick[time.Duration](r, 200, 500, 1000, 2000, 5000) * time.Millisecond,
 		processes:   2 + r.IntN(3),
 		skew:        pick[time.Duration](r, 0, 10, 50, 100) * time.Millisecond,
-		timeout:     pick[time.Duration](r, 10, 50, 50, 200, 1000) * time.Millisecond,
+		timeout:     pick[time.Duration](r, 20, 50, 50, 200, 1000) * time.Millisecond,
 		latency:     pick(r, 1, 1, 3, 8),
 		countDenied: chance(5),
 		maxCost:     pick[int64](r, 1, 1, 3),

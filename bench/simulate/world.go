@@ -270,7 +270,11 @@ func (w *world) transmit(o *operation) {
 		w.answer(o, counters.ErrTimeout)
 		return
 	}
-	latency, left, last := w.latency, int(time.Until(o.deadline)/tick), o.deadline
+	usual, left, last := w.latency, int(time.Until(o.deadline)/tick), o.deadline
+	if w.calm {
+		usual = 1
+	}
+	latency := usual
 	slow := w.faults.slow && !w.calm && w.chance(8)
 	if slow {
 		latency = max(latency, left)
@@ -289,7 +293,7 @@ func (w *world) transmit(o *operation) {
 			at = last
 		}
 		times[i] = at
-		latency = w.latency
+		latency = usual
 	}
 	var apply func(i int)
 	apply = func(i int) {
@@ -409,8 +413,9 @@ func (w *world) end(c *call) {
 		w.log("%v #%-3d denied, retry after %v", p, c.number, c.decision.RetryAfter)
 	}
 	w.judgeCall(c)
-	if c.kind == take && c.admitted() && w.faults.refunds && !w.calm && w.chance(4) {
-		w.after(w.ticks(pick(w.random, 3, 30, int(w.window/tick))), func() {
+	if c.kind == take && c.admitted() && w.faults.refunds && !w.calm && w.chance(2) {
+		later := cmp.Or(w.width(), w.window) + w.skew + w.timeout // until the slot may be settled
+		w.after(w.ticks(pick(w.random, 3, 30, int(later/tick))), func() {
 			if c.life == p.connection && c.began.After(w.vanished) {
 				c.refunded = true
 				w.begin(&call{kind: refund, process: p, request: c.request, undoes: c})
