@@ -58,9 +58,9 @@ func (w *world) judgeAdmissions() {
 	for _, first := range admissions {
 		end := w.start.Add(1 << 60)
 		life := 0
-		for _, l := range w.lost {
-			if !l.at.Before(first.began) {
-				end = l.at
+		for _, at := range w.lost {
+			if !at.Before(first.began) {
+				end = at
 				break
 			}
 			life++
@@ -177,13 +177,14 @@ func (w *world) judgeView(p *process) {
 }
 
 // judgeRetryAfter checks that a lone client which asks again when it was told
-// to is admitted. It asks any process if their clocks agree, and else the same:
-// one whose clock is ahead would admit it earlier than the others say.
+// to is admitted. It asks any process, or always the same: one whose clock is
+// ahead would admit it earlier than others say, and one that has settled a slot
+// doesn't see what others take back from it.
 func (w *world) judgeRetryAfter() {
 	time.Sleep(counters.MaxStaleness + w.skew + tick)
 	p := w.processes[w.random.IntN(len(w.processes))]
 	for range 3 * w.capacity() {
-		if w.skew == 0 {
+		if w.skew == 0 && !w.faults.refunds && !w.faults.slow && !w.faults.stalled && w.failures == 0 {
 			p = w.processes[w.random.IntN(len(w.processes))]
 		}
 		cost := 1 + w.random.Int64N(w.maxCost)

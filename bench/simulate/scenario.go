@@ -89,6 +89,10 @@ func draw(seed uint64, r *rand.Rand) scenario {
 		},
 	}
 	switch s.algorithm {
+	case fixed:
+		if chance(4) {
+			s.timeout = 5 * time.Second // longer than a counter of a short window would live
+		}
 	case weighted, strict:
 		s.slots = pick(r, 1, 2, 4, 5, 10)
 	case token, leaky:

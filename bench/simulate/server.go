@@ -138,7 +138,7 @@ func (c *connection) do(ctx context.Context, o *operation) error {
 	return o.err
 }
 
-// Add implements counters.Store: it counts, and reads in a second step.
+// Add implements counters.Store: it counts first, and reads after that.
 func (c *connection) Add(ctx context.Context, a counters.Addition) (int64, error) {
 	o := &operation{what: c.name("add", a.Key)}
 	delta, key, ttl, read := a.Delta, a.Key, a.TTL, append([]string(nil), a.Read...)
@@ -147,7 +147,7 @@ func (c *connection) Add(ctx context.Context, a counters.Addition) (int64, error
 		o.note(c.world, "+%s = %s", c.world.value(key, delta), c.world.value(key, o.n))
 	})
 	if len(read) > 0 {
-		o.steps = append(o.steps, o.reading(c.world, read))
+		o.steps = append(o.steps, o.reading(c.world, read)...)
 	}
 	err := c.do(ctx, o)
 	if err == nil {
@@ -159,7 +159,7 @@ func (c *connection) Add(ctx context.Context, a counters.Addition) (int64, error
 // Read implements counters.Store.
 func (c *connection) Read(ctx context.Context, keys []string, counts []int64) error {
 	o := &operation{what: c.name("read", "")}
-	o.steps = append(o.steps, o.reading(c.world, append([]string(nil), keys...)))
+	o.steps = o.reading(c.world, append([]string(nil), keys...))
 	err := c.do(ctx, o)
 	if err == nil {
 		copy(counts, o.counts)
@@ -167,20 +167,33 @@ func (c *connection) Read(ctx context.Context, keys []string, counts []int64) er
 	return err
 }
 
-func (o *operation) reading(w *world, keys []string) func(*server, time.Time) {
-	return func(s *server, now time.Time) {
-		o.counts = make([]int64, len(keys))
-		for i, key := range keys {
-			o.counts[i] = s.count(key, now)
-		}
-		if w.trace != nil {
+// reading returns the steps in which keys are read: two halves, because
+// Memcached looks up one key after the other.
+func (o *operation) reading(w *world, keys []string) (steps []func(*server, time.Time)) {
+	o.counts = make([]int64, len(keys))
+	for _, half := range halves(len(keys)) {
+		steps = append(steps, func(s *server, now time.Time) {
 			var text strings.Builder
-			for i, key := range keys {
-				fmt.Fprintf(&text, " %s=%s", slot(key), w.value(key, o.counts[i]))
+			for i := half.from; i < half.to; i++ {
+				o.counts[i] = s.count(keys[i], now)
+				if w.trace != nil {
+					fmt.Fprintf(&text, " %s=%s", slot(keys[i]), w.value(keys[i], o.counts[i]))
+				}
 			}
 			o.note(w, "reads%s", text.String())
-		}
+		})
 	}
+	return steps
+}
+
+type span struct{ from, to int }
+
+// halves cuts n things into two parts that aren't empty, if there are two.
+func halves(n int) []span {
+	if n < 2 {
+		return []span{{0, n}}
+	}
+	return []span{{0, n / 2}, {n / 2, n}}
 }
 
 // Subtract implements counters.Store.
@@ -189,7 +202,7 @@ func (c *connection) Subtract(ctx context.Context, key string, delta int64) erro
 	o.steps = append(o.steps, func(s *server, now time.Time) {
 		s.subtract(key, delta, now)
 		if now.Sub(c.world.vanished) < 3*c.world.timeout {
-			c.world.lose("what was taken back had vanished already")
+			c.world.lose() // perhaps it takes from what others have counted since
 		}
 		o.note(c.world, "-%d = %d", delta, s.count(key, now))
 	})
@@ -241,16 +254,14 @@ func (c *connection) Swap(ctx context.Context, key string, old counters.State, v
 func (c *connection) Delete(ctx context.Context, keys []string) error {
 	o := &operation{what: c.name("delete", "")}
 	keys = append([]string(nil), keys...)
-	for _, half := range [][]string{keys[:len(keys)/2], keys[len(keys)/2:]} {
-		if len(half) > 0 {
-			o.steps = append(o.steps, func(s *server, _ time.Time) {
-				for _, key := range half {
-					delete(s.items, key)
-				}
-				c.world.lose("deleted")
-				o.note(c.world, "%d keys", len(half))
-			})
-		}
+	for _, half := range halves(len(keys)) {
+		o.steps = append(o.steps, func(s *server, _ time.Time) {
+			for _, key := range keys[half.from:half.to] {
+				delete(s.items, key)
+			}
+			c.world.lose()
+			o.note(c.world, "%d keys", half.to-half.from)
+		})
 	}
 	return c.do(ctx, o)
 }

@@ -56,6 +56,11 @@ type mutation struct {
 
 // simulate runs the world of a seed and returns what was violated.
 func simulate(seed uint64, broken mutation, trace io.Writer) (s scenario, violations []string) {
+	defer func() {
+		if r := recover(); r != nil {
+			violations = append(violations, fmt.Sprintf("stuck: %v", r))
+		}
+	}()
 	// The bubble needs a T only to fail, which it never does.
 	synctest.Test(new(testing.T), func(*testing.T) {
 		r := rand.New(rand.NewPCG(seed, 0))

@@ -28,6 +28,18 @@ func TestSurvey(t *testing.T) {
 			if strings.HasPrefix(x, "retry") {
 				k += fmt.Sprintf(" skew=%v mixed=%v", s.skew > 0, s.maxCost > 1)
 			}
+			switch {
+			case strings.HasPrefix(x, "bound") && s.faults.refunds && (s.faults.resets || s.burst > 0):
+				k = "refund"
+			case strings.HasPrefix(x, "bound") && s.algorithm == strict && s.skew > 0:
+				k = "strict clocks"
+			case strings.HasPrefix(x, "retry") && s.maxCost > 1:
+				k = "retry mixed"
+			case strings.Contains(x, "other instances"):
+				k = "contended"
+			default:
+				k = "??? " + k + " " + s.faults.String()
+			}
 			count[k]++
 			if len(firsts[k]) < 8 {
 				firsts[k] = append(firsts[k], seed)

@@ -44,21 +44,15 @@ type world struct {
 
 	calls      []*call
 	unfinished int
-	lost       []loss
-	vanished   time.Time // when counts last vanished without a reset
-	failures   int       // of operations
+	lost       []time.Time // when the server lost counts
+	vanished   time.Time   // when counts last vanished without a reset
+	failures   int         // of operations
 	violations []string
 
 	mu    sync.Mutex
 	sent  []*operation // since the scheduler has looked
 	ended []*call      // likewise
 	awake chan struct{}
-}
-
-// A loss is a moment at which the server lost counts.
-type loss struct {
-	at  time.Time
-	why string
 }
 
 // A process is an instance of weir, with a clock of its own.
@@ -333,11 +327,11 @@ func (w *world) answer(o *operation, err error) {
 
 // lose notes that the server has lost counts: what was admitted before isn't
 // counted any more.
-func (w *world) lose(why string) { w.lost = append(w.lost, loss{time.Now(), why}) }
+func (w *world) lose() { w.lost = append(w.lost, time.Now()) }
 
 // vanish notes that counts were lost and no limiter can know it.
 func (w *world) vanish(why string) {
-	w.lose(why)
+	w.lose()
 	w.vanished = time.Now()
 	w.log("the server: %s", why)
 }
@@ -377,6 +371,15 @@ func (w *world) begin(c *call) {
 	ctx := &callContext{context.Background(), c, c.began.Add(w.timeout)}
 	l := p.limiter
 	go func() {
+		defer func() {
+			if r := recover(); r != nil {
+				c.err = fmt.Errorf("it panics: %v", r)
+			}
+			w.mu.Lock()
+			w.ended = append(w.ended, c)
+			w.mu.Unlock()
+			w.wake()
+		}()
 		switch c.kind {
 		case take:
 			c.decision, c.err = l.Take(ctx, c.request)
@@ -387,10 +390,6 @@ func (w *world) begin(c *call) {
 		case reset:
 			c.err = l.Reset(ctx, client, c.request.Now)
 		}
-		w.mu.Lock()
-		w.ended = append(w.ended, c)
-		w.mu.Unlock()
-		w.wake()
 	}()
 }
 
@@ -413,15 +412,26 @@ func (w *world) end(c *call) {
 		w.log("%v #%-3d denied, retry after %v", p, c.number, c.decision.RetryAfter)
 	}
 	w.judgeCall(c)
-	if c.kind == take && c.admitted() && w.faults.refunds && !w.calm && w.chance(2) {
-		later := cmp.Or(w.width(), w.window) + w.skew + w.timeout // until the slot may be settled
-		w.after(w.ticks(pick(w.random, 3, 30, int(later/tick))), func() {
-			if c.life == p.connection && c.began.After(w.vanished) {
-				c.refunded = true
-				w.begin(&call{kind: refund, process: p, request: c.request, undoes: c})
-			}
-		})
+	if c.admitted() && w.faults.refunds && !w.calm && w.chance(2) {
+		w.planRefund(c)
 	}
+}
+
+// planRefund lets c be taken back: soon, or just when its slot is settled. Then
+// somebody asks at the same time.
+func (w *world) planRefund(c *call) {
+	p, pause := c.process, w.ticks(pick(w.random, 3, 30))
+	if width := w.width(); width > 0 && w.chance(2) {
+		settled := width - counters.Calendar(c.request.Now, width).Elapsed + w.skew + w.timeout
+		pause = max(0, c.began.Add(settled).Sub(c.returned)) + w.ticks(5)
+		w.after(pause+w.ticks(5), func() { w.begin(&call{kind: take, process: p, request: w.newRequest(p, 1)}) })
+	}
+	w.after(pause, func() {
+		if c.life == p.connection && c.began.After(w.vanished) {
+			c.refunded = true
+			w.begin(&call{kind: refund, process: p, request: c.request, undoes: c})
+		}
+	})
 }
 
 // admitted reports whether somebody was told that c is admitted.

@@ -12,5 +12,9 @@ func TestOne(t *testing.T) {
 	if n == 0 {
 		t.Skip()
 	}
-	fmt.Println(replay(n, os.Stdout))
+	fmt.Println(replayMut(n, os.Stdout))
+}
+func replayMut(seed uint64, out *os.File) error {
+	_, v := simulate(seed, mut(), out)
+	return fmt.Errorf("%v", v)
 }
