@@ -23,10 +23,11 @@ type scenario struct {
 	processes   int
 	skew        time.Duration // between the clocks of two processes, at most
 	timeout     time.Duration
-	latency     int // each step of an operation takes up to so many ticks
 	countDenied bool
 	maxCost     int64
 	calls       int
+	sticky      bool // the client mostly stays with a process
+	latecomer   bool // the first process is asked only at the end
 	faults      faults
 }
 
@@ -79,10 +80,11 @@ func draw(seed uint64, r *rand.Rand) scenario {
 		processes:   2 + r.IntN(3),
 		skew:        pick[time.Duration](r, 0, 10, 50, 100) * time.Millisecond,
 		timeout:     pick[time.Duration](r, 20, 50, 50, 200, 1000) * time.Millisecond,
-		latency:     pick(r, 1, 1, 3, 8),
 		countDenied: chance(5),
 		maxCost:     pick[int64](r, 1, 1, 3),
 		calls:       40 + r.IntN(60),
+		sticky:      chance(2),
+		latecomer:   chance(3),
 		faults: faults{
 			slow: chance(3), stalled: chance(8), lost: chance(5), crashes: chance(6), refunds: chance(3),
 			resets: chance(6), jumps: chance(4), evicts: chance(12), flushes: chance(12), restart: chance(8),

@@ -36,6 +36,7 @@ type world struct {
 
 	server    server
 	processes []*process
+	favourite *process // of the traffic
 	queue     queue
 	drawn     int // events so far
 	timer     *time.Timer
@@ -59,6 +60,7 @@ type world struct {
 type process struct {
 	number     int
 	offset     time.Duration // of its clock
+	latency    int           // each step of its operations takes up to so many ticks
 	limiter    limiter
 	connection *connection
 	open       []*operation // that aren't answered
@@ -130,12 +132,12 @@ func newWorld(s scenario, r *rand.Rand, broken mutation, trace io.Writer) (*worl
 	time.Sleep(time.Duration(r.IntN(10_000)) * tick)
 	w.start = time.Now()
 	for i := range s.processes {
-		p := &process{number: i, offset: w.offset()}
+		p := &process{number: i, offset: w.offset(), latency: pick(r, 1, 1, 3, 8)}
 		w.processes = append(w.processes, p)
 		if err := w.boot(p); err != nil {
 			return nil, err
 		}
-		w.log("%v begins, its clock %v ahead", p, p.offset)
+		w.log("%v begins, its clock %v ahead, up to %v from the server", p, p.offset, time.Duration(p.latency)*tick)
 	}
 	return w, nil
 }
@@ -264,7 +266,7 @@ func (w *world) transmit(o *operation) {
 		w.answer(o, counters.ErrTimeout)
 		return
 	}
-	usual, left, last := w.latency, int(time.Until(o.deadline)/tick), o.deadline
+	usual, left, last := o.process.latency, int(time.Until(o.deadline)/tick), o.deadline
 	if w.calm {
 		usual = 1
 	}
@@ -446,10 +448,20 @@ func (w *world) newRequest(p *process, cost int64) counters.Request {
 // traffic makes a call and plans the next, until there were enough: bursts,
 // pauses, and calls close to the end of a slot.
 func (w *world) traffic(left int) {
-	p := w.processes[w.random.IntN(len(w.processes))]
+	if w.favourite == nil || !w.sticky || w.chance(10) {
+		asked := w.processes
+		if w.latecomer && left > 0 {
+			asked = asked[1:]
+		}
+		w.favourite = asked[w.random.IntN(len(asked))]
+	}
+	p := w.favourite
 	switch {
-	case w.faults.resets && w.chance(30):
+	case w.faults.resets && (left == 0 || w.chance(30)):
 		w.begin(&call{kind: reset, process: p, request: w.newRequest(p, 0)})
+		for _, other := range w.processes { // somebody asks at the same time
+			w.after(w.ticks(3), func() { w.begin(&call{kind: take, process: other, request: w.newRequest(other, 1)}) })
+		}
 	case w.chance(25):
 		w.begin(&call{kind: peek, process: p, request: w.newRequest(p, 1)})
 	default:
