@@ -9,10 +9,15 @@ import (
 	"weir/counters"
 )
 
-func (w *world) violate(format string, args ...any) {
-	what := fmt.Sprintf(format, args...)
-	w.violations = append(w.violations, what)
-	w.log("VIOLATED: %s", what)
+// A violation says which oracle objects, and to what.
+type violation struct{ oracle, what string }
+
+func (v violation) String() string { return v.oracle + ": " + v.what }
+
+func (w *world) violate(oracle, format string, args ...any) {
+	v := violation{oracle, fmt.Sprintf(format, args...)}
+	w.violations = append(w.violations, v)
+	w.log("VIOLATED %v", v)
 }
 
 // judgeCall judges a call on its own: it ends in time, it fails only if the
@@ -20,16 +25,16 @@ func (w *world) violate(format string, args ...any) {
 func (w *world) judgeCall(c *call) {
 	const sweep = 2 * tick // a caller that waits for a leader leaves so much late
 	if took := c.returned.Sub(c.began); took > w.timeout+sweep {
-		w.violate("timeout: #%d took %v", c.number, took)
+		w.violate("timeout", "#%d took %v", c.number, took)
 	}
 	if c.err != nil && c.process.failed.Before(c.began) && len(c.process.open) == 0 {
-		w.violate("errors: #%d failed although the store answered everything: %v", c.number, c.err)
+		w.violate("errors", "#%d failed although the store answered everything: %v", c.number, c.err)
 	}
 	if c.kind != take || c.err != nil || c.decision.Allowed {
 		return
 	}
 	if longest := w.lasts() + 2*(w.skew+w.timeout); c.decision.RetryAfter > longest {
-		w.violate("retry-after: #%d is told %v, but nothing lasts longer than %v", c.number, c.decision.RetryAfter, longest)
+		w.violate("retry-after", "#%d is told %v, but nothing lasts longer than %v", c.number, c.decision.RetryAfter, longest)
 	}
 }
 
@@ -68,7 +73,7 @@ func (w *world) judgeAdmissions() {
 		if w.algorithm == fixed {
 			if at := (place{counters.Calendar(first.request.Now, w.window).Number, int64(life)}); first.returned.Before(end) {
 				if sums[at] += first.request.Cost; sums[at] > w.limit {
-					w.violate("bound: %d of %d admitted in the calendar window of #%d", sums[at], w.limit, first.number)
+					w.violate("bound", "%d of %d admitted in the calendar window of #%d", sums[at], w.limit, first.number)
 					return
 				}
 			}
@@ -84,7 +89,7 @@ func (w *world) judgeAdmissions() {
 			}
 			sum += last.request.Cost
 			if span := last.returned.Sub(first.began); sum > w.bound(span) {
-				w.violate("bound: %d of %d admitted from #%d to #%d, within %v", sum, w.bound(span), first.number, last.number, span)
+				w.violate("bound", "%d of %d admitted from #%d to #%d, within %v", sum, w.bound(span), first.number, last.number, span)
 				return
 			}
 		}
@@ -109,13 +114,17 @@ func (w *world) judgeCounts() {
 			want[counters.Calendar(c.request.Now, w.width()).Number] += c.request.Cost
 		}
 	}
-	prefix := counters.CounterNamespace(counters.DefaultKeyPrefix, policy, limitName, w.width()).Client(client)
 	for bucket, n := range want {
-		key := counters.CounterKey(prefix, bucket)
+		key := counters.CounterKey(w.counterPrefix(), bucket)
 		if i, ok := w.server.live(key, time.Now()); ok && i.count != n {
-			w.violate("counts: the counter of slot %d is %d, but %d are admitted", bucket, i.count, n)
+			w.violate("counts", "the counter of slot %d is %d, but %d are admitted", bucket, i.count, n)
 		}
 	}
+}
+
+// counterPrefix is what the keys of the client's counters begin with.
+func (w *world) counterPrefix() string {
+	return counters.CounterNamespace(counters.DefaultKeyPrefix, policy, limitName, w.width()).Client(client)
 }
 
 // do makes a call and waits for its end.
@@ -139,7 +148,7 @@ func (w *world) judgeQuiet() {
 		used := w.mayBeUsed()
 		c := w.take(p, 1)
 		if c.err == nil && !c.decision.Allowed && used+1 <= w.capacity() {
-			w.violate("reason: #%d is denied, but at most %d of %d can be in use", c.number, used, w.capacity())
+			w.violate("reason", "#%d is denied, but at most %d of %d can be in use", c.number, used, w.capacity())
 		}
 		if c.err == nil && !c.decision.Local {
 			w.judgeView(p)
@@ -151,7 +160,7 @@ func (w *world) judgeQuiet() {
 		time.Sleep(time.Second)
 		last := w.processes[len(w.processes)-1]
 		if c := w.take(last, w.capacity()); !c.decision.Allowed {
-			w.violate("reset: #%d isn't admitted a second after the reset", c.number)
+			w.violate("reset", "#%d isn't admitted a second after the reset", c.number)
 		}
 	}
 }
@@ -172,7 +181,7 @@ func (w *world) judgeView(p *process) {
 	local.Local = false
 	exact := !w.faults.refunds && !w.faults.slow && w.failures == 0
 	if local.Remaining > stored.Remaining || exact && local != stored {
-		w.violate("view: %v knows %+v, the store has %+v", p, local, stored)
+		w.violate("view", "%v knows %+v, the store has %+v", p, local, stored)
 	}
 }
 
@@ -190,7 +199,7 @@ func (w *world) judgeRetryAfter() {
 		cost := 1 + w.random.Int64N(w.maxCost)
 		c := w.take(p, cost)
 		if c.err != nil {
-			w.violate("errors: #%d failed in a quiet world: %v", c.number, c.err)
+			w.violate("errors", "#%d failed in a quiet world: %v", c.number, c.err)
 			return
 		}
 		if c.decision.Allowed {
@@ -199,7 +208,7 @@ func (w *world) judgeRetryAfter() {
 		time.Sleep(max(0, c.request.Now.Add(c.decision.RetryAfter).Sub(p.now())))
 		w.align()
 		if again := w.take(p, cost); !again.decision.Allowed {
-			w.violate("retry-after: #%d was told %v and came back with #%d in vain", c.number, c.decision.RetryAfter, again.number)
+			w.violate("retry-after", "#%d was told %v and came back with #%d in vain", c.number, c.decision.RetryAfter, again.number)
 			return
 		}
 	}

@@ -54,25 +54,22 @@ type mutation struct {
 	versionsOutliveRestarts bool
 }
 
-// simulate runs the world of a seed and returns what was violated.
-func simulate(seed uint64, broken mutation, trace io.Writer) (s scenario, violations []string) {
+// simulate runs the world of a seed and returns what was violated. It writes the
+// timeline to trace, unless that is nil.
+func simulate(seed uint64, broken mutation, trace io.Writer) (violations []violation) {
 	defer func() {
-		if r := recover(); r != nil {
-			violations = append(violations, fmt.Sprintf("stuck: %v", r))
+		if r := recover(); r != nil { // goroutines wait for each other
+			violations = append(violations, violation{"timeout", fmt.Sprint(r)})
 		}
 	}()
 	// The bubble needs a T only to fail, which it never does.
 	synctest.Test(new(testing.T), func(*testing.T) {
 		r := rand.New(rand.NewPCG(seed, 0))
-		s = draw(seed, r)
+		s := draw(seed, r)
 		if trace != nil {
 			fmt.Fprintln(trace, s.String())
 		}
-		w, err := newWorld(s, r, broken, trace)
-		if err != nil {
-			violations = []string{err.Error()}
-			return
-		}
+		w := newWorld(s, r, broken, trace)
 		w.after(0, func() { w.traffic(s.calls) })
 		w.run()
 		w.calm = true
@@ -81,7 +78,7 @@ func simulate(seed uint64, broken mutation, trace io.Writer) (s scenario, violat
 		w.judgeAdmissions()
 		violations = w.violations
 	})
-	return s, violations
+	return violations
 }
 
 // Run runs the worlds of many seeds, or with -seed that of one, whose timeline
@@ -96,16 +93,19 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("simulate: %q is not a flag", flags.Arg(0))
+	}
 	if *one != 0 {
-		return replay(*one, out)
+		return replay(*one, mutation{}, out)
 	}
 	begun := time.Now()
-	failed := search(ctx, *first, *seeds, mutation{})
+	failed := search(ctx, *first, *seeds, func(seed uint64) bool { return len(simulate(seed, mutation{}, nil)) > 0 })
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	if failed != 0 {
-		return replay(failed, out)
+		return replay(failed, mutation{}, out)
 	}
 	took := time.Since(begun)
 	fmt.Fprintf(out, "%d seeds from %d on: nothing was violated (%.1f s, %.0f seeds/s)\n",
@@ -115,24 +115,24 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 
 // replay prints the timeline of a seed, and returns an error if something was
 // violated.
-func replay(seed uint64, out io.Writer) error {
+func replay(seed uint64, broken mutation, out io.Writer) error {
 	var timeline bytes.Buffer
-	_, violations := simulate(seed, mutation{}, &timeline)
+	violations := simulate(seed, broken, &timeline)
 	if _, err := timeline.WriteTo(out); err != nil {
 		return err
 	}
 	if len(violations) > 0 {
-		return fmt.Errorf("seed %d violates: %s", seed, violations[0])
+		return fmt.Errorf("seed %d violates %v", seed, violations[0])
 	}
 	return nil
 }
 
-// search returns the lowest seed in which something is violated, or 0 if there
-// is none.
-func search(ctx context.Context, first, seeds uint64, broken mutation) uint64 {
+// search returns the lowest of the seeds for which bad is true, or 0 if there is
+// none. It calls bad from several goroutines.
+func search(ctx context.Context, first, seeds uint64, bad func(seed uint64) bool) uint64 {
 	var next, found atomic.Uint64
-	found.Store(first + seeds)
 	next.Store(first)
+	found.Store(first + seeds)
 	var workers sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
 		workers.Go(func() {
@@ -141,7 +141,7 @@ func search(ctx context.Context, first, seeds uint64, broken mutation) uint64 {
 				if seed >= found.Load() {
 					return
 				}
-				if _, violations := simulate(seed, broken, nil); len(violations) > 0 {
+				if bad(seed) {
 					for old := found.Load(); seed < old && !found.CompareAndSwap(old, seed); old = found.Load() {
 					}
 				}

@@ -1,66 +1,93 @@
 package simulate
 
 import (
-	"fmt"
-	"os"
-	"sort"
+	"bytes"
+	"context"
+	"io"
 	"strings"
 	"testing"
 	"time"
-	"weir/counters"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
-func TestSurvey(t *testing.T) {
-	n := uint64(2000)
-	if v := os.Getenv("N"); v != "" {
-		fmt.Sscan(v, &n)
-	}
-	count := map[string]int{}
-	firsts := map[string][]uint64{}
-	start := time.Now()
-	for seed := uint64(1); seed <= n; seed++ {
-		s, v := simulate(seed, mut(), nil)
-		for _, x := range v {
-			k := s.algorithm + " " + x[:strings.Index(x, ":")]
-			if s.countDenied {
-				k += " cd"
-			}
-			if strings.HasPrefix(x, "retry") {
-				k += fmt.Sprintf(" skew=%v mixed=%v", s.skew > 0, s.maxCost > 1)
-			}
-			switch {
-			case strings.HasPrefix(x, "bound") && s.faults.refunds && (s.faults.resets || s.burst > 0):
-				k = "refund"
-			case strings.HasPrefix(x, "bound") && s.algorithm == strict && s.skew > 0:
-				k = "strict clocks"
-			case strings.HasPrefix(x, "retry") && s.maxCost > 1:
-				k = "retry mixed"
-			case strings.Contains(x, "other instances"):
-				k = "contended"
-			default:
-				k = "??? " + k + " " + s.faults.String()
-			}
-			count[k]++
-			if len(firsts[k]) < 8 {
-				firsts[k] = append(firsts[k], seed)
-			}
-			break
-		}
-	}
-	fmt.Println(time.Since(start) / time.Duration(n))
-	var ks []string
-	for k := range count {
-		ks = append(ks, k)
-	}
-	sort.Strings(ks)
-	for _, k := range ks {
-		fmt.Println(k, count[k], firsts[k])
+// What happened in a seed happens again, whatever else the machine does.
+func TestReplay(t *testing.T) {
+	const seeds = 200
+	var timelines [seeds + 1]bytes.Buffer
+	search(t.Context(), 1, seeds, func(seed uint64) bool {
+		simulate(seed, mutation{}, &timelines[seed])
+		return false
+	})
+	for seed := uint64(1); seed <= seeds; seed++ {
+		var again bytes.Buffer
+		simulate(seed, mutation{}, &again)
+		require.Equal(t, timelines[seed].String(), again.String(), "seed %d", seed)
 	}
 }
 
-func mut() mutation {
-	if os.Getenv("H") == "" {
-		return mutation{}
+// A timeline changes nothing about what happens.
+func TestTraceIsPassive(t *testing.T) {
+	for seed := uint64(1); seed <= 200; seed++ {
+		require.Equal(t, simulate(seed, mutation{}, io.Discard), simulate(seed, mutation{}, nil), "seed %d", seed)
 	}
-	return mutation{options: func(s *scenario, o *counters.Options) { o.ClockSkew = s.skew + s.timeout }}
+}
+
+func TestReplayOfAViolation(t *testing.T) {
+	broken := wrap(func(w wrapped) limiter { return readThenCount{w} })
+	seed := search(t.Context(), 1, 1000, func(seed uint64) bool { return violates(seed, broken, "bound") })
+	require.NotZero(t, seed)
+	var out bytes.Buffer
+	err := replay(seed, broken, &out)
+	require.ErrorContains(t, err, "bound: ")
+	lines := strings.Split(out.String(), "\n")
+	assert.Contains(t, lines[0], "faults: ")
+	assert.Contains(t, out.String(), "p0 begins, its clock")
+	assert.Contains(t, out.String(), "VIOLATED bound: ")
+}
+
+func TestSearchFindsTheFirst(t *testing.T) {
+	assert.Equal(t, uint64(17), search(t.Context(), 10, 100, func(seed uint64) bool { return seed >= 17 }))
+	assert.Zero(t, search(t.Context(), 1, 16, func(seed uint64) bool { return seed >= 17 }), "what isn't asked for isn't found")
+	ended, end := context.WithCancel(t.Context())
+	end()
+	assert.Zero(t, search(ended, 1, 100, func(uint64) bool { return true }))
+}
+
+func TestRunOfOneSeed(t *testing.T) {
+	var out bytes.Buffer
+	err := Run(t.Context(), []string{"-seed", "1"}, &out)
+	assert.Equal(t, len(simulate(1, mutation{}, nil)) > 0, err != nil)
+	assert.Contains(t, out.String(), "seed 1: ")
+	assert.Error(t, Run(t.Context(), []string{"-seed", "1", "2"}, &out))
+}
+
+// The server's clock ticks once a second, so an item lives up to a second less
+// than its time.
+func TestServerExpiry(t *testing.T) {
+	s := server{items: make(map[string]item)}
+	at := func(ms int) time.Time { return time.UnixMilli(int64(ms)) }
+	assert.Equal(t, int64(3), s.add("a", 3, at(900), 2*time.Second))
+	assert.Equal(t, int64(4), s.add("a", 1, at(1900), 2*time.Second), "counting doesn't renew it")
+	assert.Equal(t, int64(4), s.count("a", at(1999)))
+	assert.Zero(t, s.count("a", at(2000)))
+	s.subtract("a", 1, at(2000))
+	assert.Equal(t, int64(1), s.add("a", 1, at(2000), time.Second))
+	s.subtract("a", 5, at(2000))
+	assert.Zero(t, s.count("a", at(2000)), "it stops at 0")
+}
+
+func TestServerVersions(t *testing.T) {
+	s := server{items: make(map[string]item)}
+	now := time.UnixMilli(0)
+	assert.False(t, s.swap("a", 1, nil, now, time.Minute), "there is nothing to replace")
+	assert.True(t, s.swap("a", 0, []byte("x"), now, time.Minute))
+	assert.False(t, s.swap("a", 0, []byte("y"), now, time.Minute))
+	assert.Equal(t, uint64(1), s.load("a", now).Version)
+	assert.True(t, s.swap("a", 1, []byte("y"), now, time.Minute))
+	s.restart()
+	assert.False(t, s.load("a", now).Exists())
+	assert.True(t, s.swap("a", 0, []byte("z"), now, time.Minute))
+	assert.Equal(t, uint64(1), s.load("a", now).Version, "numbers begin again")
 }

@@ -48,7 +48,7 @@ type world struct {
 	lost       []time.Time // when the server lost counts
 	vanished   time.Time   // when counts last vanished without a reset
 	failures   int         // of operations
-	violations []string
+	violations []violation
 
 	mu    sync.Mutex
 	sent  []*operation // since the scheduler has looked
@@ -123,7 +123,7 @@ func (q *queue) Pop() any {
 	return e
 }
 
-func newWorld(s scenario, r *rand.Rand, broken mutation, trace io.Writer) (*world, error) {
+func newWorld(s scenario, r *rand.Rand, broken mutation, trace io.Writer) *world {
 	w := &world{
 		scenario: s, broken: broken, random: r, trace: trace,
 		server: server{items: make(map[string]item)}, timer: time.NewTimer(0), awake: make(chan struct{}, 1),
@@ -134,22 +134,23 @@ func newWorld(s scenario, r *rand.Rand, broken mutation, trace io.Writer) (*worl
 	for i := range s.processes {
 		p := &process{number: i, offset: w.offset(), latency: pick(r, 1, 1, 3, 8)}
 		w.processes = append(w.processes, p)
-		if err := w.boot(p); err != nil {
-			return nil, err
-		}
+		w.boot(p)
 		w.log("%v begins, its clock %v ahead, up to %v from the server", p, p.offset, time.Duration(p.latency)*tick)
 	}
-	return w, nil
+	return w
 }
 
 // boot gives p a limiter without memory.
-func (w *world) boot(p *process) (err error) {
+func (w *world) boot(p *process) {
 	p.connection = &connection{world: w, process: p}
-	p.limiter, err = w.newLimiter(p.connection)
-	if err == nil && w.broken.limiter != nil {
-		p.limiter = w.broken.limiter(p.limiter, w, p)
+	l, err := w.newLimiter(p.connection)
+	if err != nil {
+		panic(err) // no scenario is wrong
 	}
-	return err
+	if w.broken.limiter != nil {
+		l = w.broken.limiter(l, w, p)
+	}
+	p.limiter = l
 }
 
 func (w *world) offset() time.Duration {
@@ -546,7 +547,5 @@ func (w *world) crash(p *process) {
 	for _, o := range slices.Clone(p.open) {
 		w.answer(o, counters.ErrUnavailable)
 	}
-	if err := w.boot(p); err != nil {
-		panic(err) // it was possible before
-	}
+	w.boot(p)
 }

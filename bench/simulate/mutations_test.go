@@ -1,0 +1,149 @@
+package simulate
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"weir/counters"
+)
+
+// The world is worth something only if it sees bugs. Each of these is seen
+// within a thousand seeds, by the oracle it is meant for, in a seed that is
+// right without it.
+func TestBugsAreSeen(t *testing.T) {
+	for _, bug := range []struct {
+		name   string
+		oracle string
+		broken mutation
+	}{
+		{"it reads, judges, and counts after that", "bound", wrap(func(w wrapped) limiter { return readThenCount{w} })},
+		{"it refunds into the current slot", "bound", wrap(func(w wrapped) limiter { return refundNow{w} })},
+		{"it takes back twice", "counts", wrap(func(w wrapped) limiter { return refundTwice{w} })},
+		{"a denied cost stays counted", "reason", wrap(func(w wrapped) limiter { return chargeDenied{w} })},
+		{"a process knows less than it has read", "view", wrap(func(w wrapped) limiter { return forgetful{w} })},
+		{"retry-after is half of what is true", "retry-after", wrap(func(w wrapped) limiter { return hasty{w} })},
+		{"a reset does nothing", "reset", wrap(func(w wrapped) limiter { return unresettable{w} })},
+		{"a call goes on after its deadline", "timeout", wrap(func(w wrapped) limiter { return patient{w} })},
+		{"a denial is an error", "errors", wrap(func(w wrapped) limiter { return failing{w} })},
+		{"clocks are taken for equal", "bound", mutation{options: func(_ *scenario, o *counters.Options) { o.ClockSkew = -1 }}},
+		{"a swap overwrites what others have written", "bound", mutation{versionsIgnored: true}},
+		{"a version outlives its server", "bound", mutation{versionsOutliveRestarts: true}},
+	} {
+		t.Run(bug.name, func(t *testing.T) {
+			seed := search(t.Context(), 1, 1000, func(seed uint64) bool {
+				return violates(seed, bug.broken, bug.oracle) && !violates(seed, mutation{}, bug.oracle)
+			})
+			if seed == 0 {
+				t.Fatalf("no seed sees it by the oracle %q", bug.oracle)
+			}
+			t.Logf("seed %d sees it", seed)
+		})
+	}
+}
+
+func violates(seed uint64, broken mutation, oracle string) bool {
+	for _, v := range simulate(seed, broken, nil) {
+		if v.oracle == oracle {
+			return true
+		}
+	}
+	return false
+}
+
+// A wrapped limiter is right; the types made of it break one method each.
+type wrapped struct {
+	limiter
+	world   *world
+	process *process
+}
+
+func wrap(broken func(wrapped) limiter) mutation {
+	return mutation{limiter: func(l limiter, w *world, p *process) limiter { return broken(wrapped{l, w, p}) }}
+}
+
+// count counts r in the slot of a window, besides what the limiter does.
+func (w wrapped) count(ctx context.Context, r counters.Request) error {
+	_, err := w.process.connection.Add(ctx, counters.Addition{
+		Key: counters.CounterKey(w.world.counterPrefix(), counters.Calendar(r.Now, w.world.width()).Number), Delta: r.Cost, TTL: time.Minute,
+	})
+	return err
+}
+
+type readThenCount struct{ wrapped }
+
+func (l readThenCount) Take(ctx context.Context, r counters.Request) (counters.Decision, error) {
+	if l.world.width() == 0 {
+		return l.wrapped.Take(ctx, r)
+	}
+	d, err := l.Peek(ctx, r)
+	if err == nil && d.Allowed {
+		err = l.count(ctx, r)
+	}
+	return d, err
+}
+
+type refundNow struct{ wrapped }
+
+func (l refundNow) Refund(ctx context.Context, r counters.Request) error {
+	r.Now = l.process.now()
+	return l.wrapped.Refund(ctx, r)
+}
+
+type refundTwice struct{ wrapped }
+
+func (l refundTwice) Refund(ctx context.Context, r counters.Request) error {
+	if err := l.wrapped.Refund(ctx, r); err != nil {
+		return err
+	}
+	return l.wrapped.Refund(ctx, r)
+}
+
+type chargeDenied struct{ wrapped }
+
+func (l chargeDenied) Take(ctx context.Context, r counters.Request) (counters.Decision, error) {
+	d, err := l.wrapped.Take(ctx, r)
+	if err == nil && !d.Allowed && l.world.width() > 0 {
+		err = l.count(ctx, r)
+	}
+	return d, err
+}
+
+type forgetful struct{ wrapped }
+
+func (l forgetful) PeekLocal(r counters.Request) (counters.Decision, bool) {
+	d, ok := l.wrapped.PeekLocal(r)
+	d.Remaining++
+	return d, ok
+}
+
+type hasty struct{ wrapped }
+
+func (l hasty) Take(ctx context.Context, r counters.Request) (counters.Decision, error) {
+	d, err := l.wrapped.Take(ctx, r)
+	d.RetryAfter /= 2
+	return d, err
+}
+
+type unresettable struct{ wrapped }
+
+func (l unresettable) Reset(context.Context, string, time.Time) error { return nil }
+
+type patient struct{ wrapped }
+
+func (l patient) Take(ctx context.Context, r counters.Request) (counters.Decision, error) {
+	longer := *ctx.(*callContext)
+	longer.deadline = longer.deadline.Add(l.world.timeout)
+	return l.wrapped.Take(&longer, r)
+}
+
+type failing struct{ wrapped }
+
+func (l failing) Take(ctx context.Context, r counters.Request) (counters.Decision, error) {
+	d, err := l.wrapped.Take(ctx, r)
+	if err == nil && !d.Allowed {
+		err = errors.New("denied")
+	}
+	return d, err
+}
