@@ -186,14 +186,15 @@ func (w *world) judgeView(p *process) {
 }
 
 // judgeRetryAfter checks that a lone client which asks again when it was told
-// to is admitted. It asks any process, or always the same: one whose clock is
-// ahead would admit it earlier than others say, and one that has settled a slot
-// doesn't see what others take back from it.
+// to is admitted. It asks any process, or always the same where they may differ:
+// one whose clock is ahead admits it earlier than others say, and one that has
+// settled a slot doesn't see what was taken from it later.
 func (w *world) judgeRetryAfter() {
 	time.Sleep(counters.MaxStaleness + w.skew + tick)
 	p := w.processes[w.random.IntN(len(w.processes))]
-	for range 3 * w.capacity() {
-		if w.skew == 0 && !w.faults.refunds && !w.faults.slow && !w.faults.stalled && w.failures == 0 {
+	alike := w.skew == 0 && !w.faults.refunds && !w.faults.slow && !w.faults.stalled && w.failures == 0 && w.vanished.IsZero()
+	for range 2 * w.capacity() {
+		if alike {
 			p = w.processes[w.random.IntN(len(w.processes))]
 		}
 		cost := 1 + w.random.Int64N(w.maxCost)
