@@ -82,12 +82,12 @@ func draw(seed uint64, r *rand.Rand) scenario {
 		timeout:     pick[time.Duration](r, 20, 50, 50, 200, 1000) * time.Millisecond,
 		countDenied: chance(5),
 		maxCost:     pick[int64](r, 1, 1, 3),
-		calls:       40 + r.IntN(60),
+		calls:       30 + r.IntN(50),
 		sticky:      chance(2),
 		latecomer:   chance(3),
 		faults: faults{
 			slow: chance(3), stalled: chance(8), lost: chance(5), crashes: chance(6), refunds: chance(3),
-			resets: chance(6), jumps: chance(4), evicts: chance(12), flushes: chance(12), restart: chance(8),
+			resets: chance(5), jumps: chance(4), evicts: chance(12), flushes: chance(12), restart: chance(6),
 		},
 	}
 	switch s.algorithm {

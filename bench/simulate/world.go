@@ -268,16 +268,21 @@ func (w *world) transmit(o *operation) {
 		return
 	}
 	usual, left, last := o.process.latency, int(time.Until(o.deadline)/tick), o.deadline
-	if w.calm {
-		usual = 1
+	if w.calm { // even three operations of a call end in time
+		usual = min(usual, max(1, int(w.timeout/tick/12)))
 	}
-	latency := usual
-	slow := w.faults.slow && !w.calm && w.chance(8)
-	if slow {
-		latency = max(latency, left)
+	held, hold := w.random.IntN(len(o.steps)+1), usual // the step, or the reply, that takes long
+	if w.faults.slow && !w.calm && w.chance(8) {
+		hold = max(usual, left)
 	}
 	if w.faults.stalled && !w.calm && w.chance(8) {
-		latency, last = max(latency, 2*left), last.Add(w.timeout)
+		hold, last = max(usual, 2*left), last.Add(w.timeout)
+	}
+	delay := func(step int) time.Duration {
+		if step == held {
+			return w.ticks(hold)
+		}
+		return w.ticks(usual)
 	}
 	steps, silent, result := len(o.steps), false, error(nil)
 	if w.faults.lost && !w.calm && w.chance(15) {
@@ -286,11 +291,10 @@ func (w *world) transmit(o *operation) {
 	at := time.Now()
 	times := make([]time.Time, len(o.steps))
 	for i := range times {
-		if at = at.Add(w.ticks(latency)); at.After(last) {
+		if at = at.Add(delay(i)); at.After(last) {
 			at = last
 		}
 		times[i] = at
-		latency = usual
 	}
 	var apply func(i int)
 	apply = func(i int) {
@@ -304,11 +308,8 @@ func (w *world) transmit(o *operation) {
 		}
 	}
 	w.at(times[0], nil, func() { apply(0) })
-	if slow && w.chance(2) {
-		latency = max(latency, 2*left)
-	}
 	if !silent {
-		w.at(at.Add(tick+w.ticks(latency)), o.isAnswered, func() { w.answer(o, result) })
+		w.at(at.Add(tick+delay(len(o.steps))), o.isAnswered, func() { w.answer(o, result) })
 	}
 	w.at(o.deadline, o.isAnswered, func() { w.answer(o, counters.ErrTimeout) })
 }
