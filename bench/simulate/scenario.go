@@ -33,16 +33,16 @@ type scenario struct {
 
 // Faults are the kinds of trouble that a seed may have.
 type faults struct {
-	slow    bool // operations take until their deadline, and replies longer
-	stalled bool // operations are applied after their callers have left
-	lost    bool // before or after they were applied
-	crashes bool // a process ends in the middle of its calls
-	refunds bool
-	resets  bool
-	jumps   bool // of clocks, within the skew
-	evicts  bool // single keys
-	flushes bool // all keys
-	restart bool // all keys, and versions begin at 1 again
+	slow     bool // operations take until their deadline, and replies longer
+	stalled  bool // operations are applied after their callers have left
+	lost     bool // before or after they were applied
+	crashes  bool // a process ends in the middle of its calls
+	refunds  bool
+	resets   bool
+	jumps    bool // of clocks, within the skew
+	evicts   bool // single keys
+	flushes  bool // all keys
+	restarts bool // all keys, and versions begin at 1 again
 }
 
 func (f faults) String() string {
@@ -52,7 +52,7 @@ func (f faults) String() string {
 		on   bool
 	}{
 		{"slow", f.slow}, {"stalled", f.stalled}, {"lost", f.lost}, {"crashes", f.crashes}, {"refunds", f.refunds},
-		{"resets", f.resets}, {"jumps", f.jumps}, {"evicts", f.evicts}, {"flushes", f.flushes}, {"restart", f.restart},
+		{"resets", f.resets}, {"jumps", f.jumps}, {"evicts", f.evicts}, {"flushes", f.flushes}, {"restarts", f.restarts},
 	} {
 		if fault.on {
 			names = append(names, fault.name)
@@ -87,7 +87,7 @@ func draw(seed uint64, r *rand.Rand) scenario {
 		latecomer:   chance(3),
 		faults: faults{
 			slow: chance(3), stalled: chance(8), lost: chance(5), crashes: chance(6), refunds: chance(3),
-			resets: chance(5), jumps: chance(4), evicts: chance(12), flushes: chance(12), restart: chance(6),
+			resets: chance(5), jumps: chance(4), evicts: chance(12), flushes: chance(12), restarts: chance(6),
 		},
 	}
 	switch s.algorithm {

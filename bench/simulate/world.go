@@ -472,6 +472,10 @@ func (w *world) traffic(left int) {
 	if w.chance(15) {
 		w.trouble()
 	}
+	if w.faults.restarts && w.chance(10) { // again and again, so that old versions are met anew
+		w.server.restart()
+		w.vanish("restarted")
+	}
 	if left == 0 {
 		return
 	}
@@ -495,7 +499,7 @@ func (w *world) traffic(left int) {
 // seed has it.
 func (w *world) trouble() {
 	p := w.processes[w.random.IntN(len(w.processes))]
-	switch w.random.IntN(5) {
+	switch w.random.IntN(4) {
 	case 0:
 		if w.faults.jumps {
 			p.offset = w.offset()
@@ -515,11 +519,6 @@ func (w *world) trouble() {
 		if w.faults.flushes {
 			clear(w.server.items)
 			w.vanish("everything is flushed")
-		}
-	case 4:
-		if w.faults.restart {
-			w.server.restart()
-			w.vanish("restarted")
 		}
 	}
 }
