@@ -30,10 +30,7 @@ func (w *world) judgeCall(c *call) {
 	if c.err != nil && c.process.failed.Before(c.began) && len(c.process.open) == 0 {
 		w.violate("errors", "#%d failed although the store answered everything: %v", c.number, c.err)
 	}
-	if c.kind != take || c.err != nil || c.decision.Allowed {
-		return
-	}
-	if longest := w.lasts() + 2*(w.skew+w.timeout); c.decision.RetryAfter > longest {
+	if longest := w.lasts() + 2*(w.skew+w.timeout); c.denied() && c.decision.RetryAfter > longest {
 		w.violate("retry-after", "#%d is told %v, but nothing lasts longer than %v", c.number, c.decision.RetryAfter, longest)
 	}
 }
@@ -168,13 +165,12 @@ func (w *world) judgeReset() {
 	w.take(by, w.capacity())
 	time.Sleep(w.width() + w.skew + w.timeout)
 	w.crash(late)
-	w.calm, w.faults = false, faults{}
-	by.latency, late.latency = 1, 8
+	by.latency, late.latency, w.farthest = 1, farthest, farthest
 	meanwhile := &call{kind: take, process: late, request: w.newRequest(late, 1)}
 	w.begin(meanwhile)
 	w.after(w.ticks(10), func() { w.begin(&call{kind: reset, process: by, request: w.newRequest(by, 0)}) })
 	w.run()
-	w.calm = true
+	w.settle()
 	time.Sleep(time.Second)
 	free := w.capacity()
 	if meanwhile.err != nil || meanwhile.decision.Allowed || w.countDenied {

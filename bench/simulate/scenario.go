@@ -82,7 +82,7 @@ func draw(seed uint64, r *rand.Rand) scenario {
 		timeout:     pick[time.Duration](r, 20, 50, 50, 200, 1000) * time.Millisecond,
 		countDenied: chance(5),
 		maxCost:     pick[int64](r, 1, 1, 3),
-		calls:       30 + r.IntN(50),
+		calls:       20 + r.IntN(50),
 		sticky:      chance(2),
 		latecomer:   chance(3),
 		faults: faults{

@@ -72,7 +72,7 @@ func simulate(seed uint64, broken mutation, trace io.Writer) (violations []viola
 		w := newWorld(s, r, broken, trace)
 		w.after(0, func() { w.traffic(s.calls) })
 		w.run()
-		w.calm = true
+		w.settle()
 		w.judgeCounts()
 		w.judgeQuiet()
 		w.judgeAdmissions()

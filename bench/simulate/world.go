@@ -23,6 +23,9 @@ const tick = time.Millisecond
 // client is the only client: all that processes do meets at its keys.
 const client = "c"
 
+// farthest is the longest that a step of an operation usually takes, in ticks.
+const farthest = 8
+
 // A world is one server, the processes that use it, and what is to happen. Its
 // scheduler is the goroutine that made it. Others run only while it waits for
 // all of them to block, and it wakes one at a time.
@@ -32,7 +35,9 @@ type world struct {
 	random *rand.Rand
 	trace  io.Writer // nil if nobody reads it
 	start  time.Time
-	calm   bool // no more faults
+	calm   bool // no more faults, and nobody comes back
+	// farthest bounds the latency of every process.
+	farthest int
 
 	server    server
 	processes []*process
@@ -126,13 +131,13 @@ func (q *queue) Pop() any {
 func newWorld(s scenario, r *rand.Rand, broken mutation, trace io.Writer) *world {
 	w := &world{
 		scenario: s, broken: broken, random: r, trace: trace,
-		server: server{items: make(map[string]item)}, timer: time.NewTimer(0), awake: make(chan struct{}, 1),
+		farthest: farthest, server: server{items: make(map[string]item)}, timer: time.NewTimer(0), awake: make(chan struct{}, 1),
 	}
 	<-w.timer.C
 	time.Sleep(time.Duration(r.IntN(10_000)) * tick)
 	w.start = time.Now()
 	for i := range s.processes {
-		p := &process{number: i, offset: w.offset(), latency: pick(r, 1, 1, 3, 8)}
+		p := &process{number: i, offset: w.offset(), latency: pick(r, 1, 1, 3, farthest)}
 		w.processes = append(w.processes, p)
 		w.boot(p)
 		w.log("%v begins, its clock %v ahead, up to %v from the server", p, p.offset, time.Duration(p.latency)*tick)
@@ -153,8 +158,9 @@ func (w *world) boot(p *process) {
 	p.limiter = l
 }
 
+// offset returns how far a clock is ahead, and mostly one of the extremes.
 func (w *world) offset() time.Duration {
-	return time.Duration(w.random.Int64N(int64(w.skew/tick)+1)) * tick
+	return pick(w.random, 0, w.skew, w.ticks(int(w.skew/tick)))
 }
 
 func (w *world) chance(of int) bool { return w.random.IntN(of) == 0 }
@@ -175,6 +181,9 @@ func (w *world) at(t time.Time, stale func() bool, do func()) {
 	order := w.random.Uint64()<<20 | uint64(w.drawn)
 	heap.Push(&w.queue, event{at: t, order: order, stale: stale, do: do})
 }
+
+// settle ends the faults. From now on, three operations of a call end in time.
+func (w *world) settle() { w.calm, w.farthest = true, max(1, int(w.timeout/tick/12)) }
 
 // run lets things happen until nothing more will.
 func (w *world) run() {
@@ -267,10 +276,7 @@ func (w *world) transmit(o *operation) {
 		w.answer(o, counters.ErrTimeout)
 		return
 	}
-	usual, left, last := o.process.latency, int(time.Until(o.deadline)/tick), o.deadline
-	if w.calm { // even three operations of a call end in time
-		usual = min(usual, max(1, int(w.timeout/tick/12)))
-	}
+	usual, left, last := min(o.process.latency, w.farthest), int(time.Until(o.deadline)/tick), o.deadline
 	held, hold := w.random.IntN(len(o.steps)+1), usual // the step, or the reply, that takes long
 	if w.faults.slow && !w.calm && w.chance(8) {
 		hold = max(usual, left)
@@ -419,12 +425,26 @@ func (w *world) end(c *call) {
 	if c.admitted() && w.faults.refunds && !w.calm && w.chance(2) {
 		w.planRefund(c)
 	}
+	if c.denied() && !w.calm && len(w.calls) < 100 && w.chance(10) {
+		w.planReturn(c)
+	}
+}
+
+// planReturn lets the client come back when it was told to, and ask for all it
+// can get.
+func (w *world) planReturn(c *call) {
+	when := c.request.Now.Add(c.decision.RetryAfter).Sub(c.process.now())
+	w.after(max(0, when+tick-1)/tick*tick+w.ticks(2), func() {
+		for range 1 + w.random.Int64N(w.capacity()) {
+			w.begin(&call{kind: take, process: c.process, request: w.newRequest(c.process, 1)})
+		}
+	})
 }
 
 // planRefund lets c be taken back: soon, or just when its slot is settled. Then
 // somebody asks at the same time.
 func (w *world) planRefund(c *call) {
-	p, pause := c.process, w.ticks(pick(w.random, 3, 30))
+	p, pause := c.process, w.ticks(pick(w.random, 3, 30, int(w.lasts()/tick)))
 	if width := w.width(); width > 0 && w.chance(2) {
 		settled := width - counters.Calendar(c.request.Now, width).Elapsed + w.skew + w.timeout
 		pause = max(0, c.began.Add(settled).Sub(c.returned)) + w.ticks(5)
@@ -442,6 +462,8 @@ func (w *world) planRefund(c *call) {
 func (c *call) admitted() bool {
 	return c.kind == take && !c.returned.IsZero() && !c.crashed && c.err == nil && c.decision.Allowed
 }
+
+func (c *call) denied() bool { return c.kind == take && c.err == nil && !c.decision.Allowed }
 
 func (w *world) newRequest(p *process, cost int64) counters.Request {
 	return counters.Request{Client: client, Cost: cost, Limit: w.limit, Now: p.now()}
