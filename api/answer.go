@@ -2,7 +2,6 @@ package api
 
 import (
 	"cmp"
-	"context"
 	"sync"
 	"time"
 
@@ -22,22 +21,6 @@ type limitValue struct {
 	name  string
 	value int64
 }
-
-// A storeContext bounds the store operations of one check. It ignores the
-// request's cancellation, which would leave it unknown what was counted; the
-// store timeout bounds it. It needs no timer, because limiters and stores read
-// the deadline themselves.
-type storeContext struct {
-	context.Context
-	deadline time.Time
-}
-
-// newStoreContext returns the context of a check that begins at start.
-func newStoreContext(start time.Time, timeout time.Duration) storeContext {
-	return storeContext{Context: context.Background(), deadline: start.Add(timeout)}
-}
-
-func (c *storeContext) Deadline() (time.Time, bool) { return c.deadline, true }
 
 // An answer is the outcome of a check.
 type answer struct {

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/labstack/echo/v4"
+
+	"weir/counters"
 )
 
 // authorize lets requests of /v1/* pass that carry a configured bearer token.
@@ -56,7 +58,7 @@ func (s *Server) forwardAuth(c echo.Context) error {
 		return badRequest("no client: the request has none of %v", p.Identify)
 	}
 	now := s.cfg.Now()
-	ctx := newStoreContext(now, s.cfg.StoreTimeout)
+	ctx := counters.Deadline{At: now.Add(s.cfg.StoreTimeout)}
 	a, err := active.decide(&ctx, check{policy: p.Name, client: client, cost: 1}, now)
 	if err != nil {
 		return err

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/labstack/echo/v4"
+
+	"weir/counters"
 )
 
 // batchWorkers is how many checks of a batch are under way at once.
@@ -62,12 +64,12 @@ func (s *Server) decideBatch(c echo.Context, batch []check) [][]byte {
 
 // decideGroup makes the checks of batch that group lists.
 func (s *Server) decideGroup(c echo.Context, batch []check, group []int, results [][]byte) {
-	var ctx storeContext
+	var ctx counters.Deadline
 	answered := true // by the store, within the last context
 	for _, i := range group {
 		now := s.cfg.Now()
 		if answered {
-			ctx = newStoreContext(now, s.cfg.StoreTimeout)
+			ctx = counters.Deadline{At: now.Add(s.cfg.StoreTimeout)}
 		}
 		a, err := s.decideOrRecover(c, &ctx, batch[i], now)
 		if err != nil {
@@ -81,7 +83,7 @@ func (s *Server) decideGroup(c echo.Context, batch []check, group []int, results
 
 // decideOrRecover decides q, and turns a panic into a problem: on a worker's
 // goroutine, nothing else would keep it from ending the process.
-func (s *Server) decideOrRecover(c echo.Context, ctx *storeContext, q check, now time.Time) (a *answer, err error) {
+func (s *Server) decideOrRecover(c echo.Context, ctx *counters.Deadline, q check, now time.Time) (a *answer, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = s.logPanic(c, fmt.Errorf("%v", v), debug.Stack())

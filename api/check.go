@@ -4,6 +4,8 @@ import (
 	"net/http"
 
 	"github.com/labstack/echo/v4"
+
+	"weir/counters"
 )
 
 // check answers POST /v1/check.
@@ -18,7 +20,7 @@ func (s *Server) check(c echo.Context) error {
 		return err
 	}
 	now := s.cfg.Now()
-	b.context = newStoreContext(now, s.cfg.StoreTimeout)
+	b.context = counters.Deadline{At: now.Add(s.cfg.StoreTimeout)}
 	a, err := s.policies.Load().decide(&b.context, q, now)
 	if err != nil {
 		return err

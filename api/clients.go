@@ -5,6 +5,8 @@ import (
 	"net/url"
 
 	"github.com/labstack/echo/v4"
+
+	"weir/counters"
 )
 
 // peekClient answers GET /v1/policies/{policy}/clients/{client}.
@@ -14,7 +16,7 @@ func (s *Server) peekClient(c echo.Context) error {
 		return err
 	}
 	now := s.cfg.Now()
-	ctx := newStoreContext(now, s.cfg.StoreTimeout)
+	ctx := counters.Deadline{At: now.Add(s.cfg.StoreTimeout)}
 	a, err := p.peek(&ctx, client, now)
 	if err != nil {
 		return err
@@ -29,7 +31,7 @@ func (s *Server) resetClient(c echo.Context) error {
 		return err
 	}
 	now := s.cfg.Now()
-	ctx := newStoreContext(now, s.cfg.StoreTimeout)
+	ctx := counters.Deadline{At: now.Add(s.cfg.StoreTimeout)}
 	if err := p.reset(&ctx, client, now); err != nil {
 		return storeFailed("the client was not reset in all limits; do it again: %v", err)
 	}

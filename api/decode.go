@@ -12,6 +12,8 @@ import (
 	"sync"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"weir/counters"
 )
 
 const (
@@ -26,8 +28,8 @@ const (
 type body struct {
 	bytes   bytes.Buffer
 	decoder jsontext.Decoder
-	scratch []byte       // an unquoted string
-	context storeContext // of a single check; here, it costs no allocation
+	scratch []byte            // an unquoted string
+	context counters.Deadline // of a single check; here, it costs no allocation
 }
 
 var bodies = sync.Pool{New: func() any { return new(body) }}
