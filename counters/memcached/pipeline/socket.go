@@ -17,7 +17,8 @@ const (
 	// replies were due at stallLooks looks in a row with not a byte in between,
 	// so within 1.75 seconds. A look that comes later than the next was due
 	// starts the count anew: this process was held up, and perhaps the server
-	// with it. Many short intervals notice that wherever it happens.
+	// with it. Many short intervals notice that wherever it happens. So does a
+	// large write that goes on.
 	lookInterval = 250 * time.Millisecond
 	stallLooks   = 7
 	// maxInFlight and maxQueued (bytes) bound what one socket holds for a
@@ -69,6 +70,7 @@ type socket struct {
 	// These belong to the writer.
 	out     []byte
 	written int
+	wrote   atomic.Bool // since the last look, a part of something large
 
 	// These belong to the reader.
 	in     []byte
@@ -158,9 +160,21 @@ func (s *socket) send(r *request) (bool, error) {
 func (s *socket) writeAll() {
 	defer s.running.Done()
 	for {
-		if _, err := s.conn.Write(s.out[s.written:]); err != nil {
-			s.fail(err)
-			return
+		for rest := s.out[s.written:]; len(rest) > 0; {
+			n := min(len(rest), maxKept)
+			if s.raw == nil {
+				n = recordLength(rest)
+			}
+			if _, err := s.conn.Write(rest[:n]); err != nil {
+				s.fail(err)
+				return
+			}
+			rest = rest[n:]
+			// Small writes don't count, as the kernel takes many of them for a
+			// server that doesn't read.
+			if len(rest) > 0 {
+				s.wrote.Store(true)
+			}
 		}
 		s.written = 0
 		if !s.gather() {
@@ -304,7 +318,8 @@ func (s *socket) checkStall() error {
 		due := s.inFlight() > 0
 		s.mu.Unlock()
 		s.silent++
-		if late := now.Sub(s.look) > lookInterval; late || !due {
+		late := now.Sub(s.look) > lookInterval
+		if wrote := s.wrote.Swap(false); late || wrote || !due {
 			s.silent = 0
 		}
 		if s.silent == stallLooks {

@@ -335,6 +335,30 @@ func TestSlowReplyIsNoSilence(t *testing.T) {
 	})
 }
 
+// A server that takes long to read all that it is sent isn't silent.
+func TestSlowWriteIsNoSilence(t *testing.T) {
+	scene(t, func(t *testing.T, s *Pool, accept chan net.Conn) {
+		request := setRequest("k", maxRecord/2)
+		first := post(t, s, "incr k 1\r\n")
+		server := <-accept
+		expect(t, server, "i") // the rest keeps the writer busy
+		large := make([]*Conn, 10)
+		for i := range large {
+			large[i] = post(t, s, request)
+		}
+		expect(t, server, "ncr k 1\r\n")
+		for range large {
+			time.Sleep(patience / 2)
+			expect(t, server, request)
+		}
+		say(t, server, "1\r\n"+strings.Repeat("STORED\r\n", len(large)))
+		requireReply(t, first, "1\r\n")
+		for _, h := range large {
+			requireReply(t, h, "STORED\r\n")
+		}
+	})
+}
+
 func TestUnaskedBytesCloseTheSocket(t *testing.T) {
 	scene(t, func(t *testing.T, s *Pool, accept chan net.Conn) {
 		h := post(t, s, "version\r\n")
