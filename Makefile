@@ -5,7 +5,7 @@ STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 .PHONY: test lint setup bench
 
 test: setup lint
-	go test -race -shuffle=on ./...
+	GORACE=atexit_sleep_ms=0 go test -race -shuffle=on ./...
 
 lint:
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt would change:"; echo "$$unformatted"; exit 1; }
