@@ -69,36 +69,43 @@ func PublicDir(t testing.TB) string {
 	return dir
 }
 
-func freeAddr() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), l.Close()
-}
-
 func (m *Server) start() {
 	m.t.Helper()
-	require.NoError(m.t, m.run())
+	require.NoError(m.t, m.run("", m.answers))
 }
 
 // Run starts memcached as Start does, where there is no test that could fail or
 // end: in an Example. Only Addr, Kill and Network may be used, and Kill must be.
 func Run(args ...string) (*Server, error) {
-	addr, err := freeAddr()
+	// Memcached itself finds a free port, and tells by a file which it is: nobody
+	// else can take it in between.
+	dir, err := os.MkdirTemp("", "weir")
 	if err != nil {
 		return nil, err
 	}
-	_, port, err := net.SplitHostPort(addr)
-	if err != nil {
+	defer os.RemoveAll(dir)
+	if err := os.Chmod(dir, 0o777); err != nil {
 		return nil, err
 	}
-	m := &Server{Addr: addr, args: append([]string{"-l", "127.0.0.1", "-p", port}, args...)}
-	return m, m.run()
+	file := filepath.Join(dir, "port")
+	m := &Server{args: append([]string{"-l", "127.0.0.1", "-p", "-1"}, args...)}
+	err = m.run("MEMCACHED_PORT_FILENAME="+file, func() error {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		_, port, _ := strings.Cut(string(content), "TCP INET: ")
+		port, _, _ = strings.Cut(port, "\n")
+		m.Addr = "127.0.0.1:" + port
+		m.args[3] = port // also after a restart
+		return m.answers()
+	})
+	return m, err
 }
 
-// run starts the process and returns when it answers.
-func (m *Server) run() error {
+// run starts the process, with a variable in its environment, and returns when it
+// is ready.
+func (m *Server) run(variable string, ready func() error) error {
 	path, err := exec.LookPath("memcached")
 	if err != nil {
 		return fmt.Errorf("the tests need memcached: make test installs it, or apt-get install memcached: %w", err)
@@ -108,21 +115,31 @@ func (m *Server) run() error {
 		args = append([]string{"-u", "nobody"}, args...)
 	}
 	m.cmd = exec.Command(path, args...)
+	m.cmd.Env = append(os.Environ(), variable)
 	var stderr bytes.Buffer
 	m.cmd.Stderr = &stderr
 	if err := m.cmd.Start(); err != nil {
 		return err
 	}
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(2 * time.Millisecond) {
-		c, err := m.dial()
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(2 * time.Millisecond) {
+		err := ready()
 		if err == nil {
-			return c.Close()
+			return nil
 		}
 		if time.Now().After(deadline) {
 			m.Kill()
 			return fmt.Errorf("memcached %v doesn't answer: %w: %s", args, err, &stderr)
 		}
 	}
+}
+
+// answers returns nil if the process takes connections.
+func (m *Server) answers() error {
+	c, err := m.dial()
+	if err != nil {
+		return err
+	}
+	return c.Close()
 }
 
 // Network is "tcp" or "unix".
