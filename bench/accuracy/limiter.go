@@ -1,6 +1,7 @@
 package accuracy
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -35,7 +36,9 @@ func (a algorithm) bucket() bool { return a.Kind == algorithms.Bucket }
 
 // limiter returns a new limiter. The only clock has no skew.
 func (a algorithm) limiter(s algorithms.Store, limit int64, clients int, countDenied bool) (algorithms.Limiter, error) {
-	return a.New(s, algorithms.Config{Window: Window, Limit: limit, Policy: "bench", Clients: clients, CountDenied: countDenied})
+	options := algorithms.OneClock("bench", cmp.Or(clients, -1))
+	options.CountDenied = countDenied
+	return a.New(s, algorithms.Config{Options: options, Window: Window, Limit: limit})
 }
 
 // A subject is a limiter on a store of its own, in virtual time.

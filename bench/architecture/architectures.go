@@ -245,9 +245,6 @@ type Weir struct {
 // runs don't begin with a calendar window.
 var begin = time.Unix(40, 0)
 
-// clockSkew is weir's default.
-const clockSkew = 50 * time.Millisecond
-
 // NewWeir returns so many instances with a limiter of weir's, to which requests
 // are sent in turn, and which are away from the store by lag.
 func NewWeir(a algorithms.Algorithm, limit Limit, instances int, lag time.Duration) (*Weir, error) {
@@ -255,7 +252,7 @@ func NewWeir(a algorithms.Algorithm, limit Limit, instances int, lag time.Durati
 	store.Store = memory.New(func() time.Time { return store.now })
 	w := &Weir{limit: limit, turn: turn{instances: instances}, store: store}
 	for range instances {
-		l, err := a.New(store, algorithms.Config{Window: limit.Window, Policy: "architectures", ClockSkew: clockSkew, Clients: 1000})
+		l, err := a.New(store, algorithms.Config{Options: algorithms.OneClock("architectures", 1000), Window: limit.Window})
 		if err != nil {
 			return nil, err
 		}

@@ -264,7 +264,7 @@ func openLimiter(s share, races *races) (limiter, error) {
 		return nil, err
 	}
 	a := algorithms.Named(name)
-	cfg := algorithms.Config{Window: refill, Limit: s.Limit, Burst: s.Burst, Policy: a.Short(), Clients: 1, Writes: func(attempts int) {
+	cfg := algorithms.Config{Options: counters.Options{Policy: a.Short(), Clients: 1}, Window: refill, Limit: s.Limit, Burst: s.Burst, Writes: func(attempts int) {
 		races.attempts.Add(int64(attempts))
 		races.conflicts.Add(int64(attempts - 1))
 	}}

@@ -25,7 +25,8 @@ import (
 
 const (
 	limit = 100
-	skew  = counters.DefaultClockSkew
+	// horizon is that of the options, which are the defaults.
+	horizon = counters.DefaultClockSkew + counters.DefaultTimeout
 
 	// callers check clients at once.
 	callers = 64
@@ -102,7 +103,7 @@ func measure(ctx context.Context, a algorithms.Algorithm, clients int, now time.
 	}
 	defer store.Close()
 	// Views are kept in shards, which aren't equally full.
-	cfg := algorithms.Config{Window: algorithms.Window, Limit: limit, Policy: a.Short(), ClockSkew: skew, Clients: 2*clients + 1000}
+	cfg := algorithms.Config{Options: counters.Options{Policy: a.Short(), Clients: 2*clients + 1000}, Window: algorithms.Window, Limit: limit}
 	limiter, err := a.New(store, cfg)
 	if err != nil {
 		return row, err
@@ -149,7 +150,7 @@ func past(a algorithms.Algorithm, now time.Time) []time.Time {
 	step, kept := a.Width(algorithms.Window), time.Duration(0)
 	switch a.Kind {
 	case algorithms.Counters:
-		kept = counters.TTL(time.Duration(a.Slots+1)*step, skew).Truncate(step)
+		kept = counters.TTL(time.Duration(a.Slots+1)*step, horizon).Truncate(step)
 	case algorithms.Times:
 		step = 2 * algorithms.Window / limit
 		kept = algorithms.Window - step

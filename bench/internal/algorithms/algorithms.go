@@ -137,16 +137,19 @@ type Store interface {
 	counters.StateStore
 }
 
-// A Config says how a limiter is to be.
+// A Config says how a limiter is to be. New sets the options' names but Policy.
 type Config struct {
-	Window      time.Duration
-	Limit       int64 // the largest that the log will be asked for
-	Burst       int64 // of buckets
-	Policy      string
-	Clients     int           // remembered
-	ClockSkew   time.Duration // 0 for one clock, and a store that answers at once
-	CountDenied bool
-	Writes      func(attempts int) // told of writes to the store
+	counters.Options
+	Window time.Duration
+	Limit  int64              // the largest that the log will be asked for
+	Burst  int64              // of buckets
+	Writes func(attempts int) // told of writes to the store
+}
+
+// OneClock are the options of limiters with the same clock, on a store that
+// answers at once.
+func OneClock(policy string, clients int) counters.Options {
+	return counters.Options{Policy: policy, ClockSkew: -1, StoreTimeout: -1, Clients: clients}
 }
 
 // Window is that of the limits of the experiments in real time.
@@ -165,17 +168,8 @@ func Namespace(policy string, width time.Duration) counters.Namespace {
 
 // New returns a limiter on a store.
 func (a Algorithm) New(s Store, c Config) (Limiter, error) {
-	options := counters.Options{
-		KeyPrefix: KeyPrefix, Policy: c.Policy, Limit: LimitName,
-		ClockSkew: c.ClockSkew, Clients: c.Clients, CountDenied: c.CountDenied,
-	}
-	// 0 is a default of the options, but none here.
-	if options.ClockSkew == 0 {
-		options.ClockSkew, options.StoreTimeout = -1, -1
-	}
-	if options.Clients == 0 {
-		options.Clients = -1
-	}
+	options := c.Options
+	options.KeyPrefix, options.Limit = KeyPrefix, LimitName
 	if a.state != nil {
 		state := cas.Config{Options: options}
 		if c.Writes != nil {
