@@ -137,7 +137,7 @@ func runTimeline[S any](t *testing.T, c *client[S], rows []row) {
 			ResetAfter: duration(row.reset), RetryAfter: duration(row.retry), Wait: duration(row.wait),
 		}
 		got := c.ask(t, counters.Request{Cost: row.cost, Limit: row.limit, Now: clock(t, row.at)})
-		got.Generation, got.FitsAfter = 0, 0
+		got.Generation, got.Refunded, got.FitsAfter = 0, 0, 0
 		require.Equalf(t, want, got, "row %d, %s", i, row.at)
 	}
 }
@@ -327,23 +327,24 @@ func TestDecodeRefusesWhatIsNotItsOwn(t *testing.T) {
 	}
 
 	ms, moment := "\xe0\xd4\x03", "\x18\xc2\x1f\x1d\x5f\x0a\x80\x00\x00" // one minute, in 2026, of that generation
+	const none = "\x00"                                                  // has been refunded
 	for name, data := range map[string]string{
-		"window 0":               "\x82" + moment + "\x00\x01\x00",
-		"window below 100 ms":    "\x82" + moment + "\x63\x01\x00",
-		"window above 366 days":  "\x82" + moment + "\xff\xff\xff\xff\x7f\x01\x00",
-		"window beyond Duration": "\x82" + moment + "\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x01\x00",
-		"level 0":                "\x82" + moment + ms + "\x00\x00",
-		"window wraps to 1m":     "\x82" + moment + string(binary.AppendUvarint(nil, 1<<58+60_000)) + "\x01\x00",
-		"level above any limit":  "\x82" + moment + ms + "\x81\xa0\x94\xa5\x8d\x1d\x00",
-		"level beyond int64":     "\x82" + moment + ms + "\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00",
-		"a whole as a part":      "\x82" + moment + ms + "\x01\x80\xb0\x9d\xc2\xdf\x01",
-		"a long zero":            "\x82" + moment + ms + "\x01\x80\x00",
-		"older than all time":    "\x82\x80\x00\x00\x00\x00\x00\x00\x00\x01" + ms + "\x01\x00",
+		"window 0":               "\x82" + moment + none + "\x00\x01\x00",
+		"window below 100 ms":    "\x82" + moment + none + "\x63\x01\x00",
+		"window above 366 days":  "\x82" + moment + none + "\xff\xff\xff\xff\x7f\x01\x00",
+		"window beyond Duration": "\x82" + moment + none + "\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x01\x00",
+		"level 0":                "\x82" + moment + none + ms + "\x00\x00",
+		"window wraps to 1m":     "\x82" + moment + none + string(binary.AppendUvarint(nil, 1<<58+60_000)) + "\x01\x00",
+		"level above any limit":  "\x82" + moment + none + ms + "\x81\xa0\x94\xa5\x8d\x1d\x00",
+		"level beyond int64":     "\x82" + moment + none + ms + "\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00",
+		"a whole as a part":      "\x82" + moment + none + ms + "\x01\x80\xb0\x9d\xc2\xdf\x01",
+		"a long zero":            "\x82" + moment + none + ms + "\x01\x80\x00",
+		"older than all time":    "\x82\x80\x00\x00\x00\x00\x00\x00\x00\x01" + none + ms + "\x01\x00",
 	} {
 		require.ErrorIs(t, refuse["token"]([]byte(data)), errForeignState, name)
 	}
-	require.NoError(t, refuse["token"]([]byte("\x82"+moment+ms+"\x01\x00")))
-	require.NoError(t, refuse["token"]([]byte("\x82"+moment+ms+"\x80\xa0\x94\xa5\x8d\x1d\x00")), "as much as any limit")
+	require.NoError(t, refuse["token"]([]byte("\x82"+moment+none+ms+"\x01\x00")))
+	require.NoError(t, refuse["token"]([]byte("\x82"+moment+none+ms+"\x80\xa0\x94\xa5\x8d\x1d\x00")), "as much as any limit")
 	for name, data := range map[string]string{
 		"no entries":            "\xa2" + moment + "\x00",
 		"no cost":               "\xa2" + moment + "\x00\x00",

@@ -48,6 +48,7 @@ func newBucket(format byte, window time.Duration, burst int64, countDenied bool)
 type bucketState struct {
 	time       int64 // Unix time in nanoseconds
 	generation int64 // Unix time in nanoseconds, not after time
+	refunded   int64 // in this generation, rounded up
 	window     time.Duration
 	// The level is whole + part/window, with 0 <= part < window.
 	whole, part int64
@@ -65,7 +66,7 @@ func (b bucket) step(s bucketState, r counters.Request) (bucketState, counters.D
 	case allowed:
 		level.whole += r.Cost
 		d := b.decision(level, r, allowed)
-		d.Generation = level.generation
+		d.Generation, d.Refunded = level.generation, level.refunded
 		return level, d
 	case b.countDenied:
 		level.whole, level.part = b.capacity(r.Limit), 0
@@ -81,13 +82,13 @@ func (b bucket) peek(s bucketState, r counters.Request) counters.Decision {
 
 // refund takes from the level what hasn't drained of the cost of r, which step has
 // admitted with the decision taken. What was in the bucket before r drains first.
-// Remaining tells how much that was, but for the fraction it leaves out; the
-// refund is too small rather than too large.
+// Remaining tells how much that was, but for the fraction it leaves out and what
+// has been refunded since; the refund is too small rather than too large.
 func (b bucket) refund(s bucketState, r counters.Request, taken counters.Decision) bucketState {
 	if s.generation != taken.Generation {
 		return s
 	}
-	before := max(0, b.capacity(r.Limit)-taken.Remaining-r.Cost-1)
+	before := max(0, b.capacity(r.Limit)-taken.Remaining-r.Cost-1-(s.refunded-taken.Refunded))
 	left := bucketState{whole: before + r.Cost, window: b.window}
 	if now := r.Now.UnixNano(); now < s.time {
 		left.drain(between(now, s.time), r.Limit)
@@ -96,6 +97,7 @@ func (b bucket) refund(s bucketState, r counters.Request, taken counters.Decisio
 		left.whole, left.part = r.Cost, 0
 	}
 	s = s.in(b.window)
+	s.refunded += left.ceil()
 	s.whole -= left.whole
 	s.part -= left.part
 	if s.part < 0 {
@@ -131,12 +133,12 @@ func (b bucket) level(s bucketState, r counters.Request) bucketState {
 	}
 	switch {
 	case s.whole == 0 && s.part == 0:
-		s.time, s.generation = now, now
+		s.time, s.generation, s.refunded = now, now, 0
 	case s.time < now:
 		s.drain(between(s.time, now), r.Limit)
 		s.time = now
 		if s.whole == 0 && s.part == 0 {
-			s.generation = now
+			s.generation, s.refunded = now, 0
 		}
 	}
 	return s
@@ -236,13 +238,14 @@ func (s bucketState) ceil() int64 {
 // encode appends s to data: the format, and unless the bucket is empty its time, its
 // window in milliseconds and its level.
 func (b bucket) encode(data []byte, s bucketState) []byte {
-	const longest = 1 + 8 + 4*binary.MaxVarintLen64
+	const longest = 1 + 8 + 5*binary.MaxVarintLen64
 	data = append(slices.Grow(data, longest), b.format)
 	if s == (bucketState{}) {
 		return data
 	}
 	data = binary.BigEndian.AppendUint64(data, uint64(s.time))
 	data = binary.AppendUvarint(data, between(s.generation, s.time))
+	data = binary.AppendUvarint(data, uint64(s.refunded))
 	data = binary.AppendUvarint(data, uint64(s.window/time.Millisecond))
 	data = binary.AppendUvarint(data, uint64(s.whole))
 	return binary.AppendUvarint(data, uint64(s.part))
@@ -262,15 +265,16 @@ func (b bucket) decode(data []byte) (bucketState, error) {
 	}
 	t, rest, ok1 := cutTime(data[1:])
 	age, rest, ok := cutUvarint(rest)
+	refunded, rest, ok0 := cutUvarint(rest)
 	ms, rest, ok2 := cutUvarint(rest)
 	whole, rest, ok3 := cutUvarint(rest)
 	part, rest, ok4 := cutUvarint(rest)
-	if !ok || !ok1 || !ok2 || !ok3 || !ok4 || len(rest) > 0 || age > between(math.MinInt64, t) {
+	if !ok || !ok0 || !ok1 || !ok2 || !ok3 || !ok4 || len(rest) > 0 || age > between(math.MinInt64, t) || refunded > 1<<62 {
 		return bucketState{}, errForeignState
 	}
 	window := time.Duration(min(ms, uint64(forever/time.Millisecond))) * time.Millisecond
 	if counters.CheckWindow(window) != nil || whole > counters.MaxLimit || part >= uint64(window) || whole+part == 0 {
 		return bucketState{}, errForeignState
 	}
-	return bucketState{time: t, generation: t - int64(age), window: window, whole: int64(whole), part: int64(part)}, nil
+	return bucketState{time: t, generation: t - int64(age), refunded: int64(refunded), window: window, whole: int64(whole), part: int64(part)}, nil
 }

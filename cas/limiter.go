@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -216,7 +217,9 @@ func (l *Limiter[S]) refundLater(req request) {
 
 // refundFailed decides what becomes of a refund that a leader couldn't do.
 func (l *Limiter[S]) refundFailed(req request, err error) {
-	if !req.refund.last && (errors.Is(err, ErrContended) || errors.Is(err, counters.ErrNotSent)) {
+	// What was cut off may have been written, and isn't tried again.
+	surely := errors.Is(err, counters.ErrNotSent) || errors.Is(err, ErrContended) && !errors.Is(err, counters.ErrTimeout)
+	if surely && !req.refund.last {
 		l.refundLater(req)
 	} else {
 		l.cfg.RefundFailed()
@@ -306,7 +309,7 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *b
 		}
 		if err != nil {
 			if asked && errors.Is(err, counters.ErrTimeout) {
-				return attempts, lost, ErrContended
+				return attempts, lost, fmt.Errorf("%w: %w", ErrContended, err)
 			}
 			if next.changed {
 				v.remember(snapshot[S]{}) // whether it was swapped is unknown

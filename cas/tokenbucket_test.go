@@ -224,7 +224,10 @@ func TestTokenBucketRefundIsExact(t *testing.T) {
 			with, _ = b.step(with, r)
 			without, _ = b.step(without, r)
 		}
-		require.Equal(t, without, b.refund(with, undone, taken))
+		got := b.refund(with, undone, taken)
+		require.Equal(t, undone.Cost, got.refunded)
+		got.refunded = 0
+		require.Equal(t, without, got)
 	})
 }
 
@@ -236,13 +239,14 @@ type bucketModel struct {
 	level  big.Rat
 	// generation is when the level rose from 0 last.
 	generation int64
+	refunded   int64
 	taken      map[counters.Request]modelTake
 }
 
 // modelTake is what a refund has to know of an admitted request.
 type modelTake struct {
-	generation int64
-	before     *big.Rat // the level, without its fraction and one
+	generation, refunded int64
+	before               int64 // the level, without its fraction and one
 }
 
 func (m *bucketModel) capacity(limit int64) *big.Rat {
@@ -275,17 +279,13 @@ func (m *bucketModel) ask(r counters.Request) (allowed bool, remaining int64) {
 	allowed = next.Cmp(m.capacity(r.Limit)) <= 0
 	if allowed && r.Cost > 0 {
 		if level.Sign() == 0 {
-			m.time, m.generation = r.Now.UnixNano(), r.Now.UnixNano()
+			m.time, m.generation, m.refunded = r.Now.UnixNano(), r.Now.UnixNano(), 0
 		}
 		m.level.Set(next)
 		m.time = max(m.time, r.Now.UnixNano())
 		level = next
 		before := new(big.Int).Neg(new(big.Int).Div(new(big.Int).Neg(next.Num()), next.Denom())) // rounded up
-		before.Sub(before, big.NewInt(r.Cost+1))
-		if before.Sign() < 0 {
-			before.SetInt64(0)
-		}
-		m.taken[r] = modelTake{m.generation, new(big.Rat).SetInt(before)}
+		m.taken[r] = modelTake{m.generation, m.refunded, before.Int64() - r.Cost - 1}
 	}
 	free := new(big.Rat).Sub(m.capacity(r.Limit), level)
 	return allowed, new(big.Int).Quo(free.Num(), free.Denom()).Int64()
@@ -297,7 +297,7 @@ func (m *bucketModel) refund(r counters.Request) {
 		return
 	}
 	// What is left of the cost when all before it has drained first.
-	left := new(big.Rat).Add(taken.before, new(big.Rat).SetInt64(r.Cost))
+	left := new(big.Rat).SetInt64(max(0, taken.before-(m.refunded-taken.refunded)) + r.Cost)
 	if elapsed := m.time - r.Now.UnixNano(); elapsed > 0 {
 		drained := new(big.Int).Mul(big.NewInt(elapsed), big.NewInt(r.Limit))
 		left.Sub(left, new(big.Rat).SetFrac(drained, big.NewInt(int64(m.window))))
@@ -307,6 +307,8 @@ func (m *bucketModel) refund(r counters.Request) {
 	}
 	if left.Sign() > 0 {
 		m.level.Sub(&m.level, left)
+		up := new(big.Int).Neg(new(big.Int).Div(new(big.Int).Neg(left.Num()), left.Denom()))
+		m.refunded += up.Int64()
 	}
 	if m.level.Sign() <= 0 {
 		m.level.SetInt64(0)

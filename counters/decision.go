@@ -82,10 +82,11 @@ type Decision struct {
 	// Local reports that no store was asked: what the process had read a moment
 	// before decided.
 	Local bool
-	// Generation is that of the state that Take has changed, for Refund; 0 where
-	// states have none. It means nothing else.
-	Generation int64
-	// Contended reports a denial because others changed the client's state first
-	// at each attempt until the time was over. Nothing was consumed.
+	// Generation and Refunded are those of the state that Take has changed, for
+	// Refund; 0 where states have none. They mean nothing else.
+	Generation, Refunded int64
+	// Contended reports a denial because the client's state could not be replaced in
+	// time: others changed it first at each attempt. Nothing was consumed, unless
+	// the deadline cut off an attempt that succeeded after all.
 	Contended bool
 }

@@ -149,7 +149,7 @@ func (l *Limiter) peekSnapshot(s *snapshot, r counters.Request) (counters.Decisi
 }
 
 // Refund takes back a request that Take admitted. It takes nothing back if the
-// client has been reset since, or in the second before it. (A reset within the
+// client has been reset since, or less than the horizon before it. (A reset within the
 // refund's own round trip may come too late for that.) The error is
 // counters.ErrRequest or one of a Store's. A refund that isn't done by the
 // deadline of ctx goes on for the StoreTimeout, which Flush awaits. One that
@@ -200,18 +200,14 @@ func (l *Limiter) Reset(ctx context.Context, client string, now time.Time) error
 	}
 	// Refunds of what was counted before must find the mark from now on.
 	_, err := l.store.Add(ctx, counters.Addition{
-		Key: counters.ResetKey(prefix, now.Unix()), Delta: 1, TTL: counters.TTL(l.refundLife(), l.window.Horizon), New: true,
+		Key: counters.ResetKey(prefix, now.Unix()), Delta: resetMark(now), TTL: counters.TTL(l.refundLife(), l.window.Horizon), New: true,
 	})
 	if err == nil {
 		err = l.store.Delete(ctx, keys)
 	}
 	if err == nil {
-		// Only now: who sees the new generation must not see old counts. It begins
-		// anywhere, so that one which has expired and begun anew isn't mistaken for
-		// the old one.
-		_, err = l.store.Add(ctx, counters.Addition{
-			Key: counters.GenerationKey(prefix), Delta: 1 + rand.Int64N(1<<30), TTL: l.ttl(0), New: true,
-		})
+		// Only now: who sees the new generation must not see old counts.
+		err = l.raiseGeneration(ctx, prefix)
 	}
 	l.views.Forget(client)
 	return err
@@ -247,7 +243,7 @@ func (l *Limiter) lead(ctx context.Context, _ string, batch *combiner.Batch[requ
 					a.counts[a.ahead] = count - sum
 				}
 				if err == nil {
-					l.deal(ctx, v, a)
+					l.deal(ctx, a)
 				}
 			case a.asked || a.fresh && l.full(a):
 				l.deny(a)
@@ -287,28 +283,66 @@ func (l *Limiter) refundAll(ctx context.Context, v *view, calls []*call) (takes 
 
 // refundSlot does the refunds of one slot.
 func (l *Limiter) refundSlot(ctx context.Context, v *view, bucket int64, refunds []*call) {
-	prefix := l.keys.Client(refunds[0].Request.Client)
-	reset, err := l.resets(ctx, prefix, refunds)
-	var sum int64
-	for _, call := range refunds {
-		if call.Request.Now.Add(-l.options.ClockSkew).Unix() > reset {
-			sum += call.Request.Cost
-		}
-	}
-	if err == nil && sum > 0 {
-		err = l.store.Subtract(ctx, counters.CounterKey(prefix, bucket), sum)
-		if err == nil {
-			v.refund(bucket, sum)
-		} else {
-			v.refund(bucket, 0)
-		}
+	sum, err := l.subtract(ctx, bucket, refunds)
+	if err == nil {
+		v.refund(bucket, sum)
+	} else {
+		v.refund(bucket, 0)
 	}
 	for _, call := range refunds {
 		call.Err = err
-		switch {
+	}
+	l.subtracted(refunds, err)
+}
+
+// subtract takes the costs of calls from the slot that they have been counted in,
+// but for those that may have been counted before a reset, and returns their sum.
+func (l *Limiter) subtract(ctx context.Context, bucket int64, calls []*call) (sum int64, err error) {
+	prefix := l.keys.Client(calls[0].Request.Client)
+	reset, err := l.resets(ctx, prefix, calls)
+	if err != nil {
+		return 0, err
+	}
+	for _, call := range calls {
+		if call.Request.Now.Add(-l.window.Horizon).UnixMilli() > reset {
+			sum += call.Request.Cost
+		}
+	}
+	if sum > 0 {
+		err = l.store.Subtract(ctx, counters.CounterKey(prefix, bucket), sum)
+	}
+	if err == nil && l.maySettle(ctx, bucket) {
+		err = l.raiseGeneration(ctx, prefix)
+	}
+	return sum, err
+}
+
+// maySettle reports whether an instance may have settled a slot by the deadline of
+// ctx, so that it has to be told that the slot's count has changed. What nobody
+// remembers needn't be told.
+func (l *Limiter) maySettle(ctx context.Context, bucket int64) bool {
+	deadline, ok := ctx.Deadline()
+	end := time.Unix(0, (bucket+1)*int64(l.window.Width))
+	return ok && !l.window.fixed() && deadline.Add(l.options.ClockSkew-l.options.StoreTimeout).After(end)
+}
+
+// raiseGeneration makes every instance forget what it remembers of a client,
+// within counters.MaxStaleness. The generation begins anywhere, so that one which
+// has expired and begun anew isn't mistaken for the old one.
+func (l *Limiter) raiseGeneration(ctx context.Context, prefix string) error {
+	_, err := l.store.Add(ctx, counters.Addition{
+		Key: counters.GenerationKey(prefix), Delta: 1 + rand.Int64N(1<<30), TTL: l.ttl(0), New: true,
+	})
+	return err
+}
+
+// subtracted decides what becomes of calls whose subtract has ended with err.
+func (l *Limiter) subtracted(calls []*call, err error) {
+	for _, call := range calls {
+		switch req := call.Request; {
 		case err == nil:
-		case errors.Is(err, counters.ErrNotSent) && !call.Request.refund.last:
-			l.refundLater(call.Request)
+		case errors.Is(err, counters.ErrNotSent) && (req.refund == nil || !req.refund.last):
+			l.refundLater(req)
 		default:
 			l.options.RefundFailed()
 		}
@@ -319,18 +353,23 @@ func (l *Limiter) refundSlot(ctx context.Context, v *view, bucket int64, refunds
 // and then two tries, on a clock that may be wrong.
 func (l *Limiter) refundLife() time.Duration { return 4*l.options.StoreTimeout + l.options.ClockSkew }
 
-// resets returns the latest second in which the client was reset, as far as that
-// matters to the refunds; -1<<63 if it wasn't.
-func (l *Limiter) resets(ctx context.Context, prefix string, refunds []*call) (int64, error) {
-	first, last := refunds[0].Request.Now, refunds[0].Request.Now
-	for _, call := range refunds {
+// resetMark returns what a reset at now adds to the mark of its second: the
+// millisecond, counted from 1. So the mark of a single reset says when it was.
+func resetMark(now time.Time) int64 { return int64(now.Nanosecond()/int(time.Millisecond)) + 1 }
+
+// resets returns when the client was reset last, in milliseconds since 1970, as
+// far as that matters to refunds of the calls; -1<<63 if it wasn't. If it was more
+// than once in a second, that is the second's end.
+func (l *Limiter) resets(ctx context.Context, prefix string, calls []*call) (int64, error) {
+	first, last := calls[0].Request.Now, calls[0].Request.Now
+	for _, call := range calls {
 		if now := call.Request.Now; now.Before(first) {
 			first = now
 		} else if now.After(last) {
 			last = now
 		}
 	}
-	from, to := first.Add(-l.options.ClockSkew).Unix(), last.Add(l.refundLife()).Unix()
+	from, to := first.Add(-l.window.Horizon).Unix(), last.Add(l.refundLife()).Unix()
 	keys := make([]string, 0, to-from+1)
 	for second := to; second >= from; second-- {
 		keys = append(keys, counters.ResetKey(prefix, second))
@@ -341,7 +380,7 @@ func (l *Limiter) resets(ctx context.Context, prefix string, refunds []*call) (i
 	}
 	for i, n := range counts {
 		if n > 0 {
-			return to - int64(i), nil
+			return (to-int64(i))*1000 + min(n, 1000) - 1, nil
 		}
 	}
 	return math.MinInt64, nil
@@ -434,7 +473,7 @@ func (l *Limiter) choose(a *attempt) int64 {
 
 // deal answers the chosen calls, whose costs have been counted but aren't in
 // a.counts, and gives back the costs of those denied. The others stay pending.
-func (l *Limiter) deal(ctx context.Context, v *view, a *attempt) {
+func (l *Limiter) deal(ctx context.Context, a *attempt) {
 	var denied []*call
 	left := a.pending[:0]
 	for i, call := range a.pending {
@@ -454,26 +493,9 @@ func (l *Limiter) deal(ctx context.Context, v *view, a *attempt) {
 	}
 	a.pending = left
 	if len(denied) > 0 {
-		l.refundDenied(ctx, v, a, denied)
-	}
-}
-
-// refundDenied gives back what denied calls have been counted with. The denials
-// stand even if that fails.
-func (l *Limiter) refundDenied(ctx context.Context, v *view, a *attempt, denied []*call) {
-	var sum int64
-	for _, call := range denied {
-		sum += call.Request.Cost
-	}
-	err := l.store.Subtract(ctx, a.currentKey(), sum)
-	switch {
-	case err == nil:
-	case errors.Is(err, counters.ErrNotSent):
-		for _, call := range denied {
-			l.refundLater(request{Request: call.Request.Request, view: v})
-		}
-	default:
-		l.options.RefundFailed()
+		// The denials stand even if this fails.
+		_, err := l.subtract(ctx, a.bucket, denied)
+		l.subtracted(denied, err)
 	}
 }
 

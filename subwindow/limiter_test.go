@@ -444,7 +444,7 @@ func TestSlotsOnMemcachedLiveUntilTheyHaveLeftTheWindow(t *testing.T) {
 					assert.Equal(t, counters.Decision{Allowed: true, Remaining: 1 - remaining, ResetAfter: d.ResetAfter}, d)
 				}
 				left := w.Width*time.Duration(slots+1) - counters.Calendar(now, w.Width).Elapsed + 50*time.Millisecond + 2*time.Second
-				assert.InDelta(t, left.Seconds(), server.TTL(key(w, now)), 2)
+				requireTTL(t, left.Seconds(), server.TTL(key(w, now)))
 			})
 		}
 	}

@@ -55,17 +55,18 @@ func violates(seed uint64, broken mutation, oracle string) bool {
 // A wrapped limiter is right; the types made of it break one method each.
 type wrapped struct {
 	limiter
-	world   *world
-	process *process
+	world      *world
+	process    *process
+	connection *connection
 }
 
 func wrap(broken func(wrapped) limiter) mutation {
-	return mutation{limiter: func(l limiter, w *world, p *process) limiter { return broken(wrapped{l, w, p}) }}
+	return mutation{limiter: func(l limiter, w *world, p *process) limiter { return broken(wrapped{l, w, p, p.connection}) }}
 }
 
 // count counts r in the slot of a window, besides what the limiter does.
 func (w wrapped) count(ctx context.Context, r counters.Request) error {
-	_, err := w.process.connection.Add(ctx, counters.Addition{
+	_, err := w.connection.Add(ctx, counters.Addition{
 		Key: counters.CounterKey(w.world.counterPrefix(), counters.Calendar(r.Now, w.world.width()).Number), Delta: r.Cost, TTL: time.Minute,
 	})
 	return err
@@ -86,18 +87,18 @@ func (l readThenCount) Take(ctx context.Context, r counters.Request) (counters.D
 
 type refundNow struct{ wrapped }
 
-func (l refundNow) Refund(ctx context.Context, r counters.Request) error {
+func (l refundNow) Refund(ctx context.Context, r counters.Request, d counters.Decision) error {
 	r.Now = l.process.now()
-	return l.wrapped.Refund(ctx, r)
+	return l.wrapped.Refund(ctx, r, d)
 }
 
 type refundTwice struct{ wrapped }
 
-func (l refundTwice) Refund(ctx context.Context, r counters.Request) error {
-	if err := l.wrapped.Refund(ctx, r); err != nil {
+func (l refundTwice) Refund(ctx context.Context, r counters.Request, d counters.Decision) error {
+	if err := l.wrapped.Refund(ctx, r, d); err != nil {
 		return err
 	}
-	return l.wrapped.Refund(ctx, r)
+	return l.wrapped.Refund(ctx, r, d)
 }
 
 type chargeDenied struct{ wrapped }

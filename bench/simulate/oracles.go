@@ -2,10 +2,12 @@ package simulate
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
+	"weir/cas"
 	"weir/counters"
 )
 
@@ -27,7 +29,8 @@ func (w *world) judgeCall(c *call) {
 	if took := c.returned.Sub(c.began); took > w.timeout+sweep {
 		w.violate("timeout", "#%d took %v", c.number, took)
 	}
-	if c.err != nil && c.process.failed.Before(c.began) && len(c.process.open) == 0 {
+	contended := c.kind == refund && errors.Is(c.err, cas.ErrContended) // it is tried again
+	if c.err != nil && !contended && c.process.failed.Before(c.began) && len(c.process.open) == 0 {
 		w.violate("errors", "#%d failed although the store answered everything: %v", c.number, c.err)
 	}
 	if longest := w.lasts() + 2*(w.skew+w.timeout); c.denied() && c.decision.RetryAfter > longest {
@@ -173,7 +176,7 @@ func (w *world) judgeReset() {
 	w.settle()
 	time.Sleep(time.Second)
 	free := w.capacity()
-	if meanwhile.err != nil || meanwhile.decision.Allowed || w.countDenied {
+	if meanwhile.err != nil || meanwhile.decision.Allowed || meanwhile.decision.Contended || w.countDenied {
 		free--
 	}
 	if free == 0 {
@@ -238,10 +241,14 @@ func (w *world) judgeRetryAfter() {
 // have been counted by calls that failed.
 func (w *world) mayBeUsed() int64 {
 	var since time.Time // what ended before is forgotten
+	var kept time.Time  // what was made before, by its clock, isn't given back
 	var used int64
 	for _, c := range w.calls {
 		if c.kind == reset && c.err == nil && !c.crashed && !w.faults.stalled {
 			since = c.began
+		}
+		if c.kind == reset && c.request.Now.After(kept) {
+			kept = c.request.Now.Add(w.skew + w.timeout + time.Millisecond)
 		}
 	}
 	horizon := time.Now().Add(-w.lasts() - 2*(w.skew+w.timeout))
@@ -250,7 +257,8 @@ func (w *world) mayBeUsed() int64 {
 		if c.kind != take || c.returned.Before(since) || c.returned.Before(horizon) {
 			continue
 		}
-		if c.admitted() && !c.refunded || c.err != nil || c.crashed || unclear {
+		refunded := c.refunded && c.request.Now.After(kept)
+		if c.admitted() && !refunded || c.err != nil || c.decision.Contended || c.crashed || unclear {
 			used += c.request.Cost
 			if w.countDenied && w.width() == 0 {
 				used = w.capacity() // a denial fills the bucket or the log

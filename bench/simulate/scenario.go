@@ -99,6 +99,11 @@ func draw(seed uint64, r *rand.Rand) scenario {
 		s.slots = pick(r, 1, 2, 4, 5, 10)
 	case token, leaky:
 		s.burst = pick(r, s.limit, 1+r.Int64N(10))
+		s.faults.refunds = chance(2)
+	}
+	if s.width() == 0 { // processes get into each other's way
+		s.timeout = pick[time.Duration](r, 20, 20, 50, 200) * time.Millisecond
+		s.sticky = chance(5)
 	}
 	s.maxCost = min(s.maxCost, s.capacity())
 	return s
@@ -147,13 +152,13 @@ type limiter interface {
 	Take(context.Context, counters.Request) (counters.Decision, error)
 	Peek(context.Context, counters.Request) (counters.Decision, error)
 	PeekLocal(counters.Request) (counters.Decision, bool)
-	Refund(context.Context, counters.Request) error
+	Refund(context.Context, counters.Request, counters.Decision) error
 	Reset(context.Context, string, time.Time) error
 }
 
 // newLimiter returns a limiter of the scenario, with nothing in its memory.
 func (s *scenario) newLimiter(c *connection) (limiter, error) {
-	o := counters.Options{Policy: policy, Limit: limitName, CountDenied: s.countDenied, ClockSkew: s.skew}
+	o := counters.Options{Policy: policy, Limit: limitName, CountDenied: s.countDenied, ClockSkew: s.skew, StoreTimeout: s.timeout}
 	if s.skew == 0 {
 		o.ClockSkew = -1
 	}

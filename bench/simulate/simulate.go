@@ -2,25 +2,31 @@
 // they promise to withstand, and in which every run can be replayed.
 //
 // Two to four processes limit one client with the real limiters over a model of
-// one Memcached. Time is simulated (testing/synctest), so a run takes about a
-// millisecond. A seed decides everything: the algorithm and its numbers, the
+// one Memcached. Time is simulated (testing/synctest), so that a run takes about
+// a millisecond. A seed decides everything: the algorithm and its numbers, the
 // traffic, how far the clocks of the processes are apart, and when each
 // operation is applied and answered, so that operations interleave in any
 // order. It also decides which faults there are: see faults.
 //
-// What holds is judged by oracles, which the violations name:
+// Oracles judge what happens:
 //
 //   - bound: an exact log of the admissions keeps the bound that the docs state
-//     for the algorithm. What the server loses ends a span of the log.
-//   - counts: each counter is what was admitted in its slot.
-//   - view: a process never knows of less than there is in the store.
+//     for the algorithm. It is judged between two moments at which the server
+//     loses counts: by a reset, an eviction, a flush or a restart.
+//   - counts: each counter is what was admitted in its slot, if no operation
+//     failed and nothing was lost.
+//   - view: a process never knows of less than there is in the store, nor of
+//     more if nothing was taken back late. Not judged if the server lost counts
+//     without a reset, or applied operations after their deadline.
 //   - reason: nobody is denied when little enough can be in use.
-//   - retry-after: a lone client that comes back when told to is admitted.
+//   - retry-after: a lone client that comes back when told to is admitted, by
+//     any process if all know the same, else by the one that told it.
 //   - reset: a second after a reset the whole limit is free everywhere.
 //   - timeout: no call takes longer than its timeout.
 //   - errors: a call fails only if the store did.
 //
-// Replay a seed with its timeline by go run ./bench simulate -seed N.
+// Run prints the timeline of the first seed in which one of them objects, and
+// go run ./bench simulate -seed N that of seed N.
 package simulate
 
 import (

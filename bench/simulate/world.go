@@ -28,7 +28,7 @@ const farthest = 8
 
 // A world is one server, the processes that use it, and what is to happen. Its
 // scheduler is the goroutine that made it. Others run only while it waits for
-// all of them to block, and it wakes one at a time.
+// all of them to block, so an event may wake one and no more.
 type world struct {
 	scenario
 	broken mutation
@@ -396,7 +396,7 @@ func (w *world) begin(c *call) {
 		case peek:
 			c.decision, c.err = l.Peek(ctx, c.request)
 		case refund:
-			c.err = l.Refund(ctx, c.request)
+			c.err = l.Refund(ctx, c.request, c.undoes.decision)
 		case reset:
 			c.err = l.Reset(ctx, client, c.request.Now)
 		}
@@ -433,16 +433,17 @@ func (w *world) end(c *call) {
 // planReturn lets the client come back when it was told to, and ask for all it
 // can get.
 func (w *world) planReturn(c *call) {
-	when := c.request.Now.Add(c.decision.RetryAfter).Sub(c.process.now())
-	w.after(max(0, when+tick-1)/tick*tick+w.ticks(2), func() {
-		for range 1 + w.random.Int64N(w.capacity()) {
+	pause := max(0, c.request.Now.Add(c.decision.RetryAfter).Sub(c.process.now()))
+	pause = (pause+tick-1)/tick*tick + w.ticks(2)
+	for range 1 + w.random.Int64N(w.capacity()) {
+		w.after(pause, func() {
 			w.begin(&call{kind: take, process: c.process, request: w.newRequest(c.process, 1)})
-		}
-	})
+		})
+	}
 }
 
-// planRefund lets c be taken back: soon, or just when its slot is settled. Then
-// somebody asks at the same time.
+// planRefund lets c be taken back: soon, late, or just when its slot is settled.
+// Then somebody asks at the same time.
 func (w *world) planRefund(c *call) {
 	p, pause := c.process, w.ticks(pick(w.random, 3, 30, int(w.lasts()/tick)))
 	if width := w.width(); width > 0 && w.chance(2) {
@@ -492,7 +493,7 @@ func (w *world) traffic(left int) {
 		w.begin(&call{kind: take, process: p, request: w.newRequest(p, 1+w.random.Int64N(w.maxCost))})
 	}
 	if w.chance(15) {
-		w.trouble()
+		w.after(0, w.trouble)
 	}
 	if w.faults.restarts && w.chance(10) { // again and again, so that old versions are met anew
 		w.server.restart()
@@ -517,8 +518,7 @@ func (w *world) traffic(left int) {
 	w.after(pause, func() { w.traffic(left - 1) })
 }
 
-// trouble brings one of the faults that aren't those of an operation, if the
-// seed has it.
+// trouble brings a fault that isn't one of an operation, if the seed has it.
 func (w *world) trouble() {
 	p := w.processes[w.random.IntN(len(w.processes))]
 	switch w.random.IntN(4) {
