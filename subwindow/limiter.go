@@ -149,7 +149,7 @@ func (l *Limiter) peekSnapshot(s *snapshot, r counters.Request) (counters.Decisi
 }
 
 // Refund takes back a request that Take admitted. It takes nothing back if the
-// client has been reset since, or less than the horizon before it. (A reset within the
+// client has been reset since, or less than the clock skew before it. (A reset within the
 // refund's own round trip may come too late for that.) The error is
 // counters.ErrRequest or one of a Store's. A refund that isn't done by the
 // deadline of ctx goes on for the StoreTimeout, which Flush awaits. One that
@@ -199,15 +199,17 @@ func (l *Limiter) Reset(ctx context.Context, client string, now time.Time) error
 		keys = append(keys, counters.CounterKey(prefix, bucket))
 	}
 	// Refunds of what was counted before must find the mark from now on.
-	_, err := l.store.Add(ctx, counters.Addition{
-		Key: counters.ResetKey(prefix, now.Unix()), Delta: resetMark(now), TTL: counters.TTL(l.refundLife(), l.window.Horizon), New: true,
-	})
+	began := time.Now()
+	err := l.mark(ctx, prefix, now, int64(now.Nanosecond())/1e6+1)
 	if err == nil {
 		err = l.store.Delete(ctx, keys)
 	}
 	if err == nil {
 		// Only now: who sees the new generation must not see old counts.
 		err = l.raiseGeneration(ctx, prefix)
+	}
+	if err == nil {
+		err = l.mark(ctx, prefix, now, resetDone+time.Since(began).Milliseconds())
 	}
 	l.views.Forget(client)
 	return err
@@ -265,18 +267,21 @@ func (l *Limiter) refundAll(ctx context.Context, v *view, calls []*call) (takes 
 	if !slices.ContainsFunc(calls, func(c *call) bool { return c.Request.refund != nil }) {
 		return calls
 	}
-	bySlot := make(map[int64][]*call)
+	var refunds []*call
 	for _, call := range calls {
 		if call.Request.refund == nil {
 			takes = append(takes, call)
-			continue
+		} else {
+			call.Request.refund.begun.Store(true)
+			refunds = append(refunds, call)
 		}
-		call.Request.refund.begun.Store(true)
-		bucket := counters.Calendar(call.Request.Now, l.window.Width).Number
-		bySlot[bucket] = append(bySlot[bucket], call)
 	}
-	for bucket, refunds := range bySlot {
-		l.refundSlot(ctx, v, bucket, refunds)
+	bucket := func(c *call) int64 { return counters.Calendar(c.Request.Now, l.window.Width).Number }
+	slices.SortStableFunc(refunds, func(a, b *call) int { return cmp.Compare(bucket(a), bucket(b)) })
+	for len(refunds) > 0 {
+		n, _ := l.sameSlot(refunds)
+		l.refundSlot(ctx, v, bucket(refunds[0]), refunds[:n])
+		refunds = refunds[n:]
 	}
 	return takes
 }
@@ -304,7 +309,7 @@ func (l *Limiter) subtract(ctx context.Context, bucket int64, calls []*call) (su
 		return 0, err
 	}
 	for _, call := range calls {
-		if call.Request.Now.Add(-l.window.Horizon).UnixMilli() > reset {
+		if call.Request.Now.UnixMilli() > reset {
 			sum += call.Request.Cost
 		}
 	}
@@ -353,13 +358,23 @@ func (l *Limiter) subtracted(calls []*call, err error) {
 // and then two tries, on a clock that may be wrong.
 func (l *Limiter) refundLife() time.Duration { return 4*l.options.StoreTimeout + l.options.ClockSkew }
 
-// resetMark returns what a reset at now adds to the mark of its second: the
-// millisecond, counted from 1. So the mark of a single reset says when it was.
-func resetMark(now time.Time) int64 { return int64(now.Nanosecond()/int(time.Millisecond)) + 1 }
+// resetDone is what the mark of a reset is more than when the reset began.
+const resetDone = 1000
 
-// resets returns when the client was reset last, in milliseconds since 1970, as
-// far as that matters to refunds of the calls; -1<<63 if it wasn't. If it was more
-// than once in a second, that is the second's end.
+// mark adds to the mark of a reset at now, which is kept for each second: first
+// the millisecond of that second, counted from 1, and in the end resetDone and
+// how many milliseconds it took. So it says when the reset was over.
+func (l *Limiter) mark(ctx context.Context, prefix string, now time.Time, delta int64) error {
+	_, err := l.store.Add(ctx, counters.Addition{
+		Key: counters.ResetKey(prefix, now.Unix()), Delta: delta, TTL: counters.TTL(l.refundLife(), l.window.Horizon), New: delta <= resetDone,
+	})
+	return err
+}
+
+// resets returns until when requests may have been counted before the client's
+// last reset, in milliseconds since 1970, as far as that matters to refunds of the
+// calls; -1<<63 if there was none. Two resets in a second are taken for one that
+// took longer.
 func (l *Limiter) resets(ctx context.Context, prefix string, calls []*call) (int64, error) {
 	first, last := calls[0].Request.Now, calls[0].Request.Now
 	for _, call := range calls {
@@ -380,7 +395,11 @@ func (l *Limiter) resets(ctx context.Context, prefix string, calls []*call) (int
 	}
 	for i, n := range counts {
 		if n > 0 {
-			return (to-int64(i))*1000 + min(n, 1000) - 1, nil
+			second := (to - int64(i)) * 1000
+			if n <= resetDone {
+				return second + n + l.window.Horizon.Milliseconds(), nil
+			}
+			return second + n - resetDone + l.options.ClockSkew.Milliseconds(), nil
 		}
 	}
 	return math.MinInt64, nil

@@ -243,12 +243,18 @@ func (w *world) mayBeUsed() int64 {
 	var since time.Time // what ended before is forgotten
 	var kept time.Time  // what was made before, by its clock, isn't given back
 	var used int64
+	resets := make(map[int64]int64)
 	for _, c := range w.calls {
 		if c.kind == reset && c.err == nil && !c.crashed && !w.faults.stalled {
 			since = c.began
 		}
-		if c.kind == reset && c.request.Now.After(kept) {
-			kept = c.request.Now.Add(w.skew + w.timeout + time.Millisecond)
+		if c.kind == reset {
+			// Each further reset of a second is taken for a second more.
+			second := c.request.Now.Unix()
+			if resets[second]++; resets[second] > 1 {
+				kept = maxTime(kept, time.Unix(second+resets[second], 0))
+			}
+			kept = maxTime(kept, c.request.Now).Add(w.skew + w.timeout + time.Millisecond)
 		}
 	}
 	horizon := time.Now().Add(-w.lasts() - 2*(w.skew+w.timeout))
@@ -257,8 +263,8 @@ func (w *world) mayBeUsed() int64 {
 		if c.kind != take || c.returned.Before(since) || c.returned.Before(horizon) {
 			continue
 		}
-		refunded := c.refunded && c.request.Now.After(kept)
-		if c.admitted() && !refunded || c.err != nil || c.decision.Contended || c.crashed || unclear {
+		unsure := !c.request.Now.After(kept)
+		if c.admitted() && (!c.refunded || unsure) || c.denied() && unsure || c.err != nil || c.decision.Contended || c.crashed || unclear {
 			used += c.request.Cost
 			if w.countDenied && w.width() == 0 {
 				used = w.capacity() // a denial fills the bucket or the log
@@ -266,4 +272,11 @@ func (w *world) mayBeUsed() int64 {
 		}
 	}
 	return used
+}
+
+func maxTime(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
