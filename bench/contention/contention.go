@@ -64,8 +64,8 @@ func shapes() []shape {
 
 // measureAll measures the rows that cfg selects.
 func measureAll(ctx context.Context, cfg config) (*Report, error) {
-	rates, exacts := report.Selected(shapes(), cfg.rows), report.Selected(exactRuns(), cfg.rows)
-	if len(rates)+len(exacts) == 0 {
+	rates, exacts, far := report.Selected(shapes(), cfg.rows), report.Selected(exactRuns(), cfg.rows), report.Selected(farRuns(), cfg.rows)
+	if len(rates)+len(exacts)+len(far) == 0 {
 		return nil, fmt.Errorf("contention: no row matches %q", cfg.rows)
 	}
 	version, err := testbed.MemcachedVersion(ctx)
@@ -89,6 +89,10 @@ func measureAll(ctx context.Context, cfg config) (*Report, error) {
 		}
 		return o, err
 	})
+	if err != nil {
+		return nil, err
+	}
+	r.Far, err = report.Each(far, func(f farRun) (farRow, error) { return f.measure(ctx, cfg) })
 	return r, err
 }
 
@@ -175,6 +179,76 @@ func (e exactRun) measure(ctx context.Context, d time.Duration) (outcome, error)
 	}
 	defer p.stop()
 	return p.run(d)
+}
+
+// The limit of the runs far from the store that deny.
+const (
+	farLimit = 100 // per second
+	farBurst = 100
+)
+
+// A farRun has the store a round trip away, and the deadlines that weir has by
+// default. Without a limit nothing is denied. With one, nearly everything is, and
+// counts.
+type farRun struct {
+	processes int
+	roundTrip time.Duration
+	limited   bool
+}
+
+func (f farRun) String() string {
+	kind := "rate"
+	if f.limited {
+		kind = "limited"
+	}
+	return fmt.Sprintf("far, %s, %d x %d callers, %v", kind, f.processes, callersPerProcess, f.roundTrip)
+}
+
+func farRuns() []farRun {
+	var runs []farRun
+	for _, roundTrip := range []time.Duration{0, 300 * time.Microsecond, time.Millisecond, 5 * time.Millisecond} {
+		runs = append(runs, farRun{8, roundTrip, false})
+	}
+	return append(runs, farRun{8, time.Millisecond, true})
+}
+
+func (f farRun) measure(ctx context.Context, cfg config) (farRow, error) {
+	m, err := testbed.StartMemcached(ctx, 64)
+	if err != nil {
+		return farRow{}, err
+	}
+	defer m.Stop()
+	s := share{Loop: combinedCAS, Memcached: m.Addr, Callers: callersPerProcess, Limit: counters.MaxLimit, AsServed: true}
+	if f.limited {
+		s.Limit, s.Burst, s.CountDenied = farLimit, farBurst, true
+	}
+	if f.roundTrip > 0 {
+		proxy, err := testbed.StartProxy(m.Addr, f.roundTrip)
+		if err != nil {
+			return farRow{}, err
+		}
+		defer proxy.Stop()
+		s.Memcached = proxy.Addr
+	}
+	p, err := startProcesses(ctx, s, f.processes)
+	if err != nil {
+		return farRow{}, err
+	}
+	defer p.stop()
+	// What a limit admits is counted from its first request on.
+	if !f.limited {
+		if _, err := p.run(cfg.warmUp); err != nil {
+			return farRow{}, err
+		}
+	}
+	o, err := p.run(cfg.duration)
+	if err != nil {
+		return farRow{}, err
+	}
+	if !f.limited && o.Denied > o.Contended {
+		return farRow{}, fmt.Errorf("%d of %d requests were denied, and none should be", o.Denied-o.Contended, o.decisions())
+	}
+	return newFarRow(f, o), nil
 }
 
 // bucketMost returns the most that a token bucket may admit in the given time.

@@ -15,6 +15,7 @@ import (
 
 	"weir/bench/internal/report"
 	"weir/bench/internal/traffic"
+	"weir/counters"
 )
 
 // What contention is to show.
@@ -26,6 +27,10 @@ const (
 	targetP99        = 20 * time.Millisecond
 	targetUnluckiest = 0.25
 	targetAdmitted   = 0.99 // of what a token bucket may admit
+
+	targetRoundTrip = time.Millisecond // of many processes
+	targetContended = 0.001
+	targetFarP99    = 30 * time.Millisecond
 )
 
 // A Report is what contention measured.
@@ -36,6 +41,7 @@ type Report struct {
 	Rates    []rateRow      `json:"rates"`
 	Buckets  []bucketRow    `json:"token_bucket"`
 	Logs     []logRow       `json:"sliding_log"`
+	Far      []farRow       `json:"far,omitempty"`
 }
 
 // A rateRow is how fast a loop decided.
@@ -111,8 +117,41 @@ func newLogRow(e exactRun, o outcome) logRow {
 	}
 }
 
+// A farRow is what a token bucket did whose store is a round trip away.
+type farRow struct {
+	Processes int           `json:"processes"`
+	Callers   int           `json:"callers"` // per process
+	RoundTrip time.Duration `json:"round_trip_ns"`
+	Rate      float64       `json:"rate"` // decisions per second
+	report.Percentiles
+	// Of all requests: those that the store didn't answer in time, and those denied
+	// because others were faster.
+	Degraded   float64 `json:"degraded"`
+	Contended  float64 `json:"contended"`
+	FirstError string  `json:"first_error,omitempty"`
+	Admitted   int64   `json:"admitted"`
+	Most       float64 `json:"most,omitempty"` // that may be admitted, if it is limited
+}
+
+func newFarRow(f farRun, o outcome) farRow {
+	requests := float64(max(1, o.decisions()+o.Errors))
+	row := farRow{
+		Processes: f.processes, Callers: callersPerProcess, RoundTrip: f.roundTrip, Rate: o.rate(),
+		Percentiles: report.NewPercentiles(o.Latency.Histogram),
+		Degraded:    float64(o.Errors) / requests, Contended: float64(o.Contended) / requests,
+		FirstError: o.FirstError, Admitted: o.Admitted,
+	}
+	if f.limited {
+		row.Most = bucketMost(farLimit, farBurst, time.Duration(o.Last-o.First))
+	}
+	return row
+}
+
+func (f farRow) String() string { return farRun{f.Processes, f.RoundTrip, f.Most > 0}.String() }
+
 // Broken returns an error that says which promise was broken: that there are no
-// errors, and that exactly the limit is admitted.
+// errors, and that exactly the limit is admitted. Far from the store, where
+// decisions have little time, there may be errors, and less is admitted.
 func (r *Report) Broken() error {
 	var errs []error
 	failed := func(row string, n int64, first string) {
@@ -137,6 +176,11 @@ func (r *Report) Broken() error {
 		failed(name, row.Errors, row.FirstError)
 		if row.Fullest != logLimit || row.Unfounded > 0 {
 			errs = append(errs, fmt.Errorf("%s: the fullest window holds %d of %d; %d denials would have fitted", name, row.Fullest, logLimit, row.Unfounded))
+		}
+	}
+	for _, row := range r.Far {
+		if row.Most > 0 && float64(row.Admitted) > row.Most {
+			errs = append(errs, fmt.Errorf("%v: admitted %d; must be at most %.1f", row, row.Admitted, row.Most))
 		}
 	}
 	return errors.Join(errs...)
@@ -181,6 +225,19 @@ func (r *Report) targets() []report.Target {
 	return targets
 }
 
+// farTargets returns those of the rows that have the target's round trip.
+func (r *Report) farTargets() []report.Target {
+	var targets []report.Target
+	for _, row := range r.Far {
+		if row.Processes == targetProcesses && row.RoundTrip == targetRoundTrip {
+			targets = append(targets,
+				report.NewTarget(row.Contended < targetContended, "%v: contended %s, under %s", row, report.Percent(row.Contended), report.Percent(targetContended)),
+				report.NewTarget(row.P99 < targetFarP99, "%v: p99 %s ms, under %s ms", row, report.Milliseconds(row.P99), report.Milliseconds(targetFarP99)))
+		}
+	}
+	return targets
+}
+
 // Print writes the figures as tables, and what their columns mean.
 func (r *Report) Print(out io.Writer) {
 	fmt.Fprintf(out, "%d cores shared by memcached %s and all callers, %s; %v per row of rates, %v per exact row\n",
@@ -193,6 +250,9 @@ func (r *Report) Print(out io.Writer) {
 	}
 	if len(r.Logs) > 0 {
 		r.printLogs(out)
+	}
+	if len(r.Far) > 0 {
+		r.printFar(out)
 	}
 }
 
@@ -248,6 +308,30 @@ unfounded   those of them that an exact log would not have waited for: the secon
 `, callersPerProcess, logLimit)
 }
 
+func (r *Report) printFar(out io.Writer) {
+	header := "token bucket\tround trip ms\tprocesses\tcallers\tdecisions/s\t" + report.PercentileHeader + "degraded\tcontended\tadmitted\tat most\t"
+	report.Table(out, "", header, func(t io.Writer) {
+		for _, row := range r.Far {
+			kind, most := "rate", "-"
+			if row.Most > 0 {
+				kind, most = "limited", fmt.Sprintf("%.1f", row.Most)
+			}
+			fmt.Fprintf(t, "%s\t%g\t%d\t%d\t%.0f\t%s%s\t%s\t%d\t%s\t\n", kind, report.InMilliseconds(row.RoundTrip), row.Processes, row.Callers,
+				row.Rate, row.Cells(), report.Percent(row.Degraded), report.Percent(row.Contended), row.Admitted, most)
+		}
+	})
+	for _, target := range r.farTargets() {
+		fmt.Fprintln(out, target)
+	}
+	fmt.Fprintf(out, `
+round trip  to memcached, by a proxy that adds it to what the machine needs for one; at 0 there is no proxy
+limited     to %d per second, burst %d, where denied requests count, so that each decision is written; the others deny nothing
+degraded    requests that the store didn't answer within %v: the policy decides what becomes of them
+contended   requests denied because another process was faster at each attempt within that time
+at most     burst + limit * time from the first request to the last
+`, farLimit, farBurst, counters.DefaultTimeout)
+}
+
 // Setting implements report.Comparable.
 func (r *Report) Setting() map[string]any {
 	s := r.Machine.Setting()
@@ -276,6 +360,13 @@ func (r *Report) Figures() report.Figures {
 		f.Row("%v", exactRun{logCAS, row.Processes})
 		f.Speed("rate", row.Rate)
 		f.Count("fullest window", float64(row.Fullest))
+	}
+	for _, row := range r.Far {
+		f.Row("%v", row)
+		f.Speed("rate", row.Rate)
+		f.Percentiles(row.Percentiles)
+		f.Speed("degraded", row.Degraded)
+		f.Speed("contended", row.Contended)
 	}
 	return f
 }

@@ -27,7 +27,7 @@ const (
 	// ShareCommand is the command that Share is.
 	ShareCommand = "contention-share"
 
-	// callTimeout is the deadline of each decision.
+	// callTimeout is the deadline of each decision, where the share has no other.
 	callTimeout = time.Second
 	// refill is the time in which a token bucket fills, and the sliding log's
 	// window.
@@ -55,6 +55,18 @@ type share struct {
 	Callers   int
 	Limit     int64 // per second, but for fixed and sliding windows per minute
 	Burst     int64 // of the token bucket; 0 means Limit
+	// AsServed gives decisions the deadline that weir's handlers give them by
+	// default, and the limiter what it has there.
+	AsServed    bool
+	CountDenied bool
+}
+
+// timeout is the time that each decision has.
+func (s share) timeout() time.Duration {
+	if s.AsServed {
+		return counters.DefaultTimeout
+	}
+	return callTimeout
 }
 
 // An order tells a process to begin, and for how long to go on.
@@ -63,6 +75,7 @@ type order struct{ Duration time.Duration }
 // An outcome is what callers did. Times are Unix times in nanoseconds.
 type outcome struct {
 	Admitted, Denied, Errors int64
+	Contended                int64 // of the denied
 	FirstError               string
 	// Elapsed is how long new requests were made. Late decisions came after that:
 	// at most one of each caller, as it made no more then.
@@ -106,6 +119,7 @@ func (o *outcome) add(other outcome) {
 func (o *outcome) count(other outcome) {
 	o.Admitted += other.Admitted
 	o.Denied += other.Denied
+	o.Contended += other.Contended
 	o.Errors += other.Errors
 	o.Late += other.Late
 	if o.FirstError == "" {
@@ -264,10 +278,18 @@ func openLimiter(s share, races *races) (limiter, error) {
 		return nil, err
 	}
 	a := algorithms.Named(name)
-	cfg := algorithms.Config{Options: counters.Options{Policy: a.Short(), Clients: 1}, Window: refill, Limit: s.Limit, Burst: s.Burst, Writes: func(attempts int) {
-		races.attempts.Add(int64(attempts))
-		races.conflicts.Add(int64(attempts - 1))
-	}}
+	cfg := algorithms.Config{
+		Options: algorithms.OneClock(a.Short(), 1),
+		Window:  refill, Limit: s.Limit, Burst: s.Burst,
+		Writes: func(attempts int) {
+			races.attempts.Add(int64(attempts))
+			races.conflicts.Add(int64(attempts - 1))
+		},
+	}
+	if s.AsServed {
+		cfg.ClockSkew, cfg.StoreTimeout = 0, 0 // the defaults
+	}
+	cfg.CountDenied = s.CountDenied
 	if a.Kind == algorithms.Counters {
 		cfg.Window = algorithms.Window
 	}
@@ -323,7 +345,7 @@ func (o *outcome) decide(ctx context.Context, l limiter, s share) bool {
 	if o.First == 0 {
 		o.First = o.Last
 	}
-	d, err := l.Take(&deadlineContext{ctx, now.Add(callTimeout)}, counters.Request{
+	d, err := l.Take(&deadlineContext{ctx, now.Add(s.timeout())}, counters.Request{
 		Client: loadgen.ClientName(0), Cost: 1, Limit: s.Limit, Now: now,
 	})
 	o.Late = 1 // unless another follows
@@ -339,6 +361,9 @@ func (o *outcome) decide(ctx context.Context, l limiter, s share) bool {
 		o.Admitted++
 	default:
 		o.Denied++
+		if d.Contended {
+			o.Contended++
+		}
 	}
 	if s.Loop == logCAS {
 		o.note(o.Last, d)
