@@ -15,6 +15,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/HdrHistogram/hdrhistogram-go"
+
 	"weir/bench/internal/loadgen"
 	"weir/bench/internal/report"
 	"weir/bench/internal/testbed"
@@ -241,14 +243,51 @@ func (f farRun) measure(ctx context.Context, cfg config) (farRow, error) {
 			return farRow{}, err
 		}
 	}
+	seen, err := watchRoundTrips(ctx, s.Memcached)
+	if err != nil {
+		return farRow{}, err
+	}
 	o, err := p.run(cfg.duration)
+	roundTrips := seen()
 	if err != nil {
 		return farRow{}, err
 	}
 	if !f.limited && o.Denied > o.Contended {
 		return farRow{}, fmt.Errorf("%d of %d requests were denied, and none should be", o.Denied-o.Contended, o.decisions())
 	}
-	return newFarRow(f, o), nil
+	return newFarRow(f, o, roundTrips), nil
+}
+
+// watchRoundTrips measures a round trip to memcached now and then, until the
+// function that it returns is called.
+func watchRoundTrips(ctx context.Context, addr string) (seen func() *hdrhistogram.Histogram, err error) {
+	conn, err := testbed.DialMemcached(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	h, stop, stopped := loadgen.NewHistogram(), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		defer conn.Conn.Close()
+		for wait := time.NewTicker(2 * time.Millisecond); ; {
+			start := time.Now()
+			if _, err := conn.Do("version", "VERSION"); err != nil {
+				return
+			}
+			loadgen.Record(h, time.Since(start))
+			select {
+			case <-stop:
+				wait.Stop()
+				return
+			case <-wait.C:
+			}
+		}
+	}()
+	return func() *hdrhistogram.Histogram {
+		close(stop)
+		<-stopped
+		return h
+	}, nil
 }
 
 // bucketMost returns the most that a token bucket may admit in the given time.

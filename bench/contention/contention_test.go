@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/bench/internal/benchtest"
+	"weir/bench/internal/loadgen"
 	"weir/bench/internal/report"
 	"weir/bench/internal/traffic"
 	"weir/counters"
@@ -313,6 +314,9 @@ func TestBroken(t *testing.T) {
 		{"too full", Report{Logs: []logRow{{Processes: 8, Fullest: logLimit + 1}}}, "exact, sliding log, 8 processes: the fullest window holds 1001 of 1000"},
 		{"never full", Report{Logs: []logRow{{Fullest: logLimit - 1}}}, "holds 999"},
 		{"denied without need", Report{Logs: []logRow{{Fullest: logLimit, Unfounded: 3}}}, "3 denials"},
+		{"too many of a far bucket", Report{Far: []farRow{{Processes: 8, Callers: 32, RoundTrip: time.Millisecond, Admitted: 301, Most: 300.9}}}, "far, limited, 8 x 32 callers, 1ms: admitted 301; must be at most 300.9"},
+		{"as many", Report{Far: []farRow{{Admitted: 300, Most: 300}}}, ""},
+		{"no limit far away, and errors", Report{Far: []farRow{{Admitted: 300, Degraded: 0.5, FirstError: "no answer"}}}, ""},
 		{"a log's errors", Report{Logs: []logRow{{Fullest: logLimit, Errors: 7}}}, "7 errors"},
 	} {
 		err := tt.report.Broken()
@@ -322,6 +326,70 @@ func TestBroken(t *testing.T) {
 			assert.ErrorContains(t, err, tt.want, tt.name)
 		}
 	}
+}
+
+func TestFarRows(t *testing.T) {
+	o := newOutcome()
+	o.Admitted, o.Denied, o.Contended, o.Errors, o.FirstError = 150, 40, 10, 10, "no answer"
+	o.Elapsed, o.First, o.Last = 2*time.Second, int64(time.Hour), int64(time.Hour+1500*time.Millisecond)
+	for range 100 {
+		require.NoError(t, o.Latency.RecordValue(int64(8*time.Millisecond)))
+	}
+	roundTrips := loadgen.NewHistogram()
+	require.NoError(t, roundTrips.RecordValue(int64(2*time.Millisecond)))
+	require.NoError(t, roundTrips.RecordValue(int64(9*time.Millisecond)))
+
+	row := newFarRow(farRun{8, time.Millisecond, true}, o, roundTrips)
+	assert.InDelta(t, 95.0, row.Rate, 1e-9)
+	assert.InDelta(t, 0.05, row.Degraded, 1e-9, "10 of 200")
+	assert.InDelta(t, 0.05, row.Contended, 1e-9, "10 of 200")
+	assert.Equal(t, int64(150), row.Admitted)
+	assert.InDelta(t, 250.0, row.Most, 1e-9, "100, and 100 a second for 1.5 s")
+	assert.InEpsilon(t, 8*time.Millisecond, row.P99, 0.01)
+	assert.InEpsilon(t, 2*time.Millisecond, row.RoundTripP50, 0.01)
+	assert.InEpsilon(t, 9*time.Millisecond, row.RoundTripP99, 0.01)
+	assert.Equal(t, "no answer", row.FirstError)
+	assert.Equal(t, "far, limited, 8 x 32 callers, 1ms", row.String())
+
+	row = newFarRow(farRun{8, 0, false}, newOutcome(), loadgen.NewHistogram())
+	assert.Zero(t, row.Most)
+	assert.Zero(t, row.Contended)
+	assert.Equal(t, "far, rate, 8 x 32 callers, 0s", row.String())
+}
+
+func TestFarTargets(t *testing.T) {
+	row := func(processes int, roundTrip time.Duration) farRow {
+		return farRow{Processes: processes, Callers: callersPerProcess, RoundTrip: roundTrip, Percentiles: report.Percentiles{P99: 29 * time.Millisecond}, Contended: 0.0009}
+	}
+	r := Report{Far: []farRow{row(8, 300*time.Microsecond), row(8, time.Millisecond), row(4, time.Millisecond)}}
+	printed := benchtest.Printed(&r)
+	assert.Contains(t, printed, `
+far, rate, 8 x 32 callers, 1ms: contended 0.0900%, under 0.1000%: ok
+far, rate, 8 x 32 callers, 1ms: p99 29.0 ms, under 30.0 ms: ok
+
+`)
+	r.Far[1].Contended, r.Far[1].P99 = 0.001, 30*time.Millisecond
+	assert.Contains(t, benchtest.Printed(&r), `
+far, rate, 8 x 32 callers, 1ms: contended 0.1000%, under 0.1000%: MISSED
+far, rate, 8 x 32 callers, 1ms: p99 30.0 ms, under 30.0 ms: MISSED
+
+`)
+	require.NoError(t, r.Broken(), "a speed that is missed breaks no promise")
+
+	r.Far = nil
+	assert.NotContains(t, benchtest.Printed(&r), "round trip", "a result from before there were such rows")
+}
+
+// Two processes, a few milliseconds away, hammer a bucket of 100 that counts what
+// it denies.
+func TestFarTokenBucketOfTwoProcesses(t *testing.T) {
+	t.Parallel()
+	f := farRun{2, 3 * time.Millisecond, true}
+	row, err := f.measure(t.Context(), config{duration: 500 * time.Millisecond})
+	require.NoError(t, err)
+	assert.LessOrEqual(t, float64(row.Admitted), row.Most)
+	assert.Positive(t, row.Admitted)
+	assert.GreaterOrEqual(t, row.RoundTripP50, 2970*time.Microsecond, "the histogram is right to 1%")
 }
 
 func TestExactTokenBucketOfTwoProcesses(t *testing.T) {
@@ -340,7 +408,7 @@ func TestExactTokenBucketOfTwoProcesses(t *testing.T) {
 func TestQuickContention(t *testing.T) {
 	t.Parallel()
 	var r Report
-	dir, printed, err := benchtest.Run(t, Run, "contention", &r, "-quick", "-exact", "1s", "-rows", "^rate, 2 x 32 |^exact, sliding log, 4 ")
+	dir, printed, err := benchtest.Run(t, Run, "contention", &r, "-quick", "-exact", "1s", "-rows", "^rate, 2 x 32 |^exact, sliding log, 4 |^far, rate, .* 300µs")
 	require.NoError(t, err)
 	assert.Contains(t, printed, "combined CAS loop")
 	assert.Contains(t, printed, "sliding log")
@@ -366,6 +434,11 @@ func TestQuickContention(t *testing.T) {
 	assert.Positive(t, r.Logs[0].Obstacles)
 	assert.Positive(t, r.Logs[0].Denied)
 	assert.Empty(t, r.Buckets)
+	require.Len(t, r.Far, 1)
+	assert.Equal(t, 300*time.Microsecond, r.Far[0].RoundTrip)
+	assert.GreaterOrEqual(t, r.Far[0].RoundTripP50, 290*time.Microsecond)
+	assert.Positive(t, r.Far[0].Rate)
+	assert.Contains(t, printed, "seen p50")
 }
 
 func TestAProcessThatFailsSaysWhy(t *testing.T) {
@@ -383,11 +456,13 @@ func TestCompareContention(t *testing.T) {
 			Rates:   []rateRow{{Loop: plainCAS, Processes: 1, Callers: 4, Rate: rate}},
 			Buckets: []bucketRow{{Processes: 8, Admitted: 995, Most: 1000}},
 			Logs:    []logRow{{Processes: 8, Fullest: fullest}},
+			Far:     []farRow{{Processes: 8, RoundTrip: time.Millisecond, Rate: rate}},
 		}
 	}
 	lines := benchtest.Compared(result(1000, 1000), result(1600, 1200))
 	assert.Contains(t, lines, "plain CAS loop, 1 x 4 callers rate 1000 ~ 1600 ~ 1.600 higher")
 	assert.Contains(t, lines, "exact, combined CAS loop, 8 processes share admitted 0.995 ~ 0.995 ~ 1.000 within noise")
+	assert.Contains(t, lines, "far, rate, 8 x 32 callers, 1ms rate 1000 ~ 1600 ~ 1.600 higher")
 	assert.Contains(t, lines, "exact, sliding log, 8 processes fullest window 1000 ~ 1200 ~ 1.200 higher")
 	assert.Contains(t, benchtest.Compared(result(1000, 1000), result(1499, 1000)), "plain CAS loop, 1 x 4 callers rate 1000 ~ 1499 ~ 1.499 within noise", "800 to 1200, and 1199 to 1799")
 }

@@ -10,9 +10,11 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/HdrHistogram/hdrhistogram-go"
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 
+	"weir/bench/internal/loadgen"
 	"weir/bench/internal/report"
 	"weir/bench/internal/traffic"
 	"weir/counters"
@@ -122,7 +124,10 @@ type farRow struct {
 	Processes int           `json:"processes"`
 	Callers   int           `json:"callers"` // per process
 	RoundTrip time.Duration `json:"round_trip_ns"`
-	Rate      float64       `json:"rate"` // decisions per second
+	// Those that were seen meanwhile.
+	RoundTripP50 time.Duration `json:"round_trip_p50_ns"`
+	RoundTripP99 time.Duration `json:"round_trip_p99_ns"`
+	Rate         float64       `json:"rate"` // decisions per second
 	report.Percentiles
 	// Of all requests: those that the store didn't answer in time, and those denied
 	// because others were faster.
@@ -133,10 +138,11 @@ type farRow struct {
 	Most       float64 `json:"most,omitempty"` // that may be admitted, if it is limited
 }
 
-func newFarRow(f farRun, o outcome) farRow {
+func newFarRow(f farRun, o outcome, roundTrips *hdrhistogram.Histogram) farRow {
 	requests := float64(max(1, o.decisions()+o.Errors))
 	row := farRow{
 		Processes: f.processes, Callers: callersPerProcess, RoundTrip: f.roundTrip, Rate: o.rate(),
+		RoundTripP50: loadgen.Percentile(roundTrips, 50), RoundTripP99: loadgen.Percentile(roundTrips, 99),
 		Percentiles: report.NewPercentiles(o.Latency.Histogram),
 		Degraded:    float64(o.Errors) / requests, Contended: float64(o.Contended) / requests,
 		FirstError: o.FirstError, Admitted: o.Admitted,
@@ -309,14 +315,15 @@ unfounded   those of them that an exact log would not have waited for: the secon
 }
 
 func (r *Report) printFar(out io.Writer) {
-	header := "token bucket\tround trip ms\tprocesses\tcallers\tdecisions/s\t" + report.PercentileHeader + "degraded\tcontended\tadmitted\tat most\t"
+	header := "token bucket\tround trip ms\tseen p50\tp99\tprocesses\tcallers\tdecisions/s\t" + report.PercentileHeader + "degraded\tcontended\tadmitted\tat most\t"
 	report.Table(out, "", header, func(t io.Writer) {
 		for _, row := range r.Far {
 			kind, most := "rate", "-"
 			if row.Most > 0 {
 				kind, most = "limited", fmt.Sprintf("%.1f", row.Most)
 			}
-			fmt.Fprintf(t, "%s\t%g\t%d\t%d\t%.0f\t%s%s\t%s\t%d\t%s\t\n", kind, report.InMilliseconds(row.RoundTrip), row.Processes, row.Callers,
+			fmt.Fprintf(t, "%s\t%g\t%s\t%s\t%d\t%d\t%.0f\t%s%s\t%s\t%d\t%s\t\n",
+				kind, report.InMilliseconds(row.RoundTrip), report.Milliseconds(row.RoundTripP50), report.Milliseconds(row.RoundTripP99), row.Processes, row.Callers,
 				row.Rate, row.Cells(), report.Percent(row.Degraded), report.Percent(row.Contended), row.Admitted, most)
 		}
 	})
@@ -325,6 +332,7 @@ func (r *Report) printFar(out io.Writer) {
 	}
 	fmt.Fprintf(out, `
 round trip  to memcached, by a proxy that adds it to what the machine needs for one; at 0 there is no proxy
+seen        round trips meanwhile, of a connection of its own: a machine that is busy with other things makes them longer
 limited     to %d per second, burst %d, where denied requests count, so that each decision is written; the others deny nothing
 degraded    requests that the store didn't answer within %v: the policy decides what becomes of them
 contended   requests denied because another process was faster at each attempt within that time

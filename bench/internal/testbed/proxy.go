@@ -9,10 +9,10 @@ import (
 	"weir/bench/internal/loadgen"
 )
 
-// A Proxy makes the way to a server longer: each byte arrives later, by half the
-// round trip in either direction, and in order. It holds nobody up otherwise.
-// When one side closes a connection, the other side's end is closed too, once it
-// has got what was under way to it.
+// A Proxy makes the way to a server longer: in either direction each byte comes
+// half the round trip later, and in order. It doesn't limit how many may be under
+// way. When one side closes a connection, the other side's end is closed too,
+// once it has got what was under way to it.
 type Proxy struct {
 	Addr     string
 	target   string
@@ -36,7 +36,8 @@ func StartProxy(target string, roundTrip time.Duration) (*Proxy, error) {
 	return p, nil
 }
 
-// Stop closes all connections and returns when nothing runs any more.
+// Stop closes all connections, and returns when what was under way would have
+// arrived.
 func (p *Proxy) Stop() {
 	p.mu.Lock()
 	p.stopped = true
