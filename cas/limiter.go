@@ -418,9 +418,9 @@ type view[S any] struct {
 	mu   sync.Mutex
 	last snapshot[S]
 	// turn is when the process may write again, after it has won against
-	// others: in about as many round trips as there are others.
+	// others; pause is how many round trips that is after the last win.
 	turn      time.Time
-	others    float64
+	pause     float64
 	roundTrip time.Duration
 }
 
@@ -457,12 +457,19 @@ func (v *view[S]) won(attempts int, roundTrip time.Duration, now time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if attempts > 1 {
-		v.roundTrip = roundTrip
+		// One that took long was mostly held up; the next will be faster.
+		v.roundTrip = min(roundTrip, cmp.Or(v.roundTrip, roundTrip)*9/8)
 	}
-	v.others = max(float64(attempts-1), 0.7*v.others)
+	// On average it pauses twice as long as it contends, so that a third of the
+	// processes contend at a time: enough to leave no gaps, and few enough that
+	// none loses for long. One win changes little, as who was unlucky shouldn't
+	// pause longer than the others too; but who doesn't pause yet begins at once,
+	// lest it beat the same ones again and again.
+	lost := float64(attempts - 1)
+	v.pause = max(v.pause+0.2*(2*lost-v.pause), min(lost, v.pause+2))
 	v.turn = time.Time{}
-	if v.others >= 1 {
-		v.turn = now.Add(time.Duration(v.others * float64(v.roundTrip)))
+	if v.pause >= 1 {
+		v.turn = now.Add(time.Duration(v.pause * float64(v.roundTrip)))
 	}
 }
 
