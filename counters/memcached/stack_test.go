@@ -85,6 +85,7 @@ func TestABusyCheckPassesFewFunctions(t *testing.T) {
 	})
 	defer store.Close()
 
+	now := time.Now().Truncate(time.Second).Add(500 * time.Millisecond)
 	metrics := api.NewMetrics(nil, "test")
 	window, err := subwindow.NewWindow(time.Minute, 60, false)
 	require.NoError(t, err)
@@ -96,6 +97,8 @@ func TestABusyCheckPassesFewFunctions(t *testing.T) {
 			Limits: []api.Limit{{Name: "l", Algorithm: "sliding_window", Limit: 100, Window: time.Minute, Limiter: limiter}},
 		}},
 		StoreTimeout: 10 * time.Second, Metrics: metrics, Log: slog.New(slog.DiscardHandler),
+		// The middle of a slot: at its start and near its end a check reads others.
+		Now: func() time.Time { return now },
 	})
 	for range 3 { // the first finds a new client
 		answer := httptest.NewRecorder()
