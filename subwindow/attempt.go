@@ -2,11 +2,25 @@ package subwindow
 
 import (
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"weir/counters"
 	"weir/counters/combiner"
 )
+
+// A request is a counters.Request, and what is known of its client.
+type request struct {
+	counters.Request
+	view   *view
+	refund *refund // nil for a request that takes
+}
+
+// A refund is a request to take back what a request has counted.
+type refund struct {
+	begun atomic.Bool // a leader has taken it up
+	last  bool        // it isn't tried again
+}
 
 // An attempt is the slots of one window as one decision finds them, and what it
 // asks the store about them. Limiters use attempts again.

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"weir/counters"
@@ -62,19 +61,6 @@ func New(store counters.Store, window Window, options counters.Options) (*Limite
 	}
 	l.combiner = combiner.New(l.lead)
 	return l, nil
-}
-
-// A request is a counters.Request, and what is known of its client.
-type request struct {
-	counters.Request
-	view   *view
-	refund *refund // nil for a request that takes
-}
-
-// A refund is a request to take back what a request has counted.
-type refund struct {
-	begun atomic.Bool // a leader has taken it up
-	last  bool        // it isn't tried again
 }
 
 // Take admits r and counts it, or denies it. A denied cost is counted only with

@@ -54,32 +54,24 @@ func TestFilesOfAPackageHaveNoCycle(t *testing.T) {
 type references map[string]map[string][]string
 
 // fileReferences returns which files of a package use what other files of it
-// declare: functions, methods, types, constants and variables.
+// declare: functions, methods, types, fields, constants and variables.
 func fileReferences(t *testing.T, dir string) references {
 	t.Helper()
-	pkg, err := build.ImportDir(dir, 0)
-	require.NoError(t, err)
-	set := token.NewFileSet()
-	var files []*ast.File
-	for _, name := range pkg.GoFiles {
-		file, err := parser.ParseFile(set, filepath.Join(dir, name), nil, parser.SkipObjectResolution)
-		require.NoError(t, err)
-		files = append(files, file)
-	}
+	w := weirPackages{set: token.NewFileSet(), packages: make(map[string]*types.Package)}
 	info := types.Info{Uses: make(map[*ast.Ident]types.Object)}
-	// Other packages don't matter here. Without them types has errors, and still
-	// finds what the package itself declares.
-	config := types.Config{Importer: noPackages{}, Error: func(error) {}}
-	checked, _ := config.Check(dir, set, files, &info)
+	checked, err := w.check(dir, &info)
+	require.NoError(t, err)
 	uses := make(references)
 	for identifier, object := range info.Uses {
 		function, isFunction := object.(*types.Func)
 		isMethod := isFunction && function.Signature().Recv() != nil
-		if object.Pkg() != checked || !isMethod && object.Parent() != checked.Scope() {
+		variable, isVariable := object.(*types.Var)
+		isField := isVariable && variable.IsField()
+		if object.Pkg() != checked || !isMethod && !isField && object.Parent() != checked.Scope() {
 			continue
 		}
-		from := filepath.Base(set.Position(identifier.Pos()).Filename)
-		to := filepath.Base(set.Position(object.Pos()).Filename)
+		from := filepath.Base(w.set.Position(identifier.Pos()).Filename)
+		to := filepath.Base(w.set.Position(object.Pos()).Filename)
 		if from == to {
 			continue
 		}
@@ -91,9 +83,48 @@ func fileReferences(t *testing.T, dir string) references {
 	return uses
 }
 
-type noPackages struct{}
+// weirPackages imports weir's own packages, from their source. Without them, types
+// wouldn't know what a generic type of another package is made of. It knows no
+// other packages: types has errors then, and still finds what weir declares.
+type weirPackages struct {
+	set      *token.FileSet
+	packages map[string]*types.Package
+}
 
-func (noPackages) Import(string) (*types.Package, error) { return nil, errors.New("not needed") }
+func (w weirPackages) Import(path string) (*types.Package, error) {
+	folder, ours := strings.CutPrefix(path, "weir/")
+	if !ours {
+		return nil, errors.New("not needed")
+	}
+	if w.packages[path] == nil {
+		pkg, err := w.check(filepath.Join("../..", folder), nil)
+		if err != nil {
+			return nil, err
+		}
+		w.packages[path] = pkg
+	}
+	return w.packages[path], nil
+}
+
+// check returns the package in a folder.
+func (w weirPackages) check(dir string, info *types.Info) (*types.Package, error) {
+	found, err := build.ImportDir(dir, 0)
+	if err != nil {
+		return nil, err
+	}
+	var files []*ast.File
+	for _, name := range found.GoFiles {
+		file, err := parser.ParseFile(w.set, filepath.Join(dir, name), nil, parser.SkipObjectResolution)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, file)
+	}
+	config := types.Config{Importer: w, Error: func(error) {}}
+	pkg, _ := config.Check(dir, w.set, files, info)
+	pkg.MarkComplete()
+	return pkg, nil
+}
 
 // reaches reports whether from uses to, directly or by way of other files.
 func reaches(uses references, from, to string, seen map[string]bool) bool {
