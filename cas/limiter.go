@@ -168,12 +168,12 @@ func (l *Limiter[S]) Peek(ctx context.Context, r counters.Request) (counters.Dec
 }
 
 // PeekLocal decides r by the state that the process has seen within
-// counters.MaxStaleness, consumes nothing, and reports whether there is one. A
-// denial is certain but for what resets and give-backs elsewhere have changed
-// since.
+// counters.MaxStaleness, consumes nothing, and reports whether there is one; a
+// wrong request has none. A denial is certain but for what resets and refunds
+// elsewhere have changed since.
 func (l *Limiter[S]) PeekLocal(r counters.Request) (counters.Decision, bool) {
 	v := l.views.Find(r.Client)
-	if v == nil {
+	if v == nil || r.Check() != nil {
 		return counters.Decision{}, false
 	}
 	seen := v.recall()

@@ -28,8 +28,9 @@ type Request struct {
 	// of the request because a client may have a limit of its own on counters
 	// that are otherwise the same.
 	Limit int64
-	// Now is when the request was made. It decides the slot that is counted in,
-	// so a refund must carry the Now of the request it undoes.
+	// Now is when the request was made, within 290 years of 1970. It decides the
+	// slot that is counted in, so a refund must carry the Now of the request it
+	// undoes.
 	Now time.Time
 }
 
@@ -38,6 +39,22 @@ type Request struct {
 func CheckClient(client string) error {
 	if client == "" || len(client) > MaxClientBytes {
 		return fmt.Errorf("%w: Client has %d bytes; it must have 1 to %d", ErrRequest, len(client), MaxClientBytes)
+	}
+	return nil
+}
+
+// maxUnix is how many seconds now may be from 1970: 290 years. Unix nanoseconds
+// would overflow two years after that, which leaves room for any window.
+const maxUnix = 290 * 365 * 24 * 60 * 60
+
+// CheckNow returns an ErrRequest that says so if now is zero, or more than 290
+// years from 1970.
+func CheckNow(now time.Time) error {
+	switch seconds := now.Unix(); {
+	case now.IsZero():
+		return fmt.Errorf("%w: Now is not set", ErrRequest)
+	case seconds < -maxUnix || seconds > maxUnix:
+		return fmt.Errorf("%w: Now %v must be within 290 years of 1970", ErrRequest, now)
 	}
 	return nil
 }
@@ -52,10 +69,8 @@ func (r *Request) Check() error {
 		return fmt.Errorf("%w: Cost %d must be from 0 to %d", ErrRequest, r.Cost, MaxCost)
 	case r.Limit < 1 || r.Limit > MaxLimit:
 		return fmt.Errorf("%w: Limit %d must be from 1 to %d", ErrRequest, r.Limit, int64(MaxLimit))
-	case r.Now.IsZero():
-		return fmt.Errorf("%w: Now is not set", ErrRequest)
 	}
-	return nil
+	return CheckNow(r.Now)
 }
 
 // A Decision is a limiter's answer to a Request. Denied is a decision, not an

@@ -96,11 +96,11 @@ func (l *Limiter) Peek(ctx context.Context, r counters.Request) (counters.Decisi
 
 // PeekLocal decides r by what the process has read of the client within
 // counters.MaxStaleness, counts nothing, and reports whether there is such
-// knowledge. A denial is certain but for what resets and refunds elsewhere have
-// changed since.
+// knowledge; of a wrong request there is none. A denial is certain but for what
+// resets and refunds elsewhere have changed since.
 func (l *Limiter) PeekLocal(r counters.Request) (counters.Decision, bool) {
 	v := l.views.Find(r.Client)
-	if v == nil {
+	if v == nil || r.Check() != nil {
 		return counters.Decision{}, false
 	}
 	v.mu.Lock()
@@ -174,7 +174,7 @@ func (l *Limiter) Flush() { l.options.Refunds.Wait() }
 // instances notice within a second. The error is counters.ErrRequest or one of a
 // Store's.
 func (l *Limiter) Reset(ctx context.Context, client string, now time.Time) error {
-	if err := counters.CheckClient(client); err != nil {
+	if err := cmp.Or(counters.CheckClient(client), counters.CheckNow(now)); err != nil {
 		return err
 	}
 	prefix := l.keys.Client(client)

@@ -3,6 +3,7 @@ package subwindow_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -508,6 +509,7 @@ func BenchmarkTake(b *testing.B) {
 func TestWrongRequestsAreErrors(t *testing.T) {
 	right := counters.Request{Client: "c", Cost: 1, Limit: 1, Now: at("12:00:00")}
 	l := newLimiter(t, memory.New(nil), newWindow(t, time.Minute, 4, false), sameClock)
+	wrong := make(map[string]counters.Request)
 	for name, spoil := range map[string]func(*counters.Request){
 		"no client":     func(r *counters.Request) { r.Client = "" },
 		"a long client": func(r *counters.Request) { r.Client = strings.Repeat("c", counters.MaxClientBytes+1) },
@@ -516,6 +518,8 @@ func TestWrongRequestsAreErrors(t *testing.T) {
 		"no limit":      func(r *counters.Request) { r.Limit = 0 },
 		"huge limit":    func(r *counters.Request) { r.Limit = counters.MaxLimit + 1 },
 		"no time":       func(r *counters.Request) { r.Now = time.Time{} },
+		"a far past":    func(r *counters.Request) { r.Now = time.Unix(0, math.MinInt64) },
+		"a far future":  func(r *counters.Request) { r.Now = time.Unix(0, math.MaxInt64) },
 	} {
 		r := right
 		spoil(&r)
@@ -524,13 +528,21 @@ func TestWrongRequestsAreErrors(t *testing.T) {
 		for _, err := range []error{takeErr, peekErr, l.Refund(t.Context(), r, counters.Decision{})} {
 			assert.ErrorIs(t, err, counters.ErrRequest, name)
 		}
-		_, known := l.PeekLocal(r)
-		assert.False(t, known, name)
+		wrong[name] = r
 	}
 	assert.ErrorIs(t, l.Reset(t.Context(), "", right.Now), counters.ErrRequest)
+	for _, never := range []time.Time{{}, time.Unix(0, math.MaxInt64)} {
+		assert.ErrorIs(t, l.Reset(t.Context(), "c", never), counters.ErrRequest)
+	}
 	d, err := l.Take(t.Context(), right)
 	require.NoError(t, err)
 	assert.True(t, d.Allowed, "nothing was consumed")
+	_, known := l.PeekLocal(right)
+	assert.True(t, known)
+	for name, r := range wrong {
+		_, known := l.PeekLocal(r)
+		assert.False(t, known, name)
+	}
 }
 
 func TestOptionsAreChecked(t *testing.T) {
