@@ -1,3 +1,9 @@
+// Package loadgen sends checks over HTTP and measures how long their answers
+// take: closed loops, in which each connection asks again at once, and the
+// arrivals of open ones. It also has the server that does nothing, to compare
+// with.
+//
+// Start with Dial and Clients.Drive; Arrivals says when an open loop sends.
 package loadgen
 
 import (

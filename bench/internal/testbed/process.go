@@ -1,3 +1,8 @@
+// Package testbed starts what an experiment measures, each as a process on
+// loopback: weir, Memcached, and the bench's own server that does nothing. It
+// reads what they used: processor time, memory, commands and keys.
+//
+// Start with BuildWeir and StartMemcached. Whoever starts a process stops it.
 package testbed
 
 import (
