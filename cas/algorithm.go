@@ -4,9 +4,9 @@
 // from whichever instance. A denial writes nothing.
 //
 // The log never admits more than the limit in a window, by the clocks of its
-// instances: with clocks d apart, in a window less d. A client that loses every
-// race until the deadline gets ErrContended. Start with NewTokenBucket; the
-// rules for a step stand at the algorithm interface.
+// instances: with clocks d apart, in a window less d. A request that loses every
+// race until the deadline is denied, with Decision.Contended; a refund fails with
+// ErrContended. Start with NewTokenBucket and its example.
 package cas
 
 import (

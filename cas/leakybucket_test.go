@@ -28,11 +28,11 @@ func TestLeakyBucketTimelines(t *testing.T) {
 			{at: "12:00:00.5", cost: 1, limit: 1, remaining: 0, reset: "3.5s", retry: "500ms"},
 			{at: "12:00:01", cost: 1, limit: 1, allowed: true, remaining: 0, reset: "4s", wait: "3s"},
 			{at: "12:00:05", cost: 1, limit: 1, allowed: true, remaining: 3, reset: "1s"},
-			// Half of it has drained: its slot ends at 6.
+			// Half of it has drained: its turn ends at 6.
 			{at: "12:00:05.5", cost: 1, limit: 1, allowed: true, remaining: 2, reset: "1.5s", wait: "500ms"},
 		})
 	})
-	t.Run("a slot begins when all before it have drained, whatever the cost", func(t *testing.T) {
+	t.Run("a turn begins when all before it have drained, whatever the cost", func(t *testing.T) {
 		runTimeline(t, leakyClient(t, time.Minute, 0), []row{
 			{at: "12:00:00", cost: 30, limit: 60, allowed: true, remaining: 30, reset: "30s"},
 			{at: "12:00:00", cost: 10, limit: 60, allowed: true, remaining: 20, reset: "40s", wait: "30s"},
@@ -59,7 +59,7 @@ func TestLeakyBucketTimelines(t *testing.T) {
 	t.Run("the clock jumps back, and far forward", func(t *testing.T) {
 		runTimeline(t, leakyClient(t, time.Second, 4), []row{
 			{at: "12:00:00", cost: 3, limit: 1, allowed: true, remaining: 1, reset: "3s"},
-			// The slot comes after three others, however late this clock is.
+			// The turn comes after three others, however late this clock is.
 			{at: "11:59:50", cost: 1, limit: 1, allowed: true, remaining: 0, reset: "14s", wait: "3s"},
 			{at: "11:59:50", cost: 1, limit: 1, remaining: 0, reset: "14s", retry: "11s"},
 			{at: "23:00:00", cost: 1, limit: 1, allowed: true, remaining: 3, reset: "1s"},
@@ -80,9 +80,9 @@ func TestLeakyBucketCountsDenied(t *testing.T) {
 	})
 }
 
-// A server that takes each request at its slot, and a while of window/limit per
+// A server that takes each request at its turn, and a while of window/limit per
 // cost for it, is never asked for two at once, and never idle while one waits.
-func TestLeakyBucketSlotsAreAQueue(t *testing.T) {
+func TestLeakyBucketTurnsAreAQueue(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		window := rapid.SampledFrom([]time.Duration{counters.MinWindow, time.Second, time.Minute}).Draw(t, "window")
 		limit := rapid.Int64Range(1, 1000).Draw(t, "limit")

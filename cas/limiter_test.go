@@ -407,11 +407,11 @@ func TestALeakyBucketTellsTheWait(t *testing.T) {
 	l, err := NewLeakyBucket(memory.New(func() time.Time { return noon }), time.Second, 3, testConfig(10))
 	require.NoError(t, err)
 	r := counters.Request{Client: "c", Cost: 1, Limit: 10, Now: noon}
-	for slot := range 3 {
+	for turn := range 3 {
 		d, err := l.Take(context.Background(), r)
 		require.NoError(t, err)
 		assert.True(t, d.Allowed)
-		assert.Equal(t, time.Duration(slot)*100*time.Millisecond, d.Wait)
+		assert.Equal(t, time.Duration(turn)*100*time.Millisecond, d.Wait)
 	}
 	d, err := l.Take(context.Background(), r)
 	require.NoError(t, err)
@@ -479,7 +479,7 @@ func (failingStore) Delete(context.Context, []string) error { return counters.Er
 // Instances that share a store decide as one state would that all requests
 // passed through in their order. Only a denial that is known without the store
 // is as of a moment before, and may be told for counters.MaxStaleness after a reset or a
-// give-back by another instance.
+// refund by another instance.
 func TestLimitersLikeOneState(t *testing.T) {
 	t.Run("token bucket", func(t *testing.T) {
 		a, err := newTokenBucket(time.Second, 0, false)
@@ -738,6 +738,7 @@ func TestWrongRequestsAreErrors(t *testing.T) {
 	right := counters.Request{Client: "c", Cost: 1, Limit: 1, Now: clock(t, "12:00:00")}
 	l, err := NewTokenBucket(memory.New(nil), time.Minute, 10, testConfig(10))
 	require.NoError(t, err)
+	wrong := make(map[string]counters.Request)
 	for name, spoil := range map[string]func(*counters.Request){
 		"no client":     func(r *counters.Request) { r.Client = "" },
 		"a long client": func(r *counters.Request) { r.Client = strings.Repeat("c", counters.MaxClientBytes+1) },
@@ -746,6 +747,8 @@ func TestWrongRequestsAreErrors(t *testing.T) {
 		"no limit":      func(r *counters.Request) { r.Limit = 0 },
 		"huge limit":    func(r *counters.Request) { r.Limit = counters.MaxLimit + 1 },
 		"no time":       func(r *counters.Request) { r.Now = time.Time{} },
+		"a far past":    func(r *counters.Request) { r.Now = time.Unix(0, math.MinInt64) },
+		"a far future":  func(r *counters.Request) { r.Now = time.Unix(0, math.MaxInt64) },
 	} {
 		r := right
 		spoil(&r)
@@ -754,13 +757,18 @@ func TestWrongRequestsAreErrors(t *testing.T) {
 		for _, err := range []error{takeErr, peekErr, l.Refund(t.Context(), r, counters.Decision{})} {
 			assert.ErrorIs(t, err, counters.ErrRequest, name)
 		}
-		_, known := l.PeekLocal(r)
-		assert.False(t, known, name)
+		wrong[name] = r
 	}
 	assert.ErrorIs(t, l.Reset(t.Context(), "", right.Now), counters.ErrRequest)
 	d, err := l.Take(t.Context(), right)
 	require.NoError(t, err)
 	assert.True(t, d.Allowed, "nothing was consumed")
+	_, known := l.PeekLocal(right)
+	assert.True(t, known)
+	for name, r := range wrong {
+		_, known := l.PeekLocal(r)
+		assert.False(t, known, name)
+	}
 }
 
 func TestOptionsAreChecked(t *testing.T) {
