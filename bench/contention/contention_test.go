@@ -67,7 +67,7 @@ func TestPlainLoopIsExactUnderContention(t *testing.T) {
 
 	const callers, each, limit = 8, 20, 50
 	now := time.Now() // of all requests, so that the bucket doesn't refill meanwhile
-	ctx := &deadlineContext{t.Context(), now.Add(time.Minute)}
+	ctx := &counters.Deadline{At: now.Add(time.Minute)}
 	var admitted atomic.Int64
 	var done sync.WaitGroup
 	for range callers {
@@ -123,7 +123,7 @@ func TestPlainLoopGivesUpAtItsDeadline(t *testing.T) {
 	t.Cleanup(func() { assert.NoError(t, plain.Close()) })
 
 	now := time.Now()
-	_, err = plain.Take(&deadlineContext{t.Context(), now.Add(30 * time.Millisecond)}, counters.Request{Client: "c", Cost: 1, Limit: 5, Now: now})
+	_, err = plain.Take(&counters.Deadline{At: now.Add(30 * time.Millisecond)}, counters.Request{Client: "c", Cost: 1, Limit: 5, Now: now})
 	require.ErrorIs(t, err, counters.ErrTimeout)
 	assert.False(t, time.Now().Before(now.Add(30*time.Millisecond)))
 	assert.Positive(t, races.attempts.Load())

@@ -301,18 +301,6 @@ func openLimiter(s share, races *races) (limiter, error) {
 	return onStore{l, store}, nil
 }
 
-// A deadlineContext has a deadline but no timer, like those of weir's handlers.
-type deadlineContext struct {
-	context.Context
-	deadline time.Time
-}
-
-// Deadline implements context.Context.
-func (c *deadlineContext) Deadline() (time.Time, bool) { return c.deadline, true }
-
-// Done implements context.Context.
-func (*deadlineContext) Done() <-chan struct{} { return nil }
-
 // work lets the callers decide for the given time.
 func (s share) work(ctx context.Context, l limiter, races *races, d time.Duration) (outcome, error) {
 	callers := make([]outcome, s.Callers)
@@ -345,7 +333,7 @@ func (o *outcome) decide(ctx context.Context, l limiter, s share) bool {
 	if o.First == 0 {
 		o.First = o.Last
 	}
-	d, err := l.Take(&deadlineContext{ctx, now.Add(s.timeout())}, counters.Request{
+	d, err := l.Take(&counters.Deadline{At: now.Add(s.timeout())}, counters.Request{
 		Client: loadgen.ClientName(0), Cost: 1, Limit: s.Limit, Now: now,
 	})
 	o.Late = 1 // unless another follows

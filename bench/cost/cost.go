@@ -102,7 +102,7 @@ func measure(ctx context.Context, a algorithms.Algorithm, clients int, now time.
 		return row, err
 	}
 	defer store.Close()
-	// Views are kept in shards, which aren't equally full.
+	// The cache has shards, which aren't equally full.
 	cfg := algorithms.Config{Options: counters.Options{Policy: a.Short(), Clients: 2*clients + 1000}, Window: algorithms.Window, Limit: limit}
 	limiter, err := a.New(store, cfg)
 	if err != nil {
