@@ -2,7 +2,7 @@
 # memcached or installs it.
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: test lint setup bench
+.PHONY: test lint setup bench histories
 
 test: setup lint
 	GORACE=atexit_sleep_ms=0 go test -race -shuffle=on ./...
@@ -17,3 +17,7 @@ setup:
 
 bench: setup
 	go test -run '^$$' -bench . -benchmem ./...
+
+# For ten minutes, from another seed each time.
+histories: setup
+	go test -race -timeout 20m -run 'TestHistories$$' ./cmd/server -histories 10m -history $$(date +%s)

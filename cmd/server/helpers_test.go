@@ -189,10 +189,25 @@ type process struct {
 // SIGTERM and has to exit with 0, which it doesn't after a data race.
 func startProcess(t testing.TB, args ...string) *process {
 	t.Helper()
-	p := &process{log: newLogLines(), exited: make(chan struct{})}
-	p.cmd = exec.Command(binary, append([]string{"-listen", "127.0.0.1:0"}, args...)...)
+	return runProcess(t, exec.Command(binary, append([]string{"-listen", "127.0.0.1:0"}, args...)...))
+}
+
+// startShifted is startProcess with a clock that is off: the process is this
+// test binary, which TestMain lets be the server.
+func startShifted(t testing.TB, offset time.Duration, args ...string) *process {
+	t.Helper()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.Command(self, append([]string{"-listen", "127.0.0.1:0"}, args...)...)
+	cmd.Env = append(os.Environ(), clockOffset+"="+offset.String())
+	return runProcess(t, cmd)
+}
+
+func runProcess(t testing.TB, cmd *exec.Cmd) *process {
+	t.Helper()
+	p := &process{log: newLogLines(), cmd: cmd, exited: make(chan struct{})}
 	p.cmd.Stderr = p.log
-	p.cmd.Env = append(os.Environ(), noRaceSleep)
+	p.cmd.Env = append(cmd.Environ(), noRaceSleep)
 	require.NoError(t, p.cmd.Start())
 	go func() {
 		_ = p.cmd.Wait() // ProcessState has it

@@ -8,6 +8,8 @@ import (
 	"runtime/debug"
 	"slices"
 	"testing"
+	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -20,7 +22,44 @@ var binary string
 // noRaceSleep keeps the race detector from making each exit take a second.
 const noRaceSleep = "GORACE=atexit_sleep_ms=0"
 
+// clockOffset names the environment variable that makes this test binary the
+// server, with a clock that is off by its value.
+const clockOffset = "TEST_CLOCK_OFFSET"
+
+// shifted returns t on a clock whose time of day is off. As on a real one, that
+// is nothing to timers: the monotonic reading stays.
+func shifted(t time.Time, offset time.Duration) time.Time {
+	// The fields of a time.Time that has a monotonic reading; Add moves both.
+	type fields struct {
+		wall      uint64
+		monotonic int64
+		location  *time.Location
+	}
+	moved := t.Add(offset)
+	(*fields)(unsafe.Pointer(&moved)).monotonic = (*fields)(unsafe.Pointer(&t)).monotonic
+	return moved
+}
+
+func TestShiftedClock(t *testing.T) {
+	t.Parallel()
+	for _, offset := range []time.Duration{0, time.Millisecond, -1500 * time.Millisecond, time.Hour} {
+		at := time.Now()
+		moved := shifted(at, offset)
+		assert.Equal(t, at.UnixNano()+int64(offset), moved.UnixNano())
+		assert.Zero(t, moved.Sub(at), "by the monotonic clock")
+	}
+}
+
 func TestMain(m *testing.M) {
+	if value := os.Getenv(clockOffset); value != "" {
+		offset, err := time.ParseDuration(value)
+		if err != nil {
+			panic(err)
+		}
+		now = func() time.Time { return shifted(time.Now(), offset) }
+		main()
+		os.Exit(0)
+	}
 	dir, err := os.MkdirTemp("", "weir")
 	if err != nil {
 		panic(err)

@@ -36,6 +36,10 @@ const (
 	drainPause = 300 * time.Millisecond
 )
 
+// now is the clock that checks are limited by. Only tests change it, in
+// processes that they start: to see what clocks do that differ.
+var now = time.Now
+
 // A program is the service with everything it needs, listening but not yet
 // serving.
 type program struct {
@@ -86,6 +90,7 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 		Metrics:        p.metrics,
 		Gatherer:       registry,
 		Log:            p.log,
+		Now:            now,
 	})
 	return p, p.listen()
 }

@@ -1,0 +1,343 @@
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters"
+	"weir/counters/memcachedtest"
+)
+
+var (
+	historiesFor  = flag.Duration("histories", 30*time.Second, "how `long` TestHistories goes on")
+	historiesFrom = flag.Uint64("history", 1, "the `seed` that TestHistories begins with")
+)
+
+// Whatever befalls store and processes, no order of the checks breaks a promise.
+// The seed decides what is asked and what goes wrong; the machine decides the
+// order.
+func TestHistories(t *testing.T) {
+	t.Parallel()
+	var next atomic.Uint64
+	next.Store(*historiesFrom)
+	begin := time.Now()
+	var atOnce sync.WaitGroup
+	for range 4 { // which mostly wait
+		atOnce.Go(func() {
+			for time.Since(begin) < *historiesFor {
+				seed := next.Add(1) - 1
+				t.Run(fmt.Sprint(seed), func(t *testing.T) {
+					h := newHistory(seed)
+					h.happen(t, seed)
+					t.Log(h.summary())
+					for _, v := range h.judge() {
+						assert.Fail(t, "a promise is broken", h.timeline(v))
+					}
+				})
+			}
+		})
+	}
+	atOnce.Wait()
+}
+
+// Clocks that differ by far more than -clock-skew break strict's promise, and
+// that is seen.
+func TestHistoriesSeeClocksTooFarApart(t *testing.T) {
+	t.Parallel()
+	const skew = 200 * time.Millisecond
+	h := &history{
+		name: "clocks too far apart", skew: skew, timeout: skew, offsets: []time.Duration{0, 5 * skew},
+		policies: []policy{{name: "strict", limits: []promise{
+			{algorithm: "sliding_window", estimate: strict, limit: 20, window: 2 * time.Second, slots: 20},
+		}}},
+	}
+	r := h.run(t, memcachedtest.Start(t).Addr)
+	require.Eventually(t, func() bool {
+		r.storm(rand.New(rand.NewPCG(1, 2)), time.Now().Add(3*time.Second))
+		return len(h.judge()) > 0
+	}, 3*patience, time.Millisecond)
+	v := h.judge()[0]
+	require.Contains(t, v.what, "sliding_window strict admitted")
+	t.Log(v.what)
+}
+
+// newHistory returns what the seed decides before anything happens.
+func newHistory(seed uint64) *history {
+	random := rand.New(rand.NewPCG(seed, 0))
+	h := &history{
+		name:    fmt.Sprintf("seed %d (-run TestHistories -history %d)", seed, seed),
+		skew:    pick[time.Duration](random, 0, 20, 50, 100) * time.Millisecond,
+		timeout: pick[time.Duration](random, 100, 200, 400) * time.Millisecond,
+		offsets: make([]time.Duration, 2+random.IntN(3)),
+	}
+	for i := range h.offsets {
+		h.offsets[i] = pick(random, 0, h.skew, time.Duration(random.Int64N(int64(h.skew)+1)))
+	}
+	window := pick[time.Duration](random, 500, 1000, 2000) * time.Millisecond
+	n := pick[int64](random, 7, 20, 50)
+	slots := pick(random, 1, 4, 10, 20)
+	fixed := promise{algorithm: "fixed_window", limit: n, window: window}
+	sliding := promise{algorithm: "sliding_window", estimate: weighted, limit: n, window: window, slots: slots}
+	full := sliding
+	full.estimate = strict
+	token := promise{algorithm: "token_bucket", limit: n, burst: n + n/2, window: window}
+	leaky := token
+	leaky.algorithm = "leaky_bucket"
+	log := promise{algorithm: "sliding_log", limit: n, window: window}
+	wide := fixed
+	wide.limit += n / 2
+	for name, limits := range map[string][]promise{
+		"fixed": {fixed}, "weighted": {sliding}, "strict": {full}, "token": {token}, "leaky": {leaky}, "log": {log},
+		"windows": {wide, full}, "mixed": {wide, token, full},
+	} {
+		h.policies = append(h.policies, policy{name: name, limits: limits})
+	}
+	slices.SortFunc(h.policies, func(a, b policy) int { return strings.Compare(a.name, b.name) })
+	for i := range h.policies {
+		h.policies[i].countDenied, h.policies[i].deny = random.IntN(4) == 0, random.IntN(2) == 0
+	}
+	return h
+}
+
+func pick[T any](random *rand.Rand, from ...T) T { return from[random.IntN(len(from))] }
+
+// file returns the policy file.
+func (h *history) file() string {
+	var b strings.Builder
+	b.WriteString("policies:\n")
+	for _, p := range h.policies {
+		onError := map[bool]string{false: "allow", true: "deny"}[p.deny]
+		fmt.Fprintf(&b, "  %s:\n    count_denied: %v\n    on_store_error: %s\n    limits:\n", p.name, p.countDenied, onError)
+		for _, l := range p.limits {
+			fmt.Fprintf(&b, "      - {name: %s, algorithm: %s, limit: %d, window: %v", strings.ReplaceAll(l.algorithm, "_", "-"), l.algorithm, l.limit, l.window)
+			if l.burst > 0 {
+				fmt.Fprintf(&b, ", burst: %d", l.burst)
+			}
+			if l.slots > 0 {
+				fmt.Fprintf(&b, ", sub_windows: %d, estimate: %s", l.slots, l.estimate)
+			}
+			b.WriteString("}\n")
+		}
+	}
+	return b.String()
+}
+
+// happen lets the history happen: a storm of checks while things go wrong, then
+// a lone client.
+func (h *history) happen(t *testing.T, seed uint64) {
+	random := rand.New(rand.NewPCG(seed, 1))
+	memcached := memcachedtest.Start(t)
+	wire := relayTo(t, memcached, seed)
+	r := h.run(t, wire.addr)
+
+	end := time.Now().Add(3 * time.Second)
+	var callers sync.WaitGroup
+	callers.Go(func() { r.storm(rand.New(rand.NewPCG(seed, 2)), end) })
+	restart := random.IntN(3) == 0
+	for time.Now().Before(end) {
+		time.Sleep(time.Duration(random.IntN(250)) * time.Millisecond)
+		pause := time.Duration(random.IntN(300)) * time.Millisecond
+		switch random.IntN(5) {
+		case 0:
+			h.note("connections are cut")
+			wire.cut()
+		case 1:
+			h.note(fmt.Sprint("memcached stops for ", pause))
+			memcached.Pause()
+			time.Sleep(pause)
+			memcached.Resume()
+		case 2:
+			i := random.IntN(len(r.processes))
+			h.note(fmt.Sprintf("process %d stops for %v", i, pause))
+			r.processes[i].pause(t, pause)
+		case 3:
+			if restart {
+				restart = false
+				h.note("memcached restarts")
+				lost := span{call: h.now()}
+				memcached.Kill()
+				memcached.Restart()
+				// Until then a cost that it has lost may be given back.
+				lost.back = h.now() + 4*h.timeout
+				h.losses = append(h.losses, lost)
+			}
+		default:
+			most := pick[time.Duration](random, 0, 1, 5, 20) * time.Millisecond
+			h.note(fmt.Sprintf("the way to memcached takes up to %v", most))
+			wire.delay.Store(int64(most))
+		}
+	}
+	callers.Wait()
+	wire.delay.Store(0)
+	h.note("all is quiet")
+	time.Sleep(counters.MaxStaleness + h.skew + 2*h.timeout)
+	for i, p := range h.policies {
+		callers.Go(func() { r.returnAlone(i%len(r.processes), p) })
+	}
+	callers.Wait()
+}
+
+func (h *history) note(what string) { h.faults = append(h.faults, fault{h.now(), what}) }
+
+// now returns the time of day, which is what processes limit by, since start.
+func (h *history) now() time.Duration { return time.Now().Round(0).Sub(h.start) }
+
+// A recorder checks clients of running processes and records the events.
+type recorder struct {
+	*history
+	processes []*process
+	mu        sync.Mutex
+}
+
+// run starts the processes of the history on the store.
+func (h *history) run(t *testing.T, store string) *recorder {
+	r := &recorder{history: h}
+	file := write(t, "p.yaml", h.file())
+	for _, offset := range h.offsets {
+		r.processes = append(r.processes, startShifted(t, offset, "-config", file, "-memcached", store,
+			"-clock-skew", h.skew.String(), "-store-timeout", h.timeout.String()))
+	}
+	h.start = time.Now().Round(0)
+	return r
+}
+
+// storm lets some callers of every process check a busy client until end, and
+// one more a quiet client.
+func (r *recorder) storm(random *rand.Rand, end time.Time) {
+	var callers sync.WaitGroup
+	call := func(process int, client string, most int64, between time.Duration) {
+		random := rand.New(rand.NewPCG(random.Uint64(), 0))
+		callers.Go(func() {
+			for time.Now().Before(end) {
+				time.Sleep(time.Duration(random.Int64N(int64(between))))
+				r.check(process, pick(random, r.policies...), client, 1+random.Int64N(most), false)
+			}
+		})
+	}
+	for i := range r.processes {
+		for range 5 {
+			call(i, "busy", 7, 10*time.Millisecond)
+		}
+		call(i, "quiet", 3, time.Second)
+	}
+	callers.Wait()
+}
+
+// returnAlone lets a lone client ask one process until it is denied, and again
+// when it was told to, two times.
+func (r *recorder) returnAlone(process int, p policy) {
+	denials := 0
+	for i := int64(0); i < 20 && denials < 2; i++ {
+		cost := p.limits[0].limit/4 + i%3
+		e, wait := r.check(process, p, "busy", cost, false)
+		if e.status == http.StatusTooManyRequests && r.quick(e) {
+			denials++
+			time.Sleep(wait)
+			r.check(process, p, "busy", cost, true)
+		}
+	}
+}
+
+// check makes a check. It returns the event and how long a denial lasts.
+func (r *recorder) check(process int, p policy, client string, cost int64, returns bool) (event, time.Duration) {
+	e := event{process: process, policy: p.name, client: client, cost: cost, returns: returns, span: span{call: r.now()}}
+	status, _, data, err := r.processes[process].send(http.MethodPost, "/v1/check", "application/json",
+		fmt.Sprintf(`{"policy":%q,"client":%q,"cost":%d}`, p.name, client, cost))
+	e.back = r.now()
+	var a answer
+	if err == nil && json.Unmarshal(data, &a) == nil {
+		e.status, e.allowed, e.degraded = status, a.Allowed, a.Degraded
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = append(r.events, e)
+	return e, time.Duration(a.RetryAfter * float64(time.Second))
+}
+
+// pause stops the process for d, without ending it.
+func (p *process) pause(t *testing.T, d time.Duration) {
+	require.NoError(t, p.cmd.Process.Signal(syscall.SIGSTOP))
+	time.Sleep(d)
+	require.NoError(t, p.cmd.Process.Signal(syscall.SIGCONT))
+}
+
+// relay is a proxy in front of memcached that is slow and cuts connections.
+type relay struct {
+	addr  string
+	delay atomic.Int64 // the most that it delays each piece
+	mu    sync.Mutex
+	conns map[net.Conn]struct{}
+}
+
+func relayTo(t *testing.T, m *memcachedtest.Server, seed uint64) *relay {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	r := &relay{addr: listener.Addr().String(), conns: make(map[net.Conn]struct{})}
+	var pumps sync.WaitGroup
+	pumps.Go(func() {
+		for number := uint64(0); ; number++ {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", m.Addr)
+			if err != nil {
+				client.Close()
+				continue
+			}
+			r.mu.Lock()
+			r.conns[client], r.conns[server] = struct{}{}, struct{}{}
+			r.mu.Unlock()
+			pumps.Go(func() { r.pump(server, client, rand.New(rand.NewPCG(seed, 2*number))) })
+			pumps.Go(func() { r.pump(client, server, rand.New(rand.NewPCG(seed, 2*number+1))) })
+		}
+	})
+	t.Cleanup(func() {
+		listener.Close()
+		r.cut()
+		m.Kill() // ends what was accepted meanwhile
+		pumps.Wait()
+	})
+	return r
+}
+
+// pump passes on what comes, each piece later, until either side closes.
+func (r *relay) pump(to io.WriteCloser, from net.Conn, random *rand.Rand) {
+	piece := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(piece)
+		time.Sleep(time.Duration(random.Int64N(r.delay.Load() + 1)))
+		if _, writeErr := to.Write(piece[:n]); err != nil || writeErr != nil {
+			break
+		}
+	}
+	to.Close()
+	from.Close()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.conns, from)
+}
+
+// cut closes all connections, and loses what is under way.
+func (r *relay) cut() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for conn := range r.conns {
+		conn.Close()
+	}
+}
