@@ -86,8 +86,9 @@ func newHistory(seed uint64) *history {
 		offsets: make([]time.Duration, 2+random.IntN(3)),
 	}
 	for i := range h.offsets {
-		h.offsets[i] = pick(random, 0, h.skew, time.Duration(random.Int64N(int64(h.skew)+1)))
+		h.offsets[i] = time.Duration(random.Int64N(int64(h.skew) + 1))
 	}
+	h.offsets[0], h.offsets[1] = 0, h.skew
 	window := pick[time.Duration](random, 500, 1000, 2000) * time.Millisecond
 	n := pick[int64](random, 7, 20, 50)
 	slots := pick(random, 1, 4, 10, 20)

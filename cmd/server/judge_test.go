@@ -1,0 +1,150 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// at is a span in milliseconds.
+func at(call, back int) span {
+	return span{time.Duration(call) * time.Millisecond, time.Duration(back) * time.Millisecond}
+}
+
+func admitted(process, call, back int, cost int64) event {
+	return event{process: process, span: at(call, back), cost: cost, status: 200, allowed: true}
+}
+
+func denied(call, back int, cost int64) event {
+	return event{span: at(call, back), cost: cost, status: 429}
+}
+
+// The checker sees each broken promise, and no other. Every limit is 10 in 1s.
+func TestJudge(t *testing.T) {
+	t.Parallel()
+	fixed := promise{algorithm: "fixed_window", limit: 10, window: time.Second}
+	sliding := promise{algorithm: "sliding_window", estimate: weighted, limit: 10, window: time.Second, slots: 10}
+	full := sliding
+	full.estimate = strict
+	token := promise{algorithm: "token_bucket", limit: 10, burst: 15, window: time.Second}
+	leaky := token
+	leaky.algorithm = "leaky_bucket"
+	log := promise{algorithm: "sliding_log", limit: 10, window: time.Second}
+	degraded := admitted(0, 20, 30, 6)
+	degraded.degraded = true
+	returned := denied(100, 120, 3)
+	returned.returns = true
+	slow := denied(100, 150, 3)
+	slow.returns = true
+	for _, test := range []struct {
+		name   string
+		limits []promise
+		apart  int // how far the clock of process 1 is ahead
+		deny   bool
+		lost   []span
+		events []event
+		broken string
+	}{
+		{"strict, all at once", []promise{full}, 0, false, nil,
+			[]event{admitted(0, 0, 20, 4), admitted(1, 0, 20, 4), admitted(0, 10, 20, 3)}, "admitted 11 within 20ms, not 10"},
+		{"strict, within less than a window", []promise{full}, 0, false, nil,
+			[]event{admitted(0, 0, 10, 6), admitted(1, 990, 999, 5)}, "admitted 11 within 999ms, not 10"},
+		{"strict, perhaps a window apart", []promise{full}, 0, false, nil,
+			[]event{admitted(0, 0, 10, 6), admitted(1, 990, 1000, 5)}, ""},
+		{"strict, whatever the clocks", []promise{full}, 500, false, nil,
+			[]event{admitted(0, 0, 10, 6), admitted(1, 990, 999, 5)}, "admitted 11 within 999ms, not 10"},
+		{"strict, a long check in between", []promise{full}, 0, false, nil,
+			[]event{admitted(0, 0, 1010, 6), admitted(0, 500, 510, 5), admitted(0, 1000, 1005, 5)}, ""},
+		{"strict, long checks and too many", []promise{full}, 0, false, nil,
+			[]event{admitted(0, 0, 1010, 1), admitted(0, 500, 510, 6), admitted(0, 1000, 1005, 5)}, "admitted 11 within 505ms"},
+		{"strict, some without the store", []promise{full}, 0, false, nil,
+			[]event{admitted(0, 0, 10, 6), degraded}, ""},
+		{"strict, some without an answer", []promise{full}, 0, false, nil,
+			[]event{admitted(0, 0, 10, 6), {span: at(20, 30), cost: 6}}, ""},
+		{"strict, the store has lost some", []promise{full}, 0, false, []span{at(100, 200)},
+			[]event{admitted(0, 0, 99, 10), admitted(0, 90, 110, 5), admitted(0, 150, 160, 5), admitted(0, 200, 210, 10)}, ""},
+		{"strict, too many after a loss", []promise{full}, 0, false, []span{at(100, 200)},
+			[]event{admitted(0, 0, 99, 10), admitted(0, 200, 210, 10), admitted(1, 205, 215, 1)}, "admitted 11 within 15ms"},
+		{"log", []promise{log}, 0, false, nil,
+			[]event{admitted(0, 0, 10, 6), admitted(0, 990, 999, 5)}, "admitted 11 within 999ms, not 10"},
+		{"log, clocks apart", []promise{log}, 100, false, nil,
+			[]event{admitted(0, 0, 10, 6), admitted(1, 890, 899, 5)}, "admitted 11 within 899ms, not 10"},
+		{"log, clocks as far apart", []promise{log}, 100, false, nil,
+			[]event{admitted(0, 0, 10, 6), admitted(1, 890, 900, 5)}, ""},
+		{"weighted, within the slots that count in full", []promise{sliding}, 0, false, nil,
+			[]event{admitted(0, 0, 10, 6), admitted(0, 890, 899, 5)}, "admitted 11 within 899ms, not 10"},
+		{"weighted, estimated", []promise{sliding}, 0, false, nil,
+			[]event{admitted(0, 0, 10, 10), admitted(0, 890, 900, 10)}, ""},
+		{"weighted, twice the limit", []promise{sliding}, 0, false, nil,
+			[]event{admitted(0, 0, 10, 7), admitted(0, 5, 905, 7), admitted(0, 990, 999, 7)}, "admitted 21 within 999ms, not 20"},
+		{"token, more than has come", []promise{token}, 0, false, nil,
+			[]event{admitted(0, 0, 10, 15), admitted(0, 400, 499, 5)}, "admitted 20 within 499ms, not 19"},
+		{"token, all that has come", []promise{token}, 0, false, nil,
+			[]event{admitted(0, 0, 10, 15), admitted(0, 400, 500, 5)}, ""},
+		{"token, a clock ahead", []promise{token}, 100, false, nil,
+			[]event{admitted(0, 0, 10, 15), admitted(1, 390, 400, 5)}, ""},
+		{"leaky, more than has drained", []promise{leaky}, 100, false, nil,
+			[]event{admitted(0, 0, 10, 15), admitted(1, 390, 399, 5)}, "admitted 20 within 399ms, not 19"},
+		{"fixed", []promise{fixed}, 0, false, nil,
+			[]event{admitted(0, 0, 10, 6), admitted(0, 900, 999, 5)}, "11 of 10 admitted in a calendar window"},
+		{"fixed, perhaps the next window", []promise{fixed}, 0, false, nil,
+			[]event{admitted(0, 0, 10, 6), admitted(0, 900, 1000, 5)}, ""},
+		{"fixed, by the clock of the process", []promise{fixed}, 500, false, nil,
+			[]event{admitted(0, 990, 999, 6), admitted(1, 1400, 1450, 5), admitted(1, 490, 499, 4), admitted(1, 500, 510, 5)},
+			""},
+		{"fixed, too many by the clock of the process", []promise{fixed}, 500, false, nil,
+			[]event{admitted(0, 990, 999, 6), admitted(1, 490, 499, 5)}, "11 of 10 admitted in a calendar window"},
+		{"the second of two limits", []promise{token, full}, 0, false, nil,
+			[]event{admitted(0, 0, 10, 11)}, "sliding_window strict admitted 11"},
+		{"an undocumented status", []promise{full}, 0, true, nil, []event{{status: 500, degraded: true}}, "no documented answer"},
+		{"200 that denies", []promise{full}, 0, false, nil, []event{{status: 200}}, "no documented answer"},
+		{"429 that allows", []promise{full}, 0, false, nil, []event{{status: 429, allowed: true}}, "no documented answer"},
+		{"503", []promise{full}, 0, true, nil, []event{{status: 503, degraded: true}}, ""},
+		{"503 under allow", []promise{full}, 0, false, nil, []event{{status: 503, degraded: true}}, "no documented answer"},
+		{"503 while the store answers", []promise{full}, 0, true, nil, []event{{status: 503}}, "no documented answer"},
+		{"a denial of all that is asked", []promise{full}, 0, false, nil,
+			[]event{denied(5000, 5010, 3)}, "a cost of 3 is denied without reason"},
+		{"a denial long after the rest", []promise{full}, 0, false, nil,
+			[]event{admitted(0, 0, 10, 10), denied(5000, 5010, 3)}, "a cost of 3 is denied without reason"},
+		{"a denial that a concurrent check may explain", []promise{full}, 0, false, nil,
+			[]event{denied(5000, 5010, 3), denied(5005, 5020, 8)}, ""},
+		{"a denial after as much as fits", []promise{full}, 0, false, nil,
+			[]event{admitted(0, 4000, 4010, 8), denied(5000, 5010, 3)}, ""},
+		{"denied after its retry_after", []promise{log}, 0, false, nil, []event{returned}, "denied after its retry_after"},
+		{"cut off after its retry_after", []promise{log}, 0, false, nil, []event{slow}, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			h := &history{
+				name: test.name, start: time.Unix(1_000_000, 0), timeout: 100 * time.Millisecond, losses: test.lost,
+				offsets:  []time.Duration{0, time.Duration(test.apart) * time.Millisecond},
+				policies: []policy{{limits: test.limits, deny: test.deny}},
+				events:   test.events,
+			}
+			broken := h.judge()
+			if test.broken == "" {
+				require.Empty(t, broken)
+				return
+			}
+			require.NotEmpty(t, broken)
+			assert.Contains(t, broken[0].what, test.broken)
+		})
+	}
+}
+
+func TestTimeline(t *testing.T) {
+	t.Parallel()
+	full := promise{algorithm: "sliding_window", estimate: strict, limit: 10, window: time.Second, slots: 10}
+	h := &history{
+		name: "seed 7", offsets: []time.Duration{0, 0}, policies: []policy{{limits: []promise{full}}},
+		faults: []fault{{5 * time.Millisecond, "connections are cut"}},
+		events: []event{admitted(1, 7, 20, 6), admitted(0, 3, 30, 5)},
+	}
+	assert.Contains(t, h.timeline(h.judge()[0]), "seed 7")
+	assert.Contains(t, h.timeline(h.judge()[0]), `
+3ms to 30ms, process 0, cost 5: 200
+5ms connections are cut
+7ms to 20ms, process 1, cost 6: 200
+`)
+}
