@@ -217,12 +217,17 @@ func (h *history) judgeDenials(p policy, events []event) (string, span) {
 			// How long a count is in the window, and a stale knowledge of it in use.
 			reach := l.window + 2*(l.width()+h.skew+h.timeout) + counters.MaxStaleness
 			var sum int64
-			for _, e := range events {
-				if e.back > denied.call-reach && e.call < denied.back {
+			for _, e := range slices.Backward(events) {
+				if e.back <= denied.call-reach || sum > l.limit {
+					break
+				}
+				if e.call < denied.back {
 					sum += e.cost // its own is among them
 				}
 			}
-			reason = reason || sum > l.limit
+			if reason = sum > l.limit; reason {
+				break
+			}
 		}
 		if !reason {
 			return fmt.Sprintf("a cost of %d is denied without reason", denied.cost), denied.span
