@@ -135,51 +135,60 @@ func (h *history) judgeStatus(p policy, events []event) (string, span) {
 }
 
 // judgeLimit compares what was admitted with the most that the limit promises.
-// An event belongs to a window only if all of its span does. What was admitted
-// without the store doesn't count, and what the store lost is forgotten.
+// What was admitted without the store doesn't count, and what the store lost is
+// forgotten.
 func (h *history) judgeLimit(l promise, events []event) (string, span) {
-	type place struct {
-		life   int
-		number int64 // of the calendar window
+	judge := h.judgeSpans
+	if l.algorithm == "fixed_window" {
+		judge = h.judgeCalendar
 	}
-	sums := make(map[place]int64)
 	lives := make([][]event, len(h.losses)+1)
 	for _, e := range events {
-		life, ok := h.life(e.span)
-		if !ok || !e.allowed || e.degraded {
-			continue
+		if life, ok := h.life(e.span); ok && e.allowed && !e.degraded {
+			lives[life] = append(lives[life], e)
 		}
-		lives[life] = append(lives[life], e)
-		if l.algorithm != "fixed_window" {
-			continue
+	}
+	for _, admitted := range lives {
+		if what, when := judge(l, admitted); what != "" {
+			return what, when
 		}
+	}
+	return "", span{}
+}
+
+// judgeCalendar sums up each calendar window. By the clock of its process, all of
+// an event has to be in it.
+func (h *history) judgeCalendar(l promise, admitted []event) (string, span) {
+	sums := make(map[int64]int64)
+	for _, e := range admitted {
 		clock := h.start.Add(h.offsets[e.process])
 		number := counters.Calendar(clock.Add(e.call), l.window).Number
 		if number != counters.Calendar(clock.Add(e.back), l.window).Number {
 			continue
 		}
-		if sums[place{life, number}] += e.cost; sums[place{life, number}] > l.limit {
-			return fmt.Sprintf("%d of %d admitted in a calendar window of %v", sums[place{life, number}], l.limit, l.window),
+		if sums[number] += e.cost; sums[number] > l.limit {
+			return fmt.Sprintf("%d of %d admitted in a calendar window of %v", sums[number], l.limit, l.window),
 				span{e.back - l.window, e.back}
 		}
 	}
-	if l.algorithm == "fixed_window" {
-		return "", span{}
-	}
+	return "", span{}
+}
+
+// judgeSpans sums up every span from a call to an answer, with the events that
+// are wholly in it.
+func (h *history) judgeSpans(l promise, admitted []event) (string, span) {
 	apart := slices.Max(h.offsets) - slices.Min(h.offsets)
-	for _, admitted := range lives {
-		for _, first := range admitted {
-			var sum int64
-			for _, last := range admitted {
-				if last.call < first.call {
-					continue
-				}
-				sum += last.cost
-				within := last.back - first.call
-				if most := l.most(within, apart); sum > most {
-					return fmt.Sprintf("%s %s admitted %d within %v, not %d", l.algorithm, l.estimate, sum, within, most),
-						span{first.call, last.back}
-				}
+	for _, first := range admitted {
+		var sum int64
+		for _, last := range admitted {
+			if last.call < first.call {
+				continue
+			}
+			sum += last.cost
+			within := last.back - first.call
+			if most := l.most(within, apart); sum > most {
+				return fmt.Sprintf("%s %s admitted %d within %v, not %d", l.algorithm, l.estimate, sum, within, most),
+					span{first.call, last.back}
 			}
 		}
 	}
