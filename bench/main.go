@@ -20,6 +20,7 @@ import (
 	"weir/bench/internal/testbed"
 	"weir/bench/load"
 	"weir/bench/memory"
+	"weir/bench/simulate"
 	"weir/bench/throughput"
 )
 
@@ -39,6 +40,7 @@ func commands() []command {
 		{"accuracy", "what each algorithm believes and admits beside what is true, on many kinds of traffic", accuracy.Run},
 		{"architectures", "what other ways to share a limit admit, beside weir", architecture.Run},
 		{"load", "open loop at a constant rate, a ramp, or the highest rate that keeps p99 under a bound", load.Run},
+		{"simulate", "limiters over a model Memcached, in an order and with faults that a seed picks, against what the docs promise", simulate.Run},
 		{"compare", "two results of the same command, figure by figure", report.Compare(sections())},
 		{"report", "REPORT.md and its pictures, from the results of the others", report.Write(sections())},
 		{testbed.NoopCommand, "", throughput.Noop},
