@@ -70,8 +70,8 @@ func (a *answer) finish() *answer {
 		if a.allowed {
 			a.wait = max(a.wait, l.Wait)
 		} else {
-			// A limit that has admitted what another denied, and has counted it, has to
-			// admit it again.
+			// A limit that has admitted what another denied, and has counted
+			// it, has to admit it again.
 			a.retry = max(a.retry, l.RetryAfter, l.FitsAfter)
 		}
 		a.local = a.local || a.denied && !l.Allowed && l.Local

@@ -453,8 +453,8 @@ func TestConcurrentChecksNeverExceedTheLimit(t *testing.T) {
 	}, s.store.counts(t))
 }
 
-// With count_denied, a limit that admitted what another denied has counted it: the
-// check may come again when both have room.
+// With count_denied, a limit that admitted what another denied has counted it:
+// the check may come again when both have room.
 func TestRetryAfterOfADeniedCheckThatOtherLimitsHaveCounted(t *testing.T) {
 	t.Parallel()
 	p := newPolicy("api", fixed("per-second", 1, time.Second), fixed("per-hour", 2, time.Hour))

@@ -16,8 +16,9 @@ type Store interface {
 	counters.StateStore
 }
 
-// InstrumentStore returns store with each operation counted and timed. It changes
-// neither results nor errors, and is safe for concurrent use if store is.
+// InstrumentStore returns store with each operation counted and timed. It
+// changes neither results nor errors, and is safe for concurrent use if store
+// is.
 func (m *Metrics) InstrumentStore(store Store) Store {
 	return &instrumentedStore{
 		store:    store,

@@ -28,8 +28,8 @@ type Metrics struct {
 	Reloads *prometheus.CounterVec
 }
 
-// NewMetrics returns metrics registered with r, or nowhere if r is nil. It panics
-// if r has them already. The version is the label of weir_build_info.
+// NewMetrics returns metrics registered with r, or nowhere if r is nil. It
+// panics if r has them already. The version is the label of weir_build_info.
 func NewMetrics(r prometheus.Registerer, version string) *Metrics {
 	f := promauto.With(r)
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
@@ -140,8 +140,8 @@ func (m *Metrics) Foreign() { m.casForeign.Inc() }
 // RefundFailed counts a refund that failed.
 func (m *Metrics) RefundFailed() { m.refundsFailed.Inc() }
 
-// RegisterViews registers weir_views with r, once. Each scrape calls views, which
-// returns how many clients are remembered; scrapes may overlap.
+// RegisterViews registers weir_views with r, once. Each scrape calls views,
+// which returns how many clients are remembered; scrapes may overlap.
 func RegisterViews(r prometheus.Registerer, views func() int) {
 	promauto.With(r).NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "weir_views",

@@ -84,8 +84,8 @@ func (s *Server) HTTPServer() *http.Server {
 	}
 }
 
-// SetPolicies replaces all policies at once. They must not be changed any more. A
-// check under way ends with the policy that it began with.
+// SetPolicies replaces all policies at once. They must not be changed any more.
+// A check under way ends with the policy that it began with.
 func (s *Server) SetPolicies(policies Policies) {
 	active := &activePolicies{byName: policies, metrics: make(map[string]*policyMetrics, len(policies)), now: s.cfg.Now}
 	for name, p := range policies {

@@ -4,9 +4,9 @@
 // from whichever instance. A denial writes nothing.
 //
 // The log never admits more than the limit in a window, by the clocks of its
-// instances: with clocks d apart, in a window less d. A request that loses every
-// race until the deadline is denied, with Decision.Contended; a refund fails with
-// ErrContended. Start with NewTokenBucket and its example.
+// instances: with clocks d apart, in a window less d. A request that loses
+// every race until the deadline is denied, with Decision.Contended; a refund
+// fails with ErrContended. Start with NewTokenBucket and its example.
 package cas
 
 import (
@@ -17,29 +17,30 @@ import (
 
 // An algorithm is pure arithmetic over a state of type S, whose zero value is
 // the initial state and the same as no state at all. A state that isn't initial
-// has a generation, the time of the request that began it, so that a refund never
-// takes from a state what was taken from one before it.
+// has a generation, the time of the request that began it, so that a refund
+// never takes from a state what was taken from one before it.
 //
 // Time never runs backwards: a request that is older than the state is decided
-// as of the state's time. RetryAfter and ResetAfter count from the request's own
-// Now even then. A cost above the capacity can never be admitted: it is denied,
-// and its RetryAfter is forever.
+// as of the state's time. RetryAfter and ResetAfter count from the request's
+// own Now even then. A cost above the capacity can never be admitted: it is
+// denied, and its RetryAfter is forever.
 type algorithm[S any] interface {
-	// step decides a request and returns the state after it. A denial returns the
-	// state it was given, unless denied requests count; so does a request of cost
-	// 0, which consumes nothing.
+	// step decides a request and returns the state after it. A denial returns
+	// the state it was given, unless denied requests count; so does a request
+	// of cost 0, which consumes nothing.
 	step(S, counters.Request) (S, counters.Decision)
 	// peek returns the decision that step would, and consumes nothing.
 	peek(S, counters.Request) counters.Decision
-	// refund undoes a request that step has admitted, with the decision, as far as
-	// time hasn't passed over it. Of another generation it undoes nothing.
+	// refund undoes a request that step has admitted, with the decision, as far
+	// as time hasn't passed over it. Of another generation it undoes nothing.
 	refund(S, counters.Request, counters.Decision) S
 	// ttl returns for how long the state still differs from the initial one.
 	ttl(S, counters.Request) time.Duration
 	// encode appends a state to a buffer, and decode reads it back.
 	encode([]byte, S) []byte
 	decode([]byte) (S, error)
-	// clone returns a state that may be changed without changing the one it is of.
+	// clone returns a state that may be changed without changing the one it is
+	// of.
 	clone(S) S
 }
 

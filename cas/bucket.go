@@ -12,8 +12,8 @@ import (
 )
 
 // A bucket is what token bucket and leaky bucket have in common: a level that
-// each admitted cost raises, that drains at a constant rate, the request's limit
-// per window, and that never exceeds the capacity.
+// each admitted cost raises, that drains at a constant rate, the request's
+// limit per window, and that never exceeds the capacity.
 //
 // All arithmetic is exact: the level is kept in units of 1/window (in
 // nanoseconds), of which exactly limit drain in a nanosecond.
@@ -22,8 +22,8 @@ import (
 // in use; the time since the last write drains at the rate of the request that
 // asks. A level above a smaller capacity is taken as that capacity, so that a
 // smaller limit waits no longer than for a bucket of its own, and the excess is
-// forgotten with the next write. A fraction that the units of a new window can't
-// express is rounded up.
+// forgotten with the next write. A fraction that the units of a new window
+// can't express is rounded up.
 type bucket struct {
 	format      byte
 	window      time.Duration
@@ -31,8 +31,8 @@ type bucket struct {
 	countDenied bool
 }
 
-// newBucket returns a bucket, or an error that says what is wrong with the window
-// (see counters.CheckWindow) or the burst.
+// newBucket returns a bucket, or an error that says what is wrong with the
+// window (see counters.CheckWindow) or the burst.
 func newBucket(format byte, window time.Duration, burst int64, countDenied bool) (bucket, error) {
 	if err := counters.CheckWindow(window); err != nil {
 		return bucket{}, err
@@ -80,10 +80,11 @@ func (b bucket) peek(s bucketState, r counters.Request) counters.Decision {
 	return b.decision(level, r, b.admits(level, r))
 }
 
-// refund takes from the level what hasn't drained of the cost of r, which step has
-// admitted with the decision taken. What was in the bucket before r drains first.
-// Remaining tells how much that was, but for the fraction it leaves out and what
-// has been refunded since; the refund is too small rather than too large.
+// refund takes from the level what hasn't drained of the cost of r, which step
+// has admitted with the decision taken. What was in the bucket before r drains
+// first. Remaining tells how much that was, but for the fraction it leaves out
+// and what has been refunded since; the refund is too small rather than too
+// large.
 func (b bucket) refund(s bucketState, r counters.Request, taken counters.Decision) bucketState {
 	if s.generation != taken.Generation {
 		return s
@@ -235,8 +236,8 @@ func (s bucketState) ceil() int64 {
 	return s.whole
 }
 
-// encode appends s to data: the format, and unless the bucket is empty its time, its
-// window in milliseconds and its level.
+// encode appends s to data: the format, and unless the bucket is empty its
+// time, its window in milliseconds and its level.
 func (b bucket) encode(data []byte, s bucketState) []byte {
 	const longest = 1 + 8 + 5*binary.MaxVarintLen64
 	data = append(slices.Grow(data, longest), b.format)

@@ -41,8 +41,8 @@ type taker interface {
 	Take(ctx context.Context, r counters.Request) (counters.Decision, error)
 }
 
-// plainLoop is what each caller does by itself without a Limiter: load, step and
-// swap until it isn't forestalled.
+// plainLoop is what each caller does by itself without a Limiter: load, step
+// and swap until it isn't forestalled.
 type plainLoop struct {
 	store  counters.StateStore
 	bucket bucket

@@ -11,12 +11,12 @@ import (
 // burst. A request that would overfill it is denied; another one is admitted,
 // with the time that it has to wait for its turn.
 //
-// A request of cost c has c consecutive turns, each of which takes window/limit.
-// Wait is the time until its first: until all that was in the bucket before has
-// drained, whatever its own cost. So the first request into an empty bucket waits
-// 0, and the one after it waits c turns less the time since. Wait counts from the
-// state's time when that is ahead of the request's: turns keep their distance on
-// any clock. Make one with NewLeakyBucket.
+// A request of cost c has c consecutive turns, each of which takes
+// window/limit. Wait is the time until its first: until all that was in the
+// bucket before has drained, whatever its own cost. So the first request into
+// an empty bucket waits 0, and the one after it waits c turns less the time
+// since. Wait counts from the state's time when that is ahead of the request's:
+// turns keep their distance on any clock. Make one with NewLeakyBucket.
 type LeakyBucket struct{ Limiter[bucketState] }
 
 // NewLeakyBucket returns a limiter by leaky bucket, which holds burst, or the

@@ -83,6 +83,9 @@ type (
 // remembers no more than mostClients.
 func (l *Limiter[S]) init(store counters.StateStore, a algorithm[S], name string, mostClients int, cfg Config) error {
 	options, err := cfg.Options.WithDefaults()
+	if err == nil && store == nil {
+		err = errors.New("a limiter needs a store; memory.New makes one")
+	}
 	if err != nil {
 		return err
 	}
@@ -192,7 +195,7 @@ func (l *Limiter[S]) PeekLocal(r counters.Request) (counters.Decision, bool) {
 // the StoreTimeout, which Flush awaits. One that surely failed is tried again
 // once. After that the cost stays in use until time has passed over it.
 func (l *Limiter[S]) Refund(ctx context.Context, r counters.Request, taken counters.Decision) error {
-	if err := r.Check(); err != nil || r.Cost == 0 {
+	if err := r.Check(); err != nil || r.Cost == 0 || !taken.Allowed {
 		return err
 	}
 	req := request{Request: r, refund: &refund{taken: taken}}
@@ -226,8 +229,8 @@ func (l *Limiter[S]) refundFailed(req request, err error) {
 	}
 }
 
-// Flush returns when no refund is under way any more, of no limiter that has the
-// same Refunds.
+// Flush returns when no refund is under way any more, of no limiter that has
+// the same Refunds.
 func (l *Limiter[S]) Flush() { l.cfg.Refunds.Wait() }
 
 // Reset forgets what the client has used. No write that began before undoes
@@ -422,6 +425,9 @@ type view[S any] struct {
 	turn      time.Time
 	pause     float64
 	roundTrip time.Duration
+	// answered is when it has won last, and streak since when it has done so at
+	// each first attempt, without a pause.
+	answered, streak time.Time
 }
 
 // A snapshot is a state as it was seen. The zero value is none.
@@ -451,8 +457,8 @@ func (v *view[S]) remember(s snapshot[S]) {
 	v.last = s
 }
 
-// won notes that the process has won, at the given attempt, the last of which took
-// roundTrip. It decides when its next turn is.
+// won notes that the process has won, at the given attempt, the last of which
+// took roundTrip. It decides when its next turn is.
 func (v *view[S]) won(attempts int, roundTrip time.Duration, now time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -463,18 +469,32 @@ func (v *view[S]) won(attempts int, roundTrip time.Duration, now time.Time) {
 	// On average it pauses twice as long as it contends, so that a third of the
 	// processes contend at a time: enough to leave no gaps, and few enough that
 	// none loses for long. One win changes little, as who was unlucky shouldn't
-	// pause longer than the others too; but who doesn't pause yet begins at once,
-	// lest it beat the same ones again and again.
+	// pause longer than the others too; but who doesn't pause yet begins at
+	// once, lest it beat the same ones again and again.
+	period := now.Sub(v.answered)
+	v.answered = now
 	lost := float64(attempts - 1)
 	v.pause = max(v.pause+0.2*(2*lost-v.pause), min(lost, v.pause+2))
 	v.turn = time.Time{}
 	if v.pause >= 1 {
 		v.turn = now.Add(time.Duration(v.pause * float64(v.roundTrip)))
 	}
+	switch {
+	case lost > 0 || v.pause >= 1 || period > longestStreak:
+		v.streak = now
+	case now.Sub(v.streak) > max(longestStreak, 4*period):
+		// Who wrote last knows the state, and wins again: another process that
+		// comes right behind would never win, and this one never learn of it.
+		v.turn, v.streak = now.Add(period*3/2), now
+	}
 }
 
-// awaitTurn waits for the process's turn, for half the time until the deadline at
-// the most, and reports whether it had to.
+// longestStreak is how long a process may win at each first attempt before it
+// leaves a gap for others.
+const longestStreak = 20 * time.Millisecond
+
+// awaitTurn waits for the process's turn, for half the time until the deadline
+// at the most, and reports whether it had to.
 func (v *view[S]) awaitTurn(deadline time.Time) bool {
 	v.mu.Lock()
 	turn := v.turn

@@ -205,7 +205,7 @@ func TestACheckIsOneRoundTripOrNone(t *testing.T) {
 func TestCostZeroOnlyLooks(t *testing.T) {
 	i, _ := newPair(t)
 	assert.Equal(t, counters.Decision{Allowed: true, Remaining: 10}, i.take(0))
-	require.NoError(t, i.limiter.Refund(context.Background(), i.request(0), counters.Decision{}))
+	require.NoError(t, i.limiter.Refund(context.Background(), i.request(0), counters.Decision{Allowed: true}))
 	assert.Zero(t, i.store.swaps)
 	assert.Zero(t, i.limiter.Clients())
 }
@@ -263,7 +263,7 @@ func TestContended(t *testing.T) {
 		b.take(1)
 		others++
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 	defer cancel()
 	d, err := a.limiter.Take(ctx, a.request(1000))
 	require.NoError(t, err)
@@ -272,7 +272,7 @@ func TestContended(t *testing.T) {
 	assert.Equal(t, contendedRetry, d.RetryAfter)
 	assert.Equal(t, counters.MaxLimit-others, b.remaining())
 	assert.Greater(t, others, int64(4))
-	require.ErrorIs(t, a.limiter.Refund(context.Background(), a.request(1), d), ErrContended, "without a deadline too")
+	require.ErrorIs(t, a.limiter.Refund(context.Background(), a.request(1), counters.Decision{Allowed: true}), ErrContended, "without a deadline too")
 	a.limiter.Flush()
 	assert.Equal(t, 1, a.refundsFailed, "it was tried again once")
 	assert.Equal(t, counters.MaxLimit-others, b.remaining())
@@ -458,7 +458,7 @@ func TestStoreErrorsAreTold(t *testing.T) {
 	require.ErrorIs(t, err, counters.ErrUnavailable)
 	_, err = i.limiter.Peek(context.Background(), i.request(1))
 	require.ErrorIs(t, err, counters.ErrUnavailable)
-	require.ErrorIs(t, i.limiter.Refund(context.Background(), i.request(1), counters.Decision{}), counters.ErrUnavailable)
+	require.ErrorIs(t, i.limiter.Refund(context.Background(), i.request(1), counters.Decision{Allowed: true}), counters.ErrUnavailable)
 	require.ErrorIs(t, i.limiter.Reset(context.Background(), "c", i.now), counters.ErrUnavailable)
 	_, err = i.limiter.Take(context.Background(), i.request(11))
 	require.ErrorIs(t, err, counters.ErrUnavailable, "a load that fails")
@@ -478,8 +478,8 @@ func (failingStore) Delete(context.Context, []string) error { return counters.Er
 
 // Instances that share a store decide as one state would that all requests
 // passed through in their order. Only a denial that is known without the store
-// is as of a moment before, and may be told for counters.MaxStaleness after a reset or a
-// refund by another instance.
+// is as of a moment before, and may be told for counters.MaxStaleness after a
+// reset or a refund by another instance.
 func TestLimitersLikeOneState(t *testing.T) {
 	t.Run("token bucket", func(t *testing.T) {
 		a, err := newTokenBucket(time.Second, 0, false)
@@ -643,7 +643,8 @@ func TestExpiryAndTruthAgree(t *testing.T) {
 	assert.InDelta(t, counters.MaxWindow.Seconds(), server.TTL(testKeys.StateKey("slow")), 5, "above 30 days too")
 }
 
-// Eight processes and 128 callers storm one client. No window ends in that time.
+// Eight processes and 128 callers storm one client. No window ends in that
+// time.
 func TestProcessesAdmitExactlyTheLimit(t *testing.T) {
 	t.Parallel()
 	const limit = 500
@@ -716,8 +717,8 @@ func (l loggedTaker) Take(ctx context.Context, r counters.Request) (counters.Dec
 	return l.taker.Take(ctx, r)
 }
 
-// admitted returns how many of the requests, one after the other, a bucket admits
-// that nobody contends for. A machine that is busy makes fewer requests.
+// admitted returns how many of the requests, one after the other, a bucket
+// admits that nobody contends for. A machine that is busy makes fewer requests.
 func (l *requestLog) admitted(t *testing.T, rate, burst int64) (admitted int) {
 	b, err := newTokenBucket(time.Second, burst, false)
 	require.NoError(t, err)
@@ -754,7 +755,7 @@ func TestWrongRequestsAreErrors(t *testing.T) {
 		spoil(&r)
 		_, takeErr := l.Take(t.Context(), r)
 		_, peekErr := l.Peek(t.Context(), r)
-		for _, err := range []error{takeErr, peekErr, l.Refund(t.Context(), r, counters.Decision{})} {
+		for _, err := range []error{takeErr, peekErr, l.Refund(t.Context(), r, counters.Decision{Allowed: true})} {
 			assert.ErrorIs(t, err, counters.ErrRequest, name)
 		}
 		wrong[name] = r
@@ -782,8 +783,8 @@ func TestOptionsAreChecked(t *testing.T) {
 	}
 }
 
-// A caller whose time is over while another one leads is denied, not told that the
-// store has failed, if the store has answered the leader meanwhile.
+// A caller whose time is over while another one leads is denied, not told that
+// the store has failed, if the store has answered the leader meanwhile.
 func TestAFollowerOfAContendedLeaderIsDenied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New(nil)
@@ -827,12 +828,13 @@ func TestAFollowerOfAContendedLeaderIsDenied(t *testing.T) {
 	})
 }
 
-// Processes that are a millisecond away from the store, more or less, and ask for
-// the same client all the time, all get their turn.
+// Processes that are a millisecond away from the store, more or less, and ask
+// for the same client all the time, all get their turn.
 func TestProcessesTakeTurns(t *testing.T) {
 	const roundTrip, length = time.Millisecond, 2 * time.Second
-	const processes = 8
-	for _, jitter := range []time.Duration{0, 10 * time.Microsecond, 50 * time.Microsecond, 200 * time.Microsecond} { // of each way
+	for i := range 8 {
+		processes := []int{8, 2}[i/4]
+		jitter := []time.Duration{0, 10, 50, 200}[i%4] * time.Microsecond // of each way
 		synctest.Test(t, func(t *testing.T) {
 			store := memory.New(nil)
 			var slowest time.Duration
@@ -874,8 +876,8 @@ func TestProcessesTakeTurns(t *testing.T) {
 	}
 }
 
-// Another instance may have admitted a smaller cost since the state was seen: while
-// something remains, the store is asked before a denial promises a time.
+// Another instance may have admitted a smaller cost since the state was seen:
+// while something remains, the store is asked before a denial promises a time.
 func TestADenialWithRoomForLessAsksTheStore(t *testing.T) {
 	a, b := newPair(t)
 	require.True(t, a.take(3).Allowed)
@@ -933,8 +935,8 @@ func TestFitsAfterAnAdmissionThatCounts(t *testing.T) {
 	}
 }
 
-// A state is kept until it is initial for each request that it was written for, and
-// for as long as clocks and the way to the store may differ.
+// A state is kept until it is initial for each request that it was written for,
+// and for as long as clocks and the way to the store may differ.
 func TestTTLIsThatOfTheSlowestCallAndTheHorizon(t *testing.T) {
 	cfg := testConfig(10)
 	cfg.ClockSkew, cfg.StoreTimeout = 300*time.Millisecond, 200*time.Millisecond

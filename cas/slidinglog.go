@@ -15,11 +15,11 @@ import (
 // this many entries, about 70 KB, all of which travel with each request.
 const MaxLogLimit = 10_000
 
-// A SlidingLog is a Limiter that admits at most limit in any window, exactly: it
-// keeps when each cost was admitted. A request that is exactly one window old no
-// longer counts, so the window is half-open: (now-window, now]. It is exact by
-// the clocks of its instances: with clocks d apart, at most limit are admitted in
-// any window less d.
+// A SlidingLog is a Limiter that admits at most limit in any window, exactly:
+// it keeps when each cost was admitted. A request that is exactly one window
+// old no longer counts, so the window is half-open: (now-window, now]. It is
+// exact by the clocks of its instances: with clocks d apart, at most limit are
+// admitted in any window less d.
 //
 // Limit and window may change between two requests: the log is the same for all
 // limits, and what a shorter window has dropped stays dropped. A request's own
@@ -27,9 +27,9 @@ const MaxLogLimit = 10_000
 type SlidingLog struct{ Limiter[logState] }
 
 // NewSlidingLog returns a limiter by sliding log. limit is the one that most
-// requests will have. It remembers fewer than cfg.Clients where their logs would
-// take more than 64 MiB. The error says what is wrong with the window (see
-// counters.CheckWindow), the limit or cfg.
+// requests will have. It remembers fewer than cfg.Clients where their logs
+// would take more than 64 MiB. The error says what is wrong with the window
+// (see counters.CheckWindow), the limit or cfg.
 func NewSlidingLog(store counters.StateStore, window time.Duration, limit int64, cfg Config) (*SlidingLog, error) {
 	a, err := newSlidingLog(window, limit, cfg.CountDenied)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 )
 
 // A TokenBucket is a Limiter: a bucket that fills with limit tokens per window
-// and holds burst. A request takes its cost in tokens or is denied. A new client
-// finds it full.
+// and holds burst. A request takes its cost in tokens or is denied. A new
+// client finds it full.
 //
 // Remaining is whole tokens, ResetAfter the time until it is full. Admitted are
 // at most burst + limit*t/window in any time t. Make one with NewTokenBucket.

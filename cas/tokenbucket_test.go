@@ -98,7 +98,8 @@ func TestTokenBucketAtItsBounds(t *testing.T) {
 		c := tokenClient(t, window, 0)
 		r := counters.Request{Cost: counters.MaxCost, Limit: counters.MaxLimit, Now: clock(t, "12:00:00")}
 		assert.Equal(t, int64(counters.MaxLimit-counters.MaxCost), c.ask(t, r).Remaining)
-		// A millionth of the bucket takes a millionth of the window to come back.
+		// A millionth of the bucket takes a millionth of the window to come
+		// back.
 		assert.Equal(t, window/1_000_000, c.peek(t, r).ResetAfter)
 		r.Limit, r.Cost = 1, 1
 		d := c.ask(t, r)
@@ -414,7 +415,8 @@ func TestTokenBucketConserves(t *testing.T) {
 			}
 			m.after = total
 			moments = append(moments, m)
-			// The bucket, in which less than cost is left, isn't full again by then.
+			// The bucket, in which less than cost is left, isn't full again by
+			// then.
 			now = now.Add(time.Duration(rapid.Int64Range(0, int64(window)*(burst-cost)/limit).Draw(t, "pause")))
 		}
 		for i, from := range moments {

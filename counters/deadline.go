@@ -4,8 +4,8 @@ import "time"
 
 // A Deadline is a context that has a deadline and nothing else. It needs no
 // timer, because limiters and stores read the deadline themselves. It is never
-// done: an operation that has begun is bounded by the deadline, and giving it up
-// earlier would leave unknown what was counted.
+// done: an operation that has begun is bounded by the deadline, and giving it
+// up earlier would leave unknown what was counted.
 type Deadline struct{ At time.Time }
 
 // Deadline implements context.Context.

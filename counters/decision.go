@@ -28,9 +28,9 @@ type Request struct {
 	// of the request because a client may have a limit of its own on counters
 	// that are otherwise the same.
 	Limit int64
-	// Now is when the request was made, within 290 years of 1970. It decides the
-	// slot that is counted in, so a refund must carry the Now of the request it
-	// undoes.
+	// Now is when the request was made, within 290 years of 1970. It decides
+	// the slot that is counted in, so a refund must carry the Now of the
+	// request it undoes.
 	Now time.Time
 }
 
@@ -87,9 +87,9 @@ type Decision struct {
 	// RetryAfter is, on a denial, the time until a request of the same cost is
 	// admitted if nobody else asks in between; else 0.
 	RetryAfter time.Duration
-	// FitsAfter is, on an admission where denied requests count, the time until a
-	// request of the same cost is admitted again if nobody else asks in between;
-	// else 0. It matters when another limit denies the request.
+	// FitsAfter is, on an admission where denied requests count, the time until
+	// a request of the same cost is admitted again if nobody else asks in
+	// between; else 0. It matters when another limit denies the request.
 	FitsAfter time.Duration
 	// Wait is the time until an admitted request may proceed; 0 for all
 	// algorithms that do not queue.
@@ -100,8 +100,9 @@ type Decision struct {
 	// Generation and Refunded are those of the state that Take has changed, for
 	// Refund; 0 where states have none. They mean nothing else.
 	Generation, Refunded int64
-	// Contended reports a denial because the client's state could not be replaced in
-	// time: others changed it first at each attempt. Nothing was consumed, unless
-	// the deadline cut off an attempt that succeeded after all.
+	// Contended reports a denial because the client's state could not be
+	// replaced in time: others changed it first at each attempt. Nothing was
+	// consumed, unless the deadline cut off an attempt that succeeded after
+	// all.
 	Contended bool
 }

@@ -35,12 +35,12 @@ func CheckKeyPrefix(prefix string) error {
 // A Namespace is the constant beginning of all keys of one limit, such as
 // "weir:api/per-minute:60000:". A counter's key is
 //
-//	<prefix>:<policy>/<limit>:<slot width in ms>:<client>_<bucket>
+// 	<prefix>:<policy>/<limit>:<slot width in ms>:<client>_<bucket>
 //
-// where the bucket is the slot's number since 1970. It expires when the slot has
-// left every window. The state of a bucket or a log is one item,
+// where the bucket is the slot's number since 1970. It expires when the slot
+// has left every window. The state of a bucket or a log is one item,
 //
-//	<prefix>:<policy>/<limit>:<algorithm>:<client>
+// 	<prefix>:<policy>/<limit>:<algorithm>:<client>
 //
 // which expires when it would be the initial state again. A client that isn't
 // short printable ASCII stands in the key as "~" and a hash, so that no client
@@ -53,8 +53,8 @@ func CounterNamespace(prefix, policy, limit string, width time.Duration) Namespa
 	return Namespace(prefix + ":" + policy + "/" + limit + ":" + strconv.FormatInt(width.Milliseconds(), 10) + ":")
 }
 
-// StateNamespace returns the namespace of the states of one limit. The algorithm
-// doesn't begin with a digit, as the width of counters does.
+// StateNamespace returns the namespace of the states of one limit. The
+// algorithm doesn't begin with a digit, as the width of counters does.
 func StateNamespace(prefix, policy, limit, algorithm string) Namespace {
 	return Namespace(prefix + ":" + policy + "/" + limit + ":" + algorithm + ":")
 }
@@ -64,9 +64,9 @@ func StateNamespace(prefix, policy, limit, algorithm string) Namespace {
 func (n Namespace) Client(client string) string { return n.StateKey(client) + "_" }
 
 // StateKey returns the key of one client's state. A client that is short
-// printable ASCII stands in the key as it is. Any other is replaced by "~" and a
-// hash, which cannot be mistaken for a plain client because those do not begin
-// with "~".
+// printable ASCII stands in the key as it is. Any other is replaced by "~" and
+// a hash, which cannot be mistaken for a plain client because those do not
+// begin with "~".
 func (n Namespace) StateKey(client string) string {
 	if len(client) <= maxPlainClient && client[0] != '~' && printable(client) {
 		return string(n) + client
@@ -92,8 +92,8 @@ func AppendCounterKey(b []byte, client string, bucket int64) []byte {
 // earlier generation forgets them.
 func GenerationKey(client string) string { return client + generationSuffix }
 
-// ResetKey returns the key of the counter that marks a reset in the given second
-// since 1970, given what Namespace.Client returned.
+// ResetKey returns the key of the counter that marks a reset in the given
+// second since 1970, given what Namespace.Client returned.
 func ResetKey(client string, second int64) string {
 	return GenerationKey(client) + strconv.FormatInt(second, 10)
 }
@@ -127,8 +127,9 @@ func ClientPart(key, prefix string) string {
 	return rest[:end]
 }
 
-// CheckName returns an error that says what a name of a policy or a limit may be
-// when name is not one: 1 to 63 of a-z, 0-9 and -, and no - at the beginning.
+// CheckName returns an error that says what a name of a policy or a limit may
+// be when name is not one: 1 to 63 of a-z, 0-9 and -, and no - at the
+// beginning.
 func CheckName(name string) error {
 	for i := range len(name) {
 		c := name[i]

@@ -32,11 +32,11 @@ type Options struct {
 	// KeyPrefix begins all keys in the store, that of the store itself too; ""
 	// means DefaultKeyPrefix.
 	KeyPrefix string
-	// Policy and Limit name the limit in the store. Limiters with the same names
-	// share their counts; see CheckName.
+	// Policy and Limit name the limit in the store. Limiters with the same
+	// names share their counts; see CheckName.
 	Policy, Limit string
-	// ClockSkew is the largest difference between the clocks of instances. 0 means
-	// DefaultClockSkew, and a negative value none.
+	// ClockSkew is the largest difference between the clocks of instances. 0
+	// means DefaultClockSkew, and a negative value none.
 	ClockSkew time.Duration
 	// StoreTimeout is the longest time that a check may take, and so the latest
 	// that a count may reach the store. A refund has as long again. 0 means
@@ -49,8 +49,8 @@ type Options struct {
 	Clients int
 	// Batch is called with the size of each batch, if it isn't nil.
 	Batch func(size int)
-	// Refunds counts the refunds that outlive their request, if it isn't nil. Wait
-	// for it before the store is closed; a limiter's Flush does.
+	// Refunds counts the refunds that outlive their request, if it isn't nil.
+	// Wait for it before the store is closed; a limiter's Flush does.
 	Refunds *sync.WaitGroup
 	// RefundFailed is called for each refund that failed, if it isn't nil. What
 	// should have been refunded stays in use until its time has passed.

@@ -7,8 +7,8 @@ import (
 )
 
 // Errors of a store. All mean that nothing could be decided; whether a count
-// that was under way has happened is unknown, except with ErrNotSent. Match them
-// with errors.Is.
+// that was under way has happened is unknown, except with ErrNotSent. Match
+// them with errors.Is.
 var (
 	// ErrTimeout: the store did not answer before the context's deadline.
 	ErrTimeout = errors.New("counters: the store did not answer in time")
@@ -64,10 +64,10 @@ type StateStore interface {
 	// Load returns what is at key.
 	Load(ctx context.Context, key string) (State, error)
 	// Swap replaces old at key by value, which then lives for ttl. The zero old
-	// stands for nothing at key. Swap does nothing if key holds another version by
-	// now, or nothing any more: a lost race is a result, not an error. Either way
-	// it returns what is at key after that, so that the next Swap needs no Load.
-	// It keeps no reference to value.
+	// stands for nothing at key. Swap does nothing if key holds another version
+	// by now, or nothing any more: a lost race is a result, not an error.
+	// Either way it returns what is at key after that, so that the next Swap
+	// needs no Load. It keeps no reference to value.
 	Swap(ctx context.Context, key string, old State, value []byte, ttl time.Duration) (now State, swapped bool, err error)
 	// Delete removes what is at keys, which are those of one client.
 	Delete(ctx context.Context, keys []string) error

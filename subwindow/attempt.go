@@ -32,8 +32,8 @@ type attempt struct {
 	elapsed       time.Duration
 	now           int64 // Unix nanoseconds
 
-	// counts are newest first, as Window wants them; counts[ahead] is that of the
-	// current slot.
+	// counts are newest first, as Window wants them; counts[ahead] is that of
+	// the current slot.
 	counts []int64
 	ahead  int
 	known  int // how many of the oldest counts are settled and were read before
@@ -102,8 +102,8 @@ func (a *attempt) currentKey() string {
 
 // prepare makes keys those of what has to be read besides the current slot: the
 // generation if what is known isn't fresh, and the slots that aren't known. The
-// generation comes first, so that counts from before a reset are never taken for
-// those of the generation after it.
+// generation comes first, so that counts from before a reset are never taken
+// for those of the generation after it.
 func (a *attempt) prepare() {
 	a.keys, a.text, a.ends = a.keys[:0], a.text[:0], a.ends[:0]
 	if a.verifies() {

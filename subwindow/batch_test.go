@@ -30,8 +30,8 @@ func takeTogether(t *testing.T, l *subwindow.Limiter, store *gatedStore, request
 	return decisions
 }
 
-// Each call of a batch that stands on both sides of a boundary is counted in its
-// own slot.
+// Each call of a batch that stands on both sides of a boundary is counted in
+// its own slot.
 func TestABatchAcrossABoundary(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &gatedStore{Store: memory.New(nil), gate: make(chan struct{})}
@@ -69,8 +69,8 @@ func TestABatchIsAsLateAsItsLatestCall(t *testing.T) {
 	})
 }
 
-// Where a reset was asked for, it holds at once, also for a client that was denied
-// a moment before.
+// Where a reset was asked for, it holds at once, also for a client that was
+// denied a moment before.
 func TestAResetIsSeenAtOnceWhereItWasAskedFor(t *testing.T) {
 	l := newLimiter(t, memory.New(nil), newWindow(t, time.Minute, 4, false), sameClock)
 	require.True(t, take(t, l, at("12:00:01"), 10, 10).Allowed)

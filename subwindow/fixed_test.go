@@ -125,9 +125,9 @@ func TestFixedWindowPeekRefundReset(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, counters.Decision{Remaining: 2, ResetAfter: 45 * time.Second, RetryAfter: 45 * time.Second}, peek())
 
-	require.NoError(t, f.Refund(ctx, counters.Request{Client: "alice", Cost: 0, Limit: 5, Now: r.Now}, counters.Decision{}))
+	require.NoError(t, f.Refund(ctx, counters.Request{Client: "alice", Cost: 0, Limit: 5, Now: r.Now}, counters.Decision{Allowed: true}))
 	assert.Equal(t, int64(2), peek().Remaining, "cost 0 gives nothing back")
-	require.NoError(t, f.Refund(ctx, r, counters.Decision{}))
+	require.NoError(t, f.Refund(ctx, r, counters.Decision{Allowed: true}))
 	assert.Equal(t, counters.Decision{Allowed: true, Remaining: 5}, peek())
 
 	_, err = f.Take(ctx, r)
@@ -241,7 +241,7 @@ func TestFixedWindowPassesOnWhatTheStoreSays(t *testing.T) {
 	r := counters.Request{Client: "c", Cost: 1, Limit: 2, Now: at("00:00:00")}
 	_, takeErr := f.Take(ctx, r)
 	_, peekErr := f.Peek(ctx, r)
-	for _, err := range []error{takeErr, peekErr, f.Refund(ctx, r, counters.Decision{}), f.Reset(ctx, "c", r.Now)} {
+	for _, err := range []error{takeErr, peekErr, f.Refund(ctx, r, counters.Decision{Allowed: true}), f.Reset(ctx, "c", r.Now)} {
 		assert.True(t, errors.Is(err, counters.ErrTimeout), "%v", err)
 	}
 }

@@ -40,13 +40,16 @@ type Limiter struct {
 	spare    sync.Pool // of *attempt
 }
 
-// New returns a limiter that keeps its counters in store. The error says what is
-// wrong with the window or the options.
+// New returns a limiter that keeps its counters in store. The error says what
+// is wrong with the window or the options.
 func New(store counters.Store, window Window, options counters.Options) (*Limiter, error) {
 	options, err := options.WithDefaults()
 	window.Horizon = options.Horizon()
 	if err == nil {
 		err = window.check()
+	}
+	if err == nil && store == nil {
+		err = errors.New("a limiter needs a store; memory.New makes one")
 	}
 	if err != nil {
 		return nil, err
@@ -109,9 +112,10 @@ func (l *Limiter) PeekLocal(r counters.Request) (counters.Decision, bool) {
 }
 
 // knownDenial is PeekLocal for a client that was denied when it was asked for
-// last, and only for a denial that is certain: nothing remains. If something does,
-// another instance may have filled it since, and then this one would promise too
-// much. It spares those who are far over their limit even waiting for each other.
+// last, and only for a denial that is certain: nothing remains. If something
+// does, another instance may have filled it since, and then this one would
+// promise too much. It spares those who are far over their limit even waiting
+// for each other.
 func (l *Limiter) knownDenial(v *view, r counters.Request) (counters.Decision, bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -134,15 +138,16 @@ func (l *Limiter) peekSnapshot(s *snapshot, r counters.Request) (counters.Decisi
 	return d, true
 }
 
-// Refund takes back a request that Take admitted. It takes nothing back if the
-// client has been reset since, or less than the clock skew before it. (A reset within the
-// refund's own round trip may come too late for that.) The error is
-// counters.ErrRequest or one of a Store's. A refund that isn't done by the
-// deadline of ctx goes on for the StoreTimeout, which Flush awaits. One that
-// failed without having been sent is tried again once. After that the count stays
-// too high until the slot has left the window.
-func (l *Limiter) Refund(ctx context.Context, r counters.Request, _ counters.Decision) error {
-	if err := r.Check(); err != nil || r.Cost == 0 {
+// Refund takes back a request that Take admitted with the decision taken, once:
+// each further Refund takes from what others have counted. It takes nothing
+// back if the client has been reset since, or less than the clock skew before
+// it. (A reset within the refund's own round trip may come too late for that.)
+// The error is counters.ErrRequest or one of a Store's. A refund that isn't
+// done by the deadline of ctx goes on for the StoreTimeout, which Flush awaits.
+// One that failed without having been sent is tried again once. After that the
+// count stays too high until the slot has left the window.
+func (l *Limiter) Refund(ctx context.Context, r counters.Request, taken counters.Decision) error {
+	if err := r.Check(); err != nil || r.Cost == 0 || !taken.Allowed {
 		return err
 	}
 	req := request{Request: r, view: l.views.Get(r.Client), refund: new(refund)}
@@ -165,14 +170,14 @@ func (l *Limiter) refundLater(req request) {
 	})
 }
 
-// Flush returns when no refund is under way any more, of no limiter that has the
-// same Refunds.
+// Flush returns when no refund is under way any more, of no limiter that has
+// the same Refunds.
 func (l *Limiter) Flush() { l.options.Refunds.Wait() }
 
 // Reset forgets what the client has used: in every slot of the window, and in
 // the next, which instances with faster clocks may count in already. Other
-// instances notice within a second. The error is counters.ErrRequest or one of a
-// Store's.
+// instances notice within a second. The error is counters.ErrRequest or one of
+// a Store's.
 func (l *Limiter) Reset(ctx context.Context, client string, now time.Time) error {
 	if err := cmp.Or(counters.CheckClient(client), counters.CheckNow(now)); err != nil {
 		return err
@@ -286,8 +291,9 @@ func (l *Limiter) refundSlot(ctx context.Context, v *view, bucket int64, refunds
 	l.subtracted(refunds, err)
 }
 
-// subtract takes the costs of calls from the slot that they have been counted in,
-// but for those that may have been counted before a reset, and returns their sum.
+// subtract takes the costs of calls from the slot that they have been counted
+// in, but for those that may have been counted before a reset, and returns
+// their sum.
 func (l *Limiter) subtract(ctx context.Context, bucket int64, calls []*call) (sum int64, err error) {
 	prefix := l.keys.Client(calls[0].Request.Client)
 	reset, err := l.resets(ctx, prefix, calls)
@@ -308,9 +314,9 @@ func (l *Limiter) subtract(ctx context.Context, bucket int64, calls []*call) (su
 	return sum, err
 }
 
-// maySettle reports whether an instance may have settled a slot by the deadline of
-// ctx, so that it has to be told that the slot's count has changed. What nobody
-// remembers needn't be told.
+// maySettle reports whether an instance may have settled a slot by the deadline
+// of ctx, so that it has to be told that the slot's count has changed. What
+// nobody remembers needn't be told.
 func (l *Limiter) maySettle(ctx context.Context, bucket int64) bool {
 	deadline, ok := ctx.Deadline()
 	end := time.Unix(0, (bucket+1)*int64(l.window.Width))
@@ -318,8 +324,8 @@ func (l *Limiter) maySettle(ctx context.Context, bucket int64) bool {
 }
 
 // raiseGeneration makes every instance forget what it remembers of a client,
-// within counters.MaxStaleness. The generation begins anywhere, so that one which
-// has expired and begun anew isn't mistaken for the old one.
+// within counters.MaxStaleness. The generation begins anywhere, so that one
+// which has expired and begun anew isn't mistaken for the old one.
 func (l *Limiter) raiseGeneration(ctx context.Context, prefix string) error {
 	_, err := l.store.Add(ctx, counters.Addition{
 		Key: counters.GenerationKey(prefix), Delta: 1 + rand.Int64N(1<<30), TTL: l.ttl(0), New: true,
@@ -340,8 +346,8 @@ func (l *Limiter) subtracted(calls []*call, err error) {
 	}
 }
 
-// refundLife returns how long after its request a refund may still come: a check
-// and then two tries, on a clock that may be wrong.
+// refundLife returns how long after its request a refund may still come: a
+// check and then two tries, on a clock that may be wrong.
 func (l *Limiter) refundLife() time.Duration { return 4*l.options.StoreTimeout + l.options.ClockSkew }
 
 // resetDone is what the mark of a reset is more than when the reset began.
@@ -358,9 +364,9 @@ func (l *Limiter) mark(ctx context.Context, prefix string, now time.Time, delta 
 }
 
 // resets returns until when requests may have been counted before the client's
-// last reset, in milliseconds since 1970, as far as that matters to refunds of the
-// calls; -1<<63 if there was none. Two resets in a second are taken for one that
-// took longer.
+// last reset, in milliseconds since 1970, as far as that matters to refunds of
+// the calls; -1<<63 if there was none. Two resets in a second are taken for one
+// that took longer.
 func (l *Limiter) resets(ctx context.Context, prefix string, calls []*call) (int64, error) {
 	first, last := calls[0].Request.Now, calls[0].Request.Now
 	for _, call := range calls {
@@ -408,8 +414,8 @@ func (l *Limiter) sameSlot(calls []*call) (n int, latest time.Time) {
 	return n, latest
 }
 
-// begin returns an attempt at now, which knows nothing, for the client with that
-// generation key.
+// begin returns an attempt at now, which knows nothing, for the client with
+// that generation key.
 func (l *Limiter) begin(now time.Time, generationKey string) *attempt {
 	a := l.spare.Get().(*attempt)
 	a.begin(l.window, now, strings.TrimSuffix(generationKey, counters.GenerationKey("")), generationKey)
@@ -535,8 +541,8 @@ func (l *Limiter) decide(counts []int64, ahead int, elapsed time.Duration, r cou
 	return l.decision(counts, ahead, elapsed, r, l.window.Estimate(counts, ahead, elapsed) <= r.Limit-r.Cost)
 }
 
-// decision returns the answer to r when it was admitted or not and counts, which
-// include it if it is counted, are in use.
+// decision returns the answer to r when it was admitted or not and counts,
+// which include it if it is counted, are in use.
 func (l *Limiter) decision(counts []int64, ahead int, elapsed time.Duration, r counters.Request, allowed bool) counters.Decision {
 	d := counters.Decision{
 		Allowed:    allowed,
@@ -552,8 +558,8 @@ func (l *Limiter) decision(counts []int64, ahead int, elapsed time.Duration, r c
 	return d
 }
 
-// ttl returns how long the counter of a slot must be kept that has been open for
-// elapsed: until no window looks at it.
+// ttl returns how long the counter of a slot must be kept that has been open
+// for elapsed: until no window looks at it.
 func (l *Limiter) ttl(elapsed time.Duration) time.Duration {
 	return counters.TTL(time.Duration(l.window.Slots+1)*l.window.Width+l.window.late()-elapsed, l.window.Horizon)
 }

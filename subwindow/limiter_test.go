@@ -104,9 +104,9 @@ func TestPeekRefundReset(t *testing.T) {
 	assert.Equal(t, counters.Decision{Remaining: 2, ResetAfter: 74050 * time.Millisecond, RetryAfter: 74050 * time.Millisecond}, peek("07:10:16"), "50 ms longer, as another clock may be behind")
 	assert.Equal(t, int64(2), peek("07:10:29.99").Remaining, "just before the next slot, which may be open elsewhere")
 
-	require.NoError(t, l.Refund(ctx, counters.Request{Client: "c", Limit: 5, Now: r.Now}, counters.Decision{}))
+	require.NoError(t, l.Refund(ctx, counters.Request{Client: "c", Limit: 5, Now: r.Now}, counters.Decision{Allowed: true}))
 	assert.Equal(t, int64(2), peek("07:10:16").Remaining, "cost 0 gives nothing back")
-	require.NoError(t, l.Refund(ctx, r, counters.Decision{}))
+	require.NoError(t, l.Refund(ctx, r, counters.Decision{Allowed: true}))
 	assert.Equal(t, fresh, peek("07:10:16"))
 
 	for _, moment := range []string{"07:10:15", "07:10:31", "07:11:10", "07:11:15.01"} {
@@ -276,9 +276,9 @@ func TestNothingIsDeniedWithoutNeed(t *testing.T) {
 	})
 }
 
-// Instances whose clocks differ by up to the skew, and whose counts come late by
-// up to the store timeout, keep the promise together: no window of true time, and
-// no calendar window, holds more than the limit.
+// Instances whose clocks differ by up to the skew, and whose counts come late
+// by up to the store timeout, keep the promise together: no window of true
+// time, and no calendar window, holds more than the limit.
 func TestInstancesWithDifferentClocksAndLateCounts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWindow(t)
@@ -322,8 +322,9 @@ func TestInstancesWithDifferentClocksAndLateCounts(t *testing.T) {
 	})
 }
 
-// Two instances, one 40 ms ahead of the other, fill a limit of 50 in 2 s once: a
-// slot that has left the window by the fast clock is still young by the slow one.
+// Two instances, one 40 ms ahead of the other, fill a limit of 50 in 2 s once:
+// a slot that has left the window by the fast clock is still young by the slow
+// one.
 func TestStrictStaysStrictAcrossClocks(t *testing.T) {
 	clock := &clock{now: at("12:00:01.999")}
 	store := memory.New(clock.Now)
@@ -336,8 +337,8 @@ func TestStrictStaysStrictAcrossClocks(t *testing.T) {
 	assert.Equal(t, 11*time.Millisecond, d.RetryAfter, "the slot ended at 12:00:02; 2 s, and the skew")
 }
 
-// A count that reaches the store as late as the timeout finds its counter, and a
-// window that counts it.
+// A count that reaches the store as late as the timeout finds its counter, and
+// a window that counts it.
 func TestLateCountsFindTheirCounter(t *testing.T) {
 	clock := &clock{now: at("12:00:00")}
 	w, err := subwindow.NewFixedWindow(time.Second)
@@ -407,7 +408,8 @@ func TestExactUnderConcurrency(t *testing.T) {
 					for caller := range callers {
 						wg.Go(func() {
 							for i := range 12 {
-								// Instances stand on both sides of a boundary between slots.
+								// Instances stand on both sides of a boundary
+								// between slots.
 								now := at("12:00:00").Add(time.Duration((caller+i)%2-1) * time.Millisecond)
 								ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 								d, err := l.Take(ctx, counters.Request{Client: client, Cost: 1, Limit: limit, Now: now})
@@ -479,7 +481,7 @@ func TestStoreErrorsArePassedOn(t *testing.T) {
 	r := counters.Request{Client: "c", Cost: 1, Limit: 2, Now: at("00:00:00")}
 	_, takeErr := l.Take(ctx, r)
 	_, peekErr := l.Peek(ctx, r)
-	for _, err := range []error{takeErr, peekErr, l.Refund(ctx, r, counters.Decision{}), l.Reset(ctx, "c", r.Now)} {
+	for _, err := range []error{takeErr, peekErr, l.Refund(ctx, r, counters.Decision{Allowed: true}), l.Reset(ctx, "c", r.Now)} {
 		assert.ErrorIs(t, err, counters.ErrTimeout)
 	}
 }
@@ -525,7 +527,7 @@ func TestWrongRequestsAreErrors(t *testing.T) {
 		spoil(&r)
 		_, takeErr := l.Take(t.Context(), r)
 		_, peekErr := l.Peek(t.Context(), r)
-		for _, err := range []error{takeErr, peekErr, l.Refund(t.Context(), r, counters.Decision{})} {
+		for _, err := range []error{takeErr, peekErr, l.Refund(t.Context(), r, counters.Decision{Allowed: true})} {
 			assert.ErrorIs(t, err, counters.ErrRequest, name)
 		}
 		wrong[name] = r

@@ -73,8 +73,8 @@ func openMemcached(t testing.TB, servers ...string) *memcached.Store {
 	return m
 }
 
-// requireTTL asserts that an item lives for as long as it is wanted. Memcached's
-// clock may be behind by a second, and more on a busy machine.
+// requireTTL asserts that an item lives for as long as it is wanted.
+// Memcached's clock may be behind by a second, and more on a busy machine.
 func requireTTL(t *testing.T, want float64, got int64) {
 	t.Helper()
 	assert.GreaterOrEqual(t, float64(got), want-2)

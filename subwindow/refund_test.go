@@ -64,13 +64,13 @@ func TestARefundUnsettlesItsSlot(t *testing.T) {
 	require.NoError(t, err, "another instance's count that comes late")
 	require.Equal(t, int64(3), take(t, here, at("12:00:02.1"), 1, 11).Remaining, "isn't seen in a settled slot")
 
-	require.NoError(t, here.Refund(t.Context(), request(at("12:00:00.9"), 6, 11), counters.Decision{}))
+	require.NoError(t, here.Refund(t.Context(), request(at("12:00:00.9"), 6, 11), counters.Decision{Allowed: true}))
 	assert.Equal(t, int64(5), take(t, here, at("12:00:02.2"), 1, 11).Remaining, "3, 1, 1 and 1 are in use")
 	assert.Equal(t, int64(4), take(t, there, at("12:00:02.3"), 1, 11).Remaining)
 }
 
-// A refund waits for the check that is under way, so that neither overwrites what
-// the other has learned.
+// A refund waits for the check that is under way, so that neither overwrites
+// what the other has learned.
 func TestARefundComesInItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := memory.New(nil)
@@ -84,7 +84,7 @@ func TestARefundComesInItsTurn(t *testing.T) {
 		synctest.Wait() // it is at the gate
 		refunded := false
 		go func() {
-			assert.NoError(t, l.Refund(t.Context(), request(at("12:00:01"), 10, 20), counters.Decision{}))
+			assert.NoError(t, l.Refund(t.Context(), request(at("12:00:01"), 10, 20), counters.Decision{Allowed: true}))
 			refunded = true
 		}()
 		synctest.Wait()
@@ -99,8 +99,8 @@ func TestARefundComesInItsTurn(t *testing.T) {
 	})
 }
 
-// A client is reset between a check and its refund: the refund takes nothing from
-// what has been counted since.
+// A client is reset between a check and its refund: the refund takes nothing
+// from what has been counted since.
 func TestARefundFromBeforeAResetTakesNothing(t *testing.T) {
 	fixed, err := subwindow.NewFixedWindow(time.Minute)
 	require.NoError(t, err)
@@ -111,10 +111,10 @@ func TestARefundFromBeforeAResetTakesNothing(t *testing.T) {
 			require.True(t, take(t, here, at("12:00:02.01"), 6, 10).Allowed)
 			require.NoError(t, there.Reset(t.Context(), "c", at("12:00:01.97")), "by a clock that is behind")
 			require.True(t, take(t, there, at("12:00:03.6"), 10, 10).Allowed)
-			require.NoError(t, here.Refund(t.Context(), request(at("12:00:02.01"), 6, 10), counters.Decision{}))
+			require.NoError(t, here.Refund(t.Context(), request(at("12:00:02.01"), 6, 10), counters.Decision{Allowed: true}))
 			assert.Equal(t, int64(10), used(t, store, w, at("12:00:03.6")))
 
-			require.NoError(t, here.Refund(t.Context(), request(at("12:00:03.6"), 10, 10), counters.Decision{}))
+			require.NoError(t, here.Refund(t.Context(), request(at("12:00:03.6"), 10, 10), counters.Decision{Allowed: true}))
 			assert.True(t, take(t, there, at("12:00:04.7"), 10, 10).Allowed, "one from after the reset is done")
 		})
 	}
@@ -134,7 +134,7 @@ func TestARefundHasABudgetOfItsOwn(t *testing.T) {
 	require.Eventually(t, func() bool { return gate.waiting.Load() == 1 }, 10*time.Second, time.Millisecond)
 	ctx, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
 	defer cancel()
-	assert.ErrorIs(t, l.Refund(ctx, request(at("12:00:01"), 10, 20), counters.Decision{}), context.DeadlineExceeded)
+	assert.ErrorIs(t, l.Refund(ctx, request(at("12:00:01"), 10, 20), counters.Decision{Allowed: true}), context.DeadlineExceeded)
 	close(gate.gate)
 	<-taking
 	l.Flush()
@@ -168,8 +168,8 @@ func TestARefundThatWasNotSentIsTriedAgainOnce(t *testing.T) {
 				failed := 0
 				l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, RefundFailed: func() { failed++ }})
 				if denied {
-					// Another instance fills the limit behind this one's back, so that its
-					// check is counted before it is denied.
+					// Another instance fills the limit behind this one's back,
+					// so that its check is counted before it is denied.
 					require.True(t, take(t, l, at("12:00:01"), 1, 10).Allowed)
 					_, err := inner.Add(t.Context(), counters.Addition{Key: key(w, at("12:00:01")), Delta: 9, TTL: time.Minute})
 					require.NoError(t, err)
@@ -178,7 +178,7 @@ func TestARefundThatWasNotSentIsTriedAgainOnce(t *testing.T) {
 					assert.Equal(t, 10+test.used, used(t, inner, w, at("12:00:01")), "denied")
 				} else {
 					require.True(t, take(t, l, at("12:00:01"), 5, 10).Allowed)
-					err := l.Refund(t.Context(), request(at("12:00:01"), 5, 10), counters.Decision{})
+					err := l.Refund(t.Context(), request(at("12:00:01"), 5, 10), counters.Decision{Allowed: true})
 					l.Flush()
 					assert.Equal(t, len(test.errs) == 0, err == nil)
 					assert.Equal(t, test.used, used(t, inner, w, at("12:00:01")), "refunded")
@@ -215,8 +215,8 @@ func TestFitsAfterAnAdmission(t *testing.T) {
 	assert.Equal(t, counters.Decision{Allowed: true, ResetAfter: 2*time.Hour - 2*time.Second, FitsAfter: 2*time.Hour - 2*time.Second}, d)
 }
 
-// interruptedStore does something between the reads of a multi-get, as Memcached
-// serves the keys of a get one after the other.
+// interruptedStore does something between the reads of a multi-get, as
+// Memcached serves the keys of a get one after the other.
 type interruptedStore struct {
 	counters.Store
 	between func()
@@ -244,8 +244,8 @@ func (s *interruptedStore) Add(ctx context.Context, a counters.Addition) (int64,
 	return n, s.Read(ctx, a.Read, a.Counts)
 }
 
-// A reset in the midst of a read leaves no counts of before it among those of the
-// new generation.
+// A reset in the midst of a read leaves no counts of before it among those of
+// the new generation.
 func TestAResetInTheMidstOfARead(t *testing.T) {
 	inner := memory.New(nil)
 	w := newWindow(t, time.Minute, 4, true)

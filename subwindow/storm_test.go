@@ -62,8 +62,8 @@ func TestThousandsOfCallersWithMixedCostsFillTheLimitExactly(t *testing.T) {
 			}
 			storm(at("12:00:10.2"), func(caller int) int64 { return int64(1 + caller%9) })
 			assert.LessOrEqual(t, admitted.Load(), int64(limit), "20,000 were asked for")
-			// A second later, and then another, as some of these are denied by what
-			// is passing through again.
+			// A second later, and then another, as some of these are denied by
+			// what is passing through again.
 			for i := 0; admitted.Load() < limit && i < 20; i++ {
 				storm(at("12:00:11.2").Add(time.Duration(i)*time.Second), func(int) int64 { return 1 })
 			}

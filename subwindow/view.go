@@ -17,7 +17,8 @@ type view struct {
 	denied bool
 }
 
-// A snapshot is what was read of a client's slots. The zero value knows nothing.
+// A snapshot is what was read of a client's slots. The zero value knows
+// nothing.
 type snapshot struct {
 	// bucket is the number of the newest slot in counts, and key its key.
 	bucket int64
@@ -49,8 +50,8 @@ func (s *snapshot) replace(newer snapshot) {
 	*s = newer
 }
 
-// refund notes that cost was taken back from a slot, or may have been when it is
-// 0. The slot isn't known as settled any more.
+// refund notes that cost was taken back from a slot, or may have been when it
+// is 0. The slot isn't known as settled any more.
 func (v *view) refund(bucket, cost int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

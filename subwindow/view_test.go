@@ -65,8 +65,8 @@ func TestWhatIsRememberedChangesNoDecision(t *testing.T) {
 			forgetful, err := limiters[1].Take(context.Background(), r)
 			require.NoError(t, err)
 			if remembering.Local {
-				// It doesn't know what faster clocks have counted since, and may send
-				// the client back too early.
+				// It doesn't know what faster clocks have counted since, and
+				// may send the client back too early.
 				if forgetful.Allowed || remembering.RetryAfter > forgetful.RetryAfter {
 					t.Fatalf("remembering %+v, forgetful %+v", remembering, forgetful)
 				}
@@ -75,7 +75,7 @@ func TestWhatIsRememberedChangesNoDecision(t *testing.T) {
 			}
 			if remembering.Allowed && rapid.IntRange(0, 9).Draw(t, "give back") == 0 {
 				for _, l := range limiters {
-					require.NoError(t, l.Refund(context.Background(), r, counters.Decision{}))
+					require.NoError(t, l.Refund(context.Background(), r, counters.Decision{Allowed: true}))
 				}
 			}
 		}
@@ -157,7 +157,7 @@ func TestPeekLocal(t *testing.T) {
 	d, ok := l.PeekLocal(r)
 	assert.True(t, ok)
 	assert.Equal(t, counters.Decision{Remaining: 20, ResetAfter: 73550 * time.Millisecond, RetryAfter: 73550 * time.Millisecond, Local: true}, d)
-	require.NoError(t, l.Refund(context.Background(), counters.Request{Client: "c", Cost: 80, Limit: 100, Now: at("12:00:01")}, counters.Decision{}))
+	require.NoError(t, l.Refund(context.Background(), counters.Request{Client: "c", Cost: 80, Limit: 100, Now: at("12:00:01")}, counters.Decision{Allowed: true}))
 	d, ok = l.PeekLocal(r)
 	assert.True(t, ok)
 	assert.Equal(t, counters.Decision{Allowed: true, Remaining: 100, Local: true}, d, "what was given back is known too")
@@ -169,8 +169,8 @@ func TestPeekLocal(t *testing.T) {
 	assert.False(t, ok, "before it was read")
 }
 
-// Clocks that step back count in a slot that had been settled; what others count
-// there after that is read again.
+// Clocks that step back count in a slot that had been settled; what others
+// count there after that is read again.
 func TestASlotThatClocksStepBackIntoIsReadAgain(t *testing.T) {
 	store := memory.New(nil)
 	w := newWindow(t, time.Minute, 1, true)

@@ -30,26 +30,28 @@ const MaxSubWindows = 3600
 //
 // All of its arithmetic takes counts, those of consecutive slots, newest first,
 // and ahead, the number of them that come before the current slot: slots that
-// have not begun on this instance's clock but on another's. Their counts are part
-// of every window. If ahead is negative, the newest slots aren't in counts.
+// have not begun on this instance's clock but on another's. Their counts are
+// part of every window. If ahead is negative, the newest slots aren't in
+// counts.
 type Window struct {
 	Slots int
 	Width time.Duration
-	// Strict counts the oldest slot in full, as a fixed window always does. Then
-	// no window of length Slots*Width holds more than the limit. The price is at
-	// most 1/(Slots+1) of the limit's rate while somebody is always asking, and
-	// more on sparse or bunched traffic: half of it where the whole limit comes at
-	// once in each window.
+	// Strict counts the oldest slot in full, as a fixed window always does.
+	// Then no window of length Slots*Width holds more than the limit. The price
+	// is at most 1/(Slots+1) of the limit's rate while somebody is always
+	// asking, and more on sparse or bunched traffic: half of it where the whole
+	// limit comes at once in each window.
 	Strict bool
-	// Horizon is how late a count may be on this instance's clock, because of the
-	// way to the store and because clocks differ. So long a slot stays in a strict
-	// window when it should have left. New sets it; 0 is for a single clock.
+	// Horizon is how late a count may be on this instance's clock, because of
+	// the way to the store and because clocks differ. So long a slot stays in a
+	// strict window when it should have left. New sets it; 0 is for a single
+	// clock.
 	Horizon time.Duration
 }
 
 // NewFixedWindow returns the window that is one calendar window of the given
-// width. At most the limit is admitted in each, and up to twice the limit within
-// one window's length across a boundary. The error is that of
+// width. At most the limit is admitted in each, and up to twice the limit
+// within one window's length across a boundary. The error is that of
 // counters.CheckWindow.
 func NewFixedWindow(width time.Duration) (Window, error) {
 	return Window{Width: width, Strict: true}, counters.CheckWindow(width)
@@ -92,9 +94,9 @@ func (w Window) check() error {
 	return counters.CheckWindow(w.Width * time.Duration(max(1, w.Slots)))
 }
 
-// ahead returns how many slots after the current one, open for elapsed, may have
-// counts of the window that ends now. What faster clocks count after a fixed
-// window is no part of it, but of the next one.
+// ahead returns how many slots after the current one, open for elapsed, may
+// have counts of the window that ends now. What faster clocks count after a
+// fixed window is no part of it, but of the next one.
 func (w Window) ahead(elapsed time.Duration) int {
 	if w.fixed() {
 		return 0
@@ -161,8 +163,8 @@ func (w Window) Until(counts []int64, ahead int, elapsed time.Duration, most int
 	room := most
 	for i, n := range counts {
 		if n > room {
-			// Slot i is the first that doesn't fit in full: it has to become the
-			// oldest, and then enough of it has to leave the window.
+			// Slot i is the first that doesn't fit in full: it has to become
+			// the oldest, and then enough of it has to leave the window.
 			wait := time.Duration(w.Slots + ahead - i)
 			return max(0, wait*w.Width+w.shrunk(n, room)+w.late()-elapsed)
 		}
@@ -171,8 +173,8 @@ func (w Window) Until(counts []int64, ahead int, elapsed time.Duration, most int
 	return 0
 }
 
-// covered returns what of a slot's count is inside the window, if the slot began
-// age slots before the current one: age is at least Slots.
+// covered returns what of a slot's count is inside the window, if the slot
+// began age slots before the current one: age is at least Slots.
 func (w Window) covered(count int64, age int, elapsed time.Duration) int64 {
 	switch {
 	case count == 0 || time.Duration(w.Slots+1-age)*w.Width+w.late() <= elapsed:
@@ -185,15 +187,15 @@ func (w Window) covered(count int64, age int, elapsed time.Duration) int64 {
 	return int64(share)
 }
 
-// shrunk returns how long a slot must have been the oldest until what is covered
-// of its count is at most room, which is less than the count; width at the most,
-// when it leaves the window.
+// shrunk returns how long a slot must have been the oldest until what is
+// covered of its count is at most room, which is less than the count; width at
+// the most, when it leaves the window.
 func (w Window) shrunk(oldest, room int64) time.Duration {
 	if w.Strict {
 		return w.Width
 	}
-	// floor(oldest*rest/width) <= room holds as long as
-	// rest < (room+1)*width/oldest, that is rest <= ceil((room+1)*width/oldest)-1.
+	// floor(oldest*rest/width) <= room holds as long as rest <
+	// (room+1)*width/oldest, that is rest <= ceil((room+1)*width/oldest)-1.
 	hi, lo := bits.Mul64(uint64(room)+1, uint64(w.Width))
 	rest, remainder := bits.Div64(hi, lo, uint64(oldest))
 	if remainder == 0 {

@@ -119,8 +119,8 @@ func drawState(t *rapid.T) (w subwindow.Window, counts []int64, ahead int, elaps
 	return w, counts, ahead, elapsed
 }
 
-// exactEstimate is Estimate in numbers without bounds, slot by slot from the time
-// since each has ended.
+// exactEstimate is Estimate in numbers without bounds, slot by slot from the
+// time since each has ended.
 func exactEstimate(w subwindow.Window, counts []int64, ahead int, elapsed time.Duration) *big.Int {
 	total := new(big.Int)
 	length := w.Width * time.Duration(w.Slots)

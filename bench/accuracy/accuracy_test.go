@@ -127,8 +127,9 @@ func expected() *Report {
 func TestAccuracyTargets(t *testing.T) {
 	r := expected()
 	require.NoError(t, r.Broken())
-	// Four kinds of traffic, each with every request counted for both demands and
-	// with admitted ones counted for one, the boundary attacker, strict and log.
+	// Four kinds of traffic, each with every request counted for both demands
+	// and with admitted ones counted for one, the boundary attacker, strict and
+	// log.
 	assert.Len(t, r.targets(), 4*3+3)
 	assert.Equal(t, []report.Target{report.NewTarget(true, "fixed: 2.00 million decisions/s per core, at least 1")}, r.speedTargets(), "the log isn't made of counters")
 
@@ -236,16 +237,16 @@ func TestRowOfATimeline(t *testing.T) {
 		Feedback: Difference{Requests: 7, Sum: 4 + 3, Worst: 4, True: 18, WronglyAdmitted: 2},
 		Admissions: Admissions{
 			Admitted: 6, Fullest: 5, FullestReleased: 5,
-			// Windows that end from 60 s to 120 s hold the admissions for 10, 20, 30,
-			// 40, 55 and 50 s.
+			// Windows that end from 60 s to 120 s hold the admissions for 10,
+			// 20, 30, 40, 55 and 50 s.
 			MeanWindow: 205.0 / 60,
 		},
 		LogAdmitted: 5,
 		All:         Difference{Requests: 7, Sum: 5 + 4, Worst: 5, True: 20, WronglyAdmitted: 2},
 	}, row)
 
-	// The leaky bucket admits all and releases them at 10, 25, 40, 55, 70, 85 and
-	// 100 s. Estimates are 0 1 1 1 2 2 2, its admissions 0 1 2 3 4 5 5.
+	// The leaky bucket admits all and releases them at 10, 25, 40, 55, 70, 85
+	// and 100 s. Estimates are 0 1 1 1 2 2 2, its admissions 0 1 2 3 4 5 5.
 	row, _, err = run.Measure(t.Context(), named(algorithms.Leaky))
 	require.NoError(t, err)
 	assert.Equal(t, Difference{Requests: 7, Sum: 0 + 0 + 1 + 2 + 2 + 3 + 3, Worst: 3, True: 20, WronglyAdmitted: 3}, row.Feedback)
@@ -276,8 +277,8 @@ func TestClientsAreCountedApart(t *testing.T) {
 	assert.Equal(t, int64(2), row.LogAdmitted)
 	assert.Equal(t, int64(1), row.Fullest)
 	assert.Equal(t, Difference{Requests: 3, True: 1}, row.Feedback)
-	// Nothing is left in the window after a minute: 0 of 2 clients' windows from
-	// 60 s on, but for the 1 ns of client 1.
+	// Nothing is left in the window after a minute: 0 of 2 clients' windows
+	// from 60 s on, but for the 1 ns of client 1.
 	assert.InDelta(t, 0, row.MeanWindow, 1e-9)
 }
 
@@ -317,8 +318,8 @@ func TestWorkloads(t *testing.T) {
 		}
 		assert.InDelta(t, mean, n, spread, "%s, demand %g", w.Name, w.Demand)
 		if w.Name == "zipf" {
-			// The sum of k^-1.1 for k from 1 to 1000 is 5.57: shares of 3.59, 1.67 and
-			// 1.07 limits, demand 2 the double.
+			// The sum of k^-1.1 for k from 1 to 1000 is 5.57: shares of 3.59,
+			// 1.67 and 1.07 limits, demand 2 the double.
 			limit := w.Demand * float64(w.Limit) * w.Length.Minutes()
 			assert.InDelta(t, 3.59, clients[0]/limit, 0.3)
 			assert.InDelta(t, 1.67, clients[1]/limit, 0.2)
@@ -346,8 +347,8 @@ func TestTrace(t *testing.T) {
 	assert.Equal(t, algorithms.Fixed, fixed.Algorithm)
 	assert.Equal(t, []int64{0, 0, 0, 0, 0, 1}, fixed.Values[:6])
 	assert.Equal(t, []int64{1, 0}, fixed.Values[29:31], "the third minute begins at 180 s")
-	// All of 2 at 120 s, 50/60 of 2 and 1 more at 130 s, 30/60 of 2 and 1 at 150
-	// s.
+	// All of 2 at 120 s, 50/60 of 2 and 1 more at 130 s, 30/60 of 2 and 1 at
+	// 150 s.
 	assert.Equal(t, []int64{2, 1}, one.Values[:2])
 	assert.Equal(t, int64(2), one.Values[5])
 	assert.Equal(t, int64(2), one.Values[15])
@@ -399,7 +400,8 @@ func TestPopulationFollowsZipf(t *testing.T) {
 func TestPopulationIsMixed(t *testing.T) {
 	t.Parallel()
 	// Of 2000 clients 400 are steady, with a standard deviation of 18: their
-	// second request comes after exactly the time that the third comes after it.
+	// second request comes after exactly the time that the third comes after
+	// it.
 	w := testPopulation(t, 1)
 	steady := 0.0
 	for k := range 2000 {
@@ -514,8 +516,8 @@ func TestPopulationKeepsNothingOfFormerClients(t *testing.T) {
 		require.NoError(t, w.client(t.Context(), 250_000+i))
 	}
 	for _, s := range w.subjects {
-		// What one client needs, and what is still to be removed: less than what the
-		// 60 have left, 3 or more counters each in an hour of minutes.
+		// What one client needs, and what is still to be removed: less than
+		// what the 60 have left, 3 or more counters each in an hour of minutes.
 		assert.Less(t, s.store.(*memory.Store).Len(), 250, s.algorithm.Name)
 	}
 }
@@ -544,8 +546,8 @@ func TestEstimatesAndDecisions(t *testing.T) {
 		{algorithms.Sliding1, true, []int64{0, 1, 2, 3, 4, 3, 4}, []bool{y, y, y, y, n, y, n}},
 		// 55/60 of 5 are 4.58, and 50/60 of 5 and one more 5.17.
 		{algorithms.Sliding1, false, []int64{0, 1, 2, 3, 4, 4, 5}, []bool{y, y, y, y, n, n, n}},
-		// Slots of 15 s hold 1, 1, 2, 0. At 65 s 10/15 of the first 1 are none; at 70
-		// s the one of 65 s is there too.
+		// Slots of 15 s hold 1, 1, 2, 0. At 65 s 10/15 of the first 1 are none;
+		// at 70 s the one of 65 s is there too.
 		{algorithms.Sliding4, true, []int64{0, 1, 2, 3, 4, 3, 4}, []bool{y, y, y, y, n, y, n}},
 		{algorithms.Sliding4, false, []int64{0, 1, 2, 3, 4, 4, 5}, []bool{y, y, y, y, n, n, n}},
 		// At 65 s all four are in the window, at 70 s the one of 10 s is in its
@@ -553,8 +555,8 @@ func TestEstimatesAndDecisions(t *testing.T) {
 		{algorithms.Sliding60, true, []int64{0, 1, 2, 3, 4, 4, 4}, []bool{y, y, y, y, n, n, n}},
 		{algorithms.Strict60, true, []int64{0, 1, 2, 3, 4, 4, 4}, []bool{y, y, y, y, n, n, n}},
 		{algorithms.Sliding60, false, []int64{0, 1, 2, 3, 4, 5, 6}, []bool{y, y, y, y, n, n, n}},
-		// One drains each 15 s, and parts are rounded up: before the requests, 0,
-		// 1/3, 2/3, 1, 4/3, 4/3 and 2 are in the bucket.
+		// One drains each 15 s, and parts are rounded up: before the requests,
+		// 0, 1/3, 2/3, 1, 4/3, 4/3 and 2 are in the bucket.
 		{"token", true, []int64{0, 1, 1, 1, 2, 2, 2}, []bool{y, y, y, y, y, y, y}},
 		{algorithms.Leaky, false, []int64{0, 1, 1, 1, 2, 2, 2}, []bool{y, y, y, y, y, y, y}},
 		// A request that is exactly a minute old doesn't count.
@@ -605,8 +607,8 @@ func TestLeakyBucketWaits(t *testing.T) {
 }
 
 func TestColdKeys(t *testing.T) {
-	// A window of N slots counts in one and reads N before it, and when the client
-	// was reset last.
+	// A window of N slots counts in one and reads N before it, and when the
+	// client was reset last.
 	for name, want := range map[string]int{algorithms.Fixed: 1, algorithms.Sliding1: 3, algorithms.Sliding4: 6, "N=5": 7, "N=10": 12, algorithms.Sliding60: 62, algorithms.Strict60: 62, "token": 1, algorithms.Leaky: 1, algorithms.Log: 1} {
 		keys, err := named(name).keysOfColdCheck(t.Context())
 		require.NoError(t, err)
@@ -648,13 +650,14 @@ func TestWrittenAttacks(t *testing.T) {
 	for name, want := range map[string]struct{ fullest, half, released, bound int64 }{
 		// 100 just before the boundary and 100 after it, within 6 s.
 		algorithms.Fixed: {200, 200, 200, 200},
-		// 100 at the end of a slot; of the next 100, as many as have faded out: in
-		// the slot of a minute 50 in half a minute. In shorter slots all of them come
-		// in a minute after the burst.
+		// 100 at the end of a slot; of the next 100, as many as have faded out:
+		// in the slot of a minute 50 in half a minute. In shorter slots all of
+		// them come in a minute after the burst.
 		algorithms.Sliding1: {200, 150, 200, 200}, algorithms.Sliding4: {200, 100, 200, 200}, "N=5": {200, 100, 200, 200}, "N=10": {200, 100, 200, 200}, algorithms.Sliding60: {200, 100, 200, 200},
 		algorithms.Strict60: {100, 100, 100, 100},
-		// 100 at once, and one each 0.6 s: 49 in just under half a minute, 99 in just
-		// under a minute. The leaky bucket lets one go on each 0.6 s from the start.
+		// 100 at once, and one each 0.6 s: 49 in just under half a minute, 99
+		// in just under a minute. The leaky bucket lets one go on each 0.6 s
+		// from the start.
 		"token": {199, 149, 199, 199}, algorithms.Leaky: {199, 149, 100, 199},
 		algorithms.Log: {100, 100, 100, 100},
 	} {
@@ -674,8 +677,8 @@ func TestSearchFindsAttacks(t *testing.T) {
 	assert.Equal(t, "N=1", row.Algorithm)
 	assert.Equal(t, int64(40), row.Written.Fullest)
 	assert.Equal(t, int64(40), row.Worst())
-	// A burst that falls x before the boundary gets 20 * (60 s - x) / 60 s more:
-	// the best of 20 random ones nearly all.
+	// A burst that falls x before the boundary gets 20 * (60 s - x) / 60 s
+	// more: the best of 20 random ones nearly all.
 	assert.Greater(t, row.Found.Fullest, int64(34))
 	assert.LessOrEqual(t, row.Found.Fullest, row.Bound)
 	c, err := named(algorithms.Sliding1).run(t.Context(), row.Found.Attack, 20)

@@ -61,8 +61,8 @@ func (a algorithm) attack(limit int64) Attack {
 // A Result is what an attack got out of a limiter.
 type Result struct {
 	Attack Attack `json:"attack"`
-	// Fullest is the most admitted in any window, FullestHalf in any half of one,
-	// FullestReleased the most that may proceed in any window.
+	// Fullest is the most admitted in any window, FullestHalf in any half of
+	// one, FullestReleased the most that may proceed in any window.
 	Fullest         int64 `json:"fullest"`
 	FullestHalf     int64 `json:"fullest_half"`
 	FullestReleased int64 `json:"fullest_released"`
@@ -72,8 +72,8 @@ type Result struct {
 type AttackRow struct {
 	Algorithm string `json:"algorithm"`
 	Limit     int64  `json:"limit"`
-	// Written is the best of the attacks written for it and the others, Found the
-	// best of those that a search came upon.
+	// Written is the best of the attacks written for it and the others, Found
+	// the best of those that a search came upon.
 	Written Result `json:"written"`
 	Found   Result `json:"found"`
 	// Bound is the most that theory lets into any window.

@@ -75,8 +75,8 @@ func (a algorithm) subject(limit int64, clients int, feedback bool) (*subject, e
 
 // An answer is a decision and what it was based on.
 type answer struct {
-	// estimate is how much of the limit the limiter took to be in use, the request
-	// not included.
+	// estimate is how much of the limit the limiter took to be in use, the
+	// request not included.
 	estimate int64
 	allowed  bool
 	wait     time.Duration

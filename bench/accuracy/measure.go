@@ -19,9 +19,9 @@ type Difference struct {
 	Worst int64 `json:"difference_worst"`
 	// True is the sum of the true counts.
 	True int64 `json:"true_sum"`
-	// WronglyAdmitted are requests that were admitted although the true count and
-	// they are more than the limit, WronglyDenied those that were denied although
-	// they fit.
+	// WronglyAdmitted are requests that were admitted although the true count
+	// and they are more than the limit, WronglyDenied those that were denied
+	// although they fit.
 	WronglyAdmitted int64 `json:"wrongly_admitted"`
 	WronglyDenied   int64 `json:"wrongly_denied"`
 }
@@ -65,8 +65,8 @@ type Admissions struct {
 	// FullestReleased is the same of the times at which admitted requests may
 	// proceed: those of a leaky bucket wait.
 	FullestReleased int64 `json:"fullest_released"`
-	// MeanWindow is the mean of what a window of one client holds, over all times
-	// t from Window to the end of the run.
+	// MeanWindow is the mean of what a window of one client holds, over all
+	// times t from Window to the end of the run.
 	MeanWindow float64 `json:"mean_window"`
 }
 
@@ -76,14 +76,14 @@ type Row struct {
 	Limit     int64   `json:"limit"`
 	Demand    float64 `json:"demand"`
 	Algorithm string  `json:"algorithm"`
-	// Feedback is with only admitted requests counted: the true count is that of
-	// the limiter's own admissions.
+	// Feedback is with only admitted requests counted: the true count is that
+	// of the limiter's own admissions.
 	Feedback Difference `json:"feedback"`
 	Admissions
 	// LogAdmitted is what an exact log admits of the same requests.
 	LogAdmitted int64 `json:"log_admitted"`
-	// All is with every request counted, whatever was decided: the true count is
-	// that of all requests.
+	// All is with every request counted, whatever was decided: the true count
+	// is that of all requests.
 	All Difference `json:"all"`
 }
 

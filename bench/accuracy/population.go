@@ -37,12 +37,12 @@ type PopulationFigures struct {
 	Clients  int           `json:"clients"`
 	Limit    int64         `json:"limit"`
 	Length   time.Duration `json:"length_ns"`
-	// Above is the number of clients who ask for more than the limit on average,
-	// AboveRequests what they ask for.
+	// Above is the number of clients who ask for more than the limit on
+	// average, AboveRequests what they ask for.
 	Above         int   `json:"above"`
 	AboveRequests int64 `json:"above_requests"`
-	// Below is the number of clients whose requests were never more than the limit
-	// in any window.
+	// Below is the number of clients whose requests were never more than the
+	// limit in any window.
 	Below int             `json:"below"`
 	Rows  []PopulationRow `json:"rows"`
 }
@@ -55,9 +55,10 @@ type PopulationRow struct {
 	// All is zero for the log, which is the true count, and for buckets, which
 	// count no window.
 	All Difference `json:"all"`
-	// BelowLimited are clients of Below who were denied something, OthersUnlimited
-	// the others who were denied nothing. Up to its first denial a limiter has
-	// counted every request: so both are the same with and without feedback.
+	// BelowLimited are clients of Below who were denied something,
+	// OthersUnlimited the others who were denied nothing. Up to its first
+	// denial a limiter has counted every request: so both are the same with and
+	// without feedback.
 	BelowLimited    int `json:"below_limited"`
 	OthersUnlimited int `json:"others_unlimited"`
 }
@@ -100,7 +101,8 @@ func measurePopulation(ctx context.Context, requests int64, seed uint64, workers
 	for _, w := range all {
 		wait.Go(func() {
 			for {
-				// The busiest clients come first, so that none is left at the end.
+				// The busiest clients come first, so that none is left at the
+				// end.
 				k := int(next.Add(1)-1)*c.step + c.step/2
 				if k >= PopulationClients {
 					return

@@ -47,8 +47,8 @@ type coldCheck struct {
 const (
 	targetPoisson = 1.0 / 5  // of the mean difference of N=1, for N=60
 	targetUneven  = 1.0 / 10 // the same where arrivals are uneven
-	// Above that demand a limiter evens out its own admissions, and what it is off
-	// by is less than a request whatever N is.
+	// Above that demand a limiter evens out its own admissions, and what it is
+	// off by is less than a request whatever N is.
 	targetDemand = 1
 	targetSpeed  = 1e6 // decisions per second and core of windows made of counters
 )

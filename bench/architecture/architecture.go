@@ -27,18 +27,19 @@ type Limit struct {
 type Architecture interface {
 	// Take admits or denies a request. The error is that of a store.
 	Take(traffic.Arrival) (Outcome, error)
-	// Bounds returns what the most that is admitted in a window must be between,
-	// to within one request per instance: when one client asks rate times a
-	// second, evenly spaced, for three windows, and uses up its limit in a small
-	// part of one. It is worked out from the model by hand.
+	// Bounds returns what the most that is admitted in a window must be
+	// between, to within one request per instance: when one client asks rate
+	// times a second, evenly spaced, for three windows, and uses up its limit
+	// in a small part of one. It is worked out from the model by hand.
 	Bounds(rate float64) (least, most float64)
 }
 
 // An Outcome is what became of a request.
 type Outcome struct {
 	Admitted bool
-	// Messages is how many were sent because of the request: between instances, to
-	// a store, or to and from a stream. The answer to a question isn't counted.
+	// Messages is how many were sent because of the request: between instances,
+	// to a store, or to and from a stream. The answer to a question isn't
+	// counted.
 	Messages int
 }
 
@@ -101,8 +102,8 @@ type Figures struct {
 	Admitted int `json:"admitted"`
 	// Fullest is the most that one client was admitted in any window (t-W, t].
 	Fullest int `json:"fullest"`
-	// Calendar is that in any of the windows that follow each other from the Unix
-	// epoch on.
+	// Calendar is that in any of the windows that follow each other from the
+	// Unix epoch on.
 	Calendar int `json:"calendar"`
 	// WronglyDenied are requests that were denied when fewer than the limit had
 	// been admitted in the window that ended with them.

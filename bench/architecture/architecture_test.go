@@ -33,8 +33,8 @@ func TestScaleOutDoubles(t *testing.T) {
 }
 
 func TestStickySessions(t *testing.T) {
-	// Two per 10 s; one instance, two from 3 s, four from 4 s on. Client 3 is on
-	// instances 0, 1 and 3, and client 0 on 0 whatever happens.
+	// Two per 10 s; one instance, two from 3 s, four from 4 s on. Client 3 is
+	// on instances 0, 1 and 3, and client 0 on 0 whatever happens.
 	scale := ScaleOut{To: 4, Start: 3 * time.Second, Every: time.Second}
 	limit := Limit{2, 10 * time.Second}
 	moved := []step{
@@ -101,8 +101,8 @@ func TestChattyServersBeforeTheyHear(t *testing.T) {
 }
 
 func TestStream(t *testing.T) {
-	// Two a minute; the consumer needs a second for an event, and another second
-	// is its lag. Two events a second are too many.
+	// Two a minute; the consumer needs a second for an event, and another
+	// second is its lag. Two events a second are too many.
 	s := NewStream(Limit{2, time.Minute}, 3, time.Second, 1)
 	play(t, s, 0, []step{
 		{"0s", true},   // known at 2 s
@@ -203,8 +203,8 @@ func TestWeir(t *testing.T) {
 
 func TestWeirGivesBackLate(t *testing.T) {
 	// One a minute. The second instance doesn't know of the first request: it
-	// counts its own, is over the limit, and gives it back. Until that arrives, it
-	// is in the way of others.
+	// counts its own, is over the limit, and gives it back. Until that arrives,
+	// it is in the way of others.
 	for _, test := range []struct {
 		lag      time.Duration
 		admitted bool
@@ -347,7 +347,8 @@ func TestMeasure(t *testing.T) {
 	limit := Limit{Requests: 2, Window: 10 * time.Second}
 	yes, no := Outcome{Admitted: true, Messages: 3}, Outcome{Messages: 1}
 	arrivals := []traffic.Arrival{
-		// Runs begin with a calendar window of 10 s, so boundaries are at 10 s, 20 s.
+		// Runs begin with a calendar window of 10 s, so boundaries are at 10 s,
+		// 20 s.
 		{At: 1 * time.Second},             // admitted
 		{At: 9 * time.Second},             // admitted
 		{At: 10 * time.Second},            // admitted: 1, 9 and 10 are in a window
@@ -376,8 +377,8 @@ func TestCalendarWindowsBeginTwoThirdsIntoAMinute(t *testing.T) {
 }
 
 func TestBusiest(t *testing.T) {
-	// The second instance comes after 10 s. Four clients ask before and after, and
-	// two of them belong to the new instance.
+	// The second instance comes after 10 s. Four clients ask before and after,
+	// and two of them belong to the new instance.
 	var arrivals []traffic.Arrival
 	for _, at := range []time.Duration{0, 20 * time.Second} {
 		for client := range 4 {

@@ -26,8 +26,8 @@ const (
 	busyRate = 5
 	// consumerRate is how many events per second the stream's consumer can do.
 	consumerRate = 2000
-	// Sticky sessions scale out half a minute into the run, so fast that all of it
-	// is in one window.
+	// Sticky sessions scale out half a minute into the run, so fast that all of
+	// it is in one window.
 	scaleStart, scaleEvery = 30 * time.Second, 5 * time.Second
 )
 

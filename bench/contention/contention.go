@@ -190,8 +190,8 @@ const (
 )
 
 // A farRun has the store a round trip away, and the deadlines that weir has by
-// default. Without a limit nothing is denied. With one, nearly everything is, and
-// counts.
+// default. Without a limit nothing is denied. With one, nearly everything is,
+// and counts.
 type farRun struct {
 	processes int
 	roundTrip time.Duration

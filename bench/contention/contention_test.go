@@ -403,8 +403,8 @@ far, rate, 8 x 32 callers, 1ms: p99 30.0 ms, under 30.0 ms: MISSED
 	assert.NotContains(t, benchtest.Printed(&r), "round trip", "a result from before there were such rows")
 }
 
-// Two processes, a few milliseconds away, hammer a bucket of 100 that counts what
-// it denies.
+// Two processes, a few milliseconds away, hammer a bucket of 100 that counts
+// what it denies.
 func TestFarTokenBucketOfTwoProcesses(t *testing.T) {
 	t.Parallel()
 	f := farRun{2, 3 * time.Millisecond, true}
@@ -421,7 +421,8 @@ func TestExactTokenBucketOfTwoProcesses(t *testing.T) {
 	row := newBucketRow(exactRun{combinedCAS, 2}, o)
 	assert.Zero(t, row.Errors, row.FirstError)
 	assert.LessOrEqual(t, float64(row.Admitted), row.Most)
-	// A machine that stalls for longer than the bucket takes to refill loses some.
+	// A machine that stalls for longer than the bucket takes to refill loses
+	// some.
 	assert.Greater(t, row.share(), 0.5)
 	assert.Len(t, o.Decisions, 2*callersPerProcess)
 	assert.Positive(t, o.Denied)

@@ -129,8 +129,8 @@ type farRow struct {
 	RoundTripP99 time.Duration `json:"round_trip_p99_ns"`
 	Rate         float64       `json:"rate"` // decisions per second
 	report.Percentiles
-	// Of all requests: those that the store didn't answer in time, and those denied
-	// because others were faster.
+	// Of all requests: those that the store didn't answer in time, and those
+	// denied because others were faster.
 	Degraded   float64 `json:"degraded"`
 	Contended  float64 `json:"contended"`
 	FirstError string  `json:"first_error,omitempty"`

@@ -27,7 +27,8 @@ const (
 	// ShareCommand is the command that Share is.
 	ShareCommand = "contention-share"
 
-	// callTimeout is the deadline of each decision, where the share has no other.
+	// callTimeout is the deadline of each decision, where the share has no
+	// other.
 	callTimeout = time.Second
 	// refill is the time in which a token bucket fills, and the sliding log's
 	// window.
@@ -77,8 +78,8 @@ type outcome struct {
 	Admitted, Denied, Errors int64
 	Contended                int64 // of the denied
 	FirstError               string
-	// Elapsed is how long new requests were made. Late decisions came after that:
-	// at most one of each caller, as it made no more then.
+	// Elapsed is how long new requests were made. Late decisions came after
+	// that: at most one of each caller, as it made no more then.
 	Elapsed time.Duration
 	Late    int64
 	Latency latency
@@ -87,11 +88,12 @@ type outcome struct {
 	// Attempts are writes to the store, Conflicts those that found that another
 	// was faster.
 	Attempts, Conflicts int64
-	// First and Last are when the first and the last request were made; 0 if there
-	// was none.
+	// First and Last are when the first and the last request were made; 0 if
+	// there was none.
 	First, Last int64
 	// Of the sliding log: when each admitted request was decided, and for the
-	// denied ones the oldest admission that was in the way, without repetitions.
+	// denied ones the oldest admission that was in the way, without
+	// repetitions.
 	Admissions, Obstacles []int64
 }
 

@@ -41,14 +41,14 @@ var priced = algorithms.Select(
 // A costRow is what an algorithm costs per check and per client.
 type costRow struct {
 	Algorithm string `json:"algorithm"`
-	// Busy is a check of a client that the process has just checked, NewSlot one
-	// that is the first in a slot, and Cold the first of a process.
+	// Busy is a check of a client that the process has just checked, NewSlot
+	// one that is the first in a slot, and Cold the first of a process.
 	Busy    testbed.StoreCost `json:"busy"`
 	NewSlot testbed.StoreCost `json:"new_slot"`
 	Cold    testbed.StoreCost `json:"cold"`
-	// Items and Bytes are what Memcached holds for a client that has been busy for
-	// longer than the window, in memory that it can't use for anything else;
-	// ViewBytes what a process remembers of it.
+	// Items and Bytes are what Memcached holds for a client that has been busy
+	// for longer than the window, in memory that it can't use for anything
+	// else; ViewBytes what a process remembers of it.
 	Items     float64 `json:"items"`
 	Bytes     float64 `json:"bytes"`
 	ViewBytes float64 `json:"view_bytes"`

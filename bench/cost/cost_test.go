@@ -27,13 +27,15 @@ func TestCosts(t *testing.T) {
 			// A counter is kept for its window and 2.05 s more.
 			want = costRow{Busy: incr, NewSlot: addIncr, Cold: addIncr, Items: 2}
 		case "n1", "n4", "n10", "n60":
-			// Besides the slot before, which has just closed, a process reads the others
-			// only when it knows none, and when the client was reset.
+			// Besides the slot before, which has just closed, a process reads
+			// the others only when it knows none, and when the client was
+			// reset.
 			slots := map[string]float64{"n1": 1, "n4": 4, "n10": 10, "n60": 60}[row.Algorithm]
 			kept := map[string]float64{"n1": 3, "n4": 6, "n10": 12, "n60": 64}[row.Algorithm]
 			want = costRow{Busy: incr, NewSlot: testbed.StoreCost{Writes: 2, KeysRead: 2}, Cold: testbed.StoreCost{Writes: 2, KeysRead: slots + 1}, Items: kept}
 		default:
-			// cas and a gets; before that add, in case nothing is there, and a gets.
+			// cas and a gets; before that add, in case nothing is there, and a
+			// gets.
 			want = costRow{Busy: testbed.StoreCost{Writes: 1, KeysRead: 1}, NewSlot: testbed.StoreCost{Writes: 1, KeysRead: 1}, Cold: testbed.StoreCost{Writes: 2, KeysRead: 2}, Items: 1}
 		}
 		want.Algorithm, want.Bytes, want.ViewBytes = row.Algorithm, row.Bytes, row.ViewBytes

@@ -36,8 +36,8 @@ const (
 	stepPatience = time.Second      // with late answers, in the search
 	patience     = 10 * time.Second // and elsewhere
 
-	// Numbers of samples: the slices that are measured are the first, and no two
-	// have the same arrivals and clients.
+	// Numbers of samples: the slices that are measured are the first, and no
+	// two have the same arrivals and clients.
 	firstTry     = 1_000
 	warmUpNumber = 1_000_000
 )

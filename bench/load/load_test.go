@@ -522,7 +522,8 @@ func TestAStalledServerShowsInTheLatencies(t *testing.T) {
 		assert.Equal(t, []int64{200, 200, 0, 200}, []int64{s.due, s.sent, s.unsent, s.statuses[200]})
 		assert.Equal(t, 2*time.Second, s.elapsed)
 
-		// Of 200 latencies 189 are 1 ms; the others are 10, 19, ... 91, and 100 ms.
+		// Of 200 latencies 189 are 1 ms; the others are 10, 19, ... 91, and 100
+		// ms.
 		assertDuration(t, ms, loadgen.Percentile(s.latency, 94.5), "the last of 189")
 		assertDuration(t, 10*ms, loadgen.Percentile(s.latency, 95), "the 190th")
 		assertDuration(t, 82*ms, loadgen.Percentile(s.latency, 99), "the 198th")
@@ -560,8 +561,8 @@ func TestTheLastAnswersAreWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := fakeLoop(t, 3, always(answer{500 * ms, 200, ""}))
 		s := l.runEvenly(t, 10, time.Second, 2*time.Second)
-		// Three at a time: those due at 0, 0.1 and 0.2 s end at 0.5, 0.6 and 0.7 s,
-		// and so on; the tenth is the first of the fourth round.
+		// Three at a time: those due at 0, 0.1 and 0.2 s end at 0.5, 0.6 and
+		// 0.7 s, and so on; the tenth is the first of the fourth round.
 		require.NoError(t, s.fault())
 		assert.Equal(t, 2*time.Second, s.elapsed)
 		assert.InDelta(t, 5.0, newFigures(s).Achieved, 1e-9)

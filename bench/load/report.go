@@ -293,7 +293,8 @@ func (r *Report) Figures() report.Figures {
 	var f report.Figures
 	for _, row := range r.Searches {
 		f.Row("%s, search", row.Policy)
-		// The rate lies between the highest that held and the lowest that failed.
+		// The rate lies between the highest that held and the lowest that
+		// failed.
 		f.Repeated("highest rate", row.Highest, row.Highest, row.Lowest)
 	}
 	for _, row := range r.Rows {

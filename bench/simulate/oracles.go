@@ -161,8 +161,8 @@ func (w *world) judgeQuiet() {
 }
 
 // judgeReset checks that a second after a reset the limit is free everywhere,
-// but for what was admitted meanwhile. The reset comes while a process that knows
-// nothing yet, and is far from the server, reads counts that are settled.
+// but for what was admitted meanwhile. The reset comes while a process that
+// knows nothing yet, and is far from the server, reads counts that are settled.
 func (w *world) judgeReset() {
 	by, late := w.processes[0], w.processes[len(w.processes)-1]
 	w.take(by, w.capacity())
@@ -208,9 +208,9 @@ func (w *world) judgeView(p *process) {
 }
 
 // judgeRetryAfter checks that a lone client which asks again when it was told
-// to is admitted. It asks any process, or always the same where they may differ:
-// one whose clock is ahead admits it earlier than others say, and one that has
-// settled a slot doesn't see what was taken from it later.
+// to is admitted. It asks any process, or always the same where they may
+// differ: one whose clock is ahead admits it earlier than others say, and one
+// that has settled a slot doesn't see what was taken from it later.
 func (w *world) judgeRetryAfter() {
 	time.Sleep(counters.MaxStaleness + w.skew + tick)
 	p := w.processes[w.random.IntN(len(w.processes))]
@@ -237,8 +237,8 @@ func (w *world) judgeRetryAfter() {
 	}
 }
 
-// mayBeUsed returns the most that can be in use: what was admitted, and what may
-// have been counted by calls that failed.
+// mayBeUsed returns the most that can be in use: what was admitted, and what
+// may have been counted by calls that failed.
 func (w *world) mayBeUsed() int64 {
 	var since time.Time // what ended before is forgotten
 	var kept time.Time  // what was made before, by its clock, isn't given back

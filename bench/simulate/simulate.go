@@ -2,10 +2,10 @@
 // they promise to withstand, and in which every run can be replayed.
 //
 // Two to four processes limit one client with the real limiters over a model of
-// one Memcached. Time is simulated (testing/synctest), so that a run takes about
-// a millisecond. A seed decides everything: the algorithm and its numbers, the
-// traffic, how far the clocks of the processes are apart, and when each
-// operation is applied and answered, so that operations interleave in any
+// one Memcached. Time is simulated (testing/synctest), so that a run takes
+// about a millisecond. A seed decides everything: the algorithm and its
+// numbers, the traffic, how far the clocks of the processes are apart, and when
+// each operation is applied and answered, so that operations interleave in any
 // order. It also decides which faults there are: see faults.
 //
 // Oracles judge what happens:
@@ -60,8 +60,8 @@ type mutation struct {
 	versionsOutliveRestarts bool
 }
 
-// simulate runs the world of a seed and returns what was violated. It writes the
-// timeline to trace, unless that is nil.
+// simulate runs the world of a seed and returns what was violated. It writes
+// the timeline to trace, unless that is nil.
 func simulate(seed uint64, broken mutation, trace io.Writer) (violations []violation) {
 	defer func() {
 		if r := recover(); r != nil { // goroutines wait for each other
@@ -133,8 +133,8 @@ func replay(seed uint64, broken mutation, out io.Writer) error {
 	return nil
 }
 
-// search returns the lowest of the seeds for which bad is true, or 0 if there is
-// none. It calls bad from several goroutines.
+// search returns the lowest of the seeds for which bad is true, or 0 if there
+// is none. It calls bad from several goroutines.
 func search(ctx context.Context, first, seeds uint64, bad func(seed uint64) bool) uint64 {
 	var next, found atomic.Uint64
 	next.Store(first)

@@ -442,8 +442,8 @@ func (w *world) planReturn(c *call) {
 	}
 }
 
-// planRefund lets c be taken back: soon, late, or just when its slot is settled.
-// Then somebody asks at the same time.
+// planRefund lets c be taken back: soon, late, or just when its slot is
+// settled. Then somebody asks at the same time.
 func (w *world) planRefund(c *call) {
 	p, pause := c.process, w.ticks(pick(w.random, 3, 30, int(w.lasts()/tick)))
 	if width := w.width(); width > 0 && w.chance(2) {

@@ -16,8 +16,8 @@ type pair struct {
 	weir, other loadgen.Tally
 	ratios      []float64 // per slice, weir's rate to the other's
 
-	// What memcached did, and what the processes used of the processors, if that
-	// was measured.
+	// What memcached did, and what the processes used of the processors, if
+	// that was measured.
 	store                           testbed.StoreStats
 	weirCPU, memcachedCPU, otherCPU time.Duration
 }
@@ -138,7 +138,8 @@ func (s *servers) compare(ctx context.Context, cfg config) (*pair, error) {
 	if err := use(-1); err != nil {
 		return nil, err
 	}
-	// The no-op server leaves memcached alone, so its slices needn't be left out.
+	// The no-op server leaves memcached alone, so its slices needn't be left
+	// out.
 	var err error
 	p.store, err = s.memcached.During(func() error {
 		return p.measure(cfg.duration,

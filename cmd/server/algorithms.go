@@ -21,8 +21,8 @@ type algorithm struct {
 	waits      bool     // an admitted request may have to wait
 	// describe says in words what a limit means.
 	describe func(l *api.Limit) string
-	// newLimiter makes the limiter of a limit. The error says what is wrong with
-	// the limit.
+	// newLimiter makes the limiter of a limit. The error says what is wrong
+	// with the limit.
 	newLimiter func(r *resources, p *api.Policy, l *api.Limit) (limiter, error)
 }
 

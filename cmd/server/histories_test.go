@@ -28,9 +28,9 @@ var (
 	historiesFrom = flag.Uint64("history", 1, "the `seed` that TestHistories begins with")
 )
 
-// Whatever befalls store and processes, no order of the checks breaks a promise.
-// The seed decides what is asked and what goes wrong; the machine decides the
-// order.
+// Whatever befalls store and processes, no order of the checks breaks a
+// promise. The seed decides what is asked and what goes wrong; the machine
+// decides the order.
 func TestHistories(t *testing.T) {
 	t.Parallel()
 	var next atomic.Uint64

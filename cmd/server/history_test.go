@@ -10,8 +10,8 @@ import (
 	"weir/counters"
 )
 
-// A history is what callers of some processes saw. Its times are since start, by
-// the clock of the callers.
+// A history is what callers of some processes saw. Its times are since start,
+// by the clock of the callers.
 type history struct {
 	name     string // says how to have it again
 	start    time.Time
@@ -24,8 +24,8 @@ type history struct {
 	faults   []fault
 }
 
-// An event is a check and its answer. It took effect at some moment from call to
-// back.
+// An event is a check and its answer. It took effect at some moment from call
+// to back.
 type event struct {
 	process        int
 	policy, client string
@@ -63,8 +63,9 @@ type promise struct {
 
 func (l promise) width() time.Duration { return l.window / time.Duration(max(1, l.slots)) }
 
-// most returns the most that may be admitted within a span, with clocks that are
-// apart; see the docs of packages subwindow and cas. It isn't for fixed windows.
+// most returns the most that may be admitted within a span, with clocks that
+// are apart; see the docs of packages subwindow and cas. It isn't for fixed
+// windows.
 func (l promise) most(within, apart time.Duration) int64 {
 	const unbounded = 1 << 62
 	switch {
@@ -156,8 +157,8 @@ func (h *history) judgeLimit(l promise, events []event) (string, span) {
 	return "", span{}
 }
 
-// judgeCalendar sums up each calendar window. By the clock of its process, all of
-// an event has to be in it.
+// judgeCalendar sums up each calendar window. By the clock of its process, all
+// of an event has to be in it.
 func (h *history) judgeCalendar(l promise, admitted []event) (string, span) {
 	sums := make(map[int64]int64)
 	for _, e := range admitted {
@@ -223,7 +224,8 @@ func (h *history) judgeDenials(p policy, events []event) (string, span) {
 		}
 		reason := false
 		for _, l := range p.limits {
-			// How long a count is in the window, and a stale knowledge of it in use.
+			// How long a count is in the window, and a stale knowledge of it in
+			// use.
 			reach := l.window + 2*(l.width()+h.skew+h.timeout) + counters.MaxStaleness
 			var sum int64
 			for _, e := range slices.Backward(events) {
@@ -246,7 +248,8 @@ func (h *history) judgeDenials(p policy, events []event) (string, span) {
 }
 
 // judgeReturns checks that a lone client which waited as long as it was told is
-// admitted. A bucket or log that took half of the timeout may have been cut off.
+// admitted. A bucket or log that took half of the timeout may have been cut
+// off.
 func (h *history) judgeReturns(_ policy, events []event) (string, span) {
 	for _, e := range events {
 		if e.returns && e.status == http.StatusTooManyRequests && h.quick(e) {

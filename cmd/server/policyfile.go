@@ -16,6 +16,7 @@ import (
 
 	"weir/api"
 	"weir/counters"
+	"weir/counters/memory"
 	"weir/subwindow"
 )
 
@@ -164,8 +165,7 @@ func (r *policyReader) limit(p *api.Policy, n *yaml.Node) {
 func (r *policyReader) complete(p *api.Policy, l *api.Limit, n *yaml.Node, values map[string]*yaml.Node) {
 	if err := counters.CheckName(l.Name); err != nil {
 		r.fail(n, "limit %v", err)
-	}
-	if slices.ContainsFunc(p.Limits, func(other api.Limit) bool { return other.Name == l.Name }) {
+	} else if slices.ContainsFunc(p.Limits, func(other api.Limit) bool { return other.Name == l.Name }) {
 		r.fail(n, "policy %q has a limit named %q already; give this one a name of its own", p.Name, l.Name)
 	}
 	a := findAlgorithm(l)
@@ -188,7 +188,7 @@ func (r *policyReader) complete(p *api.Policy, l *api.Limit, n *yaml.Node, value
 	l.MaxLimit = a.maxLimit
 	named := *l
 	named.Name = "any" // a mistake in the name is reported above
-	if _, err := a.newLimiter(&resources{metrics: new(api.Metrics)}, p, &named); err != nil {
+	if _, err := a.newLimiter(&resources{store: memory.New(nil), metrics: new(api.Metrics)}, p, &named); err != nil {
 		mistaken := cmp.Or(values["sub_windows"], values["window"])
 		if l.Limit > l.Most() {
 			mistaken = values["limit"]

@@ -273,7 +273,8 @@ policies:
 			a = p.check(t, policy, "c", 3)
 		}
 		assert.Equal(t, http.StatusTooManyRequests, a.Status)
-		// Whole seconds, rounded up; a sliding window asks for at most one slot more.
+		// Whole seconds, rounded up; a sliding window asks for at most one slot
+		// more.
 		assert.Contains(t, []string{"1", "2"}, a.Header.Get("Retry-After"))
 		assert.Positive(t, a.RetryAfter)
 		assert.LessOrEqual(t, a.RetryAfter, 1.1)

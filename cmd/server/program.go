@@ -28,7 +28,8 @@ import (
 )
 
 const (
-	// reloadInterval is how often weir looks whether the policy file has changed.
+	// reloadInterval is how often weir looks whether the policy file has
+	// changed.
 	reloadInterval = time.Second
 
 	// drainPause is how long, at shutdown, an open connection may still send a
@@ -185,16 +186,17 @@ func (p *program) shutDown(srv *http.Server, served <-chan error, open *atomic.I
 	p.log.Info("draining", slog.Int64("connections", open.Load()))
 	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.shutdownGrace)
 	defer cancel()
-	// Before Drain: a client that is told to close its connection connects again
-	// at once. It must be refused, not accepted by the kernel and then reset.
+	// Before Drain: a client that is told to close its connection connects
+	// again at once. It must be refused, not accepted by the kernel and then
+	// reset.
 	err := p.listener.Close()
 	<-served // otherwise Shutdown would close the listener too, and fail
 	if err != nil {
 		return err
 	}
 	p.server.Drain()
-	// Shutdown closes idle connections at once, and loses a request that arrives
-	// on one of them at that moment.
+	// Shutdown closes idle connections at once, and loses a request that
+	// arrives on one of them at that moment.
 	pause, endPause := context.WithTimeout(ctx, drainPause)
 	defer endPause()
 	for open.Load() > 0 && pause.Err() == nil {

@@ -83,9 +83,10 @@ func fileReferences(t *testing.T, dir string) references {
 	return uses
 }
 
-// weirPackages imports weir's own packages, from their source. Without them, types
-// wouldn't know what a generic type of another package is made of. It knows no
-// other packages: types has errors then, and still finds what weir declares.
+// weirPackages imports weir's own packages, from their source. Without them,
+// types wouldn't know what a generic type of another package is made of. It
+// knows no other packages: types has errors then, and still finds what weir
+// declares.
 type weirPackages struct {
 	set      *token.FileSet
 	packages map[string]*types.Package

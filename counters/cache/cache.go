@@ -15,9 +15,9 @@ import (
 // shardCount is a power of two.
 const shardCount = 32
 
-// A Cache holds a value of type V for each of a bounded number of keys. Make one
-// with New. It is safe for concurrent use, but the values need locks of their
-// own.
+// A Cache holds a value of type V for each of a bounded number of keys. Make
+// one with New. It is safe for concurrent use, but the values need locks of
+// their own.
 type Cache[V any] struct {
 	seed   maphash.Seed
 	shards [shardCount]shard[V]
@@ -41,8 +41,8 @@ type entry[V any] struct {
 }
 
 // New returns an empty cache for most keys, rounded up to a multiple of 32, or
-// for none if most is 0 or less. Keys of the same hash share a 32nd of the room,
-// so a key may have to make room a little before the cache is full.
+// for none if most is 0 or less. Keys of the same hash share a 32nd of the
+// room, so a key may have to make room a little before the cache is full.
 func New[V any](most int) *Cache[V] {
 	c := &Cache[V]{seed: maphash.MakeSeed()}
 	for i := range c.shards {
@@ -54,9 +54,9 @@ func New[V any](most int) *Cache[V] {
 	return c
 }
 
-// Get returns the value of the key: the one there is, or a new one, which is the
-// zero V. It is never nil. What is put into a value that has made room for another
-// is lost.
+// Get returns the value of the key: the one there is, or a new one, which is
+// the zero V. It is never nil. What is put into a value that has made room for
+// another is lost.
 func (c *Cache[V]) Get(key string) *V {
 	s := c.shard(key)
 	s.mu.Lock()

@@ -27,8 +27,8 @@ var ErrLeaderFailed = errors.New("combiner: the leader of the batch failed")
 // A Combiner answers concurrent calls with the same key in batches. A caller
 // leads at most one batch, and each batch runs in the goroutine of its leader.
 //
-// A Combiner is safe for concurrent use. It remembers only keys in use. Make one
-// with New.
+// A Combiner is safe for concurrent use. It remembers only keys in use. Make
+// one with New.
 type Combiner[Q, R any] struct {
 	lead    func(ctx context.Context, key string, batch *Batch[Q, R])
 	calls   sync.Pool // of *Call
@@ -97,17 +97,17 @@ type Batch[Q, R any] struct {
 	shard  *shard[Q, R]
 }
 
-// Calls returns the calls of the batch in the order of their arrival, in a slice
-// that must not be changed. Callers that have given up since the batch began are
-// still among them.
+// Calls returns the calls of the batch in the order of their arrival, in a
+// slice that must not be changed. Callers that have given up since the batch
+// began are still among them.
 func (b *Batch[Q, R]) Calls() []*Call[Q, R] {
 	return b.calls
 }
 
 // Join moves the calls that have gathered behind the batch to its end and
 // returns all its calls. A leader that starts over (a lost compare-and-swap)
-// calls it to answer them too. They share its deadline from then on, which may be
-// earlier than theirs.
+// calls it to answer them too. They share its deadline from then on, which may
+// be earlier than theirs.
 func (b *Batch[Q, R]) Join() []*Call[Q, R] {
 	b.shard.mu.Lock()
 	defer b.shard.mu.Unlock()
@@ -123,8 +123,8 @@ func (b *Batch[Q, R]) Join() []*Call[Q, R] {
 //
 // While it waits for another leader, it returns the context's error as soon as
 // ctx is done, or at most a millisecond after its deadline; ctx.Done need not
-// fire then. If no leader has taken up the call by then, none will; otherwise it
-// is unknown whether it counts. Once Do leads, only lead ends it. Do neither
+// fire then. If no leader has taken up the call by then, none will; otherwise
+// it is unknown whether it counts. Once Do leads, only lead ends it. Do neither
 // waits nor looks at ctx if nobody else uses key.
 func (c *Combiner[Q, R]) Do(ctx context.Context, key string, q Q) (R, error) {
 	call := c.calls.Get().(*Call[Q, R])
@@ -323,14 +323,14 @@ func (c *Combiner[Q, R]) recycle(b *Batch[Q, R]) {
 
 type shard[Q, R any] struct {
 	mu sync.Mutex
-	// The batch that is being led, or is about to be, of each key in use: that of
-	// one key is first, and that of each other in batches. Mostly there is no
-	// other, and a map would cost a lone caller two thirds more.
+	// The batch that is being led, or is about to be, of each key in use: that
+	// of one key is first, and that of each other in batches. Mostly there is
+	// no other, and a map would cost a lone caller two thirds more.
 	firstKey string
 	first    *Batch[Q, R] // nil if there is none
 	batches  map[string]*Batch[Q, R]
-	// One timer for all who wait: with one for each, a call for a busy key takes
-	// half as long again.
+	// One timer for all who wait: with one for each, a call for a busy key
+	// takes half as long again.
 	timer *time.Timer
 	due   time.Time // when timer fires; zero if it won't
 

@@ -57,8 +57,8 @@ type client struct {
 func newClient(home *clients) *client {
 	c := &client{home: home, Client: memcache.NewFromSelector(home.server)}
 	c.DialContext = c.dialContext
-	// Only so that gomemcache doesn't end a dial early: dialContext and boundConn
-	// keep to the deadline.
+	// Only so that gomemcache doesn't end a dial early: dialContext and
+	// boundConn keep to the deadline.
 	c.Timeout = time.Hour
 	// One operation at a time needs one connection.
 	c.MaxIdleConns = 1
@@ -128,8 +128,8 @@ func (c *client) exchange(life uint64, requests []byte) error {
 	}
 	err := c.conn.ExchangeOn(life, requests)
 	if err != nil && !errors.Is(err, pipeline.ErrOtherSocket) {
-		// After a timeout the connection is of no further use, nor is gomemcache's,
-		// which is the same. Closing reports nothing new.
+		// After a timeout the connection is of no further use, nor is
+		// gomemcache's, which is the same. Closing reports nothing new.
 		conn := c.conn
 		_ = c.Close()
 		_ = conn.Close()
@@ -146,8 +146,8 @@ const maxKeptRequests = 64 << 10
 func (c *client) pipelineAdd(a counters.Addition) (n int64, found bool, err error) {
 	b, incr := c.requests[:0], 0
 	if a.New {
-		// Whether it is stored makes no difference: somebody else's counter does
-		// as well.
+		// Whether it is stored makes no difference: somebody else's counter
+		// does as well.
 		b = appendStore(b, a.Key, expiration(a.TTL, time.Now()), 0, zero)
 		incr = 1
 	}
@@ -211,9 +211,9 @@ func (c *client) state(i int) (counters.State, error) {
 	return s, err
 }
 
-// swap stores value and loads what is there after that, in one round trip. It only
-// loads when old was read on a connection that is lost: the server may have been
-// restarted, and have given its version to another value.
+// swap stores value and loads what is there after that, in one round trip. It
+// only loads when old was read on a connection that is lost: the server may
+// have been restarted, and have given its version to another value.
 func (c *client) swap(key string, old counters.State, value []byte, ttl time.Duration) (counters.State, bool, error) {
 	b := appendStore(c.requests[:0], key, expiration(ttl, time.Now()), old.Version, value)
 	err := c.exchange(old.Life, appendGet(b, "gets", key))

@@ -14,7 +14,8 @@ import (
 
 // A server is one Memcached server. It implements net.Addr with the name it was
 // configured under, so that every instance agrees on it and names are resolved
-// anew at each dial. It is also gomemcache's ServerSelector that knows no other.
+// anew at each dial. It is also gomemcache's ServerSelector that knows no
+// other.
 type server struct {
 	network string
 	address string

@@ -56,7 +56,8 @@ func (c spiedRawConn) Control(f func(fd uintptr)) error {
 		var frame runtime.Frame
 		frame, more = frames.Next()
 		writes = writes || strings.HasSuffix(frame.Function, ".tryWrite")
-		// Other packages' functions may be inlined into weir's, with their names.
+		// Other packages' functions may be inlined into weir's, with their
+		// names.
 		if strings.HasPrefix(frame.File, c.spy.root) {
 			weirs = append(weirs, frame.Function)
 		}
@@ -97,7 +98,8 @@ func TestABusyCheckPassesFewFunctions(t *testing.T) {
 			Limits: []api.Limit{{Name: "l", Algorithm: "sliding_window", Limit: 100, Window: time.Minute, Limiter: limiter}},
 		}},
 		StoreTimeout: 10 * time.Second, Metrics: metrics, Log: slog.New(slog.DiscardHandler),
-		// The middle of a slot: at its start and near its end a check reads others.
+		// The middle of a slot: at its start and near its end a check reads
+		// others.
 		Now: func() time.Time { return now },
 	})
 	for range 3 { // the first finds a new client

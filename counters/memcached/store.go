@@ -23,8 +23,8 @@ import (
 	"weir/counters/memcached/pipeline"
 )
 
-// addAttempts bounds the loop incr, add, incr: each further round means that the
-// counter was created and lost again in between.
+// addAttempts bounds the loop incr, add, incr: each further round means that
+// the counter was created and lost again in between.
 const addAttempts = 4
 
 // Config configures a Store.
@@ -42,8 +42,8 @@ type Config struct {
 	User, Password string
 }
 
-// A Store is a counters.Store and a counters.StateStore on Memcached. It is safe
-// for concurrent use.
+// A Store is a counters.Store and a counters.StateStore on Memcached. It is
+// safe for concurrent use.
 type Store struct {
 	ring    *ring
 	pool    *pipeline.Pool
@@ -56,6 +56,9 @@ type Store struct {
 func New(cfg Config) (*Store, error) {
 	if cfg.KeyPrefix == "" {
 		cfg.KeyPrefix = counters.DefaultKeyPrefix
+	}
+	if err := counters.CheckKeyPrefix(cfg.KeyPrefix); err != nil {
+		return nil, err
 	}
 	ring, err := newRing(cfg.Servers, cfg.KeyPrefix)
 	if err != nil {
@@ -129,8 +132,8 @@ func (s *Store) Load(ctx context.Context, key string) (counters.State, error) {
 }
 
 // Swap implements counters.StateStore with cas, or add when there is nothing to
-// replace. The answer to those doesn't tell the version, so a gets goes out with
-// them.
+// replace. The answer to those doesn't tell the version, so a gets goes out
+// with them.
 func (s *Store) Swap(ctx context.Context, key string, old counters.State, value []byte, ttl time.Duration) (counters.State, bool, error) {
 	c := s.client(ctx, key)
 	defer c.release()
@@ -149,9 +152,10 @@ func (s *Store) Delete(ctx context.Context, keys []string) error {
 	return c.translate(keys[0], c.delete(keys))
 }
 
-// Ping asks all servers at the same time, each on a new connection, whether they
-// answer, and returns their states in the order of Config.Servers. It returns by
-// the deadline of ctx, or after counters.DefaultTimeout if that has none.
+// Ping asks all servers at the same time, each on a new connection, whether
+// they answer, and returns their states in the order of Config.Servers. It
+// returns by the deadline of ctx, or after counters.DefaultTimeout if that has
+// none.
 func (s *Store) Ping(ctx context.Context) []counters.ServerStatus {
 	states := make([]counters.ServerStatus, len(s.ring.servers))
 	var wg sync.WaitGroup

@@ -368,8 +368,9 @@ func BenchmarkAdd(b *testing.B) {
 	}
 }
 
-// A restarted server numbers its values from 1 again. A value that was read before
-// is not replaced by what was made of it, even if its version has come back.
+// A restarted server numbers its values from 1 again. A value that was read
+// before is not replaced by what was made of it, even if its version has come
+// back.
 func TestVersionsDoNotSurviveARestart(t *testing.T) {
 	t.Parallel()
 	server := memcachedtest.Start(t)

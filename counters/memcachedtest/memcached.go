@@ -75,10 +75,11 @@ func (m *Server) start() {
 }
 
 // Run starts memcached as Start does, where there is no test that could fail or
-// end: in an Example. Only Addr, Kill and Network may be used, and Kill must be.
+// end: in an Example. Only Addr, Kill and Network may be used, and Kill must
+// be.
 func Run(args ...string) (*Server, error) {
-	// Memcached itself finds a free port, and tells by a file which it is: nobody
-	// else can take it in between.
+	// Memcached itself finds a free port, and tells by a file which it is:
+	// nobody else can take it in between.
 	dir, err := os.MkdirTemp("", "weir")
 	if err != nil {
 		return nil, err
@@ -103,8 +104,8 @@ func Run(args ...string) (*Server, error) {
 	return m, err
 }
 
-// run starts the process, with a variable in its environment, and returns when it
-// is ready.
+// run starts the process, with a variable in its environment, and returns when
+// it is ready.
 func (m *Server) run(variable string, ready func() error) error {
 	path, err := exec.LookPath("memcached")
 	if err != nil {

@@ -169,8 +169,8 @@ func (m *Store) shard(key string) *shard {
 	return &m.shards[maphash.String(m.seed, key)%shardCount]
 }
 
-// live returns the item at key, or nil if there is none or it has expired. It is
-// the shard's own: the caller holds mu for as long as it uses it.
+// live returns the item at key, or nil if there is none or it has expired. It
+// is the shard's own: the caller holds mu for as long as it uses it.
 func (s *shard) live(key string, now int64) *item {
 	item := s.items[key]
 	if item == nil || item.expires <= now {

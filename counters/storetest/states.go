@@ -137,9 +137,9 @@ func testAnyBytes(_ *testing.T, s *statesTest) {
 	s.swaps(state, strings.Repeat("\r\n", 50<<10))
 }
 
-// testStateExpiry waits: nothing else shows that a state goes, and that swapping
-// keeps it. Memcached's clock ticks once a second, so a TTL of three seconds
-// ends within two to three.
+// testStateExpiry waits: nothing else shows that a state goes, and that
+// swapping keeps it. Memcached's clock ticks once a second, so a TTL of three
+// seconds ends within two to three.
 func testStateExpiry(t *testing.T, s *statesTest) {
 	const ttl = 3 * time.Second
 	state, _, err := s.store.Swap(s.ctx, s.key, counters.State{}, []byte("a"), ttl)

@@ -214,7 +214,8 @@ func TestDriveEndsWithTheContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	silent := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		// Only after the body is read does the server notice a closed connection.
+		// Only after the body is read does the server notice a closed
+		// connection.
 		_, err := io.Copy(io.Discard, r.Body)
 		assert.NoError(t, err)
 		cancel()

@@ -32,8 +32,8 @@ const (
 	CheckPath   = "/v1/check"
 	metricsPath = "/metrics"
 
-	// mallocsMetric is the name that Prometheus's Go collector gives to the number
-	// of objects allocated.
+	// mallocsMetric is the name that Prometheus's Go collector gives to the
+	// number of objects allocated.
 	mallocsMetric = "go_memstats_mallocs_total"
 )
 

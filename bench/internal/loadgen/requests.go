@@ -121,8 +121,8 @@ func (p Pace) at(n float64) time.Duration {
 	if n == 0 {
 		return 0
 	}
-	// The root of from*t + growth*t*t/2 = n, in the form that holds without growth
-	// too.
+	// The root of from*t + growth*t*t/2 = n, in the form that holds without
+	// growth too.
 	growth := (p.To - p.From) / p.Length.Seconds()
 	seconds := 2 * n / (p.From + math.Sqrt(max(0, p.From*p.From+2*growth*n)))
 	return time.Duration(math.Round(seconds * float64(time.Second)))
@@ -161,8 +161,8 @@ func (a *Arrivals) Next() (at time.Duration, ok bool) {
 	at = a.at(a.n)
 	gap := 1.0
 	if a.random != nil {
-		// A Poisson process whose rate changes is one of rate 1 in the time that the
-		// integral of the rate tells.
+		// A Poisson process whose rate changes is one of rate 1 in the time
+		// that the integral of the rate tells.
 		gap = a.random.ExpFloat64()
 	}
 	a.n += gap

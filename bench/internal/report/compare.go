@@ -24,8 +24,8 @@ const (
 // A Comparable result can be compared with another of the same command.
 type Comparable interface {
 	Result
-	// Figures returns all numbers to compare; the same ones have the same row and
-	// name.
+	// Figures returns all numbers to compare; the same ones have the same row
+	// and name.
 	Figures() Figures
 	// Setting returns what else may make results differ, by name.
 	Setting() map[string]any

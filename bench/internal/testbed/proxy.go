@@ -10,9 +10,9 @@ import (
 )
 
 // A Proxy makes the way to a server longer: in either direction each byte comes
-// half the round trip later, and in order. It doesn't limit how many may be under
-// way. When one side closes a connection, the other side's end is closed too,
-// once it has got what was under way to it.
+// half the round trip later, and in order. It doesn't limit how many may be
+// under way. When one side closes a connection, the other side's end is closed
+// too, once it has got what was under way to it.
 type Proxy struct {
 	Addr     string
 	target   string

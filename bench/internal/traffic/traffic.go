@@ -29,15 +29,15 @@ type Pattern struct {
 
 // The cycles of the patterns begin at 0.
 const (
-	// Minute is the cycle of front-loaded and back-loaded minutes. Two of them are
-	// the boundary attacker's.
+	// Minute is the cycle of front-loaded and back-loaded minutes. Two of them
+	// are the boundary attacker's.
 	Minute = time.Minute
 	// Loaded is the part of a minute that has loadedShare of its arrivals.
 	Loaded      = 10 * time.Second
 	loadedShare = 0.9
-	// On is the length of a burst, Off the mean of the silence after it, which is
-	// anything from Off-offSpread to Off+offSpread: so what came a minute before a
-	// burst is anything too.
+	// On is the length of a burst, Off the mean of the silence after it, which
+	// is anything from Off-offSpread to Off+offSpread: so what came a minute
+	// before a burst is anything too.
 	On, Off   = 7 * time.Second, 30 * time.Second
 	offSpread = 20 * time.Second
 	// Day is a day in which an hour lasts a minute.
@@ -95,8 +95,9 @@ func piecewise(cycle ...segment) func(uint64, float64, time.Duration) iter.Seq[A
 			wait := random.ExpFloat64() // until the next arrival, in arrivals
 			for start := time.Duration(0); start < length; {
 				for _, s := range cycle {
-					// An exponential wait doesn't remember how long it has lasted: what is
-					// left of it goes on at the next segment's rate.
+					// An exponential wait doesn't remember how long it has
+					// lasted: what is left of it goes on at the next segment's
+					// rate.
 					expected := s.share * perCycle
 					passed := 0.0 // of expected
 					for wait < expected-passed {

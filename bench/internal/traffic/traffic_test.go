@@ -55,8 +55,8 @@ func TestPoisson(t *testing.T) {
 	const rate, length = 10, 1000 * time.Second
 	p := pattern(t, "poisson")
 	assertCount(t, 10_000, total(p.Generate(1, rate, length)))
-	// Independent arrivals: the counts of the seconds vary by their mean, and of
-	// the gaps, exponential, a share of 1/e is longer than their mean.
+	// Independent arrivals: the counts of the seconds vary by their mean, and
+	// of the gaps, exponential, a share of 1/e is longer than their mean.
 	var squares float64
 	for _, n := range histogram(p.Generate(1, rate, length), length, time.Second) {
 		squares += (n - rate) * (n - rate)
@@ -73,8 +73,8 @@ func TestPoisson(t *testing.T) {
 }
 
 func TestFewArrivalsPerCycleAreNotLost(t *testing.T) {
-	// One in ten minutes: nearly all waits go on beyond the end of a cycle, and 9
-	// of 10 arrivals still come in the first 10 s of one.
+	// One in ten minutes: nearly all waits go on beyond the end of a cycle, and
+	// 9 of 10 arrivals still come in the first 10 s of one.
 	const minutes = 100_000
 	p := pattern(t, "front-loaded")
 	counts := histogram(p.Generate(1, 0.1/60, minutes*Minute), Minute, 10*time.Second)
@@ -83,10 +83,10 @@ func TestFewArrivalsPerCycleAreNotLost(t *testing.T) {
 }
 
 func TestBurstyIsSilentBetweenBursts(t *testing.T) {
-	// At 10 a second, 370 arrivals fall on average into each burst of 7 s, and a
-	// burst begins 17 to 57 s after the one before, 37 on average: about 1000 in
-	// the run. Silences under 10 s are those in a burst, and a second of it has an
-	// arrival but for a probability of e^-52.
+	// At 10 a second, 370 arrivals fall on average into each burst of 7 s, and
+	// a burst begins 17 to 57 s after the one before, 37 on average: about 1000
+	// in the run. Silences under 10 s are those in a burst, and a second of it
+	// has an arrival but for a probability of e^-52.
 	var first, last time.Duration
 	var bursts, longest, shortest, n float64
 	shortest = math.MaxFloat64
@@ -105,15 +105,15 @@ func TestBurstyIsSilentBetweenBursts(t *testing.T) {
 	}
 	assert.Less(t, shortest, 11.0)
 	assert.Greater(t, longest, 49.0)
-	// The number of bursts has a standard deviation of 1000 * 40/sqrt(12) / 37 /
-	// sqrt(1000), 10.
+	// The number of bursts has a standard deviation of 1000 * 40/sqrt(12) / 37
+	// / sqrt(1000), 10.
 	assert.InDelta(t, 1000, bursts, 50)
 	assertCount(t, 370*(bursts+1), n)
 }
 
 func TestFrontAndBackLoadedMinutes(t *testing.T) {
-	// 100 minutes at 10 a second: 60,000 arrivals, of which 54,000 fall into the
-	// 10 s and 6,000 into the other 50.
+	// 100 minutes at 10 a second: 60,000 arrivals, of which 54,000 fall into
+	// the 10 s and 6,000 into the other 50.
 	front := histogram(pattern(t, "front-loaded").Generate(1, 10, 100*Minute), Minute, 10*time.Second)
 	back := histogram(pattern(t, "back-loaded").Generate(1, 10, 100*Minute), Minute, 10*time.Second)
 	assertCount(t, 54_000, front[0])
@@ -125,8 +125,9 @@ func TestFrontAndBackLoadedMinutes(t *testing.T) {
 }
 
 func TestDayRisesAndFalls(t *testing.T) {
-	// 10 days at 10 a second: 14,400 arrivals a day, 600 an hour on average. Hour
-	// h has 600 * (1 + 0.8 * (cos(2 pi h/24) - cos(2 pi (h+1)/24)) / (2 pi/24)).
+	// 10 days at 10 a second: 14,400 arrivals a day, 600 an hour on average.
+	// Hour h has 600 * (1 + 0.8 * (cos(2 pi h/24) - cos(2 pi (h+1)/24)) / (2
+	// pi/24)).
 	counts := histogram(pattern(t, "day").Generate(1, 10, 10*Day), Day, time.Minute)
 	for hour, n := range counts {
 		angle := 2 * math.Pi / 24

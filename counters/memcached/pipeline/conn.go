@@ -65,8 +65,8 @@ func (p *Pool) DialContext(_ context.Context, network, address string) (net.Conn
 
 // Write takes the next part of a request. With the last part it sends the whole
 // request, for which it may wait until the write deadline, and only then. A
-// request that could disturb other callers is refused with an error. Each error is
-// an ErrNotSent.
+// request that could disturb other callers is refused with an error. Each error
+// is an ErrNotSent.
 func (c *Conn) Write(p []byte) (int, error) {
 	if err := c.ready(); err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrNotSent, err)
@@ -91,13 +91,13 @@ func (c *Conn) Write(p []byte) (int, error) {
 }
 
 // Exchange sends requests, one or more, in one piece, and waits for all their
-// replies. It has the errors of Write and Read, wrapped in ErrNotSent if nothing
-// was sent.
+// replies. It has the errors of Write and Read, wrapped in ErrNotSent if
+// nothing was sent.
 func (c *Conn) Exchange(requests []byte) error { return c.ExchangeOn(0, requests) }
 
 // ExchangeOn is Exchange on the socket of that number, as Socket returned it; 0
-// is any. The error is ErrOtherSocket, and nothing has been sent, if that socket
-// has been lost.
+// is any. The error is ErrOtherSocket, and nothing has been sent, if that
+// socket has been lost.
 func (c *Conn) ExchangeOn(socket uint64, requests []byte) error {
 	if err := c.ready(); err != nil {
 		return fmt.Errorf("%w: %w", ErrNotSent, err)

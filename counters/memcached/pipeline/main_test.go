@@ -27,7 +27,8 @@ func (d *dials) DialContext(ctx context.Context, network, address string) (net.C
 	return d.dial(ctx, network, address)
 }
 
-// startPool returns sockets that are closed when the test ends, one to a server, and the count of their dials.
+// startPool returns sockets that are closed when the test ends, one to a
+// server, and the count of their dials.
 func startPool(t testing.TB) (*Pool, *dials) {
 	d := &dials{dial: Dialer(nil, "", "")}
 	s := New(d.DialContext)
@@ -35,8 +36,8 @@ func startPool(t testing.TB) (*Pool, *dials) {
 	return s, d
 }
 
-// patient is dial without a deadline: on a busy machine a TLS handshake may take
-// longer than a Pool allows for.
+// patient is dial without a deadline: on a busy machine a TLS handshake may
+// take longer than a Pool allows for.
 func patient(dial DialFunc) DialFunc {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		return dial(context.WithoutCancel(ctx), network, address)
@@ -76,7 +77,8 @@ func answer(h *Conn) (string, error) {
 	}
 }
 
-// newTestClient returns a client that has one connection per server, as a client of the store has.
+// newTestClient returns a client that has one connection per server, as a
+// client of the store has.
 func newTestClient(s *Pool, address string, timeout time.Duration) *memcache.Client {
 	c := memcache.New(address)
 	c.MaxIdleConns = 1
@@ -85,7 +87,8 @@ func newTestClient(s *Pool, address string, timeout time.Duration) *memcache.Cli
 	return c
 }
 
-// proxy stands between the sockets and a server, and passes bytes on in small pieces.
+// proxy stands between the sockets and a server, and passes bytes on in small
+// pieces.
 type proxy struct {
 	listener net.Listener
 	target   string
