@@ -35,12 +35,12 @@ func CheckKeyPrefix(prefix string) error {
 // A Namespace is the constant beginning of all keys of one limit, such as
 // "weir:api/per-minute:60000:". A counter's key is
 //
-// 	<prefix>:<policy>/<limit>:<slot width in ms>:<client>_<bucket>
+//	<prefix>:<policy>/<limit>:<slot width in ms>:<client>_<bucket>
 //
 // where the bucket is the slot's number since 1970. It expires when the slot
 // has left every window. The state of a bucket or a log is one item,
 //
-// 	<prefix>:<policy>/<limit>:<algorithm>:<client>
+//	<prefix>:<policy>/<limit>:<algorithm>:<client>
 //
 // which expires when it would be the initial state again. A client that isn't
 // short printable ASCII stands in the key as "~" and a hash, so that no client
