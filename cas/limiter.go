@@ -482,7 +482,7 @@ func (v *view[S]) won(attempts int, roundTrip time.Duration, now time.Time) {
 	switch {
 	case lost > 0 || v.pause >= 1 || period > longestStreak:
 		v.streak = now
-	case now.Sub(v.streak) > max(longestStreak, 4*period):
+	case period >= shortestGap && now.Sub(v.streak) > max(longestStreak, 4*period):
 		// Who wrote last knows the state, and wins again: another process that
 		// comes right behind would never win, and this one never learn of it.
 		v.turn, v.streak = now.Add(period*3/2), now
@@ -490,8 +490,13 @@ func (v *view[S]) won(attempts int, roundTrip time.Duration, now time.Time) {
 }
 
 // longestStreak is how long a process may win at each first attempt before it
-// leaves a gap for others.
-const longestStreak = 20 * time.Millisecond
+// leaves a gap for others. Where its wins are closer together than shortestGap,
+// it leaves none: what a batch takes varies by more than the round trip then,
+// so that others come first now and then.
+const (
+	longestStreak = 20 * time.Millisecond
+	shortestGap   = 500 * time.Microsecond
+)
 
 // awaitTurn waits for the process's turn, for half the time until the deadline
 // at the most, and reports whether it had to.

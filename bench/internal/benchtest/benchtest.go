@@ -19,6 +19,10 @@ import (
 	"weir/bench/internal/testbed"
 )
 
+// What is tested doesn't depend on the machine's speed, so weir may take as long as
+// it ever does.
+func init() { _ = os.Setenv("WEIR_STORE_TIMEOUT", "5s") }
+
 // Main runs a package's tests; but a test binary that is started as one of the
 // bench's own processes is that command.
 func Main(m *testing.M, name string, command report.Command) {

@@ -181,13 +181,14 @@ func (b *Build) Remove() { _ = os.RemoveAll(b.dir) }
 // Start starts weir on a free port with further arguments.
 func (b *Build) Start(ctx context.Context, memcached string, args ...string) (*Process, error) {
 	return startOnFreePort(ctx, new(bytes.Buffer), func(addr string) *exec.Cmd {
-		// Machines that are busy with other things stall now and then: the
-		// timeout must not turn that into failures. It costs a little, as a
-		// check looks around its window for that long: more than the default
-		// does.
-		return exec.Command(b.binary, append([]string{
-			"-listen", addr, "-config", b.policyFile, "-memcached", memcached, "-store-timeout", "200ms", "-log-level", "warn",
+		cmd := exec.Command(b.binary, append([]string{
+			"-listen", addr, "-config", b.policyFile, "-memcached", memcached, "-log-level", "warn",
 		}, args...)...)
+		// Machines that are busy with other things stall now and then: the timeout
+		// must not turn that into failures. More would cost something, as a check
+		// looks around its window for so long.
+		cmd.Env = append([]string{"WEIR_STORE_TIMEOUT=200ms"}, os.Environ()...)
+		return cmd
 	})
 }
 
