@@ -144,8 +144,14 @@ func (c *connection) run(d *dialing) {
 	c.mu.Unlock()
 	close(d.done)
 	if s != nil {
-		stop := context.AfterFunc(c.pool.ctx, func() { s.fail(net.ErrClosed) })
-		defer stop()
+		failed := make(chan struct{})
+		stop := context.AfterFunc(c.pool.ctx, func() {
+			s.fail(net.ErrClosed)
+			close(failed)
+		})
 		s.read()
+		if !stop() {
+			<-failed
+		}
 	}
 }
