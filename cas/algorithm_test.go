@@ -155,6 +155,7 @@ func run[S any](t require.TestingT, c *client[S], n int, r counters.Request) (ad
 }
 
 func TestConstructorsRefuseWhatCannotWork(t *testing.T) {
+	t.Parallel()
 	_, err := newTokenBucket(time.Minute, 0, false)
 	require.NoError(t, err)
 	_, err = newTokenBucket(time.Minute, counters.MaxLimit, false)
@@ -177,6 +178,7 @@ func TestConstructorsRefuseWhatCannotWork(t *testing.T) {
 
 // What is true of all three, whatever the order of requests.
 func TestOfAllAlgorithms(t *testing.T) {
+	t.Parallel()
 	token, err := newTokenBucket(time.Minute, 0, false)
 	require.NoError(t, err)
 	leaky, err := newLeakyBucket(time.Minute, 0, false)
@@ -286,6 +288,7 @@ func TestStepsOfBucketsDoNotAllocate(t *testing.T) {
 }
 
 func TestDecodeRefusesWhatIsNotItsOwn(t *testing.T) {
+	t.Parallel()
 	token, _ := newTokenBucket(time.Minute, 0, false)
 	leaky, _ := newLeakyBucket(time.Minute, 0, false)
 	log, _ := newSlidingLog(time.Minute, 100, false)

@@ -18,6 +18,7 @@ func leakyClient(t require.TestingT, window time.Duration, burst int64) *client[
 }
 
 func TestLeakyBucketTimelines(t *testing.T) {
+	t.Parallel()
 	t.Run("one a second, four at most in the bucket", func(t *testing.T) {
 		runTimeline(t, leakyClient(t, time.Second, 4), []row{
 			{at: "12:00:00", cost: 1, limit: 1, allowed: true, remaining: 3, reset: "1s"},
@@ -68,6 +69,7 @@ func TestLeakyBucketTimelines(t *testing.T) {
 }
 
 func TestLeakyBucketCountsDenied(t *testing.T) {
+	t.Parallel()
 	b, err := newLeakyBucket(time.Second, 3, true)
 	require.NoError(t, err)
 	c := newClient(b)
@@ -83,6 +85,7 @@ func TestLeakyBucketCountsDenied(t *testing.T) {
 // A server that takes each request at its turn, and a while of window/limit per
 // cost for it, is never asked for two at once, and never idle while one waits.
 func TestLeakyBucketTurnsAreAQueue(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		window := rapid.SampledFrom([]time.Duration{counters.MinWindow, time.Second, time.Minute}).Draw(t, "window")
 		limit := rapid.Int64Range(1, 1000).Draw(t, "limit")

@@ -126,6 +126,7 @@ func (i *instance) reset() {
 // The numbers of the documents: 100 calls a minute, of which half a minute
 // brings back 50; a capacity of 100 and 10 a second.
 func TestDocumentedTokenBuckets(t *testing.T) {
+	t.Parallel()
 	admits := func(window time.Duration, limit, burst int64, at []time.Duration) (admitted []int) {
 		now := clock(t, "12:00:00")
 		l, err := NewTokenBucket(memory.New(func() time.Time { return now }), window, burst, testConfig(10))
@@ -152,6 +153,7 @@ func TestDocumentedTokenBuckets(t *testing.T) {
 
 // Checks a millisecond apart lose no fraction of a token, whatever the rate.
 func TestFractionsOfTokensSurvive(t *testing.T) {
+	t.Parallel()
 	for _, limit := range []int64{1000, 999, 333, 70, 7, 1} {
 		now := clock(t, "12:00:00")
 		l, err := NewTokenBucket(memory.New(func() time.Time { return now }), time.Second, 1, testConfig(-1))
@@ -173,6 +175,7 @@ func TestFractionsOfTokensSurvive(t *testing.T) {
 }
 
 func TestACheckIsOneRoundTripOrNone(t *testing.T) {
+	t.Parallel()
 	i, _ := newPair(t)
 	require.True(t, i.take(4).Allowed)
 	assert.Equal(t, 1, i.store.operations(), "of a new client")
@@ -203,6 +206,7 @@ func TestACheckIsOneRoundTripOrNone(t *testing.T) {
 }
 
 func TestCostZeroOnlyLooks(t *testing.T) {
+	t.Parallel()
 	i, _ := newPair(t)
 	assert.Equal(t, counters.Decision{Allowed: true, Remaining: 10}, i.take(0))
 	require.NoError(t, i.limiter.Refund(context.Background(), i.request(0), counters.Decision{Allowed: true}))
@@ -211,6 +215,7 @@ func TestCostZeroOnlyLooks(t *testing.T) {
 }
 
 func TestPeekLocalIsWhatWasSeen(t *testing.T) {
+	t.Parallel()
 	a, b := newPair(t)
 	_, ok := a.limiter.PeekLocal(a.request(1))
 	assert.False(t, ok, "a new client")
@@ -227,6 +232,7 @@ func TestPeekLocalIsWhatWasSeen(t *testing.T) {
 }
 
 func TestInstancesShareAState(t *testing.T) {
+	t.Parallel()
 	a, b := newPair(t)
 	require.True(t, a.take(4).Allowed)
 	assert.Equal(t, int64(3), b.take(3).Remaining, "a guess that there is nothing brings back what there is")
@@ -240,6 +246,7 @@ func TestInstancesShareAState(t *testing.T) {
 }
 
 func TestALostRaceIsRunAgain(t *testing.T) {
+	t.Parallel()
 	a, b := newPair(t)
 	races := 3
 	a.store.beforeSwap = func() {
@@ -256,6 +263,7 @@ func TestALostRaceIsRunAgain(t *testing.T) {
 // While others always come first, nothing is consumed and the check ends with
 // its time.
 func TestContended(t *testing.T) {
+	t.Parallel()
 	a, b := newPair(t)
 	a.limit, b.limit = counters.MaxLimit, counters.MaxLimit
 	others := int64(0)
@@ -281,6 +289,7 @@ func TestContended(t *testing.T) {
 }
 
 func TestAStateThatVanishesBeginsAnew(t *testing.T) {
+	t.Parallel()
 	a, b := newPair(t)
 	a.take(7)
 	a.store.beforeSwap = func() {
@@ -291,6 +300,7 @@ func TestAStateThatVanishesBeginsAnew(t *testing.T) {
 }
 
 func TestAResetIsNeverUndone(t *testing.T) {
+	t.Parallel()
 	a, b := newPair(t)
 	a.limit = 1
 	a.take(1)
@@ -315,6 +325,7 @@ func TestAResetIsNeverUndone(t *testing.T) {
 // Whether a swap that was not answered has happened is unknown. It isn't
 // repeated, and what the process remembered is forgotten.
 func TestAnAmbiguousSwap(t *testing.T) {
+	t.Parallel()
 	a, _ := newPair(t)
 	a.take(2)
 	a.store.afterSwap = func() error { return counters.ErrTimeout }
@@ -330,6 +341,7 @@ func TestAnAmbiguousSwap(t *testing.T) {
 }
 
 func TestForeignValuesAreReplaced(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	other := newTimelineBucket(t)
 	for name, value := range map[string][]byte{
@@ -393,6 +405,7 @@ func requireWaiting(t *testing.T, callers int) {
 var waitingCaller = regexp.MustCompile(`\[chan receive.*\]:\nweir/counters/combiner\.\(\*Combiner\[\.\.\.\]\)\.Do\(`)
 
 func TestRefundAndTakeInOneBatch(t *testing.T) {
+	t.Parallel()
 	a, b := newPair(t)
 	a.take(6)
 	d := a.take(4)
@@ -403,6 +416,7 @@ func TestRefundAndTakeInOneBatch(t *testing.T) {
 }
 
 func TestALeakyBucketTellsTheWait(t *testing.T) {
+	t.Parallel()
 	noon := clock(t, "12:00:00")
 	l, err := NewLeakyBucket(memory.New(func() time.Time { return noon }), time.Second, 3, testConfig(10))
 	require.NoError(t, err)
@@ -419,6 +433,7 @@ func TestALeakyBucketTellsTheWait(t *testing.T) {
 }
 
 func TestDeniedRequestsThatCount(t *testing.T) {
+	t.Parallel()
 	noon := clock(t, "12:00:00")
 	i := newInstance(t, memory.New(func() time.Time { return noon }), true)
 	require.True(t, i.take(10).Allowed)
@@ -431,6 +446,7 @@ func TestDeniedRequestsThatCount(t *testing.T) {
 }
 
 func TestLogsOfManyEntriesAreRememberedForFewerClients(t *testing.T) {
+	t.Parallel()
 	for limit, clients := range map[int64]int{100: 1000, MaxLogLimit: 958} {
 		l, err := NewSlidingLog(memory.New(nil), time.Minute, limit, testConfig(1000))
 		require.NoError(t, err)
@@ -443,6 +459,7 @@ func TestLogsOfManyEntriesAreRememberedForFewerClients(t *testing.T) {
 }
 
 func TestConstructorsOfLimitersRefuseWhatCannotWork(t *testing.T) {
+	t.Parallel()
 	_, err := NewTokenBucket(nil, 0, 0, Config{})
 	require.ErrorContains(t, err, "window")
 	_, err = NewLeakyBucket(nil, time.Minute, -1, Config{})
@@ -452,6 +469,7 @@ func TestConstructorsOfLimitersRefuseWhatCannotWork(t *testing.T) {
 }
 
 func TestStoreErrorsAreTold(t *testing.T) {
+	t.Parallel()
 	i, _ := newPair(t)
 	i.store.StateStore = failingStore{}
 	_, err := i.limiter.Take(context.Background(), i.request(1))
@@ -481,6 +499,7 @@ func (failingStore) Delete(context.Context, []string) error { return counters.Er
 // is as of a moment before, and may be told for counters.MaxStaleness after a
 // reset or a refund by another instance.
 func TestLimitersLikeOneState(t *testing.T) {
+	t.Parallel()
 	t.Run("token bucket", func(t *testing.T) {
 		a, err := newTokenBucket(time.Second, 0, false)
 		require.NoError(t, err)
@@ -736,6 +755,7 @@ func (l *requestLog) admitted(t *testing.T, rate, burst int64) (admitted int) {
 
 // What no limiter can decide is an error: no panic, no admission.
 func TestWrongRequestsAreErrors(t *testing.T) {
+	t.Parallel()
 	right := counters.Request{Client: "c", Cost: 1, Limit: 1, Now: clock(t, "12:00:00")}
 	l, err := NewTokenBucket(memory.New(nil), time.Minute, 10, testConfig(10))
 	require.NoError(t, err)
@@ -773,6 +793,7 @@ func TestWrongRequestsAreErrors(t *testing.T) {
 }
 
 func TestOptionsAreChecked(t *testing.T) {
+	t.Parallel()
 	for want, o := range map[string]counters.Options{
 		`policy name "" must be`:         {Limit: "l"},
 		`limit name "a:b" must be`:       {Policy: "p", Limit: "a:b"},
@@ -786,6 +807,7 @@ func TestOptionsAreChecked(t *testing.T) {
 // A caller whose time is over while another one leads is denied, not told that
 // the store has failed, if the store has answered the leader meanwhile.
 func TestAFollowerOfAContendedLeaderIsDenied(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New(nil)
 		rigged := &riggedStore{StateStore: store}
@@ -879,6 +901,7 @@ func TestProcessesTakeTurns(t *testing.T) {
 // Another instance may have admitted a smaller cost since the state was seen:
 // while something remains, the store is asked before a denial promises a time.
 func TestADenialWithRoomForLessAsksTheStore(t *testing.T) {
+	t.Parallel()
 	a, b := newPair(t)
 	require.True(t, a.take(3).Allowed)
 	require.True(t, b.take(4).Allowed)
@@ -891,6 +914,7 @@ func TestADenialWithRoomForLessAsksTheStore(t *testing.T) {
 // A clock that was an hour ahead has left a state of the future. It lives no
 // longer than any other, and nobody is told to wait longer than that.
 func TestRetryAfterOfAStateFromTheFuture(t *testing.T) {
+	t.Parallel()
 	a, b := newPair(t)
 	a.now = a.now.Add(time.Hour)
 	require.True(t, a.take(10).Allowed)
@@ -902,6 +926,7 @@ func TestRetryAfterOfAStateFromTheFuture(t *testing.T) {
 
 // A refund gives back what hasn't drained of it: others have had the rest.
 func TestATokenRefundGivesBackOnlyWhatWasTaken(t *testing.T) {
+	t.Parallel()
 	a, b := newPair(t)
 	first := a.request(10)
 	taken := a.take(10)
@@ -914,6 +939,7 @@ func TestATokenRefundGivesBackOnlyWhatWasTaken(t *testing.T) {
 
 // A limit that counts what others deny says when the same cost fits again.
 func TestFitsAfterAnAdmissionThatCounts(t *testing.T) {
+	t.Parallel()
 	cfg := testConfig(10)
 	cfg.CountDenied = true
 	noon := clock(t, "12:00:00")
@@ -938,6 +964,7 @@ func TestFitsAfterAnAdmissionThatCounts(t *testing.T) {
 // A state is kept until it is initial for each request that it was written for,
 // and for as long as clocks and the way to the store may differ.
 func TestTTLIsThatOfTheSlowestCallAndTheHorizon(t *testing.T) {
+	t.Parallel()
 	cfg := testConfig(10)
 	cfg.ClockSkew, cfg.StoreTimeout = 300*time.Millisecond, 200*time.Millisecond
 	l, err := NewTokenBucket(memory.New(nil), time.Minute, 100, cfg)

@@ -21,6 +21,7 @@ func logClient(t require.TestingT, window time.Duration, countDenied bool) *clie
 }
 
 func TestSlidingLogTimelines(t *testing.T) {
+	t.Parallel()
 	t.Run("two a minute", func(t *testing.T) {
 		runTimeline(t, logClient(t, time.Minute, false), []row{
 			{at: "1:00:01", cost: 1, limit: 2, allowed: true, remaining: 1, reset: "1m"},
@@ -86,6 +87,7 @@ func TestSlidingLogTimelines(t *testing.T) {
 }
 
 func TestSlidingLogWindowChanges(t *testing.T) {
+	t.Parallel()
 	minute, hour := logClient(t, time.Minute, false), logClient(t, time.Hour, false)
 	c := minute
 	runTimeline(t, c, []row{
@@ -102,6 +104,7 @@ func TestSlidingLogWindowChanges(t *testing.T) {
 }
 
 func TestSlidingLogMergesEqualTimes(t *testing.T) {
+	t.Parallel()
 	c := logClient(t, time.Minute, false)
 	r := counters.Request{Limit: MaxLogLimit, Now: clock(t, "12:00:00")}
 	assert.Equal(t, 300, run(t, c, 300, r))
@@ -115,6 +118,7 @@ func TestSlidingLogMergesEqualTimes(t *testing.T) {
 }
 
 func TestSlidingLogStaysSmall(t *testing.T) {
+	t.Parallel()
 	for _, window := range []time.Duration{counters.MinWindow, time.Minute, counters.MaxWindow} {
 		l, err := newSlidingLog(window, MaxLogLimit, false)
 		require.NoError(t, err)
@@ -127,6 +131,7 @@ func TestSlidingLogStaysSmall(t *testing.T) {
 }
 
 func TestSlidingLogCountedDenialsKeepItSmall(t *testing.T) {
+	t.Parallel()
 	c := logClient(t, time.Hour, true)
 	r := counters.Request{Cost: 1, Limit: 5, Now: clock(t, "12:00:00")}
 	for range 1000 {
@@ -140,6 +145,7 @@ func TestSlidingLogCountedDenialsKeepItSmall(t *testing.T) {
 }
 
 func TestSlidingLogGivesBack(t *testing.T) {
+	t.Parallel()
 	ask := func(at string, cost int64) counters.Request {
 		return counters.Request{Cost: cost, Limit: 10, Now: clock(t, at)}
 	}
@@ -245,6 +251,7 @@ func (m *logModel) refund(r counters.Request) {
 }
 
 func TestSlidingLogLikeAList(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		windows := rapid.SampledFrom([]time.Duration{counters.MinWindow, time.Second, time.Minute, counters.MaxWindow})
 		window := windows.Draw(t, "window")
@@ -296,6 +303,7 @@ func TestSlidingLogLikeAList(t *testing.T) {
 
 // A log that counts denied requests decides as if it kept them all.
 func TestSlidingLogForgetsOnlyWhatDecidesNothing(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		limit := rapid.SampledFrom([]int64{1, 3, 20, 300}).Draw(t, "limit")
 		model := &logModel{window: time.Second, taken: make(map[counters.Request]int64)}
@@ -316,6 +324,7 @@ func TestSlidingLogForgetsOnlyWhatDecidesNothing(t *testing.T) {
 // Whatever limits are mixed, and whether denied requests count: at an
 // admission, the window holds no more admitted cost than its limit.
 func TestSlidingLogAdmitsNoMoreThanTheLimit(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		countDenied := rapid.Bool().Draw(t, "countDenied")
 		c := logClient(t, time.Second, countDenied)
@@ -355,6 +364,7 @@ func TestSlidingLogStepReusesItsMemory(t *testing.T) {
 
 // What is remembered of a client must not change under those who read it.
 func TestStepLeavesTheStateThatItWasCloned(t *testing.T) {
+	t.Parallel()
 	l, err := newSlidingLog(time.Minute, 100, true)
 	require.NoError(t, err)
 	now := time.Unix(1_000_000_000, 0)

@@ -19,6 +19,7 @@ func tokenClient(t require.TestingT, window time.Duration, burst int64) *client[
 }
 
 func TestTokenBucketTimelines(t *testing.T) {
+	t.Parallel()
 	t.Run("100 calls a minute: half a minute brings 50 tokens", func(t *testing.T) {
 		runTimeline(t, tokenClient(t, time.Minute, 0), []row{
 			{at: "12:00:00", cost: 100, limit: 100, allowed: true, remaining: 0, reset: "1m"},
@@ -80,6 +81,7 @@ func TestTokenBucketTimelines(t *testing.T) {
 }
 
 func TestTokenBucketLosesNothingToRounding(t *testing.T) {
+	t.Parallel()
 	c := tokenClient(t, time.Second, 0)
 	r := counters.Request{Cost: 333_334, Limit: 333_334, Now: clock(t, "12:00:00")}
 	require.True(t, c.ask(t, r).Allowed)
@@ -93,6 +95,7 @@ func TestTokenBucketLosesNothingToRounding(t *testing.T) {
 }
 
 func TestTokenBucketAtItsBounds(t *testing.T) {
+	t.Parallel()
 	day := 24 * time.Hour
 	for _, window := range []time.Duration{counters.MinWindow, counters.MaxWindow} {
 		c := tokenClient(t, window, 0)
@@ -131,6 +134,7 @@ func TestTokenBucketAtItsBounds(t *testing.T) {
 }
 
 func TestTokenBucketLimitsOfARequest(t *testing.T) {
+	t.Parallel()
 	t.Run("a burst that follows the limit", func(t *testing.T) {
 		runTimeline(t, tokenClient(t, time.Minute, 0), []row{
 			{at: "12:00:00", cost: 90, limit: 100, allowed: true, remaining: 10, reset: "54s"},
@@ -152,6 +156,7 @@ func TestTokenBucketLimitsOfARequest(t *testing.T) {
 }
 
 func TestTokenBucketKeepsWhatIsUsedWhenTheWindowChanges(t *testing.T) {
+	t.Parallel()
 	minute, err := newTokenBucket(time.Minute, 0, false)
 	require.NoError(t, err)
 	hour, err := newTokenBucket(time.Hour, 0, false)
@@ -176,6 +181,7 @@ func TestTokenBucketKeepsWhatIsUsedWhenTheWindowChanges(t *testing.T) {
 }
 
 func TestTokenBucketCountsDenied(t *testing.T) {
+	t.Parallel()
 	b, err := newTokenBucket(time.Minute, 0, true)
 	require.NoError(t, err)
 	c := newClient(b)
@@ -193,6 +199,7 @@ func TestTokenBucketCountsDenied(t *testing.T) {
 }
 
 func TestTokenBucketGivesBackLate(t *testing.T) {
+	t.Parallel()
 	c := tokenClient(t, time.Minute, 0)
 	ask := func(at string, cost int64) counters.Request {
 		return counters.Request{Cost: cost, Limit: 60, Now: clock(t, at)}
@@ -209,6 +216,7 @@ func TestTokenBucketGivesBackLate(t *testing.T) {
 // Giving back leads to where never asking would have led as long as the cost
 // has been in use all the time.
 func TestTokenBucketRefundIsExact(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		b, err := newTokenBucket(time.Second, 1000, false)
 		require.NoError(t, err)
@@ -328,6 +336,7 @@ func (m *bucketModel) reframe(window time.Duration) {
 }
 
 func TestTokenBucketLikeRationalNumbers(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		windows := rapid.SampledFrom([]time.Duration{counters.MinWindow, time.Second, time.Minute, 7 * time.Hour, counters.MaxWindow})
 		limits := rapid.SampledFrom([]int64{1, 3, 7, 60, 100, 9973, 1_000_003, counters.MaxLimit})
@@ -390,6 +399,7 @@ func TestTokenBucketLikeRationalNumbers(t *testing.T) {
 // While demand exceeds the bucket, what is admitted since it was full is what
 // it held and what came, less at most what doesn't make up another cost.
 func TestTokenBucketConserves(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		window := rapid.SampledFrom([]time.Duration{counters.MinWindow, time.Second, time.Minute}).Draw(t, "window")
 		limit := rapid.Int64Range(1, 1000).Draw(t, "limit")

@@ -10,6 +10,7 @@ import (
 )
 
 func TestCalendar(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		now     time.Time
 		width   time.Duration

@@ -12,6 +12,7 @@ import (
 )
 
 func TestKeysAsDocumented(t *testing.T) {
+	t.Parallel()
 	ns := CounterNamespace("weir", "api", "per-minute", time.Minute)
 	long := strings.Repeat("x", 65)
 	for _, test := range []struct{ client, want string }{
@@ -31,6 +32,7 @@ func TestKeysAsDocumented(t *testing.T) {
 }
 
 func TestStateKeysAsDocumented(t *testing.T) {
+	t.Parallel()
 	ns := StateNamespace("weir", "api", "burst", "token_bucket")
 	assert.Equal(t, "weir:api/burst:token_bucket:alice", ns.StateKey("alice"))
 	assert.Equal(t, "weir:api/burst:token_bucket:a_1", ns.StateKey("a_1"))
@@ -41,6 +43,7 @@ func TestStateKeysAsDocumented(t *testing.T) {
 }
 
 func TestTheLongestKeyFits(t *testing.T) {
+	t.Parallel()
 	name := strings.Repeat("n", 63)
 	prefix := strings.Repeat("p", MaxKeyPrefixBytes)
 	client := strings.Repeat("c", maxPlainClient)
@@ -65,6 +68,7 @@ func anyClient() *rapid.Generator[string] {
 }
 
 func TestKeysNeverCollide(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		prefix := rapid.SampledFrom([]string{"weir", "a:b", "x_1"}).Draw(t, "prefix")
 		ns := CounterNamespace(prefix, "p", "l", time.Second)
@@ -99,6 +103,7 @@ func TestKeysNeverCollide(t *testing.T) {
 }
 
 func TestClientPartIsTheSameForAllKeysOfAClient(t *testing.T) {
+	t.Parallel()
 	for _, prefix := range []string{"weir", "team:weir"} {
 		parts := make(map[string]bool)
 		for _, policy := range []string{"api", "login"} {

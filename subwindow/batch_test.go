@@ -19,7 +19,8 @@ func takeTogether(t *testing.T, l *subwindow.Limiter, store *gatedStore, request
 	t.Helper()
 	decisions := make([]counters.Decision, len(requests))
 	leader := requests[0]
-	go take(t, l, leader.Now.Add(-time.Second), 1, leader.Limit) // others wait for it
+	// Others wait for it.
+	go take(t, l, leader.Now.Add(-time.Second), 1, leader.Limit)
 	synctest.Wait()
 	for i, r := range requests {
 		go func() { decisions[i] = take(t, l, r.Now, r.Cost, r.Limit) }()
@@ -33,6 +34,7 @@ func takeTogether(t *testing.T, l *subwindow.Limiter, store *gatedStore, request
 // Each call of a batch that stands on both sides of a boundary is counted in
 // its own slot.
 func TestABatchAcrossABoundary(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &gatedStore{Store: memory.New(nil), gate: make(chan struct{})}
 		w := newWindow(t, time.Minute, 4, false)
@@ -47,6 +49,7 @@ func TestABatchAcrossABoundary(t *testing.T) {
 
 // A batch looks as far ahead as the latest of its calls has to.
 func TestABatchIsAsLateAsItsLatestCall(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		inner := memory.New(nil)
 		w := newWindow(t, time.Minute, 4, false)
@@ -72,6 +75,7 @@ func TestABatchIsAsLateAsItsLatestCall(t *testing.T) {
 // Where a reset was asked for, it holds at once, also for a client that was
 // denied a moment before.
 func TestAResetIsSeenAtOnceWhereItWasAskedFor(t *testing.T) {
+	t.Parallel()
 	l := newLimiter(t, memory.New(nil), newWindow(t, time.Minute, 4, false), sameClock)
 	require.True(t, take(t, l, at("12:00:01"), 10, 10).Allowed)
 	require.False(t, take(t, l, at("12:00:01.1"), 1, 10).Allowed)
@@ -81,6 +85,7 @@ func TestAResetIsSeenAtOnceWhereItWasAskedFor(t *testing.T) {
 
 // A generation that was evicted begins anew, and isn't taken for the old one.
 func TestAGenerationIsNeverTakenForAnother(t *testing.T) {
+	t.Parallel()
 	store := memory.New(nil)
 	w := newWindow(t, time.Minute, 60, false)
 	here, there := newLimiter(t, store, w, sameClock), newLimiter(t, store, w, sameClock)
@@ -95,6 +100,7 @@ func TestAGenerationIsNeverTakenForAnother(t *testing.T) {
 
 // A reset that could not delete the counts doesn't say that it has.
 func TestAResetThatFailsChangesNoGeneration(t *testing.T) {
+	t.Parallel()
 	store := &failingStore{Store: memory.New(nil), deleteErr: counters.ErrTimeout}
 	w := newWindow(t, time.Minute, 4, false)
 	require.ErrorIs(t, newLimiter(t, store, w, sameClock).Reset(t.Context(), "c", at("12:00:00")), counters.ErrTimeout)

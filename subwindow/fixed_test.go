@@ -25,6 +25,7 @@ func newFixed(t require.TestingT, store counters.Store, width time.Duration, cou
 }
 
 func TestFixedWindowTimeline(t *testing.T) {
+	t.Parallel()
 	const limit = 5
 	for _, test := range []struct {
 		name        string
@@ -39,7 +40,8 @@ func TestFixedWindowTimeline(t *testing.T) {
 			{"07:10:32", 0, true, 0, 28 * time.Second, 0},
 			{"07:10:59.999999999", 1, false, 0, 1, 1},
 			{"07:11:00", 5, true, 0, 60 * time.Second, 0},
-			{"07:10:59", 1, false, 0, time.Second, time.Second}, // the clock jumped back
+			// The clock jumped back.
+			{"07:10:59", 1, false, 0, time.Second, time.Second},
 			{"07:12:00", 0, true, 5, 0, 0},
 		}},
 		{"denied requests count too", true, []step{
@@ -64,6 +66,7 @@ func TestFixedWindowTimeline(t *testing.T) {
 
 // The documents' example: at most 3 in each second.
 func TestFixedWindowDropsWhatIsOverTheLimitInEachWindow(t *testing.T) {
+	t.Parallel()
 	f := newFixed(t, memory.New(nil), time.Second, false)
 	for _, second := range []string{"10:00:00", "10:00:01", "10:00:02"} {
 		admitted := 0
@@ -83,6 +86,7 @@ func TestFixedWindowDropsWhatIsOverTheLimitInEachWindow(t *testing.T) {
 // between 2:00:30 and 2:01:30; 82 in the window from 00:00 and then a new
 // window.
 func TestFixedWindowAdmitsTwiceTheLimitAcrossABoundary(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		limit         int64
 		before, after string
@@ -111,6 +115,7 @@ func TestFixedWindowAdmitsTwiceTheLimitAcrossABoundary(t *testing.T) {
 }
 
 func TestFixedWindowPeekRefundReset(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	f := newFixed(t, memory.New(nil), time.Minute, false)
 	r := counters.Request{Client: "alice", Cost: 3, Limit: 5, Now: at("07:10:15")}
@@ -144,6 +149,7 @@ func TestFixedWindowPeekRefundReset(t *testing.T) {
 }
 
 func TestFixedWindowLimitsThatDiffer(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	f := newFixed(t, memory.New(nil), time.Minute, false)
 	take := func(limit int64) bool {
@@ -160,6 +166,7 @@ func TestFixedWindowLimitsThatDiffer(t *testing.T) {
 // Whatever the costs, a window never admits more than its limit, and never
 // denies what would have fitted.
 func TestFixedWindowAgainstALog(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		clock := &clock{now: at("00:00:00")}
 		window := time.Duration(rapid.IntRange(100, 5000).Draw(t, "ms")) * time.Millisecond
@@ -234,6 +241,7 @@ func TestFixedWindowOnMemcachedWithLongWindows(t *testing.T) {
 }
 
 func TestFixedWindowPassesOnWhatTheStoreSays(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))
 	defer cancel()
 	server := memcachedtest.Start(t)
@@ -247,6 +255,7 @@ func TestFixedWindowPassesOnWhatTheStoreSays(t *testing.T) {
 }
 
 func TestWindowsAreChecked(t *testing.T) {
+	t.Parallel()
 	for _, window := range []time.Duration{0, -time.Second, 99 * time.Millisecond, counters.MaxWindow + time.Millisecond, time.Second + time.Microsecond} {
 		_, err := subwindow.NewFixedWindow(window)
 		assert.ErrorContains(t, err, "must be whole milliseconds from 100ms to 366 days", window)

@@ -31,6 +31,7 @@ type step struct {
 }
 
 func TestTimelines(t *testing.T) {
+	t.Parallel()
 	const second = time.Second
 	for _, test := range []struct {
 		name        string
@@ -85,6 +86,7 @@ func TestTimelines(t *testing.T) {
 }
 
 func TestPeekRefundReset(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	w := newWindow(t, time.Minute, 4, true)
 	store := memory.New(nil)
@@ -166,6 +168,7 @@ func drawWindow(t *rapid.T) subwindow.Window {
 // limit in any window; weighted admits no more than that in any window that is
 // a slot shorter, and never more than twice the limit.
 func TestNeverMoreThanPromised(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWindow(t)
 		length := w.Width * time.Duration(w.Slots)
@@ -219,6 +222,7 @@ func (e *exactLog) take(now time.Time) bool {
 // that has become free waits for the next request, and the comparison runs over
 // whole periods of both, which are W and (N+1)/N W.
 func TestNotMuchLessThanAnExactLog(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWindow(t)
 		n := int64(w.Slots)
@@ -251,6 +255,7 @@ func TestNotMuchLessThanAnExactLog(t *testing.T) {
 // Whatever the traffic, nothing is denied without need: then the current slot
 // and the N before it hold more than would leave room.
 func TestNothingIsDeniedWithoutNeed(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWindow(t)
 		limit := rapid.Int64Range(1, 50).Draw(t, "limit")
@@ -280,6 +285,7 @@ func TestNothingIsDeniedWithoutNeed(t *testing.T) {
 // by up to the store timeout, keep the promise together: no window of true
 // time, and no calendar window, holds more than the limit.
 func TestInstancesWithDifferentClocksAndLateCounts(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWindow(t)
 		w.Strict = true
@@ -326,6 +332,7 @@ func TestInstancesWithDifferentClocksAndLateCounts(t *testing.T) {
 // a slot that has left the window by the fast clock is still young by the slow
 // one.
 func TestStrictStaysStrictAcrossClocks(t *testing.T) {
+	t.Parallel()
 	clock := &clock{now: at("12:00:01.999")}
 	store := memory.New(clock.Now)
 	w := newWindow(t, 2*time.Second, 4, true)
@@ -340,6 +347,7 @@ func TestStrictStaysStrictAcrossClocks(t *testing.T) {
 // A count that reaches the store as late as the timeout finds its counter, and
 // a window that counts it.
 func TestLateCountsFindTheirCounter(t *testing.T) {
+	t.Parallel()
 	clock := &clock{now: at("12:00:00")}
 	w, err := subwindow.NewFixedWindow(time.Second)
 	require.NoError(t, err)
@@ -350,6 +358,7 @@ func TestLateCountsFindTheirCounter(t *testing.T) {
 }
 
 func TestACheckThatWouldReadTooManyKeysIsRefused(t *testing.T) {
+	t.Parallel()
 	o := counters.Options{Policy: "p", Limit: "l", ClockSkew: time.Minute, StoreTimeout: 5 * time.Second}
 	_, err := subwindow.New(memory.New(nil), newWindow(t, time.Second, 100, true), o)
 	assert.ErrorContains(t, err, "so many slots of 10ms that a check would read 13102 keys; it may read 4096")
@@ -363,6 +372,7 @@ func TestACheckThatWouldReadTooManyKeysIsRefused(t *testing.T) {
 }
 
 func TestRetryAfterIsTrue(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWindow(t)
 		limit := rapid.Int64Range(1, 30).Draw(t, "limit")
@@ -456,6 +466,7 @@ func TestSlotsOnMemcachedLiveUntilTheyHaveLeftTheWindow(t *testing.T) {
 // A busy client's sliding check is one incr. What its slots held is read once,
 // with one get.
 func TestACheckOfABusyClientIsOneCommand(t *testing.T) {
+	t.Parallel()
 	server := memcachedtest.Start(t)
 	l := newLimiter(t, openMemcached(t, server.Addr), newWindow(t, time.Minute, 60, false), 50*time.Millisecond)
 	take(t, l, at("12:00:00.5"), 1, 100)
@@ -474,6 +485,7 @@ func TestACheckOfABusyClientIsOneCommand(t *testing.T) {
 }
 
 func TestStoreErrorsArePassedOn(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))
 	defer cancel()
 	server := memcachedtest.Start(t)
@@ -509,6 +521,7 @@ func BenchmarkTake(b *testing.B) {
 
 // What no limiter can decide is an error: no panic, no admission.
 func TestWrongRequestsAreErrors(t *testing.T) {
+	t.Parallel()
 	right := counters.Request{Client: "c", Cost: 1, Limit: 1, Now: at("12:00:00")}
 	l := newLimiter(t, memory.New(nil), newWindow(t, time.Minute, 4, false), sameClock)
 	wrong := make(map[string]counters.Request)
@@ -548,6 +561,7 @@ func TestWrongRequestsAreErrors(t *testing.T) {
 }
 
 func TestOptionsAreChecked(t *testing.T) {
+	t.Parallel()
 	for want, o := range map[string]counters.Options{
 		`policy name "" must be`:         {Limit: "l"},
 		`limit name "a:b" must be`:       {Policy: "p", Limit: "a:b"},
@@ -560,6 +574,7 @@ func TestOptionsAreChecked(t *testing.T) {
 
 // A Window can be made without its constructors.
 func TestWindowsThatCannotBeAreErrors(t *testing.T) {
+	t.Parallel()
 	for _, w := range []subwindow.Window{
 		{}, {Slots: 10}, {Width: time.Minute}, {Slots: -1, Width: time.Minute, Strict: true}, {Slots: 1, Width: 50 * time.Millisecond},
 		{Slots: 3, Width: time.Second / 3}, {Slots: 3600, Width: counters.MaxWindow}, {Slots: subwindow.MaxSubWindows + 1, Width: time.Second},

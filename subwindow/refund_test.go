@@ -55,6 +55,7 @@ func used(t *testing.T, store counters.Store, w subwindow.Window, moment time.Ti
 // A slot that a refund touches after it was settled is read again: what others
 // count and refund there is seen.
 func TestARefundUnsettlesItsSlot(t *testing.T) {
+	t.Parallel()
 	store := memory.New(nil)
 	w := newWindow(t, time.Minute, 60, true)
 	here, there := newLimiter(t, store, w, 50*time.Millisecond), newLimiter(t, store, w, 50*time.Millisecond)
@@ -72,6 +73,7 @@ func TestARefundUnsettlesItsSlot(t *testing.T) {
 // A refund waits for the check that is under way, so that neither overwrites
 // what the other has learned.
 func TestARefundComesInItsTurn(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		inner := memory.New(nil)
 		w := newWindow(t, time.Minute, 4, true)
@@ -102,6 +104,7 @@ func TestARefundComesInItsTurn(t *testing.T) {
 // A client is reset between a check and its refund: the refund takes nothing
 // from what has been counted since.
 func TestARefundFromBeforeAResetTakesNothing(t *testing.T) {
+	t.Parallel()
 	fixed, err := subwindow.NewFixedWindow(time.Minute)
 	require.NoError(t, err)
 	for name, w := range map[string]subwindow.Window{"fixed": fixed, "sliding": newWindow(t, time.Minute, 4, false)} {
@@ -130,7 +133,8 @@ func TestARefundHasABudgetOfItsOwn(t *testing.T) {
 	require.True(t, take(t, l, at("12:00:01"), 10, 20).Allowed)
 
 	var taking = make(chan struct{})
-	go func() { take(t, l, at("12:00:01.1"), 1, 20); close(taking) }() // holds the client's turn
+	// Holds the client's turn.
+	go func() { take(t, l, at("12:00:01.1"), 1, 20); close(taking) }()
 	require.Eventually(t, func() bool { return gate.waiting.Load() == 1 }, 10*time.Second, time.Millisecond)
 	ctx, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
 	defer cancel()
@@ -142,6 +146,7 @@ func TestARefundHasABudgetOfItsOwn(t *testing.T) {
 }
 
 func TestARefundThatWasNotSentIsTriedAgainOnce(t *testing.T) {
+	t.Parallel()
 	notSent := errors.Join(counters.ErrUnavailable, counters.ErrNotSent)
 	for _, test := range []struct {
 		name         string
@@ -193,6 +198,7 @@ func TestARefundThatWasNotSentIsTriedAgainOnce(t *testing.T) {
 // With costs that differ, a denial is promised only by the store: another
 // instance may have admitted a smaller cost, which leaves the window later.
 func TestRetryAfterIsTrueWithMixedCosts(t *testing.T) {
+	t.Parallel()
 	store := memory.New(nil)
 	w := newWindow(t, 4*time.Second, 4, true)
 	a, b := newLimiter(t, store, w, sameClock), newLimiter(t, store, w, sameClock)
@@ -206,6 +212,7 @@ func TestRetryAfterIsTrueWithMixedCosts(t *testing.T) {
 
 // What was counted although another limit denied it has to fit again.
 func TestFitsAfterAnAdmission(t *testing.T) {
+	t.Parallel()
 	l := newLimiterWith(t, memory.New(nil), newWindow(t, time.Hour, 1, true), counters.Options{ClockSkew: sameClock, CountDenied: true})
 	d, err := l.Take(t.Context(), request(at("12:00:02"), 1, 2))
 	require.NoError(t, err)
@@ -247,6 +254,7 @@ func (s *interruptedStore) Add(ctx context.Context, a counters.Addition) (int64,
 // A reset in the midst of a read leaves no counts of before it among those of
 // the new generation.
 func TestAResetInTheMidstOfARead(t *testing.T) {
+	t.Parallel()
 	inner := memory.New(nil)
 	w := newWindow(t, time.Minute, 4, true)
 	here, there := newLimiter(t, inner, w, sameClock), &interruptedStore{Store: inner}

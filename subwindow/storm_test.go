@@ -86,6 +86,7 @@ func stormLimiter(t *testing.T, policy string, slots int, strict bool) func(coun
 // A client that was denied, and whose instance has denied it ever since without
 // asking the store, is let in at the moment that it was promised.
 func TestAKnownDenialEndsAtThePromisedMoment(t *testing.T) {
+	t.Parallel()
 	for _, slots := range []int{1, 4, 60} {
 		t.Run(fmt.Sprint(slots), func(t *testing.T) {
 			l := newLimiter(t, memory.New(nil), newWindow(t, time.Minute, slots, false), 50*time.Millisecond)

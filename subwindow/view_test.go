@@ -41,6 +41,7 @@ func (s *countingStore) Subtract(ctx context.Context, key string, delta int64) e
 // everything, on any traffic, clocks that jump back and forth and evictions in
 // the middle of a window included.
 func TestWhatIsRememberedChangesNoDecision(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWindow(t)
 		skew := drawSkew(t, 200)
@@ -83,6 +84,7 @@ func TestWhatIsRememberedChangesNoDecision(t *testing.T) {
 }
 
 func TestDenialsAreKnownAhead(t *testing.T) {
+	t.Parallel()
 	store := &countingStore{Store: memory.New(nil)}
 	l := newLimiter(t, store, newWindow(t, time.Minute, 60, true), 50*time.Millisecond)
 	for _, step := range []struct {
@@ -114,6 +116,7 @@ func TestDenialsAreKnownAhead(t *testing.T) {
 // Another instance's denied cost is in the counter for a moment. Whoever looks
 // in that moment is over it within a second.
 func TestAPassingOverCountIsForgottenWithinASecond(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	store := memory.New(nil)
 	w := newWindow(t, time.Minute, 4, false)
@@ -128,6 +131,7 @@ func TestAPassingOverCountIsForgottenWithinASecond(t *testing.T) {
 }
 
 func TestAResetReachesEveryInstanceWithinASecond(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	store := memory.New(nil)
 	w := newWindow(t, time.Minute, 60, false)
@@ -147,6 +151,7 @@ func TestAResetReachesEveryInstanceWithinASecond(t *testing.T) {
 }
 
 func TestPeekLocal(t *testing.T) {
+	t.Parallel()
 	l := newLimiter(t, memory.New(nil), newWindow(t, time.Minute, 4, true), 50*time.Millisecond)
 	r := counters.Request{Client: "c", Cost: 30, Limit: 100, Now: at("12:00:01")}
 	_, ok := l.PeekLocal(r)
@@ -172,6 +177,7 @@ func TestPeekLocal(t *testing.T) {
 // Clocks that step back count in a slot that had been settled; what others
 // count there after that is read again.
 func TestASlotThatClocksStepBackIntoIsReadAgain(t *testing.T) {
+	t.Parallel()
 	store := memory.New(nil)
 	w := newWindow(t, time.Minute, 1, true)
 	a, b := newLimiter(t, store, w, 50*time.Millisecond), newLimiter(t, store, w, 50*time.Millisecond)
@@ -197,6 +203,7 @@ func (s *gatedStore) Add(ctx context.Context, a counters.Addition) (int64, error
 
 // Checks that are decided together are each decided as of their own time.
 func TestABatchIsDecidedByEachCallsOwnTime(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		inner := memory.New(nil)
 		w := newWindow(t, time.Minute, 1, false)
@@ -209,7 +216,8 @@ func TestABatchIsDecidedByEachCallsOwnTime(t *testing.T) {
 			cost int64
 		}{{"12:01:10", 1}, {"12:01:10", 20}, {"12:01:50", 20}} {
 			go func() { decisions[i] = take(t, l, at(r.at), r.cost, 100) }()
-			synctest.Wait() // the first is at the gate, the others wait for it together
+			// The first is at the gate, the others wait for it together.
+			synctest.Wait()
 		}
 		close(store.gate)
 		synctest.Wait()

@@ -15,6 +15,7 @@ import (
 )
 
 func TestNewWindow(t *testing.T) {
+	t.Parallel()
 	w := newWindow(t, time.Minute, 4, true)
 	assert.Equal(t, subwindow.Window{Slots: 4, Width: 15 * time.Second, Strict: true}, w)
 	for _, test := range []struct {
@@ -40,6 +41,7 @@ func TestNewWindow(t *testing.T) {
 
 // The documents' worked examples, with their own numbers.
 func TestEstimateAsDocumented(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		name    string
 		slots   int
@@ -73,6 +75,7 @@ func TestEstimateAsDocumented(t *testing.T) {
 }
 
 func TestUntil(t *testing.T) {
+	t.Parallel()
 	const second = time.Second
 	for _, test := range []struct {
 		name    string
@@ -140,6 +143,7 @@ func exactEstimate(w subwindow.Window, counts []int64, ahead int, elapsed time.D
 }
 
 func TestEstimateIsExact(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		w, counts, ahead, elapsed := drawState(t)
 		want := exactEstimate(w, counts, ahead, elapsed)
@@ -161,6 +165,7 @@ func later(w subwindow.Window, counts []int64, elapsed, d time.Duration) ([]int6
 }
 
 func TestUntilIsTheFirstMomentThatFits(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		w, counts, ahead, elapsed := drawState(t)
 		most := rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(0, 30), rapid.Int64Range(0, counters.MaxLimit)).Draw(t, "most")

@@ -12,6 +12,7 @@ import (
 )
 
 func TestValuesAreRemembered(t *testing.T) {
+	t.Parallel()
 	v := cache.New[int](100)
 	assert.Nil(t, v.Find("a"))
 	assert.Zero(t, *v.Get("a"), "a new value is zero")
@@ -33,6 +34,7 @@ func TestValuesAreRemembered(t *testing.T) {
 
 // Clients that come once must not push out those that come again and again.
 func TestCacheKeepsTheBusyOnes(t *testing.T) {
+	t.Parallel()
 	const most, busy = 3200, 1000
 	v := cache.New[int](most)
 	for i := range busy {
@@ -51,6 +53,7 @@ func TestCacheKeepsTheBusyOnes(t *testing.T) {
 
 // The links hold together whatever comes and goes.
 func TestCacheAgainstAMap(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		const most = 64 // two in each shard
 		v := cache.New[int](most)

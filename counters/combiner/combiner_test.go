@@ -135,6 +135,7 @@ func within(d time.Duration) context.Context {
 }
 
 func TestCombinerGathersWhileALeaderWorks(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h, ctx := newHarness(), t.Context()
 
@@ -165,6 +166,7 @@ func TestCombinerGathersWhileALeaderWorks(t *testing.T) {
 }
 
 func TestCombinerKeysDoNotWaitForEachOther(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness()
 		var callers []*caller
@@ -184,6 +186,7 @@ func TestCombinerKeysDoNotWaitForEachOther(t *testing.T) {
 }
 
 func TestCombinerJoin(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h, ctx := newHarness(), t.Context()
 
@@ -211,6 +214,7 @@ func TestCombinerJoin(t *testing.T) {
 }
 
 func TestCombinerPassesErrorsOn(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h, ctx := newHarness(), t.Context()
 		down := errors.New("store is down")
@@ -232,6 +236,7 @@ func TestCombinerPassesErrorsOn(t *testing.T) {
 }
 
 func TestCombinerAnswersDoNotOutliveTheirCall(t *testing.T) {
+	t.Parallel()
 	down := errors.New("store is down")
 	c := New(func(_ context.Context, _ string, batch *Batch[int, int]) {
 		for _, call := range batch.Calls() {
@@ -253,6 +258,7 @@ func TestCombinerAnswersDoNotOutliveTheirCall(t *testing.T) {
 }
 
 func TestCombinerCallerLeavesAtItsDeadline(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness()
 		start := time.Now()
@@ -284,6 +290,7 @@ func TestCombinerCallerLeavesAtItsDeadline(t *testing.T) {
 }
 
 func TestCombinerCallerLeavesARunningBatch(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness()
 		start := time.Now()
@@ -321,6 +328,7 @@ func TestCombinerCallerLeavesARunningBatch(t *testing.T) {
 }
 
 func TestCombinerDeadlinesCloseTogetherShareASweep(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness()
 		start := time.Now()
@@ -343,6 +351,7 @@ func TestCombinerDeadlinesCloseTogetherShareASweep(t *testing.T) {
 }
 
 func TestCombinerLastToExpireLeads(t *testing.T) {
+	t.Parallel()
 	deadlines := func(d ...time.Duration) []time.Duration { return d }
 	for _, test := range []struct {
 		name      string
@@ -388,6 +397,7 @@ func TestCombinerLastToExpireLeads(t *testing.T) {
 }
 
 func TestCombinerLeaderThatHangsUpFailsNobody(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness()
 		ctx, cancel := context.WithCancel(t.Context())
@@ -438,6 +448,7 @@ func (c *slowContext) letGo() {
 }
 
 func TestCombinerLeavingAtTheMomentOfHandOver(t *testing.T) {
+	t.Parallel()
 	// Callers a, b and c; a leads, b and c wait, and c, who has no deadline,
 	// would lead next.
 	timeline := func(name string, play func(t *testing.T, h *harness, first *turn, b, c *caller, slow *slowContext)) {
@@ -524,6 +535,7 @@ func TestCombinerLeavingAtTheMomentOfHandOver(t *testing.T) {
 }
 
 func TestCombinerElectedAfterItsDeadline(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness()
 		h.call(t.Context(), "k", 1)
@@ -544,6 +556,7 @@ func TestCombinerElectedAfterItsDeadline(t *testing.T) {
 }
 
 func TestCombinerLeaderFails(t *testing.T) {
+	t.Parallel()
 	crash := errors.New("crash")
 	for _, test := range []struct {
 		name     string
@@ -661,6 +674,7 @@ func (q *queueModel) finish(err error) {
 }
 
 func TestCombinerAgainstModel(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		script := moves().Draw(rt, "script")
 		var err error

@@ -14,6 +14,7 @@ import (
 )
 
 func TestRequestsOfAPipeline(t *testing.T) {
+	t.Parallel()
 	whole := errors.New("the request is whole and would be sent")
 	pool := pipeline.New(func(context.Context, string, string) (net.Conn, error) { return nil, whole })
 	defer pool.Close()
@@ -34,6 +35,7 @@ func TestRequestsOfAPipeline(t *testing.T) {
 }
 
 func TestParseIncr(t *testing.T) {
+	t.Parallel()
 	n, found, err := parseIncr("k", []byte("9223372036854775807\r\n"))
 	require.NoError(t, err)
 	assert.True(t, found)
@@ -54,6 +56,7 @@ func TestParseIncr(t *testing.T) {
 }
 
 func TestParseCounts(t *testing.T) {
+	t.Parallel()
 	keys := []string{"a", "b", "c", "b"}
 	for reply, want := range map[string][]int64{
 		"END\r\n":                     {0, 0, 0, 0},
@@ -83,6 +86,7 @@ func TestParseCounts(t *testing.T) {
 }
 
 func TestParseState(t *testing.T) {
+	t.Parallel()
 	reply := []byte("VALUE k 0 5 18446744073709551615\r\nEND\r\n\r\nEND\r\n")
 	s, err := parseState(reply)
 	require.NoError(t, err)

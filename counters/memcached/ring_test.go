@@ -69,6 +69,7 @@ func TestRingMovesOnlyTheClientsThatANewServerTakes(t *testing.T) {
 }
 
 func TestRingRefusesNamesThatAreNotServers(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		names []string
 		want  string

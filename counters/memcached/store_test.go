@@ -68,6 +68,7 @@ func TestMemcachedOnTwoServers(t *testing.T) {
 
 // A fixed-window check is one incr once the counter is there.
 func TestMemcachedAddIsOneCommandInTheSteadyState(t *testing.T) {
+	t.Parallel()
 	server := memcachedtest.Start(t)
 	m := open(t, memcached.Config{Servers: []string{server.Addr}})
 	ctx := within(t, time.Minute)
@@ -107,6 +108,7 @@ func TestMemcachedTTLs(t *testing.T) {
 }
 
 func TestMemcachedForeignValues(t *testing.T) {
+	t.Parallel()
 	server := memcachedtest.Start(t)
 	m := open(t, memcached.Config{Servers: []string{server.Addr}})
 	ctx := within(t, time.Minute)
@@ -132,6 +134,7 @@ func TestMemcachedForeignValues(t *testing.T) {
 
 // A swap is one round trip, and so is the loss of one.
 func TestMemcachedSwapIsTwoCommandsInOneRoundTrip(t *testing.T) {
+	t.Parallel()
 	server := memcachedtest.Start(t)
 	m := open(t, memcached.Config{Servers: []string{server.Addr}})
 	ctx := within(t, time.Minute)
@@ -291,6 +294,7 @@ func TestMemcachedCloseLeavesNoConnection(t *testing.T) {
 }
 
 func TestMemcachedAuthentication(t *testing.T) {
+	t.Parallel()
 	users := filepath.Join(memcachedtest.PublicDir(t), "users")
 	require.NoError(t, os.WriteFile(users, []byte("weir:secret\n"), 0o644))
 	server := memcachedtest.Start(t, "-Y", users)
@@ -314,6 +318,7 @@ func TestMemcachedAuthentication(t *testing.T) {
 }
 
 func TestMemcachedTLS(t *testing.T) {
+	t.Parallel()
 	cert, key, pool := memcachedtest.NewCertificate(t)
 	server := memcachedtest.Start(t, "-Z", "-o", "ssl_chain_cert="+cert+",ssl_key="+key)
 	m := open(t, memcached.Config{Servers: []string{server.Addr}, TLS: &tls.Config{RootCAs: pool}})
@@ -328,6 +333,7 @@ func TestMemcachedTLS(t *testing.T) {
 }
 
 func TestMemcachedServersAreChecked(t *testing.T) {
+	t.Parallel()
 	_, err := memcached.New(memcached.Config{Servers: []string{"nowhere"}})
 	assert.ErrorContains(t, err, "give host:port")
 }

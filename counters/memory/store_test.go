@@ -28,6 +28,7 @@ func (c *clock) Now() time.Time          { return c.now }
 func (c *clock) Advance(d time.Duration) { c.now = c.now.Add(d) }
 
 func TestMemoryExpiresToTheNanosecond(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	clock := &clock{now: time.Unix(1_700_000_000, 0)}
 	m := memory.New(clock.Now)
@@ -52,6 +53,7 @@ func TestMemoryExpiresToTheNanosecond(t *testing.T) {
 
 // Millions of counters that come and go must not stay.
 func TestMemoryHoldsLittleMoreThanWhatIsAlive(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	clock := &clock{now: time.Unix(1_700_000_000, 0)}
 	m := memory.New(clock.Now)
@@ -70,6 +72,7 @@ func TestMemoryHoldsLittleMoreThanWhatIsAlive(t *testing.T) {
 
 // States that are renewed again and again leave nothing behind either.
 func TestMemoryHoldsLittleMoreThanTheStatesThatAreAlive(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	clock := &clock{now: time.Unix(1_700_000_000, 0)}
 	m := memory.New(clock.Now)
@@ -104,6 +107,7 @@ func TestMemoryHoldsLittleMoreThanTheStatesThatAreAlive(t *testing.T) {
 }
 
 func TestMemoryKeepsNoReferenceToAValue(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	m := memory.New(nil)
 	value := []byte("value")
@@ -116,6 +120,7 @@ func TestMemoryKeepsNoReferenceToAValue(t *testing.T) {
 }
 
 func TestMemoryForgetsADeletedCountersExpiry(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	clock := &clock{now: time.Unix(1_700_000_000, 0)}
 	m := memory.New(clock.Now)

@@ -89,6 +89,7 @@ func TestAuthentication(t *testing.T) {
 
 // A server that accepts and never answers holds up neither a dial nor Close.
 func TestAuthenticationEndsWithItsContext(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()

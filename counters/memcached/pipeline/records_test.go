@@ -124,6 +124,7 @@ func sceneOverTLS(t *testing.T, play func(t *testing.T, s *Pool, accept chan net
 
 // The reader looks for a stall while a record has come in part, and reads on.
 func TestRecordThatComesInPieces(t *testing.T) {
+	t.Parallel()
 	sceneOverTLS(t, func(t *testing.T, s *Pool, accept chan net.Conn, tlsServer func(net.Conn) net.Conn) {
 		h := post(t, s, "get k\r\n")
 		slow := &slowConn{Conn: <-accept}
@@ -141,6 +142,7 @@ func TestRecordThatComesInPieces(t *testing.T) {
 
 // A silent server takes no leave either.
 func TestSilentTLSConnectionIsReplacedInTime(t *testing.T) {
+	t.Parallel()
 	sceneOverTLS(t, func(t *testing.T, s *Pool, accept chan net.Conn, tlsServer func(net.Conn) net.Conn) {
 		start := time.Now()
 		h := post(t, s, "get k\r\n")

@@ -32,6 +32,7 @@ func requireLost(t *testing.T, err error) {
 }
 
 func TestConnAnswersEveryCommand(t *testing.T) {
+	t.Parallel()
 	m := memcachedtest.Start(t)
 	s, _ := startPool(t)
 	h := newConn(t, s, m.Network(), m.Addr)
@@ -66,6 +67,7 @@ func TestConnAnswersEveryCommand(t *testing.T) {
 }
 
 func TestRequestThatComesInPieces(t *testing.T) {
+	t.Parallel()
 	m := memcachedtest.Start(t)
 	s, _ := startPool(t)
 	h := newConn(t, s, m.Network(), m.Addr)
@@ -363,6 +365,7 @@ func TestIdleConnectionIsKept(t *testing.T) {
 }
 
 func TestServersHaveTheirOwnSockets(t *testing.T) {
+	t.Parallel()
 	a, b := memcachedtest.Start(t), memcachedtest.StartSocket(t)
 	s, d := startPool(t)
 	onA, onB := newConn(t, s, a.Network(), a.Addr), newConn(t, s, b.Network(), b.Addr)
@@ -407,6 +410,7 @@ func TestCloseFailsWhatIsInFlight(t *testing.T) {
 }
 
 func TestClosedConnIsOfNoUse(t *testing.T) {
+	t.Parallel()
 	m := memcachedtest.Start(t)
 	s, _ := startPool(t)
 	h := newConn(t, s, m.Network(), m.Addr)
@@ -419,6 +423,7 @@ func TestClosedConnIsOfNoUse(t *testing.T) {
 }
 
 func TestMisuseIsRefused(t *testing.T) {
+	t.Parallel()
 	m := memcachedtest.Start(t)
 	s, _ := startPool(t)
 	h := newConn(t, s, m.Network(), m.Addr)

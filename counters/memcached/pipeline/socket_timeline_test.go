@@ -92,6 +92,7 @@ func serve(conn net.Conn, reply string) {
 }
 
 func TestGivenUpRequestIsNotSent(t *testing.T) {
+	t.Parallel()
 	scene(t, func(t *testing.T, s *Pool, accept chan net.Conn) {
 		first := post(t, s, "incr first 1\r\n")
 		server := <-accept
@@ -113,6 +114,7 @@ func TestGivenUpRequestIsNotSent(t *testing.T) {
 }
 
 func TestDeadlineInThePastSendsNothing(t *testing.T) {
+	t.Parallel()
 	scene(t, func(t *testing.T, s *Pool, accept chan net.Conn) {
 		h := newConn(t, s, "tcp", "a")
 		require.NoError(t, h.SetDeadline(time.Now()))
@@ -127,6 +129,7 @@ func TestDeadlineInThePastSendsNothing(t *testing.T) {
 }
 
 func TestEachDeadlineCountsForItsOwn(t *testing.T) {
+	t.Parallel()
 	scene(t, func(t *testing.T, s *Pool, accept chan net.Conn) {
 		h := post(t, s, "incr k 1\r\n")
 		go serve(<-accept, "1\r\n")
@@ -139,6 +142,7 @@ func TestEachDeadlineCountsForItsOwn(t *testing.T) {
 
 // The deadline counts as it is when it passes, however often it was moved.
 func TestDeadlineThatMoves(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		move time.Duration // 10 ms after the start, from then
 		want time.Duration
@@ -161,6 +165,7 @@ func TestDeadlineThatMoves(t *testing.T) {
 }
 
 func TestFullSocketMakesCallersWait(t *testing.T) {
+	t.Parallel()
 	small := "incr k 1\r\n"
 	large := fmt.Sprintf("set k 0 0 %d\r\n%s\r\n", maxQueued, strings.Repeat("x", maxQueued))
 	for _, test := range []struct {
@@ -192,6 +197,7 @@ func TestFullSocketMakesCallersWait(t *testing.T) {
 const patience = stallLooks * lookInterval
 
 func TestSilentConnectionIsReplaced(t *testing.T) {
+	t.Parallel()
 	scene(t, func(t *testing.T, s *Pool, accept chan net.Conn) {
 		h := post(t, s, "incr k 1\r\n")
 		server := <-accept
@@ -240,6 +246,7 @@ func (c *heldUpConn) Read(p []byte) (int, error) {
 // When this process is held up for ten seconds the server isn't to blame,
 // whether it answers meanwhile or was held up itself.
 func TestServerIsNotBlamedForAProcessThatIsHeldUp(t *testing.T) {
+	t.Parallel()
 	const holdUp = 10 * time.Second
 	for look := 1; look <= stallLooks; look++ {
 		heldUp := func(conn net.Conn) net.Conn {
@@ -268,6 +275,7 @@ func TestServerIsNotBlamedForAProcessThatIsHeldUp(t *testing.T) {
 // A process that is held up again and again, but never for long, still gives up
 // on a silent server, and so does one that has been for long.
 func TestProcessThatIsHeldUpStillReplacesASilentConnection(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct{ first, others, want time.Duration }{
 		{lookInterval, lookInterval, 2 * patience},
 		{10 * time.Second, 0, lookInterval + 10*time.Second + patience},
@@ -294,6 +302,7 @@ func TestProcessThatIsHeldUpStillReplacesASilentConnection(t *testing.T) {
 }
 
 func TestLostConnectionFailsWhatIsNotYetSent(t *testing.T) {
+	t.Parallel()
 	scene(t, func(t *testing.T, s *Pool, accept chan net.Conn) {
 		first := post(t, s, "incr k 1\r\n")
 		server := <-accept
@@ -310,6 +319,7 @@ func TestLostConnectionFailsWhatIsNotYetSent(t *testing.T) {
 // The kernel, too, calls a connection timed out; callers must not take that for
 // their own deadline.
 func TestConnectionThatTimesOutIsLost(t *testing.T) {
+	t.Parallel()
 	scene(t, func(t *testing.T, s *Pool, accept chan net.Conn) {
 		h := post(t, s, "incr k 1\r\n")
 		h.connection.open.Load().fail(syscall.ETIMEDOUT)
@@ -320,6 +330,7 @@ func TestConnectionThatTimesOutIsLost(t *testing.T) {
 }
 
 func TestSlowReplyIsNoSilence(t *testing.T) {
+	t.Parallel()
 	scene(t, func(t *testing.T, s *Pool, accept chan net.Conn) {
 		h := post(t, s, "get k\r\n")
 		server := <-accept
@@ -337,6 +348,7 @@ func TestSlowReplyIsNoSilence(t *testing.T) {
 
 // A server that takes long to read all that it is sent isn't silent.
 func TestSlowWriteIsNoSilence(t *testing.T) {
+	t.Parallel()
 	scene(t, func(t *testing.T, s *Pool, accept chan net.Conn) {
 		request := setRequest("k", maxRecord/2)
 		first := post(t, s, "incr k 1\r\n")
@@ -360,6 +372,7 @@ func TestSlowWriteIsNoSilence(t *testing.T) {
 }
 
 func TestUnaskedBytesCloseTheSocket(t *testing.T) {
+	t.Parallel()
 	scene(t, func(t *testing.T, s *Pool, accept chan net.Conn) {
 		h := post(t, s, "version\r\n")
 		server := <-accept
@@ -372,6 +385,7 @@ func TestUnaskedBytesCloseTheSocket(t *testing.T) {
 }
 
 func TestCallersShareADial(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		dials := 0
 		results := make(chan error)
@@ -411,6 +425,7 @@ func TestCallersShareADial(t *testing.T) {
 }
 
 func TestDialIsBounded(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := New(func(ctx context.Context, _, _ string) (net.Conn, error) {
 			<-ctx.Done()
@@ -429,6 +444,7 @@ func TestDialIsBounded(t *testing.T) {
 }
 
 func TestExchangeSendsAllAtOnce(t *testing.T) {
+	t.Parallel()
 	scene(t, func(t *testing.T, s *Pool, accept chan net.Conn) {
 		h := newConn(t, s, "tcp", "a")
 		const requests = "add k 0 0 1\r\n0\r\nincr k 1\r\nget j k\r\n"

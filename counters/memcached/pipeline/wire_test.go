@@ -10,6 +10,7 @@ import (
 )
 
 func TestParseRequest(t *testing.T) {
+	t.Parallel()
 	long := strings.Repeat("k", 3000)
 	for _, test := range []struct {
 		in  string
@@ -54,6 +55,7 @@ func TestParseRequest(t *testing.T) {
 // Replies are told apart wherever the stream is cut into pieces, whether they
 // are wanted or not.
 func TestRepliesInPieces(t *testing.T) {
+	t.Parallel()
 	type exchange struct {
 		command command
 		reply   string
@@ -103,6 +105,7 @@ func TestRepliesInPieces(t *testing.T) {
 }
 
 func TestRepliesOutOfStep(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		cmd    command
 		stream string
