@@ -12,8 +12,14 @@ import (
 	"weir/counters/memory"
 )
 
-// Window is the window of all limits.
-const Window = algorithms.Window
+const (
+	// Window is the window of all limits.
+	Window = algorithms.Window
+	// DocumentLimit is the limit of the documents that weir follows.
+	DocumentLimit = 100
+
+	oneClient = "client"
+)
 
 // An algorithm is one that is measured.
 type algorithm struct{ algorithms.Algorithm }

@@ -24,8 +24,6 @@ type Workload struct {
 }
 
 const (
-	// DocumentLimit is the limit of the documents that weir follows.
-	DocumentLimit = 100
 	// largeLimit makes rounding to whole requests small beside chance.
 	largeLimit = 1000
 
@@ -186,8 +184,6 @@ func (w Workload) trace(ctx context.Context, seed uint64, algorithms []algorithm
 	}
 	return t, err
 }
-
-const oneClient = "client"
 
 // sample returns what look says at the times of the trace, after each of the
 // arrivals up to then has been told.

@@ -10,7 +10,6 @@ package architecture
 
 import (
 	"iter"
-	"slices"
 	"time"
 
 	"weir/bench/internal/traffic"
@@ -146,6 +145,10 @@ func Measure(limit Limit, arch Architecture, arrivals iter.Seq[traffic.Arrival])
 	return f, nil
 }
 
+// begin is the time of day of an arrival at 0: two thirds of a minute, so that
+// runs don't begin with a calendar window.
+var begin = time.Unix(40, 0)
+
 // inCalendar counts an admission and returns how many its calendar window has.
 func (c *clientLog) inCalendar(at, window time.Duration) int {
 	if number := counters.Calendar(begin.Add(at), window).Number; number != c.calendar {
@@ -153,19 +156,4 @@ func (c *clientLog) inCalendar(at, window time.Duration) int {
 	}
 	c.count++
 	return c.count
-}
-
-// Busiest returns the load of the busiest of so many instances in the mean load
-// of all, by the requests that a balancer with sticky sessions sends them from
-// a time on.
-func Busiest(s *Sticky, instances int, from time.Duration, arrivals iter.Seq[traffic.Arrival]) float64 {
-	loads := make([]int, instances)
-	all := 0
-	for a := range arrivals {
-		if instance := s.Instance(a); a.At >= from {
-			loads[instance]++
-			all++
-		}
-	}
-	return float64(slices.Max(loads)) * float64(instances) / float64(all)
 }

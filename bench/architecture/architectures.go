@@ -3,6 +3,8 @@ package architecture
 import (
 	"context"
 	"fmt"
+	"iter"
+	"slices"
 	"strconv"
 	"time"
 
@@ -95,6 +97,21 @@ func (s ScaleOut) steps() int {
 		steps++
 	}
 	return steps
+}
+
+// Busiest returns the load of the busiest of so many instances in the mean load
+// of all, by the requests that a balancer with sticky sessions sends them from
+// a time on.
+func Busiest(s *Sticky, instances int, from time.Duration, arrivals iter.Seq[traffic.Arrival]) float64 {
+	loads := make([]int, instances)
+	all := 0
+	for a := range arrivals {
+		if instance := s.Instance(a); a.At >= from {
+			loads[instance]++
+			all++
+		}
+	}
+	return float64(slices.Max(loads)) * float64(instances) / float64(all)
 }
 
 // Chatty servers: each instance counts what it admits and tells all others, who
@@ -240,10 +257,6 @@ type Weir struct {
 	limiters []algorithms.Limiter
 	store    *sharedStore
 }
-
-// begin is the time of day of an arrival at 0: two thirds of a minute, so that
-// runs don't begin with a calendar window.
-var begin = time.Unix(40, 0)
 
 // NewWeir returns so many instances with a limiter of weir's, to which requests
 // are sent in turn, and which are away from the store by lag.

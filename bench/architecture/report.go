@@ -3,7 +3,6 @@ package architecture
 import (
 	"errors"
 	"fmt"
-	"image/color"
 	"io"
 	"math"
 	"slices"
@@ -16,7 +15,36 @@ import (
 	"weir/bench/internal/report"
 )
 
-// An Report is what architectures simulated: rows that differ in one respect
+// The clients of the runs.
+const (
+	attackerName = "attacker"
+	busyName     = "busy client"
+)
+
+// A scenario is what an architecture has to cope with.
+type scenario struct {
+	Traffic   string        `json:"traffic"`
+	Instances int           `json:"instances"`
+	Lag       time.Duration `json:"lag_ns"`
+	Rate      float64       `json:"rate"` // of the client's requests, per second
+}
+
+func (s scenario) String() string {
+	return fmt.Sprintf("%s, %d instances, lag %v, %g requests/s", s.Traffic, s.Instances, s.Lag, s.Rate)
+}
+
+// The architectures.
+const (
+	stickyName = "sticky, rebound"
+	stayName   = "sticky, staying"
+	chattyName = "chatty"
+	streamName = "stream"
+	laterName  = "increment later"
+	fixedName  = "weir, fixed"
+	strictName = "weir, strict N=60"
+)
+
+// A Report is what architectures simulated: rows that differ in one respect
 // from the usual situation.
 type Report struct {
 	Machine      report.Machine `json:"machine"`
@@ -35,7 +63,7 @@ type Report struct {
 	Balance      []balanceRow   `json:"balance"`
 }
 
-// An row is what an architecture did in a situation.
+// A runRow is what an architecture did in a situation.
 type runRow struct {
 	Architecture string `json:"architecture"`
 	scenario
@@ -196,10 +224,11 @@ stream          "it will increase when the load on the API increase. [...] they 
 		r.ScaleStart, r.ScaleEvery, r.ConsumerRate, worstLag.Round(time.Millisecond))
 }
 
-// colors are those of the architectures that are drawn. The others would lie on
-// weir's line.
-var colors = map[string]color.Color{
-	stickyName: report.Orange, chattyName: report.Purple, streamName: report.Vermillion, laterName: report.Green, strictName: report.Blue,
+// drawn are the architectures that are drawn. The others would lie on weir's
+// line.
+var drawn = []report.Curve{
+	{Name: stickyName, Color: report.Orange}, {Name: chattyName, Color: report.Purple}, {Name: streamName, Color: report.Vermillion},
+	{Name: laterName, Color: report.Green}, {Name: strictName, Color: report.Blue},
 }
 
 // Draw draws what an attacker was admitted, against what was simulated of
@@ -253,12 +282,11 @@ func (r *Report) Draw(dir string) ([]report.Picture, error) {
 func (r *Report) curves(rows []runRow, x func(scenario) (at float64, label string)) ([]report.Curve, report.Ticks) {
 	var curves []report.Curve
 	ticks := make(report.Ticks)
-	for _, c := range contenders() {
-		line := report.Curve{Name: c.name, Color: colors[c.name]}
+	for _, line := range drawn {
 		for _, row := range rows {
 			at, label := x(row.scenario)
 			// Logarithmic axes have no 0.
-			if row.Traffic == attackerName && row.Architecture == c.name && line.Color != nil && at > 0 && row.promised() > 0 {
+			if row.Traffic == attackerName && row.Architecture == line.Name && at > 0 && row.promised() > 0 {
 				ticks[at] = label
 				line.Points = append(line.Points, plotter.XY{X: at, Y: r.over(row)})
 			}

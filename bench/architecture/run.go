@@ -31,30 +31,12 @@ const (
 	scaleStart, scaleEvery = 30 * time.Second, 5 * time.Second
 )
 
-// The clients of the runs.
-const (
-	attackerName = "attacker"
-	busyName     = "busy client"
-)
-
-// A scenario is what an architecture has to cope with.
-type scenario struct {
-	Traffic   string        `json:"traffic"`
-	Instances int           `json:"instances"`
-	Lag       time.Duration `json:"lag_ns"`
-	Rate      float64       `json:"rate"` // of the client's requests, per second
-}
-
 func usual(client string) scenario {
 	s := scenario{client, usualInstances, usualLag, attackRate}
 	if client == busyName {
 		s.Rate = busyRate
 	}
 	return s
-}
-
-func (s scenario) String() string {
-	return fmt.Sprintf("%s, %d instances, lag %v, %g requests/s", s.Traffic, s.Instances, s.Lag, s.Rate)
 }
 
 func (s scenario) scaleOut() ScaleOut {
@@ -69,16 +51,6 @@ type contender struct {
 	name  string
 	build func(scenario) (Architecture, error)
 }
-
-const (
-	stickyName = "sticky, rebound"
-	stayName   = "sticky, staying"
-	chattyName = "chatty"
-	streamName = "stream"
-	laterName  = "increment later"
-	fixedName  = "weir, fixed"
-	strictName = "weir, strict N=60"
-)
 
 func contenders() []contender {
 	weir := func(name string) func(scenario) (Architecture, error) {

@@ -3,8 +3,8 @@
 // is admitted. Beside weir's limiters runs the compare-and-swap loop that one
 // writes first.
 //
-// Run is the command; Share is the command of each of its processes. exact has
-// the limits that the second kind of rows is held against.
+// Run is the command; Share is the command of each of its processes. Report has
+// the rows, and the limits that they are held against.
 package contention
 
 import (
@@ -20,6 +20,7 @@ import (
 	"weir/bench/internal/loadgen"
 	"weir/bench/internal/report"
 	"weir/bench/internal/testbed"
+	"weir/bench/internal/traffic"
 	"weir/counters"
 )
 
@@ -51,14 +52,6 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 	r, err := measureAll(ctx, cfg)
 	return flags.Publish(out, "contention", r, err)
 }
-
-// A shape is who decides: so many processes with so many callers each.
-type shape struct{ processes, callers int }
-
-func (s shape) String() string { return fmt.Sprintf("rate, %d x %d callers", s.processes, s.callers) }
-
-// callersPerProcess is the same in all rows that several processes share.
-const callersPerProcess = 32
 
 func shapes() []shape {
 	return []shape{{1, 1}, {1, 4}, {1, 16}, {1, callersPerProcess}, {1, 64}, {1, 256}, {2, callersPerProcess}, {4, callersPerProcess}, {8, callersPerProcess}}
@@ -140,20 +133,15 @@ func measureRates(ctx context.Context, cfg config, s shape) ([]rateRow, error) {
 	return rows, nil
 }
 
-// The limits of the runs that count what is admitted.
-const (
-	bucketLimit = 5000 // per second
-	bucketBurst = 1000
-	logLimit    = 1000 // per second
-)
-
-// An exactRun has many more requests than its limit admits.
-type exactRun struct {
-	loop      string
-	processes int
+func newRateRow(loop string, s shape, o outcome, plain float64) rateRow {
+	decisions := float64(max(1, o.decisions()))
+	return rateRow{
+		Loop: loop, Processes: s.processes, Callers: s.callers, Rate: o.rate(), Ratio: o.rate() / plain,
+		Percentiles: report.NewPercentiles(o.Latency.Histogram),
+		Attempts:    float64(o.Attempts) / decisions, Conflicts: float64(o.Conflicts) / decisions,
+		Errors: o.Errors, FirstError: o.FirstError, Unluckiest: o.unluckiest(),
+	}
 }
-
-func (e exactRun) String() string { return fmt.Sprintf("exact, %s, %d processes", e.loop, e.processes) }
 
 func exactRuns() []exactRun {
 	var runs []exactRun
@@ -183,27 +171,23 @@ func (e exactRun) measure(ctx context.Context, d time.Duration) (outcome, error)
 	return p.run(d)
 }
 
-// The limit of the runs far from the store that deny.
-const (
-	farLimit = 100 // per second
-	farBurst = 100
-)
-
-// A farRun has the store a round trip away, and the deadlines that weir has by
-// default. Without a limit nothing is denied. With one, nearly everything is,
-// and counts.
-type farRun struct {
-	processes int
-	roundTrip time.Duration
-	limited   bool
+func newBucketRow(e exactRun, o outcome) bucketRow {
+	elapsed := time.Duration(o.Last - o.First)
+	return bucketRow{
+		Processes: e.processes, Rate: o.rate(), Elapsed: elapsed, Admitted: o.Admitted,
+		Most: bucketMost(bucketLimit, bucketBurst, elapsed), Errors: o.Errors, FirstError: o.FirstError,
+	}
 }
 
-func (f farRun) String() string {
-	kind := "rate"
-	if f.limited {
-		kind = "limited"
+func newLogRow(e exactRun, o outcome) logRow {
+	slices.Sort(o.Admissions)
+	slices.Sort(o.Obstacles)
+	obstacles := slices.Compact(o.Obstacles)
+	return logRow{
+		Processes: e.processes, Rate: o.rate(), Admitted: o.Admitted, Denied: o.Denied, Fullest: int(traffic.Fullest(o.Admissions, refill)),
+		Obstacles: len(obstacles), Unfounded: unfounded(o.Admissions, obstacles, logLimit, refill),
+		Errors: o.Errors, FirstError: o.FirstError,
 	}
-	return fmt.Sprintf("far, %s, %d x %d callers, %v", kind, f.processes, callersPerProcess, f.roundTrip)
 }
 
 func farRuns() []farRun {
@@ -256,6 +240,21 @@ func (f farRun) measure(ctx context.Context, cfg config) (farRow, error) {
 		return farRow{}, fmt.Errorf("%d of %d requests were denied, and none should be", o.Denied-o.Contended, o.decisions())
 	}
 	return newFarRow(f, o, roundTrips), nil
+}
+
+func newFarRow(f farRun, o outcome, roundTrips *hdrhistogram.Histogram) farRow {
+	requests := float64(max(1, o.decisions()+o.Errors))
+	row := farRow{
+		Processes: f.processes, Callers: callersPerProcess, RoundTrip: f.roundTrip, Rate: o.rate(),
+		RoundTripP50: loadgen.Percentile(roundTrips, 50), RoundTripP99: loadgen.Percentile(roundTrips, 99),
+		Percentiles: report.NewPercentiles(o.Latency.Histogram),
+		Degraded:    float64(o.Errors) / requests, Contended: float64(o.Contended) / requests,
+		FirstError: o.FirstError, Admitted: o.Admitted,
+	}
+	if f.limited {
+		row.Most = bucketMost(farLimit, farBurst, time.Duration(o.Last-o.First))
+	}
+	return row
 }
 
 // watchRoundTrips measures a round trip to memcached now and then, until the

@@ -6,17 +6,13 @@ import (
 	"image/color"
 	"io"
 	"math"
-	"slices"
 	"strconv"
 	"time"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 
-	"weir/bench/internal/loadgen"
 	"weir/bench/internal/report"
-	"weir/bench/internal/traffic"
 	"weir/counters"
 )
 
@@ -34,6 +30,52 @@ const (
 	targetContended = 0.001
 	targetFarP99    = 30 * time.Millisecond
 )
+
+// A shape is who decides: so many processes with so many callers each.
+type shape struct{ processes, callers int }
+
+func (s shape) String() string { return fmt.Sprintf("rate, %d x %d callers", s.processes, s.callers) }
+
+// callersPerProcess is the same in all rows that several processes share.
+const callersPerProcess = 32
+
+// The limits of the runs that count what is admitted.
+const (
+	bucketLimit = 5000 // per second
+	bucketBurst = 1000
+	logLimit    = 1000 // per second
+)
+
+// An exactRun has many more requests than its limit admits.
+type exactRun struct {
+	loop      string
+	processes int
+}
+
+func (e exactRun) String() string { return fmt.Sprintf("exact, %s, %d processes", e.loop, e.processes) }
+
+// The limit of the runs far from the store that deny.
+const (
+	farLimit = 100 // per second
+	farBurst = 100
+)
+
+// A farRun has the store a round trip away, and the deadlines that weir has by
+// default. Without a limit nothing is denied. With one, nearly everything is,
+// and counts.
+type farRun struct {
+	processes int
+	roundTrip time.Duration
+	limited   bool
+}
+
+func (f farRun) String() string {
+	kind := "rate"
+	if f.limited {
+		kind = "limited"
+	}
+	return fmt.Sprintf("far, %s, %d x %d callers, %v", kind, f.processes, callersPerProcess, f.roundTrip)
+}
 
 // A Report is what contention measured.
 type Report struct {
@@ -62,16 +104,6 @@ type rateRow struct {
 	Unluckiest float64 `json:"unluckiest"` // caller, as a part of the mean
 }
 
-func newRateRow(loop string, s shape, o outcome, plain float64) rateRow {
-	decisions := float64(max(1, o.decisions()))
-	return rateRow{
-		Loop: loop, Processes: s.processes, Callers: s.callers, Rate: o.rate(), Ratio: o.rate() / plain,
-		Percentiles: report.NewPercentiles(o.Latency.Histogram),
-		Attempts:    float64(o.Attempts) / decisions, Conflicts: float64(o.Conflicts) / decisions,
-		Errors: o.Errors, FirstError: o.FirstError, Unluckiest: o.unluckiest(),
-	}
-}
-
 // A bucketRow is what a token bucket admitted.
 type bucketRow struct {
 	Processes  int           `json:"processes"`
@@ -81,14 +113,6 @@ type bucketRow struct {
 	Most       float64       `json:"most"` // that may be admitted
 	Errors     int64         `json:"errors"`
 	FirstError string        `json:"first_error,omitempty"`
-}
-
-func newBucketRow(e exactRun, o outcome) bucketRow {
-	elapsed := time.Duration(o.Last - o.First)
-	return bucketRow{
-		Processes: e.processes, Rate: o.rate(), Elapsed: elapsed, Admitted: o.Admitted,
-		Most: bucketMost(bucketLimit, bucketBurst, elapsed), Errors: o.Errors, FirstError: o.FirstError,
-	}
 }
 
 func (b bucketRow) share() float64 { return float64(b.Admitted) / b.Most }
@@ -108,17 +132,6 @@ type logRow struct {
 	FirstError string `json:"first_error,omitempty"`
 }
 
-func newLogRow(e exactRun, o outcome) logRow {
-	slices.Sort(o.Admissions)
-	slices.Sort(o.Obstacles)
-	obstacles := slices.Compact(o.Obstacles)
-	return logRow{
-		Processes: e.processes, Rate: o.rate(), Admitted: o.Admitted, Denied: o.Denied, Fullest: int(traffic.Fullest(o.Admissions, refill)),
-		Obstacles: len(obstacles), Unfounded: unfounded(o.Admissions, obstacles, logLimit, refill),
-		Errors: o.Errors, FirstError: o.FirstError,
-	}
-}
-
 // A farRow is what a token bucket did whose store is a round trip away.
 type farRow struct {
 	Processes int           `json:"processes"`
@@ -136,21 +149,6 @@ type farRow struct {
 	FirstError string  `json:"first_error,omitempty"`
 	Admitted   int64   `json:"admitted"`
 	Most       float64 `json:"most,omitempty"` // that may be admitted, if it is limited
-}
-
-func newFarRow(f farRun, o outcome, roundTrips *hdrhistogram.Histogram) farRow {
-	requests := float64(max(1, o.decisions()+o.Errors))
-	row := farRow{
-		Processes: f.processes, Callers: callersPerProcess, RoundTrip: f.roundTrip, Rate: o.rate(),
-		RoundTripP50: loadgen.Percentile(roundTrips, 50), RoundTripP99: loadgen.Percentile(roundTrips, 99),
-		Percentiles: report.NewPercentiles(o.Latency.Histogram),
-		Degraded:    float64(o.Errors) / requests, Contended: float64(o.Contended) / requests,
-		FirstError: o.FirstError, Admitted: o.Admitted,
-	}
-	if f.limited {
-		row.Most = bucketMost(farLimit, farBurst, time.Duration(o.Last-o.First))
-	}
-	return row
 }
 
 func (f farRow) String() string { return farRun{f.Processes, f.RoundTrip, f.Most > 0}.String() }

@@ -460,10 +460,6 @@ func (l *loader) measure(ctx context.Context, p loadgen.Pace) ([]policyRow, erro
 }
 
 const (
-	// votes that agree decide about a rate, so that one stall of a busy machine
-	// doesn't.
-	votes = 2
-
 	leastRate = 100
 	mostRate  = 1_000_000
 )

@@ -21,6 +21,10 @@ import (
 	"weir/bench/internal/testbed"
 )
 
+// votes that agree decide about a rate, so that one stall of a busy machine
+// doesn't.
+const votes = 2
+
 // A Report is what load measured.
 type Report struct {
 	Machine     report.Machine `json:"machine"`

@@ -3,24 +3,12 @@ package simulate
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
 	"weir/cas"
 	"weir/counters"
 )
-
-// A violation says which oracle objects, and to what.
-type violation struct{ oracle, what string }
-
-func (v violation) String() string { return v.oracle + ": " + v.what }
-
-func (w *world) violate(oracle, format string, args ...any) {
-	v := violation{oracle, fmt.Sprintf(format, args...)}
-	w.violations = append(w.violations, v)
-	w.log("VIOLATED %v", v)
-}
 
 // judgeCall judges a call on its own: it ends in time, it fails only if the
 // store did, and it may ask again while the state can last.
@@ -36,14 +24,6 @@ func (w *world) judgeCall(c *call) {
 	if longest := w.lasts() + 2*(w.skew+w.timeout); c.denied() && c.decision.RetryAfter > longest {
 		w.violate("retry-after", "#%d is told %v, but nothing lasts longer than %v", c.number, c.decision.RetryAfter, longest)
 	}
-}
-
-// lasts returns how long after its admission a cost can be in the way.
-func (w *world) lasts() time.Duration {
-	if w.burst > 0 {
-		return w.window * time.Duration(w.burst) / time.Duration(w.limit)
-	}
-	return w.window + 2*w.width()
 }
 
 // judgeAdmissions compares the log of admissions with the bounds of the docs.

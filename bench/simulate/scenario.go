@@ -7,9 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"weir/cas"
 	"weir/counters"
-	"weir/subwindow"
 )
 
 // A scenario is all that a seed decides before the world begins.
@@ -145,6 +143,14 @@ func (s *scenario) width() time.Duration {
 	return 0
 }
 
+// lasts returns how long after its admission a cost can be in the way.
+func (s *scenario) lasts() time.Duration {
+	if s.burst > 0 {
+		return s.window * time.Duration(s.burst) / time.Duration(s.limit)
+	}
+	return s.window + 2*s.width()
+}
+
 const policy, limitName = "world", "limit"
 
 // A limiter is what all algorithms have in common.
@@ -154,27 +160,6 @@ type limiter interface {
 	PeekLocal(counters.Request) (counters.Decision, bool)
 	Refund(context.Context, counters.Request, counters.Decision) error
 	Reset(context.Context, string, time.Time) error
-}
-
-// newLimiter returns a limiter of the scenario, with nothing in its memory.
-func (s *scenario) newLimiter(c *connection) (limiter, error) {
-	o := counters.Options{Policy: policy, Limit: limitName, CountDenied: s.countDenied, ClockSkew: s.skew, StoreTimeout: s.timeout}
-	if s.skew == 0 {
-		o.ClockSkew = -1
-	}
-	if b := c.world.broken.options; b != nil {
-		b(s, &o)
-	}
-	switch s.algorithm {
-	case fixed, weighted, strict:
-		return subwindow.New(c, subwindow.Window{Slots: s.slots, Width: s.width(), Strict: s.algorithm != weighted}, o)
-	case token:
-		return cas.NewTokenBucket(c, s.window, s.burst, cas.Config{Options: o})
-	case leaky:
-		return cas.NewLeakyBucket(c, s.window, s.burst, cas.Config{Options: o})
-	default:
-		return cas.NewSlidingLog(c, s.window, s.limit, cas.Config{Options: o})
-	}
 }
 
 // bound returns how much the docs allow to be admitted within a span of true

@@ -42,23 +42,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"weir/counters"
 )
-
-// A mutation breaks the world or its limiters, to show that the oracles see it.
-// The zero value breaks nothing.
-type mutation struct {
-	// options spoils the options of every limiter.
-	options func(*scenario, *counters.Options)
-	// limiter replaces a limiter of a process by another.
-	limiter func(limiter, *world, *process) limiter
-	// versionsIgnored: a swap overwrites whatever is there.
-	versionsIgnored bool
-	// versionsOutliveRestarts: a version from before a restart is taken for
-	// one of the same number after it.
-	versionsOutliveRestarts bool
-}
 
 // simulate runs the world of a seed and returns what was violated. It writes
 // the timeline to trace, unless that is nil.

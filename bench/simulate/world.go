@@ -12,7 +12,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"weir/cas"
 	"weir/counters"
+	"weir/subwindow"
 )
 
 // tick is the grain of the world's time. Whatever happens between two ticks is
@@ -25,6 +27,25 @@ const client = "c"
 
 // farthest is the longest that a step of an operation usually takes, in ticks.
 const farthest = 8
+
+// A mutation breaks the world or its limiters, to show that the oracles see it.
+// The zero value breaks nothing.
+type mutation struct {
+	// options spoils the options of every limiter.
+	options func(*scenario, *counters.Options)
+	// limiter replaces a limiter of a process by another.
+	limiter func(limiter, *world, *process) limiter
+	// versionsIgnored: a swap overwrites whatever is there.
+	versionsIgnored bool
+	// versionsOutliveRestarts: a version from before a restart is taken for
+	// one of the same number after it.
+	versionsOutliveRestarts bool
+}
+
+// A violation says which oracle objects, and to what.
+type violation struct{ oracle, what string }
+
+func (v violation) String() string { return v.oracle + ": " + v.what }
 
 // A world is one server, the processes that use it, and what is to happen. Its
 // scheduler is the goroutine that made it. Others run only while it waits for
@@ -59,6 +80,12 @@ type world struct {
 	sent  []*operation // since the scheduler has looked
 	ended []*call      // likewise
 	awake chan struct{}
+}
+
+func (w *world) violate(oracle, format string, args ...any) {
+	v := violation{oracle, fmt.Sprintf(format, args...)}
+	w.violations = append(w.violations, v)
+	w.log("VIOLATED %v", v)
 }
 
 // A process is an instance of weir, with a clock of its own.
@@ -156,6 +183,27 @@ func (w *world) boot(p *process) {
 		l = w.broken.limiter(l, w, p)
 	}
 	p.limiter = l
+}
+
+// newLimiter returns a limiter of the scenario, with nothing in its memory.
+func (s *scenario) newLimiter(c *connection) (limiter, error) {
+	o := counters.Options{Policy: policy, Limit: limitName, CountDenied: s.countDenied, ClockSkew: s.skew, StoreTimeout: s.timeout}
+	if s.skew == 0 {
+		o.ClockSkew = -1
+	}
+	if b := c.world.broken.options; b != nil {
+		b(s, &o)
+	}
+	switch s.algorithm {
+	case fixed, weighted, strict:
+		return subwindow.New(c, subwindow.Window{Slots: s.slots, Width: s.width(), Strict: s.algorithm != weighted}, o)
+	case token:
+		return cas.NewTokenBucket(c, s.window, s.burst, cas.Config{Options: o})
+	case leaky:
+		return cas.NewLeakyBucket(c, s.window, s.burst, cas.Config{Options: o})
+	default:
+		return cas.NewSlidingLog(c, s.window, s.limit, cas.Config{Options: o})
+	}
 }
 
 // offset returns how far a clock is ahead, and mostly one of the extremes.

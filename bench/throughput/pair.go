@@ -2,6 +2,7 @@ package throughput
 
 import (
 	"context"
+	"regexp"
 	"slices"
 	"time"
 
@@ -9,6 +10,13 @@ import (
 	"weir/bench/internal/report"
 	"weir/bench/internal/testbed"
 )
+
+type config struct {
+	duration    time.Duration // per row and side
+	warmUp      time.Duration // per row and side, at least
+	connections int
+	rows        *regexp.Regexp
+}
 
 // A pair is a measurement of weir and of what it is compared with, in slices
 // that took turns.

@@ -12,6 +12,23 @@ import (
 	"weir/bench/internal/report"
 )
 
+var (
+	windows = algorithms.Select(algorithms.Fixed, algorithms.Sliding1, algorithms.Sliding4, algorithms.Sliding60, algorithms.Strict60)
+
+	traffics = []loadgen.Traffic{loadgen.Distinct, loadgen.Hot, loadgen.Denied}
+)
+
+// workloads returns all rows that are measured over HTTP.
+func workloads() []loadgen.Workload {
+	var all []loadgen.Workload
+	for _, a := range windows {
+		for _, t := range traffics {
+			all = append(all, loadgen.Workload{Algorithm: a, Traffic: t})
+		}
+	}
+	return all
+}
+
 // A Report is what throughput measured.
 type Report struct {
 	Machine     report.Machine `json:"machine"`

@@ -12,7 +12,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"regexp"
 	"time"
 
 	"github.com/bradfitz/gomemcache/memcache"
@@ -23,13 +22,6 @@ import (
 	"weir/bench/internal/testbed"
 	"weir/counters"
 )
-
-type config struct {
-	duration    time.Duration // per row and side
-	warmUp      time.Duration // per row and side, at least
-	connections int
-	rows        *regexp.Regexp
-}
 
 // Run measures all rows and prints them as tables.
 func Run(ctx context.Context, args []string, out io.Writer) error {
@@ -50,23 +42,6 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	r, err := measure(ctx, cfg)
 	return flags.Publish(out, "throughput", r, err)
-}
-
-var (
-	windows = algorithms.Select(algorithms.Fixed, algorithms.Sliding1, algorithms.Sliding4, algorithms.Sliding60, algorithms.Strict60)
-
-	traffics = []loadgen.Traffic{loadgen.Distinct, loadgen.Hot, loadgen.Denied}
-)
-
-// workloads returns all rows that are measured over HTTP.
-func workloads() []loadgen.Workload {
-	var all []loadgen.Workload
-	for _, a := range windows {
-		for _, t := range traffics {
-			all = append(all, loadgen.Workload{Algorithm: a, Traffic: t})
-		}
-	}
-	return all
 }
 
 // measure measures the rows that cfg selects.
