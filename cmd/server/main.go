@@ -49,7 +49,7 @@ func execute(ctx context.Context) error {
 		fmt.Println("weir", version())
 		return nil
 	case cfg.validate:
-		return validate(cfg.policyFile, os.Stdout)
+		return validate(cfg, os.Stdout)
 	}
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)

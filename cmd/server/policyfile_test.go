@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"io"
 	"os"
 	"strings"
 	"testing"
@@ -289,7 +290,7 @@ func TestValidatePrintsWhatTheFileMeans(t *testing.T) {
 		want, err := os.ReadFile(golden)
 		require.NoError(t, err)
 		var out bytes.Buffer
-		require.NoError(t, validate(file, &out))
+		require.NoError(t, validate(&config{policyFile: file}, &out))
 		assert.Equal(t, string(want), out.String())
 	}
 }
@@ -298,7 +299,26 @@ func TestValidateRefuses(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	file := write(t, "p.yaml", limit("algorithm: fixed_window, limit: 0, window: 0"))
-	assert.EqualError(t, validate(file, &out), file+`:4: limit "0" must be a whole number from 1 to 1000000000000`)
-	assert.EqualError(t, validate("/nowhere/p.yaml", &out), "-config: open /nowhere/p.yaml: no such file or directory")
+	assert.EqualError(t, validate(&config{policyFile: file}, &out), file+`:4: limit "0" must be a whole number from 1 to 1000000000000`)
+	assert.EqualError(t, validate(&config{policyFile: "/nowhere/p.yaml"}, &out), "-config: open /nowhere/p.yaml: no such file or directory")
+	assert.Empty(t, out.String())
+}
+
+// Whether a limit has room for clocks that differ depends on the flags.
+func TestValidateRefusesWhatTheServerRefuses(t *testing.T) {
+	t.Parallel()
+	file := write(t, "p.yaml", limit("algorithm: sliding_window, limit: 10, window: 1s, sub_windows: 100"))
+	args := []string{"-config", file, "-clock-skew", "1m", "-validate"}
+	embedded, err := parseConfig(args, env(nil), io.Discard)
+	require.NoError(t, err)
+	shared, err := parseConfig(append(args, "-memcached", "127.0.0.1:1"), env(nil), io.Discard)
+	require.NoError(t, err)
+
+	var out bytes.Buffer
+	require.NoError(t, validate(embedded, &out))
+	out.Reset()
+	_, refused := newProgram(shared, io.Discard)
+	require.ErrorContains(t, refused, "it may read 4096")
+	assert.EqualError(t, validate(shared, &out), refused.Error())
 	assert.Empty(t, out.String())
 }

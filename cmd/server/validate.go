@@ -7,18 +7,30 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"weir/api"
+	"weir/counters/memory"
 )
 
-// validate checks a policy file, or the built-in policies when file is "", and
-// prints to out what it means.
-func validate(file string, out io.Writer) error {
-	data, err := readPolicyFile(file)
+// validate checks a policy file, or the built-in policies when there is none,
+// and prints to out what it means. It refuses what a server with the same flags
+// would refuse, and connects to nothing.
+func validate(cfg *config, out io.Writer) error {
+	data, err := readPolicyFile(cfg.policyFile)
 	if err != nil {
 		return err
 	}
-	policies, err := parsePolicies(file, data)
+	policies, err := parsePolicies(cfg.policyFile, data)
 	if err != nil {
+		return err
+	}
+	unused := limiters{resources: resources{
+		store:   memory.New(nil),
+		options: cfg.limiterOptions(),
+		metrics: api.NewMetrics(prometheus.NewRegistry(), version()),
+	}}
+	if err := unused.bindLimiters(policies); err != nil {
 		return err
 	}
 	var b strings.Builder
