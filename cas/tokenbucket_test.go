@@ -364,7 +364,7 @@ func TestTokenBucketLikeRationalNumbers(t *testing.T) {
 			},
 			"refund": func(t *rapid.T) {
 				if len(admitted) == 0 {
-					t.Skip()
+					t.Skip("nothing was admitted")
 				}
 				i := rapid.IntRange(0, len(admitted)-1).Draw(t, "which")
 				model.refund(admitted[i])
