@@ -236,8 +236,8 @@ func (l *Limiter[S]) Flush() { l.cfg.Refunds.Wait() }
 // Reset forgets what the client has used. No write that began before undoes
 // that, as the state it would replace is gone. Other instances notice within
 // counters.MaxStaleness. The error is counters.ErrRequest or one of a store's.
-func (l *Limiter[S]) Reset(ctx context.Context, client string, _ time.Time) error {
-	if err := counters.CheckClient(client); err != nil {
+func (l *Limiter[S]) Reset(ctx context.Context, client string, now time.Time) error {
+	if err := cmp.Or(counters.CheckClient(client), counters.CheckNow(now)); err != nil {
 		return err
 	}
 	err := l.store.Delete(ctx, []string{l.keys.StateKey(client)})

@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -21,6 +20,7 @@ import (
 	"pgregory.net/rapid"
 
 	"weir/counters"
+	"weir/counters/limitertest"
 	"weir/counters/memcachedtest"
 	"weir/counters/memory"
 )
@@ -753,43 +753,11 @@ func (l *requestLog) admitted(t *testing.T, rate, burst int64) (admitted int) {
 	return admitted
 }
 
-// What no limiter can decide is an error: no panic, no admission.
 func TestWrongRequestsAreErrors(t *testing.T) {
 	t.Parallel()
-	right := counters.Request{Client: "c", Cost: 1, Limit: 1, Now: clock(t, "12:00:00")}
 	l, err := NewTokenBucket(memory.New(nil), time.Minute, 10, testConfig(10))
 	require.NoError(t, err)
-	wrong := make(map[string]counters.Request)
-	for name, spoil := range map[string]func(*counters.Request){
-		"no client":     func(r *counters.Request) { r.Client = "" },
-		"a long client": func(r *counters.Request) { r.Client = strings.Repeat("c", counters.MaxClientBytes+1) },
-		"negative cost": func(r *counters.Request) { r.Cost = -1 },
-		"huge cost":     func(r *counters.Request) { r.Cost = counters.MaxCost + 1 },
-		"no limit":      func(r *counters.Request) { r.Limit = 0 },
-		"huge limit":    func(r *counters.Request) { r.Limit = counters.MaxLimit + 1 },
-		"no time":       func(r *counters.Request) { r.Now = time.Time{} },
-		"a far past":    func(r *counters.Request) { r.Now = time.Unix(0, math.MinInt64) },
-		"a far future":  func(r *counters.Request) { r.Now = time.Unix(0, math.MaxInt64) },
-	} {
-		r := right
-		spoil(&r)
-		_, takeErr := l.Take(t.Context(), r)
-		_, peekErr := l.Peek(t.Context(), r)
-		for _, err := range []error{takeErr, peekErr, l.Refund(t.Context(), r, counters.Decision{Allowed: true})} {
-			assert.ErrorIs(t, err, counters.ErrRequest, name)
-		}
-		wrong[name] = r
-	}
-	assert.ErrorIs(t, l.Reset(t.Context(), "", right.Now), counters.ErrRequest)
-	d, err := l.Take(t.Context(), right)
-	require.NoError(t, err)
-	assert.True(t, d.Allowed, "nothing was consumed")
-	_, known := l.PeekLocal(right)
-	assert.True(t, known)
-	for name, r := range wrong {
-		_, known := l.PeekLocal(r)
-		assert.False(t, known, name)
-	}
+	limitertest.WrongRequests(t, l, clock(t, "12:00:00"))
 }
 
 func TestOptionsAreChecked(t *testing.T) {

@@ -3,8 +3,6 @@ package subwindow_test
 import (
 	"context"
 	"fmt"
-	"math"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"weir/counters"
+	"weir/counters/limitertest"
 	"weir/counters/memcachedtest"
 	"weir/counters/memory"
 	"weir/subwindow"
@@ -519,45 +518,10 @@ func BenchmarkTake(b *testing.B) {
 	}
 }
 
-// What no limiter can decide is an error: no panic, no admission.
 func TestWrongRequestsAreErrors(t *testing.T) {
 	t.Parallel()
-	right := counters.Request{Client: "c", Cost: 1, Limit: 1, Now: at("12:00:00")}
 	l := newLimiter(t, memory.New(nil), newWindow(t, time.Minute, 4, false), sameClock)
-	wrong := make(map[string]counters.Request)
-	for name, spoil := range map[string]func(*counters.Request){
-		"no client":     func(r *counters.Request) { r.Client = "" },
-		"a long client": func(r *counters.Request) { r.Client = strings.Repeat("c", counters.MaxClientBytes+1) },
-		"negative cost": func(r *counters.Request) { r.Cost = -1 },
-		"huge cost":     func(r *counters.Request) { r.Cost = counters.MaxCost + 1 },
-		"no limit":      func(r *counters.Request) { r.Limit = 0 },
-		"huge limit":    func(r *counters.Request) { r.Limit = counters.MaxLimit + 1 },
-		"no time":       func(r *counters.Request) { r.Now = time.Time{} },
-		"a far past":    func(r *counters.Request) { r.Now = time.Unix(0, math.MinInt64) },
-		"a far future":  func(r *counters.Request) { r.Now = time.Unix(0, math.MaxInt64) },
-	} {
-		r := right
-		spoil(&r)
-		_, takeErr := l.Take(t.Context(), r)
-		_, peekErr := l.Peek(t.Context(), r)
-		for _, err := range []error{takeErr, peekErr, l.Refund(t.Context(), r, counters.Decision{Allowed: true})} {
-			assert.ErrorIs(t, err, counters.ErrRequest, name)
-		}
-		wrong[name] = r
-	}
-	assert.ErrorIs(t, l.Reset(t.Context(), "", right.Now), counters.ErrRequest)
-	for _, never := range []time.Time{{}, time.Unix(0, math.MaxInt64)} {
-		assert.ErrorIs(t, l.Reset(t.Context(), "c", never), counters.ErrRequest)
-	}
-	d, err := l.Take(t.Context(), right)
-	require.NoError(t, err)
-	assert.True(t, d.Allowed, "nothing was consumed")
-	_, known := l.PeekLocal(right)
-	assert.True(t, known)
-	for name, r := range wrong {
-		_, known := l.PeekLocal(r)
-		assert.False(t, known, name)
-	}
+	limitertest.WrongRequests(t, l, at("12:00:00"))
 }
 
 func TestOptionsAreChecked(t *testing.T) {

@@ -35,6 +35,7 @@ var folders = map[string]struct {
 	"counters/combiner":           {},
 	"counters/cache":              {},
 	"counters/storetest":          {[]string{"counters"}, testLibraries},
+	"counters/limitertest":        {[]string{"counters"}, testLibraries},
 	"counters/memcachedtest":      {nil, testLibraries},
 	"subwindow":                   {[]string{"counters", "counters/combiner", "counters/cache"}, nil},
 	"cas":                         {[]string{"counters", "counters/combiner", "counters/cache"}, nil},

@@ -1,0 +1,65 @@
+// Package limitertest holds the tests that the limiters of every algorithm
+// pass.
+package limitertest
+
+import (
+	"context"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters"
+)
+
+// A Limiter is what all algorithms have in common.
+type Limiter interface {
+	Take(ctx context.Context, r counters.Request) (counters.Decision, error)
+	Peek(ctx context.Context, r counters.Request) (counters.Decision, error)
+	PeekLocal(r counters.Request) (counters.Decision, bool)
+	Refund(ctx context.Context, r counters.Request, taken counters.Decision) error
+	Reset(ctx context.Context, client string, now time.Time) error
+}
+
+// WrongRequests tests that what no limiter can decide is an error: no panic, no
+// admission. The limiter is a new one, and admits a cost of 1 at now.
+func WrongRequests(t *testing.T, l Limiter, now time.Time) {
+	right := counters.Request{Client: "c", Cost: 1, Limit: 1, Now: now}
+	wrong := make(map[string]counters.Request)
+	for name, spoil := range map[string]func(*counters.Request){
+		"no client":     func(r *counters.Request) { r.Client = "" },
+		"a long client": func(r *counters.Request) { r.Client = strings.Repeat("c", counters.MaxClientBytes+1) },
+		"negative cost": func(r *counters.Request) { r.Cost = -1 },
+		"huge cost":     func(r *counters.Request) { r.Cost = counters.MaxCost + 1 },
+		"no limit":      func(r *counters.Request) { r.Limit = 0 },
+		"huge limit":    func(r *counters.Request) { r.Limit = counters.MaxLimit + 1 },
+		"no time":       func(r *counters.Request) { r.Now = time.Time{} },
+		"a far past":    func(r *counters.Request) { r.Now = time.Unix(0, math.MinInt64) },
+		"a far future":  func(r *counters.Request) { r.Now = time.Unix(0, math.MaxInt64) },
+	} {
+		r := right
+		spoil(&r)
+		_, takeErr := l.Take(t.Context(), r)
+		_, peekErr := l.Peek(t.Context(), r)
+		for _, err := range []error{takeErr, peekErr, l.Refund(t.Context(), r, counters.Decision{Allowed: true})} {
+			assert.ErrorIs(t, err, counters.ErrRequest, name)
+		}
+		wrong[name] = r
+	}
+	assert.ErrorIs(t, l.Reset(t.Context(), "", right.Now), counters.ErrRequest)
+	for _, never := range []time.Time{{}, time.Unix(0, math.MaxInt64)} {
+		assert.ErrorIs(t, l.Reset(t.Context(), "c", never), counters.ErrRequest)
+	}
+	d, err := l.Take(t.Context(), right)
+	require.NoError(t, err)
+	assert.True(t, d.Allowed, "nothing was consumed")
+	_, known := l.PeekLocal(right)
+	assert.True(t, known)
+	for name, r := range wrong {
+		_, known := l.PeekLocal(r)
+		assert.False(t, known, name)
+	}
+}
