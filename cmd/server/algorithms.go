@@ -13,12 +13,15 @@ import (
 
 // An algorithm is everything that this command knows about one way to limit.
 type algorithm struct {
-	name       string
-	keys       []string // in the policy file, beyond those that every limit has
-	subWindows int      // the default of the key sub_windows
-	estimate   string   // the default of the key estimate
-	maxLimit   int64    // the largest limit; 0 means counters.MaxLimit
-	waits      bool     // an admitted request may have to wait
+	name string
+	// keys reads what a limit has in the policy file, beyond the keys that
+	// every limit has, into l. Keys that algorithms share have the same name
+	// and read alike.
+	keys       func(r *yamlReader, l *api.Limit) []yamlKey
+	subWindows int    // the default of the key sub_windows
+	estimate   string // the default of the key estimate
+	maxLimit   int64  // the largest limit; 0 means counters.MaxLimit
+	waits      bool   // an admitted request may have to wait
 	// describe says in words what a limit means.
 	describe func(l *api.Limit) string
 	// newLimiter makes the limiter of a limit. The error says what is wrong
@@ -31,6 +34,7 @@ type algorithm struct {
 var algorithms = []*algorithm{
 	{
 		name: "fixed_window",
+		keys: noKeys,
 		describe: func(l *api.Limit) string {
 			return fmt.Sprintf("at most %d in each calendar window of %v", l.Limit, l.Window)
 		},
@@ -43,8 +47,13 @@ var algorithms = []*algorithm{
 		},
 	},
 	{
-		name:       "sliding_window",
-		keys:       []string{"sub_windows", "estimate"},
+		name: "sliding_window",
+		keys: func(r *yamlReader, l *api.Limit) []yamlKey {
+			return []yamlKey{
+				integer(r, "sub_windows", &l.SubWindows, 1, subwindow.MaxSubWindows),
+				r.choice("estimate", &l.Estimate, weighted, strict),
+			}
+		},
 		subWindows: 10,
 		estimate:   weighted,
 		describe: func(l *api.Limit) string {
@@ -66,7 +75,7 @@ var algorithms = []*algorithm{
 	},
 	{
 		name: "token_bucket",
-		keys: []string{"burst"},
+		keys: burstKey,
 		describe: func(l *api.Limit) string {
 			return fmt.Sprintf("%d per %v, and at most %d at once", l.Limit, l.Window, cmp.Or(l.Burst, l.Limit))
 		},
@@ -76,7 +85,7 @@ var algorithms = []*algorithm{
 	},
 	{
 		name:  "leaky_bucket",
-		keys:  []string{"burst"},
+		keys:  burstKey,
 		waits: true,
 		describe: func(l *api.Limit) string {
 			return fmt.Sprintf("%d per %v, one after the other, at most %d waiting", l.Limit, l.Window, cmp.Or(l.Burst, l.Limit))
@@ -87,6 +96,7 @@ var algorithms = []*algorithm{
 	},
 	{
 		name:     "sliding_log",
+		keys:     noKeys,
 		maxLimit: cas.MaxLogLimit,
 		describe: func(l *api.Limit) string { return fmt.Sprintf("at most %d in any %v", l.Limit, l.Window) },
 		newLimiter: func(r *resources, p *api.Policy, l *api.Limit) (limiter, error) {
@@ -96,6 +106,17 @@ var algorithms = []*algorithm{
 }
 
 const weighted, strict = "weighted", "strict" // values of the key estimate
+
+func noKeys(*yamlReader, *api.Limit) []yamlKey { return nil }
+
+func burstKey(r *yamlReader, l *api.Limit) []yamlKey {
+	return []yamlKey{integer(r, "burst", &l.Burst, 1, counters.MaxLimit)}
+}
+
+// keyNames are the names of the algorithm's keys.
+func (a *algorithm) keyNames() []string {
+	return namesOf(a.keys(new(yamlReader), new(api.Limit)))
+}
 
 // findAlgorithm returns the algorithm that a limit names, which must be one.
 func findAlgorithm(l *api.Limit) *algorithm {

@@ -17,7 +17,6 @@ import (
 	"weir/api"
 	"weir/counters"
 	"weir/counters/memory"
-	"weir/subwindow"
 )
 
 // builtIn is the policy file of a server that is given none.
@@ -133,15 +132,20 @@ var algorithmNames = algorithmsThat(func(*algorithm) bool { return true })
 func (r *policyReader) limit(p *api.Policy, n *yaml.Node) {
 	mistakes := len(r.errs)
 	var l api.Limit
-	values := r.object(n, "a limit",
+	keys := []yamlKey{
 		r.text("name", &l.Name),
 		r.choice("algorithm", &l.Algorithm, algorithmNames...),
 		integer(&r.yamlReader, "limit", &l.Limit, 1, counters.MaxLimit),
 		r.duration("window", &l.Window),
-		integer(&r.yamlReader, "sub_windows", &l.SubWindows, 1, subwindow.MaxSubWindows),
-		r.choice("estimate", &l.Estimate, weighted, strict),
-		integer(&r.yamlReader, "burst", &l.Burst, 1, counters.MaxLimit),
-	)
+	}
+	for _, a := range algorithms {
+		for _, key := range a.keys(&r.yamlReader, &l) {
+			if !slices.Contains(namesOf(keys), key.name) {
+				keys = append(keys, key)
+			}
+		}
+	}
+	values := r.object(n, "a limit", keys...)
 	if l.Name == "" {
 		l.Name = strings.ReplaceAll(l.Algorithm, "_", "-")
 	}
@@ -170,15 +174,16 @@ func (r *policyReader) complete(p *api.Policy, l *api.Limit, n *yaml.Node, value
 	}
 	a := findAlgorithm(l)
 	for _, other := range algorithms {
+		keys := other.keyNames()
 		verb := "is"
-		if len(other.keys) > 1 {
+		if len(keys) > 1 {
 			verb = "are"
 		}
-		for _, key := range other.keys {
-			if value := values[key]; value != nil && !slices.Contains(a.keys, key) {
-				takers := algorithmsThat(func(a *algorithm) bool { return slices.Contains(a.keys, key) })
+		for _, key := range keys {
+			if value := values[key]; value != nil && !slices.Contains(a.keyNames(), key) {
+				takers := algorithmsThat(func(a *algorithm) bool { return slices.Contains(a.keyNames(), key) })
 				r.fail(value, "%s %s for %s only, and this limit is a %s",
-					strings.Join(other.keys, " and "), verb, strings.Join(takers, " and "), a.name)
+					strings.Join(keys, " and "), verb, strings.Join(takers, " and "), a.name)
 				delete(values, key) // another algorithm may take it too
 			}
 		}

@@ -29,6 +29,14 @@ type yamlKey struct {
 	read func(value *yaml.Node)
 }
 
+func namesOf(keys []yamlKey) []string {
+	names := make([]string, len(keys))
+	for i, k := range keys {
+		names[i] = k.name
+	}
+	return names
+}
+
 // object reads a mapping that may have only the given keys. It returns the
 // values that the mapping has, or nil if n isn't a mapping. Messages call the
 // mapping by name.
@@ -36,11 +44,7 @@ func (r *yamlReader) object(n *yaml.Node, name string, keys ...yamlKey) map[stri
 	return r.mapping(n, name, func(key, value *yaml.Node) {
 		i := slices.IndexFunc(keys, func(k yamlKey) bool { return k.name == key.Value })
 		if i < 0 {
-			names := make([]string, len(keys))
-			for i, k := range keys {
-				names[i] = k.name
-			}
-			r.fail(key, "%s has no key %q; it may have %s", name, key.Value, strings.Join(names, ", "))
+			r.fail(key, "%s has no key %q; it may have %s", name, key.Value, strings.Join(namesOf(keys), ", "))
 			return
 		}
 		keys[i].read(value)
