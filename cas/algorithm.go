@@ -34,6 +34,9 @@ type algorithm[S any] interface {
 	// refund undoes a request that step has admitted, with the decision, as far
 	// as time hasn't passed over it. Of another generation it undoes nothing.
 	refund(S, counters.Request, counters.Decision) S
+	// carry adds to the first state, as r finds it, what was consumed between
+	// the second and the third.
+	carry(present, before, after S, r counters.Request) S
 	// ttl returns for how long the state still differs from the initial one.
 	ttl(S, counters.Request) time.Duration
 	// encode appends a state to a buffer, and decode reads it back.

@@ -110,6 +110,28 @@ func (b bucket) refund(s bucketState, r counters.Request, taken counters.Decisio
 	return s
 }
 
+// carry raises the level by as much as it rises from before to after.
+func (b bucket) carry(present, before, after bucketState, r counters.Request) bucketState {
+	s, from, to := b.level(present, r), b.level(before, r), b.level(after, r)
+	if s.whole == 0 && s.part == 0 {
+		s.generation, s.refunded = to.generation, to.refunded
+	}
+	more, part := to.whole-from.whole, to.part-from.part
+	if more > 0 || more == 0 && part > 0 {
+		s.whole, s.part = s.whole+more, s.part+part
+	}
+	switch {
+	case s.part < 0:
+		s.whole, s.part = s.whole-1, s.part+int64(s.window)
+	case s.part >= int64(s.window):
+		s.whole, s.part = s.whole+1, s.part-int64(s.window)
+	}
+	if s.whole == 0 && s.part == 0 {
+		return bucketState{}
+	}
+	return s
+}
+
 // ttl returns the time from r.Now until the bucket is empty at r's limit, at
 // most forever. By how much r is behind the state is not part of it, so that a
 // state from a clock far ahead expires as soon as any other.

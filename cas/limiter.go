@@ -172,15 +172,16 @@ func (l *Limiter[S]) Peek(ctx context.Context, r counters.Request) (counters.Dec
 
 // PeekLocal decides r by the state that the process has seen within
 // counters.MaxStaleness, consumes nothing, and reports whether there is one; a
-// wrong request has none. A denial is certain but for what resets and refunds
-// elsewhere have changed since.
+// wrong request has none, nor has a client that TakeLocal has admitted since. A
+// denial is certain but for what resets and refunds elsewhere have changed
+// since.
 func (l *Limiter[S]) PeekLocal(r counters.Request) (counters.Decision, bool) {
 	v := l.views.Find(r.Client)
 	if v == nil || r.Check() != nil {
 		return counters.Decision{}, false
 	}
 	seen := v.recall()
-	if !seen.fresh(r.Now) {
+	if !seen.fresh(r.Now) || v.owed().number > 0 {
 		return counters.Decision{}, false
 	}
 	d := l.peek(seen.decoded, r)
@@ -197,6 +198,9 @@ func (l *Limiter[S]) PeekLocal(r counters.Request) (counters.Decision, bool) {
 func (l *Limiter[S]) Refund(ctx context.Context, r counters.Request, taken counters.Decision) error {
 	if err := r.Check(); err != nil || r.Cost == 0 || !taken.Allowed {
 		return err
+	}
+	if taken.Local && l.refundLocal(r, taken) {
+		return nil
 	}
 	req := request{Request: r, refund: &refund{taken: taken}}
 	_, err := l.combiner.Do(ctx, r.Client, req)
@@ -282,7 +286,7 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *b
 	if !ok {
 		deadline = time.Now().Add(counters.DefaultTimeout)
 	}
-	seen := v.recall()
+	seen, owed := v.recall(), v.owed()
 	asked := false         // the store, in this batch
 	var answered time.Time // the last time that it did
 	for mayWait := true; ; mayWait = false {
@@ -292,17 +296,18 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *b
 				call.Request.refund.begun.Store(true)
 			}
 		}
-		next := l.step(seen.decoded, calls)
+		next := l.step(l.with(owed, seen, calls[0].Request.Request), calls, owed.number > 0)
 		if next.changed && mayWait && v.awaitTurn(deadline) {
 			continue // with those who have come meanwhile
 		}
 		var state counters.State
 		var swapped bool
+		swaps := next.changed && (asked || !owed.sent)
 		switch {
-		case next.changed:
+		case swaps:
 			attempts++
 			state, swapped, err = l.store.Swap(ctx, key, seen.state, next.value, next.ttl)
-		case asked || seen.fresh(next.now) && full(calls):
+		case asked || !next.changed && seen.fresh(next.now) && full(calls):
 			for _, call := range calls {
 				call.Result.Local = !asked
 			}
@@ -314,12 +319,15 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *b
 			if asked && errors.Is(err, counters.ErrTimeout) {
 				return attempts, lost, fmt.Errorf("%w: %w", ErrContended, err)
 			}
-			if next.changed {
-				v.remember(snapshot[S]{}) // whether it was swapped is unknown
+			switch {
+			case !swaps:
+				err = fmt.Errorf("%w: %w", counters.ErrNotSent, err)
+			case !errors.Is(err, counters.ErrNotSent):
+				v.unanswered(owed, seen)
 			}
 			return attempts, lost, err
 		}
-		if next.changed && !swapped && asked {
+		if swaps && !swapped && asked {
 			lost++
 		}
 		seen = l.snapshot(state, next)
@@ -330,6 +338,9 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *b
 		}
 		asked, answered = true, seen.read
 		if swapped {
+			if owed.number > 0 {
+				v.repaid(owed)
+			}
 			v.won(attempts, roundTrip, answered)
 			return attempts, lost, nil
 		}
@@ -361,9 +372,10 @@ type transition[S any] struct {
 	now     time.Time // of the latest request
 }
 
-// step answers the calls from the given state, which it leaves as it is.
-func (l *Limiter[S]) step(from S, calls []*call) transition[S] {
-	next := transition[S]{now: calls[0].Request.Now, state: l.algorithm.clone(from)}
+// step answers the calls from the given state, which it leaves as it is. changed
+// says that the store has another one, whatever the answers are.
+func (l *Limiter[S]) step(from S, calls []*call, changed bool) transition[S] {
+	next := transition[S]{now: calls[0].Request.Now, state: l.algorithm.clone(from), changed: changed}
 	for _, call := range calls {
 		q := &call.Request
 		if q.refund != nil {
@@ -420,6 +432,7 @@ func (l *Limiter[S]) snapshot(state counters.State, next transition[S]) snapshot
 type view[S any] struct {
 	mu   sync.Mutex
 	last snapshot[S]
+	debt debt[S]
 	// turn is when the process may write again, after it has won against
 	// others; pause is how many round trips that is after the last win.
 	turn      time.Time

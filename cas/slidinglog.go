@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"iter"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -141,6 +142,39 @@ func (l log) refund(s logState, r counters.Request, taken counters.Decision) log
 	}
 	rest.time, rest.generation = s.time, s.generation
 	return rest
+}
+
+// carry adds the entries of after that before doesn't have, or has with a
+// smaller cost.
+func (l log) carry(present, before, after logState, r counters.Request) logState {
+	costs := make(map[int64]int64)
+	for t, cost := range after.all() {
+		costs[t] += cost
+	}
+	for t, cost := range before.all() {
+		costs[t] = max(0, costs[t]-cost)
+	}
+	for t, cost := range present.all() {
+		costs[t] += cost
+	}
+	var s logState
+	for _, t := range slices.Sorted(maps.Keys(costs)) {
+		if cost := min(costs[t], MaxLogLimit); cost > 0 {
+			s.forget(max(0, s.used+cost-MaxLogLimit))
+			s.add(t, cost)
+		}
+	}
+	if s.used > 0 {
+		s.time = max(s.newest, present.time, after.time)
+		s.generation = s.base
+		for _, from := range []logState{present, after} {
+			if from.used > 0 {
+				s.generation = min(s.base, from.generation)
+				break
+			}
+		}
+	}
+	return s
 }
 
 // ttl returns the time from r.Now until the log is empty. By how much r is

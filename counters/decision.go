@@ -97,6 +97,9 @@ type Decision struct {
 	// Local reports that no store was asked: what the process had read a moment
 	// before decided.
 	Local bool
+	// Owed reports that the store hasn't counted an admission yet: it was made
+	// without the store, which surely hadn't been asked.
+	Owed bool
 	// Generation and Refunded are those of the state that Take has changed, for
 	// Refund; 0 where states have none. They mean nothing else.
 	Generation, Refunded int64

@@ -1,6 +1,7 @@
 package subwindow
 
 import (
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -158,10 +159,14 @@ func (a *attempt) elapsedAt(now time.Time) time.Duration {
 	return a.elapsed - time.Duration(a.now-now.UnixNano())
 }
 
-// fail answers the pending calls with an error.
-func (a *attempt) fail(err error) {
-	for _, call := range a.pending {
+// fail answers the pending calls with an error. Those that were chosen may have
+// been counted if anything was.
+func (a *attempt) fail(err error, counted bool) {
+	for i, call := range a.pending {
 		call.Err = err
+		if !counted || !a.chosen[i] {
+			call.Err = fmt.Errorf("%w: %w", counters.ErrNotSent, err)
+		}
 	}
 	a.pending = a.pending[:0]
 }

@@ -99,8 +99,9 @@ func (l *Limiter) Peek(ctx context.Context, r counters.Request) (counters.Decisi
 
 // PeekLocal decides r by what the process has read of the client within
 // counters.MaxStaleness, counts nothing, and reports whether there is such
-// knowledge; of a wrong request there is none. A denial is certain but for what
-// resets and refunds elsewhere have changed since.
+// knowledge; of a wrong request there is none, nor of a client that TakeLocal
+// has admitted since. A denial is certain but for what resets and refunds
+// elsewhere have changed since.
 func (l *Limiter) PeekLocal(r counters.Request) (counters.Decision, bool) {
 	v := l.views.Find(r.Client)
 	if v == nil || r.Check() != nil {
@@ -108,6 +109,9 @@ func (l *Limiter) PeekLocal(r counters.Request) (counters.Decision, bool) {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	if len(v.debts) > 0 {
+		return counters.Decision{}, false
+	}
 	return l.peekSnapshot(&v.snapshot, r)
 }
 
@@ -150,7 +154,14 @@ func (l *Limiter) Refund(ctx context.Context, r counters.Request, taken counters
 	if err := r.Check(); err != nil || r.Cost == 0 || !taken.Allowed {
 		return err
 	}
-	req := request{Request: r, view: l.views.Get(r.Client), refund: new(refund)}
+	v := l.views.Get(r.Client)
+	if taken.Local {
+		r.Cost = v.forgive(debt{bucket: counters.Calendar(r.Now, l.window.Width).Number, cost: r.Cost, sent: !taken.Owed})
+		if r.Cost == 0 || !taken.Owed {
+			return nil
+		}
+	}
+	req := request{Request: r, view: v, refund: new(refund)}
 	_, err := l.combiner.Do(ctx, r.Client, req)
 	if err != nil && !req.refund.begun.Load() {
 		l.refundLater(req)
@@ -215,6 +226,14 @@ func (l *Limiter) lead(ctx context.Context, _ string, batch *combiner.Batch[requ
 	l.options.Batch(len(calls))
 	v := calls[0].Request.view
 	calls = l.refundAll(ctx, v, calls)
+	if len(calls) > 0 {
+		if err := l.repay(ctx, v, calls[0].Request.Client, calls[0].Request.Now); err != nil {
+			for _, call := range calls {
+				call.Err = err
+			}
+			return
+		}
+	}
 	for len(calls) > 0 {
 		n, latest := l.sameSlot(calls)
 		a := l.recall(v, calls[0].Request.Client, latest)
@@ -222,7 +241,8 @@ func (l *Limiter) lead(ctx context.Context, _ string, batch *combiner.Batch[requ
 		a.chosen = slices.Grow(a.chosen[:0], n)[:n]
 		for len(a.pending) > 0 {
 			var err error
-			switch sum := l.choose(a); {
+			sum := l.choose(a)
+			switch {
 			case sum > 0:
 				var count int64
 				a.prepare()
@@ -244,7 +264,10 @@ func (l *Limiter) lead(ctx context.Context, _ string, batch *combiner.Batch[requ
 				err = l.refresh(ctx, a)
 			}
 			if err != nil {
-				a.fail(err)
+				if sum > 0 && !errors.Is(err, counters.ErrNotSent) {
+					v.unanswered(a)
+				}
+				a.fail(err, sum > 0)
 			}
 		}
 		l.remember(v, a)

@@ -15,6 +15,8 @@ type view struct {
 	snapshot
 	// denied says that what was read had no room for a check.
 	denied bool
+	// debts are what was admitted while the store couldn't be asked.
+	debts []debt
 }
 
 // A snapshot is what was read of a client's slots. The zero value knows
@@ -57,6 +59,9 @@ func (v *view) refund(bucket, cost int64) {
 	defer v.mu.Unlock()
 	if i := v.bucket - bucket; i >= 0 && i < int64(len(v.counts)) {
 		v.counts[i] = max(0, v.counts[i]-cost)
-		v.settled = min(v.settled, bucket-1)
 	}
+	v.unsettle(bucket)
 }
+
+// unsettle notes that the count of a slot may have changed. v is locked.
+func (v *view) unsettle(bucket int64) { v.settled = min(v.settled, bucket-1) }

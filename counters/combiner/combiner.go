@@ -24,6 +24,10 @@ import (
 // What the leader had done by then is unknown.
 var ErrLeaderFailed = errors.New("combiner: the leader of the batch failed")
 
+// ErrWithdrawn comes with the context's error: no leader has taken up the call,
+// and none will.
+var ErrWithdrawn = errors.New("combiner: the call was not taken up in time")
+
 // A Combiner answers concurrent calls with the same key in batches. A caller
 // leads at most one batch, and each batch runs in the goroutine of its leader.
 //
@@ -123,9 +127,9 @@ func (b *Batch[Q, R]) Join() []*Call[Q, R] {
 //
 // While it waits for another leader, it returns the context's error as soon as
 // ctx is done, or at most a millisecond after its deadline; ctx.Done need not
-// fire then. If no leader has taken up the call by then, none will; otherwise
-// it is unknown whether it counts. Once Do leads, only lead ends it. Do neither
-// waits nor looks at ctx if nobody else uses key.
+// fire then. With ErrWithdrawn no leader will take up the call; otherwise it is
+// unknown whether it counts. Once Do leads, only lead ends it. Do neither waits
+// nor looks at ctx if nobody else uses key.
 func (c *Combiner[Q, R]) Do(ctx context.Context, key string, q Q) (R, error) {
 	call := c.calls.Get().(*Call[Q, R])
 	call.Request = q
@@ -155,6 +159,7 @@ func (c *Combiner[Q, R]) Do(ctx context.Context, key string, q Q) (R, error) {
 			if err := ended(ctx); err != nil {
 				if c.withdraw(s, key, call) {
 					c.release(call)
+					err = fmt.Errorf("%w: %w", ErrWithdrawn, err)
 				} else if !call.state.CompareAndSwap(waiting, settled) {
 					return c.result(call)
 				} // else the leader still holds the call, so it can't be used again.

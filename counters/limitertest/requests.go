@@ -20,6 +20,8 @@ type Limiter interface {
 	Take(ctx context.Context, r counters.Request) (counters.Decision, error)
 	Peek(ctx context.Context, r counters.Request) (counters.Decision, error)
 	PeekLocal(r counters.Request) (counters.Decision, bool)
+	TakeLocal(r counters.Request, err error) (counters.Decision, error)
+	Recall(r counters.Request) (counters.Decision, bool)
 	Refund(ctx context.Context, r counters.Request, taken counters.Decision) error
 	Reset(ctx context.Context, client string, now time.Time) error
 }
@@ -44,7 +46,8 @@ func WrongRequests(t *testing.T, l Limiter, now time.Time) {
 		spoil(&r)
 		_, takeErr := l.Take(t.Context(), r)
 		_, peekErr := l.Peek(t.Context(), r)
-		for _, err := range []error{takeErr, peekErr, l.Refund(t.Context(), r, counters.Decision{Allowed: true})} {
+		_, localErr := l.TakeLocal(r, counters.ErrTimeout)
+		for _, err := range []error{takeErr, peekErr, localErr, l.Refund(t.Context(), r, counters.Decision{Allowed: true})} {
 			assert.ErrorIs(t, err, counters.ErrRequest, name)
 		}
 		wrong[name] = r
@@ -60,6 +63,8 @@ func WrongRequests(t *testing.T, l Limiter, now time.Time) {
 	assert.True(t, known)
 	for name, r := range wrong {
 		_, known := l.PeekLocal(r)
+		assert.False(t, known, name)
+		_, known = l.Recall(r)
 		assert.False(t, known, name)
 	}
 }
