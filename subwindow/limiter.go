@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -332,7 +333,10 @@ func (l *Limiter) subtract(ctx context.Context, bucket int64, calls []*call) (su
 		err = l.store.Subtract(ctx, counters.CounterKey(prefix, bucket), sum)
 	}
 	if err == nil && l.maySettle(ctx, bucket) {
-		err = l.raiseGeneration(ctx, prefix)
+		if err = l.raiseGeneration(ctx, prefix); errors.Is(err, counters.ErrNotSent) {
+			// What has been taken back isn't taken back again.
+			err = fmt.Errorf("%w: %v", counters.ErrUnavailable, err)
+		}
 	}
 	return sum, err
 }

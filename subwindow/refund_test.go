@@ -264,3 +264,49 @@ func TestAResetInTheMidstOfARead(t *testing.T) {
 	take(t, l, at("12:00:16"), 1, 100)
 	assert.True(t, take(t, l, at("12:00:17"), 90, 100).Allowed)
 }
+
+// A faultyStore fails an operation on a key when fault says so.
+type faultyStore struct {
+	counters.Store
+	fault func(operation, key string) error
+}
+
+func (s *faultyStore) Add(ctx context.Context, a counters.Addition) (int64, error) {
+	if err := s.fault("add", a.Key); err != nil {
+		return 0, err
+	}
+	return s.Store.Add(ctx, a)
+}
+
+func (s *faultyStore) Read(ctx context.Context, keys []string, counts []int64) error {
+	if err := s.fault("read", keys[0]); err != nil {
+		return err
+	}
+	return s.Store.Read(ctx, keys, counts)
+}
+
+// A refund has two steps where its slot may be settled elsewhere: it takes the
+// cost back, and raises the generation. If the second can't be sent, the first
+// isn't done again.
+func TestARefundWhoseGenerationCannotBeRaisedIsDoneOnce(t *testing.T) {
+	t.Parallel()
+	inner := memory.New(nil)
+	w := newWindow(t, time.Minute, 60, true)
+	generation := counters.GenerationKey(counters.CounterNamespace("weir", "p", "l", w.Width).Client("c"))
+	lost := 0
+	l := newLimiter(t, &faultyStore{Store: inner, fault: func(operation, key string) error {
+		if operation == "add" && key == generation && lost == 0 {
+			lost++
+			return errors.Join(counters.ErrUnavailable, counters.ErrNotSent)
+		}
+		return nil
+	}}, w, sameClock)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	require.True(t, take(t, l, at("12:00:01"), 5, 10).Allowed)
+	require.True(t, take(t, l, at("12:00:01.1"), 5, 10).Allowed)
+	_ = l.Refund(ctx, request(at("12:00:01"), 5, 10), counters.Decision{Allowed: true})
+	l.Flush()
+	require.Equal(t, 1, lost)
+	assert.Equal(t, int64(5), used(t, inner, w, at("12:00:01")), "5 of the 10 admitted were given back")
+}
