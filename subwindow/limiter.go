@@ -322,7 +322,8 @@ func (l *Limiter) subtract(ctx context.Context, bucket int64, calls []*call) (su
 	prefix := l.keys.Client(calls[0].Request.Client)
 	reset, err := l.resets(ctx, prefix, calls)
 	if err != nil {
-		return 0, err
+		// Whatever has happened, nothing has been taken back.
+		return 0, fmt.Errorf("%w: %w", counters.ErrNotSent, err)
 	}
 	for _, call := range calls {
 		if call.Request.Now.UnixMilli() > reset {

@@ -310,3 +310,26 @@ func TestARefundWhoseGenerationCannotBeRaisedIsDoneOnce(t *testing.T) {
 	require.Equal(t, 1, lost)
 	assert.Equal(t, int64(5), used(t, inner, w, at("12:00:01")), "5 of the 10 admitted were given back")
 }
+
+// A refund first asks for resets. If that isn't answered, nothing has been
+// taken back, and it is tried again.
+func TestARefundThatCannotAskForResetsIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	inner := memory.New(nil)
+	w := newWindow(t, time.Minute, 4, true)
+	armed, timeouts, failed := false, 0, 0
+	l := newLimiterWith(t, &faultyStore{Store: inner, fault: func(operation, _ string) error {
+		if operation == "read" && armed && timeouts == 0 {
+			timeouts++
+			return counters.ErrTimeout
+		}
+		return nil
+	}}, w, counters.Options{ClockSkew: sameClock, RefundFailed: func() { failed++ }})
+	require.True(t, take(t, l, at("12:00:01"), 5, 10).Allowed)
+	armed = true
+	require.ErrorIs(t, l.Refund(t.Context(), request(at("12:00:01"), 5, 10), counters.Decision{Allowed: true}), counters.ErrTimeout)
+	l.Flush()
+	assert.Equal(t, 1, timeouts)
+	assert.Zero(t, failed)
+	assert.Zero(t, used(t, inner, w, at("12:00:01")))
+}
