@@ -150,7 +150,7 @@ func (l *Limiter[S]) bound(d *counters.Decision, s S, r counters.Request) {
 	}
 	// Memcached keeps whole seconds, rounded up.
 	most := counters.TTL(l.algorithm.ttl(s, r), l.cfg.Horizon()) + time.Second
-	d.ResetAfter = min(d.ResetAfter, most)
+	d.ResetAfter, d.FitsAfter = min(d.ResetAfter, most), min(d.FitsAfter, most)
 	if d.RetryAfter != forever {
 		d.RetryAfter = min(d.RetryAfter, most)
 	}

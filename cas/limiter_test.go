@@ -894,6 +894,18 @@ func TestRetryAfterOfAStateFromTheFuture(t *testing.T) {
 	assert.Equal(t, d.RetryAfter, d.ResetAfter)
 }
 
+// Nor is it told so by a limit that counts what another limit denied.
+func TestFitsAfterOfAStateFromTheFuture(t *testing.T) {
+	t.Parallel()
+	i := newInstance(t, memory.New(nil), true)
+	i.now = i.now.Add(time.Hour)
+	require.True(t, i.take(6).Allowed)
+	i.now = i.now.Add(-time.Hour)
+	d := i.take(4)
+	require.True(t, d.Allowed)
+	assert.LessOrEqual(t, d.FitsAfter, d.ResetAfter, "%v after the state is gone", d.FitsAfter)
+}
+
 // A refund gives back what hasn't drained of it: others have had the rest.
 func TestATokenRefundGivesBackOnlyWhatWasTaken(t *testing.T) {
 	t.Parallel()
