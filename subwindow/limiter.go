@@ -186,9 +186,10 @@ func (l *Limiter) refundLater(req request) {
 // the same Refunds.
 func (l *Limiter) Flush() { l.options.Refunds.Wait() }
 
-// Reset forgets what the client has used: in every slot of the window, and in
-// the next, which instances with faster clocks may count in already. Other
-// instances notice within a second. The error is counters.ErrRequest or one of
+// Reset forgets what the client has used: in every slot of the window, in the
+// next, which instances with faster clocks may count in already, and in those
+// before that instances with slower clocks still look at. Other instances
+// notice within a second. The error is counters.ErrRequest or one of
 // a Store's.
 func (l *Limiter) Reset(ctx context.Context, client string, now time.Time) error {
 	if err := cmp.Or(counters.CheckClient(client), counters.CheckNow(now)); err != nil {
@@ -196,7 +197,7 @@ func (l *Limiter) Reset(ctx context.Context, client string, now time.Time) error
 	}
 	prefix := l.keys.Client(client)
 	newest := counters.Calendar(now.Add(max(l.window.Width, l.window.Horizon)), l.window.Width).Number
-	oldest := counters.Calendar(now, l.window.Width).Number - int64(l.window.Slots+l.window.back())
+	oldest := counters.Calendar(now.Add(-l.options.ClockSkew), l.window.Width).Number - int64(l.window.Slots+l.window.back())
 	keys := make([]string, 0, newest-oldest+1)
 	for bucket := newest; bucket >= oldest; bucket-- {
 		keys = append(keys, counters.CounterKey(prefix, bucket))

@@ -226,3 +226,27 @@ func TestABatchIsDecidedByEachCallsOwnTime(t *testing.T) {
 		assert.True(t, decisions[2].Allowed, "16 and 1 are in use at 12:01:50")
 	})
 }
+
+// A reset by a fast clock reaches what slower clocks still have in their
+// window.
+func TestAResetReachesSlowClocks(t *testing.T) {
+	t.Parallel()
+	const skew = 5 * time.Second
+	fixed, err := subwindow.NewFixedWindow(10 * time.Second)
+	require.NoError(t, err)
+	for name, w := range map[string]subwindow.Window{
+		"fixed": fixed, "weighted": newWindow(t, 10*time.Second, 10, false), "strict": newWindow(t, 10*time.Second, 10, true),
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := memory.New(nil)
+			fast, slow := newLimiter(t, store, w, skew), newLimiter(t, store, w, skew)
+			require.True(t, take(t, slow, at("12:00:00.1"), 100, 100).Allowed)
+			denied := take(t, slow, at("12:00:00.1"), 100, 100)
+			require.False(t, denied.Allowed)
+			// While the slow clock still denies for a while.
+			reset := at("12:00:00.1").Add(denied.RetryAfter - 1500*time.Millisecond)
+			require.NoError(t, fast.Reset(t.Context(), "c", reset.Add(skew)))
+			assert.True(t, take(t, slow, reset.Add(time.Second), 100, 100).Allowed)
+		})
+	}
+}
