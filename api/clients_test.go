@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -168,4 +169,47 @@ func TestResetOnAFailingStore(t *testing.T) {
 	assert.Equal(t, `the client was not reset in all limits; do it again: limit "per-minute": counters: the store did not answer in time`, r.Detail)
 	s.store.failWith(nil)
 	s.denies(t, `{"policy":"api","client":"alice"}`)
+}
+
+// slowReset resets nothing, and takes its time for it.
+type slowReset struct {
+	Limiter
+	meanwhile func()
+}
+
+func (l slowReset) Reset(context.Context, string, time.Time) error {
+	l.meanwhile()
+	return nil
+}
+
+// The reset of one limit may take long. What another limit counts meanwhile is
+// from before that limit's reset: its refund takes nothing from what comes
+// after.
+func TestRefundsKnowWhenEachLimitWasReset(t *testing.T) {
+	t.Parallel()
+	second := fixed("second", 10, time.Minute)
+	s := newService(newPolicy("other", second))
+	limiter := s.policies.Load().byName["other"].Limits[0].Limiter
+	request := counters.Request{Client: "alice", Cost: 10, Limit: 10, Now: epoch.Add(290 * time.Millisecond)}
+	ctx := &counters.Deadline{At: time.Now().Add(time.Minute)}
+	var taken counters.Decision
+	first := fixed("first", 10, time.Minute)
+	first.Limiter = slowReset{meanwhile: func() {
+		time.Sleep(300 * time.Millisecond)
+		var err error
+		taken, err = limiter.Take(ctx, request)
+		require.NoError(t, err)
+	}}
+	second.Limiter = limiter
+	p := newPolicy("api", first, second)
+	require.NoError(t, p.reset(ctx, "alice", epoch))
+	later := request
+	later.Now = epoch.Add(time.Second)
+	d, err := limiter.Take(ctx, later)
+	require.NoError(t, err)
+	require.True(t, d.Allowed, "the limit is free after the reset")
+	require.NoError(t, limiter.Refund(ctx, request, taken))
+	d, err = limiter.Peek(ctx, later)
+	require.NoError(t, err)
+	assert.Zero(t, d.Remaining)
 }

@@ -97,8 +97,10 @@ func (p *Policy) peek(ctx context.Context, client string, now time.Time) (*answe
 // reset makes the client start fresh in all limits. The error is one of a
 // counters.Store, and names the limit that may not have been reset.
 func (p *Policy) reset(ctx context.Context, client string, now time.Time) error {
+	began := time.Now()
 	for i := range p.Limits {
-		if err := p.Limits[i].Limiter.Reset(ctx, client, now); err != nil {
+		// Refunds go by when the reset of their own limit was.
+		if err := p.Limits[i].Limiter.Reset(ctx, client, now.Add(time.Since(began))); err != nil {
 			return fmt.Errorf("limit %q: %w", p.Limits[i].Name, err)
 		}
 	}
