@@ -279,7 +279,7 @@ func (l *Limiter[S]) lead(ctx context.Context, client string, b *batch) {
 // It returns how often it tried to swap the state and how many of these lost a
 // race. A failed guess from a stale snapshot, or from none, isn't counted as a
 // lost race. The error is ErrContended if the time is over and the store has
-// answered; v has the last state then.
+// answered, or the process has waited for its turn; v has the last state then.
 func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *batch) (attempts, lost int, err error) {
 	key := l.keys.StateKey(client)
 	deadline, ok := ctx.Deadline()
@@ -289,6 +289,7 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *b
 	seen, owed := v.recall(), v.owed()
 	asked := false         // the store, in this batch
 	var answered time.Time // the last time that it did
+	waited := false
 	for mayWait := true; ; mayWait = false {
 		calls := b.Join()
 		for _, call := range calls {
@@ -298,6 +299,7 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *b
 		}
 		next := l.step(l.with(owed, seen, calls[0].Request.Request), calls, owed.number > 0)
 		if next.changed && mayWait && v.awaitTurn(deadline) {
+			waited = true
 			continue // with those who have come meanwhile
 		}
 		var state counters.State
@@ -316,7 +318,8 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *b
 			state, err = l.store.Load(ctx, key)
 		}
 		if err != nil {
-			if asked && errors.Is(err, counters.ErrTimeout) {
+			// A turn has taken time that the store might have answered in.
+			if (asked || waited) && errors.Is(err, counters.ErrTimeout) {
 				return attempts, lost, fmt.Errorf("%w: %w", ErrContended, err)
 			}
 			switch {

@@ -1,0 +1,97 @@
+package cas
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters"
+	"weir/counters/memory"
+)
+
+// A follower of a contended leader is denied too where no clients, or too few,
+// are remembered, as with -view-clients 0.
+func TestAFollowerIsDeniedThoughNothingIsRemembered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(nil)
+		rigged := &riggedStore{StateStore: store}
+		cfg := testConfig(-1)
+		limiter, err := NewTokenBucket(rigged, time.Second, 0, cfg)
+		require.NoError(t, err)
+		other, err := NewTokenBucket(store, time.Second, 0, testConfig(10))
+		require.NoError(t, err)
+		take := func(l *TokenBucket, timeout time.Duration) (counters.Decision, error) {
+			ctx, cancel := context.WithTimeout(t.Context(), timeout)
+			defer cancel()
+			return l.Take(ctx, counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: time.Now()})
+		}
+		rigged.beforeSwap = func() {
+			time.Sleep(time.Millisecond)
+			_, err := take(other, time.Second)
+			assert.NoError(t, err)
+		}
+		go func() { _, _ = take(limiter, 60*time.Millisecond) }()
+		time.Sleep(10500 * time.Microsecond)
+		d, err := take(limiter, 45*time.Millisecond)
+		assert.NoError(t, err)
+		assert.True(t, d.Contended)
+		synctest.Wait()
+		time.Sleep(time.Second)
+	})
+}
+
+// Waiting for a turn leaves time enough for the store: an operation that takes
+// less than the timeout doesn't fail because of it.
+func TestATurnLeavesTheStoreItsTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(nil)
+		rigged := &riggedStore{StateStore: store}
+		cfg := testConfig(10)
+		cfg.StoreTimeout = 50 * time.Millisecond
+		limiter, err := NewTokenBucket(rigged, time.Second, 0, cfg)
+		require.NoError(t, err)
+		other, err := NewTokenBucket(store, time.Second, 0, cfg)
+		require.NoError(t, err)
+		var deadline time.Time
+		take := func(l *TokenBucket) (counters.Decision, error) {
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			if l == limiter {
+				deadline, _ = ctx.Deadline()
+			}
+			return l.Take(ctx, counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: time.Now()})
+		}
+		trip, races := 10*time.Millisecond, 0
+		rigged.beforeSwap = func() {
+			time.Sleep(trip)
+			if races > 0 {
+				races--
+				_, err := take(other)
+				assert.NoError(t, err)
+			}
+		}
+		rigged.afterSwap = func() error {
+			if time.Now().After(deadline) {
+				return counters.ErrTimeout
+			}
+			return nil
+		}
+		for range 6 {
+			time.Sleep(time.Second)
+			races = 3 // it wins at the fourth attempt
+			d, err := take(limiter)
+			assert.NoError(t, err)
+			assert.True(t, d.Allowed)
+		}
+		races, trip = 0, 30*time.Millisecond
+		d, err := take(limiter)
+		assert.NoError(t, err, "a store that answers in 30 of 50 ms hasn't failed")
+		assert.True(t, d.Allowed || d.Contended, "%+v", d)
+	})
+}
