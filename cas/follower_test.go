@@ -45,6 +45,41 @@ func TestAFollowerIsDeniedThoughNothingIsRemembered(t *testing.T) {
 	})
 }
 
+// A follower that joins a contended leader at the end of the leader's time has
+// its own time left, and is decided when the contention is over.
+func TestAFollowerHasItsOwnTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(nil)
+		rigged := &riggedStore{StateStore: store}
+		limiter, err := NewTokenBucket(rigged, time.Second, 0, testConfig(10))
+		require.NoError(t, err)
+		other, err := NewTokenBucket(store, time.Second, 0, testConfig(10))
+		require.NoError(t, err)
+		take := func(l *TokenBucket, timeout time.Duration) (counters.Decision, error) {
+			ctx, cancel := context.WithTimeout(t.Context(), timeout)
+			defer cancel()
+			return l.Take(ctx, counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: time.Now()})
+		}
+		begin := time.Now()
+		rigged.beforeSwap = func() {
+			time.Sleep(time.Millisecond)
+			if time.Since(begin) < 50*time.Millisecond {
+				_, err := take(other, time.Second)
+				assert.NoError(t, err)
+			}
+		}
+		go func() { _, _ = take(limiter, 50*time.Millisecond) }()
+		time.Sleep(47500 * time.Microsecond)
+		asked := time.Now()
+		d, err := take(limiter, 50*time.Millisecond)
+		assert.NoError(t, err)
+		assert.True(t, d.Allowed, "%+v after %v of 50 ms", d, time.Since(asked))
+		synctest.Wait()
+		time.Sleep(time.Second)
+	})
+}
+
 // Waiting for a turn leaves time enough for the store: an operation that takes
 // less than the timeout doesn't fail because of it.
 func TestATurnLeavesTheStoreItsTime(t *testing.T) {

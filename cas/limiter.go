@@ -291,7 +291,11 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *b
 	var answered time.Time // the last time that it did
 	waited := false
 	for mayWait := true; ; mayWait = false {
-		calls := b.Join()
+		calls := b.Calls()
+		// Who comes later would have less time left than by leading a batch.
+		if deadline.Sub(answered) >= l.cfg.StoreTimeout/2 {
+			calls = b.Join()
+		}
 		for _, call := range calls {
 			if call.Request.refund != nil {
 				call.Request.refund.begun.Store(true)
