@@ -12,7 +12,8 @@ import (
 // client finds it full.
 //
 // Remaining is whole tokens, ResetAfter the time until it is full. Admitted are
-// at most burst + limit*t/window in any time t. Make one with NewTokenBucket.
+// at most burst + limit*t/window in any time t; with clocks d apart, as much as
+// in t+d. Make one with NewTokenBucket.
 type TokenBucket struct{ Limiter[bucketState] }
 
 // NewTokenBucket returns a limiter by token bucket, which holds burst, or the

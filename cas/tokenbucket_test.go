@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"weir/counters"
+	"weir/counters/memory"
 )
 
 func tokenClient(t require.TestingT, window time.Duration, burst int64) *client[bucketState] {
@@ -437,4 +438,26 @@ func TestTokenBucketConserves(t *testing.T) {
 			require.Greater(t, from.after*int64(window), (burst-cost)*int64(window)+limit*from.elapsed)
 		}
 	})
+}
+
+// Clocks d apart admit burst + limit*(t+d)/window in a time t: the fast one
+// finds the bucket drained already.
+func TestTokenBucketBoundAcrossClocks(t *testing.T) {
+	t.Parallel()
+	slow := clock(t, "12:00:00")
+	fast := slow.Add(50 * time.Millisecond)
+	store := memory.New(func() time.Time { return slow })
+	var admitted int64
+	for _, now := range []time.Time{slow, fast} {
+		l, err := NewTokenBucket(store, time.Second, 0, testConfig(10))
+		require.NoError(t, err)
+		for range 1000 {
+			d, err := l.Take(t.Context(), counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: now})
+			require.NoError(t, err)
+			if d.Allowed {
+				admitted++
+			}
+		}
+	}
+	assert.Equal(t, int64(1050), admitted)
 }
