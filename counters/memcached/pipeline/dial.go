@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -52,9 +53,18 @@ func dialTLS(config *tls.Config) DialFunc {
 }
 
 // authenticate logs in on a fresh connection.
-func authenticate(ctx context.Context, conn net.Conn, user, password string) error {
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
+func authenticate(ctx context.Context, conn net.Conn, user, password string) (err error) {
+	interrupted := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		_ = conn.SetDeadline(time.Unix(1, 0))
+		close(interrupted)
+	})
+	defer func() {
+		if !stop() {
+			<-interrupted
+			err = cmp.Or(err, context.Cause(ctx))
+		}
+	}()
 	credentials := user + " " + password
 	if _, err := fmt.Fprintf(conn, "set auth 0 0 %d\r\n%s\r\n", len(credentials), credentials); err != nil {
 		return err
@@ -67,8 +77,6 @@ func authenticate(ctx context.Context, conn net.Conn, user, password string) err
 		return err
 	case line != "STORED\r\n":
 		return fmt.Errorf("the server refused the credentials: %q", line)
-	case !stop():
-		return context.Cause(ctx)
 	}
 	return nil
 }

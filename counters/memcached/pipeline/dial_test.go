@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -105,4 +107,47 @@ func TestAuthenticationEndsWithItsContext(t *testing.T) {
 	expect(t, conn, "set auth 0 0 11\r\nweir secret\r\n")
 	cancel()
 	require.Error(t, <-failed)
+}
+
+// lateConn is a server that accepts a login just as the dial's time ends.
+type lateConn struct {
+	net.Conn
+	cancel      context.CancelFunc
+	interrupted chan struct{}
+	resume      chan struct{}
+}
+
+func (c *lateConn) Write(p []byte) (int, error) { return len(p), nil }
+
+func (c *lateConn) Read(p []byte) (int, error) {
+	c.cancel()
+	<-c.interrupted
+	return copy(p, "STORED\r\n"), nil
+}
+
+func (c *lateConn) SetDeadline(time.Time) error {
+	close(c.interrupted)
+	<-c.resume
+	return nil
+}
+
+// When authenticate returns, nobody else uses the connection.
+func TestAuthenticationAwaitsItsInterruption(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		conn := &lateConn{cancel: cancel, interrupted: make(chan struct{}), resume: make(chan struct{})}
+		var err error
+		returned := false
+		go func() {
+			err = authenticate(ctx, conn, "weir", "secret")
+			returned = true
+		}()
+		synctest.Wait()
+		require.False(t, returned, "while the interruption goes on")
+		close(conn.resume)
+		synctest.Wait()
+		require.True(t, returned)
+		require.ErrorIs(t, err, context.Canceled, "the connection has no deadline left")
+	})
 }
