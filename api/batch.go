@@ -81,13 +81,17 @@ func (s *Server) decideGroup(c echo.Context, batch []check, group []int, results
 	}
 }
 
-// decideOrRecover decides q, and turns a panic into a problem: on a worker's
-// goroutine, nothing else would keep it from ending the process.
+// decideOrRecover decides q unless the caller has left: a long batch must not
+// hold up a shutdown. It turns a panic into a problem: on a worker's goroutine,
+// nothing else would keep it from ending the process.
 func (s *Server) decideOrRecover(c echo.Context, ctx *counters.Deadline, q check, now time.Time) (a *answer, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = s.logPanic(c, fmt.Errorf("%v", v), debug.Stack())
 		}
 	}()
+	if c.Request().Context().Err() != nil {
+		return nil, newProblem(http.StatusServiceUnavailable, "the caller left before this check began")
+	}
 	return s.policies.Load().decide(ctx, q, now)
 }

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -199,4 +200,23 @@ func TestBatchRecoversWithTheStore(t *testing.T) {
 		assert.Equal(t, degraded, r.Results[i].Degraded)
 	}
 	assert.EqualValues(t, 3, r.Results[3].Limits[0].Remaining)
+}
+
+// The caller of a batch leaves during its first check: the others aren't made.
+func TestBatchEndsWithItsCaller(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("api", fixed("per-minute", 3, time.Minute)))
+	ctx, leave := context.WithCancel(t.Context())
+	s.store.onCall(func(context.Context, string, string) error {
+		leave()
+		return nil
+	})
+	check := `{"policy":"api","client":"alice"}`
+	w := httptest.NewRecorder()
+	s.handler.ServeHTTP(w, newRequest(http.MethodPost, "/v1/check/batch", `{"checks":[`+check+`,`+check+`,`+check+`]}`).WithContext(ctx))
+	var body struct{ Results []struct{ Status int } }
+	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &body))
+	assert.Equal(t, []struct{ Status int }{{200}, {503}, {503}}, body.Results)
+	s.store.onCall(nil)
+	assert.EqualValues(t, 2, s.check(t, `{"policy":"api","client":"alice","cost":0}`).Limits[0].Remaining)
 }
