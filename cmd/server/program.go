@@ -50,6 +50,7 @@ type program struct {
 	server     *api.Server
 	metrics    *api.Metrics
 	limiters   limiters
+	requests   sync.RWMutex   // each request holds it for reading
 	refunds    sync.WaitGroup // that outlive their checks
 	closeStore func() error
 
@@ -147,20 +148,25 @@ func (p *program) loadPolicies() (api.Policies, error) {
 
 // run serves until ctx ends, then answers the requests under way and returns
 // nil, or an error if that took longer than the grace. It loads the policies
-// again on each hangup. When it returns, the store is closed.
+// again on each hangup. When it returns, all that has used the store has ended,
+// and the store is closed.
 func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) {
 	reloading, stopReloading := context.WithCancel(ctx)
 	var reloads sync.WaitGroup
 	reloads.Go(func() { p.reloadUntil(reloading, hangup) })
+	srv := p.server.HTTPServer()
+	srv.Handler = p
 	defer func() {
 		stopReloading()
 		reloads.Wait()
+		err = errors.Join(err, srv.Close())
+		// Close doesn't wait for handlers; their store timeout ends them.
+		p.requests.Lock()
 		p.refunds.Wait()
 		err = errors.Join(err, p.closeStore())
 	}()
 	p.log.Info(p.greeting())
 
-	srv := p.server.HTTPServer()
 	var open atomic.Int64
 	srv.ConnState = func(_ net.Conn, state http.ConnState) {
 		switch state {
@@ -178,6 +184,16 @@ func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) 
 	case <-ctx.Done():
 	}
 	return p.shutDown(srv, served, &open)
+}
+
+// ServeHTTP answers a request. It drops one that comes after all others have
+// been awaited, on a connection that is closed already.
+func (p *program) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !p.requests.TryRLock() {
+		panic(http.ErrAbortHandler)
+	}
+	defer p.requests.RUnlock()
+	p.server.ServeHTTP(w, r)
 }
 
 // shutDown refuses new connections, answers the requests under way and what the
@@ -203,7 +219,7 @@ func (p *program) shutDown(srv *http.Server, served <-chan error, open *atomic.I
 		time.Sleep(5 * time.Millisecond)
 	}
 	if err := srv.Shutdown(ctx); err != nil {
-		return errors.Join(fmt.Errorf("requests were still under way after -shutdown-grace %v", p.cfg.shutdownGrace), srv.Close())
+		return fmt.Errorf("requests were still under way after -shutdown-grace %v", p.cfg.shutdownGrace)
 	}
 	p.log.Info("stopped")
 	return nil

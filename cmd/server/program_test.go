@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -18,9 +19,10 @@ import (
 // running is a program in this process.
 type running struct {
 	service
-	log    *logLines
-	hangup chan os.Signal
-	end    func() error // ends it and returns what run returned
+	program *program
+	log     *logLines
+	hangup  chan os.Signal
+	end     func() error // ends it and returns what run returned
 }
 
 // startProgram runs a program on a free port until the test ends.
@@ -32,6 +34,7 @@ func startProgram(t *testing.T, args ...string) *running {
 	p, err := newProgram(cfg, r.log)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
+	r.program = p
 	result := make(chan error, 1)
 	go func() { result <- p.run(ctx, r.hangup) }()
 	r.service = newService(t, awaitGreeting(t, r.log), nil)
@@ -285,19 +288,46 @@ func TestRunReturnsTheErrorOfTheStore(t *testing.T) {
 	assert.ErrorIs(t, p.run(ctx, nil), io.ErrClosedPipe)
 }
 
-// A request that takes longer than the grace is lost, and run says so.
+// A request that takes longer than the grace is lost, and run says so. It ends
+// with its store timeout, and the store is closed only then.
 func TestShutdownGrace(t *testing.T) {
 	t.Parallel()
-	memcached := memcachedtest.Start(t)
-	wire := tapMemcached(t, memcached)
-	r := startProgram(t, "-memcached", wire.addr, "-store-timeout", "5s", "-shutdown-grace", "20ms")
-	memcached.Pause()
-	lost := make(chan error, 1)
-	go func() {
-		_, _, _, err := r.send(http.MethodPost, "/v1/check", "application/json", `{"policy":"fixed","client":"c"}`)
-		lost <- err
-	}()
-	wire.sent.wait(t, "incr ")
-	assert.EqualError(t, r.end(), "requests were still under way after -shutdown-grace 20ms")
-	assert.Error(t, <-lost)
+	ca := newAuthority(t)
+	cert, key := ca.issue(t, "server")
+	for name, args := range map[string][]string{"HTTP/1.1": nil, "HTTP/2.0": {"-tls-cert", cert, "-tls-key", key}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			memcached := memcachedtest.Start(t)
+			wire := tapMemcached(t, memcached)
+			r := startProgram(t, append(args, "-memcached", wire.addr, "-store-timeout", "500ms", "-shutdown-grace", "20ms", "-log-level", "debug")...)
+			client := newService(t, r.url, &tls.Config{RootCAs: ca.pool()})
+			resp, err := client.client.Get(r.url + "/healthz")
+			require.NoError(t, err)
+			resp.Body.Close()
+			require.Equal(t, name, resp.Proto)
+			memcached.Pause()
+			lost := make(chan error, 1)
+			go func() {
+				_, _, _, err := client.send(http.MethodPost, "/v1/check", "application/json", `{"policy":"fixed","client":"c"}`)
+				lost <- err
+			}()
+			wire.sent.wait(t, "incr ")
+			closeStore, ended := r.program.closeStore, false
+			r.program.closeStore = func() error {
+				ended = strings.Contains(r.log.String(), "path=/v1/check ")
+				return closeStore()
+			}
+			assert.EqualError(t, r.end(), "requests were still under way after -shutdown-grace 20ms")
+			assert.True(t, ended, "the request, when the store is closed")
+			assert.Error(t, <-lost)
+		})
+	}
+}
+
+// What reaches a handler when the store is about to be closed isn't answered.
+func TestNoRequestBeginsAfterTheLast(t *testing.T) {
+	t.Parallel()
+	var p program
+	p.requests.Lock()
+	assert.PanicsWithValue(t, http.ErrAbortHandler, func() { p.ServeHTTP(nil, nil) })
 }
