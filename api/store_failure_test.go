@@ -153,7 +153,7 @@ func TestSilentStoreCostsOneTimeout(t *testing.T) {
 
 func TestPausedMemcachedDegradesAndRecovers(t *testing.T) {
 	server := memcachedtest.Start(t)
-	store, err := memcached.New(memcached.Config{Servers: []string{server.Addr}, KeyPrefix: "weir"})
+	store, err := memcached.New(memcached.Config{Servers: []string{server.Addr}})
 	require.NoError(t, err)
 	defer store.Close()
 	allow, deny := newPolicy("allow", fixed("per-day", 1000, 24*time.Hour)), newPolicy("deny", fixed("per-day", 1000, 24*time.Hour))
@@ -190,7 +190,7 @@ func TestPausedMemcachedDegradesAndRecovers(t *testing.T) {
 
 func TestKilledMemcachedDegrades(t *testing.T) {
 	server := memcachedtest.StartSocket(t)
-	store, err := memcached.New(memcached.Config{Servers: []string{server.Addr}, KeyPrefix: "weir"})
+	store, err := memcached.New(memcached.Config{Servers: []string{server.Addr}})
 	require.NoError(t, err)
 	defer store.Close()
 	s := newServiceWith(func(cfg *Config) {

@@ -24,10 +24,13 @@ const (
 
 // CheckKeyPrefix returns an error that says what a key prefix may be when
 // prefix is not one: 1 to MaxKeyPrefixBytes bytes of printable ASCII without
-// space.
+// space, and no / after a :, as that would look like the names of a limit.
 func CheckKeyPrefix(prefix string) error {
 	if prefix == "" || len(prefix) > MaxKeyPrefixBytes || !printable(prefix) {
 		return fmt.Errorf("key prefix %q must be 1 to %d printable ASCII characters without space", prefix, MaxKeyPrefixBytes)
+	}
+	if _, rest, _ := strings.Cut(prefix, ":"); strings.Contains(rest, "/") {
+		return fmt.Errorf("key prefix %q must have no / after a :", prefix)
 	}
 	return nil
 }
@@ -102,17 +105,12 @@ const generationSuffix = "reset"
 
 // ClientPart returns the part of a key that names its client, so that all keys
 // of a client are kept by one server. The key is one that Namespace.Client
-// began or Namespace.StateKey returned, with the given key prefix; any other
-// string is returned whole.
-func ClientPart(key, prefix string) string {
-	rest, ok := strings.CutPrefix(key, prefix+":")
-	if !ok {
-		return key
-	}
-	_, rest, ok = strings.Cut(rest, ":")
-	if !ok {
-		return key
-	}
+// began or Namespace.StateKey returned, with any key prefix that CheckKeyPrefix
+// accepts; any other string is returned whole.
+func ClientPart(key string) string {
+	_, rest, _ := strings.Cut(key, ":") // the prefix, or its beginning
+	_, rest, _ = strings.Cut(rest, "/") // the policy
+	_, rest, _ = strings.Cut(rest, ":") // the limit
 	width, rest, ok := strings.Cut(rest, ":")
 	if !ok {
 		return key

@@ -56,6 +56,7 @@ func TestTheLongestKeyFits(t *testing.T) {
 	for _, bad := range []string{"", prefix + "p", "a b", "a\n", "é"} {
 		assert.ErrorContains(t, CheckKeyPrefix(bad), "1 to 30 printable ASCII", "%q", bad)
 	}
+	assert.EqualError(t, CheckKeyPrefix("/a:b/c"), `key prefix "/a:b/c" must have no / after a :`)
 }
 
 // anyClient draws clients that try to look like others.
@@ -70,7 +71,7 @@ func anyClient() *rapid.Generator[string] {
 func TestKeysNeverCollide(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		prefix := rapid.SampledFrom([]string{"weir", "a:b", "x_1"}).Draw(t, "prefix")
+		prefix := rapid.SampledFrom([]string{"weir", "a:b", "x_1", "/a/b", "a/b:1:c_2:"}).Draw(t, "prefix")
 		ns := CounterNamespace(prefix, "p", "l", time.Second)
 		clients := rapid.SliceOfNDistinct(anyClient(), 2, 5, rapid.ID).Draw(t, "clients")
 		buckets := rapid.SliceOfNDistinct(rapid.Int64Range(-2, 12), 2, 4, rapid.ID).Draw(t, "buckets")
@@ -86,8 +87,8 @@ func TestKeysNeverCollide(t *testing.T) {
 				}
 				seen[key] = client
 				part := strings.TrimSuffix(strings.TrimPrefix(ns.Client(client), string(ns)), "_")
-				if !strings.Contains(prefix, ":") && ClientPart(key, prefix) != part {
-					t.Fatalf("the client part of %q is %q", key, ClientPart(key, prefix))
+				if ClientPart(key) != part {
+					t.Fatalf("the client part of %q is %q", key, ClientPart(key))
 				}
 			}
 			key := StateNamespace(prefix, "p", "l", "token_bucket").StateKey(client)
@@ -95,7 +96,7 @@ func TestKeysNeverCollide(t *testing.T) {
 				t.Fatalf("clients %q and %q share the key %q", client, other, key)
 			}
 			seen[key] = client
-			if state, counter := ClientPart(key, prefix), ClientPart(CounterKey(ns.Client(client), 1), prefix); state != counter {
+			if state, counter := ClientPart(key), ClientPart(CounterKey(ns.Client(client), 1)); state != counter {
 				t.Fatalf("the state of %q lives with %q, its counters with %q", client, state, counter)
 			}
 		}
@@ -104,22 +105,22 @@ func TestKeysNeverCollide(t *testing.T) {
 
 func TestClientPartIsTheSameForAllKeysOfAClient(t *testing.T) {
 	t.Parallel()
-	for _, prefix := range []string{"weir", "team:weir"} {
+	for _, prefix := range []string{"weir", "team:weir", "/east/main/weir"} {
 		parts := make(map[string]bool)
 		for _, policy := range []string{"api", "login"} {
 			for _, width := range []time.Duration{time.Second, time.Hour} {
 				for bucket := range int64(12) {
 					key := CounterKey(CounterNamespace(prefix, policy, "l", width).Client("al_i:ce"), bucket)
-					parts[ClientPart(key, prefix)] = true
+					parts[ClientPart(key)] = true
 				}
 			}
 			state := StateNamespace(prefix, policy, "l", "sliding_log").StateKey("al_i:ce")
-			parts[ClientPart(state, prefix)] = true
+			parts[ClientPart(state)] = true
 		}
 		assert.Equal(t, map[string]bool{"al_i:ce": true}, parts)
 	}
-	for _, foreign := range []string{"", "weir", "weir:", "weir:p/l", "weir:p/l:1000:noslot", "other:p/l:1:a_1"} {
-		assert.Equal(t, foreign, ClientPart(foreign, "weir"))
+	for _, foreign := range []string{"", "weir", "weir:", "weir:p/l", "weir:p/l:1000:noslot"} {
+		assert.Equal(t, foreign, ClientPart(foreign))
 	}
 }
 

@@ -29,8 +29,8 @@ const MaxStaleness = 900 * time.Millisecond
 
 // Options are what all limiters have in common. Only the names are mandatory.
 type Options struct {
-	// KeyPrefix begins all keys in the store, that of the store itself too; ""
-	// means DefaultKeyPrefix.
+	// KeyPrefix begins all keys in the store; "" means DefaultKeyPrefix. See
+	// CheckKeyPrefix.
 	KeyPrefix string
 	// Policy and Limit name the limit in the store. Limiters with the same
 	// names share their counts; see CheckName.

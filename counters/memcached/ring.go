@@ -32,18 +32,15 @@ func (s *server) Each(f func(net.Addr) error) error   { return f(s) }
 // the server with the highest score for it. The order of the servers doesn't
 // matter, and adding or removing one moves only the clients it gains or loses.
 // It never changes.
-type ring struct {
-	servers   []*server
-	keyPrefix string
-}
+type ring struct{ servers []*server }
 
 // newRing returns the ring of the named servers: host:port, or the absolute
 // path of a unix socket.
-func newRing(names []string, keyPrefix string) (*ring, error) {
+func newRing(names []string) (*ring, error) {
 	if len(names) == 0 {
 		return nil, errors.New("no Memcached server is named; give host:port or /path/to.sock")
 	}
-	r := &ring{keyPrefix: keyPrefix}
+	r := new(ring)
 	for _, name := range names {
 		s := &server{network: "tcp", address: name, seed: xxhash.Sum64String(name)}
 		if strings.HasPrefix(name, "/") {
@@ -65,7 +62,7 @@ func (r *ring) pick(key string) int {
 	if len(r.servers) == 1 {
 		return 0
 	}
-	client := xxhash.Sum64String(counters.ClientPart(key, r.keyPrefix))
+	client := xxhash.Sum64String(counters.ClientPart(key))
 	best, bestScore := 0, mix(client^r.servers[0].seed)
 	for i, s := range r.servers[1:] {
 		if score := mix(client ^ s.seed); score > bestScore || score == bestScore && s.address < r.servers[best].address {

@@ -16,7 +16,7 @@ func pick(r *ring, key string) string { return r.servers[r.pick(key)].address }
 
 func newTestRing(t *testing.T, names ...string) *ring {
 	t.Helper()
-	r, err := newRing(names, "weir")
+	r, err := newRing(names)
 	require.NoError(t, err)
 	return r
 }
@@ -80,7 +80,7 @@ func TestRingRefusesNamesThatAreNotServers(t *testing.T) {
 		{[]string{"relative.sock"}, "is not a Memcached server"},
 		{[]string{"a:1", "b:1", "a:1"}, "the Memcached server a:1 is named twice"},
 	} {
-		_, err := newRing(test.names, "weir")
+		_, err := newRing(test.names)
 		assert.ErrorContains(t, err, test.want)
 	}
 }

@@ -75,7 +75,7 @@ func TestABusyCheckPassesFewFunctions(t *testing.T) {
 	_, file, _, _ := runtime.Caller(0)
 	s := &spy{root: filepath.Join(filepath.Dir(file), "..", "..")}
 	server := memcachedtest.Start(t)
-	ring, err := newRing([]string{server.Addr}, "weir")
+	ring, err := newRing([]string{server.Addr})
 	require.NoError(t, err)
 	store := newStore(ring, func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := pipeline.Dialer(nil, "", "")(ctx, network, address)

@@ -32,9 +32,6 @@ type Config struct {
 	// Servers are host:port or absolute paths of unix sockets; at least one,
 	// none twice. Their order doesn't matter.
 	Servers []string
-	// KeyPrefix is the prefix that all keys are made with; "" means
-	// counters.DefaultKeyPrefix.
-	KeyPrefix string
 	// TLS is used to connect when it isn't nil.
 	TLS *tls.Config
 	// User and Password are sent to servers that ask for authentication (the
@@ -54,13 +51,7 @@ type Store struct {
 // New returns a store on the servers of cfg. It doesn't connect: the first
 // operation does. The error says what is wrong with the servers' names.
 func New(cfg Config) (*Store, error) {
-	if cfg.KeyPrefix == "" {
-		cfg.KeyPrefix = counters.DefaultKeyPrefix
-	}
-	if err := counters.CheckKeyPrefix(cfg.KeyPrefix); err != nil {
-		return nil, err
-	}
-	ring, err := newRing(cfg.Servers, cfg.KeyPrefix)
+	ring, err := newRing(cfg.Servers)
 	if err != nil {
 		return nil, err
 	}

@@ -21,11 +21,11 @@ import (
 	"weir/counters/memcachedtest"
 	"weir/counters/memory"
 	"weir/counters/storetest"
+	"weir/subwindow"
 )
 
 func open(t testing.TB, cfg memcached.Config) *memcached.Store {
 	t.Helper()
-	cfg.KeyPrefix = "weir"
 	m, err := memcached.New(cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, m.Close()) })
@@ -431,4 +431,35 @@ func TestErrorsTellWhatWasNotSent(t *testing.T) {
 	assert.Eventually(t, func() bool {
 		return errors.Is(m.Subtract(within(t, time.Second), "a", 1), counters.ErrNotSent)
 	}, 10*time.Second, time.Millisecond, "nobody listens")
+}
+
+// Whatever the key prefix, all slots of a client live on one server.
+func TestLimitHoldsOnTwoServersWithAnyKeyPrefix(t *testing.T) {
+	t.Parallel()
+	servers := []string{memcachedtest.Start(t).Addr, memcachedtest.Start(t).Addr}
+	window, err := subwindow.NewWindow(time.Hour, 4, true)
+	require.NoError(t, err)
+	for _, prefix := range []string{"weir", "shop", "team:shop", "/east/main/shop"} {
+		admitted := make(map[string]int)
+		for slot := range time.Duration(4) {
+			// A process that remembers nothing.
+			store, err := memcached.New(memcached.Config{Servers: servers})
+			require.NoError(t, err)
+			defer store.Close()
+			limiter, err := subwindow.New(store, window, counters.Options{KeyPrefix: prefix, Policy: "p", Limit: "l"})
+			require.NoError(t, err)
+			now := time.Unix(0, 0).Add(slot * window.Width)
+			for i := range 10 {
+				client := fmt.Sprint("client-", i)
+				d, err := limiter.Take(within(t, time.Minute), counters.Request{Client: client, Cost: 5, Limit: 5, Now: now})
+				require.NoError(t, err)
+				if d.Allowed {
+					admitted[client] += 5
+				}
+			}
+		}
+		for client, n := range admitted {
+			assert.Equal(t, 5, n, "%s, keys that begin with %s", client, prefix)
+		}
+	}
 }

@@ -196,5 +196,5 @@ func (a Algorithm) window(length time.Duration) (subwindow.Window, error) {
 
 // OpenStore returns weir's store on the memcached at addr.
 func OpenStore(addr string) (*memcached.Store, error) {
-	return memcached.New(memcached.Config{Servers: []string{addr}, KeyPrefix: KeyPrefix})
+	return memcached.New(memcached.Config{Servers: []string{addr}})
 }
