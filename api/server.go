@@ -57,7 +57,8 @@ type Config struct {
 	Now func() time.Time
 }
 
-// A Server is weir's HTTP service. It is safe for concurrent use.
+// A Server is weir's HTTP service. Make one with NewServer: the zero Server
+// isn't usable. It is safe for concurrent use.
 type Server struct {
 	echo     *echo.Echo
 	cfg      Config

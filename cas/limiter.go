@@ -51,7 +51,7 @@ type Config struct {
 // requests written last need.
 //
 // It is safe for concurrent use. Make one with NewTokenBucket, NewLeakyBucket
-// or NewSlidingLog.
+// or NewSlidingLog: the zero Limiter can decide nothing, and panics.
 type Limiter[S any] struct {
 	store     counters.StateStore
 	algorithm algorithm[S]

@@ -29,11 +29,11 @@ type CalendarWindow struct {
 	Elapsed time.Duration
 }
 
-// Calendar returns the window of the given width (more than 0) that now falls
-// in. A moment on a boundary belongs to the window that begins there. It holds
-// for the years 1678 to 2262.
+// Calendar returns the window of the given width that now falls in. A moment on
+// a boundary belongs to the window that begins there. A width of 0 or less
+// counts as a nanosecond. It holds for the years 1678 to 2262.
 func Calendar(now time.Time, width time.Duration) CalendarWindow {
-	ns, w := now.UnixNano(), int64(width)
+	ns, w := now.UnixNano(), max(1, int64(width))
 	number, elapsed := ns/w, ns%w
 	if elapsed < 0 {
 		number, elapsed = number-1, elapsed+w

@@ -23,6 +23,8 @@ func TestCalendar(t *testing.T) {
 		{time.Unix(-1, 0), time.Minute, -1, 59 * time.Second},
 		{time.Unix(-60, 0), time.Minute, -1, 0},
 		{time.Date(2023, 7, 15, 7, 10, 23, 0, time.UTC), time.Minute, time.Date(2023, 7, 15, 7, 10, 0, 0, time.UTC).Unix() / 60, 23 * time.Second},
+		{time.Unix(60, 5), 0, 60_000_000_005, 0},
+		{time.Unix(60, 5), -time.Minute, 60_000_000_005, 0},
 		{time.Unix(1_700_000_000, 0), counters.MaxWindow, 53, 1_700_000_000*time.Second - 53*counters.MaxWindow},
 	} {
 		assert.Equal(t, counters.CalendarWindow{Number: test.number, Elapsed: test.elapsed},

@@ -71,7 +71,7 @@ func (n Namespace) Client(client string) string { return n.StateKey(client) + "_
 // a hash, which cannot be mistaken for a plain client because those do not
 // begin with "~".
 func (n Namespace) StateKey(client string) string {
-	if len(client) <= maxPlainClient && client[0] != '~' && printable(client) {
+	if len(client) <= maxPlainClient && !strings.HasPrefix(client, "~") && printable(client) {
 		return string(n) + client
 	}
 	sum := sha256.Sum256([]byte(client))

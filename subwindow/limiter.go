@@ -30,7 +30,8 @@ import (
 // without the store. After counters.MaxStaleness the store is asked again, so
 // that a reset, or a count that was taken back, is seen within a second.
 //
-// It is safe for concurrent use. Make one with New.
+// It is safe for concurrent use. Make one with New: the zero Limiter can decide
+// nothing, and panics.
 type Limiter struct {
 	store    counters.Store
 	window   Window

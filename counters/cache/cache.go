@@ -16,8 +16,8 @@ import (
 const shardCount = 32
 
 // A Cache holds a value of type V for each of a bounded number of keys. Make
-// one with New. It is safe for concurrent use, but the values need locks of
-// their own.
+// one with New: the zero Cache isn't usable. It is safe for concurrent use, but
+// the values need locks of their own.
 type Cache[V any] struct {
 	seed   maphash.Seed
 	shards [shardCount]shard[V]

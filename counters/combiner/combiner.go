@@ -32,7 +32,7 @@ var ErrWithdrawn = errors.New("combiner: the call was not taken up in time")
 // leads at most one batch, and each batch runs in the goroutine of its leader.
 //
 // A Combiner is safe for concurrent use. It remembers only keys in use. Make
-// one with New.
+// one with New: the zero Combiner isn't usable.
 type Combiner[Q, R any] struct {
 	lead    func(ctx context.Context, key string, batch *Batch[Q, R])
 	calls   sync.Pool // of *Call

@@ -39,8 +39,8 @@ type Config struct {
 	User, Password string
 }
 
-// A Store is a counters.Store and a counters.StateStore on Memcached. It is
-// safe for concurrent use.
+// A Store is a counters.Store and a counters.StateStore on Memcached. Make
+// one with New: the zero Store isn't usable. It is safe for concurrent use.
 type Store struct {
 	ring    *ring
 	pool    *pipeline.Pool

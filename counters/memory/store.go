@@ -24,8 +24,8 @@ const shardCount = 64
 // write creates at most one item, so with two the expired ones don't pile up.
 const expiredPerWrite = 2
 
-// A Store is a counters.Store and a counters.StateStore. Make one with New; it
-// is safe for concurrent use.
+// A Store is a counters.Store and a counters.StateStore. Make one with New:
+// the zero Store isn't usable. It is safe for concurrent use.
 type Store struct {
 	now    func() time.Time
 	seed   maphash.Seed

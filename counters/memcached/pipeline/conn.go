@@ -34,7 +34,7 @@ var (
 // prepend cas delete touch version flush_all, without noreply.
 //
 // One goroutine at a time may use it; Close and the deadlines may be called
-// concurrently. Get one from Pool.DialContext.
+// concurrently. Get one from Pool.DialContext: the zero Conn isn't usable.
 type Conn struct {
 	request
 	connection *connection

@@ -22,7 +22,8 @@ import (
 const dialTimeout = time.Second
 
 // A Pool shares one connection per server among any number of callers, who each
-// hold a Conn. Make one with New; it is safe for concurrent use.
+// hold a Conn. Make one with New: the zero Pool isn't usable. It is safe for
+// concurrent use.
 type Pool struct {
 	dial    DialFunc
 	ctx     context.Context // ended by Close
