@@ -41,13 +41,17 @@ type entry[V any] struct {
 }
 
 // New returns an empty cache for most keys, rounded up to a multiple of 32, or
-// for none if most is 0 or less. Keys of the same hash share a 32nd of the
-// room, so a key may have to make room a little before the cache is full.
+// for none if most is 0 or less. Any most will do: it takes memory only for the
+// keys it holds. Keys of the same hash share a 32nd of the room, so a key may
+// have to make room a little before the cache is full.
 func New[V any](most int) *Cache[V] {
 	c := &Cache[V]{seed: maphash.MakeSeed()}
 	for i := range c.shards {
 		s := &c.shards[i]
-		s.most = (most + shardCount - 1) / shardCount
+		s.most = most / shardCount
+		if most%shardCount > 0 {
+			s.most++
+		}
 		s.entries = make(map[string]*entry[V])
 		s.end.newer, s.end.older, s.hand = &s.end, &s.end, &s.end
 	}

@@ -2,6 +2,7 @@ package cache_test
 
 import (
 	"fmt"
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -30,6 +31,20 @@ func TestValuesAreRemembered(t *testing.T) {
 	*none.Get("a") = 7
 	assert.Zero(t, *none.Get("a"))
 	assert.Zero(t, none.Len())
+}
+
+// A cache holds as many keys as it may, up to the largest number there is.
+func TestBounds(t *testing.T) {
+	t.Parallel()
+	for most, want := range map[int]int{
+		math.MinInt: 0, -1: 0, 0: 0, 1: 32, 32: 32, 33: 64, math.MaxInt: 1000,
+	} {
+		v := cache.New[int](most)
+		for i := range 1000 {
+			*v.Get(fmt.Sprint(i)) = i
+		}
+		assert.Equal(t, want, v.Len(), "%d", most)
+	}
 }
 
 // Clients that come once must not push out those that come again and again.
