@@ -50,14 +50,22 @@ var answers = sync.Pool{New: func() any { return new(answer) }}
 // release makes a available to another check.
 func (a *answer) release() { answers.Put(a) }
 
-// record notes what l answered. A limit that could not be asked is answered as
-// if nothing were in use.
-func (a *answer) record(l *limitAnswer, d counters.Decision, err error) {
-	if err != nil {
-		d = counters.Decision{Allowed: true, Remaining: l.capacity()}
-		a.degraded = true
-	}
+// record notes what l answered. If the store couldn't decide r, what the process
+// knows does: under on_store_error: local in any case, otherwise when it denies.
+// A limit of which nothing is known is answered as if nothing were in use.
+func (a *answer) record(l *limitAnswer, d counters.Decision, err error, r counters.Request) {
 	l.Decision, l.decided = d, err == nil
+	if err == nil {
+		return
+	}
+	a.degraded = true
+	local := a.policy.OnStoreError == StoreErrorLocal
+	d, known := l.Limiter.Recall(r)
+	if l.decided = local || known && !d.Allowed; l.decided && known {
+		l.Decision = d
+	} else {
+		l.Decision = counters.Decision{Allowed: true, Remaining: l.capacity()}
+	}
 }
 
 // finish sums up the limits. It lets shadow mode allow what they denied.
@@ -74,7 +82,7 @@ func (a *answer) finish() *answer {
 			// it, has to admit it again.
 			a.retry = max(a.retry, l.RetryAfter, l.FitsAfter)
 		}
-		a.local = a.local || a.denied && !l.Allowed && l.Local
+		a.local = a.local || a.denied && !a.degraded && !l.Allowed && l.Local
 		a.contends = a.contends && (l.Allowed || l.Contended)
 	}
 	return a

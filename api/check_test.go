@@ -487,3 +487,20 @@ func TestAContendedCheckIsDenied(t *testing.T) {
 	assert.Equal(t, int64(10), r.Limits[0].Remaining, "the other limit is given back")
 	requireMetrics(t, s, `weir_checks_total{decision="contended",policy="api"} 1`, `weir_checks_total{decision="denied",policy="api"} 0`)
 }
+
+// Of the limits that a denied check doesn't ask, too, what other instances have
+// counted a moment ago is known: a client that comes back when told to is
+// admitted.
+func TestRetryAfterKnowsWhatOtherInstancesHaveCounted(t *testing.T) {
+	t.Parallel()
+	policy := func() *Policy {
+		return newPolicy("api", fixed("per-second", 10, time.Second), fixed("per-hour", 10, time.Hour))
+	}
+	a, b := newService(policy()), newService(policy())
+	b.store.Store = a.memory
+	a.admits(t, `{"policy":"api","client":"alice"}`)
+	b.admits(t, `{"policy":"api","client":"alice","cost":9}`)
+	d := a.denies(t, `{"policy":"api","client":"alice"}`)
+	a.clock.at(d.retry())
+	a.admits(t, `{"policy":"api","client":"alice"}`)
+}

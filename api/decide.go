@@ -59,10 +59,15 @@ func (p *Policy) check(ctx context.Context, q check, now time.Time) (*answer, er
 	for asked < len(a.limits) && !a.refused && (a.allowed || p.CountDenied) {
 		l := &a.limits[asked]
 		asked++
-		d, err := l.Limiter.Take(ctx, l.request(q.client, q.cost, now))
-		a.record(l, d, err)
+		r := l.request(q.client, q.cost, now)
+		d, err := l.Limiter.Take(ctx, r)
+		if err != nil && p.OnStoreError == StoreErrorLocal {
+			a.degraded = true
+			d, err = l.Limiter.TakeLocal(r, err)
+		}
+		a.record(l, d, err, r)
 		a.allowed = a.allowed && l.Allowed
-		if err != nil && p.OnStoreError == StoreErrorDeny {
+		if !l.decided && p.OnStoreError == StoreErrorDeny {
 			a.refused, a.allowed = !p.Shadow, false
 		}
 	}
@@ -79,13 +84,16 @@ func (p *Policy) peek(ctx context.Context, client string, now time.Time) (*answe
 	if err != nil {
 		return nil, err
 	}
+	unknown := false
 	for i := range a.limits {
 		l := &a.limits[i]
-		d, err := l.Limiter.Peek(ctx, l.request(client, 1, now))
-		a.record(l, d, err)
+		r := l.request(client, 1, now)
+		d, err := l.Limiter.Peek(ctx, r)
+		a.record(l, d, err, r)
 		a.allowed = a.allowed && l.Allowed
+		unknown = unknown || !l.decided
 	}
-	if a.degraded && p.OnStoreError == StoreErrorDeny {
+	if unknown && p.OnStoreError == StoreErrorDeny {
 		if !p.Shadow {
 			return nil, reducedCapacity(a)
 		}
@@ -177,6 +185,7 @@ func validateClient(client string) error {
 // refund undoes what the first asked limits admitted. For those, and for the
 // limits that were not asked, the answer then says how they stand.
 func (a *answer) refund(ctx context.Context, asked int, cost int64, now time.Time) {
+	knownDenial := asked > 0 && a.limits[asked-1].Local
 	for i := range a.limits {
 		l := &a.limits[i]
 		r := l.request(a.client, cost, now)
@@ -193,10 +202,12 @@ func (a *answer) refund(ctx context.Context, asked int, cost int64, now time.Tim
 		}
 		var err error
 		d, known := l.Limiter.PeekLocal(r)
-		if !known {
+		// What a limit that wasn't asked has counted elsewhere since is worth
+		// an operation where the denial has taken one.
+		if !known || i >= asked && !knownDenial {
 			d, err = l.Limiter.Peek(ctx, r)
 		}
-		a.record(l, d, err)
+		a.record(l, d, err, r)
 	}
 }
 

@@ -104,6 +104,20 @@ func (s *watchedStore) Delete(ctx context.Context, keys []string) error {
 	return s.Store.Delete(ctx, keys)
 }
 
+func (s *watchedStore) Load(ctx context.Context, key string) (counters.State, error) {
+	if err := s.enter(ctx, "load", key); err != nil {
+		return counters.State{}, err
+	}
+	return s.Store.Load(ctx, key)
+}
+
+func (s *watchedStore) Swap(ctx context.Context, key string, old counters.State, value []byte, ttl time.Duration) (counters.State, bool, error) {
+	if err := s.enter(ctx, "swap", key); err != nil {
+		return counters.State{}, false, err
+	}
+	return s.Store.Swap(ctx, key, old, value, ttl)
+}
+
 // failWith makes every operation fail; nil ends that.
 func (s *watchedStore) failWith(err error) {
 	s.onCall(func(context.Context, string, string) error { return err })
@@ -255,7 +269,7 @@ func must(err error) {
 // newPolicy returns a policy with the defaults of a policy file.
 func newPolicy(name string, limits ...Limit) *Policy {
 	return &Policy{
-		Name: name, Limits: limits, OnStoreError: StoreErrorAllow,
+		Name: name, Limits: limits, OnStoreError: StoreErrorLocal,
 		Identify: []Identifier{{}}, AuthDenyStatus: http.StatusTooManyRequests,
 	}
 }

@@ -16,7 +16,7 @@ import (
 func TestMetricsCountWhatWasDecided(t *testing.T) {
 	t.Parallel()
 	open, closed := newPolicy("open", fixed("per-minute", 2, time.Minute)), newPolicy("closed", fixed("per-minute", 2, time.Minute))
-	closed.OnStoreError = StoreErrorDeny
+	open.OnStoreError, closed.OnStoreError = StoreErrorAllow, StoreErrorDeny
 	s := newService(open, closed)
 	requireMetrics(t, s, `weir_checks_total{decision="allowed",policy="open"} 0`) // present before the first check
 

@@ -16,7 +16,7 @@ func TestPoliciesAreShown(t *testing.T) {
 	s := newService(b, newPolicy("a", fixed("per-minute", 100, time.Minute)))
 	const (
 		jsonA = `{"name":"a","limits":[{"name":"per-minute","algorithm":"fixed_window","limit":100,"window":60}],` +
-			`"count_denied":false,"on_store_error":"allow","mode":"enforce","clients":0}`
+			`"count_denied":false,"on_store_error":"local","mode":"enforce","clients":0}`
 		jsonB = `{"name":"b","description":"a trial","limits":[` +
 			`{"name":"ten","algorithm":"sliding_window","limit":5,"window":10,"sub_windows":10,"estimate":"strict"},` +
 			`{"name":"short","algorithm":"fixed_window","limit":3,"window":1.5}],` +
@@ -37,6 +37,6 @@ func TestBucketsAreShown(t *testing.T) {
 	assert.JSONEq(t, `{"name":"queue","limits":[
 		{"name":"queue","algorithm":"leaky_bucket","limit":10,"window":1,"burst":50},
 		{"name":"tokens","algorithm":"token_bucket","limit":5,"window":60}],
-		"count_denied":false,"on_store_error":"allow","hold":true,"mode":"enforce","clients":0}`,
+		"count_denied":false,"on_store_error":"local","hold":true,"mode":"enforce","clients":0}`,
 		s.do(t, http.MethodGet, "/v1/policies/queue", "").Body)
 }

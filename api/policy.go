@@ -20,7 +20,14 @@ type Limiter interface {
 	// second old, without asking the store. It reports whether the process
 	// remembers anything. It consumes nothing.
 	PeekLocal(r counters.Request) (counters.Decision, bool)
-	// Refund undoes a Take that was admitted, given the same r and what Take
+	// TakeLocal decides r after a Take that failed with err, by what the process
+	// remembers, and counts it there until the store answers again. The error
+	// is counters.ErrRequest.
+	TakeLocal(r counters.Request, err error) (counters.Decision, error)
+	// Recall decides r by what the process remembers, however old that is, and
+	// reports whether it remembers anything. It consumes nothing.
+	Recall(r counters.Request) (counters.Decision, bool)
+	// Refund undoes a Take or a TakeLocal that was admitted, given the same r and what Take
 	// answered. It may go on after ctx has ended.
 	Refund(ctx context.Context, r counters.Request, taken counters.Decision) error
 	// Reset forgets what the client has consumed.
@@ -49,12 +56,14 @@ type Limit struct {
 // Most returns the largest limit that may be in force.
 func (l *Limit) Most() int64 { return cmp.Or(l.MaxLimit, counters.MaxLimit) }
 
-// OnStoreError says what a policy answers when the store can't decide. All but
-// StoreErrorDeny allow.
+// OnStoreError says what a policy answers when the store can't decide. A client
+// that the process knows to be over its limit is denied in any case.
 type OnStoreError string
 
-// The values of OnStoreError.
+// The values of OnStoreError: the process limits by itself, or allows, or denies
+// with status 503.
 const (
+	StoreErrorLocal OnStoreError = "local"
 	StoreErrorAllow OnStoreError = "allow"
 	StoreErrorDeny  OnStoreError = "deny"
 )

@@ -25,7 +25,9 @@ func TestStoreErrorUnderAllowAdmitsAndSaysSo(t *testing.T) {
 	for _, err := range []error{
 		counters.ErrTimeout, fmt.Errorf("%w: connection refused", counters.ErrUnavailable), counters.ErrForeignValue, errors.New("strange"),
 	} {
-		s := newService(newPolicy("api", fixed("per-minute", 2, time.Minute), sliding("per-hour", 3, time.Hour, 60, "weighted")))
+		p := newPolicy("api", fixed("per-minute", 2, time.Minute), sliding("per-hour", 3, time.Hour, 60, "weighted"))
+		p.OnStoreError = StoreErrorAllow
+		s := newService(p)
 		s.store.failWith(err)
 		r := s.admits(t, `{"policy":"api","client":"alice"}`)
 		assert.True(t, r.Degraded)
@@ -67,7 +69,9 @@ func TestStoreErrorUnderDenyRefuses(t *testing.T) {
 // One limit that can't be asked doesn't keep another from denying.
 func TestDenialStandsWhenAnotherLimitIsUnknown(t *testing.T) {
 	t.Parallel()
-	s := newService(newPolicy("api", fixed("per-minute", 1, time.Minute), fixed("per-hour", 3, time.Hour)))
+	p := newPolicy("api", fixed("per-minute", 1, time.Minute), fixed("per-hour", 3, time.Hour))
+	p.OnStoreError = StoreErrorAllow
+	s := newService(p)
 	s.admits(t, `{"policy":"api","client":"alice"}`)
 	s.store.onCall(func(_ context.Context, _, key string) error {
 		if strings.HasPrefix(key, "weir:api/per-hour:") {
@@ -128,7 +132,7 @@ func TestStoreOperationsEndWithTheTimeout(t *testing.T) {
 
 func TestSilentStoreCostsOneTimeout(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []OnStoreError{StoreErrorAllow, StoreErrorDeny} {
+	for _, mode := range []OnStoreError{StoreErrorLocal, StoreErrorAllow, StoreErrorDeny} {
 		t.Run(string(mode), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := newPolicy("api", fixed("per-hour", 9, time.Hour), fixed("per-minute", 5, time.Minute), sliding("ten", 5, 10*time.Second, 10, "weighted"))
@@ -144,7 +148,7 @@ func TestSilentStoreCostsOneTimeout(t *testing.T) {
 					r := s.serve(t, request)
 					assert.Equal(t, 50*time.Millisecond, time.Since(start), "three limits, one timeout")
 					assert.True(t, r.Degraded)
-					assert.Equal(t, mode == StoreErrorAllow, r.Code == http.StatusOK)
+					assert.Equal(t, mode != StoreErrorDeny, r.Code == http.StatusOK)
 				}
 			})
 		})
@@ -157,7 +161,7 @@ func TestPausedMemcachedDegradesAndRecovers(t *testing.T) {
 	require.NoError(t, err)
 	defer store.Close()
 	allow, deny := newPolicy("allow", fixed("per-day", 1000, 24*time.Hour)), newPolicy("deny", fixed("per-day", 1000, 24*time.Hour))
-	deny.OnStoreError = StoreErrorDeny
+	allow.OnStoreError, deny.OnStoreError = StoreErrorAllow, StoreErrorDeny
 	s := newServiceWith(func(cfg *Config) {
 		cfg.Now, cfg.Health, cfg.StoreTimeout = nil, store.Ping, 200*time.Millisecond
 		cfg.Policies = bindLimiters(cfg.Metrics.InstrumentStore(store), cfg.Metrics, allow, deny)
@@ -213,4 +217,63 @@ func TestShadowModeAllowsEvenWhatTheStoreCannotDecide(t *testing.T) {
 	assert.True(t, r.Degraded)
 	assert.True(t, r.Shadow)
 	requireMetrics(t, s, `weir_checks_total{decision="shadow_denied",policy="api"} 1`, `weir_degraded_checks_total{mode="deny",policy="api"} 1`)
+}
+
+// By default the process limits alone, and the store counts that when it is
+// back.
+func TestStoreErrorUnderLocalLimitsAlone(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("api", fixed("per-minute", 3, time.Minute), sliding("per-hour", 9, time.Hour, 60, "weighted")))
+	other := newService(newPolicy("api", fixed("per-minute", 3, time.Minute), sliding("per-hour", 9, time.Hour, 60, "weighted")))
+	other.store.Store = s.memory
+	s.admits(t, `{"policy":"api","client":"alice"}`)
+	s.store.failWith(fmt.Errorf("%w: %w", counters.ErrUnavailable, counters.ErrNotSent))
+	s.clock.at(10 * time.Second)
+	for remaining := range int64(2) {
+		r := s.admits(t, `{"policy":"api","client":"alice"}`)
+		assert.True(t, r.Degraded)
+		assert.EqualValues(t, 1-remaining, r.Limits[0].Remaining)
+		assert.EqualValues(t, 7-remaining, r.Limits[1].Remaining)
+	}
+	for range 5 {
+		r := s.denies(t, `{"policy":"api","client":"alice"}`)
+		assert.True(t, r.Degraded)
+		assert.Equal(t, 50*time.Second, r.retry())
+		assert.EqualValues(t, 6, r.Limits[1].Remaining, "what one limit denies isn't taken from the other")
+	}
+	r := s.do(t, http.MethodGet, "/v1/policies/api/clients/alice", "")
+	assert.Equal(t, http.StatusOK, r.Code)
+	assert.True(t, r.Degraded)
+	assert.EqualValues(t, 0, r.Limits[0].Remaining)
+	requireMetrics(t, s, `weir_degraded_checks_total{mode="local",policy="api"} 7`, `weir_checks_total{decision="denied",policy="api"} 5`)
+
+	s.store.failWith(nil)
+	assert.False(t, s.denies(t, `{"policy":"api","client":"alice"}`).Degraded)
+	other.clock.at(10 * time.Second)
+	assert.Eventually(t, func() bool {
+		return other.denies(t, `{"policy":"api","client":"alice"}`).Limits[1].Remaining == 6
+	}, 10*time.Second, time.Millisecond, "in the limit that wasn't asked, too")
+}
+
+// A client that the process knows to be over its limit stays denied, whatever
+// on_store_error says, until its time has come.
+func TestKnownDenialsStandWithoutTheStore(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []OnStoreError{StoreErrorLocal, StoreErrorAllow, StoreErrorDeny} {
+		for _, limit := range []Limit{
+			fixed("limit", 2, time.Minute), sliding("limit", 2, time.Minute, 10, "strict"), token("limit", 2, time.Minute, 0), slidingLog("limit", 2, time.Minute),
+		} {
+			p := newPolicy("api", limit)
+			p.OnStoreError = mode
+			s := newService(p)
+			s.admits(t, `{"policy":"api","client":"alice","cost":2}`)
+			s.store.failWith(counters.ErrTimeout)
+			s.clock.at(20 * time.Second)
+			retry := s.denies(t, `{"policy":"api","client":"alice"}`).retry()
+			s.clock.at(20*time.Second + retry - time.Millisecond)
+			assert.True(t, s.denies(t, `{"policy":"api","client":"alice"}`).Degraded, "%s %s", mode, limit.Algorithm)
+			s.clock.at(20*time.Second + retry)
+			assert.Equal(t, mode != StoreErrorDeny, s.check(t, `{"policy":"api","client":"alice"}`).Allowed, "%s %s", mode, limit.Algorithm)
+		}
+	}
 }

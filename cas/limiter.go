@@ -6,13 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"weir/counters"
 	"weir/counters/cache"
 	"weir/counters/combiner"
+	"weir/counters/reconcile"
 )
 
 // ErrContended: until the deadline, other instances changed the client's state
@@ -59,6 +59,7 @@ type Limiter[S any] struct {
 	keys      counters.Namespace
 	combiner  *combiner.Combiner[request, counters.Decision]
 	views     *cache.Cache[view[S]]
+	owing     *reconcile.Queue
 }
 
 // A request asks to take, or to refund what was taken.
@@ -79,6 +80,10 @@ type (
 	batch = combiner.Batch[request, counters.Decision]
 )
 
+// fewestClients are remembered whatever the options say: a caller that can't
+// wait for its batch any longer has to know what the batch has seen.
+const fewestClients = 32
+
 // init makes l a limiter by algorithm a, which the keys of its states name. It
 // remembers no more than mostClients.
 func (l *Limiter[S]) init(store counters.StateStore, a algorithm[S], name string, mostClients int, cfg Config) error {
@@ -93,9 +98,10 @@ func (l *Limiter[S]) init(store counters.StateStore, a algorithm[S], name string
 	*l = Limiter[S]{
 		store: store, algorithm: a, cfg: cfg,
 		keys:  counters.StateNamespace(options.KeyPrefix, options.Policy, options.Limit, name),
-		views: cache.New[view[S]](min(options.Clients, mostClients)),
+		views: cache.New[view[S]](max(fewestClients, min(options.Clients, mostClients))),
 	}
 	l.combiner = combiner.New(l.lead)
+	l.owing = reconcile.New(options.Clients, options.Refunds, l.reconcile)
 	return nil
 }
 
@@ -166,6 +172,7 @@ func (l *Limiter[S]) Peek(ctx context.Context, r counters.Request) (counters.Dec
 	if err != nil {
 		return counters.Decision{}, err
 	}
+	l.owing.Answered()
 	s, _ := l.decode(state)
 	return l.peek(s, r), nil
 }
@@ -199,7 +206,7 @@ func (l *Limiter[S]) Refund(ctx context.Context, r counters.Request, taken count
 	if err := r.Check(); err != nil || r.Cost == 0 || !taken.Allowed {
 		return err
 	}
-	if taken.Local && l.refundLocal(r, taken) {
+	if taken.Local && l.views.Get(r.Client).refund(l.algorithm, r, taken) {
 		return nil
 	}
 	req := request{Request: r, refund: &refund{taken: taken}}
@@ -210,11 +217,24 @@ func (l *Limiter[S]) Refund(ctx context.Context, r counters.Request, taken count
 	return err
 }
 
+// reconcile has the store consume what TakeLocal has admitted of r's client.
+func (l *Limiter[S]) reconcile(r counters.Request) error {
+	ctx, cancel := l.unhurried()
+	defer cancel()
+	_, err := l.combiner.Do(ctx, r.Client, request{Request: r})
+	return err
+}
+
+// unhurried returns the context of what nobody waits for.
+func (l *Limiter[S]) unhurried() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), cmp.Or(l.cfg.StoreTimeout, counters.DefaultTimeout))
+}
+
 // refundLater does a refund that nobody waits for any more.
 func (l *Limiter[S]) refundLater(req request) {
 	req.refund = &refund{taken: req.refund.taken, last: true}
 	l.cfg.Refunds.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(l.cfg.StoreTimeout, counters.DefaultTimeout))
+		ctx, cancel := l.unhurried()
 		defer cancel()
 		if _, err := l.combiner.Do(ctx, req.Client, req); err != nil && !req.refund.begun.Load() {
 			l.cfg.RefundFailed()
@@ -233,9 +253,10 @@ func (l *Limiter[S]) refundFailed(req request, err error) {
 	}
 }
 
-// Flush returns when no refund is under way any more, of no limiter that has
-// the same Refunds.
-func (l *Limiter[S]) Flush() { l.cfg.Refunds.Wait() }
+// Flush has the store consume what TakeLocal has admitted, as far as it answers,
+// and returns when no refund is under way any more, of no limiter that has the
+// same Refunds.
+func (l *Limiter[S]) Flush() { l.owing.Flush() }
 
 // Reset forgets what the client has used. No write that began before undoes
 // that, as the state it would replace is gone. Other instances notice within
@@ -301,7 +322,7 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *b
 				call.Request.refund.begun.Store(true)
 			}
 		}
-		next := l.step(l.with(owed, seen, calls[0].Request.Request), calls, owed.number > 0)
+		next := l.step(owed.onto(seen, l.algorithm, calls[0].Request.Request), calls, owed.number > 0)
 		if next.changed && mayWait && v.awaitTurn(deadline) {
 			waited = true
 			continue // with those who have come meanwhile
@@ -344,6 +365,7 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *b
 			roundTrip = seen.read.Sub(answered)
 		}
 		asked, answered = true, seen.read
+		l.owing.Answered()
 		if swapped {
 			if owed.number > 0 {
 				v.repaid(owed)
@@ -433,102 +455,4 @@ func (l *Limiter[S]) snapshot(state counters.State, next transition[S]) snapshot
 	state.Value = nil
 	seen.state = state
 	return seen
-}
-
-// A view is what a process has last seen of a client.
-type view[S any] struct {
-	mu   sync.Mutex
-	last snapshot[S]
-	debt debt[S]
-	// turn is when the process may write again, after it has won against
-	// others; pause is how many round trips that is after the last win.
-	turn      time.Time
-	pause     float64
-	roundTrip time.Duration
-	// answered is when it has won last, and streak since when it has done so at
-	// each first attempt, without a pause.
-	answered, streak time.Time
-}
-
-// A snapshot is a state as it was seen. The zero value is none.
-type snapshot[S any] struct {
-	state   counters.State // without its value
-	decoded S              // which no one may change
-	known   bool
-	at      int64     // Unix nanoseconds, of the request that asked for it
-	read    time.Time // when the store answered
-}
-
-// fresh reports whether denials may rely on it at now.
-func (s snapshot[S]) fresh(now time.Time) bool {
-	age := now.UnixNano() - s.at
-	return s.known && age >= 0 && age <= int64(counters.MaxStaleness)
-}
-
-func (v *view[S]) recall() snapshot[S] {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.last
-}
-
-func (v *view[S]) remember(s snapshot[S]) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.last = s
-}
-
-// won notes that the process has won, at the given attempt, the last of which
-// took roundTrip. It decides when its next turn is.
-func (v *view[S]) won(attempts int, roundTrip time.Duration, now time.Time) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if attempts > 1 {
-		// One that took long was mostly held up; the next will be faster.
-		v.roundTrip = min(roundTrip, cmp.Or(v.roundTrip, roundTrip)*9/8)
-	}
-	// On average it pauses twice as long as it contends, so that a third of the
-	// processes contend at a time: enough to leave no gaps, and few enough that
-	// none loses for long. One win changes little, as who was unlucky shouldn't
-	// pause longer than the others too; but who doesn't pause yet begins at
-	// once, lest it beat the same ones again and again.
-	period := now.Sub(v.answered)
-	v.answered = now
-	lost := float64(attempts - 1)
-	v.pause = max(v.pause+0.2*(2*lost-v.pause), min(lost, v.pause+2))
-	v.turn = time.Time{}
-	if v.pause >= 1 {
-		v.turn = now.Add(time.Duration(v.pause * float64(v.roundTrip)))
-	}
-	switch {
-	case lost > 0 || v.pause >= 1 || period > longestStreak:
-		v.streak = now
-	case period >= shortestGap && now.Sub(v.streak) > max(longestStreak, 4*period):
-		// Who wrote last knows the state, and wins again: another process that
-		// comes right behind would never win, and this one never learn of it.
-		v.turn, v.streak = now.Add(period*3/2), now
-	}
-}
-
-// longestStreak is how long a process may win at each first attempt before it
-// leaves a gap for others. Where its wins are closer together than shortestGap,
-// it leaves none: what a batch takes varies by more than the round trip then,
-// so that others come first now and then.
-const (
-	longestStreak = 20 * time.Millisecond
-	shortestGap   = 500 * time.Microsecond
-)
-
-// awaitTurn waits for the process's turn, for half the time until the deadline
-// at the most, and reports whether it had to.
-func (v *view[S]) awaitTurn(deadline time.Time) bool {
-	v.mu.Lock()
-	turn := v.turn
-	v.mu.Unlock()
-	if turn.IsZero() {
-		return false
-	}
-	now := time.Now()
-	wait := min(turn.Sub(now), deadline.Sub(now)/2)
-	time.Sleep(wait)
-	return wait > 0
 }

@@ -170,3 +170,14 @@ func (a *attempt) fail(err error, counted bool) {
 	}
 	a.pending = a.pending[:0]
 }
+
+// count adds n to the count of a slot, if that is one of the attempt's, whose
+// newest is given.
+func (a *attempt) count(newest, bucket, n int64) bool {
+	i := newest - bucket
+	if size := int64(len(a.counts)); i >= size || i <= -size {
+		return false
+	}
+	a.counts[max(0, i)] += n // a clock that has been set back forgets nothing
+	return true
+}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +14,7 @@ import (
 	"weir/counters"
 	"weir/counters/cache"
 	"weir/counters/combiner"
+	"weir/counters/reconcile"
 )
 
 // A Limiter admits requests while its window's estimate stays within the limit.
@@ -33,12 +33,10 @@ import (
 // It is safe for concurrent use. Make one with New: the zero Limiter can decide
 // nothing, and panics.
 type Limiter struct {
-	store    counters.Store
-	window   Window
-	options  counters.Options
-	keys     counters.Namespace
+	slots
 	combiner *combiner.Combiner[request, counters.Decision]
 	views    *cache.Cache[view]
+	owing    *reconcile.Queue
 	spare    sync.Pool // of *attempt
 }
 
@@ -57,14 +55,17 @@ func New(store counters.Store, window Window, options counters.Options) (*Limite
 		return nil, err
 	}
 	l := &Limiter{
-		store:   store,
-		window:  window,
-		options: options,
-		keys:    counters.CounterNamespace(options.KeyPrefix, options.Policy, options.Limit, window.Width),
-		views:   cache.New[view](options.Clients),
-		spare:   sync.Pool{New: func() any { return new(attempt) }},
+		slots: slots{
+			store:   store,
+			window:  window,
+			options: options,
+			keys:    counters.CounterNamespace(options.KeyPrefix, options.Policy, options.Limit, window.Width),
+		},
+		views: cache.New[view](options.Clients),
+		spare: sync.Pool{New: func() any { return new(attempt) }},
 	}
 	l.combiner = combiner.New(l.lead)
+	l.owing = reconcile.New(options.Clients, options.Refunds, l.reconcile)
 	return l, nil
 }
 
@@ -96,6 +97,7 @@ func (l *Limiter) Peek(ctx context.Context, r counters.Request) (counters.Decisi
 	if err := l.refresh(ctx, a); err != nil {
 		return counters.Decision{}, err
 	}
+	l.owing.Answered()
 	return l.decide(a.counts, a.ahead, a.elapsed, r), nil
 }
 
@@ -171,11 +173,24 @@ func (l *Limiter) Refund(ctx context.Context, r counters.Request, taken counters
 	return err
 }
 
+// reconcile has the store count what TakeLocal has admitted of r's client.
+func (l *Limiter) reconcile(r counters.Request) error {
+	ctx, cancel := l.unhurried()
+	defer cancel()
+	_, err := l.combiner.Do(ctx, r.Client, request{Request: r, view: l.views.Get(r.Client)})
+	return err
+}
+
+// unhurried returns the context of what nobody waits for.
+func (l *Limiter) unhurried() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), cmp.Or(l.options.StoreTimeout, counters.DefaultTimeout))
+}
+
 // refundLater does a refund that nobody waits for any more.
 func (l *Limiter) refundLater(req request) {
 	req.refund = &refund{last: true}
 	l.options.Refunds.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(l.options.StoreTimeout, counters.DefaultTimeout))
+		ctx, cancel := l.unhurried()
 		defer cancel()
 		if _, err := l.combiner.Do(ctx, req.Client, req); err != nil && !req.refund.begun.Load() {
 			l.options.RefundFailed()
@@ -183,9 +198,10 @@ func (l *Limiter) refundLater(req request) {
 	})
 }
 
-// Flush returns when no refund is under way any more, of no limiter that has
-// the same Refunds.
-func (l *Limiter) Flush() { l.options.Refunds.Wait() }
+// Flush has the store count what TakeLocal has admitted, as far as it answers,
+// and returns when no refund is under way any more, of no limiter that has the
+// same Refunds.
+func (l *Limiter) Flush() { l.owing.Flush() }
 
 // Reset forgets what the client has used: in every slot of the window, in the
 // next, which instances with faster clocks may count in already, and in those
@@ -268,7 +284,7 @@ func (l *Limiter) lead(ctx context.Context, _ string, batch *combiner.Batch[requ
 			}
 			if err != nil {
 				if sum > 0 && !errors.Is(err, counters.ErrNotSent) {
-					v.unanswered(a)
+					v.unanswered(a.bucket, a.counts[a.ahead])
 				}
 				a.fail(err, sum > 0)
 			}
@@ -342,25 +358,6 @@ func (l *Limiter) subtract(ctx context.Context, bucket int64, calls []*call) (su
 		}
 	}
 	return sum, err
-}
-
-// maySettle reports whether an instance may have settled a slot by the deadline
-// of ctx, so that it has to be told that the slot's count has changed. What
-// nobody remembers needn't be told.
-func (l *Limiter) maySettle(ctx context.Context, bucket int64) bool {
-	deadline, ok := ctx.Deadline()
-	end := time.Unix(0, (bucket+1)*int64(l.window.Width))
-	return ok && !l.window.fixed() && deadline.Add(l.options.ClockSkew-l.options.StoreTimeout).After(end)
-}
-
-// raiseGeneration makes every instance forget what it remembers of a client,
-// within counters.MaxStaleness. The generation begins anywhere, so that one
-// which has expired and begun anew isn't mistaken for the old one.
-func (l *Limiter) raiseGeneration(ctx context.Context, prefix string) error {
-	_, err := l.store.Add(ctx, counters.Addition{
-		Key: counters.GenerationKey(prefix), Delta: 1 + rand.Int64N(1<<30), TTL: l.ttl(0), New: true,
-	})
-	return err
 }
 
 // subtracted decides what becomes of calls whose subtract has ended with err.
@@ -471,7 +468,9 @@ func (l *Limiter) remember(v *view, a *attempt) {
 		v.mu.Lock()
 		v.replace(a.snapshot(l.window))
 		v.denied = a.denied && !l.options.CountDenied
+		v.answered()
 		v.mu.Unlock()
+		l.owing.Answered()
 	}
 	l.spare.Put(a)
 }
@@ -586,10 +585,4 @@ func (l *Limiter) decision(counts []int64, ahead int, elapsed time.Duration, r c
 		d.FitsAfter = l.window.Until(counts, ahead, elapsed, r.Limit-r.Cost)
 	}
 	return d
-}
-
-// ttl returns how long the counter of a slot must be kept that has been open
-// for elapsed: until no window looks at it.
-func (l *Limiter) ttl(elapsed time.Duration) time.Duration {
-	return counters.TTL(time.Duration(l.window.Slots+1)*l.window.Width+l.window.late()-elapsed, l.window.Horizon)
 }

@@ -1,6 +1,8 @@
 package subwindow
 
 import (
+	"math"
+	"slices"
 	"sync"
 
 	"weir/counters"
@@ -65,3 +67,100 @@ func (v *view) refund(bucket, cost int64) {
 
 // unsettle notes that the count of a slot may have changed. v is locked.
 func (v *view) unsettle(bucket int64) { v.settled = min(v.settled, bucket-1) }
+
+// A debt is what a process has admitted in a slot without the store.
+type debt struct {
+	bucket int64
+	cost   int64
+	// sent says that the store may have counted it, as its answer is missing;
+	// before is what the store had before then, as far as is known.
+	sent   bool
+	before int64
+}
+
+// owe adds a debt. v is locked.
+func (v *view) owe(d debt) {
+	v.unsettle(d.bucket)
+	for i := range v.debts {
+		if have := &v.debts[i]; have.like(d) {
+			have.cost += d.cost
+			have.before = max(have.before, d.before)
+			return
+		}
+	}
+	v.debts = append(v.debts, d)
+}
+
+// unanswered notes that the store may have counted something in a slot, which
+// had the given count before.
+func (v *view) unanswered(bucket, before int64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.owe(debt{bucket: bucket, sent: true, before: before})
+}
+
+// due returns the debts of the oldest slot and later ones. Time has passed over
+// the others.
+func (v *view) due(oldest int64) []debt {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.debts) == 0 {
+		return nil
+	}
+	v.debts = slices.DeleteFunc(v.debts, func(d debt) bool { return d.bucket < oldest })
+	return slices.DeleteFunc(slices.Clone(v.debts), debt.none)
+}
+
+// answered notes that the store has answered. v is locked.
+func (v *view) answered() {
+	if len(v.debts) > 0 {
+		v.debts = slices.DeleteFunc(v.debts, debt.none)
+	}
+}
+
+// none reports whether there is nothing to be repaid, nor told.
+func (d debt) none() bool { return d.sent && d.cost == 0 }
+
+// repaid notes that the store has counted the debt d; what has come since is
+// left. The debt is kept, of nothing, unless that is known elsewhere.
+func (v *view) repaid(d debt, known bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.unsettle(d.bucket)
+	v.reduce(d)
+	if known {
+		v.debts = slices.DeleteFunc(v.debts, func(have debt) bool { return have.cost == 0 && have.like(d) })
+	}
+}
+
+// doubt notes that the store may have counted the debt d.
+func (v *view) doubt(d debt) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	d.cost -= v.reduce(d)
+	d.sent, d.before = true, math.MinInt64 // so it isn't sent twice
+	v.owe(d)
+}
+
+// forgive takes the cost of d from the debts like it, and returns what they
+// have no part of: it has been repaid.
+func (v *view) forgive(d debt) int64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.reduce(d)
+}
+
+// reduce takes the cost of d from the debts like it, and returns what they have
+// no part of. v is locked.
+func (v *view) reduce(d debt) int64 {
+	for i := range v.debts {
+		if have := &v.debts[i]; have.like(d) {
+			part := min(d.cost, have.cost)
+			have.cost -= part
+			d.cost -= part
+		}
+	}
+	return d.cost
+}
+
+func (d debt) like(other debt) bool { return d.bucket == other.bucket && d.sent == other.sent }

@@ -92,7 +92,7 @@ func (r *policyReader) file(root *yaml.Node) api.Policies {
 func (r *policyReader) policy(name string, n *yaml.Node) *api.Policy {
 	p := &api.Policy{
 		Name:           name,
-		OnStoreError:   api.StoreErrorAllow,
+		OnStoreError:   api.StoreErrorLocal,
 		Identify:       []api.Identifier{{}},
 		AuthDenyStatus: 429,
 	}
@@ -105,7 +105,8 @@ func (r *policyReader) policy(name string, n *yaml.Node) *api.Policy {
 		}},
 		r.boolean("count_denied", &p.CountDenied),
 		r.boolean("hold", &p.Hold),
-		r.choice("on_store_error", (*string)(&p.OnStoreError), string(api.StoreErrorAllow), string(api.StoreErrorDeny)),
+		r.choice("on_store_error", (*string)(&p.OnStoreError),
+			string(api.StoreErrorLocal), string(api.StoreErrorAllow), string(api.StoreErrorDeny)),
 		r.choice("mode", &mode, "enforce", "shadow"),
 		// Read below: clients name limits, which may follow in the file.
 		yamlKey{"clients", func(*yaml.Node) {}},

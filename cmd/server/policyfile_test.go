@@ -53,7 +53,7 @@ func TestPolicyFile(t *testing.T) {
 				{Name: "sliding-log", Algorithm: "sliding_log", Limit: 10_000, Window: time.Hour, MaxLimit: 10_000},
 			},
 			Hold:           true,
-			OnStoreError:   api.StoreErrorAllow,
+			OnStoreError:   api.StoreErrorLocal,
 			Identify:       []api.Identifier{{}},
 			AuthDenyStatus: 429,
 		},
@@ -62,7 +62,7 @@ func TestPolicyFile(t *testing.T) {
 			Limits: []api.Limit{
 				{Name: "sliding-window", Algorithm: "sliding_window", Limit: 1, Window: 36 * time.Hour, SubWindows: 10, Estimate: "weighted"},
 			},
-			OnStoreError:   api.StoreErrorAllow,
+			OnStoreError:   api.StoreErrorLocal,
 			Identify:       []api.Identifier{{}},
 			AuthDenyStatus: 429,
 		},
@@ -226,7 +226,7 @@ func TestPolicyFileMistakes(t *testing.T) {
 
 		{"description", more("description: [a]"), []string{"4: description must be text"}},
 		{"count_denied", more("count_denied: 'yes'"), []string{`4: count_denied "yes" must be true or false`}},
-		{"on_store_error", more("on_store_error: ignore"), []string{`4: on_store_error "ignore" must be allow or deny`}},
+		{"on_store_error", more("on_store_error: ignore"), []string{`4: on_store_error "ignore" must be local or allow or deny`}},
 		{"mode", more("mode: {a: b}"), []string{`4: mode "" must be enforce or shadow`}},
 		{"auth_deny_status", more("auth_deny_status: 200"), []string{`4: auth_deny_status "200" must be a whole number from 400 to 599`}},
 		{"identify is text", more("identify: ip"), []string{"4: identify must be a list"}},

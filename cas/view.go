@@ -1,0 +1,194 @@
+package cas
+
+import (
+	"cmp"
+	"sync"
+	"time"
+
+	"weir/counters"
+)
+
+// A view is what a process has last seen of a client.
+type view[S any] struct {
+	mu   sync.Mutex
+	last snapshot[S]
+	debt debt[S]
+	// turn is when the process may write again, after it has won against
+	// others; pause is how many round trips that is after the last win.
+	turn      time.Time
+	pause     float64
+	roundTrip time.Duration
+	// answered is when it has won last, and streak since when it has done so at
+	// each first attempt, without a pause.
+	answered, streak time.Time
+}
+
+// A snapshot is a state as it was seen. The zero value is none.
+type snapshot[S any] struct {
+	state   counters.State // without its value
+	decoded S              // which no one may change
+	known   bool
+	at      int64     // Unix nanoseconds, of the request that asked for it
+	read    time.Time // when the store answered
+}
+
+// fresh reports whether denials may rely on it at now.
+func (s snapshot[S]) fresh(now time.Time) bool {
+	age := now.UnixNano() - s.at
+	return s.known && age >= 0 && age <= int64(counters.MaxStaleness)
+}
+
+func (v *view[S]) recall() snapshot[S] {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.last
+}
+
+func (v *view[S]) remember(s snapshot[S]) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.last = s
+}
+
+// won notes that the process has won, at the given attempt, the last of which
+// took roundTrip. It decides when its next turn is.
+func (v *view[S]) won(attempts int, roundTrip time.Duration, now time.Time) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if attempts > 1 {
+		// One that took long was mostly held up; the next will be faster.
+		v.roundTrip = min(roundTrip, cmp.Or(v.roundTrip, roundTrip)*9/8)
+	}
+	// On average it pauses twice as long as it contends, so that a third of the
+	// processes contend at a time: enough to leave no gaps, and few enough that
+	// none loses for long. One win changes little, as who was unlucky shouldn't
+	// pause longer than the others too; but who doesn't pause yet begins at
+	// once, lest it beat the same ones again and again.
+	period := now.Sub(v.answered)
+	v.answered = now
+	lost := float64(attempts - 1)
+	v.pause = max(v.pause+0.2*(2*lost-v.pause), min(lost, v.pause+2))
+	v.turn = time.Time{}
+	if v.pause >= 1 {
+		v.turn = now.Add(time.Duration(v.pause * float64(v.roundTrip)))
+	}
+	switch {
+	case lost > 0 || v.pause >= 1 || period > longestStreak:
+		v.streak = now
+	case period >= shortestGap && now.Sub(v.streak) > max(longestStreak, 4*period):
+		// Who wrote last knows the state, and wins again: another process that
+		// comes right behind would never win, and this one never learn of it.
+		v.turn, v.streak = now.Add(period*3/2), now
+	}
+}
+
+// longestStreak is how long a process may win at each first attempt before it
+// leaves a gap for others. Where its wins are closer together than shortestGap,
+// it leaves none: what a batch takes varies by more than the round trip then,
+// so that others come first now and then.
+const (
+	longestStreak = 20 * time.Millisecond
+	shortestGap   = 500 * time.Microsecond
+)
+
+// awaitTurn waits for the process's turn, for half the time until the deadline
+// at the most, and reports whether it had to.
+func (v *view[S]) awaitTurn(deadline time.Time) bool {
+	v.mu.Lock()
+	turn := v.turn
+	v.mu.Unlock()
+	if turn.IsZero() {
+		return false
+	}
+	now := time.Now()
+	wait := min(turn.Sub(now), deadline.Sub(now)/2)
+	time.Sleep(wait)
+	return wait > 0
+}
+
+// A debt is what a process has consumed without the store.
+type debt[S any] struct {
+	// after is the state that the process decides by; before is that state
+	// without the debt. What the store may have consumed already, as its answer
+	// is missing, is in both.
+	before, after S
+	// base is the store's state that both began from, if that is known.
+	base  counters.State
+	based bool
+	// sent says that the store may have consumed something already. Then the
+	// store is read before it is written.
+	sent   bool
+	number int // of the last change; 0 if there is no debt
+}
+
+// believe returns the debt, or one of nothing. v is locked.
+func (v *view[S]) believe() debt[S] {
+	if v.debt.number > 0 {
+		return v.debt
+	}
+	return v.last.debt()
+}
+
+// owed returns the debt.
+func (v *view[S]) owed() debt[S] {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.debt
+}
+
+// debt returns one of nothing.
+func (s snapshot[S]) debt() debt[S] {
+	return debt[S]{before: s.decoded, after: s.decoded, base: s.state, based: true}
+}
+
+// repaid notes that the store has consumed the debt d: what has come since is
+// left.
+func (v *view[S]) repaid(d debt[S]) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.debt.number == d.number {
+		v.debt = debt[S]{}
+	} else {
+		v.debt.before, v.debt.based = d.after, false
+	}
+}
+
+// unanswered notes that the store may have replaced the state that was seen by
+// one that consumes the debt d and more.
+func (v *view[S]) unanswered(d debt[S], seen snapshot[S]) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if d.number == 0 {
+		d = seen.debt()
+	}
+	if v.debt.number == 0 {
+		v.debt = d
+	}
+	v.debt.before, v.debt.sent = d.after, true
+	v.debt.number++
+}
+
+// refund takes back from the debt what TakeLocal has admitted, and reports
+// whether nothing is left to be done.
+func (v *view[S]) refund(a algorithm[S], r counters.Request, taken counters.Decision) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.debt.number > 0 {
+		v.debt.after = a.refund(a.clone(v.debt.after), r, taken)
+		v.debt.number++
+		return true
+	}
+	// The store may not have consumed it.
+	return !taken.Owed
+}
+
+// onto returns the state that was seen and what the debt consumes.
+func (d debt[S]) onto(seen snapshot[S], a algorithm[S], r counters.Request) S {
+	switch {
+	case d.number == 0:
+		return seen.decoded
+	case d.based && seen.state.Version == d.base.Version && seen.state.Life == d.base.Life:
+		return d.after // nobody has written since, be it this process
+	}
+	return a.carry(a.clone(seen.decoded), d.before, d.after, r)
+}

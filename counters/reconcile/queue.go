@@ -1,0 +1,112 @@
+// Package reconcile remembers which clients a process has admitted without its
+// store, so that the store can count them when it answers again, whether those
+// clients come back or not. Start with Queue.
+package reconcile
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"weir/counters"
+)
+
+const (
+	// interval is how long a round waits after the one before, so that clients
+	// of a server that is still down don't cost a timeout after another.
+	interval = time.Second
+	// workers is how many clients of a round are reconciled at a time.
+	workers = 16
+)
+
+// A Queue is the clients that wait to be reconciled, by their last request. It
+// is safe for concurrent use. Make one with New; the zero value isn't usable.
+type Queue struct {
+	most      int
+	reconcile func(counters.Request) error
+	rounds    *sync.WaitGroup
+	waiting   atomic.Int64 // clients
+
+	mu       sync.Mutex
+	requests map[string]counters.Request
+	running  bool
+	next     time.Time // no round begins earlier
+}
+
+// New returns a queue of at most most clients. Rounds, which are counted in
+// rounds, call reconcile with a client's last request, at a cost of 0; after an
+// error the client waits for the next round.
+func New(most int, rounds *sync.WaitGroup, reconcile func(counters.Request) error) *Queue {
+	return &Queue{most: most, reconcile: reconcile, rounds: rounds, requests: make(map[string]counters.Request)}
+}
+
+// Add has the client of r wait. A client that is new to a full queue is left
+// out, and reconciled when it comes back.
+func (q *Queue) Add(r counters.Request) {
+	r.Cost = 0
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if _, waits := q.requests[r.Client]; waits || len(q.requests) < q.most {
+		q.requests[r.Client] = r
+		q.waiting.Store(int64(len(q.requests)))
+	}
+}
+
+// Answered notes that the store has answered, and begins a round if clients
+// wait and the last round has been a second ago. It costs next to nothing when
+// none do.
+func (q *Queue) Answered() {
+	if q.waiting.Load() == 0 {
+		return
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.running && time.Now().After(q.next) {
+		q.running = true
+		q.rounds.Go(q.round)
+	}
+}
+
+// Flush reconciles all clients that wait, once, and returns when no round is
+// under way any more.
+func (q *Queue) Flush() {
+	q.mu.Lock()
+	q.next = time.Time{}
+	q.mu.Unlock()
+	q.Answered()
+	q.rounds.Wait()
+}
+
+func (q *Queue) round() {
+	q.mu.Lock()
+	todo := make(chan counters.Request, len(q.requests))
+	for _, r := range q.requests {
+		todo <- r
+	}
+	q.mu.Unlock()
+	close(todo)
+	var working sync.WaitGroup
+	for range workers {
+		working.Go(func() {
+			for r := range todo {
+				if q.reconcile(r) == nil {
+					q.remove(r)
+				}
+			}
+		})
+	}
+	working.Wait()
+	q.mu.Lock()
+	q.running, q.next = false, time.Now().Add(interval)
+	q.mu.Unlock()
+}
+
+// remove takes out r, unless a later request of its client has come meanwhile.
+func (q *Queue) remove(r counters.Request) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.requests[r.Client] == r {
+		delete(q.requests, r.Client)
+		q.waiting.Store(int64(len(q.requests)))
+	}
+}

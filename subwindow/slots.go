@@ -1,0 +1,133 @@
+package subwindow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"weir/counters"
+)
+
+// slots are the counters of a limit in the store.
+type slots struct {
+	store   counters.Store
+	window  Window
+	options counters.Options
+	keys    counters.Namespace
+}
+
+// repay counts in the store what was admitted without it, in the slots that the
+// window at now covers. After an error, one of a store's, nothing has been
+// asked of the store for those who wait.
+func (s *slots) repay(ctx context.Context, v *view, client string, now time.Time) error {
+	oldest := counters.Calendar(now, s.window.Width).Number - int64(s.window.Slots+s.window.back())
+	debts := v.due(oldest)
+	if len(debts) == 0 {
+		return nil
+	}
+	// The debts stand until they are repaid, as others decide by them meanwhile.
+	prefix := s.keys.Client(client)
+	due, err := s.due(ctx, prefix, debts)
+	if err == nil {
+		err = s.repayAll(ctx, v, prefix, debts, due, now)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", counters.ErrNotSent, err)
+	}
+	return nil
+}
+
+// repayAll counts what is due of each debt.
+func (s *slots) repayAll(ctx context.Context, v *view, prefix string, debts []debt, due []int64, now time.Time) error {
+	errs := make([]error, len(debts))
+	tell := false
+	var adding sync.WaitGroup
+	for i, d := range debts {
+		tell = tell || s.maySettle(ctx, d.bucket)
+		if due[i] <= 0 {
+			continue
+		}
+		open := now.Sub(time.Unix(0, d.bucket*int64(s.window.Width)))
+		adding.Go(func() {
+			_, errs[i] = s.store.Add(ctx, counters.Addition{
+				Key: counters.CounterKey(prefix, d.bucket), Delta: due[i], TTL: s.ttl(open), New: true,
+			})
+		})
+	}
+	adding.Wait()
+	err := errors.Join(errs...)
+	if err == nil && tell {
+		err = s.raiseGeneration(ctx, prefix)
+	}
+	for i, d := range debts {
+		switch {
+		case err == nil:
+			v.repaid(d, true)
+		case errs[i] == nil:
+			v.repaid(d, false) // other instances may have to be told
+		case !d.sent && !errors.Is(errs[i], counters.ErrNotSent):
+			v.doubt(d)
+		}
+	}
+	return err
+}
+
+// due returns how much of each debt the store has surely not counted. What it
+// has may be others', so this is rather too little.
+func (s *slots) due(ctx context.Context, prefix string, debts []debt) ([]int64, error) {
+	due := make([]int64, len(debts))
+	var keys []string
+	for i, d := range debts {
+		due[i] = d.cost
+		if d.sent {
+			keys = append(keys, counters.CounterKey(prefix, d.bucket))
+		}
+	}
+	if len(keys) == 0 {
+		return due, nil
+	}
+	counts := make([]int64, len(keys))
+	if err := s.store.Read(ctx, keys, counts); err != nil {
+		return nil, err
+	}
+	for i, d := range debts {
+		if d.sent {
+			if d.before != math.MinInt64 {
+				due[i] = min(d.cost, d.before+d.cost-counts[0])
+			} else {
+				due[i] = 0
+			}
+			counts = counts[1:]
+		}
+	}
+	return due, nil
+}
+
+// maySettle reports whether an instance may have settled a slot by the deadline
+// of ctx, so that it has to be told that the slot's count has changed. What
+// nobody remembers needn't be told.
+func (s *slots) maySettle(ctx context.Context, bucket int64) bool {
+	deadline, ok := ctx.Deadline()
+	end := time.Unix(0, (bucket+1)*int64(s.window.Width))
+	return ok && !s.window.fixed() && deadline.Add(s.options.ClockSkew-s.options.StoreTimeout).After(end)
+}
+
+// raiseGeneration makes every instance forget what it remembers of a client,
+// within counters.MaxStaleness. The generation begins anywhere, so that one
+// which has expired and begun anew isn't mistaken for the old one.
+func (s *slots) raiseGeneration(ctx context.Context, prefix string) error {
+	_, err := s.store.Add(ctx, counters.Addition{
+		Key: counters.GenerationKey(prefix), Delta: 1 + rand.Int64N(1<<30), TTL: s.ttl(0), New: true,
+	})
+	return err
+}
+
+// ttl returns how long the counter of a slot must be kept that has been open
+// for elapsed: until no window looks at it.
+func (s *slots) ttl(elapsed time.Duration) time.Duration {
+	return counters.TTL(time.Duration(s.window.Slots+1)*s.window.Width+s.window.late()-elapsed, s.window.Horizon)
+}
