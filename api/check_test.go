@@ -504,3 +504,23 @@ func TestRetryAfterKnowsWhatOtherInstancesHaveCounted(t *testing.T) {
 	a.clock.at(d.retry())
 	a.admits(t, `{"policy":"api","client":"alice"}`)
 }
+
+// Windows take nothing back that may be from before a reset: for the clock skew
+// after it, what another limit denies costs the client.
+func TestDeniedChecksRightAfterAResetAreCounted(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("api", fixed("per-hour", 50, time.Hour), fixed("per-second", 1, time.Second)))
+	require.Equal(t, http.StatusNoContent, s.do(t, http.MethodDelete, "/v1/policies/api/clients/alice", "").Code)
+	s.clock.at(20 * time.Millisecond)
+	s.admits(t, `{"policy":"api","client":"alice"}`)
+	for range 10 {
+		s.denies(t, `{"policy":"api","client":"alice"}`)
+	}
+	look := s.do(t, http.MethodGet, "/v1/policies/api/clients/alice", "")
+	assert.Equal(t, int64(39), look.Limits[0].Remaining)
+	s.clock.at(1100 * time.Millisecond)
+	s.admits(t, `{"policy":"api","client":"alice"}`)
+	s.denies(t, `{"policy":"api","client":"alice"}`)
+	look = s.do(t, http.MethodGet, "/v1/policies/api/clients/alice", "")
+	assert.Equal(t, int64(38), look.Limits[0].Remaining)
+}
