@@ -130,3 +130,54 @@ func TestATurnLeavesTheStoreItsTime(t *testing.T) {
 		assert.True(t, d.Allowed || d.Contended, "%+v", d)
 	})
 }
+
+// A follower whose own time ends before the leader's is denied by what the
+// leader has seen.
+func TestAFollowerWhoseTimeEndsFirstIsDenied(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(nil)
+		rigged := &riggedStore{StateStore: store}
+		limiter, err := NewTokenBucket(rigged, time.Second, 0, testConfig(10))
+		require.NoError(t, err)
+		other, err := NewTokenBucket(store, time.Second, 0, testConfig(10))
+		require.NoError(t, err)
+		take := func(l *TokenBucket, timeout time.Duration) (counters.Decision, error) {
+			ctx, cancel := context.WithTimeout(t.Context(), timeout)
+			defer cancel()
+			return l.Take(ctx, counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: time.Now()})
+		}
+		rigged.beforeSwap = func() {
+			time.Sleep(time.Millisecond)
+			_, err := take(other, time.Second)
+			assert.NoError(t, err)
+		}
+		go func() { _, _ = take(limiter, 60*time.Millisecond) }()
+		time.Sleep(10500 * time.Microsecond)
+		d, err := take(limiter, 45*time.Millisecond)
+		assert.NoError(t, err)
+		assert.True(t, d.Contended)
+		synctest.Wait()
+		time.Sleep(time.Second)
+	})
+}
+
+// The deadline cuts off an attempt after a lost race: that is contention, and
+// admits nothing.
+func TestADeadlineAfterALostRaceIsContention(t *testing.T) {
+	t.Parallel()
+	a, b := newPair(t)
+	require.True(t, b.take(2).Allowed)
+	require.True(t, a.take(1).Allowed)
+	a.store.beforeSwap = func() {
+		a.store.beforeSwap = nil
+		require.True(t, b.take(1).Allowed)
+		a.store.afterSwap = func() error {
+			a.store.afterSwap = func() error { return counters.ErrTimeout }
+			return nil
+		}
+	}
+	d := a.take(1)
+	assert.False(t, d.Allowed)
+	assert.True(t, d.Contended)
+}
