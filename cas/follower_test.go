@@ -181,3 +181,49 @@ func TestADeadlineAfterALostRaceIsContention(t *testing.T) {
 	assert.False(t, d.Allowed)
 	assert.True(t, d.Contended)
 }
+
+// A refund that lost each race is tried again once, and done when the
+// contention is over. One whose last attempt was cut off may be done already.
+func TestAContendedRefundIsTriedAgainUnlessItMayBeDone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newPair(t)
+		a.limit, b.limit = counters.MaxLimit, counters.MaxLimit
+		taken := a.take(1000)
+		begin, others := time.Now(), int64(0)
+		a.store.beforeSwap = func() {
+			time.Sleep(time.Millisecond)
+			if time.Since(begin) < 20*time.Millisecond {
+				b.take(1)
+				others++
+			}
+		}
+		refund := func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			defer cancel()
+			err := a.limiter.Refund(ctx, a.request(1000), taken)
+			a.limiter.Flush()
+			return err
+		}
+		require.ErrorIs(t, refund(), ErrContended)
+		assert.Zero(t, a.refundsFailed)
+		assert.InDelta(t, counters.MaxLimit-others, a.remaining(), 1, "a refund may be too small by a fraction")
+
+		taken = a.take(1000)
+		swaps := 0
+		a.store.beforeSwap = func() {
+			if swaps++; swaps == 1 {
+				b.take(1)
+			}
+		}
+		a.store.afterSwap = func() error {
+			if swaps == 2 {
+				return counters.ErrTimeout
+			}
+			return nil
+		}
+		require.ErrorIs(t, refund(), counters.ErrTimeout)
+		assert.Equal(t, 2, swaps)
+		assert.Equal(t, 1, a.refundsFailed)
+	})
+}
