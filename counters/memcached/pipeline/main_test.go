@@ -77,6 +77,26 @@ func answer(h *Conn) (string, error) {
 	}
 }
 
+// send sends a request, whose reply nobody reads yet.
+func send(t *testing.T, h *Conn, request string) {
+	t.Helper()
+	_, err := h.Write([]byte(request))
+	require.NoError(t, err)
+}
+
+func requireReply(t *testing.T, h *Conn, want string, message ...any) {
+	t.Helper()
+	reply, err := answer(h)
+	require.NoError(t, err)
+	require.Equal(t, want, reply, message...)
+}
+
+func requireAsk(t *testing.T, h *Conn, request, want string, message ...any) {
+	t.Helper()
+	send(t, h, request)
+	requireReply(t, h, want, message...)
+}
+
 // newTestClient returns a client that has one connection per server, as a
 // client of the store has.
 func newTestClient(s *Pool, address string, timeout time.Duration) *memcache.Client {

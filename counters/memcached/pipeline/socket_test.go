@@ -76,12 +76,9 @@ func TestRequestThatComesInPieces(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
 	}
-	reply, err := ask(h, "\n")
-	require.NoError(t, err)
-	require.Equal(t, "STORED\r\n", reply)
+	requireAsk(t, h, "\n", "STORED\r\n")
 
-	_, err = h.Write([]byte("get k\r\n"))
-	require.NoError(t, err)
+	send(t, h, "get k\r\n")
 	var got []byte
 	for one := make([]byte, 1); !strings.HasSuffix(string(got), "END\r\n"); {
 		n, err := h.Read(one)
@@ -122,9 +119,7 @@ func TestTooLargeValueLeavesStreamInStep(t *testing.T) {
 		} else {
 			require.Equal(t, "SERVER_ERROR object too large for cache\r\n", reply)
 		}
-		reply, err = ask(h, "version\r\n")
-		require.NoError(t, err)
-		require.Equal(t, "VERSION 1.6.18\r\n", reply)
+		requireAsk(t, h, "version\r\n", "VERSION 1.6.18\r\n")
 	}
 	require.EqualValues(t, 1, d.count.Load())
 	require.LessOrEqual(t, cap(h.text)+cap(h.reply.data), 2*maxKept, "large buffers are not kept")
@@ -137,20 +132,14 @@ func TestRequestLargerThanTheKernelTakes(t *testing.T) {
 	m := memcachedtest.Start(t)
 	s, d := startPool(t)
 	large, small := newConn(t, s, m.Network(), m.Addr), newConn(t, s, m.Network(), m.Addr)
-	_, err := ask(small, "version\r\n")
-	require.NoError(t, err)
+	requireAsk(t, small, "version\r\n", "VERSION 1.6.18\r\n")
 	m.Pause()
-	_, err = fmt.Fprintf(large, "set k 0 0 %d\r\n%s\r\n", 32<<20, strings.Repeat("x", 32<<20))
+	_, err := fmt.Fprintf(large, "set k 0 0 %d\r\n%s\r\n", 32<<20, strings.Repeat("x", 32<<20))
 	require.NoError(t, err)
-	_, err = small.Write([]byte("version\r\n"))
-	require.NoError(t, err)
+	send(t, small, "version\r\n")
 	m.Resume()
-	reply, err := answer(large)
-	require.NoError(t, err)
-	require.Equal(t, "SERVER_ERROR object too large for cache\r\n", reply)
-	reply, err = answer(small)
-	require.NoError(t, err)
-	require.Equal(t, "VERSION 1.6.18\r\n", reply)
+	requireReply(t, large, "SERVER_ERROR object too large for cache\r\n")
+	requireReply(t, small, "VERSION 1.6.18\r\n")
 	require.EqualValues(t, 1, d.count.Load())
 }
 
@@ -166,9 +155,7 @@ func TestServerOutOfMemoryLeavesStreamInStep(t *testing.T) {
 		full = full || strings.HasPrefix(reply, "SERVER_ERROR out of memory")
 	}
 	require.True(t, full)
-	reply, err := ask(h, "version\r\n")
-	require.NoError(t, err)
-	require.Equal(t, "VERSION 1.6.18\r\n", reply)
+	requireAsk(t, h, "version\r\n", "VERSION 1.6.18\r\n")
 	require.EqualValues(t, 1, d.count.Load())
 }
 
@@ -178,22 +165,17 @@ func TestRefusedStorageCommandClosesTheSocket(t *testing.T) {
 	m := memcachedtest.Start(t)
 	s, d := startPool(t)
 	bad, other := newConn(t, s, m.Network(), m.Addr), newConn(t, s, m.Network(), m.Addr)
-	_, err := ask(other, "version\r\n")
-	require.NoError(t, err)
+	requireAsk(t, other, "version\r\n", "VERSION 1.6.18\r\n")
 	m.Pause()
-	_, err = bad.Write([]byte("set k 0 soon 7\r\nversion\r\n"))
-	require.NoError(t, err)
-	_, err = other.Write([]byte("get k\r\n"))
-	require.NoError(t, err)
+	send(t, bad, "set k 0 soon 7\r\nversion\r\n")
+	send(t, other, "get k\r\n")
 	m.Resume()
 
 	for _, h := range []*Conn{bad, other} {
 		_, err := answer(h)
 		requireLost(t, err)
 	}
-	reply, err := ask(other, "get k\r\n")
-	require.NoError(t, err)
-	require.Equal(t, "END\r\n", reply)
+	requireAsk(t, other, "get k\r\n", "END\r\n")
 	require.EqualValues(t, 2, d.count.Load())
 }
 
@@ -201,17 +183,15 @@ func TestLateReplyIsDropped(t *testing.T) {
 	m := memcachedtest.Start(t)
 	s, d := startPool(t)
 	late, later := newConn(t, s, m.Network(), m.Addr), newConn(t, s, m.Network(), m.Addr)
-	_, err := ask(late, "set k 0 0 5\r\nhello\r\n")
-	require.NoError(t, err)
+	requireAsk(t, late, "set k 0 0 5\r\nhello\r\n", "STORED\r\n")
 	m.Pause()
 	require.NoError(t, late.SetDeadline(time.Now().Add(20*time.Millisecond)))
-	_, err = ask(late, "get k\r\n")
+	_, err := ask(late, "get k\r\n")
 	requireTimeout(t, err)
 	_, err = late.Write([]byte("version\r\n"))
 	requireTimeout(t, err)
 
-	_, err = later.Write([]byte("incr k 1\r\n"))
-	require.NoError(t, err)
+	send(t, later, "incr k 1\r\n")
 	m.Resume()
 	reply, err := answer(later)
 	require.NoError(t, err)
@@ -225,15 +205,13 @@ func TestReaderWhoGivesUpLeavesOthersTheirReplies(t *testing.T) {
 	m := memcachedtest.Start(t)
 	s, d := startPool(t)
 	reader, other := newConn(t, s, m.Network(), m.Addr), newConn(t, s, m.Network(), m.Addr)
-	_, err := ask(reader, "set k 0 0 1\r\n7\r\n")
-	require.NoError(t, err)
+	requireAsk(t, reader, "set k 0 0 1\r\n7\r\n", "STORED\r\n")
 	open := reader.connection.open.Load()
 	require.Eventually(t, open.unread.Load, 5*time.Second, time.Millisecond)
 	m.Pause()
 	answers := make(chan error, 2)
 	for _, h := range []*Conn{reader, other} {
-		_, err := h.Write([]byte("incr k 1\r\n"))
-		require.NoError(t, err)
+		send(t, h, "incr k 1\r\n")
 		go func() {
 			reply, err := answer(h)
 			if err == nil && reply != "9\r\n" {
@@ -254,17 +232,15 @@ func TestDeadlineThatPassesBetweenWriteAndRead(t *testing.T) {
 	m := memcachedtest.Start(t)
 	s, _ := startPool(t)
 	h := newConn(t, s, m.Network(), m.Addr)
-	_, err := ask(h, "version\r\n")
-	require.NoError(t, err)
+	requireAsk(t, h, "version\r\n", "VERSION 1.6.18\r\n")
 	open := h.connection.open.Load()
 	require.Eventually(t, open.unread.Load, 5*time.Second, time.Millisecond)
 	m.Pause()
 	require.NoError(t, h.SetReadDeadline(time.Now().Add(10*time.Millisecond)))
-	_, err = h.Write([]byte("version\r\n"))
-	require.NoError(t, err)
+	send(t, h, "version\r\n")
 	require.Eventually(t, func() bool { return !h.pending() }, 5*time.Second, time.Millisecond)
 	require.NoError(t, open.conn.SetReadDeadline(time.Time{})) // whoever reads now does so for ever
-	_, err = answer(h)
+	_, err := answer(h)
 	requireTimeout(t, err)
 	m.Resume()
 }
@@ -278,13 +254,11 @@ func TestDeadlineThatChangesWhileReading(t *testing.T) {
 		(*Conn).Close,
 	} {
 		h := newConn(t, s, m.Network(), m.Addr)
-		_, err := ask(h, "version\r\n")
-		require.NoError(t, err)
+		requireAsk(t, h, "version\r\n", "VERSION 1.6.18\r\n")
 		require.Eventually(t, h.connection.open.Load().unread.Load, 5*time.Second, time.Millisecond)
 		m.Pause()
 		require.NoError(t, h.SetDeadline(time.Time{}))
-		_, err = h.Write([]byte("version\r\n"))
-		require.NoError(t, err)
+		send(t, h, "version\r\n")
 		require.NoError(t, h.SetWriteDeadline(time.Unix(1, 0)), "the write is over")
 		read := make(chan error)
 		go func() {
@@ -293,7 +267,7 @@ func TestDeadlineThatChangesWhileReading(t *testing.T) {
 		}()
 		require.Eventually(t, func() bool { return h.reader.Load() != nil }, 5*time.Second, time.Millisecond)
 		require.NoError(t, end(h))
-		err = <-read
+		err := <-read
 		require.True(t, errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, net.ErrClosed), "%v", err)
 		m.Resume()
 	}
@@ -307,13 +281,11 @@ func TestLostConnectionFailsAllInFlight(t *testing.T) {
 	for i := range conns {
 		conns[i] = newConn(t, s, m.Network(), m.Addr)
 	}
-	_, err := ask(conns[0], "version\r\n")
-	require.NoError(t, err)
+	requireAsk(t, conns[0], "version\r\n", "VERSION 1.6.18\r\n")
 	m.Pause()
 	errs := make(chan error, len(conns))
 	for _, h := range conns {
-		_, err := h.Write([]byte("incr k 1\r\n"))
-		require.NoError(t, err)
+		send(t, h, "incr k 1\r\n")
 		go func() {
 			_, err := answer(h)
 			errs <- err
@@ -325,8 +297,7 @@ func TestLostConnectionFailsAllInFlight(t *testing.T) {
 	}
 	m.Restart()
 	for _, h := range conns {
-		_, err := ask(h, "incr k 1\r\n")
-		require.NoError(t, err, "a connection outlives the connection")
+		requireAsk(t, h, "incr k 1\r\n", "NOT_FOUND\r\n", "a connection outlives the connection")
 	}
 }
 
@@ -338,15 +309,13 @@ func TestRestartOfIdleServerFailsNothing(t *testing.T) {
 	s, d := startPool(t)
 	h := newConn(t, s, m.Network(), m.Addr)
 	for range 3 {
-		_, err := ask(h, "version\r\n")
-		require.NoError(t, err)
+		requireAsk(t, h, "version\r\n", "VERSION 1.6.18\r\n")
 		open := h.connection.open.Load()
 		require.Eventually(t, open.unread.Load, 5*time.Second, time.Millisecond)
 		m.Kill()
 		m.Restart()
 	}
-	_, err := ask(h, "version\r\n")
-	require.NoError(t, err)
+	requireAsk(t, h, "version\r\n", "VERSION 1.6.18\r\n")
 	require.EqualValues(t, 4, d.count.Load())
 }
 
@@ -357,8 +326,7 @@ func TestIdleConnectionIsKept(t *testing.T) {
 	s, d := startPool(t)
 	h := newConn(t, s, m.Network(), m.Addr)
 	for range 3 {
-		_, err := ask(h, "version\r\n")
-		require.NoError(t, err)
+		requireAsk(t, h, "version\r\n", "VERSION 1.6.18\r\n")
 		require.NoError(t, h.connection.open.Load().conn.SetReadDeadline(time.Unix(1, 0)))
 	}
 	require.EqualValues(t, 1, d.count.Load())
@@ -369,11 +337,8 @@ func TestServersHaveTheirOwnSockets(t *testing.T) {
 	a, b := memcachedtest.Start(t), memcachedtest.StartSocket(t)
 	s, d := startPool(t)
 	onA, onB := newConn(t, s, a.Network(), a.Addr), newConn(t, s, b.Network(), b.Addr)
-	_, err := ask(onA, "set k 0 0 1\r\n1\r\n")
-	require.NoError(t, err)
-	reply, err := ask(onB, "incr k 1\r\n")
-	require.NoError(t, err)
-	require.Equal(t, "NOT_FOUND\r\n", reply)
+	requireAsk(t, onA, "set k 0 0 1\r\n1\r\n", "STORED\r\n")
+	requireAsk(t, onB, "incr k 1\r\n", "NOT_FOUND\r\n")
 	require.EqualValues(t, 2, d.count.Load())
 	require.Equal(t, b.Addr, onB.RemoteAddr().String())
 	require.Equal(t, "unix", onB.LocalAddr().Network())
@@ -385,14 +350,12 @@ func TestCloseFailsWhatIsInFlight(t *testing.T) {
 	conns := make([]*Conn, 10)
 	for i := range conns {
 		conns[i] = newConn(t, s, m.Network(), m.Addr)
-		_, err := ask(conns[i], "version\r\n")
-		require.NoError(t, err)
+		requireAsk(t, conns[i], "version\r\n", "VERSION 1.6.18\r\n")
 	}
 	m.Pause()
 	errs := make(chan error)
 	for _, h := range conns {
-		_, err := h.Write([]byte("version\r\n"))
-		require.NoError(t, err)
+		send(t, h, "version\r\n")
 		go func() {
 			_, err := answer(h)
 			errs <- err
@@ -433,15 +396,11 @@ func TestMisuseIsRefused(t *testing.T) {
 	require.ErrorIs(t, err, errTwoRequests)
 	_, err = h.Write([]byte("stats\r\n"))
 	require.ErrorContains(t, err, `"stats"`)
-	_, err = h.Write([]byte("version\r\n"))
-	require.NoError(t, err)
+	send(t, h, "version\r\n")
 	_, err = h.Write([]byte("version\r\n"))
 	require.ErrorIs(t, err, errOutstanding)
-	reply, err := answer(h)
-	require.NoError(t, err)
-	require.Equal(t, "VERSION 1.6.18\r\n", reply)
-	_, err = h.Write([]byte("version\r\n"))
-	require.NoError(t, err)
+	requireReply(t, h, "VERSION 1.6.18\r\n")
+	send(t, h, "version\r\n")
 	require.ErrorIs(t, h.Exchange([]byte("version\r\n")), errOutstanding)
 	_, err = answer(h)
 	require.NoError(t, err)
@@ -453,9 +412,7 @@ func TestExchangeThatFails(t *testing.T) {
 	h := newConn(t, s, m.Network(), m.Addr)
 	for _, requests := range []string{"incr k 1", "incr k 1\r\nincr k", "incr k 1\r\nstats\r\n", "add k 0 0 1\r\nincr k 1\r\n"} {
 		require.Error(t, h.Exchange([]byte(requests)))
-		reply, err := ask(h, "incr k 1\r\n")
-		require.NoError(t, err)
-		require.Equal(t, "NOT_FOUND\r\n", reply, "nothing of %q was sent", requests)
+		requireAsk(t, h, "incr k 1\r\n", "NOT_FOUND\r\n", "nothing of %q was sent", requests)
 	}
 
 	m.Pause()
@@ -483,10 +440,10 @@ func TestCommandsDoNotAllocate(t *testing.T) {
 	m := memcachedtest.Start(t)
 	s, _ := startPool(t)
 	h := newConn(t, s, m.Network(), m.Addr)
-	_, err := ask(h, "set n 0 0 1\r\n0\r\n")
-	require.NoError(t, err)
+	requireAsk(t, h, "set n 0 0 1\r\n0\r\n", "STORED\r\n")
 	request, p := []byte("incr n 1\r\n"), make([]byte, 100)
 	deadline := time.Now().Add(time.Hour)
+	var err error
 	require.Zero(t, testing.AllocsPerRun(1000, func() {
 		_ = h.SetDeadline(deadline)
 		_, err = h.Write(request)

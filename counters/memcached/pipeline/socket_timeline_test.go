@@ -41,8 +41,7 @@ func sceneOver(t *testing.T, wrap func(net.Conn) net.Conn, play func(t *testing.
 func post(t *testing.T, s *Pool, request string) *Conn {
 	t.Helper()
 	h := newConn(t, s, "tcp", "a")
-	_, err := h.Write([]byte(request))
-	require.NoError(t, err)
+	send(t, h, request)
 	return h
 }
 
@@ -59,13 +58,6 @@ func say(t *testing.T, conn net.Conn, reply string) {
 	t.Helper()
 	_, err := io.WriteString(conn, reply)
 	require.NoError(t, err)
-}
-
-func requireReply(t *testing.T, h *Conn, want string) {
-	t.Helper()
-	reply, err := answer(h)
-	require.NoError(t, err)
-	require.Equal(t, want, reply)
 }
 
 // serve gives every request that comes the same reply, until the connection
@@ -209,18 +201,16 @@ func TestSilentConnectionIsReplaced(t *testing.T) {
 		require.NoError(t, h.SetDeadline(time.Time{}))
 
 		start := time.Now()
-		_, err := h.Write([]byte("incr k 1\r\n"))
-		require.NoError(t, err)
+		send(t, h, "incr k 1\r\n")
 		expect(t, server, "incr k 1\r\n")
-		_, err = answer(h)
+		_, err := answer(h)
 		requireLost(t, err)
 		require.ErrorContains(t, err, errStalled.Error())
 		require.GreaterOrEqual(t, time.Since(start), patience-lookInterval)
 		require.LessOrEqual(t, time.Since(start), patience)
 		require.Empty(t, accept)
 
-		_, err = h.Write([]byte("incr k 1\r\n"))
-		require.NoError(t, err)
+		send(t, h, "incr k 1\r\n")
 		go serve(<-accept, "2\r\n")
 		requireReply(t, h, "2\r\n")
 	})
