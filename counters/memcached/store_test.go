@@ -32,6 +32,13 @@ func open(t testing.TB, cfg memcached.Config) *memcached.Store {
 	return m
 }
 
+// start returns a server, and a store on it alone.
+func start(t testing.TB) (*memcachedtest.Server, *memcached.Store) {
+	t.Helper()
+	server := memcachedtest.Start(t)
+	return server, open(t, memcached.Config{Servers: []string{server.Addr}})
+}
+
 func within(t testing.TB, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	t.Cleanup(cancel)
@@ -40,26 +47,25 @@ func within(t testing.TB, d time.Duration) context.Context {
 
 func TestMemcachedOverTCP(t *testing.T) {
 	t.Parallel()
-	server := memcachedtest.Start(t)
-	m := open(t, memcached.Config{Servers: []string{server.Addr}})
-	storetest.Run(t, func(*testing.T) counters.Store { return m })
-	storetest.RunStates(t, func(*testing.T) counters.StateStore { return m })
+	_, m := start(t)
+	storetest.Run(t, m)
+	storetest.RunStates(t, m)
 }
 
 func TestMemcachedOverAUnixSocket(t *testing.T) {
 	t.Parallel()
 	server := memcachedtest.StartSocket(t)
 	m := open(t, memcached.Config{Servers: []string{server.Addr}})
-	storetest.Run(t, func(*testing.T) counters.Store { return m })
-	storetest.RunStates(t, func(*testing.T) counters.StateStore { return m })
+	storetest.Run(t, m)
+	storetest.RunStates(t, m)
 }
 
 func TestMemcachedOnTwoServers(t *testing.T) {
 	t.Parallel()
 	a, b := memcachedtest.Start(t), memcachedtest.StartSocket(t)
 	m := open(t, memcached.Config{Servers: []string{a.Addr, b.Addr}})
-	storetest.Run(t, func(*testing.T) counters.Store { return m })
-	storetest.RunStates(t, func(*testing.T) counters.StateStore { return m })
+	storetest.Run(t, m)
+	storetest.RunStates(t, m)
 	t.Cleanup(func() {
 		assert.NotZero(t, a.Stat("cmd_set"), "both servers hold counters")
 		assert.NotZero(t, b.Stat("cmd_set"))
@@ -69,8 +75,7 @@ func TestMemcachedOnTwoServers(t *testing.T) {
 // A fixed-window check is one incr once the counter is there.
 func TestMemcachedAddIsOneCommandInTheSteadyState(t *testing.T) {
 	t.Parallel()
-	server := memcachedtest.Start(t)
-	m := open(t, memcached.Config{Servers: []string{server.Addr}})
+	server, m := start(t)
 	ctx := within(t, time.Minute)
 	_, err := m.Add(ctx, counters.Addition{Key: "a", Delta: 1, TTL: time.Minute})
 	require.NoError(t, err)
@@ -89,8 +94,7 @@ func TestMemcachedAddIsOneCommandInTheSteadyState(t *testing.T) {
 }
 
 func TestMemcachedTTLs(t *testing.T) {
-	server := memcachedtest.Start(t)
-	m := open(t, memcached.Config{Servers: []string{server.Addr}})
+	server, m := start(t)
 	const day = 24 * time.Hour
 	for _, ttl := range []time.Duration{
 		1500 * time.Millisecond, time.Minute, 29 * day, 30 * day, 30*day + time.Second, 31 * day, 366 * day,
@@ -109,8 +113,7 @@ func TestMemcachedTTLs(t *testing.T) {
 
 func TestMemcachedForeignValues(t *testing.T) {
 	t.Parallel()
-	server := memcachedtest.Start(t)
-	m := open(t, memcached.Config{Servers: []string{server.Addr}})
+	server, m := start(t)
 	ctx := within(t, time.Minute)
 	server.Do("set text 0 0 3\r\nabc", "STORED")
 	server.Do("set huge 0 0 20\r\n18446744073709551615", "STORED")
@@ -135,8 +138,7 @@ func TestMemcachedForeignValues(t *testing.T) {
 // A swap is one round trip, and so is the loss of one.
 func TestMemcachedSwapIsTwoCommandsInOneRoundTrip(t *testing.T) {
 	t.Parallel()
-	server := memcachedtest.Start(t)
-	m := open(t, memcached.Config{Servers: []string{server.Addr}})
+	server, m := start(t)
 	ctx := within(t, time.Minute)
 	old, swapped, err := m.Swap(ctx, "a", counters.State{}, []byte("1"), time.Minute)
 	require.NoError(t, err)
@@ -171,8 +173,7 @@ func TestMemcachedStatesThatCannotBeStored(t *testing.T) {
 		require.ErrorContains(t, err, "the server runs without compare-and-swap (its option -C)")
 	})
 	t.Run("a server that is silent", func(t *testing.T) {
-		server := memcachedtest.Start(t)
-		m := open(t, memcached.Config{Servers: []string{server.Addr}})
+		server, m := start(t)
 		old, _, err := m.Swap(ctx, "a", counters.State{}, []byte("1"), time.Minute)
 		require.NoError(t, err)
 		server.Pause()
@@ -183,8 +184,7 @@ func TestMemcachedStatesThatCannotBeStored(t *testing.T) {
 		server.Resume()
 	})
 	t.Run("a server that is gone", func(t *testing.T) {
-		server := memcachedtest.Start(t)
-		m := open(t, memcached.Config{Servers: []string{server.Addr}})
+		server, m := start(t)
 		server.Kill()
 		_, _, err := m.Swap(ctx, "a", counters.State{}, []byte("1"), time.Minute)
 		require.ErrorIs(t, err, counters.ErrUnavailable)
@@ -193,8 +193,7 @@ func TestMemcachedStatesThatCannotBeStored(t *testing.T) {
 
 func TestMemcachedStalled(t *testing.T) {
 	t.Parallel()
-	server := memcachedtest.Start(t)
-	m := open(t, memcached.Config{Servers: []string{server.Addr}})
+	server, m := start(t)
 	_, err := m.Add(within(t, time.Minute), counters.Addition{Key: "a", Delta: 1, TTL: time.Minute})
 	require.NoError(t, err)
 
@@ -274,8 +273,7 @@ func TestMemcachedDownAndBack(t *testing.T) {
 }
 
 func TestMemcachedCloseLeavesNoConnection(t *testing.T) {
-	server := memcachedtest.Start(t)
-	m := open(t, memcached.Config{Servers: []string{server.Addr}})
+	server, m := start(t)
 	before := server.Stat("curr_connections")
 	var wg sync.WaitGroup
 	for i := range 50 {
@@ -410,8 +408,7 @@ func TestVersionsDoNotSurviveARestart(t *testing.T) {
 // What has surely not been done may be tried again.
 func TestErrorsTellWhatWasNotSent(t *testing.T) {
 	t.Parallel()
-	server := memcachedtest.Start(t)
-	m := open(t, memcached.Config{Servers: []string{server.Addr}})
+	server, m := start(t)
 	_, err := m.Add(within(t, time.Minute), counters.Addition{Key: "a", Delta: 9, TTL: time.Minute})
 	require.NoError(t, err)
 	over, cancel := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))

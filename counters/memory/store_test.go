@@ -17,8 +17,8 @@ import (
 func TestMemory(t *testing.T) {
 	t.Parallel()
 	store := memory.New(nil)
-	storetest.Run(t, func(*testing.T) counters.Store { return store })
-	storetest.RunStates(t, func(*testing.T) counters.StateStore { return store })
+	storetest.Run(t, store)
+	storetest.RunStates(t, store)
 }
 
 // clock is a clock that a test sets.

@@ -14,10 +14,10 @@ import (
 	"weir/counters"
 )
 
-// RunStates tests that the store which open returns keeps the contract of
-// counters.StateStore. The store's key prefix is weir. It may hold keys of
-// others, but none of a policy named storetest.
-func RunStates(t *testing.T, open func(t *testing.T) counters.StateStore) {
+// RunStates tests that the store keeps the contract of counters.StateStore. The
+// store's key prefix is weir. It may hold keys of others, but none of a policy
+// named storetest.
+func RunStates(t *testing.T, store counters.StateStore) {
 	for _, test := range []struct {
 		name string
 		run  func(*testing.T, *statesTest)
@@ -37,7 +37,7 @@ func RunStates(t *testing.T, open func(t *testing.T) counters.StateStore) {
 			t.Parallel()
 			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 			defer cancel()
-			s := &statesTest{t: t, ctx: ctx, store: open(t)}
+			s := &statesTest{t: t, ctx: ctx, store: store}
 			s.key = counters.StateNamespace("weir", "storetest", "limit", "states").StateKey(t.Name())
 			test.run(t, s)
 		})

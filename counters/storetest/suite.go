@@ -2,8 +2,8 @@
 // counters.Store, RunStates for a counters.StateStore. They state the contract
 // as checks: atomic counts, no lost swaps, expiry, deletion, any bytes.
 //
-// A new store calls them from its own tests, with a function that opens it.
-// Some tests wait for a real expiry, so a run takes a few seconds.
+// A new store calls them from its own tests. Some tests wait for a real expiry,
+// so a run takes a few seconds.
 package storetest
 
 import (
@@ -20,10 +20,10 @@ import (
 	"weir/counters"
 )
 
-// Run tests that the store which open returns keeps the contract of
-// counters.Store. The store's key prefix is weir. It may hold counters of
-// others, but none of a policy named storetest.
-func Run(t *testing.T, open func(t *testing.T) counters.Store) {
+// Run tests that the store keeps the contract of counters.Store. The store's
+// key prefix is weir. It may hold counters of others, but none of a policy
+// named storetest.
+func Run(t *testing.T, store counters.Store) {
 	for _, test := range []struct {
 		name string
 		run  func(*testing.T, *storeTest)
@@ -44,7 +44,7 @@ func Run(t *testing.T, open func(t *testing.T) counters.Store) {
 			t.Parallel()
 			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 			defer cancel()
-			test.run(t, &storeTest{t: t, ctx: ctx, store: open(t)})
+			test.run(t, &storeTest{t: t, ctx: ctx, store: store})
 		})
 	}
 }
