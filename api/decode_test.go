@@ -248,6 +248,31 @@ func (q check) encode(t *testing.T) string {
 	return "{" + strings.Join(fields, ",") + "}"
 }
 
+// fuzzDecode checks that a body is refused with an explanation, or is JSON and
+// decodes to the same again when it has been encoded.
+func fuzzDecode[T any](f *testing.F, limit int64, decodeBody func(*body) (T, error), encode func(T, *testing.T) string) {
+	f.Fuzz(func(t *testing.T, data []byte) {
+		b, err := decode(data, limit)
+		if err != nil {
+			requireExplained(t, err)
+			return
+		}
+		defer b.release()
+		decoded, err := decodeBody(b)
+		if err != nil {
+			requireExplained(t, err)
+			return
+		}
+		require.True(t, json.Valid(data))
+		again, err := decode([]byte(encode(decoded, t)), 1<<30)
+		require.NoError(t, err)
+		defer again.release()
+		same, err := decodeBody(again)
+		require.NoError(t, err)
+		require.Equal(t, decoded, same)
+	})
+}
+
 func FuzzDecodeCheck(f *testing.F) {
 	for _, seed := range []string{
 		`{"policy":"api","client":"alice"}`,
@@ -257,26 +282,7 @@ func FuzzDecodeCheck(f *testing.F) {
 	} {
 		f.Add([]byte(seed))
 	}
-	f.Fuzz(func(t *testing.T, data []byte) {
-		b, err := decode(data, maxCheckBytes)
-		if err != nil {
-			requireExplained(t, err)
-			return
-		}
-		defer b.release()
-		q, err := b.decodeCheck()
-		if err != nil {
-			requireExplained(t, err)
-			return
-		}
-		require.True(t, json.Valid(data))
-		again, err := decode([]byte(q.encode(t)), 1<<30)
-		require.NoError(t, err)
-		defer again.release()
-		same, err := again.decodeCheck()
-		require.NoError(t, err)
-		require.Equal(t, q, same)
-	})
+	fuzzDecode(f, maxCheckBytes, (*body).decodeCheck, check.encode)
 }
 
 func FuzzDecodeBatch(f *testing.F) {
@@ -286,30 +292,13 @@ func FuzzDecodeBatch(f *testing.F) {
 	} {
 		f.Add([]byte(seed))
 	}
-	f.Fuzz(func(t *testing.T, data []byte) {
-		b, err := decode(data, maxBatchBytes)
-		if err != nil {
-			requireExplained(t, err)
-			return
-		}
-		defer b.release()
-		batch, err := b.decodeBatch()
-		if err != nil {
-			requireExplained(t, err)
-			return
-		}
-		require.True(t, json.Valid(data))
+	fuzzDecode(f, maxBatchBytes, (*body).decodeBatch, func(batch []check, t *testing.T) string {
 		require.LessOrEqual(t, len(batch), maxBatch)
 		var checks []string
 		for _, q := range batch {
 			checks = append(checks, q.encode(t))
 		}
-		again, err := decode([]byte(`{"checks":[`+strings.Join(checks, ",")+`]}`), 1<<30)
-		require.NoError(t, err)
-		defer again.release()
-		same, err := again.decodeBatch()
-		require.NoError(t, err)
-		require.Equal(t, batch, same)
+		return `{"checks":[` + strings.Join(checks, ",") + `]}`
 	})
 }
 
