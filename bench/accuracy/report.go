@@ -54,17 +54,14 @@ const (
 )
 
 // targets returns what is aimed at, and whether it was reached.
-func (r *Report) targets() []report.Target {
-	var targets []report.Target
-	add := func(met bool, format string, args ...any) {
-		targets = append(targets, report.NewTarget(met, format, args...))
-	}
+func (r *Report) targets() report.Targets {
+	var targets report.Targets
 	ratio := func(traffic string, demand float64, how string, mean func(Row) float64, most float64) {
 		one, ok1 := r.find(traffic, demand, algorithms.Sliding1)
 		sixty, ok60 := r.find(traffic, demand, algorithms.Sliding60)
 		if ok1 && ok60 {
 			share := mean(sixty) / mean(one)
-			add(share <= most, "%s, demand %g, %s: mean difference of N=60 %.3f of N=1's, at most %.3f", traffic, demand, how, share, most)
+			targets.Add(share <= most, "%s, demand %g, %s: mean difference of N=60 %.3f of N=1's, at most %.3f", traffic, demand, how, share, most)
 		}
 	}
 	for _, demand := range Demands() {
@@ -80,7 +77,7 @@ func (r *Report) targets() []report.Target {
 		}
 	}
 	if row, ok := r.find(Boundary, 1, algorithms.Fixed); ok {
-		add(row.Fullest >= 2*row.Limit-1 && row.Fullest <= 2*row.Limit,
+		targets.Add(row.Fullest >= 2*row.Limit-1 && row.Fullest <= 2*row.Limit,
 			"boundary attacker: fixed admits %.2f L in a window, 2.00 L", float64(row.Fullest)/float64(row.Limit))
 	}
 	for _, name := range []string{algorithms.Strict60, algorithms.Log} {
@@ -95,23 +92,23 @@ func (r *Report) targets() []report.Target {
 				fullest = max(fullest, float64(row.Worst())/float64(row.Limit))
 			}
 		}
-		add(fullest <= 1, "all traffic and all attacks: %s admits %.2f L in a window, at most 1.00 L", name, fullest)
+		targets.Add(fullest <= 1, "all traffic and all attacks: %s admits %.2f L in a window, at most 1.00 L", name, fullest)
 	}
 	for _, row := range r.Attacks {
 		if row.Worst() > row.Bound {
-			add(false, "attacks: %s admits %d in a window, at most %d", row.Algorithm, row.Worst(), row.Bound)
+			targets.Add(false, "attacks: %s admits %d in a window, at most %d", row.Algorithm, row.Worst(), row.Bound)
 		}
 	}
 	return targets
 }
 
 // speedTargets returns the speeds that are aimed at.
-func (r *Report) speedTargets() []report.Target {
-	var targets []report.Target
+func (r *Report) speedTargets() report.Targets {
+	var targets report.Targets
 	for _, s := range r.Speeds {
 		if r.cost(s.Algorithm).Counters {
-			targets = append(targets, report.NewTarget(s.PerSecond() >= targetSpeed,
-				"%s: %.2f million decisions/s per core, at least %.0f", s.Algorithm, s.PerSecond()/1e6, targetSpeed/1e6))
+			targets.Add(s.PerSecond() >= targetSpeed,
+				"%s: %.2f million decisions/s per core, at least %.0f", s.Algorithm, s.PerSecond()/1e6, targetSpeed/1e6)
 		}
 	}
 	return targets
@@ -166,9 +163,8 @@ is filled by what it denies there.
 `, ZipfDemand)
 	r.printAttacks(out)
 	fmt.Fprintln(out)
-	for _, t := range append(r.targets(), r.speedTargets()...) {
-		fmt.Fprintln(out, t)
-	}
+	r.targets().Print(out)
+	r.speedTargets().Print(out)
 }
 
 func (r *Report) printTraffic(out io.Writer, w Workload) {

@@ -198,13 +198,10 @@ func (r *Report) find(loop string, s shape) (rateRow, bool) {
 }
 
 // targets returns those of the combined loop whose rows were measured.
-func (r *Report) targets() []report.Target {
-	var targets []report.Target
-	add := func(met bool, format string, args ...any) {
-		targets = append(targets, report.NewTarget(met, format, args...))
-	}
+func (r *Report) targets() report.Targets {
+	var targets report.Targets
 	if row, ok := r.find(combinedCAS, shape{1, targetCallers}); ok {
-		add(row.Ratio >= targetRatio, "one process, %d callers: %.1fx the plain loop, at least %dx", row.Callers, row.Ratio, targetRatio)
+		targets.Add(row.Ratio >= targetRatio, "one process, %d callers: %.1fx the plain loop, at least %dx", row.Callers, row.Ratio, targetRatio)
 	}
 	var last rateRow
 	falls := ""
@@ -218,25 +215,24 @@ func (r *Report) targets() []report.Target {
 		last = row
 	}
 	if last.Callers > 1 {
-		add(falls == "", "one process, from 1 to 256 callers: decisions/s never falls%s", falls)
+		targets.Add(falls == "", "one process, from 1 to 256 callers: decisions/s never falls%s", falls)
 	}
 	if row, ok := r.find(combinedCAS, shape{targetProcesses, callersPerProcess}); ok {
 		many := fmt.Sprintf("%d processes, %d callers each", row.Processes, row.Callers)
-		add(row.Ratio >= targetManyRatio, "%s: %.1fx the plain loop, at least %dx", many, row.Ratio, targetManyRatio)
-		add(row.P99 < targetP99, "%s: p99 %s ms, under %s ms", many, report.Milliseconds(row.P99), report.Milliseconds(targetP99))
-		add(row.Unluckiest >= targetUnluckiest, "%s: unluckiest caller %.2f of the mean, at least %.2f", many, row.Unluckiest, targetUnluckiest)
+		targets.Add(row.Ratio >= targetManyRatio, "%s: %.1fx the plain loop, at least %dx", many, row.Ratio, targetManyRatio)
+		targets.Add(row.P99 < targetP99, "%s: p99 %s ms, under %s ms", many, report.Milliseconds(row.P99), report.Milliseconds(targetP99))
+		targets.Add(row.Unluckiest >= targetUnluckiest, "%s: unluckiest caller %.2f of the mean, at least %.2f", many, row.Unluckiest, targetUnluckiest)
 	}
 	return targets
 }
 
 // farTargets returns those of the rows that have the target's round trip.
-func (r *Report) farTargets() []report.Target {
-	var targets []report.Target
+func (r *Report) farTargets() report.Targets {
+	var targets report.Targets
 	for _, row := range r.Far {
 		if row.Processes == targetProcesses && row.RoundTrip == targetRoundTrip {
-			targets = append(targets,
-				report.NewTarget(row.Contended < targetContended, "%v: contended %s, under %s", row, report.Percent(row.Contended), report.Percent(targetContended)),
-				report.NewTarget(row.P99 < targetFarP99, "%v: p99 %s ms, under %s ms", row, report.Milliseconds(row.P99), report.Milliseconds(targetFarP99)))
+			targets.Add(row.Contended < targetContended, "%v: contended %s, under %s", row, report.Percent(row.Contended), report.Percent(targetContended))
+			targets.Add(row.P99 < targetFarP99, "%v: p99 %s ms, under %s ms", row, report.Milliseconds(row.P99), report.Milliseconds(targetFarP99))
 		}
 	}
 	return targets
@@ -268,9 +264,7 @@ func (r *Report) printRates(out io.Writer) {
 				row.Loop, row.Processes, row.Callers, row.Rate, row.Ratio, row.Cells(), row.Attempts, row.Conflicts, row.Errors, row.Unluckiest)
 		}
 	})
-	for _, target := range r.targets() {
-		fmt.Fprintln(out, target)
-	}
+	r.targets().Print(out)
 	fmt.Fprintf(out, `
 callers     per process, each deciding again as soon as it has an answer; nothing is denied, so that each decision is written
 decisions/s without each caller's last, which comes when the time is over, and without the wait for it
@@ -325,9 +319,7 @@ func (r *Report) printFar(out io.Writer) {
 				row.Rate, row.Cells(), report.Percent(row.Degraded), report.Percent(row.Contended), row.Admitted, most)
 		}
 	})
-	for _, target := range r.farTargets() {
-		fmt.Fprintln(out, target)
-	}
+	r.farTargets().Print(out)
 	fmt.Fprintf(out, `
 round trip  to memcached, by a proxy that adds it to what the machine needs for one; at 0 there is no proxy
 seen        round trips meanwhile, of a connection of its own: a machine that is busy with other things makes them longer

@@ -71,16 +71,26 @@ type Target struct {
 	Met  bool
 }
 
-// NewTarget returns a target that is described like fmt.Sprintf.
-func NewTarget(met bool, format string, args ...any) Target {
-	return Target{fmt.Sprintf(format, args...), met}
-}
-
 func (t Target) String() string {
 	if t.Met {
 		return t.Text + ": ok"
 	}
 	return t.Text + ": MISSED"
+}
+
+// Targets are all of a result, or of a part of it.
+type Targets []Target
+
+// Add adds a target that is described like fmt.Sprintf.
+func (t *Targets) Add(met bool, format string, args ...any) {
+	*t = append(*t, Target{fmt.Sprintf(format, args...), met})
+}
+
+// Print writes a line for each.
+func (t Targets) Print(out io.Writer) {
+	for _, target := range t {
+		fmt.Fprintln(out, target)
+	}
 }
 
 // A Machine is what the figures were measured on.
