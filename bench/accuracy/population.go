@@ -147,17 +147,11 @@ func (c population) arrivals(client int) iter.Seq[traffic.Arrival] {
 	for _, m := range PopulationMix {
 		shares += m.Share
 	}
-	share := random.IntN(shares)
-	for _, m := range PopulationMix {
-		if share -= m.Share; share < 0 {
-			for _, p := range traffic.Patterns() {
-				if p.Name == m.Pattern {
-					return p.Generate(random.Uint64(), c.rate(client), PopulationLength)
-				}
-			}
-		}
+	share, i := random.IntN(shares), 0
+	for ; share >= PopulationMix[i].Share; i++ {
+		share -= PopulationMix[i].Share
 	}
-	panic("accuracy: PopulationMix names a pattern that doesn't exist")
+	return traffic.Named(PopulationMix[i].Pattern).Generate(random.Uint64(), c.rate(client), PopulationLength)
 }
 
 // A worker has the limiters that one client after the other is fed to, each in

@@ -263,7 +263,7 @@ func TestArchitecturesKeepToTheirBounds(t *testing.T) {
 			"strict":  newWeir(t, algorithms.Strict60, limit, instances, lag),
 		} {
 			least, most := arch.Bounds(rate)
-			f := measure(t, limit, arch, steady(instances-1, rate, 3*limit.Window))
+			f := measure(t, limit, arch, ofClient(instances-1, traffic.Named("steady").Generate(0, rate, 3*limit.Window)))
 			slack := float64(instances)
 			if full := float64(f.Fullest); full < least-slack || full > most+slack {
 				t.Fatalf("%s: %g admitted, which is not from %g to %g", name, full, least, most)
@@ -297,18 +297,6 @@ func take(t *testing.T, arch Architecture, client int, at string) Outcome {
 	o, err := arch.Take(traffic.Arrival{At: d, Client: client})
 	require.NoError(t, err)
 	return o
-}
-
-// steady yields so many requests per second of one client.
-func steady(client int, rate float64, length time.Duration) iter.Seq[traffic.Arrival] {
-	return func(yield func(traffic.Arrival) bool) {
-		for n := 0.0; ; n++ {
-			at := time.Duration(n / rate * float64(time.Second))
-			if at >= length || !yield(traffic.Arrival{At: at, Client: client}) {
-				return
-			}
-		}
-	}
 }
 
 func measure(t require.TestingT, limit Limit, arch Architecture, arrivals iter.Seq[traffic.Arrival]) Figures {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"slices"
 	"time"
 
 	"weir/bench/internal/algorithms"
@@ -169,11 +168,14 @@ func (s scenario) arrivals(seed uint64) iter.Seq[traffic.Arrival] {
 	if s.Traffic == busyName {
 		name, windows = "poisson", 30
 	}
-	patterns := traffic.Patterns()
-	pattern := patterns[slices.IndexFunc(patterns, func(p traffic.Pattern) bool { return p.Name == name })]
+	return ofClient(s.client(), traffic.Named(name).Generate(seed, s.Rate, time.Duration(windows)*sharedLimit.Window))
+}
+
+// ofClient returns the arrivals as those of another client.
+func ofClient(client int, arrivals iter.Seq[traffic.Arrival]) iter.Seq[traffic.Arrival] {
 	return func(yield func(traffic.Arrival) bool) {
-		for a := range pattern.Generate(seed, s.Rate, time.Duration(windows)*sharedLimit.Window) {
-			a.Client = s.client()
+		for a := range arrivals {
+			a.Client = client
 			if !yield(a) {
 				return
 			}

@@ -63,6 +63,16 @@ func Patterns() []Pattern {
 	}
 }
 
+// Named returns the pattern of that name. It panics if there is none.
+func Named(name string) Pattern {
+	for _, p := range Patterns() {
+		if p.Name == name {
+			return p
+		}
+	}
+	panic("traffic: there is no " + name)
+}
+
 // steady is Generate with arrival n at n/rate.
 func steady(_ uint64, rate float64, length time.Duration) iter.Seq[Arrival] {
 	return func(yield func(Arrival) bool) {

@@ -15,13 +15,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func pattern(t *testing.T, name string) Pattern {
-	all := Patterns()
-	i := slices.IndexFunc(all, func(p Pattern) bool { return p.Name == name })
-	require.GreaterOrEqual(t, i, 0, name)
-	return all[i]
-}
-
 // histogram counts arrivals per part of a cycle.
 func histogram(arrivals iter.Seq[Arrival], cycle, part time.Duration) []float64 {
 	counts := make([]float64, cycle/part)
@@ -46,14 +39,14 @@ func total(arrivals iter.Seq[Arrival]) (n float64) {
 }
 
 func TestSteadyIsEvenlySpaced(t *testing.T) {
-	arrivals := slices.Collect(pattern(t, "steady").Generate(1, 4, time.Second))
+	arrivals := slices.Collect(Named("steady").Generate(1, 4, time.Second))
 	const ms = time.Millisecond
 	assert.Equal(t, []Arrival{{At: 0}, {At: 250 * ms}, {At: 500 * ms}, {At: 750 * ms}}, arrivals)
 }
 
 func TestPoisson(t *testing.T) {
 	const rate, length = 10, 1000 * time.Second
-	p := pattern(t, "poisson")
+	p := Named("poisson")
 	assertCount(t, 10_000, total(p.Generate(1, rate, length)))
 	// Independent arrivals: the counts of the seconds vary by their mean, and
 	// of the gaps, exponential, a share of 1/e is longer than their mean.
@@ -76,7 +69,7 @@ func TestFewArrivalsPerCycleAreNotLost(t *testing.T) {
 	// One in ten minutes: nearly all waits go on beyond the end of a cycle, and
 	// 9 of 10 arrivals still come in the first 10 s of one.
 	const minutes = 100_000
-	p := pattern(t, "front-loaded")
+	p := Named("front-loaded")
 	counts := histogram(p.Generate(1, 0.1/60, minutes*Minute), Minute, 10*time.Second)
 	assertCount(t, 9000, counts[0])
 	assertCount(t, 1000, counts[1]+counts[2]+counts[3]+counts[4]+counts[5])
@@ -90,7 +83,7 @@ func TestBurstyIsSilentBetweenBursts(t *testing.T) {
 	var first, last time.Duration
 	var bursts, longest, shortest, n float64
 	shortest = math.MaxFloat64
-	for a := range pattern(t, "bursty").Generate(1, 10, 37_000*time.Second) {
+	for a := range Named("bursty").Generate(1, 10, 37_000*time.Second) {
 		if gap := a.At - last; gap > time.Second {
 			require.Less(t, last-first, 7*time.Second)
 			require.Greater(t, last-first, 5*time.Second)
@@ -114,8 +107,8 @@ func TestBurstyIsSilentBetweenBursts(t *testing.T) {
 func TestFrontAndBackLoadedMinutes(t *testing.T) {
 	// 100 minutes at 10 a second: 60,000 arrivals, of which 54,000 fall into
 	// the 10 s and 6,000 into the other 50.
-	front := histogram(pattern(t, "front-loaded").Generate(1, 10, 100*Minute), Minute, 10*time.Second)
-	back := histogram(pattern(t, "back-loaded").Generate(1, 10, 100*Minute), Minute, 10*time.Second)
+	front := histogram(Named("front-loaded").Generate(1, 10, 100*Minute), Minute, 10*time.Second)
+	back := histogram(Named("back-loaded").Generate(1, 10, 100*Minute), Minute, 10*time.Second)
 	assertCount(t, 54_000, front[0])
 	assertCount(t, 54_000, back[5])
 	for i := range 5 {
@@ -128,7 +121,7 @@ func TestDayRisesAndFalls(t *testing.T) {
 	// 10 days at 10 a second: 14,400 arrivals a day, 600 an hour on average.
 	// Hour h has 600 * (1 + 0.8 * (cos(2 pi h/24) - cos(2 pi (h+1)/24)) / (2
 	// pi/24)).
-	counts := histogram(pattern(t, "day").Generate(1, 10, 10*Day), Day, time.Minute)
+	counts := histogram(Named("day").Generate(1, 10, 10*Day), Day, time.Minute)
 	for hour, n := range counts {
 		angle := 2 * math.Pi / 24
 		mean := 1 + 0.8*(math.Cos(angle*float64(hour))-math.Cos(angle*float64(hour+1)))/angle
@@ -140,12 +133,12 @@ func TestDayRisesAndFalls(t *testing.T) {
 func TestBoundaryAttacker(t *testing.T) {
 	// 2 a minute: bursts of 2 before and after minutes 1 and 3.
 	const ms = time.Millisecond
-	arrivals := slices.Collect(pattern(t, "boundary").Generate(1, 2/Minute.Seconds(), 4*Minute))
+	arrivals := slices.Collect(Named("boundary").Generate(1, 2/Minute.Seconds(), 4*Minute))
 	assert.Equal(t, []Arrival{
 		{At: Minute - 10*ms}, {At: Minute - 5*ms}, {At: Minute}, {At: Minute + 5*ms},
 		{At: 3*Minute - 10*ms}, {At: 3*Minute - 5*ms}, {At: 3 * Minute}, {At: 3*Minute + 5*ms},
 	}, arrivals)
-	assert.Empty(t, slices.Collect(pattern(t, "boundary").Generate(1, 0.001, time.Hour)), "less than a request a minute is none")
+	assert.Empty(t, slices.Collect(Named("boundary").Generate(1, 0.001, time.Hour)), "less than a request a minute is none")
 }
 
 func TestZipf(t *testing.T) {
