@@ -70,22 +70,22 @@ func (n *news) count(now time.Duration) int {
 	return int(n.known.Count(now))
 }
 
-// perClient holds a state for each client, which create makes when the client
-// is first asked about.
-type perClient[S any] struct {
+// perKey holds a state for each client, or whatever else a key is, which create
+// makes when the key is first asked about.
+type perKey[K comparable, S any] struct {
 	create func() *S
-	states map[int]*S
+	states map[K]*S
 }
 
-func newPerClient[S any](create func() *S) perClient[S] {
-	return perClient[S]{create, make(map[int]*S)}
+func newPerKey[K comparable, S any](create func() *S) perKey[K, S] {
+	return perKey[K, S]{create, make(map[K]*S)}
 }
 
-func (p perClient[S]) of(client int) *S {
-	s, ok := p.states[client]
+func (p perKey[K, S]) of(key K) *S {
+	s, ok := p.states[key]
 	if !ok {
 		s = p.create()
-		p.states[client] = s
+		p.states[key] = s
 	}
 	return s
 }
@@ -121,7 +121,7 @@ type clientLog struct {
 // architecture's.
 func Measure(limit Limit, arch Architecture, arrivals iter.Seq[traffic.Arrival]) (Figures, error) {
 	var f Figures
-	clients := newPerClient(func() *clientLog { return &clientLog{window: traffic.NewRecent(limit.Window)} })
+	clients := newPerKey[int](func() *clientLog { return &clientLog{window: traffic.NewRecent(limit.Window)} })
 	for a := range arrivals {
 		o, err := arch.Take(a)
 		if err != nil {

@@ -55,8 +55,7 @@ func TestStickySessions(t *testing.T) {
 	assert.Equal(t, 3, late.Instance(traffic.Arrival{At: 5 * time.Second, Client: 3}), "clients that come after the scale-out are spread")
 
 	for rebinds, want := range map[bool]float64{true: 6, false: 2} {
-		least, most := NewSticky(limit, scale, rebinds).Bounds(1000)
-		assert.Equal(t, []float64{want, want}, []float64{least, most}, "rebinds: %t", rebinds)
+		assert.Equal(t, []float64{want, want}, bounds(NewSticky(limit, scale, rebinds), 1000), "rebinds: %t", rebinds)
 	}
 }
 
@@ -79,8 +78,7 @@ func TestChattyServers(t *testing.T) {
 		{"65s", true}, // odd: 61, 62, 63
 		{"66s", false},
 	})
-	least, most := c.Bounds(1)
-	assert.Equal(t, []float64{5.5, 5.5}, []float64{least, most}, "4 + half of the three on their way")
+	assert.Equal(t, []float64{5.5, 5.5}, bounds(c, 1), "4 + half of the three on their way")
 }
 
 func TestChattyServersBeforeTheyHear(t *testing.T) {
@@ -89,8 +87,7 @@ func TestChattyServersBeforeTheyHear(t *testing.T) {
 	c := NewChatty(Limit{1, time.Minute}, 3, time.Second)
 	play(t, c, 0, []step{{"0s", true}, {"0s", true}, {"0s", true}, {"0s", false}, {"0s", false}, {"0s", false}, {"1s", false}, {"59.999s", false}, {"60s", true}})
 	assert.Equal(t, Outcome{true, 2}, take(t, c, 1, "60s"), "to two others")
-	least, most := c.Bounds(1000)
-	assert.Equal(t, []float64{3, 3}, []float64{least, most})
+	assert.Equal(t, []float64{3, 3}, bounds(c, 1000))
 
 	// What takes longer than a window to tell is never known elsewhere.
 	c = NewChatty(Limit{1, time.Minute}, 2, 2*time.Minute)
@@ -164,10 +161,8 @@ func TestCallersBeforeTheIncrement(t *testing.T) {
 	assert.Equal(t, Outcome{Messages: 1}, take(t, l, 0, "1.01s"))
 	play(t, l, 0, []step{{"59.999s", false}, {"60s", true}})
 
-	least, most := l.Bounds(1000)
-	assert.Equal(t, []float64{110, 110}, []float64{least, most})
-	least, most = NewLater(Limit{100, time.Minute}, time.Hour).Bounds(1000)
-	assert.Equal(t, []float64{60_000, 60_000}, []float64{least, most})
+	assert.Equal(t, []float64{110, 110}, bounds(l, 1000))
+	assert.Equal(t, []float64{60_000, 60_000}, bounds(NewLater(Limit{100, time.Minute}, time.Hour), 1000))
 }
 
 func newWeir(t require.TestingT, algorithm string, limit Limit, instances int, lag time.Duration) *Weir {
@@ -192,8 +187,7 @@ func TestWeir(t *testing.T) {
 	assert.Equal(t, Outcome{false, 0}, take(t, w, 0, "0.5s"), "known")
 	assert.Equal(t, Outcome{false, 1}, take(t, w, 0, "1s"), "read again")
 
-	least, most := newWeir(t, algorithms.Strict60, limit, 2, 0).Bounds(1000)
-	assert.Equal(t, []float64{3, 3}, []float64{least, most})
+	assert.Equal(t, []float64{3, 3}, bounds(newWeir(t, algorithms.Strict60, limit, 2, 0), 1000))
 
 	_, err := NewWeir(algorithms.Named(algorithms.Fixed), Limit{3, time.Millisecond}, 1, 0)
 	assert.ErrorContains(t, err, "window")
@@ -297,6 +291,11 @@ func take(t *testing.T, arch Architecture, client int, at string) Outcome {
 	o, err := arch.Take(traffic.Arrival{At: d, Client: client})
 	require.NoError(t, err)
 	return o
+}
+
+func bounds(arch Architecture, rate float64) []float64 {
+	least, most := arch.Bounds(rate)
+	return []float64{least, most}
 }
 
 func measure(t require.TestingT, limit Limit, arch Architecture, arrivals iter.Seq[traffic.Arrival]) Figures {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"math/bits"
 	"slices"
 	"strconv"
 	"time"
@@ -21,7 +22,7 @@ type Sticky struct {
 	scale     ScaleOut
 	rebinds   bool
 	instances map[int]int // when each client came, for clients that stay
-	logs      map[binding]*traffic.Recent
+	logs      perKey[binding, traffic.Recent]
 }
 
 type binding struct{ client, instance int }
@@ -30,18 +31,14 @@ type binding struct{ client, instance int }
 // rebinds sends client c to instance c modulo the number of instances; one that
 // doesn't goes on sending it to the instance that it was sent to first.
 func NewSticky(limit Limit, scale ScaleOut, rebinds bool) *Sticky {
-	return &Sticky{limit: limit, scale: scale, rebinds: rebinds, instances: make(map[int]int), logs: make(map[binding]*traffic.Recent)}
+	return &Sticky{limit: limit, scale: scale, rebinds: rebinds, instances: make(map[int]int), logs: newPerKey[binding](func() *traffic.Recent {
+		return &traffic.NewRecents(1, limit.Window)[0]
+	})}
 }
 
 // Take implements Architecture.
 func (s *Sticky) Take(a traffic.Arrival) (Outcome, error) {
-	b := binding{a.Client, s.Instance(a)}
-	log, ok := s.logs[b]
-	if !ok {
-		recent := traffic.NewRecent(s.limit.Window)
-		log = &recent
-		s.logs[b] = log
-	}
+	log := s.logs.of(binding{a.Client, s.Instance(a)})
 	if int(log.Count(a.At)) >= s.limit.Requests {
 		return Outcome{}, nil
 	}
@@ -91,13 +88,7 @@ func (s ScaleOut) Instances(at time.Duration) int {
 	return instances
 }
 
-func (s ScaleOut) steps() int {
-	steps := 0
-	for instances := 1; instances < s.To; instances *= 2 {
-		steps++
-	}
-	return steps
-}
+func (s ScaleOut) steps() int { return bits.Len(uint(s.To)) - 1 }
 
 // Busiest returns the load of the busiest of so many instances in the mean load
 // of all, by the requests that a balancer with sticky sessions sends them from
@@ -120,7 +111,7 @@ type Chatty struct {
 	limit   Limit
 	turn    turn
 	delay   time.Duration
-	clients perClient[chattyClient]
+	clients perKey[int, chattyClient]
 }
 
 type chattyClient struct {
@@ -130,7 +121,7 @@ type chattyClient struct {
 
 // NewChatty returns so many instances that requests are sent to in turn.
 func NewChatty(limit Limit, instances int, delay time.Duration) *Chatty {
-	return &Chatty{limit: limit, turn: turn{instances: instances}, delay: delay, clients: newPerClient(func() *chattyClient {
+	return &Chatty{limit: limit, turn: turn{instances: instances}, delay: delay, clients: newPerKey[int](func() *chattyClient {
 		return &chattyClient{limit.newNews(), traffic.NewRecents(instances, min(delay, limit.Window))}
 	})}
 }
@@ -165,7 +156,7 @@ type Stream struct {
 	instances int
 	lag, each time.Duration
 	idle      time.Duration // when the consumer has done all that was published
-	clients   perClient[news]
+	clients   perKey[int, news]
 	worst     time.Duration
 }
 
@@ -175,7 +166,7 @@ type Stream struct {
 func NewStream(limit Limit, instances int, lag time.Duration, rate float64) *Stream {
 	return &Stream{
 		limit: limit, instances: instances, lag: lag, each: time.Duration(float64(time.Second) / rate),
-		clients: newPerClient(limit.newNews),
+		clients: newPerKey[int](limit.newNews),
 	}
 }
 
@@ -219,13 +210,13 @@ func (s *Stream) Bounds(rate float64) (least, most float64) {
 type Later struct {
 	limit   Limit
 	delay   time.Duration
-	clients perClient[news]
+	clients perKey[int, news]
 }
 
 // NewLater returns instances whose increments reach the store the delay after
 // the count was read.
 func NewLater(limit Limit, delay time.Duration) *Later {
-	return &Later{limit: limit, delay: delay, clients: newPerClient(limit.newNews)}
+	return &Later{limit: limit, delay: delay, clients: newPerKey[int](limit.newNews)}
 }
 
 // Take implements Architecture.
