@@ -139,7 +139,7 @@ func (a algorithm) keysOfColdCheck(ctx context.Context) (int, error) {
 			return 0, err
 		}
 	}
-	counting := &countingStore{Store: s.store}
+	counting := &countingStore{Store: s.store, keys: make(map[string]bool)}
 	s.limiter, err = a.limiter(counting, DocumentLimit, 1, false)
 	if err != nil {
 		return 0, err
@@ -155,9 +155,6 @@ type countingStore struct {
 }
 
 func (c *countingStore) note(keys ...string) {
-	if c.keys == nil {
-		c.keys = make(map[string]bool)
-	}
 	for _, key := range keys {
 		c.keys[key] = true
 	}

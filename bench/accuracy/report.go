@@ -175,15 +175,18 @@ func (r *Report) printTraffic(out io.Writer, w Workload) {
 			if row.Traffic != w.Name {
 				continue
 			}
-			limit, requests := float64(row.Limit), float64(row.Feedback.Requests)
-			fmt.Fprintf(t, "%g\t%s\t%.2f\t%d\t%s\t%s\t%.2f L\t%.2f L\t%.2f L\t%.1f%%\t%.2f\t%.2f%%\t%d\t%s\t%s\t\n",
-				row.Demand, row.Algorithm, row.Feedback.Mean(), row.Feedback.Worst,
-				report.Percent(float64(row.Feedback.WronglyAdmitted)/requests), report.Percent(float64(row.Feedback.WronglyDenied)/requests),
+			limit := float64(row.Limit)
+			fmt.Fprintf(t, "%g\t%s\t%.2f\t%d\t%s%.2f L\t%.2f L\t%.2f L\t%.1f%%\t%.2f\t%.2f%%\t%d\t%s\n",
+				row.Demand, row.Algorithm, row.Feedback.Mean(), row.Feedback.Worst, row.Feedback.wrong(),
 				float64(row.Fullest)/limit, row.MeanWindow/limit, float64(row.FullestReleased)/limit, 100*float64(row.Admitted)/float64(row.LogAdmitted),
-				row.All.Mean(), 100*row.All.Relative(), row.All.Worst,
-				report.Percent(float64(row.All.WronglyAdmitted)/requests), report.Percent(float64(row.All.WronglyDenied)/requests))
+				row.All.Mean(), 100*row.All.Relative(), row.All.Worst, row.All.wrong())
 		}
 	})
+}
+
+// wrong returns the cells of the shares of wrong verdicts.
+func (d Difference) wrong() string {
+	return report.Percent(ratio(d.WronglyAdmitted, d.Requests)) + "\t" + report.Percent(ratio(d.WronglyDenied, d.Requests)) + "\t"
 }
 
 func (r *Report) printAttacks(out io.Writer) {
@@ -232,19 +235,15 @@ func (r *ScaleReport) Print(out io.Writer) {
 		r.Requests, r.Clients, r.Length, r.Limit, r.Seed, r.Elapsed.Round(time.Second), r.Machine.Cores, r.Machine.Go)
 	fmt.Fprintf(out, "%d clients (%.2f%%) ask for more than the limit on average, and for %.0f%% of all requests; %d never had more than the limit in a window\n",
 		r.Above, 100*float64(r.Above)/float64(r.Clients), 100*float64(r.AboveRequests)/float64(r.Requests), r.Below)
-	requests := float64(r.Requests)
 	report.Table(out, "", "\tadmitted count\t\t\t\tevery request counts\t\t\tclients\t\t\t\n"+
 		"algorithm\tadmitted\twrongly +\twrongly -\tmean\twrongly +\twrongly -\tmean\tlimited, below\tunlimited, above\tdecisions/s per core\t", func(t io.Writer) {
 		for i, row := range r.Rows {
-			all := []any{"-", "-", "-"}
+			all := "-\t-\t-"
 			if row.All.Requests > 0 {
-				all = []any{
-					report.Percent(float64(row.All.WronglyAdmitted) / requests), report.Percent(float64(row.All.WronglyDenied) / requests), fmt.Sprintf("%.2f%%", 100*row.All.Relative()),
-				}
+				all = fmt.Sprintf("%s%.2f%%", row.All.wrong(), 100*row.All.Relative())
 			}
-			fmt.Fprintf(t, "%s\t%.2f%%\t%s\t%s\t%.2f%%\t%s\t%s\t%s\t%d\t%d\t%.0f\t\n", row.Algorithm, 100*float64(row.Admitted)/requests,
-				report.Percent(float64(row.Feedback.WronglyAdmitted)/requests), report.Percent(float64(row.Feedback.WronglyDenied)/requests), 100*row.Feedback.Relative(),
-				all[0], all[1], all[2], row.BelowLimited, row.OthersUnlimited, r.Speeds[i].PerSecond())
+			fmt.Fprintf(t, "%s\t%.2f%%\t%s%.2f%%\t%s\t%d\t%d\t%.0f\t\n", row.Algorithm, 100*float64(row.Admitted)/float64(r.Requests),
+				row.Feedback.wrong(), 100*row.Feedback.Relative(), all, row.BelowLimited, row.OthersUnlimited, r.Speeds[i].PerSecond())
 		}
 		fmt.Fprintf(t, "Cloudflare\t\t\t\t\t%s wrong\t\t%.0f%%\t0\t\t\t\n", report.Percent(cloudflareWrong), 100*cloudflareMean)
 	})
