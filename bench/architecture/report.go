@@ -266,13 +266,9 @@ func (r *Report) Draw(dir string) ([]report.Picture, error) {
 	if len(plots) == 0 {
 		return nil, nil
 	}
-	// All have the same scale, on which weir's line isn't an edge.
-	most := 1.0
+	report.WholePowers(plots...)
 	for _, p := range plots {
-		most = max(most, p.Y.Max)
-	}
-	for _, p := range plots {
-		p.Y.Min, p.Y.Max = 0.5, math.Pow10(int(math.Floor(math.Log10(most)))+1)
+		p.Y.Min = 0.5 // weir's line isn't the edge
 	}
 	return report.DrawPicture(dir, "architectures", "the most that an attacker was admitted, against instances, lag and load", plots...)
 }

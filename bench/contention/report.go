@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"image/color"
 	"io"
-	"math"
 	"strconv"
 	"time"
 
@@ -390,6 +389,7 @@ func (r *Report) Draw(dir string) ([]report.Picture, error) {
 	if err != nil {
 		return nil, err
 	}
+	report.WholePowers(byCallers, byProcesses)
 	// One legend is enough, and on the left it is in nobody's way.
 	byProcesses.Legend = plot.NewLegend()
 	return report.DrawPicture(dir, "contention", "decisions per second against callers and against processes", byCallers, byProcesses)
@@ -415,14 +415,5 @@ func panel(title, axis string, most int, rows []rateRow, at func(rateRow) (x int
 		return nil, err
 	}
 	p.X.Min, p.X.Max = 1, float64(most)
-	// Both panels have the same scale. Its ends are powers of ten because a
-	// logarithmic axis has labels there only.
-	slowest, fastest := math.Inf(1), 1.0
-	for _, r := range rows {
-		if r.Rate > 0 {
-			slowest, fastest = min(slowest, r.Rate), max(fastest, r.Rate)
-		}
-	}
-	p.Y.Min, p.Y.Max = math.Pow10(int(math.Floor(math.Log10(slowest)))), math.Pow10(int(math.Floor(math.Log10(fastest)))+1)
 	return p, nil
 }

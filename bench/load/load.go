@@ -459,10 +459,8 @@ func (l *loader) measure(ctx context.Context, p loadgen.Pace) ([]policyRow, erro
 	return rows, nil
 }
 
-const (
-	leastRate = 100
-	mostRate  = 1_000_000
-)
+// leastRate is the lowest that is tried.
+const leastRate = 100
 
 // A search finds the highest rate that holds: by doubling or halving until it
 // is between two rates, then by halving what is between them. It is not safe

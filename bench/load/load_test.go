@@ -321,16 +321,14 @@ func TestLoadPlotsAreMadeOfTheReport(t *testing.T) {
 	r.Ramp = true
 	assert.Len(t, r.byRate(), 2)
 
-	labels := func(p interface {
-		Ticks(low, high float64) []plot.Tick
-	}, low, high float64) (labels []string) {
+	labels := func(p plot.Ticker, low, high float64) (labels []string) {
 		for _, tick := range p.Ticks(low, high) {
 			labels = append(labels, tick.Label)
 		}
 		return labels
 	}
-	assert.Equal(t, []string{"0", "50", "90", "99"}, labels(percents{}, 1, 500))
-	assert.Equal(t, []string{"500", "1k", "2k", "5k", "10k"}, labels(doublings{}, 300, 12_000))
+	assert.Equal(t, []string{"0", "50", "90", "99"}, labels(percents, 1, 500))
+	assert.Equal(t, []string{"500", "1k", "2k", "5k", "10k"}, labels(doublings(), 300, 12_000))
 }
 
 func TestCompareLoad(t *testing.T) {

@@ -25,6 +25,9 @@ import (
 // doesn't.
 const votes = 2
 
+// mostRate is the highest rate that can be asked for.
+const mostRate = 1_000_000
+
 // A Report is what load measured.
 type Report struct {
 	Machine     report.Machine `json:"machine"`
@@ -360,7 +363,7 @@ func (f loadFigures) speed(i int) (value float64, ok bool) {
 func (r *Report) Draw(dir string) ([]report.Picture, error) {
 	var row []*plot.Plot
 	if curves := r.percentiles(); len(curves) > 0 {
-		p, err := latencyPlot("Latency by percentile", "percentile", percents{}, curves)
+		p, err := latencyPlot("Latency by percentile", "percentile", percents, curves)
 		if err != nil {
 			return nil, err
 		}
@@ -368,7 +371,7 @@ func (r *Report) Draw(dir string) ([]report.Picture, error) {
 		row = append(row, p)
 	}
 	if curves := r.byRate(); len(curves) > 0 {
-		p, err := latencyPlot("p99 by rate", "checks/s", doublings{}, curves)
+		p, err := latencyPlot("p99 by rate", "checks/s", doublings(), curves)
 		if err != nil {
 			return nil, err
 		}
@@ -442,54 +445,30 @@ func (r *Report) byRate() []report.Curve {
 
 // latencyPlot plots latencies in ms on logarithmic axes.
 func latencyPlot(title, axis string, ticks plot.Ticker, curves []report.Curve) (*plot.Plot, error) {
-	least, most := math.Inf(1), 0.0
-	for i, c := range curves {
+	for i := range curves {
 		curves[i].Color = report.Color(i)
-		for _, point := range c.Points {
-			least, most = min(least, point.Y), max(most, point.Y)
-		}
 	}
 	p, err := report.LogPlot(title, axis, "ms", ticks, 2, curves)
 	if err != nil {
 		return nil, err
 	}
-	// A logarithmic axis has labels at powers of ten only.
-	p.Y.Min, p.Y.Max = math.Pow10(int(math.Floor(math.Log10(least)))), math.Pow10(int(math.Floor(math.Log10(most)))+1)
+	report.WholePowers(p)
 	return p, nil
 }
 
 // percents are the ticks of an axis on which x stands for all checks but one in
 // x.
-type percents struct{}
-
-// Ticks implements plot.Ticker.
-func (percents) Ticks(low, high float64) []plot.Tick {
-	var ticks []plot.Tick
-	for _, percent := range []float64{0, 50, 90, 99, 99.9, 99.99, 99.999} {
-		if x := 100 / (100 - percent); x >= low*(1-1e-9) && x <= high*(1+1e-9) {
-			ticks = append(ticks, plot.Tick{Value: x, Label: fmt.Sprintf("%g", percent)})
-		}
-	}
-	return ticks
-}
+var percents = report.Ticks{1: "0", 2: "50", 10: "90", 100: "99", 1e3: "99.9", 1e4: "99.99", 1e5: "99.999"}
 
 // doublings are ticks at 1, 2 and 5 times powers of ten.
-type doublings struct{}
-
-// Ticks implements plot.Ticker.
-func (doublings) Ticks(low, high float64) []plot.Tick {
-	var ticks []plot.Tick
-	for power := math.Pow10(int(math.Floor(math.Log10(low)))); power <= high; power *= 10 {
-		for _, digit := range []float64{1, 2, 5} {
-			x := digit * power
-			if x < low || x > high {
-				continue
-			}
-			label := fmt.Sprintf("%g", x)
+func doublings() report.Ticks {
+	ticks := make(report.Ticks)
+	for power := 1.0; power <= mostRate; power *= 10 {
+		for _, x := range []float64{power, 2 * power, 5 * power} {
+			ticks[x] = fmt.Sprintf("%g", x)
 			if x >= 1000 {
-				label = fmt.Sprintf("%gk", x/1000)
+				ticks[x] = fmt.Sprintf("%gk", x/1000)
 			}
-			ticks = append(ticks, plot.Tick{Value: x, Label: label})
 		}
 	}
 	return ticks

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"image/color"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -69,11 +70,25 @@ type Ticks map[float64]string
 
 // Ticks implements plot.Ticker.
 func (t Ticks) Ticks(low, high float64) []plot.Tick {
-	var ticks plot.ConstantTicks
+	var ticks []plot.Tick
 	for _, value := range slices.Sorted(maps.Keys(t)) {
-		ticks = append(ticks, plot.Tick{Value: value, Label: t[value]})
+		if value >= low*(1-1e-9) && value <= high*(1+1e-9) {
+			ticks = append(ticks, plot.Tick{Value: value, Label: t[value]})
+		}
 	}
-	return ticks.Ticks(low, high)
+	return ticks
+}
+
+// WholePowers makes the logarithmic y axes of plots the same, from one power of
+// ten to another, as they have labels there only.
+func WholePowers(plots ...*plot.Plot) {
+	least, most := math.Inf(1), 0.0
+	for _, p := range plots {
+		least, most = min(least, p.Y.Min), max(most, p.Y.Max)
+	}
+	for _, p := range plots {
+		p.Y.Min, p.Y.Max = math.Pow10(int(math.Floor(math.Log10(least)))), math.Pow10(int(math.Floor(math.Log10(most)))+1)
+	}
 }
 
 // A Series is bars of one color, one for each name below the axis.
