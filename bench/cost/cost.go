@@ -138,7 +138,7 @@ func measure(ctx context.Context, a algorithms.Algorithm, clients int, now time.
 		if err != nil {
 			return row, err
 		}
-		*step.into = testbed.StoreCost{Writes: float64(did.Writes) / float64(clients), KeysRead: float64(did.KeysRead) / float64(clients)}
+		*step.into = did.Per(int64(clients))
 	}
 	return row, nil
 }

@@ -453,7 +453,8 @@ func (l *loader) measure(ctx context.Context, p loadgen.Pace) ([]policyRow, erro
 	for i, s := range l.sides {
 		rows[i] = newRow(s.policy, totals[i], rows[i].Slices)
 		if len(l.target.stores) > 0 {
-			rows[i].Store = newStoreCost(stores[i], totals[i])
+			cost := stores[i].Per(max(1, totals[i].sent))
+			rows[i].Store = &cost
 		}
 	}
 	return rows, nil

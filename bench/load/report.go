@@ -85,11 +85,6 @@ func newFigures(s *sample) loadFigures {
 	return f
 }
 
-func newStoreCost(stats testbed.StoreStats, s *sample) *testbed.StoreCost {
-	checks := float64(max(1, s.sent))
-	return &testbed.StoreCost{Writes: float64(stats.Writes) / checks, KeysRead: float64(stats.KeysRead) / checks}
-}
-
 // A policyRow is how a policy did.
 type policyRow struct {
 	Policy string `json:"policy"`

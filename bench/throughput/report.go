@@ -53,12 +53,10 @@ type checkRow struct {
 }
 
 func newCheckRow(w loadgen.Workload, p *pair, keysPerGet float64) checkRow {
-	checks := float64(p.weir.Checks())
+	cost := p.store.Per(p.weir.Checks())
 	row := checkRow{
 		Algorithm: w.Algorithm.Title(), Traffic: w.Traffic.Name, comparison: p.comparison(), cpuTimes: p.cpuTimes(),
-		Denied:   float64(p.weir.Denied) / checks,
-		Commands: float64(p.store.Writes) / checks,
-		KeysRead: float64(p.store.KeysRead) / checks,
+		Denied: float64(p.weir.Denied) / float64(p.weir.Checks()), Commands: cost.Writes, KeysRead: cost.KeysRead,
 	}
 	if keysPerGet > 0 {
 		row.Commands += row.KeysRead / keysPerGet

@@ -211,6 +211,11 @@ type StoreCost struct {
 	KeysRead float64 `json:"keys_read"` // per check
 }
 
+// Per returns the cost of each of so many checks.
+func (s StoreStats) Per(checks int64) StoreCost {
+	return StoreCost{Writes: float64(s.Writes) / float64(checks), KeysRead: float64(s.KeysRead) / float64(checks)}
+}
+
 // String returns both, to one digit.
 func (c StoreCost) String() string { return fmt.Sprintf("%.1f + %.1f", c.Writes, c.KeysRead) }
 
