@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"weir/bench/internal/algorithms"
@@ -25,10 +26,7 @@ func (a Attack) String() string {
 
 // attempts returns the times at which the attacker asks.
 func (a Attack) attempts(limit int64) []time.Duration {
-	var all []time.Duration
-	for range limit {
-		all = append(all, a.Burst)
-	}
+	all := slices.Repeat([]time.Duration{a.Burst}, int(limit))
 	for at := a.Resume; at < a.Burst+Window; at += a.Spacing {
 		all = append(all, at)
 	}

@@ -70,9 +70,6 @@ func (s share) timeout() time.Duration {
 	return callTimeout
 }
 
-// An order tells a process to begin, and for how long to go on.
-type order struct{ Duration time.Duration }
-
 // An outcome is what callers did. Times are Unix times in nanoseconds.
 type outcome struct {
 	Admitted, Denied, Errors int64
@@ -175,7 +172,7 @@ func (l *latency) UnmarshalJSON(data []byte) error {
 // processes have equal shares.
 type processes []*testbed.Child
 
-// startProcesses starts so many, which wait for orders.
+// startProcesses starts so many, which wait for run.
 func startProcesses(ctx context.Context, s share, n int) (processes, error) {
 	var p processes
 	for range n {
@@ -196,7 +193,7 @@ func startProcesses(ctx context.Context, s share, n int) (processes, error) {
 func (p processes) run(d time.Duration) (outcome, error) {
 	total := newOutcome()
 	for _, child := range p {
-		if err := child.Send(order{d}); err != nil {
+		if err := child.Send(d); err != nil {
 			return total, err
 		}
 	}
@@ -216,8 +213,8 @@ func (p processes) stop() {
 	}
 }
 
-// Share reads a share and then orders from stdin, in JSON, and writes the
-// outcome of each to out, until stdin ends.
+// Share reads a share from stdin, in JSON, and then for how long to work, again
+// and again. It writes the outcome of each time to out, until stdin ends.
 func Share(ctx context.Context, _ []string, out io.Writer) error {
 	in, answers := json.NewDecoder(os.Stdin), json.NewEncoder(out)
 	var s share
@@ -231,13 +228,13 @@ func Share(ctx context.Context, _ []string, out io.Writer) error {
 	}
 	defer limiter.Close()
 	for {
-		var order order
-		if err := in.Decode(&order); errors.Is(err, io.EOF) {
+		var d time.Duration
+		if err := in.Decode(&d); errors.Is(err, io.EOF) {
 			return nil
 		} else if err != nil {
 			return err
 		}
-		o, err := s.work(ctx, limiter, &races, order.Duration)
+		o, err := s.work(ctx, limiter, &races, d)
 		if err != nil {
 			return err
 		}

@@ -100,18 +100,16 @@ type servers struct {
 }
 
 func dial(ctx context.Context, m *testbed.Memcached, weir, noop *testbed.Process, w loadgen.Workload, connections int) (*servers, error) {
-	var sides [2]*side
-	for i, p := range []*testbed.Process{weir, noop} {
-		clients, err := loadgen.Dial(ctx, p.Addr, w.Request(), connections)
-		if err != nil {
-			if i > 0 {
-				sides[0].clients.Close()
-			}
+	s := &servers{m, &side{Process: weir}, &side{Process: noop}}
+	for _, side := range []*side{s.weir, s.noop} {
+		var err error
+		if side.clients, err = loadgen.Dial(ctx, side.Addr, w.Request(), connections); err != nil {
+			s.close()
 			return nil, err
 		}
-		sides[i] = &side{p, clients, &loadgen.Turn{Clients: w.Clients}}
+		side.turn = &loadgen.Turn{Clients: w.Clients}
 	}
-	return &servers{m, sides[0], sides[1]}, nil
+	return s, nil
 }
 
 func (s *servers) close() {

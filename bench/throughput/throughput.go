@@ -12,6 +12,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/bradfitz/gomemcache/memcache"
@@ -199,11 +200,7 @@ func measureStore(ctx context.Context, cfg config, w storeWorkload) (storeRow, e
 		return true, err
 	}
 	run := func(op loadgen.Operation, d time.Duration) (loadgen.Tally, error) {
-		operations := make([]loadgen.Operation, w.callers)
-		for i := range operations {
-			operations[i] = op
-		}
-		return loadgen.Repeat(ctx, operations, &loadgen.Turn{Clients: int64(len(keys))}, d)
+		return loadgen.Repeat(ctx, slices.Repeat([]loadgen.Operation{op}, w.callers), &loadgen.Turn{Clients: int64(len(keys))}, d)
 	}
 	// The counters have to be there before gomemcache can increment them.
 	for n := range keys {

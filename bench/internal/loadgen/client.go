@@ -245,8 +245,7 @@ func Repeat(ctx context.Context, operations []Operation, turn *Turn, duration ti
 				} else {
 					t.Denied++
 				}
-				// Beyond a minute it counts as one.
-				_ = t.Latency.RecordValue(int64(min(now.Sub(before), time.Minute)))
+				Record(t.Latency, now.Sub(before))
 				before = now
 			}
 		})
