@@ -125,24 +125,19 @@ func TestPolicyFile(t *testing.T) {
 }
 
 func TestCaptureReplyGivesUp(t *testing.T) {
-	s := httptest.NewServer(NoopHandler(Reply{Status: 200, Body: []byte("yes")}, nil))
-	t.Cleanup(s.Close)
-	_, err := CaptureReply(t.Context(), s.Listener.Addr().String(), "{}", 429, 3)
+	addr := served(t, NoopHandler(Reply{Status: 200, Body: []byte("yes")}, nil))
+	_, err := CaptureReply(t.Context(), addr, "{}", 429, 3)
 	assert.ErrorContains(t, err, "last with 200: yes")
 }
 
 func TestMallocs(t *testing.T) {
-	s := httptest.NewServer(NoopHandler(Reply{Status: 200}, nil))
-	t.Cleanup(s.Close)
-	n, err := Mallocs(t.Context(), s.Listener.Addr().String())
+	n, err := Mallocs(t.Context(), served(t, NoopHandler(Reply{Status: 200}, nil)))
 	require.NoError(t, err)
 	assert.Positive(t, n)
 
-	other := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+	_, err = Mallocs(t.Context(), served(t, http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(rw, strings.Repeat("x 1\n", 3))
-	}))
-	t.Cleanup(other.Close)
-	_, err = Mallocs(t.Context(), other.Listener.Addr().String())
+	})))
 	assert.Error(t, err)
 }
 
@@ -228,12 +223,17 @@ func TestDriveEndsWithTheContext(t *testing.T) {
 // dialedTo returns two connections to a server with the handler.
 func dialedTo(t *testing.T, handler http.Handler) Clients {
 	t.Helper()
+	clients, err := Dial(t.Context(), served(t, handler), Check("p", 0), 2)
+	require.NoError(t, err)
+	t.Cleanup(clients.Close)
+	return clients
+}
+
+// served returns the address of a server with the handler.
+func served(t *testing.T, handler http.Handler) string {
 	s := httptest.NewServer(handler)
 	t.Cleanup(s.Close)
-	clients, err := Dial(t.Context(), s.Listener.Addr().String(), Check("p", 0), 2)
-	require.NoError(t, err)
-	t.Cleanup(func() { clients.Close() })
-	return clients
+	return s.Listener.Addr().String()
 }
 
 func TestTurnIsFair(t *testing.T) {

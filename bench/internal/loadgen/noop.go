@@ -47,22 +47,10 @@ type Reply struct {
 // CaptureReply returns what a server answers to a check with the given body,
 // asking until the status is the one wanted, at most tries times.
 func CaptureReply(ctx context.Context, addr, body string, status, tries int) (Reply, error) {
-	client := &http.Client{Transport: &http.Transport{}, Timeout: 10 * time.Second}
-	defer client.CloseIdleConnections()
 	var r Reply
 	for range tries {
-		request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+CheckPath, strings.NewReader(body))
-		if err != nil {
-			return r, err
-		}
-		response, err := client.Do(request)
-		if err != nil {
-			return r, err
-		}
-		r = Reply{Status: response.StatusCode, Header: response.Header}
-		r.Body, err = io.ReadAll(response.Body)
-		response.Body.Close()
-		if err != nil {
+		var err error
+		if r, err = ask(ctx, http.MethodPost, addr+CheckPath, body); err != nil {
 			return r, err
 		}
 		if r.Status == status {
@@ -72,6 +60,23 @@ func CaptureReply(ctx context.Context, addr, body string, status, tries int) (Re
 		}
 	}
 	return r, fmt.Errorf("%d checks %s were not once answered with status %d, but last with %d: %s", tries, body, status, r.Status, r.Body)
+}
+
+// ask sends a request on a connection of its own.
+func ask(ctx context.Context, method, url, body string) (Reply, error) {
+	request, err := http.NewRequestWithContext(ctx, method, "http://"+url, strings.NewReader(body))
+	if err != nil {
+		return Reply{}, err
+	}
+	client := &http.Client{Transport: &http.Transport{}, Timeout: 10 * time.Second}
+	defer client.CloseIdleConnections()
+	response, err := client.Do(request)
+	if err != nil {
+		return Reply{}, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	return Reply{response.StatusCode, response.Header, text}, err
 }
 
 // NoopHandler answers r to every check, after do, if there is one.
@@ -103,21 +108,11 @@ func NoopHandler(r Reply, do func(body []byte) error) http.Handler {
 // Mallocs returns the number of objects that a server has allocated so far,
 // according to its metrics.
 func Mallocs(ctx context.Context, addr string) (float64, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+metricsPath, nil)
+	r, err := ask(ctx, http.MethodGet, addr+metricsPath, "")
 	if err != nil {
 		return 0, err
 	}
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
-	response, err := client.Do(request)
-	if err != nil {
-		return 0, err
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(string(r.Body)) {
 		if value, ok := strings.CutPrefix(line, mallocsMetric+" "); ok {
 			return strconv.ParseFloat(strings.TrimSpace(value), 64)
 		}
