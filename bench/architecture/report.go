@@ -173,19 +173,15 @@ func printSweep(out io.Writer, title, client string, rows []runRow, column, cell
 	if len(names) == 0 {
 		return
 	}
-	report.Table(out, title, "\t"+head, func(t io.Writer) {
-		for _, name := range names {
-			fmt.Fprintf(t, "%s\t%s\n", name, lines[name])
-		}
+	report.TableOf(out, title, "\t"+head, names, func(name string) string {
+		return fmt.Sprintf("%s\t%s", name, lines[name])
 	})
 }
 
 func (r *Report) printBalance(out io.Writer) {
 	title := fmt.Sprintf("load of the busiest instance / mean, after a scale-out to so many, of %d clients", r.Clients)
-	report.Table(out, title, "instances\trebound\tstaying\t", func(t io.Writer) {
-		for _, b := range r.Balance {
-			fmt.Fprintf(t, "%d\t%.2f\t%.2f\t\n", b.Instances, b.Rebound, b.Staying)
-		}
+	report.TableOf(out, title, "instances\trebound\tstaying\t", r.Balance, func(b balanceRow) string {
+		return fmt.Sprintf("%d\t%.2f\t%.2f\t", b.Instances, b.Rebound, b.Staying)
 	})
 }
 

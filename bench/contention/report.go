@@ -257,11 +257,9 @@ func (r *Report) Print(out io.Writer) {
 
 func (r *Report) printRates(out io.Writer) {
 	header := "one key\tprocesses\tcallers\tdecisions/s\tof plain\t" + report.PercentileHeader + "attempts\tconflicts\terrors\tunluckiest\t"
-	report.Table(out, "", header, func(t io.Writer) {
-		for _, row := range r.Rates {
-			fmt.Fprintf(t, "%s\t%d\t%d\t%.0f\t%.1fx\t%s%.4f\t%.4f\t%d\t%.2f\t\n",
-				row.Loop, row.Processes, row.Callers, row.Rate, row.Ratio, row.Cells(), row.Attempts, row.Conflicts, row.Errors, row.Unluckiest)
-		}
+	report.TableOf(out, "", header, r.Rates, func(row rateRow) string {
+		return fmt.Sprintf("%s\t%d\t%d\t%.0f\t%.1fx\t%s%.4f\t%.4f\t%d\t%.2f\t",
+			row.Loop, row.Processes, row.Callers, row.Rate, row.Ratio, row.Cells(), row.Attempts, row.Conflicts, row.Errors, row.Unluckiest)
 	})
 	r.targets().Print(out)
 	fmt.Fprintf(out, `
@@ -277,11 +275,9 @@ unluckiest  decisions of the caller that got the fewest, as a part of the mean
 }
 
 func (r *Report) printBuckets(out io.Writer) {
-	report.Table(out, "", "token bucket\tprocesses\tdecisions/s\tseconds\tadmitted\tat most\tshare\terrors\t", func(t io.Writer) {
-		for _, row := range r.Buckets {
-			fmt.Fprintf(t, "exact\t%d\t%.0f\t%.3f\t%d\t%.1f\t%.2f%%\t%d\t\n",
-				row.Processes, row.Rate, row.Elapsed.Seconds(), row.Admitted, row.Most, 100*row.share(), row.Errors)
-		}
+	report.TableOf(out, "", "token bucket\tprocesses\tdecisions/s\tseconds\tadmitted\tat most\tshare\terrors\t", r.Buckets, func(row bucketRow) string {
+		return fmt.Sprintf("exact\t%d\t%.0f\t%.3f\t%d\t%.1f\t%.2f%%\t%d\t",
+			row.Processes, row.Rate, row.Elapsed.Seconds(), row.Admitted, row.Most, 100*row.share(), row.Errors)
 	})
 	fmt.Fprintf(out, `
 %d callers per process, far more requests than the %d per second, burst %d, that are admitted
@@ -291,11 +287,9 @@ at most     burst + limit * seconds; share is what was admitted of it, and must 
 }
 
 func (r *Report) printLogs(out io.Writer) {
-	report.Table(out, "", "sliding log\tprocesses\tdecisions/s\tadmitted\tdenied\tfullest\tobstacles\tunfounded\terrors\t", func(t io.Writer) {
-		for _, row := range r.Logs {
-			fmt.Fprintf(t, "exact\t%d\t%.0f\t%d\t%d\t%d\t%d\t%d\t%d\t\n",
-				row.Processes, row.Rate, row.Admitted, row.Denied, row.Fullest, row.Obstacles, row.Unfounded, row.Errors)
-		}
+	report.TableOf(out, "", "sliding log\tprocesses\tdecisions/s\tadmitted\tdenied\tfullest\tobstacles\tunfounded\terrors\t", r.Logs, func(row logRow) string {
+		return fmt.Sprintf("exact\t%d\t%.0f\t%d\t%d\t%d\t%d\t%d\t%d\t",
+			row.Processes, row.Rate, row.Admitted, row.Denied, row.Fullest, row.Obstacles, row.Unfounded, row.Errors)
 	})
 	fmt.Fprintf(out, `
 %d callers per process, far more requests than the %d per second that are admitted
@@ -307,16 +301,14 @@ unfounded   those of them that an exact log would not have waited for: the secon
 
 func (r *Report) printFar(out io.Writer) {
 	header := "token bucket\tround trip ms\tseen p50\tp99\tprocesses\tcallers\tdecisions/s\t" + report.PercentileHeader + "degraded\tcontended\tadmitted\tat most\t"
-	report.Table(out, "", header, func(t io.Writer) {
-		for _, row := range r.Far {
-			kind, most := "rate", "-"
-			if row.Most > 0 {
-				kind, most = "limited", fmt.Sprintf("%.1f", row.Most)
-			}
-			fmt.Fprintf(t, "%s\t%g\t%s\t%s\t%d\t%d\t%.0f\t%s%s\t%s\t%d\t%s\t\n",
-				kind, report.InMilliseconds(row.RoundTrip), report.Milliseconds(row.RoundTripP50), report.Milliseconds(row.RoundTripP99), row.Processes, row.Callers,
-				row.Rate, row.Cells(), report.Percent(row.Degraded), report.Percent(row.Contended), row.Admitted, most)
+	report.TableOf(out, "", header, r.Far, func(row farRow) string {
+		kind, most := "rate", "-"
+		if row.Most > 0 {
+			kind, most = "limited", fmt.Sprintf("%.1f", row.Most)
 		}
+		return fmt.Sprintf("%s\t%g\t%s\t%s\t%d\t%d\t%.0f\t%s%s\t%s\t%d\t%s\t",
+			kind, report.InMilliseconds(row.RoundTrip), report.Milliseconds(row.RoundTripP50), report.Milliseconds(row.RoundTripP99), row.Processes, row.Callers,
+			row.Rate, row.Cells(), report.Percent(row.Degraded), report.Percent(row.Contended), row.Admitted, most)
 	})
 	r.farTargets().Print(out)
 	fmt.Fprintf(out, `

@@ -196,10 +196,8 @@ func heapInUse() float64 {
 // Print writes the figures as a table, and what its columns mean.
 func (r *Report) Print(out io.Writer) {
 	fmt.Fprintf(out, "%v; %d busy clients, limit %d a minute, clients and policies with names of a dozen letters\n", r.Machine, r.Clients, limit)
-	report.Table(out, "", "algorithm\tbusy\tnew slot\tcold\titems/client\tbytes/client\tview bytes\t", func(t io.Writer) {
-		for _, c := range r.Rows {
-			fmt.Fprintf(t, "%s\t%v\t%v\t%v\t%.1f\t%.0f\t%.0f\t\n", c.Algorithm, c.Busy, c.NewSlot, c.Cold, c.Items, c.Bytes, c.ViewBytes)
-		}
+	report.TableOf(out, "", "algorithm\tbusy\tnew slot\tcold\titems/client\tbytes/client\tview bytes\t", r.Rows, func(c costRow) string {
+		return fmt.Sprintf("%s\t%v\t%v\t%v\t%.1f\t%.0f\t%.0f\t", c.Algorithm, c.Busy, c.NewSlot, c.Cold, c.Items, c.Bytes, c.ViewBytes)
 	})
 	fmt.Fprint(out, `
 busy          a check of a client that this process has just checked: commands that write + keys that are read, in one round trip

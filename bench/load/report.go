@@ -206,10 +206,8 @@ func (r *Report) Print(out io.Writer) {
 }
 
 func (r *Report) printSearches(out io.Writer) {
-	report.Table(out, "", "highest rate\tchecks/s\tfailed at\ttries\tbecause of\t", func(t io.Writer) {
-		for _, row := range r.Searches {
-			fmt.Fprintf(t, "%s\t%.0f\t%.0f\t%d\t%s\t\n", row.Policy, row.Highest, row.Lowest, len(row.Steps), row.why())
-		}
+	report.TableOf(out, "", "highest rate\tchecks/s\tfailed at\ttries\tbecause of\t", r.Searches, func(row searchRow) string {
+		return fmt.Sprintf("%s\t%.0f\t%.0f\t%d\t%s\t", row.Policy, row.Highest, row.Lowest, len(row.Steps), row.why())
 	})
 	fmt.Fprintf(out, `
 checks/s    the highest rate that kept p99 at %s ms or less without a failure; a rate is decided when %d tries of it agree
@@ -229,21 +227,19 @@ func (r *Report) printRows(out io.Writer) {
 			}
 		})
 	}
-	report.Table(out, "", "policy\t"+figuresHeader+"200\t429\t503\tother\tdegraded\twrites\tkeys\t", func(t io.Writer) {
-		for _, row := range r.Rows {
-			other := int64(0)
-			for status, n := range row.Statuses {
-				if unexpected(status) && status != http.StatusServiceUnavailable {
-					other += n
-				}
+	report.TableOf(out, "", "policy\t"+figuresHeader+"200\t429\t503\tother\tdegraded\twrites\tkeys\t", r.Rows, func(row policyRow) string {
+		other := int64(0)
+		for status, n := range row.Statuses {
+			if unexpected(status) && status != http.StatusServiceUnavailable {
+				other += n
 			}
-			store := "-\t-\t"
-			if c := row.Store; c != nil {
-				store = fmt.Sprintf("%.2f\t%.1f\t", c.Writes, c.KeysRead)
-			}
-			fmt.Fprintf(t, "%s\t%s%d\t%d\t%d\t%d\t%d\t%s\n", row.Policy, row.columns(), row.Statuses[http.StatusOK],
-				row.Statuses[http.StatusTooManyRequests], row.Statuses[http.StatusServiceUnavailable], other, row.Degraded, store)
 		}
+		store := "-\t-\t"
+		if c := row.Store; c != nil {
+			store = fmt.Sprintf("%.2f\t%.1f\t", c.Writes, c.KeysRead)
+		}
+		return fmt.Sprintf("%s\t%s%d\t%d\t%d\t%d\t%d\t%s", row.Policy, row.columns(), row.Statuses[http.StatusOK],
+			row.Statuses[http.StatusTooManyRequests], row.Statuses[http.StatusServiceUnavailable], other, row.Degraded, store)
 	})
 	fmt.Fprintf(out, `
 checks/s    as intended; achieved are the answers until the last came

@@ -86,12 +86,10 @@ func (r *Report) Print(out io.Writer) {
 }
 
 func (r *Report) printChecks(out io.Writer) {
-	report.Table(out, "", "algorithm\ttraffic\tchecks/s\tof no-op\tmin\tmax\t"+report.PercentileHeader+
-		"denied\tcmds/check\tkeys/check\tcmds/s\tallocs\t"+cpuHeader, func(t io.Writer) {
-		for _, c := range r.Checks {
-			fmt.Fprintf(t, "%s\t%s\t%s%.1f%%\t%.2f\t%.1f\t%.0f\t%.0f\t%s\n",
-				c.Algorithm, c.Traffic, c.comparison.cells(), 100*c.Denied, c.Commands, c.KeysRead, c.Rate*c.Commands, c.Allocations, c.cpuTimes.cells())
-		}
+	report.TableOf(out, "", "algorithm\ttraffic\tchecks/s\tof no-op\tmin\tmax\t"+report.PercentileHeader+
+		"denied\tcmds/check\tkeys/check\tcmds/s\tallocs\t"+cpuHeader, r.Checks, func(c checkRow) string {
+		return fmt.Sprintf("%s\t%s\t%s%.1f%%\t%.2f\t%.1f\t%.0f\t%.0f\t%s",
+			c.Algorithm, c.Traffic, c.comparison.cells(), 100*c.Denied, c.Commands, c.KeysRead, c.Rate*c.Commands, c.Allocations, c.cpuTimes.cells())
 	})
 	for _, who := range []loadgen.Traffic{loadgen.Distinct, loadgen.Hot} {
 		if ratio, ok := r.slidingToFixed(who); ok {
@@ -137,10 +135,8 @@ func (c comparison) cells() string {
 }
 
 func (r *Report) printCeilings(out io.Writer) {
-	report.Table(out, "", "ceiling\trequests/s\tof no-op\tmin\tmax\t"+report.PercentileHeader+cpuHeader, func(t io.Writer) {
-		for _, c := range r.Ceilings {
-			fmt.Fprintf(t, "%s\t%s%s\n", c.Handler, c.comparison.cells(), c.cpuTimes.cells())
-		}
+	report.TableOf(out, "", "ceiling\trequests/s\tof no-op\tmin\tmax\t"+report.PercentileHeader+cpuHeader, r.Ceilings, func(c ceilingRow) string {
+		return fmt.Sprintf("%s\t%s%s", c.Handler, c.comparison.cells(), c.cpuTimes.cells())
 	})
 	fmt.Fprint(out, `
 wait        the no-op handler, if each request also waits for another goroutine of the process
@@ -149,10 +145,8 @@ incr        the no-op handler, if each request also counts in one of 10,000 coun
 }
 
 func (r *Report) printStore(out io.Writer) {
-	report.Table(out, "", "store alone\tincr/s\tof pool\tmin\tmax\t"+report.PercentileHeader, func(t io.Writer) {
-		for _, s := range r.Store {
-			fmt.Fprintf(t, "%d callers\t%.0f\t%.2fx\t%.2fx\t%.2fx\t%s\n", s.Callers, s.Rate, s.Ratio, s.RatioMin, s.RatioMax, s.Cells())
-		}
+	report.TableOf(out, "", "store alone\tincr/s\tof pool\tmin\tmax\t"+report.PercentileHeader, r.Store, func(s storeRow) string {
+		return fmt.Sprintf("%d callers\t%.0f\t%.2fx\t%.2fx\t%.2fx\t%s", s.Callers, s.Rate, s.Ratio, s.RatioMin, s.RatioMax, s.Cells())
 	})
 	fmt.Fprint(out, `
 incr/s      weir's store, without HTTP, adding to 10,000 counters in turn

@@ -156,6 +156,15 @@ func Table(out io.Writer, title, header string, rows func(t io.Writer)) {
 	_ = t.Flush() // who reads out looks after it
 }
 
+// TableOf writes a table with a line of cells for each row.
+func TableOf[R any](out io.Writer, title, header string, rows []R, cells func(R) string) {
+	Table(out, title, header, func(t io.Writer) {
+		for _, row := range rows {
+			fmt.Fprintln(t, cells(row))
+		}
+	})
+}
+
 // Percentiles are those of a latency.
 type Percentiles struct {
 	P50  time.Duration `json:"p50_ns"`
