@@ -53,13 +53,18 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 	return flags.Publish(out, "contention", r, err)
 }
 
-func shapes() []shape {
-	return []shape{{1, 1}, {1, 4}, {1, 16}, {1, callersPerProcess}, {1, 64}, {1, 256}, {2, callersPerProcess}, {4, callersPerProcess}, {8, callersPerProcess}}
-}
+// The rows.
+var (
+	shapes    = []shape{{1, 1}, {1, 4}, {1, 16}, {1, callersPerProcess}, {1, 64}, {1, 256}, {2, callersPerProcess}, {4, callersPerProcess}, {8, callersPerProcess}}
+	exactRuns = []exactRun{{combinedCAS, 1}, {combinedCAS, 4}, {combinedCAS, 8}, {logCAS, 1}, {logCAS, 4}, {logCAS, 8}}
+	farRuns   = []farRun{
+		{8, 0, false}, {8, 300 * time.Microsecond, false}, {8, time.Millisecond, false}, {8, 5 * time.Millisecond, false}, {8, time.Millisecond, true},
+	}
+)
 
 // measureAll measures the rows that cfg selects.
 func measureAll(ctx context.Context, cfg config) (*Report, error) {
-	rates, exacts, far := report.Selected(shapes(), cfg.rows), report.Selected(exactRuns(), cfg.rows), report.Selected(farRuns(), cfg.rows)
+	rates, exacts, far := report.Selected(shapes, cfg.rows), report.Selected(exactRuns, cfg.rows), report.Selected(farRuns, cfg.rows)
 	if len(rates)+len(exacts)+len(far) == 0 {
 		return nil, fmt.Errorf("contention: no row matches %q", cfg.rows)
 	}
@@ -143,16 +148,6 @@ func newRateRow(loop string, s shape, o outcome, plain float64) rateRow {
 	}
 }
 
-func exactRuns() []exactRun {
-	var runs []exactRun
-	for _, loop := range []string{combinedCAS, logCAS} {
-		for _, processes := range []int{1, 4, 8} {
-			runs = append(runs, exactRun{loop, processes})
-		}
-	}
-	return runs
-}
-
 func (e exactRun) measure(ctx context.Context, d time.Duration) (outcome, error) {
 	m, err := testbed.StartMemcached(ctx, 64)
 	if err != nil {
@@ -188,14 +183,6 @@ func newLogRow(e exactRun, o outcome) logRow {
 		Obstacles: len(obstacles), Unfounded: unfounded(o.Admissions, obstacles, logLimit, refill),
 		Errors: o.Errors, FirstError: o.FirstError,
 	}
-}
-
-func farRuns() []farRun {
-	var runs []farRun
-	for _, roundTrip := range []time.Duration{0, 300 * time.Microsecond, time.Millisecond, 5 * time.Millisecond} {
-		runs = append(runs, farRun{8, roundTrip, false})
-	}
-	return append(runs, farRun{8, time.Millisecond, true})
 }
 
 func (f farRun) measure(ctx context.Context, cfg config) (farRow, error) {
