@@ -13,20 +13,6 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// working returns a handler that does what do does and then answers as next.
-func working(do func(body []byte) error, next echo.HandlerFunc) echo.HandlerFunc {
-	return func(c echo.Context) error {
-		body, err := io.ReadAll(c.Request().Body)
-		if err == nil {
-			err = do(body)
-		}
-		if err != nil {
-			return err
-		}
-		return next(c)
-	}
-}
-
 const (
 	// CheckPath is that of a check.
 	CheckPath   = "/v1/check"
@@ -83,8 +69,15 @@ func ask(ctx context.Context, method, url, body string) (Reply, error) {
 func NoopHandler(r Reply, do func(body []byte) error) http.Handler {
 	e := echo.New()
 	contentType := r.Header.Get(echo.HeaderContentType)
-	handler := func(c echo.Context) error {
-		if _, err := io.Copy(io.Discard, c.Request().Body); err != nil {
+	e.POST(CheckPath, func(c echo.Context) error {
+		var body []byte
+		var err error
+		if do == nil {
+			_, err = io.Copy(io.Discard, c.Request().Body)
+		} else if body, err = io.ReadAll(c.Request().Body); err == nil {
+			err = do(body)
+		}
+		if err != nil {
 			return err
 		}
 		header := c.Response().Header()
@@ -92,11 +85,7 @@ func NoopHandler(r Reply, do func(body []byte) error) http.Handler {
 			header[name] = values
 		}
 		return c.Blob(r.Status, contentType, r.Body)
-	}
-	if do != nil {
-		handler = working(do, handler)
-	}
-	e.POST(CheckPath, handler)
+	})
 	e.GET(metricsPath, func(c echo.Context) error {
 		sample := []metrics.Sample{{Name: "/gc/heap/allocs:objects"}, {Name: "/gc/heap/tiny/allocs:objects"}}
 		metrics.Read(sample)
