@@ -42,9 +42,15 @@ func newHarness() *harness {
 	return h
 }
 
-func (u *turn) questions() []int {
-	return questions(u.batch.Calls())
+// turn waits for the next turn, which must be about these questions.
+func (h *harness) turn(t *testing.T, want ...int) *turn {
+	t.Helper()
+	u := <-h.turns
+	require.Equal(t, want, u.questions())
+	return u
 }
+
+func (u *turn) questions() []int { return questions(u.batch.Calls()) }
 
 func questions(calls []*Call[int, int]) []int {
 	var all []int
@@ -156,8 +162,7 @@ func TestCombinerGathersWhileALeaderWorks(t *testing.T) {
 		requireAnswer(t, 20, b)
 		requireAnswer(t, 30, c)
 		requireAnswer(t, 40, d)
-		third := <-h.turns
-		require.Equal(t, []int{5}, third.questions())
+		third := h.turn(t, 5)
 
 		third.answerAll()
 		requireAnswer(t, 50, e)
@@ -281,8 +286,7 @@ func TestCombinerCallerLeavesAtItsDeadline(t *testing.T) {
 		require.True(t, a.waits(), "only its lead function ends a leader")
 		first.answerAll()
 		requireAnswer(t, 10, a)
-		second := <-h.turns
-		require.Equal(t, []int{4}, second.questions())
+		second := h.turn(t, 4)
 		second.answerAll()
 		requireAnswer(t, 40, d)
 		requireIdle(t, h.combiner)
@@ -302,8 +306,7 @@ func TestCombinerCallerLeavesARunningBatch(t *testing.T) {
 		c := h.call(cancelled, "k", 3)
 		d := h.call(t.Context(), "k", 4)
 		first.answerAll()
-		second := <-h.turns
-		require.Equal(t, []int{2, 3, 4}, second.questions())
+		second := h.turn(t, 2, 3, 4)
 
 		cancel()
 		synctest.Wait()
@@ -318,8 +321,7 @@ func TestCombinerCallerLeavesARunningBatch(t *testing.T) {
 		second.answerAll()
 		requireAnswer(t, 40, d)
 		require.True(t, later[0].waits() && later[1].waits())
-		third := <-h.turns
-		require.Equal(t, []int{5, 6}, third.questions())
+		third := h.turn(t, 5, 6)
 		third.answerAll()
 		requireAnswer(t, 50, later[0])
 		requireAnswer(t, 60, later[1])
@@ -380,8 +382,7 @@ func TestCombinerLastToExpireLeads(t *testing.T) {
 					callers = append(callers, h.call(ctx, "k", i))
 				}
 				first.answerAll()
-				second := <-h.turns
-				require.Equal(t, []int{0, 1, 2}, second.questions())
+				second := h.turn(t, 0, 1, 2)
 				require.Equal(t, test.leader, second.ctx.Value(caller{}))
 				want, ok := contexts[test.leader].Deadline()
 				got, gotOK := second.ctx.Deadline()
@@ -471,8 +472,7 @@ func TestCombinerLeavingAtTheMomentOfHandOver(t *testing.T) {
 		slow.letGo()
 		requireError(t, context.Canceled, c)
 		first.answerAll()
-		second := <-h.turns
-		require.Equal(t, []int{2}, second.questions())
+		second := h.turn(t, 2)
 		second.answerAll()
 		requireAnswer(t, 20, b)
 	})
@@ -482,8 +482,7 @@ func TestCombinerLeavingAtTheMomentOfHandOver(t *testing.T) {
 		require.True(t, b.waits())
 		slow.letGo()
 		requireError(t, context.Canceled, c)
-		second := <-h.turns
-		require.Equal(t, []int{2}, second.questions())
+		second := h.turn(t, 2)
 		second.answerAll()
 		requireAnswer(t, 20, b)
 	})
@@ -493,8 +492,7 @@ func TestCombinerLeavingAtTheMomentOfHandOver(t *testing.T) {
 		d := h.call(within(time.Minute), "k", 4)
 		slow.letGo()
 		requireError(t, context.Canceled, c)
-		second := <-h.turns
-		require.Equal(t, []int{2, 4}, second.questions())
+		second := h.turn(t, 2, 4)
 		second.answerAll()
 		requireAnswer(t, 20, b)
 		requireAnswer(t, 40, d)
@@ -588,8 +586,7 @@ func TestCombinerLeaderFails(t *testing.T) {
 					require.EqualError(t, member.err, test.message)
 					require.Equal(t, test.panicked == error(crash), errors.Is(member.err, crash))
 				}
-				second := <-h.turns
-				require.Equal(t, []int{4}, second.questions())
+				second := h.turn(t, 4)
 				second.answerAll()
 				requireAnswer(t, 40, d)
 				requireIdle(t, h.combiner)
