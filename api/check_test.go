@@ -84,16 +84,18 @@ func TestClientStandsInTheAnswerAsItWasAsked(t *testing.T) {
 	}
 }
 
+var sevenPer10s = []Limit{
+	fixed("fixed", 7, 10*time.Second),
+	sliding("n1", 7, 10*time.Second, 1, "weighted"),
+	sliding("n10", 7, 10*time.Second, 10, "weighted"),
+	sliding("strict", 7, 10*time.Second, 10, "strict"),
+}
+
 // retry_after is true to the millisecond, for every algorithm, cost and
 // history.
 func TestRetryAfterIsTrue(t *testing.T) {
 	t.Parallel()
-	for _, l := range []Limit{
-		fixed("fixed", 7, 10*time.Second),
-		sliding("n1", 7, 10*time.Second, 1, "weighted"),
-		sliding("n10", 7, 10*time.Second, 10, "weighted"),
-		sliding("strict", 7, 10*time.Second, 10, "strict"),
-	} {
+	for _, l := range sevenPer10s {
 		t.Run(l.Name, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
 				s := newService(newPolicy("api", l))
@@ -125,12 +127,7 @@ func TestRetryAfterIsTrue(t *testing.T) {
 
 func TestResetAfterIsTrue(t *testing.T) {
 	t.Parallel()
-	for _, l := range []Limit{
-		fixed("fixed", 7, 10*time.Second),
-		sliding("n1", 7, 10*time.Second, 1, "weighted"),
-		sliding("n10", 7, 10*time.Second, 10, "weighted"),
-		sliding("strict", 7, 10*time.Second, 10, "strict"),
-	} {
+	for _, l := range sevenPer10s {
 		t.Run(l.Name, func(t *testing.T) {
 			s := newService(newPolicy("api", l))
 			s.clock.at(1234 * time.Millisecond)
