@@ -28,8 +28,8 @@ func TestBugsAreSeen(t *testing.T) {
 		{"a call goes on after its deadline", "timeout", wrap(func(w wrapped) limiter { return patient{w} })},
 		{"a denial is an error", "errors", wrap(func(w wrapped) limiter { return failing{w} })},
 		{"clocks are taken for equal", "bound", mutation{options: func(_ *scenario, o *counters.Options) { o.ClockSkew = -1 }}},
-		{"a swap overwrites what others have written", "bound", mutation{versionsIgnored: true}},
-		{"a version outlives its server", "bound", mutation{versionsOutliveRestarts: true}},
+		{"a swap overwrites what others have written", "bound", mutation{flaws: flaws{versionsIgnored: true}}},
+		{"a version outlives its server", "bound", mutation{flaws: flaws{versionsOutliveRestarts: true}}},
 	} {
 		t.Run(bug.name, func(t *testing.T) {
 			seed := search(t.Context(), 1, 1000, func(seed uint64) bool {

@@ -60,6 +60,8 @@ func simulate(seed uint64, broken mutation, trace io.Writer) (violations []viola
 			fmt.Fprintln(trace, s.String())
 		}
 		w := newWorld(s, r, broken, trace)
+		defer w.dismiss()
+		w.judge = w.judgeCall
 		w.after(0, func() { w.traffic(s.calls) })
 		w.run()
 		w.settle()

@@ -2,13 +2,11 @@ package simulate
 
 import (
 	"cmp"
-	"container/heap"
 	"context"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"testing/synctest"
 	"time"
 
@@ -35,11 +33,7 @@ type mutation struct {
 	options func(*scenario, *counters.Options)
 	// limiter replaces a limiter of a process by another.
 	limiter func(limiter, *world, *process) limiter
-	// versionsIgnored: a swap overwrites whatever is there.
-	versionsIgnored bool
-	// versionsOutliveRestarts: a version from before a restart is taken for
-	// one of the same number after it.
-	versionsOutliveRestarts bool
+	flaws
 }
 
 // A violation says which oracle objects, and to what.
@@ -52,7 +46,9 @@ func (v violation) String() string { return v.oracle + ": " + v.what }
 // all of them to block, so an event may wake one and no more.
 type world struct {
 	scenario
+	network
 	broken mutation
+	judge  func(*call) // told of each call that has ended
 	random *rand.Rand
 	trace  io.Writer // nil if nobody reads it
 	start  time.Time
@@ -67,8 +63,6 @@ type world struct {
 	drawn     int // events so far
 	timer     *time.Timer
 
-	generations []int64 // as the timeline has named them
-
 	calls      []*call
 	unfinished int
 	lost       []time.Time // when the server lost counts
@@ -76,10 +70,9 @@ type world struct {
 	failures   int         // of operations
 	violations []violation
 
-	mu    sync.Mutex
-	sent  []*operation // since the scheduler has looked
-	ended []*call      // likewise
-	awake chan struct{}
+	ended   []*call // since the scheduler has looked; guarded by mu
+	idle    []caller
+	stirred bool // a goroutine may have gone on since the scheduler has looked
 }
 
 func (w *world) violate(oracle, format string, args ...any) {
@@ -117,6 +110,7 @@ type call struct {
 	crashed  bool // nobody got the answer
 	refunded bool
 	undoes   *call // of a refund
+	caller   caller
 }
 
 type kind int
@@ -130,35 +124,15 @@ const (
 
 func (k kind) String() string { return [...]string{"take", "peek", "refund", "reset"}[k] }
 
-// An event happens when its time comes. Of those due at the same time, the seed
-// picks the next.
-type event struct {
-	at    time.Time
-	order uint64
-	stale func() bool // nil if it never is
-	do    func()
-}
-
-type queue []event
-
-func (q queue) Len() int { return len(q) }
-func (q queue) Less(i, j int) bool {
-	return q[i].at.Before(q[j].at) || q[i].at.Equal(q[j].at) && q[i].order < q[j].order
-}
-func (q queue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *queue) Push(x any)   { *q = append(*q, x.(event)) }
-func (q *queue) Pop() any {
-	last := len(*q) - 1
-	e := (*q)[last]
-	(*q)[last] = event{}
-	*q = (*q)[:last]
-	return e
-}
+// A caller is a goroutine that makes one call after the other. It costs less
+// than one for each call.
+type caller chan func()
 
 func newWorld(s scenario, r *rand.Rand, broken mutation, trace io.Writer) *world {
 	w := &world{
 		scenario: s, broken: broken, random: r, trace: trace,
-		farthest: farthest, server: server{items: make(map[string]item)}, timer: time.NewTimer(0), awake: make(chan struct{}, 1),
+		network:  network{awake: make(chan struct{}, 1), traced: trace != nil},
+		farthest: farthest, server: server{items: make(map[string]item), flaws: broken.flaws}, timer: time.NewTimer(0),
 	}
 	<-w.timer.C
 	time.Sleep(time.Duration(r.IntN(10_000)) * tick)
@@ -174,7 +148,7 @@ func newWorld(s scenario, r *rand.Rand, broken mutation, trace io.Writer) *world
 
 // boot gives p a limiter without memory.
 func (w *world) boot(p *process) {
-	p.connection = &connection{world: w, process: p}
+	p.connection = &connection{network: &w.network, process: p.number}
 	l, err := w.newLimiter(p.connection)
 	if err != nil {
 		panic(err) // no scenario is wrong
@@ -186,23 +160,23 @@ func (w *world) boot(p *process) {
 }
 
 // newLimiter returns a limiter of the scenario, with nothing in its memory.
-func (s *scenario) newLimiter(c *connection) (limiter, error) {
-	o := counters.Options{Policy: policy, Limit: limitName, CountDenied: s.countDenied, ClockSkew: s.skew, StoreTimeout: s.timeout}
-	if s.skew == 0 {
+func (w *world) newLimiter(c *connection) (limiter, error) {
+	o := counters.Options{Policy: policy, Limit: limitName, CountDenied: w.countDenied, ClockSkew: w.skew, StoreTimeout: w.timeout}
+	if w.skew == 0 {
 		o.ClockSkew = -1
 	}
-	if b := c.world.broken.options; b != nil {
-		b(s, &o)
+	if b := w.broken.options; b != nil {
+		b(&w.scenario, &o)
 	}
-	switch s.algorithm {
+	switch w.algorithm {
 	case fixed, weighted, strict:
-		return subwindow.New(c, subwindow.Window{Slots: s.slots, Width: s.width(), Strict: s.algorithm != weighted}, o)
+		return subwindow.New(c, subwindow.Window{Slots: w.slots, Width: w.width(), Strict: w.algorithm != weighted}, o)
 	case token:
-		return cas.NewTokenBucket(c, s.window, s.burst, cas.Config{Options: o})
+		return cas.NewTokenBucket(c, w.window, w.burst, cas.Config{Options: o})
 	case leaky:
-		return cas.NewLeakyBucket(c, s.window, s.burst, cas.Config{Options: o})
+		return cas.NewLeakyBucket(c, w.window, w.burst, cas.Config{Options: o})
 	default:
-		return cas.NewSlidingLog(c, s.window, s.limit, cas.Config{Options: o})
+		return cas.NewSlidingLog(c, w.window, w.limit, cas.Config{Options: o})
 	}
 }
 
@@ -222,12 +196,13 @@ func (w *world) log(format string, args ...any) {
 	}
 }
 
-func (w *world) after(d time.Duration, do func()) { w.at(time.Now().Add(d), nil, do) }
+func (w *world) after(d time.Duration, do func()) { w.at(time.Now().Add(d), event{do: do}) }
 
-func (w *world) at(t time.Time, stale func() bool, do func()) {
+// at lets e happen at t.
+func (w *world) at(t time.Time, e event) {
 	w.drawn++
-	order := w.random.Uint64()<<20 | uint64(w.drawn)
-	heap.Push(&w.queue, event{at: t, order: order, stale: stale, do: do})
+	e.at, e.order = t.UnixNano(), w.random.Uint64()<<20|uint64(w.drawn)
+	w.queue.push(e)
 }
 
 // settle ends the faults. From now on, three operations of a call end in time.
@@ -235,11 +210,15 @@ func (w *world) settle() { w.calm, w.farthest = true, max(1, int(w.timeout/tick/
 
 // run lets things happen until nothing more will.
 func (w *world) run() {
+	w.stirred = true
 	for {
-		synctest.Wait()
-		w.collect()
-		for len(w.queue) > 0 && w.queue[0].stale != nil && w.queue[0].stale() {
-			heap.Pop(&w.queue)
+		if w.stirred {
+			w.stirred = false
+			synctest.Wait()
+			w.collect()
+		}
+		for len(w.queue) > 0 && w.queue[0].stale() {
+			w.queue.pop()
 		}
 		switch {
 		case len(w.queue) == 0 && w.unfinished == 0:
@@ -247,26 +226,24 @@ func (w *world) run() {
 		case len(w.queue) == 0:
 			<-w.awake
 			w.align()
+			w.stirred = true
 			continue
 		}
-		if wait := time.Until(w.queue[0].at); wait > 0 {
-			w.timer.Reset(wait)
+		if wait := w.queue[0].at - time.Now().UnixNano(); wait > 0 {
+			w.timer.Reset(time.Duration(wait))
 			select {
 			case <-w.timer.C:
 			case <-w.awake:
 				w.align()
 			}
+			w.stirred = true // others may wake at the same time
 			continue
 		}
-		heap.Pop(&w.queue).(event).do()
-	}
-}
-
-// wake makes the scheduler look at what goroutines have left for it.
-func (w *world) wake() {
-	select {
-	case w.awake <- struct{}{}:
-	default:
+		if e := w.queue.pop(); e.answers != nil {
+			w.answer(e.answers, e.err)
+		} else {
+			e.do()
+		}
 	}
 }
 
@@ -288,35 +265,22 @@ func (w *world) collect() {
 	default:
 	}
 	w.mu.Unlock()
-	slices.SortFunc(ended, func(a, b *call) int { return cmp.Compare(a.number, b.number) })
+	slices.SortFunc(ended, (*call).before)
 	for _, c := range ended {
 		w.end(c)
 	}
-	slices.SortFunc(sent, func(a, b *operation) int {
-		return cmp.Or(cmp.Compare(a.process.number, b.process.number), cmp.Compare(a.caller(), b.caller()), cmp.Compare(a.what, b.what))
-	})
+	slices.SortFunc(sent, (*operation).before)
 	for _, o := range sent {
 		w.transmit(o)
 	}
 }
 
-func (o *operation) caller() int {
-	if o.call == nil {
-		return -1
-	}
-	return o.call.number
-}
-
-func (o *operation) String() string {
-	if o.call == nil {
-		return fmt.Sprintf("%v     %s", o.process, o.what)
-	}
-	return fmt.Sprintf("%v #%-3d %s", o.process, o.call.number, o.what)
-}
+func (c *call) before(other *call) int { return cmp.Compare(c.number, other.number) }
 
 // transmit decides what becomes of o.
 func (w *world) transmit(o *operation) {
-	o.process.open = append(o.process.open, o)
+	p := w.processes[o.process]
+	p.open = append(p.open, o)
 	if rest := o.deadline.Sub(w.start) % tick; rest > 0 {
 		o.deadline = o.deadline.Add(tick - rest)
 	}
@@ -324,7 +288,7 @@ func (w *world) transmit(o *operation) {
 		w.answer(o, counters.ErrTimeout)
 		return
 	}
-	usual, left, last := min(o.process.latency, w.farthest), int(time.Until(o.deadline)/tick), o.deadline
+	usual, left, last := min(p.latency, w.farthest), int(time.Until(o.deadline)/tick), o.deadline
 	held, hold := w.random.IntN(len(o.steps)+1), usual // the step, or the reply, that takes long
 	if w.faults.slow && !w.calm && w.chance(8) {
 		hold = max(usual, left)
@@ -354,26 +318,36 @@ func (w *world) transmit(o *operation) {
 	apply = func(i int) {
 		for ; i < steps; i++ {
 			if times[i].After(time.Now()) {
-				w.at(times[i], nil, func() { apply(i) })
+				w.at(times[i], event{do: func() { apply(i) }})
 				return
 			}
-			o.steps[i](&w.server, time.Now())
-			w.log("%v: %s", o, o.effect)
+			w.apply(o, i)
 		}
 	}
-	w.at(times[0], nil, func() { apply(0) })
+	w.at(times[0], event{do: func() { apply(0) }})
 	if !silent {
-		w.at(at.Add(tick+delay(len(o.steps))), o.isAnswered, func() { w.answer(o, result) })
+		w.at(at.Add(tick+delay(len(o.steps))), event{answers: o, err: result})
 	}
-	w.at(o.deadline, o.isAnswered, func() { w.answer(o, counters.ErrTimeout) })
+	w.at(o.deadline, event{answers: o, err: counters.ErrTimeout})
 }
 
-func (o *operation) isAnswered() bool { return o.answered }
+// apply does a step of o.
+func (w *world) apply(o *operation, step int) {
+	now := time.Now()
+	o.steps[step](&w.server, now)
+	// A subtraction perhaps takes from what others have counted since.
+	if o.verb == remove || o.verb == subtract && now.Sub(w.vanished) < 3*w.timeout {
+		w.lose()
+	}
+	if w.traced {
+		w.log("%v: %s", o, o.effect)
+	}
+}
 
 // answer ends o for its caller.
 func (w *world) answer(o *operation, err error) {
-	o.answered, o.err = true, err
-	p := o.process
+	o.answered, o.err, w.stirred = true, err, true
+	p := w.processes[o.process]
 	p.open = slices.DeleteFunc(p.open, func(other *operation) bool { return other == o })
 	if err != nil {
 		p.failed = time.Now()
@@ -394,8 +368,6 @@ func (w *world) vanish(why string) {
 	w.log("the server: %s", why)
 }
 
-type callKey struct{}
-
 // A callContext bounds a call by its deadline, and names it.
 type callContext struct {
 	context.Context
@@ -407,9 +379,35 @@ func (c *callContext) Deadline() (time.Time, bool) { return c.deadline, true }
 
 func (c *callContext) Value(key any) any {
 	if key == (callKey{}) {
-		return c.call
+		return c.call.number
 	}
 	return c.Context.Value(key)
+}
+
+// logCall writes what c asks for.
+func (w *world) logCall(c *call) {
+	switch c.kind {
+	case refund:
+		w.log("%v #%-3d refunds %d of #%d", c.process, c.number, c.request.Cost, c.undoes.number)
+	case reset:
+		w.log("%v #%-3d resets", c.process, c.number)
+	default:
+		w.log("%v #%-3d %vs %d at %v of its clock", c.process, c.number, c.kind, c.request.Cost, c.request.Now.Sub(w.start))
+	}
+}
+
+// logAnswer writes what c was told.
+func (w *world) logAnswer(c *call) {
+	switch {
+	case c.err != nil:
+		w.log("%v #%-3d %v", c.process, c.number, c.err)
+	case c.kind == refund || c.kind == reset:
+		w.log("%v #%-3d is done", c.process, c.number)
+	case c.decision.Allowed:
+		w.log("%v #%-3d ALLOWED, %d remain", c.process, c.number, c.decision.Remaining)
+	default:
+		w.log("%v #%-3d denied, retry after %v", c.process, c.number, c.decision.RetryAfter)
+	}
 }
 
 // begin makes a call.
@@ -418,58 +416,76 @@ func (w *world) begin(c *call) {
 	c.number, c.life, c.began = len(w.calls), p.connection, time.Now()
 	w.calls = append(w.calls, c)
 	w.unfinished++
-	switch c.kind {
-	case refund:
-		w.log("%v #%-3d refunds %d of #%d", p, c.number, c.request.Cost, c.undoes.number)
-	case reset:
-		w.log("%v #%-3d resets", p, c.number)
-	default:
-		w.log("%v #%-3d %vs %d at %v of its clock", p, c.number, c.kind, c.request.Cost, c.request.Now.Sub(w.start))
+	w.stirred = true
+	if w.traced {
+		w.logCall(c)
 	}
 	ctx := &callContext{context.Background(), c, c.began.Add(w.timeout)}
 	l := p.limiter
-	go func() {
-		defer func() {
-			if r := recover(); r != nil {
-				c.err = fmt.Errorf("it panics: %v", r)
-			}
-			w.mu.Lock()
-			w.ended = append(w.ended, c)
-			w.mu.Unlock()
-			w.wake()
-		}()
-		switch c.kind {
-		case take:
-			c.decision, c.err = l.Take(ctx, c.request)
-		case peek:
-			c.decision, c.err = l.Peek(ctx, c.request)
-		case refund:
-			c.err = l.Refund(ctx, c.request, c.undoes.decision)
-		case reset:
-			c.err = l.Reset(ctx, client, c.request.Now)
+	c.caller = w.hire()
+	c.caller <- func() {
+		c.make(ctx, l)
+		w.mu.Lock()
+		w.ended = append(w.ended, c)
+		w.mu.Unlock()
+		w.wake()
+	}
+}
+
+// make asks l.
+func (c *call) make(ctx context.Context, l limiter) {
+	defer func() {
+		if r := recover(); r != nil {
+			c.err = fmt.Errorf("it panics: %v", r)
 		}
 	}()
+	switch c.kind {
+	case take:
+		c.decision, c.err = l.Take(ctx, c.request)
+	case peek:
+		c.decision, c.err = l.Peek(ctx, c.request)
+	case refund:
+		c.err = l.Refund(ctx, c.request, c.undoes.decision)
+	case reset:
+		c.err = l.Reset(ctx, client, c.request.Now)
+	}
+}
+
+// hire returns a caller that is idle.
+func (w *world) hire() caller {
+	if last := len(w.idle) - 1; last >= 0 {
+		c := w.idle[last]
+		w.idle = w.idle[:last]
+		return c
+	}
+	c := make(caller)
+	go func() {
+		for work := range c {
+			work()
+		}
+	}()
+	return c
+}
+
+// dismiss ends all callers.
+func (w *world) dismiss() {
+	for _, c := range w.idle {
+		close(c)
+	}
 }
 
 // end takes note of a call that has returned.
 func (w *world) end(c *call) {
 	c.returned = time.Now()
 	w.unfinished--
+	w.idle = append(w.idle, c.caller)
 	if c.crashed {
 		return
 	}
-	p := c.process
-	switch {
-	case c.err != nil:
-		w.log("%v #%-3d %v", p, c.number, c.err)
-	case c.kind == refund || c.kind == reset:
-		w.log("%v #%-3d is done", p, c.number)
-	case c.decision.Allowed:
-		w.log("%v #%-3d ALLOWED, %d remain", p, c.number, c.decision.Remaining)
-	default:
-		w.log("%v #%-3d denied, retry after %v", p, c.number, c.decision.RetryAfter)
+	if w.traced {
+		w.logAnswer(c)
 	}
-	w.judgeCall(c)
+	w.judge(c)
 	if c.admitted() && w.faults.refunds && !w.calm && w.chance(2) {
 		w.planRefund(c)
 	}

@@ -1,0 +1,254 @@
+package simulate
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"weir/counters"
+)
+
+// A network takes what limiters ask of the server. The scheduler decides what
+// becomes of it.
+type network struct {
+	mu    sync.Mutex
+	sent  []*operation  // since the scheduler has looked
+	awake chan struct{} // tells the scheduler to look
+
+	traced      bool    // somebody reads what operations do
+	generations []int64 // as the timeline has named them
+}
+
+// wake makes the scheduler look at what goroutines have left for it.
+func (n *network) wake() {
+	select {
+	case n.awake <- struct{}{}:
+	default:
+	}
+}
+
+// A connection is a process's counters.Store and counters.StateStore. Each call
+// becomes an operation, which the scheduler applies and answers.
+type connection struct {
+	network *network
+	process int
+	down    bool // the process has crashed; guarded by network.mu
+}
+
+// An operation is a command, or several that go out together, from the moment
+// that it is sent. It is applied in steps, and others come in between.
+type operation struct {
+	process   int
+	call      int // noCall if it isn't done for one
+	verb, key string
+	deadline  time.Time
+	steps     []func(*server, time.Time)
+
+	counts  []int64
+	n       int64
+	state   counters.State
+	swapped bool
+	effect  string // in words, if the network is traced
+
+	answered bool // or given up; known to the scheduler alone
+	err      error
+	done     chan struct{}
+}
+
+const noCall = -1
+
+// callKey is that of the number of a call in its context.
+type callKey struct{}
+
+// do sends o and waits for its answer.
+func (c *connection) do(ctx context.Context, o *operation) error {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		deadline = time.Now().Add(counters.DefaultTimeout)
+	}
+	o.process, o.deadline, o.done, o.call = c.process, deadline, make(chan struct{}), noCall
+	if call, ok := ctx.Value(callKey{}).(int); ok {
+		o.call = call
+	}
+	n := c.network
+	n.mu.Lock()
+	if c.down {
+		n.mu.Unlock()
+		return counters.ErrUnavailable
+	}
+	n.sent = append(n.sent, o)
+	n.mu.Unlock()
+	n.wake()
+	<-o.done
+	return o.err
+}
+
+// before orders operations that were sent at the same time.
+func (o *operation) before(other *operation) int {
+	return cmp.Or(cmp.Compare(o.process, other.process), cmp.Compare(o.call, other.call),
+		cmp.Compare(o.verb, other.verb), cmp.Compare(slot(o.key), slot(other.key)))
+}
+
+func (o *operation) String() string {
+	what := o.verb
+	if o.key != "" {
+		what += " " + slot(o.key)
+	}
+	if o.call == noCall {
+		return fmt.Sprintf("p%d     %s", o.process, what)
+	}
+	return fmt.Sprintf("p%d #%-3d %s", o.process, o.call, what)
+}
+
+// Verbs of operations which lower counts.
+const (
+	subtract = "subtract"
+	remove   = "delete"
+)
+
+// Add implements counters.Store: it counts first, and reads after that.
+func (c *connection) Add(ctx context.Context, a counters.Addition) (int64, error) {
+	o := &operation{verb: "add", key: a.Key}
+	delta, key, ttl, read := a.Delta, a.Key, a.TTL, append([]string(nil), a.Read...)
+	o.steps = append(o.steps, func(s *server, now time.Time) {
+		o.n = s.add(key, delta, now, ttl)
+		if n := c.network; n.traced {
+			o.effect = fmt.Sprintf("+%s = %s", n.value(key, delta), n.value(key, o.n))
+		}
+	})
+	if len(read) > 0 {
+		o.steps = append(o.steps, o.reading(c.network, read)...)
+	}
+	err := c.do(ctx, o)
+	if err == nil {
+		copy(a.Counts, o.counts)
+	}
+	return o.n, err
+}
+
+// Read implements counters.Store.
+func (c *connection) Read(ctx context.Context, keys []string, counts []int64) error {
+	o := &operation{verb: "read"}
+	o.steps = o.reading(c.network, append([]string(nil), keys...))
+	err := c.do(ctx, o)
+	if err == nil {
+		copy(counts, o.counts)
+	}
+	return err
+}
+
+// reading returns the steps in which keys are read: two halves, because
+// Memcached looks up one key after the other.
+func (o *operation) reading(n *network, keys []string) (steps []func(*server, time.Time)) {
+	o.counts = make([]int64, len(keys))
+	for _, half := range halves(len(keys)) {
+		steps = append(steps, func(s *server, now time.Time) {
+			for i := half.from; i < half.to; i++ {
+				o.counts[i] = s.count(keys[i], now)
+			}
+			if n.traced {
+				o.effect = "reads"
+				for i := half.from; i < half.to; i++ {
+					o.effect += " " + slot(keys[i]) + "=" + n.value(keys[i], o.counts[i])
+				}
+			}
+		})
+	}
+	return steps
+}
+
+type span struct{ from, to int }
+
+// halves cuts n things into two parts that aren't empty, if there are two.
+func halves(n int) []span {
+	if n < 2 {
+		return []span{{0, n}}
+	}
+	return []span{{0, n / 2}, {n / 2, n}}
+}
+
+// Subtract implements counters.Store.
+func (c *connection) Subtract(ctx context.Context, key string, delta int64) error {
+	o := &operation{verb: subtract, key: key}
+	o.steps = append(o.steps, func(s *server, now time.Time) {
+		s.subtract(key, delta, now)
+		if c.network.traced {
+			o.effect = fmt.Sprintf("-%d = %d", delta, s.count(key, now))
+		}
+	})
+	return c.do(ctx, o)
+}
+
+// Load implements counters.StateStore.
+func (c *connection) Load(ctx context.Context, key string) (counters.State, error) {
+	o := &operation{verb: "load"}
+	o.steps = append(o.steps, o.loading(c.network, key))
+	err := c.do(ctx, o)
+	return o.state, err
+}
+
+func (o *operation) loading(n *network, key string) func(*server, time.Time) {
+	return func(s *server, now time.Time) {
+		state := s.load(key, now)
+		o.state = s.public(state)
+		if n.traced {
+			o.effect = fmt.Sprintf("reads version %d", state.Version)
+		}
+	}
+}
+
+// Swap implements counters.StateStore: it swaps, and reads in a second step.
+func (c *connection) Swap(ctx context.Context, key string, old counters.State, value []byte, ttl time.Duration) (counters.State, bool, error) {
+	o := &operation{verb: "swap"}
+	value = bytes.Clone(value)
+	o.steps = append(o.steps, func(s *server, now time.Time) {
+		version := s.private(key, old, now)
+		o.swapped = s.swap(key, version, value, now, ttl)
+		if c.network.traced {
+			o.effect = fmt.Sprintf("version %d: %v", version, o.swapped)
+		}
+	}, o.loading(c.network, key))
+	err := c.do(ctx, o)
+	return o.state, o.swapped, err
+}
+
+// Delete implements counters.Store and counters.StateStore, in two steps if
+// there are several keys.
+func (c *connection) Delete(ctx context.Context, keys []string) error {
+	o := &operation{verb: remove}
+	keys = append([]string(nil), keys...)
+	for _, half := range halves(len(keys)) {
+		o.steps = append(o.steps, func(s *server, _ time.Time) {
+			for _, key := range keys[half.from:half.to] {
+				delete(s.items, key)
+			}
+			if c.network.traced {
+				o.effect = fmt.Sprintf("%d keys", half.to-half.from)
+			}
+		})
+	}
+	return c.do(ctx, o)
+}
+
+// value returns how a counter reads in the timeline. Generations begin
+// anywhere, so they are named by the resets so far.
+func (n *network) value(key string, count int64) string {
+	if count == 0 || slot(key) != slot(counters.GenerationKey("_")) {
+		return strconv.FormatInt(count, 10)
+	}
+	i := slices.Index(n.generations, count)
+	if i < 0 {
+		i = len(n.generations)
+		n.generations = append(n.generations, count)
+	}
+	return "g" + strconv.Itoa(i)
+}
+
+// slot returns the last part of a counter's key.
+func slot(key string) string { return key[strings.LastIndexByte(key, '_')+1:] }
