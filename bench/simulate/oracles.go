@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"weir/bench/internal/algorithms"
 	"weir/cas"
 	"weir/counters"
 )
@@ -50,7 +51,7 @@ func (w *world) judgeAdmissions() {
 			}
 			life++
 		}
-		if w.algorithm == fixed {
+		if w.fixed() {
 			if at := (place{counters.Calendar(first.request.Now, w.window).Number, int64(life)}); first.returned.Before(end) {
 				if sums[at] += first.request.Cost; sums[at] > w.limit {
 					w.violate("bound", "%d of %d admitted in the calendar window of #%d", sums[at], w.limit, first.number)
@@ -104,7 +105,7 @@ func (w *world) judgeCounts() {
 
 // counterPrefix is what the keys of the client's counters begin with.
 func (w *world) counterPrefix() string {
-	return counters.CounterNamespace(counters.DefaultKeyPrefix, policy, limitName, w.width()).Client(client)
+	return algorithms.Namespace(policy, w.width()).Client(client)
 }
 
 // do makes a call and waits for its end.

@@ -7,14 +7,14 @@ import (
 	"strings"
 	"time"
 
+	"weir/bench/internal/algorithms"
 	"weir/counters"
 )
 
 // A scenario is all that a seed decides before the world begins.
 type scenario struct {
 	seed        uint64
-	algorithm   string
-	slots       int // of a window
+	algorithm   algorithms.Algorithm
 	limit       int64
 	burst       int64 // of a bucket
 	window      time.Duration
@@ -59,20 +59,16 @@ func (f faults) String() string {
 	return strings.Join(names, " ")
 }
 
-const (
-	fixed    = "fixed"
-	weighted = "weighted"
-	strict   = "strict"
-	token    = "token"
-	leaky    = "leaky"
-	log      = "log"
-)
+// drawn are the algorithms; how many slots a window has is drawn after that.
+var drawn = algorithms.Select(algorithms.Fixed,
+	algorithms.Sliding10, algorithms.Sliding10, algorithms.Strict60, algorithms.Strict60,
+	algorithms.Token, algorithms.Leaky, algorithms.Log)
 
 func draw(seed uint64, r *rand.Rand) scenario {
 	chance := func(of int) bool { return r.IntN(of) == 0 }
 	s := scenario{
 		seed:        seed,
-		algorithm:   pick(r, fixed, weighted, weighted, strict, strict, token, leaky, log),
+		algorithm:   pick(r, drawn...),
 		limit:       1 + r.Int64N(10),
 		window:      pick[time.Duration](r, 200, 500, 1000, 2000, 5000) * time.Millisecond,
 		processes:   2 + r.IntN(3),
@@ -88,16 +84,14 @@ func draw(seed uint64, r *rand.Rand) scenario {
 			resets: chance(5), jumps: chance(4), evicts: chance(12), flushes: chance(12), restarts: chance(6),
 		},
 	}
-	switch s.algorithm {
-	case fixed:
-		if chance(4) {
-			s.timeout = 5 * time.Second // longer than a counter of a short window would live
-		}
-	case weighted, strict:
-		s.slots = pick(r, 1, 2, 4, 5, 10)
-	case token, leaky:
+	switch a := &s.algorithm; {
+	case a.Kind == algorithms.Bucket:
 		s.burst = pick(r, s.limit, 1+r.Int64N(10))
 		s.faults.refunds = chance(2)
+	case a.Slots > 0:
+		a.Slots = pick(r, 1, 2, 4, 5, 10)
+	case s.fixed() && chance(4):
+		s.timeout = 5 * time.Second // longer than a counter of a short window would live
 	}
 	if s.width() == 0 { // processes get into each other's way
 		s.timeout = pick[time.Duration](r, 20, 20, 50, 200) * time.Millisecond
@@ -110,9 +104,12 @@ func draw(seed uint64, r *rand.Rand) scenario {
 func pick[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }
 
 func (s *scenario) String() string {
-	what := s.algorithm
-	if s.slots > 0 {
-		what = fmt.Sprintf("%s of %d slots", what, s.slots)
+	what := s.algorithm.Name
+	if slots := s.algorithm.Slots; slots > 0 {
+		what = fmt.Sprintf("window of %d slots", slots)
+	}
+	if s.algorithm.Strict {
+		what = "strict " + what
 	}
 	if s.burst > 0 {
 		what = fmt.Sprintf("%s with burst %d", what, s.burst)
@@ -132,15 +129,14 @@ func (s *scenario) capacity() int64 {
 	return s.limit
 }
 
+func (s *scenario) fixed() bool { return s.algorithm.Name == algorithms.Fixed }
+
 // width returns the width of a slot, or 0 if there are none.
 func (s *scenario) width() time.Duration {
-	switch s.algorithm {
-	case fixed:
-		return s.window
-	case weighted, strict:
-		return s.window / time.Duration(s.slots)
+	if s.algorithm.Kind != algorithms.Counters {
+		return 0
 	}
-	return 0
+	return s.algorithm.Width(s.window)
 }
 
 // lasts returns how long after its admission a cost can be in the way.
@@ -151,7 +147,7 @@ func (s *scenario) lasts() time.Duration {
 	return s.window + 2*s.width()
 }
 
-const policy, limitName = "world", "limit"
+const policy = "world"
 
 // A limiter is what all algorithms have in common.
 type limiter interface {
@@ -163,27 +159,24 @@ type limiter interface {
 }
 
 // bound returns how much the docs allow to be admitted within a span of true
-// time.
+// time. A fixed window isn't bound by spans, but by the calendar.
 func (s *scenario) bound(span time.Duration) int64 {
 	const none = 1 << 62
-	switch s.algorithm {
-	case strict:
+	switch a := s.algorithm; {
+	case a.Strict:
 		if span < s.window {
 			return s.limit
 		}
-	case log:
+	case a.Kind == algorithms.Times:
 		if span < s.window-s.skew {
 			return s.limit
 		}
-	case weighted:
-		switch {
-		case span < s.window-s.width()-s.skew:
-			return s.limit
-		case span < s.window-s.skew:
-			return 2 * s.limit
-		}
-	case token, leaky:
+	case a.Kind == algorithms.Bucket:
 		return s.burst + s.limit*int64(span+s.skew)/int64(s.window)
+	case span < s.window-s.width()-s.skew:
+		return s.limit
+	case span < s.window-s.skew:
+		return 2 * s.limit
 	}
 	return none
 }

@@ -10,9 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"weir/cas"
+	"weir/bench/internal/algorithms"
 	"weir/counters"
-	"weir/subwindow"
 )
 
 // tick is the grain of the world's time. Whatever happens between two ticks is
@@ -149,10 +148,7 @@ func newWorld(s scenario, r *rand.Rand, broken mutation, trace io.Writer) *world
 // boot gives p a limiter without memory.
 func (w *world) boot(p *process) {
 	p.connection = &connection{network: &w.network, process: p.number}
-	l, err := w.newLimiter(p.connection)
-	if err != nil {
-		panic(err) // no scenario is wrong
-	}
+	l := w.newLimiter(p.connection)
 	if w.broken.limiter != nil {
 		l = w.broken.limiter(l, w, p)
 	}
@@ -160,24 +156,19 @@ func (w *world) boot(p *process) {
 }
 
 // newLimiter returns a limiter of the scenario, with nothing in its memory.
-func (w *world) newLimiter(c *connection) (limiter, error) {
-	o := counters.Options{Policy: policy, Limit: limitName, CountDenied: w.countDenied, ClockSkew: w.skew, StoreTimeout: w.timeout}
+func (w *world) newLimiter(c *connection) limiter {
+	o := counters.Options{Policy: policy, CountDenied: w.countDenied, ClockSkew: w.skew, StoreTimeout: w.timeout}
 	if w.skew == 0 {
 		o.ClockSkew = -1
 	}
 	if b := w.broken.options; b != nil {
 		b(&w.scenario, &o)
 	}
-	switch w.algorithm {
-	case fixed, weighted, strict:
-		return subwindow.New(c, subwindow.Window{Slots: w.slots, Width: w.width(), Strict: w.algorithm != weighted}, o)
-	case token:
-		return cas.NewTokenBucket(c, w.window, w.burst, cas.Config{Options: o})
-	case leaky:
-		return cas.NewLeakyBucket(c, w.window, w.burst, cas.Config{Options: o})
-	default:
-		return cas.NewSlidingLog(c, w.window, w.limit, cas.Config{Options: o})
+	l, err := w.algorithm.New(c, algorithms.Config{Options: o, Window: w.window, Limit: w.limit, Burst: w.burst})
+	if err != nil {
+		panic(err) // no scenario is wrong
 	}
+	return l.(limiter)
 }
 
 // offset returns how far a clock is ahead, and mostly one of the extremes.
