@@ -2,6 +2,7 @@ package simulate
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"slices"
 	"time"
@@ -18,11 +19,15 @@ func (w *world) judgeCall(c *call) {
 	if took := c.returned.Sub(c.began); took > w.timeout+sweep {
 		w.violate("timeout", "#%d took %v", c.number, took)
 	}
-	contended := c.kind == refund && errors.Is(c.err, cas.ErrContended) // it is tried again
-	if c.err != nil && !contended && c.process.failed.Before(c.began) && len(c.process.open) == 0 {
+	again := c.kind == refund && (errors.Is(c.err, cas.ErrContended) || errors.Is(c.err, context.DeadlineExceeded)) // it is tried
+	if c.err != nil && !again && c.process.failed.Before(c.began) && len(c.process.open) == 0 {
 		w.violate("errors", "#%d failed although the store answered everything: %v", c.number, c.err)
 	}
-	if longest := w.lasts() + 2*(w.skew+w.timeout); c.denied() && c.decision.RetryAfter > longest {
+	longest := w.lasts() + 2*(w.skew+w.timeout)
+	if w.corrected {
+		longest += counters.TTL(0, time.Second) // the server keeps whole seconds
+	}
+	if c.denied() && c.decision.RetryAfter > longest {
 		w.violate("retry-after", "#%d is told %v, but nothing lasts longer than %v", c.number, c.decision.RetryAfter, longest)
 	}
 }
@@ -85,11 +90,13 @@ func (w *world) judgeCounts() {
 	}
 	want := make(map[int64]int64)
 	for _, c := range w.calls {
-		if c.kind != take || c.refunded {
+		switch {
+		case c.kind == refund || c.kind == peek || c.refunded && c.err == nil:
 			continue
-		}
-		if c.crashed || c.err != nil {
+		case c.crashed || c.err != nil: // a reset that failed may have been begun
 			return
+		case c.kind == reset:
+			continue
 		}
 		if c.decision.Allowed || w.countDenied {
 			want[counters.Calendar(c.request.Now, w.width()).Number] += c.request.Cost
@@ -136,8 +143,59 @@ func (w *world) judgeQuiet() {
 		}
 	}
 	w.judgeRetryAfter()
+	if w.faults.refunds && !w.countDenied {
+		w.judgeRefund()
+	}
 	if w.faults.resets {
 		w.judgeReset()
+	}
+	if w.faults.jumps {
+		w.judgeCorrection()
+	}
+}
+
+// judgeRefund checks that a second after a refund what it gave back is free
+// everywhere, also where its slot had been settled. Nothing is left of the time
+// of the check that it undoes.
+func (w *world) judgeRefund() {
+	by, other := w.processes[0], w.processes[len(w.processes)-1]
+	time.Sleep(w.lasts() + w.skew + w.timeout + 3*time.Second) // it comes after no reset
+	w.align()
+	c := w.take(by, w.capacity())
+	time.Sleep(w.width() + w.skew + w.timeout)
+	w.align()
+	if knows := w.take(other, 1); !c.admitted() || !knows.denied() {
+		return
+	}
+	c.refunded = true
+	w.do(&call{kind: refund, process: by, request: c.request, undoes: c, deadline: c.began.Add(w.timeout)})
+	time.Sleep(w.timeout)
+	w.run()
+	time.Sleep(time.Second)
+	w.align()
+	free := w.capacity()
+	if w.burst > 0 {
+		free-- // a bucket gives back no fraction
+	}
+	if again := w.take(other, free); !again.decision.Allowed {
+		w.violate("reason", "#%d isn't admitted a second after #%d was refunded", again.number, c.number)
+	}
+}
+
+// judgeCorrection checks what clients are told when a clock was an hour ahead
+// and is right again. What counts is lost then, as by a reset.
+func (w *world) judgeCorrection() {
+	wrong := w.processes[0]
+	for _, ahead := range []time.Duration{time.Hour, -time.Hour} {
+		w.lose()
+		wrong.offset += ahead
+		w.log("the clock of %v jumps by %v", wrong, ahead)
+		w.take(wrong, w.capacity())
+		w.corrected = true
+	}
+	w.lose()
+	for _, p := range w.processes {
+		w.take(p, 1)
 	}
 }
 
@@ -146,7 +204,9 @@ func (w *world) judgeQuiet() {
 // knows nothing yet, and is far from the server, reads counts that are settled.
 func (w *world) judgeReset() {
 	by, late := w.processes[0], w.processes[len(w.processes)-1]
-	w.take(by, w.capacity())
+	time.Sleep(w.lasts() + w.skew)
+	w.align()
+	before := w.take(by, w.capacity())
 	time.Sleep(w.width() + w.skew + w.timeout)
 	w.crash(late)
 	by.latency, late.latency, w.farthest = 1, farthest, farthest
@@ -165,6 +225,13 @@ func (w *world) judgeReset() {
 	}
 	if c := w.take(late, free); !c.decision.Allowed {
 		w.violate("reset", "#%d isn't admitted a second after the reset", c.number)
+	}
+	if before.admitted() && w.width() == 0 { // windows take it for one that isn't as late
+		before.refunded = true
+		w.do(&call{kind: refund, process: by, request: before.request, undoes: before})
+		for range w.capacity() {
+			w.take(late, 1)
+		}
 	}
 }
 
@@ -200,22 +267,36 @@ func (w *world) judgeRetryAfter() {
 		if alike {
 			p = w.processes[w.random.IntN(len(w.processes))]
 		}
-		cost := 1 + w.random.Int64N(w.maxCost)
+		time.Sleep(w.ticks(pick(w.random, 0, 0, int(w.window/tick/4))))
+		cost := 1 + w.random.Int64N(min(3, w.capacity()))
 		c := w.take(p, cost)
 		if c.err != nil {
 			w.violate("errors", "#%d failed in a quiet world: %v", c.number, c.err)
 			return
 		}
-		if c.decision.Allowed {
-			continue
-		}
-		time.Sleep(max(0, c.request.Now.Add(c.decision.RetryAfter).Sub(p.now())))
-		w.align()
-		if again := w.take(p, cost); !again.decision.Allowed {
-			w.violate("retry-after", "#%d was told %v and came back with #%d in vain", c.number, c.decision.RetryAfter, again.number)
+		if !w.judgeReturn(c) {
 			return
 		}
 	}
+}
+
+// judgeReturn lets the client of c come back when it was told to, and reports
+// whether it is admitted then.
+func (w *world) judgeReturn(c *call) bool {
+	told := c.decision.RetryAfter
+	if c.decision.Allowed {
+		if !w.countDenied || !w.chance(3) {
+			return true
+		}
+		told = c.decision.FitsAfter // if another limit has denied it
+	}
+	time.Sleep(max(0, c.request.Now.Add(told).Sub(c.process.now())))
+	w.align()
+	again := w.take(c.process, c.request.Cost)
+	if !again.decision.Allowed {
+		w.violate("retry-after", "#%d was told %v and came back with #%d in vain", c.number, told, again.number)
+	}
+	return again.decision.Allowed
 }
 
 // mayBeUsed returns the most that can be in use: what was admitted, and what
@@ -241,6 +322,11 @@ func (w *world) mayBeUsed() int64 {
 	horizon := time.Now().Add(-w.lasts() - 2*(w.skew+w.timeout))
 	unclear := w.failures > 0 || w.countDenied
 	for _, c := range w.calls {
+		if c.kind == refund && w.burst > 0 && !c.undoes.returned.Before(horizon) {
+			// A bucket gives back nothing that has drained, nor a fraction.
+			drained := w.limit * int64(c.returned.Sub(c.undoes.began)+w.timeout) / int64(w.window)
+			used += min(c.request.Cost, drained+1)
+		}
 		if c.kind != take || c.returned.Before(since) || c.returned.Before(horizon) {
 			continue
 		}

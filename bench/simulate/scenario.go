@@ -88,6 +88,7 @@ func draw(seed uint64, r *rand.Rand) scenario {
 	case a.Kind == algorithms.Bucket:
 		s.burst = pick(r, s.limit, 1+r.Int64N(10))
 		s.faults.refunds = chance(2)
+		s.maxCost = pick(r, s.maxCost, s.burst) // all of it drains before it is refunded
 	case a.Slots > 0:
 		a.Slots = pick(r, 1, 2, 4, 5, 10)
 	case s.fixed() && chance(4):

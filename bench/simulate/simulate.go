@@ -18,9 +18,11 @@
 //   - view: a process never knows of less than there is in the store, nor of
 //     more if nothing was taken back late. Not judged if the server lost counts
 //     without a reset, or applied operations after their deadline.
-//   - reason: nobody is denied when little enough can be in use.
+//   - reason: nobody is denied when little enough can be in use, and what was
+//     refunded is free everywhere a second later.
 //   - retry-after: a lone client that comes back when told to is admitted, by
-//     any process if all know the same, else by the one that told it.
+//     any process if all know the same, else by the one that told it. A clock
+//     that was wrong makes nobody wait for longer than a state can last.
 //   - reset: a second after a reset the whole limit is free everywhere.
 //   - timeout: no call takes longer than its timeout.
 //   - errors: a call fails only if the store did.

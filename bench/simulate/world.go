@@ -3,6 +3,7 @@ package simulate
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -66,7 +67,8 @@ type world struct {
 	unfinished int
 	lost       []time.Time // when the server lost counts
 	vanished   time.Time   // when counts last vanished without a reset
-	failures   int         // of operations
+	failures   int         // of operations whose outcome is unknown, and of refunds
+	corrected  bool        // a clock was far ahead
 	violations []violation
 
 	ended   []*call // since the scheduler has looked; guarded by mu
@@ -108,7 +110,8 @@ type call struct {
 	err      error
 	crashed  bool // nobody got the answer
 	refunded bool
-	undoes   *call // of a refund
+	undoes   *call     // of a refund
+	deadline time.Time // zero: as long from when it began as the store may take
 	caller   caller
 }
 
@@ -157,7 +160,7 @@ func (w *world) boot(p *process) {
 
 // newLimiter returns a limiter of the scenario, with nothing in its memory.
 func (w *world) newLimiter(c *connection) limiter {
-	o := counters.Options{Policy: policy, CountDenied: w.countDenied, ClockSkew: w.skew, StoreTimeout: w.timeout}
+	o := counters.Options{Policy: policy, CountDenied: w.countDenied, ClockSkew: w.skew, StoreTimeout: w.timeout, RefundFailed: w.refundFailed}
 	if w.skew == 0 {
 		o.ClockSkew = -1
 	}
@@ -169,6 +172,12 @@ func (w *world) newLimiter(c *connection) limiter {
 		panic(err) // no scenario is wrong
 	}
 	return l.(limiter)
+}
+
+func (w *world) refundFailed() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.failures++
 }
 
 // offset returns how far a clock is ahead, and mostly one of the extremes.
@@ -276,7 +285,7 @@ func (w *world) transmit(o *operation) {
 		o.deadline = o.deadline.Add(tick - rest)
 	}
 	if !time.Now().Before(o.deadline) {
-		w.answer(o, counters.ErrTimeout)
+		w.at(time.Now(), event{answers: o, err: fmt.Errorf("%w, %w", counters.ErrTimeout, counters.ErrNotSent)})
 		return
 	}
 	usual, left, last := min(p.latency, w.farthest), int(time.Until(o.deadline)/tick), o.deadline
@@ -296,6 +305,9 @@ func (w *world) transmit(o *operation) {
 	steps, silent, result := len(o.steps), false, error(nil)
 	if w.faults.lost && !w.calm && w.chance(15) {
 		steps, silent, result = w.random.IntN(steps+1), w.chance(2), counters.ErrUnavailable
+		if steps == 0 {
+			result = fmt.Errorf("%w, %w", counters.ErrUnavailable, counters.ErrNotSent)
+		}
 	}
 	at := time.Now()
 	times := make([]time.Time, len(o.steps))
@@ -342,7 +354,9 @@ func (w *world) answer(o *operation, err error) {
 	p.open = slices.DeleteFunc(p.open, func(other *operation) bool { return other == o })
 	if err != nil {
 		p.failed = time.Now()
-		w.failures++
+		if !errors.Is(err, counters.ErrNotSent) {
+			w.failures++
+		}
 		w.log("%v: %v", o, err)
 	}
 	close(o.done)
@@ -411,7 +425,7 @@ func (w *world) begin(c *call) {
 	if w.traced {
 		w.logCall(c)
 	}
-	ctx := &callContext{context.Background(), c, c.began.Add(w.timeout)}
+	ctx := &callContext{context.Background(), c, cmp.Or(c.deadline, c.began.Add(w.timeout))}
 	l := p.limiter
 	c.caller = w.hire()
 	c.caller <- func() {
@@ -497,21 +511,43 @@ func (w *world) planReturn(c *call) {
 	}
 }
 
-// planRefund lets c be taken back: soon, late, or just when its slot is
-// settled. Then somebody asks at the same time.
+// planRefund lets c be taken back: soon, late, in what is left of its own time,
+// or just when its slot is settled. Then somebody asks at the same time.
 func (w *world) planRefund(c *call) {
+	var deadline time.Time
 	p, pause := c.process, w.ticks(pick(w.random, 3, 30, int(w.lasts()/tick)))
 	if width := w.width(); width > 0 && w.chance(2) {
 		settled := width - counters.Calendar(c.request.Now, width).Elapsed + w.skew + w.timeout
 		pause = max(0, c.began.Add(settled).Sub(c.returned)) + w.ticks(5)
 		w.after(pause+w.ticks(5), func() { w.begin(&call{kind: take, process: p, request: w.newRequest(p, 1)}) })
 	}
+	if w.chance(3) { // another limit has denied it
+		deadline = c.began.Add(w.timeout)
+		pause = pick(w.random, 0, max(0, deadline.Sub(c.returned)))
+	}
+	if deadline.IsZero() && len(w.calls) < 60 && w.chance(4) { // between two rushes
+		if w.faults.resets && w.chance(2) {
+			w.after(pause, func() { w.begin(&call{kind: reset, process: p, request: w.newRequest(p, 0)}) })
+			pause += w.timeout
+		}
+		w.planRush(pause)
+		pause += w.ticks(20)
+		w.planRush(pause)
+	}
 	w.after(pause, func() {
 		if c.life == p.connection && c.began.After(w.vanished) {
 			c.refunded = true
-			w.begin(&call{kind: refund, process: p, request: c.request, undoes: c})
+			w.begin(&call{kind: refund, process: p, request: c.request, undoes: c, deadline: deadline})
 		}
 	})
+}
+
+// planRush lets somebody ask for all that can be had.
+func (w *world) planRush(pause time.Duration) {
+	for range w.capacity() {
+		p := w.processes[w.random.IntN(len(w.processes))]
+		w.after(pause+w.ticks(10), func() { w.begin(&call{kind: take, process: p, request: w.newRequest(p, 1)}) })
+	}
 }
 
 // admitted reports whether somebody was told that c is admitted.
