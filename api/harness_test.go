@@ -200,7 +200,7 @@ func newServiceWith(configure func(*Config), policies ...*Policy) *service {
 	s := &service{clock: &clock{time: epoch}, registry: prometheus.NewRegistry(), log: new(syncBuffer)}
 	s.memory = memory.New(s.clock.now)
 	s.store = &watchedStore{Store: s.memory, keys: make(map[string]bool)}
-	health := func(context.Context) []counters.ServerStatus {
+	health := func() []counters.ServerStatus {
 		return []counters.ServerStatus{{Server: "embedded"}}
 	}
 	cfg := Config{

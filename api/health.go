@@ -1,19 +1,14 @@
 package api
 
 import (
-	"context"
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/labstack/echo/v4"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"weir/counters"
 )
-
-// healthTimeout bounds what /readyz and /metrics ask of the store.
-const healthTimeout = time.Second
 
 // healthz answers /healthz: the process is alive.
 func (s *Server) healthz(c echo.Context) error {
@@ -35,10 +30,8 @@ type serverStatus struct {
 
 // readyz answers /readyz: should this instance get requests?
 func (s *Server) readyz(c echo.Context) error {
-	ctx, cancel := context.WithTimeout(c.Request().Context(), healthTimeout)
-	defer cancel()
 	r := readiness{Draining: s.draining.Load(), Servers: []serverStatus{}}
-	for _, server := range s.cfg.Health(ctx) {
+	for _, server := range s.cfg.Health() {
 		status := serverStatus{Server: server.Server, Up: server.Err == nil}
 		if server.Err != nil {
 			status.Error = strings.TrimPrefix(server.Err.Error(), "counters: ")
@@ -53,29 +46,40 @@ func (s *Server) readyz(c echo.Context) error {
 	return c.JSON(http.StatusOK, r)
 }
 
-// serversUp collects weir_store_up.
-type serversUp struct {
-	health func(context.Context) []counters.ServerStatus
-	up     *prometheus.Desc
+// serverMetrics collects the metrics of the store's servers.
+type serverMetrics struct {
+	health   func() []counters.ServerStatus
+	up, open *prometheus.Desc
 }
 
-// RegisterHealth registers weir_store_up with r, once. Each scrape calls health
-// with a context that ends after a second; scrapes may overlap.
-func RegisterHealth(r prometheus.Registerer, health func(context.Context) []counters.ServerStatus) {
-	r.MustRegister(&serversUp{health: health, up: prometheus.NewDesc("weir_store_up",
-		"Whether a server of the store answers.", []string{"server"}, nil)})
+// RegisterHealth registers the metrics of the store's servers with r, once.
+// Each scrape calls health; scrapes may overlap.
+func RegisterHealth(r prometheus.Registerer, health func() []counters.ServerStatus) {
+	desc := func(name, help string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, []string{"server"}, nil)
+	}
+	r.MustRegister(&serverMetrics{
+		health: health,
+		up:     desc("weir_store_up", "Whether a server of the store answers."),
+		open:   desc("weir_store_breaker_open", "Whether checks don't wait for a server, because it doesn't answer."),
+	})
 }
 
-func (s *serversUp) Describe(ch chan<- *prometheus.Desc) { ch <- s.up }
+func (s *serverMetrics) Describe(ch chan<- *prometheus.Desc) {
+	ch <- s.up
+	ch <- s.open
+}
 
-func (s *serversUp) Collect(ch chan<- prometheus.Metric) {
-	ctx, cancel := context.WithTimeout(context.Background(), healthTimeout)
-	defer cancel()
-	for _, server := range s.health(ctx) {
-		up := 0.0
-		if server.Err == nil {
-			up = 1
+func (s *serverMetrics) Collect(ch chan<- prometheus.Metric) {
+	for _, server := range s.health() {
+		gauge := func(desc *prometheus.Desc, holds bool) {
+			value := 0.0
+			if holds {
+				value = 1
+			}
+			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, server.Server)
 		}
-		ch <- prometheus.MustNewConstMetric(s.up, prometheus.GaugeValue, up, server.Server)
+		gauge(s.up, server.Err == nil)
+		gauge(s.open, server.BreakerOpen)
 	}
 }

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -52,11 +51,7 @@ func TestReadyzNamesEachServer(t *testing.T) {
 	} {
 		t.Run(test.what, func(t *testing.T) {
 			s := newServiceWith(func(cfg *Config) {
-				cfg.Health = func(ctx context.Context) []counters.ServerStatus {
-					_, bounded := ctx.Deadline()
-					assert.True(t, bounded)
-					return test.servers
-				}
+				cfg.Health = func() []counters.ServerStatus { return test.servers }
 			})
 			r := s.do(t, http.MethodGet, "/readyz", "")
 			assert.Equal(t, test.status, r.Code)
@@ -69,11 +64,10 @@ func TestReadyzNamesEachServer(t *testing.T) {
 func TestMetricsSayWhichServersAreUp(t *testing.T) {
 	t.Parallel()
 	s := newServiceWith(func(cfg *Config) {
-		cfg.Health = func(ctx context.Context) []counters.ServerStatus {
-			_, bounded := ctx.Deadline()
-			assert.True(t, bounded, "a scrape must end")
-			return []counters.ServerStatus{{Server: "a:11211"}, {Server: "b:11211", Err: errors.New("down")}}
+		cfg.Health = func() []counters.ServerStatus {
+			return []counters.ServerStatus{{Server: "a:11211"}, {Server: "b:11211", Err: errors.New("down"), BreakerOpen: true}}
 		}
 	}, newPolicy("api", fixed("per-minute", 2, time.Minute)))
-	requireMetrics(t, s, `weir_store_up{server="a:11211"} 1`, `weir_store_up{server="b:11211"} 0`)
+	requireMetrics(t, s, `weir_store_up{server="a:11211"} 1`, `weir_store_up{server="b:11211"} 0`,
+		`weir_store_breaker_open{server="a:11211"} 0`, `weir_store_breaker_open{server="b:11211"} 1`)
 }

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"io"
 	"net/http"
 	"slices"
@@ -125,7 +124,7 @@ func TestServiceKeepsTheContract(t *testing.T) {
 	healthy := true
 	s := newServiceWith(func(cfg *Config) {
 		cfg.Tokens = []string{"token"}
-		cfg.Health = func(context.Context) []counters.ServerStatus {
+		cfg.Health = func() []counters.ServerStatus {
 			if healthy {
 				return []counters.ServerStatus{{Server: "a:11211"}, {Server: "b:11211", Err: counters.ErrTimeout}}
 			}

@@ -13,7 +13,6 @@
 package api
 
 import (
-	"context"
 	"crypto/sha256"
 	_ "embed"
 	"errors"
@@ -41,9 +40,9 @@ type Config struct {
 	// StoreTimeout bounds how long a check waits for the store, counted
 	// from the check's start; 0 means counters.DefaultTimeout.
 	StoreTimeout time.Duration
-	// Health returns which servers of the store answer. It is called
-	// concurrently, and must return when its context ends.
-	Health func(context.Context) []counters.ServerStatus
+	// Health returns which servers of the store answer, within about a second.
+	// It is called concurrently.
+	Health func() []counters.ServerStatus
 	// Tokens are bearer tokens. If there are any, /v1/* needs one of them.
 	Tokens []string
 	// TrustedProxies are the peers whose X-Forwarded-For is believed.

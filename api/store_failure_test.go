@@ -183,7 +183,7 @@ func TestPausedMemcachedDegradesAndRecovers(t *testing.T) {
 	assert.Equal(t, http.StatusServiceUnavailable, s.do(t, http.MethodDelete, "/v1/policies/allow/clients/alice", "").Code)
 	r := s.do(t, http.MethodGet, "/readyz", "")
 	assert.Equal(t, http.StatusServiceUnavailable, r.Code)
-	assert.Contains(t, r.Body, `{"server":"`+server.Addr+`","up":false,"error":"the store did not answer in time`)
+	assert.Contains(t, r.Body, `{"server":"`+server.Addr+`","up":false,"error":"the store is not available: i/o timeout"`)
 	assert.Equal(t, before+3, testutil.ToFloat64(timeouts.WithLabelValues("add")), "the reset's mark, before anything is deleted, is one")
 	assert.Zero(t, testutil.ToFloat64(timeouts.WithLabelValues("delete")))
 

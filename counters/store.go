@@ -92,4 +92,6 @@ func (s State) Exists() bool { return s.Version != 0 }
 type ServerStatus struct {
 	Server string
 	Err    error
+	// BreakerOpen says that operations on the server fail at once.
+	BreakerOpen bool
 }

@@ -229,7 +229,7 @@ func (c *config) limiterOptions() counters.Options {
 
 // memcachedConfig returns how to connect to Memcached.
 func (c *config) memcachedConfig() (memcached.Config, error) {
-	m := memcached.Config{Servers: c.memcached}
+	m := memcached.Config{Servers: c.memcached, Timeout: c.storeTimeout}
 	var err error
 	if c.memcachedTLS {
 		m.TLS = &tls.Config{}

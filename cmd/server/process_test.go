@@ -456,7 +456,7 @@ func TestMemcachedStalls(t *testing.T) {
 	}
 	status, body := p.get(t, "/readyz")
 	assert.Equal(t, http.StatusServiceUnavailable, status)
-	assert.Contains(t, body, `"error":"the store did not answer in time`)
+	assert.Contains(t, body, `"error":"the store is not available: i/o timeout"`)
 
 	memcached.Resume()
 	t.Logf("%d degraded answers after it went on", requireNormal(t, p))

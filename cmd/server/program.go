@@ -99,10 +99,10 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 
 // openStore returns the store, and a function that asks each of its servers
 // whether it answers.
-func (p *program) openStore() (api.Store, func(context.Context) []counters.ServerStatus, error) {
+func (p *program) openStore() (api.Store, func() []counters.ServerStatus, error) {
 	if len(p.cfg.memcached) == 0 {
 		p.closeStore = func() error { return nil }
-		return memory.New(nil), func(context.Context) []counters.ServerStatus {
+		return memory.New(nil), func() []counters.ServerStatus {
 			return []counters.ServerStatus{{Server: "embedded"}}
 		}, nil
 	}

@@ -1,6 +1,7 @@
 package memcached
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net"
@@ -20,14 +21,55 @@ const maxIdleClients = 1024
 
 // clients are the idle clients of a server.
 type clients struct {
-	server *server
-	dial   pipeline.DialFunc
+	server  *server
+	dial    pipeline.DialFunc
+	timeout time.Duration // of an operation
+	breaker breaker
 
 	mu   sync.Mutex
 	idle []*client
 }
 
-func (cs *clients) get() *client {
+// ask asks the server for its version, within timeout, whether the breaker is
+// open or not.
+func (cs *clients) ask(timeout time.Duration) error {
+	start := time.Now()
+	c := cs.get(start.Add(timeout))
+	defer c.release()
+	err := c.exchange(0, appendVersion(c.requests[:0]))
+	if err == nil && !bytes.HasPrefix(c.conn.Reply(0), []byte("VERSION ")) {
+		err = replyError(c.conn.Reply(0))
+	}
+	// An operation wouldn't have got an answer that took longer.
+	c.answered = err == nil && time.Since(start) <= cs.timeout
+	return err
+}
+
+// ping returns the server's state. It asks for it unless the breaker is open; a
+// server that doesn't answer in time has its breaker opened.
+func (cs *clients) ping() counters.ServerStatus {
+	err := cs.breaker.refuse()
+	if err == nil {
+		if err = cs.ask(min(cs.timeout+cs.breaker.silence, maxPing)); err != nil {
+			cs.breaker.note(down, err)
+			err = cs.breaker.refuse()
+		}
+	}
+	return counters.ServerStatus{Server: cs.server.address, Err: err, BreakerOpen: err != nil}
+}
+
+// maxPing bounds a ping, whatever the operations' timeout.
+const maxPing = time.Second
+
+// get returns a client for an operation that ends by the deadline. It must be
+// released.
+func (cs *clients) get(deadline time.Time) *client {
+	c := cs.take()
+	c.deadline, c.answered = deadline, false
+	return c
+}
+
+func (cs *clients) take() *client {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	last := len(cs.idle) - 1
@@ -47,9 +89,10 @@ func (cs *clients) get() *client {
 type client struct {
 	*memcache.Client
 	home     *clients
-	conn     *pipeline.Conn // nil until it is needed, and for Ping
+	conn     *pipeline.Conn // nil until it is needed
 	requests []byte         // a buffer for those of a pipeline
 	deadline time.Time
+	answered bool // the server has, in this operation
 	// nonNumeric says that the last reply to gomemcache was this refusal.
 	nonNumeric bool
 }
@@ -65,8 +108,12 @@ func newClient(home *clients) *client {
 	return c
 }
 
+// release ends the operation.
 func (c *client) release() {
 	cs := c.home
+	if c.answered {
+		cs.breaker.answered()
+	}
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	if len(cs.idle) < maxIdleClients {
@@ -100,6 +147,7 @@ func (c *boundConn) SetDeadline(time.Time) error { return c.Conn.SetDeadline(c.c
 // Read returns the whole reply to a command of a line.
 func (c *boundConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
+	c.client.answered = err == nil
 	c.client.nonNumeric = string(p[:n]) == replyNonNumeric
 	return n, err
 }
@@ -127,6 +175,7 @@ func (c *client) exchange(life uint64, requests []byte) error {
 		return err
 	}
 	err := c.conn.ExchangeOn(life, requests)
+	c.answered = err == nil
 	if err != nil && !errors.Is(err, pipeline.ErrOtherSocket) {
 		// After a timeout the connection is of no further use, nor is
 		// gomemcache's, which is the same. Closing reports nothing new.
@@ -234,11 +283,21 @@ func (c *client) swap(key string, old counters.State, value []byte, ttl time.Dur
 	}
 }
 
-// translate turns err, the outcome of the last operation, into a store's error.
+// translate turns err, the outcome of the operation, into a store's error, and
+// tells the breaker when the server has not answered.
 func (c *client) translate(key string, err error) error {
-	if err != nil && c.nonNumeric {
+	if err == nil {
+		return nil
+	}
+	if c.nonNumeric {
 		c.nonNumeric = false
 		return foreignValue(key)
 	}
-	return translate(err)
+	translated := translate(err)
+	if errors.Is(err, pipeline.ErrDown) {
+		c.home.breaker.note(down, err)
+	} else if errors.Is(translated, counters.ErrTimeout) {
+		c.home.breaker.note(unanswered, err)
+	}
+	return translated
 }

@@ -49,6 +49,8 @@ func appendGet(b []byte, verb string, keys ...string) []byte {
 	return append(b, crlf...)
 }
 
+func appendVersion(b []byte) []byte { return append(b, "version\r\n"...) }
+
 func appendDelete(b []byte, key string) []byte {
 	return append(append(append(b, "delete "...), key...), crlf...)
 }

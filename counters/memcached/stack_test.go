@@ -83,7 +83,7 @@ func TestABusyCheckPassesFewFunctions(t *testing.T) {
 			return nil, err
 		}
 		return spiedConn{conn.(*net.TCPConn), s}, nil
-	})
+	}, time.Second)
 	defer store.Close()
 
 	now := time.Now().Truncate(time.Second).Add(500 * time.Millisecond)

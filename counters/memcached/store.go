@@ -3,13 +3,18 @@
 // All keys of a client live on one server, which a hash of the client chooses:
 // the order of the servers doesn't matter, and a new server moves only the
 // clients that it takes over. Each operation ends by its deadline, dialing
-// included. Commands that belong together share a round trip.
+// included. Commands that belong together share a round trip. A server that
+// doesn't answer costs time only until its breaker opens; from then on its
+// operations fail at once, until a probe is answered. Nothing is moved to
+// another server meanwhile: two processes that disagree about who is down would
+// each count a client from 0.
 //
 // What Memcached loses (by eviction, a restart or flush_all) is lost. Start
 // with New.
 package memcached
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -34,6 +39,9 @@ type Config struct {
 	Servers []string
 	// TLS is used to connect when it isn't nil.
 	TLS *tls.Config
+	// Timeout is how long the contexts of operations leave them at most; 0 means
+	// counters.DefaultTimeout. A server that takes longer is as good as down.
+	Timeout time.Duration
 	// User and Password are sent to servers that ask for authentication (the
 	// option -Y of Memcached) when User isn't empty.
 	User, Password string
@@ -44,7 +52,6 @@ type Config struct {
 type Store struct {
 	ring    *ring
 	pool    *pipeline.Pool
-	dial    pipeline.DialFunc
 	clients []clients // of the ring's servers
 }
 
@@ -55,13 +62,16 @@ func New(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newStore(ring, pipeline.Dialer(cfg.TLS, cfg.User, cfg.Password)), nil
+	return newStore(ring, pipeline.Dialer(cfg.TLS, cfg.User, cfg.Password), cmp.Or(cfg.Timeout, counters.DefaultTimeout)), nil
 }
 
-func newStore(r *ring, dial pipeline.DialFunc) *Store {
-	s := &Store{ring: r, pool: pipeline.New(dial), dial: dial, clients: make([]clients, len(r.servers))}
+func newStore(r *ring, dial pipeline.DialFunc, timeout time.Duration) *Store {
+	s := &Store{ring: r, pool: pipeline.New(dial), clients: make([]clients, len(r.servers))}
 	for i, server := range r.servers {
-		s.clients[i].server, s.clients[i].dial = server, s.pool.DialContext
+		cs := &s.clients[i]
+		cs.server, cs.dial, cs.timeout = server, s.pool.DialContext, timeout
+		cs.breaker.silence, cs.breaker.run = silence(timeout), s.pool.Go
+		cs.breaker.probe = func() { _ = cs.ask(probeTimeout) } // the breaker is told
 	}
 	return s
 }
@@ -69,12 +79,14 @@ func newStore(r *ring, dial pipeline.DialFunc) *Store {
 // Add implements counters.Store with incr; when the counter doesn't exist, add
 // and incr. The commands that are known to be needed go out together.
 func (s *Store) Add(ctx context.Context, a counters.Addition) (int64, error) {
-	c := s.client(ctx, a.Key)
+	c, err := s.client(ctx, a.Key)
+	if err != nil {
+		return 0, err
+	}
 	defer c.release()
 	for range addAttempts {
 		var n int64
 		var found bool
-		var err error
 		if a.New || len(a.Read) > 0 {
 			n, found, err = c.pipelineAdd(a)
 		} else {
@@ -99,14 +111,20 @@ func (s *Store) Read(ctx context.Context, keys []string, counts []int64) error {
 	if len(keys) == 0 {
 		return nil
 	}
-	c := s.client(ctx, keys[0])
+	c, err := s.client(ctx, keys[0])
+	if err != nil {
+		return err
+	}
 	defer c.release()
 	return c.translate(keys[0], c.read(keys, counts))
 }
 
 // Subtract implements counters.Store with decr.
 func (s *Store) Subtract(ctx context.Context, key string, delta int64) error {
-	c := s.client(ctx, key)
+	c, err := s.client(ctx, key)
+	if err != nil {
+		return err
+	}
 	defer c.release()
 	if _, err := c.Decrement(key, uint64(delta)); !errors.Is(err, memcache.ErrCacheMiss) {
 		return c.translate(key, err)
@@ -116,7 +134,10 @@ func (s *Store) Subtract(ctx context.Context, key string, delta int64) error {
 
 // Load implements counters.StateStore with gets.
 func (s *Store) Load(ctx context.Context, key string) (counters.State, error) {
-	c := s.client(ctx, key)
+	c, err := s.client(ctx, key)
+	if err != nil {
+		return counters.State{}, err
+	}
 	defer c.release()
 	state, err := c.load(key)
 	return state, c.translate(key, err)
@@ -126,7 +147,10 @@ func (s *Store) Load(ctx context.Context, key string) (counters.State, error) {
 // replace. The answer to those doesn't tell the version, so a gets goes out
 // with them.
 func (s *Store) Swap(ctx context.Context, key string, old counters.State, value []byte, ttl time.Duration) (counters.State, bool, error) {
-	c := s.client(ctx, key)
+	c, err := s.client(ctx, key)
+	if err != nil {
+		return counters.State{}, false, err
+	}
 	defer c.release()
 	state, swapped, err := c.swap(key, old, value, ttl)
 	return state, swapped, c.translate(key, err)
@@ -138,26 +162,23 @@ func (s *Store) Delete(ctx context.Context, keys []string) error {
 	if len(keys) == 0 {
 		return nil
 	}
-	c := s.client(ctx, keys[0])
+	c, err := s.client(ctx, keys[0])
+	if err != nil {
+		return err
+	}
 	defer c.release()
 	return c.translate(keys[0], c.delete(keys))
 }
 
-// Ping asks all servers at the same time, each on a new connection, whether
-// they answer, and returns their states in the order of Config.Servers. It
-// returns by the deadline of ctx, or after counters.DefaultTimeout if that has
-// none.
-func (s *Store) Ping(ctx context.Context) []counters.ServerStatus {
-	states := make([]counters.ServerStatus, len(s.ring.servers))
+// Ping returns the states of all servers, in the order of Config.Servers. It
+// asks those whose breakers are closed, all at the same time, and gives each as
+// long as failing operations take to open its breaker, at most a second. One
+// that doesn't answer by then is down.
+func (s *Store) Ping() []counters.ServerStatus {
+	states := make([]counters.ServerStatus, len(s.clients))
 	var wg sync.WaitGroup
-	for i, server := range s.ring.servers {
-		wg.Go(func() {
-			c := newClient(&clients{server: server, dial: s.dial})
-			c.deadline = deadline(ctx)
-			err := c.Ping()
-			_ = c.Close() // reports nothing that Ping hasn't
-			states[i] = counters.ServerStatus{Server: server.address, Err: c.translate("", err)}
-		})
+	for i := range s.clients {
+		wg.Go(func() { states[i] = s.clients[i].ping() })
 	}
 	wg.Wait()
 	return states
@@ -168,11 +189,14 @@ func (s *Store) Ping(ctx context.Context) []counters.ServerStatus {
 func (s *Store) Close() error { return s.pool.Close() }
 
 // client takes an idle client of the server of key, or makes one, for an
-// operation that ends with ctx.
-func (s *Store) client(ctx context.Context, key string) *client {
-	c := s.clients[s.ring.pick(key)].get()
-	c.deadline = deadline(ctx)
-	return c
+// operation that ends with ctx. The error is that of a server whose breaker is
+// open.
+func (s *Store) client(ctx context.Context, key string) (*client, error) {
+	cs := &s.clients[s.ring.pick(key)]
+	if err := cs.breaker.refuse(); err != nil {
+		return nil, err
+	}
+	return cs.get(deadline(ctx)), nil
 }
 
 // deadline returns when an operation that starts now has to end.

@@ -208,7 +208,6 @@ func TestMemcachedStalled(t *testing.T) {
 		"Read":     func(ctx context.Context) error { return m.Read(ctx, []string{"a", "b"}, make([]int64, 2)) },
 		"Subtract": func(ctx context.Context) error { return m.Subtract(ctx, "a", 1) },
 		"Delete":   func(ctx context.Context) error { return m.Delete(ctx, []string{"a", "b"}) },
-		"Ping":     func(ctx context.Context) error { return m.Ping(ctx)[0].Err },
 	} {
 		operations.Go(func() {
 			start := time.Now()
@@ -225,7 +224,7 @@ func TestMemcachedStalled(t *testing.T) {
 
 	server.Resume()
 	require.NoError(t, m.Read(within(t, time.Minute), []string{"a", "b"}, counts[:]))
-	states := m.Ping(within(t, time.Minute))
+	states := m.Ping()
 	require.Len(t, states, 1)
 	assert.NoError(t, states[0].Err)
 
@@ -257,18 +256,24 @@ func TestMemcachedDownAndBack(t *testing.T) {
 	server, other := memcachedtest.Start(t), memcachedtest.Start(t)
 	m := open(t, memcached.Config{Servers: []string{server.Addr, other.Addr}})
 	server.Kill()
-	states := m.Ping(within(t, time.Minute))
+	states := m.Ping()
 	require.Len(t, states, 2)
 	assert.Equal(t, server.Addr, states[0].Server)
 	assert.ErrorIs(t, states[0].Err, counters.ErrUnavailable)
 	assert.Equal(t, counters.ServerStatus{Server: other.Addr}, states[1])
 
 	alone := open(t, memcached.Config{Servers: []string{server.Addr}})
-	_, err := alone.Add(within(t, time.Minute), counters.Addition{Key: "a", Delta: 1, TTL: time.Minute})
+	add := func() (int64, error) {
+		return alone.Add(within(t, time.Minute), counters.Addition{Key: "a", Delta: 1, TTL: time.Minute})
+	}
+	_, err := add()
 	assert.ErrorIs(t, err, counters.ErrUnavailable)
 	server.Restart()
-	n, err := alone.Add(within(t, time.Minute), counters.Addition{Key: "a", Delta: 1, TTL: time.Minute})
-	require.NoError(t, err)
+	var n int64
+	require.Eventually(t, func() bool {
+		n, err = add()
+		return err == nil
+	}, 10*time.Second, time.Millisecond)
 	assert.Equal(t, int64(1), n)
 }
 

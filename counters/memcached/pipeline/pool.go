@@ -69,15 +69,15 @@ func (p *Pool) Close() error {
 	return nil
 }
 
-// start runs f in a goroutine that Close waits for. It returns false after
-// Close.
-func (p *Pool) start(f func()) bool {
+// Go runs f in a goroutine that Close waits for, with a context that Close ends.
+// It returns false, and f doesn't run, after Close.
+func (p *Pool) Go(f func(ctx context.Context)) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.ctx.Err() != nil {
 		return false
 	}
-	p.running.Go(f)
+	p.running.Go(func() { f(p.ctx) })
 	return true
 }
 
@@ -112,7 +112,7 @@ func (c *connection) socket(r *request) (*socket, error) {
 	d := c.dialing
 	if d == nil {
 		d = &dialing{done: make(chan struct{})}
-		if !c.pool.start(func() { c.run(d) }) {
+		if !c.pool.Go(func(ctx context.Context) { c.run(ctx, d) }) {
 			c.mu.Unlock()
 			return nil, net.ErrClosed
 		}
@@ -128,12 +128,14 @@ func (c *connection) socket(r *request) (*socket, error) {
 }
 
 // run dials, and then reads the socket until it is lost.
-func (c *connection) run(d *dialing) {
-	ctx, cancel := context.WithTimeout(c.pool.ctx, dialTimeout)
-	conn, err := c.pool.dial(ctx, c.endpoint.network, c.endpoint.address)
+func (c *connection) run(ctx context.Context, d *dialing) {
+	dial, cancel := context.WithTimeout(ctx, dialTimeout)
+	conn, err := c.pool.dial(dial, c.endpoint.network, c.endpoint.address)
 	cancel()
 	var s *socket
-	if err == nil {
+	if err != nil {
+		err = downError{err}
+	} else {
 		s = newSocket(conn, c.endpoint, &c.pool.running)
 		s.number = c.pool.sockets.Add(1)
 		s.lost = func() { c.open.CompareAndSwap(s, nil) }
@@ -146,7 +148,7 @@ func (c *connection) run(d *dialing) {
 	close(d.done)
 	if s != nil {
 		failed := make(chan struct{})
-		stop := context.AfterFunc(c.pool.ctx, func() {
+		stop := context.AfterFunc(ctx, func() {
 			s.fail(net.ErrClosed)
 			close(failed)
 		})

@@ -27,6 +27,15 @@ const (
 	maxQueued   = 1 << 20
 )
 
+// ErrDown: the server can't be dialed, or was silent for so long that its
+// connection has been cut off. It reads as its cause.
+var ErrDown = errors.New("pipeline: the server is down")
+
+type downError struct{ error }
+
+func (downError) Is(target error) bool { return target == ErrDown }
+func (e downError) Unwrap() error      { return e.error }
+
 var (
 	errConnectionLost = errors.New("connection lost")
 	errStalled        = errors.New("the server doesn't answer")
@@ -337,6 +346,9 @@ func (s *socket) fail(cause error) error {
 	first := s.err == nil
 	if first {
 		s.err = fmt.Errorf("%w (%s): %v", errConnectionLost, s.endpoint, cause)
+		if cause == errStalled {
+			s.err = downError{s.err}
+		}
 		s.lost()
 		s.makeRoom()
 		s.wakeReader()

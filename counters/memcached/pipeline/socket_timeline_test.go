@@ -206,6 +206,7 @@ func TestSilentConnectionIsReplaced(t *testing.T) {
 		_, err := answer(h)
 		requireLost(t, err)
 		require.ErrorContains(t, err, errStalled.Error())
+		require.ErrorIs(t, err, ErrDown)
 		require.GreaterOrEqual(t, time.Since(start), patience-lookInterval)
 		require.LessOrEqual(t, time.Since(start), patience)
 		require.Empty(t, accept)
@@ -425,6 +426,7 @@ func TestDialIsBounded(t *testing.T) {
 		_, err := ask(newConn(t, s, "tcp", "a"), "version\r\n")
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
+		require.ErrorIs(t, err, ErrDown)
 		require.Equal(t, dialTimeout, time.Since(start))
 
 		time.AfterFunc(time.Millisecond, func() { _ = s.Close() })
