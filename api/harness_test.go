@@ -213,7 +213,6 @@ func newServiceWith(configure func(*Config), policies ...*Policy) *service {
 	}
 	cfg.Policies = bindLimiters(cfg.Metrics.InstrumentStore(s.store), cfg.Metrics, policies...)
 	configure(&cfg)
-	RegisterHealth(s.registry, cfg.Health)
 	s.Server = NewServer(cfg)
 	s.handler = s.HTTPServer().Handler
 	return s

@@ -2,10 +2,12 @@ package api
 
 import (
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/labstack/echo/v4"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"weir/counters"
 )
@@ -22,18 +24,24 @@ type readiness struct {
 	Servers  []serverStatus `json:"servers"`
 }
 
+// serverStatus has neither the server nor the error for those who need a token
+// for /v1 and have none.
 type serverStatus struct {
-	Server string `json:"server"`
+	Server string `json:"server,omitempty"`
 	Up     bool   `json:"up"`
 	Error  string `json:"error,omitempty"`
 }
 
 // readyz answers /readyz: should this instance get requests?
 func (s *Server) readyz(c echo.Context) error {
+	named := s.checkToken(c) == nil
 	r := readiness{Draining: s.draining.Load(), Servers: []serverStatus{}}
 	for _, server := range s.cfg.Health() {
-		status := serverStatus{Server: server.Server, Up: server.Err == nil}
-		if server.Err != nil {
+		status := serverStatus{Up: server.Err == nil}
+		if named {
+			status.Server = server.Server
+		}
+		if named && server.Err != nil {
 			status.Error = strings.TrimPrefix(server.Err.Error(), "counters: ")
 		}
 		r.Ready = r.Ready || status.Up
@@ -46,23 +54,40 @@ func (s *Server) readyz(c echo.Context) error {
 	return c.JSON(http.StatusOK, r)
 }
 
+// metricsHandler returns what answers /metrics. For those who need a token for
+// /v1 and have none, servers are numbered in the place of their names: a
+// scraper without a token sees all that a dashboard needs.
+func (s *Server) metricsHandler() echo.HandlerFunc {
+	handler := func(named bool) echo.HandlerFunc {
+		servers := prometheus.NewRegistry()
+		servers.MustRegister(newServerMetrics(s.cfg.Health, named))
+		return echo.WrapHandler(promhttp.HandlerFor(prometheus.Gatherers{s.cfg.Gatherer, servers}, promhttp.HandlerOpts{}))
+	}
+	named, numbered := handler(true), handler(false)
+	return func(c echo.Context) error {
+		if s.checkToken(c) != nil {
+			return numbered(c)
+		}
+		return named(c)
+	}
+}
+
 // serverMetrics collects the metrics of the store's servers.
 type serverMetrics struct {
 	health   func() []counters.ServerStatus
+	named    bool // else the label of a server is its number, from 0
 	up, open *prometheus.Desc
 }
 
-// RegisterHealth registers the metrics of the store's servers with r, once.
-// Each scrape calls health; scrapes may overlap.
-func RegisterHealth(r prometheus.Registerer, health func() []counters.ServerStatus) {
+func newServerMetrics(health func() []counters.ServerStatus, named bool) *serverMetrics {
 	desc := func(name, help string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, []string{"server"}, nil)
 	}
-	r.MustRegister(&serverMetrics{
-		health: health,
-		up:     desc("weir_store_up", "Whether a server of the store answers."),
-		open:   desc("weir_store_breaker_open", "Whether checks don't wait for a server, because it doesn't answer."),
-	})
+	return &serverMetrics{
+		health: health, named: named,
+		up:   desc("weir_store_up", "Whether a server of the store answers."),
+		open: desc("weir_store_breaker_open", "Whether checks don't wait for a server, because it doesn't answer."),
+	}
 }
 
 func (s *serverMetrics) Describe(ch chan<- *prometheus.Desc) {
@@ -71,13 +96,17 @@ func (s *serverMetrics) Describe(ch chan<- *prometheus.Desc) {
 }
 
 func (s *serverMetrics) Collect(ch chan<- prometheus.Metric) {
-	for _, server := range s.health() {
+	for i, server := range s.health() {
+		label := server.Server
+		if !s.named {
+			label = strconv.Itoa(i)
+		}
 		gauge := func(desc *prometheus.Desc, holds bool) {
 			value := 0.0
 			if holds {
 				value = 1
 			}
-			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, server.Server)
+			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, label)
 		}
 		gauge(s.up, server.Err == nil)
 		gauge(s.open, server.BreakerOpen)

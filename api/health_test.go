@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -70,4 +71,43 @@ func TestMetricsSayWhichServersAreUp(t *testing.T) {
 	}, newPolicy("api", fixed("per-minute", 2, time.Minute)))
 	requireMetrics(t, s, `weir_store_up{server="a:11211"} 1`, `weir_store_up{server="b:11211"} 0`,
 		`weir_store_breaker_open{server="a:11211"} 0`, `weir_store_breaker_open{server="b:11211"} 1`)
+}
+
+// Who may not see /v1 doesn't learn where the servers are.
+func TestServersAreNamedToThoseWithAToken(t *testing.T) {
+	t.Parallel()
+	s := newServiceWith(func(cfg *Config) {
+		cfg.Tokens = []string{"secret"}
+		cfg.Health = func() []counters.ServerStatus {
+			return []counters.ServerStatus{{Server: "a:11211"}, {Server: "b:11211", Err: errors.New("dial b:11211"), BreakerOpen: true}}
+		}
+	}, newPolicy("api", fixed("per-minute", 2, time.Minute)))
+	get := func(path, authorization string) string {
+		request := newRequest(http.MethodGet, path, "")
+		request.Header.Set("Authorization", authorization)
+		answer := httptest.NewRecorder()
+		s.handler.ServeHTTP(answer, request)
+		require.Equal(t, http.StatusOK, answer.Code)
+		return answer.Body.String()
+	}
+	for _, authorization := range []string{"", "Bearer wrong", "Basic secret"} {
+		assert.JSONEq(t, `{"ready":true,"draining":false,"servers":[{"up":true},{"up":false}]}`, get("/readyz", authorization))
+		metrics := get("/metrics", authorization)
+		assert.NotContains(t, metrics, "11211")
+		assert.Contains(t, metrics, "weir_store_up{server=\"0\"} 1\nweir_store_up{server=\"1\"} 0\n")
+		assert.Contains(t, metrics, "weir_store_breaker_open{server=\"0\"} 0\nweir_store_breaker_open{server=\"1\"} 1\n")
+		assert.Contains(t, metrics, "weir_build_info")
+	}
+	assert.JSONEq(t, `{"ready":true,"draining":false,"servers":[{"server":"a:11211","up":true},{"server":"b:11211","up":false,"error":"dial b:11211"}]}`,
+		get("/readyz", "Bearer secret"))
+	assert.Contains(t, get("/metrics", "Bearer secret"), "weir_store_up{server=\"a:11211\"} 1\nweir_store_up{server=\"b:11211\"} 0\n")
+}
+
+func TestServerMetricsAreWellFormed(t *testing.T) {
+	t.Parallel()
+	problems, err := testutil.CollectAndLint(newServerMetrics(func() []counters.ServerStatus {
+		return []counters.ServerStatus{{Server: "a:11211"}}
+	}, true))
+	require.NoError(t, err)
+	assert.Empty(t, problems)
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/labstack/echo/v4"
 	"github.com/labstack/echo/v4/middleware"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"weir/counters"
 )
@@ -47,7 +46,7 @@ func NewServer(cfg Config) *Server {
 	safe := middleware.RecoverWithConfig(middleware.RecoverConfig{DisableStackAll: true, LogErrorFunc: s.logPanic})
 	e.Match([]string{http.MethodGet, http.MethodHead}, "/healthz", safe(s.healthz))
 	e.Match([]string{http.MethodGet, http.MethodHead}, "/readyz", safe(s.readyz))
-	e.GET("/metrics", safe(echo.WrapHandler(promhttp.HandlerFor(cfg.Gatherer, promhttp.HandlerOpts{}))))
+	e.GET("/metrics", safe(s.metricsHandler()))
 	e.GET("/openapi.yaml", safe(func(c echo.Context) error {
 		return c.Blob(http.StatusOK, "application/yaml", openAPI)
 	}))

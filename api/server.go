@@ -43,13 +43,14 @@ type Config struct {
 	// Health returns which servers of the store answer, within about a second.
 	// It is called concurrently.
 	Health func() []counters.ServerStatus
-	// Tokens are bearer tokens. If there are any, /v1/* needs one of them.
+	// Tokens are bearer tokens. If there are any, /v1/* needs one of them, and
+	// /readyz and /metrics name no server to those who have none.
 	Tokens []string
 	// TrustedProxies are the peers whose X-Forwarded-For is believed.
 	TrustedProxies []*net.IPNet
 	// Metrics count what the server does.
 	Metrics *Metrics
-	// Gatherer is what /metrics shows.
+	// Gatherer is what /metrics shows, beside the servers of Health.
 	Gatherer prometheus.Gatherer
 	Log      *slog.Logger
 	// Now is the clock; nil means time.Now.

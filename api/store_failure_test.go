@@ -181,8 +181,11 @@ func TestPausedMemcachedDegradesAndRecovers(t *testing.T) {
 	assert.True(t, s.admits(t, `{"policy":"allow","client":"alice"}`).Degraded)
 	assert.Equal(t, http.StatusServiceUnavailable, s.check(t, `{"policy":"deny","client":"alice"}`).Code)
 	assert.Equal(t, http.StatusServiceUnavailable, s.do(t, http.MethodDelete, "/v1/policies/allow/clients/alice", "").Code)
-	r := s.do(t, http.MethodGet, "/readyz", "")
-	assert.Equal(t, http.StatusServiceUnavailable, r.Code)
+	var r result
+	require.Eventually(t, func() bool {
+		r = s.do(t, http.MethodGet, "/readyz", "")
+		return r.Code == http.StatusServiceUnavailable
+	}, 10*time.Second, time.Millisecond, "what it says is a second old at most")
 	assert.Contains(t, r.Body, `{"server":"`+server.Addr+`","up":false,"error":"the store is not available: i/o timeout"`)
 	assert.Equal(t, before+3, testutil.ToFloat64(timeouts.WithLabelValues("add")), "the reset's mark, before anything is deleted, is one")
 	assert.Zero(t, testutil.ToFloat64(timeouts.WithLabelValues("delete")))
@@ -276,4 +279,21 @@ func TestKnownDenialsStandWithoutTheStore(t *testing.T) {
 			assert.Equal(t, mode != StoreErrorDeny, s.check(t, `{"policy":"api","client":"alice"}`).Allowed, "%s %s", mode, limit.Algorithm)
 		}
 	}
+}
+
+// Health checks and scrapes share the socket of the checks.
+func TestHealthOpensNoConnections(t *testing.T) {
+	t.Parallel()
+	server := memcachedtest.Start(t)
+	store, err := memcached.New(memcached.Config{Servers: []string{server.Addr}})
+	require.NoError(t, err)
+	defer store.Close()
+	s := newServiceWith(func(cfg *Config) { cfg.Health = store.Ping })
+	before := server.Stat("total_connections")
+	for range 250 {
+		require.Equal(t, http.StatusOK, s.do(t, http.MethodGet, "/readyz", "").Code)
+		require.Equal(t, http.StatusOK, s.do(t, http.MethodGet, "/metrics", "").Code)
+	}
+	// One is the store's, and one asks for this number.
+	require.LessOrEqual(t, server.Stat("total_connections")-before, int64(2))
 }

@@ -68,7 +68,6 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 	if err != nil {
 		return nil, err
 	}
-	api.RegisterHealth(registry, health)
 	options := cfg.limiterOptions()
 	options.Refunds, options.RefundFailed = &p.refunds, p.metrics.RefundFailed
 	p.limiters.resources = resources{store: p.metrics.InstrumentStore(store), options: options, metrics: p.metrics}

@@ -327,6 +327,32 @@ func TestAnUnansweredPingOpensTheBreaker(t *testing.T) {
 	w.requireBack(t, time.Now())
 }
 
+// However many ask, a server is pinged once a second, on the shared socket.
+func TestPingsAreShared(t *testing.T) {
+	t.Parallel()
+	server := startSilent(t)
+	server.talk.Store(true)
+	s := openStore(t, server.address)
+	ping100 := func() {
+		var callers sync.WaitGroup
+		for range 100 {
+			callers.Go(func() { assert.Equal(t, []counters.ServerStatus{{Server: server.address}}, s.Ping()) })
+		}
+		callers.Wait()
+	}
+	start := time.Now()
+	ping100()
+	require.Equal(t, "version, connection 1", server.next(t))
+	require.Empty(t, server.asked)
+	require.Eventually(t, func() bool {
+		ping100()
+		return len(server.asked) > 0
+	}, patience, time.Millisecond)
+	require.GreaterOrEqual(t, time.Since(start), pingInterval)
+	require.Equal(t, "version, connection 1", server.next(t))
+	require.NoError(t, s.Close())
+}
+
 func TestCloseEndsTheProbe(t *testing.T) {
 	t.Parallel()
 	w := openTwo(t)

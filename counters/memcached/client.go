@@ -26,6 +26,9 @@ type clients struct {
 	timeout time.Duration // of an operation
 	breaker breaker
 
+	pinging sync.Mutex
+	pinged  time.Time // when a ping was last answered
+
 	mu   sync.Mutex
 	idle []*client
 }
@@ -45,21 +48,28 @@ func (cs *clients) ask(timeout time.Duration) error {
 	return err
 }
 
-// ping returns the server's state. It asks for it unless the breaker is open; a
+// ping returns the server's state, which is as old as pingInterval at most. The
+// first caller asks for it, and the others wait, unless the breaker is open. A
 // server that doesn't answer in time has its breaker opened.
 func (cs *clients) ping() counters.ServerStatus {
-	err := cs.breaker.refuse()
-	if err == nil {
-		if err = cs.ask(min(cs.timeout+cs.breaker.silence, maxPing)); err != nil {
+	cs.pinging.Lock()
+	defer cs.pinging.Unlock()
+	if cs.breaker.refuse() == nil && time.Since(cs.pinged) >= pingInterval {
+		if err := cs.ask(min(cs.timeout+cs.breaker.silence, maxPing)); err != nil {
 			cs.breaker.note(down, err)
-			err = cs.breaker.refuse()
+		} else {
+			cs.pinged = time.Now()
 		}
 	}
+	err := cs.breaker.refuse()
 	return counters.ServerStatus{Server: cs.server.address, Err: err, BreakerOpen: err != nil}
 }
 
-// maxPing bounds a ping, whatever the operations' timeout.
-const maxPing = time.Second
+const (
+	pingInterval = time.Second
+	// maxPing bounds a ping, whatever the operations' timeout.
+	maxPing = time.Second
+)
 
 // get returns a client for an operation that ends by the deadline. It must be
 // released.

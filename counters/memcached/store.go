@@ -170,10 +170,10 @@ func (s *Store) Delete(ctx context.Context, keys []string) error {
 	return c.translate(keys[0], c.delete(keys))
 }
 
-// Ping returns the states of all servers, in the order of Config.Servers. It
-// asks those whose breakers are closed, all at the same time, and gives each as
-// long as failing operations take to open its breaker, at most a second. One
-// that doesn't answer by then is down.
+// Ping returns the states of all servers, in the order of Config.Servers, which
+// are a second old at most. It asks those whose breakers are closed, all at the
+// same time, and gives each as long as failing operations take to open its
+// breaker, at most a second. One that doesn't answer by then is down.
 func (s *Store) Ping() []counters.ServerStatus {
 	states := make([]counters.ServerStatus, len(s.clients))
 	var wg sync.WaitGroup
