@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -392,6 +393,58 @@ func TestTerminateUnderLoad(t *testing.T) {
 		done.Wait()
 		p.requireExit(t)
 		assert.Contains(t, p.log.String(), "stopped")
+	}
+}
+
+// Callers that open a connection for each check are answered, or refused when
+// they connect: no connection is cut that the kernel has accepted. A reload
+// disturbs none.
+func TestTerminateAnswersOrRefusesNewConnections(t *testing.T) {
+	ca := newAuthority(t)
+	cert, key := ca.issue(t, "server")
+	for _, test := range []struct {
+		name    string
+		args    []string
+		callers int64
+	}{
+		{"plain", nil, 64},
+		{"TLS", []string{"-tls-cert", cert, "-tls-key", key}, 16},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			for range 10 {
+				p := startProcess(t, test.args...)
+				var done sync.WaitGroup
+				var answered atomic.Int64
+				for range test.callers {
+					done.Go(func() {
+						s := newService(t, p.url, &tls.Config{RootCAs: ca.pool()})
+						s.client.Transport.(*http.Transport).DisableKeepAlives = true
+						for {
+							status, _, body, err := s.send(http.MethodPost, "/v1/check", "", `{"policy":"fixed","client":"c"}`)
+							if errors.Is(err, syscall.ECONNREFUSED) {
+								return
+							}
+							if !assert.NoError(t, err) {
+								return
+							}
+							assert.Contains(t, []int{http.StatusOK, http.StatusTooManyRequests}, status, "%s", body)
+							answered.Add(1)
+						}
+					})
+				}
+				underWay := func() {
+					before := answered.Load()
+					require.Eventually(t, func() bool { return answered.Load() > before+test.callers }, patience, time.Millisecond)
+				}
+				underWay()
+				require.NoError(t, p.cmd.Process.Signal(syscall.SIGHUP))
+				p.log.wait(t, "policies loaded")
+				underWay()
+				p.terminate(t)
+				done.Wait()
+				p.requireExit(t)
+			}
+		})
 	}
 }
 

@@ -32,8 +32,9 @@ const (
 	// changed.
 	reloadInterval = time.Second
 
-	// drainPause is how long, at shutdown, an open connection may still send a
-	// request. The connection is closed after the answer.
+	// drainPause is how long, at shutdown, a connection whose handshake has
+	// begun may take to open, and an open one may still send a request. The
+	// connection is closed after the answer.
 	drainPause = 300 * time.Millisecond
 )
 
@@ -46,7 +47,8 @@ var now = time.Now
 type program struct {
 	cfg        *config
 	log        *slog.Logger
-	listener   net.Listener
+	listener   listener
+	tls        *tls.Config // nil for HTTP
 	server     *api.Server
 	metrics    *api.Metrics
 	limiters   limiters
@@ -117,17 +119,15 @@ func (p *program) openStore() (api.Store, func() []counters.ServerStatus, error)
 	return m, m.Ping, nil
 }
 
-func (p *program) listen() error {
-	tlsConfig, err := p.cfg.serverTLS()
-	if err != nil {
+func (p *program) listen() (err error) {
+	if p.tls, err = p.cfg.serverTLS(); err != nil {
 		return err
 	}
-	if p.listener, err = net.Listen("tcp", p.cfg.listen); err != nil {
+	l, err := net.Listen("tcp", p.cfg.listen)
+	if err != nil {
 		return fmt.Errorf("-listen: %w", err)
 	}
-	if tlsConfig != nil {
-		p.listener = tls.NewListener(p.listener, tlsConfig)
-	}
+	p.listener = listener{l.(*net.TCPListener)}
 	return nil
 }
 
@@ -175,8 +175,12 @@ func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) 
 			open.Add(-1)
 		}
 	}
+	var incoming net.Listener = p.listener
+	if p.tls != nil {
+		incoming = tls.NewListener(incoming, p.tls)
+	}
 	served := make(chan error, 1)
-	go func() { served <- srv.Serve(p.listener) }()
+	go func() { served <- srv.Serve(incoming) }()
 	select {
 	case err := <-served:
 		return fmt.Errorf("serving ended: %w", err)
@@ -201,22 +205,17 @@ func (p *program) shutDown(srv *http.Server, served <-chan error, open *atomic.I
 	p.log.Info("draining", slog.Int64("connections", open.Load()))
 	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.shutdownGrace)
 	defer cancel()
+	// Shutdown closes idle connections at once, and loses a request that
+	// arrives on one of them at that moment.
+	until := time.Now().Add(min(drainPause, p.cfg.shutdownGrace))
 	// Before Drain: a client that is told to close its connection connects
-	// again at once. It must be refused, not accepted by the kernel and then
-	// reset.
-	err := p.listener.Close()
-	<-served // otherwise Shutdown would close the listener too, and fail
-	if err != nil {
+	// again at once, and must be refused.
+	if err := p.listener.drain(until); err != nil {
 		return err
 	}
 	p.server.Drain()
-	// Shutdown closes idle connections at once, and loses a request that
-	// arrives on one of them at that moment.
-	pause, endPause := context.WithTimeout(ctx, drainPause)
-	defer endPause()
-	for open.Load() > 0 && pause.Err() == nil {
-		time.Sleep(5 * time.Millisecond)
-	}
+	<-served // before that, Shutdown would cut connections that wait
+	time.Sleep(time.Until(until))
 	if err := srv.Shutdown(ctx); err != nil {
 		return fmt.Errorf("requests were still under way after -shutdown-grace %v", p.cfg.shutdownGrace)
 	}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -249,9 +250,12 @@ func TestClientCertificates(t *testing.T) {
 // However early the end comes, it isn't an error.
 func TestShutdownAtOnce(t *testing.T) {
 	t.Parallel()
+	var ends sync.WaitGroup
 	for range 100 {
-		require.NoError(t, startProgram(t).end())
+		r := startProgram(t)
+		ends.Go(func() { assert.NoError(t, r.end()) })
 	}
+	ends.Wait()
 }
 
 // run returns after the last reload, which here gets to read the policy file

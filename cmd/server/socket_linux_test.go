@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"io"
+	"net"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// slowHandshakes makes handshakes last, at the listener's end, until the client
+// has sent something.
+func slowHandshakes(t *testing.T, l listener) {
+	t.Helper()
+	var optionErr error
+	require.NoError(t, control(l.TCPListener, func(fd int) {
+		optionErr = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT, 60)
+	}))
+	require.NoError(t, optionErr)
+}
+
+// However late it is accepted, a connection isn't cut whose handshake had begun
+// before the drain.
+func TestDrainedListenerAcceptsWhatHasBegun(t *testing.T) {
+	t.Parallel()
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer tcp.Close()
+	l := listener{tcp.(*net.TCPListener)}
+	dial := func() net.Conn {
+		conn, err := net.Dial("tcp", l.Addr().String())
+		require.NoError(t, err)
+		return conn
+	}
+	waits := []net.Conn{dial(), dial()}
+	slowHandshakes(t, l)
+	waits = append(waits, dial())
+
+	require.NoError(t, l.drain(time.Now()))
+	_, err = net.Dial("tcp", l.Addr().String())
+	assert.ErrorIs(t, err, syscall.ECONNREFUSED)
+	for i, conn := range waits {
+		_, err := conn.Write([]byte{byte(i)})
+		require.NoError(t, err)
+		require.NoError(t, conn.(*net.TCPConn).CloseWrite())
+	}
+	for i, conn := range waits {
+		accepted, err := l.Accept()
+		require.NoError(t, err)
+		got, err := io.ReadAll(accepted)
+		require.NoError(t, err)
+		assert.Equal(t, []byte{byte(i)}, got)
+		require.NoError(t, accepted.Close())
+		_, err = io.ReadAll(conn)
+		assert.NoError(t, err)
+		require.NoError(t, conn.Close())
+	}
+	_, err = l.Accept()
+	assert.ErrorIs(t, err, net.ErrClosed)
+}
+
+// A check is answered whose connection is still being opened when the shutdown
+// begins. Should the test itself need longer than drainPause, it runs again.
+func TestShutdownAwaitsHandshakes(t *testing.T) {
+	t.Parallel()
+	run := func() (answer, time.Duration, error) {
+		cfg, err := parseConfig([]string{"-listen", "127.0.0.1:0"}, env(nil), io.Discard)
+		require.NoError(t, err)
+		log := newLogLines()
+		p, err := newProgram(cfg, log)
+		require.NoError(t, err)
+		slowHandshakes(t, p.listener)
+		c := rawClient{address: p.listener.Addr().String()}
+		require.NoError(t, c.dial())
+		defer c.conn.Close()
+
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		go func() { ended <- p.run(ctx, nil) }()
+		begin := time.Now()
+		cancel()
+		require.Contains(t, log.wait(t, "draining"), "connections=0")
+		a, err := c.check(`{"policy":"fixed","client":"c"}`)
+		took := time.Since(begin)
+		require.NoError(t, <-ended)
+		return a, took, err
+	}
+	a, took, err := run()
+	for range 3 {
+		if took > drainPause {
+			a, took, err = run()
+		}
+	}
+	require.NoError(t, err)
+	assert.True(t, a.Allowed)
+}
