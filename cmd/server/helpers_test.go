@@ -183,6 +183,7 @@ type process struct {
 	log    *logLines
 	cmd    *exec.Cmd
 	exited chan struct{} // closed when it has
+	killed bool          // by the test
 }
 
 // startProcess starts the binary on a free port. When the test ends it gets
@@ -231,11 +232,18 @@ func (p *process) terminate(t testing.TB) {
 	}
 }
 
-// requireExit waits until the process has exited, with 0.
+// kill ends the process at once.
+func (p *process) kill() {
+	p.killed = true
+	_ = p.cmd.Process.Kill()
+	<-p.exited
+}
+
+// requireExit waits until the process has exited, with 0 unless it was killed.
 func (p *process) requireExit(t testing.TB) {
 	select {
 	case <-p.exited:
-		require.Zerof(t, p.cmd.ProcessState.ExitCode(), "%v\n%s", p.cmd.ProcessState, p.log)
+		require.Truef(t, p.killed || p.cmd.ProcessState.Success(), "%v\n%s", p.cmd.ProcessState, p.log)
 	case <-time.After(patience):
 		_ = p.cmd.Process.Kill()
 		<-p.exited

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -69,7 +70,7 @@ func TestHistoriesSeeClocksTooFarApart(t *testing.T) {
 	r := h.run(t, memcachedtest.Start(t).Addr)
 	begin := time.Now()
 	for len(h.judge()) == 0 && time.Since(begin) < 3*patience {
-		r.storm(rand.New(rand.NewPCG(1, 2)), time.Now().Add(2*time.Second))
+		r.storm(rand.New(rand.NewPCG(1, 2)), "busy", time.Now().Add(2*time.Second), 0)
 	}
 	broken := h.judge()
 	require.NotEmpty(t, broken)
@@ -84,6 +85,7 @@ func newHistory(seed uint64) *history {
 		skew:    pick[time.Duration](random, 0, 20, 50, 100) * time.Millisecond,
 		timeout: pick[time.Duration](random, 100, 200, 400) * time.Millisecond,
 		offsets: make([]time.Duration, 2+random.IntN(3)),
+		calm:    math.MaxInt64,
 	}
 	for i := range h.offsets {
 		h.offsets[i] = time.Duration(random.Int64N(int64(h.skew) + 1))
@@ -102,9 +104,16 @@ func newHistory(seed uint64) *history {
 	log := promise{algorithm: "sliding_log", limit: n, window: window}
 	wide := fixed
 	wide.limit += n / 2
+	// In these, costs are still in use when a reset has to be seen everywhere.
+	day, week, slow, diary := fixed, full, token, log
+	for _, l := range []*promise{&day, &week, &slow, &diary} {
+		l.window *= 10
+	}
+	week.slots = 50
 	for name, limits := range map[string][]promise{
 		"fixed": {fixed}, "weighted": {sliding}, "strict": {full}, "token": {token}, "leaky": {leaky}, "log": {log},
 		"windows": {wide, full}, "mixed": {wide, token, full},
+		"long-windows": {day, week}, "long-bucket": {slow}, "long-log": {diary},
 	} {
 		h.policies = append(h.policies, policy{name: name, limits: limits})
 	}
@@ -138,8 +147,8 @@ func (h *history) file() string {
 	return b.String()
 }
 
-// happen lets the history happen: a storm of checks while things go wrong, then
-// a lone client.
+// happen lets the history happen: a storm of checks while things go wrong, one
+// while nothing does, then lone clients.
 func (h *history) happen(t *testing.T, seed uint64) {
 	random := rand.New(rand.NewPCG(seed, 1))
 	memcached := memcachedtest.Start(t)
@@ -148,12 +157,21 @@ func (h *history) happen(t *testing.T, seed uint64) {
 
 	end := time.Now().Add(3 * time.Second)
 	var callers sync.WaitGroup
-	callers.Go(func() { r.storm(rand.New(rand.NewPCG(seed, 2)), end) })
-	restart := random.IntN(3) == 0
+	resets := pick[time.Duration](random, 0, 100, 500) * time.Millisecond
+	callers.Go(func() { r.storm(rand.New(rand.NewPCG(seed, 2)), "busy", end, resets) })
+	for i, p := range h.policies {
+		callers.Go(func() {
+			random := rand.New(rand.NewPCG(seed, uint64(3+i)))
+			for time.Until(end) > time.Second {
+				r.renew(random, p, "renewed-meanwhile")
+			}
+		})
+	}
+	restart, kills := random.IntN(3) == 0, random.IntN(3)
 	for time.Now().Before(end) {
 		time.Sleep(time.Duration(random.IntN(250)) * time.Millisecond)
-		pause := time.Duration(random.IntN(300)) * time.Millisecond
-		switch random.IntN(5) {
+		pause := time.Duration(random.Int64N(int64(longestPause)))
+		switch random.IntN(6) {
 		case 0:
 			h.note("connections are cut")
 			wire.cut()
@@ -174,8 +192,18 @@ func (h *history) happen(t *testing.T, seed uint64) {
 				memcached.Kill()
 				memcached.Restart()
 				// Until then a cost that it has lost may be given back.
-				lost.back = h.now() + 4*h.timeout
+				lost.back = h.now() + h.late()
 				h.losses = append(h.losses, lost)
+			}
+		case 4:
+			if kills > 0 {
+				kills--
+				i := random.IntN(len(r.processes))
+				h.note(fmt.Sprintf("process %d is killed", i))
+				r.put(i, nil).kill()
+				time.Sleep(pause)
+				r.start(t, i)
+				h.note(fmt.Sprintf("process %d is back", i))
 			}
 		default:
 			most := pick[time.Duration](random, 0, 1, 5, 20) * time.Millisecond
@@ -187,8 +215,11 @@ func (h *history) happen(t *testing.T, seed uint64) {
 	wire.delay.Store(0)
 	h.note("all is quiet")
 	time.Sleep(counters.MaxStaleness + h.skew + 2*h.timeout)
+	h.calm = h.now()
+	r.storm(rand.New(rand.NewPCG(seed, 100)), "late", time.Now().Add(500*time.Millisecond), 20*time.Millisecond)
 	for i, p := range h.policies {
 		callers.Go(func() { r.returnAlone(i%len(r.processes), p) })
+		callers.Go(func() { r.renew(rand.New(rand.NewPCG(seed, uint64(101+i))), p, "renewed") })
 	}
 	callers.Wait()
 }
@@ -198,45 +229,118 @@ func (h *history) note(what string) { h.faults = append(h.faults, fault{h.now(),
 // now returns the time of day, which is what processes limit by, since start.
 func (h *history) now() time.Duration { return time.Now().Round(0).Sub(h.start) }
 
-// A recorder checks clients of running processes and records the events.
+// A recorder checks clients of running processes, resets them, and records what
+// comes back.
 type recorder struct {
 	*history
-	processes []*process
+	args      []string
 	mu        sync.Mutex
+	processes []*process
 }
 
 // run starts the processes of the history on the store.
 func (h *history) run(t *testing.T, store string) *recorder {
-	r := &recorder{history: h}
-	file := write(t, "p.yaml", h.file())
-	for _, offset := range h.offsets {
-		r.processes = append(r.processes, startShifted(t, offset, "-config", file, "-memcached", store,
-			"-clock-skew", h.skew.String(), "-store-timeout", h.timeout.String()))
+	r := &recorder{history: h, processes: make([]*process, len(h.offsets)), args: []string{
+		"-config", write(t, "p.yaml", h.file()), "-memcached", store,
+		"-clock-skew", h.skew.String(), "-store-timeout", h.timeout.String(),
+	}}
+	for i := range h.offsets {
+		r.start(t, i)
 	}
 	h.start = time.Now().Round(0)
 	return r
 }
 
+// start starts a process, in the place of none or one that was killed.
+func (r *recorder) start(t *testing.T, i int) {
+	r.put(i, startShifted(t, r.offsets[i], r.args...))
+}
+
+// put makes p the process that is asked, or none if it is nil. It returns the
+// one before.
+func (r *recorder) put(i int, p *process) (before *process) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before, r.processes[i] = r.processes[i], p
+	return before
+}
+
+// send asks a process, and reports whether there was one to ask. The status is
+// 0 if it didn't answer.
+func (r *recorder) send(process int, method, path, contentType, body string) (status int, data []byte, asked bool) {
+	r.mu.Lock()
+	p := r.processes[process]
+	r.mu.Unlock()
+	if p == nil {
+		return 0, nil, false
+	}
+	status, _, data, err := p.service.send(method, path, contentType, body)
+	if err != nil {
+		status = 0
+	}
+	return status, data, true
+}
+
 // storm lets some callers of every process check a busy client until end, and
-// one more a quiet client.
-func (r *recorder) storm(random *rand.Rand, end time.Time) {
+// one more a quiet client. Unless resets is 0, both are reset so often.
+func (r *recorder) storm(random *rand.Rand, busy string, end time.Time, resets time.Duration) {
 	var callers sync.WaitGroup
-	call := func(process int, client string, most int64, between time.Duration) {
+	repeat := func(between time.Duration, act func(*rand.Rand)) {
 		random := rand.New(rand.NewPCG(random.Uint64(), 0))
 		callers.Go(func() {
 			for time.Now().Before(end) {
 				time.Sleep(time.Duration(random.Int64N(int64(between))))
-				r.check(process, pick(random, r.policies...), client, 1+random.Int64N(most), false)
+				act(random)
 			}
 		})
 	}
-	for i := range r.processes {
-		for range 5 {
-			call(i, "busy", 7, 10*time.Millisecond)
+	check := func(i int, client string, most int64) func(*rand.Rand) {
+		return func(random *rand.Rand) {
+			r.check(i, pick(random, r.policies...), client, 1+random.Int64N(most), false)
 		}
-		call(i, "quiet", 3, time.Second)
+	}
+	for i := range r.offsets {
+		for range 5 {
+			repeat(10*time.Millisecond, check(i, busy, 7))
+		}
+		repeat(time.Second, check(i, "quiet", 3))
+	}
+	if resets > 0 {
+		repeat(2*resets, func(random *rand.Rand) {
+			r.reset(random.IntN(len(r.offsets)), pick(random, r.policies...), pick(random, busy, "quiet"))
+		})
 	}
 	callers.Wait()
+}
+
+// renew lets a lone client use up its limits at two processes, resets it at one
+// of them, and a second later asks the other for all that it may have.
+func (r *recorder) renew(random *rand.Rand, p policy, client string) {
+	order := random.Perm(len(r.offsets))
+	a, b := order[0], order[1]
+	most, settled := int64(math.MaxInt64), r.skew+r.timeout
+	for _, l := range p.limits {
+		most = min(most, l.capacity())
+		if l.slots > 0 {
+			settled += 2 * l.width()
+		}
+	}
+	for i := range int64(20) {
+		e, _ := r.check(order[i%2], p, client, 1+most/4+i%3, false)
+		if e.status == http.StatusTooManyRequests {
+			break
+		}
+	}
+	r.check(b, p, client, 1, false)
+	r.check(a, p, client, 1, false)
+	time.Sleep(min(settled, time.Second))
+	r.check(a, p, client, 1, false)
+	if r.reset(b, p, client).status != http.StatusNoContent {
+		r.reset(b, p, client)
+	}
+	time.Sleep(time.Second)
+	r.check(a, p, client, most, false)
+	r.check(b, p, client, 1, false)
 }
 
 // returnAlone lets a lone client ask one process until it is denied, and again
@@ -247,6 +351,9 @@ func (r *recorder) returnAlone(process int, p policy) {
 		cost := p.limits[0].limit/4 + i%3
 		e, wait := r.check(process, p, "busy", cost, false)
 		if e.status == http.StatusTooManyRequests && r.quick(e) {
+			if wait > 2*time.Second {
+				return
+			}
 			denials++
 			time.Sleep(wait)
 			r.check(process, p, "busy", cost, true)
@@ -254,20 +361,37 @@ func (r *recorder) returnAlone(process int, p policy) {
 	}
 }
 
-// check makes a check. It returns the event and how long a denial lasts.
+// check makes a check, if there is a process to ask. It returns the event and
+// how long a denial lasts.
 func (r *recorder) check(process int, p policy, client string, cost int64, returns bool) (event, time.Duration) {
 	e := event{process: process, policy: p.name, client: client, cost: cost, returns: returns, span: span{call: r.now()}}
-	status, _, data, err := r.processes[process].send(http.MethodPost, "/v1/check", "application/json",
+	status, data, asked := r.send(process, http.MethodPost, "/v1/check", "application/json",
 		fmt.Sprintf(`{"policy":%q,"client":%q,"cost":%d}`, p.name, client, cost))
 	e.back = r.now()
+	if !asked {
+		return e, 0
+	}
 	var a answer
-	if err == nil && json.Unmarshal(data, &a) == nil {
+	if status != 0 && json.Unmarshal(data, &a) == nil {
 		e.status, e.allowed, e.degraded = status, a.Allowed, a.Degraded
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.events = append(r.events, e)
 	return e, time.Duration(a.RetryAfter * float64(time.Second))
+}
+
+// reset resets a client, if there is a process to ask.
+func (r *recorder) reset(process int, p policy, client string) reset {
+	done := reset{process: process, policy: p.name, client: client, span: span{call: r.now()}}
+	status, _, asked := r.send(process, http.MethodDelete, "/v1/policies/"+p.name+"/clients/"+client, "", "")
+	done.back, done.status = r.now(), status
+	if asked {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.resets = append(r.resets, done)
+	}
+	return done
 }
 
 // pause stops the process for d, without ending it.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"slices"
@@ -20,8 +21,10 @@ type history struct {
 	offsets  []time.Duration // of the processes' clocks
 	policies []policy
 	events   []event
+	resets   []reset
 	losses   []span // in which the store lost all counts
 	faults   []fault
+	calm     time.Duration // since when nothing goes wrong
 }
 
 // An event is a check and its answer. It took effect at some moment from call
@@ -38,7 +41,21 @@ type event struct {
 	returns bool
 }
 
+// A reset took effect in each limit at some moment of its span if its status is
+// 204. With any other status it may have, in some limits, and later too.
+type reset struct {
+	process        int
+	policy, client string
+	span
+	status int // 0 if there was no answer
+}
+
 type span struct{ call, back time.Duration }
+
+func (s span) overlaps(other span) bool { return s.call < other.back && other.call < s.back }
+
+// longestPause is how long memcached or a process stops at most.
+const longestPause = 300 * time.Millisecond
 
 type fault struct {
 	at   time.Duration
@@ -62,6 +79,17 @@ type promise struct {
 }
 
 func (l promise) width() time.Duration { return l.window / time.Duration(max(1, l.slots)) }
+
+// capacity returns the largest cost that is ever admitted.
+func (l promise) capacity() int64 { return cmp.Or(l.burst, l.limit) }
+
+// lasts returns how long a cost is in use.
+func (l promise) lasts() time.Duration {
+	return l.window * time.Duration(l.capacity()) / time.Duration(l.limit)
+}
+
+// swaps reports whether the limit is a bucket or a log.
+func (l promise) swaps() bool { return l.estimate == "" && l.algorithm != "fixed_window" }
 
 // most returns the most that may be admitted within a span, with clocks that
 // are apart; see the docs of packages subwindow and cas. It isn't for fixed
@@ -90,63 +118,102 @@ type violation struct {
 	span
 }
 
+// A record is what happened to one client of a policy. Its events are in the
+// order of their answers.
+type record struct {
+	policy
+	client string
+	events []event
+	resets []reset
+	// givenBack are the denied events that others never saw counted.
+	givenBack map[event]bool
+}
+
 // judge returns the promises that no order of the events within their spans can
 // keep.
 func (h *history) judge() (broken []violation) {
-	type key struct{ policy, client string }
-	asked := make(map[key][]event)
-	var keys []key
-	for _, e := range h.events {
-		k := key{e.policy, e.client}
-		if asked[k] == nil {
-			keys = append(keys, k)
-		}
-		asked[k] = append(asked[k], e)
-	}
-	for _, k := range keys {
-		events := asked[k]
-		slices.SortStableFunc(events, func(a, b event) int { return int(a.back - b.back) })
-		p := h.policies[slices.IndexFunc(h.policies, func(p policy) bool { return p.name == k.policy })]
-		judges := []func(policy, []event) (string, span){h.judgeStatus, h.judgeDenials, h.judgeReturns}
-		for _, l := range p.limits {
-			judges = append(judges, func(_ policy, events []event) (string, span) { return h.judgeLimit(l, events) })
+	for _, r := range h.records() {
+		judges := []func(*record) (string, span){h.judgeStatus, h.judgeDenials, h.judgeReturns}
+		for _, l := range r.limits {
+			judges = append(judges, func(r *record) (string, span) { return h.judgeLimit(l, r) })
 		}
 		for _, judge := range judges {
-			if what, when := judge(p, events); what != "" {
-				broken = append(broken, violation{what, k.policy, k.client, when})
+			if what, when := judge(r); what != "" {
+				broken = append(broken, violation{what, r.name, r.client, when})
 			}
 		}
 	}
 	return broken
 }
 
-// judgeStatus lets only on_store_error: deny answer 503, and nothing else but
-// 200 and 429. Without an answer nothing is known.
-func (h *history) judgeStatus(p policy, events []event) (string, span) {
-	for _, e := range events {
+// records returns the records of all clients, in the order of their first
+// events.
+func (h *history) records() (records []*record) {
+	type key struct{ policy, client string }
+	byKey := make(map[key]*record)
+	of := func(policyName, client string) *record {
+		k := key{policyName, client}
+		if byKey[k] == nil {
+			i := slices.IndexFunc(h.policies, func(p policy) bool { return p.name == policyName })
+			byKey[k] = &record{policy: h.policies[i], client: client}
+			records = append(records, byKey[k])
+		}
+		return byKey[k]
+	}
+	for _, e := range h.events {
+		r := of(e.policy, e.client)
+		r.events = append(r.events, e)
+	}
+	for _, reset := range h.resets {
+		r := of(reset.policy, reset.client)
+		r.resets = append(r.resets, reset)
+	}
+	for _, r := range records {
+		slices.SortStableFunc(r.events, func(a, b event) int { return cmp.Compare(a.back, b.back) })
+		r.givenBack = make(map[event]bool)
+		for _, e := range r.events {
+			r.givenBack[e] = h.isGivenBack(r, e)
+		}
+	}
+	return records
+}
+
+// judgeStatus lets only on_store_error: deny answer 503 to a check, and nothing
+// else but 200 and 429. Without an answer nothing is known.
+func (h *history) judgeStatus(r *record) (string, span) {
+	for _, e := range r.events {
 		switch {
 		case e.status == 0:
 		case e.status == http.StatusOK && e.allowed, e.status == http.StatusTooManyRequests && !e.allowed:
-		case e.status == http.StatusServiceUnavailable && p.deny && e.degraded:
+		case e.status == http.StatusServiceUnavailable && r.deny && e.degraded:
 		default:
 			return fmt.Sprintf("%+v is no documented answer", e), e.span
+		}
+	}
+	for _, reset := range r.resets {
+		if !slices.Contains([]int{0, http.StatusNoContent, http.StatusServiceUnavailable}, reset.status) {
+			return fmt.Sprintf("%+v is no documented answer", reset), reset.span
 		}
 	}
 	return "", span{}
 }
 
 // judgeLimit compares what was admitted with the most that the limit promises.
-// What was admitted without the store doesn't count, and what the store lost is
-// forgotten.
-func (h *history) judgeLimit(l promise, events []event) (string, span) {
+// What was admitted without the store doesn't count. What the store lost is
+// forgotten, and so is what came before a reset.
+func (h *history) judgeLimit(l promise, r *record) (string, span) {
 	judge := h.judgeSpans
 	if l.algorithm == "fixed_window" {
 		judge = h.judgeCalendar
 	}
-	lives := make([][]event, len(h.losses)+1)
-	for _, e := range events {
-		if life, ok := h.life(e.span); ok && e.allowed && !e.degraded {
-			lives[life] = append(lives[life], e)
+	forgotten := slices.Clone(h.losses)
+	for _, reset := range r.resets {
+		forgotten = append(forgotten, h.forgets(reset, r.events))
+	}
+	lives := make([][]event, len(forgotten)+1)
+	for _, e := range r.events {
+		if n, ok := life(e.span, forgotten); ok && e.allowed && !e.degraded {
+			lives[n] = append(lives[n], e)
 		}
 	}
 	for _, admitted := range lives {
@@ -155,6 +222,38 @@ func (h *history) judgeLimit(l promise, events []event) (string, span) {
 		}
 	}
 	return "", span{}
+}
+
+// forgets returns when counts may vanish because of a reset. A refund that is
+// under way meanwhile may take from what is counted after it.
+func (h *history) forgets(reset reset, events []event) span {
+	if reset.status != http.StatusNoContent {
+		return span{reset.call, reset.back + h.late()}
+	}
+	forgets := reset.span
+	for _, e := range events {
+		refunded := e.back
+		if !e.answered() || !h.isCalm(e) {
+			refunded += h.late()
+		}
+		if !(e.answered() && e.allowed) && reset.overlaps(span{e.call, refunded}) {
+			forgets.back = max(forgets.back, refunded)
+		}
+	}
+	return forgets
+}
+
+// late returns how long after an answer its check may still count, or give back
+// in two tries, if somebody stops meanwhile.
+func (h *history) late() time.Duration { return 2*h.timeout + longestPause + 200*time.Millisecond }
+
+// isCalm reports whether nothing goes wrong around e, for all that its caller
+// can see.
+func (h *history) isCalm(e event) bool {
+	around := span{e.call - h.late(), e.back + h.late()}
+	return e.call >= h.calm && !slices.ContainsFunc(h.events, func(other event) bool {
+		return (!other.answered() || other.back-other.call >= h.timeout) && other.overlaps(around)
+	})
 }
 
 // judgeCalendar sums up each calendar window. By the clock of its process, all
@@ -196,62 +295,117 @@ func (h *history) judgeSpans(l promise, admitted []event) (string, span) {
 	return "", span{}
 }
 
-// life returns how often the store had lost its counts before s, or false if it
-// did so meanwhile.
-func (h *history) life(s span) (n int, ok bool) {
-	for _, lost := range h.losses {
+// life returns how often counts had vanished before s, or false if they did so
+// meanwhile.
+func life(s span, forgotten []span) (n int, ok bool) {
+	for _, f := range forgotten {
 		switch {
-		case s.call >= lost.back:
+		case s.call >= f.back:
 			n++
-		case s.back > lost.call:
+		case s.back > f.call:
 			return 0, false
 		}
 	}
 	return n, true
 }
 
-// judgeDenials looks for one that nothing is a reason for: all that was asked
-// lately, admitted or not, would have fit with it. Buckets and logs may also
-// deny when the deadline comes after the state has been read.
-func (h *history) judgeDenials(p policy, events []event) (string, span) {
-	swaps := func(l promise) bool { return l.estimate == "" && l.algorithm != "fixed_window" }
-	if slices.ContainsFunc(p.limits, swaps) {
-		return "", span{}
-	}
-	for _, denied := range events {
-		if denied.status != http.StatusTooManyRequests {
+// judgeDenials looks for one that nothing is a reason for: all that may have
+// been in use would have fit with it. Buckets and logs may also deny what was
+// cut off.
+func (h *history) judgeDenials(r *record) (string, span) {
+	swaps := slices.ContainsFunc(r.limits, promise.swaps)
+	for _, denied := range r.events {
+		if denied.status != http.StatusTooManyRequests || swaps && h.isCutOff(r, denied) {
 			continue
 		}
-		reason := false
-		for _, l := range p.limits {
-			// How long a count is in the window, and a stale knowledge of it in
-			// use.
-			reach := l.window + 2*(l.width()+h.skew+h.timeout) + counters.MaxStaleness
-			var sum int64
-			for _, e := range slices.Backward(events) {
-				if e.back <= denied.call-reach || sum > l.limit {
-					break
-				}
-				if e.call < denied.back {
-					sum += e.cost // its own is among them
-				}
-			}
-			if reason = sum > l.limit; reason {
-				break
-			}
+		used := r.events
+		if resets := h.seen(r.resets, denied); len(resets) > 0 {
+			used = slices.DeleteFunc(slices.Clone(used), func(e event) bool {
+				return slices.ContainsFunc(resets, func(reset reset) bool { return h.counted(e) <= reset.call })
+			})
 		}
-		if !reason {
+		if !slices.ContainsFunc(r.limits, func(l promise) bool { return h.isReason(l, used, r.givenBack, denied) }) {
 			return fmt.Sprintf("a cost of %d is denied without reason", denied.cost), denied.span
 		}
 	}
 	return "", span{}
 }
 
+// isCutOff reports whether the deadline of e may have come after the state had
+// been read. One that is slow may have led a batch that e has joined, which
+// then shares its deadline.
+func (h *history) isCutOff(r *record, e event) bool {
+	return slices.ContainsFunc(r.events, func(other event) bool {
+		led := span{other.call, other.back + h.late()}
+		return other.process == e.process && !(h.quick(other) && other.answered()) && led.overlaps(e.span)
+	})
+}
+
+// seen returns the resets that the process which denied has to know of, unless
+// the store lost them.
+func (h *history) seen(resets []reset, denied event) (seen []reset) {
+	for _, reset := range resets {
+		noticed := span{reset.call, reset.back + time.Second}
+		lost := slices.ContainsFunc(h.losses, noticed.overlaps)
+		if reset.status == http.StatusNoContent && noticed.back <= denied.call && !lost {
+			seen = append(seen, reset)
+		}
+	}
+	return seen
+}
+
+// counted returns when the cost of e was counted at the latest, if it was.
+func (h *history) counted(e event) time.Duration {
+	if e.answered() {
+		return e.back
+	}
+	return e.back + h.late()
+}
+
+// isReason reports whether so much of the limit may have been used that a
+// denial doesn't fit.
+func (h *history) isReason(l promise, used []event, givenBack map[event]bool, denied event) bool {
+	// How long a cost is in use, and a stale knowledge of it.
+	reach := l.lasts() + 2*(l.width()+h.skew+h.timeout) + counters.MaxStaleness
+	var sum int64
+	for _, e := range slices.Backward(used) {
+		if e.back <= denied.call-reach || sum > l.capacity() {
+			break
+		}
+		if e.call < denied.back && (e.back > denied.call || !givenBack[e]) {
+			sum += e.cost // its own is among them
+		}
+	}
+	return sum > l.capacity()
+}
+
+// isGivenBack reports whether e was denied and its cost certainly given back
+// before its answer, with no one else to see it. A bucket gives back less when
+// clocks differ, and a reset may prevent it.
+func (h *history) isGivenBack(r *record, e event) bool {
+	if e.call < h.calm || e.status != http.StatusTooManyRequests || r.countDenied || !e.answered() || !h.quick(e) {
+		return false
+	}
+	if len(r.limits) > 1 && slices.ContainsFunc(r.limits, promise.swaps) {
+		return false
+	}
+	if slices.ContainsFunc(r.resets, func(reset reset) bool { return reset.call < e.back }) {
+		return false
+	}
+	others := 0
+	for _, other := range r.events {
+		if other.overlaps(e.span) {
+			others++ // e too
+		}
+	}
+	return others == 1 && h.isCalm(e)
+}
+
 // judgeReturns checks that a lone client which waited as long as it was told is
 // admitted. A bucket or log that took half of the timeout may have been cut
 // off.
-func (h *history) judgeReturns(_ policy, events []event) (string, span) {
-	for _, e := range events {
+func (h *history) judgeReturns(r *record) (string, span) {
+	for _, e := range r.events {
 		if e.returns && e.status == http.StatusTooManyRequests && h.quick(e) {
 			return "denied after its retry_after, alone", e.span
 		}
@@ -266,6 +420,9 @@ func (h *history) summary() string {
 	outcomes := make(map[string]int)
 	for _, e := range h.events {
 		outcomes[e.outcome()]++
+	}
+	for _, r := range h.resets {
+		outcomes[fmt.Sprint("reset ", r.status)]++
 	}
 	return fmt.Sprintf("%d processes, %d faults, %v", len(h.offsets), len(h.faults), outcomes)
 }
@@ -289,11 +446,22 @@ func (h *history) timeline(v violation) string {
 			lines = append(lines, line{e.call, e.String()})
 		}
 	}
+	for _, r := range h.resets {
+		if r.policy == v.policy && r.client == v.client && r.back >= from && r.call <= v.back {
+			lines = append(lines, line{r.call, fmt.Sprintf("%v to %v, process %d, reset: %d", r.call, r.back, r.process, r.status)})
+		}
+	}
 	slices.SortStableFunc(lines, func(a, b line) int { return int(a.at - b.at) })
 	for _, l := range lines {
 		fmt.Fprintln(&b, l.text)
 	}
 	return b.String()
+}
+
+// answered reports whether the store decided e by its answer, so that nothing
+// is counted later.
+func (e event) answered() bool {
+	return !e.degraded && (e.status == http.StatusOK || e.status == http.StatusTooManyRequests)
 }
 
 func (e event) String() string {

@@ -112,7 +112,7 @@ func TestJudge(t *testing.T) {
 			[]event{denied(5000, 5010, 3), denied(5005, 5020, 8)}, ""},
 		{"a denial after as much as fits", []promise{full}, 0, false, nil,
 			[]event{admitted(0, 4000, 4010, 8), denied(5000, 5010, 3)}, ""},
-		{"denied after its retry_after", []promise{log}, 0, false, nil, []event{returned}, "denied after its retry_after"},
+		{"denied after its retry_after", []promise{log}, 0, false, nil, []event{admitted(0, 0, 10, 8), returned}, "denied after its retry_after"},
 		{"cut off after its retry_after", []promise{log}, 0, false, nil, []event{slow}, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -133,6 +133,124 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// Each limit is 10 in 5s, and -store-timeout 100ms.
+func TestJudgeOfResetsAndRefunds(t *testing.T) {
+	t.Parallel()
+	full := promise{algorithm: "sliding_window", estimate: strict, limit: 10, window: 5 * time.Second, slots: 10}
+	fixed := promise{algorithm: "fixed_window", limit: 10, window: 5 * time.Second}
+	log := promise{algorithm: "sliding_log", limit: 10, window: 5 * time.Second}
+	token := promise{algorithm: "token_bucket", limit: 10, burst: 15, window: 5 * time.Second}
+	one := []promise{full}
+	done := func(call, back int) []reset { return []reset{{span: at(call, back), status: 204}} }
+	failed := func(call, back, status int) []reset { return []reset{{span: at(call, back), status: status}} }
+	of := func(client string, e event) event {
+		e.client = client
+		return e
+	}
+	slow := denied(990, 1045, 3)
+	degraded := event{span: at(990, 1000), cost: 8, status: 503, degraded: true}
+	const (
+		never  = 0
+		forced = 60_000
+	)
+	for _, test := range []struct {
+		name        string
+		limits      []promise
+		countDenied bool
+		faultsUntil int
+		lost        []span
+		resets      []reset
+		events      []event
+		broken      string
+	}{
+		{"all again after a reset", one, false, never, nil, done(1000, 1010),
+			[]event{admitted(0, 0, 999, 10), admitted(1, 1010, 1020, 10)}, ""},
+		{"one too many after a reset", one, false, never, nil, done(1000, 1010),
+			[]event{admitted(0, 0, 999, 10), admitted(1, 1010, 1020, 10), admitted(0, 1020, 1030, 1)}, "admitted 11 within 20ms, not 10"},
+		{"one too many before a reset", one, false, never, nil, done(1000, 1010),
+			[]event{admitted(0, 0, 999, 10), admitted(1, 990, 1000, 1)}, "admitted 11 within 1s, not 10"},
+		{"a check meanwhile may be forgotten", one, false, never, nil, done(1000, 1010),
+			[]event{admitted(0, 0, 999, 10), admitted(1, 1005, 1015, 3), admitted(1, 1010, 1020, 10)}, ""},
+		{"a fixed window, one too many after a reset", []promise{fixed}, false, never, nil, done(1000, 1010),
+			[]event{admitted(0, 0, 999, 10), admitted(1, 1010, 1020, 11)}, "11 of 10 admitted in a calendar window"},
+		{"a log, all again after a reset", []promise{log}, false, never, nil, done(1000, 1010),
+			[]event{admitted(0, 0, 999, 10), admitted(1, 1010, 1020, 10)}, ""},
+		{"a reset of another client", one, false, never, nil, done(1000, 1010),
+			[]event{of("b", admitted(0, 0, 999, 10)), of("b", admitted(1, 1010, 1020, 10))}, "admitted 20"},
+		{"a reset that failed may be done later", one, false, never, nil, failed(1000, 1010, 503),
+			[]event{admitted(0, 0, 999, 10), admitted(1, 1010, 1020, 5), admitted(1, 1710, 1720, 10)}, ""},
+		{"a reset without an answer, one too many after it", one, false, never, nil, failed(1000, 1010, 0),
+			[]event{admitted(0, 0, 999, 10), admitted(1, 1710, 1720, 11)}, "admitted 11"},
+		{"an undocumented status", one, false, never, nil, failed(1000, 1010, 500), nil, "no documented answer"},
+
+		{"denied at once after a reset elsewhere", one, false, never, nil, done(1000, 1010),
+			[]event{admitted(0, 0, 999, 10), denied(1900, 1910, 10)}, ""},
+		{"denied a second after a reset", one, false, never, nil, done(1000, 1010),
+			[]event{admitted(0, 0, 999, 10), denied(2010, 2020, 10)}, "a cost of 10 is denied without reason"},
+		{"a bucket, denied a second after a reset", []promise{token}, false, never, nil, done(1000, 1010),
+			[]event{admitted(0, 0, 999, 15), denied(2010, 2020, 15)}, "a cost of 15 is denied without reason"},
+		{"a bucket, perhaps cut off", []promise{token}, false, never, nil, done(1000, 1010),
+			[]event{admitted(0, 0, 999, 15), denied(2010, 2060, 15)}, ""},
+		{"a bucket, cut off with another check that was slow", []promise{token}, false, never, nil, done(1000, 1010),
+			[]event{denied(2000, 2060, 3), denied(2040, 2060, 3)}, ""},
+		{"a bucket, while another process was slow", []promise{token}, false, never, nil, done(1000, 1010),
+			[]event{{process: 1, span: at(2000, 2060), cost: 3, status: 429}, denied(2040, 2060, 3)}, "a cost of 3 is denied without reason"},
+		{"a bucket takes longer than a window to empty", []promise{token}, false, never, nil, nil,
+			[]event{admitted(0, 0, 10, 15), denied(17000, 17010, 1)}, ""},
+		{"denied a second after a reset that failed", one, false, never, nil, failed(1000, 1010, 503),
+			[]event{admitted(0, 0, 999, 10), denied(2010, 2020, 10)}, ""},
+		{"the store lost everything, the reset too", one, false, never, []span{at(1500, 1900)}, done(1000, 1010),
+			[]event{admitted(0, 0, 999, 10), denied(2010, 2020, 10)}, ""},
+		{"a check during the reset may be counted after it", one, false, never, nil, done(1000, 1010),
+			[]event{admitted(0, 0, 1001, 3), denied(2010, 2020, 8)}, ""},
+		{"a check without an answer may be counted after it", one, false, never, nil, done(1000, 1010),
+			[]event{{span: at(900, 950), cost: 3}, denied(2010, 2020, 8)}, ""},
+		{"a check without an answer long before it", one, false, never, nil, done(1000, 1010),
+			[]event{{span: at(200, 300), cost: 3}, denied(2010, 2020, 8)}, "a cost of 8 is denied without reason"},
+
+		{"what was denied is given back", one, false, never, nil, nil,
+			[]event{admitted(0, 0, 10, 8), denied(1000, 1010, 3), denied(1010, 1020, 2)}, "a cost of 2 is denied without reason"},
+		{"what was denied counts", one, true, never, nil, nil,
+			[]event{admitted(0, 0, 10, 8), denied(1000, 1010, 3), denied(1010, 1020, 2)}, ""},
+		{"what was denied while things went wrong", one, false, forced, nil, nil,
+			[]event{admitted(0, 0, 10, 8), denied(1000, 1010, 3), denied(1010, 1020, 2)}, ""},
+		{"a slow denial may be given back later", one, false, never, nil, nil,
+			[]event{admitted(0, 0, 10, 8), slow, denied(1095, 1105, 2)}, ""},
+		{"a denial while another check is slow may be given back later", one, false, never, nil, nil,
+			[]event{admitted(0, 0, 10, 8), of("b", admitted(0, 900, 1000, 1)), denied(1000, 1010, 3), denied(1010, 1020, 2)}, ""},
+		{"a bucket with clocks apart gives back less", []promise{fixed, token}, false, never, nil, nil,
+			[]event{admitted(0, 0, 10, 8), denied(1000, 1010, 3), denied(1010, 1020, 2)}, ""},
+		{"a refund may take a reset for a later one", one, false, never, nil, done(500, 510),
+			[]event{admitted(0, 520, 530, 8), denied(1000, 1010, 3), denied(1010, 1020, 2)}, ""},
+		{"another may have seen it before it was given back", one, false, never, nil, nil,
+			[]event{admitted(0, 0, 10, 7), denied(1000, 1010, 4), admitted(0, 1005, 1015, 1), denied(1500, 1510, 2)}, ""},
+		{"a killed process may have counted it", one, false, never, nil, nil,
+			[]event{{span: at(0, 10), cost: 8}, denied(1000, 1010, 3)}, ""},
+
+		{"a refund during a reset may take from what comes after it", one, false, never, nil, done(1000, 1010),
+			[]event{admitted(0, 850, 900, 8), denied(990, 1030, 3), admitted(1, 1010, 1025, 3), admitted(0, 1030, 1040, 10)}, ""},
+		{"a refund before a reset takes from nothing after it", one, false, never, nil, done(1000, 1010),
+			[]event{admitted(0, 850, 900, 8), denied(980, 1000, 3), admitted(1, 1010, 1020, 3), admitted(0, 1020, 1040, 10)}, "admitted 13"},
+		{"a refund that may have come late", one, false, never, nil, done(1000, 1010),
+			[]event{admitted(0, 850, 900, 8), degraded, admitted(1, 1010, 1020, 3), admitted(0, 1600, 1610, 10)}, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			h := &history{
+				start: time.Unix(1_000_000, 0), timeout: 100 * time.Millisecond, losses: test.lost,
+				offsets: []time.Duration{0, 0}, policies: []policy{{limits: test.limits, countDenied: test.countDenied, deny: true}},
+				events: test.events, resets: test.resets, calm: time.Duration(test.faultsUntil) * time.Millisecond,
+			}
+			broken := h.judge()
+			if test.broken == "" {
+				require.Empty(t, broken)
+				return
+			}
+			require.NotEmpty(t, broken)
+			assert.Contains(t, broken[0].what, test.broken)
+		})
+	}
+}
+
 func TestTimeline(t *testing.T) {
 	t.Parallel()
 	full := promise{algorithm: "sliding_window", estimate: strict, limit: 10, window: time.Second, slots: 10}
@@ -140,9 +258,11 @@ func TestTimeline(t *testing.T) {
 		name: "seed 7", offsets: []time.Duration{0, 0}, policies: []policy{{limits: []promise{full}}},
 		faults: []fault{{5 * time.Millisecond, "connections are cut"}},
 		events: []event{admitted(1, 7, 20, 6), admitted(0, 3, 30, 5)},
+		resets: []reset{{process: 1, span: at(1, 2), status: 204}},
 	}
 	assert.Contains(t, h.timeline(h.judge()[0]), "seed 7")
 	assert.Contains(t, h.timeline(h.judge()[0]), `
+1ms to 2ms, process 1, reset: 204
 3ms to 30ms, process 0, cost 5: 200
 5ms connections are cut
 7ms to 20ms, process 1, cost 6: 200
