@@ -215,7 +215,9 @@ func runProcess(t testing.TB, cmd *exec.Cmd) *process {
 		close(p.exited)
 	}()
 	t.Cleanup(func() {
-		p.client.CloseIdleConnections()
+		if p.client != nil { // else it hasn't come so far
+			p.client.CloseIdleConnections()
+		}
 		p.terminate(t)
 		p.requireExit(t)
 	})

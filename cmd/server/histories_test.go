@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"weir/api"
 	"weir/counters"
 	"weir/counters/memcachedtest"
 )
@@ -63,7 +64,7 @@ func TestHistoriesSeeClocksTooFarApart(t *testing.T) {
 	const skew = 200 * time.Millisecond
 	h := &history{
 		name: "clocks too far apart", skew: skew, timeout: skew, offsets: []time.Duration{0, 5 * skew},
-		policies: []policy{{name: "strict", limits: []promise{
+		policies: []policy{{name: "strict", onError: api.StoreErrorAllow, limits: []promise{
 			{algorithm: "sliding_window", estimate: strict, limit: 20, window: 2 * time.Second, slots: 20},
 		}}},
 	}
@@ -119,7 +120,8 @@ func newHistory(seed uint64) *history {
 	}
 	slices.SortFunc(h.policies, func(a, b policy) int { return strings.Compare(a.name, b.name) })
 	for i := range h.policies {
-		h.policies[i].countDenied, h.policies[i].deny = random.IntN(4) == 0, random.IntN(2) == 0
+		h.policies[i].countDenied = random.IntN(4) == 0
+		h.policies[i].onError = pick(random, api.StoreErrorLocal, api.StoreErrorAllow, api.StoreErrorDeny)
 	}
 	return h
 }
@@ -131,8 +133,7 @@ func (h *history) file() string {
 	var b strings.Builder
 	b.WriteString("policies:\n")
 	for _, p := range h.policies {
-		onError := map[bool]string{false: "allow", true: "deny"}[p.deny]
-		fmt.Fprintf(&b, "  %s:\n    count_denied: %v\n    on_store_error: %s\n    limits:\n", p.name, p.countDenied, onError)
+		fmt.Fprintf(&b, "  %s:\n    count_denied: %v\n    on_store_error: %s\n    limits:\n", p.name, p.countDenied, p.onError)
 		for _, l := range p.limits {
 			fmt.Fprintf(&b, "      - {name: %s, algorithm: %s, limit: %d, window: %v", strings.ReplaceAll(l.algorithm, "_", "-"), l.algorithm, l.limit, l.window)
 			if l.burst > 0 {

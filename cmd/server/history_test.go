@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"weir/api"
 	"weir/counters"
 )
 
@@ -67,7 +68,7 @@ type policy struct {
 	name        string
 	limits      []promise
 	countDenied bool
-	deny        bool // on_store_error
+	onError     api.OnStoreError
 }
 
 // A promise is a limit as the policy file has it.
@@ -185,7 +186,7 @@ func (h *history) judgeStatus(r *record) (string, span) {
 		switch {
 		case e.status == 0:
 		case e.status == http.StatusOK && e.allowed, e.status == http.StatusTooManyRequests && !e.allowed:
-		case e.status == http.StatusServiceUnavailable && r.deny && e.degraded:
+		case e.status == http.StatusServiceUnavailable && r.onError == api.StoreErrorDeny && e.degraded:
 		default:
 			return fmt.Sprintf("%+v is no documented answer", e), e.span
 		}
@@ -318,13 +319,15 @@ func (h *history) judgeDenials(r *record) (string, span) {
 		if denied.status != http.StatusTooManyRequests || swaps && h.isCutOff(r, denied) {
 			continue
 		}
-		used := r.events
-		if resets := h.seen(r.resets, denied); len(resets) > 0 {
+		used, givenBack := r.events, r.givenBack
+		if denied.degraded {
+			givenBack = nil // who can't ask the store knows neither of that
+		} else if resets := h.seen(r.resets, denied); len(resets) > 0 { // nor of resets
 			used = slices.DeleteFunc(slices.Clone(used), func(e event) bool {
 				return slices.ContainsFunc(resets, func(reset reset) bool { return h.counted(e) <= reset.call })
 			})
 		}
-		if !slices.ContainsFunc(r.limits, func(l promise) bool { return h.isReason(l, used, r.givenBack, denied) }) {
+		if !slices.ContainsFunc(r.limits, func(l promise) bool { return h.isReason(l, used, givenBack, denied) }) {
 			return fmt.Sprintf("a cost of %d is denied without reason", denied.cost), denied.span
 		}
 	}

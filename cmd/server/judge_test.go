@@ -3,6 +3,7 @@ package main
 import (
 	"testing"
 	"time"
+	"weir/api"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -38,6 +39,7 @@ func TestJudge(t *testing.T) {
 	returned.returns = true
 	slow := denied(100, 150, 3)
 	slow.returns = true
+	onError := map[bool]api.OnStoreError{false: api.StoreErrorLocal, true: api.StoreErrorDeny}
 	for _, test := range []struct {
 		name   string
 		limits []promise
@@ -119,7 +121,7 @@ func TestJudge(t *testing.T) {
 			h := &history{
 				name: test.name, start: time.Unix(1_000_000, 0), timeout: 100 * time.Millisecond, losses: test.lost,
 				offsets:  []time.Duration{0, time.Duration(test.apart) * time.Millisecond},
-				policies: []policy{{limits: test.limits, deny: test.deny}},
+				policies: []policy{{limits: test.limits, onError: onError[test.deny]}},
 				events:   test.events,
 			}
 			broken := h.judge()
@@ -149,6 +151,8 @@ func TestJudgeOfResetsAndRefunds(t *testing.T) {
 	}
 	slow := denied(990, 1045, 3)
 	degraded := event{span: at(990, 1000), cost: 8, status: 503, degraded: true}
+	alone := denied(2010, 2020, 10)
+	alone.degraded = true
 	const (
 		never  = 0
 		forced = 60_000
@@ -187,6 +191,9 @@ func TestJudgeOfResetsAndRefunds(t *testing.T) {
 			[]event{admitted(0, 0, 999, 10), denied(1900, 1910, 10)}, ""},
 		{"denied a second after a reset", one, false, never, nil, done(1000, 1010),
 			[]event{admitted(0, 0, 999, 10), denied(2010, 2020, 10)}, "a cost of 10 is denied without reason"},
+		{"denied a second after a reset, without the store", one, false, never, nil, done(1000, 1010),
+			[]event{admitted(0, 0, 999, 10), alone}, ""},
+		{"denied without the store, nor a reason", one, false, never, nil, nil, []event{alone}, "a cost of 10 is denied without reason"},
 		{"a bucket, denied a second after a reset", []promise{token}, false, never, nil, done(1000, 1010),
 			[]event{admitted(0, 0, 999, 15), denied(2010, 2020, 15)}, "a cost of 15 is denied without reason"},
 		{"a bucket, perhaps cut off", []promise{token}, false, never, nil, done(1000, 1010),
@@ -237,7 +244,7 @@ func TestJudgeOfResetsAndRefunds(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			h := &history{
 				start: time.Unix(1_000_000, 0), timeout: 100 * time.Millisecond, losses: test.lost,
-				offsets: []time.Duration{0, 0}, policies: []policy{{limits: test.limits, countDenied: test.countDenied, deny: true}},
+				offsets: []time.Duration{0, 0}, policies: []policy{{limits: test.limits, countDenied: test.countDenied, onError: api.StoreErrorDeny}},
 				events: test.events, resets: test.resets, calm: time.Duration(test.faultsUntil) * time.Millisecond,
 			}
 			broken := h.judge()
