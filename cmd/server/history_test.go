@@ -406,10 +406,10 @@ func (h *history) isGivenBack(r *record, e event) bool {
 
 // judgeReturns checks that a lone client which waited as long as it was told is
 // admitted. A bucket or log that took half of the timeout may have been cut
-// off.
+// off, and what goes wrong may count or give back late.
 func (h *history) judgeReturns(r *record) (string, span) {
 	for _, e := range r.events {
-		if e.returns && e.status == http.StatusTooManyRequests && h.quick(e) {
+		if e.returns && e.status == http.StatusTooManyRequests && h.quick(e) && h.isCalm(e) {
 			return "denied after its retry_after, alone", e.span
 		}
 	}
