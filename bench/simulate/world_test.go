@@ -11,6 +11,6 @@ var seeds = flag.Uint64("seeds", 1000, "how many worlds to look at")
 func TestWorlds(t *testing.T) {
 	seed := search(t.Context(), 1, *seeds, func(seed uint64) bool { return len(simulate(seed, mutation{}, nil)) > 0 })
 	if seed != 0 {
-		t.Error(replay(seed, mutation{}, t.Output()))
+		t.Errorf("seed %d: %v", seed, replay(seed, mutation{}, t.Output()))
 	}
 }
