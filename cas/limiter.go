@@ -65,6 +65,7 @@ type Limiter[S any] struct {
 // A request asks to take, or to refund what was taken.
 type request struct {
 	counters.Request
+	view   any     // a *view[S] of the client
 	refund *refund // nil to take
 }
 
@@ -117,17 +118,16 @@ func (l *Limiter[S]) Take(ctx context.Context, r counters.Request) (counters.Dec
 	if r.Cost == 0 {
 		return l.Peek(ctx, r)
 	}
-	d, err := l.combiner.Do(ctx, r.Client, request{Request: r})
+	v := l.views.Get(r.Client)
+	d, err := l.combiner.Do(ctx, r.Client, request{Request: r, view: v})
 	if err == nil || !errors.Is(err, context.DeadlineExceeded) {
 		return d, err
 	}
 	// The time was over while another caller led. If the store has answered it
 	// meanwhile, that is contention.
 	deadline, ok := ctx.Deadline()
-	if v := l.views.Find(r.Client); ok && v != nil {
-		if seen := v.recall(); seen.read.After(deadline.Add(-l.cfg.StoreTimeout)) {
-			return l.contend(seen.decoded, r), nil
-		}
+	if seen := v.recall(); ok && seen.read.After(deadline.Add(-l.cfg.StoreTimeout)) {
+		return l.contend(seen.decoded, r), nil
 	}
 	return d, err
 }
@@ -206,10 +206,11 @@ func (l *Limiter[S]) Refund(ctx context.Context, r counters.Request, taken count
 	if err := r.Check(); err != nil || r.Cost == 0 || !taken.Allowed {
 		return err
 	}
-	if taken.Local && l.views.Get(r.Client).refund(l.algorithm, r, taken) {
+	v := l.views.Get(r.Client)
+	if taken.Local && v.refund(l.algorithm, r, taken) {
 		return nil
 	}
-	req := request{Request: r, refund: &refund{taken: taken}}
+	req := request{Request: r, view: v, refund: &refund{taken: taken}}
 	_, err := l.combiner.Do(ctx, r.Client, req)
 	if err != nil && !req.refund.begun.Load() {
 		l.refundLater(req)
@@ -221,7 +222,7 @@ func (l *Limiter[S]) Refund(ctx context.Context, r counters.Request, taken count
 func (l *Limiter[S]) reconcile(r counters.Request) error {
 	ctx, cancel := l.unhurried()
 	defer cancel()
-	_, err := l.combiner.Do(ctx, r.Client, request{Request: r})
+	_, err := l.combiner.Do(ctx, r.Client, request{Request: r, view: l.views.Get(r.Client)})
 	return err
 }
 
@@ -275,7 +276,7 @@ func (l *Limiter[S]) Clients() int { return l.views.Len() }
 
 // lead answers a batch of one client's calls.
 func (l *Limiter[S]) lead(ctx context.Context, client string, b *batch) {
-	v := l.views.Get(client)
+	v := b.Calls()[0].Request.view.(*view[S])
 	attempts, lost, err := l.decide(ctx, v, client, b)
 	calls := b.Calls()
 	for _, call := range calls {

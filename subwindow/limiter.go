@@ -515,6 +515,7 @@ func (l *Limiter) choose(a *attempt) int64 {
 // a.counts, and gives back the costs of those denied. The others stay pending.
 func (l *Limiter) deal(ctx context.Context, a *attempt) {
 	var denied []*call
+	var refunded int64
 	left := a.pending[:0]
 	for i, call := range a.pending {
 		if !a.chosen[i] {
@@ -527,6 +528,7 @@ func (l *Limiter) deal(ctx context.Context, a *attempt) {
 			a.counts[a.ahead] += r.Cost
 		} else {
 			denied = append(denied, call)
+			refunded += r.Cost
 		}
 		a.denied = a.denied || !allowed
 		call.Result = l.decision(a.counts, a.ahead, a.elapsedAt(r.Now), r, allowed)
@@ -534,8 +536,12 @@ func (l *Limiter) deal(ctx context.Context, a *attempt) {
 	a.pending = left
 	if len(denied) > 0 {
 		// The denials stand even if this fails.
-		_, err := l.subtract(ctx, a.bucket, denied)
+		sum, err := l.subtract(ctx, a.bucket, denied)
 		l.subtracted(denied, err)
+		if err != nil {
+			sum = 0
+		}
+		a.counts[a.ahead] += refunded - sum // what stays counted
 	}
 }
 
