@@ -339,12 +339,24 @@ func (w *world) apply(o *operation, step int) {
 	now := time.Now()
 	o.steps[step](&w.server, now)
 	// A subtraction perhaps takes from what others have counted since.
-	if o.verb == remove || o.verb == subtract && now.Sub(w.vanished) < 3*w.timeout {
+	if o.verb == remove || o.verb == subtract && (now.Sub(w.vanished) < 3*w.timeout || w.resetDuring(o, now)) {
 		w.lose()
 	}
 	if w.traced {
 		w.log("%v: %s", o, o.effect)
 	}
+}
+
+// resetDuring reports whether a reset has come since the call of o has begun: o
+// may have looked for resets before that.
+func (w *world) resetDuring(o *operation, now time.Time) bool {
+	since := now.Add(-w.timeout)
+	if o.call != noCall {
+		since = w.calls[o.call].began
+	}
+	return slices.ContainsFunc(w.calls, func(c *call) bool {
+		return c.kind == reset && (c.returned.IsZero() || c.returned.After(since))
+	})
 }
 
 // answer ends o for its caller.

@@ -139,6 +139,9 @@ type limiter interface {
 	api.Limiter
 	// Clients returns how many clients are remembered.
 	Clients() int
+	// Flush has the store count what was admitted without it, and returns when
+	// no refund is under way any more.
+	Flush()
 }
 
 // resources are what all limiters share.

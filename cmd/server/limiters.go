@@ -47,6 +47,17 @@ func (ls *limiters) bindLimiters(policies api.Policies) error {
 	return nil
 }
 
+// flush has the store count what the limiters in use have admitted without it,
+// and returns when no refund is under way any more.
+func (ls *limiters) flush() {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, limiter := range ls.inUse {
+		limiter.Flush()
+	}
+	ls.options.Refunds.Wait()
+}
+
 // clients returns how many clients all limiters in use remember.
 func (ls *limiters) clients() int {
 	ls.mu.Lock()

@@ -448,6 +448,34 @@ func TestTerminateAnswersOrRefusesNewConnections(t *testing.T) {
 	}
 }
 
+// What callers send is answered even if the process had no turn for long.
+func TestTerminateAnswersWhatArrivesWhileItStandsStill(t *testing.T) {
+	t.Parallel()
+	p := startProcess(t)
+	clients := make([]rawClient, 64)
+	for i := range clients {
+		clients[i].address = p.address()
+		require.NoError(t, clients[i].dial())
+		_, err := clients[i].check(`{"policy":"fixed","client":"c"}`)
+		require.NoError(t, err)
+	}
+	p.terminate(t)
+	p.log.wait(t, "draining")
+	require.NoError(t, p.cmd.Process.Signal(syscall.SIGSTOP))
+	var done sync.WaitGroup
+	for i := range clients {
+		done.Go(func() {
+			assert.False(t, clients[i].closed())
+			_, err := clients[i].check(`{"policy":"fixed","client":"c"}`)
+			assert.NoError(t, err)
+		})
+	}
+	time.Sleep(3 * drainPause)
+	require.NoError(t, p.cmd.Process.Signal(syscall.SIGCONT))
+	done.Wait()
+	p.requireExit(t)
+}
+
 func TestTerminateIdle(t *testing.T) {
 	t.Parallel()
 	p := startProcess(t)

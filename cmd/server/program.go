@@ -33,8 +33,8 @@ const (
 	reloadInterval = time.Second
 
 	// drainPause is how long, at shutdown, a connection whose handshake has
-	// begun may take to open, and an open one may still send a request. The
-	// connection is closed after the answer.
+	// begun may take to open, and how long the open ones have to be quiet
+	// until they are closed. Each is closed after its next answer.
 	drainPause = 300 * time.Millisecond
 )
 
@@ -161,13 +161,14 @@ func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) 
 		err = errors.Join(err, srv.Close())
 		// Close doesn't wait for handlers; their store timeout ends them.
 		p.requests.Lock()
-		p.refunds.Wait()
+		p.limiters.flush()
 		err = errors.Join(err, p.closeStore())
 	}()
 	p.log.Info(p.greeting())
 
-	var open atomic.Int64
+	var open, changed atomic.Int64
 	srv.ConnState = func(_ net.Conn, state http.ConnState) {
+		changed.Add(1)
 		switch state {
 		case http.StateNew:
 			open.Add(1)
@@ -186,7 +187,7 @@ func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) 
 		return fmt.Errorf("serving ended: %w", err)
 	case <-ctx.Done():
 	}
-	return p.shutDown(srv, served, &open)
+	return p.shutDown(srv, served, &open, &changed)
 }
 
 // ServeHTTP answers a request. It drops one that comes after all others have
@@ -200,13 +201,12 @@ func (p *program) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // shutDown refuses new connections, answers the requests under way and what the
-// open connections send within drainPause, and closes them.
-func (p *program) shutDown(srv *http.Server, served <-chan error, open *atomic.Int64) error {
+// open connections send, and closes them once all have been quiet for
+// drainPause. changed counts what happens on connections.
+func (p *program) shutDown(srv *http.Server, served <-chan error, open, changed *atomic.Int64) error {
 	p.log.Info("draining", slog.Int64("connections", open.Load()))
 	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.shutdownGrace)
 	defer cancel()
-	// Shutdown closes idle connections at once, and loses a request that
-	// arrives on one of them at that moment.
 	until := time.Now().Add(min(drainPause, p.cfg.shutdownGrace))
 	// Before Drain: a client that is told to close its connection connects
 	// again at once, and must be refused.
@@ -215,7 +215,16 @@ func (p *program) shutDown(srv *http.Server, served <-chan error, open *atomic.I
 	}
 	p.server.Drain()
 	<-served // before that, Shutdown would cut connections that wait
-	time.Sleep(time.Until(until))
+	// Shutdown closes idle connections at once, and loses a request that
+	// arrives on one of them at that moment. Ticks are counted, not time: where
+	// this process had no turn, it has read nothing.
+	const tick = 5 * time.Millisecond
+	for quiet, seen := time.Duration(0), changed.Load(); open.Load() > 0 && quiet < drainPause && ctx.Err() == nil; quiet += tick {
+		time.Sleep(tick)
+		if n := changed.Load(); n != seen {
+			quiet, seen = 0, n
+		}
+	}
 	if err := srv.Shutdown(ctx); err != nil {
 		return fmt.Errorf("requests were still under way after -shutdown-grace %v", p.cfg.shutdownGrace)
 	}
