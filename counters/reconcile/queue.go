@@ -15,6 +15,9 @@ const (
 	// interval is how long a round waits after the one before, so that clients
 	// of a server that is still down don't cost a timeout after another.
 	interval = time.Second
+	// longest is how long a round goes on to begin with another client: nobody
+	// who ends has to wait for a store that answers nobody.
+	longest = 5 * time.Second
 	// workers is how many clients of a round are reconciled at a time.
 	workers = 16
 )
@@ -85,11 +88,12 @@ func (q *Queue) round() {
 	}
 	q.mu.Unlock()
 	close(todo)
+	end := time.Now().Add(longest)
 	var working sync.WaitGroup
 	for range workers {
 		working.Go(func() {
 			for r := range todo {
-				if q.reconcile(r) == nil {
+				if time.Now().Before(end) && q.reconcile(r) == nil {
 					q.remove(r)
 				}
 			}

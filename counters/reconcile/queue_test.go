@@ -102,6 +102,24 @@ func TestALaterRequestWaits(t *testing.T) {
 	})
 }
 
+// A store that answers nobody doesn't hold up a round, however many wait.
+func TestARoundEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var rounds sync.WaitGroup
+		q := New(100_000, &rounds, func(counters.Request) error {
+			time.Sleep(50 * time.Millisecond)
+			return counters.ErrTimeout
+		})
+		for i := range 100_000 {
+			q.Add(counters.Request{Client: fmt.Sprint(i)})
+		}
+		begin := time.Now()
+		q.Flush()
+		assert.Equal(t, longest, time.Since(begin))
+	})
+}
+
 func TestAddsAndRounds(t *testing.T) {
 	t.Parallel()
 	s := new(store)
