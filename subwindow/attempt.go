@@ -144,7 +144,7 @@ func (a *attempt) fill(current int64) bool {
 		}
 	}
 	a.counts[a.ahead] = current
-	a.asked = true
+	a.asked = same // else the rest is from before the reset
 	if !a.fresh {
 		a.verified, a.fresh = a.now, same
 	}

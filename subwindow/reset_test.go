@@ -146,3 +146,27 @@ func TestARefundWithoutATurnHasFailed(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+// The process learns of a reset, and then can't read what is counted since. It
+// doesn't take what it remembers for that.
+func TestWhatAResetEndedIsNotRememberedWhenTheReadAfterItFails(t *testing.T) {
+	t.Parallel()
+	inner := memory.New(nil)
+	w := newWindow(t, time.Minute, 60, false)
+	failures := 0
+	store := &faultyStore{Store: inner, fault: func(operation, _ string) error {
+		if operation == "read" && failures > 0 {
+			failures--
+			return counters.ErrTimeout
+		}
+		return nil
+	}}
+	here, there := newLimiter(t, inner, w, sameClock), newLimiter(t, store, w, sameClock)
+	require.True(t, take(t, there, at("12:00:01"), 10, 10).Allowed)
+	require.False(t, take(t, there, at("12:00:05"), 1, 10).Allowed)
+	require.NoError(t, here.Reset(t.Context(), "c", at("12:00:05")))
+	failures = 1
+	_, err := there.Take(t.Context(), request(at("12:00:07"), 1, 100))
+	require.ErrorIs(t, err, counters.ErrTimeout)
+	assert.True(t, take(t, there, at("12:00:07"), 9, 10).Allowed, "at most the 1 that failed is counted")
+}

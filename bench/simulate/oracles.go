@@ -217,7 +217,8 @@ func (w *world) judgeReset() {
 	w.settle()
 	time.Sleep(time.Second)
 	free := w.capacity()
-	if meanwhile.err != nil || meanwhile.decision.Allowed || meanwhile.decision.Contended || w.countDenied {
+	// Windows give nothing back so soon after a reset.
+	if meanwhile.err != nil || meanwhile.decision.Allowed || meanwhile.decision.Contended || w.countDenied || w.width() > 0 {
 		free--
 	}
 	if free == 0 {
@@ -326,6 +327,9 @@ func (w *world) mayBeUsed() int64 {
 			// A bucket gives back nothing that has drained, nor a fraction.
 			drained := w.limit * int64(c.returned.Sub(c.undoes.began)+w.timeout) / int64(w.window)
 			used += min(c.request.Cost, drained+1)
+		}
+		if c.kind == refund && c.err != nil && !c.undoes.returned.Before(horizon) {
+			used += c.request.Cost // it may not be done in the end either
 		}
 		if c.kind != take || c.returned.Before(since) || c.returned.Before(horizon) {
 			continue
