@@ -74,12 +74,23 @@ func (w *world) judgeAdmissions() {
 				break
 			}
 			sum += last.request.Cost
-			if span := last.returned.Sub(first.began); sum > w.bound(span) {
-				w.violate("bound", "%d of %d admitted from #%d to #%d, within %v", sum, w.bound(span), first.number, last.number, span)
+			span := last.returned.Sub(first.began)
+			if most := w.bound(span, w.refunds(first.began, last.returned)); sum > most {
+				w.violate("bound", "%d of %d admitted from #%d to #%d, within %v", sum, most, first.number, last.number, span)
 				return
 			}
 		}
 	}
+}
+
+// refunds returns how many refunds may have been done within a span of time.
+func (w *world) refunds(from, to time.Time) (n int) {
+	for _, c := range w.calls {
+		if c.kind == refund && c.began.Before(to) && c.began.Add(3*w.timeout).After(from) {
+			n++
+		}
+	}
+	return n
 }
 
 // judgeCounts checks that each counter is what was admitted in its slot and not

@@ -160,8 +160,9 @@ type limiter interface {
 }
 
 // bound returns how much the docs allow to be admitted within a span of true
-// time. A fixed window isn't bound by spans, but by the calendar.
-func (s *scenario) bound(span time.Duration) int64 {
+// time, with as many refunds in it. A fixed window isn't bound by spans, but by
+// the calendar.
+func (s *scenario) bound(span time.Duration, refunds int) int64 {
 	const none = 1 << 62
 	switch a := s.algorithm; {
 	case a.Strict:
@@ -173,7 +174,8 @@ func (s *scenario) bound(span time.Duration) int64 {
 			return s.limit
 		}
 	case a.Kind == algorithms.Bucket:
-		return s.burst + s.limit*int64(span+s.skew)/int64(s.window)
+		apart := s.skew * time.Duration(1+refunds) // one that empties it begins anew
+		return s.burst + s.limit*int64(span+apart)/int64(s.window)
 	case span < s.window-s.width()-s.skew:
 		return s.limit
 	case span < s.window-s.skew:
