@@ -109,8 +109,9 @@ func (l *Limiter[S]) init(store counters.StateStore, a algorithm[S], name string
 // Take admits r and consumes its cost, or denies it. A denied cost is consumed
 // only with CountDenied. If other instances changed the state first until the
 // deadline, the last state seen decides: what it would admit is denied too, as
-// Contended. The error is counters.ErrRequest, one of a store's, or of the
-// context's; after one of the latter two the cost may have been consumed.
+// Contended, unless the client was reset meanwhile and nothing is known any
+// more. The error is counters.ErrRequest, one of a store's, or of the context's;
+// after one of the latter two the cost may have been consumed.
 func (l *Limiter[S]) Take(ctx context.Context, r counters.Request) (counters.Decision, error) {
 	if err := r.Check(); err != nil {
 		return counters.Decision{}, err

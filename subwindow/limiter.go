@@ -149,7 +149,8 @@ func (l *Limiter) peekSnapshot(s *snapshot, r counters.Request) (counters.Decisi
 // Refund takes back a request that Take admitted with the decision taken, once:
 // each further Refund takes from what others have counted. It takes nothing
 // back if the client has been reset since, or less than the clock skew before
-// it. (A reset within the refund's own round trip may come too late for that.)
+// it. (A reset within the refund's own round trip may come too late for that, and
+// one before a refund that is over four store timeouts late may be forgotten.)
 // The error is counters.ErrRequest or one of a Store's. A refund that isn't
 // done by the deadline of ctx goes on for the StoreTimeout, which Flush awaits.
 // One that failed without having been sent is tried again once. After that the
