@@ -719,7 +719,9 @@ func TestProcessesAdmitTheRate(t *testing.T) {
 		processes[i] = loggedTaker{limiter, log}
 	}
 	start := time.Now()
-	d, err := processes[0].Take(t.Context(), counters.Request{Client: "c", Cost: burst, Limit: rate, Now: start})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	d, err := processes[0].Take(ctx, counters.Request{Client: "c", Cost: burst, Limit: rate, Now: start})
 	require.NoError(t, err)
 	require.True(t, d.Allowed)
 	c := storm(processes, 8, counters.Request{Client: "c", Cost: 1, Limit: rate}, 10*time.Second, length)
