@@ -77,6 +77,8 @@ type serverMetrics struct {
 	health   func() []counters.ServerStatus
 	named    bool // else the label of a server is its number, from 0
 	up, open *prometheus.Desc
+
+	items, bytes, evictions *prometheus.Desc
 }
 
 func newServerMetrics(health func() []counters.ServerStatus, named bool) *serverMetrics {
@@ -87,12 +89,17 @@ func newServerMetrics(health func() []counters.ServerStatus, named bool) *server
 		health: health, named: named,
 		up:   desc("weir_store_up", "Whether a server of the store answers."),
 		open: desc("weir_store_breaker_open", "Whether checks don't wait for a server, because it doesn't answer."),
+
+		items:     desc("weir_memcached_items", "Items that a Memcached server holds."),
+		bytes:     desc("weir_memcached_bytes", "Bytes that its items take."),
+		evictions: desc("weir_memcached_evictions_total", "Items that a Memcached server dropped for want of memory since its start."),
 	}
 }
 
 func (s *serverMetrics) Describe(ch chan<- *prometheus.Desc) {
-	ch <- s.up
-	ch <- s.open
+	for _, desc := range []*prometheus.Desc{s.up, s.open, s.items, s.bytes, s.evictions} {
+		ch <- desc
+	}
 }
 
 func (s *serverMetrics) Collect(ch chan<- prometheus.Metric) {
@@ -101,14 +108,22 @@ func (s *serverMetrics) Collect(ch chan<- prometheus.Metric) {
 		if !s.named {
 			label = strconv.Itoa(i)
 		}
-		gauge := func(desc *prometheus.Desc, holds bool) {
-			value := 0.0
-			if holds {
-				value = 1
-			}
-			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, label)
+		send := func(desc *prometheus.Desc, kind prometheus.ValueType, value int64) {
+			ch <- prometheus.MustNewConstMetric(desc, kind, float64(value), label)
 		}
-		gauge(s.up, server.Err == nil)
-		gauge(s.open, server.BreakerOpen)
+		send(s.up, prometheus.GaugeValue, one(server.Err == nil))
+		send(s.open, prometheus.GaugeValue, one(server.BreakerOpen))
+		if server.Stats != nil {
+			send(s.items, prometheus.GaugeValue, server.Stats.Items)
+			send(s.bytes, prometheus.GaugeValue, server.Stats.Bytes)
+			send(s.evictions, prometheus.CounterValue, server.Stats.Evictions)
+		}
 	}
+}
+
+func one(holds bool) int64 {
+	if holds {
+		return 1
+	}
+	return 0
 }

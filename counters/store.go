@@ -94,4 +94,12 @@ type ServerStatus struct {
 	Err    error
 	// BreakerOpen says that operations on the server fail at once.
 	BreakerOpen bool
+	// Stats are the server's own counts; nil when they aren't known.
+	Stats *ServerStats
+}
+
+// ServerStats are what a server that shares its memory says of itself.
+type ServerStats struct {
+	Items, Bytes int64 // that it holds
+	Evictions    int64 // items that it dropped for want of memory, since its start
 }

@@ -54,6 +54,7 @@ type program struct {
 	limiters   limiters
 	requests   sync.RWMutex   // each request holds it for reading
 	refunds    sync.WaitGroup // that outlive their checks
+	watchStore func(context.Context)
 	closeStore func() error
 
 	policyData []byte // the policy file's content when it was last read
@@ -102,7 +103,7 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 // whether it answers.
 func (p *program) openStore() (api.Store, func() []counters.ServerStatus, error) {
 	if len(p.cfg.memcached) == 0 {
-		p.closeStore = func() error { return nil }
+		p.watchStore, p.closeStore = func(context.Context) {}, func() error { return nil }
 		return memory.New(nil), func() []counters.ServerStatus {
 			return []counters.ServerStatus{{Server: "embedded"}}
 		}, nil
@@ -115,7 +116,7 @@ func (p *program) openStore() (api.Store, func() []counters.ServerStatus, error)
 	if err != nil {
 		return nil, nil, fmt.Errorf("-memcached: %w", err)
 	}
-	p.closeStore = m.Close
+	p.watchStore, p.closeStore = func(ctx context.Context) { m.Watch(ctx, p.log) }, m.Close
 	return m, m.Ping, nil
 }
 
@@ -150,21 +151,22 @@ func (p *program) loadPolicies() (api.Policies, error) {
 // again on each hangup. When it returns, all that has used the store has ended,
 // and the store is closed.
 func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) {
-	reloading, stopReloading := context.WithCancel(ctx)
-	var reloads sync.WaitGroup
-	reloads.Go(func() { p.reloadUntil(reloading, hangup) })
+	working, stopWork := context.WithCancel(ctx)
+	var work sync.WaitGroup
+	work.Go(func() { p.reloadUntil(working, hangup) })
 	srv := p.server.HTTPServer()
 	srv.Handler = p
 	defer func() {
-		stopReloading()
-		reloads.Wait()
-		err = errors.Join(err, srv.Close())
+		stopWork()
+		err = errors.Join(err, srv.Close()) // before waiting, as the grace is over
+		work.Wait()
 		// Close doesn't wait for handlers; their store timeout ends them.
 		p.requests.Lock()
 		p.limiters.flush()
 		err = errors.Join(err, p.closeStore())
 	}()
 	p.log.Info(p.greeting())
+	work.Go(func() { p.watchStore(working) })
 
 	var open, changed atomic.Int64
 	srv.ConnState = func(_ net.Conn, state http.ConnState) {
@@ -181,7 +183,7 @@ func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) 
 		incoming = tls.NewListener(incoming, p.tls)
 	}
 	served := make(chan error, 1)
-	go func() { served <- srv.Serve(incoming) }()
+	go func() { served <- srv.Serve(&loudListener{Listener: incoming, log: p.log}) }()
 	select {
 	case err := <-served:
 		return fmt.Errorf("serving ended: %w", err)

@@ -84,9 +84,31 @@ type breaker struct {
 	refusal atomic.Pointer[refusal] // for operations while it is open, else nil
 	suspect atomic.Bool             // an operation has failed since the last answer
 
+	refused atomic.Int64 // operations, ever
+
 	mu      sync.Mutex
 	circuit circuit
 	probing bool // the goroutine exists
+	outages int
+	down    time.Duration // in outages that are over
+}
+
+// A record is what a breaker has seen so far.
+type record struct {
+	open    bool
+	outages int           // the present one included
+	down    time.Duration // in all outages
+	refused int64         // operations in all outages
+}
+
+func (b *breaker) record(now time.Time) record {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	r := record{open: b.circuit.open(), outages: b.outages, down: b.down, refused: b.refused.Load()}
+	if r.open {
+		r.down += now.Sub(b.circuit.opened)
+	}
+	return r
 }
 
 // A refusal is the error of an operation while a breaker is open: ErrUnavailable
@@ -124,14 +146,16 @@ func (b *breaker) note(o outcome, err error) {
 	now := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	wasOpen := b.circuit.open()
+	opened, wasOpen := b.circuit.opened, b.circuit.open()
 	b.circuit = b.circuit.after(o, now, b.silence)
 	b.suspect.Store(b.circuit.failures > 0)
 	switch {
 	case b.circuit.open() == wasOpen:
 	case wasOpen:
 		b.refusal.Store(nil)
+		b.down += now.Sub(opened)
 	default:
+		b.outages++
 		b.refusal.Store(newRefusal(err))
 		b.probing = b.probing || b.run(b.probeUntilClosed)
 	}

@@ -1,11 +1,11 @@
 package memcached
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/bradfitz/gomemcache/memcache"
@@ -28,25 +28,30 @@ type clients struct {
 
 	pinging sync.Mutex
 	pinged  time.Time // when a ping was last answered
+	stats   atomic.Pointer[counters.ServerStats]
 
 	mu   sync.Mutex
 	idle []*client
 }
 
-// ask asks the server for its version, within timeout, whether the breaker is
-// open or not.
-func (cs *clients) ask(timeout time.Duration) error {
+// ask asks the server something within timeout, whether the breaker is open or
+// not, and has the reply read.
+func (cs *clients) ask(timeout time.Duration, command string, read func(reply []byte) error) error {
 	start := time.Now()
 	c := cs.get(start.Add(timeout))
 	defer c.release()
-	err := c.exchange(0, appendVersion(c.requests[:0]))
-	if err == nil && !bytes.HasPrefix(c.conn.Reply(0), []byte("VERSION ")) {
-		err = replyError(c.conn.Reply(0))
+	err := c.exchange(0, append(c.requests[:0], command...))
+	if err == nil {
+		err = read(c.conn.Reply(0))
 	}
 	// An operation wouldn't have got an answer that took longer.
 	c.answered = err == nil && time.Since(start) <= cs.timeout
 	return err
 }
+
+// patience returns how long to wait for what ask asks: as long as failing
+// operations take to open the breaker, at most a second.
+func (cs *clients) patience() time.Duration { return min(cs.timeout+cs.breaker.silence, time.Second) }
 
 // ping returns the server's state, which is as old as pingInterval at most. The
 // first caller asks for it, and the others wait, unless the breaker is open. A
@@ -55,7 +60,7 @@ func (cs *clients) ping() counters.ServerStatus {
 	cs.pinging.Lock()
 	defer cs.pinging.Unlock()
 	if cs.breaker.refuse() == nil && time.Since(cs.pinged) >= pingInterval {
-		if err := cs.ask(min(cs.timeout+cs.breaker.silence, maxPing)); err != nil {
+		if err := cs.ask(cs.patience(), "version\r\n", checkVersion); err != nil {
 			cs.breaker.note(down, err)
 		} else {
 			cs.pinged = time.Now()
@@ -65,11 +70,7 @@ func (cs *clients) ping() counters.ServerStatus {
 	return counters.ServerStatus{Server: cs.server.address, Err: err, BreakerOpen: err != nil}
 }
 
-const (
-	pingInterval = time.Second
-	// maxPing bounds a ping, whatever the operations' timeout.
-	maxPing = time.Second
-)
+const pingInterval = time.Second
 
 // get returns a client for an operation that ends by the deadline. It must be
 // released.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 
 	"weir/counters"
@@ -48,8 +49,6 @@ func appendGet(b []byte, verb string, keys ...string) []byte {
 	}
 	return append(b, crlf...)
 }
-
-func appendVersion(b []byte) []byte { return append(b, "version\r\n"...) }
 
 func appendDelete(b []byte, key string) []byte {
 	return append(append(append(b, "delete "...), key...), crlf...)
@@ -136,6 +135,34 @@ func cutValue(reply []byte) (key, value []byte, version uint64, rest []byte, err
 		return nil, nil, 0, nil, replyError(line)
 	}
 	return key, rest[:size], version, rest[size+uint64(len(crlf)):], nil
+}
+
+// checkVersion returns an error unless a reply is one to version.
+func checkVersion(reply []byte) error {
+	if !bytes.HasPrefix(reply, []byte("VERSION ")) {
+		return replyError(reply)
+	}
+	return nil
+}
+
+// parseStats returns what stats answered.
+func parseStats(reply []byte) (counters.ServerStats, error) {
+	var s counters.ServerStats
+	for line := range bytes.Lines(reply) {
+		name, number, _ := strings.Cut(strings.TrimSuffix(strings.TrimPrefix(string(line), "STAT "), "\r\n"), " ")
+		field := map[string]*int64{"curr_items": &s.Items, "bytes": &s.Bytes, "evictions": &s.Evictions}[name]
+		if field == nil {
+			continue
+		}
+		var err error
+		if *field, err = strconv.ParseInt(number, 10, 64); err != nil {
+			return s, replyError(line)
+		}
+	}
+	if !bytes.HasSuffix(reply, []byte("END\r\n")) {
+		return s, replyError(reply)
+	}
+	return s, nil
 }
 
 func parseUint(b []byte) (uint64, error) { return strconv.ParseUint(string(b), 10, 64) }

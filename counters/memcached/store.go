@@ -71,7 +71,7 @@ func newStore(r *ring, dial pipeline.DialFunc, timeout time.Duration) *Store {
 		cs := &s.clients[i]
 		cs.server, cs.dial, cs.timeout = server, s.pool.DialContext, timeout
 		cs.breaker.silence, cs.breaker.run = silence(timeout), s.pool.Go
-		cs.breaker.probe = func() { _ = cs.ask(probeTimeout) } // the breaker is told
+		cs.breaker.probe = func() { _ = cs.ask(probeTimeout, "version\r\n", checkVersion) } // the breaker is told
 	}
 	return s
 }
@@ -178,7 +178,10 @@ func (s *Store) Ping() []counters.ServerStatus {
 	states := make([]counters.ServerStatus, len(s.clients))
 	var wg sync.WaitGroup
 	for i := range s.clients {
-		wg.Go(func() { states[i] = s.clients[i].ping() })
+		wg.Go(func() {
+			states[i] = s.clients[i].ping()
+			states[i].Stats = s.clients[i].stats.Load()
+		})
 	}
 	wg.Wait()
 	return states
@@ -194,6 +197,7 @@ func (s *Store) Close() error { return s.pool.Close() }
 func (s *Store) client(ctx context.Context, key string) (*client, error) {
 	cs := &s.clients[s.ring.pick(key)]
 	if err := cs.breaker.refuse(); err != nil {
+		cs.breaker.refused.Add(1)
 		return nil, err
 	}
 	return cs.get(deadline(ctx)), nil

@@ -31,7 +31,8 @@ var (
 // outlives a lost one. After a timeout it can only be closed.
 //
 // It takes the commands get gets gat gats incr decr add set replace append
-// prepend cas delete touch version flush_all, without noreply.
+// prepend cas delete touch version flush_all, without noreply, and stats without
+// arguments.
 //
 // One goroutine at a time may use it; Close and the deadlines may be called
 // concurrently. Get one from Pool.DialContext: the zero Conn isn't usable.

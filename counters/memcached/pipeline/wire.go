@@ -15,6 +15,7 @@ const (
 	lineCommand    command = iota // answered by one line
 	storageCommand                // carries a data block, answered by one line
 	readCommand                   // answered by VALUE blocks up to an END line
+	statsCommand                  // answered by STAT lines up to an END line
 )
 
 const (
@@ -43,6 +44,10 @@ func parseRequest(b []byte) (int, command, error) {
 	case "gat", "gats":
 		if !long {
 			return end, readCommand, nil
+		}
+	case "stats":
+		if len(args) == 0 { // what others answer is of other forms
+			return end, statsCommand, nil
 		}
 	case "incr", "decr", "delete", "touch", "version", "flush_all":
 		if !long && !bytes.HasSuffix(args, []byte("noreply")) {
@@ -134,6 +139,9 @@ func (r *reply) read(b []byte, wanted bool) (rest []byte, complete bool, err err
 		if err != nil {
 			return nil, false, err
 		}
+		if block == anotherLine {
+			continue
+		}
 		if block > 0 {
 			r.block = block
 			if wanted {
@@ -154,6 +162,9 @@ func (r *reply) reset() {
 	*r = reply{commands: r.commands[:0], data: reuse(r.data), ends: r.ends[:0]}
 }
 
+// anotherLine is the length of a block that is a line.
+const anotherLine = -1
+
 // parseReplyLine returns the length of the data block that follows the line,
 // its line end included, or 0 when the line ends the reply.
 func parseReplyLine(c command, line []byte) (int, error) {
@@ -163,7 +174,9 @@ func parseReplyLine(c command, line []byte) (int, error) {
 		// Memcached refused the command line without reading the data block,
 		// and takes the block for commands.
 		return 0, fmt.Errorf("%w: %q to a storage command", errOutOfStep, line)
-	case c != readCommand, refused, string(line) == "END\r\n", bytes.HasPrefix(line, []byte("SERVER_ERROR ")):
+	case c == statsCommand && bytes.HasPrefix(line, []byte("STAT ")):
+		return anotherLine, nil
+	case c < readCommand, refused, string(line) == "END\r\n", bytes.HasPrefix(line, []byte("SERVER_ERROR ")):
 		return 0, nil
 	}
 	// VALUE <key> <flags> <length> [<cas id>]
@@ -172,8 +185,8 @@ func parseReplyLine(c command, line []byte) (int, error) {
 	_, rest, _ = bytes.Cut(rest, []byte(" "))
 	length, _, _ := bytes.Cut(rest, []byte(" "))
 	size, ok := parseSize(length)
-	if !ok || string(word) != "VALUE" {
-		return 0, fmt.Errorf("%w: %q in the reply to a get", errOutOfStep, line)
+	if !ok || c != readCommand || string(word) != "VALUE" {
+		return 0, fmt.Errorf("%w: %q in the reply to a get or to stats", errOutOfStep, line)
 	}
 	return size + len("\r\n"), nil
 }

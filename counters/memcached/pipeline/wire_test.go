@@ -40,6 +40,9 @@ func TestParseRequest(t *testing.T) {
 		{"set k 0 0 99999999999\r\n", -1, 0},
 		{"set " + strings.Repeat("k", 251) + " 0 0 1\r\na\r\n", -1, 0},
 		{"set " + strings.Repeat("k", 250) + " 0 0 1\r\na\r\n", 265, storageCommand},
+		{"stats\r\n", 7, statsCommand},
+		{"stats reset\r\n", -1, 0},
+		{"stats items\r\n", -1, 0},
 		{"quit\r\n", -1, 0},
 		{"\r\n", -1, 0},
 	} {
@@ -62,11 +65,14 @@ func TestRepliesInPieces(t *testing.T) {
 	}
 	value := rapid.SampledFrom([]string{"", "1", "END\r\n", "\r\n", "VALUE x 0 3\r\n", "ERROR\r\n", strings.Repeat("\n", 100)})
 	exchanges := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) exchange {
-		switch rapid.IntRange(0, 3).Draw(t, "kind") {
+		switch rapid.IntRange(0, 4).Draw(t, "kind") {
 		case 0:
 			return exchange{lineCommand, rapid.SampledFrom([]string{"7\r\n", "ERROR\r\n", "CLIENT_ERROR x\r\n"}).Draw(t, "reply")}
 		case 1:
 			return exchange{storageCommand, rapid.SampledFrom([]string{"STORED\r\n", "SERVER_ERROR x\r\n"}).Draw(t, "reply")}
+		case 2:
+			lines := rapid.SliceOfN(rapid.SampledFrom([]string{"STAT pid 1\r\n", "STAT END END\r\n", "STAT empty \r\n"}), 0, 4).Draw(t, "stats")
+			return exchange{statsCommand, strings.Join(lines, "") + rapid.SampledFrom([]string{"END\r\n", "ERROR\r\n"}).Draw(t, "end")}
 		}
 		var b strings.Builder
 		for _, v := range rapid.SliceOfN(value, 0, 4).Draw(t, "values") {
@@ -116,6 +122,8 @@ func TestRepliesOutOfStep(t *testing.T) {
 		{readCommand, "VALUE k 0\r\n"},
 		{readCommand, "VALUE k 0 x\r\n"},
 		{readCommand, "VALUES k 0 1\r\n1\r\nEND\r\n"},
+		{statsCommand, "STATS\r\n"},
+		{statsCommand, "VALUE k 0 1\r\n1\r\nEND\r\n"},
 		{lineCommand, strings.Repeat("x", maxLine+1)},
 	} {
 		r := reply{commands: []command{test.cmd}}
@@ -130,7 +138,7 @@ func FuzzReply(f *testing.F) {
 	f.Add([]byte("VALUE k 0 99999999\r\n"), byte(2))
 	f.Add([]byte("CLIENT_ERROR x\r\n"), byte(1))
 	f.Fuzz(func(t *testing.T, stream []byte, c byte) {
-		r := reply{commands: []command{command(c % 3)}}
+		r := reply{commands: []command{command(c % 4)}}
 		rest, complete, err := r.read(stream, false)
 		require.LessOrEqual(t, len(rest), len(stream))
 		require.False(t, complete && err != nil)

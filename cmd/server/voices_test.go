@@ -1,0 +1,80 @@
+package main
+
+import (
+	"log/slog"
+	"net"
+	"net/http"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters/memcachedtest"
+)
+
+func TestLogTellsWhichServersAreDownAndBack(t *testing.T) {
+	t.Parallel()
+	up, down := memcachedtest.Start(t), memcachedtest.Start(t)
+	down.Kill()
+	r := startProgram(t, "-memcached", up.Addr+","+down.Addr)
+	line := r.log.wait(t, "a Memcached server is down")
+	assert.Contains(t, line, "level=WARN")
+	assert.Contains(t, line, " server="+down.Addr+" ")
+	assert.Contains(t, line, "connection refused")
+	down.Restart()
+	line = r.log.wait(t, "a Memcached server answers again")
+	assert.Contains(t, line, "level=INFO")
+	assert.Contains(t, line, " server="+down.Addr+" ")
+	assert.NotContains(t, r.log.String(), up.Addr)
+}
+
+func TestLogTellsOfConnectionsThatCannotBeAccepted(t *testing.T) {
+	t.Parallel()
+	const files = "24"
+	p := runProcess(t, exec.Command("sh", "-c", "ulimit -n "+files+` && exec "$0" -listen 127.0.0.1:0`, binary))
+	var conns []net.Conn
+	for range 40 {
+		conn, err := net.Dial("tcp", p.address())
+		require.NoError(t, err)
+		conns = append(conns, conn)
+	}
+	line := p.log.wait(t, "no connection can be accepted")
+	assert.Contains(t, line, "level=WARN")
+	assert.Contains(t, line, "too many open files")
+	for _, conn := range conns {
+		require.NoError(t, conn.Close())
+	}
+	status, _ := p.get(t, "/healthz")
+	assert.Equal(t, http.StatusOK, status)
+}
+
+// failingListener fails as often as one likes.
+type failingListener struct {
+	net.Listener
+	err error
+}
+
+func (l *failingListener) Accept() (net.Conn, error) { return nil, l.err }
+
+func TestAcceptErrorsAreToldOnceInAWhile(t *testing.T) {
+	t.Parallel()
+	log := newLogLines()
+	inner := &failingListener{err: syscall.EMFILE}
+	l := &loudListener{Listener: inner, log: slog.New(slog.NewTextHandler(log, nil))}
+	for range 10 {
+		_, err := l.Accept()
+		require.ErrorIs(t, err, syscall.EMFILE)
+	}
+	assert.Equal(t, 1, strings.Count(log.String(), "\n"))
+	l.warned = l.warned.Add(-acceptWarnInterval)
+	inner.err = net.ErrClosed
+	_, err := l.Accept()
+	require.ErrorIs(t, err, net.ErrClosed)
+	assert.Equal(t, 1, strings.Count(log.String(), "\n"), "closing is no fault")
+	inner.err = syscall.EMFILE
+	_, _ = l.Accept()
+	assert.Equal(t, 2, strings.Count(log.String(), "\n"))
+}

@@ -1,0 +1,124 @@
+package memcached
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"weir/counters"
+)
+
+const (
+	watchInterval = time.Second
+	statsInterval = 10 * time.Second
+	// lineInterval is the time between two lines about a server's breaker.
+	lineInterval = 10 * time.Second
+	// evictionsInterval is the time between two lines about its evictions.
+	evictionsInterval = time.Minute
+)
+
+// Watch logs which servers are down at the start and when that changes, and
+// when a server evicts items, with few lines however often it happens. It also
+// asks for the servers' statistics, which Ping returns. It ends with ctx. Call
+// it once, before Close.
+func (s *Store) Watch(ctx context.Context, log *slog.Logger) {
+	voices := make([]voice, len(s.clients))
+	ticks := time.NewTicker(watchInterval)
+	defer ticks.Stop()
+	for asked := (time.Time{}); ctx.Err() == nil; {
+		if now := time.Now(); now.Sub(asked) >= statsInterval {
+			asked = now
+			s.readStats()
+		}
+		for i := range s.clients {
+			voices[i].speak(time.Now(), &s.clients[i], log.With(slog.String("server", s.clients[i].server.address)))
+		}
+		select {
+		case <-ticks.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (s *Store) readStats() {
+	var wg sync.WaitGroup
+	for i := range s.clients {
+		wg.Go(s.clients[i].readStats)
+	}
+	wg.Wait()
+}
+
+// readStats asks a server that answers for its statistics.
+func (cs *clients) readStats() {
+	var stats counters.ServerStats
+	read := func(reply []byte) (err error) {
+		stats, err = parseStats(reply)
+		return err
+	}
+	if cs.ping().Err != nil || cs.ask(cs.patience(), "stats\r\n", read) != nil {
+		cs.stats.Store(nil)
+		return
+	}
+	cs.stats.Store(&stats)
+}
+
+// A voice says what happens to a server, but not too often.
+type voice struct {
+	spoken time.Time // the last line about the breaker
+	told   record    // what was open then
+	up     record    // when the breaker was last said to be closed
+
+	warned    time.Time // the last line about evictions
+	known     bool      // evictions is
+	evictions int64     // the last count
+	untold    int64     // evictions since warned
+}
+
+func (v *voice) speak(now time.Time, cs *clients, log *slog.Logger) {
+	r := cs.breaker.record(now)
+	if since, ok := v.news(now, r); ok && r.open {
+		log.Warn("a Memcached server is down", slog.Any("error", cs.breaker.refuse()))
+	} else if ok {
+		log.Info("a Memcached server answers again",
+			slog.Duration("down", since.down.Round(time.Millisecond)), slog.Int64("operations_without_it", since.refused))
+	}
+	if n := v.evicted(now, cs.stats.Load()); n > 0 {
+		log.Warn("a Memcached server evicts counters, and their clients start fresh: give it more memory", slog.Int64("evictions", n))
+	}
+}
+
+// news returns whether there is something to tell of a breaker, and what has
+// been since it was last said to be closed. A change that lineInterval holds
+// back is told later, be it over by then.
+func (v *voice) news(now time.Time, r record) (since record, ok bool) {
+	changed := r.open != v.told.open || !r.open && r.outages != v.told.outages
+	if !changed || !v.spoken.IsZero() && now.Sub(v.spoken) < lineInterval {
+		return record{}, false
+	}
+	since = record{down: r.down - v.up.down, refused: r.refused - v.up.refused}
+	v.spoken, v.told = now, r
+	if !r.open {
+		v.up = r
+	}
+	return since, true
+}
+
+// evicted returns how many evictions to warn of: those seen since the last
+// warning, once in evictionsInterval. The first count is what was before.
+func (v *voice) evicted(now time.Time, stats *counters.ServerStats) (n int64) {
+	if stats == nil {
+		return 0
+	}
+	if stats.Evictions < v.evictions { // restarted
+		v.evictions = 0
+	}
+	if v.known {
+		v.untold += stats.Evictions - v.evictions
+	}
+	v.known, v.evictions = true, stats.Evictions
+	if v.untold > 0 && (v.warned.IsZero() || now.Sub(v.warned) >= evictionsInterval) {
+		n, v.untold, v.warned = v.untold, 0, now
+	}
+	return n
+}

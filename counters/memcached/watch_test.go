@@ -1,0 +1,162 @@
+package memcached
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters"
+	"weir/counters/memcachedtest"
+)
+
+func TestNewsOfABreaker(t *testing.T) {
+	t.Parallel()
+	type event struct {
+		at   float64 // seconds since the start
+		now  record
+		tell string
+	}
+	const s = time.Second
+	for _, test := range []struct {
+		what   string
+		events []event
+	}{
+		{"up all the time", []event{{0, record{}, ""}, {100, record{}, ""}}},
+		{"down at the start", []event{
+			{0, record{true, 1, 0, 0}, "down"}, {11, record{true, 1, 11 * s, 5}, ""}, {12, record{false, 1, 12 * s, 9}, "up after 12s, 9"},
+			{100, record{false, 1, 12 * s, 9}, ""},
+		}},
+		{"what comes too soon is told later", []event{
+			{50, record{true, 1, 0, 0}, "down"}, {52, record{false, 1, 2 * s, 7}, ""}, {59.9, record{false, 1, 2 * s, 7}, ""},
+			{60, record{false, 1, 2 * s, 7}, "up after 2s, 7"}, {61, record{true, 2, 2 * s, 7}, ""}, {70, record{true, 2, 11 * s, 9}, "down"},
+			{80, record{false, 2, 12 * s, 20}, "up after 10s, 13"},
+		}},
+		{"an outage that is over before it can be told", []event{
+			{0, record{true, 1, 0, 0}, "down"}, {10, record{false, 1, 1 * s, 3}, "up after 1s, 3"}, {12, record{true, 2, 1 * s, 3}, ""},
+			{13, record{false, 2, 2 * s, 8}, ""}, {20, record{false, 2, 2 * s, 8}, "up after 1s, 5"}, {30, record{false, 2, 2 * s, 8}, ""},
+		}},
+		{"up for a moment", []event{
+			{0, record{true, 1, 0, 0}, "down"}, {3, record{false, 1, 3 * s, 3}, ""}, {4, record{true, 2, 3 * s, 3}, ""},
+			{15, record{true, 2, 14 * s, 8}, ""}, {16, record{false, 2, 15 * s, 9}, "up after 15s, 9"},
+		}},
+		{"an outage between two looks", []event{{0, record{}, ""}, {1, record{false, 1, s / 2, 4}, "up after 500ms, 4"}}},
+	} {
+		t.Run(test.what, func(t *testing.T) {
+			var v voice
+			for _, e := range test.events {
+				since, ok := v.news(time.Unix(1000, int64(e.at*1e9)), e.now)
+				got := ""
+				switch {
+				case ok && e.now.open:
+					got = "down"
+				case ok:
+					got = fmt.Sprintf("up after %v, %d", since.down, since.refused)
+				}
+				require.Equal(t, e.tell, got, "at %v s", e.at)
+			}
+		})
+	}
+}
+
+func TestEvictionsAreToldOnceAMinute(t *testing.T) {
+	t.Parallel()
+	var v voice
+	for _, e := range []struct {
+		at     int // seconds
+		seen   int64
+		warned int64
+	}{
+		{0, 500, 0}, // before weir looked
+		{10, 500, 0}, {20, 503, 3}, {30, 510, 0}, {70, 520, 0}, {80, 521, 18}, {90, 521, 0}, {200, 521, 0},
+		{210, 4, 4}, // restarted
+	} {
+		require.Equal(t, e.warned, v.evicted(time.Unix(int64(1000+e.at), 0), &counters.ServerStats{Evictions: e.seen}), "at %d s", e.at)
+		require.Zero(t, v.evicted(time.Unix(int64(1000+e.at), 0), nil), "when it doesn't answer")
+	}
+}
+
+// lines is a log that may be read while it is written.
+type lines struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func TestBreakerRecords(t *testing.T) {
+	t.Parallel()
+	w := openTwo(t)
+	b := &w.clients[0].breaker
+	require.Equal(t, record{}, b.record(time.Now()))
+	w.servers[0].Kill()
+	w.awaitOpen(t)
+	before := b.record(time.Now())
+	for range 7 {
+		require.Error(t, w.add(0, timeout))
+	}
+	now := time.Now()
+	r := b.record(now)
+	assert.Equal(t, record{true, 1, now.Sub(b.circuit.opened), before.refused + 7}, r)
+	w.servers[0].Restart()
+	w.requireBack(t, time.Now())
+	later := b.record(time.Now())
+	assert.Equal(t, record{false, 1, later.down, later.refused}, later)
+	assert.Greater(t, later.down, r.down)
+	assert.Equal(t, later.down, b.record(time.Now().Add(time.Hour)).down)
+}
+
+func TestWatchTellsOfOutagesAndEvictions(t *testing.T) {
+	t.Parallel()
+	small, gone := memcachedtest.Start(t, "-m", "2"), memcachedtest.Start(t)
+	gone.Kill()
+	s := openStore(t, small.Addr, gone.Addr)
+	var log lines
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	ctx, cancel := context.WithCancel(t.Context())
+	var watching sync.WaitGroup
+	watching.Go(func() { s.Watch(ctx, logger) })
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), "connection refused") }, patience, time.Millisecond)
+	cancel()
+	watching.Wait()
+	assert.Equal(t, 1, strings.Count(log.String(), "level=WARN msg=\"a Memcached server is down\" server="+gone.Addr))
+	assert.NotContains(t, log.String(), small.Addr)
+	states := s.Ping()
+	require.NotNil(t, states[0].Stats)
+	assert.Equal(t, counters.ServerStats{Items: 0, Bytes: 0, Evictions: 0}, *states[0].Stats)
+	assert.Nil(t, states[1].Stats)
+
+	var v voice
+	v.speak(time.Now(), &s.clients[0], logger)
+	value := strings.Repeat("v", 10_000)
+	for i := range 1000 {
+		small.Do(fmt.Sprintf("set k%d 0 0 %d\r\n%s", i, len(value), value), "STORED", "SERVER_ERROR")
+	}
+	s.readStats()
+	stats := s.Ping()[0].Stats
+	require.NotNil(t, stats)
+	assert.Equal(t, counters.ServerStats{
+		Items: small.Stat("curr_items"), Bytes: small.Stat("bytes"), Evictions: small.Stat("evictions"),
+	}, *stats)
+	require.NotZero(t, stats.Evictions)
+	v.speak(time.Now(), &s.clients[0], logger)
+	assert.Contains(t, log.String(), fmt.Sprintf("evictions=%d\n", stats.Evictions))
+	assert.EqualValues(t, 1, small.Stat("curr_connections")-1, "on the shared socket")
+}
