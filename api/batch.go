@@ -34,10 +34,11 @@ func (s *Server) checkBatch(c echo.Context) error {
 	return c.Blob(http.StatusOK, echo.MIMEApplicationJSON, fmt.Appendf(nil, `{"results":[%s]}`+"\n", results))
 }
 
-// decideBatch returns the encoded results of a batch, in its order.
+// decideBatch returns the encoded results of a batch, in its order. All checks
+// share the store timeout of one, however many they are.
 func (s *Server) decideBatch(c echo.Context, batch []check) [][]byte {
 	// The checks of one client of one policy are a group: they are made in
-	// order, and share one store timeout while the store doesn't answer.
+	// order.
 	type groupKey struct{ policy, client string }
 	groups := make(map[groupKey][]int)
 	for i, q := range batch {
@@ -50,11 +51,14 @@ func (s *Server) decideBatch(c echo.Context, batch []check) [][]byte {
 	}
 	close(queue)
 	results := make([][]byte, len(batch))
+	ctx := &counters.Deadline{At: s.cfg.Now().Add(s.cfg.StoreTimeout)}
 	var workers sync.WaitGroup
 	for range min(batchWorkers, len(groups)) {
 		workers.Go(func() {
 			for group := range queue {
-				s.decideGroup(c, batch, group, results)
+				for _, i := range group {
+					results[i] = s.decideResult(c, ctx, batch[i])
+				}
 			}
 		})
 	}
@@ -62,23 +66,14 @@ func (s *Server) decideBatch(c echo.Context, batch []check) [][]byte {
 	return results
 }
 
-// decideGroup makes the checks of batch that group lists.
-func (s *Server) decideGroup(c echo.Context, batch []check, group []int, results [][]byte) {
-	var ctx counters.Deadline
-	answered := true // by the store, within the last context
-	for _, i := range group {
-		now := s.cfg.Now()
-		if answered {
-			ctx = counters.Deadline{At: now.Add(s.cfg.StoreTimeout)}
-		}
-		a, err := s.decideOrRecover(c, &ctx, batch[i], now)
-		if err != nil {
-			results[i], _ = json.Marshal(err) // can't fail for a problem
-		} else {
-			results[i] = a.appendJSON(nil, a.status(http.StatusTooManyRequests))
-		}
-		answered = a != nil && !a.degraded
+// decideResult returns the encoded result of a check.
+func (s *Server) decideResult(c echo.Context, ctx *counters.Deadline, q check) []byte {
+	a, err := s.decideOrRecover(c, ctx, q, s.cfg.Now())
+	if err != nil {
+		result, _ := json.Marshal(err) // can't fail for a problem
+		return result
 	}
+	return a.appendJSON(nil, a.status(http.StatusTooManyRequests))
 }
 
 // decideOrRecover decides q unless the caller has left: a long batch must not

@@ -80,11 +80,11 @@ type breaker struct {
 	probe   func()                               // asks the server, and notes what it shows
 	run     func(func(ctx context.Context)) bool // as Pool.Go
 
-	// These are all that an operation looks at that is answered.
+	// suspect says that an operation has failed since the last answer. It is all
+	// that operations look at, before and after, while all goes well.
+	suspect atomic.Bool
 	refusal atomic.Pointer[refusal] // for operations while it is open, else nil
-	suspect atomic.Bool             // an operation has failed since the last answer
-
-	refused atomic.Int64 // operations, ever
+	refused atomic.Int64            // operations, ever
 
 	mu      sync.Mutex
 	circuit circuit

@@ -18,6 +18,8 @@ import (
 // number.
 const replyNonNumeric = "CLIENT_ERROR cannot increment or decrement non-numeric value\r\n"
 
+var errOverdue = fmt.Errorf("%w, %w", counters.ErrTimeout, counters.ErrNotSent)
+
 var errNoCAS = errors.New("the server runs without compare-and-swap (its option -C)")
 
 func foreignValue(key string) error {

@@ -192,15 +192,21 @@ func (s *Store) Ping() []counters.ServerStatus {
 func (s *Store) Close() error { return s.pool.Close() }
 
 // client takes an idle client of the server of key, or makes one, for an
-// operation that ends with ctx. The error is that of a server whose breaker is
-// open.
+// operation that ends with ctx. The error says why nothing is sent: the breaker
+// is open, or the time is over. Only after a failure is that worth a look at the
+// clock: it ends what a batch still has to ask when its time is over.
 func (s *Store) client(ctx context.Context, key string) (*client, error) {
-	cs := &s.clients[s.ring.pick(key)]
-	if err := cs.breaker.refuse(); err != nil {
-		cs.breaker.refused.Add(1)
-		return nil, err
+	cs, deadline := &s.clients[s.ring.pick(key)], deadline(ctx)
+	if cs.breaker.suspect.Load() {
+		if err := cs.breaker.refuse(); err != nil {
+			cs.breaker.refused.Add(1)
+			return nil, err
+		}
+		if !time.Now().Before(deadline) {
+			return nil, errOverdue
+		}
 	}
-	return cs.get(deadline(ctx)), nil
+	return cs.get(deadline), nil
 }
 
 // deadline returns when an operation that starts now has to end.
