@@ -118,6 +118,13 @@ func (s *watchedStore) Swap(ctx context.Context, key string, old counters.State,
 	return s.Store.Swap(ctx, key, old, value, ttl)
 }
 
+func (s *watchedStore) Put(ctx context.Context, key string, value []byte, ttl time.Duration) error {
+	if err := s.enter(ctx, "put", key); err != nil {
+		return err
+	}
+	return s.Store.Put(ctx, key, value, ttl)
+}
+
 // failWith makes every operation fail; nil ends that.
 func (s *watchedStore) failWith(err error) {
 	s.onCall(func(context.Context, string, string) error { return err })

@@ -27,13 +27,15 @@ func (m *Metrics) InstrumentStore(store Store) Store {
 		subtract: m.operation("subtract"),
 		load:     m.operation("load"),
 		swap:     m.operation("swap"),
+		put:      m.operation("put"),
 		delete:   m.operation("delete"),
 	}
 }
 
 type instrumentedStore struct {
-	store                                   Store
-	add, read, subtract, load, swap, delete operationMetrics
+	store Store
+
+	add, read, subtract, load, swap, put, delete operationMetrics
 }
 
 // operationMetrics are the metrics of one operation, with the labels resolved.
@@ -88,6 +90,11 @@ func (s *instrumentedStore) Load(ctx context.Context, key string) (state counter
 func (s *instrumentedStore) Swap(ctx context.Context, key string, old counters.State, value []byte, ttl time.Duration) (now counters.State, swapped bool, err error) {
 	defer s.swap.done(time.Now(), &err)
 	return s.store.Swap(ctx, key, old, value, ttl)
+}
+
+func (s *instrumentedStore) Put(ctx context.Context, key string, value []byte, ttl time.Duration) (err error) {
+	defer s.put.done(time.Now(), &err)
+	return s.store.Put(ctx, key, value, ttl)
 }
 
 func (s *instrumentedStore) Delete(ctx context.Context, keys []string) (err error) {

@@ -24,6 +24,7 @@ type Metrics struct {
 	casConflicts   prometheus.Counter
 	casForeign     prometheus.Counter
 	refundsFailed  prometheus.Counter
+	reseeded       prometheus.Counter
 	// Reloads counts reloads of the policy file by outcome: ok or error.
 	Reloads *prometheus.CounterVec
 }
@@ -72,6 +73,8 @@ func NewMetrics(r prometheus.Registerer, version string) *Metrics {
 			"Values in the place of a client's state that this version can't read; the client started anew.").WithLabelValues(),
 		refundsFailed: counter("weir_refunds_failed_total",
 			"Refunds that failed. What they should have given back stays in use until its time has passed.").WithLabelValues(),
+		reseeded: counter("weir_reseeded_counters_total",
+			"Counters and states that the store had lost and that were put back.").WithLabelValues(),
 		Reloads: counter("weir_config_reloads_total",
 			"Attempts to load the policy file again, by outcome: ok, error.", "outcome"),
 	}
@@ -136,6 +139,9 @@ func (m *Metrics) Swaps(attempts, lost int) {
 
 // Foreign counts a value in the place of a state that isn't one.
 func (m *Metrics) Foreign() { m.casForeign.Inc() }
+
+// Reseeded counts n counters or states that were put back.
+func (m *Metrics) Reseeded(n int) { m.reseeded.Add(float64(n)) }
 
 // RefundFailed counts a refund that failed.
 func (m *Metrics) RefundFailed() { m.refundsFailed.Inc() }

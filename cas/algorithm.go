@@ -37,6 +37,15 @@ type algorithm[S any] interface {
 	// carry adds to the first state, as r finds it, what was consumed between
 	// the second and the third.
 	carry(present, before, after S, r counters.Request) S
+	// most returns the state in which as much is in use, as r finds it, as in
+	// the one of the two that has more, and whether that is more than in the
+	// first. The two are of one client.
+	most(present, known S, r counters.Request) (S, bool)
+	// began returns the generation of a state and its time; both are 0 if it is
+	// initial.
+	began(S) (generation, time int64)
+	// lasts returns for how long a state can differ from the initial one.
+	lasts() time.Duration
 	// ttl returns for how long the state still differs from the initial one.
 	ttl(S, counters.Request) time.Duration
 	// encode appends a state to a buffer, and decode reads it back.

@@ -132,6 +132,28 @@ func (b bucket) carry(present, before, after bucketState, r counters.Request) bu
 	return s
 }
 
+// most returns the state with the higher level.
+func (b bucket) most(present, known bucketState, r counters.Request) (bucketState, bool) {
+	s, k := b.level(present, r), b.level(known, r)
+	if k.whole < s.whole || k.whole == s.whole && k.part <= s.part {
+		return present, false
+	}
+	k.time = max(k.time, s.time)
+	return k, true
+}
+
+func (b bucket) began(s bucketState) (generation, time int64) { return s.generation, s.time }
+
+// lasts returns how long a full bucket takes to drain: at a limit of 1 unless
+// the capacity is the limit.
+func (b bucket) lasts() time.Duration {
+	hi, lo := bits.Mul64(uint64(max(1, b.burst)), uint64(b.window))
+	if hi > 0 || lo > uint64(counters.MaxWindow) {
+		return counters.MaxWindow
+	}
+	return time.Duration(lo)
+}
+
 // ttl returns the time from r.Now until the bucket is empty at r's limit, at
 // most forever. By how much r is behind the state is not part of it, so that a
 // state from a clock far ahead expires as soon as any other.

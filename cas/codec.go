@@ -3,6 +3,8 @@ package cas
 import (
 	"encoding/binary"
 	"errors"
+	"math"
+	"time"
 )
 
 // errForeignState: the bytes are not a state that this version has written. The
@@ -15,7 +17,67 @@ const (
 	formatTokenBucket byte = 0x82
 	formatLeakyBucket byte = 0x92
 	formatSlidingLog  byte = 0xa2
+	formatOrigin      byte = 0xb2
 )
+
+// An origin says where a state comes from, beyond its generation. Without it, a
+// state that the store has lost couldn't be told from one that was reset, or one
+// that was put back from a state that was put back by somebody who knew less.
+// The zero value is that of a state which was neither.
+type origin struct {
+	// What was in use before mark, Unix time in nanoseconds, is forgotten. For
+	// the time marked, in whole milliseconds, it may be remembered somewhere.
+	mark   int64
+	marked time.Duration // 0: there is no mark
+	// putBack is a random number if the state was put back, else 0.
+	putBack uint32
+}
+
+// markAt returns o with a mark at a moment, but after the mark that it has.
+func (o origin) markAt(at int64, marked time.Duration) origin {
+	if o.marked > 0 {
+		at = max(at, o.mark+1)
+	}
+	return origin{at, (marked + time.Millisecond - 1).Truncate(time.Millisecond), o.putBack}
+}
+
+// left returns for how long the mark still matters; 0 if it doesn't.
+func (o origin) left(now time.Time) time.Duration {
+	if passed := now.UnixNano(); passed > o.mark {
+		return o.marked - time.Duration(min(between(o.mark, passed), uint64(o.marked)))
+	}
+	return o.marked
+}
+
+// newer reports whether o has a mark, and the other none that is as late.
+func (o origin) newer(other origin) bool {
+	return o.marked > 0 && (other.marked == 0 || o.mark > other.mark)
+}
+
+// append appends o to data. A state follows.
+func (o origin) append(data []byte) []byte {
+	if o == (origin{}) {
+		return data
+	}
+	data = binary.BigEndian.AppendUint64(append(data, formatOrigin), uint64(o.mark))
+	data = binary.AppendUvarint(data, uint64(o.marked/time.Millisecond))
+	return binary.AppendUvarint(data, uint64(o.putBack))
+}
+
+// cutOrigin returns the origin that data begins with, and the state that
+// follows.
+func cutOrigin(data []byte) (o origin, state []byte, err error) {
+	if len(data) == 0 || data[0] != formatOrigin {
+		return origin{}, data, nil
+	}
+	at, rest, ok := cutTime(data[1:])
+	ms, rest, ok2 := cutUvarint(rest)
+	putBack, rest, ok3 := cutUvarint(rest)
+	if !ok || !ok2 || !ok3 || ms > uint64(forever/time.Millisecond) || putBack > math.MaxUint32 || ms == 0 && (at != 0 || putBack == 0) {
+		return origin{}, nil, errForeignState
+	}
+	return origin{at, time.Duration(ms) * time.Millisecond, uint32(putBack)}, rest, nil
+}
 
 // cutUvarint returns the number that data begins with and what follows it. It
 // is not ok if there is none, or it is longer than it has to be: then the same

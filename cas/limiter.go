@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -174,8 +175,12 @@ func (l *Limiter[S]) Peek(ctx context.Context, r counters.Request) (counters.Dec
 		return counters.Decision{}, err
 	}
 	l.owing.Answered()
-	s, _ := l.decode(state)
-	return l.peek(s, r), nil
+	seen := snapshot[S]{known: true}
+	seen.decoded, seen.origin, _ = l.decode(state)
+	if v := l.views.Find(r.Client); v != nil {
+		seen, _ = l.recover(seen, v.recall(), r)
+	}
+	return l.peek(seen.decoded, r), nil
 }
 
 // PeekLocal decides r by the state that the process has seen within
@@ -261,15 +266,27 @@ func (l *Limiter[S]) refundFailed(req request, err error) {
 func (l *Limiter[S]) Flush() { l.owing.Flush() }
 
 // Reset forgets what the client has used. No write that began before undoes
-// that, as the state it would replace is gone. Other instances notice within
-// counters.MaxStaleness. The error is counters.ErrRequest or one of a store's.
+// that, as the state it would replace is gone, and nobody puts back what is
+// remembered of it. Other instances notice within counters.MaxStaleness. The
+// error is counters.ErrRequest or one of a store's.
 func (l *Limiter[S]) Reset(ctx context.Context, client string, now time.Time) error {
 	if err := cmp.Or(counters.CheckClient(client), counters.CheckNow(now)); err != nil {
 		return err
 	}
-	err := l.store.Delete(ctx, []string{l.keys.StateKey(client)})
+	key := l.keys.StateKey(client)
+	state, err := l.store.Load(ctx, key)
+	if err != nil {
+		return err
+	}
+	_, old, _ := l.decode(state)
+	o := old.markAt(now.UnixNano(), l.algorithm.lasts()+l.cfg.Horizon())
+	var initial S
+	if err := l.store.Put(ctx, key, l.algorithm.encode(o.append(nil), initial), counters.TTL(o.marked, l.cfg.Horizon())); err != nil {
+		return err
+	}
 	l.views.Forget(client)
-	return err
+	l.views.Get(client).remember(snapshot[S]{known: true, origin: o, expires: time.Now().Add(o.marked)})
+	return nil
 }
 
 // Clients returns the number of clients that are remembered.
@@ -312,7 +329,7 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *b
 	seen, owed := v.recall(), v.owed()
 	asked := false         // the store, in this batch
 	var answered time.Time // the last time that it did
-	waited := false
+	waited, lostState := false, false
 	for mayWait := true; ; mayWait = false {
 		calls := b.Calls()
 		// Who comes later would have less time left than by leading a batch.
@@ -324,7 +341,8 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *b
 				call.Request.refund.begun.Store(true)
 			}
 		}
-		next := l.step(owed.onto(seen, l.algorithm, calls[0].Request.Request), calls, owed.number > 0)
+		from := owed.onto(seen, l.algorithm, calls[0].Request.Request)
+		next := l.step(from, seen.origin, calls, owed.number > 0 || lostState)
 		if next.changed && mayWait && v.awaitTurn(deadline) {
 			waited = true
 			continue // with those who have come meanwhile
@@ -360,7 +378,11 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *b
 		if swaps && !swapped && asked {
 			lost++
 		}
-		seen = l.snapshot(state, next)
+		now := l.snapshot(state, next)
+		if !swapped {
+			now, lostState = l.recover(now, seen, next.request)
+		}
+		seen = now
 		v.remember(seen)
 		var roundTrip time.Duration
 		if asked {
@@ -371,6 +393,9 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *b
 		if swapped {
 			if owed.number > 0 {
 				v.repaid(owed)
+			}
+			if lostState {
+				l.cfg.Reseeded(1)
 			}
 			v.won(attempts, roundTrip, answered)
 			return attempts, lost, nil
@@ -397,32 +422,44 @@ func full(calls []*call) bool {
 // A transition is what a batch makes of a state.
 type transition[S any] struct {
 	changed bool
-	state   S      // the state after it, if it has changed
+	state   S // the state after it, if it has changed
+	origin  origin
 	value   []byte // which is encoded
 	ttl     time.Duration
 	now     time.Time // of the latest request
+	request counters.Request
 }
 
-// step answers the calls from the given state, which it leaves as it is. changed
-// says that the store has another one, whatever the answers are.
-func (l *Limiter[S]) step(from S, calls []*call, changed bool) transition[S] {
-	next := transition[S]{now: calls[0].Request.Now, state: l.algorithm.clone(from), changed: changed}
+// step answers the calls from the given state, which it leaves as it is, and its
+// origin. changed says that the store has another one, whatever the answers are.
+func (l *Limiter[S]) step(from S, o origin, calls []*call, changed bool) transition[S] {
+	next := transition[S]{
+		now: calls[0].Request.Now, request: calls[0].Request.Request, state: l.algorithm.clone(from), origin: o, changed: changed,
+	}
 	for _, call := range calls {
 		q := &call.Request
+		generation, at := l.algorithm.began(next.state)
 		if q.refund != nil {
+			lasts := l.algorithm.ttl(next.state, q.Request) + l.cfg.Horizon()
 			next.state = l.algorithm.refund(next.state, q.Request, q.refund.taken)
 			next.changed = true
+			if g, t := l.algorithm.began(next.state); g == 0 && t == 0 && generation != 0 {
+				next.origin = next.origin.markAt(at, lasts) // nothing is left, nor is it lost
+			}
 		} else {
 			next.state, call.Result = l.algorithm.step(next.state, q.Request)
 			l.bound(&call.Result, next.state, q.Request)
 			next.changed = next.changed || call.Result.Allowed || l.cfg.CountDenied
 		}
 		if q.Now.After(next.now) {
-			next.now = q.Now
+			next.now, next.request = q.Now, q.Request
 		}
 	}
 	if next.changed {
-		next.value = l.algorithm.encode(nil, next.state)
+		if next.ttl = next.origin.left(next.now); next.ttl <= 0 {
+			next.origin, next.ttl = origin{putBack: next.origin.putBack}, 0
+		}
+		next.value = l.algorithm.encode(next.origin.append(nil), next.state)
 		for _, call := range calls {
 			next.ttl = max(next.ttl, l.algorithm.ttl(next.state, call.Request.Request))
 		}
@@ -431,14 +468,47 @@ func (l *Limiter[S]) step(from S, calls []*call, changed bool) transition[S] {
 	return next
 }
 
-// decode returns the state that the store has, whose memory it takes over. What
-// is foreign is the initial state.
-func (l *Limiter[S]) decode(state counters.State) (s S, foreign bool) {
+// decode returns the state that the store has, whose memory it takes over, and
+// its origin. What is foreign is the initial state.
+func (l *Limiter[S]) decode(state counters.State) (s S, o origin, foreign bool) {
 	if !state.Exists() {
-		return s, false
+		return s, o, false
 	}
-	s, err := l.algorithm.decode(state.Value)
-	return s, err != nil
+	o, data, err := cutOrigin(state.Value)
+	if err == nil {
+		s, err = l.algorithm.decode(data)
+	}
+	return s, o, err != nil
+}
+
+// recover returns what the store has, with what the process knows besides and
+// the store has lost: all of it, or what had come until the process that was
+// the first to put it back saw it last. It reports whether the store has lost
+// anything.
+func (l *Limiter[S]) recover(seen, known snapshot[S], r counters.Request) (snapshot[S], bool) {
+	if known = known.lasting(); !known.known || seen.origin.newer(known.origin) {
+		return seen, false
+	}
+	generation, at := l.algorithm.began(known.decoded)
+	present, since := l.algorithm.began(seen.decoded)
+	lost := false
+	if known.origin.newer(seen.origin) && known.origin.left(r.Now) > 0 {
+		if lost = true; present <= known.origin.mark { // it is from before the mark
+			var initial S
+			seen.decoded, present, since = initial, 0, 0
+		}
+		seen.origin.mark, seen.origin.marked = known.origin.mark, known.origin.marked
+	}
+	if present == generation && since >= at && seen.origin.putBack == known.origin.putBack {
+		return seen, lost
+	}
+	r.Now = time.Unix(0, max(r.Now.UnixNano(), since, at))
+	more, isMore := l.algorithm.most(seen.decoded, known.decoded, r)
+	seen.decoded, seen.expires = more, latest(seen.expires, known.expires)
+	if lost = lost || isMore; lost && !seen.state.Exists() {
+		seen.origin.putBack = rand.Uint32() | 1
+	}
+	return seen, lost
 }
 
 // snapshot returns what the store has, as it was seen by the batch that next is
@@ -447,13 +517,15 @@ func (l *Limiter[S]) decode(state counters.State) (s S, foreign bool) {
 func (l *Limiter[S]) snapshot(state counters.State, next transition[S]) snapshot[S] {
 	seen := snapshot[S]{known: true, at: next.now.UnixNano(), read: time.Now()}
 	if next.changed && bytes.Equal(state.Value, next.value) {
-		seen.decoded = next.state
+		seen.decoded, seen.origin = next.state, next.origin
 	} else {
 		var foreign bool
-		if seen.decoded, foreign = l.decode(state); foreign && l.cfg.Foreign != nil {
+		if seen.decoded, seen.origin, foreign = l.decode(state); foreign && l.cfg.Foreign != nil {
 			l.cfg.Foreign()
 		}
+		next.ttl = counters.TTL(max(l.algorithm.ttl(seen.decoded, next.request), seen.origin.left(next.now)), l.cfg.Horizon())
 	}
+	seen.expires = seen.read.Add(next.ttl)
 	state.Value = nil
 	seen.state = state
 	return seen

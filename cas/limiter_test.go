@@ -499,7 +499,9 @@ func (failingStore) Swap(context.Context, string, counters.State, []byte, time.D
 	return counters.State{}, false, counters.ErrUnavailable
 }
 
-func (failingStore) Delete(context.Context, []string) error { return counters.ErrUnavailable }
+func (failingStore) Put(context.Context, string, []byte, time.Duration) error {
+	return counters.ErrUnavailable
+}
 
 // Instances that share a store decide as one state would that all requests
 // passed through in their order. Only a denial that is known without the store
@@ -967,7 +969,7 @@ func TestTTLIsThatOfTheSlowestCallAndTheHorizon(t *testing.T) {
 	slow.Request = request{Request: counters.Request{Client: "c", Cost: 1, Limit: 1, Now: noon}}
 	fast.Request = request{Request: counters.Request{Client: "c", Cost: 1, Limit: 100, Now: noon}}
 	for _, calls := range [][]*call{{slow, fast}, {fast, slow}} {
-		next := l.step(bucketState{}, calls, false)
+		next := l.step(bucketState{}, origin{}, calls, false)
 		assert.Equal(t, 2*time.Minute+500*time.Millisecond+2*time.Second, next.ttl)
 	}
 }

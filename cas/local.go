@@ -56,5 +56,5 @@ func (l *Limiter[S]) Recall(r counters.Request) (counters.Decision, bool) {
 	defer v.mu.Unlock()
 	d := l.peek(v.believe().after, r)
 	d.Local = true
-	return d, v.last.known || v.debt.number > 0
+	return d, v.last.lasting().known || v.debt.number > 0
 }

@@ -157,6 +157,38 @@ func (l log) carry(present, before, after logState, r counters.Request) logState
 	for t, cost := range present.all() {
 		costs[t] += cost
 	}
+	return l.of(costs, present, after)
+}
+
+// most returns the log with every entry of the two, at the higher cost if both
+// have it.
+func (l log) most(present, known logState, r counters.Request) (logState, bool) {
+	if known = l.live(l.clone(known), r); known.used == 0 {
+		return present, false
+	}
+	costs := make(map[int64]int64)
+	for t, cost := range present.all() {
+		costs[t] = cost
+	}
+	more := false
+	for t, cost := range known.all() {
+		if cost > costs[t] {
+			costs[t], more = cost, true
+		}
+	}
+	if !more {
+		return present, false
+	}
+	return l.of(costs, known, present), true
+}
+
+func (l log) began(s logState) (generation, time int64) { return s.generation, s.time }
+
+func (l log) lasts() time.Duration { return l.window }
+
+// of returns the log of the given costs by their times. It is of the generation
+// of the first of the two states that has one.
+func (l log) of(costs map[int64]int64, first, second logState) logState {
 	var s logState
 	for _, t := range slices.Sorted(maps.Keys(costs)) {
 		if cost := min(costs[t], MaxLogLimit); cost > 0 {
@@ -165,12 +197,11 @@ func (l log) carry(present, before, after logState, r counters.Request) logState
 		}
 	}
 	if s.used > 0 {
-		s.time = max(s.newest, present.time, after.time)
+		s.time = max(s.newest, first.time, second.time)
 		s.generation = s.base
-		for _, from := range []logState{present, after} {
+		for _, from := range []logState{second, first} {
 			if from.used > 0 {
 				s.generation = min(s.base, from.generation)
-				break
 			}
 		}
 	}

@@ -27,9 +27,27 @@ type view[S any] struct {
 type snapshot[S any] struct {
 	state   counters.State // without its value
 	decoded S              // which no one may change
+	origin  origin
 	known   bool
 	at      int64     // Unix nanoseconds, of the request that asked for it
 	read    time.Time // when the store answered
+	expires time.Time // when the store forgets it at the latest
+}
+
+// lasting returns s, or none when the store would have forgotten it: one of a
+// clock that was ahead mustn't outlast it here.
+func (s snapshot[S]) lasting() snapshot[S] {
+	if time.Now().After(s.expires) {
+		return snapshot[S]{}
+	}
+	return s
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
 }
 
 // fresh reports whether denials may rely on it at now.
@@ -126,7 +144,7 @@ func (v *view[S]) believe() debt[S] {
 	if v.debt.number > 0 {
 		return v.debt
 	}
-	return v.last.debt()
+	return v.last.lasting().debt()
 }
 
 // owed returns the debt.

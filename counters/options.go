@@ -47,6 +47,9 @@ type Options struct {
 	// Clients is how many clients are remembered. 0 means DefaultClients, and a
 	// negative value none.
 	Clients int
+	// Reseeded is called with the number of counters, or states, that the store
+	// had lost and that were put back, if it isn't nil.
+	Reseeded func(n int)
 	// Batch is called with the size of each batch, if it isn't nil.
 	Batch func(size int)
 	// Refunds counts the refunds that outlive their request, if it isn't nil.
@@ -82,6 +85,9 @@ func (o Options) WithDefaults() (Options, error) {
 	}
 	if o.Batch == nil {
 		o.Batch = func(int) {}
+	}
+	if o.Reseeded == nil {
+		o.Reseeded = func(int) {}
 	}
 	if o.Refunds == nil {
 		o.Refunds = new(sync.WaitGroup)

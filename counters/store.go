@@ -69,8 +69,9 @@ type StateStore interface {
 	// Either way it returns what is at key after that, so that the next Swap
 	// needs no Load. It keeps no reference to value.
 	Swap(ctx context.Context, key string, old State, value []byte, ttl time.Duration) (now State, swapped bool, err error)
-	// Delete removes what is at keys, which are those of one client.
-	Delete(ctx context.Context, keys []string) error
+	// Put replaces whatever is at key by value, which then lives for ttl. It
+	// keeps no reference to value.
+	Put(ctx context.Context, key string, value []byte, ttl time.Duration) error
 }
 
 // A State is what a StateStore has at a key. The zero State is nothing at all.

@@ -110,6 +110,7 @@ func (o *operation) String() string {
 const (
 	subtract = "subtract"
 	remove   = "delete"
+	put      = "put"
 )
 
 // Add implements counters.Store: it counts first, and reads after that.
@@ -218,8 +219,15 @@ func (c *connection) Swap(ctx context.Context, key string, old counters.State, v
 	return o.state, o.swapped, err
 }
 
-// Delete implements counters.Store and counters.StateStore, in two steps if
-// there are several keys.
+// Put implements counters.StateStore.
+func (c *connection) Put(ctx context.Context, key string, value []byte, ttl time.Duration) error {
+	o := &operation{verb: put, key: key}
+	value = bytes.Clone(value)
+	o.steps = append(o.steps, func(s *server, now time.Time) { s.put(key, value, now, ttl) })
+	return c.do(ctx, o)
+}
+
+// Delete implements counters.Store, in two steps if there are several keys.
 func (c *connection) Delete(ctx context.Context, keys []string) error {
 	o := &operation{verb: remove}
 	keys = append([]string(nil), keys...)

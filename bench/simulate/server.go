@@ -78,9 +78,13 @@ func (s *server) swap(key string, old uint64, value []byte, now time.Time, ttl t
 	if s.load(key, now).Version != old {
 		return false
 	}
+	s.put(key, value, now, ttl)
+	return true
+}
+
+func (s *server) put(key string, value []byte, now time.Time, ttl time.Duration) {
 	s.version++
 	s.items[key] = item{state: counters.State{Value: bytes.Clone(value), Version: s.version}, expires: expiry(now, ttl)}
-	return true
 }
 
 // restart loses everything, and versions are numbered from 1 again.

@@ -339,7 +339,7 @@ func (w *world) apply(o *operation, step int) {
 	now := time.Now()
 	o.steps[step](&w.server, now)
 	// A subtraction perhaps takes from what others have counted since.
-	if o.verb == remove || o.verb == subtract && (now.Sub(w.vanished) < 3*w.timeout || w.resetDuring(o, now)) {
+	if o.verb == remove || o.verb == put || o.verb == subtract && (now.Sub(w.vanished) < 3*w.timeout || w.resetDuring(o, now)) {
 		w.lose()
 	}
 	if w.traced {

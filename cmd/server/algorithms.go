@@ -155,6 +155,7 @@ type resources struct {
 func (r *resources) limiterOptions(p *api.Policy, l *api.Limit) counters.Options {
 	o := r.options
 	o.Policy, o.Limit, o.CountDenied, o.Batch = p.Name, l.Name, p.CountDenied, r.metrics.Batch
+	o.Reseeded = r.metrics.Reseeded
 	return o
 }
 

@@ -17,6 +17,7 @@ type Store interface {
 	counters.Store
 	Load(ctx context.Context, key string) (counters.State, error)
 	Swap(ctx context.Context, key string, old counters.State, value []byte, ttl time.Duration) (counters.State, bool, error)
+	Put(ctx context.Context, key string, value []byte, ttl time.Duration) error
 }
 
 // The ways in which a BrokenStore fails.
@@ -33,6 +34,8 @@ var (
 type BrokenStore struct {
 	Store
 	Err error
+	// life is that of all versions; see counters.State.
+	life uint64
 }
 
 // try does operate unless the store doesn't come to it.
@@ -62,7 +65,12 @@ func (s *BrokenStore) Subtract(ctx context.Context, key string, delta int64) err
 	return s.try(func() error { return s.Store.Subtract(ctx, key, delta) })
 }
 
-// Delete implements counters.Store and counters.StateStore.
+// Put implements counters.StateStore.
+func (s *BrokenStore) Put(ctx context.Context, key string, value []byte, ttl time.Duration) error {
+	return s.try(func() error { return s.Store.Put(ctx, key, value, ttl) })
+}
+
+// Delete implements counters.Store.
 func (s *BrokenStore) Delete(ctx context.Context, keys []string) error {
 	return s.try(func() error { return s.Store.Delete(ctx, keys) })
 }
@@ -70,13 +78,25 @@ func (s *BrokenStore) Delete(ctx context.Context, keys []string) error {
 // Load implements counters.StateStore.
 func (s *BrokenStore) Load(ctx context.Context, key string) (state counters.State, err error) {
 	err = s.try(func() (err error) { state, err = s.Store.Load(ctx, key); return err })
-	return state, err
+	return s.alive(state), err
 }
 
 // Swap implements counters.StateStore.
 func (s *BrokenStore) Swap(ctx context.Context, key string, old counters.State, value []byte, ttl time.Duration) (state counters.State, swapped bool, err error) {
+	if old.Exists() && old.Life != s.life {
+		state, err = s.Load(ctx, key)
+		return state, false, err
+	}
+	old.Life = 0
 	err = s.try(func() (err error) { state, swapped, err = s.Store.Swap(ctx, key, old, value, ttl); return err })
-	return state, swapped, err
+	return s.alive(state), swapped, err
+}
+
+func (s *BrokenStore) alive(state counters.State) counters.State {
+	if state.Exists() {
+		state.Life = s.life
+	}
+	return state
 }
 
 // An instance is a limiter as one process has it, and its clock.

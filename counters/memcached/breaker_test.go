@@ -213,7 +213,7 @@ func (w *two) requireAtOnce(t *testing.T) {
 		_, _, swapErr := w.Swap(ctx, key, counters.State{}, nil, time.Minute)
 		for what, err := range map[string]error{
 			"Add": addErr, "Read": w.Read(ctx, []string{key}, make([]int64, 1)), "Subtract": w.Subtract(ctx, key, 1),
-			"Load": loadErr, "Swap": swapErr, "Delete": w.Delete(ctx, []string{key}), "Ping": w.Ping()[0].Err,
+			"Load": loadErr, "Swap": swapErr, "Put": w.Put(ctx, key, nil, time.Minute), "Delete": w.Delete(ctx, []string{key}), "Ping": w.Ping()[0].Err,
 		} {
 			assert.ErrorIs(t, err, counters.ErrUnavailable, what)
 			assert.ErrorIs(t, err, counters.ErrNotSent, what)

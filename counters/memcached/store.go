@@ -156,8 +156,17 @@ func (s *Store) Swap(ctx context.Context, key string, old counters.State, value 
 	return state, swapped, c.translate(key, err)
 }
 
-// Delete implements counters.Store and counters.StateStore. All commands go out
-// together.
+// Put implements counters.StateStore with set.
+func (s *Store) Put(ctx context.Context, key string, value []byte, ttl time.Duration) error {
+	c, err := s.client(ctx, key)
+	if err != nil {
+		return err
+	}
+	defer c.release()
+	return c.translate(key, c.Set(&memcache.Item{Key: key, Value: value, Expiration: expiration(ttl, time.Now())}))
+}
+
+// Delete implements counters.Store. All commands go out together.
 func (s *Store) Delete(ctx context.Context, keys []string) error {
 	if len(keys) == 0 {
 		return nil

@@ -141,7 +141,24 @@ func (m *Store) Swap(_ context.Context, key string, old counters.State, value []
 	return state, true, nil
 }
 
-// Delete implements counters.Store and counters.StateStore.
+// Put implements counters.StateStore.
+func (m *Store) Put(_ context.Context, key string, value []byte, ttl time.Duration) error {
+	now := m.now().UnixNano()
+	s := m.shard(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	item := s.live(key, now)
+	if item == nil {
+		item = s.create(key, now, ttl)
+	}
+	s.version++
+	item.state = counters.State{Value: bytes.Clone(value), Version: s.version}
+	item.expires = now + int64(ttl)
+	s.expire(now)
+	return nil
+}
+
+// Delete implements counters.Store.
 func (m *Store) Delete(_ context.Context, keys []string) error {
 	for _, key := range keys {
 		s := m.shard(key)

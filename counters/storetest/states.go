@@ -26,7 +26,8 @@ func RunStates(t *testing.T, store counters.StateStore) {
 		{"SwapReplacesWhatWasLoaded", testSwap},
 		{"SwapOfAnOlderVersionLoses", testSwapOlder},
 		{"SwapOfNothingLosesToSomething", testSwapNothing},
-		{"SwapOfSomethingDeletedLoses", testSwapDeleted},
+		{"SwapOfSomethingLostLoses", testSwapLost},
+		{"PutReplacesWhateverIsThere", testPut},
 		{"EqualValuesAreDifferentVersions", testEqualValues},
 		{"AnyBytes", testAnyBytes},
 		{"ExpiryIsThatOfTheLastSwap", testStateExpiry},
@@ -87,15 +88,19 @@ func (s *statesTest) loses(old counters.State, value string) counters.State {
 	return now
 }
 
-func (s *statesTest) delete() {
+// lose has the store lose what is there. Every store can delete.
+func (s *statesTest) lose() {
 	s.t.Helper()
-	require.NoError(s.t, s.store.Delete(s.ctx, []string{s.key}))
+	store := s.store.(interface {
+		Delete(ctx context.Context, keys []string) error
+	})
+	require.NoError(s.t, store.Delete(s.ctx, []string{s.key}))
 }
 
 func testNothing(t *testing.T, s *statesTest) {
 	assert.False(t, s.load().Exists())
 	assert.Equal(t, counters.State{}, s.load())
-	s.delete()
+	s.lose()
 	assert.Equal(t, counters.State{}, s.load())
 }
 
@@ -117,12 +122,30 @@ func testSwapNothing(t *testing.T, s *statesTest) {
 	assert.Equal(t, first, s.loses(counters.State{}, "another"))
 }
 
-func testSwapDeleted(t *testing.T, s *statesTest) {
+func testPut(t *testing.T, s *statesTest) {
+	put := func(value string, ttl time.Duration) {
+		t.Helper()
+		b := []byte(value)
+		require.NoError(t, s.store.Put(s.ctx, s.key, b, ttl))
+		clear(b)
+		s.holds(value)
+	}
+	put("first", time.Minute)
+	second := s.swaps(s.load(), "second")
+	put("third", time.Minute)
+	third := s.loses(second, "fourth")
+	assert.Equal(t, "third", string(third.Value))
+	put("third", 1500*time.Millisecond)
+	s.loses(third, "fourth")
+	require.Eventually(t, func() bool { return !s.load().Exists() }, 10*time.Second, 10*time.Millisecond, "it expires")
+}
+
+func testSwapLost(t *testing.T, s *statesTest) {
 	first := s.swaps(counters.State{}, "first")
-	s.delete()
+	s.lose()
 	assert.Equal(t, counters.State{}, s.loses(first, "second"))
 	again := s.swaps(counters.State{}, "first")
-	assert.Equal(t, again, s.loses(first, "second"), "what was deleted and made anew is another version")
+	assert.Equal(t, again, s.loses(first, "second"), "what was lost and made anew is another version")
 }
 
 func testEqualValues(_ *testing.T, s *statesTest) {
@@ -192,5 +215,5 @@ func testStateCancellation(_ *testing.T, s *statesTest) {
 	cancel()
 	s.ctx = cancelled
 	s.swaps(counters.State{}, "first")
-	s.delete()
+	s.lose()
 }
