@@ -9,8 +9,8 @@
 // another server meanwhile: two processes that disagree about who is down would
 // each count a client from 0.
 //
-// What Memcached loses (by eviction, a restart or flush_all) is lost. Start
-// with New.
+// What Memcached loses (by eviction, a restart or flush_all) is lost to the
+// store; limiters put back what they remember. Start with New.
 package memcached
 
 import (

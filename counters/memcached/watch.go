@@ -84,7 +84,7 @@ func (v *voice) speak(now time.Time, cs *clients, log *slog.Logger) {
 			slog.Duration("down", since.down.Round(time.Millisecond)), slog.Int64("operations_without_it", since.refused))
 	}
 	if n := v.evicted(now, cs.stats.Load()); n > 0 {
-		log.Warn("a Memcached server evicts counters, and their clients start fresh: give it more memory", slog.Int64("evictions", n))
+		log.Warn("a Memcached server evicts counters: give it more memory", slog.Int64("evictions", n))
 	}
 }
 
