@@ -222,7 +222,7 @@ func (l *Limiter) Reset(ctx context.Context, client string, now time.Time) error
 	}
 	// Refunds of what was counted before must find the mark from now on.
 	began := time.Now()
-	err := l.mark(ctx, prefix, now, int64(now.Nanosecond())/1e6+1)
+	err := l.mark(ctx, prefix, now, resetBegun+int64(now.Nanosecond())/1e6+1)
 	if err == nil {
 		err = l.store.Delete(ctx, keys)
 	}
@@ -378,15 +378,20 @@ func (l *Limiter) subtracted(calls []*call, err error) {
 // check and then two tries, on a clock that may be wrong.
 func (l *Limiter) refundLife() time.Duration { return 4*l.options.StoreTimeout + l.options.ClockSkew }
 
-// resetDone is what the mark of a reset is more than when the reset began.
-const resetDone = 1000
+// The parts of a mark, above a sum of milliseconds: how many resets have begun,
+// and how many are done.
+const (
+	resetBegun = 1 << 24
+	resetDone  = 1 << 44
+)
 
 // mark adds to the mark of a reset at now, which is kept for each second: first
-// the millisecond of that second, counted from 1, and in the end resetDone and
-// how many milliseconds it took. So it says when the reset was over.
+// resetBegun and the millisecond of that second, counted from 1, and in the end
+// resetDone and how many milliseconds it took. So it says when the reset was
+// over.
 func (l *Limiter) mark(ctx context.Context, prefix string, now time.Time, delta int64) error {
 	_, err := l.store.Add(ctx, counters.Addition{
-		Key: counters.ResetKey(prefix, now.Unix()), Delta: delta, TTL: counters.TTL(l.refundLife(), l.window.Horizon), New: delta <= resetDone,
+		Key: counters.ResetKey(prefix, now.Unix()), Delta: delta, TTL: counters.TTL(l.refundLife(), l.window.Horizon), New: delta < resetDone,
 	})
 	return err
 }
@@ -415,11 +420,11 @@ func (l *Limiter) resets(ctx context.Context, prefix string, calls []*call) (int
 	}
 	for i, n := range counts {
 		if n > 0 {
-			second := (to - int64(i)) * 1000
-			if n <= resetDone {
-				return second + n + l.window.Horizon.Milliseconds(), nil
+			after := l.options.ClockSkew
+			if n/resetDone < n%resetDone/resetBegun {
+				after = l.window.Horizon // one is under way, or has failed
 			}
-			return second + n - resetDone + l.options.ClockSkew.Milliseconds(), nil
+			return (to-int64(i))*1000 + n%resetBegun + after.Milliseconds(), nil
 		}
 	}
 	return math.MinInt64, nil

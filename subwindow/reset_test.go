@@ -68,6 +68,45 @@ func TestARefundAfterASlowResetTakesNothing(t *testing.T) {
 	})
 }
 
+// Of two resets at a time neither makes the other seem to be over, or earlier
+// than it was.
+func TestARefundDuringTwoResetsTakesNothing(t *testing.T) {
+	t.Parallel()
+	inner := memory.New(nil)
+	w := newWindow(t, time.Minute, 4, false)
+	early := at("12:00:01.945")
+	here := newLimiter(t, inner, w, sameClock)
+	require.True(t, take(t, here, early, 6, 10).Allowed)
+	second := newLimiter(t, &deletingStore{Store: inner, after: func() {
+		require.True(t, take(t, newLimiter(t, inner, w, sameClock), at("12:00:01.97"), 10, 10).Allowed)
+		require.NoError(t, here.Refund(t.Context(), request(early, 6, 10), counters.Decision{Allowed: true}))
+		assert.Equal(t, int64(10), used(t, inner, w, early))
+	}}, w, sameClock)
+	first := newLimiter(t, &deletingStore{Store: inner, before: func() {
+		require.NoError(t, second.Reset(t.Context(), "c", at("12:00:01.96")))
+	}}, w, sameClock)
+	require.NoError(t, first.Reset(t.Context(), "c", at("12:00:01.95")))
+}
+
+// A reset that is under way counts as that while another of its second is over.
+func TestARefundBetweenTwoResetsTakesNothing(t *testing.T) {
+	t.Parallel()
+	inner := memory.New(nil)
+	w := newWindow(t, time.Minute, 4, false)
+	options := counters.Options{ClockSkew: sameClock, StoreTimeout: 50 * time.Millisecond}
+	early := at("12:00:01.03") // while both are under way
+	here := newLimiterWith(t, inner, w, options)
+	first := newLimiterWith(t, &deletingStore{Store: inner, before: func() {
+		require.NoError(t, newLimiterWith(t, inner, w, options).Reset(t.Context(), "c", at("12:00:01.002")))
+		require.True(t, take(t, here, early, 6, 10).Allowed)
+	}, after: func() {
+		require.True(t, take(t, newLimiterWith(t, inner, w, options), at("12:00:01.04"), 10, 10).Allowed)
+		require.NoError(t, here.Refund(t.Context(), request(early, 6, 10), counters.Decision{Allowed: true}))
+		assert.Equal(t, int64(10), used(t, inner, w, early))
+	}}, w, options)
+	require.NoError(t, first.Reset(t.Context(), "c", at("12:00:01.001")))
+}
+
 // A refund may come as late as two tries after its check, and still finds the
 // mark of a reset.
 func TestALateRefundFindsTheReset(t *testing.T) {
