@@ -54,7 +54,11 @@ type operation struct {
 	n       int64
 	state   counters.State
 	swapped bool
-	effect  string // in words, if the network is traced
+	size    int        // of the value to swap
+	marks   bool       // it is about marks of resets
+	looked  *operation // the read of such marks that allowed to subtract
+	applied time.Time  // its first step
+	effect  string     // in words, if the network is traced
 
 	answered bool // or given up; known to the scheduler alone
 	err      error
@@ -106,25 +110,33 @@ func (o *operation) String() string {
 	return fmt.Sprintf("p%d #%-3d %s", o.process, o.call, what)
 }
 
-// Verbs of operations which lower counts.
+// Verbs of operations that the world looks at.
 const (
+	add      = "add"
+	read     = "read"
 	subtract = "subtract"
 	remove   = "delete"
 	put      = "put"
 )
 
+// isMark reports whether key is that of the mark of a reset.
+func isMark(key string) bool {
+	second, ok := strings.CutPrefix(slot(key), slot(counters.GenerationKey("_")))
+	return ok && second != ""
+}
+
 // Add implements counters.Store: it counts first, and reads after that.
 func (c *connection) Add(ctx context.Context, a counters.Addition) (int64, error) {
-	o := &operation{verb: "add", key: a.Key}
-	delta, key, ttl, read := a.Delta, a.Key, a.TTL, append([]string(nil), a.Read...)
+	o := &operation{verb: add, key: a.Key, marks: isMark(a.Key)}
+	delta, key, ttl, more := a.Delta, a.Key, a.TTL, append([]string(nil), a.Read...)
 	o.steps = append(o.steps, func(s *server, now time.Time) {
 		o.n = s.add(key, delta, now, ttl)
 		if n := c.network; n.traced {
 			o.effect = fmt.Sprintf("+%s = %s", n.value(key, delta), n.value(key, o.n))
 		}
 	})
-	if len(read) > 0 {
-		o.steps = append(o.steps, o.reading(c.network, read)...)
+	if len(more) > 0 {
+		o.steps = append(o.steps, o.reading(c.network, more)...)
 	}
 	err := c.do(ctx, o)
 	if err == nil {
@@ -135,7 +147,7 @@ func (c *connection) Add(ctx context.Context, a counters.Addition) (int64, error
 
 // Read implements counters.Store.
 func (c *connection) Read(ctx context.Context, keys []string, counts []int64) error {
-	o := &operation{verb: "read"}
+	o := &operation{verb: read, marks: isMark(keys[0])}
 	o.steps = o.reading(c.network, append([]string(nil), keys...))
 	err := c.do(ctx, o)
 	if err == nil {
@@ -206,7 +218,7 @@ func (o *operation) loading(n *network, key string) func(*server, time.Time) {
 
 // Swap implements counters.StateStore: it swaps, and reads in a second step.
 func (c *connection) Swap(ctx context.Context, key string, old counters.State, value []byte, ttl time.Duration) (counters.State, bool, error) {
-	o := &operation{verb: "swap"}
+	o := &operation{verb: "swap", size: len(value)}
 	value = bytes.Clone(value)
 	o.steps = append(o.steps, func(s *server, now time.Time) {
 		version := s.private(key, old, now)

@@ -19,8 +19,10 @@ func (w *world) judgeCall(c *call) {
 	if took := c.returned.Sub(c.began); took > w.timeout+sweep {
 		w.violate("timeout", "#%d took %v", c.number, took)
 	}
-	again := c.kind == refund && (errors.Is(c.err, cas.ErrContended) || errors.Is(c.err, context.DeadlineExceeded)) // it is tried
-	if c.err != nil && !again && c.process.failed.Before(c.began) && len(c.process.open) == 0 {
+	late := errors.Is(c.err, context.DeadlineExceeded)
+	again := c.kind == refund && (late || errors.Is(c.err, cas.ErrContended)) // it is tried
+	forgotten := late && c.kind == take && w.width() == 0 && w.resetBy(c)
+	if c.err != nil && !again && !forgotten && c.process.failed.Before(c.began) && len(c.process.open) == 0 {
 		w.violate("errors", "#%d failed although the store answered everything: %v", c.number, c.err)
 	}
 	longest := w.lasts() + 2*(w.skew+w.timeout)
@@ -30,6 +32,14 @@ func (w *world) judgeCall(c *call) {
 	if c.denied() && c.decision.RetryAfter > longest {
 		w.violate("retry-after", "#%d is told %v, but nothing lasts longer than %v", c.number, c.decision.RetryAfter, longest)
 	}
+}
+
+// resetBy reports whether the process of c has reset the client meanwhile: it
+// has forgotten what others' attempts have seen.
+func (w *world) resetBy(c *call) bool {
+	return slices.ContainsFunc(w.calls, func(r *call) bool {
+		return r.kind == reset && r.life == c.life && (r.returned.IsZero() || !r.returned.Before(c.began))
+	})
 }
 
 // judgeAdmissions compares the log of admissions with the bounds of the docs.
@@ -75,7 +85,7 @@ func (w *world) judgeAdmissions() {
 			}
 			sum += last.request.Cost
 			span := last.returned.Sub(first.began)
-			if most := w.bound(span, w.refunds(first.began, last.returned)); sum > most {
+			if most := w.bound(span, w.emptyings(first.began, last.returned)); sum > most {
 				w.violate("bound", "%d of %d admitted from #%d to #%d, within %v", sum, most, first.number, last.number, span)
 				return
 			}
@@ -83,10 +93,11 @@ func (w *world) judgeAdmissions() {
 	}
 }
 
-// refunds returns how many refunds may have been done within a span of time.
-func (w *world) refunds(from, to time.Time) (n int) {
-	for _, c := range w.calls {
-		if c.kind == refund && c.began.Before(to) && c.began.Add(3*w.timeout).After(from) {
+// emptyings returns how often a refund left the bucket empty within a span of
+// time.
+func (w *world) emptyings(from, to time.Time) (n int) {
+	for _, at := range w.emptied {
+		if !at.Before(from) && !at.After(to) {
 			n++
 		}
 	}

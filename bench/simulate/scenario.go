@@ -160,9 +160,9 @@ type limiter interface {
 }
 
 // bound returns how much the docs allow to be admitted within a span of true
-// time, with as many refunds in it. A fixed window isn't bound by spans, but by
-// the calendar.
-func (s *scenario) bound(span time.Duration, refunds int) int64 {
+// time in which refunds have left a bucket empty so many times. A fixed window
+// isn't bound by spans, but by the calendar.
+func (s *scenario) bound(span time.Duration, emptyings int) int64 {
 	const none = 1 << 62
 	switch a := s.algorithm; {
 	case a.Strict:
@@ -174,7 +174,8 @@ func (s *scenario) bound(span time.Duration, refunds int) int64 {
 			return s.limit
 		}
 	case a.Kind == algorithms.Bucket:
-		apart := s.skew * time.Duration(1+refunds) // one that empties it begins anew
+		// An empty one begins anew, be it for a request that was on its way.
+		apart := s.skew + time.Duration(emptyings)*(s.skew+s.timeout)
 		return s.burst + s.limit*int64(span+apart)/int64(s.window)
 	case span < s.window-s.width()-s.skew:
 		return s.limit

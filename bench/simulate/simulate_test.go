@@ -53,7 +53,10 @@ func TestTraceIsPassive(t *testing.T) {
 
 func TestReplayOfAViolation(t *testing.T) {
 	broken := wrap(func(w wrapped) limiter { return readThenCount{w} })
-	seed := search(t.Context(), 1, 1000, func(seed uint64) bool { return violates(seed, broken, "bound") })
+	seed := search(t.Context(), 1, 1000, func(seed uint64) bool {
+		violations := simulate(seed, broken, nil)
+		return len(violations) > 0 && violations[0].oracle == "bound"
+	})
 	require.NotZero(t, seed)
 	var out bytes.Buffer
 	err := replay(seed, broken, &out)

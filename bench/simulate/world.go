@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"testing/synctest"
 	"time"
 
@@ -66,6 +67,7 @@ type world struct {
 	calls      []*call
 	unfinished int
 	lost       []time.Time // when the server lost counts
+	emptied    []time.Time // when a refund has left the bucket empty
 	vanished   time.Time   // when counts last vanished without a reset
 	failures   int         // of operations whose outcome is unknown, and of refunds
 	corrected  bool        // a clock was far ahead
@@ -90,6 +92,7 @@ type process struct {
 	limiter    limiter
 	connection *connection
 	open       []*operation // that aren't answered
+	looked     *operation   // that has last told it of resets
 	failed     time.Time    // when an operation last failed
 }
 
@@ -111,6 +114,7 @@ type call struct {
 	crashed  bool // nobody got the answer
 	refunded bool
 	undoes   *call     // of a refund
+	marked   time.Time // when the server has first counted in the mark of a reset
 	deadline time.Time // zero: as long from when it began as the store may take
 	caller   caller
 }
@@ -281,6 +285,9 @@ func (c *call) before(other *call) int { return cmp.Compare(c.number, other.numb
 func (w *world) transmit(o *operation) {
 	p := w.processes[o.process]
 	p.open = append(p.open, o)
+	if o.verb == subtract {
+		o.looked = p.looked
+	}
 	if rest := o.deadline.Sub(w.start) % tick; rest > 0 {
 		o.deadline = o.deadline.Add(tick - rest)
 	}
@@ -339,24 +346,56 @@ func (w *world) apply(o *operation, step int) {
 	now := time.Now()
 	o.steps[step](&w.server, now)
 	// A subtraction perhaps takes from what others have counted since.
-	if o.verb == remove || o.verb == put || o.verb == subtract && (now.Sub(w.vanished) < 3*w.timeout || w.resetDuring(o, now)) {
+	if o.verb == remove || o.verb == put || o.verb == subtract && (now.Sub(w.vanished) < 3*w.timeout || w.takesAfterReset(o, now)) {
 		w.lose()
+	}
+	switch {
+	case o.marks && o.applied.IsZero():
+		o.applied = now
+		if o.verb == add && w.calls[o.call].marked.IsZero() {
+			w.calls[o.call].marked = now
+		}
+	case step == 0 && o.swapped && w.burst > 0 && o.size == emptyBucket:
+		w.emptied = append(w.emptied, now)
 	}
 	if w.traced {
 		w.log("%v: %s", o, o.effect)
 	}
 }
 
-// resetDuring reports whether a reset has come since the call of o has begun: o
-// may have looked for resets before that.
-func (w *world) resetDuring(o *operation, now time.Time) bool {
-	since := now.Add(-w.timeout)
-	if o.call != noCall {
-		since = w.calls[o.call].began
+// emptyBucket is how many bytes the state of an empty bucket has.
+const emptyBucket = 1
+
+// takesAfterReset reports whether o may take from what was counted after a
+// reset, and its process couldn't know of that: it had looked for resets before
+// this one began, or looked for them too late after what o takes back.
+func (w *world) takesAfterReset(o *operation, now time.Time) bool {
+	for _, c := range w.calls {
+		if !w.maySubtract(o, c, now) {
+			continue
+		}
+		life := 4*w.timeout + w.skew // of a refund
+		late := c.request.Now.Add(life)
+		for _, r := range w.calls {
+			if r.marked.IsZero() || r.marked.After(now) || c.request.Now.After(r.request.Now.Add(w.skew+2*w.timeout)) {
+				continue
+			}
+			if o.looked == nil || !r.marked.Before(o.looked.applied) || r.request.Now.Unix() > late.Unix() ||
+				o.looked.applied.Unix() >= expiry(r.marked, counters.TTL(life, w.skew+w.timeout)) {
+				return true
+			}
+		}
 	}
-	return slices.ContainsFunc(w.calls, func(c *call) bool {
-		return c.kind == reset && (c.returned.IsZero() || c.returned.After(since))
-	})
+	return false
+}
+
+// maySubtract reports whether o may be to take back what c has counted, or what
+// c is to take back.
+func (w *world) maySubtract(o *operation, c *call, now time.Time) bool {
+	again := c.denied() || c.kind == refund && c.err != nil
+	return c.process.number == o.process && (c.kind == take || c.kind == refund) &&
+		(c.returned.IsZero() || again && now.Sub(c.returned) < 3*w.timeout) &&
+		slot(o.key) == strconv.FormatInt(counters.Calendar(c.request.Now, w.width()).Number, 10)
 }
 
 // answer ends o for its caller.
@@ -364,6 +403,9 @@ func (w *world) answer(o *operation, err error) {
 	o.answered, o.err, w.stirred = true, err, true
 	p := w.processes[o.process]
 	p.open = slices.DeleteFunc(p.open, func(other *operation) bool { return other == o })
+	if err == nil && o.marks && o.verb == read {
+		p.looked = o
+	}
 	if err != nil {
 		p.failed = time.Now()
 		if !errors.Is(err, counters.ErrNotSent) {
@@ -570,7 +612,8 @@ func (c *call) admitted() bool {
 func (c *call) denied() bool { return c.kind == take && c.err == nil && !c.decision.Allowed }
 
 func (w *world) newRequest(p *process, cost int64) counters.Request {
-	return counters.Request{Client: client, Cost: cost, Limit: w.limit, Now: p.now()}
+	now := p.now().Add(time.Duration(len(w.calls))) // no two requests are made in the same nanosecond
+	return counters.Request{Client: client, Cost: cost, Limit: w.limit, Now: now}
 }
 
 // traffic makes a call and plans the next, until there were enough: bursts,
