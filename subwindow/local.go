@@ -65,7 +65,7 @@ func (l *Limiter) believe(v *view, r counters.Request) (a *attempt, known bool) 
 		known = a.count(newest, v.bucket-int64(i), n) || known
 	}
 	for _, d := range v.debts {
-		known = a.count(newest, d.bucket, d.cost) || known
+		known = a.count(newest, d.bucket, d.cost+d.counted) || known
 	}
 	return a, known
 }

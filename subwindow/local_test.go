@@ -1,9 +1,14 @@
 package subwindow_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters"
 	"weir/counters/limitertest"
 	"weir/counters/memory"
 	"weir/subwindow"
@@ -26,6 +31,72 @@ func TestOutages(t *testing.T) {
 				func(t *testing.T, store limitertest.Store) limitertest.Limiter {
 					return newLimiter(t, store, window, sameClock)
 				})
+		})
+	}
+}
+
+// takeAnyway asks l, by itself if the store fails.
+func takeAnyway(t *testing.T, l *subwindow.Limiter, r counters.Request) bool {
+	t.Helper()
+	d, err := l.Take(&counters.Deadline{At: r.Now}, r)
+	if err != nil {
+		d, err = l.TakeLocal(r, err)
+		require.NoError(t, err)
+	}
+	return d.Allowed
+}
+
+// The store counts what was admitted without it, and fails again before the
+// process has read that.
+func TestWhatIsRepaidIsRemembered(t *testing.T) {
+	t.Parallel()
+	for name, seconds := range map[string]string{"in the same slot": "05", "in another": "20"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			answers := 1
+			store := &faultyStore{Store: memory.New(nil), fault: func(string, string) error {
+				if answers--; answers < 0 {
+					return limitertest.Unsent
+				}
+				return nil
+			}}
+			l := newLimiter(t, store, newWindow(t, time.Minute, 4, true), sameClock)
+			require.True(t, takeAnyway(t, l, request(at("12:00:01"), 4, 10)))
+			require.True(t, takeAnyway(t, l, request(at("12:00:02"), 3, 10)))
+			answers = 1
+			require.False(t, takeAnyway(t, l, request(at("12:00:"+seconds), 4, 10)))
+			assert.False(t, takeAnyway(t, l, request(at("12:00:"+seconds), 4, 10)))
+			assert.True(t, takeAnyway(t, l, request(at("12:00:"+seconds), 3, 10)))
+		})
+	}
+}
+
+// Instances that may have settled a slot are told that it has changed, even if
+// that fails at first.
+func TestOthersAreToldOfWhatIsRepaid(t *testing.T) {
+	t.Parallel()
+	for _, outage := range []error{limitertest.Unsent, limitertest.Unheard} {
+		t.Run(outage.Error(), func(t *testing.T) {
+			t.Parallel()
+			inner := memory.New(nil)
+			fails := func(string) error { return nil }
+			store := &faultyStore{Store: inner, fault: func(_, key string) error { return fails(key) }}
+			w := newWindow(t, time.Minute, 60, true)
+			l, there := newLimiter(t, store, w, sameClock), newLimiter(t, inner, w, sameClock)
+			require.True(t, takeAnyway(t, l, request(at("12:00:01"), 4, 10)))
+			fails = func(string) error { return outage }
+			require.True(t, takeAnyway(t, l, request(at("12:00:01"), 3, 10)))
+			require.Equal(t, int64(5), take(t, there, at("12:00:04"), 1, 10).Remaining, "the slot of 12:00:01 is settled")
+			fails = func(key string) error {
+				if strings.HasSuffix(key, counters.GenerationKey("")) {
+					return limitertest.Unsent
+				}
+				return nil
+			}
+			require.True(t, takeAnyway(t, l, request(at("12:00:04"), 1, 10)))
+			fails = func(string) error { return nil }
+			require.True(t, takeAnyway(t, l, request(at("12:00:04"), 1, 10)))
+			assert.Zero(t, take(t, there, at("12:00:05"), 1, 10).Remaining)
 		})
 	}
 }

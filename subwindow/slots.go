@@ -68,7 +68,7 @@ func (s *slots) repayAll(ctx context.Context, v *view, prefix string, debts []de
 		case err == nil:
 			v.repaid(d, true)
 		case errs[i] == nil:
-			v.repaid(d, false) // other instances may have to be told
+			v.repaid(d, false)
 		case !d.sent && !errors.Is(errs[i], counters.ErrNotSent):
 			v.doubt(d)
 		}

@@ -72,6 +72,10 @@ func (v *view) unsettle(bucket int64) { v.settled = min(v.settled, bucket-1) }
 type debt struct {
 	bucket int64
 	cost   int64
+	// counted is what the store has counted of it, but isn't in what was read;
+	// untold says that other instances may have to be told of that.
+	counted int64
+	untold  bool
 	// sent says that the store may have counted it, as its answer is missing;
 	// before is what the store had before then, as far as is known.
 	sent   bool
@@ -111,25 +115,30 @@ func (v *view) due(oldest int64) []debt {
 	return slices.DeleteFunc(slices.Clone(v.debts), debt.none)
 }
 
-// answered notes that the store has answered. v is locked.
+// answered notes that what the store has counted was read. v is locked.
 func (v *view) answered() {
 	if len(v.debts) > 0 {
 		v.debts = slices.DeleteFunc(v.debts, debt.none)
+		for i := range v.debts {
+			v.debts[i].counted = 0
+		}
 	}
 }
 
 // none reports whether there is nothing to be repaid, nor told.
-func (d debt) none() bool { return d.sent && d.cost == 0 }
+func (d debt) none() bool { return d.cost == 0 && !d.untold }
 
-// repaid notes that the store has counted the debt d; what has come since is
-// left. The debt is kept, of nothing, unless that is known elsewhere.
-func (v *view) repaid(d debt, known bool) {
+// repaid notes that the store has counted the debt d, and whether others were
+// told; what has come since is left.
+func (v *view) repaid(d debt, told bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.unsettle(d.bucket)
-	v.reduce(d)
-	if known {
-		v.debts = slices.DeleteFunc(v.debts, func(have debt) bool { return have.cost == 0 && have.like(d) })
+	for i := range v.debts {
+		if have := &v.debts[i]; have.like(d) {
+			part := min(d.cost, have.cost)
+			have.cost, have.counted, have.untold = have.cost-part, have.counted+part, !told
+		}
 	}
 }
 
@@ -137,9 +146,8 @@ func (v *view) repaid(d debt, known bool) {
 func (v *view) doubt(d debt) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	d.cost -= v.reduce(d)
-	d.sent, d.before = true, math.MinInt64 // so it isn't sent twice
-	v.owe(d)
+	part := d.cost - v.reduce(d)
+	v.owe(debt{bucket: d.bucket, cost: part, sent: true, before: math.MinInt64}) // so it isn't sent twice
 }
 
 // forgive takes the cost of d from the debts like it, and returns what they
