@@ -31,16 +31,22 @@ type Queue struct {
 	waiting   atomic.Int64 // clients
 
 	mu       sync.Mutex
-	requests map[string]counters.Request
+	requests map[string]request
 	running  bool
 	next     time.Time // no round begins earlier
 }
 
+// A request waits since a moment of this process's own clock.
+type request struct {
+	counters.Request
+	since time.Time
+}
+
 // New returns a queue of at most most clients. Rounds, which are counted in
-// rounds, call reconcile with a client's last request, at a cost of 0; after an
-// error the client waits for the next round.
+// rounds, call reconcile with a client's last request, at a cost of 0 and as if
+// it were made then; after an error the client waits for the next round.
 func New(most int, rounds *sync.WaitGroup, reconcile func(counters.Request) error) *Queue {
-	return &Queue{most: most, reconcile: reconcile, rounds: rounds, requests: make(map[string]counters.Request)}
+	return &Queue{most: most, reconcile: reconcile, rounds: rounds, requests: make(map[string]request)}
 }
 
 // Add has the client of r wait. A client that is new to a full queue is left
@@ -50,7 +56,7 @@ func (q *Queue) Add(r counters.Request) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if _, waits := q.requests[r.Client]; waits || len(q.requests) < q.most {
-		q.requests[r.Client] = r
+		q.requests[r.Client] = request{r, time.Now()}
 		q.waiting.Store(int64(len(q.requests)))
 	}
 }
@@ -82,7 +88,7 @@ func (q *Queue) Flush() {
 
 func (q *Queue) round() {
 	q.mu.Lock()
-	todo := make(chan counters.Request, len(q.requests))
+	todo := make(chan request, len(q.requests))
 	for _, r := range q.requests {
 		todo <- r
 	}
@@ -93,7 +99,12 @@ func (q *Queue) round() {
 	for range workers {
 		working.Go(func() {
 			for r := range todo {
-				if time.Now().Before(end) && q.reconcile(r) == nil {
+				if !time.Now().Before(end) {
+					return
+				}
+				present := r.Request
+				present.Now = r.Now.Add(time.Since(r.since))
+				if q.reconcile(present) == nil {
 					q.remove(r)
 				}
 			}
@@ -106,7 +117,7 @@ func (q *Queue) round() {
 }
 
 // remove takes out r, unless a later request of its client has come meanwhile.
-func (q *Queue) remove(r counters.Request) {
+func (q *Queue) remove(r request) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.requests[r.Client] == r {

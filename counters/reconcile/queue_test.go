@@ -47,19 +47,20 @@ func TestARoundReconcilesAllWhoWait(t *testing.T) {
 		s := &store{down: map[string]bool{"b": true}}
 		var rounds sync.WaitGroup
 		q := New(3, &rounds, s.reconcile)
+		now := time.UnixMilli(0) // by another clock
 		q.Answered()
 		synctest.Wait()
 		assert.Empty(t, s.reconciled(), "nobody waits")
 
 		for i, client := range []string{"a", "b", "a", "c", "d"} {
-			q.Add(counters.Request{Client: client, Cost: 5, Limit: int64(i)})
+			q.Add(counters.Request{Client: client, Cost: 5, Limit: int64(i), Now: now})
 		}
 		synctest.Wait()
 		assert.Empty(t, s.reconciled(), "the store hasn't answered")
-		time.Sleep(1)
+		time.Sleep(time.Minute)
 		q.Answered()
 		synctest.Wait()
-		assert.Contains(t, s.asked, counters.Request{Client: "a", Limit: 2}, "the last request")
+		assert.Contains(t, s.asked, counters.Request{Client: "a", Limit: 2, Now: now.Add(time.Minute)}, "the last request")
 		assert.ElementsMatch(t, []string{"a", "b", "c"}, s.reconciled(), "d came to a full queue")
 
 		time.Sleep(interval)
