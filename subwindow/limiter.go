@@ -272,7 +272,7 @@ func (l *Limiter) lead(ctx context.Context, _ string, batch *combiner.Batch[requ
 				})
 				// The current slot's count is the one before these calls.
 				if err == nil && !a.fill(count-sum) {
-					err = l.refresh(ctx, a)
+					err = sent(l.refresh(ctx, a))
 					a.counts[a.ahead] = count - sum
 				}
 				if err == nil {
@@ -353,12 +353,18 @@ func (l *Limiter) subtract(ctx context.Context, bucket int64, calls []*call) (su
 		err = l.store.Subtract(ctx, counters.CounterKey(prefix, bucket), sum)
 	}
 	if err == nil && l.maySettle(ctx, bucket) {
-		if err = l.raiseGeneration(ctx, prefix); errors.Is(err, counters.ErrNotSent) {
-			// What has been taken back isn't taken back again.
-			err = fmt.Errorf("%w: %v", counters.ErrUnavailable, err)
-		}
+		err = sent(l.raiseGeneration(ctx, prefix))
 	}
 	return sum, err
+}
+
+// sent returns err as one of what has begun before, so that nobody begins it
+// again.
+func sent(err error) error {
+	if errors.Is(err, counters.ErrNotSent) {
+		return fmt.Errorf("%w: %v", counters.ErrUnavailable, err)
+	}
+	return err
 }
 
 // subtracted decides what becomes of calls whose subtract has ended with err.

@@ -100,3 +100,31 @@ func TestOthersAreToldOfWhatIsRepaid(t *testing.T) {
 		})
 	}
 }
+
+// The store counts a check, and can't be sent the read after that: the check
+// isn't counted again.
+func TestWhatIsCountedIsNotOwed(t *testing.T) {
+	t.Parallel()
+	inner := memory.New(nil)
+	reads := 0
+	store := &faultyStore{Store: inner, fault: func(operation, _ string) error {
+		if operation == "read" && reads == 0 {
+			return limitertest.Unsent
+		}
+		return nil
+	}}
+	w := newWindow(t, time.Minute, 60, true)
+	l, there := newLimiter(t, store, w, sameClock), newLimiter(t, inner, w, sameClock)
+	require.True(t, take(t, l, at("12:00:01"), 4, 10).Allowed)
+	require.True(t, take(t, l, at("12:00:04"), 1, 10).Allowed)
+	require.NoError(t, there.Reset(t.Context(), "c", at("12:00:04")))
+	r := request(at("12:00:06"), 3, 10)
+	_, err := l.Take(t.Context(), r)
+	require.Error(t, err)
+	require.NotErrorIs(t, err, counters.ErrNotSent)
+	d, err := l.TakeLocal(r, err)
+	require.NoError(t, err)
+	require.True(t, d.Allowed)
+	reads = 1
+	assert.Equal(t, int64(6), take(t, l, at("12:00:07"), 1, 10).Remaining)
+}
