@@ -25,10 +25,15 @@ const (
 // that was put back from a state that was put back by somebody who knew less.
 // The zero value is that of a state which was neither.
 type origin struct {
-	// What was in use before mark, Unix time in nanoseconds, is forgotten. For
-	// the time marked, in whole milliseconds, it may be remembered somewhere.
+	// Of what was in use before mark, Unix time in nanoseconds, only what the
+	// state has still is: the client was reset, or got something back. For the
+	// time marked, in whole milliseconds, more may be remembered somewhere.
 	mark   int64
 	marked time.Duration // 0: there is no mark
+	// reset is the last mark that is one of a reset, 0 if there is none: what was
+	// in use before that isn't put back even if the process that does so has
+	// never seen the mark.
+	reset int64
 	// putBack is a random number if the state was put back, else 0.
 	putBack uint32
 }
@@ -38,7 +43,7 @@ func (o origin) markAt(at int64, marked time.Duration) origin {
 	if o.marked > 0 {
 		at = max(at, o.mark+1)
 	}
-	return origin{at, (marked + time.Millisecond - 1).Truncate(time.Millisecond), o.putBack}
+	return origin{at, (marked + time.Millisecond - 1).Truncate(time.Millisecond), o.reset, o.putBack}
 }
 
 // left returns for how long the mark still matters; 0 if it doesn't.
@@ -61,7 +66,11 @@ func (o origin) append(data []byte) []byte {
 	}
 	data = binary.BigEndian.AppendUint64(append(data, formatOrigin), uint64(o.mark))
 	data = binary.AppendUvarint(data, uint64(o.marked/time.Millisecond))
-	return binary.AppendUvarint(data, uint64(o.putBack))
+	data = binary.AppendUvarint(data, uint64(o.putBack))
+	if o.reset == 0 {
+		return binary.AppendUvarint(data, 0)
+	}
+	return binary.AppendUvarint(data, between(o.reset, o.mark)+1)
 }
 
 // cutOrigin returns the origin that data begins with, and the state that
@@ -73,10 +82,16 @@ func cutOrigin(data []byte) (o origin, state []byte, err error) {
 	at, rest, ok := cutTime(data[1:])
 	ms, rest, ok2 := cutUvarint(rest)
 	putBack, rest, ok3 := cutUvarint(rest)
-	if !ok || !ok2 || !ok3 || ms > uint64(forever/time.Millisecond) || putBack > math.MaxUint32 || ms == 0 && (at != 0 || putBack == 0) {
+	since, rest, ok4 := cutUvarint(rest)
+	if !ok || !ok2 || !ok3 || !ok4 || ms > uint64(forever/time.Millisecond) || putBack > math.MaxUint32 ||
+		ms == 0 && (at != 0 || since != 0 || putBack == 0) || since > between(math.MinInt64, at) {
 		return origin{}, nil, errForeignState
 	}
-	return origin{at, time.Duration(ms) * time.Millisecond, uint32(putBack)}, rest, nil
+	o = origin{mark: at, marked: time.Duration(ms) * time.Millisecond, putBack: uint32(putBack)}
+	if since > 0 {
+		o.reset = at - int64(since-1)
+	}
+	return o, rest, nil
 }
 
 // cutUvarint returns the number that data begins with and what follows it. It

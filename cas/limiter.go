@@ -274,20 +274,32 @@ func (l *Limiter[S]) Reset(ctx context.Context, client string, now time.Time) er
 		return err
 	}
 	key := l.keys.StateKey(client)
-	state, err := l.store.Load(ctx, key)
-	if err != nil {
-		return err
-	}
-	_, old, _ := l.decode(state)
-	o := old.markAt(now.UnixNano(), l.algorithm.lasts()+l.cfg.Horizon())
 	var initial S
-	if err := l.store.Put(ctx, key, l.algorithm.encode(o.append(nil), initial), counters.TTL(o.marked, l.cfg.Horizon())); err != nil {
+	var o origin
+	state, err := l.store.Load(ctx, key)
+	for attempt, done := 1, false; err == nil && !done; attempt++ {
+		_, old, _ := l.decode(state)
+		o = old.markAt(now.UnixNano(), l.algorithm.lasts()+l.cfg.Horizon())
+		o.reset = o.mark
+		value, ttl := l.algorithm.encode(o.append(nil), initial), counters.TTL(o.marked, l.cfg.Horizon())
+		if attempt < resetAttempts {
+			// Of two resets the second has to have the later mark.
+			state, done, err = l.store.Swap(ctx, key, state, value, ttl)
+		} else {
+			err, done = l.store.Put(ctx, key, value, ttl), true
+		}
+	}
+	if err != nil {
 		return err
 	}
 	l.views.Forget(client)
 	l.views.Get(client).remember(snapshot[S]{known: true, origin: o, expires: time.Now().Add(o.marked)})
 	return nil
 }
+
+// resetAttempts is how often a reset tries to replace the state that it has
+// seen, before it replaces whatever is there.
+const resetAttempts = 4
 
 // Clients returns the number of clients that are remembered.
 func (l *Limiter[S]) Clients() int { return l.views.Len() }
@@ -443,8 +455,8 @@ func (l *Limiter[S]) step(from S, o origin, calls []*call, changed bool) transit
 			lasts := l.algorithm.ttl(next.state, q.Request) + l.cfg.Horizon()
 			next.state = l.algorithm.refund(next.state, q.Request, q.refund.taken)
 			next.changed = true
-			if g, t := l.algorithm.began(next.state); g == 0 && t == 0 && generation != 0 {
-				next.origin = next.origin.markAt(at, lasts) // nothing is left, nor is it lost
+			if generation != 0 || at != 0 {
+				next.origin = next.origin.markAt(at, lasts) // what is missing isn't lost
 			}
 		} else {
 			next.state, call.Result = l.algorithm.step(next.state, q.Request)
@@ -493,11 +505,13 @@ func (l *Limiter[S]) recover(seen, known snapshot[S], r counters.Request) (snaps
 	present, since := l.algorithm.began(seen.decoded)
 	lost := false
 	if known.origin.newer(seen.origin) && known.origin.left(r.Now) > 0 {
-		if lost = true; present <= known.origin.mark { // it is from before the mark
+		if lost = true; seen.origin.putBack != 0 && present <= known.origin.reset { // it is from before the reset
 			var initial S
 			seen.decoded, present, since = initial, 0, 0
 		}
-		seen.origin.mark, seen.origin.marked = known.origin.mark, known.origin.marked
+		putBack := seen.origin.putBack
+		seen.origin = known.origin
+		seen.origin.putBack = putBack
 	}
 	if present == generation && since >= at && seen.origin.putBack == known.origin.putBack {
 		return seen, lost
@@ -505,7 +519,7 @@ func (l *Limiter[S]) recover(seen, known snapshot[S], r counters.Request) (snaps
 	r.Now = time.Unix(0, max(r.Now.UnixNano(), since, at))
 	more, isMore := l.algorithm.most(seen.decoded, known.decoded, r)
 	seen.decoded, seen.expires = more, latest(seen.expires, known.expires)
-	if lost = lost || isMore; lost && !seen.state.Exists() {
+	if lost = lost || isMore; lost {
 		seen.origin.putBack = rand.Uint32() | 1
 	}
 	return seen, lost

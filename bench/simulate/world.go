@@ -346,7 +346,8 @@ func (w *world) apply(o *operation, step int) {
 	now := time.Now()
 	o.steps[step](&w.server, now)
 	// A subtraction perhaps takes from what others have counted since.
-	if o.verb == remove || o.verb == put || o.verb == subtract && (now.Sub(w.vanished) < 3*w.timeout || w.takesAfterReset(o, now)) {
+	resets := step == 0 && o.swapped && o.call != noCall && w.calls[o.call].kind == reset
+	if resets || o.verb == remove || o.verb == put || o.verb == subtract && (now.Sub(w.vanished) < 3*w.timeout || w.takesAfterReset(o, now)) {
 		w.lose()
 	}
 	switch {
