@@ -38,10 +38,12 @@ type origin struct {
 	putBack uint32
 }
 
-// markAt returns o with a mark at a moment, but after the mark that it has.
+// markAt returns o with a mark at a moment, but after the mark that it has, and
+// not for a shorter time.
 func (o origin) markAt(at int64, marked time.Duration) origin {
 	if o.marked > 0 {
 		at = max(at, o.mark+1)
+		marked = max(marked, o.left(time.Unix(0, at)))
 	}
 	return origin{at, (marked + time.Millisecond - 1).Truncate(time.Millisecond), o.reset, o.putBack}
 }

@@ -455,7 +455,7 @@ func (l *Limiter[S]) step(from S, o origin, calls []*call, changed bool) transit
 			lasts := l.algorithm.ttl(next.state, q.Request) + l.cfg.Horizon()
 			next.state = l.algorithm.refund(next.state, q.Request, q.refund.taken)
 			next.changed = true
-			if generation != 0 || at != 0 {
+			if generation == q.refund.taken.Generation && generation != 0 {
 				next.origin = next.origin.markAt(at, lasts) // what is missing isn't lost
 			}
 		} else {
