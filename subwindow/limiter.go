@@ -478,9 +478,9 @@ func (l *Limiter) remember(v *view, a *attempt) {
 	clear(a.pending[:cap(a.pending)])
 	if a.asked {
 		v.mu.Lock()
-		v.replace(a.snapshot(l.window))
+		v.replace(a.snapshot(l.window), l.window.lateSlots())
 		v.denied = a.denied && !l.options.CountDenied
-		v.answered()
+		v.answered(a.bucket)
 		v.mu.Unlock()
 		l.owing.Answered()
 	}

@@ -128,3 +128,47 @@ func TestWhatIsCountedIsNotOwed(t *testing.T) {
 	reads = 1
 	assert.Equal(t, int64(6), take(t, l, at("12:00:07"), 1, 10).Remaining)
 }
+
+// A request that was on its way for long doesn't make the process forget what
+// it has admitted in a later slot.
+func TestALateRequestIsNotAllThatIsRemembered(t *testing.T) {
+	t.Parallel()
+	fixed, err := subwindow.NewFixedWindow(time.Minute)
+	require.NoError(t, err)
+	for name, w := range map[string]subwindow.Window{
+		"fixed": fixed, "narrow slots": newWindow(t, 100*time.Millisecond, 10, false),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var fault error
+			store := &faultyStore{Store: memory.New(nil), fault: func(string, string) error { return fault }}
+			l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, StoreTimeout: time.Second})
+			require.True(t, take(t, l, at("12:01:00.5"), 8, 10).Allowed)
+			require.True(t, take(t, l, at("12:00:59.6"), 1, 10).Allowed)
+			fault = limitertest.Unsent
+			assert.False(t, takeAnyway(t, l, request(at("12:01:00.51"), 3, 10)))
+			assert.True(t, takeAnyway(t, l, request(at("12:01:00.51"), 2, 10)))
+		})
+	}
+}
+
+// What a late request has repaid, in its own slot or in others, is remembered.
+func TestALateRequestRepays(t *testing.T) {
+	t.Parallel()
+	for _, debt := range []string{"12:00:01", "12:00:35"} {
+		t.Run(debt, func(t *testing.T) {
+			t.Parallel()
+			var fault error
+			store := &faultyStore{Store: memory.New(nil), fault: func(string, string) error { return fault }}
+			l := newLimiter(t, store, newWindow(t, time.Minute, 4, true), sameClock)
+			require.True(t, take(t, l, at("12:00:35"), 1, 10).Allowed)
+			fault = limitertest.Unsent
+			require.True(t, takeAnyway(t, l, request(at(debt), 7, 10)))
+			fault = nil
+			require.True(t, take(t, l, at("12:00:20"), 1, 10).Allowed)
+			fault = limitertest.Unsent
+			assert.False(t, takeAnyway(t, l, request(at("12:00:36"), 2, 10)))
+			assert.True(t, takeAnyway(t, l, request(at("12:00:36"), 1, 10)))
+		})
+	}
+}

@@ -42,11 +42,16 @@ func (s *snapshot) fresh(now int64) bool {
 	return age >= 0 && age <= int64(counters.MaxStaleness)
 }
 
-// replace puts a newer snapshot, whose counts are copied, in the place of s.
-func (s *snapshot) replace(newer snapshot) {
-	if after := s.bucket - newer.bucket; after > 0 && after < int64(len(s.counts)) {
-		// The clock has jumped back into a slot that may have been settled.
-		s.counts[after] = newer.counts[0]
+// replace puts a newer snapshot, whose counts are copied, in the place of s;
+// requests may be late by so many slots.
+func (s *snapshot) replace(newer snapshot, late int64) {
+	size := int64(len(s.counts))
+	if after := s.bucket - newer.bucket; after > 0 && after < max(size, late+1) && size > 0 {
+		// It is of a late request, or the clock has jumped back: into a slot
+		// that may have been settled.
+		if after < size {
+			copy(s.counts[after:], newer.counts)
+		}
 		s.settled = min(s.settled, newer.bucket-1)
 		return
 	}
@@ -115,13 +120,16 @@ func (v *view) due(oldest int64) []debt {
 	return slices.DeleteFunc(slices.Clone(v.debts), debt.none)
 }
 
-// answered notes that what the store has counted was read. v is locked.
-func (v *view) answered() {
+// answered notes that what the store has counted was read, in a slot and those
+// before it. v is locked.
+func (v *view) answered(newest int64) {
 	if len(v.debts) > 0 {
-		v.debts = slices.DeleteFunc(v.debts, debt.none)
 		for i := range v.debts {
-			v.debts[i].counted = 0
+			if d := &v.debts[i]; d.bucket <= newest {
+				d.counted = 0
+			}
 		}
+		v.debts = slices.DeleteFunc(v.debts, func(d debt) bool { return d.none() && d.counted == 0 })
 	}
 }
 

@@ -118,6 +118,9 @@ func (w Window) late() time.Duration {
 	return w.Horizon
 }
 
+// lateSlots returns how many slots a request may be behind others.
+func (w Window) lateSlots() int64 { return int64((w.Horizon + w.Width - 1) / w.Width) }
+
 func (w Window) fixed() bool { return w.Slots == 0 }
 
 // divisors names the numbers nearest to slots that divide ms.
