@@ -1,6 +1,7 @@
 package subwindow_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -170,5 +171,52 @@ func TestALateRequestRepays(t *testing.T) {
 			assert.False(t, takeAnyway(t, l, request(at("12:00:36"), 2, 10)))
 			assert.True(t, takeAnyway(t, l, request(at("12:00:36"), 1, 10)))
 		})
+	}
+}
+
+// A request that was made in a slot is decided by what is owed there, though
+// another has come in the next.
+func TestDebtsOutliveTheirSlotForLateRequests(t *testing.T) {
+	t.Parallel()
+	fixed, err := subwindow.NewFixedWindow(time.Minute)
+	require.NoError(t, err)
+	store := &faultyStore{Store: memory.New(nil), fault: func(string, string) error { return limitertest.Unsent }}
+	l := newLimiterWith(t, store, fixed, counters.Options{ClockSkew: sameClock, StoreTimeout: time.Second})
+	require.True(t, takeAnyway(t, l, request(at("12:00:59.5"), 8, 10)))
+	require.True(t, takeAnyway(t, l, request(at("12:01:00.1"), 1, 10)))
+	assert.False(t, takeAnyway(t, l, request(at("12:00:59.6"), 3, 10)))
+	assert.True(t, takeAnyway(t, l, request(at("12:00:59.6"), 2, 10)))
+}
+
+// A ttlStore notes the shortest life that a counter is given.
+type ttlStore struct {
+	faultyStore
+	shortest time.Duration
+}
+
+func (s *ttlStore) Add(ctx context.Context, a counters.Addition) (int64, error) {
+	n, err := s.faultyStore.Add(ctx, a)
+	if err == nil && !strings.HasSuffix(a.Key, counters.GenerationKey("")) {
+		s.shortest = min(s.shortest, a.TTL)
+	}
+	return n, err
+}
+
+// Whenever a debt is repaid, its counter expires some time: a TTL of no whole
+// second would be for ever.
+func TestCountersOfDebtsExpire(t *testing.T) {
+	t.Parallel()
+	w := newWindow(t, time.Minute, 4, true)
+	for after := range 90 * time.Second / (500 * time.Millisecond) {
+		var fault error
+		store := &ttlStore{faultyStore{memory.New(nil), func(string, string) error { return fault }}, time.Hour}
+		l := newLimiter(t, store, w, 50*time.Millisecond)
+		fault = limitertest.Unsent
+		now := at("12:00:00")
+		require.True(t, takeAnyway(t, l, request(now, 1, 10)))
+		fault = nil
+		now = now.Add(after * 500 * time.Millisecond)
+		require.True(t, takeAnyway(t, l, request(now, 1, 10)))
+		assert.Positive(t, store.shortest, now)
 	}
 }

@@ -20,11 +20,11 @@ type slots struct {
 	keys    counters.Namespace
 }
 
-// repay counts in the store what was admitted without it, in the slots that the
-// window at now covers. After an error, one of a store's, nothing has been
+// repay counts in the store what was admitted without it, in the slots whose
+// counters matter at now, be it to late requests. After an error, one of a store's, nothing has been
 // asked of the store for those who wait.
 func (s *slots) repay(ctx context.Context, v *view, client string, now time.Time) error {
-	oldest := counters.Calendar(now, s.window.Width).Number - int64(s.window.Slots+s.window.back())
+	oldest := counters.Calendar(now.Add(-s.ttl(0)), s.window.Width).Number + 1
 	debts := v.due(oldest)
 	if len(debts) == 0 {
 		return nil
