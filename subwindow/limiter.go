@@ -245,14 +245,18 @@ func (l *Limiter) lead(ctx context.Context, _ string, batch *combiner.Batch[requ
 	calls := batch.Calls()
 	l.options.Batch(len(calls))
 	v := calls[0].Request.view
+	// First: who gives up while this batch does something else may become a
+	// debt, and be counted with the batch all the same.
+	var err error
+	if i := slices.IndexFunc(calls, func(c *call) bool { return c.Request.refund == nil }); i >= 0 {
+		err = l.repay(ctx, v, calls[i].Request.Client, calls[i].Request.Now)
+	}
 	calls = l.refundAll(ctx, v, calls)
-	if len(calls) > 0 {
-		if err := l.repay(ctx, v, calls[0].Request.Client, calls[0].Request.Now); err != nil {
-			for _, call := range calls {
-				call.Err = err
-			}
-			return
+	if err != nil {
+		for _, call := range calls {
+			call.Err = err
 		}
+		return
 	}
 	for len(calls) > 0 {
 		n, latest := l.sameSlot(calls)

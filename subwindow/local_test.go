@@ -3,7 +3,9 @@ package subwindow_test
 import (
 	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -219,4 +221,53 @@ func TestCountersOfDebtsExpire(t *testing.T) {
 		require.True(t, takeAnyway(t, l, request(now, 1, 10)))
 		assert.Positive(t, store.shortest, now)
 	}
+}
+
+// A caller that gives up while its leader is busy with refunds is counted by
+// that leader, and not as a debt as well.
+func TestACallerThatGivesUpIsCountedOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		inner := memory.New(nil)
+		gate := make(chan struct{})
+		var gated, first atomic.Bool
+		store := &faultyStore{Store: inner, fault: func(operation, key string) error {
+			if operation == "read" && gated.Load() && strings.Contains(key, counters.GenerationKey("")) {
+				<-gate // a refund looks for resets
+			}
+			if operation == "add" && first.CompareAndSwap(true, false) {
+				<-gate
+				return limitertest.Unheard
+			}
+			return nil
+		}}
+		w := newWindow(t, time.Minute, 4, true)
+		l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, StoreTimeout: 5 * time.Second})
+		now := time.Now()
+		within := func(d time.Duration) context.Context { return &counters.Deadline{At: now.Add(d)} }
+		r := counters.Request{Client: "c", Cost: 1, Limit: 10, Now: now}
+		taken, err := l.Take(within(time.Second), r)
+		require.NoError(t, err)
+		alone := func(d time.Duration) {
+			_, err := l.Take(within(d), r)
+			assert.Error(t, err)
+			_, err = l.TakeLocal(r, err)
+			assert.NoError(t, err)
+		}
+		first.Store(true)
+		go alone(time.Minute)
+		synctest.Wait() // it leads, and the others wait for it
+		gated.Store(true)
+		go func() { _ = l.Refund(within(time.Minute), r, taken) }()
+		synctest.Wait()
+		go alone(time.Second)
+		synctest.Wait()
+		gate <- struct{}{} // nobody hears the leader, and the refund leads
+		time.Sleep(2 * time.Second)
+		gated.Store(false)
+		close(gate)
+		synctest.Wait()
+		l.Flush()
+		assert.Equal(t, int64(2), used(t, inner, w, now), "of three, one is refunded")
+	})
 }
