@@ -19,10 +19,11 @@ import (
 // socket.
 const maxIdleClients = 1024
 
-// clients are the idle clients of a server.
+// clients are the clients of a server, and its connection.
 type clients struct {
 	server  *server
-	dial    pipeline.DialFunc
+	number  uint64 // unique in the store
+	pool    *pipeline.Pool
 	timeout time.Duration // of an operation
 	breaker breaker
 
@@ -30,8 +31,33 @@ type clients struct {
 	pinged  time.Time // when a ping was last answered
 	stats   atomic.Pointer[counters.ServerStats]
 
-	mu   sync.Mutex
-	idle []*client
+	mu     sync.Mutex
+	idle   []*client
+	inUse  int
+	left   bool          // no operation may start
+	unused chan struct{} // closed when it has left and none is under way
+}
+
+func newClients(s *server, number uint64, dial pipeline.DialFunc, timeout time.Duration) *clients {
+	cs := &clients{server: s, number: number, pool: pipeline.New(dial), timeout: timeout, unused: make(chan struct{})}
+	cs.breaker.silence, cs.breaker.run = silence(timeout), cs.pool.Go
+	cs.breaker.probe = func() { _ = cs.ask(probeTimeout, "version\r\n", checkVersion) } // the breaker is told
+	return cs
+}
+
+// leave refuses operations that haven't started.
+func (cs *clients) leave() {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	cs.left = true
+	cs.checkUnused()
+}
+
+// checkUnused is called with mu held.
+func (cs *clients) checkUnused() {
+	if cs.left && cs.inUse == 0 {
+		close(cs.unused)
+	}
 }
 
 // ask asks the server something within timeout, whether the breaker is open or
@@ -39,6 +65,9 @@ type clients struct {
 func (cs *clients) ask(timeout time.Duration, command string, read func(reply []byte) error) error {
 	start := time.Now()
 	c := cs.get(start.Add(timeout))
+	if c == nil {
+		return errLeft
+	}
 	defer c.release()
 	err := c.exchange(0, append(c.requests[:0], command...))
 	if err == nil {
@@ -67,22 +96,28 @@ func (cs *clients) ping() counters.ServerStatus {
 		}
 	}
 	err := cs.breaker.refuse()
-	return counters.ServerStatus{Server: cs.server.address, Err: err, BreakerOpen: err != nil}
+	return counters.ServerStatus{Server: cs.server.name, Err: err, BreakerOpen: err != nil}
 }
 
 const pingInterval = time.Second
 
-// get returns a client for an operation that ends by the deadline. It must be
-// released.
+// get returns a client for an operation that ends by the deadline, or nil when
+// the server has left. The client must be released.
 func (cs *clients) get(deadline time.Time) *client {
 	c := cs.take()
-	c.deadline, c.answered = deadline, false
+	if c != nil {
+		c.deadline, c.answered = deadline, false
+	}
 	return c
 }
 
 func (cs *clients) take() *client {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
+	if cs.left {
+		return nil
+	}
+	cs.inUse++
 	last := len(cs.idle) - 1
 	if last < 0 {
 		return newClient(cs)
@@ -130,6 +165,8 @@ func (c *client) release() {
 	if len(cs.idle) < maxIdleClients {
 		cs.idle = append(cs.idle, c)
 	}
+	cs.inUse--
+	cs.checkUnused()
 }
 
 func (c *client) dialContext(ctx context.Context, network, address string) (net.Conn, error) {
@@ -138,7 +175,7 @@ func (c *client) dialContext(ctx context.Context, network, address string) (net.
 	}
 	ctx, cancel := context.WithDeadline(ctx, c.deadline)
 	defer cancel()
-	conn, err := c.home.dial(ctx, network, address)
+	conn, err := c.home.pool.DialContext(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
@@ -176,7 +213,7 @@ func (c *client) exchange(life uint64, requests []byte) error {
 		c.requests = nil
 	}
 	if c.conn == nil {
-		conn, err := c.home.dial(context.Background(), c.home.server.network, c.home.server.address)
+		conn, err := c.home.pool.DialContext(context.Background(), c.home.server.network, c.home.server.address)
 		if err != nil {
 			return err
 		}
@@ -262,21 +299,28 @@ func (c *client) load(key string) (counters.State, error) {
 	return c.state(0)
 }
 
+// lifeShift leaves the lower bits of a State's Life to the number of a socket.
+// The upper ones are the server's, as a key may move to another.
+const lifeShift = 40
+
 // state returns the state in the i-th reply.
 func (c *client) state(i int) (counters.State, error) {
 	s, err := parseState(c.conn.Reply(i))
 	if s.Exists() {
-		s.Life = c.conn.Socket()
+		s.Life = c.home.number<<lifeShift | c.conn.Socket()
 	}
 	return s, err
 }
 
 // swap stores value and loads what is there after that, in one round trip. It
-// only loads when old was read on a connection that is lost: the server may
-// have been restarted, and have given its version to another value.
+// only loads when old was read on a connection that is lost, or on another
+// server: this one may have given its version to another value.
 func (c *client) swap(key string, old counters.State, value []byte, ttl time.Duration) (counters.State, bool, error) {
-	b := appendStore(c.requests[:0], key, expiration(ttl, time.Now()), old.Version, value)
-	err := c.exchange(old.Life, appendGet(b, "gets", key))
+	err := pipeline.ErrOtherSocket
+	if !old.Exists() || old.Life>>lifeShift == c.home.number {
+		b := appendStore(c.requests[:0], key, expiration(ttl, time.Now()), old.Version, value)
+		err = c.exchange(old.Life&(1<<lifeShift-1), appendGet(b, "gets", key))
+	}
 	if errors.Is(err, pipeline.ErrOtherSocket) {
 		now, err := c.load(key)
 		return now, false, err

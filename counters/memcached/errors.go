@@ -20,6 +20,10 @@ const replyNonNumeric = "CLIENT_ERROR cannot increment or decrement non-numeric 
 
 var errOverdue = fmt.Errorf("%w, %w", counters.ErrTimeout, counters.ErrNotSent)
 
+var errNoServers = fmt.Errorf("%w, %w: no Memcached server is known", counters.ErrUnavailable, counters.ErrNotSent)
+
+var errLeft = fmt.Errorf("%w, %w: the server has left", counters.ErrUnavailable, counters.ErrNotSent)
+
 var errNoCAS = errors.New("the server runs without compare-and-swap (its option -C)")
 
 func foreignValue(key string) error {

@@ -1,10 +1,7 @@
 package memcached
 
 import (
-	"errors"
-	"fmt"
 	"net"
-	"slices"
 	"strings"
 
 	"github.com/cespare/xxhash/v2"
@@ -12,14 +9,26 @@ import (
 	"weir/counters"
 )
 
-// A server is one Memcached server. It implements net.Addr with the name it was
-// configured under, so that every instance agrees on it and names are resolved
-// anew at each dial. It is also gomemcache's ServerSelector that knows no
-// other.
+// A server is one Memcached server. Every instance agrees on its name, which
+// decides which clients it keeps. It implements net.Addr with the address to
+// connect to, in which a name of a host is resolved anew at each dial. It is
+// also gomemcache's ServerSelector that knows no other.
 type server struct {
+	name    string
+	seed    uint64 // the hash of the name
 	network string
 	address string
-	seed    uint64
+	host    string // that its certificate names, or empty for the address's
+}
+
+// newServer returns the server of that name: host:port, or the absolute path of
+// a unix socket.
+func newServer(name string) *server {
+	s := &server{name: name, seed: xxhash.Sum64String(name), network: "tcp", address: name}
+	if strings.HasPrefix(name, "/") {
+		s.network = "unix"
+	}
+	return s
 }
 
 func (s *server) Network() string { return s.network }
@@ -34,30 +43,16 @@ func (s *server) Each(f func(net.Addr) error) error   { return f(s) }
 // It never changes.
 type ring struct{ servers []*server }
 
-// newRing returns the ring of the named servers: host:port, or the absolute
-// path of a unix socket.
-func newRing(names []string) (*ring, error) {
-	if len(names) == 0 {
-		return nil, errors.New("no Memcached server is named; give host:port or /path/to.sock")
+func (r *ring) names() []string {
+	names := make([]string, len(r.servers))
+	for i, s := range r.servers {
+		names[i] = s.name
 	}
-	r := new(ring)
-	for _, name := range names {
-		s := &server{network: "tcp", address: name, seed: xxhash.Sum64String(name)}
-		if strings.HasPrefix(name, "/") {
-			s.network = "unix"
-		} else if host, port, err := net.SplitHostPort(name); err != nil || host == "" || port == "" {
-			return nil, fmt.Errorf("%q is not a Memcached server; give host:port or /path/to.sock", name)
-		}
-		if slices.ContainsFunc(r.servers, func(other *server) bool { return other.address == name }) {
-			return nil, fmt.Errorf("the Memcached server %s is named twice", name)
-		}
-		r.servers = append(r.servers, s)
-	}
-	return r, nil
+	return names
 }
 
 // pick returns the index of the server that keeps the client which key belongs
-// to.
+// to. There must be a server.
 func (r *ring) pick(key string) int {
 	if len(r.servers) == 1 {
 		return 0
@@ -65,7 +60,7 @@ func (r *ring) pick(key string) int {
 	client := xxhash.Sum64String(counters.ClientPart(key))
 	best, bestScore := 0, mix(client^r.servers[0].seed)
 	for i, s := range r.servers[1:] {
-		if score := mix(client ^ s.seed); score > bestScore || score == bestScore && s.address < r.servers[best].address {
+		if score := mix(client ^ s.seed); score > bestScore || score == bestScore && s.name < r.servers[best].name {
 			best, bestScore = i+1, score
 		}
 	}

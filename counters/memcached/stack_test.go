@@ -74,16 +74,17 @@ func (c spiedRawConn) Control(f func(fd uintptr)) error {
 func TestABusyCheckPassesFewFunctions(t *testing.T) {
 	_, file, _, _ := runtime.Caller(0)
 	s := &spy{root: filepath.Join(filepath.Dir(file), "..", "..")}
-	server := memcachedtest.Start(t)
-	ring, err := newRing([]string{server.Addr})
-	require.NoError(t, err)
-	store := newStore(ring, func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := pipeline.Dialer(nil, "", "")(ctx, network, address)
-		if err != nil {
-			return nil, err
+	memcachedServer := memcachedtest.Start(t)
+	store, err := newStore(Config{Servers: []string{memcachedServer.Addr}, Timeout: time.Second}, func(*server) pipeline.DialFunc {
+		return func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := pipeline.Dialer(nil, "", "")(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			return spiedConn{conn.(*net.TCPConn), s}, nil
 		}
-		return spiedConn{conn.(*net.TCPConn), s}, nil
-	}, time.Second)
+	}, nil)
+	require.NoError(t, err)
 	defer store.Close()
 
 	now := time.Now().Truncate(time.Second).Add(500 * time.Millisecond)

@@ -7,7 +7,8 @@
 // doesn't answer costs time only until its breaker opens; from then on its
 // operations fail at once, until a probe is answered. Nothing is moved to
 // another server meanwhile: two processes that disagree about who is down would
-// each count a client from 0.
+// each count a client from 0. Only names that are looked up again change the
+// servers, for all processes alike.
 //
 // What Memcached loses (by eviction, a restart or flush_all) is lost to the
 // store; limiters put back what they remember. Start with New.
@@ -19,7 +20,10 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/bradfitz/gomemcache/memcache"
@@ -34,8 +38,15 @@ const addAttempts = 4
 
 // Config configures a Store.
 type Config struct {
-	// Servers are host:port or absolute paths of unix sockets; at least one,
-	// none twice. Their order doesn't matter.
+	// Servers are at least one of these, none twice, in any order:
+	//
+	//	host:port               a server; the text decides which clients it keeps
+	//	/path/to.sock           the same at a unix socket
+	//	dns+host:port           a server at each address of the host: at each IPv6
+	//	                        address if it has no IPv4 address
+	//	dnssrv+_name._tcp.host  the servers that the SRV records name
+	//	cluster+host:port       the servers that host:port answers to the command
+	//	                        "config get cluster"
 	Servers []string
 	// TLS is used to connect when it isn't nil.
 	TLS *tls.Config
@@ -50,30 +61,97 @@ type Config struct {
 // A Store is a counters.Store and a counters.StateStore on Memcached. Make
 // one with New: the zero Store isn't usable. It is safe for concurrent use.
 type Store struct {
-	ring    *ring
-	pool    *pipeline.Pool
-	clients []clients // of the ring's servers
+	dial       func(*server) pipeline.DialFunc
+	timeout    time.Duration
+	membership membership // only Watch uses it
+	members    atomic.Pointer[members]
+
+	running sync.WaitGroup // closes the connections of servers that have left
+	ctx     context.Context
+	cancel  context.CancelFunc
+	mu      sync.Mutex // of what changes members, and of Close
+	servers uint64     // that have ever joined
 }
 
-// New returns a store on the servers of cfg. It doesn't connect: the first
-// operation does. The error says what is wrong with the servers' names.
+// members are the servers of a moment, with their clients. They never change.
+type members struct {
+	ring    *ring
+	clients []*clients              // of the ring's servers
+	missing []counters.ServerStatus // names that no servers are known of
+}
+
+// New returns a store on the servers of cfg. It looks their names up, for two
+// seconds at most, but connects to none: the first operation does. The error
+// says what is wrong with the names; one that isn't found is no error, as Watch
+// looks it up again.
 func New(cfg Config) (*Store, error) {
-	ring, err := newRing(cfg.Servers)
+	return newStore(cfg, cfg.dialer, net.DefaultResolver)
+}
+
+// dialer returns how to connect to a server.
+func (cfg Config) dialer(s *server) pipeline.DialFunc {
+	config := cfg.TLS
+	if config != nil && s.host != "" {
+		config = config.Clone()
+		config.ServerName = cmp.Or(config.ServerName, s.host)
+	}
+	return pipeline.Dialer(config, cfg.User, cfg.Password)
+}
+
+func newStore(cfg Config, dial func(*server) pipeline.DialFunc, r resolver) (*Store, error) {
+	m, err := newMembership(cfg.Servers, lookups{r, dial})
 	if err != nil {
 		return nil, err
 	}
-	return newStore(ring, pipeline.Dialer(cfg.TLS, cfg.User, cfg.Password), cmp.Or(cfg.Timeout, counters.DefaultTimeout)), nil
+	s := &Store{dial: dial, timeout: cmp.Or(cfg.Timeout, counters.DefaultTimeout), membership: m}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.members.Store(new(members))
+	ctx, cancel := context.WithTimeout(s.ctx, firstLookUp)
+	defer cancel()
+	m.lookUp(ctx, time.Now())
+	s.adopt()
+	return s, nil
 }
 
-func newStore(r *ring, dial pipeline.DialFunc, timeout time.Duration) *Store {
-	s := &Store{ring: r, pool: pipeline.New(dial), clients: make([]clients, len(r.servers))}
-	for i, server := range r.servers {
-		cs := &s.clients[i]
-		cs.server, cs.dial, cs.timeout = server, s.pool.DialContext, timeout
-		cs.breaker.silence, cs.breaker.run = silence(timeout), s.pool.Go
-		cs.breaker.probe = func() { _ = cs.ask(probeTimeout, "version\r\n", checkVersion) } // the breaker is told
+// adopt makes the servers of the membership the store's. Those that stay keep
+// their clients. The connections of those that have left are closed when the
+// operations on them have ended.
+func (s *Store) adopt() (joined, left []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx.Err() != nil {
+		return nil, nil
 	}
-	return s
+	old := s.members.Load().clients
+	leaving := make(map[server]*clients, len(old))
+	for _, cs := range old {
+		leaving[*cs.server] = cs
+	}
+	next := &members{ring: &ring{s.membership.servers()}, missing: s.membership.missing()}
+	for _, server := range next.ring.servers {
+		cs := leaving[*server]
+		if cs == nil {
+			s.servers++
+			cs = newClients(server, s.servers, s.dial(server), s.timeout)
+			joined = append(joined, server.name)
+		}
+		delete(leaving, *server)
+		next.clients = append(next.clients, cs)
+	}
+	s.members.Store(next)
+	for _, cs := range leaving {
+		left = append(left, cs.server.name)
+		cs.leave()
+		s.running.Go(func() {
+			select {
+			case <-cs.unused:
+			case <-s.ctx.Done():
+			}
+			_ = cs.pool.Close() // it is always nil
+		})
+	}
+	slices.Sort(left)
+	return joined, left
 }
 
 // Add implements counters.Store with incr; when the counter doesn't exist, add
@@ -180,42 +258,62 @@ func (s *Store) Delete(ctx context.Context, keys []string) error {
 }
 
 // Ping returns the states of all servers, in the order of Config.Servers, which
-// are a second old at most. It asks those whose breakers are closed, all at the
-// same time, and gives each as long as failing operations take to open its
-// breaker, at most a second. One that doesn't answer by then is down.
+// are a second old at most, and then of the names that no server is known of. It
+// asks the servers whose breakers are closed, all at the same time, and gives
+// each as long as failing operations take to open its breaker, at most a second.
+// One that doesn't answer by then is down.
 func (s *Store) Ping() []counters.ServerStatus {
-	states := make([]counters.ServerStatus, len(s.clients))
+	m := s.members.Load()
+	states := make([]counters.ServerStatus, len(m.clients))
 	var wg sync.WaitGroup
-	for i := range s.clients {
+	for i, cs := range m.clients {
 		wg.Go(func() {
-			states[i] = s.clients[i].ping()
-			states[i].Stats = s.clients[i].stats.Load()
+			states[i] = cs.ping()
+			states[i].Stats = cs.stats.Load()
 		})
 	}
 	wg.Wait()
-	return states
+	return append(states, m.missing...)
 }
 
 // Close closes all connections. Operations under way and later ones fail. The
 // error is always nil.
-func (s *Store) Close() error { return s.pool.Close() }
+func (s *Store) Close() error {
+	s.mu.Lock()
+	s.cancel()
+	s.mu.Unlock()
+	for _, cs := range s.members.Load().clients {
+		_ = cs.pool.Close() // it is always nil
+	}
+	s.running.Wait()
+	return nil
+}
 
 // client takes an idle client of the server of key, or makes one, for an
 // operation that ends with ctx. The error says why nothing is sent: the breaker
 // is open, or the time is over. Only after a failure is that worth a look at the
 // clock: it ends what a batch still has to ask when its time is over.
 func (s *Store) client(ctx context.Context, key string) (*client, error) {
-	cs, deadline := &s.clients[s.ring.pick(key)], deadline(ctx)
-	if cs.breaker.suspect.Load() {
-		if err := cs.breaker.refuse(); err != nil {
-			cs.breaker.refused.Add(1)
-			return nil, err
+	for deadline := deadline(ctx); ; {
+		m := s.members.Load()
+		if len(m.clients) == 0 {
+			return nil, errNoServers
 		}
-		if !time.Now().Before(deadline) {
-			return nil, errOverdue
+		cs := m.clients[m.ring.pick(key)]
+		if cs.breaker.suspect.Load() {
+			if err := cs.breaker.refuse(); err != nil {
+				cs.breaker.refused.Add(1)
+				return nil, err
+			}
+			if !time.Now().Before(deadline) {
+				return nil, errOverdue
+			}
 		}
+		if c := cs.get(deadline); c != nil {
+			return c, nil
+		}
+		// It has left since members were loaded, so there are others by now.
 	}
-	return cs.get(deadline), nil
 }
 
 // deadline returns when an operation that starts now has to end.

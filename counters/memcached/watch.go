@@ -3,6 +3,8 @@ package memcached
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,12 +20,16 @@ const (
 	evictionsInterval = time.Minute
 )
 
-// Watch logs which servers are down at the start and when that changes, and
+// Watch looks the names of servers up again and again, and logs what servers
+// join and leave. It logs which are down at the start and when that changes, and
 // when a server evicts items, with few lines however often it happens. It also
 // asks for the servers' statistics, which Ping returns. It ends with ctx. Call
 // it once, before Close.
 func (s *Store) Watch(ctx context.Context, log *slog.Logger) {
-	voices := make([]voice, len(s.clients))
+	var following sync.WaitGroup
+	following.Go(func() { s.follow(ctx, log) })
+	defer following.Wait()
+	voices := make(map[*clients]*voice)
 	ticks := time.NewTicker(watchInterval)
 	defer ticks.Stop()
 	for asked := (time.Time{}); ctx.Err() == nil; {
@@ -31,8 +37,13 @@ func (s *Store) Watch(ctx context.Context, log *slog.Logger) {
 			asked = now
 			s.readStats()
 		}
-		for i := range s.clients {
-			voices[i].speak(time.Now(), &s.clients[i], log.With(slog.String("server", s.clients[i].server.address)))
+		present := s.members.Load().clients
+		maps.DeleteFunc(voices, func(cs *clients, _ *voice) bool { return !slices.Contains(present, cs) })
+		for _, cs := range present {
+			if voices[cs] == nil {
+				voices[cs] = new(voice)
+			}
+			voices[cs].speak(time.Now(), cs, log.With(slog.String("server", cs.server.name)))
 		}
 		select {
 		case <-ticks.C:
@@ -41,10 +52,38 @@ func (s *Store) Watch(ctx context.Context, log *slog.Logger) {
 	}
 }
 
+// follow looks names up when they are due, and has the store use the servers
+// found.
+func (s *Store) follow(ctx context.Context, log *slog.Logger) {
+	if !s.membership.changes() {
+		return
+	}
+	joined, left := s.members.Load().ring.names(), []string(nil)
+	ticks := time.NewTicker(retryInterval)
+	defer ticks.Stop()
+	for {
+		s.membership.speak(log)
+		if len(joined)+len(left) > 0 {
+			log.Info("Memcached servers joined or left", slog.Any("joined", joined), slog.Any("left", left))
+		}
+		select {
+		case now := <-ticks.C:
+			looking, cancel := context.WithTimeout(ctx, lookUpTimeout)
+			s.membership.lookUp(looking, now)
+			cancel()
+		case <-ctx.Done():
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		joined, left = s.adopt()
+	}
+}
+
 func (s *Store) readStats() {
 	var wg sync.WaitGroup
-	for i := range s.clients {
-		wg.Go(s.clients[i].readStats)
+	for _, cs := range s.members.Load().clients {
+		wg.Go(cs.readStats)
 	}
 	wg.Wait()
 }

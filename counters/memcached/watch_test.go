@@ -104,7 +104,7 @@ func (l *lines) String() string {
 func TestBreakerRecords(t *testing.T) {
 	t.Parallel()
 	w := openTwo(t)
-	b := &w.clients[0].breaker
+	b := &w.members.Load().clients[0].breaker
 	require.Equal(t, record{}, b.record(time.Now()))
 	w.servers[0].Kill()
 	w.awaitOpen(t)
@@ -144,7 +144,7 @@ func TestWatchTellsOfOutagesAndEvictions(t *testing.T) {
 	assert.Nil(t, states[1].Stats)
 
 	var v voice
-	v.speak(time.Now(), &s.clients[0], logger)
+	v.speak(time.Now(), s.members.Load().clients[0], logger)
 	value := strings.Repeat("v", 10_000)
 	for i := range 1000 {
 		small.Do(fmt.Sprintf("set k%d 0 0 %d\r\n%s", i, len(value), value), "STORED", "SERVER_ERROR")
@@ -156,6 +156,12 @@ func TestWatchTellsOfOutagesAndEvictions(t *testing.T) {
 		Items: small.Stat("curr_items"), Bytes: small.Stat("bytes"), Evictions: small.Stat("evictions"),
 	}, *stats)
 	require.NotZero(t, stats.Evictions)
-	v.speak(time.Now(), &s.clients[0], logger)
+	v.speak(time.Now(), s.members.Load().clients[0], logger)
 	assert.Contains(t, log.String(), fmt.Sprintf("evictions=%d\n", stats.Evictions))
+}
+
+func (l *lines) reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.b.Reset()
 }
