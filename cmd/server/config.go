@@ -62,7 +62,8 @@ func parseConfig(args []string, getenv func(string) string, out io.Writer) (*con
 	}
 	fs.StringVar(&cfg.listen, "listen", "127.0.0.1:8080", "`address` to serve HTTP on")
 	fs.StringVar(&cfg.policyFile, "config", "", "policy `file`, YAML (default: the built-in policies)")
-	fs.Func("memcached", "Memcached `servers`: host:port or /path/to.sock, comma-separated, in any order (default: an embedded store)", func(s string) error {
+	fs.Func("memcached", "Memcached `servers`, comma-separated, in any order: host:port, /path/to.sock, and what is looked up again every 10s: "+
+		"dns+host:port, dnssrv+_name._tcp.host, cluster+host:port (default: an embedded store)", func(s string) error {
 		cfg.memcached = splitList(s, ",")
 		return nil
 	})

@@ -51,7 +51,7 @@ var everySetting = map[string]string{
 	"view-clients":        "7",
 	"listen":              "0.0.0.0:9",
 	"config":              "policies.yaml",
-	"memcached":           "a:1, /run/b.sock ,",
+	"memcached":           "a:1, /run/b.sock , dns+c:1",
 	"store-timeout":       "20ms",
 	"clock-skew":          "0s",
 	"key-prefix":          "edge",
@@ -73,7 +73,7 @@ var everySetting = map[string]string{
 func TestConfigFromFlagsAndEnvironment(t *testing.T) {
 	t.Parallel()
 	want := &config{
-		listen: "0.0.0.0:9", policyFile: "policies.yaml", memcached: []string{"a:1", "/run/b.sock"},
+		listen: "0.0.0.0:9", policyFile: "policies.yaml", memcached: []string{"a:1", "/run/b.sock", "dns+c:1"},
 		storeTimeout: 20 * time.Millisecond, clockSkew: 0, keyPrefix: "edge", viewClients: 7, tokenFile: "tokens",
 		proxies: mustNetworks("10.0.0.0/8", "fd00::/8"), tlsCert: "cert.pem", tlsKey: "key.pem", tlsClientCA: "ca.pem",
 		memcachedTLS: true, memcachedCA: "mca.pem", memcachedUser: "user", shutdownGrace: time.Minute,
@@ -240,10 +240,14 @@ func TestNewProgramSaysWhatIsWrongWithFiles(t *testing.T) {
 		{"-memcached a:1 -memcached-user-file " + empty, "-memcached-user-file " + empty + " must begin with a line user:password"},
 		{"-memcached a", `-memcached: "a" is not a Memcached server; give host:port or /path/to.sock`},
 		{"-memcached a:1,b:1,a:1", "-memcached: the Memcached server a:1 is named twice"},
+		{"-memcached a:1,dns+b", `-memcached: "dns+b" names no Memcached servers; give dns+host:port`},
+		{"-memcached dnssrv+b:1", `-memcached: "dnssrv+b:1" names no Memcached servers; give dnssrv+_name._tcp.host, without a port`},
+		{"-memcached srv+b:1", `-memcached: "srv+b:1" is not a Memcached server; ` +
+			"give host:port, /path/to.sock, dns+host:port, dnssrv+_name._tcp.host or cluster+host:port"},
 		{"-listen " + busy.Addr().String(), "-listen: listen tcp " + busy.Addr().String() + ": bind: address already in use"},
 		{"-listen nowhere", "-listen: listen tcp: address nowhere: missing port in address"},
 	} {
-		t.Run(strings.Fields(test.args)[0], func(t *testing.T) {
+		t.Run(test.args, func(t *testing.T) {
 			args := append([]string{"-listen", "127.0.0.1:0"}, strings.Fields(test.args)...)
 			cfg, err := parseConfig(args, env(nil), io.Discard)
 			require.NoError(t, err)

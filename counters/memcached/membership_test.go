@@ -1,9 +1,9 @@
 package memcached
 
 import (
-	"bufio"
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -179,19 +179,6 @@ func TestMembershipFollowsTheDNS(t *testing.T) {
 	require.Empty(t, m.missing())
 }
 
-// The certificate of a server names what the operator has named.
-func TestServersThatAreFoundKeepTheNameOfTheirCertificate(t *testing.T) {
-	t.Parallel()
-	z := &zone{addresses: map[string][]string{"cache": {"10.0.0.2"}}, services: map[string][]string{"_m._tcp.x": {"set-0:1"}}}
-	l := lookups{resolver: z}
-	found, err := l.addresses(t.Context(), "cache", "1")
-	require.NoError(t, err)
-	assert.Equal(t, &server{name: "10.0.0.2:1", seed: newServer("10.0.0.2:1").seed, network: "tcp", address: "10.0.0.2:1", host: "cache"}, found[0])
-	found, err = l.services(t.Context(), "_m._tcp.x")
-	require.NoError(t, err)
-	assert.Equal(t, []*server{newServer("set-0:1")}, found)
-}
-
 func TestConfigurationsOfAClusterAreRead(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ text, want, address, host, err string }{
@@ -223,88 +210,60 @@ func TestConfigurationsOfAClusterAreRead(t *testing.T) {
 	}
 }
 
-// A fakeCluster answers as hosted Memcached services do; silent, when it has no
-// servers.
-type fakeCluster struct {
-	address string
-	mu      sync.Mutex
-	servers []string
-}
-
-func (c *fakeCluster) set(servers ...string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.servers = servers
-}
-
-func startCluster(t *testing.T, servers ...string) *fakeCluster {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	c := &fakeCluster{address: listener.Addr().String(), servers: servers}
-	var running sync.WaitGroup
-	running.Go(func() {
-		for version := 1; ; version++ {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			running.Go(func() {
-				defer conn.Close()
-				for scan := bufio.NewScanner(conn); scan.Scan(); {
-					assert.Equal(t, "config get cluster", scan.Text())
-					c.mu.Lock()
-					var nodes []string
-					for _, server := range c.servers {
-						host, port, _ := net.SplitHostPort(server)
-						nodes = append(nodes, "node-"+port+".example|"+host+"|"+port)
-					}
-					c.mu.Unlock()
-					if len(nodes) > 0 {
-						text := fmt.Sprintf("%d\n%s\n", version, strings.Join(nodes, " "))
-						fmt.Fprintf(conn, "CONFIG cluster 0 %d\r\n%s\r\nEND\r\n", len(text), text)
-					}
-				}
-			})
-		}
-	})
-	t.Cleanup(func() {
-		listener.Close()
-		running.Wait()
-	})
-	return c
-}
-
 func plainDial(*server) pipeline.DialFunc { return pipeline.Dialer(nil, "", "") }
 
 func TestMembershipFollowsACluster(t *testing.T) {
 	t.Parallel()
-	c := startCluster(t, "10.0.0.1:1", "10.0.0.2:2")
-	real := memcachedtest.Start(t)
-	gone := memcachedtest.Start(t)
+	c := memcachedtest.StartCluster(t, "10.0.0.1:1", "10.0.0.2:2")
+	single, gone := memcachedtest.Start(t), memcachedtest.Start(t)
 	gone.Kill()
-	m, err := newMembership([]string{"cluster+" + c.address, "cluster+" + real.Addr, "cluster+" + gone.Addr}, lookups{nil, plainDial})
+	m, err := newMembership([]string{"cluster+" + c.Addr, "cluster+" + single.Addr, "cluster+" + gone.Addr}, lookups{nil, plainDial})
 	require.NoError(t, err)
 	m.lookUp(t.Context(), time.Unix(0, 0))
 	assert.Equal(t, "node-1.example:1 node-2.example:2", namesOf(m.servers()))
 	missing := m.missing()
 	require.Len(t, missing, 2)
-	assert.Equal(t, "cluster+"+real.Addr, missing[0].Server)
-	assert.EqualError(t, missing[0].Err, `counters: the store is not available: config get cluster isn't answered with a configuration but with "ERROR"`)
+	const refused = `config get cluster isn't answered with a configuration but with "ERROR"`
+	assert.Equal(t, "cluster+"+single.Addr, missing[0].Server)
+	assert.EqualError(t, missing[0].Err, "counters: the store is not available: "+refused)
 	assert.ErrorContains(t, missing[1].Err, "connection refused")
 
-	c.set("10.0.0.3:2")
+	c.Set("10.0.0.3:2")
 	m.lookUp(t.Context(), time.Unix(10, 0))
 	require.Len(t, m.servers(), 1)
 	assert.Equal(t, "node-2.example:2", m.servers()[0].name)
 	assert.Equal(t, "10.0.0.3:2", m.servers()[0].address, "it is replaced")
 
-	c.set()
+	c.Set()
+	m.lookUp(t.Context(), time.Unix(20, 0))
+	assert.EqualError(t, m[0].err, refused)
+	assert.Equal(t, "node-2.example:2", namesOf(m.servers()))
+
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	m.lookUp(ctx, time.Unix(20, 0))
-	assert.ErrorContains(t, m[0].err, "timeout")
-	assert.Equal(t, "node-2.example:2", namesOf(m.servers()))
+	_, err = lookups{nil, plainDial}.cluster(ctx, newServer(startSilent(t).address))
+	assert.ErrorContains(t, err, "timeout")
+}
+
+// A certificate has to name the host that the operator has named, unless the
+// configuration has another name.
+func TestCertificatesOfServersThatAreFound(t *testing.T) {
+	t.Parallel()
+	cert, key, pool := memcachedtest.NewCertificate(t) // for 127.0.0.1
+	server := memcachedtest.Start(t, "-Z", "-o", "ssl_chain_cert="+cert+",ssl_key="+key)
+	_, port, _ := net.SplitHostPort(server.Addr)
+	z := &zone{addresses: map[string][]string{"cache": {"127.0.0.1"}}}
+	for name, want := range map[string]string{"": "wanted to match cache", "127.0.0.1": ""} {
+		cfg := Config{Servers: []string{"dns+cache:" + port}, TLS: &tls.Config{RootCAs: pool, ServerName: name}, Timeout: patience}
+		s, err := newStore(cfg, cfg.dialer, z)
+		require.NoError(t, err)
+		defer s.Close()
+		if err := addTo(s, "k", patience); want == "" {
+			assert.NoError(t, err)
+		} else {
+			assert.ErrorContains(t, err, want)
+		}
+	}
 }
 
 // openFound returns a store on the servers that an SRV name has in a fake DNS.

@@ -63,7 +63,7 @@ type Config struct {
 type Store struct {
 	dial       func(*server) pipeline.DialFunc
 	timeout    time.Duration
-	membership membership // only Watch uses it
+	membership membership // only New and Watch use it
 	members    atomic.Pointer[members]
 
 	running sync.WaitGroup // closes the connections of servers that have left
