@@ -30,7 +30,7 @@ func CheckKeyPrefix(prefix string) error {
 		return fmt.Errorf("key prefix %q must be 1 to %d printable ASCII characters without space", prefix, MaxKeyPrefixBytes)
 	}
 	if _, rest, _ := strings.Cut(prefix, ":"); strings.Contains(rest, "/") {
-		return fmt.Errorf("key prefix %q must have no / after a :", prefix)
+		return fmt.Errorf("key prefix %q must have no / after a colon", prefix)
 	}
 	return nil
 }

@@ -56,7 +56,7 @@ func TestTheLongestKeyFits(t *testing.T) {
 	for _, bad := range []string{"", prefix + "p", "a b", "a\n", "é"} {
 		assert.ErrorContains(t, CheckKeyPrefix(bad), "1 to 30 printable ASCII", "%q", bad)
 	}
-	assert.EqualError(t, CheckKeyPrefix("/a:b/c"), `key prefix "/a:b/c" must have no / after a :`)
+	assert.EqualError(t, CheckKeyPrefix("/a:b/c"), `key prefix "/a:b/c" must have no / after a colon`)
 }
 
 // anyClient draws clients that try to look like others.

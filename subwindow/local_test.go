@@ -59,7 +59,7 @@ func TestWhatIsRepaidIsRemembered(t *testing.T) {
 			answers := 1
 			store := &faultyStore{Store: memory.New(nil), fault: func(string, string) error {
 				if answers--; answers < 0 {
-					return limitertest.Unsent
+					return limitertest.ErrUnsent
 				}
 				return nil
 			}}
@@ -78,7 +78,7 @@ func TestWhatIsRepaidIsRemembered(t *testing.T) {
 // that fails at first.
 func TestOthersAreToldOfWhatIsRepaid(t *testing.T) {
 	t.Parallel()
-	for _, outage := range []error{limitertest.Unsent, limitertest.Unheard} {
+	for _, outage := range []error{limitertest.ErrUnsent, limitertest.ErrUnheard} {
 		t.Run(outage.Error(), func(t *testing.T) {
 			t.Parallel()
 			inner := memory.New(nil)
@@ -92,7 +92,7 @@ func TestOthersAreToldOfWhatIsRepaid(t *testing.T) {
 			require.Equal(t, int64(5), take(t, there, at("12:00:04"), 1, 10).Remaining, "the slot of 12:00:01 is settled")
 			fails = func(key string) error {
 				if strings.HasSuffix(key, counters.GenerationKey("")) {
-					return limitertest.Unsent
+					return limitertest.ErrUnsent
 				}
 				return nil
 			}
@@ -112,7 +112,7 @@ func TestWhatIsCountedIsNotOwed(t *testing.T) {
 	reads := 0
 	store := &faultyStore{Store: inner, fault: func(operation, _ string) error {
 		if operation == "read" && reads == 0 {
-			return limitertest.Unsent
+			return limitertest.ErrUnsent
 		}
 		return nil
 	}}
@@ -148,7 +148,7 @@ func TestALateRequestIsNotAllThatIsRemembered(t *testing.T) {
 			l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, StoreTimeout: time.Second})
 			require.True(t, take(t, l, at("12:01:00.5"), 8, 10).Allowed)
 			require.True(t, take(t, l, at("12:00:59.6"), 1, 10).Allowed)
-			fault = limitertest.Unsent
+			fault = limitertest.ErrUnsent
 			assert.False(t, takeAnyway(t, l, request(at("12:01:00.51"), 3, 10)))
 			assert.True(t, takeAnyway(t, l, request(at("12:01:00.51"), 2, 10)))
 		})
@@ -165,11 +165,11 @@ func TestALateRequestRepays(t *testing.T) {
 			store := &faultyStore{Store: memory.New(nil), fault: func(string, string) error { return fault }}
 			l := newLimiter(t, store, newWindow(t, time.Minute, 4, true), sameClock)
 			require.True(t, take(t, l, at("12:00:35"), 1, 10).Allowed)
-			fault = limitertest.Unsent
+			fault = limitertest.ErrUnsent
 			require.True(t, takeAnyway(t, l, request(at(debt), 7, 10)))
 			fault = nil
 			require.True(t, take(t, l, at("12:00:20"), 1, 10).Allowed)
-			fault = limitertest.Unsent
+			fault = limitertest.ErrUnsent
 			assert.False(t, takeAnyway(t, l, request(at("12:00:36"), 2, 10)))
 			assert.True(t, takeAnyway(t, l, request(at("12:00:36"), 1, 10)))
 		})
@@ -182,7 +182,7 @@ func TestDebtsOutliveTheirSlotForLateRequests(t *testing.T) {
 	t.Parallel()
 	fixed, err := subwindow.NewFixedWindow(time.Minute)
 	require.NoError(t, err)
-	store := &faultyStore{Store: memory.New(nil), fault: func(string, string) error { return limitertest.Unsent }}
+	store := &faultyStore{Store: memory.New(nil), fault: func(string, string) error { return limitertest.ErrUnsent }}
 	l := newLimiterWith(t, store, fixed, counters.Options{ClockSkew: sameClock, StoreTimeout: time.Second})
 	require.True(t, takeAnyway(t, l, request(at("12:00:59.5"), 8, 10)))
 	require.True(t, takeAnyway(t, l, request(at("12:01:00.1"), 1, 10)))
@@ -213,7 +213,7 @@ func TestCountersOfDebtsExpire(t *testing.T) {
 		var fault error
 		store := &ttlStore{faultyStore{memory.New(nil), func(string, string) error { return fault }}, time.Hour}
 		l := newLimiter(t, store, w, 50*time.Millisecond)
-		fault = limitertest.Unsent
+		fault = limitertest.ErrUnsent
 		now := at("12:00:00")
 		require.True(t, takeAnyway(t, l, request(now, 1, 10)))
 		fault = nil
@@ -237,7 +237,7 @@ func TestACallerThatGivesUpIsCountedOnce(t *testing.T) {
 			}
 			if operation == "add" && first.CompareAndSwap(true, false) {
 				<-gate
-				return limitertest.Unheard
+				return limitertest.ErrUnheard
 			}
 			return nil
 		}}

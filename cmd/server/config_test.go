@@ -136,7 +136,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 		{"-key-prefix=", `-key-prefix: key prefix "" must be 1 to 30 printable ASCII characters without space`},
 		{"-key-prefix=é", `-key-prefix: key prefix "é" must be 1 to 30 printable ASCII characters without space`},
 		{"-key-prefix=1234567890123456789012345678901", `-key-prefix: key prefix "1234567890123456789012345678901" must be 1 to 30 printable ASCII characters without space`},
-		{"-key-prefix=a:b/c", `-key-prefix: key prefix "a:b/c" must have no / after a :`},
+		{"-key-prefix=a:b/c", `-key-prefix: key prefix "a:b/c" must have no / after a colon`},
 		{"-trusted-proxies 10.0.0.1", `invalid value "10.0.0.1" for flag -trusted-proxies: "10.0.0.1" is not a CIDR such as 10.0.0.0/8`},
 		{"-log-level loud", `invalid value "loud" for flag -log-level: must be debug, info, warn or error`},
 		{"-log-format xml", `-log-format "xml" must be text or json`},

@@ -22,12 +22,12 @@ type Store interface {
 
 // The ways in which a BrokenStore fails.
 var (
-	// Unsent: nothing is sent to the store.
-	Unsent = fmt.Errorf("%w, %w", counters.ErrUnavailable, counters.ErrNotSent)
-	// Unanswered: the store does it, and its answer is lost.
-	Unanswered = fmt.Errorf("%w, but it did", counters.ErrTimeout)
-	// Unheard: what is sent never reaches the store.
-	Unheard = fmt.Errorf("%w, nor will it", counters.ErrTimeout)
+	// ErrUnsent: nothing is sent to the store.
+	ErrUnsent = fmt.Errorf("%w, %w", counters.ErrUnavailable, counters.ErrNotSent)
+	// ErrUnanswered: the store does it, and its answer is lost.
+	ErrUnanswered = fmt.Errorf("%w, but it did", counters.ErrTimeout)
+	// ErrUnheard: what is sent never reaches the store.
+	ErrUnheard = fmt.Errorf("%w, nor will it", counters.ErrTimeout)
 )
 
 // A BrokenStore fails in one of those ways while Err isn't nil.
@@ -43,7 +43,7 @@ func (s *BrokenStore) try(operate func() error) error {
 	if s.Err == nil {
 		return operate()
 	}
-	if s.Err == Unanswered {
+	if s.Err == ErrUnanswered {
 		_ = operate() // nobody hears of it
 	}
 	return s.Err
@@ -156,7 +156,7 @@ func Outage(t *testing.T, now time.Time, newStore func() Store, newLimiter func(
 		}
 		return instances[0], instances[1]
 	}
-	for _, outage := range []error{Unsent, Unanswered, Unheard} {
+	for _, outage := range []error{ErrUnsent, ErrUnanswered, ErrUnheard} {
 		t.Run(outage.Error(), func(t *testing.T) {
 			t.Run("what is used up stays used up", func(t *testing.T) {
 				a, _ := begin(t)
@@ -199,7 +199,7 @@ func Outage(t *testing.T, now time.Time, newStore func() Store, newLimiter func(
 				require.Equal(t, 2, b.admits(2))
 				a.store.Err = nil
 				require.True(t, a.check(1).Allowed)
-				if outage == Unheard { // others' counts may hide that a few are missing
+				if outage == ErrUnheard { // others' counts may hide that a few are missing
 					assert.LessOrEqual(t, b.admits(20), limit-6)
 				} else {
 					assert.Equal(t, limit-7, b.admits(20))
@@ -225,7 +225,7 @@ func Outage(t *testing.T, now time.Time, newStore func() Store, newLimiter func(
 				assert.Zero(t, b.admits(20))
 			})
 			t.Run("a refund after the store is back is one there", func(t *testing.T) {
-				if outage != Unsent {
+				if outage != ErrUnsent {
 					t.Skip("what may have been counted isn't taken back")
 				}
 				a, b := begin(t)
