@@ -138,6 +138,21 @@ func (c *Conn) prepare(requests []byte) error {
 	return nil
 }
 
+// Late has f called, once, when it is known what became of the request that the
+// connection has given up last, by its deadline or by Close. The error is nil if
+// the server has answered after all: Reply is valid then, but for the values
+// that a get has read. It is ErrNotSent if the request was never sent. Any other
+// means that nobody will ever know. f has a goroutine of its own, which
+// Pool.Close awaits, and whose context it ends.
+func (c *Conn) Late(f func(ctx context.Context, err error)) {
+	pool := c.connection.pool
+	late := func(err error) { f(pool.ctx, err) }
+	c.request.late.Store(&late)
+	if report := c.request.report(); report != nil {
+		pool.Go(func(context.Context) { report() })
+	}
+}
+
 // Reply returns the server's reply to the i-th request of the last Exchange,
 // counted from 0, if that was successful. It is valid until the next Write or
 // Exchange.

@@ -3,7 +3,8 @@
 // one request at a time, or several with Exchange. Requests of all callers go
 // out together, and replies are dealt out in order.
 //
-// A caller that gives up disturbs nobody: its late reply is read and dropped. A
+// A caller that gives up disturbs nobody: its late reply is read, and can be
+// asked for with Late. A
 // request that could put the stream out of step is refused before it is sent. A
 // server that stays silent is cut off within two seconds. The package knows the
 // text protocol, and nothing of weir. Start with Pool.
@@ -150,6 +151,7 @@ func (c *connection) run(ctx context.Context, d *dialing) {
 		failed := make(chan struct{})
 		stop := context.AfterFunc(ctx, func() {
 			s.fail(net.ErrClosed)
+			_ = conn.Close() // one that lingers, too
 			close(failed)
 		})
 		s.read()

@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"net"
+	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -13,7 +14,7 @@ const (
 	pending                // on its way, or its reply
 	answered               // reply is complete
 	failed                 // the socket was lost
-	expired                // the deadline passed; a late reply is dropped
+	expired                // the deadline passed; a late reply is for late
 	closed                 // the caller has given it up
 )
 
@@ -29,19 +30,55 @@ type request struct {
 
 	// reader is set while the caller itself reads from the socket.
 	reader atomic.Pointer[net.Conn]
+
+	// late is to be called once the socket is done with a request that has been
+	// given up, and end says how that was. Who has set the second of them calls.
+	late atomic.Pointer[func(error)]
+	end  atomic.Pointer[error]
+}
+
+// over notes that the socket is done with r, which has been given up, and
+// returns what is to be called.
+func (r *request) over(err error) func() {
+	r.end.Store(&err)
+	return r.report()
+}
+
+// report returns the call of late, once it and end are set, and once only.
+func (r *request) report() func() {
+	end := r.end.Load()
+	if end == nil {
+		return nil
+	}
+	late := r.late.Swap(nil)
+	if late == nil {
+		return nil
+	}
+	return func() { (*late)(*end) }
+}
+
+// standIn returns a request that takes r's reply, which nobody wants.
+func (r *request) standIn() *request {
+	stand := new(request)
+	stand.state.Store(expired)
+	stand.reply = r.reply
+	stand.reply.commands, stand.reply.data, stand.reply.ends = slices.Clone(r.reply.commands), slices.Clone(r.reply.data), slices.Clone(r.reply.ends)
+	return stand
 }
 
 func (r *request) pending() bool { return r.state.Load() == pending }
 
-// finish ends the request with the given state, unless it has ended already,
-// and wakes the caller. err goes with failed.
-func (r *request) finish(state uint32, err error) {
+// finish ends the request with the given state and wakes the caller. err goes
+// with failed. It returns false if the request has ended already.
+func (r *request) finish(state uint32, err error) bool {
 	if state == failed {
 		r.err = err
 	}
-	if r.state.CompareAndSwap(pending, state) {
-		r.interrupt()
+	if !r.state.CompareAndSwap(pending, state) {
+		return false
 	}
+	r.interrupt()
+	return true
 }
 
 // interrupt wakes the caller after the state has left pending.

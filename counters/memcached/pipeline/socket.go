@@ -25,6 +25,9 @@ const (
 	// server that doesn't answer.
 	maxInFlight = 1024
 	maxQueued   = 1 << 20
+	// lingerTime is how long a silent socket that is in use no more is still
+	// read, for those who want to know what became of their requests.
+	lingerTime = time.Minute
 )
 
 // ErrDown: the server can't be dialed, or was silent for so long that its
@@ -210,6 +213,8 @@ func (s *socket) gather() bool {
 		if r.pending() {
 			s.out = append(s.out, r.text...)
 			s.sent = append(s.sent, r)
+		} else {
+			s.tell(r, ErrNotSent)
 		}
 	}
 	clear(s.queue)
@@ -235,15 +240,61 @@ func (s *socket) read() {
 		if len(s.batch) == 0 && s.raw != nil {
 			s.release()
 			<-s.resume
+			if s.isStalled() {
+				break
+			}
 		}
 	}
 	s.mu.Lock()
-	lost := slices.Concat(s.batch[s.next:], s.sent, s.queue)
+	sent, queue := slices.Concat(s.batch[s.next:], s.sent), s.queue
 	s.batch, s.next, s.sent, s.queue = nil, 0, nil, nil
 	s.mu.Unlock()
-	for _, r := range lost {
-		r.finish(failed, s.err)
+	for _, r := range queue {
+		s.conclude(r, failed, fmt.Errorf("%w: %w", ErrNotSent, s.err))
 	}
+	if s.isStalled() {
+		sent = s.linger(sent)
+	}
+	for _, r := range sent {
+		s.conclude(r, failed, s.err)
+	}
+}
+
+// isStalled reports whether the connection is lost because it was silent, and
+// not closed yet.
+func (s *socket) isStalled() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err != nil && errors.Is(s.err, ErrDown)
+}
+
+// linger ends the requests that have been sent, and goes on to read their
+// replies as long as somebody wants to be told of one, but not for longer than
+// lingerTime. Then it closes the connection. It returns the requests whose
+// replies haven't come.
+func (s *socket) linger(sent []*request) []*request {
+	for i, r := range sent {
+		if stand := r.standIn(); r.finish(failed, s.err) {
+			sent[i] = stand
+		}
+	}
+	s.batch = sent
+	wanted := func(r *request) bool { return r.late.Load() != nil }
+	end := time.Now().Add(lingerTime)
+	for err := error(nil); err == nil && slices.ContainsFunc(s.batch[s.next:], wanted); {
+		// Callers who gave up while they read may have set another.
+		_ = s.conn.SetReadDeadline(end)
+		var n int
+		n, err = s.conn.Read(s.in)
+		if errors.Is(err, os.ErrDeadlineExceeded) && time.Now().Before(end) {
+			err = nil
+		}
+		if dealErr := s.deal(s.in[:n]); dealErr != nil {
+			err = dealErr
+		}
+	}
+	_ = s.conn.Close()
+	return s.batch[s.next:]
 }
 
 // await waits until r has its outcome.
@@ -285,18 +336,8 @@ func (s *socket) step() error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = s.checkStall()
 	}
-	for b := s.in[:n]; len(b) > 0 && err == nil; {
-		s.silent = 0
-		if s.next == len(s.batch) && s.take() == 0 {
-			err = errUnasked
-			break
-		}
-		r := s.batch[s.next]
-		var complete bool
-		if b, complete, err = r.reply.read(b, r.pending()); complete {
-			r.finish(answered, nil)
-			s.next++
-		}
+	if err == nil {
+		err = s.deal(s.in[:n])
 	}
 	if err != nil {
 		return s.fail(err)
@@ -305,6 +346,38 @@ func (s *socket) step() error {
 		s.take()
 	}
 	return nil
+}
+
+// deal deals out bytes from the server to the requests they are for.
+func (s *socket) deal(b []byte) (err error) {
+	for len(b) > 0 && err == nil {
+		s.silent = 0
+		if s.next == len(s.batch) && s.take() == 0 {
+			return errUnasked
+		}
+		r := s.batch[s.next]
+		var complete bool
+		if b, complete, err = r.reply.read(b, r.pending()); complete {
+			s.conclude(r, answered, nil)
+			s.next++
+		}
+	}
+	return err
+}
+
+// conclude ends r, with which the socket is done. It tells who has given r up.
+func (s *socket) conclude(r *request, state uint32, err error) {
+	if !r.finish(state, err) {
+		s.tell(r, err)
+	}
+}
+
+// tell notes what became of r, which has been given up. The socket's goroutine
+// hasn't ended.
+func (s *socket) tell(r *request, err error) {
+	if report := r.over(err); report != nil {
+		s.running.Go(report)
+	}
 }
 
 // take makes the requests sent since the batch, which has been dealt with. It
@@ -339,7 +412,8 @@ func (s *socket) checkStall() error {
 	return s.conn.SetReadDeadline(s.look)
 }
 
-// fail closes the connection and makes place for another. It returns the error
+// fail closes the connection and makes place for another; one that has been
+// silent is closed by the goroutine that reads. It returns the error
 // for the requests in flight, which is never a timeout; the first cause counts.
 func (s *socket) fail(cause error) error {
 	s.mu.Lock()
@@ -355,7 +429,7 @@ func (s *socket) fail(cause error) error {
 	}
 	err := s.err
 	s.mu.Unlock()
-	if first {
+	if first && cause != errStalled {
 		_ = s.conn.Close()
 	}
 	return err
