@@ -21,6 +21,20 @@ var (
 	ErrForeignValue = errors.New("counters: the key holds a value that is not a counter")
 )
 
+// An Unanswered is the ErrTimeout of an Add or a Swap whose answer may still
+// come. Not every ErrTimeout is one.
+type Unanswered struct {
+	Err error
+	// Later has f called, once, when the outcome is known: with nil if it was
+	// done, as soon as the store takes operations again; with an ErrNotSent if
+	// it surely wasn't; with any other error if nobody will ever know. f has a
+	// goroutine of its own, which is awaited when the store is closed.
+	Later func(f func(err error))
+}
+
+func (u *Unanswered) Error() string { return u.Err.Error() }
+func (u *Unanswered) Unwrap() error { return u.Err }
+
 // A Store keeps counters that expire. Every method is safe for concurrent use
 // and atomic per key. It returns before the deadline of its context, or within
 // DefaultTimeout if there is none. It doesn't look at the context's

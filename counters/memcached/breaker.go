@@ -113,11 +113,14 @@ func (b *breaker) record(now time.Time) record {
 
 // A refusal is the error of an operation while a breaker is open: ErrUnavailable
 // and ErrNotSent. It tells why the breaker has opened.
-type refusal struct{ text string }
+type refusal struct {
+	text string
+	over chan struct{} // closed with the breaker
+}
 
 func newRefusal(cause error) *refusal {
 	why := strings.TrimPrefix(cause.Error(), pipeline.ErrNotSent.Error()+": ")
-	return &refusal{fmt.Sprintf("%v: %s", counters.ErrUnavailable, why)}
+	return &refusal{fmt.Sprintf("%v: %s", counters.ErrUnavailable, why), make(chan struct{})}
 }
 
 func (r *refusal) Error() string { return r.text }
@@ -132,6 +135,16 @@ func (b *breaker) refuse() error {
 		return refusal
 	}
 	return nil
+}
+
+// await returns when the breaker is closed, or ctx has ended.
+func (b *breaker) await(ctx context.Context) {
+	if refusal := b.refusal.Load(); refusal != nil {
+		select {
+		case <-refusal.over:
+		case <-ctx.Done():
+		}
+	}
 }
 
 // answered notes that the server has answered an operation.
@@ -152,7 +165,7 @@ func (b *breaker) note(o outcome, err error) {
 	switch {
 	case b.circuit.open() == wasOpen:
 	case wasOpen:
-		b.refusal.Store(nil)
+		close(b.refusal.Swap(nil).over)
 		b.down += now.Sub(opened)
 	default:
 		b.outages++

@@ -138,7 +138,8 @@ type client struct {
 	conn     *pipeline.Conn // nil until it is needed
 	requests []byte         // a buffer for those of a pipeline
 	deadline time.Time
-	answered bool // the server has, in this operation
+	answered bool           // the server has, in this operation
+	broken   *pipeline.Conn // of the request that failed last
 	// nonNumeric says that the last reply to gomemcache was this refusal.
 	nonNumeric bool
 }
@@ -157,6 +158,7 @@ func newClient(home *clients) *client {
 // release ends the operation.
 func (c *client) release() {
 	cs := c.home
+	c.broken = nil
 	if c.answered {
 		cs.breaker.answered()
 	}
@@ -201,7 +203,7 @@ func (c *boundConn) Read(p []byte) (int, error) {
 }
 
 func (c *boundConn) Close() error {
-	c.client.conn = nil
+	c.client.broken, c.client.conn = c.client.conn, nil
 	return c.Conn.Close()
 }
 
@@ -230,7 +232,7 @@ func (c *client) exchange(life uint64, requests []byte) error {
 		conn := c.conn
 		_ = c.Close()
 		_ = conn.Close()
-		c.conn = nil
+		c.broken, c.conn = conn, nil
 	}
 	return err
 }
@@ -241,12 +243,11 @@ const maxKeptRequests = 64 << 10
 // pipelineAdd counts a.Delta and reads a.Read in one round trip. found is false
 // when there was no counter to count in.
 func (c *client) pipelineAdd(a counters.Addition) (n int64, found bool, err error) {
-	b, incr := c.requests[:0], 0
+	b, incr := c.requests[:0], incrNumber(a)
 	if a.New {
 		// Whether it is stored makes no difference: somebody else's counter
 		// does as well.
 		b = appendStore(b, a.Key, expiration(a.TTL, time.Now()), 0, zero)
-		incr = 1
 	}
 	b = appendIncr(b, a.Key, a.Delta)
 	if len(a.Read) > 0 {
@@ -263,6 +264,20 @@ func (c *client) pipelineAdd(a counters.Addition) (n int64, found bool, err erro
 }
 
 var zero = []byte("0")
+
+// incrNumber returns the number of the request of an addition that counts.
+func incrNumber(a counters.Addition) int {
+	if a.New {
+		return 1
+	}
+	return 0
+}
+
+// counted reports whether a reply to incr is a count.
+func counted(reply []byte) bool { return reply[0] >= '0' && reply[0] <= '9' }
+
+// stored reports whether a reply to add or cas says that the value is stored.
+func stored(reply []byte) bool { return string(reply) == "STORED\r\n" }
 
 // read reads the counters at keys in one round trip.
 func (c *client) read(keys []string, counts []int64) error {
@@ -332,10 +347,36 @@ func (c *client) swap(key string, old counters.State, value []byte, ttl time.Dur
 	switch string(reply) {
 	case "STORED\r\n", "EXISTS\r\n", "NOT_FOUND\r\n", "NOT_STORED\r\n": // or changed, gone, there already
 		now, err := c.state(1)
-		return now, err == nil && string(reply) == "STORED\r\n", err
+		return now, err == nil && stored(reply), err
 	default:
 		return counters.State{}, false, replyError(reply)
 	}
+}
+
+// unanswered returns err, a store's, as an Unanswered if it is one of a request
+// whose reply may still come. done reports whether a late reply, the one of the
+// given number, says that it was done.
+func (c *client) unanswered(err error, number int, done func(reply []byte) bool) error {
+	conn := c.broken
+	if conn == nil || !errors.Is(err, counters.ErrTimeout) || errors.Is(err, counters.ErrNotSent) {
+		return err
+	}
+	breaker := &c.home.breaker
+	return &counters.Unanswered{Err: err, Later: func(f func(err error)) {
+		conn.Late(func(ctx context.Context, err error) {
+			switch {
+			case errors.Is(err, pipeline.ErrNotSent):
+				err = counters.ErrNotSent
+			case err != nil:
+				err = translate(err)
+			case done(conn.Reply(number)):
+				breaker.await(ctx)
+			default:
+				err = counters.ErrNotSent
+			}
+			f(err)
+		})
+	}}
 }
 
 // translate turns err, the outcome of the operation, into a store's error, and

@@ -177,7 +177,10 @@ func (s *Store) Add(ctx context.Context, a counters.Addition) (int64, error) {
 			}
 		}
 		if found || err != nil {
-			return n, c.translate(a.Key, err)
+			if err != nil {
+				err = c.unanswered(c.translate(a.Key, err), incrNumber(a), counted)
+			}
+			return n, err
 		}
 		a.New = true
 	}
@@ -231,7 +234,10 @@ func (s *Store) Swap(ctx context.Context, key string, old counters.State, value 
 	}
 	defer c.release()
 	state, swapped, err := c.swap(key, old, value, ttl)
-	return state, swapped, c.translate(key, err)
+	if err != nil {
+		err = c.unanswered(c.translate(key, err), 0, stored)
+	}
+	return state, swapped, err
 }
 
 // Put implements counters.StateStore with set.
