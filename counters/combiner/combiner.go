@@ -34,6 +34,10 @@ var ErrWithdrawn = errors.New("combiner: the call was not taken up in time")
 // A Combiner is safe for concurrent use. It remembers only keys in use. Make
 // one with New: the zero Combiner isn't usable.
 type Combiner[Q, R any] struct {
+	// Left is called for each call that lead has answered after its caller had
+	// left, if it isn't nil. Set it before the first Do.
+	Left func(call *Call[Q, R])
+
 	lead    func(ctx context.Context, key string, batch *Batch[Q, R])
 	calls   sync.Pool // of *Call
 	batches sync.Pool // of *Batch
@@ -212,9 +216,13 @@ func (c *Combiner[Q, R]) conclude(s *shard[Q, R], key string, b *Batch[Q, R], re
 	s.mu.Unlock()
 	// Only now, as sweep may read the calls of a batch until it is handed over.
 	for _, call := range b.calls {
-		if call != own {
-			call.state.Store(settled)
+		if call == own {
+			continue
+		}
+		if call.state.CompareAndSwap(waiting, settled) {
 			call.signal()
+		} else if c.Left != nil && *returned {
+			c.Left(call)
 		}
 	}
 	c.release(own)

@@ -297,6 +297,8 @@ func TestCombinerCallerLeavesARunningBatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness()
+		var left []int
+		h.combiner.Left = func(call *Call[int, int]) { left = append(left, call.Request, call.Result) }
 		start := time.Now()
 		cancelled, cancel := context.WithCancel(t.Context())
 
@@ -326,6 +328,7 @@ func TestCombinerCallerLeavesARunningBatch(t *testing.T) {
 		requireAnswer(t, 50, later[0])
 		requireAnswer(t, 60, later[1])
 		requireIdle(t, h.combiner)
+		require.Equal(t, []int{2, 20, 3, 30}, left)
 	})
 }
 
