@@ -21,6 +21,9 @@ type request struct {
 type refund struct {
 	begun atomic.Bool // a leader has taken it up
 	last  bool        // it isn't tried again
+	// late is the addition that the store has answered late, if only what was
+	// repaid of it is to be taken back.
+	late *addition
 }
 
 // An attempt is the slots of one window as one decision finds them, and what it
@@ -157,6 +160,17 @@ func (a *attempt) fill(current int64) bool {
 // elapsedAt returns how long the current slot was open at now.
 func (a *attempt) elapsedAt(now time.Time) time.Duration {
 	return a.elapsed - time.Duration(a.now-now.UnixNano())
+}
+
+// earliest returns the earliest of the chosen requests.
+func (a *attempt) earliest() counters.Request {
+	var first counters.Request
+	for i, call := range a.pending {
+		if r := call.Request.Request; a.chosen[i] && (first.Now.IsZero() || r.Now.Before(first.Now)) {
+			first = r
+		}
+	}
+	return first
 }
 
 // fail answers the pending calls with an error. Those that were chosen may have

@@ -65,6 +65,9 @@ func New(store counters.Store, window Window, options counters.Options) (*Limite
 		spare: sync.Pool{New: func() any { return new(attempt) }},
 	}
 	l.combiner = combiner.New(l.lead)
+	if options.RefundUnanswered {
+		l.combiner.Left = l.left
+	}
 	l.owing = reconcile.New(options.Clients, options.Refunds, l.reconcile)
 	return l, nil
 }
@@ -190,13 +193,56 @@ func (l *Limiter) unhurried() (context.Context, context.CancelFunc) {
 // refundLater does a refund that nobody waits for any more.
 func (l *Limiter) refundLater(req request) {
 	req.refund = &refund{last: true}
-	l.options.Refunds.Go(func() {
-		ctx, cancel := l.unhurried()
-		defer cancel()
-		if _, err := l.combiner.Do(ctx, req.Client, req); err != nil && !req.refund.begun.Load() {
-			l.options.RefundFailed()
+	l.options.Refunds.Go(func() { l.refundNow(req) })
+}
+
+// refundNow does a refund, and counts it if it fails.
+func (l *Limiter) refundNow(req request) {
+	ctx, cancel := l.unhurried()
+	defer cancel()
+	if _, err := l.combiner.Do(ctx, req.Client, req); err != nil && !req.refund.begun.Load() {
+		l.options.RefundFailed()
+	}
+}
+
+// left refunds a call that was admitted after its caller had left.
+func (l *Limiter) left(call *call) {
+	if call.Request.refund == nil && call.Err == nil && call.Result.Allowed {
+		l.refundLater(call.Request)
+	}
+}
+
+// unanswered decides what becomes of the chosen calls, which fail with err. The
+// store has counted their sum, or may have, and then it may tell later.
+func (l *Limiter) unanswered(v *view, a *attempt, sum int64, counted bool, err error) {
+	req := request{Request: a.earliest(), view: v, refund: new(refund)}
+	req.Cost = sum
+	add := v.unanswered(a.bucket, a.counts[a.ahead], sum)
+	var unanswered *counters.Unanswered
+	switch {
+	case counted && l.options.RefundUnanswered:
+		l.refundLater(req)
+	case counted:
+	case errors.As(err, &unanswered):
+		unanswered.Later(func(err error) { l.learn(req, add, err) })
+	case l.options.RefundUnanswered:
+		l.options.RefundFailed()
+	}
+}
+
+// learn refunds req, whose outcome the store has told, if its caller was
+// refused. Otherwise its caller may have had it admitted by TakeLocal, and owes
+// it no more.
+func (l *Limiter) learn(req request, add *addition, err error) {
+	switch {
+	case err == nil:
+		if !l.options.RefundUnanswered {
+			req.refund.late = add
 		}
-	})
+		l.refundNow(req)
+	case l.options.RefundUnanswered && !errors.Is(err, counters.ErrNotSent):
+		l.options.RefundFailed()
+	}
 }
 
 // Flush has the store count what TakeLocal has admitted, as far as it answers,
@@ -265,6 +311,7 @@ func (l *Limiter) lead(ctx context.Context, _ string, batch *combiner.Batch[requ
 		a.chosen = slices.Grow(a.chosen[:0], n)[:n]
 		for len(a.pending) > 0 {
 			var err error
+			added := false
 			sum := l.choose(a)
 			switch {
 			case sum > 0:
@@ -274,8 +321,9 @@ func (l *Limiter) lead(ctx context.Context, _ string, batch *combiner.Batch[requ
 					Key: a.currentKey(), Delta: sum, TTL: l.ttl(a.elapsed),
 					New: a.counts[a.ahead] == 0, Read: a.keys, Counts: a.read,
 				})
+				added = err == nil
 				// The current slot's count is the one before these calls.
-				if err == nil && !a.fill(count-sum) {
+				if added && !a.fill(count-sum) {
 					err = sent(l.refresh(ctx, a))
 					a.counts[a.ahead] = count - sum
 				}
@@ -289,7 +337,7 @@ func (l *Limiter) lead(ctx context.Context, _ string, batch *combiner.Batch[requ
 			}
 			if err != nil {
 				if sum > 0 && !errors.Is(err, counters.ErrNotSent) {
-					v.unanswered(a.bucket, a.counts[a.ahead])
+					l.unanswered(v, a, sum, added, err)
 				}
 				a.fail(err, sum > 0)
 			}
@@ -311,7 +359,12 @@ func (l *Limiter) refundAll(ctx context.Context, v *view, calls []*call) (takes 
 			takes = append(takes, call)
 		} else {
 			call.Request.refund.begun.Store(true)
-			refunds = append(refunds, call)
+			if late := call.Request.refund.late; late != nil {
+				call.Request.Cost = v.counted(late)
+			}
+			if call.Request.Cost > 0 {
+				refunds = append(refunds, call)
+			}
 		}
 	}
 	bucket := func(c *call) int64 { return counters.Calendar(c.Request.Now, l.window.Width).Number }

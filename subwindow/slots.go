@@ -66,9 +66,9 @@ func (s *slots) repayAll(ctx context.Context, v *view, prefix string, debts []de
 	for i, d := range debts {
 		switch {
 		case err == nil:
-			v.repaid(d, true)
+			v.repaid(d, due[i], true)
 		case errs[i] == nil:
-			v.repaid(d, false)
+			v.repaid(d, due[i], false)
 		case !d.sent && !errors.Is(errs[i], counters.ErrNotSent):
 			v.doubt(d)
 		}

@@ -82,9 +82,18 @@ type debt struct {
 	counted int64
 	untold  bool
 	// sent says that the store may have counted it, as its answer is missing;
-	// before is what the store had before then, as far as is known.
+	// before is what the store had before then, as far as is known, and open are
+	// the additions whose answers may still come.
 	sent   bool
 	before int64
+	open   []*addition
+}
+
+// An addition is one that the store hasn't answered in time.
+type addition struct {
+	sum int64
+	// twice is how much of it was repaid before it was known to be counted.
+	twice int64
 }
 
 // owe adds a debt. v is locked.
@@ -94,18 +103,35 @@ func (v *view) owe(d debt) {
 		if have := &v.debts[i]; have.like(d) {
 			have.cost += d.cost
 			have.before = max(have.before, d.before)
+			have.open = append(have.open, d.open...)
 			return
 		}
 	}
 	v.debts = append(v.debts, d)
 }
 
-// unanswered notes that the store may have counted something in a slot, which
-// had the given count before.
-func (v *view) unanswered(bucket, before int64) {
+// unanswered notes that the store may have counted sum in a slot, which had the
+// given count before.
+func (v *view) unanswered(bucket, before, sum int64) *addition {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.owe(debt{bucket: bucket, sent: true, before: before})
+	add := &addition{sum: sum}
+	v.owe(debt{bucket: bucket, sent: true, before: before, open: []*addition{add}})
+	return add
+}
+
+// counted notes that the store has counted what it hadn't answered: it isn't
+// due any more. What has been repaid already is returned, as it counts twice.
+func (v *view) counted(add *addition) (twice int64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for i := range v.debts {
+		if have := &v.debts[i]; slices.Contains(have.open, add) {
+			part := min(have.cost, add.sum)
+			have.cost, have.counted, have.untold = have.cost-part, have.counted+part, have.untold || part > 0
+		}
+	}
+	return add.twice
 }
 
 // due returns the debts of the oldest slot and later ones. Time has passed over
@@ -117,7 +143,11 @@ func (v *view) due(oldest int64) []debt {
 		return nil
 	}
 	v.debts = slices.DeleteFunc(v.debts, func(d debt) bool { return d.bucket < oldest })
-	return slices.DeleteFunc(slices.Clone(v.debts), debt.none)
+	debts := slices.DeleteFunc(slices.Clone(v.debts), debt.none)
+	for i := range debts {
+		debts[i].open = slices.Clone(debts[i].open)
+	}
+	return debts
 }
 
 // answered notes that what the store has counted was read, in a slot and those
@@ -136,9 +166,9 @@ func (v *view) answered(newest int64) {
 // none reports whether there is nothing to be repaid, nor told.
 func (d debt) none() bool { return d.cost == 0 && !d.untold }
 
-// repaid notes that the store has counted the debt d, and whether others were
-// told; what has come since is left.
-func (v *view) repaid(d debt, told bool) {
+// repaid notes that the store has counted the debt d, due of it now, and whether
+// others were told; what has come since is left.
+func (v *view) repaid(d debt, due int64, told bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.unsettle(d.bucket)
@@ -146,7 +176,13 @@ func (v *view) repaid(d debt, told bool) {
 		if have := &v.debts[i]; have.like(d) {
 			part := min(d.cost, have.cost)
 			have.cost, have.counted, have.untold = have.cost-part, have.counted+part, !told
+			have.open = slices.DeleteFunc(have.open, func(add *addition) bool { return slices.Contains(d.open, add) })
 		}
+	}
+	for _, add := range d.open {
+		part := max(0, min(add.sum, due))
+		add.twice += part
+		due -= part
 	}
 }
 

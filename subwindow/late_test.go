@@ -1,0 +1,188 @@
+package subwindow_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters"
+	"weir/counters/memory"
+	"weir/subwindow"
+)
+
+// A lateStore doesn't answer additions in time while it is late. What becomes
+// of them is what the test says.
+type lateStore struct {
+	counters.Store
+	late  bool
+	early func() // before an answer is lost
+	tell  []func(done bool, err error)
+}
+
+func (s *lateStore) Add(ctx context.Context, a counters.Addition) (int64, error) {
+	if !s.late {
+		return s.Store.Add(ctx, a)
+	}
+	if s.early != nil {
+		s.early()
+	}
+	return 0, &counters.Unanswered{Err: fmt.Errorf("%w: late", counters.ErrTimeout), Later: func(f func(err error)) {
+		s.tell = append(s.tell, func(done bool, err error) {
+			if done {
+				_, _ = s.Store.Add(ctx, a) // memory never fails
+			}
+			if f != nil {
+				f(err)
+			}
+			f = nil
+		})
+	}}
+}
+
+// outcomes are those of an addition: whether it was done, and what is told.
+var (
+	done   = func(tell func(bool, error)) { tell(true, nil) }
+	undone = func(tell func(bool, error)) { tell(false, counters.ErrNotSent) }
+	lost   = func(tell func(bool, error)) { tell(true, counters.ErrUnavailable) }
+)
+
+// A check that was refused for want of an answer is refunded when the answer
+// comes.
+func TestRefusedChecksAreRefunded(t *testing.T) {
+	t.Parallel()
+	fixed, err := subwindow.NewFixedWindow(time.Minute)
+	require.NoError(t, err)
+	for _, w := range []subwindow.Window{fixed, newWindow(t, time.Minute, 60, true)} {
+		for _, test := range []struct {
+			outcome       func(tell func(bool, error))
+			refund        bool
+			taken, failed int64
+		}{
+			{done, true, 0, 0},
+			{undone, true, 0, 0},
+			{lost, true, 30, 30},
+			{done, false, 30, 0}, // whoever allows counts what is counted
+			{lost, false, 30, 0},
+		} {
+			store := &lateStore{Store: memory.New(nil)}
+			var failed atomic.Int64
+			l := newLimiterWith(t, store, w, counters.Options{
+				ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second, RefundUnanswered: test.refund, RefundFailed: func() { failed.Add(1) },
+			})
+			now := at("12:00:01")
+			require.True(t, take(t, l, now, 1, 100).Allowed)
+			store.late = true
+			for range 30 {
+				_, err := l.Take(t.Context(), request(now, 1, 100))
+				require.ErrorIs(t, err, counters.ErrTimeout)
+			}
+			store.late = false
+			for _, tell := range store.tell {
+				test.outcome(tell)
+			}
+			assert.Equal(t, 99-test.taken, take(t, l, now, 0, 100).Remaining)
+			assert.Equal(t, test.failed, failed.Load())
+		}
+	}
+}
+
+// A refund of what was answered late goes by the generation that it was counted
+// in.
+func TestRefusedChecksAreNotRefundedAfterAReset(t *testing.T) {
+	t.Parallel()
+	store := &lateStore{Store: memory.New(nil), late: true}
+	w := newWindow(t, time.Minute, 60, true)
+	l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second, RefundUnanswered: true})
+	_, err := l.Take(t.Context(), request(at("12:00:01"), 7, 100))
+	require.Error(t, err)
+	store.late = false
+	require.NoError(t, l.Reset(t.Context(), "c", at("12:00:02")))
+	require.True(t, take(t, l, at("12:00:02"), 9, 100).Allowed)
+	store.tell[0](false, nil) // the reset has come after it
+	assert.Equal(t, int64(91), take(t, l, at("12:00:02"), 0, 100).Remaining)
+}
+
+// An instance that limits alone counts in the store what it has admitted, once,
+// whenever it learns what the store has counted already, and whatever others
+// count meanwhile.
+func TestWhatIsAdmittedAloneCountsOnce(t *testing.T) {
+	t.Parallel()
+	w := newWindow(t, time.Minute, 60, true)
+	now := at("12:00:01")
+	for name, play := range map[string]func(tell func(bool, error), others, check func()){
+		"told before the store is asked":       func(tell func(bool, error), others, check func()) { tell(true, nil); others(); check() },
+		"told after it was counted anew":       func(tell func(bool, error), others, check func()) { check(); others(); tell(true, nil) },
+		"others count first":                   func(tell func(bool, error), others, check func()) { others(); tell(true, nil); check() },
+		"told after the first of many of them": func(tell func(bool, error), others, check func()) { check(); tell(true, nil); others(); check() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inner := memory.New(nil)
+			store := &lateStore{Store: inner}
+			options := counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second}
+			l, there := newLimiterWith(t, store, w, options), newLimiterWith(t, inner, w, options)
+			admitted := int64(0)
+			check := func() {
+				if takeAnyway(t, l, request(now, 1, 100)) {
+					admitted++
+				}
+			}
+			check()
+			store.late = true
+			r := request(now, 5, 100)
+			_, err := l.Take(t.Context(), r)
+			require.Error(t, err)
+			d, err := l.TakeLocal(r, err)
+			require.NoError(t, err)
+			require.True(t, d.Allowed)
+			admitted += 5
+			store.late = false
+			play(store.tell[0], func() { admitted += 20; take(t, there, now, 20, 100) }, check)
+			check()
+			assert.Equal(t, 100-admitted, take(t, there, now, 0, 100).Remaining)
+			assert.Equal(t, 100-admitted, take(t, l, now, 0, 100).Remaining)
+		})
+	}
+}
+
+// A caller that leaves before its leader has the answer is refused, and is
+// refunded.
+func TestWhoLeavesIsRefunded(t *testing.T) {
+	t.Parallel()
+	for _, refunds := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			store := &faultyStore{Store: memory.New(nil), fault: func(operation, _ string) error {
+				if operation == "add" {
+					time.Sleep(50 * time.Millisecond)
+				}
+				return nil
+			}}
+			l := newLimiterWith(t, store, newWindow(t, time.Minute, 60, true), counters.Options{
+				ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second, RefundUnanswered: refunds,
+			})
+			r := request(at("12:00:01"), 1, 100)
+			var callers sync.WaitGroup
+			for _, timeout := range []time.Duration{time.Second, 60 * time.Millisecond, time.Second} {
+				callers.Go(func() {
+					_, err := l.Take(&counters.Deadline{At: time.Now().Add(timeout)}, r)
+					assert.Equal(t, timeout < time.Second, err != nil)
+				})
+				synctest.Wait() // the first leads alone, then the last both
+			}
+			callers.Wait()
+			l.Flush()
+			want := int64(97)
+			if refunds {
+				want++
+			}
+			assert.Equal(t, want, take(t, l, r.Now, 0, 100).Remaining)
+		})
+	}
+}
