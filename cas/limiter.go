@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -103,6 +104,9 @@ func (l *Limiter[S]) init(store counters.StateStore, a algorithm[S], name string
 		views: cache.New[view[S]](max(fewestClients, min(options.Clients, mostClients))),
 	}
 	l.combiner = combiner.New(l.lead)
+	if options.RefundUnanswered {
+		l.combiner.Left = l.left
+	}
 	l.owing = reconcile.New(options.Clients, options.Refunds, l.reconcile)
 	return nil
 }
@@ -240,13 +244,76 @@ func (l *Limiter[S]) unhurried() (context.Context, context.CancelFunc) {
 // refundLater does a refund that nobody waits for any more.
 func (l *Limiter[S]) refundLater(req request) {
 	req.refund = &refund{taken: req.refund.taken, last: true}
-	l.cfg.Refunds.Go(func() {
-		ctx, cancel := l.unhurried()
-		defer cancel()
-		if _, err := l.combiner.Do(ctx, req.Client, req); err != nil && !req.refund.begun.Load() {
-			l.cfg.RefundFailed()
+	l.cfg.Refunds.Go(func() { l.refundNow(req) })
+}
+
+// refundNow does a refund, and counts it if it fails.
+func (l *Limiter[S]) refundNow(req request) {
+	ctx, cancel := l.unhurried()
+	defer cancel()
+	if _, err := l.combiner.Do(ctx, req.Client, req); err != nil && !req.refund.begun.Load() {
+		l.cfg.RefundFailed()
+	}
+}
+
+// left refunds a call that was admitted after its caller had left.
+func (l *Limiter[S]) left(call *call) {
+	if req, ok := admitted(call); ok && call.Err == nil {
+		l.refundLater(req)
+	}
+}
+
+// admitted returns the refund of a call, if it was admitted.
+func admitted(call *call) (req request, ok bool) {
+	req = call.Request
+	ok = req.refund == nil && call.Result.Allowed
+	req.refund = &refund{taken: call.Result}
+	return req, ok
+}
+
+// unanswered refunds the calls that were to be admitted, which fail with err
+// and are refused, if the store tells that it has written their state.
+func (l *Limiter[S]) unanswered(calls []*call, err error) {
+	if !l.cfg.RefundUnanswered || errors.Is(err, counters.ErrNotSent) {
+		return
+	}
+	var refunds []request
+	for _, call := range calls {
+		if req, ok := admitted(call); ok {
+			refunds = append(refunds, req)
 		}
-	})
+	}
+	settle := func(err error) {
+		var all sync.WaitGroup
+		for _, req := range refunds {
+			switch {
+			case err == nil:
+				all.Go(func() { l.refundNow(req) })
+			case !errors.Is(err, counters.ErrNotSent):
+				l.cfg.RefundFailed()
+			}
+		}
+		all.Wait()
+	}
+	var unanswered *counters.Unanswered
+	if errors.As(err, &unanswered) {
+		unanswered.Later(settle)
+	} else {
+		settle(err)
+	}
+}
+
+// heed has v know if the store tells that it hasn't written the state, which it
+// was told to with the debt owed and which failed with err.
+func (l *Limiter[S]) heed(v *view[S], owed *debt[S], err error) {
+	var unanswered *counters.Unanswered
+	if !l.cfg.RefundUnanswered && errors.As(err, &unanswered) {
+		unanswered.Later(func(err error) {
+			if errors.Is(err, counters.ErrNotSent) {
+				v.undone(owed)
+			}
+		})
+	}
 }
 
 // refundFailed decides what becomes of a refund that a leader couldn't do.
@@ -375,6 +442,9 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *b
 			state, err = l.store.Load(ctx, key)
 		}
 		if err != nil {
+			if swaps {
+				l.unanswered(calls, err)
+			}
 			// A turn has taken time that the store might have answered in.
 			if (asked || waited) && errors.Is(err, counters.ErrTimeout) {
 				return attempts, lost, fmt.Errorf("%w: %w", ErrContended, err)
@@ -383,7 +453,7 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *b
 			case !swaps:
 				err = fmt.Errorf("%w: %w", counters.ErrNotSent, err)
 			case !errors.Is(err, counters.ErrNotSent):
-				v.unanswered(owed, seen)
+				l.heed(v, v.unanswered(owed, seen), err)
 			}
 			return attempts, lost, err
 		}

@@ -137,6 +137,9 @@ type debt[S any] struct {
 	// store is read before it is written.
 	sent   bool
 	number int // of the last change; 0 if there is no debt
+	// undo is the debt as it was before the store was last told to consume it
+	// without an answer; nil if there is an answer since.
+	undo *debt[S]
 }
 
 // believe returns the debt, or one of nothing. v is locked.
@@ -167,13 +170,13 @@ func (v *view[S]) repaid(d debt[S]) {
 	if v.debt.number == d.number {
 		v.debt = debt[S]{}
 	} else {
-		v.debt.before, v.debt.based = d.after, false
+		v.debt.before, v.debt.based, v.debt.undo = d.after, false, nil
 	}
 }
 
 // unanswered notes that the store may have replaced the state that was seen by
-// one that consumes the debt d and more.
-func (v *view[S]) unanswered(d debt[S], seen snapshot[S]) {
+// one that consumes the debt d and more. It returns d for undone.
+func (v *view[S]) unanswered(d debt[S], seen snapshot[S]) *debt[S] {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if d.number == 0 {
@@ -182,8 +185,21 @@ func (v *view[S]) unanswered(d debt[S], seen snapshot[S]) {
 	if v.debt.number == 0 {
 		v.debt = d
 	}
-	v.debt.before, v.debt.sent = d.after, true
+	d.undo = nil
+	v.debt.before, v.debt.sent, v.debt.undo = d.after, true, &d
 	v.debt.number++
+	return &d
+}
+
+// undone notes that the store hasn't replaced the state: what was to be consumed
+// with the debt d is owed, whatever others have written.
+func (v *view[S]) undone(d *debt[S]) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.debt.undo == d {
+		v.debt.before, v.debt.sent, v.debt.undo = d.before, d.sent, nil
+		v.debt.number++
+	}
 }
 
 // refund takes back from the debt what TakeLocal has admitted, and reports
