@@ -155,8 +155,15 @@ type resources struct {
 func (r *resources) limiterOptions(p *api.Policy, l *api.Limit) counters.Options {
 	o := r.options
 	o.Policy, o.Limit, o.CountDenied, o.Batch = p.Name, l.Name, p.CountDenied, r.metrics.Batch
+	o.RefundUnanswered = refundUnanswered(p)
 	o.Reseeded = r.metrics.Reseeded
 	return o
+}
+
+// refundUnanswered reports whether a policy refuses what the store doesn't
+// decide, and counts only what it admits.
+func refundUnanswered(p *api.Policy) bool {
+	return p.OnStoreError == api.StoreErrorDeny && !p.CountDenied
 }
 
 // casConfig is the configuration of a limiter by compare-and-swap.

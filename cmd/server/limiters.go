@@ -18,9 +18,10 @@ type limiters struct {
 
 // limiterKey is all that tells one limiter from another.
 type limiterKey struct {
-	policy      string
-	countDenied bool
-	limit       api.Limit // without the fields Limit, which may change, and Limiter
+	policy           string
+	countDenied      bool
+	refundUnanswered bool
+	limit            api.Limit // without the fields Limit, which may change, and Limiter
 }
 
 // bindLimiters gives every limit of the policies its limiter.
@@ -31,7 +32,7 @@ func (ls *limiters) bindLimiters(policies api.Policies) error {
 	for _, p := range policies {
 		for i := range p.Limits {
 			l := &p.Limits[i]
-			key := limiterKey{p.Name, p.CountDenied, *l}
+			key := limiterKey{p.Name, p.CountDenied, refundUnanswered(p), *l}
 			key.limit.Limit, key.limit.Limiter = 0, nil
 			limiter, ok := ls.inUse[key]
 			if !ok {
