@@ -97,14 +97,29 @@ func NoopHandler(r Reply, do func(body []byte) error) http.Handler {
 // Mallocs returns the number of objects that a server has allocated so far,
 // according to its metrics.
 func Mallocs(ctx context.Context, addr string) (float64, error) {
+	return Metric(ctx, addr, mallocsMetric)
+}
+
+// Metric returns the sum of a metric of a server over all its labels.
+func Metric(ctx context.Context, addr, name string) (sum float64, err error) {
 	r, err := ask(ctx, http.MethodGet, addr+metricsPath, "")
 	if err != nil {
 		return 0, err
 	}
+	found := false
 	for line := range strings.Lines(string(r.Body)) {
-		if value, ok := strings.CutPrefix(line, mallocsMetric+" "); ok {
-			return strconv.ParseFloat(strings.TrimSpace(value), 64)
+		series, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if series, _, _ = strings.Cut(series, "{"); series != name {
+			continue
 		}
+		v, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			return 0, err
+		}
+		sum, found = sum+v, true
 	}
-	return 0, fmt.Errorf("%s%s has no %s", addr, metricsPath, mallocsMetric)
+	if !found {
+		return 0, fmt.Errorf("%s%s has no %s", addr, metricsPath, name)
+	}
+	return sum, nil
 }

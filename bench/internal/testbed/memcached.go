@@ -21,7 +21,8 @@ import (
 type Memcached struct {
 	*Process
 	*MemcachedConn
-	log *commandLog
+	log     *commandLog
+	command func(addr string) *exec.Cmd
 }
 
 // StartMemcached starts memcached on a free port with so many MiB for items.
@@ -31,22 +32,38 @@ func StartMemcached(ctx context.Context, megabytes int) (*Memcached, error) {
 		return nil, fmt.Errorf("the bench needs memcached, such as apt-get install memcached gives: %w", err)
 	}
 	m := &Memcached{log: &commandLog{silenced: make(chan struct{}, 1)}}
-	m.Process, err = startOnFreePort(ctx, m.log, func(addr string) *exec.Cmd {
+	m.command = func(addr string) *exec.Cmd {
 		host, port, _ := net.SplitHostPort(addr)
 		args := []string{"-l", host, "-p", port, "-m", strconv.Itoa(megabytes)}
 		if os.Geteuid() == 0 {
 			args = append(args, "-u", "nobody")
 		}
 		return exec.Command(path, args...)
-	})
-	if err != nil {
+	}
+	if m.Process, err = startOnFreePort(ctx, m.log, m.command); err != nil {
 		return nil, err
 	}
+	return m, m.connect(ctx)
+}
+
+// connect ends the process if it can't be connected to.
+func (m *Memcached) connect(ctx context.Context) (err error) {
 	if m.MemcachedConn, err = DialMemcached(ctx, m.Addr); err != nil {
 		m.Process.Stop()
-		return nil, err
 	}
-	return m, nil
+	return err
+}
+
+// Restart starts memcached again after Stop, empty, at the same address.
+func (m *Memcached) Restart(ctx context.Context) (err error) {
+	cmd := m.command(m.Addr)
+	cmd.Stderr = m.log
+	p, err := startProcess(ctx, m.Addr, cmd, m.log)
+	if err != nil {
+		return err
+	}
+	m.Process = p
+	return m.connect(ctx)
 }
 
 // MemcachedVersion returns the version that rows are measured on.

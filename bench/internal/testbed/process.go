@@ -18,6 +18,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 
 	"weir/bench/internal/loadgen"
@@ -31,6 +33,7 @@ const startTimeout = 10 * time.Second
 type Process struct {
 	Addr   string
 	Cmd    *exec.Cmd
+	Log    fmt.Stringer // what it has written to stderr
 	exited chan struct{}
 }
 
@@ -40,7 +43,7 @@ func startProcess(ctx context.Context, addr string, cmd *exec.Cmd, complaints fm
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	s := &Process{Addr: addr, Cmd: cmd, exited: make(chan struct{})}
+	s := &Process{Addr: addr, Cmd: cmd, Log: complaints, exited: make(chan struct{})}
 	go func() {
 		_ = cmd.Wait() // whoever needs the process notices that it is gone
 		close(s.exited)
@@ -71,6 +74,25 @@ func (s *Process) Stop() {
 	<-s.exited
 }
 
+// Signal sends a signal. It returns when the process has stopped or gone on, if
+// that is what the signal asks for; its threads may go on a little after a
+// SIGSTOP.
+func (s *Process) Signal(sig syscall.Signal) error {
+	if err := s.Cmd.Process.Signal(sig); err != nil || sig != syscall.SIGSTOP {
+		return err
+	}
+	for {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.Cmd.Process.Pid))
+		if err != nil || statFields(string(stat))[0] == "T" {
+			return err
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// Wait returns when the process has ended.
+func (s *Process) Wait() { <-s.exited }
+
 // clockTicks is how many units of processor time Linux counts a second in.
 const clockTicks = 100
 
@@ -85,8 +107,7 @@ func (s *Process) CPU() (time.Duration, error) {
 
 // parseCPU returns the processor time in a /proc/<pid>/stat.
 func parseCPU(stat string) (time.Duration, error) {
-	// The second field, the name, may have spaces and brackets in it.
-	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
+	fields := statFields(stat)
 	const user, system = 14 - 3, 15 - 3
 	if len(fields) <= system {
 		return 0, fmt.Errorf("/proc stat has %d fields: %.100q", len(fields), stat)
@@ -102,10 +123,35 @@ func parseCPU(stat string) (time.Duration, error) {
 	return time.Duration(ticks) * time.Second / clockTicks, nil
 }
 
+// statFields returns the fields of a /proc/<pid>/stat from the third on. The
+// second, the name, may have spaces and brackets in it.
+func statFields(stat string) []string {
+	return strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
+}
+
 // complaints is where a process writes what is wrong.
 type complaints interface {
 	io.Writer
 	fmt.Stringer
+}
+
+// A log keeps what is written to it. It is safe for concurrent use.
+type log struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Write returns no error.
+func (l *log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 // startOnFreePort starts the command for a loopback address on which nothing
@@ -138,7 +184,7 @@ func StartNoop(ctx context.Context, r loadgen.Reply, args ...string) (*Process, 
 	if err != nil {
 		return nil, err
 	}
-	return startOnFreePort(ctx, new(bytes.Buffer), func(addr string) *exec.Cmd {
+	return startOnFreePort(ctx, new(log), func(addr string) *exec.Cmd {
 		cmd := exec.Command(self, append([]string{NoopCommand, addr}, args...)...)
 		cmd.Stdin = bytes.NewReader(encoded)
 		return cmd
@@ -146,7 +192,10 @@ func StartNoop(ctx context.Context, r loadgen.Reply, args ...string) (*Process, 
 }
 
 // A Build is weir's server in a directory of its own, and its policies.
-type Build struct{ dir, binary, policyFile string }
+type Build struct {
+	PolicyFile  string // "" for the policies that are built in
+	dir, binary string
+}
 
 // BuildWeir builds the server, which Remove has to remove. Without policies it
 // has those that are built in.
@@ -158,8 +207,8 @@ func BuildWeir(ctx context.Context, policies string) (*Build, error) {
 	}
 	b := &Build{dir: dir, binary: filepath.Join(dir, "weir")}
 	if policies != "" {
-		b.policyFile = filepath.Join(dir, "policies.yaml")
-		err = os.WriteFile(b.policyFile, []byte(policies), 0o600)
+		b.PolicyFile = filepath.Join(dir, "policies.yaml")
+		err = os.WriteFile(b.PolicyFile, []byte(policies), 0o600)
 	}
 	if err == nil {
 		var out []byte
@@ -180,9 +229,9 @@ func (b *Build) Remove() { _ = os.RemoveAll(b.dir) }
 
 // Start starts weir on a free port with further arguments.
 func (b *Build) Start(ctx context.Context, memcached string, args ...string) (*Process, error) {
-	return startOnFreePort(ctx, new(bytes.Buffer), func(addr string) *exec.Cmd {
+	return startOnFreePort(ctx, new(log), func(addr string) *exec.Cmd {
 		cmd := exec.Command(b.binary, append([]string{
-			"-listen", addr, "-config", b.policyFile, "-memcached", memcached, "-log-level", "warn",
+			"-listen", addr, "-config", b.PolicyFile, "-memcached", memcached, "-log-level", "warn",
 		}, args...)...)
 		// Machines that are busy with other things stall now and then: the timeout
 		// must not turn that into failures. More would cost something, as a check

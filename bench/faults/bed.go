@@ -1,0 +1,340 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"weir/bench/internal/loadgen"
+	"weir/bench/internal/testbed"
+)
+
+type config struct {
+	timeout  time.Duration // the store timeout
+	length   time.Duration // of a fault
+	rounds   int           // of each trial
+	callers  int
+	pause    time.Duration // of a caller, from check to check
+	patience time.Duration // with a store that has to decide again
+	terms    int           // of the trial that terminates weir
+	gap      time.Duration // between floods of the trial that evicts
+	parallel int           // trials
+	rows     *regexp.Regexp
+}
+
+// tail is how long the load goes on when the store decides again, and how long
+// a transient over-count may deny after it.
+const tail = 1200 * time.Millisecond
+
+// A bed is the processes of one row: memcached servers, a proxy before each,
+// and weirs that share the servers.
+type bed struct {
+	*record
+	cfg     config
+	build   *testbed.Build
+	stores  []*testbed.Memcached
+	proxies []*testbed.FaultyProxy
+	servers string // the weirs' -memcached
+	args    []string
+	weirs   []*testbed.Process
+
+	goroutines []float64 // of each weir, when nobody asks
+}
+
+// newBed starts so many memcached servers, of so many megabytes each. Stop
+// stops all.
+func newBed(ctx context.Context, cfg config, build *testbed.Build, stores, megabytes int) (*bed, error) {
+	b := &bed{record: newRecord(), cfg: cfg, build: build, args: []string{"-store-timeout", cfg.timeout.String()}}
+	for range stores {
+		if _, err := b.addStore(ctx, megabytes); err != nil {
+			b.stop()
+			return nil, err
+		}
+	}
+	var addrs []string
+	for _, p := range b.proxies {
+		addrs = append(addrs, p.Addr)
+	}
+	b.servers = strings.Join(addrs, ",")
+	return b, nil
+}
+
+func (b *bed) addStore(ctx context.Context, megabytes int) (*testbed.FaultyProxy, error) {
+	m, err := testbed.StartMemcached(ctx, megabytes)
+	if err != nil {
+		return nil, err
+	}
+	b.stores = append(b.stores, m)
+	p, err := testbed.StartFaultyProxy(m.Addr)
+	if err == nil {
+		b.proxies = append(b.proxies, p)
+	}
+	return p, err
+}
+
+// stop ends all processes.
+func (b *bed) stop() {
+	for _, w := range b.weirs {
+		w.Stop()
+	}
+	for _, p := range b.proxies {
+		p.Stop()
+	}
+	for _, m := range b.stores {
+		m.Stop()
+	}
+}
+
+// start starts so many weirs, and lets clients ask that nobody judges, so that
+// the weirs have opened what they keep open.
+func (b *bed) start(ctx context.Context, weirs int) error {
+	for range weirs {
+		w, err := b.build.Start(ctx, b.servers, b.args...)
+		if err != nil {
+			return err
+		}
+		b.weirs = append(b.weirs, w)
+	}
+	if _, err := b.untilTheStoreDecides(ctx); err != nil {
+		return err
+	}
+	return b.countGoroutines(ctx)
+}
+
+// on returns a caller of the weir with number i, of as many as there are.
+func (b *bed) on(i int) *caller { return &caller{addr: b.weirs[i%len(b.weirs)].Addr} }
+
+// use lets clients spend a cost, each by all weirs in turn, so that all know
+// them.
+func (b *bed) use(clients []*client, cost int64) {
+	for i := range b.weirs {
+		by := b.on(i)
+		for _, c := range clients {
+			share := cost / int64(len(b.weirs))
+			if i == 0 {
+				share += cost % int64(len(b.weirs))
+			}
+			b.check(by, c, share)
+		}
+		by.close()
+	}
+}
+
+// spend lets clients use up their limit, and all weirs notice.
+func (b *bed) spend(clients []*client) {
+	b.use(clients, limit)
+	for i := range b.weirs {
+		by := b.on(i)
+		for _, c := range clients {
+			b.check(by, c, 1)
+			c.spent = true
+		}
+		by.close()
+	}
+}
+
+// topUp asks until each weir has denied each client.
+func (b *bed) topUp(clients []*client) {
+	var wait sync.WaitGroup
+	const lanes = 4
+	for lane := range lanes {
+		wait.Go(func() {
+			for n := lane; n < len(clients); n += lanes {
+				for i := range b.weirs {
+					by := b.on(i)
+					a, ok := b.check(by, clients[n], 1)
+					for ok && a.Allowed {
+						a, ok = b.check(by, clients[n], max(1, a.Limits[0].Remaining))
+					}
+					by.close()
+				}
+			}
+		})
+	}
+	wait.Wait()
+}
+
+// A load is callers that ask for clients in turn, at a steady pace.
+type load struct {
+	clients atomic.Pointer[[]*client]
+	ended   context.CancelFunc
+	callers sync.WaitGroup
+}
+
+// load starts as many callers as cfg says.
+func (b *bed) load(ctx context.Context, clients []*client) *load {
+	l := new(load)
+	l.clients.Store(&clients)
+	ctx, l.ended = context.WithCancel(ctx)
+	for i := range b.cfg.callers {
+		l.callers.Go(func() {
+			by := b.on(i)
+			defer by.close()
+			ticks := time.NewTicker(b.cfg.pause)
+			defer ticks.Stop()
+			for turn := i; ; turn += b.cfg.callers - 1 {
+				select {
+				case <-ctx.Done():
+					return
+				case <-ticks.C:
+				}
+				clients := *l.clients.Load()
+				b.check(by, clients[turn%len(clients)], 1)
+			}
+		})
+	}
+	return l
+}
+
+// add lets the load ask for further clients.
+func (l *load) add(clients []*client) {
+	all := append(append([]*client(nil), *l.clients.Load()...), clients...)
+	l.clients.Store(&all)
+}
+
+// stop returns when all callers have ended.
+func (l *load) stop() {
+	l.ended()
+	l.callers.Wait()
+}
+
+// probes are clients enough to meet every server.
+const probes = 24
+
+// untilTheStoreDecides returns how long it takes until no weir answers on its
+// own.
+func (b *bed) untilTheStoreDecides(ctx context.Context) (time.Duration, error) {
+	begin := time.Now()
+	for i, w := range b.weirs {
+		by := b.on(i)
+		for n := 0; n < probes; {
+			a, ok := b.check(by, &client{policy: "fixed", name: fmt.Sprint("probe-", n)}, 0)
+			switch {
+			case ok && !a.Degraded:
+				n++
+				continue
+			case time.Since(begin) > b.cfg.patience:
+				by.close()
+				return 0, fmt.Errorf("the store didn't decide within %v: %s", b.cfg.patience, w.Log)
+			case ctx.Err() != nil:
+				by.close()
+				return 0, ctx.Err()
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+		by.close()
+	}
+	return time.Since(begin), nil
+}
+
+// watch measures how long an answer takes that needs no store, until the
+// function that it returns is called. That returns the longest: what this
+// machine adds to all others.
+func (b *bed) watch() (longest func() time.Duration) {
+	var slowest time.Duration
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		by := b.on(0)
+		defer by.close()
+		ticks := time.NewTicker(5 * time.Millisecond)
+		defer ticks.Stop()
+		for {
+			select {
+			case <-end:
+				return
+			case <-ticks.C:
+			}
+			begin := time.Now()
+			_, _, _ = by.ask(http.MethodGet, "/healthz", "") // also a failure takes its time
+			slowest = max(slowest, time.Since(begin))
+		}
+	}()
+	return func() time.Duration {
+		close(end)
+		<-ended
+		return slowest
+	}
+}
+
+const goroutinesMetric = "go_goroutines"
+
+// countGoroutines notes how many there are in each weir.
+func (b *bed) countGoroutines(ctx context.Context) error {
+	b.goroutines = nil
+	for _, w := range b.weirs {
+		n, err := loadgen.Metric(ctx, w.Addr, goroutinesMetric)
+		if err != nil {
+			return err
+		}
+		b.goroutines = append(b.goroutines, n)
+	}
+	return nil
+}
+
+// leaked returns how many goroutines there are more than there were, once they
+// have had time to end.
+func (b *bed) leaked(ctx context.Context) (int64, error) {
+	before := b.goroutines
+	for begin := time.Now(); ; time.Sleep(50 * time.Millisecond) {
+		if err := b.countGoroutines(ctx); err != nil {
+			return 0, err
+		}
+		var more int64
+		for i, n := range b.goroutines {
+			more += max(0, int64(n-before[i]))
+		}
+		if more == 0 || time.Since(begin) > patience {
+			return more, nil
+		}
+	}
+}
+
+// reset resets a client by the weir with number i, again until it was reset.
+func (b *bed) reset(ctx context.Context, i int, c *client) error {
+	by := b.on(i)
+	defer by.close()
+	for begin := time.Now(); time.Since(begin) < b.cfg.patience && ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
+		status, _, err := by.ask(http.MethodDelete, "/v1/policies/"+c.policy+"/clients/"+c.name, "")
+		if err == nil && status == http.StatusNoContent {
+			return nil
+		}
+	}
+	return errors.New("a client couldn't be reset")
+}
+
+// judge fills in what callers have seen, and holds it against what must hold in
+// all trials.
+func (b *bed) judge(r *row) {
+	r.Checks, r.Local, r.Wrong, r.Stuck = b.checks, b.local, len(b.wrong), b.stuck
+	r.Above, r.Unexcused, r.Below = b.above(r.Processes)
+	if b.during.TotalCount() > 0 {
+		r.P50, r.P99 = loadgen.Percentile(b.during, 50), loadgen.Percentile(b.during, 99)
+		r.SettledP99, r.Longest = loadgen.Percentile(b.settled, 99), time.Duration(b.during.Max())
+	}
+	r.must(r.Unexcused <= r.InFlight, "%d were admitted above the limit, and %d may be: %s", r.Unexcused, r.InFlight, b.worst(r.Processes))
+	if len(b.wrong) > 0 {
+		r.must(false, "%d wrong answers, such as: %s", len(b.wrong), b.wrong[0])
+	}
+	r.must(b.refused == 0, "%d checks were refused at connect", b.refused)
+	r.must(r.Stuck == 0, "%d callers had no answer within %v", r.Stuck, patience)
+	r.must(r.Leaked == 0, "%d goroutines more than before", r.Leaked)
+	r.must(r.Longest <= b.cfg.timeout+grace+r.Machine, "a check took %v", r.Longest)
+	r.must(r.Back <= backWithin, "the store decided again after %v", r.Back)
+}
+
+// sleep returns early when ctx ends.
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}

@@ -1,0 +1,265 @@
+package faults
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"weir/bench/internal/loadgen"
+)
+
+const (
+	// limit is that of every policy, in a window that no run sees the end of.
+	limit  = 100
+	window = "168h"
+
+	// patience is how long a caller waits. One that waits longer is stuck.
+	patience = 5 * time.Second
+)
+
+// policies are those that clients are checked by.
+var policies = []string{"fixed", "sliding", "strict", "token", "leaky", "log"}
+
+var policyFile = fmt.Sprintf(`policies:
+  fixed: {limits: [{algorithm: fixed_window, limit: %[1]d, window: %[2]s}]}
+  sliding: {limits: [{algorithm: sliding_window, limit: %[1]d, window: %[2]s}]}
+  strict: {limits: [{algorithm: sliding_window, limit: %[1]d, window: %[2]s, estimate: strict}]}
+  token: {limits: [{algorithm: token_bucket, limit: %[1]d, window: %[2]s}]}
+  leaky: {limits: [{algorithm: leaky_bucket, limit: %[1]d, window: %[2]s}]}
+  log: {limits: [{algorithm: sliding_log, limit: %[1]d, window: %[2]s}]}
+`, limit, window)
+
+// A client is one whose admissions are counted. The counts are guarded by its
+// record.
+type client struct {
+	policy, name    string
+	spent           bool  // and every process knows
+	admitted, local int64 // cost; local was admitted by answers that are degraded
+	degraded        int64 // answers
+}
+
+// most returns what may be admitted: the limit, and what processes admitted on
+// their own. A single process knows all it has admitted.
+func (c *client) most(processes int) int64 {
+	if processes == 1 || c.spent {
+		return limit
+	}
+	return limit + min(c.local, int64(processes-1)*limit)
+}
+
+// An answer is what a check's JSON says.
+type answer struct {
+	Policy     string  `json:"policy"`
+	Client     string  `json:"client"`
+	Allowed    bool    `json:"allowed"`
+	Degraded   bool    `json:"degraded"`
+	RetryAfter float64 `json:"retry_after"`
+	Limits     []struct {
+		Allowed   bool  `json:"allowed"`
+		Limit     int64 `json:"limit"`
+		Remaining int64 `json:"remaining"`
+	} `json:"limits"`
+}
+
+// wrong returns what is wrong with an answer to a check of c, if anything.
+func (a *answer) wrong(c *client, status int) error {
+	admitted := status == http.StatusOK
+	switch {
+	case !admitted && status != http.StatusTooManyRequests:
+		return fmt.Errorf("status %d", status)
+	case a.Policy != c.policy || a.Client != c.name:
+		return fmt.Errorf("it is about %s, %s", a.Policy, a.Client)
+	case len(a.Limits) != 1 || a.Limits[0].Limit != limit:
+		return fmt.Errorf("other limits: %+v", a.Limits)
+	case a.Allowed != admitted || a.Limits[0].Allowed != admitted || a.Limits[0].Remaining < 0 || a.Limits[0].Remaining > limit || a.RetryAfter < 0:
+		return fmt.Errorf("status %d and %+v", status, *a)
+	}
+	return nil
+}
+
+// A caller is a connection to a weir, which is dialed when a check needs it. It
+// isn't safe for concurrent use.
+type caller struct {
+	addr string
+	once bool // each check has a connection of its own
+	conn net.Conn
+	r    *bufio.Reader
+}
+
+// errRefused: no connection could be opened, so nothing has been asked.
+var errRefused = errors.New("refused at connect")
+
+func (c *caller) check(policy, client string, cost int64) (status int, body []byte, err error) {
+	text := fmt.Sprintf(`{"policy":%q,"client":%q,"cost":%d}`, policy, client, cost)
+	return c.ask(http.MethodPost, loadgen.CheckPath, text)
+}
+
+func (c *caller) ask(method, path, text string) (status int, body []byte, err error) {
+	if c.conn == nil {
+		if c.conn, err = net.DialTimeout("tcp", c.addr, patience); err != nil {
+			c.conn = nil
+			return 0, nil, fmt.Errorf("%w: %w", errRefused, err)
+		}
+		c.r = bufio.NewReader(c.conn)
+	}
+	closing := true
+	defer func() {
+		if closing || c.once {
+			c.close()
+		}
+	}()
+	if err := c.conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		return 0, nil, err
+	}
+	_, err = fmt.Fprintf(c.conn, "%s %s HTTP/1.1\r\nHost: weir\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", method, path, len(text), text)
+	if err != nil {
+		return 0, nil, err
+	}
+	response, err := http.ReadResponse(c.r, nil)
+	if err != nil {
+		return 0, nil, err
+	}
+	if body, err = io.ReadAll(response.Body); err != nil {
+		return 0, nil, err
+	}
+	closing = response.Close
+	return response.StatusCode, body, nil
+}
+
+func (c *caller) close() {
+	if c.conn != nil {
+		c.conn.Close()
+		c.conn = nil
+	}
+}
+
+// A record has what the callers of a row have seen. It is safe for concurrent
+// use; whoever reads its fields waits until no caller is left.
+type record struct {
+	mu      sync.Mutex
+	checks  int64
+	local   int64 // admitted by answers that are degraded
+	refused int64 // at connect
+	stuck   int64
+	wrong   []string
+	clients []*client
+
+	faultAt time.Time               // when the fault began; zero where there is none
+	during  *hdrhistogram.Histogram // of checks while the fault is on
+	settled *hdrhistogram.Histogram // of those that began settleAfter later
+}
+
+// settleAfter is how long a breaker may take to open.
+const settleAfter = 500 * time.Millisecond
+
+func newRecord() *record {
+	return &record{during: loadgen.NewHistogram(), settled: loadgen.NewHistogram()}
+}
+
+// newClients returns n clients of each policy, which are judged at the end.
+func (r *record) newClients(n int) []*client {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var clients []*client
+	for range n {
+		for _, policy := range policies {
+			c := &client{policy: policy, name: loadgen.ClientName(int64(len(r.clients)))}
+			r.clients = append(r.clients, c)
+			clients = append(clients, c)
+		}
+	}
+	return clients
+}
+
+// setFault says that a fault begins now, or that it is over.
+func (r *record) setFault(on bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.faultAt = time.Time{}
+	if on {
+		r.faultAt = time.Now()
+	}
+}
+
+// check checks a client and notes the answer. ok is whether there was a right
+// one.
+func (r *record) check(by *caller, c *client, cost int64) (a answer, ok bool) {
+	begin := time.Now()
+	status, body, err := by.check(c.policy, c.name, cost)
+	took := time.Since(begin)
+	if err == nil && (status == http.StatusOK || status == http.StatusTooManyRequests) {
+		err = json.Unmarshal(body, &a)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if errors.Is(err, errRefused) {
+		r.refused++
+		return a, false
+	}
+	r.checks++
+	if !r.faultAt.IsZero() && begin.After(r.faultAt) {
+		loadgen.Record(r.during, took)
+		if begin.After(r.faultAt.Add(settleAfter)) {
+			loadgen.Record(r.settled, took)
+		}
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		r.stuck++
+		return a, false
+	}
+	if err == nil {
+		err = a.wrong(c, status)
+	}
+	if err != nil {
+		r.wrong = append(r.wrong, fmt.Sprintf("%s, %s: %v: %s", c.policy, c.name, err, body))
+		return a, false
+	}
+	if a.Degraded {
+		c.degraded++
+	}
+	if a.Allowed {
+		c.admitted += cost
+		if a.Degraded {
+			c.local += cost
+			r.local += cost
+		}
+	}
+	return a, true
+}
+
+// above returns what was admitted above the limit, and how much of it nothing
+// excuses; below, what is missing to the limits. It judges clients that have
+// asked for more than their limit.
+func (r *record) above(processes int) (above, unexcused, below int64) {
+	for _, c := range r.clients {
+		above += max(0, c.admitted-limit)
+		unexcused += max(0, c.admitted-c.most(processes))
+		below += max(0, limit-c.admitted)
+	}
+	return above, unexcused, below
+}
+
+// worst returns the policies in which most was admitted above what is excused.
+func (r *record) worst(processes int) string {
+	sums := make(map[string]int64)
+	for _, c := range r.clients {
+		sums[c.policy] += max(0, c.admitted-c.most(processes))
+	}
+	var text []string
+	for _, policy := range policies {
+		if sums[policy] > 0 {
+			text = append(text, fmt.Sprintf("%s %d", policy, sums[policy]))
+		}
+	}
+	return strings.Join(text, ", ")
+}

@@ -1,0 +1,73 @@
+// Package faults breaks what weir stands on while callers ask it, and holds
+// what they are answered against what weir promises: Memcached stalls, dies,
+// forgets, evicts and moves; the network delays, trickles, cuts and swallows;
+// weir itself is terminated. All are real processes.
+//
+// Run is the command that runs each fault by itself; Soak is random faults, one
+// after another. The trials are in trials.go.
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"weir/bench/internal/report"
+	"weir/bench/internal/testbed"
+	"weir/counters"
+)
+
+// Run measures all trials and prints them as a table. The error says what
+// didn't hold.
+func Run(ctx context.Context, args []string, out io.Writer) error {
+	cfg := config{rounds: 3, callers: 256, pause: 200 * time.Millisecond, patience: 20 * time.Second, terms: 20, gap: 11 * time.Second, parallel: 1}
+	flags := report.NewFlags("faults")
+	quick := flags.Bool("quick", false, "all rows in less than a minute, several at a time")
+	flags.DurationVar(&cfg.timeout, "store-timeout", counters.DefaultTimeout, "weir's")
+	flags.DurationVar(&cfg.length, "duration", 10*time.Second, "how long a fault lasts")
+	flags.Rows(&cfg.rows)
+	if err := flags.Parse(args, out); err != nil {
+		return err
+	}
+	if *quick {
+		cfg.length, cfg.rounds, cfg.callers, cfg.terms, cfg.gap, cfg.parallel = time.Second, 1, 64, 3, 0, 4
+	}
+	if cfg.length < settleAfter || cfg.timeout <= 0 {
+		return flags.Errorf("-duration must be at least %v, and -store-timeout more than 0", settleAfter)
+	}
+	r, err := measureAll(ctx, cfg)
+	return flags.Publish(out, "faults", r, err)
+}
+
+func measureAll(ctx context.Context, cfg config) (*Report, error) {
+	selected := report.Selected(trials, cfg.rows)
+	if len(selected) == 0 {
+		return nil, fmt.Errorf("faults: no row matches %q", cfg.rows)
+	}
+	version, err := testbed.MemcachedVersion(ctx)
+	if err != nil {
+		return nil, err
+	}
+	build, err := testbed.BuildWeir(ctx, policyFile)
+	if err != nil {
+		return nil, err
+	}
+	defer build.Remove()
+	r := &Report{Machine: report.ThisMachine(version), Timeout: cfg.timeout, Length: cfg.length, Rows: make([]row, len(selected))}
+	errs := make([]error, len(selected))
+	lanes := make(chan struct{}, cfg.parallel)
+	var all sync.WaitGroup
+	for i, t := range selected {
+		lanes <- struct{}{}
+		report.Progress("%s", t)
+		all.Go(func() {
+			r.Rows[i], errs[i] = t.measure(ctx, cfg, build)
+			<-lanes
+		})
+	}
+	all.Wait()
+	return r, errors.Join(errs...)
+}

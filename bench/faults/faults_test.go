@@ -1,0 +1,208 @@
+package faults
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"weir/bench/internal/benchtest"
+	"weir/bench/internal/loadgen"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A store that takes as long as it likes makes no process decide on its own, so
+// that these rows don't depend on the machine's speed.
+func TestRowsOnRealProcesses(t *testing.T) {
+	var r Report
+	_, printed, err := benchtest.Run(t, Run, "faults", &r, "-quick", "-store-timeout", "5s", "-rows", "SIGSTOP$|SIGTERM|^reset")
+	require.Len(t, r.Rows, 3, "%v", err)
+	for _, row := range r.Rows {
+		assert.Positive(t, row.Checks)
+		assert.Zero(t, row.Wrong, row.Missed)
+		assert.Zero(t, row.Stuck)
+		assert.Zero(t, row.Leaked)
+		assert.Contains(t, printed, row.Fault)
+	}
+	assert.Positive(t, r.Rows[0].Longest)
+	assert.Less(t, r.Rows[0].P50, r.Rows[0].Longest)
+}
+
+func TestWrongAnswers(t *testing.T) {
+	c := &client{policy: "fixed", name: "client-1"}
+	answered := func(change func(a *answer)) *answer {
+		a := &answer{Policy: "fixed", Client: "client-1", Allowed: true}
+		a.Limits = append(a.Limits, struct {
+			Allowed   bool  `json:"allowed"`
+			Limit     int64 `json:"limit"`
+			Remaining int64 `json:"remaining"`
+		}{true, limit, limit - 1})
+		change(a)
+		return a
+	}
+	deny := func(a *answer) {
+		a.Allowed, a.Limits[0].Allowed, a.Limits[0].Remaining, a.RetryAfter = false, false, 0, 1
+	}
+	assert.NoError(t, answered(func(*answer) {}).wrong(c, http.StatusOK))
+	assert.NoError(t, answered(deny).wrong(c, http.StatusTooManyRequests))
+	assert.Error(t, answered(deny).wrong(c, http.StatusOK))
+	for name, change := range map[string]func(a *answer){
+		"another client": func(a *answer) { a.Client = "client-2" },
+		"another policy": func(a *answer) { a.Policy = "log" },
+		"another limit":  func(a *answer) { a.Limits[0].Limit = 7 },
+		"no limit":       func(a *answer) { a.Limits = nil },
+		"less than none": func(a *answer) { a.Limits[0].Remaining = -1 },
+		"more than all":  func(a *answer) { a.Limits[0].Remaining = limit + 1 },
+		"one half of it": func(a *answer) { a.Limits[0].Allowed = false },
+	} {
+		assert.Error(t, answered(change).wrong(c, http.StatusOK), name)
+	}
+	assert.Error(t, answered(func(*answer) {}).wrong(c, http.StatusServiceUnavailable))
+}
+
+// admitted, of which local, by which most: of one process, and of three.
+func TestWhatMayBeAdmitted(t *testing.T) {
+	for _, tt := range []struct {
+		client     client
+		one, three int64 // unexcused
+	}{
+		{client{admitted: 100}, 0, 0},
+		{client{admitted: 101}, 1, 1},
+		{client{admitted: 150, local: 60}, 50, 0},
+		{client{admitted: 150, local: 20}, 50, 30},
+		{client{admitted: 310, local: 310}, 210, 10},
+		{client{admitted: 150, local: 60, spent: true}, 50, 50},
+		{client{admitted: 90}, 0, 0},
+	} {
+		r := newRecord()
+		r.clients = []*client{&tt.client, {policy: "log", admitted: 95}}
+		above, one, below := r.above(1)
+		_, three, _ := r.above(3)
+		assert.Equal(t, []int64{max(0, tt.client.admitted-limit), tt.one, tt.three, max(0, limit-tt.client.admitted) + 5},
+			[]int64{above, one, three, below}, "%+v", tt.client)
+	}
+}
+
+// serve answers what comes on one connection, each time with the next reply,
+// and then no more.
+func serve(t *testing.T, replies ...string) (addr string) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		in := bufio.NewReader(conn)
+		for _, reply := range replies {
+			request, err := http.ReadRequest(in)
+			if err != nil {
+				return
+			}
+			_, _ = io.Copy(io.Discard, request.Body)
+			fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(reply), reply)
+		}
+	}()
+	t.Cleanup(func() {
+		l.Close()
+		<-ended
+	})
+	return l.Addr().String()
+}
+
+func TestARecordTellsRightFromWrong(t *testing.T) {
+	const right = `{"policy":"fixed","client":"client-00000000","allowed":true,"degraded":%v,"limits":[{"allowed":true,"limit":100,"remaining":1}]}`
+	r := newRecord()
+	c := r.newClients(1)[0]
+	by := &caller{addr: serve(t, fmt.Sprintf(right, false), fmt.Sprintf(right, true), `{"policy":`)}
+	_, ok := r.check(by, c, 3)
+	assert.True(t, ok)
+	r.setFault(true)
+	_, ok = r.check(by, c, 2)
+	assert.True(t, ok)
+	_, ok = r.check(by, c, 1)
+	assert.False(t, ok)
+	_, ok = r.check(by, c, 1) // on a connection that has been closed
+	assert.False(t, ok)
+	assert.Len(t, r.wrong, 2)
+	assert.Equal(t, client{policy: "fixed", name: "client-00000000", admitted: 5, local: 2, degraded: 1}, *c)
+	assert.EqualValues(t, 3, r.during.TotalCount())
+	assert.Zero(t, r.settled.TotalCount())
+
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	_, ok = r.check(&caller{addr: l.Addr().String()}, c, 1)
+	assert.False(t, ok)
+	assert.EqualValues(t, 1, r.refused)
+	assert.EqualValues(t, 4, r.checks)
+}
+
+func TestJudge(t *testing.T) {
+	cfg := config{timeout: 50 * time.Millisecond}
+	for want, change := range map[string]func(b *bed, r *row){
+		"":                              func(*bed, *row) {},
+		"1 were admitted above":         func(b *bed, _ *row) { b.clients[0].admitted++ },
+		"2 wrong answers, such as: one": func(b *bed, _ *row) { b.wrong = []string{"one", "two"} },
+		"1 callers had no answer":       func(b *bed, _ *row) { b.stuck = 1 },
+		"1 checks were refused":         func(b *bed, _ *row) { b.refused = 1 },
+		"3 goroutines more":             func(_ *bed, r *row) { r.Leaked = 3 },
+		"a check took 9":                func(b *bed, _ *row) { loadgen.Record(b.during, 90*time.Millisecond) },
+		"the store decided again after": func(_ *bed, r *row) { r.Back = 3 * time.Second },
+	} {
+		b, r := &bed{record: newRecord(), cfg: cfg}, row{Fault: "it", Processes: 1, Machine: 10 * time.Millisecond}
+		b.clients = []*client{{policy: "fixed", admitted: limit}}
+		loadgen.Record(b.during, 78*time.Millisecond)
+		change(b, &r)
+		b.judge(&r)
+		broken := (&Report{Rows: []row{r}}).Broken()
+		if want == "" {
+			assert.NoError(t, broken)
+			continue
+		}
+		assert.ErrorContains(t, broken, "faults: it: "+want)
+		assert.Len(t, r.Missed, 1)
+		assert.Contains(t, benchtest.Printed(&Report{Rows: []row{r}}), "MISSED: it: "+want)
+	}
+}
+
+func TestDirectory(t *testing.T) {
+	d, err := startDirectory([]string{"127.0.0.1:1", "127.0.0.1:2"})
+	require.NoError(t, err)
+	defer d.stop()
+	conn, err := net.Dial("tcp", d.addr)
+	require.NoError(t, err)
+	defer conn.Close()
+	ask := func() string {
+		_, err := io.WriteString(conn, "config get cluster\r\n")
+		require.NoError(t, err)
+		var reply []byte
+		for len(reply) < 5 || string(reply[len(reply)-5:]) != "END\r\n" {
+			b := make([]byte, 1)
+			_, err := conn.Read(b)
+			require.NoError(t, err)
+			reply = append(reply, b...)
+		}
+		return string(reply)
+	}
+	assert.Equal(t, "CONFIG cluster 0 46\r\n1\n127.0.0.1|127.0.0.1|1 127.0.0.1|127.0.0.1|2\n\r\nEND\r\n", ask())
+	d.set([]string{"127.0.0.1:3"})
+	assert.Equal(t, "CONFIG cluster 0 24\r\n2\n127.0.0.1|127.0.0.1|3\n\r\nEND\r\n", ask())
+}
+
+func TestABrokenReportNamesAllRows(t *testing.T) {
+	r := &Report{Rows: []row{{Fault: "a", Missed: []string{"one", "two"}}, {Fault: "b"}, {Fault: "c", Missed: []string{"three"}}}}
+	assert.EqualError(t, r.Broken(), errors.Join(errors.New("faults: a: one"), errors.New("faults: a: two"), errors.New("faults: c: three")).Error())
+}
