@@ -2,7 +2,7 @@
 # memcached or installs it.
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: test lint setup bench histories
+.PHONY: test lint setup bench histories soak
 
 # Worlds run without the race detector first: only one of their goroutines goes
 # on at a time, so it sees little in them, and takes five times as long.
@@ -24,3 +24,7 @@ bench: setup
 # For ten minutes, from another seed each time.
 histories: setup
 	go test -race -timeout 20m -run 'TestHistories$$' ./cmd/server -histories 10m -history $$(date +%s)
+
+# Prints the seed that its faults come from: go run ./bench soak -seed again.
+soak: setup
+	go run ./bench soak -out bin/soak

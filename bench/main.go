@@ -42,6 +42,7 @@ func commands() []command {
 		{"architectures", "what other ways to share a limit admit, beside weir", architecture.Run},
 		{"load", "open loop at a constant rate, a ramp, or the highest rate that keeps p99 under a bound", load.Run},
 		{"faults", "what callers see while Memcached, the network and weir itself fail, against what weir promises", faults.Run},
+		{"soak", "ten minutes of load with the faults that a seed picks, one after another", faults.Soak},
 		{"simulate", "limiters over a model Memcached, in an order and with faults that a seed picks, against what the docs promise", simulate.Run},
 		{"compare", "two results of the same command, figure by figure", report.Compare(sections())},
 		{"report", "REPORT.md and its pictures, from the results of the others", report.Write(sections())},

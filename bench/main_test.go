@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestCommandsAreListed(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, execute(t.Context(), nil, &out))
-	for _, name := range []string{"throughput", "memory", "cost", "contention", "accuracy", "architectures", "load", "faults", "compare", "report"} {
+	for _, name := range []string{"throughput", "memory", "cost", "contention", "accuracy", "architectures", "load", "faults", "soak", "compare", "report"} {
 		assert.Contains(t, out.String(), "\n  "+name+" ")
 	}
 	assert.NotContains(t, out.String(), testbed.NoopCommand+" ")

@@ -23,6 +23,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // A store that takes as long as it likes makes no process decide on its own, so
 // that these rows don't depend on the machine's speed.
 func TestRowsOnRealProcesses(t *testing.T) {
+	t.Parallel()
 	var r Report
 	_, printed, err := benchtest.Run(t, Run, "faults", &r, "-quick", "-store-timeout", "5s", "-rows", "SIGSTOP$|SIGTERM|^reset")
 	require.Len(t, r.Rows, 3, "%v", err)
@@ -35,6 +36,20 @@ func TestRowsOnRealProcesses(t *testing.T) {
 	}
 	assert.Positive(t, r.Rows[0].Longest)
 	assert.Less(t, r.Rows[0].P50, r.Rows[0].Longest)
+}
+
+func TestSoakOnRealProcesses(t *testing.T) {
+	t.Parallel()
+	var r Report
+	_, printed, err := benchtest.Run(t, Soak, "soak", &r, "-duration", "2s", "-seed", "7", "-store-timeout", "5s")
+	require.Len(t, r.Rows, 2, "%v", err)
+	assert.Contains(t, printed, "-seed 7\n")
+	for _, row := range r.Rows {
+		assert.Positive(t, row.Checks)
+		assert.Zero(t, row.Wrong, row.Missed)
+		assert.Zero(t, row.Stuck)
+		assert.Zero(t, row.Leaked)
+	}
 }
 
 func TestWrongAnswers(t *testing.T) {
