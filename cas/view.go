@@ -1,6 +1,7 @@
 package cas
 
 import (
+	"bytes"
 	"cmp"
 	"sync"
 	"time"
@@ -130,8 +131,8 @@ type debt[S any] struct {
 	// without the debt. What the store may have consumed already, as its answer
 	// is missing, is in both.
 	before, after S
-	// base is the store's state that both began from, if that is known.
-	base  counters.State
+	// base is the state of the store that both began from, if that is known.
+	base  S
 	based bool
 	// sent says that the store may have consumed something already. Then the
 	// store is read before it is written.
@@ -159,7 +160,7 @@ func (v *view[S]) owed() debt[S] {
 
 // debt returns one of nothing.
 func (s snapshot[S]) debt() debt[S] {
-	return debt[S]{before: s.decoded, after: s.decoded, base: s.state, based: true}
+	return debt[S]{before: s.decoded, after: s.decoded, base: s.decoded, based: true}
 }
 
 // repaid notes that the store has consumed the debt d: what has come since is
@@ -221,7 +222,7 @@ func (d debt[S]) onto(seen snapshot[S], a algorithm[S], r counters.Request) S {
 	switch {
 	case d.number == 0:
 		return seen.decoded
-	case d.based && seen.state.Version == d.base.Version && seen.state.Life == d.base.Life:
+	case d.based && bytes.Equal(a.encode(nil, seen.decoded), a.encode(nil, d.base)):
 		return d.after // nobody has written since, be it this process
 	}
 	return a.carry(a.clone(seen.decoded), d.before, d.after, r)

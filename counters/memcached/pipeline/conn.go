@@ -10,14 +10,6 @@ import (
 	"time"
 )
 
-// Errors of an Exchange.
-var (
-	// ErrNotSent: nothing was sent, so the server has done nothing.
-	ErrNotSent = errors.New("pipeline: not sent")
-	// ErrOtherSocket: the socket that was asked for is lost.
-	ErrOtherSocket = errors.New("pipeline: the socket has been lost")
-)
-
 var (
 	errOutstanding = errors.New("pipeline: a reply is outstanding")
 	errNothingSent = errors.New("pipeline: read without a request")

@@ -1,10 +1,19 @@
 package pipeline
 
 import (
+	"errors"
 	"net"
 	"slices"
 	"sync/atomic"
 	"time"
+)
+
+// Errors of an Exchange.
+var (
+	// ErrNotSent: nothing was sent, so the server has done nothing.
+	ErrNotSent = errors.New("pipeline: not sent")
+	// ErrOtherSocket: the socket that was asked for is lost.
+	ErrOtherSocket = errors.New("pipeline: the socket has been lost")
 )
 
 // The states of a request. Only one transition leaves pending, and whoever
