@@ -138,6 +138,9 @@ func (b bucket) most(present, known bucketState, r counters.Request) (bucketStat
 	if k.whole < s.whole || k.whole == s.whole && k.part <= s.part {
 		return present, false
 	}
+	if s.whole == 0 && s.part == 0 {
+		return known, true
+	}
 	k.time = max(k.time, s.time)
 	return k, true
 }

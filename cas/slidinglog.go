@@ -163,9 +163,14 @@ func (l log) carry(present, before, after logState, r counters.Request) logState
 // most returns the log with every entry of the two, at the higher cost if both
 // have it.
 func (l log) most(present, known logState, r counters.Request) (logState, bool) {
-	if known = l.live(l.clone(known), r); known.used == 0 {
+	live := l.live(l.clone(known), r)
+	switch {
+	case live.used == 0:
 		return present, false
+	case present.used == 0:
+		return known, true
 	}
+	known = live
 	costs := make(map[int64]int64)
 	for t, cost := range present.all() {
 		costs[t] = cost

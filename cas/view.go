@@ -185,6 +185,8 @@ func (v *view[S]) unanswered(d debt[S], seen snapshot[S]) *debt[S] {
 	}
 	if v.debt.number == 0 {
 		v.debt = d
+	} else if !v.debt.based {
+		v.debt.base, v.debt.based = seen.decoded, true
 	}
 	d.undo = nil
 	v.debt.before, v.debt.sent, v.debt.undo = d.after, true, &d
