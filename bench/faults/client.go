@@ -48,13 +48,13 @@ type client struct {
 	degraded        int64 // answers
 }
 
-// most returns what may be admitted: the limit, and what processes admitted on
-// their own. A single process knows all it has admitted.
-func (c *client) most(processes int) int64 {
-	if processes == 1 || c.spent {
+// most returns what may be admitted: the limit, and what so many processes
+// admitted on their own without knowing of each other, or of what has arrived.
+func (c *client) most(unknowing int) int64 {
+	if c.spent {
 		return limit
 	}
-	return limit + min(c.local, int64(processes-1)*limit)
+	return limit + min(c.local, int64(unknowing)*limit)
 }
 
 // An answer is what a check's JSON says.
@@ -240,20 +240,20 @@ func (r *record) check(by *caller, c *client, cost int64) (a answer, ok bool) {
 // above returns what was admitted above the limit, and how much of it nothing
 // excuses; below, what is missing to the limits. It judges clients that have
 // asked for more than their limit.
-func (r *record) above(processes int) (above, unexcused, below int64) {
+func (r *record) above(unknowing int) (above, unexcused, below int64) {
 	for _, c := range r.clients {
 		above += max(0, c.admitted-limit)
-		unexcused += max(0, c.admitted-c.most(processes))
+		unexcused += max(0, c.admitted-c.most(unknowing))
 		below += max(0, limit-c.admitted)
 	}
 	return above, unexcused, below
 }
 
 // worst returns the policies in which most was admitted above what is excused.
-func (r *record) worst(processes int) string {
+func (r *record) worst(unknowing int) string {
 	sums := make(map[string]int64)
 	for _, c := range r.clients {
-		sums[c.policy] += max(0, c.admitted-c.most(processes))
+		sums[c.policy] += max(0, c.admitted-c.most(unknowing))
 	}
 	var text []string
 	for _, policy := range policies {

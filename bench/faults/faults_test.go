@@ -84,7 +84,8 @@ func TestWrongAnswers(t *testing.T) {
 	assert.Error(t, answered(func(*answer) {}).wrong(c, http.StatusServiceUnavailable))
 }
 
-// admitted, of which local, by which most: of one process, and of three.
+// Of one process that knows all, and of three: two don't know what the third
+// does.
 func TestWhatMayBeAdmitted(t *testing.T) {
 	for _, tt := range []struct {
 		client     client
@@ -100,8 +101,8 @@ func TestWhatMayBeAdmitted(t *testing.T) {
 	} {
 		r := newRecord()
 		r.clients = []*client{&tt.client, {policy: "log", admitted: 95}}
-		above, one, below := r.above(1)
-		_, three, _ := r.above(3)
+		above, one, below := r.above(0)
+		_, three, _ := r.above(2)
 		assert.Equal(t, []int64{max(0, tt.client.admitted-limit), tt.one, tt.three, max(0, limit-tt.client.admitted) + 5},
 			[]int64{above, one, three, below}, "%+v", tt.client)
 	}
@@ -190,6 +191,16 @@ func TestJudge(t *testing.T) {
 		assert.ErrorContains(t, broken, "faults: it: "+want)
 		assert.Len(t, r.Missed, 1)
 		assert.Contains(t, benchtest.Printed(&Report{Rows: []row{r}}), "MISSED: it: "+want)
+	}
+}
+
+// Where requests may be lost, a lone process doesn't know what has counted.
+func TestJudgeOfALossyBed(t *testing.T) {
+	for _, lossy := range []bool{false, true} {
+		b, r := &bed{record: newRecord(), lossy: lossy}, row{Processes: 1}
+		b.clients = []*client{{admitted: limit + 3, local: 3}}
+		b.judge(&r)
+		assert.Equal(t, lossy, len(r.Missed) == 0)
 	}
 }
 

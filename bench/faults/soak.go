@@ -24,8 +24,8 @@ const (
 )
 
 // Soak runs faults that a seed picks, one after another, and then prints what
-// callers saw. One weir alone, which may not admit anything above a limit, and
-// several that share theirs, stand on the same servers.
+// callers saw. One weir alone, whose memory holds all it has admitted, and
+// several that share their limits, stand on the same servers.
 func Soak(ctx context.Context, args []string, out io.Writer) error {
 	cfg := config{callers: 64, pause: 100 * time.Millisecond, patience: 20 * time.Second}
 	flags := report.NewFlags("soak")
@@ -67,6 +67,7 @@ func soak(ctx context.Context, cfg config, seed uint64) (*Report, error) {
 		if err := b.start(ctx, rows[i].Processes); err != nil {
 			return nil, err
 		}
+		b.lossy = true
 		b.setFault(true) // all checks are timed
 		loads[i] = b.load(ctx, b.newClients(soakAsked))
 		defer loads[i].stop()
