@@ -2,7 +2,7 @@
 # memcached or installs it.
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: test lint setup bench histories soak
+.PHONY: test lint setup bench histories soak fuzz
 
 # Worlds run without the race detector first: only one of their goroutines goes
 # on at a time, so it sees little in them, and takes five times as long.
@@ -28,3 +28,12 @@ histories: setup
 # Prints the seed that its faults come from: go run ./bench soak -seed again.
 soak: setup
 	go run ./bench soak -out bin/soak
+
+# Each target for as long, one after the other.
+FUZZ_TIME = 30s
+fuzz: setup
+	@grep -rl '^func Fuzz' --include='*_test.go' . | sort | while read -r file; do \
+		for name in $$(sed -n 's/^func \(Fuzz[A-Za-z]*\)(.*/\1/p' "$$file"); do \
+			go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZ_TIME) "./$$(dirname "$$file")" || exit 1; \
+		done; \
+	done

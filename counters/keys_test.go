@@ -2,6 +2,7 @@ package counters
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -124,14 +125,34 @@ func TestClientPartIsTheSameForAllKeysOfAClient(t *testing.T) {
 	}
 }
 
+// Whatever two clients are called, each has keys of its own, which one can send
+// and which all live with it.
 func FuzzClientKey(f *testing.F) {
-	for _, client := range []string{"", "alice", "a b", "~", "\x00", strings.Repeat("é", 512)} {
-		f.Add(client)
-	}
-	f.Fuzz(func(t *testing.T, client string) {
-		key := CounterKey(CounterNamespace("weir", "p", "l", time.Second).Client(client), 1)
-		if len(key) > 250 || !printable(key) {
-			t.Errorf("%q has the key %q", client, key)
+	f.Fuzz(func(t *testing.T, client, other string, bucket int64) {
+		keys := func(client string) []string {
+			counter := CounterNamespace("weir", "p", "l", time.Second).Client(client)
+			return []string{
+				CounterKey(counter, bucket), GenerationKey(counter), ResetKey(counter, bucket),
+				StateNamespace("weir", "p", "l", "sliding_log").StateKey(client),
+			}
+		}
+		parts := make(map[string]bool)
+		for _, key := range keys(client) {
+			if len(key) > 250 || !printable(key) {
+				t.Errorf("%q has the key %q", client, key)
+			}
+			if client != other && slices.Contains(keys(other), key) {
+				t.Errorf("%q and %q share the key %q", client, other, key)
+			}
+			parts[ClientPart(key)] = true
+		}
+		for _, key := range keys(other) {
+			if client != other && parts[ClientPart(key)] {
+				t.Errorf("the key %q of %q lives with %q", key, other, client)
+			}
+		}
+		if len(parts) != 1 {
+			t.Errorf("the keys of %q live with %v", client, parts)
 		}
 	})
 }

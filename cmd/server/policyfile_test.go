@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -321,4 +322,26 @@ func TestValidateRefusesWhatTheServerRefuses(t *testing.T) {
 	require.ErrorContains(t, refused, "it may read 4096")
 	assert.EqualError(t, validate(shared, &out), refused.Error())
 	assert.Empty(t, out.String())
+}
+
+// A file is refused with a message that names it, or it is one that a server
+// takes.
+func FuzzPolicyFile(f *testing.F) {
+	f.Fuzz(func(t *testing.T, data []byte) {
+		policies, err := parsePolicies("p.yaml", data)
+		if err != nil {
+			require.Nil(t, policies)
+			for line := range strings.Lines(err.Error()) {
+				require.NotEmpty(t, strings.TrimSpace(line))
+			}
+			require.Contains(t, err.Error(), "p.yaml:")
+			return
+		}
+		require.NotEmpty(t, policies)
+		file := filepath.Join(t.TempDir(), "p.yaml")
+		require.NoError(t, os.WriteFile(file, data, 0o600))
+		cfg, err := parseConfig([]string{"-config", file}, func(string) string { return "" }, io.Discard)
+		require.NoError(t, err)
+		require.NoError(t, validate(cfg, io.Discard))
+	})
 }

@@ -132,15 +132,41 @@ func TestRepliesOutOfStep(t *testing.T) {
 	}
 }
 
-// No stream makes the parser panic or take bytes twice.
+// No stream makes the reader panic or take bytes twice, and it reads the same
+// wherever the stream is cut into pieces.
 func FuzzReply(f *testing.F) {
-	f.Add([]byte("VALUE k 0 5\r\nhello\r\nEND\r\n"), byte(2))
-	f.Add([]byte("VALUE k 0 99999999\r\n"), byte(2))
-	f.Add([]byte("CLIENT_ERROR x\r\n"), byte(1))
-	f.Fuzz(func(t *testing.T, stream []byte, c byte) {
-		r := reply{commands: []command{command(c % 4)}}
-		rest, complete, err := r.read(stream, false)
+	f.Fuzz(func(t *testing.T, stream, commands, cuts []byte, wanted bool) {
+		newReply := func() *reply {
+			r := &reply{commands: []command{lineCommand}}
+			for _, c := range commands {
+				r.commands = append(r.commands, command(c%4))
+			}
+			return r
+		}
+		whole, pieces := newReply(), newReply()
+		rest, complete, err := whole.read(stream, wanted)
 		require.LessOrEqual(t, len(rest), len(stream))
 		require.False(t, complete && err != nil)
+
+		left, i := stream, 0
+		var tookAll bool
+		var pieceErr error
+		for len(left) > 0 && !tookAll && pieceErr == nil {
+			n := len(left)
+			if len(cuts) > 0 {
+				n = min(n, 1+int(cuts[i%len(cuts)]))
+			}
+			i++
+			var behind []byte
+			behind, tookAll, pieceErr = pieces.read(left[:n], wanted)
+			left = left[n-len(behind):]
+		}
+		require.Equal(t, complete, tookAll)
+		require.Equal(t, err != nil, pieceErr != nil, "%v, %v", err, pieceErr)
+		if err == nil {
+			require.Equal(t, string(rest), string(left))
+			require.Equal(t, whole.ends, pieces.ends)
+			require.Equal(t, string(whole.data), string(pieces.data))
+		}
 	})
 }
