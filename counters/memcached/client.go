@@ -33,31 +33,64 @@ type clients struct {
 
 	mu     sync.Mutex
 	idle   []*client
-	inUse  int
-	left   bool          // no operation may start
-	unused chan struct{} // closed when it has left and none is under way
+	inUse  int             // by operations under way, and by those who wait for outcomes
+	member context.Context // when it has ended, no operation may start
+	leave  context.CancelFunc
+	unused chan struct{} // closed when it has left and isn't in use
+	run    func(func())  // in a goroutine that Close waits for
 }
 
-func newClients(s *server, number uint64, dial pipeline.DialFunc, timeout time.Duration) *clients {
-	cs := &clients{server: s, number: number, pool: pipeline.New(dial), timeout: timeout, unused: make(chan struct{})}
+func newClients(s *server, number uint64, dial pipeline.DialFunc, timeout time.Duration, run func(func())) *clients {
+	cs := &clients{server: s, number: number, pool: pipeline.New(dial), timeout: timeout, unused: make(chan struct{}), run: run}
+	cs.member, cs.leave = context.WithCancel(context.Background())
 	cs.breaker.silence, cs.breaker.run = silence(timeout), cs.pool.Go
 	cs.breaker.probe = func() { _ = cs.ask(probeTimeout, "version\r\n", checkVersion) } // the breaker is told
 	return cs
 }
 
-// leave refuses operations that haven't started.
-func (cs *clients) leave() {
+// retire refuses operations that haven't started. When no other is under way
+// any more, unused is closed.
+func (cs *clients) retire() {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	cs.left = true
+	cs.leave()
+	cs.checkUnused()
+}
+
+// hold keeps the connection open until drop, unless that is too late.
+func (cs *clients) hold() bool {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	select {
+	case <-cs.unused:
+		return false
+	default:
+		cs.inUse++
+		return true
+	}
+}
+
+func (cs *clients) drop() {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	cs.inUse--
 	cs.checkUnused()
 }
 
 // checkUnused is called with mu held.
 func (cs *clients) checkUnused() {
-	if cs.left && cs.inUse == 0 {
+	if cs.member.Err() != nil && cs.inUse == 0 {
 		close(cs.unused)
 	}
+}
+
+// awaitBreaker returns when operations may be sent, to this server or, as it
+// has left, to others.
+func (cs *clients) awaitBreaker(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(cs.member, cancel)()
+	cs.breaker.await(ctx)
 }
 
 // ask asks the server something within timeout, whether the breaker is open or
@@ -114,7 +147,7 @@ func (cs *clients) get(deadline time.Time) *client {
 func (cs *clients) take() *client {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	if cs.left {
+	if cs.member.Err() != nil {
 		return nil
 	}
 	cs.inUse++
@@ -361,16 +394,21 @@ func (c *client) unanswered(err error, number int, done func(reply []byte) bool)
 	if conn == nil || !errors.Is(err, counters.ErrTimeout) || errors.Is(err, counters.ErrNotSent) {
 		return err
 	}
-	breaker := &c.home.breaker
+	home := c.home
 	return &counters.Unanswered{Err: err, Later: func(f func(err error)) {
+		if !home.hold() {
+			home.run(func() { f(errLeft) })
+			return
+		}
 		conn.Late(func(ctx context.Context, err error) {
+			defer home.drop()
 			switch {
 			case errors.Is(err, pipeline.ErrNotSent):
 				err = counters.ErrNotSent
 			case err != nil:
 				err = translate(err)
 			case done(conn.Reply(number)):
-				breaker.await(ctx)
+				home.awaitBreaker(ctx)
 			default:
 				err = counters.ErrNotSent
 			}

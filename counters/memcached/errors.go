@@ -22,7 +22,7 @@ var errOverdue = fmt.Errorf("%w, %w", counters.ErrTimeout, counters.ErrNotSent)
 
 var errNoServers = fmt.Errorf("%w, %w: no Memcached server is known", counters.ErrUnavailable, counters.ErrNotSent)
 
-var errLeft = fmt.Errorf("%w, %w: the server has left", counters.ErrUnavailable, counters.ErrNotSent)
+var errLeft = fmt.Errorf("%w: the server has left", counters.ErrUnavailable)
 
 var errNoCAS = errors.New("the server runs without compare-and-swap (its option -C)")
 

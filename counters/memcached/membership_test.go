@@ -567,3 +567,43 @@ after=42s level=WARN msg="Memcached servers can't be looked up: those found last
 `, log.String())
 	})
 }
+
+// What a server does after it has left is told, and what it won't is told to be
+// unknown. Nobody waits for its breaker: operations go elsewhere.
+func TestOutcomesFromAServerThatHasLeft(t *testing.T) {
+	t.Parallel()
+	a, b := memcachedtest.Start(t), memcachedtest.Start(t)
+	unconnected := a.Stat("curr_connections")
+	s, z := openFound(t, a)
+	require.NoError(t, addTo(s, "k", patience))
+	cs := s.members.Load().clients[0]
+	fail := func() *counters.Unanswered {
+		var unanswered *counters.Unanswered
+		require.ErrorAs(t, addTo(s, "k", timeout/10), &unanswered)
+		return unanswered
+	}
+	a.Pause()
+	told := make(chan error, 1)
+	fail().Later(func(err error) { told <- err })
+	cs.breaker.note(down, context.DeadlineExceeded)
+	publish(t, s, z, b)
+	require.Empty(t, told)
+	a.Resume()
+	require.NoError(t, <-told)
+	requireClosed(t, a, unconnected)
+
+	cs = s.members.Load().clients[0]
+	require.NoError(t, addTo(s, "k", patience))
+	b.Pause()
+	late := fail()
+	publish(t, s, z, a)
+	<-cs.unused
+	require.NoError(t, cs.pool.Close(), "as it is anyway")
+	late.Later(func(err error) { told <- err })
+	err := <-told
+	require.ErrorIs(t, err, counters.ErrUnavailable)
+	require.NotErrorIs(t, err, counters.ErrNotSent)
+	b.Resume()
+	require.NoError(t, s.Close())
+	late.Later(func(error) { assert.Fail(t, "nothing is told once the store is closed") })
+}

@@ -66,7 +66,7 @@ type Store struct {
 	membership membership // only New and Watch use it
 	members    atomic.Pointer[members]
 
-	running sync.WaitGroup // closes the connections of servers that have left
+	running sync.WaitGroup // what is to be done for servers that have left
 	ctx     context.Context
 	cancel  context.CancelFunc
 	mu      sync.Mutex // of what changes members, and of Close
@@ -132,7 +132,7 @@ func (s *Store) adopt() (joined, left []string) {
 		cs := leaving[*server]
 		if cs == nil {
 			s.servers++
-			cs = newClients(server, s.servers, s.dial(server), s.timeout)
+			cs = newClients(server, s.servers, s.dial(server), s.timeout, s.run)
 			joined = append(joined, server.name)
 		}
 		delete(leaving, *server)
@@ -141,7 +141,7 @@ func (s *Store) adopt() (joined, left []string) {
 	s.members.Store(next)
 	for _, cs := range leaving {
 		left = append(left, cs.server.name)
-		cs.leave()
+		cs.retire()
 		s.running.Go(func() {
 			select {
 			case <-cs.unused:
@@ -152,6 +152,15 @@ func (s *Store) adopt() (joined, left []string) {
 	}
 	slices.Sort(left)
 	return joined, left
+}
+
+// run runs f in a goroutine that Close waits for, unless the store is closed.
+func (s *Store) run(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx.Err() == nil {
+		s.running.Go(f)
+	}
 }
 
 // Add implements counters.Store with incr; when the counter doesn't exist, add
