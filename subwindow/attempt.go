@@ -15,15 +15,15 @@ type request struct {
 	counters.Request
 	view   *view
 	refund *refund // nil for a request that takes
+	// late is an addition that the store has counted, if only what was repaid of
+	// it is to be refunded.
+	late *addition
 }
 
 // A refund is a request to take back what a request has counted.
 type refund struct {
 	begun atomic.Bool // a leader has taken it up
-	last  bool        // it isn't tried again
-	// late is the addition that the store has answered late, if only what was
-	// repaid of it is to be taken back.
-	late *addition
+	last  bool        // refundNow does it
 }
 
 // An attempt is the slots of one window as one decision finds them, and what it

@@ -21,17 +21,13 @@ import (
 // of them is what the test says.
 type lateStore struct {
 	counters.Store
-	late  bool
-	early func() // before an answer is lost
-	tell  []func(done bool, err error)
+	late atomic.Bool
+	tell []func(done bool, err error)
 }
 
 func (s *lateStore) Add(ctx context.Context, a counters.Addition) (int64, error) {
-	if !s.late {
+	if !s.late.Load() {
 		return s.Store.Add(ctx, a)
-	}
-	if s.early != nil {
-		s.early()
 	}
 	return 0, &counters.Unanswered{Err: fmt.Errorf("%w: late", counters.ErrTimeout), Later: func(f func(err error)) {
 		s.tell = append(s.tell, func(done bool, err error) {
@@ -78,12 +74,12 @@ func TestRefusedChecksAreRefunded(t *testing.T) {
 			})
 			now := at("12:00:01")
 			require.True(t, take(t, l, now, 1, 100).Allowed)
-			store.late = true
+			store.late.Store(true)
 			for range 30 {
 				_, err := l.Take(t.Context(), request(now, 1, 100))
 				require.ErrorIs(t, err, counters.ErrTimeout)
 			}
-			store.late = false
+			store.late.Store(false)
 			for _, tell := range store.tell {
 				test.outcome(tell)
 			}
@@ -97,16 +93,47 @@ func TestRefusedChecksAreRefunded(t *testing.T) {
 // in.
 func TestRefusedChecksAreNotRefundedAfterAReset(t *testing.T) {
 	t.Parallel()
-	store := &lateStore{Store: memory.New(nil), late: true}
+	store := &lateStore{Store: memory.New(nil)}
+	store.late.Store(true)
 	w := newWindow(t, time.Minute, 60, true)
 	l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second, RefundUnanswered: true})
 	_, err := l.Take(t.Context(), request(at("12:00:01"), 7, 100))
 	require.Error(t, err)
-	store.late = false
+	store.late.Store(false)
 	require.NoError(t, l.Reset(t.Context(), "c", at("12:00:02")))
 	require.True(t, take(t, l, at("12:00:02"), 9, 100).Allowed)
 	store.tell[0](false, nil) // the reset has come after it
 	assert.Equal(t, int64(91), take(t, l, at("12:00:02"), 0, 100).Remaining)
+}
+
+// Of a batch that may stand on both sides of a reset nothing is refunded: what
+// was counted may be gone.
+func TestABatchOnBothSidesOfAResetIsNotRefunded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &lateStore{Store: memory.New(nil)}
+		slow := &faultyStore{Store: store, fault: func(operation, _ string) error {
+			if operation == "add" {
+				time.Sleep(50 * time.Millisecond)
+			}
+			return nil
+		}}
+		l := newLimiterWith(t, slow, newWindow(t, time.Minute, 4, true), counters.Options{ClockSkew: sameClock, Clients: 10, RefundUnanswered: true, StoreTimeout: time.Second})
+		var callers sync.WaitGroup
+		for _, clock := range []string{"12:00:01", "12:00:02", "12:00:04"} {
+			callers.Go(func() { _, _ = l.Take(t.Context(), request(at(clock), 4, 100)) })
+			synctest.Wait() // the first leads alone, then the last both
+		}
+		time.Sleep(75 * time.Millisecond)
+		store.late.Store(true)
+		callers.Wait()
+		require.Len(t, store.tell, 1)
+		store.late.Store(false)
+		require.NoError(t, l.Reset(t.Context(), "c", at("12:00:03")))
+		require.True(t, take(t, l, at("12:00:05"), 9, 100).Allowed)
+		store.tell[0](false, nil)
+		assert.Equal(t, int64(91), take(t, l, at("12:00:05"), 0, 100).Remaining)
+	})
 }
 
 // An instance that limits alone counts in the store what it has admitted, once,
@@ -135,7 +162,7 @@ func TestWhatIsAdmittedAloneCountsOnce(t *testing.T) {
 				}
 			}
 			check()
-			store.late = true
+			store.late.Store(true)
 			r := request(now, 5, 100)
 			_, err := l.Take(t.Context(), r)
 			require.Error(t, err)
@@ -143,7 +170,7 @@ func TestWhatIsAdmittedAloneCountsOnce(t *testing.T) {
 			require.NoError(t, err)
 			require.True(t, d.Allowed)
 			admitted += 5
-			store.late = false
+			store.late.Store(false)
 			play(store.tell[0], func() { admitted += 20; take(t, there, now, 20, 100) }, check)
 			check()
 			assert.Equal(t, 100-admitted, take(t, there, now, 0, 100).Remaining)

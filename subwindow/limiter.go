@@ -192,17 +192,31 @@ func (l *Limiter) unhurried() (context.Context, context.CancelFunc) {
 
 // refundLater does a refund that nobody waits for any more.
 func (l *Limiter) refundLater(req request) {
-	req.refund = &refund{last: true}
-	l.options.Refunds.Go(func() { l.refundNow(req) })
+	l.options.Refunds.Go(func() { l.refundNow(req, 1) })
 }
 
-// refundNow does a refund, and counts it if it fails.
-func (l *Limiter) refundNow(req request) {
-	ctx, cancel := l.unhurried()
-	defer cancel()
-	if _, err := l.combiner.Do(ctx, req.Client, req); err != nil && !req.refund.begun.Load() {
-		l.options.RefundFailed()
+// refundNow does a refund, and again as long as it surely wasn't done, in so
+// many tries.
+func (l *Limiter) refundNow(req request, tries int) {
+	for ; ; tries-- {
+		req.refund = &refund{last: true}
+		ctx, cancel := l.unhurried()
+		_, err := l.combiner.Do(ctx, req.Client, req)
+		cancel()
+		if err == nil {
+			return
+		}
+		if tries == 1 || !notSent(err) {
+			l.options.RefundFailed()
+			return
+		}
 	}
+}
+
+// notSent reports whether a Take that failed with err has surely counted
+// nothing.
+func notSent(err error) bool {
+	return errors.Is(err, counters.ErrNotSent) || errors.Is(err, combiner.ErrWithdrawn)
 }
 
 // left refunds a call that was admitted after its caller had left.
@@ -215,7 +229,7 @@ func (l *Limiter) left(call *call) {
 // unanswered decides what becomes of the chosen calls, which fail with err. The
 // store has counted their sum, or may have, and then it may tell later.
 func (l *Limiter) unanswered(v *view, a *attempt, sum int64, counted bool, err error) {
-	req := request{Request: a.earliest(), view: v, refund: new(refund)}
+	req := request{Request: a.earliest(), view: v}
 	req.Cost = sum
 	add := v.unanswered(a.bucket, a.counts[a.ahead], sum)
 	var unanswered *counters.Unanswered
@@ -237,9 +251,9 @@ func (l *Limiter) learn(req request, add *addition, err error) {
 	switch {
 	case err == nil:
 		if !l.options.RefundUnanswered {
-			req.refund.late = add
+			req.late = add
 		}
-		l.refundNow(req)
+		l.refundNow(req, 2)
 	case l.options.RefundUnanswered && !errors.Is(err, counters.ErrNotSent):
 		l.options.RefundFailed()
 	}
@@ -359,7 +373,7 @@ func (l *Limiter) refundAll(ctx context.Context, v *view, calls []*call) (takes 
 			takes = append(takes, call)
 		} else {
 			call.Request.refund.begun.Store(true)
-			if late := call.Request.refund.late; late != nil {
+			if late := call.Request.late; late != nil {
 				call.Request.Cost = v.counted(late)
 			}
 			if call.Request.Cost > 0 {
@@ -429,7 +443,8 @@ func (l *Limiter) subtracted(calls []*call, err error) {
 	for _, call := range calls {
 		switch req := call.Request; {
 		case err == nil:
-		case errors.Is(err, counters.ErrNotSent) && (req.refund == nil || !req.refund.last):
+		case req.refund != nil && req.refund.last: // refundNow decides
+		case errors.Is(err, counters.ErrNotSent):
 			l.refundLater(req)
 		default:
 			l.options.RefundFailed()

@@ -1,11 +1,9 @@
 package subwindow
 
 import (
-	"errors"
 	"math"
 
 	"weir/counters"
-	"weir/counters/combiner"
 )
 
 // TakeLocal decides r after a Take that failed with err: by what the process
@@ -31,12 +29,6 @@ func (l *Limiter) TakeLocal(r counters.Request, err error) (counters.Decision, e
 	d := l.decision(a.counts, a.ahead, a.elapsed, r, allowed)
 	d.Local, d.Owed = true, notSent(err)
 	return d, nil
-}
-
-// notSent reports whether a Take that failed with err has surely counted
-// nothing.
-func notSent(err error) bool {
-	return errors.Is(err, counters.ErrNotSent) || errors.Is(err, combiner.ErrWithdrawn)
 }
 
 // Recall decides r by what the process remembers of the client, however old

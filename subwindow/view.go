@@ -126,7 +126,9 @@ func (v *view) counted(add *addition) (twice int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for i := range v.debts {
-		if have := &v.debts[i]; slices.Contains(have.open, add) {
+		have := &v.debts[i]
+		if j := slices.Index(have.open, add); j >= 0 {
+			have.open = slices.Delete(have.open, j, j+1)
 			part := min(have.cost, add.sum)
 			have.cost, have.counted, have.untold = have.cost-part, have.counted+part, have.untold || part > 0
 		}
