@@ -75,7 +75,7 @@ type request struct {
 type refund struct {
 	taken counters.Decision
 	begun atomic.Bool // a leader has taken it up
-	last  bool        // it isn't tried again
+	last  bool        // refundNow does it
 }
 
 type (
@@ -243,17 +243,31 @@ func (l *Limiter[S]) unhurried() (context.Context, context.CancelFunc) {
 
 // refundLater does a refund that nobody waits for any more.
 func (l *Limiter[S]) refundLater(req request) {
-	req.refund = &refund{taken: req.refund.taken, last: true}
-	l.cfg.Refunds.Go(func() { l.refundNow(req) })
+	l.cfg.Refunds.Go(func() { l.refundNow(req, 1) })
 }
 
-// refundNow does a refund, and counts it if it fails.
-func (l *Limiter[S]) refundNow(req request) {
-	ctx, cancel := l.unhurried()
-	defer cancel()
-	if _, err := l.combiner.Do(ctx, req.Client, req); err != nil && !req.refund.begun.Load() {
-		l.cfg.RefundFailed()
+// refundNow does a refund, and again as long as it surely wasn't done, in so
+// many tries.
+func (l *Limiter[S]) refundNow(req request, tries int) {
+	for ; ; tries-- {
+		req.refund = &refund{taken: req.refund.taken, last: true}
+		ctx, cancel := l.unhurried()
+		_, err := l.combiner.Do(ctx, req.Client, req)
+		cancel()
+		if err == nil {
+			return
+		}
+		if tries == 1 || !undone(err) {
+			l.cfg.RefundFailed()
+			return
+		}
 	}
+}
+
+// notSent reports whether a Take that failed with err has surely consumed
+// nothing.
+func notSent(err error) bool {
+	return errors.Is(err, counters.ErrNotSent) || errors.Is(err, combiner.ErrWithdrawn)
 }
 
 // left refunds a call that was admitted after its caller had left.
@@ -288,7 +302,7 @@ func (l *Limiter[S]) unanswered(calls []*call, err error) {
 		for _, req := range refunds {
 			switch {
 			case err == nil:
-				all.Go(func() { l.refundNow(req) })
+				all.Go(func() { l.refundNow(req, 2) })
 			case !errors.Is(err, counters.ErrNotSent):
 				l.cfg.RefundFailed()
 			}
@@ -318,13 +332,19 @@ func (l *Limiter[S]) heed(v *view[S], owed *debt[S], err error) {
 
 // refundFailed decides what becomes of a refund that a leader couldn't do.
 func (l *Limiter[S]) refundFailed(req request, err error) {
-	// What was cut off may have been written, and isn't tried again.
-	surely := errors.Is(err, counters.ErrNotSent) || errors.Is(err, ErrContended) && !errors.Is(err, counters.ErrTimeout)
-	if surely && !req.refund.last {
+	switch {
+	case req.refund.last: // refundNow decides
+	case undone(err):
 		l.refundLater(req)
-	} else {
+	default:
 		l.cfg.RefundFailed()
 	}
+}
+
+// undone reports whether what failed with err surely wasn't done: what was cut
+// off may have been written.
+func undone(err error) bool {
+	return notSent(err) || errors.Is(err, ErrContended) && !errors.Is(err, counters.ErrTimeout)
 }
 
 // Flush has the store consume what TakeLocal has admitted, as far as it answers,

@@ -1,11 +1,6 @@
 package cas
 
-import (
-	"errors"
-
-	"weir/counters"
-	"weir/counters/combiner"
-)
+import "weir/counters"
 
 // TakeLocal decides r after a Take that failed with err: by the state that the
 // process has seen last, however old that is, and what it has admitted since.
@@ -36,12 +31,6 @@ func (l *Limiter[S]) TakeLocal(r counters.Request, err error) (counters.Decision
 		l.owing.Add(r)
 	}
 	return decision, nil
-}
-
-// notSent reports whether a Take that failed with err has surely consumed
-// nothing.
-func notSent(err error) bool {
-	return errors.Is(err, counters.ErrNotSent) || errors.Is(err, combiner.ErrWithdrawn)
 }
 
 // Recall decides r by what the process remembers of the client, however old
