@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -50,16 +51,19 @@ func TestRefusedChecksTakeNothing(t *testing.T) {
 	t.Parallel()
 	file, policies := oneOfEach(t, "deny")
 	memcached := memcachedtest.Start(t)
-	p := startProgram(t, "-config", file, "-memcached", memcached.Addr, "-store-timeout", "100ms")
+	p := startProgram(t, "-config", file, "-memcached", memcached.Addr, "-store-timeout", "200ms")
 	for _, stall := range stalls {
 		for _, policy := range policies {
 			client := fmt.Sprint("c", stall)
 			requireUsed(t, p.service, policy, client, 0)
 			memcached.Pause()
 			resume := time.Now().Add(stall)
+			// At once, so that none waits still when the connection is given up.
+			var callers sync.WaitGroup
 			for range 30 {
-				require.Equal(t, http.StatusServiceUnavailable, p.check(t, policy, client, 1).Status)
+				callers.Go(func() { assert.Equal(t, http.StatusServiceUnavailable, p.check(t, policy, client, 1).Status) })
 			}
+			callers.Wait()
 			time.Sleep(time.Until(resume))
 			memcached.Resume()
 			requireUsed(t, p.service, policy, client, 0)
