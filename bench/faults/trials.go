@@ -175,7 +175,7 @@ func flush(ctx context.Context, b *bed, r *row) error {
 
 func network(f testbed.Fault) func(context.Context, *bed, *row) error {
 	return func(ctx context.Context, b *bed, r *row) error {
-		b.lossy = true
+		b.lossy = f.Cut+f.Reset > 0 || f.Swallow
 		set := func(f testbed.Fault) func(context.Context) error {
 			return func(context.Context) error { b.proxies[0].Set(f); return nil }
 		}
@@ -354,6 +354,9 @@ func reset(ctx context.Context, b *bed, r *row) error {
 			}
 			by.close()
 		}
+		// The first process that is asked then knows nothing of what the others
+		// have admitted since.
+		r.InFlight += int64(len(clients) * (len(b.weirs) - 1))
 		if _, err := m.Do("flush_all", "OK"); err != nil {
 			return err
 		}
