@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"strconv"
@@ -38,29 +39,33 @@ func (n *network) wake() {
 type connection struct {
 	network *network
 	process int
-	down    bool // the process has crashed; guarded by network.mu
+	down    bool        // the process has crashed; guarded by network.mu
+	heard   []time.Time // when the process was answered; known to the scheduler alone
 }
 
 // An operation is a command, or several that go out together, from the moment
 // that it is sent. It is applied in steps, and others come in between.
 type operation struct {
-	process   int
-	call      int // noCall if it isn't done for one
-	verb, key string
-	deadline  time.Time
-	steps     []func(*server, time.Time)
+	connection *connection
+	process    int
+	call       int // noCall if it isn't done for one
+	sent       time.Time
+	verb, key  string
+	deadline   time.Time
+	steps      []func(*server, time.Time)
 
 	counts  []int64
 	n       int64
 	state   counters.State
 	swapped bool
-	size    int        // of the value to swap
+	size    int        // of the state to swap, without its origin
 	marks   bool       // it is about marks of resets
 	looked  *operation // the read of such marks that allowed to subtract
 	applied time.Time  // its first step
 	effect  string     // in words, if the network is traced
 
 	answered bool // or given up; known to the scheduler alone
+	ended    time.Time
 	err      error
 	done     chan struct{}
 }
@@ -76,7 +81,7 @@ func (c *connection) do(ctx context.Context, o *operation) error {
 	if !ok {
 		deadline = time.Now().Add(counters.DefaultTimeout)
 	}
-	o.process, o.deadline, o.done, o.call = c.process, deadline, make(chan struct{}), noCall
+	o.connection, o.process, o.deadline, o.done, o.call = c, c.process, deadline, make(chan struct{}), noCall
 	if call, ok := ctx.Value(callKey{}).(int); ok {
 		o.call = call
 	}
@@ -114,6 +119,7 @@ func (o *operation) String() string {
 const (
 	add      = "add"
 	read     = "read"
+	swap     = "swap"
 	subtract = "subtract"
 	remove   = "delete"
 	put      = "put"
@@ -218,7 +224,7 @@ func (o *operation) loading(n *network, key string) func(*server, time.Time) {
 
 // Swap implements counters.StateStore: it swaps, and reads in a second step.
 func (c *connection) Swap(ctx context.Context, key string, old counters.State, value []byte, ttl time.Duration) (counters.State, bool, error) {
-	o := &operation{verb: "swap", size: len(value)}
+	o := &operation{verb: swap, size: stateSize(value)}
 	value = bytes.Clone(value)
 	o.steps = append(o.steps, func(s *server, now time.Time) {
 		version := s.private(key, old, now)
@@ -229,6 +235,20 @@ func (c *connection) Swap(ctx context.Context, key string, old counters.State, v
 	}, o.loading(c.network, key))
 	err := c.do(ctx, o)
 	return o.state, o.swapped, err
+}
+
+// stateSize returns the size of a state in value, without the origin that may
+// come first: a format, a time and three varints.
+func stateSize(value []byte) int {
+	const formatOrigin = 0xb2
+	if len(value) > 9 && value[0] == formatOrigin {
+		value = value[9:]
+		for range 3 {
+			_, n := binary.Uvarint(value)
+			value = value[max(0, n):]
+		}
+	}
+	return len(value)
 }
 
 // Put implements counters.StateStore.

@@ -35,6 +35,8 @@ type takeOut struct{ file, code, broken string }
 //   - That a refund takes turns with takes of its process. Without that, what
 //     the process knows is wrong until it notices the refund's generation, and
 //     no seed has shown that it admits too much meanwhile.
+//   - That a refund takes nothing from a log that was reset: processes which
+//     remember what was in it put it back.
 //   - How seldom processes lose a race.
 var fixes = []fix{
 	{"contention is an error", "errors", takeOut{"cas/limiter.go",
@@ -70,9 +72,6 @@ var fixes = []fix{
 	{"a refund takes from a bucket that was reset", "bound", takeOut{"cas/bucket.go",
 		"if s.generation != taken.Generation {",
 		"if !BUG && s.generation != taken.Generation {"}, nil},
-	{"a refund takes from a log that was reset", "bound", takeOut{"cas/slidinglog.go",
-		"if s.generation != taken.Generation ||",
-		"if !BUG && s.generation != taken.Generation ||"}, nil},
 	{"a refund gives back what has drained", "bound", takeOut{"cas/bucket.go",
 		"if now := r.Now.UnixNano(); now < s.time {",
 		"if now := r.Now.UnixNano(); !BUG && now < s.time {"}, nil},
@@ -101,6 +100,27 @@ var fixes = []fix{
 	{"a bucket's denial is known ahead though smaller costs fit", "retry-after", takeOut{"cas/limiter.go",
 		"&& full(calls):",
 		"&& (BUG || full(calls)):"}, nil},
+	{"what a process has admitted alone is counted twice", "debts", takeOut{"subwindow/view.go",
+		"part := min(d.cost, have.cost)\n			have.cost, have.counted",
+		"part := min(d.cost, have.cost)\n			if BUG { part = 0 }\n			have.cost, have.counted"}, nil},
+	{"what a process has consumed alone is consumed twice", "reason", takeOut{"cas/limiter.go",
+		"if owed.number > 0 {",
+		"if !BUG && owed.number > 0 {"}, nil},
+	{"what a process has admitted alone is never counted", "debts", takeOut{"subwindow/slots.go",
+		"	debts := v.due(oldest)\n",
+		"	debts := v.due(oldest)\n	if BUG {\n		for _, d := range debts {\n			v.repaid(d, d.cost, true)\n		}\n		return nil\n	}\n"}, nil},
+	{"what a process has consumed alone is never consumed", "debts", takeOut{"cas/limiter.go",
+		"	seen, owed := v.recall(), v.owed()\n",
+		"	seen, owed := v.recall(), v.owed()\n	if BUG {\n		v.repaid(owed)\n		owed = debt[S]{}\n	}\n"}, nil},
+	{"what a process knows of a window is too old to be believed", "bound", takeOut{"subwindow/local.go",
+		"for i, n := range v.counts {",
+		"for i, n := range v.counts {\n		if BUG && !v.fresh(r.Now.UnixNano()) {\n			break\n		}"}, nil},
+	{"what a process knows of a bucket or log is too old to be believed", "bound", takeOut{"cas/local.go",
+		"	d := v.believe()\n",
+		"	d := v.believe()\n	if BUG && v.debt.number == 0 && !v.last.fresh(r.Now) {\n		d = snapshot[S]{}.debt()\n	}\n"}, nil},
+	{"what is repaid is forgotten until it was read", "bound", takeOut{"subwindow/local.go",
+		"d.cost+d.counted",
+		"d.cost+func() int64 { if BUG { return 0 }; return d.counted }()"}, nil},
 	{"a wrong clock makes a client wait for what has expired", "retry-after", takeOut{"cas/limiter.go",
 		"if d.ResetAfter <= counters.MaxStaleness {",
 		"if BUG || d.ResetAfter <= counters.MaxStaleness {"}, nil},

@@ -16,14 +16,22 @@ import (
 // store did, and it may ask again while the state can last.
 func (w *world) judgeCall(c *call) {
 	const sweep = 2 * tick // a caller that waits for a leader leaves so much late
-	if took := c.returned.Sub(c.began); took > w.timeout+sweep {
+	longestCall := w.timeout + sweep
+	if c.kind == flush {
+		longestCall += 5*time.Second + w.timeout // a round, and what is under way at its end
+	}
+	if took := c.returned.Sub(c.began); took > longestCall {
 		w.violate("timeout", "#%d took %v", c.number, took)
 	}
-	late := errors.Is(c.err, context.DeadlineExceeded)
-	again := c.kind == refund && (late || errors.Is(c.err, cas.ErrContended)) // it is tried
+	err := cmp.Or(c.err, c.failed)
+	late := errors.Is(err, context.DeadlineExceeded)
+	again := c.kind == refund && (late || errors.Is(err, cas.ErrContended)) // it is tried
 	forgotten := late && c.kind == take && w.width() == 0 && w.resetBy(c)
-	if c.err != nil && !again && !forgotten && c.process.failed.Before(c.began) && len(c.process.open) == 0 {
-		w.violate("errors", "#%d failed although the store answered everything: %v", c.number, c.err)
+	if err != nil && !again && !forgotten && c.process.failed.Before(c.began) && len(c.process.open) == 0 {
+		w.violate("errors", "#%d failed although the store answered everything: %v", c.number, err)
+	}
+	if c.failed != nil && c.denied() && w.mayBeKnown(c)+c.request.Cost <= w.capacity() {
+		w.violate("reason", "#%d is denied without the store, but its process can't know of more than %d of %d in use", c.number, w.mayBeKnown(c), w.capacity())
 	}
 	longest := w.lasts() + 2*(w.skew+w.timeout)
 	if w.corrected {
@@ -42,55 +50,163 @@ func (w *world) resetBy(c *call) bool {
 	})
 }
 
-// judgeAdmissions compares the log of admissions with the bounds of the docs.
-// An admission happened at some moment between its call and its return. So a
-// bound is broken if too many had both within a span. What was refunded doesn't
-// count, and no span reaches over a moment at which the server lost counts.
+// judgeAdmissions compares the log of admissions with the bounds of the docs:
+// of those that the store has decided, and of all that a process has admitted
+// which has lost nothing.
 func (w *world) judgeAdmissions() {
-	var admissions []*call
+	var decided []*call
+	var lives []*connection
+	own := make(map[*connection][]*call)
 	for _, c := range w.calls {
-		if c.admitted() && !c.refunded {
-			admissions = append(admissions, c)
-		}
-	}
-	slices.SortStableFunc(admissions, func(a, b *call) int { return a.returned.Compare(b.returned) })
-	type place struct{ slot, life int64 }
-	sums := make(map[place]int64) // of fixed windows
-	for _, first := range admissions {
-		end := w.start.Add(1 << 60)
-		life := 0
-		for _, at := range w.lost {
-			if !at.Before(first.began) {
-				end = at
-				break
-			}
-			life++
-		}
-		if w.fixed() {
-			if at := (place{counters.Calendar(first.request.Now, w.window).Number, int64(life)}); first.returned.Before(end) {
-				if sums[at] += first.request.Cost; sums[at] > w.limit {
-					w.violate("bound", "%d of %d admitted in the calendar window of #%d", sums[at], w.limit, first.number)
-					return
-				}
-			}
+		if !c.admitted() || c.refunded {
 			continue
 		}
-		var sum int64
+		if c.failed == nil {
+			decided = append(decided, c)
+		}
+		if own[c.life] == nil {
+			lives = append(lives, c.life)
+		}
+		if c.failed == nil || !w.unaware(c) {
+			own[c.life] = append(own[c.life], c)
+		}
+	}
+	w.judgeBound(decided)
+	if !w.faults.outages || w.faults.refunds || w.faults.resets {
+		return
+	}
+	for _, life := range lives {
+		w.judgeBound(own[life])
+	}
+}
+
+// judgeBound judges admissions. Each happened at some moment between its call
+// and its return, so a bound is broken if too many had both within a span. What
+// was refunded doesn't count, and no span reaches over a moment at which the
+// server lost counts.
+func (w *world) judgeBound(admissions []*call) {
+	slices.SortStableFunc(admissions, func(a, b *call) int { return a.returned.Compare(b.returned) })
+	slot := func(c *call) int64 { return counters.Calendar(c.request.Now, w.window).Number }
+	for _, first := range admissions {
+		end := w.start.Add(1 << 60)
+		if i := slices.IndexFunc(w.lost, func(at time.Time) bool { return !at.Before(first.began) }); i >= 0 {
+			end = w.lost[i]
+		}
+		var known int64
+		var unsure []*call // may be forgotten
 		for _, last := range admissions {
-			if last.began.Before(first.began) {
+			if last.began.Before(first.began) || w.fixed() && slot(last) != slot(first) {
 				continue
 			}
 			if !last.returned.Before(end) {
 				break
 			}
-			sum += last.request.Cost
-			span := last.returned.Sub(first.began)
-			if most := w.bound(span, w.emptyings(first.began, last.returned)); sum > most {
+			if last.failed == nil {
+				known += last.request.Cost
+			} else {
+				unsure = append(unsure, last)
+			}
+			sum := known
+			for _, c := range unsure {
+				if forgotten, ever := w.forgotten(c); !ever || forgotten.After(last.returned) {
+					sum += c.request.Cost
+				}
+			}
+			span, most := last.returned.Sub(first.began), w.limit
+			if !w.fixed() {
+				most = w.bound(span, w.emptyings(first.began, last.returned))
+			}
+			if sum > most {
 				w.violate("bound", "%d of %d admitted from #%d to #%d, within %v", sum, most, first.number, last.number, span)
 				return
 			}
 		}
 	}
+}
+
+// An outcome says whether the store has counted what a process has admitted
+// without it.
+type outcome int
+
+const (
+	owed    outcome = iota // it hasn't
+	unknown                // it may have
+	counted
+)
+
+// outcome returns that of c, and since when it is. A process has the store
+// count what it owes before all else.
+func (w *world) outcome(c *call) (outcome, time.Time) {
+	if !c.decision.Owed {
+		i := slices.IndexFunc(c.life.heard, func(at time.Time) bool { return !at.Before(c.returned) })
+		if i < 0 {
+			return unknown, w.start.Add(1 << 60)
+		}
+		return unknown, c.life.heard[i]
+	}
+	result, at := owed, time.Time{}
+	for _, o := range w.writes {
+		if o.connection != c.life || o.sent.Before(c.returned) || w.width() > 0 && o.key != w.counter(c) {
+			continue
+		}
+		switch {
+		case result != owed && o.sent.After(at):
+			return result, at
+		case !o.answered || errors.Is(o.err, counters.ErrNotSent) || o.err == nil && o.verb == swap && !o.swapped:
+		case o.err != nil:
+			result, at = unknown, o.sent
+		case result == owed:
+			result, at = counted, o.sent
+		}
+	}
+	return result, at
+}
+
+// counter returns the key of the counter of c.
+func (w *world) counter(c *call) string {
+	return counters.CounterKey(w.counterPrefix(), counters.Calendar(c.request.Now, w.width()).Number)
+}
+
+// unaware reports whether the process of c couldn't know all it had admitted
+// when it decided c: the store was about to count some of it, or c was late, and
+// a later slot had taken the place of its own.
+func (w *world) unaware(c *call) bool {
+	number := func(c *call) int64 { return counters.Calendar(c.request.Now, w.width()).Number }
+	return slices.ContainsFunc(w.writes, func(o *operation) bool {
+		return o.connection == c.life && !o.sent.After(c.returned) && (!o.answered || !o.ended.Before(c.returned)) && !errors.Is(o.err, counters.ErrNotSent)
+	}) || w.width() > 0 && slices.ContainsFunc(w.calls, func(other *call) bool {
+		return other.kind == take && other.life == c.life && number(other) > number(c) && !other.began.After(c.returned)
+	})
+}
+
+// forgotten returns when the process of c, which it has admitted without the
+// store, may have forgotten it, if ever: the store has answered, and perhaps
+// hasn't counted it.
+func (w *world) forgotten(c *call) (at time.Time, ever bool) {
+	result, at := w.outcome(c)
+	return at, result == unknown
+}
+
+// mayBeKnown returns the most that the process of c can know to be in use: all
+// that was asked for elsewhere too, as it may have seen it counted.
+func (w *world) mayBeKnown(c *call) (used int64) {
+	horizon := time.Now().Add(-w.lasts() - 2*(w.skew+w.timeout))
+	if !c.decision.Owed && !errors.Is(c.failed, counters.ErrNotSent) {
+		used = c.request.Cost // it may have been counted itself
+	}
+	for _, other := range w.calls {
+		ahead := other.denied() && other.decision.Local && other.failed == nil && !w.countDenied
+		if other != c && other.kind == take && !ahead && (other.returned.IsZero() || !other.returned.Before(horizon)) {
+			used += other.request.Cost
+			if other.failed != nil {
+				used += other.request.Cost // once as read, and once as admitted here
+			}
+			if w.countDenied && w.width() == 0 {
+				used = w.capacity() // a denial fills the bucket or the log
+			}
+		}
+	}
+	return used
 }
 
 // emptyings returns how often a refund left the bucket empty within a span of
@@ -107,7 +223,7 @@ func (w *world) emptyings(from, to time.Time) (n int) {
 // judgeCounts checks that each counter is what was admitted in its slot and not
 // given back. That is known where nothing was lost and no outcome is unknown.
 func (w *world) judgeCounts() {
-	if w.width() == 0 || w.failures > 0 || len(w.lost) > 0 {
+	if w.width() == 0 || w.failures > 0 || len(w.lost) > 0 || w.faults.outages {
 		return
 	}
 	want := make(map[int64]int64)
@@ -350,14 +466,15 @@ func (w *world) mayBeUsed() int64 {
 			drained := w.limit * int64(c.returned.Sub(c.undoes.began)+w.timeout) / int64(w.window)
 			used += min(c.request.Cost, drained+1)
 		}
-		if c.kind == refund && c.err != nil && !c.undoes.returned.Before(horizon) {
+		alone := c.kind == refund && c.undoes.failed != nil // it is that, or an unknown outcome
+		if c.kind == refund && (c.err != nil || alone) && !c.undoes.returned.Before(horizon) {
 			used += c.request.Cost // it may not be done in the end either
 		}
-		if c.kind != take || c.returned.Before(since) || c.returned.Before(horizon) {
-			continue
+		if c.kind != take || c.returned.Before(since) && c.failed == nil || c.returned.Before(horizon) {
+			continue // what was admitted without the store may be counted after a reset
 		}
 		unsure := !c.request.Now.After(kept)
-		if c.admitted() && (!c.refunded || unsure) || c.denied() && unsure || c.err != nil || c.decision.Contended || c.crashed || unclear {
+		if c.admitted() && (!c.refunded || unsure) || c.denied() && unsure || c.err != nil || c.failed != nil || c.decision.Contended || c.crashed || unclear {
 			used += c.request.Cost
 			if w.countDenied && w.width() == 0 {
 				used = w.capacity() // a denial fills the bucket or the log

@@ -41,6 +41,7 @@ type faults struct {
 	evicts   bool // single keys
 	flushes  bool // all keys
 	restarts bool // all keys, and versions begin at 1 again
+	outages  bool // nobody is answered for a while; processes limit alone then
 }
 
 func (f faults) String() string {
@@ -51,6 +52,7 @@ func (f faults) String() string {
 	}{
 		{"slow", f.slow}, {"stalled", f.stalled}, {"lost", f.lost}, {"crashes", f.crashes}, {"refunds", f.refunds},
 		{"resets", f.resets}, {"jumps", f.jumps}, {"evicts", f.evicts}, {"flushes", f.flushes}, {"restarts", f.restarts},
+		{"outages", f.outages},
 	} {
 		if fault.on {
 			names = append(names, fault.name)
@@ -82,6 +84,7 @@ func draw(seed uint64, r *rand.Rand) scenario {
 		faults: faults{
 			slow: chance(3), stalled: chance(8), lost: chance(5), crashes: chance(6), refunds: chance(3),
 			resets: chance(5), jumps: chance(4), evicts: chance(12), flushes: chance(12), restarts: chance(6),
+			outages: seed%4 == 3,
 		},
 	}
 	switch a := &s.algorithm; {
@@ -157,6 +160,9 @@ type limiter interface {
 	PeekLocal(counters.Request) (counters.Decision, bool)
 	Refund(context.Context, counters.Request, counters.Decision) error
 	Reset(context.Context, string, time.Time) error
+	TakeLocal(counters.Request, error) (counters.Decision, error)
+	Recall(counters.Request) (counters.Decision, bool)
+	Flush()
 }
 
 // bound returns how much the docs allow to be admitted within a span of true

@@ -13,20 +13,26 @@
 // Oracles judge what happens:
 //
 //   - bound: an exact log of the admissions keeps the bound that the docs state
-//     for the algorithm. It is judged between two moments at which the server
-//     loses counts: by a reset, an eviction, a flush or a restart.
+//     for the algorithm: of those that the store has decided, and of all of a
+//     process, with the store and without, as far as it could know of them. It
+//     is judged between two moments at which the server loses counts: by a
+//     reset, an eviction, a flush or a restart.
+//   - debts: when the server answers again, it has all that was surely owed to
+//     it, and nothing twice.
 //   - counts: each counter is what was admitted in its slot, if no operation
 //     failed and nothing was lost.
 //   - view: a process never knows of less than there is in the store, nor of
 //     more if nothing was taken back late. Not judged if the server lost counts
 //     without a reset, or applied operations after their deadline.
-//   - reason: nobody is denied when little enough can be in use, and what was
-//     refunded is free everywhere a second later.
+//   - reason: nobody is denied when little enough can be in use, nor, by a
+//     process alone, when it can't know of more; and what was refunded is free
+//     everywhere a second later.
 //   - retry-after: a lone client that comes back when told to is admitted, by
 //     any process if all know the same, else by the one that told it. A clock
 //     that was wrong makes nobody wait for longer than a state can last.
 //   - reset: a second after a reset the whole limit is free everywhere.
-//   - timeout: no call takes longer than its timeout.
+//   - timeout: no call takes longer than its timeout, and no goroutine goes on
+//     when all processes have ended.
 //   - errors: a call fails only if the store did.
 //
 // Run prints the timeline of the first seed in which one of them objects, and
@@ -71,8 +77,11 @@ func simulate(seed uint64, broken mutation, trace io.Writer) (violations []viola
 		w.run()
 		w.settle()
 		w.judgeCounts()
+		w.judgeDebts()
+		w.judgeOutage()
 		w.judgeQuiet()
 		w.judgeAdmissions()
+		w.judgeFlush()
 		violations = w.violations
 	})
 	return violations

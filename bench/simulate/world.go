@@ -66,11 +66,13 @@ type world struct {
 
 	calls      []*call
 	unfinished int
-	lost       []time.Time // when the server lost counts
-	emptied    []time.Time // when a refund has left the bucket empty
-	vanished   time.Time   // when counts last vanished without a reset
-	failures   int         // of operations whose outcome is unknown, and of refunds
-	corrected  bool        // a clock was far ahead
+	lost       []time.Time  // when the server lost counts
+	emptied    []time.Time  // when a refund has left the bucket empty
+	vanished   time.Time    // when counts last vanished without a reset
+	failures   int          // of operations whose outcome is unknown, and of refunds
+	corrected  bool         // a clock was far ahead
+	writes     []*operation // that count or swap, in the order in which they were sent
+	outage     outage
 	violations []violation
 
 	ended   []*call // since the scheduler has looked; guarded by mu
@@ -111,7 +113,9 @@ type call struct {
 	returned time.Time // zero until then
 	decision counters.Decision
 	err      error
-	crashed  bool // nobody got the answer
+	alone    bool  // if the store fails, its process decides
+	failed   error // of the store, when the process has decided
+	crashed  bool  // nobody got the answer
 	refunded bool
 	undoes   *call     // of a refund
 	marked   time.Time // when the server has first counted in the mark of a reset
@@ -126,9 +130,37 @@ const (
 	peek
 	refund
 	reset
+	flush
 )
 
-func (k kind) String() string { return [...]string{"take", "peek", "refund", "reset"}[k] }
+func (k kind) String() string {
+	return [...]string{"take", "peek", "refund", "reset", "flush"}[k]
+}
+
+// An outage is a time in which the server answers nobody, or not one process.
+type outage struct {
+	kind    outageKind
+	process *process // nil: none is answered
+}
+
+type outageKind int
+
+const (
+	available outageKind = iota
+	unsent               // nothing is sent
+	stalled              // operations are applied late, if at all
+	cut                  // connections break, before or after operations are applied
+)
+
+func (k outageKind) String() string { return [...]string{"available", "unsent", "stalled", "cut"}[k] }
+
+// of returns what kind of outage it is for p.
+func (o outage) of(p *process) outageKind {
+	if o.process != nil && o.process != p {
+		return available
+	}
+	return o.kind
+}
 
 // A caller is a goroutine that makes one call after the other. It costs less
 // than one for each call.
@@ -210,7 +242,28 @@ func (w *world) at(t time.Time, e event) {
 }
 
 // settle ends the faults. From now on, three operations of a call end in time.
-func (w *world) settle() { w.calm, w.farthest = true, max(1, int(w.timeout/tick/12)) }
+func (w *world) settle() {
+	w.calm, w.farthest = true, max(1, int(w.timeout/tick/12))
+	w.restore()
+}
+
+// restore ends the outage, if there is one.
+func (w *world) restore() {
+	if w.outage.kind != available {
+		w.log("the outage is over")
+	}
+	w.outage = outage{}
+}
+
+// fail begins an outage.
+func (w *world) fail(o outage) {
+	w.outage = o
+	if o.process != nil {
+		w.log("an outage begins for %v: %v", o.process, o.kind)
+	} else {
+		w.log("an outage begins: %v", o.kind)
+	}
+}
 
 // run lets things happen until nothing more will.
 func (w *world) run() {
@@ -285,14 +338,23 @@ func (c *call) before(other *call) int { return cmp.Compare(c.number, other.numb
 func (w *world) transmit(o *operation) {
 	p := w.processes[o.process]
 	p.open = append(p.open, o)
-	if o.verb == subtract {
+	o.sent = time.Now()
+	switch o.verb {
+	case subtract:
 		o.looked = p.looked
+	case add, swap:
+		w.writes = append(w.writes, o)
 	}
 	if rest := o.deadline.Sub(w.start) % tick; rest > 0 {
 		o.deadline = o.deadline.Add(tick - rest)
 	}
 	if !time.Now().Before(o.deadline) {
 		w.at(time.Now(), event{answers: o, err: fmt.Errorf("%w, %w", counters.ErrTimeout, counters.ErrNotSent)})
+		return
+	}
+	out := w.outage.of(p)
+	if out == unsent {
+		w.at(time.Now().Add(w.ticks(2)), event{answers: o, err: fmt.Errorf("%w, %w", counters.ErrUnavailable, counters.ErrNotSent)})
 		return
 	}
 	usual, left, last := min(p.latency, w.farthest), int(time.Until(o.deadline)/tick), o.deadline
@@ -315,6 +377,12 @@ func (w *world) transmit(o *operation) {
 		if steps == 0 {
 			result = fmt.Errorf("%w, %w", counters.ErrUnavailable, counters.ErrNotSent)
 		}
+	}
+	switch out {
+	case stalled:
+		steps, silent, hold, last = steps*w.random.IntN(2), true, max(usual, 2*left), o.deadline.Add(w.timeout)
+	case cut:
+		steps, silent, result = w.random.IntN(steps+1), w.chance(2), counters.ErrUnavailable
 	}
 	at := time.Now()
 	times := make([]time.Time, len(o.steps))
@@ -345,17 +413,17 @@ func (w *world) transmit(o *operation) {
 func (w *world) apply(o *operation, step int) {
 	now := time.Now()
 	o.steps[step](&w.server, now)
+	if o.applied.IsZero() {
+		o.applied = now
+	}
 	// A subtraction perhaps takes from what others have counted since.
 	resets := step == 0 && o.swapped && o.call != noCall && w.calls[o.call].kind == reset
 	if resets || o.verb == remove || o.verb == put || o.verb == subtract && (now.Sub(w.vanished) < 3*w.timeout || w.takesAfterReset(o, now)) {
 		w.lose()
 	}
 	switch {
-	case o.marks && o.applied.IsZero():
-		o.applied = now
-		if o.verb == add && w.calls[o.call].marked.IsZero() {
-			w.calls[o.call].marked = now
-		}
+	case o.marks && o.verb == add && w.calls[o.call].marked.IsZero():
+		w.calls[o.call].marked = now
 	case step == 0 && o.swapped && w.burst > 0 && o.size == emptyBucket:
 		w.emptied = append(w.emptied, now)
 	}
@@ -401,11 +469,14 @@ func (w *world) maySubtract(o *operation, c *call, now time.Time) bool {
 
 // answer ends o for its caller.
 func (w *world) answer(o *operation, err error) {
-	o.answered, o.err, w.stirred = true, err, true
+	o.answered, o.ended, o.err, w.stirred = true, time.Now(), err, true
 	p := w.processes[o.process]
 	p.open = slices.DeleteFunc(p.open, func(other *operation) bool { return other == o })
-	if err == nil && o.marks && o.verb == read {
-		p.looked = o
+	if err == nil {
+		o.connection.heard = append(o.connection.heard, time.Now())
+		if o.marks && o.verb == read {
+			p.looked = o
+		}
 	}
 	if err != nil {
 		p.failed = time.Now()
@@ -451,6 +522,8 @@ func (w *world) logCall(c *call) {
 		w.log("%v #%-3d refunds %d of #%d", c.process, c.number, c.request.Cost, c.undoes.number)
 	case reset:
 		w.log("%v #%-3d resets", c.process, c.number)
+	case flush:
+		w.log("%v #%-3d flushes", c.process, c.number)
 	default:
 		w.log("%v #%-3d %vs %d at %v of its clock", c.process, c.number, c.kind, c.request.Cost, c.request.Now.Sub(w.start))
 	}
@@ -458,10 +531,13 @@ func (w *world) logCall(c *call) {
 
 // logAnswer writes what c was told.
 func (w *world) logAnswer(c *call) {
+	if c.failed != nil {
+		w.log("%v #%-3d %v; its process decides", c.process, c.number, c.failed)
+	}
 	switch {
 	case c.err != nil:
 		w.log("%v #%-3d %v", c.process, c.number, c.err)
-	case c.kind == refund || c.kind == reset:
+	case c.kind == refund || c.kind == reset || c.kind == flush:
 		w.log("%v #%-3d is done", c.process, c.number)
 	case c.decision.Allowed:
 		w.log("%v #%-3d ALLOWED, %d remain", c.process, c.number, c.decision.Remaining)
@@ -473,7 +549,7 @@ func (w *world) logAnswer(c *call) {
 // begin makes a call.
 func (w *world) begin(c *call) {
 	p := c.process
-	c.number, c.life, c.began = len(w.calls), p.connection, time.Now()
+	c.number, c.life, c.began, c.alone = len(w.calls), p.connection, time.Now(), w.faults.outages
 	w.calls = append(w.calls, c)
 	w.unfinished++
 	w.stirred = true
@@ -502,12 +578,18 @@ func (c *call) make(ctx context.Context, l limiter) {
 	switch c.kind {
 	case take:
 		c.decision, c.err = l.Take(ctx, c.request)
+		if c.err != nil && c.alone {
+			c.failed = c.err
+			c.decision, c.err = l.TakeLocal(c.request, c.failed)
+		}
 	case peek:
 		c.decision, c.err = l.Peek(ctx, c.request)
 	case refund:
 		c.err = l.Refund(ctx, c.request, c.undoes.decision)
 	case reset:
 		c.err = l.Reset(ctx, client, c.request.Now)
+	case flush:
+		l.Flush()
 	}
 }
 
@@ -642,6 +724,9 @@ func (w *world) traffic(left int) {
 	if w.chance(15) {
 		w.after(0, w.trouble)
 	}
+	if w.faults.outages && w.outage.kind == available && w.chance(12) {
+		w.planOutage()
+	}
 	if w.faults.restarts && w.chance(10) { // again and again, so that old versions are met anew
 		w.server.restart()
 		w.vanish("restarted")
@@ -663,6 +748,16 @@ func (w *world) traffic(left int) {
 		pause = max(0, rest-w.ticks(5)) / tick * tick
 	}
 	w.after(pause, func() { w.traffic(left - 1) })
+}
+
+// planOutage lets an outage begin, and end.
+func (w *world) planOutage() {
+	o := outage{kind: pick(w.random, unsent, unsent, stalled, cut)}
+	if w.chance(3) {
+		o.process = w.processes[w.random.IntN(len(w.processes))]
+	}
+	w.fail(o)
+	w.after(w.ticks(pick(w.random, 3*int(w.timeout/tick), int(w.window/tick))), w.restore)
 }
 
 // trouble brings a fault that isn't one of an operation, if the seed has it.

@@ -1,0 +1,212 @@
+package simulate
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"weir/bench/internal/algorithms"
+	"weir/counters"
+)
+
+// judgeDebts checks that the store has what was admitted without it, and that
+// only once, when each process has asked it again.
+func (w *world) judgeDebts() {
+	if !w.faults.outages {
+		return
+	}
+	checks := make(map[*process]*call)
+	for _, p := range w.processes {
+		c := w.take(p, 1)
+		if c.decision.Local { // it knew a denial ahead
+			time.Sleep(time.Second)
+			w.align()
+			c = w.take(p, 1)
+		}
+		checks[p] = c
+	}
+	if w.width() > 0 {
+		w.judgeCounters(checks)
+	} else if !w.faults.refunds {
+		w.judgeState()
+	}
+}
+
+// judgeCounters compares the counters with what was admitted in their slots.
+func (w *world) judgeCounters(checks map[*process]*call) {
+	type tally struct {
+		least, most int64
+		lost        bool
+	}
+	tallies := make(map[int64]*tally)
+	since := w.lastLoss()
+	for _, c := range w.calls {
+		if c.kind != take {
+			continue
+		}
+		bucket := counters.Calendar(c.request.Now, w.width()).Number
+		t := tallies[bucket]
+		if t == nil {
+			t = new(tally)
+			tallies[bucket] = t
+		}
+		t.lost = t.lost || !c.began.After(since)
+		surely, perhaps := w.counts(c, checks[c.process], bucket)
+		t.least += surely
+		t.most += perhaps
+	}
+	newest := counters.Calendar(time.Now().Add(w.skew), w.width()).Number
+	for bucket, t := range tallies {
+		i, ok := w.server.live(counters.CounterKey(w.counterPrefix(), bucket), time.Now())
+		gone := bucket < newest-int64(w.algorithm.Slots) // from all windows
+		if t.lost || gone && !ok {
+			continue
+		}
+		if w.faults.refunds { // of what wasn't counted: they take from others
+			t.least = 0
+		}
+		if i.count < t.least && !gone || i.count > t.most {
+			w.violate("debts", "the counter of slot %d is %d, but from %d to %d are admitted", bucket, i.count, t.least, t.most)
+		}
+	}
+}
+
+// lastLoss returns when the server last lost counts, or a process forgot the
+// client at the end of a reset.
+func (w *world) lastLoss() (at time.Time) {
+	if n := len(w.lost); n > 0 {
+		at = w.lost[n-1]
+	}
+	for _, c := range w.calls {
+		if c.kind == reset {
+			at = maxTime(at, c.returned)
+		}
+	}
+	return at
+}
+
+// counts returns how much of c is surely counted in its slot, and how much
+// perhaps, after the check of its process.
+func (w *world) counts(c, check *call, bucket int64) (surely, perhaps int64) {
+	cost := c.request.Cost
+	perhaps = cost
+	result := counted
+	switch {
+	case c.crashed:
+		return 0, cost
+	case c.failed == nil && c.denied() && c.decision.Local:
+		return 0, 0
+	case c.failed == nil && c.denied() && !w.countDenied:
+		if w.failures > 0 || w.faults.resets { // it isn't given back
+			return 0, cost
+		}
+		return 0, 0
+	case c.failed == nil:
+	case c.denied() && !w.countDenied:
+		if c.decision.Owed {
+			return 0, 0
+		}
+		return 0, cost
+	default:
+		result, _ = w.outcome(c)
+		alive := check.life == c.life && bucket >= counters.Calendar(check.request.Now, w.width()).Number-int64(w.algorithm.Slots)
+		if result == owed && !alive {
+			result = unknown
+		}
+		if result == unknown && w.late() {
+			perhaps += cost
+		}
+	}
+	if c.refunded || result == unknown {
+		return 0, perhaps
+	}
+	return cost, perhaps
+}
+
+// late reports whether operations were applied when their callers had left. What
+// they counted may have been counted again.
+func (w *world) late() bool {
+	return slices.ContainsFunc(w.writes, func(o *operation) bool { return o.answered && !o.applied.Before(o.ended) })
+}
+
+// judgeState checks that the bucket or the log has what was admitted. What
+// several processes have admitted alone drains beside each other.
+func (w *world) judgeState() {
+	peeked := w.do(&call{kind: peek, process: w.processes[0], request: w.newRequest(w.processes[0], 1)})
+	if peeked.err != nil {
+		return
+	}
+	used := w.capacity() - peeked.decision.Remaining
+	since := w.lastLoss()
+	calls := slices.Clone(w.calls)
+	slices.SortStableFunc(calls, func(a, b *call) int { return cmp.Compare(b.number, a.number) })
+	var sum int64
+	for _, c := range calls {
+		if !c.admitted() || !c.began.After(since) || !w.inStore(c) {
+			continue
+		}
+		sum += c.request.Cost
+		least := min(sum, w.capacity())
+		if w.algorithm.Kind == algorithms.Bucket {
+			drained := 1 + w.limit*int64(peeked.returned.Sub(c.began)+w.skew)/int64(w.window)
+			least = min(w.capacity()-drained, sum-drained*int64(len(w.processes)+1))
+		} else if !c.request.Now.After(peeked.request.Now.Add(w.skew - w.window)) {
+			return
+		}
+		if used < least {
+			w.violate("debts", "%d are in use, but at least %d since #%d", used, least, c.number)
+			return
+		}
+	}
+}
+
+// inStore reports whether the store surely has c.
+func (w *world) inStore(c *call) bool {
+	if c.failed == nil {
+		return true
+	}
+	result, _ := w.outcome(c)
+	return result == counted || result == owed && c.life == c.process.connection
+}
+
+// judgeOutage lets a lone client ask a process that is not answered. What that
+// process knew before, be it long ago, is all there is.
+func (w *world) judgeOutage() {
+	if !w.faults.outages || w.chance(2) {
+		return
+	}
+	time.Sleep(w.lasts() + w.skew + w.timeout + 3*time.Second)
+	w.align()
+	p := w.processes[w.random.IntN(len(w.processes))]
+	w.take(p, 1+w.random.Int64N(w.capacity()))
+	time.Sleep(w.ticks(int(w.lasts() / tick / 2)))
+	w.fail(outage{kind: pick(w.random, unsent, unsent, stalled, cut)})
+	for range 2 * w.capacity() {
+		time.Sleep(w.ticks(pick(w.random, 0, 0, int(w.window/tick/4))))
+		c := w.take(p, 1)
+		if d, known := p.limiter.Recall(c.request); c.failed != nil && c.denied() && (!known || d.Allowed) {
+			w.violate("reason", "#%d is denied, but its process recalls %+v", c.number, d)
+		}
+		if !w.judgeReturn(c) {
+			break
+		}
+	}
+	if w.chance(3) {
+		w.flush(p)
+	}
+	w.restore()
+	w.judgeDebts()
+}
+
+func (w *world) flush(p *process) {
+	w.do(&call{kind: flush, process: p, request: w.newRequest(p, 0)})
+}
+
+// judgeFlush lets all processes end. No goroutine goes on after that.
+func (w *world) judgeFlush() {
+	if w.faults.outages {
+		for _, p := range w.processes {
+			w.flush(p)
+		}
+	}
+}
