@@ -114,7 +114,10 @@ func TestBreakerRecords(t *testing.T) {
 	}
 	now := time.Now()
 	r := b.record(now)
-	assert.Equal(t, record{true, 1, now.Sub(b.circuit.opened), before.refused + 7}, r)
+	b.mu.Lock()
+	opened := b.circuit.opened
+	b.mu.Unlock()
+	assert.Equal(t, record{true, 1, now.Sub(opened), before.refused + 7}, r)
 	w.servers[0].Restart()
 	w.requireBack(t, time.Now())
 	later := b.record(time.Now())
