@@ -281,6 +281,10 @@ func (b *bed) countGoroutines(ctx context.Context) error {
 	return nil
 }
 
+// lingering is how long goroutines may take to end: those of a connection that
+// has fallen silent wait a minute for late replies.
+const lingering = 65 * time.Second
+
 // leaked returns how many goroutines there are more than there were, once they
 // have had time to end.
 func (b *bed) leaked(ctx context.Context) (int64, error) {
@@ -293,7 +297,7 @@ func (b *bed) leaked(ctx context.Context) (int64, error) {
 		for i, n := range b.goroutines {
 			more += max(0, int64(n-before[i]))
 		}
-		if more == 0 || time.Since(begin) > patience {
+		if more == 0 || time.Since(begin) > lingering {
 			return more, nil
 		}
 	}
