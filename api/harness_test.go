@@ -97,6 +97,13 @@ func (s *watchedStore) Subtract(ctx context.Context, key string, delta int64) er
 	return s.Store.Subtract(ctx, key, delta)
 }
 
+func (s *watchedStore) Raise(ctx context.Context, floors []counters.Floor) error {
+	if err := s.enter(ctx, "raise", floors[0].Key); err != nil {
+		return err
+	}
+	return s.Store.Raise(ctx, floors)
+}
+
 func (s *watchedStore) Delete(ctx context.Context, keys []string) error {
 	if err := s.enter(ctx, "delete", keys[0]); err != nil {
 		return err
@@ -161,7 +168,7 @@ func (s *watchedStore) counts(t require.TestingT) map[string]int64 {
 	for key := range keys {
 		var n [1]int64
 		require.NoError(t, s.Store.Read(context.Background(), []string{key}, n[:]))
-		if n[0] != 0 && !strings.Contains(key, counters.GenerationKey("_")) {
+		if n[0] > 0 && !strings.Contains(key, counters.GenerationKey("_")) {
 			counts[key] = n[0]
 		}
 	}

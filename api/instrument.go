@@ -25,6 +25,7 @@ func (m *Metrics) InstrumentStore(store Store) Store {
 		add:      m.operation("add"),
 		read:     m.operation("read"),
 		subtract: m.operation("subtract"),
+		raise:    m.operation("raise"),
 		load:     m.operation("load"),
 		swap:     m.operation("swap"),
 		put:      m.operation("put"),
@@ -35,7 +36,7 @@ func (m *Metrics) InstrumentStore(store Store) Store {
 type instrumentedStore struct {
 	store Store
 
-	add, read, subtract, load, swap, put, delete operationMetrics
+	add, read, subtract, raise, load, swap, put, delete operationMetrics
 }
 
 // operationMetrics are the metrics of one operation, with the labels resolved.
@@ -80,6 +81,11 @@ func (s *instrumentedStore) Read(ctx context.Context, keys []string, counts []in
 func (s *instrumentedStore) Subtract(ctx context.Context, key string, delta int64) (err error) {
 	defer s.subtract.done(time.Now(), &err)
 	return s.store.Subtract(ctx, key, delta)
+}
+
+func (s *instrumentedStore) Raise(ctx context.Context, floors []counters.Floor) (err error) {
+	defer s.raise.done(time.Now(), &err)
+	return s.store.Raise(ctx, floors)
 }
 
 func (s *instrumentedStore) Load(ctx context.Context, key string) (state counters.State, err error) {

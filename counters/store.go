@@ -19,6 +19,9 @@ var (
 	ErrNotSent = errors.New("counters: the request was not sent")
 	// ErrForeignValue: a key holds something that is not a counter.
 	ErrForeignValue = errors.New("counters: the key holds a value that is not a counter")
+	// ErrLost: a counter that was there doesn't exist any more, and nothing has
+	// been counted.
+	ErrLost = errors.New("counters: the store has lost the counter")
 )
 
 // An Unanswered is the ErrTimeout of an Add or a Swap whose answer may still
@@ -35,6 +38,9 @@ type Unanswered struct {
 func (u *Unanswered) Error() string { return u.Err.Error() }
 func (u *Unanswered) Unwrap() error { return u.Err }
 
+// Absent is what a counter reads that doesn't exist.
+const Absent = -1
+
 // A Store keeps counters that expire. Every method is safe for concurrent use
 // and atomic per key. It returns before the deadline of its context, or within
 // DefaultTimeout if there is none. It doesn't look at the context's
@@ -44,15 +50,21 @@ func (u *Unanswered) Unwrap() error { return u.Err }
 type Store interface {
 	// Add adds a.Delta to the counter at a.Key and returns its new value. A
 	// counter that does not exist is created with the value Delta and lives for
-	// a.TTL; one that exists keeps its expiry. After that, not before, it reads
-	// the counters at a.Read into a.Counts.
+	// a.TTL, unless a.Have: then the error is ErrLost. One that exists keeps its
+	// expiry. After that, not before, it reads the counters at a.Read into
+	// a.Counts.
 	Add(ctx context.Context, a Addition) (int64, error)
 	// Read reads the counters at keys into counts, which must be as long; one
-	// that does not exist reads 0.
+	// that does not exist reads Absent.
 	Read(ctx context.Context, keys []string, counts []int64) error
 	// Subtract takes delta (at least 1) from the counter at key. It stops at 0,
 	// and a counter that does not exist stays that way.
 	Subtract(ctx context.Context, key string, delta int64) error
+	// Raise makes each counter that is less than its floor, or doesn't exist, as
+	// much as that, and lets it live for the floor's TTL. However often it is
+	// done, by whomever, nothing is counted twice. After an error some may have
+	// been raised.
+	Raise(ctx context.Context, floors []Floor) error
 	// Delete removes the counters at keys.
 	Delete(ctx context.Context, keys []string) error
 }
@@ -65,10 +77,20 @@ type Addition struct {
 	// New says that the counter probably doesn't exist yet. It changes how a
 	// store goes about it, not the result.
 	New bool
+	// Have says that the counter has been seen to exist, so that its absence is
+	// a loss. It doesn't go with New.
+	Have bool
 	// Read are the keys of counters to read, and Counts, which must be as long,
-	// is where their values go; a counter that does not exist reads 0.
+	// is where their values go; a counter that does not exist reads Absent.
 	Read   []string
 	Counts []int64
+}
+
+// A Floor is the least that a counter is to be after a Store's Raise.
+type Floor struct {
+	Key   string
+	Count int64 // at least 1
+	TTL   time.Duration
 }
 
 // A StateStore keeps small values that expire and are replaced by

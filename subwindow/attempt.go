@@ -138,15 +138,15 @@ func (a *attempt) verifies() bool { return !a.fresh && len(a.counts) > a.ahead+1
 func (a *attempt) fill(current int64) bool {
 	read, same := a.read, true
 	if a.verifies() {
-		same = a.known == 0 || a.generation == read[0]
-		a.generation, read = read[0], read[1:]
+		same = a.known == 0 || a.generation == max(0, read[0])
+		a.generation, read = max(0, read[0]), read[1:]
 	}
 	for i := range len(a.counts) - a.known {
 		if i != a.ahead {
-			a.counts[i], read = read[0], read[1:]
+			a.counts[i], read = max(0, read[0]), read[1:]
 		}
 	}
-	a.counts[a.ahead] = current
+	a.counts[a.ahead] = max(0, current)
 	a.asked = same // else the rest is from before the reset
 	if !a.fresh {
 		a.verified, a.fresh = a.now, same

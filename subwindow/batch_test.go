@@ -105,7 +105,7 @@ func TestAResetThatFailsChangesNoGeneration(t *testing.T) {
 	w := newWindow(t, time.Minute, 4, false)
 	require.ErrorIs(t, newLimiter(t, store, w, sameClock).Reset(t.Context(), "c", at("12:00:00")), counters.ErrTimeout)
 	generation := counters.GenerationKey(counters.CounterNamespace("weir", "p", "l", w.Width).Client("c"))
-	counts := []int64{-1}
+	counts := []int64{0}
 	require.NoError(t, store.Read(t.Context(), []string{generation}, counts))
-	assert.Zero(t, counts[0])
+	assert.Equal(t, int64(counters.Absent), counts[0])
 }

@@ -96,6 +96,7 @@ func (s *slots) due(ctx context.Context, prefix string, debts []debt) ([]int64, 
 	}
 	for i, d := range debts {
 		if d.sent {
+			counts[0] = max(0, counts[0])
 			if d.before != math.MinInt64 {
 				due[i] = min(d.cost, d.before+d.cost-counts[0])
 			} else {

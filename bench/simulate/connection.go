@@ -58,6 +58,7 @@ type operation struct {
 	n       int64
 	state   counters.State
 	swapped bool
+	lost    bool
 	size    int        // of the state to swap, without its origin
 	marks   bool       // it is about marks of resets
 	looked  *operation // the read of such marks that allowed to subtract
@@ -136,6 +137,10 @@ func (c *connection) Add(ctx context.Context, a counters.Addition) (int64, error
 	o := &operation{verb: add, key: a.Key, marks: isMark(a.Key)}
 	delta, key, ttl, more := a.Delta, a.Key, a.TTL, append([]string(nil), a.Read...)
 	o.steps = append(o.steps, func(s *server, now time.Time) {
+		if a.Have && s.count(key, now) == counters.Absent {
+			o.lost = true
+			return
+		}
 		o.n = s.add(key, delta, now, ttl)
 		if n := c.network; n.traced {
 			o.effect = fmt.Sprintf("+%s = %s", n.value(key, delta), n.value(key, o.n))
@@ -147,6 +152,9 @@ func (c *connection) Add(ctx context.Context, a counters.Addition) (int64, error
 	err := c.do(ctx, o)
 	if err == nil {
 		copy(a.Counts, o.counts)
+	}
+	if err == nil && o.lost {
+		err = counters.ErrLost
 	}
 	return o.n, err
 }
@@ -201,6 +209,23 @@ func (c *connection) Subtract(ctx context.Context, key string, delta int64) erro
 			o.effect = fmt.Sprintf("-%d = %d", delta, s.count(key, now))
 		}
 	})
+	return c.do(ctx, o)
+}
+
+// Raise implements counters.Store: it reads, and raises one counter after the
+// other after that.
+func (c *connection) Raise(ctx context.Context, floors []counters.Floor) error {
+	o := &operation{verb: "raise", steps: []func(*server, time.Time){func(*server, time.Time) {}}}
+	for _, half := range halves(len(floors)) {
+		o.steps = append(o.steps, func(s *server, now time.Time) {
+			for _, f := range floors[half.from:half.to] {
+				s.raise(f, now)
+				if n := c.network; n.traced {
+					o.effect += fmt.Sprintf(" %s to %s", slot(f.Key), n.value(f.Key, s.count(f.Key, now)))
+				}
+			}
+		})
+	}
 	return c.do(ctx, o)
 }
 
@@ -279,7 +304,7 @@ func (c *connection) Delete(ctx context.Context, keys []string) error {
 // value returns how a counter reads in the timeline. Generations begin
 // anywhere, so they are named by the resets so far.
 func (n *network) value(key string, count int64) string {
-	if count == 0 || slot(key) != slot(counters.GenerationKey("_")) {
+	if count <= 0 || slot(key) != slot(counters.GenerationKey("_")) {
 		return strconv.FormatInt(count, 10)
 	}
 	i := slices.Index(n.generations, count)

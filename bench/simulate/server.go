@@ -61,9 +61,15 @@ func (s *server) subtract(key string, delta int64, now time.Time) {
 func (s *server) count(key string, now time.Time) int64 {
 	i, ok := s.live(key, now)
 	if !ok {
-		return 0
+		return counters.Absent
 	}
 	return i.count
+}
+
+func (s *server) raise(f counters.Floor, now time.Time) {
+	if i, ok := s.live(f.Key, now); !ok || i.count < f.Count {
+		s.items[f.Key] = item{count: f.Count, expires: expiry(now, f.TTL)}
+	}
 }
 
 func (s *server) load(key string, now time.Time) counters.State {

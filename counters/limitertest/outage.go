@@ -65,6 +65,11 @@ func (s *BrokenStore) Subtract(ctx context.Context, key string, delta int64) err
 	return s.try(func() error { return s.Store.Subtract(ctx, key, delta) })
 }
 
+// Raise implements counters.Store.
+func (s *BrokenStore) Raise(ctx context.Context, floors []counters.Floor) error {
+	return s.try(func() error { return s.Store.Raise(ctx, floors) })
+}
+
 // Put implements counters.StateStore.
 func (s *BrokenStore) Put(ctx context.Context, key string, value []byte, ttl time.Duration) error {
 	return s.try(func() error { return s.Store.Put(ctx, key, value, ttl) })

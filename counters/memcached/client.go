@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -291,7 +292,7 @@ func (c *client) pipelineAdd(a counters.Addition) (n int64, found bool, err erro
 	}
 	n, found, err = parseIncr(a.Key, c.conn.Reply(incr))
 	if found && err == nil && len(a.Read) > 0 {
-		err = parseCounts(c.conn.Reply(incr+1), a.Read, a.Counts)
+		err = parseCounts(c.conn.Reply(incr+1), a.Read, a.Counts, nil)
 	}
 	return n, found, err
 }
@@ -317,7 +318,53 @@ func (c *client) read(keys []string, counts []int64) error {
 	if err := c.exchange(0, appendGet(c.requests[:0], "get", keys...)); err != nil {
 		return err
 	}
-	return parseCounts(c.conn.Reply(0), keys, counts)
+	return parseCounts(c.conn.Reply(0), keys, counts, nil)
+}
+
+// raise reads the counters of floors and replaces those that are less, in two
+// round trips. It returns those that somebody changed in between.
+func (c *client) raise(floors []counters.Floor) (again []counters.Floor, err error) {
+	keys, counts, versions := make([]string, len(floors)), make([]int64, len(floors)), make([]uint64, len(floors))
+	for i, f := range floors {
+		keys[i] = f.Key
+	}
+	if err := c.exchange(0, appendGet(c.requests[:0], "gets", keys...)); err != nil {
+		return nil, err
+	}
+	if err := parseCounts(c.conn.Reply(0), keys, counts, versions); err != nil {
+		return nil, err
+	}
+	b, now := c.requests[:0], time.Now()
+	var low []counters.Floor
+	for i, f := range floors {
+		switch {
+		case counts[i] >= f.Count:
+			continue
+		case counts[i] != counters.Absent && versions[i] == 0:
+			return nil, errNoCAS
+		}
+		low = append(low, f)
+		b = appendStore(b, f.Key, expiration(f.TTL, now), versions[i], strconv.AppendInt(nil, f.Count, 10))
+	}
+	if len(low) == 0 {
+		return nil, nil
+	}
+	// A version belongs to the connection that it was read on.
+	if err := c.exchange(c.conn.Socket(), b); errors.Is(err, pipeline.ErrOtherSocket) {
+		return low, nil
+	} else if err != nil {
+		return nil, err
+	}
+	for i, f := range low {
+		switch reply := c.conn.Reply(i); string(reply) {
+		case "STORED\r\n":
+		case "EXISTS\r\n", "NOT_FOUND\r\n", "NOT_STORED\r\n":
+			again = append(again, f)
+		default:
+			return nil, replyError(reply)
+		}
+	}
+	return again, nil
 }
 
 // delete deletes keys in one round trip. One that isn't there is no error.

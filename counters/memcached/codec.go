@@ -73,11 +73,15 @@ func parseIncr(key string, reply []byte) (n int64, found bool, err error) {
 }
 
 // parseCounts puts the counters that a get of keys answered into counts; one
-// that isn't there is 0.
-func parseCounts(reply []byte, keys []string, counts []int64) error {
-	clear(counts)
+// that isn't there is counters.Absent. The versions, which only gets answers,
+// go into versions unless that is nil.
+func parseCounts(reply []byte, keys []string, counts []int64, versions []uint64) error {
+	for i := range counts {
+		counts[i] = counters.Absent
+	}
+	size := len(counts)
 	for string(reply) != "END\r\n" {
-		key, value, _, rest, err := cutValue(reply)
+		key, value, version, rest, err := cutValue(reply)
 		if err != nil {
 			return err
 		}
@@ -95,6 +99,9 @@ func parseCounts(reply []byte, keys []string, counts []int64) error {
 		}
 		if counts[0], err = counterValue(keys[0], n); err != nil {
 			return err
+		}
+		if versions != nil {
+			versions[size-len(counts)] = version
 		}
 		keys, counts, reply = keys[1:], counts[1:], rest
 	}

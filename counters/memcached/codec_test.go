@@ -59,14 +59,14 @@ func TestParseCounts(t *testing.T) {
 	t.Parallel()
 	keys := []string{"a", "b", "c", "b"}
 	for reply, want := range map[string][]int64{
-		"END\r\n":                     {0, 0, 0, 0},
-		"VALUE b 0 1\r\n7\r\nEND\r\n": {0, 7, 0, 0},
-		"VALUE a 0 3\r\n99 \r\nVALUE c 0 1\r\n8\r\nEND\r\n":                      {99, 0, 8, 0},
-		"VALUE b 0 1\r\n7\r\nVALUE b 0 1\r\n7\r\nEND\r\n":                        {0, 7, 0, 7},
-		"VALUE a 0 1\r\n1\r\nVALUE b 0 1 55\r\n2\r\nVALUE c 5 1\r\n3\r\nEND\r\n": {1, 2, 3, 0},
+		"END\r\n":                     {-1, -1, -1, -1},
+		"VALUE b 0 1\r\n7\r\nEND\r\n": {-1, 7, -1, -1},
+		"VALUE a 0 3\r\n99 \r\nVALUE c 0 1\r\n8\r\nEND\r\n":                      {99, -1, 8, -1},
+		"VALUE b 0 1\r\n7\r\nVALUE b 0 1\r\n7\r\nEND\r\n":                        {-1, 7, -1, 7},
+		"VALUE a 0 1\r\n1\r\nVALUE b 0 1 55\r\n2\r\nVALUE c 5 1\r\n3\r\nEND\r\n": {1, 2, 3, -1},
 	} {
 		counts := []int64{5, 5, 5, 5}
-		require.NoError(t, parseCounts([]byte(reply), keys, counts), "%q", reply)
+		require.NoError(t, parseCounts([]byte(reply), keys, counts, nil), "%q", reply)
 		assert.Equal(t, want, counts, "%q", reply)
 	}
 	for reply, want := range map[string]string{
@@ -81,7 +81,7 @@ func TestParseCounts(t *testing.T) {
 		"VALUE a 0 1\r\nx\r\nEND\r\n":                     "not a counter",
 		"VALUE a 0 19\r\n9223372036854775808\r\nEND\r\n":  "not a counter",
 	} {
-		assert.ErrorContains(t, parseCounts([]byte(reply), keys, make([]int64, 4)), want, "%q", reply)
+		assert.ErrorContains(t, parseCounts([]byte(reply), keys, make([]int64, 4), nil), want, "%q", reply)
 	}
 }
 
@@ -107,13 +107,13 @@ func TestParseState(t *testing.T) {
 	}
 }
 
-// Whatever a server answers, nothing panics, and counts are never negative.
+// Whatever a server answers, nothing panics, and no count is less than one that is absent.
 func FuzzParseReplies(f *testing.F) {
 	f.Fuzz(func(t *testing.T, reply []byte) {
 		counts := make([]int64, 3)
-		if parseCounts(reply, []string{"a", "b", "c"}, counts) == nil {
+		if parseCounts(reply, []string{"a", "b", "c"}, counts, nil) == nil {
 			for _, n := range counts {
-				assert.GreaterOrEqual(t, n, int64(0))
+				assert.GreaterOrEqual(t, n, int64(counters.Absent))
 			}
 		}
 		if s, err := parseState(reply); err == nil && s.Exists() {

@@ -32,9 +32,9 @@ import (
 	"weir/counters/memcached/pipeline"
 )
 
-// addAttempts bounds the loop incr, add, incr: each further round means that
-// the counter was created and lost again in between.
-const addAttempts = 4
+// attempts bounds the loops incr, add, incr and gets, cas: each further round
+// means that the counter was created and lost again in between, or changed.
+const attempts = 4
 
 // Config configures a Store.
 type Config struct {
@@ -171,7 +171,7 @@ func (s *Store) Add(ctx context.Context, a counters.Addition) (int64, error) {
 		return 0, err
 	}
 	defer c.release()
-	for range addAttempts {
+	for range attempts {
 		var n int64
 		var found bool
 		if a.New || len(a.Read) > 0 {
@@ -190,6 +190,9 @@ func (s *Store) Add(ctx context.Context, a counters.Addition) (int64, error) {
 				err = c.unanswered(c.translate(a.Key, err), incrNumber(a), counted)
 			}
 			return n, err
+		}
+		if a.Have {
+			return 0, counters.ErrLost
 		}
 		a.New = true
 	}
@@ -220,6 +223,25 @@ func (s *Store) Subtract(ctx context.Context, key string, delta int64) error {
 		return c.translate(key, err)
 	}
 	return nil
+}
+
+// Raise implements counters.Store with gets, and add or cas.
+func (s *Store) Raise(ctx context.Context, floors []counters.Floor) error {
+	if len(floors) == 0 {
+		return nil
+	}
+	key := floors[0].Key
+	c, err := s.client(ctx, key)
+	if err != nil {
+		return err
+	}
+	defer c.release()
+	for range attempts {
+		if floors, err = c.raise(floors); len(floors) == 0 || err != nil {
+			return c.translate(key, err)
+		}
+	}
+	return fmt.Errorf("%w: the counter %q changes all the time", counters.ErrUnavailable, floors[0].Key)
 }
 
 // Load implements counters.StateStore with gets.

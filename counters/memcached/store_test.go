@@ -208,6 +208,9 @@ func TestMemcachedStalled(t *testing.T) {
 		"Read":     func(ctx context.Context) error { return m.Read(ctx, []string{"a", "b"}, make([]int64, 2)) },
 		"Subtract": func(ctx context.Context) error { return m.Subtract(ctx, "a", 1) },
 		"Delete":   func(ctx context.Context) error { return m.Delete(ctx, []string{"a", "b"}) },
+		"Raise": func(ctx context.Context) error {
+			return m.Raise(ctx, []counters.Floor{{Key: "a", Count: 9, TTL: time.Minute}})
+		},
 	} {
 		operations.Go(func() {
 			start := time.Now()

@@ -66,6 +66,10 @@ func (m *Store) Add(_ context.Context, a counters.Addition) (int64, error) {
 	s := m.shard(a.Key)
 	s.mu.Lock()
 	c := s.live(a.Key, now)
+	if c == nil && a.Have {
+		s.mu.Unlock()
+		return 0, counters.ErrLost
+	}
 	if c == nil {
 		c = s.create(a.Key, now, a.TTL)
 	}
@@ -87,7 +91,7 @@ func (m *Store) read(now int64, keys []string, counts []int64) {
 	for i, key := range keys {
 		s := m.shard(key)
 		s.mu.Lock()
-		counts[i] = 0
+		counts[i] = counters.Absent
 		if c := s.live(key, now); c != nil {
 			counts[i] = c.count
 		}
@@ -105,6 +109,29 @@ func (m *Store) Subtract(_ context.Context, key string, delta int64) error {
 		c.count = max(0, c.count-delta)
 	}
 	return nil
+}
+
+// Raise implements counters.Store.
+func (m *Store) Raise(_ context.Context, floors []counters.Floor) error {
+	now := m.now().UnixNano()
+	for _, f := range floors {
+		m.raise(f, now)
+	}
+	return nil
+}
+
+func (m *Store) raise(f counters.Floor, now int64) {
+	s := m.shard(f.Key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.live(f.Key, now)
+	if c == nil {
+		c = s.create(f.Key, now, f.TTL)
+	}
+	if c.count < f.Count {
+		c.count, c.expires = f.Count, now+int64(f.TTL)
+	}
+	s.expire(now)
 }
 
 // Load implements counters.StateStore.

@@ -8,6 +8,7 @@ package storetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -30,7 +31,10 @@ func Run(t *testing.T, store counters.Store) {
 	}{
 		{"AddCreatesAndCounts", testAdd},
 		{"AddReadsOthersAfterCounting", testAddReads},
-		{"ReadOfMissingIsZero", testReadMissing},
+		{"ReadTellsAbsentFromZero", testReadMissing},
+		{"WhatIsLostIsNotCounted", testAddHave},
+		{"RaiseIsIdempotent", testRaise},
+		{"RaisesAndAddsTogether", testConcurrentRaises},
 		{"ReadOfThousands", testReadThousands},
 		{"SubtractStopsAtZero", testSubtract},
 		{"SubtractCreatesNothing", testSubtractMissing},
@@ -71,7 +75,7 @@ func (s *storeTest) read(names ...string) []int64 {
 	s.t.Helper()
 	keys, counts := make([]string, len(names)), make([]int64, len(names))
 	for i, name := range names {
-		keys[i], counts[i] = s.key(name), -1
+		keys[i], counts[i] = s.key(name), -2
 	}
 	require.NoError(s.t, s.store.Read(s.ctx, keys, counts))
 	return counts
@@ -87,24 +91,84 @@ func testAdd(t *testing.T, s *storeTest) {
 
 func testAddReads(t *testing.T, s *storeTest) {
 	s.add("old", 7)
-	counts := []int64{-1, -1, -1}
+	counts := []int64{-2, -2, -2}
 	n, err := s.store.Add(s.ctx, counters.Addition{Key: s.key("new"), Delta: 2, TTL: time.Minute, Read: []string{s.key("missing"), s.key("old"), s.key("new")}, Counts: counts})
 	require.NoError(t, err)
 	assert.Equal(t, int64(2), n)
-	assert.Equal(t, []int64{0, 7, 2}, counts, "what is read is read after the delta has been added")
+	assert.Equal(t, []int64{counters.Absent, 7, 2}, counts, "what is read is read after the delta has been added")
 }
 
 func testReadMissing(t *testing.T, s *storeTest) {
 	s.add("there", 5)
-	assert.Equal(t, []int64{0, 5, 0}, s.read("missing", "there", "missing-too"))
+	require.NoError(t, s.store.Subtract(s.ctx, s.key("there"), 5))
+	assert.Equal(t, []int64{counters.Absent, 0, counters.Absent}, s.read("missing", "there", "missing-too"))
 	assert.NoError(t, s.store.Read(s.ctx, nil, nil))
+}
+
+func testAddHave(t *testing.T, s *storeTest) {
+	counts := make([]int64, 1)
+	for _, a := range []counters.Addition{
+		{Key: s.key("a"), Delta: 2, TTL: time.Minute, Have: true},
+		{Key: s.key("a"), Delta: 2, TTL: time.Minute, Have: true, Read: []string{s.key("b")}, Counts: counts},
+	} {
+		_, err := s.store.Add(s.ctx, a)
+		assert.ErrorIs(t, err, counters.ErrLost)
+		assert.Equal(t, []int64{counters.Absent}, s.read("a"))
+	}
+	s.add("a", 1)
+	n, err := s.store.Add(s.ctx, counters.Addition{Key: s.key("a"), Delta: 2, TTL: time.Minute, Have: true})
+	require.NoError(t, err)
+	assert.Equal(t, int64(3), n)
+}
+
+func (s *storeTest) raise(floors ...counters.Floor) {
+	s.t.Helper()
+	for i := range floors {
+		floors[i].Key, floors[i].TTL = s.key(floors[i].Key), time.Minute
+	}
+	require.NoError(s.t, s.store.Raise(s.ctx, floors))
+}
+
+func testRaise(t *testing.T, s *storeTest) {
+	s.add("low", 3)
+	s.add("high", 100)
+	require.NoError(t, s.store.Subtract(s.ctx, s.key("high"), 1))
+	for range 2 {
+		s.raise(counters.Floor{Key: "missing", Count: 5}, counters.Floor{Key: "low", Count: 7}, counters.Floor{Key: "high", Count: 98})
+		assert.Equal(t, []int64{5, 7, 99}, s.read("missing", "low", "high"))
+	}
+	assert.Equal(t, int64(6), s.add("missing", 1))
+	s.raise(counters.Floor{Key: "low", Count: 1 << 62})
+	assert.Equal(t, []int64{1 << 62}, s.read("low"))
+	s.raise()
+}
+
+// No count gets lost in a raise, and none is raised twice.
+func testConcurrentRaises(t *testing.T, s *storeTest) {
+	const callers, each = 8, 5
+	var wg sync.WaitGroup
+	for range callers {
+		wg.Go(func() {
+			for range each {
+				err := counters.ErrUnavailable
+				for errors.Is(err, counters.ErrUnavailable) { // others are faster again and again
+					err = s.store.Raise(s.ctx, []counters.Floor{{Key: s.key("a"), Count: 1000, TTL: time.Minute}})
+				}
+				assert.NoError(t, err)
+				_, err = s.store.Add(s.ctx, counters.Addition{Key: s.key("a"), Delta: 1, TTL: time.Minute})
+				assert.NoError(t, err)
+			}
+		})
+	}
+	wg.Wait()
+	assert.Equal(t, []int64{1000 + callers*each}, s.read("a"))
 }
 
 func testReadThousands(t *testing.T, s *storeTest) {
 	names := make([]string, 3601)
 	want := make([]int64, len(names))
 	for i := range names {
-		names[i] = fmt.Sprintf("slot%d", i)
+		names[i], want[i] = fmt.Sprintf("slot%d", i), counters.Absent
 		if i%600 == 0 {
 			want[i] = s.add(names[i], int64(i+1))
 		}
@@ -131,7 +195,7 @@ func testDelete(t *testing.T, s *storeTest) {
 	s.add("a", 9)
 	s.add("b", 9)
 	require.NoError(t, s.store.Delete(s.ctx, []string{s.key("a"), s.key("missing")}))
-	assert.Equal(t, []int64{0, 9}, s.read("a", "b"))
+	assert.Equal(t, []int64{counters.Absent, 9}, s.read("a", "b"))
 	assert.Equal(t, int64(1), s.add("a", 1))
 }
 
