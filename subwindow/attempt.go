@@ -40,7 +40,10 @@ type attempt struct {
 	// the current slot.
 	counts []int64
 	ahead  int
-	known  int // how many of the oldest counts are settled and were read before
+	// own is what counts[ownAt] is at least; see snapshot.
+	own   int64
+	ownAt int
+	known int // how many of the oldest counts are settled and were read before
 
 	fresh      bool  // what is known may be relied on
 	asked      bool  // the store, for this decision
@@ -75,23 +78,33 @@ func (a *attempt) begin(w Window, now time.Time, prefix, generationKey string) {
 // recall takes over what a snapshot knows.
 func (a *attempt) recall(s *snapshot) {
 	passed := a.bucket - s.bucket
-	if passed < 0 || passed >= int64(len(s.counts)) {
+	size := int64(len(s.counts))
+	if size == 0 || passed <= size {
+		a.generation = s.generation
+	}
+	if passed <= -size || passed >= size {
 		return
 	}
-	copy(a.counts[a.ahead+int(passed):], s.counts)
+	a.ownAt, a.own = a.ahead+int(passed), s.own
+	copy(a.counts[max(0, a.ownAt):], s.counts[max(0, -a.ownAt):])
 	if passed == 0 {
 		a.key = s.key
 	}
-	oldest := a.bucket - int64(len(a.counts)-1-a.ahead)
-	a.known = int(max(0, min(s.settled, a.bucket-1)-oldest+1))
-	a.generation, a.verified, a.fresh = s.generation, s.verified, s.fresh(a.now)
+	if passed >= 0 {
+		oldest := a.bucket - int64(len(a.counts)-1-a.ahead)
+		a.known = int(max(0, min(s.settled, a.bucket-1)-oldest+1))
+	}
+	a.verified, a.fresh = s.verified, s.fresh(a.now)
 }
 
 // snapshot returns what the attempt knows of the current slot and those before
 // it. A slot is settled when it has been closed for longer than the horizon.
 func (a *attempt) snapshot(w Window) snapshot {
+	if a.ownAt != a.ahead {
+		a.own = 0
+	}
 	return snapshot{
-		bucket: a.bucket, key: a.currentKey(), counts: a.counts[a.ahead:],
+		bucket: a.bucket, key: a.currentKey(), counts: a.counts[a.ahead:], own: a.own,
 		settled:    (a.now-int64(w.Horizon))/int64(w.Width) - 1,
 		generation: a.generation, verified: a.verified,
 	}
@@ -132,14 +145,43 @@ func (a *attempt) prepare() {
 // can end nothing where no older slots are remembered.
 func (a *attempt) verifies() bool { return !a.fresh && len(a.counts) > a.ahead+1 }
 
+// A finding is what there is to say of what was read.
+type finding int
+
+const (
+	complete finding = iota
+	changed          // what was known has changed; all has to be read
+	lost             // what was known isn't there any more
+)
+
 // fill puts what was read of the prepared keys, and the current slot's count,
-// where they belong. It returns false when the client has been reset since the
-// known slots were read; then none is known any more.
-func (a *attempt) fill(current int64) bool {
+// where they belong, if that is complete. Otherwise what a remembers stays, but
+// nothing is known if it has changed.
+func (a *attempt) fill(current int64) finding {
 	read, same := a.read, true
 	if a.verifies() {
-		same = a.known == 0 || a.generation == max(0, read[0])
-		a.generation, read = max(0, read[0]), read[1:]
+		generation := read[0]
+		read = read[1:]
+		if generation == counters.Absent && lastReset(a.generation) > 0 {
+			return lost
+		}
+		same = a.known == 0 || max(0, generation) == a.generation
+		if a.turn(generation); !same {
+			a.known, a.asked = 0, false
+			return changed
+		}
+	}
+	if a.misses(a.ahead, current) {
+		return lost
+	}
+	unread := read
+	for i := range len(a.counts) - a.known {
+		if i != a.ahead {
+			if a.misses(i, unread[0]) {
+				return lost
+			}
+			unread = unread[1:]
+		}
 	}
 	for i := range len(a.counts) - a.known {
 		if i != a.ahead {
@@ -147,14 +189,53 @@ func (a *attempt) fill(current int64) bool {
 		}
 	}
 	a.counts[a.ahead] = max(0, current)
-	a.asked = same // else the rest is from before the reset
+	a.asked = true
 	if !a.fresh {
-		a.verified, a.fresh = a.now, same
+		a.verified, a.fresh = a.now, true
 	}
-	if !same {
-		a.known = 0
+	return complete
+}
+
+// turn notes the generation that was read. What a remembers from before a reset
+// is forgotten.
+func (a *attempt) turn(generation int64) {
+	if lastReset(generation) != lastReset(a.generation) {
+		a.forget()
 	}
-	return same
+	a.generation = max(0, generation)
+}
+
+// forget ends what a remembers.
+func (a *attempt) forget() {
+	clear(a.counts)
+	a.own = 0
+	a.known = 0
+}
+
+// misses reports whether the store, which has a count of slot i, has lost what a
+// remembers of it. Others may have taken back what they had counted there.
+func (a *attempt) misses(i int, count int64) bool {
+	return count == counters.Absent && a.counts[i] > 0 || i == a.ownAt && max(0, count) < a.own
+}
+
+// take takes over what the store has in all slots, the current one with the sum
+// that a has counted there.
+func (a *attempt) take(generation int64, counts []int64, sum int64) {
+	for i, n := range counts {
+		a.counts[i] = max(0, n)
+	}
+	a.counts[a.ahead] = max(0, a.counts[a.ahead]-sum)
+	a.generation, a.verified = max(0, generation), a.now
+	a.fresh, a.asked = true, true
+}
+
+// admit adds what the store has counted of this process to the current slot.
+func (a *attempt) admit(cost int64) {
+	if a.ownAt != a.ahead {
+		a.ownAt, a.own = a.ahead, 0
+	}
+	a.counts[a.ahead] += cost
+	a.own += cost
 }
 
 // elapsedAt returns how long the current slot was open at now.

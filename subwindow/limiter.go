@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -95,9 +94,19 @@ func (l *Limiter) Peek(ctx context.Context, r counters.Request) (counters.Decisi
 	if err := r.Check(); err != nil {
 		return counters.Decision{}, err
 	}
-	a := l.begin(r.Now, counters.GenerationKey(l.keys.Client(r.Client)))
+	var a *attempt
+	if v := l.views.Find(r.Client); v != nil {
+		a = l.recall(v, r.Client, r.Now)
+		a.known, a.own, a.fresh = 0, 0, false // others may take back in between
+	} else {
+		a = l.begin(r.Now, counters.GenerationKey(l.keys.Client(r.Client)))
+	}
 	defer l.spare.Put(a)
-	if err := l.refresh(ctx, a); err != nil {
+	found, err := l.read(ctx, a, 0)
+	if found == lost {
+		err = l.suppose(ctx, a)
+	}
+	if err != nil {
 		return counters.Decision{}, err
 	}
 	l.owing.Answered()
@@ -149,8 +158,8 @@ func (l *Limiter) peekSnapshot(s *snapshot, r counters.Request) (counters.Decisi
 	return d, true
 }
 
-// Refund takes back a request that Take admitted with the decision taken, once:
-// each further Refund takes from what others have counted. It takes nothing
+// Refund takes back a request that this limiter's Take admitted with the
+// decision taken, once: each further Refund takes from what others have counted. It takes nothing
 // back if the client has been reset since, or less than the clock skew before
 // it. (A reset within the refund's own round trip may come too late for that, and
 // one before a refund that is over four store timeouts late may be forgotten.)
@@ -286,14 +295,21 @@ func (l *Limiter) Reset(ctx context.Context, client string, now time.Time) error
 	if err == nil {
 		err = l.store.Delete(ctx, keys)
 	}
+	var generation int64
 	if err == nil {
 		// Only now: who sees the new generation must not see old counts.
-		err = l.raiseGeneration(ctx, prefix)
+		generation, err = l.raiseGeneration(ctx, prefix, resetUnit)
+	}
+	if err == nil {
+		// It has to be there for as long as what was deleted is remembered.
+		generation += resetUnit
+		err = l.store.Raise(ctx, []counters.Floor{{Key: counters.GenerationKey(prefix), Count: generation, TTL: l.ttl(0)}})
 	}
 	if err == nil {
 		err = l.mark(ctx, prefix, now, resetDone+time.Since(began).Milliseconds())
 	}
 	l.views.Forget(client)
+	l.views.Get(client).reset(generation)
 	return err
 }
 
@@ -309,7 +325,7 @@ func (l *Limiter) lead(ctx context.Context, _ string, batch *combiner.Batch[requ
 	// debt, and be counted with the batch all the same.
 	var err error
 	if i := slices.IndexFunc(calls, func(c *call) bool { return c.Request.refund == nil }); i >= 0 {
-		err = l.repay(ctx, v, calls[i].Request.Client, calls[i].Request.Now)
+		err = l.settle(ctx, v, calls[i].Request)
 	}
 	calls = l.refundAll(ctx, v, calls)
 	if err != nil {
@@ -327,22 +343,25 @@ func (l *Limiter) lead(ctx context.Context, _ string, batch *combiner.Batch[requ
 			var err error
 			added := false
 			sum := l.choose(a)
+			have := a.counts[a.ahead] > 0
 			switch {
 			case sum > 0:
 				var count int64
 				a.prepare()
 				count, err = l.store.Add(ctx, counters.Addition{
 					Key: a.currentKey(), Delta: sum, TTL: l.ttl(a.elapsed),
-					New: a.counts[a.ahead] == 0, Read: a.keys, Counts: a.read,
+					New: !have, Have: have, Read: a.keys, Counts: a.read,
 				})
 				added = err == nil
-				// The current slot's count is the one before these calls.
-				if added && !a.fill(count-sum) {
-					err = sent(l.refresh(ctx, a))
-					a.counts[a.ahead] = count - sum
-				}
-				if err == nil {
-					l.deal(ctx, a)
+				switch {
+				case errors.Is(err, counters.ErrLost):
+					sum, err = 0, l.restore(ctx, a, 0)
+				case added:
+					if err = sent(l.place(ctx, a, count-sum, sum)); err == nil {
+						l.deal(ctx, a)
+					} else {
+						a.counts[a.ahead] = count - sum
+					}
 				}
 			case a.asked || a.fresh && l.full(a):
 				l.deny(a)
@@ -359,6 +378,40 @@ func (l *Limiter) lead(ctx context.Context, _ string, batch *combiner.Batch[requ
 		l.remember(v, a)
 		calls = calls[n:]
 	}
+}
+
+// settle repays the debts that v has at the time of r.
+func (l *Limiter) settle(ctx context.Context, v *view, r request) error {
+	err := l.repay(ctx, v, r.Client, r.Now)
+	if !errors.Is(err, counters.ErrLost) {
+		return err
+	}
+	a := l.recall(v, r.Client, r.Now)
+	if err := l.restore(ctx, a, 0); err != nil {
+		l.spare.Put(a)
+		return fmt.Errorf("%w: %w", counters.ErrNotSent, err)
+	}
+	l.remember(v, a)
+	return l.repay(ctx, v, r.Client, r.Now)
+}
+
+// place puts what an Add has found into a. The current slot had the count
+// before when the sum was added.
+func (l *Limiter) place(ctx context.Context, a *attempt, before, sum int64) error {
+	found := a.fill(before)
+	if found == changed {
+		var err error
+		if found, err = l.read(ctx, a, sum); err != nil {
+			return err
+		}
+		if found == complete {
+			a.counts[a.ahead] = before // others have come later
+		}
+	}
+	if found == lost {
+		return l.restore(ctx, a, sum)
+	}
+	return nil
 }
 
 // refundAll does the refunds among the calls, those of a slot together, and
@@ -394,14 +447,15 @@ func (l *Limiter) refundAll(ctx context.Context, v *view, calls []*call) (takes 
 // refundSlot does the refunds of one slot.
 func (l *Limiter) refundSlot(ctx context.Context, v *view, bucket int64, refunds []*call) {
 	sum, err := l.subtract(ctx, bucket, refunds)
-	if err == nil {
-		v.refund(bucket, sum)
-	} else {
-		v.refund(bucket, 0)
+	if err != nil {
+		sum = 0
 	}
+	var most int64
 	for _, call := range refunds {
 		call.Err = err
+		most += call.Request.Cost
 	}
+	v.refund(bucket, sum, most)
 	l.subtracted(refunds, err)
 }
 
@@ -410,7 +464,8 @@ func (l *Limiter) refundSlot(ctx context.Context, v *view, bucket int64, refunds
 // their sum.
 func (l *Limiter) subtract(ctx context.Context, bucket int64, calls []*call) (sum int64, err error) {
 	prefix := l.keys.Client(calls[0].Request.Client)
-	reset, err := l.resets(ctx, prefix, calls)
+	first, last := span(calls)
+	reset, err := l.resets(ctx, prefix, first, last)
 	if err != nil {
 		// Whatever has happened, nothing has been taken back.
 		return 0, fmt.Errorf("%w: %w", counters.ErrNotSent, err)
@@ -424,7 +479,8 @@ func (l *Limiter) subtract(ctx context.Context, bucket int64, calls []*call) (su
 		err = l.store.Subtract(ctx, counters.CounterKey(prefix, bucket), sum)
 	}
 	if err == nil && l.maySettle(ctx, bucket) {
-		err = sent(l.raiseGeneration(ctx, prefix))
+		_, err = l.raiseGeneration(ctx, prefix, 1)
+		err = sent(err)
 	}
 	return sum, err
 }
@@ -436,6 +492,19 @@ func sent(err error) error {
 		return fmt.Errorf("%w: %v", counters.ErrUnavailable, err)
 	}
 	return err
+}
+
+// span returns the times of the first and the last of the calls.
+func span(calls []*call) (first, last time.Time) {
+	first, last = calls[0].Request.Now, calls[0].Request.Now
+	for _, call := range calls {
+		if now := call.Request.Now; now.Before(first) {
+			first = now
+		} else if now.After(last) {
+			last = now
+		}
+	}
+	return first, last
 }
 
 // subtracted decides what becomes of calls whose subtract has ended with err.
@@ -450,62 +519,6 @@ func (l *Limiter) subtracted(calls []*call, err error) {
 			l.options.RefundFailed()
 		}
 	}
-}
-
-// refundLife returns how long after its request a refund may still come: a
-// check and then two tries, on a clock that may be wrong.
-func (l *Limiter) refundLife() time.Duration { return 4*l.options.StoreTimeout + l.options.ClockSkew }
-
-// The parts of a mark, above a sum of milliseconds: how many resets have begun,
-// and how many are done.
-const (
-	resetBegun = 1 << 24
-	resetDone  = 1 << 44
-)
-
-// mark adds to the mark of a reset at now, which is kept for each second: first
-// resetBegun and the millisecond of that second, counted from 1, and in the end
-// resetDone and how many milliseconds it took. So it says when the reset was
-// over.
-func (l *Limiter) mark(ctx context.Context, prefix string, now time.Time, delta int64) error {
-	_, err := l.store.Add(ctx, counters.Addition{
-		Key: counters.ResetKey(prefix, now.Unix()), Delta: delta, TTL: counters.TTL(l.refundLife(), l.window.Horizon), New: delta < resetDone,
-	})
-	return err
-}
-
-// resets returns until when requests may have been counted before the client's
-// last reset, in milliseconds since 1970, as far as that matters to refunds of
-// the calls; -1<<63 if there was none. Two resets in a second are taken for one
-// that took longer.
-func (l *Limiter) resets(ctx context.Context, prefix string, calls []*call) (int64, error) {
-	first, last := calls[0].Request.Now, calls[0].Request.Now
-	for _, call := range calls {
-		if now := call.Request.Now; now.Before(first) {
-			first = now
-		} else if now.After(last) {
-			last = now
-		}
-	}
-	from, to := first.Add(-l.window.Horizon).Unix(), last.Add(l.refundLife()).Unix()
-	keys := make([]string, 0, to-from+1)
-	for second := to; second >= from; second-- {
-		keys = append(keys, counters.ResetKey(prefix, second))
-	}
-	counts := make([]int64, len(keys))
-	if err := l.store.Read(ctx, keys, counts); err != nil {
-		return 0, err
-	}
-	for i, n := range counts {
-		if n > 0 {
-			after := l.options.ClockSkew
-			if n/resetDone < n%resetDone/resetBegun {
-				after = l.window.Horizon // one is under way, or has failed
-			}
-			return (to-int64(i))*1000 + n%resetBegun + after.Milliseconds(), nil
-		}
-	}
-	return math.MinInt64, nil
 }
 
 // sameSlot returns how many of the first calls fall in the same slot, and the
@@ -542,6 +555,11 @@ func (l *Limiter) recall(v *view, client string, now time.Time) *attempt {
 	}
 	a := l.begin(now, v.generationKey)
 	a.recall(&v.snapshot)
+	for _, d := range v.debts {
+		if i := a.bucket + int64(a.ahead) - d.bucket; i >= 0 && i < int64(len(a.counts)) {
+			a.counts[i] += d.counted
+		}
+	}
 	return a
 }
 
@@ -559,20 +577,36 @@ func (l *Limiter) remember(v *view, a *attempt) {
 	l.spare.Put(a)
 }
 
-// refresh reads the current slot and all that aren't known.
+// refresh reads the current slot and all that aren't known, and puts back what
+// the store has lost of them.
 func (l *Limiter) refresh(ctx context.Context, a *attempt) error {
+	found, err := l.read(ctx, a, 0)
+	if found == lost {
+		err = l.restore(ctx, a, 0)
+	}
+	return err
+}
+
+// read reads the current slot, in which a has counted a sum, and all that aren't
+// known. What it finds isn't changed.
+func (l *Limiter) read(ctx context.Context, a *attempt, sum int64) (finding, error) {
 	for {
 		a.prepare()
 		a.keys = append(a.keys, a.currentKey())
 		a.read = a.read[:len(a.keys)]
 		if err := l.store.Read(ctx, a.keys, a.read); err != nil {
-			return err
+			return changed, err
 		}
 		last := len(a.read) - 1
 		current := a.read[last]
 		a.read = a.read[:last]
-		if a.fill(current) {
-			return nil
+		if current != counters.Absent {
+			current = max(0, current-sum)
+		} else if sum > 0 {
+			return lost, nil
+		}
+		if found := a.fill(current); found != changed {
+			return found, nil
 		}
 	}
 }
@@ -609,7 +643,7 @@ func (l *Limiter) deal(ctx context.Context, a *attempt) {
 		r := call.Request.Request
 		allowed := l.estimate(a, r) <= r.Limit-r.Cost
 		if allowed || l.options.CountDenied {
-			a.counts[a.ahead] += r.Cost
+			a.admit(r.Cost)
 		} else {
 			denied = append(denied, call)
 			refunded += r.Cost

@@ -17,23 +17,39 @@ import (
 	"weir/subwindow"
 )
 
-func TestOutages(t *testing.T) {
-	t.Parallel()
+// minuteWindows returns windows of a minute.
+func minuteWindows(t *testing.T) map[string]subwindow.Window {
 	fixed, err := subwindow.NewFixedWindow(time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, window := range map[string]subwindow.Window{
+	require.NoError(t, err)
+	return map[string]subwindow.Window{
 		"fixed":    fixed,
 		"weighted": newWindow(t, time.Minute, 4, false),
 		"strict":   newWindow(t, time.Minute, 60, true),
-	} {
+	}
+}
+
+func newMemory() limitertest.Store { return memory.New(nil) }
+
+func TestLosses(t *testing.T) {
+	t.Parallel()
+	for name, window := range minuteWindows(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			limitertest.Outage(t, at("12:00:01.5"), func() limitertest.Store { return memory.New(nil) },
-				func(t *testing.T, store limitertest.Store) limitertest.Limiter {
-					return newLimiter(t, store, window, sameClock)
-				})
+			limitertest.Loss(t, at("12:00:01.5"), newMemory, func(t *testing.T, store limitertest.Store, reseeded func(int)) limitertest.Limiter {
+				return newLimiterWith(t, store, window, counters.Options{ClockSkew: sameClock, Clients: 1000, Reseeded: reseeded})
+			})
+		})
+	}
+}
+
+func TestOutages(t *testing.T) {
+	t.Parallel()
+	for name, window := range minuteWindows(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			limitertest.Outage(t, at("12:00:01.5"), newMemory, func(t *testing.T, store limitertest.Store) limitertest.Limiter {
+				return newLimiter(t, store, window, sameClock)
+			})
 		})
 	}
 }

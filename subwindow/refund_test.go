@@ -117,7 +117,7 @@ func TestARefundFromBeforeAResetTakesNothing(t *testing.T) {
 			require.NoError(t, here.Refund(t.Context(), request(at("12:00:02.01"), 6, 10), counters.Decision{Allowed: true}))
 			assert.Equal(t, int64(10), used(t, store, w, at("12:00:03.6")))
 
-			require.NoError(t, here.Refund(t.Context(), request(at("12:00:03.6"), 10, 10), counters.Decision{Allowed: true}))
+			require.NoError(t, there.Refund(t.Context(), request(at("12:00:03.6"), 10, 10), counters.Decision{Allowed: true}))
 			assert.True(t, take(t, there, at("12:00:04.7"), 10, 10).Allowed, "one from after the reset is done")
 		})
 	}

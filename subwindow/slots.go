@@ -54,22 +54,20 @@ func (s *slots) repayAll(ctx context.Context, v *view, prefix string, debts []de
 		open := now.Sub(time.Unix(0, d.bucket*int64(s.window.Width)))
 		adding.Go(func() {
 			_, errs[i] = s.store.Add(ctx, counters.Addition{
-				Key: counters.CounterKey(prefix, d.bucket), Delta: due[i], TTL: s.ttl(open), New: true,
+				Key: counters.CounterKey(prefix, d.bucket), Delta: due[i], TTL: s.ttl(open), New: !d.have, Have: d.have,
 			})
 		})
 	}
 	adding.Wait()
 	err := errors.Join(errs...)
 	if err == nil && tell {
-		err = s.raiseGeneration(ctx, prefix)
+		_, err = s.raiseGeneration(ctx, prefix, 1)
 	}
 	for i, d := range debts {
 		switch {
-		case err == nil:
-			v.repaid(d, due[i], true)
 		case errs[i] == nil:
-			v.repaid(d, due[i], false)
-		case !d.sent && !errors.Is(errs[i], counters.ErrNotSent):
+			v.repaid(d, due[i], err == nil)
+		case !d.sent && !errors.Is(errs[i], counters.ErrNotSent) && !errors.Is(errs[i], counters.ErrLost):
 			v.doubt(d)
 		}
 	}
@@ -77,7 +75,8 @@ func (s *slots) repayAll(ctx context.Context, v *view, prefix string, debts []de
 }
 
 // due returns how much of each debt the store has surely not counted. What it
-// has may be others', so this is rather too little.
+// has may be others', so this is rather too little. The error is ErrLost if the
+// store has lost the slot of one.
 func (s *slots) due(ctx context.Context, prefix string, debts []debt) ([]int64, error) {
 	due := make([]int64, len(debts))
 	var keys []string
@@ -96,6 +95,9 @@ func (s *slots) due(ctx context.Context, prefix string, debts []debt) ([]int64, 
 	}
 	for i, d := range debts {
 		if d.sent {
+			if d.have && counts[0] == counters.Absent {
+				return nil, counters.ErrLost
+			}
 			counts[0] = max(0, counts[0])
 			if d.before != math.MinInt64 {
 				due[i] = min(d.cost, d.before+d.cost-counts[0])
@@ -117,14 +119,26 @@ func (s *slots) maySettle(ctx context.Context, bucket int64) bool {
 	return ok && !s.window.fixed() && deadline.Add(s.options.ClockSkew-s.options.StoreTimeout).After(end)
 }
 
-// raiseGeneration makes every instance forget what it remembers of a client,
-// within counters.MaxStaleness. The generation begins anywhere, so that one
-// which has expired and begun anew isn't mistaken for the old one.
-func (s *slots) raiseGeneration(ctx context.Context, prefix string) error {
-	_, err := s.store.Add(ctx, counters.Addition{
-		Key: counters.GenerationKey(prefix), Delta: 1 + rand.Int64N(1<<30), TTL: s.ttl(0), New: true,
-	})
-	return err
+// resetUnit is what resets add to a generation, times a number. Less than that
+// is added to have everything read anew: what is remembered is only compared
+// with it.
+const resetUnit = 1 << 32
+
+// lastReset returns the part of a generation that resets change.
+func lastReset(generation int64) int64 { return max(0, generation) / resetUnit }
+
+// raiseGeneration makes every instance read a client's slots anew, within
+// counters.MaxStaleness, and forget what it remembers of them if the unit is
+// resetUnit and not 1. It returns the new generation. That begins anywhere, so
+// that one which has expired and begun anew isn't mistaken for the old one.
+func (s *slots) raiseGeneration(ctx context.Context, prefix string, unit int64) (int64, error) {
+	return s.store.Add(ctx, s.generationAfter(prefix, unit))
+}
+
+func (s *slots) generationAfter(prefix string, unit int64) counters.Addition {
+	return counters.Addition{
+		Key: counters.GenerationKey(prefix), Delta: unit * (1 + rand.Int64N(1<<16)), TTL: s.ttl(0), New: true,
+	}
 }
 
 // ttl returns how long the counter of a slot must be kept that has been open

@@ -28,6 +28,9 @@ type snapshot struct {
 	bucket int64
 	key    string
 	counts []int64 // newest first
+	// own is what the process itself has counted in the newest slot and not
+	// taken back: others can't have made the count less.
+	own int64
 	// settled is the number of the newest slot that was settled when it was
 	// read: it and those before it don't change.
 	settled int64
@@ -59,15 +62,34 @@ func (s *snapshot) replace(newer snapshot, late int64) {
 	*s = newer
 }
 
-// refund notes that cost was taken back from a slot, or may have been when it
-// is 0. The slot isn't known as settled any more.
-func (v *view) refund(bucket, cost int64) {
+// refund notes that a cost was taken back from a slot, and that as much as most
+// may have been. The slot isn't known as settled any more.
+func (v *view) refund(bucket, cost, most int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if i := v.bucket - bucket; i >= 0 && i < int64(len(v.counts)) {
-		v.counts[i] = max(0, v.counts[i]-cost)
+	v.count(bucket, -cost)
+	if bucket == v.bucket {
+		v.own = max(0, v.own-most)
 	}
 	v.unsettle(bucket)
+}
+
+// count adds n to what is known of a slot, and returns that; 0 if nothing is. v
+// is locked.
+func (v *view) count(bucket, n int64) int64 {
+	i := v.bucket - bucket
+	if i < 0 || i >= int64(len(v.counts)) {
+		return 0
+	}
+	v.counts[i] = max(0, v.counts[i]+n)
+	return v.counts[i]
+}
+
+// reset notes the generation that a reset has begun.
+func (v *view) reset(generation int64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.generation = generation
 }
 
 // unsettle notes that the count of a slot may have changed. v is locked.
@@ -87,6 +109,7 @@ type debt struct {
 	sent   bool
 	before int64
 	open   []*addition
+	have   bool // the process knows of a count in the slot; set by due
 }
 
 // An addition is one that the store hasn't answered in time.
@@ -146,8 +169,9 @@ func (v *view) due(oldest int64) []debt {
 	}
 	v.debts = slices.DeleteFunc(v.debts, func(d debt) bool { return d.bucket < oldest })
 	debts := slices.DeleteFunc(slices.Clone(v.debts), debt.none)
-	for i := range debts {
-		debts[i].open = slices.Clone(debts[i].open)
+	for i, d := range debts {
+		debts[i].open = slices.Clone(d.open)
+		debts[i].have = d.counted > 0 || v.count(d.bucket, 0) > 0
 	}
 	return debts
 }

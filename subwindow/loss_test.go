@@ -1,0 +1,174 @@
+package subwindow_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters"
+	"weir/counters/memcachedtest"
+	"weir/subwindow"
+)
+
+// serverLosses are ways in which a server loses all counts.
+var serverLosses = map[string]func(*memcachedtest.Server){
+	"restart":   func(m *memcachedtest.Server) { m.Kill(); m.Restart() },
+	"flush_all": func(m *memcachedtest.Server) { m.Do("flush_all", "OK") },
+}
+
+// forEachLoss runs a test on a server of its own for each window and loss.
+func forEachLoss(t *testing.T, test func(t *testing.T, server *memcachedtest.Server, w subwindow.Window, lose func())) {
+	for name, window := range minuteWindows(t) {
+		for how, lose := range serverLosses {
+			t.Run(name+" "+how, func(t *testing.T) {
+				t.Parallel()
+				server := memcachedtest.Start(t)
+				test(t, server, window, func() { lose(server) })
+			})
+		}
+	}
+}
+
+func newProcess(t *testing.T, server *memcachedtest.Server, w subwindow.Window) *subwindow.Limiter {
+	return newLimiterWith(t, openMemcached(t, server.Addr), w, counters.Options{StoreTimeout: time.Second, Clients: 100})
+}
+
+// decide asks l, and the process alone if the store fails.
+func decide(t *testing.T, l *subwindow.Limiter, now time.Time, limit int64) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	r := request(now, 1, limit)
+	d, err := l.Take(ctx, r)
+	if err != nil {
+		d, err = l.TakeLocal(r, err)
+		assert.NoError(t, err)
+	}
+	return d.Allowed
+}
+
+// admits returns how many of n checks are admitted.
+func admits(t *testing.T, l *subwindow.Limiter, now time.Time, limit int64, n int) (admitted int64) {
+	for range n {
+		if decide(t, l, now, limit) {
+			admitted++
+		}
+	}
+	return admitted
+}
+
+// A process whose server loses everything, again and again and at any moment,
+// admits the limit and not one more.
+func TestOneProcessAdmitsTheLimitWhateverItsServerLoses(t *testing.T) {
+	t.Parallel()
+	forEachLoss(t, func(t *testing.T, server *memcachedtest.Server, w subwindow.Window, lose func()) {
+		const limit, callers, each = 200, 8, 60
+		l := newProcess(t, server, w)
+		var asked, admitted atomic.Int64
+		var wg sync.WaitGroup
+		for range callers {
+			wg.Go(func() {
+				for range each {
+					n := asked.Add(1)
+					if decide(t, l, at("12:00:01.5").Add(time.Duration(n)*10*time.Millisecond), limit) {
+						admitted.Add(1)
+					}
+				}
+			})
+		}
+		for next := int64(20); next < limit; next += 20 {
+			require.Eventually(t, func() bool { return admitted.Load() >= next || asked.Load() >= callers*each }, 10*time.Second, time.Millisecond)
+			lose()
+		}
+		wg.Wait()
+		now := at("12:00:07")
+		for admitted.Load() < limit && now.Before(at("12:00:12")) { // what may have been counted is refused
+			admitted.Add(admits(t, l, now, limit, limit))
+			now = now.Add(time.Second)
+		}
+		assert.LessOrEqual(t, admitted.Load(), int64(limit))
+		assert.GreaterOrEqual(t, admitted.Load(), int64(limit-callers*10), "at each loss, each caller's check may be counted twice")
+	})
+}
+
+// Four processes that are asked in turn know of all but the last three
+// admissions.
+func TestFourProcessesPutBackWhatTheirServerLoses(t *testing.T) {
+	t.Parallel()
+	forEachLoss(t, func(t *testing.T, server *memcachedtest.Server, w subwindow.Window, lose func()) {
+		const limit = 100
+		processes := make([]*subwindow.Limiter, 4)
+		for i := range processes {
+			processes[i] = newProcess(t, server, w)
+		}
+		now := at("12:00:01.5")
+		admitted := int64(0)
+		for i := range 3 * limit {
+			if i == limit/2 {
+				lose()
+			}
+			now = now.Add(10 * time.Millisecond)
+			admitted += admits(t, processes[i%len(processes)], now, limit, 1)
+		}
+		assert.GreaterOrEqual(t, admitted, int64(limit-3))
+		assert.LessOrEqual(t, admitted, int64(limit+3))
+		assert.Zero(t, admits(t, newProcess(t, server, w), now, limit, 3))
+	})
+}
+
+// Memcached evicts single keys, in any order.
+func TestOneProcessAdmitsTheLimitWhateverIsEvicted(t *testing.T) {
+	t.Parallel()
+	for name, w := range minuteWindows(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const limit = 60
+			server := memcachedtest.Start(t)
+			l := newProcess(t, server, w)
+			now := at("12:00:01.5")
+			require.Equal(t, int64(10), admits(t, l, now, limit, 10))
+			require.NoError(t, l.Reset(t.Context(), "c", now))
+			now = now.Add(5 * time.Second)
+			admitted := int64(0)
+			for i := range 3 * limit {
+				now = now.Add(30 * time.Millisecond)
+				admitted += admits(t, l, now, limit, 1)
+				if keys := server.Keys(); len(keys) > 0 && i%3 == 0 {
+					server.Do("delete "+keys[i/3%len(keys)], "DELETED", "NOT_FOUND")
+				}
+			}
+			assert.Equal(t, int64(limit), admitted)
+		})
+	}
+}
+
+// A reset just before a loss holds where it was asked for, and one just after it
+// everywhere.
+func TestALossUndoesNoReset(t *testing.T) {
+	t.Parallel()
+	forEachLoss(t, func(t *testing.T, server *memcachedtest.Server, w subwindow.Window, lose func()) {
+		const limit = 10
+		here, there := newProcess(t, server, w), newProcess(t, server, w)
+		now := at("12:00:01.5")
+		require.Equal(t, int64(limit), admits(t, here, now, limit, limit))
+		require.False(t, decide(t, there, now, limit))
+		require.NoError(t, here.Reset(t.Context(), "c", now))
+		require.Equal(t, int64(4), admits(t, here, now, limit, 4))
+		lose()
+		require.Eventually(t, func() bool { return decide(t, here, now, limit) }, 10*time.Second, time.Millisecond)
+		now = now.Add(time.Second)
+		assert.Equal(t, int64(limit-5), admits(t, there, now, limit, 2*limit))
+		assert.Zero(t, admits(t, here, now, limit, limit))
+
+		lose()
+		now = now.Add(3 * time.Second)
+		require.Eventually(t, func() bool { return here.Reset(t.Context(), "c", now) == nil }, 10*time.Second, time.Millisecond)
+		now = now.Add(time.Second)
+		assert.Equal(t, int64(5), admits(t, there, now, limit, 5))
+		assert.Equal(t, int64(limit-5), admits(t, here, now, limit, 2*limit))
+	})
+}
