@@ -380,19 +380,24 @@ func (l *Limiter) lead(ctx context.Context, _ string, batch *combiner.Batch[requ
 	}
 }
 
+// settleAttempts is how often debts are repaid to a store that has lost the
+// counters again in the meantime.
+const settleAttempts = 4
+
 // settle repays the debts that v has at the time of r.
 func (l *Limiter) settle(ctx context.Context, v *view, r request) error {
-	err := l.repay(ctx, v, r.Client, r.Now)
-	if !errors.Is(err, counters.ErrLost) {
-		return err
+	for attempt := 1; ; attempt++ {
+		err := l.repay(ctx, v, r.Client, r.Now)
+		if !errors.Is(err, counters.ErrLost) || attempt == settleAttempts {
+			return err
+		}
+		a := l.recall(v, r.Client, r.Now)
+		if err := l.restore(ctx, a, 0); err != nil {
+			l.spare.Put(a)
+			return fmt.Errorf("%w: %w", counters.ErrNotSent, err)
+		}
+		l.remember(v, a)
 	}
-	a := l.recall(v, r.Client, r.Now)
-	if err := l.restore(ctx, a, 0); err != nil {
-		l.spare.Put(a)
-		return fmt.Errorf("%w: %w", counters.ErrNotSent, err)
-	}
-	l.remember(v, a)
-	return l.repay(ctx, v, r.Client, r.Now)
 }
 
 // place puts what an Add has found into a. The current slot had the count

@@ -11,7 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/counters"
+	"weir/counters/limitertest"
 	"weir/counters/memcachedtest"
+	"weir/counters/memory"
 	"weir/subwindow"
 )
 
@@ -171,4 +173,117 @@ func TestALossUndoesNoReset(t *testing.T) {
 		assert.Equal(t, int64(5), admits(t, there, now, limit, 5))
 		assert.Equal(t, int64(limit-5), admits(t, here, now, limit, 2*limit))
 	})
+}
+
+// A raisingStore does something before and after each Raise.
+type raisingStore struct {
+	counters.Store
+	before, after func()
+}
+
+func (s *raisingStore) Raise(ctx context.Context, floors []counters.Floor) error {
+	s.before()
+	err := s.Store.Raise(ctx, floors)
+	s.after()
+	return err
+}
+
+// What comes while a loss is made good: a reset isn't undone, and what is lost
+// again is put back again.
+func TestWhatComesWhileALossIsMadeGood(t *testing.T) {
+	t.Parallel()
+	nothing := func() {}
+	once := func(do func()) func() {
+		done := false
+		return func() {
+			if !done {
+				done = true
+				do()
+			}
+		}
+	}
+	for name, w := range minuteWindows(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			now := at("12:00:01.5")
+			for _, test := range []struct {
+				name                                  string
+				resetsBefore, resetsAfter, losesAfter bool
+				admitted, reseeded                    int64
+			}{
+				{"nothing", false, false, false, 4, 1},
+				{"a loss", false, false, true, 4, 2},
+				{"a reset before", true, false, false, 10, 0},
+				{"a reset after", false, true, false, 10, 0},
+			} {
+				inner := memory.New(nil)
+				store := &raisingStore{Store: inner, before: nothing, after: nothing}
+				reseeded := int64(0)
+				here := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10, Reseeded: func(n int) { reseeded += int64(n) }})
+				there := newLimiter(t, inner, w, sameClock)
+				reset := once(func() { require.NoError(t, there.Reset(t.Context(), "c", now.Add(time.Second))) })
+				lose := func() { require.NoError(t, inner.Delete(t.Context(), []string{key(w, now)})) }
+				require.Equal(t, int64(6), admits(t, here, now, 10, 6), test.name)
+				lose()
+				switch {
+				case test.resetsBefore:
+					store.before = reset
+				case test.resetsAfter:
+					store.after = reset
+				case test.losesAfter:
+					store.after = once(lose)
+				}
+				assert.Equal(t, test.admitted, admits(t, here, now, 10, 20), test.name)
+				assert.Equal(t, test.reseeded, reseeded, test.name)
+				assert.Zero(t, admits(t, there, now.Add(time.Second), 10, 3), test.name)
+			}
+		})
+	}
+}
+
+func TestAResetIsToldFromALoss(t *testing.T) {
+	t.Parallel()
+	for name, w := range minuteWindows(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inner := memory.New(nil)
+			store := &deletingStore{Store: inner}
+			here, there := newLimiter(t, inner, w, sameClock), newLimiter(t, store, w, sameClock)
+			now := at("12:00:01.5")
+			require.Equal(t, int64(10), admits(t, here, now, 10, 10))
+			require.NoError(t, there.Reset(t.Context(), "c", now.Add(time.Second)))
+			now = now.Add(10 * time.Second) // the mark of a reset doesn't last so long
+			require.Equal(t, int64(10), admits(t, here, now, 10, 11), "by the generation")
+
+			now = now.Add(time.Second)
+			store.after = func() { assert.Equal(t, int64(3), admits(t, here, now, 10, 3), "by the mark: it isn't over yet") }
+			require.NoError(t, there.Reset(t.Context(), "c", now))
+			assert.Equal(t, int64(7), admits(t, here, now.Add(time.Second), 10, 20))
+		})
+	}
+}
+
+// What is owed when a slot is lost comes on top of what is put back.
+func TestDebtsAreRepaidAfterALoss(t *testing.T) {
+	t.Parallel()
+	for name, w := range minuteWindows(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inner := memory.New(nil)
+			var fault error
+			store := &faultyStore{Store: inner, fault: func(string, string) error { return fault }}
+			here, there := newLimiter(t, store, w, sameClock), newLimiter(t, inner, w, sameClock)
+			now := at("12:00:01.5")
+			require.Equal(t, int64(4), admits(t, here, now, 10, 4))
+			fault = limitertest.ErrUnsent
+			require.Equal(t, int64(3), admits(t, here, now, 10, 3))
+			require.NoError(t, inner.Delete(t.Context(), []string{key(w, now)}))
+			fault = nil
+			d, err := here.Peek(t.Context(), request(now, 1, 10))
+			require.NoError(t, err)
+			assert.Equal(t, int64(6), d.Remaining, "what is remembered counts")
+			require.Equal(t, int64(1), admits(t, here, now, 10, 1))
+			assert.Equal(t, int64(2), admits(t, there, now, 10, 20))
+		})
+	}
 }
