@@ -287,3 +287,32 @@ func TestACallerThatGivesUpIsCountedOnce(t *testing.T) {
 		assert.Equal(t, int64(2), used(t, inner, w, now), "of three, one is refunded")
 	})
 }
+
+// Of what may have been counted before an addition that nobody heard of, the
+// count before that tells nothing.
+func TestTwoUnknownOutcomesAreCountedOnce(t *testing.T) {
+	t.Parallel()
+	inner := memory.New(nil)
+	w := newWindow(t, time.Minute, 4, true)
+	now := at("12:00:01")
+	var l *subwindow.Limiter
+	unheard := false
+	store := &faultyStore{Store: inner, fault: func(operation, _ string) error {
+		if operation != "add" || !unheard {
+			return nil
+		}
+		unheard = false
+		// Meanwhile a caller of the batch before gives up.
+		_, err := l.TakeLocal(request(now, 1, 10), context.DeadlineExceeded)
+		require.NoError(t, err)
+		_, err = inner.Add(t.Context(), counters.Addition{Key: key(w, now), Delta: 1, TTL: time.Minute})
+		require.NoError(t, err)
+		return counters.ErrTimeout
+	}}
+	l = newLimiter(t, store, w, sameClock)
+	require.True(t, takeAnyway(t, l, request(now, 1, 10)))
+	unheard = true
+	require.True(t, takeAnyway(t, l, request(now, 1, 10)))
+	require.True(t, takeAnyway(t, l, request(now, 1, 10)))
+	assert.Equal(t, int64(3), used(t, inner, w, now))
+}

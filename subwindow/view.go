@@ -124,8 +124,10 @@ func (v *view) owe(d debt) {
 	v.unsettle(d.bucket)
 	for i := range v.debts {
 		if have := &v.debts[i]; have.like(d) {
+			if have.cost == 0 { // else what the store had may include that
+				have.before = max(have.before, d.before)
+			}
 			have.cost += d.cost
-			have.before = max(have.before, d.before)
 			have.open = append(have.open, d.open...)
 			return
 		}
