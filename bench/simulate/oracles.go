@@ -198,7 +198,7 @@ func (w *world) mayBeKnown(c *call) (used int64) {
 		ahead := other.denied() && other.decision.Local && other.failed == nil && !w.countDenied
 		if other != c && other.kind == take && !ahead && (other.returned.IsZero() || !other.returned.Before(horizon)) {
 			used += other.request.Cost
-			if other.failed != nil {
+			if other.returned.IsZero() || other.failed != nil {
 				used += other.request.Cost // once as read, and once as admitted here
 			}
 			if w.countDenied && w.width() == 0 {

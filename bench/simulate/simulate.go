@@ -7,8 +7,8 @@
 // numbers, the traffic, how far the clocks of the processes are apart, and when
 // each operation is applied and answered, so that operations interleave in any
 // order. It also decides which faults there are: see faults. It doesn't decide
-// whether a refund that goes on without its call comes before others that wait
-// for the same leader: to see that again may take several runs.
+// whether a refund or a debt that goes on without a call comes before others that
+// wait for the same leader: to see that again may take several runs.
 //
 // Oracles judge what happens:
 //

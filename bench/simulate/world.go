@@ -461,9 +461,11 @@ func (w *world) takesAfterReset(o *operation, now time.Time) bool {
 // maySubtract reports whether o may be to take back what c has counted, or what
 // c is to take back.
 func (w *world) maySubtract(o *operation, c *call, now time.Time) bool {
-	again := c.denied() || c.kind == refund && c.err != nil
-	return c.process.number == o.process && (c.kind == take || c.kind == refund) &&
-		(c.returned.IsZero() || again && now.Sub(c.returned) < 3*w.timeout) &&
+	if c.process.number != o.process || c.kind != take && c.kind != refund {
+		return false
+	}
+	again := !c.returned.IsZero() && now.Sub(c.returned) < 3*w.timeout && (c.denied() || c.kind == refund && c.err != nil)
+	return (c.returned.IsZero() || again) &&
 		slot(o.key) == strconv.FormatInt(counters.Calendar(c.request.Now, w.width()).Number, 10)
 }
 
@@ -692,7 +694,9 @@ func (c *call) admitted() bool {
 	return c.kind == take && !c.returned.IsZero() && !c.crashed && c.err == nil && c.decision.Allowed
 }
 
-func (c *call) denied() bool { return c.kind == take && c.err == nil && !c.decision.Allowed }
+func (c *call) denied() bool {
+	return c.kind == take && !c.returned.IsZero() && c.err == nil && !c.decision.Allowed
+}
 
 func (w *world) newRequest(p *process, cost int64) counters.Request {
 	now := p.now().Add(time.Duration(len(w.calls))) // no two requests are made in the same nanosecond
