@@ -27,7 +27,7 @@ func (w *world) judgeDebts() {
 	}
 	if w.width() > 0 {
 		w.judgeCounters(checks)
-	} else if !w.faults.refunds {
+	} else if !w.faults.refunds && !w.denialsFill() {
 		w.judgeState()
 	}
 }

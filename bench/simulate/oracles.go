@@ -72,7 +72,7 @@ func (w *world) judgeAdmissions() {
 		}
 	}
 	w.judgeBound(decided)
-	if !w.faults.outages || w.faults.refunds || w.faults.resets {
+	if !w.faults.outages || w.faults.refunds || w.faults.resets || w.denialsFill() {
 		return
 	}
 	for _, life := range lives {
@@ -167,6 +167,10 @@ func (w *world) counter(c *call) string {
 	return counters.CounterKey(w.counterPrefix(), counters.Calendar(c.request.Now, w.width()).Number)
 }
 
+// denialsFill reports whether each denial fills the bucket or the log: one of
+// unknown outcome may stand for all that was owed before.
+func (w *world) denialsFill() bool { return w.countDenied && w.width() == 0 }
+
 // unaware reports whether the process of c couldn't know all it had admitted
 // when it decided c: the store was about to count some of it, or c was late, and
 // a later slot had taken the place of its own.
@@ -201,8 +205,8 @@ func (w *world) mayBeKnown(c *call) (used int64) {
 			if other.returned.IsZero() || other.failed != nil {
 				used += other.request.Cost // once as read, and once as admitted here
 			}
-			if w.countDenied && w.width() == 0 {
-				used = w.capacity() // a denial fills the bucket or the log
+			if w.denialsFill() {
+				used = w.capacity()
 			}
 		}
 	}
@@ -476,8 +480,8 @@ func (w *world) mayBeUsed() int64 {
 		unsure := !c.request.Now.After(kept)
 		if c.admitted() && (!c.refunded || unsure) || c.denied() && unsure || c.err != nil || c.failed != nil || c.decision.Contended || c.crashed || unclear {
 			used += c.request.Cost
-			if w.countDenied && w.width() == 0 {
-				used = w.capacity() // a denial fills the bucket or the log
+			if w.denialsFill() {
+				used = w.capacity()
 			}
 		}
 	}
