@@ -321,6 +321,11 @@ func (l *Limiter) lead(ctx context.Context, _ string, batch *combiner.Batch[requ
 	calls := batch.Calls()
 	l.options.Batch(len(calls))
 	v := calls[0].Request.view
+	for _, call := range calls {
+		if refund := call.Request.refund; refund != nil {
+			refund.begun.Store(true)
+		}
+	}
 	// First: who gives up while this batch does something else may become a
 	// debt, and be counted with the batch all the same.
 	var err error
@@ -430,7 +435,6 @@ func (l *Limiter) refundAll(ctx context.Context, v *view, calls []*call) (takes 
 		if call.Request.refund == nil {
 			takes = append(takes, call)
 		} else {
-			call.Request.refund.begun.Store(true)
 			if late := call.Request.late; late != nil {
 				call.Request.Cost = v.counted(late)
 			}

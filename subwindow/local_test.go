@@ -316,3 +316,46 @@ func TestTwoUnknownOutcomesAreCountedOnce(t *testing.T) {
 	require.True(t, takeAnyway(t, l, request(now, 1, 10)))
 	assert.Equal(t, int64(3), used(t, inner, w, now))
 }
+
+// A refund that gives up while its leader repays is done by that leader, and not
+// once more.
+func TestARefundThatGivesUpIsDoneOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		inner := memory.New(nil)
+		gate := make(chan struct{})
+		var gated atomic.Bool
+		store := &faultyStore{Store: inner, fault: func(operation, _ string) error {
+			if operation == "add" && gated.Load() {
+				<-gate
+			}
+			return nil
+		}}
+		w := newWindow(t, time.Minute, 4, true)
+		l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, StoreTimeout: 5 * time.Second})
+		now := time.Now()
+		within := func(d time.Duration) context.Context { return &counters.Deadline{At: now.Add(d)} }
+		r := counters.Request{Client: "c", Cost: 1, Limit: 10, Now: now}
+		for range 3 {
+			_, err := l.Take(within(time.Second), r)
+			require.NoError(t, err)
+		}
+		gated.Store(true)
+		go func() { _, _ = l.Take(within(4*time.Second), r) }()
+		synctest.Wait() // it leads, and the others wait for it
+		_, err := l.TakeLocal(r, counters.ErrNotSent)
+		require.NoError(t, err)
+		go func() { _, _ = l.Take(within(4*time.Second), r) }()
+		synctest.Wait()
+		go func() {
+			assert.ErrorIs(t, l.Refund(within(time.Second), r, counters.Decision{Allowed: true}), context.DeadlineExceeded)
+		}()
+		synctest.Wait()
+		gate <- struct{}{} // the second take leads, and repays
+		time.Sleep(2 * time.Second)
+		close(gate)
+		synctest.Wait()
+		l.Flush()
+		assert.Equal(t, int64(5), used(t, inner, w, now), "of six, one is refunded")
+	})
+}
