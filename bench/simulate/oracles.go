@@ -191,10 +191,20 @@ func (w *world) forgotten(c *call) (at time.Time, ever bool) {
 	return at, result == unknown
 }
 
+// inTheWay returns how long what was asked for may be in the way. What processes
+// have admitted alone drains one after the other.
+func (w *world) inTheWay() time.Duration {
+	lasts := w.lasts()
+	if w.faults.outages && w.burst > 0 {
+		lasts *= time.Duration(len(w.processes))
+	}
+	return lasts + 2*(w.skew+w.timeout)
+}
+
 // mayBeKnown returns the most that the process of c can know to be in use: all
 // that was asked for elsewhere too, as it may have seen it counted.
 func (w *world) mayBeKnown(c *call) (used int64) {
-	horizon := time.Now().Add(-w.lasts() - 2*(w.skew+w.timeout))
+	horizon := time.Now().Add(-w.inTheWay())
 	if !c.decision.Owed && !errors.Is(c.failed, counters.ErrNotSent) {
 		used = c.request.Cost // it may have been counted itself
 	}
@@ -462,7 +472,7 @@ func (w *world) mayBeUsed() int64 {
 			kept = maxTime(kept, c.request.Now).Add(w.skew + w.timeout + time.Millisecond)
 		}
 	}
-	horizon := time.Now().Add(-w.lasts() - 2*(w.skew+w.timeout))
+	horizon := time.Now().Add(-w.inTheWay())
 	unclear := w.failures > 0 || w.countDenied
 	for _, c := range w.calls {
 		if c.kind == refund && w.burst > 0 && !c.undoes.returned.Before(horizon) {
