@@ -35,6 +35,8 @@ type takeOut struct{ file, code, broken string }
 //   - That a refund takes turns with takes of its process. Without that, what
 //     the process knows is wrong until it notices the refund's generation, and
 //     no seed has shown that it admits too much meanwhile.
+//   - That the generation is read before the counts: where counts are missing,
+//     the marks of resets are looked at anyway.
 //   - That a refund takes nothing from a log that was reset: processes which
 //     remember what was in it put it back.
 //   - How seldom processes lose a race.
@@ -75,16 +77,6 @@ var fixes = []fix{
 	{"a refund gives back what has drained", "bound", takeOut{"cas/bucket.go",
 		"if now := r.Now.UnixNano(); now < s.time {",
 		"if now := r.Now.UnixNano(); !BUG && now < s.time {"}, nil},
-	{"the generation is read after the counts", "reset", takeOut{"subwindow/attempt.go",
-		"	if a.verifies() {\n		a.keys = append(a.keys, a.generationKey)\n	}\n",
-		"	if !BUG && a.verifies() {\n		a.keys = append(a.keys, a.generationKey)\n	}\n"},
-		[]takeOut{{"subwindow/attempt.go",
-			"	a.read = slices.Grow(a.read[:0], len(a.keys)+1)",
-			"	if BUG && a.verifies() {\n		a.keys = append(a.keys, a.generationKey)\n	}\n	a.read = slices.Grow(a.read[:0], len(a.keys)+1)",
-		}, {"subwindow/attempt.go",
-			"	read, same := a.read, true\n",
-			"	read, same := a.read, true\n	if last := len(read)-1; BUG && a.verifies() {\n		read = slices.Concat(read[last:], read[:last])\n	}\n",
-		}}},
 	{"a window's admission doesn't say when its cost fits again", "retry-after", takeOut{"subwindow/limiter.go",
 		"case l.options.CountDenied:",
 		"case !BUG && l.options.CountDenied:"}, nil},
