@@ -87,12 +87,18 @@ func (w *world) judgeAdmissions() {
 func (w *world) judgeBound(admissions []*call) {
 	slices.SortStableFunc(admissions, func(a, b *call) int { return a.returned.Compare(b.returned) })
 	slot := func(c *call) int64 { return counters.Calendar(c.request.Now, w.window).Number }
+	known := make(map[*call]time.Time) // of those that a process has admitted alone: until when
+	for _, c := range admissions {
+		if c.failed != nil {
+			known[c] = w.knownUntil(c)
+		}
+	}
 	for _, first := range admissions {
 		end := w.start.Add(1 << 60)
 		if i := slices.IndexFunc(w.lost, func(at time.Time) bool { return !at.Before(first.began) }); i >= 0 {
 			end = w.lost[i]
 		}
-		var known int64
+		var sure int64
 		var unsure []*call // may be forgotten
 		for _, last := range admissions {
 			if last.began.Before(first.began) || w.fixed() && slot(last) != slot(first) {
@@ -102,13 +108,13 @@ func (w *world) judgeBound(admissions []*call) {
 				break
 			}
 			if last.failed == nil {
-				known += last.request.Cost
+				sure += last.request.Cost
 			} else {
 				unsure = append(unsure, last)
 			}
-			sum := known
+			sum := sure
 			for _, c := range unsure {
-				if forgotten, ever := w.forgotten(c); !ever || forgotten.After(last.returned) {
+				if known[c].After(last.returned) {
 					sum += c.request.Cost
 				}
 			}
@@ -183,12 +189,14 @@ func (w *world) unaware(c *call) bool {
 	})
 }
 
-// forgotten returns when the process of c, which it has admitted without the
-// store, may have forgotten it, if ever: the store has answered, and perhaps
-// hasn't counted it.
-func (w *world) forgotten(c *call) (at time.Time, ever bool) {
-	result, at := w.outcome(c)
-	return at, result == unknown
+// knownUntil returns until when the process of c, which it has admitted without
+// the store, surely knows of it: the store has answered then, and perhaps hasn't
+// counted it.
+func (w *world) knownUntil(c *call) time.Time {
+	if result, at := w.outcome(c); result == unknown {
+		return at
+	}
+	return w.start.Add(1 << 60)
 }
 
 // inTheWay returns how long what was asked for may be in the way. What processes
