@@ -197,8 +197,8 @@ func (l *Limiter[S]) PeekLocal(r counters.Request) (counters.Decision, bool) {
 	if v == nil || r.Check() != nil {
 		return counters.Decision{}, false
 	}
-	seen := v.recall()
-	if !seen.fresh(r.Now) || v.owed().number > 0 {
+	seen, owed := v.recallAll()
+	if !seen.fresh(r.Now) || owed.number > 0 {
 		return counters.Decision{}, false
 	}
 	d := l.peek(seen.decoded, r)
@@ -425,7 +425,7 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *b
 	if !ok {
 		deadline = time.Now().Add(counters.DefaultTimeout)
 	}
-	seen, owed := v.recall(), v.owed()
+	seen, owed := v.recallAll()
 	asked := false         // the store, in this batch
 	var answered time.Time // the last time that it did
 	waited, lostState := false, false
@@ -540,8 +540,8 @@ func (l *Limiter[S]) step(from S, o origin, calls []*call, changed bool) transit
 	}
 	for _, call := range calls {
 		q := &call.Request
-		generation, at := l.algorithm.began(next.state)
 		if q.refund != nil {
+			generation, at := l.algorithm.began(next.state)
 			lasts := l.algorithm.ttl(next.state, q.Request) + l.cfg.Horizon()
 			next.state = l.algorithm.refund(next.state, q.Request, q.refund.taken)
 			next.changed = true

@@ -63,6 +63,13 @@ func (v *view[S]) recall() snapshot[S] {
 	return v.last
 }
 
+// recallAll returns the debt too.
+func (v *view[S]) recallAll() (snapshot[S], debt[S]) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.last, v.debt
+}
+
 func (v *view[S]) remember(s snapshot[S]) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -149,13 +156,6 @@ func (v *view[S]) believe() debt[S] {
 		return v.debt
 	}
 	return v.last.lasting().debt()
-}
-
-// owed returns the debt.
-func (v *view[S]) owed() debt[S] {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.debt
 }
 
 // debt returns one of nothing.

@@ -159,14 +159,15 @@ func (l *Limiter) peekSnapshot(s *snapshot, r counters.Request) (counters.Decisi
 }
 
 // Refund takes back a request that this limiter's Take admitted with the
-// decision taken, once: each further Refund takes from what others have counted. It takes nothing
-// back if the client has been reset since, or less than the clock skew before
-// it. (A reset within the refund's own round trip may come too late for that, and
-// one before a refund that is over four store timeouts late may be forgotten.)
-// The error is counters.ErrRequest or one of a Store's. A refund that isn't
-// done by the deadline of ctx goes on for the StoreTimeout, which Flush awaits.
-// One that failed without having been sent is tried again once. After that the
-// count stays too high until the slot has left the window.
+// decision taken, once: each further Refund takes from what others have
+// counted. It takes nothing back if the client has been reset since, or less
+// than the clock skew before it. (A reset within the refund's own round trip may
+// come too late for that, and one before a refund that is over four store
+// timeouts late may be forgotten.) The error is counters.ErrRequest or one of a
+// Store's. A refund that isn't done by the deadline of ctx goes on for the
+// StoreTimeout, which Flush awaits. One that failed without having been sent is
+// tried again once. After that the count stays too high until the slot has left
+// the window.
 func (l *Limiter) Refund(ctx context.Context, r counters.Request, taken counters.Decision) error {
 	if err := r.Check(); err != nil || r.Cost == 0 || !taken.Allowed {
 		return err
@@ -276,8 +277,8 @@ func (l *Limiter) Flush() { l.owing.Flush() }
 // Reset forgets what the client has used: in every slot of the window, in the
 // next, which instances with faster clocks may count in already, and in those
 // before that instances with slower clocks still look at. Other instances
-// notice within a second. The error is counters.ErrRequest or one of
-// a Store's.
+// notice within a second. The error is counters.ErrRequest or one of a Store's;
+// then the client may have been reset or not.
 func (l *Limiter) Reset(ctx context.Context, client string, now time.Time) error {
 	if err := cmp.Or(counters.CheckClient(client), counters.CheckNow(now)); err != nil {
 		return err
@@ -308,8 +309,10 @@ func (l *Limiter) Reset(ctx context.Context, client string, now time.Time) error
 	if err == nil {
 		err = l.mark(ctx, prefix, now, resetDone+time.Since(began).Milliseconds())
 	}
-	l.views.Forget(client)
-	l.views.Get(client).reset(generation)
+	if err == nil {
+		l.views.Forget(client)
+		l.views.Get(client).reset(generation)
+	}
 	return err
 }
 

@@ -9,8 +9,8 @@ import (
 // TakeLocal decides r after a Take that failed with err: by what the process
 // remembers of the client, however old that is, and what it has admitted since.
 // It counts r here, and as soon as the store answers it is counted there, before
-// it decides a check of this client again. Of a client that isn't remembered it knows nothing. The error is
-// counters.ErrRequest.
+// it decides a check of this client again. Of a client that isn't remembered it
+// knows nothing. The error is counters.ErrRequest.
 func (l *Limiter) TakeLocal(r counters.Request, err error) (counters.Decision, error) {
 	if err := r.Check(); err != nil {
 		return counters.Decision{}, err

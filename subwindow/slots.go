@@ -21,9 +21,12 @@ type slots struct {
 }
 
 // repay counts in the store what was admitted without it, in the slots whose
-// counters matter at now, be it to late requests. After an error, one of a store's, nothing has been
-// asked of the store for those who wait.
+// counters matter at now, be it to late requests. After an error, one of a
+// store's, nothing has been asked of the store for those who wait.
 func (s *slots) repay(ctx context.Context, v *view, client string, now time.Time) error {
+	if !v.owes() {
+		return nil
+	}
 	oldest := counters.Calendar(now.Add(-s.ttl(0)), s.window.Width).Number + 1
 	debts := v.due(oldest)
 	if len(debts) == 0 {

@@ -161,14 +161,18 @@ func (v *view) counted(add *addition) (twice int64) {
 	return add.twice
 }
 
+// owes reports whether there are debts.
+func (v *view) owes() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return len(v.debts) > 0
+}
+
 // due returns the debts of the oldest slot and later ones. Time has passed over
 // the others.
 func (v *view) due(oldest int64) []debt {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if len(v.debts) == 0 {
-		return nil
-	}
 	v.debts = slices.DeleteFunc(v.debts, func(d debt) bool { return d.bucket < oldest })
 	debts := slices.DeleteFunc(slices.Clone(v.debts), debt.none)
 	for i, d := range debts {

@@ -231,6 +231,15 @@ func Outage(t *testing.T, now time.Time, newStore func() Store, newLimiter func(
 			})
 		})
 	}
+	t.Run("a reset that fails forgets nothing", func(t *testing.T) {
+		a, _ := begin(t)
+		require.Equal(t, limit, a.admits(limit))
+		a.store.Err = ErrUnsent
+		require.Error(t, a.limiter.Reset(context.Background(), "c", now))
+		assert.Zero(t, a.admits(20))
+		a.store.Err = nil
+		assert.Zero(t, a.admits(20))
+	})
 	// What may have been counted isn't taken back.
 	t.Run("a refund after the store is back is one there", func(t *testing.T) {
 		a, b := begin(t)
