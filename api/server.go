@@ -19,6 +19,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -66,6 +67,7 @@ type Server struct {
 	policies atomic.Pointer[activePolicies]
 	draining atomic.Bool
 	drained  chan struct{} // closed by Drain
+	requests sync.RWMutex  // each request holds it for reading
 	held     atomic.Int64  // number of answers that are being held
 }
 
@@ -107,8 +109,16 @@ func (s *Server) Drain() {
 	}
 }
 
+// Await returns when no request is under way any more. One that comes later, on
+// a connection that is closed already, is dropped. It may be called once.
+func (s *Server) Await() { s.requests.Lock() }
+
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !s.requests.TryRLock() {
+		panic(http.ErrAbortHandler)
+	}
+	defer s.requests.RUnlock()
 	s.closeWhenDraining(w.Header())
 	s.echo.ServeHTTP(w, r)
 }

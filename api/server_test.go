@@ -219,3 +219,11 @@ func TestUnexpectedErrorIsLoggedAndNotShown(t *testing.T) {
 	assert.NotContains(t, r.Body, "secret detail")
 	assert.Contains(t, s.log.String(), `error="secret detail"`)
 }
+
+// What reaches a handler when the store is about to be closed isn't answered.
+func TestNoRequestBeginsAfterTheLast(t *testing.T) {
+	t.Parallel()
+	var s Server
+	s.Await()
+	assert.PanicsWithValue(t, http.ErrAbortHandler, func() { s.ServeHTTP(nil, nil) })
+}

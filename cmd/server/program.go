@@ -52,7 +52,6 @@ type program struct {
 	server     *api.Server
 	metrics    *api.Metrics
 	limiters   limiters
-	requests   sync.RWMutex   // each request holds it for reading
 	refunds    sync.WaitGroup // that outlive their checks
 	watchStore func(context.Context)
 	closeStore func() error
@@ -155,13 +154,12 @@ func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) 
 	var work sync.WaitGroup
 	work.Go(func() { p.reloadUntil(working, hangup) })
 	srv := p.server.HTTPServer()
-	srv.Handler = p
 	defer func() {
 		stopWork()
 		err = errors.Join(err, srv.Close()) // before waiting, as the grace is over
 		work.Wait()
 		// Close doesn't wait for handlers; their store timeout ends them.
-		p.requests.Lock()
+		p.server.Await()
 		p.limiters.flush()
 		err = errors.Join(err, p.closeStore())
 	}()
@@ -190,16 +188,6 @@ func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) 
 	case <-ctx.Done():
 	}
 	return p.shutDown(srv, served, &open, &changed)
-}
-
-// ServeHTTP answers a request. It drops one that comes after all others have
-// been awaited, on a connection that is closed already.
-func (p *program) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if !p.requests.TryRLock() {
-		panic(http.ErrAbortHandler)
-	}
-	defer p.requests.RUnlock()
-	p.server.ServeHTTP(w, r)
 }
 
 // shutDown refuses new connections, answers the requests under way and what the

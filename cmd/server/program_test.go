@@ -327,11 +327,3 @@ func TestShutdownGrace(t *testing.T) {
 		})
 	}
 }
-
-// What reaches a handler when the store is about to be closed isn't answered.
-func TestNoRequestBeginsAfterTheLast(t *testing.T) {
-	t.Parallel()
-	var p program
-	p.requests.Lock()
-	assert.PanicsWithValue(t, http.ErrAbortHandler, func() { p.ServeHTTP(nil, nil) })
-}
