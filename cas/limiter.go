@@ -230,15 +230,10 @@ func (l *Limiter[S]) Refund(ctx context.Context, r counters.Request, taken count
 
 // reconcile has the store consume what TakeLocal has admitted of r's client.
 func (l *Limiter[S]) reconcile(r counters.Request) error {
-	ctx, cancel := l.unhurried()
-	defer cancel()
-	_, err := l.combiner.Do(ctx, r.Client, request{Request: r, view: l.views.Get(r.Client)})
-	return err
-}
-
-// unhurried returns the context of what nobody waits for.
-func (l *Limiter[S]) unhurried() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), cmp.Or(l.cfg.StoreTimeout, counters.DefaultTimeout))
+	return l.cfg.Unhurried(func(ctx context.Context) error {
+		_, err := l.combiner.Do(ctx, r.Client, request{Request: r, view: l.views.Get(r.Client)})
+		return err
+	})
 }
 
 // refundLater does a refund that nobody waits for any more.
@@ -249,19 +244,11 @@ func (l *Limiter[S]) refundLater(req request) {
 // refundNow does a refund, and again as long as it surely wasn't done, in so
 // many tries.
 func (l *Limiter[S]) refundNow(req request, tries int) {
-	for ; ; tries-- {
+	l.cfg.Refund(tries, undone, func(ctx context.Context) error {
 		req.refund = &refund{taken: req.refund.taken, last: true}
-		ctx, cancel := l.unhurried()
 		_, err := l.combiner.Do(ctx, req.Client, req)
-		cancel()
-		if err == nil {
-			return
-		}
-		if tries == 1 || !undone(err) {
-			l.cfg.RefundFailed()
-			return
-		}
-	}
+		return err
+	})
 }
 
 // notSent reports whether a Take that failed with err has surely consumed

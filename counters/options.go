@@ -1,6 +1,8 @@
 package counters
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -64,6 +66,29 @@ type Options struct {
 	// was counted. What should have been refunded stays in use until its time has
 	// passed.
 	RefundFailed func()
+}
+
+// Unhurried calls f with the time that a check may take, for what nobody waits
+// for any more, and returns what f returns.
+func (o *Options) Unhurried(f func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(o.StoreTimeout, DefaultTimeout))
+	defer cancel()
+	return f(ctx)
+}
+
+// Refund does a refund that nobody waits for any more, and again as long as it
+// surely wasn't done, in so many tries. One that fails is counted.
+func (o *Options) Refund(tries int, undone func(error) bool, refund func(ctx context.Context) error) {
+	for ; ; tries-- {
+		err := o.Unhurried(refund)
+		if err == nil {
+			return
+		}
+		if tries == 1 || !undone(err) {
+			o.RefundFailed()
+			return
+		}
+	}
 }
 
 // Horizon returns how much later than on its own clock a count may be in the

@@ -189,15 +189,10 @@ func (l *Limiter) Refund(ctx context.Context, r counters.Request, taken counters
 
 // reconcile has the store count what TakeLocal has admitted of r's client.
 func (l *Limiter) reconcile(r counters.Request) error {
-	ctx, cancel := l.unhurried()
-	defer cancel()
-	_, err := l.combiner.Do(ctx, r.Client, request{Request: r, view: l.views.Get(r.Client)})
-	return err
-}
-
-// unhurried returns the context of what nobody waits for.
-func (l *Limiter) unhurried() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), cmp.Or(l.options.StoreTimeout, counters.DefaultTimeout))
+	return l.options.Unhurried(func(ctx context.Context) error {
+		_, err := l.combiner.Do(ctx, r.Client, request{Request: r, view: l.views.Get(r.Client)})
+		return err
+	})
 }
 
 // refundLater does a refund that nobody waits for any more.
@@ -208,19 +203,11 @@ func (l *Limiter) refundLater(req request) {
 // refundNow does a refund, and again as long as it surely wasn't done, in so
 // many tries.
 func (l *Limiter) refundNow(req request, tries int) {
-	for ; ; tries-- {
+	l.options.Refund(tries, notSent, func(ctx context.Context) error {
 		req.refund = &refund{last: true}
-		ctx, cancel := l.unhurried()
 		_, err := l.combiner.Do(ctx, req.Client, req)
-		cancel()
-		if err == nil {
-			return
-		}
-		if tries == 1 || !notSent(err) {
-			l.options.RefundFailed()
-			return
-		}
-	}
+		return err
+	})
 }
 
 // notSent reports whether a Take that failed with err has surely counted
