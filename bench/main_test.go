@@ -21,6 +21,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestCommandsAreListed(t *testing.T) {
+	t.Parallel()
 	var out bytes.Buffer
 	require.NoError(t, execute(t.Context(), nil, &out))
 	for _, name := range []string{"throughput", "memory", "cost", "contention", "accuracy", "architectures", "load", "faults", "soak", "compare", "report"} {
@@ -31,12 +32,14 @@ func TestCommandsAreListed(t *testing.T) {
 }
 
 func TestHelpListsFlags(t *testing.T) {
+	t.Parallel()
 	var out bytes.Buffer
 	assert.ErrorIs(t, execute(t.Context(), []string{"throughput", "-help"}, &out), flag.ErrHelp)
 	assert.Contains(t, out.String(), "-connections")
 }
 
 func TestBadCommandLines(t *testing.T) {
+	t.Parallel()
 	const none = "no row is called this"
 	for command, lines := range map[string][]string{
 		"no-such-command": {""},
@@ -93,6 +96,7 @@ func readFile(t *testing.T, name string) string {
 // The files have a store row, a simulation in which strict admitted too much,
 // and no contention.
 func TestReportOfTheFiles(t *testing.T) {
+	t.Parallel()
 	const golden = "testdata/report"
 	dir := resultsDir(t, golden)
 	text, err := makeReport(t, dir)
@@ -109,6 +113,7 @@ func TestReportOfTheFiles(t *testing.T) {
 }
 
 func TestReportOfNothing(t *testing.T) {
+	t.Parallel()
 	text, err := makeReport(t, t.TempDir())
 	require.NoError(t, err)
 	for _, s := range sections() {
@@ -119,6 +124,7 @@ func TestReportOfNothing(t *testing.T) {
 }
 
 func TestReportOfBrokenFiles(t *testing.T) {
+	t.Parallel()
 	const machine = `{"machine": {"cores": 2, "go": "go1.26"}`
 	for content, want := range map[string]string{
 		``:                             "EOF",
@@ -150,6 +156,7 @@ func TestReportOfTheResults(t *testing.T) {
 }
 
 func TestCompareRefuses(t *testing.T) {
+	t.Parallel()
 	file := func(text string) string {
 		name := filepath.Join(t.TempDir(), "file.json")
 		require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
@@ -169,6 +176,7 @@ func TestCompareRefuses(t *testing.T) {
 }
 
 func TestCommittedResultsCanBeCompared(t *testing.T) {
+	t.Parallel()
 	for _, s := range sections() {
 		if _, ok := s.New().(report.Comparable); ok {
 			var out bytes.Buffer

@@ -38,13 +38,16 @@ func (a Attack) attempts(limit int64) []time.Duration {
 const pace = 10
 
 // attacks returns the attack written for an algorithm, and then those written
-// for the others. Counters forget when in a slot something came: a burst at the
-// very end of a slot is taken to be spread over it, and fades out while all of
-// it is still in the window. A bucket refills from its first request on.
+// for the others, each once. Counters forget when in a slot something came: a
+// burst at the very end of a slot is taken to be spread over it, and fades out
+// while all of it is still in the window. A bucket refills from its first
+// request on.
 func attacks(on algorithm, limit int64) []Attack {
 	written := []Attack{on.attack(limit)}
 	for _, a := range all() {
-		written = append(written, a.attack(limit))
+		if attack := a.attack(limit); !slices.Contains(written, attack) {
+			written = append(written, attack)
+		}
 	}
 	return written
 }

@@ -89,10 +89,11 @@ func measurePopulation(ctx context.Context, requests int64, seed uint64, workers
 	defer cancel()
 	var next, decided atomic.Int64
 	var wait sync.WaitGroup
+	measured := all()
 	all := make([]*worker, workers)
 	errs := make(chan error, workers)
 	for i := range all {
-		w, err := newWorker(c)
+		w, err := newWorker(c, measured)
 		if err != nil {
 			return PopulationFigures{}, nil, err
 		}
@@ -169,10 +170,10 @@ type worker struct {
 	speeds   []Speed
 }
 
-func newWorker(c population) (*worker, error) {
+func newWorker(c population, measured []algorithm) (*worker, error) {
 	w := &worker{population: c, all: traffic.NewRecent(Window), chunk: make([]time.Duration, 0, checkEvery)}
 	w.figures = PopulationFigures{Limit: DocumentLimit, Length: PopulationLength}
-	for _, a := range all() {
+	for _, a := range measured {
 		s, err := a.subject(DocumentLimit, 1, true)
 		if err != nil {
 			return nil, err

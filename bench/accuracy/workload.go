@@ -90,8 +90,8 @@ func single(p traffic.Pattern, name string, limit int64, requests int) []Workloa
 	return all
 }
 
-// shortestRun is a multiple of all cycles but the day's.
-const shortestRun = 12 * time.Minute
+// shortestRun is two windows, and a multiple of all cycles but the day's.
+const shortestRun = 2 * time.Minute
 
 // runLength returns the whole cycles in which about so many requests arrive at
 // the given rate per second, but at least shortestRun.

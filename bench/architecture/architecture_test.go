@@ -22,6 +22,7 @@ import (
 )
 
 func TestScaleOutDoubles(t *testing.T) {
+	t.Parallel()
 	s := ScaleOut{To: 8, Start: 30 * time.Second, Every: 5 * time.Second}
 	for at, want := range map[time.Duration]int{
 		0: 1, 30*time.Second - 1: 1, 30 * time.Second: 2, 35*time.Second - 1: 2, 35 * time.Second: 4, 40 * time.Second: 8, time.Hour: 8,
@@ -33,6 +34,7 @@ func TestScaleOutDoubles(t *testing.T) {
 }
 
 func TestStickySessions(t *testing.T) {
+	t.Parallel()
 	// Two per 10 s; one instance, two from 3 s, four from 4 s on. Client 3 is
 	// on instances 0, 1 and 3, and client 0 on 0 whatever happens.
 	scale := ScaleOut{To: 4, Start: 3 * time.Second, Every: time.Second}
@@ -60,6 +62,7 @@ func TestStickySessions(t *testing.T) {
 }
 
 func TestChattyServers(t *testing.T) {
+	t.Parallel()
 	// Four a minute; two instances, here called odd and even by the seconds at
 	// which they are asked; what one admits the other hears 3 s later.
 	c := NewChatty(Limit{4, time.Minute}, 2, 3*time.Second)
@@ -82,6 +85,7 @@ func TestChattyServers(t *testing.T) {
 }
 
 func TestChattyServersBeforeTheyHear(t *testing.T) {
+	t.Parallel()
 	// One a minute, three instances: each admits one before it hears of the
 	// others.
 	c := NewChatty(Limit{1, time.Minute}, 3, time.Second)
@@ -98,6 +102,7 @@ func TestChattyServersBeforeTheyHear(t *testing.T) {
 }
 
 func TestStream(t *testing.T) {
+	t.Parallel()
 	// Two a minute; the consumer needs a second for an event, and another
 	// second is its lag. Two events a second are too many.
 	s := NewStream(Limit{2, time.Minute}, 3, time.Second, 1)
@@ -133,6 +138,7 @@ func TestStream(t *testing.T) {
 }
 
 func TestCheckAndIncrementLater(t *testing.T) {
+	t.Parallel()
 	play(t, NewLater(Limit{2, time.Minute}, time.Second), 0, []step{
 		{"0s", true},
 		{"0.5s", true},
@@ -146,6 +152,7 @@ func TestCheckAndIncrementLater(t *testing.T) {
 // envoyproxy/ratelimit on Memcached does so; 64 callers on a limit of 100 were
 // seen to get 162.
 func TestCallersBeforeTheIncrement(t *testing.T) {
+	t.Parallel()
 	l := NewLater(Limit{100, time.Minute}, 10*ms)
 	for range 99 {
 		assert.Equal(t, Outcome{Admitted: true, Messages: 2}, take(t, l, 0, "0s"))
@@ -172,6 +179,7 @@ func newWeir(t require.TestingT, algorithm string, limit Limit, instances int, l
 }
 
 func TestWeir(t *testing.T) {
+	t.Parallel()
 	limit := Limit{3, time.Minute}
 	// The calendar's minute ends after 20 s.
 	play(t, newWeir(t, algorithms.Fixed, limit, 2, time.Second), 0, []step{
@@ -196,6 +204,7 @@ func TestWeir(t *testing.T) {
 }
 
 func TestWeirGivesBackLate(t *testing.T) {
+	t.Parallel()
 	// One a minute. The second instance doesn't know of the first request: it
 	// counts its own, is over the limit, and gives it back. Until that arrives,
 	// it is in the way of others.
@@ -305,6 +314,7 @@ func measure(t require.TestingT, limit Limit, arch Architecture, arrivals iter.S
 }
 
 func TestNewsCountFromWhenTheyAreKnown(t *testing.T) {
+	t.Parallel()
 	n := news{known: traffic.NewRecent(10 * ms)}
 	n.add(0, 3*ms)
 	n.add(ms, 15*ms) // too late to matter
@@ -331,6 +341,7 @@ func (s *scripted) Take(traffic.Arrival) (Outcome, error) {
 func (*scripted) Bounds(float64) (least, most float64) { return 0, 0 }
 
 func TestMeasure(t *testing.T) {
+	t.Parallel()
 	limit := Limit{Requests: 2, Window: 10 * time.Second}
 	yes, no := Outcome{Admitted: true, Messages: 3}, Outcome{Messages: 1}
 	arrivals := []traffic.Arrival{
@@ -354,6 +365,7 @@ func TestMeasure(t *testing.T) {
 }
 
 func TestCalendarWindowsBeginTwoThirdsIntoAMinute(t *testing.T) {
+	t.Parallel()
 	limit := Limit{Requests: 2, Window: time.Minute}
 	yes := Outcome{Admitted: true}
 	// The minute ends 20 s into the run.
@@ -364,6 +376,7 @@ func TestCalendarWindowsBeginTwoThirdsIntoAMinute(t *testing.T) {
 }
 
 func TestBusiest(t *testing.T) {
+	t.Parallel()
 	// The second instance comes after 10 s. Four clients ask before and after,
 	// and two of them belong to the new instance.
 	var arrivals []traffic.Arrival
@@ -382,6 +395,7 @@ func TestBusiest(t *testing.T) {
 }
 
 func TestArrivalsOfTheArchitectures(t *testing.T) {
+	t.Parallel()
 	attack := slices.Collect(scenario{attackerName, 8, time.Second, 4}.arrivals(1))
 	require.Len(t, attack, 4*180)
 	assert.Equal(t, traffic.Arrival{At: 250 * time.Millisecond, Client: 7}, attack[1], "the client that moves with each doubling to eight")
@@ -393,6 +407,7 @@ func TestArrivalsOfTheArchitectures(t *testing.T) {
 }
 
 func TestAllMovesOfStickySessionsAreInOneWindow(t *testing.T) {
+	t.Parallel()
 	scale := scenario{Instances: 32}.scaleOut()
 	assert.Equal(t, 16, scale.Instances(scaleStart+4*scaleEvery-1))
 	assert.Equal(t, 32, scale.Instances(scaleStart+4*scaleEvery))
@@ -400,6 +415,7 @@ func TestAllMovesOfStickySessionsAreInOneWindow(t *testing.T) {
 }
 
 func TestArchitecturesThatDisagreeWithTheirModel(t *testing.T) {
+	t.Parallel()
 	row := func(name, client string, fullest int) runRow {
 		return runRow{
 			Architecture: name, scenario: usual(client), Figures: Figures{Fullest: fullest, Calendar: fullest}, Least: 100, Most: 200,
@@ -436,6 +452,7 @@ func TestArchitecturesThatDisagreeWithTheirModel(t *testing.T) {
 }
 
 func TestSweepsAreTables(t *testing.T) {
+	t.Parallel()
 	row := func(name, client string, instances, fullest int) runRow {
 		return runRow{Architecture: name, scenario: scenario{Traffic: client, Instances: instances}, Figures: Figures{Fullest: fullest, Calendar: 1}}
 	}
@@ -457,6 +474,7 @@ title
 }
 
 func TestABrokenRunIsWrittenAndFails(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	r := Report{Limit: 100}
 	for _, instances := range []int{1, 2} {
@@ -474,6 +492,7 @@ func TestABrokenRunIsWrittenAndFails(t *testing.T) {
 }
 
 func TestNothingIsDrawnOfASinglePoint(t *testing.T) {
+	t.Parallel()
 	row := func(lag time.Duration, admitted int) runRow {
 		return runRow{
 			Architecture: chattyName, scenario: scenario{attackerName, 1, lag, 1000}, Figures: Figures{Fullest: admitted},
@@ -486,6 +505,7 @@ func TestNothingIsDrawnOfASinglePoint(t *testing.T) {
 }
 
 func TestTicksOfDecades(t *testing.T) {
+	t.Parallel()
 	assert.Equal(t, "1ms", decade(time.Millisecond.Seconds(), time.Millisecond))
 	assert.Equal(t, "10s", decade(10, 10*time.Second))
 	assert.Empty(t, decade(0.3, "0.3"))

@@ -27,6 +27,7 @@ import (
 func TestMain(m *testing.M) { benchtest.Main(m, ShareCommand, Share) }
 
 func TestPlainBucket(t *testing.T) {
+	t.Parallel()
 	// 10 tokens, and 10 a second.
 	start := time.Unix(1000, 0)
 	b := plainBucket{tokens: 10, at: start.UnixNano()}
@@ -131,11 +132,13 @@ func TestPlainLoopGivesUpAtItsDeadline(t *testing.T) {
 }
 
 func TestBucketMost(t *testing.T) {
+	t.Parallel()
 	assert.InDelta(t, 1000.0, bucketMost(5000, 1000, 0), 1e-9)
 	assert.InDelta(t, 13500.0, bucketMost(5000, 1000, 2500*time.Millisecond), 1e-9)
 }
 
 func TestUnfounded(t *testing.T) {
+	t.Parallel()
 	// A limit of three per 100.
 	admissions := []int64{0, 10, 20, 102, 110, 125}
 	require.Equal(t, int64(3), traffic.Fullest(admissions, 100))
@@ -158,6 +161,7 @@ func TestUnfounded(t *testing.T) {
 }
 
 func TestNoteOfALogsDecision(t *testing.T) {
+	t.Parallel()
 	at := func(d time.Duration) int64 { return int64(d) }
 	var c outcome
 	c.note(at(5*time.Second), counters.Decision{Allowed: true, ResetAfter: time.Second})
@@ -192,6 +196,7 @@ func (c *contended) Take(ctx context.Context, r counters.Request) (counters.Deci
 }
 
 func TestContendedRequestsAreDenied(t *testing.T) {
+	t.Parallel()
 	var o outcome
 	var l contended
 	assert.False(t, o.decide(t.Context(), &l, share{AsServed: true}))
@@ -204,6 +209,7 @@ func TestContendedRequestsAreDenied(t *testing.T) {
 func (instant) Close() error { return nil }
 
 func TestTheLastDecisionOfACallerIsLate(t *testing.T) {
+	t.Parallel()
 	s := share{Callers: 1}
 	const length = 50 * time.Millisecond
 	o, err := s.work(t.Context(), instant{}, &races{}, length)
@@ -224,6 +230,7 @@ func TestTheLastDecisionOfACallerIsLate(t *testing.T) {
 }
 
 func TestUnluckiest(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		decisions []int64
 		want      float64
@@ -248,6 +255,7 @@ func TestUnluckiest(t *testing.T) {
 }
 
 func TestOutcomesAddUp(t *testing.T) {
+	t.Parallel()
 	part := func(admitted int64, elapsed time.Duration, first, last int64) outcome {
 		o := newOutcome()
 		o.Admitted, o.Elapsed, o.Decisions, o.First, o.Last = admitted, elapsed, []int64{admitted}, first, last
@@ -290,6 +298,7 @@ func TestOutcomesAddUp(t *testing.T) {
 }
 
 func TestTargets(t *testing.T) {
+	t.Parallel()
 	combined := func(processes, callers int, rate, ratio float64) rateRow {
 		return rateRow{Loop: combinedCAS, Processes: processes, Callers: callers, Rate: rate, Ratio: ratio, Percentiles: report.Percentiles{P99: 19 * time.Millisecond}, Unluckiest: 0.25}
 	}
@@ -320,6 +329,7 @@ one process, from 1 to 256 callers: decisions/s never falls; 4 callers 80% of 1 
 }
 
 func TestBroken(t *testing.T) {
+	t.Parallel()
 	bucket := bucketRow{Processes: 4, Admitted: 990, Most: 1000}
 	log := logRow{Processes: 8, Fullest: logLimit}
 	for _, tt := range []struct {
@@ -352,6 +362,7 @@ func TestBroken(t *testing.T) {
 }
 
 func TestFarRows(t *testing.T) {
+	t.Parallel()
 	o := newOutcome()
 	o.Admitted, o.Denied, o.Contended, o.Errors, o.FirstError = 150, 40, 10, 10, "no answer"
 	o.Elapsed, o.First, o.Last = 2*time.Second, int64(time.Hour), int64(time.Hour+1500*time.Millisecond)
@@ -381,6 +392,7 @@ func TestFarRows(t *testing.T) {
 }
 
 func TestFarTargets(t *testing.T) {
+	t.Parallel()
 	row := func(processes int, roundTrip time.Duration) farRow {
 		return farRow{Processes: processes, Callers: callersPerProcess, RoundTrip: roundTrip, Percentiles: report.Percentiles{P99: 29 * time.Millisecond}, Contended: 0.0009}
 	}
@@ -473,6 +485,7 @@ func TestAProcessThatFailsSaysWhy(t *testing.T) {
 }
 
 func TestCompareContention(t *testing.T) {
+	t.Parallel()
 	result := func(rate float64, fullest int) *Report {
 		return &Report{
 			Rates:   []rateRow{{Loop: plainCAS, Processes: 1, Callers: 4, Rate: rate}},

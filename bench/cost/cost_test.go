@@ -48,6 +48,7 @@ func TestCosts(t *testing.T) {
 
 // A counter of a window of 60 slots lives for 61 s, and 2.05 s more.
 func TestPastOfABusyClient(t *testing.T) {
+	t.Parallel()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 500_000_000, time.UTC)
 	for name, want := range map[string]struct {
 		times int

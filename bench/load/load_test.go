@@ -205,6 +205,7 @@ func TestLoadEndsWithTheContext(t *testing.T) {
 }
 
 func TestParseTarget(t *testing.T) {
+	t.Parallel()
 	for given, want := range map[string]string{
 		"127.0.0.1:8080": "127.0.0.1:8080", "http://weir:8080": "weir:8080", "http://weir:8080/": "weir:8080", "http://weir": "weir:80", "http://[::1]:9": "[::1]:9",
 		"weir": "", "https://weir:8080": "", "http://weir/path": "", "http://weir?x": "", "http://%zz": "",
@@ -220,6 +221,7 @@ func TestParseTarget(t *testing.T) {
 }
 
 func TestSearchStep(t *testing.T) {
+	t.Parallel()
 	sampled := func(latency, lag time.Duration) *sample {
 		s := newSample(loadgen.Constant(1, time.Second))
 		s.due, s.sent, s.statuses[200], s.elapsed = 1, 1, 1, time.Second
@@ -237,6 +239,7 @@ func TestSearchStep(t *testing.T) {
 }
 
 func TestCurve(t *testing.T) {
+	t.Parallel()
 	h := loadgen.NewHistogram()
 	for i := range 1000 {
 		loadgen.Record(h, time.Duration(i+1)*ms)
@@ -252,6 +255,7 @@ func TestCurve(t *testing.T) {
 }
 
 func TestLoadReport(t *testing.T) {
+	t.Parallel()
 	figures := loadFigures{Rate: 1000, Achieved: 999.6, Late: 2 * ms, Lag: 250 * time.Microsecond, Latency: &latencies{
 		P50: 500 * time.Microsecond, P90: ms, P99: 12 * ms, P999: 20 * ms, Max: 123 * ms, ServiceP99: 8 * ms,
 	}}
@@ -295,6 +299,7 @@ func TestLoadReport(t *testing.T) {
 }
 
 func TestLoadPlotsAreMadeOfTheReport(t *testing.T) {
+	t.Parallel()
 	at := func(rate float64, p99 time.Duration) loadFigures {
 		return loadFigures{Rate: rate, Latency: &latencies{P99: p99}}
 	}
@@ -332,6 +337,7 @@ func TestLoadPlotsAreMadeOfTheReport(t *testing.T) {
 }
 
 func TestCompareLoad(t *testing.T) {
+	t.Parallel()
 	slice := func(p99 time.Duration) loadFigures {
 		return loadFigures{Rate: 1000, Achieved: 1000, Latency: &latencies{P99: p99}}
 	}
@@ -388,6 +394,7 @@ func (s *search) rates(capacity float64) []float64 {
 }
 
 func TestSearch(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name      string
 		capacity  float64
@@ -410,6 +417,7 @@ func TestSearch(t *testing.T) {
 }
 
 func TestOneStallDoesNotDecideTheSearch(t *testing.T) {
+	t.Parallel()
 	s := newSearch(4000, 1.1)
 	for _, held := range []bool{true, false, true} {
 		assert.InDelta(t, 4000.0, s.rate, 0)
@@ -426,6 +434,7 @@ func TestOneStallDoesNotDecideTheSearch(t *testing.T) {
 }
 
 func TestSearchFindsTheCapacity(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		capacity := rapid.Float64Range(200, 500_000).Draw(t, "capacity")
 		s := newSearch(firstRate, 1.1)
@@ -513,6 +522,7 @@ func assertDuration(t *testing.T, want, got time.Duration, name string) {
 // 100 ms, on the only connection. Those due at 510, 520, ... 600 ms start at
 // 600, 601, ... 609 ms and take 91, 82, ... 10 ms.
 func TestAStalledServerShowsInTheLatencies(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := fakeLoop(t, 1, allBut(50, answer{100 * ms, 200, ""}, answer{ms, 200, ""}))
 		s := l.runEvenly(t, 100, 2*time.Second, time.Second)
@@ -544,6 +554,7 @@ func TestAStalledServerShowsInTheLatencies(t *testing.T) {
 }
 
 func TestAnOpenLoopUsesFreeConnections(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := fakeLoop(t, 2, allBut(50, answer{100 * ms, 200, ""}, answer{ms, 429, ""}))
 		s := l.runEvenly(t, 100, 2*time.Second, time.Second)
@@ -556,6 +567,7 @@ func TestAnOpenLoopUsesFreeConnections(t *testing.T) {
 }
 
 func TestTheLastAnswersAreWaitedFor(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := fakeLoop(t, 3, always(answer{500 * ms, 200, ""}))
 		s := l.runEvenly(t, 10, time.Second, 2*time.Second)
@@ -573,6 +585,7 @@ func TestTheLastAnswersAreWaitedFor(t *testing.T) {
 }
 
 func TestABenchThatIsBehindSaysSo(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := fakeLoop(t, 4, always(answer{10 * ms, 200, ""}))
 		l.pause = func(d time.Duration) { time.Sleep(d + 3*ms) }
@@ -595,6 +608,7 @@ func TestABenchThatIsBehindSaysSo(t *testing.T) {
 }
 
 func TestChecksThatAreNeverAnswered(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := fakeLoop(t, 1, allBut(2, answer{time.Hour, 200, ""}, answer{ms, 200, ""}))
 		start := time.Now()
@@ -606,6 +620,7 @@ func TestChecksThatAreNeverAnswered(t *testing.T) {
 }
 
 func TestAClosedConnectionEndsTheRun(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := fakeLoop(t, 1, allBut(4, answer{}, answer{ms, 200, ""}))
 		start := time.Now()
@@ -618,6 +633,7 @@ func TestAClosedConnectionEndsTheRun(t *testing.T) {
 }
 
 func TestUnexpectedAnswersAreFaults(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := fakeLoop(t, 1, func(n int) answer {
 			switch n {
@@ -642,6 +658,7 @@ func TestUnexpectedAnswersAreFaults(t *testing.T) {
 }
 
 func TestSamplesAddUp(t *testing.T) {
+	t.Parallel()
 	sampled := func(due, sent, unsent int64, latency time.Duration) *sample {
 		s := newSample(loadgen.Constant(1, time.Second))
 		s.due, s.sent, s.unsent, s.elapsed, s.degraded = due, sent, unsent, time.Second, 1

@@ -10,6 +10,7 @@ import (
 )
 
 func TestMemoryOfAFewClients(t *testing.T) {
+	t.Parallel()
 	_, printed, err := benchtest.Run(t, Run, "memory", new(Report), "-clients", "500")
 	require.NoError(t, err)
 	assert.Regexp(t, `(?m)^ +500 clients: VmRSS +\d+ MB, VmHWM +\d+ MB$`, printed)
@@ -17,6 +18,7 @@ func TestMemoryOfAFewClients(t *testing.T) {
 }
 
 func TestParseMemory(t *testing.T) {
+	t.Parallel()
 	resident, peak, err := parseMemory("Name:\tweir\nVmHWM:\t  300000 kB\nVmRSS:\t  100 kB\nThreads:\t9\n")
 	require.NoError(t, err)
 	assert.Equal(t, int64(100<<10), resident)

@@ -104,6 +104,7 @@ func TestTrafficsAtTheServer(t *testing.T) {
 }
 
 func TestWorkloads(t *testing.T) {
+	t.Parallel()
 	names, policies := make(map[string]bool), make(map[string]bool)
 	for _, w := range workloads() {
 		names[w.String()] = true
@@ -232,6 +233,7 @@ func sides(tallies ...loadgen.Tally) func(time.Duration) (loadgen.Tally, error) 
 }
 
 func TestPairComparesNeighbours(t *testing.T) {
+	t.Parallel()
 	p := newPair()
 	other := sides(loadgen.Tally{Admitted: 100}, loadgen.Tally{Admitted: 300}, loadgen.Tally{Admitted: 200})
 	weir := sides(loadgen.Tally{Admitted: 50}, loadgen.Tally{Admitted: 300}, loadgen.Tally{Admitted: 175})
@@ -248,6 +250,7 @@ func TestPairComparesNeighbours(t *testing.T) {
 }
 
 func TestCheckRow(t *testing.T) {
+	t.Parallel()
 	p := newPair()
 	noop, weir := loadgen.Tally{Admitted: 400}, loadgen.Tally{Admitted: 50, Denied: 150}
 	require.NoError(t, p.measure(time.Second, sides(noop, noop, noop), sides(weir, weir, weir)))
@@ -270,6 +273,7 @@ func TestCheckRow(t *testing.T) {
 }
 
 func TestReport(t *testing.T) {
+	t.Parallel()
 	ms := time.Millisecond
 	r := Report{
 		Machine: report.Machine{Cores: 2, Go: "go1.26.8", Memcached: "1.6.18"}, Connections: 256, Duration: 5 * time.Second,
@@ -298,6 +302,7 @@ func TestReport(t *testing.T) {
 }
 
 func TestCompareThroughput(t *testing.T) {
+	t.Parallel()
 	result := func(ratio, low, high, commands float64) *Report {
 		return &Report{Connections: 256, Checks: []checkRow{{
 			Algorithm: "fixed", Traffic: "one hot client", Commands: commands, Allocations: 10,

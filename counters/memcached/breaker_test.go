@@ -190,7 +190,8 @@ func addTo(s *Store, key string, within time.Duration) error {
 // add counts on server i.
 func (w *two) add(i int, within time.Duration) error { return addTo(w.Store, w.keys[i], within) }
 
-// awaitOpen counts on server 0 until its breaker is open, and returns how often.
+// awaitOpen counts on server 0 until its breaker is open, and returns how
+// often.
 func (w *two) awaitOpen(t *testing.T) (failures int) {
 	t.Helper()
 	for ; w.members.Load().clients[0].breaker.refuse() == nil; failures++ {

@@ -107,7 +107,8 @@ func TestParseState(t *testing.T) {
 	}
 }
 
-// Whatever a server answers, nothing panics, and no count is less than one that is absent.
+// Whatever a server answers, nothing panics, and no count is less than one that
+// is absent.
 func FuzzParseReplies(f *testing.F) {
 	f.Fuzz(func(t *testing.T, reply []byte) {
 		counts := make([]int64, 3)

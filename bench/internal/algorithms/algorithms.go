@@ -34,7 +34,8 @@ type Algorithm struct {
 	Slots  int // sub-windows; 0 for all but sliding windows
 	Strict bool
 	Kind   Kind
-	state  newState // of those that aren't windows
+	policy string // what policy files call those that aren't windows
+	state  newState
 }
 
 // A Kind says what an algorithm keeps.
@@ -58,13 +59,13 @@ var All = []Algorithm{
 	{Name: Sliding10, Slots: 10},
 	{Name: Sliding60, Slots: 60},
 	{Name: Strict60, Slots: 60, Strict: true},
-	{Name: Token, Kind: Bucket, state: func(s counters.StateStore, c Config, state cas.Config) (Limiter, error) {
+	{Name: Token, Kind: Bucket, policy: "token_bucket", state: func(s counters.StateStore, c Config, state cas.Config) (Limiter, error) {
 		return cas.NewTokenBucket(s, c.Window, c.Burst, state)
 	}},
-	{Name: Leaky, Kind: Bucket, state: func(s counters.StateStore, c Config, state cas.Config) (Limiter, error) {
+	{Name: Leaky, Kind: Bucket, policy: "leaky_bucket", state: func(s counters.StateStore, c Config, state cas.Config) (Limiter, error) {
 		return cas.NewLeakyBucket(s, c.Window, c.Burst, state)
 	}},
-	{Name: Log, Kind: Times, state: func(s counters.StateStore, c Config, state cas.Config) (Limiter, error) {
+	{Name: Log, Kind: Times, policy: "sliding_log", state: func(s counters.StateStore, c Config, state cas.Config) (Limiter, error) {
 		return cas.NewSlidingLog(s, c.Window, c.Limit, state)
 	}},
 }
@@ -108,9 +109,11 @@ func Plain(name string) string {
 	return strings.NewReplacer(" ", "-", "=", "").Replace(strings.ToLower(name))
 }
 
-// Policy returns the keys of a window in a policy file that say which it is.
+// Policy returns the keys of a limit in a policy file that say which it is.
 func (a Algorithm) Policy() string {
 	switch {
+	case a.policy != "":
+		return "algorithm: " + a.policy
 	case a.Strict:
 		return fmt.Sprintf("algorithm: sliding_window, sub_windows: %d, estimate: strict", a.Slots)
 	case a.Slots > 0:

@@ -19,8 +19,8 @@ import (
 	"weir/bench/internal/testbed"
 )
 
-// What is tested doesn't depend on the machine's speed, so weir may take as long as
-// it ever does.
+// What is tested doesn't depend on the machine's speed, so weir may take as
+// long as it ever does.
 func init() { _ = os.Setenv("WEIR_STORE_TIMEOUT", "5s") }
 
 // Main runs a package's tests; but a test binary that is started as one of the

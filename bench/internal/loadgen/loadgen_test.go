@@ -23,6 +23,7 @@ import (
 )
 
 func TestReadResponse(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name     string
 		response string
@@ -63,6 +64,7 @@ func TestReadResponse(t *testing.T) {
 }
 
 func TestReadResponseLeavesTheNext(t *testing.T) {
+	t.Parallel()
 	r := bufio.NewReader(strings.NewReader("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\noneHTTP/1.1 429 No\r\nContent-Length: 3\r\n\r\ntwo"))
 	status, body, err := ReadResponse(r)
 	require.NoError(t, err)
@@ -80,6 +82,7 @@ var (
 )
 
 func TestRequestNamesTheClient(t *testing.T) {
+	t.Parallel()
 	for _, w := range workloads {
 		c := NewClient(nil, "127.0.0.1:1", w.Request())
 		for _, n := range []int64{0, 7, 9_999, 99_999_999} {
@@ -92,6 +95,7 @@ func TestRequestNamesTheClient(t *testing.T) {
 }
 
 func TestVerify(t *testing.T) {
+	t.Parallel()
 	admittedRow, deniedRow := Workload{fixed, Hot}, Workload{fixed, Denied}
 	for _, tt := range []struct {
 		w                Workload
@@ -114,6 +118,7 @@ func TestVerify(t *testing.T) {
 }
 
 func TestPolicyFile(t *testing.T) {
+	t.Parallel()
 	assert.Equal(t, `policies:
   fixed-1000000000:
     limits: [{name: limit, algorithm: fixed_window, limit: 1000000000, window: 1m0s}]
@@ -125,12 +130,14 @@ func TestPolicyFile(t *testing.T) {
 }
 
 func TestCaptureReplyGivesUp(t *testing.T) {
+	t.Parallel()
 	addr := served(t, NoopHandler(Reply{Status: 200, Body: []byte("yes")}, nil))
 	_, err := CaptureReply(t.Context(), addr, "{}", 429, 3)
 	assert.ErrorContains(t, err, "last with 200: yes")
 }
 
 func TestMallocs(t *testing.T) {
+	t.Parallel()
 	n, err := Mallocs(t.Context(), served(t, NoopHandler(Reply{Status: 200}, nil)))
 	require.NoError(t, err)
 	assert.Positive(t, n)
@@ -142,6 +149,7 @@ func TestMallocs(t *testing.T) {
 }
 
 func TestRepeatCounts(t *testing.T) {
+	t.Parallel()
 	var calls atomic.Int64
 	op := func(n int64) (bool, error) {
 		calls.Add(1)
@@ -157,6 +165,7 @@ func TestRepeatCounts(t *testing.T) {
 }
 
 func TestRepeatEndsWithTheDuration(t *testing.T) {
+	t.Parallel()
 	result, err := Repeat(t.Context(), []Operation{func(int64) (bool, error) { return true, nil }}, &Turn{Clients: 1}, time.Millisecond)
 	require.NoError(t, err)
 	assert.Positive(t, result.Admitted)
@@ -164,6 +173,7 @@ func TestRepeatEndsWithTheDuration(t *testing.T) {
 }
 
 func TestRepeatEndsWithAFailure(t *testing.T) {
+	t.Parallel()
 	broken := errors.New("broken")
 	fine := func(int64) (bool, error) { return true, nil }
 	fails := func(int64) (bool, error) { return false, broken }
@@ -172,6 +182,7 @@ func TestRepeatEndsWithAFailure(t *testing.T) {
 }
 
 func TestTallies(t *testing.T) {
+	t.Parallel()
 	a := Tally{Admitted: 6, Denied: 2, Elapsed: 2 * time.Second, Latency: NewHistogram()}
 	b := Tally{Admitted: 1, Denied: 3, Elapsed: time.Second, Latency: NewHistogram()}
 	require.NoError(t, a.Latency.RecordValue(1000))
@@ -191,11 +202,13 @@ func TestTallies(t *testing.T) {
 }
 
 func TestUnexpectedStatusFails(t *testing.T) {
+	t.Parallel()
 	_, err := dialedTo(t, NoopHandler(Reply{Status: 503, Body: []byte("no store")}, nil)).Drive(t.Context(), &Turn{Clients: 1, Last: 10}, 0)
 	assert.ErrorContains(t, err, "503: no store")
 }
 
 func TestDriveReadsDecisions(t *testing.T) {
+	t.Parallel()
 	for status, denied := range map[int]int64{200: 0, 429: 10} {
 		clients := dialedTo(t, NoopHandler(Reply{Status: status, Body: []byte("{}")}, nil))
 		result, err := clients.Drive(t.Context(), &Turn{Clients: 1, Last: 10}, 0)
@@ -206,6 +219,7 @@ func TestDriveReadsDecisions(t *testing.T) {
 }
 
 func TestDriveEndsWithTheContext(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	silent := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -237,6 +251,7 @@ func served(t *testing.T, handler http.Handler) string {
 }
 
 func TestTurnIsFair(t *testing.T) {
+	t.Parallel()
 	turn := &Turn{Clients: 10_000}
 	times := make(map[int64]int)
 	for range 30_000 {
@@ -252,6 +267,7 @@ func TestTurnIsFair(t *testing.T) {
 }
 
 func TestTurnEnds(t *testing.T) {
+	t.Parallel()
 	turn := &Turn{Clients: 2, Last: 3}
 	for _, want := range []int64{0, 1, 0} {
 		n, ok := turn.next()
@@ -263,6 +279,7 @@ func TestTurnEnds(t *testing.T) {
 }
 
 func TestPaceAt(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name string
 		pace Pace
@@ -287,6 +304,7 @@ func TestPaceAt(t *testing.T) {
 }
 
 func TestPaceIsMadeOfItsParts(t *testing.T) {
+	t.Parallel()
 	p := Pace{1000, 3000, 2 * time.Second}
 	assert.Equal(t, Pace{1000, 1500, 500 * time.Millisecond}, p.Part(0, 4))
 	assert.Equal(t, Pace{1500, 2000, 500 * time.Millisecond}, p.Part(1, 4))
@@ -295,6 +313,7 @@ func TestPaceIsMadeOfItsParts(t *testing.T) {
 }
 
 func TestPaceProperties(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		rate := rapid.Float64Range(0, 100_000)
 		p := Pace{rate.Draw(t, "from"), rate.Draw(t, "to") + 1, time.Duration(rapid.Int64Range(1e6, 1e12).Draw(t, "length"))}
@@ -319,6 +338,7 @@ func all(a *Arrivals) []time.Duration {
 }
 
 func TestEvenArrivals(t *testing.T) {
+	t.Parallel()
 	ms := time.Millisecond
 	assert.Equal(t, []time.Duration{0, 250 * ms, 500 * ms, 750 * ms}, all(NewArrivals(Pace{4, 4, time.Second}, nil)))
 	// 10 t²: at the roots of 0, 0.1, ... 0.9.
@@ -332,6 +352,7 @@ func TestEvenArrivals(t *testing.T) {
 }
 
 func TestPoissonArrivals(t *testing.T) {
+	t.Parallel()
 	const rate, seconds = 1000, 100
 	times := all(NewArrivals(Pace{rate, rate, seconds * time.Second}, rand.New(rand.NewPCG(1, 2))))
 	deviation := math.Sqrt(rate * seconds)
@@ -349,6 +370,7 @@ func TestPoissonArrivals(t *testing.T) {
 }
 
 func TestPoissonRamp(t *testing.T) {
+	t.Parallel()
 	times := all(NewArrivals(Pace{0, 2000, 50 * time.Second}, rand.New(rand.NewPCG(3, 4))))
 	firstHalf := 0
 	for _, at := range times {
@@ -361,6 +383,7 @@ func TestPoissonRamp(t *testing.T) {
 }
 
 func TestZipf(t *testing.T) {
+	t.Parallel()
 	// 1, 1/2, 1/3 and 1/4 make 25/12: shares of 0.48, 0.24, 0.16 and 0.12.
 	z := NewZipf(4, 1)
 	for _, tt := range []struct {
@@ -385,6 +408,7 @@ func TestZipf(t *testing.T) {
 }
 
 func TestZipfSharesOfTheFirstRanks(t *testing.T) {
+	t.Parallel()
 	const draws = 200_000
 	z, random := NewZipf(1000, 1), rand.New(rand.NewPCG(1, 1))
 	counts := make(map[int64]int)

@@ -8,6 +8,7 @@ import (
 )
 
 func TestMilliseconds(t *testing.T) {
+	t.Parallel()
 	for d, want := range map[time.Duration]string{
 		25 * time.Microsecond: "0.025", 1500 * time.Microsecond: "1.50", 123456 * time.Microsecond: "123.5",
 	} {
@@ -16,6 +17,7 @@ func TestMilliseconds(t *testing.T) {
 }
 
 func TestMachine(t *testing.T) {
+	t.Parallel()
 	assert.Equal(t, "2 cores, go1.26", Machine{Cores: 2, Go: "go1.26"}.String())
 	assert.Equal(t, "64 cores, EPYC 9004, linux/amd64, go1.26, memcached 1.6.38",
 		Machine{64, "EPYC 9004", "linux/amd64", "go1.26", "1.6.38"}.String())

@@ -40,16 +40,30 @@ func StartMemcached(ctx context.Context, megabytes int) (*Memcached, error) {
 		}
 		return exec.Command(path, args...)
 	}
-	if m.Process, err = startOnFreePort(ctx, m.log, m.command); err != nil {
-		return nil, err
+	for range 5 { // others look for free ports too
+		if m.Process, err = startOnFreePort(ctx, m.log, m.command); err != nil {
+			continue
+		}
+		if err = m.connect(ctx); err == nil {
+			return m, nil
+		}
 	}
-	return m, m.connect(ctx)
+	return nil, err
 }
 
-// connect ends the process if it can't be connected to.
+// connect ends the process if it can't be connected to, or if it is another
+// that listens at its address.
 func (m *Memcached) connect(ctx context.Context) (err error) {
 	if m.MemcachedConn, err = DialMemcached(ctx, m.Addr); err != nil {
 		m.Process.Stop()
+		return err
+	}
+	stats, err := m.Do("stats", "END")
+	if err == nil && !slices.Contains(stats, fmt.Sprintf("STAT pid %d", m.Process.Cmd.Process.Pid)) {
+		err = fmt.Errorf("another memcached listens at %s", m.Addr)
+	}
+	if err != nil {
+		m.Stop()
 	}
 	return err
 }

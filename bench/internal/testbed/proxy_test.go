@@ -48,6 +48,7 @@ func proxied(t *testing.T, target string, roundTrip time.Duration) net.Conn {
 }
 
 func TestAProxyAddsARoundTrip(t *testing.T) {
+	t.Parallel()
 	const roundTrip = 20 * time.Millisecond
 	conn := proxied(t, echo(t), roundTrip)
 	for range 3 {
@@ -62,6 +63,7 @@ func TestAProxyAddsARoundTrip(t *testing.T) {
 
 // Many numbers under way at a time arrive, in order, none before its time.
 func TestAProxyKeepsTheOrder(t *testing.T) {
+	t.Parallel()
 	const roundTrip, n = 50 * time.Millisecond, 1000
 	conn := proxied(t, echo(t), roundTrip)
 	sent := make([]time.Time, n)
@@ -96,6 +98,7 @@ func TestAProxyHoldsNobodyUp(t *testing.T) {
 }
 
 func TestTheEndOfAProxiedServer(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	conn := proxied(t, l.Addr().String(), time.Millisecond)
@@ -119,6 +122,7 @@ func TestTheEndOfAProxiedServer(t *testing.T) {
 }
 
 func TestAStoppedProxy(t *testing.T) {
+	t.Parallel()
 	p, err := StartProxy(echo(t), time.Millisecond)
 	require.NoError(t, err)
 	conn, err := net.Dial("tcp", p.Addr)

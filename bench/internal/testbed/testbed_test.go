@@ -9,6 +9,7 @@ import (
 )
 
 func TestParseSlabs(t *testing.T) {
+	t.Parallel()
 	h, err := parseSlabs([]string{
 		"STAT 1:chunk_size 96", "STAT 1:total_chunks 10922", "STAT 1:used_chunks 3", "STAT 2:chunk_size 120", "STAT 2:used_chunks 5",
 		"STAT active_slabs 2", "STAT total_malloced 2097152",
@@ -20,6 +21,7 @@ func TestParseSlabs(t *testing.T) {
 }
 
 func TestParseStats(t *testing.T) {
+	t.Parallel()
 	s, err := parseStats([]string{
 		"STAT pid 1", "STAT version 1.6.18",
 		"STAT cmd_get 1000", "STAT cmd_set 1", "STAT cmd_touch 1000", "STAT get_hits 100", "STAT get_misses 200",
@@ -34,10 +36,12 @@ func TestParseStats(t *testing.T) {
 }
 
 func TestStatsArithmetic(t *testing.T) {
+	t.Parallel()
 	assert.Equal(t, StoreStats{9, 18, 27}, StoreStats{10, 20, 30}.Minus(StoreStats{1, 2, 3}))
 }
 
 func TestMemcachedCountsEachWrite(t *testing.T) {
+	t.Parallel()
 	m := started(t)
 	before, err := m.Stats()
 	require.NoError(t, err)
@@ -64,6 +68,7 @@ func TestMemcachedCountsEachWrite(t *testing.T) {
 }
 
 func TestKeysPerGet(t *testing.T) {
+	t.Parallel()
 	m := started(t)
 	for _, tt := range []struct {
 		commands []string
@@ -88,6 +93,7 @@ func TestKeysPerGet(t *testing.T) {
 }
 
 func TestCommandLog(t *testing.T) {
+	t.Parallel()
 	l := &commandLog{silenced: make(chan struct{}, 1)}
 	for _, part := range []string{"<24 get", "s a b\n>24 sending key a<25 get a\n\n<26 gets c\n", ">26 END\n<24 incr a 1\n<24 add get 0 0 1\n", "failed to listen\n<2"} {
 		n, err := l.Write([]byte(part))
@@ -112,6 +118,7 @@ func started(t *testing.T) *Memcached {
 }
 
 func TestParseCPU(t *testing.T) {
+	t.Parallel()
 	// Of utime 150 and stime 25, in hundredths of a second.
 	used, err := parseCPU("42 (a) b (c)) S 1 42 42 0 -1 4194304 100 0 0 0 150 25 9 9 20 0 5 0 1000 0 0")
 	require.NoError(t, err)
@@ -123,6 +130,7 @@ func TestParseCPU(t *testing.T) {
 }
 
 func TestServerThatEndsAtOnce(t *testing.T) {
+	t.Parallel()
 	_, err := (&Build{binary: "/bin/false"}).Start(t.Context(), "")
 	assert.ErrorContains(t, err, "false ended at once")
 }

@@ -32,12 +32,14 @@ func assertCount(t *testing.T, mean, count float64, msg ...any) {
 }
 
 func TestSteadyIsEvenlySpaced(t *testing.T) {
+	t.Parallel()
 	arrivals := slices.Collect(Named("steady").Generate(1, 4, time.Second))
 	const ms = time.Millisecond
 	assert.Equal(t, []Arrival{{At: 0}, {At: 250 * ms}, {At: 500 * ms}, {At: 750 * ms}}, arrivals)
 }
 
 func TestPoisson(t *testing.T) {
+	t.Parallel()
 	const rate, length = 10, 1000 * time.Second
 	p := Named("poisson")
 	assertCount(t, 10_000, float64(len(slices.Collect(p.Generate(1, rate, length)))))
@@ -59,6 +61,7 @@ func TestPoisson(t *testing.T) {
 }
 
 func TestFewArrivalsPerCycleAreNotLost(t *testing.T) {
+	t.Parallel()
 	// One in ten minutes: nearly all waits go on beyond the end of a cycle, and
 	// 9 of 10 arrivals still come in the first 10 s of one.
 	const minutes = 100_000
@@ -69,6 +72,7 @@ func TestFewArrivalsPerCycleAreNotLost(t *testing.T) {
 }
 
 func TestBurstyIsSilentBetweenBursts(t *testing.T) {
+	t.Parallel()
 	// At 10 a second, 370 arrivals fall on average into each burst of 7 s, and
 	// a burst begins 17 to 57 s after the one before, 37 on average: about 1000
 	// in the run. Silences under 10 s are those in a burst, and a second of it
@@ -98,6 +102,7 @@ func TestBurstyIsSilentBetweenBursts(t *testing.T) {
 }
 
 func TestFrontAndBackLoadedMinutes(t *testing.T) {
+	t.Parallel()
 	// 100 minutes at 10 a second: 60,000 arrivals, of which 54,000 fall into
 	// the 10 s and 6,000 into the other 50.
 	front := histogram(Named("front-loaded").Generate(1, 10, 100*Minute), Minute, 10*time.Second)
@@ -111,6 +116,7 @@ func TestFrontAndBackLoadedMinutes(t *testing.T) {
 }
 
 func TestDayRisesAndFalls(t *testing.T) {
+	t.Parallel()
 	// 10 days at 10 a second: 14,400 arrivals a day, 600 an hour on average.
 	// Hour h has 600 * (1 + 0.8 * (cos(2 pi h/24) - cos(2 pi (h+1)/24)) / (2
 	// pi/24)).
@@ -124,6 +130,7 @@ func TestDayRisesAndFalls(t *testing.T) {
 }
 
 func TestBoundaryAttacker(t *testing.T) {
+	t.Parallel()
 	// 2 a minute: bursts of 2 before and after minutes 1 and 3.
 	const ms = time.Millisecond
 	arrivals := slices.Collect(Named("boundary").Generate(1, 2/Minute.Seconds(), 4*Minute))
@@ -135,6 +142,7 @@ func TestBoundaryAttacker(t *testing.T) {
 }
 
 func TestZipf(t *testing.T) {
+	t.Parallel()
 	// With exponent 2 the three clients' shares are 1, 1/4 and 1/9 of 49/36.
 	var counts [3]float64
 	last := time.Duration(0)
@@ -149,6 +157,7 @@ func TestZipf(t *testing.T) {
 }
 
 func TestSeedsDecideArrivals(t *testing.T) {
+	t.Parallel()
 	generators := map[string]func(seed uint64) iter.Seq[Arrival]{
 		"zipf": func(seed uint64) iter.Seq[Arrival] { return Zipf(seed, 100, 1.1, 10, 4*Minute) },
 	}
@@ -167,6 +176,7 @@ func TestSeedsDecideArrivals(t *testing.T) {
 }
 
 func TestArrivalsAreInOrderAndWithinTheRun(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		p := rapid.SampledFrom(Patterns()).Draw(t, "pattern")
 		rate := rapid.Float64Range(0.001, 50).Draw(t, "rate")
@@ -186,6 +196,7 @@ func TestArrivalsAreInOrderAndWithinTheRun(t *testing.T) {
 }
 
 func TestFullest(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name       string
 		admissions []int64
@@ -204,6 +215,7 @@ func TestFullest(t *testing.T) {
 }
 
 func TestRecentIsHalfOpen(t *testing.T) {
+	t.Parallel()
 	r := NewRecent(time.Minute)
 	assert.Zero(t, r.Count(0))
 	r.Add(0)
@@ -218,6 +230,7 @@ func TestRecentIsHalfOpen(t *testing.T) {
 }
 
 func TestRecentAndFullestCountAsALoopDoes(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		r := NewRecent(time.Minute)
 		var times []time.Duration

@@ -70,6 +70,7 @@ func TestTLSWithAuthentication(t *testing.T) {
 }
 
 func TestAuthentication(t *testing.T) {
+	t.Parallel()
 	m := memcachedtest.Start(t, "-Y", writePublic(t, "users", "weir:secret\n"))
 	for _, test := range []struct{ user, password, want string }{
 		{"weir", "secret", ""},

@@ -168,6 +168,7 @@ func TestServerOutOfMemoryLeavesStreamInStep(t *testing.T) {
 // Memcached takes the data of a storage command it refuses for commands: here
 // "version", whose reply must reach nobody.
 func TestRefusedStorageCommandClosesTheSocket(t *testing.T) {
+	t.Parallel()
 	m := memcachedtest.Start(t)
 	s, d := startPool(t)
 	bad, other := newConn(t, s, m.Network(), m.Addr), newConn(t, s, m.Network(), m.Addr)
@@ -186,6 +187,7 @@ func TestRefusedStorageCommandClosesTheSocket(t *testing.T) {
 }
 
 func TestLateReplyIsDropped(t *testing.T) {
+	t.Parallel()
 	m := memcachedtest.Start(t)
 	s, d := startPool(t)
 	late, later := newConn(t, s, m.Network(), m.Addr), newConn(t, s, m.Network(), m.Addr)
@@ -208,6 +210,7 @@ func TestLateReplyIsDropped(t *testing.T) {
 // A caller who reads for itself hands that over when it goes, to the benefit of
 // those who wait.
 func TestReaderWhoGivesUpLeavesOthersTheirReplies(t *testing.T) {
+	t.Parallel()
 	m := memcachedtest.Start(t)
 	s, d := startPool(t)
 	reader, other := newConn(t, s, m.Network(), m.Addr), newConn(t, s, m.Network(), m.Addr)
@@ -235,6 +238,7 @@ func TestReaderWhoGivesUpLeavesOthersTheirReplies(t *testing.T) {
 }
 
 func TestDeadlineThatPassesBetweenWriteAndRead(t *testing.T) {
+	t.Parallel()
 	m := memcachedtest.Start(t)
 	s, _ := startPool(t)
 	h := newConn(t, s, m.Network(), m.Addr)
@@ -252,6 +256,7 @@ func TestDeadlineThatPassesBetweenWriteAndRead(t *testing.T) {
 }
 
 func TestDeadlineThatChangesWhileReading(t *testing.T) {
+	t.Parallel()
 	m := memcachedtest.Start(t)
 	s, _ := startPool(t)
 	for _, end := range []func(h *Conn) error{
@@ -311,6 +316,7 @@ func TestLostConnectionFailsAllInFlight(t *testing.T) {
 // the caller who reads for itself, when nobody has read the end of the
 // connection.
 func TestRestartOfIdleServerFailsNothing(t *testing.T) {
+	t.Parallel()
 	m := memcachedtest.Start(t)
 	s, d := startPool(t)
 	h := newConn(t, s, m.Network(), m.Addr)
@@ -328,6 +334,7 @@ func TestRestartOfIdleServerFailsNothing(t *testing.T) {
 // The read deadline of a connection passes while it is idle; that doesn't count
 // against it.
 func TestIdleConnectionIsKept(t *testing.T) {
+	t.Parallel()
 	m := memcachedtest.Start(t)
 	s, d := startPool(t)
 	h := newConn(t, s, m.Network(), m.Addr)
@@ -351,6 +358,7 @@ func TestServersHaveTheirOwnSockets(t *testing.T) {
 }
 
 func TestCloseFailsWhatIsInFlight(t *testing.T) {
+	t.Parallel()
 	m := memcachedtest.Start(t)
 	s := New(Dialer(nil, "", ""))
 	conns := make([]*Conn, 10)
@@ -413,6 +421,7 @@ func TestMisuseIsRefused(t *testing.T) {
 }
 
 func TestExchangeThatFails(t *testing.T) {
+	t.Parallel()
 	m := memcachedtest.Start(t)
 	s, _ := startPool(t)
 	h := newConn(t, s, m.Network(), m.Addr)
