@@ -50,9 +50,10 @@ var answers = sync.Pool{New: func() any { return new(answer) }}
 // release makes a available to another check.
 func (a *answer) release() { answers.Put(a) }
 
-// record notes what l answered. If the store couldn't decide r, what the process
-// knows does: under on_store_error: local in any case, otherwise when it denies.
-// A limit of which nothing is known is answered as if nothing were in use.
+// record notes what l answered. If the store couldn't decide r, what the
+// process knows does: under on_store_error: local in any case, otherwise when
+// it denies. A limit of which nothing is known is answered as if nothing were
+// in use.
 func (a *answer) record(l *limitAnswer, d counters.Decision, err error, r counters.Request) {
 	l.Decision, l.decided = d, err == nil
 	if err == nil {

@@ -14,8 +14,13 @@ import (
 	"weir/counters"
 )
 
-// batchWorkers is how many checks of a batch are under way at once.
-const batchWorkers = 128
+const (
+	// batchWorkers is how many checks of a batch are begun at once.
+	batchWorkers = 128
+	// batchShifts is how often as many are begun again until the store timeout:
+	// enough for all of a batch.
+	batchShifts = 16
+)
 
 // checkBatch answers POST /v1/check/batch. Checks of one client are made in
 // their order. A check that can't be made gets the status of its problem, and
@@ -53,14 +58,27 @@ func (s *Server) decideBatch(c echo.Context, batch []check) [][]byte {
 	results := make([][]byte, len(batch))
 	ctx := &counters.Deadline{At: s.cfg.Now().Add(s.cfg.StoreTimeout)}
 	var workers sync.WaitGroup
-	for range min(batchWorkers, len(groups)) {
-		workers.Go(func() {
-			for group := range queue {
-				for _, i := range group {
-					results[i] = s.decideResult(c, ctx, batch[i])
+	begun := make(chan struct{}) // closed when all groups are
+	allBegun := sync.OnceFunc(func() { close(begun) })
+	for started := 0; started < len(groups); {
+		for range min(batchWorkers, len(groups)-started) {
+			started++
+			workers.Go(func() {
+				for group := range queue {
+					for _, i := range group {
+						results[i] = s.decideResult(c, ctx, batch[i])
+					}
 				}
-			}
-		})
+				allBegun()
+			})
+		}
+		// Those whose server is silent take all the time there is, so others
+		// begin what they can't.
+		select {
+		case <-begun:
+			started = len(groups)
+		case <-time.After(s.cfg.StoreTimeout / batchShifts):
+		}
 	}
 	workers.Wait()
 	return results

@@ -168,6 +168,34 @@ func TestBatchOnASilentStoreEnds(t *testing.T) {
 	}
 }
 
+// Clients of a silent server keep no others of their batch waiting.
+func TestBatchOnASilentServerHoldsUpNobodyElse(t *testing.T) {
+	t.Parallel()
+	var checks []string
+	for i := range 1000 {
+		checks = append(checks, fmt.Sprintf(`{"policy":"api","client":"%s%d"}`, []string{"silent", "other"}[i/500], i))
+	}
+	synctest.Test(t, func(t *testing.T) {
+		s := newServiceWith(func(cfg *Config) { cfg.Now = nil }, newPolicy("api", fixed("per-minute", 1000, time.Minute)))
+		s.store.onCall(func(ctx context.Context, operation, key string) error {
+			if strings.Contains(key, "silent") {
+				return waitForDeadline(ctx, operation, key)
+			}
+			if deadline, _ := ctx.Deadline(); !time.Now().Before(deadline) {
+				return counters.ErrTimeout
+			}
+			return nil
+		})
+		r := s.batch(t, checks...)
+		s.store.onCall(nil)
+		time.Sleep(time.Minute) // until the store has counted all
+		require.Len(t, r.Results, 1000)
+		for i, one := range r.Results {
+			require.Equal(t, i < 500, one.Degraded, "check %d", i)
+		}
+	})
+}
+
 func TestBatchUnderDenyHasProblems(t *testing.T) {
 	t.Parallel()
 	p := newPolicy("api", fixed("per-minute", 2, time.Minute))

@@ -244,6 +244,7 @@ func bindLimiters(store Store, m *Metrics, policies ...*Policy) Policies {
 			}
 			options := counters.Options{
 				Policy: p.Name, Limit: l.Name, CountDenied: p.CountDenied, Clients: viewClients, Batch: m.Batch, RefundFailed: m.RefundFailed,
+				StoreTimeout: -1, // a check has what its server gives it
 			}
 			config := cas.Config{Options: options, Swaps: m.Swaps, Foreign: m.Foreign}
 			var err error

@@ -27,8 +27,8 @@ type Limiter interface {
 	// Recall decides r by what the process remembers, however old that is, and
 	// reports whether it remembers anything. It consumes nothing.
 	Recall(r counters.Request) (counters.Decision, bool)
-	// Refund undoes a Take or a TakeLocal that was admitted, given the same r and what Take
-	// answered. It may go on after ctx has ended.
+	// Refund undoes a Take or a TakeLocal that was admitted, given the same r
+	// and what Take answered. It may go on after ctx has ended.
 	Refund(ctx context.Context, r counters.Request, taken counters.Decision) error
 	// Reset forgets what the client has consumed.
 	Reset(ctx context.Context, client string, now time.Time) error
@@ -60,8 +60,8 @@ func (l *Limit) Most() int64 { return cmp.Or(l.MaxLimit, counters.MaxLimit) }
 // that the process knows to be over its limit is denied in any case.
 type OnStoreError string
 
-// The values of OnStoreError: the process limits by itself, or allows, or denies
-// with status 503.
+// The values of OnStoreError: the process limits by itself, or allows, or
+// denies with status 503.
 const (
 	StoreErrorLocal OnStoreError = "local"
 	StoreErrorAllow OnStoreError = "allow"

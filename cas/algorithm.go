@@ -56,10 +56,7 @@ type algorithm[S any] interface {
 	clone(S) S
 }
 
-// forever, 146 years, is the longest duration of a decision: longer ones, and
-// never, are given as this. A margin can be added to it, and it to the current
-// time in nanoseconds, without an overflow.
-const forever time.Duration = 1 << 62
+const forever = counters.Forever
 
 // between returns the nanoseconds from one Unix time to another that is not
 // earlier; they may be more than a Duration holds.

@@ -110,9 +110,10 @@ func (b bucket) refund(s bucketState, r counters.Request, taken counters.Decisio
 	return s
 }
 
-// carry raises the level by as much as it rises from before to after.
+// carry raises the level by as much as it rises from before to after, be it above
+// the capacity: what is to be refunded may be in it.
 func (b bucket) carry(present, before, after bucketState, r counters.Request) bucketState {
-	s, from, to := b.level(present, r), b.level(before, r), b.level(after, r)
+	s, from, to := b.drained(present, r), b.drained(before, r), b.drained(after, r)
 	if s.whole == 0 && s.part == 0 {
 		s.generation, s.refunded = to.generation, to.refunded
 	}
@@ -174,11 +175,17 @@ func (b bucket) capacity(limit int64) int64 {
 // level returns s as r finds it: in the bucket's own units, within the capacity
 // and drained until r.Now.
 func (b bucket) level(s bucketState, r counters.Request) bucketState {
-	now := r.Now.UnixNano()
 	s = s.in(b.window)
 	if capacity := b.capacity(r.Limit); s.whole >= capacity {
 		s.whole, s.part = capacity, 0
 	}
+	return b.drained(s, r)
+}
+
+// drained returns s as r finds it, be it above the capacity.
+func (b bucket) drained(s bucketState, r counters.Request) bucketState {
+	now := r.Now.UnixNano()
+	s = s.in(b.window)
 	switch {
 	case s.whole == 0 && s.part == 0:
 		s.time, s.generation, s.refunded = now, now, 0

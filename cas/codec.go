@@ -21,9 +21,9 @@ const (
 )
 
 // An origin says where a state comes from, beyond its generation. Without it, a
-// state that the store has lost couldn't be told from one that was reset, or one
-// that was put back from a state that was put back by somebody who knew less.
-// The zero value is that of a state which was neither.
+// state that the store has lost couldn't be told from one that was reset, or
+// one that was put back from a state that was put back by somebody who knew
+// less. The zero value is that of a state which was neither.
 type origin struct {
 	// Of what was in use before mark, Unix time in nanoseconds, only what the
 	// state has still is: the client was reset, or got something back. For the

@@ -21,18 +21,19 @@ import (
 // instead, having swapped or not.
 type slowStore struct {
 	limitertest.Store
-	late  error
+	late  atomic.Pointer[counters.Unanswered]
 	swaps bool
 	takes time.Duration
 }
 
 func (s *slowStore) Swap(ctx context.Context, key string, old counters.State, value []byte, ttl time.Duration) (now counters.State, swapped bool, err error) {
 	time.Sleep(s.takes)
-	if s.late == nil || s.swaps {
+	late := s.late.Load()
+	if late == nil || s.swaps {
 		now, swapped, err = s.Store.Swap(ctx, key, old, value, ttl)
 	}
-	if s.late != nil {
-		return counters.State{}, false, s.late
+	if late != nil {
+		return counters.State{}, false, late
 	}
 	return now, swapped, err
 }
@@ -76,7 +77,7 @@ func TestLateAnswers(t *testing.T) {
 				}
 				take(l, 1)
 				var tell func(error)
-				store.late = &counters.Unanswered{Err: counters.ErrTimeout, Later: func(f func(error)) { tell = f }}
+				store.late.Store(&counters.Unanswered{Err: counters.ErrTimeout, Await: func(f func(error)) { tell = f }})
 				r := counters.Request{Client: "c", Cost: 3, Limit: 10, Now: now}
 				_, err = l.Take(t.Context(), r)
 				require.ErrorIs(t, err, counters.ErrTimeout)
@@ -85,7 +86,7 @@ func TestLateAnswers(t *testing.T) {
 					require.NoError(t, err)
 					require.True(t, d.Allowed)
 				}
-				store.late = nil
+				store.late.Store(nil)
 				if test.othersBefore {
 					take(there, 2)
 				}
@@ -100,8 +101,72 @@ func TestLateAnswers(t *testing.T) {
 	}
 }
 
-// A caller that leaves before its leader has the answer is refused or contended,
-// and is refunded.
+// A tellingStore tells, before it next swaps, that something wasn't done.
+type tellingStore struct {
+	limitertest.Store
+	tell func(error)
+}
+
+func (s *tellingStore) Swap(ctx context.Context, key string, old counters.State, value []byte, ttl time.Duration) (counters.State, bool, error) {
+	if s.tell != nil {
+		s.tell(counters.ErrNotSent)
+		s.tell = nil
+	}
+	return s.Store.Swap(ctx, key, old, value, ttl)
+}
+
+// That a swap wasn't done may be known only when the store has answered
+// another: what it was to consume is owed all the same.
+func TestAnAnswerThatComesAfterTheNext(t *testing.T) {
+	t.Parallel()
+	for name, newLimiter := range makers {
+		for _, test := range []struct {
+			others int64
+			during bool // the next swap, or after it
+		}{{0, false}, {2, false}, {0, true}, {2, true}} {
+			t.Run(fmt.Sprintf("%s %+v", name, test), func(t *testing.T) {
+				inner := memory.New(nil)
+				store := &slowStore{Store: inner}
+				telling := &tellingStore{Store: store}
+				l, err := newLimiter(telling, testConfig(10))
+				require.NoError(t, err)
+				there, err := newLimiter(inner, testConfig(10))
+				require.NoError(t, err)
+				r := counters.Request{Client: "c", Cost: 1, Limit: 10, Now: clock(t, "12:00:01.5")}
+				_, err = l.Take(t.Context(), r)
+				require.NoError(t, err)
+				var tell func(error)
+				store.late.Store(&counters.Unanswered{Err: counters.ErrTimeout, Await: func(f func(error)) { tell = f }})
+				r.Cost = 3
+				_, err = l.Take(t.Context(), r)
+				_, err = l.TakeLocal(r, err)
+				require.NoError(t, err)
+				store.late.Store(nil)
+				if r.Cost = test.others; test.others > 0 {
+					_, err = there.Take(t.Context(), r)
+					require.NoError(t, err)
+				}
+				if test.during {
+					telling.tell = tell
+				}
+				r.Cost = 1
+				_, err = l.Take(t.Context(), r)
+				require.NoError(t, err)
+				if !test.during {
+					tell(counters.ErrNotSent)
+				}
+				_, err = l.Take(t.Context(), r)
+				require.NoError(t, err)
+				d, err := there.Peek(t.Context(), r)
+				require.NoError(t, err)
+				assert.Equal(t, 10-(1+3+test.others+2), d.Remaining)
+			})
+		}
+	}
+}
+
+// A caller that leaves before its leader has the answer is refused or
+// contended, and is refunded.
 func TestWhoLeavesIsRefunded(t *testing.T) {
 	t.Parallel()
 	for name, newLimiter := range makers {
@@ -127,13 +192,54 @@ func TestWhoLeavesIsRefunded(t *testing.T) {
 					r.Cost = 0
 					d, err := l.Take(t.Context(), r)
 					require.NoError(t, err)
-					want := int64(7)
-					if refunds {
-						want++
-					}
-					assert.Equal(t, want, d.Remaining)
+					assert.EqualValues(t, 8, d.Remaining)
 				})
 			})
 		}
+	}
+}
+
+// A caller that leaves is contended, as the store has answered meanwhile. When
+// it turns out that its leader's swap was done, which nobody has answered, it is
+// refunded.
+func TestWhoLeavesAnUnansweredSwapIsRefunded(t *testing.T) {
+	t.Parallel()
+	for name, newLimiter := range makers {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &slowStore{Store: memory.New(nil), takes: 50 * time.Millisecond, swaps: true}
+				cfg := testConfig(10)
+				cfg.StoreTimeout = time.Second
+				l, err := newLimiter(store, cfg)
+				require.NoError(t, err)
+				r := counters.Request{Client: "c", Cost: 1, Limit: 10, Now: time.Now()}
+				var callers sync.WaitGroup
+				take := func(timeout time.Duration) *counters.Decision {
+					d := new(counters.Decision)
+					callers.Go(func() {
+						var err error
+						*d, err = l.Take(&counters.Deadline{At: time.Now().Add(timeout)}, r)
+						if err != nil {
+							*d, err = l.TakeLocal(r, err)
+							assert.NoError(t, err)
+						}
+					})
+					synctest.Wait()
+					return d
+				}
+				first, left, leader := take(time.Second), take(60*time.Millisecond), take(time.Second)
+				time.Sleep(55 * time.Millisecond)
+				var tell func(error)
+				store.late.Store(&counters.Unanswered{Err: counters.ErrTimeout, Await: func(f func(error)) { tell = f }})
+				callers.Wait()
+				assert.True(t, first.Allowed && left.Contended && leader.Allowed)
+				store.late.Store(nil)
+				tell(nil)
+				l.(interface{ Flush() }).Flush()
+				d, err := l.Peek(t.Context(), r)
+				require.NoError(t, err)
+				assert.EqualValues(t, 8, d.Remaining)
+			})
+		})
 	}
 }

@@ -16,7 +16,8 @@ import (
 // bucket before has drained, whatever its own cost. So the first request into
 // an empty bucket waits 0, and the one after it waits c turns less the time
 // since. Wait counts from the state's time when that is ahead of the request's.
-// With clocks d apart, turns may come d closer. Make one with NewLeakyBucket.
+// With clocks d apart, turns may come d closer. Make one with NewLeakyBucket;
+// its methods are those of Limiter.
 type LeakyBucket struct{ Limiter[bucketState] }
 
 // NewLeakyBucket returns a limiter by leaky bucket, which holds burst, or the

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -69,6 +70,49 @@ type request struct {
 	counters.Request
 	view   any     // a *view[S] of the client
 	refund *refund // nil to take
+
+	// stage is how far the leader is with it, and alone how TakeLocal has
+	// answered it meanwhile. The view's lock guards both.
+	stage stage
+	alone verdict
+}
+
+// A stage of a request.
+type stage uint8
+
+const (
+	waiting   stage = iota
+	consuming       // what is under way to the store may include it
+	answered        // by the leader
+)
+
+// A verdict on a request whose caller hasn't waited for the leader.
+type verdict uint8
+
+const (
+	undecided verdict = iota
+	promised          // what the leader is having consumed
+	withdrawn
+)
+
+// reach notes how far the leader, whose view is v, is with the request. It
+// returns how that was before.
+func (r *request) reach(v any, s stage) stage {
+	if r.view != v {
+		return waiting // as v doesn't guard it
+	}
+	before := r.stage
+	r.stage = s
+	return before
+}
+
+// verdict returns how TakeLocal has answered the request, as far as v, the
+// leader's view, knows.
+func (r *request) verdict(v any) verdict {
+	if r.view != v || r.refund != nil {
+		return undecided
+	}
+	return r.alone
 }
 
 // A refund is a request to take back what a request was admitted with.
@@ -104,9 +148,6 @@ func (l *Limiter[S]) init(store counters.StateStore, a algorithm[S], name string
 		views: cache.New[view[S]](max(fewestClients, min(options.Clients, mostClients))),
 	}
 	l.combiner = combiner.New(l.lead)
-	if options.RefundUnanswered {
-		l.combiner.Left = l.left
-	}
 	l.owing = reconcile.New(options.Clients, options.Refunds, l.reconcile)
 	return nil
 }
@@ -115,8 +156,8 @@ func (l *Limiter[S]) init(store counters.StateStore, a algorithm[S], name string
 // only with CountDenied. If other instances changed the state first until the
 // deadline, the last state seen decides: what it would admit is denied too, as
 // Contended, unless the client was reset meanwhile and nothing is known any
-// more. The error is counters.ErrRequest, one of a store's, or of the context's;
-// after one of the latter two the cost may have been consumed.
+// more. The error is counters.ErrRequest, one of a store's, or of the
+// context's; after one of the latter two the cost may have been consumed.
 func (l *Limiter[S]) Take(ctx context.Context, r counters.Request) (counters.Decision, error) {
 	if err := r.Check(); err != nil {
 		return counters.Decision{}, err
@@ -126,16 +167,35 @@ func (l *Limiter[S]) Take(ctx context.Context, r counters.Request) (counters.Dec
 	}
 	v := l.views.Get(r.Client)
 	d, err := l.combiner.Do(ctx, r.Client, request{Request: r, view: v})
-	if err == nil || !errors.Is(err, context.DeadlineExceeded) {
+	if err == nil || !errors.Is(err, context.DeadlineExceeded) && !l.cfg.RefundUnanswered {
 		return d, err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	own := own(err, v)
+	if own != nil && own.Request.stage == answered && own.Err == nil {
+		return own.Result, nil
 	}
 	// The time was over while another caller led. If the store has answered it
 	// meanwhile, that is contention.
 	deadline, ok := ctx.Deadline()
-	if seen := v.recall(); ok && seen.read.After(deadline.Add(-l.cfg.StoreTimeout)) {
-		return l.contend(seen.decoded, r), nil
+	contended := ok && errors.Is(err, context.DeadlineExceeded) && v.last.read.After(deadline.Add(-l.cfg.StoreTimeout))
+	if own != nil && (contended || l.cfg.RefundUnanswered) {
+		own.Request.alone = withdrawn
+	}
+	if contended {
+		return l.contend(v.last.decoded, r), nil
 	}
 	return d, err
+}
+
+// own returns the call of a caller that has left with err, if v guards it.
+func own(err error, v any) *call {
+	var left *combiner.LeftError[request, counters.Decision]
+	if errors.As(err, &left) && left.Call.Request.view == v {
+		return left.Call
+	}
+	return nil
 }
 
 // contend denies r by a state that couldn't be replaced.
@@ -182,7 +242,7 @@ func (l *Limiter[S]) Peek(ctx context.Context, r counters.Request) (counters.Dec
 	seen := snapshot[S]{known: true}
 	seen.decoded, seen.origin, _ = l.decode(state)
 	if v := l.views.Find(r.Client); v != nil {
-		seen, _ = l.recover(seen, v.recall(), r)
+		seen = l.recover(seen, v.recall(), r)
 	}
 	return l.peek(seen.decoded, r), nil
 }
@@ -257,61 +317,64 @@ func notSent(err error) bool {
 	return errors.Is(err, counters.ErrNotSent) || errors.Is(err, combiner.ErrWithdrawn)
 }
 
-// left refunds a call that was admitted after its caller had left.
-func (l *Limiter[S]) left(call *call) {
-	if req, ok := admitted(call); ok && call.Err == nil {
-		l.refundLater(req)
+// refusals returns the refunds of the calls that fail with err, or whose callers
+// have left and were refused, and that were to be admitted all the same by what
+// the store was told last. v is locked.
+func (l *Limiter[S]) refusals(v *view[S], calls []*call, err error) (refunds []request) {
+	if err != nil && undone(err) {
+		return nil
 	}
-}
-
-// admitted returns the refund of a call, if it was admitted.
-func admitted(call *call) (req request, ok bool) {
-	req = call.Request
-	ok = req.refund == nil && call.Result.Allowed
-	req.refund = &refund{taken: call.Result}
-	return req, ok
-}
-
-// unanswered refunds the calls that were to be admitted, which fail with err
-// and are refused, if the store tells that it has written their state.
-func (l *Limiter[S]) unanswered(calls []*call, err error) {
-	if !l.cfg.RefundUnanswered || errors.Is(err, counters.ErrNotSent) {
-		return
-	}
-	var refunds []request
+	all := err != nil && (l.cfg.RefundUnanswered || errors.Is(err, ErrContended))
 	for _, call := range calls {
-		if req, ok := admitted(call); ok {
+		req := call.Request
+		refused := all && req.verdict(v) != promised || req.verdict(v) == withdrawn && req.stage == consuming
+		if refused && req.refund == nil && call.Result.Allowed {
+			req.refund = &refund{taken: call.Result}
 			refunds = append(refunds, req)
 		}
 	}
-	settle := func(err error) {
-		var all sync.WaitGroup
-		for _, req := range refunds {
-			switch {
-			case err == nil:
-				all.Go(func() { l.refundNow(req, 2) })
-			case !errors.Is(err, counters.ErrNotSent):
-				l.cfg.RefundFailed()
-			}
-		}
-		all.Wait()
-	}
+	return refunds
+}
+
+// settle does refunds of what was consumed, if err is nil or the store tells
+// that it was.
+func (l *Limiter[S]) settle(refunds []request, err error) {
 	var unanswered *counters.Unanswered
 	if errors.As(err, &unanswered) {
-		unanswered.Later(settle)
+		unanswered.Later(func(err error) { l.refundAll(refunds, err).Wait() })
 	} else {
-		settle(err)
+		l.refundAll(refunds, err)
 	}
+}
+
+// refundAll begins refunds of what failed with err, unless that was surely not
+// done, and returns what awaits them.
+func (l *Limiter[S]) refundAll(refunds []request, err error) *sync.WaitGroup {
+	all := new(sync.WaitGroup)
+	for _, req := range refunds {
+		switch {
+		case err == nil:
+			all.Add(1)
+			l.cfg.Refunds.Go(func() {
+				defer all.Done()
+				l.refundNow(req, 2)
+			})
+		case !errors.Is(err, counters.ErrNotSent):
+			l.cfg.RefundFailed()
+		}
+	}
+	return all
 }
 
 // heed has v know if the store tells that it hasn't written the state, which it
 // was told to with the debt owed and which failed with err.
-func (l *Limiter[S]) heed(v *view[S], owed *debt[S], err error) {
+func (l *Limiter[S]) heed(v *view[S], owed *debt[S], r counters.Request, err error) {
 	var unanswered *counters.Unanswered
 	if !l.cfg.RefundUnanswered && errors.As(err, &unanswered) {
 		unanswered.Later(func(err error) {
 			if errors.Is(err, counters.ErrNotSent) {
-				v.undone(owed)
+				v.undone(owed, l.algorithm, r)
+				l.owing.Add(r)
 			}
 		})
 	}
@@ -334,9 +397,9 @@ func undone(err error) bool {
 	return notSent(err) || errors.Is(err, ErrContended) && !errors.Is(err, counters.ErrTimeout)
 }
 
-// Flush has the store consume what TakeLocal has admitted, as far as it answers,
-// and returns when no refund is under way any more, of no limiter that has the
-// same Refunds.
+// Flush has the store consume what TakeLocal has admitted, as far as it
+// answers, and returns when no refund is under way any more, of no limiter that
+// has the same Refunds.
 func (l *Limiter[S]) Flush() { l.owing.Flush() }
 
 // Reset forgets what the client has used. No write that began before undoes
@@ -383,17 +446,29 @@ func (l *Limiter[S]) lead(ctx context.Context, client string, b *batch) {
 	v := b.Calls()[0].Request.view.(*view[S])
 	attempts, lost, err := l.decide(ctx, v, client, b)
 	calls := b.Calls()
+	v.mu.Lock()
+	v.underWay = false
+	refunds := l.refusals(v, calls, err)
 	for _, call := range calls {
+		l.withdraw(v, &call.Request, err)
 		switch {
 		case err == nil:
 		case call.Request.refund != nil:
 			call.Err = err
 			l.refundFailed(call.Request, err)
 		case errors.Is(err, ErrContended):
-			call.Result = l.contend(v.recall().decoded, call.Request.Request)
+			call.Result = l.contend(v.last.decoded, call.Request.Request)
 		default:
-			call.Result, call.Err = counters.Decision{}, err
+			if call.Err = err; !call.Result.Allowed && !l.cfg.CountDenied { // the state is without it
+				call.Err = fmt.Errorf("%w: %w", counters.ErrNotSent, err)
+			}
+			call.Result = counters.Decision{}
 		}
+		call.Request.reach(v, answered)
+	}
+	v.mu.Unlock()
+	if len(refunds) > 0 {
+		l.settle(refunds, err)
 	}
 	l.cfg.Batch(len(calls))
 	if l.cfg.Swaps != nil && attempts > 0 {
@@ -412,10 +487,10 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *b
 	if !ok {
 		deadline = time.Now().Add(counters.DefaultTimeout)
 	}
-	seen, owed := v.recallAll()
+	seen := v.recall()
 	asked := false         // the store, in this batch
 	var answered time.Time // the last time that it did
-	waited, lostState := false, false
+	waited := false
 	for mayWait := true; ; mayWait = false {
 		calls := b.Calls()
 		// Who comes later would have less time left than by leading a batch.
@@ -427,20 +502,23 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *b
 				call.Request.refund.begun.Store(true)
 			}
 		}
-		from := owed.onto(seen, l.algorithm, calls[0].Request.Request)
-		next := l.step(from, seen.origin, calls, owed.number > 0 || lostState)
+		calls, owed, next := l.begin(v, calls, seen, asked)
+		if len(calls) == 0 {
+			return attempts, lost, nil
+		}
 		if next.changed && mayWait && v.awaitTurn(deadline) {
 			waited = true
 			continue // with those who have come meanwhile
 		}
 		var state counters.State
 		var swapped bool
-		swaps := next.changed && (asked || !owed.sent)
 		switch {
-		case swaps:
+		case next.swaps:
 			attempts++
 			state, swapped, err = l.store.Swap(ctx, key, seen.state, next.value, next.ttl)
 		case asked || !next.changed && seen.fresh(next.now) && full(calls):
+			v.mu.Lock()
+			defer v.mu.Unlock()
 			for _, call := range calls {
 				call.Result.Local = !asked
 			}
@@ -449,29 +527,27 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *b
 			state, err = l.store.Load(ctx, key)
 		}
 		if err != nil {
-			if swaps {
-				l.unanswered(calls, err)
+			switch {
+			case !next.swaps:
+				err = fmt.Errorf("%w: %w", counters.ErrNotSent, err)
+			case !errors.Is(err, counters.ErrNotSent):
+				l.heed(v, v.unanswered(owed, seen), next.request, err)
 			}
 			// A turn has taken time that the store might have answered in.
 			if (asked || waited) && errors.Is(err, counters.ErrTimeout) {
-				return attempts, lost, fmt.Errorf("%w: %w", ErrContended, err)
-			}
-			switch {
-			case !swaps:
-				err = fmt.Errorf("%w: %w", counters.ErrNotSent, err)
-			case !errors.Is(err, counters.ErrNotSent):
-				l.heed(v, v.unanswered(owed, seen), err)
+				err = fmt.Errorf("%w: %w", ErrContended, err)
 			}
 			return attempts, lost, err
 		}
-		if swaps && !swapped && asked {
+		if next.swaps && !swapped && asked {
 			lost++
 		}
-		now := l.snapshot(state, next)
-		if !swapped {
-			now, lostState = l.recover(now, seen, next.request)
+		putBack := swapped && seen.lost
+		if now := l.snapshot(state, next); !swapped {
+			seen = l.recover(now, seen, next.request)
+		} else if seen = now; !bytes.Equal(state.Value, next.value) { // it may be lost by now
+			seen = l.recover(now, l.snapshot(counters.State{Value: next.value}, next), next.request)
 		}
-		seen = now
 		v.remember(seen)
 		var roundTrip time.Duration
 		if asked {
@@ -480,10 +556,8 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *b
 		asked, answered = true, seen.read
 		l.owing.Answered()
 		if swapped {
-			if owed.number > 0 {
-				v.repaid(owed)
-			}
-			if lostState {
+			v.repaid(owed, l.algorithm, next.request)
+			if putBack {
 				l.cfg.Reseeded(1)
 			}
 			v.won(attempts, roundTrip, answered)
@@ -493,6 +567,52 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *b
 		if deadline.Sub(answered) <= roundTrip {
 			return attempts, lost, ErrContended
 		}
+	}
+}
+
+// begin answers the calls from what was seen and what is owed, but for those
+// whose callers have left and have been answered. It returns the others, the
+// debt, and what is under way to the store then, if that has changed.
+func (l *Limiter[S]) begin(v *view[S], calls []*call, seen snapshot[S], asked bool) ([]*call, debt[S], transition[S]) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.underWay = false
+	for _, call := range calls {
+		if l.withdraw(v, &call.Request, counters.ErrNotSent); call.Request.verdict(v) != undecided {
+			call.Result = counters.Decision{}
+		}
+	}
+	if gone := func(c *call) bool { return c.Request.verdict(v) != undecided }; slices.ContainsFunc(calls, gone) {
+		calls = slices.DeleteFunc(slices.Clone(calls), gone)
+	}
+	if v.debt.number > 0 && v.debt.at <= seen.origin.reset+int64(l.cfg.ClockSkew) {
+		v.debt = debt[S]{} // the client was reset since
+	}
+	owed := v.debt
+	if len(calls) == 0 {
+		return nil, owed, transition[S]{}
+	}
+	from, whole := owed.onto(seen, l.algorithm, calls[0].Request.Request)
+	owed.whole = whole
+	next := l.step(from, seen.origin, calls, owed.number > 0 || seen.lost)
+	next.swaps = next.changed && (asked || !owed.sent)
+	if next.swaps {
+		v.underWay, v.from, v.to = true, from, next.state
+		for _, call := range calls {
+			call.Request.reach(v, consuming)
+		}
+	}
+	return calls, owed, next
+}
+
+// withdraw ends what was under way of a request with err. What TakeLocal has
+// admitted of it is owed. v is locked.
+func (l *Limiter[S]) withdraw(v *view[S], r *request, err error) {
+	if r.reach(v, waiting) == consuming && r.verdict(v) == promised && err != nil {
+		var none S
+		one, _ := l.algorithm.step(none, r.Request)
+		add := func(s S) S { return l.algorithm.carry(l.algorithm.clone(s), none, one, r.Request) }
+		v.owe(add, !undone(err), r.Now)
 	}
 }
 
@@ -511,7 +631,8 @@ func full(calls []*call) bool {
 // A transition is what a batch makes of a state.
 type transition[S any] struct {
 	changed bool
-	state   S // the state after it, if it has changed
+	swaps   bool // the store is told at once, without being asked first
+	state   S    // the state after it, if it has changed
 	origin  origin
 	value   []byte // which is encoded
 	ttl     time.Duration
@@ -519,8 +640,9 @@ type transition[S any] struct {
 	request counters.Request
 }
 
-// step answers the calls from the given state, which it leaves as it is, and its
-// origin. changed says that the store has another one, whatever the answers are.
+// step answers the calls from the given state, which it leaves as it is, and
+// its origin. changed says that the store has another one, whatever the answers
+// are.
 func (l *Limiter[S]) step(from S, o origin, calls []*call, changed bool) transition[S] {
 	next := transition[S]{
 		now: calls[0].Request.Now, request: calls[0].Request.Request, state: l.algorithm.clone(from), origin: o, changed: changed,
@@ -572,17 +694,15 @@ func (l *Limiter[S]) decode(state counters.State) (s S, o origin, foreign bool) 
 
 // recover returns what the store has, with what the process knows besides and
 // the store has lost: all of it, or what had come until the process that was
-// the first to put it back saw it last. It reports whether the store has lost
-// anything.
-func (l *Limiter[S]) recover(seen, known snapshot[S], r counters.Request) (snapshot[S], bool) {
+// the first to put it back saw it last.
+func (l *Limiter[S]) recover(seen, known snapshot[S], r counters.Request) snapshot[S] {
 	if known = known.lasting(); !known.known || seen.origin.newer(known.origin) {
-		return seen, false
+		return seen
 	}
 	generation, at := l.algorithm.began(known.decoded)
 	present, since := l.algorithm.began(seen.decoded)
-	lost := false
 	if known.origin.newer(seen.origin) && known.origin.left(r.Now) > 0 {
-		if lost = true; seen.origin.putBack != 0 && present <= known.origin.reset { // it is from before the reset
+		if seen.lost = true; seen.origin.putBack != 0 && present <= known.origin.reset { // it is from before the reset
 			var initial S
 			seen.decoded, present, since = initial, 0, 0
 		}
@@ -591,15 +711,15 @@ func (l *Limiter[S]) recover(seen, known snapshot[S], r counters.Request) (snaps
 		seen.origin.putBack = putBack
 	}
 	if present == generation && since >= at && seen.origin.putBack == known.origin.putBack {
-		return seen, lost
+		return seen
 	}
 	r.Now = time.Unix(0, max(r.Now.UnixNano(), since, at))
 	more, isMore := l.algorithm.most(seen.decoded, known.decoded, r)
 	seen.decoded, seen.expires = more, latest(seen.expires, known.expires)
-	if lost = lost || isMore; lost {
+	if seen.lost = seen.lost || isMore; seen.lost {
 		seen.origin.putBack = rand.Uint32() | 1
 	}
-	return seen, lost
+	return seen
 }
 
 // snapshot returns what the store has, as it was seen by the batch that next is

@@ -753,7 +753,8 @@ func (l loggedTaker) Take(ctx context.Context, r counters.Request) (counters.Dec
 }
 
 // admitted returns how many of the requests of cost 1, one after the other, a
-// bucket admits that nobody contends for. A machine that is busy makes fewer requests.
+// bucket admits that nobody contends for. A machine that is busy makes fewer
+// requests.
 func (l *requestLog) admitted(t *testing.T, burst int64) (admitted int) {
 	b, err := newTokenBucket(time.Second, burst, false)
 	require.NoError(t, err)

@@ -4,9 +4,9 @@ import "weir/counters"
 
 // TakeLocal decides r after a Take that failed with err: by the state that the
 // process has seen last, however old that is, and what it has admitted since.
-// It consumes the cost of r here, and as soon as the store answers it is consumed
-// there, before it decides a check of this client again. A client that isn't
-// remembered is a new one. The error is counters.ErrRequest.
+// It consumes the cost of r here, and as soon as the store answers it is
+// consumed there, before it decides a check of this client again. A client that
+// isn't remembered is a new one. The error is counters.ErrRequest.
 func (l *Limiter[S]) TakeLocal(r counters.Request, err error) (counters.Decision, error) {
 	if err := r.Check(); err != nil {
 		return counters.Decision{}, err
@@ -14,23 +14,50 @@ func (l *Limiter[S]) TakeLocal(r counters.Request, err error) (counters.Decision
 	v := l.views.Get(r.Client)
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	own, unsent := own(err, v), notSent(err)
+	if own != nil {
+		switch own.Request.stage {
+		case waiting: // and it won't be consumed
+			unsent = true
+		case consuming:
+			return l.foretell(own), nil
+		case answered:
+			if own.Err == nil {
+				return own.Result, nil
+			}
+			unsent = notSent(own.Err)
+		}
+	}
 	d := v.believe()
-	next, decision := l.algorithm.step(l.algorithm.clone(d.after), r)
+	step := func(s S) (S, counters.Decision) { return l.algorithm.step(l.algorithm.clone(s), r) }
+	present := d.after
+	if v.underWay {
+		present = l.algorithm.carry(l.algorithm.clone(present), v.from, v.to, r)
+	}
+	next, decision := step(present)
 	l.bound(&decision, next, r)
 	decision.Local = true
 	if r.Cost > 0 && (decision.Allowed || l.cfg.CountDenied) {
-		decision.Owed = notSent(err)
-		d.after = next
-		if !decision.Owed {
-			d.before, _ = l.algorithm.step(l.algorithm.clone(d.before), r)
-			// If the store has answered since, it may have consumed r by then.
-			d.sent, d.based = true, d.based && d.number > 0
-		}
-		d.number++
-		v.debt = d
+		decision.Owed = unsent
+		v.owe(func(s S) S { s, _ = step(s); return s }, !unsent, r.Now)
 		l.owing.Add(r)
 	}
+	if own != nil {
+		own.Request.alone = withdrawn
+	}
 	return decision, nil
+}
+
+// foretell answers a call as its leader will. Its view is locked.
+func (l *Limiter[S]) foretell(own *call) counters.Decision {
+	own.Request.alone = withdrawn
+	if own.Result.Allowed || l.cfg.CountDenied {
+		own.Request.alone = promised
+		l.owing.Add(own.Request.Request)
+	}
+	d := own.Result
+	d.Local = true
+	return d
 }
 
 // Recall decides r by what the process remembers of the client, however old

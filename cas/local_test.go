@@ -1,11 +1,14 @@
 package cas
 
 import (
+	"context"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"weir/counters"
 	"weir/counters/limitertest"
 	"weir/counters/memory"
 )
@@ -51,6 +54,88 @@ func TestOutages(t *testing.T) {
 					require.NoError(t, err)
 					return l
 				})
+		})
+	}
+}
+
+func TestLeaving(t *testing.T) {
+	t.Parallel()
+	for name, newLimiter := range makers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			limitertest.Leaving(t, clock(t, "12:00:01.5"), func() limitertest.Store { return memory.New(nil) },
+				func(t *testing.T, store limitertest.Store) limitertest.Limiter {
+					l, err := newLimiter(store, testConfig(10))
+					require.NoError(t, err)
+					return l
+				})
+		})
+	}
+}
+
+// A leakyStore loses a state that it has written before it reads it. Then does
+// happens.
+type leakyStore struct {
+	limitertest.Store
+	then func()
+}
+
+func (s *leakyStore) Swap(ctx context.Context, key string, old counters.State, value []byte, ttl time.Duration) (counters.State, bool, error) {
+	state, swapped, err := s.Store.Swap(ctx, key, old, value, ttl)
+	if then := s.then; swapped && then != nil {
+		s.then = nil
+		if err := s.Delete(ctx, []string{key}); err != nil {
+			return state, swapped, err
+		}
+		then()
+		state, err = s.Load(ctx, key)
+	}
+	return state, swapped, err
+}
+
+// The store may lose a state, and others begin it anew, within the round trip
+// in which it was written.
+func TestAStateThatIsLostAsItIsWritten(t *testing.T) {
+	t.Parallel()
+	for name, newLimiter := range makers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inner := memory.New(nil)
+			store := &leakyStore{Store: inner}
+			reseeded := 0
+			start := func(s limitertest.Store) limitertest.Limiter {
+				cfg := testConfig(10)
+				cfg.Reseeded = func(n int) { reseeded += n }
+				l, err := newLimiter(s, cfg)
+				require.NoError(t, err)
+				return l
+			}
+			here, there := start(store), start(inner)
+			now := clock(t, "12:00:01.5")
+			admits := func(l limitertest.Limiter, n int) (admitted int) {
+				for range n {
+					now = now.Add(time.Millisecond)
+					d, err := l.Take(t.Context(), counters.Request{Client: "c", Cost: 1, Limit: 10, Now: now})
+					require.NoError(t, err)
+					if d.Allowed {
+						admitted++
+					}
+				}
+				return admitted
+			}
+			require.Equal(t, 3, admits(here, 3))
+			store.then = func() {}
+			require.Equal(t, 2, admits(here, 2))
+			assert.Equal(t, 1, reseeded)
+			store.then = func() { require.Equal(t, 1, admits(there, 1)) }
+			require.Equal(t, 1, admits(here, 1))
+			left := 4 // what was begun anew is less than what is known
+			if name == "sliding log" {
+				left = 3 // which adds the two
+			}
+			assert.Equal(t, left, admits(here, 10))
+			assert.Zero(t, admits(there, 3))
+			assert.Equal(t, 2, reseeded)
 		})
 	}
 }

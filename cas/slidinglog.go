@@ -24,7 +24,8 @@ const MaxLogLimit = 10_000
 //
 // Limit and window may change between two requests: the log is the same for all
 // limits, and what a shorter window has dropped stays dropped. A request's own
-// limit above MaxLogLimit counts as MaxLogLimit. Make one with NewSlidingLog.
+// limit above MaxLogLimit counts as MaxLogLimit. Make one with NewSlidingLog;
+// its methods are those of Limiter.
 type SlidingLog struct{ Limiter[logState] }
 
 // NewSlidingLog returns a limiter by sliding log. limit is the one that most

@@ -13,8 +13,8 @@ import (
 //
 // Remaining is whole tokens, ResetAfter the time until it is full. Admitted are
 // at most burst + limit*t/window in any time t; with clocks d apart, as much as
-// in t+d, and in d and a store timeout more for each refund that has emptied it.
-// Make one with NewTokenBucket.
+// in t+d, and in d and a store timeout more for each refund that has emptied
+// it. Make one with NewTokenBucket; its methods are those of Limiter.
 type TokenBucket struct{ Limiter[bucketState] }
 
 // NewTokenBucket returns a limiter by token bucket, which holds burst, or the

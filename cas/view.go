@@ -14,6 +14,9 @@ type view[S any] struct {
 	mu   sync.Mutex
 	last snapshot[S]
 	debt debt[S]
+	// underWay says that the store is to replace the state from by to.
+	underWay bool
+	from, to S
 	// turn is when the process may write again, after it has won against
 	// others; pause is how many round trips that is after the last win.
 	turn      time.Time
@@ -30,6 +33,7 @@ type snapshot[S any] struct {
 	decoded S              // which no one may change
 	origin  origin
 	known   bool
+	lost    bool      // the store has less, or nothing
 	at      int64     // Unix nanoseconds, of the request that asked for it
 	read    time.Time // when the store answered
 	expires time.Time // when the store forgets it at the latest
@@ -144,10 +148,16 @@ type debt[S any] struct {
 	// sent says that the store may have consumed something already. Then the
 	// store is read before it is written.
 	sent   bool
-	number int // of the last change; 0 if there is no debt
+	number int   // of the last change; 0 if there is no debt
+	at     int64 // Unix nanoseconds, of the last request in it
 	// undo is the debt as it was before the store was last told to consume it
 	// without an answer; nil if there is an answer since.
 	undo *debt[S]
+	// assumed says, of an undo, that the store has consumed a debt since, without
+	// what it was assumed to have consumed: that is from before to after.
+	assumed bool
+	// whole says that nothing was assumed, as nobody had written; set by begin.
+	whole bool
 }
 
 // believe returns the debt, or one of nothing. v is locked.
@@ -163,16 +173,42 @@ func (s snapshot[S]) debt() debt[S] {
 	return debt[S]{before: s.decoded, after: s.decoded, base: s.decoded, based: true}
 }
 
-// repaid notes that the store has consumed the debt d: what has come since is
-// left.
-func (v *view[S]) repaid(d debt[S]) {
+// repaid notes that the store has consumed the debt d, and that v has what it
+// has then: what has come since is left.
+func (v *view[S]) repaid(d debt[S], a algorithm[S], r counters.Request) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	if undo := v.debt.undo; undo != nil && !d.whole {
+		undo.after, undo.assumed = v.debt.before, true
+	}
 	if v.debt.number == d.number {
 		v.debt = debt[S]{}
-	} else {
-		v.debt.before, v.debt.based, v.debt.undo = d.after, false, nil
+		return
 	}
+	switch {
+	case d.undo != nil && v.debt.undo == nil && !d.whole: // it was undone meanwhile
+		v.debt.before = a.carry(a.clone(v.debt.before), d.before, d.after, r)
+	case d.number > 0:
+		v.debt.before = d.after
+	}
+	s := v.last.decoded
+	v.debt.after = a.carry(a.clone(s), v.debt.before, v.debt.after, r)
+	v.debt.before, v.debt.base, v.debt.based, v.debt.undo = s, s, true, nil
+}
+
+// owe adds something to the debt that is consumed without the store, or that
+// the store may have consumed. v is locked.
+func (v *view[S]) owe(add func(S) S, sent bool, at time.Time) {
+	d := v.believe()
+	d.at = max(d.at, at.UnixNano())
+	d.after = add(d.after)
+	if sent {
+		d.before = add(d.before)
+		// If the store has answered since, it may have consumed that by then.
+		d.sent, d.based = true, d.based && d.number > 0
+	}
+	d.number++
+	v.debt = d
 }
 
 // unanswered notes that the store may have replaced the state that was seen by
@@ -194,14 +230,18 @@ func (v *view[S]) unanswered(d debt[S], seen snapshot[S]) *debt[S] {
 	return &d
 }
 
-// undone notes that the store hasn't replaced the state: what was to be consumed
-// with the debt d is owed, whatever others have written.
-func (v *view[S]) undone(d *debt[S]) {
+// undone notes that the store hasn't replaced the state: what was to be
+// consumed with the debt d is owed, whatever others have written, and the store
+// has answered since.
+func (v *view[S]) undone(d *debt[S], a algorithm[S], r counters.Request) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.debt.undo == d {
+	switch {
+	case v.debt.undo == d:
 		v.debt.before, v.debt.sent, v.debt.undo = d.before, d.sent, nil
 		v.debt.number++
+	case d.assumed:
+		v.owe(func(s S) S { return a.carry(a.clone(s), d.before, d.after, r) }, false, r.Now)
 	}
 }
 
@@ -219,13 +259,14 @@ func (v *view[S]) refund(a algorithm[S], r counters.Request, taken counters.Deci
 	return !taken.Owed
 }
 
-// onto returns the state that was seen and what the debt consumes.
-func (d debt[S]) onto(seen snapshot[S], a algorithm[S], r counters.Request) S {
+// onto returns the state that was seen and what the debt consumes, and whether
+// that is all of it.
+func (d debt[S]) onto(seen snapshot[S], a algorithm[S], r counters.Request) (s S, whole bool) {
 	switch {
 	case d.number == 0:
-		return seen.decoded
+		return seen.decoded, true
 	case d.based && bytes.Equal(a.encode(nil, seen.decoded), a.encode(nil, d.base)):
-		return d.after // nobody has written since, be it this process
+		return d.after, true // nobody has written since, be it this process
 	}
-	return a.carry(a.clone(seen.decoded), d.before, d.after, r)
+	return a.carry(a.clone(seen.decoded), d.before, d.after, r), false
 }

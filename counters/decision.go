@@ -73,6 +73,11 @@ func (r *Request) Check() error {
 	return CheckNow(r.Now)
 }
 
+// Forever, 146 years, is the longest duration of a Decision: longer ones, and
+// never, are given as this. A margin can be added to it, and it to the current
+// time in nanoseconds, without an overflow.
+const Forever time.Duration = 1 << 62
+
 // A Decision is a limiter's answer to a Request. Denied is a decision, not an
 // error.
 type Decision struct {
@@ -85,7 +90,8 @@ type Decision struct {
 	// asks in between; 0 when it already is.
 	ResetAfter time.Duration
 	// RetryAfter is, on a denial, the time until a request of the same cost is
-	// admitted if nobody else asks in between; else 0.
+	// admitted if nobody else asks in between, Forever if it can never be; else
+	// 0.
 	RetryAfter time.Duration
 	// FitsAfter is, on an admission where denied requests count, the time until
 	// a request of the same cost is admitted again if nobody else asks in

@@ -49,9 +49,15 @@ func TestTheLongestKeyFits(t *testing.T) {
 	prefix := strings.Repeat("p", MaxKeyPrefixBytes)
 	client := strings.Repeat("c", maxPlainClient)
 	for _, width := range []time.Duration{time.Millisecond, MaxWindow} {
-		bucket := Calendar(time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC), width).Number
-		key := CounterKey(CounterNamespace(prefix, name, name, width).Client(client), bucket)
-		assert.LessOrEqual(t, len(key), 250)
+		counter := CounterNamespace(prefix, name, name, width).Client(client)
+		for _, second := range []int64{-maxUnix, maxUnix} {
+			now := time.Unix(second, 0)
+			require.NoError(t, CheckNow(now))
+			assert.LessOrEqual(t, len(CounterKey(counter, Calendar(now, width).Number)), 250)
+			assert.LessOrEqual(t, len(ResetKey(counter, second)), 250)
+			assert.LessOrEqual(t, len(PutBackKey(counter, Calendar(now, width).Number)), 250)
+		}
+		assert.LessOrEqual(t, len(GenerationKey(counter)), 250)
 	}
 	require.NoError(t, CheckKeyPrefix(prefix))
 	for _, bad := range []string{"", prefix + "p", "a b", "a\n", "é"} {

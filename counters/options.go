@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 )
 
@@ -56,7 +55,7 @@ type Options struct {
 	Batch func(size int)
 	// Refunds counts the refunds that outlive their request, if it isn't nil.
 	// Wait for it before the store is closed; a limiter's Flush does.
-	Refunds *sync.WaitGroup
+	Refunds *Group
 	// RefundUnanswered says that a request is refused whose Take fails because
 	// the store doesn't answer in time: if it has been counted after all, it is
 	// refunded.
@@ -68,16 +67,17 @@ type Options struct {
 	RefundFailed func()
 }
 
-// Unhurried calls f with the time that a check may take, for what nobody waits
-// for any more, and returns what f returns.
+// Unhurried is for limiters: it calls f with the time that a check may take,
+// for what nobody waits for any more, and returns what f returns.
 func (o *Options) Unhurried(f func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(o.StoreTimeout, DefaultTimeout))
 	defer cancel()
 	return f(ctx)
 }
 
-// Refund does a refund that nobody waits for any more, and again as long as it
-// surely wasn't done, in so many tries. One that fails is counted.
+// Refund is for limiters: it does a refund that nobody waits for any more, and
+// again as long as it surely wasn't done, in so many tries. One that fails is
+// counted. o is what WithDefaults has returned.
 func (o *Options) Refund(tries int, undone func(error) bool, refund func(ctx context.Context) error) {
 	for ; ; tries-- {
 		err := o.Unhurried(refund)
@@ -95,8 +95,9 @@ func (o *Options) Refund(tries int, undone func(error) bool, refund func(ctx con
 // store on another instance's clock: ClockSkew + StoreTimeout.
 func (o *Options) Horizon() time.Duration { return o.ClockSkew + o.StoreTimeout }
 
-// WithDefaults returns o with every default in the place of a zero value, and 0
-// for none. The error says what is wrong.
+// WithDefaults is for limiters, which call it once: it returns o with every
+// default in the place of a zero value, and 0 for none. The error says what is
+// wrong.
 func (o Options) WithDefaults() (Options, error) {
 	if o.KeyPrefix == "" {
 		o.KeyPrefix = DefaultKeyPrefix
@@ -121,7 +122,7 @@ func (o Options) WithDefaults() (Options, error) {
 		o.Reseeded = func(int) {}
 	}
 	if o.Refunds == nil {
-		o.Refunds = new(sync.WaitGroup)
+		o.Refunds = new(Group)
 	}
 	if o.RefundFailed == nil {
 		o.RefundFailed = func() {}

@@ -3,6 +3,7 @@ package counters
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 )
 
@@ -25,18 +26,50 @@ var (
 )
 
 // An Unanswered is the ErrTimeout of an Add or a Swap whose answer may still
-// come. Not every ErrTimeout is one.
+// come. Not every ErrTimeout is one. It is safe for concurrent use.
 type Unanswered struct {
 	Err error
-	// Later has f called, once, when the outcome is known: with nil if it was
-	// done, as soon as the store takes operations again; with an ErrNotSent if
-	// it surely wasn't; with any other error if nobody will ever know. f has a
-	// goroutine of its own, which is awaited when the store is closed.
-	Later func(f func(err error))
+	// Await has f called, once, when the outcome is known. A store sets it, and
+	// awaits f when it is closed.
+	Await func(f func(err error))
+
+	mu      sync.Mutex
+	known   bool
+	outcome error
+	later   []func(err error)
 }
 
 func (u *Unanswered) Error() string { return u.Err.Error() }
 func (u *Unanswered) Unwrap() error { return u.Err }
+
+// Later has f called when the outcome is known: with nil if it was done, as soon
+// as the store takes operations again; with an ErrNotSent if it surely wasn't;
+// with any other error if nobody will ever know. If it is known already, f is
+// called at once; otherwise another goroutine calls it, one f after the other.
+func (u *Unanswered) Later(f func(err error)) {
+	u.mu.Lock()
+	first, known, outcome := u.later == nil, u.known, u.outcome
+	if !known {
+		u.later = append(u.later, f)
+	}
+	u.mu.Unlock()
+	switch {
+	case known:
+		f(outcome)
+	case first:
+		u.Await(u.tell)
+	}
+}
+
+func (u *Unanswered) tell(err error) {
+	u.mu.Lock()
+	u.known, u.outcome = true, err
+	later := u.later
+	u.mu.Unlock()
+	for _, f := range later {
+		f(err)
+	}
+}
 
 // Absent is what a counter reads that doesn't exist.
 const Absent = -1

@@ -1,7 +1,9 @@
 package subwindow
 
 import (
+	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -18,6 +20,81 @@ type request struct {
 	// late is an addition that the store has counted, if only what was repaid of
 	// it is to be refunded.
 	late *addition
+
+	// stage is how far the leader is with it, and alone how TakeLocal has
+	// answered it meanwhile. The view's lock guards both.
+	stage stage
+	alone verdict
+}
+
+// A stage of a request.
+type stage uint8
+
+const (
+	waiting  stage = iota
+	counting       // what is reserved includes it
+	answered       // by the leader
+)
+
+// A verdict on a request whose caller hasn't waited for the leader.
+type verdict uint8
+
+const (
+	undecided verdict = iota
+	consumed
+	refused
+)
+
+// reach notes how far the leader, whose view is v, is with the request.
+func (r *request) reach(v *view, s stage) {
+	if r.view == v { // else it isn't guarded by v
+		r.stage = s
+	}
+}
+
+// verdict returns how TakeLocal has answered the request, as far as v, the
+// leader's view, knows.
+func (r *request) verdict(v *view) verdict {
+	if r.view == v {
+		return r.alone
+	}
+	return undecided
+}
+
+// left returns the call of a caller that has left with err, if v guards it.
+func (v *view) left(err error) *call {
+	var left *combiner.LeftError[request, counters.Decision]
+	if errors.As(err, &left) && left.Call.Request.view == v {
+		return left.Call
+	}
+	return nil
+}
+
+// leave returns the answer to a caller that fails with err. If it has left before
+// its leader had one, that leader is to refuse it.
+func (v *view) leave(d counters.Decision, err error) (counters.Decision, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	call := v.left(err)
+	if call == nil {
+		return d, err
+	}
+	if call.Request.stage == answered {
+		return call.Result, call.Err
+	}
+	call.Request.alone = refused
+	return d, err
+}
+
+// withdraw reports whether the request needs no answer. What was to be counted
+// of it, and wasn't, is owed. v is locked.
+func (r *request) withdraw(v *view, bucket int64) bool {
+	gone := r.verdict(v)
+	if gone == consumed && r.stage == counting {
+		v.owe(debt{bucket: bucket, cost: r.Cost, at: r.Now.UnixMilli()})
+	}
+	r.reach(v, waiting)
+	return gone != undecided
 }
 
 // A refund is a request to take back what a request has counted.
@@ -40,10 +117,11 @@ type attempt struct {
 	// the current slot.
 	counts []int64
 	ahead  int
-	// own is what counts[ownAt] is at least; see snapshot.
-	own   int64
-	ownAt int
-	known int // how many of the oldest counts are settled and were read before
+	// own and most are of counts[ownAt]; see snapshot.
+	own, most int64
+	ownAt     int
+	doubted   int64 // when it was last looked into why there is less than most
+	known     int   // how many of the oldest counts are settled and were read before
 
 	fresh      bool  // what is known may be relied on
 	asked      bool  // the store, for this decision
@@ -58,6 +136,10 @@ type attempt struct {
 	pending []*call
 	chosen  []bool // which of pending are being counted
 	denied  bool   // one of the calls
+
+	// owed is what was admitted alone since debts were settled, and taken what
+	// the store has counted of the calls.
+	owed, taken int64
 }
 
 type call = combiner.Call[request, counters.Decision]
@@ -85,30 +167,32 @@ func (a *attempt) recall(s *snapshot) {
 	if passed <= -size || passed >= size {
 		return
 	}
-	a.ownAt, a.own = a.ahead+int(passed), s.own
+	a.ownAt, a.own, a.most = a.ahead+int(passed), s.own, s.most
 	copy(a.counts[max(0, a.ownAt):], s.counts[max(0, -a.ownAt):])
 	if passed == 0 {
 		a.key = s.key
 	}
 	if passed >= 0 {
-		oldest := a.bucket - int64(len(a.counts)-1-a.ahead)
-		a.known = int(max(0, min(s.settled, a.bucket-1)-oldest+1))
+		a.known = int(max(0, min(s.settled, a.bucket-1)-a.oldest()+1))
 	}
-	a.verified, a.fresh = s.verified, s.fresh(a.now)
+	a.verified, a.fresh, a.doubted = s.verified, s.fresh(a.now), s.doubted
 }
 
 // snapshot returns what the attempt knows of the current slot and those before
 // it. A slot is settled when it has been closed for longer than the horizon.
 func (a *attempt) snapshot(w Window) snapshot {
 	if a.ownAt != a.ahead {
-		a.own = 0
+		a.own, a.most = 0, 0
 	}
 	return snapshot{
-		bucket: a.bucket, key: a.currentKey(), counts: a.counts[a.ahead:], own: a.own,
+		bucket: a.bucket, key: a.currentKey(), counts: a.counts[a.ahead:], own: a.own, most: a.most, doubted: a.doubted,
 		settled:    (a.now-int64(w.Horizon))/int64(w.Width) - 1,
 		generation: a.generation, verified: a.verified,
 	}
 }
+
+// oldest returns the number of the oldest slot that counts.
+func (a *attempt) oldest() int64 { return a.bucket - int64(len(a.counts)-1-a.ahead) }
 
 func (a *attempt) currentKey() string {
 	if a.key == "" {
@@ -162,7 +246,7 @@ func (a *attempt) fill(current int64) finding {
 	if a.verifies() {
 		generation := read[0]
 		read = read[1:]
-		if generation == counters.Absent && lastReset(a.generation) > 0 {
+		if a.unmarked(generation) || a.putBack(generation) {
 			return lost
 		}
 		same = a.known == 0 || max(0, generation) == a.generation
@@ -170,6 +254,7 @@ func (a *attempt) fill(current int64) finding {
 			a.known, a.asked = 0, false
 			return changed
 		}
+		a.most = 0 // what is missing has been taken back
 	}
 	if a.misses(a.ahead, current) {
 		return lost
@@ -196,6 +281,23 @@ func (a *attempt) fill(current int64) finding {
 	return complete
 }
 
+// doubtAfter is how long it isn't looked into why there is less than was known,
+// since that was last done: mostly it is that others take back what they count.
+const doubtAfter = 50 * time.Millisecond
+
+// doubts reports whether the store may have lost counts of the current slot, and
+// others may have put back less than a remembers.
+func (a *attempt) doubts() bool {
+	return a.ownAt == a.ahead && a.counts[a.ahead] < a.most && a.now-a.doubted >= int64(doubtAfter)
+}
+
+// putBack reports whether others have put back, at the given generation, what
+// the store had lost of what a remembers, or less.
+func (a *attempt) putBack(generation int64) bool {
+	return lastReset(generation) == lastReset(a.generation) && lastPutBack(generation) != lastPutBack(a.generation) &&
+		(a.most > 0 || slices.ContainsFunc(a.counts, func(n int64) bool { return n > 0 }))
+}
+
 // turn notes the generation that was read. What a remembers from before a reset
 // is forgotten.
 func (a *attempt) turn(generation int64) {
@@ -205,15 +307,21 @@ func (a *attempt) turn(generation int64) {
 	a.generation = max(0, generation)
 }
 
+// unmarked reports whether the store has lost the generation that a knows: the
+// one that it has, if any, was begun since, and by no reset.
+func (a *attempt) unmarked(generation int64) bool {
+	return lastReset(generation) == 0 && lastReset(a.generation) > 0
+}
+
 // forget ends what a remembers.
 func (a *attempt) forget() {
 	clear(a.counts)
-	a.own = 0
+	a.own, a.most = 0, 0
 	a.known = 0
 }
 
-// misses reports whether the store, which has a count of slot i, has lost what a
-// remembers of it. Others may have taken back what they had counted there.
+// misses reports whether the store, which has a count of slot i, has lost what
+// a remembers of it. Others may have taken back what they had counted there.
 func (a *attempt) misses(i int, count int64) bool {
 	return count == counters.Absent && a.counts[i] > 0 || i == a.ownAt && max(0, count) < a.own
 }
@@ -225,17 +333,18 @@ func (a *attempt) take(generation int64, counts []int64, sum int64) {
 		a.counts[i] = max(0, n)
 	}
 	a.counts[a.ahead] = max(0, a.counts[a.ahead]-sum)
-	a.generation, a.verified = max(0, generation), a.now
+	a.generation, a.verified, a.most = max(0, generation), a.now, 0
 	a.fresh, a.asked = true, true
 }
 
 // admit adds what the store has counted of this process to the current slot.
 func (a *attempt) admit(cost int64) {
 	if a.ownAt != a.ahead {
-		a.ownAt, a.own = a.ahead, 0
+		a.ownAt, a.own, a.most = a.ahead, 0, 0
 	}
 	a.counts[a.ahead] += cost
 	a.own += cost
+	a.taken += cost
 }
 
 // elapsedAt returns how long the current slot was open at now.
@@ -256,12 +365,20 @@ func (a *attempt) earliest() counters.Request {
 
 // fail answers the pending calls with an error. Those that were chosen may have
 // been counted if anything was.
-func (a *attempt) fail(err error, counted bool) {
+func (a *attempt) fail(v *view, err error, counted bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	for i, call := range a.pending {
 		call.Err = err
-		if !counted || !a.chosen[i] {
+		switch {
+		case !counted || !a.chosen[i]:
 			call.Err = fmt.Errorf("%w: %w", counters.ErrNotSent, err)
+			call.Request.withdraw(v, a.bucket)
+		case call.Request.verdict(v) == consumed:
+			r := call.Request
+			v.owe(debt{bucket: a.bucket, cost: r.Cost, sent: !errors.Is(err, counters.ErrNotSent), before: math.MinInt64, at: r.Now.UnixMilli()})
 		}
+		call.Request.reach(v, answered)
 	}
 	a.pending = a.pending[:0]
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/counters"
+	"weir/counters/limitertest"
 	"weir/counters/memory"
 	"weir/subwindow"
 )
@@ -29,7 +30,7 @@ func (s *lateStore) Add(ctx context.Context, a counters.Addition) (int64, error)
 	if !s.late.Load() {
 		return s.Store.Add(ctx, a)
 	}
-	return 0, &counters.Unanswered{Err: fmt.Errorf("%w: late", counters.ErrTimeout), Later: func(f func(err error)) {
+	return 0, &counters.Unanswered{Err: fmt.Errorf("%w: late", counters.ErrTimeout), Await: func(f func(err error)) {
 		s.tell = append(s.tell, func(done bool, err error) {
 			if done {
 				_, _ = s.Store.Add(ctx, a) // memory never fails
@@ -85,6 +86,45 @@ func TestRefusedChecksAreRefunded(t *testing.T) {
 			}
 			assert.Equal(t, 99-test.taken, take(t, l, now, 0, 100).Remaining)
 			assert.Equal(t, test.failed, failed.Load())
+		}
+	}
+}
+
+// What the process has admitted alone and given back, as another limit has
+// denied it, is given back there too if it turns out to be counted.
+func TestWhatIsGivenBackIsNotCountedLate(t *testing.T) {
+	t.Parallel()
+	for name, w := range minuteWindows(t) {
+		for _, test := range []struct {
+			outcome func(tell func(bool, error))
+			settled bool // the store was asked again before it tells
+			used    int64
+		}{{done, false, 3}, {done, true, 3}, {undone, false, 3}, {undone, true, 3}} {
+			store := &lateStore{Store: memory.New(nil)}
+			l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
+			now := at("12:00:01")
+			require.True(t, take(t, l, now, 1, 100).Allowed)
+			store.late.Store(true)
+			for cost, back := range map[int64]bool{2: false, 4: true, 8: true} {
+				_, err := l.Take(t.Context(), request(now, cost, 100))
+				taken, err := l.TakeLocal(request(now, cost, 100), err)
+				require.NoError(t, err)
+				if back {
+					require.NoError(t, l.Refund(t.Context(), request(now, cost, 100), taken))
+				}
+			}
+			store.late.Store(false)
+			if test.settled {
+				take(t, l, now, 0, 100)
+				test.used++
+				require.True(t, take(t, l, now, 1, 100).Allowed)
+			}
+			for _, tell := range store.tell {
+				test.outcome(tell)
+			}
+			l.Flush()
+			require.True(t, take(t, l, now, 1, 100).Allowed)
+			assert.Equal(t, 100-test.used-1, take(t, l, now, 0, 100).Remaining, "%s %+v", name, test)
 		}
 	}
 }
@@ -176,6 +216,39 @@ func TestWhatIsAdmittedAloneCountsOnce(t *testing.T) {
 			assert.Equal(t, 100-admitted, take(t, there, now, 0, 100).Remaining)
 			assert.Equal(t, 100-admitted, take(t, l, now, 0, 100).Remaining)
 		})
+	}
+}
+
+// What is repaid without an answer counts once, whether it was counted then or
+// not.
+func TestWhatIsRepaidUnheardCountsOnce(t *testing.T) {
+	t.Parallel()
+	for _, outage := range []error{limitertest.ErrUnanswered, limitertest.ErrUnheard} {
+		for name, w := range minuteWindows(t) {
+			t.Run(name+" "+outage.Error(), func(t *testing.T) {
+				t.Parallel()
+				inner := memory.New(nil)
+				var err error
+				store := &faultyStore{Store: inner}
+				store.fault = func(operation, key string) error {
+					if err == limitertest.ErrUnanswered && operation == "add" {
+						_, _ = inner.Add(t.Context(), counters.Addition{Key: key, Delta: 3}) // memory never fails
+					}
+					return err
+				}
+				l, there := newLimiter(t, store, w, sameClock), newLimiter(t, inner, w, sameClock)
+				now := at("12:00:01")
+				require.True(t, takeAnyway(t, l, request(now, 1, 10)))
+				err = limitertest.ErrUnsent
+				require.True(t, takeAnyway(t, l, request(now, 3, 10)))
+				err = outage
+				require.True(t, takeAnyway(t, l, request(now, 2, 10)))
+				err = nil
+				require.True(t, takeAnyway(t, l, request(now, 1, 10)))
+				assert.Equal(t, int64(3), take(t, there, now, 0, 10).Remaining)
+				assert.Equal(t, int64(3), take(t, l, now, 0, 10).Remaining)
+			})
+		}
 	}
 }
 

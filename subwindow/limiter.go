@@ -64,16 +64,14 @@ func New(store counters.Store, window Window, options counters.Options) (*Limite
 		spare: sync.Pool{New: func() any { return new(attempt) }},
 	}
 	l.combiner = combiner.New(l.lead)
-	if options.RefundUnanswered {
-		l.combiner.Left = l.left
-	}
 	l.owing = reconcile.New(options.Clients, options.Refunds, l.reconcile)
 	return l, nil
 }
 
 // Take admits r and counts it, or denies it. A denied cost is counted only with
-// CountDenied. The error is counters.ErrRequest, one of a Store's, or of the
-// context's; after one of the latter two the cost may have been counted.
+// CountDenied. It takes no longer than the StoreTimeout, whatever ctx leaves.
+// The error is counters.ErrRequest, one of a Store's, or of the context's;
+// after one of the latter two the cost may have been counted.
 func (l *Limiter) Take(ctx context.Context, r counters.Request) (counters.Decision, error) {
 	if err := r.Check(); err != nil {
 		return counters.Decision{}, err
@@ -85,7 +83,24 @@ func (l *Limiter) Take(ctx context.Context, r counters.Request) (counters.Decisi
 	if d, ok := l.knownDenial(v, r); ok {
 		return d, nil
 	}
-	return l.combiner.Do(ctx, r.Client, request{Request: r, view: v})
+	ctx, cancel := l.within(ctx, r.Now)
+	defer cancel()
+	d, err := l.combiner.Do(ctx, r.Client, request{Request: r, view: v})
+	if err != nil && l.options.RefundUnanswered {
+		return v.leave(d, err)
+	}
+	return d, err
+}
+
+// within returns ctx, or one that ends within the StoreTimeout if ctx leaves
+// more time than that since began: a count that comes later isn't seen by those
+// who have settled its slot.
+func (l *Limiter) within(ctx context.Context, began time.Time) (context.Context, context.CancelFunc) {
+	most := l.options.StoreTimeout
+	if deadline, ok := ctx.Deadline(); most == 0 || ok && deadline.Sub(began) <= most {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, most)
 }
 
 // Peek decides r by the store and counts nothing. The error is
@@ -97,7 +112,7 @@ func (l *Limiter) Peek(ctx context.Context, r counters.Request) (counters.Decisi
 	var a *attempt
 	if v := l.views.Find(r.Client); v != nil {
 		a = l.recall(v, r.Client, r.Now)
-		a.known, a.own, a.fresh = 0, 0, false // others may take back in between
+		a.known, a.own, a.most, a.fresh = 0, 0, 0, false // others may take back in between
 	} else {
 		a = l.begin(r.Now, counters.GenerationKey(l.keys.Client(r.Client)))
 	}
@@ -161,8 +176,8 @@ func (l *Limiter) peekSnapshot(s *snapshot, r counters.Request) (counters.Decisi
 // Refund takes back a request that this limiter's Take admitted with the
 // decision taken, once: each further Refund takes from what others have
 // counted. It takes nothing back if the client has been reset since, or less
-// than the clock skew before it. (A reset within the refund's own round trip may
-// come too late for that, and one before a refund that is over four store
+// than the clock skew before it. (A reset within the refund's own round trip
+// may come too late for that, and one before a refund that is over four store
 // timeouts late may be forgotten.) The error is counters.ErrRequest or one of a
 // Store's. A refund that isn't done by the deadline of ctx goes on for the
 // StoreTimeout, which Flush awaits. One that failed without having been sent is
@@ -179,6 +194,8 @@ func (l *Limiter) Refund(ctx context.Context, r counters.Request, taken counters
 			return nil
 		}
 	}
+	ctx, cancel := l.within(ctx, r.Now)
+	defer cancel()
 	req := request{Request: r, view: v, refund: new(refund)}
 	_, err := l.combiner.Do(ctx, r.Client, req)
 	if err != nil && !req.refund.begun.Load() {
@@ -216,19 +233,12 @@ func notSent(err error) bool {
 	return errors.Is(err, counters.ErrNotSent) || errors.Is(err, combiner.ErrWithdrawn)
 }
 
-// left refunds a call that was admitted after its caller had left.
-func (l *Limiter) left(call *call) {
-	if call.Request.refund == nil && call.Err == nil && call.Result.Allowed {
-		l.refundLater(call.Request)
-	}
-}
-
 // unanswered decides what becomes of the chosen calls, which fail with err. The
 // store has counted their sum, or may have, and then it may tell later.
 func (l *Limiter) unanswered(v *view, a *attempt, sum int64, counted bool, err error) {
 	req := request{Request: a.earliest(), view: v}
 	req.Cost = sum
-	add := v.unanswered(a.bucket, a.counts[a.ahead], sum)
+	add := v.unanswered(a.bucket, a.counts[a.ahead], sum, time.Unix(0, a.now))
 	var unanswered *counters.Unanswered
 	switch {
 	case counted && l.options.RefundUnanswered:
@@ -286,7 +296,7 @@ func (l *Limiter) Reset(ctx context.Context, client string, now time.Time) error
 	var generation int64
 	if err == nil {
 		// Only now: who sees the new generation must not see old counts.
-		generation, err = l.raiseGeneration(ctx, prefix, resetUnit)
+		generation, err = l.store.Add(ctx, l.generationAfter(prefix, resetUnit, mostReset))
 	}
 	if err == nil {
 		// It has to be there for as long as what was deleted is remembered.
@@ -320,12 +330,15 @@ func (l *Limiter) lead(ctx context.Context, _ string, batch *combiner.Batch[requ
 	// debt, and be counted with the batch all the same.
 	var err error
 	if i := slices.IndexFunc(calls, func(c *call) bool { return c.Request.refund == nil }); i >= 0 {
-		err = l.settle(ctx, v, calls[i].Request)
+		err = l.settle(ctx, v, calls[i].Request.Request)
 	}
 	calls = l.refundAll(ctx, v, calls)
 	if err != nil {
+		v.mu.Lock()
+		defer v.mu.Unlock()
 		for _, call := range calls {
 			call.Err = err
+			call.Request.reach(v, answered)
 		}
 		return
 	}
@@ -337,7 +350,7 @@ func (l *Limiter) lead(ctx context.Context, _ string, batch *combiner.Batch[requ
 		for len(a.pending) > 0 {
 			var err error
 			added := false
-			sum := l.choose(a)
+			sum := l.choose(v, a)
 			have := a.counts[a.ahead] > 0
 			switch {
 			case sum > 0:
@@ -353,13 +366,13 @@ func (l *Limiter) lead(ctx context.Context, _ string, batch *combiner.Batch[requ
 					sum, err = 0, l.restore(ctx, a, 0)
 				case added:
 					if err = sent(l.place(ctx, a, count-sum, sum)); err == nil {
-						l.deal(ctx, a)
+						l.deal(ctx, v, a)
 					} else {
 						a.counts[a.ahead] = count - sum
 					}
 				}
 			case a.asked || a.fresh && l.full(a):
-				l.deny(a)
+				l.deny(v, a)
 			default:
 				err = l.refresh(ctx, a)
 			}
@@ -367,7 +380,7 @@ func (l *Limiter) lead(ctx context.Context, _ string, batch *combiner.Batch[requ
 				if sum > 0 && !errors.Is(err, counters.ErrNotSent) {
 					l.unanswered(v, a, sum, added, err)
 				}
-				a.fail(err, sum > 0)
+				a.fail(v, err, sum > 0)
 			}
 		}
 		l.remember(v, a)
@@ -380,7 +393,7 @@ func (l *Limiter) lead(ctx context.Context, _ string, batch *combiner.Batch[requ
 const settleAttempts = 4
 
 // settle repays the debts that v has at the time of r.
-func (l *Limiter) settle(ctx context.Context, v *view, r request) error {
+func (l *Limiter) settle(ctx context.Context, v *view, r counters.Request) error {
 	for attempt := 1; ; attempt++ {
 		err := l.repay(ctx, v, r.Client, r.Now)
 		if !errors.Is(err, counters.ErrLost) || attempt == settleAttempts {
@@ -406,6 +419,26 @@ func (l *Limiter) place(ctx context.Context, a *attempt, before, sum int64) erro
 		}
 		if found == complete {
 			a.counts[a.ahead] = before // others have come later
+		}
+	}
+	return l.complete(ctx, a, found, sum)
+}
+
+// complete puts back what was found to be lost of what a remembers, or was not
+// all put back by others. The store has a sum besides in the current slot.
+func (l *Limiter) complete(ctx context.Context, a *attempt, found finding, sum int64) error {
+	if found == complete && a.doubts() {
+		a.doubted = a.now
+		generation := []int64{0}
+		switch err := l.store.Read(ctx, []string{a.generationKey}, generation); {
+		case err != nil: // who asks next may look into it
+		case a.putBack(generation[0]):
+			found = lost
+		default:
+			a.most = 0
+			if l.window.fixed() {
+				a.generation = max(0, generation[0])
+			}
 		}
 	}
 	if found == lost {
@@ -478,8 +511,7 @@ func (l *Limiter) subtract(ctx context.Context, bucket int64, calls []*call) (su
 		err = l.store.Subtract(ctx, counters.CounterKey(prefix, bucket), sum)
 	}
 	if err == nil && l.maySettle(ctx, bucket) {
-		_, err = l.raiseGeneration(ctx, prefix, 1)
-		err = sent(err)
+		err = sent(l.changed(ctx, prefix))
 	}
 	return sum, err
 }
@@ -509,7 +541,9 @@ func span(calls []*call) (first, last time.Time) {
 // subtracted decides what becomes of calls whose subtract has ended with err.
 func (l *Limiter) subtracted(calls []*call, err error) {
 	for _, call := range calls {
-		switch req := call.Request; {
+		// Not all of the request: its caller may leave meanwhile.
+		req := request{Request: call.Request.Request, view: call.Request.view, refund: call.Request.refund, late: call.Request.late}
+		switch {
 		case err == nil:
 		case req.refund != nil && req.refund.last: // refundNow decides
 		case errors.Is(err, counters.ErrNotSent):
@@ -565,12 +599,15 @@ func (l *Limiter) recall(v *view, client string, now time.Time) *attempt {
 // remember puts what a has read into v, and gives a back.
 func (l *Limiter) remember(v *view, a *attempt) {
 	clear(a.pending[:cap(a.pending)])
+	v.mu.Lock()
+	v.reserved = 0
 	if a.asked {
-		v.mu.Lock()
 		v.replace(a.snapshot(l.window), l.window.lateSlots())
 		v.denied = a.denied && !l.options.CountDenied
 		v.answered(a.bucket)
-		v.mu.Unlock()
+	}
+	v.mu.Unlock()
+	if a.asked {
 		l.owing.Answered()
 	}
 	l.spare.Put(a)
@@ -580,14 +617,14 @@ func (l *Limiter) remember(v *view, a *attempt) {
 // the store has lost of them.
 func (l *Limiter) refresh(ctx context.Context, a *attempt) error {
 	found, err := l.read(ctx, a, 0)
-	if found == lost {
-		err = l.restore(ctx, a, 0)
+	if err != nil {
+		return err
 	}
-	return err
+	return l.complete(ctx, a, found, 0)
 }
 
-// read reads the current slot, in which a has counted a sum, and all that aren't
-// known. What it finds isn't changed.
+// read reads the current slot, in which a has counted a sum, and all that
+// aren't known. What it finds isn't changed.
 func (l *Limiter) read(ctx context.Context, a *attempt, sum int64) (finding, error) {
 	for {
 		a.prepare()
@@ -613,8 +650,12 @@ func (l *Limiter) read(ctx context.Context, a *attempt, sum int64) (finding, err
 // choose chooses the pending calls that fit, in their order, into what is known
 // to be in use, and returns the sum of their costs. Others wait: they can't fit
 // unless a chosen one is denied, and would only be in the way of other
-// instances' checks.
-func (l *Limiter) choose(a *attempt) int64 {
+// instances' checks. Callers who have left and been answered get none.
+func (l *Limiter) choose(v *view, a *attempt) int64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	a.pending = slices.DeleteFunc(a.pending, func(c *call) bool { return c.Request.withdraw(v, a.bucket) })
+	a.owed = v.owed(a.oldest())
 	var sum int64
 	for i, call := range a.pending {
 		r := call.Request.Request
@@ -622,35 +663,47 @@ func (l *Limiter) choose(a *attempt) int64 {
 		if a.chosen[i] {
 			sum += r.Cost
 			a.counts[a.ahead] += r.Cost
+			call.Request.reach(v, counting)
 		}
 	}
 	a.counts[a.ahead] -= sum
+	v.reserved, v.reservedIn = a.taken+sum, a.bucket
 	return sum
 }
 
 // deal answers the chosen calls, whose costs have been counted but aren't in
 // a.counts, and gives back the costs of those denied. The others stay pending.
-func (l *Limiter) deal(ctx context.Context, a *attempt) {
+func (l *Limiter) deal(ctx context.Context, v *view, a *attempt) {
 	var denied []*call
 	var refunded int64
 	left := a.pending[:0]
+	v.mu.Lock()
 	for i, call := range a.pending {
 		if !a.chosen[i] {
 			left = append(left, call)
 			continue
 		}
 		r := call.Request.Request
-		allowed := l.estimate(a, r) <= r.Limit-r.Cost
+		fits := l.estimate(a, r) <= r.Limit-r.Cost
+		allowed := fits
+		if alone := call.Request.verdict(v); alone != undecided {
+			allowed = alone == consumed
+		}
 		if allowed || l.options.CountDenied {
 			a.admit(r.Cost)
+			if fits { // nobody takes back what was counted before it
+				a.most = max(a.most, a.counts[a.ahead])
+			}
 		} else {
 			denied = append(denied, call)
 			refunded += r.Cost
 		}
 		a.denied = a.denied || !allowed
-		call.Result = l.decision(a.counts, a.ahead, a.elapsedAt(r.Now), r, allowed)
+		call.Result = l.answer(a, r, allowed)
+		call.Request.reach(v, answered)
 	}
 	a.pending = left
+	v.mu.Unlock()
 	if len(denied) > 0 {
 		// The denials stand even if this fails.
 		sum, err := l.subtract(ctx, a.bucket, denied)
@@ -663,11 +716,14 @@ func (l *Limiter) deal(ctx context.Context, a *attempt) {
 }
 
 // deny answers the pending calls, which don't fit into what is in use.
-func (l *Limiter) deny(a *attempt) {
+func (l *Limiter) deny(v *view, a *attempt) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	for _, call := range a.pending {
 		r := call.Request.Request
-		call.Result = l.decision(a.counts, a.ahead, a.elapsedAt(r.Now), r, false)
+		call.Result = l.answer(a, r, false)
 		call.Result.Local = !a.asked
+		call.Request.reach(v, answered)
 	}
 	a.denied = true
 	a.pending = a.pending[:0]
@@ -685,7 +741,15 @@ func (l *Limiter) full(a *attempt) bool {
 
 // estimate returns how much is in use as of r.
 func (l *Limiter) estimate(a *attempt, r counters.Request) int64 {
-	return l.window.Estimate(a.counts, a.ahead, a.elapsedAt(r.Now))
+	return l.window.Estimate(a.counts, a.ahead, a.elapsedAt(r.Now)) + a.owed
+}
+
+// answer returns the answer to r, which was admitted or not.
+func (l *Limiter) answer(a *attempt, r counters.Request, allowed bool) counters.Decision {
+	a.counts[a.ahead] += a.owed
+	d := l.decision(a.counts, a.ahead, a.elapsedAt(r.Now), r, allowed)
+	a.counts[a.ahead] -= a.owed
+	return d
 }
 
 // decide decides r by counts, which don't include it.

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -545,5 +546,73 @@ func TestWindowsThatCannotBeAreErrors(t *testing.T) {
 	} {
 		_, err := subwindow.New(memory.New(nil), w, counters.Options{Policy: "p", Limit: "l"})
 		assert.Error(t, err, "%+v", w)
+	}
+}
+
+// stallingStore takes so long for an Add, but no longer than it may.
+type stallingStore struct {
+	counters.Store
+	delay time.Duration
+}
+
+func (s *stallingStore) Add(ctx context.Context, a counters.Addition) (int64, error) {
+	deadline, _ := ctx.Deadline()
+	may := time.Until(deadline)
+	if s.delay > may {
+		time.Sleep(may)
+		return 0, counters.ErrTimeout
+	}
+	time.Sleep(s.delay)
+	return s.Store.Add(ctx, a)
+}
+
+// A context may leave a check more time than the StoreTimeout. Other instances
+// rely on that, so the check doesn't take it.
+func TestACheckTakesNoLongerThanTheStoreTimeout(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(nil)
+		w := newWindow(t, 10*time.Second, 10, true)
+		o := counters.Options{StoreTimeout: 50 * time.Millisecond}
+		late := newLimiterWith(t, &stallingStore{store, 3 * time.Second}, w, o)
+		l := newLimiterWith(t, store, w, o)
+		go func() {
+			began := time.Now()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			_, err := late.Take(ctx, request(began, 10, 10))
+			assert.ErrorIs(t, err, counters.ErrTimeout)
+			assert.Equal(t, 50*time.Millisecond, time.Since(began))
+		}()
+		time.Sleep(2 * time.Second)
+		assert.True(t, take(t, l, time.Now(), 10, 10).Allowed, "the slot of the other is settled")
+		time.Sleep(time.Minute)
+	})
+}
+
+// Such a cost never fits, and whoever asks is told so.
+func TestACostAboveTheLimitIsDeniedForever(t *testing.T) {
+	t.Parallel()
+	fixed, err := subwindow.NewFixedWindow(time.Minute)
+	require.NoError(t, err)
+	for name, w := range map[string]subwindow.Window{
+		"fixed": fixed, "weighted": newWindow(t, time.Minute, 4, false), "strict": newWindow(t, time.Minute, 4, true),
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLimiter(t, memory.New(nil), w, sameClock)
+			never := counters.Decision{Remaining: 10, RetryAfter: counters.Forever}
+			r := request(at("12:00:00"), 11, 10)
+			assert.Equal(t, never, take(t, l, r.Now, 11, 10))
+			d, err := l.Peek(t.Context(), r)
+			require.NoError(t, err)
+			assert.Equal(t, never, d)
+			d, err = l.TakeLocal(r, counters.ErrTimeout)
+			require.NoError(t, err)
+			assert.Equal(t, never.RetryAfter, d.RetryAfter)
+			assert.False(t, d.Allowed)
+
+			require.True(t, take(t, l, r.Now, 5, 10).Allowed)
+			assert.Equal(t, counters.Forever, take(t, l, r.Now, 11, 10).RetryAfter)
+		})
 	}
 }

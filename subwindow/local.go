@@ -8,9 +8,9 @@ import (
 
 // TakeLocal decides r after a Take that failed with err: by what the process
 // remembers of the client, however old that is, and what it has admitted since.
-// It counts r here, and as soon as the store answers it is counted there, before
-// it decides a check of this client again. Of a client that isn't remembered it
-// knows nothing. The error is counters.ErrRequest.
+// It counts r here, and as soon as the store answers it is counted there,
+// before it decides a check of this client again. Of a client that isn't
+// remembered it knows nothing. The error is counters.ErrRequest.
 func (l *Limiter) TakeLocal(r counters.Request, err error) (counters.Decision, error) {
 	if err := r.Check(); err != nil {
 		return counters.Decision{}, err
@@ -18,16 +18,39 @@ func (l *Limiter) TakeLocal(r counters.Request, err error) (counters.Decision, e
 	v := l.views.Get(r.Client)
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	// own is the request as its leader has it, if that is known.
+	own, unsent := new(request), notSent(err)
+	if call := v.left(err); call != nil {
+		own = &call.Request
+		switch own.stage {
+		case answered:
+			if call.Err == nil {
+				return call.Result, nil
+			}
+			unsent = notSent(call.Err)
+		case waiting: // and it won't be counted
+			unsent = true
+		}
+	}
+	if own.stage == counting {
+		v.reserved -= r.Cost
+	}
 	a, _ := l.believe(v, r)
 	defer l.spare.Put(a)
 	allowed := l.estimate(a, r) <= r.Limit-r.Cost
+	own.alone = refused
 	if r.Cost > 0 && (allowed || l.options.CountDenied) {
 		a.counts[a.ahead] += r.Cost
 		l.owing.Add(r)
-		v.owe(debt{bucket: a.bucket, cost: r.Cost, sent: !notSent(err), before: math.MinInt64})
+		own.alone = consumed
+		if own.stage == counting {
+			v.reserved += r.Cost
+		} else {
+			v.owe(debt{bucket: a.bucket, cost: r.Cost, sent: !unsent, before: math.MinInt64, at: r.Now.UnixMilli()})
+		}
 	}
 	d := l.decision(a.counts, a.ahead, a.elapsed, r, allowed)
-	d.Local, d.Owed = true, notSent(err)
+	d.Local, d.Owed = true, unsent
 	return d, nil
 }
 
@@ -56,6 +79,7 @@ func (l *Limiter) believe(v *view, r counters.Request) (a *attempt, known bool) 
 	for i, n := range v.counts {
 		known = a.count(newest, v.bucket-int64(i), n) || known
 	}
+	a.count(newest, v.reservedIn, v.reserved)
 	for _, d := range v.debts {
 		known = a.count(newest, d.bucket, d.cost+d.counted) || known
 	}

@@ -54,6 +54,18 @@ func TestOutages(t *testing.T) {
 	}
 }
 
+func TestLeaving(t *testing.T) {
+	t.Parallel()
+	for name, window := range minuteWindows(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			limitertest.Leaving(t, at("12:00:01.5"), newMemory, func(t *testing.T, store limitertest.Store) limitertest.Limiter {
+				return newLimiter(t, store, window, sameClock)
+			})
+		})
+	}
+}
+
 // takeAnyway asks l, by itself if the store fails.
 func takeAnyway(t *testing.T, l *subwindow.Limiter, r counters.Request) bool {
 	t.Helper()
@@ -317,8 +329,8 @@ func TestTwoUnknownOutcomesAreCountedOnce(t *testing.T) {
 	assert.Equal(t, int64(3), used(t, inner, w, now))
 }
 
-// A refund that gives up while its leader repays is done by that leader, and not
-// once more.
+// A refund that gives up while its leader repays is done by that leader, and
+// not once more.
 func TestARefundThatGivesUpIsDoneOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -2,6 +2,8 @@ package subwindow_test
 
 import (
 	"context"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -133,7 +135,9 @@ func TestOneProcessAdmitsTheLimitWhateverIsEvicted(t *testing.T) {
 			l := newProcess(t, server, w)
 			now := at("12:00:01.5")
 			require.Equal(t, int64(10), admits(t, l, now, limit, 10))
-			require.NoError(t, l.Reset(t.Context(), "c", now))
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			require.NoError(t, l.Reset(ctx, "c", now))
 			now = now.Add(5 * time.Second)
 			admitted := int64(0)
 			for i := range 3 * limit {
@@ -148,8 +152,8 @@ func TestOneProcessAdmitsTheLimitWhateverIsEvicted(t *testing.T) {
 	}
 }
 
-// A reset just before a loss holds where it was asked for, and one just after it
-// everywhere.
+// A reset just before a loss holds where it was asked for, and one just after
+// it everywhere.
 func TestALossUndoesNoReset(t *testing.T) {
 	t.Parallel()
 	forEachLoss(t, func(t *testing.T, server *memcachedtest.Server, w subwindow.Window, lose func()) {
@@ -259,6 +263,77 @@ func TestAResetIsToldFromALoss(t *testing.T) {
 			store.after = func() { assert.Equal(t, int64(3), admits(t, here, now, 10, 3), "by the mark: it isn't over yet") }
 			require.NoError(t, there.Reset(t.Context(), "c", now))
 			assert.Equal(t, int64(7), admits(t, here, now.Add(time.Second), 10, 20))
+		})
+	}
+}
+
+// A tornStore does something between the two parts of an Add.
+type tornStore struct {
+	counters.Store
+	between func()
+}
+
+func (s *tornStore) Add(ctx context.Context, a counters.Addition) (int64, error) {
+	keys, counts := a.Read, a.Counts
+	a.Read, a.Counts = nil, nil
+	n, err := s.Store.Add(ctx, a)
+	if between := s.between; between != nil {
+		s.between = nil
+		between()
+	}
+	if err == nil && len(keys) > 0 {
+		err = s.Read(ctx, keys, counts)
+	}
+	return n, err
+}
+
+// What a reset takes along of a check that is under way isn't a loss.
+func TestWhatAResetTakesAlongIsNotLost(t *testing.T) {
+	t.Parallel()
+	for name, w := range minuteWindows(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inner := memory.New(nil)
+			store := &tornStore{Store: inner}
+			reseeded := 0
+			here := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10, Reseeded: func(n int) { reseeded += n }})
+			there := newLimiter(t, inner, w, sameClock)
+			now := at("12:00:01.5")
+			require.Equal(t, int64(2), admits(t, here, now, 10, 2))
+			now = now.Add(2 * time.Second)
+			store.between = func() { require.NoError(t, there.Reset(t.Context(), "c", now)) }
+			require.Equal(t, int64(1), admits(t, here, now, 10, 1))
+			assert.Zero(t, reseeded)
+		})
+	}
+}
+
+// Whoever takes something back may begin a generation anew that was lost.
+func TestAGenerationThatWasLostIsNoReset(t *testing.T) {
+	t.Parallel()
+	for name, w := range minuteWindows(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inner := memory.New(nil)
+			here, stranger := newLimiter(t, inner, w, sameClock), newLimiter(t, inner, w, sameClock)
+			now := at("12:00:01.5")
+			require.Equal(t, int64(2), admits(t, here, now, 10, 2))
+			require.NoError(t, here.Reset(t.Context(), "c", now))
+			now = now.Add(5 * time.Second)
+			require.Equal(t, int64(10), admits(t, here, now, 10, 11))
+
+			prefix := strings.TrimSuffix(key(w, now), strconv.FormatInt(counters.Calendar(now, w.Width).Number, 10))
+			require.NoError(t, inner.Delete(t.Context(), []string{key(w, now), counters.GenerationKey(prefix)}))
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			taken, err := stranger.Take(ctx, request(now, 1, 10))
+			require.NoError(t, err)
+			require.True(t, taken.Allowed)
+			require.NoError(t, stranger.Refund(ctx, request(now, 1, 10), taken))
+
+			now = now.Add(time.Second)
+			assert.Zero(t, admits(t, here, now, 10, 3))
+			assert.Zero(t, admits(t, newLimiter(t, inner, w, sameClock), now, 10, 3))
 		})
 	}
 }

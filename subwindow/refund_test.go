@@ -3,6 +3,7 @@ package subwindow_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -332,4 +333,65 @@ func TestARefundThatCannotAskForResetsIsTriedAgain(t *testing.T) {
 	assert.Equal(t, 1, timeouts)
 	assert.Zero(t, failed)
 	assert.Zero(t, used(t, inner, w, at("12:00:01")))
+}
+
+// A refund says that it has changed a settled slot, whatever time its context
+// leaves.
+func TestARefundWithoutADeadlineIsSeenByOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(nil)
+		w := newWindow(t, 10*time.Second, 10, true)
+		o := counters.Options{StoreTimeout: 50 * time.Millisecond}
+		here, there := newLimiterWith(t, store, w, o), newLimiterWith(t, store, w, o)
+		ask := func(l *subwindow.Limiter, r counters.Request) counters.Decision {
+			d, err := l.Take(t.Context(), r)
+			require.NoError(t, err)
+			return d
+		}
+		refunded := request(time.Now(), 10, 10)
+		taken := ask(here, refunded)
+		require.True(t, taken.Allowed)
+		time.Sleep(2 * time.Second)
+		require.False(t, ask(there, request(time.Now(), 1, 10)).Allowed, "it has read the slot, which is settled")
+		require.NoError(t, here.Refund(t.Context(), refunded, taken))
+		time.Sleep(time.Second)
+		assert.True(t, ask(there, request(time.Now(), 10, 10)).Allowed)
+	})
+}
+
+// Whoever flushes needn't keep others from asking meanwhile.
+func TestAFlushWhileRefundsBegin(t *testing.T) {
+	t.Parallel()
+	inner := memory.New(nil)
+	w := newWindow(t, time.Minute, 4, true)
+	var failed atomic.Int64
+	l := newLimiterWith(t, &failingStore{Store: inner, subtract: func(n int) error {
+		if n%2 == 1 { // so it is tried again, which nobody waits for
+			return errors.Join(counters.ErrUnavailable, counters.ErrNotSent)
+		}
+		return nil
+	}}, w, counters.Options{ClockSkew: sameClock, RefundFailed: func() { failed.Add(1) }})
+	const refunds = 2000
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r := request(at("12:00:01"), 1, refunds)
+		for range refunds {
+			d, err := l.Take(t.Context(), r)
+			if assert.NoError(t, err) {
+				_ = l.Refund(t.Context(), r, d)
+			}
+		}
+	}()
+	for flushing := true; flushing; {
+		l.Flush()
+		select {
+		case <-done:
+			flushing = false
+		default:
+		}
+	}
+	l.Flush()
+	assert.Equal(t, failed.Load(), used(t, inner, w, at("12:00:01")))
 }

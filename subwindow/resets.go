@@ -12,6 +12,11 @@ import (
 // check and then two tries, on a clock that may be wrong.
 func (s *slots) refundLife() time.Duration { return 4*s.options.StoreTimeout + s.options.ClockSkew }
 
+// markLife returns how long the mark of a reset is kept.
+func (s *slots) markLife() time.Duration {
+	return counters.TTL(s.refundLife(), s.window.Horizon)
+}
+
 // The parts of a mark, above a sum of milliseconds: how many resets have begun,
 // and how many are done.
 const (
@@ -25,7 +30,7 @@ const (
 // over.
 func (s *slots) mark(ctx context.Context, prefix string, now time.Time, delta int64) error {
 	_, err := s.store.Add(ctx, counters.Addition{
-		Key: counters.ResetKey(prefix, now.Unix()), Delta: delta, TTL: counters.TTL(s.refundLife(), s.window.Horizon), New: delta < resetDone,
+		Key: counters.ResetKey(prefix, now.Unix()), Delta: delta, TTL: s.markLife(), New: delta < resetDone,
 	})
 	return err
 }
@@ -61,10 +66,31 @@ func (s *slots) resetUntil(last time.Time, counts []int64) int64 {
 
 // resets is resetUntil for requests from first to last, as the store has it.
 func (s *slots) resets(ctx context.Context, prefix string, first, last time.Time) (int64, error) {
-	keys := s.marks(prefix, first, last)
-	counts := make([]int64, len(keys))
-	if err := s.store.Read(ctx, keys, counts); err != nil {
+	counts, err := s.readMarks(ctx, prefix, first, last)
+	if err != nil {
 		return 0, err
 	}
 	return s.resetUntil(last, counts), nil
+}
+
+// lastDone returns when the last reset up to last was over, in milliseconds
+// since 1970; -1<<63 if there was none, or nobody can tell.
+func (s *slots) lastDone(ctx context.Context, prefix string, first, last time.Time) (int64, error) {
+	counts, err := s.readMarks(ctx, prefix, first, last)
+	if err != nil {
+		return 0, err
+	}
+	to := last.Add(s.refundLife()).Unix()
+	for i, n := range counts {
+		if n/resetDone == 1 && n%resetDone/resetBegun == 1 {
+			return (to-int64(i))*1000 + n%resetBegun, nil
+		}
+	}
+	return math.MinInt64, nil
+}
+
+func (s *slots) readMarks(ctx context.Context, prefix string, first, last time.Time) ([]int64, error) {
+	keys := s.marks(prefix, first, last)
+	counts := make([]int64, len(keys))
+	return counts, s.store.Read(ctx, keys, counts)
 }

@@ -1,9 +1,9 @@
 package subwindow
 
 import (
-	"math"
 	"slices"
 	"sync"
+	"time"
 
 	"weir/counters"
 )
@@ -19,6 +19,9 @@ type view struct {
 	denied bool
 	// debts are what was admitted while the store couldn't be asked.
 	debts []debt
+	// reserved is what a leader is having counted in the slot reservedIn, or has
+	// had, and isn't in counts.
+	reserved, reservedIn int64
 }
 
 // A snapshot is what was read of a client's slots. The zero value knows
@@ -29,8 +32,10 @@ type snapshot struct {
 	key    string
 	counts []int64 // newest first
 	// own is what the process itself has counted in the newest slot and not
-	// taken back: others can't have made the count less.
-	own int64
+	// taken back: others can't have made the count less. most is the most that
+	// it has known to be counted there since verified, and doubted when it was
+	// last looked into why there is less, in Unix nanoseconds.
+	own, most, doubted int64
 	// settled is the number of the newest slot that was settled when it was
 	// read: it and those before it don't change.
 	settled int64
@@ -69,7 +74,7 @@ func (v *view) refund(bucket, cost, most int64) {
 	defer v.mu.Unlock()
 	v.count(bucket, -cost)
 	if bucket == v.bucket {
-		v.own = max(0, v.own-most)
+		v.own, v.most = max(0, v.own-most), max(0, v.most-cost)
 	}
 	v.unsettle(bucket)
 }
@@ -109,14 +114,18 @@ type debt struct {
 	sent   bool
 	before int64
 	open   []*addition
-	have   bool // the process knows of a count in the slot; set by due
+	have   bool  // the process knows of a count in the slot; set by due
+	at     int64 // Unix milliseconds, of the last request in it
 }
 
 // An addition is one that the store hasn't answered in time.
 type addition struct {
 	sum int64
-	// twice is how much of it was repaid before it was known to be counted.
+	// twice is how much of it was repaid, or given back, before it was known to
+	// be counted.
 	twice int64
+	// read says that the slot was read since: if it was counted, that is in it.
+	read bool
 }
 
 // owe adds a debt. v is locked.
@@ -129,6 +138,7 @@ func (v *view) owe(d debt) {
 			}
 			have.cost += d.cost
 			have.open = append(have.open, d.open...)
+			have.at = max(have.at, d.at)
 			return
 		}
 	}
@@ -137,16 +147,17 @@ func (v *view) owe(d debt) {
 
 // unanswered notes that the store may have counted sum in a slot, which had the
 // given count before.
-func (v *view) unanswered(bucket, before, sum int64) *addition {
+func (v *view) unanswered(bucket, before, sum int64, at time.Time) *addition {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	add := &addition{sum: sum}
-	v.owe(debt{bucket: bucket, sent: true, before: before, open: []*addition{add}})
+	v.owe(debt{bucket: bucket, sent: true, before: before, open: []*addition{add}, at: at.UnixMilli()})
 	return add
 }
 
 // counted notes that the store has counted what it hadn't answered: it isn't
-// due any more. What has been repaid already is returned, as it counts twice.
+// due any more. What has been repaid or given back already is returned: it
+// counts too much.
 func (v *view) counted(add *addition) (twice int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -155,7 +166,10 @@ func (v *view) counted(add *addition) (twice int64) {
 		if j := slices.Index(have.open, add); j >= 0 {
 			have.open = slices.Delete(have.open, j, j+1)
 			part := min(have.cost, add.sum)
-			have.cost, have.counted, have.untold = have.cost-part, have.counted+part, have.untold || part > 0
+			have.cost, have.untold = have.cost-part, have.untold || part > 0
+			if !add.read {
+				have.counted += part
+			}
 		}
 	}
 	return add.twice
@@ -166,6 +180,13 @@ func (v *view) owes() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return len(v.debts) > 0
+}
+
+// drop ends the debts from until then, in Unix milliseconds: the client was reset.
+func (v *view) drop(until int64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.debts = slices.DeleteFunc(v.debts, func(d debt) bool { return d.at <= until })
 }
 
 // due returns the debts of the oldest slot and later ones. Time has passed over
@@ -189,6 +210,9 @@ func (v *view) answered(newest int64) {
 		for i := range v.debts {
 			if d := &v.debts[i]; d.bucket <= newest {
 				d.counted = 0
+				for _, add := range d.open {
+					add.read = true
+				}
 			}
 		}
 		v.debts = slices.DeleteFunc(v.debts, func(d debt) bool { return d.none() && d.counted == 0 })
@@ -198,8 +222,8 @@ func (v *view) answered(newest int64) {
 // none reports whether there is nothing to be repaid, nor told.
 func (d debt) none() bool { return d.cost == 0 && !d.untold }
 
-// repaid notes that the store has counted the debt d, due of it now, and whether
-// others were told; what has come since is left.
+// repaid notes that the store has counted the debt d, due of it now, and
+// whether others were told; what has come since is left.
 func (v *view) repaid(d debt, due int64, told bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -218,20 +242,50 @@ func (v *view) repaid(d debt, due int64, told bool) {
 	}
 }
 
-// doubt notes that the store may have counted the debt d.
+// doubt notes that the store may have counted the debt d, in a slot of which
+// what was repaid is known.
 func (v *view) doubt(d debt) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	part := d.cost - v.reduce(d)
-	v.owe(debt{bucket: d.bucket, cost: part, sent: true, before: math.MinInt64}) // so it isn't sent twice
+	before := v.count(d.bucket, 0)
+	for _, have := range v.debts {
+		if have.bucket == d.bucket {
+			before += have.counted
+		}
+	}
+	v.owe(debt{bucket: d.bucket, cost: part, sent: true, before: before, at: d.at})
+}
+
+// owed returns what is owed of a slot and later ones. v is locked.
+func (v *view) owed(oldest int64) (cost int64) {
+	for _, d := range v.debts {
+		if d.bucket >= oldest {
+			cost += d.cost
+		}
+	}
+	return cost
 }
 
 // forgive takes the cost of d from the debts like it, and returns what they
-// have no part of: it has been repaid.
+// have no part of: it has been repaid. What may still turn out to be counted is
+// to be taken back then, of the latest additions first: those are the least
+// likely to be.
 func (v *view) forgive(d debt) int64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.reduce(d)
+	left := v.reduce(d)
+	part := d.cost - left
+	for _, have := range v.debts {
+		if have.like(d) {
+			for _, add := range slices.Backward(have.open) {
+				back := min(part, add.sum-add.twice)
+				add.twice += back
+				part -= back
+			}
+		}
+	}
+	return left
 }
 
 // reduce takes the cost of d from the debts like it, and returns what they have

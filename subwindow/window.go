@@ -160,9 +160,12 @@ func (w Window) Estimate(counts []int64, ahead int, elapsed time.Duration) int64
 }
 
 // Until returns the time from elapsed in the current slot to the first moment
-// at which Estimate is at most most (at least 0), if nothing is counted in
-// between; 0 when it already is.
+// at which Estimate is at most most, if nothing is counted in between: 0 when
+// it already is, and counters.Forever if most is negative.
 func (w Window) Until(counts []int64, ahead int, elapsed time.Duration, most int64) time.Duration {
+	if most < 0 {
+		return counters.Forever
+	}
 	room := most
 	for i, n := range counts {
 		if n > room {

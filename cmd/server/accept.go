@@ -10,8 +10,8 @@ import (
 // acceptWarnInterval is the time between two warnings of a loudListener.
 const acceptWarnInterval = 10 * time.Second
 
-// A loudListener warns when it can't accept connections: most likely the process
-// has too many open files. The http.Server goes on trying.
+// A loudListener warns when it can't accept connections: most likely the
+// process has too many open files. The http.Server goes on trying.
 type loudListener struct {
 	net.Listener
 	log    *slog.Logger

@@ -52,7 +52,7 @@ type program struct {
 	server     *api.Server
 	metrics    *api.Metrics
 	limiters   limiters
-	refunds    sync.WaitGroup // that outlive their checks
+	refunds    counters.Group // that outlive their checks
 	watchStore func(context.Context)
 	closeStore func() error
 

@@ -31,7 +31,8 @@ func oneOfEach(t *testing.T, onStoreError string) (file string, policies []strin
 	return file, policies
 }
 
-// requireUsed waits until the store decides, and so much of the limit is in use.
+// requireUsed waits until the store decides, and so much of the limit is in
+// use.
 func requireUsed(t *testing.T, s service, policy, client string, want int64) {
 	t.Helper()
 	var a answer
@@ -139,5 +140,25 @@ func TestWhatIsAdmittedDuringAStallIsCountedOnce(t *testing.T) {
 		for _, policy := range policies {
 			requireUsed(t, third.service, policy, fmt.Sprint("c", stall), 41)
 		}
+	}
+}
+
+// What an instance has admitted alone is counted although nobody asks it any
+// more.
+func TestAnIdleInstanceHasItsAdmissionsCounted(t *testing.T) {
+	t.Parallel()
+	file, policies := oneOfEach(t, "local")
+	memcached := memcachedtest.Start(t)
+	args := []string{"-config", file, "-memcached", memcached.Addr}
+	p, other := startProgram(t, args...), startProgram(t, args...)
+	memcached.Pause()
+	for _, policy := range policies {
+		for range 20 {
+			require.True(t, p.check(t, policy, "c", 1).Allowed)
+		}
+	}
+	memcached.Resume()
+	for _, policy := range policies {
+		requireUsed(t, other.service, policy, "c", 20)
 	}
 }

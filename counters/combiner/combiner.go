@@ -28,16 +28,23 @@ var ErrLeaderFailed = errors.New("combiner: the leader of the batch failed")
 // and none will.
 var ErrWithdrawn = errors.New("combiner: the call was not taken up in time")
 
+// A LeftError is the context's error of a caller that has left a call which a
+// leader has taken up. The leader will answer the call, or has just done so, and
+// then nobody uses it again.
+type LeftError[Q, R any] struct {
+	Call *Call[Q, R]
+	Err  error
+}
+
+func (e *LeftError[Q, R]) Error() string { return e.Err.Error() }
+func (e *LeftError[Q, R]) Unwrap() error { return e.Err }
+
 // A Combiner answers concurrent calls with the same key in batches. A caller
 // leads at most one batch, and each batch runs in the goroutine of its leader.
 //
 // A Combiner is safe for concurrent use. It remembers only keys in use. Make
 // one with New: the zero Combiner isn't usable.
 type Combiner[Q, R any] struct {
-	// Left is called for each call that lead has answered after its caller had
-	// left, if it isn't nil. Set it before the first Do.
-	Left func(call *Call[Q, R])
-
 	lead    func(ctx context.Context, key string, batch *Batch[Q, R])
 	calls   sync.Pool // of *Call
 	batches sync.Pool // of *Batch
@@ -132,8 +139,8 @@ func (b *Batch[Q, R]) Join() []*Call[Q, R] {
 // While it waits for another leader, it returns the context's error as soon as
 // ctx is done, or at most a millisecond after its deadline; ctx.Done need not
 // fire then. With ErrWithdrawn no leader will take up the call; otherwise it is
-// unknown whether it counts. Once Do leads, only lead ends it. Do neither waits
-// nor looks at ctx if nobody else uses key.
+// wrapped in a *LeftError, and unknown whether it counts. Once Do leads, only
+// lead ends it. Do neither waits nor looks at ctx if nobody else uses key.
 func (c *Combiner[Q, R]) Do(ctx context.Context, key string, q Q) (R, error) {
 	call := c.calls.Get().(*Call[Q, R])
 	call.Request = q
@@ -166,7 +173,9 @@ func (c *Combiner[Q, R]) Do(ctx context.Context, key string, q Q) (R, error) {
 					err = fmt.Errorf("%w: %w", ErrWithdrawn, err)
 				} else if !call.state.CompareAndSwap(waiting, settled) {
 					return c.result(call)
-				} // else the leader still holds the call, so it can't be used again.
+				} else { // the leader still holds the call, so it can't be used again
+					err = &LeftError[Q, R]{call, err}
+				}
 				var none R
 				return none, err
 			}
@@ -216,13 +225,8 @@ func (c *Combiner[Q, R]) conclude(s *shard[Q, R], key string, b *Batch[Q, R], re
 	s.mu.Unlock()
 	// Only now, as sweep may read the calls of a batch until it is handed over.
 	for _, call := range b.calls {
-		if call == own {
-			continue
-		}
-		if call.state.CompareAndSwap(waiting, settled) {
+		if call != own && call.state.CompareAndSwap(waiting, settled) {
 			call.signal()
-		} else if c.Left != nil && *returned {
-			c.Left(call)
 		}
 	}
 	c.release(own)

@@ -297,8 +297,6 @@ func TestCombinerCallerLeavesARunningBatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness()
-		var left []int
-		h.combiner.Left = func(call *Call[int, int]) { left = append(left, call.Request, call.Result) }
 		start := time.Now()
 		cancelled, cancel := context.WithCancel(t.Context())
 
@@ -328,7 +326,11 @@ func TestCombinerCallerLeavesARunningBatch(t *testing.T) {
 		requireAnswer(t, 50, later[0])
 		requireAnswer(t, 60, later[1])
 		requireIdle(t, h.combiner)
-		require.Equal(t, []int{2, 20, 3, 30}, left)
+		var err *LeftError[int, int]
+		require.ErrorAs(t, b.err, &err)
+		require.Equal(t, []int{2, 20}, []int{err.Call.Request, err.Call.Result})
+		require.ErrorAs(t, c.err, &err)
+		require.Equal(t, []int{3, 30}, []int{err.Call.Request, err.Call.Result})
 	})
 }
 

@@ -30,16 +30,21 @@ var (
 	ErrUnheard = fmt.Errorf("%w, nor will it", counters.ErrTimeout)
 )
 
-// A BrokenStore fails in one of those ways while Err isn't nil.
+// A BrokenStore fails in one of those ways while Err isn't nil. While hold isn't
+// nil, each operation waits to receive from it first.
 type BrokenStore struct {
 	Store
-	Err error
+	Err  error
+	hold chan struct{}
 	// life is that of all versions; see counters.State.
 	life uint64
 }
 
 // try does operate unless the store doesn't come to it.
 func (s *BrokenStore) try(operate func() error) error {
+	if s.hold != nil {
+		<-s.hold
+	}
 	if s.Err == nil {
 		return operate()
 	}
@@ -239,6 +244,20 @@ func Outage(t *testing.T, now time.Time, newStore func() Store, newLimiter func(
 		assert.Zero(t, a.admits(20))
 		a.store.Err = nil
 		assert.Zero(t, a.admits(20))
+	})
+	t.Run("a reset by another takes what was admitted before it", func(t *testing.T) {
+		a, b := begin(t)
+		require.Equal(t, 2, a.admits(2))
+		a.store.Err = ErrUnsent
+		require.Equal(t, 5, a.admits(5))
+		now = now.Add(100 * time.Millisecond)
+		a.now, b.now = now, now
+		require.NoError(t, b.limiter.Reset(context.Background(), "c", now))
+		now = now.Add(100 * time.Millisecond)
+		a.now, b.now = now, now
+		a.store.Err = nil
+		require.Equal(t, 1, a.admits(1))
+		assert.Equal(t, limit-1, b.admits(20))
 	})
 	// What may have been counted isn't taken back.
 	t.Run("a refund after the store is back is one there", func(t *testing.T) {

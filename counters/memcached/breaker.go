@@ -111,8 +111,8 @@ func (b *breaker) record(now time.Time) record {
 	return r
 }
 
-// A refusal is the error of an operation while a breaker is open: ErrUnavailable
-// and ErrNotSent. It tells why the breaker has opened.
+// A refusal is the error of an operation while a breaker is open:
+// ErrUnavailable and ErrNotSent. It tells why the breaker has opened.
 type refusal struct {
 	text string
 	over chan struct{} // closed with the breaker

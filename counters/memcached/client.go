@@ -442,7 +442,7 @@ func (c *client) unanswered(err error, number int, done func(reply []byte) bool)
 		return err
 	}
 	home := c.home
-	return &counters.Unanswered{Err: err, Later: func(f func(err error)) {
+	return &counters.Unanswered{Err: err, Await: func(f func(err error)) {
 		if !home.hold() {
 			home.run(func() { f(errLeft) })
 			return

@@ -31,13 +31,13 @@ func ExampleNew() {
 			log.Fatal(err)
 		}
 		defer store.Close()
-		limiter, err := subwindow.New(store, window, counters.Options{Policy: "api", Limit: "per-hour"})
+		limiter, err := subwindow.New(store, window, counters.Options{
+			Policy: "api", Limit: "per-hour", StoreTimeout: time.Second,
+		})
 		if err != nil {
 			log.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		d, err := limiter.Take(ctx, counters.Request{Client: "alice", Cost: 6, Limit: 10, Now: now})
+		d, err := limiter.Take(context.Background(), counters.Request{Client: "alice", Cost: 6, Limit: 10, Now: now})
 		if err != nil {
 			log.Fatal(err)
 		}

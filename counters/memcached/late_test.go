@@ -27,7 +27,7 @@ func outcome(t *testing.T, err error) chan error {
 // returns where their outcomes go.
 func outcomes(t *testing.T, operations ...func(context.Context) error) []chan error {
 	t.Helper()
-	ctx := within(t, 50*time.Millisecond)
+	ctx := within(t, 300*time.Millisecond)
 	errs := make([]error, len(operations))
 	var asking sync.WaitGroup
 	for i, operate := range operations {

@@ -76,9 +76,9 @@ func (s *source) parse(l lookups) error {
 	host, port, err := net.SplitHostPort(rest)
 	incomplete := err != nil || host == "" || port == ""
 	switch {
-	case strings.HasPrefix(s.name, "/"), !prefixed && !incomplete:
+	case strings.HasPrefix(s.name, "/"):
 		s.servers = []*server{newServer(s.name)}
-	case !prefixed:
+	case !prefixed && incomplete:
 		return fmt.Errorf("%q is not a Memcached server; give host:port or /path/to.sock", s.name)
 	case kind == "dnssrv":
 		labels := strings.SplitN(rest, ".", 3)
@@ -86,16 +86,27 @@ func (s *source) parse(l lookups) error {
 			return fmt.Errorf("%q names no Memcached servers; give dnssrv+_name._tcp.host, without a port", s.name)
 		}
 		s.find = func(ctx context.Context) ([]*server, error) { return l.services(ctx, rest) }
-	case kind != "dns" && kind != "cluster":
+	case prefixed && kind != "dns" && kind != "cluster":
 		return fmt.Errorf("%q is not a Memcached server; give host:port, /path/to.sock, dns+host:port, dnssrv+_name._tcp.host or cluster+host:port", s.name)
 	case incomplete:
 		return fmt.Errorf("%q names no Memcached servers; give %s+host:port", s.name, kind)
+	case !dialable(port):
+		return fmt.Errorf("%q has a port that can't be dialed; give one from 1 to 65535", s.name)
+	case !prefixed:
+		s.servers = []*server{newServer(s.name)}
 	case kind == "dns":
 		s.find = func(ctx context.Context) ([]*server, error) { return l.addresses(ctx, host, port) }
 	default:
 		s.find = func(ctx context.Context) ([]*server, error) { return l.cluster(ctx, newServer(rest)) }
 	}
 	return nil
+}
+
+// dialable reports whether a port is one to net.Dial: a number, or a service's
+// name.
+func dialable(port string) bool {
+	n, err := net.LookupPort("tcp", port)
+	return err == nil && n > 0
 }
 
 // changes reports whether there is anything to look up.

@@ -35,6 +35,12 @@ func TestNamesThatAreNotServers(t *testing.T) {
 		{[]string{"localhost"}, `"localhost" is not a Memcached server; give host:port or /path/to.sock`},
 		{[]string{":11211"}, `":11211" is not a Memcached server; give host:port or /path/to.sock`},
 		{[]string{"a:"}, `"a:" is not a Memcached server; give host:port or /path/to.sock`},
+		{[]string{"a:99999"}, `"a:99999" has a port that can't be dialed; give one from 1 to 65535`},
+		{[]string{"a:1", "[::1]:65536"}, `"[::1]:65536" has a port that can't be dialed; give one from 1 to 65535`},
+		{[]string{"a:0"}, `"a:0" has a port that can't be dialed; give one from 1 to 65535`},
+		{[]string{"a:-1"}, `"a:-1" has a port that can't be dialed; give one from 1 to 65535`},
+		{[]string{"dns+a:65536"}, `"dns+a:65536" has a port that can't be dialed; give one from 1 to 65535`},
+		{[]string{"cluster+a:no-such-service"}, `"cluster+a:no-such-service" has a port that can't be dialed; give one from 1 to 65535`},
 		{[]string{"relative.sock"}, `"relative.sock" is not a Memcached server; give host:port or /path/to.sock`},
 		{[]string{"a:1", "b:1", "a:1"}, "the Memcached server a:1 is named twice"},
 		{[]string{"dns+a:1", "dns+a:1"}, "the Memcached server dns+a:1 is named twice"},
@@ -55,6 +61,8 @@ func TestNamesThatAreNotServers(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "/run/a+b.sock [::1]:1", namesOf(m.servers()))
 	assert.False(t, m.changes())
+	_, err = newMembership([]string{"a:65535", "a:http", "dns+a:1"}, lookups{})
+	assert.NoError(t, err, "ports that net.Dial takes")
 }
 
 func namesOf(servers []*server) string { return strings.Join((&ring{servers}).names(), " ") }
@@ -512,8 +520,8 @@ func TestAStoreStartsWithoutServers(t *testing.T) {
 	require.Equal(t, []counters.ServerStatus{{Server: server.Addr}}, s.Ping())
 }
 
-// The start waits for a look-up, but not for long. Later ones delay nothing, and
-// are given up too.
+// The start waits for a look-up, but not for long. Later ones delay nothing,
+// and are given up too.
 func TestLookUpsHaveTheirTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -605,5 +613,5 @@ func TestOutcomesFromAServerThatHasLeft(t *testing.T) {
 	require.NotErrorIs(t, err, counters.ErrNotSent)
 	b.Resume()
 	require.NoError(t, s.Close())
-	late.Later(func(error) { assert.Fail(t, "nothing is told once the store is closed") })
+	late.Await(func(error) { assert.Fail(t, "nothing is told once the store is closed") })
 }

@@ -87,18 +87,20 @@ func TestABusyCheckPassesFewFunctions(t *testing.T) {
 	require.NoError(t, err)
 	defer store.Close()
 
-	now := time.Now().Truncate(time.Second).Add(500 * time.Millisecond)
+	// The middle of a slot that isn't over: deadlines count from it.
+	now := time.Now().Add(500 * time.Millisecond).Truncate(time.Second).Add(500 * time.Millisecond)
+	const timeout = 400 * time.Millisecond // less than there is left of the slot
 	metrics := api.NewMetrics(nil, "test")
 	window, err := subwindow.NewWindow(time.Minute, 60, false)
 	require.NoError(t, err)
-	limiter, err := subwindow.New(metrics.InstrumentStore(store), window, counters.Options{Policy: "p", Limit: "l"})
+	limiter, err := subwindow.New(metrics.InstrumentStore(store), window, counters.Options{Policy: "p", Limit: "l", StoreTimeout: timeout})
 	require.NoError(t, err)
 	handler := api.NewServer(api.Config{
 		Policies: api.Policies{"p": {
 			Name:   "p",
 			Limits: []api.Limit{{Name: "l", Algorithm: "sliding_window", Limit: 100, Window: time.Minute, Limiter: limiter}},
 		}},
-		StoreTimeout: 10 * time.Second, Metrics: metrics, Log: slog.New(slog.DiscardHandler),
+		StoreTimeout: timeout, Metrics: metrics, Log: slog.New(slog.DiscardHandler),
 		// The middle of a slot: at its start and near its end a check reads
 		// others.
 		Now: func() time.Time { return now },

@@ -50,8 +50,9 @@ type Config struct {
 	Servers []string
 	// TLS is used to connect when it isn't nil.
 	TLS *tls.Config
-	// Timeout is how long the contexts of operations leave them at most; 0 means
-	// counters.DefaultTimeout. A server that takes longer is as good as down.
+	// Timeout is the longest time that a context leaves an operation, at most
+	// counters.MaxTimeout; 0 means counters.DefaultTimeout. A server that takes
+	// longer is as good as down.
 	Timeout time.Duration
 	// User and Password are sent to servers that ask for authentication (the
 	// option -Y of Memcached) when User isn't empty.
@@ -82,9 +83,12 @@ type members struct {
 
 // New returns a store on the servers of cfg. It looks their names up, for two
 // seconds at most, but connects to none: the first operation does. The error
-// says what is wrong with the names; one that isn't found is no error, as Watch
+// says what is wrong with cfg; a name that isn't found is no error, as Watch
 // looks it up again.
 func New(cfg Config) (*Store, error) {
+	if cfg.Timeout < 0 || cfg.Timeout > counters.MaxTimeout {
+		return nil, fmt.Errorf("timeout %v must be from 0 to %v", cfg.Timeout, counters.MaxTimeout)
+	}
 	return newStore(cfg, cfg.dialer, net.DefaultResolver)
 }
 
@@ -295,10 +299,10 @@ func (s *Store) Delete(ctx context.Context, keys []string) error {
 }
 
 // Ping returns the states of all servers, in the order of Config.Servers, which
-// are a second old at most, and then of the names that no server is known of. It
-// asks the servers whose breakers are closed, all at the same time, and gives
-// each as long as failing operations take to open its breaker, at most a second.
-// One that doesn't answer by then is down.
+// are a second old at most, and then of the names that no server is known of.
+// It asks the servers whose breakers are closed, all at the same time, and
+// gives each as long as failing operations take to open its breaker, at most a
+// second. One that doesn't answer by then is down.
 func (s *Store) Ping() []counters.ServerStatus {
 	m := s.members.Load()
 	states := make([]counters.ServerStatus, len(m.clients))
@@ -328,8 +332,8 @@ func (s *Store) Close() error {
 
 // client takes an idle client of the server of key, or makes one, for an
 // operation that ends with ctx. The error says why nothing is sent: the breaker
-// is open, or the time is over. Only after a failure is that worth a look at the
-// clock: it ends what a batch still has to ask when its time is over.
+// is open, or the time is over. Only after a failure is that worth a look at
+// the clock: it ends what a batch still has to ask when its time is over.
 func (s *Store) client(ctx context.Context, key string) (*client, error) {
 	for deadline := deadline(ctx); ; {
 		m := s.members.Load()

@@ -21,10 +21,10 @@ const (
 )
 
 // Watch looks the names of servers up again and again, and logs what servers
-// join and leave. It logs which are down at the start and when that changes, and
-// when a server evicts items, with few lines however often it happens. It also
-// asks for the servers' statistics, which Ping returns. It ends with ctx. Call
-// it once, before Close.
+// join and leave. It logs which are down at the start and when that changes,
+// and when a server evicts items, with few lines however often it happens. It
+// also asks for the servers' statistics, which Ping returns. It ends with ctx.
+// Call it once, before Close.
 func (s *Store) Watch(ctx context.Context, log *slog.Logger) {
 	var following sync.WaitGroup
 	following.Go(func() { s.follow(ctx, log) })

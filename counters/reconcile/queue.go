@@ -27,13 +27,14 @@ const (
 type Queue struct {
 	most      int
 	reconcile func(counters.Request) error
-	rounds    *sync.WaitGroup
+	rounds    *counters.Group
 	waiting   atomic.Int64 // clients
 
 	mu       sync.Mutex
 	requests map[string]request
 	running  bool
 	next     time.Time // no round begins earlier
+	trying   bool      // a timer will call try
 }
 
 // A request waits since a moment of this process's own clock.
@@ -45,7 +46,7 @@ type request struct {
 // New returns a queue of at most most clients. Rounds, which are counted in
 // rounds, call reconcile with a client's last request, at a cost of 0 and as if
 // it were made then; after an error the client waits for the next round.
-func New(most int, rounds *sync.WaitGroup, reconcile func(counters.Request) error) *Queue {
+func New(most int, rounds *counters.Group, reconcile func(counters.Request) error) *Queue {
 	return &Queue{most: most, reconcile: reconcile, rounds: rounds, requests: make(map[string]request)}
 }
 
@@ -58,6 +59,41 @@ func (q *Queue) Add(r counters.Request) {
 	if _, waits := q.requests[r.Client]; waits || len(q.requests) < q.most {
 		q.requests[r.Client] = request{r, time.Now()}
 		q.waiting.Store(int64(len(q.requests)))
+	}
+	q.tryLater()
+}
+
+// tryLater has the store tried in an interval, as there may be nobody else who
+// asks it. mu is held.
+func (q *Queue) tryLater() {
+	if len(q.requests) > 0 && !q.trying && !q.running {
+		q.trying = true
+		time.AfterFunc(interval, q.try)
+	}
+}
+
+// try reconciles one client, whichever that is, and begins a round if it could
+// be: a store that is still down isn't asked about all who wait.
+func (q *Queue) try() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.trying = false
+	if q.running {
+		return // its end has the store tried again
+	}
+	for _, r := range q.requests {
+		q.running = true
+		q.rounds.Go(func() {
+			if q.reconcileOne(r) {
+				q.round()
+				return
+			}
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			q.running = false
+			q.tryLater()
+		})
+		return
 	}
 }
 
@@ -79,6 +115,7 @@ func (q *Queue) Answered() {
 // Flush reconciles all clients that wait, once, and returns when no round is
 // under way any more.
 func (q *Queue) Flush() {
+	q.rounds.Wait() // a round under way knows nothing of who came after it began
 	q.mu.Lock()
 	q.next = time.Time{}
 	q.mu.Unlock()
@@ -102,18 +139,26 @@ func (q *Queue) round() {
 				if !time.Now().Before(end) {
 					return
 				}
-				present := r.Request
-				present.Now = r.Now.Add(time.Since(r.since))
-				if q.reconcile(present) == nil {
-					q.remove(r)
-				}
+				q.reconcileOne(r)
 			}
 		})
 	}
 	working.Wait()
 	q.mu.Lock()
 	q.running, q.next = false, time.Now().Add(interval)
+	q.tryLater()
 	q.mu.Unlock()
+}
+
+// reconcileOne reports whether r doesn't wait any more.
+func (q *Queue) reconcileOne(r request) bool {
+	present := r.Request
+	present.Now = r.Now.Add(time.Since(r.since))
+	if q.reconcile(present) != nil {
+		return false
+	}
+	q.remove(r)
+	return true
 }
 
 // remove takes out r, unless a later request of its client has come meanwhile.

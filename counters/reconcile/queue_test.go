@@ -30,6 +30,15 @@ func (s *store) reconcile(r counters.Request) error {
 	return nil
 }
 
+// up has the store answer for clients.
+func (s *store) up(clients ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, client := range clients {
+		delete(s.down, client)
+	}
+}
+
 // reconciled returns the clients that were asked about since the last call.
 func (s *store) reconciled() (clients []string) {
 	s.mu.Lock()
@@ -45,7 +54,7 @@ func TestARoundReconcilesAllWhoWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{down: map[string]bool{"b": true}}
-		var rounds sync.WaitGroup
+		var rounds counters.Group
 		q := New(3, &rounds, s.reconcile)
 		now := time.UnixMilli(0) // by another clock
 		q.Answered()
@@ -57,27 +66,74 @@ func TestARoundReconcilesAllWhoWait(t *testing.T) {
 		}
 		synctest.Wait()
 		assert.Empty(t, s.reconciled(), "the store hasn't answered")
-		time.Sleep(time.Minute)
+		time.Sleep(interval / 2)
 		q.Answered()
 		synctest.Wait()
-		assert.Contains(t, s.asked, counters.Request{Client: "a", Limit: 2, Now: now.Add(time.Minute)}, "the last request")
+		assert.Contains(t, s.asked, counters.Request{Client: "a", Limit: 2, Now: now.Add(interval / 2)}, "the last request")
 		assert.ElementsMatch(t, []string{"a", "b", "c"}, s.reconciled(), "d came to a full queue")
 
-		time.Sleep(interval)
 		q.Answered()
 		synctest.Wait()
 		assert.Empty(t, s.reconciled(), "a second isn't over")
-		time.Sleep(time.Nanosecond)
+		time.Sleep(5 * interval / 4)
+		s.reconciled()
 		q.Answered()
 		q.Answered()
 		synctest.Wait()
 		assert.Equal(t, []string{"b"}, s.reconciled())
 
-		s.down = nil
+		s.up("b")
 		q.Flush()
 		assert.Equal(t, []string{"b"}, s.reconciled())
 		q.Flush()
 		assert.Empty(t, s.reconciled())
+	})
+}
+
+// Nobody asks the store any more. It is tried with one client, and when it
+// answers, all are reconciled.
+func TestWhoWaitsNeedsNobodyToAsk(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{down: map[string]bool{"a": true, "b": true, "c": true}}
+		var rounds counters.Group
+		q := New(3, &rounds, s.reconcile)
+		for _, client := range []string{"a", "b", "c"} {
+			q.Add(counters.Request{Client: client})
+		}
+		time.Sleep(interval / 2)
+		for range 60 {
+			time.Sleep(interval)
+			synctest.Wait()
+			assert.Len(t, s.reconciled(), 1, "one a second")
+		}
+		s.up("a", "b", "c")
+		time.Sleep(interval)
+		synctest.Wait()
+		assert.ElementsMatch(t, []string{"a", "b", "c"}, s.reconciled())
+		time.Sleep(time.Minute)
+		assert.Empty(t, s.reconciled())
+
+		q.Add(counters.Request{Client: "a"})
+		time.Sleep(2 * interval)
+		synctest.Wait()
+		assert.Equal(t, []string{"a"}, s.reconciled(), "in the next outage")
+	})
+}
+
+// Clients whose server is still down don't keep others waiting.
+func TestWhoseServerIsDownHoldsUpNobody(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{down: map[string]bool{"a": true, "b": true}}
+		var rounds counters.Group
+		q := New(3, &rounds, s.reconcile)
+		for _, client := range []string{"a", "b", "c"} {
+			q.Add(counters.Request{Client: client})
+		}
+		time.Sleep(100 * interval)
+		synctest.Wait()
+		assert.Contains(t, s.reconciled(), "c")
 	})
 }
 
@@ -86,7 +142,7 @@ func TestARoundReconcilesAllWhoWait(t *testing.T) {
 func TestALaterRequestWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var rounds sync.WaitGroup
+		var rounds counters.Group
 		var q *Queue
 		asked := 0
 		q = New(1000, &rounds, func(r counters.Request) error {
@@ -107,7 +163,7 @@ func TestALaterRequestWaits(t *testing.T) {
 func TestARoundEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var rounds sync.WaitGroup
+		var rounds counters.Group
 		q := New(100_000, &rounds, func(counters.Request) error {
 			time.Sleep(50 * time.Millisecond)
 			return counters.ErrTimeout
@@ -124,7 +180,7 @@ func TestARoundEnds(t *testing.T) {
 func TestAddsAndRounds(t *testing.T) {
 	t.Parallel()
 	s := new(store)
-	var rounds sync.WaitGroup
+	var rounds counters.Group
 	q := New(1000, &rounds, s.reconcile)
 	var adding sync.WaitGroup
 	for i := range 8 {
@@ -139,4 +195,24 @@ func TestAddsAndRounds(t *testing.T) {
 	rounds.Wait()
 	q.Flush()
 	assert.Len(t, s.reconciled(), 800)
+}
+
+// Who comes while a round is under way isn't part of it, but of the flush.
+func TestFlushReconcilesWhoCameDuringARound(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		slow := func(r counters.Request) error {
+			time.Sleep(time.Second)
+			return s.reconcile(r)
+		}
+		var rounds counters.Group
+		q := New(3, &rounds, slow)
+		q.Add(counters.Request{Client: "a", Now: time.Now()})
+		q.Answered()
+		synctest.Wait()
+		q.Add(counters.Request{Client: "b", Now: time.Now()})
+		q.Flush()
+		assert.Equal(t, []string{"a", "b"}, s.reconciled())
+	})
 }

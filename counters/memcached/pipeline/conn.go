@@ -23,8 +23,8 @@ var (
 // outlives a lost one. After a timeout it can only be closed.
 //
 // It takes the commands get gets gat gats incr decr add set replace append
-// prepend cas delete touch version flush_all, without noreply, and stats without
-// arguments.
+// prepend cas delete touch version flush_all, without noreply, and stats
+// without arguments.
 //
 // One goroutine at a time may use it; Close and the deadlines may be called
 // concurrently. Get one from Pool.DialContext: the zero Conn isn't usable.
@@ -131,10 +131,10 @@ func (c *Conn) prepare(requests []byte) error {
 }
 
 // Late has f called, once, when it is known what became of the request that the
-// connection has given up last, by its deadline or by Close. The error is nil if
-// the server has answered after all: Reply is valid then, but for the values
-// that a get has read. It is ErrNotSent if the request was never sent. Any other
-// means that nobody will ever know. f has a goroutine of its own, which
+// connection has given up last, by its deadline or by Close. The error is nil
+// if the server has answered after all: Reply is valid then, but for the values
+// that a get has read. It is ErrNotSent if the request was never sent. Any
+// other means that nobody will ever know. f has a goroutine of its own, which
 // Pool.Close awaits, and whose context it ends.
 func (c *Conn) Late(f func(ctx context.Context, err error)) {
 	pool := c.connection.pool

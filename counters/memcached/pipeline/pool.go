@@ -4,10 +4,10 @@
 // out together, and replies are dealt out in order.
 //
 // A caller that gives up disturbs nobody: its late reply is read, and can be
-// asked for with Late. A
-// request that could put the stream out of step is refused before it is sent. A
-// server that stays silent is cut off within two seconds. The package knows the
-// text protocol, and nothing of weir. Start with Pool.
+// asked for with Late. A request that could put the stream out of step is
+// refused before it is sent. A server that stays silent is cut off within two
+// seconds. The package knows the text protocol, and nothing of weir. Start with
+// Pool.
 package pipeline
 
 import (
@@ -70,8 +70,8 @@ func (p *Pool) Close() error {
 	return nil
 }
 
-// Go runs f in a goroutine that Close waits for, with a context that Close ends.
-// It returns false, and f doesn't run, after Close.
+// Go runs f in a goroutine that Close waits for, with a context that Close
+// ends. It returns false, and f doesn't run, after Close.
 func (p *Pool) Go(f func(ctx context.Context)) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

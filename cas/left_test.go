@@ -1,0 +1,272 @@
+package cas
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters"
+	"weir/counters/limitertest"
+	"weir/counters/memory"
+)
+
+// A store whose answers come about when callers give up, or later: some leave,
+// some are answered, and some had their request consumed without knowing. The
+// process admits no more than the limit, and all of it if nobody was contended.
+func TestSlowAnswers(t *testing.T) {
+	t.Parallel()
+	const timeout = 50 * time.Millisecond
+	for name, newLimiter := range makers {
+		for _, delay := range []time.Duration{30 * time.Millisecond, 45 * time.Millisecond, 60 * time.Millisecond} {
+			t.Run(fmt.Sprint(name, " ", delay), func(t *testing.T) {
+				t.Parallel()
+				for seed := range uint64(150) {
+					synctest.Test(t, func(t *testing.T) {
+						random := rand.New(rand.NewPCG(seed, 0))
+						store := &limitertest.SlowStore{Store: memory.New(nil)}
+						cfg := testConfig(10)
+						cfg.StoreTimeout = timeout
+						l, err := newLimiter(store, cfg)
+						require.NoError(t, err)
+						begin := time.Now()
+						var mu sync.Mutex
+						admitted, contended := 0, 0
+						check := func() {
+							now := time.Now()
+							// A thousand times as slow, so that nothing drains.
+							r := counters.Request{Client: "c", Cost: 1, Limit: 20, Now: clock(t, "12:00:01").Add(now.Sub(begin) / 1000)}
+							d, err := l.Take(&counters.Deadline{At: now.Add(timeout)}, r)
+							if err != nil {
+								d, err = l.TakeLocal(r, err)
+							}
+							assert.NoError(t, err)
+							mu.Lock()
+							defer mu.Unlock()
+							if d.Allowed {
+								admitted++
+							}
+							if d.Contended {
+								contended++
+							}
+						}
+						for range 10 {
+							check()
+						}
+						store.SetDelay(delay)
+						var callers sync.WaitGroup
+						for range 5 + random.IntN(12) {
+							callers.Go(func() {
+								time.Sleep(time.Duration(random.IntN(400)) * time.Millisecond)
+								check()
+							})
+							synctest.Wait()
+						}
+						callers.Wait()
+						store.SetDelay(0)
+						time.Sleep(time.Second)
+						for range 20 {
+							check()
+						}
+						require.LessOrEqual(t, admitted, 20, "seed %d", seed)
+						require.GreaterOrEqual(t, admitted, 20-contended, "seed %d", seed)
+					})
+				}
+			})
+		}
+	}
+}
+
+// A scriptedStore takes its time for the next operations, and does what it says
+// of them.
+type scriptedStore struct {
+	limitertest.Store
+	takes    []time.Duration
+	outcomes []error
+}
+
+func (s *scriptedStore) next() (err error) {
+	if len(s.takes) > 0 {
+		time.Sleep(s.takes[0])
+		s.takes = s.takes[1:]
+	}
+	if len(s.outcomes) > 0 {
+		err, s.outcomes = s.outcomes[0], s.outcomes[1:]
+	}
+	return err
+}
+
+func (s *scriptedStore) Load(ctx context.Context, key string) (counters.State, error) {
+	if err := s.next(); err != nil {
+		return counters.State{}, err
+	}
+	return s.Store.Load(ctx, key)
+}
+
+func (s *scriptedStore) Swap(ctx context.Context, key string, old counters.State, value []byte, ttl time.Duration) (counters.State, bool, error) {
+	err := s.next()
+	if err == limitertest.ErrUnanswered {
+		_, _, _ = s.Store.Swap(ctx, key, old, value, ttl) // nobody hears of it
+	}
+	if err != nil {
+		return counters.State{}, false, err
+	}
+	return s.Store.Swap(ctx, key, old, value, ttl)
+}
+
+// A caller whose time is over while its leader works is answered by the process
+// alone: what it is admitted is consumed once, whatever the leader does then.
+func TestWhoLeavesIsConsumedOnce(t *testing.T) {
+	t.Parallel()
+	const during, after = 45 * time.Millisecond, 90 * time.Millisecond
+	for _, test := range []struct {
+		name    string
+		owed    int64         // of the 2 that are used up before
+		decided time.Duration // when the process answers
+		outcome error         // of what the leader asks first
+		others  int64         // that another instance takes meanwhile
+	}{
+		{"while it is consumed with a debt", 1, during, nil, 0},
+		{"after it was consumed with a debt", 1, after, nil, 0},
+		{"while it is consumed", 0, during, nil, 0},
+		{"after it was consumed", 0, after, nil, 0},
+		{"while it can't be consumed", 0, during, limitertest.ErrUnsent, 0},
+		{"after it couldn't be consumed", 0, after, limitertest.ErrUnsent, 0},
+		{"while it is consumed and nobody hears of it", 0, during, limitertest.ErrUnanswered, 0},
+		{"after it was consumed and nobody heard of it", 0, after, limitertest.ErrUnanswered, 0},
+		{"while nobody hears that it isn't consumed", 0, during, limitertest.ErrUnheard, 0},
+		{"after nobody heard that it wasn't consumed", 0, after, limitertest.ErrUnheard, 0},
+		{"while another takes the last place", 0, during, nil, 1},
+		{"after another took the last place", 0, after, nil, 1},
+	} {
+		for name, newLimiter := range makers {
+			for _, leaders := range []int64{1, 2} {
+				t.Run(fmt.Sprint(test.name, name, leaders), func(t *testing.T) {
+					t.Parallel()
+					synctest.Test(t, func(t *testing.T) {
+						inner := memory.New(nil)
+						store := &scriptedStore{
+							Store: inner, takes: []time.Duration{0, 20 * time.Millisecond, 50 * time.Millisecond}, outcomes: []error{nil, nil, test.outcome},
+						}
+						cfg := testConfig(10)
+						cfg.StoreTimeout = 10 * time.Millisecond
+						l, err := newLimiter(store, cfg)
+						require.NoError(t, err)
+						there, err := newLimiter(inner, cfg)
+						require.NoError(t, err)
+						begin := time.Now()
+						r := counters.Request{Client: "c", Limit: 10, Now: clock(t, "12:00:01")}
+						var mu sync.Mutex
+						admitted := test.others + test.owed
+						check := func(cost int64, timeout, decided time.Duration) {
+							r := r
+							r.Cost = cost
+							d, err := l.Take(&counters.Deadline{At: begin.Add(timeout)}, r)
+							if err != nil {
+								time.Sleep(decided - time.Since(begin))
+								d, err = l.TakeLocal(r, err)
+							}
+							assert.NoError(t, err)
+							mu.Lock()
+							defer mu.Unlock()
+							if d.Allowed {
+								admitted += cost
+							}
+						}
+						check(2-test.owed, time.Second, 0)
+						var callers sync.WaitGroup
+						callers.Go(func() { check(7, time.Second, 0) }) // leads until 20 ms
+						synctest.Wait()
+						callers.Go(func() { check(1, 40*time.Millisecond, test.decided) })
+						synctest.Wait()
+						callers.Go(func() { check(leaders, time.Second, 0) }) // leads both from then on
+						synctest.Wait()
+						if test.owed > 0 {
+							r := r
+							r.Cost = test.owed
+							d, err := l.TakeLocal(r, limitertest.ErrUnsent)
+							require.NoError(t, err)
+							require.True(t, d.Allowed)
+						}
+						time.Sleep(30 * time.Millisecond)
+						if test.others > 0 {
+							r := r
+							r.Cost = test.others
+							d, err := there.Take(t.Context(), r)
+							require.NoError(t, err)
+							require.True(t, d.Allowed)
+						}
+						callers.Wait()
+						check(1, time.Minute, 0)
+						check(1, time.Minute, 0)
+						want := int64(10)
+						if test.others > 0 && test.decided == during {
+							want += test.others // nobody knows of the other instance
+						}
+						assert.Equal(t, want, admitted)
+						d, err := there.Peek(t.Context(), r)
+						require.NoError(t, err)
+						assert.Zero(t, d.Remaining)
+					})
+				})
+			}
+		}
+	}
+}
+
+// Who is decided alone while another's cost is under way gets nothing of that,
+// and what is admitted so is consumed besides it, be there a debt or not.
+func TestWhatIsUnderWayIsInUse(t *testing.T) {
+	t.Parallel()
+	for name, newLimiter := range makers {
+		for _, owed := range []int64{0, 1} {
+			t.Run(fmt.Sprint(name, owed), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					inner := memory.New(nil)
+					store := &scriptedStore{Store: inner, takes: []time.Duration{0, 20 * time.Millisecond}}
+					cfg := testConfig(10)
+					cfg.StoreTimeout = time.Millisecond
+					l, err := newLimiter(store, cfg)
+					require.NoError(t, err)
+					there, err := newLimiter(inner, cfg)
+					require.NoError(t, err)
+					r := counters.Request{Client: "c", Limit: 10, Now: clock(t, "12:00:01")}
+					check := func(cost int64, timeout time.Duration, allowed bool) {
+						r := r
+						r.Cost = cost
+						d, err := l.Take(&counters.Deadline{At: time.Now().Add(timeout)}, r)
+						if err != nil {
+							d, err = l.TakeLocal(r, err)
+						}
+						assert.NoError(t, err)
+						assert.Equal(t, allowed, d.Allowed)
+					}
+					check(2-owed, time.Second, true)
+					if owed > 0 {
+						r := r
+						r.Cost = owed
+						_, err := l.TakeLocal(r, limitertest.ErrUnsent)
+						require.NoError(t, err)
+					}
+					var leader sync.WaitGroup
+					leader.Go(func() { check(5, time.Second, true) })
+					synctest.Wait()
+					check(1, 10*time.Millisecond, true)
+					check(3, 5*time.Millisecond, false)
+					leader.Wait()
+					check(1, time.Second, true)
+					d, err := there.Peek(t.Context(), r)
+					require.NoError(t, err)
+					assert.Equal(t, int64(1), d.Remaining)
+				})
+			})
+		}
+	}
+}

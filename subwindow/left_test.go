@@ -1,0 +1,254 @@
+package subwindow_test
+
+import (
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters"
+	"weir/counters/limitertest"
+	"weir/counters/memory"
+	"weir/subwindow"
+)
+
+// A caller whose time is over while its leader works is answered by the process
+// alone: what it is admitted counts once, whatever the leader does then.
+func TestWhoLeavesIsCountedOnce(t *testing.T) {
+	t.Parallel()
+	const during, after = 45 * time.Millisecond, 90 * time.Millisecond
+	for _, test := range []struct {
+		name    string
+		owed    int64         // of the 2 that are used up before
+		decided time.Duration // when the process answers
+		outcome []error       // of what the leader asks
+		others  int64         // that another instance takes meanwhile
+	}{
+		{"while a debt is repaid", 1, during, nil, 0},
+		{"while a debt can't be repaid", 1, during, []error{limitertest.ErrUnsent}, 0},
+		{"after a debt couldn't be repaid", 1, after, []error{limitertest.ErrUnsent}, 0},
+		{"while it is counted", 0, during, nil, 0},
+		{"after it was counted", 0, after, nil, 0},
+		{"while it can't be counted", 0, during, []error{limitertest.ErrUnsent}, 0},
+		{"after it couldn't be counted", 0, after, []error{limitertest.ErrUnsent}, 0},
+		{"while it is counted and nobody hears of it", 0, during, []error{limitertest.ErrUnanswered}, 0},
+		{"while its slot is lost", 0, during, []error{counters.ErrLost}, 0},
+		{"while its slot is lost and can't be put back", 0, during, []error{counters.ErrLost, limitertest.ErrUnsent}, 0},
+		{"after its slot was lost", 0, after, []error{counters.ErrLost}, 0},
+		{"while another takes the last place", 0, during, nil, 1},
+		{"after another took the last place", 0, after, nil, 1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			for name, w := range minuteWindows(t) {
+				for _, leaders := range []int64{1, 2} {
+					synctest.Test(t, func(t *testing.T) {
+						inner := memory.New(nil)
+						outcomes := slices.Concat([]error{nil, nil}, test.outcome)
+						slow := []time.Duration{0, 20 * time.Millisecond, 50 * time.Millisecond} // answers
+						store := &faultyStore{Store: inner}
+						store.fault = func(operation, key string) (err error) {
+							if len(slow) > 0 {
+								time.Sleep(slow[0])
+								slow = slow[1:]
+							}
+							if len(outcomes) > 0 {
+								err, outcomes = outcomes[0], outcomes[1:]
+							}
+							if err == limitertest.ErrUnanswered {
+								_, _ = inner.Add(t.Context(), counters.Addition{Key: key, Delta: 1}) // memory never fails
+							}
+							return err
+						}
+						l, there := newLimiter(t, store, w, sameClock), newLimiter(t, inner, w, sameClock)
+						begin := time.Now()
+						var mu sync.Mutex
+						admitted := test.others + test.owed
+						check := func(cost int64, timeout, decided time.Duration) {
+							r := request(at("12:00:01"), cost, 10)
+							d, err := l.Take(&counters.Deadline{At: begin.Add(timeout)}, r)
+							if err != nil {
+								time.Sleep(decided - time.Since(begin))
+								d, err = l.TakeLocal(r, err)
+							}
+							assert.NoError(t, err)
+							mu.Lock()
+							defer mu.Unlock()
+							if d.Allowed {
+								admitted += cost
+							}
+						}
+						check(2-test.owed, time.Second, 0)
+						var callers sync.WaitGroup
+						callers.Go(func() { check(7, time.Second, 0) }) // leads until 20 ms
+						synctest.Wait()
+						if test.owed > 0 {
+							_, err := l.TakeLocal(request(at("12:00:01"), test.owed, 10), limitertest.ErrUnsent)
+							require.NoError(t, err)
+						}
+						callers.Go(func() { check(1, 40*time.Millisecond, test.decided) })
+						synctest.Wait()
+						callers.Go(func() { check(leaders, time.Second, 0) }) // leads both from then on
+						time.Sleep(30 * time.Millisecond)
+						if test.others > 0 {
+							require.True(t, take(t, there, at("12:00:01"), test.others, 10).Allowed)
+						}
+						callers.Wait()
+						check(1, time.Minute, 0)
+						check(1, time.Minute, 0)
+						want := int64(10)
+						if test.others > 0 && test.decided == during {
+							want += test.others // nobody knows of the other instance
+						}
+						assert.Equal(t, want, admitted, name)
+						assert.Equal(t, 100-want, take(t, there, at("12:00:01"), 0, 100).Remaining, name)
+					})
+				}
+			}
+		})
+	}
+}
+
+// together has callers ask l for costs of 10, one after the other, so that the
+// first leads and the others are led by the second. A cost is to be admitted or
+// not. One that isn't answered in time is decided alone.
+func together(t *testing.T, l *subwindow.Limiter, meanwhile func(), checks ...check) {
+	t.Helper()
+	begin := time.Now()
+	var callers sync.WaitGroup
+	for _, c := range checks {
+		callers.Go(func() {
+			r := request(at("12:00:01"), c.cost, 10)
+			d, err := l.Take(&counters.Deadline{At: begin.Add(c.timeout)}, r)
+			if err != nil {
+				d, err = l.TakeLocal(r, err)
+			}
+			assert.NoError(t, err)
+			assert.Equal(t, c.allowed, d.Allowed, "cost %d", c.cost)
+		})
+		synctest.Wait()
+	}
+	meanwhile()
+	callers.Wait()
+	l.Flush()
+}
+
+type check struct {
+	cost    int64
+	timeout time.Duration
+	allowed bool
+}
+
+// Who was denied alone isn't counted either, even if there is room by then.
+func TestWhoLeavesDeniedIsNotCounted(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		inner := memory.New(nil)
+		store := &faultyStore{Store: inner, fault: func(string, string) error { time.Sleep(20 * time.Millisecond); return nil }}
+		w := newWindow(t, time.Minute, 60, true)
+		l, there := newLimiter(t, store, w, sameClock), newLimiter(t, inner, w, sameClock)
+		require.True(t, take(t, there, at("12:00:01"), 7, 10).Allowed)
+		require.True(t, take(t, l, at("12:00:01"), 1, 10).Allowed)
+		together(t, l, func() {
+			time.Sleep(25 * time.Millisecond)
+			require.NoError(t, there.Refund(t.Context(), request(at("12:00:01"), 7, 10), counters.Decision{Allowed: true}))
+		},
+			check{1, time.Second, true}, // until 20 ms
+			check{2, 30 * time.Millisecond, false},
+			check{2, time.Second, true}, // reads the slots until 40 ms
+		)
+		assert.Equal(t, int64(6), take(t, there, at("12:00:01"), 0, 10).Remaining)
+	})
+}
+
+// A caller that is decided alone while another leads gets nothing of what that
+// one is counting, or has counted.
+func TestWhatIsBeingCountedIsReserved(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		inner := memory.New(nil)
+		store := &faultyStore{Store: inner, fault: func(operation, _ string) error {
+			if operation == "add" {
+				time.Sleep(20 * time.Millisecond)
+			}
+			return nil
+		}}
+		w := newWindow(t, time.Minute, 60, true)
+		l, there := newLimiter(t, store, w, sameClock), newLimiter(t, inner, w, sameClock)
+		require.True(t, take(t, l, at("12:00:01"), 2, 10).Allowed)
+		together(t, l, func() {
+			time.Sleep(30 * time.Millisecond)
+			require.True(t, take(t, there, at("12:00:01"), 3, 10).Allowed)
+			together(t, l, func() {}, check{4, 15 * time.Millisecond, false}, check{3, 20 * time.Millisecond, true})
+		},
+			check{1, time.Second, true},  // until 20 ms
+			check{5, time.Second, false}, // until 40 ms, when the other instance has taken its place
+			check{1, time.Second, true},
+			check{3, time.Second, true}, // until 60 ms
+		)
+	})
+}
+
+// A store whose answers come about when callers give up: with each of them some
+// leave, some are answered, and some had their request counted without knowing.
+// The process admits no more than the limit, and less only where it can't know:
+// an addition that wasn't answered in time may be taken for missing, and counted
+// again.
+func TestSlowAnswers(t *testing.T) {
+	t.Parallel()
+	const timeout = 50 * time.Millisecond
+	for name, w := range minuteWindows(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for seed := range uint64(300) {
+				synctest.Test(t, func(t *testing.T) {
+					random := rand.New(rand.NewPCG(seed, 0))
+					store := &limitertest.SlowStore{Store: memory.New(nil)}
+					l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, StoreTimeout: timeout})
+					var mu sync.Mutex
+					admitted := 0
+					check := func() {
+						now := time.Now()
+						r := request(now, 1, 20)
+						d, err := l.Take(&counters.Deadline{At: now.Add(timeout)}, r)
+						if err != nil {
+							d, err = l.TakeLocal(r, err)
+						}
+						assert.NoError(t, err)
+						mu.Lock()
+						defer mu.Unlock()
+						if d.Allowed {
+							admitted++
+						}
+					}
+					for range 10 {
+						check()
+					}
+					store.SetDelay(30 * time.Millisecond)
+					var callers sync.WaitGroup
+					for range 5 + random.IntN(12) {
+						callers.Go(func() {
+							time.Sleep(time.Duration(random.IntN(400)) * time.Millisecond)
+							check()
+						})
+						synctest.Wait()
+					}
+					callers.Wait()
+					store.SetDelay(0)
+					time.Sleep(time.Second)
+					for range 20 {
+						check()
+					}
+					l.Flush()
+					require.LessOrEqual(t, admitted, 20, "seed %d", seed)
+					require.GreaterOrEqual(t, admitted, 20-store.LateAdditions, "seed %d", seed)
+				})
+			}
+		})
+	}
+}

@@ -1,0 +1,114 @@
+package subwindow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"weir/counters"
+)
+
+// repay counts in the store what was admitted without it, in the slots whose
+// counters matter at now, be it to late requests. After an error, one of a
+// store's, nothing has been asked of the store for those who wait.
+func (s *slots) repay(ctx context.Context, v *view, client string, now time.Time) error {
+	if !v.owes() {
+		return nil
+	}
+	oldest := counters.Calendar(now.Add(-s.ttl(0)), s.window.Width).Number + 1
+	if len(v.due(oldest)) == 0 {
+		return nil
+	}
+	prefix := s.keys.Client(client)
+	// A reset ends what was admitted before it. Its marks last longer than debts
+	// wait once the store is back.
+	reset, err := s.lastDone(ctx, prefix, now.Add(-s.markLife()), now)
+	if err != nil {
+		return fmt.Errorf("%w: %w", counters.ErrNotSent, err)
+	}
+	v.drop(reset)
+	debts := v.due(oldest)
+	// The debts stand until they are repaid, as others decide by them meanwhile.
+	due, err := s.due(ctx, prefix, debts)
+	if err == nil {
+		err = s.repayAll(ctx, v, prefix, debts, due, now)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", counters.ErrNotSent, err)
+	}
+	return nil
+}
+
+// repayAll counts what is due of each debt.
+func (s *slots) repayAll(ctx context.Context, v *view, prefix string, debts []debt, due []int64, now time.Time) error {
+	errs := make([]error, len(debts))
+	tell := false
+	var adding sync.WaitGroup
+	for i, d := range debts {
+		tell = tell || s.maySettle(ctx, d.bucket)
+		if due[i] <= 0 {
+			continue
+		}
+		open := now.Sub(time.Unix(0, d.bucket*int64(s.window.Width)))
+		adding.Go(func() {
+			_, errs[i] = s.store.Add(ctx, counters.Addition{
+				Key: counters.CounterKey(prefix, d.bucket), Delta: due[i], TTL: s.ttl(open), New: !d.have, Have: d.have,
+			})
+		})
+	}
+	adding.Wait()
+	err := errors.Join(errs...)
+	if err == nil && tell {
+		err = s.changed(ctx, prefix)
+	}
+	for i, d := range debts {
+		if errs[i] == nil {
+			v.repaid(d, due[i], err == nil)
+		}
+	}
+	for i, d := range debts {
+		if err := errs[i]; err != nil && !d.sent && !errors.Is(err, counters.ErrNotSent) && !errors.Is(err, counters.ErrLost) {
+			v.doubt(d)
+		}
+	}
+	return err
+}
+
+// due returns how much of each debt the store has surely not counted. What it
+// has may be others', so this is rather too little. The error is ErrLost if the
+// store has lost the slot of one.
+func (s *slots) due(ctx context.Context, prefix string, debts []debt) ([]int64, error) {
+	due := make([]int64, len(debts))
+	var keys []string
+	for i, d := range debts {
+		due[i] = d.cost
+		if d.sent {
+			keys = append(keys, counters.CounterKey(prefix, d.bucket))
+		}
+	}
+	if len(keys) == 0 {
+		return due, nil
+	}
+	counts := make([]int64, len(keys))
+	if err := s.store.Read(ctx, keys, counts); err != nil {
+		return nil, err
+	}
+	for i, d := range debts {
+		if d.sent {
+			if d.have && counts[0] == counters.Absent {
+				return nil, counters.ErrLost
+			}
+			counts[0] = max(0, counts[0])
+			if d.before != math.MinInt64 {
+				due[i] = min(d.cost, d.before+d.cost-counts[0])
+			} else {
+				due[i] = 0
+			}
+			counts = counts[1:]
+		}
+	}
+	return due, nil
+}
