@@ -4,10 +4,12 @@ STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .PHONY: test lint setup bench histories soak fuzz
 
-# Worlds run without the race detector first: only one of their goroutines goes
-# on at a time, so it sees little in them, and takes five times as long.
+# Worlds, plots and simulated clients run without the race detector first: their
+# goroutines take turns or share nothing, so it sees little in them, and takes
+# five to twenty times as long.
 test: setup lint
-	go test -run 'TestWorlds$$' ./bench/simulate -seeds 10000
+	go test -run 'Test(Worlds|Courses)$$' ./bench/simulate -seeds 10000 -whole
+	go test ./bench/accuracy -whole
 	GORACE=atexit_sleep_ms=0 go test -race -shuffle=on ./...
 
 lint:

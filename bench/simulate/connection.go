@@ -41,6 +41,9 @@ type connection struct {
 	process int
 	down    bool        // the process has crashed; guarded by network.mu
 	heard   []time.Time // when the process was answered; known to the scheduler alone
+	// perform, if it isn't nil, does the steps of operations, and returns after
+	// the last. Nothing is sent then.
+	perform func(*operation)
 }
 
 // An operation is a command, or several that go out together, from the moment
@@ -78,6 +81,11 @@ type callKey struct{}
 
 // do sends o and waits for its answer.
 func (c *connection) do(ctx context.Context, o *operation) error {
+	if c.perform != nil {
+		o.process, o.call = c.process, noCall
+		c.perform(o)
+		return nil
+	}
 	deadline, ok := ctx.Deadline()
 	if !ok {
 		deadline = time.Now().Add(counters.DefaultTimeout)
@@ -123,6 +131,7 @@ const (
 	swap     = "swap"
 	subtract = "subtract"
 	remove   = "delete"
+	load     = "load"
 	put      = "put"
 )
 
@@ -143,7 +152,11 @@ func (c *connection) Add(ctx context.Context, a counters.Addition) (int64, error
 		}
 		o.n = s.add(key, delta, now, ttl)
 		if n := c.network; n.traced {
-			o.effect = fmt.Sprintf("+%s = %s", n.value(key, delta), n.value(key, o.n))
+			by := strconv.FormatInt(delta, 10)
+			if isGeneration(key) {
+				by = "g"
+			}
+			o.effect = fmt.Sprintf("+%s = %s", by, n.value(key, o.n))
 		}
 	})
 	if len(more) > 0 {
@@ -231,7 +244,7 @@ func (c *connection) Raise(ctx context.Context, floors []counters.Floor) error {
 
 // Load implements counters.StateStore.
 func (c *connection) Load(ctx context.Context, key string) (counters.State, error) {
-	o := &operation{verb: "load"}
+	o := &operation{verb: load}
 	o.steps = append(o.steps, o.loading(c.network, key))
 	err := c.do(ctx, o)
 	return o.state, err
@@ -291,7 +304,7 @@ func (c *connection) Delete(ctx context.Context, keys []string) error {
 	for _, half := range halves(len(keys)) {
 		o.steps = append(o.steps, func(s *server, _ time.Time) {
 			for _, key := range keys[half.from:half.to] {
-				delete(s.items, key)
+				s.remove(key)
 			}
 			if c.network.traced {
 				o.effect = fmt.Sprintf("%d keys", half.to-half.from)
@@ -304,7 +317,7 @@ func (c *connection) Delete(ctx context.Context, keys []string) error {
 // value returns how a counter reads in the timeline. Generations begin
 // anywhere, so they are named by the resets so far.
 func (n *network) value(key string, count int64) string {
-	if count <= 0 || slot(key) != slot(counters.GenerationKey("_")) {
+	if count <= 0 || !isGeneration(key) {
 		return strconv.FormatInt(count, 10)
 	}
 	i := slices.Index(n.generations, count)
@@ -314,6 +327,8 @@ func (n *network) value(key string, count int64) string {
 	}
 	return "g" + strconv.Itoa(i)
 }
+
+func isGeneration(key string) bool { return slot(key) == slot(counters.GenerationKey("_")) }
 
 // slot returns the last part of a counter's key.
 func slot(key string) string { return key[strings.LastIndexByte(key, '_')+1:] }

@@ -2,6 +2,8 @@ package simulate
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -113,8 +115,8 @@ func (w *world) counts(c, check *call, bucket int64) (surely, perhaps int64) {
 		if result == owed && !alive {
 			result = unknown
 		}
-		if result == unknown && w.late() {
-			perhaps += cost
+		if result == unknown && w.late() || w.failures > 0 && errors.Is(c.failed, context.DeadlineExceeded) {
+			perhaps += cost // by the leader that it left, too, who couldn't refund it
 		}
 	}
 	if c.refunded || result == unknown {
@@ -123,8 +125,8 @@ func (w *world) counts(c, check *call, bucket int64) (surely, perhaps int64) {
 	return cost, perhaps
 }
 
-// late reports whether operations were applied when their callers had left. What
-// they counted may have been counted again.
+// late reports whether operations were applied when their callers had left.
+// What they counted may have been counted again.
 func (w *world) late() bool {
 	return slices.ContainsFunc(w.writes, func(o *operation) bool { return o.answered && !o.applied.Before(o.ended) })
 }

@@ -15,6 +15,7 @@ import (
 // within a thousand seeds, by the oracle it is meant for, in a seed that is
 // right without it.
 func TestBugsAreSeen(t *testing.T) {
+	t.Parallel()
 	for _, bug := range []struct {
 		name   string
 		oracle string

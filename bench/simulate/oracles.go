@@ -178,8 +178,8 @@ func (w *world) counter(c *call) string {
 func (w *world) denialsFill() bool { return w.countDenied && w.width() == 0 }
 
 // unaware reports whether the process of c couldn't know all it had admitted
-// when it decided c: the store was about to count some of it, or c was late, and
-// a later slot had taken the place of its own.
+// when it decided c: the store was about to count some of it, or c was late,
+// and a later slot had taken the place of its own.
 func (w *world) unaware(c *call) bool {
 	number := func(c *call) int64 { return counters.Calendar(c.request.Now, w.width()).Number }
 	return slices.ContainsFunc(w.writes, func(o *operation) bool {
@@ -190,8 +190,8 @@ func (w *world) unaware(c *call) bool {
 }
 
 // knownUntil returns until when the process of c, which it has admitted without
-// the store, surely knows of it: the store has answered then, and perhaps hasn't
-// counted it.
+// the store, surely knows of it: the store has answered then, and perhaps
+// hasn't counted it.
 func (w *world) knownUntil(c *call) time.Time {
 	if result, at := w.outcome(c); result == unknown {
 		return at
@@ -199,8 +199,8 @@ func (w *world) knownUntil(c *call) time.Time {
 	return w.start.Add(1 << 60)
 }
 
-// inTheWay returns how long what was asked for may be in the way. What processes
-// have admitted alone drains one after the other.
+// inTheWay returns how long what was asked for may be in the way. What
+// processes have admitted alone drains one after the other.
 func (w *world) inTheWay() time.Duration {
 	lasts := w.lasts()
 	if w.faults.outages && w.burst > 0 {

@@ -15,6 +15,9 @@ type server struct {
 	version uint64
 	life    uint64 // how often it has been restarted
 	flaws
+	// touched, if it isn't nil, is told of each key that is looked at, and of
+	// each that changes.
+	touched func(key string, changes bool)
 }
 
 // Flaws are promises of a store that the server breaks.
@@ -33,8 +36,25 @@ type item struct {
 }
 
 func (s *server) live(key string, now time.Time) (item, bool) {
+	if s.touched != nil {
+		s.touched(key, false)
+	}
 	i, ok := s.items[key]
 	return i, ok && i.expires > now.Unix()
+}
+
+func (s *server) set(key string, i item) {
+	if s.touched != nil {
+		s.touched(key, true)
+	}
+	s.items[key] = i
+}
+
+func (s *server) remove(key string) {
+	if _, ok := s.items[key]; s.touched != nil {
+		s.touched(key, ok)
+	}
+	delete(s.items, key)
 }
 
 func expiry(now time.Time, ttl time.Duration) int64 {
@@ -47,14 +67,14 @@ func (s *server) add(key string, delta int64, now time.Time, ttl time.Duration) 
 		i = item{expires: expiry(now, ttl)}
 	}
 	i.count += delta
-	s.items[key] = i
+	s.set(key, i)
 	return i.count
 }
 
 func (s *server) subtract(key string, delta int64, now time.Time) {
 	if i, ok := s.live(key, now); ok {
 		i.count = max(0, i.count-delta)
-		s.items[key] = i
+		s.set(key, i)
 	}
 }
 
@@ -68,7 +88,7 @@ func (s *server) count(key string, now time.Time) int64 {
 
 func (s *server) raise(f counters.Floor, now time.Time) {
 	if i, ok := s.live(f.Key, now); !ok || i.count < f.Count {
-		s.items[f.Key] = item{count: f.Count, expires: expiry(now, f.TTL)}
+		s.set(f.Key, item{count: f.Count, expires: expiry(now, f.TTL)})
 	}
 }
 
@@ -90,7 +110,7 @@ func (s *server) swap(key string, old uint64, value []byte, now time.Time, ttl t
 
 func (s *server) put(key string, value []byte, now time.Time, ttl time.Duration) {
 	s.version++
-	s.items[key] = item{state: counters.State{Value: bytes.Clone(value), Version: s.version}, expires: expiry(now, ttl)}
+	s.set(key, item{state: counters.State{Value: bytes.Clone(value), Version: s.version}, expires: expiry(now, ttl)})
 }
 
 // restart loses everything, and versions are numbered from 1 again.

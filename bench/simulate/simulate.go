@@ -7,8 +7,8 @@
 // numbers, the traffic, how far the clocks of the processes are apart, and when
 // each operation is applied and answered, so that operations interleave in any
 // order. It also decides which faults there are: see faults. It doesn't decide
-// whether a refund or a debt that goes on without a call comes before others that
-// wait for the same leader: to see that again may take several runs.
+// whether a refund or a debt that goes on without a call comes before others
+// that wait for the same leader: to see that again may take several runs.
 //
 // Oracles judge what happens:
 //
@@ -34,6 +34,13 @@
 //   - timeout: no call takes longer than its timeout, and no goroutine goes on
 //     when all processes have ended.
 //   - errors: a call fails only if the store did.
+//
+// Beside the worlds there are plots: a few checks and a reset by one, two or
+// three processes, on a server that forgets everything, or one key, at any
+// moment. Every course of them is explored, not a random one: each order of the
+// steps that the server does, and each moment of a loss. See plot, judge and, for
+// what bounds them, plots in the tests. No operation fails or is answered late,
+// and clocks agree; that is for worlds.
 //
 // Run prints the timeline of the first seed in which one of them objects, and
 // go run ./bench simulate -seed N that of seed N.

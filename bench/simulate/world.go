@@ -754,14 +754,23 @@ func (w *world) traffic(left int) {
 	w.after(pause, func() { w.traffic(left - 1) })
 }
 
-// planOutage lets an outage begin, and end.
+// planOutage lets an outage begin and end, and perhaps another follow at once.
 func (w *world) planOutage() {
 	o := outage{kind: pick(w.random, unsent, unsent, stalled, cut)}
 	if w.chance(3) {
 		o.process = w.processes[w.random.IntN(len(w.processes))]
 	}
 	w.fail(o)
-	w.after(w.ticks(pick(w.random, 3*int(w.timeout/tick), int(w.window/tick))), w.restore)
+	w.after(w.ticks(pick(w.random, 3*int(w.timeout/tick), int(w.window/tick))), func() {
+		w.restore()
+		if !w.calm && !w.chance(4) {
+			w.after(w.ticks(farthest), func() {
+				if !w.calm && w.outage.kind == available {
+					w.planOutage()
+				}
+			})
+		}
+	})
 }
 
 // trouble brings a fault that isn't one of an operation, if the seed has it.

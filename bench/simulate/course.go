@@ -1,0 +1,511 @@
+package simulate
+
+import (
+	"fmt"
+	"io"
+	"iter"
+	"maps"
+	"math/bits"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"weir/bench/internal/algorithms"
+	"weir/counters"
+)
+
+// A plot is a short story of which every course is explored: each order in
+// which the server may do the steps of concurrent operations, and each moment
+// at which it may forget. An operation has as many steps as in a world, and is
+// answered with its last. The processes are the real limiters.
+type plot struct {
+	name      string
+	algorithm algorithms.Algorithm
+	limit     int64
+	start     time.Duration // of the first round, since a slot began
+	rounds    []round
+	// losses are how often the server may forget at most. It forgets all, and
+	// restarts, or only one key.
+	losses int
+	evicts bool
+	// asked are the processes that are asked in the end, in this order, each
+	// until it denies. The last of them is new.
+	asked []int
+}
+
+// A round is what several threads do at a time. It is over when all of that is
+// done.
+type round struct {
+	after   time.Duration // since the round before
+	threads []thread
+}
+
+// A thread is what a process does one after the other. In a round a process has
+// at most one that takes and refunds, and one that resets.
+type thread struct {
+	process int
+	does    []kind
+}
+
+func takes(process, n int) thread { return thread{process, slices.Repeat([]kind{take}, n)} }
+
+// cancels takes, and refunds that.
+func cancels(process int) thread { return thread{process, []kind{take, refund}} }
+
+func resets(process int) thread { return thread{process, []kind{reset}} }
+
+// window is that of all plots.
+const window = time.Minute
+
+// A choice is the number of a thread, whose next step is done, or what the
+// server does.
+type choice int
+
+const (
+	finish choice = -1 - iota
+	forgetAll
+	forgetKey // the first, and the others below
+)
+
+// touches are the keys that a step looks at and those that it changes, as bits.
+type touches struct{ looks, changes uint64 }
+
+const everything = ^uint64(0)
+
+func (t touches) commute(other touches) bool {
+	return t.changes&(other.looks|other.changes) == 0 && other.changes&t.looks == 0
+}
+
+// A stage is where a plot is played, again and again.
+type stage struct {
+	plot
+	members []*member
+	hands   []*hand        // one for each thread of a round
+	keys    map[string]int // their bits
+	clients int            // each run has its own, whom nobody knows
+}
+
+// A chooser chooses among what may come next, unless the run is to be cut short,
+// and is told what that has touched.
+type chooser interface {
+	choose(enabled []choice) (c choice, ok bool)
+	chosen(touches)
+}
+
+// bubble calls f where time stands still: each round has its own.
+func (x *stage) bubble(f func()) {
+	synctest.Test(new(testing.T), func(*testing.T) {
+		x.members, x.hands = nil, nil
+		for i := range slices.Max(x.asked) + 1 {
+			x.members = append(x.members, x.boot(i))
+		}
+		for _, round := range x.rounds {
+			for len(x.hands) < len(round.threads) {
+				x.hands = append(x.hands, newHand())
+			}
+		}
+		f()
+		for _, h := range x.hands {
+			h.stop()
+		}
+	})
+}
+
+// A member is a process.
+type member struct {
+	limiter    limiter
+	connection *connection
+	reseeded   int // in this run
+}
+
+// boot returns a process that knows nothing.
+func (x *stage) boot(number int) *member {
+	m := &member{connection: &connection{process: number}}
+	o := counters.Options{Policy: policy, Clients: 1000, Reseeded: func(n int) { m.reseeded += n }}
+	l, err := x.algorithm.New(m.connection, algorithms.Config{Options: o, Window: window, Limit: x.limit})
+	if err != nil {
+		panic(err) // no plot is wrong
+	}
+	m.limiter = l.(limiter)
+	return m
+}
+
+// A hand is a coroutine that does the thread it is given. It stops at each
+// operation, and at the end, where there is none.
+type hand struct {
+	do    func()
+	next  func() (*operation, bool)
+	stop  func()
+	yield func(*operation) bool
+}
+
+func newHand() *hand {
+	h := new(hand)
+	h.next, h.stop = iter.Pull(func(yield func(*operation) bool) {
+		h.yield = yield
+		for {
+			h.work()
+			if !yield(nil) {
+				return
+			}
+		}
+	})
+	return h
+}
+
+// work does a thread, or begins to.
+func (h *hand) work() {
+	defer func() {
+		if p := recover(); p != nil && p != (abandoned{}) {
+			panic(p)
+		}
+	}()
+	h.do()
+}
+
+// abandoned is the panic of a thread that isn't to go on.
+type abandoned struct{}
+
+// A run is one course of a plot.
+type run struct {
+	*stage
+	network
+	server
+	out     io.Writer // nil if nobody reads it
+	client  string
+	now     time.Time
+	round   int
+	strands []*strand // of the round
+	current *strand
+	left    bool // without an end
+
+	deed       deed // that is under way
+	deeds      []deed
+	acts       []*act
+	losses     []*loss
+	violations []violation
+}
+
+// A strand is a thread of the round.
+type strand struct {
+	thread
+	*hand
+	open *operation // nil at the end
+	step int        // the next of open
+	act  *act
+}
+
+// An act is a call.
+type act struct {
+	process, round int
+	kind           kind
+	now            time.Time
+	asked          bool // the server
+	counted        int  // the deed that has counted it; noDeed if none has
+	done           bool
+	decision       counters.Decision
+	refunded       bool
+}
+
+const noDeed = -1
+
+func (a *act) admitted() bool { return a.kind == take && a.done && a.decision.Allowed && !a.refunded }
+
+// A deed is a step that was done.
+type deed struct {
+	touches
+	act  *act // nil if the server has forgotten
+	told bool // the process now knows what it has looked at
+}
+
+// A loss is a moment at which the server has forgotten.
+type loss struct {
+	at   int // a deed
+	keys uint64
+}
+
+// play plays the plot as chosen. The run is left if that cuts it short, or if it
+// would go on for ever.
+func (x *stage) play(by chooser, out io.Writer) *run {
+	x.clients++
+	r := &run{stage: x, out: out, client: fmt.Sprint(client, x.clients), now: time.Now().Truncate(window).Add(x.start)}
+	r.traced = out != nil
+	r.server = server{items: make(map[string]item), touched: r.touch}
+	for _, m := range x.members {
+		m.connection.network, m.connection.perform, m.reseeded = &r.network, r.perform, 0
+	}
+	for i, round := range x.rounds {
+		r.round, r.now, r.strands = i, r.now.Add(round.after), nil
+		for _, t := range round.threads {
+			r.begin(t)
+		}
+		if r.choose(by); r.left {
+			break
+		}
+	}
+	return r
+}
+
+// choose plays a round to its end.
+func (r *run) choose(by chooser) {
+	for {
+		enabled := r.enabled()
+		if len(enabled) == 0 || r.endless() {
+			return
+		}
+		c, ok := by.choose(enabled)
+		if !ok {
+			r.abandon()
+			return
+		}
+		r.move(c)
+		by.chosen(r.deeds[len(r.deeds)-1].touches)
+		if c == finish {
+			return
+		}
+	}
+}
+
+// longest is how many steps a run has at most, in which everything ends.
+const longest = 500
+
+// endless reports whether a run goes on without an end, and abandons it then.
+func (r *run) endless() bool {
+	if len(r.deeds) < longest {
+		return false
+	}
+	if !r.left {
+		r.violate("timeout", "there is no end")
+		r.abandon()
+	}
+	return true
+}
+
+// enabled returns what may come next; nothing if the round is over.
+func (r *run) enabled() (all []choice) {
+	for i, s := range r.strands {
+		if s.open != nil {
+			all = append(all, choice(i))
+		}
+	}
+	over := len(all) == 0
+	if over && r.round < len(r.rounds)-1 || len(r.losses) == r.plot.losses {
+		return all
+	}
+	switch {
+	case !r.evicts && len(r.items) > 0:
+		all = append(all, forgetAll)
+	case r.evicts:
+		for _, key := range r.present() {
+			all = append(all, forgetKey-choice(r.bit(key)))
+		}
+	}
+	if over {
+		all = append(all, finish)
+	}
+	return all
+}
+
+// present returns the keys that the server has.
+func (r *run) present() []string {
+	keys := slices.Sorted(maps.Keys(r.items))
+	return slices.DeleteFunc(keys, func(key string) bool { return r.items[key].expires <= r.now.Unix() })
+}
+
+// move does what is chosen.
+func (r *run) move(c choice) {
+	switch {
+	case c >= 0:
+		r.advance(r.strands[c])
+		return
+	case c == finish:
+		r.deed.touches = touches{everything, everything}
+	case c == forgetAll:
+		r.log("the server forgets everything")
+		for key := range r.items {
+			r.touch(key, true)
+		}
+		r.restart()
+		r.losses = append(r.losses, &loss{len(r.deeds), r.deed.changes})
+		r.deed.looks = everything // what comes into being just before is forgotten too
+	default:
+		for _, key := range r.present() {
+			if choice(r.bit(key)) == forgetKey-c {
+				r.log("the server forgets %s", slot(key))
+				r.remove(key)
+			}
+		}
+		r.losses = append(r.losses, &loss{len(r.deeds), r.deed.changes})
+	}
+	r.record()
+}
+
+// touch implements server.touched.
+func (r *run) touch(key string, changes bool) {
+	bit := uint64(1) << r.bit(key)
+	if r.deed.looks |= bit; changes {
+		r.deed.changes |= bit
+	}
+}
+
+// bit returns the number of a key, whoever the client is.
+func (r *run) bit(key string) int {
+	_, key, _ = strings.Cut(key, r.client)
+	bit, ok := r.keys[key]
+	if !ok {
+		if bit = len(r.keys); bit == bits.UintSize-len(r.members) {
+			panic("too many keys")
+		}
+		r.keys[key] = bit
+	}
+	return bit
+}
+
+// remembers notes that the deed touches what the process of s remembers. The
+// reset of a process does so only at its end.
+func (r *run) remembers(s *strand) {
+	r.deed.changes |= 1 << (bits.UintSize - 1 - s.process)
+}
+
+// record ends a deed.
+func (r *run) record() {
+	r.deeds = append(r.deeds, r.deed)
+	r.deed = deed{}
+}
+
+// begin begins a thread, up to its first operation.
+func (r *run) begin(t thread) {
+	s := &strand{thread: t, hand: r.hands[len(r.strands)]}
+	r.strands = append(r.strands, s)
+	now := r.now
+	s.do = func() {
+		var last *act
+		for i, kind := range t.does {
+			s.act = &act{
+				process: t.process, round: r.round, kind: kind, counted: noDeed,
+				now: now.Add(time.Duration(t.process)*time.Microsecond + time.Duration(i)*time.Millisecond),
+			}
+			r.call(s.act, last)
+			if kind == take {
+				last = s.act
+			}
+			r.remembers(s)
+		}
+	}
+	r.resume(s)
+	r.deed = deed{}
+}
+
+// call makes the call a. A refund is one of the act last.
+func (r *run) call(a, last *act) {
+	l := r.members[a.process].limiter
+	ctx := &counters.Deadline{At: a.now.Add(counters.DefaultTimeout)}
+	request := counters.Request{Client: r.client, Cost: 1, Limit: r.limit, Now: a.now}
+	r.acts = append(r.acts, a)
+	var err error
+	switch a.kind {
+	case take:
+		a.decision, err = l.Take(ctx, request)
+	case refund:
+		last.refunded = last.decision.Allowed
+		request.Now = last.now
+		err = l.Refund(ctx, request, last.decision)
+	case reset:
+		err = l.Reset(ctx, r.client, a.now)
+	default:
+		panic("no plot has a " + a.kind.String())
+	}
+	a.done = true
+	if err != nil {
+		r.violate("errors", "the %v of p%d: %v", a.kind, a.process, err)
+	}
+	switch {
+	case a.kind != take:
+		r.log("p%d     the %v is done", a.process, a.kind)
+	case a.decision.Allowed:
+		r.log("p%d     ALLOWED, %d remain", a.process, a.decision.Remaining)
+	default:
+		r.log("p%d     denied", a.process)
+	}
+}
+
+// perform implements connection.perform.
+func (r *run) perform(o *operation) {
+	if !r.current.yield(o) || r.left {
+		panic(abandoned{})
+	}
+}
+
+// advance does the next step of s.
+func (r *run) advance(s *strand) {
+	o := s.open
+	r.step(s, o, s.step)
+	if s.step++; s.step == len(o.steps) {
+		if s.act.kind != reset {
+			r.remembers(s)
+		}
+		r.resume(s)
+	}
+	r.record()
+}
+
+// step does a step of an operation.
+func (r *run) step(s *strand, o *operation, i int) {
+	o.steps[i](&r.server, r.now)
+	r.deed.act, r.deed.told = s.act, o.tells(i)
+	s.act.asked = true
+	if i == 0 && (o.verb == add && isCounter(o.key) && !o.lost || o.swapped) {
+		s.act.counted = len(r.deeds)
+	}
+	if r.out != nil {
+		r.log("%v: %s", o, o.effect)
+	}
+}
+
+// tells reports whether a step, which was done, tells what is there.
+func (o *operation) tells(step int) bool {
+	switch o.verb {
+	case swap:
+		return step > 0 || o.swapped
+	case add, read, load:
+		return !o.lost
+	default:
+		return false
+	}
+}
+
+// isCounter reports whether key is that of a slot or a state.
+func isCounter(key string) bool {
+	return !strings.HasPrefix(slot(key), slot(counters.GenerationKey("_")))
+}
+
+// resume lets s go on to its next operation.
+func (r *run) resume(s *strand) {
+	before := r.current
+	r.current = s
+	s.open, _ = s.next()
+	s.step, r.current = 0, before
+}
+
+// abandon ends the threads of a run that is cut short.
+func (r *run) abandon() {
+	r.left = true
+	for _, s := range r.strands {
+		if s.open != nil {
+			r.resume(s)
+		}
+	}
+}
+
+func (r *run) log(format string, args ...any) {
+	if r.out != nil {
+		fmt.Fprintf(r.out, "%3d  %s\n", len(r.deeds), fmt.Sprintf(format, args...))
+	}
+}
+
+func (r *run) violate(oracle, format string, args ...any) {
+	r.violations = append(r.violations, violation{oracle, fmt.Sprintf(format, args...)})
+	r.log("VIOLATED %v", r.violations[len(r.violations)-1])
+}
