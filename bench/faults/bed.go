@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -44,7 +45,8 @@ type bed struct {
 	args    []string
 	weirs   []*testbed.Process
 	// lossy: what was sent may not arrive. Whether a check counts that a weir
-	// then decides on its own, nobody knows, and it isn't counted again.
+	// then decides on its own, nobody knows, and it isn't counted again. Or a
+	// weir that decides on its own knows nothing of those before it.
 	lossy bool
 
 	goroutines []float64 // of each weir, when nobody asks
@@ -107,7 +109,15 @@ func (b *bed) start(ctx context.Context, weirs int) error {
 	if _, err := b.untilTheStoreDecides(ctx); err != nil {
 		return err
 	}
-	return b.countGoroutines(ctx)
+	// Some begin only after the first answers.
+	for stable := false; !stable; {
+		before := b.goroutines
+		if err := errors.Join(sleep(ctx, 100*time.Millisecond), b.countGoroutines(ctx)); err != nil {
+			return err
+		}
+		stable = slices.Equal(before, b.goroutines)
+	}
+	return nil
 }
 
 // on returns a caller of the weir with number i, of as many as there are.
@@ -145,10 +155,10 @@ func (b *bed) spend(clients []*client) {
 // topUp asks until each weir has denied each client.
 func (b *bed) topUp(clients []*client) {
 	var wait sync.WaitGroup
-	const lanes = 4
-	for lane := range lanes {
+	const workers = 4
+	for worker := range workers {
 		wait.Go(func() {
-			for n := lane; n < len(clients); n += lanes {
+			for n := worker; n < len(clients); n += workers {
 				for i := range b.weirs {
 					by := b.on(i)
 					a, ok := b.check(by, clients[n], 1)
@@ -236,33 +246,46 @@ func (b *bed) untilTheStoreDecides(ctx context.Context) (time.Duration, error) {
 	return time.Since(begin), nil
 }
 
-// watch measures how long an answer takes that needs no store, until the
-// function that it returns is called. That returns the longest: what this
-// machine adds to all others.
-func (b *bed) watch() (longest func() time.Duration) {
-	var slowest time.Duration
-	end, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		by := b.on(0)
-		defer by.close()
-		ticks := time.NewTicker(5 * time.Millisecond)
-		defer ticks.Stop()
-		for {
-			select {
-			case <-end:
-				return
-			case <-ticks.C:
+// watch measures how long an answer takes that needs no store, and one of each
+// of these servers, until the function that it returns is called. That returns
+// the longest, of the weir and of a server together: what this machine adds to
+// all others. Those that take a good part of the store timeout are hiccups.
+func (b *bed) watch(servers ...*testbed.Memcached) (longest func() time.Duration) {
+	slowest := make([]time.Duration, 1+len(servers))
+	end := make(chan struct{})
+	var watching sync.WaitGroup
+	watch := func(i int, ask func()) {
+		watching.Go(func() {
+			ticks := time.NewTicker(5 * time.Millisecond)
+			defer ticks.Stop()
+			for {
+				select {
+				case <-end:
+					return
+				case <-ticks.C:
+				}
+				begin := time.Now()
+				ask() // also a failure takes its time
+				took := time.Since(begin)
+				slowest[i] = max(slowest[i], took)
+				if took >= b.cfg.timeout/4 {
+					b.mu.Lock()
+					b.hiccups = append(b.hiccups, span{begin, begin.Add(took)})
+					b.mu.Unlock()
+				}
 			}
-			begin := time.Now()
-			_, _, _ = by.ask(http.MethodGet, "/healthz", "") // also a failure takes its time
-			slowest = max(slowest, time.Since(begin))
-		}
-	}()
+		})
+	}
+	by := b.on(0)
+	watch(0, func() { _, _, _ = by.ask(http.MethodGet, "/healthz", "") })
+	for i, m := range servers {
+		watch(1+i, func() { _, _ = m.Do("version", "VERSION") })
+	}
 	return func() time.Duration {
 		close(end)
-		<-ended
-		return slowest
+		watching.Wait()
+		by.close()
+		return slowest[0] + slices.Max(append(slowest[1:], 0))
 	}
 }
 

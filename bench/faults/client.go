@@ -9,12 +9,14 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
+	"weir/bench/internal/algorithms"
 	"weir/bench/internal/loadgen"
 )
 
@@ -27,25 +29,36 @@ const (
 	patience = 5 * time.Second
 )
 
-// policies are those that clients are checked by.
-var policies = []string{"fixed", "sliding", "strict", "token", "leaky", "log"}
+// policies are the names of those that clients are checked by, policyFile says
+// what they are.
+var policies, policyFile = policiesOf(algorithms.Select(
+	algorithms.Fixed, algorithms.Sliding10, algorithms.Strict60, algorithms.Token, algorithms.Leaky, algorithms.Log))
 
-var policyFile = fmt.Sprintf(`policies:
-  fixed: {limits: [{algorithm: fixed_window, limit: %[1]d, window: %[2]s}]}
-  sliding: {limits: [{algorithm: sliding_window, limit: %[1]d, window: %[2]s}]}
-  strict: {limits: [{algorithm: sliding_window, limit: %[1]d, window: %[2]s, estimate: strict}]}
-  token: {limits: [{algorithm: token_bucket, limit: %[1]d, window: %[2]s}]}
-  leaky: {limits: [{algorithm: leaky_bucket, limit: %[1]d, window: %[2]s}]}
-  log: {limits: [{algorithm: sliding_log, limit: %[1]d, window: %[2]s}]}
-`, limit, window)
+// policiesOf returns a policy for each algorithm.
+func policiesOf(all []algorithms.Algorithm) (names []string, file string) {
+	file = "policies:\n"
+	for _, a := range all {
+		names = append(names, a.Short())
+		file += fmt.Sprintf("  %s: {limits: [{%s, limit: %d, window: %s}]}\n", a.Short(), a.Policy(), limit, window)
+	}
+	return names, file
+}
 
 // A client is one whose admissions are counted. The counts are guarded by its
 // record.
 type client struct {
 	policy, name    string
-	spent           bool  // and every process knows
-	admitted, local int64 // cost; local was admitted by answers that are degraded
-	degraded        int64 // answers
+	spent           bool   // and every process knows
+	admitted, local int64  // cost; local was admitted by answers that are degraded
+	degraded        []span // answers while a fault is on
+}
+
+// A span is from when to when something took.
+type span struct{ begin, end time.Time }
+
+// near reports whether s and another are less than d apart.
+func (s span) near(other span, d time.Duration) bool {
+	return s.begin.Before(other.end.Add(d)) && other.begin.Before(s.end.Add(d))
 }
 
 // most returns what may be admitted: the limit, and what so many processes
@@ -157,6 +170,7 @@ type record struct {
 	faultAt time.Time               // when the fault began; zero where there is none
 	during  *hdrhistogram.Histogram // of checks while the fault is on
 	settled *hdrhistogram.Histogram // of those that began settleAfter later
+	hiccups []span                  // in which this machine was slow itself; see watch
 }
 
 // settleAfter is how long a breaker may take to open.
@@ -179,6 +193,19 @@ func (r *record) newClients(n int) []*client {
 		}
 	}
 	return clients
+}
+
+// noticed returns how often c was answered by a process on its own while a
+// fault was on, and no hiccup within d of that explains it.
+func (r *record) noticed(c *client, d time.Duration) (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, answer := range c.degraded {
+		if !slices.ContainsFunc(r.hiccups, func(h span) bool { return h.near(answer, d) }) {
+			n++
+		}
+	}
+	return n
 }
 
 // setFault says that a fault begins now, or that it is over.
@@ -207,7 +234,8 @@ func (r *record) check(by *caller, c *client, cost int64) (a answer, ok bool) {
 		return a, false
 	}
 	r.checks++
-	if !r.faultAt.IsZero() && begin.After(r.faultAt) {
+	during := !r.faultAt.IsZero() && begin.After(r.faultAt)
+	if during {
 		loadgen.Record(r.during, took)
 		if begin.After(r.faultAt.Add(settleAfter)) {
 			loadgen.Record(r.settled, took)
@@ -224,8 +252,8 @@ func (r *record) check(by *caller, c *client, cost int64) (a answer, ok bool) {
 		r.wrong = append(r.wrong, fmt.Sprintf("%s, %s: %v: %s", c.policy, c.name, err, body))
 		return a, false
 	}
-	if a.Degraded {
-		c.degraded++
+	if a.Degraded && during {
+		c.degraded = append(c.degraded, span{begin, begin.Add(took)})
 	}
 	if a.Allowed {
 		c.admitted += cost

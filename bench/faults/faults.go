@@ -58,14 +58,14 @@ func measureAll(ctx context.Context, cfg config) (*Report, error) {
 	defer build.Remove()
 	r := &Report{Machine: report.ThisMachine(version), Timeout: cfg.timeout, Length: cfg.length, Rows: make([]row, len(selected))}
 	errs := make([]error, len(selected))
-	lanes := make(chan struct{}, cfg.parallel)
+	running := make(chan struct{}, cfg.parallel)
 	var all sync.WaitGroup
 	for i, t := range selected {
-		lanes <- struct{}{}
+		running <- struct{}{}
 		report.Progress("%s", t)
 		all.Go(func() {
 			r.Rows[i], errs[i] = t.measure(ctx, cfg, build)
-			<-lanes
+			<-running
 		})
 	}
 	all.Wait()

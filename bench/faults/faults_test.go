@@ -53,6 +53,7 @@ func TestSoakOnRealProcesses(t *testing.T) {
 }
 
 func TestWrongAnswers(t *testing.T) {
+	t.Parallel()
 	c := &client{policy: "fixed", name: "client-1"}
 	answered := func(change func(a *answer)) *answer {
 		a := &answer{Policy: "fixed", Client: "client-1", Allowed: true}
@@ -87,6 +88,7 @@ func TestWrongAnswers(t *testing.T) {
 // Of one process that knows all, and of three: two don't know what the third
 // does.
 func TestWhatMayBeAdmitted(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		client     client
 		one, three int64 // unexcused
@@ -139,6 +141,7 @@ func serve(t *testing.T, replies ...string) (addr string) {
 }
 
 func TestARecordTellsRightFromWrong(t *testing.T) {
+	t.Parallel()
 	const right = `{"policy":"fixed","client":"client-00000000","allowed":true,"degraded":%v,"limits":[{"allowed":true,"limit":100,"remaining":1}]}`
 	r := newRecord()
 	c := r.newClients(1)[0]
@@ -153,7 +156,9 @@ func TestARecordTellsRightFromWrong(t *testing.T) {
 	_, ok = r.check(by, c, 1) // on a connection that has been closed
 	assert.False(t, ok)
 	assert.Len(t, r.wrong, 2)
-	assert.Equal(t, client{policy: "fixed", name: "client-00000000", admitted: 5, local: 2, degraded: 1}, *c)
+	assert.Len(t, c.degraded, 1)
+	c.degraded = nil
+	assert.Equal(t, client{policy: "fixed", name: "client-00000000", admitted: 5, local: 2}, *c)
 	assert.EqualValues(t, 3, r.during.TotalCount())
 	assert.Zero(t, r.settled.TotalCount())
 
@@ -166,7 +171,32 @@ func TestARecordTellsRightFromWrong(t *testing.T) {
 	assert.EqualValues(t, 4, r.checks)
 }
 
+// The client had degraded answers at 100 to 150 ms, and at 400 to 410 ms.
+func TestHiccupsExplainDegradedAnswers(t *testing.T) {
+	t.Parallel()
+	moments := func(begin, end int64) span { return span{time.UnixMilli(begin), time.UnixMilli(end)} }
+	c := &client{degraded: []span{moments(100, 150), moments(400, 410)}}
+	for _, tt := range []struct {
+		hiccups []span
+		noticed int
+	}{
+		{nil, 2},
+		{[]span{moments(120, 130)}, 1},
+		{[]span{moments(0, 51)}, 1},
+		{[]span{moments(0, 50)}, 2},
+		{[]span{moments(199, 351)}, 0},
+		{[]span{moments(200, 350)}, 2},
+		{[]span{moments(460, 500)}, 2},
+		{[]span{moments(0, 1000)}, 0},
+	} {
+		r := newRecord()
+		r.hiccups = tt.hiccups
+		assert.Equal(t, tt.noticed, r.noticed(c, 50*time.Millisecond), tt.hiccups)
+	}
+}
+
 func TestJudge(t *testing.T) {
+	t.Parallel()
 	cfg := config{timeout: 50 * time.Millisecond}
 	for want, change := range map[string]func(b *bed, r *row){
 		"":                              func(*bed, *row) {},
@@ -196,6 +226,7 @@ func TestJudge(t *testing.T) {
 
 // Where requests may be lost, a lone process doesn't know what has counted.
 func TestJudgeOfALossyBed(t *testing.T) {
+	t.Parallel()
 	for _, lossy := range []bool{false, true} {
 		b, r := &bed{record: newRecord(), lossy: lossy}, row{Processes: 1}
 		b.clients = []*client{{admitted: limit + 3, local: 3}}
@@ -205,6 +236,7 @@ func TestJudgeOfALossyBed(t *testing.T) {
 }
 
 func TestDirectory(t *testing.T) {
+	t.Parallel()
 	d, err := startDirectory([]string{"127.0.0.1:1", "127.0.0.1:2"})
 	require.NoError(t, err)
 	defer d.stop()
@@ -229,6 +261,7 @@ func TestDirectory(t *testing.T) {
 }
 
 func TestABrokenReportNamesAllRows(t *testing.T) {
+	t.Parallel()
 	r := &Report{Rows: []row{{Fault: "a", Missed: []string{"one", "two"}}, {Fault: "b"}, {Fault: "c", Missed: []string{"three"}}}}
 	assert.EqualError(t, r.Broken(), errors.Join(errors.New("faults: a: one"), errors.New("faults: a: two"), errors.New("faults: c: three")).Error())
 }

@@ -39,7 +39,8 @@ type row struct {
 	P99        time.Duration `json:"p99_ns"`
 	SettledP99 time.Duration `json:"settled_p99_ns"`
 	Longest    time.Duration `json:"longest_ns"`
-	// Machine is the longest that an answer took meanwhile that needs no store.
+	// Machine is the longest that an answer took meanwhile that needs no store,
+	// and, where servers move, one of a server that stays.
 	Machine time.Duration `json:"machine_ns"`
 	Back    time.Duration `json:"back_ns"` // from the end of the fault until the store decides
 	Missed  []string      `json:"missed,omitempty"`
@@ -85,7 +86,7 @@ below      what clients didn't get of their limits, though they asked for it
 local      admitted by processes on their own
 leaked     goroutines that are still there after the load
 settled    p99 of the checks that began 0.5 s after the fault did
-machine    the longest that an answer took meanwhile that needs no store: what a busy machine adds to the longest check
+machine    the longest that an answer took meanwhile that needs no store, and, where servers move, one of a server that stays: what a busy machine adds to the longest check
 back       from the end of the fault until no check is decided without the store
 `)
 	for _, r := range r.Rows {

@@ -200,13 +200,15 @@ func move(ctx context.Context, b *bed, r *row) error {
 	b.spend(spent)
 	b.use(half, limit/2)
 	clients := slices.Concat(spent, half)
-	lines, err := b.stores[0].Do("lru_crawler metadump all", "END")
+	lost := b.stores[0]
+	lines, err := lost.Do("lru_crawler metadump all", "END")
 	if err != nil {
 		return err
 	}
 	l := b.load(ctx, clients)
 	defer l.stop()
-	lost := b.stores[0]
+	longest := b.watch(b.stores[1:]...)
+	b.setFault(true)
 	lost.Stop()
 	if err := errors.Join(sleep(ctx, b.cfg.length), lost.Restart(ctx)); err != nil {
 		return err
@@ -214,18 +216,19 @@ func move(ctx context.Context, b *bed, r *row) error {
 	if r.Back, err = b.untilTheStoreDecides(ctx); err != nil {
 		return err
 	}
-	b.mu.Lock()
-	held := strings.Join(lines, "\n")
-	for _, c := range clients {
-		r.must(c.degraded == 0 || strings.Contains(held, c.name), "%s, %s lives on another server, and noticed", c.policy, c.name)
-	}
-	b.mu.Unlock()
-
 	lost.Stop()
 	d.set(all[1:])
 	if _, err := b.untilTheStoreDecides(ctx); err != nil {
 		return fmt.Errorf("a lost server is no member: %w", err)
 	}
+	b.setFault(false)
+	r.Machine = longest()
+	held := strings.Join(lines, "\n")
+	for _, c := range clients {
+		n := b.noticed(c, b.cfg.timeout)
+		r.must(n == 0 || strings.Contains(held, c.name), "%s, %s lives on another server, and noticed %d times", c.policy, c.name, n)
+	}
+
 	fourth, err := b.addStore(ctx, 64)
 	if err != nil {
 		return err
@@ -290,14 +293,14 @@ func evict(ctx context.Context, b *bed, r *row) error {
 
 // flood checks each of the clients that evict others.
 func (b *bed) flood() error {
-	const size, lanes = 100, 4
-	errs := make([]error, lanes)
+	const size, workers = 100, 4
+	errs := make([]error, workers)
 	var wait sync.WaitGroup
-	for lane := range lanes {
+	for worker := range workers {
 		wait.Go(func() {
 			by := b.on(0)
 			defer by.close()
-			for n := lane * size; n < flood && errs[lane] == nil; n += lanes * size {
+			for n := worker * size; n < flood && errs[worker] == nil; n += workers * size {
 				var checks []string
 				for i := range size {
 					checks = append(checks, fmt.Sprintf(`{"policy":"fixed","client":"of-the-flood-%d"}`, n+i))
@@ -306,7 +309,7 @@ func (b *bed) flood() error {
 				if err == nil && status != http.StatusOK {
 					err = fmt.Errorf("a batch was answered with status %d: %s", status, body)
 				}
-				errs[lane] = err
+				errs[worker] = err
 			}
 		})
 	}
@@ -392,6 +395,7 @@ func terminate(ctx context.Context, b *bed, r *row) error {
 	file := filepath.Join(dir, "policies.yaml")
 	b.args = append(b.args, "-config", file)
 	clients := b.newClients(1)
+	b.lossy = true // each process begins without memory
 	for n := range b.cfg.terms {
 		write := func(generation string) error {
 			return os.WriteFile(file, []byte(policyFile+"  # "+generation+"\n"), 0o600)
