@@ -28,12 +28,13 @@ func (s *slots) maySettle(ctx context.Context, bucket int64) bool {
 // What is added to a generation: a number of putBackUnit when counts are put
 // back, of changedUnit when others have to read everything anew, and of
 // resetUnit when the client is reset. It is any number up to the unit's most, so
-// that a generation which has expired and begun anew isn't mistaken for the old
-// one.
+// that a generation which was lost, or has expired, and has begun anew isn't
+// mistaken for the old one. Most bits go to what is put back: after a loss,
+// nothing else tells that others have begun anew.
 const (
 	putBackUnit, mostPutBack = 1, changedUnit - 1
-	changedUnit, mostChanged = 1 << 14, 1 << 10
-	resetUnit, mostReset     = 1 << 38, 1 << 10
+	changedUnit, mostChanged = 1 << 24, 1 << 6
+	resetUnit, mostReset     = 1 << 42, 1 << 8
 )
 
 // lastReset returns the part of a generation that resets change.
