@@ -60,6 +60,7 @@ func (p *Policy) check(ctx context.Context, q check, now time.Time) (*answer, er
 		l := &a.limits[asked]
 		asked++
 		r := l.request(q.client, q.cost, now)
+		r.RefundUnanswered = p.OnStoreError == StoreErrorDeny && !p.CountDenied
 		d, err := l.Limiter.Take(ctx, r)
 		if err != nil && p.OnStoreError == StoreErrorLocal {
 			a.degraded = true

@@ -63,7 +63,7 @@ func TestLateAnswers(t *testing.T) {
 				store := &slowStore{Store: inner, swaps: test.written}
 				var failed atomic.Int64
 				cfg := testConfig(10)
-				cfg.StoreTimeout, cfg.RefundUnanswered, cfg.RefundFailed = time.Second, test.refunds, func() { failed.Add(1) }
+				cfg.StoreTimeout, cfg.RefundFailed = time.Second, func() { failed.Add(1) }
 				l, err := newLimiter(store, cfg)
 				require.NoError(t, err)
 				there, err := newLimiter(inner, testConfig(10))
@@ -78,7 +78,7 @@ func TestLateAnswers(t *testing.T) {
 				take(l, 1)
 				var tell func(error)
 				store.late.Store(&counters.Unanswered{Err: counters.ErrTimeout, Await: func(f func(error)) { tell = f }})
-				r := counters.Request{Client: "c", Cost: 3, Limit: 10, Now: now}
+				r := counters.Request{Client: "c", Cost: 3, Limit: 10, Now: now, RefundUnanswered: test.refunds}
 				_, err = l.Take(t.Context(), r)
 				require.ErrorIs(t, err, counters.ErrTimeout)
 				if test.alone {
@@ -175,10 +175,10 @@ func TestWhoLeavesIsRefunded(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					store := &slowStore{Store: memory.New(nil), takes: 50 * time.Millisecond}
 					cfg := testConfig(10)
-					cfg.StoreTimeout, cfg.RefundUnanswered = time.Second, refunds
+					cfg.StoreTimeout = time.Second
 					l, err := newLimiter(store, cfg)
 					require.NoError(t, err)
-					r := counters.Request{Client: "c", Cost: 1, Limit: 10, Now: time.Now()}
+					r := counters.Request{Client: "c", Cost: 1, Limit: 10, Now: time.Now(), RefundUnanswered: refunds}
 					var callers sync.WaitGroup
 					for _, timeout := range []time.Duration{time.Second, 60 * time.Millisecond, time.Second} {
 						callers.Go(func() {
@@ -193,6 +193,61 @@ func TestWhoLeavesIsRefunded(t *testing.T) {
 					d, err := l.Take(t.Context(), r)
 					require.NoError(t, err)
 					assert.EqualValues(t, 8, d.Remaining)
+				})
+			})
+		}
+	}
+}
+
+// Of a batch whose answer is late, what was refused is refunded, and what the
+// process has admitted alone is consumed once.
+func TestABatchIsRefundedInPart(t *testing.T) {
+	t.Parallel()
+	for name, newLimiter := range makers {
+		for _, swaps := range []bool{true, false} {
+			t.Run(fmt.Sprint(name, swaps), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					store := &slowStore{Store: memory.New(nil), takes: 50 * time.Millisecond, swaps: swaps}
+					cfg := testConfig(10)
+					cfg.StoreTimeout = 10 * time.Millisecond
+					l, err := newLimiter(store, cfg)
+					require.NoError(t, err)
+					r := counters.Request{Client: "c", Limit: 20, Now: time.Now()}
+					var callers sync.WaitGroup
+					for _, test := range []struct {
+						cost   int64
+						refuse bool
+					}{{1, false}, {8, true}, {2, false}, {4, true}} {
+						r := r
+						r.Cost, r.RefundUnanswered = test.cost, test.refuse
+						callers.Go(func() {
+							_, err := l.Take(&counters.Deadline{At: time.Now().Add(75 * time.Millisecond)}, r)
+							if err != nil && !r.RefundUnanswered {
+								_, err = l.TakeLocal(r, err)
+								assert.NoError(t, err)
+							}
+						})
+						synctest.Wait() // the first leads alone, then the last all
+					}
+					time.Sleep(60 * time.Millisecond)
+					var tell func(error)
+					store.late.Store(&counters.Unanswered{Err: counters.ErrTimeout, Await: func(f func(error)) { tell = f }})
+					callers.Wait()
+					store.late.Store(nil)
+					store.takes = 0
+					if swaps {
+						tell(nil)
+					} else {
+						tell(counters.ErrNotSent)
+					}
+					l.(interface{ Flush() }).Flush()
+					r.Cost = 1
+					_, err = l.Take(t.Context(), r)
+					require.NoError(t, err)
+					r.Cost = 0
+					d, err := l.Take(t.Context(), r)
+					require.NoError(t, err)
+					assert.EqualValues(t, 20-1-2-1, d.Remaining)
 				})
 			})
 		}

@@ -167,7 +167,7 @@ func (l *Limiter[S]) Take(ctx context.Context, r counters.Request) (counters.Dec
 	}
 	v := l.views.Get(r.Client)
 	d, err := l.combiner.Do(ctx, r.Client, request{Request: r, view: v})
-	if err == nil || !errors.Is(err, context.DeadlineExceeded) && !l.cfg.RefundUnanswered {
+	if err == nil || !errors.Is(err, context.DeadlineExceeded) && !r.RefundUnanswered {
 		return d, err
 	}
 	v.mu.Lock()
@@ -180,7 +180,7 @@ func (l *Limiter[S]) Take(ctx context.Context, r counters.Request) (counters.Dec
 	// meanwhile, that is contention.
 	deadline, ok := ctx.Deadline()
 	contended := ok && errors.Is(err, context.DeadlineExceeded) && v.last.read.After(deadline.Add(-l.cfg.StoreTimeout))
-	if own != nil && (contended || l.cfg.RefundUnanswered) {
+	if own != nil && (contended || r.RefundUnanswered) {
 		own.Request.alone = withdrawn
 	}
 	if contended {
@@ -277,8 +277,11 @@ func (l *Limiter[S]) Refund(ctx context.Context, r counters.Request, taken count
 		return err
 	}
 	v := l.views.Get(r.Client)
-	if taken.Local && v.refund(l.algorithm, r, taken) {
-		return nil
+	if taken.Local {
+		var consumed bool
+		if taken, consumed = l.undo(v, r, taken); !consumed {
+			return nil
+		}
 	}
 	req := request{Request: r, view: v, refund: &refund{taken: taken}}
 	_, err := l.combiner.Do(ctx, r.Client, req)
@@ -324,10 +327,11 @@ func (l *Limiter[S]) refusals(v *view[S], calls []*call, err error) (refunds []r
 	if err != nil && undone(err) {
 		return nil
 	}
-	all := err != nil && (l.cfg.RefundUnanswered || errors.Is(err, ErrContended))
 	for _, call := range calls {
 		req := call.Request
-		refused := all && req.verdict(v) != promised || req.verdict(v) == withdrawn && req.stage == consuming
+		alone := req.verdict(v)
+		refused := err != nil && alone != promised && (req.RefundUnanswered || errors.Is(err, ErrContended)) ||
+			alone == withdrawn && req.stage == consuming
 		if refused && req.refund == nil && call.Result.Allowed {
 			req.refund = &refund{taken: call.Result}
 			refunds = append(refunds, req)
@@ -370,7 +374,7 @@ func (l *Limiter[S]) refundAll(refunds []request, err error) *sync.WaitGroup {
 // was told to with the debt owed and which failed with err.
 func (l *Limiter[S]) heed(v *view[S], owed *debt[S], r counters.Request, err error) {
 	var unanswered *counters.Unanswered
-	if !l.cfg.RefundUnanswered && errors.As(err, &unanswered) {
+	if errors.As(err, &unanswered) {
 		unanswered.Later(func(err error) {
 			if errors.Is(err, counters.ErrNotSent) {
 				v.undone(owed, l.algorithm, r)
@@ -401,6 +405,10 @@ func undone(err error) bool {
 // answers, and returns when no refund is under way any more, of no limiter that
 // has the same Refunds.
 func (l *Limiter[S]) Flush() { l.owing.Flush() }
+
+// Owing returns of how many clients the store hasn't consumed yet what TakeLocal
+// has admitted.
+func (l *Limiter[S]) Owing() int { return l.owing.Waiting() }
 
 // Reset forgets what the client has used. No write that began before undoes
 // that, as the state it would replace is gone, and nobody puts back what is

@@ -64,8 +64,10 @@ func TestLeaving(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			limitertest.Leaving(t, clock(t, "12:00:01.5"), func() limitertest.Store { return memory.New(nil) },
-				func(t *testing.T, store limitertest.Store) limitertest.Limiter {
-					l, err := newLimiter(store, testConfig(10))
+				func(t *testing.T, store limitertest.Store, failed func()) limitertest.Limiter {
+					cfg := testConfig(10)
+					cfg.RefundFailed = failed
+					l, err := newLimiter(store, cfg)
 					require.NoError(t, err)
 					return l
 				})

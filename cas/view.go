@@ -245,20 +245,6 @@ func (v *view[S]) undone(d *debt[S], a algorithm[S], r counters.Request) {
 	}
 }
 
-// refund takes back from the debt what TakeLocal has admitted, and reports
-// whether nothing is left to be done.
-func (v *view[S]) refund(a algorithm[S], r counters.Request, taken counters.Decision) bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.debt.number > 0 {
-		v.debt.after = a.refund(a.clone(v.debt.after), r, taken)
-		v.debt.number++
-		return true
-	}
-	// The store may not have consumed it.
-	return !taken.Owed
-}
-
 // onto returns the state that was seen and what the debt consumes, and whether
 // that is all of it.
 func (d debt[S]) onto(seen snapshot[S], a algorithm[S], r counters.Request) (s S, whole bool) {

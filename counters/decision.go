@@ -32,6 +32,9 @@ type Request struct {
 	// the slot that is counted in, so a refund must carry the Now of the
 	// request it undoes.
 	Now time.Time
+	// RefundUnanswered says that the caller refuses the request if Take fails: if
+	// it turns out to have been counted all the same, it is refunded.
+	RefundUnanswered bool
 }
 
 // CheckClient returns an ErrRequest that says so if client isn't 1 to
@@ -109,6 +112,9 @@ type Decision struct {
 	// Generation and Refunded are those of the state that Take has changed, for
 	// Refund; 0 where states have none. They mean nothing else.
 	Generation, Refunded int64
+	// Pending is, for Refund, of a decision that was made while the store was
+	// about to count the request, and nil otherwise. It means nothing else.
+	Pending any
 	// Contended reports a denial because the client's state could not be
 	// replaced in time: others changed it first at each attempt. Nothing was
 	// consumed, unless the deadline cut off an attempt that succeeded after

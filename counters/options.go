@@ -56,14 +56,9 @@ type Options struct {
 	// Refunds counts the refunds that outlive their request, if it isn't nil.
 	// Wait for it before the store is closed; a limiter's Flush does.
 	Refunds *Group
-	// RefundUnanswered says that a request is refused whose Take fails because
-	// the store doesn't answer in time: if it has been counted after all, it is
-	// refunded.
-	RefundUnanswered bool
 	// RefundFailed is called for each refund that failed, if it isn't nil, and
-	// with RefundUnanswered for each request of which nobody will know whether it
-	// was counted. What should have been refunded stays in use until its time has
-	// passed.
+	// for each refused request of which nobody will know whether it was counted.
+	// What should have been refunded stays in use until its time has passed.
 	RefundFailed func()
 }
 

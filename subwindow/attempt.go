@@ -363,22 +363,25 @@ func (a *attempt) earliest() counters.Request {
 	return first
 }
 
-// fail answers the pending calls with an error. Those that were chosen may have
-// been counted if anything was.
-func (a *attempt) fail(v *view, err error, counted bool) {
+// fail answers the pending calls with an error. Those that were chosen are part
+// of an addition, unless that is nil: then the store has surely counted nothing.
+func (a *attempt) fail(v *view, err error, add *addition) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for i, call := range a.pending {
+		r := &call.Request
 		call.Err = err
-		switch {
-		case !counted || !a.chosen[i]:
+		switch alone := r.verdict(v); {
+		case add == nil || !a.chosen[i]:
 			call.Err = fmt.Errorf("%w: %w", counters.ErrNotSent, err)
-			call.Request.withdraw(v, a.bucket)
-		case call.Request.verdict(v) == consumed:
-			r := call.Request
-			v.owe(debt{bucket: a.bucket, cost: r.Cost, sent: !errors.Is(err, counters.ErrNotSent), before: math.MinInt64, at: r.Now.UnixMilli()})
+			r.withdraw(v, a.bucket)
+		case alone == consumed:
+			v.owe(debt{bucket: a.bucket, cost: r.Cost, sent: true, before: math.MinInt64, at: r.Now.UnixMilli()})
+		case alone == refused || r.RefundUnanswered:
+			add.twice += r.Cost
+			add.refused++
 		}
-		call.Request.reach(v, answered)
+		r.reach(v, answered)
 	}
 	a.pending = a.pending[:0]
 }

@@ -71,13 +71,15 @@ func TestRefusedChecksAreRefunded(t *testing.T) {
 			store := &lateStore{Store: memory.New(nil)}
 			var failed atomic.Int64
 			l := newLimiterWith(t, store, w, counters.Options{
-				ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second, RefundUnanswered: test.refund, RefundFailed: func() { failed.Add(1) },
+				ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second, RefundFailed: func() { failed.Add(1) },
 			})
 			now := at("12:00:01")
 			require.True(t, take(t, l, now, 1, 100).Allowed)
 			store.late.Store(true)
 			for range 30 {
-				_, err := l.Take(t.Context(), request(now, 1, 100))
+				r := request(now, 1, 100)
+				r.RefundUnanswered = test.refund
+				_, err := l.Take(t.Context(), r)
 				require.ErrorIs(t, err, counters.ErrTimeout)
 			}
 			store.late.Store(false)
@@ -136,14 +138,52 @@ func TestRefusedChecksAreNotRefundedAfterAReset(t *testing.T) {
 	store := &lateStore{Store: memory.New(nil)}
 	store.late.Store(true)
 	w := newWindow(t, time.Minute, 60, true)
-	l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second, RefundUnanswered: true})
-	_, err := l.Take(t.Context(), request(at("12:00:01"), 7, 100))
+	l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
+	_, err := l.Take(t.Context(), refusable(at("12:00:01"), 7, 100))
 	require.Error(t, err)
 	store.late.Store(false)
 	require.NoError(t, l.Reset(t.Context(), "c", at("12:00:02")))
 	require.True(t, take(t, l, at("12:00:02"), 9, 100).Allowed)
 	store.tell[0](false, nil) // the reset has come after it
 	assert.Equal(t, int64(91), take(t, l, at("12:00:02"), 0, 100).Remaining)
+}
+
+// Of a batch whose answer is late, what was refused is refunded, and what the
+// process has admitted alone is counted once.
+func TestABatchIsRefundedInPart(t *testing.T) {
+	t.Parallel()
+	for _, outcome := range []func(tell func(bool, error)){done, undone} {
+		synctest.Test(t, func(t *testing.T) {
+			store := &lateStore{Store: memory.New(nil)}
+			slow := &faultyStore{Store: store, fault: func(operation, _ string) error {
+				if operation == "add" {
+					time.Sleep(50 * time.Millisecond)
+				}
+				return nil
+			}}
+			l := newLimiterWith(t, slow, newWindow(t, time.Minute, 4, true), counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
+			now := at("12:00:01")
+			var callers sync.WaitGroup
+			for _, r := range []counters.Request{request(now, 1, 100), refusable(now, 8, 100), request(now, 2, 100), refusable(now, 4, 100)} {
+				callers.Go(func() {
+					_, err := l.Take(t.Context(), r)
+					if err != nil && !r.RefundUnanswered {
+						_, err = l.TakeLocal(r, err)
+						assert.NoError(t, err)
+					}
+				})
+				synctest.Wait() // the first leads alone, then the last all
+			}
+			time.Sleep(75 * time.Millisecond)
+			store.late.Store(true)
+			callers.Wait()
+			require.Len(t, store.tell, 1)
+			store.late.Store(false)
+			outcome(store.tell[0])
+			require.True(t, take(t, l, now, 16, 100).Allowed)
+			assert.Equal(t, int64(100-1-2-16), take(t, l, now, 0, 100).Remaining)
+		})
+	}
 }
 
 // Of a batch that may stand on both sides of a reset nothing is refunded: what
@@ -158,10 +198,10 @@ func TestABatchOnBothSidesOfAResetIsNotRefunded(t *testing.T) {
 			}
 			return nil
 		}}
-		l := newLimiterWith(t, slow, newWindow(t, time.Minute, 4, true), counters.Options{ClockSkew: sameClock, Clients: 10, RefundUnanswered: true, StoreTimeout: time.Second})
+		l := newLimiterWith(t, slow, newWindow(t, time.Minute, 4, true), counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
 		var callers sync.WaitGroup
 		for _, clock := range []string{"12:00:01", "12:00:02", "12:00:04"} {
-			callers.Go(func() { _, _ = l.Take(t.Context(), request(at(clock), 4, 100)) })
+			callers.Go(func() { _, _ = l.Take(t.Context(), refusable(at(clock), 4, 100)) })
 			synctest.Wait() // the first leads alone, then the last both
 		}
 		time.Sleep(75 * time.Millisecond)
@@ -265,9 +305,10 @@ func TestWhoLeavesIsRefunded(t *testing.T) {
 				return nil
 			}}
 			l := newLimiterWith(t, store, newWindow(t, time.Minute, 60, true), counters.Options{
-				ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second, RefundUnanswered: refunds,
+				ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second,
 			})
 			r := request(at("12:00:01"), 1, 100)
+			r.RefundUnanswered = refunds
 			var callers sync.WaitGroup
 			for _, timeout := range []time.Duration{time.Second, 60 * time.Millisecond, time.Second} {
 				callers.Go(func() {

@@ -86,7 +86,7 @@ func (l *Limiter) Take(ctx context.Context, r counters.Request) (counters.Decisi
 	ctx, cancel := l.within(ctx, r.Now)
 	defer cancel()
 	d, err := l.combiner.Do(ctx, r.Client, request{Request: r, view: v})
-	if err != nil && l.options.RefundUnanswered {
+	if err != nil && r.RefundUnanswered {
 		return v.leave(d, err)
 	}
 	return d, err
@@ -189,8 +189,7 @@ func (l *Limiter) Refund(ctx context.Context, r counters.Request, taken counters
 	}
 	v := l.views.Get(r.Client)
 	if taken.Local {
-		r.Cost = v.forgive(debt{bucket: counters.Calendar(r.Now, l.window.Width).Number, cost: r.Cost, sent: !taken.Owed})
-		if r.Cost == 0 || !taken.Owed {
+		if r.Cost = l.undo(v, r, taken); r.Cost == 0 {
 			return nil
 		}
 	}
@@ -233,36 +232,39 @@ func notSent(err error) bool {
 	return errors.Is(err, counters.ErrNotSent) || errors.Is(err, combiner.ErrWithdrawn)
 }
 
-// unanswered decides what becomes of the chosen calls, which fail with err. The
-// store has counted their sum, or may have, and then it may tell later.
-func (l *Limiter) unanswered(v *view, a *attempt, sum int64, counted bool, err error) {
+// fail answers the pending calls with an error. The store may have counted the
+// sum of those chosen, or surely has.
+func (l *Limiter) fail(v *view, a *attempt, sum int64, counted bool, err error) {
+	if sum == 0 || errors.Is(err, counters.ErrNotSent) {
+		a.fail(v, err, nil)
+		return
+	}
+	// What was refused is refunded when it turns out to be counted, and who had
+	// it admitted by TakeLocal owes it no more then.
 	req := request{Request: a.earliest(), view: v}
-	req.Cost = sum
-	add := v.unanswered(a.bucket, a.counts[a.ahead], sum, time.Unix(0, a.now))
+	req.late = v.unanswered(a.bucket, a.counts[a.ahead], sum, time.Unix(0, a.now))
+	a.fail(v, err, req.late)
 	var unanswered *counters.Unanswered
 	switch {
-	case counted && l.options.RefundUnanswered:
-		l.refundLater(req)
 	case counted:
+		l.refundLater(req)
 	case errors.As(err, &unanswered):
-		unanswered.Later(func(err error) { l.learn(req, add, err) })
-	case l.options.RefundUnanswered:
-		l.options.RefundFailed()
+		unanswered.Later(func(err error) { l.learn(req, err) })
+	default:
+		l.learn(req, err)
 	}
 }
 
-// learn refunds req, whose outcome the store has told, if its caller was
-// refused. Otherwise its caller may have had it admitted by TakeLocal, and owes
-// it no more.
-func (l *Limiter) learn(req request, add *addition, err error) {
+// learn ends the addition of req, which the store has told to have failed with
+// err, or not to have.
+func (l *Limiter) learn(req request, err error) {
 	switch {
 	case err == nil:
-		if !l.options.RefundUnanswered {
-			req.late = add
-		}
 		l.refundNow(req, 2)
-	case l.options.RefundUnanswered && !errors.Is(err, counters.ErrNotSent):
-		l.options.RefundFailed()
+	case !errors.Is(err, counters.ErrNotSent):
+		for range req.view.untold(req.late) {
+			l.options.RefundFailed()
+		}
 	}
 }
 
@@ -270,6 +272,10 @@ func (l *Limiter) learn(req request, add *addition, err error) {
 // and returns when no refund is under way any more, of no limiter that has the
 // same Refunds.
 func (l *Limiter) Flush() { l.owing.Flush() }
+
+// Owing returns of how many clients the store hasn't counted yet what TakeLocal
+// has admitted.
+func (l *Limiter) Owing() int { return l.owing.Waiting() }
 
 // Reset forgets what the client has used: in every slot of the window, in the
 // next, which instances with faster clocks may count in already, and in those
@@ -377,10 +383,7 @@ func (l *Limiter) lead(ctx context.Context, _ string, batch *combiner.Batch[requ
 				err = l.refresh(ctx, a)
 			}
 			if err != nil {
-				if sum > 0 && !errors.Is(err, counters.ErrNotSent) {
-					l.unanswered(v, a, sum, added, err)
-				}
-				a.fail(v, err, sum > 0)
+				l.fail(v, a, sum, added, err)
 			}
 		}
 		l.remember(v, a)

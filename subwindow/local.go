@@ -20,7 +20,8 @@ func (l *Limiter) TakeLocal(r counters.Request, err error) (counters.Decision, e
 	defer v.mu.Unlock()
 	// own is the request as its leader has it, if that is known.
 	own, unsent := new(request), notSent(err)
-	if call := v.left(err); call != nil {
+	call := v.left(err)
+	if call != nil {
 		own = &call.Request
 		switch own.stage {
 		case answered:
@@ -51,7 +52,41 @@ func (l *Limiter) TakeLocal(r counters.Request, err error) (counters.Decision, e
 	}
 	d := l.decision(a.counts, a.ahead, a.elapsed, r, allowed)
 	d.Local, d.Owed = true, unsent
+	if own.stage == counting {
+		d.Pending = call
+	}
 	return d, nil
+}
+
+// undo takes back r, which TakeLocal has admitted, and returns what the store
+// has counted of it.
+func (l *Limiter) undo(v *view, r counters.Request, taken counters.Decision) (counted int64) {
+	own, pending := taken.Pending.(*call)
+	if pending {
+		v = own.Request.view
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	unsent := taken.Owed
+	switch {
+	case !pending:
+	case own.Request.stage == counting: // and its leader refuses it
+		own.Request.alone = refused
+		v.reserved -= r.Cost
+		return 0
+	case own.Request.stage == answered && own.Err == nil:
+		return r.Cost
+	default:
+		unsent = own.Request.stage == waiting || notSent(own.Err)
+	}
+	repaid, unknown := v.forgive(debt{bucket: counters.Calendar(r.Now, l.window.Width).Number, cost: r.Cost, sent: !unsent})
+	if unsent {
+		return repaid
+	}
+	if repaid+unknown > 0 {
+		l.options.RefundFailed()
+	}
+	return 0
 }
 
 // Recall decides r by what the process remembers of the client, however old

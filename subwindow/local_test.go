@@ -59,8 +59,8 @@ func TestLeaving(t *testing.T) {
 	for name, window := range minuteWindows(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			limitertest.Leaving(t, at("12:00:01.5"), newMemory, func(t *testing.T, store limitertest.Store) limitertest.Limiter {
-				return newLimiter(t, store, window, sameClock)
+			limitertest.Leaving(t, at("12:00:01.5"), newMemory, func(t *testing.T, store limitertest.Store, failed func()) limitertest.Limiter {
+				return newLimiterWith(t, store, window, counters.Options{ClockSkew: sameClock, RefundFailed: failed})
 			})
 		})
 	}

@@ -45,6 +45,13 @@ func request(moment time.Time, cost, limit int64) counters.Request {
 	return counters.Request{Client: "c", Cost: cost, Limit: limit, Now: moment}
 }
 
+// refusable is a request whose caller refuses it if it isn't answered.
+func refusable(moment time.Time, cost, limit int64) counters.Request {
+	r := request(moment, cost, limit)
+	r.RefundUnanswered = true
+	return r
+}
+
 // used returns what the store has counted at a moment.
 func used(t *testing.T, store counters.Store, w subwindow.Window, moment time.Time) int64 {
 	t.Helper()

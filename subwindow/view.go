@@ -121,9 +121,10 @@ type debt struct {
 // An addition is one that the store hasn't answered in time.
 type addition struct {
 	sum int64
-	// twice is how much of it was repaid, or given back, before it was known to
-	// be counted.
-	twice int64
+	// twice is how much of it was repaid, refused, or given back, before it was
+	// known to be counted: by so many requests, but for what was repaid.
+	twice   int64
+	refused int
 	// read says that the slot was read since: if it was counted, that is in it.
 	read bool
 }
@@ -165,7 +166,7 @@ func (v *view) counted(add *addition) (twice int64) {
 		have := &v.debts[i]
 		if j := slices.Index(have.open, add); j >= 0 {
 			have.open = slices.Delete(have.open, j, j+1)
-			part := min(have.cost, add.sum)
+			part := min(have.cost, add.sum-add.twice)
 			have.cost, have.untold = have.cost-part, have.untold || part > 0
 			if !add.read {
 				have.counted += part
@@ -173,6 +174,18 @@ func (v *view) counted(add *addition) (twice int64) {
 		}
 	}
 	return add.twice
+}
+
+// untold notes that nobody will know whether the store has counted add, and
+// returns how many requests of it should be refunded then.
+func (v *view) untold(add *addition) (refused int) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for i := range v.debts {
+		have := &v.debts[i]
+		have.open = slices.DeleteFunc(have.open, func(a *addition) bool { return a == add })
+	}
+	return add.refused
 }
 
 // owes reports whether there are debts.
@@ -267,25 +280,29 @@ func (v *view) owed(oldest int64) (cost int64) {
 	return cost
 }
 
-// forgive takes the cost of d from the debts like it, and returns what they
-// have no part of: it has been repaid. What may still turn out to be counted is
-// to be taken back then, of the latest additions first: those are the least
-// likely to be.
-func (v *view) forgive(d debt) int64 {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	left := v.reduce(d)
-	part := d.cost - left
+// forgive takes the cost of the request d from the debts like it. It returns
+// what they have no part of, as that has been repaid, and how much of the rest
+// nobody will know of whether the store has counted it. What may still turn out
+// to be counted is to be taken back then, of the latest additions first: those
+// are the least likely to be. v is locked.
+func (v *view) forgive(d debt) (repaid, unknown int64) {
+	repaid = v.reduce(d)
+	if !d.sent {
+		return repaid, 0
+	}
+	unknown = d.cost - repaid
 	for _, have := range v.debts {
 		if have.like(d) {
 			for _, add := range slices.Backward(have.open) {
-				back := min(part, add.sum-add.twice)
-				add.twice += back
-				part -= back
+				if back := min(unknown, add.sum-add.twice); back > 0 {
+					add.twice += back
+					add.refused++
+					unknown -= back
+				}
 			}
 		}
 	}
-	return left
+	return repaid, unknown
 }
 
 // reduce takes the cost of d from the debts like it, and returns what they have

@@ -142,6 +142,9 @@ type limiter interface {
 	// Flush has the store count what was admitted without it, and returns when
 	// no refund is under way any more.
 	Flush()
+	// Owing returns of how many clients the store hasn't counted yet what was
+	// admitted without it.
+	Owing() int
 }
 
 // resources are what all limiters share.
@@ -155,15 +158,8 @@ type resources struct {
 func (r *resources) limiterOptions(p *api.Policy, l *api.Limit) counters.Options {
 	o := r.options
 	o.Policy, o.Limit, o.CountDenied, o.Batch = p.Name, l.Name, p.CountDenied, r.metrics.Batch
-	o.RefundUnanswered = refundUnanswered(p)
 	o.Reseeded = r.metrics.Reseeded
 	return o
-}
-
-// refundUnanswered reports whether a policy refuses what the store doesn't
-// decide, and counts only what it admits.
-func refundUnanswered(p *api.Policy) bool {
-	return p.OnStoreError == api.StoreErrorDeny && !p.CountDenied
 }
 
 // casConfig is the configuration of a limiter by compare-and-swap.

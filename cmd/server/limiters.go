@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 
 	"weir/api"
@@ -14,14 +16,14 @@ type limiters struct {
 
 	mu    sync.Mutex
 	inUse map[limiterKey]limiter
+	owing []limiter // that were in use, and may still owe the store something
 }
 
 // limiterKey is all that tells one limiter from another.
 type limiterKey struct {
-	policy           string
-	countDenied      bool
-	refundUnanswered bool
-	limit            api.Limit // without the fields Limit, which may change, and Limiter
+	policy      string
+	countDenied bool
+	limit       api.Limit // without the fields Limit, which may change, and Limiter
 }
 
 // bindLimiters gives every limit of the policies its limiter.
@@ -32,7 +34,7 @@ func (ls *limiters) bindLimiters(policies api.Policies) error {
 	for _, p := range policies {
 		for i := range p.Limits {
 			l := &p.Limits[i]
-			key := limiterKey{p.Name, p.CountDenied, refundUnanswered(p), *l}
+			key := limiterKey{p.Name, p.CountDenied, *l}
 			key.limit.Limit, key.limit.Limiter = 0, nil
 			limiter, ok := ls.inUse[key]
 			if !ok {
@@ -44,19 +46,30 @@ func (ls *limiters) bindLimiters(policies api.Policies) error {
 			l.Limiter, inUse[key] = limiter, limiter
 		}
 	}
+	ls.owing = slices.DeleteFunc(ls.owing, func(l limiter) bool { return l.Owing() == 0 })
+	for key, limiter := range ls.inUse {
+		if inUse[key] == nil { // checks may still be under way
+			ls.owing = append(ls.owing, limiter)
+		}
+	}
 	ls.inUse = inUse
 	return nil
 }
 
-// flush has the store count what the limiters in use have admitted without it,
-// and returns when no refund is under way any more.
-func (ls *limiters) flush() {
+// flush has the store count what the limiters have admitted without it, and
+// returns, when no refund is under way any more, of how many clients it hasn't.
+func (ls *limiters) flush() (owing int) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	for _, limiter := range ls.inUse {
+	all := slices.AppendSeq(ls.owing, maps.Values(ls.inUse))
+	for _, limiter := range all {
 		limiter.Flush()
 	}
 	ls.options.Refunds.Wait()
+	for _, limiter := range all {
+		owing += limiter.Owing()
+	}
+	return owing
 }
 
 // clients returns how many clients all limiters in use remember.

@@ -160,7 +160,9 @@ func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) 
 		work.Wait()
 		// Close doesn't wait for handlers; their store timeout ends them.
 		p.server.Await()
-		p.limiters.flush()
+		if n := p.limiters.flush(); n > 0 {
+			p.log.Warn("what was admitted without Memcached is not counted there", slog.Int("clients", n))
+		}
 		err = errors.Join(err, p.closeStore())
 	}()
 	p.log.Info(p.greeting())

@@ -14,9 +14,10 @@ import (
 
 // Leaving tests what becomes of a request whose caller leaves a batch before its
 // leader ends, and decides it alone: whatever the leader makes of it, it is
-// counted once. For newStore and newLimiter see Outage; a check of the limiter
-// lasts a second.
-func Leaving(t *testing.T, now time.Time, newStore func() Store, newLimiter func(*testing.T, Store) Limiter) {
+// counted once, or not at all if it is taken back. Where nobody can know that,
+// failed is called. For newStore and newLimiter see Outage; a check of the
+// limiter lasts a second.
+func Leaving(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t *testing.T, store Store, failed func()) Limiter) {
 	const limit = 10
 	for name, outcome := range map[string]error{
 		"the leader counts it":        nil,
@@ -24,47 +25,71 @@ func Leaving(t *testing.T, now time.Time, newStore func() Store, newLimiter func
 		"the store does, unanswered":  ErrUnanswered,
 		"the store never hears of it": ErrUnheard,
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				shared := newStore()
-				store := &BrokenStore{Store: shared, hold: make(chan struct{})}
-				l := newLimiter(t, store)
-				r := counters.Request{Client: "c", Cost: 1, Limit: limit, Now: now}
-				ask := func(cost int64, within time.Duration) (admitted chan bool) {
-					admitted = make(chan bool, 1)
-					r := r
-					r.Cost = cost
-					go func() {
-						ctx, cancel := context.WithTimeout(t.Context(), within)
-						defer cancel()
-						d, err := l.Take(ctx, r)
-						if err != nil {
-							d, err = l.TakeLocal(r, err)
-							assert.NoError(t, err)
-						}
-						admitted <- d.Allowed
-					}()
+		for _, back := range []string{"", ", taken back at once", ", taken back when the leader has ended"} {
+			t.Run(name+back, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					shared := newStore()
+					store := &BrokenStore{Store: shared, hold: make(chan struct{})}
+					failed := 0
+					l := newLimiter(t, store, func() { failed++ })
+					request := func(cost int64) counters.Request {
+						return counters.Request{Client: "c", Cost: cost, Limit: limit, Now: now}
+					}
+					ask := func(cost int64, within time.Duration) (decided chan counters.Decision) {
+						decided = make(chan counters.Decision, 1)
+						go func() {
+							ctx, cancel := context.WithTimeout(t.Context(), within)
+							defer cancel()
+							d, err := l.Take(ctx, request(cost))
+							if err != nil {
+								d, err = l.TakeLocal(request(cost), err)
+								assert.NoError(t, err)
+							}
+							assert.True(t, d.Allowed)
+							decided <- d
+						}()
+						synctest.Wait()
+						return decided
+					}
+					first := ask(1, time.Second)
+					leader := ask(1, time.Second)
+					follower := ask(2, 100*time.Millisecond)
+					for len(first) == 0 {
+						store.hold <- struct{}{}
+						synctest.Wait()
+					}
+					store.Err = outcome
+					decided := <-follower // as its time is over
+					used := int64(5)
+					takeBack := func() {
+						used -= 2
+						go func() { _ = l.Refund(&counters.Deadline{At: time.Now().Add(time.Second)}, request(2), decided) }()
+						synctest.Wait()
+					}
+					if back == ", taken back at once" {
+						takeBack()
+					}
+					close(store.hold)
+					<-leader
 					synctest.Wait()
-					return admitted
-				}
-				first := ask(1, time.Second)
-				leader := ask(1, time.Second)
-				follower := ask(2, 100*time.Millisecond)
-				for len(first) == 0 {
-					store.hold <- struct{}{}
-					synctest.Wait()
-				}
-				store.Err = outcome
-				require.True(t, <-follower, "its time is over")
-				close(store.hold)
-				require.True(t, <-leader)
-				synctest.Wait()
-				store.Err, store.hold = nil, nil
-				require.True(t, <-ask(1, time.Second))
-				d, err := newLimiter(t, shared).Peek(t.Context(), r)
-				require.NoError(t, err)
-				assert.EqualValues(t, limit-5, d.Remaining)
+					store.Err, store.hold = nil, nil
+					if back != "" && used == 5 {
+						takeBack()
+					}
+					<-ask(1, time.Second)
+					l.(interface{ Flush() }).Flush()
+					d, err := newLimiter(t, shared, nil).Peek(t.Context(), request(1))
+					require.NoError(t, err)
+					if back != "" && (outcome == ErrUnanswered || outcome == ErrUnheard) {
+						assert.LessOrEqual(t, limit-used-d.Remaining, int64(2*failed), "what stays in use is counted")
+						assert.LessOrEqual(t, d.Remaining, limit-used)
+						assert.LessOrEqual(t, failed, 1)
+					} else {
+						assert.EqualValues(t, limit-used, d.Remaining)
+						assert.Zero(t, failed)
+					}
+				})
 			})
-		})
+		}
 	}
 }

@@ -112,6 +112,9 @@ func (q *Queue) Answered() {
 	}
 }
 
+// Waiting returns how many clients wait.
+func (q *Queue) Waiting() int { return int(q.waiting.Load()) }
+
 // Flush reconciles all clients that wait, once, and returns when no round is
 // under way any more.
 func (q *Queue) Flush() {

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"net/http"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters/memcachedtest"
+)
+
+// reloadWith has the file edited and loaded again.
+func (r *running) reloadWith(t *testing.T, file string, edit func(string) string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(file, []byte(edit(string(text))), 0o600))
+	r.hangup <- syscall.SIGHUP
+	r.hangup <- syscall.SIGHUP // is taken when the first has been done
+}
+
+// Who changes on_store_error does so in an outage: what is known stays known.
+func TestAChangeOfOnStoreErrorForgetsNobody(t *testing.T) {
+	t.Parallel()
+	file, policies := oneOfEach(t, "deny")
+	memcached := memcachedtest.Start(t)
+	p := startProgram(t, "-config", file, "-memcached", memcached.Addr)
+	for _, policy := range policies {
+		require.True(t, p.check(t, policy, "spent", 100).Allowed)
+		require.True(t, p.check(t, policy, "known", 60).Allowed)
+	}
+	memcached.Pause()
+	p.reloadWith(t, file, func(text string) string { return strings.ReplaceAll(text, "deny", "local") })
+	for _, policy := range policies {
+		a := p.check(t, policy, "spent", 1)
+		assert.Equal(t, http.StatusTooManyRequests, a.Status, policy)
+		require.True(t, p.check(t, policy, "known", 40).Allowed, policy)
+		assert.False(t, p.check(t, policy, "known", 1).Allowed, policy)
+	}
+	p.reloadWith(t, file, func(text string) string { return strings.ReplaceAll(text, "local", "allow") })
+	for _, policy := range policies {
+		assert.False(t, p.check(t, policy, "spent", 1).Allowed, policy)
+		assert.False(t, p.check(t, policy, "known", 1).Allowed, policy)
+	}
+}
+
+// What was admitted in an outage by limits that are gone since is counted, at
+// the latest when the program ends. What can't be stands in the log.
+func TestWhatIsOwedIsCountedInTheEnd(t *testing.T) {
+	t.Parallel()
+	for _, back := range []bool{true, false} {
+		file, policies := oneOfEach(t, "local")
+		memcached := memcachedtest.Start(t)
+		args := []string{"-config", file, "-memcached", memcached.Addr}
+		p, other := startProgram(t, args...), startProgram(t, args...)
+		memcached.Pause()
+		for _, policy := range policies {
+			require.True(t, p.check(t, policy, "c", 7).Allowed)
+			require.True(t, p.check(t, policy, "d", 7).Allowed)
+		}
+		const unrelated = "policies:\n  q: {limits: [{algorithm: fixed_window, limit: 9, window: 1d}]}\n"
+		p.reloadWith(t, file, func(string) string { return unrelated })
+		p.reloadWith(t, file, func(string) string { return unrelated + "\n" })
+		if back {
+			memcached.Resume()
+		}
+		require.NoError(t, p.end())
+		if back {
+			for _, policy := range policies {
+				requireUsed(t, other.service, policy, "c", 7)
+				requireUsed(t, other.service, policy, "d", 7)
+			}
+			assert.NotContains(t, p.log.String(), "is not counted")
+		} else {
+			assert.Contains(t, p.log.String(), `level=WARN msg="what was admitted without Memcached is not counted there" clients=10`)
+		}
+	}
+}
