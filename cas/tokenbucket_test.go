@@ -365,7 +365,7 @@ func TestTokenBucketLikeRationalNumbers(t *testing.T) {
 			},
 			"refund": func(t *rapid.T) {
 				if len(admitted) == 0 {
-					t.Skip("nothing is left to give back: rapid takes another step instead")
+					return // nothing is left to give back
 				}
 				i := rapid.IntRange(0, len(admitted)-1).Draw(t, "which")
 				model.refund(admitted[i])
