@@ -182,7 +182,7 @@ func (w *world) judgeOutage() {
 	p := w.processes[w.random.IntN(len(w.processes))]
 	w.take(p, 1+w.random.Int64N(w.capacity()))
 	time.Sleep(w.ticks(int(w.lasts() / tick / 2)))
-	w.fail(outage{kind: pick(w.random, unsent, unsent, stalled, cut)})
+	w.fail(outage{kind: pick(w.random, unsent, unsent, stalled, cut), lasting: true})
 	for range 2 * w.capacity() {
 		time.Sleep(w.ticks(pick(w.random, 0, 0, int(w.window/tick/4))))
 		c := w.take(p, 1)

@@ -141,6 +141,7 @@ func (k kind) String() string {
 type outage struct {
 	kind    outageKind
 	process *process // nil: none is answered
+	lasting bool     // no event ends it: who owes the server something tries for ever
 }
 
 type outageKind int
@@ -265,7 +266,8 @@ func (w *world) fail(o outage) {
 	}
 }
 
-// run lets things happen until nothing more will.
+// run lets things happen until nothing more will, or in a lasting outage until
+// all calls have ended.
 func (w *world) run() {
 	w.stirred = true
 	for {
@@ -278,7 +280,7 @@ func (w *world) run() {
 			w.queue.pop()
 		}
 		switch {
-		case len(w.queue) == 0 && w.unfinished == 0:
+		case w.unfinished == 0 && (len(w.queue) == 0 || w.outage.lasting):
 			return
 		case len(w.queue) == 0:
 			<-w.awake
