@@ -15,6 +15,8 @@ type activePolicies struct {
 	byName  Policies
 	metrics map[string]*policyMetrics
 	now     func() time.Time
+
+	undecided func(client string) // or nil; see Config
 }
 
 // policy returns the policy of that name, or a problem.
@@ -42,6 +44,9 @@ func (p *activePolicies) decide(ctx context.Context, q check, now time.Time) (*a
 		return nil, err
 	}
 	p.metrics[q.policy].count(a, p.now().Sub(now))
+	if a.degraded && p.undecided != nil {
+		p.undecided(a.client)
+	}
 	if a.refused {
 		return a, reducedCapacity(a)
 	}

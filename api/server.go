@@ -44,6 +44,9 @@ type Config struct {
 	// Health returns which servers of the store answer, within about a second.
 	// It is called concurrently.
 	Health func() []counters.ServerStatus
+	// Undecided, if it isn't nil, is called with the client of each check that
+	// the store could not decide. It is called concurrently.
+	Undecided func(client string)
 	// Tokens are bearer tokens. If there are any, /v1/* needs one of them, and
 	// /readyz and /metrics name no server to those who have none.
 	Tokens []string
@@ -90,7 +93,7 @@ func (s *Server) HTTPServer() *http.Server {
 // SetPolicies replaces all policies at once. They must not be changed any more.
 // A check under way ends with the policy that it began with.
 func (s *Server) SetPolicies(policies Policies) {
-	active := &activePolicies{byName: policies, metrics: make(map[string]*policyMetrics, len(policies)), now: s.cfg.Now}
+	active := &activePolicies{byName: policies, metrics: make(map[string]*policyMetrics, len(policies)), now: s.cfg.Now, undecided: s.cfg.Undecided}
 	for name, p := range policies {
 		active.metrics[name] = s.cfg.Metrics.policy(p)
 		if p.header == "" { // a policy in use must not be changed

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -256,6 +257,39 @@ func TestStoreErrorUnderLocalLimitsAlone(t *testing.T) {
 	assert.Eventually(t, func() bool {
 		return other.denies(t, `{"policy":"api","client":"alice"}`).Limits[1].Remaining == 6
 	}, 10*time.Second, time.Millisecond, "in the limit that wasn't asked, too")
+}
+
+// Of each check that the store couldn't decide, whatever its answer, the server
+// tells whose it was; of no other, and not of peeks.
+func TestUndecidedChecksAreTold(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []OnStoreError{StoreErrorLocal, StoreErrorAllow, StoreErrorDeny} {
+		p := newPolicy("api", fixed("per-minute", 1, time.Minute), sliding("per-hour", 9, time.Hour, 60, "weighted"))
+		p.OnStoreError = mode
+		var mu sync.Mutex
+		var told []string
+		s := newServiceWith(func(cfg *Config) {
+			cfg.Undecided = func(client string) {
+				mu.Lock()
+				defer mu.Unlock()
+				told = append(told, client)
+			}
+		}, p)
+		s.admits(t, `{"policy":"api","client":"alice"}`)
+		s.denies(t, `{"policy":"api","client":"alice"}`)
+		s.store.failWith(counters.ErrTimeout)
+		s.denies(t, `{"policy":"api","client":"alice"}`) // as it is known
+		assert.Empty(t, told)
+		s.do(t, http.MethodGet, "/v1/policies/api/clients/bob", "")
+		s.do(t, http.MethodDelete, "/v1/policies/api/clients/bob", "")
+		s.check(t, `{"policy":"none","client":"bob"}`)
+		assert.Empty(t, told, "they are no checks")
+		s.check(t, `{"policy":"api","client":"bob"}`)
+		s.check(t, `{"policy":"api","client":"bob"}`)
+		s.do(t, http.MethodPost, "/v1/check/batch", `{"checks":[{"policy":"api","client":"carol"},{"policy":"api","client":"dave"}]}`)
+		s.do(t, http.MethodGet, "/v1/auth/api", "")
+		assert.ElementsMatch(t, []string{"bob", "bob", "carol", "dave", "192.0.2.1"}, told)
+	}
 }
 
 // A client that the process knows to be over its limit stays denied, whatever

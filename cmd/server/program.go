@@ -66,7 +66,7 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	p.metrics = api.NewMetrics(registry, version())
 
-	store, health, err := p.openStore()
+	store, health, undecided, err := p.openStore()
 	if err != nil {
 		return nil, err
 	}
@@ -88,6 +88,7 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 		Policies:       policies,
 		StoreTimeout:   cfg.storeTimeout,
 		Health:         health,
+		Undecided:      undecided,
 		Tokens:         tokens,
 		TrustedProxies: cfg.proxies,
 		Metrics:        p.metrics,
@@ -98,25 +99,25 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 	return p, p.listen()
 }
 
-// openStore returns the store, and a function that asks each of its servers
-// whether it answers.
-func (p *program) openStore() (api.Store, func() []counters.ServerStatus, error) {
+// openStore returns the store, a function that asks each of its servers whether
+// it answers, and what is to be told of checks that it doesn't decide.
+func (p *program) openStore() (api.Store, func() []counters.ServerStatus, func(client string), error) {
 	if len(p.cfg.memcached) == 0 {
 		p.watchStore, p.closeStore = func(context.Context) {}, func() error { return nil }
 		return memory.New(nil), func() []counters.ServerStatus {
 			return []counters.ServerStatus{{Server: "embedded"}}
-		}, nil
+		}, nil, nil
 	}
 	memcachedConfig, err := p.cfg.memcachedConfig()
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	m, err := memcached.New(memcachedConfig)
 	if err != nil {
-		return nil, nil, fmt.Errorf("-memcached: %w", err)
+		return nil, nil, nil, fmt.Errorf("-memcached: %w", err)
 	}
 	p.watchStore, p.closeStore = func(ctx context.Context) { m.Watch(ctx, p.log) }, m.Close
-	return m, m.Ping, nil
+	return m, m.Ping, m.Undecided, nil
 }
 
 func (p *program) listen() (err error) {

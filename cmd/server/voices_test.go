@@ -1,17 +1,22 @@
 package main
 
 import (
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"os/exec"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"weir/counters"
 	"weir/counters/memcachedtest"
 )
 
@@ -29,6 +34,63 @@ func TestLogTellsWhichServersAreDownAndBack(t *testing.T) {
 	assert.Contains(t, line, "level=INFO")
 	assert.Contains(t, line, " server="+down.Addr+" ")
 	assert.NotContains(t, r.log.String(), up.Addr)
+}
+
+// Checks are counted, not the operations that several of them share, nor those
+// that begin again for one of them.
+func TestLogTellsHowManyChecksAreDecidedWithoutAServer(t *testing.T) {
+	t.Parallel()
+	const clients, alike = 8, 5
+	up, down := memcachedtest.Start(t), memcachedtest.Start(t)
+	r := startProgram(t, "-memcached", up.Addr+","+down.Addr, "-store-timeout", "500ms")
+	for i := range clients {
+		r.check(t, "fixed", fmt.Sprint("c", i), 1)
+	}
+	without := make(map[string]*atomic.Int64) // checks of each client that the server keeps
+	for _, key := range down.Keys() {
+		without[counters.ClientPart(key)] = new(atomic.Int64)
+	}
+	require.NotEmpty(t, without)
+	require.Less(t, len(without), clients)
+	ask := func() {
+		var asking sync.WaitGroup
+		for i := range clients * alike {
+			asking.Go(func() {
+				a := r.check(t, "fixed", fmt.Sprint("c", i%clients), 1)
+				if n := without[a.Client]; n != nil && a.Degraded {
+					n.Add(1)
+				}
+			})
+		}
+		asking.Wait()
+	}
+	told := func(line string) (n int64) {
+		_, text, _ := strings.Cut(line, " checks_without_it=")
+		_, err := fmt.Sscan(text, &n)
+		require.NoError(t, err, "%s", line)
+		return n
+	}
+
+	down.Pause()
+	require.Eventually(t, func() bool {
+		ask()
+		return strings.Contains(r.log.String(), "a Memcached server is down")
+	}, patience, time.Millisecond)
+	line := r.log.wait(t, "a Memcached server is down")
+	assert.Contains(t, line, " server="+down.Addr+" ")
+	before := told(line)
+	ask()
+	ask()
+	down.Resume()
+	line = r.log.wait(t, "a Memcached server answers again")
+	assert.Contains(t, line, " server="+down.Addr+" ")
+	after := told(line)
+	var all int64
+	for _, n := range without {
+		all += n.Load()
+	}
+	assert.GreaterOrEqual(t, after, int64(2*alike*len(without)))
+	assert.Equal(t, all, before+after)
 }
 
 func TestLogTellsOfConnectionsThatCannotBeAccepted(t *testing.T) {

@@ -84,7 +84,6 @@ type breaker struct {
 	// that operations look at, before and after, while all goes well.
 	suspect atomic.Bool
 	refusal atomic.Pointer[refusal] // for operations while it is open, else nil
-	refused atomic.Int64            // operations, ever
 
 	mu      sync.Mutex
 	circuit circuit
@@ -98,13 +97,12 @@ type record struct {
 	open    bool
 	outages int           // the present one included
 	down    time.Duration // in all outages
-	refused int64         // operations in all outages
 }
 
 func (b *breaker) record(now time.Time) record {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	r := record{open: b.circuit.open(), outages: b.outages, down: b.down, refused: b.refused.Load()}
+	r := record{open: b.circuit.open(), outages: b.outages, down: b.down}
 	if r.open {
 		r.down += now.Sub(b.circuit.opened)
 	}

@@ -28,6 +28,8 @@ type clients struct {
 	timeout time.Duration // of an operation
 	breaker breaker
 
+	undecided atomic.Int64 // checks of its clients, ever
+
 	pinging sync.Mutex
 	pinged  time.Time // when a ping was last answered
 	stats   atomic.Pointer[counters.ServerStats]

@@ -330,6 +330,17 @@ func (s *Store) Close() error {
 	return nil
 }
 
+// Undecided counts a check of client that was decided without its server, for
+// Watch to tell.
+func (s *Store) Undecided(client string) {
+	if m := s.members.Load(); len(m.clients) > 0 {
+		m.clients[m.ring.pick(anyLimit.StateKey(client))].undecided.Add(1)
+	}
+}
+
+// anyLimit stands for each: all keys of a client are on the same server.
+var anyLimit = counters.StateNamespace("", "", "", "")
+
 // client takes an idle client of the server of key, or makes one, for an
 // operation that ends with ctx. The error says why nothing is sent: the breaker
 // is open, or the time is over. Only after a failure is that worth a look at
@@ -343,7 +354,6 @@ func (s *Store) client(ctx context.Context, key string) (*client, error) {
 		cs := m.clients[m.ring.pick(key)]
 		if cs.breaker.suspect.Load() {
 			if err := cs.breaker.refuse(); err != nil {
-				cs.breaker.refused.Add(1)
 				return nil, err
 			}
 			if !time.Now().Before(deadline) {

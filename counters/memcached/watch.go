@@ -104,9 +104,10 @@ func (cs *clients) readStats() {
 
 // A voice says what happens to a server, but not too often.
 type voice struct {
-	spoken time.Time // the last line about the breaker
-	told   record    // what was open then
-	up     record    // when the breaker was last said to be closed
+	spoken    time.Time // the last line about the breaker
+	told      record    // what was open then
+	up        record    // when the breaker was last said to be closed
+	undecided int64     // checks that were decided without the server by then
 
 	warned    time.Time // the last line about evictions
 	known     bool      // evictions is
@@ -116,31 +117,39 @@ type voice struct {
 
 func (v *voice) speak(now time.Time, cs *clients, log *slog.Logger) {
 	r := cs.breaker.record(now)
-	if since, ok := v.news(now, r); ok && r.open {
-		log.Warn("a Memcached server is down", slog.Any("error", cs.breaker.refuse()))
-	} else if ok {
-		log.Info("a Memcached server answers again",
-			slog.Duration("down", since.down.Round(time.Millisecond)), slog.Int64("operations_without_it", since.refused))
+	if n, ok := v.news(now, r, cs.undecided.Load()); ok {
+		without := slog.Int64("checks_without_it", n.undecided)
+		if r.open {
+			log.Warn("a Memcached server is down", slog.Any("error", cs.breaker.refuse()), without)
+		} else {
+			log.Info("a Memcached server answers again", slog.Duration("down", n.down.Round(time.Millisecond)), without)
+		}
 	}
 	if n := v.evicted(now, cs.stats.Load()); n > 0 {
 		log.Warn("a Memcached server evicts counters: give it more memory", slog.Int64("evictions", n))
 	}
 }
 
-// news returns whether there is something to tell of a breaker, and what has
-// been since it was last said to be closed. A change that lineInterval holds
-// back is told later, be it over by then.
-func (v *voice) news(now time.Time, r record) (since record, ok bool) {
+// news is what a line tells.
+type news struct {
+	down      time.Duration // since the server was last said to answer
+	undecided int64         // checks, since the last line
+}
+
+// news returns whether there is something to tell of a breaker, and what, if so
+// many checks were ever decided without its server. A change that lineInterval
+// holds back is told later, be it over by then.
+func (v *voice) news(now time.Time, r record, undecided int64) (n news, ok bool) {
 	changed := r.open != v.told.open || !r.open && r.outages != v.told.outages
 	if !changed || !v.spoken.IsZero() && now.Sub(v.spoken) < lineInterval {
-		return record{}, false
+		return news{}, false
 	}
-	since = record{down: r.down - v.up.down, refused: r.refused - v.up.refused}
-	v.spoken, v.told = now, r
+	n = news{r.down - v.up.down, undecided - v.undecided}
+	v.spoken, v.told, v.undecided = now, r, undecided
 	if !r.open {
 		v.up = r
 	}
-	return since, true
+	return n, true
 }
 
 // evicted returns how many evictions to warn of: those seen since the last

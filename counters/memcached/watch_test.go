@@ -22,6 +22,7 @@ func TestNewsOfABreaker(t *testing.T) {
 	type event struct {
 		at   float64 // seconds since the start
 		now  record
+		all  int64 // checks that were ever decided without the server
 		tell string
 	}
 	const s = time.Second
@@ -29,41 +30,70 @@ func TestNewsOfABreaker(t *testing.T) {
 		what   string
 		events []event
 	}{
-		{"up all the time", []event{{0, record{}, ""}, {100, record{}, ""}}},
+		{"up all the time", []event{{0, record{}, 0, ""}, {100, record{}, 0, ""}}},
 		{"down at the start", []event{
-			{0, record{true, 1, 0, 0}, "down"}, {11, record{true, 1, 11 * s, 5}, ""}, {12, record{false, 1, 12 * s, 9}, "up after 12s, 9"},
-			{100, record{false, 1, 12 * s, 9}, ""},
+			{0, record{true, 1, 0}, 2, "down, 2"}, {11, record{true, 1, 11 * s}, 5, ""}, {12, record{false, 1, 12 * s}, 9, "up after 12s, 7"},
+			{100, record{false, 1, 12 * s}, 9, ""},
 		}},
 		{"what comes too soon is told later", []event{
-			{50, record{true, 1, 0, 0}, "down"}, {52, record{false, 1, 2 * s, 7}, ""}, {59.9, record{false, 1, 2 * s, 7}, ""},
-			{60, record{false, 1, 2 * s, 7}, "up after 2s, 7"}, {61, record{true, 2, 2 * s, 7}, ""}, {70, record{true, 2, 11 * s, 9}, "down"},
-			{80, record{false, 2, 12 * s, 20}, "up after 10s, 13"},
+			{50, record{true, 1, 0}, 0, "down, 0"}, {52, record{false, 1, 2 * s}, 7, ""}, {59.9, record{false, 1, 2 * s}, 7, ""},
+			{60, record{false, 1, 2 * s}, 7, "up after 2s, 7"}, {61, record{true, 2, 2 * s}, 8, ""}, {70, record{true, 2, 11 * s}, 10, "down, 3"},
+			{80, record{false, 2, 12 * s}, 20, "up after 10s, 10"},
 		}},
 		{"an outage that is over before it can be told", []event{
-			{0, record{true, 1, 0, 0}, "down"}, {10, record{false, 1, 1 * s, 3}, "up after 1s, 3"}, {12, record{true, 2, 1 * s, 3}, ""},
-			{13, record{false, 2, 2 * s, 8}, ""}, {20, record{false, 2, 2 * s, 8}, "up after 1s, 5"}, {30, record{false, 2, 2 * s, 8}, ""},
+			{0, record{true, 1, 0}, 0, "down, 0"}, {10, record{false, 1, 1 * s}, 3, "up after 1s, 3"}, {12, record{true, 2, 1 * s}, 3, ""},
+			{13, record{false, 2, 2 * s}, 8, ""}, {20, record{false, 2, 2 * s}, 8, "up after 1s, 5"}, {30, record{false, 2, 2 * s}, 8, ""},
 		}},
 		{"up for a moment", []event{
-			{0, record{true, 1, 0, 0}, "down"}, {3, record{false, 1, 3 * s, 3}, ""}, {4, record{true, 2, 3 * s, 3}, ""},
-			{15, record{true, 2, 14 * s, 8}, ""}, {16, record{false, 2, 15 * s, 9}, "up after 15s, 9"},
+			{0, record{true, 1, 0}, 0, "down, 0"}, {3, record{false, 1, 3 * s}, 3, ""}, {4, record{true, 2, 3 * s}, 3, ""},
+			{15, record{true, 2, 14 * s}, 8, ""}, {16, record{false, 2, 15 * s}, 9, "up after 15s, 9"},
 		}},
-		{"an outage between two looks", []event{{0, record{}, ""}, {1, record{false, 1, s / 2, 4}, "up after 500ms, 4"}}},
+		{"an outage between two looks", []event{{0, record{}, 0, ""}, {1, record{false, 1, s / 2}, 4, "up after 500ms, 4"}}},
+		{"checks that a server which is up didn't decide in time", []event{
+			{0, record{}, 0, ""}, {50, record{}, 3, ""}, {90, record{true, 1, 0}, 5, "down, 5"},
+		}},
 	} {
 		t.Run(test.what, func(t *testing.T) {
 			var v voice
 			for _, e := range test.events {
-				since, ok := v.news(time.Unix(1000, int64(e.at*1e9)), e.now)
+				n, ok := v.news(time.Unix(1000, int64(e.at*1e9)), e.now, e.all)
 				got := ""
 				switch {
 				case ok && e.now.open:
-					got = "down"
+					got = fmt.Sprintf("down, %d", n.undecided)
 				case ok:
-					got = fmt.Sprintf("up after %v, %d", since.down, since.refused)
+					got = fmt.Sprintf("up after %v, %d", n.down, n.undecided)
 				}
 				require.Equal(t, e.tell, got, "at %v s", e.at)
 			}
 		})
 	}
+}
+
+// A check is its client's server's, whatever the client's name.
+func TestUndecidedChecksAreTheirServers(t *testing.T) {
+	t.Parallel()
+	s := openStore(t, "a:1", "b:1", "c:1")
+	m := s.members.Load()
+	want := make([]int64, len(m.clients))
+	for i := range 30 {
+		for _, client := range []string{"c", "a:b/", "~", "\u00e9", strings.Repeat("x", 300)} {
+			client += fmt.Sprint(i)
+			states, slots := counters.StateNamespace("weir", "p", "l", "log"), counters.CounterNamespace("weir", "p", "l", time.Second)
+			keeps := m.ring.pick(counters.CounterKey(slots.Client(client), 7))
+			require.Equal(t, keeps, m.ring.pick(states.StateKey(client)))
+			s.Undecided(client)
+			want[keeps]++
+		}
+	}
+	for i, cs := range m.clients {
+		assert.Equal(t, want[i], cs.undecided.Load(), "%s", cs.server.name)
+		assert.NotZero(t, want[i])
+	}
+	none, err := New(Config{Servers: []string{"dns+nowhere.invalid:1"}})
+	require.NoError(t, err)
+	none.Undecided("c")
+	require.NoError(t, none.Close())
 }
 
 func TestEvictionsAreToldOnceAMinute(t *testing.T) {
@@ -108,20 +138,16 @@ func TestBreakerRecords(t *testing.T) {
 	require.Equal(t, record{}, b.record(time.Now()))
 	w.servers[0].Kill()
 	w.awaitOpen(t)
-	before := b.record(time.Now())
-	for range 7 {
-		require.Error(t, w.add(0, timeout))
-	}
 	now := time.Now()
 	r := b.record(now)
 	b.mu.Lock()
 	opened := b.circuit.opened
 	b.mu.Unlock()
-	assert.Equal(t, record{true, 1, now.Sub(opened), before.refused + 7}, r)
+	assert.Equal(t, record{true, 1, now.Sub(opened)}, r)
 	w.servers[0].Restart()
 	w.requireBack(t, time.Now())
 	later := b.record(time.Now())
-	assert.Equal(t, record{false, 1, later.down, later.refused}, later)
+	assert.Equal(t, record{false, 1, later.down}, later)
 	assert.Greater(t, later.down, r.down)
 	assert.Equal(t, later.down, b.record(time.Now().Add(time.Hour)).down)
 }
