@@ -21,9 +21,9 @@ const later = 2 * time.Second
 // plots returns the plots, the large ones or the others. They bound what is
 // explored: limits of 1 to 3, one to three processes, up to three checks at a
 // time and five in all before everybody is asked, at most one reset, and one
-// loss, in some plots two. There is a plot for each kind of state: a fixed
-// window, one with older slots, a bucket and a log. (The leaky bucket is the
-// token bucket, but for the times that it tells.)
+// loss, in some plots two; or two resets and no loss. There is a plot for each
+// kind of state: a fixed window, one with older slots, a bucket and a log. (The
+// leaky bucket is the token bucket, but for the times that it tells.)
 func plots(large bool) (all []plot) {
 	add := func(size int64, p plot) {
 		if (size > 1) == large {
@@ -54,6 +54,8 @@ func plots(large bool) (all []plot) {
 				add(2, p.of("a reset by the only process", 1,
 					round{0, []thread{takes(0, 2)}}, round{later, []thread{takes(0, 1), resets(0)}}, round{later, []thread{takes(0, 2)}}))
 			}
+			p.limit = 1
+			add(1, p.of("a refund soon after a reset", 1, round{0, []thread{resets(0)}}, round{70 * time.Millisecond, []thread{cancels(0)}}))
 			p.limit = 2
 			add(2, p.of("three processes", 3,
 				round{0, []thread{takes(0, 1), takes(1, 1)}}, round{later, []thread{takes(1, 1), takes(2, 1)}}))
@@ -73,6 +75,12 @@ func plots(large bool) (all []plot) {
 			add(2, p.of("two losses, one process", 1, round{0, []thread{takes(0, 2)}}, round{later, []thread{takes(0, 2)}}))
 			add(2, p.of("two losses, two processes", 2, round{0, []thread{takes(0, 1), takes(1, 1)}}, round{later, []thread{takes(0, 1), takes(1, 1)}}))
 		}
+		if a.Slots > 0 {
+			// The first reset begins a generation that ends two slots later.
+			p := plot{algorithm: a, start: 10 * time.Second, limit: 1}
+			add(1, p.of("a reset of what outlives the one before", 2, round{0, []thread{resets(0)}},
+				round{95 * time.Second, []thread{takes(1, 1)}}, round{later, []thread{resets(0)}}, round{33 * time.Second, []thread{takes(1, 1)}}))
+		}
 	}
 	return all
 }
@@ -80,7 +88,9 @@ func plots(large bool) (all []plot) {
 // of returns p as a story of so many processes.
 func (p plot) of(story string, processes int, rounds ...round) plot {
 	what := "everything is lost"
-	if p.evicts {
+	if p.losses == 0 {
+		what = "nothing is lost"
+	} else if p.evicts {
 		what = "a key is lost"
 	}
 	p.name = fmt.Sprintf("%v, limit %d, %s: %s", p.algorithm, p.limit, what, story)
