@@ -291,6 +291,37 @@ func (l *Limiter[S]) Refund(ctx context.Context, r counters.Request, taken count
 	return err
 }
 
+// undo takes back r, which TakeLocal has admitted, unless the store has consumed
+// it: then it returns what it was taken with.
+func (l *Limiter[S]) undo(v *view[S], r counters.Request, taken counters.Decision) (_ counters.Decision, consumed bool) {
+	own, pending := taken.Pending.(*call)
+	if pending {
+		v = own.Request.view.(*view[S])
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	unsent := taken.Owed
+	switch {
+	case !pending:
+	case own.Request.stage == consuming: // and its leader refunds it
+		own.Request.alone = withdrawn
+		return taken, false
+	case own.Request.stage == answered && own.Err == nil && own.Result.Allowed:
+		return own.Result, true
+	default:
+		unsent = own.Request.stage == waiting || own.Err != nil && undone(own.Err)
+	}
+	if !unsent { // if the store has consumed it, and others write, it stays so
+		l.cfg.RefundFailed()
+	}
+	if v.debt.number > 0 {
+		v.debt.after = l.algorithm.refund(l.algorithm.clone(v.debt.after), r, taken)
+		v.debt.number++
+		return taken, false
+	}
+	return taken, unsent
+}
+
 // reconcile has the store consume what TakeLocal has admitted of r's client.
 func (l *Limiter[S]) reconcile(r counters.Request) error {
 	return l.cfg.Unhurried(func(ctx context.Context) error {

@@ -60,37 +60,6 @@ func (l *Limiter[S]) foretell(own *call) counters.Decision {
 	return d
 }
 
-// undo takes back r, which TakeLocal has admitted, unless the store has consumed
-// it: then it returns what it was taken with.
-func (l *Limiter[S]) undo(v *view[S], r counters.Request, taken counters.Decision) (_ counters.Decision, consumed bool) {
-	own, pending := taken.Pending.(*call)
-	if pending {
-		v = own.Request.view.(*view[S])
-	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	unsent := taken.Owed
-	switch {
-	case !pending:
-	case own.Request.stage == consuming: // and its leader refunds it
-		own.Request.alone = withdrawn
-		return taken, false
-	case own.Request.stage == answered && own.Err == nil && own.Result.Allowed:
-		return own.Result, true
-	default:
-		unsent = own.Request.stage == waiting || own.Err != nil && undone(own.Err)
-	}
-	if !unsent { // if the store has consumed it, and others write, it stays so
-		l.cfg.RefundFailed()
-	}
-	if v.debt.number > 0 {
-		v.debt.after = l.algorithm.refund(l.algorithm.clone(v.debt.after), r, taken)
-		v.debt.number++
-		return taken, false
-	}
-	return taken, unsent
-}
-
 // Recall decides r by what the process remembers of the client, however old
 // that is, and consumes nothing. It reports whether that is anything; of a
 // wrong request it isn't.

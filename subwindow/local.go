@@ -58,37 +58,6 @@ func (l *Limiter) TakeLocal(r counters.Request, err error) (counters.Decision, e
 	return d, nil
 }
 
-// undo takes back r, which TakeLocal has admitted, and returns what the store
-// has counted of it.
-func (l *Limiter) undo(v *view, r counters.Request, taken counters.Decision) (counted int64) {
-	own, pending := taken.Pending.(*call)
-	if pending {
-		v = own.Request.view
-	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	unsent := taken.Owed
-	switch {
-	case !pending:
-	case own.Request.stage == counting: // and its leader refuses it
-		own.Request.alone = refused
-		v.reserved -= r.Cost
-		return 0
-	case own.Request.stage == answered && own.Err == nil:
-		return r.Cost
-	default:
-		unsent = own.Request.stage == waiting || notSent(own.Err)
-	}
-	repaid, unknown := v.forgive(debt{bucket: counters.Calendar(r.Now, l.window.Width).Number, cost: r.Cost, sent: !unsent})
-	if unsent {
-		return repaid
-	}
-	if repaid+unknown > 0 {
-		l.options.RefundFailed()
-	}
-	return 0
-}
-
 // Recall decides r by what the process remembers of the client, however old
 // that is, and counts nothing. It reports whether that is anything; of a wrong
 // request it isn't.
