@@ -101,6 +101,73 @@ func TestLateAnswers(t *testing.T) {
 	}
 }
 
+// What the store hasn't answered is taken for consumed by the next batch too,
+// whose leader may be faster than the callers of the first, who are decided
+// alone only while its state is on its way.
+func TestTheNextBatchKnowsOfWhatIsUnanswered(t *testing.T) {
+	t.Parallel()
+	for name, newLimiter := range makers {
+		for _, answered := range []bool{true, false} {
+			t.Run(fmt.Sprint(name, answered), func(t *testing.T) {
+				inner := memory.New(nil)
+				slow := &slowStore{Store: inner, swaps: true}
+				store := &busyStore{Store: slow}
+				cfg := testConfig(10)
+				cfg.StoreTimeout = time.Second
+				l, err := newLimiter(store, cfg)
+				require.NoError(t, err)
+				there, err := newLimiter(inner, cfg)
+				require.NoError(t, err)
+				r := counters.Request{Client: "c", Cost: 1, Limit: 10, Now: clock(t, "12:00:01.5")}
+				admitted := int64(0)
+				decide := func(d counters.Decision, err error) {
+					if err != nil {
+						d, err = l.TakeLocal(r, err)
+					}
+					require.NoError(t, err)
+					if d.Allowed {
+						admitted++
+					}
+				}
+				decide(l.Take(t.Context(), r))
+				slow.late.Store(&counters.Unanswered{Err: counters.ErrTimeout, Await: func(func(error)) {}})
+				d, first := l.Take(t.Context(), r)
+				store.meanwhile = func() { decide(d, first) }
+				var tell func(error)
+				if slow.late.Store(nil); !answered {
+					slow.swaps = false
+					slow.late.Store(&counters.Unanswered{Err: counters.ErrTimeout, Await: func(f func(error)) { tell = f }})
+				}
+				decide(l.Take(t.Context(), r))
+				require.Nil(t, store.meanwhile)
+				if !answered {
+					tell(counters.ErrNotSent)
+					slow.late.Store(nil)
+				}
+				decide(l.Take(t.Context(), r))
+				d, err = there.Peek(t.Context(), r)
+				require.NoError(t, err)
+				assert.Equal(t, 10-admitted, d.Remaining)
+				assert.GreaterOrEqual(t, admitted, int64(3))
+			})
+		}
+	}
+}
+
+// A busyStore has something done while the next state is on its way.
+type busyStore struct {
+	limitertest.Store
+	meanwhile func()
+}
+
+func (s *busyStore) Swap(ctx context.Context, key string, old counters.State, value []byte, ttl time.Duration) (counters.State, bool, error) {
+	if do := s.meanwhile; do != nil {
+		s.meanwhile = nil
+		do()
+	}
+	return s.Store.Swap(ctx, key, old, value, ttl)
+}
+
 // A tellingStore tells, before it next swaps, that something wasn't done.
 type tellingStore struct {
 	limitertest.Store

@@ -570,7 +570,7 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *b
 			case !next.swaps:
 				err = fmt.Errorf("%w: %w", counters.ErrNotSent, err)
 			case !errors.Is(err, counters.ErrNotSent):
-				l.heed(v, v.unanswered(owed, seen), next.request, err)
+				l.heed(v, v.unanswered(owed, seen, l.algorithm, next.request), next.request, err)
 			}
 			// A turn has taken time that the store might have answered in.
 			if (asked || waited) && errors.Is(err, counters.ErrTimeout) {

@@ -189,7 +189,7 @@ func (v *view[S]) repaid(d debt[S], a algorithm[S], r counters.Request) {
 	case d.undo != nil && v.debt.undo == nil && !d.whole: // it was undone meanwhile
 		v.debt.before = a.carry(a.clone(v.debt.before), d.before, d.after, r)
 	case d.number > 0:
-		v.debt.before = d.after
+		v.debt.before = a.carry(a.clone(d.after), d.before, v.debt.before, r)
 	}
 	s := v.last.decoded
 	v.debt.after = a.carry(a.clone(s), v.debt.before, v.debt.after, r)
@@ -212,8 +212,9 @@ func (v *view[S]) owe(add func(S) S, sent bool, at time.Time) {
 }
 
 // unanswered notes that the store may have replaced the state that was seen by
-// one that consumes the debt d and more. It returns d for undone.
-func (v *view[S]) unanswered(d debt[S], seen snapshot[S]) *debt[S] {
+// one that consumes the debt d and more, of requests until r. It returns d for
+// undone.
+func (v *view[S]) unanswered(d debt[S], seen snapshot[S], a algorithm[S], r counters.Request) *debt[S] {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if d.number == 0 {
@@ -224,8 +225,11 @@ func (v *view[S]) unanswered(d debt[S], seen snapshot[S]) *debt[S] {
 	} else if !v.debt.based {
 		v.debt.base, v.debt.based = seen.decoded, true
 	}
-	d.undo = nil
-	v.debt.before, v.debt.sent, v.debt.undo = d.after, true, &d
+	// Callers of the batch before may just have added to what is assumed.
+	assumed := a.carry(a.clone(d.after), d.before, v.debt.before, r)
+	d.before, d.undo = v.debt.before, nil
+	v.debt.before, v.debt.sent, v.debt.undo = assumed, true, &d
+	v.debt.at = max(v.debt.at, r.Now.UnixNano())
 	v.debt.number++
 	return &d
 }
