@@ -333,7 +333,12 @@ func (l *Limiter) Reset(ctx context.Context, client string, now time.Time) error
 	var generation int64
 	if err == nil {
 		// Only now: who sees the new generation must not see old counts.
-		generation, err = l.store.Add(ctx, l.generationAfter(prefix, resetUnit, mostReset))
+		generation, err = l.store.Add(ctx, l.generationAfter(prefix, now, 0, resetUnit, mostReset))
+	}
+	if err == nil && generation >= lastGeneration {
+		if err = l.store.Delete(ctx, []string{counters.GenerationKey(prefix)}); err == nil {
+			generation, err = l.store.Add(ctx, l.generationAfter(prefix, now, generation, resetUnit, mostReset))
+		}
 	}
 	if err == nil {
 		// It has to be there for as long as what was deleted is remembered.
@@ -545,7 +550,7 @@ func (l *Limiter) subtract(ctx context.Context, bucket int64, calls []*call) (su
 		err = l.store.Subtract(ctx, counters.CounterKey(prefix, bucket), sum)
 	}
 	if err == nil && l.maySettle(ctx, bucket) {
-		err = sent(l.changed(ctx, prefix))
+		err = sent(l.changed(ctx, prefix, last))
 	}
 	return sum, err
 }

@@ -62,7 +62,7 @@ func (s *slots) repayAll(ctx context.Context, v *view, prefix string, debts []de
 	adding.Wait()
 	err := errors.Join(errs...)
 	if err == nil && tell {
-		err = s.changed(ctx, prefix)
+		err = s.changed(ctx, prefix, now)
 	}
 	for i, d := range debts {
 		if errs[i] == nil {

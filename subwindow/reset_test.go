@@ -209,3 +209,26 @@ func TestWhatAResetEndedIsNotRememberedWhenTheReadAfterItFails(t *testing.T) {
 	require.ErrorIs(t, err, counters.ErrTimeout)
 	assert.True(t, take(t, there, at("12:00:07"), 9, 10).Allowed, "at most the 1 that failed is counted")
 }
+
+// A client may be reset without end: what a counter can't hold begins anew, and
+// others notice each reset.
+func TestResetsWithoutEnd(t *testing.T) {
+	t.Parallel()
+	store := memory.New(nil)
+	w := newWindow(t, time.Minute, 4, true)
+	here, there := newLimiter(t, store, w, sameClock), newLimiter(t, store, w, sameClock)
+	now := at("12:00:01")
+	generation := counters.GenerationKey(counters.CounterNamespace("weir", "p", "l", w.Width).Client("c"))
+	_, err := store.Add(t.Context(), counters.Addition{Key: generation, Delta: 1<<62 - 1<<40, TTL: time.Hour, New: true})
+	require.NoError(t, err)
+	for range 20 {
+		require.True(t, take(t, there, now, 10, 10).Allowed)
+		now = now.Add(20 * time.Second)
+		require.False(t, take(t, there, now, 1, 10).Allowed)
+		require.NoError(t, here.Reset(t.Context(), "c", now))
+		now = now.Add(counters.MaxStaleness + time.Millisecond)
+	}
+	n := make([]int64, 1)
+	require.NoError(t, store.Read(t.Context(), []string{generation}, n))
+	assert.Less(t, n[0], int64(1<<60), "it has begun anew")
+}

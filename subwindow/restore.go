@@ -65,7 +65,7 @@ func (s *slots) look(ctx context.Context, a *attempt, tell bool) (reading, error
 	counts := make([]int64, len(keys))
 	var err error
 	if tell {
-		addition := s.generationAfter(a.prefix, putBackUnit, mostPutBack)
+		addition := s.generationAfter(a.prefix, now, a.generation, putBackUnit, mostPutBack)
 		addition.Read, addition.Counts = keys[1:], counts[1:]
 		counts[0], err = s.store.Add(ctx, addition)
 	} else {

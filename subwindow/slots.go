@@ -29,13 +29,16 @@ func (s *slots) maySettle(ctx context.Context, bucket int64) bool {
 // back, of changedUnit when others have to read everything anew, and of
 // resetUnit when the client is reset. It is any number up to the unit's most, so
 // that a generation which was lost, or has expired, and has begun anew isn't
-// mistaken for the old one. Most bits go to what is put back: after a loss,
-// nothing else tells that others have begun anew.
+// mistaken for the old one.
 const (
 	putBackUnit, mostPutBack = 1, changedUnit - 1
-	changedUnit, mostChanged = 1 << 24, 1 << 6
-	resetUnit, mostReset     = 1 << 42, 1 << 8
+	changedUnit, mostChanged = 1 << 20, 1 << 10
+	resetUnit, mostReset     = 1 << 38, 1 << 10
 )
+
+// lastGeneration is where a generation is begun anew, as a counter may have to
+// hold more resets than fit.
+const lastGeneration = 1 << 62
 
 // lastReset returns the part of a generation that resets change.
 func lastReset(generation int64) int64 { return max(0, generation) / resetUnit }
@@ -45,14 +48,18 @@ func lastPutBack(generation int64) int64 { return max(0, generation) % changedUn
 
 // changed makes every instance read a client's slots anew, within
 // counters.MaxStaleness.
-func (s *slots) changed(ctx context.Context, prefix string) error {
-	_, err := s.store.Add(ctx, s.generationAfter(prefix, changedUnit, mostChanged))
+func (s *slots) changed(ctx context.Context, prefix string, now time.Time) error {
+	_, err := s.store.Add(ctx, s.generationAfter(prefix, now, 0, changedUnit, mostChanged))
 	return err
 }
 
-func (s *slots) generationAfter(prefix string, unit, most int64) counters.Addition {
+// generationAfter raises a generation by any number up to most of a unit. The
+// number follows from the moment and the generation that is known, so that what
+// is simulated can be replayed.
+func (s *slots) generationAfter(prefix string, now time.Time, known, unit, most int64) counters.Addition {
+	random := rand.New(rand.NewPCG(uint64(now.UnixNano()), uint64(known)))
 	return counters.Addition{
-		Key: counters.GenerationKey(prefix), Delta: unit * (1 + rand.Int64N(most)), TTL: s.ttl(0), New: true,
+		Key: counters.GenerationKey(prefix), Delta: unit * (1 + random.Int64N(most)), TTL: s.ttl(0), New: true,
 	}
 }
 
