@@ -270,3 +270,95 @@ func TestWhatIsUnderWayIsInUse(t *testing.T) {
 		}
 	}
 }
+
+// A heldStore holds each swap until it is let go.
+type heldStore struct {
+	limitertest.Store
+	err  error
+	hold chan struct{}
+}
+
+func (s *heldStore) Swap(ctx context.Context, key string, old counters.State, value []byte, ttl time.Duration) (counters.State, bool, error) {
+	if s.hold != nil {
+		<-s.hold
+	}
+	if s.err != nil {
+		return counters.State{}, false, s.err
+	}
+	return s.Store.Swap(ctx, key, old, value, ttl)
+}
+
+// What another limit has denied is given back after the store has consumed it,
+// be it in a state that others have begun. While the store is about to, what
+// can't be given back is counted.
+func TestWhatIsGivenBackWhileItIsRepaid(t *testing.T) {
+	t.Parallel()
+	for name, newLimiter := range makers {
+		for _, test := range []struct {
+			name          string
+			others, after bool
+		}{{"while", false, false}, {"while, others before", true, false}, {"after", false, true}, {"after, others before", true, true}} {
+			t.Run(name+" "+test.name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					inner := memory.New(nil)
+					store := &heldStore{Store: inner, err: limitertest.ErrUnsent}
+					failed := 0
+					cfg := testConfig(10)
+					cfg.StoreTimeout, cfg.RefundFailed = time.Second, func() { failed++ }
+					l, err := newLimiter(store, cfg)
+					require.NoError(t, err)
+					there, err := newLimiter(inner, testConfig(10))
+					require.NoError(t, err)
+					now := clock(t, "12:00:01.5")
+					request := func(cost int64) counters.Request {
+						return counters.Request{Client: "c", Cost: cost, Limit: 10, Now: now}
+					}
+					used := int64(1)
+					if test.others {
+						now = now.Add(-time.Millisecond)
+						d, err := there.Take(t.Context(), request(1))
+						now = now.Add(time.Millisecond)
+						require.NoError(t, err)
+						require.True(t, d.Allowed)
+						used++
+					}
+					_, err = l.Take(t.Context(), request(2))
+					require.Error(t, err)
+					local, err := l.TakeLocal(request(2), err)
+					require.NoError(t, err)
+					require.True(t, local.Allowed)
+
+					store.err, store.hold = nil, make(chan struct{})
+					done := make(chan bool)
+					go func() {
+						d, err := l.Take(t.Context(), request(1))
+						done <- err == nil && d.Allowed
+					}()
+					synctest.Wait()
+					if !test.after {
+						require.NoError(t, l.Refund(t.Context(), request(2), local))
+					}
+					close(store.hold)
+					require.True(t, <-done)
+					store.hold = nil
+					if test.after {
+						require.NoError(t, l.Refund(t.Context(), request(2), local))
+					}
+					l.(interface{ Flush() }).Flush()
+					l.(interface{ Flush() }).Flush()
+					fresh, err := newLimiter(inner, testConfig(10))
+					require.NoError(t, err)
+					d, err := fresh.Peek(t.Context(), request(1))
+					require.NoError(t, err)
+					if test.after {
+						assert.EqualValues(t, 10-used, d.Remaining)
+						assert.Zero(t, failed)
+					} else {
+						assert.LessOrEqual(t, 10-used-d.Remaining, int64(2*failed))
+						assert.LessOrEqual(t, d.Remaining, 10-used)
+					}
+				})
+			})
+		}
+	}
+}

@@ -277,9 +277,9 @@ func (l *Limiter[S]) Refund(ctx context.Context, r counters.Request, taken count
 		return err
 	}
 	v := l.views.Get(r.Client)
-	if taken.Local {
+	if taken.Pending != nil {
 		var consumed bool
-		if taken, consumed = l.undo(v, r, taken); !consumed {
+		if taken, consumed = l.undo(r, taken); !consumed {
 			return nil
 		}
 	}
@@ -293,7 +293,8 @@ func (l *Limiter[S]) Refund(ctx context.Context, r counters.Request, taken count
 
 // undo takes back r, which TakeLocal has admitted, unless the store has consumed
 // it: then it returns what it was taken with.
-func (l *Limiter[S]) undo(v *view[S], r counters.Request, taken counters.Decision) (_ counters.Decision, consumed bool) {
+func (l *Limiter[S]) undo(r counters.Request, taken counters.Decision) (_ counters.Decision, consumed bool) {
+	v, _ := taken.Pending.(*view[S])
 	own, pending := taken.Pending.(*call)
 	if pending {
 		v = own.Request.view.(*view[S])
@@ -311,20 +312,24 @@ func (l *Limiter[S]) undo(v *view[S], r counters.Request, taken counters.Decisio
 	default:
 		unsent = own.Request.stage == waiting || own.Err != nil && undone(own.Err)
 	}
-	if !unsent { // if the store has consumed it, and others write, it stays so
-		l.cfg.RefundFailed()
+	if !unsent || v.debt.number > 0 && v.underWay {
+		l.cfg.RefundFailed() // if the store consumes it, and others write, it stays so
 	}
 	if v.debt.number > 0 {
 		v.debt.after = l.algorithm.refund(l.algorithm.clone(v.debt.after), r, taken)
 		v.debt.number++
 		return taken, false
 	}
+	// Others may have written before: it was consumed in their generation.
+	if generation, _ := l.algorithm.began(v.last.decoded); generation != taken.Generation && generation <= r.Now.UnixNano() {
+		taken.Generation, taken.Refunded = generation, 0
+	}
 	return taken, unsent
 }
 
 // reconcile has the store consume what TakeLocal has admitted of r's client.
 func (l *Limiter[S]) reconcile(r counters.Request) error {
-	return l.cfg.Unhurried(func(ctx context.Context) error {
+	return l.cfg.Unhurried(1, func(ctx context.Context) error {
 		_, err := l.combiner.Do(ctx, r.Client, request{Request: r, view: l.views.Get(r.Client)})
 		return err
 	})
@@ -338,11 +343,14 @@ func (l *Limiter[S]) refundLater(req request) {
 // refundNow does a refund, and again as long as it surely wasn't done, in so
 // many tries.
 func (l *Limiter[S]) refundNow(req request, tries int) {
-	l.cfg.Refund(tries, undone, func(ctx context.Context) error {
+	done := l.cfg.Refund(tries, undone, func(ctx context.Context) error {
 		req.refund = &refund{taken: req.refund.taken, last: true}
 		_, err := l.combiner.Do(ctx, req.Client, req)
 		return err
 	})
+	if !done {
+		l.cfg.RefundFailed()
+	}
 }
 
 // notSent reports whether a Take that failed with err has surely consumed

@@ -36,7 +36,7 @@ func (l *Limiter[S]) TakeLocal(r counters.Request, err error) (counters.Decision
 	}
 	next, decision := step(present)
 	l.bound(&decision, next, r)
-	decision.Local = true
+	decision.Local, decision.Pending = true, v
 	if r.Cost > 0 && (decision.Allowed || l.cfg.CountDenied) {
 		decision.Owed = unsent
 		v.owe(func(s S) S { s, _ = step(s); return s }, !unsent, r.Now)

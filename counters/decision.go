@@ -112,8 +112,8 @@ type Decision struct {
 	// Generation and Refunded are those of the state that Take has changed, for
 	// Refund; 0 where states have none. They mean nothing else.
 	Generation, Refunded int64
-	// Pending is, for Refund, of a decision that was made while the store was
-	// about to count the request, and nil otherwise. It means nothing else.
+	// Pending is where Refund finds what the process has admitted without the
+	// store; nil elsewhere. It means nothing else.
 	Pending any
 	// Contended reports a denial because the client's state could not be
 	// replaced in time: others changed it first at each attempt. Nothing was

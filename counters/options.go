@@ -62,26 +62,24 @@ type Options struct {
 	RefundFailed func()
 }
 
-// Unhurried is for limiters: it calls f with the time that a check may take,
-// for what nobody waits for any more, and returns what f returns.
-func (o *Options) Unhurried(f func(ctx context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(o.StoreTimeout, DefaultTimeout))
+// Unhurried is for limiters: it calls f with the time that so many checks may
+// take, of several at most a second, for what nobody waits for any more, and
+// returns what f returns.
+func (o *Options) Unhurried(checks int, f func(ctx context.Context) error) error {
+	one := cmp.Or(o.StoreTimeout, DefaultTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), max(one, min(time.Duration(checks)*one, time.Second)))
 	defer cancel()
 	return f(ctx)
 }
 
 // Refund is for limiters: it does a refund that nobody waits for any more, and
-// again as long as it surely wasn't done, in so many tries. One that fails is
-// counted. o is what WithDefaults has returned.
-func (o *Options) Refund(tries int, undone func(error) bool, refund func(ctx context.Context) error) {
+// again as long as it surely wasn't done, in so many tries. It reports whether
+// it was done.
+func (o *Options) Refund(tries int, undone func(error) bool, refund func(ctx context.Context) error) bool {
 	for ; ; tries-- {
-		err := o.Unhurried(refund)
-		if err == nil {
-			return
-		}
-		if tries == 1 || !undone(err) {
-			o.RefundFailed()
-			return
+		err := o.Unhurried(1, refund)
+		if err == nil || tries == 1 || !undone(err) {
+			return err == nil
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package subwindow_test
 
 import (
+	"context"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -250,5 +251,125 @@ func TestSlowAnswers(t *testing.T) {
 				})
 			}
 		})
+	}
+}
+
+// A heldStore holds each addition until it is let go.
+type heldStore struct {
+	counters.Store
+	err  error
+	hold chan struct{}
+}
+
+func (s *heldStore) Add(ctx context.Context, a counters.Addition) (int64, error) {
+	if s.hold != nil {
+		<-s.hold
+	}
+	if s.err != nil {
+		return 0, s.err
+	}
+	return s.Store.Add(ctx, a)
+}
+
+// What another limit has denied is given back while the store is counting it.
+func TestWhatIsGivenBackWhileItIsRepaid(t *testing.T) {
+	t.Parallel()
+	for name, w := range minuteWindows(t) {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				inner := memory.New(nil)
+				store := &heldStore{Store: inner, err: limitertest.ErrUnsent}
+				failed := 0
+				l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, StoreTimeout: time.Second, RefundFailed: func() { failed++ }})
+				now := at("12:00:01.5")
+				_, err := l.Take(t.Context(), request(now, 2, 10))
+				require.Error(t, err)
+				local, err := l.TakeLocal(request(now, 2, 10), err)
+				require.NoError(t, err)
+				require.True(t, local.Allowed)
+
+				store.err, store.hold = nil, make(chan struct{})
+				done := make(chan bool)
+				go func() {
+					d, err := l.Take(t.Context(), request(now, 1, 10))
+					done <- err == nil && d.Allowed
+				}()
+				synctest.Wait() // it is repaying
+				require.NoError(t, l.Refund(t.Context(), request(now, 2, 10), local))
+				close(store.hold)
+				require.True(t, <-done)
+				store.hold = nil
+				l.Flush()
+				l.Flush()
+				d, err := newLimiterWith(t, inner, w, counters.Options{ClockSkew: sameClock}).Peek(t.Context(), request(now, 1, 10))
+				require.NoError(t, err)
+				assert.EqualValues(t, 9, d.Remaining)
+				assert.Zero(t, failed)
+			})
+		})
+	}
+}
+
+// Each request of a batch whose refund fails is counted.
+func TestEachRefundOfABatchThatFailsIsCounted(t *testing.T) {
+	t.Parallel()
+	w := minuteWindows(t)["fixed"]
+	synctest.Test(t, func(t *testing.T) {
+		store := &lateStore{Store: memory.New(nil)}
+		failing := &noRefunds{heldStore{Store: store, hold: make(chan struct{})}}
+		failed := 0
+		l := newLimiterWith(t, failing, w, counters.Options{ClockSkew: sameClock, StoreTimeout: time.Second, RefundFailed: func() { failed++ }})
+		now := at("12:00:01.5")
+		for range 31 {
+			go func() {
+				r := request(now, 1, 100)
+				r.RefundUnanswered = true
+				_, _ = l.Take(t.Context(), r)
+			}()
+			synctest.Wait()
+		}
+		failing.hold <- struct{}{} // the first leads alone
+		synctest.Wait()
+		store.late.Store(true)
+		failing.hold <- struct{}{}
+		synctest.Wait()
+		store.late.Store(false)
+		require.Len(t, store.tell, 1)
+		done(store.tell[0])
+		synctest.Wait()
+		failing.hold = nil
+		d, err := newLimiterWith(t, store.Store, w, counters.Options{ClockSkew: sameClock}).Peek(t.Context(), request(now, 1, 100))
+		require.NoError(t, err)
+		assert.EqualValues(t, 100-d.Remaining-1, failed)
+	})
+}
+
+// Its Subtract fails.
+type noRefunds struct{ heldStore }
+
+func (s *noRefunds) Subtract(context.Context, string, int64) error { return limitertest.ErrUnheard }
+
+// A client whose view has made room for another's is not given back what was
+// never counted.
+func TestWhatIsGivenBackIsForgottenBefore(t *testing.T) {
+	t.Parallel()
+	for name, w := range minuteWindows(t) {
+		inner := memory.New(nil)
+		store := &heldStore{Store: inner}
+		l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, StoreTimeout: time.Second, Clients: -1})
+		there := newLimiterWith(t, inner, w, counters.Options{ClockSkew: sameClock})
+		now := at("12:00:01.5")
+		require.True(t, take(t, there, now, 10, 10).Allowed)
+		store.err = limitertest.ErrUnsent
+		_, err := l.Take(t.Context(), request(now, 2, 10))
+		require.Error(t, err)
+		local, err := l.TakeLocal(request(now, 2, 10), err)
+		require.NoError(t, err)
+		require.True(t, local.Allowed)
+		store.err = nil
+		require.NoError(t, l.Refund(t.Context(), request(now, 2, 10), local))
+		d, err := newLimiterWith(t, inner, w, counters.Options{ClockSkew: sameClock}).Peek(t.Context(), request(now, 1, 10))
+		require.NoError(t, err)
+		assert.Zero(t, d.Remaining, name)
 	}
 }

@@ -188,8 +188,8 @@ func (l *Limiter) Refund(ctx context.Context, r counters.Request, taken counters
 		return err
 	}
 	v := l.views.Get(r.Client)
-	if taken.Local {
-		if r.Cost = l.undo(v, r, taken); r.Cost == 0 {
+	if taken.Pending != nil {
+		if r.Cost = l.undo(r, taken); r.Cost == 0 {
 			return nil
 		}
 	}
@@ -205,14 +205,15 @@ func (l *Limiter) Refund(ctx context.Context, r counters.Request, taken counters
 
 // undo takes back r, which TakeLocal has admitted, and returns what the store
 // has counted of it.
-func (l *Limiter) undo(v *view, r counters.Request, taken counters.Decision) (counted int64) {
+func (l *Limiter) undo(r counters.Request, taken counters.Decision) (counted int64) {
+	unsent := taken.Owed
+	v, _ := taken.Pending.(*view)
 	own, pending := taken.Pending.(*call)
 	if pending {
 		v = own.Request.view
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	unsent := taken.Owed
 	switch {
 	case !pending:
 	case own.Request.stage == counting: // and its leader refuses it
@@ -234,9 +235,14 @@ func (l *Limiter) undo(v *view, r counters.Request, taken counters.Decision) (co
 	return 0
 }
 
+// reconcileChecks is how many times as long as a check it may take to repay debts:
+// marks and counts are read, the debts counted, and others told. A check has no
+// time for that where the store is far away.
+const reconcileChecks = 4
+
 // reconcile has the store count what TakeLocal has admitted of r's client.
 func (l *Limiter) reconcile(r counters.Request) error {
-	return l.options.Unhurried(func(ctx context.Context) error {
+	return l.options.Unhurried(reconcileChecks, func(ctx context.Context) error {
 		_, err := l.combiner.Do(ctx, r.Client, request{Request: r, view: l.views.Get(r.Client)})
 		return err
 	})
@@ -250,11 +256,25 @@ func (l *Limiter) refundLater(req request) {
 // refundNow does a refund, and again as long as it surely wasn't done, in so
 // many tries.
 func (l *Limiter) refundNow(req request, tries int) {
-	l.options.Refund(tries, notSent, func(ctx context.Context) error {
+	done := l.options.Refund(tries, notSent, func(ctx context.Context) error {
 		req.refund = &refund{last: true}
 		_, err := l.combiner.Do(ctx, req.Client, req)
 		return err
 	})
+	switch {
+	case done:
+	case req.late != nil:
+		l.lose(req)
+	default:
+		l.options.RefundFailed()
+	}
+}
+
+// lose counts the requests of a late addition that nobody will refund.
+func (l *Limiter) lose(req request) {
+	for range req.view.untold(req.late) {
+		l.options.RefundFailed()
+	}
 }
 
 // notSent reports whether a Take that failed with err has surely counted
@@ -293,9 +313,7 @@ func (l *Limiter) learn(req request, err error) {
 	case err == nil:
 		l.refundNow(req, 2)
 	case !errors.Is(err, counters.ErrNotSent):
-		for range req.view.untold(req.late) {
-			l.options.RefundFailed()
-		}
+		l.lose(req)
 	}
 }
 
@@ -434,7 +452,10 @@ const settleAttempts = 4
 // settle repays the debts that v has at the time of r.
 func (l *Limiter) settle(ctx context.Context, v *view, r counters.Request) error {
 	for attempt := 1; ; attempt++ {
-		err := l.repay(ctx, v, r.Client, r.Now)
+		refunds, err := l.repay(ctx, v, r.Client, r.Now)
+		for _, req := range refunds {
+			l.refundLater(req)
+		}
 		if !errors.Is(err, counters.ErrLost) || attempt == settleAttempts {
 			return err
 		}

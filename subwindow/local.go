@@ -51,7 +51,7 @@ func (l *Limiter) TakeLocal(r counters.Request, err error) (counters.Decision, e
 		}
 	}
 	d := l.decision(a.counts, a.ahead, a.elapsed, r, allowed)
-	d.Local, d.Owed = true, unsent
+	d.Local, d.Owed, d.Pending = true, unsent, v
 	if own.stage == counting {
 		d.Pending = call
 	}

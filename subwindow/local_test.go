@@ -371,3 +371,23 @@ func TestARefundThatGivesUpIsDoneOnce(t *testing.T) {
 		assert.Equal(t, int64(5), used(t, inner, w, now), "of six, one is refunded")
 	})
 }
+
+// A store that is far away takes several round trips to count what was admitted
+// without it, more than a check has time for.
+func TestAFarStoreCountsWhatIsOwed(t *testing.T) {
+	t.Parallel()
+	for name, w := range minuteWindows(t) {
+		synctest.Test(t, func(t *testing.T) {
+			inner := memory.New(nil)
+			store := &limitertest.SlowStore{Store: inner}
+			store.SetDelay(30 * time.Millisecond)
+			l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, StoreTimeout: 50 * time.Millisecond})
+			_, err := l.TakeLocal(request(time.Now(), 7, 10), limitertest.ErrUnsent)
+			require.NoError(t, err)
+			time.Sleep(5 * time.Second)
+			l.Flush()
+			assert.Zero(t, l.Owing())
+			assert.Equal(t, int64(3), take(t, newLimiter(t, inner, w, sameClock), time.Now(), 0, 10).Remaining, name)
+		})
+	}
+}

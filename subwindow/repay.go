@@ -12,38 +12,41 @@ import (
 )
 
 // repay counts in the store what was admitted without it, in the slots whose
-// counters matter at now, be it to late requests. After an error, one of a
-// store's, nothing has been asked of the store for those who wait.
-func (s *slots) repay(ctx context.Context, v *view, client string, now time.Time) error {
+// counters matter at now, be it to late requests. It returns what is to be
+// refunded, as it was given back meanwhile. After an error, one of a store's,
+// nothing has been asked of the store for those who wait.
+func (s *slots) repay(ctx context.Context, v *view, client string, now time.Time) ([]request, error) {
 	if !v.owes() {
-		return nil
+		return nil, nil
 	}
 	oldest := counters.Calendar(now.Add(-s.ttl(0)), s.window.Width).Number + 1
 	if len(v.due(oldest)) == 0 {
-		return nil
+		return nil, nil
 	}
 	prefix := s.keys.Client(client)
 	// A reset ends what was admitted before it. Its marks last longer than debts
 	// wait once the store is back.
 	reset, err := s.lastDone(ctx, prefix, now.Add(-s.markLife()), now)
 	if err != nil {
-		return fmt.Errorf("%w: %w", counters.ErrNotSent, err)
+		return nil, fmt.Errorf("%w: %w", counters.ErrNotSent, err)
 	}
 	v.drop(reset)
 	debts := v.due(oldest)
 	// The debts stand until they are repaid, as others decide by them meanwhile.
 	due, err := s.due(ctx, prefix, debts)
+	var refunds []request
 	if err == nil {
-		err = s.repayAll(ctx, v, prefix, debts, due, now)
+		refunds, err = s.repayAll(ctx, v, client, debts, due, now)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %w", counters.ErrNotSent, err)
+		err = fmt.Errorf("%w: %w", counters.ErrNotSent, err)
 	}
-	return nil
+	return refunds, err
 }
 
-// repayAll counts what is due of each debt.
-func (s *slots) repayAll(ctx context.Context, v *view, prefix string, debts []debt, due []int64, now time.Time) error {
+// repayAll counts what is due of each debt, and returns what is to be refunded.
+func (s *slots) repayAll(ctx context.Context, v *view, client string, debts []debt, due []int64, now time.Time) (refunds []request, _ error) {
+	prefix := s.keys.Client(client)
 	errs := make([]error, len(debts))
 	tell := false
 	var adding sync.WaitGroup
@@ -66,7 +69,10 @@ func (s *slots) repayAll(ctx context.Context, v *view, prefix string, debts []de
 	}
 	for i, d := range debts {
 		if errs[i] == nil {
-			v.repaid(d, due[i], err == nil)
+			if excess := v.repaid(d, due[i], err == nil); excess > 0 {
+				refund := counters.Request{Client: client, Cost: excess, Now: time.UnixMilli(d.at)}
+				refunds = append(refunds, request{Request: refund, view: v})
+			}
 		}
 	}
 	for i, d := range debts {
@@ -74,7 +80,7 @@ func (s *slots) repayAll(ctx context.Context, v *view, prefix string, debts []de
 			v.doubt(d)
 		}
 	}
-	return err
+	return refunds, err
 }
 
 // due returns how much of each debt the store has surely not counted. What it

@@ -236,14 +236,20 @@ func (v *view) answered(newest int64) {
 func (d debt) none() bool { return d.cost == 0 && !d.untold }
 
 // repaid notes that the store has counted the debt d, due of it now, and
-// whether others were told; what has come since is left.
-func (v *view) repaid(d debt, due int64, told bool) {
+// whether others were told; what has come since is left. It returns what was
+// given back meanwhile, and is counted too much. (Of what may have been counted
+// before, forgive has taken care.)
+func (v *view) repaid(d debt, due int64, told bool) (excess int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.unsettle(d.bucket)
+	if !d.sent {
+		excess = due
+	}
 	for i := range v.debts {
 		if have := &v.debts[i]; have.like(d) {
 			part := min(d.cost, have.cost)
+			excess = max(0, excess-part)
 			have.cost, have.counted, have.untold = have.cost-part, have.counted+part, !told
 			have.open = slices.DeleteFunc(have.open, func(add *addition) bool { return slices.Contains(d.open, add) })
 		}
@@ -253,6 +259,7 @@ func (v *view) repaid(d debt, due int64, told bool) {
 		add.twice += part
 		due -= part
 	}
+	return excess
 }
 
 // doubt notes that the store may have counted the debt d, in a slot of which
