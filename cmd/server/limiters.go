@@ -62,9 +62,11 @@ func (ls *limiters) flush() (owing int) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	all := slices.AppendSeq(ls.owing, maps.Values(ls.inUse))
+	var flushing sync.WaitGroup
 	for _, limiter := range all {
-		limiter.Flush()
+		flushing.Go(limiter.Flush)
 	}
+	flushing.Wait()
 	ls.options.Refunds.Wait()
 	for _, limiter := range all {
 		owing += limiter.Owing()

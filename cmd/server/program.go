@@ -170,13 +170,18 @@ func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) 
 	work.Go(func() { p.watchStore(working) })
 
 	var open, changed atomic.Int64
-	srv.ConnState = func(_ net.Conn, state http.ConnState) {
+	var silent sync.Map // keys are the connections that have sent nothing yet
+	srv.ConnState = func(c net.Conn, state http.ConnState) {
 		changed.Add(1)
 		switch state {
 		case http.StateNew:
 			open.Add(1)
+			silent.Store(c, nil)
+		case http.StateActive:
+			silent.Delete(c)
 		case http.StateClosed, http.StateHijacked:
 			open.Add(-1)
+			silent.Delete(c)
 		}
 	}
 	var incoming net.Listener = p.listener
@@ -190,13 +195,14 @@ func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) 
 		return fmt.Errorf("serving ended: %w", err)
 	case <-ctx.Done():
 	}
-	return p.shutDown(srv, served, &open, &changed)
+	return p.shutDown(srv, served, &open, &changed, &silent)
 }
 
 // shutDown refuses new connections, answers the requests under way and what the
 // open connections send, and closes them once all have been quiet for
-// drainPause. changed counts what happens on connections.
-func (p *program) shutDown(srv *http.Server, served <-chan error, open, changed *atomic.Int64) error {
+// drainPause. changed counts what happens on connections, and silent are those
+// that have sent nothing yet.
+func (p *program) shutDown(srv *http.Server, served <-chan error, open, changed *atomic.Int64, silent *sync.Map) error {
 	p.log.Info("draining", slog.Int64("connections", open.Load()))
 	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.shutdownGrace)
 	defer cancel()
@@ -218,6 +224,8 @@ func (p *program) shutDown(srv *http.Server, served <-chan error, open, changed 
 			quiet, seen = 0, n
 		}
 	}
+	// Shutdown would wait for these for 5 s.
+	silent.Range(func(c, _ any) bool { _ = c.(net.Conn).Close(); return true })
 	if err := srv.Shutdown(ctx); err != nil {
 		return fmt.Errorf("requests were still under way after -shutdown-grace %v", p.cfg.shutdownGrace)
 	}

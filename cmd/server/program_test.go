@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -326,4 +327,15 @@ func TestShutdownGrace(t *testing.T) {
 			assert.Error(t, <-lost)
 		})
 	}
+}
+
+// A connection that nobody has sent anything on doesn't hold the end up.
+func TestASilentConnectionIsClosedInTheEnd(t *testing.T) {
+	t.Parallel()
+	r := startProgram(t, "-shutdown-grace", "2s")
+	conn, err := net.Dial("tcp", r.address())
+	require.NoError(t, err)
+	defer conn.Close()
+	r.get(t, "/healthz") // it has been accepted before
+	assert.NoError(t, r.end())
 }
