@@ -340,7 +340,6 @@ func TestWhatIsGivenBackWhileItIsRepaid(t *testing.T) {
 					}
 					close(store.hold)
 					require.True(t, <-done)
-					store.hold = nil
 					if test.after {
 						require.NoError(t, l.Refund(t.Context(), request(2), local))
 					}
