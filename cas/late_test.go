@@ -168,20 +168,6 @@ func (s *busyStore) Swap(ctx context.Context, key string, old counters.State, va
 	return s.Store.Swap(ctx, key, old, value, ttl)
 }
 
-// A tellingStore tells, before it next swaps, that something wasn't done.
-type tellingStore struct {
-	limitertest.Store
-	tell func(error)
-}
-
-func (s *tellingStore) Swap(ctx context.Context, key string, old counters.State, value []byte, ttl time.Duration) (counters.State, bool, error) {
-	if s.tell != nil {
-		s.tell(counters.ErrNotSent)
-		s.tell = nil
-	}
-	return s.Store.Swap(ctx, key, old, value, ttl)
-}
-
 // That a swap wasn't done may be known only when the store has answered
 // another: what it was to consume is owed all the same.
 func TestAnAnswerThatComesAfterTheNext(t *testing.T) {
@@ -194,8 +180,8 @@ func TestAnAnswerThatComesAfterTheNext(t *testing.T) {
 			t.Run(fmt.Sprintf("%s %+v", name, test), func(t *testing.T) {
 				inner := memory.New(nil)
 				store := &slowStore{Store: inner}
-				telling := &tellingStore{Store: store}
-				l, err := newLimiter(telling, testConfig(10))
+				busy := &busyStore{Store: store}
+				l, err := newLimiter(busy, testConfig(10))
 				require.NoError(t, err)
 				there, err := newLimiter(inner, testConfig(10))
 				require.NoError(t, err)
@@ -214,7 +200,7 @@ func TestAnAnswerThatComesAfterTheNext(t *testing.T) {
 					require.NoError(t, err)
 				}
 				if test.during {
-					telling.tell = tell
+					busy.meanwhile = func() { tell(counters.ErrNotSent) }
 				}
 				r.Cost = 1
 				_, err = l.Take(t.Context(), r)

@@ -361,3 +361,43 @@ func TestWhatIsGivenBackWhileItIsRepaid(t *testing.T) {
 		}
 	}
 }
+
+// What was admitted alone before a reset, be it by a clock that is ahead of the
+// reset's, isn't given back to what was consumed after it.
+func TestNothingFromBeforeAResetIsGivenBack(t *testing.T) {
+	t.Parallel()
+	for name, newLimiter := range makers {
+		t.Run(name, func(t *testing.T) {
+			inner := memory.New(nil)
+			broken := &limitertest.BrokenStore{Store: inner, Err: limitertest.ErrUnsent}
+			cfg := testConfig(10)
+			cfg.ClockSkew = 50 * time.Millisecond
+			l, err := newLimiter(broken, cfg)
+			require.NoError(t, err)
+			there, err := newLimiter(inner, cfg)
+			require.NoError(t, err)
+			now := clock(t, "12:00:01.5")
+			request := func(cost int64, now time.Time) counters.Request {
+				return counters.Request{Client: "c", Cost: cost, Limit: 10, Now: now}
+			}
+			taken := request(4, now)
+			_, err = l.Take(t.Context(), taken)
+			require.Error(t, err)
+			local, err := l.TakeLocal(taken, err)
+			require.NoError(t, err)
+			require.True(t, local.Allowed)
+
+			slow := -cfg.ClockSkew / 2
+			require.NoError(t, there.Reset(t.Context(), "c", now.Add(slow)))
+			_, err = there.Take(t.Context(), request(5, now.Add(slow)))
+			require.NoError(t, err)
+			broken.Err = nil
+			_, err = l.Take(t.Context(), request(1, now))
+			require.NoError(t, err)
+			require.NoError(t, l.Refund(t.Context(), taken, local))
+			d, err := there.Peek(t.Context(), request(1, now))
+			require.NoError(t, err)
+			assert.EqualValues(t, 10-5-1, d.Remaining)
+		})
+	}
+}

@@ -320,8 +320,10 @@ func (l *Limiter[S]) undo(r counters.Request, taken counters.Decision) (_ counte
 		v.debt.number++
 		return taken, false
 	}
-	// Others may have written before: it was consumed in their generation.
-	if generation, _ := l.algorithm.began(v.last.decoded); generation != taken.Generation && generation <= r.Now.UnixNano() {
+	// Others may have written before: it was consumed in their generation, unless
+	// that began with a reset after it.
+	now, reset := r.Now.UnixNano(), v.last.origin.reset+int64(l.cfg.ClockSkew)
+	if generation, _ := l.algorithm.began(v.last.decoded); generation != taken.Generation && now > reset && generation <= now {
 		taken.Generation, taken.Refunded = generation, 0
 	}
 	return taken, unsent

@@ -58,7 +58,8 @@ type Options struct {
 	Refunds *Group
 	// RefundFailed is called for each refund that failed, if it isn't nil, and
 	// for each refused request of which nobody will know whether it was counted.
-	// What should have been refunded stays in use until its time has passed.
+	// What should have been refunded stays in use until its time has passed. It
+	// must not call the limiter.
 	RefundFailed func()
 }
 

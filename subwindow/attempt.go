@@ -17,8 +17,8 @@ type request struct {
 	counters.Request
 	view   *view
 	refund *refund // nil for a request that takes
-	// late is an addition that the store has counted, if only what was repaid of
-	// it is to be refunded.
+	// late is an addition that the store has counted, if what was repaid, refused
+	// or given back of it is to be refunded.
 	late *addition
 
 	// stage is how far the leader is with it, and alone how TakeLocal has

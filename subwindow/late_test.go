@@ -148,6 +148,16 @@ func TestRefusedChecksAreNotRefundedAfterAReset(t *testing.T) {
 	assert.Equal(t, int64(91), take(t, l, at("12:00:02"), 0, 100).Remaining)
 }
 
+// slowAdds returns a store whose additions take 50 ms.
+func slowAdds(store counters.Store) *faultyStore {
+	return &faultyStore{Store: store, fault: func(operation, _ string) error {
+		if operation == "add" {
+			time.Sleep(50 * time.Millisecond)
+		}
+		return nil
+	}}
+}
+
 // Of a batch whose answer is late, what was refused is refunded, and what the
 // process has admitted alone is counted once.
 func TestABatchIsRefundedInPart(t *testing.T) {
@@ -155,12 +165,7 @@ func TestABatchIsRefundedInPart(t *testing.T) {
 	for _, outcome := range []func(tell func(bool, error)){done, undone} {
 		synctest.Test(t, func(t *testing.T) {
 			store := &lateStore{Store: memory.New(nil)}
-			slow := &faultyStore{Store: store, fault: func(operation, _ string) error {
-				if operation == "add" {
-					time.Sleep(50 * time.Millisecond)
-				}
-				return nil
-			}}
+			slow := slowAdds(store)
 			l := newLimiterWith(t, slow, newWindow(t, time.Minute, 4, true), counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
 			now := at("12:00:01")
 			var callers sync.WaitGroup
@@ -192,12 +197,7 @@ func TestABatchOnBothSidesOfAResetIsNotRefunded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &lateStore{Store: memory.New(nil)}
-		slow := &faultyStore{Store: store, fault: func(operation, _ string) error {
-			if operation == "add" {
-				time.Sleep(50 * time.Millisecond)
-			}
-			return nil
-		}}
+		slow := slowAdds(store)
 		l := newLimiterWith(t, slow, newWindow(t, time.Minute, 4, true), counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
 		var callers sync.WaitGroup
 		for _, clock := range []string{"12:00:01", "12:00:02", "12:00:04"} {
