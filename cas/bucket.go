@@ -59,7 +59,7 @@ type bucketState struct {
 // again before its cost has drained stays denied, and never waits longer than
 // that.
 func (b bucket) step(s bucketState, r counters.Request) (bucketState, counters.Decision) {
-	level := b.level(s, r)
+	level := b.level(s, r.Now.UnixNano(), r.Limit)
 	allowed := b.admits(level, r)
 	switch {
 	case r.Cost == 0:
@@ -76,7 +76,7 @@ func (b bucket) step(s bucketState, r counters.Request) (bucketState, counters.D
 }
 
 func (b bucket) peek(s bucketState, r counters.Request) counters.Decision {
-	level := b.level(s, r)
+	level := b.level(s, r.Now.UnixNano(), r.Limit)
 	return b.decision(level, r, b.admits(level, r))
 }
 
@@ -113,7 +113,8 @@ func (b bucket) refund(s bucketState, r counters.Request, taken counters.Decisio
 // carry raises the level by as much as it rises from before to after, be it above
 // the capacity: what is to be refunded may be in it.
 func (b bucket) carry(present, before, after bucketState, r counters.Request) bucketState {
-	s, from, to := b.drained(present, r), b.drained(before, r), b.drained(after, r)
+	now := r.Now.UnixNano()
+	s, from, to := b.drained(present, now, r.Limit), b.drained(before, now, r.Limit), b.drained(after, now, r.Limit)
 	if s.whole == 0 && s.part == 0 {
 		s.generation, s.refunded = to.generation, to.refunded
 	}
@@ -135,7 +136,8 @@ func (b bucket) carry(present, before, after bucketState, r counters.Request) bu
 
 // most returns the state with the higher level.
 func (b bucket) most(present, known bucketState, r counters.Request) (bucketState, bool) {
-	s, k := b.level(present, r), b.level(known, r)
+	now := r.Now.UnixNano()
+	s, k := b.level(present, now, r.Limit), b.level(known, now, r.Limit)
 	if k.whole < s.whole || k.whole == s.whole && k.part <= s.part {
 		return present, false
 	}
@@ -162,7 +164,7 @@ func (b bucket) lasts() time.Duration {
 // most forever. By how much r is behind the state is not part of it, so that a
 // state from a clock far ahead expires as soon as any other.
 func (b bucket) ttl(s bucketState, r counters.Request) time.Duration {
-	return b.level(s, r).drainTime(r.Limit)
+	return b.level(s, r.Now.UnixNano(), r.Limit).drainTime(r.Limit)
 }
 
 func (b bucket) capacity(limit int64) int64 {
@@ -172,25 +174,24 @@ func (b bucket) capacity(limit int64) int64 {
 	return b.burst
 }
 
-// level returns s as r finds it: in the bucket's own units, within the capacity
-// and drained until r.Now.
-func (b bucket) level(s bucketState, r counters.Request) bucketState {
+// level returns s as a request with this limit finds it: in the bucket's own
+// units, within the capacity and drained until now, in Unix nanoseconds.
+func (b bucket) level(s bucketState, now, limit int64) bucketState {
 	s = s.in(b.window)
-	if capacity := b.capacity(r.Limit); s.whole >= capacity {
+	if capacity := b.capacity(limit); s.whole >= capacity {
 		s.whole, s.part = capacity, 0
 	}
-	return b.drained(s, r)
+	return b.drained(s, now, limit)
 }
 
-// drained returns s as r finds it, be it above the capacity.
-func (b bucket) drained(s bucketState, r counters.Request) bucketState {
-	now := r.Now.UnixNano()
+// drained returns s as level does, be it above the capacity.
+func (b bucket) drained(s bucketState, now, limit int64) bucketState {
 	s = s.in(b.window)
 	switch {
 	case s.whole == 0 && s.part == 0:
 		s.time, s.generation, s.refunded = now, now, 0
 	case s.time < now:
-		s.drain(between(s.time, now), r.Limit)
+		s.drain(between(s.time, now), limit)
 		s.time = now
 		if s.whole == 0 && s.part == 0 {
 			s.generation, s.refunded = now, 0

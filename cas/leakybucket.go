@@ -56,7 +56,7 @@ func (b leaky) peek(s bucketState, r counters.Request) counters.Decision {
 // withWait adds to d, the decision on r in s, how long r waits.
 func (b leaky) withWait(s bucketState, r counters.Request, d counters.Decision) counters.Decision {
 	if d.Allowed {
-		d.Wait = b.level(s, r).drainTime(r.Limit)
+		d.Wait = b.level(s, r.Now.UnixNano(), r.Limit).drainTime(r.Limit)
 	}
 	return d
 }

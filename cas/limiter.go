@@ -720,8 +720,13 @@ func (l *Limiter[S]) step(from S, o origin, calls []*call, changed bool) transit
 			next.origin, next.ttl = origin{putBack: next.origin.putBack}, 0
 		}
 		next.value = l.algorithm.encode(next.origin.append(nil), next.state)
+		var longest *request // of those that have the same limit, the first lasts longest
 		for _, call := range calls {
-			next.ttl = max(next.ttl, l.algorithm.ttl(next.state, call.Request.Request))
+			q := &call.Request
+			if longest == nil || q.Limit != longest.Limit || q.Now.Before(longest.Now) {
+				next.ttl = max(next.ttl, l.algorithm.ttl(next.state, q.Request))
+				longest = q
+			}
 		}
 		next.ttl = counters.TTL(next.ttl, l.cfg.Horizon())
 	}
