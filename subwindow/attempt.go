@@ -249,7 +249,8 @@ func (a *attempt) fill(current int64) finding {
 		if a.unmarked(generation) || a.putBack(generation) {
 			return lost
 		}
-		same = a.known == 0 || max(0, generation) == a.generation
+		reset := lastReset(generation) != lastReset(a.generation) // perhaps since current was read
+		same = !reset && (a.known == 0 || max(0, generation) == a.generation)
 		if a.turn(generation); !same {
 			a.known, a.asked = 0, false
 			return changed

@@ -478,7 +478,8 @@ func (l *Limiter) place(ctx context.Context, a *attempt, before, sum int64) erro
 			return err
 		}
 		if found == complete {
-			a.counts[a.ahead] = before // others have come later
+			// Others have come later, or a reset since.
+			a.counts[a.ahead] = min(a.counts[a.ahead], before)
 		}
 	}
 	return l.complete(ctx, a, found, sum)

@@ -2,6 +2,7 @@ package subwindow_test
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"strings"
 	"sync"
@@ -360,5 +361,30 @@ func TestDebtsAreRepaidAfterALoss(t *testing.T) {
 			require.Equal(t, int64(1), admits(t, here, now, 10, 1))
 			assert.Equal(t, int64(2), admits(t, there, now, 10, 20))
 		})
+	}
+}
+
+// What a check has found counted before a reset is not put back when it learns
+// of that reset by the very same check, be the client new to it or not.
+func TestACountFromBeforeAResetIsNotPutBack(t *testing.T) {
+	t.Parallel()
+	for _, knows := range []bool{false, true} {
+		for _, countDenied := range []bool{false, true} {
+			t.Run(fmt.Sprint(knows, countDenied), func(t *testing.T) {
+				inner := memory.New(nil)
+				w := newWindow(t, 2*time.Second, 1, true)
+				store := &tornStore{Store: inner}
+				here := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10, CountDenied: countDenied})
+				there := newLimiter(t, inner, w, sameClock)
+				if knows {
+					require.True(t, take(t, here, at("12:00:00.1"), 1, 10).Allowed)
+				}
+				require.True(t, take(t, there, at("12:00:02.1"), 8, 10).Allowed)
+				store.between = func() { require.NoError(t, there.Reset(t.Context(), "c", at("12:00:02.2"))) }
+				take(t, here, at("12:00:02.2"), 1, 10)
+				assert.LessOrEqual(t, int64(9), take(t, here, at("12:00:03.3"), 0, 10).Remaining)
+				assert.True(t, take(t, here, at("12:00:04.1"), 9, 10).Allowed)
+			})
+		}
 	}
 }
