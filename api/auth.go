@@ -74,6 +74,9 @@ func (s *Server) forwardAuth(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	if a.allowed {
+		return a.writeNothing(c)
+	}
 	return a.write(c, p.AuthDenyStatus)
 }
 

@@ -1,9 +1,12 @@
 package api
 
 import (
+	"bufio"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -71,6 +74,12 @@ func cidrs(networks ...string) []*net.IPNet {
 	return parsed
 }
 
+// requireUsed asserts how much the client has used of the policy's first limit.
+func requireUsed(t require.TestingT, s *service, policy, client string, used int64) {
+	l := s.do(t, http.MethodGet, "/v1/policies/"+policy+"/clients/"+url.PathEscape(client), "").Limits[0]
+	require.Equal(t, used, l.Limit-l.Remaining, "%s", client)
+}
+
 func TestForwardAuthFindsTheClient(t *testing.T) {
 	t.Parallel()
 	p := newPolicy("api", fixed("per-minute", 100, time.Minute))
@@ -97,9 +106,10 @@ func TestForwardAuthFindsTheClient(t *testing.T) {
 		t.Run(test.what, func(t *testing.T) {
 			r := newRequest(http.MethodGet, "/v1/auth/api", "", test.headers...)
 			r.RemoteAddr = test.peer
-			answer := s.serve(t, r)
-			require.Equal(t, http.StatusOK, answer.Code)
-			assert.Equal(t, test.client, answer.Client)
+			requireUsed(t, s, "api", test.client, 0)
+			require.Equal(t, http.StatusOK, s.serve(t, r).Code)
+			requireUsed(t, s, "api", test.client, 1)
+			s.do(t, http.MethodDelete, "/v1/policies/api/clients/"+url.PathEscape(test.client), "")
 		})
 	}
 }
@@ -133,6 +143,8 @@ func TestForwardAuthDeniesWithThePolicysStatus(t *testing.T) {
 		assert.Equal(t, `"per-minute";r=0;t=60`, r.Header.Get("RateLimit"))
 		assert.Equal(t, `"per-minute";q=1;w=60`, r.Header.Get("RateLimit-Policy"))
 		assert.NotContains(t, r.Header, "Retry-After")
+		assert.NotContains(t, r.Header, "Content-Type")
+		assert.Empty(t, r.Body)
 
 		r = s.do(t, http.MethodGet, "/v1/auth/"+policy, "")
 		assert.Equal(t, status, r.Code)
@@ -163,11 +175,49 @@ func TestForwardAuthTakesAnyMethodPathAndQuery(t *testing.T) {
 			require.NoError(t, err)
 			r := decodeResult(t, response)
 			require.Equal(t, http.StatusOK, r.Code, "%s %s: %s", method, target, r.Body)
+			require.Empty(t, r.Body)
 			used++
 		}
 	}
-	r := s.do(t, http.MethodGet, "/v1/policies/api/clients/127.0.0.1", "")
-	assert.Equal(t, 100-used, r.Limits[0].Remaining)
+	requireUsed(t, s, "api", "127.0.0.1", used)
+}
+
+// A proxy that reads no body of an admitted answer, as nginx and Caddy do, can
+// use its connection again for the next question.
+func TestForwardAuthKeepsItsConnection(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("api", fixed("per-minute", 1000, time.Minute)))
+	server := httptest.NewServer(s.handler)
+	defer server.Close()
+	proxy, err := net.Dial("tcp", server.Listener.Addr().String())
+	require.NoError(t, err)
+	defer proxy.Close()
+	answers := bufio.NewReader(proxy)
+	for _, request := range []string{
+		"GET /v1/auth/api HTTP/1.1\r\nHost: weir\r\n\r\n",
+		"HEAD /v1/auth/api HTTP/1.1\r\nHost: weir\r\n\r\n",
+		"OPTIONS /v1/auth/api/orders HTTP/1.1\r\nHost: weir\r\n\r\n",
+		"POST /v1/auth/api/orders HTTP/1.1\r\nHost: weir\r\nContent-Length: 5\r\n\r\nhello",
+		"POST /v1/auth/api/orders HTTP/1.1\r\nHost: weir\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+		"GET /v1/auth/api HTTP/1.1\r\nHost: weir\r\n\r\n",
+	} {
+		_, err := io.WriteString(proxy, request)
+		require.NoError(t, err)
+		var head []string
+		for len(head) == 0 || head[len(head)-1] != "" {
+			line, err := answers.ReadString('\n')
+			require.NoError(t, err)
+			head = append(head, strings.TrimSuffix(line, "\r\n"))
+		}
+		require.Equal(t, "HTTP/1.1 200 OK", head[0], request)
+		require.Contains(t, head, `Ratelimit-Policy: "per-minute";q=1000;w=60`)
+		require.NotContains(t, head, "Connection: close", request)
+		require.NotContains(t, head, "Transfer-Encoding: chunked", request)
+		if !strings.HasPrefix(request, "HEAD") {
+			require.Contains(t, head, "Content-Length: 0", request)
+		}
+		require.Zero(t, answers.Buffered(), "a body of %s", request)
+	}
 }
 
 func TestForwardAuthReadsNoBody(t *testing.T) {

@@ -15,10 +15,23 @@ var outputs = sync.Pool{New: func() any { return new([]byte) }}
 // write answers with the headers and the body of a, which must not be used any
 // more. A denial gets the status denied.
 func (a *answer) write(c echo.Context, denied int) error {
+	a.writeHeaders(c)
+	return a.writeBody(c, a.status(denied))
+}
+
+// writeNothing answers with status 200 and the headers of a, which must not be
+// used any more. nginx and Caddy read no body of an answer that admits: they
+// would close a connection that has one.
+func (a *answer) writeNothing(c echo.Context) error {
+	a.writeHeaders(c)
+	a.release()
+	return c.NoContent(http.StatusOK)
+}
+
+func (a *answer) writeHeaders(c echo.Context) {
 	out := outputs.Get().(*[]byte)
 	*out = a.setHeaders(c.Response().Header(), *out)
 	outputs.Put(out)
-	return a.writeBody(c, a.status(denied))
 }
 
 // writeBody answers with the body of a, which must not be used any more.
