@@ -2,6 +2,7 @@ package api
 
 import (
 	"cmp"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -14,6 +15,12 @@ type check struct {
 	client string
 	cost   int64
 	limits []limitValue // passed by the caller for this check
+
+	// Of forward auth: the client's address, if it is known by that, or whether
+	// it is known by a header. What that says is a name, even if it looks like an
+	// address: nobody gets a network's exception by a header.
+	network netip.Prefix
+	header  bool
 }
 
 // A limitValue is a limit that a caller passes for one check.
@@ -25,6 +32,7 @@ type limitValue struct {
 // An answer is the outcome of a check.
 type answer struct {
 	policy   *Policy
+	plan     *plan
 	client   string
 	allowed  bool
 	denied   bool          // the limits denied, even if shadow mode allows
@@ -92,7 +100,7 @@ func (a *answer) finish() *answer {
 // capacity returns the largest cost that l can ever admit.
 func (l *limitAnswer) capacity() int64 { return cmp.Or(l.Burst, l.limit) }
 
-// ownLimits reports whether all of the policy's limits decided, none of them
+// ownLimits reports whether all limits of the plan decided, none of them
 // replaced by the client's or the caller's.
 func (a *answer) ownLimits() bool {
 	for i := range a.limits {
@@ -100,5 +108,5 @@ func (a *answer) ownLimits() bool {
 			return false
 		}
 	}
-	return len(a.limits) == len(a.policy.Limits)
+	return len(a.limits) == len(a.plan.limits)
 }

@@ -2,7 +2,6 @@ package api
 
 import (
 	"crypto/sha256"
-	"net"
 	"net/http"
 	"strings"
 
@@ -42,17 +41,6 @@ func (s *Server) checkToken(c echo.Context) error {
 	return nil
 }
 
-// ipExtractor returns a function that finds the address of a request's client.
-// It is the peer's or, when the peer is a trusted proxy, the last address in
-// X-Forwarded-For that isn't a trusted proxy's.
-func ipExtractor(trusted []*net.IPNet) echo.IPExtractor {
-	options := []echo.TrustOption{echo.TrustLoopback(false), echo.TrustLinkLocal(false), echo.TrustPrivateNet(false)}
-	for _, network := range trusted {
-		options = append(options, echo.TrustIPRange(network))
-	}
-	return echo.ExtractIPFromXFFHeader(options...)
-}
-
 // forwardAuth answers /v1/auth/{policy}: it decides a request for a proxy that
 // forwards its headers. It takes no options from the query, because proxies
 // pass on the query of their clients.
@@ -64,32 +52,50 @@ func (s *Server) forwardAuth(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	client := p.identify(c)
-	if client == "" {
+	q := check{policy: p.Name, cost: 1}
+	if !s.identify(c.Request(), p, &q) {
+		if p.OnMissingClient == MissingClientAllow {
+			return c.NoContent(http.StatusOK)
+		}
 		return badRequest("no client: the request has none of %v", p.Identify)
 	}
 	now := s.cfg.Now()
 	ctx := counters.Deadline{At: now.Add(s.cfg.StoreTimeout)}
-	a, err := active.decide(&ctx, check{policy: p.Name, client: client, cost: 1}, now)
-	if err != nil {
-		return err
-	}
-	if a.allowed {
+	a, err := active.decide(&ctx, q, now)
+	switch {
+	case err != nil:
+		return refusal(a, err)
+	case !a.allowed:
+		return a.writeDenial(c)
+	default:
 		return a.writeNothing(c)
 	}
-	return a.write(c, p.AuthDenyStatus)
 }
 
-// identify returns the first client that p.Identify finds in the request, or
-// "".
-func (p *Policy) identify(c echo.Context) string {
+// refusal returns the problem of an answer that on_store_error refused, as
+// users may see it, or any other err as it is.
+func refusal(a *answer, err error) error {
+	if p, ok := err.(*problem); ok && a != nil {
+		p.Status, p.Client = a.policy.AuthDenyStatus, ""
+	}
+	return err
+}
+
+// identify names the client in q by the first of p.Identify that r has, and
+// reports whether r has any.
+func (s *Server) identify(r *http.Request, p *Policy, q *check) bool {
 	for _, i := range p.Identify {
 		if i.Header == "" {
-			return c.RealIP()
+			address := trustedProxies(s.cfg.TrustedProxies).clientOf(r)
+			if address.IsValid() {
+				q.network, q.client = alone(address), networkName(p.counted(address))
+			}
+			return address.IsValid()
 		}
-		if value := c.Request().Header.Get(i.Header); value != "" {
-			return value
+		if q.client = r.Header.Get(i.Header); q.client != "" {
+			q.header = true
+			return true
 		}
 	}
-	return ""
+	return false
 }

@@ -32,6 +32,16 @@ func (p *activePolicies) policy(name string) (*Policy, error) {
 	}
 }
 
+// settle prepares p for use.
+func (p *Policy) settle() {
+	p.exceptions = newExceptions(p.Clients)
+	p.plan = plan{limits: make([]*Limit, len(p.Limits))}
+	for i := range p.Limits {
+		p.plan.limits[i] = &p.Limits[i]
+	}
+	p.plan.header = rateLimitPolicy(p.plan.limits)
+}
+
 // decide answers q, which began at now, by the policy it names, and counts the
 // answer. The error is a problem.
 func (p *activePolicies) decide(ctx context.Context, q check, now time.Time) (*answer, error) {
@@ -134,14 +144,13 @@ func (p *Policy) prepare(q check) (*answer, error) {
 		}
 	}
 	a := answers.Get().(*answer)
-	*a = answer{policy: p, client: q.client, limits: a.limits[:0]}
-	exception := p.Clients[q.client]
+	*a = answer{policy: p, plan: &p.plan, client: q.client, limits: a.limits[:0]}
+	exception := p.exception(&q)
 	a.allowed = exception.Exempt || !exception.Blocked
 	if exception.Exempt || exception.Blocked {
 		return a, nil
 	}
-	for i := range p.Limits {
-		l := &p.Limits[i]
+	for _, l := range a.plan.limits {
 		limit := l.Limit
 		if own, ok := exception.Limits[l.Name]; ok {
 			limit = own
@@ -164,6 +173,15 @@ func (p *Policy) prepare(q check) (*answer, error) {
 		a.limits = append(a.limits, limitAnswer{Limit: l, limit: limit})
 	}
 	return a, nil
+}
+
+// exception returns the policy's exception for the client of q.
+func (p *Policy) exception(q *check) Client {
+	network := q.network
+	if !q.header && !network.IsValid() && len(p.exceptions.networks) > 0 {
+		network, _ = parseNetwork(q.client)
+	}
+	return p.exceptions.find(q.client, network)
 }
 
 func (q *check) validate() error {

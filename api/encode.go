@@ -28,6 +28,50 @@ func (a *answer) writeNothing(c echo.Context) error {
 	return c.NoContent(http.StatusOK)
 }
 
+// writeDenial answers forward auth with the headers of a, which must not be
+// used any more, and with problem details. Proxies show them to users: they
+// don't name the client, which may be another's secret.
+func (a *answer) writeDenial(c echo.Context) error {
+	a.writeHeaders(c)
+	defer a.release()
+	c.Response().Header().Set(echo.HeaderContentType, "application/problem+json")
+	if c.Request().Method == http.MethodHead {
+		return c.NoContent(a.policy.AuthDenyStatus)
+	}
+	out := outputs.Get().(*[]byte)
+	defer outputs.Put(out)
+	*out = append(a.appendDenial((*out)[:0]), '\n')
+	return c.Blob(a.policy.AuthDenyStatus, "application/problem+json", *out)
+}
+
+// appendDenial appends the problem details of a denial.
+func (a *answer) appendDenial(b []byte) []byte {
+	status := a.policy.AuthDenyStatus
+	if len(a.limits) == 0 {
+		b = appendString(append(b, `{"type":"about:blank","title":`...), http.StatusText(status))
+		b = strconv.AppendInt(append(b, `,"status":`...), int64(status), 10)
+		return append(b, `,"detail":"this client is blocked"}`...)
+	}
+	b = append(b, `{"type":"`+typeQuotaExceeded+`","title":"Quota Exceeded"`...)
+	b = strconv.AppendInt(append(b, `,"status":`...), int64(status), 10)
+	b = strconv.AppendInt(append(b, `,"detail":"too many requests; try again in `...), wholeSeconds(a.retry), 10)
+	b = appendString(append(b, ` s","policy":`...), a.policy.Name)
+	if a.degraded {
+		b = append(b, `,"degraded":true`...)
+	}
+	b = append(b, `,"violated-policies":[`...)
+	first := true
+	for i := range a.limits {
+		if l := &a.limits[i]; !l.Allowed {
+			if !first {
+				b = append(b, ',')
+			}
+			b, first = appendString(b, l.Name), false
+		}
+	}
+	return append(b, "]}"...)
+}
+
 func (a *answer) writeHeaders(c echo.Context) {
 	out := outputs.Get().(*[]byte)
 	*out = a.setHeaders(c.Response().Header(), *out)
@@ -125,7 +169,7 @@ func (a *answer) setHeaders(h http.Header, scratch []byte) []byte {
 			h[name] = values[i : i+1 : i+1]
 		}
 	}
-	policy := a.policy.header
+	policy := a.plan.header
 	if !a.ownLimits() {
 		scratch = a.appendList(scratch[:0], (*limitAnswer).appendPolicy)
 		policy = string(scratch)
@@ -156,11 +200,11 @@ func (a *answer) appendList(b []byte, item func(*limitAnswer, []byte) []byte) []
 	return b
 }
 
-// rateLimitPolicy returns RateLimit-Policy with the policy's own limits.
-func (p *Policy) rateLimitPolicy() string {
-	a := answer{limits: make([]limitAnswer, len(p.Limits))}
-	for i := range p.Limits {
-		a.limits[i] = limitAnswer{Limit: &p.Limits[i], limit: p.Limits[i].Limit, decided: true}
+// rateLimitPolicy returns RateLimit-Policy with the limits as they are.
+func rateLimitPolicy(limits []*Limit) string {
+	a := answer{limits: make([]limitAnswer, len(limits))}
+	for i, l := range limits {
+		a.limits[i] = limitAnswer{Limit: l, limit: l.Limit, decided: true}
 	}
 	return string(a.appendList(nil, (*limitAnswer).appendPolicy))
 }

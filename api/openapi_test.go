@@ -117,8 +117,11 @@ func TestServiceKeepsTheContract(t *testing.T) {
 	nginx.AuthDenyStatus = http.StatusForbidden
 	keyed := newPolicy("keyed", fixed("per-minute", 1, time.Minute))
 	keyed.Identify = []Identifier{{Header: "X-Api-Key"}}
+	optional := newPolicy("optional", fixed("per-minute", 1, time.Minute))
+	optional.Identify, optional.OnMissingClient = keyed.Identify, MissingClientAllow
+	optional.Clients = clients(map[string]Client{"abuser": {Blocked: true}})
 	api := newPolicy("api", fixed("per-minute", 3, time.Minute), sliding("ten", 5, 10*time.Second, 10, "weighted"))
-	api.Clients = map[string]Client{"probe": {Exempt: true}, "abuser": {Blocked: true}}
+	api.Clients = clients(map[string]Client{"probe": {Exempt: true}, "abuser": {Blocked: true}})
 	queue := newPolicy("queue", leaky("queue", 3, time.Second, 5), token("tokens", 3, time.Second, 0), slidingLog("log", 5, time.Minute))
 	queue.Hold = true
 	healthy := true
@@ -130,7 +133,7 @@ func TestServiceKeepsTheContract(t *testing.T) {
 			}
 			return []counters.ServerStatus{{Server: "b:11211", Err: counters.ErrTimeout}}
 		}
-	}, api, closed, trial, nginx, keyed, queue, newPolicy("buggy", buggy))
+	}, api, closed, trial, nginx, keyed, optional, queue, newPolicy("buggy", buggy))
 
 	const form = "application/x-www-form-urlencoded"
 	type step struct {
@@ -224,7 +227,8 @@ func TestServiceKeepsTheContract(t *testing.T) {
 		{what: "reset", method: http.MethodDelete, target: "/v1/policies/api/clients/alice", status: 204},
 		{what: "reset unknown", method: http.MethodDelete, target: "/v1/policies/none/clients/alice", status: 404},
 
-		get("/v1/auth/nginx", 200), get("/v1/auth/nginx", 403), get("/v1/auth/none", 404), get("/v1/auth/buggy", 500), get("/v1/auth/keyed", 400),
+		get("/v1/auth/nginx", 200), get("/v1/auth/nginx", 403), get("/v1/auth/none", 404), get("/v1/auth/buggy", 500), get("/v1/auth/keyed", 400), get("/v1/auth/optional", 200),
+		{what: "blocked", method: http.MethodGet, target: "/v1/auth/optional", status: 429, headers: []string{"X-Api-Key", "abuser"}},
 		{what: "sub-path", method: http.MethodPut, target: "/v1/auth/api/orders", status: 200},
 		{what: "head", method: http.MethodHead, target: "/v1/auth/api", status: 200},
 
@@ -240,7 +244,7 @@ func TestServiceKeepsTheContract(t *testing.T) {
 		{what: "refused in a batch", method: http.MethodPost, target: "/v1/check/batch", status: 200, body: `{"checks":[{"policy":"closed","client":"alice"}]}`},
 		get("/v1/policies/closed/clients/alice", 503),
 		{what: "reset fails", method: http.MethodDelete, target: "/v1/policies/api/clients/alice", status: 503},
-		get("/v1/auth/closed", 503),
+		get("/v1/auth/closed", 429),
 		get("/readyz", 503),
 	})
 

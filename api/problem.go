@@ -5,8 +5,11 @@ import (
 	"net/http"
 )
 
-// typeReducedCapacity is registered by draft-ietf-httpapi-ratelimit-headers-11.
-const typeReducedCapacity = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
+// Registered by draft-ietf-httpapi-ratelimit-headers-11.
+const (
+	typeQuotaExceeded   = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+	typeReducedCapacity = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
+)
 
 // A problem is an error that is answered with RFC 9457 problem details.
 type problem struct {

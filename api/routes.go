@@ -35,7 +35,7 @@ func NewServer(cfg Config) *Server {
 
 	e := s.echo
 	e.HTTPErrorHandler = s.writeError
-	e.IPExtractor = ipExtractor(cfg.TrustedProxies)
+	e.IPExtractor = func(r *http.Request) string { return trustedProxies(cfg.TrustedProxies).clientOf(r).String() }
 	if s.cfg.Log.Enabled(context.Background(), slog.LevelDebug) {
 		e.Use(middleware.RequestID(), s.requestLogger())
 	}

@@ -17,8 +17,8 @@ import (
 	_ "embed"
 	"errors"
 	"log/slog"
-	"net"
 	"net/http"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -50,8 +50,9 @@ type Config struct {
 	// Tokens are bearer tokens. If there are any, /v1/* needs one of them, and
 	// /readyz and /metrics name no server to those who have none.
 	Tokens []string
-	// TrustedProxies are the peers whose X-Forwarded-For is believed.
-	TrustedProxies []*net.IPNet
+	// TrustedProxies are the peers whose X-Forwarded- headers are believed, as
+	// Network returns them.
+	TrustedProxies []netip.Prefix
 	// Metrics count what the server does.
 	Metrics *Metrics
 	// Gatherer is what /metrics shows, beside the servers of Health.
@@ -96,8 +97,8 @@ func (s *Server) SetPolicies(policies Policies) {
 	active := &activePolicies{byName: policies, metrics: make(map[string]*policyMetrics, len(policies)), now: s.cfg.Now, undecided: s.cfg.Undecided}
 	for name, p := range policies {
 		active.metrics[name] = s.cfg.Metrics.policy(p)
-		if p.header == "" { // a policy in use must not be changed
-			p.header = p.rateLimitPolicy()
+		if p.plan.limits == nil { // a policy in use must not be changed
+			p.settle()
 		}
 	}
 	s.policies.Store(active)

@@ -9,12 +9,13 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
 	"time"
 
+	"weir/api"
 	"weir/counters"
 	"weir/counters/memcached"
 )
@@ -29,7 +30,7 @@ type config struct {
 	keyPrefix     string
 	viewClients   int
 	tokenFile     string
-	proxies       []*net.IPNet
+	proxies       []netip.Prefix
 	tlsCert       string
 	tlsKey        string
 	tlsClientCA   string
@@ -73,7 +74,7 @@ func parseConfig(args []string, getenv func(string) string, out io.Writer) (*con
 	fs.IntVar(&cfg.viewClients, "view-clients", counters.DefaultClients, "how many clients are remembered per limit")
 	fs.StringVar(&cfg.tokenFile, "token-file", "", "`file` of bearer tokens, one a line, of which /v1/* then needs one")
 	cfg.proxies, _ = parseNetworks([]string{"127.0.0.0/8", "::1/128"})
-	fs.Func("trusted-proxies", "`CIDRs` whose X-Forwarded-For counts, comma-separated (default: loopback)", func(s string) (err error) {
+	fs.Func("trusted-proxies", "`CIDRs` whose X-Forwarded- headers count, comma-separated (default: loopback)", func(s string) (err error) {
 		cfg.proxies, err = parseNetworks(splitList(s, ","))
 		return err
 	})
@@ -156,14 +157,14 @@ func splitList(s, separator string) []string {
 	return items
 }
 
-func parseNetworks(cidrs []string) ([]*net.IPNet, error) {
-	var networks []*net.IPNet
+func parseNetworks(cidrs []string) ([]netip.Prefix, error) {
+	var networks []netip.Prefix
 	for _, cidr := range cidrs {
-		_, network, err := net.ParseCIDR(cidr)
+		network, err := netip.ParsePrefix(cidr)
 		if err != nil {
 			return nil, fmt.Errorf("%q is not a CIDR such as 10.0.0.0/8", cidr)
 		}
-		networks = append(networks, network)
+		networks = append(networks, api.Network(network))
 	}
 	return networks, nil
 }

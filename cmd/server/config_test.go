@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,7 +22,7 @@ func env(variables map[string]string) func(string) string {
 	return func(name string) string { return variables[name] }
 }
 
-func mustNetworks(cidrs ...string) []*net.IPNet {
+func mustNetworks(cidrs ...string) []netip.Prefix {
 	networks, err := parseNetworks(cidrs)
 	if err != nil {
 		panic(err)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"slices"
 	"strconv"
@@ -91,10 +92,13 @@ func (r *policyReader) file(root *yaml.Node) api.Policies {
 
 func (r *policyReader) policy(name string, n *yaml.Node) *api.Policy {
 	p := &api.Policy{
-		Name:           name,
-		OnStoreError:   api.StoreErrorLocal,
-		Identify:       []api.Identifier{{}},
-		AuthDenyStatus: 429,
+		Name:            name,
+		OnStoreError:    api.StoreErrorLocal,
+		Identify:        []api.Identifier{{}},
+		OnMissingClient: api.MissingClientDeny,
+		IPv4Prefix:      api.DefaultIPv4Prefix,
+		IPv6Prefix:      api.DefaultIPv6Prefix,
+		AuthDenyStatus:  429,
 	}
 	name = "policy " + strconv.Quote(name)
 	mode := "enforce"
@@ -111,6 +115,9 @@ func (r *policyReader) policy(name string, n *yaml.Node) *api.Policy {
 		// Read below: clients name limits, which may follow in the file.
 		yamlKey{"clients", func(*yaml.Node) {}},
 		yamlKey{"identify", func(n *yaml.Node) { r.identify(p, n) }},
+		r.choice("on_missing_client", (*string)(&p.OnMissingClient), string(api.MissingClientDeny), string(api.MissingClientAllow)),
+		integer(&r.yamlReader, "ipv4_prefix", &p.IPv4Prefix, 1, 32),
+		integer(&r.yamlReader, "ipv6_prefix", &p.IPv6Prefix, 1, 128),
 		integer(&r.yamlReader, "auth_deny_status", &p.AuthDenyStatus, 400, 599),
 	)
 	if values != nil && values["limits"] == nil {
@@ -120,8 +127,9 @@ func (r *policyReader) policy(name string, n *yaml.Node) *api.Policy {
 	if p.Hold && !slices.ContainsFunc(p.Limits, func(l api.Limit) bool { return slices.Contains(queues, l.Algorithm) }) {
 		r.fail(values["hold"], "hold needs a limit that makes requests wait, a %s, and %s has none", strings.Join(queues, " or a "), name)
 	}
+	exceptions := exceptionReader{&r.yamlReader, p}
 	if clients := values["clients"]; clients != nil {
-		r.clients(p, clients)
+		exceptions.clients(clients)
 	}
 	p.Shadow = mode == "shadow"
 	return p
@@ -203,47 +211,24 @@ func (r *policyReader) complete(p *api.Policy, l *api.Limit, n *yaml.Node, value
 	}
 }
 
-func (r *policyReader) clients(p *api.Policy, n *yaml.Node) {
-	p.Clients = make(map[string]api.Client)
-	r.mapping(n, "clients", func(key, value *yaml.Node) {
-		if key.Value == "" || len(key.Value) > counters.MaxClientBytes {
-			r.fail(key, "a client must be 1 to %d bytes", counters.MaxClientBytes)
-		}
-		var c api.Client
-		name := "client " + strconv.Quote(key.Value)
-		r.object(value, name,
-			yamlKey{"limits", func(n *yaml.Node) {
-				c.Limits = make(map[string]int64)
-				r.mapping(n, "limits of "+name, func(limit, value *yaml.Node) {
-					most := int64(counters.MaxLimit)
-					i := slices.IndexFunc(p.Limits, func(l api.Limit) bool { return l.Name == limit.Value })
-					if i < 0 {
-						r.fail(limit, "policy %q has no limit %q", p.Name, limit.Value)
-					} else {
-						most = p.Limits[i].Most()
-					}
-					var n int64
-					integer(&r.yamlReader, limit.Value, &n, 1, most).read(value)
-					c.Limits[limit.Value] = n
-				})
-			}},
-			r.boolean("exempt", &c.Exempt),
-			r.boolean("blocked", &c.Blocked),
-		)
-		if c.Exempt && c.Blocked {
-			r.fail(value, "%s can't be both exempt and blocked", name)
-		}
-		p.Clients[key.Value] = c
-	})
+// unsent are headers that say how one connection is used, or which weir's HTTP
+// server takes out of the request: no proxy hands on what a client says in them.
+var unsent = []string{
+	"Host", "Connection", "Content-Length", "Expect", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
 }
 
 func (r *policyReader) identify(p *api.Policy, n *yaml.Node) {
 	p.Identify = nil
 	r.sequence(n, "identify", "leave it out to identify clients by ip", func(n *yaml.Node) {
 		header, isHeader := strings.CutPrefix(n.Value, "header:")
+		canonical := http.CanonicalHeaderKey(header)
 		switch {
+		case isHeader && slices.Contains(unsent, canonical):
+			r.fail(n, "identify %q: %s never arrives as clients send it; name another header, such as X-Forwarded-Host or X-Api-Key", n.Value, canonical)
+		case isHeader && madeOf(header, headerCharacters):
+			p.Identify = append(p.Identify, api.Identifier{Header: canonical})
 		case isHeader && header != "":
-			p.Identify = append(p.Identify, api.Identifier{Header: header})
+			r.fail(n, "identify %q names no header that can exist; its name may have letters, digits, - and _", n.Value)
 		case n.Value == "ip":
 			p.Identify = append(p.Identify, api.Identifier{})
 		default:
@@ -251,3 +236,6 @@ func (r *policyReader) identify(p *api.Policy, n *yaml.Node) {
 		}
 	})
 }
+
+// headerCharacters are all that HTTP allows in the name of a header.
+const headerCharacters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_!#$%&'*+.^`|~"

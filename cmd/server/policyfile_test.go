@@ -22,6 +22,18 @@ func parseText(t *testing.T, text string) api.Policies {
 	return policies
 }
 
+// byKey returns exceptions by the keys that the policy file has for them.
+func byKey(t *testing.T, clients map[string]api.Client) map[api.ClientKey]api.Client {
+	t.Helper()
+	keyed := make(map[api.ClientKey]api.Client)
+	for text, c := range clients {
+		key, err := api.ParseClientKey(text)
+		require.NoError(t, err)
+		keyed[key] = c
+	}
+	return keyed
+}
+
 func TestPolicyFile(t *testing.T) {
 	t.Parallel()
 	data, err := os.ReadFile("testdata/policies.yaml")
@@ -37,14 +49,18 @@ func TestPolicyFile(t *testing.T) {
 			CountDenied:  true,
 			OnStoreError: api.StoreErrorDeny,
 			Shadow:       true,
-			Clients: map[string]api.Client{
+			Clients: byKey(t, map[string]api.Client{
 				"gold-co":      {Limits: map[string]int64{"per-minute": 1000, "fixed-window": 500_000}},
 				"health-probe": {Exempt: true},
 				"abuser":       {Blocked: true},
 				"odd one\n":    {},
-			},
-			Identify:       []api.Identifier{{Header: "X-Api-Key"}, {}},
-			AuthDenyStatus: 403,
+				"10.0.0.0/8":   {Exempt: true},
+				"2001:db8::7":  {Exempt: true},
+				"user:*":       {Limits: map[string]int64{"per-minute": 10}},
+			}),
+			Identify:        []api.Identifier{{Header: "X-Api-Key"}, {}},
+			AuthDenyStatus:  403,
+			OnMissingClient: api.MissingClientAllow, IPv4Prefix: 24, IPv6Prefix: 56,
 		},
 		"queue": {
 			Name: "queue",
@@ -53,19 +69,21 @@ func TestPolicyFile(t *testing.T) {
 				{Name: "token-bucket", Algorithm: "token_bucket", Limit: 20, Window: time.Second},
 				{Name: "sliding-log", Algorithm: "sliding_log", Limit: 10_000, Window: time.Hour, MaxLimit: 10_000},
 			},
-			Hold:           true,
-			OnStoreError:   api.StoreErrorLocal,
-			Identify:       []api.Identifier{{}},
-			AuthDenyStatus: 429,
+			Hold:            true,
+			OnStoreError:    api.StoreErrorLocal,
+			Identify:        []api.Identifier{{}},
+			AuthDenyStatus:  429,
+			OnMissingClient: api.MissingClientDeny, IPv4Prefix: 32, IPv6Prefix: 64,
 		},
 		"plain": {
 			Name: "plain",
 			Limits: []api.Limit{
 				{Name: "sliding-window", Algorithm: "sliding_window", Limit: 1, Window: 36 * time.Hour, SubWindows: 10, Estimate: "weighted"},
 			},
-			OnStoreError:   api.StoreErrorLocal,
-			Identify:       []api.Identifier{{}},
-			AuthDenyStatus: 429,
+			OnStoreError:    api.StoreErrorLocal,
+			Identify:        []api.Identifier{{}},
+			AuthDenyStatus:  429,
+			OnMissingClient: api.MissingClientDeny, IPv4Prefix: 32, IPv6Prefix: 64,
 		},
 	}, parseText(t, string(data)))
 }
@@ -90,10 +108,10 @@ policies:
 	assert.Equal(t, one.Limits[:1], policies["three"].Limits)
 	assert.EqualValues(t, 7, one.Limits[1].Limit)
 	assert.Equal(t, time.Minute, one.Limits[1].Window)
-	assert.Equal(t, map[string]api.Client{
+	assert.Equal(t, byKey(t, map[string]api.Client{
 		"vip":   {Limits: map[string]int64{"slow": 70}},
 		"other": {Limits: map[string]int64{"slow": 70}},
-	}, two.Clients)
+	}), two.Clients)
 	assert.Equal(t, []api.Identifier{{Header: "X-User"}}, two.Identify)
 }
 
@@ -106,7 +124,7 @@ policies:
     clients: {vip: {limits: {fixed-window: 70}}}
     limits: [{window: 1s, limit: 7, algorithm: fixed_window}]
 `)
-	assert.EqualValues(t, 70, policies["p"].Clients["vip"].Limits["fixed-window"])
+	assert.Equal(t, byKey(t, map[string]api.Client{"vip": {Limits: map[string]int64{"fixed-window": 70}}}), policies["p"].Clients)
 }
 
 // limit is a policy file with one limit, {fields}, on line 4.
@@ -122,7 +140,7 @@ func more(lines ...string) string {
 
 func TestPolicyFileMistakes(t *testing.T) {
 	t.Parallel()
-	const policyKeys = "description, limits, count_denied, hold, on_store_error, mode, clients, identify, auth_deny_status"
+	const policyKeys = "description, limits, count_denied, hold, on_store_error, mode, clients, identify, on_missing_client, ipv4_prefix, ipv6_prefix, auth_deny_status"
 	const limitKeys = "name, algorithm, limit, window, sub_windows, estimate, burst"
 	const algorithms = "fixed_window or sliding_window or token_bucket or leaky_bucket or sliding_log"
 	const badName = "must be 1 to 63 of a-z, 0-9 and -, and not begin with -"
@@ -233,10 +251,28 @@ func TestPolicyFileMistakes(t *testing.T) {
 		{"identify is text", more("identify: ip"), []string{"4: identify must be a list"}},
 		{"identify by something else", more("identify: [ip, cookie:id]"), []string{`4: identify "cookie:id" must be ip or header:<name>, such as header:X-Api-Key`}},
 		{"identify by no header", more("identify: ['header:']"), []string{`4: identify "header:" must be ip or header:<name>, such as header:X-Api-Key`}},
+		{"identify by an impossible header", more("identify: ['header:X Y']"), []string{`4: identify "header:X Y" names no header that can exist; its name may have letters, digits, - and _`}},
+		{"identify by a header that is no ASCII", more("identify: ['header:Schlüssel']"), []string{`4: identify "header:Schlüssel" names no header that can exist; its name may have letters, digits, - and _`}},
+		{"identify by what never arrives", more("identify:", "  - header:host", "  - header:Transfer-Encoding"), []string{
+			`5: identify "header:host": Host never arrives as clients send it; name another header, such as X-Forwarded-Host or X-Api-Key`,
+			`6: identify "header:Transfer-Encoding": Transfer-Encoding never arrives as clients send it; name another header, such as X-Forwarded-Host or X-Api-Key`,
+		}},
+		{"on_missing_client", more("on_missing_client: 400"), []string{`4: on_missing_client "400" must be deny or allow`}},
+		{"ipv4_prefix", more("ipv4_prefix: 0"), []string{`4: ipv4_prefix "0" must be a whole number from 1 to 32`}},
+		{"ipv6_prefix", more("ipv6_prefix: /64"), []string{`4: ipv6_prefix "/64" must be a whole number from 1 to 128`}},
 		{"identify by nothing", more("identify: []"), []string{"4: identify is empty; leave it out to identify clients by ip"}},
 		{"clients is a list", more("clients: [a]"), []string{"4: clients must be a mapping, keys with values"}},
 		{"client is empty", more("clients: {'': {}}"), []string{"4: a client must be 1 to 1024 bytes"}},
 		{"client is long", more("clients:", "  ? "+strings.Repeat("x", 1025), "  : {}"), []string{"5: a client must be 1 to 1024 bytes"}},
+		{"client that is a wrong range", more("clients:", "  10.0.0.0/33: {exempt: true}", "  10.0.0.1/8: {exempt: maybe}"), []string{
+			`5: client "10.0.0.0/33" is no address range; one is 10.0.0.0/8 or 2001:db8::/32`,
+			`6: client "10.0.0.1/8" names an address within a range; write 10.0.0.0/8 for the range, or the address alone`,
+			`6: exempt "maybe" must be true or false`,
+		}},
+		{"client with a * within", more("clients:", "  'a*b': {exempt: true}"), []string{
+			`5: client "a*b" has a * before its end; only at the end does it stand for what follows`}},
+		{"client twice in other words", more("clients:", "  2001:db8::1: {}", "  2001:DB8:0::1/128: {}"), []string{
+			`6: client "2001:DB8:0::1/128" is the same as the one on line 5`}},
 		{"client without value", more("clients:", "  c:"), []string{`5: client "c" must be a mapping, keys with values`}},
 		{"client's unknown limit", more("clients:", "  c:", "    limits:", "      per-hour: 1"), []string{`7: policy "p" has no limit "per-hour"`}},
 		{"client's bad limit", more("clients:", "  c: {limits: {fixed-window: none}}"), []string{`5: fixed-window "none" ` + badLimit}},

@@ -64,22 +64,33 @@ func describe(b *strings.Builder, p *api.Policy) {
 		b.WriteString("  shadow mode: decides and counts, but allows everything\n")
 	}
 	fmt.Fprintf(b, "  when the store can't decide: %s\n", p.OnStoreError)
-	for _, client := range slices.Sorted(maps.Keys(p.Clients)) {
-		c := p.Clients[client]
+	for _, key := range slices.SortedFunc(maps.Keys(p.Clients), compareKeys) {
+		c := p.Clients[key]
 		switch {
 		case c.Exempt:
-			fmt.Fprintf(b, "  client %q is never limited\n", client)
+			fmt.Fprintf(b, "  %s is never limited\n", key.Means())
 		case c.Blocked:
-			fmt.Fprintf(b, "  client %q is always denied\n", client)
+			fmt.Fprintf(b, "  %s is always denied\n", key.Means())
 		}
 		for _, limit := range slices.Sorted(maps.Keys(c.Limits)) {
-			fmt.Fprintf(b, "  client %q has a %s of %d\n", client, limit, c.Limits[limit])
+			fmt.Fprintf(b, "  %s has a %s of %d\n", key.Means(), limit, c.Limits[limit])
 		}
 	}
+	describeAuth(b, p)
+}
+
+// describeAuth says in words what a policy means to proxies.
+func describeAuth(b *strings.Builder, p *api.Policy) {
 	var identifiers []string
 	for _, id := range p.Identify {
 		identifiers = append(identifiers, id.String())
 	}
 	fmt.Fprintf(b, "  /v1/auth/%s identifies clients by %s and denies with %d\n",
 		p.Name, strings.Join(identifiers, ", else "), p.AuthDenyStatus)
+	if p.OnMissingClient == api.MissingClientAllow {
+		fmt.Fprintf(b, "  /v1/auth/%s admits requests in which it finds no client\n", p.Name)
+	}
+	if p.IPv4Prefix != api.DefaultIPv4Prefix || p.IPv6Prefix != api.DefaultIPv6Prefix {
+		fmt.Fprintf(b, "  /v1/auth/%s counts addresses by the first %d bits of IPv4 and %d of IPv6\n", p.Name, p.IPv4Prefix, p.IPv6Prefix)
+	}
 }

@@ -166,3 +166,6 @@ func parseDuration(s string) (time.Duration, error) {
 	more, err := time.ParseDuration(rest)
 	return d + more, err
 }
+
+// madeOf reports whether s has characters, and no others than these.
+func madeOf(s, characters string) bool { return s != "" && strings.Trim(s, characters) == "" }

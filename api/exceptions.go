@@ -1,0 +1,179 @@
+package api
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"weir/counters"
+)
+
+// A Client holds a policy's exceptions for one client. The zero value is none.
+type Client struct {
+	// Limits replaces limits of the policy, by name.
+	Limits map[string]int64
+	// Exempt clients are always admitted, Blocked ones never. Neither is
+	// counted. Exempt wins.
+	Exempt, Blocked bool
+}
+
+// A ClientKey says for whom an exception holds: for one client by its name, for
+// all whose names begin alike, or for the addresses of a network. Make one with
+// ParseClientKey. Keys are equal when they mean the same.
+type ClientKey struct {
+	name    string
+	all     bool         // whose names begin with name
+	network netip.Prefix // of addresses; not valid if the key is a name
+}
+
+// ParseClientKey reads a key as the policy file has it: an address, a CIDR, the
+// beginning of names with * at its end, or a name. The error says what would be
+// right.
+func ParseClientKey(s string) (ClientKey, error) {
+	if s == "" || len(s) > counters.MaxClientBytes {
+		return ClientKey{}, fmt.Errorf("a client must be 1 to %d bytes", counters.MaxClientBytes)
+	}
+	if n, ok := parseNetwork(s); ok {
+		if n != n.Masked() {
+			return ClientKey{}, fmt.Errorf("client %q names an address within a range; write %v for the range, or the address alone", s, n.Masked())
+		}
+		return ClientKey{network: n}, nil
+	}
+	if address, _, ok := strings.Cut(s, "/"); ok && looksLikeAddress(address) {
+		return ClientKey{}, fmt.Errorf("client %q is no address range; one is 10.0.0.0/8 or 2001:db8::/32", s)
+	}
+	beginning, rest, all := strings.Cut(s, "*")
+	if rest != "" {
+		return ClientKey{}, fmt.Errorf("client %q has a * before its end; only at the end does it stand for what follows", s)
+	}
+	return ClientKey{name: beginning, all: all}, nil
+}
+
+// String returns k as the policy file writes it.
+func (k ClientKey) String() string {
+	switch {
+	case k.network.IsValid():
+		return networkName(k.network)
+	case k.all:
+		return k.name + "*"
+	default:
+		return k.name
+	}
+}
+
+// Means says in words for whom k holds, as the subject of a sentence.
+func (k ClientKey) Means() string {
+	switch {
+	case k.network.IsSingleIP():
+		return "address " + k.String()
+	case k.network.IsValid():
+		return "each address in " + k.String()
+	case k.all:
+		return "each client that begins with " + strconv.Quote(k.name)
+	default:
+		return "client " + strconv.Quote(k.name)
+	}
+}
+
+// parseNetwork returns the network that s names as an address or CIDR, and
+// reports whether it names one. Its address may have bits beyond the network.
+func parseNetwork(s string) (netip.Prefix, bool) {
+	// Checks ask this of each client: an error of netip is an allocation.
+	if address, _, _ := strings.Cut(s, "/"); !looksLikeAddress(address) {
+		return netip.Prefix{}, false
+	}
+	if address, err := netip.ParseAddr(s); err == nil {
+		return alone(address.Unmap()), true
+	}
+	n, err := netip.ParsePrefix(s)
+	if err != nil {
+		return netip.Prefix{}, false
+	}
+	if n == n.Masked() {
+		n = Network(n)
+	}
+	return n, true
+}
+
+// looksLikeAddress reports whether s has only characters of an IPv4 address, or
+// of an IPv6 address without a zone.
+func looksLikeAddress(s string) bool {
+	return strings.Trim(s, "0123456789.") == "" && strings.Contains(s, ".") ||
+		strings.Trim(s, "0123456789abcdefABCDEF:.") == "" && strings.Count(s, ":") > 1
+}
+
+// exceptions finds the exception of a client by a look-up for each length that
+// a key has, however many keys there are.
+type exceptions struct {
+	names      map[string]Client
+	networks   map[netip.Prefix]Client
+	bits4      []int // how long the networks are, the longest first
+	bits6      []int
+	beginnings map[string]Client
+	bytes      []int // how long the beginnings are, the longest first
+}
+
+func newExceptions(clients map[ClientKey]Client) exceptions {
+	e := exceptions{names: make(map[string]Client), networks: make(map[netip.Prefix]Client), beginnings: make(map[string]Client)}
+	for k, c := range clients {
+		switch {
+		case !k.network.IsValid() && !k.all:
+			e.names[k.name] = c
+		case k.all:
+			e.beginnings[k.name] = c
+			e.bytes = append(e.bytes, len(k.name))
+		case k.network.Addr().Is4():
+			e.networks[k.network] = c
+			e.bits4 = append(e.bits4, k.network.Bits())
+		default:
+			e.networks[k.network] = c
+			e.bits6 = append(e.bits6, k.network.Bits())
+		}
+	}
+	for _, lengths := range []*[]int{&e.bits4, &e.bits6, &e.bytes} {
+		slices.Sort(*lengths)
+		*lengths = slices.Compact(*lengths)
+		slices.Reverse(*lengths)
+	}
+	return e
+}
+
+// find returns the exception of a client: by its name, else by the smallest
+// network around its own, if it has one, else by the longest beginning of its
+// name.
+func (e *exceptions) find(name string, network netip.Prefix) Client {
+	if c, ok := e.names[name]; ok {
+		return c
+	}
+	if around, ok := e.around(network); ok {
+		return e.networks[around]
+	}
+	for _, n := range e.bytes {
+		if n <= len(name) {
+			if c, ok := e.beginnings[name[:n]]; ok {
+				return c
+			}
+		}
+	}
+	return Client{}
+}
+
+// around returns the smallest network with an exception that n is part of, and
+// reports whether there is one. There is none if n isn't valid.
+func (e *exceptions) around(n netip.Prefix) (netip.Prefix, bool) {
+	lengths := e.bits6
+	if n.Addr().Is4() {
+		lengths = e.bits4
+	}
+	for _, bits := range lengths {
+		if bits <= n.Bits() {
+			around := netip.PrefixFrom(n.Addr(), bits).Masked()
+			if _, ok := e.networks[around]; ok {
+				return around, true
+			}
+		}
+	}
+	return netip.Prefix{}, false
+}

@@ -1,0 +1,63 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"weir/counters"
+)
+
+// A Limiter decides whether a client may spend a cost now. Its errors are those
+// of a counters.Store and mean that nothing could be decided. It is safe for
+// concurrent use.
+type Limiter interface {
+	// Take decides r and consumes its cost if it is admitted.
+	Take(ctx context.Context, r counters.Request) (counters.Decision, error)
+	// Peek decides r and consumes nothing.
+	Peek(ctx context.Context, r counters.Request) (counters.Decision, error)
+	// PeekLocal decides r by what the process remembers, which is at most a
+	// second old, without asking the store. It reports whether the process
+	// remembers anything. It consumes nothing.
+	PeekLocal(r counters.Request) (counters.Decision, bool)
+	// TakeLocal decides r after a Take that failed with err, by what the process
+	// remembers, and counts it there until the store answers again. The error
+	// is counters.ErrRequest.
+	TakeLocal(r counters.Request, err error) (counters.Decision, error)
+	// Recall decides r by what the process remembers, however old that is, and
+	// reports whether it remembers anything. It consumes nothing.
+	Recall(r counters.Request) (counters.Decision, bool)
+	// Refund undoes a Take or a TakeLocal that was admitted, given the same r
+	// and what Take answered. It may go on after ctx has ended.
+	Refund(ctx context.Context, r counters.Request, taken counters.Decision) error
+	// Reset forgets what the client has consumed.
+	Reset(ctx context.Context, client string, now time.Time) error
+}
+
+// A Limit is one limit of a policy.
+type Limit struct {
+	Name      string
+	Algorithm string // only shown: Limiter decides
+	// Limit is what is admitted per Window, 1 to counters.MaxLimit.
+	Limit  int64
+	Window time.Duration
+	// SubWindows and Estimate are those of a sliding window, else zero.
+	SubWindows int
+	Estimate   string
+	// Burst is the capacity of a token or leaky bucket; 0 means the limit.
+	Burst int64
+	// MaxLimit is the largest value that may replace Limit for one client
+	// or one check; 0 means counters.MaxLimit.
+	MaxLimit int64
+	// Limiter decides for this limit. It must not be nil.
+	Limiter Limiter
+}
+
+// Most returns the largest limit that may be in force.
+func (l *Limit) Most() int64 { return cmp.Or(l.MaxLimit, counters.MaxLimit) }
+
+// A plan is what one kind of request of a policy is checked by.
+type plan struct {
+	limits []*Limit
+	header string // RateLimit-Policy with these limits
+}
