@@ -21,6 +21,7 @@ type check struct {
 	// address: nobody gets a network's exception by a header.
 	network netip.Prefix
 	header  bool
+	route   *Route // or nil
 }
 
 // A limitValue is a limit that a caller passes for one check.

@@ -61,15 +61,28 @@ func (s *Server) forwardAuth(c echo.Context) error {
 	}
 	now := s.cfg.Now()
 	ctx := counters.Deadline{At: now.Add(s.cfg.StoreTimeout)}
-	a, err := active.decide(&ctx, q, now)
-	switch {
-	case err != nil:
-		return refusal(a, err)
-	case !a.allowed:
-		return a.writeDenial(c)
-	default:
-		return a.writeNothing(c)
+	var room [4]*Route
+	routes := room[:1]
+	if p.routing != nil {
+		method, target := s.target(c.Request())
+		routes = p.routing.match(room[:0], method, target)
 	}
+	for i, route := range routes {
+		if q.route, q.cost = route, 1; route != nil {
+			q.cost = route.Cost
+		}
+		a, err := active.decide(&ctx, q, now)
+		switch {
+		case err != nil:
+			return refusal(a, err)
+		case !a.allowed:
+			return a.writeDenial(c)
+		case i == len(routes)-1:
+			return a.writeNothing(c)
+		}
+		a.release()
+	}
+	return nil
 }
 
 // refusal returns the problem of an answer that on_store_error refused, as
@@ -98,4 +111,27 @@ func (s *Server) identify(r *http.Request, p *Policy, q *check) bool {
 		}
 	}
 	return false
+}
+
+// target returns the method and the target of the request that a proxy asks
+// about: those in its headers if the peer is a trusted proxy, else its own. A
+// path below that of the policy comes before the header, which a proxy that
+// sends such a path may pass on from its client. Of several values the last is
+// the proxy's.
+func (s *Server) target(r *http.Request) (method, target string) {
+	method, path := r.Method, strings.TrimPrefix(r.URL.EscapedPath(), "/v1/auth/")
+	below := strings.IndexByte(path, '/')
+	if below >= 0 {
+		target = path[below:]
+	}
+	if !trustedProxies(s.cfg.TrustedProxies).has(peer(r)) {
+		return method, target
+	}
+	if values := r.Header["X-Forwarded-Method"]; len(values) > 0 {
+		method = values[len(values)-1]
+	}
+	if values := r.Header["X-Forwarded-Uri"]; below < 0 && len(values) > 0 {
+		target = values[len(values)-1]
+	}
+	return method, target
 }

@@ -40,6 +40,18 @@ func (p *Policy) settle() {
 		p.plan.limits[i] = &p.Limits[i]
 	}
 	p.plan.header = rateLimitPolicy(p.plan.limits)
+	if len(p.Routes) > 0 {
+		p.routing = newRouting(p.Routes)
+	}
+	for i := range p.Routes {
+		r := &p.Routes[i]
+		r.plan = plan{limits: slices.Clone(p.plan.limits)}
+		for j := range r.Limits {
+			own := &r.Limits[j]
+			r.plan.limits[slices.IndexFunc(p.Limits, func(l Limit) bool { return l.Name == own.Name })] = own
+		}
+		r.plan.header = rateLimitPolicy(r.plan.limits)
+	}
 }
 
 // decide answers q, which began at now, by the policy it names, and counts the
@@ -122,10 +134,13 @@ func (p *Policy) peek(ctx context.Context, client string, now time.Time) (*answe
 // counters.Store, and names the limit that may not have been reset.
 func (p *Policy) reset(ctx context.Context, client string, now time.Time) error {
 	began := time.Now()
-	for i := range p.Limits {
+	for l := range p.EachLimit() {
 		// Refunds go by when the reset of their own limit was.
-		if err := p.Limits[i].Limiter.Reset(ctx, client, now.Add(time.Since(began))); err != nil {
-			return fmt.Errorf("limit %q: %w", p.Limits[i].Name, err)
+		if err := l.Limiter.Reset(ctx, client, now.Add(time.Since(began))); err != nil {
+			if l.Route != "" {
+				return fmt.Errorf("limit %q of %s: %w", l.Name, l.Route, err)
+			}
+			return fmt.Errorf("limit %q: %w", l.Name, err)
 		}
 	}
 	return nil
@@ -145,6 +160,9 @@ func (p *Policy) prepare(q check) (*answer, error) {
 	}
 	a := answers.Get().(*answer)
 	*a = answer{policy: p, plan: &p.plan, client: q.client, limits: a.limits[:0]}
+	if q.route != nil {
+		a.plan = &q.route.plan
+	}
 	exception := p.exception(&q)
 	a.allowed = exception.Exempt || !exception.Blocked
 	if exception.Exempt || exception.Blocked {
@@ -152,7 +170,7 @@ func (p *Policy) prepare(q check) (*answer, error) {
 	}
 	for _, l := range a.plan.limits {
 		limit := l.Limit
-		if own, ok := exception.Limits[l.Name]; ok {
+		if own, ok := exception.Limits[l.Name]; ok && l.Route == "" {
 			limit = own
 		}
 		for _, passed := range q.limits {

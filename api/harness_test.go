@@ -237,13 +237,12 @@ func bindLimiters(store Store, m *Metrics, policies ...*Policy) Policies {
 	const viewClients = 1000
 	bound := Policies{}
 	for _, p := range policies {
-		for i := range p.Limits {
-			l := &p.Limits[i]
+		for l := range p.EachLimit() {
 			if l.Limiter != nil {
 				continue
 			}
 			options := counters.Options{
-				Policy: p.Name, Limit: l.Name, CountDenied: p.CountDenied, Clients: viewClients, Batch: m.Batch, RefundFailed: m.RefundFailed,
+				Policy: p.Name, Limit: l.StoredName(), CountDenied: p.CountDenied, Clients: viewClients, Batch: m.Batch, RefundFailed: m.RefundFailed,
 				StoreTimeout: -1, // a check has what its server gives it
 			}
 			config := cas.Config{Options: options, Swaps: m.Swaps, Foreign: m.Foreign}

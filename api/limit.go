@@ -3,6 +3,9 @@ package api
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/base32"
+	"strings"
 	"time"
 
 	"weir/counters"
@@ -49,12 +52,30 @@ type Limit struct {
 	// MaxLimit is the largest value that may replace Limit for one client
 	// or one check; 0 means counters.MaxLimit.
 	MaxLimit int64
+	// Route is the String of the Route whose requests this limit counts, apart
+	// from those of the policy's limit of the same name; "" in a policy.
+	Route string
 	// Limiter decides for this limit. It must not be nil.
 	Limiter Limiter
 }
 
 // Most returns the largest limit that may be in force.
 func (l *Limit) Most() int64 { return cmp.Or(l.MaxLimit, counters.MaxLimit) }
+
+// routeHashBytes of SHA-256 are kept: 120 bits, which base32 writes in 24
+// characters.
+const routeHashBytes = 15
+
+// StoredName returns the name that l has in the store: its Name, or for a limit
+// of a route, a name of the same form that no other limit has.
+func (l *Limit) StoredName() string {
+	if l.Route == "" {
+		return l.Name
+	}
+	sum := sha256.Sum256([]byte(l.Name + " " + l.Route))
+	hash := strings.ToLower(base32.StdEncoding.EncodeToString(sum[:routeHashBytes]))
+	return l.Name[:min(len(l.Name), counters.MaxNameBytes-1-len(hash))] + "-" + hash
+}
 
 // A plan is what one kind of request of a policy is checked by.
 type plan struct {

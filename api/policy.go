@@ -2,6 +2,7 @@ package api
 
 import (
 	"cmp"
+	"iter"
 	"net/netip"
 )
 
@@ -81,8 +82,31 @@ type Policy struct {
 	IPv4Prefix, IPv6Prefix int
 	// AuthDenyStatus is the HTTP status of a denial.
 	AuthDenyStatus int
-	exceptions     exceptions
-	plan           plan // of requests without a route
+	// Routes are exceptions for some requests. No two have the same method and
+	// a path that differs at most in upper and lower case.
+	Routes []Route
+
+	exceptions exceptions
+	routing    *routing // nil if there are no routes
+	plan       plan     // of requests without a route
+}
+
+// EachLimit yields all limits, those of the routes included.
+func (p *Policy) EachLimit() iter.Seq[*Limit] {
+	return func(yield func(*Limit) bool) {
+		for i := range p.Limits {
+			if !yield(&p.Limits[i]) {
+				return
+			}
+		}
+		for i := range p.Routes {
+			for j := range p.Routes[i].Limits {
+				if !yield(&p.Routes[i].Limits[j]) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // counted returns the network by which an address is counted.

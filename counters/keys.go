@@ -15,7 +15,9 @@ const (
 	// bucket of 14 digits leave 30.
 	MaxKeyPrefixBytes = 30
 
-	maxNameBytes   = 63
+	// MaxNameBytes is the longest name that CheckName accepts.
+	MaxNameBytes = 63
+
 	maxPlainClient = 64
 	// hashedClientBytes of SHA-256 are kept: 144 bits, which base64url writes
 	// in 24 characters without padding.
@@ -142,14 +144,14 @@ func CheckName(name string) error {
 			return nameError(name)
 		}
 	}
-	if name == "" || len(name) > maxNameBytes {
+	if name == "" || len(name) > MaxNameBytes {
 		return nameError(name)
 	}
 	return nil
 }
 
 func nameError(name string) error {
-	return fmt.Errorf("name %q must be 1 to %d of a-z, 0-9 and -, and not begin with -", name, maxNameBytes)
+	return fmt.Errorf("name %q must be 1 to %d of a-z, 0-9 and -, and not begin with -", name, MaxNameBytes)
 }
 
 func printable(s string) bool {

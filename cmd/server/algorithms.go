@@ -157,7 +157,7 @@ type resources struct {
 // limiterOptions are the options of the limiter of a limit.
 func (r *resources) limiterOptions(p *api.Policy, l *api.Limit) counters.Options {
 	o := r.options
-	o.Policy, o.Limit, o.CountDenied, o.Batch = p.Name, l.Name, p.CountDenied, r.metrics.Batch
+	o.Policy, o.Limit, o.CountDenied, o.Batch = p.Name, l.StoredName(), p.CountDenied, r.metrics.Batch
 	o.Reseeded = r.metrics.Reseeded
 	return o
 }

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -68,4 +70,72 @@ func (r *exceptionReader) numbers(name string, n *yaml.Node) map[string]int64 {
 	return numbers
 }
 
+// routes reads the exceptions for some requests.
+func (r *exceptionReader) routes(n *yaml.Node) {
+	lines := make(map[string]int)
+	r.sequence(n, "routes", "leave it out if all requests are alike", func(n *yaml.Node) { r.route(n, lines) })
+}
+
+// route reads one route and adds it to the policy. lines are those of the routes
+// before.
+func (r *exceptionReader) route(n *yaml.Node, lines map[string]int) {
+	mistakes := len(r.errs)
+	route := api.Route{Cost: 1}
+	var numbers map[string]int64
+	values := r.object(n, "a route",
+		r.scalar("method", "an HTTP method such as POST; leave it out for all methods", func(n *yaml.Node) bool {
+			route.Method = strings.ToUpper(n.Value)
+			return madeOf(n.Value, methodCharacters)
+		}),
+		yamlKey{"path", func(n *yaml.Node) {
+			var err error
+			if route.Path, err = api.ParseRoutePath(n.Value); err != nil {
+				r.fail(n, "%v", err)
+			}
+		}},
+		yamlKey{"limits", func(n *yaml.Node) { numbers = r.numbers("limits of a route", n) }},
+		integer(r.yamlReader, "cost", &route.Cost, 0, counters.MaxCost),
+	)
+	// Some backends don't tell upper from lower case.
+	name := route.Method + " " + strings.ToLower(route.Path)
+	switch {
+	case len(r.errs) > mistakes:
+	case route.Path == "":
+		r.fail(n, "the route has no path; / is all paths")
+	case len(numbers) == 0 && values["cost"] == nil:
+		r.fail(n, "the route %s has neither limits nor a cost, so it changes nothing", &route)
+	case lines[name] > 0:
+		r.fail(n, "policy %q has a route %s already, on line %d; upper and lower case make no difference", r.policy.Name, &route, lines[name])
+	default:
+		lines[name] = n.Line
+		for _, l := range r.policy.Limits {
+			if number, ok := numbers[l.Name]; ok {
+				l.Limit, l.Route = number, route.String()
+				route.Limits = append(route.Limits, l)
+			}
+			r.fits(&route, &l, values["cost"])
+		}
+	}
+	r.policy.Routes = append(r.policy.Routes, route)
+}
+
+// fits makes sure that the cost of a route can be admitted by a limit that is in
+// force there, for all clients.
+func (r *exceptionReader) fits(route *api.Route, l *api.Limit, cost *yaml.Node) {
+	if most := cmp.Or(l.Burst, l.Limit); route.Cost > most {
+		r.fail(cost, "cost %d of the route %s is above the limit %q, which admits at most %d at once, and could never be admitted", route.Cost, route, l.Name, most)
+		return
+	}
+	if l.Burst > 0 || l.Route != "" {
+		return // no client has another
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(r.policy.Clients), compareKeys) {
+		if own, ok := r.policy.Clients[key].Limits[l.Name]; ok && own < route.Cost {
+			r.fail(cost, "cost %d of the route %s is above the %s of %s, which is %d, and could never be admitted", route.Cost, route, l.Name, key.Means(), own)
+		}
+	}
+}
+
 func compareKeys(a, b api.ClientKey) int { return strings.Compare(a.String(), b.String()) }
+
+const methodCharacters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"

@@ -32,8 +32,7 @@ func (ls *limiters) bindLimiters(policies api.Policies) error {
 	defer ls.mu.Unlock()
 	inUse := make(map[limiterKey]limiter)
 	for _, p := range policies {
-		for i := range p.Limits {
-			l := &p.Limits[i]
+		for l := range p.EachLimit() {
 			key := limiterKey{p.Name, p.CountDenied, *l}
 			key.limit.Limit, key.limit.Limiter = 0, nil
 			limiter, ok := ls.inUse[key]

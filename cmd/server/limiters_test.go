@@ -80,3 +80,46 @@ func TestWhatIsOwedIsCountedInTheEnd(t *testing.T) {
 		}
 	}
 }
+
+// A route's own limits count apart, by any algorithm, on all instances
+// together, and go on counting when their number changes.
+func TestRoutesCountApartOnAllInstances(t *testing.T) {
+	t.Parallel()
+	file, policies := oneOfEach(t, "deny")
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	routed := strings.ReplaceAll(string(text), "window: 1d}]", "window: 1d}], routes: [{method: POST, path: /login, limits: {l: 5}}]")
+	require.NoError(t, os.WriteFile(file, []byte(routed), 0o600))
+	memcached := memcachedtest.Start(t)
+	args := []string{"-config", file, "-memcached", memcached.Addr}
+	one, other := startProgram(t, args...), startProgram(t, args...)
+	requireStatus := func(s service, method, path string, want int) {
+		t.Helper()
+		status, header, body, err := s.send(method, "/v1/auth/"+path, "", "")
+		require.NoError(t, err)
+		require.Equal(t, want, status, "%s %s: %v %s", method, path, header, body)
+	}
+	for _, policy := range policies {
+		for i := range 5 {
+			requireStatus([]service{one.service, other.service}[i%2], "POST", policy+"/login", http.StatusOK)
+		}
+		requireStatus(one.service, "POST", policy+"/login/x", http.StatusTooManyRequests)
+		requireStatus(other.service, "POST", policy+"/login", http.StatusTooManyRequests)
+		requireStatus(one.service, "GET", policy+"/login", http.StatusOK)
+		requireUsed(t, other.service, policy, "127.0.0.1", 1)
+	}
+	one.reloadWith(t, file, func(text string) string { return strings.ReplaceAll(text, "l: 5", "l: 7") })
+	for _, policy := range policies {
+		requireStatus(one.service, "POST", policy+"/login", http.StatusOK)
+		requireStatus(one.service, "POST", policy+"/login", http.StatusOK)
+		requireStatus(one.service, "POST", policy+"/login", http.StatusTooManyRequests)
+		requireUsed(t, one.service, policy, "127.0.0.1", 1)
+	}
+	one.reloadWith(t, file, func(text string) string { return strings.ReplaceAll(text, "/login", "/signin") })
+	for _, policy := range policies {
+		requireStatus(one.service, "POST", policy+"/login", http.StatusOK)
+		requireUsed(t, one.service, policy, "127.0.0.1", 2)
+		requireStatus(one.service, "POST", policy+"/signin", http.StatusOK)
+		requireUsed(t, one.service, policy, "127.0.0.1", 2)
+	}
+}

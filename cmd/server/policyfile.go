@@ -112,13 +112,15 @@ func (r *policyReader) policy(name string, n *yaml.Node) *api.Policy {
 		r.choice("on_store_error", (*string)(&p.OnStoreError),
 			string(api.StoreErrorLocal), string(api.StoreErrorAllow), string(api.StoreErrorDeny)),
 		r.choice("mode", &mode, "enforce", "shadow"),
-		// Read below: clients name limits, which may follow in the file.
+		// Read below, as routes are: they name limits, which may follow in the
+		// file.
 		yamlKey{"clients", func(*yaml.Node) {}},
 		yamlKey{"identify", func(n *yaml.Node) { r.identify(p, n) }},
 		r.choice("on_missing_client", (*string)(&p.OnMissingClient), string(api.MissingClientDeny), string(api.MissingClientAllow)),
 		integer(&r.yamlReader, "ipv4_prefix", &p.IPv4Prefix, 1, 32),
 		integer(&r.yamlReader, "ipv6_prefix", &p.IPv6Prefix, 1, 128),
 		integer(&r.yamlReader, "auth_deny_status", &p.AuthDenyStatus, 400, 599),
+		yamlKey{"routes", func(*yaml.Node) {}},
 	)
 	if values != nil && values["limits"] == nil {
 		r.fail(n, "%s has no limits; it needs at least one", name)
@@ -130,6 +132,9 @@ func (r *policyReader) policy(name string, n *yaml.Node) *api.Policy {
 	exceptions := exceptionReader{&r.yamlReader, p}
 	if clients := values["clients"]; clients != nil {
 		exceptions.clients(clients)
+	}
+	if routes := values["routes"]; routes != nil {
+		exceptions.routes(routes)
 	}
 	p.Shadow = mode == "shadow"
 	return p
@@ -238,4 +243,4 @@ func (r *policyReader) identify(p *api.Policy, n *yaml.Node) {
 }
 
 // headerCharacters are all that HTTP allows in the name of a header.
-const headerCharacters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_!#$%&'*+.^`|~"
+const headerCharacters = methodCharacters + "!#$%&'*+.^`|~"

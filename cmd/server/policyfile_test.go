@@ -61,6 +61,13 @@ func TestPolicyFile(t *testing.T) {
 			Identify:        []api.Identifier{{Header: "X-Api-Key"}, {}},
 			AuthDenyStatus:  403,
 			OnMissingClient: api.MissingClientAllow, IPv4Prefix: 24, IPv6Prefix: 56,
+			Routes: []api.Route{
+				{Method: "POST", Path: "/login", Cost: 1, Limits: []api.Limit{
+					{Name: "per-minute", Algorithm: "sliding_window", Limit: 5, Window: time.Minute, SubWindows: 10, Estimate: "strict", Route: "POST /login"},
+				}},
+				{Path: "/export", Cost: 10},
+				{Path: "/static files", Cost: 0},
+			},
 		},
 		"queue": {
 			Name: "queue",
@@ -100,7 +107,8 @@ policies:
       vip: &vip {limits: {slow: 70}}
       other: *vip
     identify: &identify [header:X-User]
-  two: {limits: *limits, clients: *clients, identify: *identify}
+    routes: &routes [&route {path: /a, limits: &few {slow: 3}}, {path: /b, limits: *few}]
+  two: {limits: *limits, clients: *clients, identify: *identify, routes: *routes}
   three: {limits: [*fixed]}
 `)
 	one, two := policies["one"], policies["two"]
@@ -112,19 +120,24 @@ policies:
 		"vip":   {Limits: map[string]int64{"slow": 70}},
 		"other": {Limits: map[string]int64{"slow": 70}},
 	}), two.Clients)
+	assert.Equal(t, one.Routes, two.Routes)
+	assert.EqualValues(t, 3, two.Routes[0].Limits[0].Limit)
 	assert.Equal(t, []api.Identifier{{Header: "X-User"}}, two.Identify)
 }
 
-// Clients may come before the limits that they name.
+// Clients and routes may come before the limits that they name.
 func TestPolicyFileOrderOfKeysIsFree(t *testing.T) {
 	t.Parallel()
 	policies := parseText(t, `
 policies:
   p:
+    routes: [{limits: {fixed-window: 3}, path: /login, method: post}]
     clients: {vip: {limits: {fixed-window: 70}}}
     limits: [{window: 1s, limit: 7, algorithm: fixed_window}]
 `)
-	assert.Equal(t, byKey(t, map[string]api.Client{"vip": {Limits: map[string]int64{"fixed-window": 70}}}), policies["p"].Clients)
+	p := policies["p"]
+	assert.Equal(t, byKey(t, map[string]api.Client{"vip": {Limits: map[string]int64{"fixed-window": 70}}}), p.Clients)
+	assert.Equal(t, "POST /login", p.Routes[0].Limits[0].Route)
 }
 
 // limit is a policy file with one limit, {fields}, on line 4.
@@ -140,7 +153,7 @@ func more(lines ...string) string {
 
 func TestPolicyFileMistakes(t *testing.T) {
 	t.Parallel()
-	const policyKeys = "description, limits, count_denied, hold, on_store_error, mode, clients, identify, on_missing_client, ipv4_prefix, ipv6_prefix, auth_deny_status"
+	const policyKeys = "description, limits, count_denied, hold, on_store_error, mode, clients, identify, on_missing_client, ipv4_prefix, ipv6_prefix, auth_deny_status, routes"
 	const limitKeys = "name, algorithm, limit, window, sub_windows, estimate, burst"
 	const algorithms = "fixed_window or sliding_window or token_bucket or leaky_bucket or sliding_log"
 	const badName = "must be 1 to 63 of a-z, 0-9 and -, and not begin with -"
@@ -278,6 +291,37 @@ func TestPolicyFileMistakes(t *testing.T) {
 		{"client's bad limit", more("clients:", "  c: {limits: {fixed-window: none}}"), []string{`5: fixed-window "none" ` + badLimit}},
 		{"client exempt and blocked", more("clients:", "  c: {exempt: true, blocked: true}"), []string{`5: client "c" can't be both exempt and blocked`}},
 		{"client exempt by text", more("clients: {c: {exempt: 1}}"), []string{`4: exempt "1" must be true or false`}},
+
+		{"routes is a mapping", more("routes: {path: /}"), []string{"4: routes must be a list"}},
+		{"no routes", more("routes: []"), []string{"4: routes is empty; leave it out if all requests are alike"}},
+		{"route is a path", more("routes: [/login]"), []string{"4: a route must be a mapping, keys with values"}},
+		{"route's key", more("routes: [{paths: /login}]"), []string{`4: a route has no key "paths"; it may have method, path, limits, cost`}},
+		{"route without path", more("routes: [{method: POST, cost: 2}]"), []string{"4: the route has no path; / is all paths"}},
+		{"route that changes nothing", more("routes:", "  - {method: POST, path: /login}", "  - {path: /x, limits: {}}"), []string{
+			"5: the route POST /login has neither limits nor a cost, so it changes nothing",
+			"6: the route /x has neither limits nor a cost, so it changes nothing",
+		}},
+		{"route's method", more("routes:", "  - {method: '*', path: /, cost: 2}", "  - {method: [GET], path: /, cost: 2}"), []string{
+			`5: method "*" must be an HTTP method such as POST; leave it out for all methods`,
+			`6: method "" must be an HTTP method such as POST; leave it out for all methods`,
+		}},
+		{"route's path", more("routes:", "  - {path: login, cost: 2}", "  - {path: /a//b/, cost: 2}", "  - {path: /users/*, cost: 2}"), []string{
+			`5: path "login" must begin with /`,
+			`6: path "/a//b/" must be written as "/a/b"; it holds for all paths below it too`,
+			`7: path "/users/*" has a placeholder; a path holds for all paths below it, so end it before that`,
+		}},
+		{"route twice", more("routes:", "  - {method: post, path: /login, cost: 2}", "  - {path: /login, cost: 2}", "  - {method: POST, path: /Login, cost: 3}"), []string{
+			`7: policy "p" has a route POST /Login already, on line 5; upper and lower case make no difference`}},
+		{"route's unknown limit", more("routes:", "  - {path: /, limits: {per-hour: 1}}"), []string{`5: policy "p" has no limit "per-hour"`}},
+		{"route's bad limit", more("routes:", "  - {path: /, limits: {fixed-window: 0}}"), []string{`5: fixed-window "0" ` + badLimit}},
+		{"route's bad cost", more("routes:", "  - {path: /, cost: 1000001}"), []string{`5: cost "1000001" must be a whole number from 0 to 1000000`}},
+		{"route that costs too much", more("routes:", "  - {path: /a, cost: 10}", "  - {path: /b, cost: 9}", "  - {path: /c, cost: 9, limits: {fixed-window: 8}}"), []string{
+			`5: cost 10 of the route /a is above the limit "fixed-window", which admits at most 9 at once, and could never be admitted`,
+			`7: cost 9 of the route /c is above the limit "fixed-window", which admits at most 8 at once, and could never be admitted`,
+		}},
+		{"route that costs too much for a client", more("routes:", "  - {path: /a, cost: 9}", "  - {path: /b, cost: 9, limits: {fixed-window: 9}}", "clients: {'user:*': {limits: {fixed-window: 8}}}"), []string{
+			`5: cost 9 of the route /a is above the fixed-window of each client that begins with "user:", which is 8, and could never be admitted`,
+		}},
 
 		{"many mistakes", strings.Join([]string{
 			"polices: {}",            // 1

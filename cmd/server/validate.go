@@ -93,4 +93,11 @@ func describeAuth(b *strings.Builder, p *api.Policy) {
 	if p.IPv4Prefix != api.DefaultIPv4Prefix || p.IPv6Prefix != api.DefaultIPv6Prefix {
 		fmt.Fprintf(b, "  /v1/auth/%s counts addresses by the first %d bits of IPv4 and %d of IPv6\n", p.Name, p.IPv4Prefix, p.IPv6Prefix)
 	}
+	for i := range p.Routes {
+		r := &p.Routes[i]
+		fmt.Fprintf(b, "  /v1/auth/%s takes %d for %s and what is below\n", p.Name, r.Cost, r)
+		for _, l := range r.Limits {
+			fmt.Fprintf(b, "  /v1/auth/%s counts %s and what is below apart, with a %s of %d\n", p.Name, r, l.Name, l.Limit)
+		}
+	}
 }

@@ -1,0 +1,128 @@
+package api
+
+import (
+	"slices"
+	"strings"
+)
+
+// A Route is a policy's exception for some of the requests that a proxy asks
+// about: those of a method and a path, and of all paths below it.
+type Route struct {
+	// Method is in upper case; "" means any. GET means HEAD too, unless another
+	// route of the same path says HEAD.
+	Method string
+	// Path is what ParseRoutePath returned.
+	Path string
+	// Cost is what such a request costs, 0 to counters.MaxCost; 0 consumes
+	// nothing.
+	Cost int64
+	// Limits take the place of the policy's limits with the same names. They
+	// count these requests apart from all others, and a client's own limits
+	// don't replace them.
+	Limits []Limit
+
+	plan plan
+}
+
+// String returns r as in POST /login.
+func (r *Route) String() string { return strings.TrimSpace(r.Method + " " + r.Path) }
+
+// routing finds the routes of requests, by a look-up or two for each segment
+// that a route may have, however many routes there are.
+type routing struct {
+	strict, lenient map[routeKey]*Route
+	longest         int // in bytes, of the paths of routes
+	segments        []routeSegments
+}
+
+type routeKey struct{ method, path string }
+
+// routeSegments are the segments of a route's path, as the lenient read it.
+type routeSegments struct {
+	route    *Route
+	segments []string
+}
+
+func newRouting(routes []Route) *routing {
+	t := &routing{strict: make(map[routeKey]*Route), lenient: make(map[routeKey]*Route)}
+	for i := range routes {
+		r := &routes[i]
+		lenient := strings.ToLower(r.Path)
+		t.strict[routeKey{r.Method, r.Path}] = r
+		t.lenient[routeKey{r.Method, lenient}] = r
+		t.longest = max(t.longest, len(r.Path), len(lenient))
+		t.segments = append(t.segments, routeSegments{r, splitPath(lenient)})
+	}
+	return t
+}
+
+// match appends to routes those that a request has to pass, and returns them.
+// It is one, or nil for the policy's own limits, if all readings of the path
+// agree. Otherwise it is one for each reading, so that nobody passes a limit,
+// or pays less, by writing a path in another way. The last is what most would
+// read.
+func (t *routing) match(routes []*Route, method, target string) []*Route {
+	method = strings.ToUpper(method)
+	path := readPath(target)
+	last := find(t.lenient, method, path.lenient, t.longest)
+	add := func(r *Route) {
+		if r != last && !slices.Contains(routes, r) {
+			routes = append(routes, r)
+		}
+	}
+	add(find(t.strict, method, path.strict, t.longest))
+	// Which segments a .. takes away depends on what else its reader takes for a
+	// segment. But it only takes away: a route that is read has its segments
+	// among those of the path, in their order.
+	for _, r := range t.segments {
+		if path.shrinks != nil && takes(r.route.Method, method) && within(r.segments, path.shrinks) {
+			add(r.route)
+		}
+	}
+	return append(routes, last)
+}
+
+// find returns the route with the longest path that path is or is below of, and
+// of those with the same path the one that names the method. It is nil if there
+// is none.
+func find(routes map[routeKey]*Route, method, path string, longest int) *Route {
+	if len(path) > longest {
+		// Longer beginnings are no route's, however many there are.
+		path = path[:strings.LastIndexByte(path[:longest+1], '/')]
+	}
+	for {
+		key := routeKey{method, path}
+		if path == "" {
+			key.path = "/"
+		}
+		r := routes[key]
+		if r == nil && method == "HEAD" {
+			key.method = "GET"
+			r = routes[key]
+		}
+		if r == nil {
+			key.method = ""
+			r = routes[key]
+		}
+		if r != nil || path == "" {
+			return r
+		}
+		path = path[:strings.LastIndexByte(path, '/')]
+	}
+}
+
+// takes reports whether a route of one method is for requests of another.
+func takes(route, method string) bool {
+	return route == "" || route == method || route == "GET" && method == "HEAD"
+}
+
+// within reports whether all segments are among those of a path, in their
+// order.
+func within(segments, path []string) bool {
+	for _, s := range path {
+		if len(segments) > 0 && segments[0] == s {
+			segments = segments[1:]
+		}
+	}
+	return len(segments) == 0
+}
