@@ -41,6 +41,7 @@ type config struct {
 	logLevel      slog.Level
 	logFormat     string
 	validate      bool
+	healthcheck   bool
 	version       bool
 }
 
@@ -93,6 +94,7 @@ func parseConfig(args []string, getenv func(string) string, out io.Writer) (*con
 	})
 	fs.StringVar(&cfg.logFormat, "log-format", "text", "`format`: text or json")
 	fs.BoolVar(&cfg.validate, "validate", false, "check the policy file, print what it means and exit")
+	fs.BoolVar(&cfg.healthcheck, "healthcheck", false, "ask the instance that runs with the same -listen and -tls-cert whether it is well, and exit with 0 or 1")
 	fs.BoolVar(&cfg.version, "version", false, "print the version and exit")
 
 	var err error

@@ -68,6 +68,7 @@ var everySetting = map[string]string{
 	"log-level":           "warn",
 	"log-format":          "json",
 	"validate":            "true",
+	"healthcheck":         "true",
 	"version":             "true",
 }
 
@@ -78,7 +79,8 @@ func TestConfigFromFlagsAndEnvironment(t *testing.T) {
 		storeTimeout: 20 * time.Millisecond, clockSkew: 0, keyPrefix: "edge", viewClients: 7, tokenFile: "tokens",
 		proxies: mustNetworks("10.0.0.0/8", "fd00::/8"), tlsCert: "cert.pem", tlsKey: "key.pem", tlsClientCA: "ca.pem",
 		memcachedTLS: true, memcachedCA: "mca.pem", memcachedUser: "user", shutdownGrace: time.Minute,
-		logLevel: slog.LevelWarn, logFormat: "json", validate: true, version: true,
+		logLevel: slog.LevelWarn, logFormat: "json", validate: true,
+		healthcheck: true, version: true,
 	}
 	var args []string
 	variables := make(map[string]string)

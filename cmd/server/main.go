@@ -4,7 +4,7 @@
 // It answers over HTTP whether a client may do something now, by the policies
 // of a YAML file. Without flags it has built-in policies and counts in its own
 // memory. -help lists the flags; -validate checks a policy file and says what
-// it means.
+// it means; -healthcheck asks a running instance whether it is well.
 //
 // Start reading at newProgram, which puts the parts together, and at
 // algorithms, the table of all that can limit.
@@ -50,6 +50,8 @@ func execute(ctx context.Context) error {
 		return nil
 	case cfg.validate:
 		return validate(cfg, os.Stdout)
+	case cfg.healthcheck:
+		return healthcheck(cfg)
 	}
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
