@@ -280,12 +280,17 @@ func (p *program) reload() {
 	p.log.Info("policies loaded", slog.Int("policies", len(policies)))
 }
 
-// version returns the version of the module that was built. It names the commit
-// when the go command could find that out; otherwise it is "devel".
+// release is the version that the build names, by -ldflags "-X
+// main.release=1.2.3".
+var release string
+
+// version returns the release or, if the build names none, the version of the
+// module. It names the commit when the go command could find that out;
+// otherwise it is "devel".
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return "unknown"
+		return cmp.Or(release, "unknown")
 	}
-	return cmp.Or(strings.Trim(info.Main.Version, "()"), "devel")
+	return cmp.Or(release, strings.Trim(info.Main.Version, "()"), "devel")
 }
