@@ -351,3 +351,61 @@ func TestWhoLeavesAnUnansweredSwapIsRefunded(t *testing.T) {
 		})
 	}
 }
+
+// What others have written over may never have been consumed, as long as the
+// store hasn't told: then it isn't taken back from them, nor from what the
+// process admits alone after it.
+func TestWhatIsAssumedIsNotRefunded(t *testing.T) {
+	t.Parallel()
+	for name, newLimiter := range makers {
+		for _, early := range []bool{true, false} {
+			t.Run(fmt.Sprint(name, early), func(t *testing.T) {
+				inner := memory.New(nil)
+				slow := &slowStore{Store: inner}
+				store := &limitertest.BrokenStore{Store: slow}
+				failed := 0
+				cfg := testConfig(10)
+				cfg.RefundFailed = func() { failed++ }
+				l, err := newLimiter(store, cfg)
+				require.NoError(t, err)
+				there, err := newLimiter(inner, testConfig(10))
+				require.NoError(t, err)
+				now := clock(t, "12:00:01.5")
+				request := func(cost int64) counters.Request {
+					now = now.Add(1)
+					return counters.Request{Client: "c", Cost: cost, Limit: 10, Now: now}
+				}
+				alone := func(r counters.Request) counters.Decision {
+					store.Err = limitertest.ErrUnsent
+					_, err := l.Take(t.Context(), r)
+					d, err := l.TakeLocal(r, err)
+					require.NoError(t, err)
+					require.True(t, d.Allowed)
+					store.Err = nil
+					return d
+				}
+				first := request(3)
+				taken := alone(first)
+				slow.late.Store(&counters.Unanswered{Err: counters.ErrTimeout, Await: func(func(error)) {}})
+				_, err = l.Take(t.Context(), request(1)) // with what is owed; nobody will ever know
+				require.ErrorIs(t, err, counters.ErrTimeout)
+				slow.late.Store(nil)
+				_, err = there.Take(t.Context(), request(2))
+				require.NoError(t, err)
+				if early {
+					require.NoError(t, l.Refund(t.Context(), first, taken))
+				}
+				alone(request(1))
+				_, err = l.Take(t.Context(), request(1))
+				require.NoError(t, err)
+				if !early {
+					require.NoError(t, l.Refund(t.Context(), first, taken))
+				}
+				d, err := there.Peek(t.Context(), request(1))
+				require.NoError(t, err)
+				assert.EqualValues(t, 10-(2+1+1), d.Remaining)
+				assert.Equal(t, 1, failed)
+			})
+		}
+	}
+}

@@ -312,12 +312,12 @@ func (l *Limiter[S]) undo(r counters.Request, taken counters.Decision) (_ counte
 	default:
 		unsent = own.Request.stage == waiting || own.Err != nil && undone(own.Err)
 	}
-	if !unsent || v.debt.number > 0 && v.underWay {
+	refund := func(s S) S { return l.algorithm.refund(l.algorithm.clone(s), r, taken) }
+	owed, unknown := v.takeBack(refund, r.Now, unsent)
+	if unknown || owed && v.underWay {
 		l.cfg.RefundFailed() // if the store consumes it, and others write, it stays so
 	}
-	if v.debt.number > 0 {
-		v.debt.after = l.algorithm.refund(l.algorithm.clone(v.debt.after), r, taken)
-		v.debt.number++
+	if owed || unknown {
 		return taken, false
 	}
 	// Others may have written before: it was consumed in their generation, unless
@@ -326,7 +326,7 @@ func (l *Limiter[S]) undo(r counters.Request, taken counters.Decision) (_ counte
 	if generation, _ := l.algorithm.began(v.last.decoded); generation != taken.Generation && now > reset && generation <= now {
 		taken.Generation, taken.Refunded = generation, 0
 	}
-	return taken, unsent
+	return taken, true
 }
 
 // reconcile has the store consume what TakeLocal has admitted of r's client.

@@ -14,6 +14,10 @@ type view[S any] struct {
 	mu   sync.Mutex
 	last snapshot[S]
 	debt debt[S]
+	// assumed is when what TakeLocal has admitted was last taken for consumed
+	// though the store hasn't answered, and others have written since: Unix
+	// nanoseconds, of the last request of which nobody may ever know.
+	assumed int64
 	// underWay says that the store is to replace the state from by to.
 	underWay bool
 	from, to S
@@ -153,9 +157,12 @@ type debt[S any] struct {
 	// undo is the debt as it was before the store was last told to consume it
 	// without an answer; nil if there is an answer since.
 	undo *debt[S]
-	// assumed says, of an undo, that the store has consumed a debt since, without
+	// unsure is, in Unix nanoseconds, the last request that the store was told to
+	// consume without an answer.
+	unsure int64
+	// dropped says, of an undo, that the store has consumed a debt since, without
 	// what it was assumed to have consumed: that is from before to after.
-	assumed bool
+	dropped bool
 	// whole says that nothing was assumed, as nobody had written; set by begin.
 	whole bool
 }
@@ -178,8 +185,11 @@ func (s snapshot[S]) debt() debt[S] {
 func (v *view[S]) repaid(d debt[S], a algorithm[S], r counters.Request) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if undo := v.debt.undo; undo != nil && !d.whole {
-		undo.after, undo.assumed = v.debt.before, true
+	if !d.whole {
+		v.assumed = max(v.assumed, v.debt.unsure)
+		if undo := v.debt.undo; undo != nil {
+			undo.after, undo.dropped = v.debt.before, true
+		}
 	}
 	if v.debt.number == d.number {
 		v.debt = debt[S]{}
@@ -193,7 +203,7 @@ func (v *view[S]) repaid(d debt[S], a algorithm[S], r counters.Request) {
 	}
 	s := v.last.decoded
 	v.debt.after = a.carry(a.clone(s), v.debt.before, v.debt.after, r)
-	v.debt.before, v.debt.base, v.debt.based, v.debt.undo = s, s, true, nil
+	v.debt.before, v.debt.base, v.debt.based, v.debt.undo, v.debt.unsure = s, s, true, nil, 0
 }
 
 // owe adds something to the debt that is consumed without the store, or that
@@ -209,6 +219,23 @@ func (v *view[S]) owe(add func(S) S, sent bool, at time.Time) {
 	}
 	d.number++
 	v.debt = d
+}
+
+// takeBack takes from the debt, if there is one, what refund takes from a state,
+// of a request at the given moment. It reports whether there is one, and whether
+// nobody may ever know if the store has consumed that: then what comes after it
+// is owed in full all the same. v is locked.
+func (v *view[S]) takeBack(refund func(S) S, at time.Time, unsent bool) (owed, unknown bool) {
+	owed = v.debt.number > 0
+	unknown = !unsent || at.UnixNano() <= max(v.assumed, v.debt.unsure)
+	if owed {
+		v.debt.after = refund(v.debt.after)
+		if unknown {
+			v.debt.before = refund(v.debt.before)
+		}
+		v.debt.number++
+	}
+	return owed, unknown
 }
 
 // unanswered notes that the store may have replaced the state that was seen by
@@ -229,6 +256,7 @@ func (v *view[S]) unanswered(d debt[S], seen snapshot[S], a algorithm[S], r coun
 	assumed := a.carry(a.clone(d.after), d.before, v.debt.before, r)
 	d.before, d.undo = v.debt.before, nil
 	v.debt.before, v.debt.sent, v.debt.undo = assumed, true, &d
+	v.debt.unsure = max(v.debt.unsure, d.at)
 	v.debt.at = max(v.debt.at, r.Now.UnixNano())
 	v.debt.number++
 	return &d
@@ -242,9 +270,9 @@ func (v *view[S]) undone(d *debt[S], a algorithm[S], r counters.Request) {
 	defer v.mu.Unlock()
 	switch {
 	case v.debt.undo == d:
-		v.debt.before, v.debt.sent, v.debt.undo = d.before, d.sent, nil
+		v.debt.before, v.debt.sent, v.debt.unsure, v.debt.undo = d.before, d.sent, d.unsure, nil
 		v.debt.number++
-	case d.assumed:
+	case d.dropped:
 		v.owe(func(s S) S { return a.carry(a.clone(s), d.before, d.after, r) }, false, r.Now)
 	}
 }
