@@ -39,7 +39,13 @@ func (l *Limiter[S]) TakeLocal(r counters.Request, err error) (counters.Decision
 	decision.Local, decision.Pending = true, v
 	if r.Cost > 0 && (decision.Allowed || l.cfg.CountDenied) {
 		decision.Owed = unsent
-		v.owe(func(s S) S { s, _ = step(s); return s }, !unsent, r.Now)
+		v.owe(func(s S) S {
+			consumed, d := step(s)
+			if decision.Allowed && !d.Allowed { // what is under way is of a later time
+				consumed = l.algorithm.carry(l.algorithm.clone(s), present, next, r)
+			}
+			return consumed
+		}, !unsent, r.Now)
 		l.owing.Add(r)
 	}
 	if own != nil {

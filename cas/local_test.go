@@ -141,3 +141,39 @@ func TestAStateThatIsLostAsItIsWritten(t *testing.T) {
 		})
 	}
 }
+
+// While a state is on its way, a late request is decided as of the time of that:
+// what is in the way at its own time has passed. It is consumed all the same.
+func TestALateRequestIsConsumed(t *testing.T) {
+	t.Parallel()
+	for name, newLimiter := range makers {
+		t.Run(name, func(t *testing.T) {
+			store := &busyStore{Store: memory.New(nil)}
+			l, err := newLimiter(store, testConfig(10))
+			require.NoError(t, err)
+			now := clock(t, "12:00:01.5")
+			request := func(cost int64, after time.Duration) counters.Request {
+				return counters.Request{Client: "c", Cost: cost, Limit: 10, Now: now.Add(after)}
+			}
+			_, err = l.Take(t.Context(), request(10, 0))
+			require.NoError(t, err)
+			admitted := 1
+			store.meanwhile = func() {
+				for range 20 {
+					d, err := l.TakeLocal(request(1, time.Minute-time.Millisecond), limitertest.ErrUnsent)
+					require.NoError(t, err)
+					if d.Allowed {
+						admitted++
+					}
+				}
+			}
+			d, err := l.Take(t.Context(), request(1, time.Minute))
+			require.NoError(t, err)
+			require.True(t, d.Allowed)
+			assert.Equal(t, 10, admitted)
+			d, err = l.Take(t.Context(), request(1, time.Minute))
+			require.NoError(t, err)
+			assert.False(t, d.Allowed)
+		})
+	}
+}
