@@ -1,5 +1,5 @@
 # make test needs nothing but Go on a Debian or Ubuntu machine: it finds
-# memcached or installs it.
+# what the tests start, or installs it.
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .PHONY: test lint setup bench histories soak fuzz
@@ -11,14 +11,16 @@ test: setup lint
 	go test -run 'Test(Worlds|Courses)$$' ./bench/simulate -seeds 10000 -whole
 	go test ./bench/accuracy -whole
 	GORACE=atexit_sleep_ms=0 go test -race -shuffle=on ./...
+	go -C deploy/manifests test ./...
 
 lint:
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt would change:"; echo "$$unformatted"; exit 1; }
 	go vet ./...
 	go run $(STATICCHECK) ./...
+	go -C deploy/manifests vet ./...
 
 setup:
-	@deploy/install-memcached
+	@deploy/install memcached nginx caddy haproxy
 
 bench: setup
 	go test -run '^$$' -bench . -benchmem ./...

@@ -1,0 +1,333 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A proxy asks weir about each request, as its file in deploy says.
+type proxy struct {
+	name string
+	// start returns the address of the proxy in front of the app. The edits
+	// change its file.
+	start func(t *testing.T, weir, app string, edits ...edit) (address string)
+	// patient gives weir more time than the file does: the machine may be busy.
+	patient []edit
+	// open lets requests pass while weir can't be asked.
+	open []edit
+	// down is the status of a request while weir can't be asked.
+	down int
+	// quiet is whether an admitted request's RateLimit is the app's alone.
+	quiet bool
+	// waits is whether it waits long for a weir that hangs.
+	waits bool
+}
+
+var proxies = []proxy{
+	{
+		name: "nginx", start: startNginx, down: http.StatusServiceUnavailable,
+		patient: []edit{{"connect_timeout 50ms", "connect_timeout 10s"}, {"read_timeout 100ms", "read_timeout 10s"}},
+		open:    []edit{{"#error_page", "error_page"}},
+	},
+	{
+		name: "Caddy", start: startCaddy, down: http.StatusServiceUnavailable,
+		patient: []edit{{"dial_timeout 50ms", "dial_timeout 10s"}, {"header_timeout 100ms", "header_timeout 10s"}},
+		open:    []edit{{"respond @unasked 503", ""}, {"#reverse_proxy", "reverse_proxy"}},
+	},
+	{
+		name: "HAProxy", start: startHAProxy, down: http.StatusServiceUnavailable,
+		open: []edit{{"int(503)", "int(200)"}},
+	},
+	{name: "Traefik", start: startTraefik, down: http.StatusInternalServerError, quiet: true, waits: true},
+	{
+		name: "Envoy", start: startEnvoy, down: http.StatusServiceUnavailable,
+		patient: []edit{{"timeout: 0.1s", "timeout: 10s"}},
+		open:    []edit{{"failure_mode_allow: false", "failure_mode_allow: true"}},
+	},
+}
+
+// An app is what the proxies protect. It answers with the request's body.
+type app struct {
+	address string
+	asked   atomic.Int64
+	last    atomic.Pointer[http.Request]
+}
+
+func startApp(t *testing.T) *app {
+	t.Helper()
+	a := &app{}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a.asked.Add(1)
+		a.last.Store(r)
+		_, _ = io.Copy(w, r.Body)
+	}))
+	t.Cleanup(server.Close)
+	a.address = strings.TrimPrefix(server.URL, "http://")
+	return a
+}
+
+// A countingRelay counts the connections that it passes on.
+type countingRelay struct {
+	address     string
+	connections atomic.Int64
+}
+
+func startCountingRelay(t *testing.T, to string) *countingRelay {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	r := &countingRelay{address: listener.Addr().String()}
+	ctx, end := context.WithCancel(context.Background())
+	var copies sync.WaitGroup
+	pass := func(from, to net.Conn) {
+		_, _ = io.Copy(to, from) // until either side closes
+		from.Close()
+		to.Close()
+	}
+	copies.Go(func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			r.connections.Add(1)
+			server, err := net.Dial("tcp", to)
+			if err != nil {
+				client.Close()
+				continue
+			}
+			context.AfterFunc(ctx, func() { client.Close(); server.Close() })
+			copies.Go(func() { pass(client, server) })
+			copies.Go(func() { pass(server, client) })
+		}
+	})
+	t.Cleanup(func() {
+		listener.Close()
+		end()
+		copies.Wait()
+	})
+	return r
+}
+
+// A user asks the app through a proxy.
+type user struct {
+	url    string
+	client *http.Client
+}
+
+// newUser returns a user at an address of loopback.
+func newUser(t *testing.T, proxy, from string) *user {
+	t.Helper()
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+	transport := &http.Transport{DialContext: dialer.DialContext}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &user{"http://" + proxy, &http.Client{Transport: transport, Timeout: patience}}
+}
+
+// reply is what a user gets.
+type reply struct {
+	status int
+	header http.Header
+	body   string
+	took   time.Duration
+}
+
+// left returns what the RateLimit header says is left, or -1.
+func (r reply) left() int {
+	var left, reset int
+	if _, err := fmt.Sscanf(r.header.Get("RateLimit"), `"per-minute";r=%d;t=%d`, &left, &reset); err != nil {
+		return -1
+	}
+	return left
+}
+
+// ask sends a GET, or a POST if there is a body. The headers are names and
+// values in turn.
+func (u *user) ask(t *testing.T, path, body string, headers ...string) reply {
+	t.Helper()
+	method := http.MethodGet
+	if body != "" {
+		method = http.MethodPost
+	}
+	r, err := http.NewRequest(method, u.url+path, strings.NewReader(body))
+	require.NoError(t, err)
+	for pair := range slices.Chunk(headers, 2) {
+		r.Header.Set(pair[0], pair[1])
+	}
+	start := time.Now()
+	resp, err := u.client.Do(r)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	return reply{resp.StatusCode, resp.Header, string(data), time.Since(start)}
+}
+
+// shipped starts weir with the policies that the files ask for. Proxies are at
+// 127.0.0.1 and users aren't.
+func shipped(t *testing.T, args ...string) *process {
+	t.Helper()
+	return startProcess(t, append([]string{"-config", "../../deploy/policies.yaml", "-trusted-proxies", "127.0.0.1/32"}, args...)...)
+}
+
+func TestProxiesLimit(t *testing.T) {
+	for _, p := range proxies {
+		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
+			weir, app := startCountingRelay(t, shipped(t).address()), startApp(t)
+			address := p.start(t, weir.address, app.address, p.patient...)
+			visitor, neighbour := newUser(t, address, "127.0.0.2"), newUser(t, address, "127.0.0.3")
+			requests := int64(0)
+			ask := func(from *user, path, body string, headers ...string) reply {
+				requests++
+				return from.ask(t, path, body, headers...)
+			}
+			// requireAdmitted also checks what the limit has left then.
+			requireAdmitted := func(r reply, left int) {
+				t.Helper()
+				require.Equal(t, http.StatusOK, r.status, r.body)
+				if p.quiet {
+					r.header = app.last.Load().Header
+				}
+				require.Equal(t, left, r.left(), "%v", r.header)
+				require.Equal(t, `"per-minute";q=100;w=60`, r.header.Get("RateLimit-Policy"))
+				require.NotContains(t, r.header, "Retry-After")
+			}
+
+			// A header names the client.
+			requireAdmitted(ask(visitor, "/", "", "X-Api-Key", "alice"), 99)
+			assert.Equal(t, "alice", app.last.Load().Header.Get("X-Api-Key"))
+
+			// The app gets the request as it is.
+			r := ask(visitor, "/orders?cost=50&client=bob", "two of them", "X-Api-Key", "alice")
+			requireAdmitted(r, 98)
+			assert.Equal(t, "two of them", r.body)
+			assert.Equal(t, http.MethodPost, app.last.Load().Method)
+			assert.Equal(t, "/orders?cost=50&client=bob", app.last.Load().RequestURI)
+
+			// At its limit the client learns when to come again.
+			for left := 97; left >= 0; left-- {
+				requireAdmitted(ask(visitor, "/", "", "X-Api-Key", "alice"), left)
+			}
+			asked := app.asked.Load()
+			for range 200 {
+				r := ask(visitor, "/orders", "two of them", "X-Api-Key", "alice")
+				require.Equal(t, http.StatusTooManyRequests, r.status, r.body)
+				require.Zero(t, r.left(), "%v", r.header)
+				require.Equal(t, `"per-minute";q=100;w=60`, r.header.Get("RateLimit-Policy"))
+				wait, err := strconv.Atoi(r.header.Get("Retry-After"))
+				require.NoError(t, err)
+				require.InDelta(t, 55, wait, 11)
+				require.NotContains(t, r.body, "alice")
+			}
+			assert.Equal(t, asked, app.asked.Load(), "the app isn't asked")
+
+			// Others aren't concerned. Without a header the address names
+			// the client, and nobody can give himself another.
+			requireAdmitted(ask(visitor, "/", "", "X-Api-Key", "bob"), 99)
+			requireAdmitted(ask(visitor, "/", ""), 99)
+			requireAdmitted(ask(neighbour, "/", ""), 99)
+			requireAdmitted(ask(visitor, "/", "", "X-Forwarded-For", "198.51.100.7"), 98)
+			requireAdmitted(ask(neighbour, "/", "", "X-Forwarded-For", "127.0.0.2"), 98)
+
+			for client := range 6 {
+				for left := 99; left >= 0; left-- {
+					requireAdmitted(ask(visitor, "/", "", "X-Api-Key", fmt.Sprint("client-", client)), left)
+				}
+			}
+			assert.LessOrEqual(t, weir.connections.Load(), requests/100, "connections to weir for %d requests", requests)
+		})
+	}
+}
+
+// While weir is down a user is answered within 100 ms: 503, or by the app if
+// the file is edited as it says.
+func TestProxiesWithoutWeir(t *testing.T) {
+	for _, p := range proxies {
+		for _, open := range []bool{false, true} {
+			name, down, edits := p.name+" closed", p.down, []edit(nil)
+			if open {
+				name, down, edits = p.name+" open", http.StatusOK, p.open
+			}
+			if open && p.open == nil {
+				continue
+			}
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				weir, app := shipped(t), startApp(t)
+				visitor := newUser(t, p.start(t, weir.address(), app.address, edits...), "127.0.0.2")
+				// Others use this machine: one answer of several
+				// has to be as quick as all would be elsewhere.
+				requireDown := func() {
+					t.Helper()
+					quickest := patience
+					for range 20 {
+						before := app.asked.Load()
+						r := visitor.ask(t, "/", "still here")
+						require.Equal(t, down, r.status, r.body)
+						if open {
+							require.Equal(t, "still here", r.body)
+						}
+						require.Equal(t, open, app.asked.Load() > before)
+						require.Equal(t, -1, r.left())
+						require.Less(t, r.took, time.Second)
+						quickest = min(quickest, r.took)
+					}
+					assert.Less(t, quickest, 100*time.Millisecond)
+				}
+				// requireUp waits until the proxy has noticed.
+				requireUp := func() {
+					t.Helper()
+					require.Eventually(t, func() bool { return visitor.ask(t, "/", "").status == http.StatusOK }, patience, 50*time.Millisecond)
+				}
+				requireUp()
+				weir.kill()
+				requireDown()
+
+				weir = shipped(t, "-listen", weir.address())
+				requireUp()
+				if p.waits {
+					return
+				}
+				require.NoError(t, weir.cmd.Process.Signal(syscall.SIGSTOP))
+				t.Cleanup(func() { _ = weir.cmd.Process.Signal(syscall.SIGCONT) })
+				// It may answer what was on its way.
+				require.Eventually(t, func() bool {
+					r := visitor.ask(t, "/", "still here")
+					require.Less(t, r.took, time.Second)
+					return r.status == down && r.left() < 0
+				}, patience, time.Millisecond)
+				require.NoError(t, weir.cmd.Process.Signal(syscall.SIGCONT))
+				requireUp()
+			})
+		}
+	}
+}
+
+// What deploy/README.md shows is what ships.
+func TestReadmeShowsTheFiles(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile("../../deploy/README.md")
+	require.NoError(t, err)
+	for _, file := range []string{"nginx.conf", "Caddyfile", "haproxy.cfg", "haproxy.lua", "traefik.yaml", "envoy.yaml"} {
+		data, err := os.ReadFile("../../deploy/" + file)
+		require.NoError(t, err)
+		assert.True(t, strings.Contains(string(readme), "\n"+string(data)+"```\n"), file)
+	}
+}

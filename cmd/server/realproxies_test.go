@@ -1,0 +1,132 @@
+package main
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// An edit replaces a text that has to be there.
+type edit struct{ from, to string }
+
+// edited writes a file of deploy into dir, with the addresses that it names
+// replaced by those of the test, and edited. It returns its path.
+func edited(t *testing.T, dir, file string, edits ...edit) string {
+	t.Helper()
+	data, err := os.ReadFile("../../deploy/" + file)
+	require.NoError(t, err)
+	text := string(data)
+	for _, e := range edits {
+		require.Contains(t, text, e.from, file)
+		text = strings.ReplaceAll(text, e.from, e.to)
+	}
+	path := filepath.Join(dir, file)
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+// addresses replaces those that the files name.
+func addresses(weir, app string, edits []edit) []edit {
+	return append([]edit{{"127.0.0.1:8080", weir}, {"127.0.0.1:9000", app}}, edits...)
+}
+
+// freePort returns a port that nobody listens on.
+func freePort(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer listener.Close()
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	require.NoError(t, err)
+	return port
+}
+
+// startListening starts a program of Debian, in dir, and waits until it listens
+// on the port. The program ends with the test.
+func startListening(t *testing.T, dir, port, name string, args ...string) (address string) {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil { // where root's programs are
+		path, err = exec.LookPath("/usr/sbin/" + name)
+	}
+	require.NoError(t, err, "deploy/install %s", name)
+	log, exited := newLogLines(), make(chan struct{})
+	cmd := exec.Command(path, args...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
+	cmd.Env = append(os.Environ(), "HOME="+dir, "XDG_CONFIG_HOME="+dir, "XDG_DATA_HOME="+dir)
+	require.NoError(t, cmd.Start())
+	go func() {
+		_ = cmd.Wait() // whether it went well doesn't matter
+		close(exited)
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		<-exited
+	})
+	address = "127.0.0.1:" + port
+	require.Eventually(t, func() bool {
+		select {
+		case <-exited:
+			require.Fail(t, name+" ended", "%s", log)
+		default:
+		}
+		conn, err := net.Dial("tcp", address)
+		if err == nil {
+			conn.Close()
+		}
+		return err == nil
+	}, patience, 10*time.Millisecond, "%s", log)
+	return address
+}
+
+func startNginx(t *testing.T, weir, app string, edits ...edit) string {
+	dir, port := publicDir(t), freePort(t)
+	edited(t, dir, "nginx.conf", append(addresses(weir, app, edits), edit{"*:8000", "*:" + port})...)
+	main := `daemon off;
+pid nginx.pid;
+events {}
+http {
+	access_log off;
+	client_body_temp_path body;
+	proxy_temp_path proxy;
+	fastcgi_temp_path fastcgi;
+	uwsgi_temp_path uwsgi;
+	scgi_temp_path scgi;
+	include nginx.conf;
+}
+`
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "main.conf"), []byte(main), 0o600))
+	return startListening(t, dir, port, "nginx", "-p", dir, "-c", "main.conf", "-e", "stderr")
+}
+
+func startCaddy(t *testing.T, weir, app string, edits ...edit) string {
+	dir, port := publicDir(t), freePort(t)
+	file := edited(t, dir, "Caddyfile", append(addresses(weir, app, edits), edit{":8000", ":" + port})...)
+	// Its admin endpoint would be at the same port in each test.
+	require.NoError(t, prepend(file, "{\n\tadmin off\n}\n"))
+	return startListening(t, dir, port, "caddy", "run", "--config", file, "--adapter", "caddyfile")
+}
+
+func prepend(file, text string) error {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, append([]byte(text), data...), 0o600)
+}
+
+func startHAProxy(t *testing.T, weir, app string, edits ...edit) string {
+	dir, port := publicDir(t), freePort(t)
+	socket := edit{"abns@weir", "abns@weir-" + port} // others run at the same time
+	edited(t, dir, "haproxy.lua", socket)
+	file := edited(t, dir, "haproxy.cfg", append(addresses(weir, app, edits),
+		edit{"*:8000", "*:" + port}, edit{"/etc/haproxy", dir}, socket)...)
+	return startListening(t, dir, port, "haproxy", "-db", "-f", file)
+}
