@@ -256,6 +256,26 @@ func TestProxiesLimit(t *testing.T) {
 	}
 }
 
+// Each file tells weir the method and path of a request, and lets no user say
+// other ones.
+func TestProxiesTellTheRoute(t *testing.T) {
+	const policy = "{limits: [{name: l, algorithm: sliding_log, limit: 9, window: 1h}], routes: [{method: POST, path: /login, limits: {l: 1}}], auth_deny_status: "
+	policies := write(t, "policies.yaml", "policies:\n  api: "+policy+"429}\n  api-nginx: "+policy+"403}\n")
+	for _, p := range proxies {
+		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
+			app := startApp(t)
+			visitor := newUser(t, p.start(t, shipped(t, "-config", policies).address(), app.address, p.patient...), "127.0.0.2")
+			assert.Equal(t, http.StatusOK, visitor.ask(t, "/login?next=/", "alice").status)
+			assert.Equal(t, http.StatusTooManyRequests, visitor.ask(t, "/login/again", "alice",
+				"X-Forwarded-Method", http.MethodGet, "X-Forwarded-Uri", "/").status)
+			assert.Equal(t, http.StatusOK, visitor.ask(t, "/login", "").status, "a GET")
+			assert.Equal(t, http.StatusOK, visitor.ask(t, "/", "alice").status)
+			assert.EqualValues(t, 3, app.asked.Load())
+		})
+	}
+}
+
 // While weir is down a user is answered within 100 ms: 503, or by the app if
 // the file is edited as it says.
 func TestProxiesWithoutWeir(t *testing.T) {
