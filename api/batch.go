@@ -2,10 +2,12 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,7 +17,7 @@ import (
 )
 
 const (
-	// batchWorkers is how many checks of a batch are begun at once.
+	// batchWorkers is how many clients' checks of a batch are begun at once.
 	batchWorkers = 128
 	// batchShifts is how often as many are begun again until the store timeout:
 	// enough for all of a batch.
@@ -65,9 +67,7 @@ func (s *Server) decideBatch(c echo.Context, batch []check) [][]byte {
 			started++
 			workers.Go(func() {
 				for group := range queue {
-					for _, i := range group {
-						results[i] = s.decideResult(c, ctx, batch[i])
-					}
+					s.decideGroup(c, ctx, batch, group, results)
 				}
 				allBegun()
 			})
@@ -84,14 +84,78 @@ func (s *Server) decideBatch(c echo.Context, batch []check) [][]byte {
 	return results
 }
 
-// decideResult returns the encoded result of a check.
-func (s *Server) decideResult(c echo.Context, ctx *counters.Deadline, q check) []byte {
+// decideGroup puts in the results of the checks of one client of one policy,
+// whose indexes are group, in their order.
+func (s *Server) decideGroup(c echo.Context, ctx *counters.Deadline, batch []check, group []int, results [][]byte) {
+	for len(group) > 0 {
+		first := batch[group[0]]
+		results[group[0]] = s.decideResult(c, ctx, first).encode()
+		equal := 1
+		for equal < len(group) && batch[group[equal]].cost == first.cost && slices.Equal(batch[group[equal]].limits, first.limits) {
+			equal++
+		}
+		s.decideEqual(c, ctx, first, group[1:equal], results)
+		group = group[equal:]
+	}
+}
+
+// decideEqual puts in the results of checks that are all q. One by one, a
+// thousand would take longer than they may. As concurrent callers they cost a
+// few store operations; and as they are equal, their answers can be put in the
+// order that they would have had.
+func (s *Server) decideEqual(c echo.Context, ctx *counters.Deadline, q check, indexes []int, results [][]byte) {
+	outcomes := make([]decided, len(indexes))
+	var callers sync.WaitGroup
+	for i := range outcomes {
+		callers.Go(func() { outcomes[i] = s.decideResult(c, ctx, q) })
+	}
+	callers.Wait()
+	slices.SortStableFunc(outcomes, decidedFirst)
+	for i, d := range outcomes {
+		results[indexes[i]] = d.encode()
+	}
+}
+
+// decided is the outcome of a check of a batch: an answer, or a problem.
+type decided struct {
+	*answer
+	problem error
+}
+
+func (s *Server) decideResult(c echo.Context, ctx *counters.Deadline, q check) decided {
 	a, err := s.decideOrRecover(c, ctx, q, s.cfg.Now())
-	if err != nil {
-		result, _ := json.Marshal(err) // can't fail for a problem
+	return decided{a, err}
+}
+
+// decidedFirst compares the outcomes of equal checks by when they were decided:
+// admissions before denials, and more remaining before less.
+func decidedFirst(d, e decided) int {
+	if d.problem != nil || e.problem != nil || d.denied != e.denied {
+		return cmp.Compare(d.rank(), e.rank())
+	}
+	return slices.CompareFunc(d.limits, e.limits, func(d, e limitAnswer) int {
+		return cmp.Compare(e.Remaining, d.Remaining)
+	})
+}
+
+func (d decided) rank() int {
+	switch {
+	case d.problem != nil:
+		return 2
+	case d.denied:
+		return 1
+	default:
+		return 0
+	}
+}
+
+// encode returns the result. The answer must not be used any more.
+func (d decided) encode() []byte {
+	if d.problem != nil {
+		result, _ := json.Marshal(d.problem) // can't fail for a problem
 		return result
 	}
-	return a.appendJSON(nil, a.status(http.StatusTooManyRequests))
+	return d.appendJSON(nil, d.status(http.StatusTooManyRequests))
 }
 
 // decideOrRecover decides q unless the caller has left: a long batch must not

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -130,6 +131,34 @@ func TestBadBatchesAreRefusedAsAWhole(t *testing.T) {
 	}
 }
 
+// A thousand checks of one client take a few store operations, and are dealt
+// out in order, also around one that differs.
+func TestBatchOfOneBusyClientIsInTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newServiceWith(func(cfg *Config) { cfg.Now = nil },
+			newPolicy("api", fixed("per-minute", 700, time.Minute), token("burst", 500, time.Hour, 0)))
+		s.store.onCall(func(context.Context, string, string) error {
+			time.Sleep(time.Millisecond) // as far as Memcached may be
+			return nil
+		})
+		checks := slices.Repeat([]string{`{"policy":"api","client":"alice"}`}, 1000)
+		checks[450] = `{"policy":"api","client":"alice","cost":40}`
+		start := time.Now()
+		r := s.batch(t, checks...)
+		assert.Less(t, time.Since(start), 40*time.Millisecond)
+		require.Len(t, r.Results, 1000)
+		for i, one := range r.Results {
+			require.False(t, one.Degraded)
+			require.Equal(t, i < 461, one.Allowed, "check %d", i)
+			if i < 450 {
+				require.EqualValues(t, 699-i, one.Limits[0].Remaining, "check %d", i)
+			}
+		}
+		assert.EqualValues(t, 200, s.check(t, `{"policy":"api","client":"alice"}`).Limits[0].Remaining, "what the bucket denied is given back")
+	})
+}
+
 // A silent store costs a batch one timeout, however many checks it has.
 func TestBatchOnASilentStoreEnds(t *testing.T) {
 	t.Parallel()
@@ -217,7 +246,8 @@ func TestBatchUnderDenyHasProblems(t *testing.T) {
 func TestBatchRecoversWithTheStore(t *testing.T) {
 	t.Parallel()
 	s := newService(newPolicy("api", fixed("per-minute", 5, time.Minute)))
-	const check = `{"policy":"api","client":"alice"}`
+	// Not equal, so they are made one by one.
+	const check, other = `{"policy":"api","client":"alice"}`, `{"policy":"api","client":"alice","limits":{"per-minute":5}}`
 	var calls atomic.Int64
 	s.store.onCall(func(context.Context, string, string) error {
 		if calls.Add(1) <= 2 {
@@ -225,7 +255,7 @@ func TestBatchRecoversWithTheStore(t *testing.T) {
 		}
 		return nil
 	})
-	r := s.batch(t, check, check, check, check)
+	r := s.batch(t, check, other, check, other)
 	require.Len(t, r.Results, 4)
 	for i, degraded := range []bool{true, true, false, false} {
 		assert.Equal(t, degraded, r.Results[i].Degraded)
