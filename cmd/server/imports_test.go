@@ -44,6 +44,8 @@ var folders = map[string]struct {
 	"api": {[]string{"counters"}, []string{
 		"github.com/go-json-experiment/json", "github.com/labstack/echo/v4", "github.com/prometheus/client_golang",
 	}},
+	"api/client":          {}, // so that it brings its users nothing
+	"api/client/weirecho": {[]string{"api/client"}, []string{"github.com/labstack/echo/v4"}},
 	"cmd/server": {[]string{"counters/...", "subwindow", "cas", "api"}, []string{
 		"github.com/prometheus/client_golang", "go.yaml.in/yaml/v3",
 		"golang.org/x/sys/unix", // an option of a listener's socket
@@ -51,7 +53,7 @@ var folders = map[string]struct {
 }
 
 // networkers are the folders that may talk to a network.
-var networkers = []string{"counters/memcached", "counters/memcached/pipeline", "counters/memcachedtest", "api", "cmd/server"}
+var networkers = []string{"counters/memcached", "counters/memcached/pipeline", "counters/memcachedtest", "api", "api/client", "cmd/server"}
 
 // Code keeps to its folder's imports. Tests may also import test libraries,
 // gomemcache and any of weir's folders.

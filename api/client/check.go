@@ -1,0 +1,174 @@
+package client
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"time"
+	"unicode/utf8"
+)
+
+// A Check asks whether a client may do something now.
+type Check struct {
+	// Policy is the name of a policy.
+	Policy string `json:"policy"`
+	// Client is who is limited, in 1 to 1024 bytes of UTF-8.
+	Client string `json:"client"`
+	// Cost is what an admission consumes, at most 1,000,000; 0 means 1. To
+	// look without consuming anything, use Peek.
+	Cost int64 `json:"cost,omitempty"`
+	// Limits take the place of the policy's limits and of the client's own, by
+	// name, 1 to 10^12; nil means none.
+	Limits map[string]int64 `json:"limits,omitempty"`
+}
+
+// An Answer is the outcome of a check. The zero Answer denies.
+type Answer struct {
+	// Allowed reports whether the client may go on.
+	Allowed bool
+	// RetryAfter is, on a denial, the time until the same check would be
+	// admitted if nobody else asks; 0 if waiting makes no difference. Else 0.
+	RetryAfter time.Duration
+	// Wait is the time until an admitted request may proceed. Only a leaky
+	// bucket makes requests wait, and none of its answers is held back.
+	Wait time.Duration
+	// Degraded: some limit could not be asked, or weir couldn't.
+	Degraded bool
+	// Shadow: the policy is on trial and allows whatever its limits decide.
+	Shadow bool
+	// Limits say how each limit stands. There are none for a client that is
+	// exempt or blocked, or if weir couldn't be asked.
+	Limits []Limit
+}
+
+// A Limit says how one limit of a policy stands after a check.
+type Limit struct {
+	Name, Algorithm string
+	// Allowed reports whether this limit admitted the check.
+	Allowed bool
+	// Limit is the limit in force, Remaining the largest cost that would be
+	// admitted now.
+	Limit, Remaining int64
+	// ResetAfter is the time until Remaining is as large as it can be if nobody
+	// asks, RetryAfter that of the answer for this limit alone.
+	ResetAfter, RetryAfter time.Duration
+}
+
+// A Problem is an error with which weir refused a request, or a check of a
+// batch. It wraps nothing; match it with errors.As.
+type Problem struct {
+	Status int // of HTTP: 400 for a wrong check, 404 for an unknown policy
+	Type   string
+	Title  string
+	Detail string
+}
+
+func (p *Problem) Error() string {
+	return fmt.Sprintf("client: weir answers %d %s: %s", p.Status, p.Title, p.Detail)
+}
+
+// reducedCapacity is the type of the problem by which on_store_error: deny
+// refuses.
+const reducedCapacity = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
+
+// refuses reports whether p is a decision, and no failure: weir says that the
+// request is wrong, or that its policy denies without the store.
+func (p *Problem) refuses() bool {
+	return p.Status < http.StatusInternalServerError || p.Type == reducedCapacity
+}
+
+func wrong(format string, args ...any) *Problem {
+	return &Problem{
+		Status: http.StatusBadRequest, Type: "about:blank",
+		Title: http.StatusText(http.StatusBadRequest), Detail: fmt.Sprintf(format, args...),
+	}
+}
+
+const (
+	maxClientBytes = 1024
+	maxCheckBytes  = 64 << 10 // of JSON
+)
+
+func validateClient(client string) error {
+	switch {
+	case client == "" || len(client) > maxClientBytes:
+		return wrong("client has %d bytes; it must have 1 to %d", len(client), maxClientBytes)
+	case !utf8.ValidString(client):
+		// JSON can't carry it, and what takes its place might be another
+		// client's name.
+		return wrong("client %q is not UTF-8", client)
+	}
+	return nil
+}
+
+// encode returns q as JSON, always the same for equal checks. What it refuses
+// could make weir refuse a whole batch, and so the checks of others.
+func (q *Check) encode() ([]byte, error) {
+	if err := validateClient(q.Client); err != nil {
+		return nil, err
+	}
+	for name := range q.Limits {
+		if !utf8.ValidString(name) {
+			return nil, wrong("limits: the name %q is not UTF-8", name)
+		}
+	}
+	b, err := json.Marshal(q)
+	if err == nil && len(b) > maxCheckBytes {
+		err = wrong("the check has %d bytes; it must have at most %d", len(b), maxCheckBytes)
+	}
+	return b, err
+}
+
+// A reply is what weir answers to a check: an answer or a problem.
+type reply struct {
+	Status     int     `json:"status"`
+	Allowed    bool    `json:"allowed"`
+	RetryAfter seconds `json:"retry_after"`
+	Wait       seconds `json:"wait"`
+	Degraded   bool    `json:"degraded"`
+	Shadow     bool    `json:"shadow"`
+	Limits     []struct {
+		Name       string  `json:"name"`
+		Algorithm  string  `json:"algorithm"`
+		Allowed    bool    `json:"allowed"`
+		Limit      int64   `json:"limit"`
+		Remaining  int64   `json:"remaining"`
+		ResetAfter seconds `json:"reset_after"`
+		RetryAfter seconds `json:"retry_after"`
+	} `json:"limits"`
+
+	Type   string `json:"type"`
+	Title  string `json:"title"`
+	Detail string `json:"detail"`
+}
+
+// seconds are given to the millisecond.
+type seconds float64
+
+// duration returns s without the error of a floating-point number.
+func (s seconds) duration() time.Duration {
+	ms := math.Round(float64(s) * 1000)
+	if ms > math.MaxInt64/float64(time.Millisecond) {
+		return math.MaxInt64
+	}
+	return time.Duration(ms) * time.Millisecond
+}
+
+// answer returns the answer, or the problem as an error.
+func (r *reply) answer() (Answer, error) {
+	if r.Status != http.StatusOK && r.Status != http.StatusTooManyRequests {
+		return Answer{}, &Problem{Status: r.Status, Type: r.Type, Title: r.Title, Detail: r.Detail}
+	}
+	a := Answer{
+		Allowed: r.Allowed, RetryAfter: r.RetryAfter.duration(), Wait: r.Wait.duration(),
+		Degraded: r.Degraded, Shadow: r.Shadow, Limits: make([]Limit, len(r.Limits)),
+	}
+	for i, l := range r.Limits {
+		a.Limits[i] = Limit{
+			Name: l.Name, Algorithm: l.Algorithm, Allowed: l.Allowed, Limit: l.Limit, Remaining: l.Remaining,
+			ResetAfter: l.ResetAfter.duration(), RetryAfter: l.RetryAfter.duration(),
+		}
+	}
+	return a, nil
+}

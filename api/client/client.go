@@ -1,0 +1,297 @@
+// Package client asks weir whether a client may do something now, and puts
+// weir in front of HTTP handlers.
+//
+// A Client puts the checks of concurrent callers together into one request, so
+// that many callers cost little more than one; a lone caller waits for nobody.
+// It remembers denials until their Retry-After, so that a client that is denied
+// and goes on asking costs no request. Each call ends within Config.Timeout. If
+// weir can't be asked by then, Config.FailOpen says what the answer is.
+//
+// Middleware and Admit ask for each request of a handler, a Client or any other
+// Limiter. The package weirecho has the same for echo.
+//
+// The package needs nothing but the standard library. Start with New and Check.
+package client
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Defaults of a Config.
+const (
+	DefaultTimeout = 250 * time.Millisecond
+	DefaultDenials = 10_000
+)
+
+// idleConnections are kept open, for as long as idleTime: weir keeps them for
+// longer.
+const (
+	idleConnections = 64
+	idleTime        = 90 * time.Second
+)
+
+// Config configures a Client. Only URL is needed.
+type Config struct {
+	// URL is where weir listens, such as http://127.0.0.1:8080.
+	URL string
+	// Token is a bearer token of weir's -token-file; "" means none.
+	Token string
+	// Timeout bounds each call, beside its context; 0 means DefaultTimeout. It
+	// should be longer than weir's -store-timeout.
+	Timeout time.Duration
+	// FailOpen admits what weir couldn't be asked about in time, or what failed
+	// inside it. The default denies. What weir refuses is denied in any case: a
+	// wrong check, or one that on_store_error: deny refuses.
+	FailOpen bool
+	// Denials is the number of clients whose denials are remembered, in about
+	// half a kilobyte each; 0 means DefaultDenials, and a negative number none.
+	Denials int
+	// Transport sends the requests, for TLS of your own; nil means one that
+	// reuses connections. One of your own must do so too: set
+	// http.Transport.MaxIdleConnsPerHost.
+	Transport http.RoundTripper
+}
+
+// A Client asks a weir service. Make one with New, and only one for all
+// callers: the zero Client isn't usable. It is safe for concurrent use.
+type Client struct {
+	url, token string
+	timeout    time.Duration
+	failOpen   bool
+	http       http.Client
+	own        *http.Transport // nil if the caller has given one
+	batcher    batcher
+	denials    *denials
+	now        func() time.Time
+}
+
+// New returns a client. It doesn't connect yet. The error says what is wrong
+// with cfg.
+func New(cfg Config) (*Client, error) {
+	u, err := url.Parse(cfg.URL)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
+		return nil, fmt.Errorf("client: URL %q must be like http://127.0.0.1:8080", cfg.URL)
+	}
+	if cfg.Timeout < 0 {
+		return nil, fmt.Errorf("client: Timeout %v must be positive", cfg.Timeout)
+	}
+	c := &Client{
+		url: strings.TrimRight(cfg.URL, "/"), token: cfg.Token,
+		timeout:  cmp.Or(cfg.Timeout, DefaultTimeout),
+		failOpen: cfg.FailOpen,
+		http:     http.Client{Transport: cfg.Transport},
+		denials:  newDenials(cmp.Or(cfg.Denials, DefaultDenials)),
+		now:      time.Now,
+	}
+	if cfg.Transport == nil {
+		c.own = http.DefaultTransport.(*http.Transport).Clone()
+		c.own.MaxIdleConnsPerHost, c.own.IdleConnTimeout, c.own.DisableCompression = idleConnections, idleTime, true
+		c.http.Transport = c.own
+	}
+	c.batcher.send = c.checkBatch
+	return c, nil
+}
+
+// Close closes the connections that nobody uses.
+func (c *Client) Close() {
+	if c.own != nil {
+		c.own.CloseIdleConnections()
+	}
+}
+
+// Check decides q and, if it is admitted, consumes its cost. It asks weir at
+// most once: a check that got no answer may have been counted.
+//
+// An error means that there is no decision, and the answer says what to do
+// then: it allows if Config.FailOpen says so and weir couldn't be asked. It
+// never allows what weir refused, which is a *Problem, and what the caller
+// canceled: else hanging up early would get round a limit.
+func (c *Client) Check(ctx context.Context, q Check) (Answer, error) {
+	check, err := q.encode()
+	if err != nil {
+		return Answer{}, err
+	}
+	key, sent := clientKey{q.Policy, q.Client}, c.now()
+	if a, ok := c.denials.find(key, check, sent); ok {
+		return a, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	r, err := c.batcher.do(ctx, check)
+	return c.conclude(key, check, r, err, sent)
+}
+
+// A Result is the outcome of one of many checks: what Check would return.
+type Result struct {
+	Answer
+	Err error
+}
+
+// CheckMany decides checks and returns their results in the same order. One
+// that can't be decided doesn't keep the others from being decided.
+//
+// Checks of one client of one policy are made in their order, others side by
+// side, in requests of at most 1000 checks, one after the other. Timeout
+// bounds all of them together.
+func (c *Client) CheckMany(ctx context.Context, checks []Check) []Result {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	results := make([]Result, len(checks))
+	var asked []int // indexes of those for weir
+	var encoded [][]byte
+	size := 0
+	ask := func() {
+		if len(asked) == 0 {
+			return
+		}
+		sent := c.now()
+		replies, err := c.checkBatch(ctx, encoded)
+		for j, i := range asked {
+			var r reply
+			if err == nil {
+				r = replies[j]
+			}
+			key := clientKey{checks[i].Policy, checks[i].Client}
+			results[i].Answer, results[i].Err = c.conclude(key, encoded[j], r, err, sent)
+		}
+		asked, encoded, size = asked[:0], encoded[:0], 0
+	}
+	for i := range checks {
+		q := &checks[i]
+		check, err := q.encode()
+		if err != nil {
+			results[i].Err = err
+			continue
+		}
+		if len(asked) == maxBatch || size+len(check)+1 > maxBatchBytes {
+			ask()
+		}
+		if a, ok := c.denials.find(clientKey{q.Policy, q.Client}, check, c.now()); ok {
+			results[i].Answer = a
+			continue
+		}
+		asked, encoded, size = append(asked, i), append(encoded, check), size+len(check)+1
+	}
+	ask()
+	return results
+}
+
+// Peek returns what a check of cost 1 would be answered now, and consumes
+// nothing. It always asks weir. With an error there is no answer.
+func (c *Client) Peek(ctx context.Context, policy, client string) (Answer, error) {
+	body, err := c.askClient(ctx, http.MethodGet, policy, client)
+	if err != nil {
+		return Answer{}, err
+	}
+	r := reply{Status: http.StatusOK}
+	if err := json.Unmarshal(body, &r); err != nil {
+		return Answer{}, unreadable(err)
+	}
+	return r.answer()
+}
+
+// Reset lets a client start fresh in all limits of the policy, on every
+// instance of weir within a second. Its denials are forgotten here at once;
+// other Clients remember theirs for at most a minute. After an error it may or
+// may not have been reset: do it again.
+func (c *Client) Reset(ctx context.Context, policy, client string) error {
+	_, err := c.askClient(ctx, http.MethodDelete, policy, client)
+	c.denials.reset(clientKey{policy, client}, c.now())
+	return err
+}
+
+// conclude returns the outcome of a check that was sent, and remembers it if
+// that is of use.
+func (c *Client) conclude(key clientKey, check []byte, r reply, err error, sent time.Time) (Answer, error) {
+	var a Answer
+	if err == nil {
+		if a, err = r.answer(); err == nil {
+			c.denials.remember(key, check, a, sent, c.now())
+			return a, nil
+		}
+	}
+	var p *Problem
+	if !c.failOpen || errors.Is(err, context.Canceled) || errors.As(err, &p) && p.refuses() {
+		return Answer{}, err
+	}
+	return Answer{Allowed: true, Degraded: true}, err
+}
+
+// checkBatch returns the replies to encoded checks.
+func (c *Client) checkBatch(ctx context.Context, checks [][]byte) ([]reply, error) {
+	body := slices.Concat([]byte(`{"checks":[`), bytes.Join(checks, []byte{','}), []byte(`]}`))
+	body, err := c.ask(ctx, http.MethodPost, "/v1/check/batch", body)
+	if err != nil {
+		return nil, err
+	}
+	answer := struct {
+		Results []reply `json:"results"`
+	}{make([]reply, 0, len(checks))}
+	if err := json.Unmarshal(body, &answer); err != nil {
+		return nil, unreadable(err)
+	}
+	if len(answer.Results) != len(checks) {
+		return nil, fmt.Errorf("client: weir answers %d of %d checks", len(answer.Results), len(checks))
+	}
+	return answer.Results, nil
+}
+
+func unreadable(err error) error {
+	return fmt.Errorf("client: what answers isn't weir: %w", err)
+}
+
+func (c *Client) askClient(ctx context.Context, method, policy, client string) ([]byte, error) {
+	if err := validateClient(client); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	return c.ask(ctx, method, "/v1/policies/"+url.PathEscape(policy)+"/clients/"+url.PathEscape(client), nil)
+}
+
+// ask returns the body of an answer of status 200 or 204. Any other is a
+// *Problem.
+func (c *Client) ask(ctx context.Context, method, path string, body []byte) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, method, c.url+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, fmt.Errorf("client: %w", err)
+	}
+	if body != nil {
+		request.Header.Set("Content-Type", "application/json")
+	}
+	if c.token != "" {
+		request.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	response, err := c.http.Do(request)
+	if err != nil {
+		return nil, fmt.Errorf("client: %w", err)
+	}
+	defer response.Body.Close()
+	answer, err := io.ReadAll(response.Body)
+	if err != nil {
+		return nil, fmt.Errorf("client: %w", err)
+	}
+	if response.StatusCode == http.StatusOK || response.StatusCode == http.StatusNoContent {
+		return answer, nil
+	}
+	// Perhaps a proxy's, and no problem details: the status is what counts.
+	var r reply
+	if json.Unmarshal(answer, &r) != nil {
+		r = reply{Detail: string(answer[:min(len(answer), 200)])}
+	}
+	return nil, &Problem{
+		Status: response.StatusCode, Type: r.Type,
+		Title: cmp.Or(r.Title, http.StatusText(response.StatusCode)), Detail: r.Detail,
+	}
+}

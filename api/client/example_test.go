@@ -1,0 +1,134 @@
+package client_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"time"
+
+	"weir/api/client"
+	"weir/counters"
+	"weir/counters/memory"
+	"weir/subwindow"
+)
+
+// Three a minute are allowed. The fourth and all that follow cost no request.
+func Example() {
+	weir := startWeir(newPolicy("api", fixed("api", 3))) // go run ./cmd/server
+	defer weir.Close()
+
+	limits, err := client.New(client.Config{
+		URL:      weir.URL,
+		Timeout:  patience,
+		FailOpen: true, // rather too many requests than none, if weir is down
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer limits.Close()
+
+	for range 5 {
+		answer, err := limits.Check(context.Background(), client.Check{Policy: "api", Client: "alice"})
+		if err != nil {
+			log.Print(err) // there is an answer all the same
+		}
+		if answer.Allowed {
+			fmt.Println("allowed,", answer.Limits[0].Remaining, "remain")
+		} else {
+			fmt.Println("denied, try again in", answer.RetryAfter.Round(time.Minute))
+		}
+	}
+	fmt.Println(len(weir.asked()), "requests")
+	// Output:
+	// allowed, 2 remain
+	// allowed, 1 remain
+	// allowed, 0 remain
+	// denied, try again in 1m0s
+	// denied, try again in 1m0s
+	// 4 requests
+}
+
+func ExampleClient_CheckMany() {
+	weir := startWeir(newPolicy("mail", fixed("mail", 2)))
+	defer weir.Close()
+	limits, err := client.New(client.Config{URL: weir.URL, Timeout: patience})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer limits.Close()
+
+	for _, result := range limits.CheckMany(context.Background(), []client.Check{
+		{Policy: "mail", Client: "alice"},
+		{Policy: "mail", Client: "alice", Cost: 2},
+		{Policy: "post", Client: "alice"},
+	}) {
+		fmt.Println(result.Allowed, result.Err)
+	}
+	// Output:
+	// true <nil>
+	// false <nil>
+	// false client: weir answers 404 Not Found: there is no policy "post"; GET /v1/policies lists them
+}
+
+func ExampleMiddleware() {
+	weir := startWeir(newPolicy("api", fixed("api", 1)))
+	defer weir.Close()
+	limits, err := client.New(client.Config{URL: weir.URL, Timeout: patience})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer limits.Close()
+
+	limited := client.Middleware(limits, func(r *http.Request) client.Check {
+		return client.Check{Policy: "api", Client: r.Header.Get("X-Api-Key")}
+	})
+	handler := limited(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, "hello")
+	}))
+
+	for range 2 {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Header.Set("X-Api-Key", "alice")
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		fmt.Println(w.Code, w.Header().Get("RateLimit"))
+	}
+	// Output:
+	// 200 "per-minute";r=0;t=60
+	// 429 "per-minute";r=0;t=60
+}
+
+// An inProcess limiter needs no service, as long as one process is all there
+// is.
+type inProcess struct{ limiter *subwindow.Limiter }
+
+func (l inProcess) Check(ctx context.Context, q client.Check) (client.Answer, error) {
+	d, err := l.limiter.Take(ctx, counters.Request{Client: q.Client, Cost: max(1, q.Cost), Limit: 1, Now: time.Now()})
+	return client.Answer{Allowed: d.Allowed, RetryAfter: d.RetryAfter}, err
+}
+
+// A middleware asks any Limiter, such as one in the process.
+func ExampleLimiter() {
+	day, err := subwindow.NewFixedWindow(24 * time.Hour)
+	if err != nil {
+		log.Fatal(err)
+	}
+	limiter, err := subwindow.New(memory.New(nil), day, counters.Options{Policy: "api", Limit: "per-day"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	limited := client.Middleware(inProcess{limiter}, func(r *http.Request) client.Check {
+		return client.Check{Client: r.Host}
+	})
+	handler := limited(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {}))
+	for range 2 {
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://alice.example/", nil))
+		fmt.Println(w.Code)
+	}
+	// Output:
+	// 200
+	// 429
+}

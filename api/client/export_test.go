@@ -1,0 +1,27 @@
+package client
+
+import "time"
+
+// SetClock gives the client a clock of the test's.
+func (c *Client) SetClock(now func() time.Time) { c.now = now }
+
+// Remembered returns the number of clients that the client remembers something
+// of.
+func (c *Client) Remembered() int {
+	c.denials.mu.Lock()
+	defer c.denials.mu.Unlock()
+	return len(c.denials.clients)
+}
+
+// Waiting returns how many checks wait for the next batch.
+func (c *Client) Waiting() int {
+	c.batcher.mu.Lock()
+	defer c.batcher.mu.Unlock()
+	return len(c.batcher.waiting)
+}
+
+// ResetTime is how long a reset may take to be seen by all instances.
+const ResetTime = resetTime
+
+// LongestMemory is how long a denial is remembered at most.
+const LongestMemory = longestMemory

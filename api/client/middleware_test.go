@@ -1,0 +1,118 @@
+package client_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/api"
+	"weir/api/client"
+)
+
+// hello is what a handler behind a middleware answers.
+var hello = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("hello")) })
+
+func byKey(r *http.Request) client.Check {
+	return client.Check{Policy: "api", Client: r.Header.Get("X-Api-Key")}
+}
+
+// serve returns the answer of a handler to a request of a client.
+func serve(handler http.Handler, name string) *http.Response {
+	w := httptest.NewRecorder()
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.Header.Set("X-Api-Key", name)
+	handler.ServeHTTP(w, r)
+	return w.Result()
+}
+
+func TestMiddlewareServesWhatIsAllowed(t *testing.T) {
+	t.Parallel()
+	p := newPolicy("api", fixed("api", 1))
+	setClient(p, "abuser", api.Client{Blocked: true})
+	setClient(p, "probe", api.Client{Exempt: true})
+	w, c := start(t, client.Config{}, p)
+	w.at(17*time.Second + 300*time.Millisecond)
+	handler := client.Middleware(c, byKey)(hello)
+
+	admitted := serve(handler, "alice")
+	assert.Equal(t, http.StatusOK, admitted.StatusCode)
+	assert.Equal(t, `"per-minute";q=1`, admitted.Header.Get("RateLimit-Policy"))
+	assert.Equal(t, `"per-minute";r=0;t=43`, admitted.Header.Get("RateLimit"))
+	assert.NotContains(t, admitted.Header, "Retry-After")
+
+	denied := serve(handler, "alice")
+	assert.Equal(t, http.StatusTooManyRequests, denied.StatusCode)
+	assert.Equal(t, "application/problem+json", denied.Header.Get("Content-Type"))
+	assert.Equal(t, "43", denied.Header.Get("Retry-After"))
+	assert.Equal(t, `"per-minute";r=0;t=43`, denied.Header.Get("RateLimit"))
+	assert.JSONEq(t, `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded",
+		"status":429,"detail":"too many requests; try again in 43 s","violated-policies":["per-minute"]}`, bodyOf(t, denied))
+
+	blocked := serve(handler, "abuser")
+	assert.Equal(t, http.StatusTooManyRequests, blocked.StatusCode)
+	assert.NotContains(t, blocked.Header, "Retry-After")
+	assert.NotContains(t, bodyOf(t, blocked), "abuser")
+	exempt := serve(handler, "probe")
+	assert.Equal(t, http.StatusOK, exempt.StatusCode)
+	assert.NotContains(t, exempt.Header, "Ratelimit")
+}
+
+func bodyOf(t *testing.T, r *http.Response) string {
+	var body json.RawMessage
+	require.NoError(t, json.NewDecoder(r.Body).Decode(&body))
+	return string(body)
+}
+
+// A limiterFunc limits in the process.
+type limiterFunc func(ctx context.Context, q client.Check) (client.Answer, error)
+
+func (f limiterFunc) Check(ctx context.Context, q client.Check) (client.Answer, error) {
+	return f(ctx, q)
+}
+
+func TestMiddlewareWithoutADecision(t *testing.T) {
+	t.Parallel()
+	allows := true
+	handler := client.Middleware(limiterFunc(func(_ context.Context, q client.Check) (client.Answer, error) {
+		assert.Equal(t, client.Check{Policy: "api", Client: "alice"}, q)
+		return client.Answer{Allowed: allows}, errors.New("a secret")
+	}), byKey)(hello)
+	assert.Equal(t, http.StatusOK, serve(handler, "alice").StatusCode)
+	allows = false
+	closed := serve(handler, "alice")
+	assert.Equal(t, http.StatusServiceUnavailable, closed.StatusCode)
+	assert.NotContains(t, bodyOf(t, closed), "secret")
+}
+
+// Behind a leaky bucket, requests are served one at a time.
+func TestMiddlewareWaits(t *testing.T) {
+	t.Parallel()
+	_, c := start(t, client.Config{}, newPolicy("api", queue("api", 2)))
+	a := check(t, c, client.Check{Policy: "api", Client: "alice"})
+	assert.Zero(t, a.Wait)
+	a = check(t, c, client.Check{Policy: "api", Client: "alice"})
+	assert.Equal(t, 500*time.Millisecond, a.Wait)
+
+	synctest.Test(t, func(t *testing.T) {
+		handler := client.Middleware(limiterFunc(func(context.Context, client.Check) (client.Answer, error) { return a, nil }), byKey)(hello)
+		began := time.Now()
+		assert.Equal(t, http.StatusOK, serve(handler, "alice").StatusCode)
+		assert.Equal(t, 500*time.Millisecond, time.Since(began))
+
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		w := httptest.NewRecorder()
+		began = time.Now()
+		handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx))
+		assert.Equal(t, 200*time.Millisecond, time.Since(began))
+		assert.Empty(t, w.Body.String())
+	})
+}
