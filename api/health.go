@@ -60,7 +60,7 @@ func (s *Server) readyz(c echo.Context) error {
 func (s *Server) metricsHandler() echo.HandlerFunc {
 	handler := func(named bool) echo.HandlerFunc {
 		servers := prometheus.NewRegistry()
-		servers.MustRegister(newServerMetrics(s.cfg.Health, named))
+		servers.MustRegister(newServerMetrics(s.cfg.Health, &s.cfg.Metrics.operations, named))
 		return echo.WrapHandler(promhttp.HandlerFor(prometheus.Gatherers{s.cfg.Gatherer, servers}, promhttp.HandlerOpts{}))
 	}
 	named, numbered := handler(true), handler(false)
@@ -74,42 +74,50 @@ func (s *Server) metricsHandler() echo.HandlerFunc {
 
 // serverMetrics collects the metrics of the store's servers.
 type serverMetrics struct {
-	health   func() []counters.ServerStatus
-	named    bool // else the label of a server is its number, from 0
-	up, open *prometheus.Desc
+	health     func() []counters.ServerStatus
+	named      bool // else the label of a server is its number, from 0
+	operations *operationCounts
 
-	items, bytes, evictions *prometheus.Desc
+	up, open, items, bytes, evictions, ended *prometheus.Desc
 }
 
-func newServerMetrics(health func() []counters.ServerStatus, named bool) *serverMetrics {
-	desc := func(name, help string) *prometheus.Desc {
-		return prometheus.NewDesc(name, help, []string{"server"}, nil)
+func newServerMetrics(health func() []counters.ServerStatus, operations *operationCounts, named bool) *serverMetrics {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, append([]string{"server"}, labels...), nil)
 	}
 	return &serverMetrics{
-		health: health, named: named,
+		health: health, named: named, operations: operations,
 		up:   desc("weir_store_up", "Whether a server of the store answers."),
 		open: desc("weir_store_breaker_open", "Whether checks don't wait for a server, because it doesn't answer."),
 
 		items:     desc("weir_memcached_items", "Items that a Memcached server holds."),
 		bytes:     desc("weir_memcached_bytes", "Bytes that its items take."),
 		evictions: desc("weir_memcached_evictions_total", "Items that a Memcached server dropped for want of memory since its start."),
+
+		ended: desc("weir_store_operations_total", "Operations on a server of the store by outcome: ok, timeout, error.", "operation", "outcome"),
 	}
 }
 
 func (s *serverMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{s.up, s.open, s.items, s.bytes, s.evictions} {
+	for _, desc := range []*prometheus.Desc{s.up, s.open, s.items, s.bytes, s.evictions, s.ended} {
 		ch <- desc
 	}
 }
 
 func (s *serverMetrics) Collect(ch chan<- prometheus.Metric) {
-	for i, server := range s.health() {
+	servers := s.health()
+	names := make([]string, len(servers))
+	for i, server := range servers {
+		names[i] = server.Server
+	}
+	s.operations.keep(names)
+	for i, server := range servers {
 		label := server.Server
 		if !s.named {
 			label = strconv.Itoa(i)
 		}
-		send := func(desc *prometheus.Desc, kind prometheus.ValueType, value int64) {
-			ch <- prometheus.MustNewConstMetric(desc, kind, float64(value), label)
+		send := func(desc *prometheus.Desc, kind prometheus.ValueType, value int64, labels ...string) {
+			ch <- prometheus.MustNewConstMetric(desc, kind, float64(value), append([]string{label}, labels...)...)
 		}
 		send(s.up, prometheus.GaugeValue, one(server.Err == nil))
 		send(s.open, prometheus.GaugeValue, one(server.BreakerOpen))
@@ -117,6 +125,12 @@ func (s *serverMetrics) Collect(ch chan<- prometheus.Metric) {
 			send(s.items, prometheus.GaugeValue, server.Stats.Items)
 			send(s.bytes, prometheus.GaugeValue, server.Stats.Bytes)
 			send(s.evictions, prometheus.CounterValue, server.Stats.Evictions)
+		}
+		operations := s.operations.of(server.Server)
+		for o, operation := range operationNames {
+			for e, outcome := range outcomeNames {
+				send(s.ended, prometheus.CounterValue, operations[o][e].Load(), operation, outcome)
+			}
 		}
 	}
 }

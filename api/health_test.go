@@ -101,6 +101,7 @@ func TestServersAreNamedToThoseWithAToken(t *testing.T) {
 		assert.NotContains(t, metrics, "11211")
 		assert.Contains(t, metrics, "weir_store_up{server=\"0\"} 1\nweir_store_up{server=\"1\"} 0\n")
 		assert.Contains(t, metrics, "weir_store_breaker_open{server=\"0\"} 0\nweir_store_breaker_open{server=\"1\"} 1\n")
+		assert.Contains(t, metrics, `weir_store_operations_total{operation="add",outcome="ok",server="1"} 0`)
 		assert.Contains(t, metrics, "weir_build_info")
 	}
 	assert.JSONEq(t, `{"ready":true,"draining":false,"servers":[{"server":"a:11211","up":true},{"server":"b:11211","up":false,"error":"dial b:11211"}]}`,
@@ -112,7 +113,7 @@ func TestServerMetricsAreWellFormed(t *testing.T) {
 	t.Parallel()
 	problems, err := testutil.CollectAndLint(newServerMetrics(func() []counters.ServerStatus {
 		return []counters.ServerStatus{{Server: "a:11211", Stats: &counters.ServerStats{}}}
-	}, true))
+	}, new(operationCounts), true))
 	require.NoError(t, err)
 	assert.Empty(t, problems)
 }

@@ -22,6 +22,8 @@ func (s *Server) hold(ctx context.Context, wait time.Duration) {
 	if s.held.Add(1) > maxHeld {
 		return
 	}
+	s.cfg.Metrics.held.Inc()
+	defer s.cfg.Metrics.held.Dec()
 	select {
 	case <-time.After(min(wait, maxHold)):
 	case <-ctx.Done():

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -97,8 +98,11 @@ func TestACallerThatLeavesIsNotHeld(t *testing.T) {
 	s := newQueue(t)
 	ctx, leave := context.WithCancel(context.Background())
 	answers := holdOne(t, s, ctx)
+	held := s.cfg.Metrics.held
+	require.Eventually(t, func() bool { return testutil.ToFloat64(held) == 1 }, time.Second, time.Millisecond)
 	leave()
 	<-answers
+	assert.Zero(t, testutil.ToFloat64(held))
 	assert.Zero(t, s.held.Load())
 	r := s.do(t, http.MethodGet, "/v1/policies/queue/clients/c", "")
 	assert.EqualValues(t, 48, r.Limits[0].Remaining)

@@ -18,92 +18,87 @@ type Store interface {
 
 // InstrumentStore returns store with each operation counted and timed. It
 // changes neither results nor errors, and is safe for concurrent use if store
-// is.
+// is. If store has a method Server(key string) string, that says which server
+// an operation is counted for, by the names of Config.Health; otherwise it is
+// "embedded".
 func (m *Metrics) InstrumentStore(store Store) Store {
-	return &instrumentedStore{
-		store:    store,
-		add:      m.operation("add"),
-		read:     m.operation("read"),
-		subtract: m.operation("subtract"),
-		raise:    m.operation("raise"),
-		load:     m.operation("load"),
-		swap:     m.operation("swap"),
-		put:      m.operation("put"),
-		delete:   m.operation("delete"),
+	s := &instrumentedStore{store: store, server: func(string) string { return "embedded" }, counts: &m.operations}
+	if servers, ok := store.(interface{ Server(key string) string }); ok {
+		s.server = servers.Server
 	}
+	for o, name := range operationNames {
+		s.times[o] = m.operationTimes.WithLabelValues(name)
+	}
+	return s
 }
 
 type instrumentedStore struct {
-	store Store
-
-	add, read, subtract, raise, load, swap, put, delete operationMetrics
+	store  Store
+	server func(key string) string
+	counts *operationCounts
+	times  [numOperations]prometheus.Observer
 }
 
-// operationMetrics are the metrics of one operation, with the labels resolved.
-type operationMetrics struct {
-	ok, timeout, failed prometheus.Counter
-	duration            prometheus.Observer
-}
-
-func (m *Metrics) operation(name string) operationMetrics {
-	return operationMetrics{
-		ok:       m.operations.WithLabelValues(name, "ok"),
-		timeout:  m.operations.WithLabelValues(name, "timeout"),
-		failed:   m.operations.WithLabelValues(name, "error"),
-		duration: m.operationTimes.WithLabelValues(name),
-	}
-}
-
-// done counts an operation that began at start and ended with *err. It takes a
-// pointer so that it can be deferred without a closure.
-func (o *operationMetrics) done(start time.Time, err *error) {
-	o.duration.Observe(time.Since(start).Seconds())
+// done counts an operation on key that began at start and ended with *err. It
+// takes a pointer so that it can be deferred without a closure.
+func (s *instrumentedStore) done(o operation, key string, start time.Time, err *error) {
+	s.times[o].Observe(time.Since(start).Seconds())
+	ended := endedOK
 	switch {
 	case *err == nil:
-		o.ok.Inc()
 	case errors.Is(*err, counters.ErrTimeout):
-		o.timeout.Inc()
+		ended = endedTimeout
 	default:
-		o.failed.Inc()
+		ended = endedError
 	}
+	s.counts.of(s.server(key))[o][ended].Add(1)
 }
 
 func (s *instrumentedStore) Add(ctx context.Context, a counters.Addition) (n int64, err error) {
-	defer s.add.done(time.Now(), &err)
+	defer s.done(opAdd, a.Key, time.Now(), &err)
 	return s.store.Add(ctx, a)
 }
 
 func (s *instrumentedStore) Read(ctx context.Context, keys []string, counts []int64) (err error) {
-	defer s.read.done(time.Now(), &err)
+	if len(keys) == 0 {
+		return nil
+	}
+	defer s.done(opRead, keys[0], time.Now(), &err)
 	return s.store.Read(ctx, keys, counts)
 }
 
 func (s *instrumentedStore) Subtract(ctx context.Context, key string, delta int64) (err error) {
-	defer s.subtract.done(time.Now(), &err)
+	defer s.done(opSubtract, key, time.Now(), &err)
 	return s.store.Subtract(ctx, key, delta)
 }
 
 func (s *instrumentedStore) Raise(ctx context.Context, floors []counters.Floor) (err error) {
-	defer s.raise.done(time.Now(), &err)
+	if len(floors) == 0 {
+		return nil
+	}
+	defer s.done(opRaise, floors[0].Key, time.Now(), &err)
 	return s.store.Raise(ctx, floors)
 }
 
 func (s *instrumentedStore) Load(ctx context.Context, key string) (state counters.State, err error) {
-	defer s.load.done(time.Now(), &err)
+	defer s.done(opLoad, key, time.Now(), &err)
 	return s.store.Load(ctx, key)
 }
 
 func (s *instrumentedStore) Swap(ctx context.Context, key string, old counters.State, value []byte, ttl time.Duration) (now counters.State, swapped bool, err error) {
-	defer s.swap.done(time.Now(), &err)
+	defer s.done(opSwap, key, time.Now(), &err)
 	return s.store.Swap(ctx, key, old, value, ttl)
 }
 
 func (s *instrumentedStore) Put(ctx context.Context, key string, value []byte, ttl time.Duration) (err error) {
-	defer s.put.done(time.Now(), &err)
+	defer s.done(opPut, key, time.Now(), &err)
 	return s.store.Put(ctx, key, value, ttl)
 }
 
 func (s *instrumentedStore) Delete(ctx context.Context, keys []string) (err error) {
-	defer s.delete.done(time.Now(), &err)
+	if len(keys) == 0 {
+		return nil
+	}
+	defer s.done(opDelete, keys[0], time.Now(), &err)
 	return s.store.Delete(ctx, keys)
 }

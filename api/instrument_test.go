@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"net/http"
 	"testing"
 	"time"
 
@@ -28,6 +29,40 @@ func TestInstrumentingAllocatesNothing(t *testing.T) {
 		_, _ = store.Add(ctx, counters.Addition{})
 		_, _, _ = store.Swap(ctx, "", counters.State{}, nil, 0)
 	}))
+}
+
+// A shardedStore keeps each key on the server that its first letter names.
+type shardedStore struct{ emptyStore }
+
+func (shardedStore) Server(key string) string { return key[:1] }
+
+func (shardedStore) Delete(context.Context, []string) error { return counters.ErrTimeout }
+
+func TestOperationsAreCountedByServer(t *testing.T) {
+	t.Parallel()
+	s := newServiceWith(func(cfg *Config) {
+		cfg.Health = func() []counters.ServerStatus { return []counters.ServerStatus{{Server: "b"}, {Server: "a"}} }
+		cfg.Tokens = []string{"secret"}
+	})
+	store := s.cfg.Metrics.InstrumentStore(shardedStore{})
+	ctx := context.Background()
+	for _, key := range []string{"a1", "a2", "b1", "c1"} {
+		_, _ = store.Add(ctx, counters.Addition{Key: key})
+	}
+	_ = store.Delete(ctx, []string{"a1", "a2"})
+	named := s.do(t, http.MethodGet, "/metrics", "", "Authorization", "Bearer secret").Body
+	for _, line := range []string{
+		`{operation="add",outcome="ok",server="a"} 2`, `{operation="delete",outcome="timeout",server="a"} 1`,
+		`{operation="add",outcome="ok",server="b"} 1`, `{operation="delete",outcome="timeout",server="b"} 0`,
+	} {
+		assert.Contains(t, named, "weir_store_operations_total"+line+"\n")
+	}
+	assert.NotContains(t, named, `server="c"`, "it isn't a server any more")
+	requireMetrics(t, s, `weir_store_operations_total{operation="add",outcome="ok",server="1"} 2`)
+
+	_, _ = store.Add(ctx, counters.Addition{Key: "a3"})
+	requireMetrics(t, s, `weir_store_operations_total{operation="add",outcome="ok",server="1"} 3`)
+	assert.Len(t, s.cfg.Metrics.operations.load(), 2, "those that left are forgotten")
 }
 
 func BenchmarkInstrument(b *testing.B) {

@@ -16,7 +16,7 @@ type Metrics struct {
 	checks         *prometheus.CounterVec
 	checkDuration  *prometheus.HistogramVec
 	degraded       *prometheus.CounterVec
-	operations     *prometheus.CounterVec
+	operations     operationCounts
 	operationTimes *prometheus.HistogramVec
 	localDenials   *prometheus.CounterVec
 	batchSize      prometheus.Histogram
@@ -25,8 +25,12 @@ type Metrics struct {
 	casForeign     prometheus.Counter
 	refundsFailed  prometheus.Counter
 	reseeded       prometheus.Counter
-	// Reloads counts reloads of the policy file by outcome: ok or error.
-	Reloads *prometheus.CounterVec
+	requests       *prometheus.CounterVec
+	limitDenials   *prometheus.CounterVec
+	held           prometheus.Gauge
+	reloads        *prometheus.CounterVec
+	loaded         prometheus.Gauge
+	lastReload     prometheus.Gauge
 }
 
 // NewMetrics returns metrics registered with r, or nowhere if r is nil. It
@@ -35,6 +39,9 @@ func NewMetrics(r prometheus.Registerer, version string) *Metrics {
 	f := promauto.With(r)
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return f.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return f.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 	}
 	seconds := func(name, help, label string) *prometheus.HistogramVec {
 		return f.NewHistogramVec(prometheus.HistogramOpts{
@@ -56,8 +63,6 @@ func NewMetrics(r prometheus.Registerer, version string) *Metrics {
 		degraded: counter("weir_degraded_checks_total",
 			"Checks that the store could not decide, by policy and by what on_store_error made of them.",
 			"policy", "mode"),
-		operations: counter("weir_store_operations_total",
-			"Operations on the store by outcome: ok, timeout, error.", "operation", "outcome"),
 		operationTimes: seconds("weir_store_operation_duration_seconds",
 			"Time that an operation on the store took.", "operation"),
 		localDenials: counter("weir_local_denials_total",
@@ -75,11 +80,22 @@ func NewMetrics(r prometheus.Registerer, version string) *Metrics {
 			"Refunds that failed, or of which nobody knows whether they were due. What they should have given back stays in use until its time has passed.").WithLabelValues(),
 		reseeded: counter("weir_reseeded_counters_total",
 			"Counters and states that the store had lost and that were put back.").WithLabelValues(),
-		Reloads: counter("weir_config_reloads_total",
+		requests: counter("weir_http_requests_total",
+			"HTTP requests by route and status code. The route other stands for every path that isn't there.", "route", "code"),
+		limitDenials: counter("weir_limit_denials_total",
+			"Checks that a limit denied, in shadow mode too. One that several limits deny counts for each of them.",
+			"policy", "limit"),
+		held: gauge("weir_held_requests",
+			"Answers that are being held until their wait is over."),
+		reloads: counter("weir_config_reloads_total",
 			"Attempts to load the policy file again, by outcome: ok, error.", "outcome"),
+		loaded: gauge("weir_config_last_reload_success_timestamp_seconds",
+			"When the policies in force were loaded, in seconds since 1970."),
+		lastReload: gauge("weir_config_last_reload_successful",
+			"Whether the policy file was right when it was last loaded."),
 	}
-	m.Reloads.WithLabelValues("ok")
-	m.Reloads.WithLabelValues("error")
+	m.reloads.WithLabelValues("ok")
+	m.reloads.WithLabelValues("error")
 	f.NewGaugeVec(prometheus.GaugeOpts{Name: "weir_build_info", Help: "Always 1; the label says which version runs."},
 		[]string{"version"}).WithLabelValues(version).Set(1)
 	return m
@@ -89,10 +105,11 @@ func NewMetrics(r prometheus.Registerer, version string) *Metrics {
 type policyMetrics struct {
 	allowed, denied, shadowDenied, contended, failed, degraded, localDenied prometheus.Counter
 	duration                                                                prometheus.Observer
+	limits                                                                  []prometheus.Counter // denials of each of the policy's limits
 }
 
 func (m *Metrics) policy(p *Policy) *policyMetrics {
-	return &policyMetrics{
+	pm := &policyMetrics{
 		allowed:      m.checks.WithLabelValues(p.Name, "allowed"),
 		denied:       m.checks.WithLabelValues(p.Name, "denied"),
 		shadowDenied: m.checks.WithLabelValues(p.Name, "shadow_denied"),
@@ -102,6 +119,10 @@ func (m *Metrics) policy(p *Policy) *policyMetrics {
 		localDenied:  m.localDenials.WithLabelValues(p.Name),
 		duration:     m.checkDuration.WithLabelValues(p.Name),
 	}
+	for _, l := range p.Limits {
+		pm.limits = append(pm.limits, m.limitDenials.WithLabelValues(p.Name, l.Name))
+	}
+	return pm
 }
 
 // count counts an answer and the time that it took.
@@ -123,6 +144,13 @@ func (m *policyMetrics) count(a *answer, took time.Duration) {
 	}
 	if a.local {
 		m.localDenied.Inc()
+	}
+	if a.denied {
+		for i := range a.limits { // all of the policy's, or none
+			if !a.limits[i].Allowed {
+				m.limits[i].Inc()
+			}
+		}
 	}
 	m.duration.Observe(took.Seconds())
 }
@@ -146,11 +174,35 @@ func (m *Metrics) Reseeded(n int) { m.reseeded.Add(float64(n)) }
 // RefundFailed counts a refund that failed.
 func (m *Metrics) RefundFailed() { m.refundsFailed.Inc() }
 
-// RegisterViews registers weir_views with r, once. Each scrape calls views,
-// which returns how many clients are remembered; scrapes may overlap.
-func RegisterViews(r prometheus.Registerer, views func() int) {
-	promauto.With(r).NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "weir_views",
-		Help: "Clients that are remembered, over all limits.",
-	}, func() float64 { return float64(views()) })
+// Loaded notes that the policies in force were loaded at that time, at the start.
+func (m *Metrics) Loaded(at time.Time) {
+	m.loaded.Set(float64(at.UnixMilli()) / 1000)
+	m.lastReload.Set(1)
+}
+
+// Reloaded counts an attempt to load the policy file again, at that time.
+func (m *Metrics) Reloaded(at time.Time, ok bool) {
+	if ok {
+		m.reloads.WithLabelValues("ok").Inc()
+		m.Loaded(at)
+	} else {
+		m.reloads.WithLabelValues("error").Inc()
+		m.lastReload.Set(0)
+	}
+}
+
+// RegisterViews registers weir_views and weir_views_limit with r, once. Each
+// scrape calls views and limit, which return how many clients are remembered
+// and how many can be, over all limits; scrapes may overlap.
+func RegisterViews(r prometheus.Registerer, views, limit func() int) {
+	for _, gauge := range []struct {
+		name, help string
+		value      func() int
+	}{
+		{"weir_views", "Clients that are remembered, over all limits.", views},
+		{"weir_views_limit", "How many clients can be remembered, over all limits.", limit},
+	} {
+		promauto.With(r).NewGaugeFunc(prometheus.GaugeOpts{Name: gauge.name, Help: gauge.help},
+			func() float64 { return float64(gauge.value()) })
+	}
 }

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"testing"
 	"time"
@@ -43,19 +44,23 @@ func TestMetricsCountWhatWasDecided(t *testing.T) {
 		`weir_check_duration_seconds_count{policy="closed"} 2`,
 		`weir_degraded_checks_total{mode="allow",policy="open"} 1`,
 		`weir_degraded_checks_total{mode="deny",policy="closed"} 2`,
-		`weir_store_operations_total{operation="add",outcome="ok"} 5`,
-		`weir_store_operations_total{operation="add",outcome="timeout"} 2`,
-		`weir_store_operations_total{operation="add",outcome="error"} 1`,
-		`weir_store_operations_total{operation="subtract",outcome="ok"} 0`,
+		`weir_store_operations_total{operation="add",outcome="ok",server="embedded"} 5`,
+		`weir_store_operations_total{operation="add",outcome="timeout",server="embedded"} 2`,
+		`weir_store_operations_total{operation="add",outcome="error",server="embedded"} 1`,
+		`weir_store_operations_total{operation="subtract",outcome="ok",server="embedded"} 0`,
 		`weir_local_denials_total{policy="open"} 1`,
 		`weir_local_denials_total{policy="closed"} 0`,
 		`weir_batch_size_count 6`,
 		`weir_batch_size_sum 6`,
-		`weir_store_operations_total{operation="read",outcome="ok"} 1`,
-		`weir_store_operations_total{operation="delete",outcome="ok"} 1`,
+		`weir_store_operations_total{operation="read",outcome="ok",server="embedded"} 1`,
+		`weir_store_operations_total{operation="delete",outcome="ok",server="embedded"} 1`,
 		`weir_store_operation_duration_seconds_count{operation="add"} 8`,
 		`weir_config_reloads_total{outcome="ok"} 0`,
 		`weir_config_reloads_total{outcome="error"} 0`,
+		`weir_config_last_reload_success_timestamp_seconds 0`,
+		`weir_limit_denials_total{limit="per-minute",policy="open"} 1`,
+		`weir_limit_denials_total{limit="per-minute",policy="closed"} 0`,
+		`weir_held_requests 0`,
 		`weir_build_info{version="v1.2.3"} 1`,
 		`weir_store_up{server="embedded"} 1`,
 	)
@@ -86,8 +91,9 @@ func TestMetricsOfBuckets(t *testing.T) {
 	m := s.cfg.Metrics
 	m.Swaps(4, 2)
 	m.Foreign()
-	assert.Equal(t, 2.0, testutil.ToFloat64(m.operations.WithLabelValues("swap", "ok")))
-	assert.Equal(t, 1.0, testutil.ToFloat64(m.operations.WithLabelValues("load", "ok")))
+	operations := m.operations.of("embedded")
+	assert.EqualValues(t, 2, operations[opSwap][endedOK].Load())
+	assert.EqualValues(t, 1, operations[opLoad][endedOK].Load())
 	assert.Equal(t, 1.0, testutil.ToFloat64(m.localDenials.WithLabelValues("p")))
 	assert.Equal(t, 2.0, testutil.ToFloat64(m.casConflicts))
 	assert.Equal(t, 1.0, testutil.ToFloat64(m.casForeign))
@@ -97,4 +103,53 @@ func TestMetricsOfBuckets(t *testing.T) {
 	} {
 		assert.Contains(t, body, line+"\n")
 	}
+}
+
+// A check that several limits deny counts for each of them, and one that is
+// denied without them for none.
+func TestDenialsAreCountedByLimit(t *testing.T) {
+	t.Parallel()
+	both := newPolicy("both", fixed("per-minute", 2, time.Minute), fixed("per-hour", 2, time.Hour), fixed("per-day", 9, 24*time.Hour))
+	both.Clients = clients(map[string]Client{"abuser": {Blocked: true}})
+	trial := newPolicy("trial", fixed("per-minute", 1, time.Minute))
+	trial.Shadow = true
+	s := newService(both, trial)
+	s.admits(t, `{"policy":"both","client":"alice","cost":2}`)
+	s.denies(t, `{"policy":"both","client":"alice"}`)
+	s.denies(t, `{"policy":"both","client":"abuser"}`)
+	s.clock.at(time.Minute)
+	s.denies(t, `{"policy":"both","client":"alice"}`)
+	s.admits(t, `{"policy":"trial","client":"alice"}`)
+	s.admits(t, `{"policy":"trial","client":"alice"}`)
+	requireMetrics(t, s,
+		`weir_limit_denials_total{limit="per-minute",policy="both"} 1`,
+		`weir_limit_denials_total{limit="per-hour",policy="both"} 2`,
+		`weir_limit_denials_total{limit="per-day",policy="both"} 0`,
+		`weir_limit_denials_total{limit="per-minute",policy="trial"} 1`,
+	)
+}
+
+func TestMetricsOfReloads(t *testing.T) {
+	t.Parallel()
+	s := newService()
+	m, at := s.cfg.Metrics, time.UnixMilli(1_750_000_000_500)
+	requireReloads := func(ok, failed int, loaded string, right int) {
+		t.Helper()
+		requireMetrics(t, s, fmt.Sprintf(`weir_config_reloads_total{outcome="ok"} %d`, ok), fmt.Sprintf(`weir_config_reloads_total{outcome="error"} %d`, failed),
+			"weir_config_last_reload_success_timestamp_seconds "+loaded, fmt.Sprintf("weir_config_last_reload_successful %d", right))
+	}
+	m.Loaded(at)
+	requireReloads(0, 0, "1.7500000005e+09", 1)
+	m.Reloaded(at.Add(time.Minute), false)
+	m.Reloaded(at.Add(time.Minute), false)
+	requireReloads(0, 2, "1.7500000005e+09", 0)
+	m.Reloaded(at.Add(time.Hour), true)
+	requireReloads(1, 2, "1.7500036005e+09", 1)
+}
+
+func TestMetricsOfViews(t *testing.T) {
+	t.Parallel()
+	s := newService()
+	RegisterViews(s.registry, func() int { return 7 }, func() int { return 100 })
+	requireMetrics(t, s, "weir_views 7", "weir_views_limit 100")
 }

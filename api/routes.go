@@ -36,13 +36,13 @@ func NewServer(cfg Config) *Server {
 	e := s.echo
 	e.HTTPErrorHandler = s.writeError
 	e.IPExtractor = func(r *http.Request) string { return trustedProxies(cfg.TrustedProxies).clientOf(r).String() }
-	if s.cfg.Log.Enabled(context.Background(), slog.LevelDebug) {
-		e.Use(middleware.RequestID(), s.requestLogger())
-	}
 	if len(s.tokens) > 0 {
-		e.Use(s.authorize)
+		s.middleware = append(s.middleware, s.authorize)
 	}
-	// Wrapped here, once: Use would wrap the handler anew in each request.
+	if s.cfg.Log.Enabled(context.Background(), slog.LevelDebug) {
+		s.middleware = append(s.middleware, s.requestLogger(), middleware.RequestID())
+	}
+	// Wrapped here, once: middleware wraps the handler anew in each request.
 	safe := middleware.RecoverWithConfig(middleware.RecoverConfig{DisableStackAll: true, LogErrorFunc: s.logPanic})
 	e.Match([]string{http.MethodGet, http.MethodHead}, "/healthz", safe(s.healthz))
 	e.Match([]string{http.MethodGet, http.MethodHead}, "/readyz", safe(s.readyz))
@@ -60,5 +60,6 @@ func NewServer(cfg Config) *Server {
 	// RouteNotFound takes every method; Any takes only the common ones.
 	v1.RouteNotFound("/auth/:policy", safe(s.forwardAuth))
 	v1.RouteNotFound("/auth/:policy/*", safe(s.forwardAuth))
+	s.routes = s.cfg.Metrics.routes(e.Routes())
 	return s
 }

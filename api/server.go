@@ -65,14 +65,17 @@ type Config struct {
 // A Server is weir's HTTP service. Make one with NewServer: the zero Server
 // isn't usable. It is safe for concurrent use.
 type Server struct {
-	echo     *echo.Echo
-	cfg      Config
-	tokens   map[[sha256.Size]byte]struct{}
-	policies atomic.Pointer[activePolicies]
-	draining atomic.Bool
-	drained  chan struct{} // closed by Drain
-	requests sync.RWMutex  // each request holds it for reading
-	held     atomic.Int64  // number of answers that are being held
+	echo *echo.Echo
+	// middleware wraps the handler of each request, the last outermost.
+	middleware []echo.MiddlewareFunc
+	routes     routeCounters
+	cfg        Config
+	tokens     map[[sha256.Size]byte]struct{}
+	policies   atomic.Pointer[activePolicies]
+	draining   atomic.Bool
+	drained    chan struct{} // closed by Drain
+	requests   sync.RWMutex  // each request holds it for reading
+	held       atomic.Int64  // number of answers that are being held
 }
 
 // HTTPServer returns an http.Server for this service. Its timeouts keep slow or
@@ -124,7 +127,19 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer s.requests.RUnlock()
 	s.closeWhenDraining(w.Header())
-	s.echo.ServeHTTP(w, r)
+	// As echo.ServeHTTP does, which doesn't tell what it answered.
+	c := s.echo.AcquireContext()
+	c.Reset(r, w)
+	s.echo.Router().Find(r.Method, echo.GetPath(r), c)
+	handler := c.Handler()
+	for _, wrap := range s.middleware {
+		handler = wrap(handler)
+	}
+	if err := handler(c); err != nil {
+		s.writeError(err, c)
+	}
+	s.routes.count(c.Path(), c.Response().Status)
+	s.echo.ReleaseContext(c)
 }
 
 // closeWhenDraining lets the answer close its connection when the server

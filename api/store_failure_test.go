@@ -11,8 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -178,8 +176,8 @@ func TestPausedMemcachedDegradesAndRecovers(t *testing.T) {
 	require.Eventually(t, func() bool { return !answers() }, 10*time.Second, time.Millisecond, "a signal takes a moment")
 
 	// Each of these returns although the server stays silent.
-	timeouts := s.cfg.Metrics.operations.MustCurryWith(prometheus.Labels{"outcome": "timeout"})
-	before := testutil.ToFloat64(timeouts.WithLabelValues("add"))
+	timeouts := func(o operation) int64 { return s.cfg.Metrics.operations.of(server.Addr)[o][endedTimeout].Load() }
+	before := timeouts(opAdd)
 	assert.True(t, s.admits(t, `{"policy":"allow","client":"alice"}`).Degraded)
 	assert.Equal(t, http.StatusServiceUnavailable, s.check(t, `{"policy":"deny","client":"alice"}`).Code)
 	assert.Equal(t, http.StatusServiceUnavailable, s.do(t, http.MethodDelete, "/v1/policies/allow/clients/alice", "").Code)
@@ -189,8 +187,8 @@ func TestPausedMemcachedDegradesAndRecovers(t *testing.T) {
 		return r.Code == http.StatusServiceUnavailable
 	}, 10*time.Second, time.Millisecond, "what it says is a second old at most")
 	assert.Contains(t, r.Body, `{"server":"`+server.Addr+`","up":false,"error":"the store is not available: i/o timeout"`)
-	assert.Equal(t, before+3, testutil.ToFloat64(timeouts.WithLabelValues("add")), "the reset's mark, before anything is deleted, is one")
-	assert.Zero(t, testutil.ToFloat64(timeouts.WithLabelValues("delete")))
+	assert.Equal(t, before+3, timeouts(opAdd), "the reset's mark, before anything is deleted, is one")
+	assert.Zero(t, timeouts(opDelete))
 
 	server.Resume()
 	require.Eventually(t, answers, 10*time.Second, time.Millisecond)
@@ -208,7 +206,7 @@ func TestKilledMemcachedDegrades(t *testing.T) {
 	})
 	server.Kill()
 	assert.True(t, s.admits(t, `{"policy":"api","client":"alice"}`).Degraded)
-	requireMetrics(t, s, `weir_store_operations_total{operation="add",outcome="error"} 1`)
+	requireMetrics(t, s, `weir_store_operations_total{operation="add",outcome="error",server="`+server.Addr+`"} 1`)
 	assert.Contains(t, s.do(t, http.MethodGet, "/readyz", "").Body, `"error":"the store is not available`)
 }
 

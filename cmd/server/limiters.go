@@ -83,3 +83,10 @@ func (ls *limiters) clients() int {
 	}
 	return n
 }
+
+// clientLimit returns how many clients all limiters in use can remember.
+func (ls *limiters) clientLimit() int {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return max(0, ls.options.Clients) * len(ls.inUse)
+}

@@ -73,11 +73,12 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 	options := cfg.limiterOptions()
 	options.Refunds, options.RefundFailed = &p.refunds, p.metrics.RefundFailed
 	p.limiters.resources = resources{store: p.metrics.InstrumentStore(store), options: options, metrics: p.metrics}
-	api.RegisterViews(registry, p.limiters.clients)
+	api.RegisterViews(registry, p.limiters.clients, p.limiters.clientLimit)
 	policies, err := p.loadPolicies()
 	if err != nil {
 		return nil, err
 	}
+	p.metrics.Loaded(time.Now())
 	var tokens []string
 	if cfg.tokenFile != "" {
 		if tokens, err = readTokens(cfg.tokenFile); err != nil {
@@ -270,13 +271,12 @@ func (p *program) reloadUntil(ctx context.Context, hangup <-chan os.Signal) {
 // reload replaces all policies, or none if the file has a mistake.
 func (p *program) reload() {
 	policies, err := p.loadPolicies()
+	p.metrics.Reloaded(time.Now(), err == nil)
 	if err != nil {
-		p.metrics.Reloads.WithLabelValues("error").Inc()
 		p.log.Error("the policies stay as they were", slog.Any("error", err))
 		return
 	}
 	p.server.SetPolicies(policies)
-	p.metrics.Reloads.WithLabelValues("ok").Inc()
 	p.log.Info("policies loaded", slog.Int("policies", len(policies)))
 }
 

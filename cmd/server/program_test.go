@@ -7,10 +7,12 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -172,6 +174,40 @@ func TestReloadOnChange(t *testing.T) {
 	r.requireLimit(t, 3)
 	assert.Equal(t, http.StatusNotFound, r.check(t, "q", "c", 1).Status)
 	r.requireReloads(t, "2", "1")
+}
+
+func TestMetricsOfTheProgram(t *testing.T) {
+	t.Parallel()
+	began := time.Now().Truncate(time.Millisecond)
+	file := write(t, "p.yaml", limit3)
+	r := startProgram(t, "-config", file, "-view-clients", "64")
+	r.check(t, "p", "c", 1)
+	metric := func(name string) float64 {
+		_, metrics := r.get(t, "/metrics")
+		_, rest, found := strings.Cut(metrics, "\n"+name+" ")
+		require.True(t, found, name)
+		value, _, _ := strings.Cut(rest, "\n")
+		number, err := strconv.ParseFloat(value, 64)
+		require.NoError(t, err)
+		return number
+	}
+	loaded := func() time.Time {
+		return time.UnixMilli(int64(metric("weir_config_last_reload_success_timestamp_seconds") * 1000))
+	}
+	first := loaded()
+	assert.WithinRange(t, first, began, time.Now())
+	assert.EqualValues(t, 1, metric("weir_views"))
+	assert.EqualValues(t, 64, metric("weir_views_limit"))
+
+	replace(t, file, halfBad)
+	r.log.wait(t, "the policies stay as they were")
+	assert.Equal(t, first, loaded())
+	assert.Zero(t, metric("weir_config_last_reload_successful"))
+	replace(t, file, limit5)
+	r.log.wait(t, "policies loaded")
+	assert.True(t, loaded().After(first))
+	assert.EqualValues(t, 1, metric("weir_config_last_reload_successful"))
+	assert.EqualValues(t, 128, metric("weir_views_limit"), "of two limits")
 }
 
 func TestTokenFile(t *testing.T) {

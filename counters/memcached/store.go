@@ -338,6 +338,19 @@ func (s *Store) Undecided(client string) {
 	}
 }
 
+// Server returns the name of the server that keeps key, as Ping does. While no
+// server is known, it is the first name that none is known of.
+func (s *Store) Server(key string) string {
+	m := s.members.Load()
+	if len(m.clients) == 0 {
+		if len(m.missing) == 0 {
+			return ""
+		}
+		return m.missing[0].Server
+	}
+	return m.ring.servers[m.ring.pick(key)].name
+}
+
 // anyLimit stands for each: all keys of a client are on the same server.
 var anyLimit = counters.StateNamespace("", "", "", "")
 
