@@ -3,10 +3,12 @@ package api
 import (
 	"net/http"
 	"net/url"
+	"strconv"
 
 	"github.com/labstack/echo/v4"
 
 	"weir/counters"
+	"weir/counters/topk"
 )
 
 // peekClient answers GET /v1/policies/{policy}/clients/{client}.
@@ -36,6 +38,58 @@ func (s *Server) resetClient(c echo.Context) error {
 		return storeFailed("the client was not reset in all limits; do it again: %v", err)
 	}
 	return c.NoContent(http.StatusNoContent)
+}
+
+const (
+	defaultTop = 20
+	maxTop     = 100
+)
+
+// topJSON is the body of an answer that lists clients.
+type topJSON struct {
+	Policy  string            `json:"policy"`
+	By      string            `json:"by"`
+	Window  float64           `json:"window"` // seconds
+	Clients []clientCountJSON `json:"clients"`
+}
+
+type clientCountJSON struct {
+	Client string `json:"client"`
+	Count  int64  `json:"count"`
+	Error  int64  `json:"error"`
+}
+
+// listTopClients answers GET /v1/policies/{policy}/top: the clients that this
+// process allowed or denied most.
+func (s *Server) listTopClients(c echo.Context) error {
+	active := s.policies.Load()
+	p, err := active.policy(c.Param("policy"))
+	if err != nil {
+		return err
+	}
+	by, n := "denied", defaultTop
+	for name, values := range c.QueryParams() {
+		value := values[len(values)-1]
+		switch name {
+		case "by":
+			by = value
+		case "n":
+			if n, err = strconv.Atoi(value); err != nil || n < 1 || n > maxTop {
+				return badRequest("n is %q and must be a whole number from 1 to %d", value, maxTop)
+			}
+		default:
+			return badRequest("there is no parameter %q; there are by and n", name)
+		}
+	}
+	sketch := active.metrics[p.Name].top.by(by)
+	if sketch == nil {
+		return badRequest("by is %q and must be denied or allowed", by)
+	}
+	answer := topJSON{Policy: p.Name, By: by, Window: topk.Window.Seconds(), Clients: []clientCountJSON{}}
+	for _, count := range sketch.Top(n, s.cfg.Now()) {
+		answer.Clients = append(answer.Clients, clientCountJSON(count))
+	}
+	return c.JSON(http.StatusOK, answer)
 }
 
 // clientOfPath returns the policy and the client that the path names.

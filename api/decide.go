@@ -65,7 +65,7 @@ func (p *activePolicies) decide(ctx context.Context, q check, now time.Time) (*a
 	if err != nil {
 		return nil, err
 	}
-	p.metrics[q.policy].count(a, p.now().Sub(now))
+	p.metrics[q.policy].count(a, now, p.now().Sub(now))
 	if a.degraded && p.undecided != nil {
 		p.undecided(a.client)
 	}

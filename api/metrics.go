@@ -106,9 +106,12 @@ type policyMetrics struct {
 	allowed, denied, shadowDenied, contended, failed, degraded, localDenied prometheus.Counter
 	duration                                                                prometheus.Observer
 	limits                                                                  []prometheus.Counter // denials of each of the policy's limits
+	top                                                                     *topClients
 }
 
-func (m *Metrics) policy(p *Policy) *policyMetrics {
+// policy returns the metrics of p. Its busiest clients go on from those of
+// before, the metrics of its older version, unless that is nil.
+func (m *Metrics) policy(p *Policy, before *policyMetrics) *policyMetrics {
 	pm := &policyMetrics{
 		allowed:      m.checks.WithLabelValues(p.Name, "allowed"),
 		denied:       m.checks.WithLabelValues(p.Name, "denied"),
@@ -122,11 +125,17 @@ func (m *Metrics) policy(p *Policy) *policyMetrics {
 	for _, l := range p.Limits {
 		pm.limits = append(pm.limits, m.limitDenials.WithLabelValues(p.Name, l.Name))
 	}
+	if before != nil {
+		pm.top = before.top
+	} else {
+		pm.top = newTopClients()
+	}
 	return pm
 }
 
-// count counts an answer and the time that it took.
-func (m *policyMetrics) count(a *answer, took time.Duration) {
+// count counts an answer to a check that began at now, and the time that it
+// took.
+func (m *policyMetrics) count(a *answer, now time.Time, took time.Duration) {
 	switch {
 	case a.refused:
 		m.failed.Inc()
@@ -152,6 +161,7 @@ func (m *policyMetrics) count(a *answer, took time.Duration) {
 			}
 		}
 	}
+	m.top.count(a, now)
 	m.duration.Observe(took.Seconds())
 }
 

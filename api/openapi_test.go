@@ -222,6 +222,9 @@ func TestServiceKeepsTheContract(t *testing.T) {
 		{what: "batch too large", method: http.MethodPost, target: "/v1/check/batch", status: 413, body: `{"checks":[]}` + strings.Repeat(" ", 8<<20)},
 
 		get("/v1/policies", 200), get("/v1/policies/trial", 200), get("/v1/policies/none", 404),
+		get("/v1/policies/api/top", 200), get("/v1/policies/api/top?by=allowed&n=1", 200), get("/v1/policies/none/top", 404),
+		{what: "top by nothing", method: http.MethodGet, target: "/v1/policies/api/top?by=", status: 400, undescribed: true},
+		{what: "top of too many", method: http.MethodGet, target: "/v1/policies/api/top?n=101", status: 400, undescribed: true},
 		get("/v1/policies/api/clients/alice", 200), get("/v1/policies/api/clients/abuser", 200), get("/v1/policies/none/clients/alice", 404),
 		{what: "peek long", method: http.MethodGet, target: "/v1/policies/api/clients/" + strings.Repeat("a", 1025), status: 400, undescribed: true},
 		{what: "reset", method: http.MethodDelete, target: "/v1/policies/api/clients/alice", status: 204},

@@ -55,6 +55,7 @@ func NewServer(cfg Config) *Server {
 	v1.POST("/check/batch", safe(s.checkBatch))
 	v1.GET("/policies", safe(s.listPolicies))
 	v1.GET("/policies/:policy", safe(s.showPolicy))
+	v1.GET("/policies/:policy/top", safe(s.listTopClients))
 	v1.GET("/policies/:policy/clients/:client", safe(s.peekClient))
 	v1.DELETE("/policies/:policy/clients/:client", safe(s.resetClient))
 	// RouteNotFound takes every method; Any takes only the common ones.

@@ -98,8 +98,12 @@ func (s *Server) HTTPServer() *http.Server {
 // A check under way ends with the policy that it began with.
 func (s *Server) SetPolicies(policies Policies) {
 	active := &activePolicies{byName: policies, metrics: make(map[string]*policyMetrics, len(policies)), now: s.cfg.Now, undecided: s.cfg.Undecided}
+	var before map[string]*policyMetrics
+	if old := s.policies.Load(); old != nil {
+		before = old.metrics
+	}
 	for name, p := range policies {
-		active.metrics[name] = s.cfg.Metrics.policy(p)
+		active.metrics[name] = s.cfg.Metrics.policy(p, before[name])
 		if p.plan.limits == nil { // a policy in use must not be changed
 			p.settle()
 		}

@@ -160,6 +160,7 @@ func TestWrongMethod(t *testing.T) {
 				{http.MethodPut, "/v1/check/batch", "POST"},
 				{http.MethodPost, "/v1/policies", "GET"},
 				{http.MethodDelete, "/v1/policies/api", "GET"},
+				{http.MethodPost, "/v1/policies/api/top", "GET"},
 				{http.MethodPost, "/v1/policies/api/clients/alice", "DELETE, GET"},
 				{http.MethodPost, "/healthz", "GET, HEAD"},
 				{http.MethodDelete, "/metrics", "GET"},

@@ -35,13 +35,14 @@ var folders = map[string]struct {
 	"counters/memory":             {[]string{"counters"}, nil},
 	"counters/combiner":           {},
 	"counters/cache":              {},
+	"counters/topk":               {},
 	"counters/reconcile":          {[]string{"counters"}, nil},
 	"counters/storetest":          {[]string{"counters"}, testLibraries},
 	"counters/limitertest":        {[]string{"counters"}, testLibraries},
 	"counters/memcachedtest":      {nil, testLibraries},
 	"subwindow":                   {[]string{"counters", "counters/combiner", "counters/cache", "counters/reconcile"}, nil},
 	"cas":                         {[]string{"counters", "counters/combiner", "counters/cache", "counters/reconcile"}, nil},
-	"api": {[]string{"counters"}, []string{
+	"api": {[]string{"counters", "counters/topk"}, []string{
 		"github.com/go-json-experiment/json", "github.com/labstack/echo/v4", "github.com/prometheus/client_golang",
 	}},
 	"api/client":          {}, // so that it brings its users nothing

@@ -1,0 +1,190 @@
+// Package topk finds the clients that asked most in the last minute, in bounded
+// memory, however many there are.
+//
+// It keeps Space-Saving counters (Metwally, Agrawal and El Abbadi, "Efficient
+// Computation of Frequent and Top-k Elements in Data Streams", ICDT 2005): when
+// a client comes that isn't counted and there is no room, the one counted least
+// makes room, and the new one takes over its count. So a count may be too high,
+// by an error that is known, and whoever asks often enough is counted. Each ten
+// seconds have counters of their own, which are dropped as a whole. Start with
+// New.
+package topk
+
+import (
+	"cmp"
+	"hash/maphash"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// Window is the time that is looked back on, at least. It is up to slotWidth
+	// more, because slots are counted as a whole.
+	Window    = time.Minute
+	slotWidth = 10 * time.Second
+	slotCount = int64(Window/slotWidth) + 1
+
+	// Clients are spread over shards, each with a lock and counters of its own.
+	shardCount = 8
+	// shardSize is how many clients a shard counts in a slot.
+	shardSize = 64
+)
+
+// A Sketch counts how often clients ask. Make one with New: the zero Sketch
+// isn't usable. It is safe for concurrent use. It takes memory for those
+// who ask, at most about half a megabyte if their names are short.
+type Sketch struct {
+	seed   maphash.Seed
+	shards [shardCount]shard
+}
+
+// New returns a sketch that has counted nothing.
+func New() *Sketch { return &Sketch{seed: maphash.MakeSeed()} }
+
+// A Count says how often a client asked.
+type Count struct {
+	Client string
+	// Count is at least how often the client asked while it was counted.
+	Count int64
+	// Error is by how much Count may be too high. It is 0 while no more clients
+	// ask than there is room for: 64 of each shard in ten seconds, 512 in all.
+	Error int64
+}
+
+// Add counts that the client asked at now. What is older than the window by
+// then isn't counted.
+func (s *Sketch) Add(client string, now time.Time) {
+	hash := maphash.String(s.seed, client)
+	s.shards[hash%shardCount].add(hash, client, slotNumber(now))
+}
+
+// Top returns the n clients that asked most in the window that ends at now, the
+// most first, and those who asked as often by name.
+func (s *Sketch) Top(n int, now time.Time) []Count {
+	var all []Count
+	for i := range s.shards {
+		all = s.shards[i].appendCounts(all, slotNumber(now))
+	}
+	slices.SortFunc(all, func(a, b Count) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), strings.Compare(a.Client, b.Client))
+	})
+	return all[:min(n, len(all))]
+}
+
+// slotNumber returns the number of the slot that now is in, at least 1: 0 is that
+// of a slot that never began.
+func slotNumber(now time.Time) int64 { return max(1, now.UnixMilli()/slotWidth.Milliseconds()) }
+
+// A shard counts the clients whose hashes lead to it.
+type shard struct {
+	mu    sync.Mutex
+	slots [slotCount]slot // by their numbers modulo slotCount
+
+	_ [64]byte // keeps the locks of neighbours off one cache line
+}
+
+func (s *shard) add(hash uint64, client string, number int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	slot := &s.slots[number%slotCount]
+	if slot.number > number { // the clock went back
+		return
+	}
+	if slot.number < number {
+		slot.begin(number)
+	}
+	slot.add(hash, client)
+}
+
+// appendCounts appends the counts of all clients in the slots up to the one of
+// that number.
+func (s *shard) appendCounts(counts []Count, number int64) []Count {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	found := make(map[uint64]int) // index in counts
+	for i := range s.slots {
+		slot := &s.slots[i]
+		if slot.number > number || slot.number <= number-slotCount {
+			continue
+		}
+		for _, e := range slot.entries {
+			at, ok := found[e.hash]
+			if !ok {
+				at = len(counts)
+				found[e.hash] = at
+				counts = append(counts, Count{Client: string(e.client)})
+			}
+			counts[at].Count += e.count
+			counts[at].Error += e.excess
+		}
+	}
+	return counts
+}
+
+// A slot holds the counters of one stretch of time. The shard's lock guards it.
+type slot struct {
+	number  int64
+	index   map[uint64]int // of the entries, by hash
+	entries []entry
+	least   int64 // no count is less
+	hand    int   // where the search for the least goes on
+}
+
+// Clients are told apart by their hashes, as nobody can choose two that meet: the
+// seed is secret, and a shard has few.
+type entry struct {
+	hash   uint64
+	client []byte // its room is used again
+	count  int64
+	excess int64 // of the count, taken over from others
+}
+
+// begin empties the slot. It keeps the room of its entries.
+func (s *slot) begin(number int64) {
+	if s.index == nil {
+		s.index = make(map[uint64]int)
+	}
+	clear(s.index)
+	s.number, s.entries, s.least, s.hand = number, s.entries[:0], 0, 0
+}
+
+func (s *slot) add(hash uint64, client string) {
+	i, ok := s.index[hash]
+	if ok {
+		s.entries[i].count++
+		return
+	}
+	switch {
+	case len(s.entries) == shardSize:
+		i = s.leastCounted()
+		delete(s.index, s.entries[i].hash)
+		s.entries[i].excess = s.entries[i].count
+	case len(s.entries) < cap(s.entries):
+		i = len(s.entries)
+		s.entries = s.entries[:i+1]
+		s.entries[i].count, s.entries[i].excess = 0, 0
+	default:
+		i = len(s.entries)
+		s.entries = append(s.entries, entry{})
+	}
+	e := &s.entries[i]
+	e.hash, e.client = hash, append(e.client[:0], client...)
+	e.count++
+	s.index[hash] = i
+}
+
+// leastCounted returns the index of an entry with the smallest count. Counts
+// only grow, so the search goes on where the last one found one.
+func (s *slot) leastCounted() int {
+	for {
+		for range s.entries {
+			s.hand = (s.hand + 1) % len(s.entries)
+			if s.entries[s.hand].count <= s.least {
+				return s.hand
+			}
+		}
+		s.least = slices.MinFunc(s.entries, func(a, b entry) int { return cmp.Compare(a.count, b.count) }).count
+	}
+}
