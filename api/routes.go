@@ -40,7 +40,7 @@ func NewServer(cfg Config) *Server {
 		s.middleware = append(s.middleware, s.authorize)
 	}
 	if s.cfg.Log.Enabled(context.Background(), slog.LevelDebug) {
-		s.middleware = append(s.middleware, s.requestLogger(), middleware.RequestID())
+		s.middleware = append(s.middleware, requestLogger(s.cfg.Log, s.cfg.LogClients), middleware.RequestID())
 	}
 	// Wrapped here, once: middleware wraps the handler anew in each request.
 	safe := middleware.RecoverWithConfig(middleware.RecoverConfig{DisableStackAll: true, LogErrorFunc: s.logPanic})

@@ -24,7 +24,6 @@ import (
 	"time"
 
 	"github.com/labstack/echo/v4"
-	"github.com/labstack/echo/v4/middleware"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"weir/counters"
@@ -58,6 +57,9 @@ type Config struct {
 	// Gatherer is what /metrics shows, beside the servers of Health.
 	Gatherer prometheus.Gatherer
 	Log      *slog.Logger
+	// LogClients shows the names of clients in debug logs as they are. By
+	// default they are hashed.
+	LogClients bool
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
@@ -188,17 +190,4 @@ func (s *Server) logPanic(c echo.Context, err error, stack []byte) error {
 	s.cfg.Log.LogAttrs(c.Request().Context(), slog.LevelError, "panic",
 		slog.String("path", c.Path()), slog.Any("error", err), slog.String("stack", string(stack)))
 	return newProblem(http.StatusInternalServerError, "the request failed inside weir; its log says why")
-}
-
-func (s *Server) requestLogger() echo.MiddlewareFunc {
-	return middleware.RequestLoggerWithConfig(middleware.RequestLoggerConfig{
-		LogMethod: true, LogURIPath: true, LogStatus: true, LogLatency: true, LogRemoteIP: true, LogRequestID: true,
-		HandleError: true,
-		LogValuesFunc: func(c echo.Context, v middleware.RequestLoggerValues) error {
-			s.cfg.Log.LogAttrs(c.Request().Context(), slog.LevelDebug, "request",
-				slog.String("method", v.Method), slog.String("path", v.URIPath), slog.Int("status", v.Status),
-				slog.Duration("took", v.Latency), slog.String("peer", v.RemoteIP), slog.String("id", v.RequestID))
-			return nil
-		},
-	})
 }

@@ -114,6 +114,36 @@ func TestRequestsAreLoggedAtDebugOnly(t *testing.T) {
 	assert.Empty(t, quiet.log.String())
 }
 
+// Whoever may read the log doesn't learn who asks, unless that is wanted.
+func TestClientsAreHashedInTheLog(t *testing.T) {
+	t.Parallel()
+	logged := func(show bool, method, target string) string {
+		log := new(syncBuffer)
+		s := newServiceWith(func(cfg *Config) {
+			cfg.Log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+			cfg.LogClients = show
+		}, newPolicy("api", fixed("per-minute", 100, time.Minute)))
+		r := newRequest(method, target, "")
+		r.RemoteAddr = "192.0.2.7:1234"
+		s.serve(t, r)
+		return log.String()
+	}
+	const hash = "2bd806c97f0e00af" // printf alice | sha256sum
+	path := "/v1/policies/api/clients/"
+	assert.Contains(t, logged(false, http.MethodGet, path+"alice"), "path="+path+hash+" status=200")
+	assert.Contains(t, logged(false, http.MethodGet, path+"%61lice"), "path="+path+hash+" ")
+	assert.Contains(t, logged(true, http.MethodGet, path+"alice"), "path="+path+"alice status=200")
+	for _, target := range []string{path + "alice", path + "alice/x", "/v1/policies/none/clients/alice", "/clients/alice"} {
+		for _, method := range []string{http.MethodDelete, http.MethodPost} {
+			assert.NotContains(t, logged(false, method, target), "alice", "%s %s", method, target)
+		}
+	}
+
+	assert.NotContains(t, logged(false, http.MethodGet, "/v1/auth/api/"), "192.0.2.7", "it names the client")
+	assert.Contains(t, logged(true, http.MethodGet, "/v1/auth/api/"), "peer=192.0.2.7 ")
+	assert.Contains(t, logged(false, http.MethodGet, "/v1/policies"), "peer=192.0.2.7 ")
+}
+
 func TestServerBoundsSlowPeers(t *testing.T) {
 	t.Parallel()
 	server := newService().HTTPServer()

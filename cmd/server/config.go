@@ -9,9 +9,13 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
+	"net"
 	"net/netip"
 	"os"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -40,14 +44,20 @@ type config struct {
 	shutdownGrace time.Duration
 	logLevel      slog.Level
 	logFormat     string
+	logClients    bool
 	validate      bool
 	healthcheck   bool
 	version       bool
 }
 
-// parseConfig reads the environment's WEIR_ variables and then the flags in
-// args. On -help it prints help to out and returns flag.ErrHelp.
-func parseConfig(args []string, getenv func(string) string, out io.Writer) (*config, error) {
+// The formats of the log.
+const textFormat, jsonFormat = "text", "json"
+
+// parseConfig reads the WEIR_ variables of the environment, which is a list of
+// name=value, and then the flags in args. On -help it prints help to out and
+// returns flag.ErrHelp. The error names each mistake in a line; then the config
+// has what is right, which says how to log the error.
+func parseConfig(args, environment []string, out io.Writer) (*config, error) {
 	cfg := &config{}
 	fs := flag.NewFlagSet("server", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
@@ -92,35 +102,80 @@ func parseConfig(args []string, getenv func(string) string, out io.Writer) (*con
 		}
 		return nil
 	})
-	fs.StringVar(&cfg.logFormat, "log-format", "text", "`format`: text or json")
+	fs.StringVar(&cfg.logFormat, "log-format", textFormat, "`format`: text or json")
+	fs.BoolVar(&cfg.logClients, "log-clients", false, "show the names of clients in debug logs as they are, not hashed")
 	fs.BoolVar(&cfg.validate, "validate", false, "check the policy file, print what it means and exit")
 	fs.BoolVar(&cfg.healthcheck, "healthcheck", false, "ask the instance that runs with the same -listen and -tls-cert whether it is well, and exit with 0 or 1")
 	fs.BoolVar(&cfg.version, "version", false, "print the version and exit")
 
-	var err error
-	fs.VisitAll(func(f *flag.Flag) {
-		name := "WEIR_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
-		if value := getenv(name); value != "" {
-			if setErr := fs.Set(f.Name, value); setErr != nil {
-				err = errors.Join(err, fmt.Errorf("%s=%q: %w", name, value, setErr))
-			}
-		}
-	})
-	if err != nil {
-		return nil, err
-	}
-	switch err := fs.Parse(args); {
+	err := errors.Join(setFromEnvironment(fs, environment), parseArgs(fs, args))
+	switch {
 	case errors.Is(err, flag.ErrHelp):
 		fmt.Fprintln(out, "server is weir, a rate limiting service on Memcached. Each flag can be given as an\nenvironment variable, as in WEIR_STORE_TIMEOUT.")
 		fs.SetOutput(out)
 		fs.PrintDefaults()
-		return nil, err
+		return cfg, flag.ErrHelp
 	case err != nil:
-		return nil, err
-	case fs.NArg() > 0:
-		return nil, fmt.Errorf("%q is not a flag; -help lists them", fs.Arg(0))
+		return cfg, err
 	}
 	return cfg, cfg.check()
+}
+
+// setFromEnvironment sets the flags that have a variable. The error names each
+// mistake in a line.
+func setFromEnvironment(fs *flag.FlagSet, environment []string) error {
+	variable := func(flag string) string { return variablePrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_")) }
+	flags := make(map[string]string) // by variable
+	fs.VisitAll(func(f *flag.Flag) { flags[variable(f.Name)] = f.Name })
+	var errs []error
+	for _, entry := range slices.Sorted(slices.Values(environment)) {
+		name, value, _ := strings.Cut(entry, "=")
+		rest, ours := strings.CutPrefix(name, variablePrefix)
+		if !ours || value == "" || serviceVariable.MatchString(entry) {
+			continue
+		}
+		if flags[name] == "" {
+			hint := "-help lists the flags"
+			if near := nearest(rest, slices.Sorted(maps.Values(flags))); near != "" {
+				hint = "did you mean " + variable(near) + "?"
+			}
+			errs = append(errs, fmt.Errorf("the environment variable %s is none of weir's; %s", name, hint))
+		} else if err := fs.Set(flags[name], value); err != nil {
+			errs = append(errs, fmt.Errorf("%s=%q: %w", name, value, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// variablePrefix begins the name of each environment variable.
+const variablePrefix = "WEIR_"
+
+// serviceVariable matches what Kubernetes sets for a service whose name begins
+// with weir, in the pods beside it.
+var serviceVariable = regexp.MustCompile(`^WEIR_(\w+_)?(SERVICE_HOST=|SERVICE_PORT(_\w+)?=\d+$|PORT=\w+://|PORT_\d+_(TCP|UDP|SCTP)(_PROTO|_PORT|_ADDR)?=)`)
+
+// parseArgs parses args to their end, whatever is wrong in between. The error is
+// flag.ErrHelp, or names each mistake in a line.
+func parseArgs(fs *flag.FlagSet, args []string) error {
+	var errs []error
+	for {
+		err := fs.Parse(args)
+		args = fs.Args()
+		switch {
+		case errors.Is(err, flag.ErrHelp):
+			return err
+		case err != nil:
+			errs = append(errs, err)
+		case len(args) == 0:
+			return errors.Join(errs...)
+		default:
+			// It may be the value of a flag that is wrong.
+			if len(errs) == 0 {
+				errs = append(errs, fmt.Errorf("%q is not a flag; -help lists them", args[0]))
+			}
+			args = args[1:]
+		}
+	}
 }
 
 // check returns an error that says what is wrong and what would be right.
@@ -131,6 +186,7 @@ func (c *config) check() error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
+	require(portInRange(c.listen), "-listen %q has a port that is out of range; give one from 0 to 65535", c.listen)
 	require(c.storeTimeout > 0 && c.storeTimeout <= counters.MaxTimeout,
 		"-store-timeout %v must be more than 0 and at most %v", c.storeTimeout, counters.MaxTimeout)
 	require(c.clockSkew >= 0 && c.clockSkew <= counters.MaxClockSkew, "-clock-skew %v must be from 0 to 1m", c.clockSkew)
@@ -138,13 +194,21 @@ func (c *config) check() error {
 	require(c.shutdownGrace >= 0, "-shutdown-grace %v must not be negative", c.shutdownGrace)
 	prefixErr := counters.CheckKeyPrefix(c.keyPrefix)
 	require(prefixErr == nil, "-key-prefix: %w", prefixErr)
-	require(c.logFormat == "text" || c.logFormat == "json", "-log-format %q must be text or json", c.logFormat)
+	require(c.logFormat == textFormat || c.logFormat == jsonFormat, "-log-format %q must be text or json", c.logFormat)
 	require((c.tlsCert == "") == (c.tlsKey == ""), "-tls-cert and -tls-key go together")
 	require(c.tlsClientCA == "" || c.tlsCert != "", "-tls-client-ca needs -tls-cert and -tls-key")
 	require(c.memcachedCA == "" || c.memcachedTLS, "-memcached-ca needs -memcached-tls")
 	require(len(c.memcached) > 0 || !c.memcachedTLS && c.memcachedUser == "",
 		"-memcached-tls and -memcached-user-file need -memcached")
 	return errors.Join(errs...)
+}
+
+// portInRange reports whether the port of an address is none, a name, or a
+// number that a port can have.
+func portInRange(address string) bool {
+	_, port, _ := net.SplitHostPort(address)
+	n, err := strconv.Atoi(port)
+	return err == nil && n >= 0 && n <= 65535 || errors.Is(err, strconv.ErrSyntax)
 }
 
 // splitList returns the items of a list without the space around them. Empty
@@ -264,7 +328,7 @@ func readCertificates(flag, file string) (*x509.CertPool, error) {
 
 func (c *config) logger(w io.Writer) *slog.Logger {
 	options := &slog.HandlerOptions{Level: c.logLevel}
-	if c.logFormat == "json" {
+	if c.logFormat == jsonFormat {
 		return slog.New(slog.NewJSONHandler(w, options))
 	}
 	return slog.New(slog.NewTextHandler(w, options))

@@ -18,8 +18,12 @@ import (
 )
 
 // env is an environment for parseConfig.
-func env(variables map[string]string) func(string) string {
-	return func(name string) string { return variables[name] }
+func env(variables map[string]string) []string {
+	var environment []string
+	for name, value := range variables {
+		environment = append(environment, name+"="+value)
+	}
+	return environment
 }
 
 func mustNetworks(cidrs ...string) []netip.Prefix {
@@ -67,6 +71,7 @@ var everySetting = map[string]string{
 	"shutdown-grace":      "1m",
 	"log-level":           "warn",
 	"log-format":          "json",
+	"log-clients":         "true",
 	"validate":            "true",
 	"healthcheck":         "true",
 	"version":             "true",
@@ -79,7 +84,7 @@ func TestConfigFromFlagsAndEnvironment(t *testing.T) {
 		storeTimeout: 20 * time.Millisecond, clockSkew: 0, keyPrefix: "edge", viewClients: 7, tokenFile: "tokens",
 		proxies: mustNetworks("10.0.0.0/8", "fd00::/8"), tlsCert: "cert.pem", tlsKey: "key.pem", tlsClientCA: "ca.pem",
 		memcachedTLS: true, memcachedCA: "mca.pem", memcachedUser: "user", shutdownGrace: time.Minute,
-		logLevel: slog.LevelWarn, logFormat: "json", validate: true,
+		logLevel: slog.LevelWarn, logFormat: "json", logClients: true, validate: true,
 		healthcheck: true, version: true,
 	}
 	var args []string
@@ -150,6 +155,13 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 		{"-memcached a:1 -memcached-ca ca", "-memcached-ca needs -memcached-tls"},
 		{"-memcached-tls", "-memcached-tls and -memcached-user-file need -memcached"},
 		{"-memcached-user-file u", "-memcached-tls and -memcached-user-file need -memcached"},
+		{"-listen 127.0.0.1:65536", `-listen "127.0.0.1:65536" has a port that is out of range; give one from 0 to 65535`},
+		{"-listen :-1", `-listen ":-1" has a port that is out of range; give one from 0 to 65535`},
+		{"-listen [::1]:99999999999999999999", `-listen "[::1]:99999999999999999999" has a port that is out of range; give one from 0 to 65535`},
+		{"-store-timeout 5 -nonsense x -log-level loud -v", `invalid value "5" for flag -store-timeout: must be a duration such as 50ms or 10s` + "\n" +
+			"flag provided but not defined: -nonsense\n" +
+			`invalid value "loud" for flag -log-level: must be debug, info, warn or error` + "\n" +
+			"flag provided but not defined: -v"},
 		{"-store-timeout 0s -log-format xml", "-store-timeout 0s must be more than 0 and at most 5s\n-log-format \"xml\" must be text or json"},
 	} {
 		t.Run(test.args, func(t *testing.T) {
@@ -170,6 +182,38 @@ func TestConfigErrorsNameTheVariable(t *testing.T) {
 		`WEIR_TRUSTED_PROXIES="x": "x" is not a CIDR such as 10.0.0.0/8`,
 		`WEIR_VALIDATE="perhaps": parse error`,
 	}, "\n"))
+}
+
+// A misspelt variable would otherwise do nothing, without a word.
+func TestConfigNamesTheNearestVariable(t *testing.T) {
+	t.Parallel()
+	for name, hint := range map[string]string{
+		"WEIR_STORE_TIMOUT":   "did you mean WEIR_STORE_TIMEOUT?",
+		"WEIR_TIMEOUT":        "did you mean WEIR_STORE_TIMEOUT?",
+		"WEIR_MEMCACHE":       "did you mean WEIR_MEMCACHED?",
+		"WEIR_LOGFORMAT":      "did you mean WEIR_LOG_FORMAT?",
+		"WEIR_store_timeout":  "did you mean WEIR_STORE_TIMEOUT?",
+		"WEIR_TLS_CLIENT_CRT": "did you mean WEIR_TLS_CLIENT_CA?",
+		"WEIR_PORT":           "-help lists the flags",
+	} {
+		_, err := parseConfig(nil, env(map[string]string{name: "x"}), io.Discard)
+		assert.EqualError(t, err, "the environment variable "+name+" is none of weir's; "+hint)
+	}
+	_, err := parseConfig([]string{"-log-level", "loud"}, env(map[string]string{"WEIR_B": "1", "WEIR_A": "1"}), io.Discard)
+	require.Error(t, err)
+	assert.Equal(t, 3, len(strings.Split(err.Error(), "\n")), err)
+}
+
+// Kubernetes sets these in every pod beside a service named weir or weir-grpc.
+func TestConfigIgnoresVariablesOfServices(t *testing.T) {
+	t.Parallel()
+	_, err := parseConfig(nil, env(map[string]string{
+		"WEIR_SERVICE_HOST": "10.96.0.7", "WEIR_SERVICE_PORT": "8080", "WEIR_SERVICE_PORT_HTTP": "8080", "WEIR_PORT": "tcp://10.96.0.7:8080",
+		"WEIR_PORT_8080_TCP": "tcp://10.96.0.7:8080", "WEIR_PORT_8080_TCP_PROTO": "tcp", "WEIR_PORT_8080_TCP_PORT": "8080", "WEIR_PORT_8080_TCP_ADDR": "10.96.0.7",
+		"WEIR_GRPC_SERVICE_HOST": "10.96.0.8", "WEIR_GRPC_PORT": "tcp://10.96.0.8:8081",
+		"WEIRD": "1", "OTHER": "x", "WEIR_EMPTY": "",
+	}), io.Discard)
+	assert.NoError(t, err)
 }
 
 func TestConfigHelpListsEveryFlag(t *testing.T) {

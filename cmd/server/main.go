@@ -32,19 +32,26 @@ func main() {
 	defer runtime.KeepAlive(floor)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := execute(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+	cfg, err := parseConfig(os.Args[1:], os.Environ(), os.Stdout)
+	if errors.Is(err, flag.ErrHelp) {
+		return
 	}
+	if err == nil {
+		err = execute(ctx, cfg)
+	}
+	switch {
+	case err == nil:
+		return
+	case cfg.logFormat == jsonFormat && !cfg.validate && !cfg.healthcheck: // those are for people
+		logMistakes(cfg.logger(os.Stderr), "weir ends", err)
+	default:
+		fmt.Fprintln(os.Stderr, err)
+	}
+	os.Exit(1)
 }
 
-func execute(ctx context.Context) error {
-	cfg, err := parseConfig(os.Args[1:], os.Getenv, os.Stdout)
+func execute(ctx context.Context, cfg *config) error {
 	switch {
-	case errors.Is(err, flag.ErrHelp):
-		return nil
-	case err != nil:
-		return err
 	case cfg.version:
 		fmt.Println("weir", version())
 		return nil

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 	"unsafe"
@@ -129,6 +131,39 @@ func TestBinaryValidate(t *testing.T) {
 	assert.Empty(t, stdout)
 	assert.Equal(t, file+":1: policies is empty; it needs at least one policy\n"+
 		file+":2: the file has no key \"limits\"; it may have policies\n", stderr)
+}
+
+// Whatever reads the log as JSON can read why weir didn't start, wherever the
+// format is given.
+func TestBinaryRefusesToStartInJSON(t *testing.T) {
+	t.Parallel()
+	empty := write(t, "empty.yaml", "")
+	for _, test := range []struct {
+		args string
+		want []string
+	}{
+		{"-store-timeout soon -nonsense x -log-format json", []string{
+			`invalid value "soon" for flag -store-timeout: must be a duration such as 50ms or 10s`, "flag provided but not defined: -nonsense",
+		}},
+		{"-log-format=json -store-timeout 0s -shutdown-grace -1s", []string{
+			"-store-timeout 0s must be more than 0 and at most 5s", "-shutdown-grace -1s must not be negative",
+		}},
+		{"-log-format json -config " + empty, []string{empty + ": the file is empty; it needs the key policies"}},
+		{"-log-format json -memcached a", []string{`-memcached: "a" is not a Memcached server; give host:port or /path/to.sock`}},
+	} {
+		stdout, stderr, code := execBinary(t, strings.Fields(test.args)...)
+		assert.Equal(t, 1, code)
+		assert.Empty(t, stdout)
+		var got []string
+		for line := range strings.Lines(stderr) {
+			var entry struct{ Time, Level, Msg, Error string }
+			require.NoError(t, json.Unmarshal([]byte(line), &entry), line)
+			assert.Equal(t, "ERROR", entry.Level)
+			assert.Equal(t, "weir ends", entry.Msg)
+			got = append(got, entry.Error)
+		}
+		assert.Equal(t, test.want, got)
+	}
 }
 
 func TestBinaryRefusesToStart(t *testing.T) {

@@ -420,7 +420,7 @@ func FuzzPolicyFile(f *testing.F) {
 		require.NotEmpty(t, policies)
 		file := filepath.Join(t.TempDir(), "p.yaml")
 		require.NoError(t, os.WriteFile(file, data, 0o600))
-		cfg, err := parseConfig([]string{"-config", file}, func(string) string { return "" }, io.Discard)
+		cfg, err := parseConfig([]string{"-config", file}, env(nil), io.Discard)
 		require.NoError(t, err)
 		require.NoError(t, validate(cfg, io.Discard))
 	})

@@ -56,6 +56,7 @@ type program struct {
 	watchStore func(context.Context)
 	closeStore func() error
 
+	policies   int    // that it starts with
 	policyData []byte // the policy file's content when it was last read
 }
 
@@ -78,6 +79,7 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.policies = len(policies)
 	p.metrics.Loaded(time.Now())
 	var tokens []string
 	if cfg.tokenFile != "" {
@@ -95,6 +97,7 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 		Metrics:        p.metrics,
 		Gatherer:       registry,
 		Log:            p.log,
+		LogClients:     cfg.logClients,
 		Now:            now,
 	})
 	return p, p.listen()
@@ -167,7 +170,7 @@ func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) 
 		}
 		err = errors.Join(err, p.closeStore())
 	}()
-	p.log.Info(p.greeting())
+	p.greet()
 	work.Go(func() { p.watchStore(working) })
 
 	var open, changed atomic.Int64
@@ -234,9 +237,9 @@ func (p *program) shutDown(srv *http.Server, served <-chan error, open, changed 
 	return nil
 }
 
-// greeting says in one line where weir listens, what it limits and where it
-// counts.
-func (p *program) greeting() string {
+// greet says in one line where weir listens, what it limits, where it counts
+// and how long it waits.
+func (p *program) greet() {
 	scheme, policies, store := "http", "the policies of "+p.cfg.policyFile, "on Memcached"
 	if p.cfg.tlsCert != "" {
 		scheme = "https"
@@ -244,16 +247,24 @@ func (p *program) greeting() string {
 	if p.cfg.policyFile == "" {
 		policies = "the built-in policies"
 	}
+	attributes := []slog.Attr{slog.String("version", version()), slog.Int("policies", p.policies)}
 	if len(p.cfg.memcached) == 0 {
 		store = "in this process only, because -memcached names no server"
+	} else {
+		attributes = append(attributes, slog.String("memcached", strings.Join(p.cfg.memcached, ",")))
 	}
-	return fmt.Sprintf("weir listens on %s://%s with %s and counts %s", scheme, p.listener.Addr(), policies, store)
+	// As text: JSON would have nanoseconds.
+	attributes = append(attributes, slog.String("store_timeout", p.cfg.storeTimeout.String()),
+		slog.String("clock_skew", p.cfg.clockSkew.String()), slog.String("shutdown_grace", p.cfg.shutdownGrace.String()))
+	p.log.LogAttrs(context.Background(), slog.LevelInfo,
+		fmt.Sprintf("weir listens on %s://%s with %s and counts %s", scheme, p.listener.Addr(), policies, store), attributes...)
 }
 
 // reloadUntil loads the policies again when their file changes, and on each
 // hangup, until ctx ends.
 func (p *program) reloadUntil(ctx context.Context, hangup <-chan os.Signal) {
 	ticks := time.Tick(reloadInterval)
+	unreadable := false // and the log says so
 	for {
 		select {
 		case <-ctx.Done():
@@ -261,23 +272,36 @@ func (p *program) reloadUntil(ctx context.Context, hangup <-chan os.Signal) {
 		case <-hangup:
 			p.reload()
 		case <-ticks:
-			if data, err := readPolicyFile(p.cfg.policyFile); err == nil && !bytes.Equal(data, p.policyData) {
+			data, err := readPolicyFile(p.cfg.policyFile)
+			if err != nil && !unreadable {
+				p.log.Warn("the policy file can't be read; the policies stay as they were until it can", slog.Any("error", err))
+			}
+			unreadable = err != nil
+			if err == nil && !bytes.Equal(data, p.policyData) {
 				p.reload()
 			}
 		}
 	}
 }
 
-// reload replaces all policies, or none if the file has a mistake.
+// reload replaces all policies, or none if the file has a mistake. Each mistake
+// is a line of its own in the log.
 func (p *program) reload() {
 	policies, err := p.loadPolicies()
 	p.metrics.Reloaded(time.Now(), err == nil)
 	if err != nil {
-		p.log.Error("the policies stay as they were", slog.Any("error", err))
+		logMistakes(p.log, "the policies stay as they were", err)
 		return
 	}
 	p.server.SetPolicies(policies)
 	p.log.Info("policies loaded", slog.Int("policies", len(policies)))
+}
+
+// logMistakes logs an error that may name several mistakes, one line each.
+func logMistakes(log *slog.Logger, message string, err error) {
+	for mistake := range strings.SplitSeq(err.Error(), "\n") {
+		log.Error(message, slog.String("error", mistake))
+	}
 }
 
 // release is the version that the build names, by -ldflags "-X

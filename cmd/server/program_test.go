@@ -62,11 +62,13 @@ func TestGreetingSaysWhereAndWhat(t *testing.T) {
 	r := startProgram(t)
 	assert.Regexp(t, `^http://127\.0\.0\.1:[1-9]\d*$`, r.url)
 	assert.Contains(t, r.log.String(),
-		`with the built-in policies and counts in this process only, because -memcached names no server"`+"\n")
+		`with the built-in policies and counts in this process only, because -memcached names no server" version=`+version()+
+			` policies=9 store_timeout=50ms clock_skew=50ms shutdown_grace=10s`+"\n")
 
 	file := write(t, "p.yaml", limit("algorithm: fixed_window, limit: 1, window: 1m"))
-	r = startProgram(t, "-config", file, "-memcached", "127.0.0.1:1")
-	assert.Contains(t, r.log.String(), `with the policies of `+file+` and counts on Memcached"`+"\n")
+	r = startProgram(t, "-config", file, "-memcached", "127.0.0.1:1,127.0.0.1:2", "-store-timeout", "20ms", "-clock-skew", "0s")
+	assert.Contains(t, r.log.String(), `with the policies of `+file+` and counts on Memcached" version=`+version()+
+		" policies=1 memcached=127.0.0.1:1,127.0.0.1:2 store_timeout=20ms clock_skew=0s shutdown_grace=10s\n")
 }
 
 func TestBuiltInPolicies(t *testing.T) {
@@ -166,14 +168,36 @@ func TestReloadOnChange(t *testing.T) {
 	assert.Equal(t, http.StatusOK, r.check(t, "q", "c", 1).Status)
 	r.requireReloads(t, "1", "1")
 
-	// Nothing happens while there is no file. The next file is loaded.
+	// The policies stay while there is no file, and the log says so once. The
+	// next file is loaded.
 	require.NoError(t, os.Remove(file))
+	warning := r.log.wait(t, "the policy file can't be read")
+	assert.Contains(t, warning, "level=WARN")
+	assert.Contains(t, warning, file+": no such file or directory")
 	r.requireLimit(t, 5)
+	r.requireReloads(t, "1", "1")
 	replace(t, file, limit3)
 	assert.Contains(t, r.log.wait(t, "policies loaded"), "policies=1")
 	r.requireLimit(t, 3)
 	assert.Equal(t, http.StatusNotFound, r.check(t, "q", "c", 1).Status)
 	r.requireReloads(t, "2", "1")
+}
+
+func TestEachMistakeOfABadReloadIsALine(t *testing.T) {
+	t.Parallel()
+	file := write(t, "p.yaml", limit3)
+	r := startProgram(t, "-config", file)
+	replace(t, file, "policies:\n  p: {limit: 3}\n  q: {}\n")
+	var refusals []string
+	for range 3 {
+		refusals = append(refusals, r.log.wait(t, "the policies stay as they were"))
+	}
+	assert.Contains(t, refusals[0], "level=ERROR")
+	assert.Contains(t, refusals[0], file+`:2: `)
+	assert.Contains(t, refusals[1], file+`:2: policy \"p\" has no limits`)
+	assert.Contains(t, refusals[2], file+`:3: policy \"q\" has no limits`)
+	r.requireLimit(t, 3)
+	r.requireReloads(t, "0", "1")
 }
 
 func TestMetricsOfTheProgram(t *testing.T) {
