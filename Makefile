@@ -20,7 +20,7 @@ lint:
 	go -C deploy/manifests vet ./...
 
 setup:
-	@deploy/install memcached nginx caddy haproxy
+	@deploy/install memcached nginx caddy haproxy prometheus
 
 bench: setup
 	go test -run '^$$' -bench . -benchmem ./...

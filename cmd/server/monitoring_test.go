@@ -1,0 +1,186 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+
+	"weir/counters/memcachedtest"
+)
+
+const (
+	rulesFile     = "../../deploy/prometheus-rules.yml"
+	rulesTestFile = "../../deploy/prometheus-rules.test.yml"
+	dashboardFile = "../../deploy/grafana-dashboard.json"
+)
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	require.NoError(t, err)
+	return string(data)
+}
+
+func TestAlertsAreRight(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"check", "rules", rulesFile}, {"test", "rules", rulesTestFile}} {
+		out, err := exec.Command("promtool", args...).CombinedOutput()
+		assert.NoError(t, err, "promtool %v: %s", args, out)
+	}
+}
+
+// An alert is of use if it says what to do.
+func TestEachAlertHasARunbook(t *testing.T) {
+	t.Parallel()
+	var rules struct {
+		Groups []struct {
+			Rules []struct {
+				Alert       string
+				Annotations map[string]string
+			}
+		}
+	}
+	require.NoError(t, yaml.Unmarshal([]byte(read(t, rulesFile)), &rules))
+	readme := read(t, "../../deploy/README.md")
+	tested := read(t, rulesTestFile)
+	for _, rule := range rules.Groups[0].Rules {
+		assert.Equal(t, "deploy/README.md#"+strings.ToLower(rule.Alert), rule.Annotations["runbook"])
+		assert.Contains(t, readme, "\n### "+rule.Alert+"\n")
+		assert.Contains(t, tested, "- alertname: "+rule.Alert+"\n")
+	}
+	assert.Len(t, rules.Groups[0].Rules, 6)
+}
+
+// expressions returns what the panels of the dashboard ask Prometheus, with the
+// variables that Grafana would fill in.
+func expressions(t *testing.T) []string {
+	t.Helper()
+	var dashboard struct {
+		Panels []struct{ Targets []struct{ Expr string } }
+	}
+	require.NoError(t, json.Unmarshal([]byte(read(t, dashboardFile)), &dashboard))
+	variables := strings.NewReplacer("$__rate_interval", "10s", "$job", ".*", "$instance", ".*", "$policy", ".*")
+	var all []string
+	for _, panel := range dashboard.Panels {
+		for _, target := range panel.Targets {
+			all = append(all, variables.Replace(target.Expr))
+		}
+	}
+	require.NotEmpty(t, all)
+	return all
+}
+
+var metricName = regexp.MustCompile(`\bweir_\w+`)
+
+// What the dashboard and the alerts name is what weir serves, no more, and the
+// dashboard leaves nothing out.
+func TestDashboardAndAlertsNameTheMetricsOfAScrape(t *testing.T) {
+	t.Parallel()
+	r := startProgram(t, "-memcached", memcachedtest.Start(t).Addr)
+	r.check(t, "token", "c", 1)
+	var metrics string
+	require.Eventually(t, func() bool {
+		_, metrics = r.get(t, "/metrics")
+		return strings.Contains(metrics, "\nweir_memcached_items{")
+	}, patience, 10*time.Millisecond)
+	served := make(map[string]bool)
+	for line := range strings.Lines(metrics) {
+		if strings.HasPrefix(line, "weir_") {
+			served[metricName.FindString(line)] = true
+		}
+	}
+	shown := make(map[string]bool)
+	for _, name := range metricName.FindAllString(strings.Join(expressions(t), "\n"), -1) {
+		assert.True(t, served[name], "the dashboard names %s", name)
+		shown[name] = true
+	}
+	for _, name := range metricName.FindAllString(read(t, rulesFile), -1) {
+		assert.True(t, served[name], "an alert names %s", name)
+	}
+	ofHistogram := regexp.MustCompile(`_(bucket|sum|count)$`)
+	for name := range served {
+		base := ofHistogram.ReplaceAllString(name, "")
+		assert.True(t, shown[name] || shown[base+"_bucket"] || shown[base+"_sum"], "the dashboard leaves out %s", name)
+	}
+}
+
+// A prometheusServer is Debian's, scraping one instance of weir every second.
+type prometheusServer struct{ service }
+
+func startPrometheus(t *testing.T, target string) *prometheusServer {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	address := listener.Addr().String()
+	require.NoError(t, listener.Close())
+	rules, err := filepath.Abs(rulesFile)
+	require.NoError(t, err)
+	config := write(t, "prometheus.yml", fmt.Sprintf(
+		"global: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files: [%s]\nscrape_configs: [{job_name: weir, static_configs: [{targets: [%q]}]}]\n",
+		rules, target))
+	log := newLogLines()
+	cmd := exec.Command("prometheus", "--config.file="+config, "--storage.tsdb.path="+t.TempDir(), "--web.listen-address="+address)
+	cmd.Stderr = log
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		_ = cmd.Wait()
+	})
+	log.wait(t, "Server is ready to receive web requests")
+	return &prometheusServer{newService(t, "http://"+address, nil)}
+}
+
+// decode decodes the data of an answer of Prometheus's API.
+func (p *prometheusServer) decode(t *testing.T, path string, data any) {
+	t.Helper()
+	_, body := p.get(t, path)
+	answer := struct {
+		Status, Error string
+		Data          any
+	}{Data: data}
+	require.NoError(t, json.Unmarshal([]byte(body), &answer), body)
+	require.Equal(t, "success", answer.Status, "%s: %s", path, answer.Error)
+}
+
+// Each panel has something to show, and each alert can be evaluated.
+func TestPrometheusUnderstandsDashboardAndAlerts(t *testing.T) {
+	t.Parallel()
+	r := startProgram(t, "-memcached", memcachedtest.Start(t).Addr)
+	p := startPrometheus(t, r.address())
+	for _, expression := range expressions(t) {
+		require.Eventually(t, func() bool {
+			for _, cost := range []int64{60, 1} {
+				r.check(t, "fixed", "c", cost)
+				r.check(t, "token", "c", cost)
+			}
+			var found struct{ Result []any }
+			p.decode(t, "/api/v1/query?query="+url.QueryEscape(expression), &found)
+			return len(found.Result) > 0
+		}, patience, 100*time.Millisecond, expression)
+	}
+	var rules struct {
+		Groups []struct {
+			Rules []struct{ Name, Health, LastError string }
+		}
+	}
+	require.Eventually(t, func() bool {
+		p.decode(t, "/api/v1/rules", &rules)
+		return len(rules.Groups) == 1 && rules.Groups[0].Rules[5].Health != "unknown"
+	}, patience, 100*time.Millisecond)
+	for _, rule := range rules.Groups[0].Rules {
+		assert.Equal(t, "ok", rule.Health, "%s: %s", rule.Name, rule.LastError)
+	}
+}
