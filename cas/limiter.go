@@ -490,6 +490,18 @@ const resetAttempts = 4
 // Clients returns the number of clients that are remembered.
 func (l *Limiter[S]) Clients() int { return l.views.Len() }
 
+// StateBytes returns how many bytes the state has of a client that asks evenly,
+// and as often as the limit allows.
+func (l *Limiter[S]) StateBytes(limit int64) int {
+	var state S
+	n := min(limit, 10_000) // no log has more entries, and a bucket doesn't grow
+	for i := range n {
+		at := time.Unix(0, i*int64(l.algorithm.lasts())/n)
+		state, _ = l.algorithm.step(state, counters.Request{Cost: 1, Limit: limit, Now: at})
+	}
+	return len(l.algorithm.encode(nil, state))
+}
+
 // lead answers a batch of one client's calls.
 func (l *Limiter[S]) lead(ctx context.Context, client string, b *batch) {
 	v := b.Calls()[0].Request.view.(*view[S])

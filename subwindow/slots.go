@@ -63,8 +63,5 @@ func (s *slots) generationAfter(prefix string, now time.Time, known, unit, most 
 	}
 }
 
-// ttl returns how long the counter of a slot must be kept that has been open
-// for elapsed: until no window looks at it.
-func (s *slots) ttl(elapsed time.Duration) time.Duration {
-	return counters.TTL(time.Duration(s.window.Slots+1)*s.window.Width+s.window.late()-elapsed, s.window.Horizon)
-}
+// ttl is the window's.
+func (s *slots) ttl(elapsed time.Duration) time.Duration { return s.window.ttl(elapsed) }

@@ -121,6 +121,20 @@ func (w Window) late() time.Duration {
 // lateSlots returns how many slots a request may be behind others.
 func (w Window) lateSlots() int64 { return int64((w.Horizon + w.Width - 1) / w.Width) }
 
+// ttl returns how long the counter of a slot must be kept that has been open
+// for elapsed: until no window looks at it.
+func (w Window) ttl(elapsed time.Duration) time.Duration {
+	return counters.TTL(time.Duration(w.Slots+1)*w.Width+w.late()-elapsed, w.Horizon)
+}
+
+// Kept returns how many counters of a client a store has at most, if the client
+// asks in every slot and expiry is in whole seconds, rounded up, as Memcached's
+// is. It depends on the Horizon.
+func (w Window) Kept() int {
+	kept := (w.ttl(0) + time.Second - 1).Truncate(time.Second)
+	return int((kept + w.Width - 1) / w.Width)
+}
+
 func (w Window) fixed() bool { return w.Slots == 0 }
 
 // divisors names the numbers nearest to slots that divide ms.

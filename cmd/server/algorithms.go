@@ -4,10 +4,13 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
+	"time"
 
 	"weir/api"
 	"weir/cas"
 	"weir/counters"
+	"weir/counters/memcached"
 	"weir/subwindow"
 )
 
@@ -22,11 +25,14 @@ type algorithm struct {
 	estimate   string // the default of the key estimate
 	maxLimit   int64  // the largest limit; 0 means counters.MaxLimit
 	waits      bool   // an admitted request may have to wait
-	// describe says in words what a limit means.
+	// describe says in words what a limit promises.
 	describe func(l *api.Limit) string
-	// newLimiter makes the limiter of a limit. The error says what is wrong
-	// with the limit.
-	newLimiter func(r *resources, p *api.Policy, l *api.Limit) (limiter, error)
+	// window returns the window of a limit that counts in slots. It is nil if
+	// the algorithm keeps a state.
+	window func(l *api.Limit) (subwindow.Window, error)
+	// state makes the limiter of a limit otherwise. The error says what is
+	// wrong with the limit.
+	state func(r *resources, p *api.Policy, l *api.Limit) (stateLimiter, error)
 }
 
 // algorithms are all that a limit can have, in the order in which messages name
@@ -36,15 +42,9 @@ var algorithms = []*algorithm{
 		name: "fixed_window",
 		keys: noKeys,
 		describe: func(l *api.Limit) string {
-			return fmt.Sprintf("at most %d in each calendar window of %v", l.Limit, l.Window)
+			return fmt.Sprintf("at most %d in each calendar window of %s, so at most %d in any %[2]s", l.Limit, inWords(l.Window), 2*l.Limit)
 		},
-		newLimiter: func(r *resources, p *api.Policy, l *api.Limit) (limiter, error) {
-			window, err := subwindow.NewFixedWindow(l.Window)
-			if err != nil {
-				return nil, err
-			}
-			return subwindow.New(r.store, window, r.limiterOptions(p, l))
-		},
+		window: func(l *api.Limit) (subwindow.Window, error) { return subwindow.NewFixedWindow(l.Window) },
 	},
 	{
 		name: "sliding_window",
@@ -57,29 +57,24 @@ var algorithms = []*algorithm{
 		subWindows: 10,
 		estimate:   weighted,
 		describe: func(l *api.Limit) string {
-			oldest := "in proportion"
-			if l.Estimate == strict {
-				oldest = "in full"
+			promise := fmt.Sprintf("at most %d in any %s", l.Limit, inWords(l.Window))
+			if l.Estimate == weighted {
+				promise = fmt.Sprintf("about %d in any %s, and at most %d whatever the traffic", l.Limit, inWords(l.Window), 2*l.Limit)
 			}
-			// The limiter reads the slots of the window and one more.
-			return fmt.Sprintf("at most %d in the last %v, estimated from %d slots, the oldest slot %s",
-				l.Limit, l.Window, l.SubWindows+1, oldest)
+			return fmt.Sprintf("%s, counted in %s of %s", promise, plural(l.SubWindows, "slot"), inWords(l.Window/time.Duration(l.SubWindows)))
 		},
-		newLimiter: func(r *resources, p *api.Policy, l *api.Limit) (limiter, error) {
-			window, err := subwindow.NewWindow(l.Window, l.SubWindows, l.Estimate == strict)
-			if err != nil {
-				return nil, err
-			}
-			return subwindow.New(r.store, window, r.limiterOptions(p, l))
+		window: func(l *api.Limit) (subwindow.Window, error) {
+			return subwindow.NewWindow(l.Window, l.SubWindows, l.Estimate == strict)
 		},
 	},
 	{
 		name: "token_bucket",
 		keys: burstKey,
 		describe: func(l *api.Limit) string {
-			return fmt.Sprintf("%d per %v, and at most %d at once", l.Limit, l.Window, cmp.Or(l.Burst, l.Limit))
+			burst := cmp.Or(l.Burst, l.Limit)
+			return fmt.Sprintf("%d per %s and at most %d at once, so at most %d in any %[2]s", l.Limit, inWords(l.Window), burst, burst+l.Limit)
 		},
-		newLimiter: func(r *resources, p *api.Policy, l *api.Limit) (limiter, error) {
+		state: func(r *resources, p *api.Policy, l *api.Limit) (stateLimiter, error) {
 			return cas.NewTokenBucket(r.store, l.Window, l.Burst, r.casConfig(p, l))
 		},
 	},
@@ -88,9 +83,11 @@ var algorithms = []*algorithm{
 		keys:  burstKey,
 		waits: true,
 		describe: func(l *api.Limit) string {
-			return fmt.Sprintf("%d per %v, one after the other, at most %d waiting", l.Limit, l.Window, cmp.Or(l.Burst, l.Limit))
+			burst := cmp.Or(l.Burst, l.Limit)
+			return fmt.Sprintf("%d per %s, one after the other, with at most %d waiting, so at most %d admitted in any %[2]s",
+				l.Limit, inWords(l.Window), burst, burst+l.Limit)
 		},
-		newLimiter: func(r *resources, p *api.Policy, l *api.Limit) (limiter, error) {
+		state: func(r *resources, p *api.Policy, l *api.Limit) (stateLimiter, error) {
 			return cas.NewLeakyBucket(r.store, l.Window, l.Burst, r.casConfig(p, l))
 		},
 	},
@@ -98,8 +95,10 @@ var algorithms = []*algorithm{
 		name:     "sliding_log",
 		keys:     noKeys,
 		maxLimit: cas.MaxLogLimit,
-		describe: func(l *api.Limit) string { return fmt.Sprintf("at most %d in any %v", l.Limit, l.Window) },
-		newLimiter: func(r *resources, p *api.Policy, l *api.Limit) (limiter, error) {
+		describe: func(l *api.Limit) string {
+			return fmt.Sprintf("at most %d in any %s, by the time of each request", l.Limit, inWords(l.Window))
+		},
+		state: func(r *resources, p *api.Policy, l *api.Limit) (stateLimiter, error) {
 			return cas.NewSlidingLog(r.store, l.Window, l.Limit, r.casConfig(p, l))
 		},
 	},
@@ -134,6 +133,69 @@ func algorithmsThat(match func(*algorithm) bool) []string {
 	return names
 }
 
+// newLimiter makes the limiter of a limit. The error says what is wrong with
+// the limit.
+func (a *algorithm) newLimiter(r *resources, p *api.Policy, l *api.Limit) (limiter, error) {
+	if a.window == nil {
+		return a.state(r, p, l)
+	}
+	window, err := a.window(l)
+	if err != nil {
+		return nil, err
+	}
+	return subwindow.New(r.store, window, r.limiterOptions(p, l))
+}
+
+// usualClient is as long as names of clients usually are.
+const usualClient = "twelve-chars"
+
+// kept returns what Memcached keeps of one client that asks all the time: how
+// many items, and how many bytes these take. The limit has its limiter.
+func (a *algorithm) kept(p *api.Policy, l *api.Limit, o counters.Options) (items, bytes int, err error) {
+	o.Policy, o.Limit = p.Name, l.StoredName()
+	if o, err = o.WithDefaults(); err != nil {
+		return 0, 0, err
+	}
+	if a.window == nil {
+		key := counters.StateNamespace(o.KeyPrefix, o.Policy, o.Limit, a.name).StateKey(usualClient)
+		return 1, memcached.ItemBytes(len(key), l.Limiter.(stateLimiter).StateBytes(l.Limit)), nil
+	}
+	window, err := a.window(l)
+	if err != nil {
+		return 0, 0, err
+	}
+	window.Horizon = o.Horizon()
+	prefix := counters.CounterNamespace(o.KeyPrefix, o.Policy, o.Limit, window.Width).Client(usualClient)
+	key := counters.CounterKey(prefix, counters.Calendar(time.Now(), window.Width).Number)
+	items = window.Kept()
+	return items, items * memcached.ItemBytes(len(key), len(strconv.FormatInt(l.Limit, 10))), nil
+}
+
+// inWords writes a duration in its largest unit that makes it a whole number: 60 s,
+// as two minutes are the first to be minutes.
+func inWords(d time.Duration) string {
+	switch {
+	case d%(24*time.Hour) == 0:
+		return plural(int(d/(24*time.Hour)), "day")
+	case d%time.Hour == 0:
+		return fmt.Sprintf("%d h", d/time.Hour)
+	case d%time.Minute == 0 && d > time.Minute:
+		return fmt.Sprintf("%d min", d/time.Minute)
+	case d%time.Second == 0:
+		return fmt.Sprintf("%d s", d/time.Second)
+	default:
+		return fmt.Sprintf("%d ms", d/time.Millisecond)
+	}
+}
+
+// plural writes a number of things.
+func plural(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
 // A limiter decides by any of the algorithms.
 type limiter interface {
 	api.Limiter
@@ -145,6 +207,14 @@ type limiter interface {
 	// Owing returns of how many clients the store hasn't counted yet what was
 	// admitted without it.
 	Owing() int
+}
+
+// A stateLimiter keeps one state of a client.
+type stateLimiter interface {
+	limiter
+	// StateBytes returns how many bytes the state has of a client that asks as
+	// often as the limit allows.
+	StateBytes(limit int64) int
 }
 
 // resources are what all limiters share.

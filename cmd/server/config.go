@@ -104,11 +104,11 @@ func parseConfig(args, environment []string, out io.Writer) (*config, error) {
 	})
 	fs.StringVar(&cfg.logFormat, "log-format", textFormat, "`format`: text or json")
 	fs.BoolVar(&cfg.logClients, "log-clients", false, "show the names of clients in debug logs as they are, not hashed")
-	fs.BoolVar(&cfg.validate, "validate", false, "check the policy file, print what it means and exit")
+	fs.BoolVar(&cfg.validate, "validate", false, "check the policy file, the one named behind it or else that of -config, print what it means and exit")
 	fs.BoolVar(&cfg.healthcheck, "healthcheck", false, "ask the instance that runs with the same -listen and -tls-cert whether it is well, and exit with 0 or 1")
 	fs.BoolVar(&cfg.version, "version", false, "print the version and exit")
 
-	err := errors.Join(setFromEnvironment(fs, environment), parseArgs(fs, args))
+	err := errors.Join(setFromEnvironment(fs, environment), cfg.parseArgs(fs, args))
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		fmt.Fprintln(out, "server is weir, a rate limiting service on Memcached. Each flag can be given as an\nenvironment variable, as in WEIR_STORE_TIMEOUT.")
@@ -155,19 +155,24 @@ const variablePrefix = "WEIR_"
 var serviceVariable = regexp.MustCompile(`^WEIR_(\w+_)?(SERVICE_HOST=|SERVICE_PORT(_\w+)?=\d+$|PORT=\w+://|PORT_\d+_(TCP|UDP|SCTP)(_PROTO|_PORT|_ADDR)?=)`)
 
 // parseArgs parses args to their end, whatever is wrong in between. The error is
-// flag.ErrHelp, or names each mistake in a line.
-func parseArgs(fs *flag.FlagSet, args []string) error {
+// flag.ErrHelp, or names each mistake in a line. Behind -validate may stand a
+// policy file.
+func (c *config) parseArgs(fs *flag.FlagSet, args []string) error {
 	var errs []error
-	for {
+	for named := false; ; {
 		err := fs.Parse(args)
-		args = fs.Args()
-		switch {
+		switch args = fs.Args(); {
 		case errors.Is(err, flag.ErrHelp):
 			return err
 		case err != nil:
 			errs = append(errs, err)
 		case len(args) == 0:
 			return errors.Join(errs...)
+		case c.validate && !named:
+			if c.policyFile, named = args[0], true; c.policyFile == "" {
+				errs = append(errs, errors.New("-validate: the name of the file is empty"))
+			}
+			args = args[1:]
 		default:
 			// It may be the value of a flag that is wrong.
 			if len(errs) == 0 {
@@ -282,12 +287,17 @@ func (c *config) serverTLS() (*tls.Config, error) {
 	return config, nil
 }
 
-// limiterOptions returns the options that all limiters share.
-func (c *config) limiterOptions() counters.Options {
+// memcachedOptions returns the options that all limiters on Memcached share.
+func (c *config) memcachedOptions() counters.Options {
 	// 0 means a default in the options, but none on the command line.
-	o := counters.Options{
+	return counters.Options{
 		KeyPrefix: c.keyPrefix, ClockSkew: cmp.Or(c.clockSkew, -1), StoreTimeout: c.storeTimeout, Clients: cmp.Or(c.viewClients, -1),
 	}
+}
+
+// limiterOptions returns the options that all limiters share.
+func (c *config) limiterOptions() counters.Options {
+	o := c.memcachedOptions()
 	if len(c.memcached) == 0 {
 		// The embedded store has one instance, and answers at once.
 		o.ClockSkew, o.StoreTimeout = -1, -1

@@ -250,6 +250,38 @@ func TestReadTokens(t *testing.T) {
 	assert.EqualError(t, err, "-token-file: open /nowhere/tokens: no such file or directory")
 }
 
+func TestValidateNamesItsFile(t *testing.T) {
+	t.Parallel()
+	fromEnvironment := env(map[string]string{"WEIR_CONFIG": "env.yaml"})
+	for line, want := range map[string]string{
+		"-validate":                            "env.yaml",
+		"-validate a.yaml":                     "a.yaml",
+		"-validate -clock-skew 1s a.yaml":      "a.yaml",
+		"-validate a.yaml -clock-skew 1s":      "a.yaml",
+		"-config b.yaml -validate":             "b.yaml",
+		"-config b.yaml -validate a.yaml":      "a.yaml",
+		"-memcached m:1 -validate a.yaml":      "a.yaml",
+		"-validate=true a.yaml -key-prefix x":  "a.yaml",
+		"-clock-skew 1s -validate -listen x a": "a",
+	} {
+		cfg, err := parseConfig(strings.Fields(line), fromEnvironment, io.Discard)
+		require.NoError(t, err, line)
+		assert.True(t, cfg.validate)
+		assert.Equal(t, want, cfg.policyFile, line)
+	}
+	for line, want := range map[string]string{
+		"-validate a.yaml b.yaml":   `"b.yaml" is not a flag; -help lists them`,
+		"a.yaml -validate":          `"a.yaml" is not a flag; -help lists them`,
+		"-validate=false a.yaml":    `"a.yaml" is not a flag; -help lists them`,
+		"-validate a.yaml -no-such": "flag provided but not defined: -no-such",
+	} {
+		_, err := parseConfig(strings.Fields(line), fromEnvironment, io.Discard)
+		assert.EqualError(t, err, want, line)
+	}
+	_, err := parseConfig([]string{"-validate", ""}, fromEnvironment, io.Discard)
+	assert.EqualError(t, err, "-validate: the name of the file is empty")
+}
+
 func TestReadUser(t *testing.T) {
 	t.Parallel()
 	user, password, err := readUser(write(t, "user", "weir:se:cret\nother:one\n"))
@@ -276,7 +308,7 @@ func TestNewProgramSaysWhatIsWrongWithFiles(t *testing.T) {
 	require.NoError(t, err)
 	defer busy.Close()
 	for _, test := range []struct{ args, want string }{
-		{"-config /nowhere/p.yaml", "-config: open /nowhere/p.yaml: no such file or directory"},
+		{"-config /nowhere/p.yaml", "policy file: open /nowhere/p.yaml: no such file or directory"},
 		{"-config " + empty, empty + ": the file is empty; it needs the key policies"},
 		{"-token-file " + empty, "-token-file " + empty + " has no token; it needs one a line"},
 		{"-tls-cert /nowhere/c -tls-key " + key, "-tls-cert, -tls-key: open /nowhere/c: no such file or directory"},

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -38,11 +39,10 @@ func (r *exceptionReader) clients(n *yaml.Node) {
 		}
 		var c api.Client
 		name := "client " + strconv.Quote(key.Value)
-		r.object(value, name,
-			yamlKey{"limits", func(n *yaml.Node) { c.Limits = r.numbers("limits of "+name, n) }},
-			r.boolean("exempt", &c.Exempt),
-			r.boolean("blocked", &c.Blocked),
-		)
+		if variable.MatchString(key.Value) {
+			r.fail(key, "%s has no name", name)
+		}
+		r.object(value, name, r.clientKeys(name, &c)...)
 		if c.Exempt && c.Blocked {
 			r.fail(value, "%s can't be both exempt and blocked", name)
 		}
@@ -52,22 +52,43 @@ func (r *exceptionReader) clients(n *yaml.Node) {
 	})
 }
 
+// clientKeys are the keys of a client, which messages call by name.
+func (r *exceptionReader) clientKeys(name string, c *api.Client) []yamlKey {
+	return []yamlKey{
+		{"limits", func(n *yaml.Node) { c.Limits = r.numbers("limits of "+name, n) }},
+		r.boolean("exempt", &c.Exempt),
+		r.boolean("blocked", &c.Blocked),
+	}
+}
+
 // numbers reads numbers that take the place of those of the policy's limits.
 func (r *exceptionReader) numbers(name string, n *yaml.Node) map[string]int64 {
-	p, numbers := r.policy, make(map[string]int64)
+	numbers := make(map[string]int64)
 	r.mapping(n, name, func(limit, value *yaml.Node) {
-		most := int64(counters.MaxLimit)
-		i := slices.IndexFunc(p.Limits, func(l api.Limit) bool { return l.Name == limit.Value })
-		if i < 0 {
-			r.fail(limit, "policy %q has no limit %q", p.Name, limit.Value)
-		} else {
-			most = p.Limits[i].Most()
-		}
+		l := r.limitNamed(limit)
 		var n int64
-		integer(r.yamlReader, limit.Value, &n, 1, most).read(value)
+		integer(r.yamlReader, limit.Value, &n, 1, l.Most()).read(value)
 		numbers[limit.Value] = n
 	})
 	return numbers
+}
+
+// limitNamed returns the limit of the policy that n names, or an empty one if
+// it has none, which is a mistake.
+func (r *exceptionReader) limitNamed(n *yaml.Node) api.Limit {
+	var names []string
+	for _, l := range r.policy.Limits {
+		if l.Name == n.Value {
+			return l
+		}
+		names = append(names, l.Name)
+	}
+	message := fmt.Sprintf("policy %q has no limit %q", r.policy.Name, n.Value)
+	if meant := didYouMean(n.Value, names); meant != "" {
+		message += "; " + meant
+	}
+	r.fail(n, "%s", message)
+	return api.Limit{}
 }
 
 // routes reads the exceptions for some requests.
@@ -82,20 +103,7 @@ func (r *exceptionReader) route(n *yaml.Node, lines map[string]int) {
 	mistakes := len(r.errs)
 	route := api.Route{Cost: 1}
 	var numbers map[string]int64
-	values := r.object(n, "a route",
-		r.scalar("method", "an HTTP method such as POST; leave it out for all methods", func(n *yaml.Node) bool {
-			route.Method = strings.ToUpper(n.Value)
-			return madeOf(n.Value, methodCharacters)
-		}),
-		yamlKey{"path", func(n *yaml.Node) {
-			var err error
-			if route.Path, err = api.ParseRoutePath(n.Value); err != nil {
-				r.fail(n, "%v", err)
-			}
-		}},
-		yamlKey{"limits", func(n *yaml.Node) { numbers = r.numbers("limits of a route", n) }},
-		integer(r.yamlReader, "cost", &route.Cost, 0, counters.MaxCost),
-	)
+	values := r.object(n, "a route", r.routeKeys(&route, &numbers)...)
 	// Some backends don't tell upper from lower case.
 	name := route.Method + " " + strings.ToLower(route.Path)
 	switch {
@@ -117,6 +125,24 @@ func (r *exceptionReader) route(n *yaml.Node, lines map[string]int) {
 		}
 	}
 	r.policy.Routes = append(r.policy.Routes, route)
+}
+
+// routeKeys are the keys of a route. The numbers are those of its limits.
+func (r *exceptionReader) routeKeys(route *api.Route, numbers *map[string]int64) []yamlKey {
+	return []yamlKey{
+		r.scalar("method", "an HTTP method such as POST; leave it out for all methods", func(n *yaml.Node) bool {
+			route.Method = strings.ToUpper(n.Value)
+			return n.Tag == "!!str" && madeOf(n.Value, methodCharacters)
+		}),
+		{"path", func(n *yaml.Node) {
+			var err error
+			if route.Path, err = api.ParseRoutePath(n.Value); err != nil {
+				r.fail(n, "%v", err)
+			}
+		}},
+		{"limits", func(n *yaml.Node) { *numbers = r.numbers("limits of a route", n) }},
+		integer(r.yamlReader, "cost", &route.Cost, 0, counters.MaxCost),
+	}
 }
 
 // fits makes sure that the cost of a route can be admitted by a limit that is in

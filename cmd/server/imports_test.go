@@ -19,6 +19,7 @@ const gomemcache = "github.com/bradfitz/gomemcache/memcache"
 
 var testLibraries = []string{
 	"github.com/stretchr/testify", "pgregory.net/rapid", "go.uber.org/goleak", "github.com/getkin/kin-openapi",
+	"github.com/santhosh-tekuri/jsonschema/v6",
 }
 
 // folders are all folders that hold Go code, but for those of bench, which may

@@ -121,16 +121,18 @@ func TestBinaryValidate(t *testing.T) {
 	t.Parallel()
 	want, err := os.ReadFile("testdata/policies.txt")
 	require.NoError(t, err)
-	stdout, _, code := execBinary(t, "-validate", "-config", "testdata/policies.yaml")
-	assert.Zero(t, code)
-	assert.Equal(t, string(want), stdout)
+	for _, args := range [][]string{{"-validate", "testdata/policies.yaml"}, {"-validate", "-config", "testdata/policies.yaml"}} {
+		stdout, _, code := execBinary(t, args...)
+		assert.Zero(t, code)
+		assert.Equal(t, string(want), stdout)
+	}
 
 	file := write(t, "p.yaml", "policies: {}\nlimits: {}\n")
 	stdout, stderr, code := execBinary(t, "-validate", "-config", file)
 	assert.Equal(t, 1, code)
 	assert.Empty(t, stdout)
 	assert.Equal(t, file+":1: policies is empty; it needs at least one policy\n"+
-		file+":2: the file has no key \"limits\"; it may have policies\n", stderr)
+		file+":2: the file has no key \"limits\", but a policy has: check the indentation; it may have policies\n", stderr)
 }
 
 // Whatever reads the log as JSON can read why weir didn't start, wherever the

@@ -1,6 +1,18 @@
 package main
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+)
+
+// didYouMean asks whether s, which is none of the names, was to be the one that
+// is most like it. It is "" if none is.
+func didYouMean(s string, names []string) string {
+	if name := nearest(s, names); name != "" {
+		return fmt.Sprintf("did you mean %q?", name)
+	}
+	return ""
+}
 
 // nearest returns the name that s was probably to be: the one that differs in
 // the fewest letters, and in at most a third of them, or else the only one that

@@ -31,12 +31,22 @@ func readPolicyFile(file string) ([]byte, error) {
 	if file == "" {
 		return builtIn, nil
 	}
-	data, err := os.ReadFile(file)
+	f, err := os.Open(file)
 	if err != nil {
-		err = fmt.Errorf("-config: %w", err)
+		return nil, fmt.Errorf("policy file: %w", err)
 	}
-	return data, err
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxPolicyBytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("policy file: %w", err)
+	}
+	if len(data) > maxPolicyBytes {
+		return nil, fmt.Errorf("%s: the file is larger than 1 MB, the most that a policy file may have", file)
+	}
+	return data, nil
 }
+
+const maxPolicyBytes = 1 << 20
 
 // parsePolicies returns the policies in data, the content of a policy file,
 // without limiters. The error names each mistake with its line and says what
@@ -55,11 +65,9 @@ func parsePolicies(file string, data []byte) (api.Policies, error) {
 		return nil, fmt.Errorf("%s:%d: a second document begins here; a policy file is one", file, next.Line)
 	}
 	if !errors.Is(err, io.EOF) {
-		// "file:3: ..." from "yaml: line 3: ..."
-		message := strings.TrimPrefix(err.Error(), "yaml:")
-		return nil, fmt.Errorf("%s:%s", file, strings.TrimPrefix(message, " line "))
+		return nil, fmt.Errorf("%s:%s", file, explainSyntax(data, err))
 	}
-	r := &policyReader{yamlReader{name: file}}
+	r := &policyReader{yamlReader{name: file, kinds: policyKinds()}}
 	policies := r.file(document.Content[0])
 	if len(r.errs) > 0 {
 		return nil, errors.Join(r.errs...)
@@ -70,24 +78,51 @@ func parsePolicies(file string, data []byte) (api.Policies, error) {
 // A policyReader reads policies from the nodes of a policy file.
 type policyReader struct{ yamlReader }
 
+// policyKinds are the kinds of mappings in a policy file, the outer ones first.
+func policyKinds() []yamlKind {
+	var r policyReader
+	exceptions := exceptionReader{&r.yamlReader, new(api.Policy)}
+	return []yamlKind{
+		{"a policy", namesOf(r.policyKeys(new(api.Policy), new(string)))},
+		{"a limit", namesOf(r.limitKeys(new(api.Limit)))},
+		{"a client", namesOf(exceptions.clientKeys("", new(api.Client)))},
+		{"a route", namesOf(exceptions.routeKeys(new(api.Route), new(map[string]int64)))},
+	}
+}
+
 func (r *policyReader) file(root *yaml.Node) api.Policies {
 	policies := api.Policies{}
-	values := r.object(root, "the file", yamlKey{"policies", func(n *yaml.Node) {
-		named := r.mapping(n, "policies", func(key, value *yaml.Node) {
-			if err := counters.CheckName(key.Value); err != nil {
-				r.fail(key, "policy %v", err)
-				return
-			}
-			policies[key.Value] = r.policy(key.Value, value)
-		})
-		if named != nil && len(named) == 0 {
-			r.fail(n, "policies is empty; it needs at least one policy")
+	values := r.mapping(root, "the file", func(key, value *yaml.Node) {
+		switch {
+		case strings.HasPrefix(key.Value, "x-"): // a place for anchors
+		case key.Value == "policies":
+			r.policies(policies, value)
+		default:
+			r.unknown(key, "the file", []string{"policies"})
 		}
-	}})
+	})
 	if values["policies"] == nil && len(r.errs) == 0 {
 		r.fail(root, "policies is missing")
 	}
 	return policies
+}
+
+func (r *policyReader) policies(into api.Policies, n *yaml.Node) {
+	named := r.mapping(n, "policies", func(key, value *yaml.Node) {
+		if r.kindWith(key.Value) != "" && value.Kind != yaml.MappingNode {
+			r.fail(key, "policy %q must be a mapping, keys with values; or if it is meant as a key of %s, check the indentation",
+				key.Value, r.kindWith(key.Value))
+			return
+		}
+		if err := counters.CheckName(key.Value); err != nil {
+			r.fail(key, "policy %v", err)
+			return
+		}
+		into[key.Value] = r.policy(key.Value, value)
+	})
+	if named != nil && len(named) == 0 {
+		r.fail(n, "policies is empty; it needs at least one policy")
+	}
 }
 
 func (r *policyReader) policy(name string, n *yaml.Node) *api.Policy {
@@ -102,26 +137,7 @@ func (r *policyReader) policy(name string, n *yaml.Node) *api.Policy {
 	}
 	name = "policy " + strconv.Quote(name)
 	mode := "enforce"
-	values := r.object(n, name,
-		r.text("description", &p.Description),
-		yamlKey{"limits", func(n *yaml.Node) {
-			r.sequence(n, "limits", name+" needs at least one limit", func(n *yaml.Node) { r.limit(p, n) })
-		}},
-		r.boolean("count_denied", &p.CountDenied),
-		r.boolean("hold", &p.Hold),
-		r.choice("on_store_error", (*string)(&p.OnStoreError),
-			string(api.StoreErrorLocal), string(api.StoreErrorAllow), string(api.StoreErrorDeny)),
-		r.choice("mode", &mode, "enforce", "shadow"),
-		// Read below, as routes are: they name limits, which may follow in the
-		// file.
-		yamlKey{"clients", func(*yaml.Node) {}},
-		yamlKey{"identify", func(n *yaml.Node) { r.identify(p, n) }},
-		r.choice("on_missing_client", (*string)(&p.OnMissingClient), string(api.MissingClientDeny), string(api.MissingClientAllow)),
-		integer(&r.yamlReader, "ipv4_prefix", &p.IPv4Prefix, 1, 32),
-		integer(&r.yamlReader, "ipv6_prefix", &p.IPv6Prefix, 1, 128),
-		integer(&r.yamlReader, "auth_deny_status", &p.AuthDenyStatus, 400, 599),
-		yamlKey{"routes", func(*yaml.Node) {}},
-	)
+	values := r.object(n, name, r.policyKeys(p, &mode)...)
 	if values != nil && values["limits"] == nil {
 		r.fail(n, "%s has no limits; it needs at least one", name)
 	}
@@ -140,12 +156,34 @@ func (r *policyReader) policy(name string, n *yaml.Node) *api.Policy {
 	return p
 }
 
+// policyKeys are the keys of a policy.
+func (r *policyReader) policyKeys(p *api.Policy, mode *string) []yamlKey {
+	return []yamlKey{
+		r.text("description", &p.Description),
+		{"limits", func(n *yaml.Node) {
+			r.sequence(n, "limits", fmt.Sprintf("policy %q needs at least one limit", p.Name), func(n *yaml.Node) { r.limit(p, n) })
+		}},
+		r.boolean("count_denied", &p.CountDenied),
+		r.boolean("hold", &p.Hold),
+		r.choice("on_store_error", (*string)(&p.OnStoreError),
+			string(api.StoreErrorLocal), string(api.StoreErrorAllow), string(api.StoreErrorDeny)),
+		r.choice("mode", mode, "enforce", "shadow"),
+		// Read later, as routes are: they name limits, which may follow in the
+		// file.
+		{"clients", func(*yaml.Node) {}},
+		{"identify", func(n *yaml.Node) { r.identify(p, n) }},
+		r.choice("on_missing_client", (*string)(&p.OnMissingClient), string(api.MissingClientDeny), string(api.MissingClientAllow)),
+		integer(&r.yamlReader, "ipv4_prefix", &p.IPv4Prefix, 1, 32),
+		integer(&r.yamlReader, "ipv6_prefix", &p.IPv6Prefix, 1, 128),
+		integer(&r.yamlReader, "auth_deny_status", &p.AuthDenyStatus, 400, 599),
+		{"routes", func(*yaml.Node) {}},
+	}
+}
+
 var algorithmNames = algorithmsThat(func(*algorithm) bool { return true })
 
-// limit reads one limit and adds it to the policy.
-func (r *policyReader) limit(p *api.Policy, n *yaml.Node) {
-	mistakes := len(r.errs)
-	var l api.Limit
+// limitKeys are the keys of a limit, whatever its algorithm.
+func (r *policyReader) limitKeys(l *api.Limit) []yamlKey {
 	keys := []yamlKey{
 		r.text("name", &l.Name),
 		r.choice("algorithm", &l.Algorithm, algorithmNames...),
@@ -153,13 +191,20 @@ func (r *policyReader) limit(p *api.Policy, n *yaml.Node) {
 		r.duration("window", &l.Window),
 	}
 	for _, a := range algorithms {
-		for _, key := range a.keys(&r.yamlReader, &l) {
+		for _, key := range a.keys(&r.yamlReader, l) {
 			if !slices.Contains(namesOf(keys), key.name) {
 				keys = append(keys, key)
 			}
 		}
 	}
-	values := r.object(n, "a limit", keys...)
+	return keys
+}
+
+// limit reads one limit and adds it to the policy.
+func (r *policyReader) limit(p *api.Policy, n *yaml.Node) {
+	mistakes := len(r.errs)
+	var l api.Limit
+	values := r.object(n, "a limit", r.limitKeys(&l)...)
 	if l.Name == "" {
 		l.Name = strings.ReplaceAll(l.Algorithm, "_", "-")
 	}

@@ -15,10 +15,13 @@ import (
 	"weir/api"
 )
 
+// parseText returns the policies in a file, which has to be right by the schema
+// too.
 func parseText(t *testing.T, text string) api.Policies {
 	t.Helper()
 	policies, err := parsePolicies("p.yaml", []byte(text))
 	require.NoError(t, err)
+	require.NoError(t, newJudge(t).verdict(t, text))
 	return policies
 }
 
@@ -125,6 +128,45 @@ policies:
 	assert.Equal(t, []api.Identifier{{Header: "X-User"}}, two.Identify)
 }
 
+// What is common to policies has a place at the top, whatever it is.
+func TestPolicyFileIgnoresExtensions(t *testing.T) {
+	t.Parallel()
+	policies := parseText(t, `
+x-limits: &limits
+  - &fixed {algorithm: fixed_window, limit: 7, window: 1m}
+x-note: 5
+policies:
+  one: {limits: *limits}
+  two: {limits: [*fixed]}
+x-: [{unknown: [key]}]
+`)
+	assert.Len(t, policies, 2)
+	assert.EqualValues(t, 7, policies["one"].Limits[0].Limit)
+	assert.Equal(t, policies["one"].Limits, policies["two"].Limits)
+
+	_, err := parsePolicies("p.yaml", []byte("x-policies: {}\n"))
+	assert.EqualError(t, err, "p.yaml:1: policies is missing")
+	// A mistake in it counts where it is used, and stands where it is written.
+	_, err = parsePolicies("p.yaml", []byte("x-limit: &limit {algorithm: fixed_window, limit: 0, window: 1m}\npolicies: {p: {limits: [*limit]}}\n"))
+	assert.EqualError(t, err, `p.yaml:1: limit "0" must be a whole number from 1 to 1000000000000`)
+}
+
+func TestPolicyFileIsNotTooLarge(t *testing.T) {
+	t.Parallel()
+	padded := func(size int) string {
+		return more() + strings.Repeat("#", size-len(more())-1) + "\n"
+	}
+	for size, mistake := range map[int]string{maxPolicyBytes: "", maxPolicyBytes + 1: "the file is larger than 1 MB, the most that a policy file may have"} {
+		file := write(t, "p.yaml", padded(size))
+		err := validate(&config{policyFile: file}, io.Discard)
+		if mistake == "" {
+			assert.NoError(t, err)
+		} else {
+			assert.EqualError(t, err, file+": "+mistake)
+		}
+	}
+}
+
 // Clients and routes may come before the limits that they name.
 func TestPolicyFileOrderOfKeysIsFree(t *testing.T) {
 	t.Parallel()
@@ -151,8 +193,14 @@ func more(lines ...string) string {
 		strings.Join(lines, "\n    ") + "\n"
 }
 
-func TestPolicyFileMistakes(t *testing.T) {
-	t.Parallel()
+// A policyMistake is a policy file that is refused.
+type policyMistake struct {
+	name string
+	text string
+	want []string // without the file's name
+}
+
+func policyMistakes() []policyMistake {
 	const policyKeys = "description, limits, count_denied, hold, on_store_error, mode, clients, identify, on_missing_client, ipv4_prefix, ipv6_prefix, auth_deny_status, routes"
 	const limitKeys = "name, algorithm, limit, window, sub_windows, estimate, burst"
 	const algorithms = "fixed_window or sliding_window or token_bucket or leaky_bucket or sliding_log"
@@ -161,33 +209,29 @@ func TestPolicyFileMistakes(t *testing.T) {
 	const badWindow = "must be whole milliseconds from 100ms to 366 days"
 	const badDuration = "must be a duration such as 500ms, 1m, 24h or 7d"
 	long := strings.Repeat("x", 64)
-	for _, test := range []struct {
-		name string
-		text string
-		want []string // without the file's name
-	}{
+	return []policyMistake{
 		{"empty file", "", []string{" the file is empty; it needs the key policies"}},
 		{"comments only", "# nothing\n", []string{" the file is empty; it needs the key policies"}},
 		{"no mapping", "\n- policies\n", []string{"2: the file must be a mapping, keys with values"}},
 		{"text", "policies", []string{"1: the file must be a mapping, keys with values"}},
-		{"null", "---\n", []string{"2: the file must be a mapping, keys with values"}},
+		{"null", "---\n", []string{"2: the file must be a mapping, keys with values; it is empty: indent its keys further"}},
 		{"no policies", "{}", []string{"1: policies is missing"}},
-		{"policies without value", "policies:\n", []string{"1: policies must be a mapping, keys with values"}},
+		{"policies without value", "policies:\n", []string{"1: policies must be a mapping, keys with values; it is empty: indent its keys further"}},
 		{"empty policies", "\npolicies: {}\n", []string{"2: policies is empty; it needs at least one policy"}},
 		{"list of policies", "policies: [p]\n", []string{"1: policies must be a mapping, keys with values"}},
 		{"second document", more() + "---\npolicies: {}\n", []string{"5: a second document begins here; a policy file is one"}},
-		{"tab", "policies:\n\tp: {}\n", []string{"2: found character that cannot start any token"}},
+		{"tab", "policies:\n\tp: {}\n", []string{"2: the line is indented with a tab; YAML takes only spaces there"}},
 		{"unclosed", "policies:\n  p: {limits: [\n", []string{"2: did not find expected node content"}},
 		{"no such anchor", "policies: *p\n", []string{" unknown anchor 'p' referenced"}},
-		{"syntax error in a second document", "policies: {}\n---\n\t\n", []string{"3: found character that cannot start any token"}},
+		{"syntax error in a second document", "policies: {}\n---\n\t\n", []string{"3: the line is indented with a tab; YAML takes only spaces there"}},
 
 		{"unknown key of the file", "policy: {}\n", []string{`1: the file has no key "policy"; it may have policies`}},
-		{"unknown key of a policy", more("limit: []"), []string{`4: policy "p" has no key "limit"; it may have ` + policyKeys}},
+		{"unknown key of a policy", more("limit: []"), []string{`4: policy "p" has no key "limit", but a limit has: check the indentation, or did you mean "limits"? It may have ` + policyKeys}},
 		{"unknown key of a limit", limit("algorithm: fixed_window, limit: 1, window: 1m, per: 1m"),
 			[]string{`4: a limit has no key "per"; it may have ` + limitKeys}},
 		{"unknown key of a client", more("clients:", "  c: {limit: 1}"),
-			[]string{`5: client "c" has no key "limit"; it may have limits, exempt, blocked`}},
-		{"merge key", more("<<: {mode: shadow}"), []string{`4: policy "p" has no key "<<"; it may have ` + policyKeys}},
+			[]string{`5: client "c" has no key "limit", but a limit has: check the indentation, or did you mean "limits"? It may have limits, exempt, blocked`}},
+		{"merge key", more("<<: {mode: shadow}"), []string{`4: policy "p" has no key "<<"; mappings aren't merged: use an alias for each value, such as limits: *name`}},
 
 		{"policies twice", more() + "policies: {}\n", []string{`5: the file has "policies" already, on line 1`}},
 		{"policy twice", more() + "  p: {}\n", []string{`5: policies has "p" already, on line 2`}},
@@ -200,7 +244,7 @@ func TestPolicyFileMistakes(t *testing.T) {
 		{"policy name begins with -", "policies:\n  -p: {}\n", []string{`2: policy name "-p" ` + badName}},
 		{"long policy name", "policies:\n  " + long + ": {}\n", []string{`2: policy name "` + long + `" ` + badName}},
 		{"policy without limits", "policies:\n  p: {mode: shadow}\n", []string{`2: policy "p" has no limits; it needs at least one`}},
-		{"policy without value", "policies:\n  p:\n", []string{`2: policy "p" must be a mapping, keys with values`}},
+		{"policy without value", "policies:\n  p:\n", []string{`2: policy "p" must be a mapping, keys with values; it is empty: indent its keys further`}},
 		{"empty limits", "policies:\n  p:\n    limits: []\n", []string{`3: limits is empty; policy "p" needs at least one limit`}},
 		{"limits is a mapping", "policies:\n  p:\n    limits: {a: 1}\n", []string{"3: limits must be a list"}},
 		{"limit is a number", "policies:\n  p:\n    limits: [100]\n", []string{"3: a limit must be a mapping, keys with values"}},
@@ -209,17 +253,17 @@ func TestPolicyFileMistakes(t *testing.T) {
 		{"no limit", limit("algorithm: fixed_window, window: 1m"), []string{"4: the limit has no limit, the number that is admitted per window"}},
 		{"no window", limit("algorithm: fixed_window, limit: 1"), []string{"4: the limit has no window, a duration such as 1m"}},
 		{"unknown algorithm", limit("algorithm: fixed, limit: 1, window: 1m"),
-			[]string{`4: algorithm "fixed" must be ` + algorithms}},
+			[]string{`4: algorithm "fixed" must be ` + algorithms + `; did you mean "fixed_window"?`}},
 		{"limit 0", limit("algorithm: fixed_window, limit: 0, window: 1m"), []string{`4: limit "0" ` + badLimit}},
 		{"limit too large", limit("algorithm: fixed_window, limit: 1000000000001, window: 1m"), []string{`4: limit "1000000000001" ` + badLimit}},
 		{"limit beyond 64 bits", limit("algorithm: fixed_window, limit: 99999999999999999999, window: 1m"), []string{`4: limit "99999999999999999999" ` + badLimit}},
 		{"limit is a fraction", limit("algorithm: fixed_window, limit: 1.5, window: 1m"), []string{`4: limit "1.5" ` + badLimit}},
-		{"limit is text", limit("algorithm: fixed_window, limit: '100', window: 1m"), []string{`4: limit "100" ` + badLimit}},
+		{"limit is text", limit("algorithm: fixed_window, limit: '100', window: 1m"), []string{`4: limit "100" is text; write it without quotes`}},
 		{"window without unit", limit("algorithm: fixed_window, limit: 1, window: 60"), []string{`4: window "60" ` + badDuration}},
 		{"window in part days", limit("algorithm: fixed_window, limit: 1, window: 1.5d"), []string{`4: window "1.5d" ` + badDuration}},
 		{"window is a list", limit("algorithm: fixed_window, limit: 1, window: [1m]"), []string{`4: window "" ` + badDuration}},
 		{"window too short", limit("algorithm: fixed_window, limit: 1, window: 99ms"), []string{`4: window 99ms ` + badWindow}},
-		{"window negative", limit("algorithm: sliding_window, limit: 1, window: -1m"), []string{`4: window -1m0s ` + badWindow}},
+		{"window negative", limit("algorithm: sliding_window, limit: 1, window: -1m"), []string{`4: window "-1m" ` + badDuration}},
 		{"window too long", limit("algorithm: sliding_window, limit: 1, window: 367d"), []string{`4: window 8808h0m0s ` + badWindow}},
 		{"window beyond 64 bits", limit("algorithm: fixed_window, limit: 1, window: 999999d"), []string{`4: window "999999d" ` + badDuration}},
 		{"window in part milliseconds", limit("algorithm: fixed_window, limit: 1, window: 1s1us"), []string{`4: window 1.000001s ` + badWindow}},
@@ -252,7 +296,7 @@ func TestPolicyFileMistakes(t *testing.T) {
 		{"hold without a queue", more("hold: true"), []string{`4: hold needs a limit that makes requests wait, a leaky_bucket, and policy "p" has none`}},
 		{"hold", more("hold: 1"), []string{`4: hold "1" must be true or false`}},
 		{"limit name", limit("name: Per_Minute, algorithm: fixed_window, limit: 1, window: 1m"), []string{`4: limit name "Per_Minute" ` + badName}},
-		{"limit name is a number", limit("name: 5, algorithm: fixed_window, limit: 1, window: 1m"), []string{`4: name must be text`}},
+		{"limit name is a number", limit("name: 5, algorithm: fixed_window, limit: 1, window: 1m"), []string{`4: name must be text; write it in quotes: "5"`}},
 		{"limit names twice", "policies:\n  p:\n    limits:\n" + strings.Repeat("      - {algorithm: fixed_window, limit: 1, window: 1m}\n", 2),
 			[]string{`5: policy "p" has a limit named "fixed-window" already; give this one a name of its own`}},
 
@@ -286,7 +330,7 @@ func TestPolicyFileMistakes(t *testing.T) {
 			`5: client "a*b" has a * before its end; only at the end does it stand for what follows`}},
 		{"client twice in other words", more("clients:", "  2001:db8::1: {}", "  2001:DB8:0::1/128: {}"), []string{
 			`6: client "2001:DB8:0::1/128" is the same as the one on line 5`}},
-		{"client without value", more("clients:", "  c:"), []string{`5: client "c" must be a mapping, keys with values`}},
+		{"client without value", more("clients:", "  c:"), []string{`5: client "c" must be a mapping, keys with values; it is empty: indent its keys further`}},
 		{"client's unknown limit", more("clients:", "  c:", "    limits:", "      per-hour: 1"), []string{`7: policy "p" has no limit "per-hour"`}},
 		{"client's bad limit", more("clients:", "  c: {limits: {fixed-window: none}}"), []string{`5: fixed-window "none" ` + badLimit}},
 		{"client exempt and blocked", more("clients:", "  c: {exempt: true, blocked: true}"), []string{`5: client "c" can't be both exempt and blocked`}},
@@ -295,7 +339,7 @@ func TestPolicyFileMistakes(t *testing.T) {
 		{"routes is a mapping", more("routes: {path: /}"), []string{"4: routes must be a list"}},
 		{"no routes", more("routes: []"), []string{"4: routes is empty; leave it out if all requests are alike"}},
 		{"route is a path", more("routes: [/login]"), []string{"4: a route must be a mapping, keys with values"}},
-		{"route's key", more("routes: [{paths: /login}]"), []string{`4: a route has no key "paths"; it may have method, path, limits, cost`}},
+		{"route's key", more("routes: [{paths: /login}]"), []string{`4: a route has no key "paths"; did you mean "path"? It may have method, path, limits, cost`}},
 		{"route without path", more("routes: [{method: POST, cost: 2}]"), []string{"4: the route has no path; / is all paths"}},
 		{"route that changes nothing", more("routes:", "  - {method: POST, path: /login}", "  - {path: /x, limits: {}}"), []string{
 			"5: the route POST /login has neither limits nor a cost, so it changes nothing",
@@ -322,6 +366,72 @@ func TestPolicyFileMistakes(t *testing.T) {
 		{"route that costs too much for a client", more("routes:", "  - {path: /a, cost: 9}", "  - {path: /b, cost: 9, limits: {fixed-window: 9}}", "clients: {'user:*': {limits: {fixed-window: 8}}}"), []string{
 			`5: cost 9 of the route /a is above the fixed-window of each client that begins with "user:", which is 8, and could never be admitted`,
 		}},
+		{"misspelt key of a policy", more("on_store_eror: deny"),
+			[]string{`4: policy "p" has no key "on_store_eror"; did you mean "on_store_error"? It may have ` + policyKeys}},
+		{"key of a policy in other letters", more("countDenied: true"),
+			[]string{`4: policy "p" has no key "countDenied"; did you mean "count_denied"? It may have ` + policyKeys}},
+		{"misspelt key of a limit", limit("algorithm: sliding_window, limit: 1, window: 1m, subwindows: 4"),
+			[]string{`4: a limit has no key "subwindows"; did you mean "sub_windows"? It may have ` + limitKeys}},
+		{"misspelt key of a client", more("clients: {c: {exmept: true}}"),
+			[]string{`4: client "c" has no key "exmept"; did you mean "exempt"? It may have limits, exempt, blocked`}},
+		{"misspelt algorithm", limit("algorithm: tokn-bucket, limit: 1, window: 1m"),
+			[]string{`4: algorithm "tokn-bucket" must be ` + algorithms + `; did you mean "token_bucket"?`}},
+		{"beginning of two algorithms", limit("algorithm: sliding, limit: 1, window: 1m"), []string{`4: algorithm "sliding" must be ` + algorithms}},
+		{"misspelt estimate", limit("algorithm: sliding_window, limit: 1, window: 1m, estimate: Strikt"),
+			[]string{`4: estimate "Strikt" must be weighted or strict; did you mean "strict"?`}},
+		{"misspelt on_store_error", more("on_store_error: alow"), []string{`4: on_store_error "alow" must be local or allow or deny; did you mean "allow"?`}},
+		{"misspelt mode", more("mode: shaddow"), []string{`4: mode "shaddow" must be enforce or shadow; did you mean "shadow"?`}},
+		{"misspelt limit of a client", more("clients: {c: {limits: {fixed_window: 5}}}"),
+			[]string{`4: policy "p" has no limit "fixed_window"; did you mean "fixed-window"?`}},
+
+		{"number in quotes", more(`auth_deny_status: "403"`), []string{`4: auth_deny_status "403" is text; write it without quotes`}},
+		{"wrong number in quotes", more(`auth_deny_status: "200"`), []string{`4: auth_deny_status "200" must be a whole number from 400 to 599`}},
+		{"client's number in quotes", more("clients: {c: {limits: {fixed-window: '5'}}}"), []string{`4: fixed-window "5" is text; write it without quotes`}},
+		{"boolean in quotes", more("hold: 'false'"), []string{`4: hold "false" is text; write it without quotes`}},
+		{"text that is a number", more("description: 5"), []string{`4: description must be text; write it in quotes: "5"`}},
+
+		{"variable", limit(`algorithm: fixed_window, limit: "${LIMIT}", window: 1m`),
+			[]string{`4: limit "${LIMIT}" ` + badLimit + "; environment variables aren't expanded"}},
+		{"variable that breaks YAML", limit(`algorithm: fixed_window, limit: ${LIMIT}, window: 1m`),
+			[]string{"4: environment variables aren't expanded; write the value in the place of ${LIMIT}"}},
+		{"variable without braces", more("mode: $MODE"), []string{`4: mode "$MODE" must be enforce or shadow; environment variables aren't expanded`}},
+		{"variable as a client", more("clients:", "  ${VIP}: {}"), []string{`5: client "${VIP}" has no name; environment variables aren't expanded`}},
+		{"variable as a policy", "policies:\n  ${NAME}: {}\n", []string{`2: policy name "${NAME}" ` + badName + "; environment variables aren't expanded"}},
+
+		{"tab after a list's dash", "policies:\n  p:\n    limits:\n      -\talgorithm: fixed_window\n",
+			[]string{"4: the line is indented with a tab; YAML takes only spaces there"}},
+		{"tab further down", more("mode: shadow", "clients:", "\tc: {}"), []string{"6: the line is indented with a tab; YAML takes only spaces there"}},
+
+		{"indented too little", "policies:\n  p:\n    mode: shadow\n   limits: []\n",
+			[]string{"4: wrong indentation: the line begins with 3 spaces, and 4, 2 or 0 would be right"}},
+		{"indented too far", "policies:\n  p:\n    mode: shadow\n      limits: []\n",
+			[]string{"4: wrong indentation: the line begins with 6 spaces, and 4, 2 or 0 would be right"}},
+		{"indented too little in a list", "policies:\n  p:\n    limits:\n      - algorithm: fixed_window\n       limit: 1\n",
+			[]string{"5: wrong indentation: the line begins with 7 spaces, and 8, 6, 4, 2 or 0 would be right"}},
+		{"indented too far in a list", "policies:\n  p:\n    limits:\n      - algorithm: fixed_window\n         limit: 1\n",
+			[]string{"5: wrong indentation: the line begins with 9 spaces, and 8, 6, 4, 2 or 0 would be right"}},
+		{"two dashes at different columns", "policies:\n  p:\n    limits:\n      - {algorithm: fixed_window, limit: 1, window: 1m}\n     - {algorithm: fixed_window, limit: 1, window: 1m}\n",
+			[]string{"5: wrong indentation: the line begins with 5 spaces, and 8, 6, 4, 2 or 0 would be right"}},
+		{"indented wrongly below a comment, a text and brackets", "policies:\n# no\n  p:\n    description: |\n         a: b\n       c\n    limits: [\n {algorithm: fixed_window,\n limit: 1, window: 1m}]\n   mode: shadow\n",
+			[]string{"10: wrong indentation: the line begins with 3 spaces, and 4, 2 or 0 would be right"}},
+		{"colon in a text", more("description: public: API"), []string{`4: mapping values are not allowed in this context; a value with ": " in it has to be in quotes`}},
+		{"keys beside their policy", "policies:\n  p:\n  limits: []\n  count_denied: true\n", []string{
+			`2: policy "p" must be a mapping, keys with values; it is empty: indent its keys further`,
+			`3: policy "limits" must be a mapping, keys with values; or if it is meant as a key of a policy, check the indentation`,
+			`4: policy "count_denied" must be a mapping, keys with values; or if it is meant as a key of a policy, check the indentation`,
+		}},
+		{"policies beside policies", "policies:\np:\n  limits: []\n", []string{
+			"1: policies must be a mapping, keys with values; it is empty: indent its keys further",
+			`2: the file has no key "p"; it may have policies`,
+		}},
+		{"key of a policy in the file", more() + "mode: shadow\n", []string{`5: the file has no key "mode", but a policy has: check the indentation; it may have policies`}},
+		{"key of a limit in a policy", "policies:\n  p:\n    limits:\n    - algorithm: fixed_window\n      limit: 1\n    window: 1m\n", []string{
+			"4: the limit has no window, a duration such as 1m",
+			`6: policy "p" has no key "window", but a limit has: check the indentation; it may have ` + policyKeys,
+		}},
+		{"key of a policy in a limit", limit("algorithm: fixed_window, limit: 1, window: 1m, on_store_error: deny"),
+			[]string{`4: a limit has no key "on_store_error", but a policy has: check the indentation; it may have ` + limitKeys}},
+		{"x- is for the top only", more("x-note: 1"), []string{`4: policy "p" has no key "x-note"; it may have ` + policyKeys}},
 
 		{"many mistakes", strings.Join([]string{
 			"polices: {}",            // 1
@@ -340,7 +450,7 @@ func TestPolicyFileMistakes(t *testing.T) {
 			"    clients:",        // 14
 			"      c: {limits: {slow: 5, fast: 5, none: 5}}",
 		}, "\n"), []string{
-			`1: the file has no key "polices"; it may have policies`,
+			`1: the file has no key "polices"; did you mean "policies"? It may have policies`,
 			`3: policy name "One" ` + badName,
 			`6: algorithm "a" must be ` + algorithms,
 			`10: window 1ms ` + badWindow,
@@ -348,7 +458,12 @@ func TestPolicyFileMistakes(t *testing.T) {
 			`13: mode "off" must be enforce or shadow`,
 			`15: policy "two" has no limit "none"`,
 		}},
-	} {
+	}
+}
+
+func TestPolicyFileMistakes(t *testing.T) {
+	t.Parallel()
+	for _, test := range policyMistakes() {
 		t.Run(test.name, func(t *testing.T) {
 			policies, err := parsePolicies("p.yaml", []byte(test.text))
 			require.Error(t, err)
@@ -380,8 +495,9 @@ func TestValidateRefuses(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	file := write(t, "p.yaml", limit("algorithm: fixed_window, limit: 0, window: 0"))
-	assert.EqualError(t, validate(&config{policyFile: file}, &out), file+`:4: limit "0" must be a whole number from 1 to 1000000000000`)
-	assert.EqualError(t, validate(&config{policyFile: "/nowhere/p.yaml"}, &out), "-config: open /nowhere/p.yaml: no such file or directory")
+	assert.EqualError(t, validate(&config{policyFile: file}, &out), file+`:4: limit "0" must be a whole number from 1 to 1000000000000`+"\n"+
+		file+`:4: window "0" must be a duration such as 500ms, 1m, 24h or 7d`)
+	assert.EqualError(t, validate(&config{policyFile: "/nowhere/p.yaml"}, &out), "policy file: open /nowhere/p.yaml: no such file or directory")
 	assert.Empty(t, out.String())
 }
 
@@ -405,8 +521,9 @@ func TestValidateRefusesWhatTheServerRefuses(t *testing.T) {
 }
 
 // A file is refused with a message that names it, or it is one that a server
-// takes.
+// takes, and the schema too.
 func FuzzPolicyFile(f *testing.F) {
+	schema := newJudge(f)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		policies, err := parsePolicies("p.yaml", data)
 		if err != nil {
@@ -418,6 +535,7 @@ func FuzzPolicyFile(f *testing.F) {
 			return
 		}
 		require.NotEmpty(t, policies)
+		require.NoError(t, schema.verdict(t, string(data)))
 		file := filepath.Join(t.TempDir(), "p.yaml")
 		require.NoError(t, os.WriteFile(file, data, 0o600))
 		cfg, err := parseConfig([]string{"-config", file}, env(nil), io.Discard)

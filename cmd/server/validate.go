@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"weir/api"
+	"weir/counters"
 	"weir/counters/memory"
 )
 
@@ -35,21 +36,28 @@ func validate(cfg *config, out io.Writer) error {
 	}
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(policies)) {
-		describe(&b, policies[name])
+		if err := describe(&b, policies[name], cfg.memcachedOptions()); err != nil {
+			return err
+		}
 	}
 	_, err = io.WriteString(out, b.String())
 	return err
 }
 
-// describe says in words what a policy means.
-func describe(b *strings.Builder, p *api.Policy) {
+// describe says in words what a policy means, and what Memcached keeps for it
+// with the given options.
+func describe(b *strings.Builder, p *api.Policy, o counters.Options) error {
 	b.WriteString(p.Name)
 	if p.Description != "" {
 		b.WriteString(": " + p.Description)
 	}
 	b.WriteString("\n")
 	for _, l := range p.Limits {
-		fmt.Fprintf(b, "  %s: %s\n", l.Name, findAlgorithm(&l).describe(&l))
+		words, err := describeLimit(p, &l, o)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(b, "  %s: %s\n", l.Name, words)
 	}
 	if len(p.Limits) > 1 {
 		b.WriteString("  a check needs room in every limit, and takes from all or none\n")
@@ -76,11 +84,18 @@ func describe(b *strings.Builder, p *api.Policy) {
 			fmt.Fprintf(b, "  %s has a %s of %d\n", key.Means(), limit, c.Limits[limit])
 		}
 	}
-	describeAuth(b, p)
+	return describeAuth(b, p, o)
+}
+
+// describeLimit says in words what a limit promises and takes in Memcached.
+func describeLimit(p *api.Policy, l *api.Limit, o counters.Options) (string, error) {
+	a := findAlgorithm(l)
+	items, bytes, err := a.kept(p, l, o)
+	return fmt.Sprintf("%s, about %s, %s per active client", a.describe(l), plural(items, "Memcached key"), size(bytes)), err
 }
 
 // describeAuth says in words what a policy means to proxies.
-func describeAuth(b *strings.Builder, p *api.Policy) {
+func describeAuth(b *strings.Builder, p *api.Policy, o counters.Options) error {
 	var identifiers []string
 	for _, id := range p.Identify {
 		identifiers = append(identifiers, id.String())
@@ -97,7 +112,24 @@ func describeAuth(b *strings.Builder, p *api.Policy) {
 		r := &p.Routes[i]
 		fmt.Fprintf(b, "  /v1/auth/%s takes %d for %s and what is below\n", p.Name, r.Cost, r)
 		for _, l := range r.Limits {
-			fmt.Fprintf(b, "  /v1/auth/%s counts %s and what is below apart, with a %s of %d\n", p.Name, r, l.Name, l.Limit)
+			words, err := describeLimit(p, &l, o)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(b, "  /v1/auth/%s counts %s and what is below apart, %s: %s\n", p.Name, r, l.Name, words)
 		}
+	}
+	return nil
+}
+
+// size writes a number of bytes.
+func size(bytes int) string {
+	switch {
+	case bytes < 1000:
+		return fmt.Sprintf("%d B", bytes)
+	case bytes < 1e6:
+		return fmt.Sprintf("%.1f kB", float64(bytes)/1e3)
+	default:
+		return fmt.Sprintf("%.1f MB", float64(bytes)/1e6)
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,12 +16,30 @@ import (
 type yamlReader struct {
 	name string // of the file
 	errs []error
+	// kinds are the kinds of mappings in the file, to tell where a key belongs
+	// that is indented wrongly.
+	kinds []yamlKind
+}
+
+// A yamlKind is a kind of mapping and the keys that it may have.
+type yamlKind struct {
+	name string // such as "a limit"
+	keys []string
 }
 
 // fail notes a mistake and its line.
 func (r *yamlReader) fail(n *yaml.Node, format string, args ...any) {
-	r.errs = append(r.errs, fmt.Errorf("%s:%d: %s", r.name, n.Line, fmt.Sprintf(format, args...)))
+	message := fmt.Sprintf(format, args...)
+	if n.Kind == yaml.ScalarNode && variable.MatchString(n.Value) {
+		message += "; " + notExpanded
+	}
+	r.errs = append(r.errs, fmt.Errorf("%s:%d: %s", r.name, n.Line, message))
 }
+
+// variable is what elsewhere stands for the value of an environment variable.
+var variable = regexp.MustCompile(`\$\{[^}]*\}|^\$[A-Za-z_]\w*$`)
+
+const notExpanded = "environment variables aren't expanded"
 
 // A yamlKey is a key that a mapping may have, with a function that reads its
 // value.
@@ -42,21 +61,58 @@ func namesOf(keys []yamlKey) []string {
 // mapping by name.
 func (r *yamlReader) object(n *yaml.Node, name string, keys ...yamlKey) map[string]*yaml.Node {
 	return r.mapping(n, name, func(key, value *yaml.Node) {
-		i := slices.IndexFunc(keys, func(k yamlKey) bool { return k.name == key.Value })
-		if i < 0 {
-			r.fail(key, "%s has no key %q; it may have %s", name, key.Value, strings.Join(namesOf(keys), ", "))
-			return
+		if i := slices.IndexFunc(keys, func(k yamlKey) bool { return k.name == key.Value }); i >= 0 {
+			keys[i].read(value)
+		} else {
+			r.unknown(key, name, namesOf(keys))
 		}
-		keys[i].read(value)
 	})
 }
+
+// unknown notes that the mapping called name can't have a key, only the known
+// ones.
+func (r *yamlReader) unknown(key *yaml.Node, name string, known []string) {
+	if key.Value == "<<" {
+		r.fail(key, "%s has no key %q; mappings aren't merged: use an alias for each value, such as limits: *name", name, key.Value)
+		return
+	}
+	message := fmt.Sprintf("%s has no key %q", name, key.Value)
+	other, meant := r.kindWith(key.Value), didYouMean(key.Value, known)
+	if other != "" {
+		message += fmt.Sprintf(", but %s has: check the indentation", other)
+	}
+	switch may := "it may have " + strings.Join(known, ", "); {
+	case meant == "":
+		r.fail(key, "%s; %s", message, may)
+	case other != "":
+		r.fail(key, "%s, or %s %s", message, meant, capital(may))
+	default:
+		r.fail(key, "%s; %s %s", message, meant, capital(may))
+	}
+}
+
+// kindWith returns which kind of mapping may have a key, "" if none may.
+func (r *yamlReader) kindWith(key string) string {
+	for _, k := range r.kinds {
+		if slices.Contains(k.keys, key) {
+			return k.name
+		}
+	}
+	return ""
+}
+
+func capital(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 
 // mapping calls read for each key of a mapping and its value, and returns the
 // values, or nil if n isn't a mapping.
 func (r *yamlReader) mapping(n *yaml.Node, name string, read func(key, value *yaml.Node)) map[string]*yaml.Node {
 	n = resolve(n)
 	if n.Kind != yaml.MappingNode {
-		r.fail(n, "%s must be a mapping, keys with values", name)
+		empty := ""
+		if n.Tag == "!!null" {
+			empty = "; it is empty: indent its keys further"
+		}
+		r.fail(n, "%s must be a mapping, keys with values%s", name, empty)
 		return nil
 	}
 	lines, values := make(map[string]int), make(map[string]*yaml.Node)
@@ -99,7 +155,11 @@ func resolve(n *yaml.Node) *yaml.Node {
 func (r *yamlReader) text(name string, into *string) yamlKey {
 	return yamlKey{name, func(n *yaml.Node) {
 		if n.Kind != yaml.ScalarNode || n.Tag != "!!str" {
-			r.fail(n, "%s must be text", name)
+			quote := ""
+			if n.Kind == yaml.ScalarNode && n.Tag != "!!null" {
+				quote = fmt.Sprintf("; write it in quotes: %q", n.Value)
+			}
+			r.fail(n, "%s must be text%s", name, quote)
 			return
 		}
 		*into = n.Value
@@ -110,20 +170,35 @@ func (r *yamlReader) text(name string, into *string) yamlKey {
 // reports whether it does.
 func (r *yamlReader) scalar(name, rule string, parse func(*yaml.Node) bool) yamlKey {
 	return yamlKey{name, func(n *yaml.Node) {
-		if n.Kind != yaml.ScalarNode || !parse(n) {
+		switch {
+		case n.Kind == yaml.ScalarNode && parse(n):
+		case n.Kind == yaml.ScalarNode && parse(unquoted(n)):
+			r.fail(n, "%s %q is text; write it without quotes", name, n.Value)
+		default:
 			r.fail(n, "%s %q must be %s", name, n.Value, rule)
 		}
 	}}
 }
 
+// unquoted returns what n would be without quotes.
+func unquoted(n *yaml.Node) *yaml.Node {
+	plain := &yaml.Node{Kind: yaml.ScalarNode, Value: n.Value}
+	plain.Tag = plain.ShortTag()
+	return plain
+}
+
 func (r *yamlReader) choice(name string, into *string, choices ...string) yamlKey {
-	return r.scalar(name, strings.Join(choices, " or "), func(n *yaml.Node) bool {
-		if !slices.Contains(choices, n.Value) {
-			return false
+	return yamlKey{name, func(n *yaml.Node) {
+		if n.Kind == yaml.ScalarNode && slices.Contains(choices, n.Value) {
+			*into = n.Value
+			return
 		}
-		*into = n.Value
-		return true
-	})
+		rule := strings.Join(choices, " or ")
+		if meant := didYouMean(n.Value, choices); meant != "" {
+			rule += "; " + meant
+		}
+		r.fail(n, "%s %q must be %s", name, n.Value, rule)
+	}}
 }
 
 func (r *yamlReader) boolean(name string, into *bool) yamlKey {
@@ -151,9 +226,15 @@ func (r *yamlReader) duration(name string, into *time.Duration) yamlKey {
 	})
 }
 
-// parseDuration parses a Go duration that may begin with days, as in 7d or
+// durations are a Go duration without a sign, or days and one, as in 7d or
 // 1d12h.
+var durations = regexp.MustCompile(`^([0-9]+d)?(([0-9]+[.]?[0-9]*|[.][0-9]+)(h|m|s|ms|us|µs|ns))*$`)
+
+// parseDuration parses one of the durations.
 func parseDuration(s string) (time.Duration, error) {
+	if !durations.MatchString(s) {
+		return 0, fmt.Errorf("%q is not a duration", s)
+	}
 	days, rest, ok := strings.Cut(s, "d")
 	if !ok {
 		return time.ParseDuration(s)

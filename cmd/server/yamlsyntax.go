@@ -1,0 +1,106 @@
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// explainSyntax returns what is wrong in data, which the YAML parser refused
+// with err: the line if it is known, and after ": " the mistake. The parser
+// says what it misses, and often at the beginning of the block; what is usually
+// behind that is looked for here.
+func explainSyntax(data []byte, err error) string {
+	message := strings.TrimPrefix(strings.TrimPrefix(err.Error(), "yaml:"), " line ")
+	misses := func(texts ...string) bool {
+		return slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(message, text) })
+	}
+	lines := strings.Split(string(data), "\n")
+	for i, line := range lines {
+		switch {
+		case tabbed.MatchString(line) && misses("found a tab", "cannot start any token"):
+			return fmt.Sprintf("%d: the line is indented with a tab; YAML takes only spaces there", i+1)
+		case misses("expected ',' or", "expected node content") && variable.MatchString(line):
+			return fmt.Sprintf("%d: %s; write the value in the place of %s", i+1, notExpanded, variable.FindString(line))
+		}
+	}
+	if misses("did not find expected key", "did not find expected '-'", "are not allowed in this context", "could not find expected ':'") {
+		if line, spaces, right := misindented(lines); line > 0 {
+			return fmt.Sprintf("%d: wrong indentation: the line begins with %d spaces, and %s would be right", line, spaces, right)
+		}
+	}
+	if misses("mapping values are not allowed") {
+		return message + `; a value with ": " in it has to be in quotes`
+	}
+	return message
+}
+
+// tabbed matches a line whose indentation has a tab.
+var tabbed = regexp.MustCompile(`^[ -]*\t`)
+
+// misindented returns the first line, from 1, that begins where no line may: to
+// the right of one that has its value already, or between the columns of those
+// that it could go on. It returns the number of spaces that it begins with, and
+// the numbers that would be right. The line is 0 if there is none.
+func misindented(lines []string) (line, spaces int, right string) {
+	var columns []int // of the blocks that are open, the innermost last
+	open := true      // the line before may have a block below it
+	scalar := -1      // the column of the key of a text in the lines below, if any
+	brackets := 0     // that are open
+	for i, text := range lines {
+		text = comment.ReplaceAllString(text, "")
+		content := strings.TrimLeft(text, " ")
+		column := len(text) - len(content)
+		if content == "" || scalar >= 0 && column > scalar {
+			continue
+		}
+		scalar = -1
+		inside := brackets > 0
+		brackets = max(0, brackets+strings.Count(content, "{")+strings.Count(content, "[")-strings.Count(content, "}")-strings.Count(content, "]"))
+		if inside {
+			continue
+		}
+		innermost := len(columns) - 1
+		fits := slices.Contains(columns, column)
+		if !fits && !(open && (innermost < 0 || column > columns[innermost])) {
+			slices.Reverse(columns)
+			return i + 1, column, orList(columns)
+		}
+		for len(columns) > 0 && columns[len(columns)-1] >= column {
+			columns = columns[:len(columns)-1]
+		}
+		columns = append(columns, column)
+		for item := listItem.FindString(content); item != ""; item = listItem.FindString(content) {
+			content = content[len(item):]
+			column += len(item)
+			columns = append(columns, column)
+		}
+		open = opens.MatchString(content)
+		if textBelow.MatchString(content) {
+			scalar = column
+		}
+	}
+	return 0, 0, ""
+}
+
+var (
+	comment   = regexp.MustCompile(`(^|\s)#.*|\s+$`)
+	listItem  = regexp.MustCompile(`^- +`)
+	opens     = regexp.MustCompile(`^-?$|:( +[&!]\S+)*$`)
+	textBelow = regexp.MustCompile(`[|>][-+0-9]*$`)
+)
+
+// orList writes numbers as "4, 2 or 0".
+func orList(numbers []int) string {
+	var words []string
+	for _, n := range numbers {
+		words = append(words, strconv.Itoa(n))
+	}
+	last := len(words) - 1
+	if last < 1 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:last], ", ") + " or " + words[last]
+}
