@@ -43,7 +43,7 @@ const gcPercent = 1600
 func Run(ctx context.Context, args []string, out io.Writer) error {
 	cfg := config{tries: fullTries}
 	flags := report.NewFlags("accuracy")
-	quick := flags.Bool("quick", false, "a few seconds instead of minutes, with too few requests to publish the figures")
+	quick := flags.Quick("a few seconds instead of minutes, with too few requests to publish the figures")
 	flags.BoolVar(&cfg.scale, "scale", false, "400 million requests from 270,000 clients instead")
 	flags.Uint64Var(&cfg.seed, "seed", 1, "the same seed gives the same figures")
 	flags.Int64Var(&cfg.requests, "requests", 0, "about so many `requests` per workload, or of a part of the clients with -scale; 0 is the default")

@@ -88,7 +88,7 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 		rates:     []float64{100, 300, 1000, 3000, 10_000},
 	}
 	flags := report.NewFlags("architectures")
-	quick := flags.Bool("quick", false, "a few columns of each table")
+	quick := flags.Quick("a few columns of each table")
 	flags.Uint64Var(&cfg.seed, "seed", 1, "what the random arrivals depend on")
 	if err := flags.Parse(args, out); err != nil {
 		return err

@@ -36,7 +36,7 @@ type config struct {
 func Run(ctx context.Context, args []string, out io.Writer) error {
 	cfg := config{warmUp: 500 * time.Millisecond}
 	flags := report.NewFlags("contention")
-	quick := flags.Bool("quick", false, "all rows in well under a minute, too short to compare versions")
+	quick := flags.Quick("all rows in well under a minute, too short to compare versions")
 	flags.DurationVar(&cfg.duration, "duration", 3*time.Second, "how long each row of rates is measured")
 	flags.DurationVar(&cfg.exact, "exact", 10*time.Second, "how long each row runs that counts what is admitted")
 	flags.Rows(&cfg.rows)

@@ -65,7 +65,7 @@ type Report struct {
 func Run(ctx context.Context, args []string, out io.Writer) error {
 	flags := report.NewFlags("cost")
 	clients := flags.Int("clients", 5000, "clients that are busy")
-	quick := flags.Bool("quick", false, "200 clients")
+	quick := flags.Quick("200 clients")
 	if err := flags.Parse(args, out); err != nil {
 		return err
 	}

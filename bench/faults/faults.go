@@ -25,7 +25,7 @@ import (
 func Run(ctx context.Context, args []string, out io.Writer) error {
 	cfg := config{rounds: 3, callers: 256, pause: 200 * time.Millisecond, patience: 20 * time.Second, terms: 20, gap: 11 * time.Second, parallel: 1}
 	flags := report.NewFlags("faults")
-	quick := flags.Bool("quick", false, "all rows in less than a minute, several at a time")
+	quick := flags.Quick("all rows in less than a minute, several at a time")
 	flags.DurationVar(&cfg.timeout, "store-timeout", counters.DefaultTimeout, "weir's")
 	flags.DurationVar(&cfg.length, "duration", 10*time.Second, "how long a fault lasts")
 	flags.Rows(&cfg.rows)

@@ -2,12 +2,13 @@
 // due, at a constant rate, in a ramp, or at rates that search for the highest
 // whose p99 stays under a bound. Latency counts from when a check was due. The
 // server is a weir of the bench's own, or any that answers like weir or like
-// envoyproxy/ratelimit.
+// envoyproxy/ratelimit, or several of these in turns.
 //
 // Run is the command; openLoop is what sends and reads, sample what it saw.
 package load
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -15,7 +16,9 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -44,9 +47,7 @@ const (
 
 // config is what the flags of load say.
 type config struct {
-	target      string // host:port; empty for a weir of the bench's own
-	memcached   []string
-	format      string
+	targets     []endpoint // none for a weir of the bench's own
 	domain      string
 	policies    []string
 	rate        float64 // 0 unless the run is at a constant rate
@@ -67,16 +68,25 @@ type config struct {
 // parse reads args; on -help it prints the flags to out.
 func parse(flags *report.Flags, args []string, out io.Writer) (config, error) {
 	cfg := config{step: 1500 * time.Millisecond, resolution: 1.1, warmUp: time.Second}
-	quick := flags.Bool("quick", false, "a few seconds in all, too short to compare versions")
-	flags.Func("target", "load the server at this `address`, host:port or http://host:port (default: a weir that is started for the run)", func(s string) (err error) {
-		cfg.target, err = parseTarget(s)
+	quick := flags.Quick("a few seconds in all, too short to compare versions")
+	flags.Func("target", "load the server at this `address`, host:port or http://host:port, with name= before it for the report; "+
+		"several servers, each with a -target, take turns (default: a weir that is started for the run)", func(s string) error {
+		e, err := parseTarget(s)
+		cfg.targets = append(cfg.targets, e)
 		return err
 	})
-	flags.Func("memcached", "with -target: comma-separated `addresses` of its memcached servers, whose commands are then counted", func(s string) error {
-		cfg.memcached = strings.Split(s, ",")
+	var memcached [][]string
+	flags.Func("memcached", "comma-separated `addresses` of the memcached servers of a -target, whose commands are then counted: "+
+		"once for each -target, in their order", func(s string) error {
+		memcached = append(memcached, strings.Split(s, ","))
 		return nil
 	})
-	flags.StringVar(&cfg.format, "format", weirFormat, "of the requests: weir, or ratelimit for the /json endpoint of envoyproxy/ratelimit")
+	var formats []string
+	flags.Func("format", "of the requests: weir, or ratelimit for the /json endpoint of envoyproxy/ratelimit; "+
+		"once for all, or once for each -target (default weir)", func(s string) error {
+		formats = append(formats, s)
+		return nil
+	})
 	flags.StringVar(&cfg.domain, "domain", "weir", "with -format ratelimit: the domain; the policies are the descriptors' keys and the clients their values")
 	policies := flags.String("policies", "fixed,sliding-1s,token", "comma-separated `names` of the policies to load in turn")
 	flags.Float64Var(&cfg.rate, "rate", 0, "checks per second; without -rate and -ramp, the highest rate under -p99 is searched for each policy, and half of the lowest of them is the rate")
@@ -92,6 +102,12 @@ func parse(flags *report.Flags, args []string, out io.Writer) (config, error) {
 		return cfg, err
 	}
 	cfg.policies = strings.Split(*policies, ",")
+	if len(cfg.targets) > 0 {
+		flags.Guest()
+	}
+	if err := cfg.assign(memcached, formats); err != nil {
+		return cfg, err
+	}
 	cfg.even = *arrivals == "even"
 	if *ramp != "" {
 		from, to, _ := strings.Cut(*ramp, ":")
@@ -109,15 +125,42 @@ func parse(flags *report.Flags, args []string, out io.Writer) (config, error) {
 	return cfg, cfg.check(*arrivals)
 }
 
+// assign gives each target its memcached servers and its format.
+func (cfg *config) assign(memcached [][]string, formats []string) error {
+	n := len(cfg.targets)
+	if len(memcached) > 0 && len(memcached) != n {
+		return errors.New("load: -memcached needs a -target, and is to be given for each or for none")
+	}
+	if len(formats) > 1 && len(formats) != n {
+		return errors.New("load: -format is to be given once, or for each -target")
+	}
+	for i := range cfg.targets {
+		e := &cfg.targets[i]
+		e.format = weirFormat
+		if len(formats) > 0 {
+			e.format = formats[min(i, len(formats)-1)]
+		}
+		if len(memcached) > 0 {
+			e.memcached = memcached[i]
+		}
+	}
+	for _, format := range formats {
+		switch {
+		case format != weirFormat && format != ratelimitFormat:
+			return errors.New("load: -format must be weir or ratelimit")
+		case format == ratelimitFormat && n == 0:
+			return errors.New("load: -format ratelimit needs a -target")
+		}
+	}
+	return nil
+}
+
 func (cfg config) check(arrivals string) error {
 	for _, rule := range []struct {
 		ok   bool
 		text string
 	}{
 		{arrivals == "poisson" || arrivals == "even", "-arrivals must be poisson or even"},
-		{cfg.format == weirFormat || cfg.format == ratelimitFormat, "-format must be weir or ratelimit"},
-		{cfg.format == weirFormat || cfg.target != "", "-format ratelimit needs a -target"},
-		{len(cfg.memcached) == 0 || cfg.target != "", "-memcached needs a -target"},
 		{!slices.Contains(cfg.policies, "") && len(slices.Compact(slices.Sorted(slices.Values(cfg.policies)))) == len(cfg.policies),
 			"-policies must be names, each once"},
 		{!cfg.ramp || cfg.rate == 0, "-rate and -ramp exclude each other"},
@@ -137,8 +180,25 @@ func (cfg config) check(arrivals string) error {
 // within reports whether x is from least to most, which NaN is not.
 func within(x, least, most float64) bool { return x >= least && x <= most }
 
-// parseTarget returns the host:port of an address or URL.
-func parseTarget(s string) (string, error) {
+// An endpoint is a server to load.
+type endpoint struct {
+	name      string // "" if nobody said
+	addr      string // host:port
+	format    string
+	memcached []string
+}
+
+// parseTarget returns the endpoint of [name=]address or [name=]URL.
+func parseTarget(s string) (e endpoint, err error) {
+	if name, rest, ok := strings.Cut(s, "="); ok {
+		e.name, s = name, rest
+	}
+	e.addr, err = parseAddress(s)
+	return e, err
+}
+
+// parseAddress returns the host:port of an address or URL.
+func parseAddress(s string) (string, error) {
 	if strings.Contains(s, "://") {
 		u, err := url.Parse(s)
 		if err != nil {
@@ -157,8 +217,8 @@ func parseTarget(s string) (string, error) {
 }
 
 // request returns what a check by the policy posts.
-func (cfg config) request(policy string) loadgen.Request {
-	if cfg.format == ratelimitFormat {
+func (cfg config) request(format, policy string) loadgen.Request {
+	if format == ratelimitFormat {
 		body := fmt.Sprintf(`{"domain":%q,"descriptors":[{"entries":[{"key":%q,"value":%q}]}]}`, cfg.domain, policy, loadgen.ClientName(0))
 		return loadgen.Request{Path: "/json", Body: body}
 	}
@@ -180,26 +240,71 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 // A target is what is loaded, and the memcached servers whose commands are
 // counted.
 type target struct {
-	addr   string
+	endpoint
 	stores []*testbed.MemcachedConn
 	stop   func()
 }
 
-// startTarget starts weir and memcached if cfg names no target, and connects to
-// memcached.
-func startTarget(ctx context.Context, cfg config) (*target, error) {
-	t := &target{addr: cfg.target, stop: func() {}}
-	if cfg.target != "" {
-		for _, addr := range cfg.memcached {
+// openTargets connects to the memcached servers of the targets, and asks those
+// that have no name what they are. If there are none it starts one.
+func openTargets(ctx context.Context, cfg config) (targets []*target, err error) {
+	for _, e := range cfg.targets {
+		t := &target{endpoint: e, stop: func() {}}
+		targets = append(targets, t)
+		for _, addr := range e.memcached {
 			store, err := testbed.DialMemcached(ctx, addr)
 			if err != nil {
-				t.close()
+				closeAll(targets)
 				return nil, err
 			}
 			t.stores = append(t.stores, store)
 		}
-		return t, nil
+		if t.name == "" {
+			t.name = identify(ctx, t.addr)
+		}
 	}
+	if len(targets) == 0 {
+		own, err := startTarget(ctx)
+		if err != nil {
+			return nil, err
+		}
+		targets = append(targets, own)
+	}
+	return targets, nil
+}
+
+func closeAll(targets []*target) {
+	for _, t := range targets {
+		t.close()
+	}
+}
+
+// identify returns what the server at an address calls itself: weir by its
+// metrics, others by the Server header. It is "" if the server doesn't tell.
+func identify(ctx context.Context, addr string) string {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/metrics", nil)
+	if err != nil {
+		return ""
+	}
+	request.Close = true
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return ""
+	}
+	defer response.Body.Close()
+	metrics, _ := io.ReadAll(io.LimitReader(response.Body, 1<<20)) // what has come of it will do
+	if version := buildInfo.FindSubmatch(metrics); version != nil {
+		return "weir " + string(version[1])
+	}
+	return response.Header.Get("Server")
+}
+
+var buildInfo = regexp.MustCompile(`(?m)^weir_build_info\{.*version="([^"]*)"`)
+
+// startTarget starts weir and memcached.
+func startTarget(ctx context.Context) (*target, error) {
 	build, err := testbed.BuildWeir(ctx, "")
 	if err != nil {
 		return nil, err
@@ -214,7 +319,7 @@ func startTarget(ctx context.Context, cfg config) (*target, error) {
 		m.Stop()
 		return nil, err
 	}
-	return &target{weir.Addr, []*testbed.MemcachedConn{m.MemcachedConn}, func() {
+	return &target{endpoint{addr: weir.Addr, format: weirFormat}, []*testbed.MemcachedConn{m.MemcachedConn}, func() {
 		weir.Stop()
 		m.Process.Stop()
 	}}, nil
@@ -253,40 +358,57 @@ func (t *target) memcachedVersion() (string, error) {
 	return strings.Join(slices.Compact(versions), ", "), nil
 }
 
-// A loader loads a target by policy after policy.
+// A loader loads the targets by policy after policy.
 type loader struct {
 	config
-	target *target
-	zipf   loadgen.Zipf
-	sides  []*side
+	zipf  loadgen.Zipf
+	sides []*side
 }
 
-// A side is a policy under load, on connections of its own.
+// A side is a policy of a target under load, on connections of its own.
 type side struct {
-	policy string
+	subject
+	target *target
 	loop   *openLoop // nil when it needs new connections
 }
 
-// measureAll starts the target if need be and loads it.
+// measureAll starts the target if need be and loads all.
 func measureAll(ctx context.Context, cfg config) (*Report, error) {
-	target, err := startTarget(ctx, cfg)
+	targets, err := openTargets(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	defer target.close()
-	version, err := target.memcachedVersion()
-	if err != nil {
-		return nil, err
-	}
-	l := &loader{config: cfg, target: target, zipf: loadgen.NewZipf(cfg.clients, cfg.zipf)}
-	for _, policy := range cfg.policies {
-		s := &side{policy: policy}
-		defer s.disconnect()
-		l.sides = append(l.sides, s)
-	}
+	defer closeAll(targets)
 	r := &Report{
-		Machine: report.ThisMachine(version), Target: cfg.target, Format: cfg.format, Poisson: !cfg.even, Clients: cfg.clients, Zipf: cfg.zipf,
+		Poisson: !cfg.even, Clients: cfg.clients, Zipf: cfg.zipf,
 		Connections: cfg.connections, Duration: cfg.duration, Seed: cfg.seed,
+	}
+	var versions, formats []string
+	for _, t := range targets {
+		version, err := t.memcachedVersion()
+		if err != nil {
+			return nil, err
+		}
+		versions, formats = append(versions, version), append(formats, t.format)
+		if len(cfg.targets) > 0 {
+			row := targetRow{Name: t.name, Address: t.addr}
+			if t.format == ratelimitFormat {
+				row.Domain = cfg.domain
+			}
+			r.Targets = append(r.Targets, row)
+		}
+	}
+	r.Machine, r.Format = report.ThisMachine(listed(versions)), listed(formats)
+	l := &loader{config: cfg, zipf: loadgen.NewZipf(cfg.clients, cfg.zipf)}
+	for _, policy := range cfg.policies {
+		for i, t := range targets {
+			s := &side{subject: subject{Policy: policy}, target: t}
+			if len(targets) > 1 {
+				s.Target = r.Targets[i].called(r.Targets)
+			}
+			defer s.disconnect()
+			l.sides = append(l.sides, s)
+		}
 	}
 	p := loadgen.Constant(cfg.rate, cfg.duration)
 	switch {
@@ -318,7 +440,7 @@ func measureAll(ctx context.Context, cfg config) (*Report, error) {
 func (s *side) disconnect() {
 	if s.loop != nil {
 		for _, line := range s.loop.lines {
-			line.Conn.Close()
+			line.Close()
 		}
 	}
 	s.loop = nil
@@ -337,13 +459,18 @@ func (l *loader) warm(ctx context.Context, rate float64) error {
 		status, body, err := first.Check(0)
 		stop()
 		cancel()
-		if err == nil && unexpected(status) {
+		switch {
+		case err != nil:
+		case unexpected(status):
 			err = fmt.Errorf("the first check was answered with status %d: %s", status, body)
+		case !s.loop.limited(body):
+			err = fmt.Errorf("the first check was answered without a limit: %s; the server must have one for the domain %q and the key %q",
+				body, l.domain, s.Policy)
 		}
 		if err != nil {
-			return fmt.Errorf("%s: %w", s.policy, err)
+			return fmt.Errorf("%s: %w", s, err)
 		}
-		report.Progress("%s: warming up", s.policy)
+		report.Progress("%s: warming up", s)
 		// What goes wrong here goes wrong in the samples too.
 		if _, _, err := l.sample(ctx, s, loadgen.Constant(max(rate, leastRate), l.warmUp), warmUpNumber, stepPatience); err != nil {
 			return err
@@ -357,11 +484,14 @@ func (l *loader) connect(ctx context.Context, s *side) error {
 	if s.loop != nil {
 		return nil
 	}
-	connections, err := loadgen.Dial(ctx, l.target.addr, l.request(s.policy), l.connections)
+	connections, err := loadgen.Dial(ctx, s.target.addr, l.request(s.target.format, s.Policy), l.connections)
 	if err != nil {
 		return err
 	}
 	s.loop = newOpenLoop(connections, l.zipf)
+	if s.target.format == ratelimitFormat {
+		s.loop.limited = func(body []byte) bool { return bytes.Contains(body, []byte(`"currentLimit"`)) }
+	}
 	return nil
 }
 
@@ -372,7 +502,7 @@ func (l *loader) sample(ctx context.Context, s *side, p loadgen.Pace, number uin
 	if err := l.connect(ctx, s); err != nil {
 		return nil, testbed.StoreStats{}, err
 	}
-	before, err := l.target.stats()
+	before, err := s.target.stats()
 	if err != nil {
 		return nil, testbed.StoreStats{}, err
 	}
@@ -387,7 +517,7 @@ func (l *loader) sample(ctx context.Context, s *side, p loadgen.Pace, number uin
 	if seen.err != nil || seen.unanswered() > 0 {
 		s.disconnect()
 	}
-	after, err := l.target.stats()
+	after, err := s.target.stats()
 	return seen, after.Minus(before), err
 }
 
@@ -397,7 +527,7 @@ func (l *loader) search(ctx context.Context) ([]searchRow, error) {
 	rows := make([]searchRow, len(l.sides))
 	searches := make([]*search, len(l.sides))
 	for i, s := range l.sides {
-		rows[i].Policy = s.policy
+		rows[i].subject = s.subject
 		searches[i] = newSearch(firstRate, l.resolution)
 	}
 	for try := uint64(firstTry); slices.ContainsFunc(searches, func(s *search) bool { return s.rate > 0 }); try++ {
@@ -406,10 +536,10 @@ func (l *loader) search(ctx context.Context) ([]searchRow, error) {
 			if rate == 0 {
 				continue
 			}
-			report.Progress("%s: %.0f checks/s", s.policy, rate)
+			report.Progress("%s: %.0f checks/s", s, rate)
 			seen, _, err := l.sample(ctx, s, loadgen.Constant(rate, l.step), try, stepPatience)
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", s.policy, err)
+				return nil, fmt.Errorf("%s: %w", s, err)
 			}
 			step := newSearchStep(seen, l.bound)
 			rows[i].Steps = append(rows[i].Steps, step)
@@ -440,10 +570,10 @@ func (l *loader) measure(ctx context.Context, p loadgen.Pace) ([]policyRow, erro
 			i := (part + turn) % len(l.sides)
 			s := l.sides[i]
 			piece := p.Part(part, parts)
-			report.Progress("%s: %.0f checks/s, %d of %d", s.policy, (piece.From+piece.To)/2, part+1, parts)
+			report.Progress("%s: %.0f checks/s, %d of %d", s, (piece.From+piece.To)/2, part+1, parts)
 			seen, store, err := l.sample(ctx, s, piece, uint64(part), patience)
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", s.policy, err)
+				return nil, fmt.Errorf("%s: %w", s, err)
 			}
 			totals[i].add(seen)
 			stores[i] = stores[i].Plus(store)
@@ -451,8 +581,8 @@ func (l *loader) measure(ctx context.Context, p loadgen.Pace) ([]policyRow, erro
 		}
 	}
 	for i, s := range l.sides {
-		rows[i] = newRow(s.policy, totals[i], rows[i].Slices)
-		if len(l.target.stores) > 0 {
+		rows[i] = newRow(s.subject, totals[i], rows[i].Slices)
+		if len(s.target.stores) > 0 {
 			cost := stores[i].Per(max(1, totals[i].sent))
 			rows[i].Store = &cost
 		}

@@ -2,6 +2,7 @@ package load
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"regexp"
 	"slices"
 	"sync"
@@ -106,7 +108,10 @@ func TestLoadOfATarget(t *testing.T) {
 		"-rate", "500", "-clients", "10000000", "-zipf", "0", "-connections", "4")
 	require.NoError(t, err)
 	require.Len(t, r.Rows, 1)
-	assert.Equal(t, s.Addr, r.Target)
+	require.Len(t, r.Targets, 1)
+	assert.Equal(t, s.Addr, r.Targets[0].Address)
+	assert.Regexp(t, `^weir \S+$`, r.Targets[0].Name)
+	assert.Contains(t, printed, r.Targets[0].Name+" at "+s.Addr+" on memcached ")
 	assert.Regexp(t, `^\d+\.\d+\.\d+`, r.Machine.Memcached)
 	assert.Equal(t, sum(r.Rows[0].Statuses), r.Rows[0].Statuses[200])
 	assert.InDelta(t, 500, sum(r.Rows[0].Statuses), 120)
@@ -149,16 +154,99 @@ func TestRatelimitFormat(t *testing.T) {
 			w.WriteHeader(http.StatusTooManyRequests)
 			code = "OVER_LIMIT"
 		}
-		_, err = fmt.Fprintf(w, `{"overallCode":%q,"statuses":[{"code":%q,"limitRemaining":7}]}`, code, code)
+		_, err = fmt.Fprintf(w, `{"overallCode":%q,"statuses":[{"code":%q,"currentLimit":{"requestsPerUnit":9,"unit":"MINUTE"},"limitRemaining":7}]}`, code, code)
 		assert.NoError(t, err)
 	}))
 	defer s.Close()
-	r, _, err := loaded(t, "-quick", "-format", "ratelimit", "-domain", "shop", "-policies", "per_client", "-target", s.URL,
+	r, _, err := loaded(t, "-quick", "-format", "ratelimit", "-domain", "shop", "-policies", "per_client", "-target", "fake="+s.URL,
 		"-rate", "400", "-arrivals", "even", "-connections", "8", "-zipf", "0")
 	require.NoError(t, err)
 	assert.Equal(t, map[int]int64{200: 300, 429: 100}, r.Rows[0].Statuses)
 	assert.Equal(t, "ratelimit", r.Format)
 	assert.Greater(t, len(seen), 350, "of 100,000 clients")
+}
+
+// envoyproxy/ratelimit admits what it has no limit for, and says so by leaving
+// the limit out.
+func TestLoadFailsWithoutALimit(t *testing.T) {
+	t.Parallel()
+	var checks, limited atomic.Int64 // so many checks are limited
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			return
+		}
+		limit := ""
+		if checks.Add(1) <= limited.Load() {
+			limit = `,"currentLimit":{"requestsPerUnit":9,"unit":"MINUTE"}`
+		}
+		_, err := fmt.Fprintf(w, `{"overallCode":"OK","statuses":[{"code":"OK"%s}]}`, limit)
+		assert.NoError(t, err)
+	}))
+	defer s.Close()
+	args := []string{"-quick", "-format", "ratelimit", "-domain", "shop", "-policies", "per_client", "-target", s.URL, "-rate", "200", "-connections", "1", "-arrivals", "even"}
+	err := Run(t.Context(), args, io.Discard)
+	assert.EqualError(t, err, `per_client: the first check was answered without a limit: {"overallCode":"OK","statuses":[{"code":"OK"}]}; `+
+		`the server must have one for the domain "shop" and the key "per_client"`)
+
+	checks.Store(0)
+	limited.Store(150) // the first, 20 to warm up, and 129 of the 200
+	_, _, err = loaded(t, args...)
+	assert.ErrorContains(t, err, "per_client: answers without a limit: 71, such as status 200: ")
+}
+
+// Two targets take turns, and are told apart by what they are.
+func TestLoadOfTwoTargets(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var turns []string
+	serve := func(name, header, answer string) *httptest.Server {
+		return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Server", header)
+			if r.Method == http.MethodGet {
+				return
+			}
+			mu.Lock()
+			if len(turns) == 0 || turns[len(turns)-1] != name {
+				turns = append(turns, name)
+			}
+			mu.Unlock()
+			_, err := io.WriteString(w, answer)
+			assert.NoError(t, err)
+		}))
+	}
+	one, two := serve("one", "nginx/1.22.1", "{}"), serve("two", "", `{"statuses":[{"currentLimit":{}}]}`)
+	defer one.Close()
+	defer two.Close()
+	r, printed, err := loaded(t, "-quick", "-policies", "p", "-rate", "200", "-connections", "2",
+		"-target", one.URL, "-format", "weir", "-target", "two="+two.URL, "-format", "ratelimit")
+	require.NoError(t, err)
+	assert.Equal(t, []targetRow{
+		{Name: "nginx/1.22.1", Address: one.Listener.Addr().String()},
+		{Name: "two", Address: two.Listener.Addr().String(), Domain: "weir"},
+	}, r.Targets)
+	assert.Equal(t, "weir, ratelimit", r.Format)
+	require.Len(t, r.Rows, 2)
+	assert.Equal(t, subject{Policy: "p", Target: "nginx/1.22.1"}, r.Rows[0].subject)
+	assert.Equal(t, subject{Policy: "p", Target: "two"}, r.Rows[1].subject)
+	assert.Equal(t, sum(r.Rows[0].Statuses), sum(r.Rows[1].Statuses), "the same arrivals for each")
+	// Warming up, and five slices in which the first changes.
+	assert.Equal(t, []string{"one", "two", "one", "two", "one", "two", "one", "two"}, turns)
+	assert.Contains(t, printed, fmt.Sprintf("nginx/1.22.1 at %s, two at %s, domain \"weir\"; the bench with", one.Listener.Addr(), two.Listener.Addr()))
+	assert.Contains(t, printed, "p at nginx/1.22.1 ")
+	assert.Contains(t, printed, "p at two ")
+}
+
+// What isn't this repository's doesn't overwrite its results.
+func TestGuestsWriteNothing(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer s.Close()
+	t.Chdir(t.TempDir())
+	var out bytes.Buffer
+	require.NoError(t, Run(t.Context(), []string{"-target", s.URL, "-policies", "p", "-rate", "100", "-connections", "1", "-duration", "100ms"}, &out))
+	assert.Contains(t, out.String(), "Nothing is written: -out names a directory")
+	files, err := os.ReadDir(".")
+	require.NoError(t, err)
+	assert.Empty(t, files)
 }
 
 func TestFaultsFailTheLoad(t *testing.T) {
@@ -173,18 +261,18 @@ func TestFaultsFailTheLoad(t *testing.T) {
 	}
 	unavailable := httptest.NewServer(handler(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }))
 	defer unavailable.Close()
-	r, printed, err := loaded(t, "-quick", "-target", unavailable.URL, "-policies", "p", "-rate", "500", "-connections", "4", "-arrivals", "even")
+	r, printed, err := loaded(t, "-quick", "-target", "fake="+unavailable.URL, "-policies", "p", "-rate", "500", "-connections", "4", "-arrivals", "even")
 	assert.ErrorContains(t, err, "p: unexpected answers: 10, such as status 503")
 	assert.Equal(t, map[int]int64{200: 490, 503: 10}, r.Rows[0].Statuses)
 	assert.Contains(t, printed, "503")
 
 	closing := httptest.NewServer(handler(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
 	defer closing.Close()
-	_, _, err = loaded(t, "-quick", "-target", closing.URL, "-policies", "p", "-rate", "500", "-connections", "4")
+	_, _, err = loaded(t, "-quick", "-target", "fake="+closing.URL, "-policies", "p", "-rate", "500", "-connections", "4")
 	assert.ErrorContains(t, err, "not answered")
 
 	// A search below which nothing holds.
-	r, printed, err = loaded(t, "-quick", "-target", closing.URL, "-policies", "p", "-connections", "4", "-p99", "1ns")
+	r, printed, err = loaded(t, "-quick", "-target", "fake="+closing.URL, "-policies", "p", "-connections", "4", "-p99", "1ns")
 	assert.ErrorContains(t, err, "p: not even 125 checks/s held")
 	assert.Empty(t, r.Rows)
 	assert.Contains(t, printed, "failed at")
@@ -206,12 +294,13 @@ func TestLoadEndsWithTheContext(t *testing.T) {
 
 func TestParseTarget(t *testing.T) {
 	t.Parallel()
-	for given, want := range map[string]string{
-		"127.0.0.1:8080": "127.0.0.1:8080", "http://weir:8080": "weir:8080", "http://weir:8080/": "weir:8080", "http://weir": "weir:80", "http://[::1]:9": "[::1]:9",
-		"weir": "", "https://weir:8080": "", "http://weir/path": "", "http://weir?x": "", "http://%zz": "",
+	for given, want := range map[string]endpoint{
+		"127.0.0.1:8080": {addr: "127.0.0.1:8080"}, "http://weir:8080": {addr: "weir:8080"}, "http://weir:8080/": {addr: "weir:8080"},
+		"http://weir": {addr: "weir:80"}, "http://[::1]:9": {addr: "[::1]:9"}, "envoy 1.2=http://there:8080": {name: "envoy 1.2", addr: "there:8080"},
+		"weir": {}, "https://weir:8080": {}, "http://weir/path": {}, "http://weir?x": {}, "http://%zz": {}, "name=": {},
 	} {
 		got, err := parseTarget(given)
-		if want == "" {
+		if want.addr == "" {
 			assert.Error(t, err, given)
 		} else {
 			require.NoError(t, err)
@@ -262,12 +351,12 @@ func TestLoadReport(t *testing.T) {
 	behind := loadFigures{Rate: 1000, Achieved: 800, Late: 9 * ms, Lag: 9 * ms}
 	r := Report{
 		Machine: report.Machine{Cores: 2, Go: "go1.26.8", Memcached: "1.6.18"}, Poisson: true, Clients: 100, Zipf: 1.5, Connections: 256, Seed: 7, Bound: 10 * ms,
-		Searches: []searchRow{{Policy: "fixed", Highest: 20000, Lowest: 22000, Steps: []searchStep{
+		Searches: []searchRow{{subject: subject{Policy: "fixed"}, Highest: 20000, Lowest: 22000, Steps: []searchStep{
 			{loadFigures{Rate: 20000}, ""}, {loadFigures{Rate: 22000}, "p99 12.0 ms"}, {loadFigures{Rate: 24000}, "not sent: 1"},
 		}}},
 		Rows: []policyRow{
-			{Policy: "fixed", loadFigures: figures, Statuses: map[int]int64{200: 900, 429: 90, 503: 6, 500: 3, 404: 1}, Degraded: 2, Store: &testbed.StoreCost{Writes: 1.25, KeysRead: 17.66}, Slices: []loadFigures{figures, figures}},
-			{Policy: "token", loadFigures: behind, Statuses: map[int]int64{200: 1000}},
+			{subject: subject{Policy: "fixed"}, loadFigures: figures, Statuses: map[int]int64{200: 900, 429: 90, 503: 6, 500: 3, 404: 1}, Degraded: 2, Store: &testbed.StoreCost{Writes: 1.25, KeysRead: 17.66}, Slices: []loadFigures{figures, figures}},
+			{subject: subject{Policy: "token"}, loadFigures: behind, Statuses: map[int]int64{200: 1000}},
 		},
 	}
 	assert.Contains(t, benchtest.Printed(&r), "a weir of the bench's own on memcached 1.6.18; the bench with go1.26.8 on 2 cores; Poisson arrivals; 100 clients, Zipf 1.5; 256 connections; seed 7\n")
@@ -285,7 +374,7 @@ func TestLoadReport(t *testing.T) {
 	assert.NotContains(t, benchtest.Printed(&r), "fixed: the bench")
 	require.NoError(t, r.Broken())
 
-	r.Ramp, r.Target, r.Machine.Memcached, r.Poisson = true, "weir:80", "", false
+	r.Ramp, r.Targets, r.Machine.Memcached, r.Poisson = true, []targetRow{{Address: "weir:80"}}, "", false
 	assert.Contains(t, benchtest.Printed(&r), "weir:80; the bench with go1.26.8 on 2 cores; evenly spaced arrivals;")
 	assert.Contains(t, benchtest.Printed(&r), `
    ramp  checks/s  achieved  p50 ms  p90 ms  p99 ms  p999 ms  max ms  service  late    lag
@@ -294,7 +383,7 @@ func TestLoadReport(t *testing.T) {
 `)
 
 	r.Rows[1].Fault = "not sent: 5"
-	r.Searches = append(r.Searches, searchRow{Policy: "log", Lowest: 125, Steps: []searchStep{{loadFigures{Rate: 125}, "EOF"}}})
+	r.Searches = append(r.Searches, searchRow{subject: subject{Policy: "log"}, Lowest: 125, Steps: []searchStep{{loadFigures{Rate: 125}, "EOF"}}})
 	assert.EqualError(t, r.Broken(), "log: not even 125 checks/s held: EOF\ntoken: not sent: 5")
 }
 
@@ -304,10 +393,10 @@ func TestLoadPlotsAreMadeOfTheReport(t *testing.T) {
 		return loadFigures{Rate: rate, Latency: &latencies{P99: p99}}
 	}
 	r := Report{
-		Searches: []searchRow{{Policy: "fixed", Steps: []searchStep{
+		Searches: []searchRow{{subject: subject{Policy: "fixed"}, Steps: []searchStep{
 			{at(4000, 2*ms), ""}, {at(4000, 90*ms), "p99"}, {at(4000, 3*ms), ""}, {at(8000, 9*ms), ""}, {at(8000, 8*ms), ""}, {loadFigures{Rate: 9000}, "behind"},
 		}}},
-		Rows: []policyRow{{Policy: "fixed", Curve: []curvePoint{{0, ms}, {50, 2 * ms}, {99, 5 * ms}}, Slices: []loadFigures{at(1, ms)}}, {Policy: "behind"}},
+		Rows: []policyRow{{subject: subject{Policy: "fixed"}, Curve: []curvePoint{{0, ms}, {50, 2 * ms}, {99, 5 * ms}}, Slices: []loadFigures{at(1, ms)}}, {subject: subject{Policy: "behind"}}},
 	}
 	curves := r.percentiles()
 	require.Len(t, curves, 1)
@@ -342,13 +431,13 @@ func TestCompareLoad(t *testing.T) {
 		return loadFigures{Rate: 1000, Achieved: 1000, Latency: &latencies{P99: p99}}
 	}
 	result := func(p99s ...time.Duration) *Report {
-		row := policyRow{Policy: "fixed", loadFigures: slice(p99s[0]), Store: &testbed.StoreCost{Writes: 1}}
+		row := policyRow{subject: subject{Policy: "fixed"}, loadFigures: slice(p99s[0]), Store: &testbed.StoreCost{Writes: 1}}
 		for _, p99 := range p99s[1:] {
 			row.Slices = append(row.Slices, slice(p99))
 		}
 		return &Report{
 			Machine: report.Machine{Cores: 2, Go: "go1.26.8"}, Seed: 1, Rows: []policyRow{row},
-			Searches: []searchRow{{Policy: "fixed", Highest: 20_000, Lowest: 22_000}},
+			Searches: []searchRow{{subject: subject{Policy: "fixed"}, Highest: 20_000, Lowest: 22_000}},
 		}
 	}
 	before, after := result(10*ms, 8*ms, 12*ms), result(14*ms, 12500*time.Microsecond, 16*ms)
@@ -497,7 +586,9 @@ func fakeLoop(t *testing.T, connections int, answers func(n int) answer) *openLo
 				}
 			}
 		})
-		clients = append(clients, loadgen.NewClient(ours, "fake", loadgen.Check("p", 0)))
+		c, err := loadgen.NewClient(func() (net.Conn, error) { return ours, nil }, "fake", loadgen.Check("p", 0))
+		require.NoError(t, err)
+		clients = append(clients, c)
 	}
 	t.Cleanup(func() {
 		clients.Close()
@@ -596,7 +687,7 @@ func TestABenchThatIsBehindSaysSo(t *testing.T) {
 		assertDuration(t, 13*ms, loadgen.Percentile(s.latency, 99), "latency")
 		assert.True(t, s.behind(), "3 of 13 ms are more than a fifth")
 		assert.Nil(t, newFigures(s).Latency)
-		assert.Empty(t, newRow("p", s, nil).Curve)
+		assert.Empty(t, newRow(subject{Policy: "p"}, s, nil).Curve)
 
 		l.pause = func(d time.Duration) { time.Sleep(d + 2*ms) }
 		assert.False(t, l.runEvenly(t, 50, time.Second, time.Second).behind(), "2 of 12 ms are less than a fifth")

@@ -42,10 +42,12 @@ type openLoop struct {
 	lines   []*line
 	clients loadgen.Zipf
 	pause   func(time.Duration)
+	// limited reports whether an answer is by a limit.
+	limited func(body []byte) bool
 }
 
 func newOpenLoop(connections []*loadgen.Client, clients loadgen.Zipf) *openLoop {
-	l := &openLoop{clients: clients, pause: loadgen.Pause}
+	l := &openLoop{clients: clients, pause: loadgen.Pause, limited: func([]byte) bool { return true }}
 	for _, c := range connections {
 		l.lines = append(l.lines, &line{Client: c})
 	}
@@ -67,6 +69,7 @@ type sample struct {
 	mu       sync.Mutex
 	statuses map[int]int64
 	degraded int64                   // answers given without the store
+	without  int64                   // answers without a limit
 	latency  *hdrhistogram.Histogram // since they were due
 	service  *hdrhistogram.Histogram // since they were sent
 	example  string                  // of an answer with an unexpected status
@@ -87,6 +90,7 @@ func (s *sample) add(o *sample) {
 	s.unsent += o.unsent
 	s.elapsed += o.elapsed
 	s.degraded += o.degraded
+	s.without += o.without
 	for status, n := range o.statuses {
 		s.statuses[status] += n
 	}
@@ -102,15 +106,18 @@ func (s *sample) add(o *sample) {
 	}
 }
 
-// answered counts an answer that came at done.
-func (s *sample) answered(l *line, status int, body []byte, done time.Duration) {
+// answered counts an answer that came at done, by a limit or not.
+func (s *sample) answered(l *line, status int, body []byte, limited bool, done time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.statuses[status]++
 	if bytes.Contains(body, []byte(`"degraded":true`)) {
 		s.degraded++
 	}
-	if s.example == "" && unexpected(status) {
+	if !unexpected(status) && !limited {
+		s.without++
+	}
+	if s.example == "" && (unexpected(status) || !limited) {
 		s.example = fmt.Sprintf("status %d: %s", status, body)
 	}
 	loadgen.Record(s.latency, done-time.Duration(l.intended.Load()))
@@ -162,6 +169,9 @@ func (s *sample) fault() error {
 	if wrong > 0 {
 		faults = append(faults, fmt.Sprintf("unexpected answers: %d, such as %s", wrong, s.example))
 	}
+	if s.without > 0 {
+		faults = append(faults, fmt.Sprintf("answers without a limit: %d, such as %s", s.without, s.example))
+	}
 	if len(faults) == 0 {
 		return nil
 	}
@@ -185,10 +195,10 @@ func (l *openLoop) run(ctx context.Context, due *loadgen.Arrivals, random *rand.
 		idle <- line
 		readers.Go(func() {
 			for {
-				status, body, err := loadgen.ReadResponse(line.R)
+				status, body, err := line.Receive()
 				switch {
 				case err == nil:
-					s.answered(line, status, body, time.Since(start))
+					s.answered(line, status, body, l.limited(body), time.Since(start))
 					idle <- line
 				case ended.Load():
 					return
@@ -218,7 +228,7 @@ func (l *openLoop) run(ctx context.Context, due *loadgen.Arrivals, random *rand.
 	}
 	readers.Wait()
 	for _, line := range l.lines {
-		_ = line.Conn.SetDeadline(time.Time{}) // one that is closed fails when it is used
+		line.Renew()
 	}
 	s.elapsed = max(s.elapsed, due.Length)
 	return s
@@ -264,7 +274,7 @@ func (l *openLoop) send(ctx context.Context, s *sample, due *loadgen.Arrivals, r
 		s.sent++
 		if err := line.Send(client); err != nil {
 			s.failed(err)
-			line.Conn.Close() // which ends the run
+			line.Close() // which ends the run
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package load
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -31,7 +32,7 @@ const mostRate = 1_000_000
 // A Report is what load measured.
 type Report struct {
 	Machine     report.Machine `json:"machine"`
-	Target      string         `json:"target,omitempty"` // empty for a weir of the bench's own
+	Targets     []targetRow    `json:"targets,omitempty"` // none for a weir of the bench's own
 	Format      string         `json:"format"`
 	Poisson     bool           `json:"poisson"`
 	Clients     int            `json:"clients"`
@@ -43,6 +44,74 @@ type Report struct {
 	Searches    []searchRow    `json:"search,omitempty"`
 	Ramp        bool           `json:"ramp"` // the slices have different rates
 	Rows        []policyRow    `json:"rows,omitempty"`
+}
+
+// A targetRow is a server that was loaded.
+type targetRow struct {
+	Name    string `json:"name"` // what it calls itself, or was called
+	Address string `json:"address"`
+	Domain  string `json:"domain,omitempty"` // of the descriptors
+}
+
+// String names the server, and where it is.
+func (t targetRow) String() string {
+	text := t.Address
+	if t.Name != "" {
+		text = t.Name + " at " + text
+	}
+	if t.Domain != "" {
+		text += fmt.Sprintf(", domain %q", t.Domain)
+	}
+	return text
+}
+
+// called returns the name, or the address where the name doesn't tell the
+// server from the others.
+func (t targetRow) called(all []targetRow) string {
+	alike := 0
+	for _, other := range all {
+		if other.Name == t.Name {
+			alike++
+		}
+	}
+	if t.Name == "" || alike > 1 {
+		return t.Address
+	}
+	return t.Name
+}
+
+// listed writes each text once, and leaves out empty ones.
+func listed(all []string) string {
+	var texts []string
+	for _, text := range all {
+		if text != "" && !slices.Contains(texts, text) {
+			texts = append(texts, text)
+		}
+	}
+	return strings.Join(texts, ", ")
+}
+
+// target names the servers, where they are others than the bench's own.
+func (r *Report) target() string {
+	var texts []string
+	for _, t := range r.Targets {
+		texts = append(texts, t.String())
+	}
+	return listed(texts)
+}
+
+// A subject is what a row is about.
+type subject struct {
+	Policy string `json:"policy"`
+	Target string `json:"target,omitempty"` // where there are several
+}
+
+// String names the row.
+func (s subject) String() string {
+	if s.Target == "" {
+		return s.Policy
+	}
+	return s.Policy + " at " + s.Target
 }
 
 // latencies are percentiles.
@@ -87,7 +156,7 @@ func newFigures(s *sample) loadFigures {
 
 // A policyRow is how a policy did.
 type policyRow struct {
-	Policy string `json:"policy"`
+	subject
 	loadFigures
 	Statuses map[int]int64      `json:"statuses"`
 	Degraded int64              `json:"degraded"`
@@ -103,8 +172,8 @@ type curvePoint struct {
 	Latency time.Duration `json:"latency_ns"`
 }
 
-func newRow(policy string, s *sample, slices []loadFigures) policyRow {
-	row := policyRow{Policy: policy, loadFigures: newFigures(s), Statuses: s.statuses, Degraded: s.degraded, Slices: slices}
+func newRow(of subject, s *sample, slices []loadFigures) policyRow {
+	row := policyRow{subject: of, loadFigures: newFigures(s), Statuses: s.statuses, Degraded: s.degraded, Slices: slices}
 	if err := s.fault(); err != nil {
 		row.Fault = err.Error()
 	}
@@ -130,7 +199,7 @@ func percentileCurve(h *hdrhistogram.Histogram) []curvePoint {
 
 // A searchRow is the highest rate of a policy that held.
 type searchRow struct {
-	Policy  string       `json:"policy"`
+	subject
 	Highest float64      `json:"highest"` // rate that held; 0 for none
 	Lowest  float64      `json:"lowest"`  // rate that failed; 0 for none
 	Steps   []searchStep `json:"steps"`
@@ -172,12 +241,12 @@ func (r *Report) Broken() error {
 	var errs []error
 	for _, row := range r.Searches {
 		if row.Highest == 0 {
-			errs = append(errs, fmt.Errorf("%s: not even %.0f checks/s held: %s", row.Policy, row.Lowest, row.why()))
+			errs = append(errs, fmt.Errorf("%s: not even %.0f checks/s held: %s", row.subject, row.Lowest, row.why()))
 		}
 	}
 	for _, row := range r.Rows {
 		if row.Fault != "" {
-			errs = append(errs, fmt.Errorf("%s: %s", row.Policy, row.Fault))
+			errs = append(errs, fmt.Errorf("%s: %s", row.subject, row.Fault))
 		}
 	}
 	return errors.Join(errs...)
@@ -185,10 +254,7 @@ func (r *Report) Broken() error {
 
 // Print writes the figures as tables, and what their columns mean.
 func (r *Report) Print(out io.Writer) {
-	target, memcached, arrivals := "a weir of the bench's own", "", "evenly spaced"
-	if r.Target != "" {
-		target = r.Target
-	}
+	target, memcached, arrivals := cmp.Or(r.target(), "a weir of the bench's own"), "", "evenly spaced"
 	if r.Machine.Memcached != "" {
 		memcached = " on memcached " + r.Machine.Memcached
 	}
@@ -207,7 +273,7 @@ func (r *Report) Print(out io.Writer) {
 
 func (r *Report) printSearches(out io.Writer) {
 	report.TableOf(out, "", "highest rate\tchecks/s\tfailed at\ttries\tbecause of\t", r.Searches, func(row searchRow) string {
-		return fmt.Sprintf("%s\t%.0f\t%.0f\t%d\t%s\t", row.Policy, row.Highest, row.Lowest, len(row.Steps), row.why())
+		return fmt.Sprintf("%s\t%.0f\t%.0f\t%d\t%s\t", row.subject, row.Highest, row.Lowest, len(row.Steps), row.why())
 	})
 	fmt.Fprintf(out, `
 checks/s    the highest rate that kept p99 at %s ms or less without a failure; a rate is decided when %d tries of it agree
@@ -222,7 +288,7 @@ func (r *Report) printRows(out io.Writer) {
 		report.Table(out, "", "ramp\t"+figuresHeader, func(t io.Writer) {
 			for _, row := range r.Rows {
 				for _, s := range row.Slices {
-					fmt.Fprintf(t, "%s\t%s\n", row.Policy, s.columns())
+					fmt.Fprintf(t, "%s\t%s\n", row.subject, s.columns())
 				}
 			}
 		})
@@ -238,7 +304,7 @@ func (r *Report) printRows(out io.Writer) {
 		if c := row.Store; c != nil {
 			store = fmt.Sprintf("%.2f\t%.1f\t", c.Writes, c.KeysRead)
 		}
-		return fmt.Sprintf("%s\t%s%d\t%d\t%d\t%d\t%d\t%s", row.Policy, row.columns(), row.Statuses[http.StatusOK],
+		return fmt.Sprintf("%s\t%s%d\t%d\t%d\t%d\t%d\t%s", row.subject, row.columns(), row.Statuses[http.StatusOK],
 			row.Statuses[http.StatusTooManyRequests], row.Statuses[http.StatusServiceUnavailable], other, row.Degraded, store)
 	})
 	fmt.Fprintf(out, `
@@ -253,7 +319,7 @@ The policies took turns in %d slices, with the same arrivals and clients each.
 `, report.Milliseconds(lagAllowed), lagShare, len(r.Rows[0].Slices))
 	for _, row := range r.Rows {
 		if row.Latency == nil {
-			fmt.Fprintf(out, "%s: the bench was behind: this run says nothing about latency\n", row.Policy)
+			fmt.Fprintf(out, "%s: the bench was behind: this run says nothing about latency\n", row.subject)
 		}
 	}
 }
@@ -274,7 +340,7 @@ func (f *loadFigures) columns() string {
 // Setting implements report.Comparable.
 func (r *Report) Setting() map[string]any {
 	s := r.Machine.Setting()
-	s["target"], s["format"], s["Poisson arrivals"], s["number of clients"], s["Zipf exponent"] = r.Target, r.Format, r.Poisson, r.Clients, r.Zipf
+	s["target"], s["format"], s["Poisson arrivals"], s["number of clients"], s["Zipf exponent"] = r.target(), r.Format, r.Poisson, r.Clients, r.Zipf
 	s["connections"], s["seed"], s["duration"], s["bound of p99"], s["ramp"] = r.Connections, r.Seed, r.Duration, r.Bound, r.Ramp
 	if len(r.Rows) > 0 {
 		s["rate"] = r.Rows[0].Rate
@@ -290,13 +356,13 @@ func (r *Report) Setting() map[string]any {
 func (r *Report) Figures() report.Figures {
 	var f report.Figures
 	for _, row := range r.Searches {
-		f.Row("%s, search", row.Policy)
+		f.Row("%s, search", row.subject)
 		// The rate lies between the highest that held and the lowest that
 		// failed.
 		f.Repeated("highest rate", row.Highest, row.Highest, row.Lowest)
 	}
 	for _, row := range r.Rows {
-		f.Row("%s", row.Policy)
+		f.Row("%s", row.subject)
 		addSlices(&f, row.loadFigures, row.Slices, r.Ramp)
 		if row.Store != nil {
 			f.Count("writes/check", row.Store.Writes)
@@ -306,7 +372,7 @@ func (r *Report) Figures() report.Figures {
 			continue
 		}
 		for _, s := range row.Slices {
-			f.Row("%s at %.0f/s", row.Policy, s.Rate)
+			f.Row("%s at %.0f/s", row.subject, s.Rate)
 			addSlices(&f, s, nil, true)
 		}
 	}
@@ -387,7 +453,7 @@ func (r *Report) Draw(dir string) ([]report.Picture, error) {
 func (r *Report) percentiles() []report.Curve {
 	var curves []report.Curve
 	for _, row := range r.Rows {
-		c := report.Curve{Name: row.Policy}
+		c := report.Curve{Name: row.String()}
 		for _, p := range row.Curve {
 			c.Points = append(c.Points, plotter.XY{X: 100 / (100 - p.Percent), Y: report.InMilliseconds(p.Latency)})
 		}
@@ -403,14 +469,14 @@ func (r *Report) percentiles() []report.Curve {
 // two.
 func (r *Report) byRate() []report.Curve {
 	var curves []report.Curve
-	add := func(policy string, figures []loadFigures) {
+	add := func(name string, figures []loadFigures) {
 		tries := make(map[float64][]float64)
 		for _, f := range figures {
 			if f.Latency != nil && f.Rate > 0 && f.Latency.P99 > 0 {
 				tries[f.Rate] = append(tries[f.Rate], report.InMilliseconds(f.Latency.P99))
 			}
 		}
-		c := report.Curve{Name: policy}
+		c := report.Curve{Name: name}
 		for _, rate := range slices.Sorted(maps.Keys(tries)) {
 			p99s := slices.Sorted(slices.Values(tries[rate]))
 			c.Points = append(c.Points, plotter.XY{X: rate, Y: p99s[len(p99s)/2]})
@@ -424,11 +490,11 @@ func (r *Report) byRate() []report.Curve {
 		for i, step := range row.Steps {
 			figures[i] = step.loadFigures
 		}
-		add(row.Policy, figures)
+		add(row.String(), figures)
 	}
 	if r.Ramp {
 		for _, row := range r.Rows {
-			add(row.Policy, row.Slices)
+			add(row.String(), row.Slices)
 		}
 	}
 	return curves

@@ -34,7 +34,7 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 	flags := report.NewFlags("memory")
 	clients := flags.Int64("clients", 1_000_000, "distinct clients")
 	viewClients := flags.Int("view-clients", 100_000, "weir's -view-clients")
-	quick := flags.Bool("quick", false, "50,000 clients")
+	quick := flags.Quick("50,000 clients")
 	if err := flags.Parse(args, out); err != nil {
 		return err
 	}

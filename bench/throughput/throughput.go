@@ -28,7 +28,7 @@ import (
 func Run(ctx context.Context, args []string, out io.Writer) error {
 	cfg := config{warmUp: time.Second}
 	flags := report.NewFlags("throughput")
-	quick := flags.Bool("quick", false, "all rows in well under a minute, too short to compare versions")
+	quick := flags.Quick("all rows in well under a minute, too short to compare versions")
 	flags.DurationVar(&cfg.duration, "duration", 5*time.Second, "how long each row measures weir, and as long again what it is compared with")
 	flags.IntVar(&cfg.connections, "connections", 256, "concurrent connections")
 	flags.Rows(&cfg.rows)

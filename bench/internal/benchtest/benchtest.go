@@ -88,7 +88,7 @@ func AssertPicture(t *testing.T, dir, name string) {
 // single spaces.
 func Compared(before, after report.Comparable) []string {
 	var out bytes.Buffer
-	report.PrintComparison(&out, before, after)
+	report.PrintComparison(&out, before, after, nil)
 	printed, _, _ := strings.Cut(out.String(), "\n\n")
 	var lines []string
 	for line := range strings.Lines(printed) {

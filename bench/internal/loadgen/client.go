@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,14 +15,20 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// A Client is one keep-alive connection that sends prepared checks and reads
-// just enough of the responses, so that measuring costs little. It is not safe
-// for concurrent use.
+// A Client is a connection that sends prepared checks and reads just enough of
+// the responses, so that measuring costs little. It connects again when the
+// server closes the connection after a response. It is not safe for concurrent
+// use, but for Expire.
 type Client struct {
-	Conn    net.Conn
-	R       *bufio.Reader
+	dial    func() (net.Conn, error)
+	r       *bufio.Reader
 	request []byte
 	digits  []byte // of the client's name, within request
+	body    []byte // for what doesn't fit into r
+
+	mu      sync.Mutex
+	conn    net.Conn // Expire reads it
+	expired bool
 }
 
 // A Request is what a check posts. The body names client 0.
@@ -36,29 +41,42 @@ type Clients []*Client
 func Dial(ctx context.Context, addr string, r Request, n int) (Clients, error) {
 	clients := make(Clients, 0, n)
 	for range n {
-		conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+		c, err := NewClient(func() (net.Conn, error) {
+			dialer := net.Dialer{Timeout: dialTimeout}
+			return dialer.DialContext(ctx, "tcp", addr)
+		}, addr, r)
 		if err != nil {
 			clients.Close()
 			return nil, err
 		}
-		clients = append(clients, NewClient(conn, addr, r))
+		clients = append(clients, c)
 	}
 	return clients, nil
 }
 
+const dialTimeout = 10 * time.Second
+
 // Close closes all connections.
 func (c Clients) Close() {
 	for _, client := range c {
-		client.Conn.Close()
+		client.Close()
 	}
 }
 
-// NewClient returns a client that sends r on a connection to addr.
-func NewClient(conn net.Conn, addr string, r Request) *Client {
+// NewClient returns a client that sends r on a connection, to addr, that dial
+// opens.
+func NewClient(dial func() (net.Conn, error), addr string, r Request) (*Client, error) {
 	text := fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
 		r.Path, addr, len(r.Body), r.Body)
 	name := bytes.LastIndex(text, []byte(ClientName(0)))
-	return &Client{Conn: conn, R: bufio.NewReader(conn), request: text, digits: text[name+len(ClientPrefix):][:ClientDigits]}
+	conn, err := dial()
+	if err != nil {
+		return nil, err
+	}
+	return &Client{
+		dial: dial, conn: conn, r: bufio.NewReader(conn), request: text,
+		digits: text[name+len(ClientPrefix):][:ClientDigits],
+	}, nil
 }
 
 // Check asks whether the client with number n may, and returns the response's
@@ -67,19 +85,67 @@ func (c *Client) Check(n int64) (status int, body []byte, err error) {
 	if err := c.Send(n); err != nil {
 		return 0, nil, err
 	}
-	return ReadResponse(c.R)
+	return c.Receive()
 }
 
 // Send asks whether the client with number n may; the response is still to be
-// read.
+// received.
 func (c *Client) Send(n int64) error {
 	putDigits(c.digits, n)
-	_, err := c.Conn.Write(c.request)
+	_, err := c.conn.Write(c.request)
 	return err
 }
 
-// Expire makes what waits for the connection fail.
-func (c *Client) Expire() { _ = c.Conn.SetDeadline(time.Unix(1, 0)) }
+// Receive returns the status and the body of the response to what was sent. The
+// body is valid until the next one. If the server closes the connection after
+// it, the client has another when Receive returns.
+func (c *Client) Receive() (status int, body []byte, err error) {
+	a, err := readResponse(c.r, &c.body)
+	if err == nil && a.last {
+		// The body may be in the buffer, which the next connection uses.
+		c.body = append(c.body[:0], a.body...)
+		a.body = c.body
+		err = c.reconnect()
+	}
+	return a.status, a.body, err
+}
+
+func (c *Client) reconnect() error {
+	conn, err := c.dial()
+	if err != nil {
+		return fmt.Errorf("the server closes connections, and another can't be opened: %w", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_ = c.conn.Close() // which the server has done too
+	c.conn = conn
+	if c.expired {
+		_ = conn.SetDeadline(past)
+	}
+	c.r.Reset(conn)
+	return nil
+}
+
+// Close closes the connection.
+func (c *Client) Close() { _ = c.conn.Close() }
+
+var past = time.Unix(1, 0)
+
+// Expire makes what waits for the connection fail, until Renew.
+func (c *Client) Expire() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.expired = true
+	_ = c.conn.SetDeadline(past)
+}
+
+// Renew undoes Expire. A connection that is closed fails when it is used.
+func (c *Client) Renew() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.expired = false
+	_ = c.conn.SetDeadline(time.Time{})
+}
 
 // putDigits writes n with leading zeros.
 func putDigits(digits []byte, n int64) {
@@ -87,51 +153,6 @@ func putDigits(digits []byte, n int64) {
 		digits[i] = byte('0' + n%10)
 		n /= 10
 	}
-}
-
-var errResponse = errors.New("the response is not one that the bench can read")
-
-// ReadResponse reads a HTTP/1.1 response with a Content-Length on a connection
-// that stays open. The body is valid until the next read, and must fit into r's
-// buffer.
-func ReadResponse(r *bufio.Reader) (status int, body []byte, err error) {
-	line, err := r.ReadSlice('\n')
-	if err != nil {
-		return 0, nil, err
-	}
-	const version = "HTTP/1.1 "
-	if !bytes.HasPrefix(line, []byte(version)) || len(line) < len(version)+4 {
-		return 0, nil, fmt.Errorf("%w: it begins with %q", errResponse, line)
-	}
-	if status, err = strconv.Atoi(string(line[len(version) : len(version)+3])); err != nil {
-		return 0, nil, fmt.Errorf("%w: it begins with %q", errResponse, line)
-	}
-	length := -1
-	for {
-		if line, err = r.ReadSlice('\n'); err != nil {
-			return 0, nil, err
-		}
-		if line = bytes.TrimRight(line, "\r\n"); len(line) == 0 {
-			break
-		}
-		name, value, _ := bytes.Cut(line, []byte(":"))
-		switch {
-		case bytes.EqualFold(name, []byte("Content-Length")):
-			if length, err = strconv.Atoi(string(bytes.TrimSpace(value))); err != nil || length < 0 {
-				return 0, nil, fmt.Errorf("%w: %q", errResponse, line)
-			}
-		case bytes.EqualFold(name, []byte("Transfer-Encoding")), bytes.EqualFold(name, []byte("Connection")):
-			return 0, nil, fmt.Errorf("%w: %q", errResponse, line)
-		}
-	}
-	if length < 0 {
-		return 0, nil, fmt.Errorf("%w: it has no Content-Length", errResponse)
-	}
-	if body, err = r.Peek(length); err != nil {
-		return 0, nil, err
-	}
-	_, err = r.Discard(length)
-	return status, body, err
 }
 
 const (

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -29,19 +30,36 @@ func TestReadResponse(t *testing.T) {
 		response string
 		status   int
 		body     string
+		last     bool
 		fails    bool
 	}{
 		{name: "admitted", response: "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", status: 200, body: "hello"},
 		{name: "denied", response: "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 3\r\nContent-Length: 2\r\n\r\n{}", status: 429, body: "{}"},
 		{name: "no reason", response: "HTTP/1.1 200 \r\nContent-Length: 0\r\n\r\n", status: 200},
 		{name: "header in other case, no space", response: "HTTP/1.1 200 OK\r\ncontent-length:3\r\n\r\nabc", status: 200, body: "abc"},
-		{name: "chunked", response: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", fails: true},
-		{name: "closes", response: "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n", fails: true},
-		{name: "no length", response: "HTTP/1.1 200 OK\r\n\r\n", fails: true},
+		{name: "chunked", response: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n", status: 200, body: "hello"},
+		{name: "chunked, with extensions and trailers", response: "HTTP/1.1 200 OK\r\ntransfer-encoding: Chunked\r\n\r\n5;a=b\r\nhello\r\n0\r\nExpires: never\r\n\r\n", status: 200, body: "hello"},
+		{name: "one long chunk", response: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1388\r\n" + strings.Repeat("a", 5000) + "\r\n0\r\n\r\n", status: 200, body: strings.Repeat("a", 5000)},
+		{name: "chunked and a length", response: "HTTP/1.1 200 OK\r\nContent-Length: 9\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", status: 200},
+		{name: "a chunk without length", response: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nhello\r\n", fails: true},
+		{name: "a chunk that is longer", response: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhello\r\n0\r\n\r\n", fails: true},
+		{name: "ends in a chunk", response: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel", fails: true},
+		{name: "ends before the last chunk", response: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", fails: true},
+		{name: "other encoding", response: "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", fails: true},
+		{name: "stays open", response: "HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\n{}", status: 200, body: "{}"},
+		{name: "closes", response: "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}", status: 200, body: "{}", last: true},
+		{name: "closes, among others", response: "HTTP/1.1 200 OK\r\nConnection: x-hop, Close\r\nContent-Length: 2\r\n\r\n{}", status: 200, body: "{}", last: true},
+		{name: "no length", response: "HTTP/1.1 200 OK\r\n\r\nhello", status: 200, body: "hello", last: true},
+		{name: "no content", response: "HTTP/1.1 204 No Content\r\n\r\n", status: 204},
+		{name: "1.0 stays open", response: "HTTP/1.0 200 OK\r\nConnection: Keep-Alive\r\nContent-Length: 2\r\n\r\n{}", status: 200, body: "{}"},
+		{name: "1.0 closes", response: "HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\n{}", status: 200, body: "{}", last: true},
+		{name: "1.0 without length", response: "HTTP/1.0 429 No\r\n\r\nhello", status: 429, body: "hello", last: true},
+		{name: "informational first", response: "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", status: 200, body: "{}"},
 		{name: "negative length", response: "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", fails: true},
 		{name: "length isn't a number", response: "HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", fails: true},
-		{name: "longer than the buffer", response: "HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n" + strings.Repeat("a", 5000), fails: true},
-		{name: "other protocol", response: "HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n", fails: true},
+		{name: "longer than the buffer", response: "HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n" + strings.Repeat("a", 5000), status: 200, body: strings.Repeat("a", 5000)},
+		{name: "far too long", response: "HTTP/1.1 200 OK\r\nContent-Length: 5000000\r\n\r\n", fails: true},
+		{name: "other protocol", response: "HTTP/2.0 200 OK\r\nContent-Length: 0\r\n\r\n", fails: true},
 		{name: "status isn't a number", response: "HTTP/1.1 2x0 OK\r\nContent-Length: 0\r\n\r\n", fails: true},
 		{name: "status line too short", response: "HTTP/1.1 20\n", fails: true},
 		{name: "ends in the header", response: "HTTP/1.1 200 OK\r\nContent-Le", fails: true},
@@ -50,14 +68,15 @@ func TestReadResponse(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			for _, r := range []io.Reader{strings.NewReader(tt.response), iotest.OneByteReader(strings.NewReader(tt.response))} {
-				status, body, err := ReadResponse(bufio.NewReader(r))
+				got, err := readResponse(bufio.NewReader(r), new([]byte))
 				if tt.fails {
 					require.Error(t, err)
 					continue
 				}
 				require.NoError(t, err)
-				assert.Equal(t, tt.status, status)
-				assert.Equal(t, tt.body, string(body))
+				assert.Equal(t, tt.status, got.status)
+				assert.Equal(t, tt.body, string(got.body))
+				assert.Equal(t, tt.last, got.last)
 			}
 		})
 	}
@@ -65,15 +84,80 @@ func TestReadResponse(t *testing.T) {
 
 func TestReadResponseLeavesTheNext(t *testing.T) {
 	t.Parallel()
-	r := bufio.NewReader(strings.NewReader("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\noneHTTP/1.1 429 No\r\nContent-Length: 3\r\n\r\ntwo"))
-	status, body, err := ReadResponse(r)
-	require.NoError(t, err)
-	assert.Equal(t, 200, status)
-	assert.Equal(t, "one", string(body))
-	status, body, err = ReadResponse(r)
-	require.NoError(t, err)
-	assert.Equal(t, 429, status)
-	assert.Equal(t, "two", string(body))
+	r := bufio.NewReader(strings.NewReader("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\none" +
+		"HTTP/1.1 429 No\r\nTransfer-Encoding: chunked\r\n\r\n3\r\ntwo\r\n0\r\n\r\n" +
+		"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 5\r\n\r\nthree"))
+	var spare []byte
+	for _, want := range []response{{status: 200, body: []byte("one")}, {status: 429, body: []byte("two")}, {status: 200, body: []byte("three")}} {
+		got, err := readResponse(r, &spare)
+		require.NoError(t, err)
+		assert.Equal(t, want, got)
+	}
+}
+
+// What is measured is the server: reading an answer costs next to nothing.
+func TestReadResponseAllocatesNothing(t *testing.T) {
+	const text = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nRatelimit: \"a\";r=1;t=2\r\nConnection: keep-alive\r\n"
+	for name, body := range map[string]string{
+		"a length": "Content-Length: 3\r\n\r\none", "chunks": "Transfer-Encoding: chunked\r\n\r\n3\r\none\r\n0\r\n\r\n",
+	} {
+		response := text + body
+		source, r, spare := strings.NewReader(""), bufio.NewReader(nil), []byte(nil)
+		assert.Zero(t, testing.AllocsPerRun(100, func() {
+			source.Reset(response)
+			r.Reset(source)
+			if _, err := readResponse(r, &spare); err != nil {
+				t.Error(err)
+			}
+		}), name)
+	}
+}
+
+// A server that closes each connection after one answer is asked on a new one,
+// however it tells.
+func TestClientConnectsAgain(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]string{
+		"a length and close": "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}",
+		"no length":          "HTTP/1.1 200 OK\r\n\r\n{}",
+		"1.0":                "HTTP/1.0 200 OK\r\n\r\n{}",
+		"chunks and close":   "HTTP/1.1 200 OK\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			listener, err := net.Listen("tcp", "127.0.0.1:0")
+			require.NoError(t, err)
+			var accepted atomic.Int64
+			served := make(chan struct{})
+			go func() {
+				defer close(served)
+				for {
+					conn, err := listener.Accept()
+					if err != nil {
+						return
+					}
+					accepted.Add(1)
+					if request, err := http.ReadRequest(bufio.NewReader(conn)); err == nil {
+						_, _ = io.Copy(io.Discard, request.Body)
+						_, _ = io.WriteString(conn, answer) // what fails is seen by the client
+					}
+					conn.Close()
+				}
+			}()
+			clients, err := Dial(t.Context(), listener.Addr().String(), Check("p", 0), 1)
+			require.NoError(t, err)
+			for range 3 {
+				status, body, err := clients[0].Check(7)
+				require.NoError(t, err)
+				assert.Equal(t, 200, status)
+				assert.Equal(t, "{}", string(body))
+			}
+			clients.Close()
+			listener.Close()
+			<-served
+			assert.GreaterOrEqual(t, accepted.Load(), int64(3))
+		})
+	}
 }
 
 var (
@@ -84,7 +168,8 @@ var (
 func TestRequestNamesTheClient(t *testing.T) {
 	t.Parallel()
 	for _, w := range workloads {
-		c := NewClient(nil, "127.0.0.1:1", w.Request())
+		c, err := NewClient(func() (net.Conn, error) { return nil, nil }, "127.0.0.1:1", w.Request())
+		require.NoError(t, err)
 		for _, n := range []int64{0, 7, 9_999, 99_999_999} {
 			putDigits(c.digits, n)
 			_, body, ok := strings.Cut(string(c.request), "\r\n\r\n")

@@ -11,6 +11,8 @@ import (
 	"math"
 	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 )
@@ -77,9 +79,16 @@ func Compare(sections []Section) Command {
 	return func(_ context.Context, args []string, out io.Writer) error {
 		flags := flag.NewFlagSet("compare", flag.ContinueOnError)
 		flags.SetOutput(io.Discard)
+		var as []string
+		flags.Func("as", "`old=new`: compare this row of the old result with that one of the new; may be given several times", func(s string) error {
+			as = append(as, s)
+			return nil
+		})
 		switch err := flags.Parse(args); {
 		case errors.Is(err, flag.ErrHelp):
-			fmt.Fprintln(out, "usage: go run ./bench compare old.json new.json")
+			fmt.Fprintln(out, "usage: go run ./bench compare [-as old=new] old.json new.json")
+			flags.SetOutput(out)
+			flags.PrintDefaults()
 			return err
 		case err != nil:
 			return fmt.Errorf("compare: %w", err)
@@ -97,9 +106,64 @@ func Compare(sections []Section) Command {
 		if commands[0] != commands[1] {
 			return fmt.Errorf("compare: %s is a result of %s and %s one of %s", flags.Arg(0), commands[0], flags.Arg(1), commands[1])
 		}
-		PrintComparison(out, results[0], results[1])
+		pairs, err := pair(as, results[0].Figures(), results[1].Figures())
+		if err != nil {
+			return err
+		}
+		PrintComparison(out, results[0], results[1], pairs)
 		return nil
 	}
+}
+
+// Pairs say which row of the new result goes with a row of the old one that has
+// another name.
+type Pairs map[string]string
+
+// pair reads what -as says: old=new, where both are names of rows, or what comes
+// before the first comma or " at " in the names of some.
+func pair(as []string, before, after Figures) (Pairs, error) {
+	pairs := make(Pairs)
+	for _, text := range as {
+		found := false
+		for i := range len(text) {
+			if text[i] != '=' || found { // which may be in a name, too
+				continue
+			}
+			old, is := text[:i], text[i+1:]
+			for _, f := range before.all {
+				rest, ok := cutName(f.row, old)
+				if ok && after.has(is+rest) {
+					pairs[f.row], found = is+rest, true
+				}
+			}
+		}
+		if !found {
+			return nil, fmt.Errorf("compare: -as %s: must be a row of the old result, =, and one of the new; the old one has %s, the new one %s",
+				text, before.rows(), after.rows())
+		}
+	}
+	return pairs, nil
+}
+
+// cutName returns what follows the name in a row's that begins with it.
+func cutName(row, name string) (rest string, ok bool) {
+	rest, ok = strings.CutPrefix(row, name)
+	return rest, ok && (rest == "" || strings.HasPrefix(rest, ",") || strings.HasPrefix(rest, " at "))
+}
+
+func (f Figures) has(row string) bool {
+	return slices.ContainsFunc(f.all, func(f figure) bool { return f.row == row })
+}
+
+// rows returns the names of all rows, in quotes.
+func (f Figures) rows() string {
+	var names []string
+	for _, figure := range f.all {
+		if name := strconv.Quote(figure.row); !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, ", ")
 }
 
 // readComparable reads a result and tells by its fields of which command it is.
@@ -127,8 +191,9 @@ func readComparable(sections []Section, file string) (command string, r Comparab
 		file, commands)
 }
 
-// PrintComparison writes what is different in before and after.
-func PrintComparison(out io.Writer, before, after Comparable) {
+// PrintComparison writes what is different in before and after. Rows of the same
+// name are compared, but for those that are in pairs.
+func PrintComparison(out io.Writer, before, after Comparable, pairs Pairs) {
 	was, is := before.Setting(), after.Setting()
 	for _, name := range slices.Sorted(maps.Keys(was)) {
 		if was[name] != is[name] {
@@ -143,14 +208,20 @@ func PrintComparison(out io.Writer, before, after Comparable) {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "row\tfigure\told\tnoise\tnew\tnoise\tnew/old\tdifference\t")
 	var only []string
+	paired := slices.Collect(maps.Values(pairs))
 	for _, old := range before.Figures().all {
-		f, ok := others[key{old.row, old.name}]
-		if !ok {
+		row, title := old.row, old.row
+		is, renamed := pairs[old.row]
+		if renamed {
+			row, title = is, old.row+" = "+is
+		}
+		f, ok := others[key{row, old.name}]
+		if !ok || !renamed && slices.Contains(paired, row) {
 			only = append(only, fmt.Sprintf("only in the old result: %s, %s", old.row, old.name))
 			continue
 		}
-		delete(others, key{old.row, old.name})
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", old.row, old.name, digits(old.value), old.noise(), digits(f.value), f.noise(), ratio(old, f), difference(old, f))
+		delete(others, key{row, old.name})
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", title, old.name, digits(old.value), old.noise(), digits(f.value), f.noise(), ratio(old, f), difference(old, f))
 	}
 	_ = t.Flush() // who reads out looks after it
 	for _, f := range after.Figures().all {

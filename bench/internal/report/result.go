@@ -214,15 +214,28 @@ var defaultDir = filepath.Join("bench", "results")
 // Flags are those of a command that publishes a result. They have -out.
 type Flags struct {
 	*flag.FlagSet
-	dir string
+	dir   string // "" if it isn't said
+	quick bool
+	guest bool
 }
 
 // NewFlags returns the flags of the command with the given name.
 func NewFlags(name string) *Flags {
 	f := &Flags{FlagSet: flag.NewFlagSet(name, flag.ContinueOnError)}
-	f.StringVar(&f.dir, "out", defaultDir, "the `directory` for the figures, as JSON, and the pictures")
+	f.StringVar(&f.dir, "out", "", "the `directory` for the figures, as JSON, and the pictures (default "+defaultDir+
+		", but none for what isn't to be published: a quick run, or one of a -target)")
 	return f
 }
+
+// Quick defines -quick, whose figures aren't to be published.
+func (f *Flags) Quick(usage string) *bool {
+	f.BoolVar(&f.quick, "quick", false, usage)
+	return &f.quick
+}
+
+// Guest says that what is measured isn't this repository's, so that its results
+// stay as they are.
+func (f *Flags) Guest() { f.guest = true }
 
 // Rows defines -rows.
 func (f *Flags) Rows(pattern **regexp.Regexp) {
@@ -243,25 +256,34 @@ func (f *Flags) Errorf(format string, args ...any) error {
 }
 
 // Publish prints what the command found out, and writes and draws it in -out as
-// name. The error is the given one, if any; else it may be that the run broke a
-// promise.
+// name. Without -out it writes nothing if the run was quick, or a guest's. The
+// error is the given one, if any; else it may be that the run broke a promise.
 func (f *Flags) Publish(out io.Writer, name string, r Result, err error) error {
 	Progress("") // removes the last line
 	if err != nil {
 		return err
 	}
 	r.Print(out)
-	if _, err := r.Draw(f.dir); err != nil {
+	dir := f.dir
+	switch {
+	case dir != "":
+	case f.quick || f.guest:
+		fmt.Fprintln(out, "\nNothing is written: -out names a directory for the figures and pictures.")
+		return broken(r)
+	default:
+		dir = defaultDir
+	}
+	if _, err := r.Draw(dir); err != nil {
 		return err
 	}
 	encoded, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(f.dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(f.dir, name+".json"), append(encoded, '\n'), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, name+".json"), append(encoded, '\n'), 0o644); err != nil {
 		return err
 	}
 	return broken(r)
