@@ -130,6 +130,7 @@ func TestSchemaHasTheLoadersBounds(t *testing.T) {
 			}
 		}
 	}
+	assert.Contains(t, judge.agree(t, more("routes: [{path: /x, limits: {}}]")), "neither limits nor a cost")
 	for _, header := range unsent {
 		assert.Contains(t, judge.agree(t, more("identify: [header:"+header+"]")), "never arrives")
 	}

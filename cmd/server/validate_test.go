@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"io"
+	"math/rand/v2"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -16,6 +18,7 @@ import (
 	"weir/counters"
 	"weir/counters/memcached"
 	"weir/counters/memcachedtest"
+	"weir/counters/memory"
 )
 
 // What a file costs in Memcached is what a real one takes for the key of a
@@ -109,6 +112,76 @@ func chunksInUse(t *testing.T, m *memcachedtest.Server) map[int]int {
 		}
 	}
 	return chunks
+}
+
+// The most that the words allow in any window is what an attacker gets who
+// knows the clock, and no more.
+func TestWordsAreTrue(t *testing.T) {
+	t.Parallel()
+	const length = time.Second
+	most := regexp.MustCompile(`at most (\d+)(?: admitted in any| in any| whatever the traffic)`)
+	for fields, want := range map[string]int{
+		"algorithm: fixed_window":                                      20,
+		"algorithm: sliding_window, sub_windows: 1":                    20,
+		"algorithm: sliding_window, sub_windows: 10":                   20,
+		"algorithm: sliding_window, sub_windows: 10, estimate: strict": 10,
+		"algorithm: token_bucket":                                      20,
+		"algorithm: token_bucket, burst: 3":                            13,
+		"algorithm: leaky_bucket, burst: 25":                           35,
+		"algorithm: sliding_log":                                       10,
+	} {
+		t.Run(fields, func(t *testing.T) {
+			t.Parallel()
+			policies := parseText(t, limit(fields+", limit: 10, window: 1s"))
+			limiters := limiters{resources: resources{
+				store: memory.New(nil), options: counters.Options{ClockSkew: -1, StoreTimeout: -1}, metrics: api.NewMetrics(prometheus.NewRegistry(), "test"),
+			}}
+			require.NoError(t, limiters.bindLimiters(policies))
+			l := &policies["p"].Limits[0]
+			said, err := describeLimit(policies["p"], l, limiters.options)
+			require.NoError(t, err)
+			words := most.FindStringSubmatch(said)
+			require.NotNil(t, words, said)
+			assert.Equal(t, strconv.Itoa(want), words[1], said)
+
+			// All that is admitted, at moments around the ends of slots and
+			// windows, and pauses in between in which buckets fill again.
+			random := rand.New(rand.NewPCG(1, 2))
+			at := time.Unix(1_800_000_000, 0)
+			var admitted []time.Time
+			fullest := 0
+			for range 3000 {
+				slot := at.Truncate(length / 10)
+				switch random.IntN(8) {
+				case 0:
+					at = at.Add(3 * length)
+				case 1:
+					at = at.Truncate(length).Add(2*length - time.Nanosecond)
+				case 2, 3:
+					at = slot.Add(length / 10)
+				case 4:
+					at = slot.Add(length/10 - time.Nanosecond)
+				default:
+					at = at.Add(time.Duration(random.Int64N(int64(length / 10))))
+				}
+				for {
+					d, err := l.Limiter.Take(t.Context(), counters.Request{Client: "c", Cost: 1, Limit: l.Limit, Now: at})
+					require.NoError(t, err)
+					if !d.Allowed {
+						break
+					}
+					admitted = append(admitted, at)
+				}
+				for len(admitted) > 0 && at.Sub(admitted[0]) >= length {
+					admitted = admitted[1:]
+				}
+				fullest = max(fullest, len(admitted))
+			}
+			assert.LessOrEqual(t, fullest, want)
+			// Chance doesn't find the very best moments.
+			assert.GreaterOrEqual(t, fullest, want-want/10)
+		})
+	}
 }
 
 func TestInWords(t *testing.T) {
