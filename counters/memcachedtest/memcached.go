@@ -227,24 +227,35 @@ func (m *Server) Stat(name string) int64 {
 	return 0
 }
 
-// Keys returns the keys of all items that the server holds.
-func (m *Server) Keys() []string {
+// Keys returns the keys of all items that the server holds. It looks several
+// times, as the server leaves out items that it is answering from.
+func (m *Server) Keys() (keys []string) {
 	m.t.Helper()
-	lines := m.Do("lru_crawler metadump all", "END", "BUSY")
-	for strings.HasPrefix(lines[0], "BUSY") {
-		time.Sleep(10 * time.Millisecond)
-		lines = m.Do("lru_crawler metadump all", "END", "BUSY")
-	}
-	var keys []string
-	for _, line := range lines {
-		if key, ok := strings.CutPrefix(line, "key="); ok {
-			key, _, _ = strings.Cut(key, " ")
-			key, err := url.PathUnescape(key)
-			require.NoError(m.t, err)
-			keys = append(keys, key)
+	for range 3 {
+		for _, line := range m.dump() {
+			if key, ok := strings.CutPrefix(line, "key="); ok {
+				key, _, _ = strings.Cut(key, " ")
+				key, err := url.PathUnescape(key)
+				require.NoError(m.t, err)
+				if !slices.Contains(keys, key) {
+					keys = append(keys, key)
+				}
+			}
 		}
 	}
 	return keys
+}
+
+// dump returns a line for each item.
+func (m *Server) dump() []string {
+	m.t.Helper()
+	for {
+		lines := m.Do("lru_crawler metadump all", "END", "BUSY")
+		if !strings.HasPrefix(lines[0], "BUSY") {
+			return lines
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
 }
 
 // TTL returns the seconds that the item at key has left, or -1 if it doesn't
