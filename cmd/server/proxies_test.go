@@ -52,7 +52,8 @@ var proxies = []proxy{
 	},
 	{
 		name: "HAProxy", start: startHAProxy, down: http.StatusServiceUnavailable,
-		open: []edit{{"int(503)", "int(200)"}},
+		patient: []edit{{"connect 50ms", "connect 10s"}, {"server 100ms", "server 10s"}, {"inter 500ms", "inter 10s"}},
+		open:    []edit{{"int(503)", "int(200)"}},
 	},
 	{name: "Traefik", start: startTraefik, down: http.StatusInternalServerError, quiet: true, waits: true},
 	{
@@ -306,7 +307,7 @@ func TestProxiesWithoutWeir(t *testing.T) {
 						}
 						require.Equal(t, open, app.asked.Load() > before)
 						require.Equal(t, -1, r.left())
-						require.Less(t, r.took, time.Second)
+						require.Less(t, r.took, 2*time.Second)
 						quickest = min(quickest, r.took)
 					}
 					assert.Less(t, quickest, 100*time.Millisecond)
@@ -330,7 +331,7 @@ func TestProxiesWithoutWeir(t *testing.T) {
 				// It may answer what was on its way.
 				require.Eventually(t, func() bool {
 					r := visitor.ask(t, "/", "still here")
-					require.Less(t, r.took, time.Second)
+					require.Less(t, r.took, 2*time.Second)
 					return r.status == down && r.left() < 0
 				}, patience, time.Millisecond)
 				require.NoError(t, weir.cmd.Process.Signal(syscall.SIGCONT))
