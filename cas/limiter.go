@@ -324,8 +324,10 @@ func (l *Limiter[S]) undo(r counters.Request, taken counters.Decision) (_ counte
 	// that began with a reset after it.
 	now, reset := r.Now.UnixNano(), v.last.origin.reset+int64(l.cfg.ClockSkew)
 	if generation, _ := l.algorithm.began(v.last.decoded); generation != taken.Generation && now > reset && generation <= now {
-		taken.Generation, taken.Refunded = generation, 0
+		taken.Generation = generation
 	}
+	// What was in front of it drains beside it, or was given back here alone.
+	taken.Remaining, taken.Refunded = counters.MaxLimit, 0
 	return taken, true
 }
 
