@@ -29,6 +29,9 @@ type algorithm[S any] interface {
 	// the state it was given, unless denied requests count; so does a request
 	// of cost 0, which consumes nothing.
 	step(S, counters.Request) (S, counters.Decision)
+	// within returns what step keeps of a state that it changes: less than all if
+	// that is more than r's limit has room for at any time.
+	within(S, counters.Request) S
 	// peek returns the decision that step would, and consumes nothing.
 	peek(S, counters.Request) counters.Decision
 	// refund undoes a request that step has admitted, with the decision, as far

@@ -177,12 +177,18 @@ func (b bucket) capacity(limit int64) int64 {
 // level returns s as a request with this limit finds it: in the bucket's own
 // units, within the capacity and drained until now, in Unix nanoseconds.
 func (b bucket) level(s bucketState, now, limit int64) bucketState {
+	return b.drained(b.capped(s, limit), now, limit)
+}
+
+func (b bucket) capped(s bucketState, limit int64) bucketState {
 	s = s.in(b.window)
 	if capacity := b.capacity(limit); s.whole >= capacity {
 		s.whole, s.part = capacity, 0
 	}
-	return b.drained(s, now, limit)
+	return s
 }
+
+func (b bucket) within(s bucketState, r counters.Request) bucketState { return b.capped(s, r.Limit) }
 
 // drained returns s as level does, be it above the capacity.
 func (b bucket) drained(s bucketState, now, limit int64) bucketState {

@@ -660,7 +660,7 @@ func (l *Limiter[S]) begin(v *view[S], calls []*call, seen snapshot[S], asked bo
 	next := l.step(from, seen.origin, calls, owed.number > 0 || seen.lost)
 	next.swaps = next.changed && (asked || !owed.sent)
 	if next.swaps {
-		v.underWay, v.from, v.to = true, from, next.state
+		v.underWay, v.from, v.to = true, next.from, next.state
 		for _, call := range calls {
 			call.Request.reach(v, consuming)
 		}
@@ -675,7 +675,7 @@ func (l *Limiter[S]) withdraw(v *view[S], r *request, err error) {
 		var none S
 		one, _ := l.algorithm.step(none, r.Request)
 		add := func(s S) S { return l.algorithm.carry(l.algorithm.clone(s), none, one, r.Request) }
-		v.owe(add, !undone(err), r.Now)
+		v.owe(add, !undone(err), l.algorithm, r.Request)
 	}
 }
 
@@ -695,7 +695,8 @@ func full(calls []*call) bool {
 type transition[S any] struct {
 	changed bool
 	swaps   bool // the store is told at once, without being asked first
-	state   S    // the state after it, if it has changed
+	from    S    // the state before it, as far as it was kept
+	state   S    // the one after it, if it has changed
 	origin  origin
 	value   []byte // which is encoded
 	ttl     time.Duration
@@ -708,7 +709,8 @@ type transition[S any] struct {
 // are.
 func (l *Limiter[S]) step(from S, o origin, calls []*call, changed bool) transition[S] {
 	next := transition[S]{
-		now: calls[0].Request.Now, request: calls[0].Request.Request, state: l.algorithm.clone(from), origin: o, changed: changed,
+		now: calls[0].Request.Now, request: calls[0].Request.Request,
+		from: from, state: l.algorithm.clone(from), origin: o, changed: changed,
 	}
 	for _, call := range calls {
 		q := &call.Request
@@ -724,6 +726,9 @@ func (l *Limiter[S]) step(from S, o origin, calls []*call, changed bool) transit
 			next.state, call.Result = l.algorithm.step(next.state, q.Request)
 			l.bound(&call.Result, next.state, q.Request)
 			next.changed = next.changed || call.Result.Allowed || l.cfg.CountDenied
+			if q.Cost > 0 && (call.Result.Allowed || l.cfg.CountDenied) {
+				next.from = l.algorithm.within(next.from, q.Request)
+			}
 		}
 		if q.Now.After(next.now) {
 			next.now, next.request = q.Now, q.Request

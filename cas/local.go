@@ -28,7 +28,7 @@ func (l *Limiter[S]) TakeLocal(r counters.Request, err error) (counters.Decision
 			unsent = notSent(own.Err)
 		}
 	}
-	d := v.believe()
+	d := v.believe(l.algorithm, r)
 	step := func(s S) (S, counters.Decision) { return l.algorithm.step(l.algorithm.clone(s), r) }
 	present := d.after
 	if v.underWay {
@@ -45,7 +45,7 @@ func (l *Limiter[S]) TakeLocal(r counters.Request, err error) (counters.Decision
 				consumed = l.algorithm.carry(l.algorithm.clone(s), present, next, r)
 			}
 			return consumed
-		}, !unsent, r.Now)
+		}, !unsent, l.algorithm, r)
 		l.owing.Add(r)
 	}
 	if own != nil {
@@ -76,7 +76,7 @@ func (l *Limiter[S]) Recall(r counters.Request) (counters.Decision, bool) {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	d := l.peek(v.believe().after, r)
+	d := l.peek(v.believe(l.algorithm, r).after, r)
 	d.Local = true
 	return d, v.last.lasting().known || v.debt.number > 0
 }

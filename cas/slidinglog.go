@@ -113,6 +113,8 @@ func (l log) step(s logState, r counters.Request) (logState, counters.Decision) 
 	return s, l.decision(live, r, allowed)
 }
 
+func (l log) within(s logState, _ counters.Request) logState { return s }
+
 func (l log) peek(s logState, r counters.Request) counters.Decision {
 	live := l.live(s, r)
 	return l.decision(live, r, r.Cost <= logLimit(r)-live.used)

@@ -168,16 +168,17 @@ type debt[S any] struct {
 }
 
 // believe returns the debt, or one of nothing. v is locked.
-func (v *view[S]) believe() debt[S] {
+func (v *view[S]) believe(a algorithm[S], r counters.Request) debt[S] {
 	if v.debt.number > 0 {
 		return v.debt
 	}
-	return v.last.lasting().debt()
+	return v.last.lasting().debt(a, r)
 }
 
 // debt returns one of nothing.
-func (s snapshot[S]) debt() debt[S] {
-	return debt[S]{before: s.decoded, after: s.decoded, base: s.decoded, based: true}
+func (s snapshot[S]) debt(a algorithm[S], r counters.Request) debt[S] {
+	kept := a.within(s.decoded, r)
+	return debt[S]{before: kept, after: kept, base: s.decoded, based: true}
 }
 
 // repaid notes that the store has consumed the debt d, and that v has what it
@@ -201,16 +202,16 @@ func (v *view[S]) repaid(d debt[S], a algorithm[S], r counters.Request) {
 	case d.number > 0:
 		v.debt.before = a.carry(a.clone(d.after), d.before, v.debt.before, r)
 	}
-	s := v.last.decoded
-	v.debt.after = a.carry(a.clone(s), v.debt.before, v.debt.after, r)
-	v.debt.before, v.debt.base, v.debt.based, v.debt.undo, v.debt.unsure = s, s, true, nil, 0
+	left := v.last.debt(a, r)
+	v.debt.after = a.carry(a.clone(left.after), v.debt.before, v.debt.after, r)
+	v.debt.before, v.debt.base, v.debt.based, v.debt.undo, v.debt.unsure = left.before, left.base, true, nil, 0
 }
 
-// owe adds something to the debt that is consumed without the store, or that
+// owe adds something of r to the debt that is consumed without the store, or that
 // the store may have consumed. v is locked.
-func (v *view[S]) owe(add func(S) S, sent bool, at time.Time) {
-	d := v.believe()
-	d.at = max(d.at, at.UnixNano())
+func (v *view[S]) owe(add func(S) S, sent bool, a algorithm[S], r counters.Request) {
+	d := v.believe(a, r)
+	d.at = max(d.at, r.Now.UnixNano())
 	d.after = add(d.after)
 	if sent {
 		d.before = add(d.before)
@@ -245,7 +246,7 @@ func (v *view[S]) unanswered(d debt[S], seen snapshot[S], a algorithm[S], r coun
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if d.number == 0 {
-		d = seen.debt()
+		d = seen.debt(a, r)
 	}
 	if v.debt.number == 0 {
 		v.debt = d
@@ -273,7 +274,7 @@ func (v *view[S]) undone(d *debt[S], a algorithm[S], r counters.Request) {
 		v.debt.before, v.debt.sent, v.debt.unsure, v.debt.undo = d.before, d.sent, d.unsure, nil
 		v.debt.number++
 	case d.dropped:
-		v.owe(func(s S) S { return a.carry(a.clone(s), d.before, d.after, r) }, false, r.Now)
+		v.owe(func(s S) S { return a.carry(a.clone(s), d.before, d.after, r) }, false, a, r)
 	}
 }
 
