@@ -540,9 +540,6 @@ func (l *Limiter) refundAll(ctx context.Context, v *view, calls []*call) (takes 
 // refundSlot does the refunds of one slot.
 func (l *Limiter) refundSlot(ctx context.Context, v *view, bucket int64, refunds []*call) {
 	sum, err := l.subtract(ctx, bucket, refunds)
-	if err != nil {
-		sum = 0
-	}
 	var most int64
 	for _, call := range refunds {
 		call.Err = err
@@ -554,7 +551,7 @@ func (l *Limiter) refundSlot(ctx context.Context, v *view, bucket int64, refunds
 
 // subtract takes the costs of calls from the slot that they have been counted
 // in, but for those that may have been counted before a reset, and returns
-// their sum.
+// the sum of what was surely taken: after an error, others may not be told.
 func (l *Limiter) subtract(ctx context.Context, bucket int64, calls []*call) (sum int64, err error) {
 	prefix := l.keys.Client(calls[0].Request.Client)
 	first, last := span(calls)
@@ -569,9 +566,11 @@ func (l *Limiter) subtract(ctx context.Context, bucket int64, calls []*call) (su
 		}
 	}
 	if sum > 0 {
-		err = l.store.Subtract(ctx, counters.CounterKey(prefix, bucket), sum)
+		if err := l.store.Subtract(ctx, counters.CounterKey(prefix, bucket), sum); err != nil {
+			return 0, err
+		}
 	}
-	if err == nil && l.maySettle(ctx, bucket) {
+	if l.maySettle(ctx, bucket) {
 		err = sent(l.changed(ctx, prefix, last))
 	}
 	return sum, err
@@ -769,9 +768,6 @@ func (l *Limiter) deal(ctx context.Context, v *view, a *attempt) {
 		// The denials stand even if this fails.
 		sum, err := l.subtract(ctx, a.bucket, denied)
 		l.subtracted(denied, err)
-		if err != nil {
-			sum = 0
-		}
 		a.counts[a.ahead] += refunded - sum // what stays counted
 	}
 }

@@ -319,6 +319,26 @@ func TestARefundWhoseGenerationCannotBeRaisedIsDoneOnce(t *testing.T) {
 	assert.Equal(t, int64(5), used(t, inner, w, at("12:00:01")), "5 of the 10 admitted were given back")
 }
 
+// What was denied has been taken back even if others couldn't be told of that:
+// the process doesn't hold it against the client.
+func TestADenialWhoseGenerationCannotBeRaisedIsTakenBack(t *testing.T) {
+	t.Parallel()
+	inner := memory.New(nil)
+	w := newWindow(t, time.Minute, 60, true)
+	generation := counters.GenerationKey(counters.CounterNamespace("weir", "p", "l", w.Width).Client("c"))
+	there := newLimiter(t, inner, w, sameClock)
+	here := newLimiter(t, &faultyStore{Store: inner, fault: func(operation, key string) error {
+		if operation == "add" && key == generation {
+			return errors.Join(counters.ErrTimeout, counters.ErrNotSent)
+		}
+		return nil
+	}}, w, sameClock)
+	require.True(t, take(t, there, at("12:00:01"), 7, 10).Allowed)
+	require.False(t, take(t, here, at("12:00:01.1"), 5, 10).Allowed)
+	require.Equal(t, int64(7), used(t, inner, w, at("12:00:01")))
+	assert.True(t, take(t, here, at("12:00:01.2"), 3, 10).Allowed)
+}
+
 // A refund first asks for resets. If that isn't answered, nothing has been
 // taken back, and it is tried again.
 func TestARefundThatCannotAskForResetsIsTriedAgain(t *testing.T) {
