@@ -180,7 +180,8 @@ type load struct {
 	callers sync.WaitGroup
 }
 
-// load starts as many callers as cfg says.
+// load starts as many callers as cfg says. Those of different weirs ask for a
+// client at about the same time.
 func (b *bed) load(ctx context.Context, clients []*client) *load {
 	l := new(load)
 	l.clients.Store(&clients)
@@ -191,7 +192,7 @@ func (b *bed) load(ctx context.Context, clients []*client) *load {
 			defer by.close()
 			ticks := time.NewTicker(b.cfg.pause)
 			defer ticks.Stop()
-			for turn := i; ; turn += b.cfg.callers - 1 {
+			for turn := i / len(b.weirs); ; turn++ {
 				select {
 				case <-ctx.Done():
 					return

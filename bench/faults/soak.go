@@ -104,10 +104,14 @@ func soak(ctx context.Context, cfg config, seed uint64) (*Report, error) {
 }
 
 // replace lets the load ask for a new client of each policy, and for the
-// oldest of each no more.
+// oldest of each no more. Those are topped up: what nobody asks for any more is
+// put back by nobody either.
 func (b *bed) replace(l *load) {
-	all := append(slices.Clone(*l.clients.Load())[len(policies):], b.newClients(1)...)
+	all := slices.Clone(*l.clients.Load())
+	oldest := all[:len(policies)]
+	all = append(all[len(policies):], b.newClients(1)...)
 	l.clients.Store(&all)
+	b.topUp(oldest)
 }
 
 // misfortunes lets one fault follow another, each on one of the servers. It
