@@ -117,6 +117,7 @@ type attempt struct {
 	// the current slot.
 	counts []int64
 	ahead  int
+	gone   int // how many of the oldest counts have left every window
 	// own and most are of counts[ownAt]; see snapshot.
 	own, most int64
 	ownAt     int
@@ -149,7 +150,7 @@ func (a *attempt) begin(w Window, now time.Time, prefix, generationKey string) {
 	place := counters.Calendar(now, w.Width)
 	*a = attempt{
 		prefix: prefix, generationKey: generationKey, bucket: place.Number, elapsed: place.Elapsed,
-		now: now.UnixNano(), ahead: w.ahead(place.Elapsed),
+		now: now.UnixNano(), ahead: w.ahead(place.Elapsed), gone: w.gone(place.Elapsed),
 		counts: a.counts, keys: a.keys, text: a.text, ends: a.ends, read: a.read, pending: a.pending, chosen: a.chosen,
 	}
 	size := a.ahead + 1 + w.Slots + w.back()
@@ -169,6 +170,11 @@ func (a *attempt) recall(s *snapshot) {
 	}
 	a.ownAt, a.own, a.most = a.ahead+int(passed), s.own, s.most
 	copy(a.counts[max(0, a.ownAt):], s.counts[max(0, -a.ownAt):])
+	matter := len(a.counts) - a.gone
+	clear(a.counts[matter:]) // the store may have let them expire
+	if a.ownAt >= matter {
+		a.own, a.most = 0, 0
+	}
 	if passed == 0 {
 		a.key = s.key
 	}

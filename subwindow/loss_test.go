@@ -246,6 +246,20 @@ func TestWhatComesWhileALossIsMadeGood(t *testing.T) {
 	}
 }
 
+// A counter that no window looks at any more may have expired: that is no loss.
+func TestWhatHasLeftEveryWindowIsNotPutBack(t *testing.T) {
+	t.Parallel()
+	w := newWindow(t, time.Minute, 4, true)
+	for left, put := range map[string]int{"12:01:15.09": 1, "12:01:15.1": 0, "12:01:29.9": 0} {
+		store, reseeded := memory.New(nil), 0
+		l := newLimiterWith(t, store, w, counters.Options{ClockSkew: 50 * time.Millisecond, Clients: 10, Reseeded: func(n int) { reseeded += n }})
+		require.True(t, take(t, l, at("12:00:01"), 3, 10).Allowed)
+		require.NoError(t, store.Delete(t.Context(), []string{key(w, at("12:00:01"))}))
+		require.True(t, take(t, l, at(left), 3, 10).Allowed, left)
+		assert.Equal(t, put, reseeded, left)
+	}
+}
+
 func TestAResetIsToldFromALoss(t *testing.T) {
 	t.Parallel()
 	for name, w := range minuteWindows(t) {

@@ -109,6 +109,15 @@ func (w Window) back() int {
 	return int((w.late() + w.Width - 1) / w.Width)
 }
 
+// gone returns how many of the slots that back reaches over, when the current
+// one has been open for elapsed, have left the windows of all instances.
+func (w Window) gone(elapsed time.Duration) (slots int) {
+	for age := w.Slots + w.back(); age > 0 && time.Duration(w.Slots+1-age)*w.Width+w.late()+w.Horizon <= elapsed; age-- {
+		slots++
+	}
+	return slots
+}
+
 // late returns how much longer than by its own clock a slot is in the window. A
 // fixed window is its own slot, and a weighted one is only an estimate.
 func (w Window) late() time.Duration {
