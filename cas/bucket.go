@@ -111,9 +111,10 @@ func (b bucket) refund(s bucketState, r counters.Request, taken counters.Decisio
 }
 
 // carry raises the level by as much as it rises from before to after, be it above
-// the capacity: what is to be refunded may be in it.
+// the capacity: what is to be refunded may be in it. All three are compared at
+// one moment.
 func (b bucket) carry(present, before, after bucketState, r counters.Request) bucketState {
-	now := r.Now.UnixNano()
+	now := max(r.Now.UnixNano(), present.time, before.time, after.time)
 	s, from, to := b.drained(present, now, r.Limit), b.drained(before, now, r.Limit), b.drained(after, now, r.Limit)
 	if s.whole == 0 && s.part == 0 {
 		s.generation, s.refunded = to.generation, to.refunded

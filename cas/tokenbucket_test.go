@@ -19,6 +19,38 @@ func tokenClient(t require.TestingT, window time.Duration, burst int64) *client[
 	return newClient(b)
 }
 
+// What is carried over is measured at one moment, be it for a request from before
+// the states.
+func TestCarryOfALateRequest(t *testing.T) {
+	t.Parallel()
+	b, err := newTokenBucket(time.Minute, 0, false)
+	require.NoError(t, err)
+	now := clock(t, "12:00:00")
+	request := func(after time.Duration, cost int64) counters.Request {
+		return counters.Request{Cost: cost, Limit: 10, Now: now.Add(after)}
+	}
+	consumed := func(s bucketState, r counters.Request) bucketState {
+		next, d := b.step(s, r)
+		require.True(t, d.Allowed)
+		return next
+	}
+	early, late := request(-time.Second, 0), request(30*time.Second, 0)
+	before := consumed(bucketState{}, request(0, 8))
+	drained := b.level(before, late.Now.UnixNano(), 10) // 5 drain
+	more := consumed(before, request(30*time.Second, 2))
+	for name, c := range map[string]struct {
+		before, after bucketState
+		used          int64
+	}{
+		"nothing, drained":   {before, drained, 3},
+		"nothing, as it was": {drained, before, 3},
+		"something":          {before, more, 5},
+	} {
+		got := b.carry(drained, c.before, c.after, early)
+		assert.Equal(t, 10-c.used, b.peek(got, late).Remaining, name)
+	}
+}
+
 func TestTokenBucketTimelines(t *testing.T) {
 	t.Parallel()
 	t.Run("100 calls a minute: half a minute brings 50 tokens", func(t *testing.T) {
