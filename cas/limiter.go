@@ -467,7 +467,7 @@ func (l *Limiter[S]) Reset(ctx context.Context, client string, now time.Time) er
 	state, err := l.store.Load(ctx, key)
 	for attempt, done := 1, false; err == nil && !done; attempt++ {
 		_, old, _ := l.decode(state)
-		o = old.markAt(now.UnixNano(), l.algorithm.lasts()+l.cfg.Horizon())
+		o = old.markAt(now.UnixNano(), l.marked(l.algorithm.lasts()))
 		o.reset = o.mark
 		value, ttl := l.algorithm.encode(o.append(nil), initial), counters.TTL(o.marked, l.cfg.Horizon())
 		if attempt < resetAttempts {
@@ -716,7 +716,7 @@ func (l *Limiter[S]) step(from S, o origin, calls []*call, changed bool) transit
 		q := &call.Request
 		if q.refund != nil {
 			generation, at := l.algorithm.began(next.state)
-			lasts := l.algorithm.ttl(next.state, q.Request) + l.cfg.Horizon()
+			lasts := l.marked(l.algorithm.ttl(next.state, q.Request))
 			next.state = l.algorithm.refund(next.state, q.Request, q.refund.taken)
 			next.changed = true
 			if generation == q.refund.taken.Generation && generation != 0 {
@@ -752,6 +752,12 @@ func (l *Limiter[S]) step(from S, o origin, calls []*call, changed bool) transit
 	return next
 }
 
+// marked returns for how long a mark matters, of what may be remembered for the
+// given time.
+func (l *Limiter[S]) marked(lasts time.Duration) time.Duration {
+	return lasts + l.cfg.Horizon() + l.cfg.ClockSkew
+}
+
 // decode returns the state that the store has, whose memory it takes over, and
 // its origin. What is foreign is the initial state.
 func (l *Limiter[S]) decode(state counters.State) (s S, o origin, foreign bool) {
@@ -774,7 +780,8 @@ func (l *Limiter[S]) recover(seen, known snapshot[S], r counters.Request) snapsh
 	}
 	generation, at := l.algorithm.began(known.decoded)
 	present, since := l.algorithm.began(seen.decoded)
-	if known.origin.newer(seen.origin) && known.origin.left(r.Now) > 0 {
+	// Faster clocks drop a mark sooner.
+	if known.origin.newer(seen.origin) && known.origin.left(r.Now.Add(l.cfg.ClockSkew)) > 0 {
 		if seen.lost = true; seen.origin.putBack != 0 && present <= known.origin.reset { // it is from before the reset
 			var initial S
 			seen.decoded, present, since = initial, 0, 0

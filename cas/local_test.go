@@ -179,6 +179,46 @@ func TestALateRequestIsConsumed(t *testing.T) {
 	}
 }
 
+// A faster clock drops the mark of a reset first: that is no loss of it. What was
+// put back since is not from before it, though a slower clock has begun it.
+func TestTheMarkOfAResetExpiresByEveryClock(t *testing.T) {
+	t.Parallel()
+	for name, newLimiter := range makers {
+		t.Run(name, func(t *testing.T) {
+			const skew = 50 * time.Millisecond
+			inner := memory.New(nil)
+			leaky := &leakyStore{Store: inner}
+			now := clock(t, "12:00:01.5")
+			start := func(store limitertest.Store) func(after time.Duration, cost int64) bool {
+				cfg := testConfig(10)
+				cfg.ClockSkew = skew
+				l, err := newLimiter(store, cfg)
+				require.NoError(t, err)
+				return func(after time.Duration, cost int64) bool {
+					if cost == 0 {
+						require.NoError(t, l.Reset(t.Context(), "c", now.Add(after)))
+						return true
+					}
+					d, err := l.Take(t.Context(), counters.Request{Client: "c", Cost: cost, Limit: 10, Now: now.Add(after)})
+					require.NoError(t, err)
+					return d.Allowed
+				}
+			}
+			fast, slow := start(leaky), start(inner)
+			fast(0, 0)
+			require.True(t, slow(-10*time.Millisecond, 5))
+			leaky.then = func() {}
+			require.True(t, fast(20*time.Millisecond, 1))
+			require.True(t, fast(30*time.Second, 4), "and puts back what was lost")
+			fast(50*time.Second, 3) // there is room for that in a bucket
+			last := time.Minute + counters.DefaultTimeout + skew + 10*time.Millisecond
+			for fast(last, 1) {
+			}
+			assert.False(t, slow(last-skew, 1))
+		})
+	}
+}
+
 // What a process has given back alone, in a bucket, is not in front of what it
 // has admitted before or after that: time has passed over as much of this.
 func TestTimePassesOverWhatWasAdmittedAlone(t *testing.T) {
