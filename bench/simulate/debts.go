@@ -162,10 +162,14 @@ func (w *world) judgeState() {
 	}
 }
 
-// inStore reports whether the store surely has c.
+// inStore reports whether the store surely has c. What a process has admitted
+// alone may be from before a reset if that is no earlier than the skew allows.
 func (w *world) inStore(c *call) bool {
 	if c.failed == nil {
 		return true
+	}
+	if slices.ContainsFunc(w.calls, func(r *call) bool { return r.kind == reset && !c.request.Now.After(r.request.Now.Add(w.skew)) }) {
+		return false
 	}
 	result, _ := w.outcome(c)
 	return result == counted || result == owed && c.life == c.process.connection
