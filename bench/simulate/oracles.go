@@ -42,11 +42,15 @@ func (w *world) judgeCall(c *call) {
 	}
 }
 
-// resetBy reports whether the process of c has reset the client meanwhile: it
-// has forgotten what others' attempts have seen.
+// resetBy reports whether the process of c has reset the client meanwhile, or
+// before it while somebody led whom c may have had to wait for: it has forgotten
+// what others' attempts have seen.
 func (w *world) resetBy(c *call) bool {
+	underWay := func(o *call) bool { return o.returned.IsZero() || !o.returned.Before(c.began) }
 	return slices.ContainsFunc(w.calls, func(r *call) bool {
-		return r.kind == reset && r.life == c.life && (r.returned.IsZero() || !r.returned.Before(c.began))
+		return r.kind == reset && r.life == c.life && (underWay(r) || slices.ContainsFunc(w.calls, func(o *call) bool {
+			return o.life == c.life && (o.kind == take || o.kind == refund) && !o.began.After(r.returned) && underWay(o)
+		}))
 	})
 }
 
