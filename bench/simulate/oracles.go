@@ -458,7 +458,10 @@ func (w *world) judgeReturn(c *call) bool {
 	time.Sleep(max(0, c.request.Now.Add(told).Sub(c.process.now())))
 	w.align()
 	again := w.take(c.process, c.request.Cost)
-	if !again.decision.Allowed {
+	// What it has counted stays in use if the store hasn't answered in time that
+	// it was taken back.
+	stays := c.denied() && c.failed == nil && w.width() > 0 && !c.process.failed.Before(c.began)
+	if !again.decision.Allowed && !stays {
 		w.violate("retry-after", "#%d was told %v and came back with #%d in vain", c.number, told, again.number)
 	}
 	return again.decision.Allowed
