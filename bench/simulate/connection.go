@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/binary"
 	"fmt"
 	"slices"
 	"strconv"
@@ -62,7 +61,7 @@ type operation struct {
 	state   counters.State
 	swapped bool
 	lost    bool
-	size    int        // of the state to swap, without its origin
+	was, is header     // of a state that was swapped
 	marks   bool       // it is about marks of resets
 	looked  *operation // the read of such marks that allowed to subtract
 	applied time.Time  // its first step
@@ -262,10 +261,11 @@ func (o *operation) loading(n *network, key string) func(*server, time.Time) {
 
 // Swap implements counters.StateStore: it swaps, and reads in a second step.
 func (c *connection) Swap(ctx context.Context, key string, old counters.State, value []byte, ttl time.Duration) (counters.State, bool, error) {
-	o := &operation{verb: swap, size: stateSize(value)}
+	o := &operation{verb: swap}
 	value = bytes.Clone(value)
 	o.steps = append(o.steps, func(s *server, now time.Time) {
 		version := s.private(key, old, now)
+		o.was, o.is = readHeader(s.load(key, now).Value), readHeader(value)
 		o.swapped = s.swap(key, version, value, now, ttl)
 		if c.network.traced {
 			o.effect = fmt.Sprintf("version %d: %v", version, o.swapped)
@@ -273,20 +273,6 @@ func (c *connection) Swap(ctx context.Context, key string, old counters.State, v
 	}, o.loading(c.network, key))
 	err := c.do(ctx, o)
 	return o.state, o.swapped, err
-}
-
-// stateSize returns the size of a state in value, without the origin that may
-// come first: a format, a time and three varints.
-func stateSize(value []byte) int {
-	const formatOrigin = 0xb2
-	if len(value) > 9 && value[0] == formatOrigin {
-		value = value[9:]
-		for range 3 {
-			_, n := binary.Uvarint(value)
-			value = value[max(0, n):]
-		}
-	}
-	return len(value)
 }
 
 // Put implements counters.StateStore.

@@ -11,10 +11,13 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-	"weir/counters"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"weir/bench/internal/algorithms"
+	"weir/counters"
+	"weir/counters/memory"
 )
 
 // What happened in a seed happens again, whatever else the machine does. Only
@@ -119,4 +122,61 @@ func TestServerVersions(t *testing.T) {
 	assert.False(t, s.load("a", now).Exists())
 	assert.True(t, s.swap("a", 0, []byte("z"), now, time.Minute))
 	assert.Equal(t, uint64(1), s.load("a", now).Version, "numbers begin again")
+}
+
+// What the world reads of states is what limiters write: here one that knows of
+// a reset replaces what one has put back that doesn't.
+func TestHeaders(t *testing.T) {
+	t.Parallel()
+	for _, a := range algorithms.Select(algorithms.Token, algorithms.Leaky, algorithms.Log) {
+		t.Run(a.Name, func(t *testing.T) {
+			store := &writesStore{Store: memory.New(nil)}
+			start := func() limiter {
+				o := counters.Options{Policy: policy, ClockSkew: -1}
+				l, err := a.New(store, algorithms.Config{Options: o, Window: time.Minute, Limit: 10})
+				require.NoError(t, err)
+				return l.(limiter)
+			}
+			knows, other := start(), start()
+			now := time.Now()
+			take := func(l limiter) header {
+				now = now.Add(time.Second)
+				d, err := l.Take(t.Context(), counters.Request{Client: client, Cost: 1, Limit: 10, Now: now})
+				require.NoError(t, err)
+				require.True(t, d.Allowed)
+				return readHeader(store.written)
+			}
+			first := take(other)
+			began := now.UnixNano()
+			assert.Equal(t, header{generation: began, size: first.size}, first)
+			now = now.Add(time.Second)
+			require.NoError(t, knows.Reset(t.Context(), client, now))
+			reset := readHeader(store.written)
+			assert.Equal(t, header{reset: now.UnixNano(), size: emptyBucket}, reset)
+			require.NoError(t, store.Delete(t.Context(), []string{store.key}))
+			back := take(other)
+			assert.NotZero(t, back.putBack)
+			assert.Equal(t, began, back.generation)
+			replaced := take(knows)
+			assert.Equal(t, reset.reset, replaced.reset)
+			assert.Equal(t, now.UnixNano(), replaced.generation)
+			assert.True(t, replaced.forgets(back))
+			assert.False(t, back.forgets(first) || take(knows).forgets(replaced) || reset.forgets(first))
+		})
+	}
+}
+
+// A writesStore notes the last state that was written.
+type writesStore struct {
+	*memory.Store
+	key     string
+	written []byte
+}
+
+func (s *writesStore) Swap(ctx context.Context, key string, old counters.State, value []byte, ttl time.Duration) (counters.State, bool, error) {
+	now, swapped, err := s.Store.Swap(ctx, key, old, value, ttl)
+	if swapped {
+		s.key, s.written = key, bytes.Clone(value)
+	}
+	return now, swapped, err
 }

@@ -420,13 +420,15 @@ func (w *world) apply(o *operation, step int) {
 	}
 	// A subtraction perhaps takes from what others have counted since.
 	resets := step == 0 && o.swapped && o.call != noCall && w.calls[o.call].kind == reset
-	if resets || o.verb == remove || o.verb == put || o.verb == subtract && (now.Sub(w.vanished) < 3*w.timeout || w.takesAfterReset(o, now)) {
+	// What deploy/README.md says of a reset whose mark is lost too soon.
+	forgets := step == 0 && o.swapped && o.is.forgets(o.was)
+	if resets || forgets || o.verb == remove || o.verb == put || o.verb == subtract && (now.Sub(w.vanished) < 3*w.timeout || w.takesAfterReset(o, now)) {
 		w.lose()
 	}
 	switch {
 	case o.marks && o.verb == add && w.calls[o.call].marked.IsZero():
 		w.calls[o.call].marked = now
-	case step == 0 && o.swapped && w.burst > 0 && o.size == emptyBucket:
+	case step == 0 && o.swapped && w.burst > 0 && o.is.size == emptyBucket:
 		w.emptied = append(w.emptied, now)
 	}
 	if w.traced {
