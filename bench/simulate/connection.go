@@ -62,6 +62,7 @@ type operation struct {
 	swapped bool
 	lost    bool
 	was, is header     // of a state that was swapped
+	putBack []string   // keys that it has put back, in its last step
 	marks   bool       // it is about marks of resets
 	looked  *operation // the read of such marks that allowed to subtract
 	applied time.Time  // its first step
@@ -231,6 +232,9 @@ func (c *connection) Raise(ctx context.Context, floors []counters.Floor) error {
 	for _, half := range halves(len(floors)) {
 		o.steps = append(o.steps, func(s *server, now time.Time) {
 			for _, f := range floors[half.from:half.to] {
+				if before := s.count(f.Key, now); before < f.Count {
+					o.putBack = append(o.putBack, f.Key)
+				}
 				s.raise(f, now)
 				if n := c.network; n.traced {
 					o.effect += fmt.Sprintf(" %s to %s", slot(f.Key), n.value(f.Key, s.count(f.Key, now)))
@@ -267,6 +271,9 @@ func (c *connection) Swap(ctx context.Context, key string, old counters.State, v
 		version := s.private(key, old, now)
 		o.was, o.is = readHeader(s.load(key, now).Value), readHeader(value)
 		o.swapped = s.swap(key, version, value, now, ttl)
+		if o.swapped && o.is.putBack != 0 && o.is.putBack != o.was.putBack {
+			o.putBack = append(o.putBack, key)
+		}
 		if c.network.traced {
 			o.effect = fmt.Sprintf("version %d: %v", version, o.swapped)
 		}

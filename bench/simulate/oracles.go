@@ -297,8 +297,9 @@ func (w *world) judgeQuiet() {
 	byClock := slices.Clone(w.processes)
 	slices.SortStableFunc(byClock, func(a, b *process) int { return cmp.Compare(a.offset, b.offset) })
 	for _, p := range byClock {
-		used := w.mayBeUsed()
+		unclear := w.failures > 0 || w.countDenied
 		c := w.take(p, 1)
+		used := w.mayBeUsed(c, unclear)
 		if c.err == nil && !c.decision.Allowed && used+1 <= w.capacity() {
 			w.violate("reason", "#%d is denied, but at most %d of %d can be in use", c.number, used, w.capacity())
 		}
@@ -467,9 +468,10 @@ func (w *world) judgeReturn(c *call) bool {
 	return again.decision.Allowed
 }
 
-// mayBeUsed returns the most that can be in use: what was admitted, and what
-// may have been counted by calls that failed.
-func (w *world) mayBeUsed() int64 {
+// mayBeUsed returns the most that by, the last call, can find in use: what was
+// admitted, and what may have been counted by calls that failed. All may have
+// been if it is unclear what was.
+func (w *world) mayBeUsed(by *call, unclear bool) int64 {
 	var since time.Time // what ended before is forgotten
 	var kept time.Time  // what was made before, by its clock, isn't given back
 	var used int64
@@ -487,9 +489,8 @@ func (w *world) mayBeUsed() int64 {
 			kept = maxTime(kept, c.request.Now).Add(w.skew + w.timeout + time.Millisecond)
 		}
 	}
-	horizon := time.Now().Add(-w.inTheWay())
-	unclear := w.failures > 0 || w.countDenied
-	for _, c := range w.calls {
+	horizon := by.began.Add(-w.inTheWay())
+	for _, c := range w.calls[:by.number] {
 		if c.kind == refund && w.burst > 0 && !c.undoes.returned.Before(horizon) {
 			// A bucket gives back nothing that has drained, nor a fraction.
 			drained := w.limit * int64(c.returned.Sub(c.undoes.began)+w.timeout) / int64(w.window)
@@ -502,7 +503,7 @@ func (w *world) mayBeUsed() int64 {
 		if c.kind != take || c.returned.Before(since) && c.failed == nil || c.returned.Before(horizon) {
 			continue // what was admitted without the store may be counted after a reset
 		}
-		unsure := !c.request.Now.After(kept)
+		unsure := !c.request.Now.After(kept) || w.isBack(c)
 		if c.admitted() && (!c.refunded || unsure) || c.denied() && unsure || c.err != nil || c.failed != nil || c.decision.Contended || c.crashed || unclear {
 			used += c.request.Cost
 			if w.denialsFill() {
@@ -511,6 +512,17 @@ func (w *world) mayBeUsed() int64 {
 		}
 	}
 	return used
+}
+
+// isBack reports whether what c has given back may be in use again: others may
+// have seen it before, and have put it back since. A bucket or a log has nothing
+// of a denial.
+func (w *world) isBack(c *call) bool {
+	if w.width() == 0 {
+		return c.refunded && slices.ContainsFunc(w.putBack, func(r restoration) bool { return !r.at.Before(c.began) })
+	}
+	key := w.counter(c)
+	return !c.decision.Local && slices.ContainsFunc(w.putBack, func(r restoration) bool { return r.key == key && !r.at.Before(c.began) })
 }
 
 func maxTime(a, b time.Time) time.Time {

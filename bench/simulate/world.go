@@ -66,8 +66,9 @@ type world struct {
 
 	calls      []*call
 	unfinished int
-	lost       []time.Time  // when the server lost counts
-	emptied    []time.Time  // when a refund has left the bucket empty
+	lost       []time.Time // when the server lost counts
+	emptied    []time.Time // when a refund has left the bucket empty
+	putBack    []restoration
 	vanished   time.Time    // when counts last vanished without a reset
 	failures   int          // of operations whose outcome is unknown, and of refunds
 	corrected  bool         // a clock was far ahead
@@ -431,9 +432,19 @@ func (w *world) apply(o *operation, step int) {
 	case step == 0 && o.swapped && w.burst > 0 && o.is.size == emptyBucket:
 		w.emptied = append(w.emptied, now)
 	}
+	for _, key := range o.putBack {
+		w.putBack = append(w.putBack, restoration{key, now})
+	}
+	o.putBack = nil
 	if w.traced {
 		w.log("%v: %s", o, o.effect)
 	}
+}
+
+// A restoration is that of a counter or state, which the server had lost.
+type restoration struct {
+	key string
+	at  time.Time
 }
 
 // emptyBucket is how many bytes the state of an empty bucket has.
