@@ -257,6 +257,26 @@ func TestProxiesLimit(t *testing.T) {
 	}
 }
 
+// A client that isn't counted gets no headers, nor what stands for one in a
+// proxy's file.
+func TestProxiesOfTheExempt(t *testing.T) {
+	const policy = "{limits: [{algorithm: sliding_log, limit: 9, window: 1h}], clients: {ops: {exempt: true}}, identify: [header:X-Api-Key], auth_deny_status: "
+	policies := write(t, "policies.yaml", "policies:\n  api: "+policy+"429}\n  api-nginx: "+policy+"403}\n")
+	for _, p := range proxies {
+		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
+			app := startApp(t)
+			ops := newUser(t, p.start(t, shipped(t, "-config", policies).address(), app.address, p.patient...), "127.0.0.2")
+			r := ops.ask(t, "/", "", "X-Api-Key", "ops")
+			require.Equal(t, http.StatusOK, r.status, r.body)
+			for _, name := range []string{"Ratelimit", "Ratelimit-Policy", "Retry-After"} {
+				assert.NotContains(t, r.header, name)
+				assert.NotContains(t, app.last.Load().Header, name)
+			}
+		})
+	}
+}
+
 // Each file tells weir the method and path of a request, and lets no user say
 // other ones.
 func TestProxiesTellTheRoute(t *testing.T) {
