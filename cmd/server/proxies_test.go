@@ -277,6 +277,38 @@ func TestProxiesOfTheExempt(t *testing.T) {
 	}
 }
 
+// Many users at a time need as many connections to weir, which are kept.
+func TestProxiesKeepTheConnectionsOfMany(t *testing.T) {
+	const users, warm, more = 100, 2000, 4000
+	for _, p := range proxies[:3] { // the programs; the others have Go's client
+		t.Run(p.name, func(t *testing.T) {
+			weir := startCountingRelay(t, shipped(t).address())
+			address := p.start(t, weir.address, startApp(t).address, p.patient...)
+			transport := &http.Transport{MaxIdleConnsPerHost: users}
+			t.Cleanup(transport.CloseIdleConnections)
+			visitor := &user{"http://" + address, &http.Client{Transport: transport, Timeout: patience}}
+			ask := func(requests int64) {
+				var asked atomic.Int64
+				var asking sync.WaitGroup
+				for range users {
+					asking.Go(func() {
+						for asked.Add(1) <= requests {
+							// All but the first are denied.
+							r := visitor.ask(t, "/", "", "X-Api-Key", "alice")
+							assert.Contains(t, []int{http.StatusOK, http.StatusTooManyRequests}, r.status)
+						}
+					})
+				}
+				asking.Wait()
+			}
+			ask(warm)
+			before := weir.connections.Load()
+			ask(more)
+			assert.LessOrEqual(t, weir.connections.Load()-before, int64(more/100))
+		})
+	}
+}
+
 // Each file tells weir the method and path of a request, and lets no user say
 // other ones.
 func TestProxiesTellTheRoute(t *testing.T) {

@@ -91,7 +91,7 @@ func startNginx(t *testing.T, weir, app string, edits ...edit) string {
 	edited(t, dir, "nginx.conf", append(addresses(weir, app, edits), edit{"*:8000", "*:" + port})...)
 	main := `daemon off;
 pid nginx.pid;
-events {}
+events { worker_connections 4096; }
 http {
 	access_log off;
 	client_body_temp_path body;
