@@ -53,7 +53,9 @@ func (s *Server) forwardAuth(c echo.Context) error {
 		return err
 	}
 	q := check{policy: p.Name, cost: 1}
-	if !s.identify(c.Request(), p, &q) {
+	if found, err := s.identify(c.Request(), p, &q); err != nil {
+		return err
+	} else if !found {
 		if p.OnMissingClient == MissingClientAllow {
 			return c.NoContent(http.StatusOK)
 		}
@@ -95,22 +97,27 @@ func refusal(a *answer, err error) error {
 }
 
 // identify names the client in q by the first of p.Identify that r has, and
-// reports whether r has any.
-func (s *Server) identify(r *http.Request, p *Policy, q *check) bool {
+// reports whether r has any. The error is a problem: of several values the app
+// may take another than weir.
+func (s *Server) identify(r *http.Request, p *Policy, q *check) (bool, error) {
 	for _, i := range p.Identify {
 		if i.Header == "" {
 			address := trustedProxies(s.cfg.TrustedProxies).clientOf(r)
 			if address.IsValid() {
 				q.network, q.client = alone(address), networkName(p.counted(address))
 			}
-			return address.IsValid()
+			return address.IsValid(), nil
 		}
-		if q.client = r.Header.Get(i.Header); q.client != "" {
-			q.header = true
-			return true
+		values := r.Header.Values(i.Header)
+		if len(values) > 1 {
+			return false, badRequest("no client: the request has %s more than once", i.Header)
+		}
+		if len(values) == 1 && values[0] != "" {
+			q.client, q.header = values[0], true
+			return true, nil
 		}
 	}
-	return false
+	return false, nil
 }
 
 // target returns the method and the target of the request that a proxy asks

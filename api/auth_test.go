@@ -238,6 +238,21 @@ func TestForwardAuthWithoutAClient(t *testing.T) {
 	assert.Equal(t, "ip", Identifier{}.String())
 }
 
+// The app may take another value than weir, or one where weir finds none: who
+// sends two would get a limit with each, or no limit.
+func TestForwardAuthRefusesSeveralKeys(t *testing.T) {
+	t.Parallel()
+	p := newPolicy("api", fixed("per-minute", 1, time.Minute))
+	p.Identify, p.OnMissingClient = []Identifier{{Header: "X-Api-Key"}}, MissingClientAllow
+	s := newService(p)
+	for _, values := range [][]string{{"alice", "other"}, {"other", "alice"}, {"", "alice"}, {"alice", ""}, {"alice", "alice"}} {
+		r := newRequest(http.MethodGet, "/v1/auth/api", "")
+		r.Header["X-Api-Key"] = values
+		requireProblem(t, s.serve(t, r), http.StatusBadRequest, "no client: the request has X-Api-Key more than once")
+	}
+	requireUntouched(t, s)
+}
+
 // A denial is shown to users, so it doesn't say who the client is.
 func TestForwardAuthDeniesWithThePolicysStatus(t *testing.T) {
 	t.Parallel()

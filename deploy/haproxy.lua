@@ -14,7 +14,7 @@ core.register_action("weir", {"http-req"}, function(txn, path)
 			["x-forwarded-for"] = {txn.f:src()},
 			["x-forwarded-method"] = {txn.f:method()},
 			["x-forwarded-uri"] = {txn.f:pathq()},
-			["x-api-key"] = {txn.f:req_hdr("X-Api-Key")},
+			["x-api-key"] = txn.http:req_get_headers()["x-api-key"],
 		},
 	}
 	if answer.status == 0 or answer.status >= 500 then return end

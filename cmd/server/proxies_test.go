@@ -277,6 +277,33 @@ func TestProxiesOfTheExempt(t *testing.T) {
 	}
 }
 
+// Who sends two keys gets no limit of its own for each pair.
+func TestProxiesPassOnEachKey(t *testing.T) {
+	for _, p := range proxies {
+		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
+			app := startApp(t)
+			visitor := newUser(t, p.start(t, shipped(t).address(), app.address, p.patient...), "127.0.0.2")
+			r, err := http.NewRequest(http.MethodGet, visitor.url, nil)
+			require.NoError(t, err)
+			r.Header["X-Api-Key"] = []string{"alice", "other"}
+			resp, err := visitor.client.Do(r)
+			require.NoError(t, err)
+			defer resp.Body.Close()
+			assert.Contains(t, []int{http.StatusBadRequest, http.StatusServiceUnavailable}, resp.StatusCode)
+			assert.Zero(t, app.asked.Load())
+			// A comma is part of a key.
+			for _, key := range []string{"a,b", "b"} {
+				r := visitor.ask(t, "/", "", "X-Api-Key", key)
+				if p.quiet {
+					r.header = app.last.Load().Header
+				}
+				assert.Equal(t, 99, r.left(), key)
+			}
+		})
+	}
+}
+
 // Many users at a time need as many connections to weir, which are kept.
 func TestProxiesKeepTheConnectionsOfMany(t *testing.T) {
 	const users, warm, more = 100, 2000, 4000
