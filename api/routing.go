@@ -33,6 +33,7 @@ type routing struct {
 	strict, lenient map[routeKey]*Route
 	longest         int // in bytes, of the paths of routes
 	segments        []routeSegments
+	known           map[string]bool // segments that any route has
 }
 
 type routeKey struct{ method, path string }
@@ -44,14 +45,18 @@ type routeSegments struct {
 }
 
 func newRouting(routes []Route) *routing {
-	t := &routing{strict: make(map[routeKey]*Route), lenient: make(map[routeKey]*Route)}
+	t := &routing{strict: make(map[routeKey]*Route), lenient: make(map[routeKey]*Route), known: make(map[string]bool)}
 	for i := range routes {
 		r := &routes[i]
 		lenient := strings.ToLower(r.Path)
 		t.strict[routeKey{r.Method, r.Path}] = r
 		t.lenient[routeKey{r.Method, lenient}] = r
 		t.longest = max(t.longest, len(r.Path), len(lenient))
-		t.segments = append(t.segments, routeSegments{r, splitPath(lenient)})
+		segments := splitPath(lenient)
+		t.segments = append(t.segments, routeSegments{r, segments})
+		for _, segment := range segments {
+			t.known[segment] = true
+		}
 	}
 	return t
 }
@@ -74,9 +79,12 @@ func (t *routing) match(routes []*Route, method, target string) []*Route {
 	// Which segments a .. takes away depends on what else its reader takes for a
 	// segment. But it only takes away: a route that is read has its segments
 	// among those of the path, in their order.
-	for _, r := range t.segments {
-		if path.shrinks != nil && takes(r.route.Method, method) && within(r.segments, path.shrinks) {
-			add(r.route)
+	if path.shrinks != nil {
+		places := t.places(path.shrinks)
+		for _, r := range t.segments {
+			if takes(r.route.Method, method) && within(r.segments, places) {
+				add(r.route)
+			}
 		}
 	}
 	return append(routes, last)
@@ -116,13 +124,29 @@ func takes(route, method string) bool {
 	return route == "" || route == method || route == "GET" && method == "HEAD"
 }
 
-// within reports whether all segments are among those of a path, in their
-// order.
-func within(segments, path []string) bool {
-	for _, s := range path {
-		if len(segments) > 0 && segments[0] == s {
-			segments = segments[1:]
+// places returns where in a path the segments are that routes have, so that a
+// route is compared with a few of them, however long a path somebody sends.
+func (t *routing) places(path []string) map[string][]int {
+	places := make(map[string][]int)
+	for i, segment := range path {
+		if t.known[segment] {
+			places[segment] = append(places[segment], i)
 		}
 	}
-	return len(segments) == 0
+	return places
+}
+
+// within reports whether all segments are among those of a path, in their
+// order, given the places of each.
+func within(segments []string, places map[string][]int) bool {
+	next := 0
+	for _, segment := range segments {
+		at := places[segment]
+		i, _ := slices.BinarySearch(at, next)
+		if i == len(at) {
+			return false
+		}
+		next = at[i] + 1
+	}
+	return true
 }

@@ -5,12 +5,14 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	"weir/counters"
 )
@@ -67,6 +69,25 @@ func TestFindingARouteAllocatesNothing(t *testing.T) {
 		}), target)
 	}
 	assert.Nil(t, found)
+}
+
+// A path of 64 KiB is read once, not once for each route.
+func TestSegmentsOfARouteAreFoundByTheirPlaces(t *testing.T) {
+	t.Parallel()
+	routing := newRouting([]Route{{Path: "/a/b"}, {Path: "/c"}})
+	assert.Equal(t, map[string][]int{"a": {1, 3}, "c": {4}}, routing.places([]string{"x", "a", "..", "a", "c", "x"}))
+	rapid.Check(t, func(t *rapid.T) {
+		few := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "c", "x"}), 0, 6)
+		segments, path := few.Draw(t, "segments"), few.Draw(t, "path")
+		rest := segments
+		for _, segment := range path {
+			if len(rest) > 0 && rest[0] == segment {
+				rest = rest[1:]
+			}
+		}
+		want := len(rest) == 0 && !slices.Contains(segments, "x")
+		assert.Equal(t, want, within(segments, routing.places(path)))
+	})
 }
 
 // Where readers of a path may differ, the limits of each reading have to admit.
