@@ -3,6 +3,7 @@ package api
 import (
 	"crypto/sha256"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/labstack/echo/v4"
@@ -114,6 +115,10 @@ func (s *Server) identify(r *http.Request, p *Policy, q *check) (bool, error) {
 		}
 		if len(values) == 1 && values[0] != "" {
 			q.client, q.header = values[0], true
+			// Otherwise anybody could use up what an address has.
+			if _, ok := parseNetwork(q.client); ok && slices.Contains(p.Identify, Identifier{}) {
+				q.client = i.Header + ":" + q.client
+			}
 			return true, nil
 		}
 	}

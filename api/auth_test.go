@@ -211,6 +211,25 @@ func TestExceptionsForAddresses(t *testing.T) {
 	assert.Equal(t, 10, admitted("X-Api-Key", "key:7"))
 }
 
+// Who sends an address as a key uses up nothing of what the address has.
+func TestAKeyIsNoAddress(t *testing.T) {
+	t.Parallel()
+	p, keys := newPolicy("api", fixed("per-minute", 1, time.Minute)), newPolicy("keys", fixed("per-minute", 1, time.Minute))
+	p.Identify, keys.Identify = []Identifier{{Header: "X-Api-Key"}, {}}, []Identifier{{Header: "X-Api-Key"}}
+	s := newServiceWith(func(cfg *Config) { cfg.TrustedProxies = cidrs("192.0.2.0/24") }, p, keys)
+	ask := func(policy, header, value string) int {
+		return s.do(t, http.MethodGet, "/v1/auth/"+policy, "", header, value).Code
+	}
+	for address, name := range map[string]string{"203.0.113.7": "203.0.113.7", "2001:db8::7": "2001:db8::/64"} {
+		assert.Equal(t, http.StatusOK, ask("api", "X-Api-Key", name))
+		assert.Equal(t, http.StatusTooManyRequests, ask("api", "X-Api-Key", name))
+		requireUsed(t, s, "api", "X-Api-Key:"+name, 1)
+		assert.Equal(t, http.StatusOK, ask("api", "X-Forwarded-For", address))
+		assert.Equal(t, http.StatusOK, ask("keys", "X-Api-Key", name))
+		requireUsed(t, s, "keys", name, 1)
+	}
+}
+
 func TestForwardAuthWithoutAClient(t *testing.T) {
 	t.Parallel()
 	deny, allow := newPolicy("api", fixed("per-minute", 1, time.Minute)), newPolicy("open", fixed("per-minute", 1, time.Minute))
