@@ -256,6 +256,10 @@ func startEnvoy(t *testing.T, weir, app string, edits ...edit) string {
 			panic(err)
 		}
 		request.Host, request.Header = r.Host, authz.AllowedHeaders.of(r.Header)
+		// A header's values are one to ext_authz.
+		for name, values := range request.Header {
+			request.Header[name] = []string{strings.Join(values, ",")}
+		}
 		answer, body, err := send(client, request)
 		switch {
 		case err != nil || answer.StatusCode >= 500:
