@@ -139,10 +139,10 @@ func (p *program) listen() (err error) {
 // loadPolicies reads the policies and gives them their limiters.
 func (p *program) loadPolicies() (api.Policies, error) {
 	data, err := readPolicyFile(p.cfg.policyFile)
+	p.policyData = data // none after an error: what is readable again is loaded
 	if err != nil {
 		return nil, err
 	}
-	p.policyData = data
 	policies, err := parsePolicies(p.cfg.policyFile, data)
 	if err == nil {
 		err = p.limiters.bindLimiters(policies)
