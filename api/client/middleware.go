@@ -33,19 +33,17 @@ func Middleware(l Limiter, check func(*http.Request) Check) func(http.Handler) h
 // RateLimit-Policy and RateLimit, and waits for as long as the answer says. If
 // it returns false, it has answered, with problem details: 429 for a denial,
 // with Retry-After unless waiting makes no difference, or 503 if there was no
-// decision. When r's context ends while it waits, it returns false and writes
-// nothing.
+// decision, or r's context ended while it waited.
 func Admit(w http.ResponseWriter, r *http.Request, l Limiter, q Check) bool {
 	a, err := l.Check(r.Context(), q)
 	a.setHeaders(w.Header())
 	switch {
-	case a.Allowed:
-		return a.await(r.Context())
+	case a.Allowed && a.await(r.Context()):
+		return true
+	case a.Allowed: // writing nothing would be a 200
+		writeProblem(w, unavailable("the time of this request ended before its turn came"))
 	case err != nil:
-		writeProblem(w, problem{
-			Type: reducedCapacity, Title: "Temporary Reduced Capacity", Status: http.StatusServiceUnavailable,
-			Detail: "it could not be decided whether this request is within its limits; try again",
-		})
+		writeProblem(w, unavailable("it could not be decided whether this request is within its limits; try again"))
 	default:
 		writeProblem(w, a.problem())
 	}
@@ -124,6 +122,10 @@ func (a *Answer) problem() problem {
 		}
 	}
 	return p
+}
+
+func unavailable(detail string) problem {
+	return problem{Type: reducedCapacity, Title: "Temporary Reduced Capacity", Status: http.StatusServiceUnavailable, Detail: detail}
 }
 
 func writeProblem(w http.ResponseWriter, p problem) {

@@ -113,6 +113,7 @@ func TestMiddlewareWaits(t *testing.T) {
 		began = time.Now()
 		handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx))
 		assert.Equal(t, 200*time.Millisecond, time.Since(began))
-		assert.Empty(t, w.Body.String())
+		assert.Equal(t, http.StatusServiceUnavailable, w.Code)
+		assert.NotContains(t, w.Body.String(), "hello")
 	})
 }
