@@ -21,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -35,10 +36,12 @@ const (
 )
 
 // idleConnections are kept open, for as long as idleTime: weir keeps them for
-// longer.
+// longer. One that takes longer than the call it was for may serve the next, up
+// to connectTime.
 const (
 	idleConnections = 64
 	idleTime        = 90 * time.Second
+	connectTime     = 10 * time.Second
 )
 
 // Config configures a Client. Only URL is needed.
@@ -56,10 +59,13 @@ type Config struct {
 	FailOpen bool
 	// Denials is the number of clients whose denials are remembered, in about
 	// half a kilobyte each; 0 means DefaultDenials, and a negative number none.
+	// Policies with count_denied need none: what is answered from memory doesn't
+	// count, so clients that keep hammering wouldn't stay blocked.
 	Denials int
 	// Transport sends the requests, for TLS of your own; nil means one that
 	// reuses connections. One of your own must do so too: set
-	// http.Transport.MaxIdleConnsPerHost.
+	// http.Transport.MaxIdleConnsPerHost. If it speaks HTTP/2, set
+	// http.HTTP2Config.SendPingTimeout, which finds dead connections.
 	Transport http.RoundTripper
 }
 
@@ -95,12 +101,25 @@ func New(cfg Config) (*Client, error) {
 		now:      time.Now,
 	}
 	if cfg.Transport == nil {
-		c.own = http.DefaultTransport.(*http.Transport).Clone()
-		c.own.MaxIdleConnsPerHost, c.own.IdleConnTimeout, c.own.DisableCompression = idleConnections, idleTime, true
+		c.own = newTransport()
 		c.http.Transport = c.own
 	}
 	c.batcher.send = c.checkBatch
 	return c, nil
+}
+
+// newTransport returns one that reuses connections. It doesn't speak HTTP/2:
+// there a request that is given up leaves its connection behind, and the next
+// one would be sent on it although it is dead.
+func newTransport() *http.Transport {
+	http1 := new(http.Protocols)
+	http1.SetHTTP1(true)
+	return &http.Transport{
+		Proxy:       http.ProxyFromEnvironment,
+		DialContext: (&net.Dialer{Timeout: connectTime}).DialContext, TLSHandshakeTimeout: connectTime,
+		MaxIdleConnsPerHost: idleConnections, IdleConnTimeout: idleTime,
+		DisableCompression: true, Protocols: http1,
+	}
 }
 
 // Close closes the connections that nobody uses.

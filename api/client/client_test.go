@@ -3,8 +3,11 @@ package client_test
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -326,3 +329,47 @@ func TestConfigsThatCanNotWork(t *testing.T) {
 type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// A connection may die without a word: behind a firewall that has forgotten it,
+// or with the machine at its end.
+func TestADeadConnectionIsLeft(t *testing.T) {
+	t.Parallel()
+	var first atomic.Pointer[string]
+	var dead atomic.Bool
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		first.CompareAndSwap(nil, &r.RemoteAddr)
+		if dead.Load() && r.RemoteAddr == *first.Load() {
+			_, _ = io.Copy(io.Discard, r.Body) // then r ends with its connection
+			<-r.Context().Done()
+		}
+		_, _ = io.WriteString(w, `{"results":[{"status":200,"allowed":true,"limits":[]}]}`)
+	}))
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	c, err := client.New(client.Config{URL: server.URL})
+	require.NoError(t, err)
+	defer c.Close()
+	c.TrustAnybody()
+	alice := client.Check{Policy: "api", Client: "alice"}
+	require.Eventually(t, func() bool { // also on a machine that is busy
+		_, err := c.Check(t.Context(), alice)
+		return err == nil
+	}, patience, time.Millisecond)
+
+	dead.Store(true)
+	require.Eventually(t, func() bool {
+		_, err := c.Check(t.Context(), alice)
+		return err == nil
+	}, patience, time.Millisecond)
+}
+
+// Programs put a transport of their own in the place of the default one, to
+// trace requests.
+func TestTheDefaultTransportIsAnother(t *testing.T) {
+	before := http.DefaultTransport
+	defer func() { http.DefaultTransport = before }()
+	http.DefaultTransport = http.NewFileTransport(http.Dir("."))
+	_, c := start(t, client.Config{}, newPolicy("api", fixed("api", 1)))
+	assert.True(t, check(t, c, client.Check{Policy: "api", Client: "alice"}).Allowed)
+}
