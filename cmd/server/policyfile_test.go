@@ -222,6 +222,11 @@ func policyMistakes() []policyMistake {
 		{"second document", more() + "---\npolicies: {}\n", []string{"5: a second document begins here; a policy file is one"}},
 		{"tab", "policies:\n\tp: {}\n", []string{"2: the line is indented with a tab; YAML takes only spaces there"}},
 		{"unclosed", "policies:\n  p: {limits: [\n", []string{"2: did not find expected node content"}},
+		{"unclosed in front of others", "policies:\n  p:\n    limits: [{limit: 1}\n    mode: enforce\n",
+			[]string{"3: did not find expected ',' or ']'; a bracket that opens here isn't closed, or a comma is missing"}},
+		{"no comma", "policies:\n  p:\n    limits: [{limit: 1 window: 1m}]\n",
+			[]string{"3: did not find expected ',' or '}'; a bracket that opens here isn't closed, or a comma is missing"}},
+		{"text behind text", "policies:\n  p:\n    limits: \"x\" y\n", []string{"3: did not find expected key"}},
 		{"no such anchor", "policies: *p\n", []string{" unknown anchor 'p' referenced"}},
 		{"syntax error in a second document", "policies: {}\n---\n\t\n", []string{"3: the line is indented with a tab; YAML takes only spaces there"}},
 

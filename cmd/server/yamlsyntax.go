@@ -17,7 +17,12 @@ func explainSyntax(data []byte, err error) string {
 	misses := func(texts ...string) bool {
 		return slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(message, text) })
 	}
-	lines := strings.Split(string(data), "\n")
+	lines := strings.Split(strings.TrimRight(string(data), "\n"), "\n")
+	if at, rest, ok := strings.Cut(message, ": "); ok && strings.HasPrefix(rest, "did not find expected") {
+		if line, err := strconv.Atoi(at); err == nil { // the parser counts from 0, the scanner doesn't
+			message = fmt.Sprintf("%d: %s", min(line+1, len(lines)), rest)
+		}
+	}
 	for i, line := range lines {
 		switch {
 		case tabbed.MatchString(line) && misses("found a tab", "cannot start any token"):
@@ -33,6 +38,9 @@ func explainSyntax(data []byte, err error) string {
 	}
 	if misses("mapping values are not allowed") {
 		return message + `; a value with ": " in it has to be in quotes`
+	}
+	if misses("did not find expected ',' or") {
+		return message + "; a bracket that opens here isn't closed, or a comma is missing"
 	}
 	return message
 }
