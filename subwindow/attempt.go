@@ -170,11 +170,6 @@ func (a *attempt) recall(s *snapshot) {
 	}
 	a.ownAt, a.own, a.most = a.ahead+int(passed), s.own, s.most
 	copy(a.counts[max(0, a.ownAt):], s.counts[max(0, -a.ownAt):])
-	matter := len(a.counts) - a.gone
-	clear(a.counts[matter:]) // the store may have let them expire
-	if a.ownAt >= matter {
-		a.own, a.most = 0, 0
-	}
 	if passed == 0 {
 		a.key = s.key
 	}
@@ -328,9 +323,10 @@ func (a *attempt) forget() {
 }
 
 // misses reports whether the store, which has a count of slot i, has lost what
-// a remembers of it. Others may have taken back what they had counted there.
+// a remembers of it. Others may have taken back what they had counted there, and
+// what has left every window may have expired.
 func (a *attempt) misses(i int, count int64) bool {
-	return count == counters.Absent && a.counts[i] > 0 || i == a.ownAt && max(0, count) < a.own
+	return i < len(a.counts)-a.gone && (count == counters.Absent && a.counts[i] > 0 || i == a.ownAt && max(0, count) < a.own)
 }
 
 // take takes over what the store has in all slots, the current one with the sum

@@ -402,3 +402,13 @@ func TestACountFromBeforeAResetIsNotPutBack(t *testing.T) {
 		}
 	}
 }
+
+// A clock that is set back finds in the window again what had left it.
+func TestWhatHasLeftEveryWindowComesBackWithTheClock(t *testing.T) {
+	t.Parallel()
+	l := newLimiter(t, memory.New(nil), newWindow(t, time.Minute, 2, true), time.Second)
+	require.Equal(t, int64(16), take(t, l, at("12:00:29"), 5, 21).Remaining)
+	require.Equal(t, int64(0), take(t, l, at("12:01:20"), 16, 21).Remaining)
+	require.Equal(t, int64(4), take(t, l, at("12:01:32.5"), 1, 21).Remaining)
+	assert.False(t, take(t, l, at("12:01:30.5"), 1, 21).Allowed, "22 are in the window")
+}

@@ -112,7 +112,7 @@ func (s *slots) losses(a *attempt, seen reading, sum int64, others bool) (losses
 			want, least = want+sum, least+sum
 		}
 		ttl := s.ttl(a.elapsed + time.Duration(i-a.ahead)*s.window.Width)
-		if want > 0 && ttl > 0 && (n == counters.Absent || n < least) {
+		if want > 0 && ttl > 0 && i < len(a.counts)-a.gone && (n == counters.Absent || n < least) {
 			bucket := a.bucket + int64(a.ahead-i)
 			floor := counters.Floor{Key: counters.CounterKey(a.prefix, bucket), Count: want, TTL: ttl}
 			losses = append(losses, loss{floor, want - max(0, n), bucket, a.counts[i] > 0})
