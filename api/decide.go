@@ -14,6 +14,7 @@ import (
 type activePolicies struct {
 	byName  Policies
 	metrics map[string]*policyMetrics
+	gone    []string // the policies before had them; checks by them may be under way
 	now     func() time.Time
 
 	undecided func(client string) // or nil; see Config

@@ -134,6 +134,16 @@ func (m *Metrics) policy(p *Policy, before *policyMetrics) *policyMetrics {
 	return pm
 }
 
+// forget ends the series of a policy: those of policies that come and go would
+// add up.
+func (m *Metrics) forget(policy string) {
+	for _, vec := range []*prometheus.MetricVec{
+		m.checks.MetricVec, m.checkDuration.MetricVec, m.degraded.MetricVec, m.localDenials.MetricVec, m.limitDenials.MetricVec,
+	} {
+		vec.DeletePartialMatch(prometheus.Labels{"policy": policy})
+	}
+}
+
 // count counts an answer to a check that began at now, and the time that it
 // took.
 func (m *policyMetrics) count(a *answer, now time.Time, took time.Duration) {

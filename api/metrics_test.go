@@ -153,3 +153,26 @@ func TestMetricsOfViews(t *testing.T) {
 	RegisterViews(s.registry, func() int { return 7 }, func() int { return 100 })
 	requireMetrics(t, s, "weir_views 7", "weir_views_limit 100")
 }
+
+// Policies that come and go would otherwise leave more series with each reload.
+func TestMetricsForgetPoliciesThatAreGone(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("kept", fixed("per-minute", 2, time.Minute)), newPolicy("gone", fixed("per-minute", 2, time.Minute)))
+	s.admits(t, `{"policy":"kept","client":"alice"}`)
+	s.admits(t, `{"policy":"gone","client":"alice"}`)
+	scrape := func(names ...string) string {
+		t.Helper()
+		var policies []*Policy
+		for _, name := range names {
+			policies = append(policies, newPolicy(name, fixed("per-minute", 2, time.Minute)))
+		}
+		s.SetPolicies(bindLimiters(s.store, s.cfg.Metrics, policies...))
+		return s.do(t, http.MethodGet, "/metrics", "").Body
+	}
+	assert.Contains(t, scrape("kept"), `weir_checks_total{decision="allowed",policy="gone"} 1`, "checks may be under way")
+	assert.Contains(t, scrape("kept", "gone"), `weir_checks_total{decision="allowed",policy="gone"} 1`, "it is back")
+	scrape("kept")
+	last := scrape("kept")
+	assert.NotContains(t, last, `"gone"`)
+	assert.Contains(t, last, `weir_checks_total{decision="allowed",policy="kept"} 1`)
+}

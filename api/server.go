@@ -97,12 +97,23 @@ func (s *Server) HTTPServer() *http.Server {
 }
 
 // SetPolicies replaces all policies at once. They must not be changed any more.
-// A check under way ends with the policy that it began with.
+// A check under way ends with the policy that it began with. So the metrics of a
+// policy that is gone end when policies are next set.
 func (s *Server) SetPolicies(policies Policies) {
 	active := &activePolicies{byName: policies, metrics: make(map[string]*policyMetrics, len(policies)), now: s.cfg.Now, undecided: s.cfg.Undecided}
 	var before map[string]*policyMetrics
 	if old := s.policies.Load(); old != nil {
 		before = old.metrics
+		for name := range old.byName {
+			if policies[name] == nil {
+				active.gone = append(active.gone, name)
+			}
+		}
+		for _, name := range old.gone {
+			if policies[name] == nil {
+				s.cfg.Metrics.forget(name)
+			}
+		}
 	}
 	for name, p := range policies {
 		active.metrics[name] = s.cfg.Metrics.policy(p, before[name])
