@@ -148,6 +148,9 @@ func (r *exceptionReader) routeKeys(route *api.Route, numbers *map[string]int64)
 // fits makes sure that the cost of a route can be admitted by a limit that is in
 // force there, for all clients.
 func (r *exceptionReader) fits(route *api.Route, l *api.Limit, cost *yaml.Node) {
+	if l.Limit == 0 { // it is wrong itself
+		return
+	}
 	if most := cmp.Or(l.Burst, l.Limit); route.Cost > most {
 		r.fail(cost, "cost %d of the route %s is above the limit %q, which admits at most %d at once, and could never be admitted", route.Cost, route, l.Name, most)
 		return
