@@ -401,3 +401,47 @@ func TestNothingFromBeforeAResetIsGivenBack(t *testing.T) {
 		})
 	}
 }
+
+// What was admitted alone when a bucket was full isn't given back once a denial
+// has filled the bucket to its brim: it isn't in there.
+func TestWhatABucketHasNoRoomForIsNotGivenBack(t *testing.T) {
+	t.Parallel()
+	for name, newLimiter := range makers {
+		t.Run(name, func(t *testing.T) {
+			inner := memory.New(nil)
+			broken := &limitertest.BrokenStore{Store: inner}
+			failed := 0
+			cfg := testConfig(10)
+			cfg.CountDenied, cfg.RefundFailed = true, func() { failed++ }
+			l, err := newLimiter(broken, cfg)
+			require.NoError(t, err)
+			there, err := newLimiter(inner, cfg)
+			require.NoError(t, err)
+			now := clock(t, "12:00:01.5")
+			request := func(cost int64) counters.Request {
+				return counters.Request{Client: "c", Cost: cost, Limit: 3, Now: now}
+			}
+			broken.Err = limitertest.ErrUnsent
+			_, err = l.Take(t.Context(), request(1))
+			require.Error(t, err)
+			local, err := l.TakeLocal(request(1), err)
+			require.NoError(t, err)
+			require.True(t, local.Allowed)
+
+			d, err := there.Take(t.Context(), request(3))
+			require.NoError(t, err)
+			require.True(t, d.Allowed)
+			broken.Err = nil
+			d, err = l.Take(t.Context(), request(1))
+			require.NoError(t, err)
+			require.False(t, d.Allowed)
+			require.NoError(t, l.Refund(t.Context(), request(1), local))
+			d, err = there.Peek(t.Context(), request(1))
+			require.NoError(t, err)
+			assert.Zero(t, d.Remaining)
+			if name != "sliding log" { // which keeps what it has no room for
+				assert.Equal(t, 1, failed)
+			}
+		})
+	}
+}

@@ -658,6 +658,7 @@ func (l *Limiter[S]) begin(v *view[S], calls []*call, seen snapshot[S], asked bo
 	from, whole := owed.onto(seen, l.algorithm, calls[0].Request.Request)
 	owed.whole = whole
 	next := l.step(from, seen.origin, calls, owed.number > 0 || seen.lost)
+	owed.forgotten = owed.number > 0 && !bytes.Equal(l.algorithm.encode(nil, from), l.algorithm.encode(nil, next.from))
 	next.swaps = next.changed && (asked || !owed.sent)
 	if next.swaps {
 		v.underWay, v.from, v.to = true, next.from, next.state

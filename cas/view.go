@@ -15,8 +15,9 @@ type view[S any] struct {
 	last snapshot[S]
 	debt debt[S]
 	// assumed is when what TakeLocal has admitted was last taken for consumed
-	// though the store hasn't answered, and others have written since: Unix
-	// nanoseconds, of the last request of which nobody may ever know.
+	// though the store hasn't answered, and others have written since, or though
+	// the state had no room for it: Unix nanoseconds, of the last request of which
+	// nobody may ever know.
 	assumed int64
 	// underWay says that the store is to replace the state from by to.
 	underWay bool
@@ -163,8 +164,9 @@ type debt[S any] struct {
 	// dropped says, of an undo, that the store has consumed a debt since, without
 	// what it was assumed to have consumed: that is from before to after.
 	dropped bool
-	// whole says that nothing was assumed, as nobody had written; set by begin.
-	whole bool
+	// whole says that nothing was assumed, as nobody had written; forgotten, that
+	// the next state has no room for all of it. Both are set by begin.
+	whole, forgotten bool
 }
 
 // believe returns the debt, or one of nothing. v is locked.
@@ -191,6 +193,9 @@ func (v *view[S]) repaid(d debt[S], a algorithm[S], r counters.Request) {
 		if undo := v.debt.undo; undo != nil {
 			undo.after, undo.dropped = v.debt.before, true
 		}
+	}
+	if d.forgotten {
+		v.assumed = max(v.assumed, d.at)
 	}
 	if v.debt.number == d.number {
 		v.debt = debt[S]{}
