@@ -798,7 +798,7 @@ func (l *Limiter) full(a *attempt) bool {
 
 // estimate returns how much is in use as of r.
 func (l *Limiter) estimate(a *attempt, r counters.Request) int64 {
-	return l.window.Estimate(a.counts, a.ahead, a.elapsedAt(r.Now)) + a.owed
+	return l.window.Estimate(a.counts, a.ahead, a.elapsedAt(r.Now), r.Limit) + a.owed
 }
 
 // answer returns the answer to r, which was admitted or not.
@@ -811,7 +811,7 @@ func (l *Limiter) answer(a *attempt, r counters.Request, allowed bool) counters.
 
 // decide decides r by counts, which don't include it.
 func (l *Limiter) decide(counts []int64, ahead int, elapsed time.Duration, r counters.Request) counters.Decision {
-	return l.decision(counts, ahead, elapsed, r, l.window.Estimate(counts, ahead, elapsed) <= r.Limit-r.Cost)
+	return l.decision(counts, ahead, elapsed, r, l.window.Estimate(counts, ahead, elapsed, r.Limit) <= r.Limit-r.Cost)
 }
 
 // decision returns the answer to r when it was admitted or not and counts,
@@ -819,14 +819,14 @@ func (l *Limiter) decide(counts []int64, ahead int, elapsed time.Duration, r cou
 func (l *Limiter) decision(counts []int64, ahead int, elapsed time.Duration, r counters.Request, allowed bool) counters.Decision {
 	d := counters.Decision{
 		Allowed:    allowed,
-		Remaining:  max(0, r.Limit-l.window.Estimate(counts, ahead, elapsed)),
-		ResetAfter: l.window.Until(counts, ahead, elapsed, 0),
+		Remaining:  max(0, r.Limit-l.window.Estimate(counts, ahead, elapsed, r.Limit)),
+		ResetAfter: l.window.Until(counts, ahead, elapsed, r.Limit, 0),
 	}
 	switch {
 	case !allowed:
-		d.RetryAfter = l.window.Until(counts, ahead, elapsed, r.Limit-r.Cost)
+		d.RetryAfter = l.window.Until(counts, ahead, elapsed, r.Limit, r.Limit-r.Cost)
 	case l.options.CountDenied:
-		d.FitsAfter = l.window.Until(counts, ahead, elapsed, r.Limit-r.Cost)
+		d.FitsAfter = l.window.Until(counts, ahead, elapsed, r.Limit, r.Limit-r.Cost)
 	}
 	return d
 }

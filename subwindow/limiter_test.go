@@ -161,12 +161,16 @@ func drawSkew(t *rapid.T, most int) time.Duration {
 func drawWindow(t *rapid.T) subwindow.Window {
 	slots := rapid.SampledFrom([]int{1, 2, 3, 4, 5, 10, 60}).Draw(t, "slots")
 	width := time.Duration(rapid.IntRange((99+slots)/slots, 5000).Draw(t, "width")) * time.Millisecond
-	return newWindow(t, width*time.Duration(slots), slots, rapid.Bool().Draw(t, "strict"))
+	estimate := rapid.SampledFrom([]string{"weighted", "capped", "strict"}).Draw(t, "estimate")
+	w := newWindow(t, width*time.Duration(slots), slots, estimate == "strict")
+	w.Capped = estimate == "capped"
+	return w
 }
 
 // What the window promises, on random traffic: strict admits no more than the
 // limit in any window; weighted admits no more than that in any window that is
-// a slot shorter, and never more than twice the limit.
+// a slot shorter, and never more than twice the limit; capped, as weighted and
+// never more than ceil(2 * limit / slots) above the limit.
 func TestNeverMoreThanPromised(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -195,8 +199,57 @@ func TestNeverMoreThanPromised(t *testing.T) {
 		}
 		if most := mostIn(log, length); most > 2*limit {
 			t.Fatalf("weighted: %d admitted in a window, limit %d", most, limit)
+		} else if w.Capped && most > limit+share(w, limit) {
+			t.Fatalf("capped: %d admitted in a window, limit %d", most, limit)
 		}
 	})
+}
+
+// share returns how much a capped window may admit above the limit.
+func share(w subwindow.Window, limit int64) int64 {
+	n := int64(w.Slots)
+	return (2*limit + n - 1) / n
+}
+
+// An attacker who knows the clock fills the limit at the end of a slot, and
+// takes again, N slots later, all that he gets while that is inside the window.
+// Capped gives him exactly what the docs say, weighted with the same slots
+// nearly twice the limit.
+func TestAttackOnCapped(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		slots            int
+		limit            int64
+		capped, weighted int64
+	}{
+		{1, 100, 200, 200}, {2, 100, 200, 200}, {3, 100, 167, 200}, {10, 100, 120, 200}, {60, 100, 104, 200},
+		{60, 1000, 1034, 2000}, {7, 3, 4, 6}, {60, 1, 2, 2},
+	} {
+		for _, capped := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%d slots, limit %d, capped %v", test.slots, test.limit, capped), func(t *testing.T) {
+				w := newWindow(t, 60*420*time.Millisecond, test.slots, false)
+				w.Capped = capped
+				first := at("07:10:00")
+				end := first.Add(w.Width - counters.Calendar(first, w.Width).Elapsed - 1)
+				clock := &clock{now: end}
+				l := newLimiter(t, memory.New(clock.Now), w, sameClock)
+				require.True(t, take(t, l, clock.now, test.limit, test.limit).Allowed)
+				log := []admission{{clock.now, test.limit}}
+				const places = 420
+				for i := range places {
+					clock.now = end.Add(time.Duration(w.Slots-1)*w.Width + w.Width*time.Duration(i+1)/places - 1)
+					for take(t, l, clock.now, 1, test.limit).Allowed {
+						log = append(log, admission{clock.now, 1})
+					}
+				}
+				want := test.weighted
+				if capped {
+					want = test.capped
+				}
+				assert.Equal(t, want, mostIn(log, time.Duration(w.Slots)*w.Width-1))
+			})
+		}
+	}
 }
 
 // exactLog admits at most limit in any window (t - length, t].
@@ -288,7 +341,7 @@ func TestInstancesWithDifferentClocksAndLateCounts(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWindow(t)
-		w.Strict = true
+		w.Strict, w.Capped = true, false
 		length := w.Width * time.Duration(w.Slots)
 		if fixed := rapid.Bool().Draw(t, "fixed"); fixed {
 			w.Slots, w.Width = 0, length

@@ -7,6 +7,17 @@
 // than the limit in a window, and at least N/(N+1) of it while somebody is
 // always asking; sparse and bunched traffic loses more. Start with Window for
 // the arithmetic, with Limiter for the rest.
+//
+// Capped never admits more than L + ceil(2L/N) in a window, of a limit L and N
+// slots, nor more than 2L. For take the last request admitted in a window, in
+// slot b. Either the window begins after slot b-N: then the request was judged
+// by all that the window holds, each count in full, and that fitted into L. Or
+// it begins in slot b-N: then all but at most ceil(2L/N) of that slot was in the
+// estimate, which fitted into L, and the slot itself holds at most L. With N of
+// 3 or more somebody who knows the clock gets all of it: L at the end of a slot,
+// and ceil(2L/N) in the slot N later, when enough of the first is outside. With
+// 1 and 2 slots capped is weighted. By clocks d apart, the bound is that of
+// windows less d.
 package subwindow
 
 import (
@@ -42,6 +53,12 @@ type Window struct {
 	// asking, and more on sparse or bunched traffic: half of it where the whole
 	// limit comes at once in each window.
 	Strict bool
+	// Capped counts the oldest slot in proportion, as a weighted window does, but
+	// at most ceil(2*limit/Slots) less than in full: then no window holds more
+	// than limit + ceil(2*limit/Slots). A slot that holds more than twice its
+	// share of the limit stays in the way for longer than if it were weighted. A
+	// window can't be strict too.
+	Capped bool
 	// Horizon is how late a count may be on this instance's clock, because of
 	// the way to the store and because clocks differ. So long a slot stays in a
 	// strict window when it should have left. New sets it; 0 is for a single
@@ -84,6 +101,8 @@ func (w Window) check() error {
 		return fmt.Errorf("a window of %d slots must have 0 to %d", w.Slots, MaxSubWindows)
 	case w.fixed() && !w.Strict:
 		return errors.New("a window without older slots has to be strict; NewFixedWindow makes one")
+	case w.Strict && w.Capped:
+		return errors.New("a window can't be both strict and capped")
 	case w.Width <= 0 || w.Width > counters.MaxWindow || w.Width%time.Millisecond != 0:
 		return fmt.Errorf("slots of %v must be whole milliseconds", w.Width)
 	}
@@ -119,7 +138,7 @@ func (w Window) gone(elapsed time.Duration) (slots int) {
 }
 
 // late returns how much longer than by its own clock a slot is in the window. A
-// fixed window is its own slot, and a weighted one is only an estimate.
+// fixed window is its own slot, and one that isn't strict is only an estimate.
 func (w Window) late() time.Duration {
 	if w.fixed() || !w.Strict {
 		return 0
@@ -161,19 +180,24 @@ func divisors(ms int64, slots int) string {
 	return fmt.Sprintf("%d or %d", below, above)
 }
 
-// Estimate returns how much of the limit is in use by the window that ends when
-// the current slot has been open for elapsed: all counts in full, but the
-// oldest slot in proportion to the part of it that the window still covers,
-// rounded down (unless Strict):
+// Estimate returns how much of the limit, at most counters.MaxLimit, is in use
+// by the window that ends when the current slot has been open for elapsed: all
+// counts in full, but the oldest slot in proportion to the part of it that the
+// window still covers, rounded down (unless Strict):
 //
 //	sum(counts but the oldest) + floor(oldest * (width - elapsed) / width)
 //
-// With Slots 1 this is Cloudflare's two-counter estimate.
-func (w Window) Estimate(counts []int64, ahead int, elapsed time.Duration) int64 {
+// With Slots 1 this is Cloudflare's two-counter estimate. Capped counts of the
+// oldest slot
+//
+//	max(floor(oldest * (width - elapsed) / width), oldest - ceil(2 * limit / slots))
+//
+// Only then does the estimate depend on the limit.
+func (w Window) Estimate(counts []int64, ahead int, elapsed time.Duration, limit int64) int64 {
 	var total int64
 	for i, n := range counts {
 		if age := i - ahead; age >= w.Slots {
-			n = w.covered(n, age, elapsed)
+			n = w.covered(n, age, elapsed, limit)
 		}
 		if total += n; total < 0 {
 			return math.MaxInt64 // it has wrapped round
@@ -183,9 +207,9 @@ func (w Window) Estimate(counts []int64, ahead int, elapsed time.Duration) int64
 }
 
 // Until returns the time from elapsed in the current slot to the first moment
-// at which Estimate is at most most, if nothing is counted in between: 0 when
-// it already is, and counters.Forever if most is negative.
-func (w Window) Until(counts []int64, ahead int, elapsed time.Duration, most int64) time.Duration {
+// at which Estimate, of the same limit, is at most most, if nothing is counted
+// in between: 0 when it already is, and counters.Forever if most is negative.
+func (w Window) Until(counts []int64, ahead int, elapsed time.Duration, limit, most int64) time.Duration {
 	if most < 0 {
 		return counters.Forever
 	}
@@ -195,7 +219,7 @@ func (w Window) Until(counts []int64, ahead int, elapsed time.Duration, most int
 			// Slot i is the first that doesn't fit in full: it has to become
 			// the oldest, and then enough of it has to leave the window.
 			wait := time.Duration(w.Slots + ahead - i)
-			return max(0, wait*w.Width+w.shrunk(n, room)+w.late()-elapsed)
+			return max(0, wait*w.Width+w.shrunk(n, limit, room)+w.late()-elapsed)
 		}
 		room -= n
 	}
@@ -204,7 +228,7 @@ func (w Window) Until(counts []int64, ahead int, elapsed time.Duration, most int
 
 // covered returns what of a slot's count is inside the window, if the slot
 // began age slots before the current one: age is at least Slots.
-func (w Window) covered(count int64, age int, elapsed time.Duration) int64 {
+func (w Window) covered(count int64, age int, elapsed time.Duration, limit int64) int64 {
 	switch {
 	case count == 0 || time.Duration(w.Slots+1-age)*w.Width+w.late() <= elapsed:
 		return 0 // it has left
@@ -213,14 +237,22 @@ func (w Window) covered(count int64, age int, elapsed time.Duration) int64 {
 	}
 	hi, lo := bits.Mul64(uint64(count), uint64(w.Width-elapsed))
 	share, _ := bits.Div64(hi, lo, uint64(w.Width))
-	return int64(share)
+	return max(int64(share), w.held(count, limit))
+}
+
+// held returns what of the oldest slot's count is in use until it leaves.
+func (w Window) held(count, limit int64) int64 {
+	if !w.Capped {
+		return 0
+	}
+	return count - (2*limit+int64(w.Slots)-1)/int64(w.Slots)
 }
 
 // shrunk returns how long a slot must have been the oldest until what is
 // covered of its count is at most room, which is less than the count; width at
 // the most, when it leaves the window.
-func (w Window) shrunk(oldest, room int64) time.Duration {
-	if w.Strict {
+func (w Window) shrunk(oldest, limit, room int64) time.Duration {
+	if w.Strict || w.held(oldest, limit) > room {
 		return w.Width
 	}
 	// floor(oldest*rest/width) <= room holds as long as rest <

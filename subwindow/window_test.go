@@ -67,7 +67,7 @@ func TestEstimateAsDocumented(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			w := newWindow(t, time.Minute, test.slots, test.strict)
 			elapsed := counters.Calendar(at(test.now), w.Width).Elapsed
-			got := w.Estimate(test.counts, len(test.counts)-1-test.slots, elapsed)
+			got := w.Estimate(test.counts, len(test.counts)-1-test.slots, elapsed, test.limit)
 			assert.Equal(t, test.want, got)
 			assert.Equal(t, test.allowed, got+1 <= test.limit)
 		})
@@ -85,22 +85,27 @@ func TestUntil(t *testing.T) {
 		counts  []int64
 		most    int64
 		want    time.Duration
+		limit   int64 // of capped ones
 	}{
-		{"nothing is used", 1, false, 10 * second, []int64{0, 0}, 0, 0},
-		{"it fits", 1, false, 10 * second, []int64{3, 5}, 7, 0},
-		{"all in this minute: the first nanosecond of the next", 1, false, 20 * second, []int64{100, 0}, 99, 40*second + 1},
-		{"half of the last minute has to go", 1, false, 0, []int64{0, 100}, 50, 29400*time.Millisecond + 1},
-		{"and is just gone", 1, false, 29400*time.Millisecond + 1, []int64{0, 100}, 50, 0},
-		{"a nanosecond more", 1, false, 29400 * time.Millisecond, []int64{0, 100}, 50, 1},
-		{"everything has to go", 1, false, 20 * second, []int64{100, 0}, 0, 40*second + 59400*time.Millisecond + 1},
-		{"strict: all of this minute leaves with the next", 1, true, 20 * second, []int64{100, 0}, 99, 100 * second},
-		{"strict: the oldest slot leaves", 4, true, 5 * second, []int64{1, 1, 1, 1, 10}, 4, 10 * second},
-		{"strict: two slots have to leave", 4, true, 5 * second, []int64{1, 1, 1, 1, 10}, 3, 25 * second},
-		{"a slot of a faster clock counts as long as its own time", 1, false, 59 * second, []int64{100, 0, 0}, 0, second + 60*second + 59400*time.Millisecond + 1},
+		{"nothing is used", 1, false, 10 * second, []int64{0, 0}, 0, 0, 0},
+		{"it fits", 1, false, 10 * second, []int64{3, 5}, 7, 0, 0},
+		{"all in this minute: the first nanosecond of the next", 1, false, 20 * second, []int64{100, 0}, 99, 40*second + 1, 0},
+		{"half of the last minute has to go", 1, false, 0, []int64{0, 100}, 50, 29400*time.Millisecond + 1, 0},
+		{"and is just gone", 1, false, 29400*time.Millisecond + 1, []int64{0, 100}, 50, 0, 0},
+		{"a nanosecond more", 1, false, 29400 * time.Millisecond, []int64{0, 100}, 50, 1, 0},
+		{"everything has to go", 1, false, 20 * second, []int64{100, 0}, 0, 40*second + 59400*time.Millisecond + 1, 0},
+		{"strict: all of this minute leaves with the next", 1, true, 20 * second, []int64{100, 0}, 99, 100 * second, 0},
+		{"strict: the oldest slot leaves", 4, true, 5 * second, []int64{1, 1, 1, 1, 10}, 4, 10 * second, 0},
+		{"strict: two slots have to leave", 4, true, 5 * second, []int64{1, 1, 1, 1, 10}, 3, 25 * second, 0},
+		{"a slot of a faster clock counts as long as its own time", 1, false, 59 * second, []int64{100, 0, 0}, 0, second + 60*second + 59400*time.Millisecond + 1, 0},
+		{"capped: half of the oldest slot may go early", 4, false, 0, []int64{0, 0, 0, 0, 100}, 50, 7350*time.Millisecond + 1, 100},
+		{"capped: the rest leaves with the slot", 4, false, 0, []int64{0, 0, 0, 0, 100}, 49, 15 * second, 100},
+		{"capped: and half of the share is rounded up", 4, false, 0, []int64{0, 0, 0, 0, 99}, 49, 7500*time.Millisecond - 75757575, 99},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			w := newWindow(t, time.Minute, test.slots, test.strict)
-			assert.Equal(t, test.want, w.Until(test.counts, len(test.counts)-1-test.slots, test.elapsed, test.most))
+			w.Capped = test.limit > 0
+			assert.Equal(t, test.want, w.Until(test.counts, len(test.counts)-1-test.slots, test.elapsed, test.limit, test.most))
 		})
 	}
 }
@@ -113,6 +118,7 @@ func drawState(t *rapid.T) (w subwindow.Window, counts []int64, ahead int, elaps
 		Width:  time.Duration(rapid.Int64Range(1, 366*24*3600_000).Draw(t, "width")) * time.Millisecond,
 		Strict: rapid.Bool().Draw(t, "strict"),
 	}
+	w.Capped = !w.Strict && rapid.Bool().Draw(t, "capped")
 	w.Horizon = time.Duration(rapid.Int64Range(0, 2*int64(w.Width)).Draw(t, "horizon"))
 	ahead = rapid.IntRange(0, 2).Draw(t, "ahead")
 	count := rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(0, 20), rapid.Int64Range(0, counters.MaxLimit), rapid.Int64Range(0, math.MaxInt64))
@@ -122,9 +128,13 @@ func drawState(t *rapid.T) (w subwindow.Window, counts []int64, ahead int, elaps
 	return w, counts, ahead, elapsed
 }
 
+func drawLimit(t *rapid.T) int64 {
+	return rapid.OneOf(rapid.Int64Range(1, 50), rapid.Int64Range(1, counters.MaxLimit)).Draw(t, "limit")
+}
+
 // exactEstimate is Estimate in numbers without bounds, slot by slot from the
 // time since each has ended.
-func exactEstimate(w subwindow.Window, counts []int64, ahead int, elapsed time.Duration) *big.Int {
+func exactEstimate(w subwindow.Window, counts []int64, ahead int, elapsed time.Duration, limit int64) *big.Int {
 	total := new(big.Int)
 	length := w.Width * time.Duration(w.Slots)
 	for i, n := range counts {
@@ -136,6 +146,15 @@ func exactEstimate(w subwindow.Window, counts []int64, ahead int, elapsed time.D
 		case !w.Strict && sinceEnd+w.Width > length:
 			part.Mul(part, big.NewInt(int64(length-sinceEnd)))
 			part.Div(part, big.NewInt(int64(w.Width)))
+			if w.Capped {
+				off, rest := (2*limit)/int64(w.Slots), (2*limit)%int64(w.Slots)
+				if rest > 0 {
+					off++
+				}
+				if least := new(big.Int).Sub(big.NewInt(n), big.NewInt(off)); part.Cmp(least) < 0 {
+					part = least
+				}
+			}
 		}
 		total.Add(total, part)
 	}
@@ -146,11 +165,12 @@ func TestEstimateIsExact(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		w, counts, ahead, elapsed := drawState(t)
-		want := exactEstimate(w, counts, ahead, elapsed)
+		limit := drawLimit(t)
+		want := exactEstimate(w, counts, ahead, elapsed, limit)
 		if !want.IsInt64() {
 			want = big.NewInt(math.MaxInt64)
 		}
-		if got := w.Estimate(counts, ahead, elapsed); got != want.Int64() {
+		if got := w.Estimate(counts, ahead, elapsed, limit); got != want.Int64() {
 			t.Fatalf("estimate %d, want %v", got, want)
 		}
 	})
@@ -169,10 +189,11 @@ func TestUntilIsTheFirstMomentThatFits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w, counts, ahead, elapsed := drawState(t)
 		most := rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(0, 30), rapid.Int64Range(0, counters.MaxLimit)).Draw(t, "most")
-		until := w.Until(counts, ahead, elapsed, most)
+		limit := drawLimit(t)
+		until := w.Until(counts, ahead, elapsed, limit, most)
 		fits := func(d time.Duration) bool {
 			moved, place := later(w, counts, elapsed, d)
-			return w.Estimate(moved, ahead, place) <= most
+			return w.Estimate(moved, ahead, place, limit) <= most
 		}
 		if !fits(until) {
 			t.Fatalf("after %v it doesn't fit", until)
@@ -190,8 +211,8 @@ func TestArithmeticAllocatesNothing(t *testing.T) {
 		counts[i] = int64(i)
 	}
 	assert.Zero(t, testing.AllocsPerRun(100, func() {
-		w.Estimate(counts, 0, 300*time.Millisecond)
-		w.Until(counts, 0, 300*time.Millisecond, 99)
+		w.Estimate(counts, 0, 300*time.Millisecond, 100)
+		w.Until(counts, 0, 300*time.Millisecond, 100, 99)
 	}))
 }
 
@@ -205,8 +226,8 @@ func BenchmarkWindow(b *testing.B) {
 				counts[i] = int64(i)
 			}
 			for b.Loop() {
-				w.Estimate(counts, 0, 300*time.Millisecond)
-				w.Until(counts, 0, 300*time.Millisecond, 99)
+				w.Estimate(counts, 0, 300*time.Millisecond, 100)
+				w.Until(counts, 0, 300*time.Millisecond, 100, 99)
 			}
 		})
 	}

@@ -101,6 +101,8 @@ func draw(seed uint64, r *rand.Rand) scenario {
 		s.timeout = pick[time.Duration](r, 20, 20, 50, 200) * time.Millisecond
 		s.sticky = chance(5)
 	}
+	// Not drawn, so that a seed's other numbers don't depend on it.
+	s.algorithm.Capped = s.algorithm.Slots > 0 && !s.algorithm.Strict && seed/4%2 == 0
 	s.maxCost = min(s.maxCost, s.capacity())
 	return s
 }
@@ -114,6 +116,9 @@ func (s *scenario) String() string {
 	}
 	if s.algorithm.Strict {
 		what = "strict " + what
+	}
+	if s.algorithm.Capped {
+		what = "capped " + what
 	}
 	if s.burst > 0 {
 		what = fmt.Sprintf("%s with burst %d", what, s.burst)
@@ -185,6 +190,8 @@ func (s *scenario) bound(span time.Duration, emptyings int) int64 {
 		return s.burst + s.limit*int64(span+apart)/int64(s.window)
 	case span < s.window-s.width()-s.skew:
 		return s.limit
+	case a.Capped && span < s.window-s.skew:
+		return min(2*s.limit, s.limit+(2*s.limit+int64(a.Slots)-1)/int64(a.Slots))
 	case span < s.window-s.skew:
 		return 2 * s.limit
 	}

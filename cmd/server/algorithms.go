@@ -51,20 +51,26 @@ var algorithms = []*algorithm{
 		keys: func(r *yamlReader, l *api.Limit) []yamlKey {
 			return []yamlKey{
 				integer(r, "sub_windows", &l.SubWindows, 1, subwindow.MaxSubWindows),
-				r.choice("estimate", &l.Estimate, weighted, strict),
+				r.choice("estimate", &l.Estimate, weighted, capped, strict),
 			}
 		},
 		subWindows: 10,
 		estimate:   weighted,
 		describe: func(l *api.Limit) string {
 			promise := fmt.Sprintf("at most %d in any %s", l.Limit, inWords(l.Window))
-			if l.Estimate == weighted {
-				promise = fmt.Sprintf("about %d in any %s, and at most %d whatever the traffic", l.Limit, inWords(l.Window), 2*l.Limit)
+			if l.Estimate != strict {
+				most := 2 * l.Limit
+				if n := int64(l.SubWindows); l.Estimate == capped {
+					most = min(most, l.Limit+(2*l.Limit+n-1)/n)
+				}
+				promise = fmt.Sprintf("about %d in any %s, and at most %d whatever the traffic", l.Limit, inWords(l.Window), most)
 			}
 			return fmt.Sprintf("%s, counted in %s of %s", promise, plural(l.SubWindows, "slot"), inWords(l.Window/time.Duration(l.SubWindows)))
 		},
 		window: func(l *api.Limit) (subwindow.Window, error) {
-			return subwindow.NewWindow(l.Window, l.SubWindows, l.Estimate == strict)
+			w, err := subwindow.NewWindow(l.Window, l.SubWindows, l.Estimate == strict)
+			w.Capped = l.Estimate == capped
+			return w, err
 		},
 	},
 	{
@@ -104,7 +110,7 @@ var algorithms = []*algorithm{
 	},
 }
 
-const weighted, strict = "weighted", "strict" // values of the key estimate
+const weighted, capped, strict = "weighted", "capped", "strict" // values of the key estimate
 
 func noKeys(*yamlReader, *api.Limit) []yamlKey { return nil }
 

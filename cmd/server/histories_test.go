@@ -97,6 +97,8 @@ func newHistory(seed uint64) *history {
 	slots := pick(random, 1, 4, 10, 20)
 	fixed := promise{algorithm: "fixed_window", limit: n, window: window}
 	sliding := promise{algorithm: "sliding_window", estimate: weighted, limit: n, window: window, slots: slots}
+	most := sliding
+	most.estimate = capped
 	full := sliding
 	full.estimate = strict
 	token := promise{algorithm: "token_bucket", limit: n, burst: n + n/2, window: window}
@@ -112,7 +114,7 @@ func newHistory(seed uint64) *history {
 	}
 	week.slots = 50
 	for name, limits := range map[string][]promise{
-		"fixed": {fixed}, "weighted": {sliding}, "strict": {full}, "token": {token}, "leaky": {leaky}, "log": {log},
+		"fixed": {fixed}, "weighted": {sliding}, "capped": {most}, "strict": {full}, "token": {token}, "leaky": {leaky}, "log": {log},
 		"windows": {wide, full}, "mixed": {wide, token, full},
 		"long-windows": {day, week}, "long-bucket": {slow}, "long-log": {diary},
 	} {

@@ -104,8 +104,11 @@ func (l promise) most(within, apart time.Duration) int64 {
 		return l.limit
 	case l.algorithm == "sliding_log" && within < l.window-apart:
 		return l.limit
-	case l.estimate == weighted && within < l.window-l.width()-apart:
+	case l.estimate != "" && within < l.window-l.width()-apart:
 		return l.limit
+	case l.estimate == capped && within < l.window-apart:
+		n := int64(l.slots)
+		return min(2*l.limit, l.limit+(2*l.limit+n-1)/n)
 	case l.estimate == weighted && within < l.window-apart:
 		return 2 * l.limit
 	}

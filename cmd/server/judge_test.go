@@ -29,6 +29,8 @@ func TestJudge(t *testing.T) {
 	sliding := promise{algorithm: "sliding_window", estimate: weighted, limit: 10, window: time.Second, slots: 10}
 	full := sliding
 	full.estimate = strict
+	most := sliding
+	most.estimate = capped
 	token := promise{algorithm: "token_bucket", limit: 10, burst: 15, window: time.Second}
 	leaky := token
 	leaky.algorithm = "leaky_bucket"
@@ -81,6 +83,10 @@ func TestJudge(t *testing.T) {
 			[]event{admitted(0, 0, 10, 10), admitted(0, 890, 900, 10)}, ""},
 		{"weighted, twice the limit", []promise{sliding}, 0, false, nil,
 			[]event{admitted(0, 0, 10, 7), admitted(0, 5, 905, 7), admitted(0, 990, 999, 7)}, "admitted 21 within 999ms, not 20"},
+		{"capped, as many as may be", []promise{most}, 0, false, nil,
+			[]event{admitted(0, 0, 10, 10), admitted(0, 890, 900, 2)}, ""},
+		{"capped, one more", []promise{most}, 0, false, nil,
+			[]event{admitted(0, 0, 10, 10), admitted(0, 990, 999, 3)}, "admitted 13 within 999ms, not 12"},
 		{"token, more than has come", []promise{token}, 0, false, nil,
 			[]event{admitted(0, 0, 10, 15), admitted(0, 400, 499, 5)}, "admitted 20 within 499ms, not 19"},
 		{"token, all that has come", []promise{token}, 0, false, nil,

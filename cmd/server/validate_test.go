@@ -124,6 +124,8 @@ func TestWordsAreTrue(t *testing.T) {
 		"algorithm: fixed_window":                                      20,
 		"algorithm: sliding_window, sub_windows: 1":                    20,
 		"algorithm: sliding_window, sub_windows: 10":                   20,
+		"algorithm: sliding_window, sub_windows: 2, estimate: capped":  20,
+		"algorithm: sliding_window, sub_windows: 10, estimate: capped": 12,
 		"algorithm: sliding_window, sub_windows: 10, estimate: strict": 10,
 		"algorithm: token_bucket":                                      20,
 		"algorithm: token_bucket, burst: 3":                            13,

@@ -33,6 +33,7 @@ type Algorithm struct {
 	Name   string
 	Slots  int // sub-windows; 0 for all but sliding windows
 	Strict bool
+	Capped bool // none of All is
 	Kind   Kind
 	policy string // what policy files call those that aren't windows
 	state  newState
@@ -194,7 +195,9 @@ func (a Algorithm) window(length time.Duration) (subwindow.Window, error) {
 	if a.Slots == 0 {
 		return subwindow.NewFixedWindow(length)
 	}
-	return subwindow.NewWindow(length, a.Slots, a.Strict)
+	w, err := subwindow.NewWindow(length, a.Slots, a.Strict)
+	w.Capped = a.Capped
+	return w, err
 }
 
 // OpenStore returns weir's store on the memcached at addr.
