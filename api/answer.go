@@ -50,8 +50,12 @@ type answer struct {
 type limitAnswer struct {
 	*Limit
 	counters.Decision
-	limit   int64 // the one in force for this check
-	decided bool  // false if the store could not be asked
+	limit    int64 // the one in force for this check
+	client   string
+	cost     int64
+	lenient  bool // its denial denies no check
+	degraded bool // the store could not be asked
+	decided  bool // by the store, or by what the process knows
 }
 
 var answers = sync.Pool{New: func() any { return new(answer) }}
@@ -68,7 +72,7 @@ func (a *answer) record(l *limitAnswer, d counters.Decision, err error, r counte
 	if err == nil {
 		return
 	}
-	a.degraded = true
+	a.degraded, l.degraded = true, true
 	local := a.policy.OnStoreError == StoreErrorLocal
 	d, known := l.Limiter.Recall(r)
 	if l.decided = local || known && !d.Allowed; l.decided && known {
@@ -87,13 +91,13 @@ func (a *answer) finish() *answer {
 		l := &a.limits[i]
 		if a.allowed {
 			a.wait = max(a.wait, l.Wait)
-		} else {
+		} else if !l.lenient {
 			// A limit that has admitted what another denied, and has counted
 			// it, has to admit it again.
 			a.retry = max(a.retry, l.RetryAfter, l.FitsAfter)
 		}
 		a.local = a.local || a.denied && !a.degraded && !l.Allowed && l.Local
-		a.contends = a.contends && (l.Allowed || l.Contended)
+		a.contends = a.contends && (l.Allowed || l.lenient || l.Contended)
 	}
 	return a
 }

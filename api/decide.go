@@ -83,27 +83,39 @@ func (p *Policy) check(ctx context.Context, q check, now time.Time) (*answer, er
 	if err != nil {
 		return nil, err
 	}
-	asked := 0
+	a.settle(ctx, a.take(ctx, now), now)
+	return a.finish(), nil
+}
+
+// take asks the limits in their order until one denies, or all if denied
+// requests count, and returns how many it has asked.
+func (a *answer) take(ctx context.Context, now time.Time) (asked int) {
+	p := a.policy
 	for asked < len(a.limits) && !a.refused && (a.allowed || p.CountDenied) {
 		l := &a.limits[asked]
 		asked++
-		r := l.request(q.client, q.cost, now)
+		r := l.request(now)
 		r.RefundUnanswered = p.OnStoreError == StoreErrorDeny && !p.CountDenied
 		d, err := l.Limiter.Take(ctx, r)
 		if err != nil && p.OnStoreError == StoreErrorLocal {
-			a.degraded = true
+			a.degraded, l.degraded = true, true
 			d, err = l.Limiter.TakeLocal(r, err)
 		}
 		a.record(l, d, err, r)
-		a.allowed = a.allowed && l.Allowed
+		a.allowed = a.allowed && (l.Allowed || l.lenient)
 		if !l.decided && p.OnStoreError == StoreErrorDeny {
 			a.refused, a.allowed = !p.Shadow, false
 		}
 	}
-	if !a.allowed && !p.CountDenied {
-		a.refund(ctx, asked, q.cost, now)
+	return asked
+}
+
+// settle undoes what the first asked limits admitted if the check is denied,
+// unless denied requests count.
+func (a *answer) settle(ctx context.Context, asked int, now time.Time) {
+	if !a.allowed && !a.policy.CountDenied {
+		a.refund(ctx, asked, now)
 	}
-	return a.finish(), nil
 }
 
 // peek returns the answer that a check of cost 1 would get now, and consumes
@@ -116,7 +128,7 @@ func (p *Policy) peek(ctx context.Context, client string, now time.Time) (*answe
 	unknown := false
 	for i := range a.limits {
 		l := &a.limits[i]
-		r := l.request(client, 1, now)
+		r := l.request(now)
 		d, err := l.Limiter.Peek(ctx, r)
 		a.record(l, d, err, r)
 		a.allowed = a.allowed && l.Allowed
@@ -189,7 +201,7 @@ func (p *Policy) prepare(q check) (*answer, error) {
 		if q.cost > capacity {
 			return nil, badRequest("cost %d is above the %s %q, which is %d, and can never be admitted", q.cost, what, l.Name, capacity)
 		}
-		a.limits = append(a.limits, limitAnswer{Limit: l, limit: limit})
+		a.limits = append(a.limits, limitAnswer{Limit: l, limit: limit, client: q.client, cost: q.cost})
 	}
 	return a, nil
 }
@@ -227,11 +239,11 @@ func validateClient(client string) error {
 
 // refund undoes what the first asked limits admitted. For those, and for the
 // limits that were not asked, the answer then says how they stand.
-func (a *answer) refund(ctx context.Context, asked int, cost int64, now time.Time) {
+func (a *answer) refund(ctx context.Context, asked int, now time.Time) {
 	knownDenial := asked > 0 && a.limits[asked-1].Local
 	for i := range a.limits {
 		l := &a.limits[i]
-		r := l.request(a.client, cost, now)
+		r := l.request(now)
 		if i < asked {
 			if !l.decided || !l.Allowed {
 				continue
@@ -254,8 +266,8 @@ func (a *answer) refund(ctx context.Context, asked int, cost int64, now time.Tim
 	}
 }
 
-func (l *limitAnswer) request(client string, cost int64, now time.Time) counters.Request {
-	return counters.Request{Client: client, Cost: cost, Limit: l.limit, Now: now}
+func (l *limitAnswer) request(now time.Time) counters.Request {
+	return counters.Request{Client: l.client, Cost: l.cost, Limit: l.limit, Now: now}
 }
 
 // reducedCapacity returns the problem of a check that the store could not

@@ -147,6 +147,19 @@ func (m *Metrics) forget(policy string) {
 // count counts an answer to a check that began at now, and the time that it
 // took.
 func (m *policyMetrics) count(a *answer, now time.Time, took time.Duration) {
+	m.countDecision(a, took)
+	if a.denied {
+		for i := range a.limits { // all of the policy's, or none
+			if !a.limits[i].Allowed {
+				m.limits[i].Inc()
+			}
+		}
+	}
+	m.top.count(a, now)
+}
+
+// countDecision counts what was decided, whatever limits were asked.
+func (m *policyMetrics) countDecision(a *answer, took time.Duration) {
 	switch {
 	case a.refused:
 		m.failed.Inc()
@@ -165,14 +178,6 @@ func (m *policyMetrics) count(a *answer, now time.Time, took time.Duration) {
 	if a.local {
 		m.localDenied.Inc()
 	}
-	if a.denied {
-		for i := range a.limits { // all of the policy's, or none
-			if !a.limits[i].Allowed {
-				m.limits[i].Inc()
-			}
-		}
-	}
-	m.top.count(a, now)
 	m.duration.Observe(took.Seconds())
 }
 

@@ -1,0 +1,139 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"time"
+
+	"weir/counters"
+)
+
+// A Leniency says what a limit's denial is to the checks that are decided with
+// it.
+type Leniency int
+
+// The values of Leniency: the denial denies all of them, or none, or all if
+// every other Quota denies too.
+const (
+	Strict Leniency = iota
+	Shadow
+	Quota
+)
+
+// A LimitCheck asks one limit whether a client may spend a cost, and has the
+// answer.
+type LimitCheck struct {
+	Limit *Limit
+	// Client, Cost and Value are those of a counters.Request, and right: Value
+	// is the limit in force.
+	Client      string
+	Cost, Value int64
+	Leniency    Leniency
+
+	// Decision is the answer. Where another limit denies, it says how this one
+	// stands.
+	counters.Decision
+}
+
+// Together decides checks of single limits of one policy as one. Make it with
+// NewTogether. It is safe for concurrent use.
+type Together struct {
+	policy  *Policy
+	cfg     Config
+	metrics *policyMetrics
+}
+
+// NewTogether returns what decides by limits of p, which must not be changed any
+// more. Of p it needs Name, CountDenied and OnStoreError, which must not be
+// StoreErrorDeny. Of cfg it uses StoreTimeout, Undecided, Metrics and Now.
+func NewTogether(p *Policy, cfg Config) *Together {
+	cfg.StoreTimeout = cmp.Or(cfg.StoreTimeout, counters.DefaultTimeout)
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	return &Together{policy: p, cfg: cfg, metrics: cfg.Metrics.policy(p, nil)}
+}
+
+// Check consumes the costs of all checks or of none, answers in each of them
+// and reports whether they are admitted. It takes no longer than the store
+// timeout. Unless h is nil, it gets the headers that the check of a policy with
+// these limits would have.
+func (t *Together) Check(checks []LimitCheck, h http.Header) bool {
+	ctx, now := t.begin()
+	a := answers.Get().(*answer)
+	defer a.release()
+	*a = answer{policy: t.policy, plan: new(plan), allowed: true, limits: a.limits[:0]}
+	for i := range checks {
+		c := &checks[i]
+		a.limits = append(a.limits, limitAnswer{
+			Limit: c.Limit, limit: c.Value, client: c.Client, cost: c.Cost, lenient: c.Leniency != Strict,
+		})
+	}
+	asked := a.take(ctx, now)
+	a.judgeQuotas(checks)
+	a.settle(ctx, asked, now)
+	a.finish()
+	if h != nil {
+		a.setHeaders(h, nil)
+	}
+	for i := range checks {
+		l := &a.limits[i]
+		checks[i].Decision = l.Decision
+		a.denied = a.denied || !l.Allowed
+		if l.degraded && t.cfg.Undecided != nil {
+			t.cfg.Undecided(l.client)
+		}
+	}
+	t.metrics.countDecision(a, t.cfg.Now().Sub(now))
+	return a.allowed
+}
+
+// judgeQuotas denies if every quota does.
+func (a *answer) judgeQuotas(checks []LimitCheck) {
+	quotas := false
+	for i := range checks {
+		if checks[i].Leniency == Quota {
+			if quotas = true; a.limits[i].Allowed {
+				return
+			}
+		}
+	}
+	if !quotas || !a.allowed {
+		return
+	}
+	a.allowed = false
+	for i := range checks {
+		a.limits[i].lenient = checks[i].Leniency == Shadow
+	}
+}
+
+// GiveBack gives back the Cost of c, as far as it is in use, and answers in c
+// how the limit stands then. The error is one of a counters.Store.
+func (t *Together) GiveBack(c *LimitCheck) error {
+	ctx, now := t.begin()
+	r := counters.Request{Client: c.Client, Limit: c.Value, Now: now}
+	taken, err := c.Limit.Limiter.Peek(ctx, r)
+	if err != nil {
+		return err
+	}
+	r.Cost = min(c.Cost, cmp.Or(c.Limit.Burst, c.Value)-taken.Remaining)
+	taken.Allowed = true
+	if err = c.Limit.Limiter.Refund(ctx, r, taken); err != nil {
+		return err
+	}
+	r.Cost = 0
+	c.Decision, err = c.Limit.Limiter.Peek(ctx, r)
+	return err
+}
+
+func (t *Together) begin() (context.Context, time.Time) {
+	now := t.cfg.Now()
+	return &counters.Deadline{At: now.Add(t.cfg.StoreTimeout)}, now
+}
+
+// CountDenial counts in weir_limit_denials_total that a limit of that name
+// denied. There may only be so many names as a metric can have labels.
+func (t *Together) CountDenial(limit string) {
+	t.cfg.Metrics.limitDenials.WithLabelValues(t.policy.Name, limit).Inc()
+}
