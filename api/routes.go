@@ -7,6 +7,7 @@ import (
 	_ "embed"
 	"log/slog"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -61,6 +62,10 @@ func NewServer(cfg Config) *Server {
 	// RouteNotFound takes every method; Any takes only the common ones.
 	v1.RouteNotFound("/auth/:policy", safe(s.forwardAuth))
 	v1.RouteNotFound("/auth/:policy/*", safe(s.forwardAuth))
+	for pattern, handler := range cfg.Handlers {
+		method, path, _ := strings.Cut(pattern, " ")
+		e.Add(method, path, safe(echo.WrapHandler(handler)))
+	}
 	s.routes = s.cfg.Metrics.routes(e.Routes())
 	return s
 }

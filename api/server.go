@@ -52,6 +52,9 @@ type Config struct {
 	// TrustedProxies are the peers whose X-Forwarded- headers are believed, as
 	// Network returns them.
 	TrustedProxies []netip.Prefix
+	// Handlers answer what weir's own paths don't, by method and path, such as
+	// "POST /json". They need no token.
+	Handlers map[string]http.Handler
 	// Metrics count what the server does.
 	Metrics *Metrics
 	// Gatherer is what /metrics shows, beside the servers of Health.
@@ -132,6 +135,9 @@ func (s *Server) Drain() {
 		close(s.drained)
 	}
 }
+
+// Draining reports whether Drain was called.
+func (s *Server) Draining() bool { return s.draining.Load() }
 
 // Await returns when no request is under way any more. One that comes later, on
 // a connection that is closed already, is dropped. It may be called once.

@@ -58,7 +58,8 @@ func NewTogether(p *Policy, cfg Config) *Together {
 // Check consumes the costs of all checks or of none, answers in each of them
 // and reports whether they are admitted. It takes no longer than the store
 // timeout. Unless h is nil, it gets the headers that the check of a policy with
-// these limits would have.
+// these limits would have. A check whose cost is above the limit is denied, and
+// its RetryAfter is its ResetAfter.
 func (t *Together) Check(checks []LimitCheck, h http.Header) bool {
 	ctx, now := t.begin()
 	a := answers.Get().(*answer)
@@ -73,6 +74,11 @@ func (t *Together) Check(checks []LimitCheck, h http.Header) bool {
 	asked := a.take(ctx, now)
 	a.judgeQuotas(checks)
 	a.settle(ctx, asked, now)
+	for i := range a.limits {
+		if l := &a.limits[i]; l.RetryAfter >= counters.Forever { // its cost is above the limit
+			l.RetryAfter = l.ResetAfter
+		}
+	}
 	a.finish()
 	if h != nil {
 		a.setHeaders(h, nil)
@@ -109,7 +115,9 @@ func (a *answer) judgeQuotas(checks []LimitCheck) {
 }
 
 // GiveBack gives back the Cost of c, as far as it is in use, and answers in c
-// how the limit stands then. The error is one of a counters.Store.
+// how the limit stands then. Its limit must count in windows; a sliding one
+// gives back what was counted in the slot of now. The error is one of a
+// counters.Store.
 func (t *Together) GiveBack(c *LimitCheck) error {
 	ctx, now := t.begin()
 	r := counters.Request{Client: c.Client, Limit: c.Value, Now: now}

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"weir/api"
+	"weir/api/envoy"
 	"weir/counters"
 	"weir/counters/memcached"
 )
@@ -27,7 +28,12 @@ import (
 // config is what the command line and the environment say.
 type config struct {
 	listen        string
+	grpcListen    string
 	policyFile    string
+	envoyConfig   string // a file or a folder of files
+	envoyDefault  string // an algorithm
+	envoyDenied   bool   // denied requests count
+	envoyHeaders  string
 	memcached     []string
 	storeTimeout  time.Duration
 	clockSkew     time.Duration
@@ -74,6 +80,11 @@ func parseConfig(args, environment []string, out io.Writer) (*config, error) {
 	}
 	fs.StringVar(&cfg.listen, "listen", "127.0.0.1:8080", "`address` to serve HTTP on")
 	fs.StringVar(&cfg.policyFile, "config", "", "policy `file`, YAML (default: the built-in policies)")
+	fs.StringVar(&cfg.grpcListen, "grpc-listen", "", "`address` to serve Envoy's rate limit service on, by gRPC (default: none)")
+	fs.StringVar(&cfg.envoyConfig, "envoy-config", "", "`file` or folder of files in the format of envoyproxy/ratelimit, YAML (default: none)")
+	fs.StringVar(&cfg.envoyDefault, "envoy-algorithm", "fixed_window", "`algorithm` of the limits of -envoy-config that name none")
+	fs.BoolVar(&cfg.envoyDenied, "envoy-count-denied", false, "make denied requests count in the limits of -envoy-config")
+	fs.StringVar(&cfg.envoyHeaders, "envoy-headers", string(envoy.Draft11), "`headers` of Envoy's answers: draft11, legacy or off")
 	fs.Func("memcached", "Memcached `servers`, comma-separated, in any order: host:port, /path/to.sock, and what is looked up again every 10s: "+
 		"dns+host:port, dnssrv+_name._tcp.host, cluster+host:port (default: an embedded store)", func(s string) error {
 		cfg.memcached = splitList(s, ",")
@@ -192,6 +203,11 @@ func (c *config) check() error {
 		}
 	}
 	require(portInRange(c.listen), "-listen %q has a port that is out of range; give one from 0 to 65535", c.listen)
+	require(portInRange(c.grpcListen), "-grpc-listen %q has a port that is out of range; give one from 0 to 65535", c.grpcListen)
+	require(c.grpcListen == "" || c.envoyConfig != "", "-grpc-listen needs -envoy-config, the limits that it answers by")
+	require(slices.Contains(algorithmNames, c.envoyDefault), "-envoy-algorithm %q must be %s", c.envoyDefault, strings.Join(algorithmNames, " or "))
+	require(slices.Contains([]envoy.Headers{envoy.Draft11, envoy.Legacy, envoy.Off}, envoy.Headers(c.envoyHeaders)),
+		"-envoy-headers %q must be draft11, legacy or off", c.envoyHeaders)
 	require(c.storeTimeout > 0 && c.storeTimeout <= counters.MaxTimeout,
 		"-store-timeout %v must be more than 0 and at most %v", c.storeTimeout, counters.MaxTimeout)
 	require(c.clockSkew >= 0 && c.clockSkew <= counters.MaxClockSkew, "-clock-skew %v must be from 0 to 1m", c.clockSkew)

@@ -45,9 +45,9 @@ func TestConfigDefaults(t *testing.T) {
 		keyPrefix:     "weir",
 		viewClients:   100_000,
 		proxies:       mustNetworks("127.0.0.0/8", "::1/128"),
-		shutdownGrace: 10 * time.Second,
-		logLevel:      slog.LevelInfo,
-		logFormat:     "text",
+		shutdownGrace: 10 * time.Second, envoyDefault: "fixed_window", envoyHeaders: "draft11",
+		logLevel:  slog.LevelInfo,
+		logFormat: "text",
 	}, cfg)
 }
 
@@ -57,6 +57,11 @@ var everySetting = map[string]string{
 	"listen":              "0.0.0.0:9",
 	"config":              "policies.yaml",
 	"memcached":           "a:1, /run/b.sock , dns+c:1",
+	"grpc-listen":         "0.0.0.0:10",
+	"envoy-config":        "limits",
+	"envoy-algorithm":     "sliding_window",
+	"envoy-count-denied":  "true",
+	"envoy-headers":       "legacy",
 	"store-timeout":       "20ms",
 	"clock-skew":          "0s",
 	"key-prefix":          "edge",
@@ -80,7 +85,8 @@ var everySetting = map[string]string{
 func TestConfigFromFlagsAndEnvironment(t *testing.T) {
 	t.Parallel()
 	want := &config{
-		listen: "0.0.0.0:9", policyFile: "policies.yaml", memcached: []string{"a:1", "/run/b.sock", "dns+c:1"},
+		listen: "0.0.0.0:9", policyFile: "policies.yaml", grpcListen: "0.0.0.0:10", envoyConfig: "limits",
+		envoyDefault: "sliding_window", envoyDenied: true, envoyHeaders: "legacy", memcached: []string{"a:1", "/run/b.sock", "dns+c:1"},
 		storeTimeout: 20 * time.Millisecond, clockSkew: 0, keyPrefix: "edge", viewClients: 7, tokenFile: "tokens",
 		proxies: mustNetworks("10.0.0.0/8", "fd00::/8"), tlsCert: "cert.pem", tlsKey: "key.pem", tlsClientCA: "ca.pem",
 		memcachedTLS: true, memcachedCA: "mca.pem", memcachedUser: "user", shutdownGrace: time.Minute,

@@ -20,6 +20,8 @@ const gomemcache = "github.com/bradfitz/gomemcache/memcache"
 var testLibraries = []string{
 	"github.com/stretchr/testify", "pgregory.net/rapid", "go.uber.org/goleak", "github.com/getkin/kin-openapi",
 	"github.com/santhosh-tekuri/jsonschema/v6",
+	"github.com/envoyproxy/go-control-plane/envoy", "google.golang.org/grpc", // a client of the rate limit service
+	"github.com/prometheus/client_golang",
 }
 
 // folders are all folders that hold Go code, but for those of bench, which may
@@ -46,16 +48,19 @@ var folders = map[string]struct {
 	"api": {[]string{"counters", "counters/topk"}, []string{
 		"github.com/go-json-experiment/json", "github.com/labstack/echo/v4", "github.com/prometheus/client_golang",
 	}},
+	"api/envoy": {[]string{"api", "counters"}, []string{
+		"github.com/envoyproxy/go-control-plane/envoy", "google.golang.org/grpc", "google.golang.org/protobuf",
+	}},
 	"api/client":          {}, // so that it brings its users nothing
 	"api/client/weirecho": {[]string{"api/client"}, []string{"github.com/labstack/echo/v4"}},
-	"cmd/server": {[]string{"counters/...", "subwindow", "cas", "api"}, []string{
+	"cmd/server": {[]string{"counters/...", "subwindow", "cas", "api", "api/envoy"}, []string{
 		"github.com/prometheus/client_golang", "go.yaml.in/yaml/v3",
 		"golang.org/x/sys/unix", // an option of a listener's socket
 	}},
 }
 
 // networkers are the folders that may talk to a network.
-var networkers = []string{"counters/memcached", "counters/memcached/pipeline", "counters/memcachedtest", "api", "api/client", "cmd/server"}
+var networkers = []string{"counters/memcached", "counters/memcached/pipeline", "counters/memcachedtest", "api", "api/envoy", "api/client", "cmd/server"}
 
 // Code keeps to its folder's imports. Tests may also import test libraries,
 // gomemcache and any of weir's folders.

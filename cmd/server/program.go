@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -22,6 +23,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"weir/api"
+	"weir/api/envoy"
 	"weir/counters"
 	"weir/counters/memcached"
 	"weir/counters/memory"
@@ -49,6 +51,7 @@ type program struct {
 	log        *slog.Logger
 	listener   listener
 	tls        *tls.Config // nil for HTTP
+	apiConfig  api.Config
 	server     *api.Server
 	metrics    *api.Metrics
 	limiters   limiters
@@ -56,8 +59,13 @@ type program struct {
 	watchStore func(context.Context)
 	closeStore func() error
 
-	policies   int    // that it starts with
-	policyData []byte // the policy file's content when it was last read
+	envoy        *envoy.Service // nil without -envoy-config
+	grpc         *envoy.Server  // nil without -grpc-listen
+	grpcListener net.Listener   // of grpc
+
+	policies   int         // that it starts with
+	policyData []byte      // the policy file's content when it was last read
+	envoyFiles []namedFile // those of -envoy-config when they were last read
 }
 
 // newProgram reads all files and listens. It doesn't connect to the store yet.
@@ -75,11 +83,11 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 	options.Refunds, options.RefundFailed = &p.refunds, p.metrics.RefundFailed
 	p.limiters.resources = resources{store: p.metrics.InstrumentStore(store), options: options, metrics: p.metrics}
 	api.RegisterViews(registry, p.limiters.clients, p.limiters.clientLimit)
-	policies, err := p.loadPolicies()
+	loaded, err := p.loadPolicies()
 	if err != nil {
 		return nil, err
 	}
-	p.policies = len(policies)
+	p.policies = len(loaded.policies)
 	p.metrics.Loaded(time.Now())
 	var tokens []string
 	if cfg.tokenFile != "" {
@@ -87,8 +95,8 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 			return nil, err
 		}
 	}
-	p.server = api.NewServer(api.Config{
-		Policies:       policies,
+	p.apiConfig = api.Config{
+		Policies:       loaded.policies,
 		StoreTimeout:   cfg.storeTimeout,
 		Health:         health,
 		Undecided:      undecided,
@@ -99,7 +107,15 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 		Log:            p.log,
 		LogClients:     cfg.logClients,
 		Now:            now,
-	})
+	}
+	if loaded.envoy != nil {
+		p.envoy = envoy.NewService(loaded.envoy, api.NewTogether(loaded.envoyPolicy, p.apiConfig), envoy.Headers(cfg.envoyHeaders))
+		p.apiConfig.Handlers = map[string]http.Handler{
+			"POST /json":       p.envoy,
+			"GET /healthcheck": http.HandlerFunc(p.healthcheck),
+		}
+	}
+	p.server = api.NewServer(p.apiConfig)
 	return p, p.listen()
 }
 
@@ -133,21 +149,65 @@ func (p *program) listen() (err error) {
 		return fmt.Errorf("-listen: %w", err)
 	}
 	p.listener = listener{l.(*net.TCPListener)}
+	if p.cfg.grpcListen == "" {
+		return nil
+	}
+	if p.grpcListener, err = net.Listen("tcp", p.cfg.grpcListen); err != nil {
+		return errors.Join(fmt.Errorf("-grpc-listen: %w", err), l.Close())
+	}
+	p.grpc = envoy.NewServer(p.envoy, p.tls, p.log)
 	return nil
 }
 
-// loadPolicies reads the policies and gives them their limiters.
-func (p *program) loadPolicies() (api.Policies, error) {
+// loaded is what the files say, with its limiters.
+type loaded struct {
+	policies    api.Policies
+	envoy       *envoy.Config // nil without -envoy-config
+	envoyPolicy *api.Policy   // that envoy's limits have in common
+}
+
+// loadPolicies reads the policies and the files of -envoy-config, and gives them
+// their limiters.
+func (p *program) loadPolicies() (*loaded, error) {
 	data, err := readPolicyFile(p.cfg.policyFile)
-	p.policyData = data // none after an error: what is readable again is loaded
 	if err != nil {
 		return nil, err
 	}
-	policies, err := parsePolicies(p.cfg.policyFile, data)
-	if err == nil {
-		err = p.limiters.bindLimiters(policies)
+	var files []namedFile
+	if p.cfg.envoyConfig != "" {
+		if files, err = readEnvoyFiles(p.cfg.envoyConfig); err != nil {
+			return nil, err
+		}
 	}
-	return policies, err
+	p.policyData, p.envoyFiles = data, files
+	return loadLimits(p.cfg, data, files, &p.limiters)
+}
+
+// loadLimits returns what the content of a policy file and the files of
+// -envoy-config say, with limiters. The error names each mistake with its line.
+func loadLimits(cfg *config, data []byte, files []namedFile, limiters *limiters) (*loaded, error) {
+	l := new(loaded)
+	var err, envoyErr error
+	l.policies, err = parsePolicies(cfg.policyFile, data)
+	if cfg.envoyConfig != "" {
+		l.envoy, envoyErr = parseEnvoy(files, cfg.envoyDefault)
+	}
+	if err = errors.Join(err, envoyErr); err != nil {
+		return nil, err
+	}
+	all, bind := maps.Clone(l.policies), func() {}
+	if l.envoy != nil {
+		if all[envoy.PolicyName] != nil {
+			return nil, fmt.Errorf("%s: the policy %q must have another name: it is that of what -envoy-config limits", cfg.policyFile, envoy.PolicyName)
+		}
+		l.envoyPolicy, bind = envoyPolicy(l.envoy, cfg.envoyDenied)
+		all[envoy.PolicyName] = l.envoyPolicy
+	}
+	if err := limiters.bindLimiters(all); err != nil {
+		return nil, err
+	}
+	bind()
+	return l, nil
 }
 
 // run serves until ctx ends, then answers the requests under way and returns
@@ -194,12 +254,43 @@ func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) 
 	}
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(&loudListener{Listener: incoming, log: p.log}) }()
+	grpcServed, stopGRPC := p.serveGRPC()
 	select {
 	case err := <-served:
-		return fmt.Errorf("serving ended: %w", err)
+		return errors.Join(fmt.Errorf("serving ended: %w", err), stopGRPC())
+	case err := <-grpcServed:
+		return fmt.Errorf("serving gRPC ended: %w", err)
 	case <-ctx.Done():
 	}
-	return p.shutDown(srv, served, &open, &changed, &silent)
+	stopped := make(chan error, 1)
+	go func() { stopped <- stopGRPC() }()
+	err = p.shutDown(srv, served, &open, &changed, &silent)
+	return errors.Join(err, <-stopped)
+}
+
+// serveGRPC serves the rate limit service, if there is one, until stop returns.
+// The channel has what ended it earlier.
+func (p *program) serveGRPC() (ended <-chan error, stop func() error) {
+	if p.grpc == nil {
+		return nil, func() error { return nil }
+	}
+	served := make(chan error, 1)
+	go func() { served <- p.grpc.Serve(p.grpcListener) }()
+	return served, func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), p.cfg.shutdownGrace)
+		defer cancel()
+		return p.grpc.Stop(ctx)
+	}
+}
+
+// healthcheck answers as envoyproxy/ratelimit does: OK, or status 500 when the
+// process goes away.
+func (p *program) healthcheck(w http.ResponseWriter, _ *http.Request) {
+	if p.server.Draining() {
+		w.WriteHeader(http.StatusInternalServerError)
+		return
+	}
+	_, _ = w.Write([]byte("OK"))
 }
 
 // shutDown refuses new connections, answers the requests under way and what the
@@ -253,6 +344,9 @@ func (p *program) greet() {
 	} else {
 		attributes = append(attributes, slog.String("memcached", strings.Join(p.cfg.memcached, ",")))
 	}
+	if p.grpc != nil {
+		attributes = append(attributes, slog.String("grpc", p.grpcListener.Addr().String()))
+	}
 	// As text: JSON would have nanoseconds.
 	attributes = append(attributes, slog.String("store_timeout", p.cfg.storeTimeout.String()),
 		slog.String("clock_skew", p.cfg.clockSkew.String()), slog.String("shutdown_grace", p.cfg.shutdownGrace.String()))
@@ -273,11 +367,15 @@ func (p *program) reloadUntil(ctx context.Context, hangup <-chan os.Signal) {
 			p.reload()
 		case <-ticks:
 			data, err := readPolicyFile(p.cfg.policyFile)
+			files := p.envoyFiles
+			if p.cfg.envoyConfig != "" && err == nil {
+				files, err = readEnvoyFiles(p.cfg.envoyConfig)
+			}
 			if err != nil && !unreadable {
 				p.log.Warn("the policy file can't be read; the policies stay as they were until it can", slog.Any("error", err))
 			}
 			unreadable = err != nil
-			if err == nil && !bytes.Equal(data, p.policyData) {
+			if err == nil && !(bytes.Equal(data, p.policyData) && sameFiles(files, p.envoyFiles)) {
 				p.reload()
 			}
 		}
@@ -287,14 +385,17 @@ func (p *program) reloadUntil(ctx context.Context, hangup <-chan os.Signal) {
 // reload replaces all policies, or none if the file has a mistake. Each mistake
 // is a line of its own in the log.
 func (p *program) reload() {
-	policies, err := p.loadPolicies()
+	loaded, err := p.loadPolicies()
 	p.metrics.Reloaded(time.Now(), err == nil)
 	if err != nil {
 		logMistakes(p.log, "the policies stay as they were", err)
 		return
 	}
-	p.server.SetPolicies(policies)
-	p.log.Info("policies loaded", slog.Int("policies", len(policies)))
+	p.server.SetPolicies(loaded.policies)
+	if p.envoy != nil {
+		p.envoy.SetConfig(loaded.envoy, api.NewTogether(loaded.envoyPolicy, p.apiConfig))
+	}
+	p.log.Info("policies loaded", slog.Int("policies", len(loaded.policies)))
 }
 
 // logMistakes logs an error that may name several mistakes, one line each.

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"weir/api"
+	"weir/api/envoy"
 	"weir/counters"
 	"weir/counters/memory"
 )
@@ -22,23 +23,32 @@ func validate(cfg *config, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	policies, err := parsePolicies(cfg.policyFile, data)
-	if err != nil {
-		return err
+	var files []namedFile
+	if cfg.envoyConfig != "" {
+		if files, err = readEnvoyFiles(cfg.envoyConfig); err != nil {
+			return err
+		}
 	}
 	unused := limiters{resources: resources{
 		store:   memory.New(nil),
 		options: cfg.limiterOptions(),
 		metrics: api.NewMetrics(prometheus.NewRegistry(), version()),
 	}}
-	if err := unused.bindLimiters(policies); err != nil {
+	loaded, err := loadLimits(cfg, data, files, &unused)
+	if err != nil {
 		return err
 	}
+	policies := loaded.policies
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(policies)) {
 		if err := describe(&b, policies[name], cfg.memcachedOptions()); err != nil {
 			return err
 		}
+	}
+	if loaded.envoy != nil {
+		rules := 0
+		loaded.envoy.EachRule(func(*envoy.Rule) { rules++ })
+		fmt.Fprintf(&b, "Envoy: %s in %s of %s\n", plural(rules, "limit"), plural(len(loaded.envoy.Domains), "domain"), cfg.envoyConfig)
 	}
 	_, err = io.WriteString(out, b.String())
 	return err

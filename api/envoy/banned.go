@@ -1,0 +1,49 @@
+package envoy
+
+import (
+	"context"
+	"time"
+
+	"weir/api"
+	"weir/counters"
+)
+
+// Bind makes limiter decide for the rule, unless its limit is 0: then all is
+// denied, and nothing counted.
+func (r *Rule) Bind(limiter api.Limiter) {
+	r.Limit.Limiter = limiter
+	if r.Limit.Limit == 0 {
+		r.Limit.Limiter = banned{r.Limit.Window}
+	}
+}
+
+// banned denies every request that has a cost.
+type banned struct{ window time.Duration }
+
+func (b banned) decide(r counters.Request) counters.Decision {
+	d := counters.Decision{Allowed: r.Cost == 0, Local: true, ResetAfter: b.window - time.Duration(r.Now.UnixNano())%b.window}
+	if !d.Allowed {
+		d.RetryAfter = d.ResetAfter
+	}
+	return d
+}
+
+func (b banned) Take(_ context.Context, r counters.Request) (counters.Decision, error) {
+	return b.decide(r), nil
+}
+
+func (b banned) Peek(_ context.Context, r counters.Request) (counters.Decision, error) {
+	return b.decide(r), nil
+}
+
+func (b banned) PeekLocal(r counters.Request) (counters.Decision, bool) { return b.decide(r), true }
+
+func (b banned) TakeLocal(r counters.Request, _ error) (counters.Decision, error) {
+	return b.decide(r), nil
+}
+
+func (b banned) Recall(r counters.Request) (counters.Decision, bool) { return b.decide(r), true }
+
+func (banned) Refund(context.Context, counters.Request, counters.Decision) error { return nil }
+
+func (banned) Reset(context.Context, string, time.Time) error { return nil }

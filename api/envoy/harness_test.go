@@ -1,0 +1,119 @@
+package envoy
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"weir/api"
+	"weir/cas"
+	"weir/counters"
+	"weir/counters/memory"
+	"weir/subwindow"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// epoch begins a minute and an hour.
+var epoch = time.Unix(1_749_999_600, 0)
+
+// A fixture is a service on an embedded store, called over gRPC.
+type fixture struct {
+	rls.RateLimitServiceClient
+	*Service
+	conn     *grpc.ClientConn
+	server   *Server
+	registry *prometheus.Registry
+
+	mu   sync.Mutex
+	time time.Time
+}
+
+func (f *fixture) now() time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.time
+}
+
+// serve serves a domain, d, with these descriptors.
+func serve(t testing.TB, headers Headers, countDenied bool, descriptors ...*Descriptor) *fixture {
+	t.Helper()
+	f := &fixture{time: epoch, registry: prometheus.NewRegistry()}
+	root := new(Descriptor)
+	for _, d := range descriptors {
+		require.NoError(t, root.Add(d))
+	}
+	store := memory.New(f.now)
+	options := counters.Options{Policy: PolicyName, ClockSkew: -1, StoreTimeout: -1, CountDenied: countDenied}
+	c := &Config{Domains: map[string]*Descriptor{"d": root}, Default: map[Unit]*api.Limit{}}
+	for _, unit := range Units {
+		window, err := subwindow.NewFixedWindow(unit.Window())
+		require.NoError(t, err)
+		options.Limit = string(unit)
+		limiter, err := subwindow.New(store, window, options)
+		require.NoError(t, err)
+		c.Default[unit] = &api.Limit{Name: string(unit), Algorithm: "fixed_window", Window: unit.Window(), Limiter: limiter}
+	}
+	options.Limit = "bucket"
+	bucket, err := cas.NewTokenBucket(store, time.Minute, 0, cas.Config{Options: options})
+	require.NoError(t, err)
+	c.EachRule(func(r *Rule) {
+		r.Limit.Window = r.Unit.Window()
+		if r.Limit.Algorithm == "token_bucket" {
+			r.Bind(bucket)
+		} else {
+			r.Limit.Algorithm = "fixed_window"
+			r.Bind(c.Default[r.Unit].Limiter)
+		}
+	})
+	metrics := api.NewMetrics(f.registry, "test")
+	together := api.NewTogether(&api.Policy{Name: PolicyName, OnStoreError: api.StoreErrorLocal, CountDenied: countDenied},
+		api.Config{Metrics: metrics, Now: f.now, StoreTimeout: time.Minute})
+	f.Service = NewService(c, together, headers)
+	f.server = NewServer(f.Service, nil, slog.New(slog.DiscardHandler))
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	served := make(chan error, 1)
+	go func() { served <- f.server.Serve(listener) }()
+	f.conn, err = grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	f.RateLimitServiceClient = rls.NewRateLimitServiceClient(f.conn)
+	t.Cleanup(func() {
+		require.NoError(t, f.conn.Close())
+		require.NoError(t, f.server.Stop(context.Background()))
+		require.NoError(t, <-served)
+	})
+	return f
+}
+
+// limited returns a descriptor with a limit per minute.
+func limited(key, value string, limit int64) *Descriptor {
+	return &Descriptor{Key: key, Value: value, Rule: &Rule{Unit: "minute", Limit: api.Limit{Name: key, Limit: limit}}}
+}
+
+// entries returns a descriptor of a request: keys and values in turn.
+func entries(keysAndValues ...string) *common.RateLimitDescriptor {
+	d := new(common.RateLimitDescriptor)
+	for i := 0; i < len(keysAndValues); i += 2 {
+		d.Entries = append(d.Entries, &common.RateLimitDescriptor_Entry{Key: keysAndValues[i], Value: keysAndValues[i+1]})
+	}
+	return d
+}
+
+func (f *fixture) ask(t testing.TB, descriptors ...*common.RateLimitDescriptor) *rls.RateLimitResponse {
+	t.Helper()
+	r, err := f.RateLimitServiceClient.ShouldRateLimit(context.Background(), &rls.RateLimitRequest{Domain: "d", Descriptors: descriptors})
+	require.NoError(t, err)
+	return r
+}

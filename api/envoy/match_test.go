@@ -1,0 +1,197 @@
+package envoy
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"strings"
+	"testing"
+
+	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/api"
+)
+
+// A modelRule is a descriptor of the model: a list of lists, as in a file.
+type modelRule struct {
+	key, value string
+	limit      int64 // 0: none
+	below      []*modelRule
+}
+
+// modelFind is the documentation of envoyproxy/ratelimit in a few lines: at each
+// level the whole key and value, then the first that matches as a pattern, then
+// the key alone; and a limit counts only for the last entry.
+func modelFind(level []*modelRule, entries []*common.RateLimitDescriptor_Entry) int64 {
+	if len(entries) == 0 || len(level) == 0 {
+		return 0
+	}
+	name := entries[0].Key + "_" + entries[0].Value
+	var chosen *modelRule
+	for _, matches := range []func(own string) bool{
+		func(own string) bool { return own == name },
+		func(own string) bool {
+			pattern := strings.ReplaceAll(regexp.QuoteMeta(own), `\*`, `(?s:.*)`)
+			return strings.Contains(own, "*") && regexp.MustCompile("^"+pattern+"$").MatchString(name)
+		},
+		func(own string) bool { return own == entries[0].Key },
+	} {
+		for _, r := range level {
+			own := r.key
+			if r.value != "" {
+				own += "_" + r.value
+			}
+			if chosen == nil && matches(own) {
+				chosen = r
+			}
+		}
+	}
+	switch {
+	case chosen == nil:
+		return 0
+	case len(entries) == 1:
+		return chosen.limit
+	default:
+		return modelFind(chosen.below, entries[1:])
+	}
+}
+
+var (
+	modelKeys     = []string{"a", "b", "a_x", "path"}
+	modelValues   = []string{"", "x", "xy", "x*", "*y", "x*y", "*", "x*y*z", "**", "/api/*/run"}
+	requestValues = []string{"", "x", "xy", "xyz", "xayz", "y", "x*", "yx", "/api/7/run", "/api//run", "/api/run", "xyxy"}
+)
+
+// randomRules returns descriptors, and the same as the model has them. Each
+// limit is one of its own.
+func randomRules(r *rand.Rand, depth int, next *int64) ([]*Descriptor, []*modelRule) {
+	var descriptors []*Descriptor
+	var model []*modelRule
+	parent := new(Descriptor)
+	for range r.IntN(7) {
+		d := &Descriptor{Key: modelKeys[r.IntN(len(modelKeys))], Value: modelValues[r.IntN(len(modelValues))]}
+		m := &modelRule{key: d.Key, value: d.Value}
+		if parent.Add(d) != nil {
+			continue // there already
+		}
+		if r.IntN(3) > 0 {
+			*next++
+			m.limit = *next
+			d.Rule = &Rule{Unit: "year", Limit: api.Limit{Limit: *next}}
+		}
+		if depth > 1 {
+			var below []*Descriptor
+			below, m.below = randomRules(r, depth-1, next)
+			for _, child := range below {
+				if err := d.Add(child); err != nil {
+					panic(err)
+				}
+			}
+		}
+		descriptors, model = append(descriptors, d), append(model, m)
+	}
+	return descriptors, model
+}
+
+// The limit that an answer of the service shows is that of the model.
+func TestRandomRequestsMatchAsTheModelSays(t *testing.T) {
+	t.Parallel()
+	const files, requests = 50, 200
+	found := 0
+	for file := range files {
+		r := rand.New(rand.NewPCG(uint64(file), 14))
+		next := int64(1_000_000)
+		descriptors, model := randomRules(r, 3, &next)
+		f := serve(t, Off, false, descriptors...)
+		for range requests {
+			var list []*common.RateLimitDescriptor
+			for range 1 + r.IntN(3) {
+				d := new(common.RateLimitDescriptor)
+				for range r.IntN(5) {
+					d.Entries = append(d.Entries, &common.RateLimitDescriptor_Entry{
+						Key: modelKeys[r.IntN(len(modelKeys))], Value: requestValues[r.IntN(len(requestValues))],
+					})
+				}
+				list = append(list, d)
+			}
+			answer := f.ask(t, list...)
+			for i, d := range list {
+				want := modelFind(model, d.Entries)
+				require.EqualValuesf(t, want, answer.Statuses[i].GetCurrentLimit().GetRequestsPerUnit(), "file %d: %v", file, d.Entries)
+				if want > 0 {
+					found++
+				}
+			}
+		}
+	}
+	t.Logf("%d requests, %d limits found", files*requests, found)
+	assert.Greater(t, found, 1000)
+}
+
+// No two lists of entries are one client.
+func TestClientsDiffer(t *testing.T) {
+	t.Parallel()
+	seen := map[string]string{}
+	for _, list := range [][]string{
+		{"a", "b"}, {"a", "b=c"}, {"a=b", "c"}, {"a", "b|c=d"}, {"a", "b", "c", "d"}, {"a", `b\`, "c", "d"}, {"a", ""}, {"a", "", "", ""},
+		{"a", strings.Repeat("x", 2000)}, {"a", strings.Repeat("x", 2001)},
+	} {
+		client := clientOf("d", entries(list...).Entries)
+		assert.Empty(t, seen[client], list)
+		assert.LessOrEqual(t, len(client), 1024)
+		seen[client] = fmt.Sprint(list)
+	}
+}
+
+// What detailed_metric, value_to_metric and a name call a limit is what
+// envoyproxy/ratelimit calls it.
+func TestMetricNames(t *testing.T) {
+	t.Parallel()
+	leaf := func(change func(*Descriptor)) *Config {
+		root := &Descriptor{}
+		route := &Descriptor{Key: "route", Value: "api/*"}
+		method := limited("method", "", 5)
+		change(route)
+		if route.DetailedMetric {
+			method.DetailedMetric = true
+		}
+		require.NoError(t, route.Add(method))
+		require.NoError(t, root.Add(route))
+		return &Config{Domains: map[string]*Descriptor{"d": root}}
+	}
+	request := entries("route", "api/v1", "method", "GET").Entries
+	for _, test := range []struct {
+		want   string
+		change func(*Descriptor)
+	}{
+		{"", func(*Descriptor) {}},
+		{"d.route_api/v1.method", func(d *Descriptor) { d.ValueToMetric = true }},
+		{"d.route_api/*.method", func(d *Descriptor) { d.ValueToMetric, d.ShareThreshold = true, true }},
+		{"d.route_api/v1.method_GET", func(d *Descriptor) { d.DetailedMetric = true }},
+		{"d.route_api/*.method_GET", func(d *Descriptor) { d.DetailedMetric, d.ShareThreshold = true, true }},
+	} {
+		assert.Equal(t, test.want, leaf(test.change).find("d", request).metric)
+	}
+	named := leaf(func(*Descriptor) {})
+	named.EachRule(func(r *Rule) { r.Name = "n" })
+	assert.Equal(t, "d.route_api/*.method", named.find("d", request).metric)
+}
+
+func FuzzWildcard(f *testing.F) {
+	for _, seed := range [][2]string{{"a*", "ab"}, {"a*b*c", "abbc"}, {"*", ""}, {"a*a", "a"}, {"**", "x"}, {"a", "a"}} {
+		f.Add(seed[0], seed[1])
+	}
+	f.Fuzz(func(t *testing.T, pattern, name string) {
+		if strings.ToValidUTF8(pattern+name, "") != pattern+name {
+			t.Skip() // regexp sees runes
+		}
+		w := wildcard{parts: strings.Split(pattern, "*")}
+		if len(w.parts) == 1 {
+			return
+		}
+		want := regexp.MustCompile(`^` + strings.ReplaceAll(regexp.QuoteMeta(pattern), `\*`, `(?s:.*)`) + `$`).MatchString(name)
+		assert.Equal(t, want, w.matches(name))
+	})
+}

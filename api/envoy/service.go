@@ -1,0 +1,304 @@
+// Package envoy is the rate limit service of Envoy, version 3, as
+// envoyproxy/ratelimit answers it: over gRPC, and as JSON over HTTP.
+//
+// A Config has what the configuration files of envoyproxy/ratelimit say, and
+// finds the limit of a request's descriptor by their rules; see match.go. The
+// client of a limit is the domain and the entries of the descriptor. All
+// descriptors of a request are decided together by package api: if one denies,
+// none has consumed anything, unless denied requests count.
+//
+// Start reading at Service.ShouldRateLimit.
+package envoy
+
+import (
+	"context"
+	"math"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"weir/api"
+	"weir/counters"
+)
+
+// MaxDescriptors is how many descriptors a request may have.
+const MaxDescriptors = 1000
+
+// maxNamed is how many limits have a name of their own in the metrics; the
+// others share one.
+const (
+	maxNamed   = 1000
+	otherNames = "other"
+)
+
+// Headers are those that a response has Envoy add to what it answers.
+type Headers string
+
+// The values of Headers: those of draft-ietf-httpapi-ratelimit-headers-11 and
+// Retry-After; or x-ratelimit-limit, -remaining and -reset of the limit with
+// the least remaining; or none.
+const (
+	Draft11 Headers = "draft11"
+	Legacy  Headers = "legacy"
+	Off     Headers = "off"
+)
+
+// A Service answers ShouldRateLimit. Make it with NewService. It is safe for
+// concurrent use.
+type Service struct {
+	rls.UnimplementedRateLimitServiceServer
+	headers Headers
+	active  atomic.Pointer[active]
+
+	mu    sync.Mutex
+	named map[string]struct{} // limits that have a name in the metrics
+}
+
+// active is what is in force.
+type active struct {
+	*Config
+	together *api.Together
+}
+
+// NewService returns a service that answers by c. The limits are decided by
+// together.
+func NewService(c *Config, together *api.Together, headers Headers) *Service {
+	s := &Service{headers: headers, named: make(map[string]struct{})}
+	s.SetConfig(c, together)
+	return s
+}
+
+// SetConfig makes the service answer by c. A request under way is answered by
+// what was in force before.
+func (s *Service) SetConfig(c *Config, together *api.Together) { s.active.Store(&active{c, together}) }
+
+// ShouldRateLimit implements the rate limit service. The error has the code
+// InvalidArgument if the request is wrong; nothing has been consumed then.
+func (s *Service) ShouldRateLimit(ctx context.Context, r *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, status.FromContextError(err).Err()
+	}
+	switch n := len(r.GetDescriptors()); {
+	case r.GetDomain() == "":
+		return nil, invalid("rate limit domain must not be empty")
+	case n == 0:
+		return nil, invalid("rate limit descriptor list must not be empty")
+	case n > MaxDescriptors:
+		return nil, invalid("the request has %d descriptors; at most %d are possible", n, MaxDescriptors)
+	}
+	now := s.active.Load()
+	q, err := now.question(r)
+	if err != nil {
+		return nil, err
+	}
+	var header http.Header
+	if s.headers == Draft11 {
+		header = make(http.Header, 3)
+	}
+	allowed := len(q.checks) == 0 || now.together.Check(q.checks, header)
+	for i := range q.returns {
+		if allowed {
+			// If it fails, the answer says how the limit stands as far as is known.
+			_ = now.together.GiveBack(&q.returns[i])
+		}
+	}
+	s.countDenials(q, now.together)
+	return s.respond(q, allowed, header), nil
+}
+
+func invalid(format string, args ...any) error {
+	return status.Errorf(codes.InvalidArgument, format, args...)
+}
+
+// match returns what counts for a descriptor: the limit that it brings, or that
+// of the files.
+func (c *Config) match(domain string, d *common.RateLimitDescriptor) (match, error) {
+	own := d.GetLimit()
+	if own == nil || c.Domains[domain] == nil {
+		return c.find(domain, d.GetEntries()), nil
+	}
+	unit := Unit(strings.ToLower(own.GetUnit().String()))
+	limit := c.Default[unit]
+	switch {
+	case limit == nil:
+		return match{}, invalid("the limit of a descriptor has the unit %v; it must be one from SECOND to YEAR", own.GetUnit())
+	case own.GetUnitMultiplier() != nil && own.GetUnitMultiplier().GetValue() != 1:
+		return match{}, invalid("the limit of a descriptor has the unit_multiplier %d; only 1 is possible", own.GetUnitMultiplier().GetValue())
+	case int64(own.GetRequestsPerUnit()) > limit.Most():
+		return match{}, invalid("the limit of a descriptor is %d; at most %d are possible", own.GetRequestsPerUnit(), limit.Most())
+	case len(d.GetEntries()) == 0:
+		return match{}, nil
+	}
+	rule := &Rule{Unit: unit, Limit: *limit}
+	rule.Limit.Name, rule.Limit.Limit = string(unit), int64(own.GetRequestsPerUnit())
+	rule.Bind(limit.Limiter)
+	return match{rule: rule, client: clientOf(domain, d.GetEntries())}, nil
+}
+
+// windows are the algorithms whose limits can give back at any time.
+var windows = []string{"fixed_window", "sliding_window"}
+
+// A question is a request on its way through the service.
+type question struct {
+	matches []match // of the descriptors, in their order
+	checks  []api.LimitCheck
+	returns []api.LimitCheck // what is given back
+	// asked is the check of each descriptor, in checks or returns; nil for none.
+	asked []*api.LimitCheck
+}
+
+// question finds the limits of a request.
+func (c *Config) question(r *rls.RateLimitRequest) (*question, error) {
+	n := len(r.GetDescriptors())
+	q := &question{
+		matches: make([]match, n), checks: make([]api.LimitCheck, 0, n), asked: make([]*api.LimitCheck, n),
+	}
+	for i, d := range r.GetDescriptors() {
+		var err error
+		if q.matches[i], err = c.match(r.GetDomain(), d); err != nil {
+			return nil, err
+		}
+	}
+	q.replace()
+	for i, d := range r.GetDescriptors() {
+		m := &q.matches[i]
+		if m.rule == nil || m.rule.Unlimited {
+			continue
+		}
+		cost := uint64(max(1, r.GetHitsAddend()))
+		if own := d.GetHitsAddend(); own != nil {
+			cost = own.GetValue()
+		}
+		if cost > counters.MaxCost {
+			return nil, invalid("hits_addend is %d; at most %d are possible", cost, counters.MaxCost)
+		}
+		check := api.LimitCheck{
+			Limit: &m.rule.Limit, Client: m.client, Cost: int64(cost), Value: m.rule.Limit.Limit, Leniency: m.rule.Leniency,
+		}
+		if !d.GetIsNegativeHits() {
+			q.checks = append(q.checks, check)
+			q.asked[i] = &q.checks[len(q.checks)-1]
+			continue
+		}
+		if !slices.Contains(windows, check.Limit.Algorithm) {
+			return nil, invalid("is_negative_hits is not possible for a %s; only for %s", check.Limit.Algorithm, strings.Join(windows, " and "))
+		}
+		if q.returns == nil {
+			q.returns = make([]api.LimitCheck, 0, n)
+		}
+		check.Decision = counters.Decision{Allowed: true}
+		q.returns = append(q.returns, check)
+		q.asked[i] = &q.returns[len(q.returns)-1]
+	}
+	return q, nil
+}
+
+// replace drops the limits that others of the request replace.
+func (q *question) replace() {
+	replaced := func(name string) bool {
+		return slices.ContainsFunc(q.matches, func(by match) bool { return by.rule != nil && slices.Contains(by.rule.Replaces, name) })
+	}
+	var drop []int
+	for i, m := range q.matches {
+		if m.rule != nil && m.rule.Name != "" && !m.rule.Unlimited && replaced(m.rule.Name) {
+			drop = append(drop, i)
+		}
+	}
+	for _, i := range drop {
+		q.matches[i].rule = nil
+	}
+}
+
+// countDenials counts the limits that denied and have a name in the metrics.
+func (s *Service) countDenials(q *question, together *api.Together) {
+	for i, check := range q.asked {
+		if metric := q.matches[i].metric; metric != "" && check != nil && !check.Allowed {
+			together.CountDenial(s.bounded(metric))
+		}
+	}
+}
+
+// bounded returns name, or otherNames if there are too many others.
+func (s *Service) bounded(name string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.named[name]; !ok {
+		if len(s.named) >= maxNamed {
+			return otherNames
+		}
+		s.named[name] = struct{}{}
+	}
+	return name
+}
+
+// respond returns the answer to q.
+func (s *Service) respond(q *question, allowed bool, header http.Header) *rls.RateLimitResponse {
+	r := &rls.RateLimitResponse{
+		OverallCode: rls.RateLimitResponse_OK, Statuses: make([]*rls.RateLimitResponse_DescriptorStatus, len(q.matches)),
+	}
+	if !allowed {
+		r.OverallCode = rls.RateLimitResponse_OVER_LIMIT
+	}
+	var nearest *rls.RateLimitResponse_DescriptorStatus
+	for i, m := range q.matches {
+		at := &rls.RateLimitResponse_DescriptorStatus{Code: rls.RateLimitResponse_OK}
+		r.Statuses[i] = at
+		check := q.asked[i]
+		if check == nil {
+			if m.rule != nil { // unlimited
+				at.LimitRemaining = math.MaxUint32
+			}
+			continue
+		}
+		at.CurrentLimit = &rls.RateLimitResponse_RateLimit{
+			Name: m.rule.Name, RequestsPerUnit: uint32(check.Value), Unit: units[m.rule.Unit].code,
+		}
+		at.LimitRemaining = uint32(min(check.Remaining, math.MaxUint32))
+		at.DurationUntilReset = &durationpb.Duration{Seconds: wholeSeconds(check.ResetAfter)}
+		if !check.Allowed && check.Leniency != api.Shadow {
+			at.Code = rls.RateLimitResponse_OVER_LIMIT
+		}
+		if nearest == nil || nearer(at, nearest) {
+			nearest = at
+		}
+	}
+	switch {
+	case s.headers == Draft11:
+		for _, name := range []string{"RateLimit-Policy", "RateLimit", "Retry-After"} {
+			if value := header[http.CanonicalHeaderKey(name)]; len(value) > 0 {
+				r.ResponseHeadersToAdd = append(r.ResponseHeadersToAdd, &core.HeaderValue{Key: name, Value: value[0]})
+			}
+		}
+	case s.headers == Legacy && nearest != nil:
+		add := func(name string, value uint64) {
+			r.ResponseHeadersToAdd = append(r.ResponseHeadersToAdd, &core.HeaderValue{Key: name, Value: strconv.FormatUint(value, 10)})
+		}
+		add("x-ratelimit-limit", uint64(nearest.CurrentLimit.RequestsPerUnit))
+		add("x-ratelimit-remaining", uint64(nearest.LimitRemaining))
+		add("x-ratelimit-reset", uint64(nearest.DurationUntilReset.Seconds))
+	}
+	return r
+}
+
+// nearer reports whether a is nearer to its limit than b: it denies, or has less
+// remaining.
+func nearer(a, b *rls.RateLimitResponse_DescriptorStatus) bool {
+	if a.Code != b.Code {
+		return a.Code == rls.RateLimitResponse_OVER_LIMIT
+	}
+	return a.LimitRemaining < b.LimitRemaining
+}
+
+// wholeSeconds rounds d up.
+func wholeSeconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }

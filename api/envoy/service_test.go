@@ -1,0 +1,297 @@
+package envoy
+
+import (
+	"bytes"
+	"context"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"weir/api"
+)
+
+const (
+	ok   = rls.RateLimitResponse_OK
+	over = rls.RateLimitResponse_OVER_LIMIT
+)
+
+func headersOf(r *rls.RateLimitResponse) map[string]string {
+	m := map[string]string{}
+	for _, h := range r.ResponseHeadersToAdd {
+		m[h.Key] = h.Value
+	}
+	return m
+}
+
+// A window begins at a multiple of its unit, and its statuses say how it stands.
+func TestFixedWindowOfAUnit(t *testing.T) {
+	t.Parallel()
+	f := serve(t, Draft11, false, limited("user", "", 2))
+	f.time = epoch.Add(18 * time.Second)
+	for i, want := range []struct {
+		code      rls.RateLimitResponse_Code
+		remaining uint32
+	}{{ok, 1}, {ok, 0}, {over, 0}, {over, 0}} {
+		r := f.ask(t, entries("user", "alice"))
+		assert.Equal(t, want.code, r.OverallCode, i)
+		at := r.Statuses[0]
+		assert.Equal(t, want.code, at.Code)
+		assert.Equal(t, want.remaining, at.LimitRemaining)
+		assert.EqualValues(t, 42, at.DurationUntilReset.Seconds)
+		assert.Equal(t, rls.RateLimitResponse_RateLimit_MINUTE, at.CurrentLimit.Unit)
+		assert.EqualValues(t, 2, at.CurrentLimit.RequestsPerUnit)
+	}
+	assert.Equal(t, map[string]string{"RateLimit-Policy": `"user";q=2;w=60`, "RateLimit": `"user";r=0;t=42`, "Retry-After": "42"},
+		headersOf(f.ask(t, entries("user", "alice"))))
+	assert.Equal(t, ok, f.ask(t, entries("user", "bob")).OverallCode)
+	f.mu.Lock()
+	f.time = epoch.Add(time.Minute)
+	f.mu.Unlock()
+	assert.Equal(t, ok, f.ask(t, entries("user", "alice")).OverallCode)
+}
+
+// The three headers are those of the limit that denies, or has least remaining.
+func TestLegacyHeaders(t *testing.T) {
+	t.Parallel()
+	f := serve(t, Legacy, false, limited("wide", "", 10), limited("narrow", "", 2))
+	request := []*common.RateLimitDescriptor{entries("wide", "1"), entries("narrow", "1"), entries("none", "")}
+	assert.Equal(t, map[string]string{"x-ratelimit-limit": "2", "x-ratelimit-remaining": "1", "x-ratelimit-reset": "60"},
+		headersOf(f.ask(t, request...)))
+	assert.Empty(t, headersOf(f.ask(t, entries("none", ""))))
+}
+
+// If one descriptor denies, the others haven't been taken from.
+func TestDescriptorsAreDecidedAsOne(t *testing.T) {
+	t.Parallel()
+	f := serve(t, Off, false, limited("wide", "", 10), limited("narrow", "", 2))
+	for range 5 {
+		f.ask(t, entries("wide", "1"), entries("narrow", "1"))
+	}
+	r := f.ask(t, entries("wide", "1"))
+	assert.EqualValues(t, 7, r.Statuses[0].LimitRemaining)
+	assert.Empty(t, headersOf(r))
+
+	counting := serve(t, Off, true, limited("wide", "", 10), limited("narrow", "", 2))
+	for range 5 {
+		counting.ask(t, entries("wide", "1"), entries("narrow", "1"))
+	}
+	assert.EqualValues(t, 4, counting.ask(t, entries("wide", "1")).Statuses[0].LimitRemaining)
+}
+
+func TestBannedAndUnlimited(t *testing.T) {
+	t.Parallel()
+	f := serve(t, Off, false, limited("user", "", 5), limited("user", "bad", 0),
+		&Descriptor{Key: "free", Rule: &Rule{Unlimited: true}})
+	r := f.ask(t, entries("user", "good"), entries("user", "bad"))
+	assert.Equal(t, over, r.OverallCode)
+	assert.Equal(t, over, r.Statuses[1].Code)
+	assert.EqualValues(t, 60, r.Statuses[1].DurationUntilReset.Seconds)
+	r = f.ask(t, entries("user", "good"), entries("free", "x"))
+	assert.EqualValues(t, 4, r.Statuses[0].LimitRemaining)
+	assert.EqualValues(t, math.MaxUint32, r.Statuses[1].LimitRemaining)
+	assert.Nil(t, r.Statuses[1].CurrentLimit)
+}
+
+func TestShadowAndQuota(t *testing.T) {
+	t.Parallel()
+	shadow, quota1, quota2 := limited("shadow", "", 1), limited("q1", "", 1), limited("q2", "", 2)
+	shadow.Rule.Leniency, quota1.Rule.Leniency, quota2.Rule.Leniency = api.Shadow, api.Quota, api.Quota
+	f := serve(t, Off, false, shadow, quota1, quota2)
+	f.ask(t, entries("shadow", "1"))
+	r := f.ask(t, entries("shadow", "1"))
+	assert.Equal(t, ok, r.OverallCode)
+	assert.Equal(t, ok, r.Statuses[0].Code)
+	quotas := []*common.RateLimitDescriptor{entries("q1", "1"), entries("q2", "1")}
+	assert.Equal(t, ok, f.ask(t, quotas...).OverallCode)
+	r = f.ask(t, quotas...)
+	assert.Equal(t, ok, r.OverallCode)
+	assert.Equal(t, over, r.Statuses[0].Code)
+	assert.Equal(t, over, f.ask(t, quotas...).OverallCode)
+}
+
+// A limit that another of the request replaces isn't asked.
+func TestReplaces(t *testing.T) {
+	t.Parallel()
+	general, special := limited("k1", "", 5), limited("k2", "", 10)
+	general.Rule.Name, special.Rule.Replaces = "general", []string{"general"}
+	f := serve(t, Off, false, general, special)
+	r := f.ask(t, entries("k1", "a"), entries("k2", "a"))
+	assert.Nil(t, r.Statuses[0].CurrentLimit)
+	assert.EqualValues(t, 9, r.Statuses[1].LimitRemaining)
+	r = f.ask(t, entries("k1", "a"))
+	assert.EqualValues(t, 4, r.Statuses[0].LimitRemaining)
+	assert.Equal(t, "general", r.Statuses[0].CurrentLimit.Name)
+}
+
+// All values of a pattern with share_threshold are one client.
+func TestShareThreshold(t *testing.T) {
+	t.Parallel()
+	shared, apart := limited("files", "files/*", 10), limited("files", "own/*", 10)
+	shared.ShareThreshold = true
+	f := serve(t, Off, false, shared, apart)
+	f.ask(t, entries("files", "files/a"))
+	assert.EqualValues(t, 8, f.ask(t, entries("files", "files/b")).Statuses[0].LimitRemaining)
+	f.ask(t, entries("files", "own/a"))
+	assert.EqualValues(t, 9, f.ask(t, entries("files", "own/b")).Statuses[0].LimitRemaining)
+}
+
+func TestHits(t *testing.T) {
+	t.Parallel()
+	bucket := limited("bucket", "", 10)
+	bucket.Rule.Limit.Algorithm = "token_bucket"
+	f := serve(t, Off, false, limited("user", "", 10), bucket)
+	for _, key := range []string{"user", "bucket"} {
+		remaining := func(change func(*rls.RateLimitRequest)) uint32 {
+			r := &rls.RateLimitRequest{Domain: "d", Descriptors: []*common.RateLimitDescriptor{entries(key, "a")}}
+			change(r)
+			answer, err := f.RateLimitServiceClient.ShouldRateLimit(context.Background(), r)
+			require.NoError(t, err)
+			return answer.Statuses[0].LimitRemaining
+		}
+		own := func(n uint64) func(*rls.RateLimitRequest) {
+			return func(r *rls.RateLimitRequest) { r.Descriptors[0].HitsAddend = wrapperspb.UInt64(n) }
+		}
+		back := func(n uint64) func(*rls.RateLimitRequest) {
+			return func(r *rls.RateLimitRequest) {
+				own(n)(r)
+				r.Descriptors[0].IsNegativeHits = true
+			}
+		}
+		assert.EqualValues(t, 9, remaining(func(*rls.RateLimitRequest) {}), key)
+		assert.EqualValues(t, 6, remaining(func(r *rls.RateLimitRequest) { r.HitsAddend = 3 }), key)
+		assert.EqualValues(t, 4, remaining(own(2)), key)
+		assert.EqualValues(t, 4, remaining(own(0)), "only checks: "+key)
+		assert.EqualValues(t, 4, remaining(own(11)), "above the limit: "+key)
+		if key == "bucket" {
+			r := &rls.RateLimitRequest{Domain: "d", Descriptors: []*common.RateLimitDescriptor{entries(key, "a")}}
+			back(3)(r)
+			_, err := f.RateLimitServiceClient.ShouldRateLimit(context.Background(), r)
+			assert.Equal(t, codes.InvalidArgument, status.Code(err))
+			continue
+		}
+		assert.EqualValues(t, 7, remaining(back(3)), key)
+		assert.EqualValues(t, 10, remaining(back(100)), "no more than was in use: "+key)
+	}
+}
+
+// A request may bring its own limit, even where the files have none.
+func TestLimitOverride(t *testing.T) {
+	t.Parallel()
+	f := serve(t, Off, false, limited("user", "", 10))
+	d := entries("other", "a")
+	d.Limit = &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 3, Unit: typev3.RateLimitUnit_HOUR}
+	at := f.ask(t, d).Statuses[0]
+	assert.EqualValues(t, 2, at.LimitRemaining)
+	assert.Equal(t, rls.RateLimitResponse_RateLimit_HOUR, at.CurrentLimit.Unit)
+	d.Limit.RequestsPerUnit = 0
+	assert.Equal(t, over, f.ask(t, d).OverallCode)
+	d.Limit.Unit = typev3.RateLimitUnit_UNKNOWN
+	_, err := f.RateLimitServiceClient.ShouldRateLimit(context.Background(),
+		&rls.RateLimitRequest{Domain: "d", Descriptors: []*common.RateLimitDescriptor{d}})
+	assert.Equal(t, codes.InvalidArgument, status.Code(err))
+}
+
+// What is wrong gets a code, and what isn't known is admitted.
+func TestWrongRequests(t *testing.T) {
+	t.Parallel()
+	f := serve(t, Off, false, limited("user", "", 10))
+	many := func(n int) []*common.RateLimitDescriptor {
+		list := make([]*common.RateLimitDescriptor, n)
+		for i := range list {
+			list[i] = entries("user", "a")
+		}
+		return list
+	}
+	large := entries("user", "a")
+	large.HitsAddend = wrapperspb.UInt64(math.MaxUint64)
+	for name, test := range map[string]struct {
+		request *rls.RateLimitRequest
+		code    codes.Code
+	}{
+		"no domain":       {&rls.RateLimitRequest{Descriptors: many(1)}, codes.InvalidArgument},
+		"no descriptors":  {&rls.RateLimitRequest{Domain: "d"}, codes.InvalidArgument},
+		"unknown domain":  {&rls.RateLimitRequest{Domain: "other", Descriptors: many(1)}, codes.OK},
+		"no entries":      {&rls.RateLimitRequest{Domain: "d", Descriptors: []*common.RateLimitDescriptor{{}}}, codes.OK},
+		"too many":        {&rls.RateLimitRequest{Domain: "d", Descriptors: many(10_000)}, codes.InvalidArgument},
+		"too many hits":   {&rls.RateLimitRequest{Domain: "d", Descriptors: []*common.RateLimitDescriptor{large}}, codes.InvalidArgument},
+		"huge descriptor": {&rls.RateLimitRequest{Domain: "d", Descriptors: []*common.RateLimitDescriptor{entries("user", strings.Repeat("x", 1<<20))}}, codes.OK},
+		"huge message":    {&rls.RateLimitRequest{Domain: "d", Descriptors: []*common.RateLimitDescriptor{entries("user", strings.Repeat("x", 5<<20))}}, codes.ResourceExhausted},
+	} {
+		_, err := f.RateLimitServiceClient.ShouldRateLimit(context.Background(), test.request)
+		assert.Equal(t, test.code, status.Code(err), name)
+	}
+	cancelled, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err := f.Service.ShouldRateLimit(cancelled, &rls.RateLimitRequest{Domain: "d", Descriptors: many(1)})
+	assert.Equal(t, codes.Canceled, status.Code(err))
+	assert.EqualValues(t, 9, f.ask(t, entries("user", "a")).Statuses[0].LimitRemaining, "the wrong ones have taken nothing")
+}
+
+func TestJSON(t *testing.T) {
+	t.Parallel()
+	f := serve(t, Off, false, limited("user", "", 1))
+	post := func(body string) *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		f.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/json", bytes.NewBufferString(body)))
+		return w
+	}
+	const request = `{"domain":"d","descriptors":[{"entries":[{"key":"user","value":"a"}]}]}`
+	w := post(request)
+	assert.Equal(t, 200, w.Code)
+	assert.JSONEq(t, `{"overallCode":"OK","statuses":[{"code":"OK","currentLimit":{"requestsPerUnit":1,"unit":"MINUTE"},"durationUntilReset":"60s"}]}`,
+		w.Body.String())
+	assert.Equal(t, 429, post(request).Code)
+	for _, wrong := range []string{"", "{", `{"domain":"d"}`, `{"domian":"d"}`, "[]"} {
+		assert.Equal(t, 400, post(wrong).Code, wrong)
+	}
+}
+
+func TestHealthAndReflection(t *testing.T) {
+	t.Parallel()
+	f := serve(t, Off, false, limited("user", "", 1))
+	for _, name := range []string{"", "ratelimit"} {
+		r, err := healthpb.NewHealthClient(f.conn).Check(context.Background(), &healthpb.HealthCheckRequest{Service: name})
+		require.NoError(t, err)
+		assert.Equal(t, healthpb.HealthCheckResponse_SERVING, r.Status)
+	}
+	stream, err := reflectionpb.NewServerReflectionClient(f.conn).ServerReflectionInfo(context.Background())
+	require.NoError(t, err)
+	require.NoError(t, stream.Send(&reflectionpb.ServerReflectionRequest{
+		MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{},
+	}))
+	r, err := stream.Recv()
+	require.NoError(t, err)
+	assert.Contains(t, r.String(), "envoy.service.ratelimit.v3.RateLimitService")
+	require.NoError(t, stream.CloseSend())
+	_, _ = stream.Recv()
+}
+
+// Limits with a name of their own are counted, up to a bound.
+func TestMetricsAreBounded(t *testing.T) {
+	t.Parallel()
+	d := limited("user", "", 0)
+	d.DetailedMetric = true
+	f := serve(t, Off, false, d, limited("quiet", "", 0))
+	f.ask(t, entries("quiet", "a"))
+	for i := range maxNamed + 5 {
+		f.ask(t, entries("user", strings.Repeat("x", i%10)+string(rune('A'+i%26))+strings.Repeat("y", i/26)))
+	}
+	n, err := testutil.GatherAndCount(f.registry, "weir_limit_denials_total")
+	require.NoError(t, err)
+	assert.Equal(t, maxNamed+1, n)
+}

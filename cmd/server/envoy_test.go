@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"net/http"
+	"os"
+	"regexp"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"weir/counters/memcachedtest"
+)
+
+var grpcAddress = regexp.MustCompile(` grpc=(\S+)`)
+
+// dialGRPC returns a client of the rate limit service of the process that has the log, on a connection of
+// its own.
+func dialGRPC(t testing.TB, log *logLines, creds credentials.TransportCredentials) rls.RateLimitServiceClient {
+	t.Helper()
+	conn, err := grpc.NewClient(grpcAddress.FindStringSubmatch(log.String())[1], grpc.WithTransportCredentials(creds))
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Close() })
+	return rls.NewRateLimitServiceClient(conn)
+}
+
+// descriptor returns a request's descriptor: keys and values in turn.
+func descriptor(keysAndValues ...string) *common.RateLimitDescriptor {
+	d := new(common.RateLimitDescriptor)
+	for i := 0; i < len(keysAndValues); i += 2 {
+		d.Entries = append(d.Entries, &common.RateLimitDescriptor_Entry{Key: keysAndValues[i], Value: keysAndValues[i+1]})
+	}
+	return d
+}
+
+// envoyAsks asks about descriptors of the domain shop.
+func envoyAsks(t testing.TB, c rls.RateLimitServiceClient, descriptors ...*common.RateLimitDescriptor) *rls.RateLimitResponse {
+	t.Helper()
+	r, err := c.ShouldRateLimit(context.Background(), &rls.RateLimitRequest{Domain: "shop", Descriptors: descriptors})
+	require.NoError(t, err)
+	return r
+}
+
+const envoyShop = `
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: {unit: year, requests_per_unit: 100}
+  - key: bucket
+    rate_limit: {unit: year, requests_per_unit: 100}
+    metadata: {weir: {algorithm: token_bucket}}
+  - key: slide
+    rate_limit: {unit: year, requests_per_unit: 100}
+    metadata: {weir: {algorithm: sliding_window, sub_windows: 10, estimate: strict}}
+  - key: wide
+    rate_limit: {unit: year, requests_per_unit: 1000}
+`
+
+// However many ask however many processes, exactly the limit is admitted, and a
+// denied request has taken nothing from the other limit that it asked.
+func TestEnvoyAdmitsExactlyTheLimit(t *testing.T) {
+	file := write(t, "shop.yaml", envoyShop)
+	for _, instances := range []int{1, 4} {
+		m := memcachedtest.Start(t)
+		servers := make([]string, instances)
+		for i := range servers {
+			servers[i] = m.Addr
+		}
+		processes := startProcesses(t, servers, "-grpc-listen", "127.0.0.1:0", "-envoy-config", file)
+		for _, key := range []string{"user", "bucket", "slide"} {
+			var admitted atomic.Int64
+			var callers sync.WaitGroup
+			start := make(chan struct{})
+			for _, p := range processes {
+				for range 4 {
+					c := dialGRPC(t, p.log, insecure.NewCredentials())
+					for range 64 / 4 {
+						callers.Go(func() {
+							<-start
+							for range 10 {
+								if envoyAsks(t, c, descriptor(key, "a"), descriptor("wide", key)).OverallCode == rls.RateLimitResponse_OK {
+									admitted.Add(1)
+								}
+							}
+						})
+					}
+				}
+			}
+			close(start)
+			callers.Wait()
+			// A strict sliding window may deny both of two that race.
+			c := dialGRPC(t, processes[0].log, insecure.NewCredentials())
+			storm := admitted.Load()
+			for envoyAsks(t, c, descriptor(key, "a"), descriptor("wide", key)).OverallCode == rls.RateLimitResponse_OK {
+				admitted.Add(1)
+			}
+			t.Logf("%d processes, %s: %d in the storm", instances, key, storm)
+			if key == "user" {
+				assert.EqualValues(t, 100, storm)
+			}
+			assert.EqualValues(t, 100, admitted.Load(), "%d processes, %s", instances, key)
+			look := descriptor("wide", key)
+			assert.EqualValues(t, 899, envoyAsks(t, c, look).Statuses[0].LimitRemaining, "%d processes, %s", instances, key)
+		}
+	}
+}
+
+// The same file by JSON, and changed while weir runs.
+func TestEnvoyJSONAndReload(t *testing.T) {
+	t.Parallel()
+	file := write(t, "shop.yaml", envoyShop)
+	p := startProcess(t, "-grpc-listen", "127.0.0.1:0", "-envoy-config", file, "-envoy-algorithm", "sliding_window", "-envoy-headers", "legacy")
+	status, body := p.get(t, "/healthcheck")
+	assert.Equal(t, http.StatusOK, status)
+	assert.Equal(t, "OK", body)
+	const request = `{"domain":"shop","hitsAddend":60,"descriptors":[{"entries":[{"key":"user","value":"a"}]}]}`
+	post := func(body string) int {
+		status, _, _, err := p.send(http.MethodPost, "/json", "application/json", body)
+		require.NoError(t, err)
+		return status
+	}
+	assert.Equal(t, http.StatusOK, post(request))
+	assert.Equal(t, http.StatusTooManyRequests, post(request))
+	assert.Equal(t, http.StatusBadRequest, post("{}"))
+
+	c := dialGRPC(t, p.log, insecure.NewCredentials())
+	assert.Equal(t, "100", envoyAsks(t, c, descriptor("user", "a")).ResponseHeadersToAdd[0].Value)
+	require.NoError(t, os.WriteFile(file, []byte("domain: shop\ndescriptors: [{key: user, rate_limit: {unit: years}}]"), 0o600))
+	p.log.wait(t, "shop.yaml:2: unit")
+	assert.EqualValues(t, 38, envoyAsks(t, c, descriptor("user", "a")).Statuses[0].LimitRemaining, "as before")
+	require.NoError(t, os.WriteFile(file, []byte("domain: shop\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 200}}]"), 0o600))
+	p.log.wait(t, "policies loaded")
+	assert.EqualValues(t, 137, envoyAsks(t, c, descriptor("user", "a")).Statuses[0].LimitRemaining, "what was counted stays")
+	_, metrics := p.get(t, "/metrics")
+	assert.Contains(t, metrics, `weir_checks_total{decision="denied",policy="envoy"} 1`)
+	assert.Contains(t, metrics, `weir_http_requests_total{code="429",route="/json"} 1`)
+}
+
+// gRPC has the certificates of HTTP, and asks for those of clients.
+func TestEnvoyTLS(t *testing.T) {
+	t.Parallel()
+	a := newAuthority(t)
+	cert, key := a.issue(t, "server")
+	p := startProgram(t, "-grpc-listen", "127.0.0.1:0", "-envoy-config", write(t, "shop.yaml", envoyShop),
+		"-tls-cert", cert, "-tls-key", key, "-tls-client-ca", a.file)
+	stranger := dialGRPC(t, p.log, credentials.NewTLS(&tls.Config{RootCAs: a.pool()}))
+	_, err := stranger.ShouldRateLimit(context.Background(), &rls.RateLimitRequest{})
+	assert.Equal(t, codes.Unavailable, status.Code(err))
+	own, err := tls.LoadX509KeyPair(a.issue(t, "client"))
+	require.NoError(t, err)
+	c := dialGRPC(t, p.log, credentials.NewTLS(&tls.Config{RootCAs: a.pool(), Certificates: []tls.Certificate{own}}))
+	assert.EqualValues(t, 99, envoyAsks(t, c, descriptor("user", "a")).Statuses[0].LimitRemaining)
+}
+
+// A store that is silent doesn't hold up Envoy: the process limits alone.
+func TestEnvoyWithASilentStore(t *testing.T) {
+	t.Parallel()
+	m := memcachedtest.Start(t)
+	p := startProcess(t, "-memcached", m.Addr, "-grpc-listen", "127.0.0.1:0", "-envoy-config", write(t, "shop.yaml", envoyShop))
+	c := dialGRPC(t, p.log, insecure.NewCredentials())
+	require.EqualValues(t, 99, envoyAsks(t, c, descriptor("user", "a")).Statuses[0].LimitRemaining)
+	m.Pause()
+	t.Cleanup(m.Resume)
+	for want := uint32(98); want > 90; want-- {
+		began := time.Now()
+		assert.Equal(t, want, envoyAsks(t, c, descriptor("user", "a")).Statuses[0].LimitRemaining)
+		assert.Less(t, time.Since(began), 500*time.Millisecond)
+	}
+}
+
+func TestEnvoyNeedsItsOwnName(t *testing.T) {
+	t.Parallel()
+	policies := write(t, "p.yaml", "policies: {envoy: {limits: [{algorithm: fixed_window, limit: 1, window: 1m}]}}")
+	cfg, err := parseConfig([]string{"-listen", "127.0.0.1:0", "-config", policies, "-envoy-config", write(t, "shop.yaml", envoyShop)}, nil, os.Stderr)
+	require.NoError(t, err)
+	_, err = newProgram(cfg, newLogLines())
+	assert.ErrorContains(t, err, `the policy "envoy" must have another name`)
+	_, err = parseConfig([]string{"-grpc-listen", ":1"}, nil, os.Stderr)
+	assert.ErrorContains(t, err, "-grpc-listen needs -envoy-config")
+}

@@ -1,0 +1,362 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"weir/api"
+	"weir/api/envoy"
+)
+
+// Bounds of the files of -envoy-config: aliases could make them endless.
+const (
+	maxEnvoyDepth       = 32
+	maxEnvoyDescriptors = 100_000
+)
+
+// A namedFile is a file's name and content.
+type namedFile struct {
+	name string
+	data []byte
+}
+
+// readEnvoyFiles returns a file, or all files of a folder whose names end with
+// .yaml or .yml and begin with no dot, by their names.
+func readEnvoyFiles(path string) ([]namedFile, error) {
+	names := []string{path}
+	if info, err := os.Stat(path); err != nil {
+		return nil, fmt.Errorf("-envoy-config: %w", err)
+	} else if info.IsDir() {
+		entries, err := os.ReadDir(path)
+		if err != nil {
+			return nil, fmt.Errorf("-envoy-config: %w", err)
+		}
+		names = nil
+		for _, entry := range entries {
+			name := entry.Name()
+			if ext := filepath.Ext(name); !strings.HasPrefix(name, ".") && (ext == ".yaml" || ext == ".yml") {
+				names = append(names, filepath.Join(path, name))
+			}
+		}
+		if len(names) == 0 {
+			return nil, fmt.Errorf("-envoy-config: %s has no file that ends with .yaml", path)
+		}
+	}
+	var files []namedFile
+	for _, name := range names {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			return nil, fmt.Errorf("-envoy-config: %w", err)
+		}
+		files = append(files, namedFile{name, data})
+	}
+	return files, nil
+}
+
+// sameFiles reports whether a and b have the same names and content.
+func sameFiles(a, b []namedFile) bool {
+	return slices.EqualFunc(a, b, func(a, b namedFile) bool { return a.name == b.name && bytes.Equal(a.data, b.data) })
+}
+
+// parseEnvoy returns what files in the format of envoyproxy/ratelimit say,
+// without limiters. Limits that name no algorithm have the given one. The error
+// names each mistake with its line; then there is no configuration.
+func parseEnvoy(files []namedFile, algorithm string) (*envoy.Config, error) {
+	config := &envoy.Config{Domains: make(map[string]*envoy.Descriptor), Default: make(map[envoy.Unit]*api.Limit)}
+	var errs []error
+	defaults := &envoyReader{algorithm: algorithm}
+	for _, unit := range envoy.Units {
+		l := api.Limit{Name: string(unit), Limit: 1, Window: unit.Window()}
+		defaults.complete(&l, &yaml.Node{}, map[string]*yaml.Node{})
+		config.Default[unit] = &l
+	}
+	for _, file := range files {
+		r := &envoyReader{policyReader: policyReader{yamlReader{name: file.name}}, algorithm: algorithm}
+		r.read(config, file.data)
+		errs = append(errs, r.errs...)
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	return config, nil
+}
+
+// An envoyReader reads descriptors from the nodes of a file.
+type envoyReader struct {
+	policyReader
+	algorithm   string // of limits that name none
+	descriptors int    // that were read
+}
+
+func (r *envoyReader) read(config *envoy.Config, data []byte) {
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	var document, next yaml.Node
+	switch err := decoder.Decode(&document); {
+	case errors.Is(err, io.EOF):
+		r.errs = append(r.errs, fmt.Errorf("%s: the file is empty; it needs the key domain", r.name))
+		return
+	case err != nil:
+		r.errs = append(r.errs, fmt.Errorf("%s:%s", r.name, explainSyntax(data, err)))
+		return
+	}
+	switch err := decoder.Decode(&next); {
+	case err == nil:
+		r.fail(&next, "a second document begins here; a domain has a file of its own")
+		return
+	case !errors.Is(err, io.EOF):
+		r.errs = append(r.errs, fmt.Errorf("%s:%s", r.name, explainSyntax(data, err)))
+		return
+	}
+	node := document.Content[0]
+	domain, root := "", new(envoy.Descriptor)
+	values := r.object(node, "the file",
+		r.anyText("domain", &domain),
+		yamlKey{"descriptors", func(n *yaml.Node) { r.list(n, root, nil) }})
+	switch {
+	case values == nil:
+	case domain == "":
+		r.fail(node, "domain is missing; it is what Envoy sends as the domain of its rate limit filter")
+	case config.Domains[domain] != nil:
+		r.fail(values["domain"], "another file has the domain %q already; a domain is in one file", domain)
+	default:
+		config.Domains[domain] = root
+	}
+}
+
+// list reads the descriptors below parent, whose keys and values are path.
+func (r *envoyReader) list(n *yaml.Node, parent *envoy.Descriptor, path []string) {
+	switch {
+	case n.Tag == "!!null":
+		return
+	case n.Kind != yaml.SequenceNode:
+		r.fail(n, "descriptors must be a list")
+		return
+	case len(path) == maxEnvoyDepth:
+		r.fail(n, "descriptors are nested deeper than %d times", maxEnvoyDepth)
+		return
+	}
+	for _, item := range n.Content {
+		if r.descriptors++; r.descriptors > maxEnvoyDescriptors {
+			if r.descriptors == maxEnvoyDescriptors+1 {
+				r.fail(item, "the file has more than %d descriptors", maxEnvoyDescriptors)
+			}
+			return
+		}
+		r.descriptor(resolve(item), parent, path)
+	}
+}
+
+func (r *envoyReader) descriptor(n *yaml.Node, parent *envoy.Descriptor, path []string) {
+	d := new(envoy.Descriptor)
+	var shadow, quota bool
+	later := func(name string) yamlKey { return yamlKey{name, func(*yaml.Node) {}} }
+	values := r.object(n, "a descriptor",
+		r.anyText("key", &d.Key),
+		r.anyText("value", &d.Value),
+		// Read when key and value are known, in whatever order they are.
+		later("rate_limit"), later("descriptors"), later("metadata"),
+		r.flag("shadow_mode", &shadow),
+		r.flag("quota_mode", &quota),
+		r.flag("detailed_metric", &d.DetailedMetric),
+		r.flag("value_to_metric", &d.ValueToMetric),
+		r.flag("share_threshold", &d.ShareThreshold))
+	if values == nil {
+		return
+	}
+	name := d.Key
+	if d.Value != "" {
+		name += "_" + d.Value
+	}
+	if d.Key == "" {
+		r.fail(n, "the descriptor has no key")
+	} else if err := parent.Add(d); err != nil {
+		r.fail(values["key"], "%v", err)
+	}
+	if d.ShareThreshold && !strings.Contains(name, "*") {
+		r.fail(values["share_threshold"], "share_threshold needs a value with a *, such as files/*, and %q has none", name)
+	}
+	path = append(slices.Clone(path), name)
+	if limit := values["rate_limit"]; limit != nil && limit.Tag != "!!null" {
+		d.Rule = r.rule(limit, values["metadata"], path)
+		switch {
+		case shadow:
+			d.Rule.Leniency = api.Shadow
+		case quota:
+			d.Rule.Leniency = api.Quota
+		}
+	} else if r.weir(values["metadata"]) != nil {
+		r.fail(values["metadata"], "metadata has options of weir for a limit, and the descriptor has no rate_limit")
+	}
+	if below := values["descriptors"]; below != nil {
+		r.list(below, d, path)
+	}
+}
+
+// rule reads a rate_limit of the descriptor at path.
+func (r *envoyReader) rule(n, metadata *yaml.Node, path []string) *envoy.Rule {
+	mistakes := len(r.errs)
+	rule := new(envoy.Rule)
+	unit := ""
+	values := r.object(n, "rate_limit",
+		r.anyText("unit", &unit),
+		integer(&r.yamlReader, "requests_per_unit", &rule.Limit.Limit, 0, math.MaxUint32),
+		r.flag("unlimited", &rule.Unlimited),
+		r.anyText("name", &rule.Name),
+		yamlKey{"replaces", func(n *yaml.Node) { r.replaces(n, rule) }})
+	rule.Unit = envoy.Unit(strings.ToLower(unit))
+	rule.Limit.Name, rule.Limit.Window = headerName(path), rule.Unit.Window()
+	switch {
+	case len(r.errs) > mistakes:
+	case rule.Unlimited && rule.Limit.Window > 0:
+		r.fail(values["unit"], "unit has no meaning where unlimited is true; leave one of them out")
+	case rule.Unlimited:
+	case rule.Limit.Window == 0:
+		var names []string
+		for _, u := range envoy.Units {
+			names = append(names, string(u))
+		}
+		where := n
+		if values["unit"] != nil {
+			where = values["unit"]
+		}
+		r.fail(where, "unit %q must be %s", unit, strings.Join(names, " or "))
+	case slices.Contains(rule.Replaces, rule.Name) && rule.Name != "":
+		r.fail(values["replaces"], "replaces has the limit's own name, %q", rule.Name)
+	default:
+		options := r.weir(metadata)
+		own := map[string]*yaml.Node{}
+		if options != nil {
+			own = r.object(options, "metadata weir", r.optionKeys(&rule.Limit)...)
+		}
+		if len(r.errs) == mistakes {
+			own["window"], own["limit"] = values["unit"], n
+			if values["requests_per_unit"] != nil {
+				own["limit"] = values["requests_per_unit"]
+			}
+			r.complete(&rule.Limit, n, own)
+		}
+	}
+	return rule
+}
+
+// optionKeys are the keys of a limit that say how it limits.
+func (r *envoyReader) optionKeys(l *api.Limit) []yamlKey {
+	return slices.DeleteFunc(r.limitKeys(l), func(k yamlKey) bool { return k.name == "name" || k.name == "limit" || k.name == "window" })
+}
+
+// complete is that of a policy's limit, with the default for the algorithm, and
+// for a limit that bans.
+func (r *envoyReader) complete(l *api.Limit, n *yaml.Node, values map[string]*yaml.Node) {
+	if l.Algorithm == "" {
+		l.Algorithm = r.algorithm
+	}
+	requests, name := l.Limit, l.Name
+	l.Limit, l.Name = max(1, requests), "any"
+	r.policyReader.complete(&api.Policy{Name: envoy.PolicyName}, l, n, values)
+	l.Limit, l.Name = requests, name
+}
+
+// weir returns the options of weir in metadata, or nil.
+func (r *envoyReader) weir(metadata *yaml.Node) (options *yaml.Node) {
+	if metadata == nil || metadata.Tag == "!!null" {
+		return nil
+	}
+	r.mapping(metadata, "metadata", func(key, value *yaml.Node) {
+		if key.Value == "weir" {
+			options = value
+		}
+	})
+	return options
+}
+
+func (r *envoyReader) replaces(n *yaml.Node, rule *envoy.Rule) {
+	if n.Kind != yaml.SequenceNode {
+		if n.Tag != "!!null" {
+			r.fail(n, "replaces must be a list of names, such as [{name: other}]")
+		}
+		return
+	}
+	for _, item := range n.Content {
+		item, name, mistakes := resolve(item), "", len(r.errs)
+		r.object(item, "an item of replaces", r.anyText("name", &name))
+		if name == "" && len(r.errs) == mistakes {
+			r.fail(item, "an item of replaces has no name")
+		}
+		rule.Replaces = append(rule.Replaces, name)
+	}
+}
+
+// anyText is a key whose value is text, written as any scalar: 404 is "404".
+func (r *envoyReader) anyText(name string, into *string) yamlKey {
+	return r.scalar(name, "text", func(n *yaml.Node) bool {
+		if *into = n.Value; n.Tag == "!!null" {
+			*into = ""
+		}
+		return true
+	})
+}
+
+// flag is a key that is true or false, as YAML 1.1 writes them too.
+func (r *envoyReader) flag(name string, into *bool) yamlKey {
+	return r.scalar(name, "true or false", func(n *yaml.Node) bool { return n.Decode(into) == nil })
+}
+
+// headerName returns path as headers may name a limit.
+func headerName(path []string) string {
+	return strings.Map(func(c rune) rune {
+		if c < ' ' || c > '~' || c == '"' || c == '\\' {
+			return '_'
+		}
+		return c
+	}, strings.Join(path, "."))
+}
+
+// envoyPolicy returns a policy with a limit for each way in which the rules of
+// a configuration count, and a function that gives the rules the limiters that
+// these have by then.
+func envoyPolicy(config *envoy.Config, countDenied bool) (*api.Policy, func()) {
+	p := &api.Policy{Name: envoy.PolicyName, OnStoreError: api.StoreErrorLocal, CountDenied: countDenied}
+	places := make(map[string]int) // in p.Limits
+	place := func(l *api.Limit, unit envoy.Unit) int {
+		shape := *l
+		shape.Name, shape.Limit, shape.Limiter = storedName(l, unit), max(1, l.Limit), nil
+		i, ok := places[shape.Name]
+		if !ok {
+			i = len(p.Limits)
+			places[shape.Name] = i
+			p.Limits = append(p.Limits, shape)
+		}
+		return i
+	}
+	for _, unit := range envoy.Units {
+		place(config.Default[unit], unit)
+	}
+	config.EachRule(func(r *envoy.Rule) { place(&r.Limit, r.Unit) })
+	return p, func() {
+		for unit, l := range config.Default {
+			l.Limiter = p.Limits[place(l, unit)].Limiter
+		}
+		config.EachRule(func(r *envoy.Rule) { r.Bind(p.Limits[place(&r.Limit, r.Unit)].Limiter) })
+	}
+}
+
+// storedName returns the name in the store of all limits that count like l.
+func storedName(l *api.Limit, unit envoy.Unit) string {
+	name := strings.ReplaceAll(l.Algorithm, "_", "-") + "-" + string(unit)
+	if l.SubWindows > 0 {
+		name += fmt.Sprintf("-%d-%s", l.SubWindows, l.Estimate)
+	}
+	if l.Burst > 0 {
+		name += fmt.Sprintf("-%d", l.Burst)
+	}
+	return name
+}

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/api"
+	"weir/api/envoy"
+)
+
+// envoyRules returns the rules of a file by the name that headers give them.
+func envoyRules(t *testing.T, text string) map[string]*envoy.Rule {
+	t.Helper()
+	config, err := parseEnvoy([]namedFile{{"f.yaml", []byte(text)}}, "fixed_window")
+	require.NoError(t, err)
+	rules := map[string]*envoy.Rule{}
+	config.EachRule(func(r *envoy.Rule) { rules[r.Limit.Name] = r })
+	return rules
+}
+
+func TestEnvoyFile(t *testing.T) {
+	t.Parallel()
+	rules := envoyRules(t, `
+domain: shop
+descriptors:
+  - key: tenant
+    value: 42                   # as text, as theirs reads it
+    rate_limit: {unit: Minute, requests_per_unit: 7, name: t, replaces: [{name: other}]}
+    shadow_mode: yes
+  - key: tenant
+    rate_limit: {unit: month, requests_per_unit: 0}
+    quota_mode: true
+    metadata: {team: [a, b], weir: {algorithm: sliding_window, sub_windows: 6, estimate: strict}}
+    descriptors:
+      - key: path
+        value: /a/*/b
+        share_threshold: true
+        detailed_metric: true
+        value_to_metric: true
+        rate_limit: {unit: year, requests_per_unit: 4294967295}
+  - key: free
+    rate_limit: {unlimited: true}
+    descriptors:
+  - key: whitelisted
+`)
+	require.Len(t, rules, 3)
+	named := rules["tenant_42"]
+	assert.Equal(t, "t", named.Name)
+	assert.Equal(t, []string{"other"}, named.Replaces)
+	assert.Equal(t, api.Shadow, named.Leniency)
+	assert.Equal(t, api.Limit{Name: "tenant_42", Algorithm: "fixed_window", Limit: 7, Window: time.Minute}, named.Limit)
+	assert.Equal(t, api.Limit{Name: "tenant", Algorithm: "sliding_window", Window: 30 * 24 * time.Hour, SubWindows: 6, Estimate: "strict"},
+		rules["tenant"].Limit)
+	assert.Equal(t, api.Quota, rules["tenant"].Leniency)
+	assert.EqualValues(t, 4294967295, rules["tenant.path_/a/*/b"].Limit.Limit)
+	assert.Equal(t, 365*24*time.Hour, rules["tenant.path_/a/*/b"].Limit.Window)
+}
+
+// All mistakes of all files are named, and what is right is said.
+func TestEnvoyFileMistakes(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		files []string
+		want  []string
+	}{
+		"empty":            {[]string{""}, []string{"0.yaml: the file is empty; it needs the key domain"}},
+		"no domain":        {[]string{"descriptors: []"}, []string{"0.yaml:1: domain is missing"}},
+		"not YAML":         {[]string{"domain: [a"}, []string{"0.yaml:1"}},
+		"two domains":      {[]string{"domain: a", "\ndomain: a"}, []string{`1.yaml:2: another file has the domain "a" already`}},
+		"two documents":    {[]string{"domain: a\n---\ndomain: b"}, []string{"0.yaml:2: a second document"}},
+		"unknown":          {[]string{"domain: a\ndescriptors:\n- key: b\n  rate_limits: {}"}, []string{`0.yaml:4: a descriptor has no key "rate_limits"`}},
+		"no key":           {[]string{"domain: a\ndescriptors:\n- value: b"}, []string{"0.yaml:3: the descriptor has no key"}},
+		"twice":            {[]string{"domain: a\ndescriptors:\n- key: b\n- key: b"}, []string{`0.yaml:4: the list has a descriptor "b" already`}},
+		"twice in two":     {[]string{"domain: a\ndescriptors:\n- key: b_c\n- {key: b, value: c}"}, []string{`0.yaml:4: the list has a descriptor "b_c" already`}},
+		"no unit":          {[]string{"domain: a\ndescriptors:\n- key: b\n  rate_limit: {requests_per_unit: 1}"}, []string{`0.yaml:4: unit "" must be second or minute`}},
+		"fortnight":        {[]string{"domain: a\ndescriptors:\n- key: b\n  rate_limit:\n    unit: fortnight"}, []string{`0.yaml:5: unit "fortnight" must be`}},
+		"negative":         {[]string{"domain: a\ndescriptors:\n- key: b\n  rate_limit: {unit: day, requests_per_unit: -1}"}, []string{"0.yaml:4: requests_per_unit"}},
+		"unlimited":        {[]string{"domain: a\ndescriptors:\n- key: b\n  rate_limit: {unit: day, unlimited: true}"}, []string{"0.yaml:4: unit has no meaning"}},
+		"own name":         {[]string{"domain: a\ndescriptors:\n- key: b\n  rate_limit: {unit: day, name: n, replaces: [{name: n}]}"}, []string{"0.yaml:4: replaces has the limit's own name"}},
+		"nobody":           {[]string{"domain: a\ndescriptors:\n- key: b\n  rate_limit: {unit: day, replaces: [{}]}"}, []string{"0.yaml:4: an item of replaces has no name"}},
+		"share":            {[]string{"domain: a\ndescriptors:\n- key: b\n  share_threshold: true"}, []string{"0.yaml:4: share_threshold needs a value with a *"}},
+		"algorithm":        {[]string{"domain: a\ndescriptors:\n- key: b\n  rate_limit: {unit: day}\n  metadata: {weir: {algorithm: token}}"}, []string{`0.yaml:5: algorithm "token" must be`}},
+		"option":           {[]string{"domain: a\ndescriptors:\n- key: b\n  rate_limit: {unit: day}\n  metadata: {weir: {sub_windows: 7}}"}, []string{"0.yaml:5: sub_windows and estimate are for sliding_window only"}},
+		"slots":            {[]string{"domain: a\ndescriptors:\n- key: b\n  rate_limit: {unit: second}\n  metadata: {weir: {algorithm: sliding_window, sub_windows: 7}}"}, []string{"0.yaml:5: sub_windows 7 cuts 1s"}},
+		"log":              {[]string{"domain: a\ndescriptors:\n- key: b\n  rate_limit: {unit: day,\n    requests_per_unit: 4000000000}\n  metadata: {weir: {algorithm: sliding_log}}"}, []string{"0.yaml:5: "}},
+		"no limit":         {[]string{"domain: a\ndescriptors:\n- key: b\n  metadata: {weir: {}}"}, []string{"0.yaml:4: metadata has options of weir"}},
+		"several in files": {[]string{"domain: a\ndescriptors: 5\nx: 1", "domain: b\ny: 1"}, []string{"0.yaml:2: descriptors must be a list", "0.yaml:3:", "1.yaml:2:"}},
+		"itself":           {[]string{"domain: a\ndescriptors: &d\n- key: b\n  descriptors: *d"}, []string{"nested deeper than 32 times"}},
+	} {
+		var files []namedFile
+		for i, text := range test.files {
+			files = append(files, namedFile{string(rune('0'+i)) + ".yaml", []byte(text)})
+		}
+		_, err := parseEnvoy(files, "fixed_window")
+		if !assert.Error(t, err, name) {
+			continue
+		}
+		for _, want := range test.want {
+			assert.Contains(t, err.Error(), want, name)
+		}
+		assert.Len(t, strings.Split(err.Error(), "\n"), len(test.want), name)
+	}
+}
+
+// Rules that count alike share a limiter, whatever their limits are.
+func TestEnvoyLimitersAreShared(t *testing.T) {
+	t.Parallel()
+	config, err := parseEnvoy([]namedFile{{"f.yaml", []byte(`
+domain: a
+descriptors:
+  - {key: b, rate_limit: {unit: minute, requests_per_unit: 1}}
+  - {key: c, rate_limit: {unit: minute, requests_per_unit: 2}}
+  - {key: d, rate_limit: {unit: minute, requests_per_unit: 3}, metadata: {weir: {algorithm: token_bucket, burst: 9}}}
+`)}}, "fixed_window")
+	require.NoError(t, err)
+	policy, _ := envoyPolicy(config, false)
+	assert.Len(t, policy.Limits, len(envoy.Units)+1)
+}
+
+func TestReadEnvoyFiles(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	_, err := readEnvoyFiles(dir)
+	require.ErrorContains(t, err, "has no file that ends with .yaml")
+	for _, name := range []string{"b.yaml", "a.yml", ".c.yaml", "d.txt"} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(name), 0o600))
+	}
+	files, err := readEnvoyFiles(dir)
+	require.NoError(t, err)
+	assert.Equal(t, []namedFile{{filepath.Join(dir, "a.yml"), []byte("a.yml")}, {filepath.Join(dir, "b.yaml"), []byte("b.yaml")}}, files)
+	files, err = readEnvoyFiles(filepath.Join(dir, "d.txt"))
+	require.NoError(t, err)
+	assert.Len(t, files, 1)
+	_, err = readEnvoyFiles(filepath.Join(dir, "none"))
+	require.ErrorContains(t, err, "-envoy-config: ")
+}
+
+func FuzzEnvoyFile(f *testing.F) {
+	f.Add("domain: a\ndescriptors:\n- key: b\n  rate_limit: {unit: day, requests_per_unit: 1}\n  metadata: {weir: {algorithm: sliding_log}}")
+	f.Add("domain: a\ndescriptors: &d\n- key: b\n  descriptors: *d")
+	f.Add("a: &a [*a]")
+	f.Fuzz(func(t *testing.T, text string) {
+		config, err := parseEnvoy([]namedFile{{"f.yaml", []byte(text)}}, "fixed_window")
+		if err == nil {
+			policy, _ := envoyPolicy(config, false)
+			assert.NotEmpty(t, policy.Limits)
+		}
+	})
+}
