@@ -44,6 +44,8 @@ type answer struct {
 	retry    time.Duration // until a denied check fits; 0 if waiting is no help
 	wait     time.Duration // until an admitted request may proceed
 	limits   []limitAnswer
+
+	quotasDeny bool // every quota does, and nothing else
 }
 
 // A limitAnswer is the outcome of one limit of a check.
@@ -53,7 +55,7 @@ type limitAnswer struct {
 	limit    int64 // the one in force for this check
 	client   string
 	cost     int64
-	lenient  bool // its denial denies no check
+	leniency Leniency
 	degraded bool // the store could not be asked
 	decided  bool // by the store, or by what the process knows
 }
@@ -69,6 +71,9 @@ func (a *answer) release() { answers.Put(a) }
 // in use.
 func (a *answer) record(l *limitAnswer, d counters.Decision, err error, r counters.Request) {
 	l.Decision, l.decided = d, err == nil
+	if l.RetryAfter >= counters.Forever { // the cost is above the limit
+		l.RetryAfter = l.ResetAfter
+	}
 	if err == nil {
 		return
 	}
@@ -82,6 +87,11 @@ func (a *answer) record(l *limitAnswer, d counters.Decision, err error, r counte
 	}
 }
 
+// denies reports whether a denial of l counts in a.
+func (l *limitAnswer) denies(a *answer) bool {
+	return l.leniency == Strict || l.leniency == Quota && a.quotasDeny
+}
+
 // finish sums up the limits. It lets shadow mode allow what they denied.
 func (a *answer) finish() *answer {
 	a.denied = !a.allowed
@@ -91,13 +101,13 @@ func (a *answer) finish() *answer {
 		l := &a.limits[i]
 		if a.allowed {
 			a.wait = max(a.wait, l.Wait)
-		} else if !l.lenient {
+		} else if l.denies(a) {
 			// A limit that has admitted what another denied, and has counted
 			// it, has to admit it again.
 			a.retry = max(a.retry, l.RetryAfter, l.FitsAfter)
 		}
 		a.local = a.local || a.denied && !a.degraded && !l.Allowed && l.Local
-		a.contends = a.contends && (l.Allowed || l.lenient || l.Contended)
+		a.contends = a.contends && (l.Allowed || !l.denies(a) || l.Contended)
 	}
 	return a
 }

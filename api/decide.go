@@ -62,10 +62,11 @@ func (p *activePolicies) decide(ctx context.Context, q check, now time.Time) (*a
 	if err != nil {
 		return nil, err
 	}
-	a, err := policy.check(ctx, q, now)
+	a, err := policy.prepare(q)
 	if err != nil {
 		return nil, err
 	}
+	a.check(ctx, now)
 	p.metrics[q.policy].count(a, now, p.now().Sub(now))
 	if a.degraded && p.undecided != nil {
 		p.undecided(a.client)
@@ -76,21 +77,10 @@ func (p *activePolicies) decide(ctx context.Context, q check, now time.Time) (*a
 	return a, nil
 }
 
-// check decides q at now, consuming its cost from all limits or from none. The
-// error is a problem with the question; nothing has been consumed then.
-func (p *Policy) check(ctx context.Context, q check, now time.Time) (*answer, error) {
-	a, err := p.prepare(q)
-	if err != nil {
-		return nil, err
-	}
-	a.settle(ctx, a.take(ctx, now), now)
-	return a.finish(), nil
-}
-
-// take asks the limits in their order until one denies, or all if denied
-// requests count, and returns how many it has asked.
-func (a *answer) take(ctx context.Context, now time.Time) (asked int) {
-	p := a.policy
+// check asks the limits of a, which prepare has found, and consumes their costs
+// from all or from none.
+func (a *answer) check(ctx context.Context, now time.Time) {
+	p, asked := a.policy, 0
 	for asked < len(a.limits) && !a.refused && (a.allowed || p.CountDenied) {
 		l := &a.limits[asked]
 		asked++
@@ -102,20 +92,30 @@ func (a *answer) take(ctx context.Context, now time.Time) (asked int) {
 			d, err = l.Limiter.TakeLocal(r, err)
 		}
 		a.record(l, d, err, r)
-		a.allowed = a.allowed && (l.Allowed || l.lenient)
+		a.allowed = a.allowed && (l.Allowed || l.leniency != Strict)
 		if !l.decided && p.OnStoreError == StoreErrorDeny {
 			a.refused, a.allowed = !p.Shadow, false
 		}
 	}
-	return asked
-}
-
-// settle undoes what the first asked limits admitted if the check is denied,
-// unless denied requests count.
-func (a *answer) settle(ctx context.Context, asked int, now time.Time) {
-	if !a.allowed && !a.policy.CountDenied {
+	a.judgeQuotas()
+	if !a.allowed && !p.CountDenied {
 		a.refund(ctx, asked, now)
 	}
+	a.finish()
+}
+
+// judgeQuotas denies if every quota does.
+func (a *answer) judgeQuotas() {
+	quotas := false
+	for i := range a.limits {
+		if l := &a.limits[i]; l.leniency == Quota {
+			if quotas = true; l.Allowed {
+				return
+			}
+		}
+	}
+	a.quotasDeny = quotas && a.allowed
+	a.allowed = a.allowed && !quotas
 }
 
 // peek returns the answer that a check of cost 1 would get now, and consumes

@@ -59,7 +59,7 @@ func NewTogether(p *Policy, cfg Config) *Together {
 // and reports whether they are admitted. It takes no longer than the store
 // timeout. Unless h is nil, it gets the headers that the check of a policy with
 // these limits would have. A check whose cost is above the limit is denied, and
-// its RetryAfter is its ResetAfter.
+// has to wait until its limit is unused, as far as anybody can tell.
 func (t *Together) Check(checks []LimitCheck, h http.Header) bool {
 	ctx, now := t.begin()
 	a := answers.Get().(*answer)
@@ -68,18 +68,10 @@ func (t *Together) Check(checks []LimitCheck, h http.Header) bool {
 	for i := range checks {
 		c := &checks[i]
 		a.limits = append(a.limits, limitAnswer{
-			Limit: c.Limit, limit: c.Value, client: c.Client, cost: c.Cost, lenient: c.Leniency != Strict,
+			Limit: c.Limit, limit: c.Value, client: c.Client, cost: c.Cost, leniency: c.Leniency,
 		})
 	}
-	asked := a.take(ctx, now)
-	a.judgeQuotas(checks)
-	a.settle(ctx, asked, now)
-	for i := range a.limits {
-		if l := &a.limits[i]; l.RetryAfter >= counters.Forever { // its cost is above the limit
-			l.RetryAfter = l.ResetAfter
-		}
-	}
-	a.finish()
+	a.check(ctx, now)
 	if h != nil {
 		a.setHeaders(h, nil)
 	}
@@ -93,25 +85,6 @@ func (t *Together) Check(checks []LimitCheck, h http.Header) bool {
 	}
 	t.metrics.countDecision(a, t.cfg.Now().Sub(now))
 	return a.allowed
-}
-
-// judgeQuotas denies if every quota does.
-func (a *answer) judgeQuotas(checks []LimitCheck) {
-	quotas := false
-	for i := range checks {
-		if checks[i].Leniency == Quota {
-			if quotas = true; a.limits[i].Allowed {
-				return
-			}
-		}
-	}
-	if !quotas || !a.allowed {
-		return
-	}
-	a.allowed = false
-	for i := range checks {
-		a.limits[i].lenient = checks[i].Leniency == Shadow
-	}
 }
 
 // GiveBack gives back the Cost of c, as far as it is in use, and answers in c
