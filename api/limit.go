@@ -62,6 +62,18 @@ type Limit struct {
 // Most returns the largest limit that may be in force.
 func (l *Limit) Most() int64 { return cmp.Or(l.MaxLimit, counters.MaxLimit) }
 
+// A Leniency says what a limit's denial is to the checks that are decided with
+// it.
+type Leniency int
+
+// The values of Leniency: the denial denies all of them, or none, or all if
+// every other Quota denies too.
+const (
+	Strict Leniency = iota
+	Shadow
+	Quota
+)
+
 // routeHashBytes of SHA-256 are kept: 120 bits, which base32 writes in 24
 // characters.
 const routeHashBytes = 15

@@ -9,18 +9,6 @@ import (
 	"weir/counters"
 )
 
-// A Leniency says what a limit's denial is to the checks that are decided with
-// it.
-type Leniency int
-
-// The values of Leniency: the denial denies all of them, or none, or all if
-// every other Quota denies too.
-const (
-	Strict Leniency = iota
-	Shadow
-	Quota
-)
-
 // A LimitCheck asks one limit whether a client may spend a cost, and has the
 // answer.
 type LimitCheck struct {

@@ -65,6 +65,27 @@ type Descriptor struct {
 	wildcards []wildcard // in the order of the file
 }
 
+// A wildcard is a descriptor whose key and value have a *.
+type wildcard struct {
+	*Descriptor
+	parts []string // what stands between each *
+}
+
+// matches reports whether name is the parts in their order, with anything, or
+// nothing, between them.
+func (w *wildcard) matches(name string) bool {
+	rest, ok := strings.CutPrefix(name, w.parts[0])
+	if ok {
+		rest, ok = strings.CutSuffix(rest, w.parts[len(w.parts)-1])
+	}
+	for _, part := range w.parts[1 : len(w.parts)-1] {
+		if ok {
+			_, rest, ok = strings.Cut(rest, part)
+		}
+	}
+	return ok
+}
+
 // A Rule is a limit of a descriptor.
 type Rule struct {
 	// Unlimited says that there is none, and that answers say so.

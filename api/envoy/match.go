@@ -10,27 +10,6 @@ import (
 	"weir/counters"
 )
 
-// A wildcard is a descriptor whose key and value have a *.
-type wildcard struct {
-	*Descriptor
-	parts []string // what stands between each *
-}
-
-// matches reports whether name is the parts in their order, with anything, or
-// nothing, between them.
-func (w *wildcard) matches(name string) bool {
-	rest, ok := strings.CutPrefix(name, w.parts[0])
-	if ok {
-		rest, ok = strings.CutSuffix(rest, w.parts[len(w.parts)-1])
-	}
-	for _, part := range w.parts[1 : len(w.parts)-1] {
-		if ok {
-			_, rest, ok = strings.Cut(rest, part)
-		}
-	}
-	return ok
-}
-
 // below returns what matches an entry among the descriptors below d, or nil:
 // the one with its value, else the first wildcard, else the one with its key
 // alone. byPattern says that it was a wildcard, byKey that it was the key.

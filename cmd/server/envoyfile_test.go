@@ -62,6 +62,14 @@ descriptors:
 	assert.Equal(t, 365*24*time.Hour, rules["tenant.path_/a/*/b"].Limit.Window)
 }
 
+func TestTheFileOfDeployIsRight(t *testing.T) {
+	t.Parallel()
+	files, err := readEnvoyFiles("../../deploy/envoy/limits.yaml")
+	require.NoError(t, err)
+	_, err = parseEnvoy(files, "fixed_window")
+	require.NoError(t, err)
+}
+
 // All mistakes of all files are named, and what is right is said.
 func TestEnvoyFileMistakes(t *testing.T) {
 	t.Parallel()
