@@ -170,14 +170,13 @@ type loaded struct {
 // their limiters.
 func (p *program) loadPolicies() (*loaded, error) {
 	data, err := readPolicyFile(p.cfg.policyFile)
-	if err != nil {
-		return nil, err
-	}
 	var files []namedFile
-	if p.cfg.envoyConfig != "" {
-		if files, err = readEnvoyFiles(p.cfg.envoyConfig); err != nil {
-			return nil, err
-		}
+	if err == nil && p.cfg.envoyConfig != "" {
+		files, err = readEnvoyFiles(p.cfg.envoyConfig)
+	}
+	if err != nil {
+		p.policyData = nil // what is readable again is loaded
+		return nil, err
 	}
 	p.policyData, p.envoyFiles = data, files
 	return loadLimits(p.cfg, data, files, &p.limiters)
