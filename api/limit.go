@@ -47,6 +47,9 @@ type Limit struct {
 	// SubWindows and Estimate are those of a sliding window, else zero.
 	SubWindows int
 	Estimate   string
+	// Entries is how many entries a sliding log is cut into; 0 for an exact one,
+	// and for what isn't a log.
+	Entries int64
 	// Burst is the capacity of a token or leaky bucket; 0 means the limit.
 	Burst int64
 	// MaxLimit is the largest value that may replace Limit for one client

@@ -28,6 +28,7 @@ type limitJSON struct {
 	Window     float64 `json:"window"` // seconds
 	SubWindows int     `json:"sub_windows,omitempty"`
 	Estimate   string  `json:"estimate,omitempty"`
+	Entries    int64   `json:"entries,omitempty"`
 	Burst      int64   `json:"burst,omitempty"`
 }
 
@@ -42,7 +43,7 @@ func (p *Policy) json() policyJSON {
 	for _, l := range p.Limits {
 		j.Limits = append(j.Limits, limitJSON{
 			Name: l.Name, Algorithm: l.Algorithm, Limit: l.Limit, Window: l.Window.Seconds(),
-			SubWindows: l.SubWindows, Estimate: l.Estimate, Burst: l.Burst,
+			SubWindows: l.SubWindows, Estimate: l.Estimate, Entries: l.Entries, Burst: l.Burst,
 		})
 	}
 	return j

@@ -17,6 +17,7 @@ const (
 	formatTokenBucket byte = 0x82
 	formatLeakyBucket byte = 0x92
 	formatSlidingLog  byte = 0xa2
+	formatCountingLog byte = 0xc2
 	formatOrigin      byte = 0xb2
 )
 

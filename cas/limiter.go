@@ -499,7 +499,7 @@ func (l *Limiter[S]) StateBytes(limit int64) int {
 	n := min(limit, 10_000) // no log has more entries, and a bucket doesn't grow
 	for i := range n {
 		at := time.Unix(0, i*int64(l.algorithm.lasts())/n)
-		state, _ = l.algorithm.step(state, counters.Request{Cost: 1, Limit: limit, Now: at})
+		state, _ = l.algorithm.step(state, counters.Request{Cost: limit / n, Limit: limit, Now: at})
 	}
 	return len(l.algorithm.encode(nil, state))
 }

@@ -529,6 +529,11 @@ func TestLimitersLikeOneState(t *testing.T) {
 		require.NoError(t, err)
 		rapid.Check(t, func(t *rapid.T) { runMachine(t, a, false) })
 	})
+	t.Run("counting log", func(t *testing.T) {
+		a, err := newCountingLog(time.Second, MinLogEntries, false)
+		require.NoError(t, err)
+		rapid.Check(t, func(t *rapid.T) { runMachine(t, a, false) })
+	})
 }
 
 func runMachine[S any](t *rapid.T, a algorithm[S], countDenied bool) {

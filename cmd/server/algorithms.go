@@ -23,8 +23,9 @@ type algorithm struct {
 	keys       func(r *yamlReader, l *api.Limit) []yamlKey
 	subWindows int    // the default of the key sub_windows
 	estimate   string // the default of the key estimate
-	maxLimit   int64  // the largest limit; 0 means counters.MaxLimit
 	waits      bool   // an admitted request may have to wait
+	// complete sets what follows from the values of a limit. It may be nil.
+	complete func(l *api.Limit)
 	// describe says in words what a limit promises.
 	describe func(l *api.Limit) string
 	// window returns the window of a limit that counts in slots. It is nil if
@@ -98,13 +99,31 @@ var algorithms = []*algorithm{
 		},
 	},
 	{
-		name:     "sliding_log",
-		keys:     noKeys,
-		maxLimit: cas.MaxLogLimit,
+		name: "sliding_log",
+		keys: func(r *yamlReader, l *api.Limit) []yamlKey {
+			return []yamlKey{integer(r, "entries", &l.Entries, cas.MinLogEntries, cas.MaxLogEntries)}
+		},
+		complete: func(l *api.Limit) {
+			switch {
+			case l.Entries > 0:
+			case l.Limit > cas.MaxLogLimit:
+				l.Entries = cas.DefaultLogEntries
+			default:
+				l.MaxLimit = cas.MaxLogLimit
+			}
+		},
 		describe: func(l *api.Limit) string {
+			if l.Entries > 0 {
+				share := (l.Limit + l.Entries - 1) / l.Entries
+				return fmt.Sprintf("at most %d in any %s, and a request is denied only when more than %d are with it, by a log of about %d entries",
+					l.Limit, inWords(l.Window), l.Limit-max(0, share-2), l.Entries)
+			}
 			return fmt.Sprintf("at most %d in any %s, by the time of each request", l.Limit, inWords(l.Window))
 		},
 		state: func(r *resources, p *api.Policy, l *api.Limit) (stateLimiter, error) {
+			if l.Entries > 0 {
+				return cas.NewCountingLog(r.store, l.Window, l.Entries, r.casConfig(p, l))
+			}
 			return cas.NewSlidingLog(r.store, l.Window, l.Limit, r.casConfig(p, l))
 		},
 	},

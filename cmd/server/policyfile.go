@@ -249,15 +249,13 @@ func (r *policyReader) complete(p *api.Policy, l *api.Limit, n *yaml.Node, value
 	}
 	l.SubWindows = cmp.Or(l.SubWindows, a.subWindows)
 	l.Estimate = cmp.Or(l.Estimate, a.estimate)
-	l.MaxLimit = a.maxLimit
+	if a.complete != nil {
+		a.complete(l)
+	}
 	named := *l
 	named.Name = "any" // a mistake in the name is reported above
 	if _, err := a.newLimiter(&resources{store: memory.New(nil), metrics: new(api.Metrics)}, p, &named); err != nil {
-		mistaken := cmp.Or(values["sub_windows"], values["window"])
-		if l.Limit > l.Most() {
-			mistaken = values["limit"]
-		}
-		r.fail(mistaken, "%v", err)
+		r.fail(cmp.Or(values["sub_windows"], values["window"]), "%v", err)
 	}
 }
 

@@ -37,6 +37,20 @@ func byKey(t *testing.T, clients map[string]api.Client) map[api.ClientKey]api.Cl
 	return keyed
 }
 
+// A log is exact as long as its limit is small.
+func TestEntriesOfALog(t *testing.T) {
+	t.Parallel()
+	for fields, want := range map[string]api.Limit{
+		"limit: 10000":             {MaxLimit: 10_000},
+		"limit: 10001":             {Entries: 64},
+		"limit: 100, entries: 9":   {Entries: 9},
+		"limit: 20000, entries: 8": {Entries: 8},
+	} {
+		l := parseText(t, limit("algorithm: sliding_log, window: 1m, "+fields))["p"].Limits[0]
+		assert.Equal(t, want, api.Limit{Entries: l.Entries, MaxLimit: l.MaxLimit}, fields)
+	}
+}
+
 func TestPolicyFile(t *testing.T) {
 	t.Parallel()
 	data, err := os.ReadFile("testdata/policies.yaml")
@@ -202,7 +216,7 @@ type policyMistake struct {
 
 func policyMistakes() []policyMistake {
 	const policyKeys = "description, limits, count_denied, hold, on_store_error, mode, clients, identify, on_missing_client, ipv4_prefix, ipv6_prefix, auth_deny_status, routes"
-	const limitKeys = "name, algorithm, limit, window, sub_windows, estimate, burst"
+	const limitKeys = "name, algorithm, limit, window, sub_windows, estimate, burst, entries"
 	const algorithms = "fixed_window or sliding_window or token_bucket or leaky_bucket or sliding_log"
 	const badName = "must be 1 to 63 of a-z, 0-9 and -, and not begin with -"
 	const badLimit = "must be a whole number from 1 to 1000000000000"
@@ -294,8 +308,10 @@ func policyMistakes() []policyMistake {
 		{"sub_windows of a bucket", limit("algorithm: token_bucket, limit: 1, window: 1m, sub_windows: 4"),
 			[]string{"4: sub_windows and estimate are for sliding_window only, and this limit is a token_bucket"}},
 		{"window of a bucket", limit("algorithm: leaky_bucket, limit: 1, window: 99ms"), []string{`4: window 99ms ` + badWindow}},
-		{"a log that is too long", "policies:\n  p:\n    limits:\n      - algorithm: sliding_log\n        window: 1m\n        limit: 10001\n",
-			[]string{"6: limit 10001 of a sliding log must be from 1 to 10000: it stores the time of each admitted request; use sliding_window for larger limits"}},
+		{"entries of a bucket", limit("algorithm: token_bucket, limit: 1, window: 1m, entries: 8"),
+			[]string{"4: entries is for sliding_log only, and this limit is a token_bucket"}},
+		{"too few entries", limit("algorithm: sliding_log, limit: 1, window: 1m, entries: 7"), []string{`4: entries "7" must be a whole number from 8 to 1024`}},
+		{"too many entries", limit("algorithm: sliding_log, limit: 1, window: 1m, entries: 1025"), []string{`4: entries "1025" must be a whole number from 8 to 1024`}},
 		{"a client's log that is too long", "policies:\n  p:\n    limits: [{algorithm: sliding_log, limit: 9, window: 1m}]\n    clients: {c: {limits: {sliding-log: 10001}}}\n",
 			[]string{`4: sliding-log "10001" must be a whole number from 1 to 10000`}},
 		{"hold without a queue", more("hold: true"), []string{`4: hold needs a limit that makes requests wait, a leaky_bucket, and policy "p" has none`}},

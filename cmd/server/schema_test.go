@@ -73,6 +73,8 @@ func fileWith(kind, key, value string) string {
 		return limit("limit: 1, algorithm: fixed_window, window: " + value)
 	case "limit sub_windows", "limit estimate":
 		return limit("algorithm: sliding_window, limit: 1, window: 1h, " + key + ": " + value)
+	case "limit entries":
+		return limit("algorithm: sliding_log, limit: 1, window: 1h, entries: " + value)
 	case "limit burst":
 		return limit("algorithm: token_bucket, limit: 1, window: 1h, burst: " + value)
 	case "limit name":

@@ -36,6 +36,7 @@ policies:
   token: {limits: [{algorithm: token_bucket, limit: 100, window: 1m}]}
   leaky: {limits: [{algorithm: leaky_bucket, limit: 10, window: 1s, burst: 200}]}
   log: {limits: [{algorithm: sliding_log, limit: 100, window: 1m}]}
+  counting: {limits: [{algorithm: sliding_log, limit: 2000, window: 1m, entries: 64}]}
   long: {limits: [{algorithm: sliding_log, limit: 2000, window: 1m}]}
 `)
 	for name, p := range policies {
@@ -131,6 +132,7 @@ func TestWordsAreTrue(t *testing.T) {
 		"algorithm: token_bucket, burst: 3":                            13,
 		"algorithm: leaky_bucket, burst: 25":                           35,
 		"algorithm: sliding_log":                                       10,
+		"algorithm: sliding_log, entries: 8":                           10,
 	} {
 		t.Run(fields, func(t *testing.T) {
 			t.Parallel()
