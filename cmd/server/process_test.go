@@ -693,5 +693,5 @@ func TestHeapFloorIsNotTouched(t *testing.T) {
 	}
 	assert.Greater(t, bytes("go_memstats_next_gc_bytes"), 2.0*heapFloor)
 	assert.Greater(t, bytes("process_resident_memory_bytes"), 0.0)
-	assert.Less(t, bytes("process_resident_memory_bytes"), 1.5*heapFloor, "weir itself takes about 20 MB")
+	assert.Less(t, bytes("process_resident_memory_bytes"), 2.0*heapFloor, "weir itself takes about 20 MB, and 50 with the race detector")
 }
