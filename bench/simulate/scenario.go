@@ -103,6 +103,9 @@ func draw(seed uint64, r *rand.Rand) scenario {
 	}
 	// Not drawn, so that a seed's other numbers don't depend on it.
 	s.algorithm.Capped = s.algorithm.Slots > 0 && !s.algorithm.Strict && seed/4%2 == 0
+	if s.algorithm.Kind == algorithms.Times && seed/4%2 == 0 {
+		s.algorithm = algorithms.Counting
+	}
 	s.maxCost = min(s.maxCost, s.capacity())
 	return s
 }

@@ -71,6 +71,14 @@ var All = []Algorithm{
 	}},
 }
 
+// Counting is a log of a few entries. It isn't in All.
+var Counting = Algorithm{
+	Name: "counting log", Kind: Times, policy: "sliding_log, entries: 8",
+	state: func(s counters.StateStore, c Config, state cas.Config) (Limiter, error) {
+		return cas.NewCountingLog(s, c.Window, cas.MinLogEntries, state)
+	},
+}
+
 // Select returns the algorithms with these names, in their order. It panics if
 // there is none of a name.
 func Select(names ...string) []Algorithm {
