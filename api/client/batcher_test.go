@@ -35,6 +35,17 @@ func (s *callers) start(t *testing.T, clients ...string) {
 	}
 }
 
+// startHeld starts weir and a client, whose first request is held.
+func startHeld(t *testing.T) (*weir, *callers, *hold) {
+	t.Helper()
+	w, c := start(t, client.Config{}, newPolicy("api", fixed("api", 1)))
+	s := &callers{c: c}
+	h := w.holds()
+	s.start(t, "first")
+	<-h.arrived
+	return w, s, h
+}
+
 func names(from, to int) []string {
 	var names []string
 	for i := from; i < to; i++ {
@@ -71,15 +82,11 @@ func TestConcurrentChecksGoTogether(t *testing.T) {
 
 func TestAFullBatchWaitsForNobody(t *testing.T) {
 	t.Parallel()
-	w, c := start(t, client.Config{}, newPolicy("api", fixed("api", 1)))
-	s := &callers{c: c}
-	h := w.holds()
-	s.start(t, "first")
-	<-h.arrived
+	w, s, h := startHeld(t)
 	s.start(t, names(0, 2048)...)
 	<-h.arrived
 	<-h.arrived
-	awaitWaiting(t, c, 48)
+	awaitWaiting(t, s.c, 48)
 	assert.Equal(t, []int{1, 1000, 1000}, w.batches())
 	close(h.release)
 	s.group.Wait()
@@ -90,20 +97,16 @@ func TestAFullBatchWaitsForNobody(t *testing.T) {
 // Together they would be more than weir reads.
 func TestABatchOfLargeChecksIsSplit(t *testing.T) {
 	t.Parallel()
-	w, c := start(t, client.Config{}, newPolicy("api", fixed("api", 1)))
-	s := &callers{c: c}
-	h := w.holds()
-	s.start(t, "first")
-	<-h.arrived
+	w, s, h := startHeld(t)
 	for range 140 {
 		s.group.Go(func() {
 			long := map[string]int64{strings.Repeat("x", 63<<10): 1}
-			_, err := c.Check(context.Background(), client.Check{Policy: "api", Client: "alice", Limits: long})
+			_, err := s.c.Check(context.Background(), client.Check{Policy: "api", Client: "alice", Limits: long})
 			assert.ErrorContains(t, err, "has no limit")
 		})
 	}
 	<-h.arrived // at once
-	awaitWaiting(t, c, 11)
+	awaitWaiting(t, s.c, 11)
 	close(h.release)
 	s.group.Wait()
 	assert.Equal(t, []int{1, 11, 129}, w.batches())
@@ -135,11 +138,7 @@ func TestCallersOfOneClientShareItsLimit(t *testing.T) {
 
 func TestAWrongCheckHarmsNoOther(t *testing.T) {
 	t.Parallel()
-	w, c := start(t, client.Config{}, newPolicy("api", fixed("api", 1)))
-	s := &callers{c: c}
-	h := w.holds()
-	s.start(t, "first")
-	<-h.arrived
+	w, s, h := startHeld(t)
 	s.start(t, names(0, 10)...)
 	wrong := []client.Check{
 		{Policy: "none", Client: "x"}, {Policy: "", Client: "x"}, {Policy: "api", Client: "x", Cost: 2},
@@ -150,12 +149,12 @@ func TestAWrongCheckHarmsNoOther(t *testing.T) {
 	}
 	for _, q := range wrong {
 		s.group.Go(func() {
-			_, err := c.Check(context.Background(), q)
+			_, err := s.c.Check(context.Background(), q)
 			var problem *client.Problem
 			assert.ErrorAs(t, err, &problem, "%+v", q)
 		})
 	}
-	awaitWaiting(t, c, 10+len(wrong))
+	awaitWaiting(t, s.c, 10+len(wrong))
 	close(h.release)
 	s.group.Wait()
 	assert.Equal(t, []int{1, 10 + len(wrong)}, w.batches())
@@ -198,20 +197,16 @@ func TestACallerLeaves(t *testing.T) {
 // The batch goes on while somebody aboard waits for it.
 func TestOthersStayAboard(t *testing.T) {
 	t.Parallel()
-	w, c := start(t, client.Config{}, newPolicy("api", fixed("api", 1)))
-	s := &callers{c: c}
-	h := w.holds()
-	s.start(t, "first")
-	<-h.arrived
+	w, s, h := startHeld(t)
 	leaving, leave := context.WithCancel(t.Context())
 	left := make(chan error)
 	go func() {
-		_, err := c.Check(leaving, client.Check{Policy: "api", Client: "leaving"})
+		_, err := s.c.Check(leaving, client.Check{Policy: "api", Client: "leaving"})
 		left <- err
 	}()
-	awaitWaiting(t, c, 1)
+	awaitWaiting(t, s.c, 1)
 	s.start(t, "staying")
-	awaitWaiting(t, c, 2)
+	awaitWaiting(t, s.c, 2)
 
 	aboard := make(chan struct{})
 	w.answers(func(_ http.ResponseWriter, r *http.Request) bool {
