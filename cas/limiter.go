@@ -713,6 +713,7 @@ func (l *Limiter[S]) step(from S, o origin, calls []*call, changed bool) transit
 		now: calls[0].Request.Now, request: calls[0].Request.Request,
 		from: from, state: l.algorithm.clone(from), origin: o, changed: changed,
 	}
+	var within int64 // next.from is within this limit
 	for _, call := range calls {
 		q := &call.Request
 		if q.refund != nil {
@@ -727,8 +728,9 @@ func (l *Limiter[S]) step(from S, o origin, calls []*call, changed bool) transit
 			next.state, call.Result = l.algorithm.step(next.state, q.Request)
 			l.bound(&call.Result, next.state, q.Request)
 			next.changed = next.changed || call.Result.Allowed || l.cfg.CountDenied
-			if q.Cost > 0 && (call.Result.Allowed || l.cfg.CountDenied) {
+			if q.Cost > 0 && q.Limit != within && (call.Result.Allowed || l.cfg.CountDenied) {
 				next.from = l.algorithm.within(next.from, q.Request)
+				within = q.Limit
 			}
 		}
 		if q.Now.After(next.now) {
