@@ -3,6 +3,7 @@ package subwindow_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -66,6 +67,42 @@ func admits(t *testing.T, l *subwindow.Limiter, now time.Time, limit int64, n in
 	return admitted
 }
 
+// A sharedClock tells concurrent checks the time. It stands still while a check
+// from so many ticks ago is under way: one that is decided later than its store
+// timeout finds others counted where it doesn't look.
+type sharedClock struct {
+	mu       sync.Mutex
+	now      time.Time
+	tickSize time.Duration
+	most     int
+	begun    []time.Time // of the checks under way, in their order
+	ended    *sync.Cond
+}
+
+func newSharedClock(now time.Time, tick time.Duration, most int) *sharedClock {
+	c := &sharedClock{now: now, tickSize: tick, most: most}
+	c.ended = sync.NewCond(&c.mu)
+	return c
+}
+
+// tick returns the time of a check, which is under way until done is called.
+func (c *sharedClock) tick() (now time.Time, done func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.begun) > 0 && c.now.Sub(c.begun[0]) >= time.Duration(c.most)*c.tickSize {
+		c.ended.Wait()
+	}
+	c.now = c.now.Add(c.tickSize)
+	now = c.now
+	c.begun = append(c.begun, now)
+	return now, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.begun = slices.DeleteFunc(c.begun, now.Equal)
+		c.ended.Broadcast()
+	}
+}
+
 // A process whose server loses everything, again and again and at any moment,
 // admits the limit and not one more.
 func TestOneProcessAdmitsTheLimitWhateverItsServerLoses(t *testing.T) {
@@ -74,14 +111,17 @@ func TestOneProcessAdmitsTheLimitWhateverItsServerLoses(t *testing.T) {
 		const limit, callers, each = 200, 8, 60
 		l := newProcess(t, server, w)
 		var asked, admitted atomic.Int64
+		clock := newSharedClock(at("12:00:01.5"), 10*time.Millisecond, 50)
 		var wg sync.WaitGroup
 		for range callers {
 			wg.Go(func() {
 				for range each {
-					n := asked.Add(1)
-					if decide(t, l, at("12:00:01.5").Add(time.Duration(n)*10*time.Millisecond), limit) {
+					now, done := clock.tick()
+					if decide(t, l, now, limit) {
 						admitted.Add(1)
 					}
+					done()
+					asked.Add(1)
 				}
 			})
 		}
