@@ -180,7 +180,8 @@ type load struct {
 	callers sync.WaitGroup
 }
 
-// load starts as many callers as cfg says. Those of different weirs ask for a
+// load starts as many callers as cfg says, spread over a pause: if all asked at
+// once, they would wait for each other. Only those of different weirs ask for a
 // client at about the same time.
 func (b *bed) load(ctx context.Context, clients []*client) *load {
 	l := new(load)
@@ -190,9 +191,13 @@ func (b *bed) load(ctx context.Context, clients []*client) *load {
 		l.callers.Go(func() {
 			by := b.on(i)
 			defer by.close()
+			turn := i / len(b.weirs)
+			if sleep(ctx, b.cfg.pause*time.Duration(turn*len(b.weirs))/time.Duration(b.cfg.callers)) != nil {
+				return
+			}
 			ticks := time.NewTicker(b.cfg.pause)
 			defer ticks.Stop()
-			for turn := i / len(b.weirs); ; turn++ {
+			for ; ; turn++ {
 				select {
 				case <-ctx.Done():
 					return
