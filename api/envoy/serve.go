@@ -77,11 +77,14 @@ func recovering(log *slog.Logger) grpc.UnaryServerInterceptor {
 // Serve serves on l, which it closes, until Stop.
 func (s *Server) Serve(l net.Listener) error { return s.grpc.Serve(l) }
 
-// Stop says to health checks that the server goes away, refuses new requests
-// and returns when those under way are answered. What is left when ctx ends is
+// Drain says to health checks that the server goes away.
+func (s *Server) Drain() { s.health.Shutdown() }
+
+// Stop drains, refuses new requests and returns when those under way are
+// answered. Connections that wait to be accepted are cut. What is left when ctx ends is
 // cut off; the error says so.
 func (s *Server) Stop(ctx context.Context) error {
-	s.health.Shutdown()
+	s.Drain()
 	stopped := make(chan struct{})
 	go func() {
 		s.grpc.GracefulStop()

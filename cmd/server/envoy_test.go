@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"regexp"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -177,6 +178,42 @@ func TestEnvoyWithASilentStore(t *testing.T) {
 		began := time.Now()
 		assert.Equal(t, want, envoyAsks(t, c, descriptor("user", "a")).Statuses[0].LimitRemaining)
 		assert.Less(t, time.Since(began), 500*time.Millisecond)
+	}
+}
+
+// Callers that connect for each check are answered, or refused when they
+// connect.
+func TestEnvoyAnswersOrRefusesNewConnections(t *testing.T) {
+	const callers = 32
+	for range 5 {
+		p := startProcess(t, "-grpc-listen", "127.0.0.1:0", "-envoy-config", write(t, "shop.yaml", envoyShop))
+		address := grpcAddress.FindStringSubmatch(p.log.String())[1]
+		request := &rls.RateLimitRequest{Domain: "shop", Descriptors: []*common.RateLimitDescriptor{descriptor("user", "a")}}
+		var done sync.WaitGroup
+		var answered atomic.Int64
+		for range callers {
+			done.Go(func() {
+				for {
+					conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+					if !assert.NoError(t, err) {
+						return
+					}
+					_, err = rls.NewRateLimitServiceClient(conn).ShouldRateLimit(context.Background(), request)
+					conn.Close()
+					if err != nil && strings.Contains(err.Error(), "connection refused") {
+						return
+					}
+					if !assert.NoError(t, err) {
+						return
+					}
+					answered.Add(1)
+				}
+			})
+		}
+		require.Eventually(t, func() bool { return answered.Load() > 3*callers }, patience, time.Millisecond)
+		p.terminate(t)
+		done.Wait()
+		p.requireExit(t)
 	}
 }
 

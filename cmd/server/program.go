@@ -61,7 +61,7 @@ type program struct {
 
 	envoy        *envoy.Service // nil without -envoy-config
 	grpc         *envoy.Server  // nil without -grpc-listen
-	grpcListener net.Listener   // of grpc
+	grpcListener listener       // of grpc
 
 	policies   int         // that it starts with
 	policyData []byte      // the policy file's content when it was last read
@@ -152,9 +152,11 @@ func (p *program) listen() (err error) {
 	if p.cfg.grpcListen == "" {
 		return nil
 	}
-	if p.grpcListener, err = net.Listen("tcp", p.cfg.grpcListen); err != nil {
+	grpcListener, err := net.Listen("tcp", p.cfg.grpcListen)
+	if err != nil {
 		return errors.Join(fmt.Errorf("-grpc-listen: %w", err), l.Close())
 	}
+	p.grpcListener = listener{grpcListener.(*net.TCPListener)}
 	p.grpc = envoy.NewServer(p.envoy, p.tls, p.log)
 	return nil
 }
@@ -273,11 +275,19 @@ func (p *program) serveGRPC() (ended <-chan error, stop func() error) {
 	if p.grpc == nil {
 		return nil, func() error { return nil }
 	}
-	served := make(chan error, 1)
-	go func() { served <- p.grpc.Serve(p.grpcListener) }()
+	served, over := make(chan error, 1), make(chan struct{})
+	go func() {
+		served <- p.grpc.Serve(&loudListener{Listener: p.grpcListener, log: p.log})
+		close(over)
+	}()
 	return served, func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), p.cfg.shutdownGrace)
 		defer cancel()
+		p.grpc.Drain()
+		if err := p.grpcListener.drain(p.drainEnd()); err != nil {
+			return errors.Join(err, p.grpc.Stop(ctx))
+		}
+		<-over // before that, Stop would cut connections that wait
 		return p.grpc.Stop(ctx)
 	}
 }
@@ -292,6 +302,11 @@ func (p *program) healthcheck(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte("OK"))
 }
 
+// drainEnd returns until when connections may open whose handshake has begun.
+func (p *program) drainEnd() time.Time {
+	return time.Now().Add(min(drainPause, p.cfg.shutdownGrace))
+}
+
 // shutDown refuses new connections, answers the requests under way and what the
 // open connections send, and closes them once all have been quiet for
 // drainPause. changed counts what happens on connections, and silent are those
@@ -300,10 +315,9 @@ func (p *program) shutDown(srv *http.Server, served <-chan error, open, changed 
 	p.log.Info("draining", slog.Int64("connections", open.Load()))
 	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.shutdownGrace)
 	defer cancel()
-	until := time.Now().Add(min(drainPause, p.cfg.shutdownGrace))
 	// Before Drain: a client that is told to close its connection connects
 	// again at once, and must be refused.
-	if err := p.listener.drain(until); err != nil {
+	if err := p.listener.drain(p.drainEnd()); err != nil {
 		return err
 	}
 	p.server.Drain()

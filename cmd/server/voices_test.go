@@ -96,21 +96,28 @@ func TestLogTellsHowManyChecksAreDecidedWithoutAServer(t *testing.T) {
 func TestLogTellsOfConnectionsThatCannotBeAccepted(t *testing.T) {
 	t.Parallel()
 	const files = "24"
-	p := runProcess(t, exec.Command("sh", "-c", "ulimit -n "+files+` && exec "$0" -listen 127.0.0.1:0`, binary))
-	var conns []net.Conn
-	for range 40 {
-		conn, err := net.Dial("tcp", p.address())
-		require.NoError(t, err)
-		conns = append(conns, conn)
+	for _, listens := range []string{"http", "grpc"} {
+		p := runProcess(t, exec.Command("sh", "-c", "ulimit -n "+files+
+			` && exec "$0" -listen 127.0.0.1:0 -grpc-listen 127.0.0.1:0 -envoy-config "$1"`, binary, write(t, "shop.yaml", envoyShop)))
+		address := p.address()
+		if listens == "grpc" {
+			address = grpcAddress.FindStringSubmatch(p.log.String())[1]
+		}
+		var conns []net.Conn
+		for range 40 {
+			conn, err := net.Dial("tcp", address)
+			require.NoError(t, err)
+			conns = append(conns, conn)
+		}
+		line := p.log.wait(t, "no connection can be accepted")
+		assert.Contains(t, line, "level=WARN")
+		assert.Contains(t, line, "too many open files")
+		for _, conn := range conns {
+			require.NoError(t, conn.Close())
+		}
+		status, _ := p.get(t, "/healthz")
+		assert.Equal(t, http.StatusOK, status)
 	}
-	line := p.log.wait(t, "no connection can be accepted")
-	assert.Contains(t, line, "level=WARN")
-	assert.Contains(t, line, "too many open files")
-	for _, conn := range conns {
-		require.NoError(t, conn.Close())
-	}
-	status, _ := p.get(t, "/healthz")
-	assert.Equal(t, http.StatusOK, status)
 }
 
 // failingListener fails as often as one likes.
