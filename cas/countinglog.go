@@ -63,9 +63,10 @@ func newCountingLog(window time.Duration, entries int64, countDenied bool) (coun
 	return counting{window, entries, countDenied}, nil
 }
 
-// A countingState is a log, the entry that leaves first before the others. The
-// zero value is the empty log, and the only state without entries. Its memory
-// belongs to it, as that of a logState does.
+// A countingState is a log, the entry that leaves first before the others: none
+// begins before the one before it has ended. The zero value is the empty log,
+// and the only state without entries. Its memory belongs to it, as that of a
+// logState does.
 type countingState struct {
 	generation int64 // Unix times in nanoseconds
 	time       int64 // of the last write
@@ -169,6 +170,9 @@ func (l counting) of(entries []counted, limit int64, first, second countingState
 		return countingState{}
 	}
 	slices.SortStableFunc(entries, func(a, b counted) int { return cmp.Compare(a.last, b.last) })
+	for i := range entries[1:] {
+		entries[i+1].first = max(entries[i+1].first, entries[i].last)
+	}
 	s := countingState{generation: math.MaxInt64, time: max(first.time, second.time), entries: entries}
 	for _, from := range []countingState{first, second} {
 		if len(from.entries) > 0 {
@@ -248,43 +252,29 @@ func (l counting) decision(live countingState, r counters.Request, allowed bool)
 	case room < 0:
 		d.RetryAfter = forever
 	case allowed:
-		d.FitsAfter = after(lag, l.fits(live, room))
+		d.FitsAfter = after(lag, l.fits(live, used, room))
 	default:
-		d.RetryAfter = after(lag, l.fits(live, room))
+		d.RetryAfter = after(lag, l.fits(live, used, room))
 	}
 	return d
 }
 
 // fits returns the time from the state's until no more than room is in use,
 // which more is than.
-func (l counting) fits(s countingState, room int64) time.Duration {
-	in := func(d time.Duration) (used int64) {
-		for _, e := range s.entries {
-			switch {
-			case l.leaves(e.last, s.time) <= d:
-			case e.cost > 1 && l.leaves(e.first, s.time) <= d:
-				used += e.cost - 1
-			default:
-				used += e.cost
+func (l counting) fits(s countingState, used, room int64) time.Duration {
+	excess := used - room
+	for _, e := range s.entries {
+		if e.cost > 1 && !l.left(e.first, s.time) {
+			if excess--; excess == 0 {
+				return l.leaves(e.first, s.time)
 			}
+			e.cost--
 		}
-		return used
-	}
-	i, _ := slices.BinarySearchFunc(s.entries, room, func(e counted, room int64) int {
-		if in(l.leaves(e.last, s.time)) > room {
-			return -1
-		}
-		return 1
-	})
-	soonest := l.leaves(s.entries[i].last, s.time)
-	for _, e := range s.entries[i:] {
-		if !l.left(e.first, s.time) {
-			if d := l.leaves(e.first, s.time); d < soonest && in(d) <= room {
-				soonest = d
-			}
+		if excess -= l.inUse(e, s.time); excess <= 0 {
+			return l.leaves(e.last, s.time)
 		}
 	}
-	return soonest
+	return forever
 }
 
 // grain is the unit of the times in a log, a power of two: about a 500,000th
@@ -331,7 +321,7 @@ func (l counting) fewer(entries []counted, limit int64) []counted {
 	joined := entries[:1]
 	for _, e := range entries[1:] {
 		if before := &joined[len(joined)-1]; before.cost+e.cost <= l.share(limit) {
-			before.first, before.last, before.cost = min(before.first, e.first), e.last, before.cost+e.cost
+			before.last, before.cost = e.last, before.cost+e.cost
 			continue
 		}
 		joined = append(joined, e)
@@ -359,8 +349,8 @@ func (l counting) take(s countingState, from, cost int64) []counted {
 // encode appends s to b: the format, and unless the log is empty its time, by
 // how much its generation is before that, and its newest entry: last, how long
 // before that first is, and cost. If there are older ones, the unit of their
-// times follows, as a power of two, the last of the oldest, and of each how long
-// after the one before last is, how long before that first, and the cost.
+// times follows, as a power of two, the first of the oldest, and of each how
+// long after the one before first is, how long after that last, and the cost.
 func (l counting) encode(b []byte, s countingState) []byte {
 	b = append(slices.Grow(b, 32+8*len(s.entries)), formatCountingLog)
 	if len(s.entries) == 0 {
@@ -375,19 +365,21 @@ func (l counting) encode(b []byte, s countingState) []byte {
 	if len(older) == 0 {
 		return b
 	}
-	base := older[0].last
+	end := older[0].first
 	var all uint64
 	for _, e := range older {
-		all |= between(base, e.last) | between(e.first, e.last)
+		all |= between(end, e.first) | between(e.first, e.last)
+		end = e.last
 	}
 	unit := min(bits.TrailingZeros64(all), maxUnit)
 	b = append(b, byte(unit))
-	b = binary.BigEndian.AppendUint64(b, uint64(base))
+	end = older[0].first
+	b = binary.BigEndian.AppendUint64(b, uint64(end))
 	for _, e := range older {
-		b = binary.AppendUvarint(b, between(base, e.last)>>unit)
+		b = binary.AppendUvarint(b, between(end, e.first)>>unit)
 		b = binary.AppendUvarint(b, between(e.first, e.last)>>unit)
 		b = binary.AppendUvarint(b, uint64(e.cost))
-		base = e.last
+		end = e.last
 	}
 	return b
 }
@@ -437,8 +429,8 @@ func (l counting) decode(data []byte) (countingState, error) {
 		return s, nil
 	}
 	unit := rest[0]
-	base, rest, ok := cutTime(rest[1:])
-	if !ok || unit > maxUnit || len(rest) == 0 {
+	end, rest, ok := cutTime(rest[1:])
+	if !ok || unit > maxUnit || end > newest.first || len(rest) == 0 {
 		return countingState{}, errForeignState
 	}
 	var all uint64
@@ -448,20 +440,19 @@ func (l counting) decode(data []byte) (countingState, error) {
 		gap, rest, ok = cutUvarint(rest)
 		span, rest, ok1 = cutUvarint(rest)
 		cost, rest, ok2 = cutUvarint(rest)
-		all |= gap | span
-		if !ok || !ok1 || !ok2 || first && gap != 0 || gap > between(base, newest.last)>>unit ||
+		most := between(end, newest.first) >> unit
+		if !ok || !ok1 || !ok2 || first && gap != 0 || gap > most || span > most-gap ||
 			cost == 0 || cost > uint64(math.MaxInt64/2-used) {
 			return countingState{}, errForeignState
 		}
-		base += int64(gap << unit)
-		if span > between(math.MinInt64, base)>>unit {
-			return countingState{}, errForeignState
-		}
+		all |= gap | span
 		used += int64(cost)
-		s.entries = append(s.entries, counted{base - int64(span<<unit), base, int64(cost)})
+		begin := end + int64(gap<<unit)
+		end = begin + int64(span<<unit)
+		s.entries = append(s.entries, counted{begin, end, int64(cost)})
 	}
-	if all&1 == 0 && unit != maxUnit || base > newest.last {
-		return countingState{}, errForeignState // a larger unit would do
+	if all&1 == 0 && unit != maxUnit { // a larger unit would do
+		return countingState{}, errForeignState
 	}
 	s.entries = append(s.entries, newest)
 	return s, nil

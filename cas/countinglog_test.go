@@ -1,6 +1,9 @@
 package cas
 
 import (
+	"encoding/binary"
+	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -86,4 +89,120 @@ func TestCountingLogReadsAnExactOne(t *testing.T) {
 	s, err := counted.algorithm.decode(exact.stored)
 	require.NoError(t, err)
 	assert.Equal(t, exact.peek(t, r), counted.algorithm.peek(s, r))
+}
+
+// What a log promises holds for any bytes that it takes for one: so it takes
+// only those whose entries come one after the other.
+func TestCountingLogRefusesWhatItHasNotWritten(t *testing.T) {
+	t.Parallel()
+	l, err := newCountingLog(time.Minute, 8, false)
+	require.NoError(t, err)
+	second := func(n int) int64 { return int64(n) * int64(time.Second) }
+	// A log of 12:00:30, with an entry of 12:00:10 to 12:00:20 before others.
+	header := func(newest ...uint64) []byte {
+		b := binary.BigEndian.AppendUint64([]byte{formatCountingLog}, uint64(second(30)))
+		b = binary.BigEndian.AppendUint64(append(b, 0), uint64(second(30)))
+		for _, v := range newest {
+			b = binary.AppendUvarint(b, v)
+		}
+		return b
+	}
+	older := func(unit byte, first int64, entries ...uint64) []byte {
+		b := binary.BigEndian.AppendUint64(append(header(0, 1), unit), uint64(first))
+		for _, v := range entries {
+			b = binary.AppendUvarint(b, v)
+		}
+		return b
+	}
+	const most = math.MaxInt64 / 2
+	ns := uint64(second(10))
+	s, err := l.decode(older(0, second(10), 0, ns-1, 2, 1, 0, most-3))
+	require.NoError(t, err)
+	require.Equal(t, []counted{{second(10), second(20) - 1, 2}, {second(20), second(20), most - 3}, {second(30), second(30), 1}}, s.entries)
+	require.NoError(t, errOf(l.decode(header(0, most))))
+	for name, data := range map[string][]byte{
+		"no newest":                 header(),
+		"a newest without cost":     header(0),
+		"a newest of cost 0":        header(0, 0),
+		"more than any sum":         header(0, most+1),
+		"cost beyond int64":         header(0, math.MaxUint64),
+		"begun before all time":     header(1<<63+ns*3+1, 1),
+		"a unit and no more":        append(header(0, 1), 0),
+		"no older entry":            older(40, second(10)),
+		"a first gap":               older(0, second(10), 1, 0, 1),
+		"no span":                   older(40, second(10), 0),
+		"no cost":                   older(40, second(10), 0, 0),
+		"cost 0":                    older(40, second(10), 0, 0, 0),
+		"a sum beyond the largest":  older(40, second(10), 0, 0, most),
+		"two beyond the largest":    older(0, second(10), 0, 1, most-1, 0, 0, 1),
+		"a larger unit would do":    older(0, second(10), 0, 2, 1),
+		"a unit that is too large":  older(41, second(10), 0, 0, 1),
+		"oldest after the newest":   older(40, second(30)+1, 0, 0, 1),
+		"it ends after the newest":  older(0, second(10), 0, 2*ns+1, 1),
+		"begins after the newest":   older(0, second(10), 0, 1, 1, 2*ns, 0, 1),
+		"ends back before it began": older(0, second(10), 0, math.MaxUint64, 1),
+		"begins before the last":    older(0, second(10), 0, 1, 1, math.MaxUint64, 0, 1),
+		"begun before its first":    append(binary.BigEndian.AppendUint64([]byte{formatCountingLog}, 1<<63), append([]byte{1}, header(0, 1)[10:]...)...),
+	} {
+		require.ErrorIs(t, errOf(l.decode(data)), errForeignState, name)
+	}
+}
+
+func errOf[S any](_ S, err error) error { return err }
+
+// Clocks that go back, refunds, denied requests that count, and limits and
+// entries that change: never is more admitted than the limit in a window that
+// ends at an admission, and the log never gets longer.
+func TestCountingLogWhateverComes(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		window := rapid.SampledFrom([]time.Duration{counters.MinWindow, time.Minute, counters.MaxWindow}).Draw(t, "window")
+		countDenied := rapid.Bool().Draw(t, "count denied")
+		c := countingClient(t, window, MinLogEntries, countDenied)
+		limits := rapid.SampledFrom([]int64{1, 2, 9, 20, 300})
+		limit, now := limits.Draw(t, "limit"), clock(t, "12:00:00")
+		admitted := &logModel{window: window}
+		var requests []counters.Request
+		t.Repeat(map[string]func(*rapid.T){
+			"ask": func(t *rapid.T) {
+				cost := rapid.OneOf(rapid.Just(int64(1)), rapid.Int64Range(0, limit+1)).Draw(t, "cost")
+				pause := time.Duration(rapid.Int64Range(0, int64(window)/100).Draw(t, "pause"))
+				for range rapid.IntRange(1, 30).Draw(t, "times") {
+					now = now.Add(pause)
+					r := counters.Request{Cost: cost, Limit: limit, Now: now}
+					if d := c.ask(t, r); !d.Allowed || cost == 0 {
+						continue
+					}
+					at := max(now.UnixNano(), c.state(t).time)
+					_, used := admitted.live(at)
+					require.LessOrEqual(t, used+cost, limit)
+					admitted.list = append(admitted.list, logged{at, cost})
+					requests = append(requests, r)
+				}
+			},
+			"refund": func(t *rapid.T) {
+				if len(requests) == 0 {
+					return // nothing is left to give back
+				}
+				i := rapid.IntRange(0, len(requests)-1).Draw(t, "which")
+				c.refund(t, requests[i])
+				admitted.list, requests = slices.Delete(admitted.list, i, i+1), slices.Delete(requests, i, i+1)
+			},
+			"wait": func(t *rapid.T) {
+				most := rapid.SampledFrom([]int64{1, 20, 1000}).Draw(t, "part")
+				now = now.Add(time.Duration(rapid.Int64Range(0, int64(window)/most).Draw(t, "d")))
+			},
+			"another clock": func(t *rapid.T) {
+				most := min(window, time.Hour)
+				now = now.Add(time.Duration(rapid.Int64Range(-int64(most), int64(most)/8).Draw(t, "d")))
+			},
+			"another policy": func(t *rapid.T) {
+				limit = limits.Draw(t, "limit")
+				entries := rapid.SampledFrom([]int64{8, 9, 64}).Draw(t, "entries")
+				a, err := newCountingLog(window, entries, countDenied)
+				require.NoError(t, err)
+				c.algorithm = a
+			},
+		})
+	})
 }
