@@ -316,11 +316,17 @@ func (l counting) add(s countingState, cost, limit int64) countingState {
 	return s
 }
 
-// fewer joins neighbours that are together no more than an entry's share.
+// fewer joins neighbours that are together no more than an entry's share of the
+// limit, or of all that is logged if that is more.
 func (l counting) fewer(entries []counted, limit int64) []counted {
+	var logged int64
+	for _, e := range entries {
+		logged += e.cost
+	}
+	share := l.share(max(limit, logged))
 	joined := entries[:1]
 	for _, e := range entries[1:] {
-		if before := &joined[len(joined)-1]; before.cost+e.cost <= l.share(limit) {
+		if before := &joined[len(joined)-1]; before.cost+e.cost <= share {
 			before.last, before.cost = e.last, before.cost+e.cost
 			continue
 		}

@@ -160,7 +160,7 @@ func TestCountingLogWhateverComes(t *testing.T) {
 		countDenied := rapid.Bool().Draw(t, "count denied")
 		c := countingClient(t, window, MinLogEntries, countDenied)
 		limits := rapid.SampledFrom([]int64{1, 2, 9, 20, 300})
-		limit, now := limits.Draw(t, "limit"), clock(t, "12:00:00")
+		limit, entries, now := limits.Draw(t, "limit"), int64(MinLogEntries), clock(t, "12:00:00")
 		admitted := &logModel{window: window}
 		var requests []counters.Request
 		t.Repeat(map[string]func(*rapid.T){
@@ -170,7 +170,10 @@ func TestCountingLogWhateverComes(t *testing.T) {
 				for range rapid.IntRange(1, 30).Draw(t, "times") {
 					now = now.Add(pause)
 					r := counters.Request{Cost: cost, Limit: limit, Now: now}
-					if d := c.ask(t, r); !d.Allowed || cost == 0 {
+					most := max(2*int(entries)+1, len(c.state(t).entries))
+					d := c.ask(t, r)
+					require.LessOrEqual(t, len(c.state(t).entries), most)
+					if !d.Allowed || cost == 0 {
 						continue
 					}
 					at := max(now.UnixNano(), c.state(t).time)
@@ -197,12 +200,26 @@ func TestCountingLogWhateverComes(t *testing.T) {
 				now = now.Add(time.Duration(rapid.Int64Range(-int64(most), int64(most)/8).Draw(t, "d")))
 			},
 			"another policy": func(t *rapid.T) {
-				limit = limits.Draw(t, "limit")
-				entries := rapid.SampledFrom([]int64{8, 9, 64}).Draw(t, "entries")
+				limit, entries = limits.Draw(t, "limit"), rapid.SampledFrom([]int64{8, 9, 64}).Draw(t, "entries")
 				a, err := newCountingLog(window, entries, countDenied)
 				require.NoError(t, err)
 				c.algorithm = a
 			},
 		})
 	})
+}
+
+// A limit that is lowered while denied requests count: the log holds what it
+// held, of ever more requests, and gets no longer.
+func TestCountingLogStaysShortAboveItsLimit(t *testing.T) {
+	t.Parallel()
+	c := countingClient(t, time.Minute, MinLogEntries, true)
+	r := counters.Request{Cost: 1000, Limit: 1000, Now: clock(t, "12:00:00")}
+	require.True(t, c.ask(t, r).Allowed)
+	r.Cost, r.Limit = 1, 10
+	for range 100 {
+		r.Now = r.Now.Add(time.Millisecond)
+		require.False(t, c.ask(t, r).Allowed)
+		require.LessOrEqual(t, len(c.state(t).entries), 2*MinLogEntries+1)
+	}
 }
