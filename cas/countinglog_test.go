@@ -223,3 +223,41 @@ func TestCountingLogStaysShortAboveItsLimit(t *testing.T) {
 		require.LessOrEqual(t, len(c.state(t).entries), 2*MinLogEntries+1)
 	}
 }
+
+// A log that becomes exact, as its limit was lowered, keeps what it has: what was
+// admitted in an entry stays until the last of it leaves.
+func TestExactLogReadsACountingOne(t *testing.T) {
+	t.Parallel()
+	counted, exact := countingClient(t, time.Minute, MinLogEntries, false), logClient(t, time.Minute, false)
+	ask := func(shows string, cost int64) counters.Request {
+		return counters.Request{Cost: cost, Limit: 80, Now: clock(t, shows)}
+	}
+	for _, r := range []counters.Request{ask("12:00:00", 4), ask("12:00:10", 4), ask("12:00:20", 30), ask("12:00:20", 5)} {
+		require.True(t, counted.ask(t, r).Allowed)
+	}
+	exact.stored = counted.stored
+	s, err := exact.algorithm.decode(slices.Clone(counted.stored))
+	require.NoError(t, err)
+	exact.stored = exact.algorithm.encode(nil, s)
+	for shows, used := range map[string]int64{"12:00:20": 43, "12:01:09": 43, "12:01:11": 35, "12:01:20": 0} {
+		assert.Equal(t, 80-used, exact.peek(t, ask(shows, 1)).Remaining, shows)
+	}
+	exact.taken[ask("12:00:20", 30)] = counted.taken[ask("12:00:20", 30)]
+	exact.refund(t, ask("12:00:20", 30))
+	assert.Equal(t, int64(80-13), exact.peek(t, ask("12:00:20", 1)).Remaining)
+
+	t.Run("more than it can hold", func(t *testing.T) {
+		counted, exact := countingClient(t, time.Minute, MinLogEntries, false), logClient(t, time.Minute, false)
+		r := counters.Request{Cost: 30_000, Limit: 30_005, Now: clock(t, "12:00:00")}
+		require.True(t, counted.ask(t, r).Allowed)
+		r.Cost, r.Now = 5, clock(t, "12:00:30")
+		require.True(t, counted.ask(t, r).Allowed)
+		s, err := exact.algorithm.decode(counted.stored)
+		require.NoError(t, err)
+		exact.stored = exact.algorithm.encode(nil, s)
+		r.Limit, r.Now = 10, clock(t, "12:00:59.999")
+		assert.Zero(t, exact.peek(t, r).Remaining)
+		r.Now = clock(t, "12:01:00.001")
+		assert.Equal(t, int64(5), exact.peek(t, r).Remaining)
+	})
+}

@@ -199,9 +199,8 @@ func (l log) lasts() time.Duration { return l.window }
 func (l log) of(costs map[int64]int64, first, second logState) logState {
 	var s logState
 	for _, t := range slices.Sorted(maps.Keys(costs)) {
-		if cost := min(costs[t], MaxLogLimit); cost > 0 {
-			s.forget(max(0, s.used+cost-MaxLogLimit))
-			s.add(t, cost)
+		if costs[t] > 0 {
+			s.push(t, costs[t])
 		}
 	}
 	if s.used > 0 {
@@ -305,6 +304,13 @@ func (s *logState) add(t, cost int64) {
 	s.used += cost
 }
 
+// push is add for a log that may be full: then it forgets the oldest.
+func (s *logState) push(t, cost int64) {
+	cost = min(cost, MaxLogLimit)
+	s.forget(max(0, s.used+cost-MaxLogLimit))
+	s.add(t, cost)
+}
+
 // oldest returns the first entry and its size in bytes.
 func (s *logState) oldest() (t, cost int64, size int) {
 	gap, n := binary.Uvarint(s.entries)
@@ -371,9 +377,13 @@ func (l log) clone(s logState) logState {
 	return s
 }
 
-// decode returns the state that encode made data of, and takes data over; any
-// other data is errForeignState.
+// decode returns the state that encode made data of, and takes data over, or a
+// CountingLog's; any other data is errForeignState.
 func (l log) decode(data []byte) (logState, error) {
+	if len(data) > 0 && data[0] == formatCountingLog {
+		counted, err := counting{}.decode(data)
+		return l.exact(counted), err
+	}
 	if len(data) == 0 || data[0] != formatSlidingLog {
 		return logState{}, errForeignState
 	}
@@ -404,4 +414,16 @@ func (l log) decode(data []byte) (logState, error) {
 	}
 	s.time = s.newest + int64(lag)
 	return s, nil
+}
+
+// exact returns the log of what was counted, which leaves with the last of its
+// entry.
+func (l log) exact(counted countingState) (s logState) {
+	for _, e := range counted.entries {
+		s.push(e.last, e.cost)
+	}
+	if s.used > 0 {
+		s.time, s.generation = max(s.newest, counted.time), min(s.base, counted.generation)
+	}
+	return s
 }
