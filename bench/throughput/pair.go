@@ -2,6 +2,7 @@ package throughput
 
 import (
 	"context"
+	"math/rand/v2"
 	"regexp"
 	"slices"
 	"time"
@@ -81,6 +82,40 @@ func (p *pair) cpuTimes() cpuTimes {
 	return cpuTimes{Weir: p.weirCPU / checks, Memcached: p.memcachedCPU / checks, Noop: p.otherCPU / time.Duration(p.other.Checks())}
 }
 
+// halfLoad is how long answers take at half of the rate that was measured.
+type halfLoad struct {
+	P50 time.Duration `json:"p50_ns"`
+	P99 time.Duration `json:"p99_ns"`
+}
+
+// measureHalf has load send, for d, half of the rate in requests per second.
+func measureHalf(rate float64, d time.Duration, load func(*loadgen.Arrivals) (loadgen.Tally, error)) (halfLoad, error) {
+	t, err := load(loadgen.NewArrivals(loadgen.Constant(rate/2, d), rand.New(rand.NewPCG(1, 1))))
+	if err != nil {
+		return halfLoad{}, err
+	}
+	p := report.NewPercentiles(t.Latency)
+	return halfLoad{p.P50, p.P99}, nil
+}
+
+const halfHeader = "p50 half\tp99 half\t"
+
+// cells returns the cells of a table, which are empty if it wasn't measured.
+func (h halfLoad) cells() string {
+	if h == (halfLoad{}) {
+		return "-\t-\t"
+	}
+	return report.Milliseconds(h.P50) + "\t" + report.Milliseconds(h.P99) + "\t"
+}
+
+// figures adds the figures to compare, if they were measured.
+func (h halfLoad) figures(f *report.Figures) {
+	if h != (halfLoad{}) {
+		f.Speed("p50 ms at half load", report.InMilliseconds(h.P50))
+		f.Speed("p99 ms at half load", report.InMilliseconds(h.P99))
+	}
+}
+
 // A side is a server under load.
 type side struct {
 	*testbed.Process
@@ -90,6 +125,12 @@ type side struct {
 
 func (s *side) load(ctx context.Context, d time.Duration) (loadgen.Tally, error) {
 	return s.clients.Drive(ctx, s.turn, d)
+}
+
+// meet checks each client once.
+func (s *side) meet(ctx context.Context) error {
+	_, err := s.clients.Drive(ctx, &loadgen.Turn{Clients: s.turn.Clients, Last: s.turn.Clients}, 0)
+	return err
 }
 
 // servers are weir and the no-op server, under the same load, and weir's
@@ -121,7 +162,7 @@ func (s *servers) close() {
 // at least once.
 func (s *servers) compare(ctx context.Context, cfg config) (*pair, error) {
 	for _, s := range []*side{s.noop, s.weir} {
-		if _, err := s.clients.Drive(ctx, &loadgen.Turn{Clients: s.turn.Clients, Last: s.turn.Clients}, 0); err != nil {
+		if err := s.meet(ctx); err != nil {
 			return nil, err
 		}
 		if _, err := s.load(ctx, cfg.warmUp); err != nil {
@@ -129,10 +170,29 @@ func (s *servers) compare(ctx context.Context, cfg config) (*pair, error) {
 		}
 	}
 	p := newPair()
-	processes := map[*testbed.Process]*time.Duration{s.weir.Process: &p.weirCPU, s.memcached.Process: &p.memcachedCPU, s.noop.Process: &p.otherCPU}
-	// use adds the processor time used so far, or takes it away.
-	use := func(sign time.Duration) error {
-		for process, used := range processes {
+	// The no-op server leaves memcached alone, so its slices needn't be left
+	// out.
+	err := (cpuUse{s.weir.Process: &p.weirCPU, s.memcached.Process: &p.memcachedCPU, s.noop.Process: &p.otherCPU}).during(func() (err error) {
+		p.store, err = s.memcached.During(func() error {
+			return p.measure(cfg.duration,
+				func(d time.Duration) (loadgen.Tally, error) { return s.noop.load(ctx, d) },
+				func(d time.Duration) (loadgen.Tally, error) { return s.weir.load(ctx, d) })
+		})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// cpuUse is where the processor time of processes is added up.
+type cpuUse map[*testbed.Process]*time.Duration
+
+// during adds what they use while f runs.
+func (u cpuUse) during(f func() error) error {
+	add := func(sign time.Duration) error {
+		for process, used := range u {
 			cpu, err := process.CPU()
 			if err != nil {
 				return err
@@ -141,21 +201,13 @@ func (s *servers) compare(ctx context.Context, cfg config) (*pair, error) {
 		}
 		return nil
 	}
-	if err := use(-1); err != nil {
-		return nil, err
+	if err := add(-1); err != nil {
+		return err
 	}
-	// The no-op server leaves memcached alone, so its slices needn't be left
-	// out.
-	var err error
-	p.store, err = s.memcached.During(func() error {
-		return p.measure(cfg.duration,
-			func(d time.Duration) (loadgen.Tally, error) { return s.noop.load(ctx, d) },
-			func(d time.Duration) (loadgen.Tally, error) { return s.weir.load(ctx, d) })
-	})
-	if err != nil {
-		return nil, err
+	if err := f(); err != nil {
+		return err
 	}
-	return p, use(+1)
+	return add(+1)
 }
 
 // extraAllocations returns how many objects weir allocates for a check beyond
@@ -163,21 +215,30 @@ func (s *servers) compare(ctx context.Context, cfg config) (*pair, error) {
 func (s *servers) extraAllocations(ctx context.Context, d time.Duration) (float64, error) {
 	var perCheck [2]float64
 	for i, s := range []*side{s.weir, s.noop} {
-		// Asking allocates too, so it is asked twice to know how much.
-		var counts [3]float64
-		var t loadgen.Tally
-		for j := range counts {
-			var err error
-			if j == 2 {
-				if t, err = s.load(ctx, d); err != nil {
-					return 0, err
-				}
-			}
-			if counts[j], err = loadgen.Mallocs(ctx, s.Addr); err != nil {
+		var err error
+		if perCheck[i], err = allocations(ctx, s.Addr, func() (loadgen.Tally, error) { return s.load(ctx, d) }); err != nil {
+			return 0, err
+		}
+	}
+	return perCheck[0] - perCheck[1], nil
+}
+
+// allocations returns how many objects the server at addr allocates for a check
+// of the load.
+func allocations(ctx context.Context, addr string, load func() (loadgen.Tally, error)) (float64, error) {
+	// Asking allocates too, so it is asked twice to know how much.
+	var counts [3]float64
+	var t loadgen.Tally
+	for j := range counts {
+		var err error
+		if j == 2 {
+			if t, err = load(); err != nil {
 				return 0, err
 			}
 		}
-		perCheck[i] = (counts[2] - counts[1] - (counts[1] - counts[0])) / float64(t.Checks())
+		if counts[j], err = loadgen.Mallocs(ctx, addr); err != nil {
+			return 0, err
+		}
 	}
-	return perCheck[0] - perCheck[1], nil
+	return (counts[2] - counts[1] - (counts[1] - counts[0])) / float64(t.Checks()), nil
 }

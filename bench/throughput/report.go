@@ -3,6 +3,7 @@ package throughput
 import (
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"gonum.org/v1/plot/plotter"
@@ -13,7 +14,7 @@ import (
 )
 
 var (
-	windows = algorithms.Select(algorithms.Fixed, algorithms.Sliding1, algorithms.Sliding4, algorithms.Sliding60, algorithms.Strict60)
+	windows = algorithms.Select(algorithms.Fixed, algorithms.Sliding1, algorithms.Sliding4, algorithms.Sliding10, algorithms.Sliding60, algorithms.Strict60)
 
 	traffics = []loadgen.Traffic{loadgen.Distinct, loadgen.Hot, loadgen.Denied}
 )
@@ -36,6 +37,7 @@ type Report struct {
 	Duration    time.Duration  `json:"duration_ns"`
 	Checks      []checkRow     `json:"checks"`
 	Ceilings    []ceilingRow   `json:"ceilings"`
+	Many        []manyRow      `json:"many,omitempty"`
 	Store       []storeRow     `json:"store"`
 }
 
@@ -44,7 +46,8 @@ type checkRow struct {
 	Algorithm string `json:"algorithm"`
 	Traffic   string `json:"traffic"`
 	comparison
-	Denied float64 `json:"denied"` // share of the checks
+	Half   halfLoad `json:"half_load"`
+	Denied float64  `json:"denied"` // share of the checks
 	cpuTimes
 	// Per check.
 	Commands    float64 `json:"commands"`
@@ -80,16 +83,19 @@ func (r *Report) Print(out io.Writer) {
 	if len(r.Ceilings) > 0 {
 		r.printCeilings(out)
 	}
+	if len(r.Many) > 0 {
+		r.printMany(out)
+	}
 	if len(r.Store) > 0 {
 		r.printStore(out)
 	}
 }
 
 func (r *Report) printChecks(out io.Writer) {
-	report.TableOf(out, "", "algorithm\ttraffic\tchecks/s\tof no-op\tmin\tmax\t"+report.PercentileHeader+
+	report.TableOf(out, "", "algorithm\ttraffic\tchecks/s\tof no-op\tmin\tmax\t"+report.PercentileHeader+halfHeader+
 		"denied\tcmds/check\tkeys/check\tcmds/s\tallocs\t"+cpuHeader, r.Checks, func(c checkRow) string {
-		return fmt.Sprintf("%s\t%s\t%s%.1f%%\t%.2f\t%.1f\t%.0f\t%.0f\t%s",
-			c.Algorithm, c.Traffic, c.comparison.cells(), 100*c.Denied, c.Commands, c.KeysRead, c.Rate*c.Commands, c.Allocations, c.cpuTimes.cells())
+		return fmt.Sprintf("%s\t%s\t%s%s%.1f%%\t%.2f\t%.1f\t%.0f\t%.0f\t%s",
+			c.Algorithm, c.Traffic, c.comparison.cells(), c.Half.cells(), 100*c.Denied, c.Commands, c.KeysRead, c.Rate*c.Commands, c.Allocations, c.cpuTimes.cells())
 	})
 	for _, who := range []loadgen.Traffic{loadgen.Distinct, loadgen.Hot} {
 		if ratio, ok := r.slidingToFixed(who); ok {
@@ -101,6 +107,7 @@ checks/s    over HTTP/1.1 on loopback, each connection checking again as soon as
 of no-op    rate relative to an echo handler that reads the same request and sends the same response, without middleware or
             timeouts; both run in turn, and min and max are of single turns
 p50 to p999 from before a request is written until its response is read
+half        the same at half of checks/s, from when a request was due until its response is read; arrivals are Poisson
 cmds/check  commands that reach Memcached: writes as it counts them, and keys/check divided by the keys of an average get command,
             which a short run with Memcached's command log on finds out
 keys/check  keys asked for by get commands
@@ -144,6 +151,18 @@ incr        the no-op handler, if each request also counts in one of 10,000 coun
 `)
 }
 
+func (r *Report) printMany(out io.Writer) {
+	report.TableOf(out, "", manyHeader, r.Many, manyRow.cells)
+	fmt.Fprint(out, `
+checks/s    by sliding N=10, of 10,000 clients who have been busy for a whole window; each connection or caller goes on as soon
+            as it is answered
+of single   rate relative to single checks of the same clients over connections to the same weir, in turn
+p50 to p999 of a batch, or of a caller's check; at half load from when it was due
+cpu us      what a check takes of a processor in weir and in memcached; allocs: objects that weir allocates for a check in all
+Go client   callers of one client in the bench's own process, which puts their checks together
+`)
+}
+
 func (r *Report) printStore(out io.Writer) {
 	report.TableOf(out, "", "store alone\tincr/s\tof pool\tmin\tmax\t"+report.PercentileHeader, r.Store, func(s storeRow) string {
 		return fmt.Sprintf("%d callers\t%.0f\t%.2fx\t%.2fx\t%.2fx\t%s", s.Callers, s.Rate, s.Ratio, s.RatioMin, s.RatioMax, s.Cells())
@@ -172,9 +191,16 @@ func (r *Report) Figures() report.Figures {
 	for _, c := range r.Checks {
 		f.Row("%s, %s", c.Algorithm, c.Traffic)
 		add(c.comparison)
+		c.Half.figures(&f)
 		f.Count("commands/check", c.Commands)
 		f.Count("keys/check", c.KeysRead)
 		f.Count("allocations/check", c.Allocations)
+	}
+	for _, m := range r.Many {
+		f.Row("%s", m.How)
+		add(m.comparison)
+		m.Half.figures(&f)
+		f.Count("allocations/check", m.Allocations)
 	}
 	for _, s := range r.Store {
 		f.Row("store, %d callers", s.Callers)
@@ -183,15 +209,17 @@ func (r *Report) Figures() report.Figures {
 	return f
 }
 
-// Draw draws the rates of all algorithms relative to the no-op handler, if all
-// were measured.
+// Draw draws the rates of algorithms relative to the no-op handler, if several
+// were measured, each with all traffics.
 func (r *Report) Draw(dir string) ([]report.Picture, error) {
-	if len(r.Checks) != len(workloads()) {
-		return nil, nil
-	}
 	var names []string
-	for _, a := range windows {
-		names = append(names, a.Title())
+	for _, c := range r.Checks {
+		if !slices.Contains(names, c.Algorithm) {
+			names = append(names, c.Algorithm)
+		}
+	}
+	if len(names) < 2 || len(r.Checks) != len(names)*len(traffics) {
+		return nil, nil
 	}
 	var series []report.Series
 	for _, t := range traffics {

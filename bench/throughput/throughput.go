@@ -1,7 +1,8 @@
 // Package throughput measures checks per second, latency and what a check
 // costs, over HTTP with closed loops, beside a no-op server that reads the same
 // request and sends the same response; and the store alone, beside gomemcache's
-// own pool.
+// own pool. Checks that go together, in batches and by the Go client, are
+// measured beside single ones.
 //
 // Run is the command. workloads has the rows, pair what is compared in turns,
 // and Report the figures.
@@ -48,8 +49,8 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 // measure measures the rows that cfg selects.
 func measure(ctx context.Context, cfg config) (*Report, error) {
 	checks, stores := report.Selected(workloads(), cfg.rows), report.Selected(storeWorkloads(), cfg.rows)
-	limits := report.Selected(ceilings, cfg.rows)
-	if len(checks)+len(stores)+len(limits) == 0 {
+	limits, many := report.Selected(ceilings, cfg.rows), report.Selected(manyWorkloads(), cfg.rows)
+	if len(checks)+len(stores)+len(limits)+len(many) == 0 {
 		return nil, fmt.Errorf("throughput: no row matches %q", cfg.rows)
 	}
 	version, err := testbed.MemcachedVersion(ctx)
@@ -57,7 +58,7 @@ func measure(ctx context.Context, cfg config) (*Report, error) {
 		return nil, err
 	}
 	r := &Report{Machine: report.ThisMachine(version), Connections: cfg.connections, Duration: cfg.duration}
-	if len(checks)+len(limits) > 0 {
+	if len(checks)+len(limits)+len(many) > 0 {
 		build, err := testbed.BuildWeir(ctx, loadgen.PolicyFile(workloads()))
 		if err != nil {
 			return nil, err
@@ -67,6 +68,9 @@ func measure(ctx context.Context, cfg config) (*Report, error) {
 			return nil, err
 		}
 		if r.Ceilings, err = report.Each(limits, func(c ceilingRow) (ceilingRow, error) { return c.measure(ctx, cfg, build) }); err != nil {
+			return nil, err
+		}
+		if r.Many, err = report.Each(many, func(w manyWorkload) (manyRow, error) { return w.measure(ctx, cfg, build) }); err != nil {
 			return nil, err
 		}
 	}
@@ -126,6 +130,12 @@ func measureChecks(ctx context.Context, cfg config, build *testbed.Build, w load
 		return checkRow{}, err
 	}
 	row := newCheckRow(w, p, keysPerGet)
+	row.Half, err = measureHalf(row.Rate, cfg.duration, func(due *loadgen.Arrivals) (loadgen.Tally, error) {
+		return s.weir.clients.DriveAt(ctx, s.weir.turn, due)
+	})
+	if err != nil {
+		return row, err
+	}
 	row.Allocations, err = s.extraAllocations(ctx, cfg.warmUp)
 	return row, err
 }

@@ -110,8 +110,8 @@ func TestWorkloads(t *testing.T) {
 		names[w.String()] = true
 		policies[w.Policy()] = true
 	}
-	assert.Len(t, names, 15)
-	assert.Len(t, policies, 10, "those who are denied have policies of their own")
+	assert.Len(t, names, 18)
+	assert.Len(t, policies, 12, "those who are denied have policies of their own")
 	assert.True(t, policies["sliding-n60-100"])
 }
 
@@ -139,17 +139,27 @@ func TestQuickThroughput(t *testing.T) {
 	t.Parallel()
 	var r Report
 	_, printed, err := benchtest.Run(t, Run, "throughput", &r,
-		"-quick", "-connections", "4", "-rows", "^sliding N=1, one denied|^store, 16 |^ceiling, incr")
+		"-quick", "-connections", "4", "-rows", "^sliding N=1, one denied|^store, 16 |^ceiling, incr|^batches of 100, |^Go client, 256")
 	require.NoError(t, err)
 	assert.Contains(t, printed, "one denied client")
 	assert.Contains(t, printed, "16 callers")
 	require.Len(t, r.Checks, 1)
 	require.Len(t, r.Store, 1)
+	require.Len(t, r.Many, 2)
 	assert.Equal(t, 4, r.Connections)
 	assert.Regexp(t, `^\d+\.\d+\.\d+`, r.Machine.Memcached)
 	assert.Equal(t, "sliding N=1", r.Checks[0].Algorithm)
 	assert.Greater(t, r.Checks[0].Denied, 0.5)
-	for _, c := range []comparison{r.Checks[0].comparison, r.Store[0].comparison} {
+	for _, h := range []halfLoad{r.Checks[0].Half, r.Many[0].Half, r.Many[1].Half} {
+		assert.Positive(t, h.P50)
+		assert.LessOrEqual(t, h.P50, h.P99)
+	}
+	for _, m := range r.Many {
+		assert.Positive(t, m.Weir, m.How)
+		assert.Positive(t, m.Memcached, m.How)
+		assert.Positive(t, m.Allocations, m.How)
+	}
+	for _, c := range []comparison{r.Checks[0].comparison, r.Store[0].comparison, r.Many[0].comparison, r.Many[1].comparison} {
 		assert.Positive(t, c.Rate)
 		assert.Positive(t, c.Other)
 		assert.InDelta(t, c.Rate/c.Other, c.Ratio, 1e-9)
@@ -279,22 +289,28 @@ func TestReport(t *testing.T) {
 		Machine: report.Machine{Cores: 2, Go: "go1.26.8", Memcached: "1.6.18"}, Connections: 256, Duration: 5 * time.Second,
 		Checks: []checkRow{
 			{Algorithm: "fixed", Traffic: "10,000 clients", Commands: 1, Allocations: 31.4, cpuTimes: cpuTimes{31_400, 4_200, 20_000}, comparison: comparison{
-				Rate: 40_000, Ratio: 0.8, RatioMin: 0.75, RatioMax: 0.85, Percentiles: report.Percentiles{P50: 6 * ms, P99: 12 * ms, P999: 345 * time.Microsecond}}},
+				Rate: 40_000, Ratio: 0.8, RatioMin: 0.75, RatioMax: 0.85, Percentiles: report.Percentiles{P50: 6 * ms, P99: 12 * ms, P999: 345 * time.Microsecond}}, Half: halfLoad{P50: 400 * time.Microsecond, P99: 2 * ms}},
 			{Algorithm: "sliding N=60", Traffic: "10,000 clients", Denied: 0.5, Commands: 2, KeysRead: 60, comparison: comparison{
 				Rate: 10_000, Ratio: 0.2, RatioMin: 0.1, RatioMax: 0.3}},
 			{Algorithm: "fixed", Traffic: "one hot client", comparison: comparison{Ratio: 0.5}},
 		},
 		Store: []storeRow{{Callers: 16, comparison: comparison{Rate: 300_000, Ratio: 2.6, RatioMin: 2.5, RatioMax: 2.75}}},
+		Many: []manyRow{{How: "Go client, 256 callers", comparison: comparison{Rate: 120_000, Ratio: 3, RatioMin: 2.5, RatioMax: 3.25},
+			Half: halfLoad{P50: ms, P99: 3 * ms}, Weir: 7_200, Memcached: 1_300, Allocations: 5.25}},
 	}
 	printed := benchtest.Printed(&r)
 	assert.Contains(t, printed, "2 cores shared by weir, memcached 1.6.18 and the bench, go1.26.8; 5s per row; 256 connections\n")
 	assert.Contains(t, printed, `
-     algorithm         traffic  checks/s  of no-op  min  max  p50 ms  p99 ms  p999 ms  denied  cmds/check  keys/check  cmds/s  allocs  cpu us  memcached  no-op
-         fixed  10,000 clients     40000       80%  75%  85%    6.00    12.0    0.345    0.0%        1.00         0.0   40000      31    31.4        4.2   20.0
-  sliding N=60  10,000 clients     10000       20%  10%  30%   0.000   0.000    0.000   50.0%        2.00        60.0   20000       0     0.0        0.0    0.0
+     algorithm         traffic  checks/s  of no-op  min  max  p50 ms  p99 ms  p999 ms  p50 half  p99 half  denied  cmds/check  keys/check  cmds/s  allocs  cpu us  memcached  no-op
+         fixed  10,000 clients     40000       80%  75%  85%    6.00    12.0    0.345     0.400      2.00    0.0%        1.00         0.0   40000      31    31.4        4.2   20.0
+  sliding N=60  10,000 clients     10000       20%  10%  30%   0.000   0.000    0.000         -         -   50.0%        2.00        60.0   20000       0     0.0        0.0    0.0
 `)
 	assert.Contains(t, printed, "sliding N=60 against fixed window, 10,000 clients: 25%\n")
 	assert.NotContains(t, printed, "against fixed window, one hot client")
+	assert.Contains(t, printed, `
+            many at once  checks/s  of single    min    max  p50 ms  p99 ms  p999 ms  p50 half  p99 half  cpu us  memcached  allocs
+  Go client, 256 callers    120000      3.00x  2.50x  3.25x   0.000   0.000    0.000      1.00      3.00     7.2        1.3     5.2
+`)
 	assert.Contains(t, printed, `
   store alone  incr/s  of pool    min    max  p50 ms  p99 ms  p999 ms
    16 callers  300000    2.60x  2.50x  2.75x   0.000   0.000    0.000

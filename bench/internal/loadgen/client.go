@@ -3,8 +3,8 @@ package loadgen
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -23,15 +23,16 @@ type Client struct {
 	dial    func() (net.Conn, error)
 	r       *bufio.Reader
 	request []byte
-	digits  []byte // of the client's name, within request
-	body    []byte // for what doesn't fit into r
+	names   [][]byte // the digits of the clients' names, within request
+	body    []byte   // for what doesn't fit into r
 
 	mu      sync.Mutex
 	conn    net.Conn // Expire reads it
 	expired bool
 }
 
-// A Request is what a check posts. The body names client 0.
+// A Request is what a check posts, or a batch of them. The body names the
+// clients from 0 on.
 type Request struct{ Path, Body string }
 
 // Clients are connections to one server.
@@ -68,19 +69,25 @@ func (c Clients) Close() {
 func NewClient(dial func() (net.Conn, error), addr string, r Request) (*Client, error) {
 	text := fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
 		r.Path, addr, len(r.Body), r.Body)
-	name := bytes.LastIndex(text, []byte(ClientName(0)))
 	conn, err := dial()
 	if err != nil {
 		return nil, err
 	}
-	return &Client{
-		dial: dial, conn: conn, r: bufio.NewReader(conn), request: text,
-		digits: text[name+len(ClientPrefix):][:ClientDigits],
-	}, nil
+	c := &Client{dial: dial, conn: conn, r: bufio.NewReader(conn), request: text}
+	for rest := text[len(text)-len(r.Body):]; ; {
+		name := bytes.Index(rest, []byte(ClientPrefix))
+		if name < 0 {
+			return c, nil
+		}
+		rest = rest[name+len(ClientPrefix):]
+		c.names = append(c.names, rest[:ClientDigits])
+		rest = rest[ClientDigits:]
+	}
 }
 
-// Check asks whether the client with number n may, and returns the response's
-// status and body. The body is valid until the next check.
+// Check asks whether the client with number n may, or those of the batch with
+// that number, and returns the response's status and body. The body is valid
+// until the next check.
 func (c *Client) Check(n int64) (status int, body []byte, err error) {
 	if err := c.Send(n); err != nil {
 		return 0, nil, err
@@ -88,10 +95,12 @@ func (c *Client) Check(n int64) (status int, body []byte, err error) {
 	return c.Receive()
 }
 
-// Send asks whether the client with number n may; the response is still to be
-// received.
+// Send asks what Check asks; the response is still to be received.
 func (c *Client) Send(n int64) error {
-	putDigits(c.digits, n)
+	first := n * int64(len(c.names))
+	for i, digits := range c.names {
+		putDigits(digits, first+int64(i))
+	}
 	_, err := c.conn.Write(c.request)
 	return err
 }
@@ -207,8 +216,29 @@ func (t *Turn) next() (n int64, ok bool) {
 
 // Drive lets every connection check as fast as it is answered, until the turn
 // or the duration (0 means without end) is over. Any answer but 200 and 429 is
-// an error and ends it.
+// an error and ends it, as is a batch of which not all are admitted.
 func (clients Clients) Drive(ctx context.Context, turn *Turn, duration time.Duration) (Tally, error) {
+	defer clients.expireAfter(ctx)()
+	return Repeat(ctx, clients.operations(), turn, duration)
+}
+
+// DriveAt is Drive at the times of arrivals, as RepeatAt.
+func (clients Clients) DriveAt(ctx context.Context, turn *Turn, due *Arrivals) (Tally, error) {
+	defer clients.expireAfter(ctx)()
+	return RepeatAt(ctx, clients.operations(), turn, due)
+}
+
+// expireAfter expires all connections when ctx ends, unless stop is called.
+func (clients Clients) expireAfter(ctx context.Context) (stop func() bool) {
+	return context.AfterFunc(ctx, func() {
+		for _, c := range clients {
+			c.Expire()
+		}
+	})
+}
+
+// operations are the checks of each connection.
+func (clients Clients) operations() []Operation {
 	operations := make([]Operation, len(clients))
 	for i, c := range clients {
 		operations[i] = func(n int64) (bool, error) {
@@ -218,17 +248,13 @@ func (clients Clients) Drive(ctx context.Context, turn *Turn, duration time.Dura
 				return false, err
 			case status != http.StatusOK && status != http.StatusTooManyRequests:
 				return false, fmt.Errorf("a check was answered with status %d: %s", status, body)
+			case len(c.names) > 1 && bytes.Count(body, []byte(`"status":200,`)) < len(c.names):
+				return false, fmt.Errorf("not all of a batch of %d were admitted: %.300s", len(c.names), body)
 			}
 			return status == http.StatusOK, nil
 		}
 	}
-	stop := context.AfterFunc(ctx, func() {
-		for _, c := range clients {
-			c.Expire()
-		}
-	})
-	defer stop()
-	return Repeat(ctx, operations, turn, duration)
+	return operations
 }
 
 // An Operation acts for the client with number n and returns whether it was
@@ -238,6 +264,50 @@ type Operation func(n int64) (admitted bool, err error)
 // Repeat calls each operation again and again, all at once, until the turn or
 // the duration (0 means without end) is over, or ctx ends, which is an error.
 func Repeat(ctx context.Context, operations []Operation, turn *Turn, duration time.Duration) (Tally, error) {
+	return repeat(ctx, operations, turn, func(start, before time.Time) (time.Time, bool) {
+		return before, duration == 0 || before.Sub(start) < duration
+	})
+}
+
+// RepeatAt calls the operations at the times of arrivals, or as soon afterwards
+// as one of them is idle, until there are no more. Latency counts from when an
+// operation was due.
+func RepeatAt(ctx context.Context, operations []Operation, turn *Turn, arrivals *Arrivals) (Tally, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	due := make(chan time.Time)
+	var sender sync.WaitGroup
+	sender.Go(func() {
+		RaisePriority()
+		defer close(due)
+		start := time.Now()
+		for at, ok := arrivals.Next(); ok; at, ok = arrivals.Next() {
+			for wait := at - time.Since(start); wait > 0 && ctx.Err() == nil; wait = at - time.Since(start) {
+				Pause(min(wait, longestPause))
+			}
+			select {
+			case due <- start.Add(at):
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	defer sender.Wait()
+	defer cancel()
+	return repeat(ctx, operations, turn, func(_, _ time.Time) (time.Time, bool) {
+		at, ok := <-due
+		return at, ok
+	})
+}
+
+// longestPause is how long a sender sleeps before it looks whether it is to
+// end.
+const longestPause = 50 * time.Millisecond
+
+// repeat calls each operation again and again, all at once, until one fails. next
+// returns from when the latency of the next one counts, if there is a next; it
+// is told when all began, and when the last one ended.
+func repeat(ctx context.Context, operations []Operation, turn *Turn, next func(start, before time.Time) (time.Time, bool)) (Tally, error) {
 	tallies := make([]Tally, len(operations))
 	for i := range tallies {
 		tallies[i] = NewTally()
@@ -249,7 +319,11 @@ func Repeat(ctx context.Context, operations []Operation, turn *Turn, duration ti
 	for i, op := range operations {
 		callers.Go(func() {
 			t := &tallies[i]
-			for before := time.Now(); duration == 0 || before.Sub(start) < duration; {
+			for now := start; ; {
+				from, ok := next(start, now)
+				if !ok {
+					return
+				}
 				n, ok := turn.next()
 				if !ok || failed.Load() {
 					return
@@ -260,14 +334,13 @@ func Repeat(ctx context.Context, operations []Operation, turn *Turn, duration ti
 					failed.Store(true)
 					return
 				}
-				now := time.Now()
+				now = time.Now()
 				if admitted {
 					t.Admitted++
 				} else {
 					t.Denied++
 				}
-				Record(t.Latency, now.Sub(before))
-				before = now
+				Record(t.Latency, now.Sub(from))
 			}
 		})
 	}
@@ -280,7 +353,7 @@ func Repeat(ctx context.Context, operations []Operation, turn *Turn, duration ti
 	for i := range tallies {
 		total.merge(tallies[i])
 	}
-	return total, errors.Join(errs...)
+	return total, cmp.Or(errs...) // of many, one says what happened
 }
 
 // SliceCount is how many times a row goes back and forth between weir and what

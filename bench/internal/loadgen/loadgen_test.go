@@ -171,11 +171,56 @@ func TestRequestNamesTheClient(t *testing.T) {
 		c, err := NewClient(func() (net.Conn, error) { return nil, nil }, "127.0.0.1:1", w.Request())
 		require.NoError(t, err)
 		for _, n := range []int64{0, 7, 9_999, 99_999_999} {
-			putDigits(c.digits, n)
+			require.Len(t, c.names, 1)
+			putDigits(c.names[0], n)
 			_, body, ok := strings.Cut(string(c.request), "\r\n\r\n")
 			require.True(t, ok)
 			assert.Equal(t, Check(w.Policy(), n).Body, body)
 		}
+	}
+}
+
+func TestBatchNamesTheClientsInTurn(t *testing.T) {
+	t.Parallel()
+	c, err := NewClient(func() (net.Conn, error) { return nil, nil }, "127.0.0.1:1", Batch("p", 3))
+	require.NoError(t, err)
+	sent, written := net.Pipe()
+	c.conn = sent
+	t.Cleanup(c.Close)
+	got := make(chan string)
+	go func() {
+		r, err := http.ReadRequest(bufio.NewReader(written))
+		assert.NoError(t, err)
+		body, err := io.ReadAll(r.Body)
+		assert.NoError(t, err)
+		got <- r.URL.Path + string(body)
+	}()
+	require.NoError(t, c.Send(2))
+	assert.Equal(t, `/v1/check/batch{"checks":[{"policy":"p","client":"client-00000006"},{"policy":"p","client":"client-00000007"},`+
+		`{"policy":"p","client":"client-00000008"}]}`, <-got)
+}
+
+// A batch counts only if all of it are admitted.
+func TestDriveReadsBatches(t *testing.T) {
+	t.Parallel()
+	for body, admitted := range map[string]bool{
+		`{"results":[{"status":200,"allowed":true},{"status":200,"allowed":true}]}`:  true,
+		`{"results":[{"status":200,"allowed":true},{"status":429,"allowed":false}]}`: false,
+	} {
+		addr := served(t, http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+			_, err := io.WriteString(rw, body)
+			assert.NoError(t, err)
+		}))
+		clients, err := Dial(t.Context(), addr, Batch("p", 2), 1)
+		require.NoError(t, err)
+		t.Cleanup(clients.Close)
+		result, err := clients.DriveAt(t.Context(), &Turn{Clients: 1}, NewArrivals(Constant(1000, 5*time.Millisecond), nil))
+		if !admitted {
+			require.ErrorContains(t, err, `"status":429`)
+			continue
+		}
+		require.NoError(t, err)
+		assert.Equal(t, int64(5), result.Checks())
 	}
 }
 
@@ -247,6 +292,42 @@ func TestRepeatCounts(t *testing.T) {
 	assert.Equal(t, int64(25), result.Denied)
 	assert.Equal(t, int64(100), result.Latency.TotalCount())
 	assert.Positive(t, result.Elapsed)
+}
+
+// Arrivals are served when they are due, by whoever is idle, and count from
+// then: what waits for the operation before it is late.
+func TestRepeatAt(t *testing.T) {
+	t.Parallel()
+	var calls atomic.Int64
+	first := make(chan struct{})
+	op := func(n int64) (bool, error) {
+		if calls.Add(1) == 1 {
+			<-first
+		}
+		return n != 0, nil
+	}
+	go func() {
+		time.Sleep(100 * time.Millisecond)
+		close(first)
+	}()
+	result, err := RepeatAt(t.Context(), []Operation{op}, &Turn{Clients: 4}, NewArrivals(Constant(1000, 50*time.Millisecond), nil))
+	require.NoError(t, err)
+	assert.Equal(t, []int64{37, 13}, []int64{result.Admitted, result.Denied})
+	assert.GreaterOrEqual(t, result.Elapsed, 50*time.Millisecond)
+	assert.GreaterOrEqual(t, time.Duration(result.Latency.Min()), 49*time.Millisecond, "the last was due 49 ms after the start, and all waited for the first")
+}
+
+func TestRepeatAtEndsWithAFailure(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("broken")
+	fails := func(int64) (bool, error) { return false, broken }
+	_, err := RepeatAt(t.Context(), []Operation{fails, fails}, &Turn{Clients: 1}, NewArrivals(Constant(1000, time.Hour), nil))
+	assert.ErrorIs(t, err, broken)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	fine := func(int64) (bool, error) { cancel(); return true, nil }
+	_, err = RepeatAt(ctx, []Operation{fine}, &Turn{Clients: 1}, NewArrivals(Constant(1, time.Hour), nil))
+	assert.ErrorIs(t, err, context.Canceled)
 }
 
 func TestRepeatEndsWithTheDuration(t *testing.T) {

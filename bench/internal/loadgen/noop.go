@@ -15,7 +15,9 @@ import (
 
 const (
 	// CheckPath is that of a check.
-	CheckPath   = "/v1/check"
+	CheckPath = "/v1/check"
+	// BatchPath is that of a batch of checks.
+	BatchPath   = "/v1/check/batch"
 	metricsPath = "/metrics"
 
 	// mallocsMetric is the name that Prometheus's Go collector gives to the

@@ -57,6 +57,15 @@ func Check(policy string, n int64) Request {
 	return Request{CheckPath, fmt.Sprintf(`{"policy":%q,"client":%q}`, policy, ClientName(n))}
 }
 
+// Batch returns a batch of checks of so many clients.
+func Batch(policy string, size int) Request {
+	checks := make([]string, size)
+	for i := range checks {
+		checks[i] = Check(policy, int64(i)).Body
+	}
+	return Request{BatchPath, `{"checks":[` + strings.Join(checks, ",") + `]}`}
+}
+
 // Request returns a check of client 0.
 func (w Workload) Request() Request { return Check(w.Policy(), 0) }
 
