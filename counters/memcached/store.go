@@ -177,21 +177,13 @@ func (s *Store) Add(ctx context.Context, a counters.Addition) (int64, error) {
 	defer c.release()
 	for range attempts {
 		var n int64
-		var found bool
-		if a.New || len(a.Read) > 0 {
-			n, found, err = c.pipelineAdd(a)
-		} else {
-			var u uint64
-			u, err = c.Increment(a.Key, uint64(a.Delta))
-			if found = !errors.Is(err, memcache.ErrCacheMiss); !found {
-				err = nil
-			} else if err == nil {
-				n, err = counterValue(a.Key, u)
-			}
+		found, incr := false, incrNumber(a)
+		if err = c.exchange(0, appendAddition(c.requests[:0], a)); err == nil {
+			n, found, err = c.parseAddition(a, incr)
 		}
 		if found || err != nil {
 			if err != nil {
-				err = c.unanswered(c.translate(a.Key, err), incrNumber(a), counted)
+				err = c.unanswered(c.translate(a.Key, err), incr, counted)
 			}
 			return n, err
 		}
