@@ -2,6 +2,7 @@ package api
 
 import (
 	"cmp"
+	"context"
 	"net/netip"
 	"sync"
 	"time"
@@ -30,13 +31,22 @@ type limitValue struct {
 	value int64
 }
 
+// A batch is checks that come in one request. With all, each is admitted or
+// none.
+type batch struct {
+	checks []check
+	all    bool
+}
+
 // An answer is the outcome of a check.
 type answer struct {
 	policy   *Policy
 	plan     *plan
 	client   string
 	allowed  bool
+	blocked  bool          // the client is, whatever the limits say
 	denied   bool          // the limits denied, even if shadow mode allows
+	vetoed   bool          // another check denies that is decided with this one
 	degraded bool          // a limit could not be asked
 	refused  bool          // by on_store_error: deny; the answer is a problem
 	local    bool          // denied without a store operation
@@ -56,6 +66,7 @@ type limitAnswer struct {
 	client   string
 	cost     int64
 	leniency Leniency
+	asked    bool // to consume the cost
 	degraded bool // the store could not be asked
 	decided  bool // by the store, or by what the process knows
 }
@@ -65,11 +76,11 @@ var answers = sync.Pool{New: func() any { return new(answer) }}
 // release makes a available to another check.
 func (a *answer) release() { answers.Put(a) }
 
-// record notes what l answered. If the store couldn't decide r, what the
-// process knows does: under on_store_error: local in any case, otherwise when
-// it denies. A limit of which nothing is known is answered as if nothing were
-// in use.
-func (a *answer) record(l *limitAnswer, d counters.Decision, err error, r counters.Request) {
+// record notes what l, a limit of p, answered. If the store couldn't decide r,
+// what the process knows does: under on_store_error: local in any case,
+// otherwise when it denies. A limit of which nothing is known is answered as if
+// nothing were in use.
+func (l *limitAnswer) record(p *Policy, d counters.Decision, err error, r counters.Request) {
 	l.Decision, l.decided = d, err == nil
 	if l.RetryAfter >= counters.Forever { // the cost is above the limit
 		l.RetryAfter = l.ResetAfter
@@ -77,8 +88,8 @@ func (a *answer) record(l *limitAnswer, d counters.Decision, err error, r counte
 	if err == nil {
 		return
 	}
-	a.degraded, l.degraded = true, true
-	local := a.policy.OnStoreError == StoreErrorLocal
+	l.degraded = true
+	local := p.OnStoreError == StoreErrorLocal
 	d, known := l.Limiter.Recall(r)
 	if l.decided = local || known && !d.Allowed; l.decided && known {
 		l.Decision = d
@@ -87,29 +98,87 @@ func (a *answer) record(l *limitAnswer, d counters.Decision, err error, r counte
 	}
 }
 
+// undecided reports whether l was asked in vain and its policy, p, denies then.
+func (l *limitAnswer) undecided(p *Policy) bool {
+	return !l.decided && p.OnStoreError == StoreErrorDeny
+}
+
+// overrules reports whether l denies whatever other limits do.
+func (l *limitAnswer) overrules() bool { return l.leniency == Strict && !l.Allowed }
+
+// consumed reports whether l has admitted its cost.
+func (l *limitAnswer) consumed() bool { return l.asked && l.decided && l.Allowed }
+
+// unsettled reports whether what l said, if anything, is no answer to a check
+// that others deny.
+func (l *limitAnswer) unsettled() bool { return !l.asked || l.consumed() }
+
+// refund gives back what l has consumed. The denial stands, whether this
+// succeeds or not, and the limiter counts its failures.
+func (l *limitAnswer) refund(ctx context.Context, now time.Time) {
+	_ = l.Limiter.Refund(ctx, l.request(now), l.Decision)
+}
+
+// lookBack finds out how l, a limit of p, stands by what the process remembers,
+// and reports whether it could. What a limit that wasn't asked has counted
+// elsewhere since is worth an operation where the denial wasn't known.
+func (l *limitAnswer) lookBack(p *Policy, now time.Time, denialKnown bool) bool {
+	r := l.request(now)
+	d, known := l.Limiter.PeekLocal(r)
+	if known = known && (l.asked || denialKnown); known {
+		l.record(p, d, nil, r)
+	}
+	return known
+}
+
+// look finds out by the store how l, a limit of p, stands.
+func (l *limitAnswer) look(ctx context.Context, p *Policy, now time.Time) {
+	r := l.request(now)
+	d, err := l.Limiter.Peek(ctx, r)
+	l.record(p, d, err, r)
+}
+
+func (l *limitAnswer) request(now time.Time) counters.Request {
+	return counters.Request{Client: l.client, Cost: l.cost, Limit: l.limit, Now: now}
+}
+
 // denies reports whether a denial of l counts in a.
 func (l *limitAnswer) denies(a *answer) bool {
-	return l.leniency == Strict || l.leniency == Quota && a.quotasDeny
+	return !a.policy.Shadow && (l.leniency == Strict || l.leniency == Quota && a.quotasDeny)
 }
 
 // finish sums up the limits. It lets shadow mode allow what they denied.
 func (a *answer) finish() *answer {
-	a.denied = !a.allowed
-	a.allowed = a.allowed || a.policy.Shadow
-	a.contends = a.denied && len(a.limits) > 0
+	a.denied = a.vetoed || !a.allowed
+	a.allowed = !a.vetoed && (a.allowed || a.policy.Shadow)
+	contended, decided := false, false
 	for i := range a.limits {
 		l := &a.limits[i]
+		a.degraded = a.degraded || l.degraded
+		a.local = a.local || a.denied && !l.Allowed && l.Local
 		if a.allowed {
 			a.wait = max(a.wait, l.Wait)
 		} else if l.denies(a) {
 			// A limit that has admitted what another denied, and has counted
 			// it, has to admit it again.
 			a.retry = max(a.retry, l.RetryAfter, l.FitsAfter)
+			contended = contended || l.Contended
+			decided = decided || !l.Allowed && !l.Contended
 		}
-		a.local = a.local || a.denied && !a.degraded && !l.Allowed && l.Local
-		a.contends = a.contends && (l.Allowed || !l.denies(a) || l.Contended)
 	}
+	a.local = a.local && !a.degraded
+	a.contends = contended && !decided
 	return a
+}
+
+// unanswered reports whether on_store_error refuses a for its own limits.
+func (a *answer) unanswered() bool {
+	for i := range a.limits {
+		if l := &a.limits[i]; l.asked && l.undecided(a.policy) && !a.policy.Shadow {
+			return true
+		}
+	}
+	return false
 }
 
 // capacity returns the largest cost that l can ever admit.

@@ -16,82 +16,57 @@ import (
 	"weir/counters"
 )
 
-const (
-	// batchWorkers is how many clients' checks of a batch are begun at once.
-	batchWorkers = 128
-	// batchShifts is how often as many are begun again until the store timeout:
-	// enough for all of a batch.
-	batchShifts = 16
-)
-
 // checkBatch answers POST /v1/check/batch. Checks of one client are made in
 // their order. A check that can't be made gets the status of its problem, and
-// the others are still made.
+// the others are still made, unless all are to be admitted or none.
 func (s *Server) checkBatch(c echo.Context) error {
 	b, err := readBody(c.Request(), maxBatchBytes)
 	if err != nil {
 		return err
 	}
 	defer b.release()
-	batch, err := b.decodeBatch()
+	q, err := b.decodeBatch()
 	if err != nil {
 		return err
 	}
-	results := bytes.Join(s.decideBatch(c, batch), []byte{','})
+	if q.all {
+		return s.checkAll(c, q.checks)
+	}
+	results := bytes.Join(s.decideBatch(c, q.checks), []byte{','})
 	return c.Blob(http.StatusOK, echo.MIMEApplicationJSON, fmt.Appendf(nil, `{"results":[%s]}`+"\n", results))
 }
 
 // decideBatch returns the encoded results of a batch, in its order. All checks
 // share the store timeout of one, however many they are.
-func (s *Server) decideBatch(c echo.Context, batch []check) [][]byte {
+func (s *Server) decideBatch(c echo.Context, checks []check) [][]byte {
 	// The checks of one client of one policy are a group: they are made in
 	// order.
 	type groupKey struct{ policy, client string }
-	groups := make(map[groupKey][]int)
-	for i, q := range batch {
+	numbers := make(map[groupKey]int)
+	var groups [][]int
+	for i, q := range checks {
 		k := groupKey{q.policy, q.client}
-		groups[k] = append(groups[k], i)
+		number, ok := numbers[k]
+		if !ok {
+			number = len(groups)
+			numbers[k], groups = number, append(groups, nil)
+		}
+		groups[number] = append(groups[number], i)
 	}
-	queue := make(chan []int, len(groups))
-	for _, group := range groups {
-		queue <- group
-	}
-	close(queue)
-	results := make([][]byte, len(batch))
+	results := make([][]byte, len(checks))
 	ctx := &counters.Deadline{At: s.cfg.Now().Add(s.cfg.StoreTimeout)}
-	var workers sync.WaitGroup
-	begun := make(chan struct{}) // closed when all groups are
-	allBegun := sync.OnceFunc(func() { close(begun) })
-	for started := 0; started < len(groups); {
-		for range min(batchWorkers, len(groups)-started) {
-			started++
-			workers.Go(func() {
-				for group := range queue {
-					s.decideGroup(c, ctx, batch, group, results)
-				}
-				allBegun()
-			})
-		}
-		// Those whose server is silent take all the time there is, so others
-		// begin what they can't.
-		select {
-		case <-begun:
-			started = len(groups)
-		case <-time.After(s.cfg.StoreTimeout / batchShifts):
-		}
-	}
-	workers.Wait()
+	atOnce(len(groups), s.cfg.StoreTimeout, func(i int) { s.decideGroup(c, ctx, checks, groups[i], results) })
 	return results
 }
 
 // decideGroup puts in the results of the checks of one client of one policy,
 // whose indexes are group, in their order.
-func (s *Server) decideGroup(c echo.Context, ctx *counters.Deadline, batch []check, group []int, results [][]byte) {
+func (s *Server) decideGroup(c echo.Context, ctx *counters.Deadline, checks []check, group []int, results [][]byte) {
 	for len(group) > 0 {
-		first := batch[group[0]]
+		first := checks[group[0]]
 		results[group[0]] = s.decideResult(c, ctx, first).encode()
 		equal := 1
-		for equal < len(group) && batch[group[equal]].cost == first.cost && slices.Equal(batch[group[equal]].limits, first.limits) {
+		for equal < len(group) && checks[group[equal]].cost == first.cost && slices.Equal(checks[group[equal]].limits, first.limits) {
 			equal++
 		}
 		s.decideEqual(c, ctx, first, group[1:equal], results)

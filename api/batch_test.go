@@ -106,7 +106,7 @@ func TestBadBatchesAreRefusedAsAWhole(t *testing.T) {
 		what, body, detail string
 	}{
 		{"empty", ``, "the body is empty"},
-		{"a check", good, `unknown field "policy"; known are checks`},
+		{"a check", good, `unknown field "policy"; known are checks, all`},
 		{"no checks", `{}`, "checks is missing"},
 		{"null", `null`, "the body must be an object"},
 		{"checks null", `{"checks":null}`, "checks must be an array"},
@@ -118,6 +118,9 @@ func TestBadBatchesAreRefusedAsAWhole(t *testing.T) {
 		{"wrong type", `{"checks":[` + good + `,{"client":7}]}`, "checks[1].client must be a string"},
 		{"wrong limits", `{"checks":[{"limits":7}]}`, "checks[0].limits must be an object"},
 		{"fraction", `{"checks":[` + good + `,{"cost":1.5}]}`, "checks[1].cost is 1.5 and must be a whole number"},
+		{"all a number", `{"checks":[` + good + `],"all":1}`, "all must be true or false"},
+		{"all null", `{"all":null,"checks":[` + good + `]}`, "all must be true or false"},
+		{"all twice", `{"all":true,"checks":[` + good + `],"all":false}`, "duplicate object member name"},
 		{"truncated", `{"checks":[` + good, "the body ends in the middle"},
 		{"trailing data", `{"checks":[` + good + `]}[]`, "something follows"},
 		{"unknown field beside", `{"checks":[` + good + `],"policy":"api"}`, `unknown field "policy"`},

@@ -66,7 +66,8 @@ func (p *activePolicies) decide(ctx context.Context, q check, now time.Time) (*a
 	if err != nil {
 		return nil, err
 	}
-	a.check(ctx, now)
+	a.ask(ctx, now, a.limits)
+	a.settle(ctx, now)
 	p.metrics[q.policy].count(a, now, p.now().Sub(now))
 	if a.degraded && p.undecided != nil {
 		p.undecided(a.client)
@@ -77,38 +78,55 @@ func (p *activePolicies) decide(ctx context.Context, q check, now time.Time) (*a
 	return a, nil
 }
 
-// check asks the limits of a, which prepare has found, and consumes their costs
-// from all or from none.
-func (a *answer) check(ctx context.Context, now time.Time) {
-	p, asked := a.policy, 0
-	for asked < len(a.limits) && !a.refused && (a.allowed || p.CountDenied) {
-		l := &a.limits[asked]
-		asked++
+// ask asks limits of a, one after the other, and consumes their costs, until one
+// denies for all of them; where denied requests count, it asks the others too.
+func (a *answer) ask(ctx context.Context, now time.Time, limits []limitAnswer) {
+	p := a.policy
+	for i := range limits {
+		l := &limits[i]
+		l.asked = true
 		r := l.request(now)
 		r.RefundUnanswered = p.OnStoreError == StoreErrorDeny && !p.CountDenied
 		d, err := l.Limiter.Take(ctx, r)
 		if err != nil && p.OnStoreError == StoreErrorLocal {
-			a.degraded, l.degraded = true, true
+			l.degraded = true
 			d, err = l.Limiter.TakeLocal(r, err)
 		}
-		a.record(l, d, err, r)
-		a.allowed = a.allowed && (l.Allowed || l.leniency != Strict)
-		if !l.decided && p.OnStoreError == StoreErrorDeny {
-			a.refused, a.allowed = !p.Shadow, false
+		l.record(p, d, err, r)
+		if l.undecided(p) && !p.Shadow || !p.CountDenied && (l.undecided(p) || l.overrules()) {
+			return
+		}
+	}
+}
+
+// settle ends a check whose limits were asked: what they have consumed is given
+// back if it is denied.
+func (a *answer) settle(ctx context.Context, now time.Time) {
+	a.judge()
+	if !a.allowed && !a.policy.CountDenied {
+		a.refund(ctx, now)
+	}
+	a.finish()
+}
+
+// judge finds out whether the limits that were asked admit, and whether
+// on_store_error refuses.
+func (a *answer) judge() {
+	for i := range a.limits {
+		if l := &a.limits[i]; l.asked {
+			undecided := l.undecided(a.policy)
+			a.refused = a.refused || undecided && !a.policy.Shadow
+			a.allowed = a.allowed && !undecided && !l.overrules()
 		}
 	}
 	a.judgeQuotas()
-	if !a.allowed && !p.CountDenied {
-		a.refund(ctx, asked, now)
-	}
-	a.finish()
 }
 
 // judgeQuotas denies if every quota does.
 func (a *answer) judgeQuotas() {
 	quotas := false
 	for i := range a.limits {
-		if l := &a.limits[i]; l.leniency == Quota {
+		if l := &a.limits[i]; l.leniency == Quota && l.asked {
 			if quotas = true; l.Allowed {
 				return
 			}
@@ -130,7 +148,7 @@ func (p *Policy) peek(ctx context.Context, client string, now time.Time) (*answe
 		l := &a.limits[i]
 		r := l.request(now)
 		d, err := l.Limiter.Peek(ctx, r)
-		a.record(l, d, err, r)
+		l.record(p, d, err, r)
 		a.allowed = a.allowed && l.Allowed
 		unknown = unknown || !l.decided
 	}
@@ -177,8 +195,8 @@ func (p *Policy) prepare(q check) (*answer, error) {
 		a.plan = &q.route.plan
 	}
 	exception := p.exception(&q)
-	a.allowed = exception.Exempt || !exception.Blocked
-	if exception.Exempt || exception.Blocked {
+	a.blocked = exception.Blocked && !exception.Exempt
+	if a.allowed = !a.blocked; a.blocked || exception.Exempt {
 		return a, nil
 	}
 	for _, l := range a.plan.limits {
@@ -237,37 +255,31 @@ func validateClient(client string) error {
 	return nil
 }
 
-// refund undoes what the first asked limits admitted. For those, and for the
-// limits that were not asked, the answer then says how they stand.
-func (a *answer) refund(ctx context.Context, asked int, now time.Time) {
-	knownDenial := asked > 0 && a.limits[asked-1].Local
+// refund undoes what the limits of a have admitted. For those, and for the
+// limits that weren't asked, the answer then says how they stand.
+func (a *answer) refund(ctx context.Context, now time.Time) {
+	known := a.denialKnown()
 	for i := range a.limits {
-		l := &a.limits[i]
-		r := l.request(now)
-		if i < asked {
-			if !l.decided || !l.Allowed {
-				continue
-			}
-			// The denial stands, whether this succeeds or not, and the limiter
-			// counts its failures.
-			_ = l.Limiter.Refund(ctx, r, l.Decision)
+		if l := &a.limits[i]; l.consumed() {
+			l.refund(ctx, now)
 		}
-		if a.refused {
-			continue
+	}
+	for i := range a.limits {
+		if l := &a.limits[i]; !a.refused && l.unsettled() && !l.lookBack(a.policy, now, known) {
+			l.look(ctx, a.policy, now)
 		}
-		var err error
-		d, known := l.Limiter.PeekLocal(r)
-		// What a limit that wasn't asked has counted elsewhere since is worth
-		// an operation where the denial has taken one.
-		if !known || i >= asked && !knownDenial {
-			d, err = l.Limiter.Peek(ctx, r)
-		}
-		a.record(l, d, err, r)
 	}
 }
 
-func (l *limitAnswer) request(now time.Time) counters.Request {
-	return counters.Request{Client: l.client, Cost: l.cost, Limit: l.limit, Now: now}
+// denialKnown reports whether the limits that deny a did so without a store
+// operation.
+func (a *answer) denialKnown() bool {
+	for i := range a.limits {
+		if l := &a.limits[i]; l.asked && !l.Allowed && !l.Local {
+			return false
+		}
+	}
+	return true
 }
 
 // reducedCapacity returns the problem of a check that the store could not

@@ -96,34 +96,48 @@ func (b *body) decodeCheck() (check, error) {
 }
 
 // decodeBatch decodes a body that is a batch of checks. The error is a problem.
-func (b *body) decodeBatch() ([]check, error) {
-	var batch []check
+func (b *body) decodeBatch() (batch, error) {
+	var q batch
 	err := b.object("", func(name []byte) error {
-		if string(name) != "checks" {
-			return unknownField(string(name), "checks")
+		var err error
+		switch string(name) {
+		case "checks":
+			q.checks, err = b.checks()
+		case "all":
+			q.all, err = b.boolean("all")
+		default:
+			err = unknownField(string(name), "checks, all")
 		}
-		if err := b.expect('[', "checks", "an array"); err != nil {
-			return err
-		}
-		batch = []check{}
-		for b.decoder.PeekKind() != ']' {
-			if len(batch) == maxBatch {
-				return badRequest("checks: at most %d are possible in a batch", maxBatch)
-			}
-			q, err := b.check("checks[" + strconv.Itoa(len(batch)) + "].")
-			if err != nil {
-				return err
-			}
-			batch = append(batch, q)
-		}
-		_, err := b.decoder.ReadToken()
 		return err
 	})
-	if err = b.end(err); err == nil && batch == nil {
+	if err = b.end(err); err == nil && q.checks == nil {
 		err = badRequest("checks is missing; it is the array of the checks to make")
 	}
-	return batch, err
+	return q, err
 }
+
+// checks decodes the array of the checks of a batch.
+func (b *body) checks() ([]check, error) {
+	if err := b.expect('[', "checks", "an array"); err != nil {
+		return nil, err
+	}
+	checks := []check{}
+	for b.decoder.PeekKind() != ']' {
+		if len(checks) == maxBatch {
+			return nil, badRequest("checks: at most %d are possible in a batch", maxBatch)
+		}
+		q, err := b.check(checkPath(len(checks)) + ".")
+		if err != nil {
+			return nil, err
+		}
+		checks = append(checks, q)
+	}
+	_, err := b.decoder.ReadToken()
+	return checks, err
+}
+
+// checkPath returns where check i of a batch is in its body.
+func checkPath(i int) string { return "checks[" + strconv.Itoa(i) + "]" }
 
 // check decodes one check. Its path in the body is for errors.
 func (b *body) check(path string) (check, error) {
@@ -201,6 +215,15 @@ func (b *body) integer(path string) (int64, error) {
 		return 0, badRequest("%s is %s and must be a whole number in range", path, raw)
 	}
 	return n, nil
+}
+
+func (b *body) boolean(path string) (bool, error) {
+	kind := b.decoder.PeekKind()
+	if kind != 't' && kind != 'f' {
+		return false, b.wrongType(path, "true or false")
+	}
+	_, err := b.decoder.ReadToken()
+	return kind == 't', err
 }
 
 // expect reads the opening bracket of an object or array.

@@ -278,13 +278,13 @@ func FuzzDecodeCheck(f *testing.F) {
 }
 
 func FuzzDecodeBatch(f *testing.F) {
-	fuzzDecode(f, maxBatchBytes, (*body).decodeBatch, func(batch []check, t *testing.T) string {
-		require.LessOrEqual(t, len(batch), maxBatch)
+	fuzzDecode(f, maxBatchBytes, (*body).decodeBatch, func(batch batch, t *testing.T) string {
+		require.LessOrEqual(t, len(batch.checks), maxBatch)
 		var checks []string
-		for _, q := range batch {
+		for _, q := range batch.checks {
 			checks = append(checks, q.encode(t))
 		}
-		return `{"checks":[` + strings.Join(checks, ",") + `]}`
+		return `{"checks":[` + strings.Join(checks, ",") + `],"all":` + strconv.FormatBool(batch.all) + `}`
 	})
 }
 

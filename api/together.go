@@ -59,7 +59,7 @@ func (t *Together) Check(checks []LimitCheck, h http.Header) bool {
 			Limit: c.Limit, limit: c.Value, client: c.Client, cost: c.Cost, leniency: c.Leniency,
 		})
 	}
-	a.check(ctx, now)
+	decideJointly(ctx, now, t.cfg.StoreTimeout, []*answer{a})
 	if h != nil {
 		a.setHeaders(h, nil)
 	}

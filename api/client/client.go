@@ -206,6 +206,35 @@ func (c *Client) CheckMany(ctx context.Context, checks []Check) []Result {
 	return results
 }
 
+// CheckAll decides checks as one, at most 1000: all are admitted, or none has
+// consumed anything. The answer's RetryAfter and Wait are the largest of theirs.
+// It has no Limits; those of the results, which are in the order of the checks,
+// say which of them deny. It always asks weir. An error is as in Check; it is
+// that of the first check that can't be made.
+func (c *Client) CheckAll(ctx context.Context, checks []Check) (Answer, []Answer, error) {
+	encoded := make([][]byte, len(checks))
+	for i := range checks {
+		var err error
+		if encoded[i], err = checks[i].encode(); err != nil {
+			return Answer{}, nil, err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	r, err := c.sendBatch(ctx, encoded, `],"all":true}`, http.StatusTooManyRequests)
+	if err != nil {
+		all, err := c.undecided(err)
+		return all, nil, err
+	}
+	r.Status = http.StatusOK
+	all, _ := r.answer()
+	results := make([]Answer, len(checks))
+	for i := range results {
+		results[i], _ = r.Results[i].answer() // with all, there are no problems
+	}
+	return all, results, nil
+}
+
 // Peek returns what a check of cost 1 would be answered now, and consumes
 // nothing. It always asks weir. With an error there is no answer.
 func (c *Client) Peek(ctx context.Context, policy, client string) (Answer, error) {
@@ -240,6 +269,11 @@ func (c *Client) conclude(key clientKey, check []byte, r reply, err error, sent 
 			return a, nil
 		}
 	}
+	return c.undecided(err)
+}
+
+// undecided returns the answer to what couldn't be decided because of err.
+func (c *Client) undecided(err error) (Answer, error) {
 	var p *Problem
 	if !c.failOpen || errors.Is(err, context.Canceled) || errors.As(err, &p) && p.refuses() {
 		return Answer{}, err
@@ -249,21 +283,33 @@ func (c *Client) conclude(key clientKey, check []byte, r reply, err error, sent 
 
 // checkBatch returns the replies to encoded checks.
 func (c *Client) checkBatch(ctx context.Context, checks [][]byte) ([]reply, error) {
-	body := slices.Concat([]byte(`{"checks":[`), bytes.Join(checks, []byte{','}), []byte(`]}`))
-	body, err := c.ask(ctx, http.MethodPost, "/v1/check/batch", body)
+	r, err := c.sendBatch(ctx, checks, `]}`)
+	return r.Results, err
+}
+
+// A batchReply is what weir answers to a batch. Beside the results it has an
+// answer to all of them, if they are decided as one.
+type batchReply struct {
+	reply
+	Results []reply `json:"results"`
+}
+
+// sendBatch returns the reply to encoded checks, which have a result each. The
+// body ends with end. It takes the statuses that ask takes.
+func (c *Client) sendBatch(ctx context.Context, checks [][]byte, end string, statuses ...int) (batchReply, error) {
+	body := slices.Concat([]byte(`{"checks":[`), bytes.Join(checks, []byte{','}), []byte(end))
+	body, err := c.ask(ctx, http.MethodPost, "/v1/check/batch", body, statuses...)
 	if err != nil {
-		return nil, err
+		return batchReply{}, err
 	}
-	answer := struct {
-		Results []reply `json:"results"`
-	}{make([]reply, 0, len(checks))}
-	if err := json.Unmarshal(body, &answer); err != nil {
-		return nil, unreadable(err)
+	r := batchReply{Results: make([]reply, 0, len(checks))}
+	if err := json.Unmarshal(body, &r); err != nil {
+		return batchReply{}, unreadable(err)
 	}
-	if len(answer.Results) != len(checks) {
-		return nil, fmt.Errorf("client: weir answers %d of %d checks", len(answer.Results), len(checks))
+	if len(r.Results) != len(checks) {
+		return batchReply{}, fmt.Errorf("client: weir answers %d of %d checks", len(r.Results), len(checks))
 	}
-	return answer.Results, nil
+	return r, nil
 }
 
 func unreadable(err error) error {
@@ -279,9 +325,9 @@ func (c *Client) askClient(ctx context.Context, method, policy, client string) (
 	return c.ask(ctx, method, "/v1/policies/"+url.PathEscape(policy)+"/clients/"+url.PathEscape(client), nil)
 }
 
-// ask returns the body of an answer of status 200 or 204. Any other is a
-// *Problem.
-func (c *Client) ask(ctx context.Context, method, path string, body []byte) ([]byte, error) {
+// ask returns the body of an answer of status 200 or 204, or of those given. Any
+// other is a *Problem.
+func (c *Client) ask(ctx context.Context, method, path string, body []byte, statuses ...int) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, method, c.url+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, fmt.Errorf("client: %w", err)
@@ -301,7 +347,7 @@ func (c *Client) ask(ctx context.Context, method, path string, body []byte) ([]b
 	if err != nil {
 		return nil, fmt.Errorf("client: %w", err)
 	}
-	if response.StatusCode == http.StatusOK || response.StatusCode == http.StatusNoContent {
+	if slices.Contains(append(statuses, http.StatusOK, http.StatusNoContent), response.StatusCode) {
 		return answer, nil
 	}
 	// Perhaps a proxy's, and no problem details: the status is what counts.

@@ -142,6 +142,45 @@ func TestCheckManySplitsWhatIsTooMuchForOneBatch(t *testing.T) {
 }
 
 // What could make weir refuse a whole batch isn't sent.
+func TestCheckAllAdmitsAllOrNone(t *testing.T) {
+	t.Parallel()
+	w, c := start(t, client.Config{FailOpen: true}, newPolicy("user", fixed("user", 2)), newPolicy("route", fixed("route", 1)))
+	checks := []client.Check{{Policy: "user", Client: "alice"}, {Policy: "route", Client: "export"}}
+	all, results, err := c.CheckAll(t.Context(), checks)
+	require.NoError(t, err)
+	assert.True(t, all.Allowed)
+	require.Len(t, results, 2)
+	assert.EqualValues(t, 1, results[0].Limits[0].Remaining)
+
+	w.at(20 * time.Second)
+	all, results, err = c.CheckAll(t.Context(), checks)
+	require.NoError(t, err)
+	assert.False(t, all.Allowed)
+	assert.Equal(t, 40*time.Second, all.RetryAfter)
+	assert.False(t, results[0].Allowed)
+	assert.True(t, results[0].Limits[0].Allowed)
+	assert.EqualValues(t, 1, results[0].Limits[0].Remaining, "given back")
+	assert.False(t, results[1].Limits[0].Allowed)
+
+	var p *client.Problem
+	all, results, err = c.CheckAll(t.Context(), append(checks, client.Check{Policy: "none", Client: "x"}))
+	require.ErrorAs(t, err, &p)
+	assert.Equal(t, http.StatusNotFound, p.Status)
+	assert.Contains(t, p.Detail, "checks[2]")
+	assert.False(t, all.Allowed, "what weir refuses isn't admitted")
+	assert.Empty(t, results)
+	_, _, err = c.CheckAll(t.Context(), []client.Check{{Policy: "user"}})
+	require.ErrorAs(t, err, &p)
+
+	w.answers(func(rw http.ResponseWriter, _ *http.Request) bool {
+		http.Error(rw, `{"title":"Slow down"}`, http.StatusTooManyRequests) // another's, not weir's
+		return true
+	})
+	all, _, err = c.CheckAll(t.Context(), checks)
+	require.Error(t, err)
+	assert.True(t, all.Allowed, "weir couldn't be asked")
+}
+
 func TestWhatCanNotBeSentIsRefusedHere(t *testing.T) {
 	t.Parallel()
 	w, c := start(t, client.Config{FailOpen: true}, newPolicy("api", fixed("api", 1)))
