@@ -228,11 +228,20 @@ func (l *Limiter[S]) bound(d *counters.Decision, s S, r counters.Request) {
 	}
 }
 
-// Peek decides r by the store and consumes nothing. The error is
-// counters.ErrRequest or one of a store's.
+// Peek decides r by the store and consumes nothing but what TakeLocal has
+// admitted. The error is counters.ErrRequest, or one that Take may return.
 func (l *Limiter[S]) Peek(ctx context.Context, r counters.Request) (counters.Decision, error) {
 	if err := r.Check(); err != nil {
 		return counters.Decision{}, err
+	}
+	if v := l.views.Find(r.Client); v != nil {
+		if _, owed := v.recallAll(); owed.number > 0 { // the store has to consume it first
+			owing := request{Request: r, view: v}
+			owing.Cost = 0
+			if _, err := l.combiner.Do(ctx, r.Client, owing); err != nil {
+				return counters.Decision{}, err
+			}
+		}
 	}
 	state, err := l.store.Load(ctx, l.keys.StateKey(r.Client))
 	if err != nil {

@@ -103,14 +103,23 @@ func (l *Limiter) within(ctx context.Context, began time.Time) (context.Context,
 	return context.WithTimeout(ctx, most)
 }
 
-// Peek decides r by the store and counts nothing. The error is
-// counters.ErrRequest or one of a Store's.
+// Peek decides r by the store and counts nothing but what TakeLocal has
+// admitted. The error is counters.ErrRequest, or one that Take may return.
 func (l *Limiter) Peek(ctx context.Context, r counters.Request) (counters.Decision, error) {
 	if err := r.Check(); err != nil {
 		return counters.Decision{}, err
 	}
+	ctx, cancel := l.within(ctx, r.Now)
+	defer cancel()
 	var a *attempt
 	if v := l.views.Find(r.Client); v != nil {
+		if v.owes() { // the store has to count that first
+			owing := request{Request: r, view: v}
+			owing.Cost = 0
+			if _, err := l.combiner.Do(ctx, r.Client, owing); err != nil {
+				return counters.Decision{}, err
+			}
+		}
 		a = l.recall(v, r.Client, r.Now)
 		a.known, a.own, a.most, a.fresh = 0, 0, 0, false // others may take back in between
 	} else {

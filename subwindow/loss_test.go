@@ -411,7 +411,7 @@ func TestDebtsAreRepaidAfterALoss(t *testing.T) {
 			fault = nil
 			d, err := here.Peek(t.Context(), request(now, 1, 10))
 			require.NoError(t, err)
-			assert.Equal(t, int64(6), d.Remaining, "what is remembered counts")
+			assert.Equal(t, int64(3), d.Remaining, "what is remembered counts, and what is owed")
 			require.Equal(t, int64(1), admits(t, here, now, 10, 1))
 			assert.Equal(t, int64(2), admits(t, there, now, 10, 20))
 		})

@@ -201,6 +201,17 @@ func Outage(t *testing.T, now time.Time, newStore func() Store, newLimiter func(
 				require.Equal(t, 1, a.admits(1))
 				assert.Equal(t, limit-7, b.admits(20))
 			})
+			t.Run("who only looks sees what was admitted", func(t *testing.T) {
+				a, _ := begin(t)
+				require.Equal(t, 2, a.admits(2))
+				a.store.Err = outage
+				require.Equal(t, limit-2, a.admits(50))
+				a.store.Err = nil
+				d, err := a.limiter.Peek(t.Context(), counters.Request{Client: "c", Cost: 1, Limit: limit, Now: now})
+				require.NoError(t, err)
+				assert.False(t, d.Allowed)
+				assert.Zero(t, d.Remaining)
+			})
 			t.Run("it is added to what others have counted", func(t *testing.T) {
 				a, b := begin(t)
 				require.Equal(t, 1, a.admits(1))
