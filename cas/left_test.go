@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -439,7 +440,7 @@ func TestWhatABucketHasNoRoomForIsNotGivenBack(t *testing.T) {
 			d, err = there.Peek(t.Context(), request(1))
 			require.NoError(t, err)
 			assert.Zero(t, d.Remaining)
-			if name != "sliding log" { // which keeps what it has no room for
+			if !strings.HasSuffix(name, "log") { // which keeps what it has no room for
 				assert.Equal(t, 1, failed)
 			}
 		})

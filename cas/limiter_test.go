@@ -694,6 +694,9 @@ func TestProcessesAdmitExactlyTheLimit(t *testing.T) {
 		{"sliding log", func(s counters.StateStore) (taker, error) {
 			return NewSlidingLog(s, counters.MaxWindow, limit, testConfig(10))
 		}},
+		{"counting log", func(s counters.StateStore) (taker, error) {
+			return NewCountingLog(s, counters.MaxWindow, MinLogEntries, testConfig(10))
+		}},
 	} {
 		t.Run(open.name, func(t *testing.T) {
 			server := memcachedtest.StartSocket(t)
@@ -949,9 +952,11 @@ func TestFitsAfterAnAdmissionThatCounts(t *testing.T) {
 	require.NoError(t, err)
 	log, err := NewSlidingLog(store, time.Minute, 2, cfg)
 	require.NoError(t, err)
-	for name, l := range map[string]taker{"token": token, "log": log} {
+	counting, err := NewCountingLog(store, time.Minute, MinLogEntries, cfg)
+	require.NoError(t, err)
+	for name, l := range map[string]taker{"token": token, "log": log, "counting log": counting} {
 		for i, want := range []time.Duration{0, time.Minute} {
-			d, err := l.Take(t.Context(), counters.Request{Client: "c", Cost: 1, Limit: 2, Now: noon})
+			d, err := l.Take(t.Context(), counters.Request{Client: name, Cost: 1, Limit: 2, Now: noon})
 			require.NoError(t, err)
 			require.True(t, d.Allowed)
 			if name == "token" {

@@ -21,9 +21,12 @@ import (
 func minuteWindows(t *testing.T) map[string]subwindow.Window {
 	fixed, err := subwindow.NewFixedWindow(time.Minute)
 	require.NoError(t, err)
+	capped := newWindow(t, time.Minute, 10, false)
+	capped.Capped = true
 	return map[string]subwindow.Window{
 		"fixed":    fixed,
 		"weighted": newWindow(t, time.Minute, 4, false),
+		"capped":   capped,
 		"strict":   newWindow(t, time.Minute, 60, true),
 	}
 }

@@ -234,8 +234,10 @@ func TestAResetReachesSlowClocks(t *testing.T) {
 	const skew = 5 * time.Second
 	fixed, err := subwindow.NewFixedWindow(10 * time.Second)
 	require.NoError(t, err)
+	capped := newWindow(t, 10*time.Second, 10, false)
+	capped.Capped = true
 	for name, w := range map[string]subwindow.Window{
-		"fixed": fixed, "weighted": newWindow(t, 10*time.Second, 10, false), "strict": newWindow(t, 10*time.Second, 10, true),
+		"fixed": fixed, "weighted": newWindow(t, 10*time.Second, 10, false), "capped": capped, "strict": newWindow(t, 10*time.Second, 10, true),
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := memory.New(nil)
