@@ -384,6 +384,7 @@ func TestRetryAfterOfBucketsIsTrue(t *testing.T) {
 	t.Parallel()
 	for name, limit := range map[string]Limit{
 		"token_bucket": token("l", 7, time.Minute, 12), "leaky_bucket": leaky("l", 7, time.Minute, 12), "sliding_log": slidingLog("l", 12, time.Minute),
+		"counting log": countingLog("l", 12, time.Minute, 8),
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newService(newPolicy("p", limit))

@@ -253,6 +253,10 @@ func bindLimiters(store Store, m *Metrics, policies ...*Policy) Policies {
 			case "leaky_bucket":
 				l.Limiter, err = cas.NewLeakyBucket(store, l.Window, l.Burst, config)
 			case "sliding_log":
+				if l.Entries > 0 {
+					l.Limiter, err = cas.NewCountingLog(store, l.Window, l.Entries, config)
+					break
+				}
 				l.Limiter, err = cas.NewSlidingLog(store, l.Window, l.Limit, config)
 			case "fixed_window":
 				var window subwindow.Window
@@ -308,6 +312,10 @@ func leaky(name string, limit int64, window time.Duration, burst int64) Limit {
 
 func slidingLog(name string, limit int64, window time.Duration) Limit {
 	return Limit{Name: name, Algorithm: "sliding_log", Limit: limit, Window: window, MaxLimit: cas.MaxLogLimit}
+}
+
+func countingLog(name string, limit int64, window time.Duration, entries int64) Limit {
+	return Limit{Name: name, Algorithm: "sliding_log", Limit: limit, Window: window, Entries: entries}
 }
 
 // A result is the answer to a request.

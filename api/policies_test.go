@@ -29,14 +29,17 @@ func TestPoliciesAreShown(t *testing.T) {
 	assert.JSONEq(t, `{"policies":[]}`, newService().do(t, http.MethodGet, "/v1/policies", "").Body)
 }
 
-func TestBucketsAreShown(t *testing.T) {
+func TestBucketsAndLogsAreShown(t *testing.T) {
 	t.Parallel()
-	queue := newPolicy("queue", leaky("queue", 10, time.Second, 50), token("tokens", 5, time.Minute, 0))
+	queue := newPolicy("queue", leaky("queue", 10, time.Second, 50), token("tokens", 5, time.Minute, 0),
+		slidingLog("log", 5, time.Minute), countingLog("counting", 20_000, time.Minute, 64))
 	queue.Hold = true
 	s := newService(queue)
 	assert.JSONEq(t, `{"name":"queue","limits":[
 		{"name":"queue","algorithm":"leaky_bucket","limit":10,"window":1,"burst":50},
-		{"name":"tokens","algorithm":"token_bucket","limit":5,"window":60}],
+		{"name":"tokens","algorithm":"token_bucket","limit":5,"window":60},
+		{"name":"log","algorithm":"sliding_log","limit":5,"window":60},
+		{"name":"counting","algorithm":"sliding_log","limit":20000,"window":60,"entries":64}],
 		"count_denied":false,"on_store_error":"local","hold":true,"mode":"enforce","clients":0}`,
 		s.do(t, http.MethodGet, "/v1/policies/queue", "").Body)
 }

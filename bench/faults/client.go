@@ -31,8 +31,8 @@ const (
 
 // policies are the names of those that clients are checked by, policyFile says
 // what they are.
-var policies, policyFile = policiesOf(algorithms.Select(
-	algorithms.Fixed, algorithms.Sliding10, algorithms.Strict60, algorithms.Token, algorithms.Leaky, algorithms.Log))
+var policies, policyFile = policiesOf(append(algorithms.Select(
+	algorithms.Fixed, algorithms.Sliding10, algorithms.Strict60, algorithms.Token, algorithms.Leaky, algorithms.Log), algorithms.Counting))
 
 // policiesOf returns a policy for each algorithm.
 func policiesOf(all []algorithms.Algorithm) (names []string, file string) {

@@ -105,18 +105,20 @@ func newHistory(seed uint64) *history {
 	leaky := token
 	leaky.algorithm = "leaky_bucket"
 	log := promise{algorithm: "sliding_log", limit: n, window: window}
+	counting := log
+	counting.entries = 8
 	wide := fixed
 	wide.limit += n / 2
 	// In these, costs are still in use when a reset has to be seen everywhere.
-	day, week, slow, diary := fixed, full, token, log
-	for _, l := range []*promise{&day, &week, &slow, &diary} {
+	day, week, slow, diary, ledger := fixed, full, token, log, counting
+	for _, l := range []*promise{&day, &week, &slow, &diary, &ledger} {
 		l.window *= 10
 	}
 	week.slots = 50
 	for name, limits := range map[string][]promise{
-		"fixed": {fixed}, "weighted": {sliding}, "capped": {most}, "strict": {full}, "token": {token}, "leaky": {leaky}, "log": {log},
-		"windows": {wide, full}, "mixed": {wide, token, full},
-		"long-windows": {day, week}, "long-bucket": {slow}, "long-log": {diary},
+		"fixed": {fixed}, "weighted": {sliding}, "capped": {most}, "strict": {full}, "token": {token}, "leaky": {leaky}, "log": {log}, "counting": {counting},
+		"windows": {wide, full}, "mixed": {wide, token, full}, "mixed-log": {wide, counting},
+		"long-windows": {day, week}, "long-bucket": {slow}, "long-log": {diary}, "long-counting": {ledger},
 	} {
 		h.policies = append(h.policies, policy{name: name, limits: limits})
 	}
@@ -140,6 +142,9 @@ func (h *history) file() string {
 			fmt.Fprintf(&b, "      - {name: %s, algorithm: %s, limit: %d, window: %v", strings.ReplaceAll(l.algorithm, "_", "-"), l.algorithm, l.limit, l.window)
 			if l.burst > 0 {
 				fmt.Fprintf(&b, ", burst: %d", l.burst)
+			}
+			if l.entries > 0 {
+				fmt.Fprintf(&b, ", entries: %d", l.entries)
 			}
 			if l.slots > 0 {
 				fmt.Fprintf(&b, ", sub_windows: %d, estimate: %s", l.slots, l.estimate)

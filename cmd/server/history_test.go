@@ -77,12 +77,23 @@ type promise struct {
 	limit, burst        int64
 	window              time.Duration
 	slots               int
+	entries             int64 // of a log that counts
 }
 
 func (l promise) width() time.Duration { return l.window / time.Duration(max(1, l.slots)) }
 
 // capacity returns the largest cost that is ever admitted.
 func (l promise) capacity() int64 { return cmp.Or(l.burst, l.limit) }
+
+// kept returns how much of the capacity a log that counts may have in use of what
+// has left the window: of its oldest entry, of which refunds may have taken what
+// is still inside.
+func (l promise) kept() int64 {
+	if l.entries == 0 || l.limit <= l.entries {
+		return 0
+	}
+	return (l.limit + l.entries - 1) / l.entries
+}
 
 // lasts returns how long a cost is in use.
 func (l promise) lasts() time.Duration {
@@ -373,7 +384,7 @@ func (h *history) counted(e event) time.Duration {
 func (h *history) isReason(l promise, used []event, givenBack map[event]bool, denied event) bool {
 	// How long a cost is in use, and a stale knowledge of it.
 	reach := l.lasts() + 2*(l.width()+h.skew+h.timeout) + counters.MaxStaleness
-	var sum int64
+	sum := l.kept()
 	for _, e := range slices.Backward(used) {
 		if e.back <= denied.call-reach || sum > l.capacity() {
 			break

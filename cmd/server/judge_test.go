@@ -35,6 +35,8 @@ func TestJudge(t *testing.T) {
 	leaky := token
 	leaky.algorithm = "leaky_bucket"
 	log := promise{algorithm: "sliding_log", limit: 10, window: time.Second}
+	counting := log
+	counting.entries = 8
 	degraded := admitted(0, 20, 30, 6)
 	degraded.degraded = true
 	returned := denied(100, 120, 3)
@@ -120,6 +122,12 @@ func TestJudge(t *testing.T) {
 			[]event{denied(5000, 5010, 3), denied(5005, 5020, 8)}, ""},
 		{"a denial after as much as fits", []promise{full}, 0, false, nil,
 			[]event{admitted(0, 4000, 4010, 8), denied(5000, 5010, 3)}, ""},
+		{"a log denies what is one too few", []promise{log}, 0, false, nil,
+			[]event{admitted(0, 4000, 4010, 7), denied(5000, 5010, 3)}, "a cost of 3 is denied without reason"},
+		{"a log that counts may keep an entry", []promise{counting}, 0, false, nil,
+			[]event{admitted(0, 4000, 4010, 6), denied(5000, 5010, 3)}, ""},
+		{"a log that counts keeps no more", []promise{counting}, 0, false, nil,
+			[]event{admitted(0, 4000, 4010, 5), denied(5000, 5010, 3)}, "a cost of 3 is denied without reason"},
 		{"denied after its retry_after", []promise{log}, 0, false, nil, []event{admitted(0, 0, 10, 8), returned}, "denied after its retry_after"},
 		{"cut off after its retry_after", []promise{log}, 0, false, nil, []event{slow}, ""},
 	} {

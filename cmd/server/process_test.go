@@ -152,16 +152,17 @@ func TestFourProcessesSlidingWindow(t *testing.T) {
 }
 
 // Neither bucket nor log refills while the storm lasts.
-func TestFourProcessesBucketsAndLog(t *testing.T) {
+func TestFourProcessesBucketsAndLogs(t *testing.T) {
 	file := write(t, "p.yaml", `
 policies:
   token: {limits: [{algorithm: token_bucket, limit: 100, window: 366d, burst: 150}]}
   leaky: {limits: [{algorithm: leaky_bucket, limit: 100, window: 366d, burst: 150}]}
   log: {limits: [{algorithm: sliding_log, limit: 150, window: 366d}]}
+  counting: {limits: [{algorithm: sliding_log, limit: 150, window: 366d, entries: 8}]}
 `)
 	a, b := memcachedtest.Start(t).Addr, memcachedtest.StartSocket(t).Addr
 	processes := startProcesses(t, []string{a + "," + b, b + "," + a, a + "," + b, b + "," + a}, "-config", file)
-	for _, policy := range []string{"token", "leaky", "log"} {
+	for _, policy := range []string{"token", "leaky", "log", "counting"} {
 		t.Run(policy, func(t *testing.T) {
 			for _, client := range []string{"c", "d"} { // on both servers, more or less
 				assert.EqualValues(t, 150, storm(t, processes, policy, client, 64, 10, always1))
