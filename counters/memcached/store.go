@@ -10,6 +10,11 @@
 // each count a client from 0. Only names that are looked up again change the
 // servers, for all processes alike.
 //
+// A counter is made and counted in by add and incr, which go out together. The
+// meta command ma does both at once, but older servers and mcrouter don't know
+// it. It would spare Memcached 0.4 to 1.1 us per slot that begins, of the 40 us
+// and more that a check costs in all (BenchmarkFirstTouch).
+//
 // What Memcached loses (by eviction, a restart or flush_all) is lost to the
 // store; limiters put back what they remember. Start with New.
 package memcached
