@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -355,8 +356,8 @@ func storedName(l *api.Limit, unit envoy.Unit) string {
 	if l.SubWindows > 0 {
 		name += fmt.Sprintf("-%d-%s", l.SubWindows, l.Estimate)
 	}
-	if l.Burst > 0 {
-		name += fmt.Sprintf("-%d", l.Burst)
+	if size := cmp.Or(l.Burst, l.Entries); size > 0 {
+		name += fmt.Sprintf("-%d", size)
 	}
 	return name
 }

@@ -62,6 +62,29 @@ descriptors:
 	assert.Equal(t, 365*24*time.Hour, rules["tenant.path_/a/*/b"].Limit.Window)
 }
 
+// Rules that count in different ways have limits of their own in the store; a
+// larger or smaller number is none.
+func TestEnvoyLimitsInTheStore(t *testing.T) {
+	t.Parallel()
+	config, err := parseEnvoy([]namedFile{{"f.yaml", []byte(`
+domain: shop
+descriptors:
+  - {key: a, rate_limit: {unit: day, requests_per_unit: 10}, metadata: {weir: {algorithm: sliding_log}}}
+  - {key: b, rate_limit: {unit: day, requests_per_unit: 90}, metadata: {weir: {algorithm: sliding_log, entries: 32}}}
+  - {key: c, rate_limit: {unit: day, requests_per_unit: 20000}, metadata: {weir: {algorithm: sliding_log}}}
+  - {key: d, rate_limit: {unit: day, requests_per_unit: 50000}, metadata: {weir: {algorithm: sliding_log}}}
+  - {key: e, rate_limit: {unit: day, requests_per_unit: 10}, metadata: {weir: {algorithm: token_bucket, burst: 20}}}
+  - {key: f, rate_limit: {unit: day, requests_per_unit: 10}, metadata: {weir: {algorithm: token_bucket}}}
+`)}}, "fixed_window")
+	require.NoError(t, err)
+	policy, _ := envoyPolicy(config, false)
+	var names []string
+	for _, l := range policy.Limits[len(envoy.Units):] {
+		names = append(names, l.Name)
+	}
+	assert.ElementsMatch(t, []string{"sliding-log-day", "sliding-log-day-32", "sliding-log-day-64", "token-bucket-day-20", "token-bucket-day"}, names)
+}
+
 func TestTheFileOfDeployIsRight(t *testing.T) {
 	t.Parallel()
 	files, err := readEnvoyFiles("../../deploy/envoy/limits.yaml")
