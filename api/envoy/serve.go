@@ -28,6 +28,9 @@ const (
 	maxMessageBytes = 4 << 20
 	// minPing is how often a connection may be asked whether it is alive.
 	minPing = 10 * time.Second
+	// workers are goroutines that answer one request after another, so that their
+	// stacks don't have to grow for each; when all are busy, there are more.
+	workers = 256
 	// handshakeTimeout bounds opening a connection.
 	handshakeTimeout = 10 * time.Second
 )
@@ -47,6 +50,7 @@ func NewServer(s *Service, config *tls.Config, log *slog.Logger) *Server {
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
 		grpc.WaitForHandlers(true),
+		grpc.NumStreamWorkers(workers),
 		grpc.UnaryInterceptor(recovering(log)),
 	}
 	if config != nil {
