@@ -56,6 +56,7 @@ func sections() []report.Section {
 	return []report.Section{
 		{Title: "Accuracy", File: "accuracy.json", Command: "accuracy", New: report.New[accuracy.Report]},
 		{Title: "Accuracy at scale", File: "accuracy-scale.json", Command: "accuracy -scale", New: report.New[accuracy.ScaleReport]},
+		{Title: "Accuracy at scale, like Cloudflare's", File: "accuracy-scale-cloudflare.json", Command: "accuracy -scale -like cloudflare", New: report.New[accuracy.ScaleReport]},
 		{Title: "Architectures", File: "architectures.json", Command: "architectures", New: report.New[architecture.Report]},
 		{Title: "Throughput", File: "throughput.json", Command: "throughput", New: report.New[throughput.Report]},
 		{Title: "Load", File: "load.json", Command: "load", New: report.New[load.Report]},

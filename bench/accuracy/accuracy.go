@@ -8,6 +8,7 @@
 package accuracy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -15,6 +16,7 @@ import (
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"weir/bench/internal/report"
@@ -22,6 +24,7 @@ import (
 
 type config struct {
 	scale    bool
+	like     string // "" or cloudflare
 	seed     uint64
 	requests int64 // per workload, or of the population
 	tries    int   // of the search for an attack
@@ -32,6 +35,8 @@ const (
 	quickPopulationRequests     = 300_000
 	fullTries, quickTries       = 400, 20
 )
+
+const likeCloudflare = "cloudflare"
 
 // gcPercent spares the runs, which keep little and throw away much, most of the
 // garbage collector's rounds.
@@ -45,10 +50,14 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 	flags := report.NewFlags("accuracy")
 	quick := flags.Quick("a few seconds instead of minutes, with too few requests to publish the figures")
 	flags.BoolVar(&cfg.scale, "scale", false, "400 million requests from 270,000 clients instead")
+	flags.StringVar(&cfg.like, "like", "", "with -scale, `whose` traffic theirs is like: cloudflare; else it is a harder one")
 	flags.Uint64Var(&cfg.seed, "seed", 1, "the same seed gives the same figures")
 	flags.Int64Var(&cfg.requests, "requests", 0, "about so many `requests` per workload, or of a part of the clients with -scale; 0 is the default")
 	if err := flags.Parse(args, out); err != nil {
 		return err
+	}
+	if cfg.like != "" && (cfg.like != likeCloudflare || !cfg.scale) {
+		return flags.Errorf("-like must be %s, and needs -scale", likeCloudflare)
 	}
 	most, usual := int64(100*fullRequests), int64(fullRequests)
 	if cfg.scale {
@@ -69,7 +78,7 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
 	if cfg.scale {
 		r, err := measureAtScale(ctx, cfg)
-		return flags.Publish(out, "accuracy-scale", r, err)
+		return flags.Publish(out, scaleFile(cfg.like), r, err)
 	}
 	r, err := measureAll(ctx, cfg, Workloads(int(cfg.requests)))
 	return flags.Publish(out, "accuracy", r, err)
@@ -84,18 +93,17 @@ func measureAll(ctx context.Context, cfg config, workloads []Workload) (*Report,
 		if err != nil {
 			return nil, err
 		}
-		r.Costs = append(r.Costs, coldCheck{Algorithm: a.Name, Counters: a.counters(), Keys: keys})
+		bytes, err := a.Bytes(Window, largeLimit)
+		if err != nil {
+			return nil, err
+		}
+		r.Costs = append(r.Costs, coldCheck{Algorithm: a.Name, Counters: a.counters(), Keys: keys, Bytes: bytes})
 	}
 
-	runs := make([]*simulation, len(r.Workloads))
-	if err := parallel(len(runs), func(i int) error {
-		report.Progress("%s, demand %g", r.Workloads[i].Name, r.Workloads[i].Demand)
-		runs[i] = newSimulation(r.Workloads[i], cfg.seed)
-		return ctx.Err()
-	}); err != nil {
+	runs, err := simulations(ctx, r.Workloads, cfg.seed)
+	if err != nil {
 		return nil, err
 	}
-
 	n := len(measured)
 	r.Rows = make([]Row, len(runs)*n)
 	r.Speeds = make([]Speed, n)
@@ -115,25 +123,56 @@ func measureAll(ctx context.Context, cfg config, workloads []Workload) (*Report,
 	}); err != nil {
 		return nil, err
 	}
+	if r.Large, err = measureLarge(ctx, cfg, measured); err != nil {
+		return nil, err
+	}
 
-	r.Attacks = make([]AttackRow, n)
-	if err := parallel(n, func(i int) (err error) {
-		report.Progress("attacks: %s", measured[i].Name)
-		r.Attacks[i], err = attackOn(ctx, measured[i], DocumentLimit, cfg.tries, cfg.seed)
+	r.Attacks = make([]AttackRow, 2*n)
+	if err := parallel(2*n, func(i int) (err error) {
+		report.Progress("attacks: %s", measured[i%n].Name)
+		if i < n {
+			r.Attacks[i], err = attackOn(ctx, measured[i], DocumentLimit, cfg.tries, cfg.seed)
+			return err
+		}
+		a := measured[i-n]
+		r.Attacks[i] = AttackRow{Algorithm: a.Name, Limit: largeLimit, Bound: a.Bound(largeLimit)}
+		r.Attacks[i].Written, err = a.run(ctx, a.attack(largeLimit), largeLimit)
 		return err
 	}); err != nil {
 		return nil, err
 	}
 
-	var pictured []algorithm
-	for _, a := range measured {
-		if _, ok := estimateColors[a.Name]; ok {
-			pictured = append(pictured, a)
-		}
+	if r.Traces, err = Traces(ctx, cfg.seed); err != nil {
+		return nil, err
 	}
-	var err error
-	r.Traces, err = Traces(ctx, cfg.seed, pictured)
+	r.Attacked, err = attackTraces(ctx)
 	return r, err
+}
+
+// simulations returns the runs of the workloads.
+func simulations(ctx context.Context, workloads []Workload, seed uint64) ([]*simulation, error) {
+	runs := make([]*simulation, len(workloads))
+	return runs, parallel(len(runs), func(i int) error {
+		report.Progress("%s, demand %g", workloads[i].Name, workloads[i].Demand)
+		runs[i] = newSimulation(workloads[i], seed)
+		return ctx.Err()
+	})
+}
+
+// measureLarge measures the workloads of a large limit with feedback.
+func measureLarge(ctx context.Context, cfg config, measured []algorithm) ([]Row, error) {
+	runs, err := simulations(ctx, largeWorkloads(int(cfg.requests)), cfg.seed)
+	if err != nil {
+		return nil, err
+	}
+	n := len(measured)
+	rows := make([]Row, len(runs)*n)
+	return rows, parallel(len(rows), func(i int) (err error) {
+		run, a := runs[i/n], measured[i%n]
+		report.Progress("%s, limit %d: %s", run.Name, run.Limit, a.Name)
+		rows[i], err = run.enforce(ctx, a)
+		return err
+	})
 }
 
 // parallel calls f with 0 to n-1, on as many goroutines as there are cores, and
@@ -158,9 +197,32 @@ func parallel(n int, f func(i int) error) error {
 
 // measureAtScale measures the population.
 func measureAtScale(ctx context.Context, cfg config) (*ScaleReport, error) {
-	start := time.Now()
-	figures, speeds, err := measurePopulation(ctx, cfg.requests, cfg.seed, runtime.GOMAXPROCS(0), func(decided int64) {
+	began, before := time.Now(), processorTime()
+	c := newPopulation(cfg.like != "", cfg.requests, cfg.seed)
+	figures, err := measurePopulation(ctx, c, populated(), runtime.GOMAXPROCS(0), func(decided int64) {
 		report.Progress("%.1f of about %.0f million requests", float64(decided)/1e6, float64(cfg.requests)/1e6)
 	})
-	return &ScaleReport{Machine: report.ThisMachine(""), Seed: cfg.seed, Elapsed: time.Since(start), PopulationFigures: figures, Speeds: speeds}, err
+	return &ScaleReport{
+		Machine: report.ThisMachine(""), Seed: cfg.seed, Like: cfg.like, Elapsed: time.Since(began), Worked: processorTime() - before, PopulationFigures: figures,
+	}, err
+}
+
+// processorTime returns what this process has taken of all cores.
+func processorTime() time.Duration { return used(syscall.RUSAGE_SELF) }
+
+// worked returns what this thread has taken, so that what else the machine does
+// isn't in it; where the system doesn't tell, the time.
+func worked() time.Duration {
+	const thisThread = 1 // RUSAGE_THREAD of Linux
+	return cmp.Or(used(thisThread), time.Since(start))
+}
+
+var start = time.Now()
+
+func used(who int) time.Duration {
+	var used syscall.Rusage
+	if err := syscall.Getrusage(who, &used); err != nil {
+		return 0
+	}
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }

@@ -42,12 +42,14 @@ func TestAccuracyEndToEnd(t *testing.T) {
 	t.Parallel()
 	requests := amount(2000, 1000)
 	var r Report
-	dir, printed, err := benchtest.Run(t, Run, "accuracy", &r, "-quick", "-requests", strconv.Itoa(requests), "-seed", "7")
+	dir, printed, err := benchtest.Run(t, Run, "accuracy", &r, "-quick", "-requests", strconv.Itoa(requests), "-seed", "3")
 	require.NoError(t, err)
-	assert.Equal(t, uint64(7), r.Seed)
-	assert.Len(t, r.Rows, 18*10)
-	assert.Len(t, r.Attacks, 10)
-	assert.Len(t, r.Traces, 8)
+	assert.Equal(t, uint64(3), r.Seed)
+	assert.Len(t, r.Rows, 18*14)
+	assert.Len(t, r.Large, 5*14)
+	assert.Len(t, r.Attacks, 2*14)
+	assert.Len(t, r.Traces, 16)
+	assert.Len(t, r.CSV(), 1+23*14)
 	for _, row := range r.Rows {
 		assert.Positive(t, row.Feedback.Requests, "%s, %s", row.Traffic, row.Algorithm)
 		if row.Algorithm == algorithms.Log {
@@ -55,10 +57,14 @@ func TestAccuracyEndToEnd(t *testing.T) {
 			assert.Equal(t, row.LogAdmitted, row.Admitted, row.Traffic)
 		}
 	}
-	for _, text := range []string{"seed 7", "back-loaded", "strict N=60", "burst at 59.999999s", "fixed admits 2.00 L in a window, 2.00 L: ok"} {
+	for _, text := range []string{"seed 3", "back-loaded", "strict N=60", "burst at 59.999999s", "fixed admits 2.00 L in a window, 2.00 L: ok", "counting 32 admits 1.00 L in a window"} {
 		assert.Contains(t, printed, text)
 	}
-	for _, name := range []string{"steady", "poisson", "bursty", "day", "front-loaded", "back-loaded", "boundary", "zipf", "cost"} {
+	names := []string{"cost", "attack"}
+	for _, name := range []string{"steady", "poisson", "bursty", "day", "front-loaded", "back-loaded", "boundary", "zipf"} {
+		names = append(names, name, name+"-enforced")
+	}
+	for _, name := range names {
 		for _, format := range []string{".svg", ".png"} {
 			picture, err := os.Stat(filepath.Join(dir, "accuracy-"+name+format))
 			if assert.NoError(t, err) {
@@ -80,23 +86,36 @@ func TestAccuracyEndToEnd(t *testing.T) {
 	assert.Equal(t, before, after)
 
 	// The same seed gives the same figures, also to fewer workloads.
-	second, err := measureAll(t.Context(), config{seed: 7, tries: quickTries}, Workloads(requests)[6:12])
+	second, err := measureAll(t.Context(), config{seed: 3, tries: quickTries, requests: int64(requests)}, Workloads(requests)[6:12])
 	require.NoError(t, err)
-	assert.Equal(t, r.Rows[60:120], second.Rows)
+	assert.Equal(t, r.Rows[84:168], second.Rows)
+	assert.Equal(t, r.Large, second.Large)
 	assert.Equal(t, r.Attacks, second.Attacks)
 	assert.Equal(t, r.Costs, second.Costs)
 	assert.Equal(t, r.Traces, second.Traces)
+	assert.Equal(t, r.Attacked, second.Attacked)
 }
 
 func TestAccuracyAtScaleEndToEnd(t *testing.T) {
 	t.Parallel()
-	var r ScaleReport
-	_, printed, err := benchtest.Run(t, Run, "accuracy-scale", &r, "-scale", "-requests", strconv.Itoa(amount(60_000, 15_000)))
-	require.NoError(t, err)
-	assert.Positive(t, r.Requests)
-	assert.Len(t, r.Rows, 10)
-	for _, text := range []string{"Cloudflare (2017)", "0.0030% wrong", "0.7", "4 are steady, 6 are poisson"} {
-		assert.Contains(t, printed, text)
+	for file, tt := range map[string]struct {
+		args  []string
+		texts []string
+	}{
+		"accuracy-scale":            {[]string{"-scale"}, []string{"Cloudflare (2017)", "exponent 0.7", "4 are steady, 6 are poisson"}},
+		"accuracy-scale-cloudflare": {[]string{"-scale", "-like", "cloudflare"}, []string{"0.0030%", "sigma 0.9", "for the other algorithms nothing was chosen"}},
+	} {
+		var r ScaleReport
+		dir, printed, err := benchtest.Run(t, Run, file, &r, append(tt.args, "-requests", strconv.Itoa(amount(60_000, 15_000)))...)
+		require.NoError(t, err)
+		assert.Positive(t, r.Requests)
+		assert.Positive(t, r.LogAdmitted)
+		assert.Len(t, r.Rows, 7)
+		assert.Len(t, r.Findings(), 1)
+		for _, text := range tt.texts {
+			assert.Contains(t, printed, text)
+		}
+		assert.FileExists(t, filepath.Join(dir, file+".svg"))
 	}
 }
 
@@ -104,7 +123,7 @@ func TestAccuracyThatFailsSaysSo(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	for _, args := range [][]string{{"-quick"}, {"-scale", "-quick"}} {
+	for _, args := range [][]string{{"-quick"}, {"-scale", "-quick"}, {"-scale", "-like", "cloudflare", "-quick"}} {
 		dir := t.TempDir()
 		err := Run(ctx, append(args, "-out", dir), &bytes.Buffer{})
 		assert.ErrorIs(t, err, context.Canceled)
@@ -132,6 +151,8 @@ func expected() *Report {
 	row(Boundary, algorithms.Fixed, 0, 200)
 	row(Boundary, algorithms.Strict60, 0, 100)
 	row(Boundary, algorithms.Log, 0, 100)
+	row(Boundary, algorithms.Counting64, 0, 100)
+	row(Boundary, algorithms.Counting32, 0, 100)
 	for _, a := range all() {
 		r.Attacks = append(r.Attacks, AttackRow{Algorithm: a.Name, Limit: 100, Bound: a.Bound(100), Written: Result{Fullest: a.Bound(100)}})
 	}
@@ -148,8 +169,8 @@ func TestAccuracyTargets(t *testing.T) {
 	require.NoError(t, r.Broken())
 	// Four kinds of traffic, each with every request counted for both demands
 	// and with admitted ones counted for one, the boundary attacker, strict and
-	// log.
-	assert.Len(t, r.targets(), 4*3+3)
+	// three logs.
+	assert.Len(t, r.targets(), 4*3+5)
 	assert.Equal(t, report.Targets{{Text: "fixed: 2.00 million decisions/s per core, at least 1", Met: true}}, r.speedTargets(), "the log isn't made of counters")
 
 	for missed, spoil := range map[string]func(r *Report){
@@ -158,8 +179,9 @@ func TestAccuracyTargets(t *testing.T) {
 		"bursty, demand 2, every request counts: mean difference of N=60 0.110 of N=1's, at most 0.100: MISSED":  func(r *Report) { r.Rows[7].All.Sum = 110 },
 		"boundary attacker: fixed admits 1.98 L in a window, 2.00 L: MISSED":                                     func(r *Report) { r.Rows[16].Fullest = 198 },
 		"all traffic and all attacks: strict N=60 admits 1.01 L in a window, at most 1.00 L: MISSED":             func(r *Report) { r.Rows[19].Fullest = 101 },
-		"all traffic and all attacks: log admits 1.02 L in a window, at most 1.00 L: MISSED":                     func(r *Report) { r.Attacks[9].Found.Fullest, r.Attacks[9].Bound = 102, 102 },
-		"attacks: token admits 200 in a window, at most 199: MISSED":                                             func(r *Report) { r.Attacks[7].Found.Fullest = 200 },
+		"all traffic and all attacks: log admits 1.02 L in a window, at most 1.00 L: MISSED":                     func(r *Report) { r.Attacks[11].Found.Fullest, r.Attacks[11].Bound = 102, 102 },
+		"attacks: capped N=10 admits 121 in a window, at most 120: MISSED":                                       func(r *Report) { r.Attacks[7].Found.Fullest = 121 },
+		"attacks: token admits 200 in a window, at most 199: MISSED":                                             func(r *Report) { r.Attacks[9].Found.Fullest = 200 },
 	} {
 		r := expected()
 		spoil(r)
@@ -179,7 +201,8 @@ func TestScaleIsBrokenByWrongDecisionsOfExactLimiters(t *testing.T) {
 	assert.NoError(t, row(algorithms.Sliding60, Difference{Sum: 1, WronglyAdmitted: 1, WronglyDenied: 1}).Broken())
 	assert.NoError(t, row(algorithms.Strict60, Difference{Sum: 1, WronglyDenied: 1}).Broken())
 	assert.EqualError(t, row(algorithms.Strict60, Difference{WronglyAdmitted: 1}).Broken(), "strict N=60 admitted 1 requests above the limit")
-	assert.EqualError(t, row(algorithms.Log, Difference{WronglyDenied: 1}).Broken(), "log wasn't the true count, or denied 1 requests that fit")
+	assert.NoError(t, row(algorithms.Counting64, Difference{Sum: 1, WronglyDenied: 1}).Broken())
+	assert.EqualError(t, row(algorithms.Counting64, Difference{WronglyAdmitted: 2}).Broken(), "counting 64 admitted 2 requests above the limit")
 }
 
 func TestParallelStopsAtAnError(t *testing.T) {
@@ -220,14 +243,43 @@ func TestDifference(t *testing.T) {
 		d.observe(answer{estimate: r.estimate, allowed: r.allowed}, r.truth, 4)
 	}
 	// |0-0| + |3-4| + |4-3| + |4-9| + |1-3| = 9
-	assert.Equal(t, Difference{Requests: 5, Sum: 9, Worst: 5, True: 19, WronglyAdmitted: 1, WronglyDenied: 1}, d)
+	assert.Equal(t, Difference{Requests: 5, Sum: 9, Worst: 5, True: 19, WronglyAdmitted: 1, WronglyDenied: 1, WrongByOne: 2}, d)
 	assert.InDelta(t, 9.0/5, d.Mean(), 1e-12)
 	assert.InDelta(t, 9.0/19, d.Relative(), 1e-12)
 	assert.Zero(t, Difference{}.Mean())
 	assert.Zero(t, Difference{}.Relative())
 
-	d.Add(Difference{Requests: 1, Sum: 7, Worst: 7, True: 2, WronglyAdmitted: 3, WronglyDenied: 4})
-	assert.Equal(t, Difference{Requests: 6, Sum: 16, Worst: 7, True: 21, WronglyAdmitted: 4, WronglyDenied: 5}, d)
+	d.Add(Difference{Requests: 1, Sum: 7, Worst: 7, True: 2, WronglyAdmitted: 3, WronglyDenied: 4, WrongByOne: 1, WrongByFew: 2})
+	assert.Equal(t, Difference{Requests: 6, Sum: 16, Worst: 7, True: 21, WronglyAdmitted: 4, WronglyDenied: 5, WrongByOne: 3, WrongByFew: 2}, d)
+	assert.Equal(t, int64(9), d.Wrong())
+	assert.Equal(t, int64(4), d.WrongByMore())
+}
+
+// With a limit of 10: one too many is the eleventh.
+func TestWrongByHowMuch(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		truth   int64
+		allowed bool
+		by      string
+	}{
+		{9, true, "right"}, {10, true, "one"}, {11, true, "few"}, {14, true, "few"}, {15, true, "more"},
+		{10, false, "right"}, {9, false, "one"}, {8, false, "few"}, {5, false, "few"}, {4, false, "more"},
+	} {
+		var d Difference
+		d.observe(answer{allowed: tt.allowed}, tt.truth, 10)
+		got := "right"
+		switch int64(1) {
+		case d.WrongByOne:
+			got = "one"
+		case d.WrongByFew:
+			got = "few"
+		case d.WrongByMore():
+			got = "more"
+		}
+		assert.Equal(t, tt.by, got, "%d, allowed %v", tt.truth, tt.allowed)
+		assert.LessOrEqual(t, d.Wrong(), int64(1))
+	}
 }
 
 // at returns a workload of one client that asks at the given seconds.
@@ -257,7 +309,7 @@ func TestRowOfATimeline(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, Row{
 		Traffic: "timeline", Limit: 4, Demand: 1, Algorithm: algorithms.Fixed,
-		Feedback: Difference{Requests: 7, Sum: 4 + 3, Worst: 4, True: 18, WronglyAdmitted: 2},
+		Feedback: Difference{Requests: 7, Sum: 4 + 3, Worst: 4, True: 18, WronglyAdmitted: 2, WrongByOne: 2},
 		Admissions: Admissions{
 			Admitted: 6, Fullest: 5, FullestReleased: 5,
 			// Windows that end from 60 s to 120 s hold the admissions for 10,
@@ -265,21 +317,21 @@ func TestRowOfATimeline(t *testing.T) {
 			MeanWindow: 205.0 / 60,
 		},
 		LogAdmitted: 5,
-		All:         Difference{Requests: 7, Sum: 5 + 4, Worst: 5, True: 20, WronglyAdmitted: 2},
+		All:         Difference{Requests: 7, Sum: 5 + 4, Worst: 5, True: 20, WronglyAdmitted: 2, WrongByFew: 2},
 	}, row)
 
 	// The leaky bucket admits all and releases them at 10, 25, 40, 55, 70, 85
 	// and 100 s. Estimates are 0 1 1 1 2 2 2, its admissions 0 1 2 3 4 5 5.
 	row, _, err = run.Measure(t.Context(), named(algorithms.Leaky))
 	require.NoError(t, err)
-	assert.Equal(t, Difference{Requests: 7, Sum: 0 + 0 + 1 + 2 + 2 + 3 + 3, Worst: 3, True: 20, WronglyAdmitted: 3}, row.Feedback)
+	assert.Equal(t, Difference{Requests: 7, Sum: 0 + 0 + 1 + 2 + 2 + 3 + 3, Worst: 3, True: 20, WronglyAdmitted: 3, WrongByOne: 1, WrongByFew: 2}, row.Feedback)
 	assert.Equal(t, int64(6), row.Fullest)
 	assert.Equal(t, int64(4), row.FullestReleased)
 
 	// N=60 takes the request of 10 s to be in the window at 70 s.
 	row, _, err = run.Measure(t.Context(), named(algorithms.Sliding60))
 	require.NoError(t, err)
-	assert.Equal(t, Difference{Requests: 7, Sum: 1, Worst: 1, True: 17, WronglyDenied: 1}, row.Feedback)
+	assert.Equal(t, Difference{Requests: 7, Sum: 1, Worst: 1, True: 17, WronglyDenied: 1, WrongByOne: 1}, row.Feedback)
 	assert.Equal(t, Difference{Requests: 7, Sum: 1, Worst: 1, True: 20}, row.All)
 
 	row, _, err = run.Measure(t.Context(), named(algorithms.Log))
@@ -361,7 +413,7 @@ func TestTrace(t *testing.T) {
 	t.Parallel()
 	// Requests at 100, 110 and 130 s; samples from 120 s on, every 2 s.
 	w := at(4, 0, 100, 110, 130)
-	trace, err := w.trace(t.Context(), 1, []algorithm{named(algorithms.Fixed), named(algorithms.Sliding1), named(algorithms.Sliding60)})
+	trace, err := w.trace(t.Context(), 1, false, algorithms.Fixed, algorithms.Sliding1, algorithms.Sliding60)
 	require.NoError(t, err)
 	assert.Len(t, trace.True, tracePoints)
 	// 100 s leaves the window at 160 s, 110 s at 170 s and 130 s at 190 s.
@@ -385,22 +437,80 @@ func TestTrace(t *testing.T) {
 
 func TestTracesAreOfTheDocumentsLimit(t *testing.T) {
 	t.Parallel()
-	traces, err := Traces(t.Context(), 1, []algorithm{named(algorithms.Log)})
+	traces, err := Traces(t.Context(), 1)
 	require.NoError(t, err)
-	assert.Len(t, traces, 8)
-	for _, trace := range traces {
+	assert.Len(t, traces, 16)
+	for i, trace := range traces {
 		assert.Equal(t, int64(DocumentLimit), trace.Limit)
-		assert.Equal(t, trace.True, trace.Estimates[0].Values, "%s: the log is the truth", trace.Traffic)
+		assert.Equal(t, i%2 == 1, trace.Enforced)
+		assert.Equal(t, Demands()[i%2], trace.Demand)
 		assert.Positive(t, slices.Max(trace.True))
+		length := tracePoints * traceEvery
+		if trace.Traffic == Day {
+			length = traffic.Day // all of it
+		}
+		assert.Equal(t, length, time.Duration(len(trace.True))*trace.Every, trace.Traffic)
+		for _, e := range trace.Estimates {
+			assert.Len(t, e.Values, tracePoints)
+			if trace.Enforced {
+				assert.Len(t, e.Admitted, tracePoints)
+			}
+			if named(e.Algorithm).exact() && trace.Enforced {
+				assert.LessOrEqual(t, slices.Max(e.Admitted), trace.Limit, "%s: %s", trace.Traffic, e.Algorithm)
+			}
+		}
 	}
 }
 
-func testPopulation(t *testing.T, seed uint64, measured ...algorithm) *worker {
-	c := population{seed: seed, step: 1}
-	for k := range PopulationClients {
-		c.weights += weight(k)
+// The rate of a day is highest in its sixth hour and lowest in its eighteenth.
+func TestTraceOfADayShowsItAll(t *testing.T) {
+	t.Parallel()
+	for _, w := range Workloads(0) {
+		if w.Name != Day || w.Demand != 1 {
+			continue
+		}
+		trace, err := w.trace(t.Context(), 1, false)
+		require.NoError(t, err)
+		// It begins at two minutes, the second hour.
+		var at [24]int64
+		for i, n := range trace.True {
+			hour := (traceFrom + time.Duration(i)*trace.Every) % traffic.Day / time.Minute
+			at[hour] = max(at[hour], n)
+		}
+		assert.NotContains(t, at[:], int64(0), "an hour is missing")
+		assert.Greater(t, at[7], int64(150))
+		assert.Less(t, at[19], int64(50))
 	}
-	w, err := newWorker(c, measured)
+}
+
+func TestEnforcedTraceHasOwnAdmissions(t *testing.T) {
+	t.Parallel()
+	// With a limit of 1 the second is denied, and not in the estimate.
+	trace, err := at(1, 0, 130, 150).trace(t.Context(), 1, true, algorithms.Log)
+	require.NoError(t, err)
+	log := trace.Estimates[0]
+	assert.Equal(t, []int64{0, 1, 1, 2}, []int64{trace.True[4], trace.True[5], trace.True[14], trace.True[15]})
+	assert.Equal(t, []int64{0, 1, 1, 1}, []int64{log.Admitted[4], log.Admitted[5], log.Admitted[14], log.Admitted[15]})
+	assert.Equal(t, log.Admitted, log.Values)
+	assert.Zero(t, log.Values[35], "at 190 s")
+}
+
+// The picture of the attack shows all that it gets.
+func TestAttackTraces(t *testing.T) {
+	t.Parallel()
+	trace, err := attackTraces(t.Context())
+	require.NoError(t, err)
+	most := make(map[string]int64)
+	for _, e := range trace.Estimates {
+		most[e.Algorithm] = slices.Max(e.Admitted)
+	}
+	assert.Equal(t, map[string]int64{
+		algorithms.Fixed: 200, algorithms.Sliding10: 196, algorithms.Sliding60: 175, algorithms.Capped10: 120, algorithms.Strict60: 100, algorithms.Counting64: 100,
+	}, most)
+}
+
+func testPopulation(t *testing.T, seed uint64, measured ...algorithm) *worker {
+	w, err := newWorker(newPopulation(false, PopulationRequests, seed), measured)
 	require.NoError(t, err)
 	return w
 }
@@ -413,7 +523,10 @@ func TestPopulationFollowsZipf(t *testing.T) {
 		sum += w.rate(k) * PopulationLength.Seconds()
 	}
 	assert.InEpsilon(t, PopulationRequests, sum, 1e-9)
-	assert.InEpsilon(t, math.Pow(8, PopulationExponent), w.rate(0)/w.rate(7), 1e-9)
+	// 8 to the 0.7 is 4.29, and the sum of k^-0.7 is 139.2, so the first asks for
+	// 400 million / 139.2.
+	assert.InDelta(t, 4.287, w.rate(0)/w.rate(7), 0.001)
+	assert.InDelta(t, 2.87e6, w.rate(0)*PopulationLength.Seconds(), 0.01e6)
 	// A client's arrivals are those of its number, at its rate.
 	const k = 1000
 	n := 0.0
@@ -496,7 +609,7 @@ func TestPopulationNotesClients(t *testing.T) {
 
 	other := testPopulation(t, 1, measured...)
 	other.note(0, 20, DocumentLimit+1, feedback, all, denied)
-	w.add(other)
+	w.figures.add(other.figures)
 	f := w.figures
 	assert.Equal(t, []int64{50, 40}, []int64{f.Requests, f.AboveRequests})
 	assert.Equal(t, []int{3, 2, 1}, []int{f.Clients, f.Above, f.Below})
@@ -510,26 +623,32 @@ func TestPopulationDependsOnSeedAlone(t *testing.T) {
 	t.Parallel()
 	requests := int64(amount(32_000, 8_000))
 	var most int64
-	one, speeds, err := measurePopulation(t.Context(), requests, 1, 1, func(n int64) { most = max(most, n) })
-	require.NoError(t, err)
+	measure := func(seed uint64, workers int) PopulationFigures {
+		f, err := measurePopulation(t.Context(), newPopulation(false, requests, seed), all(), workers, func(n int64) {
+			if workers == 1 {
+				most = max(most, n)
+			}
+		})
+		require.NoError(t, err)
+		return f
+	}
+	one := measure(1, 1)
 	assert.Equal(t, one.Requests, most)
-	three, _, err := measurePopulation(t.Context(), requests, 1, 3, func(int64) {})
-	require.NoError(t, err)
-	assert.Equal(t, one, three, "however many work on it")
-	other, _, err := measurePopulation(t.Context(), requests, 2, 3, func(int64) {})
-	require.NoError(t, err)
-	assert.NotEqual(t, one, other)
+	assert.Equal(t, one, measure(1, 3), "however many work on it")
+	two, three := measure(2, 3), measure(3, 3)
+	assert.NotEqual(t, one, two)
+	assert.NotEqual(t, two, three)
 
 	// 270,000 clients in steps of 400 million / 32,000 are 21.6.
 	assert.InDelta(t, PopulationClients*float64(requests)/PopulationRequests, one.Clients, 0.5)
 	assert.Equal(t, len(all()), len(one.Rows))
-	for i, row := range one.Rows {
+	for _, row := range one.Rows {
 		assert.Equal(t, one.Requests, row.Feedback.Requests, row.Algorithm)
-		assert.GreaterOrEqual(t, speeds[i].Decisions, one.Requests, row.Algorithm)
 		switch {
 		case row.Algorithm == algorithms.Log:
+			assert.Equal(t, one.LogAdmitted, row.Admitted)
 			assert.Equal(t, PopulationRow{Algorithm: algorithms.Log, Admitted: row.Admitted, Feedback: Difference{Requests: one.Requests, True: row.Feedback.True}}, row)
-		case named(row.Algorithm).counters():
+		case named(row.Algorithm).counters() && !named(row.Algorithm).Capped:
 			assert.Equal(t, one.Requests, row.All.Requests, row.Algorithm)
 		default:
 			assert.Zero(t, row.All, row.Algorithm)
@@ -591,6 +710,10 @@ func TestEstimatesAndDecisions(t *testing.T) {
 		// A request that is exactly a minute old doesn't count.
 		{algorithms.Log, true, []int64{0, 1, 2, 3, 4, 4, 3}, []bool{y, y, y, y, n, n, y}},
 		{algorithms.Log, false, []int64{0, 1, 2, 3, 4, 5, 5}, []bool{y, y, y, y, n, n, n}},
+		// An entry is one request, and leaves up to 0.1 ms late.
+		{algorithms.Counting32, true, []int64{0, 1, 2, 3, 4, 4, 4}, []bool{y, y, y, y, n, n, n}},
+		// Slots of 6 s: at 70 s, 2/6 of the 1 of 6 to 12 s are none.
+		{algorithms.Capped10, true, []int64{0, 1, 2, 3, 4, 4, 3}, []bool{y, y, y, y, n, n, y}},
 	} {
 		s, err := named(c.name).subject(4, 1, c.feedback)
 		require.NoError(t, err)
@@ -641,7 +764,7 @@ func TestColdKeys(t *testing.T) {
 	t.Parallel()
 	// A window of N slots counts in one and reads N before it, and when the
 	// client was reset last.
-	for name, want := range map[string]int{algorithms.Fixed: 1, algorithms.Sliding1: 3, algorithms.Sliding4: 6, "N=5": 7, "N=10": 12, algorithms.Sliding60: 62, algorithms.Strict60: 62, "token": 1, algorithms.Leaky: 1, algorithms.Log: 1} {
+	for name, want := range map[string]int{algorithms.Fixed: 1, algorithms.Sliding1: 3, algorithms.Sliding4: 6, "N=5": 7, "N=10": 12, algorithms.Sliding60: 62, algorithms.Strict60: 62, algorithms.Capped10: 12, algorithms.Capped60: 62, "token": 1, algorithms.Leaky: 1, algorithms.Log: 1, algorithms.Counting64: 1, algorithms.Counting32: 1} {
 		keys, err := named(name).keysOfColdCheck(t.Context())
 		require.NoError(t, err)
 		assert.Equal(t, want, keys, name)
@@ -667,7 +790,7 @@ func TestErrorsSayWhoFailed(t *testing.T) {
 	assert.ErrorIs(t, err, context.Canceled)
 	_, err = attackOn(ctx, named(algorithms.Fixed), 4, 4, 1)
 	assert.ErrorIs(t, err, context.Canceled)
-	_, _, err = measurePopulation(ctx, 10_000, 1, 2, func(int64) {})
+	_, err = measurePopulation(ctx, newPopulation(false, 10_000, 1), populated(), 2, func(int64) {})
 	assert.ErrorIs(t, err, context.Canceled)
 }
 
@@ -704,7 +827,9 @@ func TestWrittenAttacks(t *testing.T) {
 		// in just under a minute. The leaky bucket lets one go on each 0.6 s
 		// from the start.
 		"token": {199, 149, 199, 199}, algorithms.Leaky: {199, 149, 100, 199},
-		algorithms.Log: {100, 100, 100, 100},
+		algorithms.Log: {100, 100, 100, 100}, algorithms.Counting64: {100, 100, 100, 100}, algorithms.Counting32: {100, 100, 100, 100},
+		// The burst, and 2/N of it, rounded up, while its slot fades out.
+		algorithms.Capped10: {120, 100, 120, 120}, algorithms.Capped60: {104, 100, 104, 104},
 	} {
 		a := named(name)
 		c, err := a.run(t.Context(), a.attack(100), 100)

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"weir/bench/internal/algorithms"
 	"weir/bench/internal/traffic"
 )
 
@@ -88,12 +87,16 @@ func (r AttackRow) Worst() int64 { return max(r.Written.Fullest, r.Found.Fullest
 //
 // In a fixed window that is all of one and all of the next. A weighted window
 // holds at most the limit in its oldest slot, however small the part of it that
-// still counts, and at most the limit in the others. A bucket holds the limit,
-// and just under the limit drains in (t-Window, t] after it was full.
+// still counts, and at most the limit in the others. Capped leaves out at most
+// 2/N of the limit of the oldest slot, rounded up. A bucket holds the limit, and
+// just under the limit drains in (t-Window, t] after it was full.
 func (a algorithm) Bound(limit int64) int64 {
 	switch {
-	case a.Strict || a.Name == algorithms.Log:
+	case a.exact():
 		return limit
+	case a.Capped:
+		slots := int64(a.Slots)
+		return min(2*limit, limit+(2*limit+slots-1)/slots)
 	case a.bucket():
 		return 2*limit - 1
 	default:

@@ -40,6 +40,16 @@ func (a algorithm) counters() bool { return a.Kind == algorithms.Counters }
 // of a window.
 func (a algorithm) bucket() bool { return a.Kind == algorithms.Bucket }
 
+// judgesByLimit reports whether its estimate depends on the limit, so that there
+// is none of requests that no limit is put on.
+func (a algorithm) judgesByLimit() bool {
+	return a.Capped || a.Kind == algorithms.Times && a.Name != algorithms.Log
+}
+
+// exact reports whether it promises never to admit more than the limit in any
+// window.
+func (a algorithm) exact() bool { return a.Strict || a.Kind == algorithms.Times }
+
 // limiter returns a new limiter. The only clock has no skew.
 func (a algorithm) limiter(s algorithms.Store, limit int64, clients int, countDenied bool) (algorithms.Limiter, error) {
 	options := algorithms.OneClock("bench", cmp.Or(clients, -1))
@@ -64,7 +74,8 @@ const epoch = 1_000_000_020 * int64(time.Second) / int64(Window) * int64(Window)
 // subject returns a new limiter for a number of clients. With feedback it is
 // the limiter as it is: only what it admits counts. Without, it admits all, so
 // that each request counts; but a bucket can't hold more than its capacity, so
-// it denies, and a denied request fills it, as with count_denied.
+// it denies, and a denied request fills it, as with count_denied. One that
+// judges by its limit has feedback always.
 func (a algorithm) subject(limit int64, clients int, feedback bool) (*subject, error) {
 	s := &subject{algorithm: a, limit: limit, feedback: feedback, now: epoch, request: counters.Request{Cost: 1, Limit: limit}}
 	if !feedback && !a.bucket() {

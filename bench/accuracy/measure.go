@@ -3,6 +3,7 @@ package accuracy
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"time"
 
 	"weir/bench/internal/traffic"
@@ -24,7 +25,13 @@ type Difference struct {
 	// although they fit.
 	WronglyAdmitted int64 `json:"wrongly_admitted"`
 	WronglyDenied   int64 `json:"wrongly_denied"`
+	// WrongByOne and WrongByFew are those of both that a true count different
+	// by 1, and by 2 to few, would have made right.
+	WrongByOne int64 `json:"wrong_by_1"`
+	WrongByFew int64 `json:"wrong_by_2_to_5"`
 }
+
+const few = 5
 
 func (d *Difference) observe(a answer, truth, limit int64) {
 	d.Requests++
@@ -32,11 +39,21 @@ func (d *Difference) observe(a answer, truth, limit int64) {
 	d.Sum += difference
 	d.Worst = max(d.Worst, difference)
 	d.True += truth
-	switch fits := truth < limit; {
+	by := limit - truth // if it fits, the room that there is
+	switch fits := by > 0; {
 	case a.allowed && !fits:
 		d.WronglyAdmitted++
+		by = 1 - by
 	case !a.allowed && fits:
 		d.WronglyDenied++
+	default:
+		return
+	}
+	switch {
+	case by == 1:
+		d.WrongByOne++
+	case by <= few:
+		d.WrongByFew++
 	}
 }
 
@@ -48,7 +65,15 @@ func (d *Difference) Add(other Difference) {
 	d.True += other.True
 	d.WronglyAdmitted += other.WronglyAdmitted
 	d.WronglyDenied += other.WronglyDenied
+	d.WrongByOne += other.WrongByOne
+	d.WrongByFew += other.WrongByFew
 }
+
+// Wrong returns the number of decisions that were wrong.
+func (d Difference) Wrong() int64 { return d.WronglyAdmitted + d.WronglyDenied }
+
+// WrongByMore returns how many were wrong by more than few.
+func (d Difference) WrongByMore() int64 { return d.Wrong() - d.WrongByOne - d.WrongByFew }
 
 // Mean returns the mean of |estimate - true count|, in requests; 0 without any.
 func (d Difference) Mean() float64 { return ratio(d.Sum, d.Requests) }
@@ -83,9 +108,21 @@ type Row struct {
 	// LogAdmitted is what an exact log admits of the same requests.
 	LogAdmitted int64 `json:"log_admitted"`
 	// All is with every request counted, whatever was decided: the true count
-	// is that of all requests.
+	// is that of all requests. It is zero for those that judge by their limit;
+	// see judgesByLimit.
 	All Difference `json:"all"`
 }
+
+// A Speed is how fast an algorithm decided, the bookkeeping of the measures
+// included.
+type Speed struct {
+	Algorithm string        `json:"algorithm"`
+	Decisions int64         `json:"decisions"`
+	Elapsed   time.Duration `json:"elapsed_ns"` // of one core
+}
+
+// PerSecond returns the decisions per second of one core.
+func (s Speed) PerSecond() float64 { return float64(s.Decisions) / s.Elapsed.Seconds() }
 
 // A simulation is a workload from a seed, and what an exact log admits of it.
 type simulation struct {
@@ -111,12 +148,22 @@ func newSimulation(w Workload, seed uint64) *simulation {
 	return run
 }
 
-// Measure feeds the requests to a limiter, once with and once without feedback.
-// elapsed is the time that took. It is safe for concurrent use. The error is
-// ctx's or the limiter's.
+// Measure feeds the requests to a limiter, with feedback and without. elapsed
+// is the processor time that took. It is safe for concurrent use. The error is ctx's or
+// the limiter's.
 func (run *simulation) Measure(ctx context.Context, a algorithm) (row Row, elapsed time.Duration, err error) {
+	runtime.LockOSThread() // whose time it is
+	defer runtime.UnlockOSThread()
+	start := worked()
+	if row, err = run.enforce(ctx, a); err == nil && !a.judgesByLimit() {
+		row.All, err = run.decide(ctx, a, false, func(traffic.Arrival, time.Duration, int64) {})
+	}
+	return row, worked() - start, err
+}
+
+// enforce is Measure with feedback.
+func (run *simulation) enforce(ctx context.Context, a algorithm) (row Row, err error) {
 	row = Row{Traffic: run.Name, Limit: run.Limit, Demand: run.Demand, Algorithm: a.Name, LogAdmitted: run.logAdmitted}
-	start := time.Now()
 	var filled time.Duration
 	released := traffic.NewRecents(run.Clients, Window)
 	row.Feedback, err = run.decide(ctx, a, true, func(r traffic.Arrival, wait time.Duration, truth int64) {
@@ -127,12 +174,8 @@ func (run *simulation) Measure(ctx context.Context, a algorithm) (row Row, elaps
 		row.FullestReleased = max(row.FullestReleased, released[r.Client].Count(start)+1)
 		released[r.Client].Add(start)
 	})
-	if err != nil {
-		return Row{}, 0, err
-	}
 	row.MeanWindow = float64(filled) / float64(run.Length-Window) / float64(run.Clients)
-	row.All, err = run.decide(ctx, a, false, func(traffic.Arrival, time.Duration, int64) {})
-	return row, time.Since(start), err
+	return row, err
 }
 
 // windowsWith returns for how long, of the times t from Window to length,

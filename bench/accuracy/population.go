@@ -10,20 +10,37 @@ import (
 	"sync/atomic"
 	"time"
 
+	"weir/bench/internal/algorithms"
 	"weir/bench/internal/traffic"
 )
 
-// A population is as large as the one in which Cloudflare measured its two
-// counters in 2017. How much the clients ask for follows Zipf's law, with an
-// exponent that puts about one in forty above the limit.
+// Populations are as large as the one in which Cloudflare measured its two
+// counters in 2017.
 const (
 	PopulationRequests = 400_000_000 // on average
 	PopulationClients  = 270_000
 	PopulationLength   = time.Hour
-	PopulationExponent = 0.7
 )
 
-// PopulationMix is how many of twenty clients have which pattern, on average.
+// A crowd is the population that is hard to limit. How much the clients ask for
+// follows Zipf's law, with an exponent that puts about one in forty above the
+// limit, the DocumentLimit.
+const CrowdExponent = 0.7
+
+// What is like Cloudflare's traffic: people who look at pages. How much they ask
+// for is lognormal, and far below the limit; but a few ask for amounts between a
+// little below it and a little above. The limit, the spread and these few are
+// chosen so that N=1, and N=1 only, is about as wrong as it was at Cloudflare.
+const (
+	LikeLimit = 2000
+	LikeSigma = 0.9 // of the logarithm of how much a client asks for
+)
+
+// LikeFew is what the few ask for, in limits.
+var LikeFew = []float64{1.5, 1.24, 1.02, 0.85, 0.7}
+
+// PopulationMix is how many of twenty clients of a crowd have which pattern, on
+// average.
 var PopulationMix = []struct {
 	Pattern string
 	Share   int
@@ -43,8 +60,10 @@ type PopulationFigures struct {
 	AboveRequests int64 `json:"above_requests"`
 	// Below is the number of clients whose requests were never more than the
 	// limit in any window.
-	Below int             `json:"below"`
-	Rows  []PopulationRow `json:"rows"`
+	Below int `json:"below"`
+	// LogAdmitted is what an exact log admits.
+	LogAdmitted int64           `json:"log_admitted"`
+	Rows        []PopulationRow `json:"rows"`
 }
 
 // A PopulationRow is how one algorithm did on a population.
@@ -52,8 +71,7 @@ type PopulationRow struct {
 	Algorithm string     `json:"algorithm"`
 	Admitted  int64      `json:"admitted"`
 	Feedback  Difference `json:"feedback"` // see Row
-	// All is zero for the log, which is the true count, and for buckets, which
-	// count no window.
+	// All is zero for those that judge by their limit; see judgesByLimit.
 	All Difference `json:"all"`
 	// BelowLimited are clients of Below who were denied something,
 	// OthersUnlimited the others who were denied nothing. Up to its first
@@ -63,39 +81,35 @@ type PopulationRow struct {
 	OthersUnlimited int `json:"others_unlimited"`
 }
 
-// A Speed is how fast an algorithm decided, the bookkeeping of the measures
-// included.
-type Speed struct {
-	Algorithm string        `json:"algorithm"`
-	Decisions int64         `json:"decisions"`
-	Elapsed   time.Duration `json:"elapsed_ns"` // of one core
+// populated are the algorithms that populations are fed to. What a log admits is
+// counted without it.
+func populated() []algorithm {
+	var all []algorithm
+	for _, a := range algorithms.Select(
+		algorithms.Fixed, algorithms.Sliding1, algorithms.Sliding10, algorithms.Sliding60,
+		algorithms.Strict60, algorithms.Capped10, algorithms.Counting64,
+	) {
+		all = append(all, algorithm{a})
+	}
+	return all
 }
 
-// PerSecond returns the decisions per second of one core.
-func (s Speed) PerSecond() float64 { return float64(s.Decisions) / s.Elapsed.Seconds() }
-
 // measurePopulation feeds a population to all algorithms, client by client, on
-// so many goroutines. With fewer requests than PopulationRequests it is every
-// so-manieth client of the population. Memory doesn't grow with the requests.
-// progress is called by any of the goroutines, with the number of requests
-// decided by each algorithm. The figures depend on requests and seed only. The
-// error is ctx's or a limiter's.
-func measurePopulation(ctx context.Context, requests int64, seed uint64, workers int, progress func(requests int64)) (PopulationFigures, []Speed, error) {
-	c := population{seed: seed, step: max(1, int(PopulationRequests/requests))}
-	for k := range PopulationClients {
-		c.weights += weight(k)
-	}
+// so many goroutines. Memory doesn't grow with the requests. progress is called
+// by any of the goroutines, with the number of requests decided by each
+// algorithm. The figures depend on the population only. The error is ctx's or a
+// limiter's.
+func measurePopulation(ctx context.Context, c population, measured []algorithm, workers int, progress func(requests int64)) (PopulationFigures, error) {
 	ctx, cancel := context.WithTimeout(ctx, longestRun)
 	defer cancel()
 	var next, decided atomic.Int64
 	var wait sync.WaitGroup
-	measured := all()
 	all := make([]*worker, workers)
 	errs := make(chan error, workers)
 	for i := range all {
 		w, err := newWorker(c, measured)
 		if err != nil {
-			return PopulationFigures{}, nil, err
+			return PopulationFigures{}, err
 		}
 		all[i] = w
 	}
@@ -120,30 +134,67 @@ func measurePopulation(ctx context.Context, requests int64, seed uint64, workers
 	}
 	wait.Wait()
 	if len(errs) > 0 {
-		return PopulationFigures{}, nil, <-errs
+		return PopulationFigures{}, <-errs
 	}
 	for _, w := range all[1:] {
-		all[0].add(w)
+		all[0].figures.add(w.figures)
 	}
-	return all[0].figures, all[0].speeds, nil
+	return all[0].figures, nil
 }
 
+// A population is PopulationClients, who ask for PopulationRequests in
+// PopulationLength.
 type population struct {
-	seed    uint64
-	step    int     // from one client to the next
-	weights float64 // of all PopulationClients
+	seed  uint64
+	step  int // from one client that is measured to the next
+	limit int64
+	// rate returns what a client asks for, per second: the first asks for most.
+	rate func(client int) float64
+	// pattern returns the traffic of a client.
+	pattern func(random *rand.Rand) traffic.Pattern
 }
 
-func weight(client int) float64 { return math.Pow(float64(1+client), -PopulationExponent) }
-
-// rate returns what a client asks for, per second.
-func (c population) rate(client int) float64 {
-	return PopulationRequests * weight(client) / c.weights / PopulationLength.Seconds()
+// newPopulation returns a crowd, or the population that is like Cloudflare's.
+// With fewer requests than PopulationRequests it is every so-manieth client of
+// it.
+func newPopulation(like bool, requests int64, seed uint64) population {
+	c := population{seed: seed, step: max(1, int(PopulationRequests/requests)), limit: DocumentLimit, pattern: mixed}
+	total := PopulationRequests / PopulationLength.Seconds()
+	weight := func(client int) float64 { return math.Pow(float64(1+client), -CrowdExponent) }
+	var some []float64 // rates of the first
+	if like {
+		c.limit = LikeLimit
+		c.pattern = func(*rand.Rand) traffic.Pattern { return traffic.Pages }
+		for _, limits := range LikeFew {
+			some = append(some, limits*LikeLimit/Window.Seconds())
+			total -= some[len(some)-1]
+		}
+		weight = func(client int) float64 {
+			quantile := (float64(client-len(some)) + 0.5) / float64(PopulationClients-len(some))
+			return math.Exp(LikeSigma * math.Sqrt2 * math.Erfinv(1-2*quantile))
+		}
+	}
+	weights := 0.0
+	for k := len(some); k < PopulationClients; k++ {
+		weights += weight(k)
+	}
+	c.rate = func(client int) float64 {
+		if client < len(some) {
+			return some[client]
+		}
+		return total * weight(client) / weights
+	}
+	return c
 }
 
 // arrivals returns the requests of a client.
 func (c population) arrivals(client int) iter.Seq[traffic.Arrival] {
 	random := rand.New(rand.NewPCG(c.seed, uint64(client)))
+	return c.pattern(random).Generate(random.Uint64(), c.rate(client), PopulationLength)
+}
+
+// mixed returns one of the patterns of PopulationMix.
+func mixed(random *rand.Rand) traffic.Pattern {
 	var shares int
 	for _, m := range PopulationMix {
 		shares += m.Share
@@ -152,7 +203,7 @@ func (c population) arrivals(client int) iter.Seq[traffic.Arrival] {
 	for ; share >= PopulationMix[i].Share; i++ {
 		share -= PopulationMix[i].Share
 	}
-	return traffic.Named(PopulationMix[i].Pattern).Generate(random.Uint64(), c.rate(client), PopulationLength)
+	return traffic.Named(PopulationMix[i].Pattern)
 }
 
 // A worker has the limiters that one client after the other is fed to, each in
@@ -163,30 +214,29 @@ type worker struct {
 	admitted []traffic.Recent
 	counting []*subject // without; nil for those whose All is zero
 	all      traffic.Recent
-	start    time.Duration // of the next client
+	log      traffic.Recent // of what an exact log admits
+	start    time.Duration  // of the next client
 	chunk    []time.Duration
 	truth    []int64 // of the chunk, every request counted
 	figures  PopulationFigures
-	speeds   []Speed
 }
 
 func newWorker(c population, measured []algorithm) (*worker, error) {
-	w := &worker{population: c, all: traffic.NewRecent(Window), chunk: make([]time.Duration, 0, checkEvery)}
-	w.figures = PopulationFigures{Limit: DocumentLimit, Length: PopulationLength}
+	w := &worker{population: c, all: traffic.NewRecent(Window), log: traffic.NewRecent(Window), chunk: make([]time.Duration, 0, checkEvery)}
+	w.figures = PopulationFigures{Limit: c.limit, Length: PopulationLength}
 	for _, a := range measured {
-		s, err := a.subject(DocumentLimit, 1, true)
+		s, err := a.subject(c.limit, 1, true)
 		if err != nil {
 			return nil, err
 		}
 		var counting *subject
-		if a.counters() {
-			if counting, err = a.subject(DocumentLimit, 1, false); err != nil {
+		if a.counters() && !a.judgesByLimit() {
+			if counting, err = a.subject(c.limit, 1, false); err != nil {
 				return nil, err
 			}
 		}
 		w.subjects, w.counting = append(w.subjects, s), append(w.counting, counting)
 		w.figures.Rows = append(w.figures.Rows, PopulationRow{Algorithm: a.Name})
-		w.speeds = append(w.speeds, Speed{Algorithm: a.Name})
 	}
 	w.admitted = traffic.NewRecents(len(w.subjects), Window)
 	return w, nil
@@ -197,15 +247,21 @@ func (w *worker) client(ctx context.Context, k int) error {
 	name := fmt.Sprintf("client-%06d", k)
 	feedback := make([]Difference, len(w.subjects))
 	denied := make([]int64, len(w.subjects))
-	var requests, fullest int64
+	var requests, fullest, logged int64
 	err := w.chunks(ctx, k, func() error {
 		requests += int64(len(w.chunk))
 		for _, n := range w.truth {
 			fullest = max(fullest, n+1)
 		}
+		for _, at := range w.chunk {
+			if w.log.Count(at) < w.limit {
+				w.log.Add(at)
+				logged++
+			}
+		}
 		for i, s := range w.subjects {
 			log := &w.admitted[i]
-			err := w.decide(ctx, i, s, name, func(_ int, at time.Duration, a answer) {
+			err := w.decide(ctx, s, name, func(_ int, at time.Duration, a answer) {
 				feedback[i].observe(a, log.Count(at), s.limit)
 				if a.allowed {
 					log.Add(at)
@@ -237,7 +293,7 @@ func (w *worker) client(ctx context.Context, k int) error {
 				if s == nil || denied[i] == 0 {
 					continue
 				}
-				err := w.decide(ctx, i, s, name, func(j int, _ time.Duration, a answer) { all[i].observe(a, w.truth[j], s.limit) })
+				err := w.decide(ctx, s, name, func(j int, _ time.Duration, a answer) { all[i].observe(a, w.truth[j], s.limit) })
 				if err != nil {
 					return err
 				}
@@ -246,6 +302,7 @@ func (w *worker) client(ctx context.Context, k int) error {
 		})
 	}
 	w.start += PopulationLength + 2*Window
+	w.figures.LogAdmitted += logged
 	w.note(k, requests, fullest, feedback, all, denied)
 	return err
 }
@@ -301,10 +358,9 @@ func (w *worker) chunks(ctx context.Context, k int, each func() error) error {
 	return flush()
 }
 
-// decide has algorithm i decide the chunk's arrivals of a client, by number,
-// and calls each with the answers.
-func (w *worker) decide(ctx context.Context, i int, s *subject, client string, each func(n int, at time.Duration, a answer)) error {
-	start := time.Now()
+// decide has a limiter decide the chunk's arrivals of a client, and calls each
+// with their numbers and the answers.
+func (w *worker) decide(ctx context.Context, s *subject, client string, each func(n int, at time.Duration, a answer)) error {
 	for n, at := range w.chunk {
 		a, err := s.ask(ctx, client, at)
 		if err != nil {
@@ -312,18 +368,7 @@ func (w *worker) decide(ctx context.Context, i int, s *subject, client string, e
 		}
 		each(n, at, a)
 	}
-	w.speeds[i].Elapsed += time.Since(start)
-	w.speeds[i].Decisions += int64(len(w.chunk))
 	return nil
-}
-
-// add adds what another worker has measured.
-func (w *worker) add(other *worker) {
-	w.figures.add(other.figures)
-	for i, s := range other.speeds {
-		w.speeds[i].Decisions += s.Decisions
-		w.speeds[i].Elapsed += s.Elapsed
-	}
 }
 
 // add adds what was measured of other clients.
@@ -333,6 +378,7 @@ func (f *PopulationFigures) add(o PopulationFigures) {
 	f.Above += o.Above
 	f.AboveRequests += o.AboveRequests
 	f.Below += o.Below
+	f.LogAdmitted += o.LogAdmitted
 	for i, row := range o.Rows {
 		f.Rows[i].Admitted += row.Admitted
 		f.Rows[i].Feedback.Add(row.Feedback)

@@ -1,7 +1,8 @@
 package accuracy
 
 import (
-	"context"
+	"encoding/binary"
+	"hash/fnv"
 	"iter"
 	"math"
 	"time"
@@ -43,9 +44,13 @@ func Demands() []float64 { return []float64{1, 2} }
 func Workloads(requests int) []Workload {
 	var all []Workload
 	for _, p := range traffic.Patterns() {
-		all = append(all, single(p, p.Name, DocumentLimit, requests)...)
-		if p.Name == Poisson {
-			all = append(all, single(p, p.Name+" of 1000", largeLimit, requests)...)
+		for _, demand := range Demands() {
+			all = append(all, single(p, p.Name, DocumentLimit, demand, requests))
+		}
+		for _, demand := range Demands() {
+			if p.Name == Poisson {
+				all = append(all, single(p, p.Name+" of 1000", largeLimit, demand, requests))
+			}
 		}
 	}
 	for _, demand := range Demands() {
@@ -55,9 +60,25 @@ func Workloads(requests int) []Workload {
 			Limit: DocumentLimit, Demand: demand, Clients: zipfClients, Length: runLength(requests, rate, traffic.Minute),
 		}
 		w.arrivals = func(seed uint64, length time.Duration) iter.Seq[traffic.Arrival] {
-			return traffic.Zipf(seed, zipfClients, zipfExponent, rate, length)
+			return traffic.Zipf(ownSeed(seed, w.Name), zipfClients, zipfExponent, rate, length)
 		}
 		all = append(all, w)
+	}
+	return all
+}
+
+// largeWorkloads returns the workloads of a large limit, on which all but an
+// exact log lose something.
+func largeWorkloads(requests int) []Workload {
+	var all []Workload
+	for _, w := range []struct {
+		pattern traffic.Pattern
+		demand  float64
+	}{
+		{traffic.Named("steady"), 1.5}, {traffic.Named(Poisson), 2}, {traffic.Named(Bursty), 2},
+		{traffic.Named(FrontLoaded), 2}, {traffic.AtOnce, 1},
+	} {
+		all = append(all, single(w.pattern, w.pattern.Name, largeLimit, w.demand, requests))
 	}
 	return all
 }
@@ -72,22 +93,28 @@ const (
 	Boundary    = "boundary"
 )
 
-// single returns the workloads of one client.
-func single(p traffic.Pattern, name string, limit int64, requests int) []Workload {
+// single returns a workload of one client.
+func single(p traffic.Pattern, name string, limit int64, demand float64, requests int) Workload {
 	cycle := 2 * traffic.Minute
 	if p.Name == Day {
 		cycle = traffic.Day
 	}
-	var all []Workload
-	for _, demand := range Demands() {
-		rate := demand * float64(limit) / Window.Seconds()
-		w := Workload{Name: name, Description: p.Description, Limit: limit, Demand: demand, Clients: 1, Length: runLength(requests, rate, cycle)}
-		w.arrivals = func(seed uint64, length time.Duration) iter.Seq[traffic.Arrival] {
-			return p.Generate(seed, rate, length)
-		}
-		all = append(all, w)
+	rate := demand * float64(limit) / Window.Seconds()
+	return Workload{
+		Name: name, Description: p.Description, Limit: limit, Demand: demand, Clients: 1, Length: runLength(requests, rate, cycle),
+		arrivals: func(seed uint64, length time.Duration) iter.Seq[traffic.Arrival] {
+			return p.Generate(ownSeed(seed, name), rate, length)
+		},
 	}
-	return all
+}
+
+// ownSeed returns the seed of a kind of traffic. With the same one, minutes that
+// are loaded in different ways would hold the same numbers of arrivals, and a
+// fixed window's figures would all be the same.
+func ownSeed(seed uint64, name string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write(binary.BigEndian.AppendUint64([]byte(name), seed)) // never fails
+	return h.Sum64()
 }
 
 // shortestRun is two windows, and a multiple of all cycles but the day's.
@@ -98,109 +125,4 @@ const shortestRun = 2 * time.Minute
 func runLength(requests int, rate float64, cycle time.Duration) time.Duration {
 	cycles := math.Round(float64(requests) / (rate * cycle.Seconds()))
 	return max(shortestRun, time.Duration(max(1, cycles))*cycle)
-}
-
-// A Trace is what algorithms believe of one client's traffic over time, every
-// request counted, beside what is true: the figures of a picture.
-type Trace struct {
-	Traffic     string        `json:"traffic"`
-	Description string        `json:"description"`
-	Limit       int64         `json:"limit"`
-	From        time.Duration `json:"from_ns"`
-	Every       time.Duration `json:"every_ns"`
-	// True is the number of requests in the last Window, at From and then every
-	// Every.
-	True      []int64    `json:"true"`
-	Estimates []Estimate `json:"estimates"`
-}
-
-// An Estimate is what an algorithm takes to be in use at the times of its
-// Trace.
-type Estimate struct {
-	Algorithm string  `json:"algorithm"`
-	Values    []int64 `json:"values"`
-}
-
-const (
-	traceFrom   = 2 * time.Minute // by then each window has been full
-	tracePoints = 180
-	// traceClient is the one of many clients that asks for about its limit.
-	traceClient = 2
-)
-
-// Traces returns a trace of each workload with the documents' limit and demand
-// 1.
-func Traces(ctx context.Context, seed uint64, algorithms []algorithm) ([]Trace, error) {
-	var all []Trace
-	for _, w := range Workloads(0) {
-		if w.Demand != 1 || w.Limit != DocumentLimit {
-			continue
-		}
-		t, err := w.trace(ctx, seed, algorithms)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, t)
-	}
-	return all, nil
-}
-
-func (w Workload) trace(ctx context.Context, seed uint64, algorithms []algorithm) (Trace, error) {
-	t := Trace{Traffic: w.Name, Description: w.Description, Limit: w.Limit, From: traceFrom, Every: 2 * time.Second}
-	if w.Name == Day {
-		t.Every = traffic.Day / tracePoints
-	}
-	var arrivals []time.Duration
-	for r := range w.arrivals(seed, t.From+tracePoints*t.Every) {
-		if w.Clients == 1 || r.Client == traceClient {
-			arrivals = append(arrivals, r.At)
-		}
-	}
-	log := traffic.NewRecent(Window)
-	var err error
-	t.True, err = t.sample(arrivals, func(at time.Duration) error {
-		log.Count(at)
-		log.Add(at)
-		return nil
-	}, func(at time.Duration) (int64, error) {
-		return log.Count(at), nil
-	})
-	for _, a := range algorithms {
-		if err != nil {
-			break
-		}
-		s, failed := a.subject(w.Limit, 1, false)
-		if failed != nil {
-			return Trace{}, failed
-		}
-		e := Estimate{Algorithm: a.Name}
-		e.Values, err = t.sample(arrivals, func(at time.Duration) error {
-			_, err := s.ask(ctx, oneClient, at)
-			return err
-		}, func(at time.Duration) (int64, error) {
-			return s.peek(ctx, oneClient, at)
-		})
-		t.Estimates = append(t.Estimates, e)
-	}
-	return t, err
-}
-
-// sample returns what look says at the times of the trace, after each of the
-// arrivals up to then has been told.
-func (t Trace) sample(arrivals []time.Duration, tell func(time.Duration) error, look func(time.Duration) (int64, error)) ([]int64, error) {
-	values := make([]int64, tracePoints)
-	for i := range values {
-		at := t.From + time.Duration(i)*t.Every
-		for len(arrivals) > 0 && arrivals[0] <= at {
-			if err := tell(arrivals[0]); err != nil {
-				return nil, err
-			}
-			arrivals = arrivals[1:]
-		}
-		var err error
-		if values[i], err = look(at); err != nil {
-			return nil, err
-		}
-	}
-	return values, nil
 }

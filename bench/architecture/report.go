@@ -223,8 +223,8 @@ stream          "it will increase when the load on the API increase. [...] they 
 // drawn are the architectures that are drawn. The others would lie on weir's
 // line.
 var drawn = []report.Curve{
-	{Name: stickyName, Color: report.Orange}, {Name: chattyName, Color: report.Purple}, {Name: streamName, Color: report.Vermillion},
-	{Name: laterName, Color: report.Green}, {Name: strictName, Color: report.Blue},
+	{Name: stickyName, Color: report.Sand}, {Name: chattyName, Color: report.Olive}, {Name: streamName, Color: report.Gray},
+	{Name: laterName, Color: report.Dark}, {Name: strictName, Color: report.Green},
 }
 
 // Draw draws what an attacker was admitted, against what was simulated of

@@ -360,8 +360,8 @@ func (r *Report) Figures() report.Figures {
 	return f
 }
 
-// loopColors are those of the loops.
-var loopColors = map[string]color.Color{plainCAS: report.Vermillion, combinedCAS: report.Blue, fixedSlots: report.Green, sixtySlots: report.Purple}
+// loopColors are those of the loops; weir's is of a token bucket.
+var loopColors = map[string]color.Color{plainCAS: report.Gray, combinedCAS: report.Purple, fixedSlots: report.Vermillion, sixtySlots: report.Indigo}
 
 // Draw draws decisions per second against callers and against processes, if
 // they were measured.

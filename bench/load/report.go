@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"image/color"
 	"io"
 	"maps"
 	"math"
@@ -500,10 +501,25 @@ func (r *Report) byRate() []report.Curve {
 	return curves
 }
 
+// colorOf returns the color of the curve with number i, that of the algorithm if
+// it is of one of weir's own policies.
+func colorOf(name string, i int) color.Color {
+	policy, _, _ := strings.Cut(name, ",")
+	if c, ok := policyColors[policy]; ok {
+		return c
+	}
+	return report.Color(i)
+}
+
+var policyColors = map[string]color.Color{
+	"default": report.Blue, "fixed": report.Vermillion, "sliding": report.Sky, "sliding-15s": report.Blue, "sliding-1s": report.Indigo,
+	"strict": report.Green, "token": report.Purple, "leaky": report.Purple, "log": report.Wine,
+}
+
 // latencyPlot plots latencies in ms on logarithmic axes.
 func latencyPlot(title, axis string, ticks plot.Ticker, curves []report.Curve) (*plot.Plot, error) {
 	for i := range curves {
-		curves[i].Color = report.Color(i)
+		curves[i].Color = colorOf(curves[i].Name, i)
 	}
 	p, err := report.LogPlot(title, axis, "ms", ticks, 2, curves)
 	if err != nil {

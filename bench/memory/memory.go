@@ -99,7 +99,7 @@ func (r *Report) Draw(dir string) ([]report.Picture, error) {
 	if err != nil {
 		return nil, err
 	}
-	grown.Width, grown.Color = vg.Points(2), report.Blue
+	grown.Width, grown.Color = vg.Points(2), report.Indigo
 	limit, err := plotter.NewLine(most)
 	if err != nil {
 		return nil, err

@@ -5,12 +5,16 @@ package algorithms
 import (
 	"context"
 	"fmt"
+	"image/color"
+	"strconv"
 	"strings"
 	"time"
 
+	"weir/bench/internal/report"
 	"weir/cas"
 	"weir/counters"
 	"weir/counters/memcached"
+	"weir/counters/memory"
 	"weir/subwindow"
 )
 
@@ -23,9 +27,14 @@ const (
 	Sliding10 = "N=10"
 	Sliding60 = "N=60"
 	Strict60  = "strict N=60"
+	Capped10  = "capped N=10"
+	Capped60  = "capped N=60"
 	Token     = "token"
 	Leaky     = "leaky"
 	Log       = "log"
+	// Logs that count, with so many entries.
+	Counting64 = "counting 64"
+	Counting32 = "counting 32"
 )
 
 // An Algorithm is one that weir offers.
@@ -33,7 +42,7 @@ type Algorithm struct {
 	Name   string
 	Slots  int // sub-windows; 0 for all but sliding windows
 	Strict bool
-	Capped bool // none of All is
+	Capped bool
 	Kind   Kind
 	policy string // what policy files call those that aren't windows
 	state  newState
@@ -60,6 +69,8 @@ var All = []Algorithm{
 	{Name: Sliding10, Slots: 10},
 	{Name: Sliding60, Slots: 60},
 	{Name: Strict60, Slots: 60, Strict: true},
+	{Name: Capped10, Slots: 10, Capped: true},
+	{Name: Capped60, Slots: 60, Capped: true},
 	{Name: Token, Kind: Bucket, policy: "token_bucket", state: func(s counters.StateStore, c Config, state cas.Config) (Limiter, error) {
 		return cas.NewTokenBucket(s, c.Window, c.Burst, state)
 	}},
@@ -69,14 +80,21 @@ var All = []Algorithm{
 	{Name: Log, Kind: Times, policy: "sliding_log", state: func(s counters.StateStore, c Config, state cas.Config) (Limiter, error) {
 		return cas.NewSlidingLog(s, c.Window, c.Limit, state)
 	}},
+	counting(Counting64, 64),
+	counting(Counting32, 32),
 }
 
-// Counting is a log of a few entries. It isn't in All.
-var Counting = Algorithm{
-	Name: "counting log", Kind: Times, policy: "sliding_log, entries: 8",
-	state: func(s counters.StateStore, c Config, state cas.Config) (Limiter, error) {
-		return cas.NewCountingLog(s, c.Window, cas.MinLogEntries, state)
-	},
+// Counting is a log of as few entries as there can be. It isn't in All.
+var Counting = counting("counting log", cas.MinLogEntries)
+
+// counting returns a log that counts, with so many entries.
+func counting(name string, entries int64) Algorithm {
+	return Algorithm{
+		Name: name, Kind: Times, policy: fmt.Sprintf("sliding_log, entries: %d", entries),
+		state: func(s counters.StateStore, c Config, state cas.Config) (Limiter, error) {
+			return cas.NewCountingLog(s, c.Window, entries, state)
+		},
+	}
 }
 
 // Select returns the algorithms with these names, in their order. It panics if
@@ -104,7 +122,7 @@ func (a Algorithm) String() string { return a.Name }
 
 // Title returns the name in tables that don't explain N.
 func (a Algorithm) Title() string {
-	if a.Slots > 0 && !a.Strict {
+	if a.Slots > 0 && !a.Strict && !a.Capped {
 		return "sliding " + a.Name
 	}
 	return a.Name
@@ -118,6 +136,29 @@ func Plain(name string) string {
 	return strings.NewReplacer(" ", "-", "=", "").Replace(strings.ToLower(name))
 }
 
+// Color returns the color that the algorithm has in all pictures. Those of one
+// kind may share it.
+func (a Algorithm) Color() color.Color {
+	switch {
+	case a.Kind == Bucket:
+		return report.Purple
+	case a.Kind == Times:
+		return report.Wine
+	case a.Strict:
+		return report.Green
+	case a.Capped:
+		return report.Orange
+	case a.Slots == 0:
+		return report.Vermillion
+	case a.Slots == 1:
+		return report.Sky
+	case a.Slots <= 10:
+		return report.Blue
+	default:
+		return report.Indigo
+	}
+}
+
 // Policy returns the keys of a limit in a policy file that say which it is.
 func (a Algorithm) Policy() string {
 	switch {
@@ -125,6 +166,8 @@ func (a Algorithm) Policy() string {
 		return "algorithm: " + a.policy
 	case a.Strict:
 		return fmt.Sprintf("algorithm: sliding_window, sub_windows: %d, estimate: strict", a.Slots)
+	case a.Capped:
+		return fmt.Sprintf("algorithm: sliding_window, sub_windows: %d, estimate: capped", a.Slots)
 	case a.Slots > 0:
 		return fmt.Sprintf("algorithm: sliding_window, sub_windows: %d", a.Slots)
 	default:
@@ -206,6 +249,27 @@ func (a Algorithm) window(length time.Duration) (subwindow.Window, error) {
 	w, err := subwindow.NewWindow(length, a.Slots, a.Strict)
 	w.Capped = a.Capped
 	return w, err
+}
+
+// The usual client and policy have names as long as such names usually are.
+const usualClient, usualPolicy = "twelve-chars", "policy"
+
+// Bytes returns what Memcached keeps of one client that asks evenly, and as
+// often as the limit in a window allows, overhead included.
+func (a Algorithm) Bytes(window time.Duration, limit int64) (int, error) {
+	if a.Kind == Counters {
+		w, err := a.window(window)
+		w.Horizon = counters.DefaultClockSkew + counters.DefaultTimeout
+		key := counters.CounterKey(Namespace(usualPolicy, w.Width).Client(usualClient), counters.Calendar(time.Unix(0, 0), w.Width).Number)
+		return w.Kept() * memcached.ItemBytes(len(key), len(strconv.FormatInt(limit, 10))), err
+	}
+	l, err := a.New(memory.New(time.Now), Config{Options: OneClock(usualPolicy, 1), Window: window, Limit: limit})
+	if err != nil {
+		return 0, err
+	}
+	name, _, _ := strings.Cut(a.policy, ",")
+	key := counters.StateNamespace(KeyPrefix, usualPolicy, LimitName, name).StateKey(usualClient)
+	return memcached.ItemBytes(len(key), l.(interface{ StateBytes(limit int64) int }).StateBytes(limit)), nil
 }
 
 // OpenStore returns weir's store on the memcached at addr.

@@ -16,20 +16,35 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// Colors that everyone can tell apart (Okabe and Ito).
+// Colors that everyone can tell apart (after Okabe and Ito, and Tol). Those of
+// an algorithm are no other's, in all pictures; what is not an algorithm has
+// one of the others.
 var (
-	Blue       = color.RGBA{G: 114, B: 178, A: 255}
-	Vermillion = color.RGBA{R: 213, G: 94, A: 255}
-	Green      = color.RGBA{G: 158, B: 115, A: 255}
-	Purple     = color.RGBA{R: 204, G: 121, B: 167, A: 255}
-	Orange     = color.RGBA{R: 230, G: 159, A: 255}
-	sky        = color.RGBA{R: 86, G: 180, B: 233, A: 255}
+	Vermillion = color.RGBA{R: 213, G: 94, A: 255}          // fixed window
+	Sky        = color.RGBA{R: 86, G: 180, B: 233, A: 255}  // N=1
+	Blue       = color.RGBA{G: 114, B: 178, A: 255}         // N=10, and other N up to there
+	Indigo     = color.RGBA{R: 51, G: 34, B: 136, A: 255}   // N=60
+	Green      = color.RGBA{G: 158, B: 115, A: 255}         // strict
+	Orange     = color.RGBA{R: 230, G: 159, A: 255}         // capped
+	Purple     = color.RGBA{R: 204, G: 121, B: 167, A: 255} // buckets
+	Wine       = color.RGBA{R: 136, G: 34, B: 85, A: 255}   // logs
 
-	palette = []color.Color{Blue, Vermillion, Green, Purple, Orange, sky, color.Black}
+	Olive = color.RGBA{R: 153, G: 153, B: 51, A: 255}
+	Sand  = color.RGBA{R: 205, G: 185, B: 90, A: 255}
+	Dark  = color.RGBA{R: 60, G: 60, B: 60, A: 255}
+	Gray  = color.RGBA{R: 140, G: 140, B: 140, A: 255}
+	Pale  = color.RGBA{R: 205, G: 205, B: 205, A: 255}
 )
 
-// Color returns the color of the curve with number i.
-func Color(i int) color.Color { return palette[i%len(palette)] }
+// Color returns the color of the curve with number i that is no algorithm's.
+func Color(i int) color.Color { return []color.Color{Dark, Olive, Gray, Sand}[i%4] }
+
+// bars are the colors of bars side by side, whose names are below them.
+var bars = []color.Color{Dark, Gray, Pale}
+
+// dashes are those of curves, one after the other, so that none hides one that
+// is below it.
+var dashes = [][]vg.Length{nil, {vg.Points(7), vg.Points(4)}, {vg.Points(2), vg.Points(3)}, {vg.Points(9), vg.Points(3), vg.Points(2), vg.Points(3)}, {vg.Points(4), vg.Points(6)}}
 
 // A Curve is a line through points, with a name in the legend.
 type Curve struct {
@@ -49,7 +64,7 @@ func LogPlot(title, xAxis, yAxis string, ticks plot.Ticker, radius float64, curv
 	p.Legend.Top, p.Legend.Left = true, true
 	p.Legend.Padding = vg.Points(2)
 	p.Legend.XOffs, p.Legend.YOffs = vg.Points(6), -vg.Points(6)
-	for _, c := range curves {
+	for i, c := range curves {
 		if len(c.Points) == 0 {
 			continue
 		}
@@ -57,7 +72,7 @@ func LogPlot(title, xAxis, yAxis string, ticks plot.Ticker, radius float64, curv
 		if err != nil {
 			return nil, err
 		}
-		line.Width, line.Color = vg.Points(2), c.Color
+		line.Width, line.Color, line.Dashes = vg.Points(2), c.Color, dashes[i%len(dashes)]
 		dots.Shape, dots.Color, dots.Radius = draw.CircleGlyph{}, c.Color, vg.Points(radius)
 		p.Add(line, dots)
 		p.Legend.Add(c.Name, line, dots)
@@ -97,23 +112,87 @@ type Series struct {
 	Values plotter.Values
 }
 
+// CutBarPlot is BarPlot with bars no higher than most: those that would be are cut,
+// and say how high they are.
+func CutBarPlot(title, yAxis string, width, most float64, names []string, series []Series) (*plot.Plot, error) {
+	var cut []Series
+	var marks plotter.XYLabels
+	var gaps []plotter.XYs
+	for i, s := range series {
+		shown := slices.Clone(s.Values)
+		for at, v := range shown {
+			if v <= most {
+				continue
+			}
+			shown[at] = most
+			// Bars are as wide as the axis' length in points allows; a name's
+			// place is 1 wide.
+			x := float64(at) + 0.16*(2*float64(i)-float64(len(series)-1))
+			marks.XYs = append(marks.XYs, plotter.XY{X: x, Y: most * 1.02})
+			marks.Labels = append(marks.Labels, fmt.Sprintf("%.2g", v))
+			gaps = append(gaps, plotter.XYs{{X: x - 0.3, Y: most * 0.9}, {X: x + 0.3, Y: most * 0.94}})
+		}
+		cut = append(cut, Series{s.Name, shown})
+	}
+	p, err := BarPlot(title, yAxis, width, names, cut)
+	if err != nil {
+		return nil, err
+	}
+	for _, gap := range gaps {
+		line, err := plotter.NewLine(gap)
+		if err != nil {
+			return nil, err
+		}
+		line.Width, line.Color = vg.Points(4), color.White
+		p.Add(line)
+	}
+	if len(marks.Labels) > 0 {
+		labels, err := plotter.NewLabels(marks)
+		if err != nil {
+			return nil, err
+		}
+		for i := range labels.TextStyle {
+			labels.TextStyle[i].XAlign = draw.XCenter
+		}
+		p.Add(labels)
+	}
+	p.Y.Min, p.Y.Max = 0, most*1.15
+	return p, nil
+}
+
 // BarPlot plots series side by side, with bars of the given width in points.
 func BarPlot(title, yAxis string, width float64, names []string, series []Series) (*plot.Plot, error) {
 	p := plot.New()
 	p.Title.Text, p.Y.Label.Text = title, yAxis
 	p.Legend.Top = true
 	for i, s := range series {
-		bars, err := plotter.NewBarChart(s.Values, vg.Points(width))
+		chart, err := plotter.NewBarChart(s.Values, vg.Points(width))
 		if err != nil {
 			return nil, err
 		}
-		bars.Color, bars.LineStyle.Width = palette[i], 0
-		bars.Offset = vg.Points(width * (float64(i) - float64(len(series)-1)/2))
-		p.Add(bars)
-		p.Legend.Add(s.Name, bars)
+		chart.Color, chart.LineStyle.Width = bars[i%len(bars)], 0
+		chart.Offset = vg.Points(width * (float64(i) - float64(len(series)-1)/2))
+		p.Add(chart)
+		p.Legend.Add(s.Name, chart)
 	}
 	p.NominalX(names...)
 	return p, nil
+}
+
+// WholeTicks are about five ticks at whole numbers.
+type WholeTicks struct{}
+
+// Ticks implements plot.Ticker.
+func (WholeTicks) Ticks(low, high float64) []plot.Tick {
+	step := 1.0
+	for n := 0; (high-low)/step > 6; n++ {
+		step *= []float64{2, 2.5, 2}[n%3] // 1, 2, 5, 10
+	}
+	var ticks []plot.Tick
+	for v := math.Ceil(low/step) * step; v <= high; v += step {
+		ticks = append(ticks, plot.Tick{Value: v, Label: fmt.Sprintf("%.0f", v+0)})
+	}
+	return ticks
 }
 
 // powersOfTen are the ticks of a logarithmic axis, with labels that can be read
@@ -157,7 +236,10 @@ func DrawGrid(dir, name, shows string, width, height vg.Length, plots [][]*plot.
 		if err != nil {
 			return nil, err
 		}
-		for i, row := range plot.Align(plots, tiles, draw.New(canvas)) {
+		page := draw.New(canvas)
+		// Also between the plots, for a reader whose page is dark.
+		page.FillPolygon(color.White, []vg.Point{page.Min, {X: page.Min.X, Y: page.Max.Y}, page.Max, {X: page.Max.X, Y: page.Min.Y}})
+		for i, row := range plot.Align(plots, tiles, page) {
 			for j, c := range row {
 				plots[i][j].Draw(c)
 			}

@@ -3,6 +3,7 @@ package report
 import (
 	"bytes"
 	"context"
+	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -11,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // A Command is a subcommand of the bench. It writes its result to out, and its
@@ -39,6 +41,7 @@ func Write(sections []Section) Command {
 			return err
 		}
 		text := bytes.NewBufferString("# Results\n\nMade from the JSON files beside it by `go run ./bench report`.\n")
+		findings(text, chapters)
 		for _, c := range chapters {
 			if err := c.write(text, *dir); err != nil {
 				return err
@@ -120,8 +123,43 @@ func (c chapter) write(out *bytes.Buffer, dir string) error {
 	for _, p := range pictures {
 		fmt.Fprintf(out, "![%s: %s](%s.svg)\n\n", c.Title, p.Shows, p.Name)
 	}
-	fmt.Fprint(out, "```text\n")
-	c.result.Print(out)
-	fmt.Fprint(out, "```\n")
+	if tabular, ok := c.result.(Tabular); ok {
+		name := strings.TrimSuffix(c.File, ".json") + ".csv"
+		if err := writeCSV(filepath.Join(dir, name), tabular.CSV()); err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "All rows are in [%s](%s).\n\n", name, name)
+	}
+	page := &markdown{out: out}
+	c.result.Print(page)
+	page.close()
 	return nil
+}
+
+// findings writes what was found out, on one page.
+func findings(out *bytes.Buffer, chapters []chapter) {
+	for i, c := range chapters {
+		found, ok := c.result.(Finder)
+		if !ok {
+			continue
+		}
+		if !bytes.Contains(out.Bytes(), []byte("\n## Findings\n")) {
+			fmt.Fprint(out, "\n## Findings\n")
+		}
+		for _, f := range found.Findings() {
+			fmt.Fprintf(out, "\n%s\n", f.Text)
+			if f.Picture != "" {
+				fmt.Fprintf(out, "\n![%s](%s.svg)\n", chapters[i].Title, f.Picture)
+			}
+		}
+	}
+}
+
+func writeCSV(file string, rows [][]string) error {
+	var out bytes.Buffer
+	w := csv.NewWriter(&out)
+	if err := w.WriteAll(rows); err != nil {
+		return err
+	}
+	return os.WriteFile(file, out.Bytes(), 0o644)
 }

@@ -32,6 +32,20 @@ type Result interface {
 	Draw(dir string) ([]Picture, error)
 }
 
+// A Finder is a Result with something for the first page.
+type Finder interface {
+	// Findings returns nothing if the figures that they are about are missing.
+	Findings() []Finding
+}
+
+// A Finding is a paragraph, and the Name of a Picture of the Result's, if there
+// is one of it.
+type Finding struct{ Text, Picture string }
+
+// A Tabular result has more rows than anybody reads, for a CSV file. The first
+// names the columns.
+type Tabular interface{ CSV() [][]string }
+
 // New returns an empty result to decode a file into.
 func New[R any, P interface {
 	*R
@@ -145,8 +159,13 @@ func Find[R any](rows []R, match func(R) bool) (row R, ok bool) {
 }
 
 // Table writes an empty line, the title if there is one, and right-aligned
-// columns: the header, and what rows writes. Cells end with a tab.
+// columns: the header, and what rows writes. Cells end with a tab. In REPORT.md
+// it is a table of Markdown's.
 func Table(out io.Writer, title, header string, rows func(t io.Writer)) {
+	if page, ok := out.(*markdown); ok {
+		page.table(title, header, rows)
+		return
+	}
 	if fmt.Fprintln(out); title != "" {
 		fmt.Fprintln(out, title)
 	}

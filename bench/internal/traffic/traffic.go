@@ -44,6 +44,10 @@ const (
 	Day = 24 * time.Minute
 	// daySwing is by how much of the mean the rate rises and falls.
 	daySwing = 0.8
+	// PageSize is the mean number of a page's requests, PageGap how far apart
+	// they are.
+	PageSize = 2.3
+	PageGap  = 300 * time.Millisecond
 	// Edge is how long before and after a boundary the attacker is at work.
 	Edge = 10 * time.Millisecond
 )
@@ -62,6 +66,14 @@ func Patterns() []Pattern {
 		{"boundary", "every other minute, a minute's arrivals in the 10 ms before the boundary and as many in the 10 ms after it", boundary},
 	}
 }
+
+// AtOnce is a pattern that isn't one of Patterns: a client that uses up its
+// minute within a second, and comes again when the minute is over, or a little
+// sooner or later.
+var AtOnce = Pattern{"at once", "a minute's arrivals evenly in a second, 59.5 to 60.5 s after those before", atOnce}
+
+// Pages is another: people who look at pages.
+var Pages = Pattern{"pages", "pages at independent times, each of 1 request or more, 2.3 on average, 0.3 s apart", pages}
 
 // Named returns the pattern of that name. It panics if there is none.
 func Named(name string) Pattern {
@@ -177,6 +189,45 @@ func boundary(_ uint64, rate float64, length time.Duration) iter.Seq[Arrival] {
 			}
 			if burst == 0 && middle >= length {
 				return
+			}
+		}
+	}
+}
+
+// atOnce is Generate with the first arrivals at 0.
+func atOnce(seed uint64, rate float64, length time.Duration) iter.Seq[Arrival] {
+	return func(yield func(Arrival) bool) {
+		random := source(seed)
+		burst := max(1, int(math.Round(rate*Minute.Seconds())))
+		for start := time.Duration(0); ; start += Minute - time.Second/2 + time.Duration(random.Int64N(int64(time.Second))) {
+			for n := range burst {
+				at := start + time.Duration(n)*time.Second/time.Duration(burst)
+				if at >= length || !yield(Arrival{At: at}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// pages is Generate with pages of a geometric number of requests.
+func pages(seed uint64, rate float64, length time.Duration) iter.Seq[Arrival] {
+	return func(yield func(Arrival) bool) {
+		random := source(seed)
+		page := seconds(random.ExpFloat64() * PageSize / rate) // when the next begins
+		var further []time.Duration                            // requests of those before, in order
+		for {
+			at := page
+			if len(further) > 0 && further[0] < page {
+				at, further = further[0], further[1:]
+			} else {
+				page += seconds(random.ExpFloat64() * PageSize / rate)
+			}
+			if at >= length || !yield(Arrival{At: at}) {
+				return
+			}
+			if random.Float64() < 1-1/PageSize {
+				further = append(further, at+PageGap)
 			}
 		}
 	}
