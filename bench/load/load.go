@@ -32,6 +32,7 @@ import (
 const (
 	weirFormat      = "weir"
 	ratelimitFormat = "ratelimit"
+	envoyGRPCFormat = "envoy-grpc"
 
 	sliceCount   = 5 // of each constant run
 	rampSlices   = 10
@@ -82,12 +83,12 @@ func parse(flags *report.Flags, args []string, out io.Writer) (config, error) {
 		return nil
 	})
 	var formats []string
-	flags.Func("format", "of the requests: weir, or ratelimit for the /json endpoint of envoyproxy/ratelimit; "+
+	flags.Func("format", "of the requests: weir, or ratelimit for the /json endpoint of envoyproxy/ratelimit, or envoy-grpc for the rate limit service of Envoy; "+
 		"once for all, or once for each -target (default weir)", func(s string) error {
 		formats = append(formats, s)
 		return nil
 	})
-	flags.StringVar(&cfg.domain, "domain", "weir", "with -format ratelimit: the domain; the policies are the descriptors' keys and the clients their values")
+	flags.StringVar(&cfg.domain, "domain", "weir", "with -format ratelimit or envoy-grpc: the domain; the policies are the descriptors' keys and the clients their values")
 	policies := flags.String("policies", "fixed,sliding-1s,token", "comma-separated `names` of the policies to load in turn")
 	flags.Float64Var(&cfg.rate, "rate", 0, "checks per second; without -rate and -ramp, the highest rate under -p99 is searched for each policy, and half of the lowest of them is the rate")
 	ramp := flags.String("ramp", "", "`from:to` checks per second, which grow evenly")
@@ -95,7 +96,7 @@ func parse(flags *report.Flags, args []string, out io.Writer) (config, error) {
 	arrivals := flags.String("arrivals", "poisson", "poisson, or even for evenly spaced ones")
 	flags.IntVar(&cfg.clients, "clients", 100_000, "clients that are checked")
 	flags.Float64Var(&cfg.zipf, "zipf", 1, "the client of rank r comes in proportion to 1/r^`s`; 0 makes all come equally often")
-	flags.IntVar(&cfg.connections, "connections", 256, "connections for each policy")
+	flags.IntVar(&cfg.connections, "connections", 256, "connections for each policy; with -format envoy-grpc callers, of whom "+strconv.Itoa(loadgen.CallersPerConnection)+" share one")
 	flags.DurationVar(&cfg.bound, "p99", 10*time.Millisecond, "the bound for the search")
 	flags.Uint64Var(&cfg.seed, "seed", 1, "of arrivals and clients")
 	if err := flags.Parse(args, out); err != nil {
@@ -146,10 +147,10 @@ func (cfg *config) assign(memcached [][]string, formats []string) error {
 	}
 	for _, format := range formats {
 		switch {
-		case format != weirFormat && format != ratelimitFormat:
-			return errors.New("load: -format must be weir or ratelimit")
-		case format == ratelimitFormat && n == 0:
-			return errors.New("load: -format ratelimit needs a -target")
+		case !slices.Contains([]string{weirFormat, ratelimitFormat, envoyGRPCFormat}, format):
+			return errors.New("load: -format must be weir, ratelimit or envoy-grpc")
+		case format != weirFormat && n == 0:
+			return fmt.Errorf("load: -format %s needs a -target", format)
 		}
 	}
 	return nil
@@ -259,7 +260,7 @@ func openTargets(ctx context.Context, cfg config) (targets []*target, err error)
 			}
 			t.stores = append(t.stores, store)
 		}
-		if t.name == "" {
+		if t.name == "" && t.format != envoyGRPCFormat {
 			t.name = identify(ctx, t.addr)
 		}
 	}
@@ -392,7 +393,7 @@ func measureAll(ctx context.Context, cfg config) (*Report, error) {
 		versions, formats = append(versions, version), append(formats, t.format)
 		if len(cfg.targets) > 0 {
 			row := targetRow{Name: t.name, Address: t.addr}
-			if t.format == ratelimitFormat {
+			if t.format != weirFormat {
 				row.Domain = cfg.domain
 			}
 			r.Targets = append(r.Targets, row)
@@ -462,10 +463,10 @@ func (l *loader) warm(ctx context.Context, rate float64) error {
 		switch {
 		case err != nil:
 		case unexpected(status):
-			err = fmt.Errorf("the first check was answered with status %d: %s", status, body)
+			err = fmt.Errorf("the first check was answered with status %d: %s", status, readable(body))
 		case !s.loop.limited(body):
 			err = fmt.Errorf("the first check was answered without a limit: %s; the server must have one for the domain %q and the key %q",
-				body, l.domain, s.Policy)
+				readable(body), l.domain, s.Policy)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", s, err)
@@ -482,6 +483,15 @@ func (l *loader) warm(ctx context.Context, rate float64) error {
 // connect gives the side connections if it has none.
 func (l *loader) connect(ctx context.Context, s *side) error {
 	if s.loop != nil {
+		return nil
+	}
+	if s.target.format == envoyGRPCFormat {
+		callers, err := loadgen.DialGRPC(s.target.addr, l.domain, s.Policy, l.connections)
+		if err != nil {
+			return err
+		}
+		s.loop = newOpenLoop(callers, l.zipf)
+		s.loop.limited = loadgen.HasLimit
 		return nil
 	}
 	connections, err := loadgen.Dial(ctx, s.target.addr, l.request(s.target.format, s.Policy), l.connections)

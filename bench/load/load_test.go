@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"sync"
@@ -164,6 +165,36 @@ func TestRatelimitFormat(t *testing.T) {
 	assert.Equal(t, map[int]int64{200: 300, 429: 100}, r.Rows[0].Statuses)
 	assert.Equal(t, "ratelimit", r.Format)
 	assert.Greater(t, len(seen), 350, "of 100,000 clients")
+}
+
+func TestEnvoyGRPCFormat(t *testing.T) {
+	t.Parallel()
+	m := benchtest.Memcached(t)
+	file := filepath.Join(t.TempDir(), "shop.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(`
+domain: shop
+descriptors:
+  - {key: per_client, rate_limit: {unit: year, requests_per_unit: 2}}
+  - {key: free, rate_limit: {unlimited: true}}
+`), 0o600))
+	weir, grpc, err := benchtest.Build(t, "").StartRLS(t.Context(), m.Addr, file)
+	require.NoError(t, err)
+	t.Cleanup(weir.Stop)
+	args := []string{"-quick", "-format", "envoy-grpc", "-domain", "shop", "-target", "weir=" + grpc, "-memcached", m.Addr,
+		"-rate", "400", "-arrivals", "even", "-connections", "130", "-zipf", "0", "-clients", "100"}
+	r, _, err := loaded(t, append(args, "-policies", "per_client")...)
+	require.NoError(t, err)
+	// 40 and one came before, to warm up.
+	assert.Equal(t, int64(400), sum(r.Rows[0].Statuses))
+	assert.InDelta(t, 170, r.Rows[0].Statuses[200], 30, "two for each client")
+	assert.Equal(t, "envoy-grpc", r.Format)
+	assert.Positive(t, r.Rows[0].Store.Writes)
+
+	err = Run(t.Context(), append(args, "-policies", "other"), io.Discard)
+	assert.ErrorContains(t, err, "other: the first check was answered without a limit")
+	weir.Stop()
+	err = Run(t.Context(), append(args, "-policies", "per_client"), io.Discard)
+	assert.ErrorContains(t, err, "per_client: rpc error: code = Unavailable")
 }
 
 // envoyproxy/ratelimit admits what it has no limit for, and says so by leaving

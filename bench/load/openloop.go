@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -28,10 +29,20 @@ const (
 	lagShare   = 5
 )
 
+// A connection is a loadgen.Client or a loadgen.GRPCClient.
+type connection interface {
+	Check(n int64) (status int, body []byte, err error)
+	Send(n int64) error
+	Receive() (status int, body []byte, err error)
+	Expire()
+	Renew()
+	Close()
+}
+
 // A line is a connection of an open loop. Its times are since the loop's start
 // and those of the check that is on its way.
 type line struct {
-	*loadgen.Client
+	connection
 	intended, started atomic.Int64
 }
 
@@ -46,10 +57,10 @@ type openLoop struct {
 	limited func(body []byte) bool
 }
 
-func newOpenLoop(connections []*loadgen.Client, clients loadgen.Zipf) *openLoop {
+func newOpenLoop[C connection](connections []C, clients loadgen.Zipf) *openLoop {
 	l := &openLoop{clients: clients, pause: loadgen.Pause, limited: func([]byte) bool { return true }}
 	for _, c := range connections {
-		l.lines = append(l.lines, &line{Client: c})
+		l.lines = append(l.lines, &line{connection: c})
 	}
 	return l
 }
@@ -118,11 +129,19 @@ func (s *sample) answered(l *line, status int, body []byte, limited bool, done t
 		s.without++
 	}
 	if s.example == "" && (unexpected(status) || !limited) {
-		s.example = fmt.Sprintf("status %d: %s", status, body)
+		s.example = fmt.Sprintf("status %d: %s", status, readable(body))
 	}
 	loadgen.Record(s.latency, done-time.Duration(l.intended.Load()))
 	loadgen.Record(s.service, done-time.Duration(l.started.Load()))
 	s.elapsed = max(s.elapsed, done)
+}
+
+// readable returns a body, quoted if it isn't text.
+func readable(body []byte) string {
+	if bytes.ContainsFunc(body, func(r rune) bool { return r < ' ' && r != '\n' }) {
+		return strconv.Quote(string(body))
+	}
+	return string(body)
 }
 
 func (s *sample) failed(err error) {

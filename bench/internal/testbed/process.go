@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -239,6 +240,65 @@ func (b *Build) Start(ctx context.Context, memcached string, args ...string) (*P
 		cmd.Env = append([]string{"WEIR_STORE_TIMEOUT=200ms"}, os.Environ()...)
 		return cmd
 	})
+}
+
+// StartRLS starts weir as Start does, with the rate limit service of Envoy by a
+// file, and returns the address of that too.
+func (b *Build) StartRLS(ctx context.Context, memcached, file string, args ...string) (weir *Process, grpc string, err error) {
+	weir, err = b.Start(ctx, memcached, append([]string{"-grpc-listen", "127.0.0.1:0", "-envoy-config", file, "-log-level", "info"}, args...)...)
+	if err != nil {
+		return nil, "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	for { // it says so right after it listens
+		if found := grpcAddress.FindStringSubmatch(weir.Log.String()); found != nil {
+			return weir, found[1], nil
+		}
+		select {
+		case <-ctx.Done():
+			weir.Stop()
+			return nil, "", fmt.Errorf("weir doesn't say where it serves gRPC: %w: %s", ctx.Err(), weir.Log)
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+}
+
+var grpcAddress = regexp.MustCompile(` grpc=(\S+)`)
+
+// StartRatelimit starts envoyproxy/ratelimit, the program at path, on Memcached
+// with the files in root/ratelimit/config. The process's address is that of its
+// gRPC. It has this process's environment, so that it can be set up there; unless
+// that says otherwise it keeps a connection to Memcached for each caller.
+func StartRatelimit(ctx context.Context, path, memcached, root string, callers int) (*Process, error) {
+	ports, err := freePorts(2) // for HTTP and for debugging
+	if err != nil {
+		return nil, err
+	}
+	return startOnFreePort(ctx, new(log), func(addr string) *exec.Cmd {
+		host, port, _ := net.SplitHostPort(addr)
+		cmd := exec.Command(path)
+		cmd.Env = append([]string{"LOG_LEVEL=error", "MEMCACHE_MAX_IDLE_CONNS=" + strconv.Itoa(callers)}, os.Environ()...)
+		cmd.Env = append(cmd.Env,
+			"BACKEND_TYPE=memcache", "MEMCACHE_HOST_PORT="+memcached, "USE_STATSD=false",
+			"RUNTIME_ROOT="+root, "RUNTIME_SUBDIRECTORY=ratelimit", "RUNTIME_WATCH_ROOT=false",
+			"GRPC_HOST="+host, "GRPC_PORT="+port, "HOST="+host, "PORT="+ports[0], "DEBUG_HOST="+host, "DEBUG_PORT="+ports[1])
+		return cmd
+	})
+}
+
+// freePorts returns ports of loopback on which nothing listens.
+func freePorts(n int) (ports []string, err error) {
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close()
+		_, port, _ := net.SplitHostPort(l.Addr().String())
+		ports = append(ports, port)
+	}
+	return ports, nil
 }
 
 // A Child is this program as another process, which reads JSON from its stdin
