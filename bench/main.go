@@ -21,6 +21,7 @@ import (
 	"weir/bench/internal/testbed"
 	"weir/bench/load"
 	"weir/bench/memory"
+	"weir/bench/peers"
 	"weir/bench/simulate"
 	"weir/bench/throughput"
 )
@@ -41,6 +42,7 @@ func commands() []command {
 		{"accuracy", "what each algorithm believes and admits beside what is true, on many kinds of traffic", accuracy.Run},
 		{"architectures", "what other ways to share a limit admit, beside weir", architecture.Run},
 		{"load", "open loop at a constant rate, a ramp, or the highest rate that keeps p99 under a bound", load.Run},
+		{"peers", "weir and envoyproxy/ratelimit over gRPC, on one Memcached in turns", peers.Run},
 		{"faults", "what callers see while Memcached, the network and weir itself fail, against what weir promises", faults.Run},
 		{"soak", "ten minutes of load with the faults that a seed picks, one after another", faults.Soak},
 		{"simulate", "limiters over a model Memcached, in an order and with faults that a seed picks, against what the docs promise", simulate.Run},
@@ -60,6 +62,7 @@ func sections() []report.Section {
 		{Title: "Architectures", File: "architectures.json", Command: "architectures", New: report.New[architecture.Report]},
 		{Title: "Throughput", File: "throughput.json", Command: "throughput", New: report.New[throughput.Report]},
 		{Title: "Load", File: "load.json", Command: "load", New: report.New[load.Report]},
+		{Title: "Peers", File: "peers.json", Command: "peers -ratelimit PATH", New: report.New[peers.Report]},
 		{Title: "Cost", File: "cost.json", Command: "cost", New: report.New[cost.Report]},
 		{Title: "Memory", File: "memory.json", Command: "memory", New: report.New[memory.Report]},
 		{Title: "Contention", File: "contention.json", Command: "contention", New: report.New[contention.Report]},

@@ -1,0 +1,70 @@
+package peers
+
+import (
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"weir/bench/internal/benchtest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestWeirAlone(t *testing.T) {
+	t.Parallel()
+	var r Report
+	_, printed, err := benchtest.Run(t, Run, "peers", &r, "-quick", "-callers", "70")
+	require.NoError(t, err)
+	assert.Contains(t, printed, "weir ran alone: -ratelimit PATH")
+	require.Len(t, r.Rates, 2)
+	for _, row := range r.Rates {
+		assert.Equal(t, weirName, row.Product)
+		assert.Positive(t, row.Rate)
+		assert.Positive(t, row.CPU)
+	}
+	assert.Equal(t, []raceRow{{weirName, []int64{limit, limit}}}, r.Races)
+	assert.InDelta(t, min(r.Rates[0].Rate, r.Rates[1].Rate)/2, r.HalfLoad[0].Rate, 1e-9)
+	assert.Zero(t, r.Stalls[0].Failed, r.Stalls[0].Failure)
+	assert.Positive(t, r.Stalls[0].Rate)
+	assert.NoError(t, r.Broken())
+	r.Races[0].Admitted[1]++
+	assert.EqualError(t, r.Broken(), "peers: weir admitted 101 of a limit of 100")
+}
+
+// What stands in for the other is a weir that is told what that is told, by the
+// environment.
+func TestWeirBesideAnother(t *testing.T) {
+	t.Parallel()
+	server := filepath.Join(t.TempDir(), "weir")
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", server, "weir/cmd/server").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	peer := filepath.Join(t.TempDir(), "ratelimit")
+	require.NoError(t, os.WriteFile(peer, []byte(`#!/bin/sh
+[ "$BACKEND_TYPE $USE_STATSD $LOG_LEVEL" = "memcache false error" ] || { echo wrong >&2; exit 1; }
+exec `+server+` -listen "$HOST:$PORT" -grpc-listen "$GRPC_HOST:$GRPC_PORT" -memcached "$MEMCACHE_HOST_PORT" \
+	-envoy-config "$RUNTIME_ROOT/$RUNTIME_SUBDIRECTORY/config" -key-prefix other
+`), 0o755))
+	var r Report
+	_, printed, err := benchtest.Run(t, Run, "peers", &r, "-quick", "-callers", "70", "-ratelimit", peer)
+	require.NoError(t, err)
+	require.Len(t, r.Rates, 4)
+	assert.Equal(t, []string{weirName, ratelimitName}, []string{r.Rates[2].Product, r.Rates[3].Product})
+	assert.Regexp(t, `one hot client: \d+\.\d times the rate of envoyproxy/ratelimit, at least 2: (ok|MISSED)`, printed)
+	require.Len(t, r.Races, 2)
+	assert.Equal(t, []int64{limit, limit}, r.Races[1].Admitted)
+}
+
+func TestWrongCommandLines(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"-callers", "0"}, {"-races", "0"}, {"-stall", "0s"}, {"-duration", "-1s"}} {
+		assert.ErrorContains(t, Run(t.Context(), args, io.Discard), "must be more than 0")
+	}
+	err := Run(t.Context(), []string{"-quick", "-ratelimit", filepath.Join(t.TempDir(), "none")}, io.Discard)
+	assert.ErrorContains(t, err, "no such file")
+}
