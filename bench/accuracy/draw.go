@@ -1,7 +1,6 @@
 package accuracy
 
 import (
-	"cmp"
 	"fmt"
 	"image/color"
 	"math"
@@ -58,13 +57,39 @@ func (t Trace) picture() (name, shows string) {
 // columns of panels are beside each other.
 const columns = 3
 
-// panels plots a trace, an algorithm in each panel. If it is enforced, what is
-// believed is above what was admitted. Else that would look alike for all, so
-// the panels have the difference; the first has the truth.
-func (t Trace) panels() ([][]*plot.Plot, error) {
-	var panels []*plot.Plot
+// alike reports whether what algorithms believe is so near to the truth that the
+// difference shows more. Without enforcement it always is, but for the fixed
+// window's. What a bucket holds is no count.
+func (t Trace) alike() bool {
 	if !t.Enforced {
-		p, err := t.panel("requests in the last 60 s", t.True, nil, nil)
+		return true
+	}
+	for _, e := range t.Estimates {
+		if !countable(e) {
+			continue
+		}
+		for i, v := range e.Values {
+			if d := v - e.Admitted[i]; max(d, -d) > t.Limit/5 || 5*e.Admitted[i] < 3*t.Limit || 5*e.Admitted[i] > 6*t.Limit {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// countable reports whether differences are of counts, and small ones.
+func countable(e Estimate) bool {
+	return e.Algorithm != algorithms.Fixed && algorithms.Named(e.Algorithm).Kind != algorithms.Bucket
+}
+
+// panels plots a trace, an algorithm in each panel: what it believes above what is
+// true, or if that is alike for all the difference. Without enforcement the
+// first panel has the truth.
+func (t Trace) panels() ([][]*plot.Plot, error) {
+	var panels, same []*plot.Plot
+	alike := t.alike()
+	if !t.Enforced {
+		p, err := t.panel(true, "true count", t.True, nil, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -72,29 +97,30 @@ func (t Trace) panels() ([][]*plot.Plot, error) {
 	}
 	for _, e := range t.Estimates {
 		c := algorithms.Named(e.Algorithm).Color()
-		if t.Enforced {
-			p, err := t.panel(e.Algorithm, e.Admitted, e.Values, c)
+		if !alike {
+			p, err := t.panel(len(panels) == 0, e.Algorithm, e.Admitted, e.Values, c)
 			if err != nil {
 				return nil, err
 			}
-			panels = append(panels, p)
+			panels, same = append(panels, p), append(same, p)
 			continue
+		}
+		truth, named := t.True, "true"
+		if t.Enforced {
+			truth, named = e.Admitted, "admitted"
 		}
 		difference := make([]int64, len(e.Values))
 		for i, v := range e.Values {
-			difference[i] = v - t.True[i]
+			difference[i] = v - truth[i]
 		}
-		p, err := t.panel(e.Algorithm+": estimate - true", nil, difference, c)
+		p, err := t.panel(false, e.Algorithm+": estimate - "+named, nil, difference, c)
 		if err != nil {
 			return nil, err
 		}
 		panels = append(panels, p)
-	}
-	// The same scale for all: but for the differences the fixed window's own,
-	// beside which the others would be flat.
-	same := panels
-	if !t.Enforced {
-		same = panels[2:]
+		if countable(e) { // the others have scales of their own
+			same = append(same, p)
+		}
 	}
 	low, high := 0.0, 1.0
 	for _, p := range same {
@@ -102,6 +128,15 @@ func (t Trace) panels() ([][]*plot.Plot, error) {
 	}
 	for _, p := range same {
 		p.Y.Min, p.Y.Max = low, high
+	}
+	const forLegend = 1.3
+	switch {
+	case !alike:
+		for _, p := range panels {
+			p.Y.Max *= forLegend
+		}
+	case !t.Enforced:
+		panels[0].Y.Max *= forLegend
 	}
 	var rows [][]*plot.Plot
 	for i, p := range panels {
@@ -113,9 +148,11 @@ func (t Trace) panels() ([][]*plot.Plot, error) {
 	return rows, nil
 }
 
-// panel plots an area, if there is one, and a line.
-func (t Trace) panel(title string, area, values []int64, c color.Color) (*plot.Plot, error) {
+// panel plots an area, if there is one, and a line. The first panel of a picture
+// says what they are.
+func (t Trace) panel(first bool, title string, area, values []int64, c color.Color) (*plot.Plot, error) {
 	p := plot.New()
+	p.Legend.Top = true
 	unit, label := t.Every.Minutes(), "minutes"
 	if t.From == 0 {
 		unit, label = t.Every.Seconds(), "seconds"
@@ -141,6 +178,12 @@ func (t Trace) panel(title string, area, values []int64, c color.Color) (*plot.P
 		}
 		limit.Width, limit.Color, limit.Dashes = vg.Points(1), report.Dark, []vg.Length{vg.Points(5), vg.Points(3)}
 		p.Add(filled, limit)
+		if t.Enforced && first {
+			p.Legend.Add("admitted", filled)
+		}
+		if first {
+			p.Legend.Add("limit", limit)
+		}
 	}
 	if values != nil {
 		line, err := plotter.NewLine(points(values))
@@ -149,6 +192,9 @@ func (t Trace) panel(title string, area, values []int64, c color.Color) (*plot.P
 		}
 		line.Width, line.Color = vg.Points(1.6), c
 		p.Add(line)
+		if t.Enforced && first {
+			p.Legend.Add("believed", line)
+		}
 	}
 	if area == nil {
 		zero, err := plotter.NewLine(plotter.XYs{{X: 0}, {X: last}})
@@ -158,11 +204,10 @@ func (t Trace) panel(title string, area, values []int64, c color.Color) (*plot.P
 		zero.Width, zero.Color = vg.Points(0.7), report.Dark
 		p.Add(zero)
 	}
-	if area != nil && values != nil {
-		p.Y.Label.Text = "in the last 60 s"
+	if area != nil {
+		p.Y.Label.Text, p.Y.Min = "in the last 60 s", 0
 	}
-	// Round the axis to whole numbers with room for the line.
-	room := max(2, math.Ceil((p.Y.Max-p.Y.Min)*0.08))
+	room := max(2, math.Ceil((p.Y.Max-p.Y.Min)*0.08)) // for the line
 	if p.Y.Min < 0 {
 		p.Y.Min -= room
 	}
@@ -217,19 +262,15 @@ func (r *ScaleReport) Draw(dir string) ([]report.Picture, error) {
 	var names []string
 	admitted, denied := report.Series{Name: "wrongly admitted"}, report.Series{Name: "wrongly denied"}
 	share := func(n int64) float64 { return 100 * float64(n) / float64(max(1, r.Requests)) }
-	highest := 0.0
 	for _, row := range r.Rows {
 		names = append(names, row.Algorithm)
 		admitted.Values = append(admitted.Values, share(row.Feedback.WronglyAdmitted))
 		denied.Values = append(denied.Values, share(row.Feedback.WronglyDenied))
-		if row.Algorithm != algorithms.Fixed { // beside it all others would be flat
-			highest = max(highest, share(row.Feedback.WronglyAdmitted), share(row.Feedback.WronglyDenied))
-		}
 	}
-	p, err := report.CutBarPlot("Wrong decisions", "% of all requests", 16, cmp.Or(highest, 1)*1.3, names, []report.Series{admitted, denied})
+	p, err := report.BarPlot("Wrong decisions", "% of all requests", 16, names, []report.Series{admitted, denied})
 	if err != nil {
 		return nil, err
 	}
-	shows := "wrong decisions, when only admitted requests count; cut bars say how high they are"
+	shows := "wrong decisions, when only admitted requests count"
 	return report.DrawGrid(dir, r.file(), shows, 8*vg.Inch, 4.5*vg.Inch, [][]*plot.Plot{{p}})
 }

@@ -35,7 +35,9 @@ type Estimate struct {
 }
 
 const (
-	traceFrom   = 2 * time.Minute // by then each window has been full
+	// By then each window has been full. At the moments at which slots begin
+	// there would be nothing to guess.
+	traceFrom   = 2*time.Minute + time.Second/2
 	tracePoints = 180
 	traceEvery  = 2 * time.Second
 	// traceClient is the one of many clients that asks for about its limit.
@@ -48,7 +50,7 @@ const (
 // The algorithms of the traces.
 var (
 	believing = []string{algorithms.Fixed, algorithms.Sliding1, algorithms.Sliding10, algorithms.Sliding60, algorithms.Strict60}
-	enforcing = []string{algorithms.Fixed, algorithms.Sliding10, algorithms.Capped10, algorithms.Strict60, algorithms.Token, algorithms.Counting64}
+	enforcing = []string{algorithms.Fixed, algorithms.Sliding10, algorithms.Capped10, algorithms.Strict60, algorithms.Token, algorithms.Counting32}
 	attacked  = []string{algorithms.Fixed, algorithms.Sliding10, algorithms.Sliding60, algorithms.Capped10, algorithms.Strict60, algorithms.Counting64}
 )
 

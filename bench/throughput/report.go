@@ -238,6 +238,5 @@ func (r *Report) Draw(dir string) ([]report.Picture, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.Y.Min, p.Y.Max = 0, 120 // room for the legend
 	return report.DrawPicture(dir, "throughput", "checks per second, relative to a handler that does nothing", p)
 }

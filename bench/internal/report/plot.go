@@ -112,54 +112,6 @@ type Series struct {
 	Values plotter.Values
 }
 
-// CutBarPlot is BarPlot with bars no higher than most: those that would be are cut,
-// and say how high they are.
-func CutBarPlot(title, yAxis string, width, most float64, names []string, series []Series) (*plot.Plot, error) {
-	var cut []Series
-	var marks plotter.XYLabels
-	var gaps []plotter.XYs
-	for i, s := range series {
-		shown := slices.Clone(s.Values)
-		for at, v := range shown {
-			if v <= most {
-				continue
-			}
-			shown[at] = most
-			// Bars are as wide as the axis' length in points allows; a name's
-			// place is 1 wide.
-			x := float64(at) + 0.16*(2*float64(i)-float64(len(series)-1))
-			marks.XYs = append(marks.XYs, plotter.XY{X: x, Y: most * 1.02})
-			marks.Labels = append(marks.Labels, fmt.Sprintf("%.2g", v))
-			gaps = append(gaps, plotter.XYs{{X: x - 0.3, Y: most * 0.9}, {X: x + 0.3, Y: most * 0.94}})
-		}
-		cut = append(cut, Series{s.Name, shown})
-	}
-	p, err := BarPlot(title, yAxis, width, names, cut)
-	if err != nil {
-		return nil, err
-	}
-	for _, gap := range gaps {
-		line, err := plotter.NewLine(gap)
-		if err != nil {
-			return nil, err
-		}
-		line.Width, line.Color = vg.Points(4), color.White
-		p.Add(line)
-	}
-	if len(marks.Labels) > 0 {
-		labels, err := plotter.NewLabels(marks)
-		if err != nil {
-			return nil, err
-		}
-		for i := range labels.TextStyle {
-			labels.TextStyle[i].XAlign = draw.XCenter
-		}
-		p.Add(labels)
-	}
-	p.Y.Min, p.Y.Max = 0, most*1.15
-	return p, nil
-}
-
 // BarPlot plots series side by side, with bars of the given width in points.
 func BarPlot(title, yAxis string, width float64, names []string, series []Series) (*plot.Plot, error) {
 	p := plot.New()
@@ -176,6 +128,7 @@ func BarPlot(title, yAxis string, width float64, names []string, series []Series
 		p.Legend.Add(s.Name, chart)
 	}
 	p.NominalX(names...)
+	p.Y.Min, p.Y.Max = 0, 1.2*p.Y.Max // no bar is cut, and there is room for the legend
 	return p, nil
 }
 

@@ -60,6 +60,126 @@ func TestPoisson(t *testing.T) {
 	assert.InDelta(t, 1/math.E, long/10_000, 0.02)
 }
 
+// assertIndependent checks that the gaps between arrivals at a constant rate per
+// second are exponential: a share of 1/e is longer than their mean, and of e^-2
+// longer than twice that.
+func assertIndependent(t *testing.T, rate float64, gaps []time.Duration) {
+	t.Helper()
+	longer := func(means float64) float64 {
+		n := 0.0
+		for _, gap := range gaps {
+			if gap.Seconds() > means/rate {
+				n++
+			}
+		}
+		return n / float64(len(gaps))
+	}
+	assert.InDelta(t, math.Exp(-1), longer(1), 0.02)
+	assert.InDelta(t, math.Exp(-2), longer(2), 0.02)
+}
+
+func TestArrivalsInBurstsAreIndependent(t *testing.T) {
+	t.Parallel()
+	// 370 in a burst of 7 s, so that what is left out at its ends matters little.
+	var gaps []time.Duration
+	var last time.Duration
+	for a := range Named("bursty").Generate(1, 10, 3700*time.Second) {
+		if gap := a.At - last; gap < 5*time.Second {
+			gaps = append(gaps, gap)
+		}
+		last = a.At
+	}
+	assertIndependent(t, 370.0/7, gaps)
+}
+
+func TestZipfArrivalsAreIndependent(t *testing.T) {
+	t.Parallel()
+	var gaps []time.Duration
+	var last time.Duration
+	for a := range Zipf(1, 100, 1.1, 10, 2000*time.Second) {
+		gaps = append(gaps, a.At-last)
+		last = a.At
+	}
+	assertIndependent(t, 10, gaps)
+}
+
+func TestDaysArrivalsAreIndependent(t *testing.T) {
+	t.Parallel()
+	// About noon and midnight of ten days, where the rate hardly changes.
+	var noon, midnight []time.Duration
+	var last time.Duration
+	for a := range Named("day").Generate(1, 20, 40*Day) {
+		switch hour := a.At % Day / Minute; hour {
+		case 6:
+			noon = append(noon, a.At-last)
+		case 18:
+			midnight = append(midnight, a.At-last)
+		}
+		last = a.At
+	}
+	assertIndependent(t, 1.8*20, noon)
+	assertIndependent(t, 0.2*20, midnight)
+}
+
+func TestAtOnce(t *testing.T) {
+	t.Parallel()
+	// 10 a minute, one each 0.1 s, in bursts 59.5 to 60.5 s apart.
+	var starts []time.Duration
+	arrivals := slices.Collect(AtOnce.Generate(1, 10/Minute.Seconds(), 100*Minute))
+	for i, a := range arrivals {
+		if i%10 == 0 {
+			starts = append(starts, a.At)
+			continue
+		}
+		assert.Equal(t, 100*time.Millisecond, a.At-arrivals[i-1].At)
+	}
+	shortest, longest := time.Hour, time.Duration(0)
+	for i, start := range starts[1:] {
+		shortest, longest = min(shortest, start-starts[i]), max(longest, start-starts[i])
+	}
+	assert.Zero(t, starts[0])
+	assert.InDelta(t, 59.5, shortest.Seconds(), 0.1)
+	assert.InDelta(t, 60.5, longest.Seconds(), 0.1)
+}
+
+func TestPages(t *testing.T) {
+	t.Parallel()
+	// A page a minute, so that few overlap: 1/2.3 of them have one request, and
+	// 1/2.3 * (1 - 1/2.3) two.
+	const pages = 20_000
+	sizes := make(map[int]float64)
+	size, n := 0, 0.0
+	last := -time.Hour
+	for a := range Pages.Generate(1, 2.3/60, pages*Minute) {
+		n++
+		switch gap := a.At - last; {
+		case gap == 300*time.Millisecond:
+			size++
+		default:
+			sizes[size]++
+			size = 1
+		}
+		last = a.At
+	}
+	delete(sizes, 0)
+	assert.InDelta(t, 2.3*pages, n, 1500)
+	assert.InDelta(t, pages/2.3, sizes[1], 400)
+	assert.InDelta(t, pages/2.3*(1-1/2.3), sizes[2], 400)
+
+	// Pages begin independently: of busy ones the counts of the seconds vary by
+	// E[size^2] / E[size] = 2*2.3 - 1 times their mean where pages are short.
+	var squares, mean float64
+	counts := histogram(Pages.Generate(1, 5, 20_000*time.Second), 20_000*time.Second, 20*time.Second)
+	for _, c := range counts {
+		mean += c / float64(len(counts))
+	}
+	for _, c := range counts {
+		squares += (c - mean) * (c - mean) / float64(len(counts))
+	}
+	assert.InDelta(t, 100, mean, 3)
+	assert.InDelta(t, 3.6, squares/mean, 0.5)
+}
+
 func TestFewArrivalsPerCycleAreNotLost(t *testing.T) {
 	t.Parallel()
 	// One in ten minutes: nearly all waits go on beyond the end of a cycle, and
@@ -161,7 +281,7 @@ func TestSeedsDecideArrivals(t *testing.T) {
 	generators := map[string]func(seed uint64) iter.Seq[Arrival]{
 		"zipf": func(seed uint64) iter.Seq[Arrival] { return Zipf(seed, 100, 1.1, 10, 4*Minute) },
 	}
-	for _, p := range Patterns() {
+	for _, p := range append(Patterns(), AtOnce, Pages) {
 		generators[p.Name] = func(seed uint64) iter.Seq[Arrival] { return p.Generate(seed, 10, 4*Minute) }
 	}
 	for name, generate := range generators {
@@ -170,7 +290,13 @@ func TestSeedsDecideArrivals(t *testing.T) {
 		assert.Equal(t, first, slices.Collect(once), "%s: ranged over again", name)
 		assert.Equal(t, first, slices.Collect(generate(1)), "%s: same seed", name)
 		if name != "steady" && name != "boundary" {
-			assert.NotEqual(t, first, slices.Collect(generate(2)), "%s: other seed", name)
+			var of [9][]Arrival
+			for seed := range of {
+				of[seed] = slices.Collect(generate(uint64(seed)))
+				for other := range seed {
+					assert.NotEqual(t, of[other], of[seed], "%s: seeds %d and %d", name, other, seed)
+				}
+			}
 		}
 	}
 }
@@ -178,7 +304,7 @@ func TestSeedsDecideArrivals(t *testing.T) {
 func TestArrivalsAreInOrderAndWithinTheRun(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		p := rapid.SampledFrom(Patterns()).Draw(t, "pattern")
+		p := rapid.SampledFrom(append(Patterns(), AtOnce, Pages)).Draw(t, "pattern")
 		rate := rapid.Float64Range(0.001, 50).Draw(t, "rate")
 		length := time.Duration(rapid.Int64Range(1, int64(5*Minute)).Draw(t, "length"))
 		most := rapid.IntRange(1, 2000).Draw(t, "most")
