@@ -322,3 +322,36 @@ func TestABucketThatIsMoreThanFull(t *testing.T) {
 		}
 	}
 }
+
+// A request that the store may have consumed is not owed, be it older than one
+// that is: in a log it then stands where that does.
+func TestWhatIsLateIsNotOwed(t *testing.T) {
+	t.Parallel()
+	for name, newLimiter := range makers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := memory.New(nil)
+			l, err := newLimiter(store, testConfig(10))
+			require.NoError(t, err)
+			there, err := newLimiter(store, testConfig(10))
+			require.NoError(t, err)
+			now := clock(t, "12:00:01.5")
+			request := func(after time.Duration) counters.Request {
+				return counters.Request{Client: "c", Cost: 1, Limit: 10, Now: now.Add(after)}
+			}
+			for _, check := range []struct {
+				after time.Duration
+				err   error
+			}{{3, limitertest.ErrUnsent}, {1, limitertest.ErrUnanswered}, {2, limitertest.ErrUnanswered}} {
+				d, err := l.TakeLocal(request(check.after), check.err)
+				require.NoError(t, err)
+				require.True(t, d.Allowed)
+			}
+			_, err = there.Take(t.Context(), request(0))
+			require.NoError(t, err)
+			d, err := l.Take(t.Context(), request(4))
+			require.NoError(t, err)
+			assert.EqualValues(t, 10-3, d.Remaining)
+		})
+	}
+}

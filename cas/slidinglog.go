@@ -148,14 +148,29 @@ func (l log) refund(s logState, r counters.Request, taken counters.Decision) log
 }
 
 // carry adds the entries of after that before doesn't have, or has with a
-// smaller cost.
+// smaller cost. A late request may stand at other times in the two: what only
+// before has there is as much of the oldest that only after has.
 func (l log) carry(present, before, after logState, r counters.Request) logState {
 	costs := make(map[int64]int64)
 	for t, cost := range after.all() {
 		costs[t] += cost
 	}
+	now := max(r.Now.UnixNano(), present.time, before.time, after.time)
+	var late int64
 	for t, cost := range before.all() {
-		costs[t] = max(0, costs[t]-cost)
+		more := costs[t] - cost
+		costs[t] = max(0, more)
+		forgotten := l.countDenied && t < after.base || between(t, now) >= uint64(l.window)
+		if more < 0 && !forgotten {
+			late -= more
+		}
+	}
+	if late > 0 {
+		for _, t := range slices.Sorted(maps.Keys(costs)) {
+			same := min(late, costs[t])
+			costs[t] -= same
+			late -= same
+		}
 	}
 	for t, cost := range present.all() {
 		costs[t] += cost
