@@ -2,6 +2,8 @@ package cas
 
 import (
 	"context"
+	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -226,4 +228,47 @@ func TestAContendedRefundIsTriedAgainUnlessItMayBeDone(t *testing.T) {
 		assert.Equal(t, 2, swaps)
 		assert.Equal(t, 1, a.refundsFailed)
 	})
+}
+
+// A store that falls silent while nobody else writes has failed, although it has
+// answered a moment ago: that is for on_store_error to decide.
+func TestAStallIsNoContention(t *testing.T) {
+	t.Parallel()
+	for _, known := range []bool{true, false} {
+		t.Run(fmt.Sprint(known), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				rigged := &riggedStore{StateStore: memory.New(nil)}
+				cfg := testConfig(10)
+				cfg.StoreTimeout = 50 * time.Millisecond
+				limiter, err := NewTokenBucket(rigged, time.Second, 0, cfg)
+				require.NoError(t, err)
+				take := func() (counters.Decision, error) {
+					ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+					defer cancel()
+					return limiter.Take(ctx, counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: time.Now()})
+				}
+				if known {
+					_, err = take()
+					require.NoError(t, err)
+					time.Sleep(5 * time.Millisecond)
+				}
+				rigged.afterSwap = func() error {
+					time.Sleep(50 * time.Millisecond)
+					return counters.ErrTimeout
+				}
+				var callers sync.WaitGroup
+				for range 3 {
+					callers.Go(func() {
+						d, err := take()
+						assert.Error(t, err, "%+v", d)
+						assert.NotErrorIs(t, err, ErrContended)
+					})
+					time.Sleep(2 * time.Millisecond)
+				}
+				callers.Wait()
+				time.Sleep(time.Second)
+			})
+		})
+	}
 }

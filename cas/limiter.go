@@ -176,10 +176,10 @@ func (l *Limiter[S]) Take(ctx context.Context, r counters.Request) (counters.Dec
 	if own != nil && own.Request.stage == answered && own.Err == nil {
 		return own.Result, nil
 	}
-	// The time was over while another caller led. If the store has answered it
-	// meanwhile, that is contention.
+	// The time was over while another caller led. If that one was held up by
+	// other instances meanwhile, this is contention.
 	deadline, ok := ctx.Deadline()
-	contended := ok && errors.Is(err, context.DeadlineExceeded) && v.last.read.After(deadline.Add(-l.cfg.StoreTimeout))
+	contended := ok && errors.Is(err, context.DeadlineExceeded) && v.heldUp.After(deadline.Add(-l.cfg.StoreTimeout))
 	if own != nil && (contended || r.RefundUnanswered) {
 		own.Request.alone = withdrawn
 	}
@@ -551,8 +551,9 @@ func (l *Limiter[S]) lead(ctx context.Context, client string, b *batch) {
 // decide answers the calls of a batch, and those that arrive while it retries.
 // It returns how often it tried to swap the state and how many of these lost a
 // race. A failed guess from a stale snapshot, or from none, isn't counted as a
-// lost race. The error is ErrContended if the time is over and the store has
-// answered, or the process has waited for its turn; v has the last state then.
+// lost race. The error is ErrContended if the time is over and another instance
+// has come first, or the process has waited long for its turn; v has the last
+// state then.
 func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *batch) (attempts, lost int, err error) {
 	key := l.keys.StateKey(client)
 	deadline, ok := ctx.Deadline()
@@ -562,7 +563,7 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *b
 	seen := v.recall()
 	asked := false         // the store, in this batch
 	var answered time.Time // the last time that it did
-	waited := false
+	heldUp := false        // by other instances
 	for mayWait := true; ; mayWait = false {
 		calls := b.Calls()
 		// Who comes later would have less time left than by leading a batch.
@@ -578,9 +579,13 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *b
 		if len(calls) == 0 {
 			return attempts, lost, nil
 		}
-		if next.changed && mayWait && v.awaitTurn(deadline) {
-			waited = true
-			continue // with those who have come meanwhile
+		if next.changed && mayWait {
+			if waited := v.awaitTurn(deadline); waited > 0 {
+				if heldUp = waited >= l.cfg.StoreTimeout/4; heldUp {
+					v.hold(time.Now())
+				}
+				continue // with those who have come meanwhile
+			}
 		}
 		var state counters.State
 		var swapped bool
@@ -605,8 +610,8 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *b
 			case !errors.Is(err, counters.ErrNotSent):
 				l.heed(v, v.unanswered(owed, seen, l.algorithm, next.request), next.request, err)
 			}
-			// A turn has taken time that the store might have answered in.
-			if (asked || waited) && errors.Is(err, counters.ErrTimeout) {
+			// They have taken time that the store might have answered in.
+			if heldUp && errors.Is(err, counters.ErrTimeout) {
 				err = fmt.Errorf("%w: %w", ErrContended, err)
 			}
 			return attempts, lost, err
@@ -626,6 +631,10 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *b
 			roundTrip = seen.read.Sub(answered)
 		}
 		asked, answered = true, seen.read
+		if next.swaps && !swapped {
+			heldUp = true
+			v.hold(answered)
+		}
 		l.owing.Answered()
 		if swapped {
 			v.repaid(owed, l.algorithm, next.request)
@@ -636,7 +645,7 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *b
 			return attempts, lost, nil
 		}
 		// What the deadline cuts off might have been written.
-		if deadline.Sub(answered) <= roundTrip {
+		if heldUp && deadline.Sub(answered) <= roundTrip {
 			return attempts, lost, ErrContended
 		}
 	}

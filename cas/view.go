@@ -30,6 +30,9 @@ type view[S any] struct {
 	// answered is when it has won last, and streak since when it has done so at
 	// each first attempt, without a pause.
 	answered, streak time.Time
+	// heldUp is when another instance has come first, or the process has waited
+	// long for its turn.
+	heldUp time.Time
 }
 
 // A snapshot is a state as it was seen. The zero value is none.
@@ -127,18 +130,25 @@ const (
 )
 
 // awaitTurn waits for the process's turn, for half the time until the deadline
-// at the most, and reports whether it had to.
-func (v *view[S]) awaitTurn(deadline time.Time) bool {
+// at the most, and returns how long, or 0 if it needn't.
+func (v *view[S]) awaitTurn(deadline time.Time) time.Duration {
 	v.mu.Lock()
 	turn := v.turn
 	v.mu.Unlock()
 	if turn.IsZero() {
-		return false
+		return 0
 	}
 	now := time.Now()
-	wait := min(turn.Sub(now), deadline.Sub(now)/2)
+	wait := max(0, min(turn.Sub(now), deadline.Sub(now)/2))
 	time.Sleep(wait)
-	return wait > 0
+	return wait
+}
+
+// hold notes that the process was held up by others until now.
+func (v *view[S]) hold(now time.Time) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.heldUp = now
 }
 
 // A debt is what a process has consumed without the store.
