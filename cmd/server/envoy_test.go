@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"regexp"
 	"strings"
@@ -14,6 +15,9 @@ import (
 
 	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers/legacy"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
@@ -147,6 +151,45 @@ func TestEnvoyJSONAndReload(t *testing.T) {
 	_, metrics := p.get(t, "/metrics")
 	assert.Contains(t, metrics, `weir_checks_total{decision="denied",policy="envoy"} 1`)
 	assert.Contains(t, metrics, `weir_http_requests_total{code="429",route="/json"} 1`)
+}
+
+// What HTTP answers for Envoy is what the document says.
+func TestEnvoyJSONKeepsTheContract(t *testing.T) {
+	t.Parallel()
+	p := startProgram(t, "-envoy-config", write(t, "shop.yaml", envoyShop))
+	_, _, text, err := p.send(http.MethodGet, "/openapi.yaml", "", "")
+	require.NoError(t, err)
+	doc, err := openapi3.NewLoader().LoadFromData([]byte(text))
+	require.NoError(t, err)
+	router, err := legacy.NewRouter(doc)
+	require.NoError(t, err)
+	for _, step := range []struct {
+		method, path, body string
+		status             int
+		undescribed        bool
+	}{
+		{"POST", "/json", `{"domain":"shop","hitsAddend":60,"descriptors":[{"entries":[{"key":"user","value":"a"}]},{"entries":[{"key":"none","value":"a"}]}]}`, 200, false},
+		{"POST", "/json", `{"domain":"shop","hits_addend":60,"descriptors":[{"entries":[{"key":"user","value":"a"}],"hitsAddend":"70"}]}`, 429, false},
+		{"POST", "/json", `{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"a"}],"limit":{"requestsPerUnit":3,"unit":"DAY"}}]}`, 200, false},
+		{"POST", "/json", `{"domain":"","descriptors":[]}`, 400, true},
+		{"POST", "/json", `{"descriptors":[{"limit":{"unit":"FORTNIGHT"}}]}`, 400, true},
+		{"GET", "/healthcheck", "", 200, false},
+	} {
+		request := httptest.NewRequest(step.method, step.path, strings.NewReader(step.body))
+		request.Header.Set("Content-Type", "application/json")
+		route, params, err := router.FindRoute(request)
+		require.NoError(t, err)
+		input := &openapi3filter.RequestValidationInput{Request: request, PathParams: params, Route: route,
+			Options: &openapi3filter.Options{IncludeResponseStatus: true}}
+		err = openapi3filter.ValidateRequest(t.Context(), input)
+		assert.Equal(t, step.undescribed, err != nil, "%s: %v", step.body, err)
+		status, header, body, err := p.send(step.method, step.path, "application/json", step.body)
+		require.NoError(t, err)
+		assert.Equal(t, step.status, status, body)
+		answer := &openapi3filter.ResponseValidationInput{RequestValidationInput: input, Status: status, Header: header, Options: input.Options}
+		answer.SetBodyBytes([]byte(body))
+		assert.NoError(t, openapi3filter.ValidateResponse(t.Context(), answer), body)
+	}
 }
 
 // gRPC has the certificates of HTTP, and asks for those of clients.
