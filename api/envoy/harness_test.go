@@ -92,7 +92,9 @@ func serve(t testing.TB, headers Headers, countDenied bool, descriptors ...*Desc
 	t.Cleanup(func() {
 		require.NoError(t, f.conn.Close())
 		require.NoError(t, f.server.Stop(context.Background()))
-		require.NoError(t, <-served)
+		if err := <-served; err != nil {
+			require.ErrorIs(t, err, grpc.ErrServerStopped, "before it began")
+		}
 	})
 	return f
 }

@@ -20,7 +20,8 @@ const gomemcache = "github.com/bradfitz/gomemcache/memcache"
 var testLibraries = []string{
 	"github.com/stretchr/testify", "pgregory.net/rapid", "go.uber.org/goleak", "github.com/getkin/kin-openapi",
 	"github.com/santhosh-tekuri/jsonschema/v6",
-	"github.com/envoyproxy/go-control-plane/envoy", "google.golang.org/grpc", // a client of the rate limit service
+	"github.com/envoyproxy/go-control-plane/envoy", "google.golang.org/grpc", "google.golang.org/protobuf", // a client of the rate limit service
+	"golang.org/x/net/http2", // which writes frames that no client would
 	"github.com/prometheus/client_golang",
 }
 
