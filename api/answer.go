@@ -56,6 +56,8 @@ type answer struct {
 	limits   []limitAnswer
 
 	quotasDeny bool // every quota does, and nothing else
+
+	deadline counters.Deadline // of Together; here, it costs no allocation
 }
 
 // A limitAnswer is the outcome of one limit of a check.

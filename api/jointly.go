@@ -33,12 +33,6 @@ type joint struct {
 // store. Only those that are known to deny come first: then the others needn't
 // be asked.
 func decideJointly(ctx context.Context, now time.Time, timeout time.Duration, answers []*answer) {
-	if len(answers) == 1 && len(answers[0].limits) <= 1 {
-		a := answers[0]
-		a.ask(ctx, now, a.limits)
-		a.settle(ctx, now)
-		return
-	}
 	j := &joint{ctx: ctx, now: now, timeout: timeout, answers: answers}
 	j.group()
 	j.ask()

@@ -2,7 +2,6 @@ package api
 
 import (
 	"cmp"
-	"context"
 	"net/http"
 	"time"
 
@@ -32,6 +31,9 @@ type Together struct {
 	metrics *policyMetrics
 }
 
+// noPlan is that of checks whose limits no policy has.
+var noPlan plan
+
 // NewTogether returns what decides by limits of p, which must not be changed any
 // more. Of p it needs Name, CountDenied and OnStoreError, which must not be
 // StoreErrorDeny. Of cfg it uses StoreTimeout, Undecided, Metrics and Now.
@@ -49,17 +51,23 @@ func NewTogether(p *Policy, cfg Config) *Together {
 // these limits would have. A check whose cost is above the limit is denied, and
 // has to wait until its limit is unused, as far as anybody can tell.
 func (t *Together) Check(checks []LimitCheck, h http.Header) bool {
-	ctx, now := t.begin()
+	now := t.cfg.Now()
 	a := answers.Get().(*answer)
 	defer a.release()
-	*a = answer{policy: t.policy, plan: new(plan), allowed: true, limits: a.limits[:0]}
+	*a = answer{policy: t.policy, plan: &noPlan, allowed: true, limits: a.limits[:0]}
+	a.deadline.At = now.Add(t.cfg.StoreTimeout)
 	for i := range checks {
 		c := &checks[i]
 		a.limits = append(a.limits, limitAnswer{
 			Limit: c.Limit, limit: c.Value, client: c.Client, cost: c.Cost, leniency: c.Leniency,
 		})
 	}
-	decideJointly(ctx, now, t.cfg.StoreTimeout, []*answer{a})
+	if len(checks) == 1 {
+		a.ask(&a.deadline, now, a.limits)
+		a.settle(&a.deadline, now)
+	} else {
+		decideJointly(&a.deadline, now, t.cfg.StoreTimeout, []*answer{a})
+	}
 	if h != nil {
 		a.setHeaders(h, nil)
 	}
@@ -80,7 +88,8 @@ func (t *Together) Check(checks []LimitCheck, h http.Header) bool {
 // gives back what was counted in the slot of now. The error is one of a
 // counters.Store.
 func (t *Together) GiveBack(c *LimitCheck) error {
-	ctx, now := t.begin()
+	now := t.cfg.Now()
+	ctx := &counters.Deadline{At: now.Add(t.cfg.StoreTimeout)}
 	r := counters.Request{Client: c.Client, Limit: c.Value, Now: now}
 	taken, err := c.Limit.Limiter.Peek(ctx, r)
 	if err != nil {
@@ -94,11 +103,6 @@ func (t *Together) GiveBack(c *LimitCheck) error {
 	r.Cost = 0
 	c.Decision, err = c.Limit.Limiter.Peek(ctx, r)
 	return err
-}
-
-func (t *Together) begin() (context.Context, time.Time) {
-	now := t.cfg.Now()
-	return &counters.Deadline{At: now.Add(t.cfg.StoreTimeout)}, now
 }
 
 // CountDenial counts in weir_limit_denials_total that a limit of that name

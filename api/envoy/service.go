@@ -54,6 +54,11 @@ const (
 	Off     Headers = "off"
 )
 
+// draft11 are the headers of Draft11, and how an http.Header writes them.
+var draft11 = []struct{ name, canonical string }{
+	{"RateLimit-Policy", "Ratelimit-Policy"}, {"RateLimit", "Ratelimit"}, {"Retry-After", "Retry-After"},
+}
+
 // A Service answers ShouldRateLimit. Make it with NewService. It is safe for
 // concurrent use.
 type Service struct {
@@ -104,7 +109,7 @@ func (s *Service) ShouldRateLimit(ctx context.Context, r *rls.RateLimitRequest) 
 	}
 	var header http.Header
 	if s.headers == Draft11 {
-		header = make(http.Header, 3)
+		header = make(http.Header, len(draft11))
 	}
 	allowed := len(q.checks) == 0 || now.together.Check(q.checks, header)
 	for i := range q.returns {
@@ -113,8 +118,8 @@ func (s *Service) ShouldRateLimit(ctx context.Context, r *rls.RateLimitRequest) 
 			_ = now.together.GiveBack(&q.returns[i])
 		}
 	}
-	s.countDenials(q, now.together)
-	return s.respond(q, allowed, header), nil
+	s.countDenials(&q, now.together)
+	return s.respond(&q, allowed, header), nil
 }
 
 func invalid(format string, args ...any) error {
@@ -151,29 +156,31 @@ var windows = []string{"fixed_window", "sliding_window"}
 
 // A question is a request on its way through the service.
 type question struct {
-	matches []match // of the descriptors, in their order
+	parts   []part // the descriptors, in their order
 	checks  []api.LimitCheck
 	returns []api.LimitCheck // what is given back
-	// asked is the check of each descriptor, in checks or returns; nil for none.
-	asked []*api.LimitCheck
+}
+
+// A part is a descriptor of a request.
+type part struct {
+	match
+	// check is in checks or returns; nil if no limit is asked.
+	check *api.LimitCheck
 }
 
 // question finds the limits of a request.
-func (c *Config) question(r *rls.RateLimitRequest) (*question, error) {
+func (c *Config) question(r *rls.RateLimitRequest) (q question, err error) {
 	n := len(r.GetDescriptors())
-	q := &question{
-		matches: make([]match, n), checks: make([]api.LimitCheck, 0, n), asked: make([]*api.LimitCheck, n),
-	}
+	q = question{parts: make([]part, n), checks: make([]api.LimitCheck, 0, n)}
 	for i, d := range r.GetDescriptors() {
-		var err error
-		if q.matches[i], err = c.match(r.GetDomain(), d); err != nil {
-			return nil, err
+		if q.parts[i].match, err = c.match(r.GetDomain(), d); err != nil {
+			return q, err
 		}
 	}
 	q.replace()
 	for i, d := range r.GetDescriptors() {
-		m := &q.matches[i]
-		if m.rule == nil || m.rule.Unlimited {
+		p := &q.parts[i]
+		if p.rule == nil || p.rule.Unlimited {
 			continue
 		}
 		cost := uint64(max(1, r.GetHitsAddend()))
@@ -181,25 +188,25 @@ func (c *Config) question(r *rls.RateLimitRequest) (*question, error) {
 			cost = own.GetValue()
 		}
 		if cost > counters.MaxCost {
-			return nil, invalid("hits_addend is %d; at most %d are possible", cost, counters.MaxCost)
+			return q, invalid("hits_addend is %d; at most %d are possible", cost, counters.MaxCost)
 		}
 		check := api.LimitCheck{
-			Limit: &m.rule.Limit, Client: m.client, Cost: int64(cost), Value: m.rule.Limit.Limit, Leniency: m.rule.Leniency,
+			Limit: &p.rule.Limit, Client: p.client, Cost: int64(cost), Value: p.rule.Limit.Limit, Leniency: p.rule.Leniency,
 		}
 		if !d.GetIsNegativeHits() {
 			q.checks = append(q.checks, check)
-			q.asked[i] = &q.checks[len(q.checks)-1]
+			p.check = &q.checks[len(q.checks)-1]
 			continue
 		}
 		if !slices.Contains(windows, check.Limit.Algorithm) {
-			return nil, invalid("is_negative_hits is not possible for a %s; only for %s", check.Limit.Algorithm, strings.Join(windows, " and "))
+			return q, invalid("is_negative_hits is not possible for a %s; only for %s", check.Limit.Algorithm, strings.Join(windows, " and "))
 		}
 		if q.returns == nil {
 			q.returns = make([]api.LimitCheck, 0, n)
 		}
 		check.Decision = counters.Decision{Allowed: true}
 		q.returns = append(q.returns, check)
-		q.asked[i] = &q.returns[len(q.returns)-1]
+		p.check = &q.returns[len(q.returns)-1]
 	}
 	return q, nil
 }
@@ -207,24 +214,24 @@ func (c *Config) question(r *rls.RateLimitRequest) (*question, error) {
 // replace drops the limits that others of the request replace.
 func (q *question) replace() {
 	replaced := func(name string) bool {
-		return slices.ContainsFunc(q.matches, func(by match) bool { return by.rule != nil && slices.Contains(by.rule.Replaces, name) })
+		return slices.ContainsFunc(q.parts, func(by part) bool { return by.rule != nil && slices.Contains(by.rule.Replaces, name) })
 	}
 	var drop []int
-	for i, m := range q.matches {
-		if m.rule != nil && m.rule.Name != "" && !m.rule.Unlimited && replaced(m.rule.Name) {
+	for i, p := range q.parts {
+		if p.rule != nil && p.rule.Name != "" && !p.rule.Unlimited && replaced(p.rule.Name) {
 			drop = append(drop, i)
 		}
 	}
 	for _, i := range drop {
-		q.matches[i].rule = nil
+		q.parts[i].rule = nil
 	}
 }
 
 // countDenials counts the limits that denied and have a name in the metrics.
 func (s *Service) countDenials(q *question, together *api.Together) {
-	for i, check := range q.asked {
-		if metric := q.matches[i].metric; metric != "" && check != nil && !check.Allowed {
-			together.CountDenial(s.bounded(metric))
+	for i := range q.parts {
+		if p := &q.parts[i]; p.metric != "" && p.check != nil && !p.check.Allowed {
+			together.CountDenial(s.bounded(p.metric))
 		}
 	}
 }
@@ -242,42 +249,52 @@ func (s *Service) bounded(name string) string {
 	return name
 }
 
+// A descriptorStatus is the messages about a descriptor.
+type descriptorStatus struct {
+	rls.RateLimitResponse_DescriptorStatus
+	limit rls.RateLimitResponse_RateLimit
+	reset durationpb.Duration
+}
+
 // respond returns the answer to q.
 func (s *Service) respond(q *question, allowed bool, header http.Header) *rls.RateLimitResponse {
 	r := &rls.RateLimitResponse{
-		OverallCode: rls.RateLimitResponse_OK, Statuses: make([]*rls.RateLimitResponse_DescriptorStatus, len(q.matches)),
+		OverallCode: rls.RateLimitResponse_OK, Statuses: make([]*rls.RateLimitResponse_DescriptorStatus, len(q.parts)),
 	}
 	if !allowed {
 		r.OverallCode = rls.RateLimitResponse_OVER_LIMIT
 	}
+	all := make([]descriptorStatus, len(q.parts))
 	var nearest *rls.RateLimitResponse_DescriptorStatus
-	for i, m := range q.matches {
-		at := &rls.RateLimitResponse_DescriptorStatus{Code: rls.RateLimitResponse_OK}
-		r.Statuses[i] = at
-		check := q.asked[i]
-		if check == nil {
-			if m.rule != nil { // unlimited
+	for i := range q.parts {
+		p, at := &q.parts[i], &all[i]
+		at.Code = rls.RateLimitResponse_OK
+		r.Statuses[i] = &at.RateLimitResponse_DescriptorStatus
+		if p.check == nil {
+			if p.rule != nil { // unlimited
 				at.LimitRemaining = math.MaxUint32
 			}
 			continue
 		}
-		at.CurrentLimit = &rls.RateLimitResponse_RateLimit{
-			Name: m.rule.Name, RequestsPerUnit: uint32(check.Value), Unit: units[m.rule.Unit].code,
-		}
-		at.LimitRemaining = uint32(min(check.Remaining, math.MaxUint32))
-		at.DurationUntilReset = &durationpb.Duration{Seconds: wholeSeconds(check.ResetAfter)}
-		if !check.Allowed && check.Leniency != api.Shadow {
+		at.limit.Name, at.limit.RequestsPerUnit, at.limit.Unit = p.rule.Name, uint32(p.check.Value), units[p.rule.Unit].code
+		at.reset.Seconds = wholeSeconds(p.check.ResetAfter)
+		at.CurrentLimit, at.DurationUntilReset = &at.limit, &at.reset
+		at.LimitRemaining = uint32(min(p.check.Remaining, math.MaxUint32))
+		if !p.check.Allowed && p.check.Leniency != api.Shadow {
 			at.Code = rls.RateLimitResponse_OVER_LIMIT
 		}
-		if nearest == nil || nearer(at, nearest) {
-			nearest = at
+		if nearest == nil || nearer(r.Statuses[i], nearest) {
+			nearest = r.Statuses[i]
 		}
 	}
 	switch {
 	case s.headers == Draft11:
-		for _, name := range []string{"RateLimit-Policy", "RateLimit", "Retry-After"} {
-			if value := header[http.CanonicalHeaderKey(name)]; len(value) > 0 {
-				r.ResponseHeadersToAdd = append(r.ResponseHeadersToAdd, &core.HeaderValue{Key: name, Value: value[0]})
+		values := make([]core.HeaderValue, len(draft11))
+		r.ResponseHeadersToAdd = make([]*core.HeaderValue, 0, len(draft11))
+		for i, h := range draft11 {
+			if value := header[h.canonical]; len(value) > 0 {
+				values[i].Key, values[i].Value = h.name, value[0]
+				r.ResponseHeadersToAdd = append(r.ResponseHeadersToAdd, &values[i])
 			}
 		}
 	case s.headers == Legacy && nearest != nil:

@@ -295,3 +295,22 @@ func TestMetricsAreBounded(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, maxNamed+1, n)
 }
+
+// A request whose clients are known, without gRPC.
+func BenchmarkShouldRateLimit(b *testing.B) {
+	for name, descriptors := range map[string][]*common.RateLimitDescriptor{
+		"one":  {entries("user", "a")},
+		"four": {entries("user", "a"), entries("user", "b"), entries("wide", "a"), entries("none", "a")},
+	} {
+		b.Run(name, func(b *testing.B) {
+			f := serve(b, Draft11, false, limited("user", "", math.MaxUint32), limited("wide", "", math.MaxUint32))
+			r := &rls.RateLimitRequest{Domain: "d", Descriptors: descriptors}
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := f.Service.ShouldRateLimit(b.Context(), r); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
