@@ -141,9 +141,9 @@ func (t Trace) panels() ([][]*plot.Plot, error) {
 	var rows [][]*plot.Plot
 	for i, p := range panels {
 		if i%columns == 0 {
-			rows = append(rows, nil)
+			rows = append(rows, make([]*plot.Plot, columns))
 		}
-		rows[i/columns] = append(rows[i/columns], p)
+		rows[i/columns][i%columns] = p
 	}
 	return rows, nil
 }

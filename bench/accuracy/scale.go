@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,9 +36,9 @@ func (r *ScaleReport) Print(out io.Writer) {
 		r.Requests, r.Clients, r.Length, r.Limit, r.Seed, r.Elapsed.Round(time.Second), r.Machine.Cores, r.Worked.Round(time.Second), r.Machine.Go)
 	fmt.Fprintf(out, "%d clients (%.2f%%) ask for more than the limit on average, and for %.1f%% of all requests; %d never had more than the limit in a window\n",
 		r.Above, 100*float64(r.Above)/float64(r.Clients), 100*float64(r.AboveRequests)/float64(r.Requests), r.Below)
-	header := "algorithm\twrong\tadmitted\tdenied\tby 1\tby 2 to 5\tby more\tmean\t"
+	header := "algorithm\twrong\tadmitted\tdenied\tmean\t"
 	cells := func(d Difference) string {
-		return fmt.Sprintf("%s\t%s%s%.2f%%\t", report.Percent(ratio(d.Wrong(), d.Requests)), d.wrong(), d.split(), 100*d.Relative())
+		return fmt.Sprintf("%s\t%s%.2f%%\t", report.Percent(ratio(d.Wrong(), d.Requests)), d.wrong(), 100*d.Relative())
 	}
 	report.TableOf(out, "only admitted requests count, as weir runs by default", header+"of log\tlimited, below\tunlimited, above\t", r.Rows, func(row PopulationRow) string {
 		return fmt.Sprintf("%s\t%s%.2f%%\t%d\t%d\t", row.Algorithm, cells(row.Feedback), 100*float64(row.Admitted)/float64(max(1, r.LogAdmitted)), row.BelowLimited, row.OthersUnlimited)
@@ -48,8 +49,14 @@ func (r *ScaleReport) Print(out io.Writer) {
 				fmt.Fprintf(t, "%s\t%s\n", row.Algorithm, cells(row.All))
 			}
 		}
-		fmt.Fprintf(t, "Cloudflare, 2017\t%s\t\t\t\t\t\t%.0f%%\t\n", report.Percent(cloudflareWrong), 100*cloudflareMean)
+		fmt.Fprintf(t, "Cloudflare, 2017\t%s\t\t\t%.0f%%\t\n", report.Percent(cloudflareWrong), 100*cloudflareMean)
 	})
+	if slices.ContainsFunc(r.Rows, func(row PopulationRow) bool { return row.Feedback.WrongByOne > 0 }) {
+		title := "wrong by how many requests, in parts of all; only admitted requests count"
+		report.TableOf(out, title, "algorithm\tby 1\tby 2 to 5\tby more\t", r.Rows, func(row PopulationRow) string {
+			return row.Algorithm + "\t" + row.Feedback.split()
+		})
+	}
 	fmt.Fprint(out, `
 wrong             share of all requests: those that were admitted although they and the true count are more than the limit, and those that
                   were denied although they fit; and by how many requests the true count would have to be different

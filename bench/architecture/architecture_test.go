@@ -469,7 +469,7 @@ func TestSweepsAreTables(t *testing.T) {
 title
                       1    16
   sticky, rebound  1.00  5.50
-      weir, fixed  0.01  0.01
+      weir, fixed  2.00  2.00
 `, out.String())
 }
 
@@ -527,9 +527,13 @@ func TestQuickArchitectures(t *testing.T) {
 		return all
 	}
 	for _, client := range []string{attackerName, busyName} {
-		for _, weir := range []string{fixedName, strictName} {
-			assert.Equal(t, []float64{1, 1}, over(r.Instances, weir, client), "%s, %s", weir, client)
-			assert.Equal(t, []float64{1, 1}, over(r.Lag, weir, client), "%s, %s", weir, client)
+		assert.Equal(t, []float64{1, 1}, over(r.Instances, strictName, client), client)
+		assert.Equal(t, []float64{1, 1}, over(r.Lag, strictName, client), client)
+	}
+	assert.Equal(t, []float64{2, 2}, over(r.Instances, fixedName, attackerName), "across a boundary, where others are measured too")
+	for _, row := range r.rows() {
+		if row.Architecture == fixedName {
+			assert.Equal(t, r.Limit, row.Calendar, "%v", row.scenario)
 		}
 	}
 	assert.Equal(t, []float64{1, 4}, over(r.Instances, stickyName, attackerName), "three moves: four limits")

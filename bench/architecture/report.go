@@ -84,9 +84,35 @@ func (a runRow) promised() int {
 	return a.Fullest
 }
 
-// over returns what promised is of the limit.
+// over returns what the fullest window is of the limit, wherever it begins.
 func (r *Report) over(row runRow) float64 {
-	return float64(row.promised()) / float64(r.Limit)
+	return float64(row.Fullest) / float64(r.Limit)
+}
+
+// Findings implements report.Finder.
+func (r *Report) Findings() []report.Finding {
+	missing := len(r.Load) == 0 || r.Broken() != nil
+	attacked := func(architecture string, rate float64) float64 {
+		row, ok := report.Find(r.rows(), func(row runRow) bool {
+			return row.Architecture == architecture && row.Traffic == attackerName && row.Rate == rate && row.Instances == r.Attacker.Instances && row.Lag == r.Attacker.Lag
+		})
+		missing = missing || !ok
+		return r.over(row)
+	}
+	usual, most := r.Attacker.Rate, 0.0
+	for _, row := range r.Load {
+		most = max(most, row.Rate)
+	}
+	found := report.Finding{Picture: "architectures", Text: fmt.Sprintf(
+		"**What else could be done.** With %d instances, %v of lag and %g requests a second, the fullest of all windows holds %.1f times the limit with sessions "+
+			"that stick and move, %.1f with servers that tell each other, %.1f with a stream or counting later; %.2f with weir's fixed window, across a boundary, and "+
+			"%.2f with its strict one. At %g requests a second a stream whose consumer does %.0f events a second, which is assumed, admits %.0f times the limit.",
+		r.Attacker.Instances, r.Attacker.Lag, usual, attacked(stickyName, usual), attacked(chattyName, usual), attacked(streamName, usual),
+		attacked(fixedName, usual), attacked(strictName, usual), most, r.ConsumerRate, attacked(streamName, most))}
+	if missing {
+		return nil
+	}
+	return []report.Finding{found}
 }
 
 // A balanceRow is the load of the busiest instance after a scale-out, in the
@@ -186,22 +212,22 @@ func (r *Report) printBalance(out io.Writer) {
 }
 
 func (r *Report) printLegend(out io.Writer) {
-	anyWindow, worstLag := 0, time.Duration(0)
+	calendar, worstLag := 0, time.Duration(0)
 	for _, row := range r.rows() {
 		if row.Architecture == fixedName {
-			anyWindow = max(anyWindow, row.Fullest)
+			calendar = max(calendar, row.Calendar)
 		}
 		worstLag = max(worstLag, row.WorstLag)
 	}
 	fmt.Fprintf(out, `
 attacker        %g requests/s for three minutes, evenly spaced; busy client: %g/s for half an hour, independent. Both are balanced over
                 all instances in turn but with sticky sessions. Unless the table says otherwise there are %d instances and a lag of %v
-fullest window  most admitted in any (t-%v, t], wherever it begins; of weir's fixed window, in a calendar window, which is what it
-                promises: in others it admitted up to %.2f times the limit, as its algorithm does at a boundary
+fullest window  most admitted in any (t-%v, t], wherever it begins; weir's fixed window promises the limit in a calendar window only, where
+                it admitted %.2f times the limit at most
 sticky          one instance becomes two, four and so on %v into the run, %v apart; rebound: client c goes to instance c mod
                 instances, and this is a client that each step moves; staying: it goes on where it is
 chatty          each instance counts, and broadcasts what it admits, which the others hear after the lag
-stream          each request is an event that one consumer counts, %.0f per second at the most, and publishes to all instances; the lag
+stream          each request is an event that one consumer counts, as is assumed %.0f per second at the most, and publishes to all instances; the lag
                 is what the ways there and back take. It took up to %v until an event was known
 increment later read the count of a store that all share, decide, answer, and increment after the lag
 weir            the real limiters on one embedded store, each instance with what it remembers; a check has been counted when it is
@@ -216,7 +242,7 @@ sticky          "allowing clients to make more calls each time our system is und
                 instances, if all existing clients are stuck to the old ones?": the busiest instance
 chatty          "the more instances we have, the more calls need to be made": messages
 stream          "it will increase when the load on the API increase. [...] they could allow calls that should be blocked": by load
-`, r.Attacker.Rate, r.Busy.Rate, r.Attacker.Instances, r.Attacker.Lag, r.Window, float64(anyWindow)/float64(r.Limit),
+`, r.Attacker.Rate, r.Busy.Rate, r.Attacker.Instances, r.Attacker.Lag, r.Window, float64(calendar)/float64(r.Limit),
 		r.ScaleStart, r.ScaleEvery, r.ConsumerRate, worstLag.Round(time.Millisecond))
 }
 
@@ -278,7 +304,7 @@ func (r *Report) curves(rows []runRow, x func(scenario) (at float64, label strin
 		for _, row := range rows {
 			at, label := x(row.scenario)
 			// Logarithmic axes have no 0.
-			if row.Traffic == attackerName && row.Architecture == line.Name && at > 0 && row.promised() > 0 {
+			if row.Traffic == attackerName && row.Architecture == line.Name && at > 0 && row.Fullest > 0 {
 				ticks[at] = label
 				line.Points = append(line.Points, plotter.XY{X: at, Y: r.over(row)})
 			}

@@ -42,7 +42,7 @@ func (m *markdown) table(title, header string, rows func(t io.Writer)) {
 		cells := strings.Split(strings.TrimSuffix(strings.ReplaceAll(line, "|", "\\|"), "\t"), "\t")
 		fmt.Fprintf(m.out, "| %s |\n", strings.Join(cells, " | "))
 		if i == 0 {
-			fmt.Fprintf(m.out, "|%s\n", strings.Repeat("--:|", len(cells)))
+			fmt.Fprintf(m.out, "|:--|%s\n", strings.Repeat("--:|", len(cells)-1))
 		}
 	}
 }

@@ -175,7 +175,7 @@ func DrawPicture(dir, name, shows string, row ...*plot.Plot) ([]Picture, error) 
 }
 
 // DrawGrid draws rows of plots, all of the same size, as name.svg and name.png
-// in dir, which it makes. It returns the picture that this is.
+// in dir, which it makes. Where there is no plot, nil, it leaves room. It returns the picture that this is.
 func DrawGrid(dir, name, shows string, width, height vg.Length, plots [][]*plot.Plot) ([]Picture, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -194,7 +194,9 @@ func DrawGrid(dir, name, shows string, width, height vg.Length, plots [][]*plot.
 		page.FillPolygon(color.White, []vg.Point{page.Min, {X: page.Min.X, Y: page.Max.Y}, page.Max, {X: page.Max.X, Y: page.Min.Y}})
 		for i, row := range plot.Align(plots, tiles, page) {
 			for j, c := range row {
-				plots[i][j].Draw(c)
+				if p := plots[i][j]; p != nil {
+					p.Draw(c)
+				}
 			}
 		}
 		var encoded bytes.Buffer

@@ -138,18 +138,20 @@ func (c chapter) write(out *bytes.Buffer, dir string) error {
 
 // findings writes what was found out, on one page.
 func findings(out *bytes.Buffer, chapters []chapter) {
-	for i, c := range chapters {
+	none := true
+	for _, c := range chapters {
 		found, ok := c.result.(Finder)
 		if !ok {
 			continue
 		}
-		if !bytes.Contains(out.Bytes(), []byte("\n## Findings\n")) {
-			fmt.Fprint(out, "\n## Findings\n")
-		}
 		for _, f := range found.Findings() {
+			if none {
+				fmt.Fprint(out, "\n## Findings\n")
+				none = false
+			}
 			fmt.Fprintf(out, "\n%s\n", f.Text)
 			if f.Picture != "" {
-				fmt.Fprintf(out, "\n![%s](%s.svg)\n", chapters[i].Title, f.Picture)
+				fmt.Fprintf(out, "\n![%s](%s.svg)\n", c.Title, f.Picture)
 			}
 		}
 	}
