@@ -4,11 +4,11 @@
 // what the best attack gets.
 //
 // Run is the command. measure.go decides and compares requests of a workload,
-// attack.go plays the attacks, and population.go is what -scale measures.
+// attack.go plays the attacks, trace.go follows one client for the pictures, and
+// population.go is what -scale measures.
 package accuracy
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -16,7 +16,6 @@ import (
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"weir/bench/internal/report"
@@ -205,24 +204,4 @@ func measureAtScale(ctx context.Context, cfg config) (*ScaleReport, error) {
 	return &ScaleReport{
 		Machine: report.ThisMachine(""), Seed: cfg.seed, Like: cfg.like, Elapsed: time.Since(began), Worked: processorTime() - before, PopulationFigures: figures,
 	}, err
-}
-
-// processorTime returns what this process has taken of all cores.
-func processorTime() time.Duration { return used(syscall.RUSAGE_SELF) }
-
-// worked returns what this thread has taken, so that what else the machine does
-// isn't in it; where the system doesn't tell, the time.
-func worked() time.Duration {
-	const thisThread = 1 // RUSAGE_THREAD of Linux
-	return cmp.Or(used(thisThread), time.Since(start))
-}
-
-var start = time.Now()
-
-func used(who int) time.Duration {
-	var used syscall.Rusage
-	if err := syscall.Getrusage(who, &used); err != nil {
-		return 0
-	}
-	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }

@@ -193,19 +193,28 @@ func (r *Report) printLarge(out io.Writer) {
 	}
 	title := fmt.Sprintf("limit %d: admitted in the fullest window, in limits, by all traffic and attacks; admitted in %% of an exact log; Memcached's bytes for a client", largeLimit)
 	report.TableOf(out, title, header+"bytes\t", r.Costs, func(c coldCheck) string {
-		var fullest, bound int64
 		var cells strings.Builder
 		for _, row := range r.Large {
 			if row.Algorithm == c.Algorithm {
-				fullest = max(fullest, row.Fullest)
 				fmt.Fprintf(&cells, "%.1f\t", row.ofLog())
 			}
 		}
-		if attacked, ok := r.attack(c.Algorithm, largeLimit); ok {
-			fullest, bound = max(fullest, attacked.Worst()), attacked.Bound
-		}
-		return fmt.Sprintf("%s\t%.2f\t%.2f\t%s%d\t", c.Algorithm, float64(fullest)/largeLimit, float64(bound)/largeLimit, cells.String(), c.Bytes)
+		attacked, _ := r.attack(c.Algorithm, largeLimit)
+		return fmt.Sprintf("%s\t%.2f\t%.2f\t%s%d\t", c.Algorithm, r.fullest(c.Algorithm), float64(attacked.Bound)/largeLimit, cells.String(), c.Bytes)
 	})
+}
+
+// fullest returns the most that any traffic or attack got into a window of a
+// large limit, in limits.
+func (r *Report) fullest(algorithm string) float64 {
+	attacked, _ := r.attack(algorithm, largeLimit)
+	most := attacked.Worst()
+	for _, row := range r.Large {
+		if row.Algorithm == algorithm {
+			most = max(most, row.Fullest)
+		}
+	}
+	return float64(most) / largeLimit
 }
 
 func (r *Report) attack(algorithm string, limit int64) (AttackRow, bool) {
