@@ -64,6 +64,7 @@ type config struct {
 	resolution  float64       // of the search
 	warmUp      time.Duration
 	seed        uint64
+	profiles    string // a directory, or ""
 }
 
 // parse reads args; on -help it prints the flags to out.
@@ -99,6 +100,7 @@ func parse(flags *report.Flags, args []string, out io.Writer) (config, error) {
 	flags.IntVar(&cfg.connections, "connections", 256, "connections for each policy; with -format envoy-grpc callers, of whom "+strconv.Itoa(loadgen.CallersPerConnection)+" share one")
 	flags.DurationVar(&cfg.bound, "p99", 10*time.Millisecond, "the bound for the search")
 	flags.Uint64Var(&cfg.seed, "seed", 1, "of arrivals and clients")
+	flags.Profiles(&cfg.profiles)
 	if err := flags.Parse(args, out); err != nil {
 		return cfg, err
 	}
@@ -265,7 +267,7 @@ func openTargets(ctx context.Context, cfg config) (targets []*target, err error)
 		}
 	}
 	if len(targets) == 0 {
-		own, err := startTarget(ctx)
+		own, err := startTarget(ctx, cfg.profiles)
 		if err != nil {
 			return nil, err
 		}
@@ -305,8 +307,8 @@ func identify(ctx context.Context, addr string) string {
 var buildInfo = regexp.MustCompile(`(?m)^weir_build_info\{.*version="([^"]*)"`)
 
 // startTarget starts weir and memcached.
-func startTarget(ctx context.Context) (*target, error) {
-	build, err := testbed.BuildWeir(ctx, "")
+func startTarget(ctx context.Context, profiles string) (*target, error) {
+	build, err := testbed.BuildProfiled(ctx, "", profiles)
 	if err != nil {
 		return nil, err
 	}

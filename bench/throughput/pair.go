@@ -17,6 +17,7 @@ type config struct {
 	warmUp      time.Duration // per row and side, at least
 	connections int
 	rows        *regexp.Regexp
+	profiles    string // a directory, or ""
 }
 
 // A pair is a measurement of weir and of what it is compared with, in slices

@@ -33,6 +33,7 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 	flags.DurationVar(&cfg.duration, "duration", 5*time.Second, "how long each row measures weir, and as long again what it is compared with")
 	flags.IntVar(&cfg.connections, "connections", 256, "concurrent connections")
 	flags.Rows(&cfg.rows)
+	flags.Profiles(&cfg.profiles)
 	if err := flags.Parse(args, out); err != nil {
 		return err
 	}
@@ -59,7 +60,7 @@ func measure(ctx context.Context, cfg config) (*Report, error) {
 	}
 	r := &Report{Machine: report.ThisMachine(version), Connections: cfg.connections, Duration: cfg.duration}
 	if len(checks)+len(limits)+len(many) > 0 {
-		build, err := testbed.BuildWeir(ctx, loadgen.PolicyFile(workloads()))
+		build, err := testbed.BuildProfiled(ctx, loadgen.PolicyFile(workloads()), cfg.profiles)
 		if err != nil {
 			return nil, err
 		}

@@ -265,6 +265,11 @@ func (f *Flags) Rows(pattern **regexp.Regexp) {
 	})
 }
 
+// Profiles defines -profiles.
+func (f *Flags) Profiles(dir *string) {
+	f.StringVar(dir, "profiles", "", "the `directory` for a CPU profile of each weir that is started (default none)")
+}
+
 // Parse parses args, which must be flags only. Asked for help, it prints it to
 // out and returns flag.ErrHelp.
 func (f *Flags) Parse(args []string, out io.Writer) error { return parseFlags(f.FlagSet, args, out) }

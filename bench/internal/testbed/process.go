@@ -36,6 +36,7 @@ type Process struct {
 	Cmd    *exec.Cmd
 	Log    fmt.Stringer // what it has written to stderr
 	exited chan struct{}
+	ending syscall.Signal // what Stop sends
 }
 
 // startProcess starts cmd, which must listen on addr, and waits until it does.
@@ -44,7 +45,7 @@ func startProcess(ctx context.Context, addr string, cmd *exec.Cmd, complaints fm
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	s := &Process{Addr: addr, Cmd: cmd, Log: complaints, exited: make(chan struct{})}
+	s := &Process{Addr: addr, Cmd: cmd, Log: complaints, exited: make(chan struct{}), ending: syscall.SIGKILL}
 	go func() {
 		_ = cmd.Wait() // whoever needs the process notices that it is gone
 		close(s.exited)
@@ -71,7 +72,7 @@ func startProcess(ctx context.Context, addr string, cmd *exec.Cmd, complaints fm
 
 // Stop ends the process at once and returns when it has ended.
 func (s *Process) Stop() {
-	_ = s.Cmd.Process.Kill() // the only error is that it has ended already
+	_ = s.Cmd.Process.Signal(s.ending) // the only error is that it has ended already
 	<-s.exited
 }
 
@@ -196,24 +197,36 @@ func StartNoop(ctx context.Context, r loadgen.Reply, args ...string) (*Process, 
 type Build struct {
 	PolicyFile  string // "" for the policies that are built in
 	dir, binary string
+	profiles    string // the directory of its CPU profiles; "" if it writes none
 }
 
 // BuildWeir builds the server, which Remove has to remove. Without policies it
 // has those that are built in.
 func BuildWeir(ctx context.Context, policies string) (*Build, error) {
+	return BuildProfiled(ctx, policies, "")
+}
+
+// BuildProfiled is BuildWeir for servers that write CPU profiles to the
+// directory, and are built without any; "" is BuildWeir.
+func BuildProfiled(ctx context.Context, policies, profiles string) (*Build, error) {
 	report.Progress("building weir")
 	dir, err := os.MkdirTemp("", "weir-bench")
 	if err != nil {
 		return nil, err
 	}
-	b := &Build{dir: dir, binary: filepath.Join(dir, "weir")}
-	if policies != "" {
+	b := &Build{dir: dir, binary: filepath.Join(dir, "weir"), profiles: profiles}
+	args := []string{"build", "-buildvcs=false", "-o", b.binary}
+	if profiles != "" {
+		args = append(args, "-tags", "profile", "-pgo", "off")
+		err = os.MkdirAll(profiles, 0o755)
+	}
+	if err == nil && policies != "" {
 		b.PolicyFile = filepath.Join(dir, "policies.yaml")
 		err = os.WriteFile(b.PolicyFile, []byte(policies), 0o600)
 	}
 	if err == nil {
 		var out []byte
-		out, err = exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", b.binary, "weir/cmd/server").CombinedOutput()
+		out, err = exec.CommandContext(ctx, "go", append(args, "weir/cmd/server")...).CombinedOutput()
 		if err != nil {
 			err = fmt.Errorf("go build weir/cmd/server: %w: %s", err, out)
 		}
@@ -230,7 +243,7 @@ func (b *Build) Remove() { _ = os.RemoveAll(b.dir) }
 
 // Start starts weir on a free port with further arguments.
 func (b *Build) Start(ctx context.Context, memcached string, args ...string) (*Process, error) {
-	return startOnFreePort(ctx, new(log), func(addr string) *exec.Cmd {
+	p, err := startOnFreePort(ctx, new(log), func(addr string) *exec.Cmd {
 		cmd := exec.Command(b.binary, append([]string{
 			"-listen", addr, "-config", b.PolicyFile, "-memcached", memcached, "-log-level", "warn",
 		}, args...)...)
@@ -238,8 +251,16 @@ func (b *Build) Start(ctx context.Context, memcached string, args ...string) (*P
 		// must not turn that into failures. More would cost something, as a check
 		// looks around its window for so long.
 		cmd.Env = append([]string{"WEIR_STORE_TIMEOUT=200ms"}, os.Environ()...)
+		if b.profiles != "" {
+			_, port, _ := net.SplitHostPort(addr)
+			cmd.Env = append(cmd.Env, "PROFILE="+filepath.Join(b.profiles, filepath.Base(b.dir)+"-"+port+".pprof"))
+		}
 		return cmd
 	})
+	if err == nil && b.profiles != "" {
+		p.ending = syscall.SIGUSR1
+	}
+	return p, err
 }
 
 // StartRLS starts weir as Start does, with the rate limit service of Envoy by a

@@ -1,6 +1,8 @@
 package testbed
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -133,4 +135,28 @@ func TestServerThatEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	_, err := (&Build{binary: "/bin/false"}).Start(t.Context(), "")
 	assert.ErrorContains(t, err, "false ended at once")
+}
+
+// A server that is to be profiled writes its profile before it ends.
+func TestProfiles(t *testing.T) {
+	t.Parallel()
+	m := started(t)
+	dir := filepath.Join(t.TempDir(), "profiles")
+	build, err := BuildProfiled(t.Context(), "", dir)
+	require.NoError(t, err)
+	t.Cleanup(build.Remove)
+	for range 2 {
+		weir, err := build.Start(t.Context(), m.Addr)
+		require.NoError(t, err)
+		weir.Stop()
+		assert.True(t, weir.Cmd.ProcessState.Success(), weir.Log)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*.pprof"))
+	require.NoError(t, err)
+	assert.Len(t, files, 2)
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		require.NoError(t, err)
+		assert.Equal(t, []byte{0x1f, 0x8b}, content[:2], "gzip")
+	}
 }
