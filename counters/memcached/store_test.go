@@ -486,3 +486,15 @@ func TestLimitHoldsOnTwoServersWithAnyKeyPrefix(t *testing.T) {
 		}
 	}
 }
+
+// Nearly all checks are one incr.
+func TestALoneAddAllocatesNothing(t *testing.T) {
+	store := open(t, memcached.Config{Servers: []string{memcachedtest.Start(t).Addr}})
+	ctx := &counters.Deadline{At: time.Now().Add(time.Minute)}
+	add := func() {
+		_, err := store.Add(ctx, counters.Addition{Key: "a", Delta: 1, TTL: time.Minute})
+		require.NoError(t, err)
+	}
+	add()
+	assert.Zero(t, testing.AllocsPerRun(1000, add))
+}
