@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
+	"iter"
 	"math"
 	"math/bits"
 	"slices"
@@ -63,10 +64,10 @@ func newCountingLog(window time.Duration, entries int64, countDenied bool) (coun
 	return counting{window, entries, countDenied}, nil
 }
 
-// A countingState is a log, the entry that leaves first before the others: none
-// begins before the one before it has ended. The zero value is the empty log,
-// and the only state without entries. Its memory belongs to it, as that of a
-// logState does.
+// A countingState is a log, its entries in the order in which they begin. Each
+// ends before the next begins, but where debts or what was lost have come
+// between. The zero value is the empty log, and the only state without entries.
+// Its memory belongs to it, as that of a logState does.
 type countingState struct {
 	generation int64 // Unix times in nanoseconds
 	time       int64 // of the last write
@@ -74,7 +75,9 @@ type countingState struct {
 }
 
 // counted is a cost that was admitted until last. When first has left the
-// window, so has at least 1 of it, unless it is 1 in all.
+// window, so has at least 1 of it, unless it is 1 in all. An entry whose times
+// are whole grains gets no more, but at that time. first, rounded up, tells an
+// entry from others, in whatever process has seen how much of it.
 type counted struct{ first, last, cost int64 }
 
 // step admits r if the window has room for its cost. When denied requests
@@ -120,43 +123,85 @@ func (l counting) refund(s countingState, r counters.Request, taken counters.Dec
 	return s
 }
 
-// carry adds what was consumed last until after: as much more as is in use than
-// in before.
+// carry adds the entries of after that before doesn't have, or has with a
+// smaller cost.
 func (l counting) carry(present, before, after countingState, r counters.Request) countingState {
-	now := max(r.Now.UnixNano(), present.time, before.time, after.time)
-	more := l.used(after.entries, now) - l.used(before.entries, now)
 	entries := slices.Clone(present.entries)
-	for _, e := range slices.Backward(after.entries) {
-		if more <= 0 {
-			break
+	for had, has := range l.pairs(before.entries, after.entries) {
+		switch more := costs(has) - costs(had); {
+		case len(had) == 0:
+			entries = append(entries, has...)
+		case more > 0:
+			last := has[len(has)-1].last
+			entries = append(entries, counted{min(had[len(had)-1].last, last), last, more})
 		}
-		part := min(more, e.cost)
-		if part < e.cost {
-			e.first = e.last
-		}
-		e.cost = part
-		more -= part
-		entries = append(entries, e)
 	}
 	return l.of(entries, r.Limit, present, after)
 }
 
-// most returns the log in which more is in use, or both if one was begun after
-// the other.
+// most returns the log with every entry of the two, with the higher cost and
+// the later end if both have it.
 func (l counting) most(present, known countingState, r counters.Request) (countingState, bool) {
-	live, inUse := l.live(l.clone(known), r)
-	switch {
-	case inUse == 0:
-		return present, false
-	case len(present.entries) == 0:
-		return known, true
-	case live.entries[len(live.entries)-1].last < present.generation:
-		return l.of(append(live.entries, present.entries...), r.Limit, live, present), true
-	case inUse <= l.used(present.entries, live.time):
+	known, inUse := l.live(known, r)
+	if inUse == 0 {
 		return present, false
 	}
-	live.time = max(live.time, present.time)
-	return live, true
+	var both []counted
+	more := false
+	for had, has := range l.pairs(present.entries, known.entries) {
+		if costs(has) > costs(had) {
+			had, has, more = has, had, true
+		}
+		both = append(both, had...)
+		if len(has) > 0 {
+			newest, last := &both[len(both)-1], has[len(has)-1].last
+			more = more || l.rounded(last) > l.rounded(newest.last)
+			newest.last = max(newest.last, last)
+		}
+	}
+	if !more {
+		return present, false
+	}
+	s := l.of(both, r.Limit, present, known)
+	newest := &s.entries[len(s.entries)-1]
+	*newest = l.closed(*newest) // others may have added to it what is lost
+	return s, true
+}
+
+// pairs yields the entries of two logs by when they begin, those of one grain
+// together. One of the two may have none.
+func (l counting) pairs(a, b []counted) iter.Seq2[[]counted, []counted] {
+	cut := func(entries []counted, first int64) (cut, rest []counted) {
+		n := 0
+		for n < len(entries) && l.rounded(entries[n].first) == first {
+			n++
+		}
+		return entries[:n], entries[n:]
+	}
+	return func(yield func(ofA, ofB []counted) bool) {
+		for len(a) > 0 || len(b) > 0 {
+			first := int64(math.MaxInt64)
+			for _, entries := range [][]counted{a, b} {
+				if len(entries) > 0 {
+					first = min(first, l.rounded(entries[0].first))
+				}
+			}
+			var ofA, ofB []counted
+			ofA, a = cut(a, first)
+			ofB, b = cut(b, first)
+			if !yield(ofA, ofB) {
+				return
+			}
+		}
+	}
+}
+
+// costs returns the sum of the costs.
+func costs(entries []counted) (sum int64) {
+	for _, e := range entries {
+		sum += e.cost
+	}
+	return sum
 }
 
 func (l counting) began(s countingState) (generation, time int64) { return s.generation, s.time }
@@ -164,23 +209,29 @@ func (l counting) began(s countingState) (generation, time int64) { return s.gen
 func (l counting) lasts() time.Duration { return l.window + time.Duration(l.grain()) }
 
 // of returns the log of entries in any order, of the oldest generation of the
-// states that they are from.
+// states that they are from, without what has left the window.
 func (l counting) of(entries []counted, limit int64, first, second countingState) countingState {
-	if len(entries) == 0 {
+	s := countingState{generation: math.MaxInt64, time: max(first.time, second.time)}
+	s.entries = l.inOrder(slices.DeleteFunc(entries, func(e counted) bool { return l.left(e.last, s.time) }))
+	if len(s.entries) == 0 {
 		return countingState{}
 	}
-	slices.SortStableFunc(entries, func(a, b counted) int { return cmp.Compare(a.last, b.last) })
-	for i := range entries[1:] {
-		entries[i+1].first = max(entries[i+1].first, entries[i].last)
-	}
-	s := countingState{generation: math.MaxInt64, time: max(first.time, second.time), entries: entries}
 	for _, from := range []countingState{first, second} {
 		if len(from.entries) > 0 {
 			s.generation = min(s.generation, from.generation)
 		}
 	}
-	s.entries = l.fewer(s.entries, limit)
-	return s
+	return l.short(s, limit)
+}
+
+// inOrder puts entries in order, and closes all but the newest.
+func (l counting) inOrder(entries []counted) []counted {
+	slices.SortStableFunc(entries, func(a, b counted) int { return cmp.Compare(a.first, b.first) })
+	for i := 1; i < len(entries); i++ {
+		entries[i-1] = l.closed(entries[i-1])
+		entries[i].first, entries[i].last = max(entries[i].first, entries[i-1].first), max(entries[i].last, entries[i-1].first)
+	}
+	return entries
 }
 
 // ttl returns the time from r.Now until the log is empty, but for that by which
@@ -190,7 +241,16 @@ func (l counting) ttl(s countingState, r counters.Request) time.Duration {
 	if used == 0 {
 		return 0
 	}
-	return l.leaves(live.entries[len(live.entries)-1].last, live.time)
+	return l.leaves(live.last(), live.time)
+}
+
+// last returns when the last of a log is, which isn't empty.
+func (s countingState) last() int64 {
+	last := s.entries[0].last
+	for _, e := range s.entries[1:] {
+		last = max(last, e.last)
+	}
+	return last
 }
 
 // live returns s as r finds it, and how much of it is in use.
@@ -245,7 +305,7 @@ func (l counting) decision(live countingState, r counters.Request, allowed bool)
 	used, lag := l.used(live.entries, live.time), behind(live.time, r.Now)
 	d := counters.Decision{Allowed: allowed, Remaining: max(0, r.Limit-used)}
 	if used > 0 {
-		d.ResetAfter = after(lag, l.leaves(live.entries[len(live.entries)-1].last, live.time))
+		d.ResetAfter = after(lag, l.leaves(live.last(), live.time))
 	}
 	switch room := r.Limit - r.Cost; {
 	case allowed && (!l.countDenied || used <= room):
@@ -263,23 +323,52 @@ func (l counting) decision(live countingState, r counters.Request, allowed bool)
 // which more is than.
 func (l counting) fits(s countingState, used, room int64) time.Duration {
 	excess := used - room
-	for _, e := range s.entries {
+	for _, e := range l.apart(s.entries) {
+		rest := l.inUse(e, s.time)
 		if e.cost > 1 && !l.left(e.first, s.time) {
-			if excess--; excess == 0 {
+			rest--
+			if excess--; excess <= 0 {
 				return l.leaves(e.first, s.time)
 			}
-			e.cost--
 		}
-		if excess -= l.inUse(e, s.time); excess <= 0 {
+		if excess -= rest; excess <= 0 {
 			return l.leaves(e.last, s.time)
 		}
 	}
 	return forever
 }
 
+// apart returns entries that leave as the given ones do, and each of which ends
+// before the next begins.
+func (l counting) apart(entries []counted) []counted {
+	overlap := false
+	for i := 1; i < len(entries) && !overlap; i++ {
+		overlap = entries[i].first < entries[i-1].last
+	}
+	if !overlap {
+		return entries
+	}
+	var apart []counted
+	for _, e := range entries {
+		if e.cost > 1 {
+			apart = append(apart, counted{e.first, e.first, 1})
+			e.cost--
+		}
+		apart = append(apart, counted{e.last, e.last, e.cost})
+	}
+	slices.SortFunc(apart, func(a, b counted) int { return cmp.Compare(a.first, b.first) })
+	return apart
+}
+
 // grain is the unit of the times in a log, a power of two: about a 500,000th
 // of the window, so that a time takes few bytes.
 func (l counting) grain() int64 { return 1 << max(0, bits.Len64(uint64(l.window))-20) }
+
+// closed returns an entry that gets no more.
+func (l counting) closed(e counted) counted {
+	e.first, e.last = l.rounded(e.first), l.rounded(e.last)
+	return e
+}
 
 // rounded returns a time, rounded up to a grain.
 func (l counting) rounded(t int64) int64 {
@@ -293,70 +382,74 @@ func (l counting) rounded(t int64) int64 {
 // share is how much an entry may have of the limit.
 func (l counting) share(limit int64) int64 { return (limit + l.entries - 1) / l.entries }
 
-// add logs a cost at the time of s. The times of the entry before are rounded up
-// when it gets no more.
+// add logs a cost at the time of s, in the newest entry if that may get so much
+// more.
 func (l counting) add(s countingState, cost, limit int64) countingState {
 	t := s.time
 	if len(s.entries) == 0 {
 		s.generation = t
 	} else {
 		e := &s.entries[len(s.entries)-1]
-		if e.first >= t || e.cost+cost <= l.share(limit) {
+		if e.first >= t || e.cost+cost <= l.share(limit) && *e != l.closed(*e) {
 			e.last = max(e.last, t)
 			e.cost += cost
 			return s
 		}
-		e.first, e.last = l.rounded(e.first), l.rounded(e.last)
+		*e = l.closed(*e)
 		t = max(t, e.last)
 	}
 	s.entries = append(s.entries, counted{t, t, cost})
-	if int64(len(s.entries)) > 2*l.entries+1 {
-		s.entries = l.fewer(s.entries, limit)
-	}
-	return s
+	return l.short(s, limit)
 }
 
-// fewer joins neighbours that are together no more than an entry's share of the
-// limit, or of all that is logged if that is more.
-func (l counting) fewer(entries []counted, limit int64) []counted {
-	var logged int64
-	for _, e := range entries {
-		logged += e.cost
+// short joins neighbours if there are more entries than a log has: those that
+// are together no more than an entry's share of the limit, or of all that is
+// logged if that is more.
+func (l counting) short(s countingState, limit int64) countingState {
+	if int64(len(s.entries)) <= 2*l.entries+1 {
+		return s
 	}
-	share := l.share(max(limit, logged))
-	joined := entries[:1]
-	for _, e := range entries[1:] {
+	share := l.share(max(limit, costs(s.entries)))
+	joined := s.entries[:1]
+	for _, e := range s.entries[1:] {
 		if before := &joined[len(joined)-1]; before.cost+e.cost <= share {
 			before.last, before.cost = e.last, before.cost+e.cost
 			continue
 		}
 		joined = append(joined, e)
 	}
-	return joined
+	s.entries = joined
+	return s
 }
 
 // take returns the entries of s without a cost that was logged at from or
-// later, of the oldest first. What of an entry leaves with its first isn't
-// known any more: it all stays until its last.
+// later, of the oldest first. If that may be the first of an entry, what leaves
+// with it isn't known any more: it all stays until the last.
 func (l counting) take(s countingState, from, cost int64) []counted {
 	entries := make([]counted, 0, len(s.entries)+1)
 	for _, e := range s.entries {
-		if part := min(cost, l.inUse(e, s.time)); part > 0 && e.last >= from {
-			e.first, e.cost = e.last, l.inUse(e, s.time)-part
+		inUse := l.inUse(e, s.time)
+		if part := min(cost, inUse); part > 0 && e.last >= from {
 			cost -= part
+			inUse -= part
+			e.cost -= part
+			if e.first >= from || inUse == 0 {
+				e.first, e.cost = e.last, inUse
+			}
 		}
 		if e.cost > 0 {
 			entries = append(entries, e)
 		}
 	}
-	return entries
+	return l.inOrder(entries)
 }
 
 // encode appends s to b: the format, and unless the log is empty its time, by
 // how much its generation is before that, and its newest entry: last, how long
 // before that first is, and cost. If there are older ones, the unit of their
-// times follows, as a power of two, the first of the oldest, and of each how
-// long after the one before first is, how long after that last, and the cost.
+// times follows, as a power of two, the first of the oldest, and of each the gap
+// from the last of the one before to its first, how long after that its last
+// is, and the cost. A gap is twice as long, and 1 more if it is backwards.
 func (l counting) encode(b []byte, s countingState) []byte {
 	b = append(slices.Grow(b, 32+8*len(s.entries)), formatCountingLog)
 	if len(s.entries) == 0 {
@@ -371,21 +464,23 @@ func (l counting) encode(b []byte, s countingState) []byte {
 	if len(older) == 0 {
 		return b
 	}
-	end := older[0].first
+	base := older[0].first
 	var all uint64
 	for _, e := range older {
-		all |= between(end, e.first) | between(e.first, e.last)
-		end = e.last
+		all |= between(base, e.first) | between(base, e.last)
 	}
 	unit := min(bits.TrailingZeros64(all), maxUnit)
 	b = append(b, byte(unit))
-	end = older[0].first
-	b = binary.BigEndian.AppendUint64(b, uint64(end))
+	b = binary.BigEndian.AppendUint64(b, uint64(base))
 	for _, e := range older {
-		b = binary.AppendUvarint(b, between(end, e.first)>>unit)
+		gap := between(base, e.first) >> unit << 1
+		if base > e.first {
+			gap = between(e.first, base)>>unit<<1 | 1
+		}
+		b = binary.AppendUvarint(b, gap)
 		b = binary.AppendUvarint(b, between(e.first, e.last)>>unit)
 		b = binary.AppendUvarint(b, uint64(e.cost))
-		end = e.last
+		base = e.last
 	}
 	return b
 }
@@ -421,43 +516,49 @@ func (l counting) decode(data []byte) (countingState, error) {
 	}
 	at, rest, ok := cutTime(data[1:])
 	age, rest, ok1 := cutUvarint(rest)
-	last, rest, ok2 := cutTime(rest)
-	span, rest, ok3 := cutUvarint(rest)
+	ended, rest, ok2 := cutTime(rest)
+	lasted, rest, ok3 := cutUvarint(rest)
 	cost, rest, ok4 := cutUvarint(rest)
 	if !ok || !ok1 || !ok2 || !ok3 || !ok4 || age > between(math.MinInt64, at) ||
-		span > between(math.MinInt64, last) || cost == 0 || cost > math.MaxInt64/2 {
+		lasted > between(math.MinInt64, ended) || cost == 0 || cost > math.MaxInt64/2 {
 		return countingState{}, errForeignState
 	}
 	s := countingState{generation: at - int64(age), time: at, entries: make([]counted, 0, len(rest)/4+2)}
-	newest := counted{last - int64(span), last, int64(cost)}
+	newest := counted{ended - int64(lasted), ended, int64(cost)}
 	if len(rest) == 0 {
 		s.entries = append(s.entries, newest)
 		return s, nil
 	}
 	unit := rest[0]
-	end, rest, ok := cutTime(rest[1:])
-	if !ok || unit > maxUnit || end > newest.first || len(rest) == 0 {
+	base, rest, ok := cutTime(rest[1:])
+	if !ok || unit > maxUnit || base > newest.first || len(rest) == 0 {
 		return countingState{}, errForeignState
 	}
-	var all uint64
+	// What follows is told from base, in units.
+	var first, last, all uint64
+	end := between(base, math.MaxInt64) >> unit
 	used := newest.cost
-	for first := true; len(rest) > 0; first = false {
+	for len(rest) > 0 {
 		var gap, span, cost uint64
 		gap, rest, ok = cutUvarint(rest)
 		span, rest, ok1 = cutUvarint(rest)
 		cost, rest, ok2 = cutUvarint(rest)
-		most := between(end, newest.first) >> unit
-		if !ok || !ok1 || !ok2 || first && gap != 0 || gap > most || span > most-gap ||
-			cost == 0 || cost > uint64(math.MaxInt64/2-used) {
+		begin := last + gap>>1
+		if gap&1 == 1 {
+			begin = last - gap>>1
+		}
+		if !ok || !ok1 || !ok2 || gap == 1 || len(s.entries) == 0 && gap != 0 ||
+			gap&1 == 0 && gap>>1 > end-last || gap&1 == 1 && gap>>1 > last-first ||
+			span > end-begin || cost == 0 || cost > uint64(math.MaxInt64/2-used) {
 			return countingState{}, errForeignState
 		}
-		all |= gap | span
+		first, last = begin, begin+span
+		all |= first | last
 		used += int64(cost)
-		begin := end + int64(gap<<unit)
-		end = begin + int64(span<<unit)
-		s.entries = append(s.entries, counted{begin, end, int64(cost)})
+		s.entries = append(s.entries, counted{base + int64(first<<unit), base + int64(last<<unit), int64(cost)})
 	}
-	if all&1 == 0 && unit != maxUnit { // a larger unit would do
+	// A larger unit would do, or the newest begins too early.
+	if all&1 == 0 && unit != maxUnit || first > between(base, newest.first)>>unit {
 		return countingState{}, errForeignState
 	}
 	s.entries = append(s.entries, newest)

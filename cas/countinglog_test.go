@@ -92,7 +92,7 @@ func TestCountingLogReadsAnExactOne(t *testing.T) {
 }
 
 // What a log promises holds for any bytes that it takes for one: so it takes
-// only those whose entries come one after the other.
+// only those whose entries are in order.
 func TestCountingLogRefusesWhatItHasNotWritten(t *testing.T) {
 	t.Parallel()
 	l, err := newCountingLog(time.Minute, 8, false)
@@ -116,33 +116,40 @@ func TestCountingLogRefusesWhatItHasNotWritten(t *testing.T) {
 	}
 	const most = math.MaxInt64 / 2
 	ns := uint64(second(10))
-	s, err := l.decode(older(0, second(10), 0, ns-1, 2, 1, 0, most-3))
+	s, err := l.decode(older(0, second(10), 0, ns-1, 2, 2, 0, most-3))
 	require.NoError(t, err)
 	require.Equal(t, []counted{{second(10), second(20) - 1, 2}, {second(20), second(20), most - 3}, {second(30), second(30), 1}}, s.entries)
+	s, err = l.decode(older(0, second(10), 0, 2, 7, 3, 3, 8)) // which overlap
+	require.NoError(t, err)
+	require.Equal(t, []counted{{second(10), second(10) + 2, 7}, {second(10) + 1, second(10) + 4, 8}, {second(30), second(30), 1}}, s.entries)
 	require.NoError(t, errOf(l.decode(header(0, most))))
 	for name, data := range map[string][]byte{
-		"no newest":                 header(),
-		"a newest without cost":     header(0),
-		"a newest of cost 0":        header(0, 0),
-		"more than any sum":         header(0, most+1),
-		"cost beyond int64":         header(0, math.MaxUint64),
-		"begun before all time":     header(1<<63+ns*3+1, 1),
-		"a unit and no more":        append(header(0, 1), 0),
-		"no older entry":            older(40, second(10)),
-		"a first gap":               older(0, second(10), 1, 0, 1),
-		"no span":                   older(40, second(10), 0),
-		"no cost":                   older(40, second(10), 0, 0),
-		"cost 0":                    older(40, second(10), 0, 0, 0),
-		"a sum beyond the largest":  older(40, second(10), 0, 0, most),
-		"two beyond the largest":    older(0, second(10), 0, 1, most-1, 0, 0, 1),
-		"a larger unit would do":    older(0, second(10), 0, 2, 1),
-		"a unit that is too large":  older(41, second(10), 0, 0, 1),
-		"oldest after the newest":   older(40, second(30)+1, 0, 0, 1),
-		"it ends after the newest":  older(0, second(10), 0, 2*ns+1, 1),
-		"begins after the newest":   older(0, second(10), 0, 1, 1, 2*ns, 0, 1),
-		"ends back before it began": older(0, second(10), 0, math.MaxUint64, 1),
-		"begins before the last":    older(0, second(10), 0, 1, 1, math.MaxUint64, 0, 1),
-		"begun before its first":    append(binary.BigEndian.AppendUint64([]byte{formatCountingLog}, 1<<63), append([]byte{1}, header(0, 1)[10:]...)...),
+		"no newest":                header(),
+		"a newest without cost":    header(0),
+		"a newest of cost 0":       header(0, 0),
+		"more than any sum":        header(0, most+1),
+		"cost beyond int64":        header(0, math.MaxUint64),
+		"begun before all time":    header(1<<63+ns*3+1, 1),
+		"begun before its first":   append(binary.BigEndian.AppendUint64([]byte{formatCountingLog}, 1<<63), append([]byte{1}, header(0, 1)[10:]...)...),
+		"a unit and no more":       append(header(0, 1), 0),
+		"no older entry":           older(40, second(10)),
+		"a first gap":              older(0, second(10), 2, 0, 1),
+		"a first gap backwards":    older(0, second(10), 3, 0, 1),
+		"a gap of 0 backwards":     older(0, second(10), 0, 1, 1, 1, 1, 1),
+		"no span":                  older(40, second(10), 0),
+		"no cost":                  older(40, second(10), 0, 0),
+		"cost 0":                   older(40, second(10), 0, 0, 0),
+		"a sum beyond the largest": older(40, second(10), 0, 0, most),
+		"two beyond the largest":   older(0, second(10), 0, 1, most-1, 0, 0, 1),
+		"a larger unit would do":   older(0, second(10), 0, 2, 1),
+		"a unit that is too large": older(41, second(10), 0, 0, 1),
+		"oldest after the newest":  older(40, second(30)+1, 0, 0, 1),
+		"ends after all time":      older(0, second(10), 0, 1<<63, 1),
+		"begins after the newest":  older(0, second(10), 0, 1, 1, 4*ns, 0, 1),
+		"begins with no end":       older(0, second(10), 0, 1, 1, math.MaxUint64-1, 0, 1),
+		"begins before the last":   older(0, second(10), 0, 3, 1, 9, 9, 1),
+		"newest begins too early":  append(header(ns+1, 1), older(40, second(20), 0, 0, 1)[len(header(0, 1)):]...),
+		"no end of it":             older(0, second(10), 0, math.MaxUint64, 1),
 	} {
 		require.ErrorIs(t, errOf(l.decode(data)), errForeignState, name)
 	}
@@ -188,7 +195,11 @@ func TestCountingLogWhateverComes(t *testing.T) {
 					return // nothing is left to give back
 				}
 				i := rapid.IntRange(0, len(requests)-1).Draw(t, "which")
+				before := c.state(t).time
 				c.refund(t, requests[i])
+				if len(c.state(t).entries) == 0 && now.UnixNano() < before {
+					now = time.Unix(0, before) // which the log forgets
+				}
 				admitted.list, requests = slices.Delete(admitted.list, i, i+1), slices.Delete(requests, i, i+1)
 			},
 			"wait": func(t *rapid.T) {
@@ -259,5 +270,61 @@ func TestExactLogReadsACountingOne(t *testing.T) {
 		assert.Zero(t, exact.peek(t, r).Remaining)
 		r.Now = clock(t, "12:01:00.001")
 		assert.Equal(t, int64(5), exact.peek(t, r).Remaining)
+	})
+}
+
+// The store loses a log, and a process that knows less than another puts it back
+// and goes on. When the other tells what it knows, the log has all, in whatever
+// order the two knew it, and what it has is told once.
+func TestWhatIsLostOfACountingLogIsPutBack(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		limit := rapid.SampledFrom([]int64{8, 20, 100}).Draw(t, "limit")
+		l, err := newCountingLog(time.Minute, MinLogEntries, false)
+		require.NoError(t, err)
+		now := clock(t, "12:00:00")
+		request := func() counters.Request {
+			now = now.Add(time.Duration(rapid.Int64Range(int64(time.Millisecond), int64(5*time.Second)).Draw(t, "pause")))
+			return counters.Request{Cost: rapid.OneOf(rapid.Just(int64(1)), rapid.Int64Range(1, 3)).Draw(t, "cost"), Limit: limit, Now: now}
+		}
+		exact := &logModel{window: time.Minute}
+		var seen []countingState // after each
+		ask := func(s countingState, n int) countingState {
+			for range n {
+				r := request()
+				next, d := l.step(l.clone(s), r)
+				if d.Allowed {
+					exact.list = append(exact.list, logged{now.UnixNano(), r.Cost})
+					s = next
+				}
+				seen = append(seen, l.clone(s))
+			}
+			return s
+		}
+		ask(countingState{}, rapid.IntRange(1, 30).Draw(t, "before"))
+		here, there := rapid.SampledFrom(seen).Draw(t, "here"), rapid.SampledFrom(seen).Draw(t, "there")
+		known := max(here.time, there.time)
+		exact.list = slices.DeleteFunc(exact.list, func(e logged) bool { return e.time > known })
+
+		r := request()
+		s, more := l.most(countingState{}, here, r)
+		if !more {
+			return // it has left the window
+		}
+		s = ask(s, rapid.IntRange(0, 10).Draw(t, "after"))
+		r = request()
+		s, _ = l.most(s, there, r)
+		_, used := l.live(s, r)
+		_, want := exact.live(now.UnixNano())
+		require.GreaterOrEqual(t, used, want)
+		require.LessOrEqual(t, used, want+2*l.share(limit))
+		again, more := l.most(s, there, r)
+		require.False(t, more)
+		require.Equal(t, s, again)
+		_, more = l.most(s, here, r)
+		require.False(t, more)
+		decoded, err := l.decode(l.encode(nil, s))
+		require.NoError(t, err)
+		require.Equal(t, s, decoded)
 	})
 }
