@@ -30,7 +30,7 @@ func (w *world) judgeCall(c *call) {
 	if err != nil && !again && !forgotten && c.process.failed.Before(c.began) && len(c.process.open) == 0 {
 		w.violate("errors", "#%d failed although the store answered everything: %v", c.number, err)
 	}
-	if c.failed != nil && c.denied() && w.mayBeKnown(c)+c.request.Cost <= w.capacity() {
+	if c.failed != nil && c.denied() && w.mayBeKnown(c)+c.request.Cost <= w.capacity()-w.kept() {
 		w.violate("reason", "#%d is denied without the store, but its process can't know of more than %d of %d in use", c.number, w.mayBeKnown(c), w.capacity())
 	}
 	longest := w.lasts() + 2*(w.skew+w.timeout)
@@ -300,7 +300,7 @@ func (w *world) judgeQuiet() {
 		unclear := w.failures > 0 || w.countDenied
 		c := w.take(p, 1)
 		used := w.mayBeUsed(c, unclear)
-		if c.err == nil && !c.decision.Allowed && used+1 <= w.capacity() {
+		if c.err == nil && !c.decision.Allowed && used+1 <= w.capacity()-w.kept() {
 			w.violate("reason", "#%d is denied, but at most %d of %d can be in use", c.number, used, w.capacity())
 		}
 		if c.err == nil && !c.decision.Local {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"weir/bench/internal/algorithms"
+	"weir/cas"
 	"weir/counters"
 )
 
@@ -105,6 +106,10 @@ func draw(seed uint64, r *rand.Rand) scenario {
 	s.algorithm.Capped = s.algorithm.Slots > 0 && !s.algorithm.Strict && seed/4%2 == 0
 	if s.algorithm.Kind == algorithms.Times && seed/4%2 == 0 {
 		s.algorithm = algorithms.Counting
+		if seed/8%2 == 0 { // so that an entry counts several
+			s.limit *= 5
+			s.calls *= 2
+		}
 	}
 	s.maxCost = min(s.maxCost, s.capacity())
 	return s
@@ -149,6 +154,20 @@ func (s *scenario) width() time.Duration {
 		return 0
 	}
 	return s.algorithm.Width(s.window)
+}
+
+// kept returns how much of the capacity a log that counts may have in use of
+// what has left the window: of its oldest entry, of which the last is in the
+// window, and the first doesn't count, unless they were refunded.
+func (s *scenario) kept() int64 {
+	if s.algorithm.Name != algorithms.Counting.Name {
+		return 0
+	}
+	share := (s.limit + cas.MinLogEntries - 1) / cas.MinLogEntries
+	if s.faults.refunds && share > 1 {
+		return share - 1
+	}
+	return max(0, share-2)
 }
 
 // lasts returns how long after its admission a cost can be in the way.
