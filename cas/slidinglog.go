@@ -214,8 +214,9 @@ func (l log) lasts() time.Duration { return l.window }
 func (l log) of(costs map[int64]int64, first, second logState) logState {
 	var s logState
 	for _, t := range slices.Sorted(maps.Keys(costs)) {
-		if costs[t] > 0 {
-			s.push(t, costs[t])
+		if cost := min(costs[t], MaxLogLimit); cost > 0 {
+			s.forget(max(0, s.used+cost-MaxLogLimit))
+			s.add(t, cost)
 		}
 	}
 	if s.used > 0 {
@@ -317,13 +318,6 @@ func (s *logState) add(t, cost int64) {
 	s.entries = binary.AppendUvarint(s.entries, uint64(cost))
 	s.newest = t
 	s.used += cost
-}
-
-// push is add for a log that may be full: then it forgets the oldest.
-func (s *logState) push(t, cost int64) {
-	cost = min(cost, MaxLogLimit)
-	s.forget(max(0, s.used+cost-MaxLogLimit))
-	s.add(t, cost)
 }
 
 // oldest returns the first entry and its size in bytes.
@@ -431,14 +425,16 @@ func (l log) decode(data []byte) (logState, error) {
 	return s, nil
 }
 
-// exact returns the log of what was counted, which leaves with the last of its
-// entry.
-func (l log) exact(counted countingState) (s logState) {
+// exact returns the log of what was counted: of each entry 1 leaves with its
+// first, and the rest with its last.
+func (l log) exact(counted countingState) logState {
+	costs := make(map[int64]int64)
 	for _, e := range counted.entries {
-		s.push(e.last, e.cost)
+		if e.cost > 1 {
+			costs[e.first]++
+			e.cost--
+		}
+		costs[e.last] += e.cost
 	}
-	if s.used > 0 {
-		s.time, s.generation = max(s.newest, counted.time), min(s.base, counted.generation)
-	}
-	return s
+	return l.of(costs, logState{generation: counted.generation, time: counted.time, used: 1}, logState{})
 }
