@@ -124,19 +124,31 @@ func (l counting) refund(s countingState, r counters.Request, taken counters.Dec
 }
 
 // carry adds the entries of after that before doesn't have, or has with a
-// smaller cost.
+// smaller cost. A late request may stand at other times in the two: what only
+// before has there is as much of the oldest that only after has.
 func (l counting) carry(present, before, after countingState, r counters.Request) countingState {
-	entries := slices.Clone(present.entries)
+	now := max(r.Now.UnixNano(), present.time, before.time, after.time)
+	var entries []counted
+	var late int64
 	for had, has := range l.pairs(before.entries, after.entries) {
 		switch more := costs(has) - costs(had); {
 		case len(had) == 0:
 			entries = append(entries, has...)
-		case more > 0:
+		case more > 0: // since the last that before has
 			last := has[len(has)-1].last
-			entries = append(entries, counted{min(had[len(had)-1].last, last), last, more})
+			entries = append(entries, counted{last, last, more})
+		case !l.left(had[len(had)-1].last, now) && (len(has) > 0 || !l.countDenied):
+			late -= more
 		}
 	}
-	return l.of(entries, r.Limit, present, after)
+	for i := range entries {
+		if same := min(late, entries[i].cost); same > 0 {
+			entries[i] = counted{entries[i].last, entries[i].last, entries[i].cost - same}
+			late -= same
+		}
+	}
+	entries = slices.DeleteFunc(entries, func(e counted) bool { return e.cost == 0 })
+	return l.of(append(entries, present.entries...), r.Limit, present, after)
 }
 
 // most returns the log with every entry of the two, with the higher cost and

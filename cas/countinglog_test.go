@@ -328,3 +328,34 @@ func TestWhatIsLostOfACountingLogIsPutBack(t *testing.T) {
 		require.Equal(t, s, decoded)
 	})
 }
+
+// What is carried is what came last, and stays as long as the last of it: also
+// of an entry that others have begun. What stands at other times in the two
+// isn't carried twice.
+func TestWhatIsCarriedOfAnEntryStaysUntilItsLast(t *testing.T) {
+	t.Parallel()
+	l, err := newCountingLog(time.Minute, MinLogEntries, false)
+	require.NoError(t, err)
+	second := func(n int64) int64 { return clock(t, "12:00:00").UnixNano() + n*int64(time.Second) }
+	of := func(entries ...counted) countingState {
+		return countingState{generation: entries[0].first, time: entries[len(entries)-1].last, entries: entries}
+	}
+	present := of(counted{second(30), second(30), 1})
+	for _, test := range []struct {
+		name          string
+		before, after countingState
+		used          map[int64]int64 // after seconds
+	}{
+		{"more of an entry", of(counted{second(0), second(0), 1}), of(counted{second(0), second(10), 3}), map[int64]int64{59: 3, 69: 3, 71: 1}},
+		{"an entry", countingState{}, of(counted{second(0), second(10), 3}), map[int64]int64{59: 4, 61: 3, 69: 3, 71: 1}},
+		{"an entry later", of(counted{second(5), second(5), 2}), of(counted{second(0), second(0), 2}, counted{second(20), second(20), 4}), map[int64]int64{59: 5, 79: 5, 81: 1}},
+		{"less", of(counted{second(5), second(5), 2}), of(counted{second(5), second(5), 1}), map[int64]int64{59: 1}},
+		{"what has left", of(counted{second(-40), second(-40), 2}, counted{second(5), second(5), 2}), of(counted{second(5), second(5), 2}, counted{second(25), second(25), 1}), map[int64]int64{59: 2}},
+	} {
+		for at, want := range test.used {
+			r := counters.Request{Limit: 20, Now: time.Unix(0, second(at))}
+			_, used := l.live(l.carry(present, test.before, test.after, counters.Request{Limit: 20, Now: time.Unix(0, second(30))}), r)
+			assert.Equal(t, want, used, "%s after %d s", test.name, at)
+		}
+	}
+}
