@@ -121,3 +121,16 @@ type Decision struct {
 	// all.
 	Contended bool
 }
+
+// Taken is what became of one of many requests that a limiter was given
+// together. The zero Taken is of one that it has neither decided nor counted.
+type Taken struct {
+	Decision
+	// Err means that nothing could be decided; it is one of a Store's.
+	Err error
+	// Done says that the rest is the answer.
+	Done bool
+	// Panic is what the decision has panicked with, and Stack where, if it has.
+	Panic any
+	Stack []byte
+}

@@ -23,6 +23,9 @@ var (
 	// ErrLost: a counter that was there doesn't exist any more, and nothing has
 	// been counted.
 	ErrLost = errors.New("counters: the store has lost the counter")
+	// ErrNotAdded is an AddMany's alone: nothing has been counted, and an Add may
+	// well do it.
+	ErrNotAdded = errors.New("counters: not added together with others")
 )
 
 // An Unanswered is the ErrTimeout of an Add or a Swap whose answer may still
@@ -100,6 +103,19 @@ type Store interface {
 	Raise(ctx context.Context, floors []Floor) error
 	// Delete removes the counters at keys.
 	Delete(ctx context.Context, keys []string) error
+}
+
+// A ManyStore is a Store that does the additions of many clients together.
+type ManyStore interface {
+	Store
+	// AddMany does an addition for each of the keys, which are of a client each,
+	// those of a server in pieces of which several are under way at once. It calls
+	// begin with the number of a key when its addition is about to be sent: begin
+	// returns it, or false if there is none any more. And it calls done with what
+	// Add would return, or with ErrNotAdded. An error that comes without begin is
+	// that or an ErrNotSent. Both should be short, and may be called concurrently
+	// for different numbers. AddMany returns after the last of them.
+	AddMany(ctx context.Context, keys []string, begin func(i int) (Addition, bool), done func(i int, n int64, err error))
 }
 
 // An Addition says what a Store's Add is to do.

@@ -194,6 +194,32 @@ func (c *Combiner[Q, R]) Do(ctx context.Context, key string, q Q) (R, error) {
 	return call.Result, call.Err
 }
 
+// Begin makes its caller the leader of key with the call q, if nobody uses key,
+// and otherwise returns nil. It is for those who lead several keys at a time:
+// they do for the call, the only one of the batch, what lead would, and must End
+// the batch, whatever happens. They wait for no other key in between.
+func (c *Combiner[Q, R]) Begin(key string, q Q) *Batch[Q, R] {
+	s := &c.shards[maphash.String(c.seed, key)%shardCount]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.find(key) != nil {
+		return nil
+	}
+	call, b := c.calls.Get().(*Call[Q, R]), c.batches.Get().(*Batch[Q, R])
+	call.Request = q
+	b.calls, b.begun, b.leader, b.shard = append(b.calls, call), true, call, s
+	s.add(key, b)
+	return b
+}
+
+// End hands key over, for which Begin returned b, and returns the result of its
+// call. The batch must not be used afterwards.
+func (c *Combiner[Q, R]) End(key string, b *Batch[Q, R]) (R, error) {
+	result, err, concluded := b.leader.Result, b.leader.Err, true
+	c.conclude(b.shard, key, b, &concluded)
+	return result, err
+}
+
 // join makes call one of b, or of the batch behind it if b has begun. The shard
 // is locked, and isn't afterwards.
 func (c *Combiner[Q, R]) join(ctx context.Context, s *shard[Q, R], b *Batch[Q, R], call *Call[Q, R]) {

@@ -20,12 +20,14 @@ import (
 // socket.
 const maxIdleClients = 1024
 
-// clients are the clients of a server, and its connection.
+// clients are the clients of a server, and its connections.
 type clients struct {
 	server  *server
 	number  uint64 // unique in the store
 	pool    *pipeline.Pool
-	timeout time.Duration // of an operation
+	many    *pipeline.Pool // of AddMany: single operations don't queue behind it
+	budget  budget         // of AddMany
+	timeout time.Duration  // of an operation
 	breaker breaker
 
 	undecided atomic.Int64 // checks of its clients, ever
@@ -35,7 +37,8 @@ type clients struct {
 	stats   atomic.Pointer[counters.ServerStats]
 
 	mu     sync.Mutex
-	idle   []*client
+	idle   lane
+	bulk   lane            // on many
 	inUse  int             // by operations under way, and by those who wait for outcomes
 	member context.Context // when it has ended, no operation may start
 	leave  context.CancelFunc
@@ -44,7 +47,12 @@ type clients struct {
 }
 
 func newClients(s *server, number uint64, dial pipeline.DialFunc, timeout time.Duration, run func(func())) *clients {
-	cs := &clients{server: s, number: number, pool: pipeline.New(dial), timeout: timeout, unused: make(chan struct{}), run: run}
+	cs := &clients{
+		server: s, number: number, timeout: timeout, unused: make(chan struct{}), run: run,
+		pool: pipeline.New(dial), many: pipeline.New(dial),
+		budget: budget{left: maxManyBytes},
+	}
+	cs.idle.pool, cs.bulk.pool = cs.pool, cs.many
 	cs.member, cs.leave = context.WithCancel(context.Background())
 	cs.breaker.silence, cs.breaker.run = silence(timeout), cs.pool.Go
 	cs.breaker.probe = func() { _ = cs.ask(probeTimeout, "version\r\n", checkVersion) } // the breaker is told
@@ -137,29 +145,43 @@ func (cs *clients) ping() counters.ServerStatus {
 
 const pingInterval = time.Second
 
+// close closes the connections.
+func (cs *clients) close() {
+	_ = cs.pool.Close() // it is always nil
+	_ = cs.many.Close()
+}
+
+// A lane is the idle clients of a connection.
+type lane struct {
+	pool *pipeline.Pool
+	idle []*client
+}
+
 // get returns a client for an operation that ends by the deadline, or nil when
 // the server has left. The client must be released.
-func (cs *clients) get(deadline time.Time) *client {
-	c := cs.take()
+func (cs *clients) get(deadline time.Time) *client { return cs.getFrom(&cs.idle, deadline) }
+
+func (cs *clients) getFrom(l *lane, deadline time.Time) *client {
+	c := cs.take(l)
 	if c != nil {
 		c.deadline, c.answered = deadline, false
 	}
 	return c
 }
 
-func (cs *clients) take() *client {
+func (cs *clients) take(l *lane) *client {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	if cs.member.Err() != nil {
 		return nil
 	}
 	cs.inUse++
-	last := len(cs.idle) - 1
+	last := len(l.idle) - 1
 	if last < 0 {
-		return newClient(cs)
+		return newClient(cs, l)
 	}
-	c := cs.idle[last]
-	cs.idle = cs.idle[:last]
+	c := l.idle[last]
+	l.idle = l.idle[:last]
 	return c
 }
 
@@ -173,6 +195,7 @@ func (cs *clients) take() *client {
 type client struct {
 	*memcache.Client
 	home     *clients
+	lane     *lane
 	conn     *pipeline.Conn // nil until it is needed
 	requests []byte         // a buffer for those of a pipeline
 	deadline time.Time
@@ -182,8 +205,8 @@ type client struct {
 	nonNumeric bool
 }
 
-func newClient(home *clients) *client {
-	c := &client{home: home, Client: memcache.NewFromSelector(home.server)}
+func newClient(home *clients, l *lane) *client {
+	c := &client{home: home, lane: l, Client: memcache.NewFromSelector(home.server)}
 	c.DialContext = c.dialContext
 	// Only so that gomemcache doesn't end a dial early: dialContext and
 	// boundConn keep to the deadline.
@@ -202,8 +225,8 @@ func (c *client) release() {
 	}
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	if len(cs.idle) < maxIdleClients {
-		cs.idle = append(cs.idle, c)
+	if l := c.lane; len(l.idle) < maxIdleClients {
+		l.idle = append(l.idle, c)
 	}
 	cs.inUse--
 	cs.checkUnused()
@@ -215,7 +238,7 @@ func (c *client) dialContext(ctx context.Context, network, address string) (net.
 	}
 	ctx, cancel := context.WithDeadline(ctx, c.deadline)
 	defer cancel()
-	conn, err := c.home.pool.DialContext(ctx, network, address)
+	conn, err := c.lane.pool.DialContext(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
@@ -253,7 +276,7 @@ func (c *client) exchange(life uint64, requests []byte) error {
 		c.requests = nil
 	}
 	if c.conn == nil {
-		conn, err := c.home.pool.DialContext(context.Background(), c.home.server.network, c.home.server.address)
+		conn, err := c.lane.pool.DialContext(context.Background(), c.home.server.network, c.home.server.address)
 		if err != nil {
 			return err
 		}
@@ -442,23 +465,14 @@ func (c *client) swap(key string, old counters.State, value []byte, ttl time.Dur
 // whose reply may still come. done reports whether a late reply, the one of the
 // given number, says that it was done.
 func (c *client) unanswered(err error, number int, done func(reply []byte) bool) error {
-	conn := c.broken
-	if conn == nil || !errors.Is(err, counters.ErrTimeout) || errors.Is(err, counters.ErrNotSent) {
+	if !c.outstanding(err) {
 		return err
 	}
-	home := c.home
+	conn, home := c.broken, c.home
 	return &counters.Unanswered{Err: err, Await: func(f func(err error)) {
-		if !home.hold() {
-			home.run(func() { f(errLeft) })
-			return
-		}
-		conn.Late(func(ctx context.Context, err error) {
-			defer home.drop()
+		home.late(conn, func(ctx context.Context, err error) {
 			switch {
-			case errors.Is(err, pipeline.ErrNotSent):
-				err = counters.ErrNotSent
 			case err != nil:
-				err = translate(err)
 			case done(conn.Reply(number)):
 				home.awaitBreaker(ctx)
 			default:
@@ -467,6 +481,31 @@ func (c *client) unanswered(err error, number int, done func(reply []byte) bool)
 			f(err)
 		})
 	}}
+}
+
+// outstanding reports whether the reply to a request that failed with err may
+// still come.
+func (c *client) outstanding(err error) bool {
+	return c.broken != nil && errors.Is(err, counters.ErrTimeout) && !errors.Is(err, counters.ErrNotSent)
+}
+
+// late has f called when it is known what became of the request that conn has
+// given up: with nil if it was answered after all.
+func (cs *clients) late(conn *pipeline.Conn, f func(ctx context.Context, err error)) {
+	if !cs.hold() {
+		cs.run(func() { f(context.Background(), errLeft) })
+		return
+	}
+	conn.Late(func(ctx context.Context, err error) {
+		defer cs.drop()
+		switch {
+		case errors.Is(err, pipeline.ErrNotSent):
+			err = counters.ErrNotSent
+		case err != nil:
+			err = translate(err)
+		}
+		f(ctx, err)
+	})
 }
 
 // translate turns err, the outcome of the operation, into a store's error, and

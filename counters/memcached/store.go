@@ -156,7 +156,7 @@ func (s *Store) adopt() (joined, left []string) {
 			case <-cs.unused:
 			case <-s.ctx.Done():
 			}
-			_ = cs.pool.Close() // it is always nil
+			cs.close()
 		})
 	}
 	slices.Sort(left)
@@ -321,7 +321,7 @@ func (s *Store) Close() error {
 	s.cancel()
 	s.mu.Unlock()
 	for _, cs := range s.members.Load().clients {
-		_ = cs.pool.Close() // it is always nil
+		cs.close()
 	}
 	s.running.Wait()
 	return nil
@@ -363,11 +363,8 @@ func (s *Store) client(ctx context.Context, key string) (*client, error) {
 		}
 		cs := m.clients[m.ring.pick(key)]
 		if cs.breaker.suspect.Load() {
-			if err := cs.breaker.refuse(); err != nil {
+			if err := cs.refuse(deadline); err != nil {
 				return nil, err
-			}
-			if !time.Now().Before(deadline) {
-				return nil, errOverdue
 			}
 		}
 		if c := cs.get(deadline); c != nil {
@@ -375,6 +372,16 @@ func (s *Store) client(ctx context.Context, key string) (*client, error) {
 		}
 		// It has left since members were loaded, so there are others by now.
 	}
+}
+
+// refuse returns why nothing is sent to a server whose breaker is suspect for an
+// operation that ends by the deadline, if so.
+func (cs *clients) refuse(deadline time.Time) error {
+	err := cs.breaker.refuse()
+	if err == nil && !time.Now().Before(deadline) {
+		err = errOverdue
+	}
+	return err
 }
 
 // deadline returns when an operation that starts now has to end.

@@ -1,0 +1,225 @@
+package memcached_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters"
+	"weir/counters/memcached"
+	"weir/counters/memcachedtest"
+	"weir/counters/storetest"
+)
+
+// oneOfMany adds with AddMany.
+type oneOfMany struct{ *memcached.Store }
+
+func (s oneOfMany) Add(ctx context.Context, a counters.Addition) (n int64, err error) {
+	addMany(ctx, s.Store, []counters.Addition{a}, func(_ int, count int64, failure error) { n, err = count, failure })
+	return n, err
+}
+
+// addMany does the additions together, and those that can't be one by one.
+func addMany(ctx context.Context, m *memcached.Store, additions []counters.Addition, done func(i int, n int64, err error)) {
+	keys := make([]string, len(additions))
+	for i, a := range additions {
+		keys[i] = a.Key
+	}
+	m.AddMany(ctx, keys, func(i int) (counters.Addition, bool) { return additions[i], true }, func(i int, n int64, err error) {
+		if errors.Is(err, counters.ErrNotAdded) {
+			n, err = m.Add(ctx, additions[i])
+		}
+		done(i, n, err)
+	})
+}
+
+func TestAddManyAddsAsAdd(t *testing.T) {
+	t.Parallel()
+	_, m := start(t)
+	storetest.Run(t, oneOfMany{m})
+}
+
+// clientKey is a key of the i-th client.
+func clientKey(i int) string {
+	return counters.CounterNamespace("weir", "p", "l", time.Second).Client(fmt.Sprint("client-", i)) + "_7"
+}
+
+// Sixty-one thousand keys come back to those who asked for them, over many
+// pieces and several servers, those that are lost or foreign included.
+func TestAddManyDealsOutTheReplies(t *testing.T) {
+	t.Parallel()
+	var servers []string
+	for range 3 {
+		servers = append(servers, memcachedtest.Start(t).Addr)
+	}
+	m := open(t, memcached.Config{Servers: servers, Timeout: 5 * time.Second})
+	ctx := within(t, 5*time.Second)
+	const clients, reads = 1000, 60
+	foreign := clientKey(500)
+	require.NoError(t, m.Put(ctx, foreign, []byte("apple"), time.Minute))
+	additions := make([]counters.Addition, clients)
+	for i := range additions {
+		key := clientKey(i)
+		a := counters.Addition{Key: key, Delta: int64(i + 1), TTL: time.Minute, New: i%2 == 0, Have: i%10 == 9}
+		for j := range reads {
+			a.Read = append(a.Read, fmt.Sprintf("%s.%d", key, j))
+		}
+		a.Counts = make([]int64, reads)
+		additions[i] = a
+		_, err := m.Add(ctx, counters.Addition{Key: a.Read[i%reads], Delta: int64(7 * (i + 1)), TTL: time.Minute})
+		require.NoError(t, err)
+	}
+	var told sync.Map
+	addMany(ctx, m, additions, func(i int, n int64, err error) {
+		_, twice := told.LoadOrStore(i, true)
+		assert.False(t, twice)
+		switch {
+		case i == 500:
+			assert.ErrorIs(t, err, counters.ErrForeignValue)
+		case i%10 == 9:
+			assert.ErrorIs(t, err, counters.ErrLost)
+		default:
+			assert.NoError(t, err)
+			assert.EqualValues(t, i+1, n)
+			for j, count := range additions[i].Counts {
+				if j == i%reads {
+					assert.EqualValues(t, 7*(i+1), count)
+				} else {
+					assert.EqualValues(t, counters.Absent, count)
+				}
+			}
+		}
+	})
+	for i := range additions {
+		_, ok := told.Load(i)
+		assert.True(t, ok, "addition %d", i)
+	}
+}
+
+// Clients of a server that is silent hold up no others, and what became of their
+// additions is told when it goes on.
+func TestAddManyOnASilentServer(t *testing.T) {
+	t.Parallel()
+	silent, other := memcachedtest.Start(t), memcachedtest.Start(t)
+	m := open(t, memcached.Config{Servers: []string{silent.Addr, other.Addr}})
+	ctx := within(t, time.Minute)
+	const clients = 200
+	additions := make([]counters.Addition, clients)
+	of := make(map[string]int)
+	for i := range additions {
+		additions[i] = counters.Addition{Key: clientKey(i), Delta: 1, TTL: time.Minute, New: i%2 == 0}
+		of[m.Server(clientKey(i))]++
+	}
+	require.Greater(t, of[silent.Addr], 20)
+	require.Greater(t, of[other.Addr], 20)
+	_, err := m.Add(ctx, additions[0]) // the connections are open
+	require.NoError(t, err)
+
+	silent.Pause()
+	const timeout = 300 * time.Millisecond
+	begin := time.Now()
+	outcomes := make([]error, clients)
+	var mu sync.Mutex
+	var first time.Duration
+	addMany(within(t, timeout), m, additions, func(i int, _ int64, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if outcomes[i] = err; err == nil && first == 0 {
+			first = time.Since(begin)
+		}
+	})
+	assert.Less(t, first, timeout/2)
+	assert.Less(t, time.Since(begin), 2*timeout)
+	told := make(map[int]chan error)
+	for i, err := range outcomes {
+		if m.Server(clientKey(i)) == other.Addr {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorIs(t, err, counters.ErrTimeout)
+		var unanswered *counters.Unanswered
+		if errors.As(err, &unanswered) {
+			told[i] = outcome(t, err)
+		} else {
+			require.ErrorIs(t, err, counters.ErrNotSent)
+		}
+	}
+	require.NotEmpty(t, told)
+	silent.Resume()
+	for i, told := range told {
+		err := <-told
+		counts := make([]int64, 1)
+		require.Eventually(t, func() bool { return m.Read(ctx, []string{clientKey(i)}, counts) == nil }, 10*time.Second, time.Millisecond)
+		if i%2 == 0 {
+			assert.NoError(t, err, "addition %d", i)
+			assert.Positive(t, counts[0])
+		} else { // there is no counter
+			assert.ErrorIs(t, err, counters.ErrNotSent)
+			assert.EqualValues(t, counters.Absent, counts[0])
+		}
+	}
+}
+
+// Additions begin when they are about to be sent: while none has been answered,
+// no more than may be under way.
+func TestAddManyBeginsWhatIsSent(t *testing.T) {
+	t.Parallel()
+	server, m := start(t)
+	keys := make([]string, 1000)
+	for i := range keys {
+		keys[i] = clientKey(i)
+	}
+	add := func(i int) counters.Addition {
+		a := counters.Addition{Key: keys[i], Delta: 1, TTL: time.Minute, New: true, Counts: make([]int64, 60)}
+		for j := range a.Counts {
+			a.Read = append(a.Read, fmt.Sprintf("%s.%d", a.Key, j))
+		}
+		return a
+	}
+	var begun, done atomic.Int64
+	many := func(ctx context.Context) {
+		m.AddMany(ctx, keys, func(i int) (counters.Addition, bool) { begun.Add(1); return add(i), true }, func(_ int, _ int64, err error) {
+			if err == nil {
+				done.Add(1)
+			} else {
+				assert.ErrorIs(t, err, counters.ErrTimeout)
+			}
+		})
+	}
+	many(within(t, time.Minute))
+	assert.EqualValues(t, 1000, begun.Load())
+	assert.EqualValues(t, 1000, done.Load())
+	server.Pause()
+	begun.Store(0)
+	many(within(t, 200*time.Millisecond))
+	bytes := 60 * len(add(0).Read[0])
+	assert.Greater(t, begun.Load(), int64(128<<10/bytes), "several pieces")
+	assert.Less(t, begun.Load(), int64(320<<10/bytes))
+	assert.EqualValues(t, 1000, done.Load())
+}
+
+// Of additions whose connection is lost nobody will ever know.
+func TestAddManyOnAServerThatDies(t *testing.T) {
+	t.Parallel()
+	server, m := start(t)
+	ctx := within(t, time.Minute)
+	additions := []counters.Addition{{Key: clientKey(1), Delta: 1, TTL: time.Minute}, {Key: clientKey(2), Delta: 1, TTL: time.Minute}}
+	addMany(ctx, m, additions, func(_ int, _ int64, err error) { require.NoError(t, err) })
+	server.Pause()
+	var told []chan error
+	addMany(within(t, 300*time.Millisecond), m, additions, func(_ int, _ int64, err error) { told = append(told, outcome(t, err)) })
+	server.Kill()
+	for _, told := range told {
+		err := <-told
+		assert.ErrorIs(t, err, counters.ErrUnavailable)
+		assert.NotErrorIs(t, err, counters.ErrNotSent)
+	}
+	assert.Len(t, told, 2)
+}
