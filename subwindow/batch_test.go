@@ -10,12 +10,11 @@ import (
 
 	"weir/counters"
 	"weir/counters/memory"
-	"weir/subwindow"
 )
 
 // takeTogether has l decide the requests in one batch, in their order, and
 // returns the decisions. The store's gate is open afterwards.
-func takeTogether(t *testing.T, l *subwindow.Limiter, store *gatedStore, requests ...counters.Request) []counters.Decision {
+func takeTogether(t *testing.T, l *limiter, store *gatedStore, requests ...counters.Request) []counters.Decision {
 	t.Helper()
 	decisions := make([]counters.Decision, len(requests))
 	leader := requests[0]

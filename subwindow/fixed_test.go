@@ -18,7 +18,7 @@ import (
 	"weir/subwindow"
 )
 
-func newFixed(t require.TestingT, store counters.Store, width time.Duration, countDenied bool) *subwindow.Limiter {
+func newFixed(t require.TestingT, store counters.Store, width time.Duration, countDenied bool) *limiter {
 	w, err := subwindow.NewFixedWindow(width)
 	require.NoError(t, err)
 	return newLimiterWith(t, store, w, counters.Options{CountDenied: countDenied, Clients: 100})

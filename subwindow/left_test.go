@@ -15,7 +15,6 @@ import (
 	"weir/counters"
 	"weir/counters/limitertest"
 	"weir/counters/memory"
-	"weir/subwindow"
 )
 
 // A caller whose time is over while its leader works is answered by the process
@@ -118,7 +117,7 @@ func TestWhoLeavesIsCountedOnce(t *testing.T) {
 // together has callers ask l for costs of 10, one after the other, so that the
 // first leads and the others are led by the second. A cost is to be admitted or
 // not. One that isn't answered in time is decided alone.
-func together(t *testing.T, l *subwindow.Limiter, meanwhile func(), checks ...check) {
+func together(t *testing.T, l *limiter, meanwhile func(), checks ...check) {
 	t.Helper()
 	begin := time.Now()
 	var callers sync.WaitGroup

@@ -33,6 +33,7 @@ import (
 // nothing, and panics.
 type Limiter struct {
 	slots
+	many     counters.ManyStore // the store, or nil
 	combiner *combiner.Combiner[request, counters.Decision]
 	views    *cache.Cache[view]
 	owing    *reconcile.Queue
@@ -63,6 +64,7 @@ func New(store counters.Store, window Window, options counters.Options) (*Limite
 		views: cache.New[view](options.Clients),
 		spare: sync.Pool{New: func() any { return new(attempt) }},
 	}
+	l.many, _ = store.(counters.ManyStore)
 	l.combiner = combiner.New(l.lead)
 	l.owing = reconcile.New(options.Clients, options.Refunds, l.reconcile)
 	return l, nil
@@ -417,40 +419,53 @@ func (l *Limiter) lead(ctx context.Context, _ string, batch *combiner.Batch[requ
 		a.pending = append(a.pending[:0], calls[:n]...)
 		a.chosen = slices.Grow(a.chosen[:0], n)[:n]
 		for len(a.pending) > 0 {
-			var err error
-			added := false
-			sum := l.choose(v, a)
-			have := a.counts[a.ahead] > 0
-			switch {
+			switch sum := l.choose(v, a); {
 			case sum > 0:
-				var count int64
-				a.prepare()
-				count, err = l.store.Add(ctx, counters.Addition{
-					Key: a.currentKey(), Delta: sum, TTL: l.ttl(a.elapsed),
-					New: !have, Have: have, Read: a.keys, Counts: a.read,
-				})
-				added = err == nil
-				switch {
-				case errors.Is(err, counters.ErrLost):
-					sum, err = 0, l.restore(ctx, a, 0)
-				case added:
-					if err = sent(l.place(ctx, a, count-sum, sum)); err == nil {
-						l.deal(ctx, v, a)
-					} else {
-						a.counts[a.ahead] = count - sum
-					}
+				found := changed
+				count, err := l.store.Add(ctx, l.addition(a, sum))
+				if err == nil {
+					found = a.fill(count - sum)
 				}
+				l.counted(ctx, v, a, count-sum, sum, found, err)
 			case a.asked || a.fresh && l.full(a):
 				l.deny(v, a)
 			default:
-				err = l.refresh(ctx, a)
-			}
-			if err != nil {
-				l.fail(v, a, sum, added, err)
+				if err := l.refresh(ctx, a); err != nil {
+					l.fail(v, a, 0, false, err)
+				}
 			}
 		}
 		l.remember(v, a)
 		calls = calls[n:]
+	}
+}
+
+// addition returns what is to be asked of the store to count a sum.
+func (l *Limiter) addition(a *attempt, sum int64) counters.Addition {
+	a.prepare()
+	have := a.counts[a.ahead] > 0
+	return counters.Addition{
+		Key: a.currentKey(), Delta: sum, TTL: l.ttl(a.elapsed),
+		New: !have, Have: have, Read: a.keys, Counts: a.read,
+	}
+}
+
+// counted goes on after an Add of sum that has ended with err. If that is nil,
+// the current slot had the count before, and a was filled with what was found.
+func (l *Limiter) counted(ctx context.Context, v *view, a *attempt, before, sum int64, found finding, err error) {
+	added := err == nil
+	switch {
+	case errors.Is(err, counters.ErrLost):
+		sum, err = 0, l.restore(ctx, a, 0)
+	case added:
+		if err = sent(l.place(ctx, a, before, sum, found)); err == nil {
+			l.deal(ctx, v, a)
+		} else {
+			a.counts[a.ahead] = before
+		}
+	}
+	if err != nil {
+		l.fail(v, a, sum, added, err)
 	}
 }
 
@@ -477,10 +492,10 @@ func (l *Limiter) settle(ctx context.Context, v *view, r counters.Request) error
 	}
 }
 
-// place puts what an Add has found into a. The current slot had the count
-// before when the sum was added.
-func (l *Limiter) place(ctx context.Context, a *attempt, before, sum int64) error {
-	found := a.fill(before)
+// place sees to it that a has what the store has, after it was filled with what
+// an Add has found. The current slot had the count before when the sum was
+// added.
+func (l *Limiter) place(ctx context.Context, a *attempt, before, sum int64, found finding) error {
 	if found == changed {
 		var err error
 		if found, err = l.read(ctx, a, sum); err != nil {
@@ -648,13 +663,18 @@ func (l *Limiter) begin(now time.Time, generationKey string) *attempt {
 	return a
 }
 
+// name sees to it that v has its generation key. v is locked.
+func (l *Limiter) name(v *view, client string) {
+	if v.generationKey == "" {
+		v.generationKey = counters.GenerationKey(l.keys.Client(client))
+	}
+}
+
 // recall returns an attempt at now that knows what v does.
 func (l *Limiter) recall(v *view, client string, now time.Time) *attempt {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.generationKey == "" {
-		v.generationKey = counters.GenerationKey(l.keys.Client(client))
-	}
+	l.name(v, client)
 	a := l.begin(now, v.generationKey)
 	a.recall(&v.snapshot)
 	for _, d := range v.debts {

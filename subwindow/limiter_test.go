@@ -143,7 +143,7 @@ func mostIn(log []admission, length time.Duration) int64 {
 
 // drawLimiter returns a limiter that remembers its client, or doesn't: losing
 // what it knows must change nothing.
-func drawLimiter(t *rapid.T, store counters.Store, w subwindow.Window, skew time.Duration) *subwindow.Limiter {
+func drawLimiter(t *rapid.T, store counters.Store, w subwindow.Window, skew time.Duration) *limiter {
 	return newLimiterWith(t, store, w, counters.Options{
 		ClockSkew: skew, Clients: rapid.SampledFrom([]int{1000, -1}).Draw(t, "clients"),
 	})
@@ -353,7 +353,7 @@ func TestInstancesWithDifferentClocksAndLateCounts(t *testing.T) {
 		store := memory.New(clock.Now)
 		ahead := max(0, o.ClockSkew)
 		offsets := []time.Duration{0, ahead, time.Duration(rapid.Int64Range(0, int64(ahead)).Draw(t, "offset"))}
-		instances := make([]*subwindow.Limiter, len(offsets))
+		instances := make([]*limiter, len(offsets))
 		for i := range instances {
 			o.Clients = rapid.SampledFrom([]int{1000, -1}).Draw(t, "clients")
 			instances[i] = newLimiterWith(t, store, w, o)
@@ -420,13 +420,13 @@ func TestLateCountsFindTheirCounter(t *testing.T) {
 func TestACheckThatWouldReadTooManyKeysIsRefused(t *testing.T) {
 	t.Parallel()
 	o := counters.Options{Policy: "p", Limit: "l", ClockSkew: time.Minute, StoreTimeout: 5 * time.Second}
-	_, err := subwindow.New(memory.New(nil), newWindow(t, time.Second, 100, true), o)
+	_, err := newOn(memory.New(nil), newWindow(t, time.Second, 100, true), o)
 	assert.ErrorContains(t, err, "so many slots of 10ms that a check would read 13102 keys; it may read 4096")
-	_, err = subwindow.New(memory.New(nil), newWindow(t, 10*time.Second, 100, true), o)
+	_, err = newOn(memory.New(nil), newWindow(t, 10*time.Second, 100, true), o)
 	assert.NoError(t, err)
 	for _, o := range []counters.Options{{ClockSkew: time.Minute + 1}, {StoreTimeout: 5*time.Second + 1}} {
 		o.Policy, o.Limit = "p", "l"
-		_, err := subwindow.New(memory.New(nil), newWindow(t, time.Hour, 10, true), o)
+		_, err := newOn(memory.New(nil), newWindow(t, time.Hour, 10, true), o)
 		assert.ErrorContains(t, err, "may be at most 1m0s")
 	}
 }
@@ -592,7 +592,7 @@ func TestOptionsAreChecked(t *testing.T) {
 		`limit name "a:b" must be`:       {Policy: "p", Limit: "a:b"},
 		`key prefix "two words" must be`: {KeyPrefix: "two words", Policy: "p", Limit: "l"},
 	} {
-		_, err := subwindow.New(memory.New(nil), newWindow(t, time.Minute, 4, false), o)
+		_, err := newOn(memory.New(nil), newWindow(t, time.Minute, 4, false), o)
 		assert.ErrorContains(t, err, want)
 	}
 }
@@ -604,7 +604,7 @@ func TestWindowsThatCannotBeAreErrors(t *testing.T) {
 		{}, {Slots: 10}, {Width: time.Minute}, {Slots: -1, Width: time.Minute, Strict: true}, {Slots: 1, Width: 50 * time.Millisecond},
 		{Slots: 3, Width: time.Second / 3}, {Slots: 3600, Width: counters.MaxWindow}, {Slots: subwindow.MaxSubWindows + 1, Width: time.Second},
 	} {
-		_, err := subwindow.New(memory.New(nil), w, counters.Options{Policy: "p", Limit: "l"})
+		_, err := newOn(memory.New(nil), w, counters.Options{Policy: "p", Limit: "l"})
 		assert.Error(t, err, "%+v", w)
 	}
 }

@@ -70,7 +70,7 @@ func TestLeaving(t *testing.T) {
 }
 
 // takeAnyway asks l, by itself if the store fails.
-func takeAnyway(t *testing.T, l *subwindow.Limiter, r counters.Request) bool {
+func takeAnyway(t *testing.T, l *limiter, r counters.Request) bool {
 	t.Helper()
 	d, err := l.Take(&counters.Deadline{At: r.Now}, r)
 	if err != nil {
@@ -310,7 +310,7 @@ func TestTwoUnknownOutcomesAreCountedOnce(t *testing.T) {
 	inner := memory.New(nil)
 	w := newWindow(t, time.Minute, 4, true)
 	now := at("12:00:01")
-	var l *subwindow.Limiter
+	var l *limiter
 	unheard := false
 	store := &faultyStore{Store: inner, fault: func(operation, _ string) error {
 		if operation != "add" || !unheard {

@@ -40,12 +40,12 @@ func forEachLoss(t *testing.T, test func(t *testing.T, server *memcachedtest.Ser
 	}
 }
 
-func newProcess(t *testing.T, server *memcachedtest.Server, w subwindow.Window) *subwindow.Limiter {
+func newProcess(t *testing.T, server *memcachedtest.Server, w subwindow.Window) *limiter {
 	return newLimiterWith(t, openMemcached(t, server.Addr), w, counters.Options{StoreTimeout: time.Second, Clients: 100})
 }
 
 // decide asks l, and the process alone if the store fails.
-func decide(t *testing.T, l *subwindow.Limiter, now time.Time, limit int64) bool {
+func decide(t *testing.T, l *limiter, now time.Time, limit int64) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	r := request(now, 1, limit)
@@ -58,7 +58,7 @@ func decide(t *testing.T, l *subwindow.Limiter, now time.Time, limit int64) bool
 }
 
 // admits returns how many of n checks are admitted.
-func admits(t *testing.T, l *subwindow.Limiter, now time.Time, limit int64, n int) (admitted int64) {
+func admits(t *testing.T, l *limiter, now time.Time, limit int64, n int) (admitted int64) {
 	for range n {
 		if decide(t, l, now, limit) {
 			admitted++
@@ -146,7 +146,7 @@ func TestFourProcessesPutBackWhatTheirServerLoses(t *testing.T) {
 	t.Parallel()
 	forEachLoss(t, func(t *testing.T, server *memcachedtest.Server, w subwindow.Window, lose func()) {
 		const limit = 100
-		processes := make([]*subwindow.Limiter, 4)
+		processes := make([]*limiter, 4)
 		for i := range processes {
 			processes[i] = newProcess(t, server, w)
 		}

@@ -15,7 +15,55 @@ import (
 	"weir/subwindow"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// Every test is run twice: with Take, and with TakeMany where that decides.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(twice{m}) }
+
+type twice struct{ *testing.M }
+
+func (m twice) Run() int {
+	code := m.M.Run()
+	throughMany = true
+	return max(code, m.M.Run())
+}
+
+// throughMany has every limiter's Take call TakeMany.
+var throughMany bool
+
+// A limiter is one that is tested.
+type limiter struct{ *subwindow.Limiter }
+
+// newOn is subwindow.New.
+func newOn(store counters.Store, w subwindow.Window, o counters.Options) (*limiter, error) {
+	if _, many := store.(counters.ManyStore); throughMany && store != nil && !many {
+		store = manyStore{store}
+	}
+	l, err := subwindow.New(store, w, o)
+	return &limiter{l}, err
+}
+
+// Take is that of the limiter, or what decides as it does.
+func (l *limiter) Take(ctx context.Context, r counters.Request) (counters.Decision, error) {
+	if throughMany {
+		var taken counters.Taken
+		l.TakeMany(ctx, []counters.Request{r}, func(_ int, t counters.Taken) { taken = t })
+		if taken.Done {
+			return taken.Decision, taken.Err
+		}
+	}
+	return l.Limiter.Take(ctx, r)
+}
+
+// A manyStore does many additions one by one.
+type manyStore struct{ counters.Store }
+
+func (s manyStore) AddMany(ctx context.Context, keys []string, begin func(i int) (counters.Addition, bool), done func(i int, n int64, err error)) {
+	for i := range keys {
+		if a, ok := begin(i); ok {
+			n, err := s.Add(ctx, a)
+			done(i, n, err)
+		}
+	}
+}
 
 // clock is a clock that a test sets.
 type clock struct{ now time.Time }
@@ -42,19 +90,19 @@ func newWindow(t require.TestingT, length time.Duration, slots int, strict bool)
 const sameClock = -1
 
 // newLimiter returns a limiter that remembers many clients.
-func newLimiter(t require.TestingT, store counters.Store, w subwindow.Window, skew time.Duration) *subwindow.Limiter {
+func newLimiter(t require.TestingT, store counters.Store, w subwindow.Window, skew time.Duration) *limiter {
 	return newLimiterWith(t, store, w, counters.Options{ClockSkew: skew, Clients: 1000})
 }
 
 // newLimiterWith returns a limiter with options that need no names, on a store
 // that answers at once unless they say otherwise.
-func newLimiterWith(t require.TestingT, store counters.Store, w subwindow.Window, o counters.Options) *subwindow.Limiter {
+func newLimiterWith(t require.TestingT, store counters.Store, w subwindow.Window, o counters.Options) *limiter {
 	if o.Policy == "" {
 		o.Policy = "p"
 	}
 	o.Limit = "l"
 	o.StoreTimeout = cmp.Or(o.StoreTimeout, -1)
-	l, err := subwindow.New(store, w, o)
+	l, err := newOn(store, w, o)
 	require.NoError(t, err)
 	return l
 }
@@ -81,7 +129,7 @@ func requireTTL(t *testing.T, want float64, got int64) {
 	assert.LessOrEqual(t, float64(got), want+10)
 }
 
-func take(t require.TestingT, l *subwindow.Limiter, now time.Time, cost, limit int64) counters.Decision {
+func take(t require.TestingT, l *limiter, now time.Time, cost, limit int64) counters.Decision {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	d, err := l.Take(ctx, counters.Request{Client: "c", Cost: cost, Limit: limit, Now: now})

@@ -371,7 +371,7 @@ func TestARefundWithoutADeadlineIsSeenByOthers(t *testing.T) {
 		w := newWindow(t, 10*time.Second, 10, true)
 		o := counters.Options{StoreTimeout: 50 * time.Millisecond}
 		here, there := newLimiterWith(t, store, w, o), newLimiterWith(t, store, w, o)
-		ask := func(l *subwindow.Limiter, r counters.Request) counters.Decision {
+		ask := func(l *limiter, r counters.Request) counters.Decision {
 			d, err := l.Take(t.Context(), r)
 			require.NoError(t, err)
 			return d

@@ -26,9 +26,9 @@ func TestThousandsOfCallersWithMixedCostsFillTheLimitExactly(t *testing.T) {
 	const instances, callers, limit = 4, 1000, 5000
 	for _, test := range []struct {
 		name string
-		new  func(store counters.Store) *subwindow.Limiter
+		new  func(store counters.Store) *limiter
 	}{
-		{"fixed", func(store counters.Store) *subwindow.Limiter {
+		{"fixed", func(store counters.Store) *limiter {
 			w, err := subwindow.NewFixedWindow(time.Minute)
 			require.NoError(t, err)
 			return newLimiterWith(t, store, w, counters.Options{Policy: "fixed", ClockSkew: sameClock, Clients: 100})
@@ -38,7 +38,7 @@ func TestThousandsOfCallersWithMixedCostsFillTheLimitExactly(t *testing.T) {
 		{"strict", stormLimiter(t, "strict", 60, true)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			limiters := make([]*subwindow.Limiter, instances)
+			limiters := make([]*limiter, instances)
 			for i := range limiters {
 				limiters[i] = test.new(openMemcached(t, server.Addr))
 			}
@@ -76,8 +76,8 @@ func TestThousandsOfCallersWithMixedCostsFillTheLimitExactly(t *testing.T) {
 	}
 }
 
-func stormLimiter(t *testing.T, policy string, slots int, strict bool) func(counters.Store) *subwindow.Limiter {
-	return func(store counters.Store) *subwindow.Limiter {
+func stormLimiter(t *testing.T, policy string, slots int, strict bool) func(counters.Store) *limiter {
+	return func(store counters.Store) *limiter {
 		w := newWindow(t, time.Minute, slots, strict)
 		return newLimiterWith(t, store, w, counters.Options{Policy: policy, Clients: 100})
 	}

@@ -47,7 +47,7 @@ func TestWhatIsRememberedChangesNoDecision(t *testing.T) {
 		skew := drawSkew(t, 200)
 		clock := &clock{now: at("07:10:00")}
 		countDenied := rapid.Bool().Draw(t, "count denied")
-		limiters := make([]*subwindow.Limiter, 2)
+		limiters := make([]*limiter, 2)
 		for i, clients := range []int{32, -1} {
 			// 32 are one in each part of the cache, so that others evict "c".
 			limiters[i] = newLimiterWith(t, memory.New(clock.Now), w, counters.Options{ClockSkew: skew, Clients: clients, CountDenied: countDenied})

@@ -1,0 +1,222 @@
+package subwindow
+
+import (
+	"context"
+	"errors"
+	"runtime/debug"
+	"slices"
+
+	"weir/counters"
+	"weir/counters/combiner"
+)
+
+const (
+	// slowLeads is how many clients of a TakeMany are asked about once more at
+	// once, for refunds for instance; and slowShifts how often as many more are
+	// begun until the StoreTimeout, as they may be those of a server that is
+	// silent.
+	slowLeads  = 128
+	slowShifts = 16
+)
+
+// TakesMany reports whether the store is a counters.ManyStore, so that TakeMany
+// can be called.
+func (l *Limiter) TakesMany() bool { return l.many != nil }
+
+// TakeMany does what Take would for the requests, of different clients each, and
+// asks the store for many of them together. It calls done for each, with its
+// number and what Take would return, as soon as that is known. The zero Taken is
+// for a request that can't be decided in this way: nothing has been counted, and
+// Take decides it. That is so if others are asking for the client, if it has
+// debts, or if a denial that is remembered has to be confirmed, for instance.
+// Calls of done may come concurrently, should be short, and must not panic. A
+// client is in use, and others who ask for it wait, only while it is asked
+// about. TakeMany returns after the last call of done. It panics unless
+// TakesMany.
+func (l *Limiter) TakeMany(ctx context.Context, requests []counters.Request, done func(i int, t counters.Taken)) {
+	if len(requests) == 0 {
+		return
+	}
+	earliest := slices.MinFunc(requests, func(a, b counters.Request) int { return a.Now.Compare(b.Now) }).Now
+	ctx, cancel := l.within(ctx, earliest)
+	defer cancel()
+	m := &many{
+		Limiter: l, ctx: ctx, requests: requests, done: done,
+		leads: make([]lead, 0, len(requests)), keys: make([]string, 0, len(requests)),
+		slow: counters.Workers{AtOnce: slowLeads, Patience: l.options.StoreTimeout / slowShifts},
+	}
+	for i := range requests {
+		m.know(i)
+	}
+	defer m.end()
+	if len(m.keys) > 0 {
+		l.many.AddMany(ctx, m.keys, m.begin, m.added)
+	}
+}
+
+// many is one TakeMany.
+type many struct {
+	*Limiter
+	ctx      context.Context
+	requests []counters.Request
+	done     func(i int, t counters.Taken)
+	leads    []lead   // of those that the store is asked about
+	keys     []string // one of each of the leads
+	slow     counters.Workers
+}
+
+// A lead is a client of TakeMany that this process asks the store about, for
+// nobody else.
+type lead struct {
+	number int // of the request
+	view   *view
+	batch  *combiner.Batch[request, counters.Decision] // while the client is led
+	a      *attempt
+	sum    int64 // being counted
+}
+
+// know decides the request of that number if its answer is known, and else notes
+// that the store is to be asked.
+func (m *many) know(i int) {
+	r := &m.requests[i]
+	if r.Check() != nil || r.Cost == 0 {
+		m.done(i, counters.Taken{})
+		return
+	}
+	v := m.views.Get(r.Client)
+	if d, ok := m.knownDenial(v, *r); ok {
+		m.done(i, counters.Taken{Decision: d, Done: true})
+		return
+	}
+	v.mu.Lock()
+	m.name(v, r.Client)
+	key := v.generationKey
+	v.mu.Unlock()
+	m.leads, m.keys = append(m.leads, lead{number: i, view: v}), append(m.keys, key)
+}
+
+// begin leads the client, and returns what the store is to count for it, if
+// anything.
+func (m *many) begin(i int) (counters.Addition, bool) {
+	led := &m.leads[i]
+	defer m.rescue(led)
+	r, v := &m.requests[led.number], led.view
+	led.batch = m.combiner.Begin(r.Client, request{Request: *r, view: v})
+	if led.batch == nil {
+		m.done(led.number, counters.Taken{})
+		return counters.Addition{}, false
+	}
+	if v.owes() {
+		m.finish(led)
+		return counters.Addition{}, false
+	}
+	a := m.recall(v, r.Client, r.Now)
+	led.a = a
+	a.pending = append(a.pending[:0], led.batch.Calls()...)
+	a.chosen = slices.Grow(a.chosen[:0], 1)[:1]
+	if led.sum = m.choose(v, a); led.sum > 0 {
+		return m.addition(a, led.sum), true
+	}
+	if a.fresh && m.full(a) {
+		m.deny(v, a)
+	}
+	m.finish(led)
+	return counters.Addition{}, false
+}
+
+// added goes on with a lead whose addition has ended. What takes no store is
+// done at once.
+func (m *many) added(i int, count int64, err error) {
+	led := &m.leads[i]
+	defer m.rescue(led)
+	if led.batch == nil { // it was never begun
+		t := counters.Taken{Err: err, Done: true}
+		if errors.Is(err, counters.ErrNotAdded) {
+			t = counters.Taken{}
+		}
+		m.done(led.number, t)
+		return
+	}
+	found := changed
+	if err == nil {
+		found = led.a.fill(count - led.sum)
+	}
+	switch {
+	case errors.Is(err, counters.ErrNotAdded):
+		m.finish(led)
+	case m.asksAgain(led.a, found, err):
+		m.slow.Go(func() {
+			defer m.rescue(led)
+			m.conclude(led, count, found, err)
+		})
+	default:
+		m.conclude(led, count, found, err)
+	}
+}
+
+// asksAgain reports whether the store has to be asked more after an Add that
+// has ended with err.
+func (m *many) asksAgain(a *attempt, found finding, err error) bool {
+	if err != nil {
+		return errors.Is(err, counters.ErrLost)
+	}
+	if found != complete || a.doubts() {
+		return true
+	}
+	r := a.pending[0].Request.Request // what doesn't fit is given back
+	return !m.options.CountDenied && m.estimate(a, r) > r.Limit-r.Cost
+}
+
+func (m *many) conclude(led *lead, count int64, found finding, err error) {
+	m.counted(m.ctx, led.view, led.a, count-led.sum, led.sum, found, err)
+	m.finish(led)
+}
+
+// finish ends a lead. If its call hasn't been answered, it is left to Take.
+func (m *many) finish(led *lead) {
+	answered := false
+	if a := led.a; a != nil {
+		answered, led.a = len(a.pending) == 0, nil
+		m.remember(led.view, a)
+	}
+	if !answered {
+		_, _ = m.release(led)
+		m.done(led.number, counters.Taken{})
+		return
+	}
+	m.options.Batch(1)
+	d, err := m.release(led)
+	m.done(led.number, counters.Taken{Decision: d, Err: err, Done: true})
+}
+
+// release hands the client of a lead over.
+func (m *many) release(led *lead) (counters.Decision, error) {
+	b := led.batch
+	led.batch = nil
+	return m.combiner.End(m.requests[led.number].Client, b)
+}
+
+// rescue answers a lead whose decision has panicked: the others go on.
+func (m *many) rescue(led *lead) {
+	cause := recover()
+	if cause == nil {
+		return
+	}
+	if led.batch == nil { // it has been answered
+		panic(cause)
+	}
+	stack := debug.Stack()
+	_, _ = m.release(led)
+	m.done(led.number, counters.Taken{Panic: cause, Stack: stack})
+}
+
+// end returns when all leads have ended. Those that a panic of the store has
+// cut short fail.
+func (m *many) end() {
+	m.slow.Wait()
+	for i := range m.leads {
+		if led := &m.leads[i]; led.batch != nil {
+			_, _ = m.release(led)
+		}
+	}
+}

@@ -1,0 +1,187 @@
+package subwindow_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters"
+	"weir/counters/memcachedtest"
+	"weir/subwindow"
+)
+
+// takeAll decides the requests together, and those that can't be one by one.
+func takeAll(ctx context.Context, l *subwindow.Limiter, requests []counters.Request) []counters.Taken {
+	taken := takeMany(ctx, l, requests)
+	for i := range taken {
+		if t := &taken[i]; !t.Done {
+			t.Decision, t.Err = l.Take(ctx, requests[i])
+		}
+	}
+	return taken
+}
+
+// Batches of the same clients overlap, in two instances, beside single checks
+// and with clients who are reset in between: each client has exactly its limit,
+// and what was denied is given back.
+func TestOverlappingBatchesFillEachLimitExactly(t *testing.T) {
+	t.Parallel()
+	a, b := memcachedtest.Start(t), memcachedtest.Start(t)
+	const instances, batches, size, clients, limit = 2, 12, 40, 60, 20
+	for _, slots := range []int{1, 10, 60} {
+		t.Run(fmt.Sprint(slots), func(t *testing.T) {
+			limiters := make([]*subwindow.Limiter, instances)
+			for i := range limiters {
+				l, err := subwindow.New(openMemcached(t, a.Addr, b.Addr), newWindow(t, time.Minute, slots, false),
+					counters.Options{Policy: fmt.Sprint("p", slots), Limit: "l", StoreTimeout: -1})
+				require.NoError(t, err)
+				limiters[i] = l
+			}
+			now := at("12:00:10.2")
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			var admitted [clients]atomic.Int64
+			// In the end nothing is passing through any more, and a second later
+			// it isn't believed to be.
+			storm := func(now time.Time) {
+				var asking sync.WaitGroup
+				for _, l := range limiters {
+					for range batches {
+						asking.Go(func() {
+							numbers := rand.Perm(clients)[:size]
+							asked := make([]counters.Request, size)
+							for i, n := range numbers {
+								asked[i] = counters.Request{Client: fmt.Sprint("c", n), Cost: 1 + int64(n%3), Limit: limit, Now: now}
+							}
+							for i, taken := range takeAll(ctx, l, asked) {
+								if assert.NoError(t, taken.Err) && taken.Allowed {
+									admitted[numbers[i]].Add(asked[i].Cost)
+								}
+							}
+						})
+						asking.Go(func() {
+							n := rand.IntN(clients)
+							r := counters.Request{Client: fmt.Sprint("c", n), Cost: 1, Limit: limit, Now: now}
+							if d, err := l.Take(ctx, r); assert.NoError(t, err) && d.Allowed {
+								admitted[n].Add(1)
+							}
+						})
+					}
+				}
+				asking.Wait()
+			}
+			fill := func(now time.Time) {
+				storm(now)
+				for n := range clients {
+					assert.LessOrEqual(t, admitted[n].Load(), int64(limit))
+					for i := range 10 {
+						l := limiters[i%instances]
+						r := counters.Request{Client: fmt.Sprint("c", n), Cost: 1, Limit: limit, Now: now.Add(time.Second)}
+						for d, err := l.Take(ctx, r); d.Allowed; d, err = l.Take(ctx, r) {
+							require.NoError(t, err)
+							admitted[n].Add(1)
+						}
+					}
+					require.EqualValues(t, limit, admitted[n].Load(), "client %d", n)
+				}
+			}
+			fill(now)
+			for _, l := range limiters {
+				l.Flush()
+			}
+			for n := range clients {
+				d, err := limiters[0].Peek(ctx, counters.Request{Client: fmt.Sprint("c", n), Cost: 1, Limit: limit + 1, Now: now.Add(2 * time.Second)})
+				require.NoError(t, err)
+				require.EqualValues(t, 1, d.Remaining, "what was denied is given back")
+				require.NoError(t, limiters[n%2].Reset(ctx, fmt.Sprint("c", n), now.Add(3*time.Second)))
+				admitted[n].Store(0)
+			}
+			fill(now.Add(5 * time.Second))
+		})
+	}
+}
+
+// The server falls silent in the middle of a batch, and goes on later. The batch
+// ends in time; those whose answers are missing are limited by the process, and
+// what they were admitted counts once, and what was refused not at all.
+func TestABatchWhoseServerFallsSilentCountsOnce(t *testing.T) {
+	t.Parallel()
+	for _, refuse := range []bool{false, true} {
+		t.Run(fmt.Sprint("refuse=", refuse), func(t *testing.T) {
+			const roundTrip, timeout = 40 * time.Millisecond, 400 * time.Millisecond
+			const clients, limit = 1000, 5
+			server := memcachedtest.Start(t)
+			l, err := subwindow.New(openMemcached(t, server.Far(roundTrip)), newWindow(t, time.Hour, 10, false),
+				counters.Options{Policy: "p", Limit: "l", StoreTimeout: timeout})
+			require.NoError(t, err)
+			now := time.Now().Truncate(6 * time.Minute).Add(time.Minute)
+			asked := requests(clients, now, limit)
+			for i := range asked {
+				asked[i].RefundUnanswered = refuse
+			}
+			warm := requests(2, now, limit)
+			warm[0].Client, warm[1].Client = "warm", "warmer"
+			takeAll(t.Context(), l, warm) // connects
+
+			begin := time.Now()
+			var silent sync.Once
+			taken := make([]counters.Taken, clients)
+			ctx := &counters.Deadline{At: begin.Add(timeout)}
+			var mu sync.Mutex
+			answered := 0
+			l.TakeMany(ctx, asked, func(i int, one counters.Taken) {
+				mu.Lock()
+				defer mu.Unlock()
+				if one.Err == nil && one.Done {
+					if answered++; answered == 200 {
+						silent.Do(server.Pause)
+					}
+				}
+				taken[i] = one
+			})
+			assert.Less(t, time.Since(begin), timeout+100*time.Millisecond)
+			admitted, failed := make([]bool, clients), 0
+			for i, one := range taken {
+				require.True(t, one.Done)
+				admitted[i] = one.Allowed
+				if one.Err != nil {
+					failed++
+					if !refuse {
+						d, err := l.TakeLocal(asked[i], one.Err)
+						require.NoError(t, err)
+						require.True(t, d.Allowed)
+						admitted[i] = true
+					}
+				}
+			}
+			assert.Greater(t, failed, 100)
+			assert.Less(t, failed, clients-100)
+			server.Resume()
+			require.Eventually(t, func() bool { l.Flush(); return l.Owing() == 0 }, 30*time.Second, 10*time.Millisecond)
+			fresh, err := subwindow.New(openMemcached(t, server.Addr), newWindow(t, time.Hour, 10, false),
+				counters.Options{Policy: "p", Limit: "l", StoreTimeout: -1})
+			require.NoError(t, err)
+			for i, r := range asked {
+				want := int64(limit)
+				if admitted[i] {
+					want--
+				}
+				left := int64(-1)
+				require.Eventually(t, func() bool {
+					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+					defer cancel()
+					d, err := fresh.Peek(ctx, r)
+					left = d.Remaining
+					return err == nil && left == want
+				}, 10*time.Second, 5*time.Millisecond, "client %d of %v has %d left", i, taken[i].Err, left)
+			}
+		})
+	}
+}
