@@ -68,7 +68,13 @@ func (p *activePolicies) decide(ctx context.Context, q check, now time.Time) (*a
 	}
 	a.ask(ctx, now, a.limits)
 	a.settle(ctx, now)
-	p.metrics[q.policy].count(a, now, p.now().Sub(now))
+	return p.close(a, now)
+}
+
+// close counts an answer to a question that began at now, and returns it. The
+// error is a problem.
+func (p *activePolicies) close(a *answer, now time.Time) (*answer, error) {
+	p.metrics[a.policy.Name].count(a, now, p.now().Sub(now))
 	if a.degraded && p.undecided != nil {
 		p.undecided(a.client)
 	}
@@ -81,22 +87,34 @@ func (p *activePolicies) decide(ctx context.Context, q check, now time.Time) (*a
 // ask asks limits of a, one after the other, and consumes their costs, until one
 // denies for all of them; where denied requests count, it asks the others too.
 func (a *answer) ask(ctx context.Context, now time.Time, limits []limitAnswer) {
-	p := a.policy
 	for i := range limits {
 		l := &limits[i]
-		l.asked = true
-		r := l.request(now)
-		r.RefundUnanswered = p.OnStoreError == StoreErrorDeny && !p.CountDenied
+		r := a.begin(l, now)
 		d, err := l.Limiter.Take(ctx, r)
-		if err != nil && p.OnStoreError == StoreErrorLocal {
-			l.degraded = true
-			d, err = l.Limiter.TakeLocal(r, err)
-		}
-		l.record(p, d, err, r)
-		if l.undecided(p) && !p.Shadow || !p.CountDenied && (l.undecided(p) || l.overrules()) {
+		if a.end(l, d, err, r) {
 			return
 		}
 	}
+}
+
+// begin returns what l is asked to consume.
+func (a *answer) begin(l *limitAnswer, now time.Time) counters.Request {
+	l.asked = true
+	r := l.request(now)
+	r.RefundUnanswered = a.policy.OnStoreError == StoreErrorDeny && !a.policy.CountDenied
+	return r
+}
+
+// end notes what l's Take of r returned, and reports whether the limits after it
+// needn't be asked.
+func (a *answer) end(l *limitAnswer, d counters.Decision, err error, r counters.Request) bool {
+	p := a.policy
+	if err != nil && p.OnStoreError == StoreErrorLocal {
+		l.degraded = true
+		d, err = l.Limiter.TakeLocal(r, err)
+	}
+	l.record(p, d, err, r)
+	return l.undecided(p) && !p.Shadow || !p.CountDenied && (l.undecided(p) || l.overrules())
 }
 
 // settle ends a check whose limits were asked: what they have consumed is given

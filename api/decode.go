@@ -29,16 +29,20 @@ type body struct {
 	bytes   bytes.Buffer
 	decoder jsontext.Decoder
 	scratch []byte            // an unquoted string
+	at      int               // the number of the check in its batch; -1 for a single one
 	context counters.Deadline // of a single check; here, it costs no allocation
+	batch   []check
 }
 
-var bodies = sync.Pool{New: func() any { return new(body) }}
+var bodies = sync.Pool{New: func() any { return &body{batch: []check{}} }}
 
-// maxKeptBytes is the size of the largest buffer that is kept for reuse.
-const maxKeptBytes = 64 << 10
+// maxKeptBytes is the size of the largest buffer that is kept for reuse: of a
+// batch of ordinary checks.
+const maxKeptBytes = 256 << 10
 
 func (b *body) release() {
 	if b.bytes.Cap() <= maxKeptBytes {
+		clear(b.batch)
 		bodies.Put(b)
 	}
 }
@@ -91,13 +95,16 @@ func checkContentType(value string) error {
 
 // decodeCheck decodes a body that is one check. The error is a problem.
 func (b *body) decodeCheck() (check, error) {
+	b.at = -1
 	q, err := b.check("")
 	return q, b.end(err)
 }
 
-// decodeBatch decodes a body that is a batch of checks. The error is a problem.
+// decodeBatch decodes a body that is a batch of checks, which are valid until it
+// is released. The error is a problem.
 func (b *body) decodeBatch() (batch, error) {
 	var q batch
+	b.at = -1
 	err := b.object("", func(name []byte) error {
 		var err error
 		switch string(name) {
@@ -121,17 +128,18 @@ func (b *body) checks() ([]check, error) {
 	if err := b.expect('[', "checks", "an array"); err != nil {
 		return nil, err
 	}
-	checks := []check{}
+	checks, policy := b.batch[:0], ""
 	for b.decoder.PeekKind() != ']' {
-		if len(checks) == maxBatch {
+		if b.at++; b.at == maxBatch {
 			return nil, badRequest("checks: at most %d are possible in a batch", maxBatch)
 		}
-		q, err := b.check(checkPath(len(checks)) + ".")
+		q, err := b.check(policy)
 		if err != nil {
 			return nil, err
 		}
-		checks = append(checks, q)
+		policy, checks = q.policy, append(checks, q)
 	}
+	b.at, b.batch = -1, checks
 	_, err := b.decoder.ReadToken()
 	return checks, err
 }
@@ -139,37 +147,47 @@ func (b *body) checks() ([]check, error) {
 // checkPath returns where check i of a batch is in its body.
 func checkPath(i int) string { return "checks[" + strconv.Itoa(i) + "]" }
 
-// check decodes one check. Its path in the body is for errors.
-func (b *body) check(path string) (check, error) {
+// check decodes one check. Its policy is likely to be the given one, whose memory
+// it shares then.
+func (b *body) check(policy string) (check, error) {
 	q := check{cost: 1}
-	err := b.object(path, func(name []byte) error {
+	err := b.object("", func(name []byte) error {
 		var err error
 		switch string(name) {
 		case "policy":
-			q.policy, err = b.string(path + "policy")
+			q.policy, err = b.string("policy", policy)
 		case "client":
-			q.client, err = b.string(path + "client")
+			q.client, err = b.string("client", "")
 		case "cost":
-			q.cost, err = b.integer(path + "cost")
+			q.cost, err = b.integer("cost", "")
 		case "limits":
-			err = b.object(path+"limits", func(name []byte) error {
+			err = b.object("limits", func(name []byte) error {
 				l := limitValue{name: string(name)}
-				l.value, err = b.integer(path + "limits." + l.name)
+				l.value, err = b.integer("limits.", l.name)
 				q.limits = append(q.limits, l)
 				return err
 			})
 		default:
-			return unknownField(path+string(name), "policy, client, cost, limits")
+			return unknownField(b.path(string(name)), "policy, client, cost, limits")
 		}
 		return err
 	})
 	return q, err
 }
 
-// object reads an object. For each member it calls field, which reads the
-// value. The name is valid only until that.
-func (b *body) object(path string, field func(name []byte) error) error {
-	if err := b.expect('{', strings.TrimSuffix(path, "."), "an object"); err != nil {
+// path returns where in the body a field is; "" is the object itself. It is for
+// errors.
+func (b *body) path(field string) string {
+	if b.at < 0 {
+		return field
+	}
+	return strings.TrimSuffix(checkPath(b.at)+"."+field, ".")
+}
+
+// object reads the object in a field. For each member it calls field, which reads
+// the value. The name is valid only until that.
+func (b *body) object(in string, field func(name []byte) error) error {
+	if err := b.expect('{', in, "an object"); err != nil {
 		return err
 	}
 	for b.decoder.PeekKind() != '}' {
@@ -185,11 +203,15 @@ func (b *body) object(path string, field func(name []byte) error) error {
 	return err
 }
 
-func (b *body) string(path string) (string, error) {
+// string reads a string. It is likely to be the given one, which it returns then.
+func (b *body) string(field, likely string) (string, error) {
 	if kind := b.decoder.PeekKind(); kind != '"' {
-		return "", b.wrongType(path, "a string")
+		return "", b.wrongType(field, "a string")
 	}
 	value, err := b.unquote()
+	if string(value) == likely {
+		return likely, err
+	}
 	return string(value), err
 }
 
@@ -202,9 +224,10 @@ func (b *body) unquote() ([]byte, error) {
 	return b.scratch, err
 }
 
-func (b *body) integer(path string) (int64, error) {
+// integer reads the number in the named member of a field, or in the field.
+func (b *body) integer(field, name string) (int64, error) {
 	if kind := b.decoder.PeekKind(); kind != '0' {
-		return 0, b.wrongType(path, "a whole number")
+		return 0, b.wrongType(field+name, "a whole number")
 	}
 	raw, err := b.decoder.ReadValue()
 	if err != nil {
@@ -212,24 +235,24 @@ func (b *body) integer(path string) (int64, error) {
 	}
 	n, err := strconv.ParseInt(string(raw), 10, 64)
 	if err != nil {
-		return 0, badRequest("%s is %s and must be a whole number in range", path, raw)
+		return 0, badRequest("%s is %s and must be a whole number in range", b.path(field+name), raw)
 	}
 	return n, nil
 }
 
-func (b *body) boolean(path string) (bool, error) {
+func (b *body) boolean(field string) (bool, error) {
 	kind := b.decoder.PeekKind()
 	if kind != 't' && kind != 'f' {
-		return false, b.wrongType(path, "true or false")
+		return false, b.wrongType(field, "true or false")
 	}
 	_, err := b.decoder.ReadToken()
 	return kind == 't', err
 }
 
 // expect reads the opening bracket of an object or array.
-func (b *body) expect(kind jsontext.Kind, path, what string) error {
+func (b *body) expect(kind jsontext.Kind, field, what string) error {
 	if b.decoder.PeekKind() != kind {
-		return b.wrongType(path, what)
+		return b.wrongType(field, what)
 	}
 	_, err := b.decoder.ReadToken()
 	return err
@@ -237,14 +260,11 @@ func (b *body) expect(kind jsontext.Kind, path, what string) error {
 
 // wrongType returns the error for a value that isn't of the wanted type, or
 // isn't JSON at all.
-func (b *body) wrongType(path, what string) error {
+func (b *body) wrongType(field, what string) error {
 	if _, err := b.decoder.ReadToken(); err != nil {
 		return err
 	}
-	if path == "" {
-		path = "the body"
-	}
-	return badRequest("%s must be %s", path, what)
+	return badRequest("%s must be %s", cmp.Or(b.path(field), "the body"), what)
 }
 
 // end makes sure that nothing follows the object, unless reading it has failed

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
 	"io"
 	"log/slog"
 	"maps"
@@ -11,6 +12,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,7 +26,51 @@ import (
 	"weir/subwindow"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// What is tested of batches is tested twice: with a store that does one addition
+// at a time, and with one that does many.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(twice{m}) }
+
+type twice struct{ *testing.M }
+
+func (m twice) Run() int {
+	code := m.M.Run()
+	if flag.Lookup("test.run").Value.String() == "" {
+		must(flag.Set("test.run", "Batch"))
+	}
+	must(flag.Set("test.bench", ""))
+	must(flag.Set("test.cpuprofile", "")) // or that of the benchmarks is lost
+	must(flag.Set("test.memprofile", ""))
+	manyAtOnce = true
+	return max(code, m.M.Run())
+}
+
+// manyAtOnce has every service's store do many additions at once.
+var manyAtOnce bool
+
+// A manyStore does many additions at once.
+type manyStore struct{ *watchedStore }
+
+func (s manyStore) AddMany(ctx context.Context, keys []string, begin func(i int) (counters.Addition, bool), done func(i int, n int64, err error)) {
+	var adding sync.WaitGroup
+	var cause atomic.Value
+	for i := range keys {
+		adding.Go(func() {
+			defer func() {
+				if v := recover(); v != nil {
+					cause.Store(v)
+				}
+			}()
+			if a, ok := begin(i); ok {
+				n, err := s.Add(ctx, a)
+				done(i, n, err)
+			}
+		})
+	}
+	adding.Wait()
+	if v := cause.Load(); v != nil {
+		panic(v)
+	}
+}
 
 // epoch begins a minute and an hour.
 var epoch = time.Unix(1_749_999_600, 0)
@@ -225,7 +271,11 @@ func newServiceWith(configure func(*Config), policies ...*Policy) *service {
 		Log:          slog.New(slog.NewTextHandler(s.log, nil)),
 		Now:          s.clock.now,
 	}
-	cfg.Policies = bindLimiters(cfg.Metrics.InstrumentStore(s.store), cfg.Metrics, policies...)
+	var store Store = s.store
+	if manyAtOnce {
+		store = manyStore{s.store}
+	}
+	cfg.Policies = bindLimiters(cfg.Metrics.InstrumentStore(store), cfg.Metrics, policies...)
 	configure(&cfg)
 	s.Server = NewServer(cfg)
 	s.handler = s.HTTPServer().Handler
@@ -234,7 +284,11 @@ func newServiceWith(configure func(*Config), policies ...*Policy) *service {
 
 // bindLimiters gives every limit that has none its limiter on the store.
 func bindLimiters(store Store, m *Metrics, policies ...*Policy) Policies {
-	const viewClients = 1000
+	return bindLimitersFor(1000, store, m, policies...)
+}
+
+// bindLimitersFor is bindLimiters with limiters that remember as many clients.
+func bindLimitersFor(viewClients int, store Store, m *Metrics, policies ...*Policy) Policies {
 	bound := Policies{}
 	for _, p := range policies {
 		for l := range p.EachLimit() {

@@ -29,7 +29,33 @@ func (m *Metrics) InstrumentStore(store Store) Store {
 	for o, name := range operationNames {
 		s.times[o] = m.operationTimes.WithLabelValues(name)
 	}
+	if many, ok := store.(counters.ManyStore); ok {
+		return &instrumentedManyStore{s, many}
+	}
 	return s
+}
+
+// An instrumentedManyStore counts and times each of many additions.
+type instrumentedManyStore struct {
+	*instrumentedStore
+	many counters.ManyStore
+}
+
+func (s *instrumentedManyStore) AddMany(ctx context.Context, keys []string, begin func(i int) (counters.Addition, bool), done func(i int, n int64, err error)) {
+	called, begun := time.Now(), make([]time.Time, len(keys))
+	s.many.AddMany(ctx, keys, func(i int) (counters.Addition, bool) {
+		begun[i] = time.Now()
+		return begin(i)
+	}, func(i int, n int64, err error) {
+		start := begun[i]
+		if start.IsZero() {
+			start = called
+		}
+		if !errors.Is(err, counters.ErrNotAdded) {
+			s.done(opAdd, keys[i], start, &err)
+		}
+		done(i, n, err)
+	})
 }
 
 type instrumentedStore struct {

@@ -1,0 +1,34 @@
+//go:build !race
+
+// The race detector makes sync.Pool forget at random.
+
+package api
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters/memcached"
+	"weir/counters/memcachedtest"
+)
+
+// A check of a thousand takes hardly more memory than its client's name.
+func TestBatchAllocations(t *testing.T) {
+	store, err := memcached.New(memcached.Config{Servers: []string{memcachedtest.Start(t).Addr}, Timeout: 5 * time.Second})
+	require.NoError(t, err)
+	defer store.Close()
+	s := newServiceWith(func(cfg *Config) {
+		cfg.Now, cfg.StoreTimeout = nil, 5*time.Second
+		cfg.Policies = bindLimitersFor(10_000, cfg.Metrics.InstrumentStore(store), cfg.Metrics, newPolicy("api", sliding("per-day", 1_000_000, 24*time.Hour, 10, "weighted")))
+	})
+	body := fmt.Appendf(nil, `{"checks":[%s]}`, strings.Join(clientChecks("c", 1000), ","))
+	w := &reusedRecorder{header: make(http.Header)}
+	allocations := testing.AllocsPerRun(50, func() { s.serveBatch(t, w, body) })
+	assert.Less(t, allocations, 3000.0)
+}
