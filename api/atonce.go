@@ -3,16 +3,17 @@ package api
 import (
 	"fmt"
 	"runtime/debug"
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"weir/counters"
 )
 
 const (
 	// maxAtOnce is how many calls atOnce begins at once.
 	maxAtOnce = 128
-	// shifts is how often it begins as many more until the store timeout:
-	// enough for a thousand.
+	// shifts is how often as many more begin until the store timeout: enough for
+	// a thousand.
 	shifts = 16
 )
 
@@ -25,41 +26,24 @@ func atOnce(n int, timeout time.Duration, f func(int)) {
 		f(0)
 		return
 	}
-	var next atomic.Int64
 	var failure atomic.Pointer[error]
-	begun := make(chan struct{}) // closed when all calls are
-	allBegun := sync.OnceFunc(func() { close(begun) })
-	work := func() {
+	call := func(i int) {
 		defer func() {
 			if v := recover(); v != nil {
 				err := fmt.Errorf("%v\n%s", v, debug.Stack())
 				failure.CompareAndSwap(nil, &err)
 			}
 		}()
-		for i := next.Add(1) - 1; i < int64(n); i = next.Add(1) - 1 {
-			f(int(i))
-		}
-		allBegun()
+		f(i)
 	}
-	var workers sync.WaitGroup
-	if n <= maxAtOnce {
-		for range n - 1 {
-			workers.Go(work)
-		}
-		work()
+	others := counters.Workers{AtOnce: maxAtOnce, Patience: timeout / shifts}
+	for i := 1; i < n; i++ {
+		others.Go(func() { call(i) })
 	}
-	for hired := 0; n > maxAtOnce && hired < n; {
-		for range min(maxAtOnce, n-hired) {
-			hired++
-			workers.Go(work)
-		}
-		select {
-		case <-begun:
-			hired = n
-		case <-time.After(timeout / shifts):
-		}
+	if n > 0 {
+		call(0)
 	}
-	workers.Wait()
+	others.Wait()
 	if err := failure.Load(); err != nil {
 		panic(*err)
 	}
