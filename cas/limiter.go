@@ -176,10 +176,11 @@ func (l *Limiter[S]) Take(ctx context.Context, r counters.Request) (counters.Dec
 	if own != nil && own.Request.stage == answered && own.Err == nil {
 		return own.Result, nil
 	}
-	// The time was over while another caller led. If that one was held up by
-	// other instances meanwhile, this is contention.
+	// The time was over while others led. If the store has answered them until
+	// lately, or other instances have held them up, this is contention.
 	deadline, ok := ctx.Deadline()
-	contended := ok && errors.Is(err, context.DeadlineExceeded) && v.heldUp.After(deadline.Add(-l.cfg.StoreTimeout))
+	contended := ok && errors.Is(err, context.DeadlineExceeded) &&
+		(v.heldUp.After(deadline.Add(-l.cfg.StoreTimeout)) || v.last.read.After(deadline.Add(-l.cfg.StoreTimeout/2)))
 	if own != nil && (contended || r.RefundUnanswered) {
 		own.Request.alone = withdrawn
 	}
