@@ -163,7 +163,11 @@ func (l *Limiter[S]) Take(ctx context.Context, r counters.Request) (counters.Dec
 		return counters.Decision{}, err
 	}
 	if r.Cost == 0 {
-		return l.Peek(ctx, r)
+		s, err := l.look(ctx, r)
+		if err != nil {
+			return counters.Decision{}, err
+		}
+		return l.peek(s, r), nil
 	}
 	v := l.views.Get(r.Client)
 	d, err := l.combiner.Do(ctx, r.Client, request{Request: r, view: v})
@@ -230,23 +234,37 @@ func (l *Limiter[S]) bound(d *counters.Decision, s S, r counters.Request) {
 }
 
 // Peek decides r by the store and consumes nothing but what TakeLocal has
-// admitted. The error is counters.ErrRequest, or one that Take may return.
+// admitted. With the decision, at the same time, Refund can give back what a
+// bucket has in use: as much as it is told to, or less if others come in
+// between. The error is counters.ErrRequest, or one that Take may return.
 func (l *Limiter[S]) Peek(ctx context.Context, r counters.Request) (counters.Decision, error) {
 	if err := r.Check(); err != nil {
 		return counters.Decision{}, err
 	}
+	s, err := l.look(ctx, r)
+	if err != nil {
+		return counters.Decision{}, err
+	}
+	d := l.peek(s, r)
+	d.Generation, _ = l.algorithm.began(s)
+	return d, nil
+}
+
+// look returns the state that the store has, with what TakeLocal has admitted,
+// or what the store has lost of it.
+func (l *Limiter[S]) look(ctx context.Context, r counters.Request) (s S, err error) {
 	if v := l.views.Find(r.Client); v != nil {
 		if _, owed := v.recallAll(); owed.number > 0 { // the store has to consume it first
 			owing := request{Request: r, view: v}
 			owing.Cost = 0
 			if _, err := l.combiner.Do(ctx, r.Client, owing); err != nil {
-				return counters.Decision{}, err
+				return s, err
 			}
 		}
 	}
 	state, err := l.store.Load(ctx, l.keys.StateKey(r.Client))
 	if err != nil {
-		return counters.Decision{}, err
+		return s, err
 	}
 	l.owing.Answered()
 	seen := snapshot[S]{known: true}
@@ -254,7 +272,7 @@ func (l *Limiter[S]) Peek(ctx context.Context, r counters.Request) (counters.Dec
 	if v := l.views.Find(r.Client); v != nil {
 		seen = l.recover(seen, v.recall(), r)
 	}
-	return l.peek(seen.decoded, r), nil
+	return seen.decoded, nil
 }
 
 // PeekLocal decides r by the state that the process has seen within

@@ -607,6 +607,7 @@ func runMachine[S any](t *rapid.T, a algorithm[S], countDenied bool) {
 			r := request(t)
 			d, err := pick(t).Peek(ctx, r)
 			require.NoError(t, err)
+			d.Generation = 0
 			require.Equal(t, model.peek(t, r), d)
 		},
 		"give back": func(t *rapid.T) {
@@ -983,4 +984,36 @@ func TestTTLIsThatOfTheSlowestCallAndTheHorizon(t *testing.T) {
 		next := l.step(bucketState{}, origin{}, calls, false)
 		assert.Equal(t, 2*time.Minute+500*time.Millisecond+2*time.Second, next.ttl)
 	}
+}
+
+// A bucket gives back what a Peek has seen in use, whoever has taken it, and
+// nothing once it is empty or the client has been reset.
+func TestWhatAPeekHasSeenCanBeGivenBack(t *testing.T) {
+	t.Parallel()
+	a, b := newPair(t)
+	a.take(4)
+	b.take(3)
+	giveBack := func(cost int64) int64 {
+		r := a.request(0)
+		seen, err := a.limiter.Peek(context.Background(), r)
+		require.NoError(t, err)
+		r.Cost = cost
+		require.NoError(t, a.limiter.Refund(context.Background(), r, seen))
+		after, err := b.limiter.Peek(context.Background(), b.request(0))
+		require.NoError(t, err)
+		return after.Remaining
+	}
+	assert.EqualValues(t, 8, giveBack(5))
+	assert.EqualValues(t, 10, giveBack(2))
+	assert.EqualValues(t, 10, giveBack(1), "nothing is in use")
+
+	a.take(4)
+	seen, err := a.limiter.Peek(context.Background(), a.request(0))
+	require.NoError(t, err)
+	a.now = a.now.Add(time.Hour)
+	a.take(4)
+	require.NoError(t, a.limiter.Refund(context.Background(), a.request(3), seen))
+	seen, err = a.limiter.Peek(context.Background(), a.request(0))
+	require.NoError(t, err)
+	assert.EqualValues(t, 6, seen.Remaining, "the bucket was empty in between")
 }

@@ -109,8 +109,9 @@ type Decision struct {
 	// Owed reports that the store hasn't counted an admission yet: it was made
 	// without the store, which surely hadn't been asked.
 	Owed bool
-	// Generation and Refunded are those of the state that Take has changed, for
-	// Refund; 0 where states have none. They mean nothing else.
+	// Generation and Refunded are those of the state that Take has changed, and
+	// Generation that of the one that Peek has seen, for Refund; 0 where states
+	// have none. They mean nothing else.
 	Generation, Refunded int64
 	// Pending is where Refund finds what the process has admitted without the
 	// store; nil elsewhere. It means nothing else.

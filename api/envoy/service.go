@@ -151,8 +151,8 @@ func (c *Config) match(domain string, d *common.RateLimitDescriptor) (match, err
 	return match{rule: rule, client: clientOf(domain, d.GetEntries())}, nil
 }
 
-// windows are the algorithms whose limits can give back at any time.
-var windows = []string{"fixed_window", "sliding_window"}
+// givesBack are the algorithms whose limits can give back at any time.
+var givesBack = []string{"fixed_window", "sliding_window", "token_bucket", "leaky_bucket"}
 
 // A question is a request on its way through the service.
 type question struct {
@@ -198,8 +198,8 @@ func (c *Config) question(r *rls.RateLimitRequest) (q question, err error) {
 			p.check = &q.checks[len(q.checks)-1]
 			continue
 		}
-		if !slices.Contains(windows, check.Limit.Algorithm) {
-			return q, invalid("is_negative_hits is not possible for a %s; only for %s", check.Limit.Algorithm, strings.Join(windows, " and "))
+		if !slices.Contains(givesBack, check.Limit.Algorithm) {
+			return q, invalid("is_negative_hits is not possible for a %s; only for %s", check.Limit.Algorithm, strings.Join(givesBack, ", "))
 		}
 		if q.returns == nil {
 			q.returns = make([]api.LimitCheck, 0, n)

@@ -154,7 +154,9 @@ func TestHits(t *testing.T) {
 	t.Parallel()
 	bucket := limited("bucket", "", 10)
 	bucket.Rule.Limit.Algorithm = "token_bucket"
-	f := serve(t, Off, false, limited("user", "", 10), bucket)
+	log := limited("log", "", 10)
+	f := serve(t, Off, false, limited("user", "", 10), bucket, log)
+	log.Rule.Limit.Algorithm = "sliding_log"
 	for _, key := range []string{"user", "bucket"} {
 		remaining := func(change func(*rls.RateLimitRequest)) uint32 {
 			r := &rls.RateLimitRequest{Domain: "d", Descriptors: []*common.RateLimitDescriptor{entries(key, "a")}}
@@ -177,16 +179,16 @@ func TestHits(t *testing.T) {
 		assert.EqualValues(t, 4, remaining(own(2)), key)
 		assert.EqualValues(t, 4, remaining(own(0)), "only checks: "+key)
 		assert.EqualValues(t, 4, remaining(own(11)), "above the limit: "+key)
-		if key == "bucket" {
-			r := &rls.RateLimitRequest{Domain: "d", Descriptors: []*common.RateLimitDescriptor{entries(key, "a")}}
-			back(3)(r)
-			_, err := f.RateLimitServiceClient.ShouldRateLimit(context.Background(), r)
-			assert.Equal(t, codes.InvalidArgument, status.Code(err))
-			continue
-		}
 		assert.EqualValues(t, 7, remaining(back(3)), key)
 		assert.EqualValues(t, 10, remaining(back(100)), "no more than was in use: "+key)
+		assert.EqualValues(t, 10, remaining(back(1)), key)
+		assert.EqualValues(t, 7, remaining(own(3)), key)
 	}
+	r := &rls.RateLimitRequest{Domain: "d", Descriptors: []*common.RateLimitDescriptor{entries("log", "a")}}
+	r.Descriptors[0].IsNegativeHits = true
+	_, err := f.RateLimitServiceClient.ShouldRateLimit(context.Background(), r)
+	assert.Equal(t, codes.InvalidArgument, status.Code(err))
+	assert.ErrorContains(t, err, "not possible for a sliding_log")
 }
 
 // A request may bring its own limit, even where the files have none.
