@@ -56,7 +56,7 @@ func TestBadCommandLines(t *testing.T) {
 			"-target|127.0.0.1:1|-target|127.0.0.1:1|-memcached|127.0.0.1:1",
 		},
 		"compare":  {"", "one.json", "-as|fixed=token|results/load.json", "-as|fixed|results/load.json|results/load.json", "no-such.json|no-such.json"},
-		"accuracy": {"-requests|-1", "-requests|40000001", "-scale|-requests|400000001", "-seed|one"},
+		"accuracy": {"-requests|-1", "-requests|40000001", "-scale|-requests|400000001", "-seed|one", "-like|cloudflare", "-scale|-like|fastly"},
 		"memory":   {"-clients|0", "-clients|100000001"},
 		"cost":     {"-clients|0", "-clients|100001"},
 	} {
@@ -149,12 +149,23 @@ func TestReportOfBrokenFiles(t *testing.T) {
 	}
 }
 
-// The committed report is made of the committed results.
+// The committed report, its tables and its pictures are made of the committed
+// results.
 func TestReportOfTheResults(t *testing.T) {
 	t.Parallel()
-	text, err := makeReport(t, resultsDir(t, "results"))
+	dir := resultsDir(t, "results")
+	text, err := makeReport(t, dir)
 	require.NoError(t, err)
 	assert.Equal(t, readFile(t, filepath.Join("results", "REPORT.md")), text)
+	for _, pattern := range []string{"*.csv", "*.svg"} {
+		files, err := filepath.Glob(filepath.Join(dir, pattern))
+		require.NoError(t, err)
+		assert.NotEmpty(t, files)
+		for _, file := range files {
+			name := filepath.Base(file)
+			assert.True(t, readFile(t, file) == readFile(t, filepath.Join("results", name)), "%s is another: go run ./bench report", name)
+		}
+	}
 }
 
 func TestCompareRefuses(t *testing.T) {

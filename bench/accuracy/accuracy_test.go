@@ -409,6 +409,22 @@ func TestWorkloads(t *testing.T) {
 	}
 }
 
+func TestLargeWorkloads(t *testing.T) {
+	t.Parallel()
+	demands := make(map[string]float64)
+	for _, w := range largeWorkloads(100_000) {
+		demands[w.Name] = w.Demand
+		assert.Equal(t, int64(1000), w.Limit)
+		n := 0.0
+		for range w.arrivals(1, w.Length) {
+			n++
+		}
+		assert.InDelta(t, 100_000, n, 20_000, w.Name)
+		assert.InDelta(t, w.Demand*1000*w.Length.Minutes(), n, 20_000, w.Name)
+	}
+	assert.Equal(t, map[string]float64{"steady": 1.5, Poisson: 2, Bursty: 2, FrontLoaded: 2, "at once": 1}, demands)
+}
+
 func TestTrace(t *testing.T) {
 	t.Parallel()
 	// Requests at 100, 110 and 130 s; samples from 120.5 s on, every 2 s.
@@ -492,6 +508,39 @@ func TestEnforcedTraceHasOwnAdmissions(t *testing.T) {
 	assert.Equal(t, []int64{0, 1, 1, 1}, []int64{log.Admitted[4], log.Admitted[5], log.Admitted[14], log.Admitted[15]})
 	assert.Equal(t, log.Admitted, log.Values)
 	assert.Zero(t, log.Values[35], "at 190 s")
+}
+
+// Where panels would look alike they have the difference.
+func TestPanels(t *testing.T) {
+	t.Parallel()
+	titles := func(trace Trace) []string {
+		rows, err := trace.panels()
+		require.NoError(t, err)
+		var all []string
+		for _, row := range rows {
+			assert.Len(t, row, 3)
+			for _, p := range row {
+				if p != nil {
+					all = append(all, p.Title.Text)
+				}
+			}
+		}
+		return all
+	}
+	trace := Trace{Limit: 100, Every: time.Second, Enforced: true, Estimates: []Estimate{
+		{Algorithm: algorithms.Fixed, Values: []int64{0, 100}, Admitted: []int64{200, 100}},
+		{Algorithm: algorithms.Sliding10, Values: []int64{100, 95}, Admitted: []int64{120, 90}},
+		{Algorithm: algorithms.Token, Values: []int64{0, 100}, Admitted: []int64{200, 100}},
+		{Algorithm: algorithms.Strict60, Values: []int64{100, 70}, Admitted: []int64{80, 60}},
+	}}
+	assert.Equal(t, []string{"fixed: estimate - admitted", "N=10: estimate - admitted", "token: estimate - admitted", "strict N=60: estimate - admitted"}, titles(trace))
+	for _, other := range []struct{ value, admitted int64 }{{100, 79}, {130, 121}, {60, 59}} {
+		trace.Estimates[1].Values[0], trace.Estimates[1].Admitted[0] = other.value, other.admitted
+		assert.Equal(t, []string{"fixed", "N=10", "token", "strict N=60"}, titles(trace), "%v", other)
+	}
+	trace.Enforced, trace.True = false, []int64{100, 100}
+	assert.Equal(t, []string{"true count", "fixed: estimate - true", "N=10: estimate - true", "token: estimate - true", "strict N=60: estimate - true"}, titles(trace))
+	assert.Equal(t, []int64{2, -3}, differences([]int64{5, 6}, []int64{3, 9}))
 }
 
 // The picture of the attack shows all that it gets.

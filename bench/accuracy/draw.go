@@ -47,6 +47,8 @@ func (t Trace) picture() (name, shows string) {
 	switch name = "accuracy-" + t.Traffic; {
 	case len(t.True) == 0:
 		return name, "what the attack written for each algorithm gets in a window, and what the algorithm believes"
+	case t.Enforced && t.alike():
+		return name + "-enforced", fmt.Sprintf("by how much each is wrong about what it admits of %s traffic at %g times the limit", t.Traffic, t.Demand)
 	case t.Enforced:
 		return name + "-enforced", fmt.Sprintf("what each admits of %s traffic at %g times the limit, and what it believes", t.Traffic, t.Demand)
 	default:
@@ -109,11 +111,7 @@ func (t Trace) panels() ([][]*plot.Plot, error) {
 		if t.Enforced {
 			truth, named = e.Admitted, "admitted"
 		}
-		difference := make([]int64, len(e.Values))
-		for i, v := range e.Values {
-			difference[i] = v - truth[i]
-		}
-		p, err := t.panel(false, e.Algorithm+": estimate - "+named, nil, difference, c)
+		p, err := t.panel(false, e.Algorithm+": estimate - "+named, nil, differences(e.Values, truth), c)
 		if err != nil {
 			return nil, err
 		}
@@ -138,6 +136,20 @@ func (t Trace) panels() ([][]*plot.Plot, error) {
 	case !t.Enforced:
 		panels[0].Y.Max *= forLegend
 	}
+	return grid(panels), nil
+}
+
+// differences returns what is in values beyond what is true.
+func differences(values, truth []int64) []int64 {
+	all := make([]int64, len(values))
+	for i, v := range values {
+		all[i] = v - truth[i]
+	}
+	return all
+}
+
+// grid returns rows of panels; the last may have room.
+func grid(panels []*plot.Plot) [][]*plot.Plot {
 	var rows [][]*plot.Plot
 	for i, p := range panels {
 		if i%columns == 0 {
@@ -145,7 +157,7 @@ func (t Trace) panels() ([][]*plot.Plot, error) {
 		}
 		rows[i/columns][i%columns] = p
 	}
-	return rows, nil
+	return rows
 }
 
 // panel plots an area, if there is one, and a line. The first panel of a picture

@@ -1,0 +1,94 @@
+package accuracy
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/bench/internal/algorithms"
+)
+
+// What the documents say of the committed results, but for spaces and lines.
+func TestDocumentsSayWhatWasMeasured(t *testing.T) {
+	t.Parallel()
+	var r Report
+	var hard ScaleReport
+	for file, into := range map[string]any{"accuracy": &r, "accuracy-scale": &hard} {
+		encoded, err := os.ReadFile(filepath.Join("..", "results", file+".json"))
+		require.NoError(t, err)
+		require.NoError(t, json.Unmarshal(encoded, into))
+	}
+	ofLog := func(traffic, algorithm string) float64 {
+		row, ok := r.find(traffic, 2, algorithm)
+		require.True(t, ok, algorithm)
+		return row.ofLog()
+	}
+	means := func(traffic, format string) string {
+		var all []any
+		for _, name := range []string{algorithms.Sliding1, algorithms.Sliding10, algorithms.Sliding60} {
+			row, ok := r.find(traffic, 1, name)
+			require.True(t, ok, name)
+			all = append(all, 100*row.All.Relative())
+		}
+		return fmt.Sprintf(format, all...)
+	}
+	row := func(s ScaleReport, algorithm string) PopulationRow {
+		for _, row := range s.Rows {
+			if row.Algorithm == algorithm {
+				return row
+			}
+		}
+		require.Fail(t, algorithm)
+		return PopulationRow{}
+	}
+	wrong := func(d Difference) float64 { return 100 * ratio(d.Wrong(), d.Requests) }
+	millions := func(n int64) float64 { return float64(n) / 1e6 }
+	one, sixty := row(hard, algorithms.Sliding1), row(hard, algorithms.Sliding60)
+	said := map[string][]string{
+		"../../README.md": {
+			fmt.Sprintf("%.0f million requests of 270,000 clients", millions(hard.Requests)),
+			fmt.Sprintf("%.1f times fewer wrong decisions than `N=1`: %.1f%% of requests instead of %.1f%%",
+				wrong(one.Feedback)/wrong(sixty.Feedback), wrong(sixty.Feedback), wrong(one.Feedback)),
+			fmt.Sprintf("it would make %.0f times fewer", wrong(one.All)/wrong(sixty.All)),
+			fmt.Sprintf("capped admits %.1f%% of what an exact log does, weighted %.1f%%", ofLog(FrontLoaded, algorithms.Capped10), ofLog(FrontLoaded, algorithms.Sliding10)),
+			fmt.Sprintf("it admits %.1f%%; on bunched ones %.1f%%", ofLog(Poisson, algorithms.Strict60), ofLog(FrontLoaded, algorithms.Strict60)),
+		},
+		"../README.md": {
+			fmt.Sprintf("it admits %.1f%% of what an exact log does on independent arrivals, and %.1f%% when 90%%", ofLog(Poisson, algorithms.Strict60), ofLog(FrontLoaded, algorithms.Strict60)),
+			means(Poisson, "is off by %.1f%% of the true count with N=1, %.1f%% with N=10 and %.1f%% with N=60"),
+			means(Bursty, "on bursts of 7 seconds by %.0f%%, %.1f%% and %.1f%%"),
+			fmt.Sprintf("%.0f million requests of 270,000 clients", millions(hard.Requests)),
+			fmt.Sprintf("N=1 is wrong in %.0f million decisions and N=60 in %.1f million, %.1f times fewer: %.2f%% and %.2f%%",
+				millions(one.Feedback.Wrong()), millions(sixty.Feedback.Wrong()), wrong(one.Feedback)/wrong(sixty.Feedback), wrong(one.Feedback), wrong(sixty.Feedback)),
+			fmt.Sprintf("N=1 is wrong in %.1f million and N=60 in %.2f million, %.0f times fewer. The mean differences are %.1f%% and %.2f%%",
+				millions(one.All.Wrong()), millions(sixty.All.Wrong()), wrong(one.All)/wrong(sixty.All), 100*one.All.Relative(), 100*sixty.All.Relative()),
+			fmt.Sprintf("never were above the limit. N=1 limited %d of them, N=60", one.BelowLimited),
+		},
+	}
+	for _, name := range []string{
+		algorithms.Sliding10, algorithms.Sliding60, algorithms.Capped10, algorithms.Capped60, algorithms.Strict60,
+		algorithms.Counting64, algorithms.Counting32, algorithms.Log,
+	} {
+		line := fmt.Sprintf("| %s | %.2f |", name, r.fullest(name))
+		for _, large := range r.Large {
+			if large.Algorithm == name {
+				line += fmt.Sprintf(" %.1f |", large.ofLog())
+			}
+		}
+		said["../README.md"] = append(said["../README.md"], line+fmt.Sprintf(" %d |", r.cost(name).Bytes))
+	}
+	for file, texts := range said {
+		content, err := os.ReadFile(file)
+		require.NoError(t, err)
+		document := strings.Join(strings.Fields(string(content)), " ")
+		for _, text := range texts {
+			assert.Contains(t, document, text, file)
+		}
+	}
+}
