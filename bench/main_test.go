@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"flag"
 	"io/fs"
 	"os"
@@ -164,6 +165,34 @@ func TestReportOfTheResults(t *testing.T) {
 		for _, file := range files {
 			name := filepath.Base(file)
 			assert.True(t, readFile(t, file) == readFile(t, filepath.Join("results", name)), "%s is another: go run ./bench report", name)
+		}
+	}
+}
+
+// The first page is made of the results, with pictures that are there, and of
+// nothing where there are none.
+func TestFindingsOfTheResults(t *testing.T) {
+	t.Parallel()
+	text := readFile(t, filepath.Join("results", "REPORT.md"))
+	for _, s := range sections() {
+		finder, ok := s.New().(report.Finder)
+		if !ok {
+			continue
+		}
+		assert.Empty(t, finder.Findings(), s.Title)
+		content := readFile(t, filepath.Join("results", s.File))
+		if content == "" {
+			continue
+		}
+		require.NoError(t, json.Unmarshal([]byte(content), finder))
+		findings := finder.Findings()
+		assert.NotEmpty(t, findings, s.Title)
+		for _, f := range findings {
+			assert.Contains(t, text, "\n"+f.Text+"\n")
+			assert.NotContains(t, f.Text, "NaN")
+			if f.Picture != "" {
+				assert.FileExists(t, filepath.Join("results", f.Picture+".svg"))
+			}
 		}
 	}
 }
