@@ -142,7 +142,7 @@ func (r *Report) Print(out io.Writer) {
 	r.printLarge(out)
 	r.printMatrix(out, 1, "mean of |estimate - true count|, in % of the mean true count: every request counts, demand 1", func(row Row) string {
 		if row.All.Requests == 0 {
-			return "-"
+			return ""
 		}
 		return fmt.Sprintf("%.2f", 100*row.All.Relative())
 	})
@@ -221,8 +221,8 @@ func (r *Report) attack(algorithm string, limit int64) (AttackRow, bool) {
 	return report.Find(r.Attacks, func(row AttackRow) bool { return row.Algorithm == algorithm && row.Limit == limit })
 }
 
-// printMatrix writes a table with a line for each algorithm and a column for each
-// traffic of a demand.
+// printMatrix writes a table with a line for each algorithm that has cells, and a
+// column for each traffic of a demand.
 func (r *Report) printMatrix(out io.Writer, demand float64, title string, cell func(Row) string) {
 	header := "algorithm\t"
 	for _, w := range r.Workloads {
@@ -230,14 +230,18 @@ func (r *Report) printMatrix(out io.Writer, demand float64, title string, cell f
 			header += w.Name + "\t"
 		}
 	}
-	report.TableOf(out, title, header, r.Costs, func(c coldCheck) string {
-		line := c.Algorithm + "\t"
-		for _, row := range r.Rows {
-			if row.Algorithm == c.Algorithm && row.Demand == demand {
-				line += cell(row) + "\t"
+	report.Table(out, title, header, func(t io.Writer) {
+		for _, c := range r.Costs {
+			var cells []string
+			for _, row := range r.Rows {
+				if text := cell(row); row.Algorithm == c.Algorithm && row.Demand == demand && text != "" {
+					cells = append(cells, text)
+				}
+			}
+			if len(cells) > 0 {
+				fmt.Fprintf(t, "%s\t%s\t\n", c.Algorithm, strings.Join(cells, "\t"))
 			}
 		}
-		return line
 	})
 }
 
