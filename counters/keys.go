@@ -84,7 +84,8 @@ func (n Namespace) StateKey(client string) string {
 // Namespace.Client returned. The last "_" of a key always ends the client, so
 // that client "a_1" never meets client "a".
 func CounterKey(client string, bucket int64) string {
-	return client + strconv.FormatInt(bucket, 10)
+	var b [128]byte // longer keys cost another allocation
+	return string(AppendCounterKey(b[:0], client, bucket))
 }
 
 // AppendCounterKey appends to b what CounterKey returns.

@@ -168,3 +168,11 @@ func ExampleNamespace() {
 	fmt.Println(CounterKey(ns.Client("alice"), 29333333))
 	// Output: weir:api/per-minute:60000:alice_29333333
 }
+
+// A check that begins a slot makes its key.
+func TestACounterKeyIsOneAllocation(t *testing.T) {
+	client := CounterNamespace("weir", "api", "per-minute", time.Minute).Client("alice")
+	var key string
+	assert.InDelta(t, 1, testing.AllocsPerRun(1000, func() { key = CounterKey(client, 29333333) }), 0)
+	assert.Equal(t, client+"29333333", key)
+}
