@@ -33,8 +33,8 @@ PGO_ROWS = ^(fixed|sliding N=10|sliding N=60), 10,|^sliding N=10, one|^batches o
 pgo: export GOFLAGS += -trimpath
 pgo: setup
 	rm -rf bin/pgo
-	go run ./bench throughput -duration 2s -rows '$(PGO_ROWS)' -profiles bin/pgo -out bin/pgo
-	go run ./bench load -duration 5s -rate 5000 -policies default,token,leaky,log -profiles bin/pgo -out bin/pgo
+	go run ./bench throughput -duration 2s -rows '$(PGO_ROWS)' -profiles bin/pgo
+	go run ./bench load -duration 5s -rate 5000 -policies default,token,leaky,log -profiles bin/pgo
 	go tool pprof -proto -output cmd/server/default.pgo bin/pgo/*.pprof
 
 # For ten minutes, from another seed each time.

@@ -49,7 +49,7 @@ func TestBadCommandLines(t *testing.T) {
 		"architectures":   {"-seed|-1"},
 		"report":          {"everything"},
 		"load": {
-			"-arrivals|late", "-format|grpc", "-format|ratelimit", "-format|envoy-grpc", "-memcached|127.0.0.1:1", "-target|https://127.0.0.1:1",
+			"-arrivals|late", "-format|grpc", "-format|ratelimit", "-format|envoy-grpc", "-memcached|127.0.0.1:1", "-target|https://127.0.0.1:1", "-target|127.0.0.1:1|-profiles|bin",
 			"-target|127.0.0.1:1|-rate|1", "-policies|", "-policies|fixed,token,fixed", "-rate|-1", "-rate|NaN", "-rate|1e9",
 			"-ramp|1000", "-ramp|many:more", "-ramp|0:0", "-ramp|1:2|-rate|3", "-duration|0s", "-p99|0s", "-connections|0",
 			"-clients|0", "-clients|10000001", "-zipf|-1",

@@ -166,6 +166,7 @@ func (cfg config) check(arrivals string) error {
 		{arrivals == "poisson" || arrivals == "even", "-arrivals must be poisson or even"},
 		{!slices.Contains(cfg.policies, "") && len(slices.Compact(slices.Sorted(slices.Values(cfg.policies)))) == len(cfg.policies),
 			"-policies must be names, each once"},
+		{cfg.profiles == "" || len(cfg.targets) == 0, "-profiles is for the weir that is started when there is no -target"},
 		{!cfg.ramp || cfg.rate == 0, "-rate and -ramp exclude each other"},
 		{within(cfg.rate, 0, mostRate) && within(cfg.from, 0, mostRate) && within(cfg.to, 0, mostRate), fmt.Sprintf("rates must be from 0 to %d", mostRate)},
 		{!cfg.ramp || cfg.from != cfg.to, "-ramp must be of two different rates"},

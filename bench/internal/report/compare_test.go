@@ -88,6 +88,7 @@ func TestPublish(t *testing.T) {
 		"as usual":           {nil, false, filepath.Join(defaultDir, "rates.json")},
 		"quick":              {[]string{"-quick"}, false, ""},
 		"a guest":            {nil, true, ""},
+		"profiled":           {[]string{"-profiles", "there"}, false, ""},
 		"elsewhere":          {[]string{"-out", "mine"}, false, "mine/rates.json"},
 		"quick, elsewhere":   {[]string{"-quick", "-out", "mine"}, false, "mine/rates.json"},
 		"a guest, elsewhere": {[]string{"-out", "mine"}, true, "mine/rates.json"},
@@ -97,6 +98,7 @@ func TestPublish(t *testing.T) {
 			t.Chdir(t.TempDir())
 			flags := NewFlags("rates")
 			flags.Quick("less")
+			flags.Profiles(new(string))
 			if tt.guest {
 				flags.Guest()
 			}

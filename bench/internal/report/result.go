@@ -242,7 +242,7 @@ type Flags struct {
 func NewFlags(name string) *Flags {
 	f := &Flags{FlagSet: flag.NewFlagSet(name, flag.ContinueOnError)}
 	f.StringVar(&f.dir, "out", "", "the `directory` for the figures, as JSON, and the pictures (default "+defaultDir+
-		", but none for what isn't to be published: a quick run, or one of a -target)")
+		", but none for what isn't to be published: a quick run, or one of a -target or with -profiles)")
 	return f
 }
 
@@ -265,9 +265,13 @@ func (f *Flags) Rows(pattern **regexp.Regexp) {
 	})
 }
 
-// Profiles defines -profiles.
+// Profiles defines -profiles. As profiling costs time, the figures aren't to be
+// published.
 func (f *Flags) Profiles(dir *string) {
-	f.StringVar(dir, "profiles", "", "the `directory` for a CPU profile of each weir that is started (default none)")
+	f.Func("profiles", "the `directory` for a CPU profile of each weir that is started (default none)", func(s string) error {
+		*dir, f.guest = s, true
+		return nil
+	})
 }
 
 // Parse parses args, which must be flags only. Asked for help, it prints it to
@@ -280,8 +284,9 @@ func (f *Flags) Errorf(format string, args ...any) error {
 }
 
 // Publish prints what the command found out, and writes and draws it in -out as
-// name. Without -out it writes nothing if the run was quick, or a guest's. The
-// error is the given one, if any; else it may be that the run broke a promise.
+// name. Without -out it writes nothing if the run was quick, profiled or a
+// guest's. The error is the given one, if any; else it may be that the run broke
+// a promise.
 func (f *Flags) Publish(out io.Writer, name string, r Result, err error) error {
 	Progress("") // removes the last line
 	if err != nil {
