@@ -526,7 +526,7 @@ func (l *Limiter[S]) StateBytes(limit int64) int {
 	var state S
 	n := min(limit, 10_000) // no log has more entries, and a bucket doesn't grow
 	for i := range n {
-		at := time.Unix(0, i*int64(l.algorithm.lasts())/n)
+		at := time.Unix(0, i*(int64(l.algorithm.lasts())/n)) // multiplied first, it may overflow
 		state, _ = l.algorithm.step(state, counters.Request{Cost: limit / n, Limit: limit, Now: at})
 	}
 	return len(l.algorithm.encode(nil, state))

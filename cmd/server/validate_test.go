@@ -38,6 +38,8 @@ policies:
   log: {limits: [{algorithm: sliding_log, limit: 100, window: 1m}]}
   counting: {limits: [{algorithm: sliding_log, limit: 2000, window: 1m, entries: 64}]}
   long: {limits: [{algorithm: sliding_log, limit: 2000, window: 1m}]}
+  year: {limits: [{algorithm: sliding_log, limit: 2000, window: 366d}]}
+  year-counting: {limits: [{algorithm: sliding_log, limit: 2000, window: 366d, entries: 64}]}
 `)
 	for name, p := range policies {
 		t.Run(name[:min(10, len(name))], func(t *testing.T) {
@@ -65,7 +67,7 @@ policies:
 				cost = l.Limit
 			}
 			for left := l.Limit; left > 0; left -= cost {
-				at := last.Add(-time.Duration(left-1) * l.Window / time.Duration(l.Limit))
+				at := last.Add(-time.Duration(left-1) * (l.Window / time.Duration(l.Limit)))
 				if cost > 1 {
 					at = last
 				}
