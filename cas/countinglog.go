@@ -28,9 +28,10 @@ const (
 )
 
 // NewCountingLog returns a limiter by a log of about so many entries,
-// MinLogEntries to MaxLogEntries. It reads the states of a SlidingLog. The
-// error says what is wrong with the window (see counters.CheckWindow), the
-// entries or cfg.
+// MinLogEntries to MaxLogEntries. It reads the states of a SlidingLog, which
+// reads its states too. It remembers fewer than cfg.Clients where their entries
+// would take more than 64 MiB. The error says what is wrong with the window (see
+// counters.CheckWindow), the entries or cfg.
 func NewCountingLog(store counters.StateStore, window time.Duration, entries int64, cfg Config) (*CountingLog, error) {
 	a, err := newCountingLog(window, entries, cfg.CountDenied)
 	if err != nil {

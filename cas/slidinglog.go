@@ -66,7 +66,7 @@ func newSlidingLog(window time.Duration, limit int64, countDenied bool) (log, er
 	}
 	if limit < 1 || limit > MaxLogLimit {
 		return log{}, fmt.Errorf("limit %d of a sliding log must be from 1 to %d: it stores the time of each admitted request; "+
-			"use sliding_window for larger limits", limit, MaxLogLimit)
+			"use a log with entries, or sliding_window, for larger limits", limit, MaxLogLimit)
 	}
 	return log{window: window, countDenied: countDenied}, nil
 }
