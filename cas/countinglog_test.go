@@ -359,3 +359,36 @@ func TestWhatIsCarriedOfAnEntryStaysUntilItsLast(t *testing.T) {
 		}
 	}
 }
+
+func TestCountingLogTimelines(t *testing.T) {
+	t.Parallel()
+	t.Run("the first of an entry leaves, then the rest with the last", func(t *testing.T) {
+		runTimeline(t, countingClient(t, time.Minute, MinLogEntries, false), []row{
+			{at: "12:00:00", cost: 1, limit: 32, allowed: true, remaining: 31, reset: "1m"},
+			{at: "12:00:10", cost: 1, limit: 32, allowed: true, remaining: 30, reset: "1m"},
+			{at: "12:00:20", cost: 2, limit: 32, allowed: true, remaining: 28, reset: "1m"}, // the entry is full
+			{at: "12:00:30", cost: 28, limit: 32, allowed: true, remaining: 0, reset: "1m"},
+			{at: "12:00:50", cost: 1, limit: 32, remaining: 0, reset: "40s", retry: "10.000032768s"}, // rounded up
+			{at: "12:00:50", cost: 2, limit: 32, remaining: 0, reset: "40s", retry: "30.000047104s"},
+			{at: "12:01:10", cost: 2, limit: 32, remaining: 1, reset: "20s", retry: "10.000047104s"},
+			{at: "12:01:21", cost: 4, limit: 32, allowed: true, remaining: 0, reset: "1m"},
+			{at: "12:01:21", cost: 33, limit: 32, remaining: 0, reset: "1m", retry: "forever"},
+		})
+	})
+	t.Run("what is denied is logged in place of the oldest", func(t *testing.T) {
+		runTimeline(t, countingClient(t, time.Minute, MinLogEntries, true), []row{
+			{at: "12:00:00", cost: 2, limit: 8, allowed: true, remaining: 6, reset: "1m"},
+			{at: "12:00:10", cost: 4, limit: 8, allowed: true, remaining: 2, reset: "1m"},
+			{at: "12:00:20", cost: 3, limit: 8, remaining: 0, reset: "1m", retry: "50.000039936s"},
+			{at: "12:01:05", cost: 1, limit: 8, allowed: true, remaining: 0, reset: "1m"},
+		})
+	})
+	t.Run("a clock that is behind", func(t *testing.T) {
+		runTimeline(t, countingClient(t, time.Minute, MinLogEntries, false), []row{
+			{at: "12:00:30", cost: 6, limit: 8, allowed: true, remaining: 2, reset: "1m"},
+			{at: "12:00:20", cost: 2, limit: 8, allowed: true, remaining: 0, reset: "1m10s"},
+			{at: "12:00:25", cost: 1, limit: 8, remaining: 0, reset: "1m5s", retry: "1m5s"},
+			{at: "12:01:30", cost: 8, limit: 8, allowed: true, remaining: 0, reset: "1m"},
+		})
+	})
+}
