@@ -3,6 +3,7 @@ package cas
 import (
 	"encoding/binary"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -391,4 +392,56 @@ func TestCountingLogTimelines(t *testing.T) {
 			{at: "12:01:30", cost: 8, limit: 8, allowed: true, remaining: 0, reset: "1m"},
 		})
 	})
+}
+
+// The longest log there is, of entries that are as far apart as can be, is far
+// below what Memcached takes for an item.
+func TestLongestCountingLog(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		entries int64
+		most    int // bytes
+	}{{MinLogEntries, 200}, {DefaultLogEntries, 1_000}, {MaxLogEntries, 15_000}} {
+		l, err := newCountingLog(counters.MaxWindow, test.entries, false)
+		require.NoError(t, err)
+		random := rand.New(rand.NewPCG(1, 2))
+		var s countingState
+		longest, size := 0, 0
+		now := clock(t, "12:00:00")
+		for i := range 10 * test.entries {
+			cost := int64(1) // in turns with one that leaves no room for it
+			if i%2 == 0 {
+				cost = l.share(counters.MaxLimit)
+			}
+			s, _ = l.step(s, counters.Request{Cost: cost, Limit: counters.MaxLimit, Now: now})
+			now = now.Add(time.Duration(random.Int64N(int64(counters.MaxWindow) / test.entries)))
+			longest, size = max(longest, len(s.entries)), max(size, len(l.encode(nil, s)))
+		}
+		assert.InDelta(t, 2*test.entries, longest, float64(test.entries)/2)
+		assert.LessOrEqual(t, size, test.most, "%d entries", test.entries)
+	}
+}
+
+// When the first of an entry is taken back, all of the rest stays until the
+// last leaves; when another is, the first still leaves on time.
+func TestRefundOfAnEntry(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name, refund string
+		used         map[string]int64
+	}{
+		{"the first", "12:00:00", map[string]int64{"12:00:59": 2, "12:01:01": 2, "12:01:09": 2, "12:01:11": 0}},
+		{"the second", "12:00:05", map[string]int64{"12:00:59": 2, "12:01:01": 1, "12:01:09": 1, "12:01:11": 0}},
+		{"the last", "12:00:10", map[string]int64{"12:00:59": 2, "12:01:01": 1, "12:01:09": 1, "12:01:11": 0}},
+	} {
+		c := countingClient(t, time.Minute, MinLogEntries, false)
+		ask := func(shows string) counters.Request { return counters.Request{Cost: 1, Limit: 24, Now: clock(t, shows)} }
+		for _, shows := range []string{"12:00:00", "12:00:05", "12:00:10"} {
+			require.True(t, c.ask(t, ask(shows)).Allowed)
+		}
+		c.refund(t, ask(test.refund))
+		for shows, used := range test.used {
+			assert.Equal(t, 24-used, c.peek(t, ask(shows)).Remaining, "%s at %s", test.name, shows)
+		}
+	}
 }
