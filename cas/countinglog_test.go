@@ -444,4 +444,32 @@ func TestRefundOfAnEntry(t *testing.T) {
 			assert.Equal(t, 24-used, c.peek(t, ask(shows)).Remaining, "%s at %s", test.name, shows)
 		}
 	}
+
+	// What is left of an entry whose first has left may be nothing.
+	c := countingClient(t, time.Minute, MinLogEntries, false)
+	ask := func(shows string, cost int64) counters.Request {
+		return counters.Request{Cost: cost, Limit: 24, Now: clock(t, shows)}
+	}
+	for _, r := range []counters.Request{ask("12:00:00", 1), ask("12:00:05", 2), ask("12:01:02", 3)} {
+		require.True(t, c.ask(t, r).Allowed)
+	}
+	c.refund(t, ask("12:00:05", 2))
+	assert.Equal(t, int64(24-3), c.peek(t, ask("12:01:02", 1)).Remaining)
+}
+
+// Of an entry that two have with the same cost, the later end is kept: a refund
+// may have taken what came before it.
+func TestWhatIsPutBackOfAnEntryEndsLast(t *testing.T) {
+	t.Parallel()
+	l, err := newCountingLog(time.Minute, MinLogEntries, false)
+	require.NoError(t, err)
+	first, last := clock(t, "12:00:00").UnixNano(), clock(t, "12:00:10").UnixNano()
+	short := countingState{first, first, []counted{{first, first, 1}}}
+	long := countingState{first, last, []counted{{first, last, 1}}}
+	r := counters.Request{Limit: 8, Now: clock(t, "12:00:20")}
+	s, more := l.most(short, long, r)
+	assert.True(t, more)
+	assert.Equal(t, l.rounded(last), s.last())
+	_, more = l.most(long, short, r)
+	assert.False(t, more)
 }
