@@ -50,7 +50,6 @@ func newClients(s *server, number uint64, dial pipeline.DialFunc, timeout time.D
 	cs := &clients{
 		server: s, number: number, timeout: timeout, unused: make(chan struct{}), run: run,
 		pool: pipeline.New(dial), many: pipeline.New(dial),
-		budget: budget{left: maxManyBytes},
 	}
 	cs.idle.pool, cs.bulk.pool = cs.pool, cs.many
 	cs.member, cs.leave = context.WithCancel(context.Background())

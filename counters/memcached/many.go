@@ -8,9 +8,6 @@ import (
 	"weir/counters"
 )
 
-// maxAdders is how many pieces of one AddMany are under way on a server at once.
-const maxAdders = maxManyBytes / maxPiece
-
 // AddMany implements counters.ManyStore. It has a connection of its own to each
 // server, so that single operations don't queue behind it.
 func (s *Store) AddMany(ctx context.Context, keys []string, begin func(i int) (counters.Addition, bool), done func(i int, n int64, err error)) {
@@ -30,6 +27,7 @@ func (s *Store) AddMany(ctx context.Context, keys []string, begin func(i int) (c
 	for i := range shares {
 		share := &shares[i]
 		share.many, share.home = &many, m.clients[i]
+		share.adders = share.home.budget.pieces() - 1
 		if len(share.waiting) == len(keys) {
 			share.add()
 		} else if len(share.waiting) > 0 {
@@ -67,7 +65,7 @@ type share struct {
 
 	mu      sync.Mutex
 	waiting []int // the numbers of those that haven't begun
-	adders  int   // how many have been begun besides the first
+	adders  int   // how many may still be begun
 }
 
 // A piece is additions that are sent together.
@@ -84,12 +82,12 @@ func (s *share) add() {
 	defer s.rescue()
 	p := pieces.Get().(*piece)
 	for s.waits() {
-		c, err := s.enter()
+		c, alone, err := s.enter()
 		if c == nil {
 			s.leave(err)
 			break
 		}
-		s.send(c, p)
+		s.send(c, p, alone)
 	}
 	pieces.Put(p)
 }
@@ -101,25 +99,26 @@ func (s *share) waits() bool {
 	return len(s.waiting) > 0
 }
 
-// enter returns a client for a piece, once another may be under way. If it
-// returns none, the error says what becomes of all that wait.
-func (s *share) enter() (*client, error) {
+// enter returns a client for a piece, once another may be under way, and whether
+// none is. If it returns none, the error says what becomes of all that wait.
+func (s *share) enter() (c *client, alone bool, err error) {
 	cs := s.home
-	if !cs.budget.take(s.deadline) {
-		return nil, errOverdue
+	ok, alone := cs.budget.take(s.deadline)
+	if !ok {
+		return nil, false, errOverdue
 	}
 	if cs.breaker.suspect.Load() {
-		if err := cs.refuse(s.deadline); err != nil {
-			cs.budget.give(maxPiece)
-			return nil, err
+		err = cs.refuse(s.deadline)
+	}
+	if err == nil {
+		if c = cs.getFrom(&cs.bulk, s.deadline); c == nil {
+			err = counters.ErrNotAdded // the server has left
 		}
 	}
-	c := cs.getFrom(&cs.bulk, s.deadline)
-	if c == nil { // the server has left
+	if err != nil {
 		cs.budget.give(maxPiece)
-		return nil, counters.ErrNotAdded
 	}
-	return c, nil
+	return c, alone, err
 }
 
 // leave ends all that wait with err.
@@ -133,10 +132,11 @@ func (s *share) leave(err error) {
 	}
 }
 
-// send does the additions of the next piece with c.
-func (s *share) send(c *client, p *piece) {
+// send does the additions of the next piece with c, while others are under way or
+// not.
+func (s *share) send(c *client, p *piece, alone bool) {
 	defer c.release()
-	failure := s.exchange(c, p)
+	failure := s.exchange(c, p, alone)
 	if failure != nil {
 		failure = c.translate("", failure)
 	}
@@ -170,16 +170,21 @@ func (s *share) send(c *client, p *piece) {
 
 // exchange makes p the next piece, sends it, and waits for its replies. Then
 // others may be under way.
-func (s *share) exchange(c *client, p *piece) error {
-	taken := maxPiece
-	defer func() { s.home.budget.give(taken) }()
+func (s *share) exchange(c *client, p *piece, alone bool) error {
+	budget, taken := &s.home.budget, maxPiece
+	defer func() { budget.give(taken) }()
 	requests := s.next(c.requests[:0], p)
 	if len(p.numbers) == 0 {
 		return nil
 	}
-	s.home.budget.give(maxPiece - len(requests)) // more, if the last is a large one
+	budget.give(maxPiece - len(requests)) // less than nothing if the last is a large one
 	taken = len(requests)
-	return c.exchange(0, requests)
+	begun := time.Now()
+	err := c.exchange(0, requests)
+	if alone && err == nil {
+		budget.measured(time.Since(begun))
+	}
+	return err
 }
 
 // next makes p the next piece, and appends its requests to b.
@@ -195,8 +200,8 @@ func (s *share) next(b []byte, p *piece) []byte {
 			p.numbers, p.additions = append(p.numbers, i), append(p.additions, a)
 		}
 	}
-	if len(s.waiting) > 0 && s.adders < maxAdders-1 {
-		s.adders++
+	if len(s.waiting) > 0 && s.adders > 0 {
+		s.adders--
 		s.adding.Go(s.add)
 	}
 	return b
