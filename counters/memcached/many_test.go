@@ -32,11 +32,17 @@ func addMany(ctx context.Context, m *memcached.Store, additions []counters.Addit
 	for i, a := range additions {
 		keys[i] = a.Key
 	}
+	var adding sync.WaitGroup
+	defer adding.Wait()
 	m.AddMany(ctx, keys, func(i int) (counters.Addition, bool) { return additions[i], true }, func(i int, n int64, err error) {
-		if errors.Is(err, counters.ErrNotAdded) {
-			n, err = m.Add(ctx, additions[i])
+		if !errors.Is(err, counters.ErrNotAdded) {
+			done(i, n, err)
+			return
 		}
-		done(i, n, err)
+		adding.Go(func() {
+			n, err := m.Add(ctx, additions[i])
+			done(i, n, err)
+		})
 	})
 }
 

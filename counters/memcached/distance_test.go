@@ -1,0 +1,38 @@
+package memcached
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters"
+	"weir/counters/memcachedtest"
+)
+
+// A piece that is alone tells how far away its server is, and no other does.
+func TestAddManyMeasuresTheDistance(t *testing.T) {
+	t.Parallel()
+	const roundTrip = 20 * time.Millisecond
+	s, err := New(Config{Servers: []string{memcachedtest.Start(t).Far(roundTrip)}, Timeout: 5 * time.Second})
+	require.NoError(t, err)
+	defer s.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	add := func() {
+		s.AddMany(ctx, []string{"k"}, func(int) (counters.Addition, bool) {
+			return counters.Addition{Key: "k", Delta: 1, TTL: time.Minute, New: true}, true
+		}, func(_ int, _ int64, err error) { assert.NoError(t, err) })
+	}
+	b := &s.members.Load().clients[0].budget
+	ok, _ := b.take(time.Now())
+	require.True(t, ok)
+	add()
+	assert.Zero(t, b.distance)
+	b.give(maxPiece)
+	add()
+	assert.Greater(t, b.distance, roundTrip*9/10)
+	assert.Zero(t, b.under)
+}
