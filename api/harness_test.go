@@ -50,7 +50,7 @@ var manyAtOnce bool
 // A manyStore does many additions at once.
 type manyStore struct{ *watchedStore }
 
-func (s manyStore) AddMany(ctx context.Context, keys []string, begin func(i int) (counters.Addition, bool), done func(i int, n int64, err error)) {
+func (s manyStore) AddMany(ctx context.Context, keys []string, begin func(i int) (counters.Addition, counters.Turn), done func(i int, n int64, err error)) {
 	var adding sync.WaitGroup
 	var cause atomic.Value
 	for i := range keys {
@@ -60,7 +60,11 @@ func (s manyStore) AddMany(ctx context.Context, keys []string, begin func(i int)
 					cause.Store(v)
 				}
 			}()
-			if a, ok := begin(i); ok {
+			a, turn := begin(i)
+			for ; turn == counters.Later; a, turn = begin(i) {
+				time.Sleep(time.Microsecond)
+			}
+			if turn == counters.Now {
 				n, err := s.Add(ctx, a)
 				done(i, n, err)
 			}

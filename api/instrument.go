@@ -41,9 +41,9 @@ type instrumentedManyStore struct {
 	many counters.ManyStore
 }
 
-func (s *instrumentedManyStore) AddMany(ctx context.Context, keys []string, begin func(i int) (counters.Addition, bool), done func(i int, n int64, err error)) {
+func (s *instrumentedManyStore) AddMany(ctx context.Context, keys []string, begin func(i int) (counters.Addition, counters.Turn), done func(i int, n int64, err error)) {
 	called, begun := time.Now(), make([]time.Time, len(keys))
-	s.many.AddMany(ctx, keys, func(i int) (counters.Addition, bool) {
+	s.many.AddMany(ctx, keys, func(i int) (counters.Addition, counters.Turn) {
 		begun[i] = time.Now()
 		return begin(i)
 	}, func(i int, n int64, err error) {

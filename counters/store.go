@@ -111,12 +111,22 @@ type ManyStore interface {
 	// AddMany does an addition for each of the keys, which are of a client each,
 	// those of a server in pieces of which several are under way at once. It calls
 	// begin with the number of a key when its addition is about to be sent: begin
-	// returns it, or false if there is none any more. And it calls done with what
-	// Add would return, or with ErrNotAdded. An error that comes without begin is
-	// that or an ErrNotSent. Both should be short, and may be called concurrently
-	// for different numbers. AddMany returns after the last of them.
-	AddMany(ctx context.Context, keys []string, begin func(i int) (Addition, bool), done func(i int, n int64, err error))
+	// returns it, or says that there is none, or that it can't be told yet. And it
+	// calls done with what Add would return, or with ErrNotAdded. An error that
+	// comes without begin is that or an ErrNotSent. Both should be short, and may
+	// be called concurrently for different numbers. AddMany returns after the last
+	// of them.
+	AddMany(ctx context.Context, keys []string, begin func(i int) (Addition, Turn), done func(i int, n int64, err error))
 }
+
+// A Turn says what becomes of an addition that is about to be sent.
+type Turn int
+
+const (
+	Never Turn = iota // done isn't called for it
+	Now
+	Later // begin is called again, after the others of its server
+)
 
 // An Addition says what a Store's Add is to do.
 type Addition struct {

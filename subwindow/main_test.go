@@ -56,11 +56,26 @@ func (l *limiter) Take(ctx context.Context, r counters.Request) (counters.Decisi
 // A manyStore does many additions one by one.
 type manyStore struct{ counters.Store }
 
-func (s manyStore) AddMany(ctx context.Context, keys []string, begin func(i int) (counters.Addition, bool), done func(i int, n int64, err error)) {
-	for i := range keys {
-		if a, ok := begin(i); ok {
+func (s manyStore) AddMany(ctx context.Context, keys []string, begin func(i int) (counters.Addition, counters.Turn), done func(i int, n int64, err error)) {
+	var later []int
+	try := func(i int) {
+		switch a, turn := begin(i); turn {
+		case counters.Now:
 			n, err := s.Add(ctx, a)
 			done(i, n, err)
+		case counters.Later:
+			later = append(later, i)
+		}
+	}
+	for i := range keys {
+		try(i)
+	}
+	for len(later) > 0 {
+		again := later
+		later = nil
+		time.Sleep(time.Millisecond)
+		for _, i := range again {
+			try(i)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"runtime/debug"
 	"slices"
+	"sync/atomic"
 
 	"weir/counters"
 	"weir/counters/combiner"
@@ -17,6 +18,11 @@ const (
 	// silent.
 	slowLeads  = 128
 	slowShifts = 16
+	// fewBusy is how many clients whom others ask about are left to Take at once;
+	// what is beyond that is tried busyTries times more, as pieces of other
+	// batches are soon over.
+	fewBusy   = 16
+	busyTries = 2
 )
 
 // TakesMany reports whether the store is a counters.ManyStore, so that TakeMany
@@ -63,6 +69,7 @@ type many struct {
 	leads    []lead   // of those that the store is asked about
 	keys     []string // one of each of the leads
 	slow     counters.Workers
+	busy     atomic.Int64 // how many clients others asked about
 }
 
 // A lead is a client of TakeMany that this process asks the store about, for
@@ -73,6 +80,7 @@ type lead struct {
 	batch  *combiner.Batch[request, counters.Decision] // while the client is led
 	a      *attempt
 	sum    int64 // being counted
+	tries  int   // when others were asking about it
 }
 
 // know decides the request of that number if its answer is known, and else notes
@@ -97,31 +105,34 @@ func (m *many) know(i int) {
 
 // begin leads the client, and returns what the store is to count for it, if
 // anything.
-func (m *many) begin(i int) (counters.Addition, bool) {
+func (m *many) begin(i int) (counters.Addition, counters.Turn) {
 	led := &m.leads[i]
 	defer m.rescue(led)
 	r, v := &m.requests[led.number], led.view
 	led.batch = m.combiner.Begin(r.Client, request{Request: *r, view: v})
 	if led.batch == nil {
+		if led.tries++; led.tries <= busyTries && m.busy.Add(1) > fewBusy {
+			return counters.Addition{}, counters.Later
+		}
 		m.done(led.number, counters.Taken{})
-		return counters.Addition{}, false
+		return counters.Addition{}, counters.Never
 	}
 	if v.owes() {
 		m.finish(led)
-		return counters.Addition{}, false
+		return counters.Addition{}, counters.Never
 	}
 	a := m.recall(v, r.Client, r.Now)
 	led.a = a
 	a.pending = append(a.pending[:0], led.batch.Calls()...)
 	a.chosen = slices.Grow(a.chosen[:0], 1)[:1]
 	if led.sum = m.choose(v, a); led.sum > 0 {
-		return m.addition(a, led.sum), true
+		return m.addition(a, led.sum), counters.Now
 	}
 	if a.fresh && m.full(a) {
 		m.deny(v, a)
 	}
 	m.finish(led)
-	return counters.Addition{}, false
+	return counters.Addition{}, counters.Never
 }
 
 // added goes on with a lead whose addition has ended. What takes no store is

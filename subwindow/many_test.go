@@ -22,17 +22,17 @@ type togetherStore struct {
 	between func(i int) // is called while the addition of that number is under way, if it isn't nil
 }
 
-func (s *togetherStore) AddMany(ctx context.Context, keys []string, begin func(i int) (counters.Addition, bool), done func(i int, n int64, err error)) {
+func (s *togetherStore) AddMany(ctx context.Context, keys []string, begin func(i int) (counters.Addition, counters.Turn), done func(i int, n int64, err error)) {
 	size := 0
-	s.manyStore.AddMany(ctx, keys, func(i int) (counters.Addition, bool) {
-		a, ok := begin(i)
+	s.manyStore.AddMany(ctx, keys, func(i int) (counters.Addition, counters.Turn) {
+		a, turn := begin(i)
 		if between := s.between; between != nil {
 			between(i)
 		}
-		if ok {
+		if turn == counters.Now {
 			size++
 		}
-		return a, ok
+		return a, turn
 	}, done)
 	s.sizes = append(s.sizes, size)
 }
@@ -112,6 +112,61 @@ func TestManyLeaveWhoIsBeingAskedFor(t *testing.T) {
 		d, err := l.Take(t.Context(), asked[0])
 		require.NoError(t, err)
 		assert.EqualValues(t, 3, d.Remaining)
+	})
+}
+
+// Of many clients others ask about, all but a few are tried again: batches
+// that overlap don't fall apart.
+func TestManyTryThoseWhoAreBusyAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		gate := &gatedStore{Store: memory.New(nil), gate: make(chan struct{})}
+		store := &togetherStore{manyStore: manyStore{gate}}
+		l, err := subwindow.New(store, newWindow(t, time.Minute, 10, false), counters.Options{Policy: "p", Limit: "l", Clients: 1000, StoreTimeout: -1})
+		require.NoError(t, err)
+		asked := requests(100, at("12:00:01"), 5)
+		ask := func(r counters.Request) {
+			_, err := l.Take(t.Context(), r)
+			assert.NoError(t, err)
+		}
+		for _, r := range asked[:90] {
+			go ask(r)
+		}
+		synctest.Wait()
+		go func() {
+			time.Sleep(500 * time.Microsecond)
+			close(gate.gate)
+		}()
+		taken := takeMany(t.Context(), l, asked)
+		left := 0
+		for _, one := range taken {
+			if !one.Done {
+				left++
+			}
+		}
+		assert.Equal(t, 16, left)
+		assert.Equal(t, []int{84}, store.sizes)
+	})
+}
+
+// Who stays busy is left to Take in the end.
+func TestManyLeaveWhoStaysBusy(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		gate := &gatedStore{Store: memory.New(nil), gate: make(chan struct{})}
+		store := &togetherStore{manyStore: manyStore{gate}}
+		l, err := subwindow.New(store, newWindow(t, time.Minute, 10, false), counters.Options{Policy: "p", Limit: "l", Clients: 1000, StoreTimeout: -1})
+		require.NoError(t, err)
+		asked := requests(100, at("12:00:01"), 5)
+		for _, r := range asked {
+			go func() {
+				_, err := l.Take(t.Context(), r)
+				assert.NoError(t, err)
+			}()
+		}
+		synctest.Wait()
+		assert.Equal(t, make([]counters.Taken, 100), takeMany(t.Context(), l, asked))
+		close(gate.gate)
 	})
 }
 
@@ -227,7 +282,7 @@ func TestManyLeaveWhatIsNotAdded(t *testing.T) {
 // An unableStore adds nothing together, whether it has begun or not.
 type unableStore struct{ counters.Store }
 
-func (unableStore) AddMany(_ context.Context, keys []string, begin func(i int) (counters.Addition, bool), done func(i int, n int64, err error)) {
+func (unableStore) AddMany(_ context.Context, keys []string, begin func(i int) (counters.Addition, counters.Turn), done func(i int, n int64, err error)) {
 	for i := range keys {
 		if i%2 == 0 {
 			begin(i)

@@ -39,6 +39,13 @@ func (b *budget) pieces() int {
 	return b.most()
 }
 
+// pause returns about how long a piece is under way.
+func (b *budget) pause() time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return max(b.distance, pieceTime)
+}
+
 // most is pieces with b.mu held.
 func (b *budget) most() int {
 	if b.distance == 0 {

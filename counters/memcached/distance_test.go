@@ -22,8 +22,8 @@ func TestAddManyMeasuresTheDistance(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	add := func() {
-		s.AddMany(ctx, []string{"k"}, func(int) (counters.Addition, bool) {
-			return counters.Addition{Key: "k", Delta: 1, TTL: time.Minute, New: true}, true
+		s.AddMany(ctx, []string{"k"}, func(int) (counters.Addition, counters.Turn) {
+			return counters.Addition{Key: "k", Delta: 1, TTL: time.Minute, New: true}, counters.Now
 		}, func(_ int, _ int64, err error) { assert.NoError(t, err) })
 	}
 	b := &s.members.Load().clients[0].budget

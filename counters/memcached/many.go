@@ -10,7 +10,7 @@ import (
 
 // AddMany implements counters.ManyStore. It has a connection of its own to each
 // server, so that single operations don't queue behind it.
-func (s *Store) AddMany(ctx context.Context, keys []string, begin func(i int) (counters.Addition, bool), done func(i int, n int64, err error)) {
+func (s *Store) AddMany(ctx context.Context, keys []string, begin func(i int) (counters.Addition, counters.Turn), done func(i int, n int64, err error)) {
 	m := s.members.Load()
 	if len(m.clients) == 0 {
 		for i := range keys {
@@ -27,11 +27,10 @@ func (s *Store) AddMany(ctx context.Context, keys []string, begin func(i int) (c
 	for i := range shares {
 		share := &shares[i]
 		share.many, share.home = &many, m.clients[i]
-		share.adders = share.home.budget.pieces() - 1
 		if len(share.waiting) == len(keys) {
-			share.add()
+			share.run()
 		} else if len(share.waiting) > 0 {
-			many.adding.Go(share.add)
+			many.adding.Go(share.run)
 		}
 	}
 	many.adding.Wait()
@@ -43,9 +42,9 @@ func (s *Store) AddMany(ctx context.Context, keys []string, begin func(i int) (c
 // many is one AddMany.
 type many struct {
 	deadline time.Time
-	begin    func(i int) (counters.Addition, bool)
+	begin    func(i int) (counters.Addition, counters.Turn)
 	done     func(i int, n int64, err error)
-	adding   sync.WaitGroup // goroutines
+	adding   sync.WaitGroup // goroutines of shares
 
 	panicked sync.Once
 	cause    any
@@ -65,7 +64,9 @@ type share struct {
 
 	mu      sync.Mutex
 	waiting []int // the numbers of those that haven't begun
+	later   []int // and of those whose turn comes after that
 	adders  int   // how many may still be begun
+	adding  sync.WaitGroup
 }
 
 // A piece is additions that are sent together.
@@ -75,6 +76,21 @@ type piece struct {
 }
 
 var pieces = sync.Pool{New: func() any { return new(piece) }}
+
+// run sends all that waits, and then what could only come later: after about as
+// long as others have pieces under way.
+func (s *share) run() {
+	for {
+		s.adders = s.home.budget.pieces() - 1
+		s.add()
+		s.adding.Wait()
+		if len(s.later) == 0 {
+			return
+		}
+		time.Sleep(min(s.home.budget.pause(), time.Until(s.deadline)))
+		s.waiting, s.later = s.later, s.waiting[:0]
+	}
+}
 
 // add sends pieces, one after the other, until nothing waits. As long as it
 // isn't the last that may, it has another do so beside it.
@@ -195,9 +211,12 @@ func (s *share) next(b []byte, p *piece) []byte {
 	for len(s.waiting) > 0 && len(b) < maxPiece {
 		i := s.waiting[0]
 		s.waiting = s.waiting[1:]
-		if a, ok := s.begin(i); ok {
+		switch a, turn := s.begin(i); turn {
+		case counters.Now:
 			b = appendAddition(b, a)
 			p.numbers, p.additions = append(p.numbers, i), append(p.additions, a)
+		case counters.Later:
+			s.later = append(s.later, i)
 		}
 	}
 	if len(s.waiting) > 0 && s.adders > 0 {

@@ -34,7 +34,7 @@ func addMany(ctx context.Context, m *memcached.Store, additions []counters.Addit
 	}
 	var adding sync.WaitGroup
 	defer adding.Wait()
-	m.AddMany(ctx, keys, func(i int) (counters.Addition, bool) { return additions[i], true }, func(i int, n int64, err error) {
+	m.AddMany(ctx, keys, func(i int) (counters.Addition, counters.Turn) { return additions[i], counters.Now }, func(i int, n int64, err error) {
 		if !errors.Is(err, counters.ErrNotAdded) {
 			done(i, n, err)
 			return
@@ -191,7 +191,7 @@ func TestAddManyBeginsWhatIsSent(t *testing.T) {
 	}
 	var begun, done atomic.Int64
 	many := func(ctx context.Context) {
-		m.AddMany(ctx, keys, func(i int) (counters.Addition, bool) { begun.Add(1); return add(i), true }, func(_ int, _ int64, err error) {
+		m.AddMany(ctx, keys, func(i int) (counters.Addition, counters.Turn) { begun.Add(1); return add(i), counters.Now }, func(_ int, _ int64, err error) {
 			if err == nil {
 				done.Add(1)
 			} else {
