@@ -28,6 +28,13 @@ func ask(policy, client string, cost int64) string {
 	return fmt.Sprintf(`{"policy":%q,"client":%q,"cost":%d}`, policy, client, cost)
 }
 
+// ahead puts the clock far ahead, as a deadline that has passed would end checks
+// that wait for others of their client.
+func (s *service) ahead() *service {
+	s.clock.set(time.Date(2040, 1, 1, 0, 0, 0, 0, time.UTC))
+	return s
+}
+
 // left returns what remains of the first limit.
 func (s *service) left(t require.TestingT, policy, client string) int64 {
 	r := s.do(t, http.MethodGet, "/v1/policies/"+policy+"/clients/"+client, "")
@@ -86,7 +93,7 @@ func TestAllOrNoneAgainstAModel(t *testing.T) {
 		for name, limit := range algorithms {
 			policies, names = append(policies, newPolicy(name, limit())), append(names, name)
 		}
-		s := newService(policies...)
+		s := newService(policies...).ahead()
 		used := make(map[string]int64)
 		for range rapid.IntRange(1, 12).Draw(t, "requests") {
 			var checks []string
@@ -156,7 +163,7 @@ func TestAllOrNoneUnderRaces(t *testing.T) {
 // A client that is there twice is asked in order, and gets the sum or nothing.
 func TestAllOfOneClient(t *testing.T) {
 	t.Parallel()
-	s := newService(newPolicy("api", fixed("per-minute", 5, time.Minute)))
+	s := newService(newPolicy("api", fixed("per-minute", 5, time.Minute))).ahead()
 	r := s.all(t, ask("api", "a", 1), ask("api", "b", 1), ask("api", "a", 1), ask("api", "a", 2))
 	require.True(t, r.Allowed)
 	for i, left := range []int64{4, 4, 3, 1} {
@@ -347,4 +354,16 @@ func TestAllShareTheirRoundTrips(t *testing.T) {
 		assert.False(t, allowed)
 		assert.Zero(t, operations, "a denial that is known asks nothing")
 	})
+}
+
+// A bug in a limiter is an answer, whichever goroutine it is met on.
+func TestAllWithABuggyLimiter(t *testing.T) {
+	t.Parallel()
+	buggy := fixed("buggy", 1, time.Minute)
+	buggy.Limiter = panickingLimiter{}
+	s := newService(newPolicy("api", fixed("per-minute", 2, time.Minute)), newPolicy("buggy", buggy))
+	r := s.all(t, ask("api", "a", 1), ask("buggy", "a", 1), ask("buggy", "b", 1))
+	requireProblem(t, r, http.StatusInternalServerError, "the request failed inside weir")
+	assert.Contains(t, s.log.String(), "panic")
+	assert.True(t, s.all(t, ask("api", "b", 1), ask("api", "c", 1)).Allowed)
 }
