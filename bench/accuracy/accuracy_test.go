@@ -672,7 +672,7 @@ func TestPopulationIsMixed(t *testing.T) {
 
 func TestPopulationClientIsMeasuredAsIfAlone(t *testing.T) {
 	t.Parallel()
-	w := testPopulation(t, 1, named(algorithms.Fixed), named(algorithms.Sliding1))
+	w := testPopulation(t, 1, named(algorithms.Fixed), named(algorithms.Sliding1), named(algorithms.Log))
 	// A client far above the limit, one near it, and one below.
 	clients := []int{500, 7000, 200_000}
 	for _, k := range clients {
@@ -703,6 +703,8 @@ func TestPopulationClientIsMeasuredAsIfAlone(t *testing.T) {
 		assert.Equal(t, wantAll, after.All, k)
 	}
 	assert.Equal(t, 3, w.figures.Clients)
+	assert.Equal(t, w.figures.Rows[2].Admitted, w.figures.LogAdmitted, "the log's own limiter")
+	assert.Less(t, w.figures.LogAdmitted, w.figures.Requests)
 	assert.Equal(t, 1, w.figures.Above, "the sum of k^-0.7 is 139.2, so the limit is at client 6745")
 }
 
