@@ -50,6 +50,7 @@ func TestCountingLogKeepsItsBounds(t *testing.T) {
 				require.Greater(t, used+r.Cost, limit-max(0, share-2))
 			}
 			require.LessOrEqual(t, int64(len(c.state(t).entries)), 2*entries+1)
+			require.LessOrEqual(t, c.peek(t, r).ResetAfter, c.algorithm.lasts())
 			now = now.Add(time.Duration(rapid.Int64Range(0, int64(window)/pause).Draw(t, "pause")))
 		}
 	})
@@ -125,32 +126,34 @@ func TestCountingLogRefusesWhatItHasNotWritten(t *testing.T) {
 	require.Equal(t, []counted{{second(10), second(10) + 2, 7}, {second(10) + 1, second(10) + 4, 8}, {second(30), second(30), 1}}, s.entries)
 	require.NoError(t, errOf(l.decode(header(0, most))))
 	for name, data := range map[string][]byte{
-		"no newest":                header(),
-		"a newest without cost":    header(0),
-		"a newest of cost 0":       header(0, 0),
-		"more than any sum":        header(0, most+1),
-		"cost beyond int64":        header(0, math.MaxUint64),
-		"begun before all time":    header(1<<63+ns*3+1, 1),
-		"begun before its first":   append(binary.BigEndian.AppendUint64([]byte{formatCountingLog}, 1<<63), append([]byte{1}, header(0, 1)[10:]...)...),
-		"a unit and no more":       append(header(0, 1), 0),
-		"no older entry":           older(40, second(10)),
-		"a first gap":              older(0, second(10), 2, 0, 1),
-		"a first gap backwards":    older(0, second(10), 3, 0, 1),
-		"a gap of 0 backwards":     older(0, second(10), 0, 1, 1, 1, 1, 1),
-		"no span":                  older(40, second(10), 0),
-		"no cost":                  older(40, second(10), 0, 0),
-		"cost 0":                   older(40, second(10), 0, 0, 0),
-		"a sum beyond the largest": older(40, second(10), 0, 0, most),
-		"two beyond the largest":   older(0, second(10), 0, 1, most-1, 0, 0, 1),
-		"a larger unit would do":   older(0, second(10), 0, 2, 1),
-		"a unit that is too large": older(41, second(10), 0, 0, 1),
-		"oldest after the newest":  older(40, second(30)+1, 0, 0, 1),
-		"ends after all time":      older(0, second(10), 0, 1<<63, 1),
-		"begins after the newest":  older(0, second(10), 0, 1, 1, 4*ns, 0, 1),
-		"begins with no end":       older(0, second(10), 0, 1, 1, math.MaxUint64-1, 0, 1),
-		"begins before the last":   older(0, second(10), 0, 3, 1, 9, 9, 1),
-		"newest begins too early":  append(header(ns+1, 1), older(40, second(20), 0, 0, 1)[len(header(0, 1)):]...),
-		"no end of it":             older(0, second(10), 0, math.MaxUint64, 1),
+		"no newest":                    header(),
+		"a newest without cost":        header(0),
+		"a newest of cost 0":           header(0, 0),
+		"more than any sum":            header(0, most+1),
+		"cost beyond int64":            header(0, math.MaxUint64),
+		"begun before all time":        header(1<<63+ns*3+1, 1),
+		"begun before its first":       append(binary.BigEndian.AppendUint64([]byte{formatCountingLog}, 1<<63), append([]byte{1}, header(0, 1)[10:]...)...),
+		"a unit and no more":           append(header(0, 1), 0),
+		"no older entry":               older(40, second(10)),
+		"a first gap":                  older(0, second(10), 2, 0, 1),
+		"a first gap backwards":        older(0, second(10), 3, 0, 1),
+		"a gap of 0 backwards":         older(0, second(10), 0, 1, 1, 1, 1, 1),
+		"no span":                      older(40, second(10), 0),
+		"no cost":                      older(40, second(10), 0, 0),
+		"cost 0":                       older(40, second(10), 0, 0, 0),
+		"a sum beyond the largest":     older(40, second(10), 0, 0, most),
+		"two beyond the largest":       older(0, second(10), 0, 1, most-1, 0, 0, 1),
+		"a larger unit would do":       older(0, second(10), 0, 2, 1),
+		"a unit that is too large":     older(41, second(10), 0, 0, 1),
+		"oldest after the newest":      older(40, second(30)+1, 0, 0, 1),
+		"ends after all time":          older(0, second(10), 0, 1<<63, 1),
+		"begins after the newest":      older(0, second(10), 0, 1, 1, 4*ns, 0, 1),
+		"begins with no end":           older(0, second(10), 0, 1, 1, math.MaxUint64-1, 0, 1),
+		"begins before the last":       older(0, second(10), 0, 3, 1, 9, 9, 1),
+		"newest begins too early":      append(header(ns+1, 1), older(40, second(20), 0, 0, 1)[len(header(0, 1)):]...),
+		"begins before the one before": older(0, second(10), 0, 10, 1, 11, 3, 1, 11, 1, 1),
+		"begins anew":                  older(0, second(10), 0, 0, 1, math.MaxUint64-1, 0, 1, math.MaxUint64-1, 0, 1, 6, 0, 1),
+		"no end of it":                 older(0, second(10), 0, math.MaxUint64, 1),
 	} {
 		require.ErrorIs(t, errOf(l.decode(data)), errForeignState, name)
 	}
@@ -368,12 +371,14 @@ func TestCountingLogTimelines(t *testing.T) {
 			{at: "12:00:00", cost: 1, limit: 32, allowed: true, remaining: 31, reset: "1m"},
 			{at: "12:00:10", cost: 1, limit: 32, allowed: true, remaining: 30, reset: "1m"},
 			{at: "12:00:20", cost: 2, limit: 32, allowed: true, remaining: 28, reset: "1m"}, // the entry is full
-			{at: "12:00:30", cost: 28, limit: 32, allowed: true, remaining: 0, reset: "1m"},
+			{at: "12:00:25", cost: 1, limit: 32, allowed: true, remaining: 27, reset: "1m"},
+			{at: "12:00:30", cost: 27, limit: 32, allowed: true, remaining: 0, reset: "1m"},
 			{at: "12:00:50", cost: 1, limit: 32, remaining: 0, reset: "40s", retry: "10.000032768s"}, // rounded up
 			{at: "12:00:50", cost: 2, limit: 32, remaining: 0, reset: "40s", retry: "30.000047104s"},
 			{at: "12:01:10", cost: 2, limit: 32, remaining: 1, reset: "20s", retry: "10.000047104s"},
 			{at: "12:01:21", cost: 4, limit: 32, allowed: true, remaining: 0, reset: "1m"},
-			{at: "12:01:21", cost: 33, limit: 32, remaining: 0, reset: "1m", retry: "forever"},
+			{at: "12:01:25.1", cost: 1, limit: 32, allowed: true, remaining: 0, reset: "1m"},
+			{at: "12:01:25.1", cost: 33, limit: 32, remaining: 0, reset: "1m", retry: "forever"},
 		})
 	})
 	t.Run("what is denied is logged in place of the oldest", func(t *testing.T) {
