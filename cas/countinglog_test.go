@@ -478,3 +478,18 @@ func TestWhatIsPutBackOfAnEntryEndsLast(t *testing.T) {
 	_, more = l.most(long, short, r)
 	assert.False(t, more)
 }
+
+// Entries overlap where a debt has come between: when a cost fits is true all
+// the same.
+func TestOverlappingEntriesTellWhenACostFits(t *testing.T) {
+	t.Parallel()
+	c := countingClient(t, time.Minute, MinLogEntries, false)
+	second := func(n int) int64 { return clock(t, "12:00:00").UnixNano() + int64(n)*int64(time.Second) }
+	c.stored = c.algorithm.encode(nil, countingState{second(0), second(50), []counted{
+		{second(0), second(40), 5}, {second(10), second(20), 3}, {second(15), second(15), 1}, {second(15), second(50), 2},
+	}})
+	for cost, want := range []time.Duration{0, 10, 20, 25, 25, 30, 30, 50, 50, 50, 50, 60} {
+		d := c.peek(t, counters.Request{Cost: int64(cost), Limit: 11, Now: clock(t, "12:00:50")})
+		assert.Equal(t, want*time.Second, d.RetryAfter, cost)
+	}
+}
