@@ -1,28 +1,29 @@
 // Package cas limits requests by a small state per client: token bucket, leaky
 // bucket, sliding log and counting log. A pure step decides. Compare-and-swap
-// writes the new state only if nobody else has written: decisions come one after
-// the other, from whichever instance. A denial writes nothing.
+// writes the new state only if nobody else has written: decisions come one
+// after the other, from whichever instance. A denial writes nothing.
 //
 // The logs never admit more than the limit in a window, by the clocks of their
 // instances: with clocks d apart, in a window less d.
 //
-// The counting log is cut by count, not by time: of up to m = ceil(L/k) in a row,
-// of a limit L and k entries, it keeps when the first and the last were
+// The counting log is cut by count, not by time: of up to m = ceil(L/k) in a
+// row, of a limit L and k entries, it keeps when the first and the last were
 // admitted, and how many there are. A cost above m has an entry of its own. An
 // entry counts in full until its first has left the window, then less 1, and
 // until its last has. So what counts is never less than what the window holds,
-// whatever the traffic: never more than L is admitted. Only the oldest entry can
-// be partly outside, and of it the first is not counted and the last is inside:
-// at most m-2 too much. So a cost c is denied only if more than
+// whatever the traffic: never more than L is admitted. Only the oldest entry
+// can be partly outside, and of it the first is not counted and the last is
+// inside: at most m-2 too much. So a cost c is denied only if more than
 // L - max(0, m-2) - c is in the window; after a refund, as the last may be what
 // was taken back, L - (m-1) - c if m is above 1. (That of clocks that agree,
 // while the store answers; times are rounded up by at most 1/500,000 of the
 // window.) There are at most 2k+1 entries. It is the idea of Datar, Gionis,
 // Indyk and Motwani's exponential histograms (2002), turned to limits.
 //
-// What the store has lost of a counting log is put back as that of an exact one:
-// every entry that a process knows. An entry that is put back gets no more, so
-// that what others have added to it before can be told from what comes after.
+// What the store has lost of a counting log is put back as that of an exact
+// one: every entry that a process knows. An entry that is put back gets no
+// more, so that what others have added to it before can be told from what comes
+// after.
 //
 // A request that loses every race until the deadline is denied, with
 // Decision.Contended; a refund fails with ErrContended. Start with

@@ -30,8 +30,8 @@ const (
 // NewCountingLog returns a limiter by a log of about so many entries,
 // MinLogEntries to MaxLogEntries. It reads the states of a SlidingLog, which
 // reads its states too. It remembers fewer than cfg.Clients where their entries
-// would take more than 64 MiB. The error says what is wrong with the window (see
-// counters.CheckWindow), the entries or cfg.
+// would take more than 64 MiB. The error says what is wrong with the window
+// (see counters.CheckWindow), the entries or cfg.
 func NewCountingLog(store counters.StateStore, window time.Duration, entries int64, cfg Config) (*CountingLog, error) {
 	a, err := newCountingLog(window, entries, cfg.CountDenied)
 	if err != nil {
@@ -460,9 +460,9 @@ func (l counting) take(s countingState, from, cost int64) []counted {
 // encode appends s to b: the format, and unless the log is empty its time, by
 // how much its generation is before that, and its newest entry: last, how long
 // before that first is, and cost. If there are older ones, the unit of their
-// times follows, as a power of two, the first of the oldest, and of each the gap
-// from the last of the one before to its first, how long after that its last
-// is, and the cost. A gap is twice as long, and 1 more if it is backwards.
+// times follows, as a power of two, the first of the oldest, and of each the
+// gap from the last of the one before to its first, how long after that its
+// last is, and the cost. A gap is twice as long, and 1 more if it is backwards.
 func (l counting) encode(b []byte, s countingState) []byte {
 	b = append(slices.Grow(b, 32+8*len(s.entries)), formatCountingLog)
 	if len(s.entries) == 0 {

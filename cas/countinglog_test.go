@@ -239,8 +239,8 @@ func TestCountingLogStaysShortAboveItsLimit(t *testing.T) {
 	}
 }
 
-// A log that becomes exact, as its limit was lowered, keeps what it has: of each
-// entry 1 until the first of it leaves, and the rest until the last does.
+// A log that becomes exact, as its limit was lowered, keeps what it has: of
+// each entry 1 until the first of it leaves, and the rest until the last does.
 func TestExactLogReadsACountingOne(t *testing.T) {
 	t.Parallel()
 	counted, exact := countingClient(t, time.Minute, MinLogEntries, false), logClient(t, time.Minute, false)
@@ -277,9 +277,9 @@ func TestExactLogReadsACountingOne(t *testing.T) {
 	})
 }
 
-// The store loses a log, and a process that knows less than another puts it back
-// and goes on. When the other tells what it knows, the log has all, in whatever
-// order the two knew it, and what it has is told once.
+// The store loses a log, and a process that knows less than another puts it
+// back and goes on. When the other tells what it knows, the log has all, in
+// whatever order the two knew it, and what it has is told once.
 func TestWhatIsLostOfACountingLogIsPutBack(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

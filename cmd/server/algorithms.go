@@ -116,7 +116,7 @@ var algorithms = []*algorithm{
 			if l.Entries > 0 {
 				share := (l.Limit + l.Entries - 1) / l.Entries
 				return fmt.Sprintf("at most %d in any %s, and a request is denied only when more than %d are with it, by a log of about %d entries",
-					l.Limit, inWords(l.Window), l.Limit-max(0, share-2), l.Entries)
+					l.Limit, inWords(l.Window), l.Limit-(share-1), l.Entries)
 			}
 			return fmt.Sprintf("at most %d in any %s, by the time of each request", l.Limit, inWords(l.Window))
 		},

@@ -89,10 +89,10 @@ func (l promise) capacity() int64 { return cmp.Or(l.burst, l.limit) }
 // has left the window: of its oldest entry, of which refunds may have taken what
 // is still inside.
 func (l promise) kept() int64 {
-	if l.entries == 0 || l.limit <= l.entries {
+	if l.entries == 0 {
 		return 0
 	}
-	return (l.limit + l.entries - 1) / l.entries
+	return (l.limit+l.entries-1)/l.entries - 1
 }
 
 // lasts returns how long a cost is in use.

@@ -125,9 +125,9 @@ func TestJudge(t *testing.T) {
 		{"a log denies what is one too few", []promise{log}, 0, false, nil,
 			[]event{admitted(0, 4000, 4010, 7), denied(5000, 5010, 3)}, "a cost of 3 is denied without reason"},
 		{"a log that counts may keep an entry", []promise{counting}, 0, false, nil,
-			[]event{admitted(0, 4000, 4010, 6), denied(5000, 5010, 3)}, ""},
+			[]event{admitted(0, 4000, 4010, 7), denied(5000, 5010, 3)}, ""},
 		{"a log that counts keeps no more", []promise{counting}, 0, false, nil,
-			[]event{admitted(0, 4000, 4010, 5), denied(5000, 5010, 3)}, "a cost of 3 is denied without reason"},
+			[]event{admitted(0, 4000, 4010, 6), denied(5000, 5010, 3)}, "a cost of 3 is denied without reason"},
 		{"denied after its retry_after", []promise{log}, 0, false, nil, []event{admitted(0, 0, 10, 8), returned}, "denied after its retry_after"},
 		{"cut off after its retry_after", []promise{log}, 0, false, nil, []event{slow}, ""},
 	} {
