@@ -87,8 +87,13 @@ func (s *share) run() {
 		if len(s.later) == 0 {
 			return
 		}
-		time.Sleep(min(s.home.budget.pause(), time.Until(s.deadline)))
+		left := time.Until(s.deadline)
 		s.waiting, s.later = s.later, s.waiting[:0]
+		if left <= 0 {
+			s.leave(errOverdue)
+			return
+		}
+		time.Sleep(min(s.home.budget.pause(), left))
 	}
 }
 

@@ -211,6 +211,53 @@ func TestAddManyBeginsWhatIsSent(t *testing.T) {
 	assert.EqualValues(t, 1000, done.Load())
 }
 
+// Additions that can't be told yet come after the others of their server, and are
+// told of when the time is over.
+func TestAddManyComesBackToWhatIsLater(t *testing.T) {
+	t.Parallel()
+	_, m := start(t)
+	const clients = 100
+	keys := make([]string, clients)
+	for i := range keys {
+		keys[i] = clientKey(i)
+	}
+	var mu sync.Mutex
+	var order []int
+	asked, outcomes := make([]int, clients), make(map[int][]error)
+	many := func(ctx context.Context, least int) {
+		m.AddMany(ctx, keys, func(i int) (counters.Addition, counters.Turn) {
+			mu.Lock()
+			defer mu.Unlock()
+			if asked[i]++; i%3 == 0 && asked[i] < least {
+				return counters.Addition{}, counters.Later
+			}
+			order = append(order, i)
+			return counters.Addition{Key: keys[i], Delta: 1, TTL: time.Minute, New: true}, counters.Now
+		}, func(i int, _ int64, err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			outcomes[i] = append(outcomes[i], err)
+		})
+	}
+	many(within(t, 10*time.Second), 3)
+	require.Len(t, order, clients)
+	for i := range keys {
+		require.Equal(t, []error{nil}, outcomes[i])
+	}
+	for _, i := range order[len(order)-clients/3:] {
+		assert.Zero(t, i%3)
+		assert.Equal(t, 3, asked[i])
+	}
+	clear(outcomes)
+	many(within(t, 100*time.Millisecond), 1<<60)
+	for i := range keys {
+		require.Len(t, outcomes[i], 1)
+		if i%3 == 0 {
+			require.ErrorIs(t, outcomes[i][0], counters.ErrNotSent)
+		}
+	}
+}
+
 // Of additions whose connection is lost nobody will ever know.
 func TestAddManyOnAServerThatDies(t *testing.T) {
 	t.Parallel()
