@@ -507,20 +507,9 @@ func (l counting) clone(s countingState) countingState {
 	return s
 }
 
-// decode returns the state that encode made data of, or a SlidingLog's; any
-// other data is errForeignState.
-func (l counting) decode(data []byte) (countingState, error) {
-	if len(data) > 0 && data[0] == formatSlidingLog {
-		exact, err := log{}.decode(data)
-		if err != nil || exact.used == 0 {
-			return countingState{}, err
-		}
-		s := countingState{generation: exact.generation, time: exact.time}
-		for t, cost := range exact.all() {
-			s.entries = append(s.entries, counted{t, t, cost})
-		}
-		return s, nil
-	}
+// decodeCounted returns the state that counting's encode made data of; any other
+// data is errForeignState.
+func decodeCounted(data []byte) (countingState, error) {
 	if len(data) == 0 || data[0] != formatCountingLog {
 		return countingState{}, errForeignState
 	}

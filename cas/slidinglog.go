@@ -386,13 +386,9 @@ func (l log) clone(s logState) logState {
 	return s
 }
 
-// decode returns the state that encode made data of, and takes data over, or a
-// CountingLog's; any other data is errForeignState.
-func (l log) decode(data []byte) (logState, error) {
-	if len(data) > 0 && data[0] == formatCountingLog {
-		counted, err := counting{}.decode(data)
-		return l.exact(counted), err
-	}
+// decodeLog returns the state that log's encode made data of, and takes data
+// over; any other data is errForeignState.
+func decodeLog(data []byte) (logState, error) {
 	if len(data) == 0 || data[0] != formatSlidingLog {
 		return logState{}, errForeignState
 	}
@@ -423,18 +419,4 @@ func (l log) decode(data []byte) (logState, error) {
 	}
 	s.time = s.newest + int64(lag)
 	return s, nil
-}
-
-// exact returns the log of what was counted: of each entry 1 leaves with its
-// first, and the rest with its last.
-func (l log) exact(counted countingState) logState {
-	costs := make(map[int64]int64)
-	for _, e := range counted.entries {
-		if e.cost > 1 {
-			costs[e.first]++
-			e.cost--
-		}
-		costs[e.last] += e.cost
-	}
-	return l.of(costs, logState{generation: counted.generation, time: counted.time, used: 1}, logState{})
 }

@@ -25,19 +25,13 @@ import (
 )
 
 const (
-	weirName      = "weir"
-	ratelimitName = "envoyproxy/ratelimit"
-
 	domain  = "peers"
 	never   = "never"   // the key of a limit that nobody reaches
 	hundred = "hundred" // and of one that everybody does
 
-	limit         = 100
-	racers        = 64 // who race for it
-	racesEach     = 10 // requests
-	memcachedMB   = 1024
-	recovery      = 3 * time.Second // after a stall
-	mostErrorText = 200
+	racesEach   = 10 // requests
+	memcachedMB = 1024
+	recovery    = 3 * time.Second // after a stall
 )
 
 // file has the limits, in the form that both read.

@@ -10,8 +10,17 @@ import (
 	"weir/bench/internal/report"
 )
 
-// leastRatio is how many times the rate of envoyproxy/ratelimit is aimed at.
-const leastRatio = 2
+const (
+	weirName      = "weir"
+	ratelimitName = "envoyproxy/ratelimit"
+
+	limit  = 100
+	racers = 64 // who race for it
+
+	// leastRatio is how many times the rate of envoyproxy/ratelimit is aimed at.
+	leastRatio    = 2
+	mostErrorText = 200
+)
 
 // A Report is what peers measured. Each row of weir comes before that of the
 // other with which it took turns.

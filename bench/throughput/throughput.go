@@ -9,7 +9,6 @@
 package throughput
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -139,35 +138,6 @@ func measureChecks(ctx context.Context, cfg config, build *testbed.Build, w load
 	}
 	row.Allocations, err = s.extraAllocations(ctx, cfg.warmUp)
 	return row, err
-}
-
-// fill gives every client of the row a count of 1 in each of the last window's
-// closed slots, so that reading a window costs what it costs for a client that
-// has been busy for as long.
-func fill(m *testbed.Memcached, w loadgen.Workload, now time.Time) error {
-	slots := int64(w.Algorithm.Slots)
-	if slots == 0 {
-		return nil
-	}
-	width := w.Algorithm.Width(algorithms.Window)
-	current := counters.Calendar(now, width).Number
-	namespace := algorithms.Namespace(w.Policy(), width)
-	ttl := int(counters.TTL(algorithms.Window+width, 0) / time.Second)
-	if err := m.Conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
-		return err
-	}
-	out := bufio.NewWriterSize(m.Conn, 1<<16)
-	for n := range w.Clients {
-		client := namespace.Client(loadgen.ClientName(n))
-		for slot := int64(1); slot <= slots; slot++ {
-			fmt.Fprintf(out, "set %s 0 %d 1 noreply\r\n1\r\n", counters.CounterKey(client, current-slot), ttl)
-		}
-	}
-	if err := out.Flush(); err != nil {
-		return err
-	}
-	_, err := m.Do("version", "VERSION") // is answered when all is stored
-	return err
 }
 
 // A storeWorkload is a row of the table about the store alone: so many callers

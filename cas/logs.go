@@ -1,0 +1,45 @@
+package cas
+
+// A limit may get entries, or lose them, while its clients have logs: each kind
+// of log reads the other's states.
+
+// decode returns the state that encode made data of, and takes data over, or a
+// CountingLog's; any other data is errForeignState.
+func (l log) decode(data []byte) (logState, error) {
+	if len(data) > 0 && data[0] == formatCountingLog {
+		counted, err := decodeCounted(data)
+		return l.exact(counted), err
+	}
+	return decodeLog(data)
+}
+
+// decode returns the state that encode made data of, or a SlidingLog's; any
+// other data is errForeignState.
+func (l counting) decode(data []byte) (countingState, error) {
+	if len(data) == 0 || data[0] != formatSlidingLog {
+		return decodeCounted(data)
+	}
+	exact, err := decodeLog(data)
+	if err != nil || exact.used == 0 {
+		return countingState{}, err
+	}
+	s := countingState{generation: exact.generation, time: exact.time}
+	for t, cost := range exact.all() {
+		s.entries = append(s.entries, counted{t, t, cost})
+	}
+	return s, nil
+}
+
+// exact returns the log of what was counted: of each entry 1 leaves with its
+// first, and the rest with its last.
+func (l log) exact(counted countingState) logState {
+	costs := make(map[int64]int64)
+	for _, e := range counted.entries {
+		if e.cost > 1 {
+			costs[e.first]++
+			e.cost--
+		}
+		costs[e.last] += e.cost
+	}
+	return l.of(costs, logState{generation: counted.generation, time: counted.time, used: 1}, logState{})
+}
