@@ -414,7 +414,7 @@ func (w *world) judgeView(p *process) {
 		return
 	}
 	stored := w.do(&call{kind: peek, process: p, request: r}).decision
-	local.Local = false
+	local.Local, stored.Generation = false, 0 // which only who asks the store is told
 	exact := !w.faults.refunds && !w.faults.slow && w.failures == 0
 	if local.Remaining > stored.Remaining || exact && local != stored {
 		w.violate("view", "%v knows %+v, the store has %+v", p, local, stored)
