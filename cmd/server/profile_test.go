@@ -24,8 +24,8 @@ func TestTheProfileIsOfThisServer(t *testing.T) {
 	profile, err := io.ReadAll(r)
 	require.NoError(t, err)
 	for _, hot := range []string{
-		"weir/api.(*Server).check", "weir/api.(*answer).check", "weir/subwindow.(*Limiter).lead",
-		"weir/counters/memcached.(*Store).Add", "weir/counters/memcached/pipeline.(*socket).send",
+		"weir/api.(*Server).ServeHTTP", "weir/subwindow.(*Limiter).Take",
+		"weir/counters/memcached.(*Store).Add", "weir/counters/memcached/pipeline.(*Conn).ExchangeOn",
 	} {
 		assert.True(t, bytes.Contains(profile, []byte(hot)), "%s isn't in it: run make pgo", hot)
 	}
