@@ -26,6 +26,11 @@ var ErrContended = errors.New("cas: other instances changed the state first at e
 // that others were faster than at each attempt.
 const contendedRetry = time.Millisecond
 
+// heldUpPart is the part of the store timeout that others have to take from a
+// check for it to be contended when its time is over: with less, the store has
+// failed.
+const heldUpPart = 4
+
 // Config configures a Limiter.
 type Config struct {
 	counters.Options
@@ -180,11 +185,11 @@ func (l *Limiter[S]) Take(ctx context.Context, r counters.Request) (counters.Dec
 	if own != nil && own.Request.stage == answered && own.Err == nil {
 		return own.Result, nil
 	}
-	// The time was over while others led. If the store has answered them until
-	// lately, or other instances have held them up, this is contention.
+	// The time was over while others led. If the store still answered them in a
+	// good part of it, or other instances have held them up, this is contention.
 	deadline, ok := ctx.Deadline()
 	contended := ok && errors.Is(err, context.DeadlineExceeded) &&
-		(v.heldUp.After(deadline.Add(-l.cfg.StoreTimeout)) || v.last.read.After(deadline.Add(-l.cfg.StoreTimeout/2)))
+		(v.heldUp.After(deadline.Add(-l.cfg.StoreTimeout)) || v.last.read.After(deadline.Add(l.cfg.StoreTimeout/heldUpPart-l.cfg.StoreTimeout)))
 	if own != nil && (contended || r.RefundUnanswered) {
 		own.Request.alone = withdrawn
 	}
@@ -600,7 +605,7 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *b
 		}
 		if next.changed && mayWait {
 			if waited := v.awaitTurn(deadline); waited > 0 {
-				if heldUp = waited >= l.cfg.StoreTimeout/4; heldUp {
+				if heldUp = waited >= l.cfg.StoreTimeout/heldUpPart; heldUp {
 					v.hold(time.Now())
 				}
 				continue // with those who have come meanwhile
