@@ -208,6 +208,7 @@ func mixed(random *rand.Rand) traffic.Pattern {
 
 // A worker has the limiters that one client after the other is fed to, each in
 // a later part of virtual time, when everything of those before has expired.
+// That part is the client's own: a log that counts rounds times.
 type worker struct {
 	population
 	subjects []*subject // with feedback
@@ -215,7 +216,7 @@ type worker struct {
 	counting []*subject // without; nil for those whose All is zero
 	all      traffic.Recent
 	log      traffic.Recent // of what an exact log admits
-	start    time.Duration  // of the next client
+	start    time.Duration  // of the client
 	chunk    []time.Duration
 	truth    []int64 // of the chunk, every request counted
 	figures  PopulationFigures
@@ -245,6 +246,7 @@ func newWorker(c population, measured []algorithm) (*worker, error) {
 // client feeds one client to all limiters.
 func (w *worker) client(ctx context.Context, k int) error {
 	name := fmt.Sprintf("client-%06d", k)
+	w.start = time.Duration(k/w.step) * (PopulationLength + 2*Window)
 	feedback := make([]Difference, len(w.subjects))
 	denied := make([]int64, len(w.subjects))
 	var requests, fullest, logged int64
@@ -301,7 +303,6 @@ func (w *worker) client(ctx context.Context, k int) error {
 			return nil
 		})
 	}
-	w.start += PopulationLength + 2*Window
 	w.figures.LogAdmitted += logged
 	w.note(k, requests, fullest, feedback, all, denied)
 	return err
