@@ -18,8 +18,8 @@ import (
 func TestDocumentsSayWhatWasMeasured(t *testing.T) {
 	t.Parallel()
 	var r Report
-	var hard ScaleReport
-	for file, into := range map[string]any{"accuracy": &r, "accuracy-scale": &hard} {
+	var hard, like ScaleReport
+	for file, into := range map[string]any{"accuracy": &r, "accuracy-scale": &hard, "accuracy-scale-cloudflare": &like} {
 		encoded, err := os.ReadFile(filepath.Join("..", "results", file+".json"))
 		require.NoError(t, err)
 		require.NoError(t, json.Unmarshal(encoded, into))
@@ -50,6 +50,7 @@ func TestDocumentsSayWhatWasMeasured(t *testing.T) {
 	wrong := func(d Difference) float64 { return 100 * ratio(d.Wrong(), d.Requests) }
 	millions := func(n int64) float64 { return float64(n) / 1e6 }
 	one, sixty := row(hard, algorithms.Sliding1), row(hard, algorithms.Sliding60)
+	likeOne, likeTen, likeSixty := row(like, algorithms.Sliding1), row(like, algorithms.Sliding10), row(like, algorithms.Sliding60)
 	said := map[string][]string{
 		"../../README.md": {
 			fmt.Sprintf("%.0f million requests of 270,000 clients", millions(hard.Requests)),
@@ -58,6 +59,7 @@ func TestDocumentsSayWhatWasMeasured(t *testing.T) {
 			fmt.Sprintf("it would make %.0f times fewer", wrong(one.All)/wrong(sixty.All)),
 			fmt.Sprintf("capped admits %.1f%% of what an exact log does, weighted %.1f%%", ofLog(FrontLoaded, algorithms.Capped10), ofLog(FrontLoaded, algorithms.Sliding10)),
 			fmt.Sprintf("it admits %.1f%%; on bunched ones %.1f%%", ofLog(Poisson, algorithms.Strict60), ofLog(FrontLoaded, algorithms.Strict60)),
+			fmt.Sprintf("`N=1` is wrong in %.3f%% of the decisions and `N=60` in %.3f%%", wrong(likeOne.Feedback), wrong(likeSixty.Feedback)),
 		},
 		"../README.md": {
 			fmt.Sprintf("it admits %.1f%% of what an exact log does on independent arrivals, and %.1f%% when 90%%", ofLog(Poisson, algorithms.Strict60), ofLog(FrontLoaded, algorithms.Strict60)),
@@ -69,6 +71,11 @@ func TestDocumentsSayWhatWasMeasured(t *testing.T) {
 			fmt.Sprintf("N=1 is wrong in %.1f million and N=60 in %.2f million, %.0f times fewer. The mean differences are %.1f%% and %.2f%%",
 				millions(one.All.Wrong()), millions(sixty.All.Wrong()), wrong(one.All)/wrong(sixty.All), 100*one.All.Relative(), 100*sixty.All.Relative()),
 			fmt.Sprintf("never were above the limit. N=1 limited %d of them, N=60", one.BelowLimited),
+			fmt.Sprintf("N=1, N=10 and N=60 are wrong in %.4f%%, %.4f%% and %.4f%% of the decisions", wrong(likeOne.Feedback), wrong(likeTen.Feedback), wrong(likeSixty.Feedback)),
+			fmt.Sprintf("N=1 is wrong in %.4f%% of %.0f million requests, with a mean difference of %.1f%%, and limits %d clients that never were above the limit",
+				wrong(likeOne.All), millions(like.Requests), 100*likeOne.All.Relative(), likeOne.BelowLimited),
+			fmt.Sprintf("N=10 is wrong in %.4f%% (%.1f%%) and N=60 in %.4f%% (%.1f%%)",
+				wrong(likeTen.All), 100*likeTen.All.Relative(), wrong(likeSixty.All), 100*likeSixty.All.Relative()),
 		},
 	}
 	for _, name := range []string{
