@@ -101,7 +101,11 @@ func (t *Together) GiveBack(c *LimitCheck) error {
 		return err
 	}
 	r.Cost = 0
-	c.Decision, err = c.Limit.Limiter.Peek(ctx, r)
+	left, err := c.Limit.Limiter.Peek(ctx, r)
+	if err == nil {
+		left.Allowed = true // also if more is in use than the limit
+		c.Decision = left
+	}
 	return err
 }
 

@@ -17,15 +17,12 @@ func (r *Rule) Bind(limiter api.Limiter) {
 	}
 }
 
-// banned denies every request that has a cost.
+// banned denies every request, also one that only checks.
 type banned struct{ window time.Duration }
 
 func (b banned) decide(r counters.Request) counters.Decision {
-	d := counters.Decision{Allowed: r.Cost == 0, Local: true, ResetAfter: b.window - time.Duration(r.Now.UnixNano())%b.window}
-	if !d.Allowed {
-		d.RetryAfter = d.ResetAfter
-	}
-	return d
+	rest := b.window - time.Duration(r.Now.UnixNano())%b.window
+	return counters.Decision{Local: true, ResetAfter: rest, RetryAfter: rest}
 }
 
 func (b banned) Take(_ context.Context, r counters.Request) (counters.Decision, error) {

@@ -105,6 +105,26 @@ func TestBannedAndUnlimited(t *testing.T) {
 	assert.EqualValues(t, 4, r.Statuses[0].LimitRemaining)
 	assert.EqualValues(t, math.MaxUint32, r.Statuses[1].LimitRemaining)
 	assert.Nil(t, r.Statuses[1].CurrentLimit)
+
+	look := entries("user", "bad")
+	look.HitsAddend = wrapperspb.UInt64(0)
+	assert.Equal(t, over, f.ask(t, look).OverallCode, "a request that only checks is banned too")
+	look.IsNegativeHits = true
+	assert.Equal(t, ok, f.ask(t, look).Statuses[0].Code)
+}
+
+// What gives back isn't denied, even if more is in use than the limit.
+func TestGivingBackIsNeverDenied(t *testing.T) {
+	t.Parallel()
+	f := serve(t, Off, true, limited("user", "", 2))
+	for range 5 {
+		f.ask(t, entries("user", "a"))
+	}
+	back := entries("user", "a")
+	back.IsNegativeHits = true
+	r := f.ask(t, back)
+	assert.Equal(t, ok, r.OverallCode)
+	assert.Equal(t, ok, r.Statuses[0].Code)
 }
 
 func TestShadowAndQuota(t *testing.T) {
