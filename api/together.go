@@ -2,6 +2,7 @@ package api
 
 import (
 	"cmp"
+	"context"
 	"net/http"
 	"time"
 
@@ -83,30 +84,57 @@ func (t *Together) Check(checks []LimitCheck, h http.Header) bool {
 	return a.allowed
 }
 
-// GiveBack gives back the Cost of c, as far as it is in use, and answers in c
-// how the limit stands then. Its limit must count in windows; a sliding one
-// gives back what was counted in the slot of now. The error is one of a
-// counters.Store.
-func (t *Together) GiveBack(c *LimitCheck) error {
+// GiveBack gives back the Cost of each check, as far as it is in use, and
+// answers in them how their limits stand then; if the store can't, as far as is
+// known. It takes no longer than the store timeout. The limits must count in
+// windows; a sliding one gives back what was counted in the slot of now.
+func (t *Together) GiveBack(checks []LimitCheck) {
+	type client struct {
+		limiter Limiter
+		name    string
+		value   int64
+	}
 	now := t.cfg.Now()
 	ctx := &counters.Deadline{At: now.Add(t.cfg.StoreTimeout)}
+	places := make(map[client]int)
+	var sums []LimitCheck // of each client
+	of := make([]int, len(checks))
+	for i, c := range checks {
+		k := client{c.Limit.Limiter, c.Client, c.Value}
+		place, ok := places[k]
+		if !ok {
+			place = len(sums)
+			places[k], sums = place, append(sums, LimitCheck{Limit: c.Limit, Client: c.Client, Value: c.Value})
+		}
+		sums[place].Cost += c.Cost
+		of[i] = place
+	}
+	atOnce(len(sums), t.cfg.StoreTimeout, func(i int) { sums[i].giveBack(ctx, now) })
+	for i := range checks {
+		checks[i].Decision = sums[of[i]].Decision
+	}
+}
+
+func (c *LimitCheck) giveBack(ctx context.Context, now time.Time) {
+	capacity := cmp.Or(c.Limit.Burst, c.Value)
 	r := counters.Request{Client: c.Client, Limit: c.Value, Now: now}
-	taken, err := c.Limit.Limiter.Peek(ctx, r)
+	d, err := c.Limit.Limiter.Peek(ctx, r)
+	if r.Cost = min(c.Cost, capacity-d.Remaining); err == nil && r.Cost > 0 {
+		d.Allowed = true
+		if err = c.Limit.Limiter.Refund(ctx, r, d); err == nil {
+			r.Cost = 0
+			d, err = c.Limit.Limiter.Peek(ctx, r)
+		}
+	}
 	if err != nil {
-		return err
+		var known bool
+		r.Cost = 0
+		if d, known = c.Limit.Limiter.Recall(r); !known {
+			d = counters.Decision{Remaining: capacity}
+		}
 	}
-	r.Cost = min(c.Cost, cmp.Or(c.Limit.Burst, c.Value)-taken.Remaining)
-	taken.Allowed = true
-	if err = c.Limit.Limiter.Refund(ctx, r, taken); err != nil {
-		return err
-	}
-	r.Cost = 0
-	left, err := c.Limit.Limiter.Peek(ctx, r)
-	if err == nil {
-		left.Allowed = true // also if more is in use than the limit
-		c.Decision = left
-	}
-	return err
+	c.Decision = d
+	c.Allowed = true // also if more is in use than the limit
 }
 
 // CountDenial counts in weir_limit_denials_total that a limit of that name

@@ -1,7 +1,9 @@
 package api
 
 import (
+	"context"
 	"net/http"
+	"strconv"
 	"testing"
 	"time"
 
@@ -100,10 +102,55 @@ func TestGiveBack(t *testing.T) {
 	for range 4 {
 		together.Check([]LimitCheck{c}, nil)
 	}
-	c.Cost = 3
-	require.NoError(t, together.GiveBack(&c))
-	assert.EqualValues(t, 9, c.Remaining)
-	c.Cost = 100
-	require.NoError(t, together.GiveBack(&c))
-	assert.EqualValues(t, 10, c.Remaining, "and no more than was in use")
+	back := func(costs ...int64) []LimitCheck {
+		checks := make([]LimitCheck, len(costs))
+		for i, cost := range costs {
+			checks[i] = c
+			checks[i].Cost = cost
+		}
+		together.GiveBack(checks)
+		return checks
+	}
+	assert.EqualValues(t, 9, back(3)[0].Remaining)
+	assert.EqualValues(t, 10, back(100)[0].Remaining, "and no more than was in use")
+	for range 4 {
+		together.Check([]LimitCheck{c}, nil)
+	}
+	twice := back(1, 2)
+	assert.EqualValues(t, 9, twice[0].Remaining, "together")
+	assert.EqualValues(t, 9, twice[1].Remaining)
+	assert.EqualValues(t, 9, back(0)[0].Remaining)
+}
+
+// A silent store is a store whose limiters wait for as long as they may.
+type silent struct{ Limiter }
+
+func (silent) Peek(ctx context.Context, _ counters.Request) (counters.Decision, error) {
+	at, _ := ctx.Deadline()
+	time.Sleep(time.Until(at))
+	return counters.Decision{}, counters.ErrTimeout
+}
+
+// However much is given back, it takes no longer than the store may; and what
+// is known says how limits stand.
+func TestGivingBackWithASilentStore(t *testing.T) {
+	t.Parallel()
+	together, _, check := newTogether(t, false)
+	together.cfg.Now, together.cfg.StoreTimeout = time.Now, 100*time.Millisecond
+	checks := make([]LimitCheck, 1000)
+	for i := range checks {
+		checks[i] = check(strconv.Itoa(i), 10, Strict)
+	}
+	require.True(t, together.Check(checks[:1], nil))
+	limit := *checks[0].Limit
+	limit.Limiter = silent{limit.Limiter}
+	for i := range checks {
+		checks[i].Limit = &limit
+	}
+	began := time.Now()
+	together.GiveBack(checks)
+	assert.Less(t, time.Since(began), 2*time.Second)
+	assert.EqualValues(t, 9, checks[0].Remaining)
+	assert.EqualValues(t, 10, checks[1].Remaining)
+	assert.True(t, checks[1].Allowed)
 }

@@ -112,11 +112,13 @@ func (s *Service) ShouldRateLimit(ctx context.Context, r *rls.RateLimitRequest) 
 		header = make(http.Header, len(draft11))
 	}
 	allowed := len(q.checks) == 0 || now.together.Check(q.checks, header)
-	for i := range q.returns {
-		if allowed {
-			// If it fails, the answer says how the limit stands as far as is known.
-			_ = now.together.GiveBack(&q.returns[i])
+	if len(q.returns) > 0 {
+		for i := range q.returns {
+			if !allowed { // then it only looks
+				q.returns[i].Cost = 0
+			}
 		}
+		now.together.GiveBack(q.returns)
 	}
 	s.countDenials(&q, now.together)
 	return s.respond(&q, allowed, header), nil
@@ -204,7 +206,6 @@ func (c *Config) question(r *rls.RateLimitRequest) (q question, err error) {
 		if q.returns == nil {
 			q.returns = make([]api.LimitCheck, 0, n)
 		}
-		check.Decision = counters.Decision{Allowed: true}
 		q.returns = append(q.returns, check)
 		p.check = &q.returns[len(q.returns)-1]
 	}

@@ -127,6 +127,19 @@ func TestGivingBackIsNeverDenied(t *testing.T) {
 	assert.Equal(t, ok, r.Statuses[0].Code)
 }
 
+// A request that is denied gives nothing back, and says what is left.
+func TestDeniedRequestsGiveNothingBack(t *testing.T) {
+	t.Parallel()
+	f := serve(t, Legacy, false, limited("user", "", 9), limited("full", "", 1))
+	f.ask(t, entries("user", "a"), entries("full", "a"))
+	back := entries("user", "a")
+	back.IsNegativeHits = true
+	r := f.ask(t, back, entries("full", "a"))
+	assert.Equal(t, over, r.OverallCode)
+	assert.EqualValues(t, 8, r.Statuses[0].LimitRemaining)
+	assert.Equal(t, ok, r.Statuses[0].Code)
+}
+
 func TestShadowAndQuota(t *testing.T) {
 	t.Parallel()
 	shadow, quota1, quota2 := limited("shadow", "", 1), limited("q1", "", 1), limited("q2", "", 2)
