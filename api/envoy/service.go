@@ -35,11 +35,12 @@ import (
 // MaxDescriptors is how many descriptors a request may have.
 const MaxDescriptors = 1000
 
-// maxNamed is how many limits have a name of their own in the metrics; the
-// others share one.
+// maxNamed is how many limits have a name of their own in the metrics, and
+// maxNameBytes how long it may be; the others share one.
 const (
-	maxNamed   = 1000
-	otherNames = "other"
+	maxNamed     = 1000
+	maxNameBytes = 1024
+	otherNames   = "other"
 )
 
 // Headers are those that a response has Envoy add to what it answers.
@@ -237,8 +238,12 @@ func (s *Service) countDenials(q *question, together *api.Together) {
 	}
 }
 
-// bounded returns name, or otherNames if there are too many others.
+// bounded returns name, or otherNames if it is too long or there are too many
+// others.
 func (s *Service) bounded(name string) string {
+	if len(name) > maxNameBytes {
+		return otherNames
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, ok := s.named[name]; !ok {

@@ -14,6 +14,7 @@ import (
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/prometheus/common/expfmt"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
@@ -323,6 +324,15 @@ func TestMetricsAreBounded(t *testing.T) {
 	d.DetailedMetric = true
 	f := serve(t, Off, false, d, limited("quiet", "", 0))
 	f.ask(t, entries("quiet", "a"))
+	for range 2 {
+		f.ask(t, entries("user", strings.Repeat("x", 1<<20)))
+	}
+	names, err := testutil.GatherAndCount(f.registry, "weir_limit_denials_total")
+	require.NoError(t, err)
+	assert.Equal(t, 1, names)
+	page, err := testutil.CollectAndFormat(f.registry, expfmt.TypeTextPlain, "weir_limit_denials_total")
+	require.NoError(t, err)
+	assert.Contains(t, string(page), `limit="other",policy="envoy"} 2`)
 	for i := range maxNamed + 5 {
 		f.ask(t, entries("user", strings.Repeat("x", i%10)+string(rune('A'+i%26))+strings.Repeat("y", i/26)))
 	}
