@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -30,26 +31,18 @@ type namedFile struct {
 	data []byte
 }
 
-// readEnvoyFiles returns a file, or all files of a folder whose names end with
-// .yaml or .yml and begin with no dot, by their names.
+// readEnvoyFiles returns a file, or all files of a folder and of those below it,
+// as envoyproxy/ratelimit does, but for those whose names begin with a dot.
 func readEnvoyFiles(path string) ([]namedFile, error) {
 	names := []string{path}
 	if info, err := os.Stat(path); err != nil {
 		return nil, fmt.Errorf("-envoy-config: %w", err)
 	} else if info.IsDir() {
-		entries, err := os.ReadDir(path)
-		if err != nil {
+		if names, err = filesBelow(path); err != nil {
 			return nil, fmt.Errorf("-envoy-config: %w", err)
 		}
-		names = nil
-		for _, entry := range entries {
-			name := entry.Name()
-			if ext := filepath.Ext(name); !strings.HasPrefix(name, ".") && (ext == ".yaml" || ext == ".yml") {
-				names = append(names, filepath.Join(path, name))
-			}
-		}
 		if len(names) == 0 {
-			return nil, fmt.Errorf("-envoy-config: %s has no file that ends with .yaml", path)
+			return nil, fmt.Errorf("-envoy-config: %s has no file", path)
 		}
 	}
 	var files []namedFile
@@ -61,6 +54,25 @@ func readEnvoyFiles(path string) ([]namedFile, error) {
 		files = append(files, namedFile{name, data})
 	}
 	return files, nil
+}
+
+// filesBelow returns the files in a folder and below it, without those that a
+// dot hides.
+func filesBelow(folder string) (names []string, err error) {
+	err = fs.WalkDir(os.DirFS(folder), ".", func(name string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case name != "." && strings.HasPrefix(entry.Name(), "."):
+			if entry.IsDir() {
+				return fs.SkipDir
+			}
+		case !entry.IsDir():
+			names = append(names, filepath.Join(folder, name))
+		}
+		return nil
+	})
+	return names, err
 }
 
 // sameFiles reports whether a and b have the same names and content.

@@ -154,18 +154,31 @@ descriptors:
 	assert.Len(t, policy.Limits, len(envoy.Units)+1)
 }
 
+// A folder is read as envoyproxy/ratelimit reads it: with those below it, and
+// whatever its files are called.
 func TestReadEnvoyFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	_, err := readEnvoyFiles(dir)
-	require.ErrorContains(t, err, "has no file that ends with .yaml")
-	for _, name := range []string{"b.yaml", "a.yml", ".c.yaml", "d.txt"} {
-		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(name), 0o600))
+	require.ErrorContains(t, err, "has no file")
+	for _, name := range []string{"b.yaml", "a.yml", ".c.yaml", "d", "sub/e.yaml", "..data/b.yaml"} {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		require.NoError(t, os.WriteFile(path, []byte(name), 0o600))
 	}
-	files, err := readEnvoyFiles(dir)
-	require.NoError(t, err)
-	assert.Equal(t, []namedFile{{filepath.Join(dir, "a.yml"), []byte("a.yml")}, {filepath.Join(dir, "b.yaml"), []byte("b.yaml")}}, files)
-	files, err = readEnvoyFiles(filepath.Join(dir, "d.txt"))
+	link := filepath.Join(t.TempDir(), "link")
+	require.NoError(t, os.Symlink(dir, link))
+	require.NoError(t, os.Symlink("..data/b.yaml", filepath.Join(dir, "f.yaml")))
+	for _, dir := range []string{dir, link} {
+		files, err := readEnvoyFiles(dir)
+		require.NoError(t, err)
+		var want []namedFile
+		for _, file := range [][2]string{{"a.yml", "a.yml"}, {"b.yaml", "b.yaml"}, {"d", "d"}, {"f.yaml", "..data/b.yaml"}, {"sub/e.yaml", "sub/e.yaml"}} {
+			want = append(want, namedFile{filepath.Join(dir, file[0]), []byte(file[1])})
+		}
+		assert.Equal(t, want, files)
+	}
+	files, err := readEnvoyFiles(filepath.Join(dir, "d"))
 	require.NoError(t, err)
 	assert.Len(t, files, 1)
 	_, err = readEnvoyFiles(filepath.Join(dir, "none"))
