@@ -417,12 +417,13 @@ func (l counting) add(s countingState, cost, limit int64) countingState {
 
 // short joins neighbours if there are more entries than a log has: those that
 // are together no more than an entry's share of the limit, or of all that is
-// logged if that is more.
+// in use if that is more: not of what the oldest has lost.
 func (l counting) short(s countingState, limit int64) countingState {
 	if int64(len(s.entries)) <= 2*l.entries+1 {
 		return s
 	}
-	share := l.share(max(limit, costs(s.entries)))
+	left := s.entries[0].cost - l.inUse(s.entries[0], s.time)
+	share := l.share(max(limit, costs(s.entries)-left))
 	joined := s.entries[:1]
 	for _, e := range s.entries[1:] {
 		if before := &joined[len(joined)-1]; before.cost+e.cost <= share {

@@ -241,6 +241,30 @@ func TestCountingLogStaysShortAboveItsLimit(t *testing.T) {
 
 // A log that becomes exact, as its limit was lowered, keeps what it has: of
 // each entry 1 until the first of it leaves, and the rest until the last does.
+// Entries whose times are whole grains get no more, and are joined when they are
+// many: to no more than their share, although what is logged is 1 above the limit
+// while the oldest has lost its first only.
+func TestJoinedEntriesHaveNoMoreThanTheirShare(t *testing.T) {
+	t.Parallel()
+	const entries, share = MinLogEntries, 4
+	const limit = entries * share
+	c := countingClient(t, time.Minute, entries, false)
+	grain := c.algorithm.(counting).grain()
+	now := clock(t, "12:00:00").UnixNano() / grain * grain
+	admitted := &logModel{window: time.Minute}
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 2000 {
+		now += random.Int64N(int64(time.Minute)/limit/grain) * grain
+		_, used := admitted.live(now)
+		if c.ask(t, counters.Request{Cost: 1, Limit: limit, Now: time.Unix(0, now)}).Allowed {
+			require.Less(t, used, int64(limit))
+			admitted.list = append(admitted.list, logged{now, 1})
+		} else {
+			require.Greater(t, used+1, int64(limit-(share-2)))
+		}
+	}
+}
+
 func TestExactLogReadsACountingOne(t *testing.T) {
 	t.Parallel()
 	counted, exact := countingClient(t, time.Minute, MinLogEntries, false), logClient(t, time.Minute, false)
