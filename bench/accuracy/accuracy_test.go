@@ -770,6 +770,22 @@ func TestPopulationDependsOnSeedAlone(t *testing.T) {
 	}
 }
 
+func TestScaleMeasuresWhatItsFlagsSay(t *testing.T) {
+	t.Parallel()
+	measure := func(seed uint64, like string) PopulationFigures {
+		r, err := measureAtScale(t.Context(), config{scale: true, like: like, seed: seed, requests: 8_000})
+		require.NoError(t, err)
+		assert.Equal(t, seed, r.Seed)
+		assert.Equal(t, like, r.Like)
+		want, err := measurePopulation(t.Context(), newPopulation(like != "", 8_000, seed), populated(), 1, func(int64) {})
+		require.NoError(t, err)
+		assert.Equal(t, want, r.PopulationFigures)
+		return r.PopulationFigures
+	}
+	assert.NotEqual(t, measure(2, ""), measure(3, ""))
+	assert.NotEqual(t, measure(2, likeCloudflare), measure(3, likeCloudflare))
+}
+
 func TestPopulationKeepsNothingOfFormerClients(t *testing.T) {
 	t.Parallel()
 	w := testPopulation(t, 1, all()...)
