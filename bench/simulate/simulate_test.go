@@ -3,7 +3,6 @@ package simulate
 import (
 	"bytes"
 	"context"
-	"io"
 	"math/rand/v2"
 	"regexp"
 	"slices"
@@ -21,12 +20,11 @@ import (
 )
 
 // What happened in a seed happens again, whatever else the machine does. Only
-// where a refund or a debt goes on without its call, or callers leave a
-// contended leader just as its own time ends, others may come before it or
-// after.
+// where a refund or a debt goes on without its call, or callers leave a leader
+// just as its own time ends, others may come before it or after.
 func TestReplay(t *testing.T) {
 	t.Parallel()
-	alone := regexp.MustCompile(`p\d {5}|retry after 1ms\n`)
+	alone := regexp.MustCompile(`p\d {5}|(retry after 1ms|context deadline exceeded)\n`)
 	seed := search(t.Context(), 1, 200, func(seed uint64) bool {
 		first, second := timeline(seed), timeline(seed)
 		return first != second && !alone.MatchString(first) && !alone.MatchString(second)
@@ -49,7 +47,11 @@ func TestTraceIsPassive(t *testing.T) {
 		if s := draw(seed, rand.New(rand.NewPCG(seed, 0))); s.width() > 0 || s.faults.refunds || s.faults.outages {
 			return false // a refund or a debt may go on without its call
 		}
-		violations := simulate(seed, broken, io.Discard)
+		var out bytes.Buffer
+		violations := simulate(seed, broken, &out)
+		if strings.Contains(out.String(), "retry after 500µs\n") {
+			return false // hasty's contended caller may leave before its leader or after
+		}
 		if len(violations) > 0 {
 			seen.Add(1)
 		}

@@ -157,7 +157,7 @@ func TestQuickThroughput(t *testing.T) {
 	for _, m := range r.Many {
 		assert.Positive(t, m.Weir, m.How)
 		assert.Positive(t, m.Memcached, m.How)
-		assert.Positive(t, m.Allocations, m.How)
+		assert.NotZero(t, m.Allocations, "%s: of a few checks, less than what else is allocated meanwhile", m.How)
 	}
 	for _, c := range []comparison{r.Checks[0].comparison, r.Store[0].comparison, r.Many[0].comparison, r.Many[1].comparison} {
 		assert.Positive(t, c.Rate)
