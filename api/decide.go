@@ -144,10 +144,12 @@ func (a *answer) judge() {
 func (a *answer) judgeQuotas() {
 	quotas := false
 	for i := range a.limits {
-		if l := &a.limits[i]; l.leniency == Quota && l.asked {
-			if quotas = true; l.Allowed {
-				return
-			}
+		switch l := &a.limits[i]; {
+		case !l.asked:
+		case l.leniency == ShadowQuota || l.leniency == Quota && l.Allowed:
+			return
+		case l.leniency == Quota:
+			quotas = true
 		}
 	}
 	a.quotasDeny = quotas && a.allowed

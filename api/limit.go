@@ -70,11 +70,13 @@ func (l *Limit) Most() int64 { return cmp.Or(l.MaxLimit, counters.MaxLimit) }
 type Leniency int
 
 // The values of Leniency: the denial denies all of them, or none, or all if
-// every other Quota denies too.
+// every other Quota denies too. Beside a ShadowQuota, which denies none, no Quota
+// does either.
 const (
 	Strict Leniency = iota
 	Shadow
 	Quota
+	ShadowQuota
 )
 
 // routeHashBytes of SHA-256 are kept: 120 bits, which base32 writes in 24

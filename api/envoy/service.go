@@ -286,7 +286,7 @@ func (s *Service) respond(q *question, allowed bool, header http.Header) *rls.Ra
 		at.reset.Seconds = wholeSeconds(p.check.ResetAfter)
 		at.CurrentLimit, at.DurationUntilReset = &at.limit, &at.reset
 		at.LimitRemaining = uint32(min(p.check.Remaining, math.MaxUint32))
-		if !p.check.Allowed && p.check.Leniency != api.Shadow {
+		if l := p.check.Leniency; !p.check.Allowed && l != api.Shadow && l != api.ShadowQuota {
 			at.Code = rls.RateLimitResponse_OVER_LIMIT
 		}
 		if nearest == nil || nearer(r.Statuses[i], nearest) {

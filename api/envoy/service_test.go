@@ -157,6 +157,21 @@ func TestShadowAndQuota(t *testing.T) {
 	assert.Equal(t, over, f.ask(t, quotas...).OverallCode)
 }
 
+// A quota in shadow mode is one that never denies, so no other does beside it.
+func TestQuotaInShadowMode(t *testing.T) {
+	t.Parallel()
+	both, quota := limited("both", "", 1), limited("quota", "", 1)
+	both.Rule.Leniency, quota.Rule.Leniency = api.ShadowQuota, api.Quota
+	f := serve(t, Off, false, both, quota)
+	f.ask(t, entries("both", "1"), entries("quota", "1"))
+	r := f.ask(t, entries("both", "1"), entries("quota", "1"))
+	assert.Equal(t, ok, r.OverallCode)
+	assert.Equal(t, ok, r.Statuses[0].Code)
+	assert.Equal(t, over, r.Statuses[1].Code)
+	assert.Equal(t, ok, f.ask(t, entries("both", "1")).OverallCode)
+	assert.Equal(t, over, f.ask(t, entries("quota", "1")).OverallCode)
+}
+
 // A limit that another of the request replaces isn't asked.
 func TestReplaces(t *testing.T) {
 	t.Parallel()

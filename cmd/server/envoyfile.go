@@ -201,6 +201,8 @@ func (r *envoyReader) descriptor(n *yaml.Node, parent *envoy.Descriptor, path []
 	if limit := values["rate_limit"]; limit != nil && limit.Tag != "!!null" {
 		d.Rule = r.rule(limit, values["metadata"], path)
 		switch {
+		case shadow && quota:
+			d.Rule.Leniency = api.ShadowQuota
 		case shadow:
 			d.Rule.Leniency = api.Shadow
 		case quota:

@@ -44,12 +44,17 @@ descriptors:
         detailed_metric: true
         value_to_metric: true
         rate_limit: {unit: year, requests_per_unit: 4294967295}
+  - key: both
+    rate_limit: {unit: day, requests_per_unit: 1}
+    shadow_mode: true
+    quota_mode: true
   - key: free
     rate_limit: {unlimited: true}
     descriptors:
   - key: whitelisted
 `)
-	require.Len(t, rules, 3)
+	require.Len(t, rules, 4)
+	assert.Equal(t, api.ShadowQuota, rules["both"].Leniency)
 	named := rules["tenant_42"]
 	assert.Equal(t, "t", named.Name)
 	assert.Equal(t, []string{"other"}, named.Replaces)
