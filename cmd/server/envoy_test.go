@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -258,6 +259,25 @@ func TestEnvoyAnswersOrRefusesNewConnections(t *testing.T) {
 		done.Wait()
 		p.requireExit(t)
 	}
+}
+
+// Envoy's :path has the query, which anybody may vary.
+func TestTheFileOfDeployLimitsLoginsWhateverTheQuery(t *testing.T) {
+	t.Parallel()
+	p := startProgram(t, "-grpc-listen", "127.0.0.1:0", "-envoy-config", "../../deploy/envoy/limits.yaml")
+	c := dialGRPC(t, p.log, insecure.NewCredentials())
+	ask := func(path string) rls.RateLimitResponse_Code {
+		r, err := c.ShouldRateLimit(context.Background(), &rls.RateLimitRequest{
+			Domain: "edge", Descriptors: []*common.RateLimitDescriptor{descriptor("path", path, "remote_address", "192.0.2.1")},
+		})
+		require.NoError(t, err)
+		return r.OverallCode
+	}
+	for i := range 5 {
+		assert.Equal(t, rls.RateLimitResponse_OK, ask(fmt.Sprintf("/login?%d", i)))
+	}
+	assert.Equal(t, rls.RateLimitResponse_OVER_LIMIT, ask("/login"))
+	assert.Equal(t, rls.RateLimitResponse_OK, ask("/"))
 }
 
 func TestEnvoyNeedsItsOwnName(t *testing.T) {
