@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"image/color"
 	"iter"
 	"math"
 	"os"
@@ -17,6 +18,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/recorder"
 	"pgregory.net/rapid"
 
 	"weir/bench/internal/algorithms"
@@ -191,6 +194,22 @@ func TestAccuracyTargets(t *testing.T) {
 	r.Speeds[0].Elapsed = 4 * time.Second
 	assert.Equal(t, report.Targets{{Text: "fixed: 0.50 million decisions/s per core, at least 1", Met: false}}, r.speedTargets())
 	assert.NoError(t, r.Broken(), "a speed is no error")
+}
+
+func TestFullestIsOfAllTrafficAndAttacks(t *testing.T) {
+	t.Parallel()
+	r := &Report{
+		Large: []Row{
+			{Algorithm: algorithms.Log, Admissions: Admissions{Fullest: 1100}}, {Algorithm: algorithms.Log, Admissions: Admissions{Fullest: 1300}},
+			{Algorithm: algorithms.Fixed, Admissions: Admissions{Fullest: 1900}}, {Algorithm: algorithms.Log, Admissions: Admissions{Fullest: 1200}},
+		},
+		Attacks: []AttackRow{
+			{Algorithm: algorithms.Log, Limit: 100, Written: Result{Fullest: 5000}}, {Algorithm: algorithms.Log, Limit: 1000, Written: Result{Fullest: 1250}},
+			{Algorithm: algorithms.Fixed, Limit: 1000, Written: Result{Fullest: 2000}},
+		},
+	}
+	assert.InDelta(t, 1.3, r.fullest(algorithms.Log), 1e-9)
+	assert.InDelta(t, 2, r.fullest(algorithms.Fixed), 1e-9)
 }
 
 func TestScaleIsBrokenByWrongDecisionsOfExactLimiters(t *testing.T) {
@@ -553,8 +572,78 @@ func TestAttackTraces(t *testing.T) {
 		most[e.Algorithm] = slices.Max(e.Admitted)
 	}
 	assert.Equal(t, map[string]int64{
-		algorithms.Fixed: 200, algorithms.Sliding10: 196, algorithms.Sliding60: 175, algorithms.Capped10: 120, algorithms.Strict60: 100, algorithms.Counting64: 100,
+		algorithms.Fixed: 200, algorithms.Sliding10: 200, algorithms.Sliding60: 200, algorithms.Capped10: 120, algorithms.Strict60: 100, algorithms.Counting64: 100,
 	}, most)
+}
+
+// Where a line is drawn on the axis it is above it.
+func TestLinesAreAboveTheirAxis(t *testing.T) {
+	t.Parallel()
+	p, err := Trace{Limit: 100, Every: time.Second, True: []int64{1}}.panel(false, "", nil, []int64{0, 0}, report.Purple)
+	require.NoError(t, err)
+	page := new(recorder.Canvas)
+	p.Draw(draw.NewCanvas(page, 300, 200))
+	axis, line := -1, -1
+	for i, action := range page.Actions {
+		if set, ok := action.(*recorder.SetColor); ok {
+			switch set.Color {
+			case color.Color(report.Dark):
+				axis = i
+			case color.Color(report.Purple):
+				line = i
+			}
+		}
+	}
+	assert.Positive(t, axis)
+	assert.Greater(t, line, axis)
+}
+
+// A client that comes at one moment exactly every minute: strict admits it each
+// other time, and a weighted window L/(1+r), as r of the oldest slot counts:
+// on average ln 2 of the limit. A log admits it all.
+func TestWhoIsPunctual(t *testing.T) {
+	t.Parallel()
+	const limit, minutes, phases = 100, 40, 50
+	for name, want := range map[string]float64{
+		algorithms.Strict60: 0.5, algorithms.Sliding60: math.Ln2, algorithms.Sliding10: math.Ln2, algorithms.Log: 1, algorithms.Counting32: 1, algorithms.Counting64: 1,
+	} {
+		admitted := 0.0
+		for phase := range phases {
+			a := named(name)
+			s, err := a.subject(limit, 1, true)
+			require.NoError(t, err)
+			from := a.Width(Window) * time.Duration(2*phase+1) / (2 * phases)
+			for minute := range minutes {
+				for range limit {
+					answer, err := s.ask(t.Context(), oneClient, from+time.Duration(minute)*Window)
+					require.NoError(t, err)
+					if answer.allowed && minute >= minutes/2 {
+						admitted++
+					}
+				}
+			}
+		}
+		assert.InDelta(t, want, admitted/(limit*phases*minutes/2), 0.015, name)
+	}
+}
+
+// A client that asks each 10 s, with a limit of 5 a minute: a log admits 5 of 6.
+// Strict has 5 in its way for up to 61 s, so that it admits 5 of 7.
+func TestStrictLosesMoreOfASmallLimit(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]float64{algorithms.Strict60: 5.0 / 7, algorithms.Log: 5.0 / 6} {
+		s, err := named(name).subject(5, 1, true)
+		require.NoError(t, err)
+		admitted := 0.0
+		for n := range 6 * 7 * 10 {
+			answer, err := s.ask(t.Context(), oneClient, time.Duration(n)*10*time.Second)
+			require.NoError(t, err)
+			if answer.allowed {
+				admitted++
+			}
+		}
+		assert.InDelta(t, want, admitted/(6*7*10), 1e-9, name)
+	}
 }
 
 func testPopulation(t *testing.T, seed uint64, measured ...algorithm) *worker {

@@ -164,20 +164,21 @@ func grid(panels []*plot.Plot) [][]*plot.Plot {
 // says what they are.
 func (t Trace) panel(first bool, title string, area, values []int64, c color.Color) (*plot.Plot, error) {
 	p := plot.New()
-	p.Legend.Top = true
-	unit, label := t.Every.Minutes(), "minutes"
-	if t.From == 0 {
-		unit, label = t.Every.Seconds(), "seconds"
+	p.Legend.Top, p.Legend.Left = true, true
+	p.Legend.Padding, p.Legend.XOffs = vg.Points(2), vg.Points(6)
+	from, unit, label := 0.0, t.Every.Minutes(), "minutes"
+	if len(t.True) == 0 { // an attack begins at 0
+		from, unit, label = t.From.Seconds(), t.Every.Seconds(), "seconds"
 	}
 	p.Title.Text, p.X.Label.Text = title, label
 	points := func(values []int64) plotter.XYs {
 		xys := make(plotter.XYs, len(values))
 		for i, v := range values {
-			xys[i] = plotter.XY{X: float64(i) * unit, Y: float64(v)}
+			xys[i] = plotter.XY{X: from + float64(i)*unit, Y: float64(v)}
 		}
 		return xys
 	}
-	last := float64(max(len(area), len(values))-1) * unit
+	last := from + float64(max(len(area), len(values))-1)*unit
 	if area != nil {
 		filled, err := plotter.NewLine(points(area))
 		if err != nil {
@@ -197,6 +198,14 @@ func (t Trace) panel(first bool, title string, area, values []int64, c color.Col
 			p.Legend.Add("limit", limit)
 		}
 	}
+	if area == nil {
+		zero, err := plotter.NewLine(plotter.XYs{{X: 0}, {X: last}})
+		if err != nil {
+			return nil, err
+		}
+		zero.Width, zero.Color = vg.Points(0.7), report.Dark
+		p.Add(zero)
+	}
 	if values != nil {
 		line, err := plotter.NewLine(points(values))
 		if err != nil {
@@ -207,14 +216,6 @@ func (t Trace) panel(first bool, title string, area, values []int64, c color.Col
 		if t.Enforced && first {
 			p.Legend.Add("believed", line)
 		}
-	}
-	if area == nil {
-		zero, err := plotter.NewLine(plotter.XYs{{X: 0}, {X: last}})
-		if err != nil {
-			return nil, err
-		}
-		zero.Width, zero.Color = vg.Points(0.7), report.Dark
-		p.Add(zero)
 	}
 	if area != nil {
 		p.Y.Label.Text, p.Y.Min = "in the last 60 s", 0

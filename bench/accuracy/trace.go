@@ -45,6 +45,8 @@ const (
 
 	attackPoints = 480
 	attackEvery  = 250 * time.Millisecond
+	// Just before slots end the most of what fades out has been admitted.
+	attackFrom = attackEvery - time.Millisecond
 )
 
 // The algorithms of the traces.
@@ -106,7 +108,7 @@ func (w Workload) trace(ctx context.Context, seed uint64, enforced bool, names .
 
 // attackTraces returns a trace of the attacks that are written for algorithms.
 func attackTraces(ctx context.Context) (Trace, error) {
-	t := Trace{Traffic: "attack", Description: "the attack that is written for each", Limit: DocumentLimit, Enforced: true, Every: attackEvery}
+	t := Trace{Traffic: "attack", Description: "the attack that is written for each", Limit: DocumentLimit, Enforced: true, From: attackFrom, Every: attackEvery}
 	for _, name := range attacked {
 		a := algorithm{algorithms.Named(name)}
 		if err := t.estimate(ctx, name, attackPoints, a.attack(DocumentLimit).attempts(DocumentLimit)); err != nil {

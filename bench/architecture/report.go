@@ -246,11 +246,11 @@ stream          "it will increase when the load on the API increase. [...] they 
 		r.ScaleStart, r.ScaleEvery, r.ConsumerRate, worstLag.Round(time.Millisecond))
 }
 
-// drawn are the architectures that are drawn. The others would lie on weir's
-// line.
+// drawn are the architectures that are drawn, those first that others lie on.
+// What stays sticky would lie on weir's strict window.
 var drawn = []report.Curve{
-	{Name: stickyName, Color: report.Sand}, {Name: chattyName, Color: report.Olive}, {Name: streamName, Color: report.Gray},
-	{Name: laterName, Color: report.Dark}, {Name: strictName, Color: report.Green},
+	{Name: fixedName, Color: report.Vermillion}, {Name: streamName, Color: report.Gray}, {Name: laterName, Color: report.Dark},
+	{Name: stickyName, Color: report.Sand}, {Name: chattyName, Color: report.Olive}, {Name: strictName, Color: report.Green},
 }
 
 // Draw draws what an attacker was admitted, against what was simulated of

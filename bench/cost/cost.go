@@ -233,6 +233,5 @@ func (r *Report) Draw(dir string) ([]report.Picture, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.Legend.Left = true
 	return report.DrawPicture(dir, "cost", "memory for a busy client", p)
 }

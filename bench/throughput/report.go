@@ -6,7 +6,9 @@ import (
 	"slices"
 	"time"
 
+	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
 
 	"weir/bench/internal/algorithms"
 	"weir/bench/internal/loadgen"
@@ -238,5 +240,5 @@ func (r *Report) Draw(dir string) ([]report.Picture, error) {
 	if err != nil {
 		return nil, err
 	}
-	return report.DrawPicture(dir, "throughput", "checks per second, relative to a handler that does nothing", p)
+	return report.DrawGrid(dir, "throughput", "checks per second, relative to a handler that does nothing", 7*vg.Inch, 4.5*vg.Inch, [][]*plot.Plot{{p}})
 }

@@ -43,8 +43,8 @@ func Color(i int) color.Color { return []color.Color{Dark, Olive, Gray, Sand}[i%
 var bars = []color.Color{Dark, Gray, Pale}
 
 // dashes are those of curves, one after the other, so that none hides one that
-// is below it.
-var dashes = [][]vg.Length{nil, {vg.Points(7), vg.Points(4)}, {vg.Points(2), vg.Points(3)}, {vg.Points(9), vg.Points(3), vg.Points(2), vg.Points(3)}, {vg.Points(4), vg.Points(6)}}
+// is below it; the dots of those below are larger.
+var dashes = [][]vg.Length{nil, {vg.Points(7), vg.Points(4)}, {vg.Points(2), vg.Points(3)}, {vg.Points(9), vg.Points(3), vg.Points(2), vg.Points(3)}, {vg.Points(4), vg.Points(6)}, {vg.Points(10), vg.Points(8)}}
 
 // A Curve is a line through points, with a name in the legend.
 type Curve struct {
@@ -73,7 +73,7 @@ func LogPlot(title, xAxis, yAxis string, ticks plot.Ticker, radius float64, curv
 			return nil, err
 		}
 		line.Width, line.Color, line.Dashes = vg.Points(2), c.Color, dashes[i%len(dashes)]
-		dots.Shape, dots.Color, dots.Radius = draw.CircleGlyph{}, c.Color, vg.Points(radius)
+		dots.Shape, dots.Color, dots.Radius = draw.CircleGlyph{}, c.Color, vg.Points(radius*(1+0.15*float64(len(curves)-1-i)))
 		p.Add(line, dots)
 		p.Legend.Add(c.Name, line, dots)
 	}
@@ -116,7 +116,8 @@ type Series struct {
 func BarPlot(title, yAxis string, width float64, names []string, series []Series) (*plot.Plot, error) {
 	p := plot.New()
 	p.Title.Text, p.Y.Label.Text = title, yAxis
-	p.Legend.Top = true
+	p.Legend.Top, p.Legend.Left = true, true
+	p.Legend.XOffs = vg.Points(6)
 	for i, s := range series {
 		chart, err := plotter.NewBarChart(s.Values, vg.Points(width))
 		if err != nil {
@@ -175,7 +176,9 @@ func DrawPicture(dir, name, shows string, row ...*plot.Plot) ([]Picture, error) 
 }
 
 // DrawGrid draws rows of plots, all of the same size, as name.svg and name.png
-// in dir, which it makes. Where there is no plot, nil, it leaves room. It returns the picture that this is.
+// in dir, which it makes. Where there is no plot, nil, it leaves room. An SVG
+// names fonts of the same widths, for readers who don't have the first. It
+// returns the picture that this is.
 func DrawGrid(dir, name, shows string, width, height vg.Length, plots [][]*plot.Plot) ([]Picture, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -203,7 +206,8 @@ func DrawGrid(dir, name, shows string, width, height vg.Length, plots [][]*plot.
 		if _, err := canvas.WriteTo(&encoded); err != nil {
 			return nil, err
 		}
-		if err := os.WriteFile(filepath.Join(dir, name+"."+format), encoded.Bytes(), 0o644); err != nil {
+		content := bytes.ReplaceAll(encoded.Bytes(), []byte("font-family:Liberation Serif"), []byte("font-family:Liberation Serif,Times New Roman,Times,serif"))
+		if err := os.WriteFile(filepath.Join(dir, name+"."+format), content, 0o644); err != nil {
 			return nil, err
 		}
 	}
