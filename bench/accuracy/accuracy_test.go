@@ -196,6 +196,36 @@ func TestAccuracyTargets(t *testing.T) {
 	assert.NoError(t, r.Broken(), "a speed is no error")
 }
 
+func TestScaleFindings(t *testing.T) {
+	t.Parallel()
+	row := func(algorithm string, feedback, all int64) PopulationRow {
+		wrong := func(n int64) Difference {
+			return Difference{Requests: 100_000_000, Sum: n, True: 10_000_000, WronglyAdmitted: n / 4, WronglyDenied: n - n/4}
+		}
+		return PopulationRow{Algorithm: algorithm, Feedback: wrong(feedback), All: wrong(all), BelowLimited: 7}
+	}
+	r := &ScaleReport{PopulationFigures: PopulationFigures{Requests: 100_000_000, Rows: []PopulationRow{
+		row(algorithms.Fixed, 9e6, 9e6), row(algorithms.Sliding1, 8e6, 1e6), row(algorithms.Sliding10, 4e6, 3e5), row(algorithms.Sliding60, 2e6, 5e4),
+	}}}
+	findings := r.Findings()
+	require.Len(t, findings, 1)
+	assert.Equal(t, "accuracy-scale", findings[0].Picture)
+	assert.Equal(t, "**100 million harder requests**, of many clients near their limit. As weir runs by default, only admitted requests count: "+
+		"then N=1 decides 8.00% of them wrongly, N=10 4.00% and N=60 2.00%, 4.0 times fewer than N=1. "+
+		"If every request counts, N=1 is wrong in 1.00% and N=60 in 0.050%, 20 times fewer.", findings[0].Text)
+
+	r.Like = likeCloudflare
+	findings = r.Findings()
+	require.Len(t, findings, 1)
+	for _, text := range []string{
+		"N=1 decides 8.0000% of them wrongly, N=10 4.0000% and N=60 2.0000%.", "these are 1.0000%, 0.3000% and 0.0500%, with mean differences of 10.0%, 3.0% and 0.5%",
+		"N=1 limits 7.",
+	} {
+		assert.Contains(t, findings[0].Text, text)
+	}
+	assert.Empty(t, new(ScaleReport).Findings())
+}
+
 func TestFullestIsOfAllTrafficAndAttacks(t *testing.T) {
 	t.Parallel()
 	r := &Report{
