@@ -427,7 +427,7 @@ func (l counting) short(s countingState, limit int64) countingState {
 	joined := s.entries[:1]
 	for _, e := range s.entries[1:] {
 		if before := &joined[len(joined)-1]; before.cost+e.cost <= share {
-			before.last, before.cost = e.last, before.cost+e.cost
+			before.last, before.cost = max(before.last, e.last), before.cost+e.cost
 			continue
 		}
 		joined = append(joined, e)

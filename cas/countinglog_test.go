@@ -503,6 +503,23 @@ func TestWhatIsPutBackOfAnEntryEndsLast(t *testing.T) {
 	assert.False(t, more)
 }
 
+// Neighbours that are joined stay until the last of both, where they overlap too.
+func TestJoinedEntriesStayUntilTheLastOfBoth(t *testing.T) {
+	t.Parallel()
+	l, err := newCountingLog(time.Minute, MinLogEntries, false)
+	require.NoError(t, err)
+	second := func(n int64) int64 { return clock(t, "12:00:00").UnixNano() + n*int64(time.Second) }
+	s := countingState{second(0), second(50), []counted{{second(0), second(50), 2}}}
+	for n := range int64(2*MinLogEntries + 1) {
+		s.entries = append(s.entries, counted{second(n), second(n), 1})
+	}
+	joined := l.short(l.clone(s), 20)
+	require.Less(t, len(joined.entries), len(s.entries))
+	for n := range int64(120) {
+		assert.GreaterOrEqual(t, l.used(joined.entries, second(n)), l.used(s.entries, second(n)), "after %d s", n)
+	}
+}
+
 // Entries overlap where a debt has come between: when a cost fits is true all
 // the same.
 func TestOverlappingEntriesTellWhenACostFits(t *testing.T) {
