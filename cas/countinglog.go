@@ -175,7 +175,7 @@ func (l counting) most(present, known countingState, r counters.Request) (counti
 	if !more {
 		return present, false
 	}
-	s := l.of(both, r.Limit, present, known)
+	s := l.of(both, r.Limit, known, present)
 	newest := &s.entries[len(s.entries)-1]
 	*newest = l.closed(*newest) // others may have added to it what is lost
 	return s, true
@@ -221,18 +221,16 @@ func (l counting) began(s countingState) (generation, time int64) { return s.gen
 
 func (l counting) lasts() time.Duration { return l.window + time.Duration(l.grain()) }
 
-// of returns the log of entries in any order, of the oldest generation of the
-// states that they are from, without what has left the window.
+// of returns the log of entries in any order, without what has left the window.
+// It is of the generation of the first of the two states that has one.
 func (l counting) of(entries []counted, limit int64, first, second countingState) countingState {
-	s := countingState{generation: math.MaxInt64, time: max(first.time, second.time)}
+	s := countingState{generation: first.generation, time: max(first.time, second.time)}
 	s.entries = l.inOrder(slices.DeleteFunc(entries, func(e counted) bool { return l.left(e.last, s.time) }))
 	if len(s.entries) == 0 {
 		return countingState{}
 	}
-	for _, from := range []countingState{first, second} {
-		if len(from.entries) > 0 {
-			s.generation = min(s.generation, from.generation)
-		}
+	if len(first.entries) == 0 {
+		s.generation = second.generation
 	}
 	return l.short(s, limit)
 }

@@ -276,6 +276,39 @@ func TestTimePassesOverWhatWasAdmittedAlone(t *testing.T) {
 	}
 }
 
+// Others may tell the store of what they have admitted alone, and began earlier,
+// between a take and its refund: the refund takes back all the same, be any of
+// theirs still in use or not.
+func TestARefundFindsItsOwnBesideADebt(t *testing.T) {
+	t.Parallel()
+	for name, newLimiter := range makers {
+		for _, later := range []time.Duration{6 * time.Second, 2 * time.Minute} {
+			t.Run(fmt.Sprint(name, later), func(t *testing.T) {
+				store := memory.New(nil)
+				l, err := newLimiter(store, testConfig(10))
+				require.NoError(t, err)
+				other, err := newLimiter(store, testConfig(10))
+				require.NoError(t, err)
+				now := clock(t, "12:00:01.5")
+				request := func(cost int64) counters.Request {
+					return counters.Request{Client: "c", Cost: cost, Limit: 10, Now: now}
+				}
+				_, err = other.TakeLocal(request(2), limitertest.ErrUnsent)
+				require.NoError(t, err)
+				now = now.Add(later)
+				taken, err := l.Take(t.Context(), request(5))
+				require.NoError(t, err)
+				before, err := other.Take(t.Context(), request(1))
+				require.NoError(t, err)
+				require.NoError(t, l.Refund(t.Context(), request(5), taken))
+				after, err := l.Peek(t.Context(), request(1))
+				require.NoError(t, err)
+				assert.Equal(t, before.Remaining+5, after.Remaining)
+			})
+		}
+	}
+}
+
 // What processes have admitted alone may be more than a bucket holds. What is
 // above that is forgotten, and isn't set off against what is admitted after it,
 // be it still under way.

@@ -81,7 +81,7 @@ func newSlidingLog(window time.Duration, limit int64, countDenied bool) (log, er
 // returned another. One that is decoded takes over the bytes.
 type logState struct {
 	base       int64 // Unix times in nanoseconds
-	generation int64 // not after base
+	generation int64 // after base if a debt has come that is older
 	newest     int64 // of the last entry
 	time       int64 // of the last write, which may have been given back
 	used       int64
@@ -221,11 +221,11 @@ func (l log) of(costs map[int64]int64, first, second logState) logState {
 	}
 	if s.used > 0 {
 		s.time = max(s.newest, first.time, second.time)
-		s.generation = s.base
-		for _, from := range []logState{second, first} {
-			if from.used > 0 {
-				s.generation = min(s.base, from.generation)
-			}
+		switch {
+		case first.used > 0:
+			s.generation = first.generation
+		case second.used > 0:
+			s.generation = second.generation
 		}
 	}
 	return s
@@ -365,8 +365,8 @@ func (s *logState) all() iter.Seq2[int64, int64] {
 }
 
 // encode appends s to b: the format, and unless the log is empty its base, by
-// how much its generation is before that, by how much its time is after the
-// newest entry, and the entries.
+// how much its generation is before that, modulo 2^64, by how much its time is
+// after the newest entry, and the entries.
 func (l log) encode(b []byte, s logState) []byte {
 	const header = 1 + 8 + 2*binary.MaxVarintLen64
 	b = append(slices.Grow(b, header+len(s.entries)), formatSlidingLog)
@@ -398,7 +398,7 @@ func decodeLog(data []byte) (logState, error) {
 	base, rest, ok1 := cutTime(data[1:])
 	age, rest, ok := cutUvarint(rest)
 	lag, rest, ok2 := cutUvarint(rest)
-	if !ok || !ok1 || !ok2 || len(rest) == 0 || age > between(math.MinInt64, base) {
+	if !ok || !ok1 || !ok2 || len(rest) == 0 {
 		return logState{}, errForeignState
 	}
 	s := logState{base: base, generation: base - int64(age), newest: base, entries: rest}

@@ -95,7 +95,7 @@ var fixes = []fix{
 	{"what a process has admitted alone is counted twice", "debts", takeOut{"subwindow/view.go",
 		"excess = max(0, excess-part)\n",
 		"if excess = max(0, excess-part); BUG { part = 0 }\n"}, nil},
-	{"what a process has consumed alone is consumed twice", "reason", takeOut{"cas/view.go",
+	{"what a process has consumed alone is consumed twice", "retry-after", takeOut{"cas/view.go",
 		"	if v.debt.number == d.number {\n",
 		"	if BUG {\n		return\n	}\n	if v.debt.number == d.number {\n"}, nil},
 	{"what a process has admitted alone is never counted", "debts", takeOut{"subwindow/repay.go",
