@@ -136,9 +136,9 @@ func (l counting) carry(present, before, after countingState, r counters.Request
 		case len(had) == 0:
 			entries = append(entries, has...)
 		case more > 0: // since the last that before has
-			last := has[len(has)-1].last
+			last := ends(has)
 			entries = append(entries, counted{last, last, more})
-		case !l.left(had[len(had)-1].last, now) && (len(has) > 0 || !l.countDenied):
+		case !l.left(ends(had), now) && (len(has) > 0 || !l.countDenied):
 			late -= more
 		}
 	}
@@ -167,7 +167,7 @@ func (l counting) most(present, known countingState, r counters.Request) (counti
 		}
 		both = append(both, had...)
 		if len(has) > 0 {
-			newest, last := &both[len(both)-1], has[len(has)-1].last
+			newest, last := &both[len(both)-1], ends(has)
 			more = more || l.rounded(last) > l.rounded(newest.last)
 			newest.last = max(newest.last, last)
 		}
@@ -252,13 +252,13 @@ func (l counting) ttl(s countingState, r counters.Request) time.Duration {
 	if used == 0 {
 		return 0
 	}
-	return l.leaves(live.last(), live.time)
+	return l.leaves(ends(live.entries), live.time)
 }
 
-// last returns when the last of a log is, which isn't empty.
-func (s countingState) last() int64 {
-	last := s.entries[0].last
-	for _, e := range s.entries[1:] {
+// ends returns when the last of the entries is, of which there are some.
+func ends(entries []counted) int64 {
+	last := entries[0].last
+	for _, e := range entries[1:] {
 		last = max(last, e.last)
 	}
 	return last
@@ -316,7 +316,7 @@ func (l counting) decision(live countingState, r counters.Request, allowed bool)
 	used, lag := l.used(live.entries, live.time), behind(live.time, r.Now)
 	d := counters.Decision{Allowed: allowed, Remaining: max(0, r.Limit-used)}
 	if used > 0 {
-		d.ResetAfter = after(lag, l.leaves(live.last(), live.time))
+		d.ResetAfter = after(lag, l.leaves(ends(live.entries), live.time))
 	}
 	switch room := r.Limit - r.Cost; {
 	case allowed && (!l.countDenied || used <= room):

@@ -377,6 +377,7 @@ func TestWhatIsCarriedOfAnEntryStaysUntilItsLast(t *testing.T) {
 		{"more of an entry", of(counted{second(0), second(0), 1}), of(counted{second(0), second(10), 3}), map[int64]int64{59: 3, 69: 3, 71: 1}},
 		{"an entry", countingState{}, of(counted{second(0), second(10), 3}), map[int64]int64{59: 4, 61: 3, 69: 3, 71: 1}},
 		{"an entry later", of(counted{second(5), second(5), 2}), of(counted{second(0), second(0), 2}, counted{second(20), second(20), 4}), map[int64]int64{59: 5, 79: 5, 81: 1}},
+		{"more of two that begin together", of(counted{second(0), second(25), 2}, counted{second(0), second(0), 1}), of(counted{second(0), second(25), 3}, counted{second(0), second(0), 1}), map[int64]int64{59: 2, 84: 2, 86: 1, 91: 0}},
 		{"less", of(counted{second(5), second(5), 2}), of(counted{second(5), second(5), 1}), map[int64]int64{59: 1}},
 		{"what has left", of(counted{second(-40), second(-40), 2}, counted{second(5), second(5), 2}), of(counted{second(5), second(5), 2}, counted{second(25), second(25), 1}), map[int64]int64{59: 2}},
 	} {
@@ -498,9 +499,15 @@ func TestWhatIsPutBackOfAnEntryEndsLast(t *testing.T) {
 	r := counters.Request{Limit: 8, Now: clock(t, "12:00:20")}
 	s, more := l.most(short, long, r)
 	assert.True(t, more)
-	assert.Equal(t, l.rounded(last), s.last())
+	assert.Equal(t, l.rounded(last), ends(s.entries))
 	_, more = l.most(long, short, r)
 	assert.False(t, more)
+
+	beside := countingState{first, last, []counted{{first, last, 1}, {first, first, 1}}}
+	several := countingState{first, first, []counted{{first, first, 3}}}
+	s, more = l.most(several, beside, r)
+	assert.True(t, more)
+	assert.Equal(t, l.rounded(last), ends(s.entries))
 }
 
 // Neighbours that are joined stay until the last of both, where they overlap too.
