@@ -115,7 +115,7 @@ func TestABatchWhoseServerFallsSilentCountsOnce(t *testing.T) {
 	t.Parallel()
 	for _, refuse := range []bool{false, true} {
 		t.Run(fmt.Sprint("refuse=", refuse), func(t *testing.T) {
-			const roundTrip, timeout = 40 * time.Millisecond, 2 * time.Second
+			const roundTrip, timeout = 40 * time.Millisecond, 800 * time.Millisecond
 			const clients, limit = 1000, 5
 			server := memcachedtest.Start(t)
 			l, err := subwindow.New(openMemcached(t, server.Far(roundTrip)), newWindow(t, time.Hour, 10, false),
