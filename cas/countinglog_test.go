@@ -239,8 +239,6 @@ func TestCountingLogStaysShortAboveItsLimit(t *testing.T) {
 	}
 }
 
-// A log that becomes exact, as its limit was lowered, keeps what it has: of
-// each entry 1 until the first of it leaves, and the rest until the last does.
 // Entries whose times are whole grains get no more, and are joined when they are
 // many: to no more than their share, although what is logged is 1 above the limit
 // while the oldest has lost its first only.
@@ -265,6 +263,8 @@ func TestJoinedEntriesHaveNoMoreThanTheirShare(t *testing.T) {
 	}
 }
 
+// A log that becomes exact, as its limit was lowered, keeps what it has: of
+// each entry 1 until the first of it leaves, and the rest until the last does.
 func TestExactLogReadsACountingOne(t *testing.T) {
 	t.Parallel()
 	counted, exact := countingClient(t, time.Minute, MinLogEntries, false), logClient(t, time.Minute, false)

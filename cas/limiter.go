@@ -353,10 +353,11 @@ func (l *Limiter[S]) undo(r counters.Request, taken counters.Decision) (_ counte
 	if owed || unknown {
 		return taken, false
 	}
-	// Others may have written before: it was consumed in their generation, unless
-	// that began with a reset after it.
+	// Others may have written before: it was consumed in their generation, be it
+	// a later one, unless that began with a reset after it.
 	now, reset := r.Now.UnixNano(), v.last.origin.reset+int64(l.cfg.ClockSkew)
-	if generation, _ := l.algorithm.began(v.last.decoded); generation != taken.Generation && now > reset && generation <= now {
+	generation, _ := l.algorithm.began(v.last.decoded)
+	if now > reset && (generation <= now || generation == v.consumed.generation && now <= v.consumed.until) {
 		taken.Generation = generation
 	}
 	// What was in front of it drains beside it, or was given back here alone.

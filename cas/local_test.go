@@ -309,6 +309,61 @@ func TestARefundFindsItsOwnBesideADebt(t *testing.T) {
 	}
 }
 
+// What a process has admitted alone is given back when the store has consumed
+// it, be it in a state that others began later. What was consumed before a reset
+// is not in the state that began then.
+func TestWhatWasOwedIsGivenBackFromALaterState(t *testing.T) {
+	t.Parallel()
+	for name, newLimiter := range makers {
+		t.Run(name, func(t *testing.T) {
+			store := memory.New(nil)
+			l, err := newLimiter(store, testConfig(10))
+			require.NoError(t, err)
+			other, err := newLimiter(store, testConfig(10))
+			require.NoError(t, err)
+			now := clock(t, "12:00:01.5")
+			request := func(cost int64) counters.Request {
+				return counters.Request{Client: "c", Cost: cost, Limit: 10, Now: now}
+			}
+			take := func(l limitertest.Limiter, cost int64) counters.Decision {
+				d, err := l.Take(t.Context(), request(cost))
+				require.NoError(t, err)
+				require.True(t, d.Allowed)
+				return d
+			}
+			alone := func(cost int64) (counters.Request, counters.Decision) {
+				d, err := l.TakeLocal(request(cost), limitertest.ErrUnsent)
+				require.NoError(t, err)
+				require.True(t, d.Allowed)
+				return request(cost), d
+			}
+			first, admitted := alone(4)
+			now = now.Add(6 * time.Second) // in a bucket, 1 drains
+			take(other, 3)
+			before := take(l, 1)
+			require.NoError(t, l.Refund(t.Context(), first, admitted))
+			after, err := other.Peek(t.Context(), request(1))
+			require.NoError(t, err)
+			assert.GreaterOrEqual(t, after.Remaining, before.Remaining+3)
+			assert.LessOrEqual(t, after.Remaining, before.Remaining+4)
+
+			second, admitted := alone(1)
+			take(l, 1)
+			now = now.Add(30 * time.Second) // the second isn't in what begins then
+			require.NoError(t, other.Reset(t.Context(), "c", now))
+			now = now.Add(time.Second)
+			alone(1)
+			now = now.Add(time.Second)
+			take(other, 5)
+			before = take(l, 1)
+			require.NoError(t, l.Refund(t.Context(), second, admitted))
+			after, err = other.Peek(t.Context(), request(1))
+			require.NoError(t, err)
+			assert.Equal(t, before.Remaining, after.Remaining)
+		})
+	}
+}
+
 // What processes have admitted alone may be more than a bucket holds. What is
 // above that is forgotten, and isn't set off against what is admitted after it,
 // be it still under way.

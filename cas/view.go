@@ -19,6 +19,8 @@ type view[S any] struct {
 	// the state had no room for it: Unix nanoseconds, of the last request of which
 	// nobody may ever know.
 	assumed int64
+	// consumed is what the store has consumed last of what was owed.
+	consumed consumed
 	// underWay says that the store is to replace the state from by to.
 	underWay bool
 	from, to S
@@ -34,6 +36,10 @@ type view[S any] struct {
 	// long for its turn.
 	heldUp time.Time
 }
+
+// consumed says that the store has consumed what was owed of requests until a
+// time, in Unix nanoseconds, in a state of this generation.
+type consumed struct{ generation, until int64 }
 
 // A snapshot is a state as it was seen. The zero value is none.
 type snapshot[S any] struct {
@@ -206,6 +212,10 @@ func (v *view[S]) repaid(d debt[S], a algorithm[S], r counters.Request) {
 	}
 	if d.forgotten {
 		v.assumed = max(v.assumed, d.at)
+	}
+	if d.number > 0 {
+		generation, _ := a.began(v.last.decoded)
+		v.consumed = consumed{generation, max(v.consumed.until, d.at)}
 	}
 	if v.debt.number == d.number {
 		v.debt = debt[S]{}
