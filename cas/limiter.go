@@ -185,11 +185,7 @@ func (l *Limiter[S]) Take(ctx context.Context, r counters.Request) (counters.Dec
 	if own != nil && own.Request.stage == answered && own.Err == nil {
 		return own.Result, nil
 	}
-	// The time was over while others led. If the store still answered them in a
-	// good part of it, or other instances have held them up, this is contention.
-	deadline, ok := ctx.Deadline()
-	contended := ok && errors.Is(err, context.DeadlineExceeded) &&
-		(v.heldUp.After(deadline.Add(-l.cfg.StoreTimeout)) || v.last.read.After(deadline.Add(l.cfg.StoreTimeout/heldUpPart-l.cfg.StoreTimeout)))
+	contended := l.contended(ctx, v, err)
 	if own != nil && (contended || r.RefundUnanswered) {
 		own.Request.alone = withdrawn
 	}
@@ -197,6 +193,15 @@ func (l *Limiter[S]) Take(ctx context.Context, r counters.Request) (counters.Dec
 		return l.contend(v.last.decoded, r), nil
 	}
 	return d, err
+}
+
+// contended reports whether a wait for others who led, which has ended with err,
+// is contention: the time was over, and the store still answered them in a good
+// part of it, or other instances have held them up. v is locked.
+func (l *Limiter[S]) contended(ctx context.Context, v *view[S], err error) bool {
+	deadline, ok := ctx.Deadline()
+	return ok && errors.Is(err, context.DeadlineExceeded) &&
+		(v.heldUp.After(deadline.Add(-l.cfg.StoreTimeout)) || v.last.read.After(deadline.Add(l.cfg.StoreTimeout/heldUpPart-l.cfg.StoreTimeout)))
 }
 
 // own returns the call of a caller that has left with err, if v guards it.
@@ -256,25 +261,34 @@ func (l *Limiter[S]) Peek(ctx context.Context, r counters.Request) (counters.Dec
 }
 
 // look returns the state that the store has, with what TakeLocal has admitted,
-// or what the store has lost of it.
+// or what the store has lost of it. If waiting for the store to consume that has
+// taken the time to ask it once more, it is the state that the process knows.
 func (l *Limiter[S]) look(ctx context.Context, r counters.Request) (s S, err error) {
-	if v := l.views.Find(r.Client); v != nil {
+	v := l.views.Find(r.Client)
+	if v != nil {
 		if _, owed := v.recallAll(); owed.number > 0 { // the store has to consume it first
 			owing := request{Request: r, view: v}
 			owing.Cost = 0
-			if _, err := l.combiner.Do(ctx, r.Client, owing); err != nil {
-				return s, err
+			_, err = l.combiner.Do(ctx, r.Client, owing)
+			v.mu.Lock()
+			contended, known := l.contended(ctx, v, err), v.believe(l.algorithm, r).after
+			v.mu.Unlock()
+			if contended {
+				return known, nil
 			}
 		}
 	}
-	state, err := l.store.Load(ctx, l.keys.StateKey(r.Client))
+	var state counters.State
+	if err == nil {
+		state, err = l.store.Load(ctx, l.keys.StateKey(r.Client))
+	}
 	if err != nil {
 		return s, err
 	}
 	l.owing.Answered()
 	seen := snapshot[S]{known: true}
 	seen.decoded, seen.origin, _ = l.decode(state)
-	if v := l.views.Find(r.Client); v != nil {
+	if v != nil {
 		seen = l.recover(seen, v.recall(), r)
 	}
 	return seen.decoded, nil

@@ -155,8 +155,7 @@ func TestQuickThroughput(t *testing.T) {
 		assert.LessOrEqual(t, h.P50, h.P99)
 	}
 	for _, m := range r.Many {
-		assert.Positive(t, m.Weir, m.How)
-		assert.Positive(t, m.Memcached, m.How)
+		// The processor time of so few checks may be less than the clock tells.
 		assert.NotZero(t, m.Allocations, "%s: of a few checks, less than what else is allocated meanwhile", m.How)
 	}
 	for _, c := range []comparison{r.Checks[0].comparison, r.Store[0].comparison, r.Many[0].comparison, r.Many[1].comparison} {
