@@ -854,6 +854,9 @@ func (l *Limiter[S]) recover(seen, known snapshot[S], r counters.Request) snapsh
 		return seen
 	}
 	r.Now = time.Unix(0, max(r.Now.UnixNano(), since, at))
+	if !seen.state.Exists() {
+		seen.had = known.token()
+	}
 	more, isMore := l.algorithm.most(seen.decoded, known.decoded, r)
 	seen.decoded, seen.expires = more, latest(seen.expires, known.expires)
 	if seen.lost = seen.lost || isMore; seen.lost {

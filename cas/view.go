@@ -44,6 +44,7 @@ type consumed struct{ generation, until int64 }
 // A snapshot is a state as it was seen. The zero value is none.
 type snapshot[S any] struct {
 	state   counters.State // without its value
+	had     casToken       // of the state that the store had last, if it has none
 	decoded S              // which no one may change
 	origin  origin
 	known   bool
@@ -51,6 +52,18 @@ type snapshot[S any] struct {
 	at      int64     // Unix nanoseconds, of the request that asked for it
 	read    time.Time // when the store answered
 	expires time.Time // when the store forgets it at the latest
+}
+
+// A casToken tells a state that a store has from all others; the zero value is
+// that of none.
+type casToken struct{ version, life uint64 }
+
+// token returns the cas token of the state that the store has, or has lost.
+func (s snapshot[S]) token() casToken {
+	if s.state.Exists() {
+		return casToken{s.state.Version, s.state.Life}
+	}
+	return s.had
 }
 
 // lasting returns s, or none when the store would have forgotten it: one of a
@@ -163,9 +176,11 @@ type debt[S any] struct {
 	// without the debt. What the store may have consumed already, as its answer
 	// is missing, is in both.
 	before, after S
-	// base is the state of the store that both began from, if that is known.
-	base  S
-	based bool
+	// base is the state of the store that both began from, if that is known, and
+	// baseToken its cas token.
+	base      S
+	baseToken casToken
+	based     bool
 	// sent says that the store may have consumed something already. Then the
 	// store is read before it is written.
 	sent   bool
@@ -196,7 +211,7 @@ func (v *view[S]) believe(a algorithm[S], r counters.Request) debt[S] {
 // debt returns one of nothing.
 func (s snapshot[S]) debt(a algorithm[S], r counters.Request) debt[S] {
 	kept := a.within(s.decoded, r)
-	return debt[S]{before: kept, after: kept, base: s.decoded, based: true}
+	return debt[S]{before: kept, after: kept, base: s.decoded, baseToken: s.token(), based: true}
 }
 
 // repaid notes that the store has consumed the debt d, and that v has what it
@@ -229,7 +244,8 @@ func (v *view[S]) repaid(d debt[S], a algorithm[S], r counters.Request) {
 	}
 	left := v.last.debt(a, r)
 	v.debt.after = a.carry(a.clone(left.after), v.debt.before, v.debt.after, r)
-	v.debt.before, v.debt.base, v.debt.based, v.debt.undo, v.debt.unsure = left.before, left.base, true, nil, 0
+	v.debt.before, v.debt.undo, v.debt.unsure = left.before, nil, 0
+	v.debt.base, v.debt.baseToken, v.debt.based = left.base, left.baseToken, true
 }
 
 // owe adds something of r to the debt that is consumed without the store, or that
@@ -276,7 +292,7 @@ func (v *view[S]) unanswered(d debt[S], seen snapshot[S], a algorithm[S], r coun
 	if v.debt.number == 0 {
 		v.debt = d
 	} else if !v.debt.based {
-		v.debt.base, v.debt.based = seen.decoded, true
+		v.debt.base, v.debt.baseToken, v.debt.based = seen.decoded, seen.token(), true
 	}
 	// Callers of the batch before may just have added to what is assumed.
 	assumed := a.carry(a.clone(d.after), d.before, v.debt.before, r)
@@ -311,6 +327,9 @@ func (d debt[S]) onto(seen snapshot[S], a algorithm[S], r counters.Request) (s S
 		return seen.decoded, true
 	case d.based && bytes.Equal(a.encode(nil, seen.decoded), a.encode(nil, d.base)):
 		return d.after, true // nobody has written since, be it this process
+	case d.based && seen.lost && seen.token() == d.baseToken:
+		// What the store may have consumed since is lost too.
+		return a.carry(a.clone(seen.decoded), d.base, d.after, r), true
 	}
 	return a.carry(a.clone(seen.decoded), d.before, d.after, r), false
 }

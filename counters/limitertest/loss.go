@@ -57,6 +57,43 @@ func Loss(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t 
 		}
 		assert.Equal(t, limit, admitted)
 	})
+	for _, failure := range []error{ErrUnsent, ErrUnanswered, ErrUnheard} {
+		t.Run("what was admitted alone before it is back too: "+failure.Error(), func(t *testing.T) {
+			w := begin(t)
+			later := func(d time.Duration) { w.a.now = w.a.now.Add(d) }
+			require.Equal(t, 3, w.a.admits(3))
+			later(10 * time.Millisecond)
+			w.a.store.Err = failure
+			admitted := 3 + w.a.admits(2)
+			later(300 * time.Millisecond)
+			admitted += w.a.admits(2)
+			w.lose()
+			w.a.store.Err = nil
+			later(10 * time.Millisecond)
+			admitted += w.a.admits(20)
+			assert.Equal(t, limit, admitted)
+			w.late.now = w.a.now
+			assert.Zero(t, w.late.admits(20), "all of it is in the store")
+		})
+		t.Run("as what was admitted alone between two losses is: "+failure.Error(), func(t *testing.T) {
+			w := begin(t)
+			later := func(d time.Duration) { w.a.now = w.a.now.Add(d) }
+			admitted := w.a.admits(2)
+			for range 3 {
+				later(10 * time.Millisecond)
+				w.lose()
+				w.a.check(0) // it sees the loss, and has put nothing back
+				w.a.store.Err = failure
+				admitted += w.a.admits(2)
+				later(10 * time.Millisecond)
+				w.lose()
+				w.a.store.Err = nil
+			}
+			later(10 * time.Millisecond)
+			admitted += w.a.admits(20)
+			assert.Equal(t, limit, admitted)
+		})
+	}
 	t.Run("who knows more puts back more", func(t *testing.T) {
 		w := begin(t)
 		require.Equal(t, 3, w.a.admits(3))
