@@ -835,6 +835,9 @@ func (l *Limiter[S]) decode(state counters.State) (s S, o origin, foreign bool) 
 // the store has lost: all of it, or what had come until the process that was
 // the first to put it back saw it last.
 func (l *Limiter[S]) recover(seen, known snapshot[S], r counters.Request) snapshot[S] {
+	if !seen.state.Exists() {
+		seen.had = known.token()
+	}
 	if known = known.lasting(); !known.known || seen.origin.newer(known.origin) {
 		return seen
 	}
@@ -854,9 +857,6 @@ func (l *Limiter[S]) recover(seen, known snapshot[S], r counters.Request) snapsh
 		return seen
 	}
 	r.Now = time.Unix(0, max(r.Now.UnixNano(), since, at))
-	if !seen.state.Exists() {
-		seen.had = known.token()
-	}
 	more, isMore := l.algorithm.most(seen.decoded, known.decoded, r)
 	seen.decoded, seen.expires = more, latest(seen.expires, known.expires)
 	if seen.lost = seen.lost || isMore; seen.lost {

@@ -288,15 +288,24 @@ func (v *view[S]) unanswered(d debt[S], seen snapshot[S], a algorithm[S], r coun
 	defer v.mu.Unlock()
 	if d.number == 0 {
 		d = seen.debt(a, r)
+		d.whole = true
 	}
 	if v.debt.number == 0 {
 		v.debt = d
-	} else if !v.debt.based {
-		v.debt.base, v.debt.baseToken, v.debt.based = seen.decoded, seen.token(), true
 	}
 	// Callers of the batch before may just have added to what is assumed.
-	assumed := a.carry(a.clone(d.after), d.before, v.debt.before, r)
-	d.before, d.undo = v.debt.before, nil
+	before, assumed := v.debt.before, a.carry(a.clone(d.after), d.before, v.debt.before, r)
+	switch {
+	case !d.whole: // what was assumed is settled: it is in what was seen, or never will be
+		told := a.carry(a.clone(seen.decoded), d.before, d.after, r)
+		v.debt.after = a.carry(a.clone(told), assumed, v.debt.after, r)
+		before, assumed, d.after = seen.decoded, told, told
+		v.debt.base, v.debt.baseToken, v.debt.based = seen.decoded, seen.token(), true
+		v.assumed = max(v.assumed, v.debt.unsure)
+	case !v.debt.based:
+		v.debt.base, v.debt.baseToken, v.debt.based = seen.decoded, seen.token(), true
+	}
+	d.before, d.undo = before, nil
 	v.debt.before, v.debt.sent, v.debt.undo = assumed, true, &d
 	v.debt.unsure = max(v.debt.unsure, d.at)
 	v.debt.at = max(v.debt.at, r.Now.UnixNano())
@@ -327,9 +336,9 @@ func (d debt[S]) onto(seen snapshot[S], a algorithm[S], r counters.Request) (s S
 		return seen.decoded, true
 	case d.based && bytes.Equal(a.encode(nil, seen.decoded), a.encode(nil, d.base)):
 		return d.after, true // nobody has written since, be it this process
-	case d.based && seen.lost && seen.token() == d.baseToken:
+	case d.based && !seen.state.Exists() && seen.had == d.baseToken:
 		// What the store may have consumed since is lost too.
-		return a.carry(a.clone(seen.decoded), d.base, d.after, r), true
+		return a.carry(a.clone(seen.decoded), a.within(d.base, r), d.after, r), true
 	}
 	return a.carry(a.clone(seen.decoded), d.before, d.after, r), false
 }

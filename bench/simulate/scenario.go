@@ -111,6 +111,9 @@ func draw(seed uint64, r *rand.Rand) scenario {
 			s.calls *= 2
 		}
 	}
+	if seed/16%4 == 0 && !s.faults.crashes {
+		s.processes, s.latecomer = 1, false
+	}
 	s.maxCost = min(s.maxCost, s.capacity())
 	return s
 }

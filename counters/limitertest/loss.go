@@ -94,6 +94,22 @@ func Loss(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t 
 			assert.Equal(t, limit, admitted)
 		})
 	}
+	t.Run("what had no answer twice is back", func(t *testing.T) {
+		w := begin(t)
+		later := func() { w.a.now = w.a.now.Add(10 * time.Millisecond) }
+		admitted := w.a.admits(2)
+		later()
+		w.a.store.Err = ErrUnanswered
+		admitted += w.a.admits(2)
+		later()
+		w.a.store.Err, w.a.store.readable = ErrUnheard, true
+		admitted += w.a.admits(2)
+		w.lose()
+		w.a.store.Err = nil
+		later()
+		admitted += w.a.admits(20)
+		assert.Equal(t, limit, admitted)
+	})
 	t.Run("who knows more puts back more", func(t *testing.T) {
 		w := begin(t)
 		require.Equal(t, 3, w.a.admits(3))

@@ -30,12 +30,14 @@ var (
 	ErrUnheard = fmt.Errorf("%w, nor will it", counters.ErrTimeout)
 )
 
-// A BrokenStore fails in one of those ways while Err isn't nil. While hold isn't
-// nil, each operation waits to receive from it first.
+// A BrokenStore fails in one of those ways while Err isn't nil, but tells states
+// all the same if it is readable. While hold isn't nil, each operation waits to
+// receive from it first.
 type BrokenStore struct {
 	Store
-	Err  error
-	hold chan struct{}
+	Err      error
+	readable bool
+	hold     chan struct{}
 	// life is that of all versions; see counters.State.
 	life uint64
 }
@@ -87,7 +89,12 @@ func (s *BrokenStore) Delete(ctx context.Context, keys []string) error {
 
 // Load implements counters.StateStore.
 func (s *BrokenStore) Load(ctx context.Context, key string) (state counters.State, err error) {
-	err = s.try(func() (err error) { state, err = s.Store.Load(ctx, key); return err })
+	load := func() (err error) { state, err = s.Store.Load(ctx, key); return err }
+	if s.readable {
+		err = load()
+	} else {
+		err = s.try(load)
+	}
 	return s.alive(state), err
 }
 
