@@ -660,9 +660,9 @@ func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *b
 		}
 		putBack := swapped && seen.lost
 		if now := l.snapshot(state, next); !swapped {
-			seen = l.recover(now, seen, next.request)
+			seen = l.recover(now, seen, next.earliest)
 		} else if seen = now; !bytes.Equal(state.Value, next.value) { // it may be lost by now
-			seen = l.recover(now, l.snapshot(counters.State{Value: next.value}, next), next.request)
+			seen = l.recover(now, l.snapshot(counters.State{Value: next.value}, next), next.earliest)
 		}
 		v.remember(seen)
 		var roundTrip time.Duration
@@ -705,7 +705,7 @@ func (l *Limiter[S]) begin(v *view[S], calls []*call, seen snapshot[S], asked bo
 	if gone := func(c *call) bool { return c.Request.verdict(v) != undecided }; slices.ContainsFunc(calls, gone) {
 		calls = slices.DeleteFunc(slices.Clone(calls), gone)
 	}
-	if v.debt.number > 0 && v.debt.at <= seen.origin.reset+int64(l.cfg.ClockSkew) {
+	if v.debt.number > 0 && v.debt.reset != seen.origin.reset && v.debt.at <= seen.origin.reset+int64(l.cfg.ClockSkew) {
 		v.debt = debt[S]{} // the client was reset since
 	}
 	owed := v.debt
@@ -760,6 +760,8 @@ type transition[S any] struct {
 	ttl     time.Duration
 	now     time.Time // of the latest request
 	request counters.Request
+	// earliest is the request that the most is in use for.
+	earliest counters.Request
 }
 
 // step answers the calls from the given state, which it leaves as it is, and
@@ -767,7 +769,7 @@ type transition[S any] struct {
 // are.
 func (l *Limiter[S]) step(from S, o origin, calls []*call, changed bool) transition[S] {
 	next := transition[S]{
-		now: calls[0].Request.Now, request: calls[0].Request.Request,
+		now: calls[0].Request.Now, request: calls[0].Request.Request, earliest: calls[0].Request.Request,
 		from: from, state: l.algorithm.clone(from), origin: o, changed: changed,
 	}
 	var within int64 // next.from is within this limit
@@ -792,6 +794,9 @@ func (l *Limiter[S]) step(from S, o origin, calls []*call, changed bool) transit
 		}
 		if q.Now.After(next.now) {
 			next.now, next.request = q.Now, q.Request
+		}
+		if q.Now.Before(next.earliest.Now) {
+			next.earliest = q.Request
 		}
 	}
 	if next.changed {

@@ -181,6 +181,7 @@ type debt[S any] struct {
 	base      S
 	baseToken casToken
 	based     bool
+	reset     int64 // when the client was reset last before it, as far as is known
 	// sent says that the store may have consumed something already. Then the
 	// store is read before it is written.
 	sent   bool
@@ -211,7 +212,7 @@ func (v *view[S]) believe(a algorithm[S], r counters.Request) debt[S] {
 // debt returns one of nothing.
 func (s snapshot[S]) debt(a algorithm[S], r counters.Request) debt[S] {
 	kept := a.within(s.decoded, r)
-	return debt[S]{before: kept, after: kept, base: s.decoded, baseToken: s.token(), based: true}
+	return debt[S]{before: kept, after: kept, base: s.decoded, baseToken: s.token(), based: true, reset: s.origin.reset}
 }
 
 // repaid notes that the store has consumed the debt d, and that v has what it
