@@ -332,6 +332,76 @@ func TestTwoUnknownOutcomesAreCountedOnce(t *testing.T) {
 	assert.Equal(t, int64(3), used(t, inner, w, now))
 }
 
+// Of what may have been counted, the count before that tells less once the
+// process has repaid other debts there.
+func TestWhatIsRepaidIsNotTakenForWhatHadNoAnswer(t *testing.T) {
+	t.Parallel()
+	for name, w := range minuteWindows(t) {
+		t.Run(name, func(t *testing.T) {
+			store := &addingStore{Store: memory.New(nil)}
+			now := at("12:00:01")
+			l := newLimiter(t, store, w, sameClock)
+			require.True(t, takeAnyway(t, l, request(now, 1, 20)))
+			store.fail = func(int64) error { return limitertest.ErrUnheard }
+			require.True(t, takeAnyway(t, l, request(now, 3, 20)))
+			store.fail = func(int64) error { return limitertest.ErrUnsent }
+			require.True(t, takeAnyway(t, l, request(now, 5, 20)))
+			store.fail = func(sum int64) error { // of what is repaid, the 3 aren't sent
+				if sum == 3 {
+					return limitertest.ErrUnsent
+				}
+				return nil
+			}
+			require.True(t, takeAnyway(t, l, request(now, 1, 20)))
+			store.fail = nil
+			require.True(t, takeAnyway(t, l, request(now, 1, 20)))
+			assert.Equal(t, int64(11), used(t, store.Store, w, now))
+		})
+	}
+}
+
+// An addingStore fails to add what fail has an error for.
+type addingStore struct {
+	counters.Store
+	fail func(sum int64) error
+}
+
+func (s *addingStore) Add(ctx context.Context, a counters.Addition) (int64, error) {
+	if s.fail != nil && s.fail(a.Delta) != nil {
+		return 0, s.fail(a.Delta)
+	}
+	return s.Store.Add(ctx, a)
+}
+
+// The slot of a debt may be lost between the read that shows it counted and the
+// addition of another.
+func TestALossWhileDebtsAreRepaid(t *testing.T) {
+	t.Parallel()
+	for name, w := range minuteWindows(t) {
+		t.Run(name, func(t *testing.T) {
+			store := &addingStore{Store: memory.New(nil)}
+			now := at("12:00:01")
+			l := newLimiter(t, store, w, sameClock)
+			store.fail = func(sum int64) error { // it is counted all the same
+				_, err := store.Store.Add(t.Context(), counters.Addition{Key: key(w, now), Delta: sum, New: true, TTL: time.Minute})
+				require.NoError(t, err)
+				return limitertest.ErrUnanswered
+			}
+			require.True(t, takeAnyway(t, l, request(now, 1, 20)))
+			store.fail = func(int64) error { return limitertest.ErrUnsent }
+			require.True(t, takeAnyway(t, l, request(now, 3, 20)))
+			store.fail = func(int64) error {
+				store.fail = nil
+				store.Store = memory.New(nil)
+				return nil
+			}
+			require.True(t, takeAnyway(t, l, request(now, 1, 20)))
+			require.True(t, takeAnyway(t, l, request(now, 1, 20)))
+			assert.Equal(t, int64(6), used(t, store.Store, w, now))
+		})
+	}
+}
+
 // A refund that gives up while its leader repays is done by that leader, and
 // not once more.
 func TestARefundThatGivesUpIsDoneOnce(t *testing.T) {

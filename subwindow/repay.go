@@ -84,8 +84,9 @@ func (s *slots) repayAll(ctx context.Context, v *view, client string, debts []de
 }
 
 // due returns how much of each debt the store has surely not counted. What it
-// has may be others', so this is rather too little. The error is ErrLost if the
-// store has lost the slot of one.
+// has may be others', so this is rather too little. The debts of a slot that it
+// has counts of have them then. The error is ErrLost if the store has lost the
+// slot of one.
 func (s *slots) due(ctx context.Context, prefix string, debts []debt) ([]int64, error) {
 	due := make([]int64, len(debts))
 	var keys []string
@@ -108,6 +109,9 @@ func (s *slots) due(ctx context.Context, prefix string, debts []debt) ([]int64, 
 				return nil, counters.ErrLost
 			}
 			counts[0] = max(0, counts[0])
+			for j := range debts {
+				debts[j].have = debts[j].have || debts[j].bucket == d.bucket && counts[0] > 0
+			}
 			if d.before != math.MinInt64 {
 				due[i] = min(d.cost, d.before+d.cost-counts[0])
 			} else {

@@ -1,6 +1,7 @@
 package subwindow
 
 import (
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -211,7 +212,7 @@ func (v *view) due(oldest int64) []debt {
 	debts := slices.DeleteFunc(slices.Clone(v.debts), debt.none)
 	for i, d := range debts {
 		debts[i].open = slices.Clone(d.open)
-		debts[i].have = d.counted > 0 || v.count(d.bucket, 0) > 0
+		debts[i].have = v.known(d.bucket) > 0
 	}
 	return debts
 }
@@ -247,7 +248,11 @@ func (v *view) repaid(d debt, due int64, told bool) (excess int64) {
 		excess = due
 	}
 	for i := range v.debts {
-		if have := &v.debts[i]; have.like(d) {
+		have := &v.debts[i]
+		if have.bucket == d.bucket && have.sent && !d.sent && have.before != math.MinInt64 {
+			have.before += due
+		}
+		if have.like(d) {
 			part := min(d.cost, have.cost)
 			excess = max(0, excess-part)
 			have.cost, have.counted, have.untold = have.cost-part, have.counted+part, !told
@@ -268,13 +273,18 @@ func (v *view) doubt(d debt) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	part := d.cost - v.reduce(d)
-	before := v.count(d.bucket, 0)
-	for _, have := range v.debts {
-		if have.bucket == d.bucket {
-			before += have.counted
+	v.owe(debt{bucket: d.bucket, cost: part, sent: true, before: v.known(d.bucket), at: d.at})
+}
+
+// known returns what the store is known to have counted in a slot. v is locked.
+func (v *view) known(bucket int64) int64 {
+	n := v.count(bucket, 0)
+	for _, d := range v.debts {
+		if d.bucket == bucket {
+			n += d.counted
 		}
 	}
-	v.owe(debt{bucket: d.bucket, cost: part, sent: true, before: before, at: d.at})
+	return n
 }
 
 // owed returns what is owed of a slot and later ones. v is locked.
