@@ -90,7 +90,8 @@ func (w *world) judgeAdmissions() {
 // judgeBound judges admissions. Each happened at some moment between its call
 // and its return, so a bound is broken if too many had both within a span. What
 // was refunded doesn't count, and no span reaches over a moment at which the
-// server lost counts, unless there is but one process: that knows them.
+// server lost counts, unless there is but one process: that knows them, but for
+// those of a fixed window that is over when its clock jumps back into it.
 func (w *world) judgeBound(admissions []*call) {
 	slices.SortStableFunc(admissions, func(a, b *call) int { return a.returned.Compare(b.returned) })
 	slot := func(c *call) int64 { return counters.Calendar(c.request.Now, w.window).Number }
@@ -101,7 +102,7 @@ func (w *world) judgeBound(admissions []*call) {
 		}
 	}
 	for _, first := range admissions {
-		end, alone := w.start.Add(1<<60), len(w.processes) == 1 && !w.faults.resets
+		end, alone := w.start.Add(1<<60), len(w.processes) == 1 && !w.faults.resets && !(w.fixed() && w.faults.jumps)
 		if i := slices.IndexFunc(w.lost, func(at time.Time) bool { return !at.Before(first.began) }); i >= 0 && !alone {
 			end = w.lost[i]
 		}

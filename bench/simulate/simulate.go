@@ -1,7 +1,7 @@
 // Package simulate is a world in which weir's limiters meet everything that
 // they promise to withstand, and in which every run can be replayed.
 //
-// Two to four processes limit one client with the real limiters over a model of
+// One to four processes limit one client with the real limiters over a model of
 // one Memcached. Time is simulated (testing/synctest), so that a run takes
 // about a millisecond. A seed decides everything: the algorithm and its
 // numbers, the traffic, how far the clocks of the processes are apart, and when
@@ -16,7 +16,8 @@
 //     for the algorithm: of those that the store has decided, and of all of a
 //     process, with the store and without, as far as it could know of them. It
 //     is judged between two moments at which the server loses counts: by a
-//     reset, an eviction, a flush or a restart.
+//     reset, an eviction, a flush or a restart; for a process that has the
+//     client to itself, over those losses too.
 //   - debts: when the server answers again, it has all that was surely owed to
 //     it, and nothing twice.
 //   - counts: each counter is what was admitted in its slot, if no operation
