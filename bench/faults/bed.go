@@ -254,29 +254,32 @@ func (b *bed) untilTheStoreDecides(ctx context.Context) (time.Duration, error) {
 
 // watch measures how long an answer takes that needs no store, and one of each
 // of these servers, until the function that it returns is called. That returns
-// the longest, of the weir and of a server together: what this machine adds to
-// all others. Those that take a good part of the store timeout are hiccups.
+// the longest, of the weir and of a server together, or how late they were asked
+// for if that is more: what this machine adds to all others. Those that take a
+// good part of the store timeout are hiccups. A machine that stands still is one,
+// though hardly anybody waits for an answer at that moment.
 func (b *bed) watch(servers ...*testbed.Memcached) (longest func() time.Duration) {
-	slowest := make([]time.Duration, 1+len(servers))
+	slowest, latest := make([]time.Duration, 1+len(servers)), make([]time.Duration, 1+len(servers))
 	end := make(chan struct{})
 	var watching sync.WaitGroup
 	watch := func(i int, ask func()) {
+		due := time.Now().Add(watchInterval)
 		watching.Go(func() {
-			ticks := time.NewTicker(5 * time.Millisecond)
-			defer ticks.Stop()
-			for {
+			for over := false; !over; due = time.Now().Add(watchInterval) {
 				select {
 				case <-end:
-					return
-				case <-ticks.C:
+					over = true
+				case <-time.After(time.Until(due)):
 				}
 				begin := time.Now()
-				ask() // also a failure takes its time
-				took := time.Since(begin)
-				slowest[i] = max(slowest[i], took)
-				if took >= b.cfg.timeout/4 {
+				if !over {
+					ask() // also a failure takes its time
+				}
+				answered := time.Now()
+				latest[i], slowest[i] = max(latest[i], begin.Sub(due)), max(slowest[i], answered.Sub(begin))
+				if answered.Sub(due) >= b.cfg.timeout/4 {
 					b.mu.Lock()
-					b.hiccups = append(b.hiccups, span{begin, begin.Add(took)})
+					b.hiccups = append(b.hiccups, span{due, answered})
 					b.mu.Unlock()
 				}
 			}
@@ -291,9 +294,12 @@ func (b *bed) watch(servers ...*testbed.Memcached) (longest func() time.Duration
 		close(end)
 		watching.Wait()
 		by.close()
-		return slowest[0] + slices.Max(append(slowest[1:], 0))
+		return max(slices.Max(latest), slowest[0]+slices.Max(append(slowest[1:], 0)))
 	}
 }
+
+// watchInterval is the pause between two answers that watch asks for.
+const watchInterval = 5 * time.Millisecond
 
 const goroutinesMetric = "go_goroutines"
 

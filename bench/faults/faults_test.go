@@ -7,6 +7,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os/exec"
+	"slices"
 	"testing"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 
 	"weir/bench/internal/benchtest"
 	"weir/bench/internal/loadgen"
+	"weir/bench/internal/testbed"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -222,6 +225,24 @@ func TestJudge(t *testing.T) {
 		assert.Len(t, r.Missed, 1)
 		assert.Contains(t, benchtest.Printed(&Report{Rows: []row{r}}), "MISSED: it: "+want)
 	}
+}
+
+// While a process is stopped, nobody asks anything: that takes no longer for it.
+func TestAWatchNoticesThatNobodyAsks(t *testing.T) {
+	t.Parallel()
+	const stopped = 300 * time.Millisecond
+	b := &bed{record: newRecord(), cfg: config{timeout: 50 * time.Millisecond}}
+	b.weirs = []*testbed.Process{{Addr: serve(t, make([]string, 10_000)...)}}
+	longest := b.watch()
+	begin := time.Now()
+	// The shell's parent is this process.
+	require.NoError(t, exec.Command("sh", "-c", fmt.Sprintf("kill -STOP $PPID; sleep %v; kill -CONT $PPID", stopped.Seconds())).Run())
+	end := time.Now()
+	assert.GreaterOrEqual(t, longest(), stopped*9/10)
+	r := b.record
+	assert.True(t, slices.ContainsFunc(r.hiccups, func(h span) bool {
+		return h.end.Sub(h.begin) >= stopped*9/10 && h.near(span{begin, end}, 0)
+	}), r.hiccups)
 }
 
 // Where requests may be lost, a lone process doesn't know what has counted.
