@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/HdrHistogram/hdrhistogram-go"
+
 	"weir/bench/internal/loadgen"
 	"weir/bench/internal/testbed"
 )
@@ -371,8 +373,19 @@ func (b *bed) judge(r *row) {
 	r.must(b.refused == 0, "%d checks were refused at connect", b.refused)
 	r.must(r.Stuck == 0, "%d callers had no answer within %v", r.Stuck, patience)
 	r.must(r.Leaked == 0, "%d goroutines more than before", r.Leaked)
-	r.must(r.Longest <= b.cfg.timeout+grace+r.Machine, "a check took %v", r.Longest)
+	bound := b.cfg.timeout + grace + r.Machine
+	r.must(r.Longest <= bound, "a check took %v: %v; %d took longer than %v", r.Longest, b.slowest, over(b.during, bound), bound)
 	r.must(r.Back <= backWithin, "the store decided again after %v", r.Back)
+}
+
+// over returns how many took longer than d.
+func over(h *hdrhistogram.Histogram, d time.Duration) (n int64) {
+	for _, bar := range h.Distribution() {
+		if bar.From > int64(d) {
+			n += bar.Count
+		}
+	}
+	return n
 }
 
 // sleep returns early when ctx ends.
