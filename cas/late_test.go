@@ -101,6 +101,38 @@ func TestLateAnswers(t *testing.T) {
 	}
 }
 
+// An answer that comes when the leader has just given it up is refunded behind
+// its batch: the refund needs the client that the leader still has.
+func TestAnAnswerThatIsHardlyLateIsRefunded(t *testing.T) {
+	t.Parallel()
+	for name, newLimiter := range makers {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &slowStore{Store: memory.New(nil), swaps: true}
+				var failed atomic.Int64
+				cfg := testConfig(10)
+				cfg.StoreTimeout, cfg.RefundFailed, cfg.Refunds = time.Second, func() { failed.Add(1) }, new(counters.Group)
+				l, err := newLimiter(store, cfg)
+				require.NoError(t, err)
+				store.late.Store(&counters.Unanswered{Err: counters.ErrTimeout, Await: func(f func(error)) {
+					store.late.Store(nil)
+					f(nil)
+				}})
+				begin := time.Now()
+				r := counters.Request{Client: "c", Cost: 3, Limit: 10, Now: begin, RefundUnanswered: true}
+				_, err = l.Take(t.Context(), r)
+				require.ErrorIs(t, err, counters.ErrTimeout)
+				assert.Zero(t, time.Since(begin), "nobody waits for the refund")
+				cfg.Refunds.Wait()
+				d, err := l.Peek(t.Context(), counters.Request{Client: "c", Limit: 10, Now: begin})
+				require.NoError(t, err)
+				assert.EqualValues(t, 10, d.Remaining)
+				assert.Zero(t, failed.Load())
+			})
+		})
+	}
+}
+
 // What the store hasn't answered is taken for consumed by the next batch too,
 // whose leader may be faster than the callers of the first, who are decided
 // alone only while its state is on its way.

@@ -436,7 +436,15 @@ func (l *Limiter[S]) refusals(v *view[S], calls []*call, err error) (refunds []r
 func (l *Limiter[S]) settle(refunds []request, err error) {
 	var unanswered *counters.Unanswered
 	if errors.As(err, &unanswered) {
-		unanswered.Later(func(err error) { l.refundAll(refunds, err).Wait() })
+		// If the outcome is known already, the leader is told here and now. It can't
+		// wait for the refunds, as they wait until it has handed the client over.
+		var later atomic.Bool
+		unanswered.Later(func(err error) {
+			if all := l.refundAll(refunds, err); later.Load() {
+				all.Wait()
+			}
+		})
+		later.Store(true)
 	} else {
 		l.refundAll(refunds, err)
 	}
