@@ -3,6 +3,7 @@ package subwindow_test
 import (
 	"context"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -342,19 +343,20 @@ func TestWhatIsRepaidIsNotTakenForWhatHadNoAnswer(t *testing.T) {
 			now := at("12:00:01")
 			l := newLimiter(t, store, w, sameClock)
 			require.True(t, takeAnyway(t, l, request(now, 1, 20)))
-			store.fail = func(int64) error { return limitertest.ErrUnheard }
+			store.fails(func(int64) error { return limitertest.ErrUnheard })
 			require.True(t, takeAnyway(t, l, request(now, 3, 20)))
-			store.fail = func(int64) error { return limitertest.ErrUnsent }
+			store.fails(func(int64) error { return limitertest.ErrUnsent })
 			require.True(t, takeAnyway(t, l, request(now, 5, 20)))
-			store.fail = func(sum int64) error { // of what is repaid, the 3 aren't sent
+			store.fails(func(sum int64) error { // of what is repaid, the 3 aren't sent
 				if sum == 3 {
 					return limitertest.ErrUnsent
 				}
 				return nil
-			}
+			})
 			require.True(t, takeAnyway(t, l, request(now, 1, 20)))
-			store.fail = nil
+			store.fails(nil)
 			require.True(t, takeAnyway(t, l, request(now, 1, 20)))
+			l.Flush()
 			assert.Equal(t, int64(11), used(t, store.Store, w, now))
 		})
 	}
@@ -363,12 +365,29 @@ func TestWhatIsRepaidIsNotTakenForWhatHadNoAnswer(t *testing.T) {
 // An addingStore fails to add what fail has an error for.
 type addingStore struct {
 	counters.Store
+	mu   sync.Mutex
 	fail func(sum int64) error
 }
 
+func (s *addingStore) fails(fail func(sum int64) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fail = fail
+}
+
+func (s *addingStore) Read(ctx context.Context, keys []string, counts []int64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.Store.Read(ctx, keys, counts)
+}
+
 func (s *addingStore) Add(ctx context.Context, a counters.Addition) (int64, error) {
-	if s.fail != nil && s.fail(a.Delta) != nil {
-		return 0, s.fail(a.Delta)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fail != nil {
+		if err := s.fail(a.Delta); err != nil {
+			return 0, err
+		}
 	}
 	return s.Store.Add(ctx, a)
 }
@@ -382,21 +401,21 @@ func TestALossWhileDebtsAreRepaid(t *testing.T) {
 			store := &addingStore{Store: memory.New(nil)}
 			now := at("12:00:01")
 			l := newLimiter(t, store, w, sameClock)
-			store.fail = func(sum int64) error { // it is counted all the same
+			store.fails(func(sum int64) error { // it is counted all the same
 				_, err := store.Store.Add(t.Context(), counters.Addition{Key: key(w, now), Delta: sum, New: true, TTL: time.Minute})
 				require.NoError(t, err)
 				return limitertest.ErrUnanswered
-			}
+			})
 			require.True(t, takeAnyway(t, l, request(now, 1, 20)))
-			store.fail = func(int64) error { return limitertest.ErrUnsent }
+			store.fails(func(int64) error { return limitertest.ErrUnsent })
 			require.True(t, takeAnyway(t, l, request(now, 3, 20)))
-			store.fail = func(int64) error {
-				store.fail = nil
-				store.Store = memory.New(nil)
+			store.fails(func(int64) error {
+				store.fail, store.Store = nil, memory.New(nil)
 				return nil
-			}
+			})
 			require.True(t, takeAnyway(t, l, request(now, 1, 20)))
 			require.True(t, takeAnyway(t, l, request(now, 1, 20)))
+			l.Flush()
 			assert.Equal(t, int64(6), used(t, store.Store, w, now))
 		})
 	}
