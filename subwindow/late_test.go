@@ -327,3 +327,37 @@ func TestWhoLeavesIsRefunded(t *testing.T) {
 		})
 	}
 }
+
+// What a check has read before the store was told to count it, without an
+// answer, says nothing of that.
+func TestWhatWasReadBeforeTellsNothing(t *testing.T) {
+	t.Parallel()
+	for name, w := range minuteWindows(t) {
+		for outcome, told := range map[string]func(tell func(bool, error)){
+			"counted, as is told":       done,
+			"not counted, as is told":   undone,
+			"counted, as nobody tells":  func(tell func(bool, error)) { tell(true, counters.ErrUnavailable) },
+			"not counted, nobody tells": func(tell func(bool, error)) { tell(false, counters.ErrUnavailable) },
+		} {
+			t.Run(name+" "+outcome, func(t *testing.T) {
+				inner := memory.New(nil)
+				store := &lateStore{Store: inner}
+				options := counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second}
+				l, there := newLimiterWith(t, store, w, options), newLimiterWith(t, inner, w, options)
+				now := at("12:00:01")
+				taken := take(t, there, now, 5, 10)
+				require.True(t, takeAnyway(t, l, request(now, 5, 10)))
+				require.NoError(t, there.Refund(t.Context(), request(now, 5, 10), taken))
+
+				now = now.Add(2 * time.Second) // what is known is old, and leaves no room
+				store.late.Store(true)
+				require.True(t, takeAnyway(t, l, request(now, 4, 10)))
+				told(store.tell[0])
+				store.late.Store(false)
+				assert.True(t, takeAnyway(t, l, request(now, 1, 10)))
+				assert.False(t, takeAnyway(t, l, request(now, 1, 10)))
+				assert.Zero(t, take(t, there, now, 0, 10).Remaining)
+			})
+		}
+	}
+}
