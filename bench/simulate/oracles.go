@@ -75,7 +75,7 @@ func (w *world) judgeAdmissions() {
 			own[c.life] = append(own[c.life], c)
 		}
 	}
-	if len(w.processes) == 1 && !w.faults.resets {
+	if len(w.processes) == 1 && !w.faults.resets && !(w.fixed() && w.faults.jumps) {
 		w.judgeBound(slices.DeleteFunc(slices.Clone(w.calls), func(c *call) bool { return !c.admitted() || c.refunded }))
 	}
 	w.judgeBound(decided)
