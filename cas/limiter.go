@@ -722,6 +722,10 @@ func (l *Limiter[S]) begin(v *view[S], calls []*call, seen snapshot[S], asked bo
 	}
 	from, whole := owed.onto(seen, l.algorithm, calls[0].Request.Request)
 	owed.whole = whole
+	if whole && owed.number > 0 { // what was written since has changed nothing
+		owed.baseToken = seen.token()
+		v.debt.baseToken = owed.baseToken
+	}
 	next := l.step(from, seen.origin, calls, owed.number > 0 || seen.lost)
 	owed.forgotten = owed.number > 0 && !bytes.Equal(l.algorithm.encode(nil, from), l.algorithm.encode(nil, next.from))
 	next.swaps = next.changed && (asked || !owed.sent)

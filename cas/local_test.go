@@ -443,3 +443,41 @@ func TestWhatIsLateIsNotOwed(t *testing.T) {
 		})
 	}
 }
+
+// What the store was told without an answer may be the state that it had: it is
+// no other's, and what it may have consumed after it is put back with it.
+func TestAStateThatIsWrittenAgain(t *testing.T) {
+	t.Parallel()
+	for name, newLimiter := range makers {
+		for _, outcome := range []error{limitertest.ErrUnanswered, limitertest.ErrUnheard, limitertest.ErrUnsent} {
+			t.Run(name+" "+outcome.Error(), func(t *testing.T) {
+				store := &scriptedStore{Store: memory.New(nil)}
+				l, err := newLimiter(store, testConfig(10))
+				require.NoError(t, err)
+				r := counters.Request{Client: "c", Cost: 1, Limit: 10, Now: clock(t, "12:00:01.5")}
+				admits := func(n int) (admitted int) {
+					for range n {
+						d, err := l.Take(t.Context(), r)
+						if err != nil {
+							d, err = l.TakeLocal(r, err)
+							require.NoError(t, err)
+						}
+						if d.Allowed {
+							admitted++
+						}
+					}
+					return admitted
+				}
+				require.Equal(t, 3, admits(3))
+				store.outcomes = []error{limitertest.ErrUnanswered}
+				gone := counters.Decision{Allowed: true, Generation: 1} // of another generation
+				require.Error(t, l.Refund(t.Context(), r, gone))
+				r.Now = r.Now.Add(2 * time.Minute) // time has passed over it
+				store.outcomes = []error{nil, outcome, outcome}
+				require.Equal(t, 2, admits(2))
+				store.Store, store.outcomes = memory.New(nil), nil
+				assert.Equal(t, 8, admits(20))
+			})
+		}
+	}
+}
