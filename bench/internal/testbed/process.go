@@ -95,40 +95,19 @@ func (s *Process) Signal(sig syscall.Signal) error {
 // Wait returns when the process has ended.
 func (s *Process) Wait() { <-s.exited }
 
-// clockTicks is how many units of processor time Linux counts a second in.
-const clockTicks = 100
-
-// CPU returns the processor time that the process has used.
-func (s *Process) CPU() (time.Duration, error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.Cmd.Process.Pid))
-	if err != nil {
-		return 0, err
-	}
-	return parseCPU(string(stat))
-}
-
-// parseCPU returns the processor time in a /proc/<pid>/stat.
-func parseCPU(stat string) (time.Duration, error) {
-	fields := statFields(stat)
-	const user, system = 14 - 3, 15 - 3
-	if len(fields) <= system {
-		return 0, fmt.Errorf("/proc stat has %d fields: %.100q", len(fields), stat)
-	}
-	var ticks int64
-	for _, field := range []string{fields[user], fields[system]} {
-		n, err := strconv.ParseInt(field, 10, 64)
-		if err != nil {
-			return 0, fmt.Errorf("/proc stat: %w", err)
-		}
-		ticks += n
-	}
-	return time.Duration(ticks) * time.Second / clockTicks, nil
-}
-
 // statFields returns the fields of a /proc/<pid>/stat from the third on. The
 // second, the name, may have spaces and brackets in it.
 func statFields(stat string) []string {
 	return strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
+}
+
+// CPU returns the processor time that the process has used, until it has ended.
+func (s *Process) CPU() (time.Duration, error) {
+	used, err := cpu(s.Cmd.Process.Pid)
+	if err != nil {
+		return 0, fmt.Errorf("processor time of %s: %w", filepath.Base(s.Cmd.Path), err)
+	}
+	return used, nil
 }
 
 // complaints is where a process writes what is wrong.

@@ -119,16 +119,25 @@ func started(t *testing.T) *Memcached {
 	return m
 }
 
-func TestParseCPU(t *testing.T) {
+func TestCPU(t *testing.T) {
 	t.Parallel()
-	// Of utime 150 and stime 25, in hundredths of a second.
-	used, err := parseCPU("42 (a) b (c)) S 1 42 42 0 -1 4194304 100 0 0 0 150 25 9 9 20 0 5 0 1000 0 0")
+	m, err := StartMemcached(t.Context(), 64)
 	require.NoError(t, err)
-	assert.Equal(t, 1750*time.Millisecond, used)
-	for _, stat := range []string{"", "42 (a) S 1", "42 (a) S 1 42 42 0 -1 4194304 100 0 0 0 x 25 9 9"} {
-		_, err := parseCPU(stat)
-		assert.Error(t, err, stat)
-	}
+	began, err := m.CPU()
+	require.NoError(t, err)
+	assert.Positive(t, began)
+	// A single command takes it microseconds.
+	_, err = m.Do("version", "VERSION")
+	require.NoError(t, err)
+	used, err := m.CPU()
+	require.NoError(t, err)
+	assert.Greater(t, used, began)
+	assert.Less(t, used-began, time.Second)
+	m.Stop()
+	state := m.Cmd.ProcessState
+	assert.LessOrEqual(t, used, state.UserTime()+state.SystemTime()+10*time.Millisecond, "which are known to the tick")
+	_, err = m.CPU()
+	assert.ErrorContains(t, err, "memcached")
 }
 
 func TestServerThatEndsAtOnce(t *testing.T) {
