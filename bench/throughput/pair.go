@@ -224,22 +224,41 @@ func (s *servers) extraAllocations(ctx context.Context, d time.Duration) (float6
 	return perCheck[0] - perCheck[1], nil
 }
 
+// muchMore is how many times as many objects as asking for their number
+// allocates the load has to: that varies.
+const muchMore = 10
+
 // allocations returns how many objects the server at addr allocates for a check
-// of the load.
+// of the load, which is repeated until they are many.
 func allocations(ctx context.Context, addr string, load func() (loadgen.Tally, error)) (float64, error) {
-	// Asking allocates too, so it is asked twice to know how much.
-	var counts [3]float64
-	var t loadgen.Tally
-	for j := range counts {
+	var counts [5]float64
+	for i := range counts {
 		var err error
-		if j == 2 {
-			if t, err = load(); err != nil {
-				return 0, err
-			}
-		}
-		if counts[j], err = loadgen.Mallocs(ctx, addr); err != nil {
+		if counts[i], err = loadgen.Mallocs(ctx, addr); err != nil {
 			return 0, err
 		}
 	}
-	return (counts[2] - counts[1] - (counts[1] - counts[0])) / float64(t.Checks()), nil
+	before := counts[len(counts)-1]
+	var asking []float64
+	for i, count := range counts[1:] {
+		asking = append(asking, count-counts[i])
+	}
+	for times := 1; ; times *= 2 {
+		var checks int64
+		for range times {
+			t, err := load()
+			if err != nil {
+				return 0, err
+			}
+			checks += t.Checks()
+		}
+		after, err := loadgen.Mallocs(ctx, addr)
+		if err != nil {
+			return 0, err
+		}
+		if allocated := after - before - slices.Min(asking); allocated >= muchMore*slices.Max(asking) {
+			return allocated / float64(checks), nil
+		}
+		before = after
+	}
 }
