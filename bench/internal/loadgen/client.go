@@ -308,9 +308,9 @@ const longestPause = 50 * time.Millisecond
 // returns from when the latency of the next one counts, if there is a next; it
 // is told when all began, and when the last one ended.
 func repeat(ctx context.Context, operations []Operation, turn *Turn, next func(start, before time.Time) (time.Time, bool)) (Tally, error) {
-	tallies := make([]Tally, len(operations))
+	tallies := make([]sharedTally, min(len(operations), maxTallies))
 	for i := range tallies {
-		tallies[i] = NewTally()
+		tallies[i].Tally = NewTally()
 	}
 	errs := make([]error, len(operations))
 	var failed atomic.Bool
@@ -318,7 +318,7 @@ func repeat(ctx context.Context, operations []Operation, turn *Turn, next func(s
 	start := time.Now()
 	for i, op := range operations {
 		callers.Go(func() {
-			t := &tallies[i]
+			t := &tallies[i%len(tallies)]
 			for now := start; ; {
 				from, ok := next(start, now)
 				if !ok {
@@ -335,12 +335,7 @@ func repeat(ctx context.Context, operations []Operation, turn *Turn, next func(s
 					return
 				}
 				now = time.Now()
-				if admitted {
-					t.Admitted++
-				} else {
-					t.Denied++
-				}
-				Record(t.Latency, now.Sub(from))
+				t.count(admitted, now.Sub(from))
 			}
 		})
 	}
@@ -351,9 +346,30 @@ func repeat(ctx context.Context, operations []Operation, turn *Turn, next func(s
 		return total, err
 	}
 	for i := range tallies {
-		total.merge(tallies[i])
+		total.merge(tallies[i].Tally)
 	}
 	return total, cmp.Or(errs...) // of many, one says what happened
+}
+
+// maxTallies is how many tallies there are at most. One for each of thousands of
+// callers would never be in the processor's cache.
+const maxTallies = 64
+
+// A sharedTally is of several callers.
+type sharedTally struct {
+	mu sync.Mutex
+	Tally
+}
+
+func (t *sharedTally) count(admitted bool, latency time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if admitted {
+		t.Admitted++
+	} else {
+		t.Denied++
+	}
+	Record(t.Latency, latency)
 }
 
 // SliceCount is how many times a row goes back and forth between weir and what
