@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"slices"
+	"strconv"
 	"sync"
 
 	"github.com/labstack/echo/v4"
@@ -40,6 +41,9 @@ func (s *Server) checkBatch(c echo.Context) error {
 	outcomes := s.decideBatch(c, q.checks)
 	out := batchOutputs.Get().(*[]byte)
 	*out = appendOutcomes((*out)[:0], outcomes)
+	// Otherwise it goes in chunks, and who reads it can't know how much room it
+	// needs.
+	c.Response().Header().Set(echo.HeaderContentLength, strconv.Itoa(len(*out)))
 	err = c.Blob(http.StatusOK, echo.MIMEApplicationJSON, *out)
 	if cap(*out) <= maxKeptOutput {
 		batchOutputs.Put(out)

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -35,7 +36,7 @@ func TestBatchHasAResultForEachCheck(t *testing.T) {
 		`{"policy":"api","client":"bob","cost":2}`,
 	)
 	assert.Equal(t, http.StatusOK, r.Code)
-	assert.Equal(t, http.Header{"Content-Type": {"application/json"}}, r.Header)
+	assert.Equal(t, http.Header{"Content-Type": {"application/json"}, "Content-Length": {strconv.Itoa(len(r.Body))}}, r.Header)
 	assert.Equal(t, `{"results":[`+
 		`{"status":200,"allowed":true,"policy":"api","client":"alice","retry_after":0,"wait":0,"degraded":false,"shadow":false,"limits":[{"name":"per-minute","algorithm":"fixed_window","allowed":true,"limit":2,"remaining":1,"reset_after":60,"retry_after":0}]},`+
 		`{"type":"about:blank","title":"Not Found","status":404,"detail":"there is no policy \"none\"; GET /v1/policies lists them"},`+
