@@ -17,15 +17,14 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -226,27 +225,25 @@ func (c *Client) CheckAll(ctx context.Context, checks []Check) (Answer, []Answer
 		all, err := c.undecided(err)
 		return all, nil, err
 	}
-	r.Status = http.StatusOK
-	all, _ := r.answer()
 	results := make([]Answer, len(checks))
 	for i := range results {
-		results[i], _ = r.Results[i].answer() // with all, there are no problems
+		results[i], _ = r.results[i].answer() // with all, there are no problems
 	}
-	return all, results, nil
+	return r.Answer, results, nil
 }
 
 // Peek returns what a check of cost 1 would be answered now, and consumes
 // nothing. It always asks weir. With an error there is no answer.
 func (c *Client) Peek(ctx context.Context, policy, client string) (Answer, error) {
-	body, err := c.askClient(ctx, http.MethodGet, policy, client)
-	if err != nil {
+	var answer bytes.Buffer
+	if err := c.askClient(ctx, http.MethodGet, policy, client, &answer); err != nil {
 		return Answer{}, err
 	}
-	r := reply{Status: http.StatusOK}
-	if err := json.Unmarshal(body, &r); err != nil {
+	r, err := decode(answer.Bytes(), 0)
+	if err != nil {
 		return Answer{}, unreadable(err)
 	}
-	return r.answer()
+	return r.Answer, nil
 }
 
 // Reset lets a client start fresh in all limits of the policy, on every
@@ -254,7 +251,7 @@ func (c *Client) Peek(ctx context.Context, policy, client string) (Answer, error
 // other Clients remember theirs for at most a minute. After an error it may or
 // may not have been reset: do it again.
 func (c *Client) Reset(ctx context.Context, policy, client string) error {
-	_, err := c.askClient(ctx, http.MethodDelete, policy, client)
+	err := c.askClient(ctx, http.MethodDelete, policy, client, new(bytes.Buffer))
 	c.denials.reset(clientKey{policy, client}, c.now())
 	return err
 }
@@ -284,30 +281,38 @@ func (c *Client) undecided(err error) (Answer, error) {
 // checkBatch returns the replies to encoded checks.
 func (c *Client) checkBatch(ctx context.Context, checks [][]byte) ([]reply, error) {
 	r, err := c.sendBatch(ctx, checks, `]}`)
-	return r.Results, err
+	return r.results, err
 }
 
-// A batchReply is what weir answers to a batch. Beside the results it has an
-// answer to all of them, if they are decided as one.
-type batchReply struct {
-	reply
-	Results []reply `json:"results"`
+// answers are buffers for the answers to batches.
+var answers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+// maxKeptAnswer is the size of the largest buffer that is used again, in bytes:
+// of a batch of ordinary checks.
+const maxKeptAnswer = 512 << 10
+
+func release(answer *bytes.Buffer) {
+	if answer.Cap() <= maxKeptAnswer {
+		answer.Reset()
+		answers.Put(answer)
+	}
 }
 
 // sendBatch returns the reply to encoded checks, which have a result each. The
 // body ends with end. It takes the statuses that ask takes.
 func (c *Client) sendBatch(ctx context.Context, checks [][]byte, end string, statuses ...int) (batchReply, error) {
 	body := slices.Concat([]byte(`{"checks":[`), bytes.Join(checks, []byte{','}), []byte(end))
-	body, err := c.ask(ctx, http.MethodPost, "/v1/check/batch", body, statuses...)
-	if err != nil {
+	answer := answers.Get().(*bytes.Buffer)
+	defer release(answer)
+	if err := c.ask(ctx, http.MethodPost, "/v1/check/batch", body, answer, statuses...); err != nil {
 		return batchReply{}, err
 	}
-	r := batchReply{Results: make([]reply, 0, len(checks))}
-	if err := json.Unmarshal(body, &r); err != nil {
+	r, err := decode(answer.Bytes(), len(checks))
+	if err != nil {
 		return batchReply{}, unreadable(err)
 	}
-	if len(r.Results) != len(checks) {
-		return batchReply{}, fmt.Errorf("client: weir answers %d of %d checks", len(r.Results), len(checks))
+	if len(r.results) != len(checks) {
+		return batchReply{}, fmt.Errorf("client: weir answers %d of %d checks", len(r.results), len(checks))
 	}
 	return r, nil
 }
@@ -316,21 +321,21 @@ func unreadable(err error) error {
 	return fmt.Errorf("client: what answers isn't weir: %w", err)
 }
 
-func (c *Client) askClient(ctx context.Context, method, policy, client string) ([]byte, error) {
+func (c *Client) askClient(ctx context.Context, method, policy, client string, answer *bytes.Buffer) error {
 	if err := validateClient(client); err != nil {
-		return nil, err
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	return c.ask(ctx, method, "/v1/policies/"+url.PathEscape(policy)+"/clients/"+url.PathEscape(client), nil)
+	return c.ask(ctx, method, "/v1/policies/"+url.PathEscape(policy)+"/clients/"+url.PathEscape(client), nil, answer)
 }
 
-// ask returns the body of an answer of status 200 or 204, or of those given. Any
+// ask reads the body of an answer of status 200 or 204, or of those given. Any
 // other is a *Problem.
-func (c *Client) ask(ctx context.Context, method, path string, body []byte, statuses ...int) ([]byte, error) {
+func (c *Client) ask(ctx context.Context, method, path string, body []byte, answer *bytes.Buffer, statuses ...int) error {
 	request, err := http.NewRequestWithContext(ctx, method, c.url+path, bytes.NewReader(body))
 	if err != nil {
-		return nil, fmt.Errorf("client: %w", err)
+		return fmt.Errorf("client: %w", err)
 	}
 	if body != nil {
 		request.Header.Set("Content-Type", "application/json")
@@ -340,23 +345,25 @@ func (c *Client) ask(ctx context.Context, method, path string, body []byte, stat
 	}
 	response, err := c.http.Do(request)
 	if err != nil {
-		return nil, fmt.Errorf("client: %w", err)
+		return fmt.Errorf("client: %w", err)
 	}
 	defer response.Body.Close()
-	answer, err := io.ReadAll(response.Body)
-	if err != nil {
-		return nil, fmt.Errorf("client: %w", err)
+	if length := response.ContentLength; length > 0 {
+		answer.Grow(int(min(length, maxKeptAnswer)) + bytes.MinRead)
+	}
+	if _, err := answer.ReadFrom(response.Body); err != nil {
+		return fmt.Errorf("client: %w", err)
 	}
 	if slices.Contains(append(statuses, http.StatusOK, http.StatusNoContent), response.StatusCode) {
-		return answer, nil
+		return nil
 	}
 	// Perhaps a proxy's, and no problem details: the status is what counts.
-	var r reply
-	if json.Unmarshal(answer, &r) != nil {
-		r = reply{Detail: string(answer[:min(len(answer), 200)])}
+	var p Problem
+	if r, err := decode(answer.Bytes(), 0); err == nil {
+		p = r.problem
+	} else {
+		p.Detail = string(answer.Next(200))
 	}
-	return nil, &Problem{
-		Status: response.StatusCode, Type: r.Type,
-		Title: cmp.Or(r.Title, http.StatusText(response.StatusCode)), Detail: r.Detail,
-	}
+	p.Status, p.Title = response.StatusCode, cmp.Or(p.Title, http.StatusText(response.StatusCode))
+	return &p
 }

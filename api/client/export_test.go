@@ -31,3 +31,21 @@ const LongestMemory = longestMemory
 
 // TrustAnybody lets the client take any certificate.
 func (c *Client) TrustAnybody() { c.own.TLSClientConfig = &tls.Config{InsecureSkipVerify: true} }
+
+// Encoded returns a check as it is sent.
+func (q *Check) Encoded() ([]byte, error) { return q.encode() }
+
+// A Reply is what weir answers to a check.
+type Reply = reply
+
+// Scan decodes a reply to a batch if it is written as weir writes it.
+func Scan(body []byte) (all Reply, results []Reply, ok bool) {
+	r, ok := scan(body, 0)
+	return r.reply, r.results, ok
+}
+
+// DecodeAny decodes any reply to a batch.
+func DecodeAny(body []byte) (all Reply, results []Reply, err error) {
+	r, err := decodeAny(body)
+	return r.reply, r.results, err
+}

@@ -1,0 +1,180 @@
+package client
+
+import (
+	"encoding/json"
+	"math"
+	"net/http"
+	"time"
+)
+
+// A reply is what weir answers to a check: an answer or a problem.
+type reply struct {
+	Answer
+	problem Problem // its status is the reply's, whatever that is
+}
+
+// answer returns the answer, or the problem as an error.
+func (r *reply) answer() (Answer, error) {
+	if status := r.problem.Status; status != http.StatusOK && status != http.StatusTooManyRequests {
+		p := r.problem
+		return Answer{}, &p
+	}
+	return r.Answer, nil
+}
+
+// A batchReply is what weir answers to a batch. Beside the results it has an
+// answer to all of them, if they are decided as one.
+type batchReply struct {
+	reply
+	results []reply
+}
+
+// decode decodes a reply to a batch of so many checks, or to one check, which
+// has no results.
+func decode(body []byte, checks int) (batchReply, error) {
+	if r, ok := scan(body, checks); ok {
+		return r, nil
+	}
+	return decodeAny(body)
+}
+
+// scan decodes what is written as weir writes it.
+func scan(body []byte, checks int) (r batchReply, ok bool) {
+	r.results = make([]reply, 0, checks)
+	s := scanner{rest: body}
+	s.reply(&r.reply, &r.results)
+	return r, s.ended()
+}
+
+// reply reads a reply. Only that to a batch may have results.
+func (s *scanner) reply(r *reply, results *[]reply) {
+	s.object(func(name []byte) {
+		switch string(name) {
+		case "status":
+			r.problem.Status = int(s.integer())
+		case "allowed":
+			r.Allowed = s.boolean()
+		case "policy", "client":
+			s.text()
+		case "retry_after":
+			r.RetryAfter = s.seconds()
+		case "wait":
+			r.Wait = s.seconds()
+		case "degraded":
+			r.Degraded = s.boolean()
+		case "shadow":
+			r.Shadow = s.boolean()
+		case "limits":
+			s.failIf(len(r.Limits) > 0) // they come twice
+			s.array(func() { r.Limits = append(r.Limits, s.limit()) })
+		case "type":
+			r.problem.Type = s.string()
+		case "title":
+			r.problem.Title = s.string()
+		case "detail":
+			r.problem.Detail = string(s.text())
+		case "violated-policies":
+			s.array(func() { s.text() })
+		case "results":
+			if results == nil || len(*results) > 0 {
+				s.fail()
+				return
+			}
+			s.array(func() {
+				*results = append(*results, reply{})
+				s.reply(&(*results)[len(*results)-1], nil)
+			})
+		default:
+			s.fail()
+		}
+	})
+}
+
+func (s *scanner) limit() (l Limit) {
+	s.object(func(name []byte) {
+		switch string(name) {
+		case "name":
+			l.Name = s.string()
+		case "algorithm":
+			l.Algorithm = s.string()
+		case "allowed":
+			l.Allowed = s.boolean()
+		case "limit":
+			l.Limit = s.integer()
+		case "remaining":
+			l.Remaining = s.integer()
+		case "reset_after":
+			l.ResetAfter = s.seconds()
+		case "retry_after":
+			l.RetryAfter = s.seconds()
+		default:
+			s.fail()
+		}
+	})
+	return l
+}
+
+// decodeAny decodes all that encoding/json takes.
+func decodeAny(body []byte) (batchReply, error) {
+	var q struct {
+		anyReply
+		Results []anyReply `json:"results"`
+	}
+	if err := json.Unmarshal(body, &q); err != nil {
+		return batchReply{}, err
+	}
+	r := batchReply{reply: q.reply(), results: make([]reply, len(q.Results))}
+	for i := range q.Results {
+		r.results[i] = q.Results[i].reply()
+	}
+	return r, nil
+}
+
+// An anyReply is a reply as encoding/json decodes it.
+type anyReply struct {
+	Status     int     `json:"status"`
+	Allowed    bool    `json:"allowed"`
+	RetryAfter seconds `json:"retry_after"`
+	Wait       seconds `json:"wait"`
+	Degraded   bool    `json:"degraded"`
+	Shadow     bool    `json:"shadow"`
+	Limits     []struct {
+		Name       string  `json:"name"`
+		Algorithm  string  `json:"algorithm"`
+		Allowed    bool    `json:"allowed"`
+		Limit      int64   `json:"limit"`
+		Remaining  int64   `json:"remaining"`
+		ResetAfter seconds `json:"reset_after"`
+		RetryAfter seconds `json:"retry_after"`
+	} `json:"limits"`
+
+	Type   string `json:"type"`
+	Title  string `json:"title"`
+	Detail string `json:"detail"`
+}
+
+func (r *anyReply) reply() reply {
+	answer := Answer{
+		Allowed: r.Allowed, RetryAfter: r.RetryAfter.duration(), Wait: r.Wait.duration(),
+		Degraded: r.Degraded, Shadow: r.Shadow,
+	}
+	for _, l := range r.Limits {
+		answer.Limits = append(answer.Limits, Limit{
+			Name: l.Name, Algorithm: l.Algorithm, Allowed: l.Allowed, Limit: l.Limit, Remaining: l.Remaining,
+			ResetAfter: l.ResetAfter.duration(), RetryAfter: l.RetryAfter.duration(),
+		})
+	}
+	return reply{answer, Problem{Status: r.Status, Type: r.Type, Title: r.Title, Detail: r.Detail}}
+}
+
+// seconds are given to the millisecond.
+type seconds float64
+
+// duration returns s without the error of a floating-point number.
+func (s seconds) duration() time.Duration {
+	ms := math.Round(float64(s) * 1000)
+	if ms > math.MaxInt64/float64(time.Millisecond) {
+		return math.MaxInt64
+	}
+	return time.Duration(ms) * time.Millisecond
+}
