@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 )
 
 // What weir takes in one batch.
@@ -21,104 +22,174 @@ const (
 // time. Here all checks go together, and no caller is bound to a batch: one
 // that has enough leaves, whoever was first.
 type batcher struct {
-	send func(context.Context, [][]byte) ([]reply, error)
+	send    func(context.Context, [][]byte) ([]reply, error)
+	timeout time.Duration // of a call
+
+	calls sync.Pool
 
 	mu       sync.Mutex
-	waiting  []*call // in the order of their arrival
-	bytes    int     // of those
-	underway int     // batches
+	boarding *batch // the next; nil if nobody has come for it
+	underway int    // batches
 }
 
-// A call is a check on its way.
+func newBatcher(send func(context.Context, [][]byte) ([]reply, error), timeout time.Duration) *batcher {
+	return &batcher{
+		send: send, timeout: timeout,
+		calls: sync.Pool{New: func() any { return &call{done: make(chan struct{}, 1)} }},
+	}
+}
+
+// A call is a check on its way. It is used again once it has been answered.
 type call struct {
 	check []byte
-	batch *batch        // nil while the call waits; under the batcher's lock
-	done  chan struct{} // closed when reply or err is there
+	due   time.Time     // when its time is over
+	batch *batch        // nil when its caller doesn't wait; under the batcher's lock
+	done  chan struct{} // gets a value when reply or err is there
 	reply reply
 	err   error
 }
 
+// A batch is calls that go together. It is under the batcher's lock.
 type batch struct {
-	calls   []*call
-	callers int // that wait for it; under the batcher's lock
+	calls   []*call // in the order of their arrival, which is that of their ends
+	bytes   int     // of those
+	callers int     // that wait; of those under way, some may have left
+	timer   *time.Timer
 	cancel  context.CancelFunc
 }
 
+var errOverdue = fmt.Errorf("client: weir has not answered: %w", context.DeadlineExceeded)
+
 // do returns what weir answers to an encoded check, or the error of its batch.
-// It returns the context's error as soon as ctx is done; the check may have
-// been counted then, unless ctx was done before.
+// It returns the context's error as soon as ctx is done, or that of a context
+// whose deadline has passed when the timeout is over; the check may have been
+// counted then, unless ctx was done before.
 func (b *batcher) do(ctx context.Context, check []byte) (reply, error) {
 	if err := ctx.Err(); err != nil {
 		return reply{}, fmt.Errorf("client: weir was not asked: %w", err)
 	}
-	c := &call{check: check, done: make(chan struct{})}
+	c := b.calls.Get().(*call)
+	c.check, c.due = check, time.Now().Add(b.timeout)
 	b.mu.Lock()
-	if b.bytes+len(check)+1 > maxBatchBytes {
-		b.depart()
-	}
-	b.waiting = append(b.waiting, c)
-	b.bytes += len(check) + 1
-	if b.underway == 0 || len(b.waiting) == maxBatch {
-		b.depart()
-	}
+	b.board(c)
 	b.mu.Unlock()
 	select {
 	case <-c.done:
-		return c.reply, c.err
+		r, err := c.reply, c.err
+		*c = call{done: c.done}
+		b.calls.Put(c)
+		return r, err
 	case <-ctx.Done():
 		b.leave(c)
 		return reply{}, fmt.Errorf("client: weir has not answered: %w", ctx.Err())
 	}
 }
 
-// depart sends those who wait. The batcher is locked.
-func (b *batcher) depart() {
-	ctx, cancel := context.WithCancel(context.Background())
-	sent := &batch{calls: b.waiting, callers: len(b.waiting), cancel: cancel}
-	for _, c := range sent.calls {
-		c.batch = sent
+// board puts c into a batch. The batcher is locked.
+func (b *batcher) board(c *call) {
+	if b.boarding != nil && b.boarding.bytes+len(c.check)+1 > maxBatchBytes {
+		b.depart()
 	}
-	b.waiting, b.bytes = nil, 0
-	b.underway++
-	go b.fly(ctx, sent)
+	next := b.boarding
+	if next == nil {
+		next = new(batch)
+		// One timer for all of them: theirs would end in this order too.
+		next.timer = time.AfterFunc(b.timeout, func() { b.expire(next) })
+		b.boarding = next
+	}
+	c.batch = next
+	next.calls = append(next.calls, c)
+	next.bytes += len(c.check) + 1
+	next.callers++
+	if b.underway == 0 || len(next.calls) == maxBatch {
+		b.depart()
+	}
 }
 
-// fly asks weir about a batch. It needs no deadline: it ends when all callers
-// have left.
-func (b *batcher) fly(ctx context.Context, sent *batch) {
-	defer sent.cancel()
+// depart sends those who are boarding. The batcher is locked.
+func (b *batcher) depart() {
+	sent := b.boarding
+	b.boarding = nil
 	checks := make([][]byte, len(sent.calls))
 	for i, c := range sent.calls {
 		checks[i] = c.check
 	}
+	var ctx context.Context
+	ctx, sent.cancel = context.WithCancel(context.Background())
+	b.underway++
+	go b.fly(ctx, sent, checks)
+}
+
+// fly asks weir about a batch. It needs no deadline: it ends when all callers
+// have left.
+func (b *batcher) fly(ctx context.Context, sent *batch, checks [][]byte) {
+	defer sent.cancel()
 	replies, err := b.send(ctx, checks)
 
 	b.mu.Lock()
 	b.underway--
-	if b.underway == 0 && len(b.waiting) > 0 {
+	if b.underway == 0 && b.boarding != nil {
 		b.depart()
 	}
+	aboard := sent.calls
+	sent.calls = nil
 	b.mu.Unlock()
-	for i, c := range sent.calls {
+	sent.timer.Stop()
+	overdue := len(checks) - len(aboard) // the first
+	for i, c := range aboard {
 		if c.err = err; err == nil {
-			c.reply = replies[i]
+			c.reply = replies[overdue+i]
 		}
-		close(c.done)
+		c.done <- struct{}{}
 	}
 }
 
-// leave takes c out of those who wait, or gives up its batch when all callers
-// have left that.
+// leave takes c out of the next batch, or gives up the one that it is in when
+// all callers have left that.
 func (b *batcher) leave(c *call) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if c.batch != nil {
-		if c.batch.callers--; c.batch.callers == 0 {
-			c.batch.cancel()
+	if c.batch != nil && c.batch == b.boarding {
+		i := slices.Index(c.batch.calls, c)
+		c.batch.calls = slices.Delete(c.batch.calls, i, i+1)
+		c.batch.bytes -= len(c.check) + 1
+	}
+	b.quit(c)
+}
+
+// expire ends the calls of a batch whose time is over.
+func (b *batcher) expire(late *batch) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now()
+	for len(late.calls) > 0 {
+		c := late.calls[0]
+		if left := c.due.Sub(now); left > 0 {
+			late.timer.Reset(left)
+			return
 		}
+		late.calls = late.calls[1:]
+		late.bytes -= len(c.check) + 1
+		b.quit(c)
+		c.err = errOverdue
+		c.done <- struct{}{}
+	}
+}
+
+// quit notes that the caller of c doesn't wait any more. The batcher is locked.
+func (b *batcher) quit(c *call) {
+	waited := c.batch
+	if waited == nil {
 		return
 	}
-	i := slices.Index(b.waiting, c)
-	b.waiting = slices.Delete(b.waiting, i, i+1)
-	b.bytes -= len(c.check) + 1
+	c.batch = nil
+	if waited.callers--; waited.callers > 0 {
+		return
+	}
+	if waited == b.boarding {
+		waited.timer.Stop()
+		b.boarding = nil
+	} else {
+		waited.cancel()
+	}
 }

@@ -76,7 +76,7 @@ type Client struct {
 	failOpen   bool
 	http       http.Client
 	own        *http.Transport // nil if the caller has given one
-	batcher    batcher
+	batcher    *batcher
 	denials    *denials
 	now        func() time.Time
 }
@@ -103,7 +103,7 @@ func New(cfg Config) (*Client, error) {
 		c.own = newTransport()
 		c.http.Transport = c.own
 	}
-	c.batcher.send = c.checkBatch
+	c.batcher = newBatcher(c.checkBatch, c.timeout)
 	return c, nil
 }
 
@@ -144,8 +144,6 @@ func (c *Client) Check(ctx context.Context, q Check) (Answer, error) {
 	if a, ok := c.denials.find(key, check, sent); ok {
 		return a, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
-	defer cancel()
 	r, err := c.batcher.do(ctx, check)
 	return c.conclude(key, check, r, err, sent)
 }

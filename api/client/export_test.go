@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"crypto/tls"
 	"time"
 )
@@ -20,7 +21,10 @@ func (c *Client) Remembered() int {
 func (c *Client) Waiting() int {
 	c.batcher.mu.Lock()
 	defer c.batcher.mu.Unlock()
-	return len(c.batcher.waiting)
+	if c.batcher.boarding == nil {
+		return 0
+	}
+	return len(c.batcher.boarding.calls)
 }
 
 // ResetTime is how long a reset may take to be seen by all instances.
@@ -48,4 +52,35 @@ func Scan(body []byte) (all Reply, results []Reply, ok bool) {
 func DecodeAny(body []byte) (all Reply, results []Reply, err error) {
 	r, err := decodeAny(body)
 	return r.reply, r.results, err
+}
+
+// A Batcher sends checks to a function. A reply that admits says how long to
+// wait.
+type Batcher struct{ *batcher }
+
+func NewBatcher(timeout time.Duration, send func(ctx context.Context, checks []string) ([]time.Duration, error)) Batcher {
+	return Batcher{newBatcher(func(ctx context.Context, encoded [][]byte) ([]reply, error) {
+		checks := make([]string, len(encoded))
+		for i, check := range encoded {
+			checks[i] = string(check)
+		}
+		waits, err := send(ctx, checks)
+		replies := make([]reply, len(waits))
+		for i, wait := range waits {
+			replies[i].Wait = wait
+		}
+		return replies, err
+	}, timeout)}
+}
+
+func (b Batcher) Do(ctx context.Context, check string) (time.Duration, error) {
+	r, err := b.do(ctx, []byte(check))
+	return r.Wait, err
+}
+
+// Underway returns how many batches are.
+func (b Batcher) Underway() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.underway
 }
