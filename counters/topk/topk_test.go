@@ -124,7 +124,7 @@ func TestRoomIsBounded(t *testing.T) {
 	for i := range s.shards {
 		for _, slot := range s.shards[i].slots {
 			assert.Len(t, slot.entries, shardSize)
-			assert.Len(t, slot.index, shardSize)
+			assert.Len(t, slot.hashes, shardSize)
 		}
 	}
 }
