@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"math"
-	"slices"
 	"time"
 	"unicode/utf8"
 )
@@ -92,38 +91,47 @@ func (s *scanner) string() string {
 
 // text reads a string, whose bytes are perhaps those that are read.
 func (s *scanner) text() []byte {
-	s.expect('"')
-	escaped, ascii := false, true
-	for i := 0; i < len(s.rest); i++ {
-		switch c := s.rest[i]; {
-		case c == '"':
-			text := s.rest[:i]
-			s.rest = s.rest[i+1:]
-			if escaped {
-				text = s.unescape(text)
-			} else if !ascii && !utf8.Valid(text) {
-				s.fail()
-			}
-			return text
-		case c == '\\':
-			escaped = true
-			i++
-		case c < ' ':
-			s.fail()
-		case c >= utf8.RuneSelf:
-			ascii = false
-		}
+	quoted := s.quoted()
+	if len(quoted) == 0 {
+		s.fail()
+		return nil
 	}
-	s.fail()
-	return nil
+	text, ascii := quoted[1:len(quoted)-1], true
+	for _, c := range text {
+		if c == '\\' {
+			return s.unescape(quoted)
+		}
+		s.failIf(c < ' ')
+		ascii = ascii && c < utf8.RuneSelf
+	}
+	s.failIf(!ascii && !utf8.Valid(text))
+	return text
 }
 
-// unescape returns the text that stands in quotes.
+// quoted reads a string with its quotes, or nothing if there is none.
+func (s *scanner) quoted() []byte {
+	if len(s.rest) == 0 || s.rest[0] != '"' {
+		return nil
+	}
+	for end := 1; ; end++ {
+		next := bytes.IndexByte(s.rest[end:], '"')
+		if next < 0 {
+			return nil
+		}
+		end += next
+		before := s.rest[1:end]
+		if escapes := len(before) - len(bytes.TrimRight(before, `\`)); escapes%2 == 0 {
+			quoted := s.rest[:end+1]
+			s.rest = s.rest[end+1:]
+			return quoted
+		}
+	}
+}
+
+// unescape returns the text of a string with escapes.
 func (s *scanner) unescape(quoted []byte) []byte {
 	var text string
-	if json.Unmarshal(slices.Concat([]byte{'"'}, quoted, []byte{'"'}), &text) != nil {
-		s.fail()
-	}
+	s.failIf(json.Unmarshal(quoted, &text) != nil)
 	return []byte(text)
 }
 
