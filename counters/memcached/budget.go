@@ -22,14 +22,28 @@ const (
 	maxPieces = 16
 )
 
-// A budget bounds what is under way of AddMany on a server. Callers get their
-// part in the order of their arrival. The zero budget is one of a server of which
-// nothing is known.
+// maxMargin is how much of an operation's time may be left, as a part of it, when
+// a piece isn't sent any more. A server that was slow for a moment is asked
+// again, so that it can show that it isn't.
+const maxMargin = 4
+
+// A budget bounds what is under way of AddMany on a server. Who has the least
+// time left gets a part first: batches that share the server evenly would all end
+// late. The zero budget is one of a server of which nothing is known.
 type budget struct {
+	timeout time.Duration // of an operation
+
 	mu       sync.Mutex
-	under    int             // bytes that are under way
-	waiting  []chan struct{} // closed when maxPiece has been taken for who waits
-	distance time.Duration   // how long a piece takes that is alone; 0 if that isn't known
+	under    int           // bytes that are under way
+	waiting  []*waiter     // by deadline, and then by arrival
+	distance time.Duration // how long a piece takes that is alone; 0 if that isn't known
+	usual    time.Duration // how long pieces take; 0 if that isn't known
+}
+
+// A waiter waits for a part of a budget.
+type waiter struct {
+	deadline time.Time
+	taken    chan struct{} // closed when maxPiece has been taken for it
 }
 
 // pieces returns how many may be under way.
@@ -57,28 +71,40 @@ func (b *budget) most() int {
 // room reports whether another piece may be under way. b.mu is held.
 func (b *budget) room() bool { return b.under+maxPiece <= b.most()*maxPiece }
 
-// take takes maxPiece bytes, and reports whether it could by the deadline, and
-// whether nothing else is under way.
+// take takes maxPiece bytes, and reports whether it could while a piece may still
+// be answered by the deadline, and whether nothing else is under way.
 func (b *budget) take(deadline time.Time) (ok, alone bool) {
 	b.mu.Lock()
+	left := time.Until(deadline) - b.margin()
+	if left < 0 {
+		b.mu.Unlock()
+		return false, false
+	}
 	if len(b.waiting) == 0 && b.room() {
 		defer b.mu.Unlock()
 		b.under += maxPiece
 		return true, b.under == maxPiece
 	}
-	taken := make(chan struct{})
-	b.waiting = append(b.waiting, taken)
+	w := &waiter{deadline, make(chan struct{})}
+	later := func(o *waiter, w *waiter) int {
+		if o.deadline.After(w.deadline) {
+			return 1
+		}
+		return -1
+	}
+	i, _ := slices.BinarySearchFunc(b.waiting, w, later)
+	b.waiting = slices.Insert(b.waiting, i, w)
 	b.mu.Unlock()
-	timer := time.NewTimer(time.Until(deadline))
+	timer := time.NewTimer(left)
 	defer timer.Stop()
 	select {
-	case <-taken:
+	case <-w.taken:
 		return true, false
 	case <-timer.C:
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	i := slices.Index(b.waiting, taken)
+	i = slices.Index(b.waiting, w)
 	if i < 0 {
 		return true, false // just now
 	}
@@ -86,21 +112,32 @@ func (b *budget) take(deadline time.Time) (ok, alone bool) {
 	return false, false
 }
 
+// margin returns how much time must be left for a piece: it would only be
+// refunded if its replies came late. b.mu is held.
+func (b *budget) margin() time.Duration { return min(2*b.usual, b.timeout/maxMargin) }
+
 // give gives back n bytes.
 func (b *budget) give(n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for b.under -= n; len(b.waiting) > 0 && b.room(); b.under += maxPiece {
-		close(b.waiting[0])
+		close(b.waiting[0].taken)
 		b.waiting = slices.Delete(b.waiting, 0, 1)
 	}
 }
 
-// measured notes how long a piece took that was alone when it began. One that
-// took long may have been held up by other things.
-func (b *budget) measured(took time.Duration) {
+// measured notes how long a piece took that was answered, and whether it was alone
+// when it began. One that took long may have been held up by other things.
+func (b *budget) measured(took time.Duration, alone bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.usual == 0 {
+		b.usual = took
+	}
+	b.usual += (took - b.usual) / 8
+	if !alone {
+		return
+	}
 	if took > b.distance && b.distance > 0 {
 		took = b.distance + (took-b.distance)/8
 	}

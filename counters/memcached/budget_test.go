@@ -18,7 +18,7 @@ func takes(b *budget, within time.Duration) bool {
 func TestBudget(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := budget{under: (maxPieces - 2) * maxPiece}
+		b := budget{timeout: time.Second, under: (maxPieces - 2) * maxPiece}
 		assert.True(t, takes(&b, 0))
 		assert.True(t, takes(&b, 0))
 		begin := time.Now()
@@ -53,7 +53,7 @@ func TestBudgetPaysWhatIsSent(t *testing.T) {
 	var b budget
 	var sent int
 	for ; b.room(); sent++ {
-		ok, alone := b.take(time.Time{})
+		ok, alone := b.take(time.Now().Add(time.Minute))
 		assert.True(t, ok)
 		assert.Equal(t, sent == 0, alone)
 		b.give(maxPiece - 1000)
@@ -66,17 +66,72 @@ func TestBudgetGoesByTheDistance(t *testing.T) {
 	t.Parallel()
 	var b budget
 	assert.Equal(t, maxPieces, b.pieces())
-	b.measured(100 * time.Microsecond)
+	b.measured(100*time.Microsecond, true)
 	assert.Equal(t, minPieces, b.pieces())
-	b.measured(5 * time.Millisecond) // it may be an exception
+	b.measured(5*time.Millisecond, true) // it may be an exception
 	assert.Equal(t, minPieces, b.pieces())
 	for range 50 {
-		b.measured(2300 * time.Microsecond)
+		b.measured(2300*time.Microsecond, true)
+		b.measured(time.Second, false)
 	}
 	assert.Equal(t, 9, b.pieces())
-	b.measured(20 * time.Microsecond)
+	b.measured(20*time.Microsecond, true)
 	assert.Equal(t, minPieces, b.pieces())
 	b = budget{}
-	b.measured(time.Second)
+	b.measured(time.Second, true)
 	assert.Equal(t, maxPieces, b.pieces())
+}
+
+// Who has the least time left comes first.
+func TestBudgetServesByDeadline(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := budget{timeout: time.Minute, under: maxPieces * maxPiece}
+		begin := time.Now()
+		var order []int
+		for i, second := range []int{30, 10, 20, 10, 5, 1} {
+			go func() {
+				if ok, _ := b.take(begin.Add(time.Duration(second) * time.Second)); ok {
+					order = append(order, i)
+				} else {
+					assert.Equal(t, time.Second, time.Since(begin))
+				}
+			}()
+			synctest.Wait()
+		}
+		time.Sleep(2 * time.Second)
+		for range 5 {
+			b.give(maxPiece)
+			synctest.Wait()
+		}
+		assert.Equal(t, []int{4, 1, 3, 2, 0}, order)
+	})
+}
+
+// What would be answered too late isn't sent, and who waits is told as soon as
+// that is certain. A server that was slow is asked all the same.
+func TestBudgetLeavesTimeForTheAnswer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const ms = time.Millisecond
+		b := budget{timeout: 40 * ms}
+		assert.True(t, takes(&b, 0)) // nothing is known
+		b.measured(2*ms, true)
+		assert.False(t, takes(&b, 3*ms))
+		assert.True(t, takes(&b, 5*ms))
+		b.under = maxPieces * maxPiece
+		begin := time.Now()
+		assert.False(t, takes(&b, 20*ms))
+		assert.Equal(t, 16*ms, time.Since(begin))
+		b.under = 0
+		for range 50 {
+			b.measured(time.Second, false)
+		}
+		assert.False(t, takes(&b, 9*ms))
+		assert.True(t, takes(&b, 11*ms))
+		for range 50 {
+			b.measured(ms, false)
+		}
+		assert.True(t, takes(&b, 5*ms))
+	})
 }

@@ -51,6 +51,7 @@ func newClients(s *server, number uint64, dial pipeline.DialFunc, timeout time.D
 		server: s, number: number, timeout: timeout, unused: make(chan struct{}), run: run,
 		pool: pipeline.New(dial), many: pipeline.New(dial),
 	}
+	cs.budget.timeout = timeout
 	cs.idle.pool, cs.bulk.pool = cs.pool, cs.many
 	cs.member, cs.leave = context.WithCancel(context.Background())
 	cs.breaker.silence, cs.breaker.run = silence(timeout), cs.pool.Go

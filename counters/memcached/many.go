@@ -202,8 +202,8 @@ func (s *share) exchange(c *client, p *piece, alone bool) error {
 	taken = len(requests)
 	begun := time.Now()
 	err := c.exchange(0, requests)
-	if alone && err == nil {
-		budget.measured(time.Since(begun))
+	if err == nil {
+		budget.measured(time.Since(begun), alone)
 	}
 	return err
 }
