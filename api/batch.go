@@ -52,8 +52,9 @@ func (s *Server) checkBatch(c echo.Context) error {
 }
 
 // decideBatch returns the outcomes of checks, in their order. All share the store
-// timeout of one, however many they are.
+// timeout of one, however many they are, from when they begin.
 func (s *Server) decideBatch(c echo.Context, checks []check) []decided {
+	defer s.batches.enter(c.Request().Context(), len(checks))()
 	now := s.cfg.Now()
 	r := batchRun{
 		Server: s, c: c, ctx: &counters.Deadline{At: now.Add(s.cfg.StoreTimeout)}, now: now,

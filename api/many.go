@@ -98,7 +98,10 @@ func (r *batchRun) run() {
 			checks = append(checks, batched{number: g.first})
 			r.prepare(&checks[len(checks)-1])
 		} else {
-			r.alone.Go(func() { r.decideGroup(r.c, r.ctx, r.checks, g.numbers(), r.outcomes) })
+			r.alone.Go(func() {
+				r.decideGroup(r.c, r.ctx, r.checks, g.numbers(), r.outcomes)
+				r.batches.decided.Add(1)
+			})
 		}
 	}
 	r.askWaiting()
@@ -240,6 +243,9 @@ func (r *batchRun) finish(one *batched) {
 	}
 	one.settle(r.ctx, r.now)
 	a, err := r.policies.close(one.answer, r.now)
+	if err == nil && !a.degraded {
+		r.batches.decided.Add(1)
+	}
 	r.outcomes[one.number] = decided{a, err}
 }
 

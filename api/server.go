@@ -77,6 +77,7 @@ type Server struct {
 	cfg        Config
 	tokens     map[[sha256.Size]byte]struct{}
 	policies   atomic.Pointer[activePolicies]
+	batches    *gate
 	draining   atomic.Bool
 	drained    chan struct{} // closed by Drain
 	requests   sync.RWMutex  // each request holds it for reading

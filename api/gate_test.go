@@ -1,0 +1,113 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// gateTimeline has batches of so many checks come, a millisecond apart, each of
+// which takes as many milliseconds once it has begun. It returns when each began,
+// in milliseconds since the first came.
+func gateTimeline(g *gate, took int, decides bool, batches ...int) []int {
+	began := make([]int, len(batches))
+	start := time.Now()
+	var all sync.WaitGroup
+	for i, checks := range batches {
+		all.Go(func() {
+			time.Sleep(time.Duration(i) * time.Millisecond)
+			leave := g.enter(context.Background(), checks)
+			defer leave()
+			began[i] = int(time.Since(start).Milliseconds())
+			for range took {
+				time.Sleep(time.Millisecond)
+				if decides {
+					g.decided.Add(1)
+				}
+			}
+		})
+	}
+	all.Wait()
+	return began
+}
+
+// Batches begin as others end, and small ones wait less, but none waits forever.
+func TestGateHasBatchesWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := &gate{most: 2000, idle: 10 * time.Millisecond}
+		assert.Equal(t, []int{0, 1, 30, 31, 60, 61}, gateTimeline(g, 30, true, 1000, 1000, 1000, 1000, 1000, 1000))
+		g.most = 1
+		assert.Equal(t, []int{0, 90, 60, 30, 120}, gateTimeline(g, 30, true, 1000, 1000, 400, 10, 990))
+		assert.Zero(t, g.inside)
+		assert.Empty(t, g.waiting)
+	})
+}
+
+// While a server is silent nobody waits for those that wait for it.
+func TestGateOpensWhenNothingIsDecided(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := &gate{most: 2000, idle: 10 * time.Millisecond}
+		assert.Equal(t, []int{0, 1, 12, 12, 12, 12}, gateTimeline(g, 50, false, 1000, 1000, 1000, 1000, 1000, 1000))
+	})
+}
+
+// A caller who leaves takes nobody's place.
+func TestGateWhenACallerLeaves(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := &gate{most: 1, idle: time.Hour}
+		leave := g.enter(t.Context(), 1000)
+		ctx, cancel := context.WithCancel(t.Context())
+		go cancel()
+		g.enter(ctx, 1000)()
+		assert.Equal(t, 1000, g.inside)
+		leave()
+		assert.Zero(t, g.inside)
+		assert.Empty(t, g.waiting)
+	})
+}
+
+// Far more batches than can be decided within the store timeout at once are all
+// decided by the store, whose time is theirs from when they begin.
+func TestBatchesWaitForThoseThatHaveBegun(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newServiceWith(func(cfg *Config) { cfg.Now = nil }, newPolicy("api", sliding("per-minute", 100, time.Minute, 10, "weighted")))
+		s.batches.most = 200
+		var mu sync.Mutex
+		asking := make(map[int]bool)
+		most := 0
+		s.store.onCall(func(ctx context.Context, _, key string) error {
+			var batch, i int
+			_, _ = fmt.Sscanf(key[len("weir:api/per-minute:6000:"):], "b%d-%d", &batch, &i)
+			mu.Lock()
+			asking[batch] = true
+			most = max(most, len(asking))
+			mu.Unlock()
+			time.Sleep(8 * time.Millisecond)
+			return nil
+		})
+		var all sync.WaitGroup
+		for b := range 10 {
+			all.Go(func() {
+				for _, one := range s.batch(t, clientChecks(fmt.Sprintf("b%d", b), 100)...).Results {
+					assert.True(t, one.Allowed)
+					assert.False(t, one.Degraded)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				delete(asking, b)
+			})
+		}
+		all.Wait()
+		require.Equal(t, 2, most)
+	})
+}
