@@ -10,9 +10,14 @@ import (
 )
 
 const (
-	// checksInside is how many checks of batches are decided at once, for each
-	// processor: that many keep it busy. If more share it, all batches end late.
+	// checksInside is how many checks of batches are decided at once at most, for
+	// each processor: that many keep it busy. If more share it, all batches end
+	// late.
 	checksInside = 1000
+	// A batch that takes more than a lateParts-th of the store timeout is late.
+	// Then fewer are decided at once, by a part of shrinkParts, and after one that
+	// isn't more, by a growParts-th of its checks: nearly all are to be in time.
+	lateParts, shrinkParts, growParts = 2, 8, 64
 	// turnTime is how much earlier than a smaller batch by one check a batch must
 	// have come to be decided first.
 	turnTime = 50 * time.Microsecond
@@ -23,16 +28,18 @@ const (
 	idleParts = 5
 )
 
-// A gate has batches wait before they begin while others keep the processors
-// busy. Their time hasn't begun, so that waiting costs them no answers of the
-// store. Small batches wait less. Set the fields before use.
+// A gate has batches wait before they begin while others keep the processors or
+// the store busy. Their time hasn't begun, so that waiting costs them no answers
+// of the store. Small batches wait less. Make one with newGate.
 type gate struct {
-	most int           // checks at once; one batch more may begin before they are
+	most float64       // checks at once, when batches are in time
+	late time.Duration // how long a batch takes that is late
 	idle time.Duration // after how long without a decision all may begin
 
 	decided atomic.Int64 // checks that the store has decided
 
 	mu      sync.Mutex
+	now     float64 // checks at once; one batch more may begin before they are
 	inside  int
 	waiting []*waiter // in the order of their turns
 	timer   *time.Timer
@@ -48,21 +55,23 @@ type waiter struct {
 
 // newGate returns the gate of a server with this StoreTimeout.
 func newGate(timeout time.Duration) *gate {
-	return &gate{most: checksInside * runtime.GOMAXPROCS(0), idle: min(timeout/idleParts, maxIdle)}
+	most := float64(checksInside * runtime.GOMAXPROCS(0))
+	return &gate{most: most, now: most, late: timeout / lateParts, idle: min(timeout/idleParts, maxIdle)}
 }
 
 // enter waits until a batch of so many checks may begin, and returns what has to
 // be called when it has ended. If its caller leaves before, it begins, too: it
 // takes no time any more.
 func (g *gate) enter(ctx context.Context, checks int) (leave func()) {
-	leave = func() { g.leave(checks) }
+	began := time.Now()
+	leave = func() { g.leave(checks, time.Since(began)) }
 	g.mu.Lock()
-	if len(g.waiting) == 0 && g.inside < g.most {
+	if len(g.waiting) == 0 && g.room() {
 		g.inside += checks
 		g.mu.Unlock()
 		return leave
 	}
-	w := &waiter{time.Now().Add(time.Duration(checks) * turnTime), checks, make(chan struct{})}
+	w := &waiter{began.Add(time.Duration(checks) * turnTime), checks, make(chan struct{})}
 	after := func(other, w *waiter) int {
 		if other.turn.After(w.turn) {
 			return 1
@@ -77,6 +86,7 @@ func (g *gate) enter(ctx context.Context, checks int) (leave func()) {
 	g.mu.Unlock()
 	select {
 	case <-w.begin:
+		began = time.Now()
 		return leave
 	case <-ctx.Done():
 	}
@@ -89,11 +99,19 @@ func (g *gate) enter(ctx context.Context, checks int) (leave func()) {
 	return leave // it is inside since just now
 }
 
-func (g *gate) leave(checks int) {
+// room reports whether another batch may begin. g.mu is held.
+func (g *gate) room() bool { return g.inside == 0 || float64(g.inside) < g.now }
+
+func (g *gate) leave(checks int, took time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.inside -= checks
-	for len(g.waiting) > 0 && g.inside < g.most {
+	if took > g.late {
+		g.now -= g.now / shrinkParts
+	} else {
+		g.now = min(g.now+float64(checks)/growParts, g.most)
+	}
+	for len(g.waiting) > 0 && g.room() {
 		g.admit()
 	}
 }

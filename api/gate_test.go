@@ -41,12 +41,31 @@ func gateTimeline(g *gate, took int, decides bool, batches ...int) []int {
 func TestGateHasBatchesWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := &gate{most: 2000, idle: 10 * time.Millisecond}
+		g := newGate(50 * time.Millisecond)
+		g.most, g.now, g.late = 2000, 2000, time.Minute
 		assert.Equal(t, []int{0, 1, 30, 31, 60, 61}, gateTimeline(g, 30, true, 1000, 1000, 1000, 1000, 1000, 1000))
-		g.most = 1
+		g.most, g.now = 1, 1
 		assert.Equal(t, []int{0, 90, 60, 30, 120}, gateTimeline(g, 30, true, 1000, 1000, 400, 10, 990))
 		assert.Zero(t, g.inside)
 		assert.Empty(t, g.waiting)
+	})
+}
+
+// As long as batches are late, fewer begin at once, down to one.
+func TestGateNarrowsWhenBatchesAreLate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate(50 * time.Millisecond)
+		g.most, g.now = 2000, 2000
+		for range 50 {
+			gateTimeline(g, 26, true, 1000)
+		}
+		assert.Equal(t, []int{0, 26, 52}, gateTimeline(g, 26, true, 1000, 1000, 1000))
+		for range 150 {
+			gateTimeline(g, 24, true, 1000)
+		}
+		assert.Equal(t, []int{0, 1, 24}, gateTimeline(g, 24, true, 1000, 1000, 1000))
+		assert.Equal(t, g.most, g.now)
 	})
 }
 
@@ -54,7 +73,8 @@ func TestGateHasBatchesWait(t *testing.T) {
 func TestGateOpensWhenNothingIsDecided(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := &gate{most: 2000, idle: 10 * time.Millisecond}
+		g := newGate(50 * time.Millisecond)
+		g.most, g.now = 2000, 2000
 		assert.Equal(t, []int{0, 1, 12, 12, 12, 12}, gateTimeline(g, 50, false, 1000, 1000, 1000, 1000, 1000, 1000))
 	})
 }
@@ -63,7 +83,8 @@ func TestGateOpensWhenNothingIsDecided(t *testing.T) {
 func TestGateWhenACallerLeaves(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := &gate{most: 1, idle: time.Hour}
+		g := newGate(time.Minute)
+		g.most, g.now = 1, 1
 		leave := g.enter(t.Context(), 1000)
 		ctx, cancel := context.WithCancel(t.Context())
 		go cancel()
@@ -81,18 +102,24 @@ func TestBatchesWaitForThoseThatHaveBegun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newServiceWith(func(cfg *Config) { cfg.Now = nil }, newPolicy("api", sliding("per-minute", 100, time.Minute, 10, "weighted")))
-		s.batches.most = 200
+		s.batches.most, s.batches.now = 200, 200
 		var mu sync.Mutex
-		asking := make(map[int]bool)
+		asking := make(map[int]int) // checks of each batch
 		most := 0
-		s.store.onCall(func(ctx context.Context, _, key string) error {
-			var batch, i int
-			_, _ = fmt.Sscanf(key[len("weir:api/per-minute:6000:"):], "b%d-%d", &batch, &i)
+		s.store.onCall(func(_ context.Context, _, key string) error {
+			var batch int
+			_, err := fmt.Sscanf(key, "weir:api/per-minute:6000:b%d-", &batch)
+			assert.NoError(t, err)
 			mu.Lock()
-			asking[batch] = true
+			asking[batch]++
 			most = max(most, len(asking))
 			mu.Unlock()
 			time.Sleep(8 * time.Millisecond)
+			mu.Lock()
+			defer mu.Unlock()
+			if asking[batch]--; asking[batch] == 0 {
+				delete(asking, batch)
+			}
 			return nil
 		})
 		var all sync.WaitGroup
@@ -102,9 +129,6 @@ func TestBatchesWaitForThoseThatHaveBegun(t *testing.T) {
 					assert.True(t, one.Allowed)
 					assert.False(t, one.Degraded)
 				}
-				mu.Lock()
-				defer mu.Unlock()
-				delete(asking, b)
 			})
 		}
 		all.Wait()
