@@ -21,9 +21,9 @@ const (
 	// turnTime is how much earlier than a smaller batch by one check a batch must
 	// have come to be decided first.
 	turnTime = 50 * time.Microsecond
-	// maxIdle and idleParts are after how long without a decision all batches
-	// begin, at most, and as a part of the store timeout: those that have begun may
-	// be held up by a server that is silent.
+	// maxIdle and idleParts are after how long without a decision, while a server
+	// answers nothing, all batches begin: at most, and as a part of the store
+	// timeout. Those that have begun may be held up by that server.
 	maxIdle   = 10 * time.Millisecond
 	idleParts = 5
 )
@@ -35,6 +35,9 @@ type gate struct {
 	most float64       // checks at once, when batches are in time
 	late time.Duration // how long a batch takes that is late
 	idle time.Duration // after how long without a decision all may begin
+	// silent reports whether a server has answered nothing since it was called
+	// last. g.mu is held.
+	silent func() bool
 
 	decided atomic.Int64 // checks that the store has decided
 
@@ -54,9 +57,9 @@ type waiter struct {
 }
 
 // newGate returns the gate of a server with this StoreTimeout.
-func newGate(timeout time.Duration) *gate {
+func newGate(timeout time.Duration, silent func() bool) *gate {
 	most := float64(checksInside * runtime.GOMAXPROCS(0))
-	return &gate{most: most, now: most, late: timeout / lateParts, idle: min(timeout/idleParts, maxIdle)}
+	return &gate{most: most, now: most, late: timeout / lateParts, idle: min(timeout/idleParts, maxIdle), silent: silent}
 }
 
 // enter waits until a batch of so many checks may begin, and returns what has to
@@ -81,6 +84,7 @@ func (g *gate) enter(ctx context.Context, checks int) (leave func()) {
 	i, _ := slices.BinarySearchFunc(g.waiting, w, after)
 	g.waiting = slices.Insert(g.waiting, i, w)
 	if g.timer == nil {
+		_ = g.silent()
 		g.seen, g.timer = g.decided.Load(), time.AfterFunc(g.idle, g.look)
 	}
 	g.mu.Unlock()
@@ -124,13 +128,14 @@ func (g *gate) admit() {
 	close(w.begin)
 }
 
-// look lets all in if nothing has been decided since the last look.
+// look lets all in if nothing has been decided since the last look, as a server
+// is silent. One that answers has more to do than it can, and less if they wait.
 func (g *gate) look() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	seen := g.seen
+	seen, silent := g.seen, g.silent()
 	g.seen = g.decided.Load()
-	for len(g.waiting) > 0 && g.seen == seen {
+	for len(g.waiting) > 0 && g.seen == seen && silent {
 		g.admit()
 	}
 	if g.timer = nil; len(g.waiting) > 0 {

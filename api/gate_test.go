@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+func never() bool { return false }
+
 // gateTimeline has batches of so many checks come, a millisecond apart, each of
 // which takes as many milliseconds once it has begun. It returns when each began,
 // in milliseconds since the first came.
@@ -41,7 +43,7 @@ func gateTimeline(g *gate, took int, decides bool, batches ...int) []int {
 func TestGateHasBatchesWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate(50 * time.Millisecond)
+		g := newGate(50*time.Millisecond, never)
 		g.most, g.now, g.late = 2000, 2000, time.Minute
 		assert.Equal(t, []int{0, 1, 30, 31, 60, 61}, gateTimeline(g, 30, true, 1000, 1000, 1000, 1000, 1000, 1000))
 		g.most, g.now = 1, 1
@@ -55,7 +57,7 @@ func TestGateHasBatchesWait(t *testing.T) {
 func TestGateNarrowsWhenBatchesAreLate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate(50 * time.Millisecond)
+		g := newGate(50*time.Millisecond, never)
 		g.most, g.now = 2000, 2000
 		for range 50 {
 			gateTimeline(g, 26, true, 1000)
@@ -69,21 +71,47 @@ func TestGateNarrowsWhenBatchesAreLate(t *testing.T) {
 	})
 }
 
-// While a server is silent nobody waits for those that wait for it.
+// While a server is silent nobody waits for those that wait for it. One that
+// answers something is busy.
 func TestGateOpensWhenNothingIsDecided(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate(50 * time.Millisecond)
+		silent := true
+		g := newGate(50*time.Millisecond, func() bool { return silent })
 		g.most, g.now = 2000, 2000
 		assert.Equal(t, []int{0, 1, 12, 12, 12, 12}, gateTimeline(g, 50, false, 1000, 1000, 1000, 1000, 1000, 1000))
+		silent = false
+		g.now = 2000
+		assert.Equal(t, []int{0, 1, 50, 51}, gateTimeline(g, 50, false, 1000, 1000, 1000, 1000))
 	})
+}
+
+// A server is silent that has answered nothing since it was listened to.
+func TestListener(t *testing.T) {
+	t.Parallel()
+	var counts operationCounts
+	l := listener{counts: &counts}
+	answer := func(server string, ended outcome) { counts.of(server)[opRead][ended].Add(1) }
+	assert.True(t, l.silent(), "nobody has been asked")
+	answer("a", endedOK)
+	assert.False(t, l.silent())
+	assert.True(t, l.silent())
+	answer("a", endedOK)
+	answer("b", endedOK)
+	assert.False(t, l.silent())
+	answer("a", endedOK)
+	answer("b", endedTimeout)
+	assert.True(t, l.silent())
+	answer("a", endedOK)
+	counts.keep([]string{"a"})
+	assert.False(t, l.silent())
 }
 
 // A caller who leaves takes nobody's place.
 func TestGateWhenACallerLeaves(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate(time.Minute)
+		g := newGate(time.Minute, never)
 		g.most, g.now = 1, 1
 		leave := g.enter(t.Context(), 1000)
 		ctx, cancel := context.WithCancel(t.Context())

@@ -75,3 +75,28 @@ func (c *operationCounts) keep(servers []string) {
 	maps.DeleteFunc(next, func(server string, _ *serverOperations) bool { return !slices.Contains(servers, server) })
 	c.byServer.Store(&next)
 }
+
+// A listener notices servers that answer nothing. One goroutine at a time may
+// use it.
+type listener struct {
+	counts *operationCounts
+	heard  map[string]int64 // answers of each server
+}
+
+// silent reports whether a server has answered nothing since the last call, or
+// whether none has ever been asked.
+func (l *listener) silent() bool {
+	heard, silent := make(map[string]int64), true
+	for server, operations := range l.counts.load() {
+		if len(heard) == 0 {
+			silent = false
+		}
+		for o := range operations {
+			heard[server] += operations[o][endedOK].Load()
+		}
+		before, known := l.heard[server]
+		silent = silent || known && heard[server] == before
+	}
+	l.heard = heard
+	return silent
+}

@@ -26,7 +26,7 @@ func NewServer(cfg Config) *Server {
 		tokens: make(map[[sha256.Size]byte]struct{}), drained: make(chan struct{}),
 	}
 	s.cfg.StoreTimeout = cmp.Or(cfg.StoreTimeout, counters.DefaultTimeout)
-	s.batches = newGate(s.cfg.StoreTimeout)
+	s.batches = newGate(s.cfg.StoreTimeout, (&listener{counts: &cfg.Metrics.operations}).silent)
 	if cfg.Now == nil {
 		s.cfg.Now = time.Now
 	}
