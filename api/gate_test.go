@@ -10,6 +10,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"weir/counters/memcached"
+	"weir/counters/memcachedtest"
 )
 
 func never() bool { return false }
@@ -162,4 +165,39 @@ func TestBatchesWaitForThoseThatHaveBegun(t *testing.T) {
 		all.Wait()
 		require.Equal(t, 2, most)
 	})
+}
+
+// Batches end with their store timeout while a server is silent, however many
+// there are.
+func TestBatchesDontWaitForASilentServer(t *testing.T) {
+	t.Parallel()
+	const timeout = 700 * time.Millisecond
+	other, silent := memcachedtest.Start(t), memcachedtest.Start(t)
+	store, err := memcached.New(memcached.Config{Servers: []string{other.Addr, silent.Addr}, Timeout: timeout})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, store.Close()) })
+	s := newServiceWith(func(cfg *Config) {
+		cfg.Now, cfg.StoreTimeout = nil, timeout
+		cfg.Policies = bindLimitersFor(100_000, cfg.Metrics.InstrumentStore(store), cfg.Metrics, newPolicy("api", sliding("per-minute", 100, time.Minute, 10, "weighted")))
+	})
+	s.batches.most, s.batches.now = 1, 1
+	s.batch(t, clientChecks("first", 100)...)
+	silent.Pause()
+	begin := time.Now()
+	var all sync.WaitGroup
+	for b := range 16 {
+		all.Go(func() {
+			degraded := 0
+			for _, one := range s.batch(t, clientChecks(fmt.Sprintf("b%d", b), 100)...).Results {
+				if one.Degraded {
+					degraded++
+				}
+			}
+			assert.Less(t, time.Since(begin), 2*timeout-100*time.Millisecond)
+			assert.Greater(t, degraded, 20)
+			assert.Less(t, degraded, 80)
+		})
+	}
+	all.Wait()
+	silent.Resume()
 }
