@@ -185,17 +185,17 @@ func TestBatchesDontWaitForASilentServer(t *testing.T) {
 	silent.Pause()
 	begin := time.Now()
 	var all sync.WaitGroup
-	for b := range 16 {
+	for b := range 4 {
 		all.Go(func() {
 			degraded := 0
-			for _, one := range s.batch(t, clientChecks(fmt.Sprintf("b%d", b), 100)...).Results {
+			for _, one := range s.batch(t, clientChecks(fmt.Sprintf("b%d", b), 40)...).Results {
 				if one.Degraded {
 					degraded++
 				}
 			}
 			assert.Less(t, time.Since(begin), 2*timeout-100*time.Millisecond)
-			assert.Greater(t, degraded, 20)
-			assert.Less(t, degraded, 80)
+			assert.Greater(t, degraded, 5)
+			assert.Less(t, degraded, 35)
 		})
 	}
 	all.Wait()
