@@ -42,7 +42,7 @@ type gate struct {
 	decided atomic.Int64 // checks that the store has decided
 
 	mu      sync.Mutex
-	now     float64 // checks at once; one batch more may begin before they are
+	now     float64 // checks at once, as room has it
 	inside  int
 	waiting []*waiter // in the order of their turns
 	timer   *time.Timer
@@ -68,13 +68,13 @@ func newGate(timeout time.Duration, silent func() bool) *gate {
 func (g *gate) enter(ctx context.Context, checks int) (leave func()) {
 	began := time.Now()
 	leave = func() { g.leave(checks, time.Since(began)) }
+	w := &waiter{began.Add(time.Duration(checks) * turnTime), checks, make(chan struct{})}
 	g.mu.Lock()
-	if len(g.waiting) == 0 && g.room() {
+	if g.room(checks) && (len(g.waiting) == 0 || w.turn.Before(g.waiting[0].turn)) {
 		g.inside += checks
 		g.mu.Unlock()
 		return leave
 	}
-	w := &waiter{began.Add(time.Duration(checks) * turnTime), checks, make(chan struct{})}
 	after := func(other, w *waiter) int {
 		if other.turn.After(w.turn) {
 			return 1
@@ -103,8 +103,13 @@ func (g *gate) enter(ctx context.Context, checks int) (leave func()) {
 	return leave // it is inside since just now
 }
 
-// room reports whether another batch may begin. g.mu is held.
-func (g *gate) room() bool { return g.inside == 0 || float64(g.inside) < g.now }
+// room reports whether another batch may begin: a large one while fewer checks
+// than now are inside, and the smallest while fewer than twice as many are. g.mu
+// is held.
+func (g *gate) room(checks int) bool {
+	small := 1 - float64(checks)/maxBatch
+	return g.inside == 0 || float64(g.inside) < g.now*(1+small)
+}
 
 func (g *gate) leave(checks int, took time.Duration) {
 	g.mu.Lock()
@@ -115,7 +120,7 @@ func (g *gate) leave(checks int, took time.Duration) {
 	} else {
 		g.now = min(g.now+float64(checks)/growParts, g.most)
 	}
-	for len(g.waiting) > 0 && g.room() {
+	for len(g.waiting) > 0 && g.room(g.waiting[0].checks) {
 		g.admit()
 	}
 }

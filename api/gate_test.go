@@ -49,6 +49,8 @@ func TestGateHasBatchesWait(t *testing.T) {
 		g := newGate(50*time.Millisecond, never)
 		g.most, g.now, g.late = 2000, 2000, time.Minute
 		assert.Equal(t, []int{0, 1, 30, 31, 60, 61}, gateTimeline(g, 30, true, 1000, 1000, 1000, 1000, 1000, 1000))
+		assert.Equal(t, []int{0, 1, 30, 3, 4}, gateTimeline(g, 30, true, 1000, 1000, 1000, 10, 900), "there is room for small ones")
+		assert.Equal(t, []int{0, 1, 2, 31, 32, 30}, gateTimeline(g, 30, true, 1000, 1000, 900, 900, 900, 800), "but not without end")
 		g.most, g.now = 1, 1
 		assert.Equal(t, []int{0, 90, 60, 30, 120}, gateTimeline(g, 30, true, 1000, 1000, 400, 10, 990))
 		assert.Zero(t, g.inside)
@@ -133,7 +135,7 @@ func TestBatchesWaitForThoseThatHaveBegun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newServiceWith(func(cfg *Config) { cfg.Now = nil }, newPolicy("api", sliding("per-minute", 100, time.Minute, 10, "weighted")))
-		s.batches.most, s.batches.now = 200, 200
+		s.batches.most, s.batches.now = 100, 100
 		var mu sync.Mutex
 		asking := make(map[int]int) // checks of each batch
 		most := 0
