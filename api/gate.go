@@ -14,9 +14,10 @@ const (
 	// each processor: that many keep it busy. If more share it, all batches end
 	// late.
 	checksInside = 1000
-	// A batch that takes more than a lateParts-th of the store timeout is late.
-	// Then fewer are decided at once, by a part of shrinkParts, and after one that
-	// isn't more, by a growParts-th of its checks: nearly all are to be in time.
+	// A batch that takes more than a lateParts-th of the store timeout is late. Then
+	// fewer are decided at once, by a part of shrinkParts but never less than one
+	// large batch, and after one that isn't late more, by a growParts-th of its
+	// checks: nearly all are to be in time.
 	lateParts, shrinkParts, growParts = 2, 8, 64
 	// turnTime is how much earlier than a smaller batch by one check a batch must
 	// have come to be decided first.
@@ -116,7 +117,7 @@ func (g *gate) leave(checks int, took time.Duration) {
 	defer g.mu.Unlock()
 	g.inside -= checks
 	if took > g.late {
-		g.now -= g.now / shrinkParts
+		g.now = max(g.now-g.now/shrinkParts, min(maxBatch, g.most))
 	} else {
 		g.now = min(g.now+float64(checks)/growParts, g.most)
 	}

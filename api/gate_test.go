@@ -58,7 +58,7 @@ func TestGateHasBatchesWait(t *testing.T) {
 	})
 }
 
-// As long as batches are late, fewer begin at once, down to one.
+// As long as batches are late, fewer begin at once, down to a large one.
 func TestGateNarrowsWhenBatchesAreLate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
