@@ -85,6 +85,8 @@ func TestGateOpensWhenNothingIsDecided(t *testing.T) {
 		g := newGate(50*time.Millisecond, func() bool { return silent })
 		g.most, g.now = 2000, 2000
 		assert.Equal(t, []int{0, 1, 12, 12, 12, 12}, gateTimeline(g, 50, false, 1000, 1000, 1000, 1000, 1000, 1000))
+		g.now = 2000
+		assert.Equal(t, []int{0, 1, 50, 51}, gateTimeline(g, 50, true, 1000, 1000, 1000, 1000))
 		silent = false
 		g.now = 2000
 		assert.Equal(t, []int{0, 1, 50, 51}, gateTimeline(g, 50, false, 1000, 1000, 1000, 1000))
@@ -136,6 +138,7 @@ func TestBatchesWaitForThoseThatHaveBegun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServiceWith(func(cfg *Config) { cfg.Now = nil }, newPolicy("api", sliding("per-minute", 100, time.Minute, 10, "weighted")))
 		s.batches.most, s.batches.now = 100, 100
+		s.batches.silent = func() bool { return true } // as a server that has been down for long
 		var mu sync.Mutex
 		asking := make(map[int]int) // checks of each batch
 		most := 0
