@@ -17,7 +17,8 @@ const (
 	// needed to keep the server busy. The most is a quarter of what may queue on a
 	// socket: a piece waits for 6,000 keys of others, some milliseconds. With a
 	// round trip of 10 ms, 2,000 clients who are new are then counted within the
-	// default timeout.
+	// default timeout. With two instead of four, single checks beside batches of new
+	// clients are a sixth faster (p90), but the batches take the whole timeout.
 	minPieces = 4
 	maxPieces = 16
 )
