@@ -54,10 +54,11 @@ func (s *Server) checkBatch(c echo.Context) error {
 // decideBatch returns the outcomes of checks, in their order. All share the store
 // timeout of one, however many they are, from when they begin.
 func (s *Server) decideBatch(c echo.Context, checks []check) []decided {
-	defer s.batches.enter(c.Request().Context(), len(checks))()
+	held, leave := s.batches.enter(c.Request().Context(), len(checks))
+	defer leave()
 	now := s.cfg.Now()
 	r := batchRun{
-		Server: s, c: c, ctx: &counters.Deadline{At: now.Add(s.cfg.StoreTimeout)}, now: now,
+		Server: s, c: c, ctx: &counters.Deadline{At: now.Add(max(0, s.cfg.StoreTimeout-held))}, now: now,
 		policies: s.policies.Load(), checks: checks, outcomes: make([]decided, len(checks)),
 		alone: counters.Workers{AtOnce: maxAtOnce, Patience: s.cfg.StoreTimeout / shifts},
 	}

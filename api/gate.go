@@ -55,6 +55,7 @@ type waiter struct {
 	turn   time.Time
 	checks int
 	begin  chan struct{} // closed when it is inside
+	silent bool          // as a server is
 }
 
 // newGate returns the gate of a server with this StoreTimeout.
@@ -64,17 +65,18 @@ func newGate(timeout time.Duration, silent func() bool) *gate {
 }
 
 // enter waits until a batch of so many checks may begin, and returns what has to
-// be called when it has ended. If its caller leaves before, it begins, too: it
-// takes no time any more.
-func (g *gate) enter(ctx context.Context, checks int) (leave func()) {
+// be called when it has ended. held is how long it waited for a server that
+// turned out to be silent: that is part of its time. If its caller leaves before,
+// it begins, too: it takes no time any more.
+func (g *gate) enter(ctx context.Context, checks int) (held time.Duration, leave func()) {
 	began := time.Now()
 	leave = func() { g.leave(checks, time.Since(began)) }
-	w := &waiter{began.Add(time.Duration(checks) * turnTime), checks, make(chan struct{})}
+	w := &waiter{turn: began.Add(time.Duration(checks) * turnTime), checks: checks, begin: make(chan struct{})}
 	g.mu.Lock()
 	if g.room(checks) && (len(g.waiting) == 0 || w.turn.Before(g.waiting[0].turn)) {
 		g.inside += checks
 		g.mu.Unlock()
-		return leave
+		return 0, leave
 	}
 	after := func(other, w *waiter) int {
 		if other.turn.After(w.turn) {
@@ -91,17 +93,20 @@ func (g *gate) enter(ctx context.Context, checks int) (leave func()) {
 	g.mu.Unlock()
 	select {
 	case <-w.begin:
+		if waited := time.Since(began); w.silent {
+			held = waited
+		}
 		began = time.Now()
-		return leave
+		return held, leave
 	case <-ctx.Done():
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if i := slices.Index(g.waiting, w); i >= 0 {
 		g.waiting = slices.Delete(g.waiting, i, i+1)
-		return func() {}
+		return 0, func() {}
 	}
-	return leave // it is inside since just now
+	return 0, leave // it is inside since just now
 }
 
 // room reports whether another batch may begin: a large one while fewer checks
@@ -142,6 +147,7 @@ func (g *gate) look() {
 	seen, silent := g.seen, g.silent()
 	g.seen = g.decided.Load()
 	for len(g.waiting) > 0 && g.seen == seen && silent {
+		g.waiting[0].silent = true
 		g.admit()
 	}
 	if g.timer = nil; len(g.waiting) > 0 {
