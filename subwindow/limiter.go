@@ -305,7 +305,7 @@ func (l *Limiter) fail(v *view, a *attempt, sum int64, counted bool, err error) 
 	// What was refused is refunded when it turns out to be counted, and who had
 	// it admitted by TakeLocal owes it no more then.
 	req := request{Request: a.earliest(), view: v}
-	req.late = v.unanswered(a.bucket, a.counts[a.ahead], sum, time.Unix(0, a.now))
+	req.late = v.unanswered(a.bucket, a.counts[a.ahead], sum, time.Unix(0, a.now), counted)
 	a.fail(v, err, req.late)
 	var unanswered *counters.Unanswered
 	switch {

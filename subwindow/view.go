@@ -128,6 +128,8 @@ type addition struct {
 	refused int
 	// read says that the slot was read since: if it was counted, that is in it.
 	read bool
+	// done says that it was counted: what is repaid of it was lost since.
+	done bool
 }
 
 // owe adds a debt. v is locked.
@@ -148,11 +150,11 @@ func (v *view) owe(d debt) {
 }
 
 // unanswered notes that the store may have counted sum in a slot, which had the
-// given count before.
-func (v *view) unanswered(bucket, before, sum int64, at time.Time) *addition {
+// given count before; or has, if that is done.
+func (v *view) unanswered(bucket, before, sum int64, at time.Time, done bool) *addition {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	add := &addition{sum: sum}
+	add := &addition{sum: sum, done: done}
 	v.owe(debt{bucket: bucket, sent: true, before: before, open: []*addition{add}, at: at.UnixMilli()})
 	return add
 }
@@ -261,7 +263,9 @@ func (v *view) repaid(d debt, due int64, told bool) (excess int64) {
 	}
 	for _, add := range d.open {
 		part := max(0, min(add.sum, due))
-		add.twice += part
+		if !add.done {
+			add.twice += part
+		}
 		due -= part
 	}
 	return excess
