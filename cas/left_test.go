@@ -446,3 +446,52 @@ func TestWhatABucketHasNoRoomForIsNotGivenBack(t *testing.T) {
 		})
 	}
 }
+
+// What is given back while the store is told to consume it, without an answer,
+// doesn't stand for what is admitted alone after it.
+func TestWhatIsGivenBackIsNotSetOffAgainstWhatComesLater(t *testing.T) {
+	t.Parallel()
+	for _, outcome := range []error{limitertest.ErrUnanswered, limitertest.ErrUnheard} {
+		t.Run(outcome.Error(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &heldStore{Store: &scriptedStore{Store: memory.New(nil), outcomes: []error{outcome}}, hold: make(chan struct{})}
+				cfg := testConfig(10)
+				cfg.StoreTimeout = time.Second
+				l, err := makers["sliding log"](store, cfg)
+				require.NoError(t, err)
+				now := clock(t, "12:00:01.5")
+				request := func(cost int64) counters.Request {
+					now = now.Add(time.Millisecond)
+					return counters.Request{Client: "c", Cost: cost, Limit: 10, Now: now}
+				}
+				first := request(2)
+				taken, err := l.TakeLocal(first, limitertest.ErrUnsent)
+				require.NoError(t, err)
+				_, err = l.TakeLocal(request(1), limitertest.ErrUnsent)
+				require.NoError(t, err)
+				r, failed := request(1), make(chan error)
+				go func() {
+					_, err := l.Take(t.Context(), r)
+					failed <- err
+				}()
+				synctest.Wait()
+				require.NoError(t, l.Refund(t.Context(), first, taken))
+				close(store.hold)
+				err = <-failed
+				require.Error(t, err)
+				d, err := l.TakeLocal(r, err)
+				require.NoError(t, err)
+				require.True(t, d.Allowed)
+				_, err = l.TakeLocal(request(1), limitertest.ErrUnsent)
+				require.NoError(t, err)
+				l.(interface{ Flush() }).Flush()
+
+				now = first.Now.Add(time.Minute - time.Millisecond)
+				d, err = l.Take(t.Context(), request(7))
+				require.NoError(t, err)
+				assert.True(t, d.Allowed)
+				assert.Zero(t, d.Remaining, "1, 1 and 1 are in use")
+			})
+		})
+	}
+}

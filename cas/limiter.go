@@ -730,7 +730,7 @@ func (l *Limiter[S]) begin(v *view[S], calls []*call, seen snapshot[S], asked bo
 	owed.forgotten = owed.number > 0 && !bytes.Equal(l.algorithm.encode(nil, from), l.algorithm.encode(nil, next.from))
 	next.swaps = next.changed && (asked || !owed.sent)
 	if next.swaps {
-		v.underWay, v.from, v.to = true, next.from, next.state
+		v.underWay, v.from, v.to, v.given = true, next.from, next.state, nil
 		for _, call := range calls {
 			call.Request.reach(v, consuming)
 		}

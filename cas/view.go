@@ -24,6 +24,8 @@ type view[S any] struct {
 	// underWay says that the store is to replace the state from by to.
 	underWay bool
 	from, to S
+	// given takes from a state what was given back of the debt meanwhile.
+	given []func(S) S
 	// turn is when the process may write again, after it has won against
 	// others; pause is how many round trips that is after the last win.
 	turn      time.Time
@@ -273,8 +275,11 @@ func (v *view[S]) takeBack(refund func(S) S, at time.Time, unsent bool) (owed, u
 	unknown = !unsent || at.UnixNano() <= max(v.assumed, v.debt.unsure)
 	if owed {
 		v.debt.after = refund(v.debt.after)
-		if unknown {
+		switch {
+		case unknown:
 			v.debt.before = refund(v.debt.before)
+		case v.underWay: // then it may be unknown too
+			v.given = append(v.given, refund)
 		}
 		v.debt.number++
 	}
@@ -296,6 +301,10 @@ func (v *view[S]) unanswered(d debt[S], seen snapshot[S], a algorithm[S], r coun
 	}
 	// Callers of the batch before may just have added to what is assumed.
 	before, assumed := v.debt.before, a.carry(a.clone(d.after), d.before, v.debt.before, r)
+	for _, refund := range v.given {
+		assumed = refund(assumed)
+	}
+	v.given = nil
 	switch {
 	case !d.whole: // what was assumed is settled: it is in what was seen, or never will be
 		told := a.carry(a.clone(seen.decoded), d.before, d.after, r)
