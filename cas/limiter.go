@@ -562,9 +562,173 @@ func (l *Limiter[S]) StateBytes(limit int64) int {
 
 // lead answers a batch of one client's calls.
 func (l *Limiter[S]) lead(ctx context.Context, client string, b *batch) {
+	var d deciding[S]
+	d.start(l, ctx, client, b)
+	d.conclude(d.decide(ctx))
+}
+
+// deciding is what the leader of a batch knows of it, attempt by attempt.
+type deciding[S any] struct {
+	*Limiter[S]
+	view     *view[S]
+	key      string
+	batch    *batch
+	deadline time.Time
+
+	seen     snapshot[S]
+	asked    bool      // the store, in this batch
+	answered time.Time // the last time that it did
+	heldUp   bool      // by other instances
+	waited   bool      // for the process's turn
+	// attempts is how often it tried to swap the state, and lost how many of these
+	// lost a race. A failed guess from a stale snapshot, or from none, isn't
+	// counted as a lost race.
+	attempts, lost int
+
+	// Of the attempt under way.
+	owed debt[S]
+	next transition[S]
+}
+
+// start begins with a batch of the client's calls, which end with ctx.
+func (d *deciding[S]) start(l *Limiter[S], ctx context.Context, client string, b *batch) {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		deadline = time.Now().Add(counters.DefaultTimeout)
+	}
 	v := b.Calls()[0].Request.view.(*view[S])
-	attempts, lost, err := l.decide(ctx, v, client, b)
-	calls := b.Calls()
+	seen := v.recall()
+	*d = deciding[S]{Limiter: l, view: v, key: l.keys.StateKey(client), batch: b, deadline: deadline, seen: seen}
+}
+
+// decide answers the calls of a batch, and those that arrive while it retries.
+// The error is ErrContended if the time is over and another instance has come
+// first, or the process has waited long for its turn; the view has the last
+// state then.
+func (d *deciding[S]) decide(ctx context.Context) error {
+	for !d.attempt() {
+		if d.awaitsTurn() {
+			if waited := d.view.awaitTurn(d.deadline); waited > 0 {
+				d.hasWaited(waited)
+				continue // with those who have come meanwhile
+			}
+		}
+		if over, err := d.learn(d.exchange(ctx)); over {
+			return err
+		}
+	}
+	return nil
+}
+
+// attempt answers the calls by what was seen, and reports whether that is it:
+// otherwise the store is to be asked.
+func (d *deciding[S]) attempt() bool {
+	calls := d.batch.Calls()
+	// Who comes later would have less time left than by leading a batch.
+	if d.deadline.Sub(d.answered) >= d.cfg.StoreTimeout/2 {
+		calls = d.batch.Join()
+	}
+	for _, call := range calls {
+		if call.Request.refund != nil {
+			call.Request.refund.begun.Store(true)
+		}
+	}
+	calls, d.owed, d.next = d.begin(d.view, calls, d.seen, d.asked)
+	switch {
+	case len(calls) == 0:
+		return true
+	case d.next.changed:
+		return false
+	case d.asked || d.seen.fresh(d.next.now) && full(calls):
+		d.view.mu.Lock()
+		defer d.view.mu.Unlock()
+		for _, call := range calls {
+			call.Result.Local = !d.asked
+		}
+		return true
+	}
+	return false
+}
+
+// awaitsTurn reports whether the attempt, which is to write, is the first, and
+// has to be made in the process's turn.
+func (d *deciding[S]) awaitsTurn() bool { return d.next.changed && !d.asked && !d.waited }
+
+// hasWaited notes that the process has waited for its turn.
+func (d *deciding[S]) hasWaited(waited time.Duration) {
+	d.waited = true
+	if d.heldUp = waited >= d.cfg.StoreTimeout/heldUpPart; d.heldUp {
+		d.view.hold(time.Now())
+	}
+}
+
+// exchange asks the store what the attempt wants to know.
+func (d *deciding[S]) exchange(ctx context.Context) (state counters.State, swapped bool, err error) {
+	if !d.next.swaps {
+		state, err = d.store.Load(ctx, d.key)
+		return state, false, err
+	}
+	return d.store.Swap(ctx, d.key, d.seen.state, d.next.value, d.next.ttl)
+}
+
+// learn ends an attempt with what the store has answered. It reports whether
+// there is to be no other.
+func (d *deciding[S]) learn(state counters.State, swapped bool, err error) (over bool, _ error) {
+	l, v, next := d.Limiter, d.view, d.next
+	if next.swaps {
+		d.attempts++
+	}
+	if err != nil {
+		switch {
+		case !next.swaps:
+			err = fmt.Errorf("%w: %w", counters.ErrNotSent, err)
+		case !errors.Is(err, counters.ErrNotSent):
+			l.heed(v, v.unanswered(d.owed, d.seen, l.algorithm, next.request), next.request, err)
+		}
+		// They have taken time that the store might have answered in.
+		if d.heldUp && errors.Is(err, counters.ErrTimeout) {
+			err = fmt.Errorf("%w: %w", ErrContended, err)
+		}
+		return true, err
+	}
+	if next.swaps && !swapped && d.asked {
+		d.lost++
+	}
+	putBack := swapped && d.seen.lost
+	if now := l.snapshot(state, next); !swapped {
+		d.seen = l.recover(now, d.seen, next.request)
+	} else if d.seen = now; !bytes.Equal(state.Value, next.value) { // it may be lost by now
+		d.seen = l.recover(now, l.snapshot(counters.State{Value: next.value}, next), next.earliest)
+	}
+	v.remember(d.seen)
+	var roundTrip time.Duration
+	if d.asked {
+		roundTrip = d.seen.read.Sub(d.answered)
+	}
+	d.asked, d.answered = true, d.seen.read
+	if next.swaps && !swapped {
+		d.heldUp = true
+		v.hold(d.answered)
+	}
+	l.owing.Answered()
+	if swapped {
+		v.repaid(d.owed, l.algorithm, next.request)
+		if putBack {
+			l.cfg.Reseeded(1)
+		}
+		v.won(d.attempts, roundTrip, d.answered)
+		return true, nil
+	}
+	// What the deadline cuts off might have been written.
+	if d.heldUp && d.deadline.Sub(d.answered) <= roundTrip {
+		return true, ErrContended
+	}
+	return false, nil
+}
+
+// conclude ends a batch whose decision has ended with err.
+func (d *deciding[S]) conclude(err error) {
+	l, v, calls := d.Limiter, d.view, d.batch.Calls()
 	v.mu.Lock()
 	v.underWay = false
 	refunds := l.refusals(v, calls, err)
@@ -590,111 +754,8 @@ func (l *Limiter[S]) lead(ctx context.Context, client string, b *batch) {
 		l.settle(refunds, err)
 	}
 	l.cfg.Batch(len(calls))
-	if l.cfg.Swaps != nil && attempts > 0 {
-		l.cfg.Swaps(attempts, lost)
-	}
-}
-
-// decide answers the calls of a batch, and those that arrive while it retries.
-// It returns how often it tried to swap the state and how many of these lost a
-// race. A failed guess from a stale snapshot, or from none, isn't counted as a
-// lost race. The error is ErrContended if the time is over and another instance
-// has come first, or the process has waited long for its turn; v has the last
-// state then.
-func (l *Limiter[S]) decide(ctx context.Context, v *view[S], client string, b *batch) (attempts, lost int, err error) {
-	key := l.keys.StateKey(client)
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		deadline = time.Now().Add(counters.DefaultTimeout)
-	}
-	seen := v.recall()
-	asked := false         // the store, in this batch
-	var answered time.Time // the last time that it did
-	heldUp := false        // by other instances
-	for mayWait := true; ; mayWait = false {
-		calls := b.Calls()
-		// Who comes later would have less time left than by leading a batch.
-		if deadline.Sub(answered) >= l.cfg.StoreTimeout/2 {
-			calls = b.Join()
-		}
-		for _, call := range calls {
-			if call.Request.refund != nil {
-				call.Request.refund.begun.Store(true)
-			}
-		}
-		calls, owed, next := l.begin(v, calls, seen, asked)
-		if len(calls) == 0 {
-			return attempts, lost, nil
-		}
-		if next.changed && mayWait {
-			if waited := v.awaitTurn(deadline); waited > 0 {
-				if heldUp = waited >= l.cfg.StoreTimeout/heldUpPart; heldUp {
-					v.hold(time.Now())
-				}
-				continue // with those who have come meanwhile
-			}
-		}
-		var state counters.State
-		var swapped bool
-		switch {
-		case next.swaps:
-			attempts++
-			state, swapped, err = l.store.Swap(ctx, key, seen.state, next.value, next.ttl)
-		case asked || !next.changed && seen.fresh(next.now) && full(calls):
-			v.mu.Lock()
-			defer v.mu.Unlock()
-			for _, call := range calls {
-				call.Result.Local = !asked
-			}
-			return attempts, lost, nil
-		default:
-			state, err = l.store.Load(ctx, key)
-		}
-		if err != nil {
-			switch {
-			case !next.swaps:
-				err = fmt.Errorf("%w: %w", counters.ErrNotSent, err)
-			case !errors.Is(err, counters.ErrNotSent):
-				l.heed(v, v.unanswered(owed, seen, l.algorithm, next.request), next.request, err)
-			}
-			// They have taken time that the store might have answered in.
-			if heldUp && errors.Is(err, counters.ErrTimeout) {
-				err = fmt.Errorf("%w: %w", ErrContended, err)
-			}
-			return attempts, lost, err
-		}
-		if next.swaps && !swapped && asked {
-			lost++
-		}
-		putBack := swapped && seen.lost
-		if now := l.snapshot(state, next); !swapped {
-			seen = l.recover(now, seen, next.earliest)
-		} else if seen = now; !bytes.Equal(state.Value, next.value) { // it may be lost by now
-			seen = l.recover(now, l.snapshot(counters.State{Value: next.value}, next), next.earliest)
-		}
-		v.remember(seen)
-		var roundTrip time.Duration
-		if asked {
-			roundTrip = seen.read.Sub(answered)
-		}
-		asked, answered = true, seen.read
-		if next.swaps && !swapped {
-			heldUp = true
-			v.hold(answered)
-		}
-		l.owing.Answered()
-		if swapped {
-			v.repaid(owed, l.algorithm, next.request)
-			if putBack {
-				l.cfg.Reseeded(1)
-			}
-			v.won(attempts, roundTrip, answered)
-			return attempts, lost, nil
-		}
-		// What the deadline cuts off might have been written.
-		if heldUp && deadline.Sub(answered) <= roundTrip {
-			return attempts, lost, ErrContended
-		}
+	if l.cfg.Swaps != nil && d.attempts > 0 {
+		l.cfg.Swaps(d.attempts, d.lost)
 	}
 }
 
