@@ -47,30 +47,61 @@ func (m twice) Run() int {
 // manyAtOnce has every service's store do many additions at once.
 var manyAtOnce bool
 
-// A manyStore does many additions at once.
+// A manyStore does many additions at once, and many swaps.
 type manyStore struct{ *watchedStore }
 
 func (s manyStore) AddMany(ctx context.Context, keys []string, begin func(i int) (counters.Addition, counters.Turn), done func(i int, n int64, err error)) {
-	var adding sync.WaitGroup
+	allAtOnce(len(keys), func(i int) {
+		a, turn := begin(i)
+		for ; turn == counters.Later; a, turn = begin(i) {
+			time.Sleep(time.Microsecond)
+		}
+		if turn == counters.Now {
+			n, err := s.Add(ctx, a)
+			done(i, n, err)
+		}
+	})
+}
+
+func (s manyStore) SwapMany(ctx context.Context, keys []string, begin func(i int) (counters.Replacement, counters.Turn), done func(i int, now counters.State, swapped bool, err error) (again bool)) {
+	allAtOnce(len(keys), func(i int) {
+		for again := true; again; {
+			r, turn := begin(i)
+			for ; turn == counters.Later; r, turn = begin(i) {
+				time.Sleep(time.Microsecond)
+			}
+			if turn == counters.Never {
+				return
+			}
+			var now counters.State
+			var swapped bool
+			var err error
+			if r.Value == nil {
+				now, err = s.Load(ctx, r.Key)
+			} else {
+				now, swapped, err = s.Swap(ctx, r.Key, r.Old, r.Value, r.TTL)
+			}
+			again = done(i, now, swapped, err)
+		}
+	})
+}
+
+// allAtOnce calls f for each number below n, each in a goroutine. The last panic
+// of them is its own.
+func allAtOnce(n int, f func(i int)) {
+	var running sync.WaitGroup
 	var cause atomic.Value
-	for i := range keys {
-		adding.Go(func() {
+	for i := range n {
+		running.Go(func() {
 			defer func() {
 				if v := recover(); v != nil {
 					cause.Store(v)
 				}
 			}()
-			a, turn := begin(i)
-			for ; turn == counters.Later; a, turn = begin(i) {
-				time.Sleep(time.Microsecond)
-			}
-			if turn == counters.Now {
-				n, err := s.Add(ctx, a)
-				done(i, n, err)
-			}
+			f(i)
 		})
 	}
-	adding.Wait()
+	running.Wait()
 	if v := cause.Load(); v != nil {
 		panic(v)
 	}

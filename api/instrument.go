@@ -29,16 +29,22 @@ func (m *Metrics) InstrumentStore(store Store) Store {
 	for o, name := range operationNames {
 		s.times[o] = m.operationTimes.WithLabelValues(name)
 	}
-	if many, ok := store.(counters.ManyStore); ok {
+	if many, ok := store.(togetherStore); ok {
 		return &instrumentedManyStore{s, many}
 	}
 	return s
 }
 
-// An instrumentedManyStore counts and times each of many additions.
+// A togetherStore does what many clients need together.
+type togetherStore interface {
+	counters.ManyStore
+	counters.ManyStateStore
+}
+
+// An instrumentedManyStore counts and times each of many additions and swaps.
 type instrumentedManyStore struct {
 	*instrumentedStore
-	many counters.ManyStore
+	many togetherStore
 }
 
 func (s *instrumentedManyStore) AddMany(ctx context.Context, keys []string, begin func(i int) (counters.Addition, counters.Turn), done func(i int, n int64, err error)) {
@@ -56,6 +62,34 @@ func (s *instrumentedManyStore) AddMany(ctx context.Context, keys []string, begi
 		}
 		done(i, n, err)
 	})
+}
+
+func (s *instrumentedManyStore) SwapMany(ctx context.Context, keys []string, begin func(i int) (counters.Replacement, counters.Turn), done func(i int, now counters.State, swapped bool, err error) (again bool)) {
+	called, begun := time.Now(), make([]begunSwap, len(keys))
+	s.many.SwapMany(ctx, keys, func(i int) (counters.Replacement, counters.Turn) {
+		begun[i].at = time.Now()
+		r, turn := begin(i)
+		begun[i].loads = r.Value == nil
+		return r, turn
+	}, func(i int, now counters.State, swapped bool, err error) bool {
+		start, o := begun[i].at, opSwap
+		if start.IsZero() {
+			start = called
+		}
+		if begun[i].loads {
+			o = opLoad
+		}
+		if !errors.Is(err, counters.ErrNotAdded) {
+			s.done(o, keys[i], start, &err)
+		}
+		return done(i, now, swapped, err)
+	})
+}
+
+// A begunSwap says when a swap has begun, or a load.
+type begunSwap struct {
+	at    time.Time
+	loads bool
 }
 
 type instrumentedStore struct {

@@ -62,12 +62,14 @@ type Config struct {
 // or NewSlidingLog: the zero Limiter can decide nothing, and panics.
 type Limiter[S any] struct {
 	store     counters.StateStore
+	many      counters.ManyStateStore // the store, or nil
 	algorithm algorithm[S]
 	cfg       Config
 	keys      counters.Namespace
 	combiner  *combiner.Combiner[request, counters.Decision]
 	views     *cache.Cache[view[S]]
 	owing     *reconcile.Queue
+	decisions sync.Pool // of *deciding[S]
 }
 
 // A request asks to take, or to refund what was taken.
@@ -152,6 +154,7 @@ func (l *Limiter[S]) init(store counters.StateStore, a algorithm[S], name string
 		keys:  counters.StateNamespace(options.KeyPrefix, options.Policy, options.Limit, name),
 		views: cache.New[view[S]](max(fewestClients, min(options.Clients, mostClients))),
 	}
+	l.many, _ = store.(counters.ManyStateStore)
 	l.combiner = combiner.New(l.lead)
 	l.owing = reconcile.New(options.Clients, options.Refunds, l.reconcile)
 	return nil
@@ -563,7 +566,7 @@ func (l *Limiter[S]) StateBytes(limit int64) int {
 // lead answers a batch of one client's calls.
 func (l *Limiter[S]) lead(ctx context.Context, client string, b *batch) {
 	var d deciding[S]
-	d.start(l, ctx, client, b)
+	d.start(l, ctx, l.keys.StateKey(client), b)
 	d.conclude(d.decide(ctx))
 }
 
@@ -590,15 +593,16 @@ type deciding[S any] struct {
 	next transition[S]
 }
 
-// start begins with a batch of the client's calls, which end with ctx.
-func (d *deciding[S]) start(l *Limiter[S], ctx context.Context, client string, b *batch) {
+// start begins with a batch of the calls of the client with that key, which end
+// with ctx.
+func (d *deciding[S]) start(l *Limiter[S], ctx context.Context, key string, b *batch) {
 	deadline, ok := ctx.Deadline()
 	if !ok {
 		deadline = time.Now().Add(counters.DefaultTimeout)
 	}
 	v := b.Calls()[0].Request.view.(*view[S])
 	seen := v.recall()
-	*d = deciding[S]{Limiter: l, view: v, key: l.keys.StateKey(client), batch: b, deadline: deadline, seen: seen}
+	*d = deciding[S]{Limiter: l, view: v, key: key, batch: b, deadline: deadline, seen: seen}
 }
 
 // decide answers the calls of a batch, and those that arrive while it retries.
@@ -606,18 +610,28 @@ func (d *deciding[S]) start(l *Limiter[S], ctx context.Context, client string, b
 // first, or the process has waited long for its turn; the view has the last
 // state then.
 func (d *deciding[S]) decide(ctx context.Context) error {
-	for !d.attempt() {
-		if d.awaitsTurn() {
+	if d.attempt() {
+		return nil
+	}
+	return d.proceed(ctx)
+}
+
+// proceed is decide from an attempt on that has begun.
+func (d *deciding[S]) proceed(ctx context.Context) error {
+	for {
+		if d.next.changed && !d.asked && !d.waited { // who comes first takes turns
 			if waited := d.view.awaitTurn(d.deadline); waited > 0 {
 				d.hasWaited(waited)
-				continue // with those who have come meanwhile
+				if d.attempt() { // with those who have come meanwhile
+					return nil
+				}
+				continue
 			}
 		}
-		if over, err := d.learn(d.exchange(ctx)); over {
+		if over, err := d.learn(d.exchange(ctx)); over || d.attempt() {
 			return err
 		}
 	}
-	return nil
 }
 
 // attempt answers the calls by what was seen, and reports whether that is it:
@@ -649,10 +663,6 @@ func (d *deciding[S]) attempt() bool {
 	}
 	return false
 }
-
-// awaitsTurn reports whether the attempt, which is to write, is the first, and
-// has to be made in the process's turn.
-func (d *deciding[S]) awaitsTurn() bool { return d.next.changed && !d.asked && !d.waited }
 
 // hasWaited notes that the process has waited for its turn.
 func (d *deciding[S]) hasWaited(waited time.Duration) {

@@ -153,6 +153,13 @@ const (
 // awaitTurn waits for the process's turn, for half the time until the deadline
 // at the most, and returns how long, or 0 if it needn't.
 func (v *view[S]) awaitTurn(deadline time.Time) time.Duration {
+	wait := v.untilTurn(deadline)
+	time.Sleep(wait)
+	return wait
+}
+
+// untilTurn returns how long awaitTurn would wait.
+func (v *view[S]) untilTurn(deadline time.Time) time.Duration {
 	v.mu.Lock()
 	turn := v.turn
 	v.mu.Unlock()
@@ -160,9 +167,7 @@ func (v *view[S]) awaitTurn(deadline time.Time) time.Duration {
 		return 0
 	}
 	now := time.Now()
-	wait := max(0, min(turn.Sub(now), deadline.Sub(now)/2))
-	time.Sleep(wait)
-	return wait
+	return max(0, min(turn.Sub(now), deadline.Sub(now)/2))
 }
 
 // hold notes that the process was held up by others until now.

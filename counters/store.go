@@ -23,8 +23,8 @@ var (
 	// ErrLost: a counter that was there doesn't exist any more, and nothing has
 	// been counted.
 	ErrLost = errors.New("counters: the store has lost the counter")
-	// ErrNotAdded is an AddMany's alone: nothing has been counted, and an Add may
-	// well do it.
+	// ErrNotAdded is an AddMany's alone, or a SwapMany's: nothing has been done,
+	// and an Add, or a Swap, may well do it.
 	ErrNotAdded = errors.New("counters: not added together with others")
 )
 
@@ -119,7 +119,8 @@ type ManyStore interface {
 	AddMany(ctx context.Context, keys []string, begin func(i int) (Addition, Turn), done func(i int, n int64, err error))
 }
 
-// A Turn says what becomes of an addition that is about to be sent.
+// A Turn says what becomes of an addition, or a replacement, that is about to be
+// sent.
 type Turn int
 
 const (
@@ -167,6 +168,26 @@ type StateStore interface {
 	// Put replaces whatever is at key by value, which then lives for ttl. It
 	// keeps no reference to value.
 	Put(ctx context.Context, key string, value []byte, ttl time.Duration) error
+}
+
+// A ManyStateStore is a StateStore that does the swaps of many clients together.
+type ManyStateStore interface {
+	StateStore
+	// SwapMany does a replacement for each of the keys, as AddMany does additions.
+	// done gets what Swap would return, and reports whether there is another to be
+	// done, for which begin is called again.
+	SwapMany(ctx context.Context, keys []string, begin func(i int) (Replacement, Turn), done func(i int, now State, swapped bool, err error) (again bool))
+}
+
+// A Replacement says what a StateStore's Swap is to do, or a Load.
+type Replacement struct {
+	Key string
+	Old State // without its Value, too
+	// Value replaces Old. If it is nil, what is at Key is only loaded.
+	Value []byte
+	TTL   time.Duration
+	// Size is about how many bytes are at Key, if that is known.
+	Size int
 }
 
 // A State is what a StateStore has at a key. The zero State is nothing at all.

@@ -196,8 +196,9 @@ func (c *Combiner[Q, R]) Do(ctx context.Context, key string, q Q) (R, error) {
 
 // Begin makes its caller the leader of key with the call q, if nobody uses key,
 // and otherwise returns nil. It is for those who lead several keys at a time:
-// they do for the call, the only one of the batch, what lead would, and must End
-// the batch, whatever happens. They wait for no other key in between.
+// they do for the call, the only one of the batch until they Join others, what
+// lead would, and must End the batch, whatever happens. They wait for no other
+// key in between.
 func (c *Combiner[Q, R]) Begin(key string, q Q) *Batch[Q, R] {
 	s := &c.shards[maphash.String(c.seed, key)%shardCount]
 	s.mu.Lock()
@@ -244,7 +245,7 @@ func (c *Combiner[Q, R]) conclude(s *shard[Q, R], key string, b *Batch[Q, R], re
 	var cause any
 	if !*returned {
 		cause = recover() // nil after runtime.Goexit
-		b.fail(cause)
+		b.Fail(cause)
 	}
 	s.mu.Lock()
 	c.handOver(s, key, b)
@@ -273,7 +274,9 @@ func ended(ctx context.Context) error {
 	return nil
 }
 
-func (b *Batch[Q, R]) fail(cause any) {
+// Fail answers all calls with ErrLeaderFailed, for a leader that has panicked
+// with cause, if that isn't nil.
+func (b *Batch[Q, R]) Fail(cause any) {
 	err := ErrLeaderFailed
 	if wrapped, ok := cause.(error); ok {
 		err = fmt.Errorf("%w: %w", err, wrapped)

@@ -25,8 +25,8 @@ type clients struct {
 	server  *server
 	number  uint64 // unique in the store
 	pool    *pipeline.Pool
-	many    *pipeline.Pool // of AddMany: single operations don't queue behind it
-	budget  budget         // of AddMany
+	many    *pipeline.Pool // of AddMany and SwapMany: single operations don't queue behind them
+	budget  budget         // of those
 	timeout time.Duration  // of an operation
 	breaker breaker
 
@@ -49,9 +49,10 @@ type clients struct {
 func newClients(s *server, number uint64, dial pipeline.DialFunc, timeout time.Duration, run func(func())) *clients {
 	cs := &clients{
 		server: s, number: number, timeout: timeout, unused: make(chan struct{}), run: run,
-		pool: pipeline.New(dial), many: pipeline.New(dial),
+		pool: pipeline.New(dial),
 	}
 	cs.budget.timeout = timeout
+	cs.many = cs.pool.Beside()
 	cs.idle.pool, cs.bulk.pool = cs.pool, cs.many
 	cs.member, cs.leave = context.WithCancel(context.Background())
 	cs.breaker.silence, cs.breaker.run = silence(timeout), cs.pool.Go
@@ -197,6 +198,7 @@ type client struct {
 	home     *clients
 	lane     *lane
 	conn     *pipeline.Conn // nil until it is needed
+	newest   uint64         // the newest socket when the last exchange began
 	requests []byte         // a buffer for those of a pipeline
 	deadline time.Time
 	answered bool           // the server has, in this operation
@@ -268,23 +270,41 @@ func (c *boundConn) Close() error {
 	return c.Conn.Close()
 }
 
+// connect sees to it that there is a conn, which has or will have a socket.
+func (c *client) connect() error {
+	if c.conn != nil {
+		return nil
+	}
+	conn, err := c.lane.pool.DialContext(context.Background(), c.home.server.network, c.home.server.address)
+	if err == nil {
+		c.conn = conn.(*pipeline.Conn)
+	}
+	return err
+}
+
+// open returns the number of the socket that is open, or 0.
+func (c *client) open() uint64 {
+	if c.connect() != nil {
+		return 0
+	}
+	return c.conn.Open()
+}
+
 // exchange sends requests in one piece and waits for all their replies, which
-// conn has then. If life isn't 0, they go out on that socket or not at all.
+// conn has then. If life isn't 0, they go out on a socket that was open when
+// that was the newest, or not at all.
 func (c *client) exchange(life uint64, requests []byte) error {
 	c.requests = requests
 	if cap(requests) > maxKeptRequests {
 		c.requests = nil
 	}
-	if c.conn == nil {
-		conn, err := c.lane.pool.DialContext(context.Background(), c.home.server.network, c.home.server.address)
-		if err != nil {
-			return err
-		}
-		c.conn = conn.(*pipeline.Conn)
+	if err := c.connect(); err != nil {
+		return err
 	}
 	if err := c.conn.SetDeadline(c.deadline); err != nil {
 		return err
 	}
+	c.newest = c.lane.pool.Newest()
 	err := c.conn.ExchangeOn(life, requests)
 	c.answered = err == nil
 	if err != nil && !errors.Is(err, pipeline.ErrOtherSocket) {
@@ -422,7 +442,8 @@ func (c *client) load(key string) (counters.State, error) {
 	return c.state(0)
 }
 
-// lifeShift leaves the lower bits of a State's Life to the number of a socket.
+// lifeShift leaves the lower bits of a State's Life to the number of a socket:
+// what was read may be replaced on each that was open by then, as long as it is.
 // The upper ones are the server's, as a key may move to another.
 const lifeShift = 40
 
@@ -430,10 +451,14 @@ const lifeShift = 40
 func (c *client) state(i int) (counters.State, error) {
 	s, err := parseState(c.conn.Reply(i))
 	if s.Exists() {
-		s.Life = c.home.number<<lifeShift | c.conn.Socket()
+		s.Life = c.home.number<<lifeShift | max(c.newest, c.conn.Socket())
 	}
 	return s, err
 }
+
+// socketOf returns the newest socket on which a state may be replaced that was
+// read with that Life; 0 is any.
+func socketOf(life uint64) uint64 { return life & (1<<lifeShift - 1) }
 
 // swap stores value and loads what is there after that, in one round trip. It
 // only loads when old was read on a connection that is lost, or on another
@@ -442,7 +467,7 @@ func (c *client) swap(key string, old counters.State, value []byte, ttl time.Dur
 	err := pipeline.ErrOtherSocket
 	if !old.Exists() || old.Life>>lifeShift == c.home.number {
 		b := appendStore(c.requests[:0], key, expiration(ttl, time.Now()), old.Version, value)
-		err = c.exchange(old.Life&(1<<lifeShift-1), appendGet(b, "gets", key))
+		err = c.exchange(socketOf(old.Life), appendGet(b, "gets", key))
 	}
 	if errors.Is(err, pipeline.ErrOtherSocket) {
 		now, err := c.load(key)
@@ -451,10 +476,16 @@ func (c *client) swap(key string, old counters.State, value []byte, ttl time.Dur
 	if err != nil {
 		return counters.State{}, false, err
 	}
-	reply := c.conn.Reply(0)
+	return c.parseSwap(0)
+}
+
+// parseSwap returns what was answered to a swap whose add or cas was the request
+// of the given number.
+func (c *client) parseSwap(number int) (counters.State, bool, error) {
+	reply := c.conn.Reply(number)
 	switch string(reply) {
 	case "STORED\r\n", "EXISTS\r\n", "NOT_FOUND\r\n", "NOT_STORED\r\n": // or changed, gone, there already
-		now, err := c.state(1)
+		now, err := c.state(number + 1)
 		return now, err == nil && stored(reply), err
 	default:
 		return counters.State{}, false, replyError(reply)

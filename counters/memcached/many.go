@@ -2,23 +2,34 @@ package memcached
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
 	"weir/counters"
+	"weir/counters/memcached/pipeline"
 )
 
 // AddMany implements counters.ManyStore. It has a connection of its own to each
 // server, so that single operations don't queue behind it.
 func (s *Store) AddMany(ctx context.Context, keys []string, begin func(i int) (counters.Addition, counters.Turn), done func(i int, n int64, err error)) {
+	s.doMany(ctx, keys, &additions{begin, done})
+}
+
+// SwapMany implements counters.ManyStateStore, on the connections of AddMany.
+func (s *Store) SwapMany(ctx context.Context, keys []string, begin func(i int) (counters.Replacement, counters.Turn), done func(i int, now counters.State, swapped bool, err error) (again bool)) {
+	s.doMany(ctx, keys, &replacements{begin, done})
+}
+
+func (s *Store) doMany(ctx context.Context, keys []string, t tasks) {
 	m := s.members.Load()
 	if len(m.clients) == 0 {
 		for i := range keys {
-			done(i, 0, errNoServers)
+			t.leave(i, errNoServers)
 		}
 		return
 	}
-	many := many{deadline: deadline(ctx), begin: begin, done: done}
+	many := many{deadline: deadline(ctx), tasks: t}
 	shares := make([]share, len(m.clients))
 	for i, key := range keys {
 		share := &shares[m.ring.pick(key)]
@@ -30,50 +41,86 @@ func (s *Store) AddMany(ctx context.Context, keys []string, begin func(i int) (c
 		if len(share.waiting) == len(keys) {
 			share.run()
 		} else if len(share.waiting) > 0 {
-			many.adding.Go(share.run)
+			many.running.Go(share.run)
 		}
 	}
-	many.adding.Wait()
+	many.running.Wait()
 	if many.cause != nil {
 		panic(many.cause)
 	}
 }
 
-// many is one AddMany.
+// tasks are what an AddMany or a SwapMany does, by the numbers of their keys.
+type tasks interface {
+	// begin begins the i-th, which c is about to send, if it is its turn: then it
+	// is the last of p.
+	begin(c *client, p *piece, i int) counters.Turn
+	// end ends the j-th of p, by the replies that c has got, or with err. It
+	// reports whether there is another to be begun in its place.
+	end(c *client, p *piece, j int, err error) (again bool)
+	// leave ends the i-th, which hasn't begun, with err.
+	leave(i int, err error)
+	// performed reports whether the reply to a task's command says that it was
+	// done.
+	performed(reply []byte) bool
+	// resend makes the requests of p anew, for any socket.
+	resend(p *piece)
+}
+
+// many is one AddMany or SwapMany.
 type many struct {
 	deadline time.Time
-	begin    func(i int) (counters.Addition, counters.Turn)
-	done     func(i int, n int64, err error)
-	adding   sync.WaitGroup // goroutines of shares
+	tasks    tasks
+	running  sync.WaitGroup // goroutines of shares
 
 	panicked sync.Once
 	cause    any
 }
 
-// rescue keeps a panic for the goroutine of AddMany's caller.
+// rescue keeps a panic for the goroutine of the caller.
 func (m *many) rescue() {
 	if cause := recover(); cause != nil {
 		m.panicked.Do(func() { m.cause = cause })
 	}
 }
 
-// A share is the additions for one server.
+// A share is the tasks for one server.
 type share struct {
 	*many
 	home *clients
 
 	mu      sync.Mutex
 	waiting []int // the numbers of those that haven't begun
+	again   []int // and of those that come before these, once more
 	later   []int // and of those whose turn comes after that
-	adders  int   // how many may still be begun
-	adding  sync.WaitGroup
+	senders int   // how many may still be begun
+	sending sync.WaitGroup
 }
 
-// A piece is additions that are sent together.
+// A piece is tasks that are sent together, and their requests.
 type piece struct {
-	numbers   []int
-	additions []counters.Addition
+	numbers  []int // of the tasks
+	commands []int // the number of the request of each whose reply says if it was done
+	requests []byte
+	count    int // of requests
+	values   int // bytes that are read with them
+
+	additions    []counters.Addition
+	replacements []counters.Replacement
+	newest       uint64 // on which replacements may go out
 }
+
+func (p *piece) reset(requests []byte) {
+	clear(p.additions)
+	clear(p.replacements)
+	*p = piece{
+		numbers: p.numbers[:0], commands: p.commands[:0], requests: requests[:0],
+		additions: p.additions[:0], replacements: p.replacements[:0],
+	}
+}
+
+// full reports whether there is no room for another task.
+func (p *piece) full() bool { return len(p.requests)+p.values >= maxPiece }
 
 var pieces = sync.Pool{New: func() any { return new(piece) }}
 
@@ -81,9 +128,9 @@ var pieces = sync.Pool{New: func() any { return new(piece) }}
 // long as others have pieces under way.
 func (s *share) run() {
 	for {
-		s.adders = s.home.budget.pieces() - 1
-		s.add()
-		s.adding.Wait()
+		s.senders = s.home.budget.pieces() - 1
+		s.send()
+		s.sending.Wait()
 		if len(s.later) == 0 {
 			return
 		}
@@ -97,9 +144,9 @@ func (s *share) run() {
 	}
 }
 
-// add sends pieces, one after the other, until nothing waits. As long as it
+// send sends pieces, one after the other, until nothing waits. As long as it
 // isn't the last that may, it has another do so beside it.
-func (s *share) add() {
+func (s *share) send() {
 	defer s.rescue()
 	p := pieces.Get().(*piece)
 	for s.waits() {
@@ -108,8 +155,9 @@ func (s *share) add() {
 			s.leave(err)
 			break
 		}
-		s.send(c, p, alone)
+		s.sendPiece(c, p, alone)
 	}
+	p.reset(nil)
 	pieces.Put(p)
 }
 
@@ -117,7 +165,7 @@ func (s *share) add() {
 func (s *share) waits() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.waiting) > 0
+	return len(s.again)+len(s.waiting) > 0
 }
 
 // enter returns a client for a piece, once another may be under way, and whether
@@ -145,48 +193,39 @@ func (s *share) enter() (c *client, alone bool, err error) {
 // leave ends all that wait with err.
 func (s *share) leave(err error) {
 	s.mu.Lock()
-	waiting := s.waiting
-	s.waiting = nil
+	waiting := append(s.again, s.waiting...)
+	s.again, s.waiting = nil, nil
 	s.mu.Unlock()
 	for _, i := range waiting {
-		s.done(i, 0, err)
+		s.tasks.leave(i, err)
 	}
 }
 
-// send does the additions of the next piece with c, while others are under way or
-// not.
-func (s *share) send(c *client, p *piece, alone bool) {
+// sendPiece does the tasks of the next piece with c, while others are under way
+// or not.
+func (s *share) sendPiece(c *client, p *piece, alone bool) {
 	defer c.release()
 	failure := s.exchange(c, p, alone)
 	if failure != nil {
 		failure = c.translate("", failure)
 	}
-	unanswered := c.unansweredTogether(failure)
-	first := 0
+	unanswered := c.unansweredTogether(failure, s.tasks.performed)
 	for j, i := range p.numbers {
-		a := &p.additions[j]
-		incr := first + incrNumber(*a)
-		first = incr + 1
-		if len(a.Read) > 0 {
-			first++
-		}
+		var err error
 		if failure != nil {
-			s.done(i, 0, unanswered(incr))
-			continue
+			err = unanswered(p.commands[j])
 		}
-		n, found, err := c.parseAddition(*a, incr)
-		switch {
-		case err != nil:
-			s.done(i, n, c.translate(a.Key, err))
-		case found:
-			s.done(i, n, nil)
-		case a.Have:
-			s.done(i, 0, counters.ErrLost)
-		default: // it is gone as soon as it was made
-			s.done(i, 0, counters.ErrNotAdded)
+		if s.tasks.end(c, p, j, err) {
+			s.repeat(i)
 		}
 	}
-	clear(p.additions)
+}
+
+// repeat has a task begin once more, before those that haven't begun at all.
+func (s *share) repeat(i int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.again = append(s.again, i)
 }
 
 // exchange makes p the next piece, sends it, and waits for its replies. Then
@@ -194,46 +233,164 @@ func (s *share) send(c *client, p *piece, alone bool) {
 func (s *share) exchange(c *client, p *piece, alone bool) error {
 	budget, taken := &s.home.budget, maxPiece
 	defer func() { budget.give(taken) }()
-	requests := s.next(c.requests[:0], p)
+	s.next(c, p)
 	if len(p.numbers) == 0 {
 		return nil
 	}
-	budget.give(maxPiece - len(requests)) // less than nothing if the last is a large one
-	taken = len(requests)
+	size := len(p.requests) + p.values
+	budget.give(maxPiece - size) // less than nothing if the last is a large one
+	taken = size
 	begun := time.Now()
-	err := c.exchange(0, requests)
+	err := c.exchange(p.newest, p.requests)
+	if errors.Is(err, pipeline.ErrOtherSocket) {
+		s.tasks.resend(p)
+		err = c.exchange(0, p.requests)
+	}
 	if err == nil {
 		budget.measured(time.Since(begun), alone)
 	}
 	return err
 }
 
-// next makes p the next piece, and appends its requests to b.
-func (s *share) next(b []byte, p *piece) []byte {
+// next makes p the next piece, which c is about to send.
+func (s *share) next(c *client, p *piece) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p.numbers, p.additions = p.numbers[:0], p.additions[:0]
-	for len(s.waiting) > 0 && len(b) < maxPiece {
-		i := s.waiting[0]
-		s.waiting = s.waiting[1:]
-		switch a, turn := s.begin(i); turn {
+	p.reset(c.requests)
+	for queue := &s.again; !p.full(); {
+		if len(*queue) == 0 {
+			if queue = &s.waiting; len(*queue) == 0 {
+				break
+			}
+		}
+		i := (*queue)[0]
+		*queue = (*queue)[1:]
+		switch s.tasks.begin(c, p, i) {
 		case counters.Now:
-			b = appendAddition(b, a)
-			p.numbers, p.additions = append(p.numbers, i), append(p.additions, a)
+			p.numbers = append(p.numbers, i)
 		case counters.Later:
 			s.later = append(s.later, i)
 		}
 	}
-	if len(s.waiting) > 0 && s.adders > 0 {
-		s.adders--
-		s.adding.Go(s.add)
+	if len(s.waiting) > 0 && s.senders > 0 {
+		s.senders--
+		s.sending.Go(s.send)
 	}
-	return b
 }
 
-// unansweredTogether is unanswered for the additions of a piece that has failed
-// with err. It returns the error of the one whose incr has the given number.
-func (c *client) unansweredTogether(err error) func(incr int) error {
+// additions are the tasks of an AddMany.
+type additions struct {
+	begins func(i int) (counters.Addition, counters.Turn)
+	done   func(i int, n int64, err error)
+}
+
+func (t *additions) begin(_ *client, p *piece, i int) counters.Turn {
+	a, turn := t.begins(i)
+	if turn != counters.Now {
+		return turn
+	}
+	p.additions = append(p.additions, a)
+	p.requests = appendAddition(p.requests, a)
+	p.commands = append(p.commands, p.count+incrNumber(a))
+	p.count += incrNumber(a) + 1
+	if len(a.Read) > 0 {
+		p.count++
+	}
+	return turn
+}
+
+func (t *additions) end(c *client, p *piece, j int, err error) (again bool) {
+	i, a := p.numbers[j], &p.additions[j]
+	if err != nil {
+		t.done(i, 0, err)
+		return false
+	}
+	n, found, err := c.parseAddition(*a, p.commands[j])
+	switch {
+	case err != nil:
+		t.done(i, n, c.translate(a.Key, err))
+	case found:
+		t.done(i, n, nil)
+	case a.Have:
+		t.done(i, 0, counters.ErrLost)
+	default: // it is gone as soon as it was made
+		t.done(i, 0, counters.ErrNotAdded)
+	}
+	return false
+}
+
+func (t *additions) leave(i int, err error)      { t.done(i, 0, err) }
+func (t *additions) performed(reply []byte) bool { return counted(reply) }
+func (t *additions) resend(*piece)               {} // they go out on any socket
+
+// replacements are the tasks of a SwapMany.
+type replacements struct {
+	begins func(i int) (counters.Replacement, counters.Turn)
+	done   func(i int, now counters.State, swapped bool, err error) (again bool)
+}
+
+func (t *replacements) begin(c *client, p *piece, i int) counters.Turn {
+	r, turn := t.begins(i)
+	if turn != counters.Now {
+		return turn
+	}
+	if r.Old.Exists() {
+		if newest := socketOf(r.Old.Life); r.Old.Life>>lifeShift != c.home.number || newest < c.open() {
+			r.Value = nil
+		} else if p.newest == 0 || newest < p.newest {
+			p.newest = newest
+		}
+	}
+	p.replacements = append(p.replacements, r)
+	p.replace(r)
+	return turn
+}
+
+// replace appends the requests of a replacement.
+func (p *piece) replace(r counters.Replacement) {
+	p.commands = append(p.commands, p.count)
+	if r.Value != nil {
+		p.requests = appendStore(p.requests, r.Key, expiration(r.TTL, time.Now()), r.Old.Version, r.Value)
+		p.count++
+	}
+	p.requests = appendGet(p.requests, "gets", r.Key)
+	p.count++
+	p.values += max(r.Size, len(r.Value))
+}
+
+func (t *replacements) end(c *client, p *piece, j int, err error) (again bool) {
+	i, r := p.numbers[j], &p.replacements[j]
+	var now counters.State
+	swapped := false
+	switch {
+	case err != nil:
+		return t.done(i, now, false, err)
+	case r.Value == nil:
+		now, err = c.state(p.commands[j])
+	default:
+		now, swapped, err = c.parseSwap(p.commands[j])
+	}
+	return t.done(i, now, swapped, c.translate(r.Key, err))
+}
+
+func (t *replacements) leave(i int, err error)      { t.done(i, counters.State{}, false, err) }
+func (t *replacements) performed(reply []byte) bool { return stored(reply) }
+
+// resend leaves out what was to replace a version that was read before.
+func (t *replacements) resend(p *piece) {
+	p.requests, p.commands, p.count, p.values = p.requests[:0], p.commands[:0], 0, 0
+	for j := range p.replacements {
+		r := &p.replacements[j]
+		if r.Old.Exists() {
+			r.Value = nil
+		}
+		p.replace(*r)
+	}
+}
+
+// unansweredTogether is unanswered for the tasks of a piece that has failed with
+// err. It returns the error of the one whose command has the given number.
+func (c *client) unansweredTogether(err error, performed func(reply []byte) bool) func(number int) error {
 	if !c.outstanding(err) {
 		return func(int) error { return err }
 	}
@@ -247,10 +404,10 @@ func (c *client) unansweredTogether(err error) func(incr int) error {
 		})
 	}}
 	told := &told{home: home}
-	return func(incr int) error {
+	return func(number int) error {
 		return &counters.Unanswered{Err: err, Await: func(f func(err error)) {
 			all.Later(func(err error) {
-				if err == nil && !counted(conn.Reply(incr)) {
+				if err == nil && !performed(conn.Reply(number)) {
 					err = counters.ErrNotSent
 				}
 				if err != nil {
@@ -263,11 +420,11 @@ func (c *client) unansweredTogether(err error) func(incr int) error {
 	}
 }
 
-// maxTold is how many are told at once that their addition was counted late.
+// maxTold is how many are told at once that their task was done late.
 const maxTold = 16
 
-// told tells those whose additions were counted late, which takes them time:
-// they may take them back.
+// told tells those whose tasks were done late, which takes them time: they may
+// take back what was counted.
 type told struct {
 	home *clients
 

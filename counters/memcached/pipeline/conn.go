@@ -32,7 +32,7 @@ type Conn struct {
 	request
 	connection *connection
 	socket     *socket // where the request was sent
-	only       uint64  // the number of the socket that it may be sent on; 0 is any
+	newest     uint64  // the highest number of a socket that it may be sent on; 0 is any
 
 	unread int  // where in reply.data Read goes on
 	owed   bool // wake has, or will have, a token for the request
@@ -88,19 +88,21 @@ func (c *Conn) Write(p []byte) (int, error) {
 // nothing was sent.
 func (c *Conn) Exchange(requests []byte) error { return c.ExchangeOn(0, requests) }
 
-// ExchangeOn is Exchange on the socket of that number, as Socket returned it; 0
-// is any. The error is ErrOtherSocket, and nothing has been sent, if that
-// socket has been lost.
-func (c *Conn) ExchangeOn(socket uint64, requests []byte) error {
+// ExchangeOn is Exchange on a socket of that number or a lower one: one that was
+// open when Socket or Pool.Newest returned it. 0 is any. Then the server that
+// answers is the one that was answering at that moment, on whichever socket, as
+// long as one server at a time listens at an address. The error is
+// ErrOtherSocket, and nothing has been sent, if the socket is a newer one.
+func (c *Conn) ExchangeOn(newest uint64, requests []byte) error {
 	if err := c.ready(); err != nil {
 		return fmt.Errorf("%w: %w", ErrNotSent, err)
 	}
 	c.reset()
 	err := c.prepare(requests)
 	if err == nil {
-		c.only = socket
+		c.newest = newest
 		err = c.send()
-		c.only = 0
+		c.newest = 0
 	}
 	if err != nil {
 		c.reset()
@@ -110,8 +112,16 @@ func (c *Conn) ExchangeOn(socket uint64, requests []byte) error {
 }
 
 // Socket returns the number of the socket that the last request was sent on. No
-// other socket of the pool has it.
+// other socket of the pool has it, or of a pool beside it.
 func (c *Conn) Socket() uint64 { return c.socket.number }
+
+// Open returns the number of the socket that is open, or 0.
+func (c *Conn) Open() uint64 {
+	if s := c.connection.open.Load(); s != nil {
+		return s.number
+	}
+	return 0
+}
 
 // prepare makes requests the connection's.
 func (c *Conn) prepare(requests []byte) error {
@@ -196,7 +206,7 @@ func (c *Conn) send() error {
 	for c.pending() {
 		s, err := c.connection.socket(&c.request)
 		ok := false
-		if err == nil && c.only != 0 && s.number != c.only {
+		if err == nil && c.newest != 0 && s.number > c.newest {
 			err = ErrOtherSocket
 		}
 		if err == nil {

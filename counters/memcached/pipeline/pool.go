@@ -30,7 +30,7 @@ type Pool struct {
 	ctx     context.Context // ended by Close
 	cancel  context.CancelFunc
 	running sync.WaitGroup // every goroutine; counted up under mu, or by one that is counted
-	sockets atomic.Uint64  // that have been opened
+	sockets *atomic.Uint64 // that have been opened, of all pools beside this one too
 
 	mu          sync.Mutex
 	connections map[endpoint]*connection
@@ -40,8 +40,20 @@ type Pool struct {
 // with Close, or after a second.
 func New(dial DialFunc) *Pool {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &Pool{dial: dial, ctx: ctx, cancel: cancel, connections: make(map[endpoint]*connection)}
+	return &Pool{dial: dial, ctx: ctx, cancel: cancel, sockets: new(atomic.Uint64), connections: make(map[endpoint]*connection)}
 }
+
+// Beside returns another Pool that connects as p does, with sockets of its own,
+// which are numbered together with p's.
+func (p *Pool) Beside() *Pool {
+	beside := New(p.dial)
+	beside.sockets = p.sockets
+	return beside
+}
+
+// Newest returns the number of the socket that has been opened last, in this
+// pool or one beside it; 0 if none has.
+func (p *Pool) Newest() uint64 { return p.sockets.Load() }
 
 // connection returns the connection to a server, open or not. The error is
 // net.ErrClosed after Close.

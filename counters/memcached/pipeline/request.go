@@ -12,7 +12,7 @@ import (
 var (
 	// ErrNotSent: nothing was sent, so the server has done nothing.
 	ErrNotSent = errors.New("pipeline: not sent")
-	// ErrOtherSocket: the socket that was asked for is lost.
+	// ErrOtherSocket: no socket is open that was open when it had to be.
 	ErrOtherSocket = errors.New("pipeline: the socket has been lost")
 )
 

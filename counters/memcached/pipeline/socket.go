@@ -59,7 +59,7 @@ func (e endpoint) String() string  { return e.address }
 // flight; a caller on its own reads its reply itself, which saves it being
 // woken.
 type socket struct {
-	number   uint64 // from 1, unique in the pool
+	number   uint64 // from 1, unique in the pool and those beside it
 	conn     net.Conn
 	endpoint endpoint
 	raw      *rawConn        // nil when only conn can be used
