@@ -9,12 +9,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"weir/counters"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // A client asks an algorithm and holds it to what the package promises of all
 // of them, at each request. Its state is kept encoded between requests.

@@ -22,14 +22,14 @@ func TestAFollowerIsDeniedThoughNothingIsRemembered(t *testing.T) {
 		store := memory.New(nil)
 		rigged := &riggedStore{StateStore: store}
 		cfg := testConfig(-1)
-		limiter, err := NewTokenBucket(rigged, time.Second, 0, cfg)
+		limiter, err := NewTokenBucket(manyOn(rigged), time.Second, 0, cfg)
 		require.NoError(t, err)
-		other, err := NewTokenBucket(store, time.Second, 0, testConfig(10))
+		other, err := NewTokenBucket(manyOn(store), time.Second, 0, testConfig(10))
 		require.NoError(t, err)
 		take := func(l *TokenBucket, timeout time.Duration) (counters.Decision, error) {
 			ctx, cancel := context.WithTimeout(t.Context(), timeout)
 			defer cancel()
-			return l.Take(ctx, counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: time.Now()})
+			return takeEitherWay(ctx, l, counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: time.Now()})
 		}
 		rigged.beforeSwap = func() {
 			time.Sleep(time.Millisecond)
@@ -53,14 +53,14 @@ func TestAFollowerHasItsOwnTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New(nil)
 		rigged := &riggedStore{StateStore: store}
-		limiter, err := NewTokenBucket(rigged, time.Second, 0, testConfig(10))
+		limiter, err := NewTokenBucket(manyOn(rigged), time.Second, 0, testConfig(10))
 		require.NoError(t, err)
-		other, err := NewTokenBucket(store, time.Second, 0, testConfig(10))
+		other, err := NewTokenBucket(manyOn(store), time.Second, 0, testConfig(10))
 		require.NoError(t, err)
 		take := func(l *TokenBucket, timeout time.Duration) (counters.Decision, error) {
 			ctx, cancel := context.WithTimeout(t.Context(), timeout)
 			defer cancel()
-			return l.Take(ctx, counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: time.Now()})
+			return takeEitherWay(ctx, l, counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: time.Now()})
 		}
 		begin := time.Now()
 		rigged.beforeSwap = func() {
@@ -90,9 +90,9 @@ func TestATurnLeavesTheStoreItsTime(t *testing.T) {
 		rigged := &riggedStore{StateStore: store}
 		cfg := testConfig(10)
 		cfg.StoreTimeout = 50 * time.Millisecond
-		limiter, err := NewTokenBucket(rigged, time.Second, 0, cfg)
+		limiter, err := NewTokenBucket(manyOn(rigged), time.Second, 0, cfg)
 		require.NoError(t, err)
-		other, err := NewTokenBucket(store, time.Second, 0, cfg)
+		other, err := NewTokenBucket(manyOn(store), time.Second, 0, cfg)
 		require.NoError(t, err)
 		var deadline time.Time
 		take := func(l *TokenBucket) (counters.Decision, error) {
@@ -101,7 +101,7 @@ func TestATurnLeavesTheStoreItsTime(t *testing.T) {
 			if l == limiter {
 				deadline, _ = ctx.Deadline()
 			}
-			return l.Take(ctx, counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: time.Now()})
+			return takeEitherWay(ctx, l, counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: time.Now()})
 		}
 		trip, races := 10*time.Millisecond, 0
 		rigged.beforeSwap = func() {
@@ -139,14 +139,14 @@ func TestAFollowerWhoseTimeEndsFirstIsDenied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New(nil)
 		rigged := &riggedStore{StateStore: store}
-		limiter, err := NewTokenBucket(rigged, time.Second, 0, testConfig(10))
+		limiter, err := NewTokenBucket(manyOn(rigged), time.Second, 0, testConfig(10))
 		require.NoError(t, err)
-		other, err := NewTokenBucket(store, time.Second, 0, testConfig(10))
+		other, err := NewTokenBucket(manyOn(store), time.Second, 0, testConfig(10))
 		require.NoError(t, err)
 		take := func(l *TokenBucket, timeout time.Duration) (counters.Decision, error) {
 			ctx, cancel := context.WithTimeout(t.Context(), timeout)
 			defer cancel()
-			return l.Take(ctx, counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: time.Now()})
+			return takeEitherWay(ctx, l, counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: time.Now()})
 		}
 		rigged.beforeSwap = func() {
 			time.Sleep(time.Millisecond)
@@ -270,14 +270,14 @@ func TestASilentStoreIsNoContention(t *testing.T) {
 		rigged := &riggedStore{StateStore: store}
 		cfg := testConfig(10)
 		cfg.StoreTimeout = 50 * time.Millisecond
-		limiter, err := NewTokenBucket(rigged, time.Second, 0, cfg)
+		limiter, err := NewTokenBucket(manyOn(rigged), time.Second, 0, cfg)
 		require.NoError(t, err)
 		var callers sync.WaitGroup
 		take := func(check func(counters.Decision, error)) {
 			callers.Go(func() {
 				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 				defer cancel()
-				check(limiter.Take(ctx, counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: time.Now()}))
+				check(takeEitherWay(ctx, limiter, counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: time.Now()}))
 			})
 			time.Sleep(time.Millisecond)
 		}
@@ -297,14 +297,14 @@ func TestAStoreThatFallsSilentIsNoContention(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &silentStore{StateStore: memory.New(nil)}
-		limiter, err := NewTokenBucket(store, time.Hour, 0, testConfig(10))
+		limiter, err := NewTokenBucket(manyOn(store), time.Hour, 0, testConfig(10))
 		require.NoError(t, err)
-		other, err := NewTokenBucket(store, time.Hour, 0, testConfig(10))
+		other, err := NewTokenBucket(manyOn(store), time.Hour, 0, testConfig(10))
 		require.NoError(t, err)
 		take := func() (counters.Decision, error) {
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()
-			return limiter.Take(ctx, counters.Request{Client: "c", Cost: 10, Limit: 10, Now: time.Now()})
+			return takeEitherWay(ctx, limiter, counters.Request{Client: "c", Cost: 10, Limit: 10, Now: time.Now()})
 		}
 		d, err := take()
 		require.NoError(t, err)

@@ -90,7 +90,7 @@ func newInstance(t testing.TB, store counters.StateStore, countDenied bool) *ins
 	cfg.Swaps = func(attempts, lost int) { i.attempts, i.lost = append(i.attempts, attempts), i.lost+lost }
 	cfg.Foreign = func() { i.foreign++ }
 	var err error
-	i.limiter, err = NewTokenBucket(i.store, time.Second, 0, cfg)
+	i.limiter, err = NewTokenBucket(manyOn(i.store), time.Second, 0, cfg)
 	require.NoError(t, err)
 	return i
 }
@@ -109,7 +109,7 @@ func (i *instance) request(cost int64) counters.Request {
 
 func (i *instance) take(cost int64) counters.Decision {
 	i.t.Helper()
-	d, err := i.limiter.Take(unhurried, i.request(cost))
+	d, err := takeEitherWay(unhurried, i.limiter, i.request(cost))
 	require.NoError(i.t, err)
 	return d
 }
@@ -546,7 +546,7 @@ func runMachine[S any](t *rapid.T, a algorithm[S], countDenied bool) {
 		cfg := testConfig([]int{20, 10, -1}[i])
 		cfg.CountDenied = countDenied
 		limiters[i] = new(Limiter[S])
-		require.NoError(t, limiters[i].init(store, a, "test", math.MaxInt, cfg))
+		require.NoError(t, limiters[i].init(manyOn(store), a, "test", math.MaxInt, cfg))
 	}
 	model := newClient(a)
 	model.countDenied = countDenied
@@ -585,7 +585,7 @@ func runMachine[S any](t *rapid.T, a algorithm[S], countDenied bool) {
 	t.Repeat(map[string]func(*rapid.T){
 		"take": func(t *rapid.T) {
 			r := request(t)
-			d, err := pick(t).Take(ctx, r)
+			d, err := takeEitherWay(ctx, pick(t), r)
 			require.NoError(t, err)
 			check(t, r, []counters.Decision{d})
 		},
@@ -595,7 +595,7 @@ func runMachine[S any](t *rapid.T, a algorithm[S], countDenied bool) {
 			var done sync.WaitGroup
 			for i := range got {
 				done.Go(func() {
-					d, err := l.Take(ctx, r)
+					d, err := takeEitherWay(ctx, l, r)
 					assert.NoError(t, err)
 					got[i] = d
 				})
@@ -639,7 +639,7 @@ func TestExpiryAndTruthAgree(t *testing.T) {
 	t.Parallel()
 	server := memcachedtest.Start(t)
 	store := openStore(t, server)
-	l, err := NewTokenBucket(store, time.Second, 0, testConfig(10))
+	l, err := NewTokenBucket(manyOn(store), time.Second, 0, testConfig(10))
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -687,16 +687,16 @@ func TestProcessesAdmitExactlyTheLimit(t *testing.T) {
 		new  func(counters.StateStore) (taker, error)
 	}{
 		{"token bucket", func(s counters.StateStore) (taker, error) {
-			return NewTokenBucket(s, counters.MaxWindow, 0, testConfig(10))
+			return eitherWay(NewTokenBucket(manyOn(s), counters.MaxWindow, 0, testConfig(10)))
 		}},
 		{"leaky bucket", func(s counters.StateStore) (taker, error) {
-			return NewLeakyBucket(s, counters.MaxWindow, 0, testConfig(10))
+			return eitherWay(NewLeakyBucket(manyOn(s), counters.MaxWindow, 0, testConfig(10)))
 		}},
 		{"sliding log", func(s counters.StateStore) (taker, error) {
-			return NewSlidingLog(s, counters.MaxWindow, limit, testConfig(10))
+			return eitherWay(NewSlidingLog(manyOn(s), counters.MaxWindow, limit, testConfig(10)))
 		}},
 		{"counting log", func(s counters.StateStore) (taker, error) {
-			return NewCountingLog(s, counters.MaxWindow, MinLogEntries, testConfig(10))
+			return eitherWay(NewCountingLog(manyOn(s), counters.MaxWindow, MinLogEntries, testConfig(10)))
 		}},
 	} {
 		t.Run(open.name, func(t *testing.T) {
@@ -804,14 +804,14 @@ func TestAFollowerOfAContendedLeaderIsDenied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New(nil)
 		rigged := &riggedStore{StateStore: store}
-		limiter, err := NewTokenBucket(rigged, time.Second, 0, testConfig(10))
+		limiter, err := NewTokenBucket(manyOn(rigged), time.Second, 0, testConfig(10))
 		require.NoError(t, err)
-		other, err := NewTokenBucket(store, time.Second, 0, testConfig(10))
+		other, err := NewTokenBucket(manyOn(store), time.Second, 0, testConfig(10))
 		require.NoError(t, err)
 		take := func(l *TokenBucket, timeout time.Duration) (counters.Decision, error) {
 			ctx, cancel := context.WithTimeout(t.Context(), timeout)
 			defer cancel()
-			return l.Take(ctx, counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: time.Now()})
+			return takeEitherWay(ctx, l, counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: time.Now()})
 		}
 		rigged.beforeSwap = func() {
 			time.Sleep(time.Millisecond)
