@@ -1,0 +1,307 @@
+package cas
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters"
+	"weir/counters/memcached"
+	"weir/counters/memcachedtest"
+)
+
+// openMemcached returns a store of its own on the servers, which has to answer
+// within the timeout.
+func openMemcached(t testing.TB, timeout time.Duration, servers ...string) *memcached.Store {
+	t.Helper()
+	m, err := memcached.New(memcached.Config{Servers: servers, Timeout: timeout})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, m.Close()) })
+	return m
+}
+
+// everyAlgorithm makes limiters of a limit in the longest window.
+var everyAlgorithm = map[string]func(s counters.StateStore, limit int64, cfg Config) (limiter, error){
+	"token bucket": func(s counters.StateStore, _ int64, cfg Config) (limiter, error) {
+		return NewTokenBucket(s, counters.MaxWindow, 0, cfg)
+	},
+	"leaky bucket": func(s counters.StateStore, _ int64, cfg Config) (limiter, error) {
+		return NewLeakyBucket(s, counters.MaxWindow, 0, cfg)
+	},
+	"sliding log": func(s counters.StateStore, limit int64, cfg Config) (limiter, error) {
+		return NewSlidingLog(s, counters.MaxWindow, limit, cfg)
+	},
+	"counting log": func(s counters.StateStore, _ int64, cfg Config) (limiter, error) {
+		return NewCountingLog(s, counters.MaxWindow, MinLogEntries, cfg)
+	},
+}
+
+// takeAll decides the requests together, and those that can't be one by one.
+func takeAll(ctx context.Context, l limiter, requests []counters.Request) []counters.Taken {
+	taken := takeMany(ctx, l, requests)
+	for i := range taken {
+		if t := &taken[i]; !t.Done {
+			t.Decision, t.Err = l.Take(ctx, requests[i])
+		}
+	}
+	return taken
+}
+
+// Batches of the same clients overlap, in four instances, beside single checks:
+// each client has exactly its limit, and again after a reset.
+func TestOverlappingBatchesFillEachLimitExactly(t *testing.T) {
+	t.Parallel()
+	const instances, batches, size, clients, limit = 4, 6, 40, 60, 20
+	for name, newLimiter := range everyAlgorithm {
+		t.Run(name, func(t *testing.T) {
+			a, b := memcachedtest.Start(t), memcachedtest.Start(t)
+			limiters := make([]limiter, instances)
+			for i := range limiters {
+				var err error
+				limiters[i], err = newLimiter(openMemcached(t, 0, a.Addr, b.Addr), limit, testConfig(1000))
+				require.NoError(t, err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			for _, l := range limiters { // on a busy machine it may take some dials to connect
+				require.Eventually(t, func() bool {
+					for _, taken := range takeAll(ctx, l, manyRequests(20, clock(t, "12:00:01"), limit)) {
+						if taken.Err != nil {
+							return false
+						}
+					}
+					return true
+				}, 20*time.Second, time.Millisecond)
+			}
+			var admitted [clients]atomic.Int64
+			fill := func(now time.Time) {
+				var asking sync.WaitGroup
+				for _, l := range limiters {
+					for range batches {
+						asking.Go(func() {
+							numbers := rand.Perm(clients)[:size]
+							asked := make([]counters.Request, size)
+							for i, n := range numbers {
+								asked[i] = counters.Request{Client: fmt.Sprint("c", n), Cost: 1 + int64(n%3), Limit: limit, Now: now}
+							}
+							for i, taken := range takeAll(ctx, l, asked) {
+								if assert.NoError(t, taken.Err) && taken.Allowed {
+									admitted[numbers[i]].Add(asked[i].Cost)
+								}
+								assert.False(t, taken.Contended)
+							}
+						})
+						asking.Go(func() {
+							n := rand.IntN(clients)
+							d, err := l.Take(ctx, counters.Request{Client: fmt.Sprint("c", n), Cost: 1, Limit: limit, Now: now})
+							if assert.NoError(t, err) && d.Allowed {
+								admitted[n].Add(1)
+							}
+						})
+					}
+				}
+				asking.Wait()
+				for n := range clients {
+					assert.LessOrEqual(t, admitted[n].Load(), int64(limit))
+					l := limiters[n%instances]
+					r := counters.Request{Client: fmt.Sprint("c", n), Cost: 1, Limit: limit, Now: now}
+					for d, err := l.Take(ctx, r); d.Allowed; d, err = l.Take(ctx, r) {
+						require.NoError(t, err)
+						admitted[n].Add(1)
+					}
+					require.EqualValues(t, limit, admitted[n].Load(), "client %d", n)
+				}
+			}
+			now := clock(t, "12:00:10")
+			fill(now)
+			for n := range clients {
+				require.NoError(t, limiters[n%instances].Reset(ctx, fmt.Sprint("c", n), now.Add(time.Second)))
+				admitted[n].Store(0)
+			}
+			fill(now.Add(3 * time.Second))
+		})
+	}
+}
+
+// The server falls silent in the middle of a batch, and goes on later. The batch
+// ends in time; those whose answers are missing are limited by the process, and
+// what they were admitted is consumed once, and what was refused not at all.
+//
+// Not parallel: others would hold it up.
+func TestABatchWhoseServerFallsSilentConsumesOnce(t *testing.T) {
+	for _, refuse := range []bool{false, true} {
+		t.Run(fmt.Sprint("refuse=", refuse), func(t *testing.T) {
+			const roundTrip, timeout = 40 * time.Millisecond, 800 * time.Millisecond
+			const clients, limit = 800, 5
+			server := memcachedtest.Start(t)
+			cfg := testConfig(20 * clients)
+			cfg.StoreTimeout = timeout
+			var lost atomic.Int64 // refunds, on a busy machine
+			cfg.RefundFailed = func() { lost.Add(1) }
+			cfg.Policy, cfg.Limit = strings.Repeat("p", 63), strings.Repeat("l", 63) // so that few are under way at once
+			l, err := NewTokenBucket(openMemcached(t, timeout, server.Far(roundTrip)), counters.MaxWindow, 0, cfg)
+			require.NoError(t, err)
+			now := time.Now()
+			asked := manyRequests(clients, now, limit)
+			for i := range asked {
+				asked[i].RefundUnanswered = refuse
+				asked[i].Client += strings.Repeat("-", 50)
+			}
+			warm := manyRequests(2, now, limit)
+			takeAll(unhurried, l, warm) // connects
+
+			begin := time.Now()
+			var silent sync.Once
+			taken := make([]counters.Taken, clients)
+			ctx := &counters.Deadline{At: begin.Add(timeout)}
+			var mu sync.Mutex
+			answered := 0
+			l.TakeMany(ctx, asked, func(i int, one counters.Taken) {
+				mu.Lock()
+				defer mu.Unlock()
+				if one.Err == nil && one.Done {
+					if answered++; answered == 50 {
+						silent.Do(server.Pause)
+					}
+				}
+				taken[i] = one
+			})
+			assert.Less(t, time.Since(begin), 2*timeout)
+			admitted, failed := make([]bool, clients), 0
+			for i, one := range taken {
+				require.True(t, one.Done)
+				admitted[i] = one.Allowed
+				if one.Err != nil {
+					failed++
+					if !refuse {
+						d, err := l.TakeLocal(asked[i], one.Err)
+						require.NoError(t, err)
+						require.True(t, d.Allowed)
+						admitted[i] = true
+					}
+				}
+			}
+			assert.Greater(t, failed, 100)
+			assert.Less(t, failed, clients-100)
+			server.Resume()
+			require.Eventually(t, func() bool { l.Flush(); return l.Owing() == 0 }, 30*time.Second, 10*time.Millisecond)
+			fresh, err := NewTokenBucket(openMemcached(t, 0, server.Addr), counters.MaxWindow, 0, cfg)
+			require.NoError(t, err)
+			off := 0
+			for i, r := range asked {
+				want := int64(limit)
+				if admitted[i] {
+					want--
+				}
+				left := int64(-1)
+				for end := time.Now().Add(10 * time.Second); left != want && time.Now().Before(end); {
+					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+					d, err := fresh.Peek(ctx, r)
+					cancel()
+					if err == nil {
+						left = d.Remaining
+					}
+					if left == want-1 && lost.Load() > int64(off) {
+						off, want = off+1, left
+					}
+				}
+				require.Equal(t, want, left, "client %d of %v", i, taken[i].Err)
+			}
+		})
+	}
+}
+
+// The server forgets everything in the middle of batches, again and again. What
+// the process knows is put back: no client has more than its limit.
+func TestBatchesOnAServerThatForgets(t *testing.T) {
+	t.Parallel()
+	const clients, limit = 500, 8
+	for name, newLimiter := range everyAlgorithm {
+		t.Run(name, func(t *testing.T) {
+			server := memcachedtest.Start(t)
+			cfg := testConfig(20 * clients)
+			var reseeded atomic.Int64
+			cfg.Reseeded = func(n int) { reseeded.Add(int64(n)) }
+			l, err := newLimiter(openMemcached(t, 0, server.Addr), limit, cfg)
+			require.NoError(t, err)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			now := time.Now()
+			var admitted [clients]int64
+			for round := range 2 * limit {
+				var forgetting sync.WaitGroup
+				if round%2 == 1 {
+					forgetting.Go(func() { server.Do("flush_all", "OK") })
+				}
+				for i, taken := range takeAll(ctx, l, manyRequests(clients, now, limit)) {
+					require.NoError(t, taken.Err)
+					if taken.Allowed {
+						admitted[i]++
+					}
+				}
+				forgetting.Wait()
+			}
+			for i, n := range admitted {
+				require.EqualValues(t, limit, n, "client %d", i)
+			}
+			assert.Positive(t, reseeded.Load())
+		})
+	}
+}
+
+// Foreign values are replaced, and states that are too large for the server are
+// errors of their own clients only.
+func TestBatchesWithForeignAndLargeValues(t *testing.T) {
+	t.Parallel()
+	server := memcachedtest.Start(t, "-I", "1k", "-o", "slab_chunk_max=1024")
+	store := openMemcached(t, 0, server.Addr)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cfg := testConfig(1000)
+	var foreign atomic.Int64
+	cfg.Foreign = func() { foreign.Add(1) }
+	l, err := NewSlidingLog(store, time.Hour, MaxLogLimit, cfg)
+	require.NoError(t, err)
+	const clients, large = 200, 7
+	now := time.Now()
+	asked := manyRequests(clients, now, MaxLogLimit)
+	for i := 0; i < clients; i += 10 {
+		require.NoError(t, store.Put(ctx, l.keys.StateKey(asked[i].Client), []byte("apple"), time.Minute))
+	}
+	for _, taken := range takeMany(ctx, l, asked) {
+		require.True(t, taken.Done)
+		require.NoError(t, taken.Err)
+		require.EqualValues(t, MaxLogLimit-1, taken.Remaining)
+	}
+	assert.EqualValues(t, clients/10, foreign.Load())
+	for i := range 40 {
+		for j := range asked {
+			asked[j].Now = now.Add(time.Duration(i) * 1234567 * time.Microsecond)
+			if j == large {
+				for range 20 { // each at a time of its own
+					asked[j].Now = asked[j].Now.Add(76543 * time.Nanosecond)
+					if _, err := l.Take(ctx, asked[j]); err != nil {
+						require.ErrorContains(t, err, "too large")
+					}
+				}
+			}
+		}
+		for j, taken := range takeMany(ctx, l, asked) {
+			require.True(t, taken.Done)
+			if j != large {
+				require.NoError(t, taken.Err)
+				require.EqualValues(t, MaxLogLimit-2-i, taken.Remaining)
+			} else if i == 39 {
+				require.ErrorContains(t, taken.Err, "too large")
+			}
+		}
+	}
+}
