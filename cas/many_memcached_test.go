@@ -224,7 +224,8 @@ func TestABatchWhoseServerFallsSilentConsumesOnce(t *testing.T) {
 func TestBatchesOnAServerThatForgets(t *testing.T) {
 	t.Parallel()
 	const clients, limit = 500, 8
-	for name, newLimiter := range everyAlgorithm {
+	for _, name := range []string{"token bucket", "leaky bucket", "sliding log"} {
+		newLimiter := everyAlgorithm[name]
 		t.Run(name, func(t *testing.T) {
 			server := memcachedtest.Start(t)
 			cfg := testConfig(20 * clients)

@@ -1,6 +1,7 @@
 package throughput
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,10 +21,20 @@ import (
 type manyWorkload struct {
 	batch, connections, callers int
 	patience                    string // weir's -store-timeout; "" for that of the other rows
+	algorithm                   string // "" for sliding windows of ten slots
+}
+
+// checks returns what is checked.
+func (w manyWorkload) checks() loadgen.Workload {
+	return loadgen.Workload{Algorithm: algorithms.Named(cmp.Or(w.algorithm, algorithms.Sliding10)), Traffic: loadgen.Distinct}
 }
 
 func (w manyWorkload) String() string {
 	switch {
+	case w.algorithm != "":
+		title := w.checks().Algorithm.Title()
+		w.algorithm = ""
+		return title + ", " + w.String()
 	case w.callers > 0:
 		return fmt.Sprintf("Go client, %d callers", w.callers)
 	case w.connections == 1:
@@ -36,6 +47,7 @@ func (w manyWorkload) String() string {
 func manyWorkloads() []manyWorkload {
 	return []manyWorkload{
 		{batch: 10, connections: 16}, {batch: 100, connections: 16}, {batch: 1000, connections: 16, patience: "5s"}, {batch: 1000, connections: 1},
+		{batch: 100, connections: 16, algorithm: algorithms.Token}, {batch: 1000, connections: 1, algorithm: algorithms.Token},
 		{callers: 256}, {callers: 2048},
 	}
 }
@@ -122,7 +134,7 @@ func (w manyWorkload) measure(ctx context.Context, cfg config, build *testbed.Bu
 		return row, err
 	}
 	defer weir.Stop()
-	checks := loadgen.Workload{Algorithm: algorithms.Named(algorithms.Sliding10), Traffic: loadgen.Distinct}
+	checks := w.checks()
 	if err := fill(m, checks, time.Now()); err != nil {
 		return row, err
 	}

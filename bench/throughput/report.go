@@ -32,6 +32,15 @@ func workloads() []loadgen.Workload {
 	return all
 }
 
+// policies are the workloads that weir has policies for: those of all rows.
+func policies() []loadgen.Workload {
+	all := workloads()
+	for _, w := range manyWorkloads() {
+		all = append(all, w.checks())
+	}
+	return all
+}
+
 // A Report is what throughput measured.
 type Report struct {
 	Machine     report.Machine `json:"machine"`

@@ -59,7 +59,7 @@ func measure(ctx context.Context, cfg config) (*Report, error) {
 	}
 	r := &Report{Machine: report.ThisMachine(version), Connections: cfg.connections, Duration: cfg.duration}
 	if len(checks)+len(limits)+len(many) > 0 {
-		build, err := testbed.BuildProfiled(ctx, loadgen.PolicyFile(workloads()), cfg.profiles)
+		build, err := testbed.BuildProfiled(ctx, loadgen.PolicyFile(policies()), cfg.profiles)
 		if err != nil {
 			return nil, err
 		}
