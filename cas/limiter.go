@@ -968,6 +968,7 @@ func (l *Limiter[S]) snapshot(state counters.State, next transition[S]) snapshot
 		next.ttl = counters.TTL(max(l.algorithm.ttl(seen.decoded, next.request), seen.origin.left(next.now)), l.cfg.Horizon())
 	}
 	seen.expires = seen.read.Add(next.ttl)
+	seen.size = len(state.Value)
 	state.Value = nil
 	seen.state = state
 	return seen

@@ -151,7 +151,7 @@ func (m *many[S]) awaitsTurn(led *lead[S], v *view[S]) bool {
 
 // replacement returns what exchange would ask the store.
 func (d *deciding[S]) replacement() counters.Replacement {
-	r := counters.Replacement{Key: d.key}
+	r := counters.Replacement{Key: d.key, Size: d.seen.size}
 	if d.next.swaps {
 		r.Old, r.Value, r.TTL = d.seen.state, d.next.value, d.next.ttl
 	}

@@ -46,6 +46,7 @@ type consumed struct{ generation, until int64 }
 // A snapshot is a state as it was seen. The zero value is none.
 type snapshot[S any] struct {
 	state   counters.State // without its value
+	size    int            // of its value
 	had     casToken       // of the state that the store had last, if it has none
 	decoded S              // which no one may change
 	origin  origin

@@ -7,8 +7,9 @@ import (
 )
 
 const (
-	// maxPiece is about how many bytes of the additions of many clients are sent
-	// in one piece, and pieceTime about how long Memcached takes for them.
+	// maxPiece is about how many bytes of the requests of many clients are sent in
+	// one piece, with the values that come back, and pieceTime about how long
+	// Memcached takes for them.
 	maxPiece  = 16 << 10
 	pieceTime = 300 * time.Microsecond
 	// minPieces and maxPieces are how many pieces of all callers may be under way
@@ -28,8 +29,8 @@ const (
 // again, so that it can show that it isn't.
 const maxMargin = 4
 
-// A budget bounds what is under way of AddMany on a server. Who has the least
-// time left gets a part first: batches that share the server evenly would all end
+// A budget bounds what is under way of AddMany and SwapMany on a server. Who has
+// the least time left gets a part first: batches that share the server evenly would all end
 // late. The zero budget is one of a server of which nothing is known.
 type budget struct {
 	timeout time.Duration // of an operation

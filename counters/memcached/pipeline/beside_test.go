@@ -1,0 +1,42 @@
+package pipeline
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters/memcachedtest"
+)
+
+// What was read may be sent back on each socket that was open by then, of either
+// pool, and on none that was opened later.
+func TestSocketsThatWereOpenByThen(t *testing.T) {
+	t.Parallel()
+	server := memcachedtest.Start(t)
+	first, _ := startPool(t)
+	second := first.Beside()
+	t.Cleanup(func() { require.NoError(t, second.Close()) })
+	a, b := newConn(t, first, "tcp", server.Addr), newConn(t, second, "tcp", server.Addr)
+	version := []byte("version\r\n")
+	assert.Zero(t, first.Newest())
+	assert.Zero(t, a.Open())
+
+	require.NoError(t, a.Exchange(version))
+	assert.EqualValues(t, 1, a.Socket())
+	require.ErrorIs(t, b.ExchangeOn(first.Newest(), version), ErrOtherSocket)
+	assert.EqualValues(t, 2, b.Open())
+	assert.EqualValues(t, 2, first.Newest(), "it counts those of the other pool")
+	for range 2 {
+		require.NoError(t, a.ExchangeOn(2, version))
+		require.NoError(t, b.ExchangeOn(2, version))
+	}
+
+	server.Kill()
+	server.Restart()
+	require.Eventually(t, func() bool { return a.Exchange(version) == nil && b.Exchange(version) == nil }, 10*time.Second, time.Millisecond)
+	assert.ErrorIs(t, a.ExchangeOn(2, version), ErrOtherSocket)
+	assert.ErrorIs(t, b.ExchangeOn(2, version), ErrOtherSocket)
+	assert.NoError(t, a.ExchangeOn(first.Newest(), version))
+}
