@@ -30,8 +30,9 @@ const (
 const maxMargin = 4
 
 // A budget bounds what is under way of AddMany and SwapMany on a server. Who has
-// the least time left gets a part first: batches that share the server evenly would all end
-// late. The zero budget is one of a server of which nothing is known.
+// the least time left gets a part first: batches that share the server evenly
+// would all end late. The zero budget is one of a server of which nothing is
+// known.
 type budget struct {
 	timeout time.Duration // of an operation
 
