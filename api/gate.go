@@ -66,8 +66,9 @@ func newGate(timeout time.Duration, silent func() bool) *gate {
 
 // enter waits until a batch of so many checks may begin, and returns what has to
 // be called when it has ended. held is how long it waited for a server that
-// turned out to be silent: that is part of its time. If its caller leaves before,
-// it begins, too: it takes no time any more.
+// turned out to be silent: that is part of its time, and what it waited for
+// others before isn't. If its caller leaves before, it begins, too: it takes no
+// time any more.
 func (g *gate) enter(ctx context.Context, checks int) (held time.Duration, leave func()) {
 	began := time.Now()
 	leave = func() { g.leave(checks, time.Since(began)) }
@@ -93,8 +94,8 @@ func (g *gate) enter(ctx context.Context, checks int) (held time.Duration, leave
 	g.mu.Unlock()
 	select {
 	case <-w.begin:
-		if waited := time.Since(began); w.silent {
-			held = waited
+		if w.silent {
+			held = min(time.Since(began), g.idle)
 		}
 		began = time.Now()
 		return held, leave
@@ -104,6 +105,7 @@ func (g *gate) enter(ctx context.Context, checks int) (held time.Duration, leave
 	defer g.mu.Unlock()
 	if i := slices.Index(g.waiting, w); i >= 0 {
 		g.waiting = slices.Delete(g.waiting, i, i+1)
+		g.admitMore() // who waited behind it
 		return 0, func() {}
 	}
 	return 0, leave // it is inside since just now
@@ -126,6 +128,11 @@ func (g *gate) leave(checks int, took time.Duration) {
 	} else {
 		g.now = min(g.now+float64(checks)/growParts, g.most)
 	}
+	g.admitMore()
+}
+
+// admitMore lets in those whose turn it is while there is room. g.mu is held.
+func (g *gate) admitMore() {
 	for len(g.waiting) > 0 && g.room(g.waiting[0].checks) {
 		g.admit()
 	}

@@ -113,6 +113,48 @@ func TestGateTellsHowLongABatchWasHeld(t *testing.T) {
 	})
 }
 
+// What a batch waited for others, before a server was silent, is no part of its
+// time: it would have none left for the servers that answer.
+func TestGateTellsOnlyOfTheSilence(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate(50*time.Millisecond, func() bool { return true })
+		g.most, g.now = 1, 1
+		_, leave := g.enter(t.Context(), 1000)
+		go func() {
+			for range 100 {
+				time.Sleep(time.Millisecond)
+				g.decided.Add(1)
+			}
+		}()
+		begin := time.Now()
+		held, leaveHeld := g.enter(t.Context(), 1000)
+		assert.GreaterOrEqual(t, time.Since(begin), 100*time.Millisecond)
+		assert.LessOrEqual(t, held, 10*time.Millisecond)
+		leaveHeld()
+		leave()
+	})
+}
+
+// Those who waited behind a caller who leaves begin if there is room for them.
+func TestGateWhenTheFirstToWaitLeaves(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate(time.Minute, never)
+		g.most, g.now = 1000, 1000
+		_, leave := g.enter(t.Context(), 1000)
+		start := time.Now()
+		time.AfterFunc(time.Second, leave)
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		go g.enter(ctx, 1000)
+		time.Sleep(100 * time.Millisecond)
+		_, leaveSmall := g.enter(t.Context(), 10)
+		assert.Equal(t, 200*time.Millisecond, time.Since(start))
+		leaveSmall()
+	})
+}
+
 // A server is silent that has answered nothing since it was listened to.
 func TestListener(t *testing.T) {
 	t.Parallel()
