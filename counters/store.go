@@ -15,8 +15,8 @@ var (
 	ErrTimeout = errors.New("counters: the store did not answer in time")
 	// ErrUnavailable: the store could not be reached, or broke the connection.
 	ErrUnavailable = errors.New("counters: the store is not available")
-	// ErrNotSent comes with one of the above: nothing was sent to the store, so
-	// nothing has happened there.
+	// ErrNotSent comes with one of the above: nothing was sent to the store, or
+	// only what reads, so nothing has happened there.
 	ErrNotSent = errors.New("counters: the request was not sent")
 	// ErrForeignValue: a key holds something that is not a counter.
 	ErrForeignValue = errors.New("counters: the key holds a value that is not a counter")

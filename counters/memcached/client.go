@@ -3,6 +3,7 @@ package memcached
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"strconv"
 	"sync"
@@ -471,6 +472,9 @@ func (c *client) swap(key string, old counters.State, value []byte, ttl time.Dur
 	}
 	if errors.Is(err, pipeline.ErrOtherSocket) {
 		now, err := c.load(key)
+		if err != nil {
+			err = fmt.Errorf("%w: %w", pipeline.ErrNotSent, err) // but for the load
+		}
 		return now, false, err
 	}
 	if err != nil {

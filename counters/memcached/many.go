@@ -3,6 +3,7 @@ package memcached
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -364,13 +365,17 @@ func (t *replacements) end(c *client, p *piece, j int, err error) (again bool) {
 	swapped := false
 	switch {
 	case err != nil:
-		return t.done(i, now, false, err)
 	case r.Value == nil:
 		now, err = c.state(p.commands[j])
+		err = c.translate(r.Key, err)
 	default:
 		now, swapped, err = c.parseSwap(p.commands[j])
+		err = c.translate(r.Key, err)
 	}
-	return t.done(i, now, swapped, c.translate(r.Key, err))
+	if err != nil && r.Value == nil {
+		err = fmt.Errorf("%w: %w", counters.ErrNotSent, err) // it was only to be read
+	}
+	return t.done(i, now, swapped, err)
 }
 
 func (t *replacements) leave(i int, err error)      { t.done(i, counters.State{}, false, err) }

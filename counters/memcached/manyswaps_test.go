@@ -107,6 +107,33 @@ func TestVersionsOfManyDoNotSurviveARestart(t *testing.T) {
 	}
 }
 
+// A version that doesn't hold on the socket that is open isn't replaced, only
+// read: whether or not there is an answer, nothing has been written.
+func TestWhatIsOnlyReadIsNotSent(t *testing.T) {
+	t.Parallel()
+	for _, byMany := range []bool{false, true} {
+		t.Run(fmt.Sprint("by many=", byMany), func(t *testing.T) {
+			t.Parallel()
+			server, m := start(t)
+			many, ctx := swapOfMany{m}, within(t, time.Minute)
+			var reads, swaps counters.StateStore = many, m
+			if byMany {
+				reads, swaps = m, many
+			}
+			old, swapped, err := reads.Swap(ctx, "state", counters.State{}, []byte("old"), time.Minute)
+			require.NoError(t, err)
+			require.True(t, swapped)
+			_, err = swaps.Load(ctx, "other") // connects
+			require.NoError(t, err)
+			server.Pause()
+			_, _, err = swaps.Swap(within(t, 300*time.Millisecond), "state", old, []byte("new"), time.Minute)
+			assert.ErrorIs(t, err, counters.ErrTimeout)
+			assert.ErrorIs(t, err, counters.ErrNotSent)
+			server.Resume()
+		})
+	}
+}
+
 // A thousand states come back to those who asked for them, over many pieces and
 // several servers, of all sizes: those that are too large for the server, those
 // who lose and come back, and those who only look.
