@@ -738,10 +738,23 @@ func (d *deciding[S]) learn(state counters.State, swapped bool, err error) (over
 
 // conclude ends a batch whose decision has ended with err.
 func (d *deciding[S]) conclude(err error) {
+	if refunds := d.answer(err); len(refunds) > 0 {
+		d.settle(refunds, err)
+	}
+	d.cfg.Batch(len(d.batch.Calls()))
+	if d.cfg.Swaps != nil && d.attempts > 0 {
+		d.cfg.Swaps(d.attempts, d.lost)
+	}
+}
+
+// answer ends the calls with err, and returns the refunds of those that may be
+// consumed all the same.
+func (d *deciding[S]) answer(err error) (refunds []request) {
 	l, v, calls := d.Limiter, d.view, d.batch.Calls()
 	v.mu.Lock()
+	defer v.mu.Unlock()
 	v.underWay = false
-	refunds := l.refusals(v, calls, err)
+	refunds = l.refusals(v, calls, err)
 	for _, call := range calls {
 		l.withdraw(v, &call.Request, err)
 		switch {
@@ -759,14 +772,7 @@ func (d *deciding[S]) conclude(err error) {
 		}
 		call.Request.reach(v, answered)
 	}
-	v.mu.Unlock()
-	if len(refunds) > 0 {
-		l.settle(refunds, err)
-	}
-	l.cfg.Batch(len(calls))
-	if l.cfg.Swaps != nil && d.attempts > 0 {
-		l.cfg.Swaps(d.attempts, d.lost)
-	}
+	return refunds
 }
 
 // begin answers the calls from what was seen and what is owed, but for those

@@ -341,6 +341,47 @@ func TestAPanicOfOneOfManyIsItsOwn(t *testing.T) {
 	})
 }
 
+// A panicking algorithm can't tell how a client stands.
+type panicking struct {
+	algorithm[bucketState]
+	armed *bool
+}
+
+func (a panicking) peek(s bucketState, r counters.Request) counters.Decision {
+	if *a.armed {
+		panic("a bug")
+	}
+	return a.algorithm.peek(s, r)
+}
+
+// Who asks for a client whose decision has panicked isn't held up for ever, nor
+// the batch that it is in.
+func TestAPanicLeavesNothingLocked(t *testing.T) {
+	t.Parallel()
+	rigged := &riggedStore{StateStore: memory.New(nil)}
+	_, l := newTogether(t, rigged, Config{})
+	_, other := newTogether(t, rigged.StateStore, Config{})
+	armed := false
+	l.algorithm = panicking{l.algorithm, &armed}
+	asked := manyRequests(1, time.Now(), 5)
+	rigged.beforeSwap = func() {
+		rigged.beforeSwap = nil
+		_, err := other.Take(unhurried, asked[0])
+		assert.NoError(t, err)
+		rigged.afterSwap = func() error {
+			if rigged.swaps == 2 {
+				armed = true // it is to be contended
+				return counters.ErrTimeout
+			}
+			return nil
+		}
+	}
+	assert.Equal(t, "a bug", takeMany(unhurried, l, asked)[0].Panic)
+	v := l.views.Get(asked[0].Client)
+	require.True(t, v.mu.TryLock())
+	v.mu.Unlock()
+}
+
 // What a store can't do together is left to Take, or goes on alone if it has
 // begun, and is consumed once.
 func TestManyLeaveWhatIsNotSwapped(t *testing.T) {
