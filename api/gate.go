@@ -27,6 +27,9 @@ const (
 	// timeout. Those that have begun may be held up by that server.
 	maxIdle   = 10 * time.Millisecond
 	idleParts = 5
+	// waitTimeouts is how many store timeouts a batch waits at most: its caller
+	// has a timeout too.
+	waitTimeouts = 2
 )
 
 // A gate has batches wait before they begin while others keep the processors or
@@ -36,6 +39,8 @@ type gate struct {
 	most float64       // checks at once, when batches are in time
 	late time.Duration // how long a batch takes that is late
 	idle time.Duration // after how long without a decision all may begin
+	// longest is how long a batch waits at most.
+	longest time.Duration
 	// silent reports whether a server has answered nothing since it was called
 	// last. g.mu is held.
 	silent func() bool
@@ -61,7 +66,10 @@ type waiter struct {
 // newGate returns the gate of a server with this StoreTimeout.
 func newGate(timeout time.Duration, silent func() bool) *gate {
 	most := float64(checksInside * runtime.GOMAXPROCS(0))
-	return &gate{most: most, now: most, late: timeout / lateParts, idle: min(timeout/idleParts, maxIdle), silent: silent}
+	return &gate{
+		most: most, now: most, late: timeout / lateParts, idle: min(timeout/idleParts, maxIdle),
+		longest: waitTimeouts * timeout, silent: silent,
+	}
 }
 
 // enter waits until a batch of so many checks may begin, and returns what has to
@@ -92,6 +100,9 @@ func (g *gate) enter(ctx context.Context, checks int) (held time.Duration, leave
 		g.seen, g.timer = g.decided.Load(), time.AfterFunc(g.idle, g.look)
 	}
 	g.mu.Unlock()
+	waited := time.NewTimer(g.longest)
+	defer waited.Stop()
+	left := false
 	select {
 	case <-w.begin:
 		if w.silent {
@@ -99,16 +110,25 @@ func (g *gate) enter(ctx context.Context, checks int) (held time.Duration, leave
 		}
 		began = time.Now()
 		return held, leave
+	case <-waited.C:
 	case <-ctx.Done():
+		left = true
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if i := slices.Index(g.waiting, w); i >= 0 {
-		g.waiting = slices.Delete(g.waiting, i, i+1)
-		g.admitMore() // who waited behind it
-		return 0, func() {}
+	began = time.Now()
+	i = slices.Index(g.waiting, w)
+	if i < 0 {
+		return 0, leave // it is inside since just now
 	}
-	return 0, leave // it is inside since just now
+	g.waiting = slices.Delete(g.waiting, i, i+1)
+	if !left {
+		g.inside += checks
+	} else {
+		leave = func() {}
+	}
+	g.admitMore() // who waited behind it
+	return 0, leave
 }
 
 // room reports whether another batch may begin: a large one while fewer checks

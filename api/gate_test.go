@@ -46,7 +46,7 @@ func gateTimeline(g *gate, took int, decides bool, batches ...int) []int {
 func TestGateHasBatchesWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate(50*time.Millisecond, never)
+		g := newGate(time.Minute, never)
 		g.most, g.now, g.late = 2000, 2000, time.Minute
 		assert.Equal(t, []int{0, 1, 30, 31, 60, 61}, gateTimeline(g, 30, true, 1000, 1000, 1000, 1000, 1000, 1000))
 		assert.Equal(t, []int{0, 1, 30, 3, 4}, gateTimeline(g, 30, true, 1000, 1000, 1000, 10, 900), "there is room for small ones")
@@ -90,6 +90,18 @@ func TestGateOpensWhenNothingIsDecided(t *testing.T) {
 		silent = false
 		g.now = 2000
 		assert.Equal(t, []int{0, 1, 50, 51}, gateTimeline(g, 50, false, 1000, 1000, 1000, 1000))
+	})
+}
+
+// No batch waits for longer than two store timeouts, however many there are.
+func TestGateHasABatchWaitOnlySoLong(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate(50*time.Millisecond, never)
+		g.most, g.now, g.late = 1, 1, time.Minute
+		assert.Equal(t, []int{0, 70, 102, 103}, gateTimeline(g, 70, true, 1000, 1000, 1000, 1000))
+		assert.Zero(t, g.inside)
+		assert.Empty(t, g.waiting)
 	})
 }
 
