@@ -102,7 +102,6 @@ func (g *gate) enter(ctx context.Context, checks int) (held time.Duration, leave
 	g.mu.Unlock()
 	waited := time.NewTimer(g.longest)
 	defer waited.Stop()
-	left := false
 	select {
 	case <-w.begin:
 		if w.silent {
@@ -112,7 +111,6 @@ func (g *gate) enter(ctx context.Context, checks int) (held time.Duration, leave
 		return held, leave
 	case <-waited.C:
 	case <-ctx.Done():
-		left = true
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -122,7 +120,7 @@ func (g *gate) enter(ctx context.Context, checks int) (held time.Duration, leave
 		return 0, leave // it is inside since just now
 	}
 	g.waiting = slices.Delete(g.waiting, i, i+1)
-	if !left {
+	if ctx.Err() == nil {
 		g.inside += checks
 	} else {
 		leave = func() {}

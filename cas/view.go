@@ -311,14 +311,13 @@ func (v *view[S]) unanswered(d debt[S], seen snapshot[S], a algorithm[S], r coun
 		assumed = refund(assumed)
 	}
 	v.given = nil
-	switch {
-	case !d.whole: // what was assumed is settled: it is in what was seen, or never will be
+	if !d.whole { // what was assumed is settled: it is in what was seen, or never will be
 		told := a.carry(a.clone(seen.decoded), d.before, d.after, r)
 		v.debt.after = a.carry(a.clone(told), assumed, v.debt.after, r)
 		before, assumed, d.after = seen.decoded, told, told
-		v.debt.base, v.debt.baseToken, v.debt.based = seen.decoded, seen.token(), true
 		v.assumed = max(v.assumed, v.debt.unsure)
-	case !v.debt.based:
+	}
+	if !d.whole || !v.debt.based {
 		v.debt.base, v.debt.baseToken, v.debt.based = seen.decoded, seen.token(), true
 	}
 	d.before, d.undo = before, nil

@@ -301,7 +301,13 @@ func (l *Limiter) fail(v *view, a *attempt, sum int64, counted bool, err error) 
 		a.fail(v, err, nil)
 		return
 	}
-	l.know(v, a) // it is from before the addition, and doesn't tell of it
+	// What a has read is from before the addition, and doesn't tell of it.
+	v.mu.Lock()
+	read := l.know(v, a)
+	v.mu.Unlock()
+	if read {
+		l.owing.Answered()
+	}
 	// What was refused is refunded when it turns out to be counted, and who had
 	// it admitted by TakeLocal owes it no more then.
 	req := request{Request: a.earliest(), view: v}
@@ -689,25 +695,26 @@ func (l *Limiter) recall(v *view, client string, now time.Time) *attempt {
 // remember puts what a has read into v, and gives a back.
 func (l *Limiter) remember(v *view, a *attempt) {
 	clear(a.pending[:cap(a.pending)])
-	l.know(v, a)
 	v.mu.Lock()
 	v.reserved = 0
+	read := l.know(v, a)
 	v.mu.Unlock()
+	if read {
+		l.owing.Answered()
+	}
 	l.spare.Put(a)
 }
 
-// know puts what a has read since it was last known into v.
-func (l *Limiter) know(v *view, a *attempt) {
-	if !a.asked {
-		return
+// know puts what a has read since it was last known into v, and reports whether
+// that is anything. v is locked.
+func (l *Limiter) know(v *view, a *attempt) (read bool) {
+	if read = a.asked; read {
+		a.asked = false
+		v.replace(a.snapshot(l.window), l.window.lateSlots())
+		v.denied = a.denied && !l.options.CountDenied
+		v.answered(a.bucket)
 	}
-	a.asked = false
-	v.mu.Lock()
-	v.replace(a.snapshot(l.window), l.window.lateSlots())
-	v.denied = a.denied && !l.options.CountDenied
-	v.answered(a.bucket)
-	v.mu.Unlock()
-	l.owing.Answered()
+	return read
 }
 
 // refresh reads the current slot and all that aren't known, and puts back what
