@@ -4,28 +4,15 @@ import (
 	"context"
 	"errors"
 	"runtime/debug"
-	"sync/atomic"
 	"time"
 
 	"weir/counters"
 )
 
-const (
-	// triesTogether is how many attempts of a client are made together with others:
-	// one that is forestalled as often is in a race with other instances, and
-	// faster alone.
-	triesTogether = 3
-	// slowLeads is how many of those go on at once, and slowShifts how often as
-	// many more are begun until the StoreTimeout, as they may be those of a server
-	// that is silent.
-	slowLeads  = 128
-	slowShifts = 16
-	// fewBusy is how many clients whom others ask about are left to Take at once;
-	// what is beyond that is tried busyTries times more, as pieces of other
-	// batches are soon over.
-	fewBusy   = 16
-	busyTries = 2
-)
+// triesTogether is how many attempts of a client are made together with others:
+// one that is forestalled as often is in a race with other instances, and faster
+// alone.
+const triesTogether = 3
 
 // TakesMany reports whether the store is a counters.ManyStateStore, so that
 // TakeMany can be called.
@@ -49,7 +36,7 @@ func (l *Limiter[S]) TakeMany(ctx context.Context, requests []counters.Request, 
 	m := &many[S]{
 		Limiter: l, ctx: ctx, deadline: deadline, requests: requests, done: done,
 		leads: make([]lead[S], 0, len(requests)), keys: make([]string, 0, len(requests)),
-		slow: counters.Workers{AtOnce: slowLeads, Patience: l.cfg.StoreTimeout / slowShifts},
+		slow: counters.SlowWorkers(l.cfg.StoreTimeout),
 	}
 	for i := range requests {
 		m.know(i)
@@ -69,8 +56,8 @@ type many[S any] struct {
 	done     func(i int, t counters.Taken)
 	leads    []lead[S] // of those that the store is asked about
 	keys     []string  // of their states
-	slow     counters.Workers
-	busy     atomic.Int64 // how many clients others asked about
+	slow     *counters.Workers
+	busy     counters.Busy
 }
 
 // A lead is a client of TakeMany that this process asks the store about.
@@ -115,7 +102,7 @@ func (m *many[S]) begin(i int) (counters.Replacement, counters.Turn) {
 	}
 	led.batch = m.combiner.Begin(r.Client, request{Request: *r, view: v})
 	if led.batch == nil {
-		if led.tries++; led.tries <= busyTries && m.busy.Add(1) > fewBusy {
+		if m.busy.Later(&led.tries) {
 			return counters.Replacement{}, counters.Later
 		}
 		m.done(led.number, counters.Taken{})

@@ -187,8 +187,8 @@ func TestManyTryThoseWhoAreBusyAgain(t *testing.T) {
 				left++
 			}
 		}
-		assert.Equal(t, fewBusy, left)
-		assert.Equal(t, []int{100 - fewBusy}, store.together)
+		assert.Equal(t, counters.FewBusy, left)
+		assert.Equal(t, []int{100 - counters.FewBusy}, store.together)
 	})
 }
 

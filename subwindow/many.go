@@ -5,24 +5,9 @@ import (
 	"errors"
 	"runtime/debug"
 	"slices"
-	"sync/atomic"
 
 	"weir/counters"
 	"weir/counters/combiner"
-)
-
-const (
-	// slowLeads is how many clients of a TakeMany are asked about once more at
-	// once, for refunds for instance; and slowShifts how often as many more are
-	// begun until the StoreTimeout, as they may be those of a server that is
-	// silent.
-	slowLeads  = 128
-	slowShifts = 16
-	// fewBusy is how many clients whom others ask about are left to Take at once;
-	// what is beyond that is tried busyTries times more, as pieces of other
-	// batches are soon over.
-	fewBusy   = 16
-	busyTries = 2
 )
 
 // TakesMany reports whether the store is a counters.ManyStore, so that TakeMany
@@ -49,7 +34,7 @@ func (l *Limiter) TakeMany(ctx context.Context, requests []counters.Request, don
 	m := &many{
 		Limiter: l, ctx: ctx, requests: requests, done: done,
 		leads: make([]lead, 0, len(requests)), keys: make([]string, 0, len(requests)),
-		slow: counters.Workers{AtOnce: slowLeads, Patience: l.options.StoreTimeout / slowShifts},
+		slow: counters.SlowWorkers(l.options.StoreTimeout),
 	}
 	for i := range requests {
 		m.know(i)
@@ -68,8 +53,8 @@ type many struct {
 	done     func(i int, t counters.Taken)
 	leads    []lead   // of those that the store is asked about
 	keys     []string // one of each of the leads
-	slow     counters.Workers
-	busy     atomic.Int64 // how many clients others asked about
+	slow     *counters.Workers
+	busy     counters.Busy
 }
 
 // A lead is a client of TakeMany that this process asks the store about, for
@@ -111,7 +96,7 @@ func (m *many) begin(i int) (counters.Addition, counters.Turn) {
 	r, v := &m.requests[led.number], led.view
 	led.batch = m.combiner.Begin(r.Client, request{Request: *r, view: v})
 	if led.batch == nil {
-		if led.tries++; led.tries <= busyTries && m.busy.Add(1) > fewBusy {
+		if m.busy.Later(&led.tries) {
 			return counters.Addition{}, counters.Later
 		}
 		m.done(led.number, counters.Taken{})
