@@ -20,7 +20,6 @@ import (
 // connections, or as the Go client puts those of its callers together.
 type manyWorkload struct {
 	batch, connections, callers int
-	patience                    string // weir's -store-timeout; "" for that of the other rows
 	algorithm                   string // "" for sliding windows of ten slots
 }
 
@@ -46,7 +45,7 @@ func (w manyWorkload) String() string {
 
 func manyWorkloads() []manyWorkload {
 	return []manyWorkload{
-		{batch: 10, connections: 16}, {batch: 100, connections: 16}, {batch: 1000, connections: 16, patience: "5s"}, {batch: 1000, connections: 1},
+		{batch: 10, connections: 16}, {batch: 100, connections: 16}, {batch: 1000, connections: 16}, {batch: 1000, connections: 1},
 		{batch: 100, connections: 16, algorithm: algorithms.Token}, {batch: 1000, connections: 1, algorithm: algorithms.Token},
 		{callers: 256}, {callers: 2048},
 	}
@@ -125,11 +124,7 @@ func (w manyWorkload) measure(ctx context.Context, cfg config, build *testbed.Bu
 		return row, err
 	}
 	defer m.Stop()
-	var args []string
-	if w.patience != "" {
-		args = []string{"-store-timeout", w.patience}
-	}
-	weir, err := build.Start(ctx, m.Addr, args...)
+	weir, err := build.Start(ctx, m.Addr)
 	if err != nil {
 		return row, err
 	}
