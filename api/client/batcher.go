@@ -14,9 +14,19 @@ const (
 	maxBatchBytes = 8<<20 - 64 // the rest is for what stands around the checks
 )
 
-// A batcher puts concurrent checks together into batches. The first caller's
-// check leaves at once. Those that come while it is under way leave together
-// when it is back, or as soon as they fill a batch.
+// One batch under way is being written, decided or read, and leaves the other
+// processors idle meanwhile; more than two that don't wait to be filled cost
+// more than they gain. A batch of 128 hardly costs more a check than a larger
+// one, and several of them are worked on at once.
+const (
+	eagerBatches = 2   // under way, before the next has to be full
+	smallBatch   = 128 // is full
+	smallBatches = 16  // under way, before the next has to be as large as can be
+)
+
+// A batcher puts concurrent checks together into batches. The checks of the first
+// callers leave at once. Those that come while two batches are under way leave
+// together when one of these is back, or as soon as they fill a batch.
 //
 // counters/combiner answers calls of one key, in its leader's goroutine and
 // time. Here all checks go together, and no caller is bound to a batch: one
@@ -101,7 +111,20 @@ func (b *batcher) board(c *call) {
 	next.calls = append(next.calls, c)
 	next.bytes += len(c.check) + 1
 	next.callers++
-	if b.underway == 0 || len(next.calls) == maxBatch {
+	b.departFull()
+}
+
+// departFull sends those who are boarding if they needn't wait for others. The
+// batcher is locked.
+func (b *batcher) departFull() {
+	full := maxBatch
+	switch {
+	case b.underway < eagerBatches:
+		full = 1
+	case b.underway < smallBatches:
+		full = smallBatch
+	}
+	if b.boarding != nil && len(b.boarding.calls) >= full {
 		b.depart()
 	}
 }
@@ -128,9 +151,7 @@ func (b *batcher) fly(ctx context.Context, sent *batch, checks [][]byte) {
 
 	b.mu.Lock()
 	b.underway--
-	if b.underway == 0 && b.boarding != nil {
-		b.depart()
-	}
+	b.departFull()
 	aboard := sent.calls
 	sent.calls = nil
 	b.mu.Unlock()

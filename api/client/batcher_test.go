@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -35,15 +36,23 @@ func (s *callers) start(t *testing.T, clients ...string) {
 	}
 }
 
-// startHeld starts weir and a client, whose first request is held.
+// startHeld starts weir and a client, whose first two requests are held.
 func startHeld(t *testing.T) (*weir, *callers, *hold) {
 	t.Helper()
 	w, c := start(t, client.Config{}, newPolicy("api", fixed("api", 1)))
 	s := &callers{c: c}
 	h := w.holds()
+	s.startTwo(t, h)
+	return w, s, h
+}
+
+// startTwo starts two callers, who don't wait for each other, and returns when
+// weir holds their requests.
+func (s *callers) startTwo(t *testing.T, h *hold) {
 	s.start(t, "first")
 	<-h.arrived
-	return w, s, h
+	s.start(t, "second")
+	<-h.arrived
 }
 
 func names(from, to int) []string {
@@ -69,47 +78,51 @@ func TestConcurrentChecksGoTogether(t *testing.T) {
 	assert.Equal(t, []int{1}, w.batches())
 
 	h := w.holds()
-	s.start(t, "first")
-	<-h.arrived // at once
-	s.start(t, names(0, 300)...)
-	awaitWaiting(t, c, 300)
-	assert.Equal(t, []int{1}, w.batches(), "the others wait for the first")
+	s.startTwo(t, h) // at once
+	s.start(t, names(0, 100)...)
+	awaitWaiting(t, c, 100)
+	assert.Equal(t, []int{1, 1}, w.batches(), "the others wait for one of these")
 	close(h.release)
 	s.group.Wait()
-	assert.Equal(t, []int{300}, w.batches())
-	assert.EqualValues(t, 302, s.admitted.Load())
+	assert.Equal(t, []int{100}, w.batches())
+	assert.EqualValues(t, 103, s.admitted.Load())
 }
 
 func TestAFullBatchWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	w, s, h := startHeld(t)
-	s.start(t, names(0, 2048)...)
-	<-h.arrived
-	<-h.arrived
-	awaitWaiting(t, s.c, 48)
-	assert.Equal(t, []int{1, 1000, 1000}, w.batches())
+	s.start(t, names(0, 14*128)...)
+	for range 14 {
+		<-h.arrived
+	}
+	awaitWaiting(t, s.c, 0)
+	s.start(t, names(2000, 3500)...)
+	<-h.arrived // with sixteen under way, the next is as large as can be
+	awaitWaiting(t, s.c, 500)
+	assert.Equal(t, slices.Concat([]int{1, 1}, slices.Repeat([]int{128}, 14), []int{1000}), w.batches())
 	close(h.release)
 	s.group.Wait()
-	assert.Equal(t, []int{48}, w.batches())
-	assert.EqualValues(t, 2049, s.admitted.Load())
+	assert.Equal(t, []int{500}, w.batches())
+	assert.EqualValues(t, 2+14*128+1500, s.admitted.Load())
 }
 
 // Together they would be more than weir reads.
 func TestABatchOfLargeChecksIsSplit(t *testing.T) {
 	t.Parallel()
 	w, s, h := startHeld(t)
-	for range 140 {
+	longest := 64<<10 - len(`{"policy":"api","client":"alice","limits":{"":1}}`)
+	for range 135 {
 		s.group.Go(func() {
-			long := map[string]int64{strings.Repeat("x", 63<<10): 1}
+			long := map[string]int64{strings.Repeat("x", longest): 1}
 			_, err := s.c.Check(context.Background(), client.Check{Policy: "api", Client: "alice", Limits: long})
 			assert.ErrorContains(t, err, "has no limit")
 		})
 	}
 	<-h.arrived // at once
-	awaitWaiting(t, s.c, 11)
+	awaitWaiting(t, s.c, 8)
 	close(h.release)
 	s.group.Wait()
-	assert.Equal(t, []int{1, 11, 129}, w.batches())
+	assert.Equal(t, []int{1, 1, 8, 127}, w.batches())
 }
 
 // All of a limit, and no more, whoever is in which batch.
@@ -157,8 +170,8 @@ func TestAWrongCheckHarmsNoOther(t *testing.T) {
 	awaitWaiting(t, s.c, 10+len(wrong))
 	close(h.release)
 	s.group.Wait()
-	assert.Equal(t, []int{1, 10 + len(wrong)}, w.batches())
-	assert.EqualValues(t, 11, s.admitted.Load())
+	assert.Equal(t, []int{1, 1, 10 + len(wrong)}, w.batches())
+	assert.EqualValues(t, 12, s.admitted.Load())
 }
 
 func TestACallerLeaves(t *testing.T) {
@@ -175,6 +188,8 @@ func TestACallerLeaves(t *testing.T) {
 		left <- err
 	}()
 	<-h.arrived
+	s.start(t, "beside")
+	<-h.arrived
 	second, leaveSecond := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer leaveSecond()
 	go func() {
@@ -190,8 +205,8 @@ func TestACallerLeaves(t *testing.T) {
 	close(h.release)
 	s.group.Wait()
 	asked := w.asked()
-	require.Len(t, asked, 2)
-	assert.Equal(t, []client.Check{{Policy: "api", Client: "third"}}, asked[1].checks, "the second was never sent")
+	require.Len(t, asked, 3)
+	assert.Equal(t, []client.Check{{Policy: "api", Client: "third"}}, asked[2].checks, "the second was never sent")
 }
 
 // The batch goes on while somebody aboard waits for it.
@@ -223,8 +238,8 @@ func TestOthersStayAboard(t *testing.T) {
 	assert.ErrorIs(t, <-left, context.Canceled)
 	aboard <- struct{}{}
 	s.group.Wait()
-	assert.EqualValues(t, 2, s.admitted.Load())
-	assert.Equal(t, []int{1, 2}, w.batches())
+	assert.EqualValues(t, 3, s.admitted.Load())
+	assert.Equal(t, []int{1, 1, 2}, w.batches())
 }
 
 // A batch that fails, fails for those aboard. The next goes on.
@@ -234,15 +249,18 @@ func TestABatchFailsAlone(t *testing.T) {
 	s := &callers{c: c}
 	h := w.holds()
 	failed := make(chan error)
-	go func() {
-		_, err := c.Check(context.Background(), client.Check{Policy: "api", Client: "first"})
-		failed <- err
-	}()
-	<-h.arrived
+	for _, name := range []string{"first", "second"} {
+		go func() {
+			_, err := c.Check(context.Background(), client.Check{Policy: "api", Client: name})
+			failed <- err
+		}()
+		<-h.arrived
+	}
 	s.start(t, names(0, 5)...)
 	awaitWaiting(t, c, 5)
 	w.answers(nil)
 	w.server.CloseClientConnections()
+	assert.Error(t, <-failed)
 	assert.Error(t, <-failed)
 	s.group.Wait()
 	assert.EqualValues(t, 5, s.admitted.Load())
