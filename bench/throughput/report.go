@@ -18,7 +18,11 @@ import (
 var (
 	windows = algorithms.Select(algorithms.Fixed, algorithms.Sliding1, algorithms.Sliding4, algorithms.Sliding10, algorithms.Sliding60, algorithms.Strict60)
 
+	// Of each of the windows.
 	traffics = []loadgen.Traffic{loadgen.Distinct, loadgen.Hot, loadgen.Denied}
+	// Of the sliding window of ten slots, which is the default. A million are more
+	// than weir remembers: it reads all their slots.
+	remembered = []loadgen.Traffic{loadgen.Few, loadgen.Million}
 )
 
 // workloads returns all rows that are measured over HTTP.
@@ -28,6 +32,9 @@ func workloads() []loadgen.Workload {
 		for _, t := range traffics {
 			all = append(all, loadgen.Workload{Algorithm: a, Traffic: t})
 		}
+	}
+	for _, t := range remembered {
+		all = append(all, loadgen.Workload{Algorithm: algorithms.Named(algorithms.Sliding10), Traffic: t})
 	}
 	return all
 }
@@ -108,10 +115,15 @@ func (r *Report) printChecks(out io.Writer) {
 		return fmt.Sprintf("%s\t%s\t%s%s%.1f%%\t%.2f\t%.1f\t%.0f\t%.0f\t%s",
 			c.Algorithm, c.Traffic, c.comparison.cells(), c.Half.cells(), 100*c.Denied, c.Commands, c.KeysRead, c.Rate*c.Commands, c.Allocations, c.cpuTimes.cells())
 	})
+	sliding, fixed := algorithms.Named(algorithms.Sliding60).Title(), algorithms.Fixed
 	for _, who := range []loadgen.Traffic{loadgen.Distinct, loadgen.Hot} {
-		if ratio, ok := r.slidingToFixed(who); ok {
+		if ratio, ok := r.relative(sliding, who, fixed, who); ok {
 			fmt.Fprintf(out, "sliding N=60 against fixed window, %s: %.0f%%\n", who.Name, 100*ratio)
 		}
+	}
+	usual := algorithms.Named(algorithms.Sliding10).Title()
+	if ratio, ok := r.relative(usual, loadgen.Million, usual, loadgen.Few); ok {
+		fmt.Fprintf(out, "sliding N=10, 1,000,000 clients against 1,000: %.0f%%\n", 100*ratio)
 	}
 	fmt.Fprint(out, `
 checks/s    over HTTP/1.1 on loopback, each connection checking again as soon as it is answered
@@ -124,20 +136,20 @@ cmds/check  commands that reach Memcached: writes as it counts them, and keys/ch
 keys/check  keys asked for by get commands
 allocs      objects that weir allocates for a check beyond those of the no-op handler
 cpu us      what a check takes of a processor in weir, in memcached, and in the no-op handler; the bench takes the rest
-sliding N=60 against fixed window: both relative to the no-op handler
+one row against another: both relative to the no-op handler
 All clients have been busy for a whole window when a sliding row begins; the denied client has used up its limit.
 `)
 }
 
-// slidingToFixed returns the rate of the sliding window of 60 slots relative to
-// the fixed window's, if both were measured.
-func (r *Report) slidingToFixed(t loadgen.Traffic) (ratio float64, ok bool) {
-	find := func(algorithm string) (checkRow, bool) {
+// relative returns the rate of a row relative to another's, if both were
+// measured.
+func (r *Report) relative(algorithm string, t loadgen.Traffic, toAlgorithm string, to loadgen.Traffic) (ratio float64, ok bool) {
+	find := func(algorithm string, t loadgen.Traffic) (checkRow, bool) {
 		return report.Find(r.Checks, func(c checkRow) bool { return c.Traffic == t.Name && c.Algorithm == algorithm })
 	}
-	sliding, ok1 := find(algorithms.Named(algorithms.Sliding60).Title())
-	fixed, ok2 := find(algorithms.Fixed)
-	return sliding.Ratio / fixed.Ratio, ok1 && ok2 && sliding.Ratio > 0 && fixed.Ratio > 0
+	row, ok1 := find(algorithm, t)
+	base, ok2 := find(toAlgorithm, to)
+	return row.Ratio / base.Ratio, ok1 && ok2 && row.Ratio > 0 && base.Ratio > 0
 }
 
 // cpuHeader is the header of cpuTimes.cells.
@@ -224,12 +236,17 @@ func (r *Report) Figures() report.Figures {
 // were measured, each with all traffics.
 func (r *Report) Draw(dir string) ([]report.Picture, error) {
 	var names []string
+	rows := 0
 	for _, c := range r.Checks {
+		if !slices.ContainsFunc(traffics, func(t loadgen.Traffic) bool { return t.Name == c.Traffic }) {
+			continue
+		}
+		rows++
 		if !slices.Contains(names, c.Algorithm) {
 			names = append(names, c.Algorithm)
 		}
 	}
-	if len(names) < 2 || len(r.Checks) != len(names)*len(traffics) {
+	if len(names) < 2 || rows != len(names)*len(traffics) {
 		return nil, nil
 	}
 	var series []report.Series

@@ -112,7 +112,7 @@ func TestWorkloads(t *testing.T) {
 		names[w.String()] = true
 		policies[w.Policy()] = true
 	}
-	assert.Len(t, names, 18)
+	assert.Len(t, names, 20)
 	assert.Len(t, policies, 12, "those who are denied have policies of their own")
 	assert.True(t, policies["sliding-n60-100"])
 }

@@ -34,6 +34,8 @@ type Traffic struct {
 // The traffics of the workloads.
 var (
 	Distinct = Traffic{Name: "10,000 clients", Clients: 10_000, Limit: Never}
+	Few      = Traffic{Name: "1,000 clients", Clients: 1000, Limit: Never}
+	Million  = Traffic{Name: "1,000,000 clients", Clients: 1_000_000, Limit: Never}
 	Hot      = Traffic{Name: "one hot client", Clients: 1, Limit: Never}
 	Denied   = Traffic{Name: "one denied client", Clients: 1, Limit: Low}
 )
