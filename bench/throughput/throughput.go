@@ -123,7 +123,10 @@ func measureChecks(ctx context.Context, cfg config, build *testbed.Build, w load
 	}
 	keysPerGet, err := m.KeysPerGet(func() error {
 		// Logging a key costs memcached a system call per letter.
-		_, err := s.weir.clients[:min(16, cfg.connections)].Drive(ctx, &loadgen.Turn{Clients: w.Clients, Last: 1000}, cfg.warmUp/2)
+		next := s.weir.turn.Taken.Load()
+		turn := &loadgen.Turn{Clients: w.Clients, Last: next + 1000}
+		turn.Taken.Store(next)
+		_, err := s.weir.clients[:min(16, cfg.connections)].Drive(ctx, turn, cfg.warmUp/2)
 		return err
 	})
 	if err != nil {
