@@ -23,6 +23,7 @@ import (
 	"weir/cas"
 	"weir/counters"
 	"weir/counters/memory"
+	"weir/counters/storetest"
 	"weir/subwindow"
 )
 
@@ -50,15 +51,15 @@ var manyAtOnce bool
 // A manyStore does many additions at once, and many swaps.
 type manyStore struct{ *watchedStore }
 
-func (s manyStore) AddMany(ctx context.Context, keys []string, begin func(i int) (counters.Addition, counters.Turn), done func(i int, n int64, err error)) {
+func (s manyStore) AddMany(ctx context.Context, keys []string, begin func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn), done func(i int, added []counters.Added, err error) (more bool)) {
 	allAtOnce(len(keys), func(i int) {
-		a, turn := begin(i)
-		for ; turn == counters.Later; a, turn = begin(i) {
-			time.Sleep(time.Microsecond)
-		}
-		if turn == counters.Now {
-			n, err := s.Add(ctx, a)
-			done(i, n, err)
+		for more := true; more; {
+			additions, turn := begin(i, nil)
+			if turn == counters.Later {
+				time.Sleep(time.Microsecond)
+				continue
+			}
+			more = turn == counters.Now && done(i, storetest.AddEach(ctx, s, additions), nil)
 		}
 	})
 }

@@ -41,26 +41,38 @@ type togetherStore interface {
 	counters.ManyStateStore
 }
 
-// An instrumentedManyStore counts and times each of many additions and swaps.
+// An instrumentedManyStore counts and times each of many additions, reads and
+// swaps.
 type instrumentedManyStore struct {
 	*instrumentedStore
 	many togetherStore
 }
 
-func (s *instrumentedManyStore) AddMany(ctx context.Context, keys []string, begin func(i int) (counters.Addition, counters.Turn), done func(i int, n int64, err error)) {
-	called, begun := time.Now(), make([]time.Time, len(keys))
-	s.many.AddMany(ctx, keys, func(i int) (counters.Addition, counters.Turn) {
-		begun[i] = time.Now()
-		return begin(i)
-	}, func(i int, n int64, err error) {
-		start := begun[i]
-		if start.IsZero() {
-			start = called
+func (s *instrumentedManyStore) AddMany(ctx context.Context, keys []string, begin func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn), done func(i int, added []counters.Added, err error) (more bool)) {
+	type exchange struct {
+		begun time.Time
+		asks  operation
+	}
+	called, exchanges := time.Now(), make([]exchange, len(keys))
+	s.many.AddMany(ctx, keys, func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn) {
+		exchanges[i] = exchange{time.Now(), opAdd}
+		additions, turn := begin(i, to)
+		if turn == counters.Now && additions[len(to)].Key == "" {
+			exchanges[i].asks = opRead
 		}
-		if !errors.Is(err, counters.ErrNotAdded) {
-			s.done(opAdd, keys[i], start, &err)
+		return additions, turn
+	}, func(i int, added []counters.Added, err error) (more bool) {
+		e := exchanges[i]
+		if e.begun.IsZero() {
+			e = exchange{called, opAdd}
 		}
-		done(i, n, err)
+		for _, one := range added {
+			s.doneOne(e.asks, keys[i], e.begun, one.Err)
+		}
+		if err != nil {
+			s.doneOne(opAdd, keys[i], e.begun, err)
+		}
+		return done(i, added, err)
 	})
 }
 
@@ -79,9 +91,7 @@ func (s *instrumentedManyStore) SwapMany(ctx context.Context, keys []string, beg
 		if begun[i].loads {
 			o = opLoad
 		}
-		if !errors.Is(err, counters.ErrNotAdded) {
-			s.done(o, keys[i], start, &err)
-		}
+		s.doneOne(o, keys[i], start, err)
 		return done(i, now, swapped, err)
 	})
 }
@@ -90,6 +100,13 @@ func (s *instrumentedManyStore) SwapMany(ctx context.Context, keys []string, beg
 type begunSwap struct {
 	at    time.Time
 	loads bool
+}
+
+// doneOne is done for one of many operations.
+func (s *instrumentedManyStore) doneOne(o operation, key string, start time.Time, err error) {
+	if !errors.Is(err, counters.ErrNotAdded) {
+		s.done(o, key, start, &err)
+	}
 }
 
 type instrumentedStore struct {

@@ -108,15 +108,18 @@ type Store interface {
 // A ManyStore is a Store that does the additions of many clients together.
 type ManyStore interface {
 	Store
-	// AddMany does an addition for each of the keys, which are of a client each,
+	// AddMany does additions for each of the keys, which are of a client each,
 	// those of a server in pieces of which several are under way at once. It calls
-	// begin with the number of a key when its addition is about to be sent: begin
-	// returns it, or says that there is none, or that it can't be told yet. And it
-	// calls done with what Add would return, or with ErrNotAdded. An error that
-	// comes without begin is that or an ErrNotSent. Both should be short, and may
-	// be called concurrently for different numbers. AddMany returns after the last
-	// of them.
-	AddMany(ctx context.Context, keys []string, begin func(i int) (Addition, Turn), done func(i int, n int64, err error))
+	// begin with the number of a key when it is about to send something for it:
+	// begin appends the additions, at least one, which are then done in their
+	// order, or says that there are none, or that it can't be told yet. And it
+	// calls done with what Add would return for each, or with ErrNotAdded in the
+	// place of an error. If done reports that there is more, begin is called again,
+	// before the others of its server. If err isn't nil, begin wasn't called since
+	// the last done, and won't be; then it is ErrNotAdded or an ErrNotSent. Both
+	// should be short, and may be called concurrently for different numbers.
+	// AddMany returns after the last of them.
+	AddMany(ctx context.Context, keys []string, begin func(i int, to []Addition) ([]Addition, Turn), done func(i int, added []Added, err error) (more bool))
 }
 
 // A Turn says what becomes of an addition, or a replacement, that is about to be
@@ -124,15 +127,21 @@ type ManyStore interface {
 type Turn int
 
 const (
-	Never Turn = iota // done isn't called for it
+	Never Turn = iota // there are none, and done isn't called
 	Now
 	Later // begin is called again, after the others of its server
 )
 
+// An Added is what Add returned.
+type Added struct {
+	Count int64
+	Err   error
+}
+
 // An Addition says what a Store's Add is to do.
 type Addition struct {
-	Key   string
-	Delta int64 // at least 1
+	Key   string // "" in an AddMany's if it is only to read
+	Delta int64  // at least 1
 	TTL   time.Duration
 	// New says that the counter probably doesn't exist yet. It changes how a
 	// store goes about it, not the result.

@@ -412,12 +412,7 @@ func (l *Limiter) lead(ctx context.Context, _ string, batch *combiner.Batch[requ
 	}
 	calls = l.refundAll(ctx, v, calls)
 	if err != nil {
-		v.mu.Lock()
-		defer v.mu.Unlock()
-		for _, call := range calls {
-			call.Err = err
-			call.Request.reach(v, answered)
-		}
+		failUnasked(v, calls, err)
 		return
 	}
 	for len(calls) > 0 {
@@ -444,6 +439,16 @@ func (l *Limiter) lead(ctx context.Context, _ string, batch *combiner.Batch[requ
 		}
 		l.remember(v, a)
 		calls = calls[n:]
+	}
+}
+
+// failUnasked answers calls that the store hasn't been asked about with err.
+func failUnasked(v *view, calls []*call, err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, call := range calls {
+		call.Err = err
+		call.Request.reach(v, answered)
 	}
 }
 

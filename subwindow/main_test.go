@@ -12,6 +12,7 @@ import (
 
 	"weir/counters"
 	"weir/counters/memcached"
+	"weir/counters/storetest"
 	"weir/subwindow"
 )
 
@@ -56,15 +57,15 @@ func (l *limiter) Take(ctx context.Context, r counters.Request) (counters.Decisi
 // A manyStore does many additions one by one.
 type manyStore struct{ counters.Store }
 
-func (s manyStore) AddMany(ctx context.Context, keys []string, begin func(i int) (counters.Addition, counters.Turn), done func(i int, n int64, err error)) {
+func (s manyStore) AddMany(ctx context.Context, keys []string, begin func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn), done func(i int, added []counters.Added, err error) (more bool)) {
 	var later []int
 	try := func(i int) {
-		switch a, turn := begin(i); turn {
-		case counters.Now:
-			n, err := s.Add(ctx, a)
-			done(i, n, err)
-		case counters.Later:
-			later = append(later, i)
+		for more := true; more; {
+			additions, turn := begin(i, nil)
+			if turn == counters.Later {
+				later = append(later, i)
+			}
+			more = turn == counters.Now && done(i, storetest.AddEach(ctx, s, additions), nil)
 		}
 	}
 	for i := range keys {

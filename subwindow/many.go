@@ -3,12 +3,17 @@ package subwindow
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime/debug"
 	"slices"
 
 	"weir/counters"
 	"weir/counters/combiner"
 )
+
+// mostDebts is how many debts of a client are repaid together with others': they
+// are one of many things that are sent in a piece.
+const mostDebts = 128
 
 // TakesMany reports whether the store is a counters.ManyStore, so that TakeMany
 // can be called.
@@ -18,8 +23,8 @@ func (l *Limiter) TakesMany() bool { return l.many != nil }
 // asks the store for many of them together. It calls done for each, with its
 // number and what Take would return, as soon as that is known. The zero Taken is
 // for a request that can't be decided in this way: nothing has been counted, and
-// Take decides it. That is so if others are asking for the client, if it has
-// debts, or if a denial that is remembered has to be confirmed, for instance.
+// Take decides it. That is so if others are asking for the client, or if a denial
+// that is remembered has to be confirmed, for instance.
 // Calls of done may come concurrently, should be short, and must not panic. A
 // client is in use, and others who ask for it wait, only while it is asked
 // about. TakeMany returns after the last call of done. It panics unless
@@ -63,9 +68,12 @@ type lead struct {
 	number int // of the request
 	view   *view
 	batch  *combiner.Batch[request, counters.Decision] // while the client is led
-	a      *attempt
-	sum    int64 // being counted
-	tries  int   // when others were asking about it
+	// repayment is of what the client owes, until that is counted: before the
+	// request.
+	repayment *repayment
+	a         *attempt
+	sum       int64 // being counted
+	tries     int   // when others were asking about it
 }
 
 // know decides the request of that number if its answer is known, and else notes
@@ -88,51 +96,113 @@ func (m *many) know(i int) {
 	m.leads, m.keys = append(m.leads, lead{number: i, view: v}), append(m.keys, key)
 }
 
-// begin leads the client, and returns what the store is to count for it, if
+// begin leads the client, and appends what the store is to do for it next, if
 // anything.
-func (m *many) begin(i int) (counters.Addition, counters.Turn) {
+func (m *many) begin(i int, to []counters.Addition) (_ []counters.Addition, turn counters.Turn) {
 	led := &m.leads[i]
 	defer m.rescue(led)
+	if led.batch == nil {
+		if turn := m.lead(led); turn != counters.Now {
+			return to, turn
+		}
+	}
+	if r := led.repayment; r != nil {
+		return r.next(to), counters.Now
+	}
+	if !m.choose(led) {
+		m.finish(led)
+		return to, counters.Never
+	}
+	return append(to, m.addition(led.a, led.sum)), counters.Now
+}
+
+// lead begins to lead a client, unless others are asking about it.
+func (m *many) lead(led *lead) counters.Turn {
 	r, v := &m.requests[led.number], led.view
 	led.batch = m.combiner.Begin(r.Client, request{Request: *r, view: v})
 	if led.batch == nil {
 		if m.busy.Later(&led.tries) {
-			return counters.Addition{}, counters.Later
+			return counters.Later
 		}
 		m.done(led.number, counters.Taken{})
-		return counters.Addition{}, counters.Never
+		return counters.Never
 	}
-	if v.owes() {
-		m.finish(led)
-		return counters.Addition{}, counters.Never
+	led.repayment = m.repayment(v, r.Client, r.Now)
+	if led.repayment != nil && len(led.repayment.debts) > mostDebts {
+		m.leave(led)
+		return counters.Never
 	}
+	return counters.Now
+}
+
+// choose reports whether the store has to be asked about a client that owes
+// nothing any more. If not, its request may have been answered.
+func (m *many) choose(led *lead) bool {
+	r, v := &m.requests[led.number], led.view
 	a := m.recall(v, r.Client, r.Now)
 	led.a = a
 	a.pending = append(a.pending[:0], led.batch.Calls()...)
 	a.chosen = slices.Grow(a.chosen[:0], 1)[:1]
-	if led.sum = m.choose(v, a); led.sum > 0 {
-		return m.addition(a, led.sum), counters.Now
+	if led.sum = m.Limiter.choose(v, a); led.sum > 0 {
+		return true
 	}
 	if a.fresh && m.full(a) {
 		m.deny(v, a)
 	}
-	m.finish(led)
-	return counters.Addition{}, counters.Never
+	return false
 }
 
-// added goes on with a lead whose addition has ended. What takes no store is
-// done at once.
-func (m *many) added(i int, count int64, err error) {
+// added goes on with a lead whose additions have ended, and reports whether it
+// has more. What takes no store is done at once.
+func (m *many) added(i int, added []counters.Added, err error) (more bool) {
 	led := &m.leads[i]
 	defer m.rescue(led)
-	if led.batch == nil { // it was never begun
-		t := counters.Taken{Err: err, Done: true}
-		if errors.Is(err, counters.ErrNotAdded) {
-			t = counters.Taken{}
-		}
-		m.done(led.number, t)
-		return
+	switch {
+	case err == nil && led.repayment != nil:
+		return m.repaid(led, added)
+	case err == nil:
+		m.asked(led, added[0].Count, added[0].Err)
+	case errors.Is(err, counters.ErrNotAdded) && led.batch == nil:
+		m.done(led.number, counters.Taken{})
+	case led.batch == nil:
+		m.done(led.number, counters.Taken{Err: err, Done: true})
+	default:
+		m.fail(led, err)
 	}
+	return false
+}
+
+// repaid goes on with a lead that repays its debts, and reports whether the store
+// is to be asked more.
+func (m *many) repaid(led *lead, added []counters.Added) (more bool) {
+	r := led.repayment
+	if !r.assessed {
+		err := added[0].Err
+		if err == nil {
+			err = r.assess(m.ctx)
+		}
+		if err != nil {
+			m.fail(led, err)
+			return false
+		}
+		if r.asks() {
+			return true
+		}
+		added = nil
+	}
+	led.repayment = nil
+	refunds, err := r.end(added)
+	for _, req := range refunds {
+		m.refundLater(req)
+	}
+	if err != nil {
+		m.fail(led, err)
+	}
+	return err == nil
+}
+
+// asked goes on with a lead whose request was to be counted.
+func (m *many) asked(led *lead, count int64, err error) {
 	found := changed
 	if err == nil {
 		found = led.a.fill(count - led.sum)
@@ -175,11 +245,34 @@ func (m *many) finish(led *lead) {
 		answered, led.a = len(a.pending) == 0, nil
 		m.remember(led.view, a)
 	}
-	if !answered {
-		_, _ = m.release(led)
-		m.done(led.number, counters.Taken{})
+	if answered {
+		m.answer(led)
+	} else {
+		m.leave(led)
+	}
+}
+
+// fail ends a lead whose request the store hasn't been asked about, because of
+// err. What Take can do about that is left to it.
+func (m *many) fail(led *lead, err error) {
+	led.repayment = nil
+	if errors.Is(err, counters.ErrLost) || errors.Is(err, counters.ErrNotAdded) {
+		m.leave(led)
 		return
 	}
+	failUnasked(led.view, led.batch.Calls(), fmt.Errorf("%w: %w", counters.ErrNotSent, err))
+	m.answer(led)
+}
+
+// leave ends a lead that is left to Take.
+func (m *many) leave(led *lead) {
+	led.repayment = nil
+	_, _ = m.release(led)
+	m.done(led.number, counters.Taken{})
+}
+
+// answer ends a lead whose call has been answered.
+func (m *many) answer(led *lead) {
 	m.options.Batch(1)
 	d, err := m.release(led)
 	m.done(led.number, counters.Taken{Decision: d, Err: err, Done: true})
@@ -202,6 +295,7 @@ func (m *many) rescue(led *lead) {
 		panic(cause)
 	}
 	stack := debug.Stack()
+	led.repayment = nil
 	_, _ = m.release(led)
 	m.done(led.number, counters.Taken{Panic: cause, Stack: stack})
 }
@@ -212,6 +306,9 @@ func (m *many) end() {
 	m.slow.Wait()
 	for i := range m.leads {
 		if led := &m.leads[i]; led.batch != nil {
+			if led.repayment != nil {
+				led.repayment.lose()
+			}
 			_, _ = m.release(led)
 		}
 	}

@@ -22,10 +22,10 @@ type togetherStore struct {
 	between func(i int) // is called while the addition of that number is under way, if it isn't nil
 }
 
-func (s *togetherStore) AddMany(ctx context.Context, keys []string, begin func(i int) (counters.Addition, counters.Turn), done func(i int, n int64, err error)) {
+func (s *togetherStore) AddMany(ctx context.Context, keys []string, begin func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn), done func(i int, added []counters.Added, err error) (more bool)) {
 	size := 0
-	s.manyStore.AddMany(ctx, keys, func(i int) (counters.Addition, counters.Turn) {
-		a, turn := begin(i)
+	s.manyStore.AddMany(ctx, keys, func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn) {
+		a, turn := begin(i, to)
 		if between := s.between; between != nil {
 			between(i)
 		}
@@ -282,12 +282,14 @@ func TestManyLeaveWhatIsNotAdded(t *testing.T) {
 // An unableStore adds nothing together, whether it has begun or not.
 type unableStore struct{ counters.Store }
 
-func (unableStore) AddMany(_ context.Context, keys []string, begin func(i int) (counters.Addition, counters.Turn), done func(i int, n int64, err error)) {
+func (unableStore) AddMany(_ context.Context, keys []string, begin func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn), done func(i int, added []counters.Added, err error) (more bool)) {
 	for i := range keys {
 		if i%2 == 0 {
-			begin(i)
+			begin(i, nil)
+			done(i, []counters.Added{{Err: counters.ErrNotAdded}}, nil)
+		} else {
+			done(i, nil, counters.ErrNotAdded)
 		}
-		done(i, 0, counters.ErrNotAdded)
 	}
 }
 

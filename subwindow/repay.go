@@ -5,38 +5,182 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
 	"weir/counters"
 )
 
-// repay counts in the store what was admitted without it, in the slots whose
-// counters matter at now, be it to late requests. It returns what is to be
-// refunded, as it was given back meanwhile. After an error, one of a store's,
-// nothing has been asked of the store for those who wait.
-func (s *slots) repay(ctx context.Context, v *view, client string, now time.Time) ([]request, error) {
+// A repayment has the store count what a process has admitted of a client
+// without it: first keys are read, and then the additions are done.
+// Until it ends, the debts stand, as others decide by them meanwhile.
+type repayment struct {
+	*slots
+	view   *view
+	client string
+	prefix string
+	now    time.Time
+	debts  []debt
+
+	// keys are to be read into counts: the marks of resets, and then the counters
+	// of the debts that were sent.
+	keys   []string
+	counts []int64
+	marks  int
+
+	assessed bool
+	due      []int64 // what is to be counted of each debt
+	tells    bool    // others have to be told
+	sent     bool    // the additions may have been
+}
+
+// repayment returns that of what v owes in the slots whose counters matter at
+// now, be it to late requests, or nil if that is nothing.
+func (s *slots) repayment(v *view, client string, now time.Time) *repayment {
 	if !v.owes() {
+		return nil
+	}
+	debts := v.due(counters.Calendar(now.Add(-s.ttl(0)), s.window.Width).Number + 1)
+	if len(debts) == 0 {
+		return nil
+	}
+	r := &repayment{slots: s, view: v, client: client, prefix: s.keys.Client(client), now: now, debts: debts}
+	// Marks of resets last longer than debts wait once the store is back.
+	r.keys = s.marks(r.prefix, now.Add(-s.markLife()), now)
+	r.marks = len(r.keys)
+	for _, d := range debts {
+		if d.sent {
+			r.keys = append(r.keys, counters.CounterKey(r.prefix, d.bucket))
+		}
+	}
+	r.counts = make([]int64, len(r.keys))
+	return r
+}
+
+// assess decides by what was read how much of each debt is due: what the store
+// has surely not counted. What it has may be others', so this is rather too
+// little. A reset ends what was admitted before it. The error is ErrLost if the
+// store has lost the slot of a debt.
+func (r *repayment) assess(ctx context.Context) error {
+	reset := r.lastDone(r.now, r.counts[:r.marks])
+	r.view.drop(reset)
+	counts, debts := r.counts[r.marks:], r.debts[:0]
+	for _, d := range r.debts {
+		due := d.cost
+		if d.sent {
+			count := counts[0]
+			counts = counts[1:]
+			if d.have && count == counters.Absent && d.at > reset {
+				return counters.ErrLost
+			}
+			due = 0
+			if d.before != math.MinInt64 {
+				due = min(d.cost, d.before+d.cost-max(0, count))
+			}
+		}
+		if d.at > reset {
+			debts, r.due = append(debts, d), append(r.due, due)
+			r.tells = r.tells || r.maySettle(ctx, d.bucket)
+		}
+	}
+	r.debts, r.assessed = debts, true
+	return nil
+}
+
+// next appends what the store is to do next.
+func (r *repayment) next(to []counters.Addition) []counters.Addition {
+	if !r.assessed {
+		return append(to, counters.Addition{Read: r.keys, Counts: r.counts})
+	}
+	r.sent = true
+	return r.additions(to)
+}
+
+// asks reports whether the store has to count anything.
+func (r *repayment) asks() bool {
+	return r.tells || slices.ContainsFunc(r.due, func(n int64) bool { return n > 0 })
+}
+
+// additions appends what the store has to count, and then what tells others, if
+// they have to be told: only when the rest is counted.
+func (r *repayment) additions(to []counters.Addition) []counters.Addition {
+	for i, d := range r.debts {
+		if r.due[i] > 0 {
+			open := r.now.Sub(time.Unix(0, d.bucket*int64(r.window.Width)))
+			to = append(to, counters.Addition{
+				Key: counters.CounterKey(r.prefix, d.bucket), Delta: r.due[i], TTL: r.ttl(open), New: !d.have, Have: d.have,
+			})
+		}
+	}
+	if r.tells {
+		to = append(to, r.generationAfter(r.prefix, r.now, 0, changedUnit, mostChanged))
+	}
+	return to
+}
+
+// end notes what has become of the additions. It returns what is to be refunded,
+// as it was given back meanwhile, and the errors.
+func (r *repayment) end(added []counters.Added) (refunds []request, _ error) {
+	told := !r.tells || added[len(added)-1].Err == nil
+	var errs []error
+	for _, one := range added {
+		errs = append(errs, one.Err)
+	}
+	var unknown []debt
+	for i, d := range r.debts {
+		var err error
+		if r.due[i] > 0 {
+			err, added = added[0].Err, added[1:]
+		}
+		switch {
+		case err == nil:
+			if excess := r.view.repaid(d, r.due[i], told); excess > 0 {
+				refund := counters.Request{Client: r.client, Cost: excess, Now: time.UnixMilli(d.at)}
+				refunds = append(refunds, request{Request: refund, view: r.view})
+			}
+		case !d.sent && mayHaveCounted(err):
+			unknown = append(unknown, d)
+		}
+	}
+	for _, d := range unknown {
+		r.view.doubt(d)
+	}
+	return refunds, errors.Join(errs...)
+}
+
+// lose ends a repayment whose additions, if they were sent, nobody has an answer
+// to.
+func (r *repayment) lose() {
+	if !r.sent {
+		return
+	}
+	added := make([]counters.Added, len(r.additions(nil)))
+	for i := range added {
+		added[i].Err = counters.ErrUnavailable
+	}
+	_, _ = r.end(added) // nothing is surely counted
+}
+
+// mayHaveCounted reports whether an Add that has failed with err may have
+// counted.
+func mayHaveCounted(err error) bool {
+	return !errors.Is(err, counters.ErrNotSent) && !errors.Is(err, counters.ErrLost) && !errors.Is(err, counters.ErrNotAdded)
+}
+
+// repay has the store count what v owes at now, and returns what is to be
+// refunded. After an error, one of a store's, nothing has been asked of the store
+// for those who wait.
+func (s *slots) repay(ctx context.Context, v *view, client string, now time.Time) (refunds []request, err error) {
+	r := s.repayment(v, client, now)
+	if r == nil {
 		return nil, nil
 	}
-	oldest := counters.Calendar(now.Add(-s.ttl(0)), s.window.Width).Number + 1
-	if len(v.due(oldest)) == 0 {
-		return nil, nil
+	if err = s.store.Read(ctx, r.keys, r.counts); err == nil {
+		err = r.assess(ctx)
 	}
-	prefix := s.keys.Client(client)
-	// A reset ends what was admitted before it. Its marks last longer than debts
-	// wait once the store is back.
-	reset, err := s.lastDone(ctx, prefix, now.Add(-s.markLife()), now)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", counters.ErrNotSent, err)
-	}
-	v.drop(reset)
-	debts := v.due(oldest)
-	// The debts stand until they are repaid, as others decide by them meanwhile.
-	due, err := s.due(ctx, prefix, debts)
-	var refunds []request
 	if err == nil {
-		refunds, err = s.repayAll(ctx, v, client, debts, due, now)
+		refunds, err = r.end(s.addAll(ctx, r))
 	}
 	if err != nil {
 		err = fmt.Errorf("%w: %w", counters.ErrNotSent, err)
@@ -44,81 +188,26 @@ func (s *slots) repay(ctx context.Context, v *view, client string, now time.Time
 	return refunds, err
 }
 
-// repayAll counts what is due of each debt, and returns what is to be refunded.
-func (s *slots) repayAll(ctx context.Context, v *view, client string, debts []debt, due []int64, now time.Time) (refunds []request, _ error) {
-	prefix := s.keys.Client(client)
-	errs := make([]error, len(debts))
-	tell := false
+// addAll does the additions of a repayment.
+func (s *slots) addAll(ctx context.Context, r *repayment) []counters.Added {
+	additions := r.additions(nil)
+	added := make([]counters.Added, len(additions))
+	counts := len(additions)
+	if r.tells {
+		counts--
+	}
 	var adding sync.WaitGroup
-	for i, d := range debts {
-		tell = tell || s.maySettle(ctx, d.bucket)
-		if due[i] <= 0 {
-			continue
-		}
-		open := now.Sub(time.Unix(0, d.bucket*int64(s.window.Width)))
-		adding.Go(func() {
-			_, errs[i] = s.store.Add(ctx, counters.Addition{
-				Key: counters.CounterKey(prefix, d.bucket), Delta: due[i], TTL: s.ttl(open), New: !d.have, Have: d.have,
-			})
-		})
+	for i, a := range additions[:counts] {
+		adding.Go(func() { added[i].Count, added[i].Err = s.store.Add(ctx, a) })
 	}
 	adding.Wait()
-	err := errors.Join(errs...)
-	if err == nil && tell {
-		err = s.changed(ctx, prefix, now)
+	failed := func(one counters.Added) bool { return one.Err != nil }
+	switch {
+	case !r.tells:
+	case slices.ContainsFunc(added, failed):
+		added[counts].Err = counters.ErrNotSent
+	default:
+		added[counts].Count, added[counts].Err = s.store.Add(ctx, additions[counts])
 	}
-	for i, d := range debts {
-		if errs[i] == nil {
-			if excess := v.repaid(d, due[i], err == nil); excess > 0 {
-				refund := counters.Request{Client: client, Cost: excess, Now: time.UnixMilli(d.at)}
-				refunds = append(refunds, request{Request: refund, view: v})
-			}
-		}
-	}
-	for i, d := range debts {
-		if err := errs[i]; err != nil && !d.sent && !errors.Is(err, counters.ErrNotSent) && !errors.Is(err, counters.ErrLost) {
-			v.doubt(d)
-		}
-	}
-	return refunds, err
-}
-
-// due returns how much of each debt the store has surely not counted. What it
-// has may be others', so this is rather too little. The debts of a slot that it
-// has counts of have them then. The error is ErrLost if the store has lost the
-// slot of one.
-func (s *slots) due(ctx context.Context, prefix string, debts []debt) ([]int64, error) {
-	due := make([]int64, len(debts))
-	var keys []string
-	for i, d := range debts {
-		due[i] = d.cost
-		if d.sent {
-			keys = append(keys, counters.CounterKey(prefix, d.bucket))
-		}
-	}
-	if len(keys) == 0 {
-		return due, nil
-	}
-	counts := make([]int64, len(keys))
-	if err := s.store.Read(ctx, keys, counts); err != nil {
-		return nil, err
-	}
-	for i, d := range debts {
-		if d.sent {
-			if d.have && counts[0] == counters.Absent {
-				return nil, counters.ErrLost
-			}
-			counts[0] = max(0, counts[0])
-			for j := range debts {
-				debts[j].have = debts[j].have || debts[j].bucket == d.bucket && counts[0] > 0
-			}
-			if d.before != math.MinInt64 {
-				due[i] = min(d.cost, d.before+d.cost-counts[0])
-			} else {
-				due[i] = 0
-			}
-			counts = counts[1:]
-		}
-	}
-	return due, nil
+	return added
 }

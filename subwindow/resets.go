@@ -66,31 +66,22 @@ func (s *slots) resetUntil(last time.Time, counts []int64) int64 {
 
 // resets is resetUntil for requests from first to last, as the store has it.
 func (s *slots) resets(ctx context.Context, prefix string, first, last time.Time) (int64, error) {
-	counts, err := s.readMarks(ctx, prefix, first, last)
-	if err != nil {
+	keys := s.marks(prefix, first, last)
+	counts := make([]int64, len(keys))
+	if err := s.store.Read(ctx, keys, counts); err != nil {
 		return 0, err
 	}
 	return s.resetUntil(last, counts), nil
 }
 
-// lastDone returns when the last reset up to last was over, in milliseconds
-// since 1970; -1<<63 if there was none, or nobody can tell.
-func (s *slots) lastDone(ctx context.Context, prefix string, first, last time.Time) (int64, error) {
-	counts, err := s.readMarks(ctx, prefix, first, last)
-	if err != nil {
-		return 0, err
-	}
+// lastDone returns when the last reset was over, in milliseconds since 1970, by
+// the counts of marks up to last; -1<<63 if there was none, or nobody can tell.
+func (s *slots) lastDone(last time.Time, counts []int64) int64 {
 	to := last.Add(s.refundLife()).Unix()
 	for i, n := range counts {
 		if n/resetDone == 1 && n%resetDone/resetBegun == 1 {
-			return (to-int64(i))*1000 + n%resetBegun, nil
+			return (to-int64(i))*1000 + n%resetBegun
 		}
 	}
-	return math.MinInt64, nil
-}
-
-func (s *slots) readMarks(ctx context.Context, prefix string, first, last time.Time) ([]int64, error) {
-	keys := s.marks(prefix, first, last)
-	counts := make([]int64, len(keys))
-	return counts, s.store.Read(ctx, keys, counts)
+	return math.MinInt64
 }

@@ -322,8 +322,12 @@ func (c *client) exchange(life uint64, requests []byte) error {
 // maxKeptRequests is the largest buffer kept for the next pipeline, in bytes.
 const maxKeptRequests = 64 << 10
 
-// appendAddition appends the requests of an addition.
+// appendAddition appends the requests of an addition, of which requestCount is
+// the number.
 func appendAddition(b []byte, a counters.Addition) []byte {
+	if a.Key == "" {
+		return appendGet(b, "get", a.Read...)
+	}
 	if a.New {
 		// Whether it is stored makes no difference: somebody else's counter
 		// does as well.
@@ -354,6 +358,18 @@ func incrNumber(a counters.Addition) int {
 		return 1
 	}
 	return 0
+}
+
+// requestCount returns how many requests an addition has.
+func requestCount(a counters.Addition) int {
+	if a.Key == "" {
+		return 1
+	}
+	count := incrNumber(a) + 1
+	if len(a.Read) > 0 {
+		count++
+	}
+	return count
 }
 
 // counted reports whether a reply to incr is a count.

@@ -22,9 +22,13 @@ func TestAddManyMeasuresTheDistance(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	add := func() {
-		s.AddMany(ctx, []string{"k"}, func(int) (counters.Addition, counters.Turn) {
-			return counters.Addition{Key: "k", Delta: 1, TTL: time.Minute, New: true}, counters.Now
-		}, func(_ int, _ int64, err error) { assert.NoError(t, err) })
+		s.AddMany(ctx, []string{"k"}, func(_ int, to []counters.Addition) ([]counters.Addition, counters.Turn) {
+			return append(to, counters.Addition{Key: "k", Delta: 1, TTL: time.Minute, New: true}), counters.Now
+		}, func(_ int, added []counters.Added, err error) bool {
+			assert.Equal(t, []counters.Added{{Count: added[0].Count}}, added)
+			assert.NoError(t, err)
+			return false
+		})
 	}
 	b := &s.members.Load().clients[0].budget
 	ok, _ := b.take(time.Now().Add(time.Second))

@@ -13,7 +13,7 @@ import (
 
 // AddMany implements counters.ManyStore. It has a connection of its own to each
 // server, so that single operations don't queue behind it.
-func (s *Store) AddMany(ctx context.Context, keys []string, begin func(i int) (counters.Addition, counters.Turn), done func(i int, n int64, err error)) {
+func (s *Store) AddMany(ctx context.Context, keys []string, begin func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn), done func(i int, added []counters.Added, err error) (more bool)) {
 	s.doMany(ctx, keys, &additions{begin, done})
 }
 
@@ -56,9 +56,10 @@ type tasks interface {
 	// begin begins the i-th, which c is about to send, if it is its turn: then it
 	// is the last of p.
 	begin(c *client, p *piece, i int) counters.Turn
-	// end ends the j-th of p, by the replies that c has got, or with err. It
-	// reports whether there is another to be begun in its place.
-	end(c *client, p *piece, j int, err error) (again bool)
+	// end ends the j-th of p, by the replies that c has got. If failed isn't nil,
+	// there are none, and it returns the error of the command with the given
+	// number. end reports whether there is another to be begun in its place.
+	end(c *client, p *piece, j int, failed func(command int) error) (again bool)
 	// leave ends the i-th, which hasn't begun, with err.
 	leave(i int, err error)
 	// performed reports whether the reply to a task's command says that it was
@@ -101,22 +102,25 @@ type share struct {
 // A piece is tasks that are sent together, and their requests.
 type piece struct {
 	numbers  []int // of the tasks
-	commands []int // the number of the request of each whose reply says if it was done
+	commands []int // the number of the request of each addition, or replacement, whose reply says if it was done
 	requests []byte
 	count    int // of requests
 	values   int // bytes that are read with them
 
 	additions    []counters.Addition
+	ends         []int            // where in additions those of each task end
+	added        []counters.Added // what has become of those of one task
 	replacements []counters.Replacement
 	newest       uint64 // on which replacements may go out
 }
 
 func (p *piece) reset(requests []byte) {
 	clear(p.additions)
+	clear(p.added)
 	clear(p.replacements)
 	*p = piece{
 		numbers: p.numbers[:0], commands: p.commands[:0], requests: requests[:0],
-		additions: p.additions[:0], replacements: p.replacements[:0],
+		additions: p.additions[:0], ends: p.ends[:0], added: p.added[:0], replacements: p.replacements[:0],
 	}
 }
 
@@ -206,17 +210,12 @@ func (s *share) leave(err error) {
 // or not.
 func (s *share) sendPiece(c *client, p *piece, alone bool) {
 	defer c.release()
-	failure := s.exchange(c, p, alone)
-	if failure != nil {
-		failure = c.translate("", failure)
+	var failed func(command int) error
+	if err := s.exchange(c, p, alone); err != nil {
+		failed = c.unansweredTogether(c.translate("", err), s.tasks.performed)
 	}
-	unanswered := c.unansweredTogether(failure, s.tasks.performed)
 	for j, i := range p.numbers {
-		var err error
-		if failure != nil {
-			err = unanswered(p.commands[j])
-		}
-		if s.tasks.end(c, p, j, err) {
+		if s.tasks.end(c, p, j, failed) {
 			s.repeat(i)
 		}
 	}
@@ -281,46 +280,61 @@ func (s *share) next(c *client, p *piece) {
 
 // additions are the tasks of an AddMany.
 type additions struct {
-	begins func(i int) (counters.Addition, counters.Turn)
-	done   func(i int, n int64, err error)
+	begins func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn)
+	done   func(i int, added []counters.Added, err error) (more bool)
 }
 
 func (t *additions) begin(_ *client, p *piece, i int) counters.Turn {
-	a, turn := t.begins(i)
+	begun, turn := t.begins(i, p.additions)
 	if turn != counters.Now {
 		return turn
 	}
-	p.additions = append(p.additions, a)
-	p.requests = appendAddition(p.requests, a)
-	p.commands = append(p.commands, p.count+incrNumber(a))
-	p.count += incrNumber(a) + 1
-	if len(a.Read) > 0 {
-		p.count++
+	for _, a := range begun[len(p.additions):] {
+		p.requests = appendAddition(p.requests, a)
+		p.commands = append(p.commands, p.count+incrNumber(a))
+		p.count += requestCount(a)
 	}
+	p.additions, p.ends = begun, append(p.ends, len(begun))
 	return turn
 }
 
-func (t *additions) end(c *client, p *piece, j int, err error) (again bool) {
-	i, a := p.numbers[j], &p.additions[j]
-	if err != nil {
-		t.done(i, 0, err)
-		return false
+func (t *additions) end(c *client, p *piece, j int, failed func(command int) error) (again bool) {
+	first := 0
+	if j > 0 {
+		first = p.ends[j-1]
 	}
-	n, found, err := c.parseAddition(*a, p.commands[j])
-	switch {
-	case err != nil:
-		t.done(i, n, c.translate(a.Key, err))
-	case found:
-		t.done(i, n, nil)
-	case a.Have:
-		t.done(i, 0, counters.ErrLost)
-	default: // it is gone as soon as it was made
-		t.done(i, 0, counters.ErrNotAdded)
+	p.added = p.added[:0]
+	for k := first; k < p.ends[j]; k++ {
+		if failed != nil {
+			p.added = append(p.added, counters.Added{Err: failed(p.commands[k])})
+		} else {
+			p.added = append(p.added, c.added(p.additions[k], p.commands[k]))
+		}
 	}
-	return false
+	return t.done(p.numbers[j], p.added, nil)
 }
 
-func (t *additions) leave(i int, err error)      { t.done(i, 0, err) }
+// added returns what was answered to an addition whose incr, or whose get if it
+// only reads, was the request of the given number.
+func (c *client) added(a counters.Addition, command int) counters.Added {
+	if a.Key == "" {
+		err := parseCounts(c.conn.Reply(command), a.Read, a.Counts, nil)
+		return counters.Added{Err: c.translate(a.Read[0], err)}
+	}
+	n, found, err := c.parseAddition(a, command)
+	switch {
+	case err != nil:
+		err = c.translate(a.Key, err)
+	case found:
+	case a.Have:
+		n, err = 0, counters.ErrLost
+	default: // it is gone as soon as it was made
+		n, err = 0, counters.ErrNotAdded
+	}
+	return counters.Added{Count: n, Err: err}
+}
+
+func (t *additions) leave(i int, err error)      { t.done(i, nil, err) }
 func (t *additions) performed(reply []byte) bool { return counted(reply) }
 func (t *additions) resend(*piece)               {} // they go out on any socket
 
@@ -359,12 +373,14 @@ func (p *piece) replace(r counters.Replacement) {
 	p.values += max(r.Size, len(r.Value))
 }
 
-func (t *replacements) end(c *client, p *piece, j int, err error) (again bool) {
+func (t *replacements) end(c *client, p *piece, j int, failed func(command int) error) (again bool) {
 	i, r := p.numbers[j], &p.replacements[j]
 	var now counters.State
 	swapped := false
+	var err error
 	switch {
-	case err != nil:
+	case failed != nil:
+		err = failed(p.commands[j])
 	case r.Value == nil:
 		now, err = c.state(p.commands[j])
 		err = c.translate(r.Key, err)

@@ -34,16 +34,28 @@ func addMany(ctx context.Context, m *memcached.Store, additions []counters.Addit
 	}
 	var adding sync.WaitGroup
 	defer adding.Wait()
-	m.AddMany(ctx, keys, func(i int) (counters.Addition, counters.Turn) { return additions[i], counters.Now }, func(i int, n int64, err error) {
+	m.AddMany(ctx, keys, func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn) {
+		return append(to, additions[i]), counters.Now
+	}, func(i int, added []counters.Added, err error) bool {
+		n, err := only(added, err)
 		if !errors.Is(err, counters.ErrNotAdded) {
 			done(i, n, err)
-			return
+			return false
 		}
 		adding.Go(func() {
 			n, err := m.Add(ctx, additions[i])
 			done(i, n, err)
 		})
+		return false
 	})
+}
+
+// only returns what has become of the one addition of a key.
+func only(added []counters.Added, err error) (int64, error) {
+	if err != nil {
+		return 0, err
+	}
+	return added[0].Count, added[0].Err
 }
 
 func TestAddManyAddsAsAdd(t *testing.T) {
@@ -191,12 +203,16 @@ func TestAddManyBeginsWhatIsSent(t *testing.T) {
 	}
 	var begun, done atomic.Int64
 	many := func(ctx context.Context) {
-		m.AddMany(ctx, keys, func(i int) (counters.Addition, counters.Turn) { begun.Add(1); return add(i), counters.Now }, func(_ int, _ int64, err error) {
-			if err == nil {
+		m.AddMany(ctx, keys, func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn) {
+			begun.Add(1)
+			return append(to, add(i)), counters.Now
+		}, func(_ int, added []counters.Added, err error) bool {
+			if _, err := only(added, err); err == nil {
 				done.Add(1)
 			} else {
 				assert.ErrorIs(t, err, counters.ErrTimeout)
 			}
+			return false
 		})
 	}
 	many(within(t, time.Minute))
@@ -225,18 +241,20 @@ func TestAddManyComesBackToWhatIsLater(t *testing.T) {
 	var order []int
 	asked, outcomes := make([]int, clients), make(map[int][]error)
 	many := func(ctx context.Context, least int) {
-		m.AddMany(ctx, keys, func(i int) (counters.Addition, counters.Turn) {
+		m.AddMany(ctx, keys, func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn) {
 			mu.Lock()
 			defer mu.Unlock()
 			if asked[i]++; i%3 == 0 && asked[i] < least {
-				return counters.Addition{}, counters.Later
+				return to, counters.Later
 			}
 			order = append(order, i)
-			return counters.Addition{Key: keys[i], Delta: 1, TTL: time.Minute, New: true}, counters.Now
-		}, func(i int, _ int64, err error) {
+			return append(to, counters.Addition{Key: keys[i], Delta: 1, TTL: time.Minute, New: true}), counters.Now
+		}, func(i int, added []counters.Added, err error) bool {
 			mu.Lock()
 			defer mu.Unlock()
+			_, err = only(added, err)
 			outcomes[i] = append(outcomes[i], err)
+			return false
 		})
 	}
 	many(within(t, 10*time.Second), 3)

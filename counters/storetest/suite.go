@@ -21,6 +21,20 @@ import (
 	"weir/counters"
 )
 
+// AddEach does additions one after the other, for a counters.ManyStore that is
+// made of store.
+func AddEach(ctx context.Context, store counters.Store, additions []counters.Addition) []counters.Added {
+	added := make([]counters.Added, len(additions))
+	for i, a := range additions {
+		if a.Key == "" {
+			added[i].Err = store.Read(ctx, a.Read, a.Counts)
+		} else {
+			added[i].Count, added[i].Err = store.Add(ctx, a)
+		}
+	}
+	return added
+}
+
 // Run tests that the store keeps the contract of counters.Store. The store's
 // key prefix is weir. It may hold counters of others, but none of a policy
 // named storetest.
