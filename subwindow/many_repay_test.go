@@ -1,0 +1,391 @@
+package subwindow_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters"
+	"weir/counters/limitertest"
+	"weir/counters/memory"
+	"weir/subwindow"
+)
+
+// A repaidStore notes what is asked of it in exchanges of many.
+type repaidStore struct {
+	*togetherStore
+	inner *tellingStore
+	// fault says whether and how an operation on a key fails, if it isn't nil; see
+	// faultyStore.
+	fault func(operation, key string) error
+	// ask is called, if it isn't nil, when additions are about to be done.
+	ask       func(additions []counters.Addition)
+	exchanges [][]counters.Addition
+}
+
+func (s *repaidStore) AddMany(ctx context.Context, keys []string, begin func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn), done func(i int, added []counters.Added, err error) (more bool)) {
+	s.togetherStore.AddMany(ctx, keys, func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn) {
+		additions, turn := begin(i, to)
+		if turn == counters.Now {
+			s.exchanges = append(s.exchanges, additions[len(to):])
+			if s.ask != nil {
+				s.ask(additions[len(to):])
+			}
+		}
+		return additions, turn
+	}, done)
+}
+
+// A tellingStore notes the additions that it does.
+type tellingStore struct {
+	*memory.Store
+	mu        sync.Mutex
+	additions []counters.Addition
+}
+
+func (s *tellingStore) Add(ctx context.Context, a counters.Addition) (int64, error) {
+	n, err := s.Store.Add(ctx, a)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil {
+		s.additions = append(s.additions, a)
+	}
+	return n, err
+}
+
+// told returns how often others were told that a slot has changed.
+func (s *tellingStore) told() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, a := range s.additions {
+		if strings.HasSuffix(a.Key, counters.GenerationKey("")) && a.Delta >= 1<<20 && a.Delta < 1<<38 {
+			n++
+		}
+	}
+	return n
+}
+
+// newRepaid returns a limiter that knows its clients, and its store.
+func newRepaid(t *testing.T, w subwindow.Window, o counters.Options) (*repaidStore, *subwindow.Limiter) {
+	s := &repaidStore{inner: &tellingStore{Store: memory.New(nil)}}
+	faulty := &faultyStore{Store: s.inner, fault: func(operation, key string) error {
+		if s.fault == nil {
+			return nil
+		}
+		return s.fault(operation, key)
+	}}
+	s.togetherStore = &togetherStore{manyStore: manyStore{faulty}}
+	o.Policy, o.Limit, o.Clients = "p", "l", 1000
+	if o.StoreTimeout == 0 {
+		o.StoreTimeout = -1
+	}
+	l, err := subwindow.New(s, w, o)
+	require.NoError(t, err)
+	// What nobody asks for is repaid a second after that, and not in between.
+	owe(t, l, limitertest.ErrUnsent, counters.Request{Client: "another", Cost: 1, Limit: 10, Now: at("12:00:00")})
+	l.Flush()
+	return s, l
+}
+
+// owe has l admit the requests without its store, which failed with err.
+func owe(t *testing.T, l *subwindow.Limiter, err error, requests ...counters.Request) {
+	t.Helper()
+	for _, r := range requests {
+		d, err := l.TakeLocal(r, err)
+		require.NoError(t, err)
+		require.True(t, d.Allowed)
+	}
+}
+
+// repayBy is a context for requests at now, whose slots others may have settled
+// when those are over.
+func repayBy(now time.Time) context.Context { return &counters.Deadline{At: now} }
+
+// The debts of many clients are repaid by the exchanges that count their
+// requests, before those, and as Take would.
+func TestManyRepayTogether(t *testing.T) {
+	t.Parallel()
+	const clients, limit = 50, 20
+	for _, outage := range []error{limitertest.ErrUnsent, limitertest.ErrUnheard} {
+		for name, w := range minuteWindows(t) {
+			synctest.Test(t, func(t *testing.T) {
+				store, l := newRepaid(t, w, counters.Options{ClockSkew: sameClock})
+				_, alone := newRepaid(t, w, counters.Options{ClockSkew: sameClock})
+				store.sizes = nil
+				for round, moments := range [][]string{
+					{"12:00:01", "12:00:02", "12:00:02.1"}, {"12:00:14.9", "12:00:15.1", "12:00:15.2"}, {"12:00:20", "12:00:59.9", "12:01:00.1"},
+				} {
+					for _, moment := range moments[:2] {
+						owe(t, l, outage, requests(clients, at(moment), limit)...)
+						owe(t, alone, outage, requests(clients, at(moment), limit)...)
+					}
+					now := at(moments[2])
+					asked := requests(clients, now, limit)
+					for i, taken := range takeMany(repayBy(now), l, asked) {
+						want, err := alone.Take(repayBy(now), asked[i])
+						require.NoError(t, err)
+						if outage == limitertest.ErrUnheard && !taken.Done { // what may have been counted is lost
+							taken.Decision, taken.Err = l.Take(repayBy(now), asked[i])
+							taken.Done = true
+						}
+						require.Equal(t, counters.Taken{Decision: want, Done: true}, taken, "%s, %v: client %d in round %d", name, outage, i, round)
+					}
+				}
+				l.Flush()
+				assert.Zero(t, l.Owing())
+				if outage == limitertest.ErrUnsent {
+					assert.Equal(t, []int{3 * clients, 3 * clients, 3 * clients}, store.sizes, "%s: read, repaid, and asked for", name)
+				}
+			})
+		}
+	}
+}
+
+// Debts of slots that only late requests look at are repaid too, and those that
+// time has passed over aren't.
+func TestManyRepayTheOldestSlots(t *testing.T) {
+	t.Parallel()
+	w := newWindow(t, time.Minute, 4, false)
+	store, l := newRepaid(t, w, counters.Options{ClockSkew: 50 * time.Millisecond, StoreTimeout: time.Second})
+	for _, moment := range []string{"11:58:59", "12:00:01", "12:00:14", "12:00:16", "12:01:14.9"} {
+		owe(t, l, limitertest.ErrUnsent, request(at(moment), 1, 100))
+	}
+	now := at("12:01:15.3")
+	taken := takeMany(repayBy(now), l, []counters.Request{request(now, 1, 100)})
+	require.True(t, taken[0].Done)
+	require.NoError(t, taken[0].Err)
+	for moment, want := range map[string]int64{"11:58:59": counters.Absent, "12:00:01": 2, "12:00:16": 1, "12:01:14": 1, "12:01:15": 1} {
+		assert.Equal(t, want, used(t, store.inner, w, at(moment)), moment)
+	}
+}
+
+// Who owes in very many slots is left to Take, which repays it all.
+func TestManyLeaveWhoOwesVeryMuch(t *testing.T) {
+	t.Parallel()
+	store, l := newRepaid(t, newWindow(t, 20*time.Second, 400, false), counters.Options{ClockSkew: sameClock})
+	now := at("12:00:01")
+	for i := range 129 {
+		now = now.Add(50 * time.Millisecond)
+		owe(t, l, limitertest.ErrUnsent, request(now, 1, 1000))
+		if i == 127 {
+			taken := takeMany(repayBy(now), l, []counters.Request{request(now, 1, 1000)})
+			require.True(t, taken[0].Done)
+			assert.EqualValues(t, 1000-129, taken[0].Remaining)
+		}
+	}
+	for range 128 {
+		now = now.Add(50 * time.Millisecond)
+		owe(t, l, limitertest.ErrUnsent, request(now, 1, 1000))
+	}
+	asked := []counters.Request{request(now, 1, 1000)}
+	store.exchanges = nil
+	assert.Equal(t, make([]counters.Taken, 1), takeMany(repayBy(now), l, asked))
+	assert.Empty(t, store.exchanges)
+	d, err := l.Take(t.Context(), asked[0])
+	require.NoError(t, err)
+	assert.EqualValues(t, 1000-129-129-1, d.Remaining)
+}
+
+// A reset ends what was admitted before it, however soon after it the debts are
+// repaid, and nothing of what was admitted later.
+func TestManyRepayNothingOfBeforeAReset(t *testing.T) {
+	t.Parallel()
+	const skew = 50 * time.Millisecond
+	first := at("12:00:01.5")
+	reset := first.Add(20 * time.Millisecond)
+	for name, w := range minuteWindows(t) {
+		for _, outage := range []error{limitertest.ErrUnsent, limitertest.ErrUnheard} {
+			for _, before := range []time.Duration{0, 10 * time.Millisecond, 20 * time.Millisecond} {
+				for _, after := range []time.Duration{time.Millisecond, skew / 2, skew, 2 * skew, time.Second} {
+					store, l := newRepaid(t, w, counters.Options{ClockSkew: skew})
+					there := newLimiter(t, store.inner, w, skew)
+					require.Equal(t, int64(8), takeMany(repayBy(first), l, []counters.Request{request(first, 2, 10)})[0].Remaining)
+					owe(t, l, outage, request(first.Add(before), 5, 10))
+					require.NoError(t, there.Reset(t.Context(), "c", reset))
+					now := reset.Add(after)
+					left := int64(9)
+					if outage == limitertest.ErrUnheard && after >= skew { // another debt
+						owe(t, l, limitertest.ErrUnsent, request(now.Add(-skew/2), 3, 10))
+						left -= 3
+					}
+					taken := takeAll(repayBy(now), l, []counters.Request{request(now, 1, 10)})
+					require.NoError(t, taken[0].Err)
+					assert.Equal(t, left, taken[0].Remaining, "%s, %v: %v before and %v after", name, outage, before, after)
+				}
+			}
+		}
+	}
+}
+
+// Others are told of what is repaid once, though the store has lost another slot
+// by then, and nothing is owed any more after that.
+func TestManyTellOthersOnce(t *testing.T) {
+	t.Parallel()
+	w := newWindow(t, time.Minute, 60, true)
+	store, l := newRepaid(t, w, counters.Options{ClockSkew: sameClock})
+	there := newLimiter(t, store.inner, w, sameClock)
+	require.True(t, takeMany(repayBy(at("12:00:04")), l, []counters.Request{request(at("12:00:04"), 1, 20)})[0].Allowed)
+	owe(t, l, limitertest.ErrUnsent, request(at("12:00:01"), 3, 20), request(at("12:00:04.1"), 2, 20))
+	require.Equal(t, int64(18), take(t, there, at("12:00:04.2"), 1, 20).Remaining)
+	lost := key(w, at("12:00:04"))
+	require.NoError(t, store.inner.Delete(t.Context(), []string{lost}))
+	now := at("12:00:04.3")
+	store.inner.additions = nil
+	taken := takeAll(repayBy(now), l, []counters.Request{request(now, 1, 20)})
+	require.NoError(t, taken[0].Err)
+	assert.Equal(t, int64(13), taken[0].Remaining, "nobody who knows of the other's asks")
+	assert.Equal(t, 1, store.inner.told(), "once")
+	now = at("12:00:05.3")
+	assert.Equal(t, int64(12), take(t, there, now, 1, 20).Remaining)
+	store.exchanges = nil
+	assert.Equal(t, int64(11), takeMany(repayBy(now), l, []counters.Request{request(now, 1, 20)})[0].Remaining)
+	assert.Len(t, store.exchanges, 1, "nothing is owed")
+}
+
+// However a repayment fails, in whichever step, the debts stand until they are
+// counted, and are counted once.
+func TestManyRepayWhatFailsLater(t *testing.T) {
+	t.Parallel()
+	w := newWindow(t, time.Minute, 60, true)
+	generation := counters.GenerationKey(counters.CounterNamespace("weir", "p", "l", w.Width).Client("c"))
+	marks := counters.ResetKey(counters.CounterNamespace("weir", "p", "l", w.Width).Client("c"), 0)
+	marks = strings.TrimRight(marks, "0")
+	old, current := at("12:00:01"), at("12:00:04")
+	for name, fails := range map[string]func(operation, key string) bool{
+		"reading":                func(operation, key string) bool { return operation == "read" && strings.HasPrefix(key, marks) },
+		"the old slot's debt":    func(operation, k string) bool { return operation == "add" && k == key(w, old) },
+		"the current one's debt": func(operation, k string) bool { return operation == "add" && k == key(w, current) },
+		"telling others":         func(operation, key string) bool { return operation == "add" && key == generation },
+		"all additions":          func(operation, key string) bool { return operation == "add" },
+	} {
+		for _, failure := range []error{limitertest.ErrUnsent, limitertest.ErrUnheard, limitertest.ErrUnanswered, counters.ErrNotAdded} {
+			t.Run(fmt.Sprint(name, ": ", failure), func(t *testing.T) {
+				t.Parallel()
+				store, l := newRepaid(t, w, counters.Options{ClockSkew: sameClock})
+				require.True(t, takeMany(repayBy(current), l, []counters.Request{request(current, 1, 20)})[0].Allowed)
+				owe(t, l, limitertest.ErrUnsent, request(old, 3, 20), request(current, 2, 20))
+				store.fault = func(operation, key string) error {
+					if !fails(operation, key) {
+						return nil
+					}
+					if errors.Is(failure, limitertest.ErrUnanswered) && operation == "add" {
+						for _, additions := range store.exchanges {
+							for _, a := range additions {
+								if a.Key == key {
+									_, err := store.inner.Add(t.Context(), a)
+									require.NoError(t, err)
+								}
+							}
+						}
+					}
+					return failure
+				}
+				store.exchanges = nil
+				now := at("12:00:04.5")
+				asked := request(now, 1, 20)
+				taken := takeMany(repayBy(now), l, []counters.Request{asked})
+				if errors.Is(failure, counters.ErrNotAdded) {
+					require.Equal(t, counters.Taken{}, taken[0], "it is left to Take")
+				} else {
+					require.ErrorIs(t, taken[0].Err, counters.ErrNotSent, "the request")
+				}
+				d, known := l.Recall(asked)
+				require.True(t, known)
+				assert.EqualValues(t, 20-6, d.Remaining, "it still counts here")
+
+				store.fault = nil
+				now = at("12:00:04.6")
+				taken = takeMany(repayBy(now), l, []counters.Request{request(now, 1, 20)})
+				require.NoError(t, taken[0].Err)
+				assert.EqualValues(t, 20-7, taken[0].Remaining)
+				assert.EqualValues(t, 3, used(t, store.inner, w, old))
+				assert.EqualValues(t, 4, used(t, store.inner, w, current))
+				store.exchanges = nil
+				takeMany(repayBy(now), l, []counters.Request{request(now, 1, 20)})
+				assert.Len(t, store.exchanges, 1, "nothing is owed")
+			})
+		}
+	}
+}
+
+// What the store loses while debts are repaid takes none of them along.
+func TestALossWhileManyRepayTakesNoDebtAlong(t *testing.T) {
+	t.Parallel()
+	w := newWindow(t, time.Minute, 60, true)
+	for _, outage := range []error{limitertest.ErrUnsent, limitertest.ErrUnheard} {
+		for lost := range 3 { // before that exchange
+			t.Run(fmt.Sprint(outage, ", ", lost), func(t *testing.T) {
+				t.Parallel()
+				store, l := newRepaid(t, w, counters.Options{ClockSkew: sameClock})
+				first := at("12:00:01")
+				require.True(t, takeMany(repayBy(first), l, []counters.Request{request(first, 1, 20)})[0].Allowed)
+				before := []counters.Request{request(first, 3, 20), request(at("12:00:04"), 2, 20)}
+				store.fault = func(string, string) error { return outage }
+				for _, r := range before { // the store is asked, so that it is known what it had
+					taken := takeMany(repayBy(r.Now), l, []counters.Request{r})
+					require.Error(t, taken[0].Err)
+					owe(t, l, taken[0].Err, r)
+				}
+				store.fault, store.exchanges = nil, nil
+				store.ask = func([]counters.Addition) {
+					if len(store.exchanges) == lost+1 {
+						keys := []string{key(w, first), key(w, at("12:00:04"))}
+						require.NoError(t, store.inner.Delete(t.Context(), keys))
+					}
+				}
+				now := at("12:00:04.6")
+				taken := takeAll(repayBy(now), l, []counters.Request{request(now, 1, 20)})
+				require.NoError(t, taken[0].Err)
+				assert.EqualValues(t, 20-7, taken[0].Remaining)
+				assert.EqualValues(t, 4, used(t, store.inner, w, first))
+				assert.EqualValues(t, 3, used(t, store.inner, w, now))
+			})
+		}
+	}
+}
+
+// A store that panics while debts are repaid ends the repayment once: what it may
+// have counted isn't taken for owed, nor for repaid.
+func TestAPanicWhileManyRepay(t *testing.T) {
+	t.Parallel()
+	w := newWindow(t, time.Minute, 60, true)
+	for exchange := range 3 {
+		for _, counts := range []bool{false, true} {
+			t.Run(fmt.Sprint(exchange, counts), func(t *testing.T) {
+				t.Parallel()
+				store, l := newRepaid(t, w, counters.Options{ClockSkew: sameClock})
+				first, now := at("12:00:01"), at("12:00:01.5")
+				require.True(t, takeMany(repayBy(first), l, []counters.Request{request(first, 1, 20)})[0].Allowed)
+				owe(t, l, limitertest.ErrUnsent, request(first, 3, 20))
+				store.exchanges = nil
+				counted := int64(0)
+				store.ask = func(additions []counters.Addition) {
+					if len(store.exchanges) == exchange+1 {
+						if counts && additions[0].Key != "" {
+							_, err := store.inner.Add(t.Context(), additions[0])
+							require.NoError(t, err)
+							if exchange == 2 {
+								counted = 1 // nobody owes the request
+							}
+						}
+						panic("a bug")
+					}
+				}
+				assert.PanicsWithValue(t, "a bug", func() { takeMany(repayBy(now), l, []counters.Request{request(now, 1, 20)}) })
+				store.ask = nil
+				taken := takeAll(repayBy(now), l, []counters.Request{request(now, 1, 20)})
+				require.NoError(t, taken[0].Err)
+				assert.EqualValues(t, 20-5-counted, taken[0].Remaining)
+				assert.EqualValues(t, 5+counted, used(t, store.inner, w, first))
+			})
+		}
+	}
+}
