@@ -65,6 +65,48 @@ func TestOperationsAreCountedByServer(t *testing.T) {
 	assert.Len(t, s.cfg.Metrics.operations.load(), 2, "those that left are forgotten")
 }
 
+// shardedMany begins twice for each key, and the last isn't added together.
+type shardedMany struct{ shardedStore }
+
+func (shardedMany) AddMany(_ context.Context, keys []string, begin func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn), done func(i int, added []counters.Added, err error) (more bool)) {
+	for i := range keys {
+		if i == len(keys)-1 {
+			done(i, nil, counters.ErrNotAdded)
+			break
+		}
+		for more := true; more; {
+			additions, _ := begin(i, nil)
+			more = done(i, make([]counters.Added, len(additions)), nil)
+		}
+	}
+	done(0, nil, counters.ErrTimeout)
+}
+
+func (shardedMany) SwapMany(context.Context, []string, func(int) (counters.Replacement, counters.Turn), func(int, counters.State, bool, error) bool) {
+}
+
+func TestOperationsOfManyAreCounted(t *testing.T) {
+	t.Parallel()
+	s := newServiceWith(func(cfg *Config) {
+		cfg.Health = func() []counters.ServerStatus { return []counters.ServerStatus{{Server: "a"}} }
+	})
+	store := s.cfg.Metrics.InstrumentStore(shardedMany{}).(counters.ManyStore)
+	reads := true
+	store.AddMany(t.Context(), []string{"a1", "a2", "a3"}, func(_ int, to []counters.Addition) ([]counters.Addition, counters.Turn) {
+		if reads {
+			return append(to, counters.Addition{Read: []string{"a"}, Counts: make([]int64, 1)}), counters.Now
+		}
+		return append(to, counters.Addition{Key: "a"}, counters.Addition{Key: "b"}), counters.Now
+	}, func(_ int, added []counters.Added, err error) bool {
+		reads = !reads
+		return err == nil && len(added) == 1
+	})
+	requireMetrics(t, s,
+		`weir_store_operations_total{operation="read",outcome="ok",server="a"} 2`,
+		`weir_store_operations_total{operation="add",outcome="ok",server="a"} 4`,
+		`weir_store_operations_total{operation="add",outcome="timeout",server="a"} 1`)
+}
+
 func BenchmarkInstrument(b *testing.B) {
 	store := NewMetrics(prometheus.NewRegistry(), "").InstrumentStore(emptyStore{})
 	ctx := context.Background()

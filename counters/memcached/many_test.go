@@ -294,3 +294,122 @@ func TestAddManyOnAServerThatDies(t *testing.T) {
 	}
 	assert.Len(t, told, 2)
 }
+
+// Additions and reads of a key go out together and are answered one by one, and
+// who has more to ask comes before those who haven't begun.
+func TestAddManyGoesOnWithWhoHasMore(t *testing.T) {
+	t.Parallel()
+	_, m := start(t)
+	ctx := within(t, 10*time.Second)
+	const clients = 5000 // of more than may be under way
+	keys := make([]string, clients)
+	for i := range keys {
+		keys[i] = clientKey(i)
+	}
+	foreign := keys[7] + ".foreign"
+	require.NoError(t, m.Put(ctx, foreign, []byte("apple"), time.Minute))
+	var mu sync.Mutex
+	asked, begun, first := make([]int, clients), 0, clients
+	counts := make([][]int64, clients)
+	m.AddMany(ctx, keys, func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn) {
+		mu.Lock()
+		defer mu.Unlock()
+		add := func(suffix string, have bool) counters.Addition {
+			return counters.Addition{Key: keys[i] + suffix, Delta: int64(i + 1), TTL: time.Minute, New: !have, Have: have}
+		}
+		asked[i]++
+		counts[i] = make([]int64, 2)
+		read := []string{keys[i] + ".a", keys[i] + ".b"}
+		switch asked[i] {
+		case 1:
+			begun++
+			return append(to, counters.Addition{Read: read, Counts: counts[i]}), counters.Now
+		case 2:
+			first = min(first, begun)
+			last := add(".b", false)
+			last.Read, last.Counts = read, counts[i]
+			return append(to, add(".a", false), add(".lost", true), counters.Addition{Key: foreign, Delta: 1}, last), counters.Now
+		default:
+			return to, counters.Never
+		}
+	}, func(i int, added []counters.Added, err error) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		assert.NoError(t, err)
+		if asked[i] == 1 {
+			assert.Equal(t, []counters.Added{{}}, added)
+			assert.Equal(t, []int64{counters.Absent, counters.Absent}, counts[i])
+			return true
+		}
+		n := int64(i + 1)
+		if assert.Len(t, added, 4) {
+			assert.Equal(t, counters.Added{Count: n}, added[0])
+			assert.ErrorIs(t, added[1].Err, counters.ErrLost)
+			assert.ErrorIs(t, added[2].Err, counters.ErrForeignValue)
+			assert.Equal(t, counters.Added{Count: n}, added[3])
+		}
+		assert.Equal(t, []int64{n, n}, counts[i])
+		return true
+	})
+	for i := range asked {
+		require.Equal(t, 3, asked[i])
+	}
+	assert.Less(t, first, clients, "who goes on comes before those who haven't begun")
+}
+
+// Of several additions of a key each has its own late answer.
+func TestAddManyTellsOfEachLateAddition(t *testing.T) {
+	t.Parallel()
+	server, m := start(t)
+	ctx := within(t, time.Minute)
+	one := counters.Addition{Key: clientKey(1), Delta: 1, TTL: time.Minute, New: true}
+	_, err := m.Add(ctx, one)
+	require.NoError(t, err)
+	addMany(ctx, m, []counters.Addition{one}, func(_ int, _ int64, err error) { require.NoError(t, err) })
+	server.Pause()
+	var told []chan error
+	m.AddMany(within(t, 300*time.Millisecond), []string{one.Key}, func(_ int, to []counters.Addition) ([]counters.Addition, counters.Turn) {
+		read := []string{one.Key}
+		return append(to,
+			counters.Addition{Key: one.Key + ".new", Delta: 1, TTL: time.Minute, New: true, Read: read, Counts: make([]int64, 1)},
+			counters.Addition{Key: one.Key + ".lost", Delta: 1, Have: true},
+			counters.Addition{Key: one.Key, Delta: 1, Have: true},
+		), counters.Now
+	}, func(_ int, added []counters.Added, err error) bool {
+		assert.NoError(t, err)
+		for _, one := range added {
+			told = append(told, outcome(t, one.Err))
+		}
+		return false
+	})
+	require.Len(t, told, 3)
+	server.Resume()
+	assert.NoError(t, <-told[0])
+	assert.ErrorIs(t, <-told[1], counters.ErrNotSent)
+	assert.NoError(t, <-told[2])
+}
+
+// Who has more to ask when the time is over is told so.
+func TestAddManyEndsWhoHasMoreWithItsTime(t *testing.T) {
+	t.Parallel()
+	_, m := start(t)
+	addMany(within(t, time.Minute), m, []counters.Addition{{Key: clientKey(1), Delta: 1, TTL: time.Minute, New: true}}, func(_ int, _ int64, err error) {
+		require.NoError(t, err)
+	})
+	ctx := within(t, 200*time.Millisecond)
+	asked, told := 0, 0
+	m.AddMany(ctx, []string{clientKey(1)}, func(_ int, to []counters.Addition) ([]counters.Addition, counters.Turn) {
+		asked++
+		return append(to, counters.Addition{Read: []string{clientKey(1)}, Counts: make([]int64, 1)}), counters.Now
+	}, func(_ int, added []counters.Added, err error) bool {
+		if err == nil {
+			err = added[0].Err
+		}
+		if told++; err != nil {
+			assert.ErrorIs(t, err, counters.ErrTimeout)
+		}
+		return err == nil
+	})
+	assert.Greater(t, asked, 10)
+	assert.LessOrEqual(t, told-asked, 1, "the last may not have begun")
+}
