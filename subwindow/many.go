@@ -11,10 +11,6 @@ import (
 	"weir/counters/combiner"
 )
 
-// mostDebts is how many debts of a client are repaid together with others': they
-// are one of many things that are sent in a piece.
-const mostDebts = 128
-
 // TakesMany reports whether the store is a counters.ManyStore, so that TakeMany
 // can be called.
 func (l *Limiter) TakesMany() bool { return l.many != nil }
@@ -175,30 +171,20 @@ func (m *many) added(i int, added []counters.Added, err error) (more bool) {
 // repaid goes on with a lead that repays its debts, and reports whether the store
 // is to be asked more.
 func (m *many) repaid(led *lead, added []counters.Added) (more bool) {
-	r := led.repayment
-	if !r.assessed {
-		err := added[0].Err
-		if err == nil {
-			err = r.assess(m.ctx)
-		}
-		if err != nil {
-			m.fail(led, err)
-			return false
-		}
-		if r.asks() {
-			return true
-		}
-		added = nil
-	}
-	led.repayment = nil
-	refunds, err := r.end(added)
+	more, refunds, err := led.repayment.took(m.ctx, added, nil)
 	for _, req := range refunds {
 		m.refundLater(req)
 	}
-	if err != nil {
+	switch {
+	case more:
+		return true
+	case err != nil:
 		m.fail(led, err)
+		return false
+	default:
+		led.repayment = nil
+		return true
 	}
-	return err == nil
 }
 
 // asked goes on with a lead whose request was to be counted.

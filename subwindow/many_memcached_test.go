@@ -185,3 +185,70 @@ func TestABatchWhoseServerFallsSilentCountsOnce(t *testing.T) {
 		})
 	}
 }
+
+// The server stalls again and again, in the middle of whatever batches send:
+// counts, what is owed, and what tells of resets. Whatever was admitted without
+// it counts once in the end.
+func TestBatchesRepayWhileTheirServerStalls(t *testing.T) {
+	t.Parallel()
+	for _, slots := range []int{1, 60} {
+		t.Run(fmt.Sprint(slots), func(t *testing.T) {
+			const timeout, clients, limit, connections = 50 * time.Millisecond, 400, 1_000_000, 3
+			server := memcachedtest.Start(t)
+			l, err := subwindow.New(openMemcached(t, server.Addr), newWindow(t, time.Hour, slots, false),
+				counters.Options{Policy: "p", Limit: "l", StoreTimeout: timeout})
+			require.NoError(t, err)
+			var admitted [clients]atomic.Int64
+			begin := time.Now()
+			var asking sync.WaitGroup
+			for range connections {
+				asking.Go(func() {
+					for time.Since(begin) < 3*time.Second {
+						numbers := rand.Perm(clients)[:clients/2]
+						asked, now := make([]counters.Request, len(numbers)), time.Now()
+						for i, n := range numbers {
+							asked[i] = counters.Request{Client: fmt.Sprint("c", n), Cost: 1, Limit: limit, Now: now}
+						}
+						for i, taken := range takeAll(&counters.Deadline{At: now.Add(timeout)}, l, asked) {
+							if taken.Err != nil {
+								taken.Decision, taken.Err = l.TakeLocal(asked[i], taken.Err)
+							}
+							if assert.NoError(t, taken.Err) && taken.Allowed {
+								admitted[numbers[i]].Add(1)
+							}
+						}
+					}
+				})
+			}
+			for time.Since(begin) < 2500*time.Millisecond {
+				time.Sleep(time.Duration(rand.IntN(int(timeout))))
+				server.Pause()
+				time.Sleep(time.Duration(rand.IntN(int(3 * timeout))))
+				server.Resume()
+			}
+			asking.Wait()
+			require.Eventually(t, func() bool { l.Flush(); return l.Owing() == 0 }, 30*time.Second, 10*time.Millisecond)
+			fresh, err := subwindow.New(openMemcached(t, server.Addr), newWindow(t, time.Hour, slots, false),
+				counters.Options{Policy: "p", Limit: "l", StoreTimeout: -1})
+			require.NoError(t, err)
+			// What may have been counted is told from what others count only by the
+			// sum, and late answers are to be refunded, so a few may be off by one.
+			exact := func() (n int) {
+				for client := range clients {
+					ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+					d, err := fresh.Peek(ctx, counters.Request{Client: fmt.Sprint("c", client), Cost: 1, Limit: limit, Now: time.Now()})
+					cancel()
+					require.NoError(t, err)
+					switch off := limit - d.Remaining - admitted[client].Load(); {
+					case off == 0:
+						n++
+					case off < -2 || off > 2:
+						return -1
+					}
+				}
+				return n
+			}
+			assert.Eventually(t, func() bool { return exact() > clients*3/4 }, 10*time.Second, 10*time.Millisecond)
+		})
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"weir/counters"
 	"weir/counters/limitertest"
 	"weir/counters/memory"
+	"weir/counters/storetest"
 	"weir/subwindow"
 )
 
@@ -367,6 +369,53 @@ func TestALossWhileManyRepayTakesNoDebtAlong(t *testing.T) {
 			})
 		}
 	}
+}
+
+// An orderlyStore does what is asked in exchanges of many in their order, but
+// sometimes late, and the rest at once, as it has two connections.
+type orderlyStore struct {
+	manyStore
+	stalls bool
+	late   []counters.Addition
+}
+
+func (s *orderlyStore) AddMany(ctx context.Context, keys []string, begin func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn), done func(i int, added []counters.Added, err error) (more bool)) {
+	for more := true; more; {
+		additions, turn := begin(0, nil)
+		if turn != counters.Now {
+			return
+		}
+		if s.stalls && additions[0].Key != "" {
+			s.late = append(s.late, additions...)
+			more = done(0, slices.Repeat([]counters.Added{{Err: counters.ErrTimeout}}, len(additions)), nil)
+			continue
+		}
+		storetest.AddEach(ctx, s, s.late)
+		s.late = nil
+		more = done(0, storetest.AddEach(ctx, s, additions), nil)
+	}
+}
+
+// What was sent to be repaid, and not answered, is read where it was sent: it may
+// not be there yet for who asks in another way.
+func TestWhatManyRepayIsLookedForInOrder(t *testing.T) {
+	t.Parallel()
+	w := newWindow(t, time.Minute, 60, true)
+	inner := memory.New(nil)
+	store := &orderlyStore{manyStore: manyStore{inner}}
+	l, err := subwindow.New(store, w, counters.Options{Policy: "p", Limit: "l", StoreTimeout: -1})
+	require.NoError(t, err)
+	now := at("12:00:01")
+	require.True(t, takeMany(t.Context(), l, []counters.Request{request(now, 1, 20)})[0].Allowed)
+	owe(t, l, limitertest.ErrUnsent, request(now, 5, 20))
+	store.stalls = true
+	require.ErrorIs(t, takeMany(t.Context(), l, []counters.Request{request(now, 1, 20)})[0].Err, counters.ErrNotSent)
+	store.stalls = false
+	d, err := l.Take(t.Context(), request(now, 1, 20))
+	require.NoError(t, err)
+	assert.EqualValues(t, 20-7, d.Remaining)
+	assert.EqualValues(t, 7, used(t, inner, w, now))
+	assert.Empty(t, store.late)
 }
 
 // A store that panics while debts are repaid ends the repayment once: what it may

@@ -12,6 +12,10 @@ import (
 	"weir/counters"
 )
 
+// mostDebts is how many debts of a client are repaid together with others': they
+// are one of many things that are sent in a piece.
+const mostDebts = 128
+
 // A repayment has the store count what a process has admitted of a client
 // without it: first keys are read, and then the additions are done.
 // Until it ends, the debts stand, as others decide by them meanwhile.
@@ -32,7 +36,7 @@ type repayment struct {
 	assessed bool
 	due      []int64 // what is to be counted of each debt
 	tells    bool    // others have to be told
-	sent     bool    // the additions may have been
+	sent     bool    // the additions may have been, and nobody has told what became of them
 }
 
 // repayment returns that of what v owes in the slots whose counters matter at
@@ -149,12 +153,13 @@ func (r *repayment) end(added []counters.Added) (refunds []request, _ error) {
 	return refunds, errors.Join(errs...)
 }
 
-// lose ends a repayment whose additions, if they were sent, nobody has an answer
-// to.
+// lose ends a repayment whose store has panicked: if additions were sent, nobody
+// knows what became of them.
 func (r *repayment) lose() {
 	if !r.sent {
 		return
 	}
+	r.sent = false
 	added := make([]counters.Added, len(r.additions(nil)))
 	for i := range added {
 		added[i].Err = counters.ErrUnavailable
@@ -168,30 +173,75 @@ func mayHaveCounted(err error) bool {
 	return !errors.Is(err, counters.ErrNotSent) && !errors.Is(err, counters.ErrLost) && !errors.Is(err, counters.ErrNotAdded)
 }
 
-// repay has the store count what v owes at now, and returns what is to be
-// refunded. After an error, one of a store's, nothing has been asked of the store
-// for those who wait.
-func (s *slots) repay(ctx context.Context, v *view, client string, now time.Time) (refunds []request, err error) {
-	r := s.repayment(v, client, now)
-	if r == nil {
-		return nil, nil
-	}
-	if err = s.store.Read(ctx, r.keys, r.counts); err == nil {
-		err = r.assess(ctx)
+// took goes on after what next appended has ended, or with err instead, and
+// reports whether there is more. It returns what is to be refunded, as it was
+// given back meanwhile. After an error, one of a store's, nothing has been asked
+// of the store for those who wait.
+func (r *repayment) took(ctx context.Context, added []counters.Added, err error) (more bool, refunds []request, _ error) {
+	r.sent = false
+	if err == nil && !r.assessed {
+		if err = added[0].Err; err == nil {
+			err = r.assess(ctx)
+		}
+		if err == nil && r.asks() {
+			return true, nil, nil
+		}
+		added = nil
 	}
 	if err == nil {
-		refunds, err = r.end(s.addAll(ctx, r))
+		refunds, err = r.end(added)
 	}
 	if err != nil {
 		err = fmt.Errorf("%w: %w", counters.ErrNotSent, err)
 	}
+	return false, refunds, err
+}
+
+// repay has the store count what v owes at now. It returns what took does.
+func (l *Limiter) repay(ctx context.Context, v *view, client string, now time.Time) (refunds []request, err error) {
+	r := l.repayment(v, client, now)
+	if r == nil {
+		return nil, nil
+	}
+	if l.many != nil && len(r.debts) <= mostDebts {
+		refunds, err = l.repayTogether(ctx, r)
+		if !errors.Is(err, counters.ErrNotAdded) {
+			return refunds, err
+		}
+		if r = l.repayment(v, client, now); r == nil {
+			return refunds, nil
+		}
+	}
+	for more := true; more; {
+		var some []request
+		more, some, err = r.took(ctx, l.doEach(ctx, r), nil)
+		refunds = append(refunds, some...)
+	}
 	return refunds, err
 }
 
-// addAll does the additions of a repayment.
-func (s *slots) addAll(ctx context.Context, r *repayment) []counters.Added {
-	additions := r.additions(nil)
+// repayTogether is repay as TakeMany does it: what is unanswered there is done
+// before what is read next, as that comes by the same connection.
+func (l *Limiter) repayTogether(ctx context.Context, r *repayment) (refunds []request, err error) {
+	defer r.lose()
+	keys := []string{counters.GenerationKey(r.prefix)}
+	l.many.AddMany(ctx, keys, func(_ int, to []counters.Addition) ([]counters.Addition, counters.Turn) {
+		return r.next(to), counters.Now
+	}, func(_ int, added []counters.Added, failure error) (more bool) {
+		more, refunds, err = r.took(ctx, added, failure)
+		return more
+	})
+	return refunds, err
+}
+
+// doEach does what a repayment asks for next.
+func (s *slots) doEach(ctx context.Context, r *repayment) []counters.Added {
+	additions := r.next(nil)
 	added := make([]counters.Added, len(additions))
+	if !r.assessed {
+		added[0].Err = s.store.Read(ctx, additions[0].Read, additions[0].Counts)
+		return added
+	}
 	counts := len(additions)
 	if r.tells {
 		counts--
