@@ -302,15 +302,16 @@ func (l *Limiter) fail(v *view, a *attempt, sum int64, counted bool, err error) 
 		return
 	}
 	// What a has read is from before the addition, and doesn't tell of it.
+	earliest := a.earliest()
 	v.mu.Lock()
-	read := l.know(v, a)
+	read := l.know(v, earliest.Client, a)
 	v.mu.Unlock()
 	if read {
 		l.owing.Answered()
 	}
 	// What was refused is refunded when it turns out to be counted, and who had
 	// it admitted by TakeLocal owes it no more then.
-	req := request{Request: a.earliest(), view: v}
+	req := request{Request: earliest, view: v}
 	req.late = v.unanswered(a.bucket, a.counts[a.ahead], sum, time.Unix(0, a.now), counted)
 	a.fail(v, err, req.late)
 	var unanswered *counters.Unanswered
@@ -437,7 +438,7 @@ func (l *Limiter) lead(ctx context.Context, _ string, batch *combiner.Batch[requ
 				}
 			}
 		}
-		l.remember(v, a)
+		l.remember(v, calls[0].Request.Client, a)
 		calls = calls[n:]
 	}
 }
@@ -500,7 +501,7 @@ func (l *Limiter) settle(ctx context.Context, v *view, r counters.Request) error
 			l.spare.Put(a)
 			return fmt.Errorf("%w: %w", counters.ErrNotSent, err)
 		}
-		l.remember(v, a)
+		l.remember(v, r.Client, a)
 	}
 }
 
@@ -698,11 +699,11 @@ func (l *Limiter) recall(v *view, client string, now time.Time) *attempt {
 }
 
 // remember puts what a has read into v, and gives a back.
-func (l *Limiter) remember(v *view, a *attempt) {
+func (l *Limiter) remember(v *view, client string, a *attempt) {
 	clear(a.pending[:cap(a.pending)])
 	v.mu.Lock()
 	v.reserved = 0
-	read := l.know(v, a)
+	read := l.know(v, client, a)
 	v.mu.Unlock()
 	if read {
 		l.owing.Answered()
@@ -712,12 +713,17 @@ func (l *Limiter) remember(v *view, a *attempt) {
 
 // know puts what a has read since it was last known into v, and reports whether
 // that is anything. v is locked.
-func (l *Limiter) know(v *view, a *attempt) (read bool) {
+func (l *Limiter) know(v *view, client string, a *attempt) (read bool) {
 	if read = a.asked; read {
 		a.asked = false
 		v.replace(a.snapshot(l.window), l.window.lateSlots())
 		v.denied = a.denied && !l.options.CountDenied
-		v.answered(a.bucket)
+		if len(v.debts) > 0 {
+			v.answered(a.bucket)
+			if len(v.debts) == 0 && l.views.Find(client) == v { // else another view may owe
+				l.owing.Repaid(client)
+			}
+		}
 	}
 	return read
 }

@@ -229,7 +229,7 @@ func (m *many) finish(led *lead) {
 	answered := false
 	if a := led.a; a != nil {
 		answered, led.a = len(a.pending) == 0, nil
-		m.remember(led.view, a)
+		m.remember(led.view, m.requests[led.number].Client, a)
 	}
 	if answered {
 		m.answer(led)

@@ -153,8 +153,31 @@ func (q *Queue) round() {
 	q.mu.Unlock()
 }
 
+// Repaid takes out a client that owes nothing any more. Nobody may Add it
+// meanwhile.
+func (q *Queue) Repaid(client string) {
+	if q.waiting.Load() == 0 {
+		return
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	delete(q.requests, client)
+	q.waiting.Store(int64(len(q.requests)))
+}
+
+// waits reports whether a client waits.
+func (q *Queue) waits(client string) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	_, waits := q.requests[client]
+	return waits
+}
+
 // reconcileOne reports whether r doesn't wait any more.
 func (q *Queue) reconcileOne(r request) bool {
+	if !q.waits(r.Client) {
+		return true // it has been repaid since
+	}
 	present := r.Request
 	present.Now = r.Now.Add(time.Since(r.since))
 	if q.reconcile(present) != nil {

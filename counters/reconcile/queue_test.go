@@ -159,6 +159,36 @@ func TestALaterRequestWaits(t *testing.T) {
 	})
 }
 
+// Who has been repaid since isn't reconciled, whether a round has begun or not.
+func TestWhoIsRepaidIsNotReconciled(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		var rounds counters.Group
+		var q *Queue
+		q = New(1000, &rounds, func(r counters.Request) error {
+			time.Sleep(time.Millisecond)
+			for i := range 100 {
+				q.Repaid(fmt.Sprint(i))
+			}
+			return s.reconcile(r)
+		})
+		for i := range 101 {
+			q.Add(counters.Request{Client: fmt.Sprint(i)})
+		}
+		q.Repaid("100")
+		assert.Equal(t, 100, q.Waiting())
+		q.Repaid("nobody")
+		q.Flush()
+		assert.Len(t, s.reconciled(), workers, "those whose turn had come")
+		assert.Zero(t, q.Waiting())
+		q.Repaid("nobody")
+		q.Add(counters.Request{Client: "0"})
+		q.Flush()
+		assert.Equal(t, []string{"0"}, s.reconciled())
+	})
+}
+
 // A store that answers nobody doesn't hold up a round, however many wait.
 func TestARoundEnds(t *testing.T) {
 	t.Parallel()
