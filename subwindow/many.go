@@ -18,13 +18,12 @@ func (l *Limiter) TakesMany() bool { return l.many != nil }
 // TakeMany does what Take would for the requests, of different clients each, and
 // asks the store for many of them together. It calls done for each, with its
 // number and what Take would return, as soon as that is known. The zero Taken is
-// for a request that can't be decided in this way: nothing has been counted, and
-// Take decides it. That is so if others are asking for the client, or if a denial
-// that is remembered has to be confirmed, for instance.
-// Calls of done may come concurrently, should be short, and must not panic. A
-// client is in use, and others who ask for it wait, only while it is asked
-// about. TakeMany returns after the last call of done. It panics unless
-// TakesMany.
+// for a request that can't be decided in this way: nothing has been counted of
+// it, and Take decides it. That is so if others are asking for the client, or if a
+// denial that is remembered has to be confirmed, for instance. Calls of done may
+// come concurrently, should be short, and must not panic. A client is in use, and
+// others who ask for it wait, only while it is asked about. TakeMany returns after
+// the last call of done. It panics unless TakesMany.
 func (l *Limiter) TakeMany(ctx context.Context, requests []counters.Request, done func(i int, t counters.Taken)) {
 	if len(requests) == 0 {
 		return

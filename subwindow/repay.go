@@ -17,8 +17,9 @@ import (
 const mostDebts = 128
 
 // A repayment has the store count what a process has admitted of a client
-// without it: first keys are read, and then the additions are done.
-// Until it ends, the debts stand, as others decide by them meanwhile.
+// without it: first keys are read, and then the additions are done. Until it
+// ends, the debts stand, as others decide by them meanwhile. One goroutine at a
+// time uses it.
 type repayment struct {
 	*slots
 	view   *view
@@ -106,8 +107,8 @@ func (r *repayment) asks() bool {
 	return r.tells || slices.ContainsFunc(r.due, func(n int64) bool { return n > 0 })
 }
 
-// additions appends what the store has to count, and then what tells others, if
-// they have to be told: only when the rest is counted.
+// additions appends what the store has to count, and last what tells others, if
+// they have to be told.
 func (r *repayment) additions(to []counters.Addition) []counters.Addition {
 	for i, d := range r.debts {
 		if r.due[i] > 0 {
@@ -220,8 +221,9 @@ func (l *Limiter) repay(ctx context.Context, v *view, client string, now time.Ti
 	return refunds, err
 }
 
-// repayTogether is repay as TakeMany does it: what is unanswered there is done
-// before what is read next, as that comes by the same connection.
+// repayTogether does a repayment as TakeMany does. A store may have another
+// connection for that: what TakeMany has had no answer to is done there before
+// what is read next.
 func (l *Limiter) repayTogether(ctx context.Context, r *repayment) (refunds []request, err error) {
 	defer r.lose()
 	keys := []string{counters.GenerationKey(r.prefix)}
@@ -234,7 +236,8 @@ func (l *Limiter) repayTogether(ctx context.Context, r *repayment) (refunds []re
 	return refunds, err
 }
 
-// doEach does what a repayment asks for next.
+// doEach does what a repayment asks for next, and tells others only if the rest
+// was counted.
 func (s *slots) doEach(ctx context.Context, r *repayment) []counters.Added {
 	additions := r.next(nil)
 	added := make([]counters.Added, len(additions))
