@@ -33,7 +33,6 @@ import (
 // nothing, and panics.
 type Limiter struct {
 	slots
-	many     counters.ManyStore // the store, or nil
 	combiner *combiner.Combiner[request, counters.Decision]
 	views    *cache.Cache[view]
 	owing    *reconcile.Queue

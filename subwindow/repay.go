@@ -199,23 +199,23 @@ func (r *repayment) took(ctx context.Context, added []counters.Added, err error)
 }
 
 // repay has the store count what v owes at now. It returns what took does.
-func (l *Limiter) repay(ctx context.Context, v *view, client string, now time.Time) (refunds []request, err error) {
-	r := l.repayment(v, client, now)
+func (s *slots) repay(ctx context.Context, v *view, client string, now time.Time) (refunds []request, err error) {
+	r := s.repayment(v, client, now)
 	if r == nil {
 		return nil, nil
 	}
-	if l.many != nil && len(r.debts) <= mostDebts {
-		refunds, err = l.repayTogether(ctx, r)
+	if s.many != nil && len(r.debts) <= mostDebts {
+		refunds, err = s.repayTogether(ctx, r)
 		if !errors.Is(err, counters.ErrNotAdded) {
 			return refunds, err
 		}
-		if r = l.repayment(v, client, now); r == nil {
+		if r = s.repayment(v, client, now); r == nil {
 			return refunds, nil
 		}
 	}
 	for more := true; more; {
 		var some []request
-		more, some, err = r.took(ctx, l.doEach(ctx, r), nil)
+		more, some, err = r.took(ctx, s.doEach(ctx, r), nil)
 		refunds = append(refunds, some...)
 	}
 	return refunds, err
@@ -224,10 +224,10 @@ func (l *Limiter) repay(ctx context.Context, v *view, client string, now time.Ti
 // repayTogether does a repayment as TakeMany does. A store may have another
 // connection for that: what TakeMany has had no answer to is done there before
 // what is read next.
-func (l *Limiter) repayTogether(ctx context.Context, r *repayment) (refunds []request, err error) {
+func (s *slots) repayTogether(ctx context.Context, r *repayment) (refunds []request, err error) {
 	defer r.lose()
 	keys := []string{counters.GenerationKey(r.prefix)}
-	l.many.AddMany(ctx, keys, func(_ int, to []counters.Addition) ([]counters.Addition, counters.Turn) {
+	s.many.AddMany(ctx, keys, func(_ int, to []counters.Addition) ([]counters.Addition, counters.Turn) {
 		return r.next(to), counters.Now
 	}, func(_ int, added []counters.Added, failure error) (more bool) {
 		more, refunds, err = r.took(ctx, added, failure)

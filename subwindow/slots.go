@@ -11,6 +11,7 @@ import (
 // slots are the counters of a limit in the store.
 type slots struct {
 	store   counters.Store
+	many    counters.ManyStore // the same, or nil
 	window  Window
 	options counters.Options
 	keys    counters.Namespace
