@@ -65,12 +65,14 @@ func (s *slots) repayment(v *view, client string, now time.Time) *repayment {
 
 // assess decides by what was read how much of each debt is due: what the store
 // has surely not counted. What it has may be others', so this is rather too
-// little. A reset ends what was admitted before it. The error is ErrLost if the
-// store has lost the slot of a debt.
+// little. A reset ends what was admitted before it. The debts of a slot that the
+// store has counts of have them then. The error is ErrLost if the store has lost
+// the slot of a debt.
 func (r *repayment) assess(ctx context.Context) error {
 	reset := r.lastDone(r.now, r.counts[:r.marks])
 	r.view.drop(reset)
 	counts, debts := r.counts[r.marks:], r.debts[:0]
+	var have []int64 // buckets
 	for _, d := range r.debts {
 		due := d.cost
 		if d.sent {
@@ -78,6 +80,9 @@ func (r *repayment) assess(ctx context.Context) error {
 			counts = counts[1:]
 			if d.have && count == counters.Absent && d.at > reset {
 				return counters.ErrLost
+			}
+			if count > 0 {
+				have = append(have, d.bucket)
 			}
 			due = 0
 			if d.before != math.MinInt64 {
@@ -88,6 +93,9 @@ func (r *repayment) assess(ctx context.Context) error {
 			debts, r.due = append(debts, d), append(r.due, due)
 			r.tells = r.tells || r.maySettle(ctx, d.bucket)
 		}
+	}
+	for i, d := range debts {
+		debts[i].have = d.have || slices.Contains(have, d.bucket)
 	}
 	r.debts, r.assessed = debts, true
 	return nil

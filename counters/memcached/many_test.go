@@ -410,6 +410,6 @@ func TestAddManyEndsWhoHasMoreWithItsTime(t *testing.T) {
 		}
 		return err == nil
 	})
-	assert.Greater(t, asked, 10)
+	assert.Greater(t, asked, 1)
 	assert.LessOrEqual(t, told-asked, 1, "the last may not have begun")
 }
