@@ -111,6 +111,15 @@ func (b *bed) start(ctx context.Context, weirs int) error {
 	if _, err := b.untilTheStoreDecides(ctx); err != nil {
 		return err
 	}
+	for i := range b.weirs {
+		by := b.on(i)
+		// What is repaid after an outage goes over the connections for batches.
+		err := by.checkTogether("many-", 0, probes)
+		by.close()
+		if err != nil {
+			return err
+		}
+	}
 	// Some begin only after the first answers.
 	for stable := false; !stable; {
 		before := b.goroutines

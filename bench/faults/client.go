@@ -150,6 +150,20 @@ func (c *caller) ask(method, path, text string) (status int, body []byte, err er
 	return response.StatusCode, body, nil
 }
 
+// checkTogether checks so many clients of the fixed window in one batch, whose
+// names have the numbers from first on.
+func (c *caller) checkTogether(names string, first, size int) error {
+	checks := make([]string, size)
+	for i := range checks {
+		checks[i] = fmt.Sprintf(`{"policy":"fixed","client":"%s%d"}`, names, first+i)
+	}
+	status, body, err := c.ask(http.MethodPost, loadgen.BatchPath, `{"checks":[`+strings.Join(checks, ",")+`]}`)
+	if err == nil && status != http.StatusOK {
+		err = fmt.Errorf("a batch was answered with status %d: %s", status, body)
+	}
+	return err
+}
+
 func (c *caller) close() {
 	if c.conn != nil {
 		c.conn.Close()

@@ -55,6 +55,28 @@ func TestSoakOnRealProcesses(t *testing.T) {
 	}
 }
 
+// What processes keep open is open before their goroutines are counted: also the
+// connections for batches, and for what is repaid.
+func TestABedHasAllConnectionsAtItsStart(t *testing.T) {
+	t.Parallel()
+	build, err := testbed.BuildWeir(t.Context(), policyFile)
+	require.NoError(t, err)
+	t.Cleanup(build.Remove)
+	b, err := newBed(t.Context(), config{timeout: 5 * time.Second, patience: 20 * time.Second}, build, 2, 64)
+	require.NoError(t, err)
+	t.Cleanup(b.stop)
+	require.NoError(t, b.start(t.Context(), 1))
+	counted := b.goroutines
+	by := b.on(0)
+	status, _, err := by.ask(http.MethodPost, loadgen.BatchPath, loadgen.Batch("token", probes).Body)
+	by.close()
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, status)
+	assert.Eventually(t, func() bool {
+		return b.countGoroutines(t.Context()) == nil && slices.Equal(counted, b.goroutines)
+	}, 5*time.Second, 10*time.Millisecond)
+}
+
 func TestWrongAnswers(t *testing.T) {
 	t.Parallel()
 	c := &client{policy: "fixed", name: "client-1"}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -308,15 +307,7 @@ func (b *bed) flood() error {
 			by := b.on(0)
 			defer by.close()
 			for n := worker * size; n < flood && errs[worker] == nil; n += workers * size {
-				var checks []string
-				for i := range size {
-					checks = append(checks, fmt.Sprintf(`{"policy":"fixed","client":"of-the-flood-%d"}`, n+i))
-				}
-				status, body, err := by.ask(http.MethodPost, loadgen.CheckPath+"/batch", `{"checks":[`+strings.Join(checks, ",")+`]}`)
-				if err == nil && status != http.StatusOK {
-					err = fmt.Errorf("a batch was answered with status %d: %s", status, body)
-				}
-				errs[worker] = err
+				errs[worker] = by.checkTogether("of-the-flood-", n, size)
 			}
 		})
 	}
