@@ -301,16 +301,15 @@ func (l *Limiter) fail(v *view, a *attempt, sum int64, counted bool, err error) 
 		return
 	}
 	// What a has read is from before the addition, and doesn't tell of it.
-	earliest := a.earliest()
 	v.mu.Lock()
-	read := l.know(v, earliest.Client, a)
+	read := l.know(v, a)
 	v.mu.Unlock()
 	if read {
 		l.owing.Answered()
 	}
 	// What was refused is refunded when it turns out to be counted, and who had
 	// it admitted by TakeLocal owes it no more then.
-	req := request{Request: earliest, view: v}
+	req := request{Request: a.earliest(), view: v}
 	req.late = v.unanswered(a.bucket, a.counts[a.ahead], sum, time.Unix(0, a.now), counted)
 	a.fail(v, err, req.late)
 	var unanswered *counters.Unanswered
@@ -697,12 +696,16 @@ func (l *Limiter) recall(v *view, client string, now time.Time) *attempt {
 	return a
 }
 
-// remember puts what a has read into v, and gives a back.
+// remember puts what a has read into v, which is client's, and gives a back.
 func (l *Limiter) remember(v *view, client string, a *attempt) {
 	clear(a.pending[:cap(a.pending)])
 	v.mu.Lock()
 	v.reserved = 0
-	read := l.know(v, client, a)
+	owed := len(v.debts) > 0
+	read := l.know(v, a)
+	if owed && len(v.debts) == 0 && l.views.Find(client) == v { // else another view may owe
+		l.owing.Repaid(client)
+	}
 	v.mu.Unlock()
 	if read {
 		l.owing.Answered()
@@ -712,17 +715,12 @@ func (l *Limiter) remember(v *view, client string, a *attempt) {
 
 // know puts what a has read since it was last known into v, and reports whether
 // that is anything. v is locked.
-func (l *Limiter) know(v *view, client string, a *attempt) (read bool) {
+func (l *Limiter) know(v *view, a *attempt) (read bool) {
 	if read = a.asked; read {
 		a.asked = false
 		v.replace(a.snapshot(l.window), l.window.lateSlots())
 		v.denied = a.denied && !l.options.CountDenied
-		if len(v.debts) > 0 {
-			v.answered(a.bucket)
-			if len(v.debts) == 0 && l.views.Find(client) == v { // else another view may owe
-				l.owing.Repaid(client)
-			}
-		}
+		v.answered(a.bucket)
 	}
 	return read
 }

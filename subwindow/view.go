@@ -222,15 +222,17 @@ func (v *view) due(oldest int64) []debt {
 // answered notes that what the store has counted was read, in a slot and those
 // before it. v is locked.
 func (v *view) answered(newest int64) {
-	for i := range v.debts {
-		if d := &v.debts[i]; d.bucket <= newest {
-			d.counted = 0
-			for _, add := range d.open {
-				add.read = true
+	if len(v.debts) > 0 {
+		for i := range v.debts {
+			if d := &v.debts[i]; d.bucket <= newest {
+				d.counted = 0
+				for _, add := range d.open {
+					add.read = true
+				}
 			}
 		}
+		v.debts = slices.DeleteFunc(v.debts, func(d debt) bool { return d.none() && d.counted == 0 })
 	}
-	v.debts = slices.DeleteFunc(v.debts, func(d debt) bool { return d.none() && d.counted == 0 })
 }
 
 // none reports whether there is nothing to be repaid, nor told.
