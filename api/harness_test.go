@@ -51,7 +51,11 @@ var manyAtOnce bool
 // A manyStore does many additions at once, and many swaps.
 type manyStore struct{ *watchedStore }
 
+// together is the key of what a context has that many additions are done with.
+type together struct{}
+
 func (s manyStore) AddMany(ctx context.Context, keys []string, begin func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn), done func(i int, added []counters.Added, err error) (more bool)) {
+	ctx = context.WithValue(ctx, together{}, true)
 	allAtOnce(len(keys), func(i int) {
 		for more := true; more; {
 			additions, turn := begin(i, nil)

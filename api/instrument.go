@@ -51,14 +51,19 @@ type instrumentedManyStore struct {
 func (s *instrumentedManyStore) AddMany(ctx context.Context, keys []string, begin func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn), done func(i int, added []counters.Added, err error) (more bool)) {
 	type exchange struct {
 		begun time.Time
-		asks  operation
+		first operation // the others add
 	}
 	called, exchanges := time.Now(), make([]exchange, len(keys))
 	s.many.AddMany(ctx, keys, func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn) {
 		exchanges[i] = exchange{time.Now(), opAdd}
 		additions, turn := begin(i, to)
-		if turn == counters.Now && additions[len(to)].Key == "" {
-			exchanges[i].asks = opRead
+		if turn == counters.Now {
+			switch first := additions[len(to)]; {
+			case first.Key == "":
+				exchanges[i].first = opRead
+			case first.Delta < 0:
+				exchanges[i].first = opSubtract
+			}
 		}
 		return additions, turn
 	}, func(i int, added []counters.Added, err error) (more bool) {
@@ -66,8 +71,12 @@ func (s *instrumentedManyStore) AddMany(ctx context.Context, keys []string, begi
 		if e.begun.IsZero() {
 			e = exchange{called, opAdd}
 		}
-		for _, one := range added {
-			s.doneOne(e.asks, keys[i], e.begun, one.Err)
+		for k, one := range added {
+			o := opAdd
+			if k == 0 {
+				o = e.first
+			}
+			s.doneOne(o, keys[i], e.begun, one.Err)
 		}
 		if err != nil {
 			s.doneOne(opAdd, keys[i], e.begun, err)

@@ -65,7 +65,7 @@ func TestOperationsAreCountedByServer(t *testing.T) {
 	assert.Len(t, s.cfg.Metrics.operations.load(), 2, "those that left are forgotten")
 }
 
-// shardedMany begins twice for each key, and the last isn't added together.
+// shardedMany begins as often as there is more for each key, and the last isn't added together.
 type shardedMany struct{ shardedStore }
 
 func (shardedMany) AddMany(_ context.Context, keys []string, begin func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn), done func(i int, added []counters.Added, err error) (more bool)) {
@@ -91,19 +91,31 @@ func TestOperationsOfManyAreCounted(t *testing.T) {
 		cfg.Health = func() []counters.ServerStatus { return []counters.ServerStatus{{Server: "a"}} }
 	})
 	store := s.cfg.Metrics.InstrumentStore(shardedMany{}).(counters.ManyStore)
-	reads := true
+	first := counters.Addition{Read: []string{"a"}, Counts: make([]int64, 1)}
 	store.AddMany(t.Context(), []string{"a1", "a2", "a3"}, func(_ int, to []counters.Addition) ([]counters.Addition, counters.Turn) {
-		if reads {
-			return append(to, counters.Addition{Read: []string{"a"}, Counts: make([]int64, 1)}), counters.Now
+		if first.Key == "" {
+			return append(to, first), counters.Now
 		}
-		return append(to, counters.Addition{Key: "a"}, counters.Addition{Key: "b"}), counters.Now
+		return append(to, first, counters.Addition{Key: "b", Delta: 1}), counters.Now
 	}, func(_ int, added []counters.Added, err error) bool {
-		reads = !reads
-		return err == nil && len(added) == 1
+		if err != nil {
+			return false
+		}
+		switch {
+		case first.Key == "":
+			first = counters.Addition{Key: "a", Delta: 1}
+		case first.Delta > 0:
+			first.Delta = -1
+		default:
+			first.Key = ""
+			return false
+		}
+		return true
 	})
 	requireMetrics(t, s,
 		`weir_store_operations_total{operation="read",outcome="ok",server="a"} 2`,
-		`weir_store_operations_total{operation="add",outcome="ok",server="a"} 4`,
+		`weir_store_operations_total{operation="add",outcome="ok",server="a"} 6`,
+		`weir_store_operations_total{operation="subtract",outcome="ok",server="a"} 2`,
 		`weir_store_operations_total{operation="add",outcome="timeout",server="a"} 1`)
 }
 

@@ -140,8 +140,10 @@ type Added struct {
 
 // An Addition says what a Store's Add is to do.
 type Addition struct {
-	Key   string // "" in an AddMany's if it is only to read
-	Delta int64  // at least 1
+	Key string // "" in an AddMany's if it is only to read
+	// Delta is at least 1. In an AddMany's it may be less than 0: then that much is
+	// taken, as Subtract does, and the Count says nothing.
+	Delta int64
 	TTL   time.Duration
 	// New says that the counter probably doesn't exist yet. It changes how a
 	// store goes about it, not the result.

@@ -427,7 +427,8 @@ func (l *Limiter) lead(ctx context.Context, _ string, batch *combiner.Batch[requ
 				if err == nil {
 					found = a.fill(count - sum)
 				}
-				l.counted(ctx, v, a, count-sum, sum, found, err)
+				denied := l.counted(ctx, v, a, count-sum, sum, found, err)
+				l.giveBack(ctx, a, denied)
 			case a.asked || a.fresh && l.full(a):
 				l.deny(v, a)
 			default:
@@ -462,15 +463,17 @@ func (l *Limiter) addition(a *attempt, sum int64) counters.Addition {
 }
 
 // counted goes on after an Add of sum that has ended with err. If that is nil,
-// the current slot had the count before, and a was filled with what was found.
-func (l *Limiter) counted(ctx context.Context, v *view, a *attempt, before, sum int64, found finding, err error) {
+// the current slot had the count before, and a was filled with what was found. It
+// returns the calls that were counted and denied: their costs are to be given
+// back.
+func (l *Limiter) counted(ctx context.Context, v *view, a *attempt, before, sum int64, found finding, err error) (denied []*call) {
 	added := err == nil
 	switch {
 	case errors.Is(err, counters.ErrLost):
 		sum, err = 0, l.restore(ctx, a, 0)
 	case added:
 		if err = sent(l.place(ctx, a, before, sum, found)); err == nil {
-			l.deal(ctx, v, a)
+			denied = l.deal(v, a)
 		} else {
 			a.counts[a.ahead] = before
 		}
@@ -478,6 +481,26 @@ func (l *Limiter) counted(ctx context.Context, v *view, a *attempt, before, sum 
 	if err != nil {
 		l.fail(v, a, sum, added, err)
 	}
+	return denied
+}
+
+// giveBack takes back what was counted of calls that were denied. The denials
+// stand even if this fails.
+func (l *Limiter) giveBack(ctx context.Context, a *attempt, denied []*call) {
+	if len(denied) > 0 {
+		sum, err := l.subtract(ctx, a.bucket, denied)
+		l.gaveBack(a, denied, sum, err)
+	}
+}
+
+// gaveBack notes that a subtraction for denied calls has ended with err, and has
+// taken a sum.
+func (l *Limiter) gaveBack(a *attempt, denied []*call, sum int64, err error) {
+	l.subtracted(denied, err)
+	for _, call := range denied {
+		a.counts[a.ahead] += call.Request.Cost // what stays counted
+	}
+	a.counts[a.ahead] -= sum
 }
 
 // settleAttempts is how often debts are repaid to a store that has lost the
@@ -584,29 +607,12 @@ func (l *Limiter) refundSlot(ctx context.Context, v *view, bucket int64, refunds
 	l.subtracted(refunds, err)
 }
 
-// subtract takes the costs of calls from the slot that they have been counted
-// in, but for those that may have been counted before a reset, and returns
+// subtract does a subtraction of the costs of calls from their slot. It returns
 // the sum of what was surely taken: after an error, others may not be told.
 func (l *Limiter) subtract(ctx context.Context, bucket int64, calls []*call) (sum int64, err error) {
-	prefix := l.keys.Client(calls[0].Request.Client)
-	first, last := span(calls)
-	reset, err := l.resets(ctx, prefix, first, last)
-	if err != nil {
-		// Whatever has happened, nothing has been taken back.
-		return 0, fmt.Errorf("%w: %w", counters.ErrNotSent, err)
-	}
-	for _, call := range calls {
-		if call.Request.Now.UnixMilli() > reset {
-			sum += call.Request.Cost
-		}
-	}
-	if sum > 0 {
-		if err := l.store.Subtract(ctx, counters.CounterKey(prefix, bucket), sum); err != nil {
-			return 0, err
-		}
-	}
-	if l.maySettle(ctx, bucket) {
-		err = sent(l.changed(ctx, prefix, last))
+	s := l.subtraction(bucket, calls)
+	for more := true; more; {
+		more, sum, err = s.took(ctx, l.doEach(ctx, s.next(nil), s.tells), nil)
 	}
 	return sum, err
 }
@@ -784,12 +790,12 @@ func (l *Limiter) choose(v *view, a *attempt) int64 {
 }
 
 // deal answers the chosen calls, whose costs have been counted but aren't in
-// a.counts, and gives back the costs of those denied. The others stay pending.
-func (l *Limiter) deal(ctx context.Context, v *view, a *attempt) {
-	var denied []*call
-	var refunded int64
+// a.counts, and returns those denied whose costs are to be given back. The others
+// stay pending.
+func (l *Limiter) deal(v *view, a *attempt) (denied []*call) {
 	left := a.pending[:0]
 	v.mu.Lock()
+	defer v.mu.Unlock()
 	for i, call := range a.pending {
 		if !a.chosen[i] {
 			left = append(left, call)
@@ -808,20 +814,13 @@ func (l *Limiter) deal(ctx context.Context, v *view, a *attempt) {
 			}
 		} else {
 			denied = append(denied, call)
-			refunded += r.Cost
 		}
 		a.denied = a.denied || !allowed
 		call.Result = l.answer(a, r, allowed)
 		call.Request.reach(v, answered)
 	}
 	a.pending = left
-	v.mu.Unlock()
-	if len(denied) > 0 {
-		// The denials stand even if this fails.
-		sum, err := l.subtract(ctx, a.bucket, denied)
-		l.subtracted(denied, err)
-		a.counts[a.ahead] += refunded - sum // what stays counted
-	}
+	return denied
 }
 
 // deny answers the pending calls, which don't fit into what is in use.

@@ -68,7 +68,10 @@ type lead struct {
 	repayment *repayment
 	a         *attempt
 	sum       int64 // being counted
-	tries     int   // when others were asking about it
+	// subtraction is of what was counted, until that is given back: after the
+	// request was denied.
+	subtraction *subtraction
+	tries       int // when others were asking about it
 }
 
 // know decides the request of that number if its answer is known, and else notes
@@ -103,6 +106,9 @@ func (m *many) begin(i int, to []counters.Addition) (_ []counters.Addition, turn
 	}
 	if r := led.repayment; r != nil {
 		return r.next(to), counters.Now
+	}
+	if s := led.subtraction; s != nil {
+		return s.next(to), counters.Now
 	}
 	if !m.choose(led) {
 		m.finish(led)
@@ -153,10 +159,12 @@ func (m *many) added(i int, added []counters.Added, err error) (more bool) {
 	led := &m.leads[i]
 	defer m.rescue(led)
 	switch {
+	case led.subtraction != nil:
+		return m.subtractedTogether(led, added, err)
 	case err == nil && led.repayment != nil:
 		return m.repaid(led, added)
 	case err == nil:
-		m.asked(led, added[0].Count, added[0].Err)
+		return m.asked(led, added[0].Count, added[0].Err)
 	case errors.Is(err, counters.ErrNotAdded) && led.batch == nil:
 		m.done(led.number, counters.Taken{})
 	case led.batch == nil:
@@ -186,8 +194,9 @@ func (m *many) repaid(led *lead, added []counters.Added) (more bool) {
 	}
 }
 
-// asked goes on with a lead whose request was to be counted.
-func (m *many) asked(led *lead, count int64, err error) {
+// asked goes on with a lead whose request was to be counted, and reports whether
+// the store is to be asked more.
+func (m *many) asked(led *lead, count int64, err error) (more bool) {
 	found := changed
 	if err == nil {
 		found = led.a.fill(count - led.sum)
@@ -198,29 +207,45 @@ func (m *many) asked(led *lead, count int64, err error) {
 	case m.asksAgain(led.a, found, err):
 		m.slow.Go(func() {
 			defer m.rescue(led)
-			m.conclude(led, count, found, err)
+			denied := m.conclude(led, count, found, err)
+			m.giveBack(m.ctx, led.a, denied)
+			m.finish(led)
 		})
 	default:
-		m.conclude(led, count, found, err)
+		if denied := m.conclude(led, count, found, err); len(denied) > 0 {
+			led.subtraction = m.subtraction(led.a.bucket, denied)
+			return true
+		}
+		m.finish(led)
 	}
+	return false
 }
 
-// asksAgain reports whether the store has to be asked more after an Add that
-// has ended with err.
+// asksAgain reports whether the store has to be asked about the slots once more
+// after an Add that has ended with err.
 func (m *many) asksAgain(a *attempt, found finding, err error) bool {
 	if err != nil {
 		return errors.Is(err, counters.ErrLost)
 	}
-	if found != complete || a.doubts() {
-		return true
-	}
-	r := a.pending[0].Request.Request // what doesn't fit is given back
-	return !m.options.CountDenied && m.estimate(a, r) > r.Limit-r.Cost
+	return found != complete || a.doubts()
 }
 
-func (m *many) conclude(led *lead, count int64, found finding, err error) {
-	m.counted(m.ctx, led.view, led.a, count-led.sum, led.sum, found, err)
-	m.finish(led)
+// conclude is counted for a lead.
+func (m *many) conclude(led *lead, count int64, found finding, err error) (denied []*call) {
+	return m.counted(m.ctx, led.view, led.a, count-led.sum, led.sum, found, err)
+}
+
+// subtractedTogether goes on with a lead whose request was denied and is given
+// back, and reports whether the store is to be asked more.
+func (m *many) subtractedTogether(led *lead, added []counters.Added, err error) (more bool) {
+	s := led.subtraction
+	more, sum, err := s.took(m.ctx, added, err)
+	if !more {
+		led.subtraction = nil
+		m.gaveBack(led.a, s.calls, sum, err)
+		m.finish(led)
+	}
+	return more
 }
 
 // finish ends a lead. If its call hasn't been answered, it is left to Take.

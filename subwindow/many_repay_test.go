@@ -49,8 +49,18 @@ func (s *repaidStore) AddMany(ctx context.Context, keys []string, begin func(i i
 // A tellingStore notes the additions that it does.
 type tellingStore struct {
 	*memory.Store
+	subtracts func() error // has Subtract fail, if it isn't nil
 	mu        sync.Mutex
 	additions []counters.Addition
+}
+
+func (s *tellingStore) Subtract(ctx context.Context, key string, delta int64) error {
+	if s.subtracts != nil {
+		if err := s.subtracts(); err != nil {
+			return err
+		}
+	}
+	return s.Store.Subtract(ctx, key, delta)
 }
 
 func (s *tellingStore) Add(ctx context.Context, a counters.Addition) (int64, error) {

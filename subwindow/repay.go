@@ -223,7 +223,7 @@ func (s *slots) repay(ctx context.Context, v *view, client string, now time.Time
 	}
 	for more := true; more; {
 		var some []request
-		more, some, err = r.took(ctx, s.doEach(ctx, r), nil)
+		more, some, err = r.took(ctx, s.doEach(ctx, r.next(nil), r.tells), nil)
 		refunds = append(refunds, some...)
 	}
 	return refunds, err
@@ -244,27 +244,36 @@ func (s *slots) repayTogether(ctx context.Context, r *repayment) (refunds []requ
 	return refunds, err
 }
 
-// doEach does what a repayment asks for next, and tells others only if the rest
-// was counted.
-func (s *slots) doEach(ctx context.Context, r *repayment) []counters.Added {
-	additions := r.next(nil)
+// doEach does additions one by one, as a step of a repayment or a subtraction asks
+// for them. If the last tells others, it is done only if the rest was.
+func (s *slots) doEach(ctx context.Context, additions []counters.Addition, tells bool) []counters.Added {
 	added := make([]counters.Added, len(additions))
-	if !r.assessed {
+	if additions[0].Key == "" {
 		added[0].Err = s.store.Read(ctx, additions[0].Read, additions[0].Counts)
 		return added
 	}
 	counts := len(additions)
-	if r.tells {
+	if tells {
 		counts--
 	}
-	var adding sync.WaitGroup
-	for i, a := range additions[:counts] {
-		adding.Go(func() { added[i].Count, added[i].Err = s.store.Add(ctx, a) })
+	do := func(i int) {
+		if a := additions[i]; a.Delta < 0 {
+			added[i].Err = s.store.Subtract(ctx, a.Key, -a.Delta)
+		} else {
+			added[i].Count, added[i].Err = s.store.Add(ctx, a)
+		}
 	}
-	adding.Wait()
+	var doing sync.WaitGroup
+	for i := 1; i < counts; i++ {
+		doing.Go(func() { do(i) })
+	}
+	if counts > 0 {
+		do(0)
+	}
+	doing.Wait()
 	failed := func(one counters.Added) bool { return one.Err != nil }
 	switch {
-	case !r.tells:
+	case !tells:
 	case slices.ContainsFunc(added, failed):
 		added[counts].Err = counters.ErrNotSent
 	default:

@@ -64,16 +64,6 @@ func (s *slots) resetUntil(last time.Time, counts []int64) int64 {
 	return math.MinInt64
 }
 
-// resets is resetUntil for requests from first to last, as the store has it.
-func (s *slots) resets(ctx context.Context, prefix string, first, last time.Time) (int64, error) {
-	keys := s.marks(prefix, first, last)
-	counts := make([]int64, len(keys))
-	if err := s.store.Read(ctx, keys, counts); err != nil {
-		return 0, err
-	}
-	return s.resetUntil(last, counts), nil
-}
-
 // lastDone returns when the last reset was over, in milliseconds since 1970, by
 // the counts of marks up to last; -1<<63 if there was none, or nobody can tell.
 func (s *slots) lastDone(last time.Time, counts []int64) int64 {

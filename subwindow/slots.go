@@ -47,13 +47,6 @@ func lastReset(generation int64) int64 { return max(0, generation) / resetUnit }
 // lastPutBack returns the part that changes when counts are put back.
 func lastPutBack(generation int64) int64 { return max(0, generation) % changedUnit }
 
-// changed makes every instance read a client's slots anew, within
-// counters.MaxStaleness.
-func (s *slots) changed(ctx context.Context, prefix string, now time.Time) error {
-	_, err := s.store.Add(ctx, s.generationAfter(prefix, now, 0, changedUnit, mostChanged))
-	return err
-}
-
 // generationAfter raises a generation by any number up to most of a unit. The
 // number follows from the moment and the generation that is known, so that what
 // is simulated can be replayed.

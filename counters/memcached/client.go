@@ -328,6 +328,9 @@ func appendAddition(b []byte, a counters.Addition) []byte {
 	if a.Key == "" {
 		return appendGet(b, "get", a.Read...)
 	}
+	if a.Delta < 0 {
+		return appendDecr(b, a.Key, -a.Delta)
+	}
 	if a.New {
 		// Whether it is stored makes no difference: somebody else's counter
 		// does as well.

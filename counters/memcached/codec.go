@@ -41,6 +41,11 @@ func appendIncr(b []byte, key string, delta int64) []byte {
 	return append(strconv.AppendInt(b, delta, 10), crlf...)
 }
 
+func appendDecr(b []byte, key string, delta int64) []byte {
+	b = append(append(append(b, "decr "...), key...), ' ')
+	return append(strconv.AppendInt(b, delta, 10), crlf...)
+}
+
 // appendGet appends get or gets.
 func appendGet(b []byte, verb string, keys ...string) []byte {
 	b = append(b, verb...)
@@ -54,8 +59,8 @@ func appendDelete(b []byte, key string) []byte {
 	return append(append(append(b, "delete "...), key...), crlf...)
 }
 
-// parseIncr returns the number that incr answered for key, if there is a
-// counter.
+// parseIncr returns the number that incr, or decr, answered for key, if there is
+// a counter.
 func parseIncr(key string, reply []byte) (n int64, found bool, err error) {
 	switch string(reply) {
 	case "NOT_FOUND\r\n":

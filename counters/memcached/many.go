@@ -314,8 +314,8 @@ func (t *additions) end(c *client, p *piece, j int, failed func(command int) err
 	return t.done(p.numbers[j], p.added, nil)
 }
 
-// added returns what was answered to an addition whose incr, or whose get if it
-// only reads, was the request of the given number.
+// added returns what was answered to an addition whose incr or decr, or whose get
+// if it only reads, was the request of the given number.
 func (c *client) added(a counters.Addition, command int) counters.Added {
 	if a.Key == "" {
 		err := parseCounts(c.conn.Reply(command), a.Read, a.Counts, nil)
@@ -325,7 +325,7 @@ func (c *client) added(a counters.Addition, command int) counters.Added {
 	switch {
 	case err != nil:
 		err = c.translate(a.Key, err)
-	case found:
+	case found, a.Delta < 0:
 	case a.Have:
 		n, err = 0, counters.ErrLost
 	default: // it is gone as soon as it was made

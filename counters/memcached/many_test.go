@@ -26,6 +26,11 @@ func (s oneOfMany) Add(ctx context.Context, a counters.Addition) (n int64, err e
 	return n, err
 }
 
+func (s oneOfMany) Subtract(ctx context.Context, key string, delta int64) (err error) {
+	addMany(ctx, s.Store, []counters.Addition{{Key: key, Delta: -delta}}, func(_ int, _ int64, failure error) { err = failure })
+	return err
+}
+
 // addMany does the additions together, and those that can't be one by one.
 func addMany(ctx context.Context, m *memcached.Store, additions []counters.Addition, done func(i int, n int64, err error)) {
 	keys := make([]string, len(additions))

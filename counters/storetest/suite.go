@@ -26,9 +26,12 @@ import (
 func AddEach(ctx context.Context, store counters.Store, additions []counters.Addition) []counters.Added {
 	added := make([]counters.Added, len(additions))
 	for i, a := range additions {
-		if a.Key == "" {
+		switch {
+		case a.Key == "":
 			added[i].Err = store.Read(ctx, a.Read, a.Counts)
-		} else {
+		case a.Delta < 0:
+			added[i].Err = store.Subtract(ctx, a.Key, -a.Delta)
+		default:
 			added[i].Count, added[i].Err = store.Add(ctx, a)
 		}
 	}
