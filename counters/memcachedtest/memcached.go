@@ -104,6 +104,9 @@ func Run(args ...string) (*Server, error) {
 	return m, err
 }
 
+// nobody is whom memcached runs as, which refuses to be root.
+const nobody = 65534
+
 // run starts the process, with a variable in its environment, and returns when
 // it is ready.
 func (m *Server) run(variable string, ready func() error) error {
@@ -112,10 +115,14 @@ func (m *Server) run(variable string, ready func() error) error {
 		return fmt.Errorf("the tests need memcached: make test installs it, or apt-get install memcached: %w", err)
 	}
 	args := m.args
-	if os.Geteuid() == 0 {
-		args = append([]string{"-u", "nobody"}, args...)
-	}
 	m.cmd = exec.Command(path, args...)
+	// In its own process group: whoever runs the tests in the background may leave,
+	// and the system then has all go on that is paused in the group of the tests.
+	m.cmd.SysProcAttr = endsWithTests()
+	m.cmd.SysProcAttr.Setpgid = true
+	if os.Geteuid() == 0 {
+		m.cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
+	}
 	m.cmd.Env = append(os.Environ(), variable)
 	var stderr bytes.Buffer
 	m.cmd.Stderr = &stderr
