@@ -316,3 +316,73 @@ func TestAStoreThatFallsSilentIsNoContention(t *testing.T) {
 		assert.Error(t, err, "%+v", d)
 	})
 }
+
+// A reconnecting store only loads at the first swap, as one does whose connection
+// was lost.
+type reconnecting struct {
+	counters.StateStore
+	lost bool
+}
+
+func (s *reconnecting) Swap(ctx context.Context, key string, old counters.State, value []byte, ttl time.Duration) (counters.State, bool, error) {
+	if s.lost {
+		s.lost = false
+		now, err := s.Load(ctx, key)
+		return now, false, err
+	}
+	return s.StateStore.Swap(ctx, key, old, value, ttl)
+}
+
+// A store that falls silent after an attempt that no other instance has
+// forestalled has failed: what was tried on a guess was only asked for, and so
+// was what was tried on a connection that was lost.
+func TestAnAttemptThatOnlyAsksIsNoContention(t *testing.T) {
+	t.Parallel()
+	for name, before := range map[string]func(take, other func() (counters.Decision, error), store *reconnecting){
+		"others wrote before the client was met": func(_, other func() (counters.Decision, error), _ *reconnecting) {
+			_, _ = other()
+		},
+		"others wrote long ago": func(take, other func() (counters.Decision, error), _ *reconnecting) {
+			_, _ = take()
+			_, _ = other()
+			time.Sleep(2 * counters.MaxStaleness)
+		},
+		"the connection was lost": func(take, _ func() (counters.Decision, error), store *reconnecting) {
+			_, _ = take()
+			store.lost = true
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				inner := memory.New(nil)
+				store := &reconnecting{StateStore: inner}
+				silent := &riggedStore{StateStore: store}
+				newTaker := func(store counters.StateStore) func() (counters.Decision, error) {
+					cfg := testConfig(10)
+					cfg.StoreTimeout = 50 * time.Millisecond
+					l, err := NewTokenBucket(manyOn(store), time.Minute, 0, cfg)
+					require.NoError(t, err)
+					return func() (counters.Decision, error) {
+						now := time.Now()
+						return takeEitherWay(&counters.Deadline{At: now.Add(cfg.StoreTimeout)}, l, counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: now})
+					}
+				}
+				take, other := newTaker(silent), newTaker(inner)
+				before(take, other, store)
+				attempts := 0
+				silent.afterSwap = func() error {
+					if attempts++; attempts == 1 {
+						return nil
+					}
+					time.Sleep(50 * time.Millisecond)
+					return counters.ErrTimeout
+				}
+				d, err := take()
+				assert.Equal(t, 2, attempts)
+				assert.ErrorIs(t, err, counters.ErrTimeout, "%+v", d)
+				time.Sleep(time.Second)
+			})
+		})
+	}
+}

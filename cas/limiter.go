@@ -581,7 +581,7 @@ type deciding[S any] struct {
 	seen     snapshot[S]
 	asked    bool      // the store, in this batch
 	answered time.Time // the last time that it did
-	heldUp   bool      // by other instances
+	heldUp   bool      // by other instances, or by the wait for a turn among them
 	waited   bool      // for the process's turn
 	// attempts is how often it tried to swap the state, and lost how many of these
 	// lost a race. A failed guess from a stale snapshot, or from none, isn't
@@ -704,6 +704,7 @@ func (d *deciding[S]) learn(state counters.State, swapped bool, err error) (over
 	if next.swaps && !swapped && d.asked {
 		d.lost++
 	}
+	forestalled := !swapped && d.forestalled(state)
 	putBack := swapped && d.seen.lost
 	if now := l.snapshot(state, next); !swapped {
 		d.seen = l.recover(now, d.seen, next.request)
@@ -716,7 +717,7 @@ func (d *deciding[S]) learn(state counters.State, swapped bool, err error) (over
 		roundTrip = d.seen.read.Sub(d.answered)
 	}
 	d.asked, d.answered = true, d.seen.read
-	if next.swaps && !swapped {
+	if forestalled {
 		d.heldUp = true
 		v.hold(d.answered)
 	}
@@ -734,6 +735,15 @@ func (d *deciding[S]) learn(state counters.State, swapped bool, err error) (over
 		return true, ErrContended
 	}
 	return false, nil
+}
+
+// forestalled reports whether it is another instance that has kept an attempt
+// from replacing what was seen, as the state is now. What was seen long ago, or
+// never, may have been changed at leisure; and if the connection has been lost
+// that it was seen on, the attempt has only asked what is there.
+func (d *deciding[S]) forestalled(state counters.State) bool {
+	recent := d.asked || d.seen.fresh(d.next.now)
+	return d.next.swaps && recent && state.Exists() && state.Version != d.seen.state.Version
 }
 
 // conclude ends a batch whose decision has ended with err.

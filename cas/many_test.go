@@ -364,12 +364,13 @@ func TestAPanicLeavesNothingLocked(t *testing.T) {
 	armed := false
 	l.algorithm = panicking{l.algorithm, &armed}
 	asked := manyRequests(1, time.Now(), 5)
+	takeMany(unhurried, l, asked)
 	rigged.beforeSwap = func() {
 		rigged.beforeSwap = nil
 		_, err := other.Take(unhurried, asked[0])
 		assert.NoError(t, err)
 		rigged.afterSwap = func() error {
-			if rigged.swaps == 2 {
+			if rigged.swaps == 3 {
 				armed = true // it is to be contended
 				return counters.ErrTimeout
 			}
