@@ -14,8 +14,7 @@ import (
 // checkAll answers a batch whose checks are all admitted, or none. If one can't
 // be made, none is, and the answer is its problem.
 func (s *Server) checkAll(c echo.Context, checks []check) error {
-	now := s.cfg.Now()
-	answers, err := s.policies.Load().decideAll(&counters.Deadline{At: now.Add(s.cfg.StoreTimeout)}, s.cfg.StoreTimeout, checks, now)
+	answers, err := s.decideAll(c, checks)
 	defer func() {
 		for _, a := range answers {
 			a.release()
@@ -32,6 +31,23 @@ func (s *Server) checkAll(c echo.Context, checks []check) error {
 	defer outputs.Put(out)
 	*out = sum.appendJSON((*out)[:0], answers)
 	return c.Blob(sum.status(), echo.MIMEApplicationJSON, *out)
+}
+
+// decideAll is decideBatch for checks that are all admitted, or none. The error is
+// a problem.
+func (s *Server) decideAll(c echo.Context, checks []check) ([]*answer, error) {
+	now, ctx, leave := s.beginBatch(c, len(checks))
+	defer leave()
+	if c.Request().Context().Err() != nil {
+		return nil, errCallerLeft()
+	}
+	answers, err := s.policies.Load().decideAll(ctx, s.cfg.StoreTimeout, checks, now)
+	for _, a := range answers {
+		if !a.degraded {
+			s.batches.decided.Add(1)
+		}
+	}
+	return answers, err
 }
 
 // decideAll is decide for checks that are all admitted, or none.

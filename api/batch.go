@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -51,19 +52,26 @@ func (s *Server) checkBatch(c echo.Context) error {
 	return err
 }
 
-// decideBatch returns the outcomes of checks, in their order. All share the store
-// timeout of one, however many they are, from when they begin.
+// decideBatch returns the outcomes of checks, in their order.
 func (s *Server) decideBatch(c echo.Context, checks []check) []decided {
-	held, leave := s.batches.enter(c.Request().Context(), len(checks))
+	now, ctx, leave := s.beginBatch(c, len(checks))
 	defer leave()
-	now := s.cfg.Now()
 	r := batchRun{
-		Server: s, c: c, ctx: &counters.Deadline{At: now.Add(max(0, s.cfg.StoreTimeout-held))}, now: now,
+		Server: s, c: c, ctx: ctx, now: now,
 		policies: s.policies.Load(), checks: checks, outcomes: make([]decided, len(checks)),
 		alone: counters.Workers{AtOnce: maxAtOnce, Patience: s.cfg.StoreTimeout / shifts},
 	}
 	r.run()
 	return r.outcomes
+}
+
+// beginBatch waits until a batch of so many checks may begin, and returns when
+// it does, until when it must end, and what has to be called when it has. All its
+// checks share the store timeout of one, however many they are.
+func (s *Server) beginBatch(c echo.Context, checks int) (now time.Time, ctx *counters.Deadline, leave func()) {
+	held, leave := s.batches.enter(c.Request().Context(), checks)
+	now = s.cfg.Now()
+	return now, &counters.Deadline{At: now.Add(max(0, s.cfg.StoreTimeout-held))}, leave
 }
 
 // appendOutcomes appends the body with the outcomes, whose answers must not be
