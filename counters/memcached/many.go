@@ -106,6 +106,7 @@ type piece struct {
 	requests []byte
 	count    int // of requests
 	values   int // bytes that are read with them
+	last     int // bytes of the last task
 
 	additions    []counters.Addition
 	ends         []int            // where in additions those of each task end
@@ -124,14 +125,19 @@ func (p *piece) reset(requests []byte) {
 	}
 }
 
-// full reports whether there is no room for another task.
-func (p *piece) full() bool { return len(p.requests)+p.values >= maxPiece }
+// size returns how many bytes are sent, with the values that come back.
+func (p *piece) size() int { return len(p.requests) + p.values }
+
+// full reports whether there is no room for another task like the last: what is
+// more than maxPiece would take the place of another piece.
+func (p *piece) full() bool { return p.size()+p.last > maxPiece }
 
 var pieces = sync.Pool{New: func() any { return new(piece) }}
 
 // run sends all that waits, and then what could only come later: after about as
 // long as others have pieces under way.
 func (s *share) run() {
+	defer s.rescue()
 	for {
 		s.senders = s.home.budget.pieces() - 1
 		s.send()
@@ -237,7 +243,7 @@ func (s *share) exchange(c *client, p *piece, alone bool) error {
 	if len(p.numbers) == 0 {
 		return nil
 	}
-	size := len(p.requests) + p.values
+	size := p.size()
 	budget.give(maxPiece - size) // less than nothing if the last is a large one
 	taken = size
 	begun := time.Now()
@@ -265,9 +271,11 @@ func (s *share) next(c *client, p *piece) {
 		}
 		i := (*queue)[0]
 		*queue = (*queue)[1:]
+		before := p.size()
 		switch s.tasks.begin(c, p, i) {
 		case counters.Now:
 			p.numbers = append(p.numbers, i)
+			p.last = p.size() - before
 		case counters.Later:
 			s.later = append(s.later, i)
 		}

@@ -223,6 +223,9 @@ func TestAddManyBeginsWhatIsSent(t *testing.T) {
 	many(within(t, time.Minute))
 	assert.EqualValues(t, 1000, begun.Load())
 	assert.EqualValues(t, 1000, done.Load())
+	for range 20 { // it is near
+		m.AddMany(within(t, time.Minute), keys[:1], func(int) (counters.Addition, counters.Turn) { return add(0), counters.Now }, func(int, int64, error) {})
+	}
 	server.Pause()
 	begun.Store(0)
 	many(within(t, 200*time.Millisecond))
@@ -278,6 +281,27 @@ func TestAddManyComesBackToWhatIsLater(t *testing.T) {
 		if i%3 == 0 {
 			require.ErrorIs(t, outcomes[i][0], counters.ErrNotSent)
 		}
+	}
+}
+
+// A panic is its caller's, also one about what was never sent.
+func TestAddManyThatPanics(t *testing.T) {
+	t.Parallel()
+	m := open(t, memcached.Config{Servers: []string{memcachedtest.Start(t).Addr, memcachedtest.Start(t).Addr}})
+	keys := make([]string, 20)
+	for i := range keys {
+		keys[i] = clientKey(i)
+	}
+	for _, turn := range []counters.Turn{counters.Now, counters.Later} {
+		ctx := within(t, 100*time.Millisecond)
+		assert.PanicsWithValue(t, "a bug", func() {
+			m.AddMany(ctx, keys, func(i int) (counters.Addition, counters.Turn) {
+				if turn == counters.Later {
+					<-ctx.Done() // then it is too late
+				}
+				return counters.Addition{Key: keys[i], Delta: 1, TTL: time.Minute, New: true}, turn
+			}, func(int, int64, error) { panic("a bug") })
+		})
 	}
 }
 
