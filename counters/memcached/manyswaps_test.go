@@ -42,6 +42,10 @@ func (s swapOfMany) replace(ctx context.Context, r counters.Replacement) (now co
 func TestSwapManySwapsAsSwap(t *testing.T) {
 	t.Parallel()
 	_, m := start(t)
+	for _, store := range []counters.StateStore{m, swapOfMany{m}} {
+		_, err := store.Load(within(t, time.Minute), "other") // connects: a State tells of the newest socket
+		require.NoError(t, err)
+	}
 	storetest.RunStates(t, swapOfMany{m})
 }
 
