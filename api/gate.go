@@ -27,9 +27,11 @@ const (
 	// timeout. Those that have begun may be held up by that server.
 	maxIdle   = 10 * time.Millisecond
 	idleParts = 5
-	// waitTimeouts is how many store timeouts a batch waits at most: its caller
-	// has a timeout too.
+	// waitTimeouts is how many store timeouts a batch waits at most, and maxWait
+	// how long: its caller has a timeout too, and so have its connection and a
+	// shutdown, of 10 s.
 	waitTimeouts = 2
+	maxWait      = 4 * time.Second
 )
 
 // A gate has batches wait before they begin while others keep the processors or
@@ -68,7 +70,7 @@ func newGate(timeout time.Duration, silent func() bool) *gate {
 	most := float64(checksInside * runtime.GOMAXPROCS(0))
 	return &gate{
 		most: most, now: most, late: timeout / lateParts, idle: min(timeout/idleParts, maxIdle),
-		longest: waitTimeouts * timeout, silent: silent,
+		longest: min(waitTimeouts*timeout, maxWait), silent: silent,
 	}
 }
 

@@ -98,13 +98,17 @@ func TestGateOpensWhenNothingIsDecided(t *testing.T) {
 	})
 }
 
-// No batch waits for longer than two store timeouts, however many there are.
+// No batch waits for longer than two store timeouts, however many there are, or
+// for so long that its connection is closed before it ends.
 func TestGateHasABatchWaitOnlySoLong(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate(50*time.Millisecond, never)
 		g.most, g.now, g.late = 1, 1, time.Minute
 		assert.Equal(t, []int{0, 70, 102, 103}, gateTimeline(g, 70, true, 1000, 1000, 1000, 1000))
+		g = newGate(5*time.Second, never)
+		g.most, g.now, g.late = 1, 1, time.Minute
+		assert.Equal(t, []int{0, 4001}, gateTimeline(g, 5000, true, 1000, 1000))
 		assert.Zero(t, g.inside)
 		assert.Empty(t, g.waiting)
 	})
