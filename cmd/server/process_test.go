@@ -449,6 +449,50 @@ func TestTerminateAnswersOrRefusesNewConnections(t *testing.T) {
 	}
 }
 
+// Batches that wait for others when the process is to end are answered like those
+// that have begun, and so are those that come with a reload.
+func TestTerminateAnswersBatchesThatWait(t *testing.T) {
+	t.Parallel()
+	const callers, size = 16, 1000
+	p := startProcess(t, "-memcached", memcachedtest.Start(t).Addr, "-store-timeout", "500ms")
+	var done sync.WaitGroup
+	var answered atomic.Int64
+	for i := range callers {
+		done.Go(func() {
+			s := newService(t, p.url, nil)
+			s.client.Transport.(*http.Transport).DisableKeepAlives = true
+			checks := make([]string, size)
+			for j := range checks {
+				checks[j] = fmt.Sprintf(`{"policy":"default","client":"c%d-%d"}`, i, j)
+			}
+			batch := fmt.Sprintf(`{"all":%t,"checks":[%s]}`, i%4 == 0, strings.Join(checks, ","))
+			for {
+				status, _, body, err := s.send(http.MethodPost, "/v1/check/batch", "", batch)
+				if errors.Is(err, syscall.ECONNREFUSED) {
+					return
+				}
+				if !assert.NoError(t, err) {
+					return
+				}
+				assert.Contains(t, []int{http.StatusOK, http.StatusTooManyRequests}, status)
+				assert.Equal(t, size, strings.Count(string(body), `"policy":"default"`))
+				answered.Add(1)
+			}
+		})
+	}
+	underWay := func() {
+		before := answered.Load()
+		require.Eventually(t, func() bool { return answered.Load() > before+callers }, patience, time.Millisecond)
+	}
+	underWay()
+	require.NoError(t, p.cmd.Process.Signal(syscall.SIGHUP))
+	p.log.wait(t, "policies loaded")
+	underWay()
+	p.terminate(t)
+	done.Wait()
+	p.requireExit(t)
+}
+
 // What callers send is answered even if the process had no turn for long.
 func TestTerminateAnswersWhatArrivesWhileItStandsStill(t *testing.T) {
 	t.Parallel()
