@@ -83,7 +83,7 @@ func TestAddManyDealsOutTheReplies(t *testing.T) {
 		servers = append(servers, memcachedtest.Start(t).Addr)
 	}
 	m := open(t, memcached.Config{Servers: servers, Timeout: 5 * time.Second})
-	ctx := within(t, 5*time.Second)
+	ctx := within(t, time.Minute)
 	const clients, reads = 1000, 60
 	foreign := clientKey(500)
 	require.NoError(t, m.Put(ctx, foreign, []byte("apple"), time.Minute))
@@ -142,11 +142,14 @@ func TestAddManyOnASilentServer(t *testing.T) {
 	}
 	require.Greater(t, of[silent.Addr], 20)
 	require.Greater(t, of[other.Addr], 20)
-	_, err := m.Add(ctx, additions[0]) // the connections are open
-	require.NoError(t, err)
+	var warm []counters.Addition
+	for i := range 20 {
+		warm = append(warm, counters.Addition{Key: clientKey(clients + i), Delta: 1, TTL: time.Minute})
+	}
+	addMany(ctx, m, warm, func(_ int, _ int64, err error) { assert.NoError(t, err) }) // the connections are open
 
 	silent.Pause()
-	const timeout = 300 * time.Millisecond
+	const timeout = 700 * time.Millisecond
 	begin := time.Now()
 	outcomes := make([]error, clients)
 	var mu sync.Mutex
