@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -63,15 +62,6 @@ func (s *Server) decideBatch(c echo.Context, checks []check) []decided {
 	}
 	r.run()
 	return r.outcomes
-}
-
-// beginBatch waits until a batch of so many checks may begin, and returns when
-// it does, until when it must end, and what has to be called when it has. All its
-// checks share the store timeout of one, however many they are.
-func (s *Server) beginBatch(c echo.Context, checks int) (now time.Time, ctx *counters.Deadline, leave func()) {
-	held, leave := s.batches.enter(c.Request().Context(), checks)
-	now = s.cfg.Now()
-	return now, &counters.Deadline{At: now.Add(max(0, s.cfg.StoreTimeout-held))}, leave
 }
 
 // appendOutcomes appends the body with the outcomes, whose answers must not be

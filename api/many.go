@@ -85,6 +85,15 @@ func (p *activePolicies) canTakeMany(name string) bool {
 	return ok && limiter.TakesMany()
 }
 
+// beginBatch waits until a batch of so many checks may begin, and returns when
+// it does, until when it must end, and what has to be called when it has. All its
+// checks share the store timeout of one, however many they are.
+func (s *Server) beginBatch(c echo.Context, checks int) (now time.Time, ctx *counters.Deadline, leave func()) {
+	held, leave := s.batches.enter(c.Request().Context(), checks)
+	now = s.cfg.Now()
+	return now, &counters.Deadline{At: now.Add(max(0, s.cfg.StoreTimeout-held))}, leave
+}
+
 // run decides all.
 func (r *batchRun) run() {
 	groups := groupByClient(r.checks)
