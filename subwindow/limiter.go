@@ -617,28 +617,6 @@ func (l *Limiter) subtract(ctx context.Context, bucket int64, calls []*call) (su
 	return sum, err
 }
 
-// sent returns err as one of what has begun before, so that nobody begins it
-// again.
-func sent(err error) error {
-	if errors.Is(err, counters.ErrNotSent) {
-		return fmt.Errorf("%w: %v", counters.ErrUnavailable, err)
-	}
-	return err
-}
-
-// span returns the times of the first and the last of the calls.
-func span(calls []*call) (first, last time.Time) {
-	first, last = calls[0].Request.Now, calls[0].Request.Now
-	for _, call := range calls {
-		if now := call.Request.Now; now.Before(first) {
-			first = now
-		} else if now.After(last) {
-			last = now
-		}
-	}
-	return first, last
-}
-
 // subtracted decides what becomes of calls whose subtract has ended with err.
 func (l *Limiter) subtracted(calls []*call, err error) {
 	for _, call := range calls {

@@ -2,6 +2,7 @@ package subwindow
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -86,4 +87,26 @@ func (s *subtraction) took(ctx context.Context, added []counters.Added, err erro
 		err = sent(added[len(added)-1].Err)
 	}
 	return false, s.sum, err
+}
+
+// sent returns err as one of what has begun before, so that nobody begins it
+// again.
+func sent(err error) error {
+	if errors.Is(err, counters.ErrNotSent) {
+		return fmt.Errorf("%w: %v", counters.ErrUnavailable, err)
+	}
+	return err
+}
+
+// span returns the times of the first and the last of the calls.
+func span(calls []*call) (first, last time.Time) {
+	first, last = calls[0].Request.Now, calls[0].Request.Now
+	for _, call := range calls {
+		if now := call.Request.Now; now.Before(first) {
+			first = now
+		} else if now.After(last) {
+			last = now
+		}
+	}
+	return first, last
 }
