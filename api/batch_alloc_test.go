@@ -5,7 +5,9 @@
 package api
 
 import (
+	"bytes"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -17,6 +19,28 @@ import (
 	"weir/counters/memcached"
 	"weir/counters/memcachedtest"
 )
+
+// Of a check whose policy is that of the check before it, only the client's name
+// takes memory.
+func TestDecodingAllocations(t *testing.T) {
+	text := []byte(`{"policy":"per-day-and-minute","client":"a-client-of-some-length"}`)
+	in := bytes.NewReader(text)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/check", io.NopCloser(in))
+	require.NoError(t, err)
+	r.ContentLength = int64(len(text))
+	allocations := testing.AllocsPerRun(1000, func() {
+		in.Reset(text)
+		b, err := readBody(r, maxCheckBytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.release()
+		if q, err := b.decodeCheck(); err != nil || q.policy != "per-day-and-minute" {
+			t.Fatal(q, err)
+		}
+	})
+	assert.LessOrEqual(t, allocations, 1.0)
+}
 
 // A check of a thousand takes hardly more memory than its client's name.
 func TestBatchAllocations(t *testing.T) {

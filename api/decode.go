@@ -32,6 +32,7 @@ type body struct {
 	at      int               // the number of the check in its batch; -1 for a single one
 	context counters.Deadline // of a single check; here, it costs no allocation
 	batch   []check
+	policy  string // of a check before, most likely that of the next one too
 }
 
 var bodies = sync.Pool{New: func() any { return &body{batch: []check{}} }}
@@ -96,7 +97,10 @@ func checkContentType(value string) error {
 // decodeCheck decodes a body that is one check. The error is a problem.
 func (b *body) decodeCheck() (check, error) {
 	b.at = -1
-	q, err := b.check("")
+	q, err := b.check(b.policy)
+	if len(q.policy) <= counters.MaxNameBytes {
+		b.policy = q.policy
+	}
 	return q, b.end(err)
 }
 
@@ -128,7 +132,7 @@ func (b *body) checks() ([]check, error) {
 	if err := b.expect('[', "checks", "an array"); err != nil {
 		return nil, err
 	}
-	checks, policy := b.batch[:0], ""
+	checks, policy := b.batch[:0], b.policy
 	for b.decoder.PeekKind() != ']' {
 		if b.at++; b.at == maxBatch {
 			return nil, badRequest("checks: at most %d are possible in a batch", maxBatch)
