@@ -361,3 +361,36 @@ func TestWhatWasReadBeforeTellsNothing(t *testing.T) {
 		}
 	}
 }
+
+// What is refunded and was never seen to be counted leaves what the process
+// remembers as it was: no less is put back when the store loses that.
+func TestARefundOfWhatWasNeverSeenForgetsNothing(t *testing.T) {
+	t.Parallel()
+	for name, w := range minuteWindows(t) {
+		for _, seen := range []bool{false, true} {
+			store := &lateStore{Store: memory.New(nil)}
+			l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
+			now := at("12:00:01")
+			require.True(t, take(t, l, now, 5, 100).Allowed)
+			store.late.Store(true)
+			_, err := l.Take(t.Context(), refusable(now, 2, 100))
+			require.ErrorIs(t, err, counters.ErrTimeout)
+			store.late.Store(false)
+			used := int64(5)
+			if seen {
+				_, _ = store.Add(t.Context(), counters.Addition{Key: key(w, now), Delta: 2, TTL: time.Minute})
+				require.True(t, take(t, l, now, 1, 100).Allowed)
+				store.tell[0](false, nil) // it was counted before
+				used++
+			} else {
+				store.tell[0](true, nil)
+			}
+			counts := []int64{0}
+			require.NoError(t, store.Read(t.Context(), []string{key(w, now)}, counts))
+			require.Equal(t, used, counts[0])
+			require.NoError(t, store.Delete(t.Context(), []string{key(w, now)}))
+			require.True(t, take(t, l, now, 1, 100).Allowed)
+			assert.Equal(t, 100-used-1, take(t, l, now, 0, 100).Remaining, "%s, seen: %v", name, seen)
+		}
+	}
+}

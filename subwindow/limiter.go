@@ -598,12 +598,16 @@ func (l *Limiter) refundAll(ctx context.Context, v *view, calls []*call) (takes 
 // refundSlot does the refunds of one slot.
 func (l *Limiter) refundSlot(ctx context.Context, v *view, bucket int64, refunds []*call) {
 	sum, err := l.subtract(ctx, bucket, refunds)
-	var most int64
+	var most, unseen int64
 	for _, call := range refunds {
 		call.Err = err
-		most += call.Request.Cost
+		if late := call.Request.late; late != nil && !late.read {
+			unseen += call.Request.Cost // v knows nothing of it
+		} else {
+			most += call.Request.Cost
+		}
 	}
-	v.refund(bucket, sum, most)
+	v.refund(bucket, max(0, sum-unseen), most)
 	l.subtracted(refunds, err)
 }
 
