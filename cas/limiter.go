@@ -709,7 +709,7 @@ func (d *deciding[S]) learn(state counters.State, swapped bool, err error) (over
 	if now := l.snapshot(state, next); !swapped {
 		d.seen = l.recover(now, d.seen, next.request)
 	} else if d.seen = now; !bytes.Equal(state.Value, next.value) { // it may be lost by now
-		d.seen = l.recover(now, l.snapshot(counters.State{Value: next.value}, next), next.earliest)
+		d.seen = l.recover(now, l.snapshot(counters.State{Value: next.value}, next), next.request)
 	}
 	v.remember(d.seen)
 	var roundTrip time.Duration
@@ -859,8 +859,6 @@ type transition[S any] struct {
 	ttl     time.Duration
 	now     time.Time // of the latest request
 	request counters.Request
-	// earliest is the request that the most is in use for.
-	earliest counters.Request
 }
 
 // step answers the calls from the given state, which it leaves as it is, and
@@ -868,7 +866,7 @@ type transition[S any] struct {
 // are.
 func (l *Limiter[S]) step(from S, o origin, calls []*call, changed bool) transition[S] {
 	next := transition[S]{
-		now: calls[0].Request.Now, request: calls[0].Request.Request, earliest: calls[0].Request.Request,
+		now: calls[0].Request.Now, request: calls[0].Request.Request,
 		from: from, state: l.algorithm.clone(from), origin: o, changed: changed,
 	}
 	var within int64 // next.from is within this limit
@@ -893,9 +891,6 @@ func (l *Limiter[S]) step(from S, o origin, calls []*call, changed bool) transit
 		}
 		if q.Now.After(next.now) {
 			next.now, next.request = q.Now, q.Request
-		}
-		if q.Now.Before(next.earliest.Now) {
-			next.earliest = q.Request
 		}
 	}
 	if next.changed {
@@ -960,7 +955,9 @@ func (l *Limiter[S]) recover(seen, known snapshot[S], r counters.Request) snapsh
 	if present == generation && since >= at && seen.origin.putBack == known.origin.putBack {
 		return seen
 	}
-	r.Now = time.Unix(0, max(r.Now.UnixNano(), since, at))
+	// Requests that are under way may be older than r, and find more in use. They
+	// are why the store keeps a state for the horizon longer, too.
+	r.Now = time.Unix(0, max(r.Now.Add(-l.cfg.Horizon()).UnixNano(), since, at))
 	more, isMore := l.algorithm.most(seen.decoded, known.decoded, r)
 	seen.decoded, seen.expires = more, latest(seen.expires, known.expires)
 	if seen.lost = seen.lost || isMore; seen.lost {

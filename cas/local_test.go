@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -143,6 +145,53 @@ func TestAStateThatIsLostAsItIsWritten(t *testing.T) {
 			assert.Equal(t, left, admits(here, 10))
 			assert.Zero(t, admits(there, 3))
 			assert.Equal(t, 2, reseeded)
+		})
+	}
+}
+
+// A request that has been under way for long may find in use what others that
+// came before it don't. When the store has lost that, it is put back for both.
+func TestWhatIsLostIsInUseForLateRequests(t *testing.T) {
+	t.Parallel()
+	const in, out = time.Minute - 30*time.Millisecond, time.Minute + time.Millisecond // of what is in use at 0
+	for name, newLimiter := range makers {
+		begin := func(t *testing.T) (store *busyStore, lose func(), take func(cost int64, after time.Duration) bool) {
+			inner := &limitertest.BrokenStore{Store: memory.New(nil)}
+			store = &busyStore{Store: inner}
+			l, err := newLimiter(store, testConfig(10))
+			require.NoError(t, err)
+			now := clock(t, "12:00:01.5")
+			return store, func() { inner.Store = memory.New(nil) }, func(cost int64, after time.Duration) bool {
+				d, err := l.Take(t.Context(), counters.Request{Client: "c", Cost: cost, Limit: 10, Now: now.Add(after)})
+				assert.NoError(t, err)
+				return d.Allowed
+			}
+		}
+		t.Run(name+", after another", func(t *testing.T) {
+			_, lose, take := begin(t)
+			require.True(t, take(10, 0))
+			lose()
+			require.False(t, take(11, out), "it never fits")
+			assert.False(t, take(10, in))
+			assert.True(t, take(10, out))
+		})
+		t.Run(name+", with another", func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store, lose, take := begin(t)
+				var late, other bool
+				var callers sync.WaitGroup
+				store.meanwhile = func() {
+					callers.Go(func() { late = take(10, in) })
+					synctest.Wait()
+					callers.Go(func() { other = take(10, out) })
+					synctest.Wait()
+					store.meanwhile = lose
+				}
+				require.True(t, take(10, 0))
+				callers.Wait()
+				assert.False(t, late)
+				assert.True(t, other)
+			})
 		})
 	}
 }
