@@ -83,6 +83,7 @@ func (l *Limiter) believe(v *view, r counters.Request) (a *attempt, known bool) 
 	for i, n := range v.counts {
 		known = a.count(newest, v.bucket-int64(i), n) || known
 	}
+	known = a.count(newest, v.passed, v.passedCount) || known
 	a.count(newest, v.reservedIn, v.reserved)
 	for _, d := range v.debts {
 		known = a.count(newest, d.bucket, d.cost+d.counted) || known

@@ -187,7 +187,33 @@ func TestALateRequestIsNotAllThatIsRemembered(t *testing.T) {
 	}
 }
 
-// What a late request has repaid, in its own slot or in others, is remembered.
+// What is decided alone just after the next window has begun finds what its own
+// window had: as it was read, admitted alone, and read again late.
+func TestALateRequestFindsTheWindowBefore(t *testing.T) {
+	t.Parallel()
+	// The others reach over the boundary.
+	l := newLimiterWith(t, memory.New(nil), minuteWindows(t)["fixed"], counters.Options{ClockSkew: sameClock, StoreTimeout: time.Second})
+	alone := func(now time.Time, cost int64) bool {
+		d, err := l.TakeLocal(counters.Request{Client: "c", Cost: cost, Limit: 10, Now: now}, limitertest.ErrUnsent)
+		require.NoError(t, err)
+		return d.Allowed
+	}
+	before, after := at("12:00:59.9"), at("12:01:00.1")
+	require.True(t, take(t, l, before, 4, 10).Allowed)
+	require.True(t, alone(before, 2))
+	require.True(t, take(t, l, after, 1, 10).Allowed) // repays, too
+	require.True(t, take(t, l, after, 1, 10).Allowed)
+	assert.False(t, alone(before, 5), "6 are in use")
+	assert.True(t, alone(before, 1))
+	require.True(t, take(t, l, before, 1, 10).Allowed)
+	assert.False(t, alone(before, 3), "8 are in use")
+	assert.True(t, alone(before, 2))
+	assert.False(t, alone(after, 9), "2 are in use")
+	assert.True(t, alone(after, 8))
+	require.NoError(t, l.Reset(t.Context(), "c", after))
+	assert.True(t, alone(before, 1))
+}
+
 func TestALateRequestRepays(t *testing.T) {
 	t.Parallel()
 	for _, debt := range []string{"12:00:01", "12:00:35"} {

@@ -43,6 +43,10 @@ type snapshot struct {
 	// generation is that of the counts, read at verified, in Unix nanoseconds.
 	generation int64
 	verified   int64
+	// passed is the number of the slot before, and passedCount what is known to
+	// be counted in it. They are kept of a window of one slot alone, for late
+	// requests that the process decides itself: others have it in counts.
+	passed, passedCount int64
 }
 
 // fresh reports whether what is known may be relied on at now.
@@ -60,9 +64,17 @@ func (s *snapshot) replace(newer snapshot, late int64) {
 		// that may have been settled.
 		if after < size {
 			copy(s.counts[after:], newer.counts)
+		} else if size == 1 {
+			s.passed, s.passedCount = newer.bucket, newer.counts[0]
 		}
 		s.settled = min(s.settled, newer.bucket-1)
 		return
+	}
+	switch {
+	case newer.bucket == s.bucket:
+		newer.passed, newer.passedCount = s.passed, s.passedCount
+	case newer.bucket > s.bucket && size == 1:
+		newer.passed, newer.passedCount = s.bucket, s.counts[0]
 	}
 	newer.counts = append(s.counts[:0], newer.counts...)
 	*s = newer
@@ -225,6 +237,9 @@ func (v *view) answered(newest int64) {
 	if len(v.debts) > 0 {
 		for i := range v.debts {
 			if d := &v.debts[i]; d.bucket <= newest {
+				if d.bucket == v.passed && d.bucket < newest {
+					v.passedCount += d.counted // nobody reads it any more
+				}
 				d.counted = 0
 				for _, add := range d.open {
 					add.read = true
