@@ -408,12 +408,12 @@ func TestWhatIsAssumedIsNotRefunded(t *testing.T) {
 					return counters.Request{Client: "c", Cost: cost, Limit: 10, Now: now}
 				}
 				alone := func(r counters.Request) counters.Decision {
-					store.Err = limitertest.ErrUnsent
+					store.Fail(limitertest.ErrUnsent)
 					_, err := l.Take(t.Context(), r)
 					d, err := l.TakeLocal(r, err)
 					require.NoError(t, err)
 					require.True(t, d.Allowed)
-					store.Err = nil
+					store.Fail(nil)
 					return d
 				}
 				first := request(3)

@@ -392,7 +392,7 @@ func TestNothingFromBeforeAResetIsGivenBack(t *testing.T) {
 			require.NoError(t, there.Reset(t.Context(), "c", now.Add(slow)))
 			_, err = there.Take(t.Context(), request(5, now.Add(slow)))
 			require.NoError(t, err)
-			broken.Err = nil
+			broken.Fail(nil)
 			_, err = l.Take(t.Context(), request(1, now))
 			require.NoError(t, err)
 			require.NoError(t, l.Refund(t.Context(), taken, local))
@@ -422,7 +422,7 @@ func TestWhatABucketHasNoRoomForIsNotGivenBack(t *testing.T) {
 			request := func(cost int64) counters.Request {
 				return counters.Request{Client: "c", Cost: cost, Limit: 3, Now: now}
 			}
-			broken.Err = limitertest.ErrUnsent
+			broken.Fail(limitertest.ErrUnsent)
 			_, err = l.Take(t.Context(), request(1))
 			require.Error(t, err)
 			local, err := l.TakeLocal(request(1), err)
@@ -432,7 +432,7 @@ func TestWhatABucketHasNoRoomForIsNotGivenBack(t *testing.T) {
 			d, err := there.Take(t.Context(), request(3))
 			require.NoError(t, err)
 			require.True(t, d.Allowed)
-			broken.Err = nil
+			broken.Fail(nil)
 			d, err = l.Take(t.Context(), request(1))
 			require.NoError(t, err)
 			require.False(t, d.Allowed)

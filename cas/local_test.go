@@ -312,7 +312,7 @@ func TestTimePassesOverWhatWasAdmittedAlone(t *testing.T) {
 				}
 				first := request(4)
 				take(there, 1)
-				store.Err = nil
+				store.Fail(nil)
 				take(l, 1)
 				now = now.Add(12 * time.Second) // 2 drain
 				take(there, 5)

@@ -58,7 +58,7 @@ func Leaving(t *testing.T, now time.Time, newStore func() Store, newLimiter func
 						store.hold <- struct{}{}
 						synctest.Wait()
 					}
-					store.Err = outcome
+					store.Fail(outcome)
 					decided := <-follower // as its time is over
 					used := int64(5)
 					takeBack := func() {
@@ -72,7 +72,7 @@ func Leaving(t *testing.T, now time.Time, newStore func() Store, newLimiter func
 					close(store.hold)
 					<-leader
 					synctest.Wait()
-					store.Err, store.hold = nil, nil
+					store.change(func() { store.Err, store.hold = nil, nil })
 					if back != "" && used == 5 {
 						takeBack()
 					}

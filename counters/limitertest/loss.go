@@ -30,8 +30,10 @@ func Loss(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t 
 		w.lose = func() {
 			empty := newStore()
 			for _, i := range []*instance{w.a, w.b, w.late} {
-				i.store.Store = empty
-				i.store.life++
+				i.store.change(func() {
+					i.store.Store = empty
+					i.store.life++
+				})
 			}
 		}
 		return w
@@ -63,12 +65,12 @@ func Loss(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t 
 			later := func(d time.Duration) { w.a.now = w.a.now.Add(d) }
 			require.Equal(t, 3, w.a.admits(3))
 			later(10 * time.Millisecond)
-			w.a.store.Err = failure
+			w.a.store.Fail(failure)
 			admitted := 3 + w.a.admits(2)
 			later(300 * time.Millisecond)
 			admitted += w.a.admits(2)
 			w.lose()
-			w.a.store.Err = nil
+			w.a.store.Fail(nil)
 			later(10 * time.Millisecond)
 			admitted += w.a.admits(20)
 			assert.Equal(t, limit, admitted)
@@ -83,11 +85,11 @@ func Loss(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t 
 				later(10 * time.Millisecond)
 				w.lose()
 				w.a.check(0) // it sees the loss, and has put nothing back
-				w.a.store.Err = failure
+				w.a.store.Fail(failure)
 				admitted += w.a.admits(2)
 				later(10 * time.Millisecond)
 				w.lose()
-				w.a.store.Err = nil
+				w.a.store.Fail(nil)
 			}
 			later(10 * time.Millisecond)
 			admitted += w.a.admits(20)
@@ -99,13 +101,13 @@ func Loss(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t 
 		later := func() { w.a.now = w.a.now.Add(10 * time.Millisecond) }
 		admitted := w.a.admits(2)
 		later()
-		w.a.store.Err = ErrUnanswered
+		w.a.store.Fail(ErrUnanswered)
 		admitted += w.a.admits(2)
 		later()
-		w.a.store.Err, w.a.store.readable = ErrUnheard, true
+		w.a.store.change(func() { w.a.store.Err, w.a.store.readable = ErrUnheard, true })
 		admitted += w.a.admits(2)
 		w.lose()
-		w.a.store.Err = nil
+		w.a.store.Fail(nil)
 		later()
 		admitted += w.a.admits(20)
 		assert.Equal(t, limit, admitted)

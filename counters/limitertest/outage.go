@@ -3,6 +3,7 @@ package limitertest
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -32,7 +33,8 @@ var (
 
 // A BrokenStore fails in one of those ways while Err isn't nil, but tells states
 // all the same if it is readable. While hold isn't nil, each operation waits to
-// receive from it first.
+// receive from it first. What a process repays beside its checks is under way
+// while this changes: change it by Fail and change.
 type BrokenStore struct {
 	Store
 	Err      error
@@ -40,78 +42,105 @@ type BrokenStore struct {
 	hold     chan struct{}
 	// life is that of all versions; see counters.State.
 	life uint64
+
+	mu sync.Mutex
 }
 
-// try does operate unless the store doesn't come to it.
-func (s *BrokenStore) try(operate func() error) error {
-	if s.hold != nil {
-		<-s.hold
+// Fail has the store fail with err from now on.
+func (s *BrokenStore) Fail(err error) { s.change(func() { s.Err = err }) }
+
+func (s *BrokenStore) change(do func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	do()
+}
+
+// try does operate unless the store doesn't come to it, or, if it is readable,
+// the operation only reads a state.
+func (s *BrokenStore) try(reads bool, operate func(store Store, life uint64) error) error {
+	s.mu.Lock()
+	store, err, hold, readable, life := s.Store, s.Err, s.hold, s.readable, s.life
+	s.mu.Unlock()
+	if reads && readable {
+		return operate(store, life)
 	}
-	if s.Err == nil {
-		return operate()
+	if hold != nil {
+		<-hold
+		s.mu.Lock()
+		err = s.Err
+		s.mu.Unlock()
 	}
-	if s.Err == ErrUnanswered {
-		_ = operate() // nobody hears of it
+	if err == nil {
+		return operate(store, life)
 	}
-	return s.Err
+	if err == ErrUnanswered {
+		_ = operate(store, life) // nobody hears of it
+	}
+	return err
 }
 
 // Add implements counters.Store.
 func (s *BrokenStore) Add(ctx context.Context, a counters.Addition) (n int64, err error) {
-	err = s.try(func() (err error) { n, err = s.Store.Add(ctx, a); return err })
+	err = s.try(false, func(store Store, _ uint64) (err error) { n, err = store.Add(ctx, a); return err })
 	return n, err
 }
 
 // Read implements counters.Store.
 func (s *BrokenStore) Read(ctx context.Context, keys []string, counts []int64) error {
-	return s.try(func() error { return s.Store.Read(ctx, keys, counts) })
+	return s.try(false, func(store Store, _ uint64) error { return store.Read(ctx, keys, counts) })
 }
 
 // Subtract implements counters.Store.
 func (s *BrokenStore) Subtract(ctx context.Context, key string, delta int64) error {
-	return s.try(func() error { return s.Store.Subtract(ctx, key, delta) })
+	return s.try(false, func(store Store, _ uint64) error { return store.Subtract(ctx, key, delta) })
 }
 
 // Raise implements counters.Store.
 func (s *BrokenStore) Raise(ctx context.Context, floors []counters.Floor) error {
-	return s.try(func() error { return s.Store.Raise(ctx, floors) })
+	return s.try(false, func(store Store, _ uint64) error { return store.Raise(ctx, floors) })
 }
 
 // Put implements counters.StateStore.
 func (s *BrokenStore) Put(ctx context.Context, key string, value []byte, ttl time.Duration) error {
-	return s.try(func() error { return s.Store.Put(ctx, key, value, ttl) })
+	return s.try(false, func(store Store, _ uint64) error { return store.Put(ctx, key, value, ttl) })
 }
 
 // Delete implements counters.Store.
 func (s *BrokenStore) Delete(ctx context.Context, keys []string) error {
-	return s.try(func() error { return s.Store.Delete(ctx, keys) })
+	return s.try(false, func(store Store, _ uint64) error { return store.Delete(ctx, keys) })
 }
 
 // Load implements counters.StateStore.
 func (s *BrokenStore) Load(ctx context.Context, key string) (state counters.State, err error) {
-	load := func() (err error) { state, err = s.Store.Load(ctx, key); return err }
-	if s.readable {
-		err = load()
-	} else {
-		err = s.try(load)
-	}
-	return s.alive(state), err
+	err = s.try(true, func(store Store, life uint64) (err error) {
+		state, err = store.Load(ctx, key)
+		state = alive(state, life)
+		return err
+	})
+	return state, err
 }
 
 // Swap implements counters.StateStore.
 func (s *BrokenStore) Swap(ctx context.Context, key string, old counters.State, value []byte, ttl time.Duration) (state counters.State, swapped bool, err error) {
-	if old.Exists() && old.Life != s.life {
+	s.mu.Lock()
+	lost := old.Exists() && old.Life != s.life
+	s.mu.Unlock()
+	if lost {
 		state, err = s.Load(ctx, key)
 		return state, false, err
 	}
 	old.Life = 0
-	err = s.try(func() (err error) { state, swapped, err = s.Store.Swap(ctx, key, old, value, ttl); return err })
-	return s.alive(state), swapped, err
+	err = s.try(false, func(store Store, life uint64) (err error) {
+		state, swapped, err = store.Swap(ctx, key, old, value, ttl)
+		state = alive(state, life)
+		return err
+	})
+	return state, swapped, err
 }
 
-func (s *BrokenStore) alive(state counters.State) counters.State {
+func alive(state counters.State, life uint64) counters.State {
 	if state.Exists() {
-		state.Life = s.life
+		state.Life = life
 	}
 	return state
 }
@@ -179,7 +208,7 @@ func Outage(t *testing.T, now time.Time, newStore func() Store, newLimiter func(
 				a, _ := begin(t)
 				require.Equal(t, limit, a.admits(limit))
 				denial := a.check(1)
-				a.store.Err = outage
+				a.store.Fail(outage)
 				assert.Zero(t, a.admits(50))
 				d, known := a.limiter.Recall(counters.Request{Client: "c", Cost: 1, Limit: limit, Now: now})
 				assert.True(t, known)
@@ -192,18 +221,18 @@ func Outage(t *testing.T, now time.Time, newStore func() Store, newLimiter func(
 			t.Run("the rest is admitted, once", func(t *testing.T) {
 				a, b := begin(t)
 				require.Equal(t, 4, a.admits(4))
-				a.store.Err = outage
+				a.store.Fail(outage)
 				assert.Equal(t, limit-4, a.admits(50))
-				a.store.Err = nil
+				a.store.Fail(nil)
 				assert.Zero(t, a.admits(20))
 				assert.Zero(t, b.admits(20))
 			})
 			t.Run("the store counts once what was admitted", func(t *testing.T) {
 				a, b := begin(t)
 				require.Equal(t, 2, a.admits(2))
-				a.store.Err = outage
+				a.store.Fail(outage)
 				require.Equal(t, 3, a.admits(3))
-				a.store.Err = nil
+				a.store.Fail(nil)
 				require.Equal(t, 1, a.admits(1))
 				require.Equal(t, 1, a.admits(1))
 				assert.Equal(t, limit-7, b.admits(20))
@@ -211,9 +240,9 @@ func Outage(t *testing.T, now time.Time, newStore func() Store, newLimiter func(
 			t.Run("who only looks sees what was admitted", func(t *testing.T) {
 				a, _ := begin(t)
 				require.Equal(t, 2, a.admits(2))
-				a.store.Err = outage
+				a.store.Fail(outage)
 				require.Equal(t, limit-2, a.admits(50))
-				a.store.Err = nil
+				a.store.Fail(nil)
 				d, err := a.limiter.Peek(t.Context(), counters.Request{Client: "c", Cost: 1, Limit: limit, Now: now})
 				require.NoError(t, err)
 				assert.False(t, d.Allowed)
@@ -222,10 +251,10 @@ func Outage(t *testing.T, now time.Time, newStore func() Store, newLimiter func(
 			t.Run("it is added to what others have counted", func(t *testing.T) {
 				a, b := begin(t)
 				require.Equal(t, 1, a.admits(1))
-				a.store.Err = outage
+				a.store.Fail(outage)
 				require.Equal(t, 3, a.admits(3))
 				require.Equal(t, 2, b.admits(2))
-				a.store.Err = nil
+				a.store.Fail(nil)
 				require.True(t, a.check(1).Allowed)
 				if outage == ErrUnheard { // others' counts may hide that a few are missing
 					assert.LessOrEqual(t, b.admits(20), limit-6)
@@ -237,18 +266,18 @@ func Outage(t *testing.T, now time.Time, newStore func() Store, newLimiter func(
 				a, _ := begin(t)
 				_, known := a.limiter.Recall(counters.Request{Client: "c", Cost: 1, Limit: limit, Now: now})
 				assert.False(t, known)
-				a.store.Err = outage
+				a.store.Fail(outage)
 				assert.Equal(t, limit, a.admits(50))
 			})
 			t.Run("a refund is one here too", func(t *testing.T) {
 				a, b := begin(t)
 				require.Equal(t, 4, a.admits(4))
-				a.store.Err = outage
+				a.store.Fail(outage)
 				taken := a.check(5)
 				require.True(t, taken.Allowed)
 				a.refund(5, taken)
 				assert.Equal(t, limit-4, a.admits(50))
-				a.store.Err = nil
+				a.store.Fail(nil)
 				assert.Zero(t, a.admits(20))
 				assert.Zero(t, b.admits(20))
 			})
@@ -257,32 +286,32 @@ func Outage(t *testing.T, now time.Time, newStore func() Store, newLimiter func(
 	t.Run("a reset that fails forgets nothing", func(t *testing.T) {
 		a, _ := begin(t)
 		require.Equal(t, limit, a.admits(limit))
-		a.store.Err = ErrUnsent
+		a.store.Fail(ErrUnsent)
 		require.Error(t, a.limiter.Reset(context.Background(), "c", now))
 		assert.Zero(t, a.admits(20))
-		a.store.Err = nil
+		a.store.Fail(nil)
 		assert.Zero(t, a.admits(20))
 	})
 	t.Run("a reset by another takes what was admitted before it", func(t *testing.T) {
 		a, b := begin(t)
 		require.Equal(t, 2, a.admits(2))
-		a.store.Err = ErrUnsent
+		a.store.Fail(ErrUnsent)
 		require.Equal(t, 5, a.admits(5))
 		now = now.Add(100 * time.Millisecond)
 		a.now, b.now = now, now
 		require.NoError(t, b.limiter.Reset(context.Background(), "c", now))
 		now = now.Add(100 * time.Millisecond)
 		a.now, b.now = now, now
-		a.store.Err = nil
+		a.store.Fail(nil)
 		require.Equal(t, 1, a.admits(1))
 		assert.Equal(t, limit-1, b.admits(20))
 	})
 	// What may have been counted isn't taken back.
 	t.Run("a refund after the store is back is one there", func(t *testing.T) {
 		a, b := begin(t)
-		a.store.Err = ErrUnsent
+		a.store.Fail(ErrUnsent)
 		taken := a.check(5)
-		a.store.Err = nil
+		a.store.Fail(nil)
 		require.True(t, a.check(1).Allowed)
 		a.refund(5, taken)
 		assert.Equal(t, limit-1, b.admits(20))
