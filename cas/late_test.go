@@ -3,6 +3,7 @@ package cas
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -247,6 +248,94 @@ func TestAnAnswerThatComesAfterTheNext(t *testing.T) {
 				assert.Equal(t, 10-(1+3+test.others+2), d.Remaining)
 			})
 		}
+	}
+}
+
+// A tardyStore doesn't answer swaps while it is tardy, and does the first of
+// them just before it is told the next.
+type tardyStore struct {
+	limitertest.Store
+	tardy bool
+	first func()
+}
+
+func (s *tardyStore) Swap(ctx context.Context, key string, old counters.State, value []byte, ttl time.Duration) (counters.State, bool, error) {
+	if !s.tardy {
+		return s.Store.Swap(ctx, key, old, value, ttl)
+	}
+	if s.first != nil {
+		s.first()
+	} else {
+		value := slices.Clone(value)
+		s.first = func() { _, _, _ = s.Store.Swap(context.Background(), key, old, value, ttl) }
+	}
+	return counters.State{}, false, counters.ErrTimeout
+}
+
+// A swap that is done late keeps the next one from being done, though that has
+// no answer either: what only that was to consume is owed.
+func TestASwapThatIsDoneLate(t *testing.T) {
+	t.Parallel()
+	for name, newLimiter := range makers {
+		for _, gone := range []bool{false, true} { // the first caller leaves it at the error
+			t.Run(fmt.Sprint(name, gone), func(t *testing.T) {
+				inner := memory.New(nil)
+				store := &tardyStore{Store: inner}
+				l, err := newLimiter(store, testConfig(10))
+				require.NoError(t, err)
+				there, err := newLimiter(inner, testConfig(10))
+				require.NoError(t, err)
+				r := counters.Request{Client: "c", Limit: 10, Now: clock(t, "12:00:01.5")}
+				alone := func(cost int64, err error) {
+					t.Helper()
+					r.Cost = cost
+					d, err := l.TakeLocal(r, err)
+					require.NoError(t, err)
+					require.True(t, d.Allowed)
+				}
+				take := func(cost int64) error {
+					r.Cost = cost
+					_, err := l.Take(t.Context(), r)
+					return err
+				}
+				require.NoError(t, take(1))
+				store.tardy = true
+				if err := take(2); !gone {
+					alone(2, err)
+				}
+				alone(3, counters.ErrNotSent)
+				alone(1, take(1))
+				store.tardy = false
+				require.NoError(t, take(1))
+				d, err := there.Peek(t.Context(), r)
+				require.NoError(t, err)
+				assert.EqualValues(t, 10-(1+2+3+1+1), d.Remaining)
+			})
+		}
+	}
+}
+
+// A swap that leaves the state as it is doesn't tell whether the next one is done.
+func TestASwapThatChangesNothing(t *testing.T) {
+	t.Parallel()
+	for name, newLimiter := range makers {
+		t.Run(name, func(t *testing.T) {
+			store := &slowStore{Store: memory.New(nil), swaps: true}
+			l, err := newLimiter(store, testConfig(10))
+			require.NoError(t, err)
+			r := counters.Request{Client: "c", Cost: 2, Limit: 10, Now: clock(t, "12:00:01.5")}
+			_, err = l.Take(t.Context(), r)
+			require.NoError(t, err)
+			store.late.Store(&counters.Unanswered{Err: counters.ErrTimeout, Await: func(func(error)) {}})
+			require.Error(t, l.Refund(t.Context(), r, counters.Decision{Allowed: true, Generation: 1}))
+			_, err = l.Take(t.Context(), r)
+			_, err = l.TakeLocal(r, err)
+			require.NoError(t, err)
+			store.late.Store(nil)
+			d, err := l.Take(t.Context(), r)
+			require.NoError(t, err)
+			assert.EqualValues(t, 10-3*2, d.Remaining)
+		})
 	}
 }
 

@@ -693,7 +693,7 @@ func (d *deciding[S]) learn(state counters.State, swapped bool, err error) (over
 		case !next.swaps:
 			err = fmt.Errorf("%w: %w", counters.ErrNotSent, err)
 		case !errors.Is(err, counters.ErrNotSent):
-			l.heed(v, v.unanswered(d.owed, d.seen, l.algorithm, next.request), next.request, err)
+			l.heed(v, v.unanswered(d.owed, d.seen, next.state, l.algorithm, next.request), next.request, err)
 		}
 		// They have taken time that the store might have answered in.
 		if d.heldUp && errors.Is(err, counters.ErrTimeout) {
@@ -803,6 +803,7 @@ func (l *Limiter[S]) begin(v *view[S], calls []*call, seen snapshot[S], asked bo
 	if v.debt.number > 0 && v.debt.reset != seen.origin.reset && v.debt.at <= seen.origin.reset+int64(l.cfg.ClockSkew) {
 		v.debt = debt[S]{} // the client was reset since
 	}
+	v.debt.compare(seen.decoded, l.algorithm)
 	owed := v.debt
 	if len(calls) == 0 {
 		return nil, owed, transition[S]{}

@@ -192,7 +192,10 @@ type debt[S any] struct {
 	reset     int64 // when the client was reset last before it, as far as is known
 	// sent says that the store may have consumed something already. Then the
 	// store is read before it is written.
-	sent   bool
+	sent bool
+	// told is the state, encoded, that the store was told last to replace base by,
+	// without an answer; nil if it can't have any more.
+	told   []byte
 	number int   // of the last change; 0 if there is no debt
 	at     int64 // Unix nanoseconds, of the last request in it
 	// undo is the debt as it was before the store was last told to consume it
@@ -253,7 +256,7 @@ func (v *view[S]) repaid(d debt[S], a algorithm[S], r counters.Request) {
 	}
 	left := v.last.debt(a, r)
 	v.debt.after = a.carry(a.clone(left.after), v.debt.before, v.debt.after, r)
-	v.debt.before, v.debt.undo, v.debt.unsure = left.before, nil, 0
+	v.debt.before, v.debt.undo, v.debt.unsure, v.debt.told = left.before, nil, 0, nil
 	v.debt.base, v.debt.baseToken, v.debt.based = left.base, left.baseToken, true
 }
 
@@ -293,9 +296,9 @@ func (v *view[S]) takeBack(refund func(S) S, at time.Time, unsent bool) (owed, u
 }
 
 // unanswered notes that the store may have replaced the state that was seen by
-// one that consumes the debt d and more, of requests until r. It returns d for
+// next, which consumes the debt d and more, of requests until r. It returns d for
 // undone.
-func (v *view[S]) unanswered(d debt[S], seen snapshot[S], a algorithm[S], r counters.Request) *debt[S] {
+func (v *view[S]) unanswered(d debt[S], seen snapshot[S], next S, a algorithm[S], r counters.Request) *debt[S] {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if d.number == 0 {
@@ -314,14 +317,14 @@ func (v *view[S]) unanswered(d debt[S], seen snapshot[S], a algorithm[S], r coun
 	if !d.whole { // what was assumed is settled: it is in what was seen, or never will be
 		told := a.carry(a.clone(seen.decoded), d.before, d.after, r)
 		v.debt.after = a.carry(a.clone(told), assumed, v.debt.after, r)
-		before, assumed, d.after = seen.decoded, told, told
+		before, assumed, d.after, d.told = seen.decoded, told, told, nil
 		v.assumed = max(v.assumed, v.debt.unsure)
 	}
 	if !d.whole || !v.debt.based {
 		v.debt.base, v.debt.baseToken, v.debt.based = seen.decoded, seen.token(), true
 	}
 	d.before, d.undo = before, nil
-	v.debt.before, v.debt.sent, v.debt.undo = assumed, true, &d
+	v.debt.before, v.debt.sent, v.debt.undo, v.debt.told = assumed, true, &d, a.encode(nil, next)
 	v.debt.unsure = max(v.debt.unsure, d.at)
 	v.debt.at = max(v.debt.at, r.Now.UnixNano())
 	v.debt.number++
@@ -336,10 +339,27 @@ func (v *view[S]) undone(d *debt[S], a algorithm[S], r counters.Request) {
 	defer v.mu.Unlock()
 	switch {
 	case v.debt.undo == d:
-		v.debt.before, v.debt.sent, v.debt.unsure, v.debt.undo = d.before, d.sent, d.unsure, nil
-		v.debt.number++
+		v.debt.undone()
 	case d.dropped:
 		v.owe(func(s S) S { return a.carry(a.clone(s), d.before, d.after, r) }, false, a, r)
+	}
+}
+
+// undone has what the store was told last be owed.
+func (d *debt[S]) undone() {
+	d.before, d.sent, d.unsure, d.told, d.undo = d.undo.before, d.undo.sent, d.undo.unsure, d.undo.told, nil
+	d.number++
+}
+
+// compare looks at what the store has. If that is what it was told to have the
+// time before the last, it hasn't done the last, which was to replace the same
+// state, and never will.
+func (d *debt[S]) compare(seen S, a algorithm[S]) {
+	if d.undo == nil || d.undo.told == nil {
+		return
+	}
+	if is := a.encode(nil, seen); bytes.Equal(is, d.undo.told) && !bytes.Equal(is, a.encode(nil, d.base)) {
+		d.undone()
 	}
 }
 
