@@ -433,15 +433,7 @@ func TestTerminateAnswersOrRefusesNewConnections(t *testing.T) {
 						}
 					})
 				}
-				underWay := func() {
-					before := answered.Load()
-					require.Eventually(t, func() bool { return answered.Load() > before+test.callers }, patience, time.Millisecond)
-				}
-				underWay()
-				require.NoError(t, p.cmd.Process.Signal(syscall.SIGHUP))
-				p.log.wait(t, "policies loaded")
-				underWay()
-				p.terminate(t)
+				p.reloadAndTerminate(t, &answered, test.callers)
 				done.Wait()
 				p.requireExit(t)
 			}
@@ -480,6 +472,15 @@ func TestTerminateAnswersBatchesThatWait(t *testing.T) {
 			}
 		})
 	}
+	p.reloadAndTerminate(t, &answered, callers)
+	done.Wait()
+	p.requireExit(t)
+}
+
+// reloadAndTerminate has the process reload its policies and then end, each while
+// so many callers are being answered.
+func (p *process) reloadAndTerminate(t *testing.T, answered *atomic.Int64, callers int64) {
+	t.Helper()
 	underWay := func() {
 		before := answered.Load()
 		require.Eventually(t, func() bool { return answered.Load() > before+callers }, patience, time.Millisecond)
@@ -489,8 +490,6 @@ func TestTerminateAnswersBatchesThatWait(t *testing.T) {
 	p.log.wait(t, "policies loaded")
 	underWay()
 	p.terminate(t)
-	done.Wait()
-	p.requireExit(t)
 }
 
 // What callers send is answered even if the process had no turn for long.
