@@ -1,7 +1,8 @@
 // Package memory is a Store and a StateStore inside the process: for a single
 // instance, for trials, and for simulations, which pass their own clock. It
 // never fails and starts no goroutine. Each write removes a few items that have
-// expired, so it holds little more than what is alive.
+// expired, and what is deleted is gone at once, so it holds little more than
+// what is alive.
 //
 // Its counts end with the process, and no other process sees them. Start with
 // New.
@@ -9,7 +10,6 @@ package memory
 
 import (
 	"bytes"
-	"container/heap"
 	"context"
 	"hash/maphash"
 	"sync"
@@ -35,16 +35,17 @@ type Store struct {
 type shard struct {
 	mu       sync.Mutex
 	items    map[string]*item
-	expiries expiryHeap
+	expiries expiries
 	version  uint64 // of the newest state
 }
 
 // item is a counter or a state.
 type item struct {
+	key     string
 	count   int64
 	state   counters.State
 	expires int64 // Unix nanoseconds
-	due     int64 // when the heap has it; before expires if that was extended
+	place   int   // in the shard's expiries
 }
 
 // New returns an empty store whose contents expire by the clock now; nil means
@@ -65,13 +66,13 @@ func (m *Store) Add(_ context.Context, a counters.Addition) (int64, error) {
 	now := m.now().UnixNano()
 	s := m.shard(a.Key)
 	s.mu.Lock()
-	c := s.live(a.Key, now)
-	if c == nil && a.Have {
-		s.mu.Unlock()
-		return 0, counters.ErrLost
-	}
-	if c == nil {
-		c = s.create(a.Key, now, a.TTL)
+	c := s.items[a.Key]
+	if !c.live(now) {
+		if a.Have {
+			s.mu.Unlock()
+			return 0, counters.ErrLost
+		}
+		c = s.begin(c, a.Key, now+int64(a.TTL))
 	}
 	c.count += a.Delta
 	n := c.count
@@ -92,7 +93,7 @@ func (m *Store) read(now int64, keys []string, counts []int64) {
 		s := m.shard(key)
 		s.mu.Lock()
 		counts[i] = counters.Absent
-		if c := s.live(key, now); c != nil {
+		if c := s.items[key]; c.live(now) {
 			counts[i] = c.count
 		}
 		s.mu.Unlock()
@@ -105,7 +106,7 @@ func (m *Store) Subtract(_ context.Context, key string, delta int64) error {
 	s := m.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c := s.live(key, now); c != nil {
+	if c := s.items[key]; c.live(now) {
 		c.count = max(0, c.count-delta)
 	}
 	return nil
@@ -124,12 +125,14 @@ func (m *Store) raise(f counters.Floor, now int64) {
 	s := m.shard(f.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c := s.live(f.Key, now)
-	if c == nil {
-		c = s.create(f.Key, now, f.TTL)
+	expires := now + int64(f.TTL)
+	c := s.items[f.Key]
+	if !c.live(now) {
+		c = s.begin(c, f.Key, expires)
 	}
 	if c.count < f.Count {
-		c.count, c.expires = f.Count, now+int64(f.TTL)
+		c.count = f.Count
+		s.renew(c, expires)
 	}
 	s.expire(now)
 }
@@ -139,7 +142,7 @@ func (m *Store) Load(_ context.Context, key string) (counters.State, error) {
 	s := m.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if item := s.live(key, m.now().UnixNano()); item != nil {
+	if item := s.items[key]; item.live(m.now().UnixNano()) {
 		return item.state, nil
 	}
 	return counters.State{}, nil
@@ -151,19 +154,15 @@ func (m *Store) Swap(_ context.Context, key string, old counters.State, value []
 	s := m.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	item := s.live(key, now)
-	if item == nil {
-		if old.Exists() {
-			return counters.State{}, false, nil
-		}
-		item = s.create(key, now, ttl)
-	} else if item.state.Version != old.Version {
-		return item.state, false, nil
+	item := s.items[key]
+	var present counters.State
+	if item.live(now) {
+		present = item.state
 	}
-	s.version++
-	item.state = counters.State{Value: bytes.Clone(value), Version: s.version}
-	item.expires = now + int64(ttl)
-	state := item.state
+	if present.Version != old.Version {
+		return present, false, nil
+	}
+	state := s.put(item, key, value, now, ttl)
 	s.expire(now)
 	return state, true, nil
 }
@@ -174,13 +173,7 @@ func (m *Store) Put(_ context.Context, key string, value []byte, ttl time.Durati
 	s := m.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	item := s.live(key, now)
-	if item == nil {
-		item = s.create(key, now, ttl)
-	}
-	s.version++
-	item.state = counters.State{Value: bytes.Clone(value), Version: s.version}
-	item.expires = now + int64(ttl)
+	s.put(s.items[key], key, value, now, ttl)
 	s.expire(now)
 	return nil
 }
@@ -190,7 +183,9 @@ func (m *Store) Delete(_ context.Context, keys []string) error {
 	for _, key := range keys {
 		s := m.shard(key)
 		s.mu.Lock()
-		delete(s.items, key)
+		if item := s.items[key]; item != nil {
+			s.remove(item)
+		}
 		s.mu.Unlock()
 	}
 	return nil
@@ -213,23 +208,45 @@ func (m *Store) shard(key string) *shard {
 	return &m.shards[maphash.String(m.seed, key)%shardCount]
 }
 
-// live returns the item at key, or nil if there is none or it has expired. It
-// is the shard's own: the caller holds mu for as long as it uses it.
-func (s *shard) live(key string, now int64) *item {
-	item := s.items[key]
-	if item == nil || item.expires <= now {
-		return nil
+// live reports whether there is an item and it hasn't expired. An item is its
+// shard's own: who looks at it holds mu.
+func (c *item) live(now int64) bool { return c != nil && c.expires > now }
+
+// begin returns a new item at key: the one that has expired there, or another
+// one if that is nil. The caller holds mu.
+func (s *shard) begin(expired *item, key string, expires int64) *item {
+	if expired != nil {
+		expired.count, expired.state = 0, counters.State{}
+		s.renew(expired, expires)
+		return expired
 	}
-	return item
+	c := &item{key: key, expires: expires}
+	s.items[key] = c
+	s.expiries = append(s.expiries, expiry{})
+	s.expiries.up(len(s.expiries)-1, expiry{expires, c})
+	return c
 }
 
-// create puts a new item at key and returns it, as live does.
-func (s *shard) create(key string, now int64, ttl time.Duration) *item {
+// put replaces the state of the item at key, which may be nil or have expired,
+// and returns the new one. The caller holds mu.
+func (s *shard) put(c *item, key string, value []byte, now int64, ttl time.Duration) counters.State {
 	expires := now + int64(ttl)
-	item := &item{expires: expires, due: expires}
-	s.items[key] = item
-	heap.Push(&s.expiries, expiry{at: expires, key: key})
-	return item
+	if !c.live(now) {
+		c = s.begin(c, key, expires)
+	}
+	s.version++
+	c.state = counters.State{Value: bytes.Clone(value), Version: s.version}
+	s.renew(c, expires)
+	return c.state
+}
+
+// renew has c expire at another time. A later one is left to expire, as mostly
+// c is renewed again before. The caller holds mu.
+func (s *shard) renew(c *item, expires int64) {
+	sooner := expires < c.expires
+	if c.expires = expires; sooner && expires < s.expiries[c.place].at {
+		s.expiries.up(c.place, expiry{expires, c})
+	}
 }
 
 // expire removes a few items whose time has come. The caller holds mu.
@@ -238,36 +255,78 @@ func (s *shard) expire(now int64) {
 		if len(s.expiries) == 0 || s.expiries[0].at > now {
 			return
 		}
-		e := heap.Pop(&s.expiries).(expiry)
-		item, ok := s.items[e.key]
-		switch {
-		case !ok || item.due != e.at:
-			// It was deleted, and perhaps created anew.
-		case item.expires > now:
-			item.due = item.expires
-			heap.Push(&s.expiries, expiry{at: item.due, key: e.key})
-		default:
-			delete(s.items, e.key)
+		if first := s.expiries[0].item; first.expires > now {
+			s.expiries.down(0, expiry{first.expires, first})
+		} else {
+			s.remove(first)
 		}
 	}
 }
 
-type expiry struct {
-	at  int64
-	key string
+// remove takes an item out. The caller holds mu.
+func (s *shard) remove(c *item) {
+	delete(s.items, c.key)
+	s.expiries.remove(c.place)
 }
 
-// expiryHeap has the earliest expiry first.
-type expiryHeap []expiry
+// expiry is when an item is looked at: when it expires, or before if that was
+// extended.
+type expiry struct {
+	at   int64
+	item *item
+}
 
-func (h expiryHeap) Len() int           { return len(h) }
-func (h expiryHeap) Less(i, j int) bool { return h[i].at < h[j].at }
-func (h expiryHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *expiryHeap) Push(x any)        { *h = append(*h, x.(expiry)) }
-func (h *expiryHeap) Pop() any {
+// expiries are a heap, the earliest first, whose items know their places.
+type expiries []expiry
+
+// remove takes out the expiry at place i.
+func (h *expiries) remove(i int) {
 	last := len(*h) - 1
 	e := (*h)[last]
 	(*h)[last] = expiry{}
 	*h = (*h)[:last]
-	return e
+	switch {
+	case i == last:
+	case i > 0 && e.at < (*h)[(i-1)/2].at:
+		h.up(i, e)
+	default:
+		h.down(i, e)
+	}
+}
+
+// up puts e at the free place i, or at one nearer to the first.
+func (h expiries) up(i int, e expiry) {
+	for i > 0 {
+		parent := (i - 1) / 2
+		if h[parent].at <= e.at {
+			break
+		}
+		h.set(i, h[parent])
+		i = parent
+	}
+	h.set(i, e)
+}
+
+// down puts e at the free place i, or at one farther from the first.
+func (h expiries) down(i int, e expiry) {
+	for {
+		child := 2*i + 1
+		if child >= len(h) {
+			break
+		}
+		if child+1 < len(h) && h[child+1].at < h[child].at {
+			child++
+		}
+		if e.at <= h[child].at {
+			break
+		}
+		h.set(i, h[child])
+		i = child
+	}
+	h.set(i, e)
+}
+
+func (h expiries) set(i int, e expiry) {
+	h[i] = e
+	e.item.place = i
 }
