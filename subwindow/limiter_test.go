@@ -474,16 +474,14 @@ func TestExactUnderConcurrency(t *testing.T) {
 				var admitted atomic.Int64
 				var wg sync.WaitGroup
 				for range instances {
-					l := newLimiter(t, openMemcached(t, server.Addr), w, 50*time.Millisecond)
+					l := newLimiter(t, openPatient(t, server.Addr), w, 50*time.Millisecond)
 					for caller := range callers {
 						wg.Go(func() {
 							for i := range 12 {
 								// Instances stand on both sides of a boundary
 								// between slots.
 								now := at("12:00:00").Add(time.Duration((caller+i)%2-1) * time.Millisecond)
-								ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-								d, err := l.Take(ctx, counters.Request{Client: client, Cost: 1, Limit: limit, Now: now})
-								cancel()
+								d, err := takePatiently(l, counters.Request{Client: client, Cost: 1, Limit: limit, Now: now})
 								if assert.NoError(t, err) && d.Allowed {
 									admitted.Add(1)
 								}
