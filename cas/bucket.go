@@ -59,25 +59,38 @@ type bucketState struct {
 // again before its cost has drained stays denied, and never waits longer than
 // that.
 func (b bucket) step(s bucketState, r counters.Request) (bucketState, counters.Decision) {
-	level := b.level(s, r.Now.UnixNano(), r.Limit)
+	now, level := r.Now.UnixNano(), s
+	b.settle(&level, now, r.Limit)
+	var d counters.Decision
+	if b.take(&level, &d, now, &r) {
+		return level, d
+	}
+	return s, d
+}
+
+// take takes the cost of r from the level, which is settled at now, decides into
+// d and reports whether the level has changed.
+func (b *bucket) take(level *bucketState, d *counters.Decision, now int64, r *counters.Request) (changed bool) {
 	allowed := b.admits(level, r)
 	switch {
 	case r.Cost == 0:
 	case allowed:
+		changed = true
 		level.whole += r.Cost
-		d := b.decision(level, r, allowed)
 		d.Generation, d.Refunded = level.generation, level.refunded
-		return level, d
 	case b.countDenied:
+		changed = true
 		level.whole, level.part = b.capacity(r.Limit), 0
-		s = level
 	}
-	return s, b.decision(level, r, allowed)
+	b.decide(d, level, now, r, allowed)
+	return changed
 }
 
-func (b bucket) peek(s bucketState, r counters.Request) counters.Decision {
-	level := b.level(s, r.Now.UnixNano(), r.Limit)
-	return b.decision(level, r, b.admits(level, r))
+func (b bucket) peek(s bucketState, r counters.Request) (d counters.Decision) {
+	now := r.Now.UnixNano()
+	b.settle(&s, now, r.Limit)
+	b.decide(&d, &s, now, &r, b.admits(&s, &r))
+	return d
 }
 
 // refund takes from the level what hasn't drained of the cost of r, which step
@@ -165,10 +178,11 @@ func (b bucket) lasts() time.Duration {
 // most forever. By how much r is behind the state is not part of it, so that a
 // state from a clock far ahead expires as soon as any other.
 func (b bucket) ttl(s bucketState, r counters.Request) time.Duration {
-	return b.level(s, r.Now.UnixNano(), r.Limit).drainTime(r.Limit)
+	b.settle(&s, r.Now.UnixNano(), r.Limit)
+	return s.drainTime(r.Limit)
 }
 
-func (b bucket) capacity(limit int64) int64 {
+func (b *bucket) capacity(limit int64) int64 {
 	if b.burst == 0 {
 		return limit
 	}
@@ -177,23 +191,40 @@ func (b bucket) capacity(limit int64) int64 {
 
 // level returns s as a request with this limit finds it: in the bucket's own
 // units, within the capacity and drained until now, in Unix nanoseconds.
-func (b bucket) level(s bucketState, now, limit int64) bucketState {
-	return b.drained(b.capped(s, limit), now, limit)
-}
-
-func (b bucket) capped(s bucketState, limit int64) bucketState {
-	s = s.in(b.window)
-	if capacity := b.capacity(limit); s.whole >= capacity {
-		s.whole, s.part = capacity, 0
-	}
+func (b *bucket) level(s bucketState, now, limit int64) bucketState {
+	b.settle(&s, now, limit)
 	return s
 }
 
-func (b bucket) within(s bucketState, r counters.Request) bucketState { return b.capped(s, r.Limit) }
+// settle makes s its level.
+func (b *bucket) settle(s *bucketState, now, limit int64) {
+	b.clamp(s, limit)
+	b.drain(s, now, limit)
+}
+
+func (b *bucket) clamp(s *bucketState, limit int64) {
+	if s.window != b.window {
+		*s = s.in(b.window)
+	}
+	if capacity := b.capacity(limit); s.whole >= capacity {
+		s.whole, s.part = capacity, 0
+	}
+}
+
+func (b bucket) within(s bucketState, r counters.Request) bucketState {
+	b.clamp(&s, r.Limit)
+	return s
+}
 
 // drained returns s as level does, be it above the capacity.
-func (b bucket) drained(s bucketState, now, limit int64) bucketState {
+func (b *bucket) drained(s bucketState, now, limit int64) bucketState {
 	s = s.in(b.window)
+	b.drain(&s, now, limit)
+	return s
+}
+
+// drain drains s, in the bucket's own units, until now.
+func (b *bucket) drain(s *bucketState, now, limit int64) {
 	switch {
 	case s.whole == 0 && s.part == 0:
 		s.time, s.generation, s.refunded = now, now, 0
@@ -204,29 +235,27 @@ func (b bucket) drained(s bucketState, now, limit int64) bucketState {
 			s.generation, s.refunded = now, 0
 		}
 	}
-	return s
 }
 
-func (b bucket) admits(level bucketState, r counters.Request) bool {
+func (b *bucket) admits(level *bucketState, r *counters.Request) bool {
 	return r.Cost <= b.capacity(r.Limit)-level.ceil()
 }
 
-func (b bucket) decision(level bucketState, r counters.Request, allowed bool) counters.Decision {
-	capacity, lag := b.capacity(r.Limit), behind(level.time, r.Now)
-	d := counters.Decision{
-		Allowed:    allowed,
-		Remaining:  capacity - level.ceil(),
-		ResetAfter: after(lag, level.drainTime(r.Limit)),
-	}
+// decide puts into d what the level, as r finds it, has it told.
+func (b *bucket) decide(d *counters.Decision, level *bucketState, now int64, r *counters.Request, allowed bool) {
+	capacity, lag := b.capacity(r.Limit), between(now, level.time)
+	d.Allowed = allowed
+	d.Remaining = capacity - level.ceil()
+	d.ResetAfter = after(lag, level.drainTime(r.Limit))
 	if allowed && !b.countDenied {
-		return d
+		return
 	}
 	fits := forever
 	if r.Cost <= capacity {
-		level.whole -= capacity - r.Cost
 		fits = 0
-		if level.whole >= 0 {
-			fits = after(lag, level.drainTime(r.Limit))
+		excess := bucketState{whole: level.whole - (capacity - r.Cost), part: level.part, window: level.window}
+		if excess.whole >= 0 {
+			fits = after(lag, excess.drainTime(r.Limit))
 		}
 	}
 	if allowed {
@@ -234,7 +263,6 @@ func (b bucket) decision(level bucketState, r counters.Request, allowed bool) co
 	} else {
 		d.RetryAfter = fits
 	}
-	return d
 }
 
 // in returns the state with its part in units of 1/window, rounded up.
@@ -279,7 +307,7 @@ func (s *bucketState) drain(elapsed uint64, limit int64) {
 
 // drainTime returns how long the level takes to drain, rounded up to whole
 // nanoseconds, at most forever.
-func (s bucketState) drainTime(limit int64) time.Duration {
+func (s *bucketState) drainTime(limit int64) time.Duration {
 	hi, lo := bits.Mul64(uint64(s.whole), uint64(s.window))
 	lo, carry := bits.Add64(lo, uint64(s.part)+uint64(limit)-1, 0)
 	hi += carry
@@ -291,7 +319,7 @@ func (s bucketState) drainTime(limit int64) time.Duration {
 }
 
 // ceil returns the level rounded up.
-func (s bucketState) ceil() int64 {
+func (s *bucketState) ceil() int64 {
 	if s.part > 0 {
 		return s.whole + 1
 	}
@@ -301,15 +329,16 @@ func (s bucketState) ceil() int64 {
 // encode appends s to data: the format, and unless the bucket is empty its
 // time, its window in milliseconds and its level.
 func (b bucket) encode(data []byte, s bucketState) []byte {
-	const longest = 1 + 8 + 5*binary.MaxVarintLen64
-	data = append(slices.Grow(data, longest), b.format)
 	if s == (bucketState{}) {
-		return data
+		return append(data, b.format)
 	}
+	age, ms := between(s.generation, s.time), uint64(s.window/time.Millisecond)
+	size := 1 + 8 + uvarintSize(age) + uvarintSize(uint64(s.refunded)) + uvarintSize(ms) + uvarintSize(uint64(s.whole)) + uvarintSize(uint64(s.part))
+	data = append(slices.Grow(data, size), b.format)
 	data = binary.BigEndian.AppendUint64(data, uint64(s.time))
-	data = binary.AppendUvarint(data, between(s.generation, s.time))
+	data = binary.AppendUvarint(data, age)
 	data = binary.AppendUvarint(data, uint64(s.refunded))
-	data = binary.AppendUvarint(data, uint64(s.window/time.Millisecond))
+	data = binary.AppendUvarint(data, ms)
 	data = binary.AppendUvarint(data, uint64(s.whole))
 	return binary.AppendUvarint(data, uint64(s.part))
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"math/bits"
 	"time"
 )
 
@@ -96,6 +97,9 @@ func cutOrigin(data []byte) (o origin, state []byte, err error) {
 	}
 	return o, rest, nil
 }
+
+// uvarintSize returns how many bytes a number takes.
+func uvarintSize(v uint64) int { return (bits.Len64(v|1) + 6) / 7 }
 
 // cutUvarint returns the number that data begins with and what follows it. It
 // is not ok if there is none, or it is longer than it has to be: then the same

@@ -45,18 +45,27 @@ func newLeakyBucket(window time.Duration, burst int64, countDenied bool) (leaky,
 }
 
 func (b leaky) step(s bucketState, r counters.Request) (bucketState, counters.Decision) {
-	next, d := b.bucket.step(s, r)
-	return next, b.withWait(s, r, d)
+	now, level := r.Now.UnixNano(), s
+	b.settle(&level, now, r.Limit)
+	d := b.wait(&level, &r)
+	if b.take(&level, &d, now, &r) {
+		return level, d
+	}
+	return s, d
 }
 
 func (b leaky) peek(s bucketState, r counters.Request) counters.Decision {
-	return b.withWait(s, r, b.bucket.peek(s, r))
+	now := r.Now.UnixNano()
+	b.settle(&s, now, r.Limit)
+	d := b.wait(&s, &r)
+	b.decide(&d, &s, now, &r, b.admits(&s, &r))
+	return d
 }
 
-// withWait adds to d, the decision on r in s, how long r waits.
-func (b leaky) withWait(s bucketState, r counters.Request, d counters.Decision) counters.Decision {
-	if d.Allowed {
-		d.Wait = b.level(s, r.Now.UnixNano(), r.Limit).drainTime(r.Limit)
+// wait begins a decision with how long r waits, if the level admits it.
+func (b *leaky) wait(level *bucketState, r *counters.Request) (d counters.Decision) {
+	if b.admits(level, r) {
+		d.Wait = level.drainTime(r.Limit)
 	}
 	return d
 }
