@@ -394,3 +394,43 @@ func TestARefundOfWhatWasNeverSeenForgetsNothing(t *testing.T) {
 		}
 	}
 }
+
+// An outcome that is known at once is one of a leader whom a refund would wait
+// for: it answers without it.
+func TestOutcomeThatIsKnownAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		fixed, err := subwindow.NewFixedWindow(time.Minute)
+		require.NoError(t, err)
+		refunds := new(counters.Group)
+		store := &knownStore{Store: memory.New(nil)}
+		l := newLimiterWith(t, store, fixed, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second, Refunds: refunds})
+		now := at("12:00:01")
+		require.True(t, take(t, l, now, 1, 100).Allowed)
+		store.late.Store(true)
+		r := request(now, 1, 100)
+		r.RefundUnanswered = true
+		began := time.Now()
+		_, err = l.Take(t.Context(), r)
+		require.ErrorIs(t, err, counters.ErrTimeout)
+		assert.Zero(t, time.Since(began))
+		refunds.Wait()
+		store.late.Store(false)
+		assert.EqualValues(t, 98, take(t, l, now, 1, 100).Remaining)
+	})
+}
+
+// A knownStore does additions, says while it is late that it hasn't answered, and
+// knows at once that it was done.
+type knownStore struct {
+	counters.Store
+	late atomic.Bool
+}
+
+func (s *knownStore) Add(ctx context.Context, a counters.Addition) (int64, error) {
+	n, err := s.Store.Add(ctx, a)
+	if err != nil || !s.late.Load() {
+		return n, err
+	}
+	return 0, &counters.Unanswered{Err: counters.ErrTimeout, Await: func(f func(err error)) { f(nil) }}
+}

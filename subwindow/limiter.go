@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"weir/counters"
@@ -317,7 +318,17 @@ func (l *Limiter) fail(v *view, a *attempt, sum int64, counted bool, err error) 
 	case counted:
 		l.refundLater(req)
 	case errors.As(err, &unanswered):
-		unanswered.Later(func(err error) { l.learn(req, err) })
+		// If the outcome is known already, this is the leader, whom a refund would
+		// wait for.
+		var later atomic.Bool
+		unanswered.Later(func(err error) {
+			if later.Load() {
+				l.learn(req, err)
+			} else {
+				l.options.Refunds.Go(func() { l.learn(req, err) })
+			}
+		})
+		later.Store(true)
 	default:
 		l.learn(req, err)
 	}
