@@ -17,9 +17,11 @@ import (
 // A network takes what limiters ask of the server. The scheduler decides what
 // becomes of it.
 type network struct {
-	mu    sync.Mutex
-	sent  []*operation  // since the scheduler has looked
-	awake chan struct{} // tells the scheduler to look
+	mu   sync.Mutex
+	sent []*operation // since the scheduler has looked
+	// awaited are those whose late answers somebody has begun to await since.
+	awaited []*operation
+	awake   chan struct{} // tells the scheduler to look
 
 	traced      bool    // somebody reads what operations do
 	generations []int64 // as the timeline has named them
@@ -40,6 +42,7 @@ type connection struct {
 	process int
 	down    bool        // the process has crashed; guarded by network.mu
 	heard   []time.Time // when the process was answered; known to the scheduler alone
+	told    time.Time   // when the last of its late answers comes; as heard
 	// perform, if it isn't nil, does the steps of operations, and returns after
 	// the last. Nothing is sent then.
 	perform func(*operation)
@@ -68,6 +71,11 @@ type operation struct {
 	applied time.Time  // its first step
 	effect  string     // in words, if the network is traced
 
+	planned int       // how many of its steps are to be applied
+	finish  time.Time // when the last of them is
+	broken  bool      // nobody will hear of it any more
+	late    *late     // how its caller hears of it who has given up; nil if that is never
+
 	answered bool // or given up; known to the scheduler alone
 	ended    time.Time
 	err      error
@@ -76,15 +84,19 @@ type operation struct {
 
 const noCall = -1
 
-// callKey is that of the number of a call in its context.
+// callKey is that of the number of a call in its context, or of a thread of a
+// plot with a late answer.
 type callKey struct{}
 
 // do sends o and waits for its answer.
 func (c *connection) do(ctx context.Context, o *operation) error {
 	if c.perform != nil {
 		o.process, o.call = c.process, noCall
+		if thread, ok := ctx.Value(callKey{}).(int); ok {
+			o.call = thread
+		}
 		c.perform(o)
-		return nil
+		return o.err
 	}
 	deadline, ok := ctx.Deadline()
 	if !ok {

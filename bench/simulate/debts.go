@@ -99,23 +99,23 @@ func (w *world) counts(c, check *call, bucket int64) (surely, perhaps int64) {
 	case c.failed == nil && c.denied() && c.decision.Local:
 		return 0, 0
 	case c.failed == nil && c.denied() && !w.countDenied:
-		if w.failures > 0 || w.faults.resets { // it isn't given back
+		if w.unclear() > 0 || w.faults.resets { // it isn't given back
 			return 0, cost
 		}
 		return 0, 0
 	case c.failed == nil:
 	case c.denied() && !w.countDenied:
-		if c.decision.Owed {
+		if c.decision.Owed || w.givenBack(c) && !w.faults.resets {
 			return 0, 0
 		}
 		return 0, cost
 	default:
-		result, _ = w.outcome(c)
+		result, _ = w.outcome(c, false)
 		alive := check.life == c.life && bucket >= counters.Calendar(check.request.Now, w.width()).Number-int64(w.algorithm.Slots)
 		if result == owed && !alive {
 			result = unknown
 		}
-		if result == unknown && w.late() || w.failures > 0 && errors.Is(c.failed, context.DeadlineExceeded) {
+		if result == unknown && w.late() || w.repaidLate(c) || w.unclear() > 0 && errors.Is(c.failed, context.DeadlineExceeded) {
 			perhaps += cost // by the leader that it left, too, who couldn't refund it
 		}
 	}
@@ -125,10 +125,20 @@ func (w *world) counts(c, check *call, bucket int64) (surely, perhaps int64) {
 	return cost, perhaps
 }
 
-// late reports whether operations were applied when their callers had left.
-// What they counted may have been counted again.
+// late reports whether operations were applied when their callers had left, who
+// were told nothing. What they counted may have been counted again.
 func (w *world) late() bool {
-	return slices.ContainsFunc(w.writes, func(o *operation) bool { return o.answered && !o.applied.Before(o.ended) })
+	return slices.ContainsFunc(w.writes, func(o *operation) bool { return o.answered && !o.applied.Before(o.ended) && o.fate() == unknown })
+}
+
+// repaidLate reports whether the store has counted what was owed for c after its
+// process had given that up. The process may have compared before that, and had
+// it counted again: as deploy/README.md says, an answer that comes later than the
+// comparison may make it twice.
+func (w *world) repaidLate(c *call) bool {
+	return slices.ContainsFunc(w.writes, func(o *operation) bool {
+		return o.connection == c.life && !o.sent.Before(c.returned) && o.key == w.counter(c) && o.late != nil && !o.applied.Before(o.ended)
+	})
 }
 
 // judgeState checks that the bucket or the log has what was admitted. What
@@ -171,7 +181,7 @@ func (w *world) inStore(c *call) bool {
 	if slices.ContainsFunc(w.calls, func(r *call) bool { return r.kind == reset && !c.request.Now.After(r.request.Now.Add(w.skew)) }) {
 		return false
 	}
-	result, _ := w.outcome(c)
+	result, _ := w.outcome(c, false)
 	return result == counted || result == owed && c.life == c.process.connection
 }
 
@@ -210,7 +220,7 @@ func (w *world) flush(p *process) {
 
 // judgeFlush lets all processes end. No goroutine goes on after that.
 func (w *world) judgeFlush() {
-	if w.faults.outages {
+	if w.faults.outages || w.faults.late {
 		for _, p := range w.processes {
 			w.flush(p)
 		}

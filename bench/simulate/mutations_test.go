@@ -33,6 +33,10 @@ func TestBugsAreSeen(t *testing.T) {
 		{"clocks are taken for equal", "bound", mutation{options: func(_ *scenario, o *counters.Options) { o.ClockSkew = -1 }}},
 		{"a swap overwrites what others have written", "bound", mutation{flaws: flaws{versionsIgnored: true}}},
 		{"a version outlives its server", "bound", mutation{flaws: flaws{versionsOutliveRestarts: true}}},
+		{"a late answer says that what wasn't done was", "bound", mutation{flaws: flaws{saysDone: true}}},
+		{"a late answer says that what was done wasn't", "counts", mutation{flaws: flaws{saysUndone: true}}},
+		{"late answers never come", "counts", mutation{flaws: flaws{tellsNobody: true}}},
+		{"late answers never come", "reason", mutation{flaws: flaws{tellsNobody: true}}},
 	} {
 		t.Run(bug.name, func(t *testing.T) {
 			seed := firstSeen(bug.broken, bug.oracle)

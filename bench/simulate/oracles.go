@@ -75,7 +75,7 @@ func (w *world) judgeAdmissions() {
 			own[c.life] = append(own[c.life], c)
 		}
 	}
-	if len(w.processes) == 1 && !w.faults.resets && !(w.fixed() && w.faults.jumps) {
+	if w.alone() {
 		w.judgeBound(slices.DeleteFunc(slices.Clone(w.calls), func(c *call) bool { return !c.admitted() || c.refunded }))
 	}
 	w.judgeBound(decided)
@@ -102,7 +102,7 @@ func (w *world) judgeBound(admissions []*call) {
 		}
 	}
 	for _, first := range admissions {
-		end, alone := w.start.Add(1<<60), len(w.processes) == 1 && !w.faults.resets && !(w.fixed() && w.faults.jumps)
+		end, alone := w.start.Add(1<<60), w.alone()
 		if i := slices.IndexFunc(w.lost, func(at time.Time) bool { return !at.Before(first.began) }); i >= 0 && !alone {
 			end = w.lost[i]
 		}
@@ -138,6 +138,13 @@ func (w *world) judgeBound(admissions []*call) {
 	}
 }
 
+// alone reports whether a process has had the client to itself, and so knows
+// what the server has lost: unless it was reset, or it takes back what was lost,
+// as it was told too late that it had been counted.
+func (w *world) alone() bool {
+	return len(w.processes) == 1 && !w.faults.resets && !(w.fixed() && w.faults.jumps) && w.takenBack.IsZero()
+}
+
 // An outcome says whether the store has counted what a process has admitted
 // without it.
 type outcome int
@@ -149,14 +156,20 @@ const (
 )
 
 // outcome returns that of c, and since when it is. A process has the store
-// count what it owes before all else.
-func (w *world) outcome(c *call) (outcome, time.Time) {
-	if !c.decision.Owed {
-		i := slices.IndexFunc(c.life.heard, func(at time.Time) bool { return !at.Before(c.returned) })
-		if i < 0 {
-			return unknown, w.start.Add(1 << 60)
+// count what it owes before all else. Soon means that a late answer counts only if
+// it has come before the process was answered again, and so decides by it.
+func (w *world) outcome(c *call, soon bool) (outcome, time.Time) {
+	by := func(since time.Time) time.Time {
+		if soon {
+			return c.life.heardAfter(since)
 		}
-		return unknown, c.life.heard[i]
+		return time.Now()
+	}
+	if !c.decision.Owed {
+		if w.told(c, by(c.returned)) {
+			return owed, time.Time{}
+		}
+		return unknown, c.life.heardAfter(c.returned)
 	}
 	result, at := owed, time.Time{}
 	for _, o := range w.writes {
@@ -166,14 +179,24 @@ func (w *world) outcome(c *call) (outcome, time.Time) {
 		switch {
 		case result != owed && o.sent.After(at):
 			return result, at
-		case !o.answered || errors.Is(o.err, counters.ErrNotSent) || o.err == nil && o.verb == swap && !o.swapped:
-		case o.err != nil:
+		case !o.answered:
+		case o.fate() == unknown || o.late != nil && o.late.told.After(by(o.ended)):
 			result, at = unknown, o.sent
+		case o.fate() == owed:
 		case result == owed:
 			result, at = counted, o.sent
 		}
 	}
 	return result, at
+}
+
+// heardAfter returns when the process was first answered after a moment.
+func (c *connection) heardAfter(since time.Time) time.Time {
+	i := slices.IndexFunc(c.heard, func(at time.Time) bool { return !at.Before(since) })
+	if i < 0 {
+		return since.Add(1 << 60)
+	}
+	return c.heard[i]
 }
 
 // counter returns the key of the counter of c.
@@ -201,7 +224,7 @@ func (w *world) unaware(c *call) bool {
 // the store, surely knows of it: the store has answered then, and perhaps
 // hasn't counted it.
 func (w *world) knownUntil(c *call) time.Time {
-	if result, at := w.outcome(c); result == unknown {
+	if result, at := w.outcome(c, true); result == unknown {
 		return at
 	}
 	return w.start.Add(1 << 60)
@@ -253,13 +276,16 @@ func (w *world) emptyings(from, to time.Time) (n int) {
 // judgeCounts checks that each counter is what was admitted in its slot and not
 // given back. That is known where nothing was lost and no outcome is unknown.
 func (w *world) judgeCounts() {
-	if w.width() == 0 || w.failures > 0 || len(w.lost) > 0 || w.faults.outages {
+	if w.width() == 0 || w.unclear() > 0 || len(w.lost) > 0 || w.faults.outages {
 		return
 	}
 	want := make(map[int64]int64)
 	for _, c := range w.calls {
 		switch {
 		case c.kind == refund || c.kind == peek || c.refunded && c.err == nil:
+			continue
+		case w.givenBack(c):
+			want[counters.Calendar(c.request.Now, w.width()).Number] += 0 // there may be no other
 			continue
 		case c.crashed || c.err != nil: // a reset that failed may have been begun
 			return
@@ -301,7 +327,7 @@ func (w *world) judgeQuiet() {
 	byClock := slices.Clone(w.processes)
 	slices.SortStableFunc(byClock, func(a, b *process) int { return cmp.Compare(a.offset, b.offset) })
 	for _, p := range byClock {
-		unclear := w.failures > 0 || w.countDenied
+		unclear := w.unclear() > 0 || w.countDenied
 		c := w.take(p, 1)
 		used := w.mayBeUsed(c, unclear)
 		if c.err == nil && !c.decision.Allowed && used+1 <= w.capacity()-w.kept() {
@@ -320,6 +346,21 @@ func (w *world) judgeQuiet() {
 	}
 	if w.faults.jumps {
 		w.judgeCorrection()
+	}
+}
+
+// judgeRefused checks that soon after the last call what was counted for checks
+// that were refused, as the store didn't answer in time, is given back.
+func (w *world) judgeRefused() {
+	if !w.refuses || w.unclear() > 0 {
+		return
+	}
+	time.Sleep(w.timeout)
+	w.align()
+	c := w.do(&call{kind: peek, process: w.processes[0], request: w.newRequest(w.processes[0], 1)})
+	used := w.mayBeUsed(c, false)
+	if free := w.capacity() - w.kept() - used; c.err == nil && c.decision.Remaining < free {
+		w.violate("reason", "#%d is told that %d remain, but at most %d of %d can be in use", c.number, c.decision.Remaining, used, w.capacity())
 	}
 }
 
@@ -514,6 +555,9 @@ func (w *world) mayBeUsed(by *call, unclear bool) int64 {
 			continue // what was admitted without the store may be counted after a reset
 		}
 		unsure := !c.request.Now.After(kept) || w.isBack(c)
+		if w.givenBack(c) && !unsure && !unclear && w.burst == 0 { // a bucket gives back nothing that has drained
+			continue
+		}
 		if c.admitted() && (!c.refunded || unsure) || c.denied() && unsure || c.err != nil || c.failed != nil || c.decision.Contended || c.crashed || unclear {
 			used += c.request.Cost
 			if w.denialsFill() {

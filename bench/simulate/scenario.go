@@ -27,6 +27,7 @@ type scenario struct {
 	calls       int
 	sticky      bool // the client mostly stays with a process
 	latecomer   bool // the first process is asked only at the end
+	refuses     bool // checks that fail are refused for good
 	faults      faults
 }
 
@@ -43,6 +44,7 @@ type faults struct {
 	flushes  bool // all keys
 	restarts bool // all keys, and versions begin at 1 again
 	outages  bool // nobody is answered for a while; processes limit alone then
+	late     bool // operations take longer than their callers wait, who hear of them later
 }
 
 func (f faults) String() string {
@@ -53,7 +55,7 @@ func (f faults) String() string {
 	}{
 		{"slow", f.slow}, {"stalled", f.stalled}, {"lost", f.lost}, {"crashes", f.crashes}, {"refunds", f.refunds},
 		{"resets", f.resets}, {"jumps", f.jumps}, {"evicts", f.evicts}, {"flushes", f.flushes}, {"restarts", f.restarts},
-		{"outages", f.outages},
+		{"outages", f.outages}, {"late", f.late},
 	} {
 		if fault.on {
 			names = append(names, fault.name)
@@ -115,6 +117,8 @@ func draw(seed uint64, r *rand.Rand) scenario {
 		s.processes, s.latecomer = 1, false
 	}
 	s.maxCost = min(s.maxCost, s.capacity())
+	s.faults.late = seed%5 >= 3
+	s.refuses = s.faults.late && !s.faults.outages && !s.countDenied && seed/5%3 > 0
 	return s
 }
 
@@ -136,6 +140,9 @@ func (s *scenario) String() string {
 	}
 	if s.countDenied {
 		what += ", denied ones count"
+	}
+	if s.refuses {
+		what += ", those that fail are refused"
 	}
 	return fmt.Sprintf("seed %d: %s, %d per %v; %d processes, clocks within %v, timeout %v; faults: %v",
 		s.seed, what, s.limit, s.window, s.processes, s.skew, s.timeout, s.faults)
@@ -167,7 +174,7 @@ func (s *scenario) kept() int64 {
 		return 0
 	}
 	share := (s.limit + cas.MinLogEntries - 1) / cas.MinLogEntries
-	if s.faults.refunds && share > 1 {
+	if (s.faults.refunds || s.faults.late) && share > 1 {
 		return share - 1
 	}
 	return max(0, share-2)

@@ -27,6 +27,12 @@ type flaws struct {
 	// versionsOutliveRestarts: a version from before a restart is taken for one
 	// of the same number after it.
 	versionsOutliveRestarts bool
+	// saysDone: a late answer says of what wasn't done that it was.
+	saysDone bool
+	// saysUndone: a late answer says of what was done that it wasn't.
+	saysUndone bool
+	// tellsNobody: late answers never come.
+	tellsNobody bool
 }
 
 type item struct {

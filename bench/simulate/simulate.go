@@ -20,8 +20,8 @@
 //     client to itself, over those losses too.
 //   - debts: when the server answers again, it has all that was surely owed to
 //     it, and nothing twice.
-//   - counts: each counter is what was admitted in its slot, if no operation
-//     failed and nothing was lost.
+//   - counts: each counter is what was admitted in its slot, if it is known of
+//     all operations whether they were done, and nothing was lost.
 //   - view: a process never knows of less than there is in the store, nor of
 //     more if nothing was taken back late. Not judged if the server lost counts
 //     without a reset, or applied operations after their deadline.
@@ -36,12 +36,17 @@
 //     when all processes have ended.
 //   - errors: a call fails only if the store did.
 //
+// An addition or a swap that its caller has given up may be answered late: see
+// late. What that tells is true, and from then on it isn't of unknown outcome.
+// What was done of a check that was refused is given back, and what wasn't of one
+// that its process has admitted alone is counted.
+//
 // Beside the worlds there are plots: a few checks and a reset by one, two or
 // three processes, on a server that forgets everything, or one key, at any
 // moment. Every course of them is explored, not a random one: each order of the
 // steps that the server does, and each moment of a loss. See plot, judge and, for
-// what bounds them, plots in the tests. No operation fails or is answered late,
-// and clocks agree; that is for worlds.
+// what bounds them, plots in the tests. No operation fails, and clocks agree; that
+// is for worlds. In some plots the answer to one operation is late: see letter.
 //
 // Run prints the timeline of the first seed in which one of them objects, and
 // go run ./bench simulate -seed N that of seed N.
@@ -84,12 +89,14 @@ func simulate(seed uint64, broken mutation, trace io.Writer) (violations []viola
 		w.after(0, func() { w.traffic(s.calls) })
 		w.run()
 		w.settle()
+		w.judgeRefused()
 		w.judgeCounts()
 		w.judgeDebts()
 		w.judgeOutage()
 		w.judgeQuiet()
 		w.judgeAdmissions()
 		w.judgeFlush()
+		w.judgeTold()
 		violations = w.violations
 	})
 	return violations

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"testing/synctest"
 	"time"
 
@@ -51,9 +52,11 @@ type world struct {
 	broken mutation
 	judge  func(*call) // told of each call that has ended
 	random *rand.Rand
-	trace  io.Writer // nil if nobody reads it
-	start  time.Time
-	calm   bool // no more faults, and nobody comes back
+	// lateness decides about late answers.
+	lateness *rand.Rand
+	trace    io.Writer // nil if nobody reads it
+	start    time.Time
+	calm     bool // no more faults, and nobody comes back
 	// farthest bounds the latency of every process.
 	farthest int
 
@@ -71,8 +74,12 @@ type world struct {
 	putBack    []restoration
 	vanished   time.Time    // when counts last vanished without a reset
 	failures   int          // of operations whose outcome is unknown, and of refunds
+	untold     int          // of these, without what changes nothing or was told late
+	takenBack  time.Time    // until when what was lost may be taken back, as it was told late
 	corrected  bool         // a clock was far ahead
 	writes     []*operation // that count or swap, in the order in which they were sent
+	held       []*operation // whose late answers wait for the end of the outage
+	telling    atomic.Int64 // goroutines that act on late answers
 	outage     outage
 	violations []violation
 
@@ -170,7 +177,7 @@ type caller chan func()
 
 func newWorld(s scenario, r *rand.Rand, broken mutation, trace io.Writer) *world {
 	w := &world{
-		scenario: s, broken: broken, random: r, trace: trace,
+		scenario: s, broken: broken, random: r, lateness: newLateness(s.seed), trace: trace,
 		network:  network{awake: make(chan struct{}, 1), traced: trace != nil},
 		farthest: farthest, server: server{items: make(map[string]item), flaws: broken.flaws}, timer: time.NewTimer(0),
 	}
@@ -216,6 +223,7 @@ func (w *world) refundFailed() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.failures++
+	w.untold++
 }
 
 // offset returns how far a clock is ahead, and mostly one of the extremes.
@@ -255,6 +263,7 @@ func (w *world) restore() {
 		w.log("the outage is over")
 	}
 	w.outage = outage{}
+	w.release()
 }
 
 // fail begins an outage.
@@ -318,8 +327,8 @@ func (w *world) align() {
 // ended, in an order that doesn't depend on which goroutine was first.
 func (w *world) collect() {
 	w.mu.Lock()
-	sent, ended := w.sent, w.ended
-	w.sent, w.ended = nil, nil
+	sent, ended, awaited := w.sent, w.ended, w.awaited
+	w.sent, w.ended, w.awaited = nil, nil, nil
 	select {
 	case <-w.awake:
 	default:
@@ -332,6 +341,10 @@ func (w *world) collect() {
 	slices.SortFunc(sent, (*operation).before)
 	for _, o := range sent {
 		w.transmit(o)
+	}
+	slices.SortStableFunc(awaited, (*operation).before)
+	for _, o := range awaited {
+		w.listen(o)
 	}
 }
 
@@ -375,8 +388,14 @@ func (w *world) transmit(o *operation) {
 		return w.ticks(usual)
 	}
 	steps, silent, result := len(o.steps), false, error(nil)
+	if w.faults.late && !w.calm && (o.verb == add || o.verb == swap) && w.lateness.IntN(10) == 0 {
+		silent = true
+		if w.lateness.IntN(4) == 0 {
+			steps = 0
+		}
+	}
 	if w.faults.lost && !w.calm && w.chance(15) {
-		steps, silent, result = w.random.IntN(steps+1), w.chance(2), counters.ErrUnavailable
+		steps, silent, result, o.broken = w.random.IntN(steps+1), w.chance(2), counters.ErrUnavailable, true
 		if steps == 0 {
 			result = fmt.Errorf("%w, %w", counters.ErrUnavailable, counters.ErrNotSent)
 		}
@@ -385,7 +404,7 @@ func (w *world) transmit(o *operation) {
 	case stalled:
 		steps, silent, hold, last = steps*w.random.IntN(2), true, max(usual, 2*left), o.deadline.Add(w.timeout)
 	case cut:
-		steps, silent, result = w.random.IntN(steps+1), w.chance(2), counters.ErrUnavailable
+		steps, silent, result, o.broken = w.random.IntN(steps+1), w.chance(2), counters.ErrUnavailable, true
 	}
 	at := time.Now()
 	times := make([]time.Time, len(o.steps))
@@ -395,9 +414,12 @@ func (w *world) transmit(o *operation) {
 		}
 		times[i] = at
 	}
+	if o.planned = steps; steps > 0 {
+		o.finish = times[steps-1]
+	}
 	var apply func(i int)
 	apply = func(i int) {
-		for ; i < steps; i++ {
+		for ; i < o.planned; i++ {
 			if times[i].After(time.Now()) {
 				w.at(times[i], event{do: func() { apply(i) }})
 				return
@@ -423,7 +445,8 @@ func (w *world) apply(o *operation, step int) {
 	resets := step == 0 && o.swapped && o.call != noCall && w.calls[o.call].kind == reset
 	// What deploy/README.md says of a reset whose mark is lost too soon.
 	forgets := step == 0 && o.swapped && o.is.forgets(o.was)
-	if resets || forgets || o.verb == remove || o.verb == put || o.verb == subtract && (now.Sub(w.vanished) < 3*w.timeout || w.takesAfterReset(o, now)) {
+	late := step == 0 && (o.swapped || o.verb == subtract) && now.Before(w.takenBack)
+	if resets || forgets || late || o.verb == remove || o.verb == put || o.verb == subtract && (now.Sub(w.vanished) < 3*w.timeout || w.takesAfterReset(o, now)) {
 		w.lose()
 	}
 	switch {
@@ -480,13 +503,19 @@ func (w *world) maySubtract(o *operation, c *call, now time.Time) bool {
 		return false
 	}
 	again := !c.returned.IsZero() && now.Sub(c.returned) < 3*w.timeout && (c.denied() || c.kind == refund && c.err != nil)
+	// It may take back what it was told late to be counted, or be to.
+	again = again || !c.returned.IsZero() && w.faults.late && c.kind == take && (c.err != nil || c.failed != nil)
 	return (c.returned.IsZero() || again) &&
 		slot(o.key) == strconv.FormatInt(counters.Calendar(c.request.Now, w.width()).Number, 10)
 }
 
 // answer ends o for its caller.
 func (w *world) answer(o *operation, err error) {
-	o.answered, o.ended, o.err, w.stirred = true, time.Now(), err, true
+	o.answered, o.ended, w.stirred = true, time.Now(), true
+	if w.faults.late && err == counters.ErrTimeout && (o.verb == add || o.verb == swap) {
+		err = w.postpone(o)
+	}
+	o.err = err
 	p := w.processes[o.process]
 	p.open = slices.DeleteFunc(p.open, func(other *operation) bool { return other == o })
 	if err == nil {
@@ -498,7 +527,12 @@ func (w *world) answer(o *operation, err error) {
 	if err != nil {
 		p.failed = time.Now()
 		if !errors.Is(err, counters.ErrNotSent) {
+			w.mu.Lock() // the end of a process wakes several at a time
 			w.failures++
+			if o.late == nil && o.verb != read && o.verb != load {
+				w.untold++
+			}
+			w.mu.Unlock()
 		}
 		w.log("%v: %v", o, err)
 	}
@@ -715,7 +749,7 @@ func (c *call) denied() bool {
 
 func (w *world) newRequest(p *process, cost int64) counters.Request {
 	now := p.now().Add(time.Duration(len(w.calls))) // no two requests are made in the same nanosecond
-	return counters.Request{Client: client, Cost: cost, Limit: w.limit, Now: now}
+	return counters.Request{Client: client, Cost: cost, Limit: w.limit, Now: now, RefundUnanswered: w.refuses}
 }
 
 // traffic makes a call and plans the next, until there were enough: bursts,
@@ -839,5 +873,6 @@ func (w *world) crash(p *process) {
 	for _, o := range slices.Clone(p.open) {
 		w.answer(o, counters.ErrUnavailable)
 	}
+	w.breakOff(p.connection)
 	w.boot(p)
 }

@@ -1,0 +1,226 @@
+package simulate
+
+import (
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"weir/counters"
+)
+
+// A late is the answer to an addition or a swap whose caller has given up at its
+// deadline.
+type late struct {
+	counters.Unanswered
+	told    time.Time // zero until then; known to the scheduler alone
+	outcome error     // that is told
+	listens func(err error)
+}
+
+// newLateness returns what decides how late answers are. It is none of the
+// world's, whose other numbers don't depend on it.
+func newLateness(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 1)) }
+
+// lag returns up to most ticks.
+func (w *world) lag(most int) time.Duration { return time.Duration(w.lateness.IntN(most+1)) * tick }
+
+// postpone returns what the caller of o gets, which has waited in vain: the
+// outcome is told later. It is told at once, or up to three timeouts later; in the
+// order in which operations were sent, or in any. What hasn't been applied yet is
+// perhaps dropped.
+func (w *world) postpone(o *operation) error {
+	l, r := new(late), w.lateness
+	l.Err, o.late = counters.ErrTimeout, l
+	if o.applied.IsZero() && r.IntN(3) == 0 {
+		o.planned = 0
+	}
+	o.broken = o.broken || r.IntN(8) == 0
+	at := time.Now()
+	if o.planned > 0 && o.applied.IsZero() {
+		at = maxTime(at, o.finish).Add(tick)
+	}
+	timeout := int(w.timeout / tick)
+	at = at.Add(pick(r, 0, w.lag(timeout), w.lag(3*timeout)))
+	if r.IntN(2) == 0 {
+		at = maxTime(at, o.connection.told)
+	}
+	o.connection.told = maxTime(at, o.connection.told)
+	if known := w.becomes(o); !at.After(time.Now()) && r.IntN(2) == 0 && !w.mustWait(o, known) && !w.broken.tellsNobody {
+		w.tells(o, known)
+		l.Await = func(f func(err error)) { f(known) }
+		l.Later(func(error) {}) // who asks next finds it known
+		return &l.Unanswered
+	}
+	l.Await = func(f func(err error)) {
+		n := o.connection.network
+		n.mu.Lock()
+		l.listens = f
+		n.awaited = append(n.awaited, o)
+		n.mu.Unlock()
+		n.wake()
+	}
+	w.at(at, event{do: func() { w.tell(o) }})
+	return &l.Unanswered
+}
+
+// becomes returns what is to be told of o. A step that is to be applied has been.
+func (w *world) becomes(o *operation) error {
+	done := o.planned > 0 && !o.lost && (o.verb != swap || o.swapped)
+	switch {
+	case o.broken:
+		return counters.ErrUnavailable
+	case w.broken.saysDone && !o.lost:
+		return nil
+	case done && !w.broken.saysUndone:
+		return nil
+	case o.lost:
+		return counters.ErrLost
+	default:
+		return counters.ErrNotSent
+	}
+}
+
+// mustWait reports whether the outcome of o isn't told yet: that it was done is
+// told as soon as the store takes operations again.
+func (w *world) mustWait(o *operation, outcome error) bool {
+	return outcome == nil && w.outage.of(w.processes[o.process]) != available
+}
+
+// tell has the caller of o told what became of it, unless that was told.
+func (w *world) tell(o *operation) {
+	if !o.late.told.IsZero() {
+		return
+	}
+	outcome := w.becomes(o)
+	if w.mustWait(o, outcome) {
+		w.held = append(w.held, o)
+		return
+	}
+	w.tells(o, outcome)
+	w.pass(o)
+}
+
+// tells notes that the outcome of o is known from now on.
+func (w *world) tells(o *operation, outcome error) {
+	o.late.told, o.late.outcome = time.Now(), outcome
+	switch fate := o.fate(); {
+	case fate == unknown:
+		w.mu.Lock()
+		w.untold++
+		w.mu.Unlock()
+	case fate == counted && slices.ContainsFunc(w.lost, func(at time.Time) bool { return !at.Before(o.sent) }):
+		// Whoever refused it takes it back, and doesn't know that it was lost.
+		w.takenBack = time.Now().Add(4 * w.timeout)
+	}
+	if w.traced {
+		w.log("%v: it is told late that %v", o, [...]string{owed: "it wasn't done", unknown: "nobody knows", counted: "it was done"}[o.fate()])
+	}
+}
+
+// pass has a goroutine of its own act on the outcome of o, if anybody awaits it.
+func (w *world) pass(o *operation) {
+	f := o.late.listens
+	if o.late.listens = nil; f == nil || w.broken.tellsNobody {
+		return
+	}
+	outcome := o.late.outcome
+	w.stirred = true
+	w.telling.Add(1)
+	go func() {
+		defer w.telling.Add(-1)
+		f(outcome)
+	}()
+}
+
+// listen notes that somebody awaits the outcome of o, be it known or not.
+func (w *world) listen(o *operation) {
+	if !o.late.told.IsZero() {
+		w.after(0, func() { w.pass(o) })
+	}
+}
+
+// breakOff ends the hope for answers to operations of c, one after the other.
+func (w *world) breakOff(c *connection) {
+	for _, o := range w.writes {
+		if o.connection == c && o.late != nil && o.late.told.IsZero() {
+			o.broken = true
+			w.after(0, func() { w.tell(o) })
+		}
+	}
+}
+
+// release has told what had to wait for the end of an outage.
+func (w *world) release() {
+	held := w.held
+	w.held = nil
+	for _, o := range held {
+		w.after(w.lag(farthest), func() { w.tell(o) })
+	}
+}
+
+// judgeTold checks that all that was told late comes to an end.
+func (w *world) judgeTold() {
+	for range 100 {
+		w.run()
+		if w.telling.Load() == 0 {
+			return
+		}
+		time.Sleep(w.timeout)
+		w.align()
+	}
+	w.violate("timeout", "what was told late has no end")
+}
+
+// fate returns what a process knows of o: whether it was done.
+func (o *operation) fate() outcome {
+	err := o.err
+	if o.late != nil && !o.late.told.IsZero() {
+		err = o.late.outcome
+	}
+	switch {
+	case !o.answered:
+		return unknown
+	case errors.Is(err, counters.ErrNotSent) || errors.Is(err, counters.ErrLost) || err == nil && o.verb == swap && !o.swapped && o.late == nil:
+		return owed
+	case err != nil:
+		return unknown
+	default:
+		return counted
+	}
+}
+
+// told reports whether the process of c, which has failed, knew by then what
+// became of all that may have counted c.
+func (w *world) told(c *call, by time.Time) bool {
+	if !w.faults.late {
+		return false
+	}
+	for _, o := range w.writes {
+		if o.connection != c.life || o.sent.After(c.returned) || o.answered && o.ended.Before(c.began) || w.width() > 0 && o.key != w.counter(c) {
+			continue
+		}
+		if o.fate() == unknown || o.late != nil && o.late.told.After(by) {
+			return false
+		}
+	}
+	return true
+}
+
+// givenBack reports whether what the store may have counted of c, which it
+// didn't answer in time, has surely been given back, as c was refused.
+func (w *world) givenBack(c *call) bool {
+	refused := c.kind == take && !c.crashed && (c.err != nil && c.request.RefundUnanswered || c.failed != nil && c.denied() && !w.countDenied)
+	return refused && w.unclear() == 0 && w.told(c, time.Now())
+}
+
+// unclear returns of how many operations, and refunds, nobody will know whether
+// they were done. Without late answers that may be any that failed.
+func (w *world) unclear() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.faults.late {
+		return w.untold
+	}
+	return w.failures
+}
