@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -19,7 +20,7 @@ import (
 // A plot is a short story of which every course is explored: each order in
 // which the server may do the steps of concurrent operations, and each moment
 // at which it may forget. An operation has as many steps as in a world, and is
-// answered with its last. The processes are the real limiters.
+// answered with its last, unless the plot has a late answer. The processes are the real limiters.
 type plot struct {
 	name      string
 	algorithm algorithms.Algorithm
@@ -33,6 +34,8 @@ type plot struct {
 	// asked are the processes that are asked in the end, in this order, each
 	// until it denies. The last of them is new.
 	asked []int
+	// flaws are those of the store.
+	flaws flaws
 }
 
 // A round is what several threads do at a time. It is over when all of that is
@@ -47,14 +50,18 @@ type round struct {
 type thread struct {
 	process int
 	does    []kind
+	late    bool // it may give up what counts; then its process decides alone
+	refuses bool // or the check is refused
 }
 
-func takes(process, n int) thread { return thread{process, slices.Repeat([]kind{take}, n)} }
+func takes(process, n int) thread {
+	return thread{process: process, does: slices.Repeat([]kind{take}, n)}
+}
 
 // cancels takes, and refunds that.
-func cancels(process int) thread { return thread{process, []kind{take, refund}} }
+func cancels(process int) thread { return thread{process: process, does: []kind{take, refund}} }
 
-func resets(process int) thread { return thread{process, []kind{reset}} }
+func resets(process int) thread { return thread{process: process, does: []kind{reset}} }
 
 // window is that of all plots.
 const window = time.Minute
@@ -67,6 +74,10 @@ const (
 	finish choice = -1 - iota
 	forgetAll
 	forgetKey // the first, and the others below
+
+	// In a plot with a late answer.
+	giveUp  choice = 1 << 20
+	deliver choice = 1<<20 + 1
 )
 
 // touches are the keys that a step looks at and those that it changes, as bits.
@@ -85,6 +96,7 @@ type stage struct {
 	hands   []*hand        // one for each thread of a round
 	keys    map[string]int // their bits
 	clients int            // each run has its own, whom nobody knows
+	lates   bool           // an answer may be late
 }
 
 // A chooser chooses among what may come next, unless the run is to be cut short,
@@ -97,12 +109,12 @@ type chooser interface {
 // bubble calls f where time stands still: each round has its own.
 func (x *stage) bubble(f func()) {
 	synctest.Test(new(testing.T), func(*testing.T) {
-		x.members, x.hands = nil, nil
+		x.members, x.hands, x.lates = nil, nil, x.hasLate()
 		for i := range slices.Max(x.asked) + 1 {
 			x.members = append(x.members, x.boot(i))
 		}
 		for _, round := range x.rounds {
-			for len(x.hands) < len(round.threads) {
+			for !x.lates && len(x.hands) < len(round.threads) {
 				x.hands = append(x.hands, newHand())
 			}
 		}
@@ -179,7 +191,9 @@ type run struct {
 	round   int
 	strands []*strand // of the round
 	current *strand
-	left    bool // without an end
+	left    bool    // without an end
+	closed  bool    // no operation is answered any more; guarded by mu
+	letter  *letter // nil until an operation is given up
 
 	deed       deed // that is under way
 	deeds      []deed
@@ -204,6 +218,7 @@ type act struct {
 	now            time.Time
 	asked          bool // the server
 	counted        int  // the deed that has counted it; noDeed if none has
+	alone          bool // its process has decided
 	done           bool
 	decision       counters.Decision
 	refunded       bool
@@ -232,9 +247,16 @@ func (x *stage) play(by chooser, out io.Writer) *run {
 	x.clients++
 	r := &run{stage: x, out: out, client: fmt.Sprint(client, x.clients), now: time.Now().Truncate(window).Add(x.start)}
 	r.traced = out != nil
-	r.server = server{items: make(map[string]item), touched: r.touch}
-	for _, m := range x.members {
+	r.server = server{items: make(map[string]item), flaws: x.flaws, touched: r.touch}
+	for i := range x.members {
+		if x.lates { // what the run before has left goes on in another
+			x.members[i] = x.boot(i)
+		}
+		m := x.members[i]
 		m.connection.network, m.connection.perform, m.reseeded = &r.network, r.perform, 0
+		if x.lates {
+			m.connection.perform = r.park
+		}
 	}
 	for i, round := range x.rounds {
 		r.round, r.now, r.strands = i, r.now.Add(round.after), nil
@@ -291,6 +313,12 @@ func (r *run) enabled() (all []choice) {
 		}
 	}
 	over := len(all) == 0
+	if !over && r.giver() != nil {
+		all = append(all, giveUp)
+	}
+	if r.letter != nil && !r.letter.told && (!over || r.round == len(r.rounds)-1) {
+		return append(all, deliver)
+	}
 	if over && r.round < len(r.rounds)-1 || len(r.losses) == r.plot.losses {
 		return all
 	}
@@ -317,6 +345,12 @@ func (r *run) present() []string {
 // move does what is chosen.
 func (r *run) move(c choice) {
 	switch {
+	case c == giveUp:
+		r.giveUp(r.giver())
+		return
+	case c == deliver:
+		r.deliver()
+		return
 	case c >= 0:
 		r.advance(r.strands[c])
 		return
@@ -365,9 +399,10 @@ func (r *run) bit(key string) int {
 
 // remembers notes that the deed touches what the process of s remembers. The
 // reset of a process does so only at its end.
-func (r *run) remembers(s *strand) {
-	r.deed.changes |= 1 << (bits.UintSize - 1 - s.process)
-}
+func (r *run) remembers(s *strand) { r.deed.changes |= r.memory(s.process) }
+
+// memory returns the bit of what a process remembers.
+func (r *run) memory(process int) uint64 { return 1 << (bits.UintSize - 1 - process) }
 
 // record ends a deed.
 func (r *run) record() {
@@ -377,37 +412,52 @@ func (r *run) record() {
 
 // begin begins a thread, up to its first operation.
 func (r *run) begin(t thread) {
-	s := &strand{thread: t, hand: r.hands[len(r.strands)]}
+	s := &strand{thread: t}
 	r.strands = append(r.strands, s)
 	now := r.now
-	s.do = func() {
+	do := func() {
 		var last *act
 		for i, kind := range t.does {
 			s.act = &act{
 				process: t.process, round: r.round, kind: kind, counted: noDeed,
 				now: now.Add(time.Duration(t.process)*time.Microsecond + time.Duration(i)*time.Millisecond),
 			}
-			r.call(s.act, last)
+			r.call(s, last)
 			if kind == take {
 				last = s.act
 			}
 			r.remembers(s)
 		}
 	}
-	r.resume(s)
+	if r.lates {
+		go do()
+		r.gather()
+	} else {
+		s.hand = r.hands[len(r.strands)-1]
+		s.do = do
+		r.resume(s)
+	}
 	r.deed = deed{}
 }
 
-// call makes the call a. A refund is one of the act last.
-func (r *run) call(a, last *act) {
+// call makes the call of s. A refund is one of the act last.
+func (r *run) call(s *strand, last *act) {
+	a := s.act
 	l := r.members[a.process].limiter
-	ctx := &counters.Deadline{At: a.now.Add(counters.DefaultTimeout)}
-	request := counters.Request{Client: r.client, Cost: 1, Limit: r.limit, Now: a.now}
+	ctx := r.context(s, a.now)
+	request := counters.Request{Client: r.client, Cost: 1, Limit: r.limit, Now: a.now, RefundUnanswered: s.refuses}
 	r.acts = append(r.acts, a)
 	var err error
 	switch a.kind {
 	case take:
 		a.decision, err = l.Take(ctx, request)
+		if errors.Is(err, counters.ErrTimeout) && s.late {
+			failed := err
+			if a.decision, err = (counters.Decision{}), nil; !s.refuses {
+				a.alone = true
+				a.decision, err = l.TakeLocal(request, failed)
+			}
+		}
 	case refund:
 		last.refunded = last.decision.Allowed
 		request.Now = last.now
@@ -416,6 +466,9 @@ func (r *run) call(a, last *act) {
 		err = l.Reset(ctx, r.client, a.now)
 	default:
 		panic("no plot has a " + a.kind.String())
+	}
+	if r.left {
+		return
 	}
 	a.done = true
 	if err != nil {
@@ -440,13 +493,21 @@ func (r *run) perform(o *operation) {
 
 // advance does the next step of s.
 func (r *run) advance(s *strand) {
-	o := s.open
-	r.step(s, o, s.step)
-	if s.step++; s.step == len(o.steps) {
+	o, last := s.open, len(s.open.steps)
+	if s == r.giver() {
+		last++ // it may be given up when all is done, before it is answered
+	}
+	if r.deed.act = s.act; s.step < len(o.steps) {
+		r.step(s, o, s.step)
+	}
+	if s.step++; s.step >= last {
 		if s.act.kind != reset {
 			r.remembers(s)
 		}
 		r.resume(s)
+	}
+	if r.lates {
+		r.remembers(s)
 	}
 	r.record()
 }
@@ -483,6 +544,13 @@ func isCounter(key string) bool {
 
 // resume lets s go on to its next operation.
 func (r *run) resume(s *strand) {
+	if r.lates {
+		o := s.open
+		s.open, s.step = nil, 0
+		close(o.done)
+		r.gather()
+		return
+	}
 	before := r.current
 	r.current = s
 	s.open, _ = s.next()
@@ -492,6 +560,10 @@ func (r *run) resume(s *strand) {
 // abandon ends the threads of a run that is cut short.
 func (r *run) abandon() {
 	r.left = true
+	if r.lates {
+		r.close()
+		return
+	}
 	for _, s := range r.strands {
 		if s.open != nil {
 			r.resume(s)

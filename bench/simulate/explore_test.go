@@ -75,6 +75,21 @@ func plots(large bool) (all []plot) {
 			add(2, p.of("two losses, one process", 1, round{0, []thread{takes(0, 2)}}, round{later, []thread{takes(0, 2)}}))
 			add(2, p.of("two losses, two processes", 2, round{0, []thread{takes(0, 1), takes(1, 1)}}, round{later, []thread{takes(0, 1), takes(1, 1)}}))
 		}
+		late := plot{algorithm: a, start: 10 * time.Second, limit: 3}
+		add(1, late.of("an answer is late", 1, round{0, []thread{lags(0)}}, round{later, []thread{takes(0, 1)}}))
+		add(1, late.of("an answer is late, to who knows the client", 1,
+			round{0, []thread{takes(0, 1)}}, round{later, []thread{lags(0)}}, round{later, []thread{takes(0, 1)}}))
+		add(1, late.of("an answer is late, and its check is refused", 2,
+			round{0, []thread{refused(0), takes(1, 1)}}, round{later, []thread{takes(0, 1)}}))
+		both := int64(1)
+		if a.Kind == algorithms.Counters {
+			both = 2
+		}
+		add(both, late.of("an answer is late, while another asks", 2,
+			round{0, []thread{lags(0), takes(1, 1)}}, round{later, []thread{takes(0, 1)}}))
+		late.limit = 4
+		add(2, late.of("an answer is late, while another asks and asks", 2,
+			round{0, []thread{lags(0), takes(1, 1)}}, round{later, []thread{takes(0, 1), takes(1, 1)}}))
 		if a.Slots > 0 {
 			// The first reset begins a generation that ends two slots later.
 			p := plot{algorithm: a, start: 10 * time.Second, limit: 1}
@@ -179,6 +194,9 @@ func TestNoEndingIsLeftOut(t *testing.T) {
 		plot{algorithm: algorithms.Named(algorithms.Token), limit: 2, losses: 1}.of("its own reset", 1,
 			round{0, []thread{takes(0, 1)}}, round{later, []thread{takes(0, 1), resets(0)}}, round{0, []thread{takes(0, 1)}}),
 		plot{algorithm: strict, limit: 1}.of("a reset", 2, round{0, []thread{takes(0, 1)}}, resetting),
+		plot{algorithm: algorithms.Named(algorithms.Log), limit: 3}.of("a late answer", 2,
+			round{0, []thread{lags(0), takes(1, 1)}}, round{later, []thread{takes(0, 1)}}),
+		plot{algorithm: strict, limit: 3}.of("a late answer, refused", 2, round{0, []thread{refused(0), takes(1, 1)}}),
 	} {
 		every, x := new(enumeration), &exploration{stage: stage{plot: p, keys: make(map[string]int)}}
 		want, got := make(map[string]bool), make(map[string]bool)
@@ -199,6 +217,33 @@ func TestNoEndingIsLeftOut(t *testing.T) {
 		assert.Equal(t, want, got, p.name)
 		assert.Less(t, x.runs, runs, p.name)
 		t.Logf("%s: %d endings of %d courses, %d explored", p.name, len(want), runs, x.runs)
+	}
+}
+
+// A store that tells something wrong late, or nothing, is seen.
+func TestCoursesSeeWrongAnswers(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name  string
+		flaws flaws
+	}{
+		{"what wasn't done was", flaws{saysDone: true}},
+		{"what was done wasn't", flaws{saysUndone: true}},
+		{"nobody is told", flaws{tellsNobody: true}},
+	} {
+		for _, name := range []string{algorithms.Fixed, algorithms.Token, algorithms.Log} {
+			t.Run(test.name+", "+name, func(t *testing.T) {
+				seen := slices.ContainsFunc([]thread{lags(0), refused(0)}, func(gives thread) bool {
+					p := plot{algorithm: algorithms.Named(name), limit: 3, start: 10 * time.Second, flaws: test.flaws}
+					p = p.of("a late answer", 2, round{0, []thread{gives, takes(1, 1)}}, round{later, []thread{takes(0, 1)}})
+					_, violated, _ := explore(p)
+					p.flaws = flaws{}
+					_, without, _ := explore(p)
+					return violated != nil && without == nil
+				})
+				assert.True(t, seen)
+			})
+		}
 	}
 }
 

@@ -25,24 +25,31 @@ import (
 //   - reseeded: nothing is put back if nothing was lost.
 //   - errors and timeout: no call fails, or goes on without an end.
 //
+// A plot with a late answer is judged by judgeLate instead.
+//
 // When the server forgets a reset that not everybody has noticed, nobody can
 // tell for sure. Then twice the limit is the bound, and only a bucket or a log
 // still finds out, as soon as somebody is asked who knows of the reset.
 func (r *run) judge() {
+	if r.lates {
+		defer r.close()
+	}
 	r.round, r.now = len(r.rounds), r.now.Add(2*time.Second)
 	for _, p := range r.asked {
 		for range r.limit + 2 {
 			r.strands = nil
 			r.begin(takes(p, 1))
-			for r.strands[0].open != nil && !r.endless() {
-				r.advance(r.strands[0])
-			}
+			r.answerAll()
 			if r.left || !r.strands[0].act.decision.Allowed {
 				break
 			}
 		}
 	}
 	if r.left {
+		return
+	}
+	if r.lates {
+		r.judgeLate()
 		return
 	}
 	sure := r.noticed()
