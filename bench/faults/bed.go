@@ -28,6 +28,7 @@ type config struct {
 	terms    int           // of the trial that terminates weir
 	gap      time.Duration // between floods of the trial that evicts
 	parallel int           // trials
+	share    shareConfig   // of share trials
 	rows     *regexp.Regexp
 }
 

@@ -1,10 +1,12 @@
 // Package faults breaks what weir stands on while callers ask it, and holds
 // what they are answered against what weir promises: Memcached stalls, dies,
 // forgets, evicts and moves; the network delays, trickles, cuts and swallows;
-// weir itself is terminated. All are real processes.
+// weir itself is terminated. All are real processes. Share trials measure what
+// many instances admit together without their store; those are limiters in this
+// process, on a real Memcached.
 //
 // Run is the command that runs each fault by itself; Soak is random faults, one
-// after another. The trials are in trials.go.
+// after another. The trials are in trials.go and share.go.
 package faults
 
 import (
@@ -20,10 +22,11 @@ import (
 	"weir/counters"
 )
 
-// Run measures all trials and prints them as a table. The error says what
+// Run measures all trials and prints them as tables. The error says what
 // didn't hold.
 func Run(ctx context.Context, args []string, out io.Writer) error {
-	cfg := config{rounds: 3, callers: 256, pause: 200 * time.Millisecond, patience: 20 * time.Second, terms: 20, gap: 11 * time.Second, parallel: 1}
+	cfg := config{rounds: 3, callers: 256, pause: 200 * time.Millisecond, patience: 20 * time.Second, terms: 20, gap: 11 * time.Second, parallel: 1,
+		share: shareConfig{warming: 3 * time.Second, clients: 9, stalls: 3}}
 	flags := report.NewFlags("faults")
 	quick := flags.Quick("all rows in less than a minute, several at a time")
 	flags.DurationVar(&cfg.timeout, "store-timeout", counters.DefaultTimeout, "weir's")
@@ -34,40 +37,52 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	if *quick {
 		cfg.length, cfg.rounds, cfg.callers, cfg.terms, cfg.gap, cfg.parallel = time.Second, 1, 64, 3, 0, 4
+		cfg.share = shareConfig{warming: 300 * time.Millisecond, clients: 1, stalls: 1, atOnce: true}
 	}
 	if cfg.length < settleAfter || cfg.timeout <= 0 {
 		return flags.Errorf("-duration must be at least %v, and -store-timeout more than 0", settleAfter)
 	}
+	cfg.share.timeout, cfg.share.outage, cfg.share.patience = cfg.timeout, cfg.length, cfg.patience
 	r, err := measureAll(ctx, cfg)
 	return flags.Publish(out, "faults", r, err)
 }
 
 func measureAll(ctx context.Context, cfg config) (*Report, error) {
-	selected := report.Selected(trials, cfg.rows)
-	if len(selected) == 0 {
+	selected, shares := report.Selected(trials, cfg.rows), report.Selected(shareTrials, cfg.rows)
+	if len(selected)+len(shares) == 0 {
 		return nil, fmt.Errorf("faults: no row matches %q", cfg.rows)
 	}
 	version, err := testbed.MemcachedVersion(ctx)
 	if err != nil {
 		return nil, err
 	}
+	r := &Report{Machine: report.ThisMachine(version), Timeout: cfg.timeout, Length: cfg.length}
+	if len(selected) > 0 {
+		if r.Rows, err = measureRows(ctx, cfg, selected); err != nil {
+			return nil, err
+		}
+	}
+	r.Shares, err = measureShares(ctx, cfg.share, shares)
+	return r, err
+}
+
+func measureRows(ctx context.Context, cfg config, selected []trial) ([]row, error) {
 	build, err := testbed.BuildWeir(ctx, policyFile)
 	if err != nil {
 		return nil, err
 	}
 	defer build.Remove()
-	r := &Report{Machine: report.ThisMachine(version), Timeout: cfg.timeout, Length: cfg.length, Rows: make([]row, len(selected))}
-	errs := make([]error, len(selected))
+	rows, errs := make([]row, len(selected)), make([]error, len(selected))
 	running := make(chan struct{}, cfg.parallel)
 	var all sync.WaitGroup
 	for i, t := range selected {
 		running <- struct{}{}
 		report.Progress("%s", t)
 		all.Go(func() {
-			r.Rows[i], errs[i] = t.measure(ctx, cfg, build)
+			rows[i], errs[i] = t.measure(ctx, cfg, build)
 			<-running
 		})
 	}
 	all.Wait()
-	return r, errors.Join(errs...)
+	return rows, errors.Join(errs...)
 }

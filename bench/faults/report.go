@@ -59,11 +59,25 @@ type Report struct {
 	Timeout time.Duration  `json:"store_timeout_ns"`
 	Length  time.Duration  `json:"length_ns"` // of a fault
 	Rows    []row          `json:"rows"`
+	Shares  []shareRow     `json:"shares,omitempty"`
 }
 
 // Print writes the rows as a table, what its columns mean, and what was missed.
 func (r *Report) Print(out io.Writer) {
 	fmt.Fprintf(out, "%v; store timeout %v, faults of %v, limit %d\n", r.Machine, r.Timeout, r.Length, limit)
+	if len(r.Rows) > 0 {
+		r.printRows(out)
+	}
+	if len(r.Shares) > 0 {
+		printShares(out, r.Shares)
+	}
+	for _, text := range r.missed() {
+		fmt.Fprintf(out, "MISSED: %s\n", text)
+	}
+}
+
+// printRows writes the rows of faults as a table, and what its columns mean.
+func (r *Report) printRows(out io.Writer) {
 	report.TableOf(out, "", "fault\tprocesses\tchecks\tabove\tunexcused\tmay be\tbelow\tlocal\twrong\tstuck\tleaked\tp50 ms\tp99 ms\tsettled\tlongest\tmachine\tback ms\t\t", r.Rows, func(r row) string {
 		verdict := "ok"
 		if len(r.Missed) > 0 {
@@ -89,11 +103,6 @@ settled    p99 of the checks that began 0.5 s after the fault did
 machine    the longest that an answer took meanwhile that needs no store, and, where servers move, one of a server that stays: what a busy machine adds to the longest check
 back       from the end of the fault until no check is decided without the store
 `)
-	for _, r := range r.Rows {
-		for _, text := range r.Missed {
-			fmt.Fprintf(out, "MISSED: %s: %s\n", r.Fault, text)
-		}
-	}
 }
 
 // Draw draws nothing.
@@ -102,10 +111,23 @@ func (r *Report) Draw(string) ([]report.Picture, error) { return nil, nil }
 // Broken returns what didn't hold.
 func (r *Report) Broken() error {
 	var errs []error
-	for _, r := range r.Rows {
-		for _, text := range r.Missed {
-			errs = append(errs, fmt.Errorf("faults: %s: %s", r.Fault, text))
-		}
+	for _, text := range r.missed() {
+		errs = append(errs, fmt.Errorf("faults: %s", text))
 	}
 	return errors.Join(errs...)
+}
+
+// missed returns what didn't hold, with the names of the rows.
+func (r *Report) missed() (all []string) {
+	for _, row := range r.Rows {
+		for _, text := range row.Missed {
+			all = append(all, row.Fault+": "+text)
+		}
+	}
+	for _, row := range r.Shares {
+		for _, text := range row.Missed {
+			all = append(all, row.Name+": "+text)
+		}
+	}
+	return all
 }
