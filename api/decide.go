@@ -100,9 +100,7 @@ func (a *answer) ask(ctx context.Context, now time.Time, limits []limitAnswer) {
 // begin returns what l is asked to consume.
 func (a *answer) begin(l *limitAnswer, now time.Time) counters.Request {
 	l.asked = true
-	r := l.request(now)
-	r.RefundUnanswered = a.policy.OnStoreError == StoreErrorDeny && !a.policy.CountDenied
-	return r
+	return l.request(now)
 }
 
 // end notes what l's Take of r returned, and reports whether the limits after it

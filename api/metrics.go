@@ -78,7 +78,7 @@ func NewMetrics(r prometheus.Registerer, version string) *Metrics {
 		casForeign: counter("weir_cas_foreign_values_total",
 			"Values in the place of a client's state that this version can't read; the client started anew.").WithLabelValues(),
 		refundsFailed: counter("weir_refunds_failed_total",
-			"Refunds that failed, or of which nobody knows whether they were due. What they should have given back stays in use until its time has passed.").WithLabelValues(),
+			"Refunds of which nobody knows whether they were done, or were due. What they should have given back may stay in use until its time has passed.").WithLabelValues(),
 		reseeded: counter("weir_reseeded_counters_total",
 			"Counters and states that the store had lost and that were put back.").WithLabelValues(),
 		requests: counter("weir_http_requests_total",

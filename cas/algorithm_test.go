@@ -134,7 +134,7 @@ func runTimeline[S any](t *testing.T, c *client[S], rows []row) {
 			ResetAfter: duration(row.reset), RetryAfter: duration(row.retry), Wait: duration(row.wait),
 		}
 		got := c.ask(t, counters.Request{Cost: row.cost, Limit: row.limit, Now: clock(t, row.at)})
-		got.Generation, got.Refunded, got.FitsAfter = 0, 0, 0
+		got.Receipt, got.FitsAfter = counters.Receipt{}, 0
 		require.Equalf(t, want, got, "row %d, %s", i, row.at)
 	}
 }
@@ -235,7 +235,7 @@ func testAlgorithm[S any](t *testing.T, a algorithm[S]) {
 	})
 	t.Run("giving back to no state leaves none", func(t *testing.T) {
 		var none S
-		assert.Equal(t, none, a.refund(none, ask(1), counters.Decision{Allowed: true, Remaining: 99, Generation: 1}))
+		assert.Equal(t, none, a.refund(none, ask(1), counters.Decision{Allowed: true, Remaining: 99, Receipt: counters.Receipt{Generation: 1}}))
 	})
 	t.Run("a state made after a reset keeps what is refunded late", func(t *testing.T) {
 		c := newClient(a)

@@ -77,7 +77,7 @@ func (b *bucket) take(level *bucketState, d *counters.Decision, now int64, r *co
 	case allowed:
 		changed = true
 		level.whole += r.Cost
-		d.Generation, d.Refunded = level.generation, level.refunded
+		d.Receipt.Generation, d.Receipt.Refunded = level.generation, level.refunded
 	case b.countDenied:
 		changed = true
 		level.whole, level.part = b.capacity(r.Limit), 0
@@ -99,10 +99,10 @@ func (b bucket) peek(s bucketState, r counters.Request) (d counters.Decision) {
 // and what has been refunded since; the refund is too small rather than too
 // large.
 func (b bucket) refund(s bucketState, r counters.Request, taken counters.Decision) bucketState {
-	if s.generation != taken.Generation {
+	if s.generation != taken.Receipt.Generation {
 		return s
 	}
-	before := max(0, b.capacity(r.Limit)-taken.Remaining-r.Cost-1-(s.refunded-taken.Refunded))
+	before := max(0, b.capacity(r.Limit)-taken.Remaining-r.Cost-1-(s.refunded-taken.Receipt.Refunded))
 	left := bucketState{whole: before + r.Cost, window: b.window}
 	if now := r.Now.UnixNano(); now < s.time {
 		left.drain(between(now, s.time), r.Limit)

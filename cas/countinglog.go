@@ -91,7 +91,7 @@ func (l counting) step(s countingState, r counters.Request) (countingState, coun
 	case allowed:
 		live = l.add(live, r.Cost, r.Limit)
 		d := l.decision(live, r, allowed)
-		d.Generation = live.generation
+		d.Receipt.Generation = live.generation
 		return live, d
 	case l.countDenied:
 		most := max(r.Limit, used)
@@ -114,7 +114,7 @@ func (l counting) peek(s countingState, r counters.Request) counters.Decision {
 // from the oldest entries that may have it or come before it: what stays may
 // leave later than it should, never sooner.
 func (l counting) refund(s countingState, r counters.Request, taken counters.Decision) countingState {
-	if s.generation != taken.Generation || behind(s.time, r.Now) >= uint64(l.window) {
+	if s.generation != taken.Receipt.Generation || behind(s.time, r.Now) >= uint64(l.window) {
 		return s
 	}
 	s.entries = l.take(s, r.Now.UnixNano(), r.Cost)

@@ -3,6 +3,7 @@ package cas
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -232,12 +233,12 @@ func TestAContendedRefundIsTriedAgainUnlessItMayBeDone(t *testing.T) {
 // A silentStore answers nothing once it is silent.
 type silentStore struct {
 	counters.StateStore
-	silent bool
+	silent atomic.Bool
 	loaded func() // if not nil, called after each Load
 }
 
 func (s *silentStore) await(ctx context.Context) error {
-	if !s.silent {
+	if !s.silent.Load() {
 		return nil
 	}
 	<-ctx.Done()
@@ -282,13 +283,14 @@ func TestASilentStoreIsNoContention(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		rigged.beforeSwap = func() { time.Sleep(4 * time.Millisecond) }
-		rigged.afterSwap = func() error { store.silent = true; return nil }
+		rigged.afterSwap = func() error { store.silent.Store(true); return nil }
 		take(func(d counters.Decision, err error) { assert.True(t, err == nil && d.Allowed, "%+v, %v", d, err) })
 		for range 2 { // the second leads
 			take(func(d counters.Decision, err error) { assert.Error(t, err, "%+v", d) })
 		}
 		callers.Wait()
-		time.Sleep(time.Second)
+		store.silent.Store(false) // or what may be consumed is asked for again and again
+		time.Sleep(3 * time.Second)
 	})
 }
 
@@ -311,7 +313,7 @@ func TestAStoreThatFallsSilentIsNoContention(t *testing.T) {
 		require.True(t, d.Allowed)
 		require.NoError(t, other.Reset(t.Context(), "c", time.Now()))
 		time.Sleep(2 * time.Second)
-		store.loaded = func() { store.silent = true } // and there is room
+		store.loaded = func() { store.silent.Store(true) } // and there is room
 		d, err = take()
 		assert.Error(t, err, "%+v", d)
 	})
@@ -370,18 +372,18 @@ func TestAnAttemptThatOnlyAsksIsNoContention(t *testing.T) {
 				}
 				take, other := newTaker(silent), newTaker(inner)
 				before(take, other, store)
-				attempts := 0
+				var attempts atomic.Int64
 				silent.afterSwap = func() error {
-					if attempts++; attempts == 1 {
+					if attempts.Add(1) != 2 {
 						return nil
 					}
 					time.Sleep(50 * time.Millisecond)
 					return counters.ErrTimeout
 				}
 				d, err := take()
-				assert.Equal(t, 2, attempts)
+				assert.EqualValues(t, 2, attempts.Load())
 				assert.ErrorIs(t, err, counters.ErrTimeout, "%+v", d)
-				time.Sleep(time.Second)
+				time.Sleep(3 * time.Second) // until what may be consumed is asked for
 			})
 		})
 	}

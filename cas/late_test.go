@@ -45,15 +45,16 @@ func TestLateAnswers(t *testing.T) {
 	t.Parallel()
 	for name, newLimiter := range makers {
 		for _, test := range []struct {
-			written, refunds    bool
+			written             bool
 			told                error
 			alone, othersBefore bool
 			used, failed        int64
 		}{
-			{written: true, refunds: true, used: 1},
-			{told: counters.ErrNotSent, refunds: true, used: 1},
-			{written: true, told: counters.ErrUnavailable, refunds: true, used: 4, failed: 1},
-			{written: true, used: 4},
+			{written: true, used: 1},
+			{told: counters.ErrNotSent, used: 1},
+			{written: true, told: counters.ErrUnavailable, used: 1}, // as the state tells
+			{written: true, told: counters.ErrUnavailable, othersBefore: true, used: 6, failed: 1},
+			{told: counters.ErrUnavailable, othersBefore: true, used: 3, failed: 1},
 			{written: true, used: 4, alone: true},
 			{written: true, used: 6, alone: true, othersBefore: true},
 			{told: counters.ErrNotSent, used: 4, alone: true},
@@ -79,7 +80,8 @@ func TestLateAnswers(t *testing.T) {
 				take(l, 1)
 				var tell func(error)
 				store.late.Store(&counters.Unanswered{Err: counters.ErrTimeout, Await: func(f func(error)) { tell = f }})
-				r := counters.Request{Client: "c", Cost: 3, Limit: 10, Now: now, RefundUnanswered: test.refunds}
+				now = now.Add(1) // so that its state is no other's
+				r := counters.Request{Client: "c", Cost: 3, Limit: 10, Now: now}
 				_, err = l.Take(t.Context(), r)
 				require.ErrorIs(t, err, counters.ErrTimeout)
 				if test.alone {
@@ -120,7 +122,7 @@ func TestAnAnswerThatIsHardlyLateIsRefunded(t *testing.T) {
 					f(nil)
 				}})
 				begin := time.Now()
-				r := counters.Request{Client: "c", Cost: 3, Limit: 10, Now: begin, RefundUnanswered: true}
+				r := counters.Request{Client: "c", Cost: 3, Limit: 10, Now: begin}
 				_, err = l.Take(t.Context(), r)
 				require.ErrorIs(t, err, counters.ErrTimeout)
 				assert.Zero(t, time.Since(begin), "nobody waits for the refund")
@@ -273,7 +275,8 @@ func (s *tardyStore) Swap(ctx context.Context, key string, old counters.State, v
 }
 
 // A swap that is done late keeps the next one from being done, though that has
-// no answer either: what only that was to consume is owed.
+// no answer either: what only that was to consume is owed, and what was refused is
+// given back.
 func TestASwapThatIsDoneLate(t *testing.T) {
 	t.Parallel()
 	for name, newLimiter := range makers {
@@ -294,7 +297,7 @@ func TestASwapThatIsDoneLate(t *testing.T) {
 					require.True(t, d.Allowed)
 				}
 				take := func(cost int64) error {
-					r.Cost = cost
+					r.Cost, r.Now = cost, r.Now.Add(1) // so that its state is no other's
 					_, err := l.Take(t.Context(), r)
 					return err
 				}
@@ -309,7 +312,11 @@ func TestASwapThatIsDoneLate(t *testing.T) {
 				require.NoError(t, take(1))
 				d, err := there.Peek(t.Context(), r)
 				require.NoError(t, err)
-				assert.EqualValues(t, 10-(1+2+3+1+1), d.Remaining)
+				used := int64(1 + 2 + 3 + 1 + 1)
+				if gone {
+					used -= 2 // it is given back
+				}
+				assert.EqualValues(t, 10-used, d.Remaining)
 			})
 		}
 	}
@@ -327,7 +334,7 @@ func TestASwapThatChangesNothing(t *testing.T) {
 			_, err = l.Take(t.Context(), r)
 			require.NoError(t, err)
 			store.late.Store(&counters.Unanswered{Err: counters.ErrTimeout, Await: func(func(error)) {}})
-			require.Error(t, l.Refund(t.Context(), r, counters.Decision{Allowed: true, Generation: 1}))
+			require.Error(t, l.Refund(t.Context(), r, counters.Decision{Allowed: true, Receipt: counters.Receipt{Generation: 1}}))
 			_, err = l.Take(t.Context(), r)
 			_, err = l.TakeLocal(r, err)
 			require.NoError(t, err)
@@ -344,32 +351,31 @@ func TestASwapThatChangesNothing(t *testing.T) {
 func TestWhoLeavesIsRefunded(t *testing.T) {
 	t.Parallel()
 	for name, newLimiter := range makers {
-		for _, refunds := range []bool{true, false} {
-			t.Run(fmt.Sprint(name, refunds), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					store := &slowStore{Store: memory.New(nil), takes: 50 * time.Millisecond}
-					cfg := testConfig(10)
-					cfg.StoreTimeout = time.Second
-					l, err := newLimiter(store, cfg)
-					require.NoError(t, err)
-					r := counters.Request{Client: "c", Cost: 1, Limit: 10, Now: time.Now(), RefundUnanswered: refunds}
-					var callers sync.WaitGroup
-					for _, timeout := range []time.Duration{time.Second, 60 * time.Millisecond, time.Second} {
-						callers.Go(func() {
-							d, err := l.Take(&counters.Deadline{At: time.Now().Add(timeout)}, r)
-							assert.Equal(t, timeout == time.Second, err == nil && d.Allowed)
-						})
-						synctest.Wait() // the first leads alone, then the last both
-					}
-					callers.Wait()
-					time.Sleep(time.Second)
-					r.Cost = 0
-					d, err := l.Take(t.Context(), r)
-					require.NoError(t, err)
-					assert.EqualValues(t, 8, d.Remaining)
-				})
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &slowStore{Store: memory.New(nil), takes: 50 * time.Millisecond}
+				cfg := testConfig(10)
+				cfg.StoreTimeout = time.Second
+				l, err := newLimiter(store, cfg)
+				require.NoError(t, err)
+				r := counters.Request{Client: "c", Cost: 1, Limit: 10, Now: time.Now()}
+				var callers sync.WaitGroup
+				for _, timeout := range []time.Duration{time.Second, 60 * time.Millisecond, time.Second} {
+					callers.Go(func() {
+						d, err := l.Take(&counters.Deadline{At: time.Now().Add(timeout)}, r)
+						assert.Equal(t, timeout == time.Second, err == nil && d.Allowed)
+					})
+					synctest.Wait() // the first leads alone, then the last both
+				}
+				callers.Wait()
+				time.Sleep(time.Second)
+				r.Cost = 0
+				d, err := l.Take(t.Context(), r)
+				require.NoError(t, err)
+				assert.EqualValues(t, 8, d.Remaining)
+				time.Sleep(2 * time.Second)
 			})
-		}
+		})
 	}
 }
 
@@ -393,10 +399,10 @@ func TestABatchIsRefundedInPart(t *testing.T) {
 						refuse bool
 					}{{1, false}, {8, true}, {2, false}, {4, true}} {
 						r := r
-						r.Cost, r.RefundUnanswered = test.cost, test.refuse
+						r.Cost = test.cost
 						callers.Go(func() {
 							_, err := l.Take(&counters.Deadline{At: time.Now().Add(75 * time.Millisecond)}, r)
-							if err != nil && !r.RefundUnanswered {
+							if err != nil && !test.refuse {
 								_, err = l.TakeLocal(r, err)
 								assert.NoError(t, err)
 							}
@@ -507,7 +513,8 @@ func TestWhatIsAssumedIsNotRefunded(t *testing.T) {
 				}
 				first := request(3)
 				taken := alone(first)
-				slow.late.Store(&counters.Unanswered{Err: counters.ErrTimeout, Await: func(func(error)) {}})
+				var tell func(error)
+				slow.late.Store(&counters.Unanswered{Err: counters.ErrTimeout, Await: func(f func(error)) { tell = f }})
 				_, err = l.Take(t.Context(), request(1)) // with what is owed; nobody will ever know
 				require.ErrorIs(t, err, counters.ErrTimeout)
 				slow.late.Store(nil)
@@ -525,7 +532,8 @@ func TestWhatIsAssumedIsNotRefunded(t *testing.T) {
 				d, err := there.Peek(t.Context(), request(1))
 				require.NoError(t, err)
 				assert.EqualValues(t, 10-(2+1+1), d.Remaining)
-				assert.Equal(t, 1, failed)
+				tell(counters.ErrUnavailable)
+				assert.Equal(t, 2, failed, "the refund, and the check that has failed")
 			})
 		}
 	}

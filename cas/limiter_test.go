@@ -286,7 +286,7 @@ func TestContended(t *testing.T) {
 	assert.Greater(t, others, int64(4))
 	require.ErrorIs(t, a.limiter.Refund(context.Background(), a.request(1), counters.Decision{Allowed: true}), ErrContended, "without a deadline too")
 	a.limiter.Flush()
-	assert.Equal(t, 1, a.refundsFailed, "it was tried again once")
+	assert.Zero(t, a.refundsFailed, "it is tried until it is done")
 	assert.Equal(t, counters.MaxLimit-others, b.remaining())
 	a.store.beforeSwap = nil
 	assert.True(t, a.take(1).Allowed)
@@ -335,6 +335,7 @@ func TestAnAmbiguousSwap(t *testing.T) {
 	t.Parallel()
 	a, _ := newPair(t)
 	a.take(2)
+	a.now = a.now.Add(1)
 	a.store.afterSwap = func() error { return counters.ErrTimeout }
 	a.store.operations()
 	_, err := a.limiter.Take(context.Background(), a.request(3))
@@ -344,7 +345,7 @@ func TestAnAmbiguousSwap(t *testing.T) {
 	a.store.afterSwap = nil
 	_, ok := a.limiter.PeekLocal(a.request(1))
 	assert.False(t, ok)
-	assert.Equal(t, int64(4), a.take(1).Remaining, "it was stored")
+	assert.Equal(t, int64(7), a.take(1).Remaining, "it was stored, and is given back")
 }
 
 func TestForeignValuesAreReplaced(t *testing.T) {
@@ -356,10 +357,10 @@ func TestForeignValuesAreReplaced(t *testing.T) {
 		"another algorithm": {formatLeakyBucket}, "cut": other[:len(other)-1], "more": append(bytes.Clone(other), 0),
 	} {
 		t.Run(name, func(t *testing.T) {
-			i, _ := newPair(t)
+			i, other := newPair(t)
 			_, _, err := i.store.Swap(ctx, testKeys.StateKey("c"), counters.State{}, value, time.Minute)
 			require.NoError(t, err)
-			assert.Equal(t, int64(10), i.remaining())
+			assert.Equal(t, int64(10), other.remaining())
 			assert.Equal(t, int64(7), i.take(3).Remaining)
 			assert.Equal(t, int64(5), i.take(2).Remaining)
 			assert.Equal(t, 1, i.foreign)
@@ -576,6 +577,9 @@ func runMachine[S any](t *rapid.T, a algorithm[S], countDenied bool) {
 				continue
 			}
 			want := model.ask(t, r)
+			if r.Cost == 0 {
+				d.Receipt = counters.Receipt{} // of what a Peek has seen
+			}
 			require.Equal(t, want, d)
 			if d.Allowed && r.Cost > 0 {
 				admitted = append(admitted, r)
@@ -607,7 +611,7 @@ func runMachine[S any](t *rapid.T, a algorithm[S], countDenied bool) {
 			r := request(t)
 			d, err := pick(t).Peek(ctx, r)
 			require.NoError(t, err)
-			d.Generation = 0
+			d.Receipt = counters.Receipt{}
 			require.Equal(t, model.peek(t, r), d)
 		},
 		"give back": func(t *rapid.T) {
@@ -977,12 +981,13 @@ func TestTTLIsThatOfTheSlowestCallAndTheHorizon(t *testing.T) {
 	l, err := NewTokenBucket(memory.New(nil), time.Minute, 100, cfg)
 	require.NoError(t, err)
 	noon := clock(t, "12:00:00")
-	slow, fast := new(call), new(call)
-	slow.Request = request{Request: counters.Request{Client: "c", Cost: 1, Limit: 1, Now: noon}}
-	fast.Request = request{Request: counters.Request{Client: "c", Cost: 1, Limit: 100, Now: noon}}
-	for _, calls := range [][]*call{{slow, fast}, {fast, slow}} {
-		next := l.step(bucketState{}, origin{}, calls, false)
-		assert.Equal(t, 2*time.Minute+500*time.Millisecond+2*time.Second, next.ttl)
+	slow, fast := new(call[bucketState]), new(call[bucketState])
+	slow.Request.Request = counters.Request{Client: "c", Cost: 1, Limit: 1, Now: noon}
+	fast.Request.Request = counters.Request{Client: "c", Cost: 1, Limit: 100, Now: noon}
+	for _, calls := range [][]*call[bucketState]{{slow, fast}, {fast, slow}} {
+		w := &work[bucketState]{family: &l.family, a: new(account[bucketState]), calls: calls}
+		w.decide(true)
+		assert.Equal(t, 2*time.Minute+500*time.Millisecond+2*time.Second, w.next.ttl)
 	}
 }
 

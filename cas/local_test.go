@@ -461,17 +461,18 @@ func TestABucketThatIsMoreThanFull(t *testing.T) {
 	}
 }
 
-// A request that the store may have consumed is not owed, be it older than one
-// that is: in a log it then stands where that does.
-func TestWhatIsLateIsNotOwed(t *testing.T) {
+// A request that the store may have consumed is consumed once, be it older than one
+// that is due: in a log it then stands where that does.
+func TestWhatIsLateIsConsumedOnce(t *testing.T) {
 	t.Parallel()
 	for name, newLimiter := range makers {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			store := memory.New(nil)
+			inner := memory.New(nil)
+			store := &limitertest.BrokenStore{Store: inner}
 			l, err := newLimiter(store, testConfig(10))
 			require.NoError(t, err)
-			there, err := newLimiter(store, testConfig(10))
+			there, err := newLimiter(inner, testConfig(10))
 			require.NoError(t, err)
 			now := clock(t, "12:00:01.5")
 			request := func(after time.Duration) counters.Request {
@@ -479,17 +480,21 @@ func TestWhatIsLateIsNotOwed(t *testing.T) {
 			}
 			for _, check := range []struct {
 				after time.Duration
-				err   error
-			}{{3, limitertest.ErrUnsent}, {1, limitertest.ErrUnanswered}, {2, limitertest.ErrUnanswered}} {
-				d, err := l.TakeLocal(request(check.after), check.err)
+				fails error
+			}{{3, limitertest.ErrUnsent}, {1, limitertest.ErrUnanswered}, {2, limitertest.ErrUnsent}} {
+				store.Fail(check.fails)
+				_, err := l.Take(t.Context(), request(check.after))
+				require.Error(t, err)
+				d, err := l.TakeLocal(request(check.after), err)
 				require.NoError(t, err)
 				require.True(t, d.Allowed)
 			}
+			store.Fail(nil)
 			_, err = there.Take(t.Context(), request(0))
 			require.NoError(t, err)
 			d, err := l.Take(t.Context(), request(4))
 			require.NoError(t, err)
-			assert.EqualValues(t, 10-3, d.Remaining)
+			assert.EqualValues(t, 10-5, d.Remaining, "each once")
 		})
 	}
 }
@@ -501,32 +506,36 @@ func TestAStateThatIsWrittenAgain(t *testing.T) {
 	for name, newLimiter := range makers {
 		for _, outcome := range []error{limitertest.ErrUnanswered, limitertest.ErrUnheard, limitertest.ErrUnsent} {
 			t.Run(name+" "+outcome.Error(), func(t *testing.T) {
-				store := &scriptedStore{Store: memory.New(nil)}
-				l, err := newLimiter(store, testConfig(10))
-				require.NoError(t, err)
-				r := counters.Request{Client: "c", Cost: 1, Limit: 10, Now: clock(t, "12:00:01.5")}
-				admits := func(n int) (admitted int) {
-					for range n {
-						d, err := l.Take(t.Context(), r)
-						if err != nil {
-							d, err = l.TakeLocal(r, err)
-							require.NoError(t, err)
+				synctest.Test(t, func(t *testing.T) {
+					store := &scriptedStore{Store: memory.New(nil)}
+					l, err := newLimiter(store, testConfig(10))
+					require.NoError(t, err)
+					r := counters.Request{Client: "c", Cost: 1, Limit: 10, Now: clock(t, "12:00:01.5")}
+					admits := func(n int) (admitted int) {
+						for range n {
+							d, err := l.Take(t.Context(), r)
+							if err != nil {
+								d, err = l.TakeLocal(r, err)
+								require.NoError(t, err)
+							}
+							if d.Allowed {
+								admitted++
+							}
 						}
-						if d.Allowed {
-							admitted++
-						}
+						return admitted
 					}
-					return admitted
-				}
-				require.Equal(t, 3, admits(3))
-				store.outcomes = []error{limitertest.ErrUnanswered}
-				gone := counters.Decision{Allowed: true, Generation: 1} // of another generation
-				require.Error(t, l.Refund(t.Context(), r, gone))
-				r.Now = r.Now.Add(2 * time.Minute) // time has passed over it
-				store.outcomes = []error{nil, outcome, outcome}
-				require.Equal(t, 2, admits(2))
-				store.Store, store.outcomes = memory.New(nil), nil
-				assert.Equal(t, 8, admits(20))
+					require.Equal(t, 3, admits(3))
+					store.outcomes = []error{limitertest.ErrUnanswered}
+					gone := counters.Decision{Allowed: true, Receipt: counters.Receipt{Generation: 1}} // of another generation
+					require.Error(t, l.Refund(t.Context(), r, gone))
+					synctest.Wait()
+					r.Now = r.Now.Add(2 * time.Minute) // time has passed over it
+					store.outcomes = []error{nil, outcome, outcome}
+					require.Equal(t, 2, admits(2))
+					synctest.Wait()
+					store.Store, store.outcomes = memory.New(nil), nil
+					assert.Equal(t, 8, admits(20))
+				})
 			})
 		}
 	}

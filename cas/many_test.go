@@ -100,7 +100,7 @@ func TestManyClientsAreDecidedTogether(t *testing.T) {
 					require.NoError(t, taken.Err)
 					want, err := alone.Take(unhurried, asked[j])
 					require.NoError(t, err)
-					want.Generation, taken.Generation = 0, 0
+					want.Receipt, taken.Receipt = counters.Receipt{}, counters.Receipt{}
 					require.Equal(t, want, taken.Decision, "round %d", i)
 				}
 			}
@@ -252,8 +252,10 @@ func TestManyAwaitTheirTurn(t *testing.T) {
 		asked := manyRequests(3, time.Now(), 10)
 		takeMany(unhurried, l, asked)
 		turn := time.Now().Add(10 * time.Millisecond)
-		v := l.views.Get(asked[1].Client)
-		v.turn = turn
+		setTurn := func(at time.Time) {
+			l.Change(asked[1].Client, func(a *account[bucketState]) { a.pace.turn = at })
+		}
+		setTurn(turn)
 		var order []int
 		l.TakeMany(unhurried, asked, func(i int, taken counters.Taken) {
 			assert.True(t, taken.Done && taken.Allowed)
@@ -261,7 +263,7 @@ func TestManyAwaitTheirTurn(t *testing.T) {
 			order = append(order, i)
 		})
 		assert.Equal(t, []int{0, 2, 1}, order)
-		v.turn = time.Now().Add(10 * time.Millisecond)
+		setTurn(time.Now().Add(10 * time.Millisecond))
 		deadline := &counters.Deadline{At: time.Now().Add(8 * time.Millisecond)}
 		assert.True(t, takeMany(deadline, l, asked)[1].Allowed, "at the latest after half the time")
 		assert.Zero(t, store.alone.Load())
@@ -362,7 +364,7 @@ func TestAPanicLeavesNothingLocked(t *testing.T) {
 	_, l := newTogether(t, rigged, Config{})
 	_, other := newTogether(t, rigged.StateStore, Config{})
 	armed := false
-	l.algorithm = panicking{l.algorithm, &armed}
+	l.family.algorithm = panicking{l.family.algorithm, &armed}
 	asked := manyRequests(1, time.Now(), 5)
 	takeMany(unhurried, l, asked)
 	rigged.beforeSwap = func() {
@@ -378,9 +380,13 @@ func TestAPanicLeavesNothingLocked(t *testing.T) {
 		}
 	}
 	assert.Equal(t, "a bug", takeMany(unhurried, l, asked)[0].Panic)
-	v := l.views.Get(asked[0].Client)
-	require.True(t, v.mu.TryLock())
-	v.mu.Unlock()
+	free := make(chan struct{})
+	go l.Change(asked[0].Client, func(*account[bucketState]) { close(free) })
+	select {
+	case <-free:
+	case <-time.After(10 * time.Second):
+		t.Fatal("the client is locked")
+	}
 }
 
 // What a store can't do together is left to Take, or goes on alone if it has

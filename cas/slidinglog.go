@@ -101,7 +101,7 @@ func (l log) step(s logState, r counters.Request) (logState, counters.Decision) 
 	case allowed:
 		live.add(live.time, r.Cost)
 		d := l.decision(live, r, allowed)
-		d.Generation = live.generation
+		d.Receipt.Generation = live.generation
 		return live, d
 	case l.countDenied:
 		most := max(limit, live.used)
@@ -126,7 +126,7 @@ func (l log) peek(s logState, r counters.Request) counters.Decision {
 // than it should, never sooner, and no window is ever over its limit.
 func (l log) refund(s logState, r counters.Request, taken counters.Decision) logState {
 	from, left := r.Now.UnixNano(), r.Cost
-	if s.generation != taken.Generation || behind(s.time, r.Now) >= uint64(l.window) {
+	if s.generation != taken.Receipt.Generation || behind(s.time, r.Now) >= uint64(l.window) {
 		return s
 	}
 	rest := logState{entries: make([]byte, 0, len(s.entries))}

@@ -1,6 +1,7 @@
 package cas
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -11,39 +12,71 @@ import (
 	"weir/counters/memory"
 )
 
-// BenchmarkTake takes from each of many clients in turn, by a store that answers
-// at once.
+// BenchmarkTake is a check against an embedded store: of distinct clients, of one
+// after the other, and of one that callers share.
 func BenchmarkTake(b *testing.B) {
-	const clients = 20_000
-	names := make([]string, clients)
-	for i := range names {
-		names[i] = fmt.Sprint("client-", i)
-	}
-	for name, open := range map[string]func(s counters.StateStore, cfg Config) (taker, error){
-		"token": func(s counters.StateStore, cfg Config) (taker, error) { return NewTokenBucket(s, time.Minute, 0, cfg) },
-		"leaky": func(s counters.StateStore, cfg Config) (taker, error) { return NewLeakyBucket(s, time.Minute, 0, cfg) },
-		"count denied": func(s counters.StateStore, cfg Config) (taker, error) {
-			cfg.CountDenied = true
-			return NewTokenBucket(s, time.Minute, 0, cfg)
-		},
-	} {
-		b.Run(name, func(b *testing.B) {
-			now := time.Now()
-			l, err := open(memory.New(func() time.Time { return now }), testConfig(2*clients))
+	for _, algorithm := range []string{"token bucket", "sliding log"} {
+		open := func(b *testing.B) taker {
+			cfg := testConfig(100_000)
+			if algorithm == "token bucket" {
+				l, err := NewTokenBucket(memory.New(nil), time.Second, 0, cfg)
+				require.NoError(b, err)
+				return l
+			}
+			l, err := NewSlidingLog(memory.New(nil), time.Second, 100, cfg)
 			require.NoError(b, err)
-			ctx := &counters.Deadline{At: now.Add(24 * time.Hour)}
-			take := func(i int) {
-				if _, err := l.Take(ctx, counters.Request{Client: names[i%clients], Cost: 1, Limit: 6000, Now: now}); err != nil {
-					b.Fatal(err)
-				}
-			}
-			for i := range clients {
-				take(i)
-			}
+			return l
+		}
+		take := func(l taker, client string, limit int64) {
+			now := time.Now()
+			_, _ = l.Take(&counters.Deadline{At: now.Add(time.Minute)}, counters.Request{Client: client, Cost: 1, Limit: limit, Now: now})
+		}
+		clients := make([]string, 20_000)
+		for i := range clients {
+			clients[i] = fmt.Sprint("client-", i)
+		}
+		b.Run(algorithm+"/distinct", func(b *testing.B) {
+			l := open(b)
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
-				now = now.Add(time.Microsecond)
-				take(i)
+				take(l, clients[i%len(clients)], 100)
+			}
+		})
+		limit := int64(counters.MaxLimit)
+		if algorithm != "token bucket" {
+			limit = 10
+		}
+		b.Run(algorithm+"/one", func(b *testing.B) {
+			l := open(b)
+			b.ReportAllocs()
+			for b.Loop() {
+				take(l, "c", limit)
+			}
+		})
+		b.Run(algorithm+"/denied", func(b *testing.B) {
+			l := open(b)
+			b.ReportAllocs()
+			for b.Loop() {
+				take(l, "c", 1)
+			}
+		})
+		b.Run(algorithm+"/shared", func(b *testing.B) {
+			l := open(b)
+			b.ReportAllocs()
+			b.SetParallelism(16)
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					take(l, "c", limit)
+				}
+			})
+		})
+		b.Run(algorithm+"/alone", func(b *testing.B) {
+			l := open(b).(interface {
+				TakeLocal(counters.Request, error) (counters.Decision, error)
+			})
+			b.ReportAllocs()
+			for b.Loop() {
+				_, _ = l.TakeLocal(counters.Request{Client: "c", Cost: 1, Limit: limit, Now: time.Now()}, context.DeadlineExceeded)
 			}
 		})
 	}

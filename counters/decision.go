@@ -32,9 +32,6 @@ type Request struct {
 	// the slot that is counted in, so a refund must carry the Now of the
 	// request it undoes.
 	Now time.Time
-	// RefundUnanswered says that the caller refuses the request if Take fails: if
-	// it turns out to have been counted all the same, it is refunded.
-	RefundUnanswered bool
 }
 
 // CheckClient returns an ErrRequest that says so if client isn't 1 to
@@ -106,21 +103,25 @@ type Decision struct {
 	// Local reports that no store was asked: what the process had read a moment
 	// before decided.
 	Local bool
-	// Owed reports that the store hasn't counted an admission yet: it was made
-	// without the store, which surely hadn't been asked.
-	Owed bool
-	// Generation and Refunded are those of the state that Take has changed, and
-	// Generation that of the one that Peek has seen, for Refund; 0 where states
-	// have none. They mean nothing else.
-	Generation, Refunded int64
-	// Pending is where Refund finds what the process has admitted without the
-	// store; nil elsewhere. It means nothing else.
-	Pending any
+	// Receipt is what Refund has to know of an admission beside the request.
+	Receipt Receipt
 	// Contended reports a denial because the client's state could not be
 	// replaced in time: others changed it first at each attempt. Nothing was
 	// consumed, unless the deadline cut off an attempt that succeeded after
 	// all.
 	Contended bool
+}
+
+// A Receipt is opaque: only the limiter that gave it can read it. The zero value
+// is that of a decision which needs none.
+type Receipt struct {
+	// Generation is when the state that has consumed the cost began, in Unix
+	// nanoseconds, and Refunded what had been given back of that by then; 0 where
+	// there are no states.
+	Generation, Refunded int64
+	// Alone isn't nil if the cost was admitted without the store: it is what knows
+	// how the store was told.
+	Alone any
 }
 
 // Taken is what became of one of many requests that a limiter was given

@@ -93,25 +93,12 @@ func AppendCounterKey(b []byte, client string, bucket int64) []byte {
 	return strconv.AppendInt(append(b, client...), bucket, 10)
 }
 
-// GenerationKey returns the key of the counter that each reset of a client
-// raises, given what Namespace.Client returned. Whoever remembers counts of an
-// earlier generation forgets them.
+// GenerationKey returns the key of the counter that each reset of a client raises,
+// and whoever changes what others have read for good, given what Namespace.Client
+// returned.
 func GenerationKey(client string) string { return client + generationSuffix }
 
-// ResetKey returns the key of the counter that marks a reset in the given
-// second since 1970, given what Namespace.Client returned. In base 36 it is no
-// longer than the number of a bucket, so it fits into a key as that does.
-func ResetKey(client string, second int64) string {
-	return GenerationKey(client) + strconv.FormatInt(second, 36)
-}
-
 const generationSuffix = "reset"
-
-// PutBackKey returns the key of the counter that marks a bucket whose count was
-// lost and put back, given what Namespace.Client returned.
-func PutBackKey(client string, bucket int64) string {
-	return client + "p" + strconv.FormatInt(bucket, 36)
-}
 
 // ClientPart returns the part of a key that names its client, so that all keys
 // of a client are kept by one server. The key is one that Namespace.Client

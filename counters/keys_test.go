@@ -54,8 +54,6 @@ func TestTheLongestKeyFits(t *testing.T) {
 			now := time.Unix(second, 0)
 			require.NoError(t, CheckNow(now))
 			assert.LessOrEqual(t, len(CounterKey(counter, Calendar(now, width).Number)), 250)
-			assert.LessOrEqual(t, len(ResetKey(counter, second)), 250)
-			assert.LessOrEqual(t, len(PutBackKey(counter, Calendar(now, width).Number)), 250)
 		}
 		assert.LessOrEqual(t, len(GenerationKey(counter)), 250)
 	}
@@ -138,7 +136,7 @@ func FuzzClientKey(f *testing.F) {
 		keys := func(client string) []string {
 			counter := CounterNamespace("weir", "p", "l", time.Second).Client(client)
 			return []string{
-				CounterKey(counter, bucket), GenerationKey(counter), ResetKey(counter, bucket),
+				CounterKey(counter, bucket), GenerationKey(counter),
 				StateNamespace("weir", "p", "l", "sliding_log").StateKey(client),
 			}
 		}

@@ -56,10 +56,9 @@ type Options struct {
 	// Refunds counts the refunds that outlive their request, if it isn't nil.
 	// Wait for it before the store is closed; a limiter's Flush does.
 	Refunds *Group
-	// RefundFailed is called for each refund that failed, if it isn't nil, and
-	// for each refused request of which nobody will know whether it was counted.
-	// What should have been refunded stays in use until its time has passed. It
-	// must not call the limiter.
+	// RefundFailed is called for each refund of which nobody knows whether it was
+	// done, or was due, if it isn't nil. What should have been refunded may stay in
+	// use until its time has passed. It must not call the limiter.
 	RefundFailed func()
 }
 
@@ -71,18 +70,6 @@ func (o *Options) Unhurried(checks int, f func(ctx context.Context) error) error
 	ctx, cancel := context.WithTimeout(context.Background(), max(one, min(time.Duration(checks)*one, time.Second)))
 	defer cancel()
 	return f(ctx)
-}
-
-// Refund is for limiters: it does a refund that nobody waits for any more, and
-// again as long as it surely wasn't done, in so many tries. It reports whether
-// it was done.
-func (o *Options) Refund(tries int, undone func(error) bool, refund func(ctx context.Context) error) bool {
-	for ; ; tries-- {
-		err := o.Unhurried(1, refund)
-		if err == nil || tries == 1 || !undone(err) {
-			return err == nil
-		}
-	}
 }
 
 // Horizon returns how much later than on its own clock a count may be in the

@@ -96,15 +96,3 @@ func TestAGenerationIsNeverTakenForAnother(t *testing.T) {
 	require.NoError(t, here.Reset(t.Context(), "c", at("12:00:04")))
 	assert.Equal(t, int64(99), take(t, there, at("12:00:05"), 1, 100).Remaining)
 }
-
-// A reset that could not delete the counts doesn't say that it has.
-func TestAResetThatFailsChangesNoGeneration(t *testing.T) {
-	t.Parallel()
-	store := &failingStore{Store: memory.New(nil), deleteErr: counters.ErrTimeout}
-	w := newWindow(t, time.Minute, 4, false)
-	require.ErrorIs(t, newLimiter(t, store, w, sameClock).Reset(t.Context(), "c", at("12:00:00")), counters.ErrTimeout)
-	generation := counters.GenerationKey(counters.CounterNamespace("weir", "p", "l", w.Width).Client("c"))
-	counts := []int64{0}
-	require.NoError(t, store.Read(t.Context(), []string{generation}, counts))
-	assert.Equal(t, int64(counters.Absent), counts[0])
-}

@@ -58,36 +58,24 @@ func TestRefusedChecksAreRefunded(t *testing.T) {
 	require.NoError(t, err)
 	for _, w := range []subwindow.Window{fixed, newWindow(t, time.Minute, 60, true)} {
 		for _, test := range []struct {
-			outcome       func(tell func(bool, error))
-			refund        bool
-			taken, failed int64
-		}{
-			{done, true, 0, 0},
-			{undone, true, 0, 0},
-			{lost, true, 30, 30},
-			{done, false, 30, 0}, // whoever allows counts what is counted
-			{lost, false, 30, 0},
-		} {
+			outcome func(tell func(bool, error))
+			taken   int64
+		}{{done, 0}, {undone, 0}, {lost, 30}} {
 			store := &lateStore{Store: memory.New(nil)}
-			var failed atomic.Int64
-			l := newLimiterWith(t, store, w, counters.Options{
-				ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second, RefundFailed: func() { failed.Add(1) },
-			})
+			l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
 			now := at("12:00:01")
 			require.True(t, take(t, l, now, 1, 100).Allowed)
 			store.late.Store(true)
 			for range 30 {
-				r := request(now, 1, 100)
-				r.RefundUnanswered = test.refund
-				_, err := l.Take(t.Context(), r)
+				_, err := l.Take(t.Context(), request(now, 1, 100))
 				require.ErrorIs(t, err, counters.ErrTimeout)
 			}
 			store.late.Store(false)
 			for _, tell := range store.tell {
 				test.outcome(tell)
 			}
+			l.Flush()
 			assert.Equal(t, 99-test.taken, take(t, l, now, 0, 100).Remaining)
-			assert.Equal(t, test.failed, failed.Load())
 		}
 	}
 }
@@ -139,7 +127,7 @@ func TestRefusedChecksAreNotRefundedAfterAReset(t *testing.T) {
 	store.late.Store(true)
 	w := newWindow(t, time.Minute, 60, true)
 	l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
-	_, err := l.Take(t.Context(), refusable(at("12:00:01"), 7, 100))
+	_, err := l.Take(t.Context(), request(at("12:00:01"), 7, 100))
 	require.Error(t, err)
 	store.late.Store(false)
 	require.NoError(t, l.Reset(t.Context(), "c", at("12:00:02")))
@@ -169,10 +157,11 @@ func TestABatchIsRefundedInPart(t *testing.T) {
 			l := newLimiterWith(t, slow, newWindow(t, time.Minute, 4, true), counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
 			now := at("12:00:01")
 			var callers sync.WaitGroup
-			for _, r := range []counters.Request{request(now, 1, 100), refusable(now, 8, 100), request(now, 2, 100), refusable(now, 4, 100)} {
+			for i, cost := range []int64{1, 8, 2, 4} {
 				callers.Go(func() {
+					r := request(now, cost, 100)
 					_, err := l.Take(t.Context(), r)
-					if err != nil && !r.RefundUnanswered {
+					if err != nil && i%2 == 0 {
 						_, err = l.TakeLocal(r, err)
 						assert.NoError(t, err)
 					}
@@ -201,7 +190,7 @@ func TestABatchOnBothSidesOfAResetIsNotRefunded(t *testing.T) {
 		l := newLimiterWith(t, slow, newWindow(t, time.Minute, 4, true), counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
 		var callers sync.WaitGroup
 		for _, clock := range []string{"12:00:01", "12:00:02", "12:00:04"} {
-			callers.Go(func() { _, _ = l.Take(t.Context(), refusable(at(clock), 4, 100)) })
+			callers.Go(func() { _, _ = l.Take(t.Context(), request(at(clock), 4, 100)) })
 			synctest.Wait() // the first leads alone, then the last both
 		}
 		time.Sleep(75 * time.Millisecond)
@@ -296,7 +285,7 @@ func TestWhatIsRepaidUnheardCountsOnce(t *testing.T) {
 // refunded.
 func TestWhoLeavesIsRefunded(t *testing.T) {
 	t.Parallel()
-	for _, refunds := range []bool{true, false} {
+	{
 		synctest.Test(t, func(t *testing.T) {
 			store := &faultyStore{Store: memory.New(nil), fault: func(operation, _ string) error {
 				if operation == "add" {
@@ -308,7 +297,6 @@ func TestWhoLeavesIsRefunded(t *testing.T) {
 				ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second,
 			})
 			r := request(at("12:00:01"), 1, 100)
-			r.RefundUnanswered = refunds
 			var callers sync.WaitGroup
 			for _, timeout := range []time.Duration{time.Second, 60 * time.Millisecond, time.Second} {
 				callers.Go(func() {
@@ -319,11 +307,7 @@ func TestWhoLeavesIsRefunded(t *testing.T) {
 			}
 			callers.Wait()
 			l.Flush()
-			want := int64(97)
-			if refunds {
-				want++
-			}
-			assert.Equal(t, want, take(t, l, r.Now, 0, 100).Remaining)
+			assert.Equal(t, int64(98), take(t, l, r.Now, 0, 100).Remaining)
 		})
 	}
 }
@@ -373,7 +357,7 @@ func TestARefundOfWhatWasNeverSeenForgetsNothing(t *testing.T) {
 			now := at("12:00:01")
 			require.True(t, take(t, l, now, 5, 100).Allowed)
 			store.late.Store(true)
-			_, err := l.Take(t.Context(), refusable(now, 2, 100))
+			_, err := l.Take(t.Context(), request(now, 2, 100))
 			require.ErrorIs(t, err, counters.ErrTimeout)
 			store.late.Store(false)
 			used := int64(5)
@@ -385,6 +369,7 @@ func TestARefundOfWhatWasNeverSeenForgetsNothing(t *testing.T) {
 			} else {
 				store.tell[0](true, nil)
 			}
+			l.Flush()
 			counts := []int64{0}
 			require.NoError(t, store.Read(t.Context(), []string{key(w, now)}, counts))
 			require.Equal(t, used, counts[0])
@@ -409,7 +394,6 @@ func TestOutcomeThatIsKnownAtOnce(t *testing.T) {
 		require.True(t, take(t, l, now, 1, 100).Allowed)
 		store.late.Store(true)
 		r := request(now, 1, 100)
-		r.RefundUnanswered = true
 		began := time.Now()
 		_, err = l.Take(t.Context(), r)
 		require.ErrorIs(t, err, counters.ErrTimeout)

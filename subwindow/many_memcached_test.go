@@ -123,9 +123,6 @@ func TestABatchWhoseServerFallsSilentCountsOnce(t *testing.T) {
 			require.NoError(t, err)
 			now := time.Now().Truncate(6 * time.Minute).Add(time.Minute)
 			asked := requests(clients, now, limit)
-			for i := range asked {
-				asked[i].RefundUnanswered = refuse
-			}
 			warm := requests(2, now, limit)
 			warm[0].Client, warm[1].Client = "warm", "warmer"
 			takeAll(t.Context(), l, warm) // connects

@@ -108,9 +108,9 @@ func TestDenialsAreKnownAhead(t *testing.T) {
 		assert.Equal(t, step.allowed, take(t, l, at(step.at), step.cost, 100).Allowed, "%s: %s", step.at, step.why)
 		assert.Equal(t, step.operations, store.operations, "%s: %s", step.at, step.why)
 	}
-	d, err := l.Take(context.Background(), counters.Request{Client: "c", Cost: 1, Limit: 100, Now: at("12:00:02.3")})
+	d, err := l.Take(context.Background(), counters.Request{Client: "c", Cost: 1, Limit: 100, Now: at("12:00:59.5")})
 	require.NoError(t, err)
-	assert.Equal(t, counters.Decision{ResetAfter: 58750 * time.Millisecond, RetryAfter: 58750 * time.Millisecond, Local: true}, d)
+	assert.Equal(t, counters.Decision{ResetAfter: 1550 * time.Millisecond, RetryAfter: 1550 * time.Millisecond, Local: true}, d)
 }
 
 // Another instance's denied cost is in the counter for a moment. Whoever looks

@@ -12,8 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
-
 	"weir/bench/internal/loadgen"
 	"weir/bench/internal/testbed"
 )
@@ -30,6 +28,17 @@ type config struct {
 	parallel int           // trials
 	share    shareConfig   // of share trials
 	rows     *regexp.Regexp
+}
+
+// A shareConfig says how much is measured.
+type shareConfig struct {
+	timeout  time.Duration // the store timeout
+	outage   time.Duration
+	warming  time.Duration // in which clients use what they use before an outage
+	clients  int           // of each algorithm
+	stalls   int           // that each row of a stall is the mean of, each with clients of its own
+	patience time.Duration // with a store that has to decide again
+	atOnce   bool          // stalls don't wait for outages to end, though those disturb them
 }
 
 // tail is how long the load goes on when the store decides again, and how long
@@ -361,41 +370,6 @@ func (b *bed) reset(ctx context.Context, i int, c *client) error {
 		}
 	}
 	return errors.New("a client couldn't be reset")
-}
-
-// judge fills in what callers have seen, and holds it against what must hold in
-// all trials.
-func (b *bed) judge(r *row) {
-	r.Checks, r.Local, r.Wrong, r.Stuck = b.checks, b.local, len(b.wrong), b.stuck
-	unknowing := r.Processes - 1
-	if b.lossy {
-		unknowing = r.Processes
-	}
-	r.Above, r.Unexcused, r.Below = b.above(unknowing)
-	if b.during.TotalCount() > 0 {
-		r.P50, r.P99 = loadgen.Percentile(b.during, 50), loadgen.Percentile(b.during, 99)
-		r.SettledP99, r.Longest = loadgen.Percentile(b.settled, 99), time.Duration(b.during.Max())
-	}
-	r.must(r.Unexcused <= r.InFlight, "%d were admitted above the limit, and %d may be: %s", r.Unexcused, r.InFlight, b.worst(unknowing))
-	if len(b.wrong) > 0 {
-		r.must(false, "%d wrong answers, such as: %s", len(b.wrong), b.wrong[0])
-	}
-	r.must(b.refused == 0, "%d checks were refused at connect", b.refused)
-	r.must(r.Stuck == 0, "%d callers had no answer within %v", r.Stuck, patience)
-	r.must(r.Leaked == 0, "%d goroutines more than before", r.Leaked)
-	bound := b.cfg.timeout + grace + r.Machine
-	r.must(r.Longest <= bound, "a check took %v: %v; %d took longer than %v", r.Longest, b.slowest, over(b.during, bound), bound)
-	r.must(r.Back <= backWithin, "the store decided again after %v", r.Back)
-}
-
-// over returns how many took longer than d.
-func over(h *hdrhistogram.Histogram, d time.Duration) (n int64) {
-	for _, bar := range h.Distribution() {
-		if bar.From > int64(d) {
-			n += bar.Count
-		}
-	}
-	return n
 }
 
 // sleep returns early when ctx ends.

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -83,6 +84,66 @@ func measureRows(ctx context.Context, cfg config, selected []trial) ([]row, erro
 			<-running
 		})
 	}
+	all.Wait()
+	return rows, errors.Join(errs...)
+}
+
+// measure plays a trial on a memcached of its own, and for a stall on several.
+// What goes wrong is missed like a bound; the error is that of ctx.
+func (t shareTrial) measure(ctx context.Context, cfg shareConfig, stalls sync.Locker) (shareRow, error) {
+	beds, each := 1, cfg
+	if t.stall > 0 {
+		beds = cfg.stalls
+		each.clients = max(1, cfg.clients/beds)
+	}
+	played, errs := make([]*shareBed, beds), make([]error, beds)
+	var playing sync.WaitGroup
+	for i := range beds {
+		playing.Go(func() {
+			s, err := openShareStore(ctx, cfg.timeout, t.instances)
+			if err != nil {
+				errs[i] = err
+				return
+			}
+			defer s.close()
+			played[i] = newShareBed(each, s.limiters)
+			errs[i] = played[i].play(ctx, t.clients, t.breaks(s.server, cfg, stalls))
+			played[i].asking.Wait()
+		})
+	}
+	playing.Wait()
+	r := t.row(slices.DeleteFunc(played, func(b *shareBed) bool { return b == nil }))
+	if err := errors.Join(errs...); err != nil {
+		r.must(false, "%v", err)
+	}
+	return r, ctx.Err()
+}
+
+// measureShares measures trials: outages all at once, and then stalls one after
+// the other.
+func measureShares(ctx context.Context, cfg shareConfig, trials []shareTrial) ([]shareRow, error) {
+	rows, errs := make([]shareRow, len(trials)), make([]error, len(trials))
+	var all sync.WaitGroup
+	var stalls sync.Mutex
+	measure := func(stall bool, atATime int) {
+		running := make(chan struct{}, atATime)
+		for i, t := range trials {
+			if (t.stall > 0) != stall {
+				continue
+			}
+			running <- struct{}{}
+			report.Progress("%s", t)
+			all.Go(func() {
+				rows[i], errs[i] = t.measure(ctx, cfg, &stalls)
+				<-running
+			})
+		}
+	}
+	measure(false, len(trials))
+	if !cfg.atOnce {
+		all.Wait()
+	}
+	measure(true, stallsAtATime/cfg.stalls) // some begin or end while another is stalled
 	all.Wait()
 	return rows, errors.Join(errs...)
 }

@@ -6,6 +6,9 @@ import (
 	"io"
 	"time"
 
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"weir/bench/internal/loadgen"
 	"weir/bench/internal/report"
 )
 
@@ -130,4 +133,39 @@ func (r *Report) missed() (all []string) {
 		}
 	}
 	return all
+}
+
+// judge fills in what callers have seen, and holds it against what must hold in
+// all trials.
+func (b *bed) judge(r *row) {
+	r.Checks, r.Local, r.Wrong, r.Stuck = b.checks, b.local, len(b.wrong), b.stuck
+	unknowing := r.Processes - 1
+	if b.lossy {
+		unknowing = r.Processes
+	}
+	r.Above, r.Unexcused, r.Below = b.above(unknowing)
+	if b.during.TotalCount() > 0 {
+		r.P50, r.P99 = loadgen.Percentile(b.during, 50), loadgen.Percentile(b.during, 99)
+		r.SettledP99, r.Longest = loadgen.Percentile(b.settled, 99), time.Duration(b.during.Max())
+	}
+	r.must(r.Unexcused <= r.InFlight, "%d were admitted above the limit, and %d may be: %s", r.Unexcused, r.InFlight, b.worst(unknowing))
+	if len(b.wrong) > 0 {
+		r.must(false, "%d wrong answers, such as: %s", len(b.wrong), b.wrong[0])
+	}
+	r.must(b.refused == 0, "%d checks were refused at connect", b.refused)
+	r.must(r.Stuck == 0, "%d callers had no answer within %v", r.Stuck, patience)
+	r.must(r.Leaked == 0, "%d goroutines more than before", r.Leaked)
+	bound := b.cfg.timeout + grace + r.Machine
+	r.must(r.Longest <= bound, "a check took %v: %v; %d took longer than %v", r.Longest, b.slowest, over(b.during, bound), bound)
+	r.must(r.Back <= backWithin, "the store decided again after %v", r.Back)
+}
+
+// over returns how many took longer than d.
+func over(h *hdrhistogram.Histogram, d time.Duration) (n int64) {
+	for _, bar := range h.Distribution() {
+		if bar.From > int64(d) {
+			n += bar.Count
+		}
+	}
+	return n
 }

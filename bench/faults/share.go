@@ -4,15 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"weir/bench/internal/algorithms"
-	"weir/bench/internal/report"
 	"weir/bench/internal/testbed"
 	"weir/counters"
 	"weir/counters/memcached"
@@ -49,15 +48,31 @@ const (
 	moved  = "moved"  // ask one instance, and when it dies with the store, another
 )
 
-// A shareConfig says how much is measured.
-type shareConfig struct {
-	timeout  time.Duration // the store timeout
-	outage   time.Duration
-	warming  time.Duration // in which clients use what they use before an outage
-	clients  int           // of each algorithm
-	stalls   int           // that each row of a stall is the mean of, each with clients of its own
-	patience time.Duration // with a store that has to decide again
-	atOnce   bool          // stalls don't wait for outages to end, though those disturb them
+// bounds are what clients may be admitted, in percent of the limit.
+type bounds struct{ least, most float64 }
+
+// What is wanted: the first two of the mean of each algorithm, the third of each
+// client.
+var (
+	together      = bounds{90, 115}
+	afterOneStall = bounds{0, 110}
+	exactly       = bounds{100, 100}
+	unbounded     = bounds{0, math.Inf(1)}
+)
+
+func (b bounds) hold(percent float64) bool { return b.least <= percent && percent <= b.most }
+
+func (b bounds) String() string {
+	switch {
+	case b == unbounded:
+		return "-"
+	case b.least == b.most:
+		return fmt.Sprintf("%.0f", b.most)
+	case b.least == 0:
+		return fmt.Sprintf("<= %.0f", b.most)
+	default:
+		return fmt.Sprintf("%.0f to %.0f", b.least, b.most)
+	}
 }
 
 // A shareTrial is a row.
@@ -408,64 +423,4 @@ func (t shareTrial) breaks(m *testbed.Memcached, cfg shareConfig, stalls sync.Lo
 		f.warming, f.during, f.after, f.alone = warmingUpForAStall, askedInStall, askedAfterStall, stalls
 	}
 	return f
-}
-
-// measure plays a trial on a memcached of its own, and for a stall on several.
-// What goes wrong is missed like a bound; the error is that of ctx.
-func (t shareTrial) measure(ctx context.Context, cfg shareConfig, stalls sync.Locker) (shareRow, error) {
-	beds, each := 1, cfg
-	if t.stall > 0 {
-		beds = cfg.stalls
-		each.clients = max(1, cfg.clients/beds)
-	}
-	played, errs := make([]*shareBed, beds), make([]error, beds)
-	var playing sync.WaitGroup
-	for i := range beds {
-		playing.Go(func() {
-			s, err := openShareStore(ctx, cfg.timeout, t.instances)
-			if err != nil {
-				errs[i] = err
-				return
-			}
-			defer s.close()
-			played[i] = newShareBed(each, s.limiters)
-			errs[i] = played[i].play(ctx, t.clients, t.breaks(s.server, cfg, stalls))
-			played[i].asking.Wait()
-		})
-	}
-	playing.Wait()
-	r := t.row(slices.DeleteFunc(played, func(b *shareBed) bool { return b == nil }))
-	if err := errors.Join(errs...); err != nil {
-		r.must(false, "%v", err)
-	}
-	return r, ctx.Err()
-}
-
-// measureShares measures trials: outages all at once, and then stalls one after
-// the other.
-func measureShares(ctx context.Context, cfg shareConfig, trials []shareTrial) ([]shareRow, error) {
-	rows, errs := make([]shareRow, len(trials)), make([]error, len(trials))
-	var all sync.WaitGroup
-	var stalls sync.Mutex
-	measure := func(stall bool, atATime int) {
-		running := make(chan struct{}, atATime)
-		for i, t := range trials {
-			if (t.stall > 0) != stall {
-				continue
-			}
-			running <- struct{}{}
-			report.Progress("%s", t)
-			all.Go(func() {
-				rows[i], errs[i] = t.measure(ctx, cfg, &stalls)
-				<-running
-			})
-		}
-	}
-	measure(false, len(trials))
-	if !cfg.atOnce {
-		all.Wait()
-	}
-	measure(true, stallsAtATime/cfg.stalls) // some begin or end while another is stalled
-	all.Wait()
-	return rows, errors.Join(errs...)
 }

@@ -11,33 +11,6 @@ import (
 	"weir/bench/internal/report"
 )
 
-// bounds are what clients may be admitted, in percent of the limit.
-type bounds struct{ least, most float64 }
-
-// What is wanted: the first two of the mean of each algorithm, the third of each
-// client.
-var (
-	together      = bounds{90, 115}
-	afterOneStall = bounds{0, 110}
-	exactly       = bounds{100, 100}
-	unbounded     = bounds{0, math.Inf(1)}
-)
-
-func (b bounds) hold(percent float64) bool { return b.least <= percent && percent <= b.most }
-
-func (b bounds) String() string {
-	switch {
-	case b == unbounded:
-		return "-"
-	case b.least == b.most:
-		return fmt.Sprintf("%.0f", b.most)
-	case b.least == 0:
-		return fmt.Sprintf("<= %.0f", b.most)
-	default:
-		return fmt.Sprintf("%.0f to %.0f", b.least, b.most)
-	}
-}
-
 // A shareRow is what clients were admitted in one trial. What is in percent is
 // of the limit, and a mean of clients if nothing else is said.
 type shareRow struct {

@@ -66,8 +66,8 @@ type operation struct {
 	lost    bool
 	was, is header     // of a state that was swapped
 	putBack []string   // keys that it has put back, in its last step
-	marks   bool       // it is about marks of resets
-	looked  *operation // the read of such marks that allowed to subtract
+	marks   bool       // it raises the generation, or reads it first
+	looked  *operation // the read of the generation before it subtracted
 	applied time.Time  // its first step
 	effect  string     // in words, if the network is traced
 
@@ -83,6 +83,15 @@ type operation struct {
 }
 
 const noCall = -1
+
+// A late is the answer to an addition or a swap whose caller has given up at its
+// deadline.
+type late struct {
+	counters.Unanswered
+	told    time.Time // zero until then; known to the scheduler alone
+	outcome error     // that is told
+	listens func(err error)
+}
 
 // callKey is that of the number of a call in its context, or of a thread of a
 // plot with a late answer.
@@ -147,15 +156,9 @@ const (
 	put      = "put"
 )
 
-// isMark reports whether key is that of the mark of a reset.
-func isMark(key string) bool {
-	second, ok := strings.CutPrefix(slot(key), slot(counters.GenerationKey("_")))
-	return ok && second != ""
-}
-
 // Add implements counters.Store: it counts first, and reads after that.
 func (c *connection) Add(ctx context.Context, a counters.Addition) (int64, error) {
-	o := &operation{verb: add, key: a.Key, marks: isMark(a.Key)}
+	o := &operation{verb: add, key: a.Key, marks: isGeneration(a.Key)}
 	delta, key, ttl, more := a.Delta, a.Key, a.TTL, append([]string(nil), a.Read...)
 	o.steps = append(o.steps, func(s *server, now time.Time) {
 		if a.Have && s.count(key, now) == counters.Absent {
@@ -186,7 +189,7 @@ func (c *connection) Add(ctx context.Context, a counters.Addition) (int64, error
 
 // Read implements counters.Store.
 func (c *connection) Read(ctx context.Context, keys []string, counts []int64) error {
-	o := &operation{verb: read, marks: isMark(keys[0])}
+	o := &operation{verb: read, marks: isGeneration(keys[0])}
 	o.steps = o.reading(c.network, append([]string(nil), keys...))
 	err := c.do(ctx, o)
 	if err == nil {

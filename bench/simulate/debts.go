@@ -105,7 +105,7 @@ func (w *world) counts(c, check *call, bucket int64) (surely, perhaps int64) {
 		return 0, 0
 	case c.failed == nil:
 	case c.denied() && !w.countDenied:
-		if c.decision.Owed || w.givenBack(c) && !w.faults.resets {
+		if c.unsent() || w.givenBack(c) && !w.faults.resets {
 			return 0, 0
 		}
 		return 0, cost
@@ -225,4 +225,17 @@ func (w *world) judgeFlush() {
 			w.flush(p)
 		}
 	}
+}
+
+// judgeTold checks that all that was told late comes to an end.
+func (w *world) judgeTold() {
+	for range 100 {
+		w.run()
+		if w.telling.Load() == 0 {
+			return
+		}
+		time.Sleep(w.timeout)
+		w.align()
+	}
+	w.violate("timeout", "what was told late has no end")
 }

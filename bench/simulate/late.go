@@ -2,28 +2,24 @@ package simulate
 
 import (
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"time"
 
 	"weir/counters"
 )
 
-// A late is the answer to an addition or a swap whose caller has given up at its
-// deadline.
-type late struct {
-	counters.Unanswered
-	told    time.Time // zero until then; known to the scheduler alone
-	outcome error     // that is told
-	listens func(err error)
-}
-
-// newLateness returns what decides how late answers are. It is none of the
-// world's, whose other numbers don't depend on it.
-func newLateness(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 1)) }
-
 // lag returns up to most ticks.
 func (w *world) lag(most int) time.Duration { return time.Duration(w.lateness.IntN(most+1)) * tick }
+
+// An outcome says whether the store has counted what a process has admitted
+// without it.
+type outcome int
+
+const (
+	owed    outcome = iota // it hasn't
+	unknown                // it may have
+	counted
+)
 
 // postpone returns what the caller of o gets, which has waited in vain: the
 // outcome is told later. It is told at once, or up to three timeouts later; in the
@@ -159,19 +155,6 @@ func (w *world) release() {
 	}
 }
 
-// judgeTold checks that all that was told late comes to an end.
-func (w *world) judgeTold() {
-	for range 100 {
-		w.run()
-		if w.telling.Load() == 0 {
-			return
-		}
-		time.Sleep(w.timeout)
-		w.align()
-	}
-	w.violate("timeout", "what was told late has no end")
-}
-
 // fate returns what a process knows of o: whether it was done.
 func (o *operation) fate() outcome {
 	err := o.err
@@ -210,7 +193,7 @@ func (w *world) told(c *call, by time.Time) bool {
 // givenBack reports whether what the store may have counted of c, which it
 // didn't answer in time, has surely been given back, as c was refused.
 func (w *world) givenBack(c *call) bool {
-	refused := c.kind == take && !c.crashed && (c.err != nil && c.request.RefundUnanswered || c.failed != nil && c.denied() && !w.countDenied)
+	refused := c.kind == take && !c.crashed && (c.err != nil || c.failed != nil && c.denied() && !w.countDenied)
 	return refused && w.unclear() == 0 && w.told(c, time.Now())
 }
 

@@ -14,14 +14,6 @@ import (
 // course. Threads are goroutines there: what acts on the answer, and what a
 // process repays beside its checks, may wait for them.
 
-// A letter is a late answer.
-type letter struct {
-	process int
-	outcome error
-	listens func(err error) // nil if nobody does
-	told    bool
-}
-
 // lags takes, and may give up.
 func lags(process int) thread {
 	t := takes(process, 1)
@@ -107,44 +99,6 @@ func (r *run) giver() *strand {
 	return r.strands[i]
 }
 
-// giveUp has the operation of s fail at its deadline. What isn't done of it by
-// then never is.
-func (r *run) giveUp(s *strand) {
-	o := s.open
-	l := &letter{process: s.process}
-	switch done := s.step > 0 && !o.lost && (o.verb != swap || o.swapped); {
-	case done && !r.saysUndone || r.saysDone:
-	case o.lost:
-		l.outcome = counters.ErrLost
-	default:
-		l.outcome = counters.ErrNotSent
-	}
-	r.log("%v: its caller gives up", o)
-	r.letter = l
-	r.deed.act = s.act
-	r.remembers(s)
-	o.err = &counters.Unanswered{Err: counters.ErrTimeout, Await: func(f func(err error)) { l.listens = f }}
-	r.resume(s)
-	r.record()
-}
-
-// deliver tells the late answer.
-func (r *run) deliver() {
-	l := r.letter
-	l.told = true
-	if l.outcome == nil {
-		r.log("p%d     is told late that it was done", l.process)
-	} else {
-		r.log("p%d     is told late: %v", l.process, l.outcome)
-	}
-	r.deed.changes |= r.memory(l.process)
-	if l.listens != nil && !r.tellsNobody {
-		go l.listens(l.outcome)
-		r.gather()
-	}
-	r.record()
-}
-
 // close ends what goes on after the run: a process tries for ever to repay what it
 // owes.
 func (r *run) close() {
@@ -159,61 +113,6 @@ func (r *run) close() {
 		}
 	}
 	synctest.Wait()
-}
-
-// answerAll lets all that is under way come to its end.
-func (r *run) answerAll() {
-	for !r.endless() {
-		i := slices.IndexFunc(r.strands, func(s *strand) bool { return s.open != nil })
-		if i < 0 {
-			return
-		}
-		r.advance(r.strands[i])
-	}
-}
-
-// judgeLate judges the course of a plot with a late answer, which was told before
-// everybody was asked in the end. All is in one slot, nothing is lost, and nobody
-// refunds.
-//
-//   - bound: no more than the limit is admitted, with the store and without, as
-//     whoever has admitted alone is asked first in the end, if there was room for
-//     all until then.
-//   - reason: the limit is free, but for what was admitted: what was counted of a
-//     check that its process has denied alone is given back.
-//   - debts: the counters of a window are what was admitted.
-func (r *run) judgeLate() {
-	var admitted, inRounds int64
-	for _, a := range r.acts {
-		if a.admitted() {
-			admitted++
-		}
-		if a.round < len(r.rounds) {
-			inRounds++
-		}
-	}
-	most := r.limit
-	if inRounds > r.limit && slices.ContainsFunc(r.acts, func(a *act) bool { return a.alone && a.admitted() }) {
-		most++
-	}
-	if admitted > most {
-		r.violate("bound", "%d are admitted, at most %d may be", admitted, most)
-	}
-	if admitted < r.limit {
-		r.violate("reason", "%d are admitted, the limit is %d", admitted, r.limit)
-	}
-	if !r.window() {
-		return
-	}
-	var count int64
-	for _, key := range r.present() {
-		if isCounter(key) {
-			count += r.items[key].count
-		}
-	}
-	if count != admitted {
-		r.violate("debts", "the counters are %d, but %d are admitted", count, admitted)
-	}
 }
 
 // context returns the context of a call by a thread.

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"weir/bench/internal/algorithms"
 	"weir/cas"
 	"weir/counters"
 )
@@ -145,16 +144,6 @@ func (w *world) alone() bool {
 	return len(w.processes) == 1 && !w.faults.resets && !(w.fixed() && w.faults.jumps) && w.takenBack.IsZero()
 }
 
-// An outcome says whether the store has counted what a process has admitted
-// without it.
-type outcome int
-
-const (
-	owed    outcome = iota // it hasn't
-	unknown                // it may have
-	counted
-)
-
 // outcome returns that of c, and since when it is. A process has the store
 // count what it owes before all else. Soon means that a late answer counts only if
 // it has come before the process was answered again, and so decides by it.
@@ -165,7 +154,7 @@ func (w *world) outcome(c *call, soon bool) (outcome, time.Time) {
 		}
 		return time.Now()
 	}
-	if !c.decision.Owed {
+	if !c.unsent() {
 		if w.told(c, by(c.returned)) {
 			return owed, time.Time{}
 		}
@@ -197,11 +186,6 @@ func (c *connection) heardAfter(since time.Time) time.Time {
 		return since.Add(1 << 60)
 	}
 	return c.heard[i]
-}
-
-// counter returns the key of the counter of c.
-func (w *world) counter(c *call) string {
-	return counters.CounterKey(w.counterPrefix(), counters.Calendar(c.request.Now, w.width()).Number)
 }
 
 // denialsFill reports whether each denial fills the bucket or the log: one of
@@ -241,10 +225,11 @@ func (w *world) inTheWay() time.Duration {
 }
 
 // mayBeKnown returns the most that the process of c can know to be in use: all
-// that was asked for elsewhere too, as it may have seen it counted.
+// that was asked for elsewhere too, as it may have seen it counted. Where others
+// have taken a share, what it has admitted alone may stand for all.
 func (w *world) mayBeKnown(c *call) (used int64) {
 	horizon := time.Now().Add(-w.inTheWay())
-	if !c.decision.Owed && !errors.Is(c.failed, counters.ErrNotSent) {
+	if !c.unsent() {
 		used = c.request.Cost // it may have been counted itself
 	}
 	for _, other := range w.calls {
@@ -253,6 +238,9 @@ func (w *world) mayBeKnown(c *call) (used int64) {
 			used += other.request.Cost
 			if other.returned.IsZero() || other.failed != nil {
 				used += other.request.Cost // once as read, and once as admitted here
+			}
+			if other.failed != nil && len(w.processes) > 1 && (other.decision.Allowed || w.countDenied) {
+				used = w.capacity()
 			}
 			if w.denialsFill() {
 				used = w.capacity()
@@ -296,17 +284,20 @@ func (w *world) judgeCounts() {
 			want[counters.Calendar(c.request.Now, w.width()).Number] += c.request.Cost
 		}
 	}
+	if w.faults.late { // what is told last is settled a second later, if others are in the way
+		time.Sleep(2 * time.Second)
+		w.run()
+	}
+	oldest := counters.Calendar(time.Now().Add(w.skew), w.width()).Number - int64(w.algorithm.Slots)
 	for bucket, n := range want {
+		if w.faults.late && bucket < oldest { // nobody looks at it any more
+			continue
+		}
 		key := counters.CounterKey(w.counterPrefix(), bucket)
 		if i, ok := w.server.live(key, time.Now()); ok && i.count != n {
 			w.violate("counts", "the counter of slot %d is %d, but %d are admitted", bucket, i.count, n)
 		}
 	}
-}
-
-// counterPrefix is what the keys of the client's counters begin with.
-func (w *world) counterPrefix() string {
-	return algorithms.Namespace(policy, w.width()).Client(client)
 }
 
 // do makes a call and waits for its end.
@@ -350,9 +341,11 @@ func (w *world) judgeQuiet() {
 }
 
 // judgeRefused checks that soon after the last call what was counted for checks
-// that were refused, as the store didn't answer in time, is given back.
+// that were refused, as the store didn't answer in time, is given back: but for
+// what a reset that has failed may have taken along.
 func (w *world) judgeRefused() {
-	if !w.refuses || w.unclear() > 0 {
+	failed := func(c *call) bool { return c.kind == reset && c.err != nil }
+	if !w.refuses || w.unclear() > 0 || slices.ContainsFunc(w.calls, failed) {
 		return
 	}
 	time.Sleep(w.timeout)
@@ -465,7 +458,7 @@ func (w *world) judgeView(p *process) {
 		return
 	}
 	stored := w.do(&call{kind: peek, process: p, request: r}).decision
-	local.Local, stored.Generation = false, 0 // which only who asks the store is told
+	local.Local, stored.Receipt = false, counters.Receipt{} // which only who asks the store is told
 	exact := !w.faults.refunds && !w.faults.slow && w.failures == 0
 	if local.Remaining > stored.Remaining || exact && local != stored {
 		w.violate("view", "%v knows %+v, the store has %+v", p, local, stored)
@@ -577,11 +570,4 @@ func (w *world) isBack(c *call) bool {
 	}
 	key := w.counter(c)
 	return !c.decision.Local && slices.ContainsFunc(w.putBack, func(r restoration) bool { return r.key == key && !r.at.Before(c.began) })
-}
-
-func maxTime(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }

@@ -17,9 +17,8 @@ import (
 //   - twice: no process is told that more is in use than was admitted, or is
 //     being asked for.
 //   - known: no process is told of less than it knows: than it has seen in a
-//     bucket or a log, or has counted itself in a window, where others may take
-//     back what they have. If nobody does, it is told of what it has seen there
-//     too: see keeps.
+//     bucket or a log, or has counted itself in a window: others may take back
+//     what they have, or put back less after a loss.
 //   - seen: nor is anybody told of less than anybody was in an earlier round, if
 //     nothing was lost since.
 //   - reseeded: nothing is put back if nothing was lost.
@@ -91,11 +90,66 @@ func (r *run) judge() {
 	}
 }
 
+// answerAll lets all that is under way come to its end.
+func (r *run) answerAll() {
+	for !r.endless() {
+		i := slices.IndexFunc(r.strands, func(s *strand) bool { return s.open != nil })
+		if i < 0 {
+			return
+		}
+		r.advance(r.strands[i])
+	}
+}
+
+// judgeLate judges the course of a plot with a late answer, which was told before
+// everybody was asked in the end. All is in one slot, nothing is lost, and nobody
+// refunds.
+//
+//   - bound: no more than the limit is admitted, with the store and without, as
+//     whoever has admitted alone is asked first in the end, if there was room for
+//     all until then.
+//   - reason: the limit is free, but for what was admitted: what was counted of a
+//     check that its process has denied alone is given back.
+//   - debts: the counters of a window are what was admitted.
+func (r *run) judgeLate() {
+	var admitted, inRounds int64
+	for _, a := range r.acts {
+		if a.admitted() {
+			admitted++
+		}
+		if a.round < len(r.rounds) {
+			inRounds++
+		}
+	}
+	most := r.limit
+	if inRounds > r.limit && slices.ContainsFunc(r.acts, func(a *act) bool { return a.alone && a.admitted() }) {
+		most++
+	}
+	if admitted > most {
+		r.violate("bound", "%d are admitted, at most %d may be", admitted, most)
+	}
+	if admitted < r.limit {
+		r.violate("reason", "%d are admitted, the limit is %d", admitted, r.limit)
+	}
+	if !r.window() {
+		return
+	}
+	var count int64
+	for _, key := range r.present() {
+		if isCounter(key) {
+			count += r.items[key].count
+		}
+	}
+	if count != admitted {
+		r.violate("debts", "the counters are %d, but %d are admitted", count, admitted)
+	}
+}
+
 func (r *run) window() bool { return r.algorithm.Kind == algorithms.Counters }
 
 // judgeAnswers judges what takes were told in the rounds after the resets.
 func (r *run) judgeAnswers() {
-	knows, told := make([]int64, len(r.members)), make([]int64, len(r.members))
+	knows := make([]int64, len(r.members))
 	for i, a := range r.acts {
 		if a.kind != take || a.round <= r.resetRound() {
 			continue
@@ -112,16 +166,11 @@ func (r *run) judgeAnswers() {
 		}
 		if a.decision.Allowed {
 			knows[a.process]++
-			told[a.process]++
 		}
 		known := knows[a.process]
-		if told[a.process] > max(used, known) && r.keeps(i) {
-			known = told[a.process]
-		}
 		if used < known {
 			r.violate("known", "p%d is told that %d are in use, but knows of %d", a.process, used, known)
 		}
-		told[a.process] = used
 		if least := r.seen(a); used < least {
 			r.violate("seen", "p%d is told that %d are in use, but %d were seen before", a.process, used, least)
 		}
@@ -132,33 +181,6 @@ func (r *run) judgeAnswers() {
 			knows[a.process]--
 		}
 	}
-}
-
-// keeps reports whether the process that is told act i of a window must still
-// know of all that it was told of before: nothing was taken back, and since the
-// loss those who had something to put back have asked, one at a time.
-func (r *run) keeps(i int) bool {
-	if !r.window() || len(r.losses) != 1 ||
-		slices.ContainsFunc(r.acts[:i], func(a *act) bool { return a.kind != take || !a.decision.Allowed }) {
-		return false
-	}
-	l, lost := r.losses[0], uint64(0)
-	for key, bit := range r.keys {
-		if isCounter(key) {
-			lost |= l.keys & (1 << bit)
-		}
-	}
-	for n, a := range r.acts {
-		atATime := func(b *act) bool { return b.round == a.round && b.process != a.process && r.asksAfter(b, l) }
-		switch {
-		case r.inFlight(a, l):
-			return false
-		case n > i || !r.asksAfter(a, l):
-		case r.told(a.process, l, lost) == noDeed || a.round < len(r.rounds) && slices.ContainsFunc(r.acts, atATime):
-			return false
-		}
-	}
-	return true
 }
 
 // seen returns how much must be in use as a is answered: what anybody was told

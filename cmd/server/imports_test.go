@@ -44,8 +44,9 @@ var folders = map[string]struct {
 	"counters/storetest":          {[]string{"counters"}, testLibraries},
 	"counters/limitertest":        {[]string{"counters"}, testLibraries},
 	"counters/memcachedtest":      {nil, testLibraries},
-	"subwindow":                   {[]string{"counters", "counters/combiner", "counters/cache", "counters/reconcile"}, nil},
-	"cas":                         {[]string{"counters", "counters/combiner", "counters/cache", "counters/reconcile"}, nil},
+	"counters/ledger":             {[]string{"counters", "counters/combiner", "counters/cache", "counters/reconcile"}, nil},
+	"subwindow":                   {[]string{"counters", "counters/ledger"}, nil},
+	"cas":                         {[]string{"counters", "counters/ledger"}, nil},
 	"api": {[]string{"counters", "counters/topk"}, []string{
 		"github.com/go-json-experiment/json", "github.com/labstack/echo/v4", "github.com/prometheus/client_golang",
 	}},

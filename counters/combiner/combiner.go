@@ -24,13 +24,13 @@ import (
 // What the leader had done by then is unknown.
 var ErrLeaderFailed = errors.New("combiner: the leader of the batch failed")
 
-// ErrWithdrawn comes with the context's error: no leader has taken up the call,
+// ErrWithdrawn comes with the context's error: no leader has claimed the call,
 // and none will.
 var ErrWithdrawn = errors.New("combiner: the call was not taken up in time")
 
-// A LeftError is the context's error of a caller that has left a call which a
-// leader has taken up. The leader will answer the call, or has just done so, and
-// then nobody uses it again.
+// A LeftError is the context's error of a caller that has left a call which its
+// leader has claimed. The leader is still at work on it, and finds out when it
+// answers.
 type LeftError[Q, R any] struct {
 	Call *Call[Q, R]
 	Err  error
@@ -56,8 +56,9 @@ const shardCount = 64
 
 // New returns a Combiner that answers batches with lead.
 //
-// For one key, lead runs once at a time. It must set the Result or the Err of
-// every call in its batch before it returns. Its context is that of the leader.
+// For one key, lead runs once at a time. It must Claim each call before it does
+// something for it that can't be undone, and Answer those that it could claim.
+// Its context is that of the leader.
 // lead must end by its deadline, but not when it is canceled: a leader whose
 // client has hung up must not fail the other calls of the batch. Neither the
 // context nor the batch may be used after lead has returned.
@@ -81,19 +82,42 @@ type Call[Q, R any] struct {
 	Err     error // if not nil, the caller gets it together with Result
 
 	deadline time.Time // zero: none, or the caller never waited
+	own      bool      // its caller leads, so it never leaves
 	state    atomic.Int32
 	// wake tells the waiting caller to look at state and at its clock. A value
 	// too many does no harm, so senders never wait and nobody drains it.
 	wake chan struct{}
 }
 
-// States of a Call. Its leader settles it with a result. A caller that gives up
-// on a running batch settles it too, and takes the result if it comes second.
+// States of a Call.
 const (
-	waiting int32 = iota
-	elected       // to lead its batch
-	settled
+	waiting  int32 = iota
+	elected        // to lead its batch
+	claimed        // by its leader
+	answered       // by its leader, who may use it until the batch is over
+	settled        // the batch is over
+	left           // by its caller: nobody takes the answer
 )
+
+// Claim reports whether somebody still waits for the call. Its caller can only
+// leave with a LeftError from then on. Only a leader may claim calls of its batch.
+func (call *Call[Q, R]) Claim() bool {
+	return call.own || call.state.CompareAndSwap(waiting, claimed) || call.state.Load() != left
+}
+
+// Answer sets the result of the call, and reports whether its caller gets it: if
+// it doesn't, it has left. Only a leader may answer calls of its batch, each once.
+func (call *Call[Q, R]) Answer(result R, err error) bool {
+	call.Result, call.Err = result, err
+	return call.own || call.state.CompareAndSwap(claimed, answered) || call.state.CompareAndSwap(waiting, answered) ||
+		call.state.Load() != left
+}
+
+// Left reports whether the caller has left.
+func (call *Call[Q, R]) Left() bool { return !call.own && call.state.Load() == left }
+
+// Own reports whether its caller is the leader, which never leaves.
+func (call *Call[Q, R]) Own() bool { return call.own }
 
 func (call *Call[Q, R]) signal() {
 	select {
@@ -138,9 +162,9 @@ func (b *Batch[Q, R]) Join() []*Call[Q, R] {
 //
 // While it waits for another leader, it returns the context's error as soon as
 // ctx is done, or at most a millisecond after its deadline; ctx.Done need not
-// fire then. With ErrWithdrawn no leader will take up the call; otherwise it is
-// wrapped in a *LeftError, and unknown whether it counts. Once Do leads, only
-// lead ends it. Do neither waits nor looks at ctx if nobody else uses key.
+// fire then. With ErrWithdrawn no leader has claimed the call, nor will;
+// otherwise the error is wrapped in a *LeftError. Once Do leads, only lead ends
+// it. Do neither waits nor looks at ctx if nobody else uses key.
 func (c *Combiner[Q, R]) Do(ctx context.Context, key string, q Q) (R, error) {
 	call := c.calls.Get().(*Call[Q, R])
 	call.Request = q
@@ -150,7 +174,7 @@ func (c *Combiner[Q, R]) Do(ctx context.Context, key string, q Q) (R, error) {
 	b := s.find(key)
 	if b == nil {
 		b = c.batches.Get().(*Batch[Q, R])
-		b.calls, b.begun, b.leader = append(b.calls, call), true, call
+		b.calls, b.begun, b.leader, call.own = append(b.calls, call), true, call, true
 		s.add(key, b)
 		s.mu.Unlock()
 	} else {
@@ -168,21 +192,14 @@ func (c *Combiner[Q, R]) Do(ctx context.Context, key string, q Q) (R, error) {
 				return c.result(call)
 			}
 			if err := ended(ctx); err != nil {
-				if c.withdraw(s, key, call) {
-					c.release(call)
-					err = fmt.Errorf("%w: %w", ErrWithdrawn, err)
-				} else if !call.state.CompareAndSwap(waiting, settled) {
-					return c.result(call)
-				} else { // the leader still holds the call, so it can't be used again
-					err = &LeftError[Q, R]{call, err}
+				if result, err, over := c.leave(s, key, call, err); over {
+					return result, err
 				}
-				var none R
-				return none, err
 			}
 		}
 		s.mu.Lock()
 		b = s.find(key)
-		b.begun = true
+		b.begun, call.own = true, true
 		s.mu.Unlock()
 	}
 
@@ -207,7 +224,7 @@ func (c *Combiner[Q, R]) Begin(key string, q Q) *Batch[Q, R] {
 		return nil
 	}
 	call, b := c.calls.Get().(*Call[Q, R]), c.batches.Get().(*Batch[Q, R])
-	call.Request = q
+	call.Request, call.own = q, true
 	b.calls, b.begun, b.leader, b.shard = append(b.calls, call), true, call, s
 	s.add(key, b)
 	return b
@@ -252,7 +269,7 @@ func (c *Combiner[Q, R]) conclude(s *shard[Q, R], key string, b *Batch[Q, R], re
 	s.mu.Unlock()
 	// Only now, as sweep may read the calls of a batch until it is handed over.
 	for _, call := range b.calls {
-		if call != own && call.state.CompareAndSwap(waiting, settled) {
+		if call != own && call.state.Swap(settled) != left {
 			call.signal()
 		}
 	}
@@ -274,8 +291,8 @@ func ended(ctx context.Context) error {
 	return nil
 }
 
-// Fail answers all calls with ErrLeaderFailed, for a leader that has panicked
-// with cause, if that isn't nil.
+// Fail answers the calls that haven't been with ErrLeaderFailed, for a leader that
+// has panicked with cause, if that isn't nil.
 func (b *Batch[Q, R]) Fail(cause any) {
 	err := ErrLeaderFailed
 	if wrapped, ok := cause.(error); ok {
@@ -284,12 +301,43 @@ func (b *Batch[Q, R]) Fail(cause any) {
 		err = fmt.Errorf("%w: %v", err, cause)
 	}
 	for _, call := range b.calls {
-		var none R
-		call.Result, call.Err = none, err
+		if state := call.state.Load(); state != answered && state != left {
+			var none R
+			call.Answer(none, err)
+		}
 	}
 }
 
-// withdraw reports whether it took the call back before a leader took it up.
+// leave ends the wait of a caller whose context has ended with err, unless it has
+// to lead. The leader may still use a call that is left, so it isn't used again.
+func (c *Combiner[Q, R]) leave(s *shard[Q, R], key string, call *Call[Q, R], err error) (_ R, _ error, over bool) {
+	var none R
+	for {
+		switch state := call.state.Load(); {
+		case state == elected:
+			if !c.withdraw(s, key, call) {
+				return none, nil, false // it leads by now
+			}
+			return none, fmt.Errorf("%w: %w", ErrWithdrawn, err), true
+		case state == settled:
+			result, err := c.result(call)
+			return result, err, true
+		case !call.state.CompareAndSwap(state, left):
+		case state == waiting:
+			if c.withdraw(s, key, call) {
+				c.release(call)
+			}
+			return none, fmt.Errorf("%w: %w", ErrWithdrawn, err), true
+		case state == answered:
+			return call.Result, call.Err, true
+		default:
+			return none, &LeftError[Q, R]{call, err}, true
+		}
+	}
+}
+
+// withdraw takes the call out of its batch, unless that has begun, and reports
+// whether it has.
 func (c *Combiner[Q, R]) withdraw(s *shard[Q, R], key string, call *Call[Q, R]) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -327,20 +375,28 @@ func (c *Combiner[Q, R]) handOver(s *shard[Q, R], key string, b *Batch[Q, R]) {
 // The last one to expire leads: the others would fail with a leader that has
 // hardly any time left, while they can leave when their own time ends.
 func (c *Combiner[Q, R]) elect(s *shard[Q, R], key string, b *Batch[Q, R]) {
-	if len(b.calls) == 0 {
-		s.remove(key)
-		c.recycle(b)
-		return
-	}
-	b.leader = b.calls[0]
-	for _, call := range b.calls[1:] {
-		latest := b.leader.deadline
-		if call.deadline.IsZero() || !latest.IsZero() && !call.deadline.Before(latest) {
-			b.leader = call
+	for {
+		b.leader = nil
+		for _, call := range b.calls {
+			if call.state.Load() != left && (b.leader == nil || !call.before(b.leader)) {
+				b.leader = call
+			}
+		}
+		if b.leader == nil {
+			s.remove(key)
+			c.recycle(b)
+			return
+		}
+		if b.leader.state.CompareAndSwap(waiting, elected) {
+			b.leader.signal()
+			return
 		}
 	}
-	b.leader.state.Store(elected)
-	b.leader.signal()
+}
+
+// before reports whether the call expires before other.
+func (call *Call[Q, R]) before(other *Call[Q, R]) bool {
+	return !call.deadline.IsZero() && (other.deadline.IsZero() || call.deadline.Before(other.deadline))
 }
 
 // result returns what the call was given and puts it back.
@@ -355,7 +411,7 @@ func (c *Combiner[Q, R]) result(call *Call[Q, R]) (R, error) {
 func (c *Combiner[Q, R]) release(call *Call[Q, R]) {
 	var request Q
 	var result R
-	call.Request, call.Result, call.Err, call.deadline = request, result, nil, time.Time{}
+	call.Request, call.Result, call.Err, call.deadline, call.own = request, result, nil, time.Time{}, false
 	call.state.Store(waiting)
 	c.calls.Put(call)
 }

@@ -64,7 +64,7 @@ func questions(calls []*Call[int, int]) []int {
 func (u *turn) answerAll() {
 	u.finish(func() {
 		for _, call := range u.batch.Calls() {
-			call.Result = 10 * call.Request
+			call.Answer(10*call.Request, nil)
 		}
 	})
 }
@@ -307,6 +307,8 @@ func TestCombinerCallerLeavesARunningBatch(t *testing.T) {
 		d := h.call(t.Context(), "k", 4)
 		first.answerAll()
 		second := h.turn(t, 2, 3, 4)
+		claimed, other := second.batch.Calls()[0], second.batch.Calls()[1]
+		require.True(t, claimed.Claim())
 
 		cancel()
 		synctest.Wait()
@@ -314,6 +316,8 @@ func TestCombinerCallerLeavesARunningBatch(t *testing.T) {
 		<-b.returned
 		require.Equal(t, 20*time.Millisecond, time.Since(start))
 		requireError(t, context.DeadlineExceeded, b)
+		require.True(t, claimed.Left())
+		require.False(t, other.Claim(), "it has left before")
 
 		// Callers that take records from the pool get their own answers.
 		later := []*caller{h.call(t.Context(), "k", 5), h.call(t.Context(), "k", 6)}
@@ -328,9 +332,33 @@ func TestCombinerCallerLeavesARunningBatch(t *testing.T) {
 		requireIdle(t, h.combiner)
 		var err *LeftError[int, int]
 		require.ErrorAs(t, b.err, &err)
-		require.Equal(t, []int{2, 20}, []int{err.Call.Request, err.Call.Result})
-		require.ErrorAs(t, c.err, &err)
-		require.Equal(t, []int{3, 30}, []int{err.Call.Request, err.Call.Result})
+		require.Same(t, claimed, err.Call)
+		require.NotErrorIs(t, b.err, ErrWithdrawn)
+		require.ErrorIs(t, c.err, ErrWithdrawn)
+	})
+}
+
+// Who leaves after its leader has answered, and before the batch is over, takes
+// the answer along.
+func TestCombinerCallerLeavesWithItsAnswer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness()
+		first := h.call(t.Context(), "k", 1)
+		turn := <-h.turns
+		b := h.call(within(20*time.Millisecond), "k", 2)
+		c := h.call(within(40*time.Millisecond), "k", 3)
+		turn.answerAll()
+		requireAnswer(t, 10, first)
+		second := h.turn(t, 2, 3)
+		call := second.batch.Calls()[0]
+		require.True(t, call.Claim())
+		require.True(t, call.Answer(20, nil))
+		<-b.returned
+		requireAnswer(t, 20, b)
+		second.finish(func() { second.batch.Calls()[1].Answer(30, nil) })
+		requireAnswer(t, 30, c)
+		requireIdle(t, h.combiner)
 	})
 }
 

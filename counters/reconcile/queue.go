@@ -43,6 +43,9 @@ type request struct {
 	since time.Time
 }
 
+// at returns the time of r if it were made now.
+func (r request) at(now time.Time) time.Time { return r.Now.Add(now.Sub(r.since)) }
+
 // New returns a queue of at most most clients. Rounds, which are counted in
 // rounds, call reconcile with a client's last request, at a cost of 0 and as if
 // it were made then; after an error the client waits for the next round.
@@ -50,14 +53,19 @@ func New(most int, rounds *counters.Group, reconcile func(counters.Request) erro
 	return &Queue{most: most, reconcile: reconcile, rounds: rounds, requests: make(map[string]request)}
 }
 
-// Add has the client of r wait. A client that is new to a full queue is left
-// out, and reconciled when it comes back.
+// Add has the client of r wait, by the latest of its requests: each is as old as
+// when it was added. A client that is new to a full queue is left out, and
+// reconciled when it comes back.
 func (q *Queue) Add(r counters.Request) {
 	r.Cost = 0
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if _, waits := q.requests[r.Client]; waits || len(q.requests) < q.most {
-		q.requests[r.Client] = request{r, time.Now()}
+	now := time.Now()
+	if old, waits := q.requests[r.Client]; waits && old.at(now).After(r.Now) {
+		r.Now = old.at(now)
+		q.requests[r.Client] = request{r, now}
+	} else if waits || len(q.requests) < q.most {
+		q.requests[r.Client] = request{r, now}
 		q.waiting.Store(int64(len(q.requests)))
 	}
 	q.tryLater()
@@ -179,7 +187,7 @@ func (q *Queue) reconcileOne(r request) bool {
 		return true // it has been repaid since
 	}
 	present := r.Request
-	present.Now = r.Now.Add(time.Since(r.since))
+	present.Now = r.at(time.Now())
 	if q.reconcile(present) != nil {
 		return false
 	}

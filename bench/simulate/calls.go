@@ -1,0 +1,198 @@
+package simulate
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	"weir/counters"
+)
+
+// A callContext bounds a call by its deadline, and names it.
+type callContext struct {
+	context.Context
+	call     *call
+	deadline time.Time
+}
+
+func (c *callContext) Deadline() (time.Time, bool) { return c.deadline, true }
+
+func (c *callContext) Value(key any) any {
+	if key == (callKey{}) {
+		return c.call.number
+	}
+	return c.Context.Value(key)
+}
+
+// begin makes a call.
+func (w *world) begin(c *call) {
+	p := c.process
+	c.number, c.life, c.began, c.alone = len(w.calls), p.connection, time.Now(), w.faults.outages
+	w.calls = append(w.calls, c)
+	w.unfinished++
+	w.stirred = true
+	if w.traced {
+		w.logCall(c)
+	}
+	ctx := &callContext{context.Background(), c, cmp.Or(c.deadline, c.began.Add(w.timeout))}
+	l := p.limiter
+	c.caller = w.hire()
+	c.caller <- func() {
+		c.make(ctx, l)
+		w.mu.Lock()
+		w.ended = append(w.ended, c)
+		w.mu.Unlock()
+		w.wake()
+	}
+}
+
+// make asks l.
+func (c *call) make(ctx context.Context, l limiter) {
+	defer func() {
+		if r := recover(); r != nil {
+			c.err = fmt.Errorf("it panics: %v", r)
+		}
+	}()
+	switch c.kind {
+	case take:
+		c.decision, c.err = l.Take(ctx, c.request)
+		if c.err != nil && c.alone {
+			c.failed = c.err
+			c.decision, c.err = l.TakeLocal(c.request, c.failed)
+		}
+	case peek:
+		c.decision, c.err = l.Peek(ctx, c.request)
+	case refund:
+		c.err = l.Refund(ctx, c.request, c.undoes.decision)
+	case reset:
+		c.err = l.Reset(ctx, client, c.request.Now)
+	case flush:
+		l.Flush()
+	}
+}
+
+// logCall writes what c asks for.
+func (w *world) logCall(c *call) {
+	switch c.kind {
+	case refund:
+		w.log("%v #%-3d refunds %d of #%d", c.process, c.number, c.request.Cost, c.undoes.number)
+	case reset:
+		w.log("%v #%-3d resets", c.process, c.number)
+	case flush:
+		w.log("%v #%-3d flushes", c.process, c.number)
+	default:
+		w.log("%v #%-3d %vs %d at %v of its clock", c.process, c.number, c.kind, c.request.Cost, c.request.Now.Sub(w.start))
+	}
+}
+
+// logAnswer writes what c was told.
+func (w *world) logAnswer(c *call) {
+	if c.failed != nil {
+		w.log("%v #%-3d %v; its process decides", c.process, c.number, c.failed)
+	}
+	switch {
+	case c.err != nil:
+		w.log("%v #%-3d %v", c.process, c.number, c.err)
+	case c.kind == refund || c.kind == reset || c.kind == flush:
+		w.log("%v #%-3d is done", c.process, c.number)
+	case c.decision.Allowed:
+		w.log("%v #%-3d ALLOWED, %d remain", c.process, c.number, c.decision.Remaining)
+	default:
+		w.log("%v #%-3d denied, retry after %v", c.process, c.number, c.decision.RetryAfter)
+	}
+}
+
+// hire returns a caller that is idle.
+func (w *world) hire() caller {
+	if last := len(w.idle) - 1; last >= 0 {
+		c := w.idle[last]
+		w.idle = w.idle[:last]
+		return c
+	}
+	c := make(caller)
+	go func() {
+		for work := range c {
+			work()
+		}
+	}()
+	return c
+}
+
+// dismiss ends all callers.
+func (w *world) dismiss() {
+	for _, c := range w.idle {
+		close(c)
+	}
+}
+
+// end takes note of a call that has returned.
+func (w *world) end(c *call) {
+	c.returned = time.Now()
+	w.unfinished--
+	w.idle = append(w.idle, c.caller)
+	if c.crashed {
+		return
+	}
+	if w.traced {
+		w.logAnswer(c)
+	}
+	w.judge(c)
+	if c.admitted() && w.faults.refunds && !w.calm && w.chance(2) {
+		w.planRefund(c)
+	}
+	if c.denied() && !w.calm && len(w.calls) < 100 && w.chance(10) {
+		w.planReturn(c)
+	}
+}
+
+// planReturn lets the client come back when it was told to, and ask for all it
+// can get.
+func (w *world) planReturn(c *call) {
+	pause := max(0, c.request.Now.Add(c.decision.RetryAfter).Sub(c.process.now()))
+	pause = (pause+tick-1)/tick*tick + w.ticks(2)
+	for range 1 + w.random.Int64N(w.capacity()) {
+		w.after(pause, func() {
+			w.begin(&call{kind: take, process: c.process, request: w.newRequest(c.process, 1)})
+		})
+	}
+}
+
+// planRefund lets c be taken back: soon, late, in what is left of its own time,
+// or just when its slot is settled. Then somebody asks at the same time.
+func (w *world) planRefund(c *call) {
+	var deadline time.Time
+	p, pause := c.process, w.ticks(pick(w.random, 3, 30, int(w.lasts()/tick)))
+	if width := w.width(); width > 0 && w.chance(2) {
+		settled := width - counters.Calendar(c.request.Now, width).Elapsed + w.skew + w.timeout
+		pause = max(0, c.began.Add(settled).Sub(c.returned)) + w.ticks(5)
+		w.after(pause+w.ticks(5), func() { w.begin(&call{kind: take, process: p, request: w.newRequest(p, 1)}) })
+	}
+	if w.chance(3) { // another limit has denied it
+		deadline = c.began.Add(w.timeout)
+		pause = pick(w.random, 0, max(0, deadline.Sub(c.returned)))
+	}
+	if deadline.IsZero() && len(w.calls) < 60 && w.chance(4) { // between two rushes
+		if w.faults.resets && w.chance(2) {
+			w.after(pause, func() { w.begin(&call{kind: reset, process: p, request: w.newRequest(p, 0)}) })
+			pause += w.timeout
+		}
+		w.planRush(pause)
+		pause += w.ticks(20)
+		w.planRush(pause)
+	}
+	w.after(pause, func() {
+		if c.life == p.connection && c.began.After(w.vanished) {
+			c.refunded = true
+			w.begin(&call{kind: refund, process: p, request: c.request, undoes: c, deadline: deadline})
+		}
+	})
+}
+
+// planRush lets somebody ask for all that can be had.
+func (w *world) planRush(pause time.Duration) {
+	for range w.capacity() {
+		p := w.processes[w.random.IntN(len(w.processes))]
+		w.after(pause+w.ticks(10), func() { w.begin(&call{kind: take, process: p, request: w.newRequest(p, 1)}) })
+	}
+}

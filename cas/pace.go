@@ -1,0 +1,84 @@
+package cas
+
+import (
+	"cmp"
+	"time"
+)
+
+// A pace is when a process may write a client's state that others want to write
+// too.
+type pace struct {
+	// turn is when the process may write again, after it has won against others;
+	// pause is how many round trips that is after the last win.
+	turn      time.Time
+	pause     float64
+	roundTrip time.Duration
+	// answered is when it has won last, and streak since when it has done so at
+	// each first attempt, without a pause.
+	answered, streak time.Time
+	// heldUp is when another instance has come first, or the process has waited
+	// long for its turn.
+	heldUp time.Time
+}
+
+// longestStreak is how long a process may win at each first attempt before it
+// leaves a gap for others. Where its wins are closer together than shortestGap,
+// it leaves none: what a batch takes varies by more than the round trip then,
+// so that others come first now and then.
+const (
+	longestStreak = 20 * time.Millisecond
+	shortestGap   = 500 * time.Microsecond
+)
+
+// won notes that the process has won, at the given attempt, the last of which
+// took roundTrip. It decides when its next turn is.
+func (p *pace) won(attempts int, roundTrip time.Duration, now time.Time) {
+	if attempts > 1 {
+		// One that took long was mostly held up; the next will be faster.
+		p.roundTrip = min(roundTrip, cmp.Or(p.roundTrip, roundTrip)*9/8)
+	}
+	// On average it pauses twice as long as it contends, so that a third of the
+	// processes contend at a time: enough to leave no gaps, and few enough that
+	// none loses for long. One win changes little, as who was unlucky shouldn't
+	// pause longer than the others too; but who doesn't pause yet begins at
+	// once, lest it beat the same ones again and again.
+	period := now.Sub(p.answered)
+	p.answered = now
+	lost := float64(attempts - 1)
+	p.pause = max(p.pause+0.2*(2*lost-p.pause), min(lost, p.pause+2))
+	p.turn = time.Time{}
+	if p.pause >= 1 {
+		p.turn = now.Add(time.Duration(p.pause * float64(p.roundTrip)))
+	}
+	switch {
+	case lost > 0 || p.pause >= 1 || period > longestStreak:
+		p.streak = now
+	case period >= shortestGap && now.Sub(p.streak) > max(longestStreak, 4*period):
+		// Who wrote last knows the state, and wins again: another process that
+		// comes right behind would never win, and this one never learn of it.
+		p.turn, p.streak = now.Add(period*3/2), now
+	}
+}
+
+// untilTurn returns how long to wait for the process's turn: half the time until
+// the deadline at the most.
+func (p *pace) untilTurn(deadline time.Time) time.Duration {
+	if p.turn.IsZero() {
+		return 0
+	}
+	now := time.Now()
+	return max(0, min(p.turn.Sub(now), deadline.Sub(now)/2))
+}
+
+// contended reports whether a wait that ended at the deadline was contention:
+// others have held the process up, or the store has answered it at read, in a
+// good part of the time that it had.
+func (p *pace) contended(deadline, read time.Time, timeout time.Duration) bool {
+	began := deadline.Add(-timeout)
+	return p.heldUp.After(began) || read.After(began.Add(timeout/heldUpPart))
+}
+
+// heldUpPart is the part of the store timeout that others have to take from a
+// check for it to be contended when its time is over: with less, the store has
+// failed.
+const heldUpPart = 4

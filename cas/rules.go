@@ -1,0 +1,230 @@
+package cas
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"weir/counters"
+)
+
+// ErrContended: until the deadline, other instances changed the client's state
+// between each attempt's read and its write, so that nothing could be refunded.
+var ErrContended = errors.New("cas: other instances changed the state first at each attempt")
+
+// Config configures a Limiter.
+type Config struct {
+	counters.Options
+	// Swaps is called after each batch that changed a state, or tried to, if it
+	// isn't nil: with the number of attempts, and how many of those lost a
+	// race. It must not call the limiter.
+	Swaps func(attempts, lost int)
+	// Foreign is called for each value found that isn't a state, if it isn't
+	// nil. The client then starts anew. It must not call the limiter.
+	Foreign func()
+}
+
+// Rules are an algorithm, and what a limit's options make of it.
+type rules[S any] struct {
+	algorithm[S]
+	cfg Config
+}
+
+// decide returns what r would be told in a state, and consumes nothing.
+func (l *rules[S]) decide(s S, r *counters.Request) counters.Decision {
+	d := l.peek(s, *r)
+	l.bound(&d, s, r)
+	return d
+}
+
+// bound bounds the times of a decision by those that the state can last: one of
+// a clock that was ahead expires before that time has come.
+func (l *rules[S]) bound(d *counters.Decision, s S, r *counters.Request) {
+	if d.ResetAfter <= counters.MaxStaleness { // no lag that matters
+		return
+	}
+	// Memcached keeps whole seconds, rounded up.
+	most := counters.TTL(l.ttl(s, *r), l.cfg.Horizon()) + time.Second
+	d.ResetAfter, d.FitsAfter = min(d.ResetAfter, most), min(d.FitsAfter, most)
+	if d.RetryAfter != forever {
+		d.RetryAfter = min(d.RetryAfter, most)
+	}
+}
+
+// contendedRetry is the RetryAfter of a request that there is room for, but
+// that others were faster than at each attempt.
+const contendedRetry = time.Millisecond
+
+// contend denies r by a state that couldn't be replaced.
+func (l *rules[S]) contend(s S, r *counters.Request) counters.Decision {
+	d := l.decide(s, r)
+	if d.Allowed && r.Cost > 0 {
+		d.Allowed, d.Contended, d.RetryAfter, d.Wait = false, true, contendedRetry, 0
+	}
+	return d
+}
+
+// add has a state consume r, which was admitted if it says so. If there is no room
+// for that, it consumes what was consumed between before and after.
+func (l *rules[S]) add(s S, r *counters.Request, admitted bool, before, after S) S {
+	next, d := l.step(l.clone(s), *r)
+	if admitted && !d.Allowed {
+		next = l.carry(s, before, after, *r)
+	}
+	return next
+}
+
+// addPart does so for a part of a flight.
+func (l *rules[S]) addPart(s S, p *part) S {
+	var none S
+	one, _ := l.step(none, p.request)
+	return l.add(s, &p.request, p.taken.Allowed, none, one)
+}
+
+// take takes b from a state. What was decided alone is in there, be that of another
+// generation since.
+func (l *rules[S]) take(s S, b refund) S {
+	if generation, _ := l.began(s); b.taken.Receipt.Alone != nil && generation != b.taken.Receipt.Generation {
+		b.taken.Receipt.Generation, b.taken.Receipt.Refunded, b.taken.Remaining = generation, 0, counters.MaxLimit
+	}
+	return l.refund(s, b.request, b.taken)
+}
+
+// marked returns for how long a mark matters, of what may be remembered for the
+// given time.
+func (l *rules[S]) marked(lasts time.Duration) time.Duration {
+	return lasts + l.cfg.Horizon() + l.cfg.ClockSkew
+}
+
+// decoded returns the state that the store has, whose memory it takes over, and
+// its origin. What is foreign is the initial state.
+func (l *rules[S]) decoded(state counters.State) (s S, o origin, foreign bool) {
+	if !state.Exists() {
+		return s, o, false
+	}
+	o, data, err := cutOrigin(state.Value)
+	if err == nil {
+		s, err = l.decode(data)
+	}
+	return s, o, err != nil
+}
+
+// A snapshot is a state as it was seen. The zero value is none.
+type snapshot[S any] struct {
+	state   counters.State // without its value
+	size    int            // of its value
+	had     casToken       // of the state that the store had last, if it has none
+	decoded S              // which no one may change
+	origin  origin
+	known   bool
+	lost    bool      // the store has less, or nothing
+	at      int64     // Unix nanoseconds, of the request that asked for it
+	read    time.Time // when the store answered
+	expires time.Time // when the store forgets it at the latest
+}
+
+// A casToken tells a state that a store has from all others; the zero value is
+// that of none.
+type casToken struct{ version, life uint64 }
+
+// token returns the cas token of the state that the store has, or has lost.
+func (s *snapshot[S]) token() casToken {
+	if s.state.Exists() {
+		return casToken{s.state.Version, s.state.Life}
+	}
+	return s.had
+}
+
+// lasts reports whether the store would still have it: one of a clock that was
+// ahead mustn't outlast it here.
+func (s *snapshot[S]) lasts() bool { return s.known && !time.Now().After(s.expires) }
+
+// fresh reports whether denials may rely on it at now.
+func (s *snapshot[S]) fresh(now time.Time) bool {
+	age := now.UnixNano() - s.at
+	return s.known && age >= 0 && age <= int64(counters.MaxStaleness)
+}
+
+// see returns what the store has, as it was seen by the batch that next is the
+// transition of. Mostly it is the state that this batch has written, and needs
+// no decoding.
+func (l *rules[S]) see(state counters.State, next *transition[S], seen *snapshot[S]) {
+	*seen = snapshot[S]{known: true, at: next.latest.Now.UnixNano(), read: time.Now(), size: len(state.Value)}
+	ttl := next.ttl
+	if next.changed && bytes.Equal(state.Value, next.value) {
+		seen.decoded, seen.origin = next.to, next.origin
+	} else {
+		var foreign bool
+		if seen.decoded, seen.origin, foreign = l.decoded(state); foreign && l.cfg.Foreign != nil {
+			l.cfg.Foreign()
+		}
+		ttl = counters.TTL(max(l.ttl(seen.decoded, *next.latest), seen.origin.left(next.latest.Now)), l.cfg.Horizon())
+	}
+	seen.expires = seen.read.Add(ttl)
+	state.Value = nil
+	seen.state = state
+}
+
+// restore adds to what was seen what the process knows besides and the store has
+// lost: all of it, or what had come until the process that was the first to put
+// it back saw it last.
+func (l *rules[S]) restore(seen, known *snapshot[S], r counters.Request) {
+	if !seen.state.Exists() {
+		seen.had = known.token()
+	}
+	if !known.lasts() || seen.origin.newer(known.origin) {
+		return
+	}
+	generation, at := l.began(known.decoded)
+	present, since := l.began(seen.decoded)
+	// Faster clocks drop a mark sooner.
+	if known.origin.newer(seen.origin) && known.origin.left(r.Now.Add(l.cfg.ClockSkew)) > 0 {
+		if seen.lost = true; seen.origin.putBack != 0 && present <= known.origin.reset { // it is from before the reset
+			var initial S
+			seen.decoded, present, since = initial, 0, 0
+		}
+		putBack := seen.origin.putBack
+		seen.origin = known.origin
+		seen.origin.putBack = putBack
+	}
+	if present == generation && since >= at && seen.origin.putBack == known.origin.putBack {
+		return
+	}
+	// Requests that are under way may be older than r, and find more in use. They
+	// are why the store keeps a state for the horizon longer, too.
+	r.Now = time.Unix(0, max(r.Now.Add(-l.cfg.Horizon()).UnixNano(), since, at))
+	more, isMore := l.most(seen.decoded, known.decoded, r)
+	seen.decoded = more
+	if seen.expires.Before(known.expires) {
+		seen.expires = known.expires
+	}
+	if seen.lost = seen.lost || isMore; seen.lost {
+		seen.origin.putBack = rand.Uint32() | 1
+	}
+}
+
+// A refund is to take back what a request was admitted with.
+type refund struct {
+	request counters.Request
+	taken   counters.Decision
+}
+
+// A part of a flight is what a call was to be admitted with, or what was to be
+// part of the flight and has been given back since.
+type part struct {
+	refund
+	kept bool // a caller who didn't wait for the leader has taken the decision
+}
+
+// A transition is what a batch makes of a state.
+type transition[S any] struct {
+	changed bool
+	before  S // the state by which the process decided
+	from    S // that state as far as it was kept, and less what is given back
+	to      S // the one after it
+	origin  origin
+	value   []byte // which to is encoded as, if it has changed
+	ttl     time.Duration
+	latest  *counters.Request
+}

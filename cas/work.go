@@ -1,0 +1,522 @@
+package cas
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"weir/counters"
+	"weir/counters/ledger"
+)
+
+// Work is what the leader of a batch knows of it, attempt by attempt.
+type work[S any] struct {
+	*family[S]
+	a        *account[S]
+	client   string
+	batch    *batch[S]
+	deadline time.Time
+
+	joins    bool       // calls that come later, as the account is one that is kept
+	calls    []*call[S] // that are still to be answered
+	asked    bool       // the store, in this batch
+	answered time.Time  // the last time that it did
+	heldUp   bool       // by other instances, or by the wait for a turn among them
+	// turn is when the process's turn comes that it waits for, and wait how long
+	// that takes.
+	turn time.Time
+	wait time.Duration
+	// attempts is how often it tried to swap the state, and lost how many of these
+	// lost a race. A failed guess from a stale snapshot, or from none, isn't
+	// counted as a lost race.
+	attempts, lost int
+	// met says that the process had seen the client before: then own is what it has
+	// admitted since, and others what others have.
+	met         bool
+	own, others int64
+	// expected is what the others are thought to have admitted alone, and to tell
+	// the store as late as this process.
+	expected int64
+
+	// Of the attempt under way.
+	next   transition[S]
+	swaps  bool           // or it only loads
+	old    counters.State // that it replaces
+	size   int            // of that
+	flight *flight[S]
+	// shared says that others may refer to the flight, and settled that the batch
+	// has ended and nobody does.
+	shared, settled bool
+
+	// What the store has said.
+	now     counters.State
+	swapped bool
+	err     error
+	flown   []ledger.Flown
+}
+
+// triesTogether is how many attempts of a client are made together with others:
+// one that is forestalled as often is in a race with other instances, and faster
+// alone.
+const triesTogether = 3
+
+// Begin implements ledger.Work.
+func (w *work[S]) Begin(ctx context.Context, a *account[S], client string, b *batch[S]) {
+	w.a, w.client, w.batch, w.met = a, client, b, a.last.known
+	var ok bool
+	if w.deadline, ok = ctx.Deadline(); !ok {
+		w.deadline = time.Now().Add(counters.DefaultTimeout)
+	}
+	w.joins = slices.ContainsFunc(b.Calls(), func(call *call[S]) bool { return call.Request.Kind != ledger.Peeks })
+	if f := a.flight; f != nil { // its leader has panicked, and its calls are gone
+		a.flight, f.calls = nil, nil
+		a.unanswered(&w.rules, f, false)
+	}
+}
+
+// End implements ledger.Work.
+func (w *work[S]) End() {
+	if !w.settled { // somebody may still refer to it
+		w.flight, w.next.value = nil, nil
+	}
+	clear(w.calls)
+	clear(w.flown)
+	*w = work[S]{family: w.family, calls: w.calls[:0], flown: w.flown[:0], flight: w.flight, next: transition[S]{value: w.next.value[:0]}}
+}
+
+// Flights implements ledger.Work.
+func (w *work[S]) Flights() []ledger.Flown { return w.flown }
+
+// Next implements ledger.Work.
+func (w *work[S]) Next() ledger.Step {
+	if !w.turn.IsZero() && w.wait > 0 {
+		if time.Now().Before(w.turn) {
+			return ledger.Later
+		}
+		w.hasWaited()
+	}
+	for {
+		w.swaps, w.swapped, w.size = false, false, w.a.last.size
+		w.a.sort(&w.rules)
+		settles, peeks := w.gather()
+		if len(w.calls) == 0 || settles == len(w.calls) && !w.a.owes() {
+			w.answer(nil)
+			return ledger.Over
+		}
+		w.decide(peeks+settles < len(w.calls))
+		switch d := w.a.due; {
+		case !w.next.changed:
+			if w.asked || peeks == 0 && w.a.last.fresh(w.next.latest.Now) && w.full() {
+				w.answer(nil)
+				return ledger.Over
+			}
+		case d != nil && len(d.told) > 0 && !w.asked: // one of them may be there
+		case w.awaitsTurn():
+			return ledger.Later
+		case !w.claim():
+			continue // without those who have left
+		default:
+			w.swaps = true
+			w.depart()
+		}
+		if w.attempts >= triesTogether {
+			return ledger.Apart
+		}
+		return ledger.Together
+	}
+}
+
+// gather finds the calls to be answered, and counts those that settle and peek.
+func (w *work[S]) gather() (settles, peeks int) {
+	calls := w.batch.Calls()
+	// Who comes later would have less time left than by leading a batch.
+	if w.joins && w.deadline.Sub(w.answered) >= w.cfg.StoreTimeout/2 {
+		calls = w.batch.Join()
+	}
+	w.calls = w.calls[:0]
+	for _, call := range calls {
+		if call.Left() {
+			w.shared = true
+			continue
+		}
+		switch w.calls = append(w.calls, call); call.Request.Kind {
+		case ledger.Settles, ledger.Refunds:
+			settles++
+		case ledger.Peeks:
+			peeks++
+		}
+	}
+	return settles, peeks
+}
+
+// awaitsTurn reports whether it isn't yet the process's turn: who comes first
+// takes turns.
+func (w *work[S]) awaitsTurn() bool {
+	if w.asked || !w.turn.IsZero() {
+		return false
+	}
+	if w.wait = w.a.pace.untilTurn(w.deadline); w.wait > 0 {
+		w.turn = time.Now().Add(w.wait)
+	}
+	return w.wait > 0
+}
+
+// hasWaited notes that the process has waited for its turn.
+func (w *work[S]) hasWaited() {
+	if w.heldUp = w.wait >= w.cfg.StoreTimeout/heldUpPart; w.heldUp {
+		w.a.pace.heldUp = time.Now()
+	}
+	w.wait = 0
+}
+
+// full reports whether nothing remains for any of the calls. If something does,
+// another instance may have taken it since, and then a denial would promise too
+// much.
+func (w *work[S]) full() bool {
+	for _, call := range w.calls {
+		if call.Request.Kind == ledger.Takes && call.Result.Remaining > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// claim claims the calls that take, and reports whether all of their callers are
+// still there.
+func (w *work[S]) claim() bool {
+	if w.flight == nil {
+		w.flight = new(flight[S])
+	}
+	all := true
+	for _, call := range w.calls {
+		if call.Request.Kind != ledger.Takes {
+			continue
+		}
+		if call.Request.Flight == nil {
+			call.Request.Flight = w.flight
+		}
+		all = call.Claim() && all
+	}
+	return all
+}
+
+// decide answers the calls from what was seen and what is due, without telling
+// them. What the store has lost is put back if some of them take.
+func (w *work[S]) decide(take bool) {
+	a, l, next := w.a, &w.rules, &w.next
+	next.latest = nil
+	for _, call := range w.calls {
+		if q := &call.Request.Request; next.latest == nil || q.Now.After(next.latest.Now) {
+			next.latest = q
+		}
+	}
+	next.origin, next.changed = a.last.origin, a.owes() || take && a.last.lost
+	next.before = a.last.decoded
+	if a.due != nil {
+		if a.due.based {
+			next.before = a.due.after
+		}
+		next.from = w.givesBack(next.before)
+	} else {
+		next.from = next.before
+	}
+	next.to = l.clone(next.from)
+	var within int64 // next.from is within this limit
+	for _, call := range w.calls {
+		q := &call.Request
+		if q.Kind != ledger.Takes {
+			continue
+		}
+		if w.expects(call) {
+			continue
+		}
+		next.to, call.Result = l.step(next.to, q.Request)
+		l.bound(&call.Result, next.to, &q.Request)
+		if call.Result.Allowed || l.cfg.CountDenied {
+			next.changed = true
+			if q.Limit != within {
+				next.from = l.within(next.from, q.Request)
+				within = q.Limit
+			}
+		}
+	}
+	if next.changed {
+		w.encode()
+	}
+}
+
+// expects reports whether a call is denied because of what the others are thought
+// to tell the store when it is back: who has waited for that is decided as if the
+// process were alone still.
+func (w *work[S]) expects(call *call[S]) bool {
+	if w.expected == 0 || w.cfg.CountDenied {
+		return false
+	}
+	r := call.Request.Request
+	r.Cost += w.expected
+	d := w.family.decide(w.next.to, &r)
+	if !d.Allowed {
+		if d.RetryAfter == forever { // with it, but not without
+			d.RetryAfter = w.cfg.StoreTimeout
+		}
+		call.Result = d
+	}
+	return !d.Allowed
+}
+
+// givesBack takes from a state what is to be given back.
+func (w *work[S]) givesBack(s S) S {
+	for _, b := range w.a.due.back {
+		generation, at := w.began(s)
+		lasts := w.marked(w.ttl(s, b.request))
+		s = w.refund(s, b.request, b.taken)
+		if generation == b.taken.Receipt.Generation && generation != 0 {
+			w.next.origin = w.next.origin.markAt(at, lasts) // what is missing isn't lost
+		}
+	}
+	return s
+}
+
+// encode has the next state be what is written, and live for as long as it
+// matters.
+func (w *work[S]) encode() {
+	l, next := &w.rules, &w.next
+	ttl := next.origin.left(next.latest.Now)
+	if ttl <= 0 {
+		next.origin, ttl = origin{putBack: next.origin.putBack}, 0
+	}
+	next.value = l.encode(next.origin.append(next.value[:0]), next.to)
+	longest := next.latest // of those that have the same limit, the first lasts longest
+	ttl = max(ttl, l.ttl(next.to, *longest))
+	for _, call := range w.calls {
+		q := &call.Request
+		if q.Kind == ledger.Takes && (q.Limit != longest.Limit || q.Now.Before(longest.Now)) {
+			longest = &q.Request
+			ttl = max(ttl, l.ttl(next.to, *longest))
+		}
+	}
+	next.ttl = counters.TTL(ttl, l.cfg.Horizon())
+}
+
+// depart has the flight begin that tells the store of the next state.
+func (w *work[S]) depart() {
+	a, f, next := w.a, w.flight, &w.next
+	*f = flight[S]{
+		before: next.before, from: next.from, to: next.to, value: next.value, latest: *next.latest,
+		reset: a.last.origin.reset, calls: f.calls[:0],
+	}
+	for _, call := range w.calls {
+		if call.Request.Kind == ledger.Takes && (call.Result.Allowed || w.cfg.CountDenied) {
+			f.calls = append(f.calls, call)
+		}
+	}
+	if d := a.due; d != nil {
+		f.backs = len(d.back)
+		if f.owes = d.open != nil; f.owes {
+			d.open.join(f)
+			d.open = nil
+		}
+	}
+	a.flight, w.old = f, a.last.state
+}
+
+// Exchange implements ledger.Work.
+func (w *work[S]) Exchange(ctx context.Context) {
+	if w.wait > 0 {
+		time.Sleep(time.Until(w.turn))
+		return
+	}
+	key := w.keys.StateKey(w.client)
+	if w.swaps {
+		w.now, w.swapped, w.err = w.store.Swap(ctx, key, w.old, w.next.value, w.next.ttl)
+		return
+	}
+	w.now, w.err = w.store.Load(ctx, key)
+}
+
+// replacement returns what Exchange would ask the store.
+func (w *work[S]) replacement(key string) counters.Replacement {
+	r := counters.Replacement{Key: key, Size: w.size}
+	if w.swaps {
+		r.Old, r.Value, r.TTL = w.old, w.next.value, w.next.ttl
+	}
+	return r
+}
+
+// Finish implements ledger.Work.
+func (w *work[S]) Finish() (more bool) {
+	a, f := w.a, w.a.flight
+	a.flight = nil
+	if w.swaps {
+		w.attempts++
+	}
+	if w.err != nil {
+		w.fail(f)
+		return false
+	}
+	if w.wait > 0 {
+		w.hasWaited()
+		return true
+	}
+	if w.swaps && !w.swapped && w.asked {
+		w.lost++
+	}
+	forestalled := !w.swapped && w.forestalled()
+	putBack := w.swapped && a.last.lost
+	read := w.look(f)
+	var roundTrip time.Duration
+	if w.asked {
+		roundTrip = read.Sub(w.answered)
+	}
+	w.asked, w.answered = true, read
+	if forestalled {
+		w.heldUp = true
+		a.pace.heldUp = w.answered
+	}
+	w.book.Answered()
+	if w.swapped {
+		if putBack {
+			w.cfg.Reseeded(1)
+		}
+		a.pace.won(w.attempts, roundTrip, w.answered)
+		w.answer(nil)
+		return false
+	}
+	// What the deadline cuts off might have been written.
+	if w.heldUp && w.deadline.Sub(w.answered) <= roundTrip {
+		w.answer(ErrContended)
+		return false
+	}
+	return true
+}
+
+// forestalled reports whether it is another instance that has kept an attempt
+// from replacing what was seen. What was seen long ago, or never, may have been
+// changed at leisure; and if the connection has been lost that it was seen on, the
+// attempt has only asked what is there.
+func (w *work[S]) forestalled() bool {
+	recent := w.asked || w.a.last.fresh(w.next.latest.Now)
+	return w.swaps && recent && w.now.Exists() && w.now.Version != w.old.Version
+}
+
+// look takes over what the store has, and what has become of the flight, if there
+// was one. It returns when the store has answered.
+func (w *work[S]) look(f *flight[S]) time.Time {
+	a, l, next := w.a, &w.rules, &w.next
+	if a.due != nil {
+		w.own += a.due.alone
+		w.expected = max(w.expected, a.due.others)
+	}
+	if f != nil {
+		w.shared = w.shared || f.owes || f.parts != nil
+	}
+	switch {
+	case w.swapped && a.last.origin.reset > f.reset: // the client was reset since
+		f.fate = done
+		return time.Now()
+	case w.swapped:
+		l.see(w.now, next, &a.last)
+		if !bytes.Equal(w.now.Value, next.value) { // it may be lost by now
+			var written snapshot[S]
+			l.see(counters.State{Value: next.value}, next, &written)
+			l.restore(&a.last, &written, *next.latest)
+		}
+		for _, call := range f.calls {
+			if call.Result.Allowed {
+				w.own += call.Request.Cost
+			}
+		}
+		if w.met {
+			w.book.Note(w.own, w.own+w.others)
+		}
+		a.landed(l, f)
+	default:
+		if f != nil {
+			a.returned(l, f)
+		}
+		var seen snapshot[S]
+		l.see(w.now, next, &seen)
+		l.restore(&seen, &a.last, *next.latest)
+		if d := a.due; d == nil || len(d.told) == 0 {
+			w.others += max(0, l.peek(a.last.decoded, *next.latest).Remaining-l.peek(seen.decoded, *next.latest).Remaining)
+		}
+		// As the first call finds it: nothing has drained for the others yet.
+		a.see(l, &seen, w.now.Value, &w.calls[0].Request.Request)
+		if f != nil && f.fate != pending { // it was void
+			w.flight = nil
+		}
+	}
+	return a.last.read
+}
+
+// fail ends a batch whose exchange has failed.
+func (w *work[S]) fail(f *flight[S]) {
+	err, late := w.err, (*counters.Unanswered)(nil)
+	switch {
+	case !w.swaps:
+		err = fmt.Errorf("%w: %w", counters.ErrNotSent, err)
+	case ledger.OutcomeOf(err) == ledger.NotDone:
+		w.shared = true
+		w.a.returned(&w.rules, f)
+	default:
+		if errors.As(err, &late) {
+			w.flown = append(w.flown, ledger.Flown{Flight: f, Err: err})
+		}
+		w.shared = true
+		w.a.unanswered(&w.rules, f, late != nil)
+		err = ledger.Failed(err, f)
+	}
+	// They have taken time that the store might have answered in.
+	if w.heldUp && errors.Is(err, counters.ErrTimeout) {
+		err = fmt.Errorf("%w: %w", ErrContended, err)
+	}
+	w.answer(err)
+}
+
+// answer ends the batch with err.
+func (w *work[S]) answer(err error) {
+	a := w.a
+	if w.cfg.Swaps != nil && w.attempts > 0 {
+		w.cfg.Swaps(w.attempts, w.lost)
+	}
+	a.spent = false
+	for _, call := range w.calls {
+		q, d, failed := &call.Request, &call.Result, err
+		switch contended := errors.Is(err, ErrContended); {
+		case q.Kind >= ledger.Settles:
+		case contended && q.Kind == ledger.Takes:
+			*d, failed = w.contend(a.last.decoded, &q.Request), nil
+		case contended:
+			*d, failed = w.family.decide(a.state(&w.rules, &q.Request), &q.Request), nil
+		case err != nil:
+			*d = counters.Decision{}
+		case q.Kind == ledger.Peeks:
+			*d = w.family.decide(w.next.to, &q.Request)
+			d.Receipt.Generation, _ = w.began(w.next.to)
+		default:
+			d.Local = !w.asked
+			a.spent = a.spent || d.Remaining == 0
+		}
+		if !call.Answer(*d, failed) {
+			w.left(call)
+		}
+	}
+	w.settled = !w.shared
+}
+
+// left has what the store has consumed for a caller that didn't wait be given
+// back, unless it has taken the decision.
+func (w *work[S]) left(call *call[S]) {
+	w.shared = true
+	if !w.swapped || call.Request.Kind != ledger.Takes || !call.Result.Allowed {
+		return
+	}
+	if p := w.flight.find(&call.Request.Request, true); p != nil {
+		p.kept = false
+		return
+	}
+	w.a.giveBack(refund{call.Request.Request, call.Result})
+}

@@ -1,0 +1,124 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"weir/counters"
+	"weir/counters/combiner"
+)
+
+// A Client is a client's account of type A, and its lock.
+type Client[A any] struct {
+	mu      sync.Mutex
+	Account A
+}
+
+// A Kind says what a call is for.
+type Kind uint8
+
+const (
+	Takes   Kind = iota
+	Peeks        // counts nothing
+	Settles      // is over when nothing is due
+	Refunds      // the same, but its Now is that of the request that is given back
+)
+
+// A Request is what a call asks of its leader.
+type Request[A any] struct {
+	counters.Request
+	Kind   Kind
+	Client *Client[A]
+	// Flight is the exchange that the call is part of. Its leader sets it before it
+	// claims the call.
+	Flight any
+}
+
+type (
+	Call[A any]  = combiner.Call[Request[A], counters.Decision]
+	Batch[A any] = combiner.Batch[Request[A], counters.Decision]
+)
+
+// A Family decides by accounts of type A, the zero value of which knows nothing.
+// The client is locked while a method is called with its account.
+type Family[A any] interface {
+	// Known decides r if the answer is a denial that needs no store: the whole
+	// limit was in use a moment ago.
+	Known(a *A, r counters.Request) (d counters.Decision, known bool)
+	// Recall decides r by all that the account says, be it old. It reports whether
+	// that is anything, and whether it is no older than counters.MaxStaleness and
+	// nothing is due.
+	Recall(a *A, r counters.Request) (d counters.Decision, known, fresh bool)
+	// Alone decides r without the store. What it admits is due. r was part of the
+	// flight, if that isn't nil.
+	Alone(a *A, r counters.Request, flight any) counters.Decision
+	// Leave notes that the caller of r has given up at the deadline with err, and
+	// that its flight, if that isn't nil, goes on without it. It may answer all the
+	// same.
+	Leave(a *A, r counters.Request, flight any, deadline time.Time, err error) (d counters.Decision, answered bool)
+	// Refund notes that r, which was admitted with the decision taken, is given
+	// back, and reports whether the store is to be told.
+	Refund(a *A, r counters.Request, taken counters.Decision) (tell bool)
+	// Owes reports whether anything is due.
+	Owes(a *A) bool
+	// Learn notes what has become of a flight whose exchange had no answer.
+	Learn(a *A, flight any, o Outcome)
+}
+
+// An Outcome says what has become of a flight.
+type Outcome uint8
+
+const (
+	Unknown Outcome = iota // and nobody will ever know
+	Done
+	NotDone
+)
+
+// OutcomeOf returns the outcome of an exchange that has ended with err.
+func OutcomeOf(err error) Outcome {
+	switch {
+	case err == nil:
+		return Done
+	case errors.Is(err, counters.ErrNotSent), errors.Is(err, counters.ErrLost), errors.Is(err, counters.ErrNotAdded):
+		return NotDone
+	}
+	return Unknown
+}
+
+// A Step is what a leader does next.
+type Step uint8
+
+const (
+	Over     Step = iota // all calls are answered
+	Together             // an exchange that may go along with those of other clients
+	Apart                // one that takes more than that
+	Later                // one together with others, but not yet: Next is called again
+)
+
+// Work is what the leader of a client's calls does, in steps: Next, Exchange,
+// Finish, and again. One goroutine at a time uses it. All but Exchange are called
+// with the client locked, and don't wait.
+type Work[A any] interface {
+	// Begin begins with a batch of calls of the client of that name.
+	Begin(ctx context.Context, a *A, client string, batch *Batch[A])
+	// Next answers what can be, and decides what the store is to be asked.
+	Next() Step
+	// Exchange asks the store. It calls nothing else.
+	Exchange(ctx context.Context)
+	// Finish takes over what the store has said, and reports whether there is more
+	// to do. Without more, all calls are answered.
+	Finish() (more bool)
+	// Flights hands over the flights that Finish has found to be without an answer.
+	Flights() []Flown
+	// End ends the work. Its calls, if it was cut short, are answered by others.
+	End()
+}
+
+// A Flown is a flight whose exchange has ended with Err, which doesn't tell
+// whether it was done.
+type Flown struct {
+	Flight any
+	Err    error
+}

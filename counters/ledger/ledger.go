@@ -1,0 +1,374 @@
+// Package ledger is the one way in which a process decides about a client, with
+// its store and without it, whatever the algorithm.
+//
+// A process keeps an account of each client that it remembers: what the store
+// has, as last seen, and what is due, that is what the process has decided and the
+// store must still be told. Each decision is one of these moves:
+//
+//   - With the store: the leader of the client's calls claims those that fit, has
+//     the store change for all of them at once, and deals out the answers. What it
+//     had counted and denied after all is due back.
+//   - Alone, as the store has failed: what fits is admitted, and is due.
+//   - A refund: its cost is due back.
+//   - Before the next decision with the store, what is due is settled.
+//
+// A call that fails was refused, whatever became of it: if its leader learns that
+// the store has counted it all the same, its cost is due back. So a caller that
+// decides alone after a failure, or after it has left its leader, decides anew,
+// and what it admits is due like anything else. Nothing has to be known of why it
+// failed.
+//
+// An exchange without an answer is a flight. What the store has is read before
+// anything else is sent, so that a client has one flight in an outage: as much of
+// it as was admitted alone, and may be in what was read, is taken for counted. If
+// it is told later that it was done, or not, the difference is due.
+//
+// A reset is a moment. Nothing that was decided before it is settled after it.
+//
+// A family of algorithms is an Account's arithmetic and the steps of its Work;
+// Book does the rest. Start with Book, Family and Work.
+package ledger
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"weir/counters"
+	"weir/counters/cache"
+	"weir/counters/combiner"
+	"weir/counters/reconcile"
+)
+
+// A Config is what a Book is made of.
+type Config[A any] struct {
+	Family  Family[A]
+	NewWork func() Work[A] // returns one that is used for one client after the other
+	Options *counters.Options
+	Clients int // that are remembered at most
+	// Bounded says that no call may take longer than the StoreTimeout from its Now
+	// on, whatever its context leaves.
+	Bounded bool
+	// Settlement is how many store timeouts it may take to settle what is due: a
+	// check has no time for several round trips where the store is far away.
+	Settlement int
+}
+
+// A Book is the accounts of a limit's clients, and what limiters of all families
+// have in common. It is safe for concurrent use. Make one with Open.
+type Book[A any] struct {
+	Share
+	config   Config[A]
+	clients  *cache.Cache[Client[A]]
+	combiner *combiner.Combiner[Request[A], counters.Decision]
+	owing    *reconcile.Queue
+	works    sync.Pool // of Work[A]
+}
+
+// Open makes b the book of a limiter. The options have no zero values.
+func (b *Book[A]) Open(c Config[A]) {
+	b.config = c
+	b.clients = cache.New[Client[A]](c.Clients)
+	b.combiner = combiner.New(b.lead)
+	b.owing = reconcile.New(c.Options.Clients, c.Options.Refunds, b.settle)
+	b.works.New = func() any { return c.NewWork() }
+}
+
+// Take admits r and consumes its cost, or denies it. A denied cost is consumed
+// only with CountDenied. A Take that fails has consumed nothing: if the store turns
+// out to have counted it, it is given back. (If nobody ever tells, what it has
+// counted stays in use until time has passed over it.) The error is
+// counters.ErrRequest, one of a store's, or of the context's.
+func (b *Book[A]) Take(ctx context.Context, r counters.Request) (counters.Decision, error) {
+	if err := r.Check(); err != nil {
+		return counters.Decision{}, err
+	}
+	if r.Cost == 0 {
+		return b.Peek(ctx, r)
+	}
+	c := b.clients.Get(r.Client)
+	if d, known := b.known(c, r); known {
+		return d, nil
+	}
+	ctx, cancel := b.within(ctx, r.Now)
+	defer cancel()
+	q := Request[A]{Request: r, Client: c}
+	d, err := b.combiner.Do(ctx, r.Client, q)
+	if err != nil {
+		return b.abandon(ctx, q, d, err)
+	}
+	return d, nil
+}
+
+func (b *Book[A]) known(c *Client[A], r counters.Request) (counters.Decision, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return b.config.Family.Known(&c.Account, r)
+}
+
+// Peek decides r by the store and consumes nothing but what is due. The error is
+// counters.ErrRequest, or one that Take may return.
+func (b *Book[A]) Peek(ctx context.Context, r counters.Request) (counters.Decision, error) {
+	if err := r.Check(); err != nil {
+		return counters.Decision{}, err
+	}
+	c := b.clients.Find(r.Client)
+	if c == nil {
+		c = new(Client[A])
+	}
+	return b.ask(ctx, Request[A]{Request: r, Kind: Peeks, Client: c})
+}
+
+// ask has q answered by a leader.
+func (b *Book[A]) ask(ctx context.Context, q Request[A]) (counters.Decision, error) {
+	ctx, cancel := b.within(ctx, q.Now)
+	defer cancel()
+	d, err := b.combiner.Do(ctx, q.Request.Client, q)
+	if err != nil {
+		return b.abandon(ctx, q, d, err)
+	}
+	return d, nil
+}
+
+// abandon returns what becomes of q, to which the combiner has returned d and err.
+func (b *Book[A]) abandon(ctx context.Context, q Request[A], d counters.Decision, err error) (counters.Decision, error) {
+	var left *combiner.LeftError[Request[A], counters.Decision]
+	if !errors.As(err, &left) && !errors.Is(err, combiner.ErrWithdrawn) {
+		return d, err
+	}
+	deadline, _ := ctx.Deadline()
+	q.Client.mu.Lock()
+	defer q.Client.mu.Unlock()
+	var flight any
+	if left != nil {
+		flight = left.Call.Request.Flight
+		err = Failed(err, flight)
+	}
+	if d, answered := b.config.Family.Leave(&q.Client.Account, q.Request, flight, deadline, err); answered && q.Kind < Settles {
+		return d, nil
+	}
+	return d, err
+}
+
+// within returns ctx, or one that ends within the StoreTimeout if ctx leaves more
+// time than that since began and the book is bounded.
+func (b *Book[A]) within(ctx context.Context, began time.Time) (context.Context, context.CancelFunc) {
+	most := b.config.Options.StoreTimeout
+	if deadline, ok := ctx.Deadline(); !b.config.Bounded || most == 0 || ok && deadline.Sub(began) <= most {
+		return ctx, nothing
+	}
+	return context.WithTimeout(ctx, most)
+}
+
+func nothing() {} // one in a generic function would be made anew each time
+
+// A failure is the error of a call that was part of a flight.
+type failure struct {
+	error
+	flight any
+}
+
+func (f *failure) Unwrap() error { return f.error }
+
+// Failed returns err as that of a call which was part of a flight.
+func Failed(err error, flight any) error { return &failure{err, flight} }
+
+// TakeLocal decides r after a Take that failed with err: by what the process
+// remembers of the client, however old that is, and what it has decided since. Of
+// what it doesn't know the others to have used it takes its share. What it admits
+// is counted in the store as soon as that answers, before another check of this
+// client. The error is counters.ErrRequest.
+func (b *Book[A]) TakeLocal(r counters.Request, err error) (counters.Decision, error) {
+	if err := r.Check(); err != nil {
+		return counters.Decision{}, err
+	}
+	var flight any
+	if f := (*failure)(nil); errors.As(err, &f) {
+		flight = f.flight
+	}
+	c := b.clients.Get(r.Client)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	d := b.config.Family.Alone(&c.Account, r, flight)
+	d.Local = true
+	if (d.Allowed || b.config.Options.CountDenied) && b.config.Family.Owes(&c.Account) {
+		b.owing.Add(r)
+	}
+	return d, nil
+}
+
+// Recall decides r by what the process remembers of the client, however old that
+// is, and consumes nothing. It reports whether that is anything; of a wrong
+// request it isn't.
+func (b *Book[A]) Recall(r counters.Request) (counters.Decision, bool) {
+	d, known, _ := b.recall(r)
+	return d, known
+}
+
+// PeekLocal decides r by what the process has read of the client within
+// counters.MaxStaleness, consumes nothing, and reports whether there is such
+// knowledge; of a wrong request there is none, nor of a client of which something
+// is due. A denial is certain but for what resets and refunds elsewhere have
+// changed since.
+func (b *Book[A]) PeekLocal(r counters.Request) (counters.Decision, bool) {
+	d, _, fresh := b.recall(r)
+	return d, fresh
+}
+
+func (b *Book[A]) recall(r counters.Request) (d counters.Decision, known, fresh bool) {
+	c := b.clients.Find(r.Client)
+	if c == nil || r.Check() != nil {
+		return counters.Decision{}, false, false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	d, known, fresh = b.config.Family.Recall(&c.Account, r)
+	d.Local = true
+	return d, known, fresh
+}
+
+// Refund takes back a request that this limiter's Take or TakeLocal has admitted
+// with the decision taken, once: each further Refund takes from what others have
+// consumed. It takes nothing back if the client has been reset since, or less than
+// the clock skew before it. The error is counters.ErrRequest, one of a store's, or
+// of the context's. A refund that surely wasn't done by the deadline of ctx is done
+// later; Flush awaits it once. One whose outcome nobody knows stays undone.
+func (b *Book[A]) Refund(ctx context.Context, r counters.Request, taken counters.Decision) error {
+	if err := r.Check(); err != nil || r.Cost == 0 || !taken.Allowed {
+		return err
+	}
+	c := b.clients.Get(r.Client)
+	c.mu.Lock()
+	tell := b.config.Family.Refund(&c.Account, r, taken)
+	c.mu.Unlock()
+	if !tell {
+		return nil
+	}
+	_, err := b.ask(ctx, Request[A]{Request: r, Kind: Refunds, Client: c})
+	if err != nil {
+		b.settleLater(r)
+	}
+	return err
+}
+
+// settle has the store told what is due of r's client.
+func (b *Book[A]) settle(r counters.Request) error {
+	return b.config.Options.Unhurried(b.config.Settlement, func(ctx context.Context) error {
+		_, err := b.combiner.Do(ctx, r.Client, Request[A]{Request: r, Kind: Settles, Client: b.clients.Get(r.Client)})
+		return err
+	})
+}
+
+// settleLater does that for nobody who waits, and again later if it fails.
+func (b *Book[A]) settleLater(r counters.Request) {
+	b.owing.Add(r)
+	b.config.Options.Refunds.Go(func() { _ = b.settle(r) })
+}
+
+// Flush has the store told all that is due, as far as it answers, and returns when
+// no refund is under way any more, of no limiter that has the same Refunds.
+func (b *Book[A]) Flush() { b.owing.Flush() }
+
+// Owing returns of how many clients something is due.
+func (b *Book[A]) Owing() int { return b.owing.Waiting() }
+
+// Clients returns the number of clients that are remembered.
+func (b *Book[A]) Clients() int { return b.clients.Len() }
+
+// Change calls do with the account of a client, which is locked.
+func (b *Book[A]) Change(client string, do func(*A)) {
+	c := b.clients.Get(client)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	do(&c.Account)
+}
+
+// lead answers a batch of calls of one client.
+func (b *Book[A]) lead(ctx context.Context, name string, batch *Batch[A]) {
+	calls := batch.Calls()
+	c := calls[0].Request.Client
+	for _, call := range calls[1:] {
+		if call.Request.Kind != Peeks { // who only looks may have an account of its own
+			c = call.Request.Client
+			break
+		}
+	}
+	w, r := b.begin(ctx, c, name, batch), calls[0].Request.Request
+	for b.next(c, w) != Over {
+		if w.Exchange(ctx); !b.finish(c, w, &r) {
+			break
+		}
+	}
+	b.end(c, w, &r)
+	b.config.Options.Batch(len(batch.Calls()))
+}
+
+func (b *Book[A]) begin(ctx context.Context, c *Client[A], name string, batch *Batch[A]) Work[A] {
+	w := b.works.Get().(Work[A])
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w.Begin(ctx, &c.Account, name, batch)
+	return w
+}
+
+func (b *Book[A]) next(c *Client[A], w Work[A]) Step {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return w.Next()
+}
+
+func (b *Book[A]) finish(c *Client[A], w Work[A], r *counters.Request) (more bool) {
+	more, flown := b.finishLocked(c, w)
+	for _, f := range flown {
+		b.await(c, r, f)
+	}
+	return more
+}
+
+func (b *Book[A]) finishLocked(c *Client[A], w Work[A]) (bool, []Flown) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return w.Finish(), w.Flights()
+}
+
+// await has the account told of a flight when the store tells.
+func (b *Book[A]) await(c *Client[A], r *counters.Request, f Flown) {
+	began, settle := time.Now(), counters.Request{Client: r.Client, Limit: r.Limit, Now: r.Now}
+	learn := func(err error) {
+		settle := settle
+		settle.Now = settle.Now.Add(time.Since(began))
+		b.learn(c, settle, f.Flight, OutcomeOf(err))
+	}
+	if late := (*counters.Unanswered)(nil); errors.As(f.Err, &late) {
+		late.Later(learn)
+	} else {
+		learn(f.Err)
+	}
+}
+
+func (b *Book[A]) learn(c *Client[A], r counters.Request, flight any, o Outcome) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	b.config.Family.Learn(&c.Account, flight, o)
+	if o != Unknown && b.config.Family.Owes(&c.Account) {
+		b.settleLater(r)
+	}
+}
+
+// end notes whether something is due, and gives w back.
+func (b *Book[A]) end(c *Client[A], w Work[A], r *counters.Request) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w.End()
+	b.works.Put(w)
+	switch {
+	case b.config.Family.Owes(&c.Account):
+		b.owing.Add(*r)
+	case b.owing.Waiting() > 0 && b.clients.Find(r.Client) == c: // else another account may owe
+		b.owing.Repaid(r.Client)
+	}
+}
+
+// Answered notes that the store has answered: what is due may be settled.
+func (b *Book[A]) Answered() { b.owing.Answered() }

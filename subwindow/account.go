@@ -1,0 +1,347 @@
+package subwindow
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"weir/counters"
+)
+
+// A slot is what a process knows of one of a client's counters.
+type slot struct {
+	// count is what the store has, as last seen or as this process has made it.
+	count int64
+	// own is how much of it this process has put there and not taken back: the
+	// store has less only if it has lost something. It is negative while what was
+	// taken back isn't known to have been put there.
+	own int64
+}
+
+// A due is what has been decided of a slot, less what the store was told: positive
+// after admissions without it, negative for what is to be given back.
+type due struct {
+	bucket, cost int64
+	// believed is what the cost stands for if other processes have gone on as
+	// before: it is cost or more.
+	believed int64
+	at       int64 // Unix nanoseconds, of the latest request in it
+}
+
+// A flight is an addition without an answer, or one under way. What it has counted
+// is given back when it's known to be done: those of its callers who don't get an
+// answer decide alone, and what they admit is due.
+type flight struct {
+	account     *account
+	bucket, sum int64
+	before      int64 // what the store had before it, as far as known
+	left        int64 // costs of callers who have left
+	alone       int64 // what is due beside it, as its callers were admitted alone
+	taken       int64 // how much of that was taken for counted, as it may be in what was read
+	refunds     int   // of what nobody knows whether it was counted
+	at          int64 // Unix nanoseconds, of the latest request in it
+	read        bool  // the slot was read since
+	ended       bool  // its outcome is known, or never will be
+	known       bool
+}
+
+// An account is what a process knows of a client. What is in use of a slot is what
+// the store has and what is due.
+type account struct {
+	prefix string // of the client's keys
+	key    string // of the counter of keyOf
+	keyOf  int64
+
+	// generation is the store's, as last read, and verified when all that is known
+	// was last confirmed, in Unix nanoseconds; 0 if nothing is known.
+	generation, verified int64
+	// since is until when what was decided is from before the last reset, in Unix
+	// nanoseconds.
+	since int64
+
+	top   int64  // the number of the newest slot
+	slots []slot // newest first
+	// Slots from first to settled don't change any more and were read. read is the
+	// newest that was the current one when slots were read.
+	first, settled, read int64
+
+	dues     []due
+	share    float64   // of what is admitted, as long as something was admitted alone
+	flight   *flight   // under way
+	flights  []*flight // without an answer, since slots were read
+	lost     []loss    // to be put back
+	unmarked bool      // the store has lost the generation, too
+	doubtful bool      // all has to be read before anything is counted
+	older    bool      // a reset may have come since what is due was decided: it has to be asked for
+	untold   bool      // others have to be told that the past has changed
+	denied   bool      // there was no room for the last check
+}
+
+// A loss is how much of a slot is missing of what is known to have been there.
+type loss struct{ bucket, missing, known int64 }
+
+// A generation is a counter beside a client's. Each reset raises it to the
+// millisecond of its time, in units of resetUnit, or by one if it is there already.
+// What changes the past raises it by any number up to mostChanges: others read
+// everything anew then. It is any number so that a generation which has expired and
+// begun anew isn't mistaken for the old one.
+const (
+	resetUnit   = 1 << 20
+	mostChanges = 1 << 8
+)
+
+// resetAt returns when the client was last reset, in Unix nanoseconds; 0 if never.
+func resetAt(generation int64) int64 {
+	return max(0, generation) / resetUnit * int64(time.Millisecond)
+}
+
+// generationAt returns the least generation of a reset at now.
+func generationAt(now time.Time) int64 {
+	return min(max(1, now.UnixMilli()), math.MaxInt64/resetUnit/2) * resetUnit
+}
+
+// become forgets what was before a reset, by clocks that differ by skew. One by a
+// clock that is far ahead was at latest.
+func (a *account) become(generation, latest int64, skew time.Duration) {
+	a.since = min(resetAt(generation), latest) + int64(skew)
+	clear(a.slots)
+	a.dues = slices.DeleteFunc(a.dues, func(d due) bool { return d.at <= a.since })
+	a.flights = slices.DeleteFunc(a.flights, func(f *flight) bool { return f.at <= a.since })
+	a.lost, a.unmarked = nil, false
+	a.generation, a.verified = generation, 0
+	a.settled, a.untold, a.denied = math.MinInt64, false, false
+}
+
+// reach gives the account the slots of a request at p, size in all.
+func (a *account) reach(p place, size int) {
+	switch passed := p.newest() - a.top; {
+	case a.slots == nil:
+		a.slots, a.top, a.settled = make([]slot, size), p.newest(), math.MinInt64
+	case passed >= int64(size), -passed >= int64(4*size): // or the clock has been set back
+		a.slots = a.slots[:size]
+		clear(a.slots)
+		a.top, a.settled, a.verified = p.newest(), math.MinInt64, 0
+	case passed > 0:
+		a.slots = a.slots[:size]
+		copy(a.slots[passed:], a.slots)
+		clear(a.slots[:passed])
+		a.top = p.newest()
+	}
+	if more := int(a.top-p.oldest) + 1 - len(a.slots); more > 0 { // it is late
+		a.slots = append(a.slots, make([]slot, more)...)
+	}
+	a.first = max(a.first, a.top-int64(len(a.slots))+1)
+}
+
+// at returns a slot, or nil if nothing is known of it any more.
+func (a *account) at(bucket int64) *slot {
+	if i := a.top - bucket; i >= 0 && i < int64(len(a.slots)) {
+		return &a.slots[i]
+	}
+	return nil
+}
+
+// isSettled reports whether a slot needn't be read.
+func (a *account) isSettled(bucket int64) bool { return bucket >= a.first && bucket <= a.settled }
+
+// unsettle notes that a slot has changed, and may go on to.
+func (a *account) unsettle(bucket int64) { a.settled = min(a.settled, bucket-1) }
+
+// fresh reports whether what is known may be relied on at now.
+func (a *account) fresh(now int64) bool {
+	age := now - a.verified
+	return a.verified != 0 && !a.doubtful && age >= 0 && age <= int64(counters.MaxStaleness)
+}
+
+// owes reports whether the store is to be told something.
+func (a *account) owes() bool { return len(a.dues) > 0 || a.untold }
+
+// owe adds to what is due of a slot, and reports whether that is less than nothing.
+func (a *account) owe(bucket, cost, at int64) (less bool) {
+	i := slices.IndexFunc(a.dues, func(d due) bool { return d.bucket == bucket })
+	if i < 0 {
+		i = len(a.dues)
+		a.dues = append(a.dues, due{bucket: bucket})
+	}
+	d := &a.dues[i]
+	d.cost, d.at = d.cost+cost, max(d.at, at)
+	d.believed = max(d.cost, d.believed+cost)
+	if less = d.cost < 0; d.cost == 0 {
+		a.dues = slices.Delete(a.dues, i, i+1)
+	}
+	return less
+}
+
+// forget drops what is due of slots that have left every window at now.
+func (a *account) forget(w Window, now int64) {
+	a.dues = slices.DeleteFunc(a.dues, func(d due) bool { return w.ttl(time.Duration(now-d.bucket*int64(w.Width))) <= 0 })
+}
+
+// alone reports whether anything was admitted alone that the store must be told.
+func (a *account) alone() bool {
+	return slices.ContainsFunc(a.dues, func(d due) bool { return d.cost > 0 })
+}
+
+// standsFor returns what a cost stands for that is to be admitted alone, if others
+// go on admitting in the proportion of what is counted: in a slot, and at most in
+// another. The first cost stands for itself: one may always be admitted.
+func (a *account) standsFor(bucket, cost int64) (here, most int64) {
+	if !a.alone() {
+		return cost, cost
+	}
+	var d due
+	if i := slices.IndexFunc(a.dues, func(d due) bool { return d.bucket == bucket }); i >= 0 {
+		d = a.dues[i]
+	}
+	most = int64(math.Ceil(float64(cost) / a.share))
+	return max(cost, min(most, int64(math.Ceil(float64(d.cost+cost)/a.share))-d.believed)), most
+}
+
+// oweAlone is owe for what was admitted alone. Of its first cost on, the process has
+// that share.
+func (a *account) oweAlone(bucket, cost, at int64, share float64) {
+	if a.older = true; !a.alone() {
+		a.share = share
+	}
+	a.owe(bucket, cost, at)
+	if i := slices.IndexFunc(a.dues, func(d due) bool { return d.bucket == bucket }); i >= 0 {
+		d := &a.dues[i]
+		d.believed = max(d.believed, int64(math.Ceil(float64(d.cost)/a.share)))
+	}
+}
+
+// believe returns what is in use of the slots that matter at p, newest first. It
+// uses the memory of to.
+func (a *account) believe(p place, to []int64) []int64 {
+	newest := p.newest()
+	size := int(newest-p.oldest) + 1
+	to = slices.Grow(to[:0], size)[:size]
+	// The slots that are known come in between.
+	ahead, end := min(max(0, newest-a.top), int64(size)), min(int64(len(a.slots)), a.top-p.oldest+1)
+	clear(to[:ahead])
+	known := a.slots[min(max(0, a.top-newest), max(0, end)):max(0, end)]
+	for i := range known {
+		to[int(ahead)+i] = known[i].count
+	}
+	clear(to[int(ahead)+len(known):])
+	add := func(bucket, n int64) {
+		if i := newest - bucket; i >= 0 && i < int64(size) {
+			to[i] = max(0, to[i]+n)
+		}
+	}
+	for _, d := range a.dues {
+		add(d.bucket, d.believed)
+	}
+	if f := a.flight; f != nil {
+		add(f.bucket, f.sum-f.left)
+	}
+	return to
+}
+
+// own returns how much is counted in all slots, and how much of that is own.
+func (a *account) own() (own, count int64) {
+	for _, s := range a.slots {
+		own, count = own+max(0, min(s.own, s.count)), count+s.count
+	}
+	return own, count
+}
+
+// see takes over what the store has in a slot. If that has lost something, see
+// reports how much is missing, and what was known stays. What has left every window
+// may have expired: only what is lasting can be lost. While a reset may be under
+// way, what others have counted may be from before it.
+func (a *account) see(bucket, value int64, lasting, reset bool) (missing int64) {
+	s := a.at(bucket)
+	if s == nil {
+		return 0
+	}
+	known, has := s.own, max(0, value)
+	if !reset {
+		known = max(s.count, known)
+	}
+	if lasting && (value == counters.Absent && known > 0 || has < s.own) {
+		// What is lost needn't be given back.
+		if i := slices.IndexFunc(a.dues, func(d due) bool { return d.bucket == bucket && d.cost < 0 }); i >= 0 {
+			back := min(-a.dues[i].cost, known-has)
+			known, s.own = known-back, max(0, s.own-back)
+			a.owe(bucket, back, 0)
+		}
+		s.count = known
+		return known - has
+	}
+	s.count = max(0, value)
+	s.own = min(s.own, s.count)
+	return 0
+}
+
+// land takes what flights may have counted for counted: the store has value in
+// their slot since.
+func (a *account) land(bucket, value int64) {
+	a.flights = slices.DeleteFunc(a.flights, func(f *flight) bool {
+		if f.bucket != bucket {
+			return false
+		}
+		f.read = true
+		if f.taken = max(0, min(f.alone, value-f.before)); f.taken > 0 {
+			a.owe(bucket, -f.taken, 0)
+		}
+		return true
+	})
+}
+
+// ground ends the flight under way, which has had no answer.
+func (a *account) ground() *flight {
+	f := a.flight
+	a.flight = nil
+	a.flights = append(a.flights, f)
+	a.doubtful = true
+	return f
+}
+
+// learn notes what has become of a flight of after the last reset.
+func (a *account) learn(f *flight, done bool) {
+	a.flights = slices.DeleteFunc(a.flights, func(other *flight) bool { return other == f })
+	a.older = true
+	if !done {
+		if f.taken > 0 {
+			a.owe(f.bucket, f.taken, f.at)
+		}
+		return
+	}
+	if f.taken != f.sum {
+		a.owe(f.bucket, f.taken-f.sum, f.at)
+	}
+	if s := a.at(f.bucket); s != nil {
+		if !f.read {
+			s.count += f.sum
+		}
+		s.own += f.sum
+	}
+	a.unsettle(f.bucket)
+}
+
+// A place is where a moment falls among the slots.
+type place struct {
+	now     int64 // Unix nanoseconds
+	bucket  int64
+	elapsed time.Duration
+	ahead   int
+	oldest  int64 // slot that matters
+	lasting int64 // the oldest that may not have expired
+}
+
+func (p place) newest() int64 { return p.bucket + int64(p.ahead) }
+
+func (w Window) place(now time.Time) place {
+	c := counters.Calendar(now, w.Width)
+	p := place{now: now.UnixNano(), bucket: c.Number, elapsed: c.Elapsed, ahead: w.ahead(c.Elapsed)}
+	p.oldest = p.bucket - int64(w.Slots+w.back())
+	p.lasting = p.oldest + int64(w.gone(c.Elapsed))
+	return p
+}
+
+// kept returns how many slots an account has: those that matter, and for late
+// requests.
+func (w Window) kept() int {
+	return w.ahead(w.Width-1) + 1 + w.Slots + w.back() + int(w.lateSlots())
+}

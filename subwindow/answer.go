@@ -1,0 +1,150 @@
+package subwindow
+
+import (
+	"fmt"
+	"slices"
+
+	"weir/counters"
+	"weir/counters/ledger"
+)
+
+// choose answers what needs no counting, chooses the pending calls that fit, in
+// their order, into what is known to be in use, and returns the sum of their costs.
+// Others wait: they can't fit unless a chosen one is denied, and would only be in
+// the way of other instances' checks.
+func (w *work) choose() int64 {
+	a := w.a
+	w.believe()
+	w.sum = 0
+	w.pending = slices.DeleteFunc(w.pending, func(c *call) bool {
+		r := &c.Request
+		switch {
+		case r.Kind >= ledger.Settles:
+			c.Answer(counters.Decision{}, nil)
+		case r.Kind == ledger.Peeks && w.asked:
+			c.Answer(w.decide(w.use, w.place, &r.Request), nil)
+		default:
+			return c.Left()
+		}
+		return true
+	})
+	f := w.spare
+	if f == nil {
+		f = new(flight)
+	}
+	w.spare = f
+	var at int64
+	for i, c := range w.pending {
+		r := &c.Request
+		if w.chosen[i] = r.Kind == ledger.Takes && (w.options.CountDenied || w.fits(w.use, w.place, &r.Request)); !w.chosen[i] {
+			continue
+		}
+		before := r.Flight
+		if r.Flight = f; !c.Claim() { // it has just left
+			r.Flight, w.chosen[i] = before, false
+			continue
+		}
+		if !c.Own() {
+			w.spare = nil
+		}
+		w.sum += r.Cost
+		w.use[w.ahead] += r.Cost
+		at = max(at, r.Now.UnixNano())
+	}
+	if w.use[w.ahead] -= w.sum; w.sum > 0 {
+		*f = flight{account: a, bucket: w.bucket, sum: w.sum, before: a.at(w.bucket).count, at: at}
+		a.flight = f
+	}
+	return w.sum
+}
+
+// full reports whether nothing remains for any of the pending calls.
+func (w *work) full() bool {
+	for _, c := range w.pending {
+		r := &c.Request
+		if r.Kind != ledger.Takes || w.window.Estimate(w.use, w.ahead, w.elapsedAt(&r.Request), r.Limit) < r.Limit {
+			return false
+		}
+	}
+	return true
+}
+
+// deal answers the chosen calls, whose costs are in the store. What was denied, or
+// was left meanwhile, is given back.
+func (w *work) deal() {
+	a := w.a
+	s := a.at(w.bucket)
+	final := s.count
+	s.count = min(w.before, final-w.sum)
+	w.believe()
+	s.count, w.counted = final, false
+	others, denied := w.pending[:0], false
+	var back int64
+	for i, c := range w.pending {
+		if !w.chosen[i] {
+			others = append(others, c)
+			continue
+		}
+		r := &c.Request.Request
+		allowed := w.fits(w.use, w.place, r)
+		counted := allowed || w.options.CountDenied
+		if counted {
+			w.use[w.ahead] += r.Cost
+		}
+		if !c.Answer(w.decision(w.use, w.place, r, allowed), nil) && counted {
+			w.use[w.ahead] -= r.Cost
+			counted = false
+		}
+		if !counted {
+			back += r.Cost
+		}
+		denied = denied || !allowed
+	}
+	w.pending, a.denied = others, denied && !w.options.CountDenied
+	if back > 0 {
+		a.owe(w.bucket, -back, w.now)
+	}
+}
+
+// deny answers the pending calls, which don't fit into what is in use.
+func (w *work) deny() {
+	for _, c := range w.pending {
+		d := w.decision(w.use, w.place, &c.Request.Request, false)
+		d.Local = !w.asked
+		c.Answer(d, nil)
+	}
+	w.pending, w.a.denied = w.pending[:0], !w.options.CountDenied
+}
+
+// fail answers all calls with the error. What the store may have counted of them is
+// given back when it's known to be.
+func (w *work) fail() {
+	a := w.a
+	var f *flight
+	switch {
+	case w.counted: // it was done
+		s := a.at(w.bucket)
+		s.count, s.own, w.counted = s.count-w.sum, s.own-w.sum, false
+		f = &flight{account: a, bucket: w.bucket, sum: w.sum, at: max(w.now, a.since+1)}
+		w.fly(f, nil)
+	case a.flight != nil && ledger.OutcomeOf(w.err) == ledger.Unknown:
+		f, w.spare = a.ground(), nil
+		w.fly(f, w.err)
+	case a.flight != nil:
+		a.flight, w.spare = nil, nil
+	}
+	if len(a.lost) > 0 { // or it is back by now
+		a.lost, a.unmarked, a.doubtful = nil, false, true
+	}
+	unsent := fmt.Errorf("%w: %w", counters.ErrNotSent, w.err)
+	for i, c := range w.pending {
+		if f != nil && w.chosen[i] {
+			c.Answer(counters.Decision{}, ledger.Failed(w.err, f))
+		} else {
+			c.Answer(counters.Decision{}, unsent)
+		}
+	}
+	for _, c := range w.calls {
+		c.Answer(counters.Decision{}, unsent)
+	}
+}

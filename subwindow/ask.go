@@ -1,0 +1,197 @@
+package subwindow
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"weir/counters"
+	"weir/counters/ledger"
+)
+
+// look has everything read that may have changed, or all; or only whether the client
+// was reset.
+func (w *work) look() ledger.Step {
+	a := w.a
+	w.step = looks
+	switch all := a.doubtful || slices.ContainsFunc(w.pending, func(c *call) bool { return c.Request.Kind == ledger.Peeks }); {
+	case a.owes() && a.older && (w.blind || !a.doubtful):
+		w.step = verifies
+		w.keys, w.buckets, w.all, w.verifies = append(w.keys[:0], counters.GenerationKey(a.prefix)), w.buckets[:0], false, true
+		w.read = slices.Grow(w.read[:0], 1)[:1]
+	default:
+		w.reads(all, all || !a.fresh(w.now), true)
+	}
+	return ledger.Together
+}
+
+// reads makes keys those of what has to be read: the generation, if it is verified,
+// before the slots, so that counts from before a reset are never taken for those
+// after it.
+func (w *work) reads(all, generation, current bool) {
+	a := w.a
+	w.keys, w.text, w.ends, w.buckets = w.keys[:0], w.text[:0], w.ends[:0], w.buckets[:0]
+	if w.verifies = generation; generation {
+		w.keys = append(w.keys, counters.GenerationKey(a.prefix))
+	}
+	for bucket := w.newest(); bucket >= w.oldest; bucket-- {
+		if bucket == w.bucket && current || bucket != w.bucket && (all || !a.isSettled(bucket)) {
+			w.buckets = append(w.buckets, bucket)
+		}
+	}
+	if w.all = all; all {
+		for _, f := range a.flights {
+			if (f.bucket < w.oldest || f.bucket > w.newest()) && !slices.Contains(w.buckets, f.bucket) {
+				w.buckets = append(w.buckets, f.bucket)
+			}
+		}
+	}
+	for _, bucket := range w.buckets {
+		w.text = counters.AppendCounterKey(w.text, a.prefix, bucket)
+		w.ends = append(w.ends, len(w.text))
+	}
+	// The keys are parts of one string, so that many take one allocation.
+	text, start := string(w.text), 0
+	for _, end := range w.ends {
+		w.keys = append(w.keys, text[start:end])
+		start = end
+	}
+	w.read = slices.Grow(w.read[:0], len(w.keys))[:len(w.keys)]
+}
+
+// count has the chosen costs added.
+func (w *work) count() ledger.Step {
+	a := w.a
+	w.step = counts
+	// A reset can end nothing where no older slots are remembered.
+	w.reads(false, !a.fresh(w.now) && !w.window.fixed(), false)
+	if a.key == "" || a.keyOf != w.bucket {
+		a.key, a.keyOf = counters.CounterKey(a.prefix, w.bucket), w.bucket
+	}
+	have := a.at(w.bucket).count > 0
+	w.additions = append(w.additions[:0], counters.Addition{
+		Key: a.key, Delta: w.sum, TTL: w.window.ttl(w.elapsed), New: !have, Have: have, Read: w.keys, Counts: w.read,
+	})
+	return ledger.Together
+}
+
+// settle has the store told what is due, and reports whether that is anything.
+func (w *work) settle() bool {
+	a := w.a
+	w.step, w.additions = settles, w.additions[:0]
+	a.forget(w.window, w.now)
+	if w.dues = append(w.dues[:0], a.dues...); w.blind {
+		w.dues = slices.DeleteFunc(w.dues, func(d due) bool { return d.cost > 0 })
+	}
+	for _, d := range w.dues {
+		addition := counters.Addition{Key: counters.CounterKey(a.prefix, d.bucket), Delta: d.cost}
+		if d.cost > 0 {
+			s := a.at(d.bucket)
+			addition.TTL, addition.Have = w.window.ttl(w.open(d.bucket)), s != nil && s.count > 0
+			addition.New = !addition.Have
+		}
+		w.additions = append(w.additions, addition)
+		a.untold = a.untold || w.maySettle(d.bucket)
+	}
+	if a.untold && (len(w.dues) > 0 || !w.told) {
+		w.additions = append(w.additions, w.change(a, w.now))
+	}
+	return len(w.additions) > 0
+}
+
+// maySettle reports whether an instance may have settled a slot by the deadline, so
+// that it has to be told that the slot's count has changed. What nobody remembers
+// needn't be told.
+func (w *work) maySettle(bucket int64) bool {
+	end := time.Unix(0, (bucket+1)*int64(w.window.Width))
+	return !w.deadline.IsZero() && !w.window.fixed() && w.deadline.Add(w.options.ClockSkew-w.options.StoreTimeout).After(end)
+}
+
+// repair has what the store has lost put back, others told of that, and all read.
+func (w *work) repair() ledger.Step {
+	a := w.a
+	w.step = repairs
+	w.floors, w.lost, w.reseeds = w.floors[:0], a.lost, len(a.lost)
+	for _, l := range a.lost {
+		ttl := w.window.ttl(w.open(l.bucket))
+		if w.counted && l.bucket == w.bucket && l.known == w.sum { // it is just what this work has counted
+			w.reseeds--
+		}
+		if ttl > 0 && l.known > 0 {
+			w.floors = append(w.floors, counters.Floor{Key: counters.CounterKey(a.prefix, l.bucket), Count: l.known, TTL: ttl})
+		}
+	}
+	if a.generation >= resetUnit {
+		w.floors = append(w.floors, counters.Floor{Key: counters.GenerationKey(a.prefix), Count: a.generation, TTL: w.window.ttl(0)})
+	}
+	w.reads(true, false, true)
+	tells := w.change(a, w.now)
+	tells.Read, tells.Counts = w.keys, w.read
+	w.additions = append(w.additions[:0], tells)
+	return ledger.Apart
+}
+
+// Exchange implements ledger.Work.
+func (w *work) Exchange(ctx context.Context) {
+	w.added, w.err = slices.Grow(w.added[:0], len(w.additions))[:len(w.additions)], nil
+	clear(w.added)
+	switch w.step {
+	case looks, verifies:
+		w.err = w.store.Read(ctx, w.keys, w.read)
+	case counts:
+		w.added[0].Count, w.err = w.store.Add(ctx, w.additions[0])
+	case settles:
+		w.exchangeEach(ctx)
+	case repairs:
+		if w.err = w.store.Raise(ctx, w.floors); w.err == nil {
+			w.added[0].Count, w.err = w.store.Add(ctx, w.additions[0])
+		}
+	}
+}
+
+// exchangeEach does what is due side by side. Others are told only when all is done.
+func (w *work) exchangeEach(ctx context.Context) {
+	do := func(i int) {
+		if a := w.additions[i]; a.Delta < 0 {
+			w.added[i].Err = w.store.Subtract(ctx, a.Key, -a.Delta)
+		} else {
+			w.added[i].Count, w.added[i].Err = w.store.Add(ctx, a)
+		}
+	}
+	var doing sync.WaitGroup
+	for i := 1; i < len(w.dues); i++ {
+		doing.Go(func() { do(i) })
+	}
+	if len(w.dues) > 0 {
+		do(0)
+	}
+	doing.Wait()
+	if n := len(w.dues); n < len(w.additions) {
+		if slices.ContainsFunc(w.added, func(a counters.Added) bool { return a.Err != nil }) {
+			w.added[n].Err = counters.ErrNotSent
+		} else {
+			do(n)
+		}
+	}
+}
+
+// asks appends what Exchange would ask of the store, for one that does it together
+// with others.
+func (w *work) asks(to []counters.Addition) []counters.Addition {
+	if w.step <= verifies {
+		return append(to, counters.Addition{Read: w.keys, Counts: w.read})
+	}
+	return append(to, w.additions...)
+}
+
+// hears takes over what such a store has said, or why it hasn't been asked.
+func (w *work) hears(added []counters.Added, err error) {
+	w.added, w.err = append(w.added[:0], added...), err
+	switch {
+	case err != nil && w.step == settles:
+		w.added = slices.Repeat([]counters.Added{{Err: err}}, len(w.additions))
+	case err == nil && w.step != settles:
+		w.err = added[0].Err
+	}
+}

@@ -1,0 +1,207 @@
+package subwindow
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"weir/counters"
+	"weir/counters/ledger"
+)
+
+// A family is the counters of a limit in the store, and how windows decide by what
+// is known of them.
+type family struct {
+	store   counters.Store
+	many    counters.ManyStore // the same, or nil
+	window  Window
+	kept    int // slots of an account
+	options counters.Options
+	keys    counters.Namespace
+	book    *ledger.Book[account]
+}
+
+// name sees to it that a has the beginning of its keys.
+func (f *family) name(a *account, client string) {
+	if a.prefix == "" {
+		a.prefix = f.keys.Client(client)
+	}
+}
+
+// change raises a generation, so that others read everything anew. The number
+// follows from the moment and the generation that is known, so that what is
+// simulated can be replayed.
+func (f *family) change(a *account, now int64) counters.Addition {
+	random := rand.New(rand.NewPCG(uint64(now), uint64(a.generation)))
+	return counters.Addition{
+		Key: counters.GenerationKey(a.prefix), Delta: 1 + random.Int64N(mostChanges), TTL: f.window.ttl(0), New: true,
+	}
+}
+
+// Known implements ledger.Family.
+func (f *family) Known(a *account, r counters.Request) (d counters.Decision, known bool) {
+	if !a.denied {
+		return d, false
+	}
+	d, _, fresh := f.Recall(a, r)
+	d.Local = true
+	// If something remains another instance may have taken it since, and then this
+	// one would promise too much.
+	return d, fresh && !d.Allowed && d.Remaining == 0
+}
+
+// Recall implements ledger.Family.
+func (f *family) Recall(a *account, r counters.Request) (d counters.Decision, known, fresh bool) {
+	p := f.window.place(r.Now)
+	var few [16]int64
+	use := a.believe(p, few[:0])
+	known = a.verified != 0 && a.read >= p.oldest && a.read <= p.newest()
+	fresh = known && p.bucket >= a.read && a.fresh(p.now) && !a.owes()
+	for _, n := range use {
+		known = known || n > 0
+	}
+	return f.decideAlone(a, use, p, &r), known, fresh
+}
+
+// decideAlone decides r by what is in use, if others admit their share too.
+func (f *family) decideAlone(a *account, use []int64, p place, r *counters.Request) counters.Decision {
+	all := *r
+	here, most := a.standsFor(p.bucket, r.Cost)
+	if all.Cost = max(r.Cost, min(r.Limit, here)); f.fits(use, p, &all) {
+		return f.decision(use, p, r, true)
+	}
+	all.Cost = max(r.Cost, min(r.Limit, most)) // the slot is another by then
+	return f.decision(use, p, &all, false)
+}
+
+// Alone implements ledger.Family.
+func (f *family) Alone(a *account, r counters.Request, exchange any) counters.Decision {
+	p := f.window.place(r.Now)
+	a.reach(p, f.kept)
+	a.forget(f.window, p.now)
+	var few [16]int64
+	use := a.believe(p, few[:0])
+	d := f.decideAlone(a, use, p, &r)
+	receipt := counters.Receipt{Alone: a}
+	if r.Cost > 0 && (d.Allowed || f.options.CountDenied) {
+		own, count := a.own()
+		a.oweAlone(p.bucket, r.Cost, p.now, f.book.Of(own, count, r.Cost))
+		all := r
+		_, most := a.standsFor(p.bucket, r.Cost)
+		all.Cost = max(r.Cost, min(r.Limit, most))
+		d = f.decision(a.believe(p, use), p, &all, d.Allowed)
+		if flown, _ := exchange.(*flight); flown != nil && flown.account == a {
+			flown.alone += r.Cost
+			receipt.Alone = flown
+		}
+	}
+	d.Receipt = receipt
+	return d
+}
+
+// Leave implements ledger.Family.
+func (f *family) Leave(a *account, r counters.Request, exchange any, _ time.Time, _ error) (d counters.Decision, answered bool) {
+	if flown, _ := exchange.(*flight); flown != nil && a.flight == flown {
+		flown.left += r.Cost
+	}
+	return d, false
+}
+
+// Refund implements ledger.Family.
+func (f *family) Refund(a *account, r counters.Request, taken counters.Decision) (tell bool) {
+	p := f.window.place(r.Now)
+	if p.now <= a.since {
+		return false
+	}
+	cost := r.Cost
+	switch by := taken.Receipt.Alone.(type) {
+	case *account:
+		if by != a { // what was due of it is forgotten
+			return false
+		}
+	case *flight:
+		switch {
+		case by.account != a:
+			return false
+		case by.known:
+		case by.read: // what may be counted is given back when it's known to be
+			part := min(cost, by.taken)
+			by.taken -= part
+			if cost -= part; part > 0 {
+				f.uncertain(by)
+			}
+		default:
+			by.alone -= cost
+			f.uncertain(by)
+		}
+	}
+	if cost == 0 {
+		return false
+	}
+	a.older = true
+	return a.owe(p.bucket, -cost, p.now)
+}
+
+// uncertain notes that what is refunded may stay counted.
+func (f *family) uncertain(flown *flight) {
+	if flown.refunds++; flown.ended {
+		f.options.RefundFailed()
+	}
+}
+
+// Owes implements ledger.Family.
+func (f *family) Owes(a *account) bool { return a.owes() }
+
+// Learn implements ledger.Family.
+func (f *family) Learn(a *account, exchange any, o ledger.Outcome) {
+	flown := exchange.(*flight)
+	if flown.ended {
+		return
+	}
+	flown.ended, flown.known = true, o != ledger.Unknown
+	switch {
+	case flown.at <= a.since:
+	case o == ledger.Unknown:
+		if flown.alone < flown.sum { // it may have counted for callers who were refused
+			flown.refunds++
+		}
+		for range flown.refunds {
+			f.options.RefundFailed()
+		}
+	default:
+		a.learn(flown, o == ledger.Done)
+	}
+}
+
+// fits reports whether there is room for r in what is in use.
+func (f *family) fits(use []int64, p place, r *counters.Request) bool {
+	return f.window.Estimate(use, p.ahead, p.elapsedAt(r), r.Limit) <= r.Limit-r.Cost
+}
+
+// elapsedAt returns how long the slot was open at the time of r, which falls into it
+// no later than p.
+func (p place) elapsedAt(r *counters.Request) time.Duration {
+	return p.elapsed - time.Duration(p.now-r.Now.UnixNano())
+}
+
+// decide decides r by what is in use, which doesn't include it.
+func (f *family) decide(use []int64, p place, r *counters.Request) counters.Decision {
+	return f.decision(use, p, r, f.fits(use, p, r))
+}
+
+// decision returns the answer to r when it was admitted or not, and what is in use
+// includes it if it is counted.
+func (f *family) decision(use []int64, p place, r *counters.Request, allowed bool) counters.Decision {
+	elapsed := p.elapsedAt(r)
+	d := counters.Decision{
+		Allowed:    allowed,
+		Remaining:  max(0, r.Limit-f.window.Estimate(use, p.ahead, elapsed, r.Limit)),
+		ResetAfter: f.window.Until(use, p.ahead, elapsed, r.Limit, 0),
+	}
+	switch {
+	case !allowed:
+		d.RetryAfter = f.window.Until(use, p.ahead, elapsed, r.Limit, r.Limit-r.Cost)
+	case f.options.CountDenied:
+		d.FitsAfter = f.window.Until(use, p.ahead, elapsed, r.Limit, r.Limit-r.Cost)
+	}
+	return d
+}

@@ -1,0 +1,111 @@
+package subwindow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"weir/counters"
+	"weir/counters/ledger"
+)
+
+// mostTogether is how many slots of a client are settled together with others'
+// exchanges: they are one of many things that are sent in a piece.
+const mostTogether = 128
+
+// mostSteps bounds a leader's work: a store may lose again and again what is put
+// back.
+const mostSteps = 64
+
+// Begin implements ledger.Work.
+func (w *work) Begin(ctx context.Context, a *account, client string, batch *ledger.Batch[account]) {
+	w.a, w.client, w.calls = a, client, batch.Calls()
+	w.deadline, _ = ctx.Deadline()
+	w.pending, w.others, w.counted, w.told, w.steps = w.pending[:0], w.others[:0], false, false, 0
+	w.name(a, client)
+	if a.flight != nil { // its leader has panicked
+		a.ground()
+		w.spare = nil
+	}
+	w.turn()
+}
+
+// Next implements ledger.Work.
+func (w *work) Next() ledger.Step {
+	a := w.a
+	w.steps++
+	w.generation = a.generation
+	for {
+		lost := len(a.lost) > 0 || a.unmarked
+		w.blind = len(w.pending) > 0 && !slices.ContainsFunc(w.pending, func(c *call) bool { return c.Request.Kind != ledger.Refunds })
+		if w.counted && !a.doubtful && !lost {
+			w.deal()
+		}
+		// First be sure of what is there, then put back what is lost, tell what is due,
+		// and count what fits.
+		switch {
+		case a.doubtful && !w.blind, a.owes() && a.older:
+			return w.look()
+		case lost && !w.blind:
+			return w.repair()
+		case a.owes() && w.settle():
+			if len(w.dues) > mostTogether {
+				return ledger.Apart
+			}
+			return ledger.Together
+		case len(w.pending) == 0:
+			if !w.turn() {
+				return ledger.Over
+			}
+		case w.choose() > 0:
+			return w.count()
+		case len(w.pending) == 0: // they needed no counting
+		case w.asked || a.fresh(w.now) && w.full():
+			w.deny()
+		default:
+			return w.look()
+		}
+	}
+}
+
+// Finish implements ledger.Work.
+func (w *work) Finish() (more bool) {
+	a := w.a
+	anew := resetAt(a.generation) != resetAt(w.generation) // this process has reset the client meanwhile
+	switch {
+	case w.step == settles && !anew:
+		w.err = w.settled()
+	case w.err != nil || w.step == settles:
+	case w.step == counts:
+		w.tally(w.added[0].Count, anew)
+	case w.step == repairs:
+		w.repaired(w.added[0].Count)
+	case !anew:
+		if w.verify(); w.step == looks {
+			w.fillSlots()
+		}
+	}
+	a.doubtful = a.doubtful || anew
+	switch {
+	case w.err == nil && w.steps < mostSteps:
+		return true
+	case errors.Is(w.err, counters.ErrLost) && w.steps < mostSteps:
+		if f := a.flight; f != nil { // surely not done
+			f.known, f.ended = true, true
+		}
+		a.flight, w.spare, a.doubtful = nil, nil, true
+		return true
+	case w.err == nil:
+		w.err = fmt.Errorf("%w: it loses what is put back", counters.ErrUnavailable)
+	}
+	w.fail()
+	return false
+}
+
+// Flights implements ledger.Work.
+func (w *work) Flights() []ledger.Flown {
+	flown := w.flown
+	w.flown = nil
+	return flown
+}

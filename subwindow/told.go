@@ -1,0 +1,175 @@
+package subwindow
+
+import (
+	"errors"
+	"math"
+	"slices"
+
+	"weir/counters"
+	"weir/counters/ledger"
+)
+
+// tally notes that the store has counted the sum, and has n then, of a client that
+// has been reset meanwhile if it is anew.
+func (w *work) tally(n int64, anew bool) {
+	a := w.a
+	f := a.flight
+	a.flight = nil
+	if a.verified != 0 {
+		w.book.Note(w.sum, max(w.sum, n-f.before))
+	}
+	w.counted, w.before = true, n-w.sum
+	if s := a.at(w.bucket); anew {
+		s.count, s.own, w.before = w.sum, w.sum, math.MaxInt64
+	} else if !w.verify() {
+		if a.see(w.bucket, n-w.sum, true, w.reset()) > 0 { // or the client was reset
+			a.doubtful, w.before = true, max(w.before, s.count)
+		}
+		s.count, s.own = s.count+w.sum, s.own+w.sum
+	}
+	a.unsettle(w.bucket)
+	w.fillSlots()
+}
+
+// verify looks at the generation that was read, if it was, and reports whether the
+// client was reset.
+func (w *work) verify() (changed bool) {
+	a := w.a
+	if !w.verifies {
+		return false
+	}
+	a.older = false
+	generation := max(0, w.read[0])
+	switch was, is := resetAt(a.generation), resetAt(generation); {
+	case is < was && w.now-was < int64(w.window.ttl(0)): // it can't have expired
+		a.unmarked = true
+		return false
+	case is > was:
+		a.become(generation, w.now+int64(w.window.Horizon), w.options.ClockSkew)
+		a.doubtful = true
+		if s := a.at(w.bucket); w.counted {
+			s.count, s.own, w.before = w.sum, w.sum, math.MaxInt64
+		}
+		changed = true
+	case generation != a.generation:
+		a.doubtful = true
+	}
+	a.generation = generation
+	return changed
+}
+
+// fillSlots takes over what was read of the slots.
+func (w *work) fillSlots() {
+	a, read := w.a, w.read
+	if w.verifies {
+		read = read[1:]
+	}
+	if w.all { // what was read is all there is
+		a.doubtful = false
+	}
+	for i, bucket := range w.buckets {
+		missing := a.see(bucket, read[i], bucket >= w.lasting, w.reset())
+		if w.all {
+			a.land(bucket, read[i])
+		}
+		switch {
+		case missing == 0:
+		case w.all:
+			a.lost = append(a.lost, loss{bucket, missing, a.at(bucket).count})
+		default: // or the client was reset
+			a.doubtful = true
+		}
+		if w.counted && bucket == w.bucket {
+			w.before = min(w.before, a.at(bucket).count-w.sum)
+		}
+	}
+	if a.doubtful {
+		return
+	}
+	if w.verifies || w.step == repairs || w.window.fixed() {
+		a.verified = w.now
+	}
+	settled := (w.now-int64(w.window.Horizon))/int64(w.window.Width) - 1
+	if a.settled < w.oldest-1 {
+		a.first, a.settled = w.oldest, settled
+	}
+	a.first, a.settled = min(a.first, w.oldest), max(a.settled, settled)
+	a.read, w.asked = w.bucket, true
+	w.book.Answered()
+}
+
+// repaired notes that losses were put back, and that the generation is now as told.
+func (w *work) repaired(generation int64) {
+	a := w.a
+	lost := w.lost
+	a.lost, a.unmarked = nil, false
+	if resetAt(generation) > resetAt(w.generation) { // what was put back is from before a reset
+		if resetAt(generation) > resetAt(a.generation) {
+			a.become(generation, w.now+int64(w.window.Horizon), w.options.ClockSkew)
+		}
+		for _, l := range lost {
+			// If there is more, others have counted since, and nothing may have been put back.
+			if i := slices.Index(w.buckets, l.bucket); i >= 0 && w.read[i] <= l.known {
+				a.owe(l.bucket, -l.missing, a.since+int64(w.window.Horizon)) // whatever is still to come of the reset
+			}
+		}
+		a.doubtful = true
+		return
+	}
+	if w.reseeds > 0 {
+		w.options.Reseeded(w.reseeds)
+	}
+	a.generation = generation
+	w.fillSlots()
+}
+
+// settled notes what has become of what was due.
+func (w *work) settled() (err error) {
+	a := w.a
+	for i, d := range w.dues {
+		s, added := a.at(d.bucket), w.added[i]
+		if s == nil {
+			s = new(slot) // nobody looks at it any more
+		}
+		a.unsettle(d.bucket)
+		switch o := ledger.OutcomeOf(added.Err); {
+		case o == ledger.Done:
+			if a.owe(d.bucket, -d.cost, 0); d.cost > 0 {
+				w.others = append(w.others, d)
+			}
+			if s.own += d.cost; d.cost < 0 {
+				s.count = max(0, s.count+d.cost)
+			} else if a.see(d.bucket, added.Count, true, w.reset()) > 0 {
+				a.doubtful = true
+			}
+		case errors.Is(added.Err, counters.ErrLost):
+			if a.doubtful = d.bucket >= w.oldest; !a.doubtful { // nobody puts it back
+				*s = slot{}
+			}
+		case o == ledger.NotDone:
+			err = added.Err
+		case d.cost > 0:
+			f := &flight{account: a, bucket: d.bucket, sum: d.cost, alone: d.cost, before: s.count, at: d.at}
+			a.flights, a.doubtful = append(a.flights, f), true
+			w.fly(f, added.Err)
+			err = added.Err
+		default: // it isn't done twice
+			a.owe(d.bucket, -d.cost, 0)
+			s.count, s.own, a.doubtful = max(0, s.count+d.cost), s.own+d.cost, true
+			w.options.RefundFailed()
+			err = added.Err
+		}
+	}
+	n := len(w.dues)
+	if n == len(w.additions) || err != nil {
+		return err
+	}
+	w.told = true // or nobody can be now
+	if told := w.added[n]; told.Err == nil {
+		a.untold = false
+		if told.Count-w.additions[n].Delta == a.generation {
+			a.generation = told.Count // nobody else has changed anything
+		}
+	}
+	return nil
+}

@@ -1,0 +1,128 @@
+package subwindow
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"weir/counters"
+	"weir/counters/ledger"
+)
+
+type call = ledger.Call[account]
+
+// A work is that of a leader: step by step, until its calls are answered. Calls
+// that fall in the same slot are decided together.
+type work struct {
+	*family
+	place      // of the pending calls
+	a          *account
+	client     string
+	deadline   time.Time // zero: none
+	calls      []*call   // that aren't pending yet
+	pending    []*call
+	chosen     []bool  // which of pending are being counted
+	use        []int64 // what is in use, without them
+	sum        int64   // of their costs
+	before     int64   // what the store had without them
+	counted    bool    // sum is in the store, and hasn't been dealt out
+	blind      bool    // all pending calls are refunds: what time it is isn't known
+	asked      bool    // the store has told all there is to know
+	told       bool    // others were, or couldn't be
+	spare      *flight // that nobody else has seen
+	step       step
+	all        bool // what matters is read
+	verifies   bool // the first key to be read is the generation's
+	keys       []string
+	text       []byte // of the keys, one after the other
+	ends       []int  // where in text each of them ends
+	buckets    []int64
+	read       []int64 // what was read
+	generation int64   // of the account, when that was decided
+	lost       []loss
+	reseeds    int // of these
+	floors     []counters.Floor
+	additions  []counters.Addition // with dues, those of the slots, and then perhaps what tells others
+	dues       []due
+	others     []due // that were settled: what they stand for is others'
+	added      []counters.Added
+	err        error
+	flown      []ledger.Flown
+	steps      int
+}
+
+type step uint8
+
+const (
+	looks step = iota
+	verifies
+	counts
+	settles
+	repairs
+)
+
+// turn makes the next calls that fall in the same slot pending: a batch may stand on
+// both sides of a boundary.
+func (w *work) turn() bool {
+	if len(w.calls) == 0 {
+		return false
+	}
+	bucket := counters.Calendar(w.calls[0].Request.Now, w.window.Width).Number
+	latest, n := w.calls[0].Request.Now, 1
+	for _, call := range w.calls[1:] {
+		now := call.Request.Now
+		if counters.Calendar(now, w.window.Width).Number != bucket {
+			break
+		}
+		if n++; now.After(latest) {
+			latest = now
+		}
+	}
+	w.place = w.window.place(latest)
+	w.pending = append(w.pending[:0], w.calls[:n]...)
+	w.chosen = slices.Grow(w.chosen[:0], n)[:n]
+	w.calls = w.calls[n:]
+	w.asked = false
+	w.a.reach(w.place, w.kept)
+	return true
+}
+
+// End implements ledger.Work.
+func (w *work) End() {
+	clear(w.pending[:cap(w.pending)])
+	clear(w.keys[:cap(w.keys)])
+	w.a, w.calls = nil, nil
+}
+
+// fly notes a flight that has ended with err. If that is none that tells more
+// later, nobody will ever know what has become of it.
+func (w *work) fly(f *flight, err error) {
+	if late := (*counters.Unanswered)(nil); err == nil || errors.As(err, &late) {
+		w.flown = append(w.flown, ledger.Flown{Flight: f, Err: err})
+	} else {
+		f.ended = true
+		for range f.refunds {
+			w.options.RefundFailed()
+		}
+	}
+}
+
+// believe finds what is in use of the slots that matter. When the store is back,
+// others tell it as late as this process what they have admitted meanwhile: those
+// who have waited for that are decided as if it were alone still.
+func (w *work) believe() {
+	w.use = w.a.believe(w.place, w.use)
+	for _, d := range w.others {
+		if i := w.newest() - d.bucket; i >= 0 && i < int64(len(w.use)) {
+			w.use[i] += d.believed - d.cost
+		}
+	}
+}
+
+// open returns how long a slot has been open.
+func (w *work) open(bucket int64) time.Duration {
+	return time.Duration(w.now - bucket*int64(w.window.Width))
+}
+
+// reset reports whether a reset of the client may still be under way.
+func (w *work) reset() bool { return w.now <= w.a.since+int64(w.options.StoreTimeout) }
