@@ -233,13 +233,14 @@ func (w *world) mayBeKnown(c *call) (used int64) {
 		used = c.request.Cost // it may have been counted itself
 	}
 	for _, other := range w.calls {
-		ahead := other.denied() && other.decision.Local && other.failed == nil && !w.countDenied
-		if other != c && other.kind == take && !ahead && (other.returned.IsZero() || !other.returned.Before(horizon)) {
+		back := !other.returned.IsZero() // before, its goroutine may write what has become of it
+		ahead := back && other.denied() && other.decision.Local && other.failed == nil && !w.countDenied
+		if other != c && other.kind == take && !ahead && (!back || !other.returned.Before(horizon)) {
 			used += other.request.Cost
-			if other.returned.IsZero() || other.failed != nil {
+			if !back || other.failed != nil {
 				used += other.request.Cost // once as read, and once as admitted here
 			}
-			if other.failed != nil && len(w.processes) > 1 && (other.decision.Allowed || w.countDenied) {
+			if back && other.failed != nil && len(w.processes) > 1 && (other.decision.Allowed || w.countDenied) {
 				used = w.capacity()
 			}
 			if w.denialsFill() {
