@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"weir/counters"
+	"weir/counters/ledger"
 )
 
 // A slot is what a process knows of one of a client's counters.
@@ -42,7 +43,18 @@ type flight struct {
 	at          int64 // Unix nanoseconds, of the latest request in it
 	read        bool  // the slot was read since
 	ended       bool  // its outcome is known, or never will be
-	known       bool
+	outcome     ledger.Outcome
+}
+
+// due returns what is due of its slot for what has become of it.
+func (f *flight) due() int64 {
+	switch f.outcome {
+	case ledger.Done:
+		return f.taken - f.sum
+	case ledger.NotDone:
+		return f.taken
+	}
+	return 0
 }
 
 // An account is what a process knows of a client. What is in use of a slot is what
@@ -68,7 +80,7 @@ type account struct {
 	dues     []due
 	share    float64   // of what is admitted, as long as something was admitted alone
 	flight   *flight   // under way
-	flights  []*flight // without an answer, since slots were read
+	flights  []*flight // without an answer, that were told nothing of or whose slots weren't read since
 	lost     []loss    // to be put back
 	unmarked bool      // the store has lost the generation, too
 	doubtful bool      // all has to be read before anything is counted
@@ -154,7 +166,10 @@ func (a *account) fresh(now int64) bool {
 }
 
 // owes reports whether the store is to be told something.
-func (a *account) owes() bool { return len(a.dues) > 0 || a.untold }
+func (a *account) owes() bool {
+	return len(a.dues) > 0 || a.untold ||
+		slices.ContainsFunc(a.flights, func(f *flight) bool { return f.at > a.since && f.due() != 0 })
+}
 
 // owe adds to what is due of a slot, and reports whether that is less than nothing.
 func (a *account) owe(bucket, cost, at int64) (less bool) {
@@ -277,16 +292,15 @@ func (a *account) see(bucket, value int64, lasting, reset bool) (missing int64) 
 // land takes what flights may have counted for counted: the store has value in
 // their slot since.
 func (a *account) land(bucket, value int64) {
-	a.flights = slices.DeleteFunc(a.flights, func(f *flight) bool {
-		if f.bucket != bucket {
-			return false
+	for _, f := range a.flights {
+		if f.bucket != bucket || f.read {
+			continue
 		}
 		f.read = true
 		if f.taken = max(0, min(f.alone, value-f.before)); f.taken > 0 {
 			a.owe(bucket, -f.taken, 0)
 		}
-		return true
-	})
+	}
 }
 
 // ground ends the flight under way, which has had no answer.
@@ -298,26 +312,28 @@ func (a *account) ground() *flight {
 	return f
 }
 
-// learn notes what has become of a flight of after the last reset.
-func (a *account) learn(f *flight, done bool) {
-	a.flights = slices.DeleteFunc(a.flights, func(other *flight) bool { return other == f })
-	a.older = true
-	if !done {
-		if f.taken > 0 {
-			a.owe(f.bucket, f.taken, f.at)
+// hear takes over what has become of flights. No exchange is under way: what the
+// store says in one that began before may not include them.
+func (a *account) hear() {
+	a.flights = slices.DeleteFunc(a.flights, func(f *flight) bool {
+		switch {
+		case f.at <= a.since:
+			return true
+		case f.outcome == ledger.Unknown:
+			return f.ended && f.read
+		case f.due() != 0:
+			a.owe(f.bucket, f.due(), f.at)
+			a.older = true
 		}
-		return
-	}
-	if f.taken != f.sum {
-		a.owe(f.bucket, f.taken-f.sum, f.at)
-	}
-	if s := a.at(f.bucket); s != nil {
-		if !f.read {
-			s.count += f.sum
+		if s := a.at(f.bucket); s != nil && f.outcome == ledger.Done {
+			if !f.read {
+				s.count += f.sum
+			}
+			s.own += f.sum
 		}
-		s.own += f.sum
-	}
-	a.unsettle(f.bucket)
+		a.unsettle(f.bucket)
+		return true
+	})
 }
 
 // A place is where a moment falls among the slots.

@@ -42,7 +42,7 @@ func (w *work) reads(all, generation, current bool) {
 	}
 	if w.all = all; all {
 		for _, f := range a.flights {
-			if (f.bucket < w.oldest || f.bucket > w.newest()) && !slices.Contains(w.buckets, f.bucket) {
+			if !f.read && (f.bucket < w.oldest || f.bucket > w.newest()) && !slices.Contains(w.buckets, f.bucket) {
 				w.buckets = append(w.buckets, f.bucket)
 			}
 		}

@@ -122,7 +122,7 @@ func (f *family) Refund(a *account, r counters.Request, taken counters.Decision)
 		switch {
 		case by.account != a:
 			return false
-		case by.known:
+		case by.outcome != ledger.Unknown:
 		case by.read: // what may be counted is given back when it's known to be
 			part := min(cost, by.taken)
 			by.taken -= part
@@ -157,18 +157,15 @@ func (f *family) Learn(a *account, exchange any, o ledger.Outcome) {
 	if flown.ended {
 		return
 	}
-	flown.ended, flown.known = true, o != ledger.Unknown
-	switch {
-	case flown.at <= a.since:
-	case o == ledger.Unknown:
-		if flown.alone < flown.sum { // it may have counted for callers who were refused
-			flown.refunds++
-		}
-		for range flown.refunds {
-			f.options.RefundFailed()
-		}
-	default:
-		a.learn(flown, o == ledger.Done)
+	flown.ended, flown.outcome = true, o
+	if o != ledger.Unknown || flown.at <= a.since {
+		return
+	}
+	if flown.alone < flown.sum { // it may have counted for callers who were refused
+		flown.refunds++
+	}
+	for range flown.refunds {
+		f.options.RefundFailed()
 	}
 }
 

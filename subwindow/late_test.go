@@ -22,13 +22,18 @@ import (
 // of them is what the test says.
 type lateStore struct {
 	counters.Store
-	late atomic.Bool
-	tell []func(done bool, err error)
+	late  atomic.Bool
+	tell  []func(done bool, err error)
+	after func() // each addition that is done in time, before that is answered; or nil
 }
 
 func (s *lateStore) Add(ctx context.Context, a counters.Addition) (int64, error) {
 	if !s.late.Load() {
-		return s.Store.Add(ctx, a)
+		n, err := s.Store.Add(ctx, a)
+		if s.after != nil {
+			s.after()
+		}
+		return n, err
 	}
 	return 0, &counters.Unanswered{Err: fmt.Errorf("%w: late", counters.ErrTimeout), Await: func(f func(err error)) {
 		s.tell = append(s.tell, func(done bool, err error) {
@@ -115,6 +120,37 @@ func TestWhatIsGivenBackIsNotCountedLate(t *testing.T) {
 			l.Flush()
 			require.True(t, take(t, l, now, 1, 100).Allowed)
 			assert.Equal(t, 100-test.used-1, take(t, l, now, 0, 100).Remaining, "%s %+v", name, test)
+		}
+	}
+}
+
+// The store does what it was asked late, and tells, while it answers what it was
+// asked since: that answer doesn't include it.
+func TestLateAnswersBeforeEarlierOnes(t *testing.T) {
+	t.Parallel()
+	for name, w := range minuteWindows(t) {
+		for _, alone := range []bool{true, false} {
+			store := &lateStore{Store: memory.New(nil)}
+			l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
+			now := at("12:00:01")
+			require.True(t, take(t, l, now, 1, 100).Allowed)
+			store.late.Store(true)
+			_, err := l.Take(t.Context(), request(now, 9, 100))
+			used := int64(1)
+			if alone {
+				_, err = l.TakeLocal(request(now, 9, 100), err)
+				require.NoError(t, err)
+				used += 9
+			}
+			store.late.Store(false)
+			store.after = func() {
+				store.after = nil
+				done(store.tell[0])
+			}
+			require.True(t, take(t, l, now, 2, 100).Allowed)
+			l.Flush()
+			require.True(t, take(t, l, now, 1, 100).Allowed)
+			assert.Equal(t, 100-used-3, take(t, l, now, 0, 100).Remaining, "%s, alone %v", name, alone)
 		}
 	}
 }

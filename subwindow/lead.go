@@ -35,6 +35,7 @@ func (w *work) Begin(ctx context.Context, a *account, client string, batch *ledg
 func (w *work) Next() ledger.Step {
 	a := w.a
 	w.steps++
+	a.hear()
 	w.generation = a.generation
 	for {
 		lost := len(a.lost) > 0 || a.unmarked
@@ -92,7 +93,7 @@ func (w *work) Finish() (more bool) {
 		return true
 	case errors.Is(w.err, counters.ErrLost) && w.steps < mostSteps:
 		if f := a.flight; f != nil { // surely not done
-			f.known, f.ended = true, true
+			f.outcome, f.ended = ledger.NotDone, true
 		}
 		a.flight, w.spare, a.doubtful = nil, nil, true
 		return true
