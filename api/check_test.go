@@ -417,9 +417,6 @@ func TestCostsAboveTheCapacityAreRefused(t *testing.T) {
 
 func TestConcurrentChecksNeverExceedTheLimit(t *testing.T) {
 	t.Parallel()
-	// A check that waits for another one of its client goes by the real
-	// time, and the test's clock stands in the past.
-	patient := func(c *Config) { c.StoreTimeout = 100 * 365 * 24 * time.Hour }
 	s := newServiceWith(patient, newPolicy("api", fixed("per-minute", 50, time.Minute), sliding("per-hour", 60, time.Hour, 60, "weighted")))
 	var wg sync.WaitGroup
 	admitted := make(chan bool, 200)

@@ -322,6 +322,10 @@ func newServiceWith(configure func(*Config), policies ...*Policy) *service {
 	return s
 }
 
+// patient has no check give up: one that waits for another of its client goes by the
+// real time, and the test's clock stands in the past.
+func patient(c *Config) { c.StoreTimeout = 100 * 365 * 24 * time.Hour }
+
 // bindLimiters gives every limit that has none its limiter on the store.
 func bindLimiters(store Store, m *Metrics, policies ...*Policy) Policies {
 	return bindLimitersFor(1000, store, m, policies...)
