@@ -187,6 +187,17 @@ func (a *account) owe(bucket, cost, at int64) (less bool) {
 	return less
 }
 
+// held returns how much of what is due of a slot flights may still count, of which
+// the store will tell: it isn't told twice.
+func (a *account) held(bucket int64) (cost int64) {
+	for _, f := range a.flights {
+		if f.bucket == bucket && !f.ended {
+			cost += f.alone - f.taken
+		}
+	}
+	return cost
+}
+
 // forget drops what is due of slots that have left every window at now.
 func (a *account) forget(w Window, now int64) {
 	a.dues = slices.DeleteFunc(a.dues, func(d due) bool { return w.ttl(time.Duration(now-d.bucket*int64(w.Width))) <= 0 })

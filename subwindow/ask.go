@@ -81,9 +81,14 @@ func (w *work) settle() bool {
 	a := w.a
 	w.step, w.additions = settles, w.additions[:0]
 	a.forget(w.window, w.now)
-	if w.dues = append(w.dues[:0], a.dues...); w.blind {
-		w.dues = slices.DeleteFunc(w.dues, func(d due) bool { return d.cost > 0 })
+	w.dues = append(w.dues[:0], a.dues...)
+	for i := range w.dues {
+		if d := &w.dues[i]; d.cost > 0 {
+			held := min(d.cost, a.held(d.bucket))
+			d.cost, d.believed = d.cost-held, d.believed-held
+		}
 	}
+	w.dues = slices.DeleteFunc(w.dues, func(d due) bool { return d.cost == 0 || w.blind && d.cost > 0 })
 	for _, d := range w.dues {
 		addition := counters.Addition{Key: counters.CounterKey(a.prefix, d.bucket), Delta: d.cost}
 		if d.cost > 0 {

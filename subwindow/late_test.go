@@ -155,6 +155,33 @@ func TestLateAnswersBeforeEarlierOnes(t *testing.T) {
 	}
 }
 
+// What was admitted alone, and may be counted late, isn't told until its outcome is:
+// what would be told twice might never be given back.
+func TestWhatMayBeCountedLateIsNotToldTwice(t *testing.T) {
+	t.Parallel()
+	for name, w := range minuteWindows(t) {
+		for i, outcome := range []func(func(bool, error)){done, undone} {
+			inner := memory.New(nil)
+			store := &lateStore{Store: inner}
+			options := counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second}
+			l, other := newLimiterWith(t, store, w, options), newLimiterWith(t, inner, w, options)
+			now := at("12:00:01")
+			require.True(t, take(t, l, now, 1, 100).Allowed)
+			store.late.Store(true)
+			_, err := l.Take(t.Context(), request(now, 9, 100))
+			_, err = l.TakeLocal(request(now, 9, 100), err)
+			require.NoError(t, err)
+			store.late.Store(false)
+			assert.Equal(t, int64(88), take(t, l, now, 2, 100).Remaining, "%s %d", name, i)
+			assert.Equal(t, int64(97), take(t, other, now, 0, 100).Remaining, "%s %d", name, i)
+			outcome(store.tell[0])
+			l.Flush()
+			assert.Equal(t, int64(88), take(t, other, now, 0, 100).Remaining, "%s %d", name, i)
+			assert.Equal(t, int64(87), take(t, l, now, 1, 100).Remaining, "%s %d", name, i)
+		}
+	}
+}
+
 // A refund of what was answered late goes by the generation that it was counted
 // in.
 func TestRefusedChecksAreNotRefundedAfterAReset(t *testing.T) {
