@@ -286,12 +286,6 @@ func (a *account) see(bucket, value int64, lasting, reset bool) (missing int64) 
 		known = max(s.count, known)
 	}
 	if lasting && (value == counters.Absent && known > 0 || has < s.own) {
-		// What is lost needn't be given back.
-		if i := slices.IndexFunc(a.dues, func(d due) bool { return d.bucket == bucket && d.cost < 0 }); i >= 0 {
-			back := min(-a.dues[i].cost, known-has)
-			known, s.own = known-back, max(0, s.own-back)
-			a.owe(bucket, back, 0)
-		}
 		s.count = known
 		return known - has
 	}
