@@ -33,9 +33,9 @@ type due[S any] struct {
 	based       bool
 	after, base S
 	token       casToken // of base
-	// told are the flights without an answer that were to replace base. What after
+	// flights are those without an answer that were to replace base. What after
 	// has beyond what the store has of them is still to be told.
-	told []*flight[S]
+	flights []*flight[S]
 	// open has what was decided alone since the last exchange began; nil if nothing
 	// was.
 	open *flight[S]
@@ -76,9 +76,9 @@ type flight[S any] struct {
 	parts                         []part
 }
 
-// mostTold bounds how many flights without an answer are remembered of a client: of
+// mostFlights bounds how many flights without an answer are remembered of a client: of
 // a store that reads but doesn't write, each check makes one more.
-const mostTold = 64
+const mostFlights = 64
 
 type fate uint8
 
@@ -244,12 +244,12 @@ func (a *account[S]) drop() {
 	if d == nil {
 		return
 	}
-	for _, f := range append(d.told, d.open) {
+	for _, f := range append(d.flights, d.open) {
 		if f != nil {
 			f.fate = void
 		}
 	}
-	d.based, d.told, d.open = false, nil, nil
+	d.based, d.flights, d.open = false, nil, nil
 	a.tidy()
 }
 
@@ -304,8 +304,8 @@ func (a *account[S]) change(f *flight[S], change func(S) S) {
 		f.kept = change(f.kept)
 		return
 	}
-	if i := slices.Index(a.due.told, f); i >= 0 {
-		for _, f := range a.due.told[i:] {
+	if i := slices.Index(a.due.flights, f); i >= 0 {
+		for _, f := range a.due.flights[i:] {
 			f.kept = change(f.kept)
 		}
 		a.due.after = change(a.due.after)
@@ -331,11 +331,11 @@ func (a *account[S]) see(l *rules[S], seen *snapshot[S], value []byte, r *counte
 	}
 	var rest []refund
 	before := d.base
-	i := slices.IndexFunc(d.told, func(f *flight[S]) bool { return f.fate == done || bytes.Equal(f.value, value) })
+	i := slices.IndexFunc(d.flights, func(f *flight[S]) bool { return f.fate == done || bytes.Equal(f.value, value) })
 	if i >= 0 {
 		a.only(i)
 	}
-	for _, f := range d.told {
+	for _, f := range d.flights {
 		before, f.prior = f.kept, before
 		switch {
 		case i >= 0 && (f.fate == done || f.unlike(l)):
@@ -364,7 +364,7 @@ func (a *account[S]) resetSince(l *rules[S], before int64, r *counters.Request) 
 func (a *account[S]) rebase(l *rules[S], before S, r *counters.Request) {
 	d := a.due
 	d.alone, d.others = 0, 0
-	if d.told, d.based = nil, d.open != nil; d.based {
+	if d.flights, d.based = nil, d.open != nil; d.based {
 		d.after = l.carry(a.last.decoded, before, d.after, *r)
 		d.base, d.token, d.reset = a.last.decoded, a.last.token(), a.last.origin.reset
 	}
@@ -378,17 +378,17 @@ func (a *account[S]) learn(l *rules[S], f *flight[S], o ledger.Outcome) {
 	}
 	i := -1
 	if a.due != nil {
-		i = slices.Index(a.due.told, f)
+		i = slices.Index(a.due.flights, f)
 	}
 	switch {
 	case i >= 0 && o == ledger.Done:
 		a.only(i)
 		f.did(l)
 	case i >= 0 && o == ledger.NotDone:
-		if a.due.told = slices.Delete(a.due.told, i, i+1); i < len(a.due.told) {
-			f.join(a.due.told[i])
+		if a.due.flights = slices.Delete(a.due.flights, i, i+1); i < len(a.due.flights) {
+			f.join(a.due.flights[i])
 		} else {
-			a.untold(f)
+			a.retell(f)
 		}
 	case i >= 0 || !f.covered:
 	case o == ledger.Done:
@@ -408,18 +408,18 @@ func (a *account[S]) learn(l *rules[S], f *flight[S], o ledger.Outcome) {
 // it are part of it, and the store is to be told of those after it.
 func (a *account[S]) only(i int) {
 	d := a.due
-	f := d.told[i]
-	for _, before := range d.told[:i] {
+	f := d.flights[i]
+	for _, before := range d.flights[:i] {
 		before.join(f)
 	}
-	for _, later := range d.told[i+1:] {
-		a.untold(later)
+	for _, later := range d.flights[i+1:] {
+		a.retell(later)
 	}
-	d.told = []*flight[S]{f}
+	d.flights = []*flight[S]{f}
 }
 
-// untold has the store be told of what wasn't done, if that isn't on its way.
-func (a *account[S]) untold(f *flight[S]) {
+// retell has the store be told of what wasn't done, if that isn't on its way.
+func (a *account[S]) retell(f *flight[S]) {
 	if g := a.flight; g != nil {
 		f.join(g)
 		g.owes = true
@@ -441,8 +441,8 @@ func (d *due[S]) reopen(f *flight[S]) {
 func (a *account[S]) landed(l *rules[S], f *flight[S]) {
 	f.did(l)
 	if d := a.due; d != nil {
-		for _, told := range d.told {
-			told.join(f)
+		for _, flown := range d.flights {
+			flown.join(f)
 		}
 		d.back = slices.Delete(d.back, 0, f.backs)
 		if d.based {
@@ -486,8 +486,8 @@ func (a *account[S]) unanswered(l *rules[S], f *flight[S], awaited bool) {
 		}
 	}
 	f.awaited, f.calls = awaited, nil
-	if d.told = append(d.told, f); len(d.told) > mostTold {
-		d.told[0].join(d.told[1])
-		d.told = slices.Delete(d.told, 0, 1)
+	if d.flights = append(d.flights, f); len(d.flights) > mostFlights {
+		d.flights[0].join(d.flights[1])
+		d.flights = slices.Delete(d.flights, 0, 1)
 	}
 }

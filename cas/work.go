@@ -47,9 +47,9 @@ type work[S any] struct {
 	old    counters.State // that it replaces
 	size   int            // of that
 	flight *flight[S]
-	// shared says that others may refer to the flight, and settled that the batch
+	// shared says that others may refer to the flight, and reusable that the batch
 	// has ended and nobody does.
-	shared, settled bool
+	shared, reusable bool
 
 	// What the store has said.
 	now     counters.State
@@ -79,7 +79,7 @@ func (w *work[S]) Begin(ctx context.Context, a *account[S], client string, b *ba
 
 // End implements ledger.Work.
 func (w *work[S]) End() {
-	if !w.settled { // somebody may still refer to it
+	if !w.reusable { // somebody may still refer to it
 		w.flight, w.next.value = nil, nil
 	}
 	clear(w.calls)
@@ -113,7 +113,7 @@ func (w *work[S]) Next() ledger.Step {
 				w.answer(nil)
 				return ledger.Over
 			}
-		case d != nil && len(d.told) > 0 && !w.asked: // one of them may be there
+		case d != nil && len(d.flights) > 0 && !w.asked: // one of them may be there
 		case w.awaitsTurn():
 			return ledger.Later
 		case !w.claim():
@@ -440,7 +440,7 @@ func (w *work[S]) look(f *flight[S]) time.Time {
 		var seen snapshot[S]
 		l.see(w.now, next, &seen)
 		l.restore(&seen, &a.last, *next.latest)
-		if d := a.due; d == nil || len(d.told) == 0 {
+		if d := a.due; d == nil || len(d.flights) == 0 {
 			w.others += max(0, l.peek(a.last.decoded, *next.latest).Remaining-l.peek(seen.decoded, *next.latest).Remaining)
 		}
 		// As the first call finds it: nothing has drained for the others yet.
@@ -504,7 +504,7 @@ func (w *work[S]) answer(err error) {
 			w.left(call)
 		}
 	}
-	w.settled = !w.shared
+	w.reusable = !w.shared
 }
 
 // left has what the store has consumed for a caller that didn't wait be given

@@ -41,7 +41,7 @@ type flight struct {
 	taken       int64 // how much of that was taken for counted, as it may be in what was read
 	refunds     int   // of what nobody knows whether it was counted
 	at          int64 // Unix nanoseconds, of the latest request in it
-	read        bool  // the slot was read since
+	seen        bool  // the slot was read since
 	ended       bool  // its outcome is known, or never will be
 	outcome     ledger.Outcome
 }
@@ -73,20 +73,20 @@ type account struct {
 
 	top   int64  // the number of the newest slot
 	slots []slot // newest first
-	// Slots from first to settled don't change any more and were read. read is the
+	// Slots from first to final don't change any more and were read. current is the
 	// newest that was the current one when slots were read.
-	first, settled, read int64
+	first, final, current int64
 
-	dues     []due
-	share    float64   // of what is admitted, as long as something was admitted alone
-	flight   *flight   // under way
-	flights  []*flight // without an answer, that were told nothing of or whose slots weren't read since
-	lost     []loss    // to be put back
-	unmarked bool      // the store has lost the generation, too
-	doubtful bool      // all has to be read before anything is counted
-	older    bool      // a reset may have come since what is due was decided: it has to be asked for
-	untold   bool      // others have to be told that the past has changed
-	denied   bool      // there was no room for the last check
+	dues       []due
+	share      float64   // of what is admitted, as long as something was admitted alone
+	flight     *flight   // under way
+	flights    []*flight // without an answer, that were told nothing of or whose slots weren't read since
+	lost       []loss    // to be put back
+	unmarked   bool      // the store has lost the generation, too
+	doubtful   bool      // all has to be read before anything is counted
+	mayBeReset bool      // a reset may have come since what is due was decided: it has to be asked for
+	untold     bool      // others have to be told that the past has changed
+	denied     bool      // there was no room for the last check
 }
 
 // A loss is how much of a slot is missing of what is known to have been there.
@@ -121,18 +121,18 @@ func (a *account) become(generation, latest int64, skew time.Duration) {
 	a.flights = slices.DeleteFunc(a.flights, func(f *flight) bool { return f.at <= a.since })
 	a.lost, a.unmarked = nil, false
 	a.generation, a.verified = generation, 0
-	a.settled, a.untold, a.denied = math.MinInt64, false, false
+	a.final, a.untold, a.denied = math.MinInt64, false, false
 }
 
 // reach gives the account the slots of a request at p, size in all.
 func (a *account) reach(p place, size int) {
 	switch passed := p.newest() - a.top; {
 	case a.slots == nil:
-		a.slots, a.top, a.settled = make([]slot, size), p.newest(), math.MinInt64
+		a.slots, a.top, a.final = make([]slot, size), p.newest(), math.MinInt64
 	case passed >= int64(size), -passed >= int64(4*size): // or the clock has been set back
 		a.slots = a.slots[:size]
 		clear(a.slots)
-		a.top, a.settled, a.verified = p.newest(), math.MinInt64, 0
+		a.top, a.final, a.verified = p.newest(), math.MinInt64, 0
 	case passed > 0:
 		a.slots = a.slots[:size]
 		copy(a.slots[passed:], a.slots)
@@ -153,11 +153,11 @@ func (a *account) at(bucket int64) *slot {
 	return nil
 }
 
-// isSettled reports whether a slot needn't be read.
-func (a *account) isSettled(bucket int64) bool { return bucket >= a.first && bucket <= a.settled }
+// isFinal reports whether a slot needn't be read.
+func (a *account) isFinal(bucket int64) bool { return bucket >= a.first && bucket <= a.final }
 
-// unsettle notes that a slot has changed, and may go on to.
-func (a *account) unsettle(bucket int64) { a.settled = min(a.settled, bucket-1) }
+// reopen notes that a slot has changed, and may go on to.
+func (a *account) reopen(bucket int64) { a.final = min(a.final, bucket-1) }
 
 // fresh reports whether what is known may be relied on at now.
 func (a *account) fresh(now int64) bool {
@@ -203,8 +203,8 @@ func (a *account) forget(w Window, now int64) {
 	a.dues = slices.DeleteFunc(a.dues, func(d due) bool { return w.ttl(time.Duration(now-d.bucket*int64(w.Width))) <= 0 })
 }
 
-// alone reports whether anything was admitted alone that the store must be told.
-func (a *account) alone() bool {
+// owesAlone reports whether anything was admitted alone that the store must be told.
+func (a *account) owesAlone() bool {
 	return slices.ContainsFunc(a.dues, func(d due) bool { return d.cost > 0 })
 }
 
@@ -212,7 +212,7 @@ func (a *account) alone() bool {
 // go on admitting in the proportion of what is counted: in a slot, and at most in
 // another. The first cost stands for itself: one may always be admitted.
 func (a *account) standsFor(bucket, cost int64) (here, most int64) {
-	if !a.alone() {
+	if !a.owesAlone() {
 		return cost, cost
 	}
 	var d due
@@ -226,7 +226,7 @@ func (a *account) standsFor(bucket, cost int64) (here, most int64) {
 // oweAlone is owe for what was admitted alone. Of its first cost on, the process has
 // that share.
 func (a *account) oweAlone(bucket, cost, at int64, share float64) {
-	if a.older = true; !a.alone() {
+	if a.mayBeReset = true; !a.owesAlone() {
 		a.share = share
 	}
 	a.owe(bucket, cost, at)
@@ -298,10 +298,10 @@ func (a *account) see(bucket, value int64, lasting, reset bool) (missing int64) 
 // their slot since.
 func (a *account) land(bucket, value int64) {
 	for _, f := range a.flights {
-		if f.bucket != bucket || f.read {
+		if f.bucket != bucket || f.seen {
 			continue
 		}
-		f.read = true
+		f.seen = true
 		if f.taken = max(0, min(f.alone, value-f.before)); f.taken > 0 {
 			a.owe(bucket, -f.taken, 0)
 		}
@@ -325,18 +325,18 @@ func (a *account) hear() {
 		case f.at <= a.since:
 			return true
 		case f.outcome == ledger.Unknown:
-			return f.ended && f.read
+			return f.ended && f.seen
 		case f.due() != 0:
 			a.owe(f.bucket, f.due(), f.at)
-			a.older = true
+			a.mayBeReset = true
 		}
 		if s := a.at(f.bucket); s != nil && f.outcome == ledger.Done {
-			if !f.read {
+			if !f.seen {
 				s.count += f.sum
 			}
 			s.own += f.sum
 		}
-		a.unsettle(f.bucket)
+		a.reopen(f.bucket)
 		return true
 	})
 }

@@ -125,6 +125,7 @@ func (w *work) fail() {
 	case w.counted: // it was done
 		s := a.at(w.bucket)
 		s.count, s.own, w.counted = s.count-w.sum, s.own-w.sum, false
+		// After a reset too it is given back: it was counted after that.
 		f = &flight{account: a, bucket: w.bucket, sum: w.sum, at: max(w.now, a.since+1)}
 		a.flights = append(a.flights, f)
 		w.fly(f, nil)

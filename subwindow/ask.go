@@ -16,7 +16,7 @@ func (w *work) look() ledger.Step {
 	a := w.a
 	w.step = looks
 	switch all := a.doubtful || slices.ContainsFunc(w.pending, func(c *call) bool { return c.Request.Kind == ledger.Peeks }); {
-	case a.owes() && a.older && (w.blind || !a.doubtful):
+	case a.owes() && a.mayBeReset && (w.blind || !a.doubtful):
 		w.step = verifies
 		w.keys, w.buckets, w.all, w.verifies = append(w.keys[:0], counters.GenerationKey(a.prefix)), w.buckets[:0], false, true
 		w.read = slices.Grow(w.read[:0], 1)[:1]
@@ -36,13 +36,13 @@ func (w *work) reads(all, generation, current bool) {
 		w.keys = append(w.keys, counters.GenerationKey(a.prefix))
 	}
 	for bucket := w.newest(); bucket >= w.oldest; bucket-- {
-		if bucket == w.bucket && current || bucket != w.bucket && (all || !a.isSettled(bucket)) {
+		if bucket == w.bucket && current || bucket != w.bucket && (all || !a.isFinal(bucket)) {
 			w.buckets = append(w.buckets, bucket)
 		}
 	}
 	if w.all = all; all {
 		for _, f := range a.flights {
-			if !f.read && (f.bucket < w.oldest || f.bucket > w.newest()) && !slices.Contains(w.buckets, f.bucket) {
+			if !f.seen && (f.bucket < w.oldest || f.bucket > w.newest()) && !slices.Contains(w.buckets, f.bucket) {
 				w.buckets = append(w.buckets, f.bucket)
 			}
 		}
@@ -97,18 +97,18 @@ func (w *work) settle() bool {
 			addition.New = !addition.Have
 		}
 		w.additions = append(w.additions, addition)
-		a.untold = a.untold || w.maySettle(d.bucket)
+		a.untold = a.untold || w.mayBeFinal(d.bucket)
 	}
-	if a.untold && (len(w.dues) > 0 || !w.told) {
+	if a.untold && (len(w.dues) > 0 || !w.toldOthers) {
 		w.additions = append(w.additions, w.change(a, w.now))
 	}
 	return len(w.additions) > 0
 }
 
-// maySettle reports whether an instance may have settled a slot by the deadline, so
+// mayBeFinal reports whether a slot may be final to an instance by the deadline, so
 // that it has to be told that the slot's count has changed. What nobody remembers
 // needn't be told.
-func (w *work) maySettle(bucket int64) bool {
+func (w *work) mayBeFinal(bucket int64) bool {
 	end := time.Unix(0, (bucket+1)*int64(w.window.Width))
 	return !w.deadline.IsZero() && !w.window.fixed() && w.deadline.Add(w.options.ClockSkew-w.options.StoreTimeout).After(end)
 }

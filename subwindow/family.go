@@ -54,8 +54,8 @@ func (f *family) Recall(a *account, r counters.Request) (d counters.Decision, kn
 	p := f.window.place(r.Now)
 	var few [16]int64
 	use := a.believe(p, few[:0])
-	known = a.verified != 0 && a.read >= p.oldest && a.read <= p.newest()
-	fresh = known && p.bucket >= a.read && a.fresh(p.now) && !a.owes()
+	known = a.verified != 0 && a.current >= p.oldest && a.current <= p.newest()
+	fresh = known && p.bucket >= a.current && a.fresh(p.now) && !a.owes()
 	for _, n := range use {
 		known = known || n > 0
 	}
@@ -123,7 +123,7 @@ func (f *family) Refund(a *account, r counters.Request, taken counters.Decision)
 		case by.account != a:
 			return false
 		case by.outcome != ledger.Unknown:
-		case by.read: // what may be counted is given back when it's known to be
+		case by.seen: // what may be counted is given back when it's known to be
 			part := min(cost, by.taken)
 			by.taken -= part
 			if cost -= part; part > 0 {
@@ -137,7 +137,7 @@ func (f *family) Refund(a *account, r counters.Request, taken counters.Decision)
 	if cost == 0 {
 		return false
 	}
-	a.older = true
+	a.mayBeReset = true
 	return a.owe(p.bucket, -cost, p.now)
 }
 

@@ -22,13 +22,13 @@ const mostSteps = 64
 func (w *work) Begin(ctx context.Context, a *account, client string, batch *ledger.Batch[account]) {
 	w.a, w.client, w.calls = a, client, batch.Calls()
 	w.deadline, _ = ctx.Deadline()
-	w.pending, w.others, w.counted, w.told, w.steps = w.pending[:0], w.others[:0], false, false, 0
+	w.pending, w.others, w.counted, w.toldOthers, w.steps = w.pending[:0], w.others[:0], false, false, 0
 	w.name(a, client)
 	if a.flight != nil { // its leader has panicked
 		a.ground()
 		w.spare = nil
 	}
-	w.turn()
+	w.nextSlot()
 }
 
 // Next implements ledger.Work.
@@ -46,7 +46,7 @@ func (w *work) Next() ledger.Step {
 		// First be sure of what is there, then put back what is lost, tell what is due,
 		// and count what fits.
 		switch {
-		case a.doubtful && !w.blind, a.owes() && a.older:
+		case a.doubtful && !w.blind, a.owes() && a.mayBeReset:
 			return w.look()
 		case lost && !w.blind:
 			return w.repair()
@@ -56,7 +56,7 @@ func (w *work) Next() ledger.Step {
 			}
 			return ledger.Together
 		case len(w.pending) == 0:
-			if !w.turn() {
+			if !w.nextSlot() {
 				return ledger.Over
 			}
 		case w.choose() > 0:

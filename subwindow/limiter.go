@@ -64,7 +64,7 @@ func New(store counters.Store, window Window, options counters.Options) (*Limite
 		NewWork:    func() ledger.Work[account] { return &work{family: &l.windows} },
 		Options:    &l.windows.options,
 		Clients:    min(options.Clients, rememberedBytes/slotBytes/l.windows.kept),
-		Bounded:    true, // who has settled a slot doesn't see a count that comes later
+		Bounded:    true, // to whom a slot is final doesn't see a count that comes later
 		Settlement: 4,    // look, settle, tell others, and once more
 	})
 	return l, nil

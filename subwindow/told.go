@@ -20,6 +20,8 @@ func (w *work) tally(n int64, anew bool) {
 	}
 	w.counted, w.before = true, n-w.sum
 	if s := a.at(w.bucket); anew {
+		// What else is in the slot is from before the reset, or isn't known: all is
+		// read before the calls are judged, and takes before down to what is there.
 		s.count, s.own, w.before = w.sum, w.sum, math.MaxInt64
 	} else if !w.verify() {
 		if a.see(w.bucket, n-w.sum, true, w.reset()) > 0 { // or the client was reset
@@ -27,7 +29,7 @@ func (w *work) tally(n int64, anew bool) {
 		}
 		s.count, s.own = s.count+w.sum, s.own+w.sum
 	}
-	a.unsettle(w.bucket)
+	a.reopen(w.bucket)
 	w.fillSlots()
 }
 
@@ -38,7 +40,7 @@ func (w *work) verify() (changed bool) {
 	if !w.verifies {
 		return false
 	}
-	a.older = false
+	a.mayBeReset = false
 	generation := max(0, w.read[0])
 	switch was, is := resetAt(a.generation), resetAt(generation); {
 	case is < was && w.now-was < int64(w.window.ttl(0)): // it can't have expired
@@ -89,12 +91,12 @@ func (w *work) fillSlots() {
 	if w.verifies || w.step == repairs || w.window.fixed() {
 		a.verified = w.now
 	}
-	settled := (w.now-int64(w.window.Horizon))/int64(w.window.Width) - 1
-	if a.settled < w.oldest-1 {
-		a.first, a.settled = w.oldest, settled
+	final := (w.now-int64(w.window.Horizon))/int64(w.window.Width) - 1
+	if a.final < w.oldest-1 {
+		a.first, a.final = w.oldest, final
 	}
-	a.first, a.settled = min(a.first, w.oldest), max(a.settled, settled)
-	a.read, w.asked = w.bucket, true
+	a.first, a.final = min(a.first, w.oldest), max(a.final, final)
+	a.current, w.asked = w.bucket, true
 	w.book.Answered()
 }
 
@@ -131,7 +133,7 @@ func (w *work) settled() (err error) {
 		if s == nil {
 			s = new(slot) // nobody looks at it any more
 		}
-		a.unsettle(d.bucket)
+		a.reopen(d.bucket)
 		switch o := ledger.OutcomeOf(added.Err); {
 		case o == ledger.Done:
 			if a.owe(d.bucket, -d.cost, 0); d.cost > 0 {
@@ -164,7 +166,7 @@ func (w *work) settled() (err error) {
 	if n == len(w.additions) || err != nil {
 		return err
 	}
-	w.told = true // or nobody can be now
+	w.toldOthers = true // or nobody can be now
 	if told := w.added[n]; told.Err == nil {
 		a.untold = false
 		if told.Count-w.additions[n].Delta == a.generation {

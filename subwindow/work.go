@@ -15,20 +15,25 @@ type call = ledger.Call[account]
 // that fall in the same slot are decided together.
 type work struct {
 	*family
-	place      // of the pending calls
-	a          *account
-	client     string
-	deadline   time.Time // zero: none
-	calls      []*call   // that aren't pending yet
-	pending    []*call
-	chosen     []bool  // which of pending are being counted
-	use        []int64 // what is in use, without them
-	sum        int64   // of their costs
-	before     int64   // what the store had without them
-	counted    bool    // sum is in the store, and hasn't been dealt out
-	blind      bool    // all pending calls are refunds: what time it is isn't known
+	place    // of the pending calls
+	a        *account
+	client   string
+	deadline time.Time // zero: none
+	calls    []*call   // that aren't pending yet
+	pending  []*call
+	chosen   []bool  // which of pending are being counted
+	use      []int64 // what is in use, without them
+	sum      int64   // of their costs
+	before   int64   // what the store had without them
+	// counted says that sum is in the store, and hasn't been dealt out: before that,
+	// losses may have to be put back and all be read.
+	counted bool
+	// blind says that all pending calls are refunds. Their Now is that of what is
+	// given back, so nobody knows what time it is: what would take slots for lost or
+	// for expired waits for a check.
+	blind      bool
 	asked      bool    // the store has told all there is to know
-	told       bool    // others were, or couldn't be
+	toldOthers bool    // others were, or couldn't be
 	spare      *flight // that nobody else has seen
 	step       step
 	all        bool // what matters is read
@@ -61,9 +66,9 @@ const (
 	repairs
 )
 
-// turn makes the next calls that fall in the same slot pending: a batch may stand on
+// nextSlot makes the next calls that fall in the same slot pending: a batch may stand on
 // both sides of a boundary.
-func (w *work) turn() bool {
+func (w *work) nextSlot() bool {
 	if len(w.calls) == 0 {
 		return false
 	}

@@ -69,8 +69,8 @@ var fixes = []fix{
 		"func (w Window) ahead(elapsed time.Duration) int {",
 		"func (w Window) ahead(elapsed time.Duration) int { if BUG { w.Horizon = 0 };"}, nil},
 	{"a slot is settled while counts are on their way", "bound", takeOut{"subwindow/told.go",
-		"settled := (w.now-int64(w.window.Horizon))/",
-		"settled := (w.now-func() int64 { if BUG { return 0 }; return int64(w.window.Horizon) }())/"}, nil},
+		"final := (w.now-int64(w.window.Horizon))/",
+		"final := (w.now-func() int64 { if BUG { return 0 }; return int64(w.window.Horizon) }())/"}, nil},
 	{"a window's admission doesn't say when its cost fits again", "retry-after", takeOut{"subwindow/family.go",
 		"	case f.options.CountDenied:\n",
 		"	case !BUG && f.options.CountDenied:\n"}, nil},
@@ -98,8 +98,8 @@ var fixes = []fix{
 
 	// Of windows, what is due.
 	{"what a process has admitted alone is never counted", "debts", takeOut{"subwindow/account.go",
-		"	if a.older = true; !a.alone() {\n",
-		"	if BUG {\n		return\n	}\n	if a.older = true; !a.alone() {\n"}, nil},
+		"	if a.mayBeReset = true; !a.owesAlone() {\n",
+		"	if BUG {\n		return\n	}\n	if a.mayBeReset = true; !a.owesAlone() {\n"}, nil},
 	{"what is due of a window isn't in use", "bound", takeOut{"subwindow/account.go",
 		"		add(d.bucket, d.believed)\n",
 		"		if !BUG {\n			add(d.bucket, d.believed)\n		}\n"}, nil},
@@ -119,8 +119,8 @@ var fixes = []fix{
 		"			a.owe(d.bucket, -d.cost, 0)\n			s.count, s.own, a.doubtful",
 		"			if !BUG {\n				a.owe(d.bucket, -d.cost, 0)\n			}\n			s.count, s.own, a.doubtful"}, nil},
 	{"others aren't told of a refund from a settled slot", "reason", takeOut{"subwindow/ask.go",
-		"a.untold = a.untold || w.maySettle(d.bucket)",
-		"a.untold = a.untold || !BUG && w.maySettle(d.bucket)"}, nil},
+		"a.untold = a.untold || w.mayBeFinal(d.bucket)",
+		"a.untold = a.untold || !BUG && w.mayBeFinal(d.bucket)"}, nil},
 
 	// Of windows, flights.
 	{"nothing is read before the next addition after a failure", "debts", takeOut{"subwindow/account.go",
@@ -133,8 +133,8 @@ var fixes = []fix{
 		"max(0, min(f.alone, value-f.before))",
 		"max(0, min(func() int64 { if BUG { return f.sum }; return f.alone }(), value-f.before))"}, nil},
 	{"a flight's slot isn't read when no window looks at it", "debts", takeOut{"subwindow/ask.go",
-		"			if !f.read && (",
-		"			if !BUG && !f.read && ("}, nil},
+		"			if !f.seen && (",
+		"			if !BUG && !f.seen && ("}, nil},
 	{"what is admitted alone isn't part of its flight", "debts", takeOut{"subwindow/family.go",
 		"			flown.alone += r.Cost\n",
 		"			if !BUG {\n				flown.alone += r.Cost\n			}\n"}, nil},

@@ -123,8 +123,8 @@ var steps = []fix{
 		"			f.covered = true\n",
 		"			f.covered = !BUG\n"}, nil},
 	{"a flight that others refer to is used again", "reason", takeOut{"cas/work.go",
-		"	w.settled = !w.shared\n",
-		"	w.settled = !w.shared || BUG\n"}, nil},
+		"	w.reusable = !w.shared\n",
+		"	w.reusable = !w.shared || BUG\n"}, nil},
 }
 
 // Without any of the steps, some course of a plot violates something, of which no

@@ -31,8 +31,9 @@ type Request[A any] struct {
 	counters.Request
 	Kind   Kind
 	Client *Client[A]
-	// Flight is the exchange that the call is part of. Its leader sets it before it
-	// claims the call.
+	// Flight is the exchange that has the call counted; nil if none does. Its leader
+	// sets it and then claims the call, after which nobody changes it: a caller who
+	// leaves knows by it what may still count.
 	Flight any
 }
 

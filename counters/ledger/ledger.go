@@ -18,10 +18,12 @@
 // and what it admits is due like anything else. Nothing has to be known of why it
 // failed.
 //
-// An exchange without an answer is a flight. What the store has is read before
-// anything else is sent, so that a client has one flight in an outage: as much of
-// it as was admitted alone, and may be in what was read, is taken for counted. If
-// it is told later that it was done, or not, the difference is due.
+// An exchange under way, or without an answer, is a flight. After one without an
+// answer, what the store has is read before anything else is counted: as much of the
+// flight as was admitted alone, and may be in what was read, is taken for counted. If
+// the store tells later that it was done, or not, the difference is due. A flight is
+// known to those of its callers who weren't answered, so that what they admit alone
+// is due once: with it, or without it.
 //
 // A reset is a moment. Nothing that was decided before it is settled after it.
 //
@@ -284,7 +286,9 @@ func (b *Book[A]) Change(client string, do func(*A)) {
 	do(&c.Account)
 }
 
-// lead answers a batch of calls of one client.
+// lead answers a batch of calls of one client. If the account is forgotten
+// meanwhile, as too many others are asked about, it goes on with it all the same: what
+// others do by a new account is no worse than what another process would.
 func (b *Book[A]) lead(ctx context.Context, name string, batch *Batch[A]) {
 	calls := batch.Calls()
 	c := calls[0].Request.Client
