@@ -21,7 +21,7 @@ import (
 // earlier checks come first.
 func TestBatchWithClientsWhoComeOnceAndMoreOften(t *testing.T) {
 	t.Parallel()
-	s := newServiceWith(patient, newPolicy("api", sliding("per-minute", 3, time.Minute, 10, "weighted")))
+	s := newService(newPolicy("api", sliding("per-minute", 3, time.Minute, 10, "weighted")))
 	var checks []string
 	for i := range 400 {
 		checks = append(checks, fmt.Sprintf(`{"policy":"api","client":"once-%d"}`, i), fmt.Sprintf(`{"policy":"api","client":"often-%d"}`, i%80))

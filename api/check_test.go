@@ -417,7 +417,7 @@ func TestCostsAboveTheCapacityAreRefused(t *testing.T) {
 
 func TestConcurrentChecksNeverExceedTheLimit(t *testing.T) {
 	t.Parallel()
-	s := newServiceWith(patient, newPolicy("api", fixed("per-minute", 50, time.Minute), sliding("per-hour", 60, time.Hour, 60, "weighted")))
+	s := newService(newPolicy("api", fixed("per-minute", 50, time.Minute), sliding("per-hour", 60, time.Hour, 60, "weighted")))
 	var wg sync.WaitGroup
 	admitted := make(chan bool, 200)
 	for range 8 {

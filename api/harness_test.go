@@ -304,7 +304,7 @@ func newServiceWith(configure func(*Config), policies ...*Policy) *service {
 		return []counters.ServerStatus{{Server: "embedded"}}
 	}
 	cfg := Config{
-		StoreTimeout: 50 * time.Millisecond,
+		StoreTimeout: patience,
 		Health:       health,
 		Metrics:      NewMetrics(s.registry, "v1.2.3"),
 		Gatherer:     s.registry,
@@ -317,14 +317,17 @@ func newServiceWith(configure func(*Config), policies ...*Policy) *service {
 	}
 	cfg.Policies = bindLimiters(cfg.Metrics.InstrumentStore(store), cfg.Metrics, policies...)
 	configure(&cfg)
+	if cfg.Now == nil && cfg.StoreTimeout == patience { // by a clock that goes on
+		cfg.StoreTimeout = 50 * time.Millisecond
+	}
 	s.Server = NewServer(cfg)
 	s.handler = s.HTTPServer().Handler
 	return s
 }
 
-// patient has no check give up: one that waits for another of its client goes by the
-// real time, and the test's clock stands in the past.
-func patient(c *Config) { c.StoreTimeout = 100 * 365 * 24 * time.Hour }
+// patience is a store timeout that no check reaches: one that waits for another of its
+// client goes by the real time, and the test's clock stands in the past.
+const patience = 100 * 365 * 24 * time.Hour
 
 // bindLimiters gives every limit that has none its limiter on the store.
 func bindLimiters(store Store, m *Metrics, policies ...*Policy) Policies {

@@ -240,7 +240,8 @@ func (w *world) mayBeKnown(c *call) (used int64) {
 			if !back || other.failed != nil {
 				used += other.request.Cost // once as read, and once as admitted here
 			}
-			if back && other.failed != nil && len(w.processes) > 1 && (other.decision.Allowed || w.countDenied) {
+			alone := back && other.failed != nil && (other.decision.Allowed || w.countDenied)
+			if len(w.processes) > 1 && (alone || !back && other.life == c.life) { // or it may be just now
 				used = w.capacity()
 			}
 			if w.denialsFill() {
