@@ -334,6 +334,9 @@ func (h *history) judgeDenials(r *record) (string, span) {
 			continue
 		}
 		used, givenBack := r.events, r.givenBack
+		if h.tookShare(r, denied) {
+			continue
+		}
 		if denied.degraded {
 			givenBack = nil // who can't ask the store knows neither of that
 		} else if resets := h.seen(r.resets, denied); len(resets) > 0 { // nor of resets
@@ -346,6 +349,16 @@ func (h *history) judgeDenials(r *record) (string, span) {
 		}
 	}
 	return "", span{}
+}
+
+// tookShare reports whether denied was decided without the store, by a process that
+// has admitted alone what is still in use: if others may do so too, that can stand
+// for all of a limit.
+func (h *history) tookShare(r *record, denied event) bool {
+	longest := slices.MaxFunc(r.limits, func(a, b promise) int { return cmp.Compare(a.window, b.window) }).window
+	return denied.degraded && len(h.offsets) > 1 && slices.ContainsFunc(r.events, func(e event) bool {
+		return e.degraded && e.allowed && e.cost > 0 && e.process == denied.process && e.call <= denied.back && e.back >= denied.call-2*longest
+	})
 }
 
 // isCutOff reports whether the deadline of e may have come after the state had

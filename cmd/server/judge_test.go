@@ -167,6 +167,11 @@ func TestJudgeOfResetsAndRefunds(t *testing.T) {
 	degraded := event{span: at(990, 1000), cost: 8, status: 503, degraded: true}
 	alone := denied(2010, 2020, 10)
 	alone.degraded = true
+	shared := event{span: at(2000, 2005), cost: 2, status: 200, allowed: true, degraded: true}
+	small := denied(2010, 2020, 3)
+	small.degraded = true
+	elsewhere := shared
+	elsewhere.process = 1
 	const (
 		never  = 0
 		forced = 60_000
@@ -208,6 +213,10 @@ func TestJudgeOfResetsAndRefunds(t *testing.T) {
 		{"denied a second after a reset, without the store", one, false, never, nil, done(1000, 1010),
 			[]event{admitted(0, 0, 999, 10), alone}, ""},
 		{"denied without the store, nor a reason", one, false, never, nil, nil, []event{alone}, "a cost of 10 is denied without reason"},
+		{"denied without the store, by who has admitted alone", one, false, never, nil, nil,
+			[]event{shared, small}, ""},
+		{"denied without the store, when another has admitted alone", one, false, never, nil, nil,
+			[]event{elsewhere, small}, "a cost of 3 is denied without reason"},
 		{"a bucket, denied a second after a reset", []promise{token}, false, never, nil, done(1000, 1010),
 			[]event{admitted(0, 0, 999, 15), denied(2010, 2020, 15)}, "a cost of 15 is denied without reason"},
 		{"a bucket, perhaps cut off", []promise{token}, false, never, nil, done(1000, 1010),
