@@ -399,8 +399,8 @@ func TestWhatWasReadBeforeTellsNothing(t *testing.T) {
 				now = now.Add(2 * time.Second) // what is known is old, and leaves no room
 				store.late.Store(true)
 				require.True(t, takeAnyway(t, l, request(now, 4, 10)))
-				told(store.tell[0])
 				store.late.Store(false)
+				told(store.tell[0])
 				assert.True(t, takeAnyway(t, l, request(now, 1, 10)))
 				assert.False(t, takeAnyway(t, l, request(now, 1, 10)))
 				assert.Zero(t, take(t, there, now, 0, 10).Remaining)

@@ -3,6 +3,7 @@ package simulate
 import (
 	"bytes"
 	"context"
+	"io"
 	"math/rand/v2"
 	"regexp"
 	"slices"
@@ -47,17 +48,16 @@ func TestTraceIsPassive(t *testing.T) {
 		if s := draw(seed, rand.New(rand.NewPCG(seed, 0))); s.width() > 0 || s.faults.refunds || s.faults.outages {
 			return false // a refund or a debt may go on without its call
 		}
-		var out bytes.Buffer
-		violations := simulate(seed, broken, &out)
-		for _, end := range []string{"retry after 500µs\n", "context deadline exceeded\n"} {
-			if strings.Contains(out.String(), end) {
-				return false // a caller may leave before its leader's time ends or after
-			}
-		}
+		violations := simulate(seed, broken, io.Discard)
 		if len(violations) > 0 {
 			seen.Add(1)
 		}
-		return !slices.Equal(violations, simulate(seed, broken, nil))
+		for range 10 { // a caller may leave before its leader's time ends, or after
+			if slices.Equal(violations, simulate(seed, broken, nil)) {
+				return false
+			}
+		}
+		return true
 	})
 	assert.Zero(t, seed)
 	assert.Positive(t, seen.Load())
