@@ -165,10 +165,26 @@ func (a *account) fresh(now int64) bool {
 	return a.verified != 0 && !a.doubtful && age >= 0 && age <= int64(counters.MaxStaleness)
 }
 
-// owes reports whether the store is to be told something.
+// owes reports whether the store is to be told something, with what has become of
+// flights.
 func (a *account) owes() bool {
-	return len(a.dues) > 0 || a.untold ||
-		slices.ContainsFunc(a.flights, func(f *flight) bool { return f.at > a.since && f.due() != 0 })
+	if a.untold || len(a.flights) == 0 {
+		return a.untold || len(a.dues) > 0
+	}
+	return slices.ContainsFunc(a.dues, func(d due) bool { return d.cost+a.heard(d.bucket) != 0 }) ||
+		slices.ContainsFunc(a.flights, func(f *flight) bool {
+			return a.heard(f.bucket) != 0 && !slices.ContainsFunc(a.dues, func(d due) bool { return d.bucket == f.bucket })
+		})
+}
+
+// heard returns what is due of a slot for what has become of its flights.
+func (a *account) heard(bucket int64) (cost int64) {
+	for _, f := range a.flights {
+		if f.bucket == bucket && f.at > a.since {
+			cost += f.due()
+		}
+	}
+	return cost
 }
 
 // owe adds to what is due of a slot, and reports whether that is less than nothing.
@@ -302,10 +318,21 @@ func (a *account) land(bucket, value int64) {
 			continue
 		}
 		f.seen = true
-		if f.taken = max(0, min(f.alone, value-f.before)); f.taken > 0 {
+		if f.taken = max(0, min(f.alone, value-f.before-a.others(f))); f.taken > 0 {
 			a.owe(bucket, -f.taken, 0)
 		}
 	}
+}
+
+// others returns what other flights may have counted in the slot of f, and may be in
+// what was read.
+func (a *account) others(f *flight) (n int64) {
+	for _, other := range a.flights {
+		if other != f && other.bucket == f.bucket && other.outcome == ledger.Unknown {
+			n += other.sum - other.taken
+		}
+	}
+	return n
 }
 
 // ground ends the flight under way, which has had no answer.
@@ -331,10 +358,17 @@ func (a *account) hear() {
 			a.mayBeReset = true
 		}
 		if s := a.at(f.bucket); s != nil && f.outcome == ledger.Done {
-			if !f.seen {
+			if s.own += f.sum; !f.seen {
 				s.count += f.sum
+			} else { // it may have come after what was read
+				s.count = max(s.count, s.own)
+				a.doubtful = true
 			}
-			s.own += f.sum
+			for _, other := range a.flights {
+				if other != nil && other.bucket == f.bucket && !other.seen {
+					other.before += f.sum - f.taken
+				}
+			}
 		}
 		a.reopen(f.bucket)
 		return true

@@ -41,9 +41,19 @@ func (w *work) reads(all, generation, current bool) {
 		}
 	}
 	if w.all = all; all {
+		more := func(bucket int64) {
+			if (bucket < w.oldest || bucket > w.newest()) && !slices.Contains(w.buckets, bucket) {
+				w.buckets = append(w.buckets, bucket)
+			}
+		}
 		for _, f := range a.flights {
-			if !f.seen && (f.bucket < w.oldest || f.bucket > w.newest()) && !slices.Contains(w.buckets, f.bucket) {
-				w.buckets = append(w.buckets, f.bucket)
+			if !f.seen {
+				more(f.bucket)
+			}
+		}
+		for _, d := range a.dues {
+			if d.bucket > w.newest() { // of a later request than these
+				more(d.bucket)
 			}
 		}
 	}

@@ -1,0 +1,143 @@
+package subwindow_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters"
+	"weir/counters/memory"
+	"weir/subwindow"
+)
+
+// Two flights of one slot: the first is done and told done after the second was
+// sent. The second was not done, and nobody tells. What the first counted is taken
+// for the second's.
+func TestALateAdditionIsNotTakenForTheNext(t *testing.T) {
+	for name, w := range minuteWindows(t) {
+		for _, when := range []string{"told before look", "applied before look, told after"} {
+			store := &lateStore{Store: memory.New(nil)}
+			l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
+			now := at("12:00:01")
+			const limit = 20
+			admitted := int64(1)
+			require.True(t, take(t, l, now, 1, limit).Allowed)
+			alone := func(cost int64) {
+				store.late.Store(true)
+				require.True(t, takeAnyway(t, l, request(now, cost, limit)))
+				store.late.Store(false)
+				admitted += cost
+			}
+			alone(5)
+			alone(5) // looks, then counts
+			require.Len(t, store.tell, 2)
+			if when == "told before look" {
+				done(store.tell[0])
+				store.tell[1](false, counters.ErrUnavailable)
+			} else {
+				store.tell[1](false, counters.ErrUnavailable)
+				_, _ = store.Add(t.Context(), counters.Addition{Key: key(w, now), Delta: 5, TTL: time.Minute})
+				require.True(t, take(t, l, now, 1, limit).Allowed)
+				admitted++
+				store.tell[0](false, nil)
+			}
+			l.Flush()
+			for range 40 {
+				if takeAnyway(t, l, request(now, 1, limit)) {
+					admitted++
+				}
+				now = now.Add(20 * time.Millisecond)
+			}
+			l.Flush()
+			counts := []int64{0}
+			require.NoError(t, store.Read(t.Context(), []string{key(w, now)}, counts))
+			assert.Equal(t, int64(limit), admitted, "admitted: %s, %s, store has %d, owing %d", name, when, counts[0], l.Owing())
+		}
+	}
+}
+
+// A countedStore counts additions and reads, and fails while it is told to.
+type countedStore struct {
+	counters.Store
+	fail atomic.Bool
+	n    atomic.Int64
+}
+
+func (s *countedStore) Read(ctx context.Context, k []string, to []int64) error {
+	s.n.Add(1)
+	if s.fail.Load() {
+		return fmt.Errorf("%w: no", counters.ErrNotSent)
+	}
+	return s.Store.Read(ctx, k, to)
+}
+
+func (s *countedStore) Add(ctx context.Context, a counters.Addition) (int64, error) {
+	s.n.Add(1)
+	if s.fail.Load() {
+		return 0, fmt.Errorf("%w: no", counters.ErrNotSent)
+	}
+	return s.Store.Add(ctx, a)
+}
+
+// What is due of a newer slot than the call's, which the store has lost.
+func TestWhatIsDueOfALostSlotThatIsNewer(t *testing.T) {
+	fixed, err := subwindow.NewFixedWindow(time.Minute)
+	require.NoError(t, err)
+	for name, w := range map[string]subwindow.Window{"fixed": fixed, "sliding": newWindow(t, time.Minute, 60, false)} {
+		store := &countedStore{Store: memory.New(nil)}
+		l := newLimiterWith(t, store, w, counters.Options{ClockSkew: 50 * time.Millisecond, Clients: 10, StoreTimeout: 50 * time.Millisecond})
+		now := at("12:01:00.05")
+		require.True(t, take(t, l, now, 1, 100).Allowed)
+		store.fail.Store(true)
+		require.True(t, takeAnyway(t, l, request(now, 1, 100)))
+		store.fail.Store(false)
+		require.NoError(t, store.Delete(t.Context(), []string{key(w, now)}))
+		store.n.Store(0)
+		old := now.Add(-60 * time.Millisecond)
+		if name == "sliding" {
+			old = now.Add(-2 * time.Second)
+		}
+		_, err = l.Take(t.Context(), request(old, 1, 100))
+		assert.Less(t, store.n.Load(), int64(10), name)
+		assert.NoError(t, err)
+	}
+}
+
+// What was admitted alone, is done after the slot was read and is told done, is
+// remembered: the next who decides alone knows of it.
+func TestWhatIsCountedLateIsRemembered(t *testing.T) {
+	for name, w := range minuteWindows(t) {
+		inner := memory.New(nil)
+		store := &lateStore{Store: inner}
+		broken := &countedStore{Store: store}
+		l := newLimiterWith(t, broken, w, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
+		now := at("12:00:01")
+		const limit = 10
+		require.True(t, take(t, l, now, 1, limit).Allowed)
+		store.late.Store(true)
+		require.True(t, takeAnyway(t, l, request(now, 5, limit))) // alone
+		store.late.Store(false)
+		admitted := int64(6)
+		require.True(t, take(t, l, now, 1, limit).Allowed) // looks, then counts
+		admitted++
+		done(store.tell[0]) // only now
+		l.Flush()
+		require.Zero(t, l.Owing())
+		require.EqualValues(t, 7, used(t, inner, w, now))
+		broken.fail.Store(true)
+		r := request(now, 1, limit)
+		d, _ := l.Recall(r)
+		assert.EqualValues(t, limit-7, d.Remaining, name)
+		for range 20 {
+			if takeAnyway(t, l, r) {
+				admitted++
+			}
+		}
+		assert.LessOrEqual(t, admitted, int64(limit), name)
+	}
+}
