@@ -40,7 +40,7 @@ type flight struct {
 	alone       int64 // what is due beside it, as its callers were admitted alone
 	taken       int64 // how much of that was taken for counted, as it may be in what was read
 	refunds     int   // of what nobody knows whether it was counted
-	at          int64 // Unix nanoseconds, of the latest request in it
+	at          int64 // Unix nanoseconds, of the latest request in it, and after the last reset that is known
 	seen        bool  // the slot was read since
 	ended       bool  // its outcome is known, or never will be
 	outcome     ledger.Outcome

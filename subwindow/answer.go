@@ -52,7 +52,7 @@ func (w *work) choose() int64 {
 		at = max(at, r.Now.UnixNano())
 	}
 	if w.use[w.ahead] -= w.sum; w.sum > 0 {
-		*f = flight{account: a, bucket: w.bucket, sum: w.sum, before: a.at(w.bucket).count, at: at}
+		*f = flight{account: a, bucket: w.bucket, sum: w.sum, before: a.at(w.bucket).count, at: max(at, a.since+1)}
 		a.flight = f
 	}
 	return w.sum
@@ -125,7 +125,6 @@ func (w *work) fail() {
 	case w.counted: // it was done
 		s := a.at(w.bucket)
 		s.count, s.own, w.counted = s.count-w.sum, s.own-w.sum, false
-		// After a reset too it is given back: it was counted after that.
 		f = &flight{account: a, bucket: w.bucket, sum: w.sum, at: max(w.now, a.since+1)}
 		a.flights = append(a.flights, f)
 		w.fly(f, nil)
