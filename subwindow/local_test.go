@@ -146,9 +146,9 @@ func TestOthersAreToldOfWhatIsRepaid(t *testing.T) {
 func TestWhatIsCountedIsNotOwed(t *testing.T) {
 	t.Parallel()
 	inner := memory.New(nil)
-	reads := 0
+	var reads atomic.Bool
 	store := &faultyStore{Store: inner, fault: func(operation, _ string) error {
-		if operation == "read" && reads == 0 {
+		if operation == "read" && !reads.Load() {
 			return limitertest.ErrUnsent
 		}
 		return nil
@@ -164,7 +164,7 @@ func TestWhatIsCountedIsNotOwed(t *testing.T) {
 	d, err := l.TakeLocal(r, err)
 	require.NoError(t, err)
 	require.True(t, d.Allowed)
-	reads = 1
+	reads.Store(true)
 	assert.Equal(t, int64(6), take(t, l, at("12:00:07"), 1, 10).Remaining)
 }
 
