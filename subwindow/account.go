@@ -35,26 +35,15 @@ type due struct {
 type flight struct {
 	account     *account
 	bucket, sum int64
-	before      int64 // what the store had before it, as far as known
+	before      int64 // what the store may have had before it
 	left        int64 // costs of callers who have left
 	alone       int64 // what is due beside it, as its callers were admitted alone
-	taken       int64 // how much of that was taken for counted, as it may be in what was read
+	seen        bool  // the slot was read since
+	in          int64 // how much of it may be in what was read
+	taken       int64 // how much of what is alone was taken for counted, as it may be in there
 	refunds     int   // of what nobody knows whether it was counted
 	at          int64 // Unix nanoseconds, of the latest request in it, and after the last reset that is known
-	seen        bool  // the slot was read since
-	ended       bool  // its outcome is known, or never will be
 	outcome     ledger.Outcome
-}
-
-// due returns what is due of its slot for what has become of it.
-func (f *flight) due() int64 {
-	switch f.outcome {
-	case ledger.Done:
-		return f.taken - f.sum
-	case ledger.NotDone:
-		return f.taken
-	}
-	return 0
 }
 
 // An account is what a process knows of a client. What is in use of a slot is what
@@ -80,7 +69,7 @@ type account struct {
 	dues       []due
 	share      float64   // of what is admitted, as long as something was admitted alone
 	flight     *flight   // under way
-	flights    []*flight // without an answer, that were told nothing of or whose slots weren't read since
+	flights    []*flight // without an answer, until their outcome is known and taken over
 	lost       []loss    // to be put back
 	unmarked   bool      // the store has lost the generation, too
 	doubtful   bool      // all has to be read before anything is counted
@@ -165,27 +154,8 @@ func (a *account) fresh(now int64) bool {
 	return a.verified != 0 && !a.doubtful && age >= 0 && age <= int64(counters.MaxStaleness)
 }
 
-// owes reports whether the store is to be told something, with what has become of
-// flights.
-func (a *account) owes() bool {
-	if a.untold || len(a.flights) == 0 {
-		return a.untold || len(a.dues) > 0
-	}
-	return slices.ContainsFunc(a.dues, func(d due) bool { return d.cost+a.heard(d.bucket) != 0 }) ||
-		slices.ContainsFunc(a.flights, func(f *flight) bool {
-			return a.heard(f.bucket) != 0 && !slices.ContainsFunc(a.dues, func(d due) bool { return d.bucket == f.bucket })
-		})
-}
-
-// heard returns what is due of a slot for what has become of its flights.
-func (a *account) heard(bucket int64) (cost int64) {
-	for _, f := range a.flights {
-		if f.bucket == bucket && f.at > a.since {
-			cost += f.due()
-		}
-	}
-	return cost
-}
+// owes reports whether the store is to be told something.
+func (a *account) owes() bool { return len(a.dues) > 0 || a.untold }
 
 // owe adds to what is due of a slot, and reports whether that is less than nothing.
 func (a *account) owe(bucket, cost, at int64) (less bool) {
@@ -203,15 +173,22 @@ func (a *account) owe(bucket, cost, at int64) (less bool) {
 	return less
 }
 
-// held returns how much of what is due of a slot flights may still count, of which
-// the store will tell: it isn't told twice.
-func (a *account) held(bucket int64) (cost int64) {
+// toTell returns a due without what the store isn't told yet, as it will tell of
+// flights: neither is what they may still count told again, nor what was taken for
+// counted given back.
+func (a *account) toTell(d due) due {
+	cost := d.cost
 	for _, f := range a.flights {
-		if f.bucket == bucket && !f.ended {
-			cost += f.alone - f.taken
+		switch {
+		case f.bucket != d.bucket || f.outcome != ledger.Pending:
+		case d.cost > 0:
+			cost = max(0, cost-(f.alone-f.taken))
+		default:
+			cost = min(0, cost+f.taken)
 		}
 	}
-	return cost
+	d.cost, d.believed = cost, d.believed-(d.cost-cost)
+	return d
 }
 
 // forget drops what is due of slots that have left every window at now.
@@ -277,6 +254,11 @@ func (a *account) believe(p place, to []int64) []int64 {
 	if f := a.flight; f != nil {
 		add(f.bucket, f.sum-f.left)
 	}
+	for _, f := range a.flights {
+		if f.outcome == ledger.Done {
+			add(f.bucket, f.sum-f.in)
+		}
+	}
 	return to
 }
 
@@ -317,22 +299,25 @@ func (a *account) land(bucket, value int64) {
 		if f.bucket != bucket || f.seen {
 			continue
 		}
-		f.seen = true
-		if f.taken = max(0, min(f.alone, value-f.before-a.others(f))); f.taken > 0 {
+		f.seen, f.in = true, max(0, min(f.sum, value-f.before))
+		if f.outcome > ledger.Unknown { // nothing of it is due any more
+			continue
+		}
+		if f.taken = min(f.alone, f.in); f.taken > 0 {
 			a.owe(bucket, -f.taken, 0)
 		}
 	}
 }
 
-// others returns what other flights may have counted in the slot of f, and may be in
-// what was read.
-func (a *account) others(f *flight) (n int64) {
-	for _, other := range a.flights {
-		if other != f && other.bucket == f.bucket && other.outcome == ledger.Unknown {
-			n += other.sum - other.taken
+// mayHave returns the most that the store may have in a slot, in which it is known to
+// have count.
+func (a *account) mayHave(bucket, count int64) int64 {
+	for _, f := range a.flights {
+		if f.bucket == bucket && f.outcome != ledger.NotDone {
+			count += f.sum - f.in
 		}
 	}
-	return n
+	return count
 }
 
 // ground ends the flight under way, which has had no answer.
@@ -344,31 +329,26 @@ func (a *account) ground() *flight {
 	return f
 }
 
-// hear takes over what has become of flights. No exchange is under way: what the
-// store says in one that began before may not include them.
+// learn notes what has become of a flight: what is due for that.
+func (a *account) learn(f *flight) {
+	if f.outcome == ledger.Done {
+		a.owe(f.bucket, f.taken-f.sum, f.at)
+	} else {
+		a.owe(f.bucket, f.taken, f.at)
+	}
+	a.mayBeReset = true
+}
+
+// hear has what is known of the store include what flights have counted. No exchange
+// is under way: what the store says in one that began before may not include them.
 func (a *account) hear() {
 	a.flights = slices.DeleteFunc(a.flights, func(f *flight) bool {
-		switch {
-		case f.at <= a.since:
-			return true
-		case f.outcome == ledger.Unknown:
-			return f.ended && f.seen
-		case f.due() != 0:
-			a.owe(f.bucket, f.due(), f.at)
-			a.mayBeReset = true
+		if f.outcome <= ledger.Unknown {
+			return f.outcome == ledger.Unknown && f.seen
 		}
 		if s := a.at(f.bucket); s != nil && f.outcome == ledger.Done {
-			if s.own += f.sum; !f.seen {
-				s.count += f.sum
-			} else { // it may have come after what was read
-				s.count = max(s.count, s.own)
-				a.doubtful = true
-			}
-			for _, other := range a.flights {
-				if other != nil && other.bucket == f.bucket && !other.seen {
-					other.before += f.sum - f.taken
-				}
-			}
+			s.count, s.own = s.count+f.sum-f.in, s.own+f.sum
+			a.doubtful = a.doubtful || f.seen
 		}
 		a.reopen(f.bucket)
 		return true

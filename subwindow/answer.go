@@ -52,7 +52,7 @@ func (w *work) choose() int64 {
 		at = max(at, r.Now.UnixNano())
 	}
 	if w.use[w.ahead] -= w.sum; w.sum > 0 {
-		*f = flight{account: a, bucket: w.bucket, sum: w.sum, before: a.at(w.bucket).count, at: max(at, a.since+1)}
+		*f = flight{account: a, bucket: w.bucket, sum: w.sum, before: a.mayHave(w.bucket, a.at(w.bucket).count), at: max(at, a.since+1)}
 		a.flight = f
 	}
 	return w.sum

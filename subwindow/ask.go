@@ -91,15 +91,12 @@ func (w *work) settle() bool {
 	a := w.a
 	w.step, w.additions = settles, w.additions[:0]
 	a.forget(w.window, w.now)
-	w.dues = append(w.dues[:0], a.dues...)
-	for i := range w.dues {
-		if d := &w.dues[i]; d.cost > 0 {
-			held := min(d.cost, a.held(d.bucket))
-			d.cost, d.believed = d.cost-held, d.believed-held
+	w.dues = w.dues[:0]
+	for _, d := range a.dues {
+		if d = a.toTell(d); d.cost == 0 || w.blind && d.cost > 0 {
+			continue
 		}
-	}
-	w.dues = slices.DeleteFunc(w.dues, func(d due) bool { return d.cost == 0 || w.blind && d.cost > 0 })
-	for _, d := range w.dues {
+		w.dues = append(w.dues, d)
 		addition := counters.Addition{Key: counters.CounterKey(a.prefix, d.bucket), Delta: d.cost}
 		if d.cost > 0 {
 			s := a.at(d.bucket)

@@ -122,7 +122,7 @@ func (f *family) Refund(a *account, r counters.Request, taken counters.Decision)
 		switch {
 		case by.account != a:
 			return false
-		case by.outcome != ledger.Unknown:
+		case by.outcome > ledger.Unknown:
 		case by.seen: // what may be counted is given back when it's known to be
 			part := min(cost, by.taken)
 			by.taken -= part
@@ -143,7 +143,7 @@ func (f *family) Refund(a *account, r counters.Request, taken counters.Decision)
 
 // uncertain notes that what is refunded may stay counted.
 func (f *family) uncertain(flown *flight) {
-	if flown.refunds++; flown.ended {
+	if flown.refunds++; flown.outcome == ledger.Unknown {
 		f.options.RefundFailed()
 	}
 }
@@ -154,18 +154,20 @@ func (f *family) Owes(a *account) bool { return a.owes() }
 // Learn implements ledger.Family.
 func (f *family) Learn(a *account, exchange any, o ledger.Outcome) {
 	flown := exchange.(*flight)
-	if flown.ended {
+	if flown.outcome != ledger.Pending {
 		return
 	}
-	flown.ended, flown.outcome = true, o
-	if o != ledger.Unknown || flown.at <= a.since {
-		return
-	}
-	if flown.alone < flown.sum { // it may have counted for callers who were refused
-		flown.refunds++
-	}
-	for range flown.refunds {
-		f.options.RefundFailed()
+	switch flown.outcome = o; {
+	case flown.at <= a.since: // it is from before a reset
+	case o != ledger.Unknown:
+		a.learn(flown)
+	default:
+		if flown.alone < flown.sum { // it may have counted for callers who were refused
+			flown.refunds++
+		}
+		for range flown.refunds {
+			f.options.RefundFailed()
+		}
 	}
 }
 

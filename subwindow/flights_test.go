@@ -141,3 +141,57 @@ func TestWhatIsCountedLateIsRemembered(t *testing.T) {
 		assert.LessOrEqual(t, admitted, int64(limit), name)
 	}
 }
+
+// Of two late additions the first is in the store when all is read, and the second
+// comes later and is told: the next who decides alone knows of both.
+func TestALateAdditionComesAfterTheSlotWasRead(t *testing.T) {
+	for name, w := range minuteWindows(t) {
+		late := &lateStore{Store: memory.New(nil)}
+		store := &countedStore{Store: late}
+		l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
+		now := at("12:00:01")
+		const limit = 12
+		require.True(t, take(t, l, now, 7, limit).Allowed, name)
+		late.late.Store(true)
+		require.True(t, takeAnyway(t, l, request(now, 1, limit)), name) // alone
+		_, err := late.Store.Add(t.Context(), counters.Addition{Key: key(w, now), Delta: 1, TTL: time.Minute})
+		require.NoError(t, err)
+		require.True(t, takeAnyway(t, l, request(now, 4, limit)), name) // reads the 1, and is late too
+		late.late.Store(false)
+		done(late.tell[1])
+		store.fail.Store(true)
+		assert.False(t, takeAnyway(t, l, request(now, 1, limit)), name)
+		assert.False(t, takeAnyway(t, l, request(now, 1, limit)), name)
+	}
+}
+
+// What was taken for counted, as others have counted as much, and is refunded then,
+// isn't given back before the store tells: it would be theirs.
+func TestWhatOthersHaveCountedIsNotGivenBack(t *testing.T) {
+	for name, w := range minuteWindows(t) {
+		inner := memory.New(nil)
+		late := &lateStore{Store: inner}
+		store := &countedStore{Store: late}
+		o := counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second}
+		l, others := newLimiterWith(t, store, w, o), newLimiterWith(t, inner, w, o)
+		now := at("12:00:01")
+		const limit = 1000
+		store.fail.Store(true)
+		_, err := l.Take(t.Context(), request(now, 30, limit))
+		require.Error(t, err)
+		taken, err := l.TakeLocal(request(now, 30, limit), err)
+		require.NoError(t, err)
+		store.fail.Store(false)
+		late.late.Store(true)
+		require.True(t, takeAnyway(t, l, request(now, 10, limit)), name) // the 30 are late
+		late.late.Store(false)
+		require.True(t, take(t, others, now, 40, limit).Allowed, name)
+		require.True(t, take(t, l, now, 1, limit).Allowed, name) // reads the 40, and tells the 10
+		require.NoError(t, l.Refund(t.Context(), request(now, 30, limit), taken))
+		require.True(t, take(t, others, now, 10, limit).Allowed, name)
+		undone(late.tell[0])
+		l.Flush()
+		assert.Zero(t, l.Owing(), name)
+		assert.EqualValues(t, 61, used(t, inner, w, now), name)
+	}
+}

@@ -93,7 +93,7 @@ func (w *work) Finish() (more bool) {
 		return true
 	case errors.Is(w.err, counters.ErrLost) && w.steps < mostSteps:
 		if f := a.flight; f != nil { // surely not done
-			f.outcome, f.ended = ledger.NotDone, true
+			f.outcome = ledger.NotDone
 		}
 		a.flight, w.spare, a.doubtful = nil, nil, true
 		return true

@@ -105,7 +105,7 @@ func (w *work) fly(f *flight, err error) {
 	if late := (*counters.Unanswered)(nil); err == nil || errors.As(err, &late) {
 		w.flown = append(w.flown, ledger.Flown{Flight: f, Err: err})
 	} else {
-		f.ended = true
+		f.outcome = ledger.Unknown
 		for range f.refunds {
 			w.options.RefundFailed()
 		}

@@ -72,7 +72,8 @@ type Family[A any] interface {
 type Outcome uint8
 
 const (
-	Unknown Outcome = iota // and nobody will ever know
+	Pending Outcome = iota // the store may still tell
+	Unknown                // and nobody will ever know
 	Done
 	NotDone
 )
