@@ -33,22 +33,48 @@ type due[S any] struct {
 	based       bool
 	after, base S
 	token       casToken // of base
-	// flights are those without an answer that were to replace base. What after
-	// has beyond what the store has of them is still to be told.
-	flights []*flight[S]
+	// group is of the flights without an answer that were to replace base; nil if
+	// there are none. What after has beyond what the store has of them is still to
+	// be told.
+	group *group[S]
 	// open has what was decided alone since the last exchange began; nil if nothing
 	// was.
 	open *flight[S]
 	// back is what the next exchange gives back.
 	back []refund
-	// latest is the last request in all that, and reset when the client was reset
-	// before it, as far as is known.
+	// latest is the last request in all that, and origin that of after.
 	latest counters.Request
-	reset  int64
+	origin origin
 	// alone is what was admitted alone since the store has answered, and others
 	// what the others are thought to have admitted meanwhile: wary is after with that.
 	alone, others int64
 	wary          S
+}
+
+// A group is flights without an answer that were to replace the same state, each
+// with what is kept of those before it. At most one of them is done.
+type group[S any] struct {
+	base    S
+	flights []*flight[S]
+}
+
+// before returns the state by which the process decided before the i-th flight.
+func (g *group[S]) before(i int) S {
+	if i == 0 {
+		return g.base
+	}
+	return g.flights[i-1].kept
+}
+
+// from returns the flight and those after it.
+func (g *group[S]) from(f *flight[S]) []*flight[S] {
+	if g == nil {
+		return nil
+	}
+	if i := slices.Index(g.flights, f); i >= 0 {
+		return g.flights[i:]
+	}
+	return nil
 }
 
 // A flight is requests that the store is told of in one exchange, or will be.
@@ -59,21 +85,22 @@ type flight[S any] struct {
 	into *flight[S]
 	// generation is that of the state which has consumed it, when it is done.
 	generation int64
-	// awaited says that the store may still tell what has become of it, and covered
-	// that it was taken for done since, and what it was to replace for prior.
-	awaited, covered bool
+	// group is the one that it is in, without an answer, and awaited says that the
+	// store may still tell what has become of it.
+	group   *group[S]
+	awaited bool
 
 	// Of the exchange: it is to replace before, less what it gives back, by to,
 	// which is value. calls are those that it consumes, and parts too, if they are
 	// there. kept is what is in due.after of it when it has no answer.
-	before, from, to, kept, prior S
-	value                         []byte
-	latest                        counters.Request
-	backs                         int   // how many of due.back it gives back
-	reset                         int64 // of the state it replaces
-	owes                          bool  // before has requests that were decided alone
-	calls                         []*call[S]
-	parts                         []part
+	before, from, to, kept S
+	value                  []byte
+	latest                 counters.Request
+	backs                  int   // how many of due.back it gives back
+	reset                  int64 // of the state it replaces
+	owes                   bool  // before has requests that were decided alone
+	calls                  []*call[S]
+	parts                  []part
 }
 
 // mostFlights bounds how many flights without an answer are remembered of a client: of
@@ -194,6 +221,14 @@ func (a *account[S]) belief(l *rules[S], r *counters.Request) S {
 
 func (a *account[S]) owes() bool { return a.due != nil }
 
+// flights returns those of the group.
+func (d *due[S]) flights() []*flight[S] {
+	if d == nil || d.group == nil {
+		return nil
+	}
+	return d.group.flights
+}
+
 // owe returns what is due, with r.
 func (a *account[S]) owe(r *counters.Request) *due[S] {
 	if a.due == nil {
@@ -210,7 +245,7 @@ func (a *account[S]) oweState(l *rules[S], r *counters.Request) *due[S] {
 	s := a.state(l, r)
 	d := a.owe(r)
 	if !d.based {
-		d.based, d.after, d.base, d.token, d.reset = true, s, s, a.last.token(), a.last.origin.reset
+		d.based, d.after, d.base, d.token, d.origin = true, s, s, a.last.token(), a.last.origin
 	}
 	return d
 }
@@ -244,12 +279,13 @@ func (a *account[S]) drop() {
 	if d == nil {
 		return
 	}
-	for _, f := range append(d.flights, d.open) {
-		if f != nil {
-			f.fate = void
-		}
+	for _, f := range d.flights() {
+		f.fate = void
 	}
-	d.based, d.flights, d.open = false, nil, nil
+	if d.open != nil {
+		d.open.fate = void
+	}
+	d.based, d.group, d.open = false, nil, nil
 	a.tidy()
 }
 
@@ -289,27 +325,19 @@ func (a *account[S]) sort(l *rules[S]) {
 			} else {
 				f.parts = append(f.parts, part{refund: b})
 			}
-			a.change(f, func(s S) S { return l.take(s, b) })
+			for i, f := range f.group.from(f) {
+				if f.kept = l.take(f.kept, b); i > 0 { // it is part of what that does
+					f.parts = append(f.parts, part{refund: b})
+				}
+			}
+			if f.group == d.group && f.group != nil {
+				d.after = l.take(d.after, b)
+			}
 		}
 	}
 	clear(d.back[len(back):])
 	d.back = back
 	a.tidy()
-}
-
-// change changes what is kept of a flight without an answer, of those that were to
-// do more than it, and the state to decide by unless others have written since.
-func (a *account[S]) change(f *flight[S], change func(S) S) {
-	if f.covered {
-		f.kept = change(f.kept)
-		return
-	}
-	if i := slices.Index(a.due.flights, f); i >= 0 {
-		for _, f := range a.due.flights[i:] {
-			f.kept = change(f.kept)
-		}
-		a.due.after = change(a.due.after)
-	}
 }
 
 // see takes over what the store has, the value of which is value. It finds what
@@ -323,28 +351,27 @@ func (a *account[S]) see(l *rules[S], seen *snapshot[S], value []byte, r *counte
 	switch {
 	case d == nil || !d.based:
 		return
-	case a.resetSince(l, d.reset, &d.latest):
+	case a.resetSince(l, d.origin.reset, &d.latest):
 		a.drop()
 		return
 	case d.token == seen.token(): // nobody has written
 		return
 	}
+	before, g := d.base, d.group
 	var rest []refund
-	before := d.base
-	i := slices.IndexFunc(d.flights, func(f *flight[S]) bool { return f.fate == done || bytes.Equal(f.value, value) })
-	if i >= 0 {
-		a.only(i)
-	}
-	for _, f := range d.flights {
-		before, f.prior = f.kept, before
-		switch {
-		case i >= 0 && (f.fate == done || f.unlike(l)):
-			f.did(l)
-			rest = f.rest()
-		case f.awaited: // others have written since: it is taken for done
-			f.covered = true
-		default:
-			f.forget(l)
+	if g != nil {
+		i := slices.IndexFunc(g.flights, func(f *flight[S]) bool { return f.fate == done || bytes.Equal(f.value, value) })
+		certain := i >= 0 && (g.flights[i].fate == done || g.flights[i].unlike(l))
+		if i >= 0 {
+			a.only(l, g, i)
+		}
+		for _, f := range g.flights {
+			if before = f.kept; certain {
+				f.did(l)
+				rest = f.rest()
+			} else if !f.awaited { // or it is taken for done until it's known, as others have written since
+				f.forget(l)
+			}
 		}
 	}
 	a.rebase(l, before, r)
@@ -364,73 +391,79 @@ func (a *account[S]) resetSince(l *rules[S], before int64, r *counters.Request) 
 func (a *account[S]) rebase(l *rules[S], before S, r *counters.Request) {
 	d := a.due
 	d.alone, d.others = 0, 0
-	if d.flights, d.based = nil, d.open != nil; d.based {
+	if d.group, d.based = nil, d.open != nil; d.based {
 		d.after = l.carry(a.last.decoded, before, d.after, *r)
-		d.base, d.token, d.reset = a.last.decoded, a.last.token(), a.last.origin.reset
+		d.base, d.token, d.origin = a.last.decoded, a.last.token(), a.last.origin
 	}
 }
 
 // learn notes what has become of a flight without an answer.
 func (a *account[S]) learn(l *rules[S], f *flight[S], o ledger.Outcome) {
 	f.awaited = false
-	if f.fate != pending || f.into != nil {
-		return
-	}
 	i := -1
-	if a.due != nil {
-		i = slices.Index(a.due.flights, f)
+	if f.fate == pending && f.into == nil && f.group != nil {
+		i = slices.Index(f.group.flights, f)
 	}
+	g := f.group
+	now := a.due != nil && g == a.due.group // it may still be seen to be done
 	switch {
-	case i >= 0 && o == ledger.Done:
-		a.only(i)
-		f.did(l)
-	case i >= 0 && o == ledger.NotDone:
-		if a.due.flights = slices.Delete(a.due.flights, i, i+1); i < len(a.due.flights) {
-			f.join(a.due.flights[i])
-		} else {
-			a.retell(f)
-		}
-	case i >= 0 || !f.covered:
-	case o == ledger.Done:
-		f.did(l)
-		a.giveBack(f.rest()...)
+	case i < 0:
 	case o == ledger.Unknown:
-		f.forget(l)
-	case !a.resetSince(l, f.reset, &f.latest):
-		d := a.oweState(l, &f.latest)
-		d.after = l.carry(d.after, f.prior, f.kept, f.latest)
-		d.reopen(f)
+		if !now {
+			f.forget(l)
+		}
+	case !now && a.resetSince(l, f.reset, &f.latest):
+		f.fate = void
+	case o == ledger.Done:
+		if a.only(l, g, i); !now {
+			a.giveBack(f.rest()...)
+		}
+		f.did(l)
+	default:
+		before := g.before(i)
+		if g.flights = slices.Delete(g.flights, i, i+1); i < len(g.flights) {
+			f.join(g.flights[i])
+		} else {
+			a.retell(l, f, before)
+		}
 	}
 	a.tidy()
 }
 
-// only notes that none of the told was done, nor will be, but the i-th. Those before
+// only notes that none of a group was done, nor will be, but the i-th. Those before
 // it are part of it, and the store is to be told of those after it.
-func (a *account[S]) only(i int) {
-	d := a.due
-	f := d.flights[i]
-	for _, before := range d.flights[:i] {
-		before.join(f)
+func (a *account[S]) only(l *rules[S], g *group[S], i int) {
+	f, before := g.flights[i], g.flights[i].kept
+	for _, earlier := range g.flights[:i] {
+		earlier.join(f)
 	}
-	for _, later := range d.flights[i+1:] {
-		a.retell(later)
+	later := g.flights[i+1:]
+	g.flights = g.flights[i : i+1 : i+1]
+	for _, f := range later {
+		a.retell(l, f, before)
+		before = f.kept
 	}
-	d.flights = []*flight[S]{f}
 }
 
-// retell has the store be told of what wasn't done, if that isn't on its way.
-func (a *account[S]) retell(f *flight[S]) {
-	if g := a.flight; g != nil {
-		f.join(g)
-		g.owes = true
-		return
+// retell has the store be told of what wasn't done, beyond a state that is before
+// it, if that isn't on its way.
+func (a *account[S]) retell(l *rules[S], f *flight[S], before S) {
+	switch under := a.flight; {
+	case a.due == nil || f.group != a.due.group: // it was taken for done
+		d := a.oweState(l, &f.latest)
+		d.after = l.carry(d.after, before, f.kept, f.latest)
+		d.reopen(f)
+	case under != nil:
+		f.join(under)
+		under.owes = true
+	default:
+		a.due.reopen(f)
 	}
-	a.due.reopen(f)
 }
 
 // reopen has the store be told of the requests of f again.
 func (d *due[S]) reopen(f *flight[S]) {
-	if f.parts, f.covered = nil, false; d.open == nil {
+	if f.parts, f.group = nil, nil; d.open == nil {
 		d.open = f
 	}
 	f.join(d.open)
@@ -441,7 +474,7 @@ func (d *due[S]) reopen(f *flight[S]) {
 func (a *account[S]) landed(l *rules[S], f *flight[S]) {
 	f.did(l)
 	if d := a.due; d != nil {
-		for _, flown := range d.flights {
+		for _, flown := range d.flights() {
 			flown.join(f)
 		}
 		d.back = slices.Delete(d.back, 0, f.backs)
@@ -471,9 +504,13 @@ func (a *account[S]) returned(l *rules[S], f *flight[S]) {
 }
 
 // unanswered notes that nobody knows what has become of the flight that was under
-// way. What it was to give back is taken for done, lest it be done twice.
-func (a *account[S]) unanswered(l *rules[S], f *flight[S], awaited bool) {
+// way. What it was to give back is taken for done, lest it be done twice: the next
+// state is of the same origin, and of what is missing nothing is lost.
+func (a *account[S]) unanswered(l *rules[S], f *flight[S], o origin, awaited bool) {
 	d := a.oweState(l, &f.latest)
+	if f.backs > 0 {
+		d.origin = o
+	}
 	f.kept = f.before
 	for _, b := range d.back[:f.backs] {
 		f.kept, d.after = l.take(f.kept, b), l.take(d.after, b)
@@ -486,8 +523,12 @@ func (a *account[S]) unanswered(l *rules[S], f *flight[S], awaited bool) {
 		}
 	}
 	f.awaited, f.calls = awaited, nil
-	if d.flights = append(d.flights, f); len(d.flights) > mostFlights {
-		d.flights[0].join(d.flights[1])
-		d.flights = slices.Delete(d.flights, 0, 1)
+	if d.group == nil {
+		d.group = &group[S]{base: d.base}
+	}
+	g := d.group
+	if f.group, g.flights = g, append(g.flights, f); len(g.flights) > mostFlights {
+		g.flights[0].join(g.flights[1])
+		g.flights = slices.Delete(g.flights, 0, 1)
 	}
 }

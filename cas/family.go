@@ -74,10 +74,12 @@ func (f *family[S]) Alone(a *account[S], r counters.Request, of any) counters.De
 	add := func(to S) S { return f.add(to, &r, d.Allowed, s, next) }
 	exact := a.flight == nil && (a.due == nil || len(a.due.back) == 0) // s is due.after, or due.wary
 	due := a.oweState(l, &r)
-	if was != nil && was.fate == pending && was.into == nil && was != due.open {
+	if was != nil && was.fate == pending && len(was.group.from(was)) == 1 && (a.flight == nil || was.group != due.group) { // no other includes it
 		if p := was.find(&r, false); p != nil && p.taken.Allowed == d.Allowed {
 			p.kept, d.Receipt.Alone = true, was
-			a.change(was, add)
+			if was.kept = add(was.kept); was.group == due.group {
+				due.after = add(due.after)
+			}
 			f.share(due, &r, &d, s, next, exact)
 			return d
 		}

@@ -65,6 +65,23 @@ func TestOutages(t *testing.T) {
 	}
 }
 
+func TestLateAnswersInAnyOrder(t *testing.T) {
+	t.Parallel()
+	for name, newLimiter := range makers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			limitertest.Late(t, clock(t, "12:00:01.5"), 2000, func() limitertest.Store { return memory.New(nil) },
+				func(t *testing.T, store limitertest.Store, failed func()) limitertest.Limiter {
+					cfg := testConfig(10)
+					cfg.RefundFailed = failed
+					l, err := newLimiter(store, cfg)
+					require.NoError(t, err)
+					return l
+				})
+		})
+	}
+}
+
 func TestLeaving(t *testing.T) {
 	t.Parallel()
 	for name, newLimiter := range makers {

@@ -73,7 +73,7 @@ func (w *work[S]) Begin(ctx context.Context, a *account[S], client string, b *ba
 	w.joins = slices.ContainsFunc(b.Calls(), func(call *call[S]) bool { return call.Request.Kind != ledger.Peeks })
 	if f := a.flight; f != nil { // its leader has panicked, and its calls are gone
 		a.flight, f.calls = nil, nil
-		a.unanswered(&w.rules, f, false)
+		a.unanswered(&w.rules, f, a.last.origin, false)
 	}
 }
 
@@ -113,7 +113,7 @@ func (w *work[S]) Next() ledger.Step {
 				w.answer(nil)
 				return ledger.Over
 			}
-		case d != nil && len(d.flights) > 0 && !w.asked: // one of them may be there
+		case len(d.flights()) > 0 && !w.asked: // one of them may be there
 		case w.awaitsTurn():
 			return ledger.Later
 		case !w.claim():
@@ -217,7 +217,7 @@ func (w *work[S]) decide(take bool) {
 	next.before = a.last.decoded
 	if a.due != nil {
 		if a.due.based {
-			next.before = a.due.after
+			next.before, next.origin = a.due.after, a.due.origin
 		}
 		next.from = w.givesBack(next.before)
 	} else {
@@ -406,9 +406,10 @@ func (w *work[S]) forestalled() bool {
 // was one. It returns when the store has answered.
 func (w *work[S]) look(f *flight[S]) time.Time {
 	a, l, next := w.a, &w.rules, &w.next
-	if a.due != nil {
-		w.own += a.due.alone
-		w.expected = max(w.expected, a.due.others)
+	if d := a.due; d != nil {
+		w.own += d.alone
+		w.expected = max(w.expected, d.others)
+		w.shared = w.shared || len(d.flights()) > 0 // they are part of f if that is done
 	}
 	if f != nil {
 		w.shared = w.shared || f.owes || f.parts != nil
@@ -440,7 +441,7 @@ func (w *work[S]) look(f *flight[S]) time.Time {
 		var seen snapshot[S]
 		l.see(w.now, next, &seen)
 		l.restore(&seen, &a.last, *next.latest)
-		if d := a.due; d == nil || len(d.flights) == 0 {
+		if len(a.due.flights()) == 0 {
 			w.others += max(0, l.peek(a.last.decoded, *next.latest).Remaining-l.peek(seen.decoded, *next.latest).Remaining)
 		}
 		// As the first call finds it: nothing has drained for the others yet.
@@ -466,7 +467,7 @@ func (w *work[S]) fail(f *flight[S]) {
 			w.flown = append(w.flown, ledger.Flown{Flight: f, Err: err})
 		}
 		w.shared = true
-		w.a.unanswered(&w.rules, f, late != nil)
+		w.a.unanswered(&w.rules, f, w.next.origin, late != nil)
 		err = ledger.Failed(err, f)
 	}
 	// They have taken time that the store might have answered in.
