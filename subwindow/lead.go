@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"weir/counters"
 	"weir/counters/ledger"
@@ -35,11 +34,11 @@ func (w *work) Begin(ctx context.Context, a *account, client string, batch *ledg
 func (w *work) Next() ledger.Step {
 	a := w.a
 	w.steps++
+	a.reach(w.place, w.kept) // others may have gone on meanwhile
 	a.hear()
 	w.generation = a.generation
 	for {
 		lost := len(a.lost) > 0 || a.unmarked
-		w.blind = len(w.pending) > 0 && !slices.ContainsFunc(w.pending, func(c *call) bool { return c.Request.Kind != ledger.Refunds })
 		if w.counted && !a.doubtful && !lost {
 			w.deal()
 		}
@@ -73,6 +72,7 @@ func (w *work) Next() ledger.Step {
 // Finish implements ledger.Work.
 func (w *work) Finish() (more bool) {
 	a := w.a
+	a.reach(w.place, w.kept)
 	anew := resetAt(a.generation) != resetAt(w.generation) // this process has reset the client meanwhile
 	switch {
 	case w.step == settles && !anew:

@@ -507,3 +507,21 @@ func TestAFarStoreCountsWhatIsOwed(t *testing.T) {
 		})
 	}
 }
+
+// While the store is asked about a slot, others decide alone in one that is so much
+// later that the first is forgotten.
+func TestAnAnswerComesWhenItsSlotIsForgotten(t *testing.T) {
+	for name, w := range minuteWindows(t) {
+		now := at("12:00:01")
+		late := &lateStore{Store: memory.New(nil)}
+		l := newLimiter(t, late, w, sameClock)
+		late.after = func() {
+			late.after = nil
+			d, err := l.TakeLocal(request(now.Add(time.Hour), 1, 10), limitertest.ErrUnsent)
+			assert.NoError(t, err)
+			assert.True(t, d.Allowed)
+		}
+		require.True(t, take(t, l, now, 1, 10).Allowed, name)
+		require.EqualValues(t, 8, take(t, l, now.Add(time.Hour), 1, 10).Remaining, name)
+	}
+}

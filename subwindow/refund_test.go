@@ -416,3 +416,19 @@ func TestAFlushWhileRefundsBegin(t *testing.T) {
 	l.Flush()
 	assert.Equal(t, failed.Load(), used(t, inner, w, at("12:00:01")))
 }
+
+// A refund is as old as the check that it takes back: by then an older counter
+// hadn't expired, which now has. Nobody takes that for lost.
+func TestAnOldRefundPutsNothingBack(t *testing.T) {
+	inner := memory.New(nil)
+	w := newWindow(t, 2*time.Second, 1, true)
+	l, other := newLimiter(t, inner, w, sameClock), newLimiter(t, inner, w, sameClock)
+	require.True(t, take(t, l, at("12:00:01"), 4, 10).Allowed)
+	require.True(t, take(t, l, at("12:00:03"), 1, 10).Allowed)
+	require.True(t, take(t, other, at("12:00:03"), 1, 10).Allowed)
+	require.NoError(t, inner.Delete(t.Context(), []string{key(w, at("12:00:01"))})) // it expires
+	for _, l := range []*limiter{other, l} { // each tells others, as the slot may be final to them
+		require.NoError(t, l.Refund(&counters.Deadline{At: at("12:00:06")}, request(at("12:00:03"), 1, 10), counters.Decision{Allowed: true}))
+	}
+	assert.EqualValues(t, counters.Absent, used(t, inner, w, at("12:00:01")))
+}

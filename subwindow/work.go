@@ -28,7 +28,7 @@ type work struct {
 	// counted says that sum is in the store, and hasn't been dealt out: before that,
 	// losses may have to be put back and all be read.
 	counted bool
-	// blind says that all pending calls are refunds. Their Now is that of what is
+	// blind says that all pending calls are, or were, refunds. Their Now is that of what is
 	// given back, so nobody knows what time it is: what would take slots for lost or
 	// for expired waits for a check.
 	blind      bool
@@ -88,6 +88,7 @@ func (w *work) nextSlot() bool {
 	w.chosen = slices.Grow(w.chosen[:0], n)[:n]
 	w.calls = w.calls[n:]
 	w.asked = false
+	w.blind = !slices.ContainsFunc(w.pending, func(c *call) bool { return c.Request.Kind != ledger.Refunds })
 	w.a.reach(w.place, w.kept)
 	return true
 }
