@@ -52,7 +52,7 @@ func (w *world) judgeCounters(checks map[*process]*call) {
 			t = new(tally)
 			tallies[bucket] = t
 		}
-		t.lost = t.lost || !c.began.After(since)
+		t.lost = t.lost || !c.began.After(since) || c.failed != nil && w.beforeReset(c)
 		surely, perhaps := w.counts(c, checks[c.process], bucket)
 		t.least += surely
 		t.most += perhaps
@@ -61,7 +61,7 @@ func (w *world) judgeCounters(checks map[*process]*call) {
 	for bucket, t := range tallies {
 		i, ok := w.server.live(counters.CounterKey(w.counterPrefix(), bucket), time.Now())
 		gone := bucket < newest-int64(w.algorithm.Slots) // from all windows
-		if t.lost || gone && !ok {
+		if t.lost || gone && (!ok || w.faults.late) {    // what is told late isn't given back any more
 			continue
 		}
 		if w.faults.refunds { // of what wasn't counted: they take from others
@@ -172,13 +172,20 @@ func (w *world) judgeState() {
 	}
 }
 
-// inStore reports whether the store surely has c. What a process has admitted
-// alone may be from before a reset if that is no earlier than the skew allows.
+// beforeReset reports whether c, which its process has decided alone, may be from
+// before a reset: if that is no earlier than the skew allows.
+func (w *world) beforeReset(c *call) bool {
+	return slices.ContainsFunc(w.calls, func(r *call) bool {
+		return r.kind == reset && !c.request.Now.After(r.request.Now.Add(r.returned.Sub(r.began)+w.skew))
+	})
+}
+
+// inStore reports whether the store surely has c.
 func (w *world) inStore(c *call) bool {
 	if c.failed == nil {
 		return true
 	}
-	if slices.ContainsFunc(w.calls, func(r *call) bool { return r.kind == reset && !c.request.Now.After(r.request.Now.Add(w.skew)) }) {
+	if w.beforeReset(c) {
 		return false
 	}
 	result, _ := w.outcome(c, false)

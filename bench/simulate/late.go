@@ -176,18 +176,19 @@ func (o *operation) fate() outcome {
 // told reports whether the process of c, which has failed, knew by then what
 // became of all that may have counted c.
 func (w *world) told(c *call, by time.Time) bool {
-	if !w.faults.late {
-		return false
-	}
-	for _, o := range w.writes {
-		if o.connection != c.life || o.sent.After(c.returned) || o.answered && o.ended.Before(c.began) || w.width() > 0 && o.key != w.counter(c) {
-			continue
-		}
-		if o.fate() == unknown || o.late != nil && o.late.told.After(by) {
-			return false
-		}
-	}
-	return true
+	return w.faults.late && !slices.ContainsFunc(w.writes, func(o *operation) bool {
+		return w.mayCount(o, c) && (o.fate() == unknown || o.late != nil && o.late.told.After(by))
+	})
+}
+
+// done reports whether any of that was done.
+func (w *world) done(c *call) bool {
+	return slices.ContainsFunc(w.writes, func(o *operation) bool { return w.mayCount(o, c) && o.fate() == counted })
+}
+
+// mayCount reports whether o may have counted c before that returned.
+func (w *world) mayCount(o *operation, c *call) bool {
+	return o.connection == c.life && !o.sent.After(c.returned) && !(o.answered && o.ended.Before(c.began)) && (w.width() == 0 || o.key == w.counter(c))
 }
 
 // givenBack reports whether what the store may have counted of c, which it

@@ -200,6 +200,7 @@ type limiter interface {
 	TakeLocal(counters.Request, error) (counters.Decision, error)
 	Recall(counters.Request) (counters.Decision, bool)
 	Flush()
+	Owing() int
 }
 
 // bound returns how much the docs allow to be admitted within a span of true

@@ -223,7 +223,7 @@ func (c *course) check(t *testing.T, late, unsent bool, meanwhile func()) {
 	default:
 		c.alone(t, r, err)
 	}
-	synctest.Wait() // what turned out to be due is told
+	synctest.Wait()                                                   // what turned out to be due is told
 	if meanwhile = c.store.set(false, false, nil); meanwhile != nil { // the store had nothing to answer
 		meanwhile()
 	}
