@@ -427,7 +427,7 @@ func TestAnOldRefundPutsNothingBack(t *testing.T) {
 	require.True(t, take(t, l, at("12:00:03"), 1, 10).Allowed)
 	require.True(t, take(t, other, at("12:00:03"), 1, 10).Allowed)
 	require.NoError(t, inner.Delete(t.Context(), []string{key(w, at("12:00:01"))})) // it expires
-	for _, l := range []*limiter{other, l} { // each tells others, as the slot may be final to them
+	for _, l := range []*limiter{other, l} {                                        // each tells others, as the slot may be final to them
 		require.NoError(t, l.Refund(&counters.Deadline{At: at("12:00:06")}, request(at("12:00:03"), 1, 10), counters.Decision{Allowed: true}))
 	}
 	assert.EqualValues(t, counters.Absent, used(t, inner, w, at("12:00:01")))
