@@ -16,9 +16,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
-	"net/http"
 	"net/url"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -239,127 +237,6 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	r, err := measureAll(ctx, cfg)
 	return flags.Publish(out, "load", r, err)
-}
-
-// A target is what is loaded, and the memcached servers whose commands are
-// counted.
-type target struct {
-	endpoint
-	stores []*testbed.MemcachedConn
-	stop   func()
-}
-
-// openTargets connects to the memcached servers of the targets, and asks those
-// that have no name what they are. If there are none it starts one.
-func openTargets(ctx context.Context, cfg config) (targets []*target, err error) {
-	for _, e := range cfg.targets {
-		t := &target{endpoint: e, stop: func() {}}
-		targets = append(targets, t)
-		for _, addr := range e.memcached {
-			store, err := testbed.DialMemcached(ctx, addr)
-			if err != nil {
-				closeAll(targets)
-				return nil, err
-			}
-			t.stores = append(t.stores, store)
-		}
-		if t.name == "" && t.format != envoyGRPCFormat {
-			t.name = identify(ctx, t.addr)
-		}
-	}
-	if len(targets) == 0 {
-		own, err := startTarget(ctx, cfg.profiles)
-		if err != nil {
-			return nil, err
-		}
-		targets = append(targets, own)
-	}
-	return targets, nil
-}
-
-func closeAll(targets []*target) {
-	for _, t := range targets {
-		t.close()
-	}
-}
-
-// identify returns what the server at an address calls itself: weir by its
-// metrics, others by the Server header. It is "" if the server doesn't tell.
-func identify(ctx context.Context, addr string) string {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/metrics", nil)
-	if err != nil {
-		return ""
-	}
-	request.Close = true
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return ""
-	}
-	defer response.Body.Close()
-	metrics, _ := io.ReadAll(io.LimitReader(response.Body, 1<<20)) // what has come of it will do
-	if version := buildInfo.FindSubmatch(metrics); version != nil {
-		return "weir " + string(version[1])
-	}
-	return response.Header.Get("Server")
-}
-
-var buildInfo = regexp.MustCompile(`(?m)^weir_build_info\{.*version="([^"]*)"`)
-
-// startTarget starts weir and memcached.
-func startTarget(ctx context.Context, profiles string) (*target, error) {
-	build, err := testbed.BuildProfiled(ctx, "", profiles)
-	if err != nil {
-		return nil, err
-	}
-	defer build.Remove()
-	m, err := testbed.StartMemcached(ctx, 1024)
-	if err != nil {
-		return nil, err
-	}
-	weir, err := build.Start(ctx, m.Addr)
-	if err != nil {
-		m.Stop()
-		return nil, err
-	}
-	return &target{endpoint{addr: weir.Addr, format: weirFormat}, []*testbed.MemcachedConn{m.MemcachedConn}, func() {
-		weir.Stop()
-		m.Process.Stop()
-	}}, nil
-}
-
-func (t *target) close() {
-	for _, s := range t.stores {
-		s.Conn.Close()
-	}
-	t.stop()
-}
-
-// stats returns the sum of all memcached servers' counts.
-func (t *target) stats() (testbed.StoreStats, error) {
-	var sum testbed.StoreStats
-	for _, s := range t.stores {
-		stats, err := s.Stats()
-		if err != nil {
-			return sum, err
-		}
-		sum = sum.Plus(stats)
-	}
-	return sum, nil
-}
-
-// memcachedVersion returns the versions of the memcached servers; "" for none.
-func (t *target) memcachedVersion() (string, error) {
-	var versions []string
-	for _, s := range t.stores {
-		lines, err := s.Do("version", "VERSION")
-		if err != nil {
-			return "", err
-		}
-		versions = append(versions, strings.TrimPrefix(lines[0], "VERSION "))
-	}
-	return strings.Join(slices.Compact(versions), ", "), nil
 }
 
 // A loader loads the targets by policy after policy.
@@ -605,50 +482,3 @@ func (l *loader) measure(ctx context.Context, p loadgen.Pace) ([]policyRow, erro
 
 // leastRate is the lowest that is tried.
 const leastRate = 100
-
-// A search finds the highest rate that holds: by doubling or halving until it
-// is between two rates, then by halving what is between them. It is not safe
-// for concurrent use.
-type search struct {
-	resolution float64 // ends when the lowest rate that failed is at most so many times the highest that held
-
-	rate         float64 // to try next; 0 when the search has ended
-	held, failed int     // votes about rate
-	low, high    float64 // the highest rate that held and the lowest that failed; 0 for none
-}
-
-func newSearch(start, resolution float64) *search {
-	return &search{resolution: resolution, rate: start}
-}
-
-// vote says whether the rate held in one try.
-func (s *search) vote(held bool) {
-	if held {
-		s.held++
-	} else {
-		s.failed++
-	}
-	switch {
-	case s.held == votes:
-		s.low = s.rate
-	case s.failed == votes:
-		s.high = s.rate
-	default:
-		return
-	}
-	s.held, s.failed, s.rate = 0, 0, s.next()
-}
-
-// next returns the rate to try after the last was decided.
-func (s *search) next() float64 {
-	switch {
-	case s.high == 0 && 2*s.low <= mostRate:
-		return 2 * s.low
-	case s.low == 0 && s.high/2 >= leastRate:
-		return s.high / 2
-	case s.low > 0 && s.high > s.low*s.resolution:
-		return (s.low + s.high) / 2
-	default:
-		return 0
-	}
-}

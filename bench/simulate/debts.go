@@ -246,3 +246,52 @@ func (w *world) judgeTold() {
 	}
 	w.violate("timeout", "what was told late has no end")
 }
+
+// judgeCounts checks that each counter is what was admitted in its slot and not
+// given back. That is known where nothing was lost and no outcome is unknown.
+func (w *world) judgeCounts() {
+	if w.width() == 0 || w.unclear() > 0 || len(w.lost) > 0 || w.faults.outages {
+		return
+	}
+	want := make(map[int64]int64)
+	for _, c := range w.calls {
+		switch {
+		case c.kind == refund || c.kind == peek || c.refunded && c.err == nil:
+			continue
+		case w.givenBack(c):
+			want[counters.Calendar(c.request.Now, w.width()).Number] += 0 // there may be no other
+			continue
+		case c.crashed || c.err != nil: // a reset that failed may have been begun
+			return
+		case c.kind == reset:
+			continue
+		}
+		if c.decision.Allowed || w.countDenied {
+			want[counters.Calendar(c.request.Now, w.width()).Number] += c.request.Cost
+		}
+	}
+	// What is told last is settled a second later, if others are in the way, and
+	// again and again while the server is slow.
+	for tries := 0; tries < 5 && (w.faults.late && tries == 0 || w.owing() > 0); tries++ {
+		time.Sleep(2 * time.Second)
+		w.run()
+	}
+	oldest := counters.Calendar(time.Now().Add(w.skew), w.width()).Number - int64(w.algorithm.Slots)
+	for bucket, n := range want {
+		if w.faults.late && bucket < oldest { // nobody looks at it any more
+			continue
+		}
+		key := counters.CounterKey(w.counterPrefix(), bucket)
+		if i, ok := w.server.live(key, time.Now()); ok && i.count != n {
+			w.violate("counts", "the counter of slot %d is %d, but %d are admitted", bucket, i.count, n)
+		}
+	}
+}
+
+// owing returns how many processes have still to tell the server something.
+func (w *world) owing() (n int) {
+	for _, p := range w.processes {
+		n += p.limiter.Owing()
+	}
+	return n
+}
