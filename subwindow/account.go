@@ -11,7 +11,8 @@ import (
 
 // A slot is what a process knows of one of a client's counters.
 type slot struct {
-	// count is what the store has, as last seen or as this process has made it.
+	// count is what the store has, as last seen or as this process has made it, with
+	// what it has lost since.
 	count int64
 	// own is how much of it this process has put there and not taken back: the
 	// store has less only if it has lost something. It is negative while what was

@@ -24,7 +24,7 @@ type work struct {
 	chosen   []bool  // which of pending are being counted
 	use      []int64 // what is in use, without them
 	sum      int64   // of their costs
-	before   int64   // what the store had without them
+	before   int64   // what the store had without them, at most
 	// counted says that sum is in the store, and hasn't been dealt out: before that,
 	// losses may have to be put back and all be read.
 	counted bool

@@ -268,8 +268,9 @@ func (b *Book[A]) settleLater(r counters.Request) {
 	b.config.Options.Refunds.Go(func() { _ = b.settle(r) })
 }
 
-// Flush has the store told all that is due, as far as it answers, and returns when
-// no refund is under way any more, of no limiter that has the same Refunds.
+// Flush has the store told all that is due, as far as it answers, but for what it may
+// still count of what it hasn't answered. It returns when no refund is under way any
+// more, of no limiter that has the same Refunds.
 func (b *Book[A]) Flush() { b.owing.Flush() }
 
 // Owing returns of how many clients something is due.
