@@ -1,6 +1,7 @@
 package subwindow_test
 
 import (
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -14,10 +15,10 @@ import (
 // be read: it is refused. What it has counted is given back, and no more than that.
 func TestWhatIsCountedAndCannotBeJudgedIsGivenBack(t *testing.T) {
 	for name, w := range minuteWindows(t) {
-		down := false
+		var down atomic.Bool
 		inner := memory.New(nil)
 		store := &faultyStore{Store: inner, fault: func(operation, _ string) error {
-			if operation == "read" && down {
+			if operation == "read" && down.Load() {
 				return counters.ErrNotSent
 			}
 			return nil
@@ -29,7 +30,7 @@ func TestWhatIsCountedAndCannotBeJudgedIsGivenBack(t *testing.T) {
 		require.NoError(t, inner.Delete(t.Context(), []string{key(w, now)}))
 		_, err := inner.Add(t.Context(), counters.Addition{Key: key(w, now), Delta: 1, TTL: 1e10}) // by another process
 		require.NoError(t, err)
-		down = true
+		down.Store(true)
 		_, err = l.Take(t.Context(), request(now, 2, limit))
 		require.ErrorIs(t, err, counters.ErrNotSent, name)
 		admitted := int64(6)
@@ -39,7 +40,7 @@ func TestWhatIsCountedAndCannotBeJudgedIsGivenBack(t *testing.T) {
 			}
 		}
 		assert.EqualValues(t, limit, admitted, name)
-		down = false
+		down.Store(false)
 		l.Flush()
 		assert.Zero(t, l.Owing(), name)
 		assert.EqualValues(t, limit, used(t, inner, w, now), name)

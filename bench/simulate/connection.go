@@ -177,14 +177,14 @@ func (c *connection) Add(ctx context.Context, a counters.Addition) (int64, error
 	if len(more) > 0 {
 		o.steps = append(o.steps, o.reading(c.network, more)...)
 	}
-	err := c.do(ctx, o)
-	if err == nil {
-		copy(a.Counts, o.counts)
+	switch err := c.do(ctx, o); {
+	case err != nil: // the server may still be at it
+		return 0, err
+	case o.lost:
+		return 0, counters.ErrLost
 	}
-	if err == nil && o.lost {
-		err = counters.ErrLost
-	}
-	return o.n, err
+	copy(a.Counts, o.counts)
+	return o.n, nil
 }
 
 // Read implements counters.Store.
@@ -244,6 +244,7 @@ func (c *connection) Subtract(ctx context.Context, key string, delta int64) erro
 // other after that.
 func (c *connection) Raise(ctx context.Context, floors []counters.Floor) error {
 	o := &operation{verb: "raise", steps: []func(*server, time.Time){func(*server, time.Time) {}}}
+	floors = slices.Clone(floors)
 	for _, half := range halves(len(floors)) {
 		o.steps = append(o.steps, func(s *server, now time.Time) {
 			for _, f := range floors[half.from:half.to] {

@@ -245,7 +245,7 @@ var fixes = []fix{
 		"if !BUG && generation == b.taken.Receipt.Generation && generation != 0 {"}, nil},
 }
 
-// Without any of the fixes, its bug is seen within a thousand seeds. All of
+// Without any of the fixes, its bug is seen within two thousand seeds. All of
 // them are taken out of one build, which is told which bug it has.
 func TestFixesAreNeeded(t *testing.T) {
 	t.Parallel()

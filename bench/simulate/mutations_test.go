@@ -52,7 +52,7 @@ func TestBugsAreSeen(t *testing.T) {
 // firstSeen returns the first of a thousand seeds that an oracle objects to, or
 // 0.
 func firstSeen(broken mutation, oracle string) uint64 {
-	return search(context.Background(), 1, 1000, func(seed uint64) bool { return violates(seed, broken, oracle) })
+	return search(context.Background(), 1, 2000, func(seed uint64) bool { return violates(seed, broken, oracle) })
 }
 
 func violates(seed uint64, broken mutation, oracle string) bool {
