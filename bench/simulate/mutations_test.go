@@ -12,7 +12,7 @@ import (
 )
 
 // The world is worth something only if it sees bugs. Each of these is seen
-// within a thousand seeds, by the oracle it is meant for, in a seed that is
+// within two thousand seeds, by the oracle it is meant for, in a seed that is
 // right without it.
 func TestBugsAreSeen(t *testing.T) {
 	t.Parallel()
@@ -49,7 +49,7 @@ func TestBugsAreSeen(t *testing.T) {
 	}
 }
 
-// firstSeen returns the first of a thousand seeds that an oracle objects to, or
+// firstSeen returns the first of two thousand seeds that an oracle objects to, or
 // 0.
 func firstSeen(broken mutation, oracle string) uint64 {
 	return search(context.Background(), 1, 2000, func(seed uint64) bool { return violates(seed, broken, oracle) })
