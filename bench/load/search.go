@@ -46,3 +46,6 @@ func (s *search) next() float64 {
 		return 0
 	}
 }
+
+// leastRate is the lowest that is tried.
+const leastRate = 100
