@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math"
 	"slices"
+	"time"
 
 	"weir/counters"
 	"weir/counters/ledger"
@@ -24,6 +25,11 @@ type account[S any] struct {
 	due *due[S]
 	// flight is under way to the store; nil if none is.
 	flight *flight[S]
+	// own is how much of all that was consumed lately is this process's own.
+	own, all int64
+	// expected is what the others are thought to have admitted alone, and to tell
+	// the store as late as this process, until a moment in Unix nanoseconds.
+	expected, until int64
 }
 
 // A due is what a process has decided and the store must still be told.
@@ -107,6 +113,9 @@ type flight[S any] struct {
 // a store that reads but doesn't write, each check makes one more.
 const mostFlights = 64
 
+// mostConsumed bounds how far back a process remembers what share it had of a client.
+const mostConsumed = 1 << 14
+
 type fate uint8
 
 const (
@@ -157,9 +166,9 @@ func (f *flight[S]) rest() (rest []refund) {
 }
 
 // unlike reports whether no other process can have written the same. It may if the
-// request is older than the state.
+// latest request is older than the state that was to be replaced.
 func (f *flight[S]) unlike(l *rules[S]) bool {
-	_, before := l.began(f.from)
+	_, before := l.began(f.group.base)
 	_, at := l.began(f.to)
 	return before < at && at == f.latest.Now.UnixNano()
 }
@@ -262,6 +271,22 @@ func (d *due[S]) admit(l *rules[S], r *counters.Request, share float64) {
 		d.wary, _ = l.step(l.clone(d.wary), others)
 		d.others += more
 	}
+}
+
+// consumed notes how much was consumed since the process last saw the state, or ever,
+// and how much of that is its own.
+func (a *account[S]) consumed(own, all int64) {
+	if a.own, a.all = a.own+own, a.all+all; a.all > mostConsumed {
+		a.own, a.all = a.own/2, a.all/2
+	}
+}
+
+// expect notes what the others are thought to tell the store within a time.
+func (a *account[S]) expect(cost int64, now time.Time, within time.Duration) {
+	if now.UnixNano() > a.until {
+		a.expected = 0
+	}
+	a.expected, a.until = max(a.expected, cost), now.Add(within).UnixNano()
 }
 
 // giveBack has the next exchange do so.

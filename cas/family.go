@@ -44,7 +44,7 @@ func (f *family[S]) Recall(a *account[S], r counters.Request) (d counters.Decisi
 func (f *family[S]) decideAlone(a *account[S], s S, r *counters.Request) counters.Decision {
 	if due := a.due; due != nil && due.alone > 0 && !f.cfg.CountDenied {
 		all := *r
-		all.Cost = max(r.Cost, int64(math.Ceil(float64(r.Cost)/f.book.Of(0, 0, 1))))
+		all.Cost = max(r.Cost, int64(math.Ceil(float64(r.Cost)/f.book.Of(a.own, a.all, r.Cost))))
 		if d := f.decide(s, &all); !d.Allowed && d.RetryAfter != forever {
 			return d
 		}
@@ -80,7 +80,7 @@ func (f *family[S]) Alone(a *account[S], r counters.Request, of any) counters.De
 			if was.kept = add(was.kept); was.group == due.group {
 				due.after = add(due.after)
 			}
-			f.share(due, &r, &d, s, next, exact)
+			f.share(a, due, &r, &d, s, next, exact)
 			return d
 		}
 	}
@@ -96,19 +96,19 @@ func (f *family[S]) Alone(a *account[S], r counters.Request, of any) counters.De
 		due.open = new(flight[S])
 	}
 	d.Receipt.Alone = due.open
-	f.share(due, &r, &d, s, next, exact)
+	f.share(a, due, &r, &d, s, next, exact)
 	return d
 }
 
 // share notes that r was admitted alone, if it was: the others are thought to do so
 // in the proportion in which they lately did.
-func (f *family[S]) share(due *due[S], r *counters.Request, d *counters.Decision, before, next S, exact bool) {
+func (f *family[S]) share(a *account[S], due *due[S], r *counters.Request, d *counters.Decision, before, next S, exact bool) {
 	if exact && due.others > 0 {
 		due.wary = next
 	} else if due.others > 0 {
 		due.wary = f.carry(due.wary, before, next, *r)
 	}
-	if share := f.book.Of(0, 0, 1); d.Allowed && share < 1 {
+	if share := f.book.Of(a.own, a.all, r.Cost); d.Allowed && share < 1 {
 		due.admit(&f.rules, r, share)
 		left := f.decide(due.wary, r)
 		d.Remaining, d.ResetAfter = left.Remaining, left.ResetAfter

@@ -70,7 +70,7 @@ func TestLateAnswersInAnyOrder(t *testing.T) {
 	for name, newLimiter := range makers {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			limitertest.Late(t, clock(t, "12:00:01.5"), 2000, func() limitertest.Store { return memory.New(nil) },
+			limitertest.Late(t, clock(t, "12:00:01.5"), 1000, func() limitertest.Store { return memory.New(nil) },
 				func(t *testing.T, store limitertest.Store, failed func()) limitertest.Limiter {
 					cfg := testConfig(10)
 					cfg.RefundFailed = failed

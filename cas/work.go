@@ -34,12 +34,10 @@ type work[S any] struct {
 	// counted as a lost race.
 	attempts, lost int
 	// met says that the process had seen the client before: then own is what it has
-	// admitted since, and others what others have.
-	met         bool
+	// admitted since, and others what others have. first says that it hadn't decided
+	// anything of the client before.
+	met, first  bool
 	own, others int64
-	// expected is what the others are thought to have admitted alone, and to tell
-	// the store as late as this process.
-	expected int64
 
 	// Of the attempt under way.
 	next   transition[S]
@@ -63,9 +61,13 @@ type work[S any] struct {
 // alone.
 const triesTogether = 3
 
+// tellingTimeouts is how many store timeouts the others are given to tell the store
+// what they have admitted alone.
+const tellingTimeouts = 2
+
 // Begin implements ledger.Work.
 func (w *work[S]) Begin(ctx context.Context, a *account[S], client string, b *batch[S]) {
-	w.a, w.client, w.batch, w.met = a, client, b, a.last.known
+	w.a, w.client, w.batch, w.met, w.first = a, client, b, a.last.known, !a.last.known && !a.owes()
 	var ok bool
 	if w.deadline, ok = ctx.Deadline(); !ok {
 		w.deadline = time.Now().Add(counters.DefaultTimeout)
@@ -252,11 +254,11 @@ func (w *work[S]) decide(take bool) {
 // to tell the store when it is back: who has waited for that is decided as if the
 // process were alone still.
 func (w *work[S]) expects(call *call[S]) bool {
-	if w.expected == 0 || w.cfg.CountDenied {
+	if w.a.expected == 0 || w.cfg.CountDenied || call.Request.Now.UnixNano() > w.a.until {
 		return false
 	}
 	r := call.Request.Request
-	r.Cost += w.expected
+	r.Cost += w.a.expected
 	d := w.family.decide(w.next.to, &r)
 	if !d.Allowed {
 		if d.RetryAfter == forever { // with it, but not without
@@ -314,6 +316,9 @@ func (w *work[S]) depart() {
 		}
 	}
 	if d := a.due; d != nil {
+		if _, at := w.began(next.to); at == d.latest.Now.UnixNano() { // no call is later
+			f.latest = d.latest
+		}
 		f.backs = len(d.back)
 		if f.owes = d.open != nil; f.owes {
 			d.open.join(f)
@@ -408,7 +413,9 @@ func (w *work[S]) look(f *flight[S]) time.Time {
 	a, l, next := w.a, &w.rules, &w.next
 	if d := a.due; d != nil {
 		w.own += d.alone
-		w.expected = max(w.expected, d.others)
+		if d.others > 0 {
+			a.expect(d.others, next.latest.Now, tellingTimeouts*w.cfg.StoreTimeout)
+		}
 		w.shared = w.shared || len(d.flights()) > 0 // they are part of f if that is done
 	}
 	if f != nil {
@@ -432,6 +439,12 @@ func (w *work[S]) look(f *flight[S]) time.Time {
 		}
 		if w.met {
 			w.book.Note(w.own, w.own+w.others)
+		} else if w.first { // others have consumed what is there
+			var none S
+			w.others = max(0, l.peek(none, *next.latest).Remaining-l.peek(a.last.decoded, *next.latest).Remaining-w.own)
+		}
+		if w.met || w.first {
+			a.consumed(w.own, w.own+w.others)
 		}
 		a.landed(l, f)
 	default:
@@ -442,7 +455,9 @@ func (w *work[S]) look(f *flight[S]) time.Time {
 		l.see(w.now, next, &seen)
 		l.restore(&seen, &a.last, *next.latest)
 		if len(a.due.flights()) == 0 {
-			w.others += max(0, l.peek(a.last.decoded, *next.latest).Remaining-l.peek(seen.decoded, *next.latest).Remaining)
+			more := max(0, l.peek(a.last.decoded, *next.latest).Remaining-l.peek(seen.decoded, *next.latest).Remaining)
+			w.others += more
+			a.expected = max(0, a.expected-more)
 		}
 		// As the first call finds it: nothing has drained for the others yet.
 		a.see(l, &seen, w.now.Value, &w.calls[0].Request.Request)

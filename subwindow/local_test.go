@@ -65,7 +65,7 @@ func TestLateAnswersInAnyOrder(t *testing.T) {
 	for name, window := range minuteWindows(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			limitertest.Late(t, at("12:00:01.5"), 2000, newMemory, func(t *testing.T, store limitertest.Store, failed func()) limitertest.Limiter {
+			limitertest.Late(t, at("12:00:01.5"), 1000, newMemory, func(t *testing.T, store limitertest.Store, failed func()) limitertest.Limiter {
 				return newLimiterWith(t, store, window, counters.Options{ClockSkew: sameClock, Clients: 10, RefundFailed: failed})
 			})
 		})
