@@ -67,7 +67,12 @@ type account struct {
 	// newest that was the current one when slots were read.
 	first, final, current int64
 
-	dues       []due
+	dues []due
+	// others are dues that were settled: what they stand for is others', who tell the
+	// store as late as this process, until a moment in Unix nanoseconds.
+	others []due
+	until  int64
+
 	share      float64   // of what is admitted, as long as something was admitted alone
 	flight     *flight   // under way
 	flights    []*flight // without an answer, until their outcome is known and taken over
@@ -109,7 +114,7 @@ func (a *account) become(generation, latest int64, skew time.Duration) {
 	clear(a.slots)
 	a.dues = slices.DeleteFunc(a.dues, func(d due) bool { return d.at <= a.since })
 	a.flights = slices.DeleteFunc(a.flights, func(f *flight) bool { return f.at <= a.since })
-	a.lost, a.unmarked = nil, false
+	a.others, a.lost, a.unmarked = nil, nil, false
 	a.generation, a.verified = generation, 0
 	a.final, a.untold, a.denied = math.MinInt64, false, false
 }
@@ -288,7 +293,14 @@ func (a *account) see(bucket, value int64, lasting, reset bool) (missing int64) 
 		s.count = known
 		return known - has
 	}
-	s.count = max(0, value)
+	for _, dues := range [][]due{a.dues, a.others} {
+		for i := range dues {
+			if d := &dues[i]; d.bucket == bucket && has > s.count { // others have told that
+				d.believed = max(d.cost, d.believed-(has-s.count))
+			}
+		}
+	}
+	s.count = has
 	s.own = min(s.own, s.count)
 	return 0
 }

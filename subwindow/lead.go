@@ -21,7 +21,7 @@ const mostSteps = 64
 func (w *work) Begin(ctx context.Context, a *account, client string, batch *ledger.Batch[account]) {
 	w.a, w.client, w.calls = a, client, batch.Calls()
 	w.deadline, _ = ctx.Deadline()
-	w.pending, w.others, w.counted, w.toldOthers, w.steps = w.pending[:0], w.others[:0], false, false, 0
+	w.pending, w.counted, w.toldOthers, w.steps = w.pending[:0], false, false, 0
 	w.name(a, client)
 	if a.flight != nil { // its leader has panicked
 		a.ground()

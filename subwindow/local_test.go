@@ -72,6 +72,18 @@ func TestLateAnswersInAnyOrder(t *testing.T) {
 	}
 }
 
+func TestOthersHaveToTell(t *testing.T) {
+	t.Parallel()
+	for name, window := range minuteWindows(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			limitertest.Telling(t, at("12:00:01.5"), newMemory, func(t *testing.T, store limitertest.Store) limitertest.Limiter {
+				return newLimiterWith(t, store, window, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
+			})
+		})
+	}
+}
+
 func TestLeaving(t *testing.T) {
 	t.Parallel()
 	for name, window := range minuteWindows(t) {

@@ -136,12 +136,16 @@ func (w *work) settled() (err error) {
 		a.reopen(d.bucket)
 		switch o := ledger.OutcomeOf(added.Err); {
 		case o == ledger.Done:
-			if a.owe(d.bucket, -d.cost, 0); d.cost > 0 {
-				w.others = append(w.others, d)
+			a.owe(d.bucket, -d.cost, 0)
+			s.count, s.own = max(0, s.count+d.cost), s.own+d.cost
+			if d.cost < 0 {
+				continue
 			}
-			if s.own += d.cost; d.cost < 0 {
-				s.count = max(0, s.count+d.cost)
-			} else if a.see(d.bucket, added.Count, true, w.reset()) > 0 {
+			if d.believed > d.cost {
+				a.others = slices.DeleteFunc(a.others, func(other due) bool { return other.bucket == d.bucket })
+				a.others, a.until = append(a.others, d), w.now+tellingTimeouts*int64(w.options.StoreTimeout)
+			}
+			if a.see(d.bucket, added.Count, true, w.reset()) > 0 {
 				a.doubtful = true
 			}
 		case errors.Is(added.Err, counters.ErrLost):

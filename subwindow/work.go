@@ -49,7 +49,6 @@ type work struct {
 	floors     []counters.Floor
 	additions  []counters.Addition // with dues, those of the slots, and then perhaps what tells others
 	dues       []due
-	others     []due // that were settled: what they stand for is others'
 	added      []counters.Added
 	err        error
 	flown      []ledger.Flown
@@ -113,12 +112,18 @@ func (w *work) fly(f *flight, err error) {
 	}
 }
 
-// believe finds what is in use of the slots that matter. When the store is back,
-// others tell it as late as this process what they have admitted meanwhile: those
-// who have waited for that are decided as if it were alone still.
+// tellingTimeouts is how many store timeouts the others are given to tell the store
+// what they have admitted alone.
+const tellingTimeouts = 2
+
+// believe finds what is in use of the slots that matter, with what the others have
+// still to tell.
 func (w *work) believe() {
 	w.use = w.a.believe(w.place, w.use)
-	for _, d := range w.others {
+	if w.now > w.a.until {
+		w.a.others = w.a.others[:0]
+	}
+	for _, d := range w.a.others {
 		if i := w.newest() - d.bucket; i >= 0 && i < int64(len(w.use)) {
 			w.use[i] += d.believed - d.cost
 		}

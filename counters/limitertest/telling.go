@@ -1,0 +1,99 @@
+package limitertest
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters"
+)
+
+// Telling tests that a process whose store answers again leaves room for what
+// another has admitted alone and has still to tell, be that the limit or less, but
+// not for long. For newStore and newLimiter see Outage; a check of the limiter
+// lasts a second.
+func Telling(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t *testing.T, s Store) Limiter) {
+	const limit = 100
+	for _, test := range []struct {
+		alone int // asked for
+		told  bool
+	}{{10, false}, {10, true}, {limit, false}, {limit, true}} {
+		t.Run(fmt.Sprintf("%+v", test), func(t *testing.T) {
+			store, now := newStore(), now
+			var broken [2]*BrokenStore
+			var limiters [2]Limiter
+			for i := range limiters {
+				broken[i] = &BrokenStore{Store: store}
+				limiters[i] = newLimiter(t, broken[i])
+			}
+			used := 0
+			asks := func(i, n int) {
+				for range n {
+					now = now.Add(time.Microsecond)
+					r := counters.Request{Client: "c", Cost: 1, Limit: limit, Now: now}
+					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+					d, err := limiters[i].Take(ctx, r)
+					if err != nil {
+						d, err = limiters[i].TakeLocal(r, err)
+					}
+					cancel()
+					require.NoError(t, err)
+					if d.Allowed {
+						used++
+					}
+				}
+			}
+			for range 20 {
+				asks(0, 1)
+				asks(1, 1)
+			}
+			for i := range limiters {
+				broken[i].Fail(ErrUnsent)
+				asks(i, test.alone)
+			}
+			if test.told {
+				broken[1].Fail(nil)
+				asks(1, 1)
+			}
+			broken[0].Fail(nil)
+			asks(0, limit)
+			assert.InDelta(t, limit, used, 6)
+			broken[1].Fail(nil)
+			asks(1, limit)
+			assert.InDelta(t, limit, used, 6)
+		})
+	}
+	t.Run("never", func(t *testing.T) {
+		store := &BrokenStore{Store: newStore()}
+		l, gone := newLimiter(t, store), newLimiter(t, store.Store)
+		takes := func(l Limiter, n int) (allowed int) {
+			for range n {
+				now = now.Add(time.Microsecond)
+				r := counters.Request{Client: "c", Cost: 1, Limit: limit, Now: now}
+				d, err := l.Take(t.Context(), r)
+				if err != nil {
+					d, err = l.TakeLocal(r, err)
+				}
+				require.NoError(t, err)
+				if d.Allowed {
+					allowed++
+				}
+			}
+			return allowed
+		}
+		for range 20 {
+			require.Equal(t, 1, takes(l, 1))
+			require.Equal(t, 1, takes(gone, 1))
+		}
+		store.Fail(ErrUnsent)
+		require.InDelta(t, 30, takes(l, limit), 6)
+		store.Fail(nil)
+		require.Less(t, takes(l, limit), 6)
+		now = now.Add(2*time.Second + time.Millisecond)
+		require.Greater(t, takes(l, limit), 20)
+	})
+}
