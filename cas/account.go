@@ -333,7 +333,7 @@ func (a *account[S]) sort(l *rules[S]) {
 	for _, b := range d.back {
 		f := flightOf[S](&b)
 		switch {
-		case f == nil || f == a.flight:
+		case f == nil || f.fate == pending && a.flight != nil: // what is under way may have it
 			back = append(back, b)
 		case f.fate == done: // the rest of the state drains beside it
 			b.taken.Remaining, b.taken.Receipt = counters.MaxLimit, counters.Receipt{Generation: f.generation}

@@ -44,6 +44,7 @@ type work[S any] struct {
 	swaps  bool           // or it only loads
 	old    counters.State // that it replaces
 	size   int            // of that
+	reset  int64          // when the client was last reset before it, as far as is known
 	flight *flight[S]
 	// shared says that others may refer to the flight, and reusable that the batch
 	// has ended and nobody does.
@@ -101,7 +102,7 @@ func (w *work[S]) Next() ledger.Step {
 		w.hasWaited()
 	}
 	for {
-		w.swaps, w.swapped, w.size = false, false, w.a.last.size
+		w.swaps, w.swapped, w.size, w.reset = false, false, w.a.last.size, w.a.last.origin.reset
 		w.a.sort(&w.rules)
 		settles, peeks := w.gather()
 		if len(w.calls) == 0 || settles == len(w.calls) && !w.a.owes() {
@@ -424,6 +425,11 @@ func (w *work[S]) look(f *flight[S]) time.Time {
 	switch {
 	case w.swapped && a.last.origin.reset > f.reset: // the client was reset since
 		f.fate = done
+		return time.Now()
+	case !w.swapped && a.last.origin.reset > w.reset: // what was read is from before the reset
+		if f != nil {
+			a.returned(l, f)
+		}
 		return time.Now()
 	case w.swapped:
 		l.see(w.now, next, &a.last)

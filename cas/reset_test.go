@@ -1,0 +1,96 @@
+package cas
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters"
+	"weir/counters/limitertest"
+	"weir/counters/memory"
+)
+
+// A hookedStore has something happen while the answer to a Load is on its way.
+type hookedStore struct {
+	limitertest.Store
+	meanwhile func()
+}
+
+func (s *hookedStore) Load(ctx context.Context, key string) (counters.State, error) {
+	state, err := s.Store.Load(ctx, key)
+	if f := s.meanwhile; f != nil {
+		s.meanwhile = nil
+		f()
+	}
+	return state, err
+}
+
+// What is read while the client is reset is from before that, and isn't put back.
+func TestAResetWhileTheClientIsLookedAt(t *testing.T) {
+	for name, newLimiter := range makers {
+		t.Run(name, func(t *testing.T) {
+			store := &hookedStore{Store: memory.New(nil)}
+			cfg := testConfig(10)
+			l, err := newLimiter(store, cfg)
+			require.NoError(t, err)
+			now := clock(t, "12:00:01.5")
+			r := counters.Request{Client: "c", Cost: 10, Limit: 10, Now: now}
+			d, err := l.Take(t.Context(), r)
+			require.NoError(t, err)
+			require.True(t, d.Allowed)
+			r.Cost = 1
+			store.meanwhile = func() { // the client is reset while somebody looks at it
+				require.NoError(t, l.Reset(t.Context(), "c", now))
+			}
+			_, err = l.Peek(t.Context(), r)
+			require.NoError(t, err)
+			r.Now = now.Add(2 * time.Second)
+			d, err = l.Take(t.Context(), r)
+			require.NoError(t, err)
+			assert.True(t, d.Allowed, "2 s after the reset nothing is in use")
+		})
+	}
+}
+
+// What was admitted alone is refunded while the next swap, of which it is part, is
+// under way.
+func TestARefundWhileTheNextSwapIsUnderWay(t *testing.T) {
+	t.Parallel()
+	for name, newLimiter := range makers {
+		t.Run(name, func(t *testing.T) {
+			inner := memory.New(nil)
+			slow := &slowStore{Store: inner}
+			store := &busyStore{Store: slow}
+			l, err := newLimiter(store, testConfig(10))
+			require.NoError(t, err)
+			there, err := newLimiter(inner, testConfig(10))
+			require.NoError(t, err)
+			now := clock(t, "12:00:01.5")
+			request := func(cost int64) counters.Request {
+				now = now.Add(1)
+				return counters.Request{Client: "c", Cost: cost, Limit: 100, Now: now}
+			}
+			_, err = l.Take(t.Context(), request(1))
+			require.NoError(t, err)
+			var tell func(error)
+			slow.late.Store(&counters.Unanswered{Err: counters.ErrTimeout, Await: func(f func(error)) { tell = f }})
+			r := request(50)
+			_, err = l.Take(t.Context(), r)
+			taken, err := l.TakeLocal(r, err)
+			require.NoError(t, err)
+			require.True(t, taken.Allowed)
+			slow.late.Store(nil)
+			store.meanwhile = func() { assert.NoError(t, l.Refund(t.Context(), r, taken)) }
+			_, err = l.Take(t.Context(), request(1))
+			require.NoError(t, err)
+			tell(counters.ErrNotSent)
+			l.(interface{ Flush() }).Flush()
+			d, err := there.Peek(t.Context(), request(1))
+			require.NoError(t, err)
+			assert.EqualValues(t, 100-2, d.Remaining)
+		})
+	}
+}
