@@ -68,7 +68,7 @@ type account struct {
 	first, final, current int64
 
 	dues []due
-	// others are dues that were settled: what they stand for is others', who tell the
+	// others are dues: what they stand for beyond their costs is others', who tell the
 	// store as late as this process, until a moment in Unix nanoseconds.
 	others []due
 	until  int64
@@ -179,10 +179,20 @@ func (a *account) owe(bucket, cost, at int64) (less bool) {
 	return less
 }
 
-// toTell returns a due without what the store isn't told yet, as it will tell of
+// await has what a due stands for beyond its cost be others', who tell the store
+// until then.
+func (a *account) await(d *due, until int64) {
+	if d.believed > d.cost {
+		a.others = slices.DeleteFunc(a.others, func(other due) bool { return other.bucket == d.bucket })
+		a.others, a.until = append(a.others, *d), until
+		d.believed = d.cost
+	}
+}
+
+// toTell returns how much of a due the store is to be told now, as it will tell of
 // flights: neither is what they may still count told again, nor what was taken for
 // counted given back.
-func (a *account) toTell(d due) due {
+func (a *account) toTell(d due) int64 {
 	cost := d.cost
 	for _, f := range a.flights {
 		switch {
@@ -193,8 +203,7 @@ func (a *account) toTell(d due) due {
 			cost = min(0, cost+f.taken)
 		}
 	}
-	d.cost, d.believed = cost, d.believed-(d.cost-cost)
-	return d
+	return cost
 }
 
 // forget drops what is due of slots that have left every window at now.
@@ -251,7 +260,7 @@ func (a *account) believe(p place, to []int64) []int64 {
 	clear(to[int(ahead)+len(known):])
 	add := func(bucket, n int64) {
 		if i := newest - bucket; i >= 0 && i < int64(size) {
-			to[i] = max(0, to[i]+n)
+			to[i] += n
 		}
 	}
 	for _, d := range a.dues {
@@ -264,6 +273,9 @@ func (a *account) believe(p place, to []int64) []int64 {
 		if f.outcome == ledger.Done {
 			add(f.bucket, f.sum-f.in)
 		}
+	}
+	for i := range to {
+		to[i] = max(0, to[i])
 	}
 	return to
 }

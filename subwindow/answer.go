@@ -134,6 +134,7 @@ func (w *work) fail() {
 	case a.flight != nil:
 		a.flight, w.spare = nil, nil
 	}
+	a.mayBeReset = a.mayBeReset || a.owes()
 	if len(a.lost) > 0 { // or it is back by now
 		a.lost, a.unmarked, a.doubtful = nil, false, true
 	}

@@ -74,8 +74,8 @@ func (w *work) reads(all, generation, current bool) {
 func (w *work) count() ledger.Step {
 	a := w.a
 	w.step = counts
-	// A reset can end nothing where no older slots are remembered.
-	w.reads(false, !a.fresh(w.now) && !w.window.fixed(), false)
+	// A later reset can end nothing where no older slots are remembered.
+	w.reads(false, !a.fresh(w.now) && (!w.window.fixed() || a.verified == 0), false)
 	if a.key == "" || a.keyOf != w.bucket {
 		a.key, a.keyOf = counters.CounterKey(a.prefix, w.bucket), w.bucket
 	}
@@ -92,8 +92,10 @@ func (w *work) settle() bool {
 	w.step, w.additions = settles, w.additions[:0]
 	a.forget(w.window, w.now)
 	w.dues = w.dues[:0]
-	for _, d := range a.dues {
-		if d = a.toTell(d); d.cost == 0 || w.blind && d.cost > 0 {
+	for i := range a.dues {
+		a.await(&a.dues[i], w.now+tellingTimeouts*int64(w.options.StoreTimeout))
+		d := a.dues[i]
+		if d.cost = a.toTell(d); d.cost == 0 || w.blind && d.cost > 0 {
 			continue
 		}
 		w.dues = append(w.dues, d)

@@ -161,6 +161,7 @@ func (f *family) Learn(a *account, exchange any, o ledger.Outcome) {
 	case flown.at <= a.since: // it is from before a reset
 	case o != ledger.Unknown:
 		a.learn(flown)
+		a.untold = a.untold || o == ledger.Done && !f.window.fixed() // the slot may be final to others
 	default:
 		if flown.alone < flown.sum { // it may have counted for callers who were refused
 			flown.refunds++

@@ -13,15 +13,15 @@ import (
 // exchanges: they are one of many things that are sent in a piece.
 const mostTogether = 128
 
-// mostSteps bounds a leader's work: a store may lose again and again what is put
-// back.
+// mostSteps bounds a leader's work for the calls of a slot: a store may lose again
+// and again what is put back.
 const mostSteps = 64
 
 // Begin implements ledger.Work.
 func (w *work) Begin(ctx context.Context, a *account, client string, batch *ledger.Batch[account]) {
 	w.a, w.client, w.calls = a, client, batch.Calls()
 	w.deadline, _ = ctx.Deadline()
-	w.pending, w.counted, w.toldOthers, w.steps = w.pending[:0], false, false, 0
+	w.pending, w.counted, w.toldOthers = w.pending[:0], false, false
 	w.name(a, client)
 	if a.flight != nil { // its leader has panicked
 		a.ground()

@@ -141,10 +141,6 @@ func (w *work) settled() (err error) {
 			if d.cost < 0 {
 				continue
 			}
-			if d.believed > d.cost {
-				a.others = slices.DeleteFunc(a.others, func(other due) bool { return other.bucket == d.bucket })
-				a.others, a.until = append(a.others, d), w.now+tellingTimeouts*int64(w.options.StoreTimeout)
-			}
 			if a.see(d.bucket, added.Count, true, w.reset()) > 0 {
 				a.doubtful = true
 			}

@@ -86,7 +86,7 @@ func (w *work) nextSlot() bool {
 	w.pending = append(w.pending[:0], w.calls[:n]...)
 	w.chosen = slices.Grow(w.chosen[:0], n)[:n]
 	w.calls = w.calls[n:]
-	w.asked = false
+	w.asked, w.steps = false, 0
 	w.blind = !slices.ContainsFunc(w.pending, func(c *call) bool { return c.Request.Kind != ledger.Refunds })
 	w.a.reach(w.place, w.kept)
 	return true

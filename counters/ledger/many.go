@@ -157,6 +157,10 @@ func (m *Many[A]) Finish(i int, err error, said func(Work[A])) (again bool) {
 		return false
 	}
 	turn := m.plan(led)
+	if err != nil && turn != counters.Never { // the store doesn't begin it again
+		m.goOn(led)
+		return false
+	}
 	led.asks = turn == counters.Now
 	return turn != counters.Never
 }

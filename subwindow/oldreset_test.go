@@ -1,0 +1,170 @@
+package subwindow_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters"
+	"weir/counters/memory"
+	"weir/subwindow"
+)
+
+// A client was reset before this process saw it first, by another or before it was
+// restarted. When the store loses the counter, what was counted since is put back.
+func TestLossAfterAnOldReset(t *testing.T) {
+	for _, reset := range []bool{false, true} {
+		t.Run(fmt.Sprint("reset ", reset), func(t *testing.T) {
+			store := memory.New(nil)
+			w, err := subwindow.NewFixedWindow(24 * time.Hour)
+			require.NoError(t, err)
+			before, l := newLimiter(t, store, w, sameClock), newLimiter(t, store, w, sameClock)
+			if reset {
+				require.NoError(t, before.Reset(t.Context(), "c", at("09:00:00")))
+			}
+			for i := range 100 {
+				require.True(t, take(t, l, at("10:00:00").Add(time.Duration(i)*time.Minute), 1, 100).Allowed)
+			}
+			require.NoError(t, store.Delete(t.Context(), []string{key(w, at("12:00:00"))})) // it is evicted
+			admitted := 0
+			for i := range 150 {
+				if take(t, l, at("12:00:00").Add(time.Duration(i)*time.Second), 1, 100).Allowed {
+					admitted++
+				}
+			}
+			assert.Zero(t, admitted, "beyond the 100 of the day, by one instance")
+		})
+	}
+}
+
+// And if the store fails then, the process decides by all that it has counted.
+func TestOutageAfterAnOldReset(t *testing.T) {
+	for _, reset := range []bool{false, true} {
+		t.Run(fmt.Sprint("reset ", reset), func(t *testing.T) {
+			inner := memory.New(nil)
+			w, err := subwindow.NewFixedWindow(24 * time.Hour)
+			require.NoError(t, err)
+			reads := 0
+			down := false
+			store := &faultyStore{Store: inner, fault: func(operation, _ string) error {
+				if down {
+					if operation == "read" {
+						if reads++; reads == 1 {
+							return nil
+						}
+					}
+					return fmt.Errorf("%w: %w", counters.ErrUnavailable, counters.ErrNotSent)
+				}
+				return nil
+			}}
+			before, l := newLimiter(t, inner, w, sameClock), newLimiter(t, store, w, sameClock)
+			if reset {
+				require.NoError(t, before.Reset(t.Context(), "c", at("09:00:00")))
+			}
+			for i := range 99 {
+				require.True(t, take(t, l, at("10:00:00").Add(time.Duration(i)*time.Minute), 1, 100).Allowed)
+			}
+			// One fails; then the store answers one read, and fails again.
+			down, reads = true, 1
+			admitted := 0
+			for i := range 150 {
+				r := request(at("12:00:00").Add(time.Duration(i)*time.Second), 1, 100)
+				d, err := l.Take(t.Context(), r)
+				if err != nil {
+					d, err = l.TakeLocal(r, err)
+					require.NoError(t, err)
+				}
+				if d.Allowed {
+					admitted++
+				}
+				if i == 0 {
+					reads = 0 // the next read is answered
+				}
+			}
+			assert.Equal(t, 1, admitted)
+		})
+	}
+}
+
+// And it knows that what is counted is its own.
+func TestShareAfterAnOldReset(t *testing.T) {
+	for _, reset := range []bool{false, true} {
+		t.Run(fmt.Sprint("reset ", reset), func(t *testing.T) {
+			inner := memory.New(nil)
+			w, err := subwindow.NewFixedWindow(24 * time.Hour)
+			require.NoError(t, err)
+			down := false
+			store := &faultyStore{Store: inner, fault: func(string, string) error {
+				if down {
+					return fmt.Errorf("%w: %w", counters.ErrUnavailable, counters.ErrNotSent)
+				}
+				return nil
+			}}
+			before, l := newLimiter(t, inner, w, sameClock), newLimiter(t, store, w, sameClock)
+			if reset {
+				require.NoError(t, before.Reset(t.Context(), "c", at("09:00:00")))
+			}
+			for i := range 60 {
+				require.True(t, take(t, l, at("10:00:00").Add(time.Duration(i)*time.Minute), 1, 100).Allowed)
+			}
+			_, err = l.Peek(t.Context(), request(at("11:30:00"), 1, 100))
+			require.NoError(t, err)
+			down = true
+			admitted := 0
+			for i := range 150 {
+				r := request(at("12:00:00").Add(time.Duration(i)*time.Second), 1, 100)
+				_, err := l.Take(t.Context(), r)
+				require.Error(t, err)
+				d, err := l.TakeLocal(r, err)
+				require.NoError(t, err)
+				if d.Allowed {
+					admitted++
+				}
+			}
+			assert.Equal(t, 40, admitted)
+		})
+	}
+}
+
+// A resetStore holds up the answer to the second addition to a generation.
+type resetStore struct {
+	counters.Store
+	additions int
+	hold      func()
+}
+
+func (s *resetStore) Add(ctx context.Context, a counters.Addition) (int64, error) {
+	n, err := s.Store.Add(ctx, a)
+	if strings.HasSuffix(a.Key, "reset") {
+		if s.additions++; s.additions == 2 {
+			s.hold()
+		}
+	}
+	return n, err
+}
+
+// Of two resets at a time the first is answered last.
+func TestTwoResetsAtATime(t *testing.T) {
+	inner := memory.New(nil)
+	store := &resetStore{Store: inner}
+	w, err := subwindow.NewFixedWindow(24 * time.Hour)
+	require.NoError(t, err)
+	l := newLimiter(t, store, w, sameClock)
+	var second sync.WaitGroup
+	store.hold = func() {
+		second.Go(func() { assert.NoError(t, l.Reset(t.Context(), "c", at("09:00:00"))) })
+		second.Wait()
+	}
+	require.NoError(t, l.Reset(t.Context(), "c", at("09:00:00")))
+	for i := range 100 {
+		require.True(t, take(t, l, at("10:00:00").Add(time.Duration(i)*time.Minute), 1, 100).Allowed)
+	}
+	require.NoError(t, inner.Delete(t.Context(), []string{key(w, at("12:00:00"))})) // it is evicted
+	assert.False(t, take(t, l, at("12:00:00"), 100, 100).Allowed, "200 of 100, by one instance")
+}
