@@ -60,6 +60,9 @@ type account struct {
 	// since is until when what was decided is from before the last reset, in Unix
 	// nanoseconds.
 	since int64
+	// began is when the first was counted of what is known since a reset, in Unix
+	// nanoseconds; 0 if nothing was.
+	began int64
 
 	top   int64  // the number of the newest slot
 	slots []slot // newest first
@@ -110,13 +113,18 @@ func generationAt(now time.Time) int64 {
 // become forgets what was before a reset, by clocks that differ by skew. One by a
 // clock that is far ahead was at latest.
 func (a *account) become(generation, latest int64, skew time.Duration) {
-	a.since = min(resetAt(generation), latest) + int64(skew)
+	a.outlive(generation, latest, skew)
 	clear(a.slots)
+	a.others, a.lost, a.unmarked = nil, nil, false
+	a.verified, a.began = 0, 0
+	a.final, a.untold, a.denied = math.MinInt64, false, false
+}
+
+// outlive forgets what was decided before a reset, but not what is known of slots.
+func (a *account) outlive(generation, latest int64, skew time.Duration) {
+	a.since, a.generation = min(resetAt(generation), latest)+int64(skew), generation
 	a.dues = slices.DeleteFunc(a.dues, func(d due) bool { return d.at <= a.since })
 	a.flights = slices.DeleteFunc(a.flights, func(f *flight) bool { return f.at <= a.since })
-	a.others, a.lost, a.unmarked = nil, nil, false
-	a.generation, a.verified = generation, 0
-	a.final, a.untold, a.denied = math.MinInt64, false, false
 }
 
 // reach gives the account the slots of a request at p, size in all.

@@ -74,8 +74,8 @@ func (w *work) reads(all, generation, current bool) {
 func (w *work) count() ledger.Step {
 	a := w.a
 	w.step = counts
-	// A later reset can end nothing where no older slots are remembered.
-	w.reads(false, !a.fresh(w.now) && (!w.window.fixed() || a.verified == 0), false)
+	// A reset can end nothing where no older slots are remembered.
+	w.reads(false, !a.fresh(w.now) && !w.window.fixed(), false)
 	if a.key == "" || a.keyOf != w.bucket {
 		a.key, a.keyOf = counters.CounterKey(a.prefix, w.bucket), w.bucket
 	}
