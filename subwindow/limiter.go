@@ -132,11 +132,7 @@ func (l *Limiter) Reset(ctx context.Context, client string, now time.Time) error
 		generation, err = f.store.Add(ctx, raise)
 	}
 	if err == nil {
-		l.Change(client, func(a *account) {
-			if generation > a.generation { // or a later one was faster
-				a.become(generation, now.UnixNano(), f.options.ClockSkew)
-			}
-		})
+		l.Change(client, func(a *account) { a.become(generation, now.UnixNano(), f.options.ClockSkew) })
 	}
 	return err
 }

@@ -1,10 +1,7 @@
 package subwindow_test
 
 import (
-	"context"
 	"fmt"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -130,41 +127,4 @@ func TestShareAfterAnOldReset(t *testing.T) {
 			assert.Equal(t, 40, admitted)
 		})
 	}
-}
-
-// A resetStore holds up the answer to the second addition to a generation.
-type resetStore struct {
-	counters.Store
-	additions int
-	hold      func()
-}
-
-func (s *resetStore) Add(ctx context.Context, a counters.Addition) (int64, error) {
-	n, err := s.Store.Add(ctx, a)
-	if strings.HasSuffix(a.Key, "reset") {
-		if s.additions++; s.additions == 2 {
-			s.hold()
-		}
-	}
-	return n, err
-}
-
-// Of two resets at a time the first is answered last.
-func TestTwoResetsAtATime(t *testing.T) {
-	inner := memory.New(nil)
-	store := &resetStore{Store: inner}
-	w, err := subwindow.NewFixedWindow(24 * time.Hour)
-	require.NoError(t, err)
-	l := newLimiter(t, store, w, sameClock)
-	var second sync.WaitGroup
-	store.hold = func() {
-		second.Go(func() { assert.NoError(t, l.Reset(t.Context(), "c", at("09:00:00"))) })
-		second.Wait()
-	}
-	require.NoError(t, l.Reset(t.Context(), "c", at("09:00:00")))
-	for i := range 100 {
-		require.True(t, take(t, l, at("10:00:00").Add(time.Duration(i)*time.Minute), 1, 100).Allowed)
-	}
-	require.NoError(t, inner.Delete(t.Context(), []string{key(w, at("12:00:00"))})) // it is evicted
-	assert.False(t, take(t, l, at("12:00:00"), 100, 100).Allowed, "200 of 100, by one instance")
 }
