@@ -25,8 +25,8 @@ type account[S any] struct {
 	due *due[S]
 	// flight is under way to the store; nil if none is.
 	flight *flight[S]
-	// own is how much of all that was consumed lately is this process's own.
-	own, all int64
+	// share is of what was consumed since the process first saw the client.
+	share ledger.Share
 	// expected is what the others are thought to have admitted alone, and to tell
 	// the store as late as this process, until a moment in Unix nanoseconds.
 	expected, until int64
@@ -112,9 +112,6 @@ type flight[S any] struct {
 // mostFlights bounds how many flights without an answer are remembered of a client: of
 // a store that reads but doesn't write, each check makes one more.
 const mostFlights = 64
-
-// mostConsumed bounds how far back a process remembers what share it had of a client.
-const mostConsumed = 1 << 14
 
 type fate uint8
 
@@ -270,14 +267,6 @@ func (d *due[S]) admit(l *rules[S], r *counters.Request, share float64) {
 		others.Cost = min(more, l.peek(d.wary, *r).Remaining)
 		d.wary, _ = l.step(l.clone(d.wary), others)
 		d.others += more
-	}
-}
-
-// consumed notes how much was consumed since the process last saw the state, or ever,
-// and how much of that is its own.
-func (a *account[S]) consumed(own, all int64) {
-	if a.own, a.all = a.own+own, a.all+all; a.all > mostConsumed {
-		a.own, a.all = a.own/2, a.all/2
 	}
 }
 

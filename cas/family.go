@@ -44,7 +44,7 @@ func (f *family[S]) Recall(a *account[S], r counters.Request) (d counters.Decisi
 func (f *family[S]) decideAlone(a *account[S], s S, r *counters.Request) counters.Decision {
 	if due := a.due; due != nil && due.alone > 0 && !f.cfg.CountDenied {
 		all := *r
-		all.Cost = max(r.Cost, int64(math.Ceil(float64(r.Cost)/f.book.Of(a.own, a.all, r.Cost))))
+		all.Cost = max(r.Cost, int64(math.Ceil(float64(r.Cost)/f.shareOf(a, r))))
 		if d := f.decide(s, &all); !d.Allowed && d.RetryAfter != forever {
 			return d
 		}
@@ -100,6 +100,12 @@ func (f *family[S]) Alone(a *account[S], r counters.Request, of any) counters.De
 	return d
 }
 
+// shareOf returns the process's share of the client of r.
+func (f *family[S]) shareOf(a *account[S], r *counters.Request) float64 {
+	own, all := a.share.Counts()
+	return f.book.Of(own, all, r.Cost)
+}
+
 // share notes that r was admitted alone, if it was: the others are thought to do so
 // in the proportion in which they lately did.
 func (f *family[S]) share(a *account[S], due *due[S], r *counters.Request, d *counters.Decision, before, next S, exact bool) {
@@ -108,7 +114,7 @@ func (f *family[S]) share(a *account[S], due *due[S], r *counters.Request, d *co
 	} else if due.others > 0 {
 		due.wary = f.carry(due.wary, before, next, *r)
 	}
-	if share := f.book.Of(a.own, a.all, r.Cost); d.Allowed && share < 1 {
+	if share := f.shareOf(a, r); d.Allowed && share < 1 {
 		due.admit(&f.rules, r, share)
 		left := f.decide(due.wary, r)
 		d.Remaining, d.ResetAfter = left.Remaining, left.ResetAfter

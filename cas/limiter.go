@@ -132,6 +132,7 @@ func (l *Limiter[S]) Reset(ctx context.Context, client string, now time.Time) er
 		return err
 	}
 	l.Change(client, func(a *account[S]) {
+		a.expected = 0
 		a.last, a.spent = snapshot[S]{known: true, origin: o, expires: time.Now().Add(o.marked)}, false
 		a.drop()
 	})

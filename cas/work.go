@@ -62,10 +62,6 @@ type work[S any] struct {
 // alone.
 const triesTogether = 3
 
-// tellingTimeouts is how many store timeouts the others are given to tell the store
-// what they have admitted alone.
-const tellingTimeouts = 2
-
 // Begin implements ledger.Work.
 func (w *work[S]) Begin(ctx context.Context, a *account[S], client string, b *batch[S]) {
 	w.a, w.client, w.batch, w.met, w.first = a, client, b, a.last.known, !a.last.known && !a.owes()
@@ -251,9 +247,8 @@ func (w *work[S]) decide(take bool) {
 	}
 }
 
-// expects reports whether a call is denied because of what the others are thought
-// to tell the store when it is back: who has waited for that is decided as if the
-// process were alone still.
+// expects reports whether a call is denied because of what the others are thought to
+// have still to tell the store.
 func (w *work[S]) expects(call *call[S]) bool {
 	if w.a.expected == 0 || w.cfg.CountDenied || call.Request.Now.UnixNano() > w.a.until {
 		return false
@@ -415,7 +410,7 @@ func (w *work[S]) look(f *flight[S]) time.Time {
 	if d := a.due; d != nil {
 		w.own += d.alone
 		if d.others > 0 {
-			a.expect(d.others, next.latest.Now, tellingTimeouts*w.cfg.StoreTimeout)
+			a.expect(d.others, next.latest.Now, ledger.TellingTimeouts*w.cfg.StoreTimeout)
 		}
 		w.shared = w.shared || len(d.flights()) > 0 // they are part of f if that is done
 	}
@@ -450,7 +445,7 @@ func (w *work[S]) look(f *flight[S]) time.Time {
 			w.others = max(0, l.peek(none, *next.latest).Remaining-l.peek(a.last.decoded, *next.latest).Remaining-w.own)
 		}
 		if w.met || w.first {
-			a.consumed(w.own, w.own+w.others)
+			a.share.Note(w.own, w.own+w.others)
 		}
 		a.landed(l, f)
 	default:

@@ -299,7 +299,8 @@ func (a *account) own() (own, count int64) {
 // see takes over what the store has in a slot. If that has lost something, see
 // reports how much is missing, and what was known stays. What has left every window
 // may have expired: only what is lasting can be lost. While a reset may be under
-// way, what others have counted may be from before it.
+// way, what others have counted may be from before it. What is new of theirs isn't
+// expected of them any more.
 func (a *account) see(bucket, value int64, lasting, reset bool) (missing int64) {
 	s := a.at(bucket)
 	if s == nil {

@@ -93,7 +93,7 @@ func (w *work) settle() bool {
 	a.forget(w.window, w.now)
 	w.dues = w.dues[:0]
 	for i := range a.dues {
-		a.await(&a.dues[i], w.now+tellingTimeouts*int64(w.options.StoreTimeout))
+		a.await(&a.dues[i], w.now+ledger.TellingTimeouts*int64(w.options.StoreTimeout))
 		d := a.dues[i]
 		if d.cost = a.toTell(d); d.cost == 0 || w.blind && d.cost > 0 {
 			continue

@@ -2,7 +2,6 @@ package subwindow_test
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -25,59 +24,35 @@ func (s slowStore) Add(ctx context.Context, a counters.Addition) (int64, error) 
 	return s.Store.Add(ctx, a)
 }
 
-// Calls that fall in two slots come in turns: a leader does all of them.
-func TestCallsAreInterleaved(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWindow(t, time.Minute, 10, false)
-		l := newLimiterWith(t, slowStore{memory.New(nil), 100 * time.Microsecond}, w, counters.Options{Clients: 10, StoreTimeout: 50 * time.Millisecond})
-		boundary := time.Now().Truncate(6 * time.Second).Add(6 * time.Second)
-		time.Sleep(time.Until(boundary.Add(time.Millisecond)))
-		var wg sync.WaitGroup
-		errs := map[string]int{}
-		var mu sync.Mutex
-		for i := range 200 {
-			now := boundary.Add(time.Millisecond)
-			if i%2 == 0 {
-				now = boundary.Add(-time.Millisecond)
-			}
-			wg.Go(func() {
-				_, err := l.Take(t.Context(), counters.Request{Client: "c", Cost: 1, Limit: 10000, Now: now})
-				mu.Lock()
-				defer mu.Unlock()
-				errs[fmt.Sprint(err)]++
-			})
-			synctest.Wait()
-		}
-		wg.Wait()
-		l.Flush()
-		time.Sleep(5 * time.Second)
-		l.Flush()
-		assert.Len(t, errs, 1, "%v", errs)
-	})
-}
-
-// Calls of short slots, some of which are late.
+// Calls of one client fall in several slots, by turns: a leader does all of them.
 func TestCallsSpanManySlots(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWindow(t, 100*time.Millisecond, 100, false)
-		l := newLimiterWith(t, slowStore{memory.New(nil), 100 * time.Microsecond}, w, counters.Options{Clients: 10, StoreTimeout: 50 * time.Millisecond})
-		var wg sync.WaitGroup
-		errs := map[string]int{}
-		var mu sync.Mutex
-		for i := range 70 {
-			now := time.Now().Add(time.Duration(i%3-1) * time.Millisecond)
-			wg.Go(func() {
-				_, err := l.Take(t.Context(), counters.Request{Client: "c", Cost: 1, Limit: 10000, Now: now})
-				mu.Lock()
-				defer mu.Unlock()
-				errs[fmt.Sprint(err)]++
+	for name, test := range map[string]struct {
+		length time.Duration
+		slots  int
+		calls  int
+		apart  func(i int) time.Duration
+	}{
+		"on both sides of a boundary": {time.Minute, 10, 200, func(i int) time.Duration { return time.Duration(2*(i%2)-1) * time.Millisecond }},
+		"of a millisecond each":       {100 * time.Millisecond, 100, 70, func(i int) time.Duration { return time.Duration(i%3-1) * time.Millisecond }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := slowStore{memory.New(nil), 100 * time.Microsecond}
+				l := newLimiterWith(t, store, newWindow(t, test.length, test.slots, false), counters.Options{Clients: 10, StoreTimeout: 50 * time.Millisecond})
+				width := test.length / time.Duration(test.slots)
+				boundary := time.Now().Truncate(width).Add(width)
+				time.Sleep(time.Until(boundary))
+				var callers sync.WaitGroup
+				for i := range test.calls {
+					callers.Go(func() {
+						_, err := l.Take(t.Context(), counters.Request{Client: "c", Cost: 1, Limit: 10000, Now: boundary.Add(test.apart(i))})
+						assert.NoError(t, err)
+					})
+					synctest.Wait()
+				}
+				callers.Wait()
+				l.Flush()
 			})
-			synctest.Wait()
-		}
-		wg.Wait()
-		l.Flush()
-		time.Sleep(5 * time.Second)
-		l.Flush()
-		assert.Len(t, errs, 1, "%v", errs)
-	})
+		})
+	}
 }

@@ -112,10 +112,6 @@ func (w *work) fly(f *flight, err error) {
 	}
 }
 
-// tellingTimeouts is how many store timeouts the others are given to tell the store
-// what they have admitted alone.
-const tellingTimeouts = 2
-
 // believe finds what is in use of the slots that matter, with what the others have
 // still to tell.
 func (w *work) believe() {

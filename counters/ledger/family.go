@@ -22,7 +22,7 @@ type Kind uint8
 const (
 	Takes   Kind = iota
 	Peeks        // counts nothing
-	Settles      // is over when the store was told all that is due
+	Settles      // is over when the store was told what it is to be told now
 	Refunds      // the same, but its Now is that of the request that is given back
 )
 

@@ -8,6 +8,10 @@ import "sync/atomic"
 // be its own.) It is safe for concurrent use; the zero value is all.
 type Share struct{ own, all atomic.Int64 }
 
+// TellingTimeouts is how many store timeouts other processes are given, when the store
+// answers again, to tell it what they have admitted alone.
+const TellingTimeouts = 2
+
 // memory is how many counts a share is of, about.
 const memory = 1 << 14
 
@@ -20,6 +24,9 @@ func (s *Share) Note(own, all int64) {
 		s.all.Store(n / 2)
 	}
 }
+
+// Counts returns what it is of: how much is the process's own, of how much in all.
+func (s *Share) Counts() (own, all int64) { return s.own.Load(), s.all.Load() }
 
 // Of returns the share, in (0, 1], of a client that asks for a cost, and of whose
 // counts, as far as the process knows them, so many are its own. One cost is left
