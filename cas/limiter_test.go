@@ -485,6 +485,7 @@ func TestStoreErrorsAreTold(t *testing.T) {
 	_, err = i.limiter.Peek(context.Background(), i.request(1))
 	require.ErrorIs(t, err, counters.ErrUnavailable)
 	require.ErrorIs(t, i.limiter.Refund(context.Background(), i.request(1), counters.Decision{Allowed: true}), counters.ErrUnavailable)
+	i.limiter.Flush()
 	require.ErrorIs(t, i.limiter.Reset(context.Background(), "c", i.now), counters.ErrUnavailable)
 	_, err = i.limiter.Take(context.Background(), i.request(11))
 	require.ErrorIs(t, err, counters.ErrUnavailable, "a load that fails")
