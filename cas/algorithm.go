@@ -50,17 +50,17 @@ type algorithm[S any] interface {
 	// the state it was given, unless denied requests count; so does a request
 	// of cost 0, which consumes nothing.
 	step(S, counters.Request) (S, counters.Decision)
-	// within returns what step keeps of a state that it changes: less than all if
-	// that is more than r's limit has room for at any time.
-	within(S, counters.Request) S
 	// peek returns the decision that step would, and consumes nothing.
 	peek(S, counters.Request) counters.Decision
 	// refund undoes a request that step has admitted, with the decision, as far
 	// as time hasn't passed over it. Of another generation it undoes nothing.
 	refund(S, counters.Request, counters.Decision) S
-	// carry adds to the first state, as r finds it, what was consumed between
-	// the second and the third.
-	carry(present, before, after S, r counters.Request) S
+	// charge is the reverse: it consumes a request that was admitted elsewhere, with
+	// the decision, as far as time hasn't passed over it, be there no room.
+	charge(S, counters.Request, counters.Decision) S
+	// remains returns how much of the cost of such a request is to count at a time, if
+	// it is to be charged then together with another one.
+	remains(counters.Request, counters.Decision, int64) int64
 	// most returns the state in which as much is in use, as r finds it, as in
 	// the one of the two that has more, and whether that is more than in the
 	// first. The two are of one client.

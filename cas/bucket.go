@@ -94,22 +94,12 @@ func (b bucket) peek(s bucketState, r counters.Request) (d counters.Decision) {
 }
 
 // refund takes from the level what hasn't drained of the cost of r, which step
-// has admitted with the decision taken. What was in the bucket before r drains
-// first. Remaining tells how much that was, but for the fraction it leaves out
-// and what has been refunded since; the refund is too small rather than too
-// large.
+// has admitted with the decision taken; it is too small rather than too large.
 func (b bucket) refund(s bucketState, r counters.Request, taken counters.Decision) bucketState {
 	if s.generation != taken.Receipt.Generation {
 		return s
 	}
-	before := max(0, b.capacity(r.Limit)-taken.Remaining-r.Cost-1-(s.refunded-taken.Receipt.Refunded))
-	left := bucketState{whole: before + r.Cost, window: b.window}
-	if now := r.Now.UnixNano(); now < s.time {
-		left.drain(between(now, s.time), r.Limit)
-	}
-	if left.whole >= r.Cost {
-		left.whole, left.part = r.Cost, 0
-	}
+	left := b.undrained(s.time, &r, b.before(&r, &taken)-1-(s.refunded-taken.Receipt.Refunded))
 	s = s.in(b.window)
 	s.refunded += left.ceil()
 	s.whole -= left.whole
@@ -123,29 +113,45 @@ func (b bucket) refund(s bucketState, r counters.Request, taken counters.Decisio
 	return s
 }
 
-// carry raises the level by as much as it rises from before to after, be it above
-// the capacity: what is to be refunded may be in it. All three are compared at
-// one moment.
-func (b bucket) carry(present, before, after bucketState, r counters.Request) bucketState {
-	now := max(r.Now.UnixNano(), present.time, before.time, after.time)
-	s, from, to := b.drained(present, now, r.Limit), b.drained(before, now, r.Limit), b.drained(after, now, r.Limit)
-	if s.whole == 0 && s.part == 0 {
-		s.generation, s.refunded = to.generation, to.refunded
-	}
-	more, part := to.whole-from.whole, to.part-from.part
-	if more > 0 || more == 0 && part > 0 {
-		s.whole, s.part = s.whole+more, s.part+part
-	}
-	switch {
-	case s.part < 0:
-		s.whole, s.part = s.whole-1, s.part+int64(s.window)
-	case s.part >= int64(s.window):
+// charge raises the level by what hasn't drained of the cost of r, be it above the
+// capacity: what is to be refunded may be in it.
+func (b bucket) charge(s bucketState, r counters.Request, taken counters.Decision) bucketState {
+	s = s.in(b.window)
+	b.drain(&s, r.Now.UnixNano(), r.Limit)
+	left := b.undrained(s.time, &r, b.before(&r, &taken))
+	s.whole += left.whole
+	if s.part += left.part; s.part >= int64(s.window) {
 		s.whole, s.part = s.whole+1, s.part-int64(s.window)
 	}
 	if s.whole == 0 && s.part == 0 {
 		return bucketState{}
 	}
+	s.whole = min(s.whole, counters.MaxLimit-1) // and part: what decode takes for a state
 	return s
+}
+
+func (b bucket) remains(r counters.Request, taken counters.Decision, at int64) int64 {
+	left := b.undrained(at, &r, b.before(&r, &taken))
+	return left.ceil()
+}
+
+// before returns what was in the bucket before r, which was admitted with the decision
+// taken: up to 1 more, as Remaining leaves out a fraction.
+func (b *bucket) before(r *counters.Request, taken *counters.Decision) int64 {
+	return b.capacity(r.Limit) - taken.Remaining - r.Cost
+}
+
+// undrained returns what hasn't drained by a time of the cost of r. What was in the
+// bucket before that drains first.
+func (b *bucket) undrained(at int64, r *counters.Request, before int64) bucketState {
+	left := bucketState{whole: max(0, before) + r.Cost, window: b.window}
+	if now := r.Now.UnixNano(); now < at {
+		left.drain(between(now, at), r.Limit)
+	}
+	if left.whole >= r.Cost {
+		left.whole, left.part = r.Cost, 0
+	}
+	return left
 }
 
 // most returns the state with the higher level.
@@ -209,18 +215,6 @@ func (b *bucket) clamp(s *bucketState, limit int64) {
 	if capacity := b.capacity(limit); s.whole >= capacity {
 		s.whole, s.part = capacity, 0
 	}
-}
-
-func (b bucket) within(s bucketState, r counters.Request) bucketState {
-	b.clamp(&s, r.Limit)
-	return s
-}
-
-// drained returns s as level does, be it above the capacity.
-func (b *bucket) drained(s bucketState, now, limit int64) bucketState {
-	s = s.in(b.window)
-	b.drain(&s, now, limit)
-	return s
 }
 
 // drain drains s, in the bucket's own units, until now.

@@ -103,8 +103,6 @@ func (l counting) step(s countingState, r counters.Request) (countingState, coun
 	return s, l.decision(live, r, allowed)
 }
 
-func (l counting) within(s countingState, _ counters.Request) countingState { return s }
-
 func (l counting) peek(s countingState, r counters.Request) counters.Decision {
 	live, used := l.live(s, r)
 	return l.decision(live, r, r.Cost <= r.Limit-used)
@@ -124,33 +122,17 @@ func (l counting) refund(s countingState, r counters.Request, taken counters.Dec
 	return s
 }
 
-// carry adds the entries of after that before doesn't have, or has with a
-// smaller cost. A late request may stand at other times in the two: what only
-// before has there is as much of the oldest that only after has.
-func (l counting) carry(present, before, after countingState, r counters.Request) countingState {
-	now := max(r.Now.UnixNano(), present.time, before.time, after.time)
-	var entries []counted
-	var late int64
-	for had, has := range l.pairs(before.entries, after.entries) {
-		switch more := costs(has) - costs(had); {
-		case len(had) == 0:
-			entries = append(entries, has...)
-		case more > 0: // since the last that before has
-			last := ends(has)
-			entries = append(entries, counted{last, last, more})
-		case !l.left(ends(had), now) && (len(has) > 0 || !l.countDenied):
-			late -= more
-		}
+// charge adds an entry for r.
+func (l counting) charge(s countingState, r counters.Request, _ counters.Decision) countingState {
+	now := r.Now.UnixNano()
+	if len(s.entries) == 0 {
+		s = countingState{generation: now, time: now}
 	}
-	for i := range entries {
-		if same := min(late, entries[i].cost); same > 0 {
-			entries[i] = counted{entries[i].last, entries[i].last, entries[i].cost - same}
-			late -= same
-		}
-	}
-	entries = slices.DeleteFunc(entries, func(e counted) bool { return e.cost == 0 })
-	return l.of(append(entries, present.entries...), r.Limit, present, after)
+	s.time = max(s.time, now)
+	return l.of(append(s.entries, counted{now, now, r.Cost}), r.Limit, s, s)
 }
+
+func (l counting) remains(r counters.Request, _ counters.Decision, _ int64) int64 { return r.Cost }
 
 // most returns the log with every entry of the two, with the higher cost and
 // the later end if both have it.

@@ -357,34 +357,36 @@ func TestWhatIsLostOfACountingLogIsPutBack(t *testing.T) {
 	})
 }
 
-// What is carried is what came last, and stays as long as the last of it: also
-// of an entry that others have begun. What stands at other times in the two
-// isn't carried twice.
-func TestWhatIsCarriedOfAnEntryStaysUntilItsLast(t *testing.T) {
+// What was admitted elsewhere is in use for a window from its own time on, beside
+// what the log has, and be there no room for it.
+func TestWhatACountingLogIsChargedStaysForAWindow(t *testing.T) {
 	t.Parallel()
 	l, err := newCountingLog(time.Minute, MinLogEntries, false)
 	require.NoError(t, err)
 	second := func(n int64) int64 { return clock(t, "12:00:00").UnixNano() + n*int64(time.Second) }
 	of := func(entries ...counted) countingState {
+		if len(entries) == 0 {
+			return countingState{}
+		}
 		return countingState{generation: entries[0].first, time: entries[len(entries)-1].last, entries: entries}
 	}
-	present := of(counted{second(30), second(30), 1})
 	for _, test := range []struct {
-		name          string
-		before, after countingState
-		used          map[int64]int64 // after seconds
+		name     string
+		state    countingState
+		at, cost int64
+		used     map[int64]int64 // after seconds
 	}{
-		{"more of an entry", of(counted{second(0), second(0), 1}), of(counted{second(0), second(10), 3}), map[int64]int64{59: 3, 69: 3, 71: 1}},
-		{"an entry", countingState{}, of(counted{second(0), second(10), 3}), map[int64]int64{59: 4, 61: 3, 69: 3, 71: 1}},
-		{"an entry later", of(counted{second(5), second(5), 2}), of(counted{second(0), second(0), 2}, counted{second(20), second(20), 4}), map[int64]int64{59: 5, 79: 5, 81: 1}},
-		{"more of two that begin together", of(counted{second(0), second(25), 2}, counted{second(0), second(0), 1}), of(counted{second(0), second(25), 3}, counted{second(0), second(0), 1}), map[int64]int64{59: 2, 84: 2, 86: 1, 91: 0}},
-		{"less", of(counted{second(5), second(5), 2}), of(counted{second(5), second(5), 1}), map[int64]int64{59: 1}},
-		{"what has left", of(counted{second(-40), second(-40), 2}, counted{second(5), second(5), 2}), of(counted{second(5), second(5), 2}, counted{second(25), second(25), 1}), map[int64]int64{59: 2}},
+		{"an empty log", of(), 10, 3, map[int64]int64{59: 3, 69: 3, 71: 0}},
+		{"later than the log", of(counted{second(0), second(5), 3}), 10, 2, map[int64]int64{59: 5, 64: 4, 66: 2, 69: 2, 71: 0}},
+		{"before the log", of(counted{second(30), second(30), 1}), 10, 2, map[int64]int64{59: 3, 69: 3, 71: 1, 91: 0}},
+		{"more than there is room for", of(counted{second(30), second(30), 19}), 10, 5, map[int64]int64{59: 24, 71: 19, 91: 0}},
+		{"what has left", of(counted{second(80), second(80), 1}), 10, 5, map[int64]int64{81: 1}},
 	} {
+		charge := counters.Request{Cost: test.cost, Limit: 20, Now: time.Unix(0, second(test.at))}
+		charged := l.charge(l.clone(test.state), charge, counters.Decision{})
 		for at, want := range test.used {
-			r := counters.Request{Limit: 20, Now: time.Unix(0, second(at))}
-			_, used := l.live(l.carry(present, test.before, test.after, counters.Request{Limit: 20, Now: time.Unix(0, second(30))}), r)
-			assert.Equal(t, want, used, "%s after %d s", test.name, at)
+			_, used := l.live(l.clone(charged), counters.Request{Limit: 20, Now: time.Unix(0, second(at))})
+			assert.Equal(t, want, used, "%s, after %d s", test.name, at)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"time"
 
 	"weir/counters"
@@ -34,17 +35,24 @@ func (f *family[S]) Known(a *account[S], r counters.Request) (d counters.Decisio
 // Recall implements ledger.Family.
 func (f *family[S]) Recall(a *account[S], r counters.Request) (d counters.Decision, known, fresh bool) {
 	if known = a.last.lasts(); known && !a.owes() && a.last.fresh(r.Now) {
-		return f.decide(a.state(&f.rules, &r), &r), true, true
+		return f.decide(a.last.decoded, &r), true, true
 	}
-	return f.decideAlone(a, a.belief(&f.rules, &r), &r), known || a.owes(), false
+	share := f.shareOf(a, &r)
+	return f.decideAlone(a, a.belief(&f.rules, share), &r, share), known || a.owes(), false
+}
+
+// shareOf returns the process's share of the client of r.
+func (f *family[S]) shareOf(a *account[S], r *counters.Request) float64 {
+	own, all := a.share.Counts()
+	return f.book.Of(own, all, r.Cost)
 }
 
 // decideAlone decides r in the state that the process believes in, if others admit
 // their share too. Of what is admitted alone the first stands for itself.
-func (f *family[S]) decideAlone(a *account[S], s S, r *counters.Request) counters.Decision {
-	if due := a.due; due != nil && due.alone > 0 && !f.cfg.CountDenied {
+func (f *family[S]) decideAlone(a *account[S], s S, r *counters.Request, share float64) counters.Decision {
+	if !f.cfg.CountDenied && share < 1 && a.alone() > 0 {
 		all := *r
-		all.Cost = max(r.Cost, int64(math.Ceil(float64(r.Cost)/f.shareOf(a, r))))
+		all.Cost = max(r.Cost, int64(math.Ceil(float64(r.Cost)/share)))
 		if d := f.decide(s, &all); !d.Allowed && d.RetryAfter != forever {
 			return d
 		}
@@ -57,71 +65,41 @@ func (f *family[S]) Alone(a *account[S], r counters.Request, of any) counters.De
 	l := &f.rules
 	was, _ := of.(*flight[S])
 	if was != nil && was == a.flight {
-		if p := was.find(&r, false); p != nil {
-			p.kept = true
-			d := p.taken
-			d.Receipt.Alone = was
+		if d, due := was.leave(&r); due != nil {
+			a.owe(due)
+			d.Receipt.Alone = due
 			return d
 		}
-		was = nil
 	}
-	s := a.belief(l, &r)
-	if d := f.decideAlone(a, s, &r); r.Cost == 0 || !d.Allowed && !f.cfg.CountDenied {
+	share := f.shareOf(a, &r)
+	s := a.belief(l, share)
+	if d := f.decideAlone(a, s, &r, share); r.Cost == 0 || !d.Allowed && !f.cfg.CountDenied {
 		return d
 	}
-	next, d := f.step(f.clone(s), r)
-	f.bound(&d, next, &r)
-	add := func(to S) S { return f.add(to, &r, d.Allowed, s, next) }
-	exact := a.flight == nil && (a.due == nil || len(a.due.back) == 0) // s is due.after, or due.wary
-	due := a.oweState(l, &r)
-	if was != nil && was.fate == pending && len(was.group.from(was)) == 1 && (a.flight == nil || was.group != due.group) { // no other includes it
-		if p := was.find(&r, false); p != nil && p.taken.Allowed == d.Allowed {
-			p.kept, d.Receipt.Alone = true, was
-			if was.kept = add(was.kept); was.group == due.group {
-				due.after = add(due.after)
-			}
-			f.share(a, due, &r, &d, s, next, exact)
-			return d
-		}
+	s, d := l.step(s, r)
+	l.bound(&d, s, &r)
+	due := newDebt(r, d)
+	due.generation = 0                     // it isn't consumed yet
+	if _, at := l.began(s); at > due.now { // it is late, and consumed as of then
+		due.now = at
 	}
-	switch {
-	case exact && due.others == 0:
-		due.after = next
-	case exact && d.Allowed:
-		due.after = add(due.after)
-	default:
-		due.after = f.carry(due.after, s, next, r)
+	if flown := was.refused(&r, due.kind); flown != nil {
+		due = flown
+		due.lower(-r.Cost)
 	}
-	if due.open == nil {
-		due.open = new(flight[S])
+	if due.flights == 0 || slices.Contains(a.flights, was) {
+		a.owe(due)
+		a.tidy(l)
 	}
-	d.Receipt.Alone = due.open
-	f.share(a, due, &r, &d, s, next, exact)
-	return d
-}
-
-// shareOf returns the process's share of the client of r.
-func (f *family[S]) shareOf(a *account[S], r *counters.Request) float64 {
-	own, all := a.share.Counts()
-	return f.book.Of(own, all, r.Cost)
-}
-
-// share notes that r was admitted alone, if it was: the others are thought to do so
-// in the proportion in which they lately did.
-func (f *family[S]) share(a *account[S], due *due[S], r *counters.Request, d *counters.Decision, before, next S, exact bool) {
-	if exact && due.others > 0 {
-		due.wary = next
-	} else if due.others > 0 {
-		due.wary = f.carry(due.wary, before, next, *r)
-	}
-	if share := f.shareOf(a, r); d.Allowed && share < 1 {
-		due.admit(&f.rules, r, share)
-		left := f.decide(due.wary, r)
+	d.Receipt = counters.Receipt{Alone: due}
+	if d.Allowed && share < 1 {
+		left := f.decide(a.belief(l, share), &r)
 		d.Remaining, d.ResetAfter = left.Remaining, left.ResetAfter
 		if f.cfg.CountDenied {
 			d.FitsAfter = max(left.FitsAfter, left.RetryAfter)
 		}
 	}
+	return d
 }
 
 // Leave implements ledger.Family.
@@ -134,11 +112,7 @@ func (f *family[S]) Leave(a *account[S], r counters.Request, _ any, deadline tim
 
 // Refund implements ledger.Family.
 func (f *family[S]) Refund(a *account[S], r counters.Request, taken counters.Decision) (tell bool) {
-	b := refund{r, taken}
-	of := flightOf[S](&b)
-	a.giveBack(b)
-	a.sort(&f.rules)
-	return of == nil || of.fate == done
+	return a.refund(&f.rules, r, taken)
 }
 
 // Owes implements ledger.Family.

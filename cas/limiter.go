@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"math"
 	"time"
 
 	"weir/counters"
@@ -113,28 +114,29 @@ func (l *Limiter[S]) Reset(ctx context.Context, client string, now time.Time) er
 	}
 	f := &l.family
 	key := f.keys.StateKey(client)
-	var initial S
-	var o origin
+	r := counters.Request{Limit: 1, Now: now}
+	next := transition[S]{changed: true, latest: &r}
 	state, err := f.store.Load(ctx, key)
 	for attempt, done := 1, false; err == nil && !done; attempt++ {
 		_, old, _ := f.decoded(state)
-		o = old.markAt(now.UnixNano(), f.marked(f.lasts()))
-		o.reset = o.mark
-		value, ttl := f.encode(o.append(nil), initial), counters.TTL(o.marked, f.cfg.Horizon())
+		next.origin = old.markAt(now.UnixNano(), f.marked(f.lasts()))
+		next.origin.reset = next.origin.mark
+		next.value, next.ttl = f.encode(next.origin.append(nil), next.to), counters.TTL(next.origin.marked, f.cfg.Horizon())
 		if attempt < resetAttempts {
 			// Of two resets the second has to have the later mark.
-			state, done, err = f.store.Swap(ctx, key, state, value, ttl)
-		} else {
-			err, done = f.store.Put(ctx, key, value, ttl), true
+			state, done, err = f.store.Swap(ctx, key, state, next.value, next.ttl)
+		} else if err = f.store.Put(ctx, key, next.value, next.ttl); err == nil {
+			state, err = f.store.Load(ctx, key)
+			done = true
 		}
 	}
 	if err != nil {
 		return err
 	}
 	l.Change(client, func(a *account[S]) {
-		a.expected = 0
-		a.last, a.spent = snapshot[S]{known: true, origin: o, expires: time.Now().Add(o.marked)}, false
-		a.drop()
+		f.wrote(state, &next, &a.last)
+		a.expected, a.spent, a.flights = 0, false, nil
+		a.reset(math.MaxInt64)
 	})
 	return nil
 }

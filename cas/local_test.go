@@ -226,7 +226,7 @@ func TestALateRequestIsConsumed(t *testing.T) {
 			request := func(cost int64, after time.Duration) counters.Request {
 				return counters.Request{Client: "c", Cost: cost, Limit: 10, Now: now.Add(after)}
 			}
-			_, err = l.Take(t.Context(), request(10, 0))
+			_, err = l.Take(t.Context(), request(10, -time.Millisecond/2))
 			require.NoError(t, err)
 			admitted := 1
 			store.meanwhile = func() {

@@ -65,36 +65,24 @@ func (l *rules[S]) contend(s S, r *counters.Request) counters.Decision {
 	return d
 }
 
-// add has a state consume r, which was admitted if it says so. If there is no room
-// for that, it consumes what was consumed between before and after.
-func (l *rules[S]) add(s S, r *counters.Request, admitted bool, before, after S) S {
-	next, d := l.step(l.clone(s), *r)
-	if admitted && !d.Allowed {
-		next = l.carry(s, before, after, *r)
+// tell returns the state in which the store has been told of d, and takes over the
+// memory of s. What was admitted alone is consumed at its own time, be there no room.
+func (l *rules[S]) tell(s S, d *debt) S {
+	r := d.request()
+	if d.kind == back {
+		return l.refund(s, r, d.decision())
 	}
-	return next
-}
-
-// addPart does so for a part of a flight.
-func (l *rules[S]) addPart(s S, p *part) S {
-	var none S
-	one, _ := l.step(none, p.request)
-	return l.add(s, &p.request, p.taken.Allowed, none, one)
-}
-
-// take takes b from a state. What was decided alone is in there, be that of another
-// generation since.
-func (l *rules[S]) take(s S, b refund) S {
-	if generation, _ := l.began(s); b.taken.Receipt.Alone != nil && generation != b.taken.Receipt.Generation {
-		b.taken.Receipt.Generation, b.taken.Receipt.Refunded, b.taken.Remaining = generation, 0, counters.MaxLimit
+	if _, at := l.began(s); d.kind == admitted && (at > d.now || !l.peek(s, r).Allowed) {
+		return l.charge(s, r, d.decision())
 	}
-	return l.refund(s, b.request, b.taken)
+	s, _ = l.step(s, r)
+	return s
 }
 
 // marked returns for how long a mark matters, of what may be remembered for the
 // given time.
 func (l *rules[S]) marked(lasts time.Duration) time.Duration {
-	return lasts + l.cfg.Horizon() + l.cfg.ClockSkew
+	return min(lasts, counters.MaxWindow) + l.cfg.Horizon() + l.cfg.ClockSkew
 }
 
 // decoded returns the state that the store has, whose memory it takes over, and
@@ -166,6 +154,16 @@ func (l *rules[S]) see(state counters.State, next *transition[S], seen *snapshot
 	seen.state = state
 }
 
+// wrote returns what the store has after a swap that was done, as see does.
+func (l *rules[S]) wrote(state counters.State, next *transition[S], seen *snapshot[S]) {
+	l.see(state, next, seen)
+	if !bytes.Equal(state.Value, next.value) { // it may be lost by now
+		var written snapshot[S]
+		l.see(counters.State{Value: next.value}, next, &written)
+		l.restore(seen, &written, *next.latest)
+	}
+}
+
 // restore adds to what was seen what the process knows besides and the store has
 // lost: all of it, or what had come until the process that was the first to put
 // it back saw it last.
@@ -204,25 +202,10 @@ func (l *rules[S]) restore(seen, known *snapshot[S], r counters.Request) {
 	}
 }
 
-// A refund is to take back what a request was admitted with.
-type refund struct {
-	request counters.Request
-	taken   counters.Decision
-}
-
-// A part of a flight is what a call was to be admitted with, or what was to be
-// part of the flight and has been given back since.
-type part struct {
-	refund
-	kept bool // a caller who didn't wait for the leader has taken the decision
-}
-
 // A transition is what a batch makes of a state.
 type transition[S any] struct {
 	changed bool
-	before  S // the state by which the process decided
-	from    S // that state as far as it was kept, and less what is given back
-	to      S // the one after it
+	to      S
 	origin  origin
 	value   []byte // which to is encoded as, if it has changed
 	ttl     time.Duration

@@ -113,8 +113,6 @@ func (l log) step(s logState, r counters.Request) (logState, counters.Decision) 
 	return s, l.decision(live, r, allowed)
 }
 
-func (l log) within(s logState, _ counters.Request) logState { return s }
-
 func (l log) peek(s logState, r counters.Request) counters.Decision {
 	live := l.live(s, r)
 	return l.decision(live, r, r.Cost <= logLimit(r)-live.used)
@@ -147,36 +145,21 @@ func (l log) refund(s logState, r counters.Request, taken counters.Decision) log
 	return rest
 }
 
-// carry adds the entries of after that before doesn't have, or has with a
-// smaller cost. A late request may stand at other times in the two: what only
-// before has there is as much of the oldest that only after has.
-func (l log) carry(present, before, after logState, r counters.Request) logState {
-	costs := make(map[int64]int64)
-	for t, cost := range after.all() {
+// charge adds an entry for r, unless that has left the window.
+func (l log) charge(s logState, r counters.Request, _ counters.Decision) logState {
+	now := r.Now.UnixNano()
+	if behind(s.time, r.Now) >= uint64(l.window) {
+		return s
+	}
+	costs := map[int64]int64{now: r.Cost}
+	s = l.live(s, r)
+	for t, cost := range s.all() {
 		costs[t] += cost
 	}
-	now := max(r.Now.UnixNano(), present.time, before.time, after.time)
-	var late int64
-	for t, cost := range before.all() {
-		more := costs[t] - cost
-		costs[t] = max(0, more)
-		forgotten := l.countDenied && t < after.base || between(t, now) >= uint64(l.window)
-		if more < 0 && !forgotten {
-			late -= more
-		}
-	}
-	if late > 0 {
-		for _, t := range slices.Sorted(maps.Keys(costs)) {
-			same := min(late, costs[t])
-			costs[t] -= same
-			late -= same
-		}
-	}
-	for t, cost := range present.all() {
-		costs[t] += cost
-	}
-	return l.of(costs, present, after)
+	return l.of(costs, s, logState{})
 }
+
+func (l log) remains(r counters.Request, _ counters.Decision, _ int64) int64 { return r.Cost }
 
 // most returns the log with every entry of the two, at the higher cost if both
 // have it.

@@ -19,35 +19,38 @@ func tokenClient(t require.TestingT, window time.Duration, burst int64) *client[
 	return newClient(b)
 }
 
-// What is carried over is measured at one moment, be it for a request from before
-// the states.
-func TestCarryOfALateRequest(t *testing.T) {
+// What was admitted elsewhere is in use for as long as it would be here: what was in
+// the bucket before it drains first.
+func TestWhatABucketIsChargedDrains(t *testing.T) {
 	t.Parallel()
-	b, err := newTokenBucket(time.Minute, 0, false)
+	b, err := newTokenBucket(time.Minute, 0, false) // of 10: 1 drains in 6 s
 	require.NoError(t, err)
-	now := clock(t, "12:00:00")
-	request := func(after time.Duration, cost int64) counters.Request {
-		return counters.Request{Cost: cost, Limit: 10, Now: now.Add(after)}
+	request := func(second, cost int64) counters.Request {
+		return counters.Request{Cost: cost, Limit: 10, Now: clock(t, "12:00:00").Add(time.Duration(second) * time.Second)}
 	}
-	consumed := func(s bucketState, r counters.Request) bucketState {
-		next, d := b.step(s, r)
-		require.True(t, d.Allowed)
-		return next
+	after := func(requests ...counters.Request) (s bucketState) {
+		for _, r := range requests {
+			var d counters.Decision
+			s, d = b.step(s, r)
+			require.True(t, d.Allowed)
+		}
+		return s
 	}
-	early, late := request(-time.Second, 0), request(30*time.Second, 0)
-	before := consumed(bucketState{}, request(0, 8))
-	drained := b.level(before, late.Now.UnixNano(), 10) // 5 drain
-	more := consumed(before, request(30*time.Second, 2))
-	for name, c := range map[string]struct {
-		before, after bucketState
-		used          int64
+	for name, test := range map[string]struct {
+		state           bucketState
+		at              int64 // when the 4 were admitted
+		remaining, used int64 // then, and after 30 s
 	}{
-		"nothing, drained":   {before, drained, 3},
-		"nothing, as it was": {drained, before, 3},
-		"something":          {before, more, 5},
+		"an empty bucket":             {bucketState{}, 30, 6, 4},
+		"later than the state":        {after(request(0, 8)), 30, 3, 7},
+		"before it, into an empty":    {after(request(30, 2)), 18, 6, 4}, // 2 have drained since
+		"before it, into a fuller":    {after(request(30, 2)), 18, 5, 5}, // 1 and the 1 before it have
+		"before it, and drained":      {after(request(30, 2)), 0, 6, 2},
+		"more than there is room for": {after(request(30, 8)), 30, 6, 12},
 	} {
-		got := b.carry(drained, c.before, c.after, early)
-		assert.Equal(t, 10-c.used, b.peek(got, late).Remaining, name)
+		charged := b.charge(test.state, request(test.at, 4), counters.Decision{Remaining: test.remaining})
+		b.drain(&charged, request(30, 0).Now.UnixNano(), 10)
+		assert.Equal(t, test.used, charged.ceil(), name)
 	}
 }
 

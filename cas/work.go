@@ -1,7 +1,6 @@
 package cas
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -72,7 +71,7 @@ func (w *work[S]) Begin(ctx context.Context, a *account[S], client string, b *ba
 	w.joins = slices.ContainsFunc(b.Calls(), func(call *call[S]) bool { return call.Request.Kind != ledger.Peeks })
 	if f := a.flight; f != nil { // its leader has panicked, and its calls are gone
 		a.flight, f.calls = nil, nil
-		a.unanswered(&w.rules, f, a.last.origin, false)
+		a.unanswered(&w.rules, f, false)
 	}
 }
 
@@ -99,20 +98,19 @@ func (w *work[S]) Next() ledger.Step {
 	}
 	for {
 		w.swaps, w.swapped, w.size, w.reset = false, false, w.a.last.size, w.a.last.origin.reset
-		w.a.sort(&w.rules)
 		settles, peeks := w.gather()
 		if len(w.calls) == 0 || settles == len(w.calls) && !w.a.owes() {
 			w.answer(nil)
 			return ledger.Over
 		}
 		w.decide(peeks+settles < len(w.calls))
-		switch d := w.a.due; {
+		switch {
 		case !w.next.changed:
 			if w.asked || peeks == 0 && w.a.last.fresh(w.next.latest.Now) && w.full() {
 				w.answer(nil)
 				return ledger.Over
 			}
-		case len(d.flights()) > 0 && !w.asked: // one of them may be there
+		case len(w.a.flights) > 0 && !w.asked: // one of them may be there
 		case w.awaitsTurn():
 			return ledger.Later
 		case !w.claim():
@@ -213,17 +211,10 @@ func (w *work[S]) decide(take bool) {
 		}
 	}
 	next.origin, next.changed = a.last.origin, a.owes() || take && a.last.lost
-	next.before = a.last.decoded
-	if a.due != nil {
-		if a.due.based {
-			next.before, next.origin = a.due.after, a.due.origin
-		}
-		next.from = w.givesBack(next.before)
-	} else {
-		next.from = next.before
+	next.to = l.clone(a.last.decoded)
+	for _, d := range a.due {
+		w.tell(d)
 	}
-	next.to = l.clone(next.from)
-	var within int64 // next.from is within this limit
 	for _, call := range w.calls {
 		q := &call.Request
 		if q.Kind != ledger.Takes {
@@ -236,10 +227,6 @@ func (w *work[S]) decide(take bool) {
 		l.bound(&call.Result, next.to, &q.Request)
 		if call.Result.Allowed || l.cfg.CountDenied {
 			next.changed = true
-			if q.Limit != within {
-				next.from = l.within(next.from, q.Request)
-				within = q.Limit
-			}
 		}
 	}
 	if next.changed {
@@ -265,17 +252,13 @@ func (w *work[S]) expects(call *call[S]) bool {
 	return !d.Allowed
 }
 
-// givesBack takes from a state what is to be given back.
-func (w *work[S]) givesBack(s S) S {
-	for _, b := range w.a.due.back {
-		generation, at := w.began(s)
-		lasts := w.marked(w.ttl(s, b.request))
-		s = w.refund(s, b.request, b.taken)
-		if generation == b.taken.Receipt.Generation && generation != 0 {
-			w.next.origin = w.next.origin.markAt(at, lasts) // what is missing isn't lost
-		}
+// tell has the next state be told of d.
+func (w *work[S]) tell(d *debt) {
+	generation, at := w.began(w.next.to)
+	if d.kind == back && d.generation == generation && generation != 0 { // what is missing isn't lost
+		w.next.origin = w.next.origin.markAt(at, w.marked(w.ttl(w.next.to, d.request())))
 	}
-	return s
+	w.next.to = w.rules.tell(w.next.to, d)
 }
 
 // encode has the next state be what is written, and live for as long as it
@@ -303,23 +286,18 @@ func (w *work[S]) encode() {
 func (w *work[S]) depart() {
 	a, f, next := w.a, w.flight, &w.next
 	*f = flight[S]{
-		before: next.before, from: next.from, to: next.to, value: next.value, latest: *next.latest,
-		reset: a.last.origin.reset, calls: f.calls[:0],
+		calls: f.calls[:0], value: next.value, reset: a.last.origin.reset, latest: next.latest.Now.UnixNano(),
 	}
+	f.generation, _ = w.began(next.to)
 	for _, call := range w.calls {
 		if call.Request.Kind == ledger.Takes && (call.Result.Allowed || w.cfg.CountDenied) {
 			f.calls = append(f.calls, call)
 		}
 	}
-	if d := a.due; d != nil {
-		if _, at := w.began(next.to); at == d.latest.Now.UnixNano() { // no call is later
-			f.latest = d.latest
-		}
-		f.backs = len(d.back)
-		if f.owes = d.open != nil; f.owes {
-			d.open.join(f)
-			d.open = nil
-		}
+	for _, d := range a.due {
+		d.flights++
+		f.told = append(f.told, told{d, d.cost})
+		f.latest = max(f.latest, d.now)
 	}
 	a.flight, w.old = f, a.last.state
 }
@@ -407,32 +385,23 @@ func (w *work[S]) forestalled() bool {
 // was one. It returns when the store has answered.
 func (w *work[S]) look(f *flight[S]) time.Time {
 	a, l, next := w.a, &w.rules, &w.next
-	if d := a.due; d != nil {
-		w.own += d.alone
-		if d.others > 0 {
-			a.expect(d.others, next.latest.Now, ledger.TellingTimeouts*w.cfg.StoreTimeout)
+	if alone := a.alone(); alone > 0 {
+		w.own += alone
+		if more := others(alone, w.shareOf(a, next.latest)); more > 0 {
+			a.expect(more, next.latest.Now, ledger.TellingTimeouts*w.cfg.StoreTimeout)
 		}
-		w.shared = w.shared || len(d.flights()) > 0 // they are part of f if that is done
 	}
-	if f != nil {
-		w.shared = w.shared || f.owes || f.parts != nil
+	for _, d := range a.due {
+		d.old = true
+	}
+	if f != nil && !w.swapped {
+		a.undone(l, f)
 	}
 	switch {
-	case w.swapped && a.last.origin.reset > f.reset: // the client was reset since
-		f.fate = done
-		return time.Now()
-	case !w.swapped && a.last.origin.reset > w.reset: // what was read is from before the reset
-		if f != nil {
-			a.returned(l, f)
-		}
+	case a.last.origin.reset > w.reset: // what it says is from before a reset
 		return time.Now()
 	case w.swapped:
-		l.see(w.now, next, &a.last)
-		if !bytes.Equal(w.now.Value, next.value) { // it may be lost by now
-			var written snapshot[S]
-			l.see(counters.State{Value: next.value}, next, &written)
-			l.restore(&a.last, &written, *next.latest)
-		}
+		l.wrote(w.now, next, &a.last)
 		for _, call := range f.calls {
 			if call.Result.Allowed {
 				w.own += call.Request.Cost
@@ -449,22 +418,15 @@ func (w *work[S]) look(f *flight[S]) time.Time {
 		}
 		a.landed(l, f)
 	default:
-		if f != nil {
-			a.returned(l, f)
-		}
 		var seen snapshot[S]
 		l.see(w.now, next, &seen)
 		l.restore(&seen, &a.last, *next.latest)
-		if len(a.due.flights()) == 0 {
+		if len(a.flights) == 0 {
 			more := max(0, l.peek(a.last.decoded, *next.latest).Remaining-l.peek(seen.decoded, *next.latest).Remaining)
 			w.others += more
 			a.expected = max(0, a.expected-more)
 		}
-		// As the first call finds it: nothing has drained for the others yet.
-		a.see(l, &seen, w.now.Value, &w.calls[0].Request.Request)
-		if f != nil && f.fate != pending { // it was void
-			w.flight = nil
-		}
+		a.see(l, &seen, w.now.Value)
 	}
 	return a.last.read
 }
@@ -477,13 +439,13 @@ func (w *work[S]) fail(f *flight[S]) {
 		err = fmt.Errorf("%w: %w", counters.ErrNotSent, err)
 	case ledger.OutcomeOf(err) == ledger.NotDone:
 		w.shared = true
-		w.a.returned(&w.rules, f)
+		w.a.undone(&w.rules, f)
 	default:
 		if errors.As(err, &late) {
 			w.flown = append(w.flown, ledger.Flown{Flight: f, Err: err})
 		}
 		w.shared = true
-		w.a.unanswered(&w.rules, f, w.next.origin, late != nil)
+		w.a.unanswered(&w.rules, f, late != nil)
 		err = ledger.Failed(err, f)
 	}
 	// They have taken time that the store might have answered in.
@@ -507,7 +469,7 @@ func (w *work[S]) answer(err error) {
 		case contended && q.Kind == ledger.Takes:
 			*d, failed = w.contend(a.last.decoded, &q.Request), nil
 		case contended:
-			*d, failed = w.family.decide(a.state(&w.rules, &q.Request), &q.Request), nil
+			*d, failed = w.family.decide(a.last.decoded, &q.Request), nil
 		case err != nil:
 			*d = counters.Decision{}
 		case q.Kind == ledger.Peeks:
@@ -531,9 +493,7 @@ func (w *work[S]) left(call *call[S]) {
 	if !w.swapped || call.Request.Kind != ledger.Takes || !call.Result.Allowed {
 		return
 	}
-	if p := w.flight.find(&call.Request.Request, true); p != nil {
-		p.kept = false
-		return
+	if slices.Contains(w.flight.calls, call) {
+		w.a.refund(&w.rules, call.Request.Request, call.Result)
 	}
-	w.a.giveBack(refund{call.Request.Request, call.Result})
 }

@@ -1,0 +1,75 @@
+package cas
+
+import (
+	"time"
+
+	"weir/counters"
+)
+
+// A debt is a request that was decided without the store, or is given back: the
+// store is to be told of it, or may have been. Receipts refer to it.
+type debt struct {
+	kind       debtKind
+	now, limit int64 // of the request, in Unix nanoseconds
+	cost       int64 // less what was given back since; 0 if it was refused
+	// Of the decision, or of the state that has consumed it. What is left of the limit
+	// is as of cost.
+	remaining, generation, refunded int64
+	flights                         int   // that may have it done
+	there                           bool  // it was done
+	lost                            bool  // nobody will know whether it was
+	old                             bool  // the store has answered since
+	into                            *debt // that it is part of now, or nil
+}
+
+type debtKind uint8
+
+const (
+	admitted debtKind = iota
+	denied            // and counted all the same
+	back              // is given back
+)
+
+// newDebt returns r, which was decided so.
+func newDebt(r counters.Request, taken counters.Decision) *debt {
+	d := &debt{
+		now: r.Now.UnixNano(), limit: r.Limit, cost: r.Cost,
+		remaining: taken.Remaining, generation: taken.Receipt.Generation, refunded: taken.Receipt.Refunded,
+	}
+	if !taken.Allowed {
+		d.kind = denied
+	}
+	return d
+}
+
+// debtOf returns what a decision was to be told as; nil if the store has made it.
+func debtOf(taken counters.Decision) *debt {
+	d, _ := taken.Receipt.Alone.(*debt)
+	for d != nil && d.into != nil {
+		d = d.into
+	}
+	return d
+}
+
+func (d *debt) request() counters.Request {
+	return counters.Request{Cost: d.cost, Limit: d.limit, Now: time.Unix(0, d.now)}
+}
+
+func (d *debt) decision() counters.Decision {
+	return counters.Decision{Allowed: true, Remaining: d.remaining, Receipt: counters.Receipt{Generation: d.generation, Refunded: d.refunded}}
+}
+
+// giveBack returns the debt of giving back so much of d, which was done.
+func (d *debt) giveBack(cost int64) *debt {
+	return &debt{
+		kind: back, now: d.now, limit: d.limit, cost: cost,
+		remaining: d.remaining + d.cost - cost, generation: d.generation, refunded: d.refunded,
+	}
+}
+
+// lower has it cost less, and nothing else change.
+func (d *debt) lower(cost int64) { d.cost, d.remaining = d.cost-cost, d.remaining+cost }
+
+func (d *debt) mergesWith(next *debt) bool {
+	return d.kind != back && d.kind == next.kind && d.flights == 0 && next.flights == 0 && d.limit == next.limit && d.old == next.old
+}

@@ -1,0 +1,274 @@
+package cas
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters"
+	"weir/counters/limitertest"
+	"weir/counters/memory"
+)
+
+// A scriptedSwap's next Swap is what the test says, once.
+type scriptedSwap struct {
+	limitertest.Store
+	swap func(do func() (counters.State, bool, error)) (counters.State, bool, error)
+}
+
+func (s *scriptedSwap) Swap(ctx context.Context, key string, old counters.State, value []byte, ttl time.Duration) (counters.State, bool, error) {
+	do := func() (counters.State, bool, error) { return s.Store.Swap(ctx, key, old, value, ttl) }
+	if f := s.swap; f != nil {
+		s.swap = nil
+		return f(do)
+	}
+	return do()
+}
+
+// A lateSwap can be told of after its deadline.
+type lateSwap struct{ tell func(error) }
+
+// late has the next Swap not be answered; done says whether it is done.
+func (s *scriptedSwap) late(done bool) *lateSwap {
+	f := new(lateSwap)
+	s.swap = func(do func() (counters.State, bool, error)) (counters.State, bool, error) {
+		if done {
+			_, _, _ = do()
+		}
+		return counters.State{}, false, &counters.Unanswered{Err: counters.ErrTimeout, Await: func(tell func(error)) { f.tell = tell }}
+	}
+	return f
+}
+
+// A script is a client of a limiter by one of the algorithms, at a limit of 100.
+type script struct {
+	t      *testing.T
+	store  *scriptedSwap
+	inner  *memory.Store
+	l, see limitertest.Limiter // of the process, and of another
+	now    time.Time
+	// failed is how many refunds have, and foreign how many states weren't read.
+	failed, foreign int
+}
+
+// scripts runs a test for each of the algorithms.
+func scripts(t *testing.T, run func(t *testing.T, s *script)) {
+	for name, newLimiter := range makers {
+		t.Run(name, func(t *testing.T) {
+			s := &script{t: t, inner: memory.New(nil), now: clock(t, "12:00:01.5")}
+			s.store = &scriptedSwap{Store: s.inner}
+			cfg := testConfig(10)
+			cfg.RefundFailed, cfg.Foreign = func() { s.failed++ }, func() { s.foreign++ }
+			var err error
+			s.l, err = newLimiter(s.store, cfg)
+			require.NoError(t, err)
+			s.see, err = newLimiter(s.inner, cfg)
+			require.NoError(t, err)
+			run(t, s)
+		})
+	}
+}
+
+func (s *script) request(cost int64) counters.Request {
+	s.now = s.now.Add(1)
+	return counters.Request{Client: "c", Cost: cost, Limit: 100, Now: s.now}
+}
+
+func (s *script) take(cost int64) (counters.Request, counters.Decision, error) {
+	r := s.request(cost)
+	d, err := s.l.Take(s.t.Context(), r)
+	return r, d, err
+}
+
+// takes has a check admitted.
+func (s *script) takes(cost int64) (counters.Request, counters.Decision) {
+	r, d, err := s.take(cost)
+	require.NoError(s.t, err)
+	require.True(s.t, d.Allowed)
+	return r, d
+}
+
+// alone decides a check alone that failed with err.
+func (s *script) alone(r counters.Request, err error) counters.Decision {
+	d, err := s.l.TakeLocal(r, err)
+	require.NoError(s.t, err)
+	return d
+}
+
+// used returns what another process sees in use.
+func (s *script) used() int64 {
+	d, err := s.see.Peek(s.t.Context(), s.request(1))
+	require.NoError(s.t, err)
+	return 100 - d.Remaining
+}
+
+func (s *script) flush() {
+	for range 3 {
+		s.l.(interface{ Flush() }).Flush()
+	}
+	require.Zero(s.t, s.l.(interface{ Owing() int }).Owing())
+}
+
+// Two swaps in a row that tell the store the same have no answer, and the second is
+// done: what they tell is consumed once.
+func TestTheSameIsSettledTwice(t *testing.T) {
+	scripts(t, func(t *testing.T, s *script) {
+		s.takes(1)
+		r := s.request(50)
+		require.True(t, s.alone(r, counters.ErrTimeout).Allowed) // the breaker was open
+		first := s.store.late(false)
+		_, _, err := s.take(60) // denied, but what is due is told
+		require.ErrorIs(t, err, counters.ErrTimeout)
+		second := s.store.late(true)
+		_, _, err = s.take(60)
+		require.ErrorIs(t, err, counters.ErrTimeout)
+		s.takes(1)
+		first.tell(counters.ErrNotSent) // another connection than that of the second
+		second.tell(nil)
+		s.flush()
+		assert.EqualValues(t, 52, s.used(), "each was counted once")
+	})
+}
+
+// A swap is told to be done, and then lost by the store. The next one puts it back,
+// and has no answer though it is done.
+func TestWhatIsLostBetweenTwoLateSwaps(t *testing.T) {
+	scripts(t, func(t *testing.T, s *script) {
+		s.takes(1)
+		late := s.store.late(true)
+		r, _, err := s.take(10)
+		require.ErrorIs(t, err, counters.ErrTimeout)
+		require.True(t, s.alone(r, err).Allowed)
+		late.tell(nil)
+		for _, key := range []string{"token_bucket", "leaky_bucket", "sliding_log"} {
+			_ = s.inner.Delete(t.Context(), []string{counters.StateNamespace("weir", "p", "l", key).StateKey("c")})
+		}
+		r = s.request(20)
+		require.True(t, s.alone(r, counters.ErrTimeout).Allowed)
+		late = s.store.late(true)
+		_, _, err = s.take(90) // is denied
+		require.ErrorIs(t, err, counters.ErrTimeout)
+		s.takes(1)
+		late.tell(nil)
+		s.flush()
+		assert.EqualValues(t, 32, s.used(), "each was counted once")
+	})
+}
+
+// The first swap after the process's own reset has no answer. What is admitted alone
+// is in use, though nobody ever tells what has become of it.
+func TestTheFirstSwapAfterAReset(t *testing.T) {
+	scripts(t, func(t *testing.T, s *script) {
+		s.takes(1)
+		require.NoError(t, s.l.(interface {
+			Reset(context.Context, string, time.Time) error
+		}).Reset(t.Context(), "c", s.now))
+		s.now = s.now.Add(time.Second)
+		s.store.late(false)
+		r, _, err := s.take(60)
+		require.ErrorIs(t, err, counters.ErrTimeout)
+		require.True(t, s.alone(r, err).Allowed)
+		s.now = s.now.Add(time.Second)
+		_, d, err := s.take(60)
+		require.NoError(t, err)
+		assert.False(t, d.Allowed, "60 of 100 are in use, by one instance, and nobody else has written")
+	})
+}
+
+// What is admitted alone after a reset stays, be it that a swap from before has no
+// answer.
+func TestAResetWhileASwapIsUnderWay(t *testing.T) {
+	scripts(t, func(t *testing.T, s *script) {
+		s.takes(50)
+		s.store.swap = func(func() (counters.State, bool, error)) (counters.State, bool, error) {
+			require.NoError(t, s.l.(interface {
+				Reset(context.Context, string, time.Time) error
+			}).Reset(t.Context(), "c", s.now))
+			return counters.State{}, false, &counters.Unanswered{Err: counters.ErrTimeout, Await: func(tell func(error)) {}}
+		}
+		_, _, err := s.take(1)
+		require.ErrorIs(t, err, counters.ErrTimeout)
+		s.now = s.now.Add(10 * time.Second)
+		for range 3 {
+			require.True(t, s.alone(s.request(20), counters.ErrTimeout).Allowed)
+		}
+		s.flush()
+		assert.Greater(t, s.used(), int64(55), "60 were admitted alone long after the reset")
+	})
+}
+
+// A bucket that has become empty can be read.
+func TestAnEmptyBucketCanBeRead(t *testing.T) {
+	scripts(t, func(t *testing.T, s *script) {
+		_, d, err := s.take(101) // can't be admitted; the process knows the client now
+		require.NoError(t, err)
+		require.False(t, d.Allowed)
+		late := s.store.late(false)
+		_, _, err = s.take(1)
+		require.ErrorIs(t, err, counters.ErrTimeout) // it stays refused
+		late.tell(counters.ErrNotSent)
+		s.flush()
+		assert.Zero(t, s.used())
+		assert.Zero(t, s.foreign)
+	})
+}
+
+// A refund that is told late to be done hasn't failed.
+func TestARefundThatIsToldLateHasNotFailed(t *testing.T) {
+	scripts(t, func(t *testing.T, s *script) {
+		s.takes(1)
+		r, d := s.takes(50)
+		late := s.store.late(true)
+		_ = s.l.Refund(t.Context(), r, d)
+		late.tell(nil)
+		s.takes(1)
+		s.flush()
+		assert.EqualValues(t, 2, s.used())
+		assert.Zero(t, s.failed)
+	})
+}
+
+// A refund whose swap came second, behind another instance's, and is told so late, is
+// done then.
+func TestARefundThatCameSecondIsDone(t *testing.T) {
+	scripts(t, func(t *testing.T, s *script) {
+		s.takes(1)
+		r, d := s.takes(50)
+		late := s.store.late(false) // it loses the race against what others write
+		_ = s.l.Refund(t.Context(), r, d)
+		taken, err := s.see.Take(t.Context(), s.request(1)) // another instance
+		require.NoError(t, err)
+		require.True(t, taken.Allowed)
+		late.tell(counters.ErrNotSent) // the store's answer EXISTS comes late
+		s.takes(1)
+		s.flush()
+		assert.EqualValues(t, 3, s.used(), "what surely wasn't given back is given back")
+	})
+}
+
+// A bucket that takes longer than 146 years to drain stays one that can be read.
+func TestARefundToABucketThatDrainsForever(t *testing.T) {
+	cfg := testConfig(10)
+	foreign := 0
+	cfg.Foreign = func() { foreign++ }
+	store := memory.New(nil)
+	l, err := NewTokenBucket(store, 24*time.Hour, 1_000_000, cfg)
+	require.NoError(t, err)
+	r := counters.Request{Client: "c", Cost: 60_000, Limit: 1, Now: time.Now()}
+	d, err := l.Take(t.Context(), r)
+	require.NoError(t, err)
+	require.True(t, d.Allowed)
+	r.Cost = 5
+	d, err = l.Take(t.Context(), r)
+	require.NoError(t, err)
+	require.NoError(t, l.Refund(t.Context(), r, d))
+	other, err := NewTokenBucket(store, 24*time.Hour, 1_000_000, cfg)
+	require.NoError(t, err)
+	d, err = other.Peek(t.Context(), r)
+	require.NoError(t, err)
+	assert.EqualValues(t, 1_000_000-60_000, d.Remaining)
+	assert.Zero(t, foreign)
+}
