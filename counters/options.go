@@ -49,7 +49,7 @@ type Options struct {
 	// negative value none.
 	Clients int
 	// Reseeded is called with the number of counters, or states, that the store
-	// had lost and that were put back, if it isn't nil.
+	// had lost and that were put back, if it isn't nil. It must not call the limiter.
 	Reseeded func(n int)
 	// Batch is called with the size of each batch, if it isn't nil.
 	Batch func(size int)

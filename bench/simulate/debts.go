@@ -99,7 +99,7 @@ func (w *world) counts(c, check *call, bucket int64) (surely, perhaps int64) {
 	case c.failed == nil && c.denied() && c.decision.Local:
 		return 0, 0
 	case c.failed == nil && c.denied() && !w.countDenied:
-		if w.unclear() > 0 || w.faults.resets { // it isn't given back
+		if w.unclear() > 0 || w.faults.resets || check.life != c.life { // it isn't given back
 			return 0, cost
 		}
 		return 0, 0
@@ -270,12 +270,11 @@ func (w *world) judgeCounts() {
 			want[counters.Calendar(c.request.Now, w.width()).Number] += c.request.Cost
 		}
 	}
-	// What is told last is settled a second later, if others are in the way, and
-	// again and again while the server is slow.
-	for tries := 0; tries < 5 && (w.faults.late && tries == 0 || w.owing() > 0); tries++ {
+	if w.faults.late {
 		time.Sleep(2 * time.Second)
 		w.run()
 	}
+	w.awaitDebts()
 	oldest := counters.Calendar(time.Now().Add(w.skew), w.width()).Number - int64(w.algorithm.Slots)
 	for bucket, n := range want {
 		if w.faults.late && bucket < oldest { // nobody looks at it any more
@@ -286,12 +285,4 @@ func (w *world) judgeCounts() {
 			w.violate("counts", "the counter of slot %d is %d, but %d are admitted", bucket, i.count, n)
 		}
 	}
-}
-
-// owing returns how many processes have still to tell the server something.
-func (w *world) owing() (n int) {
-	for _, p := range w.processes {
-		n += p.limiter.Owing()
-	}
-	return n
 }

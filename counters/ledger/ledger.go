@@ -49,8 +49,8 @@ type Config[A any] struct {
 	NewWork func() Work[A] // returns one that is used for one client after the other
 	Options *counters.Options
 	Clients int // that are remembered at most
-	// Bounded says that no call may take longer than the StoreTimeout from its Now
-	// on, whatever its context leaves.
+	// Bounded says that no call may take longer than the StoreTimeout, whatever its
+	// context leaves.
 	Bounded bool
 	// Settlement is how many store timeouts it may take to settle what is due: a
 	// check has no time for several round trips where the store is far away.

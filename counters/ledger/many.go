@@ -37,7 +37,8 @@ type lead[A any] struct {
 // that is known. The zero Taken is for a request that can't be decided together
 // with others: nothing has been consumed of it, and Take decides it. That is so if
 // others are asking about the client, for instance. Calls of done may come
-// concurrently, should be short, and must not panic. A client is in use, and others
+// concurrently and while the client is locked: they should be short, must not panic, and
+// must not call the limiter. A client is in use, and others
 // who ask for it wait, only while it is asked about.
 //
 // key names a key of a client, and ask has a store do the exchanges: it calls
