@@ -21,8 +21,10 @@ type account[S any] struct {
 	last snapshot[S]
 	// spent hints that nothing remained when last was seen.
 	spent bool
-	// due is what the store is to be told beyond last, by time.
-	due []*debt
+	// due is what the store is to be told beyond last, by time, and belief the state
+	// with that; nil if it isn't known.
+	due    []*debt
+	belief *belief[S]
 	// flights had no answer, and were to replace last: at most one of them is done.
 	flights []*flight[S]
 	// flight is under way to the store; nil if none is.
@@ -66,7 +68,7 @@ const (
 func (a *account[S]) owes() bool { return len(a.due) > 0 || len(a.flights) > 0 }
 
 // owe has the store be told of d.
-func (a *account[S]) owe(d *debt) {
+func (a *account[S]) owe(l *rules[S], d *debt) {
 	if slices.Contains(a.due, d) {
 		return
 	}
@@ -74,86 +76,88 @@ func (a *account[S]) owe(d *debt) {
 	for i > 0 && a.due[i-1].now > d.now {
 		i--
 	}
+	if b := a.belief; b != nil && i == len(a.due) {
+		b.add(l, d)
+	} else {
+		a.belief = nil
+	}
 	a.due = slices.Insert(a.due, i, d)
 }
 
-// tidy makes one debt of two that no flight has, if there are many: of the two oldest
-// that are older than a state lasts, or else of the closest.
+// tidy makes one debt of those that no flight has and that are from the same part of
+// the time that a state lasts, or from before that, if there are many.
 func (a *account[S]) tidy(l *rules[S]) {
 	if len(a.due) <= mostDebts {
 		return
 	}
-	from, to, least := -1, -1, int64(math.MaxInt64)
-	old := a.due[len(a.due)-1].now - int64(l.lasts())
-	for i, d := range a.due {
-		j := i + 1
-		for j < len(a.due) && !d.mergesWith(a.due[j]) {
-			j++
-		}
-		if j == len(a.due) {
+	lasts := int64(l.lasts())
+	old, part := a.due[len(a.due)-1].now-lasts, max(1, lasts/(mostDebts/2))
+	var last [back]*debt
+	for _, d := range a.due {
+		if d.kind == back {
 			continue
 		}
-		next := a.due[j]
-		if next.now <= old {
-			from, to = i, j
-			break
+		if before := last[d.kind]; before != nil && before.mergesWith(d) && (d.now <= old || before.now/part == d.now/part) {
+			d.cost = min(d.cost+l.remains(before.request(), before.decision(), d.now), counters.MaxLimit)
+			before.into = d
 		}
-		if gap := next.now - d.now; d.now > old && gap < least {
-			from, to, least = i, j, gap
-		}
+		last[d.kind] = d
 	}
-	if from >= 0 {
-		d, next := a.due[from], a.due[to]
-		next.cost = min(next.cost+l.remains(d.request(), d.decision(), next.now), counters.MaxLimit)
-		d.into = next
-		a.due = slices.Delete(a.due, from, from+1)
-	}
+	a.due = slices.DeleteFunc(a.due, func(d *debt) bool { return d.into != nil })
 }
 
 // settled has the store not be told of d any more.
 func (a *account[S]) settled(d *debt) {
 	if i := slices.Index(a.due, d); i >= 0 {
-		a.due = slices.Delete(a.due, i, i+1)
+		a.due, a.belief = slices.Delete(a.due, i, i+1), nil
 	}
 }
 
-// alone returns what was admitted alone since the store has answered.
-func (a *account[S]) alone() (cost int64) {
+// A belief is the state that was seen last, with what is due and what others are
+// thought to have admitted since the store has answered.
+type belief[S any] struct {
+	state S
+	share float64 // of the process
+	// alone is what it has admitted alone since then, and others what others have.
+	alone, others int64
+}
+
+// add adds d, the latest of what is due.
+func (b *belief[S]) add(l *rules[S], d *debt) {
+	if b.state = l.tell(b.state, d); d.kind != admitted || d.old {
+		return
+	}
+	b.alone += d.cost
+	if more := int64(math.Ceil(float64(b.alone)/b.share)) - b.alone - b.others; more > 0 {
+		b.others += more
+		r := d.request()
+		r.Cost = min(more, l.peek(b.state, r).Remaining)
+		b.state, _ = l.step(b.state, r)
+	}
+}
+
+// believe returns the belief of a process with such a share of the client.
+func (a *account[S]) believe(l *rules[S], share float64) *belief[S] {
+	switch {
+	case a.belief != nil:
+		return a.belief
+	case len(a.due) == 0 && !a.last.lasts(): // with what is due it may drain later
+		var none S
+		a.last.decoded = none
+	}
+	b := &belief[S]{state: l.clone(a.last.decoded), share: share}
 	for _, d := range a.due {
-		if d.kind == admitted && !d.old {
-			cost += d.cost
-		}
+		b.add(l, d)
 	}
-	return cost
+	if len(a.due) > 0 {
+		a.belief = b
+	}
+	return b
 }
 
-// others returns what the others are thought to have admitted, while a process with
-// such a share has admitted so much alone.
-func others(alone int64, share float64) int64 {
-	return int64(math.Ceil(float64(alone)/share)) - alone
-}
-
-// belief returns the state by which a process with such a share of the client
-// decides alone: what it has seen last, and decided since, with what is under way
-// and what others are thought to have admitted meanwhile.
-func (a *account[S]) belief(l *rules[S], share float64) (s S) {
-	if !a.last.lasts() && len(a.due) == 0 { // with what is due it may drain later
-		a.last.decoded = s
-	}
-	s = l.clone(a.last.decoded)
-	var alone, elsewhere int64
-	for _, d := range a.due {
-		if s = l.tell(s, d); d.kind != admitted || d.old {
-			continue
-		}
-		alone += d.cost
-		if more := others(alone, share) - elsewhere; more > 0 {
-			elsewhere += more
-			r := d.request()
-			r.Cost = min(more, l.peek(s, r).Remaining)
-			s, _ = l.step(s, r)
-		}
-	}
+// underWay adds the calls of the flight that is under way to a state, which it may
+// change.
+func (a *account[S]) underWay(l *rules[S], s S) S {
 	if f := a.flight; f != nil {
 		for _, call := range f.calls {
 			s = l.tell(s, newDebt(call.Request.Request, call.Result))
@@ -178,15 +182,16 @@ func (a *account[S]) refund(l *rules[S], r counters.Request, taken counters.Deci
 	if d == nil {
 		d = newDebt(r, taken)
 		d.kind = back
-		a.owe(d)
+		a.owe(l, d)
 		return true
 	}
 	cost := min(r.Cost, d.cost)
 	d.lower(cost)
+	a.belief = nil
 	switch {
 	case cost == 0: // the client was reset
 	case d.there:
-		a.owe(d.giveBack(cost))
+		a.owe(l, d.giveBack(cost))
 		return true
 	case d.lost:
 		l.cfg.RefundFailed()
@@ -199,6 +204,7 @@ func (a *account[S]) refund(l *rules[S], r counters.Request, taken counters.Deci
 // reset forgets what was decided until then, as the client was reset. What is to be
 // given back of a state from before that isn't found any more.
 func (a *account[S]) reset(until int64) {
+	a.belief = nil
 	a.due = slices.DeleteFunc(a.due, func(d *debt) bool {
 		if d.kind == back || d.now > until {
 			return false
@@ -232,7 +238,7 @@ func (a *account[S]) see(l *rules[S], seen *snapshot[S], value []byte) {
 	for j, f := range flights {
 		switch {
 		case certain && i == j:
-			a.did(f)
+			a.did(l, f)
 		case i < 0 || !certain && has(f): // taken for done until it's known, as others may have written
 			for _, t := range f.told {
 				a.settled(t.debt)
@@ -261,7 +267,7 @@ func (a *account[S]) learn(l *rules[S], f *flight[S], o ledger.Outcome) {
 		}
 		a.undone(l, f)
 	case i < 0:
-		a.did(f)
+		a.did(l, f)
 	default:
 		f.done = true
 	}
@@ -274,11 +280,11 @@ func (a *account[S]) landed(l *rules[S], f *flight[S]) {
 		a.undone(l, flown)
 	}
 	a.flights = nil
-	a.did(f)
+	a.did(l, f)
 }
 
 // did notes that a flight was done. What was refused of it is given back.
-func (a *account[S]) did(f *flight[S]) {
+func (a *account[S]) did(l *rules[S], f *flight[S]) {
 	for _, t := range f.told {
 		d := t.debt
 		d.there = true
@@ -287,7 +293,7 @@ func (a *account[S]) did(f *flight[S]) {
 		}
 		a.settled(d)
 		if t.cost > d.cost && d.kind == admitted {
-			a.owe(d.giveBack(t.cost - d.cost))
+			a.owe(l, d.giveBack(t.cost-d.cost))
 		}
 	}
 	f.told = nil
@@ -306,7 +312,7 @@ func (a *account[S]) undone(l *rules[S], f *flight[S]) {
 			d.cost = 0
 			a.settled(d)
 		} else {
-			a.owe(d)
+			a.owe(l, d)
 		}
 	}
 	f.told = nil

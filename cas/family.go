@@ -37,8 +37,8 @@ func (f *family[S]) Recall(a *account[S], r counters.Request) (d counters.Decisi
 	if known = a.last.lasts(); known && !a.owes() && a.last.fresh(r.Now) {
 		return f.decide(a.last.decoded, &r), true, true
 	}
-	share := f.shareOf(a, &r)
-	return f.decideAlone(a, a.belief(&f.rules, share), &r, share), known || a.owes(), false
+	s, b := f.believed(a, &r)
+	return f.decideAlone(s, b, &r), known || a.owes(), false
 }
 
 // shareOf returns the process's share of the client of r.
@@ -47,12 +47,18 @@ func (f *family[S]) shareOf(a *account[S], r *counters.Request) float64 {
 	return f.book.Of(own, all, r.Cost)
 }
 
+// believed returns the state by which r is decided alone, and the belief in it.
+func (f *family[S]) believed(a *account[S], r *counters.Request) (S, *belief[S]) {
+	b := a.believe(&f.rules, f.shareOf(a, r))
+	return a.underWay(&f.rules, f.clone(b.state)), b
+}
+
 // decideAlone decides r in the state that the process believes in, if others admit
 // their share too. Of what is admitted alone the first stands for itself.
-func (f *family[S]) decideAlone(a *account[S], s S, r *counters.Request, share float64) counters.Decision {
-	if !f.cfg.CountDenied && share < 1 && a.alone() > 0 {
+func (f *family[S]) decideAlone(s S, b *belief[S], r *counters.Request) counters.Decision {
+	if !f.cfg.CountDenied && b.alone > 0 {
 		all := *r
-		all.Cost = max(r.Cost, int64(math.Ceil(float64(r.Cost)/share)))
+		all.Cost = max(r.Cost, int64(math.Ceil(float64(r.Cost)/b.share)))
 		if d := f.decide(s, &all); !d.Allowed && d.RetryAfter != forever {
 			return d
 		}
@@ -66,14 +72,13 @@ func (f *family[S]) Alone(a *account[S], r counters.Request, of any) counters.De
 	was, _ := of.(*flight[S])
 	if was != nil && was == a.flight {
 		if d, due := was.leave(&r); due != nil {
-			a.owe(due)
+			a.owe(l, due)
 			d.Receipt.Alone = due
 			return d
 		}
 	}
-	share := f.shareOf(a, &r)
-	s := a.belief(l, share)
-	if d := f.decideAlone(a, s, &r, share); r.Cost == 0 || !d.Allowed && !f.cfg.CountDenied {
+	s, b := f.believed(a, &r)
+	if d := f.decideAlone(s, b, &r); r.Cost == 0 || !d.Allowed && !f.cfg.CountDenied {
 		return d
 	}
 	s, d := l.step(s, r)
@@ -88,12 +93,12 @@ func (f *family[S]) Alone(a *account[S], r counters.Request, of any) counters.De
 		due.lower(-r.Cost)
 	}
 	if due.flights == 0 || slices.Contains(a.flights, was) {
-		a.owe(due)
+		a.owe(l, due)
 		a.tidy(l)
 	}
 	d.Receipt = counters.Receipt{Alone: due}
-	if d.Allowed && share < 1 {
-		left := f.decide(a.belief(l, share), &r)
+	if b = a.believe(l, b.share); d.Allowed && b.others > 0 {
+		left := f.decide(a.underWay(l, l.clone(b.state)), &r)
 		d.Remaining, d.ResetAfter = left.Remaining, left.ResetAfter
 		if f.cfg.CountDenied {
 			d.FitsAfter = max(left.FitsAfter, left.RetryAfter)

@@ -385,15 +385,17 @@ func (w *work[S]) forestalled() bool {
 // was one. It returns when the store has answered.
 func (w *work[S]) look(f *flight[S]) time.Time {
 	a, l, next := w.a, &w.rules, &w.next
-	if alone := a.alone(); alone > 0 {
-		w.own += alone
-		if more := others(alone, w.shareOf(a, next.latest)); more > 0 {
-			a.expect(more, next.latest.Now, ledger.TellingTimeouts*w.cfg.StoreTimeout)
+	if len(a.due) > 0 {
+		believed := a.believe(l, w.shareOf(a, next.latest))
+		w.own += believed.alone
+		if believed.others > 0 {
+			a.expect(believed.others, next.latest.Now, ledger.TellingTimeouts*w.cfg.StoreTimeout)
+		}
+		for _, d := range a.due {
+			d.old = true
 		}
 	}
-	for _, d := range a.due {
-		d.old = true
-	}
+	a.belief = nil
 	if f != nil && !w.swapped {
 		a.undone(l, f)
 	}

@@ -214,11 +214,11 @@ var fixes = []fix{
 
 	// Of buckets and logs, what is due.
 	{"what a process has consumed alone isn't in use", "bound", takeOut{"cas/account.go",
-		"		if s = l.tell(s, d); d.kind != admitted || d.old {\n",
-		"		if BUG {\n			break\n		}\n		if s = l.tell(s, d); d.kind != admitted || d.old {\n"}, nil},
+		"	if b.state = l.tell(b.state, d); d.kind != admitted || d.old {\n",
+		"	if BUG {\n		return\n	}\n	if b.state = l.tell(b.state, d); d.kind != admitted || d.old {\n"}, nil},
 	{"what a process knows of a bucket or log is too old to be believed", "bound", takeOut{"cas/account.go",
-		"	if !a.last.lasts() && len(a.due) == 0 {",
-		"	if (!a.last.lasts() || BUG && time.Since(a.last.read) > counters.MaxStaleness) && len(a.due) == 0 {"}, nil},
+		"	case len(a.due) == 0 && !a.last.lasts(): // with",
+		"	case len(a.due) == 0 && (!a.last.lasts() || BUG && time.Since(a.last.read) > counters.MaxStaleness): // with"}, nil},
 	{"what a process has consumed alone is never consumed", "debts", takeOut{"cas/work.go",
 		"		w.tell(d)\n",
 		"		if !BUG || d.kind == back {\n			w.tell(d)\n		}\n"}, nil},
