@@ -19,7 +19,7 @@ type (
 type account[S any] struct {
 	pace pace
 	last snapshot[S]
-	// spent hints that nothing remained when last was seen.
+	// spent hints that nothing remained for a call of the last batch.
 	spent bool
 	// due is what the store is to be told beyond last, by time, and belief the state
 	// with that; nil if it isn't known.
@@ -36,17 +36,18 @@ type account[S any] struct {
 	expected, until int64
 }
 
-// A flight is what the store is told in one exchange.
+// A flight is what the store is told in one attempt to swap the state. A batch fills
+// the same one anew for each attempt.
 type flight[S any] struct {
 	calls []*call[S] // that it consumes, while it is under way
 	told  []told     // what else it tells, and once it had no answer what was refused
-	// value is what it was to leave, a state of that generation, and reset is of the
-	// one that it was to replace.
+	// value is what the store has if it is done, a state of that generation. reset is
+	// the last one of the state that it replaces.
 	value             []byte
 	generation, reset int64
 	latest            int64 // of the requests, in Unix nanoseconds
 	awaited           bool  // the store may still tell what has become of it
-	done              bool  // it has told so, and it wasn't seen yet
+	done              bool  // it has, and the state wasn't read since
 }
 
 // told is what a flight tells of a debt.
@@ -55,7 +56,7 @@ type told struct {
 	cost int64
 }
 
-// mostDebts bounds how many debts a client has that no flight has: two become one.
+// mostDebts is how many debts a client has before neighbours become one.
 // mostFlights bounds how many flights without an answer are remembered: of a store that
 // reads but doesn't write, each check makes one more. More are taken for not done.
 const (
@@ -106,8 +107,8 @@ func (a *account[S]) tidy(l *rules[S]) {
 	a.due = slices.DeleteFunc(a.due, func(d *debt) bool { return d.into != nil })
 }
 
-// settled has the store not be told of d any more.
-func (a *account[S]) settled(d *debt) {
+// strike has the store not be told of d any more.
+func (a *account[S]) strike(d *debt) {
 	if i := slices.Index(a.due, d); i >= 0 {
 		a.due, a.belief = slices.Delete(a.due, i, i+1), nil
 	}
@@ -136,7 +137,8 @@ func (b *belief[S]) add(l *rules[S], d *debt) {
 	}
 }
 
-// believe returns the belief of a process with such a share of the client.
+// believe returns the belief that is kept, or makes one, of a process with such a share
+// of the client.
 func (a *account[S]) believe(l *rules[S], share float64) *belief[S] {
 	switch {
 	case a.belief != nil:
@@ -193,17 +195,17 @@ func (a *account[S]) refund(l *rules[S], r counters.Request, taken counters.Deci
 	case d.there:
 		a.owe(l, d.giveBack(cost))
 		return true
-	case d.lost:
+	case d.unknown:
 		l.cfg.RefundFailed()
 	case d.cost == 0:
-		a.settled(d)
+		a.strike(d)
 	}
 	return false
 }
 
-// reset forgets what was decided until then, as the client was reset. What is to be
+// drop forgets what was decided until then, as the client was reset. What is to be
 // given back of a state from before that isn't found any more.
-func (a *account[S]) reset(until int64) {
+func (a *account[S]) drop(until int64) {
 	a.belief = nil
 	a.due = slices.DeleteFunc(a.due, func(d *debt) bool {
 		if d.kind == back || d.now > until {
@@ -219,7 +221,7 @@ func (a *account[S]) see(l *rules[S], seen *snapshot[S], value []byte) {
 	before := a.last
 	a.last = *seen
 	if a.last.origin.reset != before.origin.reset {
-		a.reset(a.last.origin.reset + int64(l.cfg.ClockSkew))
+		a.drop(a.last.origin.reset + int64(l.cfg.ClockSkew))
 	}
 	if before.token() == seen.token() { // nobody has written
 		if len(a.due) > 0 { // and what was decided alone came on top of that
@@ -241,7 +243,7 @@ func (a *account[S]) see(l *rules[S], seen *snapshot[S], value []byte) {
 			a.did(l, f)
 		case i < 0 || !certain && has(f): // taken for done until it's known, as others may have written
 			for _, t := range f.told {
-				a.settled(t.debt)
+				a.strike(t.debt)
 			}
 			if !f.awaited {
 				f.forget(l)
@@ -288,10 +290,10 @@ func (a *account[S]) did(l *rules[S], f *flight[S]) {
 	for _, t := range f.told {
 		d := t.debt
 		d.there = true
-		if d.generation != f.generation { // the rest of the state drains beside it
+		if d.generation != f.generation { // it is refunded as if nothing had been in the bucket before it
 			d.generation, d.remaining, d.refunded = f.generation, counters.MaxLimit, 0
 		}
-		a.settled(d)
+		a.strike(d)
 		if t.cost > d.cost && d.kind == admitted {
 			a.owe(l, d.giveBack(t.cost-d.cost))
 		}
@@ -310,7 +312,7 @@ func (a *account[S]) undone(l *rules[S], f *flight[S]) {
 		}
 		if d.kind != back && reset != f.reset && d.now <= reset+int64(l.cfg.ClockSkew) {
 			d.cost = 0
-			a.settled(d)
+			a.strike(d)
 		} else {
 			a.owe(l, d)
 		}
@@ -318,8 +320,8 @@ func (a *account[S]) undone(l *rules[S], f *flight[S]) {
 	f.told = nil
 }
 
-// unanswered notes that nobody knows what has become of the flight that was under
-// way, or awaits it.
+// unanswered notes that the flight that was under way had no answer; awaited says that
+// one may still come.
 func (a *account[S]) unanswered(l *rules[S], f *flight[S], awaited bool) {
 	for _, call := range f.calls {
 		d := newDebt(call.Request.Request, call.Result)
@@ -335,9 +337,9 @@ func (a *account[S]) unanswered(l *rules[S], f *flight[S], awaited bool) {
 	}
 }
 
-// leave has the call of a caller that has left the flight under way, and asked r, be
-// told as a debt, and returns its decision.
-func (f *flight[S]) leave(r *counters.Request) (d counters.Decision, due *debt) {
+// detach has the call of a caller that has left the flight under way, and asked r, be
+// told as a debt, and returns what its leader has decided.
+func (f *flight[S]) detach(r *counters.Request) (d counters.Decision, due *debt) {
 	for i, call := range f.calls {
 		if call.Request.Request == *r && call.Left() {
 			f.calls = slices.Delete(f.calls, i, i+1)
@@ -350,8 +352,8 @@ func (f *flight[S]) leave(r *counters.Request) (d counters.Decision, due *debt) 
 	return d, nil
 }
 
-// refused returns what a flight of unknown outcome may have done for a caller that
-// was refused r; nil if that is nothing, or f is.
+// refused returns the debt of a caller that was refused r, which f may have done; nil
+// if there is none, or f is.
 func (f *flight[S]) refused(r *counters.Request, kind debtKind) *debt {
 	if f == nil {
 		return nil
@@ -365,8 +367,8 @@ func (f *flight[S]) refused(r *counters.Request, kind debtKind) *debt {
 	return nil
 }
 
-// unlike reports whether no other process can have written the same. It may if the
-// latest request is older than the state that was to be replaced.
+// unlike reports whether the state that was seen, of the flight's value, can't be
+// another process's. It may be if the latest request is older than the state before.
 func (f *flight[S]) unlike(l *rules[S], before, seen S) bool {
 	_, from := l.began(before)
 	_, at := l.began(seen)
@@ -376,7 +378,7 @@ func (f *flight[S]) unlike(l *rules[S], before, seen S) bool {
 // forget notes that nobody will know what has become of the flight.
 func (f *flight[S]) forget(l *rules[S]) {
 	for _, t := range f.told {
-		if t.debt.lost = true; t.cost > t.debt.cost && t.debt.kind == admitted || t.debt.kind == back {
+		if t.debt.unknown = true; t.cost > t.debt.cost && t.debt.kind == admitted || t.debt.kind == back {
 			l.cfg.RefundFailed()
 		}
 	}

@@ -6,18 +6,19 @@ import (
 	"weir/counters"
 )
 
-// A debt is a request that was decided without the store, or is given back: the
-// store is to be told of it, or may have been. Receipts refer to it.
+// A debt is a request that the store has to be told of, or may have been: one that was
+// admitted alone, is given back, or was part of an exchange without an answer. Receipts
+// refer to it.
 type debt struct {
 	kind       debtKind
 	now, limit int64 // of the request, in Unix nanoseconds
-	cost       int64 // less what was given back since; 0 if it was refused
+	cost       int64 // less what was given back since; 0 if it was refused, or forgotten
 	// Of the decision, or of the state that has consumed it. What is left of the limit
 	// is as of cost.
 	remaining, generation, refunded int64
 	flights                         int   // that may have it done
 	there                           bool  // it was done
-	lost                            bool  // nobody will know whether it was
+	unknown                         bool  // nobody will know whether it was
 	old                             bool  // the store has answered since
 	into                            *debt // that it is part of now, or nil
 }

@@ -71,7 +71,7 @@ func (f *family[S]) Alone(a *account[S], r counters.Request, of any) counters.De
 	l := &f.rules
 	was, _ := of.(*flight[S])
 	if was != nil && was == a.flight {
-		if d, due := was.leave(&r); due != nil {
+		if d, due := was.detach(&r); due != nil {
 			a.owe(l, due)
 			d.Receipt.Alone = due
 			return d
@@ -107,7 +107,7 @@ func (f *family[S]) Alone(a *account[S], r counters.Request, of any) counters.De
 	return d
 }
 
-// Leave implements ledger.Family.
+// Leave implements ledger.Family: it answers if others have held the process up.
 func (f *family[S]) Leave(a *account[S], r counters.Request, _ any, deadline time.Time, err error) (d counters.Decision, answered bool) {
 	if deadline.IsZero() || !errors.Is(err, context.DeadlineExceeded) || !a.pace.contended(deadline, a.last.read, f.cfg.StoreTimeout) {
 		return d, false

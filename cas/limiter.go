@@ -19,9 +19,9 @@ import (
 // that a process is one contender however many callers it has. Each attempt is
 // one round trip: it starts from the state that the process has seen last, or
 // from none, and an attempt that loses brings back the one that won. A denial
-// writes nothing, and needs no round trip at all when the state was seen within
-// counters.MaxStaleness. What is remembered is only a cache: losing it changes
-// no decision but those denials.
+// writes nothing, and needs no round trip at all when nothing remained within
+// counters.MaxStaleness. A client that isn't remembered any more is read again; what
+// the store had still to be told of it is lost.
 //
 // If other instances changed the state first until the deadline, the last state
 // seen decides a Take: what it would admit is denied too, as Contended, unless
@@ -136,13 +136,13 @@ func (l *Limiter[S]) Reset(ctx context.Context, client string, now time.Time) er
 	l.Change(client, func(a *account[S]) {
 		f.wrote(state, &next, &a.last)
 		a.expected, a.spent, a.flights = 0, false, nil
-		a.reset(math.MaxInt64)
+		a.drop(math.MaxInt64)
 	})
 	return nil
 }
 
-// resetAttempts is how often a reset tries to replace the state that it has
-// seen, before it replaces whatever is there.
+// resetAttempts is which attempt of a reset replaces whatever is there, and no
+// longer the state that it has seen.
 const resetAttempts = 4
 
 // StateBytes returns how many bytes the state has of a client that asks evenly,

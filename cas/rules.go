@@ -9,8 +9,8 @@ import (
 	"weir/counters"
 )
 
-// ErrContended: until the deadline, other instances changed the client's state
-// between each attempt's read and its write, so that nothing could be refunded.
+// ErrContended: other instances held the process up until the deadline, as they
+// changed the client's state between each attempt's read and its write.
 var ErrContended = errors.New("cas: other instances changed the state first at each attempt")
 
 // Config configures a Limiter.
@@ -134,7 +134,7 @@ func (s *snapshot[S]) fresh(now time.Time) bool {
 	return s.known && age >= 0 && age <= int64(counters.MaxStaleness)
 }
 
-// see returns what the store has, as it was seen by the batch that next is the
+// see puts into seen what the store has, as it was seen by the batch that next is the
 // transition of. Mostly it is the state that this batch has written, and needs
 // no decoding.
 func (l *rules[S]) see(state counters.State, next *transition[S], seen *snapshot[S]) {
@@ -154,7 +154,7 @@ func (l *rules[S]) see(state counters.State, next *transition[S], seen *snapshot
 	seen.state = state
 }
 
-// wrote returns what the store has after a swap that was done, as see does.
+// wrote does so after a swap that was done.
 func (l *rules[S]) wrote(state counters.State, next *transition[S], seen *snapshot[S]) {
 	l.see(state, next, seen)
 	if !bytes.Equal(state.Value, next.value) { // it may be lost by now

@@ -11,7 +11,7 @@ import (
 	"weir/counters/ledger"
 )
 
-// Work is what the leader of a batch knows of it, attempt by attempt.
+// A work is what the leader of a batch knows of it, attempt by attempt.
 type work[S any] struct {
 	*family[S]
 	a        *account[S]
@@ -19,7 +19,7 @@ type work[S any] struct {
 	batch    *batch[S]
 	deadline time.Time
 
-	joins    bool       // calls that come later, as the account is one that is kept
+	joins    bool       // later calls are answered too, as the account is one that is kept
 	calls    []*call[S] // that are still to be answered
 	asked    bool       // the store, in this batch
 	answered time.Time  // the last time that it did
@@ -45,7 +45,7 @@ type work[S any] struct {
 	size   int            // of that
 	reset  int64          // when the client was last reset before it, as far as is known
 	flight *flight[S]
-	// shared says that others may refer to the flight, and reusable that the batch
+	// shared says that a caller or the store may refer to the flight, and reusable that the batch
 	// has ended and nobody does.
 	shared, reusable bool
 
@@ -382,7 +382,7 @@ func (w *work[S]) forestalled() bool {
 }
 
 // look takes over what the store has, and what has become of the flight, if there
-// was one. It returns when the store has answered.
+// was one. It returns the time of the answer.
 func (w *work[S]) look(f *flight[S]) time.Time {
 	a, l, next := w.a, &w.rules, &w.next
 	if len(a.due) > 0 {
@@ -400,7 +400,7 @@ func (w *work[S]) look(f *flight[S]) time.Time {
 		a.undone(l, f)
 	}
 	switch {
-	case a.last.origin.reset > w.reset: // what it says is from before a reset
+	case a.last.origin.reset > w.reset: // the answer is from before a reset
 		return time.Now()
 	case w.swapped:
 		l.wrote(w.now, next, &a.last)

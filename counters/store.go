@@ -8,8 +8,8 @@ import (
 )
 
 // Errors of a store. All mean that nothing could be decided; whether a count
-// that was under way has happened is unknown, except with ErrNotSent. Match
-// them with errors.Is.
+// that was under way has happened is unknown, except with ErrNotSent, ErrLost and
+// ErrNotAdded. Match them with errors.Is.
 var (
 	// ErrTimeout: the store did not answer before the context's deadline.
 	ErrTimeout = errors.New("counters: the store did not answer in time")

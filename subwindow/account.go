@@ -30,7 +30,7 @@ type due struct {
 	at       int64 // Unix nanoseconds, of the latest request in it
 }
 
-// A flight is an addition without an answer, or one under way. What it has counted
+// A flight is an addition under way, or one whose calls had no answer. What it has counted
 // is given back when it's known to be done: those of its callers who don't get an
 // answer decide alone, and what they admit is due.
 type flight struct {
@@ -38,11 +38,11 @@ type flight struct {
 	bucket, sum int64
 	before      int64 // what the store may have had before it
 	left        int64 // costs of callers who have left
-	alone       int64 // what is due beside it, as its callers were admitted alone
+	alone       int64 // what of it is due, as its callers were admitted alone
 	seen        bool  // the slot was read since
-	in          int64 // how much of it may be in what was read
+	in          int64 // how much of it may be in what was read, at most
 	taken       int64 // how much of what is alone was taken for counted, as it may be in there
-	refunds     int   // of what nobody knows whether it was counted
+	refunds     int   // that have failed if nobody will ever know what has become of it
 	at          int64 // Unix nanoseconds, of the latest request in it, and after the last reset that is known
 	outcome     ledger.Outcome
 }
@@ -57,9 +57,9 @@ type account struct {
 	// generation is the store's, as last read, and verified when all that is known
 	// was last confirmed, in Unix nanoseconds; 0 if nothing is known.
 	generation, verified int64
-	// since is until when what was decided is from before the last reset, in Unix
-	// nanoseconds.
-	since int64
+	// forgottenTo is in Unix nanoseconds: what was decided up to then is from before
+	// the last reset.
+	forgottenTo int64
 	// began is when the first was counted of what is known since a reset, in Unix
 	// nanoseconds; 0 if nothing was.
 	began int64
@@ -76,22 +76,22 @@ type account struct {
 	others []due
 	until  int64
 
-	share      float64   // of what is admitted, as long as something was admitted alone
-	flight     *flight   // under way
-	flights    []*flight // without an answer, until their outcome is known and taken over
-	lost       []loss    // to be put back
-	unmarked   bool      // the store has lost the generation, too
-	doubtful   bool      // all has to be read before anything is counted
-	mayBeReset bool      // a reset may have come since what is due was decided: it has to be asked for
-	untold     bool      // others have to be told that the past has changed
-	denied     bool      // there was no room for the last check
+	share          float64   // of what is admitted, as long as something was admitted alone
+	flight         *flight   // under way
+	flights        []*flight // without an answer, until their outcome is known and taken over
+	lost           []loss    // to be put back
+	generationLost bool      // by the store
+	doubtful       bool      // all has to be read before anything is counted
+	mayBeReset     bool      // the generation has to be read before what is due is told
+	untold         bool      // others have to be told that the past has changed
+	denied         bool      // there was no room for the last check
 }
 
 // A loss is how much of a slot is missing of what is known to have been there.
 type loss struct{ bucket, missing, known int64 }
 
-// A generation is a counter beside a client's. Each reset raises it to the
-// millisecond of its time, in units of resetUnit, or by one if it is there already.
+// A generation is a counter beside a client's. Each reset leaves it above what it was,
+// and above the millisecond of its time, in units of resetUnit.
 // What changes the past raises it by any number up to mostChanges: others read
 // everything anew then. It is any number so that a generation which has expired and
 // begun anew isn't mistaken for the old one.
@@ -115,16 +115,16 @@ func generationAt(now time.Time) int64 {
 func (a *account) become(generation, latest int64, skew time.Duration) {
 	a.outlive(generation, latest, skew)
 	clear(a.slots)
-	a.others, a.lost, a.unmarked = nil, nil, false
+	a.others, a.lost, a.generationLost = nil, nil, false
 	a.verified, a.began = 0, 0
 	a.final, a.untold, a.denied = math.MinInt64, false, false
 }
 
 // outlive forgets what was decided before a reset, but not what is known of slots.
 func (a *account) outlive(generation, latest int64, skew time.Duration) {
-	a.since, a.generation = min(resetAt(generation), latest)+int64(skew), generation
-	a.dues = slices.DeleteFunc(a.dues, func(d due) bool { return d.at <= a.since })
-	a.flights = slices.DeleteFunc(a.flights, func(f *flight) bool { return f.at <= a.since })
+	a.forgottenTo, a.generation = min(resetAt(generation), latest)+int64(skew), generation
+	a.dues = slices.DeleteFunc(a.dues, func(d due) bool { return d.at <= a.forgottenTo })
+	a.flights = slices.DeleteFunc(a.flights, func(f *flight) bool { return f.at <= a.forgottenTo })
 }
 
 // reach gives the account the slots of a request at p, size in all.
@@ -187,8 +187,8 @@ func (a *account) owe(bucket, cost, at int64) (less bool) {
 	return less
 }
 
-// await has what a due stands for beyond its cost be others', who tell the store
-// until then.
+// await moves what a due stands for beyond its cost to others, who tell the store until
+// then.
 func (a *account) await(d *due, until int64) {
 	if d.believed > d.cost {
 		a.others = slices.DeleteFunc(a.others, func(other due) bool { return other.bucket == d.bucket })
@@ -197,9 +197,8 @@ func (a *account) await(d *due, until int64) {
 	}
 }
 
-// toTell returns how much of a due the store is to be told now, as it will tell of
-// flights: neither is what they may still count told again, nor what was taken for
-// counted given back.
+// toTell returns a due without what flights may still count of it, which isn't told
+// again, or was taken for counted, which isn't given back.
 func (a *account) toTell(d due) int64 {
 	cost := d.cost
 	for _, f := range a.flights {
@@ -334,7 +333,7 @@ func (a *account) land(bucket, value int64) {
 			continue
 		}
 		f.seen, f.in = true, max(0, min(f.sum, value-f.before))
-		if f.outcome > ledger.Unknown { // nothing of it is due any more
+		if f.outcome.Known() { // nothing of it is due any more
 			continue
 		}
 		if f.taken = min(f.alone, f.in); f.taken > 0 {
@@ -377,7 +376,7 @@ func (a *account) learn(f *flight) {
 // is under way: what the store says in one that began before may not include them.
 func (a *account) hear() {
 	a.flights = slices.DeleteFunc(a.flights, func(f *flight) bool {
-		if f.outcome <= ledger.Unknown {
+		if !f.outcome.Known() {
 			return f.outcome == ledger.Unknown && f.seen
 		}
 		if s := a.at(f.bucket); s != nil && f.outcome == ledger.Done {
@@ -396,7 +395,7 @@ type place struct {
 	elapsed time.Duration
 	ahead   int
 	oldest  int64 // slot that matters
-	lasting int64 // the oldest that may not have expired
+	lasting int64 // the oldest that can't have expired
 }
 
 func (p place) newest() int64 { return p.bucket + int64(p.ahead) }

@@ -52,7 +52,7 @@ func (w *work) choose() int64 {
 		at = max(at, r.Now.UnixNano())
 	}
 	if w.use[w.ahead] -= w.sum; w.sum > 0 {
-		*f = flight{account: a, bucket: w.bucket, sum: w.sum, before: a.mayHave(w.bucket, a.at(w.bucket).count), at: max(at, a.since+1)}
+		*f = flight{account: a, bucket: w.bucket, sum: w.sum, before: a.mayHave(w.bucket, a.at(w.bucket).count), at: max(at, a.forgottenTo+1)}
 		a.flight = f
 	}
 	return w.sum
@@ -125,7 +125,7 @@ func (w *work) fail() {
 	case w.counted: // it was done
 		s := a.at(w.bucket)
 		s.count, s.own, w.counted = s.count-w.sum, s.own-w.sum, false
-		f = &flight{account: a, bucket: w.bucket, sum: w.sum, at: max(w.now, a.since+1)}
+		f = &flight{account: a, bucket: w.bucket, sum: w.sum, at: max(w.now, a.forgottenTo+1)}
 		a.flights = append(a.flights, f)
 		w.fly(f, nil)
 	case a.flight != nil && ledger.OutcomeOf(w.err) == ledger.Unknown:
@@ -136,7 +136,7 @@ func (w *work) fail() {
 	}
 	a.mayBeReset = a.mayBeReset || a.owes()
 	if len(a.lost) > 0 { // or it is back by now
-		a.lost, a.unmarked, a.doubtful = nil, false, true
+		a.lost, a.generationLost, a.doubtful = nil, false, true
 	}
 	unsent := fmt.Errorf("%w: %w", counters.ErrNotSent, w.err)
 	for i, c := range w.pending {

@@ -109,7 +109,7 @@ func (f *family) Leave(a *account, r counters.Request, exchange any, _ time.Time
 // Refund implements ledger.Family.
 func (f *family) Refund(a *account, r counters.Request, taken counters.Decision) (tell bool) {
 	p := f.window.place(r.Now)
-	if p.now <= a.since {
+	if p.now <= a.forgottenTo {
 		return false
 	}
 	cost := r.Cost
@@ -122,7 +122,7 @@ func (f *family) Refund(a *account, r counters.Request, taken counters.Decision)
 		switch {
 		case by.account != a:
 			return false
-		case by.outcome > ledger.Unknown:
+		case by.outcome.Known():
 		case by.seen: // what may be counted is given back when it's known to be
 			part := min(cost, by.taken)
 			by.taken -= part
@@ -158,7 +158,7 @@ func (f *family) Learn(a *account, exchange any, o ledger.Outcome) {
 		return
 	}
 	switch flown.outcome = o; {
-	case flown.at <= a.since: // it is from before a reset
+	case flown.at <= a.forgottenTo: // it is from before a reset
 	case o != ledger.Unknown:
 		a.learn(flown)
 		a.untold = a.untold || o == ledger.Done && !f.window.fixed() // the slot may be final to others

@@ -23,8 +23,8 @@ func (w *work) Begin(ctx context.Context, a *account, client string, batch *ledg
 	w.deadline, _ = ctx.Deadline()
 	w.pending, w.counted, w.toldOthers = w.pending[:0], false, false
 	w.name(a, client)
-	if a.flight != nil { // its leader has panicked
-		a.ground()
+	if a.flight != nil { // its leader has panicked, and nobody will tell
+		a.ground().outcome = ledger.Unknown
 		w.spare = nil
 	}
 	w.nextSlot()
@@ -38,7 +38,7 @@ func (w *work) Next() ledger.Step {
 	a.hear()
 	w.generation = a.generation
 	for {
-		lost := len(a.lost) > 0 || a.unmarked
+		lost := len(a.lost) > 0 || a.generationLost
 		if w.counted && !a.doubtful && !lost {
 			w.deal()
 		}
@@ -83,7 +83,8 @@ func (w *work) Finish() (more bool) {
 	case w.step == repairs:
 		w.repaired(w.added[0].Count)
 	case !anew:
-		if w.verify(); w.step == looks {
+		w.verify()
+		if w.step == looks {
 			w.fillSlots()
 		}
 	}

@@ -19,7 +19,7 @@ import (
 // counted together. A slot that has been closed for longer than the horizon
 // doesn't change any more, so it is read once. Near the end of a slot a check
 // reads the next one too: an instance with a faster clock may count there
-// already. Counts only grow, so a check that didn't fit a moment ago is denied
+// already. Counts only grow, so where nothing was left a moment ago a check is denied
 // without the store. After counters.MaxStaleness the store is asked again, so
 // that a reset, or a count that was taken back, is seen within a second.
 //
@@ -113,8 +113,8 @@ func (l *Limiter) Reset(ctx context.Context, client string, now time.Time) error
 	for bucket := newest; bucket >= oldest; bucket-- {
 		keys = append(keys, counters.CounterKey(prefix, bucket))
 	}
-	// Nobody puts back what was counted before the first of the two, and nobody
-	// relies on what was read before the second.
+	// The generation is raised twice: nobody puts back what was counted before the
+	// first time, and nobody relies on what was read before the second.
 	key, ttl := counters.GenerationKey(prefix), f.window.ttl(0)
 	raise := counters.Addition{Key: key, Delta: resetUnit, TTL: ttl}
 	began := time.Now()

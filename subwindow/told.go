@@ -9,8 +9,8 @@ import (
 	"weir/counters/ledger"
 )
 
-// tally notes that the store has counted the sum, and has n then, of a client that
-// has been reset meanwhile if it is anew.
+// tally notes that the store has counted the sum, and has n then. It is anew if this
+// process has reset the client meanwhile.
 func (w *work) tally(n int64, anew bool) {
 	a := w.a
 	f := a.flight
@@ -36,9 +36,9 @@ func (w *work) tally(n int64, anew bool) {
 	w.fillSlots()
 }
 
-// verify looks at the generation that was read, if it was, and reports whether the
-// client was reset.
-func (w *work) verify() (changed bool) {
+// verify takes over the generation that was read, if it was, and reports whether the
+// client was reset. Any other change has all be read.
+func (w *work) verify() (reset bool) {
 	a := w.a
 	if !w.verifies {
 		return false
@@ -47,7 +47,7 @@ func (w *work) verify() (changed bool) {
 	generation := max(0, w.read[0])
 	switch was, is := resetAt(a.generation), resetAt(generation); {
 	case is < was && w.now-was < int64(w.window.ttl(0)): // it can't have expired
-		a.unmarked = true
+		a.generationLost = true
 		return false
 	case is > was && w.window.fixed() && was == 0 && a.began > is+int64(w.options.ClockSkew):
 		// It isn't asked for before something is missing, and is older than what is known.
@@ -58,12 +58,12 @@ func (w *work) verify() (changed bool) {
 		if s := a.at(w.bucket); w.counted {
 			s.count, s.own, w.before = w.sum, w.sum, math.MaxInt64
 		}
-		changed = true
+		reset = true
 	case generation != a.generation:
 		a.doubtful = true
 	}
 	a.generation = generation
-	return changed
+	return reset
 }
 
 // fillSlots takes over what was read of the slots.
@@ -110,7 +110,7 @@ func (w *work) fillSlots() {
 func (w *work) repaired(generation int64) {
 	a := w.a
 	lost := w.lost
-	a.lost, a.unmarked = nil, false
+	a.lost, a.generationLost = nil, false
 	if resetAt(generation) > resetAt(w.generation) { // what was put back is from before a reset
 		if resetAt(generation) > resetAt(a.generation) {
 			a.become(generation, w.now+int64(w.window.Horizon), w.options.ClockSkew)
@@ -118,7 +118,7 @@ func (w *work) repaired(generation int64) {
 		for _, l := range lost {
 			// If there is more, others have counted since, and nothing may have been put back.
 			if i := slices.Index(w.buckets, l.bucket); i >= 0 && w.read[i] <= l.known {
-				a.owe(l.bucket, -l.missing, a.since+int64(w.window.Horizon)) // whatever is still to come of the reset
+				a.owe(l.bucket, -l.missing, a.forgottenTo+int64(w.window.Horizon)) // whatever is still to come of the reset
 			}
 		}
 		a.doubtful = true
@@ -157,7 +157,7 @@ func (w *work) settled() (err error) {
 		case o == ledger.NotDone:
 			err = added.Err
 		case d.cost > 0:
-			f := &flight{account: a, bucket: d.bucket, sum: d.cost, alone: d.cost, before: a.mayHave(d.bucket, s.count), at: max(d.at, a.since+1)}
+			f := &flight{account: a, bucket: d.bucket, sum: d.cost, alone: d.cost, before: a.mayHave(d.bucket, s.count), at: max(d.at, a.forgottenTo+1)}
 			a.flights, a.doubtful = append(a.flights, f), true
 			w.fly(f, added.Err)
 			err = added.Err

@@ -1,7 +1,7 @@
 // Package subwindow limits requests per window of time: fixed windows, and
 // windows that slide over N slots, each a counter. A check counts first and
 // judges after: of two that race for the last place, at least one sees the
-// other. A closed slot is read once, and a repeated denial needs no store.
+// other. A closed slot is read once, and where nothing is left a denial needs no store.
 //
 // A weighted window's estimate never passes the limit. Strict never admits more
 // than the limit in a window, and at least N/(N+1) of it while somebody is

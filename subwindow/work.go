@@ -43,7 +43,7 @@ type work struct {
 	ends       []int  // where in text each of them ends
 	buckets    []int64
 	read       []int64 // what was read
-	generation int64   // of the account, when that was decided
+	generation int64   // of the account, when Next decided
 	lost       []loss
 	reseeds    int // of these
 	floors     []counters.Floor
@@ -132,4 +132,4 @@ func (w *work) open(bucket int64) time.Duration {
 }
 
 // reset reports whether a reset of the client may still be under way.
-func (w *work) reset() bool { return w.now <= w.a.since+int64(w.options.StoreTimeout) }
+func (w *work) reset() bool { return w.now <= w.a.forgottenTo+int64(w.options.StoreTimeout) }

@@ -57,7 +57,8 @@ const shardCount = 64
 // New returns a Combiner that answers batches with lead.
 //
 // For one key, lead runs once at a time. It must Claim each call before it does
-// something for it that can't be undone, and Answer those that it could claim.
+// something for it that can't be undone, and Answer those that it could claim: they
+// return when lead has returned.
 // Its context is that of the leader.
 // lead must end by its deadline, but not when it is canceled: a leader whose
 // client has hung up must not fail the other calls of the batch. Neither the
@@ -91,12 +92,12 @@ type Call[Q, R any] struct {
 
 // States of a Call.
 const (
-	waiting  int32 = iota
-	elected        // to lead its batch
-	claimed        // by its leader
-	answered       // by its leader, who may use it until the batch is over
-	settled        // the batch is over
-	left           // by its caller: nobody takes the answer
+	waiting   int32 = iota
+	elected         // to lead its batch
+	claimed         // by its leader
+	answered        // by its leader, who may use it until the batch is over
+	batchOver       // the batch is over
+	left            // by its caller: nobody takes the answer
 )
 
 // Claim reports whether somebody still waits for the call. Its caller can only
@@ -188,7 +189,7 @@ func (c *Combiner[Q, R]) Do(ctx context.Context, key string, q Q) (R, error) {
 				case <-done:
 				}
 			}
-			if call.state.Load() == settled {
+			if call.state.Load() == batchOver {
 				return c.result(call)
 			}
 			if err := ended(ctx); err != nil {
@@ -269,7 +270,7 @@ func (c *Combiner[Q, R]) conclude(s *shard[Q, R], key string, b *Batch[Q, R], re
 	s.mu.Unlock()
 	// Only now, as sweep may read the calls of a batch until it is handed over.
 	for _, call := range b.calls {
-		if call != own && call.state.Swap(settled) != left {
+		if call != own && call.state.Swap(batchOver) != left {
 			call.signal()
 		}
 	}
@@ -319,7 +320,7 @@ func (c *Combiner[Q, R]) leave(s *shard[Q, R], key string, call *Call[Q, R], err
 				return none, nil, false // it leads by now
 			}
 			return none, fmt.Errorf("%w: %w", ErrWithdrawn, err), true
-		case state == settled:
+		case state == batchOver:
 			result, err := c.result(call)
 			return result, err, true
 		case !call.state.CompareAndSwap(state, left):

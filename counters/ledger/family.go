@@ -31,9 +31,9 @@ type Request[A any] struct {
 	counters.Request
 	Kind   Kind
 	Client *Client[A]
-	// Flight is the exchange that has the call counted; nil if none does. Its leader
-	// sets it and then claims the call, after which nobody changes it: a caller who
-	// leaves knows by it what may still count.
+	// Flight is the exchange that may have the call counted; nil if none may. Its
+	// leader sets it before it claims the call, and anew if it is to be counted anew: a
+	// caller who leaves knows by it what may still count.
 	Flight any
 }
 
@@ -55,16 +55,16 @@ type Family[A any] interface {
 	// Alone decides r without the store. What it admits is due. r was part of the
 	// flight, if that isn't nil.
 	Alone(a *A, r counters.Request, flight any) counters.Decision
-	// Leave notes that the caller of r has given up at the deadline with err, and
-	// that its flight, if that isn't nil, goes on without it. It may answer all the
-	// same.
+	// Leave notes that the caller of r has given up with err, at the deadline or
+	// before, and that its flight, if that isn't nil, goes on without it. It may answer
+	// all the same.
 	Leave(a *A, r counters.Request, flight any, deadline time.Time, err error) (d counters.Decision, answered bool)
 	// Refund notes that r, which was admitted with the decision taken, is given
 	// back, and reports whether the store is to be told.
 	Refund(a *A, r counters.Request, taken counters.Decision) (tell bool)
 	// Owes reports whether anything is due.
 	Owes(a *A) bool
-	// Learn notes what has become of a flight whose exchange had no answer.
+	// Learn notes what has become of a flight that Work.Flights has handed over.
 	Learn(a *A, flight any, o Outcome)
 }
 
@@ -72,13 +72,17 @@ type Family[A any] interface {
 type Outcome uint8
 
 const (
-	Pending Outcome = iota // the store may still tell
+	Pending Outcome = iota // not known, or not asked for
 	Unknown                // and nobody will ever know
 	Done
 	NotDone
 )
 
-// OutcomeOf returns the outcome of an exchange that has ended with err.
+// Known reports whether it is known that it was done, or that it wasn't.
+func (o Outcome) Known() bool { return o > Unknown }
+
+// OutcomeOf returns the outcome of an exchange that has ended with err. It is Unknown
+// of a counters.Unanswered too, which may tell later.
 func OutcomeOf(err error) Outcome {
 	switch {
 	case err == nil:
@@ -96,7 +100,7 @@ const (
 	Over     Step = iota // all calls are answered
 	Together             // an exchange that may go along with those of other clients
 	Apart                // one that takes more than that
-	Later                // one together with others, but not yet: Next is called again
+	Later                // nothing yet: Exchange waits, or Next is called again
 )
 
 // Work is what the leader of a client's calls does, in steps: Next, Exchange,
@@ -107,19 +111,20 @@ type Work[A any] interface {
 	Begin(ctx context.Context, a *A, client string, batch *Batch[A])
 	// Next answers what can be, and decides what the store is to be asked.
 	Next() Step
-	// Exchange asks the store. It calls nothing else.
+	// Exchange asks the store, or waits until the work may go on. It calls nothing else.
 	Exchange(ctx context.Context)
 	// Finish takes over what the store has said, and reports whether there is more
 	// to do. Without more, all calls are answered.
 	Finish() (more bool)
-	// Flights hands over the flights that Finish has found to be without an answer.
+	// Flights hands over the flights that Finish has found to be without an answer, or
+	// whose answer can't be dealt out.
 	Flights() []Flown
 	// End ends the work. Its calls, if it was cut short, are answered by others.
 	End()
 }
 
-// A Flown is a flight whose exchange has ended with Err, which doesn't tell
-// whether it was done.
+// A Flown is a flight whose exchange has ended with Err, which doesn't tell whether it
+// was done; or with nil, though its calls had no answer.
 type Flown struct {
 	Flight any
 	Err    error

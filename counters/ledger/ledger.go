@@ -14,9 +14,9 @@
 //
 // A call that fails was refused, whatever became of it: if its leader learns that
 // the store has counted it all the same, its cost is due back. So a caller that
-// decides alone after a failure, or after it has left its leader, decides anew,
-// and what it admits is due like anything else. Nothing has to be known of why it
-// failed.
+// decides alone after a failure, or after it has left its leader, decides by what is
+// known then, and what it admits is due like anything else. Its error names the
+// exchange that it was part of, so that it is due once.
 //
 // An exchange under way, or without an answer, is a flight. After one without an
 // answer, what the store has is read before anything else is counted: as much of the
@@ -25,7 +25,8 @@
 // known to those of its callers who weren't answered, so that what they admit alone
 // is due once: with it, or without it.
 //
-// A reset is a moment. Nothing that was decided before it is settled after it.
+// A reset is a moment. Nothing that was decided before it, or up to a clock skew
+// after it, is settled.
 //
 // A family of algorithms is an Account's arithmetic and the steps of its Work;
 // Book does the rest. Start with Book, Family and Work.
@@ -235,7 +236,7 @@ func (b *Book[A]) recall(r counters.Request) (d counters.Decision, known, fresh 
 // consumed. It takes nothing back if the client has been reset since, or less than
 // the clock skew before it. The error is counters.ErrRequest, one of a store's, or
 // of the context's. A refund that surely wasn't done by the deadline of ctx is done
-// later; Flush awaits it once. One whose outcome nobody knows stays undone.
+// later; Flush awaits it once. One whose outcome nobody ever learns is taken for done.
 func (b *Book[A]) Refund(ctx context.Context, r counters.Request, taken counters.Decision) error {
 	if err := r.Check(); err != nil || r.Cost == 0 || !taken.Allowed {
 		return err

@@ -12,14 +12,14 @@ type Share struct{ own, all atomic.Int64 }
 // answers again, to tell it what they have admitted alone.
 const TellingTimeouts = 2
 
-// memory is how many counts a share is of, about.
-const memory = 1 << 14
+// remembered is how many counts a share is of, about.
+const remembered = 1 << 14
 
 // Note notes that of so many counts since the process last visited a client so
 // many were its own.
 func (s *Share) Note(own, all int64) {
 	s.own.Add(own)
-	if n := s.all.Add(all); n > memory { // two at a time may forget too much: it stays a ratio
+	if n := s.all.Add(all); n > remembered { // two at a time may forget too much: it stays a ratio
 		s.own.Store(s.own.Load() / 2)
 		s.all.Store(n / 2)
 	}

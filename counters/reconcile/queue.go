@@ -1,6 +1,6 @@
-// Package reconcile remembers which clients a process has admitted without its
-// store, so that the store can count them when it answers again, whether those
-// clients come back or not. Start with Queue.
+// Package reconcile remembers of which clients a process has still something to tell
+// its store, so that it does when that answers again, whether those clients come back
+// or not. Start with Queue.
 package reconcile
 
 import (
