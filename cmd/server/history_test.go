@@ -10,6 +10,7 @@ import (
 
 	"weir/api"
 	"weir/counters"
+	"weir/counters/ledger"
 )
 
 // A history is what callers of some processes saw. Its times are since start,
@@ -351,13 +352,16 @@ func (h *history) judgeDenials(r *record) (string, span) {
 	return "", span{}
 }
 
-// tookShare reports whether denied was decided without the store, by a process that
-// has admitted alone what is still in use: if others may do so too, that can stand
-// for all of a limit.
+// tookShare reports whether denied was decided by a process that has admitted alone:
+// if others may do so too, that can stand for all of a limit. Without the store it does
+// while that is in use, and with the store until the others have told it, too.
 func (h *history) tookShare(r *record, denied event) bool {
-	longest := slices.MaxFunc(r.limits, func(a, b promise) int { return cmp.Compare(a.window, b.window) }).window
-	return denied.degraded && len(h.offsets) > 1 && slices.ContainsFunc(r.events, func(e event) bool {
-		return e.degraded && e.allowed && e.cost > 0 && e.process == denied.process && e.call <= denied.back && e.back >= denied.call-2*longest
+	lasts := time.Second + ledger.TellingTimeouts*h.timeout + h.late() // what is due is told within a second
+	if denied.degraded {
+		lasts = 2 * slices.MaxFunc(r.limits, func(a, b promise) int { return cmp.Compare(a.window, b.window) }).window
+	}
+	return len(h.offsets) > 1 && slices.ContainsFunc(r.events, func(e event) bool {
+		return e.degraded && e.allowed && e.cost > 0 && e.process == denied.process && e.call <= denied.back && e.back >= denied.call-lasts
 	})
 }
 

@@ -3,10 +3,11 @@ package main
 import (
 	"testing"
 	"time"
-	"weir/api"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"weir/api"
 )
 
 // at is a span in milliseconds.
@@ -217,6 +218,12 @@ func TestJudgeOfResetsAndRefunds(t *testing.T) {
 			[]event{shared, small}, ""},
 		{"denied without the store, when another has admitted alone", one, false, never, nil, nil,
 			[]event{elsewhere, small}, "a cost of 3 is denied without reason"},
+		{"denied by who has just admitted alone", one, false, never, nil, nil,
+			[]event{shared, denied(2010, 2020, 3)}, ""},
+		{"denied by who has admitted alone, as the others have told by then", one, false, never, nil, nil,
+			[]event{shared, denied(4010, 4020, 3)}, "a cost of 3 is denied without reason"},
+		{"denied when another has just admitted alone", one, false, never, nil, nil,
+			[]event{elsewhere, denied(2010, 2020, 3)}, "a cost of 3 is denied without reason"},
 		{"a bucket, denied a second after a reset", []promise{token}, false, never, nil, done(1000, 1010),
 			[]event{admitted(0, 0, 999, 15), denied(2010, 2020, 15)}, "a cost of 15 is denied without reason"},
 		{"a bucket, perhaps cut off", []promise{token}, false, never, nil, done(1000, 1010),
