@@ -21,8 +21,8 @@ type account[S any] struct {
 	last snapshot[S]
 	// spent hints that nothing remained for a call of the last batch.
 	spent bool
-	// due is what the store is to be told beyond last, by time, and belief the state
-	// with that; nil if it isn't known.
+	// due is what the store is to be told beyond last, by time, and
+	// belief the state with that; nil if it isn't known.
 	due    []*debt
 	belief *belief[S]
 	// flights had no answer, and were to replace last: at most one of them is done.
@@ -32,8 +32,8 @@ type account[S any] struct {
 	// share is of what was consumed since the process first saw the client.
 	share ledger.Share
 	// expected is what the others are thought to have admitted alone, and to tell
-	// the store as late as this process, until a moment in Unix nanoseconds.
-	expected, until int64
+	// the store as late as this process, from a moment on, in Unix nanoseconds.
+	expected, from int64
 }
 
 // A flight is what the store is told in one attempt to swap the state. A batch fills
@@ -61,7 +61,7 @@ type told struct {
 // reads but doesn't write, each check makes one more. More are taken for not done.
 const (
 	mostDebts   = 128
-	mostFlights = 8
+	mostFlights = 32
 )
 
 // owes reports whether the store is to be told something, or asked what has become of
@@ -91,15 +91,18 @@ func (a *account[S]) tidy(l *rules[S]) {
 	if len(a.due) <= mostDebts {
 		return
 	}
-	lasts := int64(l.lasts())
-	old, part := a.due[len(a.due)-1].now-lasts, max(1, lasts/(mostDebts/2))
+	lasts, newest := int64(l.lasts()), int64(math.MinInt64)
+	for _, d := range a.due {
+		newest = max(newest, d.now)
+	}
+	old, part := newest-lasts, max(1, lasts/(mostDebts/2))
 	var last [back]*debt
 	for _, d := range a.due {
 		if d.kind == back {
 			continue
 		}
 		if before := last[d.kind]; before != nil && before.mergesWith(d) && (d.now <= old || before.now/part == d.now/part) {
-			d.cost = min(d.cost+l.remains(before.request(), before.decision(), d.now), counters.MaxLimit)
+			l.merge(before, d)
 			before.into = d
 		}
 		last[d.kind] = d
@@ -147,8 +150,12 @@ func (a *account[S]) believe(l *rules[S], share float64) *belief[S] {
 		var none S
 		a.last.decoded = none
 	}
-	b := &belief[S]{state: l.clone(a.last.decoded), share: share}
-	for _, d := range a.due {
+	old := 0
+	for old < len(a.due) && a.due[old].old {
+		old++
+	}
+	b := &belief[S]{state: l.tell(l.clone(a.last.decoded), a.due[:old]...), share: share}
+	for _, d := range a.due[old:] {
 		b.add(l, d)
 	}
 	if len(a.due) > 0 {
@@ -168,12 +175,13 @@ func (a *account[S]) underWay(l *rules[S], s S) S {
 	return s
 }
 
-// expect notes what the others are thought to tell the store within a time.
-func (a *account[S]) expect(cost int64, now time.Time, within time.Duration) {
-	if now.UnixNano() > a.until {
-		a.expected = 0
+// expects returns what the others are thought to tell the store at now, if they do so
+// within a time.
+func (a *account[S]) expects(now time.Time, within time.Duration) int64 {
+	if age := now.UnixNano() - a.from; age > int64(within) || age < -int64(within) { // the clock may have been set back
+		return 0
 	}
-	a.expected, a.until = max(a.expected, cost), now.Add(within).UnixNano()
+	return a.expected
 }
 
 // refund notes that r, which was admitted with the decision taken, is given back.
@@ -189,6 +197,13 @@ func (a *account[S]) refund(l *rules[S], r counters.Request, taken counters.Deci
 	}
 	cost := min(r.Cost, d.cost)
 	d.lower(cost)
+	if i := slices.Index(a.due, d); i >= 0 {
+		for _, later := range a.due[i+1:] {
+			if later.kind == admitted { // it isn't in front of them any more
+				later.remaining += cost
+			}
+		}
+	}
 	a.belief = nil
 	switch {
 	case cost == 0: // the client was reset
@@ -220,8 +235,12 @@ func (a *account[S]) drop(until int64) {
 func (a *account[S]) see(l *rules[S], seen *snapshot[S], value []byte) {
 	before := a.last
 	a.last = *seen
-	if a.last.origin.reset != before.origin.reset {
+	if a.last.origin.reset > before.origin.reset {
 		a.drop(a.last.origin.reset + int64(l.cfg.ClockSkew))
+		for _, f := range a.flights { // what they were to replace is gone
+			a.undone(l, f)
+		}
+		a.flights = nil
 	}
 	if before.token() == seen.token() { // nobody has written
 		if len(a.due) > 0 { // and what was decided alone came on top of that
@@ -233,10 +252,11 @@ func (a *account[S]) see(l *rules[S], seen *snapshot[S], value []byte) {
 	a.flights = nil
 	has := func(f *flight[S]) bool { return bytes.Equal(f.value, value) }
 	i := slices.IndexFunc(flights, has)
-	if done := slices.IndexFunc(flights, func(f *flight[S]) bool { return f.done }); done >= 0 && (i < 0 || has(flights[done])) {
-		i = done
+	certain := i >= 0 && flights[i].unlike(l, before.decoded, seen.decoded)
+	done := slices.IndexFunc(flights, func(f *flight[S]) bool { return f.done })
+	if done >= 0 && !certain && (i < 0 || !before.lost || has(flights[done])) {
+		i, certain = done, true
 	}
-	certain := i >= 0 && (flights[i].done || flights[i].unlike(l, before.decoded, seen.decoded))
 	for j, f := range flights {
 		switch {
 		case certain && i == j:

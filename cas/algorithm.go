@@ -55,12 +55,11 @@ type algorithm[S any] interface {
 	// refund undoes a request that step has admitted, with the decision, as far
 	// as time hasn't passed over it. Of another generation it undoes nothing.
 	refund(S, counters.Request, counters.Decision) S
-	// charge is the reverse: it consumes a request that was admitted elsewhere, with
-	// the decision, as far as time hasn't passed over it, be there no room.
-	charge(S, counters.Request, counters.Decision) S
-	// remains returns how much of the cost of such a request is to count at a time, if
-	// it is to be charged then together with another one.
-	remains(counters.Request, counters.Decision, int64) int64
+	// charge is the reverse: it consumes debts that were admitted without the state,
+	// each at its own time, as far as time hasn't passed over it, be there no room.
+	charge(S, ...*debt) S
+	// merge has a debt stand for one of the same kind from before it, too.
+	merge(before, d *debt)
 	// most returns the state in which as much is in use, as r finds it, as in
 	// the one of the two that has more, and whether that is more than in the
 	// first. The two are of one client.

@@ -113,15 +113,18 @@ func (b bucket) refund(s bucketState, r counters.Request, taken counters.Decisio
 	return s
 }
 
-// charge raises the level by what hasn't drained of the cost of r, be it above the
+// charge raises the level by what hasn't drained of the debts, be it above the
 // capacity: what is to be refunded may be in it.
-func (b bucket) charge(s bucketState, r counters.Request, taken counters.Decision) bucketState {
+func (b bucket) charge(s bucketState, debts ...*debt) bucketState {
 	s = s.in(b.window)
-	b.drain(&s, r.Now.UnixNano(), r.Limit)
-	left := b.undrained(s.time, &r, b.before(&r, &taken))
-	s.whole += left.whole
-	if s.part += left.part; s.part >= int64(s.window) {
-		s.whole, s.part = s.whole+1, s.part-int64(s.window)
+	for _, d := range debts {
+		r, taken := d.request(), d.decision()
+		b.drain(&s, d.now, d.limit)
+		left := b.undrained(s.time, &r, b.before(&r, &taken))
+		s.whole += left.whole
+		if s.part += left.part; s.part >= int64(s.window) {
+			s.whole, s.part = s.whole+1, s.part-int64(s.window)
+		}
 	}
 	if s.whole == 0 && s.part == 0 {
 		return bucketState{}
@@ -130,9 +133,19 @@ func (b bucket) charge(s bucketState, r counters.Request, taken counters.Decisio
 	return s
 }
 
-func (b bucket) remains(r counters.Request, taken counters.Decision, at int64) int64 {
-	left := b.undrained(at, &r, b.before(&r, &taken))
-	return left.ceil()
+// merge has d begin when before did, if there was room for both: nothing is lost by
+// that unless the bucket was empty in between. After two denials it is full as after the
+// second.
+func (b bucket) merge(before, d *debt) {
+	r, taken := before.request(), before.decision()
+	left := b.undrained(d.now, &r, b.before(&r, &taken))
+	switch {
+	case d.kind == denied || left.whole == 0 && left.part == 0:
+	case before.remaining >= d.cost:
+		d.now, d.cost, d.remaining = before.now, d.cost+before.cost, before.remaining-d.cost
+	default:
+		d.cost += left.ceil()
+	}
 }
 
 // before returns what was in the bucket before r, which was admitted with the decision

@@ -122,17 +122,25 @@ func (l counting) refund(s countingState, r counters.Request, taken counters.Dec
 	return s
 }
 
-// charge adds an entry for r.
-func (l counting) charge(s countingState, r counters.Request, _ counters.Decision) countingState {
-	now := r.Now.UnixNano()
-	if len(s.entries) == 0 {
-		s = countingState{generation: now, time: now}
+// charge logs each as step does, or in an entry of its own if it is late.
+func (l counting) charge(s countingState, debts ...*debt) countingState {
+	late := 0
+	for len(s.entries) > 0 && late < len(debts) && debts[late].now < s.time {
+		d := debts[late]
+		s.entries = append(s.entries, counted{d.now, d.now, d.cost})
+		late++
 	}
-	s.time = max(s.time, now)
-	return l.of(append(s.entries, counted{now, now, r.Cost}), r.Limit, s, s)
+	if late > 0 {
+		s = l.of(s.entries, debts[0].limit, s, s)
+	}
+	for _, d := range debts[late:] {
+		s, _ = l.live(s, d.request())
+		s = l.add(s, d.cost, d.limit)
+	}
+	return s
 }
 
-func (l counting) remains(r counters.Request, _ counters.Decision, _ int64) int64 { return r.Cost }
+func (l counting) merge(before, d *debt) { d.cost = min(d.cost+before.cost, counters.MaxLimit) }
 
 // most returns the log with every entry of the two, with the higher cost and
 // the later end if both have it.

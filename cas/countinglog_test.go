@@ -382,8 +382,7 @@ func TestWhatACountingLogIsChargedStaysForAWindow(t *testing.T) {
 		{"more than there is room for", of(counted{second(30), second(30), 19}), 10, 5, map[int64]int64{59: 24, 71: 19, 91: 0}},
 		{"what has left", of(counted{second(80), second(80), 1}), 10, 5, map[int64]int64{81: 1}},
 	} {
-		charge := counters.Request{Cost: test.cost, Limit: 20, Now: time.Unix(0, second(test.at))}
-		charged := l.charge(l.clone(test.state), charge, counters.Decision{})
+		charged := l.charge(l.clone(test.state), &debt{now: second(test.at), limit: 20, cost: test.cost})
 		for at, want := range test.used {
 			_, used := l.live(l.clone(charged), counters.Request{Limit: 20, Now: time.Unix(0, second(at))})
 			assert.Equal(t, want, used, "%s, after %d s", test.name, at)

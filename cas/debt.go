@@ -72,5 +72,5 @@ func (d *debt) giveBack(cost int64) *debt {
 func (d *debt) lower(cost int64) { d.cost, d.remaining = d.cost-cost, d.remaining+cost }
 
 func (d *debt) mergesWith(next *debt) bool {
-	return d.kind != back && d.kind == next.kind && d.flights == 0 && next.flights == 0 && d.limit == next.limit && d.old == next.old
+	return d.kind != back && d.kind == next.kind && d.flights == 0 && next.flights == 0 && d.old == next.old
 }

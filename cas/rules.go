@@ -65,17 +65,30 @@ func (l *rules[S]) contend(s S, r *counters.Request) counters.Decision {
 	return d
 }
 
-// tell returns the state in which the store has been told of d, and takes over the
+// tell returns the state in which the store has been told of debts, and takes over the
 // memory of s. What was admitted alone is consumed at its own time, be there no room.
-func (l *rules[S]) tell(s S, d *debt) S {
-	r := d.request()
-	if d.kind == back {
-		return l.refund(s, r, d.decision())
+func (l *rules[S]) tell(s S, debts ...*debt) S {
+	for len(debts) > 0 {
+		_, at := l.began(s)
+		late := 0 // at the beginning of debts
+		for late < len(debts) && debts[late].kind == admitted && debts[late].now < at {
+			late++
+		}
+		if late > 0 {
+			s, debts = l.charge(s, debts[:late]...), debts[late:]
+			continue
+		}
+		d := debts[0]
+		switch r := d.request(); {
+		case d.kind == back:
+			s = l.refund(s, r, d.decision())
+		case d.kind == admitted && !l.peek(s, r).Allowed:
+			s = l.charge(s, d)
+		default:
+			s, _ = l.step(s, r)
+		}
+		debts = debts[1:]
 	}
-	if _, at := l.began(s); d.kind == admitted && (at > d.now || !l.peek(s, r).Allowed) {
-		return l.charge(s, r, d.decision())
-	}
-	s, _ = l.step(s, r)
 	return s
 }
 

@@ -145,21 +145,30 @@ func (l log) refund(s logState, r counters.Request, taken counters.Decision) log
 	return rest
 }
 
-// charge adds an entry for r, unless that has left the window.
-func (l log) charge(s logState, r counters.Request, _ counters.Decision) logState {
-	now := r.Now.UnixNano()
-	if behind(s.time, r.Now) >= uint64(l.window) {
-		return s
+// charge adds an entry for each that hasn't left the window.
+func (l log) charge(s logState, debts ...*debt) logState {
+	s = l.live(s, debts[len(debts)-1].request())
+	costs := make(map[int64]int64, len(debts))
+	for _, d := range debts {
+		if behind(s.time, time.Unix(0, d.now)) < uint64(l.window) {
+			costs[d.now] += d.cost
+		}
 	}
-	costs := map[int64]int64{now: r.Cost}
-	s = l.live(s, r)
-	for t, cost := range s.all() {
-		costs[t] += cost
+	if s.used == 0 || debts[0].now < s.newest {
+		for t, cost := range s.all() {
+			costs[t] += cost
+		}
+		return l.of(costs, s, logState{})
 	}
-	return l.of(costs, s, logState{})
+	for _, t := range slices.Sorted(maps.Keys(costs)) {
+		cost := min(costs[t], MaxLogLimit)
+		s.forget(max(0, s.used+cost-MaxLogLimit))
+		s.add(t, cost)
+	}
+	return s
 }
 
-func (l log) remains(r counters.Request, _ counters.Decision, _ int64) int64 { return r.Cost }
+func (l log) merge(before, d *debt) { d.cost = min(d.cost+before.cost, counters.MaxLimit) }
 
 // most returns the log with every entry of the two, at the higher cost if both
 // have it.

@@ -48,7 +48,7 @@ func TestWhatABucketIsChargedDrains(t *testing.T) {
 		"before it, and drained":      {after(request(30, 2)), 0, 6, 2},
 		"more than there is room for": {after(request(30, 8)), 30, 6, 12},
 	} {
-		charged := b.charge(test.state, request(test.at, 4), counters.Decision{Remaining: test.remaining})
+		charged := b.charge(test.state, newDebt(request(test.at, 4), counters.Decision{Allowed: true, Remaining: test.remaining}))
 		b.drain(&charged, request(30, 0).Now.UnixNano(), 10)
 		assert.Equal(t, test.used, charged.ceil(), name)
 	}

@@ -212,9 +212,7 @@ func (w *work[S]) decide(take bool) {
 	}
 	next.origin, next.changed = a.last.origin, a.owes() || take && a.last.lost
 	next.to = l.clone(a.last.decoded)
-	for _, d := range a.due {
-		w.tell(d)
-	}
+	w.tell()
 	for _, call := range w.calls {
 		q := &call.Request
 		if q.Kind != ledger.Takes {
@@ -237,11 +235,12 @@ func (w *work[S]) decide(take bool) {
 // expects reports whether a call is denied because of what the others are thought to
 // have still to tell the store.
 func (w *work[S]) expects(call *call[S]) bool {
-	if w.a.expected == 0 || w.cfg.CountDenied || call.Request.Now.UnixNano() > w.a.until {
+	expected := w.a.expects(call.Request.Now, w.telling())
+	if expected == 0 || w.cfg.CountDenied {
 		return false
 	}
 	r := call.Request.Request
-	r.Cost += w.a.expected
+	r.Cost += expected
 	d := w.family.decide(w.next.to, &r)
 	if !d.Allowed {
 		if d.RetryAfter == forever { // with it, but not without
@@ -252,13 +251,33 @@ func (w *work[S]) expects(call *call[S]) bool {
 	return !d.Allowed
 }
 
-// tell has the next state be told of d.
-func (w *work[S]) tell(d *debt) {
-	generation, at := w.began(w.next.to)
-	if d.kind == back && d.generation == generation && generation != 0 { // what is missing isn't lost
-		w.next.origin = w.next.origin.markAt(at, w.marked(w.ttl(w.next.to, d.request())))
+// telling is how long the others have to tell the store what they admitted alone.
+func (w *work[S]) telling() time.Duration { return ledger.TellingTimeouts * w.cfg.StoreTimeout }
+
+// tell has the next state be told of what is due.
+func (w *work[S]) tell() {
+	next := &w.next
+	for rest := w.a.due; len(rest) > 0; {
+		n := slices.IndexFunc(rest, func(d *debt) bool { return d.kind == back })
+		if n < 0 {
+			n = len(rest)
+		}
+		next.to = w.rules.tell(next.to, rest[:n]...)
+		if rest = rest[n:]; len(rest) > 0 {
+			w.giveBack(rest[0])
+			rest = rest[1:]
+		}
 	}
-	w.next.to = w.rules.tell(w.next.to, d)
+}
+
+// giveBack has the next state be told of a refund.
+func (w *work[S]) giveBack(d *debt) {
+	next := &w.next
+	generation, at := w.began(next.to)
+	if d.generation == generation && generation != 0 { // what is missing isn't lost
+		next.origin = next.origin.markAt(at, w.marked(w.ttl(next.to, d.request())))
+	}
+	next.to = w.rules.tell(next.to, d)
 }
 
 // encode has the next state be what is written, and live for as long as it
@@ -389,7 +408,7 @@ func (w *work[S]) look(f *flight[S]) time.Time {
 		believed := a.believe(l, w.shareOf(a, next.latest))
 		w.own += believed.alone
 		if believed.others > 0 {
-			a.expect(believed.others, next.latest.Now, ledger.TellingTimeouts*w.cfg.StoreTimeout)
+			a.expected, a.from = max(believed.others, a.expects(next.latest.Now, w.telling())), next.latest.Now.UnixNano()
 		}
 		for _, d := range a.due {
 			d.old = true

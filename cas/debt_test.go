@@ -1,0 +1,111 @@
+package cas
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters"
+	"weir/counters/memory"
+)
+
+// What a client is admitted alone takes little memory however long that goes on, be it
+// by different limits in turn.
+func TestFewDebtsAreRemembered(t *testing.T) {
+	t.Parallel()
+	l, err := NewTokenBucket(memory.New(nil), time.Second, 0, testConfig(10))
+	require.NoError(t, err)
+	now := clock(t, "12:00:01.5")
+	for i := range int64(5000) {
+		now = now.Add(time.Millisecond)
+		d, err := l.TakeLocal(counters.Request{Client: "c", Cost: 1, Limit: 1000 + i%2, Now: now}, counters.ErrTimeout)
+		require.NoError(t, err)
+		require.True(t, d.Allowed)
+	}
+	l.Change("c", func(a *account[bucketState]) { assert.Less(t, len(a.due), 2*mostDebts) })
+}
+
+// A client asks evenly for 90% of what drains, in an outage that is longer than a bucket
+// takes to drain. What is in use when the store is told is what the process believed.
+func TestEvenTrafficInAnOutage(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ limit, cost int64 }{{100, 1}, {1000, 1}, {1000, 9}, {10_000, 100}} {
+		l, err := NewTokenBucket(memory.New(nil), time.Minute, 0, testConfig(10))
+		require.NoError(t, err)
+		now := clock(t, "12:00:01.5")
+		r := counters.Request{Client: "c", Cost: test.limit / 2, Limit: test.limit}
+		gap := time.Minute * 10 / time.Duration(9*test.limit/test.cost)
+		var last counters.Decision
+		for end := now.Add(3 * time.Minute); now.Before(end); now = now.Add(gap) {
+			r.Now = now
+			last, err = l.TakeLocal(r, counters.ErrTimeout)
+			require.NoError(t, err)
+			require.True(t, last.Allowed)
+			r.Cost = test.cost
+		}
+		r.Now = now
+		d, err := l.Take(t.Context(), r)
+		require.NoError(t, err)
+		assert.InDelta(t, last.Remaining, d.Remaining, float64(test.limit)/50+float64(test.cost), "%+v", test)
+	}
+}
+
+// Each check of a client takes 100 of 1,000, of which 95 are given back three seconds
+// later, while the store is away: none is in the way of those that come after.
+func TestSettledCostsInAnOutage(t *testing.T) {
+	t.Parallel()
+	l, err := NewTokenBucket(memory.New(nil), time.Minute, 0, testConfig(10))
+	require.NoError(t, err)
+	now := clock(t, "12:00:01.5")
+	type taken struct {
+		counters.Request
+		counters.Decision
+	}
+	var open []taken
+	for range 900 {
+		now = now.Add(400 * time.Millisecond)
+		for len(open) > 0 && now.Sub(open[0].Now) > 2900*time.Millisecond {
+			open[0].Cost = 95
+			require.NoError(t, l.Refund(t.Context(), open[0].Request, open[0].Decision))
+			open = open[1:]
+		}
+		r := counters.Request{Client: "c", Cost: 100, Limit: 1000, Now: now}
+		d, err := l.TakeLocal(r, counters.ErrTimeout)
+		require.NoError(t, err)
+		require.True(t, d.Allowed)
+		open = append(open, taken{r, d})
+	}
+}
+
+// The debts of a client with a long log, which others have written to since, are told
+// in one pass over it.
+func TestDebtsOfALongLogAreToldAtOnce(t *testing.T) {
+	t.Parallel()
+	store := memory.New(nil)
+	open := func() *SlidingLog {
+		l, err := NewSlidingLog(store, time.Minute, MaxLogLimit, testConfig(10))
+		require.NoError(t, err)
+		return l
+	}
+	a, b := open(), open()
+	now := clock(t, "12:00:01.5")
+	r := counters.Request{Client: "c", Cost: 1, Limit: MaxLogLimit}
+	take := func(l *SlidingLog) counters.Decision {
+		now = now.Add(time.Millisecond)
+		r.Now = now
+		d, err := l.Take(t.Context(), r)
+		require.NoError(t, err)
+		return d
+	}
+	take(a)
+	for range 100 {
+		now = now.Add(time.Millisecond)
+		r.Now = now
+		_, err := a.TakeLocal(r, counters.ErrTimeout)
+		require.NoError(t, err)
+		take(b)
+	}
+	assert.EqualValues(t, MaxLogLimit-202, take(a).Remaining)
+}
