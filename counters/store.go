@@ -8,8 +8,8 @@ import (
 )
 
 // Errors of a store. All mean that nothing could be decided; whether a count
-// that was under way has happened is unknown, except with ErrNotSent, ErrLost and
-// ErrNotAdded. Match them with errors.Is.
+// that was under way has happened is unknown, except with ErrNotSent, ErrRefused,
+// ErrLost and ErrNotAdded. Match them with errors.Is.
 var (
 	// ErrTimeout: the store did not answer before the context's deadline.
 	ErrTimeout = errors.New("counters: the store did not answer in time")
@@ -18,6 +18,9 @@ var (
 	// ErrNotSent comes with one of the above: nothing was sent to the store, or
 	// only what reads, so nothing has happened there.
 	ErrNotSent = errors.New("counters: the request was not sent")
+	// ErrRefused comes with ErrUnavailable: the store has answered that it can't do
+	// it, as it is full for instance, and nothing has happened there.
+	ErrRefused = errors.New("counters: the store has refused the request")
 	// ErrForeignValue: a key holds something that is not a counter.
 	ErrForeignValue = errors.New("counters: the key holds a value that is not a counter")
 	// ErrLost: a counter that was there doesn't exist any more, and nothing has

@@ -87,7 +87,7 @@ func OutcomeOf(err error) Outcome {
 	switch {
 	case err == nil:
 		return Done
-	case errors.Is(err, counters.ErrNotSent), errors.Is(err, counters.ErrLost), errors.Is(err, counters.ErrNotAdded):
+	case errors.Is(err, counters.ErrNotSent), errors.Is(err, counters.ErrRefused), errors.Is(err, counters.ErrLost), errors.Is(err, counters.ErrNotAdded):
 		return NotDone
 	}
 	return Unknown

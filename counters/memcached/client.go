@@ -1,6 +1,7 @@
 package memcached
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -347,6 +348,9 @@ func appendAddition(b []byte, a counters.Addition) []byte {
 // request of the given number. found is false when there was no counter.
 func (c *client) parseAddition(a counters.Addition, incr int) (n int64, found bool, err error) {
 	n, found, err = parseIncr(a.Key, c.conn.Reply(incr))
+	if add := c.conn.Reply(max(0, incr-1)); a.New && !found && err == nil && !bytes.HasSuffix(add, []byte("STORED\r\n")) {
+		return 0, false, refused(add)
+	}
 	if found && err == nil && len(a.Read) > 0 {
 		err = parseCounts(c.conn.Reply(incr+1), a.Read, a.Counts, nil)
 	}
@@ -511,7 +515,7 @@ func (c *client) parseSwap(number int) (counters.State, bool, error) {
 		now, err := c.state(number + 1)
 		return now, err == nil && stored(reply), err
 	default:
-		return counters.State{}, false, replyError(reply)
+		return counters.State{}, false, refused(reply)
 	}
 }
 

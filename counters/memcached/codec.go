@@ -71,7 +71,7 @@ func parseIncr(key string, reply []byte) (n int64, found bool, err error) {
 	line := bytes.TrimSuffix(reply, crlf)
 	u, err := parseUint(line)
 	if err != nil {
-		return 0, false, replyError(line)
+		return 0, false, refused(line)
 	}
 	n, err = counterValue(key, u)
 	return n, true, err

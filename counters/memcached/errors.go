@@ -1,6 +1,7 @@
 package memcached
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -36,6 +37,16 @@ func replyError(line []byte) error {
 	return fmt.Errorf("memcache: %.100s", strings.TrimSuffix(string(line), "\r\n"))
 }
 
+// refused is replyError for a reply to what counts or stores. Memcached has done
+// nothing when it is out of memory; of what a proxy answers for it that isn't sure.
+func refused(line []byte) error {
+	err := replyError(line)
+	if bytes.HasPrefix(line, []byte("SERVER_ERROR out of memory")) || bytes.HasPrefix(line, []byte("SERVER_ERROR object too large")) {
+		return fmt.Errorf("%w: %w", counters.ErrRefused, err)
+	}
+	return err
+}
+
 // translate turns any error of gomemcache or a connection into one of a
 // store's.
 func translate(err error) error {
@@ -43,6 +54,9 @@ func translate(err error) error {
 		return err
 	}
 	kind := counters.ErrUnavailable
+	if errors.Is(err, counters.ErrRefused) {
+		return fmt.Errorf("%w, %w", kind, err)
+	}
 	var timeout net.Error
 	var connect *memcache.ConnectTimeoutError
 	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) ||

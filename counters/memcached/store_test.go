@@ -498,3 +498,46 @@ func TestALoneAddAllocatesNothing(t *testing.T) {
 	add()
 	assert.Zero(t, testing.AllocsPerRun(1000, add))
 }
+
+// A server that is full refuses what it has no memory for, and one whose items are
+// small what is too large. Nothing of that was done.
+func TestWhatTheServerRefusesWasNotDone(t *testing.T) {
+	t.Parallel()
+	full := memcachedtest.Start(t, "-M", "-m", "4")
+	m := open(t, memcached.Config{Servers: []string{full.Addr}})
+	ctx := within(t, 10*time.Second)
+	n, err := m.Add(ctx, counters.Addition{Key: "there", Delta: 1, TTL: time.Minute, New: true})
+	require.NoError(t, err)
+	require.EqualValues(t, 1, n)
+	var small strings.Builder
+	for i := range 60_000 {
+		fmt.Fprintf(&small, "set k%d 0 0 1 noreply\r\nv\r\n", i)
+	}
+	full.Do(small.String()+"set k 0 0 1\r\nv", "SERVER_ERROR")
+	refused := func(err error, what string) {
+		t.Helper()
+		require.ErrorIs(t, err, counters.ErrUnavailable, what)
+		require.ErrorIs(t, err, counters.ErrRefused, what)
+		require.ErrorContains(t, err, "SERVER_ERROR", what)
+	}
+	_, err = m.Add(ctx, counters.Addition{Key: "new", Delta: 1, TTL: time.Minute, New: true})
+	refused(err, "add")
+	_, err = m.Add(ctx, counters.Addition{Key: "new", Delta: 1, TTL: time.Minute})
+	refused(err, "add after an incr")
+	_, _, err = m.Swap(ctx, "state", counters.State{}, []byte("value"), time.Minute)
+	refused(err, "swap")
+	counts := make([]int64, 2)
+	require.NoError(t, m.Read(ctx, []string{"there", "new"}, counts))
+	assert.Equal(t, []int64{1, counters.Absent}, counts)
+
+	strict := memcachedtest.Start(t, "-I", "1k", "-o", "slab_chunk_max=512")
+	m = open(t, memcached.Config{Servers: []string{strict.Addr}})
+	state, swapped, err := m.Swap(ctx, "state", counters.State{}, []byte("value"), time.Minute)
+	require.NoError(t, err)
+	require.True(t, swapped)
+	_, _, err = m.Swap(ctx, "state", state, make([]byte, 2000), time.Minute)
+	refused(err, "too large")
+	now, err := m.Load(ctx, "state")
+	require.NoError(t, err)
+	assert.Equal(t, state, now)
+}
