@@ -53,7 +53,7 @@ func TestDeletedItemsAreForgottenAtOnce(t *testing.T) {
 // What lives shorter than what it replaces makes room when its own time has come.
 func TestReplacedItemsExpireInTheirOwnTime(t *testing.T) {
 	t.Parallel()
-	const keys, others = 10_000, 1000
+	const keys, others = 10_000, 2000 // so that each shard has enough of the others
 	ctx := context.Background()
 	for name, replace := range map[string]func(m *Store, key string) error{
 		"Put": func(m *Store, key string) error { return m.Put(ctx, key, []byte("v"), time.Second) },
