@@ -341,7 +341,7 @@ func TestCostZeroConsumesNothing(t *testing.T) {
 func TestLargestCostFits(t *testing.T) {
 	t.Parallel()
 	s := newService(newPolicy("api", fixed("per-hour", counters.MaxLimit, time.Hour)))
-	r := s.admits(t, `{"policy":"api","client":"alice","cost":1000000}`)
+	r := s.admits(t, `{"policy":"api","client":"alice","cost":1000000000}`)
 	assert.EqualValues(t, counters.MaxLimit-counters.MaxCost, r.Limits[0].Remaining)
 }
 

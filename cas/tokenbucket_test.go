@@ -137,9 +137,9 @@ func TestTokenBucketAtItsBounds(t *testing.T) {
 		c := tokenClient(t, window, 0)
 		r := counters.Request{Cost: counters.MaxCost, Limit: counters.MaxLimit, Now: clock(t, "12:00:00")}
 		assert.Equal(t, int64(counters.MaxLimit-counters.MaxCost), c.ask(t, r).Remaining)
-		// A millionth of the bucket takes a millionth of the window to come
+		// A thousandth of the bucket takes a thousandth of the window to come
 		// back.
-		assert.Equal(t, window/1_000_000, c.peek(t, r).ResetAfter)
+		assert.Equal(t, window/1000, c.peek(t, r).ResetAfter)
 		r.Limit, r.Cost = 1, 1
 		d := c.ask(t, r)
 		assert.Equal(t, counters.Decision{ResetAfter: window, RetryAfter: window}, d, "within a smaller bucket")

@@ -12,7 +12,7 @@ var ErrRequest = errors.New("counters: the request is wrong")
 // Bounds of a Request. They keep every sum of counts far below 2^63, the
 // largest counter that all Memcached versions treat as a number.
 const (
-	MaxCost        = 1_000_000
+	MaxCost        = 1_000_000_000
 	MaxLimit       = 1_000_000_000_000
 	MaxClientBytes = 1024
 )

@@ -15,7 +15,7 @@ type Check struct {
 	Policy string `json:"policy"`
 	// Client is who is limited, in 1 to 1024 bytes of UTF-8.
 	Client string `json:"client"`
-	// Cost is what an admission consumes, at most 1,000,000; 0 means 1. To
+	// Cost is what an admission consumes, at most 1,000,000,000; 0 means 1. To
 	// look without consuming anything, use Peek.
 	Cost int64 `json:"cost,omitempty"`
 	// Limits take the place of the policy's limits and of the client's own, by

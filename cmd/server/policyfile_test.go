@@ -379,7 +379,7 @@ func policyMistakes() []policyMistake {
 			`7: policy "p" has a route POST /Login already, on line 5; upper and lower case make no difference`}},
 		{"route's unknown limit", more("routes:", "  - {path: /, limits: {per-hour: 1}}"), []string{`5: policy "p" has no limit "per-hour"`}},
 		{"route's bad limit", more("routes:", "  - {path: /, limits: {fixed-window: 0}}"), []string{`5: fixed-window "0" ` + badLimit}},
-		{"route's bad cost", more("routes:", "  - {path: /, cost: 1000001}"), []string{`5: cost "1000001" must be a whole number from 0 to 1000000`}},
+		{"route's bad cost", more("routes:", "  - {path: /, cost: 1000000001}"), []string{`5: cost "1000000001" must be a whole number from 0 to 1000000000`}},
 		{"route that costs too much", more("routes:", "  - {path: /a, cost: 10}", "  - {path: /b, cost: 9}", "  - {path: /c, cost: 9, limits: {fixed-window: 8}}"), []string{
 			`5: cost 10 of the route /a is above the limit "fixed-window", which admits at most 9 at once, and could never be admitted`,
 			`7: cost 9 of the route /c is above the limit "fixed-window", which admits at most 8 at once, and could never be admitted`,
