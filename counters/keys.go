@@ -49,7 +49,8 @@ func CheckKeyPrefix(prefix string) error {
 //
 // which expires when it would be the initial state again. A client that isn't
 // short printable ASCII stands in the key as "~" and a hash, so that no client
-// can forge, break or meet another's key.
+// can forge, break or meet another's key; and so does one by whose name a proxy
+// would choose the server.
 type Namespace string
 
 // CounterNamespace returns the namespace of the counters of one limit, whose
@@ -69,11 +70,13 @@ func StateNamespace(prefix, policy, limit, algorithm string) Namespace {
 func (n Namespace) Client(client string) string { return n.StateKey(client) + "_" }
 
 // StateKey returns the key of one client's state. A client that is short
-// printable ASCII stands in the key as it is. Any other is replaced by "~" and
-// a hash, which cannot be mistaken for a plain client because those do not
-// begin with "~".
+// printable ASCII stands in the key as it is, unless it has braces or "|#|", which
+// mcrouter and Memcached's proxy take for the part of a key that chooses its server.
+// Any other is replaced by "~" and a hash, which cannot be mistaken for a plain client
+// because those do not begin with "~".
 func (n Namespace) StateKey(client string) string {
-	if len(client) <= maxPlainClient && !strings.HasPrefix(client, "~") && printable(client) {
+	if len(client) <= maxPlainClient && !strings.HasPrefix(client, "~") && printable(client) &&
+		!strings.ContainsAny(client, "{}") && !strings.Contains(client, "|#|") {
 		return string(n) + client
 	}
 	sum := sha256.Sum256([]byte(client))

@@ -129,6 +129,16 @@ func TestClientPartIsTheSameForAllKeysOfAClient(t *testing.T) {
 	}
 }
 
+// A proxy that chooses servers by a part of a key finds none in a client's name.
+func TestNoClientChoosesItsServer(t *testing.T) {
+	t.Parallel()
+	for _, client := range []string{"a|#|b", "|#|", "{a}", "a{b}c", "a}b{"} {
+		key := StateNamespace("weir", "p", "l", "token_bucket").StateKey(client)
+		assert.Regexp(t, `^weir:p/l:token_bucket:~[A-Za-z0-9_-]{24}$`, key, "%q", client)
+	}
+	assert.Equal(t, "weir:p/l:token_bucket:a|#b", string(StateNamespace("weir", "p", "l", "token_bucket").StateKey("a|#b")))
+}
+
 // Whatever two clients are called, each has keys of its own, which one can send
 // and which all live with it.
 func FuzzClientKey(f *testing.F) {
