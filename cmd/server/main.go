@@ -62,7 +62,9 @@ func execute(ctx context.Context, cfg *config) error {
 	}
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
-	p, err := newProgram(cfg, os.Stderr)
+	log := newLogWriter(os.Stderr)
+	defer log.close()
+	p, err := newProgram(cfg, log)
 	if err != nil {
 		return err
 	}

@@ -74,6 +74,11 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	p.metrics = api.NewMetrics(registry, version())
+	if w, ok := logTo.(*logWriter); ok {
+		registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "weir_log_lines_dropped_total", Help: "Lines of the log that nobody has read in time.",
+		}, func() float64 { return float64(w.dropped.Load()) }))
+	}
 
 	store, health, undecided, err := p.openStore()
 	if err != nil {

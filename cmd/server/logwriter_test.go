@@ -1,0 +1,113 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A stuckWriter takes nothing until it is let go.
+type stuckWriter struct {
+	free    chan struct{}
+	mu      sync.Mutex
+	written bytes.Buffer
+}
+
+func (w *stuckWriter) Write(p []byte) (int, error) {
+	<-w.free
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.written.Write(p)
+}
+
+// What a reader that stands still doesn't take waits, up to a bound. When it goes on
+// it gets all of that, in order.
+func TestALogThatNobodyReadsIsBounded(t *testing.T) {
+	t.Parallel()
+	to := &stuckWriter{free: make(chan struct{})}
+	w := newLogWriter(to)
+	defer w.close()
+	first, second := strings.Repeat("a", logBacklog-1)+"\n", strings.Repeat("b", logBacklog/2)+"\n"
+	_, err := io.WriteString(w, first)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { w.mu.Lock(); defer w.mu.Unlock(); return len(w.waiting) == 0 }, patience, time.Millisecond)
+	for range 3 {
+		_, err = io.WriteString(w, second)
+		require.NoError(t, err)
+	}
+	assert.EqualValues(t, 2, w.dropped.Load())
+	close(to.free)
+	w.flush()
+	assert.Equal(t, first+second, to.written.String())
+	_, err = io.WriteString(w, "c\n")
+	require.NoError(t, err)
+	w.flush()
+	assert.Equal(t, first+second+"c\n", to.written.String())
+}
+
+// However many write at once, each line is passed on once.
+func TestLogLinesArePassedOnOnce(t *testing.T) {
+	t.Parallel()
+	to := &stuckWriter{free: make(chan struct{})}
+	close(to.free)
+	w := newLogWriter(to)
+	defer w.close()
+	var writers sync.WaitGroup
+	for range 8 {
+		writers.Go(func() {
+			for range 1000 {
+				_, err := io.WriteString(w, "line\n")
+				assert.NoError(t, err)
+			}
+		})
+	}
+	writers.Wait()
+	w.flush()
+	assert.Equal(t, strings.Repeat("line\n", 8000), to.written.String())
+	assert.Zero(t, w.dropped.Load())
+}
+
+// While the reader of its log stands still, a process answers checks and ends at
+// SIGTERM.
+func TestAProcessEndsWhoseLogNobodyReads(t *testing.T) {
+	t.Parallel()
+	read, write, err := os.Pipe()
+	require.NoError(t, err)
+	defer read.Close()
+	cmd := exec.Command(binary, "-listen", "127.0.0.1:0", "-log-level", "debug")
+	cmd.Stderr = write
+	require.NoError(t, cmd.Start())
+	require.NoError(t, write.Close())
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	var url string
+	for lines := bufio.NewScanner(read); url == "" && lines.Scan(); { // and no more
+		if greeting := greetingURL.FindStringSubmatch(lines.Text()); greeting != nil {
+			url = greeting[1]
+		}
+	}
+	s := newService(t, url, nil)
+	for range 2000 { // which the pipe has no room for
+		status, _, _, err := s.send("POST", "/v1/check", "application/json", `{"policy":"fixed","client":"alice","cost":0}`)
+		require.NoError(t, err)
+		require.Equal(t, 200, status)
+	}
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	select {
+	case err := <-ended:
+		require.NoError(t, err)
+	case <-time.After(patience):
+		assert.NoError(t, cmd.Process.Kill())
+		t.Fatal("it goes on")
+	}
+}
