@@ -327,7 +327,7 @@ const maxKeptRequests = 64 << 10
 // the number.
 func appendAddition(b []byte, a counters.Addition) []byte {
 	if a.Key == "" {
-		return appendGet(b, "get", a.Read...)
+		return appendGets(b, "get", a.Read)
 	}
 	if a.Delta < 0 {
 		return appendDecr(b, a.Key, -a.Delta)
@@ -338,10 +338,7 @@ func appendAddition(b []byte, a counters.Addition) []byte {
 		b = appendStore(b, a.Key, expiration(a.TTL, time.Now()), 0, zero)
 	}
 	b = appendIncr(b, a.Key, a.Delta)
-	if len(a.Read) > 0 {
-		b = appendGet(b, "get", a.Read...)
-	}
-	return b
+	return appendGets(b, "get", a.Read)
 }
 
 // parseAddition returns what was answered to an addition whose incr was the
@@ -351,8 +348,8 @@ func (c *client) parseAddition(a counters.Addition, incr int) (n int64, found bo
 	if add := c.conn.Reply(max(0, incr-1)); a.New && !found && err == nil && !bytes.HasSuffix(add, []byte("STORED\r\n")) {
 		return 0, false, refused(add)
 	}
-	if found && err == nil && len(a.Read) > 0 {
-		err = parseCounts(c.conn.Reply(incr+1), a.Read, a.Counts, nil)
+	if found && err == nil {
+		err = c.parseGets(incr+1, a.Read, a.Counts, nil)
 	}
 	return n, found, err
 }
@@ -369,12 +366,9 @@ func incrNumber(a counters.Addition) int {
 
 // requestCount returns how many requests an addition has.
 func requestCount(a counters.Addition) int {
-	if a.Key == "" {
-		return 1
-	}
-	count := incrNumber(a) + 1
-	if len(a.Read) > 0 {
-		count++
+	count := getCount(a.Read)
+	if a.Key != "" {
+		count += incrNumber(a) + 1
 	}
 	return count
 }
@@ -387,10 +381,23 @@ func stored(reply []byte) bool { return string(reply) == "STORED\r\n" }
 
 // read reads the counters at keys in one round trip.
 func (c *client) read(keys []string, counts []int64) error {
-	if err := c.exchange(0, appendGet(c.requests[:0], "get", keys...)); err != nil {
+	if err := c.exchange(0, appendGets(c.requests[:0], "get", keys)); err != nil {
 		return err
 	}
-	return parseCounts(c.conn.Reply(0), keys, counts, nil)
+	return c.parseGets(0, keys, counts, nil)
+}
+
+// parseGets is parseCounts for the gets of any number of keys, the first of which was
+// the request of the given number.
+func (c *client) parseGets(number int, keys []string, counts []int64, versions []uint64) error {
+	for ; len(keys) > 0; number++ {
+		n := oneGet(keys)
+		if err := parseCounts(c.conn.Reply(number), keys[:n], counts[:n], versions[:min(n, len(versions))]); err != nil {
+			return err
+		}
+		keys, counts, versions = keys[n:], counts[n:], versions[min(n, len(versions)):]
+	}
+	return nil
 }
 
 // raise reads the counters of floors and replaces those that are less, in two
@@ -400,10 +407,10 @@ func (c *client) raise(floors []counters.Floor) (again []counters.Floor, err err
 	for i, f := range floors {
 		keys[i] = f.Key
 	}
-	if err := c.exchange(0, appendGet(c.requests[:0], "gets", keys...)); err != nil {
+	if err := c.exchange(0, appendGets(c.requests[:0], "gets", keys)); err != nil {
 		return nil, err
 	}
-	if err := parseCounts(c.conn.Reply(0), keys, counts, versions); err != nil {
+	if err := c.parseGets(0, keys, counts, versions); err != nil {
 		return nil, err
 	}
 	b, now := c.requests[:0], time.Now()

@@ -55,6 +55,38 @@ func appendGet(b []byte, verb string, keys ...string) []byte {
 	return append(b, crlf...)
 }
 
+// maxGet bounds a get in bytes. Memcached takes longer ones; hosted ones and proxies
+// refuse them.
+const maxGet = 16 << 10
+
+// oneGet returns how many of the keys, of which there are some, one get asks for.
+func oneGet(keys []string) int {
+	size := len("gets") + len(crlf)
+	for i, key := range keys {
+		if size += 1 + len(key); size > maxGet && i > 0 {
+			return i
+		}
+	}
+	return len(keys)
+}
+
+// appendGets appends get or gets for any number of keys, of which getCount is the
+// number.
+func appendGets(b []byte, verb string, keys []string) []byte {
+	for len(keys) > 0 {
+		n := oneGet(keys)
+		b, keys = appendGet(b, verb, keys[:n]...), keys[n:]
+	}
+	return b
+}
+
+func getCount(keys []string) (count int) {
+	for ; len(keys) > 0; count++ {
+		keys = keys[oneGet(keys):]
+	}
+	return count
+}
+
 func appendDelete(b []byte, key string) []byte {
 	return append(append(append(b, "delete "...), key...), crlf...)
 }
@@ -79,7 +111,7 @@ func parseIncr(key string, reply []byte) (n int64, found bool, err error) {
 
 // parseCounts puts the counters that a get of keys answered into counts; one
 // that isn't there is counters.Absent. The versions, which only gets answers,
-// go into versions unless that is nil.
+// go into versions unless that is empty.
 func parseCounts(reply []byte, keys []string, counts []int64, versions []uint64) error {
 	for i := range counts {
 		counts[i] = counters.Absent
@@ -105,7 +137,7 @@ func parseCounts(reply []byte, keys []string, counts []int64, versions []uint64)
 		if counts[0], err = counterValue(keys[0], n); err != nil {
 			return err
 		}
-		if versions != nil {
+		if len(versions) > 0 {
 			versions[size-len(counts)] = version
 		}
 		keys, counts, reply = keys[1:], counts[1:], rest

@@ -1,13 +1,16 @@
 package memcached
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	"weir/counters"
 	"weir/counters/memcached/pipeline"
@@ -123,5 +126,25 @@ func FuzzParseReplies(f *testing.F) {
 		if n, found, err := parseIncr("a", reply); err == nil && found {
 			assert.GreaterOrEqual(t, n, int64(0))
 		}
+	})
+}
+
+// However many keys are asked for, no command is longer than what servers and proxies
+// take, and each key is asked for once, in order.
+func TestGetsAreShort(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		keys := rapid.SliceOfN(rapid.StringMatching("[a-z]{1,250}"), 1, 3600).Draw(t, "keys")
+		var asked []string
+		lines := bytes.SplitAfter(appendGets(nil, "gets", keys), crlf)
+		require.Empty(t, lines[len(lines)-1])
+		require.Len(t, lines[:len(lines)-1], getCount(keys))
+		for _, line := range lines[:len(lines)-1] {
+			require.LessOrEqual(t, len(line), maxGet)
+			words := strings.Fields(string(line))
+			require.Equal(t, "gets", words[0])
+			asked = append(asked, words[1:]...)
+		}
+		require.Equal(t, keys, asked)
 	})
 }

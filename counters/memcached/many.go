@@ -326,7 +326,7 @@ func (t *additions) end(c *client, p *piece, j int, failed func(command int) err
 // if it only reads, was the request of the given number.
 func (c *client) added(a counters.Addition, command int) counters.Added {
 	if a.Key == "" {
-		err := parseCounts(c.conn.Reply(command), a.Read, a.Counts, nil)
+		err := c.parseGets(command, a.Read, a.Counts, nil)
 		return counters.Added{Err: c.translate(a.Read[0], err)}
 	}
 	n, found, err := c.parseAddition(a, command)

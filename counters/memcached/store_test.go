@@ -541,3 +541,53 @@ func TestWhatTheServerRefusesWasNotDone(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, state, now)
 }
+
+// A window of many slots is read in several gets, of which the whole is one round
+// trip. Each counter is found, beside an addition too.
+func TestManyCountersAreRead(t *testing.T) {
+	t.Parallel()
+	server, m := start(t)
+	ctx := within(t, 10*time.Second)
+	keys, want := make([]string, 3600), make([]int64, 3600)
+	for i := range keys {
+		keys[i], want[i] = fmt.Sprintf("weir:policy/limit:1000:%s_%d", strings.Repeat("c", 100), i), counters.Absent
+		if i%100 == 7 {
+			want[i] = int64(i)
+			server.Do(fmt.Sprintf("set %s 0 0 %d\r\n%d", keys[i], len(fmt.Sprint(i)), i), "STORED")
+		}
+	}
+	counts := make([]int64, len(keys))
+	require.NoError(t, m.Read(ctx, keys, counts))
+	assert.Equal(t, want, counts)
+	clear(counts)
+	n, err := m.Add(ctx, counters.Addition{Key: "new", Delta: 3, TTL: time.Minute, New: true, Read: keys, Counts: counts})
+	require.NoError(t, err)
+	assert.EqualValues(t, 3, n)
+	assert.Equal(t, want, counts)
+	together := make([]int64, len(keys))
+	clear(counts)
+	m.AddMany(ctx, []string{"new", "other"}, func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn) {
+		if i == 0 {
+			to = append(to, counters.Addition{Key: "new", Delta: 1, TTL: time.Minute, Have: true, Read: keys, Counts: counts})
+			return append(to, counters.Addition{Read: keys, Counts: together}), counters.Now
+		}
+		return append(to, counters.Addition{Key: "other", Delta: 2, TTL: time.Minute, New: true}), counters.Now
+	}, func(i int, added []counters.Added, err error) bool {
+		assert.NoError(t, err)
+		for _, one := range added {
+			assert.NoError(t, one.Err)
+		}
+		assert.EqualValues(t, []int64{4, 2}[i], added[0].Count)
+		return false
+	})
+	assert.Equal(t, want, counts)
+	assert.Equal(t, want, together)
+	floors := make([]counters.Floor, len(keys))
+	for i, key := range keys {
+		floors[i] = counters.Floor{Key: key, Count: 50, TTL: time.Minute}
+		want[i] = max(want[i], 50)
+	}
+	require.NoError(t, m.Raise(ctx, floors))
+	require.NoError(t, m.Read(ctx, keys, counts))
+	assert.Equal(t, want, counts)
+}
