@@ -204,7 +204,7 @@ func TestServiceKeepsTheContract(t *testing.T) {
 		wrong("unknown field", `{"policy":"api","client":"alice","x":1}`),
 		wrong("cost negative", `{"policy":"api","client":"alice","cost":-1}`),
 		wrong("cost fraction", `{"policy":"api","client":"alice","cost":1.5}`),
-		wrong("cost large", `{"policy":"api","client":"alice","cost":1000001}`),
+		wrong("cost large", `{"policy":"api","client":"alice","cost":1000000001}`),
 		wrong("limit 0", `{"policy":"api","client":"alice","limits":{"per-minute":0}}`),
 		wrong("limit large", `{"policy":"api","client":"alice","limits":{"per-minute":1000000000001}}`),
 		{what: "curl's type", method: http.MethodPost, target: "/v1/check", body: `{"policy":"api","client":"bob"}`, status: 200,

@@ -2,6 +2,7 @@ package cas
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -13,16 +14,28 @@ import (
 	"weir/counters/memory"
 )
 
+// A swapping does a Swap, or something in its place.
+type swapping func(do func() (counters.State, bool, error)) (counters.State, bool, error)
+
 // A scriptedSwap's next Swap is what the test says, once.
 type scriptedSwap struct {
 	limitertest.Store
-	swap func(do func() (counters.State, bool, error)) (counters.State, bool, error)
+	mu   sync.Mutex // as what is due is told in the background, too
+	swap swapping
+}
+
+// next has the next Swap be f, and returns what it was to be.
+func (s *scriptedSwap) next(f swapping) swapping {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.swap
+	s.swap = f
+	return before
 }
 
 func (s *scriptedSwap) Swap(ctx context.Context, key string, old counters.State, value []byte, ttl time.Duration) (counters.State, bool, error) {
 	do := func() (counters.State, bool, error) { return s.Store.Swap(ctx, key, old, value, ttl) }
-	if f := s.swap; f != nil {
-		s.swap = nil
+	if f := s.next(nil); f != nil {
 		return f(do)
 	}
 	return do()
@@ -34,12 +47,12 @@ type lateSwap struct{ tell func(error) }
 // late has the next Swap not be answered; done says whether it is done.
 func (s *scriptedSwap) late(done bool) *lateSwap {
 	f := new(lateSwap)
-	s.swap = func(do func() (counters.State, bool, error)) (counters.State, bool, error) {
+	s.next(func(do func() (counters.State, bool, error)) (counters.State, bool, error) {
 		if done {
 			_, _, _ = do()
 		}
 		return counters.State{}, false, &counters.Unanswered{Err: counters.ErrTimeout, Await: func(tell func(error)) { f.tell = tell }}
-	}
+	})
 	return f
 }
 
@@ -183,12 +196,12 @@ func TestTheFirstSwapAfterAReset(t *testing.T) {
 func TestAResetWhileASwapIsUnderWay(t *testing.T) {
 	scripts(t, func(t *testing.T, s *script) {
 		s.takes(50)
-		s.store.swap = func(func() (counters.State, bool, error)) (counters.State, bool, error) {
+		s.store.next(func(func() (counters.State, bool, error)) (counters.State, bool, error) {
 			require.NoError(t, s.l.(interface {
 				Reset(context.Context, string, time.Time) error
 			}).Reset(t.Context(), "c", s.now))
 			return counters.State{}, false, &counters.Unanswered{Err: counters.ErrTimeout, Await: func(tell func(error)) {}}
-		}
+		})
 		_, _, err := s.take(1)
 		require.ErrorIs(t, err, counters.ErrTimeout)
 		s.now = s.now.Add(10 * time.Second)
@@ -271,89 +284,6 @@ func TestARefundToABucketThatDrainsForever(t *testing.T) {
 	require.NoError(t, err)
 	assert.EqualValues(t, 1_000_000-60_000, d.Remaining)
 	assert.Zero(t, foreign)
-}
-
-// Two refunds' swaps have no answer: the store does the first, after it was asked
-// what it has, and tells so. The second isn't done, but another instance's refund of
-// as much leaves what it would have left. Each is given back once.
-func TestTwoRefundsWithoutAnAnswer(t *testing.T) {
-	scripts(t, func(t *testing.T, s *script) {
-		s.takes(50)
-		r1, d1 := s.takes(10)
-		r2, d2 := s.takes(10)
-		r3 := s.request(10)
-		d3, err := s.see.Take(t.Context(), r3) // another instance
-		require.NoError(t, err)
-		require.True(t, d3.Allowed)
-		_, err = s.l.Peek(t.Context(), s.request(1))
-		require.NoError(t, err) // it has seen all 80
-
-		first := new(lateSwap)
-		var do func() (counters.State, bool, error)
-		s.store.swap = func(f func() (counters.State, bool, error)) (counters.State, bool, error) {
-			do = f
-			return counters.State{}, false, &counters.Unanswered{Err: counters.ErrTimeout, Await: func(tell func(error)) { first.tell = tell }}
-		}
-		require.Error(t, s.l.Refund(t.Context(), r1, d1))
-		if do == nil {
-			t.Fatal("no swap")
-		}
-		second := s.store.late(false)
-		require.Error(t, s.l.Refund(t.Context(), r2, d2)) // reads, and tells of both
-		_, swapped, err := do()
-		require.NoError(t, err)
-		require.True(t, swapped)
-		first.tell(nil)
-		require.NoError(t, s.see.Refund(t.Context(), r3, d3))
-		assert.EqualValues(t, 60, s.used())
-		_, err = s.l.Peek(t.Context(), s.request(1))
-		require.NoError(t, err)
-		second.tell(counters.ErrNotSent)
-		s.flush()
-		assert.EqualValues(t, 50, s.used(), "50 are in use, each of the others was given back once")
-	})
-}
-
-// A store reads but doesn't answer writes, again and again; the last is done, and told
-// so late. What its caller was refused and then admitted alone is counted once.
-func TestManySwapsWithoutAnAnswer(t *testing.T) {
-	for _, flights := range []int{3, 12, 32} {
-		scripts(t, func(t *testing.T, s *script) {
-			s.takes(1)
-			var last *lateSwap
-			for i := range flights {
-				last = s.store.late(i == flights-1)
-				r, _, err := s.take(5)
-				require.Error(t, err)
-				if i == flights-1 {
-					require.True(t, s.alone(r, err).Allowed)
-				}
-			}
-			last.tell(nil)
-			s.takes(1)
-			s.flush()
-			assert.EqualValues(t, 7, s.used(), "%d flights", flights)
-		})
-	}
-}
-
-// The same, and nobody was admitted alone: what was counted for a refused caller is given back.
-func TestManySwapsWithoutAnAnswerAreRefused(t *testing.T) {
-	for _, flights := range []int{3, 12, 32} {
-		scripts(t, func(t *testing.T, s *script) {
-			s.takes(1)
-			var last *lateSwap
-			for i := range flights {
-				last = s.store.late(i == flights-1)
-				_, _, err := s.take(5)
-				require.Error(t, err)
-			}
-			last.tell(nil)
-			s.takes(1)
-			s.flush()
-			assert.EqualValues(t, 2, s.used(), "%d flights; %d refunds were said to have failed", flights, s.failed)
-		})
-	}
 }
 
 // Another instance resets the client. This one doesn't know, admits 60 alone ten seconds
