@@ -21,8 +21,8 @@ type account[S any] struct {
 	last snapshot[S]
 	// spent hints that nothing remained for a call of the last batch.
 	spent bool
-	// due is what the store is to be told beyond last, by time, and
-	// belief the state with that; nil if it isn't known.
+	// due is what the store is to be told beyond last, and belief the state with that;
+	// nil if it isn't known.
 	due    []*debt
 	belief *belief[S]
 	// flights had no answer, and were to replace last: at most one of them is done.

@@ -79,9 +79,9 @@ func TestSettledCostsInAnOutage(t *testing.T) {
 	}
 }
 
-// The debts of a client with a long log, which others have written to since, are told
-// in one pass over it.
-func TestDebtsOfALongLogAreToldAtOnce(t *testing.T) {
+// What a process has admitted alone is in a log once, beside what another has been
+// admitted at each moment in between.
+func TestDebtsAreToldOfALogThatOthersHaveWritten(t *testing.T) {
 	t.Parallel()
 	store := memory.New(nil)
 	open := func() *SlidingLog {

@@ -1,7 +1,6 @@
 package subwindow_test
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -13,20 +12,6 @@ import (
 	"weir/counters/memory"
 	"weir/subwindow"
 )
-
-// A fullStore has no memory for some of what it is asked to count.
-type fullStore struct {
-	counters.Store
-	adds  int
-	fails func(adds int) bool
-}
-
-func (s *fullStore) Add(ctx context.Context, a counters.Addition) (int64, error) {
-	if s.adds++; s.fails(s.adds) {
-		return 0, fmt.Errorf("%w, %w: SERVER_ERROR out of memory", counters.ErrUnavailable, counters.ErrRefused)
-	}
-	return s.Store.Add(ctx, a)
-}
 
 // Of two instances one is told now and then that the store is out of memory, and then
 // decides alone. What it admits it has counted before its next check: together they
@@ -44,7 +29,16 @@ func TestWhatTheStoreRefusesIsCountedByTheNext(t *testing.T) {
 		for _, limit := range []int64{5, 20} {
 			for _, slots := range []int{1, 10} {
 				inner := memory.New(nil)
-				store := &fullStore{Store: inner, fails: test.fails}
+				adds := 0
+				store := &faultyStore{Store: inner, fault: func(operation, _ string) error {
+					if operation != "add" {
+						return nil
+					}
+					if adds++; !test.fails(adds) {
+						return nil
+					}
+					return fmt.Errorf("%w, %w: SERVER_ERROR out of memory", counters.ErrUnavailable, counters.ErrRefused)
+				}}
 				open := func(s counters.Store) *subwindow.Limiter {
 					l, err := subwindow.New(s, newWindow(t, time.Minute, slots, false), counters.Options{Policy: "p", Limit: "l", StoreTimeout: -1})
 					require.NoError(t, err)

@@ -345,8 +345,10 @@ func appendAddition(b []byte, a counters.Addition) []byte {
 // request of the given number. found is false when there was no counter.
 func (c *client) parseAddition(a counters.Addition, incr int) (n int64, found bool, err error) {
 	n, found, err = parseIncr(a.Key, c.conn.Reply(incr))
-	if add := c.conn.Reply(max(0, incr-1)); a.New && !found && err == nil && !bytes.HasSuffix(add, []byte("STORED\r\n")) {
-		return 0, false, refused(add)
+	if a.New && !found && err == nil {
+		if add := c.conn.Reply(incr - 1); !bytes.HasSuffix(add, []byte("STORED\r\n")) {
+			return 0, false, refused(add)
+		}
 	}
 	if found && err == nil {
 		err = c.parseGets(incr+1, a.Read, a.Counts, nil)
