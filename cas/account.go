@@ -45,7 +45,7 @@ type flight[S any] struct {
 	// the last one of the state that it replaces.
 	value             []byte
 	generation, reset int64
-	latest            int64 // of the requests, in Unix nanoseconds
+	latest            int64 // of the requests that it consumes, in Unix nanoseconds
 	awaited           bool  // the store may still tell what has become of it
 	done              bool  // it has, and the state wasn't read since
 }

@@ -13,15 +13,19 @@ import (
 
 // A bucket is what token bucket and leaky bucket have in common: a level that
 // each admitted cost raises, that drains at a constant rate, the request's
-// limit per window, and that never exceeds the capacity.
+// limit per window. What is admitted never lifts it above the capacity. What is
+// charged without being admitted by it may: that is a debt, which drains first. It is at
+// most what drains in a window, or the largest cost in it if that is more: a client that
+// has asked in vain for long, or was admitted too often while the store was away, waits
+// no longer than for those.
 //
 // All arithmetic is exact: the level is kept in units of 1/window (in
 // nanoseconds), of which exactly limit drain in a nanosecond.
 //
 // Limit, window and burst may change between two requests. What is in use stays
 // in use; the time since the last write drains at the rate of the request that
-// asks. A level above a smaller capacity is taken as that capacity, so that a
-// smaller limit waits no longer than for a bucket of its own, and the excess is
+// asks. A level above a smaller capacity is taken as that capacity, and its debt, so
+// that a smaller limit waits no longer than for a bucket of its own, and the excess is
 // forgotten with the next write. A fraction that the units of a new window
 // can't express is rounded up.
 type bucket struct {
@@ -52,12 +56,12 @@ type bucketState struct {
 	window     time.Duration
 	// The level is whole + part/window, with 0 <= part < window.
 	whole, part int64
+	debt        int64 // how much of it was above the capacity
 }
 
 // step admits r if the level with its cost is within the capacity. When denied
-// requests count, a denial raises the level to the capacity: a client that asks
-// again before its cost has drained stays denied, and never waits longer than
-// that.
+// requests count, a denial raises the level by its cost: a client that asks again
+// before that has drained stays denied.
 func (b bucket) step(s bucketState, r counters.Request) (bucketState, counters.Decision) {
 	now, level := r.Now.UnixNano(), s
 	b.settle(&level, now, r.Limit)
@@ -80,7 +84,7 @@ func (b *bucket) take(level *bucketState, d *counters.Decision, now int64, r *co
 		d.Receipt.Generation, d.Receipt.Refunded = level.generation, level.refunded
 	case b.countDenied:
 		changed = true
-		level.whole, level.part = b.capacity(r.Limit), 0
+		b.owe(level, r.Cost, 0, r.Limit)
 	}
 	b.decide(d, level, now, r, allowed)
 	return changed
@@ -102,45 +106,51 @@ func (b bucket) refund(s bucketState, r counters.Request, taken counters.Decisio
 	left := b.undrained(s.time, &r, b.before(&r, &taken)-1-(s.refunded-taken.Receipt.Refunded))
 	s = s.in(b.window)
 	s.refunded += left.ceil()
-	s.whole -= left.whole
-	s.part -= left.part
-	if s.part < 0 {
-		s.whole, s.part = s.whole-1, s.part+int64(s.window)
-	}
-	if s.whole < 0 || s.whole == 0 && s.part == 0 {
+	if s.lower(left.whole, left.part); s.empty() {
 		return bucketState{}
 	}
 	return s
 }
 
 // charge raises the level by what hasn't drained of the debts, be it above the
-// capacity: what is to be refunded may be in it.
+// capacity.
 func (b bucket) charge(s bucketState, debts ...*debt) bucketState {
 	s = s.in(b.window)
 	for _, d := range debts {
 		r, taken := d.request(), d.decision()
 		b.drain(&s, d.now, d.limit)
 		left := b.undrained(s.time, &r, b.before(&r, &taken))
-		s.whole += left.whole
-		if s.part += left.part; s.part >= int64(s.window) {
-			s.whole, s.part = s.whole+1, s.part-int64(s.window)
-		}
+		b.owe(&s, left.whole, left.part, d.limit)
 	}
-	if s.whole == 0 && s.part == 0 {
+	if s.empty() {
 		return bucketState{}
 	}
-	s.whole = min(s.whole, counters.MaxLimit-1) // and part: what decode takes for a state
 	return s
 }
 
+// owe raises the level by whole + part/window, be it above the capacity.
+func (b *bucket) owe(s *bucketState, whole, part, limit int64) {
+	capacity := b.capacity(limit)
+	most := min(capacity+max(s.debt, whole, limit), counters.MaxLimit)
+	s.whole += whole
+	if s.part += part; s.part >= int64(s.window) {
+		s.whole, s.part = s.whole+1, s.part-int64(s.window)
+	}
+	if s.whole >= most {
+		s.whole, s.part = most, 0
+	}
+	s.debt = max(s.debt, s.ceil()-capacity)
+}
+
 // merge has d begin when before did, if there was room for both: nothing is lost by
-// that unless the bucket was empty in between. After two denials it is full as after the
-// second.
+// that unless the bucket was empty in between. Two denials count as they do in step.
 func (b bucket) merge(before, d *debt) {
 	r, taken := before.request(), before.decision()
 	left := b.undrained(d.now, &r, b.before(&r, &taken))
 	switch {
-	case d.kind == denied || left.whole == 0 && left.part == 0:
+	case d.kind == denied:
+		d.cost = max(d.cost, before.cost, min(d.cost+before.cost, d.limit))
+	case left.empty():
 	case before.remaining >= d.cost:
 		d.now, d.cost, d.remaining = before.now, d.cost+before.cost, before.remaining-d.cost
 	default:
@@ -174,7 +184,7 @@ func (b bucket) most(present, known bucketState, r counters.Request) (bucketStat
 	if k.whole < s.whole || k.whole == s.whole && k.part <= s.part {
 		return present, false
 	}
-	if s.whole == 0 && s.part == 0 {
+	if s.empty() {
 		return known, true
 	}
 	k.time = max(k.time, s.time)
@@ -225,20 +235,20 @@ func (b *bucket) clamp(s *bucketState, limit int64) {
 	if s.window != b.window {
 		*s = s.in(b.window)
 	}
-	if capacity := b.capacity(limit); s.whole >= capacity {
-		s.whole, s.part = capacity, 0
+	if most := b.capacity(limit) + s.debt; s.whole >= most {
+		s.whole, s.part = most, 0
 	}
 }
 
 // drain drains s, in the bucket's own units, until now.
 func (b *bucket) drain(s *bucketState, now, limit int64) {
 	switch {
-	case s.whole == 0 && s.part == 0:
+	case s.empty():
 		s.time, s.generation, s.refunded = now, now, 0
 	case s.time < now:
 		s.drain(between(s.time, now), limit)
 		s.time = now
-		if s.whole == 0 && s.part == 0 {
+		if s.empty() {
 			s.generation, s.refunded = now, 0
 		}
 	}
@@ -252,7 +262,7 @@ func (b *bucket) admits(level *bucketState, r *counters.Request) bool {
 func (b *bucket) decide(d *counters.Decision, level *bucketState, now int64, r *counters.Request, allowed bool) {
 	capacity, lag := b.capacity(r.Limit), between(now, level.time)
 	d.Allowed = allowed
-	d.Remaining = capacity - level.ceil()
+	d.Remaining = max(0, capacity-level.ceil())
 	d.ResetAfter = after(lag, level.drainTime(r.Limit))
 	if allowed && !b.countDenied {
 		return
@@ -293,24 +303,28 @@ func (s bucketState) in(window time.Duration) bucketState {
 func (s *bucketState) drain(elapsed uint64, limit int64) {
 	hi, lo := bits.Mul64(elapsed, uint64(limit))
 	if hi >= uint64(s.window) {
-		s.whole, s.part = 0, 0
+		s.whole, s.part, s.debt = 0, 0, 0
 		return
 	}
 	whole, part := bits.Div64(hi, lo, uint64(s.window))
-	if whole > uint64(s.whole) {
-		s.whole, s.part = 0, 0
-		return
-	}
-	s.whole -= int64(whole)
-	s.part -= int64(part)
-	if s.part < 0 {
-		s.whole--
-		s.part += int64(s.window)
+	s.lower(int64(min(whole, math.MaxInt64)), int64(part))
+}
+
+// lower lowers the level by whole + part/window, the debt first, to 0 at least.
+func (s *bucketState) lower(whole, part int64) {
+	before := s.ceil()
+	s.whole -= whole
+	if s.part -= part; s.part < 0 {
+		s.whole, s.part = s.whole-1, s.part+int64(s.window)
 	}
 	if s.whole < 0 {
 		s.whole, s.part = 0, 0
 	}
+	s.debt = max(0, s.debt-(before-s.ceil()))
 }
+
+// empty reports whether the level is 0.
+func (s *bucketState) empty() bool { return s.whole == 0 && s.part == 0 }
 
 // drainTime returns how long the level takes to drain, rounded up to whole
 // nanoseconds, at most forever.
@@ -334,20 +348,27 @@ func (s *bucketState) ceil() int64 {
 }
 
 // encode appends s to data: the format, and unless the bucket is empty its
-// time, its window in milliseconds and its level.
+// time, its window in milliseconds and its level. A state with a debt, which follows
+// then, has the next format.
 func (b bucket) encode(data []byte, s bucketState) []byte {
 	if s == (bucketState{}) {
 		return append(data, b.format)
 	}
 	age, ms := between(s.generation, s.time), uint64(s.window/time.Millisecond)
-	size := 1 + 8 + uvarintSize(age) + uvarintSize(uint64(s.refunded)) + uvarintSize(ms) + uvarintSize(uint64(s.whole)) + uvarintSize(uint64(s.part))
+	size := 1 + 8 + uvarintSize(age) + uvarintSize(uint64(s.refunded)) + uvarintSize(ms) + uvarintSize(uint64(s.whole)) + uvarintSize(uint64(s.part)) + uvarintSize(uint64(s.debt))
+	first := len(data)
 	data = append(slices.Grow(data, size), b.format)
 	data = binary.BigEndian.AppendUint64(data, uint64(s.time))
 	data = binary.AppendUvarint(data, age)
 	data = binary.AppendUvarint(data, uint64(s.refunded))
 	data = binary.AppendUvarint(data, ms)
 	data = binary.AppendUvarint(data, uint64(s.whole))
-	return binary.AppendUvarint(data, uint64(s.part))
+	data = binary.AppendUvarint(data, uint64(s.part))
+	if s.debt == 0 {
+		return data
+	}
+	data[first]++
+	return binary.AppendUvarint(data, uint64(s.debt))
 }
 
 // clone returns s.
@@ -356,7 +377,7 @@ func (b bucket) clone(s bucketState) bucketState { return s }
 // decode returns the state that encode made data of; any other data is
 // errForeignState.
 func (b bucket) decode(data []byte) (bucketState, error) {
-	if len(data) == 0 || data[0] != b.format {
+	if len(data) == 0 || data[0] != b.format && (data[0] != b.format+1 || len(data) == 1) {
 		return bucketState{}, errForeignState
 	}
 	if len(data) == 1 {
@@ -368,12 +389,17 @@ func (b bucket) decode(data []byte) (bucketState, error) {
 	ms, rest, ok2 := cutUvarint(rest)
 	whole, rest, ok3 := cutUvarint(rest)
 	part, rest, ok4 := cutUvarint(rest)
-	if !ok || !ok0 || !ok1 || !ok2 || !ok3 || !ok4 || len(rest) > 0 || age > between(math.MinInt64, t) || refunded > 1<<62 {
+	debt, ok5 := uint64(0), true
+	if data[0] != b.format {
+		debt, rest, ok5 = cutUvarint(rest)
+		ok5 = ok5 && debt > 0 && debt <= whole+1
+	}
+	if !ok || !ok0 || !ok1 || !ok2 || !ok3 || !ok4 || !ok5 || len(rest) > 0 || age > between(math.MinInt64, t) || refunded > 1<<62 {
 		return bucketState{}, errForeignState
 	}
 	window := time.Duration(min(ms, uint64(forever/time.Millisecond))) * time.Millisecond
 	if counters.CheckWindow(window) != nil || whole > counters.MaxLimit || part >= uint64(window) || whole+part == 0 {
 		return bucketState{}, errForeignState
 	}
-	return bucketState{time: t, generation: t - int64(age), refunded: int64(refunded), window: window, whole: int64(whole), part: int64(part)}, nil
+	return bucketState{time: t, generation: t - int64(age), refunded: int64(refunded), window: window, whole: int64(whole), part: int64(part), debt: int64(debt)}, nil
 }

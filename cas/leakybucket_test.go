@@ -76,9 +76,9 @@ func TestLeakyBucketCountsDenied(t *testing.T) {
 	c.countDenied = true
 	runTimeline(t, c, []row{
 		{at: "12:00:00", cost: 2, limit: 1, allowed: true, remaining: 1, reset: "2s"},
-		{at: "12:00:00", cost: 2, limit: 1, reset: "3s", retry: "2s"},
-		{at: "12:00:01", cost: 2, limit: 1, reset: "3s", retry: "2s"},
-		{at: "12:00:03", cost: 2, limit: 1, allowed: true, reset: "3s", wait: "1s"},
+		{at: "12:00:00", cost: 2, limit: 1, reset: "4s", retry: "3s"},
+		{at: "12:00:01", cost: 2, limit: 1, reset: "5s", retry: "4s"},
+		{at: "12:00:05", cost: 2, limit: 1, allowed: true, reset: "3s", wait: "1s"},
 	})
 }
 

@@ -403,9 +403,8 @@ func TestNothingFromBeforeAResetIsGivenBack(t *testing.T) {
 	}
 }
 
-// What was admitted alone when a bucket was full is given back once, be it that a
-// denial has filled the bucket to its brim since. A log, which keeps what it has no
-// room for, takes it from that.
+// What was admitted alone when nothing was left is given back once, from what there was
+// no room for.
 func TestWhatABucketHasNoRoomForIsGivenBackOnce(t *testing.T) {
 	t.Parallel()
 	for name, newLimiter := range makers {
@@ -441,10 +440,9 @@ func TestWhatABucketHasNoRoomForIsGivenBackOnce(t *testing.T) {
 			d, err = there.Peek(t.Context(), request(1))
 			require.NoError(t, err)
 			assert.Zero(t, failed)
-			if strings.HasSuffix(name, "log") {
-				assert.Zero(t, d.Remaining)
-			} else {
-				assert.EqualValues(t, 1, d.Remaining)
+			assert.Zero(t, d.Remaining)
+			if strings.HasSuffix(name, "bucket") {
+				assert.Equal(t, 40*time.Second, d.RetryAfter, "4 are in use: 3, and the 1 that was denied")
 			}
 		})
 	}

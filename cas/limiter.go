@@ -118,8 +118,9 @@ func (l *Limiter[S]) Reset(ctx context.Context, client string, now time.Time) er
 	next := transition[S]{changed: true, latest: &r}
 	state, err := f.store.Load(ctx, key)
 	for attempt, done := 1, false; err == nil && !done; attempt++ {
-		_, old, _ := f.decoded(state)
-		next.origin = old.markAt(now.UnixNano(), f.marked(f.lasts()))
+		used, old, _ := f.decoded(state)
+		// Others may remember a debt for as long as the store would have.
+		next.origin = old.markAt(now.UnixNano(), f.marked(max(f.lasts(), f.ttl(used, r))))
 		next.origin.reset = next.origin.mark
 		next.value, next.ttl = f.encode(next.origin.append(nil), next.to), counters.TTL(next.origin.marked, f.cfg.Horizon())
 		if attempt < resetAttempts {

@@ -565,7 +565,7 @@ func runMachine[S any](t *rapid.T, a algorithm[S], countDenied bool) {
 			if a.Allowed != b.Allowed {
 				return -cmp.Compare(fmt.Sprint(a.Allowed), fmt.Sprint(b.Allowed))
 			}
-			return cmp.Compare(b.Remaining, a.Remaining)
+			return cmp.Or(cmp.Compare(b.Remaining, a.Remaining), cmp.Compare(a.ResetAfter, b.ResetAfter))
 		})
 		for _, d := range got {
 			if d.Local {

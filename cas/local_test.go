@@ -430,51 +430,41 @@ func TestWhatWasOwedIsGivenBackFromALaterState(t *testing.T) {
 	}
 }
 
-// What processes have admitted alone may be more than a bucket holds. What is
-// above that is forgotten, and isn't set off against what is admitted after it,
-// be it still under way.
+// What processes have admitted alone may be more than a bucket holds. All of it drains
+// before anything else is admitted.
 func TestABucketThatIsMoreThanFull(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"token bucket", "leaky bucket"} {
-		for _, underWay := range []bool{true, false} {
-			t.Run(fmt.Sprint(name, underWay), func(t *testing.T) {
-				inner := memory.New(nil)
-				store := &busyStore{Store: inner}
-				l, err := makers[name](store, testConfig(10))
+		t.Run(name, func(t *testing.T) {
+			store := memory.New(nil)
+			l, err := makers[name](store, testConfig(10))
+			require.NoError(t, err)
+			there, err := makers[name](store, testConfig(10))
+			require.NoError(t, err)
+			now := clock(t, "12:00:01.5")
+			request := func(cost int64) counters.Request {
+				return counters.Request{Client: "c", Cost: cost, Limit: 10, Now: now}
+			}
+			take := func(l limitertest.Limiter, cost int64, allowed bool) {
+				d, err := l.Take(t.Context(), request(cost))
 				require.NoError(t, err)
-				there, err := makers[name](inner, testConfig(10))
+				require.Equal(t, allowed, d.Allowed)
+			}
+			for _, l := range []limitertest.Limiter{there, l} {
+				d, err := l.TakeLocal(request(8), limitertest.ErrUnsent)
 				require.NoError(t, err)
-				now := clock(t, "12:00:01.5")
-				alone := func(l limitertest.Limiter, cost int64, allowed bool) {
-					r := counters.Request{Client: "c", Cost: cost, Limit: 10, Now: now}
-					d, err := l.TakeLocal(r, limitertest.ErrUnsent)
-					require.NoError(t, err)
-					require.Equal(t, allowed, d.Allowed)
-				}
-				take := func(l limitertest.Limiter, allowed bool) {
-					d, err := l.Take(t.Context(), counters.Request{Client: "c", Cost: 1, Limit: 10, Now: now})
-					require.NoError(t, err)
-					require.Equal(t, allowed, d.Allowed)
-				}
-				alone(there, 10, true)
-				alone(l, 10, true)
-				take(there, false)
-				take(l, false)
-				l.(interface{ Flush() }).Flush() // or that writes, and not who asks
-				now = now.Add(30 * time.Second)  // 5 drain
-				if underWay {
-					store.meanwhile = func() {
-						alone(l, 5, false)
-						alone(l, 4, true)
-					}
-					take(l, true)
-					return
-				}
-				alone(l, 4, true)
-				take(there, true)
-				take(l, false)
-			})
-		}
+				require.True(t, d.Allowed)
+			}
+			take(there, 3, false)
+			take(l, 3, false)
+			l.(interface{ Flush() }).Flush() // or that writes, and not who asks
+			now = now.Add(36 * time.Second)  // 6 drain, and 10 are left
+			take(there, 1, false)
+			take(l, 1, false)
+			now = now.Add(6 * time.Second)
+			take(l, 1, true)
+			take(there, 1, false)
+		})
 	}
 }
 

@@ -3,6 +3,7 @@ package cas
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -93,4 +94,30 @@ func TestARefundWhileTheNextSwapIsUnderWay(t *testing.T) {
 			assert.EqualValues(t, 100-2, d.Remaining)
 		})
 	}
+}
+
+// An instance remembers a debt for as long as it takes to drain, and doesn't put it back
+// after a reset, be that long ago.
+func TestAResetForgivesADebt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(nil)
+		cfg := testConfig(10)
+		cfg.CountDenied = true
+		l, err := NewTokenBucket(store, time.Minute, 0, cfg)
+		require.NoError(t, err)
+		other, err := NewTokenBucket(store, time.Minute, 0, cfg)
+		require.NoError(t, err)
+		request := func(cost int64) counters.Request {
+			return counters.Request{Client: "c", Cost: cost, Limit: 1000, Now: time.Now()}
+		}
+		d, err := other.Take(t.Context(), request(100_000))
+		require.NoError(t, err)
+		require.False(t, d.Allowed)
+		require.NoError(t, l.Reset(t.Context(), "c", time.Now()))
+		time.Sleep(20 * time.Minute)
+		d, err = other.Take(t.Context(), request(1))
+		require.NoError(t, err)
+		assert.True(t, d.Allowed, "retry after %v", d.RetryAfter)
+	})
 }

@@ -225,13 +225,75 @@ func TestTokenBucketCountsDenied(t *testing.T) {
 	runTimeline(t, c, []row{
 		{at: "12:00:00", cost: 60, limit: 60, allowed: true, reset: "1m"},
 		// Asking for 2 every second, the time of one token, never gets them ...
-		{at: "12:00:01", cost: 2, limit: 60, reset: "1m", retry: "2s"},
-		{at: "12:00:02", cost: 2, limit: 60, reset: "1m", retry: "2s"},
-		{at: "12:00:03", cost: 2, limit: 60, reset: "1m", retry: "2s"},
+		{at: "12:00:01", cost: 2, limit: 60, reset: "1m1s", retry: "3s"},
+		{at: "12:00:02", cost: 2, limit: 60, reset: "1m2s", retry: "4s"},
+		{at: "12:00:03", cost: 2, limit: 60, reset: "1m3s", retry: "5s"},
+		{at: "12:00:03", cost: 0, limit: 60, reset: "1m3s", retry: "3s"},
 		// ... but waiting as told does.
-		{at: "12:00:05", cost: 2, limit: 60, allowed: true, reset: "1m"},
-		{at: "12:00:06", cost: 0, limit: 60, allowed: true, remaining: 1, reset: "59s"},
+		{at: "12:00:08", cost: 2, limit: 60, allowed: true, reset: "1m"},
+		{at: "12:00:09", cost: 0, limit: 60, allowed: true, remaining: 1, reset: "59s"},
 	})
+}
+
+// What is charged when it is known, after a check of cost 0, is paid for at the
+// bucket's rate, however much it was.
+func TestABucketRemembersItsDebt(t *testing.T) {
+	t.Parallel()
+	newBucket := func(window time.Duration) *client[bucketState] {
+		b, err := newTokenBucket(window, 0, true)
+		require.NoError(t, err)
+		c := newClient(b)
+		c.countDenied = true
+		return c
+	}
+	t.Run("more than the bucket holds", func(t *testing.T) {
+		runTimeline(t, newBucket(time.Minute), []row{
+			{at: "12:00:00", cost: 0, limit: 1000, allowed: true, remaining: 1000},
+			{at: "12:00:01", cost: 100_000, limit: 1000, reset: "1h40m", retry: "forever"},
+			{at: "12:00:02", cost: 0, limit: 1000, reset: "1h39m59s", retry: "1h38m59s"},
+			{at: "13:39:00", cost: 0, limit: 1000, reset: "1m1s", retry: "1s"},
+			{at: "13:39:01", cost: 0, limit: 1000, allowed: true, reset: "1m"},
+		})
+	})
+	t.Run("less than that, several times", func(t *testing.T) {
+		runTimeline(t, newBucket(time.Minute), []row{
+			{at: "12:00:00", cost: 45, limit: 60, allowed: true, remaining: 15, reset: "45s"},
+			{at: "12:00:00", cost: 45, limit: 60, reset: "1m30s", retry: "1m15s"},
+			{at: "12:00:00", cost: 45, limit: 60, reset: "2m", retry: "1m45s"}, // no debt of more than a window
+			{at: "12:00:59", cost: 0, limit: 60, reset: "1m1s", retry: "1s"},
+			{at: "12:01:00", cost: 0, limit: 60, allowed: true, reset: "1m"},
+		})
+	})
+	t.Run("a smaller limit forgets of the bucket, not of the debt", func(t *testing.T) {
+		runTimeline(t, newBucket(time.Minute), []row{
+			{at: "12:00:00", cost: 60, limit: 60, allowed: true, reset: "1m"},
+			{at: "12:00:00", cost: 30, limit: 60, reset: "1m30s", retry: "1m"},
+			{at: "12:00:10", cost: 0, limit: 10, reset: "3m50s", retry: "2m50s"}, // 10 and 30
+			{at: "12:00:30", cost: 0, limit: 60, allowed: true, reset: "1m"},
+		})
+	})
+}
+
+// What instances have admitted alone lifts the level above the capacity. What is
+// given back of that is taken from there, not from what the bucket holds.
+func TestARefundAboveTheCapacity(t *testing.T) {
+	t.Parallel()
+	b, err := newTokenBucket(time.Minute, 0, false)
+	require.NoError(t, err)
+	request := func(second, cost int64) counters.Request {
+		return counters.Request{Cost: cost, Limit: 100, Now: clock(t, "12:00:00").Add(time.Duration(second) * time.Second)}
+	}
+	one, other := newDebt(request(0, 80), counters.Decision{Allowed: true, Remaining: 20}), newDebt(request(0, 80), counters.Decision{Allowed: true, Remaining: 20})
+	s := b.charge(bucketState{}, one, other)
+	require.EqualValues(t, 160, s.ceil())
+	s, d := b.step(s, request(36, 1)) // 60 have drained
+	require.False(t, d.Allowed)
+	s, d = b.step(s, request(48, 20))
+	require.True(t, d.Allowed)
+	s, err = b.decode(b.encode(nil, s))
+	require.NoError(t, err)
+	s = b.refund(s, request(48, 20), d)
+	assert.EqualValues(t, 80, s.ceil())
 }
 
 func TestTokenBucketGivesBackLate(t *testing.T) {

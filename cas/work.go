@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -305,12 +306,13 @@ func (w *work[S]) encode() {
 func (w *work[S]) depart() {
 	a, f, next := w.a, w.flight, &w.next
 	*f = flight[S]{
-		calls: f.calls[:0], value: next.value, reset: a.last.origin.reset, latest: next.latest.Now.UnixNano(),
+		calls: f.calls[:0], value: next.value, reset: a.last.origin.reset, latest: math.MinInt64,
 	}
 	f.generation, _ = w.began(next.to)
 	for _, call := range w.calls {
 		if call.Request.Kind == ledger.Takes && (call.Result.Allowed || w.cfg.CountDenied) {
 			f.calls = append(f.calls, call)
+			f.latest = max(f.latest, call.Request.Now.UnixNano())
 		}
 	}
 	for _, d := range a.due {

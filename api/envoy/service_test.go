@@ -239,6 +239,30 @@ func TestHits(t *testing.T) {
 	assert.ErrorContains(t, err, "not possible for a sliding_log")
 }
 
+// A cost that is known when the answer has been sent is counted then, be it far more
+// than the limit: the next request is denied until a bucket has drained it.
+func TestCostsAreChargedAfterwards(t *testing.T) {
+	t.Parallel()
+	bucket := limited("bucket", "", 1000)
+	bucket.Rule.Limit.Algorithm = "token_bucket"
+	f := serve(t, Off, true, limited("user", "", 1000), bucket)
+	for _, key := range []string{"user", "bucket"} {
+		admitted := 0
+		for range 50 {
+			check := entries(key, "a")
+			check.HitsAddend = wrapperspb.UInt64(0)
+			if f.ask(t, check).OverallCode != ok {
+				continue
+			}
+			admitted++
+			charge := entries(key, "a")
+			charge.HitsAddend = wrapperspb.UInt64(100_000)
+			f.ask(t, charge)
+		}
+		assert.Equal(t, 1, admitted, key)
+	}
+}
+
 // A request may bring its own limit, even where the files have none.
 func TestLimitOverride(t *testing.T) {
 	t.Parallel()

@@ -32,7 +32,7 @@ func (w *world) judgeCall(c *call) {
 	if c.failed != nil && c.denied() && w.mayBeKnown(c)+c.request.Cost <= w.capacity()-w.kept() {
 		w.violate("reason", "#%d is denied without the store, but its process can't know of more than %d of %d in use", c.number, w.mayBeKnown(c), w.capacity())
 	}
-	longest := w.lasts() + 2*(w.skew+w.timeout)
+	longest := w.inTheWay()
 	if w.corrected {
 		longest += counters.TTL(0, time.Second) // the server keeps whole seconds
 	}
@@ -238,15 +238,8 @@ func (w *world) knownUntil(c *call) time.Time {
 	return w.start.Add(1 << 60)
 }
 
-// inTheWay returns how long what was asked for may be in the way. What
-// processes have admitted alone drains one after the other.
-func (w *world) inTheWay() time.Duration {
-	lasts := w.lasts()
-	if w.faults.outages && w.burst > 0 {
-		lasts *= time.Duration(len(w.processes))
-	}
-	return lasts + 2*(w.skew+w.timeout)
-}
+// inTheWay returns how long what was asked for may be in the way.
+func (w *world) inTheWay() time.Duration { return w.lasts() + 2*(w.skew+w.timeout) }
 
 // mayBeKnown returns the most that the process of c can know to be in use: all
 // that was asked for elsewhere too, as it may have seen it counted. Where others

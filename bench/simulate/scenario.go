@@ -180,10 +180,15 @@ func (s *scenario) kept() int64 {
 	return max(0, share-2)
 }
 
-// lasts returns how long after its admission a cost can be in the way.
+// lasts returns how long after its admission a cost can be in the way. Before it, a
+// bucket's debt has to drain: what was denied and counted, or admitted without the store.
 func (s *scenario) lasts() time.Duration {
 	if s.burst > 0 {
-		return s.window * time.Duration(s.burst) / time.Duration(s.limit)
+		lasts := s.window * time.Duration(s.burst) / time.Duration(s.limit)
+		if s.countDenied || s.faults.outages {
+			lasts += max(lasts, s.window)
+		}
+		return lasts
 	}
 	return s.window + 2*s.width()
 }
