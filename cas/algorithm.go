@@ -71,9 +71,11 @@ type algorithm[S any] interface {
 	lasts() time.Duration
 	// ttl returns for how long the state still differs from the initial one.
 	ttl(S, counters.Request) time.Duration
-	// encode appends a state to a buffer, and decode reads it back.
+	// encode appends a state to a buffer, and decode reads it back. newer reports
+	// whether a later version has encoded it.
 	encode([]byte, S) []byte
 	decode([]byte) (S, error)
+	newer([]byte) bool
 	// clone returns a state that may be changed without changing the one it is
 	// of.
 	clone(S) S

@@ -342,11 +342,14 @@ func TestDecodeRefusesWhatIsNotItsOwn(t *testing.T) {
 		"level beyond int64":     "\x82" + moment + none + ms + "\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00",
 		"a whole as a part":      "\x82" + moment + none + ms + "\x01\x80\xb0\x9d\xc2\xdf\x01",
 		"a long zero":            "\x82" + moment + none + ms + "\x01\x80\x00",
+		"a debt of 0":            "\x83" + moment + none + ms + "\x01\x00\x00",
+		"a debt above the level": "\x83" + moment + none + ms + "\x01\x00\x03",
 		"older than all time":    "\x82\x80\x00\x00\x00\x00\x00\x00\x00\x01" + none + ms + "\x01\x00",
 	} {
 		require.ErrorIs(t, refuse["token"]([]byte(data)), errForeignState, name)
 	}
 	require.NoError(t, refuse["token"]([]byte("\x82"+moment+none+ms+"\x01\x00")))
+	require.NoError(t, refuse["token"]([]byte("\x83"+moment+none+ms+"\x01\x00\x01")), "with a debt")
 	require.NoError(t, refuse["token"]([]byte("\x82"+moment+none+ms+"\x80\xa0\x94\xa5\x8d\x1d\x00")), "as much as any limit")
 	for name, data := range map[string]string{
 		"no entries":            "\xa2" + moment + "\x00",

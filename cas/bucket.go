@@ -371,6 +371,8 @@ func (b bucket) encode(data []byte, s bucketState) []byte {
 	return binary.AppendUvarint(data, uint64(s.debt))
 }
 
+func (b bucket) newer(data []byte) bool { return isNewer(data, b.format+1) }
+
 // clone returns s.
 func (b bucket) clone(s bucketState) bucketState { return s }
 

@@ -3,17 +3,25 @@ package cas
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math"
 	"math/bits"
 	"time"
+
+	"weir/counters"
 )
 
 // errForeignState: the bytes are not a state that this version has written. The
 // client can only start anew.
 var errForeignState = errors.New("cas: the value is not a state of this algorithm and version")
 
-// The first byte of an encoded state names its algorithm and version. None is
-// ASCII, so that a counter or a text is never taken for a state.
+// errNewerState: a later version has written the state. It is left alone, as that
+// version would lose what it says.
+var errNewerState = fmt.Errorf("%w: cas: a newer version has written the client's state, and this one leaves it alone", counters.ErrNotSent)
+
+// The first byte of an encoded state names its algorithm, and in its lower half the
+// version of its format. A version that changes a format counts that up, and reads the
+// one before. None is ASCII, so that a counter or a text is never taken for a state.
 const (
 	formatTokenBucket byte = 0x82
 	formatLeakyBucket byte = 0x92
@@ -21,6 +29,11 @@ const (
 	formatCountingLog byte = 0xc2
 	formatOrigin      byte = 0xb2
 )
+
+// isNewer reports whether data begins with a later version of a format.
+func isNewer(data []byte, format byte) bool {
+	return len(data) > 0 && data[0]>>4 == format>>4 && data[0] > format
+}
 
 // An origin says where a state comes from, beyond its generation. Without it, a
 // state that the store has lost couldn't be told from one that was reset, or

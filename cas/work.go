@@ -353,6 +353,9 @@ func (w *work[S]) Finish() (more bool) {
 	if w.swaps {
 		w.attempts++
 	}
+	if w.err == nil && !w.swapped && w.isNewer(w.now.Value) {
+		w.err = errNewerState
+	}
 	if w.err != nil {
 		w.fail(f)
 		return false
