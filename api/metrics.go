@@ -24,6 +24,7 @@ type Metrics struct {
 	casAttempts    prometheus.Histogram
 	casConflicts   prometheus.Counter
 	casForeign     prometheus.Counter
+	casAhead       prometheus.Counter
 	refundsFailed  prometheus.Counter
 	reseeded       prometheus.Counter
 	requests       *prometheus.CounterVec
@@ -77,6 +78,8 @@ func NewMetrics(r prometheus.Registerer, version string) *Metrics {
 			"Attempts to write a client's state that lost to another instance.").WithLabelValues(),
 		casForeign: counter("weir_cas_foreign_values_total",
 			"Values in the place of a client's state that this version can't read; the client started anew.").WithLabelValues(),
+		casAhead: counter("weir_cas_ahead_total",
+			"Clients' states found from a clock that was further ahead than the clock skew; they were taken as of now.").WithLabelValues(),
 		refundsFailed: counter("weir_refunds_failed_total",
 			"Refunds of which nobody knows whether they were done, or were due. What they should have given back may stay in use until its time has passed.").WithLabelValues(),
 		reseeded: counter("weir_reseeded_counters_total",
@@ -193,6 +196,9 @@ func (m *Metrics) Swaps(attempts, lost int) {
 
 // Foreign counts a value in the place of a state that isn't one.
 func (m *Metrics) Foreign() { m.casForeign.Inc() }
+
+// Ahead counts a state from a clock that was further ahead than clocks may differ.
+func (m *Metrics) Ahead() { m.casAhead.Inc() }
 
 // Reseeded counts n counters or states that were put back.
 func (m *Metrics) Reseeded(n int) { m.reseeded.Add(float64(n)) }

@@ -91,6 +91,7 @@ func TestMetricsOfBuckets(t *testing.T) {
 	m := s.cfg.Metrics
 	m.Swaps(4, 2)
 	m.Foreign()
+	m.Ahead()
 	operations := m.operations.of("embedded")
 	assert.EqualValues(t, 2, operations[opSwap][endedOK].Load())
 	assert.EqualValues(t, 1, operations[opLoad][endedOK].Load())
@@ -99,7 +100,7 @@ func TestMetricsOfBuckets(t *testing.T) {
 	assert.Equal(t, 1.0, testutil.ToFloat64(m.casForeign))
 	body := s.do(t, http.MethodGet, "/metrics", "").Body
 	for _, line := range []string{
-		`weir_cas_attempts_bucket{le="1"} 2`, `weir_cas_attempts_bucket{le="4"} 3`, "weir_cas_attempts_count 3", "weir_cas_conflicts_total 2", "weir_cas_foreign_values_total 1",
+		`weir_cas_attempts_bucket{le="1"} 2`, `weir_cas_attempts_bucket{le="4"} 3`, "weir_cas_attempts_count 3", "weir_cas_conflicts_total 2", "weir_cas_foreign_values_total 1", "weir_cas_ahead_total 1",
 	} {
 		assert.Contains(t, body, line+"\n")
 	}

@@ -193,6 +193,11 @@ func (b bucket) most(present, known bucketState, r counters.Request) (bucketStat
 
 func (b bucket) began(s bucketState) (generation, time int64) { return s.generation, s.time }
 
+func (b bucket) until(s bucketState, now int64) bucketState {
+	s.time, s.generation = min(s.time, now), min(s.generation, now)
+	return s
+}
+
 // lasts returns how long a full bucket takes to drain: at a limit of 1 unless
 // the capacity is the limit.
 func (b bucket) lasts() time.Duration {

@@ -209,6 +209,15 @@ func costs(entries []counted) (sum int64) {
 
 func (l counting) began(s countingState) (generation, time int64) { return s.generation, s.time }
 
+func (l counting) until(s countingState, now int64) countingState {
+	for i := range s.entries {
+		e := &s.entries[i]
+		e.first, e.last = min(e.first, now), min(e.last, now)
+	}
+	s.time, s.generation = min(s.time, now), min(s.generation, now)
+	return s
+}
+
 func (l counting) lasts() time.Duration { return l.window + time.Duration(l.grain()) }
 
 // of returns the log of entries in any order, without what has left the window.

@@ -25,7 +25,7 @@ func (f *family[S]) Known(a *account[S], r counters.Request) (d counters.Decisio
 	if !a.spent || f.cfg.CountDenied || a.owes() || !a.last.fresh(r.Now) {
 		return d, false
 	}
-	if d = f.decide(a.last.decoded, &r); d.Allowed || d.Remaining > 0 {
+	if d = f.peek(a.last.decoded, r); d.Allowed || d.Remaining > 0 {
 		return counters.Decision{}, false
 	}
 	d.Local = true
@@ -35,7 +35,7 @@ func (f *family[S]) Known(a *account[S], r counters.Request) (d counters.Decisio
 // Recall implements ledger.Family.
 func (f *family[S]) Recall(a *account[S], r counters.Request) (d counters.Decision, known, fresh bool) {
 	if known = a.last.lasts(); known && !a.owes() && a.last.fresh(r.Now) {
-		return f.decide(a.last.decoded, &r), true, true
+		return f.peek(a.last.decoded, r), true, true
 	}
 	s, b := f.believed(a, &r)
 	return f.decideAlone(s, b, &r), known || a.owes(), false
@@ -50,7 +50,8 @@ func (f *family[S]) shareOf(a *account[S], r *counters.Request) float64 {
 // believed returns the state by which r is decided alone, and the belief in it.
 func (f *family[S]) believed(a *account[S], r *counters.Request) (S, *belief[S]) {
 	b := a.believe(&f.rules, f.shareOf(a, r))
-	return a.underWay(&f.rules, f.clone(b.state)), b
+	s, _ := f.heal(a.underWay(&f.rules, f.clone(b.state)), r.Now)
+	return s, b
 }
 
 // decideAlone decides r in the state that the process believes in, if others admit
@@ -59,11 +60,11 @@ func (f *family[S]) decideAlone(s S, b *belief[S], r *counters.Request) counters
 	if !f.cfg.CountDenied && b.alone > 0 {
 		all := *r
 		all.Cost = max(r.Cost, int64(math.Ceil(float64(r.Cost)/b.share)))
-		if d := f.decide(s, &all); !d.Allowed && d.RetryAfter != forever {
+		if d := f.peek(s, all); !d.Allowed && d.RetryAfter != forever {
 			return d
 		}
 	}
-	return f.decide(s, r)
+	return f.peek(s, *r)
 }
 
 // Alone implements ledger.Family.
@@ -82,7 +83,6 @@ func (f *family[S]) Alone(a *account[S], r counters.Request, of any) counters.De
 		return d
 	}
 	s, d := l.step(s, r)
-	l.bound(&d, s, &r)
 	due := newDebt(r, d)
 	due.generation = 0                     // it isn't consumed yet
 	if _, at := l.began(s); at > due.now { // it is late, and consumed as of then
@@ -98,7 +98,7 @@ func (f *family[S]) Alone(a *account[S], r counters.Request, of any) counters.De
 	}
 	d.Receipt = counters.Receipt{Alone: due}
 	if b = a.believe(l, b.share); d.Allowed && b.others > 0 {
-		left := f.decide(a.underWay(l, l.clone(b.state)), &r)
+		left := f.peek(a.underWay(l, l.clone(b.state)), r)
 		d.Remaining, d.ResetAfter = left.Remaining, left.ResetAfter
 		if f.cfg.CountDenied {
 			d.FitsAfter = max(left.FitsAfter, left.RetryAfter)

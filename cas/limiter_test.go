@@ -909,20 +909,7 @@ func TestADenialWithRoomForLessAsksTheStore(t *testing.T) {
 	assert.True(t, a.take(8).Allowed)
 }
 
-// A clock that was an hour ahead has left a state of the future. It lives no
-// longer than any other, and nobody is told to wait longer than that.
-func TestRetryAfterOfAStateFromTheFuture(t *testing.T) {
-	t.Parallel()
-	a, b := newPair(t)
-	a.now = a.now.Add(time.Hour)
-	require.True(t, a.take(10).Allowed)
-	d := b.take(1)
-	require.False(t, d.Allowed)
-	assert.Equal(t, 4050*time.Millisecond, d.RetryAfter, "a second to fill, the horizon, and what Memcached may add")
-	assert.Equal(t, d.RetryAfter, d.ResetAfter)
-}
-
-// Nor is it told so by a limit that counts what another limit denied.
+// A clock that was an hour ahead has left a state, and a limit counts what another denied.
 func TestFitsAfterOfAStateFromTheFuture(t *testing.T) {
 	t.Parallel()
 	i := newInstance(t, memory.New(nil), true)

@@ -23,6 +23,10 @@ type Config struct {
 	// Foreign is called for each value found that isn't a state, if it isn't
 	// nil. The client then starts anew. It must not call the limiter.
 	Foreign func()
+	// Ahead is called for each state that was written by a clock so far ahead of a
+	// request that it is taken as of then, if it isn't nil: with how far. It must not
+	// call the limiter.
+	Ahead func(by time.Duration)
 }
 
 // Rules are an algorithm, and what a limit's options make of it.
@@ -31,25 +35,19 @@ type rules[S any] struct {
 	cfg Config
 }
 
-// decide returns what r would be told in a state, and consumes nothing.
-func (l *rules[S]) decide(s S, r *counters.Request) counters.Decision {
-	d := l.peek(s, *r)
-	l.bound(&d, s, r)
-	return d
-}
-
-// bound bounds the times of a decision by those that the state can last: one of
-// a clock that was ahead expires before that time has come.
-func (l *rules[S]) bound(d *counters.Decision, s S, r *counters.Request) {
-	if d.ResetAfter <= counters.MaxStaleness { // no lag that matters
-		return
+// heal returns a state as of now if it was written, or is to be, by a clock that was
+// further ahead of the request, and of this process, than clocks may be: until that time
+// comes nothing would drain. It reports by how much; 0 if it wasn't, and it may change s.
+func (l *rules[S]) heal(s S, request time.Time) (_ S, ahead time.Duration) {
+	_, at := l.began(s)
+	now, skew := request.UnixNano(), int64(l.cfg.ClockSkew)
+	if at <= now+skew {
+		return s, 0
 	}
-	// Memcached keeps whole seconds, rounded up.
-	most := counters.TTL(l.ttl(s, *r), l.cfg.Horizon()) + time.Second
-	d.ResetAfter, d.FitsAfter = min(d.ResetAfter, most), min(d.FitsAfter, most)
-	if d.RetryAfter != forever {
-		d.RetryAfter = min(d.RetryAfter, most)
+	if now = max(now, time.Now().UnixNano()); at <= now+skew { // the request has waited
+		return s, 0
 	}
+	return l.until(s, now), time.Duration(min(between(now, at), uint64(forever)))
 }
 
 // contendedRetry is the RetryAfter of a request that there is room for, but
@@ -58,7 +56,7 @@ const contendedRetry = time.Millisecond
 
 // contend denies r by a state that couldn't be replaced.
 func (l *rules[S]) contend(s S, r *counters.Request) counters.Decision {
-	d := l.decide(s, r)
+	d := l.peek(s, *r)
 	if d.Allowed && r.Cost > 0 {
 		d.Allowed, d.Contended, d.RetryAfter, d.Wait = false, true, contendedRetry, 0
 	}

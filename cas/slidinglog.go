@@ -199,6 +199,15 @@ func (l log) most(present, known logState, r counters.Request) (logState, bool) 
 
 func (l log) began(s logState) (generation, time int64) { return s.generation, s.time }
 
+func (l log) until(s logState, now int64) logState {
+	costs := make(map[int64]int64)
+	for t, cost := range s.all() {
+		costs[min(t, now)] += cost
+	}
+	s.time, s.generation = min(s.time, now), min(s.generation, now)
+	return l.of(costs, s, logState{})
+}
+
 func (l log) lasts() time.Duration { return l.window }
 
 // of returns the log of the given costs by their times. It is of the generation

@@ -206,7 +206,9 @@ func (w *work[S]) claim() bool {
 func (w *work[S]) decide(take bool) {
 	a, l, next := w.a, &w.rules, &w.next
 	next.latest = nil
+	asks := false
 	for _, call := range w.calls {
+		asks = asks || call.Request.Kind <= ledger.Peeks
 		if q := &call.Request.Request; next.latest == nil || q.Now.After(next.latest.Now) {
 			next.latest = q
 		}
@@ -214,6 +216,9 @@ func (w *work[S]) decide(take bool) {
 	next.origin, next.changed = a.last.origin, a.owes() || take && a.last.lost
 	next.to = l.clone(a.last.decoded)
 	w.tell()
+	if asks { // a refund's Now is that of what is given back
+		w.heal(take)
+	}
 	for _, call := range w.calls {
 		q := &call.Request
 		if q.Kind != ledger.Takes {
@@ -223,13 +228,23 @@ func (w *work[S]) decide(take bool) {
 			continue
 		}
 		next.to, call.Result = l.step(next.to, q.Request)
-		l.bound(&call.Result, next.to, &q.Request)
 		if call.Result.Allowed || l.cfg.CountDenied {
 			next.changed = true
 		}
 	}
 	if next.changed {
 		w.encode()
+	}
+}
+
+// heal has the next state be no later than now, and be written if some calls take.
+func (w *work[S]) heal(take bool) {
+	var ahead time.Duration
+	if w.next.to, ahead = w.rules.heal(w.next.to, w.next.latest.Now); ahead > 0 && take {
+		w.next.changed = true
+		if w.cfg.Ahead != nil {
+			w.cfg.Ahead(ahead)
+		}
 	}
 }
 
@@ -242,7 +257,7 @@ func (w *work[S]) expects(call *call[S]) bool {
 	}
 	r := call.Request.Request
 	r.Cost += expected
-	d := w.family.decide(w.next.to, &r)
+	d := w.peek(w.next.to, r)
 	if !d.Allowed {
 		if d.RetryAfter == forever { // with it, but not without
 			d.RetryAfter = w.cfg.StoreTimeout
@@ -495,11 +510,11 @@ func (w *work[S]) answer(err error) {
 		case contended && q.Kind == ledger.Takes:
 			*d, failed = w.contend(a.last.decoded, &q.Request), nil
 		case contended:
-			*d, failed = w.family.decide(a.last.decoded, &q.Request), nil
+			*d, failed = w.peek(a.last.decoded, q.Request), nil
 		case err != nil:
 			*d = counters.Decision{}
 		case q.Kind == ledger.Peeks:
-			*d = w.family.decide(w.next.to, &q.Request)
+			*d = w.peek(w.next.to, q.Request)
 			d.Receipt.Generation, _ = w.began(w.next.to)
 		default:
 			d.Local = !w.asked

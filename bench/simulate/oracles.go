@@ -33,9 +33,6 @@ func (w *world) judgeCall(c *call) {
 		w.violate("reason", "#%d is denied without the store, but its process can't know of more than %d of %d in use", c.number, w.mayBeKnown(c), w.capacity())
 	}
 	longest := w.inTheWay()
-	if w.corrected {
-		longest += counters.TTL(0, time.Second) // the server keeps whole seconds
-	}
 	if c.denied() && c.decision.RetryAfter > longest {
 		w.violate("retry-after", "#%d is told %v, but nothing lasts longer than %v", c.number, c.decision.RetryAfter, longest)
 	}
@@ -381,7 +378,6 @@ func (w *world) judgeCorrection() {
 		wrong.offset += ahead
 		w.log("the clock of %v jumps by %v", wrong, ahead)
 		w.take(wrong, w.capacity())
-		w.corrected = true
 	}
 	w.lose()
 	for _, p := range w.processes {

@@ -73,7 +73,6 @@ type world struct {
 	failures   int          // of operations whose outcome is unknown, and of refunds
 	untold     int          // of these, without what changes nothing or was told late
 	takenBack  time.Time    // until when what was lost may be taken back, as it was told late
-	corrected  bool         // a clock was far ahead
 	writes     []*operation // that count or swap, in the order in which they were sent
 	held       []*operation // whose late answers wait for the end of the outage
 	telling    atomic.Int64 // goroutines that act on late answers

@@ -259,5 +259,8 @@ func (r *resources) limiterOptions(p *api.Policy, l *api.Limit) counters.Options
 
 // casConfig is the configuration of a limiter by compare-and-swap.
 func (r *resources) casConfig(p *api.Policy, l *api.Limit) cas.Config {
-	return cas.Config{Options: r.limiterOptions(p, l), Swaps: r.metrics.Swaps, Foreign: r.metrics.Foreign}
+	return cas.Config{
+		Options: r.limiterOptions(p, l), Swaps: r.metrics.Swaps, Foreign: r.metrics.Foreign,
+		Ahead: func(time.Duration) { r.metrics.Ahead() },
+	}
 }
