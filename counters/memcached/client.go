@@ -54,7 +54,7 @@ func newClients(s *server, number uint64, dial pipeline.DialFunc, timeout time.D
 		pool: pipeline.New(dial),
 	}
 	cs.budget.timeout = timeout
-	cs.many = cs.pool.Beside()
+	cs.many = cs.pool.Beside(pipeline.Checked(dial))
 	cs.idle.pool, cs.bulk.pool = cs.pool, cs.many
 	cs.member, cs.leave = context.WithCancel(context.Background())
 	cs.breaker.silence, cs.breaker.run = silence(timeout), cs.pool.Go
@@ -158,6 +158,15 @@ func (cs *clients) close() {
 type lane struct {
 	pool *pipeline.Pool
 	idle []*client
+}
+
+// laneOfMany returns the lane of AddMany and SwapMany: while a second connection can't be
+// had, that of single operations.
+func (cs *clients) laneOfMany() *lane {
+	if cs.many.Ready(cs.server.network, cs.server.address) {
+		return &cs.bulk
+	}
+	return &cs.idle
 }
 
 // get returns a client for an operation that ends by the deadline, or nil when

@@ -191,7 +191,7 @@ func (s *share) enter() (c *client, alone bool, err error) {
 		err = cs.refuse(s.deadline)
 	}
 	if err == nil {
-		if c = cs.getFrom(&cs.bulk, s.deadline); c == nil {
+		if c = cs.getFrom(cs.laneOfMany(), s.deadline); c == nil {
 			err = counters.ErrNotAdded // the server has left
 		}
 	}

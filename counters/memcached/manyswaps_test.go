@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -39,13 +40,26 @@ func (s swapOfMany) replace(ctx context.Context, r counters.Replacement) (now co
 	return now, swapped, err
 }
 
+// connectBoth returns when single operations and many have a connection each to the
+// servers. A State tells of the newest socket.
+func connectBoth(t *testing.T, m *memcached.Store, servers ...*memcachedtest.Server) {
+	t.Helper()
+	ctx := within(t, time.Minute)
+	require.Eventually(t, func() bool {
+		for i := range 50 {
+			_, err := m.Load(ctx, clientKey(i))
+			require.NoError(t, err)
+			_, err = swapOfMany{m}.Load(ctx, clientKey(i))
+			require.NoError(t, err)
+		}
+		return !slices.ContainsFunc(servers, func(s *memcachedtest.Server) bool { return s.Stat("curr_connections") < 3 }) // with the one that asks
+	}, time.Minute, 10*time.Millisecond)
+}
+
 func TestSwapManySwapsAsSwap(t *testing.T) {
 	t.Parallel()
-	_, m := start(t)
-	for _, store := range []counters.StateStore{m, swapOfMany{m}} {
-		_, err := store.Load(within(t, time.Minute), "other") // connects: a State tells of the newest socket
-		require.NoError(t, err)
-	}
+	server, m := start(t)
+	connectBoth(t, m, server)
 	storetest.RunStates(t, swapOfMany{m})
 }
 
@@ -55,8 +69,7 @@ func TestVersionsHoldOnBothSockets(t *testing.T) {
 	t.Parallel()
 	server, m := start(t)
 	many, ctx := swapOfMany{m}, within(t, time.Minute)
-	_, _, err := many.Swap(ctx, "other", counters.State{}, nil, time.Minute) // connects
-	require.NoError(t, err)
+	connectBoth(t, m, server)
 	state, swapped, err := m.Swap(ctx, "state", counters.State{}, []byte("0"), time.Minute)
 	for i := range 6 {
 		require.NoError(t, err)
@@ -81,8 +94,7 @@ func TestVersionsOfManyDoNotSurviveARestart(t *testing.T) {
 			server, m := start(t)
 			other := open(t, memcached.Config{Servers: []string{server.Addr}})
 			many, ctx := swapOfMany{m}, within(t, time.Minute)
-			_, err := many.Load(ctx, "state") // connects
-			require.NoError(t, err)
+			connectBoth(t, m, server)
 			var reads counters.StateStore = m
 			if readByMany {
 				reads = many
@@ -124,11 +136,16 @@ func TestWhatIsOnlyReadIsNotSent(t *testing.T) {
 			if byMany {
 				reads, swaps = m, many
 			}
+			connectBoth(t, m, server)
 			old, swapped, err := reads.Swap(ctx, "state", counters.State{}, []byte("old"), time.Minute)
 			require.NoError(t, err)
 			require.True(t, swapped)
-			_, err = swaps.Load(ctx, "other") // connects
-			require.NoError(t, err)
+			server.Kill()
+			server.Restart()
+			require.Eventually(t, func() bool { // on a new socket
+				_, err = swaps.Load(ctx, "other")
+				return err == nil
+			}, 10*time.Second, time.Millisecond)
 			server.Pause()
 			_, _, err = swaps.Swap(within(t, 300*time.Millisecond), "state", old, []byte("new"), time.Minute)
 			assert.ErrorIs(t, err, counters.ErrTimeout)
@@ -143,11 +160,13 @@ func TestWhatIsOnlyReadIsNotSent(t *testing.T) {
 // who lose and come back, and those who only look.
 func TestSwapManyDealsOutTheReplies(t *testing.T) {
 	t.Parallel()
-	var servers []string
-	for range 3 {
-		servers = append(servers, memcachedtest.Start(t).Addr)
+	var servers []*memcachedtest.Server
+	var addresses []string
+	for i := range 3 {
+		servers = append(servers, memcachedtest.Start(t))
+		addresses = append(addresses, servers[i].Addr)
 	}
-	m := open(t, memcached.Config{Servers: servers, Timeout: 5 * time.Second})
+	m := open(t, memcached.Config{Servers: addresses, Timeout: 5 * time.Second})
 	ctx := within(t, time.Minute)
 	const clients, tooLarge = 1000, 500
 	keys := make([]string, clients)
@@ -170,6 +189,7 @@ func TestSwapManyDealsOutTheReplies(t *testing.T) {
 			}
 		}
 	}
+	connectBoth(t, m, servers...)
 	var mu sync.Mutex
 	answers := make([][]string, clients)
 	m.SwapMany(ctx, keys, func(i int) (counters.Replacement, counters.Turn) {

@@ -16,7 +16,7 @@ func TestSocketsThatWereOpenByThen(t *testing.T) {
 	t.Parallel()
 	server := memcachedtest.Start(t)
 	first, _ := startPool(t)
-	second := first.Beside()
+	second := first.Beside(first.dial)
 	t.Cleanup(func() { require.NoError(t, second.Close()) })
 	a, b := newConn(t, first, "tcp", server.Addr), newConn(t, second, "tcp", server.Addr)
 	version := []byte("version\r\n")

@@ -6,7 +6,9 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"io"
 	"net"
+	"strings"
 	"time"
 )
 
@@ -52,8 +54,34 @@ func dialTLS(config *tls.Config) DialFunc {
 	}
 }
 
+// Checked returns a function that dials, and fails unless the server answers on the new
+// connection: one that has no place left accepts it all the same, and closes it.
+func Checked(dial DialFunc) DialFunc {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		if line, err := greet(ctx, conn, "version\r\n"); err != nil || !strings.HasPrefix(line, "VERSION ") {
+			_ = conn.Close()
+			return nil, cmp.Or(err, fmt.Errorf("%s refused the connection: %q", address, line))
+		}
+		return conn, nil
+	}
+}
+
 // authenticate logs in on a fresh connection.
-func authenticate(ctx context.Context, conn net.Conn, user, password string) (err error) {
+func authenticate(ctx context.Context, conn net.Conn, user, password string) error {
+	credentials := user + " " + password
+	line, err := greet(ctx, conn, fmt.Sprintf("set auth 0 0 %d\r\n%s\r\n", len(credentials), credentials))
+	if err == nil && line != "STORED\r\n" {
+		err = fmt.Errorf("the server refused the credentials: %q", line)
+	}
+	return err
+}
+
+// greet sends a request on a fresh connection and returns the line of the reply.
+func greet(ctx context.Context, conn net.Conn, request string) (line string, err error) {
 	interrupted := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		_ = conn.SetDeadline(time.Unix(1, 0))
@@ -65,18 +93,10 @@ func authenticate(ctx context.Context, conn net.Conn, user, password string) (er
 			err = cmp.Or(err, context.Cause(ctx))
 		}
 	}()
-	credentials := user + " " + password
-	if _, err := fmt.Fprintf(conn, "set auth 0 0 %d\r\n%s\r\n", len(credentials), credentials); err != nil {
-		return err
+	if _, err := io.WriteString(conn, request); err != nil {
+		return "", err
 	}
 	// The server says nothing more until the next command, so no byte is lost
 	// in the reader.
-	line, err := bufio.NewReader(conn).ReadString('\n')
-	switch {
-	case err != nil:
-		return err
-	case line != "STORED\r\n":
-		return fmt.Errorf("the server refused the credentials: %q", line)
-	}
-	return nil
+	return bufio.NewReader(conn).ReadString('\n')
 }

@@ -18,9 +18,13 @@ import (
 	"time"
 )
 
-// dialTimeout bounds a dial. It serves many callers, so it ends with the
-// deadline of none.
-const dialTimeout = time.Second
+const (
+	// dialTimeout bounds a dial. It serves many callers, so it ends with the
+	// deadline of none.
+	dialTimeout = time.Second
+	// dialInterval is the time between two dials that nobody waits for.
+	dialInterval = time.Second
+)
 
 // A Pool shares one connection per server among any number of callers, who each
 // hold a Conn. Make one with New: the zero Pool isn't usable. It is safe for
@@ -31,6 +35,7 @@ type Pool struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup // every goroutine; counted up under mu, or by one that is counted
 	sockets *atomic.Uint64 // that have been opened, of all pools beside this one too
+	first   *Pool          // that this one is beside, or nil
 
 	mu          sync.Mutex
 	connections map[endpoint]*connection
@@ -43,12 +48,34 @@ func New(dial DialFunc) *Pool {
 	return &Pool{dial: dial, ctx: ctx, cancel: cancel, sockets: new(atomic.Uint64), connections: make(map[endpoint]*connection)}
 }
 
-// Beside returns another Pool that connects as p does, with sockets of its own,
+// Beside returns another Pool that connects with dial, with sockets of its own,
 // which are numbered together with p's.
-func (p *Pool) Beside() *Pool {
-	beside := New(p.dial)
-	beside.sockets = p.sockets
+func (p *Pool) Beside(dial DialFunc) *Pool {
+	beside := New(dial)
+	beside.sockets, beside.first = p.sockets, p
 	return beside
+}
+
+// Ready reports whether a socket to the server is open. If none is, it has one opened,
+// at most once a second, and doesn't wait for it. A pool beside another has none opened
+// before the other's is open, so that a last place is the other's.
+func (p *Pool) Ready(network, address string) bool {
+	c, err := p.connection(network, address)
+	if err != nil {
+		return false
+	}
+	if c.open.Load() != nil {
+		return true
+	}
+	if p.first == nil || p.first.isOpen(network, address) {
+		c.dialAgain()
+	}
+	return false
+}
+
+func (p *Pool) isOpen(network, address string) bool {
+	c, err := p.connection(network, address)
+	return err == nil && c.open.Load() != nil
 }
 
 // Newest returns the number of the socket that has been opened last, in this
@@ -101,7 +128,8 @@ type connection struct {
 	open     atomic.Pointer[socket]
 
 	mu      sync.Mutex
-	dialing *dialing // nil when no dial is under way
+	dialing *dialing  // nil when no dial is under way
+	dialed  time.Time // when dialAgain began one last
 }
 
 // dialing is a dial under way. socket and err may be read when done is closed.
@@ -122,21 +150,38 @@ func (c *connection) socket(r *request) (*socket, error) {
 		c.mu.Unlock()
 		return s, nil
 	}
-	d := c.dialing
-	if d == nil {
-		d = &dialing{done: make(chan struct{})}
-		if !c.pool.Go(func(ctx context.Context) { c.run(ctx, d) }) {
-			c.mu.Unlock()
-			return nil, net.ErrClosed
-		}
-		c.dialing = d
-	}
+	d := c.dial()
 	c.mu.Unlock()
+	if d == nil {
+		return nil, net.ErrClosed
+	}
 	select {
 	case <-d.done:
 		return d.socket, d.err
 	case <-r.wake:
 		return nil, errGivenUp
+	}
+}
+
+// dial returns the dial that is under way, or begins one; nil after Close. mu is held.
+func (c *connection) dial() *dialing {
+	if c.dialing == nil {
+		d := &dialing{done: make(chan struct{})}
+		if !c.pool.Go(func(ctx context.Context) { c.run(ctx, d) }) {
+			return nil
+		}
+		c.dialing = d
+	}
+	return c.dialing
+}
+
+// dialAgain begins a dial, unless one has begun a moment ago.
+func (c *connection) dialAgain() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now := time.Now(); now.Sub(c.dialed) >= dialInterval {
+		c.dialed = now
+		c.dial()
 	}
 }
 
