@@ -32,9 +32,9 @@ func edited(t *testing.T, dir, file string, edits ...edit) string {
 	return path
 }
 
-// addresses replaces those that the files name.
-func addresses(weir, app string, edits []edit) []edit {
-	return append([]edit{{"127.0.0.1:8080", weir}, {"127.0.0.1:9000", app}}, edits...)
+// addresses replaces those that the files name. A single weir stands for both.
+func addresses(weirs []string, app string, edits []edit) []edit {
+	return append([]edit{{"127.0.0.1:8080", weirs[0]}, {"127.0.0.1:8081", weirs[len(weirs)-1]}, {"127.0.0.1:9000", app}}, edits...)
 }
 
 // freePort returns a port that nobody listens on.
@@ -86,9 +86,9 @@ func startListening(t *testing.T, dir, port, name string, args ...string) (addre
 	return address
 }
 
-func startNginx(t *testing.T, weir, app string, edits ...edit) string {
+func startNginx(t *testing.T, weirs []string, app string, edits ...edit) string {
 	dir, port := publicDir(t), freePort(t)
-	edited(t, dir, "nginx.conf", append(addresses(weir, app, edits), edit{"*:8000", "*:" + port})...)
+	edited(t, dir, "nginx.conf", append(addresses(weirs, app, edits), edit{"*:8000", "*:" + port})...)
 	main := `daemon off;
 pid nginx.pid;
 events { worker_connections 4096; }
@@ -106,9 +106,9 @@ http {
 	return startListening(t, dir, port, "nginx", "-p", dir, "-c", "main.conf", "-e", "stderr")
 }
 
-func startCaddy(t *testing.T, weir, app string, edits ...edit) string {
+func startCaddy(t *testing.T, weirs []string, app string, edits ...edit) string {
 	dir, port := publicDir(t), freePort(t)
-	file := edited(t, dir, "Caddyfile", append(addresses(weir, app, edits), edit{":8000", ":" + port})...)
+	file := edited(t, dir, "Caddyfile", append(addresses(weirs, app, edits), edit{":8000", ":" + port})...)
 	// Its admin endpoint would be at the same port in each test.
 	require.NoError(t, prepend(file, "{\n\tadmin off\n}\n"))
 	return startListening(t, dir, port, "caddy", "run", "--config", file, "--adapter", "caddyfile")
@@ -122,11 +122,11 @@ func prepend(file, text string) error {
 	return os.WriteFile(file, append([]byte(text), data...), 0o600)
 }
 
-func startHAProxy(t *testing.T, weir, app string, edits ...edit) string {
+func startHAProxy(t *testing.T, weirs []string, app string, edits ...edit) string {
 	dir, port := publicDir(t), freePort(t)
 	socket := edit{"abns@weir", "abns@weir-" + port} // others run at the same time
 	edited(t, dir, "haproxy.lua", socket)
-	file := edited(t, dir, "haproxy.cfg", append(addresses(weir, app, edits),
+	file := edited(t, dir, "haproxy.cfg", append(addresses(weirs, app, edits),
 		edit{"*:8000", "*:" + port}, edit{"/etc/haproxy", dir}, socket)...)
 	return startListening(t, dir, port, "haproxy", "-db", "-f", file)
 }

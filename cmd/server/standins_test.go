@@ -93,9 +93,9 @@ type traefikFile struct {
 // headers of the request and X-Forwarded-*. It hands on any answer but a 2xx,
 // and gives the app the listed headers of a 2xx. It has no variant that is
 // open, and no timeout but 30 s.
-func startTraefik(t *testing.T, weir, app string, edits ...edit) string {
+func startTraefik(t *testing.T, weirs []string, app string, edits ...edit) string {
 	var file traefikFile
-	decodeFile(t, "traefik.yaml", &file, addresses(weir, app, edits)...)
+	decodeFile(t, "traefik.yaml", &file, append([]edit{{"127.0.0.1:8080", weirs[0]}, {"127.0.0.1:9000", app}}, edits...)...)
 	router := file.HTTP.Routers["app"]
 	require.Equal(t, "PathPrefix(`/`)", router.Rule)
 	require.Len(t, router.Middlewares, 1)
@@ -226,7 +226,7 @@ func (h envoyHeaders) of(from http.Header) http.Header {
 // its path behind the prefix, with the headers that are allowed and without
 // body. Only 200 admits; 5xx or no answer in time is an error. The addresses in
 // the file are checked, and the test's are used.
-func startEnvoy(t *testing.T, weir, app string, edits ...edit) string {
+func startEnvoy(t *testing.T, weirs []string, app string, edits ...edit) string {
 	var file envoyFile
 	decodeFile(t, "envoy.yaml", &file, edits...)
 	clusters := make(map[string]int)
@@ -251,7 +251,7 @@ func startEnvoy(t *testing.T, weir, app string, edits ...edit) string {
 		// As use_remote_address does.
 		host, _, _ := net.SplitHostPort(r.RemoteAddr)
 		r.Header.Set("X-Forwarded-For", strings.Join(append(r.Header.Values("X-Forwarded-For"), host), ","))
-		request, err := http.NewRequest(r.Method, "http://"+weir+authz.HTTPService.PathPrefix+r.RequestURI, nil)
+		request, err := http.NewRequest(r.Method, "http://"+weirs[0]+authz.HTTPService.PathPrefix+r.RequestURI, nil)
 		if err != nil {
 			panic(err)
 		}
