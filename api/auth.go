@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"net/http"
 	"slices"
@@ -18,6 +19,7 @@ func (s *Server) authorize(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if strings.HasPrefix(c.Request().URL.Path, "/v1/") {
 			if err := s.checkToken(c); err != nil {
+				c.Response().Header().Set(echo.HeaderWWWAuthenticate, `Bearer realm="weir"`)
 				return err
 			}
 		}
@@ -53,6 +55,12 @@ func (s *Server) forwardAuth(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	return p.refusal(s.authorizeBy(c, active, p))
+}
+
+// authorizeBy answers what is asked of p, one of the active policies. An error
+// may be a problem.
+func (s *Server) authorizeBy(c echo.Context, active *activePolicies, p *Policy) error {
 	q := check{policy: p.Name, cost: 1}
 	if found, err := s.identify(c.Request(), p, &q); err != nil {
 		return err
@@ -77,7 +85,7 @@ func (s *Server) forwardAuth(c echo.Context) error {
 		a, err := active.decide(&ctx, q, now)
 		switch {
 		case err != nil:
-			return refusal(a, err)
+			return err
 		case !a.allowed:
 			return a.writeDenial(c)
 		case i == len(routes)-1:
@@ -88,11 +96,17 @@ func (s *Server) forwardAuth(c echo.Context) error {
 	return nil
 }
 
-// refusal returns the problem of an answer that on_store_error refused, as
-// users may see it, or any other err as it is.
-func refusal(a *answer, err error) error {
-	if p, ok := err.(*problem); ok && a != nil {
-		p.Status, p.Client = a.policy.AuthDenyStatus, ""
+// refusal returns err as proxies and users may see it: a problem has the status
+// that p has for it, and names no client.
+func (p *Policy) refusal(err error) error {
+	refused, ok := err.(*problem)
+	switch {
+	case !ok:
+	case refused.Type == typeReducedCapacity:
+		refused.Status, refused.Client = p.AuthDenyStatus, ""
+	case refused.Status == http.StatusBadRequest:
+		refused.Status = cmp.Or(p.AuthBadRequestStatus, http.StatusBadRequest)
+		refused.Title = http.StatusText(refused.Status)
 	}
 	return err
 }

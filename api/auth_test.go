@@ -257,6 +257,30 @@ func TestForwardAuthWithoutAClient(t *testing.T) {
 	assert.Equal(t, "ip", Identifier{}.String())
 }
 
+// nginx's auth_request, and the like, take few statuses.
+func TestForwardAuthRefusesWithThePolicysStatus(t *testing.T) {
+	t.Parallel()
+	p, plain := newPolicy("nginx", fixed("per-minute", 1, time.Minute)), newPolicy("plain", fixed("per-minute", 1, time.Minute))
+	for _, p := range []*Policy{p, plain} {
+		p.Identify = []Identifier{{Header: "X-Api-Key"}}
+	}
+	p.AuthBadRequestStatus = http.StatusUnauthorized
+	s := newService(p, plain)
+	for _, keys := range [][]string{nil, {"alice", "other"}, {strings.Repeat("a", 1025)}} {
+		for policy, status := range map[string]int{"nginx": http.StatusUnauthorized, "plain": http.StatusBadRequest} {
+			r := newRequest(http.MethodGet, "/v1/auth/"+policy, "")
+			r.Header["X-Api-Key"] = keys
+			answer := s.serve(t, r)
+			requireProblem(t, answer, status, "client")
+			assert.NotContains(t, answer.Header, "Www-Authenticate", "no token is missing")
+		}
+	}
+	requireUntouched(t, s)
+	// The status is for forward auth alone.
+	requireProblem(t, s.check(t, `{"policy":"nginx","client":""}`), http.StatusBadRequest, "client is missing")
+	requireProblem(t, s.do(t, http.MethodGet, "/v1/auth/none", ""), http.StatusNotFound, "there is no policy")
+}
+
 // The app may take another value than weir, or one where weir finds none: who
 // sends two would get a limit with each, or no limit.
 func TestForwardAuthRefusesSeveralKeys(t *testing.T) {

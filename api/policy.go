@@ -82,6 +82,9 @@ type Policy struct {
 	IPv4Prefix, IPv6Prefix int
 	// AuthDenyStatus is the HTTP status of a denial.
 	AuthDenyStatus int
+	// AuthBadRequestStatus is the HTTP status of a request whose client can't be
+	// named, or whose cost can never be admitted; 0 means 400.
+	AuthBadRequestStatus int
 	// Routes are exceptions for some requests. No two have the same method and
 	// a path that differs at most in upper and lower case.
 	Routes []Route

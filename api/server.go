@@ -190,9 +190,6 @@ func (s *Server) writeError(err error, c echo.Context) {
 			slog.String("method", c.Request().Method), slog.String("path", c.Path()), slog.Any("error", err))
 		p = newProblem(http.StatusInternalServerError, "the request failed inside weir; its log says why")
 	}
-	if p.Status == http.StatusUnauthorized {
-		c.Response().Header().Set(echo.HeaderWWWAuthenticate, `Bearer realm="weir"`)
-	}
 	c.Response().Header().Set(echo.HeaderContentType, "application/problem+json")
 	if c.Request().Method == http.MethodHead {
 		err = c.NoContent(p.Status)

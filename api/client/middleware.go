@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strconv"
 	"strings"
@@ -32,16 +33,21 @@ func Middleware(l Limiter, check func(*http.Request) Check) func(http.Handler) h
 // Admit reports whether r may be served, as l decides q. It sets the headers
 // RateLimit-Policy and RateLimit, and waits for as long as the answer says. If
 // it returns false, it has answered, with problem details: 429 for a denial,
-// with Retry-After unless waiting makes no difference, or 503 if there was no
-// decision, or r's context ended while it waited.
+// with Retry-After unless waiting makes no difference; 400 if q can't be
+// decided, as it names no client; or 503 if there was no decision, or r's
+// context ended while it waited.
 func Admit(w http.ResponseWriter, r *http.Request, l Limiter, q Check) bool {
 	a, err := l.Check(r.Context(), q)
 	a.setHeaders(w.Header())
+	var refusal *Problem
 	switch {
 	case a.Allowed && a.await(r.Context()):
 		return true
 	case a.Allowed: // writing nothing would be a 200
 		writeProblem(w, unavailable("the time of this request ended before its turn came"))
+	case errors.As(err, &refusal) && refusal.Status == http.StatusBadRequest:
+		// Its own detail may name the client.
+		writeProblem(w, problem{Type: refusal.Type, Title: refusal.Title, Status: refusal.Status, Detail: "this request can't be limited: it must say who sends it, in 1 to 1024 bytes of UTF-8, and may not cost more than the whole limit"})
 	case err != nil:
 		writeProblem(w, unavailable("it could not be decided whether this request is within its limits; try again"))
 	default:

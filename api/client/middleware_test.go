@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -90,6 +91,22 @@ func TestMiddlewareWithoutADecision(t *testing.T) {
 	closed := serve(handler, "alice")
 	assert.Equal(t, http.StatusServiceUnavailable, closed.StatusCode)
 	assert.NotContains(t, bodyOf(t, closed), "secret")
+}
+
+// A visitor that can't be named has made a mistake: weir isn't at fault, nor may
+// such a visitor get round the limit.
+func TestMiddlewareRefusesWhatCannotBeLimited(t *testing.T) {
+	t.Parallel()
+	_, c := start(t, client.Config{FailOpen: true}, newPolicy("api", fixed("api", 1)))
+	handler := client.Middleware(c, byKey)(hello)
+	for _, name := range []string{"", strings.Repeat("a", 1025), "\xff"} {
+		refused := serve(handler, name)
+		assert.Equal(t, http.StatusBadRequest, refused.StatusCode)
+		assert.JSONEq(t, `{"type":"about:blank","title":"Bad Request","status":400,"detail":"this request can't be limited: it must say who sends it, in 1 to 1024 bytes of UTF-8, and may not cost more than the whole limit"}`, bodyOf(t, refused))
+	}
+	// Who sets weir up wrong isn't the visitor.
+	unknown := client.Middleware(c, func(*http.Request) client.Check { return client.Check{Policy: "none", Client: "alice"} })(hello)
+	assert.Equal(t, http.StatusServiceUnavailable, serve(unknown, "alice").StatusCode)
 }
 
 // Behind a leaky bucket, requests are served one at a time.

@@ -127,13 +127,14 @@ func (r *policyReader) policies(into api.Policies, n *yaml.Node) {
 
 func (r *policyReader) policy(name string, n *yaml.Node) *api.Policy {
 	p := &api.Policy{
-		Name:            name,
-		OnStoreError:    api.StoreErrorLocal,
-		Identify:        []api.Identifier{{}},
-		OnMissingClient: api.MissingClientDeny,
-		IPv4Prefix:      api.DefaultIPv4Prefix,
-		IPv6Prefix:      api.DefaultIPv6Prefix,
-		AuthDenyStatus:  429,
+		Name:                 name,
+		OnStoreError:         api.StoreErrorLocal,
+		Identify:             []api.Identifier{{}},
+		OnMissingClient:      api.MissingClientDeny,
+		IPv4Prefix:           api.DefaultIPv4Prefix,
+		IPv6Prefix:           api.DefaultIPv6Prefix,
+		AuthDenyStatus:       429,
+		AuthBadRequestStatus: 400,
 	}
 	name = "policy " + strconv.Quote(name)
 	mode := "enforce"
@@ -176,6 +177,7 @@ func (r *policyReader) policyKeys(p *api.Policy, mode *string) []yamlKey {
 		integer(&r.yamlReader, "ipv4_prefix", &p.IPv4Prefix, 1, 32),
 		integer(&r.yamlReader, "ipv6_prefix", &p.IPv6Prefix, 1, 128),
 		integer(&r.yamlReader, "auth_deny_status", &p.AuthDenyStatus, 400, 599),
+		integer(&r.yamlReader, "auth_bad_request_status", &p.AuthBadRequestStatus, 400, 599),
 		{"routes", func(*yaml.Node) {}},
 	}
 }

@@ -75,9 +75,10 @@ func TestPolicyFile(t *testing.T) {
 				"2001:db8::7":  {Exempt: true},
 				"user:*":       {Limits: map[string]int64{"per-minute": 10}},
 			}),
-			Identify:        []api.Identifier{{Header: "X-Api-Key"}, {}},
-			AuthDenyStatus:  403,
-			OnMissingClient: api.MissingClientAllow, IPv4Prefix: 24, IPv6Prefix: 56,
+			Identify:             []api.Identifier{{Header: "X-Api-Key"}, {}},
+			AuthDenyStatus:       403,
+			AuthBadRequestStatus: 401,
+			OnMissingClient:      api.MissingClientAllow, IPv4Prefix: 24, IPv6Prefix: 56,
 			Routes: []api.Route{
 				{Method: "POST", Path: "/login", Cost: 1, Limits: []api.Limit{
 					{Name: "per-minute", Algorithm: "sliding_window", Limit: 5, Window: time.Minute, SubWindows: 10, Estimate: "strict", Route: "POST /login"},
@@ -93,21 +94,23 @@ func TestPolicyFile(t *testing.T) {
 				{Name: "token-bucket", Algorithm: "token_bucket", Limit: 20, Window: time.Second},
 				{Name: "sliding-log", Algorithm: "sliding_log", Limit: 10_000, Window: time.Hour, MaxLimit: 10_000},
 			},
-			Hold:            true,
-			OnStoreError:    api.StoreErrorLocal,
-			Identify:        []api.Identifier{{}},
-			AuthDenyStatus:  429,
-			OnMissingClient: api.MissingClientDeny, IPv4Prefix: 32, IPv6Prefix: 64,
+			Hold:                 true,
+			OnStoreError:         api.StoreErrorLocal,
+			Identify:             []api.Identifier{{}},
+			AuthDenyStatus:       429,
+			AuthBadRequestStatus: 400,
+			OnMissingClient:      api.MissingClientDeny, IPv4Prefix: 32, IPv6Prefix: 64,
 		},
 		"plain": {
 			Name: "plain",
 			Limits: []api.Limit{
 				{Name: "sliding-window", Algorithm: "sliding_window", Limit: 1, Window: 36 * time.Hour, SubWindows: 10, Estimate: "weighted"},
 			},
-			OnStoreError:    api.StoreErrorLocal,
-			Identify:        []api.Identifier{{}},
-			AuthDenyStatus:  429,
-			OnMissingClient: api.MissingClientDeny, IPv4Prefix: 32, IPv6Prefix: 64,
+			OnStoreError:         api.StoreErrorLocal,
+			Identify:             []api.Identifier{{}},
+			AuthDenyStatus:       429,
+			AuthBadRequestStatus: 400,
+			OnMissingClient:      api.MissingClientDeny, IPv4Prefix: 32, IPv6Prefix: 64,
 		},
 	}, parseText(t, string(data)))
 }
@@ -215,7 +218,7 @@ type policyMistake struct {
 }
 
 func policyMistakes() []policyMistake {
-	const policyKeys = "description, limits, count_denied, hold, on_store_error, mode, clients, identify, on_missing_client, ipv4_prefix, ipv6_prefix, auth_deny_status, routes"
+	const policyKeys = "description, limits, count_denied, hold, on_store_error, mode, clients, identify, on_missing_client, ipv4_prefix, ipv6_prefix, auth_deny_status, auth_bad_request_status, routes"
 	const limitKeys = "name, algorithm, limit, window, sub_windows, estimate, burst, entries"
 	const algorithms = "fixed_window or sliding_window or token_bucket or leaky_bucket or sliding_log"
 	const badName = "must be 1 to 63 of a-z, 0-9 and -, and not begin with -"

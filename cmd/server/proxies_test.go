@@ -263,8 +263,8 @@ func TestProxiesLimit(t *testing.T) {
 // A client that isn't counted gets no headers, nor what stands for one in a
 // proxy's file.
 func TestProxiesOfTheExempt(t *testing.T) {
-	const policy = "{limits: [{algorithm: sliding_log, limit: 9, window: 1h}], clients: {ops: {exempt: true}}, identify: [header:X-Api-Key], auth_deny_status: "
-	policies := write(t, "policies.yaml", "policies:\n  api: "+policy+"429}\n  api-nginx: "+policy+"403}\n")
+	const policy = "{limits: [{algorithm: sliding_log, limit: 9, window: 1h}], clients: {ops: {exempt: true}}, identify: [header:X-Api-Key]}"
+	policies := write(t, "policies.yaml", "policies:\n  default: "+policy+"\n")
 	for _, p := range proxies {
 		t.Run(p.name, func(t *testing.T) {
 			t.Parallel()
@@ -276,6 +276,24 @@ func TestProxiesOfTheExempt(t *testing.T) {
 				assert.NotContains(t, r.header, name)
 				assert.NotContains(t, app.last.Load().Header, name)
 			}
+		})
+	}
+}
+
+// Who sends no key, too long a key, or two, learns that the request is wrong,
+// whatever the proxy can tell from an answer.
+func TestProxiesRefuseWrongKeys(t *testing.T) {
+	const policy = "{limits: [{algorithm: sliding_log, limit: 9, window: 1h}], identify: [header:X-Api-Key]}"
+	policies := write(t, "policies.yaml", "policies:\n  default: "+policy+"\n")
+	for _, p := range proxies {
+		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
+			app := startApp(t)
+			visitor := newUser(t, p.start(t, []string{shipped(t, "-config", policies).address()}, app.address, p.patient...), "127.0.0.2")
+			assert.Equal(t, http.StatusBadRequest, visitor.ask(t, "/", "").status)
+			assert.Equal(t, http.StatusBadRequest, visitor.ask(t, "/", "", "X-Api-Key", strings.Repeat("a", 1025)).status)
+			assert.Zero(t, app.asked.Load())
+			assert.Equal(t, http.StatusOK, visitor.ask(t, "/", "", "X-Api-Key", "alice").status)
 		})
 	}
 }
@@ -296,7 +314,7 @@ func TestProxiesPassOnEachKey(t *testing.T) {
 			resp, err := visitor.client.Do(r)
 			require.NoError(t, err)
 			defer resp.Body.Close()
-			assert.Contains(t, []int{http.StatusBadRequest, http.StatusServiceUnavailable}, resp.StatusCode)
+			assert.Equal(t, http.StatusBadRequest, resp.StatusCode)
 			assert.Zero(t, app.asked.Load())
 			// A comma is part of a key.
 			for _, key := range []string{"a,b", "b"} {
@@ -306,6 +324,22 @@ func TestProxiesPassOnEachKey(t *testing.T) {
 				}
 				assert.Equal(t, 99, r.left(), key)
 			}
+		})
+	}
+}
+
+// The files work with a weir that was started without a policy file, too.
+func TestProxiesAskForABuiltInPolicy(t *testing.T) {
+	for _, p := range proxies {
+		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
+			app := startApp(t)
+			visitor := newUser(t, p.start(t, []string{startProcess(t).address()}, app.address, p.patient...), "127.0.0.2")
+			for range 100 {
+				require.Equal(t, http.StatusOK, visitor.ask(t, "/", "").status)
+			}
+			assert.Equal(t, http.StatusTooManyRequests, visitor.ask(t, "/", "").status)
+			assert.EqualValues(t, 100, app.asked.Load())
 		})
 	}
 }
@@ -345,8 +379,8 @@ func TestProxiesKeepTheConnectionsOfMany(t *testing.T) {
 // Each file tells weir the method and path of a request, and lets no user say
 // other ones.
 func TestProxiesTellTheRoute(t *testing.T) {
-	const policy = "{limits: [{name: l, algorithm: sliding_log, limit: 9, window: 1h}], routes: [{method: POST, path: /login, limits: {l: 1}}], auth_deny_status: "
-	policies := write(t, "policies.yaml", "policies:\n  api: "+policy+"429}\n  api-nginx: "+policy+"403}\n")
+	const policy = "{limits: [{name: l, algorithm: sliding_log, limit: 9, window: 1h}], routes: [{method: POST, path: /login, limits: {l: 1}}]}"
+	policies := write(t, "policies.yaml", "policies:\n  default: "+policy+"\n")
 	for _, p := range proxies {
 		t.Run(p.name, func(t *testing.T) {
 			t.Parallel()

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 
@@ -112,6 +113,9 @@ func describeAuth(b *strings.Builder, p *api.Policy, o counters.Options) error {
 	}
 	fmt.Fprintf(b, "  /v1/auth/%s identifies clients by %s and denies with %d\n",
 		p.Name, strings.Join(identifiers, ", else "), p.AuthDenyStatus)
+	if p.AuthBadRequestStatus != http.StatusBadRequest {
+		fmt.Fprintf(b, "  /v1/auth/%s refuses requests whose client it can't name with %d\n", p.Name, p.AuthBadRequestStatus)
+	}
 	if p.OnMissingClient == api.MissingClientAllow {
 		fmt.Fprintf(b, "  /v1/auth/%s admits requests in which it finds no client\n", p.Name)
 	}
