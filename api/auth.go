@@ -3,6 +3,7 @@ package api
 import (
 	"cmp"
 	"crypto/sha256"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -76,6 +77,12 @@ func (s *Server) authorizeBy(c echo.Context, active *activePolicies, p *Policy) 
 	routes := room[:1]
 	if p.routing != nil {
 		method, target := s.target(c.Request())
+		if target == "" {
+			s.noteMissingPath(active.metrics[p.Name], p)
+			if p.OnMissingPath == MissingPathDeny {
+				return badRequest("no path: policy %q has routes, and the proxy doesn't say which path it asks about", p.Name)
+			}
+		}
 		routes = p.routing.match(room[:0], method, target)
 	}
 	for i, route := range routes {
@@ -139,11 +146,21 @@ func (s *Server) identify(r *http.Request, p *Policy, q *check) (bool, error) {
 	return false, nil
 }
 
+// noteMissingPath counts a request to which no route of p can apply, and warns of
+// the first.
+func (s *Server) noteMissingPath(m *policyMetrics, p *Policy) {
+	m.missingPath.Inc()
+	m.warnOfMissingPath.Do(func() {
+		s.cfg.Log.Warn("routes don't count: a proxy asks without a path; it has to send X-Forwarded-Uri, and to be one of -trusted-proxies",
+			slog.String("policy", p.Name))
+	})
+}
+
 // target returns the method and the target of the request that a proxy asks
 // about: those in its headers if the peer is a trusted proxy, else its own. A
 // path below that of the policy comes before the header, which a proxy that
 // sends such a path may pass on from its client. Of several values the last is
-// the proxy's.
+// the proxy's. The target is "" if nobody says it.
 func (s *Server) target(r *http.Request) (method, target string) {
 	method, path := r.Method, strings.TrimPrefix(r.URL.EscapedPath(), "/v1/auth/")
 	below := strings.IndexByte(path, '/')

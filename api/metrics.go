@@ -1,6 +1,7 @@
 package api
 
 import (
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -29,6 +30,7 @@ type Metrics struct {
 	reseeded       prometheus.Counter
 	requests       *prometheus.CounterVec
 	limitDenials   *prometheus.CounterVec
+	missingPath    *prometheus.CounterVec
 	held           prometheus.Gauge
 	reloads        *prometheus.CounterVec
 	loaded         prometheus.Gauge
@@ -89,6 +91,9 @@ func NewMetrics(r prometheus.Registerer, version string) *Metrics {
 		limitDenials: counter("weir_limit_denials_total",
 			"Checks that a limit denied, in shadow mode too. One that several limits deny counts for each of them.",
 			"policy", "limit"),
+		missingPath: counter("weir_auth_missing_path_total",
+			"Requests to /v1/auth by policies with routes in which the proxy did not say the path, so that no route could count.",
+			"policy"),
 		held: gauge("weir_held_requests",
 			"Answers that are being held until their wait is over."),
 		reloads: counter("weir_config_reloads_total",
@@ -109,12 +114,14 @@ func NewMetrics(r prometheus.Registerer, version string) *Metrics {
 type policyMetrics struct {
 	allowed, denied, shadowDenied, contended, failed, degraded, localDenied prometheus.Counter
 	duration                                                                prometheus.Observer
+	missingPath                                                             prometheus.Counter
+	warnOfMissingPath                                                       *sync.Once
 	limits                                                                  []prometheus.Counter // denials of each of the policy's limits
 	top                                                                     *topClients
 }
 
-// policy returns the metrics of p. Its busiest clients go on from those of
-// before, the metrics of its older version, unless that is nil.
+// policy returns the metrics of p. Its busiest clients, and what the log has said
+// of it, go on from before, the metrics of its older version, unless that is nil.
 func (m *Metrics) policy(p *Policy, before *policyMetrics) *policyMetrics {
 	pm := &policyMetrics{
 		allowed:      m.checks.WithLabelValues(p.Name, "allowed"),
@@ -124,15 +131,16 @@ func (m *Metrics) policy(p *Policy, before *policyMetrics) *policyMetrics {
 		failed:       m.checks.WithLabelValues(p.Name, "error"),
 		degraded:     m.degraded.WithLabelValues(p.Name, string(p.OnStoreError)),
 		localDenied:  m.localDenials.WithLabelValues(p.Name),
+		missingPath:  m.missingPath.WithLabelValues(p.Name),
 		duration:     m.checkDuration.WithLabelValues(p.Name),
 	}
 	for _, l := range p.Limits {
 		pm.limits = append(pm.limits, m.limitDenials.WithLabelValues(p.Name, l.Name))
 	}
 	if before != nil {
-		pm.top = before.top
+		pm.top, pm.warnOfMissingPath = before.top, before.warnOfMissingPath
 	} else {
-		pm.top = newTopClients()
+		pm.top, pm.warnOfMissingPath = newTopClients(), new(sync.Once)
 	}
 	return pm
 }
@@ -141,7 +149,7 @@ func (m *Metrics) policy(p *Policy, before *policyMetrics) *policyMetrics {
 // add up.
 func (m *Metrics) forget(policy string) {
 	for _, vec := range []*prometheus.MetricVec{
-		m.checks.MetricVec, m.checkDuration.MetricVec, m.degraded.MetricVec, m.localDenials.MetricVec, m.limitDenials.MetricVec,
+		m.checks.MetricVec, m.checkDuration.MetricVec, m.degraded.MetricVec, m.localDenials.MetricVec, m.limitDenials.MetricVec, m.missingPath.MetricVec,
 	} {
 		vec.DeletePartialMatch(prometheus.Labels{"policy": policy})
 	}

@@ -42,6 +42,17 @@ const (
 	MissingClientAllow OnMissingClient = "allow"
 )
 
+// OnMissingPath says what forward auth answers where a policy has routes and the
+// proxy doesn't say which path it asks about.
+type OnMissingPath string
+
+// The values of OnMissingPath: the policy's own limits decide, or status 400 and
+// nothing is counted.
+const (
+	MissingPathAllow OnMissingPath = "allow"
+	MissingPathDeny  OnMissingPath = "deny"
+)
+
 // Addresses are counted by so many of their first bits, unless a policy says
 // otherwise: a network of 64 bits is what one client of IPv6 has.
 const (
@@ -75,6 +86,8 @@ type Policy struct {
 	Identify []Identifier
 	// OnMissingClient is for requests that have none; "" means deny.
 	OnMissingClient OnMissingClient
+	// OnMissingPath is for requests whose route is unknown; "" means allow.
+	OnMissingPath OnMissingPath
 	// IPv4Prefix and IPv6Prefix are how many bits of an address name the
 	// client, 1 to 32 and 1 to 128; 0 means the default. An address with an
 	// exception is counted by as many bits as the exception has, if that is
@@ -82,8 +95,8 @@ type Policy struct {
 	IPv4Prefix, IPv6Prefix int
 	// AuthDenyStatus is the HTTP status of a denial.
 	AuthDenyStatus int
-	// AuthBadRequestStatus is the HTTP status of a request whose client can't be
-	// named, or whose cost can never be admitted; 0 means 400.
+	// AuthBadRequestStatus is the HTTP status of a request whose client or path
+	// can't be told, or whose cost can never be admitted; 0 means 400.
 	AuthBadRequestStatus int
 	// Routes are exceptions for some requests. No two have the same method and
 	// a path that differs at most in upper and lower case.

@@ -317,6 +317,58 @@ func TestWhereTheRouteComesFrom(t *testing.T) {
 	assert.Contains(t, s.serve(t, r).Header.Get("RateLimit"), `"per-minute";r=4`)
 }
 
+// A proxy that doesn't say what it asks about makes routes count for nothing: the
+// log and a metric tell, and the policy may refuse.
+func TestARequestWithoutAPath(t *testing.T) {
+	t.Parallel()
+	policies := func() []*Policy {
+		open, shut, plain := newPolicy("open", fixed("per-minute", 9, time.Minute)), newPolicy("shut", fixed("per-minute", 9, time.Minute)),
+			newPolicy("plain", fixed("per-minute", 9, time.Minute))
+		open.Routes, shut.Routes = []Route{{Path: "/login", Cost: 3}}, []Route{{Path: "/login", Cost: 3}}
+		shut.OnMissingPath = MissingPathDeny
+		return []*Policy{open, shut, plain}
+	}
+	s := newServiceWith(func(cfg *Config) { cfg.TrustedProxies = cidrs("192.0.2.0/24") }, policies()...)
+	ask := func(policy, peer string, headers ...string) result {
+		r := newRequest(http.MethodGet, "/v1/auth/"+policy, "", headers...)
+		r.RemoteAddr = peer
+		return s.serve(t, r)
+	}
+	const trusted, stranger = "192.0.2.1:80", "203.0.113.9:80"
+
+	// Told the path, weir counts by the route.
+	assert.Contains(t, ask("open", trusted, "X-Forwarded-Uri", "/login").Header.Get("RateLimit"), `"per-minute";r=6`)
+	assert.Contains(t, ask("shut", trusted, "X-Forwarded-Uri", "/login").Header.Get("RateLimit"), `"per-minute";r=6`)
+	assert.Equal(t, http.StatusOK, ask("plain", trusted).Code)
+	assert.NotContains(t, s.log.String(), "WARN")
+	requireMetrics(t, s, `weir_auth_missing_path_total{policy="open"} 0`, `weir_auth_missing_path_total{policy="plain"} 0`)
+
+	// By default the policy's own limits count.
+	for range 3 {
+		assert.Equal(t, http.StatusOK, ask("open", trusted).Code)
+	}
+	assert.Contains(t, ask("open", stranger, "X-Forwarded-Uri", "/login").Header.Get("RateLimit"), `"per-minute";r=8`)
+	assert.Equal(t, http.StatusOK, ask("open", trusted, "X-Forwarded-Uri", "").Code)
+	requireMetrics(t, s, `weir_auth_missing_path_total{policy="open"} 5`)
+	requireUsed(t, s, "open", "192.0.2.1", 7)
+
+	// Or it is refused, and nothing counted.
+	for range 2 {
+		requireProblem(t, ask("shut", trusted), http.StatusBadRequest, "no path: ")
+	}
+	requireMetrics(t, s, `weir_auth_missing_path_total{policy="shut"} 2`)
+	requireUsed(t, s, "shut", "192.0.2.1", 3)
+
+	// The log says so once a policy, whatever is loaded anew.
+	s.SetPolicies(bindLimiters(s.store, s.cfg.Metrics, policies()...))
+	assert.Equal(t, http.StatusOK, ask("open", trusted).Code)
+	requireMetrics(t, s, `weir_auth_missing_path_total{policy="open"} 6`)
+	for _, policy := range []string{"open", "shut"} {
+		assert.Equal(t, 1, strings.Count(s.log.String(), "policy="+policy+"\n"), s.log)
+	}
+	assert.Equal(t, 2, strings.Count(s.log.String(), "level=WARN"), s.log)
+}
+
 // Connections survive denials and routes too, when the proxy reads the answer.
 func TestForwardAuthReusesOneConnection(t *testing.T) {
 	t.Parallel()

@@ -78,7 +78,7 @@ func TestPolicyFile(t *testing.T) {
 			Identify:             []api.Identifier{{Header: "X-Api-Key"}, {}},
 			AuthDenyStatus:       403,
 			AuthBadRequestStatus: 401,
-			OnMissingClient:      api.MissingClientAllow, IPv4Prefix: 24, IPv6Prefix: 56,
+			OnMissingClient:      api.MissingClientAllow, OnMissingPath: api.MissingPathDeny, IPv4Prefix: 24, IPv6Prefix: 56,
 			Routes: []api.Route{
 				{Method: "POST", Path: "/login", Cost: 1, Limits: []api.Limit{
 					{Name: "per-minute", Algorithm: "sliding_window", Limit: 5, Window: time.Minute, SubWindows: 10, Estimate: "strict", Route: "POST /login"},
@@ -99,7 +99,7 @@ func TestPolicyFile(t *testing.T) {
 			Identify:             []api.Identifier{{}},
 			AuthDenyStatus:       429,
 			AuthBadRequestStatus: 400,
-			OnMissingClient:      api.MissingClientDeny, IPv4Prefix: 32, IPv6Prefix: 64,
+			OnMissingClient:      api.MissingClientDeny, OnMissingPath: api.MissingPathAllow, IPv4Prefix: 32, IPv6Prefix: 64,
 		},
 		"plain": {
 			Name: "plain",
@@ -110,7 +110,7 @@ func TestPolicyFile(t *testing.T) {
 			Identify:             []api.Identifier{{}},
 			AuthDenyStatus:       429,
 			AuthBadRequestStatus: 400,
-			OnMissingClient:      api.MissingClientDeny, IPv4Prefix: 32, IPv6Prefix: 64,
+			OnMissingClient:      api.MissingClientDeny, OnMissingPath: api.MissingPathAllow, IPv4Prefix: 32, IPv6Prefix: 64,
 		},
 	}, parseText(t, string(data)))
 }
@@ -218,7 +218,7 @@ type policyMistake struct {
 }
 
 func policyMistakes() []policyMistake {
-	const policyKeys = "description, limits, count_denied, hold, on_store_error, mode, clients, identify, on_missing_client, ipv4_prefix, ipv6_prefix, auth_deny_status, auth_bad_request_status, routes"
+	const policyKeys = "description, limits, count_denied, hold, on_store_error, mode, clients, identify, on_missing_client, on_missing_path, ipv4_prefix, ipv6_prefix, auth_deny_status, auth_bad_request_status, routes"
 	const limitKeys = "name, algorithm, limit, window, sub_windows, estimate, burst, entries"
 	const algorithms = "fixed_window or sliding_window or token_bucket or leaky_bucket or sliding_log"
 	const badName = "must be 1 to 63 of a-z, 0-9 and -, and not begin with -"

@@ -119,6 +119,9 @@ func describeAuth(b *strings.Builder, p *api.Policy, o counters.Options) error {
 	if p.OnMissingClient == api.MissingClientAllow {
 		fmt.Fprintf(b, "  /v1/auth/%s admits requests in which it finds no client\n", p.Name)
 	}
+	if p.OnMissingPath == api.MissingPathDeny {
+		fmt.Fprintf(b, "  /v1/auth/%s refuses requests whose path it isn't told with %d\n", p.Name, p.AuthBadRequestStatus)
+	}
 	if p.IPv4Prefix != api.DefaultIPv4Prefix || p.IPv6Prefix != api.DefaultIPv6Prefix {
 		fmt.Fprintf(b, "  /v1/auth/%s counts addresses by the first %d bits of IPv4 and %d of IPv6\n", p.Name, p.IPv4Prefix, p.IPv6Prefix)
 	}
