@@ -29,6 +29,11 @@ type proxy struct {
 	start func(t *testing.T, weirs []string, app string, edits ...edit) (address string)
 	// patient gives weir more time than the file does: the machine may be busy.
 	patient []edit
+	// balanced is for a proxy behind a load balancer.
+	balanced []edit
+	// tells is whether the proxy then passes on all addresses that it was told,
+	// so that weir has to trust the balancer, too.
+	tells bool
 	// open lets requests pass while weir can't be asked.
 	open []edit
 	// down is the status of a request while weir can't be asked.
@@ -44,27 +49,39 @@ type proxy struct {
 var proxies = []proxy{
 	{
 		name: "nginx", start: startNginx, down: http.StatusServiceUnavailable,
-		patient: []edit{{"connect_timeout 50ms", "connect_timeout 10s"}, {"read_timeout 100ms", "read_timeout 10s"}},
-		open:    []edit{{"#error_page", "error_page"}},
+		patient:  []edit{{"connect_timeout 50ms", "connect_timeout 10s"}, {"read_timeout 100ms", "read_timeout 10s"}},
+		open:     []edit{{"#error_page", "error_page"}},
+		balanced: []edit{{"#set_real_ip_from", "set_real_ip_from"}, {"10.0.0.0/8", balancer}},
 	},
 	{
 		name: "Caddy", start: startCaddy, down: http.StatusServiceUnavailable,
-		patient: []edit{{"dial_timeout 50ms", "dial_timeout 10s"}, {"header_timeout 100ms", "header_timeout 10s"}, {"try_duration 200ms", "try_duration 10s"}},
-		open:    []edit{{"respond @unasked 503", ""}, {"#reverse_proxy", "reverse_proxy"}},
+		patient:  []edit{{"dial_timeout 50ms", "dial_timeout 10s"}, {"header_timeout 100ms", "header_timeout 10s"}, {"try_duration 200ms", "try_duration 10s"}},
+		open:     []edit{{"respond @unasked 503", ""}, {"#reverse_proxy", "reverse_proxy"}},
+		balanced: []edit{{"#trusted_proxies", "trusted_proxies"}, {"10.0.0.0/8", balancer}},
+		tells:    true,
 	},
 	{
 		name: "HAProxy", start: startHAProxy, down: http.StatusServiceUnavailable,
-		patient: []edit{{"connect 50ms", "connect 10s"}, {"server 100ms", "server 10s"}, {"inter 500ms", "inter 10s"}},
-		open:    []edit{{"int(503)", "int(200)"}},
+		patient:  []edit{{"connect 50ms", "connect 10s"}, {"server 100ms", "server 10s"}, {"inter 500ms", "inter 10s"}},
+		open:     []edit{{"int(503)", "int(200)"}},
+		balanced: []edit{{"#http-request set-src", "http-request set-src"}, {"10.0.0.0/8", balancer}},
 	},
-	{name: "Traefik", start: startTraefik, down: http.StatusInternalServerError, quiet: true, single: true, waits: true},
+	{
+		name: "Traefik", start: startTraefik, down: http.StatusInternalServerError, quiet: true, single: true, waits: true,
+		balanced: []edit{{"#trustForwardHeader", "trustForwardHeader"}},
+		tells:    true,
+	},
 	{
 		name: "Envoy", start: startEnvoy, down: http.StatusServiceUnavailable,
 		patient: []edit{{"timeout: 0.1s", "timeout: 10s"}},
 		single:  true,
+		tells:   true,
 		open:    []edit{{"failure_mode_allow: false", "failure_mode_allow: true"}},
 	},
 }
+
+// balancer is the address of a load balancer in front of the proxies.
+const balancer = "127.0.0.9"
 
 // An app is what the proxies protect. It answers with the request's body.
 type app struct {
@@ -392,6 +409,60 @@ func TestProxiesTellTheRoute(t *testing.T) {
 			assert.Equal(t, http.StatusOK, visitor.ask(t, "/login", "").status, "a GET")
 			assert.Equal(t, http.StatusOK, visitor.ask(t, "/", "alice").status)
 			assert.EqualValues(t, 3, app.asked.Load())
+		})
+	}
+}
+
+// Behind a load balancer, users are told apart by what it says, and by nobody
+// else's word.
+func TestProxiesBehindABalancer(t *testing.T) {
+	policies := write(t, "policies.yaml", `policies:
+  default: {limits: [{name: per-minute, algorithm: sliding_log, limit: 100, window: 1m}], routes: [{path: /login, limits: {per-minute: 1}}]}
+`)
+	for _, p := range proxies {
+		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
+			app, trusted := startApp(t), "127.0.0.1/32"
+			if p.tells {
+				trusted += "," + balancer + "/32"
+			}
+			weir := shipped(t, "-config", policies, "-trusted-proxies", trusted)
+			address := p.start(t, []string{weir.address()}, app.address, append(p.balanced, p.patient...)...)
+			balanced, direct := newUser(t, address, balancer), newUser(t, address, "127.0.0.2")
+			// left sends a request with lines of X-Forwarded-For.
+			left := func(from *user, forwarded ...string) int {
+				r, err := http.NewRequest(http.MethodGet, from.url, nil)
+				require.NoError(t, err)
+				r.Header["X-Forwarded-For"] = forwarded
+				resp, err := from.client.Do(r)
+				require.NoError(t, err)
+				defer resp.Body.Close()
+				require.Equal(t, http.StatusOK, resp.StatusCode)
+				if p.quiet {
+					return reply{header: app.last.Load().Header}.left()
+				}
+				return reply{header: resp.Header}.left()
+			}
+
+			assert.Equal(t, 99, left(balanced, "203.0.113.7"))
+			assert.Equal(t, 98, left(balanced, "203.0.113.7"))
+			assert.Equal(t, 99, left(balanced, "203.0.113.8"), "another user")
+
+			// The balancer adds to what its users say.
+			assert.Equal(t, 97, left(balanced, "198.51.100.1, 203.0.113.7"))
+			assert.Equal(t, 96, left(balanced, "198.51.100.1", "203.0.113.7"))
+			assert.Equal(t, 95, left(balanced, "203.0.113.8, 203.0.113.7"))
+
+			// Who comes another way has the address that it comes from.
+			assert.Equal(t, 99, left(direct, "203.0.113.9"))
+			assert.Equal(t, 98, left(direct, "203.0.113.10"))
+			assert.Equal(t, 97, left(direct, "203.0.113.9, "+balancer))
+			assert.Equal(t, 99, left(balanced, "203.0.113.9"))
+
+			// The route stays what the proxy says, whatever the balancer lets pass.
+			assert.Equal(t, http.StatusOK, balanced.ask(t, "/login", "", "X-Forwarded-For", "203.0.113.11").status)
+			assert.Equal(t, http.StatusTooManyRequests, balanced.ask(t, "/login", "", "X-Forwarded-For", "203.0.113.11",
+				"X-Forwarded-Method", "PUT", "X-Forwarded-Uri", "/").status)
 		})
 	}
 }

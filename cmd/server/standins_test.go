@@ -77,9 +77,13 @@ type traefikFile struct {
 		Middlewares map[string]struct {
 			ForwardAuth struct {
 				Address             string
+				TrustForwardHeader  bool     `yaml:"trustForwardHeader"`
 				AuthRequestHeaders  []string `yaml:"authRequestHeaders"`
 				AuthResponseHeaders []string `yaml:"authResponseHeaders"`
 			} `yaml:"forwardAuth"`
+			Headers struct {
+				CustomRequestHeaders map[string]string `yaml:"customRequestHeaders"`
+			}
 		}
 		Services map[string]struct {
 			LoadBalancer struct {
@@ -90,22 +94,34 @@ type traefikFile struct {
 }
 
 // startTraefik starts a stand-in for Traefik: it sends a GET with the listed
-// headers of the request and X-Forwarded-*. It hands on any answer but a 2xx,
-// and gives the app the listed headers of a 2xx. It has no variant that is
-// open, and no timeout but 30 s.
+// headers of the request and X-Forwarded-*. Of those that it was sent, its entry
+// point leaves only the balancer's, which trustForwardHeader passes on. It hands
+// on any answer but a 2xx, and gives the app the listed headers of a 2xx. It has
+// no variant that is open, and no timeout but 30 s.
 func startTraefik(t *testing.T, weirs []string, app string, edits ...edit) string {
 	var file traefikFile
 	decodeFile(t, "traefik.yaml", &file, append([]edit{{"127.0.0.1:8080", weirs[0]}, {"127.0.0.1:9000", app}}, edits...)...)
 	router := file.HTTP.Routers["app"]
 	require.Equal(t, "PathPrefix(`/`)", router.Rule)
-	require.Len(t, router.Middlewares, 1)
-	auth := file.HTTP.Middlewares[router.Middlewares[0]].ForwardAuth
+	require.Equal(t, []string{"own", "weir"}, router.Middlewares)
+	custom := file.HTTP.Middlewares["own"].Headers.CustomRequestHeaders
+	auth := file.HTTP.Middlewares["weir"].ForwardAuth
 	servers := file.HTTP.Services[router.Service].LoadBalancer.Servers
 	require.Len(t, servers, 1)
 
 	client := &http.Client{Transport: &http.Transport{}, Timeout: 30 * time.Second}
 	t.Cleanup(client.CloseIdleConnections)
 	return serveProxy(t, strings.TrimPrefix(servers[0].URL, "http://"), func(w http.ResponseWriter, r *http.Request) http.Header {
+		host, _, _ := net.SplitHostPort(r.RemoteAddr)
+		for name := range r.Header {
+			if strings.HasPrefix(name, "X-Forwarded-") && host != balancer {
+				r.Header.Del(name)
+			}
+		}
+		for name, value := range custom {
+			require.Empty(t, value) // takes the header away
+			r.Header.Del(name)
+		}
 		request, err := http.NewRequest(http.MethodGet, auth.Address, nil)
 		if err != nil {
 			panic(err)
@@ -115,10 +131,17 @@ func startTraefik(t *testing.T, weirs []string, app string, edits ...edit) strin
 				request.Header[http.CanonicalHeaderKey(name)] = values
 			}
 		}
-		host, _, _ := net.SplitHostPort(r.RemoteAddr)
-		for name, value := range map[string]string{"For": host, "Method": r.Method, "Proto": "http", "Host": r.Host, "Uri": r.RequestURI} {
+		for name, value := range map[string]string{"Method": r.Method, "Proto": "http", "Host": r.Host, "Uri": r.RequestURI} {
+			if told := r.Header.Get("X-Forwarded-" + name); auth.TrustForwardHeader && told != "" {
+				value = told
+			}
 			request.Header.Set("X-Forwarded-"+name, value)
 		}
+		addresses := []string{host}
+		if auth.TrustForwardHeader {
+			addresses = append(slices.Clone(r.Header["X-Forwarded-For"]), host)
+		}
+		request.Header.Set("X-Forwarded-For", strings.Join(addresses, ", "))
 		answer, body, err := send(client, request)
 		switch {
 		case err != nil:
