@@ -25,6 +25,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/encoding/gzip"
 	"google.golang.org/grpc/status"
 
 	"weir/counters/memcachedtest"
@@ -121,6 +122,25 @@ func TestEnvoyAdmitsExactlyTheLimit(t *testing.T) {
 			assert.EqualValues(t, 899, envoyAsks(t, c, look).Statuses[0].LimitRemaining, "%d processes, %s", instances, key)
 		}
 	}
+}
+
+// Clients of gRPC may compress what they send. How large a request may be is
+// counted when that is undone.
+func TestEnvoyAsksInGzip(t *testing.T) {
+	t.Parallel()
+	p := startProcess(t, "-grpc-listen", "127.0.0.1:0", "-envoy-config", write(t, "shop.yaml", envoyShop))
+	c := dialGRPC(t, p.log, insecure.NewCredentials())
+	ask := func(value string) (*rls.RateLimitResponse, error) {
+		return c.ShouldRateLimit(context.Background(), &rls.RateLimitRequest{
+			Domain: "shop", Descriptors: []*common.RateLimitDescriptor{descriptor("user", value)},
+		}, grpc.UseCompressor(gzip.Name))
+	}
+	r, err := ask("a")
+	require.NoError(t, err)
+	assert.EqualValues(t, 99, r.Statuses[0].LimitRemaining)
+	_, err = ask(strings.Repeat("a", 5<<20))
+	assert.Equal(t, codes.ResourceExhausted, status.Code(err), err)
+	assert.EqualValues(t, 98, envoyAsks(t, c, descriptor("user", "a")).Statuses[0].LimitRemaining)
 }
 
 // The same file by JSON, and changed while weir runs.
