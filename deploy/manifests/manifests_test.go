@@ -6,6 +6,7 @@ package manifests
 import (
 	"bytes"
 	"context"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -187,6 +188,14 @@ func TestKubernetesRunsWeir(t *testing.T) {
 	assert.Equal(t, "/healthz", pod.Containers[0].ReadinessProbe.HTTPGet.Path)
 	preStop := pod.Containers[0].Lifecycle.PreStop.Sleep.Seconds
 	assert.GreaterOrEqual(t, *pod.TerminationGracePeriodSeconds, preStop+20, "-shutdown-grace and what comes after it")
+
+	// Who is trusted may say that anybody asks: that is the ingress, and neither
+	// all pods nor all nodes.
+	for _, network := range strings.Split(variables["WEIR_TRUSTED_PROXIES"], ",") {
+		prefix, err := netip.ParsePrefix(network)
+		require.NoError(t, err)
+		assert.True(t, prefix.IsSingleIP(), network)
+	}
 
 	// The policy api is the same wherever it is shown.
 	type policies struct {
