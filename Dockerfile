@@ -5,11 +5,13 @@ COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
 RUN CGO_ENABLED=0 go build -trimpath -ldflags="-s -X main.release=$VERSION" -o /weir ./cmd/server
+RUN deploy/notices >/NOTICES
 
 FROM scratch
 # Of the authorities that may vouch for Memcached.
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
 COPY --from=build /weir /weir
+COPY --from=build /src/LICENSE /NOTICES /
 # In a container nobody else reaches loopback.
 ENV WEIR_LISTEN=:8080
 EXPOSE 8080

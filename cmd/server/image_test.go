@@ -1,6 +1,7 @@
 package main
 
 import (
+	"debug/buildinfo"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,6 +32,31 @@ func TestImageSaysTheVersionOfItsBuild(t *testing.T) {
 	out, err := exec.Command(file, "-version").Output()
 	require.NoError(t, err)
 	assert.Equal(t, "weir 1.2.3\n", string(out))
+}
+
+// Whoever gets the image gets the licences of all that is in it.
+func TestImageCarriesTheLicences(t *testing.T) {
+	t.Parallel()
+	file := inDockerfile(t, `^RUN deploy/notices >(\S+)$`)[0]
+	assert.Equal(t, []string{file}, inDockerfile(t, `^COPY --from=build /src/LICENSE (\S+) /$`))
+	notices := exec.Command("deploy/notices")
+	notices.Dir = "../.."
+	out, err := notices.Output()
+	require.NoError(t, err)
+	texts := make(map[string]string)
+	for _, section := range strings.Split("\n"+string(out), "\n=== ")[1:] {
+		name, text, _ := strings.Cut(section, "\n")
+		texts[name] = text
+	}
+	build, err := buildinfo.ReadFile(binary)
+	require.NoError(t, err)
+	names := []string{"Go " + build.GoVersion}
+	for _, module := range build.Deps {
+		names = append(names, module.Path+" "+module.Version)
+	}
+	for _, name := range names {
+		assert.Regexp(t, `Apache License|Permission is hereby granted|Redistribution and use`, texts[name], name)
+	}
 }
 
 // The image has no shell, and Kubernetes can't tell that a user's name isn't
