@@ -489,7 +489,8 @@ func TestProxiesOutliveARollingRestart(t *testing.T) {
 							return
 						case <-time.After(time.Millisecond):
 						}
-						if r := visitor.ask(t, "/", "", "X-Api-Key", fmt.Sprint(n)); r.status != http.StatusOK {
+						body := []string{"", "two of them"}[n%2] // a GET or a POST
+						if r := visitor.ask(t, "/", body, "X-Api-Key", fmt.Sprint(n)); r.status != http.StatusOK {
 							refused.Add(1)
 							t.Logf("%d: %s", r.status, r.body)
 						}
