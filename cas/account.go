@@ -39,6 +39,7 @@ type account[S any] struct {
 // A flight is what the store is told in one attempt to swap the state. A batch fills
 // the same one anew for each attempt.
 type flight[S any] struct {
+	of    *account[S]
 	calls []*call[S] // that it consumes, while it is under way
 	told  []told     // what else it tells, and once it had no answer what was refused
 	// value is what the store has if it is done, a state of that generation. reset is
@@ -132,7 +133,7 @@ func (b *belief[S]) add(l *rules[S], d *debt) {
 		return
 	}
 	b.alone += d.cost
-	if more := int64(math.Ceil(float64(b.alone)/b.share)) - b.alone - b.others; more > 0 {
+	if more := ledger.StandsFor(b.alone, b.share) - b.alone - b.others; more > 0 {
 		b.others += more
 		r := d.request()
 		r.Cost = min(more, l.peek(b.state, r).Remaining)
@@ -188,6 +189,9 @@ func (a *account[S]) expects(now time.Time, within time.Duration) int64 {
 // It reports whether that is due at once: of a flight whose outcome isn't known it
 // is when that turns out to be done.
 func (a *account[S]) refund(l *rules[S], r counters.Request, taken counters.Decision) bool {
+	if d, _ := taken.Receipt.Alone.(*debt); d != nil && d.of != a { // what was due of it is forgotten
+		return false
+	}
 	d := debtOf(taken)
 	if d == nil {
 		d = newDebt(r, taken)

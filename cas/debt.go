@@ -21,6 +21,7 @@ type debt struct {
 	unknown                         bool  // nobody will know whether it was
 	old                             bool  // the store has answered since
 	into                            *debt // that it is part of now, or nil
+	of                              any   // the account, if a receipt refers to it
 }
 
 type debtKind uint8

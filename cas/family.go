@@ -3,7 +3,6 @@ package cas
 import (
 	"context"
 	"errors"
-	"math"
 	"slices"
 	"time"
 
@@ -59,7 +58,7 @@ func (f *family[S]) believed(a *account[S], r *counters.Request) (S, *belief[S])
 func (f *family[S]) decideAlone(s S, b *belief[S], r *counters.Request) counters.Decision {
 	if !f.cfg.CountDenied && b.alone > 0 {
 		all := *r
-		all.Cost = max(r.Cost, int64(math.Ceil(float64(r.Cost)/b.share)))
+		all.Cost = max(r.Cost, ledger.StandsFor(r.Cost, b.share))
 		if d := f.peek(s, all); !d.Allowed && d.RetryAfter != forever {
 			return d
 		}
@@ -71,10 +70,13 @@ func (f *family[S]) decideAlone(s S, b *belief[S], r *counters.Request) counters
 func (f *family[S]) Alone(a *account[S], r counters.Request, of any) counters.Decision {
 	l := &f.rules
 	was, _ := of.(*flight[S])
+	if was != nil && was.of != a { // that has made room for another client's
+		was = nil
+	}
 	if was != nil && was == a.flight {
 		if d, due := was.detach(&r); due != nil {
 			a.owe(l, due)
-			d.Receipt.Alone = due
+			due.of, d.Receipt.Alone = a, due
 			return d
 		}
 	}
@@ -96,7 +98,7 @@ func (f *family[S]) Alone(a *account[S], r counters.Request, of any) counters.De
 		a.owe(l, due)
 		a.tidy(l)
 	}
-	d.Receipt = counters.Receipt{Alone: due}
+	due.of, d.Receipt = a, counters.Receipt{Alone: due}
 	if b = a.believe(l, b.share); d.Allowed && b.others > 0 {
 		left := f.peek(a.underWay(l, l.clone(b.state)), r)
 		d.Remaining, d.ResetAfter = left.Remaining, left.ResetAfter

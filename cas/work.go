@@ -70,6 +70,9 @@ func (w *work[S]) Begin(ctx context.Context, a *account[S], client string, b *ba
 		w.deadline = time.Now().Add(counters.DefaultTimeout)
 	}
 	w.joins = slices.ContainsFunc(b.Calls(), func(call *call[S]) bool { return call.Request.Kind != ledger.Peeks })
+	if w.flight != nil { // nobody else refers to it
+		w.flight.of = a
+	}
 	if f := a.flight; f != nil { // its leader has panicked, and its calls are gone
 		a.flight, f.calls = nil, nil
 		a.unanswered(&w.rules, f, false)
@@ -186,7 +189,7 @@ func (w *work[S]) full() bool {
 // still there.
 func (w *work[S]) claim() bool {
 	if w.flight == nil {
-		w.flight = new(flight[S])
+		w.flight = &flight[S]{of: w.a}
 	}
 	all := true
 	for _, call := range w.calls {
@@ -320,9 +323,8 @@ func (w *work[S]) encode() {
 // depart has the flight begin that tells the store of the next state.
 func (w *work[S]) depart() {
 	a, f, next := w.a, w.flight, &w.next
-	*f = flight[S]{
-		calls: f.calls[:0], value: next.value, reset: a.last.origin.reset, latest: math.MinInt64,
-	}
+	// Callers who have left may look whose it is.
+	f.calls, f.told, f.value, f.reset, f.latest, f.awaited, f.done = f.calls[:0], nil, next.value, a.last.origin.reset, math.MinInt64, false, false
 	f.generation, _ = w.began(next.to)
 	for _, call := range w.calls {
 		if call.Request.Kind == ledger.Takes && (call.Result.Allowed || w.cfg.CountDenied) {

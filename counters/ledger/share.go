@@ -1,6 +1,11 @@
 package ledger
 
-import "sync/atomic"
+import (
+	"math"
+	"sync/atomic"
+
+	"weir/counters"
+)
 
 // A Share is how much of what is counted is this process's own, of all clients
 // lately: own / all of what was counted between two visits of the process to the
@@ -14,6 +19,11 @@ const TellingTimeouts = 2
 
 // remembered is how many counts a share is of, about.
 const remembered = 1 << 14
+
+// StandsFor returns what a cost stands for if a process admits such a share of all.
+func StandsFor(cost int64, share float64) int64 {
+	return int64(min(math.Ceil(float64(cost)/share), counters.MaxLimit))
+}
 
 // Note notes that of so many counts since the process last visited a client so
 // many were its own.

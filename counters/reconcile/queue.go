@@ -31,7 +31,7 @@ type Queue struct {
 	waiting   atomic.Int64 // clients
 
 	mu       sync.Mutex
-	requests map[string]request
+	requests map[string]*request
 	running  bool
 	next     time.Time // no round begins earlier
 	trying   bool      // a timer will call try
@@ -50,7 +50,7 @@ func (r request) at(now time.Time) time.Time { return r.Now.Add(now.Sub(r.since)
 // rounds, call reconcile with a client's last request, at a cost of 0 and as if
 // it were made then; after an error the client waits for the next round.
 func New(most int, rounds *counters.Group, reconcile func(counters.Request) error) *Queue {
-	return &Queue{most: most, reconcile: reconcile, rounds: rounds, requests: make(map[string]request)}
+	return &Queue{most: most, reconcile: reconcile, rounds: rounds, requests: make(map[string]*request)}
 }
 
 // Add has the client of r wait, by the latest of its requests: each is as old as
@@ -63,9 +63,9 @@ func (q *Queue) Add(r counters.Request) {
 	now := time.Now()
 	if old, waits := q.requests[r.Client]; waits && old.at(now).After(r.Now) {
 		r.Now = old.at(now)
-		q.requests[r.Client] = request{r, now}
+		q.requests[r.Client] = &request{r, now}
 	} else if waits || len(q.requests) < q.most {
-		q.requests[r.Client] = request{r, now}
+		q.requests[r.Client] = &request{r, now}
 		q.waiting.Store(int64(len(q.requests)))
 	}
 	q.tryLater()
@@ -136,7 +136,7 @@ func (q *Queue) Flush() {
 
 func (q *Queue) round() {
 	q.mu.Lock()
-	todo := make(chan request, len(q.requests))
+	todo := make(chan *request, len(q.requests))
 	for _, r := range q.requests {
 		todo <- r
 	}
@@ -182,7 +182,7 @@ func (q *Queue) waits(client string) bool {
 }
 
 // reconcileOne reports whether r doesn't wait any more.
-func (q *Queue) reconcileOne(r request) bool {
+func (q *Queue) reconcileOne(r *request) bool {
 	if !q.waits(r.Client) {
 		return true // it has been repaid since
 	}
@@ -196,7 +196,7 @@ func (q *Queue) reconcileOne(r request) bool {
 }
 
 // remove takes out r, unless a later request of its client has come meanwhile.
-func (q *Queue) remove(r request) {
+func (q *Queue) remove(r *request) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.requests[r.Client] == r {

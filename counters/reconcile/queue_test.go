@@ -246,3 +246,25 @@ func TestFlushReconcilesWhoCameDuringARound(t *testing.T) {
 		assert.Equal(t, []string{"a", "b"}, s.reconciled())
 	})
 }
+
+// Who is added while being reconciled, be it at the same moment, waits for the next round.
+func TestAddedWhileReconciled(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var rounds counters.Group
+		var q *Queue
+		again := true
+		q = New(3, &rounds, func(r counters.Request) error {
+			if again {
+				again = false
+				q.Add(r)
+			}
+			return nil
+		})
+		q.Add(counters.Request{Client: "a", Now: time.Now()})
+		q.Flush()
+		assert.Equal(t, 1, q.Waiting())
+		q.Flush()
+		assert.Zero(t, q.Waiting())
+	})
+}

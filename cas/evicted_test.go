@@ -1,0 +1,82 @@
+package cas
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters"
+	"weir/counters/memory"
+)
+
+// A heldSwap holds the swaps of one client up, and says whether each is done, or gets no
+// answer.
+type heldSwap struct {
+	*memory.Store
+	key   string // "" holds none
+	waits chan struct{}
+	done  chan bool
+}
+
+func (s *heldSwap) Swap(ctx context.Context, key string, old counters.State, value []byte, ttl time.Duration) (counters.State, bool, error) {
+	if key != s.key {
+		return s.Store.Swap(ctx, key, old, value, ttl)
+	}
+	s.waits <- struct{}{}
+	if <-s.done {
+		return s.Store.Swap(ctx, key, old, value, ttl)
+	}
+	return counters.State{}, false, counters.ErrTimeout
+}
+
+// A caller leaves the leader that settles, and decides alone when its client's account
+// has made room for another's: what the leader goes on to write isn't the caller's any more.
+// (The race detector sees if it is.)
+func TestACallerOfAnAccountThatHasMadeRoom(t *testing.T) {
+	t.Parallel()
+	inner := memory.New(nil)
+	store := &heldSwap{Store: inner, waits: make(chan struct{}), done: make(chan bool)}
+	cfg := testConfig(1)
+	cfg.StoreTimeout = 50 * time.Millisecond
+	l, err := NewTokenBucket(store, time.Hour, 0, cfg)
+	require.NoError(t, err)
+	other, err := NewTokenBucket(inner, time.Hour, 0, testConfig(1))
+	require.NoError(t, err)
+	request := func(client string, cost int64) counters.Request {
+		return counters.Request{Client: client, Cost: cost, Limit: 1000, Now: time.Now()}
+	}
+	admitted, err := l.TakeLocal(request("c", 1), counters.ErrUnavailable)
+	require.NoError(t, err)
+	store.key = testKeys.StateKey("c")
+	flushed := make(chan struct{})
+	go func() { l.Flush(); close(flushed) }()
+	<-store.waits
+	_, err = other.Take(t.Context(), request("c", 1)) // so the leader has to try again, with the caller
+	require.NoError(t, err)
+	left, r := make(chan error), request("c", 2)
+	go func() {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		_, err := l.Take(ctx, r)
+		left <- err
+	}()
+	time.Sleep(10 * time.Millisecond)
+	store.done <- true
+	<-store.waits
+	err = <-left
+	require.Error(t, err)
+	for i := range 3000 { // of others, many more than are remembered
+		_, err := l.Take(t.Context(), request(fmt.Sprint(i), 1))
+		require.NoError(t, err)
+	}
+	store.done <- false
+	d, err := l.TakeLocal(r, err)
+	require.NoError(t, err)
+	assert.True(t, d.Allowed)
+	require.NoError(t, l.Refund(t.Context(), request("c", 1), admitted))
+	<-flushed
+}
