@@ -3,6 +3,7 @@ package cas
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,13 +18,14 @@ import (
 // answer.
 type heldSwap struct {
 	*memory.Store
-	key   string // "" holds none
+	key   string
+	holds atomic.Bool
 	waits chan struct{}
 	done  chan bool
 }
 
 func (s *heldSwap) Swap(ctx context.Context, key string, old counters.State, value []byte, ttl time.Duration) (counters.State, bool, error) {
-	if key != s.key {
+	if key != s.key || !s.holds.Load() {
 		return s.Store.Swap(ctx, key, old, value, ttl)
 	}
 	s.waits <- struct{}{}
@@ -52,6 +54,7 @@ func TestACallerOfAnAccountThatHasMadeRoom(t *testing.T) {
 	admitted, err := l.TakeLocal(request("c", 1), counters.ErrUnavailable)
 	require.NoError(t, err)
 	store.key = testKeys.StateKey("c")
+	store.holds.Store(true)
 	flushed := make(chan struct{})
 	go func() { l.Flush(); close(flushed) }()
 	<-store.waits
@@ -73,10 +76,12 @@ func TestACallerOfAnAccountThatHasMadeRoom(t *testing.T) {
 		_, err := l.Take(t.Context(), request(fmt.Sprint(i), 1))
 		require.NoError(t, err)
 	}
+	store.holds.Store(false)
 	store.done <- false
 	d, err := l.TakeLocal(r, err)
 	require.NoError(t, err)
 	assert.True(t, d.Allowed)
 	require.NoError(t, l.Refund(t.Context(), request("c", 1), admitted))
 	<-flushed
+	l.Flush()
 }

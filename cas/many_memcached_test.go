@@ -273,6 +273,10 @@ func TestBatchesWithForeignAndLargeValues(t *testing.T) {
 	const clients, large = 200, 7
 	now := time.Now()
 	asked := manyRequests(clients, now, MaxLogLimit)
+	require.Eventually(t, func() bool { // until batches have a connection of their own
+		takeMany(ctx, l, []counters.Request{{Client: "other", Cost: 1, Limit: MaxLogLimit, Now: now}})
+		return server.Stat("curr_connections") >= 3 // with the one that asks
+	}, time.Minute, 10*time.Millisecond)
 	for i := 0; i < clients; i += 10 {
 		require.NoError(t, store.Put(ctx, l.family.keys.StateKey(asked[i].Client), []byte("apple"), time.Minute))
 	}
