@@ -23,6 +23,7 @@ func (w *work) look() ledger.Step {
 	default:
 		w.reads(all, all || !a.fresh(w.now), true)
 	}
+	w.additions = append(w.additions, counters.Addition{Read: w.keys, Counts: w.read})
 	return ledger.Together
 }
 
@@ -80,7 +81,7 @@ func (w *work) count() ledger.Step {
 		a.key, a.keyOf = counters.CounterKey(a.prefix, w.bucket), w.bucket
 	}
 	have := a.at(w.bucket).count > 0
-	w.additions = append(w.additions[:0], counters.Addition{
+	w.additions = append(w.additions, counters.Addition{
 		Key: a.key, Delta: w.sum, TTL: w.window.ttl(w.elapsed), New: !have, Have: have, Read: w.keys, Counts: w.read,
 	})
 	return ledger.Together
@@ -89,9 +90,8 @@ func (w *work) count() ledger.Step {
 // settle has the store told what is due, and reports whether that is anything.
 func (w *work) settle() bool {
 	a := w.a
-	w.step, w.additions = settles, w.additions[:0]
+	w.step = settles
 	a.forget(w.window, w.now)
-	w.dues = w.dues[:0]
 	for i := range a.dues {
 		a.await(&a.dues[i], w.now+ledger.TellingTimeouts*int64(w.options.StoreTimeout))
 		d := a.dues[i]
@@ -126,7 +126,7 @@ func (w *work) mayBeFinal(bucket int64) bool {
 func (w *work) repair() ledger.Step {
 	a := w.a
 	w.step = repairs
-	w.floors, w.lost, w.reseeds = w.floors[:0], a.lost, len(a.lost)
+	w.lost, w.reseeds = a.lost, len(a.lost)
 	for _, l := range a.lost {
 		ttl := w.window.ttl(w.open(l.bucket))
 		if w.counted && l.bucket == w.bucket && l.known == w.sum { // it is just what this work has counted
@@ -142,70 +142,48 @@ func (w *work) repair() ledger.Step {
 	w.reads(true, false, true)
 	tells := w.change(a, w.now)
 	tells.Read, tells.Counts = w.keys, w.read
-	w.additions = append(w.additions[:0], tells)
+	w.additions = append(w.additions, tells)
 	return ledger.Apart
 }
 
-// Exchange implements ledger.Work.
+// Exchange implements ledger.Work. What is due is told side by side.
 func (w *work) Exchange(ctx context.Context) {
-	w.added, w.err = slices.Grow(w.added[:0], len(w.additions))[:len(w.additions)], nil
-	clear(w.added)
-	switch w.step {
-	case looks, verifies:
-		w.err = w.store.Read(ctx, w.keys, w.read)
-	case counts:
-		w.added[0].Count, w.err = w.store.Add(ctx, w.additions[0])
-	case settles:
-		w.exchangeEach(ctx)
-	case repairs:
-		if w.err = w.store.Raise(ctx, w.floors); w.err == nil {
-			w.added[0].Count, w.err = w.store.Add(ctx, w.additions[0])
+	if len(w.floors) > 0 {
+		if err := w.store.Raise(ctx, w.floors); err != nil {
+			w.hear(nil, err)
+			return
+		}
+	}
+	w.added = slices.Grow(w.added[:0], len(w.additions))[:len(w.additions)]
+	told := 0
+	if len(w.dues) > 1 {
+		told = len(w.dues)
+		var beside sync.WaitGroup
+		for i := range told {
+			beside.Go(func() {
+				one := work{family: w.family, additions: w.additions[i : i+1]}
+				one.Exchange(ctx)
+				w.added[i] = one.added[0]
+			})
+		}
+		beside.Wait()
+	}
+	for i := told; i < len(w.additions); i++ {
+		said := &w.added[i]
+		switch a := w.additions[i]; {
+		case a.Key == "":
+			said.Err = w.store.Read(ctx, a.Read, a.Counts)
+		case a.Delta < 0:
+			said.Err = w.store.Subtract(ctx, a.Key, -a.Delta)
+		default:
+			said.Count, said.Err = w.store.Add(ctx, a)
 		}
 	}
 }
 
-// exchangeEach does what is due side by side. Others are told only when all is done.
-func (w *work) exchangeEach(ctx context.Context) {
-	do := func(i int) {
-		if a := w.additions[i]; a.Delta < 0 {
-			w.added[i].Err = w.store.Subtract(ctx, a.Key, -a.Delta)
-		} else {
-			w.added[i].Count, w.added[i].Err = w.store.Add(ctx, a)
-		}
-	}
-	var doing sync.WaitGroup
-	for i := 1; i < len(w.dues); i++ {
-		doing.Go(func() { do(i) })
-	}
-	if len(w.dues) > 0 {
-		do(0)
-	}
-	doing.Wait()
-	if n := len(w.dues); n < len(w.additions) {
-		if slices.ContainsFunc(w.added, func(a counters.Added) bool { return a.Err != nil }) {
-			w.added[n].Err = counters.ErrNotSent
-		} else {
-			do(n)
-		}
-	}
-}
-
-// asks appends what Exchange would ask of the store, for one that does it together
-// with others.
-func (w *work) asks(to []counters.Addition) []counters.Addition {
-	if w.step <= verifies {
-		return append(to, counters.Addition{Read: w.keys, Counts: w.read})
-	}
-	return append(to, w.additions...)
-}
-
-// hears takes over what such a store has said, or why it hasn't been asked.
-func (w *work) hears(added []counters.Added, err error) {
-	w.added, w.err = append(w.added[:0], added...), err
-	switch {
-	case err != nil && w.step == settles:
+// hear takes over what the store has said, or why it hasn't been asked.
+func (w *work) hear(added []counters.Added, err error) {
+	if w.added = append(w.added[:0], added...); err != nil {
 		w.added = slices.Repeat([]counters.Added{{Err: err}}, len(w.additions))
-	case err == nil && w.step != settles:
-		w.err = added[0].Err
 	}
 }

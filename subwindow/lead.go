@@ -37,6 +37,7 @@ func (w *work) Next() ledger.Step {
 	a.reach(w.place, w.kept) // others may have gone on meanwhile
 	a.hear()
 	w.generation = a.generation
+	w.dues, w.floors, w.additions = w.dues[:0], w.floors[:0], w.additions[:0]
 	for {
 		lost := len(a.lost) > 0 || a.generationLost
 		if w.counted && !a.doubtful && !lost {
@@ -74,9 +75,13 @@ func (w *work) Finish() (more bool) {
 	a := w.a
 	a.reach(w.place, w.kept)
 	anew := resetAt(a.generation) != resetAt(w.generation) // this process has reset the client meanwhile
-	switch {
-	case w.step == settles && !anew:
+	w.err = nil
+	if w.step != settles {
+		w.err = w.added[0].Err
+	} else if !anew {
 		w.err = w.settled()
+	}
+	switch {
 	case w.err != nil || w.step == settles:
 	case w.step == counts:
 		w.tally(w.added[0].Count, anew)

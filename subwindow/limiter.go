@@ -86,12 +86,12 @@ func (l *Limiter) TakeMany(ctx context.Context, requests []counters.Request, don
 		begin := func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn) {
 			w, turn := m.Begin(i)
 			if turn == counters.Now {
-				to = w.(*work).asks(to)
+				to = append(to, w.(*work).additions...)
 			}
 			return to, turn
 		}
 		l.windows.many.AddMany(ctx, m.Keys, begin, func(i int, added []counters.Added, err error) (more bool) {
-			return m.Finish(i, err, func(w ledger.Work[account]) { w.(*work).hears(added, err) })
+			return m.Finish(i, err, func(w ledger.Work[account]) { w.(*work).hear(added, err) })
 		})
 	})
 }
