@@ -60,9 +60,6 @@ type account struct {
 	// forgottenTo is in Unix nanoseconds: what was decided up to then is from before
 	// the last reset.
 	forgottenTo int64
-	// began is when the first was counted of what is known since a reset, in Unix
-	// nanoseconds; 0 if nothing was.
-	began int64
 
 	top   int64  // the number of the newest slot
 	slots []slot // newest first
@@ -116,8 +113,7 @@ func (a *account) become(generation, latest int64, skew time.Duration) {
 	a.outlive(generation, latest, skew)
 	clear(a.slots)
 	a.others, a.lost, a.generationLost = nil, nil, false
-	a.verified, a.began = 0, 0
-	a.final, a.untold, a.denied = math.MinInt64, false, false
+	a.verified, a.final, a.untold, a.denied = 0, math.MinInt64, false, false
 }
 
 // outlive forgets what was decided before a reset, but not what is known of slots.

@@ -19,9 +19,6 @@ func (w *work) tally(n int64, anew bool) {
 		w.book.Note(w.sum, max(w.sum, n-f.before))
 	}
 	w.counted, w.before = true, n-w.sum
-	if a.began == 0 {
-		a.began = f.at
-	}
 	if s := a.at(w.bucket); anew {
 		// What else is in the slot is from before the reset, or isn't known: all is
 		// read before the calls are judged, and takes before down to what is there.
@@ -49,8 +46,8 @@ func (w *work) verify() (reset bool) {
 	case is < was && w.now-was < int64(w.window.ttl(0)): // it can't have expired
 		a.generationLost = true
 		return false
-	case is > was && w.window.fixed() && was == 0 && a.began > is+int64(w.options.ClockSkew):
-		// It isn't asked for before something is missing, and is older than what is known.
+	case is > was && w.window.fixed() && a.verified > is+int64(w.options.ClockSkew):
+		// It isn't asked for before something is missing, and what is known was read after it.
 		a.outlive(generation, w.now+int64(w.window.Horizon), w.options.ClockSkew)
 	case is > was:
 		a.become(generation, w.now+int64(w.window.Horizon), w.options.ClockSkew)
