@@ -63,9 +63,8 @@ type account struct {
 
 	top   int64  // the number of the newest slot
 	slots []slot // newest first
-	// Slots from first to final don't change any more and were read. current is the
-	// newest that was the current one when slots were read.
-	first, final, current int64
+	// Slots from first to final don't change any more and were read.
+	first, final int64
 
 	dues []due
 	// others are dues: what they stand for beyond their costs is others', who tell the

@@ -54,8 +54,8 @@ func (f *family) Recall(a *account, r counters.Request) (d counters.Decision, kn
 	p := f.window.place(r.Now)
 	var few [16]int64
 	use := a.believe(p, few[:0])
-	known = a.verified != 0 && a.current >= p.oldest && a.current <= p.newest()
-	fresh = known && p.bucket >= a.current && a.fresh(p.now) && !a.owes()
+	known = a.fresh(p.now)
+	fresh = known && !a.owes()
 	for _, n := range use {
 		known = known || n > 0
 	}

@@ -99,7 +99,7 @@ func (w *work) fillSlots() {
 		a.first, a.final = w.oldest, final
 	}
 	a.first, a.final = min(a.first, w.oldest), max(a.final, final)
-	a.current, w.asked = w.bucket, true
+	w.asked = true
 	w.book.Answered()
 }
 
