@@ -25,9 +25,10 @@ type slot struct {
 type due struct {
 	bucket, cost int64
 	// believed is what the cost stands for if other processes have gone on as
-	// before: it is cost or more.
-	believed int64
-	at       int64 // Unix nanoseconds, of the latest request in it
+	// before: it is cost or more. They tell the store as late as this process: since
+	// that tells, the rest is expected of them until a moment in Unix nanoseconds.
+	believed, until int64
+	at              int64 // Unix nanoseconds, of the latest request in it
 }
 
 // A flight is an addition under way, or one whose calls had no answer. What it has counted
@@ -66,25 +67,15 @@ type account struct {
 	// Slots from first to final don't change any more and were read.
 	first, final int64
 
-	dues []due
-	// others are dues: what they stand for beyond their costs is others', who tell the
-	// store as late as this process, until a moment in Unix nanoseconds.
-	others []due
-	until  int64
-
-	share          float64   // of what is admitted, as long as something was admitted alone
-	flight         *flight   // under way
-	flights        []*flight // without an answer, until their outcome is known and taken over
-	lost           []loss    // to be put back
-	generationLost bool      // by the store
-	doubtful       bool      // all has to be read before anything is counted
-	mayBeReset     bool      // the generation has to be read before what is due is told
-	untold         bool      // others have to be told that the past has changed
-	denied         bool      // there was no room for the last check
+	dues       []due
+	share      float64   // of what is admitted, as long as something was admitted alone
+	flight     *flight   // under way
+	flights    []*flight // without an answer, until their outcome is known and taken over
+	doubtful   bool      // all has to be read before anything is counted
+	mayBeReset bool      // the generation has to be read before what is due is told
+	untold     bool      // others have to be told that the past has changed
+	denied     bool      // there was no room for the last check
 }
-
-// A loss is how much of a slot is missing of what is known to have been there.
-type loss struct{ bucket, missing, known int64 }
 
 // A generation is a counter beside a client's. Each reset leaves it above what it was,
 // and above the millisecond of its time, in units of resetUnit.
@@ -111,7 +102,6 @@ func generationAt(now time.Time) int64 {
 func (a *account) become(generation, latest int64, skew time.Duration) {
 	a.outlive(generation, latest, skew)
 	clear(a.slots)
-	a.others, a.lost, a.generationLost = nil, nil, false
 	a.verified, a.final, a.untold, a.denied = 0, math.MinInt64, false, false
 }
 
@@ -164,7 +154,9 @@ func (a *account) fresh(now int64) bool {
 }
 
 // owes reports whether the store is to be told something.
-func (a *account) owes() bool { return len(a.dues) > 0 || a.untold }
+func (a *account) owes() bool {
+	return a.untold || slices.ContainsFunc(a.dues, func(d due) bool { return d.cost != 0 })
+}
 
 // owe adds to what is due of a slot, and reports whether that is less than nothing.
 func (a *account) owe(bucket, cost, at int64) (less bool) {
@@ -176,20 +168,10 @@ func (a *account) owe(bucket, cost, at int64) (less bool) {
 	d := &a.dues[i]
 	d.cost, d.at = d.cost+cost, max(d.at, at)
 	d.believed = max(d.cost, d.believed+cost)
-	if less = d.cost < 0; d.cost == 0 {
+	if less = d.cost < 0; d.cost == 0 && d.until == 0 {
 		a.dues = slices.Delete(a.dues, i, i+1)
 	}
 	return less
-}
-
-// await moves what a due stands for beyond its cost to others, who tell the store until
-// then.
-func (a *account) await(d *due, until int64) {
-	if d.believed > d.cost {
-		a.others = slices.DeleteFunc(a.others, func(other due) bool { return other.bucket == d.bucket })
-		a.others, a.until = append(a.others, *d), until
-		d.believed = d.cost
-	}
 }
 
 // toTell returns a due without what flights may still count of it, which isn't told
@@ -208,9 +190,17 @@ func (a *account) toTell(d due) int64 {
 	return cost
 }
 
-// forget drops what is due of slots that have left every window at now.
+// forget drops what is due of slots that have left every window at now, and what
+// isn't expected of others any more.
 func (a *account) forget(w Window, now int64) {
-	a.dues = slices.DeleteFunc(a.dues, func(d due) bool { return w.ttl(time.Duration(now-d.bucket*int64(w.Width))) <= 0 })
+	for i := range a.dues {
+		if d := &a.dues[i]; now > d.until && d.until > 0 {
+			d.believed, d.until = d.cost, 0
+		}
+	}
+	a.dues = slices.DeleteFunc(a.dues, func(d due) bool {
+		return d.cost == 0 && d.until == 0 || w.ttl(time.Duration(now-d.bucket*int64(w.Width))) <= 0
+	})
 }
 
 // owesAlone reports whether anything was admitted alone that the store must be told.
@@ -242,7 +232,7 @@ func (a *account) oweAlone(bucket, cost, at int64, share float64) {
 	a.owe(bucket, cost, at)
 	if i := slices.IndexFunc(a.dues, func(d due) bool { return d.bucket == bucket }); i >= 0 {
 		d := &a.dues[i]
-		d.believed = max(d.believed, int64(math.Ceil(float64(d.cost)/a.share)))
+		d.believed, d.until = max(d.believed, int64(math.Ceil(float64(d.cost)/a.share))), 0
 	}
 }
 
@@ -308,11 +298,9 @@ func (a *account) see(bucket, value int64, lasting, reset bool) (missing int64) 
 		s.count = known
 		return known - has
 	}
-	for _, dues := range [][]due{a.dues, a.others} {
-		for i := range dues {
-			if d := &dues[i]; d.bucket == bucket && has > s.count { // others have told that
-				d.believed = max(d.cost, d.believed-(has-s.count))
-			}
+	for i := range a.dues {
+		if d := &a.dues[i]; d.bucket == bucket && has > s.count { // others have told that
+			d.believed = max(d.cost, d.believed-(has-s.count))
 		}
 	}
 	s.count = has

@@ -14,8 +14,7 @@ import (
 // the way of other instances' checks.
 func (w *work) choose() int64 {
 	a := w.a
-	w.believe()
-	w.sum = 0
+	w.use, w.sum = a.believe(w.place, w.use), 0
 	w.pending = slices.DeleteFunc(w.pending, func(c *call) bool {
 		r := &c.Request
 		switch {
@@ -76,7 +75,7 @@ func (w *work) deal() {
 	s := a.at(w.bucket)
 	final := s.count
 	s.count = min(w.before, final-w.sum)
-	w.believe()
+	w.use = a.believe(w.place, w.use)
 	s.count, w.counted = final, false
 	others, denied := w.pending[:0], false
 	var back int64
@@ -135,9 +134,6 @@ func (w *work) fail() {
 		a.flight, w.spare = nil, nil
 	}
 	a.mayBeReset = a.mayBeReset || a.owes()
-	if len(a.lost) > 0 { // or it is back by now
-		a.lost, a.generationLost, a.doubtful = nil, false, true
-	}
 	unsent := fmt.Errorf("%w: %w", counters.ErrNotSent, w.err)
 	for i, c := range w.pending {
 		if f != nil && w.chosen[i] {

@@ -21,6 +21,7 @@ func (w *work) look() ledger.Step {
 		w.keys, w.buckets, w.all, w.verifies = append(w.keys[:0], counters.GenerationKey(a.prefix)), w.buckets[:0], false, true
 		w.read = slices.Grow(w.read[:0], 1)[:1]
 	default:
+		w.lost, w.repairs = w.lost[:0], w.repairs && !all
 		w.reads(all, all || !a.fresh(w.now), true)
 	}
 	w.additions = append(w.additions, counters.Addition{Read: w.keys, Counts: w.read})
@@ -91,10 +92,11 @@ func (w *work) count() ledger.Step {
 func (w *work) settle() bool {
 	a := w.a
 	w.step = settles
-	a.forget(w.window, w.now)
 	for i := range a.dues {
-		a.await(&a.dues[i], w.now+ledger.TellingTimeouts*int64(w.options.StoreTimeout))
 		d := a.dues[i]
+		if d.until == 0 && d.believed > d.cost {
+			a.dues[i].until = w.now + ledger.TellingTimeouts*int64(w.options.StoreTimeout)
+		}
 		if d.cost = a.toTell(d); d.cost == 0 || w.blind && d.cost > 0 {
 			continue
 		}
@@ -126,8 +128,8 @@ func (w *work) mayBeFinal(bucket int64) bool {
 func (w *work) repair() ledger.Step {
 	a := w.a
 	w.step = repairs
-	w.lost, w.reseeds = a.lost, len(a.lost)
-	for _, l := range a.lost {
+	w.reseeds = len(w.lost)
+	for _, l := range w.lost {
 		ttl := w.window.ttl(w.open(l.bucket))
 		if w.counted && l.bucket == w.bucket && l.known == w.sum { // it is just what this work has counted
 			w.reseeds--

@@ -21,7 +21,7 @@ const mostSteps = 64
 func (w *work) Begin(ctx context.Context, a *account, client string, batch *ledger.Batch[account]) {
 	w.a, w.client, w.calls = a, client, batch.Calls()
 	w.deadline, _ = ctx.Deadline()
-	w.pending, w.counted, w.toldOthers = w.pending[:0], false, false
+	w.pending, w.counted, w.toldOthers, w.repairs = w.pending[:0], false, false, false
 	w.name(a, client)
 	if a.flight != nil { // its leader has panicked, and nobody will tell
 		a.ground().outcome = ledger.Unknown
@@ -35,12 +35,12 @@ func (w *work) Next() ledger.Step {
 	a := w.a
 	w.steps++
 	a.reach(w.place, w.kept) // others may have gone on meanwhile
+	a.forget(w.window, w.now)
 	a.hear()
 	w.generation = a.generation
 	w.dues, w.floors, w.additions = w.dues[:0], w.floors[:0], w.additions[:0]
 	for {
-		lost := len(a.lost) > 0 || a.generationLost
-		if w.counted && !a.doubtful && !lost {
+		if w.counted && !a.doubtful && !w.repairs {
 			w.deal()
 		}
 		// First be sure of what is there, then put back what is lost, tell what is due,
@@ -48,7 +48,7 @@ func (w *work) Next() ledger.Step {
 		switch {
 		case a.doubtful && !w.blind, a.owes() && a.mayBeReset:
 			return w.look()
-		case lost && !w.blind:
+		case w.repairs && !w.blind:
 			return w.repair()
 		case a.owes() && w.settle():
 			if len(w.dues) > mostTogether {

@@ -44,7 +44,7 @@ func (w *work) verify() (reset bool) {
 	generation := max(0, w.read[0])
 	switch was, is := resetAt(a.generation), resetAt(generation); {
 	case is < was && w.now-was < int64(w.window.ttl(0)): // it can't have expired
-		a.generationLost = true
+		w.repairs = true
 		return false
 	case is > was && w.window.fixed() && a.verified > is+int64(w.options.ClockSkew):
 		// It isn't asked for before something is missing, and what is known was read after it.
@@ -80,7 +80,7 @@ func (w *work) fillSlots() {
 		switch {
 		case missing == 0:
 		case w.all:
-			a.lost = append(a.lost, loss{bucket, missing, a.at(bucket).count})
+			w.lost, w.repairs = append(w.lost, loss{bucket, missing, a.at(bucket).count}), true
 		default: // or the client was reset
 			a.doubtful = true
 		}
@@ -107,7 +107,7 @@ func (w *work) fillSlots() {
 func (w *work) repaired(generation int64) {
 	a := w.a
 	lost := w.lost
-	a.lost, a.generationLost = nil, false
+	w.lost, w.repairs = nil, false
 	if resetAt(generation) > resetAt(w.generation) { // what was put back is from before a reset
 		if resetAt(generation) > resetAt(a.generation) {
 			a.become(generation, w.now+int64(w.window.Horizon), w.options.ClockSkew)

@@ -44,8 +44,9 @@ type work struct {
 	buckets    []int64
 	read       []int64 // what was read
 	generation int64   // of the account, when Next decided
-	lost       []loss
-	reseeds    int // of these
+	lost       []loss  // by the store, as far as it is known since all was read
+	repairs    bool    // these, or the generation, have to be put back
+	reseeds    int     // how many slots are
 	floors     []counters.Floor
 	additions  []counters.Addition // with dues, those of the slots, and then perhaps what tells others
 	dues       []due
@@ -54,6 +55,9 @@ type work struct {
 	flown      []ledger.Flown
 	steps      int
 }
+
+// A loss is how much of a slot is missing of what is known to have been there.
+type loss struct{ bucket, missing, known int64 }
 
 type step uint8
 
@@ -96,6 +100,7 @@ func (w *work) nextSlot() bool {
 func (w *work) End() {
 	clear(w.pending[:cap(w.pending)])
 	clear(w.keys[:cap(w.keys)])
+	w.a.doubtful = w.a.doubtful || w.repairs // or it is back by now
 	w.a, w.calls = nil, nil
 }
 
@@ -108,20 +113,6 @@ func (w *work) fly(f *flight, err error) {
 		f.outcome = ledger.Unknown
 		for range f.refunds {
 			w.options.RefundFailed()
-		}
-	}
-}
-
-// believe finds what is in use of the slots that matter, with what the others have
-// still to tell.
-func (w *work) believe() {
-	w.use = w.a.believe(w.place, w.use)
-	if w.now > w.a.until {
-		w.a.others = w.a.others[:0]
-	}
-	for _, d := range w.a.others {
-		if i := w.newest() - d.bucket; i >= 0 && i < int64(len(w.use)) {
-			w.use[i] += d.believed - d.cost
 		}
 	}
 }

@@ -93,8 +93,8 @@ var fixes = []fix{
 		"		if !counted {\n			back",
 		"		if !counted && !BUG {\n			back"}, nil},
 	{"what was just counted is judged before all is read", "bound", takeOut{"subwindow/lead.go",
-		"if w.counted && !a.doubtful && !lost {",
-		"if w.counted && (BUG || !a.doubtful) && !lost {"}, nil},
+		"if w.counted && !a.doubtful && !w.repairs {",
+		"if w.counted && (BUG || !a.doubtful) && !w.repairs {"}, nil},
 
 	// Of windows, what is due.
 	{"what a process has admitted alone is never counted", "debts", takeOut{"subwindow/account.go",
@@ -159,8 +159,8 @@ var fixes = []fix{
 		"	case is > was:\n",
 		"	case is > was && !BUG:\n"}, nil},
 	{"nothing is forgotten at a reset", "reset", takeOut{"subwindow/account.go",
-		"	clear(a.slots)\n	a.others",
-		"	if !BUG {\n		clear(a.slots)\n	}\n	a.others"}, nil},
+		"	clear(a.slots)\n	a.verified",
+		"	if !BUG {\n		clear(a.slots)\n	}\n	a.verified"}, nil},
 	{"what comes after a reset isn't read", "bound", takeOut{"subwindow/told.go",
 		"w.options.ClockSkew)\n		a.doubtful = true\n		if s := a.at(w.bucket); w.counted {",
 		"w.options.ClockSkew)\n		a.doubtful = a.doubtful || !BUG\n		if s := a.at(w.bucket); w.counted {"}, nil},
