@@ -35,17 +35,23 @@ type due struct {
 // is given back when it's known to be done: those of its callers who don't get an
 // answer decide alone, and what they admit is due.
 type flight struct {
-	account     *account
 	bucket, sum int64
 	before      int64 // what the store may have had before it
-	left        int64 // costs of callers who have left
 	alone       int64 // what of it is due, as its callers were admitted alone
 	seen        bool  // the slot was read since
 	in          int64 // how much of it may be in what was read, at most
-	taken       int64 // how much of what is alone was taken for counted, as it may be in there
-	refunds     int   // that have failed if nobody will ever know what has become of it
 	at          int64 // Unix nanoseconds, of the latest request in it, and after the last reset that is known
 	outcome     ledger.Outcome
+}
+
+// taken returns how much of what is alone is taken for counted, and so isn't due.
+func (f *flight) taken() int64 { return min(f.alone, f.in) }
+
+// An admission says who has admitted a request alone, and which flight, if any, it
+// was part of.
+type admission struct {
+	account *account
+	flight  *flight
 }
 
 // An account is what a process knows of a client. What is in use of a slot is what
@@ -182,9 +188,9 @@ func (a *account) toTell(d due) int64 {
 		switch {
 		case f.bucket != d.bucket || f.outcome != ledger.Pending:
 		case d.cost > 0:
-			cost = max(0, cost-(f.alone-f.taken))
+			cost = max(0, cost-(f.alone-f.taken()))
 		default:
-			cost = min(0, cost+f.taken)
+			cost = min(0, cost+f.taken())
 		}
 	}
 	return cost
@@ -259,7 +265,7 @@ func (a *account) believe(p place, to []int64) []int64 {
 		add(d.bucket, d.believed)
 	}
 	if f := a.flight; f != nil {
-		add(f.bucket, f.sum-f.left)
+		add(f.bucket, f.sum-f.alone)
 	}
 	for _, f := range a.flights {
 		if f.outcome == ledger.Done {
@@ -319,9 +325,7 @@ func (a *account) land(bucket, value int64) {
 		if f.outcome.Known() { // nothing of it is due any more
 			continue
 		}
-		if f.taken = min(f.alone, f.in); f.taken > 0 {
-			a.owe(bucket, -f.taken, 0)
-		}
+		a.owe(bucket, -f.taken(), 0)
 	}
 }
 
@@ -336,6 +340,11 @@ func (a *account) mayHave(bucket, count int64) int64 {
 	return count
 }
 
+// awaits reports whether a flight is one of the account's, and its outcome isn't known.
+func (a *account) awaits(f *flight) bool {
+	return f != nil && !f.outcome.Known() && (f == a.flight || slices.Contains(a.flights, f))
+}
+
 // ground ends the flight under way, which has had no answer.
 func (a *account) ground() *flight {
 	f := a.flight
@@ -345,12 +354,20 @@ func (a *account) ground() *flight {
 	return f
 }
 
+// admit notes that a caller of a flight, whose outcome isn't known, was admitted
+// alone; of a cost less than 0, that this is given back.
+func (a *account) admit(f *flight, cost int64) {
+	taken := f.taken()
+	f.alone += cost
+	a.owe(f.bucket, taken-f.taken(), 0)
+}
+
 // learn notes what has become of a flight: what is due for that.
 func (a *account) learn(f *flight) {
 	if f.outcome == ledger.Done {
-		a.owe(f.bucket, f.taken-f.sum, f.at)
+		a.owe(f.bucket, f.taken()-f.sum, f.at)
 	} else {
-		a.owe(f.bucket, f.taken, f.at)
+		a.owe(f.bucket, f.taken(), f.at)
 	}
 	a.mayBeReset = true
 }

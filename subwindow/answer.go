@@ -51,7 +51,7 @@ func (w *work) choose() int64 {
 		at = max(at, r.Now.UnixNano())
 	}
 	if w.use[w.ahead] -= w.sum; w.sum > 0 {
-		*f = flight{account: a, bucket: w.bucket, sum: w.sum, before: a.mayHave(w.bucket, a.at(w.bucket).count), at: max(at, a.forgottenTo+1)}
+		*f = flight{bucket: w.bucket, sum: w.sum, before: a.mayHave(w.bucket, a.at(w.bucket).count), at: max(at, a.forgottenTo+1)}
 		a.flight = f
 	}
 	return w.sum
@@ -124,7 +124,7 @@ func (w *work) fail() {
 	case w.counted: // it was done
 		s := a.at(w.bucket)
 		s.count, s.own, w.counted = s.count-w.sum, s.own-w.sum, false
-		f = &flight{account: a, bucket: w.bucket, sum: w.sum, at: max(w.now, a.forgottenTo+1)}
+		f = &flight{bucket: w.bucket, sum: w.sum, at: max(w.now, a.forgottenTo+1)}
 		a.flights = append(a.flights, f)
 		w.fly(f, nil)
 	case a.flight != nil && ledger.OutcomeOf(w.err) == ledger.Unknown:

@@ -81,29 +81,31 @@ func (f *family) Alone(a *account, r counters.Request, exchange any) counters.De
 	a.forget(f.window, p.now)
 	var few [16]int64
 	use := a.believe(p, few[:0])
+	flown, _ := exchange.(*flight)
+	if !a.awaits(flown) {
+		flown = nil
+	}
+	if flown != nil && flown == a.flight { // r isn't in its own way
+		use[p.ahead] = max(0, use[p.ahead]-r.Cost)
+	}
 	d := f.decideAlone(a, use, p, &r)
-	receipt := counters.Receipt{Alone: a}
 	if r.Cost > 0 && (d.Allowed || f.options.CountDenied) {
 		own, count := a.own()
 		a.oweAlone(p.bucket, r.Cost, p.now, f.book.Of(own, count, r.Cost))
+		if flown != nil {
+			a.admit(flown, r.Cost)
+		}
 		all := r
 		_, most := a.standsFor(p.bucket, r.Cost)
 		all.Cost = max(r.Cost, min(r.Limit, most))
 		d = f.decision(a.believe(p, use), p, &all, d.Allowed)
-		if flown, _ := exchange.(*flight); flown != nil && flown.account == a {
-			flown.alone += r.Cost
-			receipt.Alone = flown
-		}
 	}
-	d.Receipt = receipt
+	d.Receipt = counters.Receipt{Alone: admission{a, flown}}
 	return d
 }
 
 // Leave implements ledger.Family.
-func (f *family) Leave(a *account, r counters.Request, exchange any, _ time.Time, _ error) (d counters.Decision, answered bool) {
-	if flown, _ := exchange.(*flight); flown != nil && a.flight == flown {
-		flown.left += r.Cost
-	}
+func (f *family) Leave(*account, counters.Request, any, time.Time, error) (d counters.Decision, answered bool) {
 	return d, false
 }
 
@@ -113,40 +115,20 @@ func (f *family) Refund(a *account, r counters.Request, taken counters.Decision)
 	if p.now <= a.forgottenTo {
 		return false
 	}
-	cost := r.Cost
-	switch by := taken.Receipt.Alone.(type) {
-	case *account:
-		if by != a { // what was due of it is forgotten
+	if by, alone := taken.Receipt.Alone.(admission); alone {
+		if by.account != a { // what was due of it is forgotten
 			return false
 		}
-	case *flight:
-		switch {
-		case by.account != a:
-			return false
-		case by.outcome.Known():
-		case by.seen: // what may be counted is given back when it's known to be
-			part := min(cost, by.taken)
-			by.taken -= part
-			if cost -= part; part > 0 {
-				f.uncertain(by)
+		flown := by.flight
+		if flown != nil && flown != a.flight && !flown.outcome.Known() { // what may be counted stays until it's known to be
+			a.admit(flown, -r.Cost)
+			if flown.outcome == ledger.Unknown {
+				f.options.RefundFailed()
 			}
-		default:
-			by.alone -= cost
-			f.uncertain(by)
 		}
-	}
-	if cost == 0 {
-		return false
 	}
 	a.mayBeReset = true
-	return a.owe(p.bucket, -cost, p.now)
-}
-
-// uncertain notes that what is refunded may stay counted.
-func (f *family) uncertain(flown *flight) {
-	if flown.refunds++; flown.outcome == ledger.Unknown {
-		f.options.RefundFailed()
-	}
+	return a.owe(p.bucket, -r.Cost, p.now)
 }
 
 // Owes implements ledger.Family.
@@ -158,18 +140,14 @@ func (f *family) Learn(a *account, exchange any, o ledger.Outcome) {
 	if flown.outcome != ledger.Pending {
 		return
 	}
+	awaited := a.awaits(flown)
 	switch flown.outcome = o; {
-	case flown.at <= a.forgottenTo: // it is from before a reset
+	case !awaited: // it is from before a reset
 	case o != ledger.Unknown:
 		a.learn(flown)
 		a.untold = a.untold || o == ledger.Done && !f.window.fixed() // the slot may be final to others
-	default:
-		if flown.alone < flown.sum { // it may have counted for callers who were refused
-			flown.refunds++
-		}
-		for range flown.refunds {
-			f.options.RefundFailed()
-		}
+	case flown.alone < flown.sum: // it may have counted for callers who were refused
+		f.options.RefundFailed()
 	}
 }
 

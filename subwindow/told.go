@@ -154,7 +154,7 @@ func (w *work) settled() (err error) {
 		case o == ledger.NotDone:
 			err = added.Err
 		case d.cost > 0:
-			f := &flight{account: a, bucket: d.bucket, sum: d.cost, alone: d.cost, before: a.mayHave(d.bucket, s.count), at: max(d.at, a.forgottenTo+1)}
+			f := &flight{bucket: d.bucket, sum: d.cost, alone: d.cost, before: a.mayHave(d.bucket, s.count), at: max(d.at, a.forgottenTo+1)}
 			a.flights, a.doubtful = append(a.flights, f), true
 			w.fly(f, added.Err)
 			err = added.Err

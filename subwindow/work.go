@@ -111,9 +111,6 @@ func (w *work) fly(f *flight, err error) {
 		w.flown = append(w.flown, ledger.Flown{Flight: f, Err: err})
 	} else {
 		f.outcome = ledger.Unknown
-		for range f.refunds {
-			w.options.RefundFailed()
-		}
 	}
 }
 

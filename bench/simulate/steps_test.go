@@ -63,8 +63,8 @@ var steps = []fix{
 
 	// Windows: flights.
 	{"what turns out not to be counted isn't due", "bound", takeOut{"subwindow/account.go",
-		"		a.owe(f.bucket, f.taken, f.at)\n",
-		"		if !BUG {\n			a.owe(f.bucket, f.taken, f.at)\n		}\n"}, nil},
+		"		a.owe(f.bucket, f.taken(), f.at)\n",
+		"		if !BUG {\n			a.owe(f.bucket, f.taken(), f.at)\n		}\n"}, nil},
 
 	// Buckets and logs: what is lost is put back.
 	{"what is lost isn't put back", "seen", takeOut{"cas/work.go",
