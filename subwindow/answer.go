@@ -73,10 +73,9 @@ func (w *work) full() bool {
 func (w *work) deal() {
 	a := w.a
 	s := a.at(w.bucket)
-	final := s.count
-	s.count = min(w.before, final-w.sum)
+	s.count -= w.sum
 	w.use = a.believe(w.place, w.use)
-	s.count, w.counted = final, false
+	s.count, w.counted = s.count+w.sum, false
 	others, denied := w.pending[:0], false
 	var back int64
 	for i, c := range w.pending {

@@ -3,6 +3,7 @@ package subwindow
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -33,7 +34,7 @@ func (w *work) look() ledger.Step {
 // after it.
 func (w *work) reads(all, generation, current bool) {
 	a := w.a
-	w.keys, w.text, w.ends, w.buckets = w.keys[:0], w.text[:0], w.ends[:0], w.buckets[:0]
+	w.keys, w.text, w.buckets = w.keys[:0], w.text[:0], w.buckets[:0]
 	if w.verifies = generation; generation {
 		w.keys = append(w.keys, counters.GenerationKey(a.prefix))
 	}
@@ -60,15 +61,10 @@ func (w *work) reads(all, generation, current bool) {
 		}
 	}
 	for _, bucket := range w.buckets {
-		w.text = counters.AppendCounterKey(w.text, a.prefix, bucket)
-		w.ends = append(w.ends, len(w.text))
+		w.text = append(counters.AppendCounterKey(w.text, a.prefix, bucket), ' ')
 	}
 	// The keys are parts of one string, so that many take one allocation.
-	text, start := string(w.text), 0
-	for _, end := range w.ends {
-		w.keys = append(w.keys, text[start:end])
-		start = end
-	}
+	w.keys = slices.AppendSeq(w.keys, strings.FieldsSeq(string(w.text)))
 	w.read = slices.Grow(w.read[:0], len(w.keys))[:len(w.keys)]
 }
 

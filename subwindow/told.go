@@ -2,7 +2,6 @@ package subwindow
 
 import (
 	"errors"
-	"math"
 	"slices"
 
 	"weir/counters"
@@ -18,14 +17,14 @@ func (w *work) tally(n int64, anew bool) {
 	if a.verified != 0 {
 		w.book.Note(w.sum, max(w.sum, n-f.before))
 	}
-	w.counted, w.before = true, n-w.sum
+	w.counted = true
 	if s := a.at(w.bucket); anew {
 		// What else is in the slot is from before the reset, or isn't known: all is
-		// read before the calls are judged, and takes before down to what is there.
-		s.count, s.own, w.before = w.sum, w.sum, math.MaxInt64
+		// read before the calls are judged.
+		s.count, s.own = w.sum, w.sum
 	} else if !w.verify() {
 		if a.see(w.bucket, n-w.sum, true, w.reset()) > 0 { // or the client was reset
-			a.doubtful, w.before = true, max(w.before, s.count)
+			a.doubtful = true
 		}
 		s.count, s.own = s.count+w.sum, s.own+w.sum
 	}
@@ -53,7 +52,7 @@ func (w *work) verify() (reset bool) {
 		a.become(generation, w.now+int64(w.window.Horizon), w.options.ClockSkew)
 		a.doubtful = true
 		if s := a.at(w.bucket); w.counted {
-			s.count, s.own, w.before = w.sum, w.sum, math.MaxInt64
+			s.count, s.own = w.sum, w.sum
 		}
 		reset = true
 	case generation != a.generation:
@@ -83,9 +82,6 @@ func (w *work) fillSlots() {
 			w.lost, w.repairs = append(w.lost, loss{bucket, missing, a.at(bucket).count}), true
 		default: // or the client was reset
 			a.doubtful = true
-		}
-		if w.counted && bucket == w.bucket {
-			w.before = min(w.before, a.at(bucket).count-w.sum)
 		}
 	}
 	if a.doubtful {

@@ -24,7 +24,6 @@ type work struct {
 	chosen   []bool  // which of pending are being counted
 	use      []int64 // what is in use, without them
 	sum      int64   // of their costs
-	before   int64   // what the store had without them, at most
 	// counted says that sum is in the store, and hasn't been dealt out: before that,
 	// losses may have to be put back and all be read.
 	counted bool
@@ -39,8 +38,7 @@ type work struct {
 	all        bool // what matters is read
 	verifies   bool // the first key to be read is the generation's
 	keys       []string
-	text       []byte // of the keys, one after the other
-	ends       []int  // where in text each of them ends
+	text       []byte // of the keys, with a space behind each
 	buckets    []int64
 	read       []int64 // what was read
 	generation int64   // of the account, when Next decided
