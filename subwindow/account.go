@@ -166,18 +166,25 @@ func (a *account) owes() bool {
 
 // owe adds to what is due of a slot, and reports whether that is less than nothing.
 func (a *account) owe(bucket, cost, at int64) (less bool) {
-	i := slices.IndexFunc(a.dues, func(d due) bool { return d.bucket == bucket })
-	if i < 0 {
-		i = len(a.dues)
+	d := a.dueOf(bucket)
+	if d == nil {
 		a.dues = append(a.dues, due{bucket: bucket})
+		d = &a.dues[len(a.dues)-1]
 	}
-	d := &a.dues[i]
 	d.cost, d.at = d.cost+cost, max(d.at, at)
 	d.believed = max(d.cost, d.believed+cost)
 	if less = d.cost < 0; d.cost == 0 && d.until == 0 {
-		a.dues = slices.Delete(a.dues, i, i+1)
+		a.dues = slices.DeleteFunc(a.dues, func(d due) bool { return d.bucket == bucket })
 	}
 	return less
+}
+
+// dueOf returns what is due of a slot, or nil.
+func (a *account) dueOf(bucket int64) *due {
+	if i := slices.IndexFunc(a.dues, func(d due) bool { return d.bucket == bucket }); i >= 0 {
+		return &a.dues[i]
+	}
+	return nil
 }
 
 // toTell returns a due without what flights may still count of it, which isn't told
@@ -222,8 +229,8 @@ func (a *account) standsFor(bucket, cost int64) (here, most int64) {
 		return cost, cost
 	}
 	var d due
-	if i := slices.IndexFunc(a.dues, func(d due) bool { return d.bucket == bucket }); i >= 0 {
-		d = a.dues[i]
+	if known := a.dueOf(bucket); known != nil {
+		d = *known
 	}
 	most = int64(math.Ceil(float64(cost) / a.share))
 	return max(cost, min(most, int64(math.Ceil(float64(d.cost+cost)/a.share))-d.believed)), most
@@ -236,8 +243,7 @@ func (a *account) oweAlone(bucket, cost, at int64, share float64) {
 		a.share = share
 	}
 	a.owe(bucket, cost, at)
-	if i := slices.IndexFunc(a.dues, func(d due) bool { return d.bucket == bucket }); i >= 0 {
-		d := &a.dues[i]
+	if d := a.dueOf(bucket); d != nil {
 		d.believed, d.until = max(d.believed, int64(math.Ceil(float64(d.cost)/a.share))), 0
 	}
 }
@@ -304,10 +310,8 @@ func (a *account) see(bucket, value int64, lasting, reset bool) (missing int64) 
 		s.count = known
 		return known - has
 	}
-	for i := range a.dues {
-		if d := &a.dues[i]; d.bucket == bucket && has > s.count { // others have told that
-			d.believed = max(d.cost, d.believed-(has-s.count))
-		}
+	if d := a.dueOf(bucket); d != nil && has > s.count { // others have told that
+		d.believed = max(d.cost, d.believed-(has-s.count))
 	}
 	s.count = has
 	s.own = min(s.own, s.count)
@@ -360,16 +364,6 @@ func (a *account) admit(f *flight, cost int64) {
 	taken := f.taken()
 	f.alone += cost
 	a.owe(f.bucket, taken-f.taken(), 0)
-}
-
-// learn notes what has become of a flight: what is due for that.
-func (a *account) learn(f *flight) {
-	if f.outcome == ledger.Done {
-		a.owe(f.bucket, f.taken()-f.sum, f.at)
-	} else {
-		a.owe(f.bucket, f.taken(), f.at)
-	}
-	a.mayBeReset = true
 }
 
 // hear has what is known of the store include what flights have counted. No exchange

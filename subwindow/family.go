@@ -65,13 +65,17 @@ func (f *family) Recall(a *account, r counters.Request) (d counters.Decision, kn
 
 // decideAlone decides r by what is in use, if others admit their share too.
 func (f *family) decideAlone(a *account, use []int64, p place, r *counters.Request) counters.Decision {
-	all := *r
 	here, most := a.standsFor(p.bucket, r.Cost)
-	if all.Cost = max(r.Cost, min(r.Limit, here)); f.fits(use, p, &all) {
+	if f.fits(use, p, standing(*r, here)) {
 		return f.decision(use, p, r, true)
 	}
-	all.Cost = max(r.Cost, min(r.Limit, most)) // the slot is another by then
-	return f.decision(use, p, &all, false)
+	return f.decision(use, p, standing(*r, most), false) // the slot is another by then
+}
+
+// standing returns r with the cost that it stands for, as far as that can ever fit.
+func standing(r counters.Request, cost int64) *counters.Request {
+	r.Cost = max(r.Cost, min(r.Limit, cost))
+	return &r
 }
 
 // Alone implements ledger.Family.
@@ -95,10 +99,8 @@ func (f *family) Alone(a *account, r counters.Request, exchange any) counters.De
 		if flown != nil {
 			a.admit(flown, r.Cost)
 		}
-		all := r
 		_, most := a.standsFor(p.bucket, r.Cost)
-		all.Cost = max(r.Cost, min(r.Limit, most))
-		d = f.decision(a.believe(p, use), p, &all, d.Allowed)
+		d = f.decision(a.believe(p, use), p, standing(r, most), d.Allowed)
 	}
 	d.Receipt = counters.Receipt{Alone: admission{a, flown}}
 	return d
@@ -144,8 +146,11 @@ func (f *family) Learn(a *account, exchange any, o ledger.Outcome) {
 	switch flown.outcome = o; {
 	case !awaited: // it is from before a reset
 	case o != ledger.Unknown:
-		a.learn(flown)
-		a.untold = a.untold || o == ledger.Done && !f.window.fixed() // the slot may be final to others
+		if a.owe(flown.bucket, flown.taken(), flown.at); o == ledger.Done {
+			a.owe(flown.bucket, -flown.sum, flown.at)
+			a.untold = a.untold || !f.window.fixed() // the slot may be final to others
+		}
+		a.mayBeReset = true
 	case flown.alone < flown.sum: // it may have counted for callers who were refused
 		f.options.RefundFailed()
 	}

@@ -59,9 +59,9 @@ var steps = []fix{
 		"Count: func() int64 { if BUG { return 0 }; return generationAt(now) }(), TTL: ttl}})"}, nil},
 
 	// Windows: flights.
-	{"what turns out not to be counted isn't due", "bound", takeOut{"subwindow/account.go",
-		"		a.owe(f.bucket, f.taken(), f.at)\n",
-		"		if !BUG {\n			a.owe(f.bucket, f.taken(), f.at)\n		}\n"}, nil},
+	{"what turns out not to be counted isn't due", "bound", takeOut{"subwindow/family.go",
+		"		if a.owe(flown.bucket, flown.taken(), flown.at); o == ledger.Done {\n",
+		"		if !BUG || o == ledger.Done {\n			a.owe(flown.bucket, flown.taken(), flown.at)\n		}\n		if o == ledger.Done {\n"}, nil},
 
 	// Buckets and logs: what is lost is put back.
 	{"what is lost isn't put back", "seen", takeOut{"cas/work.go",
