@@ -232,8 +232,8 @@ func (a *account) standsFor(bucket, cost int64) (here, most int64) {
 	if known := a.dueOf(bucket); known != nil {
 		d = *known
 	}
-	most = int64(math.Ceil(float64(cost) / a.share))
-	return max(cost, min(most, int64(math.Ceil(float64(d.cost+cost)/a.share))-d.believed)), most
+	most = ledger.StandsFor(cost, a.share)
+	return max(cost, min(most, ledger.StandsFor(d.cost+cost, a.share)-d.believed)), most
 }
 
 // oweAlone is owe for what was admitted alone. Of its first cost on, the process has
@@ -244,7 +244,7 @@ func (a *account) oweAlone(bucket, cost, at int64, share float64) {
 	}
 	a.owe(bucket, cost, at)
 	if d := a.dueOf(bucket); d != nil {
-		d.believed, d.until = max(d.believed, int64(math.Ceil(float64(d.cost)/a.share))), 0
+		d.believed, d.until = max(d.believed, ledger.StandsFor(d.cost, a.share)), 0
 	}
 }
 
@@ -346,7 +346,7 @@ func (a *account) mayHave(bucket, count int64) int64 {
 
 // awaits reports whether a flight is one of the account's, and its outcome isn't known.
 func (a *account) awaits(f *flight) bool {
-	return f != nil && !f.outcome.Known() && (f == a.flight || slices.Contains(a.flights, f))
+	return f != nil && (f == a.flight || slices.Contains(a.flights, f)) && !f.outcome.Known()
 }
 
 // ground ends the flight under way, which has had no answer.
