@@ -43,7 +43,7 @@ func (s *Server) decideAll(c echo.Context, checks []check) ([]*answer, error) {
 	}
 	answers, err := s.policies.Load().decideAll(ctx, s.cfg.StoreTimeout, checks, now)
 	for _, a := range answers {
-		if !a.degraded {
+		if a.degraded == nil {
 			s.batches.decided.Add(1)
 		}
 	}
@@ -69,8 +69,8 @@ func (p *activePolicies) decideAll(ctx *counters.Deadline, timeout time.Duration
 	var refusal error
 	for _, a := range answers {
 		p.metrics[a.policy.Name].count(a, now, took)
-		if a.degraded && p.undecided != nil {
-			p.undecided(a.client)
+		if a.degraded != nil && p.undecided != nil {
+			p.undecided(a.client, a.degraded)
 		}
 		if refusal == nil && a.unanswered() {
 			refusal = reducedCapacity(a)
@@ -100,7 +100,7 @@ func sumUp(answers []*answer) summary {
 	blocked := false
 	for _, a := range answers {
 		s.allowed = s.allowed && a.allowed
-		s.degraded = s.degraded || a.degraded
+		s.degraded = s.degraded || a.degraded != nil
 		s.retry, s.wait = max(s.retry, a.retry), max(s.wait, a.wait)
 		blocked = blocked || a.blocked && !a.policy.Shadow
 	}

@@ -47,7 +47,7 @@ type answer struct {
 	blocked  bool          // the client is, whatever the limits say
 	denied   bool          // the limits denied, even if shadow mode allows
 	vetoed   bool          // another check denies that is decided with this one
-	degraded bool          // a limit could not be asked
+	degraded error         // why a limit could not be asked, else nil
 	refused  bool          // by on_store_error: deny; the answer is a problem
 	local    bool          // denied without a store operation
 	contends bool          // denied only because others were faster at each attempt
@@ -68,9 +68,9 @@ type limitAnswer struct {
 	client   string
 	cost     int64
 	leniency Leniency
-	asked    bool // to consume the cost
-	degraded bool // the store could not be asked
-	decided  bool // by the store, or by what the process knows
+	asked    bool  // to consume the cost
+	degraded error // why the store could not be asked, else nil
+	decided  bool  // by the store, or by what the process knows
 }
 
 var answers = sync.Pool{New: func() any { return new(answer) }}
@@ -90,7 +90,7 @@ func (l *limitAnswer) record(p *Policy, d counters.Decision, err error, r counte
 	if err == nil {
 		return
 	}
-	l.degraded = true
+	l.degraded = err
 	local := p.OnStoreError == StoreErrorLocal
 	d, known := l.Limiter.Recall(r)
 	if l.decided = local || known && !d.Allowed; l.decided && known {
@@ -156,7 +156,9 @@ func (a *answer) finish() *answer {
 	contended, decided := false, false
 	for i := range a.limits {
 		l := &a.limits[i]
-		a.degraded = a.degraded || l.degraded
+		if a.degraded == nil {
+			a.degraded = l.degraded
+		}
 		a.local = a.local || a.denied && !l.Allowed && l.Local
 		if a.allowed {
 			a.wait = max(a.wait, l.Wait)
@@ -168,7 +170,7 @@ func (a *answer) finish() *answer {
 			decided = decided || !l.Allowed && !l.Contended
 		}
 	}
-	a.local = a.local && !a.degraded
+	a.local = a.local && a.degraded == nil
 	a.contends = contended && !decided
 	return a
 }

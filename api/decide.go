@@ -17,7 +17,7 @@ type activePolicies struct {
 	gone    []string // the policies before had them; checks by them may be under way
 	now     func() time.Time
 
-	undecided func(client string) // or nil; see Config
+	undecided func(client string, err error) // or nil; see Config
 }
 
 // policy returns the policy of that name, or a problem.
@@ -75,8 +75,8 @@ func (p *activePolicies) decide(ctx context.Context, q check, now time.Time) (*a
 // error is a problem.
 func (p *activePolicies) close(a *answer, now time.Time) (*answer, error) {
 	p.metrics[a.policy.Name].count(a, now, p.now().Sub(now))
-	if a.degraded && p.undecided != nil {
-		p.undecided(a.client)
+	if a.degraded != nil && p.undecided != nil {
+		p.undecided(a.client, a.degraded)
 	}
 	if a.refused {
 		return a, reducedCapacity(a)
@@ -108,7 +108,7 @@ func (a *answer) begin(l *limitAnswer, now time.Time) counters.Request {
 func (a *answer) end(l *limitAnswer, d counters.Decision, err error, r counters.Request) bool {
 	p := a.policy
 	if err != nil && p.OnStoreError == StoreErrorLocal {
-		l.degraded = true
+		l.degraded = err
 		d, err = l.Limiter.TakeLocal(r, err)
 	}
 	l.record(p, d, err, r)

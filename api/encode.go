@@ -56,7 +56,7 @@ func (a *answer) appendDenial(b []byte) []byte {
 	b = strconv.AppendInt(append(b, `,"status":`...), int64(status), 10)
 	b = strconv.AppendInt(append(b, `,"detail":"too many requests; try again in `...), wholeSeconds(a.retry), 10)
 	b = appendString(append(b, ` s","policy":`...), a.policy.Name)
-	if a.degraded {
+	if a.degraded != nil {
 		b = append(b, `,"degraded":true`...)
 	}
 	b = append(b, `,"violated-policies":[`...)
@@ -107,7 +107,7 @@ func (a *answer) appendJSON(b []byte, status int) []byte {
 	b = appendString(append(b, `,"client":`...), a.client)
 	b = appendSeconds(append(b, `,"retry_after":`...), a.retry)
 	b = appendSeconds(append(b, `,"wait":`...), a.wait)
-	b = strconv.AppendBool(append(b, `,"degraded":`...), a.degraded)
+	b = strconv.AppendBool(append(b, `,"degraded":`...), a.degraded != nil)
 	b = strconv.AppendBool(append(b, `,"shadow":`...), a.policy.Shadow)
 	b = append(b, `,"limits":[`...)
 	for i := range a.limits {

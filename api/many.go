@@ -252,7 +252,7 @@ func (r *batchRun) finish(one *batched) {
 	}
 	one.settle(r.ctx, r.now)
 	a, err := r.policies.close(one.answer, r.now)
-	if err == nil && !a.degraded {
+	if err == nil && a.degraded == nil {
 		r.batches.decided.Add(1)
 	}
 	r.outcomes[one.number] = decided{a, err}

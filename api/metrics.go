@@ -183,7 +183,7 @@ func (m *policyMetrics) countDecision(a *answer, took time.Duration) {
 	default:
 		m.denied.Inc()
 	}
-	if a.degraded {
+	if a.degraded != nil {
 		m.degraded.Inc()
 	}
 	if a.local {

@@ -44,8 +44,8 @@ type Config struct {
 	// It is called concurrently.
 	Health func() []counters.ServerStatus
 	// Undecided, if it isn't nil, is called with the client of each check that
-	// the store could not decide. It is called concurrently.
-	Undecided func(client string)
+	// the store could not decide, and why. It is called concurrently.
+	Undecided func(client string, err error)
 	// Tokens are bearer tokens. If there are any, /v1/* needs one of them, and
 	// /readyz and /metrics name no server to those who have none.
 	Tokens []string

@@ -268,9 +268,10 @@ func TestUndecidedChecksAreTold(t *testing.T) {
 		var mu sync.Mutex
 		var told []string
 		s := newServiceWith(func(cfg *Config) {
-			cfg.Undecided = func(client string) {
+			cfg.Undecided = func(client string, err error) {
 				mu.Lock()
 				defer mu.Unlock()
+				assert.ErrorIs(t, err, counters.ErrTimeout)
 				told = append(told, client)
 			}
 		}, p)

@@ -76,8 +76,8 @@ func (t *Together) Check(checks []LimitCheck, h http.Header) bool {
 		l := &a.limits[i]
 		checks[i].Decision = l.Decision
 		a.denied = a.denied || !l.Allowed
-		if l.degraded && t.cfg.Undecided != nil {
-			t.cfg.Undecided(l.client)
+		if l.degraded != nil && t.cfg.Undecided != nil {
+			t.cfg.Undecided(l.client, l.degraded)
 		}
 	}
 	t.metrics.countDecision(a, t.cfg.Now().Sub(now))

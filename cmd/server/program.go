@@ -126,7 +126,7 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 
 // openStore returns the store, a function that asks each of its servers whether
 // it answers, and what is to be told of checks that it doesn't decide.
-func (p *program) openStore() (api.Store, func() []counters.ServerStatus, func(client string), error) {
+func (p *program) openStore() (api.Store, func() []counters.ServerStatus, func(client string, err error), error) {
 	if len(p.cfg.memcached) == 0 {
 		p.watchStore, p.closeStore = func(context.Context) {}, func() error { return nil }
 		return memory.New(nil), func() []counters.ServerStatus {

@@ -76,21 +76,46 @@ func TestLogTellsHowManyChecksAreDecidedWithoutAServer(t *testing.T) {
 		ask()
 		return strings.Contains(r.log.String(), "a Memcached server is down")
 	}, patience, time.Millisecond)
-	line := r.log.wait(t, "a Memcached server is down")
-	assert.Contains(t, line, " server="+down.Addr+" ")
-	before := told(line)
+	assert.Contains(t, r.log.wait(t, "a Memcached server is down"), " server="+down.Addr+" ")
 	ask()
 	ask()
 	down.Resume()
-	line = r.log.wait(t, "a Memcached server answers again")
+	line := r.log.wait(t, "a Memcached server answers again")
 	assert.Contains(t, line, " server="+down.Addr+" ")
-	after := told(line)
-	var all int64
+	assert.GreaterOrEqual(t, told(line), int64(2*alike*len(without)))
+	var all, sum int64
 	for _, n := range without {
 		all += n.Load()
 	}
-	assert.GreaterOrEqual(t, after, int64(2*alike*len(without)))
-	assert.Equal(t, all, before+after)
+	for line := range strings.Lines(r.log.String()) {
+		if strings.Contains(line, " checks_without_it=") {
+			sum += told(line)
+		}
+	}
+	assert.Equal(t, all, sum)
+}
+
+// A server that is full answers pings, and decides nothing about new clients.
+func TestLogTellsOfAServerThatIsFull(t *testing.T) {
+	t.Parallel()
+	full := memcachedtest.Start(t, "-M", "-m", "4")
+	var others strings.Builder // as long as counters, for which there is memory of its own
+	for i := range 60_000 {
+		fmt.Fprintf(&others, "set weir:fixed/fixed-window:60000:c0_%08d 0 0 1 noreply\r\n1\r\n", i)
+	}
+	full.Do(others.String()+"set weir:fixed/fixed-window:60000:c0_60000000 0 0 1\r\n1", "SERVER_ERROR")
+	r := startProgram(t, "-memcached", full.Addr, "-store-timeout", "5s")
+	const checks = 20
+	for i := range checks {
+		require.True(t, r.check(t, "fixed", fmt.Sprint("c", i), 1).Degraded)
+	}
+	line := r.log.wait(t, "a Memcached server left checks undecided")
+	assert.Contains(t, line, "level=WARN")
+	assert.Contains(t, line, " server="+full.Addr+" ")
+	assert.Contains(t, line, "SERVER_ERROR out of memory")
+	assert.Regexp(t, ` checks_without_it=([1-9]|1\d|20)\n?$`, line)
+	_, metrics := r.get(t, "/metrics")
+	assert.Contains(t, metrics, `weir_store_up{server="`+full.Addr+`"} 1`)
 }
 
 func TestLogTellsOfConnectionsThatCannotBeAccepted(t *testing.T) {

@@ -32,7 +32,8 @@ type clients struct {
 	timeout time.Duration  // of an operation
 	breaker breaker
 
-	undecided atomic.Int64 // checks of its clients, ever
+	undecided atomic.Int64          // checks of its clients, ever
+	cause     atomic.Pointer[error] // of the last of them
 
 	pinging sync.Mutex
 	pinged  time.Time // when a ping was last answered

@@ -327,11 +327,13 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// Undecided counts a check of client that was decided without its server, for
-// Watch to tell.
-func (s *Store) Undecided(client string) {
+// Undecided counts a check of client that was decided without its server, because
+// of err, for Watch to tell.
+func (s *Store) Undecided(client string, err error) {
 	if m := s.members.Load(); len(m.clients) > 0 {
-		m.clients[m.ring.pick(anyLimit.StateKey(client))].undecided.Add(1)
+		cs := m.clients[m.ring.pick(anyLimit.StateKey(client))]
+		cs.cause.Store(&err) // first: who sees the count has a cause
+		cs.undecided.Add(1)
 	}
 }
 

@@ -14,7 +14,8 @@ import (
 const (
 	watchInterval = time.Second
 	statsInterval = 10 * time.Second
-	// lineInterval is the time between two lines about a server's breaker.
+	// lineInterval is the time between two lines about a server's breaker, and from
+	// any line to one about checks that a server which is up didn't decide.
 	lineInterval = 10 * time.Second
 	// evictionsInterval is the time between two lines about its evictions.
 	evictionsInterval = time.Minute
@@ -22,8 +23,8 @@ const (
 
 // Watch looks the names of servers up again and again, and logs what servers
 // join and leave. It logs which are down at the start and when that changes,
-// and when a server evicts items, with few lines however often it happens. It
-// also asks for the servers' statistics, which Ping returns. It ends with ctx.
+// when one that is up leaves checks undecided, and when one evicts items, with few
+// lines however often it happens. It also asks for the servers' statistics, which Ping returns. It ends with ctx.
 // Call it once, before Close.
 func (s *Store) Watch(ctx context.Context, log *slog.Logger) {
 	var following sync.WaitGroup
@@ -104,7 +105,8 @@ func (cs *clients) readStats() {
 
 // A voice says what happens to a server, but not too often.
 type voice struct {
-	spoken    time.Time // the last line about the breaker
+	spoken    time.Time // the last line about the breaker, or about checks
+	changed   time.Time // the last about the breaker
 	told      record    // what was open then
 	up        record    // when the breaker was last said to be closed
 	undecided int64     // checks that were decided without the server by then
@@ -116,40 +118,64 @@ type voice struct {
 }
 
 func (v *voice) speak(now time.Time, cs *clients, log *slog.Logger) {
-	r := cs.breaker.record(now)
-	if n, ok := v.news(now, r, cs.undecided.Load()); ok {
-		without := slog.Int64("checks_without_it", n.undecided)
-		if r.open {
-			log.Warn("a Memcached server is down", slog.Any("error", cs.breaker.refuse()), without)
-		} else {
-			log.Info("a Memcached server answers again", slog.Duration("down", n.down.Round(time.Millisecond)), without)
-		}
+	n := v.news(now, cs.breaker.record(now), cs.undecided.Load())
+	down, without := slog.Duration("down", n.down.Round(time.Millisecond)), slog.Int64("checks_without_it", n.undecided)
+	switch n.what {
+	case wentDown:
+		log.Warn("a Memcached server is down", slog.Any("error", cs.breaker.refuse()), without)
+	case cameBack:
+		log.Info("a Memcached server answers again", down, without)
+	case leftUndecided:
+		log.Warn("a Memcached server left checks undecided", slog.Any("error", *cs.cause.Load()), down, without)
 	}
 	if n := v.evicted(now, cs.stats.Load()); n > 0 {
 		log.Warn("a Memcached server evicts counters: give it more memory", slog.Int64("evictions", n))
 	}
 }
 
+// An event is what a line is about.
+type event int
+
+const (
+	none event = iota
+	wentDown
+	cameBack
+	leftUndecided // checks, while it was up or in an outage that is over
+)
+
 // news is what a line tells.
 type news struct {
+	what      event
 	down      time.Duration // since the server was last said to answer
 	undecided int64         // checks, since the last line
 }
 
-// news returns whether there is something to tell of a breaker, and what, if so
-// many checks were ever decided without its server. A change that lineInterval
-// holds back is told later, be it over by then.
-func (v *voice) news(now time.Time, r record, undecided int64) (n news, ok bool) {
-	changed := r.open != v.told.open || !r.open && r.outages != v.told.outages
-	if !changed || !v.spoken.IsZero() && now.Sub(v.spoken) < lineInterval {
-		return news{}, false
+// news returns what there is to tell of a server, by its breaker's record and how many
+// checks were ever decided without it. What lineInterval holds back is told later,
+// be it over by then.
+func (v *voice) news(now time.Time, r record, undecided int64) news {
+	n := news{none, r.down - v.up.down, undecided - v.undecided}
+	last := v.changed
+	switch {
+	case r.open && !v.told.open:
+		n.what = wentDown
+	case r.open:
+	case v.told.open || n.undecided == 0 && r.outages != v.told.outages:
+		n.what = cameBack
+	case n.undecided > 0:
+		n.what, last = leftUndecided, v.spoken
 	}
-	n = news{r.down - v.up.down, undecided - v.undecided}
+	if n.what == none || !last.IsZero() && now.Sub(last) < lineInterval {
+		return news{}
+	}
 	v.spoken, v.told, v.undecided = now, r, undecided
+	if n.what != leftUndecided {
+		v.changed = now
+	}
 	if !r.open {
 		v.up = r
 	}
-	return n, true
+	return n
 }
 
 // evicted returns how many evictions to warn of: those seen since the last

@@ -17,7 +17,7 @@ import (
 	"weir/counters/memcachedtest"
 )
 
-func TestNewsOfABreaker(t *testing.T) {
+func TestNewsOfAServer(t *testing.T) {
 	t.Parallel()
 	type event struct {
 		at   float64 // seconds since the start
@@ -42,27 +42,34 @@ func TestNewsOfABreaker(t *testing.T) {
 		}},
 		{"an outage that is over before it can be told", []event{
 			{0, record{true, 1, 0}, 0, "down, 0"}, {10, record{false, 1, 1 * s}, 3, "up after 1s, 3"}, {12, record{true, 2, 1 * s}, 3, ""},
-			{13, record{false, 2, 2 * s}, 8, ""}, {20, record{false, 2, 2 * s}, 8, "up after 1s, 5"}, {30, record{false, 2, 2 * s}, 8, ""},
+			{13, record{false, 2, 2 * s}, 8, ""}, {20, record{false, 2, 2 * s}, 8, "undecided after 1s, 5"}, {30, record{false, 2, 2 * s}, 8, ""},
 		}},
+		{"one that concerned no check", []event{{0, record{}, 0, ""}, {1, record{false, 1, s / 2}, 0, "up after 500ms, 0"}}},
 		{"up for a moment", []event{
 			{0, record{true, 1, 0}, 0, "down, 0"}, {3, record{false, 1, 3 * s}, 3, ""}, {4, record{true, 2, 3 * s}, 3, ""},
 			{15, record{true, 2, 14 * s}, 8, ""}, {16, record{false, 2, 15 * s}, 9, "up after 15s, 9"},
 		}},
-		{"an outage between two looks", []event{{0, record{}, 0, ""}, {1, record{false, 1, s / 2}, 4, "up after 500ms, 4"}}},
-		{"checks that a server which is up didn't decide in time", []event{
-			{0, record{}, 0, ""}, {50, record{}, 3, ""}, {90, record{true, 1, 0}, 5, "down, 5"},
+		{"short outages between two looks", []event{
+			{0, record{}, 0, ""}, {1, record{false, 1, s / 2}, 4, "undecided after 500ms, 4"}, {2, record{false, 2, s}, 8, ""},
+			{10, record{false, 3, 3 * s / 2}, 12, ""}, {11, record{false, 3, 3 * s / 2}, 12, "undecided after 1s, 8"},
+		}},
+		{"checks that a server which is up didn't decide", []event{
+			{0, record{}, 0, ""}, {50, record{}, 3, "undecided after 0s, 3"}, {51, record{}, 4, ""}, {59, record{}, 90, ""}, {60, record{}, 91, "undecided after 0s, 88"},
+			{62, record{}, 93, ""}, {63, record{true, 1, 0}, 95, "down, 4"}, {90, record{false, 1, 27 * s}, 99, "up after 27s, 4"},
+			{91, record{false, 1, 27 * s}, 100, ""}, {100, record{false, 1, 27 * s}, 100, "undecided after 0s, 1"},
 		}},
 	} {
 		t.Run(test.what, func(t *testing.T) {
 			var v voice
 			for _, e := range test.events {
-				n, ok := v.news(time.Unix(1000, int64(e.at*1e9)), e.now, e.all)
 				got := ""
-				switch {
-				case ok && e.now.open:
+				switch n := v.news(time.Unix(1000, int64(e.at*1e9)), e.now, e.all); n.what {
+				case wentDown:
 					got = fmt.Sprintf("down, %d", n.undecided)
-				case ok:
+				case cameBack:
 					got = fmt.Sprintf("up after %v, %d", n.down, n.undecided)
+				case leftUndecided:
+					got = fmt.Sprintf("undecided after %v, %d", n.down, n.undecided)
 				}
 				require.Equal(t, e.tell, got, "at %v s", e.at)
 			}
@@ -82,7 +89,7 @@ func TestUndecidedChecksAreTheirServers(t *testing.T) {
 			states, slots := counters.StateNamespace("weir", "p", "l", "log"), counters.CounterNamespace("weir", "p", "l", time.Second)
 			keeps := m.ring.pick(counters.CounterKey(slots.Client(client), 7))
 			require.Equal(t, keeps, m.ring.pick(states.StateKey(client)))
-			s.Undecided(client)
+			s.Undecided(client, counters.ErrTimeout)
 			want[keeps]++
 		}
 	}
@@ -92,7 +99,7 @@ func TestUndecidedChecksAreTheirServers(t *testing.T) {
 	}
 	none, err := New(Config{Servers: []string{"dns+nowhere.invalid:1"}})
 	require.NoError(t, err)
-	none.Undecided("c")
+	none.Undecided("c", counters.ErrTimeout)
 	require.NoError(t, none.Close())
 }
 
