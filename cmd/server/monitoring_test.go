@@ -61,7 +61,7 @@ func TestEachAlertHasARunbook(t *testing.T) {
 		assert.Contains(t, readme, "\n### "+rule.Alert+"\n")
 		assert.Contains(t, tested, "- alertname: "+rule.Alert+"\n")
 	}
-	assert.Len(t, rules.Groups[0].Rules, 6)
+	assert.Len(t, rules.Groups[0].Rules, 9)
 }
 
 // expressions returns what the panels of the dashboard ask Prometheus, with the
@@ -178,7 +178,7 @@ func TestPrometheusUnderstandsDashboardAndAlerts(t *testing.T) {
 	}
 	require.Eventually(t, func() bool {
 		p.decode(t, "/api/v1/rules", &rules)
-		return len(rules.Groups) == 1 && rules.Groups[0].Rules[5].Health != "unknown"
+		return len(rules.Groups) == 1 && rules.Groups[0].Rules[8].Health != "unknown"
 	}, patience, 100*time.Millisecond)
 	for _, rule := range rules.Groups[0].Rules {
 		assert.Equal(t, "ok", rule.Health, "%s: %s", rule.Name, rule.LastError)
