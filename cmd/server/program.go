@@ -13,7 +13,9 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"reflect"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -63,9 +65,19 @@ type program struct {
 	grpc         *envoy.Server  // nil without -grpc-listen
 	grpcListener listener       // of grpc
 
-	policies   int         // that it starts with
-	policyData []byte      // the policy file's content when it was last read
-	envoyFiles []namedFile // those of -envoy-config when they were last read
+	inForce policyContent // what the policies in force say
+	read    policyContent // what was last read; without data if it couldn't be
+}
+
+// A policyContent is the content of the policy file, and of the files of
+// -envoy-config.
+type policyContent struct {
+	data  []byte
+	envoy []namedFile
+}
+
+func (c policyContent) equals(other policyContent) bool {
+	return bytes.Equal(c.data, other.data) && sameFiles(c.envoy, other.envoy)
 }
 
 // newProgram reads all files and listens. It doesn't connect to the store yet.
@@ -92,7 +104,6 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.policies = len(loaded.policies)
 	p.metrics.Loaded(time.Now())
 	var tokens []string
 	if cfg.tokenFile != "" {
@@ -176,27 +187,36 @@ type loaded struct {
 // loadPolicies reads the policies and the files of -envoy-config, and gives them
 // their limiters.
 func (p *program) loadPolicies() (*loaded, error) {
-	data, err := readPolicyFile(p.cfg.policyFile)
-	var files []namedFile
-	if err == nil && p.cfg.envoyConfig != "" {
-		files, err = readEnvoyFiles(p.cfg.envoyConfig)
-	}
-	if err != nil {
-		p.policyData = nil // what is readable again is loaded
+	var err error
+	if p.read, err = readPolicies(p.cfg); err != nil {
 		return nil, err
 	}
-	p.policyData, p.envoyFiles = data, files
-	return loadLimits(p.cfg, data, files, &p.limiters)
+	loaded, err := loadLimits(p.cfg, p.read, &p.limiters)
+	if err == nil {
+		p.inForce = p.read
+	}
+	return loaded, err
 }
 
-// loadLimits returns what the content of a policy file and the files of
-// -envoy-config say, with limiters. The error names each mistake with its line.
-func loadLimits(cfg *config, data []byte, files []namedFile, limiters *limiters) (*loaded, error) {
+// readPolicies reads what says what to limit. With an error, there is no data.
+func readPolicies(cfg *config) (c policyContent, err error) {
+	if c.data, err = readPolicyFile(cfg.policyFile); err == nil && cfg.envoyConfig != "" {
+		c.envoy, err = readEnvoyFiles(cfg.envoyConfig)
+	}
+	if err != nil {
+		return policyContent{}, err
+	}
+	return c, nil
+}
+
+// loadLimits returns what the content says, with limiters. The error names each
+// mistake with its line.
+func loadLimits(cfg *config, content policyContent, limiters *limiters) (*loaded, error) {
 	l := new(loaded)
 	var err, envoyErr error
-	l.policies, err = parsePolicies(cfg.policyFile, data)
+	l.policies, err = parsePolicies(cfg.policyFile, content.data)
 	if cfg.envoyConfig != "" {
-		l.envoy, envoyErr = parseEnvoy(files, cfg.envoyDefault)
+		l.envoy, envoyErr = parseEnvoy(content.envoy, cfg.envoyDefault)
 	}
 	if err = errors.Join(err, envoyErr); err != nil {
 		return nil, err
@@ -356,7 +376,7 @@ func (p *program) greet() {
 	if p.cfg.policyFile == "" {
 		policies = "the built-in policies"
 	}
-	attributes := []slog.Attr{slog.String("version", version()), slog.Int("policies", p.policies)}
+	attributes := []slog.Attr{slog.String("version", version()), slog.Int("policies", len(p.apiConfig.Policies))}
 	if len(p.cfg.memcached) == 0 {
 		store = "in this process only, because -memcached names no server"
 	} else {
@@ -376,7 +396,6 @@ func (p *program) greet() {
 // hangup, until ctx ends.
 func (p *program) reloadUntil(ctx context.Context, hangup <-chan os.Signal) {
 	ticks := time.Tick(reloadInterval)
-	unreadable := false // and the log says so
 	for {
 		select {
 		case <-ctx.Done():
@@ -384,16 +403,13 @@ func (p *program) reloadUntil(ctx context.Context, hangup <-chan os.Signal) {
 		case <-hangup:
 			p.reload()
 		case <-ticks:
-			data, err := readPolicyFile(p.cfg.policyFile)
-			files := p.envoyFiles
-			if p.cfg.envoyConfig != "" && err == nil {
-				files, err = readEnvoyFiles(p.cfg.envoyConfig)
-			}
-			if err != nil && !unreadable {
+			content, err := readPolicies(p.cfg)
+			switch known := p.read.data != nil; {
+			case err != nil && known:
+				p.read = policyContent{} // what is readable again is loaded
+				p.metrics.Reloaded(time.Now(), false)
 				p.log.Warn("the policy file can't be read; the policies stay as they were until it can", slog.Any("error", err))
-			}
-			unreadable = err != nil
-			if err == nil && !(bytes.Equal(data, p.policyData) && sameFiles(files, p.envoyFiles)) {
+			case err == nil && !(known && content.equals(p.read)):
 				p.reload()
 			}
 		}
@@ -403,6 +419,7 @@ func (p *program) reloadUntil(ctx context.Context, hangup <-chan os.Signal) {
 // reload replaces all policies, or none if the file has a mistake. Each mistake
 // is a line of its own in the log.
 func (p *program) reload() {
+	before := p.inForce
 	loaded, err := p.loadPolicies()
 	p.metrics.Reloaded(time.Now(), err == nil)
 	if err != nil {
@@ -413,7 +430,52 @@ func (p *program) reload() {
 	if p.envoy != nil {
 		p.envoy.SetConfig(loaded.envoy, api.NewTogether(loaded.envoyPolicy, p.apiConfig))
 	}
-	p.log.Info("policies loaded", slog.Int("policies", len(loaded.policies)))
+	p.log.LogAttrs(context.Background(), slog.LevelInfo, "policies loaded",
+		append([]slog.Attr{slog.Int("policies", len(loaded.policies))}, changes(p.cfg, before, p.inForce)...)...)
+}
+
+// changes names the policies that differ between two contents, both right. Where
+// there are many it says how many more.
+func changes(cfg *config, before, after policyContent) []slog.Attr {
+	// Parsed again: policies in use have limiters, which differ where nothing has changed.
+	was, _ := parsePolicies(cfg.policyFile, before.data)
+	is, _ := parsePolicies(cfg.policyFile, after.data)
+	var added, changed, removed []string
+	for name, p := range is {
+		if was[name] == nil {
+			added = append(added, name)
+		} else if !reflect.DeepEqual(p, was[name]) {
+			changed = append(changed, name)
+		}
+	}
+	for name := range was {
+		if is[name] == nil {
+			removed = append(removed, name)
+		}
+	}
+	if !sameFiles(before.envoy, after.envoy) {
+		changed = append(changed, envoy.PolicyName)
+	}
+	var attributes []slog.Attr
+	for _, change := range []struct {
+		what  string
+		names []string
+	}{{"added", added}, {"changed", changed}, {"removed", removed}} {
+		if len(change.names) > 0 {
+			attributes = append(attributes, slog.String(change.what, someOf(change.names)))
+		}
+	}
+	return attributes
+}
+
+// someOf returns names in their order, or the first of them and how many more there are.
+func someOf(names []string) string {
+	const most = 10
+	slices.Sort(names)
+	if more := len(names) - most; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ","), more)
+	}
+	return strings.Join(names, ",")
 }
 
 // logMistakes logs an error that may name several mistakes, one line each.

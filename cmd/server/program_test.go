@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -143,7 +144,7 @@ func TestReloadOnHangup(t *testing.T) {
 
 	// It comes back as it was: the mistake is over.
 	require.NoError(t, os.Rename(file+".gone", file))
-	r.log.wait(t, "policies loaded")
+	assert.NotRegexp(t, "added|changed|removed", r.log.wait(t, "policies loaded"))
 	r.requireLimit(t, 3)
 	r.requireReloads(t, "2", "1")
 }
@@ -175,12 +176,53 @@ func TestReloadOnChange(t *testing.T) {
 	assert.Contains(t, warning, "level=WARN")
 	assert.Contains(t, warning, file+": no such file or directory")
 	r.requireLimit(t, 5)
-	r.requireReloads(t, "1", "1")
+	r.requireReloads(t, "1", "2")
 	replace(t, file, limit3)
 	assert.Contains(t, r.log.wait(t, "policies loaded"), "policies=1")
 	r.requireLimit(t, 3)
 	assert.Equal(t, http.StatusNotFound, r.check(t, "q", "c", 1).Status)
-	r.requireReloads(t, "2", "1")
+	r.requireReloads(t, "2", "2")
+}
+
+func TestReloadSaysWhatHasChanged(t *testing.T) {
+	t.Parallel()
+	file := write(t, "p.yaml", limit3)
+	r := startProgram(t, "-config", file)
+	replace(t, file, limit5)
+	assert.Regexp(t, ` policies=2 added=q changed=p\n?$`, r.log.wait(t, "policies loaded"))
+	replace(t, file, halfBad)
+	r.log.wait(t, "the policies stay as they were")
+	replace(t, file, limit5+"# nothing else\n")
+	assert.Regexp(t, ` policies=2\n?$`, r.log.wait(t, "policies loaded"))
+	many := "policies:\n"
+	for i := range 12 {
+		many += fmt.Sprintf("  p%02d: {limits: [{algorithm: fixed_window, limit: 3, window: 1m}]}\n", i)
+	}
+	replace(t, file, many)
+	assert.Regexp(t, ` policies=12 added="p00,p01,p02,p03,p04,p05,p06,p07,p08,p09 and 2 more" removed=p,q\n?$`, r.log.wait(t, "policies loaded"))
+}
+
+// A file that is gone is as bad as one with a mistake, for as long as it is.
+func TestAPolicyFileThatVanishes(t *testing.T) {
+	t.Parallel()
+	file := write(t, "p.yaml", limit3)
+	r := startProgram(t, "-config", file)
+	right := func(want string) {
+		t.Helper()
+		_, metrics := r.get(t, "/metrics")
+		require.Contains(t, metrics, "\nweir_config_last_reload_successful "+want+"\n")
+	}
+	for range 2 {
+		right("1")
+		require.NoError(t, os.Rename(file, file+".gone"))
+		assert.Contains(t, r.log.wait(t, "the policy file can't be read"), "level=WARN")
+		right("0")
+		r.requireLimit(t, 3)
+		require.NoError(t, os.Rename(file+".gone", file))
+		assert.Contains(t, r.log.wait(t, "policies loaded"), "level=INFO")
+	}
+	right("1")
+	r.requireReloads(t, "2", "2")
 }
 
 func TestEachMistakeOfABadReloadIsALine(t *testing.T) {

@@ -20,22 +20,16 @@ import (
 // and prints to out what it means. It refuses what a server with the same flags
 // would refuse, and connects to nothing.
 func validate(cfg *config, out io.Writer) error {
-	data, err := readPolicyFile(cfg.policyFile)
+	content, err := readPolicies(cfg)
 	if err != nil {
 		return err
-	}
-	var files []namedFile
-	if cfg.envoyConfig != "" {
-		if files, err = readEnvoyFiles(cfg.envoyConfig); err != nil {
-			return err
-		}
 	}
 	unused := limiters{resources: resources{
 		store:   memory.New(nil),
 		options: cfg.limiterOptions(),
 		metrics: api.NewMetrics(prometheus.NewRegistry(), version()),
 	}}
-	loaded, err := loadLimits(cfg, data, files, &unused)
+	loaded, err := loadLimits(cfg, content, &unused)
 	if err != nil {
 		return err
 	}
