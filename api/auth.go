@@ -32,14 +32,15 @@ func (s *Server) authorize(next echo.HandlerFunc) echo.HandlerFunc {
 // token, or none is configured. It looks tokens up by their hashes, so that its
 // timing tells nothing about them.
 func (s *Server) checkToken(c echo.Context) error {
-	if len(s.tokens) == 0 {
+	known := *s.tokens.Load()
+	if len(known) == 0 {
 		return nil
 	}
 	scheme, token, _ := strings.Cut(c.Request().Header.Get(echo.HeaderAuthorization), " ")
 	if !strings.EqualFold(scheme, "Bearer") {
 		return newProblem(http.StatusUnauthorized, "a bearer token is needed: Authorization: Bearer <token>")
 	}
-	if _, ok := s.tokens[sha256.Sum256([]byte(strings.TrimSpace(token)))]; !ok {
+	if _, ok := known[sha256.Sum256([]byte(strings.TrimSpace(token)))]; !ok {
 		return newProblem(http.StatusUnauthorized, "the bearer token is not one of the configured tokens")
 	}
 	return nil

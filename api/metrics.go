@@ -97,11 +97,11 @@ func NewMetrics(r prometheus.Registerer, version string) *Metrics {
 		held: gauge("weir_held_requests",
 			"Answers that are being held until their wait is over."),
 		reloads: counter("weir_config_reloads_total",
-			"Attempts to load the policy file again, by outcome: ok, error.", "outcome"),
+			"Files that were read again, as they had changed, by outcome: ok, error (what was read before stays in force).", "outcome"),
 		loaded: gauge("weir_config_last_reload_success_timestamp_seconds",
 			"When the policies in force were loaded, in seconds since 1970."),
 		lastReload: gauge("weir_config_last_reload_successful",
-			"Whether the policy file was right when it was last loaded."),
+			"Whether all files were right when they were last read."),
 	}
 	m.reloads.WithLabelValues("ok")
 	m.reloads.WithLabelValues("error")
@@ -214,21 +214,25 @@ func (m *Metrics) Reseeded(n int) { m.reseeded.Add(float64(n)) }
 // RefundFailed counts a refund that failed.
 func (m *Metrics) RefundFailed() { m.refundsFailed.Inc() }
 
-// Loaded notes that the policies in force were loaded at that time, at the start.
-func (m *Metrics) Loaded(at time.Time) {
-	m.loaded.Set(float64(at.UnixMilli()) / 1000)
-	m.lastReload.Set(1)
+// Loaded notes that the policies in force were loaded at that time.
+func (m *Metrics) Loaded(at time.Time) { m.loaded.Set(float64(at.UnixMilli()) / 1000) }
+
+// Reloaded counts that files were read again.
+func (m *Metrics) Reloaded(ok bool) {
+	outcome := "ok"
+	if !ok {
+		outcome = "error"
+	}
+	m.reloads.WithLabelValues(outcome).Inc()
 }
 
-// Reloaded counts an attempt to load the policy file again, at that time.
-func (m *Metrics) Reloaded(at time.Time, ok bool) {
-	if ok {
-		m.reloads.WithLabelValues("ok").Inc()
-		m.Loaded(at)
-	} else {
-		m.reloads.WithLabelValues("error").Inc()
-		m.lastReload.Set(0)
+// FilesRight notes whether all files were right when they were last read.
+func (m *Metrics) FilesRight(right bool) {
+	value := 0.0
+	if right {
+		value = 1
 	}
+	m.lastReload.Set(value)
 }
 
 // RegisterViews registers weir_views and weir_views_limit with r, once. Each

@@ -140,12 +140,15 @@ func TestMetricsOfReloads(t *testing.T) {
 			"weir_config_last_reload_success_timestamp_seconds "+loaded, fmt.Sprintf("weir_config_last_reload_successful %d", right))
 	}
 	m.Loaded(at)
+	m.FilesRight(true)
 	requireReloads(0, 0, "1.7500000005e+09", 1)
-	m.Reloaded(at.Add(time.Minute), false)
-	m.Reloaded(at.Add(time.Minute), false)
+	m.Reloaded(false)
+	m.Reloaded(false)
+	m.FilesRight(false)
 	requireReloads(0, 2, "1.7500000005e+09", 0)
-	m.Reloaded(at.Add(time.Hour), true)
-	requireReloads(1, 2, "1.7500036005e+09", 1)
+	m.Reloaded(true)
+	m.Loaded(at.Add(time.Hour))
+	requireReloads(1, 2, "1.7500036005e+09", 0)
 }
 
 func TestMetricsOfViews(t *testing.T) {

@@ -3,7 +3,6 @@ package api
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
 	_ "embed"
 	"log/slog"
 	"net/http"
@@ -22,23 +21,20 @@ var openAPI []byte
 // NewServer returns a server that isn't listening: HTTPServer is for that.
 func NewServer(cfg Config) *Server {
 	s := &Server{
-		echo: echo.New(), cfg: cfg,
-		tokens: make(map[[sha256.Size]byte]struct{}), drained: make(chan struct{}),
+		echo: echo.New(), cfg: cfg, drained: make(chan struct{}),
 	}
 	s.cfg.StoreTimeout = cmp.Or(cfg.StoreTimeout, counters.DefaultTimeout)
 	s.batches = newGate(s.cfg.StoreTimeout, (&listener{counts: &cfg.Metrics.operations}).silent)
 	if cfg.Now == nil {
 		s.cfg.Now = time.Now
 	}
-	for _, token := range cfg.Tokens {
-		s.tokens[sha256.Sum256([]byte(token))] = struct{}{}
-	}
+	s.SetTokens(cfg.Tokens)
 	s.SetPolicies(cfg.Policies)
 
 	e := s.echo
 	e.HTTPErrorHandler = s.writeError
 	e.IPExtractor = func(r *http.Request) string { return trustedProxies(cfg.TrustedProxies).clientOf(r).String() }
-	if len(s.tokens) > 0 {
+	if len(cfg.Tokens) > 0 {
 		s.middleware = append(s.middleware, s.authorize)
 	}
 	if s.cfg.Log.Enabled(context.Background(), slog.LevelDebug) {

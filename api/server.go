@@ -13,7 +13,6 @@
 package api
 
 import (
-	"crypto/sha256"
 	_ "embed"
 	"errors"
 	"log/slog"
@@ -46,7 +45,7 @@ type Config struct {
 	// Undecided, if it isn't nil, is called with the client of each check that
 	// the store could not decide, and why. It is called concurrently.
 	Undecided func(client string, err error)
-	// Tokens are bearer tokens. If there are any, /v1/* needs one of them, and
+	// Tokens are the first bearer tokens; see SetTokens. If there are any, /v1/* needs one of them, and
 	// /readyz and /metrics name no server to those who have none.
 	Tokens []string
 	// TrustedProxies are the peers whose X-Forwarded- headers are believed, as
@@ -75,7 +74,7 @@ type Server struct {
 	middleware []echo.MiddlewareFunc
 	routes     routeCounters
 	cfg        Config
-	tokens     map[[sha256.Size]byte]struct{}
+	tokens     atomic.Pointer[tokens]
 	policies   atomic.Pointer[activePolicies]
 	batches    *gate
 	draining   atomic.Bool
@@ -126,6 +125,13 @@ func (s *Server) SetPolicies(policies Policies) {
 		}
 	}
 	s.policies.Store(active)
+}
+
+// SetTokens replaces all bearer tokens at once. There must be some if and only if
+// the Config of the server had some.
+func (s *Server) SetTokens(list []string) {
+	t := newTokens(list)
+	s.tokens.Store(&t)
 }
 
 // Drain prepares for a shutdown a moment later, so that no request is lost:

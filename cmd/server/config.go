@@ -284,6 +284,9 @@ func readUser(file string) (user, password string, err error) {
 	return user, password, nil
 }
 
+// nextProtos are the protocols of HTTPS, the better one first.
+var nextProtos = []string{"h2", "http/1.1"}
+
 // serverTLS returns how to serve HTTPS, or nil to serve HTTP.
 func (c *config) serverTLS() (*tls.Config, error) {
 	if c.tlsCert == "" {
@@ -293,7 +296,7 @@ func (c *config) serverTLS() (*tls.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("-tls-cert, -tls-key: %w", err)
 	}
-	config := &tls.Config{Certificates: []tls.Certificate{cert}, NextProtos: []string{"h2", "http/1.1"}}
+	config := &tls.Config{Certificates: []tls.Certificate{cert}, NextProtos: nextProtos}
 	if c.tlsClientCA != "" {
 		if config.ClientCAs, err = readCertificates("-tls-client-ca", c.tlsClientCA); err != nil {
 			return nil, err

@@ -65,8 +65,9 @@ type program struct {
 	grpc         *envoy.Server  // nil without -grpc-listen
 	grpcListener listener       // of grpc
 
-	inForce policyContent // what the policies in force say
-	read    policyContent // what was last read; without data if it couldn't be
+	files   []*watchedFiles // beside those of the policies
+	inForce policyContent   // what the policies in force say
+	read    policyContent   // what was last read; without data if it couldn't be
 }
 
 // A policyContent is the content of the policy file, and of the files of
@@ -105,9 +106,15 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 		return nil, err
 	}
 	p.metrics.Loaded(time.Now())
+	p.metrics.FilesRight(true)
 	var tokens []string
 	if cfg.tokenFile != "" {
-		if tokens, err = readTokens(cfg.tokenFile); err != nil {
+		if err := p.watch(func() (err error) {
+			if tokens, err = readTokens(cfg.tokenFile); err == nil && p.server != nil {
+				p.server.SetTokens(tokens)
+			}
+			return err
+		}, "-token-file", cfg.tokenFile); err != nil {
 			return nil, err
 		}
 	}
@@ -144,11 +151,17 @@ func (p *program) openStore() (api.Store, func() []counters.ServerStatus, func(c
 			return []counters.ServerStatus{{Server: "embedded"}}
 		}, nil, nil
 	}
-	memcachedConfig, err := p.cfg.memcachedConfig()
-	if err != nil {
+	var m *memcached.Store
+	var config memcached.Config
+	if err := p.watch(func() (err error) {
+		if config, err = p.cfg.memcachedConfig(); err == nil && m != nil {
+			m.SetAccess(config.TLS, config.User, config.Password)
+		}
+		return err
+	}, "-memcached-ca", p.cfg.memcachedCA, "-memcached-user-file", p.cfg.memcachedUser); err != nil {
 		return nil, nil, nil, err
 	}
-	m, err := memcached.New(memcachedConfig)
+	m, err := memcached.New(config)
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("-memcached: %w", err)
 	}
@@ -156,8 +169,35 @@ func (p *program) openStore() (api.Store, func() []counters.ServerStatus, func(c
 	return m, m.Ping, m.Undecided, nil
 }
 
-func (p *program) listen() (err error) {
-	if p.tls, err = p.cfg.serverTLS(); err != nil {
+// watch reads files as they are now, and has reloadUntil read them again when they
+// change.
+func (p *program) watch(read func() error, pairs ...string) error {
+	w, err := watch(read, pairs...)
+	p.files = append(p.files, w)
+	return err
+}
+
+// readTLS has p.tls serve each connection with the certificates that were read last.
+func (p *program) readTLS() error {
+	if p.cfg.tlsCert == "" {
+		return nil
+	}
+	var last atomic.Pointer[tls.Config]
+	p.tls = &tls.Config{
+		NextProtos:         nextProtos,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return last.Load(), nil },
+	}
+	return p.watch(func() error {
+		config, err := p.cfg.serverTLS()
+		if err == nil {
+			last.Store(config)
+		}
+		return err
+	}, "-tls-cert", p.cfg.tlsCert, "-tls-key", p.cfg.tlsKey, "-tls-client-ca", p.cfg.tlsClientCA)
+}
+
+func (p *program) listen() error {
+	if err := p.readTLS(); err != nil {
 		return err
 	}
 	l, err := net.Listen("tcp", p.cfg.listen)
@@ -393,7 +433,7 @@ func (p *program) greet() {
 }
 
 // reloadUntil loads the policies again when their file changes, and on each
-// hangup, until ctx ends.
+// hangup, and reads the other files again when they change, until ctx ends.
 func (p *program) reloadUntil(ctx context.Context, hangup <-chan os.Signal) {
 	ticks := time.Tick(reloadInterval)
 	for {
@@ -402,16 +442,41 @@ func (p *program) reloadUntil(ctx context.Context, hangup <-chan os.Signal) {
 			return
 		case <-hangup:
 			p.reload()
+			p.readFiles()
 		case <-ticks:
+			p.readFiles()
 			content, err := readPolicies(p.cfg)
 			switch known := p.read.data != nil; {
 			case err != nil && known:
 				p.read = policyContent{} // what is readable again is loaded
-				p.metrics.Reloaded(time.Now(), false)
+				p.reloaded(false)
 				p.log.Warn("the policy file can't be read; the policies stay as they were until it can", slog.Any("error", err))
 			case err == nil && !(known && content.equals(p.read)):
 				p.reload()
 			}
+		}
+	}
+}
+
+// reloaded counts that files were read again, and judges all of them.
+func (p *program) reloaded(ok bool) {
+	p.metrics.Reloaded(ok)
+	p.metrics.FilesRight(p.read.equals(p.inForce) && !slices.ContainsFunc(p.files, func(w *watchedFiles) bool { return w.wrong }))
+}
+
+// readFiles puts in force what has changed of the files beside those of the policies,
+// if it is right.
+func (p *program) readFiles() {
+	for _, w := range p.files {
+		changed, err := w.look()
+		if !changed {
+			continue
+		}
+		p.reloaded(err == nil)
+		if err != nil {
+			logMistakes(p.log, "a file that has changed is wrong; what was read before stays in force", err)
+		} else {
+			p.log.Info("a file is read again, as it has changed", slog.String("flags", w.String()))
 		}
 	}
 }
@@ -421,11 +486,12 @@ func (p *program) reloadUntil(ctx context.Context, hangup <-chan os.Signal) {
 func (p *program) reload() {
 	before := p.inForce
 	loaded, err := p.loadPolicies()
-	p.metrics.Reloaded(time.Now(), err == nil)
+	p.reloaded(err == nil)
 	if err != nil {
 		logMistakes(p.log, "the policies stay as they were", err)
 		return
 	}
+	p.metrics.Loaded(time.Now())
 	p.server.SetPolicies(loaded.policies)
 	if p.envoy != nil {
 		p.envoy.SetConfig(loaded.envoy, api.NewTogether(loaded.envoyPolicy, p.apiConfig))

@@ -69,7 +69,8 @@ type Config struct {
 type Store struct {
 	dial       func(*server) pipeline.DialFunc
 	timeout    time.Duration
-	membership membership // only New and Watch use it
+	access     *atomic.Pointer[Config] // how to connect
+	membership membership              // only New and Watch use it
 	members    atomic.Pointer[members]
 
 	running sync.WaitGroup // what is to be done for servers that have left
@@ -94,7 +95,25 @@ func New(cfg Config) (*Store, error) {
 	if cfg.Timeout < 0 || cfg.Timeout > counters.MaxTimeout {
 		return nil, fmt.Errorf("timeout %v must be from 0 to %v", cfg.Timeout, counters.MaxTimeout)
 	}
-	return newStore(cfg, cfg.dialer, net.DefaultResolver)
+	access := new(atomic.Pointer[Config])
+	access.Store(&cfg)
+	dial := func(to *server) pipeline.DialFunc {
+		return func(ctx context.Context, network, address string) (net.Conn, error) {
+			return access.Load().dialer(to)(ctx, network, address)
+		}
+	}
+	s, err := newStore(cfg, dial, net.DefaultResolver)
+	if err != nil {
+		return nil, err
+	}
+	s.access = access
+	return s, nil
+}
+
+// SetAccess replaces TLS, User and Password of the Config for the connections that
+// are opened from now on. The others stay.
+func (s *Store) SetAccess(config *tls.Config, user, password string) {
+	s.access.Store(&Config{TLS: config, User: user, Password: password})
 }
 
 // dialer returns how to connect to a server.

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+)
+
+// watchedFiles are the files of some flags that are read together, and read again
+// when one of them changes. One goroutine at a time may use it.
+type watchedFiles struct {
+	flags, names []string
+	read         func() error      // reads them all and puts them in force, or else nothing
+	seen         [sha256.Size]byte // what was there before they were last read
+	wrong        bool              // they were, when they were last read
+}
+
+// watch reads the files, which pairs of a flag and a name are. Names that are empty
+// are left out.
+func watch(read func() error, pairs ...string) (*watchedFiles, error) {
+	w := &watchedFiles{read: read}
+	for pair := range slices.Chunk(pairs, 2) {
+		if pair[1] != "" {
+			w.flags, w.names = append(w.flags, pair[0]), append(w.names, pair[1])
+		}
+	}
+	_, err := w.look()
+	return w, err
+}
+
+// look reads the files if one has changed since, and reports whether it has. With an
+// error, what was in force before still is.
+func (w *watchedFiles) look() (changed bool, err error) {
+	// Before they are read: what changes in between is found by the next look.
+	seen := w.digest()
+	if seen == w.seen {
+		return false, nil
+	}
+	w.seen = seen
+	err = w.read()
+	w.wrong = err != nil
+	return true, err
+}
+
+// digest stands for what is in the files, or why they can't be read.
+func (w *watchedFiles) digest() (sum [sha256.Size]byte) {
+	h := sha256.New()
+	for _, name := range w.names {
+		data, err := os.ReadFile(name)
+		fmt.Fprintln(h, len(data), err)
+		_, _ = h.Write(data) // a hash never fails
+	}
+	h.Sum(sum[:0])
+	return sum
+}
+
+func (w *watchedFiles) String() string { return strings.Join(w.flags, ",") }
