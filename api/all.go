@@ -68,10 +68,7 @@ func (p *activePolicies) decideAll(ctx *counters.Deadline, timeout time.Duration
 	took := p.now().Sub(now)
 	var refusal error
 	for _, a := range answers {
-		p.metrics[a.policy.Name].count(a, now, took)
-		if a.degraded != nil && p.undecided != nil {
-			p.undecided(a.client, a.degraded)
-		}
+		p.count(a, now, took)
 		if refusal == nil && a.unanswered() {
 			refusal = reducedCapacity(a)
 		}

@@ -175,6 +175,36 @@ func (a *answer) finish() *answer {
 	return a
 }
 
+// A decision is what became of a check.
+type decision int
+
+const (
+	decisionAllowed decision = iota
+	decisionDenied
+	decisionShadowDenied
+	decisionContended
+	decisionError // on_store_error refused it
+	numDecisions
+)
+
+var decisionNames = [numDecisions]string{"allowed", "denied", "shadow_denied", "contended", "error"}
+
+// decision returns what became of a.
+func (a *answer) decision() decision {
+	switch {
+	case a.refused:
+		return decisionError
+	case a.denied && a.allowed:
+		return decisionShadowDenied
+	case a.allowed:
+		return decisionAllowed
+	case a.contends:
+		return decisionContended
+	default:
+		return decisionDenied
+	}
+}
+
 // unanswered reports whether on_store_error refuses a for its own limits.
 func (a *answer) unanswered() bool {
 	for i := range a.limits {

@@ -18,6 +18,8 @@ type activePolicies struct {
 	now     func() time.Time
 
 	undecided func(client string, err error) // or nil; see Config
+	log       *checkLogger                   // nil unless checks are logged
+	unknown   *unknownPolicies
 }
 
 // policy returns the policy of that name, or a problem.
@@ -29,6 +31,7 @@ func (p *activePolicies) policy(name string) (*Policy, error) {
 	case name == "":
 		return nil, badRequest("policy is missing; GET /v1/policies lists them")
 	default:
+		p.unknown.asked(name)
 		return nil, newProblem(http.StatusNotFound, "there is no policy %q; GET /v1/policies lists them", name)
 	}
 }
@@ -74,14 +77,23 @@ func (p *activePolicies) decide(ctx context.Context, q check, now time.Time) (*a
 // close counts an answer to a question that began at now, and returns it. The
 // error is a problem.
 func (p *activePolicies) close(a *answer, now time.Time) (*answer, error) {
-	p.metrics[a.policy.Name].count(a, now, p.now().Sub(now))
-	if a.degraded != nil && p.undecided != nil {
-		p.undecided(a.client, a.degraded)
-	}
+	p.count(a, now, p.now().Sub(now))
 	if a.refused {
 		return a, reducedCapacity(a)
 	}
 	return a, nil
+}
+
+// count counts and logs an answer to a question that began at now, and the time that
+// it took.
+func (p *activePolicies) count(a *answer, now time.Time, took time.Duration) {
+	p.metrics[a.policy.Name].count(a, now, took)
+	if a.degraded != nil && p.undecided != nil {
+		p.undecided(a.client, a.degraded)
+	}
+	if p.log != nil {
+		p.log.write(a)
+	}
 }
 
 // ask asks limits of a, one after the other, and consumes their costs, until one

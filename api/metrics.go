@@ -112,27 +112,25 @@ func NewMetrics(r prometheus.Registerer, version string) *Metrics {
 
 // policyMetrics are the metrics of one policy, with the labels resolved.
 type policyMetrics struct {
-	allowed, denied, shadowDenied, contended, failed, degraded, localDenied prometheus.Counter
-	duration                                                                prometheus.Observer
-	missingPath                                                             prometheus.Counter
-	warnOfMissingPath                                                       *sync.Once
-	limits                                                                  []prometheus.Counter // denials of each of the policy's limits
-	top                                                                     *topClients
+	decisions                          [numDecisions]prometheus.Counter
+	degraded, localDenied, missingPath prometheus.Counter
+	duration                           prometheus.Observer
+	warnOfMissingPath                  *sync.Once
+	limits                             []prometheus.Counter // denials of each of the policy's limits
+	top                                *topClients
 }
 
 // policy returns the metrics of p. Its busiest clients, and what the log has said
 // of it, go on from before, the metrics of its older version, unless that is nil.
 func (m *Metrics) policy(p *Policy, before *policyMetrics) *policyMetrics {
 	pm := &policyMetrics{
-		allowed:      m.checks.WithLabelValues(p.Name, "allowed"),
-		denied:       m.checks.WithLabelValues(p.Name, "denied"),
-		shadowDenied: m.checks.WithLabelValues(p.Name, "shadow_denied"),
-		contended:    m.checks.WithLabelValues(p.Name, "contended"),
-		failed:       m.checks.WithLabelValues(p.Name, "error"),
-		degraded:     m.degraded.WithLabelValues(p.Name, string(p.OnStoreError)),
-		localDenied:  m.localDenials.WithLabelValues(p.Name),
-		missingPath:  m.missingPath.WithLabelValues(p.Name),
-		duration:     m.checkDuration.WithLabelValues(p.Name),
+		degraded:    m.degraded.WithLabelValues(p.Name, string(p.OnStoreError)),
+		localDenied: m.localDenials.WithLabelValues(p.Name),
+		missingPath: m.missingPath.WithLabelValues(p.Name),
+		duration:    m.checkDuration.WithLabelValues(p.Name),
+	}
+	for d, name := range decisionNames {
+		pm.decisions[d] = m.checks.WithLabelValues(p.Name, name)
 	}
 	for _, l := range p.Limits {
 		pm.limits = append(pm.limits, m.limitDenials.WithLabelValues(p.Name, l.Name))
@@ -171,18 +169,7 @@ func (m *policyMetrics) count(a *answer, now time.Time, took time.Duration) {
 
 // countDecision counts what was decided, whatever limits were asked.
 func (m *policyMetrics) countDecision(a *answer, took time.Duration) {
-	switch {
-	case a.refused:
-		m.failed.Inc()
-	case a.denied && a.allowed:
-		m.shadowDenied.Inc()
-	case a.allowed:
-		m.allowed.Inc()
-	case a.contends:
-		m.contended.Inc()
-	default:
-		m.denied.Inc()
-	}
+	m.decisions[a.decision()].Inc()
 	if a.degraded != nil {
 		m.degraded.Inc()
 	}

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"log/slog"
@@ -26,6 +27,31 @@ func requestLogger(log *slog.Logger, showClients bool) echo.MiddlewareFunc {
 			return nil
 		},
 	})
+}
+
+// A checkLogger logs each check by policies at level debug.
+type checkLogger struct {
+	log         *slog.Logger
+	showClients bool
+}
+
+// write logs the answer to a check with the names of the limits that deny, or else of
+// all that it asked.
+func (l *checkLogger) write(a *answer) {
+	client := a.client
+	if !l.showClients {
+		client = hashClient(client)
+	}
+	d := a.decision()
+	var limits []string
+	for i := range a.limits {
+		if limit := &a.limits[i]; d == decisionAllowed || d == decisionError || !limit.Allowed {
+			limits = append(limits, limit.Name)
+		}
+	}
+	l.log.LogAttrs(context.Background(), slog.LevelDebug, "check",
+		slog.String("policy", a.policy.Name), slog.String("client", client), slog.String("decision", decisionNames[d]),
+		slog.String("limits", strings.Join(limits, ",")), slog.Bool("degraded", a.degraded != nil))
 }
 
 // hideClient returns the path and the peer of a request with what may name a

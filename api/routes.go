@@ -2,9 +2,7 @@ package api
 
 import (
 	"cmp"
-	"context"
 	_ "embed"
-	"log/slog"
 	"net/http"
 	"strings"
 	"time"
@@ -37,7 +35,7 @@ func NewServer(cfg Config) *Server {
 	if len(cfg.Tokens) > 0 {
 		s.middleware = append(s.middleware, s.authorize)
 	}
-	if s.cfg.Log.Enabled(context.Background(), slog.LevelDebug) {
+	if s.logsRequests() {
 		s.middleware = append(s.middleware, requestLogger(s.cfg.Log, s.cfg.LogClients), middleware.RequestID())
 	}
 	// Wrapped here, once: middleware wraps the handler anew in each request.

@@ -13,6 +13,7 @@
 package api
 
 import (
+	"context"
 	_ "embed"
 	"errors"
 	"log/slog"
@@ -99,11 +100,20 @@ func (s *Server) HTTPServer() *http.Server {
 	}
 }
 
+// logsRequests reports whether requests and checks are logged.
+func (s *Server) logsRequests() bool { return s.cfg.Log.Enabled(context.Background(), slog.LevelDebug) }
+
 // SetPolicies replaces all policies at once. They must not be changed any more.
 // A check under way ends with the policy that it began with. So the metrics of a
 // policy that is gone end when policies are next set.
 func (s *Server) SetPolicies(policies Policies) {
-	active := &activePolicies{byName: policies, metrics: make(map[string]*policyMetrics, len(policies)), now: s.cfg.Now, undecided: s.cfg.Undecided}
+	active := &activePolicies{
+		byName: policies, metrics: make(map[string]*policyMetrics, len(policies)), now: s.cfg.Now, undecided: s.cfg.Undecided,
+		unknown: newUnknownPolicies(s.cfg.Log),
+	}
+	if s.logsRequests() {
+		active.log = &checkLogger{s.cfg.Log, s.cfg.LogClients}
+	}
 	var before map[string]*policyMetrics
 	if old := s.policies.Load(); old != nil {
 		before = old.metrics

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -113,6 +114,70 @@ func TestRequestsAreLoggedAtDebugOnly(t *testing.T) {
 	quiet := newService(newPolicy("api", fixed("per-minute", 100, time.Minute)))
 	quiet.admits(t, `{"policy":"api","client":"alice"}`)
 	assert.Empty(t, quiet.log.String())
+}
+
+// At debug a line says of each check whose it was, and what decided it.
+func TestChecksAreLoggedAtDebug(t *testing.T) {
+	t.Parallel()
+	log := new(syncBuffer)
+	trial := newPolicy("trial", fixed("per-minute", 1, time.Minute))
+	trial.Shadow = true
+	strict := newPolicy("strict", fixed("per-minute", 1, time.Minute))
+	strict.OnStoreError = StoreErrorDeny
+	api := newPolicy("api", fixed("per-minute", 1, time.Minute), fixed("per-hour", 9, time.Hour))
+	s := newServiceWith(func(cfg *Config) {
+		cfg.Log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}, api, trial, strict)
+	last := func() string {
+		t.Helper()
+		lines := strings.SplitAfter(log.String(), "msg=check ")
+		line, _, _ := strings.Cut(lines[len(lines)-1], "\n")
+		return line
+	}
+	const hash = "2bd806c97f0e00af"
+	s.check(t, `{"policy":"api","client":"alice"}`)
+	assert.Equal(t, "policy=api client="+hash+" decision=allowed limits=per-minute,per-hour degraded=false", last())
+	s.check(t, `{"policy":"api","client":"alice"}`)
+	assert.Equal(t, "policy=api client="+hash+" decision=denied limits=per-minute degraded=false", last())
+	s.check(t, `{"policy":"trial","client":"alice","cost":0}`)
+	s.do(t, http.MethodPost, "/v1/check/batch", `{"checks":[{"policy":"trial","client":"alice"}]}`)
+	assert.Equal(t, "policy=trial client="+hash+" decision=allowed limits=per-minute degraded=false", last())
+	s.do(t, http.MethodPost, "/v1/check/batch", `{"all":true,"checks":[{"policy":"trial","client":"alice"}]}`)
+	assert.Equal(t, "policy=trial client="+hash+" decision=shadow_denied limits=per-minute degraded=false", last())
+	s.do(t, http.MethodGet, "/v1/auth/api", "")
+	assert.Contains(t, last(), "policy=api client="+hashClient("192.0.2.1")+" ")
+	s.store.failWith(counters.ErrTimeout)
+	s.check(t, `{"policy":"strict","client":"alice"}`)
+	assert.Equal(t, "policy=strict client="+hash+" decision=error limits=per-minute degraded=true", last())
+	assert.NotContains(t, log.String(), "alice")
+}
+
+// A caller with a wrong name for its policy finds no limit. Neither it nor a
+// hostile one can fill the log.
+func TestUnknownPoliciesAreToldOnce(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("api", fixed("per-minute", 100, time.Minute)))
+	ask := func(policy string) {
+		t.Helper()
+		body := s.do(t, http.MethodPost, "/v1/check/batch", `{"checks":[{"policy":"`+policy+`","client":"alice"},{"policy":"api","client":"alice"}]}`).Body
+		require.Contains(t, body, `"status":404`)
+		require.Equal(t, http.StatusNotFound, s.do(t, http.MethodGet, "/v1/auth/"+policy, "").Code)
+		require.Equal(t, http.StatusNotFound, s.check(t, `{"policy":"`+policy+`","client":"alice"}`).Code)
+	}
+	ask("apj")
+	ask("apj")
+	assert.Equal(t, 1, strings.Count(s.log.String(), "\n"))
+	assert.Regexp(t, `level=WARN msg="there is no such policy: .*" policy=apj\n$`, s.log.String())
+	ask(strings.Repeat("x", 10_000))
+	assert.Less(t, len(s.log.String()), 1000)
+	for i := range 2 * maxUnknown {
+		ask(fmt.Sprint("none-", i))
+	}
+	assert.Equal(t, maxUnknown, strings.Count(s.log.String(), "\n"))
+	assert.Equal(t, 1, strings.Count(s.log.String(), "no more of them are named"))
+	s.SetPolicies(s.cfg.Policies)
+	ask("apj")
+	assert.Equal(t, maxUnknown+1, strings.Count(s.log.String(), "\n"), "the policies are others, perhaps")
 }
 
 // Whoever may read the log doesn't learn who asks, unless that is wanted.
