@@ -355,9 +355,17 @@ func readCertificates(flag, file string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
+// logger returns the log, in which durations are text such as 1.5s or, in JSON,
+// seconds.
 func (c *config) logger(w io.Writer) *slog.Logger {
 	options := &slog.HandlerOptions{Level: c.logLevel}
 	if c.logFormat == jsonFormat {
+		options.ReplaceAttr = func(_ []string, a slog.Attr) slog.Attr {
+			if a.Value.Kind() == slog.KindDuration { // would be nanoseconds
+				a.Value = slog.Float64Value(a.Value.Duration().Seconds())
+			}
+			return a
+		}
 		return slog.New(slog.NewJSONHandler(w, options))
 	}
 	return slog.New(slog.NewTextHandler(w, options))

@@ -242,6 +242,19 @@ func write(t *testing.T, name, content string) string {
 	return file
 }
 
+func TestDurationsInTheLog(t *testing.T) {
+	t.Parallel()
+	for format, want := range map[string]string{
+		"text": ` took=1.5s at.least=20ms`, "json": `"took":1.5,"at":{"least":0.02}}`,
+	} {
+		var log strings.Builder
+		cfg, err := parseConfig([]string{"-log-format", format}, env(nil), io.Discard)
+		require.NoError(t, err)
+		cfg.logger(&log).Info("it took long", slog.Duration("took", 1500*time.Millisecond), slog.Group("at", slog.Any("least", 20*time.Millisecond)))
+		assert.Contains(t, log.String(), want)
+	}
+}
+
 func TestReadTokens(t *testing.T) {
 	t.Parallel()
 	tokens, err := readTokens(write(t, "tokens", "# of the team\n\n  first \r\nse cond\n#last\n"))

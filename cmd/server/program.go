@@ -425,9 +425,8 @@ func (p *program) greet() {
 	if p.grpc != nil {
 		attributes = append(attributes, slog.String("grpc", p.grpcListener.Addr().String()))
 	}
-	// As text: JSON would have nanoseconds.
-	attributes = append(attributes, slog.String("store_timeout", p.cfg.storeTimeout.String()),
-		slog.String("clock_skew", p.cfg.clockSkew.String()), slog.String("shutdown_grace", p.cfg.shutdownGrace.String()))
+	attributes = append(attributes, slog.Duration("store_timeout", p.cfg.storeTimeout),
+		slog.Duration("clock_skew", p.cfg.clockSkew), slog.Duration("shutdown_grace", p.cfg.shutdownGrace))
 	p.log.LogAttrs(context.Background(), slog.LevelInfo,
 		fmt.Sprintf("weir listens on %s://%s with %s and counts %s", scheme, p.listener.Addr(), policies, store), attributes...)
 }
