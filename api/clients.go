@@ -1,9 +1,12 @@
 package api
 
 import (
+	"context"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"strconv"
+	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -33,11 +36,55 @@ func (s *Server) resetClient(c echo.Context) error {
 		return err
 	}
 	now := s.cfg.Now()
-	ctx := counters.Deadline{At: now.Add(s.cfg.StoreTimeout)}
-	if err := p.reset(&ctx, client, now); err != nil {
-		return storeFailed("the client was not reset in all limits; do it again: %v", err)
+	who := []slog.Attr{slog.String("peer", c.RealIP())}
+	if token := s.tokens.Load().of(c.Request()); token > 0 {
+		who = append(who, slog.Int("token", token))
 	}
-	return c.NoContent(http.StatusNoContent)
+	err = s.reset(p, client, now)
+	if err == nil {
+		s.resets.done(lateReset{p.Name, client}, now)
+		s.logReset("client reset", p, client, who...)
+		return c.NoContent(http.StatusNoContent)
+	}
+	if !s.resets.add(lateReset{p.Name, client}, now) {
+		return storeFailed("the client was not reset in all limits, and %d others wait for the store; do it again: %v", maxResets, err)
+	}
+	for l := range p.EachLimit() {
+		l.Limiter.Forget(client)
+	}
+	s.logReset("client reset in this process; the store follows when it answers", p, client, append(who, slog.Any("error", err))...)
+	return c.NoContent(http.StatusAccepted)
+}
+
+// reset makes the client start fresh, as of now, within the store timeout.
+func (s *Server) reset(p *Policy, client string, now time.Time) error {
+	ctx := counters.Deadline{At: s.cfg.Now().Add(s.cfg.StoreTimeout)}
+	return p.reset(&ctx, client, now)
+}
+
+func (s *Server) logReset(message string, p *Policy, client string, more ...slog.Attr) {
+	if !s.cfg.LogClients {
+		client = hashClient(client)
+	}
+	s.cfg.Log.LogAttrs(context.Background(), slog.LevelInfo, message,
+		append([]slog.Attr{slog.String("policy", p.Name), slog.String("client", client)}, more...)...)
+}
+
+// RetryResets does the resets that were answered with 202, as far as the store
+// answers, and returns how many still wait for it. It takes a few store timeouts at
+// most. One goroutine at a time may call it, twice a second or so.
+func (s *Server) RetryResets() (waiting int) {
+	keys, asked := s.resets.all()
+	atOnce(len(keys), s.cfg.StoreTimeout, func(i int) {
+		p := s.policies.Load().byName[keys[i].policy]
+		if p == nil { // nothing counts the client any more
+			s.resets.done(keys[i], asked[i])
+		} else if s.reset(p, keys[i].client, asked[i]) == nil {
+			s.resets.done(keys[i], asked[i])
+			s.logReset("client reset, as asked before", p, keys[i].client, slog.Duration("after", s.cfg.Now().Sub(asked[i])))
+		}
+	})
+	return s.resets.len()
 }
 
 const (

@@ -157,20 +157,6 @@ func TestResetLetsAClientStartFresh(t *testing.T) {
 	assert.Equal(t, http.StatusNoContent, s.do(t, http.MethodDelete, "/v1/policies/api/clients/carol", "").Code)
 }
 
-func TestResetOnAFailingStore(t *testing.T) {
-	t.Parallel()
-	s := newService(newPolicy("api", fixed("per-minute", 2, time.Minute)))
-	s.admits(t, `{"policy":"api","client":"alice","cost":2}`)
-	s.store.failWith(counters.ErrTimeout)
-	r := s.do(t, http.MethodDelete, "/v1/policies/api/clients/alice", "")
-	assert.Equal(t, http.StatusServiceUnavailable, r.Code)
-	assert.Equal(t, "application/problem+json", r.Header.Get("Content-Type"))
-	assert.Equal(t, typeReducedCapacity, r.Type)
-	assert.Equal(t, `the client was not reset in all limits; do it again: limit "per-minute": counters: the store did not answer in time`, r.Detail)
-	s.store.failWith(nil)
-	s.denies(t, `{"policy":"api","client":"alice"}`)
-}
-
 // slowReset resets nothing, and takes its time for it.
 type slowReset struct {
 	Limiter

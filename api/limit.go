@@ -35,6 +35,9 @@ type Limiter interface {
 	Refund(ctx context.Context, r counters.Request, taken counters.Decision) error
 	// Reset forgets what the client has consumed.
 	Reset(ctx context.Context, client string, now time.Time) error
+	// Forget drops what the process remembers of the client, and what of it the
+	// store hasn't been told yet.
+	Forget(client string)
 }
 
 // A Limit is one limit of a policy.

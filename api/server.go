@@ -82,6 +82,7 @@ type Server struct {
 	drained    chan struct{} // closed by Drain
 	requests   sync.RWMutex  // each request holds it for reading
 	held       atomic.Int64  // number of answers that are being held
+	resets     lateResets
 }
 
 // HTTPServer returns an http.Server for this service. Its timeouts keep slow or

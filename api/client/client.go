@@ -245,7 +245,8 @@ func (c *Client) Peek(ctx context.Context, policy, client string) (Answer, error
 }
 
 // Reset lets a client start fresh in all limits of the policy, on every
-// instance of weir within a second. Its denials are forgotten here at once;
+// instance of weir within a second, or as soon as its store is back; until then in the
+// instance that was asked. Its denials are forgotten here at once;
 // other Clients remember theirs for at most a minute. After an error it may or
 // may not have been reset: do it again.
 func (c *Client) Reset(ctx context.Context, policy, client string) error {
@@ -328,7 +329,7 @@ func (c *Client) askClient(ctx context.Context, method, policy, client string, a
 	return c.ask(ctx, method, "/v1/policies/"+url.PathEscape(policy)+"/clients/"+url.PathEscape(client), nil, answer)
 }
 
-// ask reads the body of an answer of status 200 or 204, or of those given. Any
+// ask reads the body of an answer of status 200, 202 or 204, or of those given. Any
 // other is a *Problem.
 func (c *Client) ask(ctx context.Context, method, path string, body []byte, answer *bytes.Buffer, statuses ...int) error {
 	request, err := http.NewRequestWithContext(ctx, method, c.url+path, bytes.NewReader(body))
@@ -352,7 +353,7 @@ func (c *Client) ask(ctx context.Context, method, path string, body []byte, answ
 	if _, err := answer.ReadFrom(response.Body); err != nil {
 		return fmt.Errorf("client: %w", err)
 	}
-	if slices.Contains(append(statuses, http.StatusOK, http.StatusNoContent), response.StatusCode) {
+	if slices.Contains(append(statuses, http.StatusOK, http.StatusAccepted, http.StatusNoContent), response.StatusCode) {
 		return nil
 	}
 	// Perhaps a proxy's, and no problem details: the status is what counts.

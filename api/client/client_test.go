@@ -276,6 +276,20 @@ func withoutErrors(results []client.Result) []client.Result {
 	return results
 }
 
+// A reset for which weir's store isn't there is done later, and no error.
+func TestResetIsAccepted(t *testing.T) {
+	t.Parallel()
+	w := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		assert.Equal(t, http.MethodDelete, r.Method)
+		w.WriteHeader(http.StatusAccepted)
+	}))
+	defer w.Close()
+	c, err := client.New(client.Config{URL: w.URL})
+	require.NoError(t, err)
+	defer c.Close()
+	assert.NoError(t, c.Reset(t.Context(), "api", "alice"))
+}
+
 // A client of an address where nobody listens.
 func TestNobodyListens(t *testing.T) {
 	t.Parallel()

@@ -44,3 +44,5 @@ func (b banned) Recall(r counters.Request) (counters.Decision, bool) { return b.
 func (banned) Refund(context.Context, counters.Request, counters.Decision) error { return nil }
 
 func (banned) Reset(context.Context, string, time.Time) error { return nil }
+
+func (banned) Forget(string) {}

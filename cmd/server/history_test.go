@@ -59,6 +59,10 @@ func (s span) overlaps(other span) bool { return s.call < other.back && other.ca
 // longestPause is how long memcached or a process stops at most.
 const longestPause = 300 * time.Millisecond
 
+// longestReset is how long it takes until a process asks a server again that stopped,
+// and tells it of a reset.
+const longestReset = 3 * time.Second
+
 type fault struct {
 	at   time.Duration
 	what string
@@ -207,7 +211,7 @@ func (h *history) judgeStatus(r *record) (string, span) {
 		}
 	}
 	for _, reset := range r.resets {
-		if !slices.Contains([]int{0, http.StatusNoContent, http.StatusServiceUnavailable}, reset.status) {
+		if !slices.Contains([]int{0, http.StatusNoContent, http.StatusAccepted, http.StatusServiceUnavailable}, reset.status) {
 			return fmt.Sprintf("%+v is no documented answer", reset), reset.span
 		}
 	}
@@ -243,7 +247,11 @@ func (h *history) judgeLimit(l promise, r *record) (string, span) {
 // forgets returns when counts may vanish because of a reset. A refund that is
 // under way meanwhile may take from what is counted after it.
 func (h *history) forgets(reset reset, events []event) span {
-	if reset.status != http.StatusNoContent {
+	switch reset.status {
+	case http.StatusNoContent:
+	case http.StatusAccepted: // done when the store is back
+		return span{reset.call, reset.back + h.late() + longestReset}
+	default:
 		return span{reset.call, reset.back + h.late()}
 	}
 	forgets := reset.span

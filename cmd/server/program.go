@@ -36,6 +36,9 @@ const (
 	// changed.
 	reloadInterval = time.Second
 
+	// resetInterval is how often resets are tried again that the store couldn't do.
+	resetInterval = 500 * time.Millisecond
+
 	// drainPause is how long, at shutdown, a connection whose handshake has
 	// begun may take to open, and how long the open ones have to be quiet
 	// until they are closed. Each is closed after its next answer.
@@ -291,6 +294,9 @@ func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) 
 		work.Wait()
 		// Close doesn't wait for handlers; their store timeout ends them.
 		p.server.Await()
+		if n := p.server.RetryResets(); n > 0 {
+			p.log.Warn("clients were reset in this process only, as Memcached doesn't answer", slog.Int("clients", n))
+		}
 		if n := p.limiters.flush(); n > 0 {
 			p.log.Warn("what was admitted without Memcached is not counted there", slog.Int("clients", n))
 		}
@@ -298,6 +304,7 @@ func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) 
 	}()
 	p.greet()
 	work.Go(func() { p.watchStore(working) })
+	work.Go(func() { p.retryResetsUntil(working) })
 
 	var open, changed atomic.Int64
 	var silent sync.Map // keys are the connections that have sent nothing yet
@@ -332,6 +339,17 @@ func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) 
 	go func() { stopped <- stopGRPC() }()
 	err = p.shutDown(srv, served, &open, &changed, &silent)
 	return errors.Join(err, <-stopped)
+}
+
+func (p *program) retryResetsUntil(ctx context.Context) {
+	for ticks := time.Tick(resetInterval); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticks:
+			p.server.RetryResets()
+		}
+	}
 }
 
 // serveGRPC serves the rate limit service, if there is one, until stop returns.

@@ -95,6 +95,35 @@ func TestLogTellsHowManyChecksAreDecidedWithoutAServer(t *testing.T) {
 	assert.Equal(t, all, sum)
 }
 
+// A customer can be let in again while Memcached stands still. What the process
+// that was asked can't tell it by its end, the log says.
+func TestResetDuringAnOutage(t *testing.T) {
+	t.Parallel()
+	memcached := memcachedtest.Start(t)
+	args := []string{"-memcached", memcached.Addr, "-store-timeout", "500ms"}
+	r, other := startProgram(t, args...), startProgram(t, args...)
+	reset := func(client string) int {
+		status, _, _, err := r.send(http.MethodDelete, "/v1/policies/log/clients/"+client, "", "")
+		require.NoError(t, err)
+		return status
+	}
+	require.True(t, r.check(t, "log", "c", 100).Allowed)
+	require.False(t, other.check(t, "log", "c", 100).Allowed)
+	memcached.Pause()
+	assert.Equal(t, http.StatusAccepted, reset("c"))
+	assert.True(t, r.check(t, "log", "c", 1).Allowed)
+	memcached.Resume()
+	r.log.wait(t, "client reset, as asked before")
+	require.Eventually(t, func() bool { return other.check(t, "log", "c", 90).Allowed }, patience, 10*time.Millisecond)
+
+	memcached.Pause()
+	assert.Equal(t, http.StatusAccepted, reset("d"))
+	require.NoError(t, r.end())
+	line := r.log.wait(t, "clients were reset in this process only")
+	assert.Contains(t, line, "level=WARN")
+	assert.Contains(t, line, " clients=1")
+}
+
 // A server that is full answers pings, and decides nothing about new clients.
 func TestLogTellsOfAServerThatIsFull(t *testing.T) {
 	t.Parallel()

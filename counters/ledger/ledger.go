@@ -280,6 +280,12 @@ func (b *Book[A]) Owing() int { return b.owing.Waiting() }
 // Clients returns the number of clients that are remembered.
 func (b *Book[A]) Clients() int { return b.clients.Len() }
 
+// Forget drops the account of a client, and what is due of it.
+func (b *Book[A]) Forget(client string) {
+	b.clients.Forget(client)
+	b.owing.Repaid(client)
+}
+
 // Change calls do with the account of a client, which is locked.
 func (b *Book[A]) Change(client string, do func(*A)) {
 	c := b.clients.Get(client)

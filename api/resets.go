@@ -1,0 +1,58 @@
+package api
+
+import (
+	"sync"
+	"time"
+)
+
+// maxResets is how many resets wait for the store at most.
+const maxResets = 1000
+
+// A lateReset is the reset of a client of a policy that the store couldn't do.
+type lateReset struct{ policy, client string }
+
+// lateResets are those that wait for the store, and when they were asked for. The
+// zero value has none.
+type lateResets struct {
+	mu    sync.Mutex
+	asked map[lateReset]time.Time
+}
+
+// add has r wait, unless too many others do. It reports whether r waits.
+func (l *lateResets) add(r lateReset, now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, waits := l.asked[r]; !waits && len(l.asked) >= maxResets {
+		return false
+	}
+	if l.asked == nil {
+		l.asked = make(map[lateReset]time.Time)
+	}
+	l.asked[r] = now
+	return true
+}
+
+// done notes that a client was reset as of now. If it has been asked for again since,
+// that still waits.
+func (l *lateResets) done(r lateReset, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.asked[r].After(now) {
+		delete(l.asked, r)
+	}
+}
+
+func (l *lateResets) all() (resets []lateReset, asked []time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for r, at := range l.asked {
+		resets, asked = append(resets, r), append(asked, at)
+	}
+	return resets, asked
+}
+
+func (l *lateResets) len() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.asked)
+}

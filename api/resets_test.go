@@ -1,0 +1,139 @@
+package api
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters"
+)
+
+// While the store is gone a client is reset here at once, and there as soon as
+// it is back. What it uses in between isn't reset, where it counts in windows.
+func TestAResetDuringAnOutageIsDoneLater(t *testing.T) {
+	t.Parallel()
+	for _, limit := range []Limit{
+		fixed("limit", 2, time.Hour), sliding("limit", 2, time.Hour, 60, "weighted"), sliding("limit", 2, time.Hour, 60, "strict"),
+		token("limit", 2, time.Hour, 0), leaky("limit", 2, time.Hour, 0), slidingLog("limit", 2, time.Hour), countingLog("limit", 2, time.Hour, 8),
+	} {
+		name := limit.Algorithm + limit.Estimate
+		window := limit.SubWindows > 0 || limit.Algorithm == "fixed_window"
+		policy := func() *Policy {
+			p := newPolicy("api", limit)
+			p.Routes = []Route{{Path: "/login", Cost: 1, Limits: []Limit{limit}}}
+			p.Routes[0].Limits[0].Route = "/login"
+			return p
+		}
+		s, other := newService(policy()), newService(policy())
+		other.store.Store = s.memory
+		spend := func(s *service, at time.Duration) result {
+			s.clock.at(at)
+			return s.check(t, `{"policy":"api","client":"alice"}`)
+		}
+		login := func() int {
+			return s.do(t, http.MethodGet, "/v1/auth/api/login", "", "X-Forwarded-For", "192.0.2.7").Code
+		}
+		require.True(t, spend(s, 0).Allowed)
+		require.True(t, spend(s, time.Second).Allowed)
+		require.False(t, spend(s, 2*time.Second).Allowed)
+		require.Equal(t, []int{200, 200, 429}, []int{login(), login(), login()})
+
+		s.store.failWith(fmt.Errorf("%w: %w", counters.ErrUnavailable, counters.ErrNotSent))
+		require.False(t, spend(s, 3*time.Second).Allowed, name)
+		s.clock.at(10 * time.Second)
+		for _, client := range []string{"alice", "192.0.2.1"} {
+			r := s.do(t, http.MethodDelete, "/v1/policies/api/clients/"+client, "")
+			require.Equal(t, http.StatusAccepted, r.Code, r.Body)
+			require.Empty(t, r.Body)
+		}
+		r := spend(s, 20*time.Second)
+		assert.True(t, r.Allowed, name)
+		assert.True(t, r.Degraded)
+		assert.Equal(t, 200, login(), "the limits of routes, too")
+		assert.Equal(t, 2, s.RetryResets(), "the store is still gone")
+
+		s.store.failWith(nil)
+		s.clock.at(30 * time.Second)
+		assert.Zero(t, s.RetryResets())
+		assert.True(t, spend(other, 31*time.Second).Allowed, "elsewhere: %s", name)
+		// What this process has admitted alone is counted in windows.
+		assert.Equal(t, window, !spend(s, 32*time.Second).Allowed, name)
+		assert.False(t, spend(s, 33*time.Second).Allowed, name)
+		assert.Zero(t, s.RetryResets())
+	}
+}
+
+// A reset that succeeds takes the place of one that waits.
+func TestAResetIsNotDoneTwice(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("api", token("limit", 2, time.Hour, 0)))
+	reset := func() int { return s.do(t, http.MethodDelete, "/v1/policies/api/clients/alice", "").Code }
+	s.admits(t, `{"policy":"api","client":"alice","cost":2}`)
+	s.store.failWith(counters.ErrTimeout)
+	require.Equal(t, http.StatusAccepted, reset())
+	require.Equal(t, http.StatusAccepted, reset())
+	s.store.failWith(nil)
+	require.Equal(t, http.StatusNoContent, reset())
+	s.admits(t, `{"policy":"api","client":"alice","cost":2}`)
+	assert.Zero(t, s.RetryResets())
+	s.denies(t, `{"policy":"api","client":"alice"}`)
+}
+
+// Those of policies that are gone have nothing to reset any more.
+func TestResetsThatWaitAreBounded(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("api", fixed("limit", 2, time.Hour)), newPolicy("gone", fixed("limit", 2, time.Hour)))
+	s.store.failWith(counters.ErrTimeout)
+	reset := func(policy, client string) result {
+		return s.do(t, http.MethodDelete, "/v1/policies/"+policy+"/clients/"+client, "")
+	}
+	require.Equal(t, http.StatusAccepted, reset("gone", "c").Code)
+	for i := range maxResets - 1 {
+		require.Equal(t, http.StatusAccepted, reset("api", fmt.Sprint("c", i)).Code)
+	}
+	r := reset("api", "one-more")
+	assert.Equal(t, http.StatusServiceUnavailable, r.Code)
+	assert.Equal(t, typeReducedCapacity, r.Type)
+	assert.Equal(t, `the client was not reset in all limits, and 1000 others wait for the store; do it again: limit "limit": counters: the store did not answer in time`, r.Detail)
+	assert.Equal(t, http.StatusAccepted, reset("api", "c7").Code, "it waits already")
+	assert.Equal(t, maxResets, s.RetryResets())
+	s.SetPolicies(Policies{"api": s.policies.Load().byName["api"]})
+	assert.Equal(t, maxResets-1, s.RetryResets())
+	s.store.failWith(nil)
+	assert.Zero(t, s.RetryResets())
+}
+
+func TestTheLogTellsWhoResets(t *testing.T) {
+	t.Parallel()
+	for _, show := range []bool{false, true} {
+		s := newServiceWith(func(cfg *Config) {
+			cfg.Tokens, cfg.LogClients = []string{"first-token", "second-token"}, show
+		}, newPolicy("api", fixed("limit", 2, time.Hour)))
+		reset := func() {
+			s.do(t, http.MethodDelete, "/v1/policies/api/clients/alice", "", "Authorization", "Bearer second-token")
+		}
+		client := "2bd806c97f0e00af"
+		if show {
+			client = "alice"
+		}
+		reset()
+		assert.Regexp(t, `level=INFO msg="client reset" policy=api client=`+client+` peer=192.0.2.1 token=2\n$`, s.log.String())
+		s.store.failWith(counters.ErrTimeout)
+		reset()
+		assert.Regexp(t, `level=INFO msg="client reset in this process; .*" policy=api client=`+client+` peer=192.0.2.1 token=2 error="limit .*did not answer in time"\n$`, s.log.String())
+		s.clock.at(3 * time.Second)
+		s.store.failWith(nil)
+		s.RetryResets()
+		assert.Regexp(t, `level=INFO msg="client reset, as asked before" policy=api client=`+client+` after=3s\n$`, s.log.String())
+		assert.NotContains(t, s.log.String(), "second-token")
+	}
+	log := new(syncBuffer)
+	s := newServiceWith(func(cfg *Config) { cfg.Log = slog.New(slog.NewTextHandler(log, nil)) }, newPolicy("api", fixed("limit", 2, time.Hour)))
+	s.do(t, http.MethodDelete, "/v1/policies/api/clients/alice", "")
+	assert.Regexp(t, ` peer=192.0.2.1\n$`, log.String(), "without tokens")
+}
