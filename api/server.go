@@ -32,6 +32,10 @@ import (
 // writeTimeout bounds handling a request and writing its answer.
 const writeTimeout = 15 * time.Second
 
+// maxStreams is how many requests a connection of HTTP/2 may have under way. One
+// that resets them and goes on opening others is closed.
+const maxStreams = 250
+
 // Config configures a Server. Metrics and Log are needed; so are Health for
 // /readyz and Gatherer for /metrics.
 type Config struct {
@@ -97,6 +101,7 @@ func (s *Server) HTTPServer() *http.Server {
 		WriteTimeout:      writeTimeout,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
 		ErrorLog:          slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
 	}
 }

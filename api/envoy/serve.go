@@ -29,6 +29,9 @@ const (
 	maxMessageBytes = 4 << 20
 	// minPing is how often a connection may be asked whether it is alive.
 	minPing = 10 * time.Second
+	// maxStreams is how many requests a connection may have under way. Their handlers
+	// count until they have ended, though the caller has reset them.
+	maxStreams = 250
 	// workers are goroutines that answer one request after another, so that their
 	// stacks don't have to grow for each; when all are busy, there are more.
 	workers = 256
@@ -48,6 +51,7 @@ type Server struct {
 func NewServer(s *Service, config *tls.Config, log *slog.Logger) *Server {
 	options := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxMessageBytes),
+		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
 		grpc.WaitForHandlers(true),
