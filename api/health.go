@@ -78,7 +78,7 @@ type serverMetrics struct {
 	named      bool // else the label of a server is its number, from 0
 	operations *operationCounts
 
-	up, open, items, bytes, evictions, ended *prometheus.Desc
+	up, open, items, bytes, evictions, ahead, ended *prometheus.Desc
 }
 
 func newServerMetrics(health func() []counters.ServerStatus, operations *operationCounts, named bool) *serverMetrics {
@@ -93,13 +93,14 @@ func newServerMetrics(health func() []counters.ServerStatus, operations *operati
 		items:     desc("weir_memcached_items", "Items that a Memcached server holds."),
 		bytes:     desc("weir_memcached_bytes", "Bytes that its items take."),
 		evictions: desc("weir_memcached_evictions_total", "Items that a Memcached server dropped for want of memory since its start."),
+		ahead:     desc("weir_memcached_clock_difference_seconds", "By how much this process's clock is ahead of a Memcached server's at least, or behind if that is negative; 0 as far as the server's whole seconds tell."),
 
 		ended: desc("weir_store_operations_total", "Operations on a server of the store by outcome: ok, timeout, error.", "operation", "outcome"),
 	}
 }
 
 func (s *serverMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{s.up, s.open, s.items, s.bytes, s.evictions, s.ended} {
+	for _, desc := range []*prometheus.Desc{s.up, s.open, s.items, s.bytes, s.evictions, s.ahead, s.ended} {
 		ch <- desc
 	}
 }
@@ -125,6 +126,7 @@ func (s *serverMetrics) Collect(ch chan<- prometheus.Metric) {
 			send(s.items, prometheus.GaugeValue, server.Stats.Items)
 			send(s.bytes, prometheus.GaugeValue, server.Stats.Bytes)
 			send(s.evictions, prometheus.CounterValue, server.Stats.Evictions)
+			ch <- prometheus.MustNewConstMetric(s.ahead, prometheus.GaugeValue, server.Stats.Ahead.Seconds(), label)
 		}
 		operations := s.operations.of(server.Server)
 		for o, operation := range operationNames {

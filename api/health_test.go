@@ -67,14 +67,15 @@ func TestMetricsSayWhichServersAreUp(t *testing.T) {
 	s := newServiceWith(func(cfg *Config) {
 		cfg.Health = func() []counters.ServerStatus {
 			return []counters.ServerStatus{
-				{Server: "a:11211", Stats: &counters.ServerStats{Items: 7, Bytes: 700, Evictions: 3}},
+				{Server: "a:11211", Stats: &counters.ServerStats{Items: 7, Bytes: 700, Evictions: 3, Ahead: -1500 * time.Millisecond}},
 				{Server: "b:11211", Err: errors.New("down"), BreakerOpen: true},
 			}
 		}
 	}, newPolicy("api", fixed("per-minute", 2, time.Minute)))
 	requireMetrics(t, s, `weir_store_up{server="a:11211"} 1`, `weir_store_up{server="b:11211"} 0`,
 		`weir_store_breaker_open{server="a:11211"} 0`, `weir_store_breaker_open{server="b:11211"} 1`,
-		`weir_memcached_items{server="a:11211"} 7`, `weir_memcached_bytes{server="a:11211"} 700`, `weir_memcached_evictions_total{server="a:11211"} 3`)
+		`weir_memcached_items{server="a:11211"} 7`, `weir_memcached_bytes{server="a:11211"} 700`, `weir_memcached_evictions_total{server="a:11211"} 3`,
+		`weir_memcached_clock_difference_seconds{server="a:11211"} -1.5`)
 	assert.NotContains(t, s.do(t, http.MethodGet, "/metrics", "").Body, `weir_memcached_items{server="b:11211"}`)
 }
 

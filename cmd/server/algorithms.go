@@ -3,9 +3,12 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strconv"
 	"time"
+
+	"golang.org/x/time/rate"
 
 	"weir/api"
 	"weir/cas"
@@ -247,6 +250,7 @@ type resources struct {
 	store   api.Store
 	options counters.Options // without what a limit says
 	metrics *api.Metrics
+	log     *slog.Logger
 }
 
 // limiterOptions are the options of the limiter of a limit.
@@ -259,8 +263,13 @@ func (r *resources) limiterOptions(p *api.Policy, l *api.Limit) counters.Options
 
 // casConfig is the configuration of a limiter by compare-and-swap.
 func (r *resources) casConfig(p *api.Policy, l *api.Limit) cas.Config {
-	return cas.Config{
-		Options: r.limiterOptions(p, l), Swaps: r.metrics.Swaps, Foreign: r.metrics.Foreign,
-		Ahead: func(time.Duration) { r.metrics.Ahead() },
+	warning := rate.Sometimes{Interval: time.Minute}
+	ahead := func(by time.Duration) {
+		r.metrics.Ahead()
+		warning.Do(func() {
+			r.log.Warn("a client's state is from a clock that is ahead of this one, and is taken as of now: synchronize the clocks of all instances",
+				slog.String("policy", p.Name), slog.String("limit", l.Name), slog.Duration("ahead", by))
+		})
 	}
+	return cas.Config{Options: r.limiterOptions(p, l), Swaps: r.metrics.Swaps, Foreign: r.metrics.Foreign, Ahead: ahead}
 }

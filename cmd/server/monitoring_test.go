@@ -61,7 +61,7 @@ func TestEachAlertHasARunbook(t *testing.T) {
 		assert.Contains(t, readme, "\n### "+rule.Alert+"\n")
 		assert.Contains(t, tested, "- alertname: "+rule.Alert+"\n")
 	}
-	assert.Len(t, rules.Groups[0].Rules, 9)
+	assert.Len(t, rules.Groups[0].Rules, 10)
 }
 
 // expressions returns what the panels of the dashboard ask Prometheus, with the

@@ -102,7 +102,7 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 	}
 	options := cfg.limiterOptions()
 	options.Refunds, options.RefundFailed = &p.refunds, p.metrics.RefundFailed
-	p.limiters.resources = resources{store: p.metrics.InstrumentStore(store), options: options, metrics: p.metrics}
+	p.limiters.resources = resources{store: p.metrics.InstrumentStore(store), options: options, metrics: p.metrics, log: p.log}
 	api.RegisterViews(registry, p.limiters.clients, p.limiters.clientLimit)
 	loaded, err := p.loadPolicies()
 	if err != nil {

@@ -189,12 +189,13 @@ func checkVersion(reply []byte) error {
 	return nil
 }
 
-// parseStats returns what stats answered.
-func parseStats(reply []byte) (counters.ServerStats, error) {
+// parseStats returns what stats answered now.
+func parseStats(reply []byte, now time.Time) (counters.ServerStats, error) {
 	var s counters.ServerStats
+	clock := now.Unix()
 	for line := range bytes.Lines(reply) {
 		name, number, _ := strings.Cut(strings.TrimSuffix(strings.TrimPrefix(string(line), "STAT "), "\r\n"), " ")
-		field := map[string]*int64{"curr_items": &s.Items, "bytes": &s.Bytes, "evictions": &s.Evictions}[name]
+		field := map[string]*int64{"curr_items": &s.Items, "bytes": &s.Bytes, "evictions": &s.Evictions, "time": &clock}[name]
 		if field == nil {
 			continue
 		}
@@ -206,7 +207,18 @@ func parseStats(reply []byte) (counters.ServerStats, error) {
 	if !bytes.HasSuffix(reply, []byte("END\r\n")) {
 		return s, replyError(reply)
 	}
+	s.Ahead = ahead(now, time.Unix(clock, 0))
 	return s, nil
+}
+
+// tick is how far a Memcached server's time may be behind its clock: it counts whole
+// seconds, once a second.
+const tick = 2 * time.Second
+
+// ahead returns by how much now is ahead of a server's clock at least, or behind it if that
+// is negative, as its time tells.
+func ahead(now, server time.Time) time.Duration {
+	return min(0, now.Sub(server)) + max(0, now.Sub(server)-tick)
 }
 
 func parseUint(b []byte) (uint64, error) { return strconv.ParseUint(string(b), 10, 64) }

@@ -19,12 +19,14 @@ const (
 	lineInterval = 10 * time.Second
 	// evictionsInterval is the time between two lines about its evictions.
 	evictionsInterval = time.Minute
+	// clockInterval is the time between two lines about the difference of its clock.
+	clockInterval = 10 * time.Minute
 )
 
 // Watch looks the names of servers up again and again, and logs what servers
 // join and leave. It logs which are down at the start and when that changes,
-// when one that is up leaves checks undecided, and when one evicts items, with few
-// lines however often it happens. It also asks for the servers' statistics, which Ping returns. It ends with ctx.
+// when one that is up leaves checks undecided, when one evicts items, and when its clock
+// differs, with few lines however often it happens. It also asks for the servers' statistics, which Ping returns. It ends with ctx.
 // Call it once, before Close.
 func (s *Store) Watch(ctx context.Context, log *slog.Logger) {
 	var following sync.WaitGroup
@@ -93,7 +95,7 @@ func (s *Store) readStats() {
 func (cs *clients) readStats() {
 	var stats counters.ServerStats
 	read := func(reply []byte) (err error) {
-		stats, err = parseStats(reply)
+		stats, err = parseStats(reply, time.Now())
 		return err
 	}
 	if cs.ping().Err != nil || cs.ask(cs.patience(), "stats\r\n", read) != nil {
@@ -111,6 +113,7 @@ type voice struct {
 	up        record    // when the breaker was last said to be closed
 	undecided int64     // checks that were decided without the server by then
 
+	clock     time.Time // the last line about the difference of clocks
 	warned    time.Time // the last line about evictions
 	known     bool      // evictions is
 	evictions int64     // the last count
@@ -128,7 +131,12 @@ func (v *voice) speak(now time.Time, cs *clients, log *slog.Logger) {
 	case leftUndecided:
 		log.Warn("a Memcached server left checks undecided", slog.Any("error", *cs.cause.Load()), down, without)
 	}
-	if n := v.evicted(now, cs.stats.Load()); n > 0 {
+	stats := cs.stats.Load()
+	if stats != nil && stats.Ahead != 0 && now.Sub(v.clock) >= clockInterval {
+		v.clock = now
+		log.Warn("the clocks of this machine and a Memcached server's differ: synchronize them", slog.Duration("ahead_at_least", stats.Ahead))
+	}
+	if n := v.evicted(now, stats); n > 0 {
 		log.Warn("a Memcached server evicts counters: give it more memory", slog.Int64("evictions", n))
 	}
 }
