@@ -2,28 +2,89 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
+	"sync"
 	"time"
 )
 
 // acceptWarnInterval is the time between two warnings of a loudListener.
 const acceptWarnInterval = 10 * time.Second
 
-// A loudListener warns when it can't accept connections: most likely the
-// process has too many open files. The http.Server goes on trying.
+// A loudListener has as many connections open as it has places, so that the process keeps
+// files for its connections to Memcached, and accepts no more until one is closed. It
+// warns of that, and when it can't accept connections. The http.Server goes on trying.
 type loudListener struct {
 	net.Listener
 	log    *slog.Logger
+	places chan struct{}
+	closed chan struct{}
+	close  func() error
 	warned time.Time
+}
+
+func newLoudListener(l net.Listener, places int, log *slog.Logger) *loudListener {
+	loud := &loudListener{Listener: l, log: log, places: make(chan struct{}, places), closed: make(chan struct{})}
+	loud.close = sync.OnceValue(func() error {
+		close(loud.closed)
+		return l.Close()
+	})
+	return loud
 }
 
 // Accept implements net.Listener. One goroutine at a time may call it.
 func (l *loudListener) Accept() (net.Conn, error) {
+	select {
+	case l.places <- struct{}{}:
+	default:
+		l.warn(fmt.Errorf("too many open files: %d connections are open, and the others are kept for Memcached", cap(l.places)))
+		select {
+		case l.places <- struct{}{}:
+		case <-l.closed:
+			return nil, net.ErrClosed
+		}
+	}
 	conn, err := l.Listener.Accept()
-	if err != nil && !errors.Is(err, net.ErrClosed) && time.Since(l.warned) >= acceptWarnInterval {
+	if err != nil {
+		<-l.places
+		if !errors.Is(err, net.ErrClosed) {
+			l.warn(err)
+		}
+		return nil, err
+	}
+	return &placedConn{conn, sync.OnceFunc(func() { <-l.places })}, nil
+}
+
+func (l *loudListener) warn(err error) {
+	if time.Since(l.warned) >= acceptWarnInterval {
 		l.warned = time.Now()
 		l.log.Warn("no connection can be accepted", slog.Any("error", err))
 	}
-	return conn, err
+}
+
+// Close implements net.Listener.
+func (l *loudListener) Close() error { return l.close() }
+
+// A placedConn leaves its place when it is closed.
+type placedConn struct {
+	net.Conn
+	leave func()
+}
+
+func (c *placedConn) Close() error {
+	defer c.leave()
+	return c.Conn.Close()
+}
+
+// anyFiles is taken for the most files that a process may have open if that is more, or
+// isn't known.
+const anyFiles = 1 << 20
+
+// places returns how many connections each of the listeners may have, if the process
+// may have so many files.
+func places(files int) (http, grpc int) {
+	kept := max(12, min(24, files/4), files/16) // for Memcached, the log, and files that are read
+	grpc = max(1, files/8)
+	return max(1, files-kept-grpc), grpc
 }

@@ -321,13 +321,14 @@ func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) 
 			silent.Delete(c)
 		}
 	}
-	var incoming net.Listener = p.listener
+	most, grpcMost := places(mostFiles())
+	var incoming net.Listener = newLoudListener(p.listener, most, p.log)
 	if p.tls != nil {
 		incoming = tls.NewListener(incoming, p.tls)
 	}
 	served := make(chan error, 1)
-	go func() { served <- srv.Serve(&loudListener{Listener: incoming, log: p.log}) }()
-	grpcServed, stopGRPC := p.serveGRPC()
+	go func() { served <- srv.Serve(incoming) }()
+	grpcServed, stopGRPC := p.serveGRPC(grpcMost)
 	select {
 	case err := <-served:
 		return errors.Join(fmt.Errorf("serving ended: %w", err), stopGRPC())
@@ -353,14 +354,14 @@ func (p *program) retryResetsUntil(ctx context.Context) {
 }
 
 // serveGRPC serves the rate limit service, if there is one, until stop returns.
-// The channel has what ended it earlier.
-func (p *program) serveGRPC() (ended <-chan error, stop func() error) {
+// It has that many connections at most. The channel has what ended it earlier.
+func (p *program) serveGRPC(most int) (ended <-chan error, stop func() error) {
 	if p.grpc == nil {
 		return nil, func() error { return nil }
 	}
 	served, over := make(chan error, 1), make(chan struct{})
 	go func() {
-		served <- p.grpc.Serve(&loudListener{Listener: p.grpcListener, log: p.log})
+		served <- p.grpc.Serve(newLoudListener(p.grpcListener, most, p.log))
 		close(over)
 	}()
 	return served, func() error {

@@ -186,7 +186,7 @@ func TestAcceptErrorsAreToldOnceInAWhile(t *testing.T) {
 	t.Parallel()
 	log := newLogLines()
 	inner := &failingListener{err: syscall.EMFILE}
-	l := &loudListener{Listener: inner, log: slog.New(slog.NewTextHandler(log, nil))}
+	l := newLoudListener(inner, 1, slog.New(slog.NewTextHandler(log, nil)))
 	for range 10 {
 		_, err := l.Accept()
 		require.ErrorIs(t, err, syscall.EMFILE)
