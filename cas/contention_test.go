@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -17,6 +18,7 @@ import (
 	"weir/counters"
 	"weir/counters/memcached"
 	"weir/counters/memcachedtest"
+	"weir/counters/memory"
 )
 
 // testConfig is that of a limit whose instances have the same clock.
@@ -172,5 +174,36 @@ func BenchmarkContention(b *testing.B) {
 				})
 			}
 		}
+	}
+}
+
+// Where an operation takes more than half of the store timeout, callers that wait for
+// their own instance find the store too slow. Nobody contends with it.
+func TestASlowStoreIsNoContention(t *testing.T) {
+	t.Parallel()
+	for name, newLimiter := range makers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := &slowStore{Store: memory.New(nil), takes: 30 * time.Millisecond, swaps: true}
+				cfg := testConfig(10)
+				cfg.StoreTimeout = 50 * time.Millisecond
+				l, err := newLimiter(store, cfg)
+				require.NoError(t, err)
+				var callers sync.WaitGroup
+				for i := range 8 {
+					callers.Go(func() {
+						time.Sleep(time.Duration(i) * 7 * time.Millisecond)
+						for range 50 {
+							d, err := l.Take(&counters.Deadline{At: time.Now().Add(50 * time.Millisecond)}, counters.Request{Client: "c", Cost: 1, Limit: 10_000, Now: time.Now()})
+							assert.True(t, err != nil || d.Allowed, "%+v", d)
+						}
+					})
+				}
+				callers.Wait()
+				time.Sleep(time.Second)
+				l.(interface{ Flush() }).Flush()
+			})
+		})
 	}
 }

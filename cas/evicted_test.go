@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -40,6 +41,10 @@ func (s *heldSwap) Swap(ctx context.Context, key string, old counters.State, val
 // (The race detector sees if it is.)
 func TestACallerOfAnAccountThatHasMadeRoom(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, testACallerOfAnAccountThatHasMadeRoom)
+}
+
+func testACallerOfAnAccountThatHasMadeRoom(t *testing.T) {
 	inner := memory.New(nil)
 	store := &heldSwap{Store: inner, waits: make(chan struct{}), done: make(chan bool)}
 	cfg := testConfig(1)

@@ -70,15 +70,12 @@ func (p *pace) untilTurn(deadline time.Time) time.Duration {
 	return max(0, min(p.turn.Sub(now), deadline.Sub(now)/2))
 }
 
-// contended reports whether a wait that ended at the deadline was contention:
-// others have held the process up, or the store has answered it at read, in a
-// good part of the time that it had.
-func (p *pace) contended(deadline, read time.Time, timeout time.Duration) bool {
-	began := deadline.Add(-timeout)
-	return p.heldUp.After(began) || read.After(began.Add(timeout/heldUpPart))
+// contended reports whether others have held the process up during a wait that ended at
+// the deadline. If they haven't, the store has taken the time.
+func (p *pace) contended(deadline time.Time, timeout time.Duration) bool {
+	return p.heldUp.After(deadline.Add(-timeout))
 }
 
-// heldUpPart is the part of the store timeout that others have to take from a
-// check for it to be contended when its time is over: with less, the store has
-// failed.
+// heldUpPart is the part of the store timeout that a process has to wait for its turn to
+// be held up by others.
 const heldUpPart = 4

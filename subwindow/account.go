@@ -352,9 +352,10 @@ func (a *account) awaits(f *flight) bool {
 // ground ends the flight under way, which has had no answer.
 func (a *account) ground() *flight {
 	f := a.flight
-	a.flight = nil
-	a.flights = append(a.flights, f)
-	a.doubtful = true
+	a.flight, a.doubtful = nil, true
+	if f.at > a.forgottenTo { // else the client was reset meanwhile
+		a.flights = append(a.flights, f)
+	}
 	return f
 }
 

@@ -3,6 +3,7 @@ package subwindow_test
 import (
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -16,6 +17,11 @@ import (
 // The flight of a follower, which leaves while the leader only refunds, isn't used
 // again: what it admits alone can be refunded.
 func TestARefundIsNotForgottenAsItsFlightIsUsedAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, testARefundIsNotForgottenAsItsFlightIsUsedAgain)
+}
+
+func testARefundIsNotForgottenAsItsFlightIsUsedAgain(t *testing.T) {
 	w, err := subwindow.NewFixedWindow(time.Hour)
 	require.NoError(t, err)
 	inner := memory.New(nil)

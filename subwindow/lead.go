@@ -34,7 +34,7 @@ func (w *work) Begin(ctx context.Context, a *account, client string, batch *ledg
 func (w *work) Next() ledger.Step {
 	a := w.a
 	w.steps++
-	a.reach(w.place, w.kept) // others may have gone on meanwhile
+	w.reach() // others may have gone on meanwhile
 	a.forget(w.window, w.now)
 	a.hear()
 	w.generation = a.generation
@@ -73,7 +73,7 @@ func (w *work) Next() ledger.Step {
 // Finish implements ledger.Work.
 func (w *work) Finish() (more bool) {
 	a := w.a
-	a.reach(w.place, w.kept)
+	w.reach()
 	anew := resetAt(a.generation) != resetAt(w.generation) // this process has reset the client meanwhile
 	w.err = nil
 	if w.step != settles {

@@ -3,6 +3,7 @@ package subwindow_test
 import (
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -125,6 +126,53 @@ func TestShareAfterAnOldReset(t *testing.T) {
 				}
 			}
 			assert.Equal(t, 40, admitted)
+		})
+	}
+}
+
+// An addition that is on its way while its process resets the client is from before that,
+// whatever becomes of it: nobody puts back what the reset has deleted.
+func TestAnAdditionUnderWayDuringAReset(t *testing.T) {
+	t.Parallel()
+	for _, slots := range []int{0, 1} {
+		t.Run(fmt.Sprint(slots), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				inner := memory.New(nil)
+				w := subwindow.Window{Strict: slots == 0, Width: time.Hour, Slots: slots}
+				var tell func(error)
+				late := false
+				store := &faultyStore{Store: inner, fault: func(operation, _ string) error {
+					if !late || operation != "add" {
+						return nil
+					}
+					late = false
+					time.Sleep(50 * time.Millisecond)
+					return &counters.Unanswered{Err: counters.ErrTimeout, Await: func(f func(error)) { tell = f }}
+				}}
+				reseeded := 0
+				l := newLimiterWith(t, store, w, counters.Options{Clients: 10, StoreTimeout: 50 * time.Millisecond, Reseeded: func(n int) { reseeded += n }})
+				require.True(t, take(t, l, time.Now(), 1, 10).Allowed)
+				time.Sleep(100 * time.Millisecond)
+				late = true
+				counted := make(chan struct{})
+				go func() {
+					_, err := l.Take(t.Context(), request(time.Now(), 8, 10))
+					assert.Error(t, err)
+					close(counted)
+				}()
+				time.Sleep(10 * time.Millisecond)
+				// It is counted, and deleted again.
+				_, err := inner.Add(t.Context(), counters.Addition{Key: key(w, time.Now()), Delta: 8, TTL: time.Hour})
+				require.NoError(t, err)
+				require.NoError(t, l.Reset(t.Context(), "c", time.Now()))
+				<-counted
+				tell(nil)
+				time.Sleep(2 * time.Second)
+				l.Flush()
+				assert.True(t, take(t, l, time.Now(), 10, 10).Allowed)
+				assert.Zero(t, reseeded)
+			})
 		})
 	}
 }

@@ -90,8 +90,16 @@ func (w *work) nextSlot() bool {
 	w.calls = w.calls[n:]
 	w.asked, w.steps = false, 0
 	w.blind = !slices.ContainsFunc(w.pending, func(c *call) bool { return c.Request.Kind != ledger.Refunds })
-	w.a.reach(w.place, w.kept)
+	w.reach()
 	return true
+}
+
+// reach gives the account the slots of the pending calls. A refund's may be of long
+// ago, and what is known of others stays.
+func (w *work) reach() {
+	if !w.blind || w.a.slots == nil {
+		w.a.reach(w.place, w.kept)
+	}
 }
 
 // End implements ledger.Work.

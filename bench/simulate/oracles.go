@@ -26,7 +26,8 @@ func (w *world) judgeCall(c *call) {
 	late := errors.Is(err, context.DeadlineExceeded)
 	again := c.kind == refund && (late || errors.Is(err, cas.ErrContended)) // it is tried
 	forgotten := late && c.kind == take && w.width() == 0 && w.resetBy(c)
-	if err != nil && !again && !forgotten && c.process.failed.Before(c.began) && len(c.process.open) == 0 {
+	waited := late && w.width() == 0 && w.storeTook(c) >= w.timeout/2
+	if err != nil && !again && !forgotten && !waited && c.process.failed.Before(c.began) && len(c.process.open) == 0 {
 		w.violate("errors", "#%d failed although the store answered everything: %v", c.number, err)
 	}
 	if c.failed != nil && c.denied() && w.mayBeKnown(c)+c.request.Cost <= w.capacity()-w.kept() {
@@ -209,6 +210,17 @@ func (c *connection) heardAfter(since time.Time) time.Time {
 	return c.heard[i]
 }
 
+// storeTook returns how much of the time of c the store has taken for the states that its
+// process has read and swapped, for calls behind which it may have waited.
+func (w *world) storeTook(c *call) (took time.Duration) {
+	for _, o := range slices.Concat(w.loads, w.writes) {
+		if o.connection == c.life && o.sent.Before(c.returned) && o.answered && o.ended.After(c.began) {
+			took += min(o.ended.Sub(maxTime(o.sent, c.began)), c.returned.Sub(maxTime(o.sent, c.began)))
+		}
+	}
+	return took
+}
+
 // denialsFill reports whether each denial fills the bucket or the log: one of
 // unknown outcome may stand for all that was owed before.
 func (w *world) denialsFill() bool { return w.countDenied && w.width() == 0 }
@@ -330,6 +342,9 @@ func (w *world) judgeRefused() {
 	w.align()
 	if w.owing() > 0 { // it is about to be
 		return
+	}
+	if n := len(w.lost); n > 0 && w.width() == 0 && time.Since(w.lost[n-1]) < w.inTheWay() {
+		return // what was given back of what is lost was taken from what had come since
 	}
 	c := w.do(&call{kind: peek, process: w.processes[0], request: w.newRequest(w.processes[0], 1)})
 	used := w.mayBeUsed(c, false)

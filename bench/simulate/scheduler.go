@@ -86,6 +86,8 @@ func (w *world) transmit(o *operation) {
 		o.looked = p.looked
 	case add, swap:
 		w.writes = append(w.writes, o)
+	case load:
+		w.loads = append(w.loads, o)
 	}
 	if rest := o.deadline.Sub(w.start) % tick; rest > 0 {
 		o.deadline = o.deadline.Add(tick - rest)

@@ -74,6 +74,7 @@ type world struct {
 	untold     int          // of these, without what changes nothing or was told late
 	takenBack  time.Time    // until when what was lost may be taken back, as it was told late
 	writes     []*operation // that count or swap, in the order in which they were sent
+	loads      []*operation
 	held       []*operation // whose late answers wait for the end of the outage
 	telling    atomic.Int64 // goroutines that act on late answers
 	outage     outage

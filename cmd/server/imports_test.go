@@ -57,7 +57,8 @@ var folders = map[string]struct {
 	"api/client/weirecho": {[]string{"api/client"}, []string{"github.com/labstack/echo/v4"}},
 	"cmd/server": {[]string{"counters/...", "subwindow", "cas", "api", "api/envoy"}, []string{
 		"github.com/prometheus/client_golang", "go.yaml.in/yaml/v3",
-		"golang.org/x/sys/unix", // an option of a listener's socket
+		"golang.org/x/sys/unix",  // an option of a listener's socket
+		"golang.org/x/time/rate", // a warning now and then
 	}},
 }
 

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -45,15 +46,15 @@ func TestManyWithoutAConnectionOfTheirOwn(t *testing.T) {
 				keys[i] = clientKey(i)
 			}
 			add := func() {
-				answered := 0
+				var answered atomic.Int64
 				m.AddMany(within(t, time.Second), keys, func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn) {
 					return append(to, counters.Addition{Key: keys[i], Delta: 1, TTL: time.Minute, New: true}), counters.Now
 				}, func(_ int, _ []counters.Added, err error) bool {
 					assert.NoError(t, err)
-					answered++
+					answered.Add(1)
 					return false
 				})
-				assert.Equal(t, len(keys), answered)
+				assert.EqualValues(t, len(keys), answered.Load())
 			}
 			for range 3 {
 				add()
