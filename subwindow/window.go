@@ -4,9 +4,11 @@
 // other. A closed slot is read once, and where nothing is left a denial needs no store.
 //
 // A weighted window's estimate never passes the limit. Strict never admits more
-// than the limit in a window, and at least N/(N+1) of it while somebody is
-// always asking; sparse and bunched traffic loses more. Start with Window for
-// the arithmetic, with Limiter for the rest.
+// than the limit in a window, and while somebody is always asking at least
+// N/(N+1) of it, if slots are well above clock skew plus store timeout: for so
+// long each stays in the way, so that of slots as wide as that it is N/(N+2).
+// Sparse and bunched traffic loses more. Start with Window for the arithmetic,
+// with Limiter for the rest.
 //
 // Capped never admits more than L + ceil(2L/N) in a window, of a limit L and N
 // slots, nor more than 2L. For take the last request admitted in a window, in
@@ -48,10 +50,11 @@ type Window struct {
 	Slots int
 	Width time.Duration
 	// Strict counts the oldest slot in full, as a fixed window always does.
-	// Then no window of length Slots*Width holds more than the limit. The price
-	// is at most 1/(Slots+1) of the limit's rate while somebody is always
-	// asking, and more on sparse or bunched traffic: half of it where the whole
-	// limit comes at once in each window.
+	// Then no window of length Slots*Width holds more than the limit. While
+	// somebody is always asking, at least Slots/(Slots+1+Horizon/Width) of the
+	// limit's rate is admitted: the price is at most 1/(Slots+1) where Width is
+	// well above Horizon. It is more on sparse or bunched traffic: half of the
+	// rate where the whole limit comes at once in each window.
 	Strict bool
 	// Capped counts the oldest slot in proportion, as a weighted window does, but
 	// at most ceil(2*limit/Slots) less than in full: then no window holds more
