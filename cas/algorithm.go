@@ -16,9 +16,24 @@
 // inside: at most m-2 too much. So a cost c is denied only if more than
 // L - max(0, m-2) - c is in the window; after a refund, as the last may be what
 // was taken back, L - (m-1) - c if m is above 1. (That of clocks that agree,
-// while the store answers; times are rounded up by at most 1/500,000 of the
-// window.) There are at most 2k+1 entries. It is the idea of Datar, Gionis,
-// Indyk and Motwani's exponential histograms (2002), turned to limits.
+// while the store answers.) It is the idea of Datar, Gionis, Indyk and Motwani's
+// exponential histograms (2002), turned to limits.
+//
+// Only the newest entry grows: by a cost that leaves it at m or less, and by any
+// that comes at the very time of its first. When another begins, its first and
+// its last are rounded up to a grid of times; one whose times are on it gets no
+// more. The grid is the power of two of nanoseconds that is in the window 2^19 to
+// 2^20 times, so that a time takes few bytes and is late by less than 1/500,000
+// of the window. When there are more than 2k+1 entries, neighbours are joined from the oldest on: as
+// many to one as have together at most ceil(M/k), where M is L or what counts, if
+// that is more. Then any two neighbours have more than that, and there are at
+// most 2k+1. A joined entry has the first of its oldest and the last of its
+// newest.
+//
+// Each request has a limit of its own, and what counts is the same for all. What
+// was admitted by a higher limit stays in the entries of that one, so that until
+// these have left m is the higher limit's: after 64,000 with k = 64, a limit of
+// 1000 finds hardly any room before the last entry of 1000 has gone.
 //
 // What the store has lost of a counting log is put back as that of an exact
 // one: every entry that a process knows. An entry that is put back gets no
