@@ -23,6 +23,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
 	"pgregory.net/rapid"
 
 	"weir/bench/internal/algorithms"
@@ -427,7 +428,10 @@ func TestLoadPlotsAreMadeOfTheReport(t *testing.T) {
 		Searches: []searchRow{{subject: subject{Policy: "fixed"}, Steps: []searchStep{
 			{at(4000, 2*ms), ""}, {at(4000, 90*ms), "p99"}, {at(4000, 3*ms), ""}, {at(8000, 9*ms), ""}, {at(8000, 8*ms), ""}, {loadFigures{Rate: 9000}, "behind"},
 		}}},
-		Rows: []policyRow{{subject: subject{Policy: "fixed"}, Curve: []curvePoint{{0, ms}, {50, 2 * ms}, {99, 5 * ms}}, Slices: []loadFigures{at(1, ms)}}, {subject: subject{Policy: "behind"}}},
+		Rows: []policyRow{
+			{subject: subject{Policy: "fixed"}, loadFigures: at(5000, 5*ms), Curve: []curvePoint{{0, ms}, {50, 2 * ms}, {99, 5 * ms}}, Slices: []loadFigures{at(5000, ms), at(5000, 6*ms)}},
+			{subject: subject{Policy: "behind"}},
+		},
 	}
 	curves := r.percentiles()
 	require.Len(t, curves, 1)
@@ -437,14 +441,28 @@ func TestLoadPlotsAreMadeOfTheReport(t *testing.T) {
 		assert.InDelta(t, want[1], curves[0].Points[i].Y, 1e-9)
 	}
 	curves = r.byRate()
-	require.Len(t, curves, 1, "slices of a constant rate are no curve")
-	require.Len(t, curves[0].Points, 2)
-	assert.InDelta(t, 4000, curves[0].Points[0].X, 1e-9)
-	assert.InDelta(t, 3, curves[0].Points[0].Y, 1e-9)
-	assert.InDelta(t, 8000, curves[0].Points[1].X, 1e-9)
-	assert.InDelta(t, 9, curves[0].Points[1].Y, 1e-9)
+	require.Len(t, curves, 1)
+	assert.Equal(t, plotter.XYs{{X: 4000, Y: 3}, {X: 5000, Y: 6}, {X: 8000, Y: 9}}, curves[0].Points, "also the slices that the percentiles are of")
+	assert.Equal(t, plotter.YErrors{{Low: 1, High: 87}, {Low: 5, High: 0}, {Low: 1, High: 0}}, curves[0].Errors)
+
+	// Both halves have the same scale, and say what they show.
+	plots, err := r.plots()
+	require.NoError(t, err)
+	require.Len(t, plots, 2)
+	assert.Equal(t, "Latency by percentile, at 5000 checks/s", plots[0].Title.Text)
+	assert.Equal(t, "p99 by rate: middle of the tries, and their range", plots[1].Title.Text)
+	assert.Equal(t, []float64{plots[0].Y.Min, plots[0].Y.Max}, []float64{plots[1].Y.Min, plots[1].Y.Max})
+
+	r.Searches = nil
+	assert.Empty(t, r.byRate(), "slices of one rate are no curve")
 	r.Ramp = true
-	assert.Len(t, r.byRate(), 2)
+	curves = r.byRate()
+	require.Len(t, curves, 1)
+	assert.Len(t, curves[0].Points, 1)
+	plots, err = r.plots()
+	require.NoError(t, err)
+	assert.Equal(t, "Latency by percentile, over the ramp", plots[0].Title.Text)
+	assert.Equal(t, "p99 by rate", plots[1].Title.Text)
 
 	labels := func(p plot.Ticker, low, high float64) (labels []string) {
 		for _, tick := range p.Ticks(low, high) {

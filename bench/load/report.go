@@ -318,6 +318,11 @@ late        p99 of how much later than due checks were sent; lag leaves out the 
 writes      commands per check by which memcached was to change something; keys are the keys per check that were read
 The policies took turns in %d slices, with the same arrivals and clients each.
 `, report.Milliseconds(lagAllowed), lagShare, len(r.Rows[0].Slices))
+	if len(r.Searches) > 0 {
+		fmt.Fprint(out, `In the picture, percentiles are of all slices together: one in which the machine had other work sets their end. By rate, a point is
+the try in the middle, of the search's or of these slices, and its bar goes from the lowest to the highest.
+`)
+	}
 	for _, row := range r.Rows {
 		if row.Latency == nil {
 			fmt.Fprintf(out, "%s: the bench was behind: this run says nothing about latency\n", row.subject)
@@ -419,9 +424,22 @@ func (f loadFigures) speed(i int) (value float64, ok bool) {
 // Draw draws latency against percentile and, after a ramp or a search, p99
 // against rate. What wasn't measured is left out.
 func (r *Report) Draw(dir string) ([]report.Picture, error) {
+	row, err := r.plots()
+	if err != nil || len(row) == 0 {
+		return nil, err
+	}
+	return report.DrawPicture(dir, "load", "latency by percentile, and by rate", row...)
+}
+
+// plots returns those that Draw draws.
+func (r *Report) plots() ([]*plot.Plot, error) {
 	var row []*plot.Plot
 	if curves := r.percentiles(); len(curves) > 0 {
-		p, err := latencyPlot("Latency by percentile", "percentile", percents, curves)
+		title := fmt.Sprintf("Latency by percentile, at %.0f checks/s", r.Rows[0].Rate)
+		if r.Ramp {
+			title = "Latency by percentile, over the ramp"
+		}
+		p, err := latencyPlot(title, "percentile", percents, curves)
 		if err != nil {
 			return nil, err
 		}
@@ -429,7 +447,11 @@ func (r *Report) Draw(dir string) ([]report.Picture, error) {
 		row = append(row, p)
 	}
 	if curves := r.byRate(); len(curves) > 0 {
-		p, err := latencyPlot("p99 by rate", "checks/s", doublings(), curves)
+		title := "p99 by rate"
+		if len(r.Searches) > 0 {
+			title += ": middle of the tries, and their range"
+		}
+		p, err := latencyPlot(title, "checks/s", doublings(), curves)
 		if err != nil {
 			return nil, err
 		}
@@ -444,10 +466,8 @@ func (r *Report) Draw(dir string) ([]report.Picture, error) {
 		}
 		row = append(row, p)
 	}
-	if len(row) == 0 {
-		return nil, nil
-	}
-	return report.DrawPicture(dir, "load", "latency by percentile, and by rate", row...)
+	report.WholePowers(row...)
+	return row, nil
 }
 
 // percentiles returns the latency in ms at one in x checks beyond.
@@ -465,9 +485,10 @@ func (r *Report) percentiles() []report.Curve {
 	return curves
 }
 
-// byRate returns p99 in ms at the rates of a ramp or a search: when a rate was
+// byRate returns p99 in ms at the rates of a ramp or a search, and after a search
+// at the rate that was measured then, whose slices are tries too: when a rate was
 // tried several times the one in the middle, which decided, or the worse of
-// two.
+// two, and how far the others were.
 func (r *Report) byRate() []report.Curve {
 	var curves []report.Curve
 	add := func(name string, figures []loadFigures) {
@@ -480,7 +501,9 @@ func (r *Report) byRate() []report.Curve {
 		c := report.Curve{Name: name}
 		for _, rate := range slices.Sorted(maps.Keys(tries)) {
 			p99s := slices.Sorted(slices.Values(tries[rate]))
-			c.Points = append(c.Points, plotter.XY{X: rate, Y: p99s[len(p99s)/2]})
+			p99 := p99s[len(p99s)/2]
+			c.Points = append(c.Points, plotter.XY{X: rate, Y: p99})
+			c.Errors = append(c.Errors, struct{ Low, High float64 }{p99 - p99s[0], p99s[len(p99s)-1] - p99})
 		}
 		if len(c.Points) > 0 {
 			curves = append(curves, c)
@@ -490,6 +513,9 @@ func (r *Report) byRate() []report.Curve {
 		figures := make([]loadFigures, len(row.Steps))
 		for i, step := range row.Steps {
 			figures[i] = step.loadFigures
+		}
+		if measured, ok := report.Find(r.Rows, func(m policyRow) bool { return m.subject == row.subject }); ok {
+			figures = append(figures, measured.Slices...)
 		}
 		add(row.String(), figures)
 	}
@@ -521,12 +547,7 @@ func latencyPlot(title, axis string, ticks plot.Ticker, curves []report.Curve) (
 	for i := range curves {
 		curves[i].Color = colorOf(curves[i].Name, i)
 	}
-	p, err := report.LogPlot(title, axis, "ms", ticks, 2, curves)
-	if err != nil {
-		return nil, err
-	}
-	report.WholePowers(p)
-	return p, nil
+	return report.LogPlot(title, axis, "ms", ticks, 2, curves)
 }
 
 // percents are the ticks of an axis on which x stands for all checks but one in

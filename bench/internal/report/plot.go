@@ -51,13 +51,17 @@ type Curve struct {
 	Name   string
 	Color  color.Color
 	Points plotter.XYs
+	Errors plotter.YErrors // of the points; or none
 }
 
-// LogPlot plots the curves that have points on two logarithmic axes, with dots
-// of the given radius in points.
+// logScale is said of each axis that is logarithmic.
+const logScale = " (log scale)"
+
+// LogPlot plots the curves that have points on two logarithmic axes, which it
+// says, with dots of the given radius in points.
 func LogPlot(title, xAxis, yAxis string, ticks plot.Ticker, radius float64, curves []Curve) (*plot.Plot, error) {
 	p := plot.New()
-	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, xAxis, yAxis
+	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, xAxis+logScale, yAxis+logScale
 	p.X.Scale, p.Y.Scale = plot.LogScale{}, plot.LogScale{}
 	p.X.Tick.Marker, p.Y.Tick.Marker = ticks, powersOfTen{}
 	p.Add(plotter.NewGrid())
@@ -76,6 +80,18 @@ func LogPlot(title, xAxis, yAxis string, ticks plot.Ticker, radius float64, curv
 		dots.Shape, dots.Color, dots.Radius = draw.CircleGlyph{}, c.Color, vg.Points(radius*(1+0.15*float64(len(curves)-1-i)))
 		p.Add(line, dots)
 		p.Legend.Add(c.Name, line, dots)
+		if c.Errors == nil {
+			continue
+		}
+		bars, err := plotter.NewYErrorBars(struct {
+			plotter.XYs
+			plotter.YErrors
+		}{c.Points, c.Errors})
+		if err != nil {
+			return nil, err
+		}
+		bars.Color = c.Color
+		p.Add(bars)
 	}
 	return p, nil
 }

@@ -59,6 +59,20 @@ func TestNoCurveHidesAnother(t *testing.T) {
 	}
 }
 
+// A picture says that its scales are logarithmic, and shows between what points
+// lie.
+func TestLogPlot(t *testing.T) {
+	t.Parallel()
+	p, err := LogPlot("", "callers", "ms", Ticks{}, 3, []Curve{
+		{Points: plotter.XYs{{X: 1, Y: 1}, {X: 10, Y: 10}}, Errors: plotter.YErrors{{}, {Low: 9.5, High: 30}}},
+	})
+	require.NoError(t, err)
+	assert.Equal(t, "callers (log scale)", p.X.Label.Text)
+	assert.Equal(t, "ms (log scale)", p.Y.Label.Text)
+	assert.InDelta(t, 0.5, p.Y.Min, 1e-9)
+	assert.InDelta(t, 40, p.Y.Max, 1e-9)
+}
+
 func TestPicturesNameFontsThatReadersHave(t *testing.T) {
 	t.Parallel()
 	p, err := LogPlot("title", "", "", Ticks{}, 3, []Curve{{Points: plotter.XYs{{X: 1, Y: 1}, {X: 10, Y: 10}}}})
