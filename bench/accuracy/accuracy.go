@@ -16,7 +16,6 @@ import (
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"weir/bench/internal/report"
 )
@@ -25,12 +24,14 @@ type config struct {
 	scale    bool
 	like     string // "" or cloudflare
 	seed     uint64
-	requests int64 // per workload, or of the population
+	seeds    int   // how many, from seed on, workloads are measured with
+	requests int64 // per workload and seed, or of the population
 	tries    int   // of the search for an attack
 }
 
 const (
-	fullRequests, quickRequests = 400_000, 5_000
+	fullRequests, quickRequests = 100_000, 5_000
+	fullSeeds, quickSeeds       = 12, 2
 	quickPopulationRequests     = 300_000
 	fullTries, quickTries       = 400, 20
 )
@@ -45,20 +46,20 @@ const gcPercent = 1600
 // The error says which expectation was broken; a speed that is missed is only
 // printed.
 func Run(ctx context.Context, args []string, out io.Writer) error {
-	cfg := config{tries: fullTries}
+	cfg := config{tries: fullTries, seeds: fullSeeds}
 	flags := report.NewFlags("accuracy")
 	quick := flags.Quick("a few seconds instead of minutes, with too few requests to publish the figures")
 	flags.BoolVar(&cfg.scale, "scale", false, "400 million requests from 270,000 clients instead")
 	flags.StringVar(&cfg.like, "like", "", "with -scale, `whose` traffic theirs is like: cloudflare; else it is a harder one")
-	flags.Uint64Var(&cfg.seed, "seed", 1, "the same seed gives the same figures")
-	flags.Int64Var(&cfg.requests, "requests", 0, "about so many `requests` per workload, or of a part of the clients with -scale; 0 is the default")
+	flags.Uint64Var(&cfg.seed, "seed", 1, "the same seed gives the same figures; random workloads are measured with it and those that follow, 12 in all")
+	flags.Int64Var(&cfg.requests, "requests", 0, "about so many `requests` per workload and seed, or of a part of the clients with -scale; 0 is the default")
 	if err := flags.Parse(args, out); err != nil {
 		return err
 	}
 	if cfg.like != "" && (cfg.like != likeCloudflare || !cfg.scale) {
 		return flags.Errorf("-like must be %s, and needs -scale", likeCloudflare)
 	}
-	most, usual := int64(100*fullRequests), int64(fullRequests)
+	most, usual := int64(400*fullRequests), int64(fullRequests)
 	if cfg.scale {
 		most, usual = PopulationRequests, PopulationRequests
 	}
@@ -66,7 +67,7 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 		return flags.Errorf("-requests must be from 1 to %d", most)
 	}
 	if *quick {
-		cfg.tries, usual = quickTries, quickRequests
+		cfg.tries, cfg.seeds, usual = quickTries, quickSeeds, quickRequests
 		if cfg.scale {
 			usual = quickPopulationRequests
 		}
@@ -85,7 +86,7 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 
 // measureAll runs everything but the population.
 func measureAll(ctx context.Context, cfg config, workloads []Workload) (*Report, error) {
-	r := &Report{Machine: report.ThisMachine(""), Seed: cfg.seed, Window: Window, Workloads: workloads}
+	r := &Report{Machine: report.ThisMachine(""), Seed: cfg.seed, Seeds: cfg.seeds, Window: Window, Workloads: workloads}
 	measured := all()
 	for _, a := range measured {
 		keys, err := a.keysOfColdCheck(ctx)
@@ -99,30 +100,25 @@ func measureAll(ctx context.Context, cfg config, workloads []Workload) (*Report,
 		r.Costs = append(r.Costs, coldCheck{Algorithm: a.Name, Counters: a.counters(), Keys: keys, Bytes: bytes})
 	}
 
-	runs, err := simulations(ctx, r.Workloads, cfg.seed)
-	if err != nil {
-		return nil, err
-	}
 	n := len(measured)
-	r.Rows = make([]Row, len(runs)*n)
 	r.Speeds = make([]Speed, n)
 	var mu sync.Mutex
-	if err := parallel(len(r.Rows), func(i int) error {
-		run, a := runs[i/n], measured[i%n]
-		report.Progress("%s, demand %g: %s", run.Name, run.Demand, a.Name)
-		row, elapsed, err := run.Measure(ctx, a)
-		r.Rows[i] = row
+	var err error
+	if r.Rows, err = measureRows(ctx, cfg, r.Workloads, measured, func(run *simulation, i int) (Row, error) {
+		row, elapsed, err := run.Measure(ctx, measured[i])
 		mu.Lock()
 		defer mu.Unlock()
-		s := &r.Speeds[i%n]
-		s.Algorithm = a.Name
+		s := &r.Speeds[i]
+		s.Algorithm = measured[i].Name
 		s.Decisions += row.Feedback.Requests + row.All.Requests
 		s.Elapsed += elapsed
-		return err
+		return row, err
 	}); err != nil {
 		return nil, err
 	}
-	if r.Large, err = measureLarge(ctx, cfg, measured); err != nil {
+	if r.Large, err = measureRows(ctx, cfg, largeWorkloads(largeRun*int(cfg.requests)), measured, func(run *simulation, i int) (Row, error) {
+		return run.enforce(ctx, measured[i])
+	}); err != nil {
 		return nil, err
 	}
 
@@ -144,34 +140,51 @@ func measureAll(ctx context.Context, cfg config, workloads []Workload) (*Report,
 	if r.Traces, err = Traces(ctx, cfg.seed); err != nil {
 		return nil, err
 	}
+	if r.Curves, err = curves(ctx, cfg.seed); err != nil {
+		return nil, err
+	}
 	r.Attacked, err = attackTraces(ctx)
 	return r, err
 }
 
-// simulations returns the runs of the workloads.
-func simulations(ctx context.Context, workloads []Workload, seed uint64) ([]*simulation, error) {
-	runs := make([]*simulation, len(workloads))
-	return runs, parallel(len(runs), func(i int) error {
-		report.Progress("%s, demand %g", workloads[i].Name, workloads[i].Demand)
-		runs[i] = newSimulation(workloads[i], seed)
+// measureRows measures each workload by all algorithms, of which measure is
+// given the number, and adds up what it was with all seeds.
+func measureRows(ctx context.Context, cfg config, workloads []Workload, measured []algorithm, measure func(*simulation, int) (Row, error)) ([]Row, error) {
+	var runs []*simulation
+	var first []int // run of each workload
+	for _, w := range workloads {
+		first = append(first, len(runs))
+		for seed := range uint64(w.seeds(cfg.seeds)) {
+			runs = append(runs, &simulation{Workload: w, seed: cfg.seed + seed})
+		}
+	}
+	first = append(first, len(runs))
+	if err := parallel(len(runs), func(i int) error {
+		runs[i] = newSimulation(runs[i].Workload, runs[i].seed)
 		return ctx.Err()
-	})
-}
-
-// measureLarge measures the workloads of a large limit with feedback.
-func measureLarge(ctx context.Context, cfg config, measured []algorithm) ([]Row, error) {
-	runs, err := simulations(ctx, largeWorkloads(int(cfg.requests)), cfg.seed)
-	if err != nil {
+	}); err != nil {
 		return nil, err
 	}
 	n := len(measured)
-	rows := make([]Row, len(runs)*n)
-	return rows, parallel(len(rows), func(i int) (err error) {
-		run, a := runs[i/n], measured[i%n]
-		report.Progress("%s, limit %d: %s", run.Name, run.Limit, a.Name)
-		rows[i], err = run.enforce(ctx, a)
+	each := make([][]Row, n) // of the runs
+	for i := range each {
+		each[i] = make([]Row, len(runs))
+	}
+	if err := parallel(len(runs)*n, func(i int) (err error) {
+		run := runs[i/n]
+		report.Progress("%s, limit %d, demand %g, seed %d: %s", run.Name, run.Limit, run.Demand, run.seed, measured[i%n].Name)
+		each[i%n][i/n], err = measure(run, i%n)
 		return err
-	})
+	}); err != nil {
+		return nil, err
+	}
+	var rows []Row
+	for i := range workloads {
+		for _, of := range each {
+			rows = append(rows, together(of[first[i]:first[i+1]]))
+		}
+	}
+	return rows, nil
 }
 
 // parallel calls f with 0 to n-1, on as many goroutines as there are cores, and
@@ -196,12 +209,12 @@ func parallel(n int, f func(i int) error) error {
 
 // measureAtScale measures the population.
 func measureAtScale(ctx context.Context, cfg config) (*ScaleReport, error) {
-	began, before := time.Now(), processorTime()
+	before := processorTime()
 	c := newPopulation(cfg.like != "", cfg.requests, cfg.seed)
 	figures, err := measurePopulation(ctx, c, populated(), runtime.GOMAXPROCS(0), func(decided int64) {
 		report.Progress("%.1f of about %.0f million requests", float64(decided)/1e6, float64(cfg.requests)/1e6)
 	})
 	return &ScaleReport{
-		Machine: report.ThisMachine(""), Seed: cfg.seed, Like: cfg.like, Elapsed: time.Since(began), Worked: processorTime() - before, PopulationFigures: figures,
+		Machine: report.ThisMachine(""), Seed: cfg.seed, Like: cfg.like, Worked: processorTime() - before, PopulationFigures: figures,
 	}, err
 }

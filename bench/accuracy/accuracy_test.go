@@ -60,10 +60,10 @@ func TestAccuracyEndToEnd(t *testing.T) {
 			assert.Equal(t, row.LogAdmitted, row.Admitted, row.Traffic)
 		}
 	}
-	for _, text := range []string{"seed 3", "back-loaded", "strict N=60", "burst at 59.999999s", "fixed admits 2.00 L in a window, 2.00 L: ok", "counting 32 admits 1.00 L in a window"} {
+	for _, text := range []string{"seeds 3 to 4", "back-loaded", "strict N=60", "burst at 59.999999s", "fixed admits 2.00 L in a window, 2.00 L: ok", "counting 32 admits 1.00 L in a window"} {
 		assert.Contains(t, printed, text)
 	}
-	names := []string{"cost", "attack"}
+	names := []string{"cost", "attack", "curves"}
 	for _, name := range []string{"steady", "poisson", "bursty", "day", "front-loaded", "back-loaded", "boundary", "zipf"} {
 		names = append(names, name, name+"-enforced")
 	}
@@ -89,7 +89,7 @@ func TestAccuracyEndToEnd(t *testing.T) {
 	assert.Equal(t, before, after)
 
 	// The same seed gives the same figures, also to fewer workloads.
-	second, err := measureAll(t.Context(), config{seed: 3, tries: quickTries, requests: int64(requests)}, Workloads(requests)[6:12])
+	second, err := measureAll(t.Context(), config{seed: 3, seeds: quickSeeds, tries: quickTries, requests: int64(requests)}, Workloads(requests)[6:12])
 	require.NoError(t, err)
 	assert.Equal(t, r.Rows[84:168], second.Rows)
 	assert.Equal(t, r.Large, second.Large)
@@ -97,6 +97,7 @@ func TestAccuracyEndToEnd(t *testing.T) {
 	assert.Equal(t, r.Costs, second.Costs)
 	assert.Equal(t, r.Traces, second.Traces)
 	assert.Equal(t, r.Attacked, second.Attacked)
+	assert.Equal(t, r.Curves, second.Curves)
 }
 
 func TestAccuracyAtScaleEndToEnd(t *testing.T) {
@@ -331,6 +332,67 @@ func TestWrongByHowMuch(t *testing.T) {
 	}
 }
 
+// The figures of a row are those of all seeds together, and it says between what
+// those of single seeds lie.
+func TestRowsAreOfSeveralSeeds(t *testing.T) {
+	t.Parallel()
+	const seeds = 3
+	w := single(traffic.AtOnce, "at once", largeLimit, 1, 20*largeLimit)
+	measured := []algorithm{named(algorithms.Sliding10), named(algorithms.Log)}
+	rows, err := measureRows(t.Context(), config{seed: 5, seeds: seeds}, []Workload{w}, measured, func(run *simulation, i int) (Row, error) {
+		return run.enforce(t.Context(), measured[i])
+	})
+	require.NoError(t, err)
+	require.Len(t, rows, 2)
+	var admitted, logged int64
+	low, high := math.Inf(1), math.Inf(-1)
+	for seed := range uint64(seeds) {
+		one, err := newSimulation(w, 5+seed).enforce(t.Context(), measured[0])
+		require.NoError(t, err)
+		admitted, logged = admitted+one.Admitted, logged+one.LogAdmitted
+		low, high = min(low, one.ofLog()), max(high, one.ofLog())
+	}
+	assert.Equal(t, []int64{admitted, logged}, []int64{rows[0].Admitted, rows[0].LogAdmitted})
+	assert.Equal(t, Range{low, high}, rows[0].OfLog)
+	assert.Less(t, low, high)
+	assert.Equal(t, Range{100, 100}, rows[1].OfLog)
+
+	// Arrivals that no seed changes are measured once.
+	even := single(traffic.Named("steady"), "steady", DocumentLimit, 2, 1000)
+	rows, err = measureRows(t.Context(), config{seed: 5, seeds: seeds}, []Workload{even, w}, measured, func(run *simulation, i int) (Row, error) {
+		return run.enforce(t.Context(), measured[i])
+	})
+	require.NoError(t, err)
+	require.Len(t, rows, 4)
+	one, err := newSimulation(even, 5).enforce(t.Context(), measured[0])
+	require.NoError(t, err)
+	assert.Equal(t, one, rows[0])
+	assert.Equal(t, admitted, rows[2].Admitted)
+}
+
+// Of all traffic each kind counts alike, with however many seeds it was measured.
+func TestTrafficOfOneSeedCountsLikeTheOthers(t *testing.T) {
+	t.Parallel()
+	r := Report{Seeds: 3, Costs: []coldCheck{{Algorithm: algorithms.Fixed}}, Rows: []Row{
+		{Algorithm: algorithms.Fixed, Limit: DocumentLimit, Feedback: Difference{Requests: 300, WronglyAdmitted: 30}, OfLog: Range{99, 100}},
+		{Algorithm: algorithms.Fixed, Limit: DocumentLimit, Feedback: Difference{Requests: 100, WronglyAdmitted: 50}},
+	}}
+	var out bytes.Buffer
+	r.printWrong(&out)
+	assert.Contains(t, out.String(), "30.0000%")
+}
+
+func TestRange(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		mean float64
+		of   Range
+		want string
+	}{{84.06, Range{75.1, 92.64}, "84.1 (75.1..92.6)"}, {99.98, Range{99.96, 100.04}, "100.0"}, {100, Range{}, "100.0"}} {
+		assert.Equal(t, tt.want, tt.of.around("%.1f", tt.mean))
+	}
+}
+
 // at returns a workload of one client that asks at the given seconds.
 func at(limit int64, length time.Duration, seconds ...int) Workload {
 	return Workload{
@@ -476,27 +538,27 @@ func TestLargeWorkloads(t *testing.T) {
 
 func TestTrace(t *testing.T) {
 	t.Parallel()
-	// Requests at 100, 110 and 130 s; samples from 120.5 s on, every 2 s.
+	// Requests at 100, 110 and 130 s; samples from 120.55 s on, every 2.1 s.
 	w := at(4, 0, 100, 110, 130)
 	trace, err := w.trace(t.Context(), 1, false, algorithms.Fixed, algorithms.Sliding1, algorithms.Sliding60)
 	require.NoError(t, err)
 	assert.Len(t, trace.True, tracePoints)
 	// 100 s leaves the window at 160 s, 110 s at 170 s and 130 s at 190 s.
 	assert.Equal(t, []int64{2, 2, 2, 2, 2, 3}, trace.True[:6])
-	assert.Equal(t, []int64{3, 2, 2, 2, 2, 2, 1}, trace.True[19:26])
-	assert.Equal(t, []int64{1, 0}, trace.True[34:36])
+	assert.Equal(t, []int64{3, 2, 2, 2, 2, 2, 1}, trace.True[18:25])
+	assert.Equal(t, []int64{1, 0}, trace.True[33:35])
 	require.Len(t, trace.Estimates, 3)
 	fixed, one, sixty := trace.Estimates[0], trace.Estimates[1], trace.Estimates[2]
 	assert.Equal(t, algorithms.Fixed, fixed.Algorithm)
 	assert.Equal(t, []int64{0, 0, 0, 0, 0, 1}, fixed.Values[:6])
-	assert.Equal(t, []int64{1, 0}, fixed.Values[29:31], "the third minute begins at 180 s")
-	// 59.5/60 of 2 at 120.5 s, 49.5/60 of 2 and 1 more at 130.5 s, 31.5/60 of 2
-	// and 1 at 148.5 s, 29.5/60 of 2 and 1 at 150.5 s.
+	assert.Equal(t, []int64{1, 0}, fixed.Values[28:30], "the third minute begins at 180 s")
+	// 59.45/60 of 2 at 120.55 s, 48.95/60 of 2 and 1 more at 131.05 s, 30.05/60
+	// of 2 and 1 at 149.95 s, 27.95/60 of 2 and 1 at 152.05 s.
 	assert.Equal(t, []int64{1, 1}, one.Values[:2])
 	assert.Equal(t, int64(2), one.Values[5])
 	assert.Equal(t, []int64{2, 1}, one.Values[14:16])
-	// Half of the oldest slot's 1 is nothing.
-	assert.Equal(t, []int64{3, 2, 2}, sixty.Values[19:22])
+	// A part of the oldest slot's 1 is nothing.
+	assert.Equal(t, []int64{3, 2, 2}, sixty.Values[18:21])
 }
 
 func TestTracesAreOfTheDocumentsLimit(t *testing.T) {
@@ -509,21 +571,93 @@ func TestTracesAreOfTheDocumentsLimit(t *testing.T) {
 		assert.Equal(t, i%2 == 1, trace.Enforced)
 		assert.Equal(t, Demands()[i%2], trace.Demand)
 		assert.Positive(t, slices.Max(trace.True))
-		length := tracePoints * traceEvery
-		if trace.Traffic == Day {
+		points, length := tracePoints, tracePoints*traceEvery
+		switch trace.Traffic {
+		case Day:
 			length = traffic.Day // all of it
+		case Boundary:
+			points, length = boundaryPoints, 2*time.Minute // its cycle
 		}
-		assert.Equal(t, length, time.Duration(len(trace.True))*trace.Every, trace.Traffic)
+		assert.InEpsilon(t, length, time.Duration(len(trace.True))*trace.Every, 0.02, trace.Traffic)
 		for _, e := range trace.Estimates {
-			assert.Len(t, e.Values, tracePoints)
+			assert.Len(t, e.Values, points)
 			if trace.Enforced {
-				assert.Len(t, e.Admitted, tracePoints)
+				assert.Len(t, e.Admitted, points)
 			}
 			if named(e.Algorithm).exact() && trace.Enforced {
 				assert.LessOrEqual(t, slices.Max(e.Admitted), trace.Limit, "%s: %s", trace.Traffic, e.Algorithm)
 			}
 		}
 	}
+}
+
+// Traces look at all parts of a slot of N=60, none of them more often.
+func TestTracesLookAtAllPartsOfASlot(t *testing.T) {
+	t.Parallel()
+	for _, w := range Workloads(0) {
+		if w.Limit != DocumentLimit || w.Name == Boundary {
+			continue
+		}
+		trace, err := w.trace(t.Context(), 1, false)
+		require.NoError(t, err)
+		var tenths [10]int
+		for i := range trace.True {
+			tenths[(trace.From+time.Duration(i)*trace.Every)%time.Second/(100*time.Millisecond)]++
+		}
+		for tenth, n := range tenths {
+			assert.Equal(t, tracePoints/10, n, "%s: %d", w.Name, tenth)
+		}
+	}
+}
+
+// What the boundary attacker sent leaves the window at once. N=60 goes on to
+// count it for a second: first all that came after the boundary, less and less
+// if weighted.
+func TestTraceOfTheBoundaryShowsAllThatIsWrong(t *testing.T) {
+	t.Parallel()
+	for _, w := range Workloads(0) {
+		if w.Name != Boundary || w.Demand != 1 {
+			continue
+		}
+		trace, err := w.trace(t.Context(), 1, false, algorithms.Sliding60, algorithms.Strict60)
+		require.NoError(t, err)
+		assert.Equal(t, int64(200), slices.Max(trace.True))
+		weighted, strict := differences(trace.Estimates[0].Values, trace.True), differences(trace.Estimates[1].Values, trace.True)
+		first := slices.IndexFunc(strict, func(d int64) bool { return d > 0 })
+		require.Positive(t, first)
+		assert.Equal(t, []int64{98, 73, 48, 23, 0}, weighted[first:first+5])
+		assert.Equal(t, []int64{100, 100, 100, 100, 0}, strict[first:first+5])
+	}
+}
+
+// Random traffic from its first request on: in the first minute windows that
+// slide and the fixed one believe what is true, then only the fixed one forgets
+// it all.
+func TestCurvesBeginAtTheBeginning(t *testing.T) {
+	t.Parallel()
+	trace, err := curves(t.Context(), 1)
+	require.NoError(t, err)
+	assert.Equal(t, "accuracy-curves", func() string { name, _ := trace.picture(); return name }())
+	var names []string
+	minute := int(time.Minute / trace.Every)
+	for _, e := range trace.Estimates {
+		names = append(names, e.Algorithm)
+		assert.Equal(t, trace.True[:minute], e.Values[:minute], e.Algorithm)
+		second := e.Values[minute+1]
+		assert.Equal(t, e.Algorithm == algorithms.Fixed, second < trace.True[minute+1]/2, e.Algorithm)
+	}
+	assert.Equal(t, []string{algorithms.Fixed, algorithms.Sliding1, algorithms.Sliding4, algorithms.Sliding60}, names)
+	rows, err := trace.panels()
+	require.NoError(t, err)
+	require.Len(t, rows, 2)
+	for _, row := range rows {
+		assert.Len(t, row, 2)
+		for _, p := range row {
+			assert.Zero(t, p.Y.Min)
+			assert.Equal(t, rows[0][0].Y.Max, p.Y.Max)
+		}
+	}
+	assert.Equal(t, "N=4: five windows of 15 s", rows[1][0].Title.Text)
 }
 
 // The rate of a day is highest in its sixth hour and lowest in its eighteenth.
@@ -582,13 +716,17 @@ func TestPanels(t *testing.T) {
 		{Algorithm: algorithms.Token, Values: []int64{0, 100}, Admitted: []int64{200, 100}},
 		{Algorithm: algorithms.Strict60, Values: []int64{100, 70}, Admitted: []int64{80, 60}},
 	}}
-	assert.Equal(t, []string{"fixed: estimate - admitted", "N=10: estimate - admitted", "token: estimate - admitted", "strict N=60: estimate - admitted"}, titles(trace))
+	assert.Equal(t, []string{
+		"fixed: estimate - admitted, own scale", "N=10: estimate - admitted", "token: estimate - admitted, own scale", "strict N=60: estimate - admitted",
+	}, titles(trace))
 	for _, other := range []struct{ value, admitted int64 }{{100, 79}, {130, 121}, {60, 59}} {
 		trace.Estimates[1].Values[0], trace.Estimates[1].Admitted[0] = other.value, other.admitted
 		assert.Equal(t, []string{"fixed", "N=10", "token", "strict N=60"}, titles(trace), "%v", other)
 	}
 	trace.Enforced, trace.True = false, []int64{100, 100}
-	assert.Equal(t, []string{"true count", "fixed: estimate - true", "N=10: estimate - true", "token: estimate - true", "strict N=60: estimate - true"}, titles(trace))
+	assert.Equal(t, []string{
+		"true count", "fixed: estimate - true, own scale", "N=10: estimate - true", "token: estimate - true, own scale", "strict N=60: estimate - true",
+	}, titles(trace))
 	assert.Equal(t, []int64{2, -3}, differences([]int64{5, 6}, []int64{3, 9}))
 }
 

@@ -24,7 +24,7 @@ func (r *Report) Draw(dir string) ([]report.Picture, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, t := range append(r.Traces, r.Attacked) {
+	for _, t := range append([]Trace{r.Curves}, append(r.Traces, r.Attacked)...) {
 		if len(t.Estimates) == 0 {
 			continue
 		}
@@ -45,6 +45,8 @@ func (r *Report) Draw(dir string) ([]report.Picture, error) {
 // picture returns the name of a trace's picture, and what it shows.
 func (t Trace) picture() (name, shows string) {
 	switch name = "accuracy-" + t.Traffic; {
+	case t.Traffic == curvesName:
+		return name, "what windows believe of random traffic, from its first request on, and what is true"
 	case len(t.True) == 0:
 		return name, "what the attack written for each algorithm gets in a window, and what the algorithm believes"
 	case t.Enforced && t.alike():
@@ -56,15 +58,12 @@ func (t Trace) picture() (name, shows string) {
 	}
 }
 
-// columns of panels are beside each other.
-const columns = 3
-
 // alike reports whether what algorithms believe is so near to the truth that the
 // difference shows more. Without enforcement it always is, but for the fixed
-// window's. What a bucket holds is no count.
+// window's; curves show both. What a bucket holds is no count.
 func (t Trace) alike() bool {
 	if !t.Enforced {
-		return true
+		return t.Traffic != curvesName
 	}
 	for _, e := range t.Estimates {
 		if !countable(e) {
@@ -90,7 +89,7 @@ func countable(e Estimate) bool {
 func (t Trace) panels() ([][]*plot.Plot, error) {
 	var panels, same []*plot.Plot
 	alike := t.alike()
-	if !t.Enforced {
+	if alike && !t.Enforced {
 		p, err := t.panel(true, "true count", t.True, nil, nil)
 		if err != nil {
 			return nil, err
@@ -99,24 +98,32 @@ func (t Trace) panels() ([][]*plot.Plot, error) {
 	}
 	for _, e := range t.Estimates {
 		c := algorithms.Named(e.Algorithm).Color()
+		truth := t.True
+		if t.Enforced {
+			truth = e.Admitted
+		}
 		if !alike {
-			p, err := t.panel(len(panels) == 0, e.Algorithm, e.Admitted, e.Values, c)
+			title := e.Algorithm
+			if t.Traffic == curvesName {
+				title = windows(e.Algorithm)
+			}
+			p, err := t.panel(len(panels) == 0, title, truth, e.Values, c)
 			if err != nil {
 				return nil, err
 			}
 			panels, same = append(panels, p), append(same, p)
 			continue
 		}
-		truth, named := t.True, "true"
-		if t.Enforced {
-			truth, named = e.Admitted, "admitted"
+		title := e.Algorithm + ": estimate - " + t.truth()
+		if !countable(e) {
+			title += ", own scale"
 		}
-		p, err := t.panel(false, e.Algorithm+": estimate - "+named, nil, differences(e.Values, truth), c)
+		p, err := t.panel(false, title, nil, differences(e.Values, truth), c)
 		if err != nil {
 			return nil, err
 		}
 		panels = append(panels, p)
-		if countable(e) { // the others have scales of their own
+		if countable(e) {
 			same = append(same, p)
 		}
 	}
@@ -136,7 +143,31 @@ func (t Trace) panels() ([][]*plot.Plot, error) {
 	case !t.Enforced:
 		panels[0].Y.Max *= forLegend
 	}
-	return grid(panels), nil
+	if t.Traffic == curvesName {
+		return grid(panels, 2), nil
+	}
+	return grid(panels, 3), nil
+}
+
+// windows says what a window is made of.
+func windows(name string) string {
+	a := algorithms.Named(name)
+	if a.Slots == 0 {
+		return name
+	}
+	number := map[int]string{1: "two", 4: "five"}[a.Slots]
+	if number == "" {
+		number = strconv.Itoa(a.Slots + 1)
+	}
+	return fmt.Sprintf("%s: %s windows of %g s", name, number, a.Width(Window).Seconds())
+}
+
+// truth names what estimates are compared with.
+func (t Trace) truth() string {
+	if t.Enforced {
+		return "admitted"
+	}
+	return "true"
 }
 
 // differences returns what is in values beyond what is true.
@@ -149,7 +180,7 @@ func differences(values, truth []int64) []int64 {
 }
 
 // grid returns rows of panels; the last may have room.
-func grid(panels []*plot.Plot) [][]*plot.Plot {
+func grid(panels []*plot.Plot, columns int) [][]*plot.Plot {
 	var rows [][]*plot.Plot
 	for i, p := range panels {
 		if i%columns == 0 {
@@ -191,8 +222,8 @@ func (t Trace) panel(first bool, title string, area, values []int64, c color.Col
 		}
 		limit.Width, limit.Color, limit.Dashes = vg.Points(1), report.Dark, []vg.Length{vg.Points(5), vg.Points(3)}
 		p.Add(filled, limit)
-		if t.Enforced && first {
-			p.Legend.Add("admitted", filled)
+		if values != nil && first {
+			p.Legend.Add(t.truth(), filled)
 		}
 		if first {
 			p.Legend.Add("limit", limit)
@@ -213,7 +244,7 @@ func (t Trace) panel(first bool, title string, area, values []int64, c color.Col
 		}
 		line.Width, line.Color = vg.Points(1.6), c
 		p.Add(line)
-		if t.Enforced && first {
+		if area != nil && first {
 			p.Legend.Add("believed", line)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"time"
 
 	"weir/bench/internal/traffic"
@@ -95,7 +96,7 @@ type Admissions struct {
 	MeanWindow float64 `json:"mean_window"`
 }
 
-// A Row is how one algorithm did on one workload.
+// A Row is how one algorithm did on one workload, with all seeds together.
 type Row struct {
 	Traffic   string  `json:"traffic"`
 	Limit     int64   `json:"limit"`
@@ -111,7 +112,59 @@ type Row struct {
 	// is that of all requests. It is zero for those that judge by their limit;
 	// see judgesByLimit.
 	All Difference `json:"all"`
+	// Mean, Wrong and OfLog are the ranges among seeds, in percent, of
+	// All.Relative, of the share of decisions that were wrong in Feedback, and of
+	// Admitted in relation to LogAdmitted; zero with one seed.
+	Mean  Range `json:"mean_percent,omitzero"`
+	Wrong Range `json:"wrong_percent,omitzero"`
+	OfLog Range `json:"of_log_percent,omitzero"`
 }
+
+// A Range is from the lowest to the highest of a figure.
+type Range struct {
+	Low  float64 `json:"low"`
+	High float64 `json:"high"`
+}
+
+// around writes a figure in the format, and the range if that is seen in it.
+func (r Range) around(format string, x float64) string {
+	mean, low, high := fmt.Sprintf(format, x), fmt.Sprintf(format, r.Low), fmt.Sprintf(format, r.High)
+	if r == (Range{}) || low == mean && high == mean {
+		return mean
+	}
+	return fmt.Sprintf("%s (%s..%s)", mean, low, high)
+}
+
+// together returns the row that those of several seeds make.
+func together(rows []Row) Row {
+	sum := rows[0]
+	if len(rows) == 1 {
+		return sum
+	}
+	among := func(figure func(Row) float64) Range {
+		all := make([]float64, len(rows))
+		for i, row := range rows {
+			all[i] = figure(row)
+		}
+		return Range{slices.Min(all), slices.Max(all)}
+	}
+	for _, row := range rows[1:] {
+		sum.Feedback.Add(row.Feedback)
+		sum.All.Add(row.All)
+		sum.Admitted += row.Admitted
+		sum.LogAdmitted += row.LogAdmitted
+		sum.Fullest, sum.FullestReleased = max(sum.Fullest, row.Fullest), max(sum.FullestReleased, row.FullestReleased)
+		sum.MeanWindow += row.MeanWindow
+	}
+	sum.MeanWindow /= float64(len(rows))
+	sum.Mean, sum.Wrong, sum.OfLog = among(Row.mean), among(Row.wrong), among(Row.ofLog)
+	return sum
+}
+
+// mean, wrong and ofLog return the figures of Mean, Wrong and OfLog.
+func (row Row) mean() float64  { return 100 * row.All.Relative() }
+func (row Row) wrong() float64 { return 100 * ratio(row.Feedback.Wrong(), row.Feedback.Requests) }
+func (row Row) ofLog() float64 { return 100 * ratio(row.Admitted, row.LogAdmitted) }
 
 // A Speed is how fast an algorithm decided, the bookkeeping of the measures
 // included.

@@ -18,6 +18,7 @@ import (
 type Report struct {
 	Machine   report.Machine `json:"machine"`
 	Seed      uint64         `json:"seed"`
+	Seeds     int            `json:"seeds"` // as many, from Seed on
 	Window    time.Duration  `json:"window_ns"`
 	Workloads []Workload     `json:"workloads"`
 	Costs     []coldCheck    `json:"costs"`
@@ -26,6 +27,7 @@ type Report struct {
 	Attacks   []AttackRow    `json:"attacks"` // on DocumentLimit; and on a large limit that written for it
 	Speeds    []Speed        `json:"speeds"`
 	Traces    []Trace        `json:"traces"`
+	Curves    Trace          `json:"curves"`
 	Attacked  Trace          `json:"attacked"`
 }
 
@@ -137,21 +139,21 @@ func (r *Report) cost(algorithm string) coldCheck {
 
 // Print writes the figures as tables, and what they mean.
 func (r *Report) Print(out io.Writer) {
-	fmt.Fprintf(out, "weir's limiters on the embedded store in virtual time, window W = %v, seed %d; %d cores, %s\n",
-		r.Window, r.Seed, r.Machine.Cores, r.Machine.Go)
+	fmt.Fprintf(out, "weir's limiters on the embedded store in virtual time, window W = %v, seeds %d to %d; %d cores, %s\n",
+		r.Window, r.Seed, r.Seed+uint64(r.Seeds)-1, r.Machine.Cores, r.Machine.Go)
 	r.printLarge(out)
 	r.printMatrix(out, 1, "mean of |estimate - true count|, in % of the mean true count: every request counts, demand 1", func(row Row) string {
 		if row.All.Requests == 0 {
 			return ""
 		}
-		return fmt.Sprintf("%.2f", 100*row.All.Relative())
+		return row.Mean.around("%.2f", row.mean())
 	})
 	r.printMatrix(out, 1, "wrong decisions, in % of all requests: only admitted requests count, demand 1", func(row Row) string {
-		return fmt.Sprintf("%.2f", 100*ratio(row.Feedback.Wrong(), row.Feedback.Requests))
+		return row.Wrong.around("%.2f", row.wrong())
 	})
 	r.printWrong(out)
 	r.printMatrix(out, 2, "admitted, in % of what an exact log admits: demand 2", func(row Row) string {
-		return fmt.Sprintf("%.1f", row.ofLog())
+		return row.OfLog.around("%.1f", row.ofLog())
 	})
 	r.printMatrix(out, 2, "admitted in the fullest window, in limits: demand 2", func(row Row) string {
 		return fmt.Sprintf("%.2f", float64(row.Fullest)/float64(row.Limit))
@@ -165,7 +167,9 @@ func (r *Report) Print(out io.Writer) {
 	}
 	fmt.Fprintf(out, `
 Estimate and true count are of the window before each request, in requests; L is the limit per window and client, 100 where nothing else
-is said. Each kind of traffic comes from a seed of its own.
+is said. Each kind of traffic comes from seeds of its own. A figure is that of all seeds together, and behind it, where it differs, comes
+the range of what it is with single ones; in fullest windows it is the highest of all. A run begins with nothing in use, and so with a
+burst of a bucket's that it doesn't have again.
 demand          what a client asks for, in limits per window; of the 1000 clients of zipf, together, in units of %d limits. Who asks
                 steadily for exactly the limit sees what is off by one: a request as old as the window isn't in the true count but is in
                 a slot
@@ -177,9 +181,6 @@ wrong           admitted although the request and the true count are more than L
 	r.targets().Print(out)
 	r.speedTargets().Print(out)
 }
-
-// ofLog returns what was admitted in percent of what an exact log admits.
-func (row Row) ofLog() float64 { return 100 * ratio(row.Admitted, row.LogAdmitted) }
 
 // printLarge writes what a large limit is worth.
 func (r *Report) printLarge(out io.Writer) {
@@ -196,7 +197,7 @@ func (r *Report) printLarge(out io.Writer) {
 		var cells strings.Builder
 		for _, row := range r.Large {
 			if row.Algorithm == c.Algorithm {
-				fmt.Fprintf(&cells, "%.1f\t", row.ofLog())
+				fmt.Fprintf(&cells, "%s\t", row.OfLog.around("%.1f", row.ofLog()))
 			}
 		}
 		attacked, _ := r.attack(c.Algorithm, largeLimit)
@@ -252,7 +253,14 @@ func (r *Report) printWrong(out io.Writer) {
 	report.TableOf(out, title, "algorithm\tadmitted\tdenied\tby 1\tby 2 to 5\tby more\tworst difference\t", r.Costs, func(c coldCheck) string {
 		var sum Difference
 		for _, row := range r.Rows {
-			if row.Algorithm == c.Algorithm && row.Limit == DocumentLimit {
+			if row.Algorithm != c.Algorithm || row.Limit != DocumentLimit {
+				continue
+			}
+			times := 1
+			if row.OfLog == (Range{}) { // of one seed, and to count like the others
+				times = r.Seeds
+			}
+			for range times {
 				sum.Add(row.Feedback)
 			}
 		}
@@ -317,13 +325,20 @@ func (r *Report) CSV() [][]string {
 			header = append(header, when+"_"+what)
 		}
 	}
+	for _, what := range []string{"mean", "wrong", "of_log"} {
+		header = append(header, what+"_percent_low", what+"_percent_high")
+	}
 	all := [][]string{header}
 	for _, row := range slices.Concat(r.Rows, r.Large) {
 		cells := []string{
 			row.Traffic, fmt.Sprint(row.Limit), fmt.Sprint(row.Demand), row.Algorithm, fmt.Sprint(row.Admitted), fmt.Sprint(row.LogAdmitted),
 			fmt.Sprint(row.Fullest), fmt.Sprint(row.FullestReleased), strconv.FormatFloat(row.MeanWindow, 'f', 2, 64),
 		}
-		all = append(all, slices.Concat(cells, difference(row.Feedback), difference(row.All)))
+		cells = slices.Concat(cells, difference(row.Feedback), difference(row.All))
+		for _, r := range []Range{row.Mean, row.Wrong, row.OfLog} {
+			cells = append(cells, strconv.FormatFloat(r.Low, 'f', 3, 64), strconv.FormatFloat(r.High, 'f', 3, 64))
+		}
+		all = append(all, cells)
 	}
 	return all
 }

@@ -20,20 +20,19 @@ const (
 )
 
 // A ScaleReport is what accuracy -scale measured. The same seed and number of
-// requests give the same, but for the machine, the speeds and the time it took.
+// requests give the same, but for the machine and the time it took.
 type ScaleReport struct {
 	Machine report.Machine `json:"machine"`
 	Seed    uint64         `json:"seed"`
 	Like    string         `json:"like,omitempty"` // whose traffic it is like
-	Elapsed time.Duration  `json:"elapsed_ns"`
-	Worked  time.Duration  `json:"worked_ns"` // of all cores
+	Worked  time.Duration  `json:"worked_ns"`      // by all cores
 	PopulationFigures
 }
 
 // Print writes the figures as a table, and what is comparable.
 func (r *ScaleReport) Print(out io.Writer) {
-	fmt.Fprintf(out, "%d requests from %d clients in %v of virtual time, limit %d a minute, seed %d; %v on %d cores, %v of processor time, %s\n",
-		r.Requests, r.Clients, r.Length, r.Limit, r.Seed, r.Elapsed.Round(time.Second), r.Machine.Cores, r.Worked.Round(time.Second), r.Machine.Go)
+	fmt.Fprintf(out, "%d requests from %d clients in %v of virtual time, limit %d a minute, seed %d; %.0f min of processor time, %s\n",
+		r.Requests, r.Clients, r.Length, r.Limit, r.Seed, r.Worked.Minutes(), r.Machine.Go)
 	fmt.Fprintf(out, "%d clients (%.2f%%) ask for more than the limit on average, and for %.1f%% of all requests; %d never had more than the limit in a window\n",
 		r.Above, 100*float64(r.Above)/float64(r.Clients), 100*float64(r.AboveRequests)/float64(r.Requests), r.Below)
 	header := "algorithm\twrong\tadmitted\tdenied\tmean\t"

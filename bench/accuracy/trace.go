@@ -35,11 +35,24 @@ type Estimate struct {
 }
 
 const (
-	// By then each window has been full. At the moments at which slots begin
-	// there would be nothing to guess.
-	traceFrom   = 2*time.Minute + time.Second/2
+	// By then each window has been full.
+	traceFrom   = 2*time.Minute + 550*time.Millisecond
 	tracePoints = 180
-	traceEvery  = 2 * time.Second
+	// The tenth of a second takes it through all parts of slots in turn.
+	traceEvery = 2100 * time.Millisecond
+
+	// Half a minute before the boundary attacker is at work to half a minute
+	// after it all has left the window, in its second cycle. What has just left
+	// slots of a second is seen before it fades out.
+	boundaryFrom   = 150*time.Second + 2*traffic.Edge
+	boundaryPoints = 480
+	boundaryEvery  = 250 * time.Millisecond
+
+	curvesName   = "curves"
+	curvesPoints = 330
+	curvesFrom   = 50 * time.Millisecond
+	curvesEvery  = 1100 * time.Millisecond
+
 	// traceClient is the one of many clients that asks for about its limit.
 	traceClient = 2
 
@@ -53,6 +66,7 @@ const (
 var (
 	believing = []string{algorithms.Fixed, algorithms.Sliding1, algorithms.Sliding10, algorithms.Sliding60, algorithms.Strict60}
 	enforcing = []string{algorithms.Fixed, algorithms.Sliding10, algorithms.Capped10, algorithms.Strict60, algorithms.Token, algorithms.Counting32}
+	curved    = []string{algorithms.Fixed, algorithms.Sliding1, algorithms.Sliding4, algorithms.Sliding60}
 	attacked  = []string{algorithms.Fixed, algorithms.Sliding10, algorithms.Sliding60, algorithms.Capped10, algorithms.Strict60, algorithms.Counting64}
 )
 
@@ -78,19 +92,39 @@ func Traces(ctx context.Context, seed uint64) ([]Trace, error) {
 }
 
 func (w Workload) trace(ctx context.Context, seed uint64, enforced bool, names ...string) (Trace, error) {
-	t := Trace{Traffic: w.Name, Description: w.Description, Limit: w.Limit, Demand: w.Demand, Enforced: enforced, From: traceFrom, Every: traceEvery}
-	if w.Name == Day {
-		t.Every = traffic.Day / tracePoints
+	t := Trace{Traffic: w.Name, Enforced: enforced, From: traceFrom, Every: traceEvery}
+	points := tracePoints
+	switch w.Name {
+	case Day:
+		t.Every = traffic.Day/tracePoints + traceEvery%time.Second
+	case Boundary:
+		t.From, t.Every, points = boundaryFrom, boundaryEvery, boundaryPoints
 	}
+	err := t.follow(ctx, w, seed, points, names...)
+	return t, err
+}
+
+// curves returns the trace of random traffic at the limit from its first
+// request on, every request counted.
+func curves(ctx context.Context, seed uint64) (Trace, error) {
+	w := single(traffic.Named(Poisson), Poisson, DocumentLimit, 1, 0)
+	t := Trace{Traffic: curvesName, From: curvesFrom, Every: curvesEvery}
+	err := t.follow(ctx, w, seed, curvesPoints, curved...)
+	return t, err
+}
+
+// follow adds what is true of a workload, and what algorithms believe.
+func (t *Trace) follow(ctx context.Context, w Workload, seed uint64, points int, names ...string) error {
+	t.Description, t.Limit, t.Demand = w.Description, w.Limit, w.Demand
 	var arrivals []time.Duration
-	for r := range w.arrivals(seed, t.From+tracePoints*t.Every) {
+	for r := range w.arrivals(seed, t.From+time.Duration(points)*t.Every) {
 		if w.Clients == 1 || r.Client == traceClient {
 			arrivals = append(arrivals, r.At)
 		}
 	}
 	log := traffic.NewRecent(Window)
 	// Nobody returns an error.
-	_ = t.sample(tracePoints, arrivals, func(at time.Duration) error {
+	_ = t.sample(points, arrivals, func(at time.Duration) error {
 		log.Count(at)
 		log.Add(at)
 		return nil
@@ -99,11 +133,11 @@ func (w Workload) trace(ctx context.Context, seed uint64, enforced bool, names .
 		return nil
 	})
 	for _, name := range names {
-		if err := t.estimate(ctx, name, tracePoints, arrivals); err != nil {
-			return Trace{}, err
+		if err := t.estimate(ctx, name, points, arrivals); err != nil {
+			return err
 		}
 	}
-	return t, nil
+	return nil
 }
 
 // attackTraces returns a trace of the attacks that are written for algorithms.

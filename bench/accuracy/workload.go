@@ -28,6 +28,10 @@ const (
 	// largeLimit makes rounding to whole requests small beside chance.
 	largeLimit = 1000
 
+	// largeRun is how many times more requests the runs of a large limit have, so
+	// that it counts for little that a bucket is full in the beginning.
+	largeRun = 4
+
 	zipfClients  = 1000
 	zipfExponent = 1.1
 	// ZipfDemand puts the three busiest clients of many above the limit when
@@ -75,7 +79,7 @@ func largeWorkloads(requests int) []Workload {
 		pattern traffic.Pattern
 		demand  float64
 	}{
-		{traffic.Named("steady"), 1.5}, {traffic.Named(Poisson), 2}, {traffic.Named(Bursty), 2},
+		{traffic.Named(Steady), 1.5}, {traffic.Named(Poisson), 2}, {traffic.Named(Bursty), 2},
 		{traffic.Named(FrontLoaded), 2}, {traffic.AtOnce, 1},
 	} {
 		all = append(all, single(w.pattern, w.pattern.Name, largeLimit, w.demand, requests))
@@ -83,8 +87,17 @@ func largeWorkloads(requests int) []Workload {
 	return all
 }
 
+// seeds returns how many of so many seeds make a difference.
+func (w Workload) seeds(n int) int {
+	if w.Name == Steady || w.Name == Boundary {
+		return 1
+	}
+	return n
+}
+
 // Names of traffic that expectations are about.
 const (
+	Steady      = "steady"
 	Poisson     = "poisson"
 	Day         = "day"
 	Bursty      = "bursty"

@@ -194,12 +194,12 @@ func boundary(_ uint64, rate float64, length time.Duration) iter.Seq[Arrival] {
 	}
 }
 
-// atOnce is Generate with the first arrivals at 0.
+// atOnce is Generate with the first arrivals at any time of the first minute.
 func atOnce(seed uint64, rate float64, length time.Duration) iter.Seq[Arrival] {
 	return func(yield func(Arrival) bool) {
 		random := source(seed)
 		burst := max(1, int(math.Round(rate*Minute.Seconds())))
-		for start := time.Duration(0); ; start += Minute - time.Second/2 + time.Duration(random.Int64N(int64(time.Second))) {
+		for start := time.Duration(random.Int64N(int64(Minute))); ; start += Minute - time.Second/2 + time.Duration(random.Int64N(int64(time.Second))) {
 			for n := range burst {
 				at := start + time.Duration(n)*time.Second/time.Duration(burst)
 				if at >= length || !yield(Arrival{At: at}) {

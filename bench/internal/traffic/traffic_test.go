@@ -137,9 +137,20 @@ func TestAtOnce(t *testing.T) {
 	for i, start := range starts[1:] {
 		shortest, longest = min(shortest, start-starts[i]), max(longest, start-starts[i])
 	}
-	assert.Zero(t, starts[0])
 	assert.InDelta(t, 59.5, shortest.Seconds(), 0.1)
 	assert.InDelta(t, 60.5, longest.Seconds(), 0.1)
+
+	// The first comes anywhere in a minute.
+	var tens [6]int
+	for seed := range uint64(600) {
+		for a := range AtOnce.Generate(seed, 10/Minute.Seconds(), 2*Minute) {
+			tens[a.At/(10*time.Second)]++
+			break
+		}
+	}
+	for _, n := range tens {
+		assert.InDelta(t, 100, n, 50)
+	}
 }
 
 func TestPages(t *testing.T) {
