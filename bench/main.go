@@ -37,7 +37,7 @@ func commands() []command {
 	return []command{
 		{"throughput", "checks per second, latency and cost of each algorithm, against a handler that does nothing", throughput.Run},
 		{"memory", "memory that weir needs for a million clients", memory.Run},
-		{"cost", "commands per check, and memory per client, of each algorithm", cost.Run},
+		{"cost", "commands and processor time per check, and memory per client, of each algorithm", cost.Run},
 		{"contention", "many callers and processes on one key: speed, fairness and exactness", contention.Run},
 		{"accuracy", "what each algorithm believes and admits beside what is true, on many kinds of traffic", accuracy.Run},
 		{"architectures", "what other ways to share a limit admit, beside weir", architecture.Run},

@@ -169,6 +169,16 @@ func TestReportOfTheResults(t *testing.T) {
 	}
 }
 
+// The document shows the table of all algorithms as the report does.
+func TestDocumentHasTheTableOfAlgorithms(t *testing.T) {
+	t.Parallel()
+	_, after, ok := strings.Cut(readFile(t, filepath.Join("results", "REPORT.md")), "\n## Algorithms\n")
+	require.True(t, ok)
+	table, _, _ := strings.Cut(after[strings.Index(after, "|"):], "\n\n")
+	assert.Greater(t, strings.Count(table, "\n"), 10)
+	assert.Contains(t, readFile(t, "README.md"), "\n"+table+"\n", "copy it from results/REPORT.md")
+}
+
 // The first page is made of the results, with pictures that are there, and of
 // nothing where there are none.
 func TestFindingsOfTheResults(t *testing.T) {

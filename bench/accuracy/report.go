@@ -310,6 +310,32 @@ cold keys       keys that a check names to the store when its process knows noth
 `)
 }
 
+// Columns implements report.Columner.
+func (r *Report) Columns() []report.Column {
+	column := func(title, means string, cell func(algorithm string) string) report.Column {
+		c := report.Column{Title: title, Means: means}
+		for _, cost := range r.Costs {
+			c.Cells = append(c.Cells, report.Cell{Algorithm: cost.Algorithm, Text: cell(cost.Algorithm)})
+		}
+		return c
+	}
+	return []report.Column{
+		column("fullest window", fmt.Sprintf("the most that all traffic and attacks get into a window, in limits of %d", largeLimit), func(name string) string { return fmt.Sprintf("%.2f", r.fullest(name)) }),
+		column("off by", fmt.Sprintf("the mean difference of estimate and true count, in %% of that, on independent arrivals at a limit of %d", DocumentLimit), func(name string) string {
+			row, _ := r.find(Poisson, 1, name)
+			if a := (algorithm{algorithms.Named(name)}); a.bucket() || a.judgesByLimit() {
+				return "-"
+			}
+			return fmt.Sprintf("%.1f%%", row.mean())
+		}),
+		column("bunched", fmt.Sprintf("what is admitted of that of an exact log, at twice a limit of %d, when 90%% of a minute's requests come in its first 10 s", largeLimit), func(name string) string {
+			row, _ := report.Find(r.Large, func(row Row) bool { return row.Traffic == FrontLoaded && row.Algorithm == name })
+			return fmt.Sprintf("%.1f%%", row.ofLog())
+		}),
+		column("bytes", fmt.Sprintf("what Memcached keeps of a client with a limit of %d", largeLimit), func(name string) string { return strconv.Itoa(r.cost(name).Bytes) }),
+	}
+}
+
 // CSV implements report.Tabular.
 func (r *Report) CSV() [][]string {
 	difference := func(d Difference) []string {

@@ -1,6 +1,7 @@
-// Package cost counts what each algorithm costs Memcached: commands and keys
-// per check of a busy client, of one in a new slot, and of one that the process
-// doesn't know; and what Memcached and the process keep for a client.
+// Package cost counts what each algorithm costs: commands and keys per check of
+// a busy client, of one in a new slot, and of one that the process doesn't know;
+// what Memcached and the process keep for a client; and the processor time of
+// both for a check of a busy client.
 //
 // It runs the limiters in this process, so nothing else is in the counts.
 package cost
@@ -11,10 +12,13 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
+	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
 
 	"weir/bench/internal/algorithms"
 	"weir/bench/internal/loadgen"
@@ -35,8 +39,12 @@ const (
 // priced are the algorithms whose cost is measured.
 var priced = algorithms.Select(
 	algorithms.Fixed, algorithms.Sliding1, algorithms.Sliding4, algorithms.Sliding10, algorithms.Sliding60,
-	algorithms.Token, algorithms.Leaky, algorithms.Log,
+	algorithms.Strict60, algorithms.Capped10, algorithms.Capped60, algorithms.Token, algorithms.Leaky, algorithms.Log, algorithms.Counting64,
 )
+
+// timed is how many times all clients are checked for the processor times: with
+// what they were checked before, less than the limit.
+const timed = 20
 
 // A costRow is what an algorithm costs per check and per client.
 type costRow struct {
@@ -52,6 +60,10 @@ type costRow struct {
 	Items     float64 `json:"items"`
 	Bytes     float64 `json:"bytes"`
 	ViewBytes float64 `json:"view_bytes"`
+	// Weir and Memcached are the processor times of a check of a busy client; 0
+	// where the system doesn't tell.
+	Weir      time.Duration `json:"cpu_ns"`
+	Memcached time.Duration `json:"memcached_cpu_ns"`
 }
 
 // A Report is what cost found out.
@@ -86,7 +98,7 @@ func measureAll(ctx context.Context, clients int) (*Report, error) {
 	}
 	rows, err := report.Each(priced, func(a algorithms.Algorithm) (row costRow, err error) {
 		// A busy machine may hold a check up for longer than the store may take.
-		for range 5 {
+		for range 10 {
 			if row, err = measure(ctx, a, clients, time.Now()); !errors.Is(err, counters.ErrTimeout) {
 				break
 			}
@@ -148,7 +160,42 @@ func measure(ctx context.Context, a algorithms.Algorithm, clients int, now time.
 		}
 		*step.into = did.Per(int64(clients))
 	}
-	return row, nil
+	row.Weir, row.Memcached, err = processorTimes(m, clients, func() error { return checkAll(ctx, cold, clients, now.Add(width)) })
+	return row, err
+}
+
+// processorTimes returns what each of the checks takes that run makes, of which
+// there are so many: the median of timed runs.
+func processorTimes(m *testbed.Memcached, checks int, run func() error) (weir, store time.Duration, err error) {
+	var ofWeir, ofStore []time.Duration
+	used := func(sign time.Duration) error {
+		w, err := testbed.OwnCPU()
+		if err != nil {
+			return err
+		}
+		s, err := m.CPU()
+		weir, store = weir+sign*w, store+sign*s
+		return err
+	}
+	for range timed {
+		weir, store = 0, 0
+		err := errors.Join(used(-1), run(), used(+1))
+		switch {
+		case errors.Is(err, errors.ErrUnsupported):
+			return 0, 0, nil
+		case errors.Is(err, counters.ErrTimeout): // the machine was busy
+		case err != nil:
+			return 0, 0, err
+		default:
+			ofWeir, ofStore = append(ofWeir, weir/time.Duration(checks)), append(ofStore, store/time.Duration(checks))
+		}
+	}
+	if len(ofWeir) == 0 {
+		return 0, 0, counters.ErrTimeout
+	}
+	slices.Sort(ofWeir)
+	slices.Sort(ofStore)
+	return ofWeir[len(ofWeir)/2], ofStore[len(ofStore)/2], nil
 }
 
 // past returns when a busy client has been checked, until now: in each slot
@@ -204,8 +251,9 @@ func heapInUse() float64 {
 // Print writes the figures as a table, and what its columns mean.
 func (r *Report) Print(out io.Writer) {
 	fmt.Fprintf(out, "%v; %d busy clients, limit %d a minute, clients and policies with names of a dozen letters\n", r.Machine, r.Clients, limit)
-	report.TableOf(out, "", "algorithm\tbusy\tnew slot\tcold\titems/client\tbytes/client\tview bytes\t", r.Rows, func(c costRow) string {
-		return fmt.Sprintf("%s\t%v\t%v\t%v\t%.1f\t%.0f\t%.0f\t", c.Algorithm, c.Busy, c.NewSlot, c.Cold, c.Items, c.Bytes, c.ViewBytes)
+	report.TableOf(out, "", "algorithm\tbusy\tnew slot\tcold\titems/client\tbytes/client\tview bytes\tweir us\tMemcached us\t", r.Rows, func(c costRow) string {
+		return fmt.Sprintf("%s\t%v\t%v\t%v\t%.1f\t%.0f\t%.0f\t%s\t%s\t", c.Algorithm, c.Busy, c.NewSlot, c.Cold, c.Items, c.Bytes, c.ViewBytes,
+			microseconds(c.Weir), microseconds(c.Memcached))
 	})
 	fmt.Fprint(out, `
 busy          a check of a client that this process has just checked: commands that write + keys that are read, in one round trip
@@ -214,7 +262,39 @@ cold          the first check of a client that is busy elsewhere; of buckets and
 items/client  what Memcached holds at most for a client that has been busy for longer than the window; the log is half full
 bytes/client  the memory of these items, overhead and rounding included
 view bytes    what a process remembers of the client
+weir us       processor time of a check of a busy client, by the limiter and its store without HTTP, when 64 clients are checked at once:
+              the median of 20 rounds of all clients; Memcached us is Memcached's
 `)
+}
+
+func microseconds(d time.Duration) string {
+	if d == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f", float64(d)/float64(time.Microsecond))
+}
+
+// Columns implements report.Columner.
+func (r *Report) Columns() []report.Column {
+	named := make(map[string]algorithms.Algorithm)
+	for _, a := range algorithms.All {
+		named[a.Short()] = a
+	}
+	column := func(title, means string, cell func(row costRow) string) report.Column {
+		c := report.Column{Title: title, Means: means}
+		for _, row := range r.Rows {
+			c.Cells = append(c.Cells, report.Cell{Algorithm: named[row.Algorithm].Name, Text: cell(row)})
+		}
+		return c
+	}
+	return []report.Column{
+		column("time, space", "with what both grow: N slots, k entries, a limit of L", func(row costRow) string { return named[row.Algorithm].Complexity() }),
+		column("busy", "commands that write + keys that are read by a check of a client that the process has just checked", func(row costRow) string { return row.Busy.String() }),
+		column("new slot", "the same by the first check in a slot", func(row costRow) string { return row.NewSlot.String() }),
+		column("cold", "the same by the first check of a client that is busy elsewhere", func(row costRow) string { return row.Cold.String() }),
+		column("weir us", "processor time of a busy check, without HTTP", func(row costRow) string { return microseconds(row.Weir) }),
+		column("Memcached us", "Memcached's for it", func(row costRow) string { return microseconds(row.Memcached) }),
+	}
 }
 
 // Draw draws the bytes that a busy client takes.
@@ -233,5 +313,5 @@ func (r *Report) Draw(dir string) ([]report.Picture, error) {
 	if err != nil {
 		return nil, err
 	}
-	return report.DrawPicture(dir, "cost", "memory for a busy client", p)
+	return report.DrawGrid(dir, "cost", "memory for a busy client", 11*vg.Inch, 4.5*vg.Inch, [][]*plot.Plot{{p}})
 }

@@ -1,12 +1,14 @@
 package cost
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"weir/bench/internal/algorithms"
 	"weir/bench/internal/benchtest"
 	"weir/bench/internal/testbed"
 )
@@ -19,6 +21,13 @@ func TestCosts(t *testing.T) {
 	assert.Contains(t, printed, "items/client")
 	benchtest.AssertPicture(t, dir, "cost")
 	assert.Equal(t, 200, r.Clients)
+	var titles []string
+	for _, column := range r.Columns() {
+		titles = append(titles, column.Title)
+		assert.Len(t, column.Cells, len(priced), column.Title)
+		assert.Equal(t, algorithms.Fixed, column.Cells[0].Algorithm)
+	}
+	assert.Equal(t, []string{"time, space", "busy", "new slot", "cold", "weir us", "Memcached us"}, titles)
 	incr, addIncr := testbed.StoreCost{Writes: 1}, testbed.StoreCost{Writes: 2}
 	for _, row := range r.Rows {
 		var want costRow
@@ -26,22 +35,28 @@ func TestCosts(t *testing.T) {
 		case "fixed":
 			// A counter is kept for its window and 2.05 s more.
 			want = costRow{Busy: incr, NewSlot: addIncr, Cold: addIncr, Items: 2}
-		case "n1", "n4", "n10", "n60":
+		case "n1", "n4", "n10", "n60", "strict-n60", "capped-n10", "capped-n60":
 			// Besides the slot before, which has just closed, a process reads
 			// the others only when it knows none, and when the client was
 			// reset.
-			slots := map[string]float64{"n1": 1, "n4": 4, "n10": 10, "n60": 60}[row.Algorithm]
-			kept := map[string]float64{"n1": 3, "n4": 6, "n10": 12, "n60": 64}[row.Algorithm]
+			_, n, _ := strings.Cut(row.Algorithm, "n")
+			slots := map[string]float64{"1": 1, "4": 4, "10": 10, "60": 60}[n]
+			if strings.HasPrefix(row.Algorithm, "strict") {
+				slots++ // the one before them, which other clocks may still have in the window
+			}
+			kept := map[string]float64{"1": 3, "4": 6, "10": 12, "60": 64}[n]
 			want = costRow{Busy: incr, NewSlot: testbed.StoreCost{Writes: 2, KeysRead: 2}, Cold: testbed.StoreCost{Writes: 2, KeysRead: slots + 1}, Items: kept}
 		default:
 			// cas and a gets; before that add, in case nothing is there, and a
 			// gets.
 			want = costRow{Busy: testbed.StoreCost{Writes: 1, KeysRead: 1}, NewSlot: testbed.StoreCost{Writes: 1, KeysRead: 1}, Cold: testbed.StoreCost{Writes: 2, KeysRead: 2}, Items: 1}
 		}
-		want.Algorithm, want.Bytes, want.ViewBytes = row.Algorithm, row.Bytes, row.ViewBytes
+		want.Algorithm, want.Bytes, want.ViewBytes, want.Weir, want.Memcached = row.Algorithm, row.Bytes, row.ViewBytes, row.Weir, row.Memcached
 		assert.Equal(t, want, row)
 		assert.Greater(t, row.Bytes, 48*row.Items, "an item has a header")
 		assert.Greater(t, row.ViewBytes, 50.0, row.Algorithm)
+		assert.Positive(t, row.Weir, row.Algorithm)
+		assert.Positive(t, row.Memcached, row.Algorithm)
 	}
 	assert.Len(t, r.Rows, len(priced))
 }

@@ -175,6 +175,21 @@ func (a Algorithm) Policy() string {
 	}
 }
 
+// Complexity returns with what both the time of a check and the space of a
+// client grow: the slots N, the entries k or the limit L.
+func (a Algorithm) Complexity() string {
+	switch {
+	case a.Name == Log:
+		return "O(L)"
+	case a.Kind == Times:
+		return "O(k)"
+	case a.Slots > 0:
+		return "O(N)"
+	default:
+		return "O(1)"
+	}
+}
+
 // Width returns the width of a slot, or the window if there are none.
 func (a Algorithm) Width(window time.Duration) time.Duration {
 	return window / time.Duration(max(1, a.Slots))

@@ -42,6 +42,7 @@ func Write(sections []Section) Command {
 		}
 		text := bytes.NewBufferString("# Results\n\nMade from the JSON files beside it by `go run ./bench report`.\n")
 		findings(text, chapters)
+		sideBySide(text, chapters)
 		for _, c := range chapters {
 			if err := c.write(text, *dir); err != nil {
 				return err
@@ -155,6 +156,46 @@ func findings(out *bytes.Buffer, chapters []chapter) {
 			}
 		}
 	}
+}
+
+// sideBySide writes a table of the algorithms that all columns have, in the order
+// of the first.
+func sideBySide(out *bytes.Buffer, chapters []chapter) {
+	var columns []Column
+	for _, c := range chapters {
+		if of, ok := c.result.(Columner); ok {
+			columns = append(columns, of.Columns()...)
+		}
+	}
+	if len(columns) == 0 {
+		return
+	}
+	fmt.Fprint(out, "\n## Algorithms\n\n")
+	page := &markdown{out: out}
+	header := "algorithm\t"
+	for _, c := range columns {
+		header += c.Title + "\t"
+	}
+	Table(page, "", header, func(t io.Writer) {
+		for _, of := range columns[0].Cells {
+			line := of.Algorithm + "\t"
+			for _, c := range columns {
+				cell, ok := Find(c.Cells, func(cell Cell) bool { return cell.Algorithm == of.Algorithm })
+				if !ok {
+					line = ""
+					break
+				}
+				line += cell.Text + "\t"
+			}
+			if line != "" {
+				fmt.Fprintln(t, line)
+			}
+		}
+	})
+	for _, c := range columns {
+		fmt.Fprintf(page, "%-16s%s\n", c.Title, c.Means)
+	}
+	page.close()
 }
 
 func writeCSV(file string, rows [][]string) error {

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"bytes"
 	"testing"
 	"time"
 
@@ -24,4 +25,36 @@ func TestMachine(t *testing.T) {
 	assert.Equal(t, "AMD EPYC: 3", cpuModel("processor\t: 0\nmodel\t\t: 17\nmodel name\t: AMD EPYC: 3\n\nmodel name\t: other\n"))
 	assert.Empty(t, cpuModel("Features\t: fp\n"))
 	assert.Positive(t, ThisMachine("1.6.38").Cores)
+}
+
+// columned is a result with a column of its own.
+type columned struct {
+	rates
+	Column
+}
+
+func (c columned) Columns() []Column { return []Column{c.Column} }
+
+func TestAlgorithmsSideBySide(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	sideBySide(&out, []chapter{
+		{result: columned{Column: Column{"bytes", "of a client", []Cell{{"token", "120"}, {"fixed", "240"}, {"log", "5680"}}}}},
+		{result: rates{}},
+		{},
+		{result: columned{Column: Column{"us", "of a check", []Cell{{"fixed", "3.0"}, {"leaky", "4.0"}, {"token", "5.0"}}}}},
+	})
+	assert.Equal(t, `
+## Algorithms
+
+| algorithm | bytes | us |
+|:--|--:|--:|
+| token | 120 | 5.0 |
+| fixed | 240 | 3.0 |
+
+`+"```text\nbytes           of a client\nus              of a check\n```\n", out.String())
+
+	out.Reset()
+	sideBySide(&out, []chapter{{result: rates{}}, {}})
+	assert.Empty(t, out.String())
 }

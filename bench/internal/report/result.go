@@ -42,6 +42,19 @@ type Finder interface {
 // is one of it.
 type Finding struct{ Text, Picture string }
 
+// A Columner is a Result with columns for the table of algorithms, which is made
+// of several.
+type Columner interface{ Columns() []Column }
+
+// A Column is a figure of some algorithms.
+type Column struct {
+	Title, Means string
+	Cells        []Cell
+}
+
+// A Cell is the figure of an algorithm.
+type Cell struct{ Algorithm, Text string }
+
 // A Tabular result has more rows than anybody reads, for a CSV file. The first
 // names the columns.
 type Tabular interface{ CSV() [][]string }

@@ -110,6 +110,9 @@ func (s *Process) CPU() (time.Duration, error) {
 	return used, nil
 }
 
+// OwnCPU returns the processor time that this process has used.
+func OwnCPU() (time.Duration, error) { return cpu(os.Getpid()) }
+
 // complaints is where a process writes what is wrong.
 type complaints interface {
 	io.Writer
