@@ -2,6 +2,7 @@ package subwindow_test
 
 import (
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -141,12 +142,11 @@ func TestAnAdditionUnderWayDuringAReset(t *testing.T) {
 				inner := memory.New(nil)
 				w := subwindow.Window{Strict: slots == 0, Width: time.Hour, Slots: slots}
 				var tell func(error)
-				late := false
+				var late atomic.Bool
 				store := &faultyStore{Store: inner, fault: func(operation, _ string) error {
-					if !late || operation != "add" {
+					if operation != "add" || !late.CompareAndSwap(true, false) {
 						return nil
 					}
-					late = false
 					time.Sleep(50 * time.Millisecond)
 					return &counters.Unanswered{Err: counters.ErrTimeout, Await: func(f func(error)) { tell = f }}
 				}}
@@ -154,7 +154,7 @@ func TestAnAdditionUnderWayDuringAReset(t *testing.T) {
 				l := newLimiterWith(t, store, w, counters.Options{Clients: 10, StoreTimeout: 50 * time.Millisecond, Reseeded: func(n int) { reseeded += n }})
 				require.True(t, take(t, l, time.Now(), 1, 10).Allowed)
 				time.Sleep(100 * time.Millisecond)
-				late = true
+				late.Store(true)
 				counted := make(chan struct{})
 				go func() {
 					_, err := l.Take(t.Context(), request(time.Now(), 8, 10))

@@ -57,7 +57,7 @@ func TestEachAlertHasARunbook(t *testing.T) {
 	readme := read(t, "../../deploy/README.md")
 	tested := read(t, rulesTestFile)
 	for _, rule := range rules.Groups[0].Rules {
-		assert.Equal(t, "deploy/README.md#"+strings.ToLower(rule.Alert), rule.Annotations["runbook"])
+		assert.Equal(t, "https://weir.example/deploy/README.md#"+strings.ToLower(rule.Alert), rule.Annotations["runbook_url"])
 		assert.Contains(t, readme, "\n### "+rule.Alert+"\n")
 		assert.Contains(t, tested, "- alertname: "+rule.Alert+"\n")
 	}
