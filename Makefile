@@ -2,14 +2,11 @@
 # what the tests start, or installs it.
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: test lint setup bench pgo histories soak fuzz
+.PHONY: test lint setup bench histories soak fuzz
 
 # Worlds, plots and simulated clients run without the race detector first: their
 # goroutines take turns or share nothing, so it sees little in them, and takes
 # five to twenty times as long. cmd/server begins first, as it mostly waits.
-# Without the server's profile, by which its dependencies would be compiled a
-# second time.
-test: export GOFLAGS += -pgo=off
 test: setup lint
 	go test -run 'Test(Worlds|Courses)$$' ./bench/simulate -seeds 10000 -whole
 	go test ./bench/accuracy -whole
@@ -27,15 +24,6 @@ setup:
 
 bench: setup
 	go test -run '^$$' -bench . -benchmem ./...
-
-# The profile by which go build makes the server faster, of two minutes of load.
-PGO_ROWS = ^(fixed|sliding N=10|sliding N=60), 10,|^sliding N=10, one|^batches of 100,|^Go client, 256
-pgo: export GOFLAGS += -trimpath
-pgo: setup
-	rm -rf bin/pgo
-	go run ./bench throughput -duration 2s -rows '$(PGO_ROWS)' -profiles bin/pgo
-	go run ./bench load -duration 5s -rate 5000 -policies default,token,leaky,log -profiles bin/pgo
-	go tool pprof -proto -output cmd/server/default.pgo bin/pgo/*.pprof
 
 # For ten minutes, from another seed each time.
 histories: setup

@@ -189,7 +189,7 @@ func BuildWeir(ctx context.Context, policies string) (*Build, error) {
 }
 
 // BuildProfiled is BuildWeir for servers that write CPU profiles to the
-// directory, and are built without any; "" is BuildWeir.
+// directory; "" is BuildWeir.
 func BuildProfiled(ctx context.Context, policies, profiles string) (*Build, error) {
 	report.Progress("building weir")
 	dir, err := os.MkdirTemp("", "weir-bench")
@@ -199,7 +199,7 @@ func BuildProfiled(ctx context.Context, policies, profiles string) (*Build, erro
 	b := &Build{dir: dir, binary: filepath.Join(dir, "weir"), profiles: profiles}
 	args := []string{"build", "-buildvcs=false", "-o", b.binary}
 	if profiles != "" {
-		args = append(args, "-tags", "profile", "-pgo", "off")
+		args = append(args, "-tags", "profile")
 		err = os.MkdirAll(profiles, 0o755)
 	}
 	if err == nil && policies != "" {
