@@ -69,7 +69,8 @@ type account struct {
 	forgottenTo int64
 
 	top   int64  // the number of the newest slot
-	slots []slot // newest first
+	size  int    // how many there are; 0 if nothing is known
+	slots []slot // newest first, and none behind the last with a count
 	// Slots from first to final don't change any more and were read.
 	first, final int64
 
@@ -107,7 +108,7 @@ func generationAt(now time.Time) int64 {
 // clock that is far ahead was at latest.
 func (a *account) become(generation, latest int64, skew time.Duration) {
 	a.outlive(generation, latest, skew)
-	clear(a.slots)
+	a.slots = a.slots[:0]
 	a.verified, a.final, a.untold, a.denied = 0, math.MinInt64, false, false
 }
 
@@ -120,31 +121,36 @@ func (a *account) outlive(generation, latest int64, skew time.Duration) {
 
 // reach gives the account the slots of a request at p, size in all.
 func (a *account) reach(p place, size int) {
-	switch passed := p.newest() - a.top; {
-	case a.slots == nil:
-		a.slots, a.top, a.final = make([]slot, size), p.newest(), math.MinInt64
-	case passed >= int64(size), -passed >= int64(4*size): // or the clock has been set back
-		a.slots = a.slots[:size]
-		clear(a.slots)
+	passed := p.newest() - a.top
+	if passed == 0 && a.top-p.oldest < int64(a.size) {
+		return
+	}
+	switch {
+	case a.size == 0, passed >= int64(size), -passed >= int64(4*size): // or the clock has been set back
+		a.slots, a.size = a.slots[:0], size
 		a.top, a.final, a.verified = p.newest(), math.MinInt64, 0
 	case passed > 0:
-		a.slots = a.slots[:size]
-		copy(a.slots[passed:], a.slots)
-		clear(a.slots[:passed])
-		a.top = p.newest()
+		if n := min(len(a.slots)+int(passed), size); len(a.slots) > 0 {
+			a.slots = append(a.slots, make([]slot, max(0, n-len(a.slots)))...)[:n]
+			copy(a.slots[passed:], a.slots)
+			clear(a.slots[:passed])
+		}
+		a.top, a.size = p.newest(), size
 	}
-	if more := int(a.top-p.oldest) + 1 - len(a.slots); more > 0 { // it is late
-		a.slots = append(a.slots, make([]slot, more)...)
-	}
-	a.first = max(a.first, a.top-int64(len(a.slots))+1)
+	a.size = max(a.size, int(a.top-p.oldest)+1) // it is late
+	a.first = max(a.first, a.top-int64(a.size)+1)
 }
 
 // at returns a slot, or nil if nothing is known of it any more.
 func (a *account) at(bucket int64) *slot {
-	if i := a.top - bucket; i >= 0 && i < int64(len(a.slots)) {
-		return &a.slots[i]
+	i := a.top - bucket
+	if i < 0 || i >= int64(a.size) {
+		return nil
 	}
-	return nil
+	if more := int(i) + 1 - len(a.slots); more > 0 {
+		a.slots = append(a.slots, make([]slot, more)...)
+	}
+	return &a.slots[i]
 }
 
 // isFinal reports whether a slot needn't be read.
@@ -248,22 +254,23 @@ func (a *account) oweAlone(bucket, cost, at int64, share float64) {
 	}
 }
 
-// believe returns what is in use of the slots that matter at p, newest first. It
-// uses the memory of to.
+// believe returns what is in use of the slots that matter at p, newest first, without
+// the oldest of which nothing is. It uses the memory of to.
 func (a *account) believe(p place, to []int64) []int64 {
 	newest := p.newest()
 	size := int(newest-p.oldest) + 1
-	to = slices.Grow(to[:0], size)[:size]
 	// The slots that are known come in between.
 	ahead, end := min(max(0, newest-a.top), int64(size)), min(int64(len(a.slots)), a.top-p.oldest+1)
-	clear(to[:ahead])
 	known := a.slots[min(max(0, a.top-newest), max(0, end)):max(0, end)]
+	n := max(p.ahead+1, int(ahead)+len(known))
+	to = slices.Grow(to[:0], size)[:n]
+	clear(to)
 	for i := range known {
 		to[int(ahead)+i] = known[i].count
 	}
-	clear(to[int(ahead)+len(known):])
 	add := func(bucket, n int64) {
 		if i := newest - bucket; i >= 0 && i < int64(size) {
+			to = append(to, make([]int64, max(0, int(i)+1-len(to)))...)
 			to[i] += n
 		}
 	}
@@ -278,8 +285,10 @@ func (a *account) believe(p place, to []int64) []int64 {
 			add(f.bucket, f.sum-f.in)
 		}
 	}
-	for i := range to {
-		to[i] = max(0, to[i])
+	for _, d := range a.dues {
+		if i := newest - d.bucket; i >= 0 && i < int64(size) {
+			to[i] = max(0, to[i]) // more may be given back than is there
+		}
 	}
 	return to
 }
@@ -298,6 +307,9 @@ func (a *account) own() (own, count int64) {
 // way, what others have counted may be from before it. What is new of theirs isn't
 // expected of them any more.
 func (a *account) see(bucket, value int64, lasting, reset bool) (missing int64) {
+	if value <= 0 && a.top-bucket >= int64(len(a.slots)) {
+		return 0 // there is nothing, as was known
+	}
 	s := a.at(bucket)
 	if s == nil {
 		return 0

@@ -39,6 +39,10 @@ func (w *work) reads(all, generation, current bool) {
 		w.keys = append(w.keys, counters.GenerationKey(a.prefix))
 	}
 	for bucket := w.newest(); bucket >= w.oldest; bucket-- {
+		if !all && bucket < w.bucket && a.isFinal(bucket) {
+			bucket = a.first // none of these
+			continue
+		}
 		if bucket == w.bucket && current || bucket != w.bucket && (all || !a.isFinal(bucket)) {
 			w.buckets = append(w.buckets, bucket)
 		}

@@ -2,6 +2,8 @@ package subwindow_test
 
 import (
 	"context"
+	"fmt"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -251,4 +253,24 @@ func TestAResetReachesSlowClocks(t *testing.T) {
 			assert.True(t, take(t, slow, reset.Add(time.Second), 100, 100).Allowed)
 		})
 	}
+}
+
+// Slots in which nothing is counted take no memory: a client of a window of an hour in
+// 3,600 slots, of which 3,599 are empty, a few hundred bytes.
+func TestEmptySlotsTakeNoMemory(t *testing.T) {
+	const clients = 1000
+	l := newLimiter(t, memory.New(nil), newWindow(t, time.Hour, 3600, false), sameClock)
+	heap := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := heap()
+	for i := range clients {
+		_, err := l.Take(t.Context(), counters.Request{Client: fmt.Sprint(i), Cost: 1, Limit: 1, Now: at("12:00:00")})
+		require.NoError(t, err)
+	}
+	assert.Less(t, heap(), before+clients*2000)
+	runtime.KeepAlive(l)
 }

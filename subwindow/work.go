@@ -73,18 +73,20 @@ func (w *work) nextSlot() bool {
 	if len(w.calls) == 0 {
 		return false
 	}
-	bucket := counters.Calendar(w.calls[0].Request.Now, w.window.Width).Number
 	latest, n := w.calls[0].Request.Now, 1
+	w.place = w.window.place(latest)
 	for _, call := range w.calls[1:] {
 		now := call.Request.Now
-		if counters.Calendar(now, w.window.Width).Number != bucket {
+		if counters.Calendar(now, w.window.Width).Number != w.bucket {
 			break
 		}
 		if n++; now.After(latest) {
 			latest = now
 		}
 	}
-	w.place = w.window.place(latest)
+	if n > 1 {
+		w.place = w.window.place(latest)
+	}
 	w.pending = append(w.pending[:0], w.calls[:n]...)
 	w.chosen = slices.Grow(w.chosen[:0], n)[:n]
 	w.calls = w.calls[n:]
@@ -97,7 +99,7 @@ func (w *work) nextSlot() bool {
 // reach gives the account the slots of the pending calls. A refund's may be of long
 // ago, and what is known of others stays.
 func (w *work) reach() {
-	if !w.blind || w.a.slots == nil {
+	if !w.blind || w.a.size == 0 {
 		w.a.reach(w.place, w.kept)
 	}
 }
