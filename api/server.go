@@ -64,8 +64,8 @@ type Config struct {
 	// Gatherer is what /metrics shows, beside the servers of Health.
 	Gatherer prometheus.Gatherer
 	Log      *slog.Logger
-	// LogClients shows the names of clients in debug logs as they are. By
-	// default they are hashed.
+	// LogClients shows the names of clients in debug logs, and of those that are
+	// reset, as they are. By default they are hashed.
 	LogClients bool
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time

@@ -229,6 +229,8 @@ type limiter interface {
 	api.Limiter
 	// Clients returns how many clients are remembered.
 	Clients() int
+	// ClientLimit returns how many can be.
+	ClientLimit() int
 	// Flush has the store count what was admitted without it, and returns when
 	// no refund is under way any more.
 	Flush()

@@ -88,5 +88,9 @@ func (ls *limiters) clients() int {
 func (ls *limiters) clientLimit() int {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	return max(0, ls.options.Clients) * len(ls.inUse)
+	n := 0
+	for _, limiter := range ls.inUse {
+		n += limiter.ClientLimit()
+	}
+	return n
 }

@@ -89,7 +89,7 @@ var metricName = regexp.MustCompile(`\bweir_\w+`)
 // dashboard leaves nothing out.
 func TestDashboardAndAlertsNameTheMetricsOfAScrape(t *testing.T) {
 	t.Parallel()
-	r := startProgram(t, "-memcached", memcachedtest.Start(t).Addr)
+	r := startProcess(t, "-memcached", memcachedtest.Start(t).Addr)
 	r.check(t, "token", "c", 1)
 	var metrics string
 	require.Eventually(t, func() bool {
@@ -158,7 +158,7 @@ func (p *prometheusServer) decode(t *testing.T, path string, data any) {
 // Each panel has something to show, and each alert can be evaluated.
 func TestPrometheusUnderstandsDashboardAndAlerts(t *testing.T) {
 	t.Parallel()
-	r := startProgram(t, "-memcached", memcachedtest.Start(t).Addr)
+	r := startProcess(t, "-memcached", memcachedtest.Start(t).Addr)
 	p := startPrometheus(t, r.address())
 	for _, expression := range expressions(t) {
 		require.Eventually(t, func() bool {

@@ -276,6 +276,15 @@ func TestMetricsOfTheProgram(t *testing.T) {
 	assert.EqualValues(t, 128, metric("weir_views_limit"), "of two limits")
 }
 
+// Of windows with very many slots fewer clients are remembered than -view-clients.
+func TestWhatCanBeRememberedIsBoundedInBytes(t *testing.T) {
+	t.Parallel()
+	r := startProgram(t, "-view-clients", "100000", "-config", write(t, "p.yaml",
+		"policies: {p: {limits: [{algorithm: sliding_window, limit: 10, window: 1h, sub_windows: 3600}]}}"))
+	_, metrics := r.get(t, "/metrics")
+	assert.Regexp(t, `(?m)^weir_views_limit (4[5-7]\d\d)$`, metrics)
+}
+
 func TestTokenFile(t *testing.T) {
 	t.Parallel()
 	r := startProgram(t, "-token-file", write(t, "tokens", "# team\nfirst\nsecond\n"))

@@ -85,7 +85,7 @@ func fileWith(kind, key, value string) string {
 		return more("clients: {c: {" + key + ": " + value + "}}")
 	case "route":
 		// So that no cost is too high.
-		file := "policies: {p: {limits: [{algorithm: fixed_window, limit: 1000000, window: 1h}], routes: [{"
+		file := "policies: {p: {limits: [{algorithm: fixed_window, limit: 1000000000, window: 1h}], routes: [{"
 		for other, right := range map[string]string{"path": "/a", "cost": "1"} {
 			if other != key {
 				file += other + ": " + right + ", "

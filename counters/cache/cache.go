@@ -8,6 +8,7 @@ package cache
 
 import (
 	"hash/maphash"
+	"math"
 	"sync"
 )
 
@@ -47,10 +48,7 @@ func New[V any](most int) *Cache[V] {
 	c := &Cache[V]{seed: maphash.MakeSeed()}
 	for i := range c.shards {
 		s := &c.shards[i]
-		s.most = most / shardCount
-		if most%shardCount > 0 {
-			s.most++
-		}
+		s.most = (min(most, math.MaxInt-shardCount) + shardCount - 1) / shardCount
 		s.entries = make(map[string]*entry[V])
 		s.end.newer, s.end.older, s.hand = &s.end, &s.end, &s.end
 	}
@@ -102,6 +100,9 @@ func (c *Cache[V]) Forget(key string) {
 		s.remove(e)
 	}
 }
+
+// Cap returns how many keys can be held.
+func (c *Cache[V]) Cap() int { return shardCount * max(0, c.shards[0].most) }
 
 // Len returns the number of keys held.
 func (c *Cache[V]) Len() int {

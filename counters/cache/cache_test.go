@@ -44,7 +44,11 @@ func TestBounds(t *testing.T) {
 			*v.Get(fmt.Sprint(i)) = i
 		}
 		assert.Equal(t, want, v.Len(), "%d", most)
+		if most < 1000 {
+			assert.Equal(t, want, v.Cap(), "%d", most)
+		}
 	}
+	assert.Greater(t, cache.New[int](math.MaxInt).Cap(), math.MaxInt/2)
 }
 
 // Clients that come once must not push out those that come again and again.

@@ -280,6 +280,9 @@ func (b *Book[A]) Owing() int { return b.owing.Waiting() }
 // Clients returns the number of clients that are remembered.
 func (b *Book[A]) Clients() int { return b.clients.Len() }
 
+// ClientLimit returns the number of clients that can be remembered.
+func (b *Book[A]) ClientLimit() int { return b.clients.Cap() }
+
 // Forget drops the account of a client, and what is due of it.
 func (b *Book[A]) Forget(client string) {
 	b.clients.Forget(client)
