@@ -1,6 +1,7 @@
-// Package memory measures what weir takes as it meets more clients than it
-// remembers: each is checked once, in the sliding window that keeps most about
-// a client. What Linux says of the process is held against a target.
+// Package memory measures what weir takes when it has met more clients than it
+// remembers: as they come, each checked once in the sliding window that keeps
+// most about a client, held against a target; and afterwards, for some algorithms
+// and numbers of remembered clients.
 package memory
 
 import (
@@ -27,6 +28,8 @@ const (
 	target      = 300 << 20
 	connections = 256
 	interval    = 3 * time.Second
+	// ballast is what cmd/server keeps and never touches.
+	ballast = 32 << 20
 )
 
 // Run checks the clients and prints the memory that weir takes meanwhile.
@@ -45,14 +48,18 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 		return flags.Errorf("-clients must be from 1 to 100,000,000")
 	}
 	r, err := measure(ctx, *clients, *viewClients)
+	if err == nil {
+		r.Rows, err = measureRows(ctx, *clients)
+	}
 	return flags.Publish(out, "memory", r, err)
 }
 
-// A Report is how weir grew.
+// A Report is how weir grew, and what it took in the end.
 type Report struct {
 	Machine     report.Machine `json:"machine"`
 	ViewClients int            `json:"view_clients"`
 	Samples     []sample       `json:"samples"`
+	Rows        []row          `json:"rows"`
 }
 
 // A sample is what weir took after so many clients, in bytes.
@@ -62,13 +69,25 @@ type sample struct {
 	Peak     int64 `json:"peak"`
 }
 
-// Print writes the samples.
+// A row is what weir took after all clients came in batches, in bytes.
+type row struct {
+	Algorithm   string `json:"algorithm"`
+	ViewClients int64  `json:"view_clients"`
+	Views       int64  `json:"views"` // that it then remembered
+	Live        int64  `json:"live"`  // heap that the last collection left
+	Resident    int64  `json:"resident"`
+}
+
+// Print writes the samples and the rows.
 func (r *Report) Print(out io.Writer) {
 	fmt.Fprintf(out, "%v; -view-clients %d\n", r.Machine, r.ViewClients)
 	for _, s := range r.Samples {
 		fmt.Fprintf(out, "%9d clients: VmRSS %4d MB, VmHWM %4d MB\n", s.Clients, s.Resident>>20, s.Peak>>20)
 	}
 	fmt.Fprintf(out, "target: at most %d MB at the peak\n", target>>20)
+	report.TableOf(out, "", "algorithm\t-view-clients\tremembered\tlive heap MB\tresident MB\t", r.Rows, func(c row) string {
+		return fmt.Sprintf("%s\t%d\t%d\t%d\t%d\t", c.Algorithm, c.ViewClients, c.Views, c.Live>>20, c.Resident>>20)
+	})
 }
 
 // Broken returns an error if weir took more than the target.
@@ -165,6 +184,67 @@ func measure(ctx context.Context, clients int64, viewClients int) (*Report, erro
 			return r, r.sample(weir, clients)
 		}
 	}
+}
+
+// measureRows measures each row with a weir of its own.
+func measureRows(ctx context.Context, clients int64) ([]row, error) {
+	var rows []row
+	for _, a := range algorithms.Select(algorithms.Fixed, algorithms.Sliding10, algorithms.Sliding60, algorithms.Token) {
+		for _, views := range []int64{clients / 10, clients} {
+			rows = append(rows, row{Algorithm: a.Title(), ViewClients: views})
+			if err := rows[len(rows)-1].measure(ctx, a, clients); err != nil {
+				return nil, fmt.Errorf("%s, -view-clients %d: %w", a, views, err)
+			}
+		}
+	}
+	return rows, nil
+}
+
+// measure checks the clients in batches.
+func (c *row) measure(ctx context.Context, a algorithms.Algorithm, clients int64) error {
+	once := loadgen.Workload{Algorithm: a, Traffic: loadgen.Traffic{Name: "each client once", Clients: clients, Limit: loadgen.Never}}
+	build, err := testbed.BuildWeir(ctx, loadgen.PolicyFile([]loadgen.Workload{once}))
+	if err != nil {
+		return err
+	}
+	defer build.Remove()
+	m, err := testbed.StartMemcached(ctx, 16384)
+	if err != nil {
+		return err
+	}
+	defer m.Stop()
+	weir, err := build.Start(ctx, m.Addr, "-view-clients", strconv.FormatInt(c.ViewClients, 10),
+		"-store-timeout", "5s") // a batch of clients that are new reads up to 64,000 keys
+	if err != nil {
+		return err
+	}
+	defer weir.Stop()
+	size := min(clients, 1000)
+	dialed, err := loadgen.Dial(ctx, weir.Addr, loadgen.Batch(once.Policy(), int(size)), 2)
+	if err != nil {
+		return err
+	}
+	defer dialed.Close()
+	batches := clients / size
+	t, err := dialed.Drive(ctx, &loadgen.Turn{Clients: batches, Last: batches}, 0)
+	if err != nil {
+		return err
+	}
+	if t.Admitted != batches {
+		return fmt.Errorf("%d of %d batches were admitted, and all should be", t.Admitted, batches)
+	}
+	for metric, into := range map[string]*int64{
+		"weir_views": &c.Views, "go_memstats_next_gc_bytes": &c.Live, "process_resident_memory_bytes": &c.Resident,
+	} {
+		value, err := loadgen.Metric(ctx, weir.Addr, metric)
+		if err != nil {
+			return err
+		}
+		*into = int64(value)
+	}
+	c.Live = c.Live/2 - ballast // the next collection begins when as much has come
+	report.Progress("%s, %d clients remembered: %d MB", a, c.Views, c.Resident>>20)
+	return nil
 }
 
 // sample notes what weir takes now, after so many clients.

@@ -15,6 +15,7 @@ func TestMemoryOfAFewClients(t *testing.T) {
 	require.NoError(t, err)
 	assert.Regexp(t, `(?m)^ +500 clients: VmRSS +\d+ MB, VmHWM +\d+ MB$`, printed)
 	assert.Contains(t, printed, "target: at most 300 MB")
+	assert.Regexp(t, `(?m)^ +sliding N=60 +50 +\d+ +\d+ +\d+$`, printed)
 }
 
 func TestParseMemory(t *testing.T) {

@@ -46,7 +46,7 @@ func (w manyWorkload) String() string {
 func manyWorkloads() []manyWorkload {
 	return []manyWorkload{
 		{batch: 10, connections: 16}, {batch: 100, connections: 16}, {batch: 1000, connections: 16}, {batch: 1000, connections: 1},
-		{batch: 100, connections: 16, algorithm: algorithms.Token}, {batch: 1000, connections: 1, algorithm: algorithms.Token},
+		{batch: 100, connections: 16, algorithm: algorithms.Sliding60}, {batch: 100, connections: 16, algorithm: algorithms.Token}, {batch: 1000, connections: 1, algorithm: algorithms.Token},
 		{callers: 256}, {callers: 2048},
 	}
 }
