@@ -45,8 +45,8 @@ func (w *work) verify() (reset bool) {
 	case is < was && w.now-was < int64(w.window.ttl(0)): // it can't have expired
 		w.repairs = true
 		return false
-	case is > was && w.window.fixed() && a.verified > is+int64(w.options.ClockSkew):
-		// It isn't asked for before something is missing, and what is known was read after it.
+	case is > was && w.window.fixed() && !a.doubtful && a.verified > is+int64(w.options.ClockSkew):
+		// Nothing has been missing since, and what is known was read after it.
 		a.outlive(generation, w.now+int64(w.window.Horizon), w.options.ClockSkew)
 	case is > was:
 		a.become(generation, w.now+int64(w.window.Horizon), w.options.ClockSkew)

@@ -96,13 +96,8 @@ func (w *work) nextSlot() bool {
 	return true
 }
 
-// reach gives the account the slots of the pending calls. A refund's may be of long
-// ago, and what is known of others stays.
-func (w *work) reach() {
-	if !w.blind || w.a.size == 0 {
-		w.a.reach(w.place, w.kept)
-	}
-}
+// reach gives the account the slots of the pending calls.
+func (w *work) reach() { w.a.reach(w.place, w.kept) }
 
 // End implements ledger.Work.
 func (w *work) End() {
