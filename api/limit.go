@@ -43,7 +43,7 @@ type Limiter interface {
 // A Limit is one limit of a policy.
 type Limit struct {
 	Name      string
-	Algorithm string // only shown: Limiter decides
+	Algorithm string // as policy files name it: Limiter decides
 	// Limit is what is admitted per Window, 1 to counters.MaxLimit.
 	Limit  int64
 	Window time.Duration
@@ -64,6 +64,9 @@ type Limit struct {
 	// Limiter decides for this limit. It must not be nil.
 	Limiter Limiter
 }
+
+// drains reports whether what is in use drains at the rate of the limit.
+func (l *Limit) drains() bool { return l.Algorithm == "token_bucket" || l.Algorithm == "leaky_bucket" }
 
 // Most returns the largest limit that may be in force.
 func (l *Limit) Most() int64 { return cmp.Or(l.MaxLimit, counters.MaxLimit) }

@@ -3,6 +3,7 @@ package api
 import (
 	"cmp"
 	"context"
+	"math"
 	"net/http"
 	"time"
 
@@ -119,7 +120,19 @@ func (c *LimitCheck) giveBack(ctx context.Context, now time.Time) {
 	capacity := cmp.Or(c.Limit.Burst, c.Value)
 	r := counters.Request{Client: c.Client, Limit: c.Value, Now: now}
 	d, err := c.Limit.Limiter.Peek(ctx, r)
-	if r.Cost = min(c.Cost, capacity-d.Remaining); err == nil && r.Cost > 0 {
+	used := capacity - d.Remaining
+	switch { // more may be in use than the limit
+	case err != nil || d.Remaining > 0:
+	case c.Limit.drains():
+		used = int64(math.Ceil(d.ResetAfter.Seconds() / c.Limit.Window.Seconds() * float64(c.Value)))
+	default:
+		above := r
+		above.Limit = counters.MaxLimit
+		var whole counters.Decision
+		whole, err = c.Limit.Limiter.Peek(ctx, above)
+		used = counters.MaxLimit - whole.Remaining
+	}
+	if r.Cost = min(c.Cost, used); err == nil && r.Cost > 0 {
 		d.Allowed = true
 		if err = c.Limit.Limiter.Refund(ctx, r, d); err == nil {
 			r.Cost = 0

@@ -291,9 +291,11 @@ func (a *account) believe(p place, to []int64) []int64 {
 			add(f.bucket, f.sum-f.in)
 		}
 	}
+	// Of what was reset, counts under way may be gone, and what is to be given back.
+	to[p.ahead] = max(0, to[p.ahead])
 	for _, d := range a.dues {
 		if i := newest - d.bucket; i >= 0 && i < int64(size) {
-			to[i] = max(0, to[i]) // more may be given back than is there
+			to[i] = max(0, to[i])
 		}
 	}
 	return to

@@ -263,6 +263,28 @@ func TestCostsAreChargedAfterwards(t *testing.T) {
 	}
 }
 
+// What was charged above the limit can be given back, as far as it is in use.
+func TestChargesAboveTheLimitAreGivenBack(t *testing.T) {
+	t.Parallel()
+	bucket := limited("bucket", "", 1000)
+	bucket.Rule.Limit.Algorithm = "token_bucket"
+	sliding := limited("sliding", "", 1000)
+	sliding.Rule.Limit.Algorithm, sliding.Rule.Limit.SubWindows = "sliding_window", 1
+	f := serve(t, Off, true, limited("fixed", "", 1000), sliding, bucket)
+	for _, key := range []string{"fixed", "sliding", "bucket"} {
+		d := entries(key, "a")
+		d.HitsAddend = wrapperspb.UInt64(100_000)
+		require.Equal(t, over, f.ask(t, d).OverallCode)
+		d.IsNegativeHits = true
+		d.HitsAddend = wrapperspb.UInt64(99_500)
+		r := f.ask(t, d)
+		assert.EqualValues(t, 500, r.Statuses[0].LimitRemaining, key)
+		d.HitsAddend = wrapperspb.UInt64(99_500)
+		r = f.ask(t, d)
+		assert.EqualValues(t, 1000, r.Statuses[0].LimitRemaining, key)
+	}
+}
+
 // A request may bring its own limit, even where the files have none.
 func TestLimitOverride(t *testing.T) {
 	t.Parallel()

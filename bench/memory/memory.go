@@ -188,26 +188,30 @@ func measure(ctx context.Context, clients int64, viewClients int) (*Report, erro
 
 // measureRows measures each row with a weir of its own.
 func measureRows(ctx context.Context, clients int64) ([]row, error) {
-	var rows []row
+	var all []loadgen.Workload
 	for _, a := range algorithms.Select(algorithms.Fixed, algorithms.Sliding10, algorithms.Sliding60, algorithms.Token) {
+		all = append(all, loadgen.Workload{Algorithm: a, Traffic: loadgen.Traffic{Name: "each client once", Clients: clients, Limit: loadgen.Never}})
+	}
+	build, err := testbed.BuildWeir(ctx, loadgen.PolicyFile(all))
+	if err != nil {
+		return nil, err
+	}
+	defer build.Remove()
+	var rows []row
+	for _, once := range all {
 		for _, views := range []int64{clients / 10, clients} {
-			rows = append(rows, row{Algorithm: a.Title(), ViewClients: views})
-			if err := rows[len(rows)-1].measure(ctx, a, clients); err != nil {
-				return nil, fmt.Errorf("%s, -view-clients %d: %w", a, views, err)
+			c := row{Algorithm: once.Algorithm.Title(), ViewClients: views}
+			if err := c.measure(ctx, build, once); err != nil {
+				return nil, fmt.Errorf("%s, -view-clients %d: %w", c.Algorithm, views, err)
 			}
+			rows = append(rows, c)
 		}
 	}
 	return rows, nil
 }
 
 // measure checks the clients in batches.
-func (c *row) measure(ctx context.Context, a algorithms.Algorithm, clients int64) error {
-	once := loadgen.Workload{Algorithm: a, Traffic: loadgen.Traffic{Name: "each client once", Clients: clients, Limit: loadgen.Never}}
-	build, err := testbed.BuildWeir(ctx, loadgen.PolicyFile([]loadgen.Workload{once}))
-	if err != nil {
-		return err
-	}
-	defer build.Remove()
+func (c *row) measure(ctx context.Context, build *testbed.Build, once loadgen.Workload) error {
 	m, err := testbed.StartMemcached(ctx, 16384)
 	if err != nil {
 		return err
@@ -219,13 +223,13 @@ func (c *row) measure(ctx context.Context, a algorithms.Algorithm, clients int64
 		return err
 	}
 	defer weir.Stop()
-	size := min(clients, 1000)
+	size := min(once.Clients, 1000)
 	dialed, err := loadgen.Dial(ctx, weir.Addr, loadgen.Batch(once.Policy(), int(size)), 2)
 	if err != nil {
 		return err
 	}
 	defer dialed.Close()
-	batches := clients / size
+	batches := once.Clients / size
 	t, err := dialed.Drive(ctx, &loadgen.Turn{Clients: batches, Last: batches}, 0)
 	if err != nil {
 		return err
@@ -243,7 +247,7 @@ func (c *row) measure(ctx context.Context, a algorithms.Algorithm, clients int64
 		*into = int64(value)
 	}
 	c.Live = c.Live/2 - ballast // the next collection begins when as much has come
-	report.Progress("%s, %d clients remembered: %d MB", a, c.Views, c.Resident>>20)
+	report.Progress("%s, %d clients remembered: %d MB", c.Algorithm, c.Views, c.Resident>>20)
 	return nil
 }
 

@@ -445,7 +445,7 @@ func TestTerminateAnswersOrRefusesNewConnections(t *testing.T) {
 // that have begun, and so are those that come with a reload.
 func TestTerminateAnswersBatchesThatWait(t *testing.T) {
 	t.Parallel()
-	const callers, size = 16, 1000
+	const callers, size = 16, 300
 	p := startProcess(t, "-memcached", memcachedtest.Start(t).Addr, "-store-timeout", "500ms")
 	var done sync.WaitGroup
 	var answered atomic.Int64

@@ -1,0 +1,29 @@
+package subwindow
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+)
+
+// A check under way is judged by what else is in its slot: nothing, if the client was
+// reset meanwhile and the check's own count is gone. What is due can't make that less.
+func TestInUseIsNeverLessThanNothing(t *testing.T) {
+	w := Window{Slots: 10, Width: time.Second, Horizon: 100 * time.Millisecond}
+	p := w.place(time.Unix(1000, 50_000_000)) // faster clocks may count in no slot after it
+	for _, due := range []int64{0, -3} {
+		var a account
+		a.reach(p, w.kept())
+		a.at(p.bucket).count = -1
+		a.at(p.bucket - 2).count = 2
+		if due != 0 {
+			a.owe(p.bucket-2, due, p.now)
+		}
+		use := a.believe(p, nil)
+		for i, n := range use {
+			assert.GreaterOrEqual(t, n, int64(0), "%d: %v", i, use)
+		}
+		assert.Equal(t, max(0, 2+due), w.Estimate(use, p.ahead, p.elapsed, 100))
+	}
+}
