@@ -281,6 +281,9 @@ func (a *account) believe(p place, to []int64) []int64 {
 		}
 	}
 	for _, d := range a.dues {
+		if d.until > 0 && p.now > d.until {
+			d.believed = d.cost
+		}
 		add(d.bucket, d.believed)
 	}
 	if f := a.flight; f != nil {

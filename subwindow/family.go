@@ -52,7 +52,6 @@ func (f *family) Known(a *account, r counters.Request) (d counters.Decision, kno
 // Recall implements ledger.Family.
 func (f *family) Recall(a *account, r counters.Request) (d counters.Decision, known, fresh bool) {
 	p := f.window.place(r.Now)
-	a.forget(f.window, p.now)
 	var few [16]int64
 	use := a.believe(p, few[:0])
 	known = a.fresh(p.now)
