@@ -153,8 +153,8 @@ func (b bucket) merge(before, d *debt) {
 	case left.empty():
 	case before.remaining >= d.cost:
 		d.now, d.cost, d.remaining = before.now, d.cost+before.cost, before.remaining-d.cost
-	default:
-		d.cost += left.ceil()
+	default: // and no more than was in the bucket then
+		d.cost = min(d.cost+left.ceil(), max(d.cost, b.capacity(d.limit)-d.remaining))
 	}
 }
 

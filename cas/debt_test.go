@@ -52,6 +52,31 @@ func TestEvenTrafficInAnOutage(t *testing.T) {
 	}
 }
 
+// A client asks for more than drains in a long outage: it has all of the limit. When the
+// store is told, the client waits for no longer than it was told to alone.
+func TestABusyClientInALongOutage(t *testing.T) {
+	t.Parallel()
+	for _, burst := range []int64{0, 500, 20} {
+		for _, gap := range []time.Duration{70 * time.Millisecond, 130 * time.Millisecond, 370 * time.Millisecond} {
+			l, err := NewTokenBucket(memory.New(nil), time.Minute, burst, testConfig(10))
+			require.NoError(t, err)
+			now := clock(t, "12:00:01.5")
+			r := counters.Request{Client: "c", Cost: 1, Limit: 100}
+			var last counters.Decision
+			for end := now.Add(20 * time.Minute); now.Before(end); now = now.Add(gap) {
+				r.Now = now
+				last, err = l.TakeLocal(r, counters.ErrTimeout)
+				require.NoError(t, err)
+			}
+			r.Now = now
+			d, err := l.Take(t.Context(), r)
+			require.NoError(t, err)
+			assert.LessOrEqual(t, d.RetryAfter, last.RetryAfter+2*time.Second, "burst %d, every %v", burst, gap)
+			assert.InDelta(t, last.ResetAfter, d.ResetAfter, float64(2*time.Second), "burst %d, every %v", burst, gap)
+		}
+	}
+}
+
 // Each check of a client takes 100 of 1,000, of which 95 are given back three seconds
 // later, while the store is away: none is in the way of those that come after.
 func TestSettledCostsInAnOutage(t *testing.T) {
