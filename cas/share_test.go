@@ -95,3 +95,53 @@ func TestOthersHaveToTell(t *testing.T) {
 		})
 	}
 }
+
+// A client asks all the time, of any process, for more than its limit. So it goes on while
+// the store is gone: minute for minute it is admitted about as much, although its bucket
+// is full whenever a process looks.
+func TestABusyClientHasItsLimitAlone(t *testing.T) {
+	t.Parallel()
+	const limit = 100
+	for _, burst := range []int64{0, 20} {
+		for _, processes := range []int{1, 2, 4, 8} {
+			for _, times := range []int{2, 5, 20} {
+				t.Run(fmt.Sprintf("burst %d, %d processes, %d times", burst, processes, times), func(t *testing.T) {
+					now, store := clock(t, "12:00:00"), memory.New(nil)
+					var broken []*limitertest.BrokenStore
+					var limiters []*TokenBucket
+					for range processes {
+						broken = append(broken, &limitertest.BrokenStore{Store: store})
+						l, err := NewTokenBucket(broken[len(broken)-1], time.Minute, burst, testConfig(100))
+						require.NoError(t, err)
+						limiters = append(limiters, l)
+					}
+					random := rand.New(rand.NewPCG(1, 2))
+					minute := func() (admitted int) {
+						for range limit * times {
+							now = now.Add(time.Minute / time.Duration(limit*times))
+							r := counters.Request{Client: "c", Cost: 1, Limit: limit, Now: now}
+							i := random.IntN(processes)
+							d, err := limiters[i].Take(t.Context(), r)
+							if err != nil {
+								d, err = limiters[i].TakeLocal(r, err)
+							}
+							require.NoError(t, err)
+							if d.Allowed {
+								admitted++
+							}
+						}
+						return admitted
+					}
+					minute()
+					assert.InDelta(t, limit, minute(), 2)
+					for _, b := range broken {
+						b.Fail(limitertest.ErrUnsent)
+					}
+					for m := range 5 {
+						assert.InDelta(t, limit, minute(), limit*3/10, "minute %d alone", m)
+					}
+				})
+			}
+		}
+	}
+}

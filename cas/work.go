@@ -33,11 +33,10 @@ type work[S any] struct {
 	// lost a race. A failed guess from a stale snapshot, or from none, isn't
 	// counted as a lost race.
 	attempts, lost int
-	// met says that the process had seen the client before: then own is what it has
-	// admitted since, and others what others have. first says that it hadn't decided
-	// anything of the client before.
-	met, first  bool
-	own, others int64
+	// met says that the process had seen the client before, and own what it has admitted
+	// since. first says that it hadn't decided anything of the client before.
+	met, first bool
+	own        int64
 
 	// Of the attempt under way.
 	next   transition[S]
@@ -450,14 +449,14 @@ func (w *work[S]) look(f *flight[S]) time.Time {
 				w.own += call.Request.Cost
 			}
 		}
-		if w.met {
-			w.book.Note(w.own, w.own+w.others)
-		} else if w.first { // others have consumed what is there
+		switch {
+		case w.met:
+			w.book.Note(w.own, w.own)
+			a.share.Note(w.own, w.own)
+		case w.first: // others have consumed what is there
 			var none S
-			w.others = max(0, l.peek(none, *next.latest).Remaining-l.peek(a.last.decoded, *next.latest).Remaining-w.own)
-		}
-		if w.met || w.first {
-			a.share.Note(w.own, w.own+w.others)
+			used := l.peek(none, *next.latest).Remaining - l.peek(a.last.decoded, *next.latest).Remaining
+			a.share.Note(w.own, max(w.own, used))
 		}
 		a.landed(l, f)
 	default:
@@ -466,8 +465,10 @@ func (w *work[S]) look(f *flight[S]) time.Time {
 		l.restore(&seen, &a.last, *next.latest)
 		if len(a.flights) == 0 {
 			more := max(0, l.peek(a.last.decoded, *next.latest).Remaining-l.peek(seen.decoded, *next.latest).Remaining)
-			w.others += more
-			a.expected = max(0, a.expected-more)
+			if a.expected = max(0, a.expected-more); w.met {
+				w.book.Note(0, more)
+				a.share.Note(0, more)
+			}
 		}
 		a.see(l, &seen, w.now.Value)
 	}
