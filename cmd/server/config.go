@@ -116,7 +116,7 @@ func parseConfig(args, environment []string, out io.Writer) (*config, error) {
 	fs.StringVar(&cfg.logFormat, "log-format", textFormat, "`format`: text or json")
 	fs.BoolVar(&cfg.logClients, "log-clients", false, "show the names of clients in debug logs and of those that are reset as they are, not hashed")
 	fs.BoolVar(&cfg.validate, "validate", false, "check the policy file, the one named behind it or else that of -config, print what it means and exit")
-	fs.BoolVar(&cfg.healthcheck, "healthcheck", false, "ask the instance that runs with the same -listen and -tls-cert whether it is well, and exit with 0 or 1")
+	fs.BoolVar(&cfg.healthcheck, "healthcheck", false, "ask the instance that runs with the same -listen, -tls-cert and -tls-key whether it is well, and exit with 0 or 1")
 	fs.BoolVar(&cfg.version, "version", false, "print the version and exit")
 
 	err := errors.Join(setFromEnvironment(fs, environment), cfg.parseArgs(fs, args))
