@@ -458,29 +458,3 @@ func TestWhatHasLeftEveryWindowComesBackWithTheClock(t *testing.T) {
 	require.Equal(t, int64(4), take(t, l, at("12:01:32.5"), 1, 21).Remaining)
 	assert.False(t, take(t, l, at("12:01:30.5"), 1, 21).Allowed, "22 are in the window")
 }
-
-// The store loses a client's counters. As a check puts them back, another instance resets
-// the client, of which then nothing is in use: the check is admitted.
-func TestACheckThatPutsBackWhileItsClientIsReset(t *testing.T) {
-	t.Parallel()
-	for name, w := range minuteWindows(t) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			reset, now := false, at("12:00:01.5")
-			back := memory.New(nil)
-			other := newLimiter(t, back, w, sameClock)
-			here := newLimiter(t, &raisingStore{Store: back, before: func() {}, after: func() {
-				if !reset {
-					reset = true
-					require.NoError(t, other.Reset(t.Context(), "c", now))
-				}
-			}}, w, sameClock)
-			require.True(t, take(t, here, now, 5, 10).Allowed)
-			require.NoError(t, back.Delete(t.Context(), []string{key(w, now)}))
-			now = now.Add(100 * time.Millisecond)
-			d := take(t, here, now.Add(time.Millisecond), 1, 10)
-			assert.True(t, d.Allowed, "%+v", d)
-			assert.True(t, reset)
-		})
-	}
-}

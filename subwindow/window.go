@@ -197,16 +197,13 @@ func divisors(ms int64, slots int) string {
 //
 // Only then does the estimate depend on the limit.
 func (w Window) Estimate(counts []int64, ahead int, elapsed time.Duration, limit int64) int64 {
-	full := min(len(counts), max(0, ahead+w.Slots))
 	var total int64
-	for _, n := range counts[:full] {
+	for i, n := range counts {
+		if age := i - ahead; age >= w.Slots {
+			n = w.covered(n, age, elapsed, limit)
+		}
 		if total += n; total < 0 {
 			return math.MaxInt64 // it has wrapped round
-		}
-	}
-	for i, n := range counts[full:] {
-		if total += w.covered(n, full+i-ahead, elapsed, limit); total < 0 {
-			return math.MaxInt64
 		}
 	}
 	return total
