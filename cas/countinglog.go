@@ -397,7 +397,7 @@ func (l counting) share(limit int64) int64 { return (limit + l.entries - 1) / l.
 func (l counting) add(s countingState, cost, limit int64) countingState {
 	t := s.time
 	if len(s.entries) == 0 {
-		s.generation = t
+		s.generation = cmp.Or(s.generation, t) // all of it may have made room
 	} else {
 		e := &s.entries[len(s.entries)-1]
 		if e.first >= t || e.cost+cost <= l.share(limit) && *e != l.closed(*e) {

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -1009,4 +1010,39 @@ func TestWhatAPeekHasSeenCanBeGivenBack(t *testing.T) {
 	seen, err = a.limiter.Peek(context.Background(), a.request(0))
 	require.NoError(t, err)
 	assert.EqualValues(t, 6, seen.Remaining, "the bucket was empty in between")
+}
+
+// Two instances deny the whole limit in turns, and each denial takes the place of all
+// that the log has. Neither takes that for a loss of what it had seen.
+func TestADenialThatReplacesAWholeLogIsNoLoss(t *testing.T) {
+	t.Parallel()
+	for name, newLimiter := range makers {
+		if !strings.Contains(name, "log") {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			const limit = 5
+			cfg, store, now := testConfig(100), memory.New(nil), clock(t, "12:00:01")
+			reseeded := 0
+			cfg.CountDenied, cfg.Reseeded = true, func(n int) { reseeded += n }
+			var instances [2]limitertest.Limiter
+			for i := range instances {
+				l, err := newLimiter(store, cfg)
+				require.NoError(t, err)
+				instances[i] = l
+			}
+			r := counters.Request{Client: "c", Cost: limit, Limit: limit, Now: now}
+			for i := range 6 {
+				r.Now = r.Now.Add(time.Second)
+				d, err := instances[i%2].Take(t.Context(), r)
+				require.NoError(t, err)
+				assert.Equal(t, i == 0, d.Allowed)
+			}
+			r.Cost, r.Limit = 1, 2*limit
+			d, err := instances[0].Peek(t.Context(), r)
+			require.NoError(t, err)
+			assert.EqualValues(t, limit, d.Remaining)
+			assert.Zero(t, reseeded)
+		})
+	}
 }

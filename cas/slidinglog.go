@@ -1,6 +1,7 @@
 package cas
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"iter"
@@ -300,7 +301,7 @@ func (l log) leaves(entry, now int64) time.Duration {
 func (s *logState) add(t, cost int64) {
 	switch {
 	case s.used == 0:
-		s.base, s.generation = t, t
+		s.base, s.generation = t, cmp.Or(s.generation, t) // all of it may have made room
 		s.entries = append(s.entries, 0)
 	case s.newest == t:
 		// A varint's bytes before its last are 0x80 and above, so its beginning
