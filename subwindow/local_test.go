@@ -84,6 +84,18 @@ func TestOthersHaveToTell(t *testing.T) {
 	}
 }
 
+func TestMoreClientsThanAreRememberedInAnOutage(t *testing.T) {
+	t.Parallel()
+	for name, window := range minuteWindows(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			limitertest.Crowd(t, at("12:00:01.5"), newMemory, func(t *testing.T, store limitertest.Store) limitertest.Limiter {
+				return newLimiterWith(t, store, window, counters.Options{ClockSkew: sameClock, Clients: 64})
+			})
+		})
+	}
+}
+
 func TestLeaving(t *testing.T) {
 	t.Parallel()
 	for name, window := range minuteWindows(t) {

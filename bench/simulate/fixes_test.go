@@ -37,8 +37,8 @@ type takeOut struct{ file, code, broken string }
 var fixes = []fix{
 	// The ledger, which both families stand on.
 	{"a refund has only what is left of its check's time", "reason", takeOut{"counters/ledger/ledger.go",
-		"	if err != nil {\n		b.settleLater(r)",
-		"	if err != nil && !BUG {\n		b.settleLater(r)"}, nil},
+		"	if err != nil {\n		b.settleLater(c, r)",
+		"	if err != nil && !BUG {\n		b.settleLater(c, r)"}, nil},
 	{"a refund waits until somebody asks", "reason", takeOut{"counters/ledger/ledger.go",
 		"	tell := b.config.Family.Refund(&c.Account, r, taken)\n",
 		"	tell := b.config.Family.Refund(&c.Account, r, taken) && !BUG\n"}, nil},

@@ -65,7 +65,7 @@ type Book[A any] struct {
 	config   Config[A]
 	clients  *cache.Cache[Client[A]]
 	combiner *combiner.Combiner[Request[A], counters.Decision]
-	owing    *reconcile.Queue
+	owing    *reconcile.Queue[*Client[A]]
 	works    sync.Pool // of Work[A]
 }
 
@@ -74,7 +74,7 @@ func (b *Book[A]) Open(c Config[A]) {
 	b.config = c
 	b.clients = cache.New[Client[A]](c.Clients)
 	b.combiner = combiner.New(b.lead)
-	b.owing = reconcile.New(c.Options.Clients, c.Options.Refunds, b.settle)
+	b.owing = reconcile.New(c.Clients, c.Options.Refunds, b.settle)
 	b.works.New = func() any { return c.NewWork() }
 }
 
@@ -196,7 +196,7 @@ func (b *Book[A]) TakeLocal(r counters.Request, err error) (counters.Decision, e
 	d := b.config.Family.Alone(&c.Account, r, flight)
 	d.Local = true
 	if (d.Allowed || b.config.Options.CountDenied) && b.config.Family.Owes(&c.Account) {
-		b.owing.Add(r)
+		b.owing.Add(c, r)
 	}
 	return d, nil
 }
@@ -250,23 +250,39 @@ func (b *Book[A]) Refund(ctx context.Context, r counters.Request, taken counters
 	}
 	_, err := b.ask(ctx, Request[A]{Request: r, Kind: Refunds, Client: c})
 	if err != nil {
-		b.settleLater(r)
+		b.settleLater(c, r)
+	} else {
+		b.remind(c, r)
 	}
 	return err
 }
 
-// settle has the store told what is due of r's client.
-func (b *Book[A]) settle(r counters.Request) error {
+// settle has the store told what is due of a client, be it remembered or not: one that
+// had to make room for others while the store was gone has been admitted all the same.
+func (b *Book[A]) settle(c *Client[A], r counters.Request) error {
 	return b.config.Options.Unhurried(b.config.Settlement, func(ctx context.Context) error {
-		_, err := b.combiner.Do(ctx, r.Client, Request[A]{Request: r, Kind: Settles, Client: b.clients.Get(r.Client)})
+		_, err := b.combiner.Do(ctx, r.Client, Request[A]{Request: r, Kind: Settles, Client: c})
+		if err == nil {
+			b.remind(c, r)
+		}
 		return err
 	})
 }
 
+// remind has what is due of a client settled later, if anything is: its leader may have
+// had another account of it.
+func (b *Book[A]) remind(c *Client[A], r counters.Request) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if b.config.Family.Owes(&c.Account) {
+		b.owing.Add(c, r)
+	}
+}
+
 // settleLater does that for nobody who waits, and again later if it fails.
-func (b *Book[A]) settleLater(r counters.Request) {
-	b.owing.Add(r)
-	b.config.Options.Refunds.Go(func() { _ = b.settle(r) })
+func (b *Book[A]) settleLater(c *Client[A], r counters.Request) {
+	b.owing.Add(c, r)
+	b.config.Options.Refunds.Go(func() { _ = b.settle(c, r) })
 }
 
 // Flush has the store told all that is due, as far as it answers, but for what it may
@@ -285,8 +301,10 @@ func (b *Book[A]) ClientLimit() int { return b.clients.Cap() }
 
 // Forget drops the account of a client, and what is due of it.
 func (b *Book[A]) Forget(client string) {
-	b.clients.Forget(client)
-	b.owing.Repaid(client)
+	if c := b.clients.Find(client); c != nil {
+		b.clients.Forget(client)
+		b.owing.Repaid(c)
+	}
 }
 
 // Change calls do with the account of a client, which is locked.
@@ -367,7 +385,7 @@ func (b *Book[A]) learn(c *Client[A], r counters.Request, flight any, o Outcome)
 	defer c.mu.Unlock()
 	b.config.Family.Learn(&c.Account, flight, o)
 	if o != Unknown && b.config.Family.Owes(&c.Account) {
-		b.settleLater(r)
+		b.settleLater(c, r)
 	}
 }
 
@@ -377,11 +395,10 @@ func (b *Book[A]) end(c *Client[A], w Work[A], r *counters.Request) {
 	defer c.mu.Unlock()
 	w.End()
 	b.works.Put(w)
-	switch {
-	case b.config.Family.Owes(&c.Account):
-		b.owing.Add(*r)
-	case b.owing.Waiting() > 0 && b.clients.Find(r.Client) == c: // else another account may owe
-		b.owing.Repaid(r.Client)
+	if b.config.Family.Owes(&c.Account) {
+		b.owing.Add(c, *r)
+	} else {
+		b.owing.Repaid(c)
 	}
 }
 

@@ -22,16 +22,16 @@ const (
 	workers = 16
 )
 
-// A Queue is the clients that wait to be reconciled, by their last request. It
-// is safe for concurrent use. Make one with New; the zero value isn't usable.
-type Queue struct {
+// A Queue is the clients of type C that wait to be reconciled, each with its last
+// request. It is safe for concurrent use. Make one with New; the zero value isn't usable.
+type Queue[C comparable] struct {
 	most      int
-	reconcile func(counters.Request) error
+	reconcile func(C, counters.Request) error
 	rounds    *counters.Group
 	waiting   atomic.Int64 // clients
 
 	mu       sync.Mutex
-	requests map[string]*request
+	requests map[C]*request
 	running  bool
 	next     time.Time // no round begins earlier
 	trying   bool      // a timer will call try
@@ -49,23 +49,23 @@ func (r request) at(now time.Time) time.Time { return r.Now.Add(now.Sub(r.since)
 // New returns a queue of at most most clients. Rounds, which are counted in
 // rounds, call reconcile with a client's last request, at a cost of 0 and as if
 // it were made then; after an error the client waits for the next round.
-func New(most int, rounds *counters.Group, reconcile func(counters.Request) error) *Queue {
-	return &Queue{most: most, reconcile: reconcile, rounds: rounds, requests: make(map[string]*request)}
+func New[C comparable](most int, rounds *counters.Group, reconcile func(C, counters.Request) error) *Queue[C] {
+	return &Queue[C]{most: most, reconcile: reconcile, rounds: rounds, requests: make(map[C]*request)}
 }
 
-// Add has the client of r wait, by the latest of its requests: each is as old as
-// when it was added. A client that is new to a full queue is left out, and
-// reconciled when it comes back.
-func (q *Queue) Add(r counters.Request) {
+// Add has a client wait, by the latest of its requests: each is as old as when it
+// was added. A client that is new to a full queue is left out, and reconciled when it
+// comes back.
+func (q *Queue[C]) Add(c C, r counters.Request) {
 	r.Cost = 0
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := time.Now()
-	if old, waits := q.requests[r.Client]; waits && old.at(now).After(r.Now) {
+	if old, waits := q.requests[c]; waits && old.at(now).After(r.Now) {
 		r.Now = old.at(now)
-		q.requests[r.Client] = &request{r, now}
+		q.requests[c] = &request{r, now}
 	} else if waits || len(q.requests) < q.most {
-		q.requests[r.Client] = &request{r, now}
+		q.requests[c] = &request{r, now}
 		q.waiting.Store(int64(len(q.requests)))
 	}
 	q.tryLater()
@@ -73,7 +73,7 @@ func (q *Queue) Add(r counters.Request) {
 
 // tryLater has the store tried in an interval, as there may be nobody else who
 // asks it. mu is held.
-func (q *Queue) tryLater() {
+func (q *Queue[C]) tryLater() {
 	if len(q.requests) > 0 && !q.trying && !q.running {
 		q.trying = true
 		time.AfterFunc(interval, q.try)
@@ -82,17 +82,17 @@ func (q *Queue) tryLater() {
 
 // try reconciles one client, whichever that is, and begins a round if it could
 // be: a store that is still down isn't asked about all who wait.
-func (q *Queue) try() {
+func (q *Queue[C]) try() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.trying = false
 	if q.running {
 		return // its end has the store tried again
 	}
-	for _, r := range q.requests {
+	for c, r := range q.requests {
 		q.running = true
 		q.rounds.Go(func() {
-			if q.reconcileOne(r) {
+			if q.reconcileOne(c, r) {
 				q.round()
 				return
 			}
@@ -108,7 +108,7 @@ func (q *Queue) try() {
 // Answered notes that the store has answered, and begins a round if clients
 // wait and the last round has been a second ago. It costs next to nothing when
 // none do.
-func (q *Queue) Answered() {
+func (q *Queue[C]) Answered() {
 	if q.waiting.Load() == 0 {
 		return
 	}
@@ -121,11 +121,11 @@ func (q *Queue) Answered() {
 }
 
 // Waiting returns how many clients wait.
-func (q *Queue) Waiting() int { return int(q.waiting.Load()) }
+func (q *Queue[C]) Waiting() int { return int(q.waiting.Load()) }
 
 // Flush reconciles all clients that wait, once, and returns when no round is
 // under way any more.
-func (q *Queue) Flush() {
+func (q *Queue[C]) Flush() {
 	q.rounds.Wait() // a round under way knows nothing of who came after it began
 	q.mu.Lock()
 	q.next = time.Time{}
@@ -134,11 +134,15 @@ func (q *Queue) Flush() {
 	q.rounds.Wait()
 }
 
-func (q *Queue) round() {
+func (q *Queue[C]) round() {
+	type turn struct {
+		client C
+		last   *request
+	}
 	q.mu.Lock()
-	todo := make(chan *request, len(q.requests))
-	for _, r := range q.requests {
-		todo <- r
+	todo := make(chan turn, len(q.requests))
+	for c, r := range q.requests {
+		todo <- turn{c, r}
 	}
 	q.mu.Unlock()
 	close(todo)
@@ -146,11 +150,11 @@ func (q *Queue) round() {
 	var working sync.WaitGroup
 	for range workers {
 		working.Go(func() {
-			for r := range todo {
+			for next := range todo {
 				if !time.Now().Before(end) {
 					return
 				}
-				q.reconcileOne(r)
+				q.reconcileOne(next.client, next.last)
 			}
 		})
 	}
@@ -163,44 +167,45 @@ func (q *Queue) round() {
 
 // Repaid takes out a client that owes nothing any more. Nobody may Add it
 // meanwhile.
-func (q *Queue) Repaid(client string) {
+func (q *Queue[C]) Repaid(c C) {
 	if q.waiting.Load() == 0 {
 		return
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	delete(q.requests, client)
+	delete(q.requests, c)
 	q.waiting.Store(int64(len(q.requests)))
 }
 
 // waits reports whether a client waits.
-func (q *Queue) waits(client string) bool {
+func (q *Queue[C]) waits(c C) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	_, waits := q.requests[client]
+	_, waits := q.requests[c]
 	return waits
 }
 
-// reconcileOne reports whether r doesn't wait any more.
-func (q *Queue) reconcileOne(r *request) bool {
-	if !q.waits(r.Client) {
+// reconcileOne reports whether a client doesn't wait any more, or only by a later
+// request than r.
+func (q *Queue[C]) reconcileOne(c C, r *request) bool {
+	if !q.waits(c) {
 		return true // it has been repaid since
 	}
 	present := r.Request
 	present.Now = r.at(time.Now())
-	if q.reconcile(present) != nil {
+	if q.reconcile(c, present) != nil {
 		return false
 	}
-	q.remove(r)
+	q.remove(c, r)
 	return true
 }
 
-// remove takes out r, unless a later request of its client has come meanwhile.
-func (q *Queue) remove(r *request) {
+// remove takes out a client, unless a later request than r has come meanwhile.
+func (q *Queue[C]) remove(c C, r *request) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.requests[r.Client] == r {
-		delete(q.requests, r.Client)
+	if q.requests[c] == r {
+		delete(q.requests, c)
 		q.waiting.Store(int64(len(q.requests)))
 	}
 }

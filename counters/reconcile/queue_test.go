@@ -20,7 +20,7 @@ type store struct {
 	asked []counters.Request
 }
 
-func (s *store) reconcile(r counters.Request) error {
+func (s *store) reconcile(_ string, r counters.Request) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked = append(s.asked, r)
@@ -62,7 +62,7 @@ func TestARoundReconcilesAllWhoWait(t *testing.T) {
 		assert.Empty(t, s.reconciled(), "nobody waits")
 
 		for i, client := range []string{"a", "b", "a", "c", "d"} {
-			q.Add(counters.Request{Client: client, Cost: 5, Limit: int64(i), Now: now})
+			q.Add(client, counters.Request{Client: client, Cost: 5, Limit: int64(i), Now: now})
 		}
 		synctest.Wait()
 		assert.Empty(t, s.reconciled(), "the store hasn't answered")
@@ -99,7 +99,7 @@ func TestWhoWaitsNeedsNobodyToAsk(t *testing.T) {
 		var rounds counters.Group
 		q := New(3, &rounds, s.reconcile)
 		for _, client := range []string{"a", "b", "c"} {
-			q.Add(counters.Request{Client: client})
+			q.Add(client, counters.Request{Client: client})
 		}
 		time.Sleep(interval / 2)
 		for range 60 {
@@ -114,7 +114,7 @@ func TestWhoWaitsNeedsNobodyToAsk(t *testing.T) {
 		time.Sleep(time.Minute)
 		assert.Empty(t, s.reconciled())
 
-		q.Add(counters.Request{Client: "a"})
+		q.Add("a", counters.Request{Client: "a"})
 		time.Sleep(2 * interval)
 		synctest.Wait()
 		assert.Equal(t, []string{"a"}, s.reconciled(), "in the next outage")
@@ -129,7 +129,7 @@ func TestWhoseServerIsDownHoldsUpNobody(t *testing.T) {
 		var rounds counters.Group
 		q := New(3, &rounds, s.reconcile)
 		for _, client := range []string{"a", "b", "c"} {
-			q.Add(counters.Request{Client: client})
+			q.Add(client, counters.Request{Client: client})
 		}
 		time.Sleep(100 * interval)
 		synctest.Wait()
@@ -143,15 +143,15 @@ func TestALaterRequestWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var rounds counters.Group
-		var q *Queue
+		var q *Queue[string]
 		asked := 0
-		q = New(1000, &rounds, func(r counters.Request) error {
+		q = New(1000, &rounds, func(_ string, r counters.Request) error {
 			if asked++; r.Limit == 1 {
-				q.Add(counters.Request{Client: r.Client, Limit: 2})
+				q.Add(r.Client, counters.Request{Client: r.Client, Limit: 2})
 			}
 			return nil
 		})
-		q.Add(counters.Request{Client: "a", Limit: 1})
+		q.Add("a", counters.Request{Client: "a", Limit: 1})
 		q.Flush()
 		q.Flush()
 		q.Flush()
@@ -165,16 +165,16 @@ func TestWhoIsRepaidIsNotReconciled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{}
 		var rounds counters.Group
-		var q *Queue
-		q = New(1000, &rounds, func(r counters.Request) error {
+		var q *Queue[string]
+		q = New(1000, &rounds, func(_ string, r counters.Request) error {
 			time.Sleep(time.Millisecond)
 			for i := range 100 {
 				q.Repaid(fmt.Sprint(i))
 			}
-			return s.reconcile(r)
+			return s.reconcile(r.Client, r)
 		})
 		for i := range 101 {
-			q.Add(counters.Request{Client: fmt.Sprint(i)})
+			q.Add(fmt.Sprint(i), counters.Request{Client: fmt.Sprint(i)})
 		}
 		q.Repaid("100")
 		assert.Equal(t, 100, q.Waiting())
@@ -183,7 +183,7 @@ func TestWhoIsRepaidIsNotReconciled(t *testing.T) {
 		assert.Len(t, s.reconciled(), workers, "those whose turn had come")
 		assert.Zero(t, q.Waiting())
 		q.Repaid("nobody")
-		q.Add(counters.Request{Client: "0"})
+		q.Add("0", counters.Request{Client: "0"})
 		q.Flush()
 		assert.Equal(t, []string{"0"}, s.reconciled())
 	})
@@ -194,12 +194,12 @@ func TestARoundEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var rounds counters.Group
-		q := New(100_000, &rounds, func(counters.Request) error {
+		q := New(100_000, &rounds, func(string, counters.Request) error {
 			time.Sleep(50 * time.Millisecond)
 			return counters.ErrTimeout
 		})
 		for i := range 100_000 {
-			q.Add(counters.Request{Client: fmt.Sprint(i)})
+			q.Add(fmt.Sprint(i), counters.Request{Client: fmt.Sprint(i)})
 		}
 		begin := time.Now()
 		q.Flush()
@@ -216,7 +216,7 @@ func TestAddsAndRounds(t *testing.T) {
 	for i := range 8 {
 		adding.Go(func() {
 			for j := range 100 {
-				q.Add(counters.Request{Client: fmt.Sprint(i, " ", j)})
+				q.Add(fmt.Sprint(i, " ", j), counters.Request{Client: fmt.Sprint(i, " ", j)})
 				q.Answered()
 			}
 		})
@@ -232,16 +232,16 @@ func TestFlushReconcilesWhoCameDuringARound(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{}
-		slow := func(r counters.Request) error {
+		slow := func(_ string, r counters.Request) error {
 			time.Sleep(time.Second)
-			return s.reconcile(r)
+			return s.reconcile(r.Client, r)
 		}
 		var rounds counters.Group
 		q := New(3, &rounds, slow)
-		q.Add(counters.Request{Client: "a", Now: time.Now()})
+		q.Add("a", counters.Request{Client: "a", Now: time.Now()})
 		q.Answered()
 		synctest.Wait()
-		q.Add(counters.Request{Client: "b", Now: time.Now()})
+		q.Add("b", counters.Request{Client: "b", Now: time.Now()})
 		q.Flush()
 		assert.Equal(t, []string{"a", "b"}, s.reconciled())
 	})
@@ -252,16 +252,16 @@ func TestAddedWhileReconciled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var rounds counters.Group
-		var q *Queue
+		var q *Queue[string]
 		again := true
-		q = New(3, &rounds, func(r counters.Request) error {
+		q = New(3, &rounds, func(_ string, r counters.Request) error {
 			if again {
 				again = false
-				q.Add(r)
+				q.Add(r.Client, r)
 			}
 			return nil
 		})
-		q.Add(counters.Request{Client: "a", Now: time.Now()})
+		q.Add("a", counters.Request{Client: "a", Now: time.Now()})
 		q.Flush()
 		assert.Equal(t, 1, q.Waiting())
 		q.Flush()
