@@ -57,23 +57,26 @@ func TestAloneAProcessTakesItsShare(t *testing.T) {
 					for n := range 20 * 40 {
 						take(random.IntN(processes), fmt.Sprint("warm", n/40))
 					}
-					for range used {
-						take(random.IntN(processes), "c")
+					const clients = 10
+					for n := range used * clients {
+						take(random.IntN(processes), fmt.Sprint("c", n%clients))
 					}
 					for _, s := range broken {
 						s.Fail(limitertest.ErrUnsent)
 					}
-					admitted := used
+					admitted := used * clients
 					for n := range processes * limit {
-						if take(n%processes, "c") {
-							admitted++
+						for c := range clients {
+							if take(n%processes, fmt.Sprint("c", c)) {
+								admitted++
+							}
 						}
 					}
-					most := 15.0
+					most := 10.0
 					if used == 0 { // it has the share of all clients, of which it knows less
 						most = 25
 					}
-					assert.InDelta(t, limit, admitted, most)
+					assert.InDelta(t, limit, float64(admitted)/clients, most)
 				})
 			}
 		}
@@ -89,6 +92,20 @@ func TestOthersHaveToTell(t *testing.T) {
 					cfg := testConfig(100)
 					cfg.StoreTimeout = time.Second
 					l, err := newLimiter(store, cfg)
+					require.NoError(t, err)
+					return l
+				})
+		})
+	}
+}
+
+func TestMoreClientsThanAreRememberedInAnOutage(t *testing.T) {
+	t.Parallel()
+	for name, newLimiter := range makers {
+		t.Run(name, func(t *testing.T) {
+			limitertest.Crowd(t, clock(t, "12:00:01.5"), func() limitertest.Store { return memory.New(nil) },
+				func(t *testing.T, store limitertest.Store) limitertest.Limiter {
+					l, err := newLimiter(store, testConfig(64))
 					require.NoError(t, err)
 					return l
 				})

@@ -34,9 +34,9 @@ type work[S any] struct {
 	// counted as a lost race.
 	attempts, lost int
 	// met says that the process had seen the client before, and own what it has admitted
-	// since. first says that it hadn't decided anything of the client before.
-	met, first bool
-	own        int64
+	// since.
+	met bool
+	own int64
 
 	// Of the attempt under way.
 	next   transition[S]
@@ -63,7 +63,7 @@ const triesTogether = 3
 
 // Begin implements ledger.Work.
 func (w *work[S]) Begin(ctx context.Context, a *account[S], client string, b *batch[S]) {
-	w.a, w.client, w.batch, w.met, w.first = a, client, b, a.last.known, !a.last.known && !a.owes()
+	w.a, w.client, w.batch, w.met = a, client, b, a.last.known
 	var ok bool
 	if w.deadline, ok = ctx.Deadline(); !ok {
 		w.deadline = time.Now().Add(counters.DefaultTimeout)
@@ -449,14 +449,8 @@ func (w *work[S]) look(f *flight[S]) time.Time {
 				w.own += call.Request.Cost
 			}
 		}
-		switch {
-		case w.met:
-			w.book.Note(w.own, w.own)
-			a.share.Note(w.own, w.own)
-		case w.first: // others have consumed what is there
-			var none S
-			used := l.peek(none, *next.latest).Remaining - l.peek(a.last.decoded, *next.latest).Remaining
-			a.share.Note(w.own, max(w.own, used))
+		if w.met {
+			w.book.Note(&a.share, w.own, w.own)
 		}
 		a.landed(l, f)
 	default:
@@ -466,8 +460,7 @@ func (w *work[S]) look(f *flight[S]) time.Time {
 		if len(a.flights) == 0 {
 			more := max(0, l.peek(a.last.decoded, *next.latest).Remaining-l.peek(seen.decoded, *next.latest).Remaining)
 			if a.expected = max(0, a.expected-more); w.met {
-				w.book.Note(0, more)
-				a.share.Note(0, more)
+				w.book.Note(&a.share, 0, more)
 			}
 		}
 		a.see(l, &seen, w.now.Value)

@@ -75,6 +75,7 @@ type account struct {
 	first, final int64
 
 	dues       []due
+	visits     ledger.Share
 	share      float64   // of what is admitted, as long as something was admitted alone
 	flight     *flight   // under way
 	flights    []*flight // without an answer, until their outcome is known and taken over
@@ -304,26 +305,19 @@ func (a *account) believe(p place, to []int64) []int64 {
 	return to
 }
 
-// own returns how much is counted in all slots, and how much of that is own.
-func (a *account) own() (own, count int64) {
-	for _, s := range a.slots {
-		own, count = own+max(0, min(s.own, s.count)), count+s.count
-	}
-	return own, count
-}
-
-// see takes over what the store has in a slot. If that has lost something, see
-// reports how much is missing, and what was known stays. What has left every window
+// see takes over what the store has in a slot, and returns how much of it others have
+// counted since it was last seen. If the store has lost something, see returns how much
+// is missing, and what was known stays. What has left every window
 // may have expired: only what is lasting can be lost. While a reset may be under
 // way, what others have counted may be from before it. What is new of theirs isn't
 // expected of them any more.
-func (a *account) see(bucket, value int64, lasting, reset bool) (missing int64) {
+func (a *account) see(bucket, value int64, lasting, reset bool) (others, missing int64) {
 	if value <= 0 && a.top-bucket >= int64(len(a.slots)) {
-		return 0 // there is nothing, as was known
+		return 0, 0 // there is nothing, as was known
 	}
 	s := a.at(bucket)
 	if s == nil {
-		return 0
+		return 0, 0
 	}
 	known, has := s.own, max(0, value)
 	if !reset {
@@ -331,14 +325,15 @@ func (a *account) see(bucket, value int64, lasting, reset bool) (missing int64) 
 	}
 	if lasting && (value == counters.Absent && known > 0 || has < s.own) {
 		s.count = known
-		return known - has
+		return 0, known - has
 	}
-	if d := a.dueOf(bucket); d != nil && has > s.count { // others have told that
-		d.believed = max(d.cost, d.believed-(has-s.count))
+	others = max(0, has-a.mayHave(bucket, s.count))
+	if d := a.dueOf(bucket); d != nil { // they have told that
+		d.believed = max(d.cost, d.believed-others)
 	}
 	s.count = has
 	s.own = min(s.own, s.count)
-	return 0
+	return others, 0
 }
 
 // land takes what flights may have counted for counted: the store has value in

@@ -93,8 +93,7 @@ func (f *family) Alone(a *account, r counters.Request, exchange any) counters.De
 	}
 	d := f.decideAlone(a, use, p, &r)
 	if r.Cost > 0 && (d.Allowed || f.options.CountDenied) {
-		own, count := a.own()
-		a.oweAlone(p.bucket, r.Cost, p.now, f.book.Of(own, count, r.Cost))
+		a.oweAlone(p.bucket, r.Cost, p.now, f.book.Of(&a.visits, r.Cost))
 		if flown != nil {
 			a.admit(flown, r.Cost)
 		}

@@ -52,8 +52,8 @@ func TestWhatIsDueIsBoundedInAnOutage(t *testing.T) {
 		check()
 	}
 	last := took()
-	bytes := int64(heap()) - int64(before)
-	t.Logf("one client, 1 s slots, 4 h: %d bytes; a check alone %v at first, %v in the end", bytes, first, last)
-	assert.Less(t, bytes, int64(20_000))
+	t.Logf("one client, 1 s slots, 4 h: a check alone %v at first, %v in the end", first, last)
+	// What others have left behind in the background goes within a moment.
+	assert.Eventually(t, func() bool { return heap() < before+20_000 }, 10*time.Second, 10*time.Millisecond)
 	runtime.KeepAlive(l)
 }

@@ -12,24 +12,30 @@ import (
 // process has reset the client meanwhile.
 func (w *work) tally(n int64, anew bool) {
 	a := w.a
-	f := a.flight
 	a.flight = nil
-	if a.verified != 0 {
-		w.book.Note(w.sum, max(w.sum, n-f.before))
-	}
 	w.counted = true
 	if s := a.at(w.bucket); anew {
 		// What else is in the slot is from before the reset, or isn't known: all is
 		// read before the calls are judged.
 		s.count, s.own = w.sum, w.sum
 	} else if !w.verify() {
-		if a.see(w.bucket, n-w.sum, true, w.reset()) > 0 { // or the client was reset
+		if w.see(w.bucket, n-w.sum, true, w.sum) > 0 { // or the client was reset
 			a.doubtful = true
 		}
 		s.count, s.own = s.count+w.sum, s.own+w.sum
 	}
 	a.reopen(w.bucket)
 	w.fillSlots()
+}
+
+// see takes over what the store has in a slot besides what this process has counted,
+// notes whose it is, and returns how much is missing.
+func (w *work) see(bucket, value int64, lasting bool, own int64) (missing int64) {
+	others, missing := w.a.see(bucket, value, lasting, w.reset())
+	if w.a.verified != 0 {
+		w.book.Note(&w.a.visits, own, own+others)
+	}
+	return missing
 }
 
 // verify takes over the generation that was read, if it was, and reports whether the
@@ -72,7 +78,7 @@ func (w *work) fillSlots() {
 		a.doubtful = false
 	}
 	for i, bucket := range w.buckets {
-		missing := a.see(bucket, read[i], bucket >= w.lasting, w.reset())
+		missing := w.see(bucket, read[i], bucket >= w.lasting, 0)
 		if w.all {
 			a.land(bucket, read[i])
 		}
@@ -140,7 +146,7 @@ func (w *work) settled() (err error) {
 			if d.cost < 0 {
 				continue
 			}
-			if a.see(d.bucket, added.Count, true, w.reset()) > 0 {
+			if w.see(d.bucket, added.Count, true, d.cost) > 0 {
 				a.doubtful = true
 			}
 		case errors.Is(added.Err, counters.ErrLost):

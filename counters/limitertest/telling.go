@@ -67,6 +67,42 @@ func Telling(t *testing.T, now time.Time, newStore func() Store, newLimiter func
 			assert.InDelta(t, limit, used, 6)
 		})
 	}
+	for _, instances := range []int{1, 2} {
+		t.Run(fmt.Sprint(instances, " after an update"), func(t *testing.T) {
+			store, now := newStore(), now
+			used := 0
+			asks := func(l Limiter, n int) {
+				for range n {
+					now = now.Add(time.Microsecond)
+					r := counters.Request{Client: "c", Cost: 1, Limit: limit, Now: now}
+					d, err := l.Take(t.Context(), r)
+					if err != nil {
+						d, err = l.TakeLocal(r, err)
+					}
+					require.NoError(t, err)
+					if d.Allowed {
+						used++
+					}
+				}
+			}
+			asks(newLimiter(t, store), 30) // and is replaced
+			broken := &BrokenStore{Store: store}
+			var limiters []Limiter
+			for range instances {
+				limiters = append(limiters, newLimiter(t, broken))
+			}
+			for range 12 / instances {
+				for _, l := range limiters {
+					asks(l, 1)
+				}
+			}
+			broken.Fail(ErrUnsent)
+			for _, l := range limiters {
+				asks(l, limit)
+			}
+			assert.InDelta(t, limit, used, 8)
+		})
+	}
 	t.Run("never", func(t *testing.T) {
 		store := &BrokenStore{Store: newStore()}
 		l, gone := newLimiter(t, store), newLimiter(t, store.Store)
