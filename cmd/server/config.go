@@ -21,6 +21,7 @@ import (
 
 	"weir/api"
 	"weir/api/envoy"
+	"weir/api/policyfile"
 	"weir/counters"
 	"weir/counters/memcached"
 )
@@ -147,7 +148,7 @@ func setFromEnvironment(fs *flag.FlagSet, environment []string) error {
 		}
 		if flags[name] == "" {
 			hint := "-help lists the flags"
-			if near := nearest(rest, slices.Sorted(maps.Values(flags))); near != "" {
+			if near := policyfile.Nearest(rest, slices.Sorted(maps.Values(flags))); near != "" {
 				hint = "did you mean " + variable(near) + "?"
 			}
 			errs = append(errs, fmt.Errorf("the environment variable %s is none of weir's; %s", name, hint))
@@ -205,7 +206,7 @@ func (c *config) check() error {
 	require(portInRange(c.listen), "-listen %q has a port that is out of range; give one from 0 to 65535", c.listen)
 	require(portInRange(c.grpcListen), "-grpc-listen %q has a port that is out of range; give one from 0 to 65535", c.grpcListen)
 	require(c.grpcListen == "" || c.envoyConfig != "", "-grpc-listen needs -envoy-config, the limits that it answers by")
-	require(slices.Contains(algorithmNames, c.envoyDefault), "-envoy-algorithm %q must be %s", c.envoyDefault, strings.Join(algorithmNames, " or "))
+	require(slices.Contains(policyfile.AlgorithmNames(), c.envoyDefault), "-envoy-algorithm %q must be %s", c.envoyDefault, strings.Join(policyfile.AlgorithmNames(), " or "))
 	require(slices.Contains([]envoy.Headers{envoy.Draft11, envoy.Legacy, envoy.Off}, envoy.Headers(c.envoyHeaders)),
 		"-envoy-headers %q must be draft11, legacy or off", c.envoyHeaders)
 	require(c.storeTimeout > 0 && c.storeTimeout <= counters.MaxTimeout,

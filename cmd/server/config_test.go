@@ -329,6 +329,7 @@ func TestNewProgramSaysWhatIsWrongWithFiles(t *testing.T) {
 	for _, test := range []struct{ args, want string }{
 		{"-config /nowhere/p.yaml", "policy file: open /nowhere/p.yaml: no such file or directory"},
 		{"-config " + empty, empty + ": the file is empty; it needs the key policies"},
+		{"-envoy-config /nowhere/e.yaml", "-envoy-config: stat /nowhere/e.yaml: no such file or directory"},
 		{"-token-file " + empty, "-token-file " + empty + " has no token; it needs one a line"},
 		{"-tls-cert /nowhere/c -tls-key " + key, "-tls-cert, -tls-key: open /nowhere/c: no such file or directory"},
 		{"-tls-cert " + cert + " -tls-key " + empty, "-tls-cert, -tls-key: tls: failed to find any PEM data in key input"},

@@ -76,6 +76,8 @@ type policy struct {
 	onError     api.OnStoreError
 }
 
+const weighted, capped, strict = "weighted", "capped", "strict" // estimates of a sliding window
+
 // A promise is a limit as the policy file has it.
 type promise struct {
 	algorithm, estimate string

@@ -6,8 +6,7 @@
 // memory. -help lists the flags; -validate checks a policy file and says what
 // it means; -healthcheck asks a running instance whether it is well.
 //
-// Start reading at newProgram, which puts the parts together, and at
-// algorithms, the table of all that can limit.
+// Start reading at newProgram, which puts the parts together.
 package main
 
 import (

@@ -119,9 +119,9 @@ func TestBinaryHelp(t *testing.T) {
 
 func TestBinaryValidate(t *testing.T) {
 	t.Parallel()
-	want, err := os.ReadFile("testdata/policies.txt")
+	want, err := os.ReadFile("../../api/policyfile/testdata/policies.txt")
 	require.NoError(t, err)
-	for _, args := range [][]string{{"-validate", "testdata/policies.yaml"}, {"-validate", "-config", "testdata/policies.yaml"}} {
+	for _, args := range [][]string{{"-validate", "../../api/policyfile/testdata/policies.yaml"}, {"-validate", "-config", "../../api/policyfile/testdata/policies.yaml"}} {
 		stdout, _, code := execBinary(t, args...)
 		assert.Zero(t, code)
 		assert.Equal(t, string(want), stdout)

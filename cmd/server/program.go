@@ -26,6 +26,7 @@ import (
 
 	"weir/api"
 	"weir/api/envoy"
+	"weir/api/policyfile"
 	"weir/counters"
 	"weir/counters/memcached"
 	"weir/counters/memory"
@@ -59,7 +60,7 @@ type program struct {
 	apiConfig  api.Config
 	server     *api.Server
 	metrics    *api.Metrics
-	limiters   limiters
+	limiters   *policyfile.Limiters
 	refunds    counters.Group // that outlive their checks
 	watchStore func(context.Context)
 	closeStore func() error
@@ -77,11 +78,16 @@ type program struct {
 // -envoy-config.
 type policyContent struct {
 	data  []byte
-	envoy []namedFile
+	envoy []policyfile.EnvoyFile
 }
 
 func (c policyContent) equals(other policyContent) bool {
 	return bytes.Equal(c.data, other.data) && sameFiles(c.envoy, other.envoy)
+}
+
+// sameFiles reports whether a and b have the same names and content.
+func sameFiles(a, b []policyfile.EnvoyFile) bool {
+	return slices.EqualFunc(a, b, func(a, b policyfile.EnvoyFile) bool { return a.Name == b.Name && bytes.Equal(a.Data, b.Data) })
 }
 
 // newProgram reads all files and listens. It doesn't connect to the store yet.
@@ -102,8 +108,8 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 	}
 	options := cfg.limiterOptions()
 	options.Refunds, options.RefundFailed = &p.refunds, p.metrics.RefundFailed
-	p.limiters.resources = resources{store: p.metrics.InstrumentStore(store), options: options, metrics: p.metrics, log: p.log}
-	api.RegisterViews(registry, p.limiters.clients, p.limiters.clientLimit)
+	p.limiters = policyfile.NewLimiters(p.metrics.InstrumentStore(store), options, p.metrics, p.log)
+	api.RegisterViews(registry, p.limiters.Clients, p.limiters.ClientLimit)
 	loaded, err := p.loadPolicies()
 	if err != nil {
 		return nil, err
@@ -234,7 +240,7 @@ func (p *program) loadPolicies() (*loaded, error) {
 	if p.read, err = readPolicies(p.cfg); err != nil {
 		return nil, err
 	}
-	loaded, err := loadLimits(p.cfg, p.read, &p.limiters)
+	loaded, err := loadLimits(p.cfg, p.read, p.limiters)
 	if err == nil {
 		p.inForce = p.read
 	}
@@ -243,8 +249,10 @@ func (p *program) loadPolicies() (*loaded, error) {
 
 // readPolicies reads what says what to limit. With an error, there is no data.
 func readPolicies(cfg *config) (c policyContent, err error) {
-	if c.data, err = readPolicyFile(cfg.policyFile); err == nil && cfg.envoyConfig != "" {
-		c.envoy, err = readEnvoyFiles(cfg.envoyConfig)
+	if c.data, err = policyfile.Read(cfg.policyFile); err == nil && cfg.envoyConfig != "" {
+		if c.envoy, err = policyfile.ReadEnvoy(cfg.envoyConfig); err != nil {
+			err = fmt.Errorf("-envoy-config: %w", err)
+		}
 	}
 	if err != nil {
 		return policyContent{}, err
@@ -254,12 +262,12 @@ func readPolicies(cfg *config) (c policyContent, err error) {
 
 // loadLimits returns what the content says, with limiters. The error names each
 // mistake with its line.
-func loadLimits(cfg *config, content policyContent, limiters *limiters) (*loaded, error) {
+func loadLimits(cfg *config, content policyContent, limiters *policyfile.Limiters) (*loaded, error) {
 	l := new(loaded)
 	var err, envoyErr error
-	l.policies, err = parsePolicies(cfg.policyFile, content.data)
+	l.policies, err = policyfile.Parse(cfg.policyFile, content.data)
 	if cfg.envoyConfig != "" {
-		l.envoy, envoyErr = parseEnvoy(content.envoy, cfg.envoyDefault)
+		l.envoy, envoyErr = policyfile.ParseEnvoy(content.envoy, cfg.envoyDefault)
 	}
 	if err = errors.Join(err, envoyErr); err != nil {
 		return nil, err
@@ -269,10 +277,10 @@ func loadLimits(cfg *config, content policyContent, limiters *limiters) (*loaded
 		if all[envoy.PolicyName] != nil {
 			return nil, fmt.Errorf("%s: the policy %q must have another name: it is that of what -envoy-config limits", cfg.policyFile, envoy.PolicyName)
 		}
-		l.envoyPolicy, bind = envoyPolicy(l.envoy, cfg.envoyDenied)
+		l.envoyPolicy, bind = policyfile.EnvoyPolicy(l.envoy, cfg.envoyDenied)
 		all[envoy.PolicyName] = l.envoyPolicy
 	}
-	if err := limiters.bindLimiters(all); err != nil {
+	if err := limiters.Bind(all); err != nil {
 		return nil, err
 	}
 	bind()
@@ -297,7 +305,7 @@ func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) 
 		if n := p.server.RetryResets(); n > 0 {
 			p.log.Warn("clients were reset in this process only, as Memcached doesn't answer", slog.Int("clients", n))
 		}
-		if n := p.limiters.flush(); n > 0 {
+		if n := p.limiters.Flush(); n > 0 {
 			p.log.Warn("what was admitted without Memcached is not counted there", slog.Int("clients", n))
 		}
 		err = errors.Join(err, p.closeStore())
@@ -522,8 +530,8 @@ func (p *program) reload() {
 // there are many it says how many more.
 func changes(cfg *config, before, after policyContent) []slog.Attr {
 	// Parsed again: policies in use have limiters, which differ where nothing has changed.
-	was, _ := parsePolicies(cfg.policyFile, before.data)
-	is, _ := parsePolicies(cfg.policyFile, after.data)
+	was, _ := policyfile.Parse(cfg.policyFile, before.data)
+	is, _ := policyfile.Parse(cfg.policyFile, after.data)
 	var added, changed, removed []string
 	for name, p := range is {
 		if was[name] == nil {

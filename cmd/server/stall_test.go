@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"weir/api/policyfile"
 	"weir/counters/memcachedtest"
 )
 
@@ -21,10 +22,10 @@ import (
 func oneOfEach(t *testing.T, onStoreError string) (file string, policies []string) {
 	t.Helper()
 	text := "policies:\n"
-	for _, a := range algorithms {
-		policy := strings.ReplaceAll(a.name, "_", "-")
+	for _, name := range policyfile.AlgorithmNames() {
+		policy := strings.ReplaceAll(name, "_", "-")
 		policies = append(policies, policy)
-		text += fmt.Sprintf("  %s: {on_store_error: %s, limits: [{name: l, algorithm: %s, limit: 100, window: 1d}]}\n", policy, onStoreError, a.name)
+		text += fmt.Sprintf("  %s: {on_store_error: %s, limits: [{name: l, algorithm: %s, limit: 100, window: 1d}]}\n", policy, onStoreError, name)
 	}
 	file = filepath.Join(t.TempDir(), "policies.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))

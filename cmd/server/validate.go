@@ -3,16 +3,11 @@ package main
 import (
 	"fmt"
 	"io"
-	"maps"
-	"net/http"
-	"slices"
-	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"weir/api"
-	"weir/api/envoy"
-	"weir/counters"
+	"weir/api/policyfile"
 	"weir/counters/memory"
 )
 
@@ -24,123 +19,19 @@ func validate(cfg *config, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	unused := limiters{resources: resources{
-		store:   memory.New(nil),
-		options: cfg.limiterOptions(),
-		metrics: api.NewMetrics(prometheus.NewRegistry(), version()),
-	}}
-	loaded, err := loadLimits(cfg, content, &unused)
+	metrics := api.NewMetrics(prometheus.NewRegistry(), version())
+	unused := policyfile.NewLimiters(memory.New(nil), cfg.limiterOptions(), metrics, nil)
+	loaded, err := loadLimits(cfg, content, unused)
 	if err != nil {
 		return err
 	}
-	policies := loaded.policies
-	var b strings.Builder
-	for _, name := range slices.Sorted(maps.Keys(policies)) {
-		if err := describe(&b, policies[name], cfg.memcachedOptions()); err != nil {
-			return err
-		}
+	words, err := policyfile.Describe(loaded.policies, cfg.memcachedOptions())
+	if err != nil {
+		return err
 	}
 	if loaded.envoy != nil {
-		rules := 0
-		loaded.envoy.EachRule(func(*envoy.Rule) { rules++ })
-		fmt.Fprintf(&b, "Envoy: %s in %s of %s\n", plural(rules, "limit"), plural(len(loaded.envoy.Domains), "domain"), cfg.envoyConfig)
+		words += fmt.Sprintf("Envoy: %s of %s\n", policyfile.DescribeEnvoy(loaded.envoy), cfg.envoyConfig)
 	}
-	_, err = io.WriteString(out, b.String())
+	_, err = io.WriteString(out, words)
 	return err
-}
-
-// describe says in words what a policy means, and what Memcached keeps for it
-// with the given options.
-func describe(b *strings.Builder, p *api.Policy, o counters.Options) error {
-	b.WriteString(p.Name)
-	if p.Description != "" {
-		b.WriteString(": " + p.Description)
-	}
-	b.WriteString("\n")
-	for _, l := range p.Limits {
-		words, err := describeLimit(p, &l, o)
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(b, "  %s: %s\n", l.Name, words)
-	}
-	if len(p.Limits) > 1 {
-		b.WriteString("  a check needs room in every limit, and takes from all or none\n")
-	}
-	if p.CountDenied {
-		b.WriteString("  denied checks count too\n")
-	}
-	if p.Hold {
-		b.WriteString("  /v1/check answers when the wait is over\n")
-	}
-	if p.Shadow {
-		b.WriteString("  shadow mode: decides and counts, but allows everything\n")
-	}
-	fmt.Fprintf(b, "  when the store can't decide: %s\n", p.OnStoreError)
-	for _, key := range slices.SortedFunc(maps.Keys(p.Clients), compareKeys) {
-		c := p.Clients[key]
-		switch {
-		case c.Exempt:
-			fmt.Fprintf(b, "  %s is never limited\n", key.Means())
-		case c.Blocked:
-			fmt.Fprintf(b, "  %s is always denied\n", key.Means())
-		}
-		for _, limit := range slices.Sorted(maps.Keys(c.Limits)) {
-			fmt.Fprintf(b, "  %s has a %s of %d\n", key.Means(), limit, c.Limits[limit])
-		}
-	}
-	return describeAuth(b, p, o)
-}
-
-// describeLimit says in words what a limit promises and takes in Memcached.
-func describeLimit(p *api.Policy, l *api.Limit, o counters.Options) (string, error) {
-	a := findAlgorithm(l)
-	items, bytes, err := a.kept(p, l, o)
-	return fmt.Sprintf("%s, about %s, %s per active client", a.describe(l), plural(items, "Memcached key"), size(bytes)), err
-}
-
-// describeAuth says in words what a policy means to proxies.
-func describeAuth(b *strings.Builder, p *api.Policy, o counters.Options) error {
-	var identifiers []string
-	for _, id := range p.Identify {
-		identifiers = append(identifiers, id.String())
-	}
-	fmt.Fprintf(b, "  /v1/auth/%s identifies clients by %s and denies with %d\n",
-		p.Name, strings.Join(identifiers, ", else "), p.AuthDenyStatus)
-	if p.AuthBadRequestStatus != http.StatusBadRequest {
-		fmt.Fprintf(b, "  /v1/auth/%s refuses requests whose client it can't name with %d\n", p.Name, p.AuthBadRequestStatus)
-	}
-	if p.OnMissingClient == api.MissingClientAllow {
-		fmt.Fprintf(b, "  /v1/auth/%s admits requests in which it finds no client\n", p.Name)
-	}
-	if p.OnMissingPath == api.MissingPathDeny {
-		fmt.Fprintf(b, "  /v1/auth/%s refuses requests whose path it isn't told with %d\n", p.Name, p.AuthBadRequestStatus)
-	}
-	if p.IPv4Prefix != api.DefaultIPv4Prefix || p.IPv6Prefix != api.DefaultIPv6Prefix {
-		fmt.Fprintf(b, "  /v1/auth/%s counts addresses by the first %d bits of IPv4 and %d of IPv6\n", p.Name, p.IPv4Prefix, p.IPv6Prefix)
-	}
-	for i := range p.Routes {
-		r := &p.Routes[i]
-		fmt.Fprintf(b, "  /v1/auth/%s takes %d for %s and what is below\n", p.Name, r.Cost, r)
-		for _, l := range r.Limits {
-			words, err := describeLimit(p, &l, o)
-			if err != nil {
-				return err
-			}
-			fmt.Fprintf(b, "  /v1/auth/%s counts %s and what is below apart, %s: %s\n", p.Name, r, l.Name, words)
-		}
-	}
-	return nil
-}
-
-// size writes a number of bytes.
-func size(bytes int) string {
-	switch {
-	case bytes < 1000:
-		return fmt.Sprintf("%d B", bytes)
-	case bytes < 1e6:
-		return fmt.Sprintf("%.1f kB", float64(bytes)/1e3)
-	default:
-		return fmt.Sprintf("%.1f MB", float64(bytes)/1e6)
-	}
 }

@@ -1,17 +1,20 @@
-package main
+package policyfile
 
 import (
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
 
 	"weir/api"
+	"weir/counters"
 )
 
-// limiters makes limiters and keeps those in use, so that a limit that hasn't
-// changed keeps what its limiter remembers.
-type limiters struct {
+// Limiters makes limiters and keeps those in use, so that a limit that hasn't
+// changed keeps what its limiter remembers. It is safe for concurrent use. Make
+// one with NewLimiters.
+type Limiters struct {
 	resources
 
 	mu    sync.Mutex
@@ -26,8 +29,16 @@ type limiterKey struct {
 	limit       api.Limit // without the fields Limit, which may change, and Limiter
 }
 
-// bindLimiters gives every limit of the policies its limiter.
-func (ls *limiters) bindLimiters(policies api.Policies) error {
+// NewLimiters returns Limiters that keep their counts in store. In the options
+// nothing needs to be set that a policy or a limit says.
+func NewLimiters(store api.Store, o counters.Options, metrics *api.Metrics, log *slog.Logger) *Limiters {
+	return &Limiters{resources: resources{store: store, options: o, metrics: metrics, log: log}}
+}
+
+// Bind gives every limit of the policies its limiter. Those in use that no limit
+// has any more are dropped. The error names a limit that can't have a limiter;
+// then those in use stay.
+func (ls *Limiters) Bind(policies api.Policies) error {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	inUse := make(map[limiterKey]limiter)
@@ -55,9 +66,9 @@ func (ls *limiters) bindLimiters(policies api.Policies) error {
 	return nil
 }
 
-// flush has the store count what the limiters have admitted without it, and
+// Flush has the store count what the limiters have admitted without it, and
 // returns, when no refund is under way any more, of how many clients it hasn't.
-func (ls *limiters) flush() (owing int) {
+func (ls *Limiters) Flush() (owing int) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	all := slices.AppendSeq(ls.owing, maps.Values(ls.inUse))
@@ -73,8 +84,8 @@ func (ls *limiters) flush() (owing int) {
 	return owing
 }
 
-// clients returns how many clients all limiters in use remember.
-func (ls *limiters) clients() int {
+// Clients returns how many clients all limiters in use remember.
+func (ls *Limiters) Clients() int {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	n := 0
@@ -84,8 +95,8 @@ func (ls *limiters) clients() int {
 	return n
 }
 
-// clientLimit returns how many clients all limiters in use can remember.
-func (ls *limiters) clientLimit() int {
+// ClientLimit returns how many clients all limiters in use can remember.
+func (ls *Limiters) ClientLimit() int {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	n := 0

@@ -1,4 +1,9 @@
-package main
+// Package policyfile reads policy files and makes policies and limiters of
+// them. What is wrong in a file is an error that names the line, the mistake and
+// what would be right.
+//
+// Start reading at Parse, and at algorithms, the table of all that can limit.
+package policyfile
 
 import (
 	"bytes"
@@ -7,7 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
+	"net/textproto"
 	"os"
 	"slices"
 	"strconv"
@@ -25,9 +30,9 @@ import (
 //go:embed builtin.yaml
 var builtIn []byte
 
-// readPolicyFile returns the content of a policy file, or the built-in policies
-// when file is "".
-func readPolicyFile(file string) ([]byte, error) {
+// Read returns the content of a policy file, or the built-in policies when file
+// is "". A file of more than 1 MB is an error.
+func Read(file string) ([]byte, error) {
 	if file == "" {
 		return builtIn, nil
 	}
@@ -48,10 +53,10 @@ func readPolicyFile(file string) ([]byte, error) {
 
 const maxPolicyBytes = 1 << 20
 
-// parsePolicies returns the policies in data, the content of a policy file,
-// without limiters. The error names each mistake with its line and says what
+// Parse returns the policies in data, the content of a policy file, without
+// limiters. Errors call it file. The error names each mistake with its line and says what
 // would be right; then there are no policies.
-func parsePolicies(file string, data []byte) (api.Policies, error) {
+func Parse(file string, data []byte) (api.Policies, error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	var document, next yaml.Node
 	err := decoder.Decode(&document)
@@ -184,13 +189,15 @@ func (r *policyReader) policyKeys(p *api.Policy, mode *string) []yamlKey {
 	}
 }
 
-var algorithmNames = algorithmsThat(func(*algorithm) bool { return true })
+// AlgorithmNames returns what the key algorithm of a limit may say, in the order
+// in which messages name it.
+func AlgorithmNames() []string { return algorithmsThat(func(*algorithm) bool { return true }) }
 
 // limitKeys are the keys of a limit, whatever its algorithm.
 func (r *policyReader) limitKeys(l *api.Limit) []yamlKey {
 	keys := []yamlKey{
 		r.text("name", &l.Name),
-		r.choice("algorithm", &l.Algorithm, algorithmNames...),
+		r.choice("algorithm", &l.Algorithm, AlgorithmNames()...),
 		integer(&r.yamlReader, "limit", &l.Limit, 1, counters.MaxLimit),
 		r.duration("window", &l.Window),
 	}
@@ -215,7 +222,7 @@ func (r *policyReader) limit(p *api.Policy, n *yaml.Node) {
 	switch {
 	case len(r.errs) > mistakes:
 	case l.Algorithm == "":
-		r.fail(n, "the limit has no algorithm; it must be %s", strings.Join(algorithmNames, " or "))
+		r.fail(n, "the limit has no algorithm; it must be %s", strings.Join(AlgorithmNames(), " or "))
 	case l.Limit == 0:
 		r.fail(n, "the limit has no limit, the number that is admitted per window")
 	case values["window"] == nil:
@@ -273,7 +280,7 @@ func (r *policyReader) identify(p *api.Policy, n *yaml.Node) {
 	p.Identify = nil
 	r.sequence(n, "identify", "leave it out to identify clients by ip", func(n *yaml.Node) {
 		header, isHeader := strings.CutPrefix(n.Value, "header:")
-		canonical := http.CanonicalHeaderKey(header)
+		canonical := textproto.CanonicalMIMEHeaderKey(header)
 		switch {
 		case isHeader && slices.Contains(unsent, canonical):
 			r.fail(n, "identify %q: %s never arrives as clients send it; name another header, such as X-Forwarded-Host or X-Api-Key", n.Value, canonical)

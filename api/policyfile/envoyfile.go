@@ -1,4 +1,4 @@
-package main
+package policyfile
 
 import (
 	"bytes"
@@ -19,39 +19,40 @@ import (
 	"weir/api/envoy"
 )
 
-// Bounds of the files of -envoy-config: aliases could make them endless.
+// Bounds of a file: aliases could make them endless.
 const (
 	maxEnvoyDepth       = 32
 	maxEnvoyDescriptors = 100_000
 )
 
-// A namedFile is a file's name and content.
-type namedFile struct {
-	name string
-	data []byte
+// An EnvoyFile is the name and content of a file in the format of
+// envoyproxy/ratelimit.
+type EnvoyFile struct {
+	Name string
+	Data []byte
 }
 
-// readEnvoyFiles returns a file, or all files of a folder and of those below it,
+// ReadEnvoy returns a file, or all files of a folder and of those below it,
 // as envoyproxy/ratelimit does, but for those whose names begin with a dot.
-func readEnvoyFiles(path string) ([]namedFile, error) {
+func ReadEnvoy(path string) ([]EnvoyFile, error) {
 	names := []string{path}
 	if info, err := os.Stat(path); err != nil {
-		return nil, fmt.Errorf("-envoy-config: %w", err)
+		return nil, err
 	} else if info.IsDir() {
 		if names, err = filesBelow(path); err != nil {
-			return nil, fmt.Errorf("-envoy-config: %w", err)
+			return nil, err
 		}
 		if len(names) == 0 {
-			return nil, fmt.Errorf("-envoy-config: %s has no file", path)
+			return nil, fmt.Errorf("%s has no file", path)
 		}
 	}
-	var files []namedFile
+	var files []EnvoyFile
 	for _, name := range names {
 		data, err := os.ReadFile(name)
 		if err != nil {
-			return nil, fmt.Errorf("-envoy-config: %w", err)
+			return nil, err
 		}
-		files = append(files, namedFile{name, data})
+		files = append(files, EnvoyFile{name, data})
 	}
 	return files, nil
 }
@@ -75,15 +76,9 @@ func filesBelow(folder string) (names []string, err error) {
 	return names, err
 }
 
-// sameFiles reports whether a and b have the same names and content.
-func sameFiles(a, b []namedFile) bool {
-	return slices.EqualFunc(a, b, func(a, b namedFile) bool { return a.name == b.name && bytes.Equal(a.data, b.data) })
-}
-
-// parseEnvoy returns what files in the format of envoyproxy/ratelimit say,
-// without limiters. Limits that name no algorithm have the given one. The error
+// ParseEnvoy returns what the files say together, without limiters. Limits that name no algorithm have the given one. The error
 // names each mistake with its line; then there is no configuration.
-func parseEnvoy(files []namedFile, algorithm string) (*envoy.Config, error) {
+func ParseEnvoy(files []EnvoyFile, algorithm string) (*envoy.Config, error) {
 	config := &envoy.Config{Domains: make(map[string]*envoy.Descriptor), Default: make(map[envoy.Unit]*api.Limit)}
 	var errs []error
 	defaults := &envoyReader{algorithm: algorithm}
@@ -93,8 +88,8 @@ func parseEnvoy(files []namedFile, algorithm string) (*envoy.Config, error) {
 		config.Default[unit] = &l
 	}
 	for _, file := range files {
-		r := &envoyReader{policyReader: policyReader{yamlReader{name: file.name}}, algorithm: algorithm}
-		r.read(config, file.data)
+		r := &envoyReader{policyReader: policyReader{yamlReader{name: file.Name}}, algorithm: algorithm}
+		r.read(config, file.Data)
 		errs = append(errs, r.errs...)
 	}
 	if len(errs) > 0 {
@@ -335,10 +330,10 @@ func headerName(path []string) string {
 	}, strings.Join(path, "."))
 }
 
-// envoyPolicy returns a policy with a limit for each way in which the rules of
+// EnvoyPolicy returns a policy with a limit for each way in which the rules of
 // a configuration count, and a function that gives the rules the limiters that
 // these have by then.
-func envoyPolicy(config *envoy.Config, countDenied bool) (*api.Policy, func()) {
+func EnvoyPolicy(config *envoy.Config, countDenied bool) (*api.Policy, func()) {
 	p := &api.Policy{Name: envoy.PolicyName, OnStoreError: api.StoreErrorLocal, CountDenied: countDenied}
 	places := make(map[string]int) // in p.Limits
 	place := func(l *api.Limit, unit envoy.Unit) int {

@@ -1,4 +1,4 @@
-package main
+package policyfile
 
 import (
 	"fmt"
@@ -8,17 +8,17 @@ import (
 // didYouMean asks whether s, which is none of the names, was to be the one that
 // is most like it. It is "" if none is.
 func didYouMean(s string, names []string) string {
-	if name := nearest(s, names); name != "" {
+	if name := Nearest(s, names); name != "" {
 		return fmt.Sprintf("did you mean %q?", name)
 	}
 	return ""
 }
 
-// nearest returns the name that s was probably to be: the one that differs in
+// Nearest returns the name that s was probably to be: the one that differs in
 // the fewest letters, and in at most a third of them, or else the only one that
 // s is a part of, as fixed is of fixed_window. It is "" if there is none.
 // Capitals, - and _ don't matter.
-func nearest(s string, names []string) string {
+func Nearest(s string, names []string) string {
 	const shortest = 3 // part of a name that means anything
 	plain := strings.NewReplacer("-", "", "_", "", " ", "")
 	s = plain.Replace(strings.ToLower(s))

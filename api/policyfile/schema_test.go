@@ -1,4 +1,4 @@
-package main
+package policyfile
 
 import (
 	"bytes"
@@ -179,7 +179,7 @@ func (j schemaJudge) verdict(t testing.TB, text string) error {
 // the loader's mistake, "" if there is none.
 func (j schemaJudge) agree(t testing.TB, text string) string {
 	t.Helper()
-	_, err := parsePolicies("p.yaml", []byte(text))
+	_, err := Parse("p.yaml", []byte(text))
 	assert.Equal(t, err == nil, j.verdict(t, text) == nil, "the loader: %v\nthe schema: %v\n%s", err, j.verdict(t, text), text)
 	if err != nil {
 		return err.Error()

@@ -1,28 +1,38 @@
-package main
+package policyfile
 
 import (
-	"bytes"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"weir/api"
+	"weir/counters"
+	"weir/counters/memory"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // parseText returns the policies in a file, which has to be right by the schema
 // too.
 func parseText(t *testing.T, text string) api.Policies {
 	t.Helper()
-	policies, err := parsePolicies("p.yaml", []byte(text))
+	policies, err := Parse("p.yaml", []byte(text))
 	require.NoError(t, err)
 	require.NoError(t, newJudge(t).verdict(t, text))
 	return policies
+}
+
+// embedded returns limiters on a store of this process.
+func embedded() *Limiters {
+	metrics := api.NewMetrics(prometheus.NewRegistry(), "test")
+	return NewLimiters(memory.New(nil), counters.Options{ClockSkew: -1, StoreTimeout: -1}, metrics, nil)
 }
 
 // byKey returns exceptions by the keys that the policy file has for them.
@@ -161,10 +171,10 @@ x-: [{unknown: [key]}]
 	assert.EqualValues(t, 7, policies["one"].Limits[0].Limit)
 	assert.Equal(t, policies["one"].Limits, policies["two"].Limits)
 
-	_, err := parsePolicies("p.yaml", []byte("x-policies: {}\n"))
+	_, err := Parse("p.yaml", []byte("x-policies: {}\n"))
 	assert.EqualError(t, err, "p.yaml:1: policies is missing")
 	// A mistake in it counts where it is used, and stands where it is written.
-	_, err = parsePolicies("p.yaml", []byte("x-limit: &limit {algorithm: fixed_window, limit: 0, window: 1m}\npolicies: {p: {limits: [*limit]}}\n"))
+	_, err = Parse("p.yaml", []byte("x-limit: &limit {algorithm: fixed_window, limit: 0, window: 1m}\npolicies: {p: {limits: [*limit]}}\n"))
 	assert.EqualError(t, err, `p.yaml:1: limit "0" must be a whole number from 1 to 1000000000000`)
 }
 
@@ -174,9 +184,12 @@ func TestPolicyFileIsNotTooLarge(t *testing.T) {
 		return more() + strings.Repeat("#", size-len(more())-1) + "\n"
 	}
 	for size, mistake := range map[int]string{maxPolicyBytes: "", maxPolicyBytes + 1: "the file is larger than 1 MB, the most that a policy file may have"} {
-		file := write(t, "p.yaml", padded(size))
-		err := validate(&config{policyFile: file}, io.Discard)
+		file := filepath.Join(t.TempDir(), "p.yaml")
+		require.NoError(t, os.WriteFile(file, []byte(padded(size)), 0o600))
+		data, err := Read(file)
 		if mistake == "" {
+			require.NoError(t, err)
+			_, err = Parse(file, data)
 			assert.NoError(t, err)
 		} else {
 			assert.EqualError(t, err, file+": "+mistake)
@@ -489,7 +502,7 @@ func TestPolicyFileMistakes(t *testing.T) {
 	t.Parallel()
 	for _, test := range policyMistakes() {
 		t.Run(test.name, func(t *testing.T) {
-			policies, err := parsePolicies("p.yaml", []byte(test.text))
+			policies, err := Parse("p.yaml", []byte(test.text))
 			require.Error(t, err)
 			assert.Nil(t, policies)
 			var want []string
@@ -501,55 +514,12 @@ func TestPolicyFileMistakes(t *testing.T) {
 	}
 }
 
-func TestValidatePrintsWhatTheFileMeans(t *testing.T) {
-	t.Parallel()
-	for file, golden := range map[string]string{
-		"testdata/policies.yaml": "testdata/policies.txt",
-		"":                       "testdata/builtin.txt",
-	} {
-		want, err := os.ReadFile(golden)
-		require.NoError(t, err)
-		var out bytes.Buffer
-		require.NoError(t, validate(&config{policyFile: file}, &out))
-		assert.Equal(t, string(want), out.String())
-	}
-}
-
-func TestValidateRefuses(t *testing.T) {
-	t.Parallel()
-	var out bytes.Buffer
-	file := write(t, "p.yaml", limit("algorithm: fixed_window, limit: 0, window: 0"))
-	assert.EqualError(t, validate(&config{policyFile: file}, &out), file+`:4: limit "0" must be a whole number from 1 to 1000000000000`+"\n"+
-		file+`:4: window "0" must be a duration such as 500ms, 1m, 24h or 7d`)
-	assert.EqualError(t, validate(&config{policyFile: "/nowhere/p.yaml"}, &out), "policy file: open /nowhere/p.yaml: no such file or directory")
-	assert.Empty(t, out.String())
-}
-
-// Whether a limit has room for clocks that differ depends on the flags.
-func TestValidateRefusesWhatTheServerRefuses(t *testing.T) {
-	t.Parallel()
-	file := write(t, "p.yaml", limit("algorithm: sliding_window, limit: 10, window: 1s, sub_windows: 100"))
-	args := []string{"-config", file, "-clock-skew", "1m", "-validate"}
-	embedded, err := parseConfig(args, env(nil), io.Discard)
-	require.NoError(t, err)
-	shared, err := parseConfig(append(args, "-memcached", "127.0.0.1:1"), env(nil), io.Discard)
-	require.NoError(t, err)
-
-	var out bytes.Buffer
-	require.NoError(t, validate(embedded, &out))
-	out.Reset()
-	_, refused := newProgram(shared, io.Discard)
-	require.ErrorContains(t, refused, "it may read 4096")
-	assert.EqualError(t, validate(shared, &out), refused.Error())
-	assert.Empty(t, out.String())
-}
-
 // A file is refused with a message that names it, or it is one that a server
 // takes, and the schema too.
 func FuzzPolicyFile(f *testing.F) {
 	schema := newJudge(f)
 	f.Fuzz(func(t *testing.T, data []byte) {
-		policies, err := parsePolicies("p.yaml", data)
+		policies, err := Parse("p.yaml", data)
 		if err != nil {
 			require.Nil(t, policies)
 			for line := range strings.Lines(err.Error()) {
@@ -560,10 +530,8 @@ func FuzzPolicyFile(f *testing.F) {
 		}
 		require.NotEmpty(t, policies)
 		require.NoError(t, schema.verdict(t, string(data)))
-		file := filepath.Join(t.TempDir(), "p.yaml")
-		require.NoError(t, os.WriteFile(file, data, 0o600))
-		cfg, err := parseConfig([]string{"-config", file}, env(nil), io.Discard)
+		require.NoError(t, embedded().Bind(policies))
+		_, err = Describe(policies, counters.Options{})
 		require.NoError(t, err)
-		require.NoError(t, validate(cfg, io.Discard))
 	})
 }

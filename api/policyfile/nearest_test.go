@@ -1,4 +1,4 @@
-package main
+package policyfile
 
 import (
 	"testing"
@@ -15,11 +15,11 @@ func TestNearest(t *testing.T) {
 		"sliding": "", "bucket": "", "window": "", "gcra": "", "": "", "lo": "", "x": "",
 		"sliding_windows": "sliding_window", "sliding-logs": "sliding_log", "tokenbuket": "token_bucket",
 	} {
-		assert.Equal(t, want, nearest(s, names), s)
+		assert.Equal(t, want, Nearest(s, names), s)
 	}
-	assert.Equal(t, "deny", nearest("dney", []string{"local", "allow", "deny"}))
-	assert.Empty(t, nearest("refuse", []string{"local", "allow", "deny"}))
-	assert.Empty(t, nearest("anything", nil))
+	assert.Equal(t, "deny", Nearest("dney", []string{"local", "allow", "deny"}))
+	assert.Empty(t, Nearest("refuse", []string{"local", "allow", "deny"}))
+	assert.Empty(t, Nearest("anything", nil))
 	assert.Equal(t, `did you mean "a-1"?`, didYouMean("a_1", []string{"a-1"}))
 	assert.Empty(t, didYouMean("b", []string{"long-name"}))
 }

@@ -1,4 +1,4 @@
-package main
+package policyfile
 
 import (
 	"os"
@@ -17,7 +17,7 @@ import (
 // envoyRules returns the rules of a file by the name that headers give them.
 func envoyRules(t *testing.T, text string) map[string]*envoy.Rule {
 	t.Helper()
-	config, err := parseEnvoy([]namedFile{{"f.yaml", []byte(text)}}, "fixed_window")
+	config, err := ParseEnvoy([]EnvoyFile{{"f.yaml", []byte(text)}}, "fixed_window")
 	require.NoError(t, err)
 	rules := map[string]*envoy.Rule{}
 	config.EachRule(func(r *envoy.Rule) { rules[r.Limit.Name] = r })
@@ -71,7 +71,7 @@ descriptors:
 // larger or smaller number is none.
 func TestEnvoyLimitsInTheStore(t *testing.T) {
 	t.Parallel()
-	config, err := parseEnvoy([]namedFile{{"f.yaml", []byte(`
+	config, err := ParseEnvoy([]EnvoyFile{{"f.yaml", []byte(`
 domain: shop
 descriptors:
   - {key: a, rate_limit: {unit: day, requests_per_unit: 10}, metadata: {weir: {algorithm: sliding_log}}}
@@ -82,7 +82,7 @@ descriptors:
   - {key: f, rate_limit: {unit: day, requests_per_unit: 10}, metadata: {weir: {algorithm: token_bucket}}}
 `)}}, "fixed_window")
 	require.NoError(t, err)
-	policy, _ := envoyPolicy(config, false)
+	policy, _ := EnvoyPolicy(config, false)
 	var names []string
 	for _, l := range policy.Limits[len(envoy.Units):] {
 		names = append(names, l.Name)
@@ -92,9 +92,9 @@ descriptors:
 
 func TestTheFileOfDeployIsRight(t *testing.T) {
 	t.Parallel()
-	files, err := readEnvoyFiles("../../deploy/envoy/limits.yaml")
+	files, err := ReadEnvoy("../../deploy/envoy/limits.yaml")
 	require.NoError(t, err)
-	_, err = parseEnvoy(files, "fixed_window")
+	_, err = ParseEnvoy(files, "fixed_window")
 	require.NoError(t, err)
 }
 
@@ -129,11 +129,11 @@ func TestEnvoyFileMistakes(t *testing.T) {
 		"several in files": {[]string{"domain: a\ndescriptors: 5\nx: 1", "domain: b\ny: 1"}, []string{"0.yaml:2: descriptors must be a list", "0.yaml:3:", "1.yaml:2:"}},
 		"itself":           {[]string{"domain: a\ndescriptors: &d\n- key: b\n  descriptors: *d"}, []string{"nested deeper than 32 times"}},
 	} {
-		var files []namedFile
+		var files []EnvoyFile
 		for i, text := range test.files {
-			files = append(files, namedFile{string(rune('0'+i)) + ".yaml", []byte(text)})
+			files = append(files, EnvoyFile{string(rune('0'+i)) + ".yaml", []byte(text)})
 		}
-		_, err := parseEnvoy(files, "fixed_window")
+		_, err := ParseEnvoy(files, "fixed_window")
 		if !assert.Error(t, err, name) {
 			continue
 		}
@@ -147,7 +147,7 @@ func TestEnvoyFileMistakes(t *testing.T) {
 // Rules that count alike share a limiter, whatever their limits are.
 func TestEnvoyLimitersAreShared(t *testing.T) {
 	t.Parallel()
-	config, err := parseEnvoy([]namedFile{{"f.yaml", []byte(`
+	config, err := ParseEnvoy([]EnvoyFile{{"f.yaml", []byte(`
 domain: a
 descriptors:
   - {key: b, rate_limit: {unit: minute, requests_per_unit: 1}}
@@ -155,16 +155,16 @@ descriptors:
   - {key: d, rate_limit: {unit: minute, requests_per_unit: 3}, metadata: {weir: {algorithm: token_bucket, burst: 9}}}
 `)}}, "fixed_window")
 	require.NoError(t, err)
-	policy, _ := envoyPolicy(config, false)
+	policy, _ := EnvoyPolicy(config, false)
 	assert.Len(t, policy.Limits, len(envoy.Units)+1)
 }
 
 // A folder is read as envoyproxy/ratelimit reads it: with those below it, and
 // whatever its files are called.
-func TestReadEnvoyFiles(t *testing.T) {
+func TestReadEnvoy(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	_, err := readEnvoyFiles(dir)
+	_, err := ReadEnvoy(dir)
 	require.ErrorContains(t, err, "has no file")
 	for _, name := range []string{"b.yaml", "a.yml", ".c.yaml", "d", "sub/e.yaml", "..data/b.yaml"} {
 		path := filepath.Join(dir, name)
@@ -175,19 +175,19 @@ func TestReadEnvoyFiles(t *testing.T) {
 	require.NoError(t, os.Symlink(dir, link))
 	require.NoError(t, os.Symlink("..data/b.yaml", filepath.Join(dir, "f.yaml")))
 	for _, dir := range []string{dir, link} {
-		files, err := readEnvoyFiles(dir)
+		files, err := ReadEnvoy(dir)
 		require.NoError(t, err)
-		var want []namedFile
+		var want []EnvoyFile
 		for _, file := range [][2]string{{"a.yml", "a.yml"}, {"b.yaml", "b.yaml"}, {"d", "d"}, {"f.yaml", "..data/b.yaml"}, {"sub/e.yaml", "sub/e.yaml"}} {
-			want = append(want, namedFile{filepath.Join(dir, file[0]), []byte(file[1])})
+			want = append(want, EnvoyFile{filepath.Join(dir, file[0]), []byte(file[1])})
 		}
 		assert.Equal(t, want, files)
 	}
-	files, err := readEnvoyFiles(filepath.Join(dir, "d"))
+	files, err := ReadEnvoy(filepath.Join(dir, "d"))
 	require.NoError(t, err)
 	assert.Len(t, files, 1)
-	_, err = readEnvoyFiles(filepath.Join(dir, "none"))
-	require.ErrorContains(t, err, "-envoy-config: ")
+	_, err = ReadEnvoy(filepath.Join(dir, "none"))
+	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
 func FuzzEnvoyFile(f *testing.F) {
@@ -195,9 +195,9 @@ func FuzzEnvoyFile(f *testing.F) {
 	f.Add("domain: a\ndescriptors: &d\n- key: b\n  descriptors: *d")
 	f.Add("a: &a [*a]")
 	f.Fuzz(func(t *testing.T, text string) {
-		config, err := parseEnvoy([]namedFile{{"f.yaml", []byte(text)}}, "fixed_window")
+		config, err := ParseEnvoy([]EnvoyFile{{"f.yaml", []byte(text)}}, "fixed_window")
 		if err == nil {
-			policy, _ := envoyPolicy(config, false)
+			policy, _ := EnvoyPolicy(config, false)
 			assert.NotEmpty(t, policy.Limits)
 		}
 	})

@@ -1,4 +1,4 @@
-package main
+package policyfile
 
 import (
 	"cmp"
@@ -17,7 +17,7 @@ import (
 	"weir/subwindow"
 )
 
-// An algorithm is everything that this command knows about one way to limit.
+// An algorithm is everything that weir knows about one way to limit.
 type algorithm struct {
 	name string
 	// keys reads what a limit has in the policy file, beyond the keys that

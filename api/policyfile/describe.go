@@ -1,0 +1,127 @@
+package policyfile
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"weir/api"
+	"weir/api/envoy"
+	"weir/counters"
+)
+
+// Describe says in words what policies mean, and what Memcached keeps for them
+// with the given options. The policies must have their limiters.
+func Describe(policies api.Policies, o counters.Options) (string, error) {
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(policies)) {
+		if err := describe(&b, policies[name], o); err != nil {
+			return "", err
+		}
+	}
+	return b.String(), nil
+}
+
+// DescribeEnvoy says how many limits in how many domains a configuration has.
+func DescribeEnvoy(config *envoy.Config) string {
+	rules := 0
+	config.EachRule(func(*envoy.Rule) { rules++ })
+	return fmt.Sprintf("%s in %s", plural(rules, "limit"), plural(len(config.Domains), "domain"))
+}
+
+// describe says in words what a policy means, and what Memcached keeps for it
+// with the given options.
+func describe(b *strings.Builder, p *api.Policy, o counters.Options) error {
+	b.WriteString(p.Name)
+	if p.Description != "" {
+		b.WriteString(": " + p.Description)
+	}
+	b.WriteString("\n")
+	for _, l := range p.Limits {
+		words, err := describeLimit(p, &l, o)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(b, "  %s: %s\n", l.Name, words)
+	}
+	if len(p.Limits) > 1 {
+		b.WriteString("  a check needs room in every limit, and takes from all or none\n")
+	}
+	if p.CountDenied {
+		b.WriteString("  denied checks count too\n")
+	}
+	if p.Hold {
+		b.WriteString("  /v1/check answers when the wait is over\n")
+	}
+	if p.Shadow {
+		b.WriteString("  shadow mode: decides and counts, but allows everything\n")
+	}
+	fmt.Fprintf(b, "  when the store can't decide: %s\n", p.OnStoreError)
+	for _, key := range slices.SortedFunc(maps.Keys(p.Clients), compareKeys) {
+		c := p.Clients[key]
+		switch {
+		case c.Exempt:
+			fmt.Fprintf(b, "  %s is never limited\n", key.Means())
+		case c.Blocked:
+			fmt.Fprintf(b, "  %s is always denied\n", key.Means())
+		}
+		for _, limit := range slices.Sorted(maps.Keys(c.Limits)) {
+			fmt.Fprintf(b, "  %s has a %s of %d\n", key.Means(), limit, c.Limits[limit])
+		}
+	}
+	return describeAuth(b, p, o)
+}
+
+// describeLimit says in words what a limit promises and takes in Memcached.
+func describeLimit(p *api.Policy, l *api.Limit, o counters.Options) (string, error) {
+	a := findAlgorithm(l)
+	items, bytes, err := a.kept(p, l, o)
+	return fmt.Sprintf("%s, about %s, %s per active client", a.describe(l), plural(items, "Memcached key"), size(bytes)), err
+}
+
+// describeAuth says in words what a policy means to proxies.
+func describeAuth(b *strings.Builder, p *api.Policy, o counters.Options) error {
+	var identifiers []string
+	for _, id := range p.Identify {
+		identifiers = append(identifiers, id.String())
+	}
+	fmt.Fprintf(b, "  /v1/auth/%s identifies clients by %s and denies with %d\n",
+		p.Name, strings.Join(identifiers, ", else "), p.AuthDenyStatus)
+	if p.AuthBadRequestStatus != 400 {
+		fmt.Fprintf(b, "  /v1/auth/%s refuses requests whose client it can't name with %d\n", p.Name, p.AuthBadRequestStatus)
+	}
+	if p.OnMissingClient == api.MissingClientAllow {
+		fmt.Fprintf(b, "  /v1/auth/%s admits requests in which it finds no client\n", p.Name)
+	}
+	if p.OnMissingPath == api.MissingPathDeny {
+		fmt.Fprintf(b, "  /v1/auth/%s refuses requests whose path it isn't told with %d\n", p.Name, p.AuthBadRequestStatus)
+	}
+	if p.IPv4Prefix != api.DefaultIPv4Prefix || p.IPv6Prefix != api.DefaultIPv6Prefix {
+		fmt.Fprintf(b, "  /v1/auth/%s counts addresses by the first %d bits of IPv4 and %d of IPv6\n", p.Name, p.IPv4Prefix, p.IPv6Prefix)
+	}
+	for i := range p.Routes {
+		r := &p.Routes[i]
+		fmt.Fprintf(b, "  /v1/auth/%s takes %d for %s and what is below\n", p.Name, r.Cost, r)
+		for _, l := range r.Limits {
+			words, err := describeLimit(p, &l, o)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(b, "  /v1/auth/%s counts %s and what is below apart, %s: %s\n", p.Name, r, l.Name, words)
+		}
+	}
+	return nil
+}
+
+// size writes a number of bytes.
+func size(bytes int) string {
+	switch {
+	case bytes < 1000:
+		return fmt.Sprintf("%d B", bytes)
+	case bytes < 1e6:
+		return fmt.Sprintf("%.1f kB", float64(bytes)/1e3)
+	default:
+		return fmt.Sprintf("%.1f MB", float64(bytes)/1e6)
+	}
+}
