@@ -6,11 +6,11 @@ STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 # Worlds, plots and simulated clients run without the race detector first: their
 # goroutines take turns or share nothing, so it sees little in them, and takes
-# five to twenty times as long. cmd/server begins first, as it mostly waits.
+# five to twenty times as long. cmd/server/e2e begins first, as it mostly waits.
 test: setup lint
 	go test -run 'Test(Worlds|Courses)$$' ./bench/simulate -seeds 10000 -whole
 	go test ./bench/accuracy -whole
-	GORACE=atexit_sleep_ms=0 go test -race -shuffle=on ./cmd/server ./...
+	GORACE=atexit_sleep_ms=0 go test -race -shuffle=on ./cmd/server/e2e ./...
 	go -C deploy/manifests test -count=1 ./... # go doesn't see when files above a module change
 
 lint:
@@ -27,7 +27,7 @@ bench: setup
 
 # For ten minutes, from another seed each time.
 histories: setup
-	go test -race -timeout 20m -run 'TestHistories$$' ./cmd/server -histories 10m -history $$(date +%s)
+	go test -race -timeout 20m -run 'TestHistories$$' ./cmd/server/e2e -histories 10m -history $$(date +%s)
 
 # Prints the seed that its faults come from: go run ./bench soak -seed again.
 soak: setup

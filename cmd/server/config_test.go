@@ -8,13 +8,14 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"weir/cmd/server/servertest"
 )
 
 // env is an environment for parseConfig.
@@ -234,14 +235,6 @@ func TestConfigHelpListsEveryFlag(t *testing.T) {
 	assert.Contains(t, out.String(), "(default 50ms)")
 }
 
-// write writes a file into the test's directory and returns its path.
-func write(t *testing.T, name, content string) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), name)
-	require.NoError(t, os.WriteFile(file, []byte(content), 0o600))
-	return file
-}
-
 func TestDurationsInTheLog(t *testing.T) {
 	t.Parallel()
 	for format, want := range map[string]string{
@@ -257,11 +250,11 @@ func TestDurationsInTheLog(t *testing.T) {
 
 func TestReadTokens(t *testing.T) {
 	t.Parallel()
-	tokens, err := readTokens(write(t, "tokens", "# of the team\n\n  first \r\nse cond\n#last\n"))
+	tokens, err := readTokens(servertest.WriteFile(t, "tokens", "# of the team\n\n  first \r\nse cond\n#last\n"))
 	require.NoError(t, err)
 	assert.Equal(t, []string{"first", "se cond"}, tokens)
 
-	file := write(t, "tokens", "# none\n\n")
+	file := servertest.WriteFile(t, "tokens", "# none\n\n")
 	_, err = readTokens(file)
 	assert.EqualError(t, err, "-token-file "+file+" has no token; it needs one a line")
 
@@ -303,13 +296,13 @@ func TestValidateNamesItsFile(t *testing.T) {
 
 func TestReadUser(t *testing.T) {
 	t.Parallel()
-	user, password, err := readUser(write(t, "user", "weir:se:cret\nother:one\n"))
+	user, password, err := readUser(servertest.WriteFile(t, "user", "weir:se:cret\nother:one\n"))
 	require.NoError(t, err)
 	assert.Equal(t, "weir", user)
 	assert.Equal(t, "se:cret", password, "a password may hold a colon")
 
 	for _, content := range []string{"", "weir\n", ":secret\n", "weir:\n", "\nweir:secret\n"} {
-		file := write(t, "user", content)
+		file := servertest.WriteFile(t, "user", content)
 		_, _, err = readUser(file)
 		assert.EqualError(t, err, "-memcached-user-file "+file+" must begin with a line user:password")
 	}
@@ -320,9 +313,9 @@ func TestReadUser(t *testing.T) {
 
 func TestNewProgramSaysWhatIsWrongWithFiles(t *testing.T) {
 	t.Parallel()
-	empty := write(t, "empty", "")
-	ca := newAuthority(t)
-	cert, key := ca.issue(t, "server")
+	empty := servertest.WriteFile(t, "empty", "")
+	ca := servertest.NewAuthority(t)
+	cert, key := ca.Issue(t, "server")
 	busy, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer busy.Close()
@@ -354,4 +347,15 @@ func TestNewProgramSaysWhatIsWrongWithFiles(t *testing.T) {
 			assert.EqualError(t, err, test.want)
 		})
 	}
+}
+
+func TestEnvoyNeedsItsOwnName(t *testing.T) {
+	t.Parallel()
+	policies := servertest.WriteFile(t, "p.yaml", "policies: {envoy: {limits: [{algorithm: fixed_window, limit: 1, window: 1m}]}}")
+	cfg, err := parseConfig([]string{"-listen", "127.0.0.1:0", "-config", policies, "-envoy-config", servertest.WriteFile(t, "shop.yaml", "domain: shop\n")}, nil, os.Stderr)
+	require.NoError(t, err)
+	_, err = newProgram(cfg, servertest.NewLog())
+	assert.ErrorContains(t, err, `the policy "envoy" must have another name`)
+	_, err = parseConfig([]string{"-grpc-listen", ":1"}, nil, os.Stderr)
+	assert.ErrorContains(t, err, "-grpc-listen needs -envoy-config")
 }

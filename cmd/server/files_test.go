@@ -14,13 +14,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"weir/cmd/server/servertest"
 	"weir/counters/memcachedtest"
 )
 
 // requireRight checks what the metric says of all files.
 func (r *running) requireRight(t *testing.T, want string) {
 	t.Helper()
-	_, metrics := r.get(t, "/metrics")
+	_, metrics := r.Get(t, "/metrics")
 	require.Regexp(t, `\nweir_config_last_reload_successful `+want+`\n`, metrics)
 }
 
@@ -34,14 +35,14 @@ func copyFile(t *testing.T, to, from string) {
 
 func TestTokensAreReadAgain(t *testing.T) {
 	t.Parallel()
-	file := write(t, "tokens", "first\nsecond\n")
+	file := servertest.WriteFile(t, "tokens", "first\nsecond\n")
 	r := startProgram(t, "-token-file", file)
 	status := func(token string) int {
 		t.Helper()
-		request, err := http.NewRequest(http.MethodGet, r.url+"/v1/policies", nil)
+		request, err := http.NewRequest(http.MethodGet, r.URL+"/v1/policies", nil)
 		require.NoError(t, err)
 		request.Header.Set("Authorization", "Bearer "+token)
-		resp, err := r.client.Do(request)
+		resp, err := r.Client.Do(request)
 		require.NoError(t, err)
 		resp.Body.Close()
 		return resp.StatusCode
@@ -49,7 +50,7 @@ func TestTokensAreReadAgain(t *testing.T) {
 	require.Equal(t, http.StatusOK, status("first"))
 
 	replace(t, file, "second\nthird\n")
-	line := r.log.wait(t, "a file is read again")
+	line := r.log.Wait(t, "a file is read again")
 	assert.Contains(t, line, "level=INFO")
 	assert.Contains(t, line, " flags=-token-file")
 	assert.NotContains(t, r.log.String(), "third", "a token is a secret")
@@ -60,51 +61,51 @@ func TestTokensAreReadAgain(t *testing.T) {
 	r.requireRight(t, "1")
 
 	replace(t, file, "# none\n")
-	line = r.log.wait(t, "what was read before stays in force")
+	line = r.log.Wait(t, "what was read before stays in force")
 	assert.Contains(t, line, "level=ERROR")
 	assert.Contains(t, line, "-token-file "+file+" has no token")
 	assert.Equal(t, http.StatusOK, status("third"))
 	r.requireReloads(t, "1", "1")
 	r.requireRight(t, "0")
 	r.hangup <- syscall.SIGHUP
-	r.log.wait(t, "policies loaded")
+	r.log.Wait(t, "policies loaded")
 	r.requireRight(t, "0")
 
 	require.NoError(t, os.Remove(file))
-	assert.Contains(t, r.log.wait(t, "what was read before stays in force"), "no such file or directory")
+	assert.Contains(t, r.log.Wait(t, "what was read before stays in force"), "no such file or directory")
 	assert.Equal(t, http.StatusOK, status("third"))
 	replace(t, file, "second\nthird\n")
-	r.log.wait(t, "a file is read again")
+	r.log.Wait(t, "a file is read again")
 	r.requireRight(t, "1")
 }
 
 // A new certificate is that of the next connection, by HTTP and by gRPC.
 func TestCertificatesAreReadAgain(t *testing.T) {
 	t.Parallel()
-	ca, strangers := newAuthority(t), newAuthority(t)
-	cert, key := ca.issue(t, "server")
-	clients := filepath.Join(ca.dir, "clients.pem")
-	copyFile(t, clients, ca.file)
+	ca, strangers := servertest.NewAuthority(t), servertest.NewAuthority(t)
+	cert, key := ca.Issue(t, "server")
+	clients := filepath.Join(ca.Dir, "clients.pem")
+	copyFile(t, clients, ca.File)
 	r := startProgram(t, "-tls-cert", cert, "-tls-key", key, "-tls-client-ca", clients,
-		"-grpc-listen", "127.0.0.1:0", "-envoy-config", write(t, "shop.yaml", envoyShop))
-	addresses := []string{r.address(), grpcAddress.FindStringSubmatch(r.log.String())[1]}
-	own, err := tls.LoadX509KeyPair(ca.issue(t, "client"))
+		"-grpc-listen", "127.0.0.1:0", "-envoy-config", servertest.WriteFile(t, "shop.yaml", "domain: shop\n"))
+	addresses := []string{r.Address(), r.program.grpcListener.Addr().String()}
+	own, err := tls.LoadX509KeyPair(ca.Issue(t, "client"))
 	require.NoError(t, err)
-	strange, err := tls.LoadX509KeyPair(strangers.issue(t, "client"))
+	strange, err := tls.LoadX509KeyPair(strangers.Issue(t, "client"))
 	require.NoError(t, err)
 	// shows returns the certificate that a client sees, and whether its own is taken.
 	shows := func(address string, client tls.Certificate) (*x509.Certificate, bool) {
 		t.Helper()
-		conn, err := tls.Dial("tcp", address, &tls.Config{RootCAs: ca.pool(), NextProtos: []string{"h2"},
+		conn, err := tls.Dial("tcp", address, &tls.Config{RootCAs: ca.Pool(), NextProtos: []string{"h2"},
 			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &client, nil }})
 		require.NoError(t, err)
 		defer conn.Close()
 		require.Equal(t, "h2", conn.ConnectionState().NegotiatedProtocol)
-		require.NoError(t, conn.SetReadDeadline(time.Now().Add(patience)))
+		require.NoError(t, conn.SetReadDeadline(time.Now().Add(servertest.Patience)))
 		_, err = conn.Read(make([]byte, 1)) // the settings of HTTP/2, or a refusal
 		return conn.ConnectionState().PeerCertificates[0], err == nil
 	}
-	r.service = newService(t, r.url, &tls.Config{RootCAs: ca.pool(), Certificates: []tls.Certificate{own}})
+	r.Service = servertest.NewService(t, r.URL, &tls.Config{RootCAs: ca.Pool(), Certificates: []tls.Certificate{own}})
 	for _, address := range addresses {
 		seen, taken := shows(address, own)
 		assert.Equal(t, "server", seen.Subject.CommonName)
@@ -114,17 +115,17 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 	}
 
 	// The certificate and then, later, its key: they go together when both are there.
-	newCert, newKey := ca.issue(t, "next")
+	newCert, newKey := ca.Issue(t, "next")
 	copyFile(t, cert, newCert)
-	assert.Contains(t, r.log.wait(t, "what was read before stays in force"), "-tls-cert, -tls-key: tls: private key does not match public key")
+	assert.Contains(t, r.log.Wait(t, "what was read before stays in force"), "-tls-cert, -tls-key: tls: private key does not match public key")
 	seen, _ := shows(addresses[0], own)
 	assert.Equal(t, "server", seen.Subject.CommonName)
 	r.requireRight(t, "0")
 	copyFile(t, key, newKey)
-	assert.Contains(t, r.log.wait(t, "a file is read again"), " flags=-tls-cert,-tls-key,-tls-client-ca")
+	assert.Contains(t, r.log.Wait(t, "a file is read again"), " flags=-tls-cert,-tls-key,-tls-client-ca")
 	r.requireRight(t, "1")
-	copyFile(t, clients, strangers.file)
-	r.log.wait(t, "a file is read again")
+	copyFile(t, clients, strangers.File)
+	r.log.Wait(t, "a file is read again")
 	for _, address := range addresses {
 		seen, taken := shows(address, own)
 		assert.Equal(t, "next", seen.Subject.CommonName)
@@ -132,7 +133,7 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 		_, taken = shows(address, strange)
 		assert.True(t, taken)
 	}
-	status, _ := r.get(t, "/healthz")
+	status, _ := r.Get(t, "/healthz")
 	assert.Equal(t, http.StatusOK, status, "on a connection from before")
 }
 
@@ -140,50 +141,50 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 // them. weir has the same files, and connects.
 func TestMemcachedsFilesAreReadAgain(t *testing.T) {
 	t.Parallel()
-	first, second := newAuthority(t), newAuthority(t)
-	cert, key := first.issue(t, "memcached")
-	authorities, user := filepath.Join(first.dir, "authorities.pem"), filepath.Join(first.dir, "user")
-	copyFile(t, authorities, first.file)
+	first, second := servertest.NewAuthority(t), servertest.NewAuthority(t)
+	cert, key := first.Issue(t, "memcached")
+	authorities, user := filepath.Join(first.Dir, "authorities.pem"), filepath.Join(first.Dir, "user")
+	copyFile(t, authorities, first.File)
 	require.NoError(t, os.WriteFile(user, []byte("weir:secret\n"), 0o644))
 	memcached := memcachedtest.Start(t, "-Y", user, "-Z", "-o", "ssl_chain_cert="+cert+",ssl_key="+key)
 	r := startProgram(t, "-memcached", memcached.Addr, "-memcached-tls", "-memcached-ca", authorities, "-memcached-user-file", user,
 		"-store-timeout", "5s")
-	require.False(t, r.check(t, "fixed", "c", 1).Degraded)
+	require.False(t, r.Check(t, "fixed", "c", 1).Degraded)
 
-	newCert, newKey := second.issue(t, "memcached")
+	newCert, newKey := second.Issue(t, "memcached")
 	copyFile(t, cert, newCert)
 	copyFile(t, key, newKey)
-	copyFile(t, authorities, second.file)
-	r.log.wait(t, "a file is read again")
-	copyFile(t, user, write(t, "user", "weir:another\n"))
-	assert.Contains(t, r.log.wait(t, "a file is read again"), " flags=-memcached-ca,-memcached-user-file")
-	assert.False(t, r.check(t, "fixed", "c", 1).Degraded, "the connection stays")
-	copyFile(t, user, write(t, "user", "weir\n"))
-	assert.Contains(t, r.log.wait(t, "what was read before stays in force"), "must begin with a line user:password")
+	copyFile(t, authorities, second.File)
+	r.log.Wait(t, "a file is read again")
+	copyFile(t, user, servertest.WriteFile(t, "user", "weir:another\n"))
+	assert.Contains(t, r.log.Wait(t, "a file is read again"), " flags=-memcached-ca,-memcached-user-file")
+	assert.False(t, r.Check(t, "fixed", "c", 1).Degraded, "the connection stays")
+	copyFile(t, user, servertest.WriteFile(t, "user", "weir\n"))
+	assert.Contains(t, r.log.Wait(t, "what was read before stays in force"), "must begin with a line user:password")
 	r.requireRight(t, "0")
-	copyFile(t, user, write(t, "user", "weir:another\n"))
-	r.log.wait(t, "a file is read again")
+	copyFile(t, user, servertest.WriteFile(t, "user", "weir:another\n"))
+	r.log.Wait(t, "a file is read again")
 	assert.NotContains(t, r.log.String(), "another")
 
 	memcached.Kill()
 	memcached.Restart()
-	require.Eventually(t, func() bool { return !r.check(t, "fixed", "c", 1).Degraded }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return !r.Check(t, "fixed", "c", 1).Degraded }, servertest.Patience, 10*time.Millisecond)
 }
 
 // What changes between the start and the first look is found, too.
 func TestFilesThatChangeAtTheStart(t *testing.T) {
 	t.Parallel()
-	file := write(t, "tokens", "first\n")
+	file := servertest.WriteFile(t, "tokens", "first\n")
 	cfg, err := parseConfig([]string{"-listen", "127.0.0.1:0", "-token-file", file}, env(nil), os.Stderr)
 	require.NoError(t, err)
-	log := newLogLines()
+	log := servertest.NewLog()
 	p, err := newProgram(cfg, log)
 	require.NoError(t, err)
 	replace(t, file, "second\n")
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- p.run(ctx, nil) }()
-	log.wait(t, "a file is read again")
+	log.Wait(t, "a file is read again")
 	cancel()
 	require.NoError(t, <-ended)
 }

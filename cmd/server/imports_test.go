@@ -63,13 +63,15 @@ var folders = map[string]struct {
 		"github.com/prometheus/client_golang",
 		"golang.org/x/sys/unix", // an option of a listener's socket
 	}},
+	"cmd/server/servertest": {[]string{"api/policyfile", "counters/memcachedtest"}, testLibraries},
+	"cmd/server/e2e":        {},
 }
 
 // harmless are the packages below net that talk to no network.
 var harmless = []string{"net/netip", "net/textproto"}
 
 // networkers are the folders that may talk to a network.
-var networkers = []string{"counters/memcached", "counters/memcached/pipeline", "counters/memcachedtest", "api", "api/envoy", "api/client", "cmd/server"}
+var networkers = []string{"counters/memcached", "counters/memcached/pipeline", "counters/memcachedtest", "api", "api/envoy", "api/client", "cmd/server", "cmd/server/servertest"}
 
 // Code keeps to its folder's imports. Tests may also import test libraries,
 // gomemcache and any of weir's folders.

@@ -1,19 +1,17 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"io"
-	"os"
-	"os/exec"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"weir/cmd/server/servertest"
 )
 
 // A stuckWriter takes nothing until it is let go.
@@ -40,7 +38,7 @@ func TestALogThatNobodyReadsIsBounded(t *testing.T) {
 	first, second := strings.Repeat("a", logBacklog-1)+"\n", strings.Repeat("b", logBacklog/2)+"\n"
 	_, err := io.WriteString(w, first)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { w.mu.Lock(); defer w.mu.Unlock(); return len(w.waiting) == 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { w.mu.Lock(); defer w.mu.Unlock(); return len(w.waiting) == 0 }, servertest.Patience, time.Millisecond)
 	for range 3 {
 		_, err = io.WriteString(w, second)
 		require.NoError(t, err)
@@ -75,39 +73,4 @@ func TestLogLinesArePassedOnOnce(t *testing.T) {
 	w.flush()
 	assert.Equal(t, strings.Repeat("line\n", 8000), to.written.String())
 	assert.Zero(t, w.dropped.Load())
-}
-
-// While the reader of its log stands still, a process answers checks and ends at
-// SIGTERM.
-func TestAProcessEndsWhoseLogNobodyReads(t *testing.T) {
-	t.Parallel()
-	read, write, err := os.Pipe()
-	require.NoError(t, err)
-	defer read.Close()
-	cmd := exec.Command(binary, "-listen", "127.0.0.1:0", "-log-level", "debug")
-	cmd.Stderr = write
-	require.NoError(t, cmd.Start())
-	require.NoError(t, write.Close())
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
-	var url string
-	for lines := bufio.NewScanner(read); url == "" && lines.Scan(); { // and no more
-		if greeting := greetingURL.FindStringSubmatch(lines.Text()); greeting != nil {
-			url = greeting[1]
-		}
-	}
-	s := newService(t, url, nil)
-	for range 2000 { // which the pipe has no room for
-		status, _, _, err := s.send("POST", "/v1/check", "application/json", `{"policy":"fixed","client":"alice","cost":0}`)
-		require.NoError(t, err)
-		require.Equal(t, 200, status)
-	}
-	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
-	select {
-	case err := <-ended:
-		require.NoError(t, err)
-	case <-time.After(patience):
-		assert.NoError(t, cmd.Process.Kill())
-		t.Fatal("it goes on")
-	}
 }

@@ -18,14 +18,15 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"weir/cmd/server/servertest"
 	"weir/counters/memcachedtest"
 )
 
 // running is a program in this process.
 type running struct {
-	service
+	servertest.Service
 	program *program
-	log     *logLines
+	log     *servertest.Log
 	hangup  chan os.Signal
 	end     func() error // ends it and returns what run returned
 }
@@ -33,7 +34,7 @@ type running struct {
 // startProgram runs a program on a free port until the test ends.
 func startProgram(t *testing.T, args ...string) *running {
 	t.Helper()
-	r := &running{log: newLogLines(), hangup: make(chan os.Signal)}
+	r := &running{log: servertest.NewLog(), hangup: make(chan os.Signal)}
 	cfg, err := parseConfig(append([]string{"-listen", "127.0.0.1:0"}, args...), env(nil), io.Discard)
 	require.NoError(t, err)
 	p, err := newProgram(cfg, r.log)
@@ -42,11 +43,11 @@ func startProgram(t *testing.T, args ...string) *running {
 	r.program = p
 	result := make(chan error, 1)
 	go func() { result <- p.run(ctx, r.hangup) }()
-	r.service = newService(t, awaitGreeting(t, r.log), nil)
+	r.Service = servertest.NewService(t, servertest.AwaitGreeting(t, r.log), nil)
 	ended := false
 	r.end = func() error {
 		ended = true
-		r.client.CloseIdleConnections()
+		r.Client.CloseIdleConnections()
 		cancel()
 		return <-result
 	}
@@ -61,12 +62,12 @@ func startProgram(t *testing.T, args ...string) *running {
 func TestGreetingSaysWhereAndWhat(t *testing.T) {
 	t.Parallel()
 	r := startProgram(t)
-	assert.Regexp(t, `^http://127\.0\.0\.1:[1-9]\d*$`, r.url)
+	assert.Regexp(t, `^http://127\.0\.0\.1:[1-9]\d*$`, r.URL)
 	assert.Contains(t, r.log.String(),
 		`with the built-in policies and counts in this process only, because -memcached names no server" version=`+version()+
 			` policies=9 store_timeout=50ms clock_skew=50ms shutdown_grace=10s`+"\n")
 
-	file := write(t, "p.yaml", limit("algorithm: fixed_window, limit: 1, window: 1m"))
+	file := servertest.WriteFile(t, "p.yaml", limit("algorithm: fixed_window, limit: 1, window: 1m"))
 	r = startProgram(t, "-config", file, "-memcached", "127.0.0.1:1,127.0.0.1:2", "-store-timeout", "20ms", "-clock-skew", "0s")
 	assert.Contains(t, r.log.String(), `with the policies of `+file+` and counts on Memcached" version=`+version()+
 		" policies=1 memcached=127.0.0.1:1,127.0.0.1:2 store_timeout=20ms clock_skew=0s shutdown_grace=10s\n")
@@ -76,11 +77,11 @@ func TestBuiltInPolicies(t *testing.T) {
 	t.Parallel()
 	r := startProgram(t)
 	for _, policy := range []string{"fixed", "sliding", "sliding-15s", "sliding-1s", "strict", "default", "token", "leaky", "log"} {
-		a := r.check(t, policy, "c", 30)
+		a := r.Check(t, policy, "c", 30)
 		assert.Equal(t, http.StatusOK, a.Status)
-		assert.EqualValues(t, 30, a.used(0), policy)
+		assert.EqualValues(t, 30, a.Used(0), policy)
 	}
-	status, body := r.get(t, "/readyz")
+	status, body := r.Get(t, "/readyz")
 	assert.Equal(t, http.StatusOK, status)
 	assert.JSONEq(t, `{"ready":true,"draining":false,"servers":[{"server":"embedded","up":true}]}`, body)
 }
@@ -105,12 +106,12 @@ const (
 // requireLimit checks that the policy p is in force with the given limit.
 func (r *running) requireLimit(t *testing.T, limit int64) {
 	t.Helper()
-	require.EqualValues(t, limit, r.check(t, "p", "c", 0).Limits[0].Limit)
+	require.EqualValues(t, limit, r.Check(t, "p", "c", 0).Limits[0].Limit)
 }
 
 func (r *running) requireReloads(t *testing.T, ok, failed string) {
 	t.Helper()
-	_, metrics := r.get(t, "/metrics")
+	_, metrics := r.Get(t, "/metrics")
 	require.Contains(t, metrics, `weir_config_reloads_total{outcome="ok"} `+ok+"\n")
 	require.Contains(t, metrics, `weir_config_reloads_total{outcome="error"} `+failed+"\n")
 }
@@ -123,103 +124,103 @@ func replace(t *testing.T, file, content string) {
 
 func TestReloadOnHangup(t *testing.T) {
 	t.Parallel()
-	file := write(t, "p.yaml", limit3)
+	file := servertest.WriteFile(t, "p.yaml", limit3)
 	r := startProgram(t, "-config", file)
 	r.requireLimit(t, 3)
 	r.requireReloads(t, "0", "0")
-	assert.EqualValues(t, 2, r.check(t, "p", "c", 2).used(0))
+	assert.EqualValues(t, 2, r.Check(t, "p", "c", 2).Used(0))
 
 	// The same again.
 	r.hangup <- syscall.SIGHUP
-	r.log.wait(t, "policies loaded")
+	r.log.Wait(t, "policies loaded")
 	r.requireReloads(t, "1", "0")
-	assert.EqualValues(t, 2, r.check(t, "p", "c", 0).used(0), "the counts stay")
+	assert.EqualValues(t, 2, r.Check(t, "p", "c", 0).Used(0), "the counts stay")
 
 	// No file.
 	require.NoError(t, os.Rename(file, file+".gone"))
 	r.hangup <- syscall.SIGHUP
-	assert.Contains(t, r.log.wait(t, "the policies stay as they were"), "no such file or directory")
+	assert.Contains(t, r.log.Wait(t, "the policies stay as they were"), "no such file or directory")
 	r.requireLimit(t, 3)
 	r.requireReloads(t, "1", "1")
 
 	// It comes back as it was: the mistake is over.
 	require.NoError(t, os.Rename(file+".gone", file))
-	assert.NotRegexp(t, "added|changed|removed", r.log.wait(t, "policies loaded"))
+	assert.NotRegexp(t, "added|changed|removed", r.log.Wait(t, "policies loaded"))
 	r.requireLimit(t, 3)
 	r.requireReloads(t, "2", "1")
 }
 
 func TestReloadOnChange(t *testing.T) {
 	t.Parallel()
-	file := write(t, "p.yaml", limit3)
+	file := servertest.WriteFile(t, "p.yaml", limit3)
 	r := startProgram(t, "-config", file)
-	assert.EqualValues(t, 2, r.check(t, "p", "c", 2).used(0))
+	assert.EqualValues(t, 2, r.Check(t, "p", "c", 2).Used(0))
 
 	replace(t, file, limit5)
-	assert.Contains(t, r.log.wait(t, "policies loaded"), "policies=2")
+	assert.Contains(t, r.log.Wait(t, "policies loaded"), "policies=2")
 	r.requireLimit(t, 5)
-	assert.EqualValues(t, 2, r.check(t, "p", "c", 0).used(0), "the counts stay")
-	assert.Equal(t, http.StatusOK, r.check(t, "q", "c", 1).Status)
+	assert.EqualValues(t, 2, r.Check(t, "p", "c", 0).Used(0), "the counts stay")
+	assert.Equal(t, http.StatusOK, r.Check(t, "q", "c", 1).Status)
 	r.requireReloads(t, "1", "0")
 
 	replace(t, file, halfBad)
-	refusal := r.log.wait(t, "the policies stay as they were")
+	refusal := r.log.Wait(t, "the policies stay as they were")
 	assert.Contains(t, refusal, file+`:3: policy \"q\" has no limits; it needs at least one`)
 	r.requireLimit(t, 5)
-	assert.Equal(t, http.StatusOK, r.check(t, "q", "c", 1).Status)
+	assert.Equal(t, http.StatusOK, r.Check(t, "q", "c", 1).Status)
 	r.requireReloads(t, "1", "1")
 
 	// The policies stay while there is no file, and the log says so once. The
 	// next file is loaded.
 	require.NoError(t, os.Remove(file))
-	warning := r.log.wait(t, "the policy file can't be read")
+	warning := r.log.Wait(t, "the policy file can't be read")
 	assert.Contains(t, warning, "level=WARN")
 	assert.Contains(t, warning, file+": no such file or directory")
 	r.requireLimit(t, 5)
 	r.requireReloads(t, "1", "2")
 	replace(t, file, limit3)
-	assert.Contains(t, r.log.wait(t, "policies loaded"), "policies=1")
+	assert.Contains(t, r.log.Wait(t, "policies loaded"), "policies=1")
 	r.requireLimit(t, 3)
-	assert.Equal(t, http.StatusNotFound, r.check(t, "q", "c", 1).Status)
+	assert.Equal(t, http.StatusNotFound, r.Check(t, "q", "c", 1).Status)
 	r.requireReloads(t, "2", "2")
 }
 
 func TestReloadSaysWhatHasChanged(t *testing.T) {
 	t.Parallel()
-	file := write(t, "p.yaml", limit3)
+	file := servertest.WriteFile(t, "p.yaml", limit3)
 	r := startProgram(t, "-config", file)
 	replace(t, file, limit5)
-	assert.Regexp(t, ` policies=2 added=q changed=p\n?$`, r.log.wait(t, "policies loaded"))
+	assert.Regexp(t, ` policies=2 added=q changed=p\n?$`, r.log.Wait(t, "policies loaded"))
 	replace(t, file, halfBad)
-	r.log.wait(t, "the policies stay as they were")
+	r.log.Wait(t, "the policies stay as they were")
 	replace(t, file, limit5+"# nothing else\n")
-	assert.Regexp(t, ` policies=2\n?$`, r.log.wait(t, "policies loaded"))
+	assert.Regexp(t, ` policies=2\n?$`, r.log.Wait(t, "policies loaded"))
 	many := "policies:\n"
 	for i := range 12 {
 		many += fmt.Sprintf("  p%02d: {limits: [{algorithm: fixed_window, limit: 3, window: 1m}]}\n", i)
 	}
 	replace(t, file, many)
-	assert.Regexp(t, ` policies=12 added="p00,p01,p02,p03,p04,p05,p06,p07,p08,p09 and 2 more" removed=p,q\n?$`, r.log.wait(t, "policies loaded"))
+	assert.Regexp(t, ` policies=12 added="p00,p01,p02,p03,p04,p05,p06,p07,p08,p09 and 2 more" removed=p,q\n?$`, r.log.Wait(t, "policies loaded"))
 }
 
 // A file that is gone is as bad as one with a mistake, for as long as it is.
 func TestAPolicyFileThatVanishes(t *testing.T) {
 	t.Parallel()
-	file := write(t, "p.yaml", limit3)
+	file := servertest.WriteFile(t, "p.yaml", limit3)
 	r := startProgram(t, "-config", file)
 	right := func(want string) {
 		t.Helper()
-		_, metrics := r.get(t, "/metrics")
+		_, metrics := r.Get(t, "/metrics")
 		require.Contains(t, metrics, "\nweir_config_last_reload_successful "+want+"\n")
 	}
 	for range 2 {
 		right("1")
 		require.NoError(t, os.Rename(file, file+".gone"))
-		assert.Contains(t, r.log.wait(t, "the policy file can't be read"), "level=WARN")
+		assert.Contains(t, r.log.Wait(t, "the policy file can't be read"), "level=WARN")
 		right("0")
 		r.requireLimit(t, 3)
 		require.NoError(t, os.Rename(file+".gone", file))
-		assert.Contains(t, r.log.wait(t, "policies loaded"), "level=INFO")
+		assert.Contains(t, r.log.Wait(t, "policies loaded"), "level=INFO")
 	}
 	right("1")
 	r.requireReloads(t, "2", "2")
@@ -227,12 +228,12 @@ func TestAPolicyFileThatVanishes(t *testing.T) {
 
 func TestEachMistakeOfABadReloadIsALine(t *testing.T) {
 	t.Parallel()
-	file := write(t, "p.yaml", limit3)
+	file := servertest.WriteFile(t, "p.yaml", limit3)
 	r := startProgram(t, "-config", file)
 	replace(t, file, "policies:\n  p: {limit: 3}\n  q: {}\n")
 	var refusals []string
 	for range 3 {
-		refusals = append(refusals, r.log.wait(t, "the policies stay as they were"))
+		refusals = append(refusals, r.log.Wait(t, "the policies stay as they were"))
 	}
 	assert.Contains(t, refusals[0], "level=ERROR")
 	assert.Contains(t, refusals[0], file+`:2: `)
@@ -245,11 +246,11 @@ func TestEachMistakeOfABadReloadIsALine(t *testing.T) {
 func TestMetricsOfTheProgram(t *testing.T) {
 	t.Parallel()
 	began := time.Now().Truncate(time.Millisecond)
-	file := write(t, "p.yaml", limit3)
+	file := servertest.WriteFile(t, "p.yaml", limit3)
 	r := startProgram(t, "-config", file, "-view-clients", "64")
-	r.check(t, "p", "c", 1)
+	r.Check(t, "p", "c", 1)
 	metric := func(name string) float64 {
-		_, metrics := r.get(t, "/metrics")
+		_, metrics := r.Get(t, "/metrics")
 		_, rest, found := strings.Cut(metrics, "\n"+name+" ")
 		require.True(t, found, name)
 		value, _, _ := strings.Cut(rest, "\n")
@@ -266,11 +267,11 @@ func TestMetricsOfTheProgram(t *testing.T) {
 	assert.EqualValues(t, 64, metric("weir_views_limit"))
 
 	replace(t, file, halfBad)
-	r.log.wait(t, "the policies stay as they were")
+	r.log.Wait(t, "the policies stay as they were")
 	assert.Equal(t, first, loaded())
 	assert.Zero(t, metric("weir_config_last_reload_successful"))
 	replace(t, file, limit5)
-	r.log.wait(t, "policies loaded")
+	r.log.Wait(t, "policies loaded")
 	assert.True(t, loaded().After(first))
 	assert.EqualValues(t, 1, metric("weir_config_last_reload_successful"))
 	assert.EqualValues(t, 128, metric("weir_views_limit"), "of two limits")
@@ -279,15 +280,15 @@ func TestMetricsOfTheProgram(t *testing.T) {
 // Of windows with very many slots fewer clients are remembered than -view-clients.
 func TestWhatCanBeRememberedIsBoundedInBytes(t *testing.T) {
 	t.Parallel()
-	r := startProgram(t, "-view-clients", "100000", "-config", write(t, "p.yaml",
+	r := startProgram(t, "-view-clients", "100000", "-config", servertest.WriteFile(t, "p.yaml",
 		"policies: {p: {limits: [{algorithm: sliding_window, limit: 10, window: 1h, sub_windows: 3600}]}}"))
-	_, metrics := r.get(t, "/metrics")
+	_, metrics := r.Get(t, "/metrics")
 	assert.Regexp(t, `(?m)^weir_views_limit (4[5-7]\d\d)$`, metrics)
 }
 
 func TestTokenFile(t *testing.T) {
 	t.Parallel()
-	r := startProgram(t, "-token-file", write(t, "tokens", "# team\nfirst\nsecond\n"))
+	r := startProgram(t, "-token-file", servertest.WriteFile(t, "tokens", "# team\nfirst\nsecond\n"))
 	for authorization, want := range map[string]int{
 		"":              http.StatusUnauthorized,
 		"Bearer third":  http.StatusUnauthorized,
@@ -296,33 +297,33 @@ func TestTokenFile(t *testing.T) {
 		"Bearer first":  http.StatusOK,
 		"bearer second": http.StatusOK,
 	} {
-		request, err := http.NewRequest(http.MethodGet, r.url+"/v1/policies", nil)
+		request, err := http.NewRequest(http.MethodGet, r.URL+"/v1/policies", nil)
 		require.NoError(t, err)
 		request.Header.Set("Authorization", authorization)
-		resp, err := r.client.Do(request)
+		resp, err := r.Client.Do(request)
 		require.NoError(t, err)
 		resp.Body.Close()
 		assert.Equal(t, want, resp.StatusCode, authorization)
 	}
 	for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
-		status, _ := r.get(t, path)
+		status, _ := r.Get(t, path)
 		assert.Equal(t, http.StatusOK, status, "%s needs no token", path)
 	}
 }
 
 func TestHTTPS(t *testing.T) {
 	t.Parallel()
-	ca := newAuthority(t)
-	cert, key := ca.issue(t, "server")
+	ca := servertest.NewAuthority(t)
+	cert, key := ca.Issue(t, "server")
 	r := startProgram(t, "-tls-cert", cert, "-tls-key", key)
-	assert.Regexp(t, `^https://127\.0\.0\.1:`, r.url)
+	assert.Regexp(t, `^https://127\.0\.0\.1:`, r.URL)
 
-	_, _, _, err := r.send(http.MethodGet, "/healthz", "", "")
+	_, _, _, err := r.Send(http.MethodGet, "/healthz", "", "")
 	assert.ErrorContains(t, err, "certificate", "the client doesn't trust the authority yet")
 
-	trusting := newService(t, r.url, &tls.Config{RootCAs: ca.pool()})
-	assert.Equal(t, http.StatusOK, trusting.check(t, "default", "c", 1).Status)
-	resp, err := trusting.client.Get(r.url + "/healthz")
+	trusting := servertest.NewService(t, r.URL, &tls.Config{RootCAs: ca.Pool()})
+	assert.Equal(t, http.StatusOK, trusting.Check(t, "default", "c", 1).Status)
+	resp, err := trusting.Client.Get(r.URL + "/healthz")
 	require.NoError(t, err)
 	resp.Body.Close()
 	assert.Equal(t, "HTTP/2.0", resp.Proto)
@@ -330,13 +331,13 @@ func TestHTTPS(t *testing.T) {
 
 func TestClientCertificates(t *testing.T) {
 	t.Parallel()
-	ca, strangers := newAuthority(t), newAuthority(t)
-	cert, key := ca.issue(t, "server")
-	r := startProgram(t, "-tls-cert", cert, "-tls-key", key, "-tls-client-ca", ca.file)
-	with := func(issuer *authority) *tls.Config {
-		config := &tls.Config{RootCAs: ca.pool()}
+	ca, strangers := servertest.NewAuthority(t), servertest.NewAuthority(t)
+	cert, key := ca.Issue(t, "server")
+	r := startProgram(t, "-tls-cert", cert, "-tls-key", key, "-tls-client-ca", ca.File)
+	with := func(issuer *servertest.Authority) *tls.Config {
+		config := &tls.Config{RootCAs: ca.Pool()}
 		if issuer != nil {
-			pair, err := tls.LoadX509KeyPair(issuer.issue(t, "client"))
+			pair, err := tls.LoadX509KeyPair(issuer.Issue(t, "client"))
 			require.NoError(t, err)
 			// Certificates would leave out one that the server won't accept.
 			config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
@@ -344,7 +345,7 @@ func TestClientCertificates(t *testing.T) {
 		return config
 	}
 	refusal := func(config *tls.Config) error {
-		c, err := tls.Dial("tcp", r.address(), config)
+		c, err := tls.Dial("tcp", r.Address(), config)
 		if err != nil {
 			return err
 		}
@@ -356,7 +357,7 @@ func TestClientCertificates(t *testing.T) {
 
 	assert.ErrorContains(t, refusal(with(nil)), "certificate required")
 	assert.ErrorContains(t, refusal(with(strangers)), "unknown certificate authority")
-	assert.Equal(t, http.StatusOK, newService(t, r.url, with(ca)).check(t, "default", "c", 1).Status)
+	assert.Equal(t, http.StatusOK, servertest.NewService(t, r.URL, with(ca)).Check(t, "default", "c", 1).Status)
 }
 
 // However early the end comes, it isn't an error.
@@ -374,7 +375,7 @@ func TestShutdownAtOnce(t *testing.T) {
 // only when the server has stopped.
 func TestShutdownAwaitsTheReload(t *testing.T) {
 	t.Parallel()
-	file := write(t, "p.yaml", limit3)
+	file := servertest.WriteFile(t, "p.yaml", limit3)
 	r := startProgram(t, "-config", file)
 	require.NoError(t, syscall.Mkfifo(file+".pipe", 0o600))
 	require.NoError(t, os.Rename(file+".pipe", file))
@@ -384,7 +385,7 @@ func TestShutdownAwaitsTheReload(t *testing.T) {
 
 	ended := make(chan error, 1)
 	go func() { ended <- r.end() }()
-	r.log.wait(t, "stopped")
+	r.log.Wait(t, "stopped")
 	_, err = pipe.WriteString(limit5)
 	require.NoError(t, err)
 	require.NoError(t, pipe.Close())
@@ -408,26 +409,26 @@ func TestRunReturnsTheErrorOfTheStore(t *testing.T) {
 // with its store timeout, and the store is closed only then.
 func TestShutdownGrace(t *testing.T) {
 	t.Parallel()
-	ca := newAuthority(t)
-	cert, key := ca.issue(t, "server")
+	ca := servertest.NewAuthority(t)
+	cert, key := ca.Issue(t, "server")
 	for name, args := range map[string][]string{"HTTP/1.1": nil, "HTTP/2.0": {"-tls-cert", cert, "-tls-key", key}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			memcached := memcachedtest.Start(t)
-			wire := tapMemcached(t, memcached)
-			r := startProgram(t, append(args, "-memcached", wire.addr, "-store-timeout", "500ms", "-shutdown-grace", "20ms", "-log-level", "debug")...)
-			client := newService(t, r.url, &tls.Config{RootCAs: ca.pool()})
-			resp, err := client.client.Get(r.url + "/healthz")
+			wire := servertest.TapMemcached(t, memcached)
+			r := startProgram(t, append(args, "-memcached", wire.Addr, "-store-timeout", "500ms", "-shutdown-grace", "20ms", "-log-level", "debug")...)
+			client := servertest.NewService(t, r.URL, &tls.Config{RootCAs: ca.Pool()})
+			resp, err := client.Client.Get(r.URL + "/healthz")
 			require.NoError(t, err)
 			resp.Body.Close()
 			require.Equal(t, name, resp.Proto)
 			memcached.Pause()
 			lost := make(chan error, 1)
 			go func() {
-				_, _, _, err := client.send(http.MethodPost, "/v1/check", "application/json", `{"policy":"fixed","client":"c"}`)
+				_, _, _, err := client.Send(http.MethodPost, "/v1/check", "application/json", `{"policy":"fixed","client":"c"}`)
 				lost <- err
 			}()
-			wire.sent.wait(t, "incr ")
+			wire.Sent.Wait(t, "incr ")
 			closeStore, ended := r.program.closeStore, false
 			r.program.closeStore = func() error {
 				ended = strings.Contains(r.log.String(), "path=/v1/check ")
@@ -444,9 +445,9 @@ func TestShutdownGrace(t *testing.T) {
 func TestASilentConnectionIsClosedInTheEnd(t *testing.T) {
 	t.Parallel()
 	r := startProgram(t, "-shutdown-grace", "2s")
-	conn, err := net.Dial("tcp", r.address())
+	conn, err := net.Dial("tcp", r.Address())
 	require.NoError(t, err)
 	defer conn.Close()
-	r.get(t, "/healthz") // it has been accepted before
+	r.Get(t, "/healthz") // it has been accepted before
 	assert.NoError(t, r.end())
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"net/http"
 	"syscall"
 	"testing"
 	"time"
@@ -11,6 +12,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"weir/cmd/server/servertest"
 )
 
 // slowHandshakes makes handshakes last, at the listener's end, until the client
@@ -68,34 +71,37 @@ func TestDrainedListenerAcceptsWhatHasBegun(t *testing.T) {
 // begins. Should the test itself need longer than drainPause, it runs again.
 func TestShutdownAwaitsHandshakes(t *testing.T) {
 	t.Parallel()
-	run := func() (answer, time.Duration, error) {
+	run := func() (int, time.Duration, error) {
 		cfg, err := parseConfig([]string{"-listen", "127.0.0.1:0"}, env(nil), io.Discard)
 		require.NoError(t, err)
-		log := newLogLines()
+		log := servertest.NewLog()
 		p, err := newProgram(cfg, log)
 		require.NoError(t, err)
 		slowHandshakes(t, p.listener)
-		c := rawClient{address: p.listener.Addr().String()}
-		require.NoError(t, c.dial())
-		defer c.conn.Close()
+		conn, err := net.Dial("tcp", p.listener.Addr().String())
+		require.NoError(t, err)
+		defer conn.Close()
+		s := servertest.Service{URL: "http://weir", Client: &http.Client{Timeout: servertest.Patience, Transport: &http.Transport{
+			DialContext: func(context.Context, string, string) (net.Conn, error) { return conn, nil },
+		}}}
 
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
 		go func() { ended <- p.run(ctx, nil) }()
 		begin := time.Now()
 		cancel()
-		require.Contains(t, log.wait(t, "draining"), "connections=0")
-		a, err := c.check(`{"policy":"fixed","client":"c"}`)
+		require.Contains(t, log.Wait(t, "draining"), "connections=0")
+		status, _, _, err := s.Send(http.MethodPost, "/v1/check", "", `{"policy":"fixed","client":"c"}`)
 		took := time.Since(begin)
 		require.NoError(t, <-ended)
-		return a, took, err
+		return status, took, err
 	}
-	a, took, err := run()
+	status, took, err := run()
 	for range 3 {
 		if took > drainPause {
-			a, took, err = run()
+			status, took, err = run()
 		}
 	}
 	require.NoError(t, err)
-	assert.True(t, a.Allowed)
+	assert.Equal(t, http.StatusOK, status)
 }

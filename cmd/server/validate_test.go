@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"weir/cmd/server/servertest"
 )
 
 // limit is a policy file with one limit, {fields}, on line 4.
@@ -33,7 +35,7 @@ func TestValidatePrintsWhatTheFileMeans(t *testing.T) {
 func TestValidateRefuses(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	file := write(t, "p.yaml", limit("algorithm: fixed_window, limit: 0, window: 0"))
+	file := servertest.WriteFile(t, "p.yaml", limit("algorithm: fixed_window, limit: 0, window: 0"))
 	assert.EqualError(t, validate(&config{policyFile: file}, &out), file+`:4: limit "0" must be a whole number from 1 to 1000000000000`+"\n"+
 		file+`:4: window "0" must be a duration such as 500ms, 1m, 24h or 7d`)
 	assert.EqualError(t, validate(&config{policyFile: "/nowhere/p.yaml"}, &out), "policy file: open /nowhere/p.yaml: no such file or directory")
@@ -43,7 +45,7 @@ func TestValidateRefuses(t *testing.T) {
 // Whether a limit has room for clocks that differ depends on the flags.
 func TestValidateRefusesWhatTheServerRefuses(t *testing.T) {
 	t.Parallel()
-	file := write(t, "p.yaml", limit("algorithm: sliding_window, limit: 10, window: 1s, sub_windows: 100"))
+	file := servertest.WriteFile(t, "p.yaml", limit("algorithm: sliding_window, limit: 10, window: 1s, sub_windows: 100"))
 	args := []string{"-config", file, "-clock-skew", "1m", "-validate"}
 	embedded, err := parseConfig(args, env(nil), io.Discard)
 	require.NoError(t, err)
@@ -65,7 +67,7 @@ func TestValidateTellsOfMemcachedWithoutIt(t *testing.T) {
 	t.Parallel()
 	said := func(args ...string) string {
 		var out strings.Builder
-		cfg, err := parseConfig(append([]string{"-validate", write(t, "p.yaml", limit("algorithm: sliding_window, limit: 100, window: 1m, sub_windows: 60, estimate: strict"))}, args...), env(nil), io.Discard)
+		cfg, err := parseConfig(append([]string{"-validate", servertest.WriteFile(t, "p.yaml", limit("algorithm: sliding_window, limit: 100, window: 1m, sub_windows: 60, estimate: strict"))}, args...), env(nil), io.Discard)
 		require.NoError(t, err)
 		require.NoError(t, validate(cfg, &out))
 		return out.String()

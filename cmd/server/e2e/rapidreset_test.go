@@ -1,4 +1,4 @@
-package main
+package e2e
 
 import (
 	"bytes"
@@ -18,6 +18,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/protobuf/proto"
 
+	"weir/cmd/server/servertest"
 	"weir/counters/memcachedtest"
 )
 
@@ -64,7 +65,7 @@ func sendStreams(t *testing.T, address string, config *tls.Config, connections, 
 				return
 			}
 			defer conn.Close()
-			_ = conn.SetDeadline(time.Now().Add(patience))
+			_ = conn.SetDeadline(time.Now().Add(servertest.Patience))
 			read := make(chan struct{})
 			go func() {
 				defer close(read)
@@ -98,24 +99,24 @@ func sendStreams(t *testing.T, address string, config *tls.Config, connections, 
 func TestStreamsThatAreReset(t *testing.T) {
 	t.Parallel()
 	const connections, streams, most = 3, 3000, 250
-	ca := newAuthority(t)
-	cert, key := ca.issue(t, "server")
+	ca := servertest.NewAuthority(t)
+	cert, key := ca.Issue(t, "server")
 	message, err := proto.Marshal(&rls.RateLimitRequest{Domain: "shop", Descriptors: []*common.RateLimitDescriptor{descriptor("user", "mallory")}})
 	require.NoError(t, err)
 	message = append([]byte{0, 0, 0, 0, byte(len(message))}, message...)
 	for _, listens := range []string{"http", "grpc"} {
 		for _, resets := range []bool{true, false} {
 			memcached := memcachedtest.Start(t)
-			r := startProcess(t, "-tls-cert", cert, "-tls-key", key, "-grpc-listen", "127.0.0.1:0", "-envoy-config", write(t, "shop.yaml", envoyShop),
+			r := startProcess(t, "-tls-cert", cert, "-tls-key", key, "-grpc-listen", "127.0.0.1:0", "-envoy-config", servertest.WriteFile(t, "shop.yaml", envoyShop),
 				"-memcached", memcached.Addr, "-store-timeout", "1s")
-			r.service = newService(t, r.url, &tls.Config{RootCAs: ca.pool()})
-			address, s := r.address(), stream{path: "/v1/auth/fixed", content: "text/plain"}
+			r.Service = servertest.NewService(t, r.URL, &tls.Config{RootCAs: ca.Pool()})
+			address, s := r.Address(), stream{path: "/v1/auth/fixed", content: "text/plain"}
 			if listens == "grpc" {
 				address = grpcAddress.FindStringSubmatch(r.log.String())[1]
 				s = stream{"/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", "application/grpc", message}
 			}
 			goroutines := func() int {
-				_, metrics := r.get(t, "/metrics")
+				_, metrics := r.Get(t, "/metrics")
 				_, text, _ := strings.Cut(metrics, "\ngo_goroutines ")
 				text, _, _ = strings.Cut(text, "\n")
 				n, err := strconv.Atoi(text)
@@ -128,7 +129,7 @@ func TestStreamsThatAreReset(t *testing.T) {
 			ended := make(chan struct{})
 			attacking.Go(func() {
 				defer close(ended)
-				allowed := sendStreams(t, address, &tls.Config{RootCAs: ca.pool(), NextProtos: []string{"h2"}}, connections, streams, s, resets)
+				allowed := sendStreams(t, address, &tls.Config{RootCAs: ca.Pool(), NextProtos: []string{"h2"}}, connections, streams, s, resets)
 				assert.Equal(t, []uint32{most, most, most}, allowed, listens)
 			})
 			for over := false; !over; {
@@ -142,7 +143,7 @@ func TestStreamsThatAreReset(t *testing.T) {
 			attacking.Wait()
 			assert.Less(t, highest, before+connections*most+1000, "%s, resets: %v", listens, resets)
 			memcached.Resume()
-			require.Eventually(t, func() bool { return !r.check(t, "fixed", "other", 0).Degraded }, patience, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return !r.Check(t, "fixed", "other", 0).Degraded }, servertest.Patience, 10*time.Millisecond)
 		}
 	}
 }

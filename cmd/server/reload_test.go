@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"weir/cmd/server/servertest"
 	"weir/counters/memcachedtest"
 )
 
@@ -26,25 +27,25 @@ func (r *running) reloadWith(t *testing.T, file string, edit func(string) string
 // Who changes on_store_error does so in an outage: what is known stays known.
 func TestAChangeOfOnStoreErrorForgetsNobody(t *testing.T) {
 	t.Parallel()
-	file, policies := oneOfEach(t, "deny")
+	file, policies := servertest.OneOfEach(t, "deny")
 	memcached := memcachedtest.Start(t)
 	p := startProgram(t, "-config", file, "-memcached", memcached.Addr)
 	for _, policy := range policies {
-		require.True(t, p.check(t, policy, "spent", 100).Allowed)
-		require.True(t, p.check(t, policy, "known", 60).Allowed)
+		require.True(t, p.Check(t, policy, "spent", 100).Allowed)
+		require.True(t, p.Check(t, policy, "known", 60).Allowed)
 	}
 	memcached.Pause()
 	p.reloadWith(t, file, func(text string) string { return strings.ReplaceAll(text, "deny", "local") })
 	for _, policy := range policies {
-		a := p.check(t, policy, "spent", 1)
+		a := p.Check(t, policy, "spent", 1)
 		assert.Equal(t, http.StatusTooManyRequests, a.Status, policy)
-		require.True(t, p.check(t, policy, "known", 40).Allowed, policy)
-		assert.False(t, p.check(t, policy, "known", 1).Allowed, policy)
+		require.True(t, p.Check(t, policy, "known", 40).Allowed, policy)
+		assert.False(t, p.Check(t, policy, "known", 1).Allowed, policy)
 	}
 	p.reloadWith(t, file, func(text string) string { return strings.ReplaceAll(text, "local", "allow") })
 	for _, policy := range policies {
-		assert.False(t, p.check(t, policy, "spent", 1).Allowed, policy)
-		assert.False(t, p.check(t, policy, "known", 1).Allowed, policy)
+		assert.False(t, p.Check(t, policy, "spent", 1).Allowed, policy)
+		assert.False(t, p.Check(t, policy, "known", 1).Allowed, policy)
 	}
 }
 
@@ -53,14 +54,14 @@ func TestAChangeOfOnStoreErrorForgetsNobody(t *testing.T) {
 func TestWhatIsOwedIsCountedInTheEnd(t *testing.T) {
 	t.Parallel()
 	for _, back := range []bool{true, false} {
-		file, policies := oneOfEach(t, "local")
+		file, policies := servertest.OneOfEach(t, "local")
 		memcached := memcachedtest.Start(t)
 		args := []string{"-config", file, "-memcached", memcached.Addr}
 		p, other := startProgram(t, args...), startProgram(t, args...)
 		memcached.Pause()
 		for _, policy := range policies {
-			require.True(t, p.check(t, policy, "c", 7).Allowed)
-			require.True(t, p.check(t, policy, "d", 7).Allowed)
+			require.True(t, p.Check(t, policy, "c", 7).Allowed)
+			require.True(t, p.Check(t, policy, "d", 7).Allowed)
 		}
 		const unrelated = "policies:\n  q: {limits: [{algorithm: fixed_window, limit: 9, window: 1d}]}\n"
 		p.reloadWith(t, file, func(string) string { return unrelated })
@@ -71,8 +72,8 @@ func TestWhatIsOwedIsCountedInTheEnd(t *testing.T) {
 		require.NoError(t, p.end())
 		if back {
 			for _, policy := range policies {
-				requireUsed(t, other.service, policy, "c", 7)
-				requireUsed(t, other.service, policy, "d", 7)
+				servertest.RequireUsed(t, other.Service, policy, "c", 7)
+				servertest.RequireUsed(t, other.Service, policy, "d", 7)
 			}
 			assert.NotContains(t, p.log.String(), "is not counted")
 		} else {
@@ -85,7 +86,7 @@ func TestWhatIsOwedIsCountedInTheEnd(t *testing.T) {
 // together, and go on counting when their number changes.
 func TestRoutesCountApartOnAllInstances(t *testing.T) {
 	t.Parallel()
-	file, policies := oneOfEach(t, "deny")
+	file, policies := servertest.OneOfEach(t, "deny")
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
 	routed := strings.ReplaceAll(string(text), "window: 1d}]", "window: 1d}], routes: [{method: POST, path: /login, limits: {l: 5}}]")
@@ -93,33 +94,33 @@ func TestRoutesCountApartOnAllInstances(t *testing.T) {
 	memcached := memcachedtest.Start(t)
 	args := []string{"-config", file, "-memcached", memcached.Addr}
 	one, other := startProgram(t, args...), startProgram(t, args...)
-	requireStatus := func(s service, method, path string, want int) {
+	requireStatus := func(s servertest.Service, method, path string, want int) {
 		t.Helper()
-		status, header, body, err := s.send(method, "/v1/auth/"+path, "", "")
+		status, header, body, err := s.Send(method, "/v1/auth/"+path, "", "")
 		require.NoError(t, err)
 		require.Equal(t, want, status, "%s %s: %v %s", method, path, header, body)
 	}
 	for _, policy := range policies {
 		for i := range 5 {
-			requireStatus([]service{one.service, other.service}[i%2], "POST", policy+"/login", http.StatusOK)
+			requireStatus([]servertest.Service{one.Service, other.Service}[i%2], "POST", policy+"/login", http.StatusOK)
 		}
-		requireStatus(one.service, "POST", policy+"/login/x", http.StatusTooManyRequests)
-		requireStatus(other.service, "POST", policy+"/login", http.StatusTooManyRequests)
-		requireStatus(one.service, "GET", policy+"/login", http.StatusOK)
-		requireUsed(t, other.service, policy, "127.0.0.1", 1)
+		requireStatus(one.Service, "POST", policy+"/login/x", http.StatusTooManyRequests)
+		requireStatus(other.Service, "POST", policy+"/login", http.StatusTooManyRequests)
+		requireStatus(one.Service, "GET", policy+"/login", http.StatusOK)
+		servertest.RequireUsed(t, other.Service, policy, "127.0.0.1", 1)
 	}
 	one.reloadWith(t, file, func(text string) string { return strings.ReplaceAll(text, "l: 5", "l: 7") })
 	for _, policy := range policies {
-		requireStatus(one.service, "POST", policy+"/login", http.StatusOK)
-		requireStatus(one.service, "POST", policy+"/login", http.StatusOK)
-		requireStatus(one.service, "POST", policy+"/login", http.StatusTooManyRequests)
-		requireUsed(t, one.service, policy, "127.0.0.1", 1)
+		requireStatus(one.Service, "POST", policy+"/login", http.StatusOK)
+		requireStatus(one.Service, "POST", policy+"/login", http.StatusOK)
+		requireStatus(one.Service, "POST", policy+"/login", http.StatusTooManyRequests)
+		servertest.RequireUsed(t, one.Service, policy, "127.0.0.1", 1)
 	}
 	one.reloadWith(t, file, func(text string) string { return strings.ReplaceAll(text, "/login", "/signin") })
 	for _, policy := range policies {
-		requireStatus(one.service, "POST", policy+"/login", http.StatusOK)
-		requireUsed(t, one.service, policy, "127.0.0.1", 2)
-		requireStatus(one.service, "POST", policy+"/signin", http.StatusOK)
-		requireUsed(t, one.service, policy, "127.0.0.1", 2)
+		requireStatus(one.Service, "POST", policy+"/login", http.StatusOK)
+		servertest.RequireUsed(t, one.Service, policy, "127.0.0.1", 2)
+		requireStatus(one.Service, "POST", policy+"/signin", http.StatusOK)
+		servertest.RequireUsed(t, one.Service, policy, "127.0.0.1", 2)
 	}
 }

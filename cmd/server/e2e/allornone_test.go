@@ -1,4 +1,4 @@
-package main
+package e2e
 
 import (
 	"encoding/json"
@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"weir/cmd/server/servertest"
 	"weir/counters/memcachedtest"
 )
 
@@ -18,7 +19,7 @@ import (
 // the limit is admitted, and what is denied has taken nothing from the other.
 func TestAllOrNoneIsExactAcrossServers(t *testing.T) {
 	t.Parallel()
-	policies := write(t, "policies.yaml", `
+	policies := servertest.WriteFile(t, "policies.yaml", `
 policies:
   wide: {limits: [{algorithm: sliding_window, limit: 2000, window: 30d, estimate: strict}]}
   fixed: {limits: [{algorithm: fixed_window, limit: 100, window: 366d}]}
@@ -29,13 +30,13 @@ policies:
 	processes := startProcesses(t, []string{servers, servers, servers, servers}, "-config", policies)
 	ask := func(p *process, narrow, wide string) bool {
 		body := fmt.Sprintf(`{"all":true,"checks":[{"policy":"wide","client":%q},{"policy":%q,"client":"a"}]}`, wide, narrow)
-		status, _, answer, err := p.send(http.MethodPost, "/v1/check/batch", "application/json", body)
+		status, _, answer, err := p.Send(http.MethodPost, "/v1/check/batch", "application/json", body)
 		require.NoError(t, err)
 		require.Contains(t, []int{http.StatusOK, http.StatusTooManyRequests}, status, "%s", answer)
 		return status == http.StatusOK
 	}
 	left := func(p *process, policy, client string) int64 {
-		_, data := p.get(t, "/v1/policies/"+policy+"/clients/"+client)
+		_, data := p.Get(t, "/v1/policies/"+policy+"/clients/"+client)
 		var answer struct{ Limits []struct{ Remaining int64 } }
 		require.NoError(t, json.Unmarshal([]byte(data), &answer))
 		return answer.Limits[0].Remaining

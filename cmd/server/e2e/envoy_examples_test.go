@@ -1,4 +1,4 @@
-package main
+package e2e
 
 import (
 	"context"
@@ -126,7 +126,7 @@ func TestEnvoyDocumentation(t *testing.T) {
 		file := "domain: " + domains[name] + "\ndescriptors:" + example.file + "\n"
 		require.NoError(t, os.WriteFile(filepath.Join(dir, domains[name]+".yaml"), []byte(file), 0o600))
 	}
-	p := startProgram(t, "-grpc-listen", "127.0.0.1:0", "-envoy-config", dir)
+	p := startProcess(t, "-grpc-listen", "127.0.0.1:0", "-envoy-config", dir)
 	c := dialGRPC(t, p.log, insecure.NewCredentials())
 	for name, example := range examples {
 		for i, step := range example.steps {

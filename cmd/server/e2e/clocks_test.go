@@ -1,4 +1,4 @@
-package main
+package e2e
 
 import (
 	"os"
@@ -24,16 +24,16 @@ func TestAnInstanceThatWasAhead(t *testing.T) {
 `), 0o600))
 	arguments := append([]string{"-memcached", server.Addr, "-config", policies}, unhurried...)
 	fast := startShifted(t, time.Minute, arguments...)
-	require.True(t, fast.check(t, "p", "c", 10).Allowed)
+	require.True(t, fast.Check(t, "p", "c", 10).Allowed)
 	fast.terminate(t)
 
 	p := startProcess(t, arguments...)
-	a := p.check(t, "p", "c", 10)
+	a := p.Check(t, "p", "c", 10)
 	require.False(t, a.Allowed)
 	assert.Less(t, a.RetryAfter, 11.0)
-	assert.Contains(t, p.log.wait(t, "a client's state is from a clock that is ahead of this one"), "policy=p limit=bucket")
-	_, metrics := p.get(t, "/metrics")
+	assert.Contains(t, p.log.Wait(t, "a client's state is from a clock that is ahead of this one"), "policy=p limit=bucket")
+	_, metrics := p.Get(t, "/metrics")
 	assert.Contains(t, metrics, "weir_cas_ahead_total 1\n")
 	time.Sleep(time.Duration(a.RetryAfter * float64(time.Second)))
-	assert.True(t, p.check(t, "p", "c", 10).Allowed)
+	assert.True(t, p.Check(t, "p", "c", 10).Allowed)
 }

@@ -1,4 +1,4 @@
-package main
+package e2e
 
 import (
 	"net"
@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"weir/cmd/server/servertest"
 )
 
 // An edit replaces a text that has to be there.
@@ -20,7 +22,7 @@ type edit struct{ from, to string }
 // replaced by those of the test, and edited. It returns its path.
 func edited(t *testing.T, dir, file string, edits ...edit) string {
 	t.Helper()
-	data, err := os.ReadFile("../../deploy/" + file)
+	data, err := os.ReadFile("../../../deploy/" + file)
 	require.NoError(t, err)
 	text := string(data)
 	for _, e := range edits {
@@ -57,7 +59,7 @@ func startListening(t *testing.T, dir, port, name string, args ...string) (addre
 		path, err = exec.LookPath("/usr/sbin/" + name)
 	}
 	require.NoError(t, err, "deploy/install %s", name)
-	log, exited := newLogLines(), make(chan struct{})
+	log, exited := servertest.NewLog(), make(chan struct{})
 	cmd := exec.Command(path, args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
 	cmd.Env = append(os.Environ(), "HOME="+dir, "XDG_CONFIG_HOME="+dir, "XDG_DATA_HOME="+dir)
@@ -82,12 +84,12 @@ func startListening(t *testing.T, dir, port, name string, args ...string) (addre
 			conn.Close()
 		}
 		return err == nil
-	}, patience, 10*time.Millisecond, "%s", log)
+	}, servertest.Patience, 10*time.Millisecond, "%s", log)
 	return address
 }
 
 func startNginx(t *testing.T, weirs []string, app string, edits ...edit) string {
-	dir, port := publicDir(t), freePort(t)
+	dir, port := servertest.PublicDir(t), freePort(t)
 	edited(t, dir, "nginx.conf", append(addresses(weirs, app, edits), edit{"*:8000", "*:" + port})...)
 	main := `daemon off;
 pid nginx.pid;
@@ -107,7 +109,7 @@ http {
 }
 
 func startCaddy(t *testing.T, weirs []string, app string, edits ...edit) string {
-	dir, port := publicDir(t), freePort(t)
+	dir, port := servertest.PublicDir(t), freePort(t)
 	file := edited(t, dir, "Caddyfile", append(addresses(weirs, app, edits), edit{":8000", ":" + port})...)
 	// Its admin endpoint would be at the same port in each test.
 	require.NoError(t, prepend(file, "{\n\tadmin off\n}\n"))
@@ -123,7 +125,7 @@ func prepend(file, text string) error {
 }
 
 func startHAProxy(t *testing.T, weirs []string, app string, edits ...edit) string {
-	dir, port := publicDir(t), freePort(t)
+	dir, port := servertest.PublicDir(t), freePort(t)
 	socket := edit{"abns@weir", "abns@weir-" + port} // others run at the same time
 	edited(t, dir, "haproxy.lua", socket)
 	file := edited(t, dir, "haproxy.cfg", append(addresses(weirs, app, edits),

@@ -1,4 +1,4 @@
-package main
+package e2e
 
 import (
 	"net/http"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"weir/cmd/server/servertest"
 	"weir/counters/memcachedtest"
 )
 
@@ -16,7 +17,7 @@ import (
 func TestLimitsHoldFarFromMemcached(t *testing.T) {
 	t.Parallel()
 	const callers, requests = 64, 4
-	file, policies := oneOfEach(t, "deny")
+	file, policies := servertest.OneOfEach(t, "deny")
 	far := memcachedtest.Start(t).Far(100 * time.Millisecond)
 	instances := startProcesses(t, []string{far, far, far}, "-config", file, "-store-timeout", "5s")
 	for _, policy := range policies {
@@ -25,7 +26,7 @@ func TestLimitsHoldFarFromMemcached(t *testing.T) {
 		for i := range callers {
 			asking.Go(func() {
 				for range requests {
-					if instances[i%len(instances)].check(t, policy, "c", 1).Status == http.StatusOK {
+					if instances[i%len(instances)].Check(t, policy, "c", 1).Status == http.StatusOK {
 						admitted.Add(1)
 					}
 				}
@@ -34,7 +35,7 @@ func TestLimitsHoldFarFromMemcached(t *testing.T) {
 		asking.Wait()
 		assert.LessOrEqual(t, admitted.Load(), int64(100), policy)
 		// Where several raced for the last places, all may have been denied.
-		for instances[0].check(t, policy, "c", 1).Status == http.StatusOK {
+		for instances[0].Check(t, policy, "c", 1).Status == http.StatusOK {
 			admitted.Add(1)
 		}
 		assert.EqualValues(t, 100, admitted.Load(), policy)

@@ -1,4 +1,4 @@
-package main
+package e2e
 
 import (
 	"debug/buildinfo"
@@ -16,7 +16,7 @@ import (
 // inDockerfile returns what a pattern's groups match in the Dockerfile.
 func inDockerfile(t *testing.T, pattern string) []string {
 	t.Helper()
-	data, err := os.ReadFile("../../Dockerfile")
+	data, err := os.ReadFile("../../../Dockerfile")
 	require.NoError(t, err)
 	found := regexp.MustCompile("(?m)"+pattern).FindAllStringSubmatch(string(data), -1)
 	require.Len(t, found, 1, pattern)
@@ -28,7 +28,7 @@ func TestImageSaysTheVersionOfItsBuild(t *testing.T) {
 	flags := inDockerfile(t, `-ldflags="([^"]*)"`)[0]
 	require.Contains(t, flags, "$VERSION")
 	file := filepath.Join(t.TempDir(), "server")
-	require.NoError(t, buildServer(file, "-ldflags", strings.ReplaceAll(flags, "$VERSION", "1.2.3")))
+	require.NoError(t, build(file, "build", "-ldflags", strings.ReplaceAll(flags, "$VERSION", "1.2.3")))
 	out, err := exec.Command(file, "-version").Output()
 	require.NoError(t, err)
 	assert.Equal(t, "weir 1.2.3\n", string(out))
@@ -40,7 +40,7 @@ func TestImageCarriesTheLicences(t *testing.T) {
 	file := inDockerfile(t, `^RUN deploy/notices >(\S+)$`)[0]
 	assert.Equal(t, []string{file}, inDockerfile(t, `^COPY --from=build /src/LICENSE (\S+) /$`))
 	notices := exec.Command("deploy/notices")
-	notices.Dir = "../.."
+	notices.Dir = "../../.."
 	out, err := notices.Output()
 	require.NoError(t, err)
 	texts := make(map[string]string)
@@ -48,7 +48,7 @@ func TestImageCarriesTheLicences(t *testing.T) {
 		name, text, _ := strings.Cut(section, "\n")
 		texts[name] = text
 	}
-	build, err := buildinfo.ReadFile(binary)
+	build, err := buildinfo.ReadFile(binary(t))
 	require.NoError(t, err)
 	names := []string{"Go " + build.GoVersion}
 	for _, module := range build.Deps {
@@ -70,7 +70,7 @@ func TestImageNeedsNothingBesideWeir(t *testing.T) {
 	assert.Equal(t, []string{weir}, inDockerfile(t, `CGO_ENABLED=0 go build .* -o (\S+) \./cmd/server$`))
 	assert.Equal(t, "scratch", inDockerfile(t, `^FROM ([^\s:]+)$`)[0])
 
-	module, err := os.ReadFile("../../go.mod")
+	module, err := os.ReadFile("../../../go.mod")
 	require.NoError(t, err)
 	language := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindSubmatch(module)[1]
 	assert.Regexp(t, `^`+regexp.QuoteMeta(string(language))+`\.\d+$`, inDockerfile(t, `^FROM golang:(\S+) AS build$`)[0])

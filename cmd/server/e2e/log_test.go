@@ -1,10 +1,11 @@
-package main
+package e2e
 
 import (
+	"bufio"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"os/exec"
 	"strings"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"weir/cmd/server/servertest"
 	"weir/counters"
 	"weir/counters/memcachedtest"
 )
@@ -24,13 +26,13 @@ func TestLogTellsWhichServersAreDownAndBack(t *testing.T) {
 	t.Parallel()
 	up, down := memcachedtest.Start(t), memcachedtest.Start(t)
 	down.Kill()
-	r := startProgram(t, "-memcached", up.Addr+","+down.Addr)
-	line := r.log.wait(t, "a Memcached server is down")
+	r := startProcess(t, "-memcached", up.Addr+","+down.Addr)
+	line := r.log.Wait(t, "a Memcached server is down")
 	assert.Contains(t, line, "level=WARN")
 	assert.Contains(t, line, " server="+down.Addr+" ")
 	assert.Contains(t, line, "connection refused")
 	down.Restart()
-	line = r.log.wait(t, "a Memcached server answers again")
+	line = r.log.Wait(t, "a Memcached server answers again")
 	assert.Contains(t, line, "level=INFO")
 	assert.Contains(t, line, " server="+down.Addr+" ")
 	assert.NotContains(t, r.log.String(), "server="+up.Addr)
@@ -42,9 +44,9 @@ func TestLogTellsHowManyChecksAreDecidedWithoutAServer(t *testing.T) {
 	t.Parallel()
 	const clients, alike = 8, 5
 	up, down := memcachedtest.Start(t), memcachedtest.Start(t)
-	r := startProgram(t, "-memcached", up.Addr+","+down.Addr, "-store-timeout", "500ms")
+	r := startProcess(t, "-memcached", up.Addr+","+down.Addr, "-store-timeout", "500ms")
 	for i := range clients {
-		r.check(t, "fixed", fmt.Sprint("c", i), 1)
+		r.Check(t, "fixed", fmt.Sprint("c", i), 1)
 	}
 	without := make(map[string]*atomic.Int64) // checks of each client that the server keeps
 	for _, key := range down.Keys() {
@@ -56,7 +58,7 @@ func TestLogTellsHowManyChecksAreDecidedWithoutAServer(t *testing.T) {
 		var asking sync.WaitGroup
 		for i := range clients * alike {
 			asking.Go(func() {
-				a := r.check(t, "fixed", fmt.Sprint("c", i%clients), 1)
+				a := r.Check(t, "fixed", fmt.Sprint("c", i%clients), 1)
 				if n := without[a.Client]; n != nil && a.Degraded {
 					n.Add(1)
 				}
@@ -75,12 +77,12 @@ func TestLogTellsHowManyChecksAreDecidedWithoutAServer(t *testing.T) {
 	require.Eventually(t, func() bool {
 		ask()
 		return strings.Contains(r.log.String(), "a Memcached server is down")
-	}, patience, time.Millisecond)
-	assert.Contains(t, r.log.wait(t, "a Memcached server is down"), " server="+down.Addr+" ")
+	}, servertest.Patience, time.Millisecond)
+	assert.Contains(t, r.log.Wait(t, "a Memcached server is down"), " server="+down.Addr+" ")
 	ask()
 	ask()
 	down.Resume()
-	line := r.log.wait(t, "a Memcached server answers again")
+	line := r.log.Wait(t, "a Memcached server answers again")
 	assert.Contains(t, line, " server="+down.Addr+" ")
 	assert.GreaterOrEqual(t, told(line), int64(2*alike*len(without)))
 	var all, sum int64
@@ -101,25 +103,26 @@ func TestResetDuringAnOutage(t *testing.T) {
 	t.Parallel()
 	memcached := memcachedtest.Start(t)
 	args := []string{"-memcached", memcached.Addr, "-store-timeout", "500ms"}
-	r, other := startProgram(t, args...), startProgram(t, args...)
+	r, other := startProcess(t, args...), startProcess(t, args...)
 	reset := func(client string) int {
-		status, _, _, err := r.send(http.MethodDelete, "/v1/policies/log/clients/"+client, "", "")
+		status, _, _, err := r.Send(http.MethodDelete, "/v1/policies/log/clients/"+client, "", "")
 		require.NoError(t, err)
 		return status
 	}
-	require.True(t, r.check(t, "log", "c", 100).Allowed)
-	require.False(t, other.check(t, "log", "c", 100).Allowed)
+	require.True(t, r.Check(t, "log", "c", 100).Allowed)
+	require.False(t, other.Check(t, "log", "c", 100).Allowed)
 	memcached.Pause()
 	assert.Equal(t, http.StatusAccepted, reset("c"))
-	assert.True(t, r.check(t, "log", "c", 1).Allowed)
+	assert.True(t, r.Check(t, "log", "c", 1).Allowed)
 	memcached.Resume()
-	r.log.wait(t, "client reset, as asked before")
-	require.Eventually(t, func() bool { return other.check(t, "log", "c", 90).Allowed }, patience, 10*time.Millisecond)
+	r.log.Wait(t, "client reset, as asked before")
+	require.Eventually(t, func() bool { return other.Check(t, "log", "c", 90).Allowed }, servertest.Patience, 10*time.Millisecond)
 
 	memcached.Pause()
 	assert.Equal(t, http.StatusAccepted, reset("d"))
-	require.NoError(t, r.end())
-	line := r.log.wait(t, "clients were reset in this process only")
+	r.terminate(t)
+	r.requireExit(t)
+	line := r.log.Wait(t, "clients were reset in this process only")
 	assert.Contains(t, line, "level=WARN")
 	assert.Contains(t, line, " clients=1")
 }
@@ -133,17 +136,17 @@ func TestLogTellsOfAServerThatIsFull(t *testing.T) {
 		fmt.Fprintf(&others, "set weir:fixed/fixed-window:60000:c0_%08d 0 0 1 noreply\r\n1\r\n", i)
 	}
 	full.Do(others.String()+"set weir:fixed/fixed-window:60000:c0_60000000 0 0 1\r\n1", "SERVER_ERROR")
-	r := startProgram(t, "-memcached", full.Addr, "-store-timeout", "5s")
+	r := startProcess(t, "-memcached", full.Addr, "-store-timeout", "5s")
 	const checks = 20
 	for i := range checks {
-		require.True(t, r.check(t, "fixed", fmt.Sprint("c", i), 1).Degraded)
+		require.True(t, r.Check(t, "fixed", fmt.Sprint("c", i), 1).Degraded)
 	}
-	line := r.log.wait(t, "a Memcached server left checks undecided")
+	line := r.log.Wait(t, "a Memcached server left checks undecided")
 	assert.Contains(t, line, "level=WARN")
 	assert.Contains(t, line, " server="+full.Addr+" ")
 	assert.Contains(t, line, "SERVER_ERROR out of memory")
 	assert.Regexp(t, ` checks_without_it=([1-9]|1\d|20)\n?$`, line)
-	_, metrics := r.get(t, "/metrics")
+	_, metrics := r.Get(t, "/metrics")
 	assert.Contains(t, metrics, `weir_store_up{server="`+full.Addr+`"} 1`)
 }
 
@@ -152,8 +155,8 @@ func TestLogTellsOfConnectionsThatCannotBeAccepted(t *testing.T) {
 	const files = "24"
 	for _, listens := range []string{"http", "grpc"} {
 		p := runProcess(t, exec.Command("sh", "-c", "ulimit -n "+files+
-			` && exec "$0" -listen 127.0.0.1:0 -grpc-listen 127.0.0.1:0 -envoy-config "$1"`, binary, write(t, "shop.yaml", envoyShop)))
-		address := p.address()
+			` && exec "$0" -listen 127.0.0.1:0 -grpc-listen 127.0.0.1:0 -envoy-config "$1"`, binary(t), servertest.WriteFile(t, "shop.yaml", envoyShop)))
+		address := p.Address()
 		if listens == "grpc" {
 			address = grpcAddress.FindStringSubmatch(p.log.String())[1]
 		}
@@ -163,41 +166,48 @@ func TestLogTellsOfConnectionsThatCannotBeAccepted(t *testing.T) {
 			require.NoError(t, err)
 			conns = append(conns, conn)
 		}
-		line := p.log.wait(t, "no connection can be accepted")
+		line := p.log.Wait(t, "no connection can be accepted")
 		assert.Contains(t, line, "level=WARN")
 		assert.Contains(t, line, "too many open files")
 		for _, conn := range conns {
 			require.NoError(t, conn.Close())
 		}
-		status, _ := p.get(t, "/healthz")
+		status, _ := p.Get(t, "/healthz")
 		assert.Equal(t, http.StatusOK, status)
 	}
 }
 
-// failingListener fails as often as one likes.
-type failingListener struct {
-	net.Listener
-	err error
-}
-
-func (l *failingListener) Accept() (net.Conn, error) { return nil, l.err }
-
-func TestAcceptErrorsAreToldOnceInAWhile(t *testing.T) {
+// While the reader of its log stands still, a process answers checks and ends at
+// SIGTERM.
+func TestAProcessEndsWhoseLogNobodyReads(t *testing.T) {
 	t.Parallel()
-	log := newLogLines()
-	inner := &failingListener{err: syscall.EMFILE}
-	l := newLoudListener(inner, 1, slog.New(slog.NewTextHandler(log, nil)))
-	for range 10 {
-		_, err := l.Accept()
-		require.ErrorIs(t, err, syscall.EMFILE)
+	read, write, err := os.Pipe()
+	require.NoError(t, err)
+	defer read.Close()
+	cmd := exec.Command(binary(t), "-listen", "127.0.0.1:0", "-log-level", "debug")
+	cmd.Stderr = write
+	require.NoError(t, cmd.Start())
+	require.NoError(t, write.Close())
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	var url string
+	for lines := bufio.NewScanner(read); url == "" && lines.Scan(); { // and no more
+		if greeting := servertest.GreetingURL.FindStringSubmatch(lines.Text()); greeting != nil {
+			url = greeting[1]
+		}
 	}
-	assert.Equal(t, 1, strings.Count(log.String(), "\n"))
-	l.warned = l.warned.Add(-acceptWarnInterval)
-	inner.err = net.ErrClosed
-	_, err := l.Accept()
-	require.ErrorIs(t, err, net.ErrClosed)
-	assert.Equal(t, 1, strings.Count(log.String(), "\n"), "closing is no fault")
-	inner.err = syscall.EMFILE
-	_, _ = l.Accept()
-	assert.Equal(t, 2, strings.Count(log.String(), "\n"))
+	s := servertest.NewService(t, url, nil)
+	for range 2000 { // which the pipe has no room for
+		status, _, _, err := s.Send("POST", "/v1/check", "application/json", `{"policy":"fixed","client":"alice","cost":0}`)
+		require.NoError(t, err)
+		require.Equal(t, 200, status)
+	}
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	select {
+	case err := <-ended:
+		require.NoError(t, err)
+	case <-time.After(servertest.Patience):
+		assert.NoError(t, cmd.Process.Kill())
+		t.Fatal("it goes on")
+	}
 }

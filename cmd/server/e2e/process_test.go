@@ -1,4 +1,4 @@
-package main
+package e2e
 
 import (
 	"bufio"
@@ -23,6 +23,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"weir/cmd/server/servertest"
 	"weir/counters/memcachedtest"
 )
 
@@ -50,7 +51,7 @@ func storm(t *testing.T, processes []*process, policy, client string, callers, c
 	for _, p := range processes {
 		for range callers {
 			done.Go(func() {
-				c := rawClient{address: p.address()}
+				c := rawClient{address: p.Address()}
 				if !assert.NoError(t, c.dial()) {
 					return
 				}
@@ -94,7 +95,7 @@ func withinMinute[T any](t *testing.T, run func(client string) T) T {
 // was admitted.
 func topUp(t *testing.T, p *process, policy, client string, cost int64) (admitted int64) {
 	t.Helper()
-	for p.check(t, policy, client, cost).Allowed {
+	for p.Check(t, policy, client, cost).Allowed {
 		admitted += cost
 	}
 	return admitted
@@ -104,11 +105,12 @@ func topUp(t *testing.T, p *process, policy, client string, cost int64) (admitte
 // count above the limit too.
 func counted(t *testing.T, p *process, policy, limit, client string) int64 {
 	t.Helper()
-	return p.ask(t, http.MethodPost, "/v1/check", "application/json",
-		`{"policy":"`+policy+`","client":"`+client+`","cost":0,"limits":{"`+limit+`":1000000}}`).used(0)
+	return p.Ask(t, http.MethodPost, "/v1/check", "application/json",
+		`{"policy":"`+policy+`","client":"`+client+`","cost":0,"limits":{"`+limit+`":1000000}}`).Used(0)
 }
 
 func TestFourProcessesFixedWindow(t *testing.T) {
+	t.Parallel()
 	run := func(t *testing.T, servers ...string) {
 		processes := startProcesses(t, servers)
 		type result struct{ admitted, counted int64 }
@@ -132,6 +134,7 @@ func TestFourProcessesFixedWindow(t *testing.T) {
 // a client that is denied has to ask again. A denied cost is given back before
 // the answer, so that after the storm a lone caller gets exactly what is left.
 func TestFourProcessesSlidingWindow(t *testing.T) {
+	t.Parallel()
 	a, b := memcachedtest.Start(t).Addr, memcachedtest.StartSocket(t).Addr
 	processes := startProcesses(t, []string{a + "," + b, b + "," + a, a + "," + b, b + "," + a})
 	for _, policy := range []string{"sliding", "default", "sliding-1s", "strict"} {
@@ -153,7 +156,8 @@ func TestFourProcessesSlidingWindow(t *testing.T) {
 
 // Neither bucket nor log refills while the storm lasts.
 func TestFourProcessesBucketsAndLogs(t *testing.T) {
-	file := write(t, "p.yaml", `
+	t.Parallel()
+	file := servertest.WriteFile(t, "p.yaml", `
 policies:
   token: {limits: [{algorithm: token_bucket, limit: 100, window: 366d, burst: 150}]}
   leaky: {limits: [{algorithm: leaky_bucket, limit: 100, window: 366d, burst: 150}]}
@@ -166,14 +170,14 @@ policies:
 		t.Run(policy, func(t *testing.T) {
 			for _, client := range []string{"c", "d"} { // on both servers, more or less
 				assert.EqualValues(t, 150, storm(t, processes, policy, client, 64, 10, always1))
-				now := processes[0].check(t, policy, client, 0)
+				now := processes[0].Check(t, policy, client, 0)
 				assert.Zero(t, now.Limits[0].Remaining)
 			}
 		})
 	}
 	metrics := ""
 	for _, p := range processes {
-		_, body := p.get(t, "/metrics")
+		_, body := p.Get(t, "/metrics")
 		metrics += body
 	}
 	assert.Regexp(t, `weir_cas_conflicts_total [1-9]`, metrics, "processes did race")
@@ -186,31 +190,31 @@ func TestResetOfABucketReachesEveryProcess(t *testing.T) {
 	processes := startProcesses(t, []string{a, a})
 	for _, policy := range []string{"token", "leaky", "log"} {
 		topUp(t, processes[0], policy, "c", 100)
-		require.False(t, processes[1].check(t, policy, "c", 100).Allowed)
-		status, _, _, err := processes[0].send(http.MethodDelete, "/v1/policies/"+policy+"/clients/c", "", "")
+		require.False(t, processes[1].Check(t, policy, "c", 100).Allowed)
+		status, _, _, err := processes[0].Send(http.MethodDelete, "/v1/policies/"+policy+"/clients/c", "", "")
 		require.NoError(t, err)
 		require.Equal(t, http.StatusNoContent, status)
-		require.Eventually(t, func() bool { return processes[1].check(t, policy, "c", 100).Allowed }, patience, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return processes[1].Check(t, policy, "c", 100).Allowed }, servertest.Patience, 10*time.Millisecond)
 	}
 }
 
 // On SIGTERM a held answer is given at once, with the wait that is left.
 func TestTerminateReleasesWhatIsHeld(t *testing.T) {
 	t.Parallel()
-	file := write(t, "p.yaml", `
+	file := servertest.WriteFile(t, "p.yaml", `
 policies:
   queue:
     limits: [{algorithm: leaky_bucket, limit: 1, window: 1h, burst: 50}]
     hold: true
 `)
 	p := startProcess(t, "-config", file)
-	require.Zero(t, p.check(t, "queue", "c", 1).Wait)
-	answers := make(chan answer, 1)
-	go func() { answers <- p.check(t, "queue", "c", 1) }()
+	require.Zero(t, p.Check(t, "queue", "c", 1).Wait)
+	answers := make(chan servertest.Answer, 1)
+	go func() { answers <- p.Check(t, "queue", "c", 1) }()
 	require.Eventually(t, func() bool {
-		_, body := p.get(t, "/v1/policies/queue/clients/c")
+		_, body := p.Get(t, "/v1/policies/queue/clients/c")
 		return strings.Contains(body, `"remaining":48`)
-	}, patience, time.Millisecond)
+	}, servertest.Patience, time.Millisecond)
 	p.terminate(t)
 	a := <-answers
 	assert.True(t, a.Allowed)
@@ -221,7 +225,8 @@ policies:
 // With costs from 1 to 7 the last place may stay free, but not 7 of them; and
 // two limits of one policy agree on what was admitted.
 func TestFourProcessesMixedCosts(t *testing.T) {
-	file := write(t, "p.yaml", `
+	t.Parallel()
+	file := servertest.WriteFile(t, "p.yaml", `
 policies:
   mixed:
     limits:
@@ -234,8 +239,8 @@ policies:
 	r := withinMinute(t, func(client string) result {
 		admitted := storm(t, processes, "mixed", client, 64, 10, func(i int) int64 { return int64(i%7 + 1) })
 		admitted += topUp(t, processes[0], "mixed", client, 7)
-		now := processes[3].check(t, "mixed", client, 0)
-		return result{admitted, now.used(0), now.used(1)}
+		now := processes[3].Check(t, "mixed", client, 0)
+		return result{admitted, now.Used(0), now.Used(1)}
 	})
 	assert.LessOrEqual(t, r.admitted, int64(500))
 	assert.Greater(t, r.admitted, int64(500-7))
@@ -246,9 +251,9 @@ policies:
 func TestEmbeddedStoreAdmits100(t *testing.T) {
 	t.Parallel()
 	p := startProcess(t)
-	answers := withinMinute(t, func(client string) (answers []answer) {
+	answers := withinMinute(t, func(client string) (answers []servertest.Answer) {
 		for range 101 {
-			answers = append(answers, p.ask(t, http.MethodPost, "/v1/check", "application/x-www-form-urlencoded",
+			answers = append(answers, p.Ask(t, http.MethodPost, "/v1/check", "application/x-www-form-urlencoded",
 				`{"policy":"fixed","client":"`+client+`"}`))
 		}
 		return answers
@@ -263,16 +268,16 @@ func TestEmbeddedStoreAdmits100(t *testing.T) {
 
 func TestRetryAfterIsTrue(t *testing.T) {
 	t.Parallel()
-	file := write(t, "p.yaml", `
+	file := servertest.WriteFile(t, "p.yaml", `
 policies:
   fixed: {limits: [{algorithm: fixed_window, limit: 3, window: 1s}]}
   sliding: {limits: [{algorithm: sliding_window, limit: 3, window: 1s}]}
 `)
 	p := startProcesses(t, []string{memcachedtest.Start(t).Addr}, "-config", file)[0]
 	for _, policy := range []string{"fixed", "sliding"} {
-		a := p.check(t, policy, "c", 3)
+		a := p.Check(t, policy, "c", 3)
 		for a.Allowed {
-			a = p.check(t, policy, "c", 3)
+			a = p.Check(t, policy, "c", 3)
 		}
 		assert.Equal(t, http.StatusTooManyRequests, a.Status)
 		// Whole seconds, rounded up; a sliding window asks for at most one slot
@@ -282,7 +287,7 @@ policies:
 		assert.LessOrEqual(t, a.RetryAfter, 1.1)
 		// Nothing but time makes it true.
 		time.Sleep(time.Duration(a.RetryAfter * float64(time.Second)))
-		assert.Equal(t, http.StatusOK, p.check(t, policy, "c", 3).Status)
+		assert.Equal(t, http.StatusOK, p.Check(t, policy, "c", 3).Status)
 	}
 }
 
@@ -310,11 +315,11 @@ func (c *rawClient) dial() error {
 
 // check sends one check and reads its answer. It closes the connection when the
 // answer says so.
-func (c *rawClient) check(body string) (a answer, err error) {
+func (c *rawClient) check(body string) (a servertest.Answer, err error) {
 	if c.closed() {
 		return a, errClosed
 	}
-	if err := c.conn.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := c.conn.SetDeadline(time.Now().Add(servertest.Patience)); err != nil {
 		return a, err
 	}
 	if _, err := fmt.Fprintf(c.conn, "POST /v1/check HTTP/1.1\r\nHost: weir\r\nContent-Length: %d\r\n\r\n%s", len(body), body); err != nil {
@@ -358,6 +363,7 @@ func (c *rawClient) closed() bool {
 // that was sent is answered. A connection that is refused is no loss, because
 // the caller knows that nothing has been counted.
 func TestTerminateUnderLoad(t *testing.T) {
+	t.Parallel()
 	memcached := memcachedtest.Start(t)
 	for range 5 {
 		p := startProcesses(t, []string{memcached.Addr})[0]
@@ -366,7 +372,7 @@ func TestTerminateUnderLoad(t *testing.T) {
 		var answered atomic.Int64
 		for range 64 {
 			done.Go(func() {
-				c := rawClient{address: p.address()}
+				c := rawClient{address: p.Address()}
 				check := func() error {
 					_, err := c.check(`{"policy":"fixed","client":"c"}`)
 					return err
@@ -389,7 +395,7 @@ func TestTerminateUnderLoad(t *testing.T) {
 		}
 		warm.Wait()
 		before := answered.Load()
-		require.Eventually(t, func() bool { return answered.Load() > before+500 }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { return answered.Load() > before+500 }, servertest.Patience, time.Millisecond)
 		p.terminate(t)
 		done.Wait()
 		p.requireExit(t)
@@ -401,8 +407,9 @@ func TestTerminateUnderLoad(t *testing.T) {
 // they connect: no connection is cut that the kernel has accepted. A reload
 // disturbs none.
 func TestTerminateAnswersOrRefusesNewConnections(t *testing.T) {
-	ca := newAuthority(t)
-	cert, key := ca.issue(t, "server")
+	t.Parallel()
+	ca := servertest.NewAuthority(t)
+	cert, key := ca.Issue(t, "server")
 	for _, test := range []struct {
 		name    string
 		args    []string
@@ -418,10 +425,10 @@ func TestTerminateAnswersOrRefusesNewConnections(t *testing.T) {
 				var answered atomic.Int64
 				for range test.callers {
 					done.Go(func() {
-						s := newService(t, p.url, &tls.Config{RootCAs: ca.pool()})
-						s.client.Transport.(*http.Transport).DisableKeepAlives = true
+						s := servertest.NewService(t, p.URL, &tls.Config{RootCAs: ca.Pool()})
+						s.Client.Transport.(*http.Transport).DisableKeepAlives = true
 						for {
-							status, _, body, err := s.send(http.MethodPost, "/v1/check", "", `{"policy":"fixed","client":"c"}`)
+							status, _, body, err := s.Send(http.MethodPost, "/v1/check", "", `{"policy":"fixed","client":"c"}`)
 							if errors.Is(err, syscall.ECONNREFUSED) {
 								return
 							}
@@ -451,15 +458,15 @@ func TestTerminateAnswersBatchesThatWait(t *testing.T) {
 	var answered atomic.Int64
 	for i := range callers {
 		done.Go(func() {
-			s := newService(t, p.url, nil)
-			s.client.Transport.(*http.Transport).DisableKeepAlives = true
+			s := servertest.NewService(t, p.URL, nil)
+			s.Client.Transport.(*http.Transport).DisableKeepAlives = true
 			checks := make([]string, size)
 			for j := range checks {
 				checks[j] = fmt.Sprintf(`{"policy":"default","client":"c%d-%d"}`, i, j)
 			}
 			batch := fmt.Sprintf(`{"all":%t,"checks":[%s]}`, i%4 == 0, strings.Join(checks, ","))
 			for {
-				status, _, body, err := s.send(http.MethodPost, "/v1/check/batch", "", batch)
+				status, _, body, err := s.Send(http.MethodPost, "/v1/check/batch", "", batch)
 				if errors.Is(err, syscall.ECONNREFUSED) {
 					return
 				}
@@ -483,11 +490,11 @@ func (p *process) reloadAndTerminate(t *testing.T, answered *atomic.Int64, calle
 	t.Helper()
 	underWay := func() {
 		before := answered.Load()
-		require.Eventually(t, func() bool { return answered.Load() > before+callers }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { return answered.Load() > before+callers }, servertest.Patience, time.Millisecond)
 	}
 	underWay()
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGHUP))
-	p.log.wait(t, "policies loaded")
+	p.log.Wait(t, "policies loaded")
 	underWay()
 	p.terminate(t)
 }
@@ -498,13 +505,13 @@ func TestTerminateAnswersWhatArrivesWhileItStandsStill(t *testing.T) {
 	p := startProcess(t)
 	clients := make([]rawClient, 64)
 	for i := range clients {
-		clients[i].address = p.address()
+		clients[i].address = p.Address()
 		require.NoError(t, clients[i].dial())
 		_, err := clients[i].check(`{"policy":"fixed","client":"c"}`)
 		require.NoError(t, err)
 	}
 	p.terminate(t)
-	p.log.wait(t, "draining")
+	p.log.Wait(t, "draining")
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGSTOP))
 	var done sync.WaitGroup
 	for i := range clients {
@@ -514,7 +521,7 @@ func TestTerminateAnswersWhatArrivesWhileItStandsStill(t *testing.T) {
 			assert.NoError(t, err)
 		})
 	}
-	time.Sleep(3 * drainPause)
+	time.Sleep(time.Second) // longer than open connections have to be quiet
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGCONT))
 	done.Wait()
 	p.requireExit(t)
@@ -525,25 +532,25 @@ func TestTerminateIdle(t *testing.T) {
 	p := startProcess(t)
 	p.terminate(t)
 	p.requireExit(t)
-	assert.Contains(t, p.log.wait(t, "draining"), "connections=0")
+	assert.Contains(t, p.log.Wait(t, "draining"), "connections=0")
 
 	// An idle connection doesn't keep the server from exiting.
 	p = startProcess(t)
-	p.get(t, "/healthz")
+	p.Get(t, "/healthz")
 	p.terminate(t)
 	p.requireExit(t)
-	assert.Contains(t, p.log.wait(t, "draining"), "connections=1")
+	assert.Contains(t, p.log.Wait(t, "draining"), "connections=1")
 }
 
 func TestTerminateWhileMemcachedIsStalled(t *testing.T) {
 	t.Parallel()
 	memcached := memcachedtest.Start(t)
-	wire := tapMemcached(t, memcached)
-	p := startProcess(t, "-memcached", wire.addr, "-store-timeout", "1s")
+	wire := servertest.TapMemcached(t, memcached)
+	p := startProcess(t, "-memcached", wire.Addr, "-store-timeout", "1s")
 	memcached.Pause()
-	answers := make(chan answer, 1)
-	go func() { answers <- p.check(t, "fixed", "c", 1) }()
-	wire.sent.wait(t, "incr ")
+	answers := make(chan servertest.Answer, 1)
+	go func() { answers <- p.Check(t, "fixed", "c", 1) }()
+	wire.Sent.Wait(t, "incr ")
 	p.terminate(t)
 	a := <-answers
 	assert.Equal(t, http.StatusOK, a.Status)
@@ -555,12 +562,12 @@ func TestTerminateWhileMemcachedIsStalled(t *testing.T) {
 func requireNormal(t *testing.T, p *process) (degraded int) {
 	t.Helper()
 	require.Eventually(t, func() bool {
-		a := p.check(t, "fixed", "after", 0)
+		a := p.Check(t, "fixed", "after", 0)
 		if a.Degraded {
 			degraded++
 		}
 		return !a.Degraded
-	}, patience, time.Millisecond)
+	}, servertest.Patience, time.Millisecond)
 	return degraded
 }
 
@@ -573,19 +580,19 @@ func TestMemcachedStalls(t *testing.T) {
 	memcached.Pause()
 	for i := range 5 {
 		begin := time.Now()
-		a := p.check(t, "fixed", fmt.Sprint("stalled-", i), 1)
+		a := p.Check(t, "fixed", fmt.Sprint("stalled-", i), 1)
 		assert.Less(t, time.Since(begin), time.Second, "the store's timeout is 50ms")
 		assert.Equal(t, http.StatusOK, a.Status)
 		assert.True(t, a.Allowed)
 		assert.True(t, a.Degraded)
 	}
-	status, body := p.get(t, "/readyz")
+	status, body := p.Get(t, "/readyz")
 	assert.Equal(t, http.StatusServiceUnavailable, status)
 	assert.Contains(t, body, `"error":"the store is not available: i/o timeout"`)
 
 	memcached.Resume()
 	t.Logf("%d degraded answers after it went on", requireNormal(t, p))
-	status, _ = p.get(t, "/readyz")
+	status, _ = p.Get(t, "/readyz")
 	assert.Equal(t, http.StatusOK, status)
 }
 
@@ -598,7 +605,7 @@ func TestMemcachedRestarts(t *testing.T) {
 		var callers sync.WaitGroup
 		for range 20 {
 			callers.Go(func() {
-				if p.check(t, "fixed", "c", 1).Degraded {
+				if p.Check(t, "fixed", "c", 1).Degraded {
 					count.Add(1)
 				}
 			})
@@ -609,28 +616,28 @@ func TestMemcachedRestarts(t *testing.T) {
 	ask20() // on as many connections, which will break
 
 	memcached.Kill()
-	a := p.check(t, "fixed", "c", 1)
+	a := p.Check(t, "fixed", "c", 1)
 	assert.True(t, a.Allowed)
 	assert.True(t, a.Degraded)
-	status, body := p.get(t, "/readyz")
+	status, body := p.Get(t, "/readyz")
 	assert.Equal(t, http.StatusServiceUnavailable, status)
 	assert.Contains(t, body, `"server":"`+memcached.Addr+`","up":false,"error":"the store is not available`)
 
 	memcached.Restart()
 	t.Logf("%d of 20 concurrent answers were degraded after it was back", ask20())
 	requireNormal(t, p)
-	status, _ = p.get(t, "/readyz")
+	status, _ = p.Get(t, "/readyz")
 	assert.Equal(t, http.StatusOK, status)
 }
 
 func TestMemcachedWithUserAndTLS(t *testing.T) {
 	t.Parallel()
-	dir := publicDir(t)
+	dir := servertest.PublicDir(t)
 	user, wrong := filepath.Join(dir, "user"), filepath.Join(dir, "wrong")
 	require.NoError(t, os.WriteFile(user, []byte("weir:secret\n"), 0o644))
 	require.NoError(t, os.WriteFile(wrong, []byte("weir:guess\n"), 0o644))
-	ca, strangers := newAuthority(t), newAuthority(t)
-	cert, key := ca.issue(t, "memcached")
+	ca, strangers := servertest.NewAuthority(t), servertest.NewAuthority(t)
+	cert, key := ca.Issue(t, "memcached")
 	secured := []string{"-Y", user, "-Z", "-o", "ssl_chain_cert=" + cert + ",ssl_key=" + key}
 	for _, test := range []struct {
 		name      string
@@ -642,20 +649,20 @@ func TestMemcachedWithUserAndTLS(t *testing.T) {
 		{"wrong password", secured[:2], []string{"-memcached-user-file", wrong},
 			"the server refused the credentials"},
 		{"no user", secured[:2], nil, "the store is not available: "},
-		{"TLS", secured[2:], []string{"-memcached-tls", "-memcached-ca", ca.file}, ""},
-		{"TLS by a stranger", secured[2:], []string{"-memcached-tls", "-memcached-ca", strangers.file},
+		{"TLS", secured[2:], []string{"-memcached-tls", "-memcached-ca", ca.File}, ""},
+		{"TLS by a stranger", secured[2:], []string{"-memcached-tls", "-memcached-ca", strangers.File},
 			"the store is not available: tls: failed to verify certificate: x509: certificate signed by unknown authority"},
-		{"user by TLS", secured, []string{"-memcached-tls", "-memcached-ca", ca.file, "-memcached-user-file", user}, ""},
+		{"user by TLS", secured, []string{"-memcached-tls", "-memcached-ca", ca.File, "-memcached-user-file", user}, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			memcached := memcachedtest.Start(t, test.memcached...)
 			p := startProcesses(t, []string{memcached.Addr}, test.args...)[0]
-			status, body := p.get(t, "/readyz")
-			a := p.check(t, "default", "c", 1)
+			status, body := p.Get(t, "/readyz")
+			a := p.Check(t, "default", "c", 1)
 			if test.fails == "" {
 				assert.Equal(t, http.StatusOK, status, body)
 				assert.False(t, a.Degraded)
-				assert.EqualValues(t, 1, a.used(0))
+				assert.EqualValues(t, 1, a.Used(0))
 				return
 			}
 			assert.Equal(t, http.StatusServiceUnavailable, status)
@@ -669,8 +676,8 @@ func TestMemcachedWithUserAndTLS(t *testing.T) {
 func TestWeirdClientsHaveTheirOwnCounts(t *testing.T) {
 	t.Parallel()
 	memcached := memcachedtest.Start(t)
-	wire := tapMemcached(t, memcached)
-	p := startProcesses(t, []string{wire.addr})[0]
+	wire := servertest.TapMemcached(t, memcached)
+	p := startProcesses(t, []string{wire.Addr})[0]
 	clients := []string{
 		"a", "a_1", "a_", "_", "a b", "a\nb", "a\r\nflush_all\r\n", "a\x00b", "\x00", "a\tb", " ", "\x7f", "é", "e\u0301", "🦫", "\ufffd",
 		"~", "~x", "~aaaaaaaaaaaaaaaaaaaaaaaa", "a:b", "a/b", "%61", "..", "a?b#c", `"a"`, `a\b`, "0",
@@ -679,10 +686,10 @@ func TestWeirdClientsHaveTheirOwnCounts(t *testing.T) {
 	spent := make(map[string]int64)
 	spend := func(client string) {
 		spent[client] = int64(len(spent) + 1)
-		a := p.check(t, "strict", client, spent[client])
+		a := p.Check(t, "strict", client, spent[client])
 		assert.Equal(t, http.StatusOK, a.Status)
 		assert.Equal(t, client, a.Client)
-		assert.Equal(t, spent[client], a.used(0), "%q has nothing of another's", client)
+		assert.Equal(t, spent[client], a.Used(0), "%q has nothing of another's", client)
 	}
 	for _, client := range clients {
 		spend(client)
@@ -699,9 +706,9 @@ func TestWeirdClientsHaveTheirOwnCounts(t *testing.T) {
 		}
 	}
 	for client, want := range spent {
-		a := p.ask(t, http.MethodGet, "/v1/policies/strict/clients/"+url.PathEscape(client), "", "")
+		a := p.Ask(t, http.MethodGet, "/v1/policies/strict/clients/"+url.PathEscape(client), "", "")
 		assert.Equal(t, client, a.Client)
-		assert.Equal(t, want, a.used(0), "%q", client)
+		assert.Equal(t, want, a.Used(0), "%q", client)
 	}
 
 	keys = memcached.Keys()
@@ -711,7 +718,7 @@ func TestWeirdClientsHaveTheirOwnCounts(t *testing.T) {
 		assert.Regexp(t, `^weir:strict/sliding-window:1000:[!-~]+_\d+$`, key)
 	}
 	commands := `(version|stats|incr \S+ \d+|add \S+ 0 \d+ \d+|\d+|gets? \S+( \S+)*)`
-	for line := range strings.Lines(wire.sent.String()) {
+	for line := range strings.Lines(wire.Sent.String()) {
 		require.Regexp(t, `^`+commands+`\r\n$`, line)
 		require.Regexp(t, `^[ -~]+\r\n$`, line)
 	}
@@ -720,8 +727,9 @@ func TestWeirdClientsHaveTheirOwnCounts(t *testing.T) {
 // The ballast for the garbage collector takes no memory.
 func TestHeapFloorIsNotTouched(t *testing.T) {
 	t.Parallel()
+	const floor = 32 << 20
 	p := startProcess(t)
-	response, err := http.Get("http://" + p.address() + "/metrics")
+	response, err := http.Get("http://" + p.Address() + "/metrics")
 	require.NoError(t, err)
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
@@ -735,7 +743,7 @@ func TestHeapFloorIsNotTouched(t *testing.T) {
 		}
 		return n
 	}
-	assert.Greater(t, bytes("go_memstats_next_gc_bytes"), 2.0*heapFloor)
+	assert.Greater(t, bytes("go_memstats_next_gc_bytes"), 2.0*floor)
 	assert.Greater(t, bytes("process_resident_memory_bytes"), 0.0)
-	assert.Less(t, bytes("process_resident_memory_bytes"), 2.0*heapFloor, "weir itself takes about 20 MB, and 50 with the race detector")
+	assert.Less(t, bytes("process_resident_memory_bytes"), 2.0*floor, "weir itself takes about 20 MB, and 50 with the race detector")
 }

@@ -1,4 +1,4 @@
-package main
+package e2e
 
 import (
 	"encoding/json"
@@ -18,13 +18,14 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 
+	"weir/cmd/server/servertest"
 	"weir/counters/memcachedtest"
 )
 
 const (
-	rulesFile     = "../../deploy/prometheus-rules.yml"
-	rulesTestFile = "../../deploy/prometheus-rules.test.yml"
-	dashboardFile = "../../deploy/grafana-dashboard.json"
+	rulesFile     = "../../../deploy/prometheus-rules.yml"
+	rulesTestFile = "../../../deploy/prometheus-rules.test.yml"
+	dashboardFile = "../../../deploy/grafana-dashboard.json"
 )
 
 func read(t *testing.T, file string) string {
@@ -54,7 +55,7 @@ func TestEachAlertHasARunbook(t *testing.T) {
 		}
 	}
 	require.NoError(t, yaml.Unmarshal([]byte(read(t, rulesFile)), &rules))
-	readme := read(t, "../../deploy/README.md")
+	readme := read(t, "../../../deploy/README.md")
 	tested := read(t, rulesTestFile)
 	for _, rule := range rules.Groups[0].Rules {
 		assert.Equal(t, "https://weir.example/deploy/README.md#"+strings.ToLower(rule.Alert), rule.Annotations["runbook_url"])
@@ -90,12 +91,12 @@ var metricName = regexp.MustCompile(`\bweir_\w+`)
 func TestDashboardAndAlertsNameTheMetricsOfAScrape(t *testing.T) {
 	t.Parallel()
 	r := startProcess(t, "-memcached", memcachedtest.Start(t).Addr)
-	r.check(t, "token", "c", 1)
+	r.Check(t, "token", "c", 1)
 	var metrics string
 	require.Eventually(t, func() bool {
-		_, metrics = r.get(t, "/metrics")
+		_, metrics = r.Get(t, "/metrics")
 		return strings.Contains(metrics, "\nweir_memcached_items{")
-	}, patience, 10*time.Millisecond)
+	}, servertest.Patience, 10*time.Millisecond)
 	served := make(map[string]bool)
 	for line := range strings.Lines(metrics) {
 		if strings.HasPrefix(line, "weir_") {
@@ -118,7 +119,7 @@ func TestDashboardAndAlertsNameTheMetricsOfAScrape(t *testing.T) {
 }
 
 // A prometheusServer is Debian's, scraping one instance of weir every second.
-type prometheusServer struct{ service }
+type prometheusServer struct{ servertest.Service }
 
 func startPrometheus(t *testing.T, target string) *prometheusServer {
 	t.Helper()
@@ -128,10 +129,10 @@ func startPrometheus(t *testing.T, target string) *prometheusServer {
 	require.NoError(t, listener.Close())
 	rules, err := filepath.Abs(rulesFile)
 	require.NoError(t, err)
-	config := write(t, "prometheus.yml", fmt.Sprintf(
+	config := servertest.WriteFile(t, "prometheus.yml", fmt.Sprintf(
 		"global: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files: [%s]\nscrape_configs: [{job_name: weir, static_configs: [{targets: [%q]}]}]\n",
 		rules, target))
-	log := newLogLines()
+	log := servertest.NewLog()
 	cmd := exec.Command("prometheus", "--config.file="+config, "--storage.tsdb.path="+t.TempDir(), "--web.listen-address="+address)
 	cmd.Stderr = log
 	require.NoError(t, cmd.Start())
@@ -139,14 +140,14 @@ func startPrometheus(t *testing.T, target string) *prometheusServer {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		_ = cmd.Wait()
 	})
-	log.wait(t, "Server is ready to receive web requests")
-	return &prometheusServer{newService(t, "http://"+address, nil)}
+	log.Wait(t, "Server is ready to receive web requests")
+	return &prometheusServer{servertest.NewService(t, "http://"+address, nil)}
 }
 
 // decode decodes the data of an answer of Prometheus's API.
 func (p *prometheusServer) decode(t *testing.T, path string, data any) {
 	t.Helper()
-	_, body := p.get(t, path)
+	_, body := p.Get(t, path)
 	answer := struct {
 		Status, Error string
 		Data          any
@@ -159,17 +160,17 @@ func (p *prometheusServer) decode(t *testing.T, path string, data any) {
 func TestPrometheusUnderstandsDashboardAndAlerts(t *testing.T) {
 	t.Parallel()
 	r := startProcess(t, "-memcached", memcachedtest.Start(t).Addr)
-	p := startPrometheus(t, r.address())
+	p := startPrometheus(t, r.Address())
 	for _, expression := range expressions(t) {
 		require.Eventually(t, func() bool {
 			for _, cost := range []int64{60, 1} {
-				r.check(t, "fixed", "c", cost)
-				r.check(t, "token", "c", cost)
+				r.Check(t, "fixed", "c", cost)
+				r.Check(t, "token", "c", cost)
 			}
 			var found struct{ Result []any }
 			p.decode(t, "/api/v1/query?query="+url.QueryEscape(expression), &found)
 			return len(found.Result) > 0
-		}, patience, 100*time.Millisecond, expression)
+		}, servertest.Patience, 100*time.Millisecond, expression)
 	}
 	var rules struct {
 		Groups []struct {
@@ -179,7 +180,7 @@ func TestPrometheusUnderstandsDashboardAndAlerts(t *testing.T) {
 	require.Eventually(t, func() bool {
 		p.decode(t, "/api/v1/rules", &rules)
 		return len(rules.Groups) == 1 && rules.Groups[0].Rules[8].Health != "unknown"
-	}, patience, 100*time.Millisecond)
+	}, servertest.Patience, 100*time.Millisecond)
 	for _, rule := range rules.Groups[0].Rules {
 		assert.Equal(t, "ok", rule.Health, "%s: %s", rule.Name, rule.LastError)
 	}

@@ -1,4 +1,4 @@
-package main
+package e2e
 
 import (
 	"fmt"
@@ -20,11 +20,11 @@ func TestServersAreFoundByTheAddressesOfAHost(t *testing.T) {
 	_, port, err := net.SplitHostPort(server.Addr)
 	require.NoError(t, err)
 	p := startProcess(t, "-memcached", "dns+localhost:"+port)
-	status, body := p.get(t, "/readyz")
+	status, body := p.Get(t, "/readyz")
 	assert.Equal(t, http.StatusOK, status)
 	assert.JSONEq(t, `{"ready":true,"draining":false,"servers":[{"server":"`+server.Addr+`","up":true}]}`, body)
-	assert.False(t, p.check(t, "fixed", "c", 1).Degraded)
-	assert.Contains(t, p.log.wait(t, "joined or left"), "joined=["+server.Addr+"] left=[]")
+	assert.False(t, p.Check(t, "fixed", "c", 1).Degraded)
+	assert.Contains(t, p.log.Wait(t, "joined or left"), "joined=["+server.Addr+"] left=[]")
 }
 
 // An instance starts before its servers can be looked up, and follows them.
@@ -38,21 +38,21 @@ func TestInstancesFollowTheirServers(t *testing.T) {
 		names[i] = memcachedtest.NodeName(servers[i].Addr)
 	}
 	p := startProcess(t, "-memcached", "cluster+"+cluster.Addr)
-	status, body := p.get(t, "/readyz")
+	status, body := p.Get(t, "/readyz")
 	assert.Equal(t, http.StatusServiceUnavailable, status)
 	assert.Contains(t, body, `"server":"cluster+`+cluster.Addr+`","up":false,"error":"the store is not available: config get cluster isn't answered`)
-	assert.Contains(t, p.log.wait(t, "are found by a name"), "level=WARN")
-	a := p.check(t, "fixed", "early", 1)
+	assert.Contains(t, p.log.Wait(t, "are found by a name"), "level=WARN")
+	a := p.Check(t, "fixed", "early", 1)
 	assert.True(t, a.Allowed)
 	assert.True(t, a.Degraded)
 
 	cluster.Set(servers[0].Addr, servers[1].Addr)
-	assert.Contains(t, p.log.wait(t, "joined or left"), "left=[]")
+	assert.Contains(t, p.log.Wait(t, "joined or left"), "left=[]")
 	requireServers := func(want ...int) {
 		t.Helper()
-		status, body := p.get(t, "/readyz")
+		status, body := p.Get(t, "/readyz")
 		require.Equal(t, http.StatusOK, status, body)
-		_, metrics := p.get(t, "/metrics")
+		_, metrics := p.Get(t, "/metrics")
 		for i, name := range names {
 			present := slices.Contains(want, i)
 			require.Equal(t, present, strings.Contains(body, `"`+name+`","up":true`), "%s in %s", name, body)
@@ -66,19 +66,19 @@ func TestInstancesFollowTheirServers(t *testing.T) {
 	requireServers(0, 1)
 	const clients = 30
 	for i := range clients {
-		a := p.check(t, "fixed", fmt.Sprint("c", i), 60)
+		a := p.Check(t, "fixed", fmt.Sprint("c", i), 60)
 		require.True(t, a.Allowed)
 		require.False(t, a.Degraded)
 	}
 
 	cluster.Set(servers[1].Addr, servers[2].Addr)
-	line := p.log.wait(t, "joined or left")
+	line := p.log.Wait(t, "joined or left")
 	assert.Contains(t, line, "level=INFO")
 	assert.Contains(t, line, "joined=["+names[2]+"] left=["+names[0]+"]")
 	servers[0].Kill()
 	requireServers(1, 2)
 	for i := range clients {
-		require.False(t, p.check(t, "fixed", fmt.Sprint("c", i), 1).Degraded)
+		require.False(t, p.Check(t, "fixed", fmt.Sprint("c", i), 1).Degraded)
 	}
 	assert.NotContains(t, p.log.String(), "is down")
 }

@@ -1,4 +1,4 @@
-package main
+package e2e
 
 import (
 	"bytes"
@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"weir/cmd/server/servertest"
 	"weir/counters/memcachedtest"
 )
 
@@ -101,7 +102,7 @@ func TestDescriptorsShareTheirRoundTrips(t *testing.T) {
 		config += fmt.Sprintf("  - {key: k%d, rate_limit: {unit: day, requests_per_unit: %d}, metadata: {weir: {algorithm: %s}}}\n", i, []int{5, 2}[i/9], algorithm)
 		descriptors = append(descriptors, descriptor(fmt.Sprintf("k%d", i), "a"))
 	}
-	file := write(t, "shop.yaml", config)
+	file := servertest.WriteFile(t, "shop.yaml", config)
 	p := startProcess(t, append([]string{"-memcached", stores[0].addr + "," + stores[1].addr,
 		"-grpc-listen", "127.0.0.1:0", "-envoy-config", file}, unhurried...)...)
 	c := dialGRPC(t, p.log, insecure.NewCredentials())

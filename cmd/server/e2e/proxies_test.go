@@ -1,4 +1,4 @@
-package main
+package e2e
 
 import (
 	"context"
@@ -19,6 +19,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"weir/cmd/server/servertest"
 )
 
 // A proxy asks weir about each request, as its file in deploy says.
@@ -158,7 +160,7 @@ func newUser(t *testing.T, proxy, from string) *user {
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
 	transport := &http.Transport{DialContext: dialer.DialContext}
 	t.Cleanup(transport.CloseIdleConnections)
-	return &user{"http://" + proxy, &http.Client{Transport: transport, Timeout: patience}}
+	return &user{"http://" + proxy, &http.Client{Transport: transport, Timeout: servertest.Patience}}
 }
 
 // reply is what a user gets.
@@ -204,14 +206,15 @@ func (u *user) ask(t *testing.T, path, body string, headers ...string) reply {
 // 127.0.0.1 and users aren't.
 func shipped(t *testing.T, args ...string) *process {
 	t.Helper()
-	return startProcess(t, append([]string{"-config", "../../deploy/policies.yaml", "-trusted-proxies", "127.0.0.1/32"}, args...)...)
+	return startProcess(t, append([]string{"-config", "../../../deploy/policies.yaml", "-trusted-proxies", "127.0.0.1/32"}, args...)...)
 }
 
 func TestProxiesLimit(t *testing.T) {
+	t.Parallel()
 	for _, p := range proxies {
 		t.Run(p.name, func(t *testing.T) {
 			t.Parallel()
-			weir, app := startCountingRelay(t, shipped(t).address()), startApp(t)
+			weir, app := startCountingRelay(t, shipped(t).Address()), startApp(t)
 			address := p.start(t, []string{weir.address}, app.address, p.patient...)
 			visitor, neighbour := newUser(t, address, "127.0.0.2"), newUser(t, address, "127.0.0.3")
 			requests := int64(0)
@@ -280,13 +283,14 @@ func TestProxiesLimit(t *testing.T) {
 // A client that isn't counted gets no headers, nor what stands for one in a
 // proxy's file.
 func TestProxiesOfTheExempt(t *testing.T) {
+	t.Parallel()
 	const policy = "{limits: [{algorithm: sliding_log, limit: 9, window: 1h}], clients: {ops: {exempt: true}}, identify: [header:X-Api-Key]}"
-	policies := write(t, "policies.yaml", "policies:\n  default: "+policy+"\n")
+	policies := servertest.WriteFile(t, "policies.yaml", "policies:\n  default: "+policy+"\n")
 	for _, p := range proxies {
 		t.Run(p.name, func(t *testing.T) {
 			t.Parallel()
 			app := startApp(t)
-			ops := newUser(t, p.start(t, []string{shipped(t, "-config", policies).address()}, app.address, p.patient...), "127.0.0.2")
+			ops := newUser(t, p.start(t, []string{shipped(t, "-config", policies).Address()}, app.address, p.patient...), "127.0.0.2")
 			r := ops.ask(t, "/", "", "X-Api-Key", "ops")
 			require.Equal(t, http.StatusOK, r.status, r.body)
 			for _, name := range []string{"Ratelimit", "Ratelimit-Policy", "Retry-After"} {
@@ -300,13 +304,14 @@ func TestProxiesOfTheExempt(t *testing.T) {
 // Who sends no key, too long a key, or two, learns that the request is wrong,
 // whatever the proxy can tell from an answer.
 func TestProxiesRefuseWrongKeys(t *testing.T) {
+	t.Parallel()
 	const policy = "{limits: [{algorithm: sliding_log, limit: 9, window: 1h}], identify: [header:X-Api-Key]}"
-	policies := write(t, "policies.yaml", "policies:\n  default: "+policy+"\n")
+	policies := servertest.WriteFile(t, "policies.yaml", "policies:\n  default: "+policy+"\n")
 	for _, p := range proxies {
 		t.Run(p.name, func(t *testing.T) {
 			t.Parallel()
 			app := startApp(t)
-			visitor := newUser(t, p.start(t, []string{shipped(t, "-config", policies).address()}, app.address, p.patient...), "127.0.0.2")
+			visitor := newUser(t, p.start(t, []string{shipped(t, "-config", policies).Address()}, app.address, p.patient...), "127.0.0.2")
 			assert.Equal(t, http.StatusBadRequest, visitor.ask(t, "/", "").status)
 			assert.Equal(t, http.StatusBadRequest, visitor.ask(t, "/", "", "X-Api-Key", strings.Repeat("a", 1025)).status)
 			assert.Zero(t, app.asked.Load())
@@ -317,6 +322,7 @@ func TestProxiesRefuseWrongKeys(t *testing.T) {
 
 // Who sends two keys gets no limit of its own for each pair.
 func TestProxiesPassOnEachKey(t *testing.T) {
+	t.Parallel()
 	for _, p := range proxies {
 		if p.name == "Envoy" {
 			continue // joins them to one
@@ -324,7 +330,7 @@ func TestProxiesPassOnEachKey(t *testing.T) {
 		t.Run(p.name, func(t *testing.T) {
 			t.Parallel()
 			app := startApp(t)
-			visitor := newUser(t, p.start(t, []string{shipped(t).address()}, app.address, p.patient...), "127.0.0.2")
+			visitor := newUser(t, p.start(t, []string{shipped(t).Address()}, app.address, p.patient...), "127.0.0.2")
 			r, err := http.NewRequest(http.MethodGet, visitor.url, nil)
 			require.NoError(t, err)
 			r.Header["X-Api-Key"] = []string{"alice", "other"}
@@ -347,11 +353,12 @@ func TestProxiesPassOnEachKey(t *testing.T) {
 
 // The files work with a weir that was started without a policy file, too.
 func TestProxiesAskForABuiltInPolicy(t *testing.T) {
+	t.Parallel()
 	for _, p := range proxies {
 		t.Run(p.name, func(t *testing.T) {
 			t.Parallel()
 			app := startApp(t)
-			visitor := newUser(t, p.start(t, []string{startProcess(t).address()}, app.address, p.patient...), "127.0.0.2")
+			visitor := newUser(t, p.start(t, []string{startProcess(t).Address()}, app.address, p.patient...), "127.0.0.2")
 			for range 100 {
 				require.Equal(t, http.StatusOK, visitor.ask(t, "/", "").status)
 			}
@@ -363,14 +370,15 @@ func TestProxiesAskForABuiltInPolicy(t *testing.T) {
 
 // Many users at a time need as many connections to weir, which are kept.
 func TestProxiesKeepTheConnectionsOfMany(t *testing.T) {
+	t.Parallel()
 	const users, warm, more = 100, 2000, 4000
 	for _, p := range proxies[:3] { // the programs; the others have Go's client
 		t.Run(p.name, func(t *testing.T) {
-			weir := startCountingRelay(t, shipped(t).address())
+			weir := startCountingRelay(t, shipped(t).Address())
 			address := p.start(t, []string{weir.address}, startApp(t).address, p.patient...)
 			transport := &http.Transport{MaxIdleConnsPerHost: users}
 			t.Cleanup(transport.CloseIdleConnections)
-			visitor := &user{"http://" + address, &http.Client{Transport: transport, Timeout: patience}}
+			visitor := &user{"http://" + address, &http.Client{Transport: transport, Timeout: servertest.Patience}}
 			ask := func(requests int64) {
 				var asked atomic.Int64
 				var asking sync.WaitGroup
@@ -396,13 +404,14 @@ func TestProxiesKeepTheConnectionsOfMany(t *testing.T) {
 // Each file tells weir the method and path of a request, and lets no user say
 // other ones.
 func TestProxiesTellTheRoute(t *testing.T) {
+	t.Parallel()
 	const policy = "{limits: [{name: l, algorithm: sliding_log, limit: 9, window: 1h}], routes: [{method: POST, path: /login, limits: {l: 1}}]}"
-	policies := write(t, "policies.yaml", "policies:\n  default: "+policy+"\n")
+	policies := servertest.WriteFile(t, "policies.yaml", "policies:\n  default: "+policy+"\n")
 	for _, p := range proxies {
 		t.Run(p.name, func(t *testing.T) {
 			t.Parallel()
 			app := startApp(t)
-			visitor := newUser(t, p.start(t, []string{shipped(t, "-config", policies).address()}, app.address, p.patient...), "127.0.0.2")
+			visitor := newUser(t, p.start(t, []string{shipped(t, "-config", policies).Address()}, app.address, p.patient...), "127.0.0.2")
 			assert.Equal(t, http.StatusOK, visitor.ask(t, "/login?next=/", "alice").status)
 			assert.Equal(t, http.StatusTooManyRequests, visitor.ask(t, "/login/again", "alice",
 				"X-Forwarded-Method", http.MethodGet, "X-Forwarded-Uri", "/").status)
@@ -416,7 +425,8 @@ func TestProxiesTellTheRoute(t *testing.T) {
 // Behind a load balancer, users are told apart by what it says, and by nobody
 // else's word.
 func TestProxiesBehindABalancer(t *testing.T) {
-	policies := write(t, "policies.yaml", `policies:
+	t.Parallel()
+	policies := servertest.WriteFile(t, "policies.yaml", `policies:
   default: {limits: [{name: per-minute, algorithm: sliding_log, limit: 100, window: 1m}], routes: [{path: /login, limits: {per-minute: 1}}]}
 `)
 	for _, p := range proxies {
@@ -427,7 +437,7 @@ func TestProxiesBehindABalancer(t *testing.T) {
 				trusted += "," + balancer + "/32"
 			}
 			weir := shipped(t, "-config", policies, "-trusted-proxies", trusted)
-			address := p.start(t, []string{weir.address()}, app.address, append(p.balanced, p.patient...)...)
+			address := p.start(t, []string{weir.Address()}, app.address, append(p.balanced, p.patient...)...)
 			balanced, direct := newUser(t, address, balancer), newUser(t, address, "127.0.0.2")
 			// left sends a request with lines of X-Forwarded-For.
 			left := func(from *user, forwarded ...string) int {
@@ -469,6 +479,7 @@ func TestProxiesBehindABalancer(t *testing.T) {
 
 // A rolling restart: of two instances one is always up, and no user notices.
 func TestProxiesOutliveARollingRestart(t *testing.T) {
+	t.Parallel()
 	const users, most = 4, 40_000
 	for _, p := range proxies {
 		if p.single {
@@ -476,7 +487,7 @@ func TestProxiesOutliveARollingRestart(t *testing.T) {
 		}
 		t.Run(p.name, func(t *testing.T) {
 			instances := []*process{shipped(t), shipped(t)}
-			address := p.start(t, []string{instances[0].address(), instances[1].address()}, startApp(t).address, p.patient...)
+			address := p.start(t, []string{instances[0].Address(), instances[1].Address()}, startApp(t).address, p.patient...)
 			var asked, refused atomic.Int64
 			restarted := make(chan struct{})
 			var asking sync.WaitGroup
@@ -501,12 +512,12 @@ func TestProxiesOutliveARollingRestart(t *testing.T) {
 				instance := &instances[i%len(instances)]
 				(*instance).terminate(t)
 				(*instance).requireExit(t)
-				*instance = shipped(t, "-listen", (*instance).address())
+				*instance = shipped(t, "-listen", (*instance).Address())
 				// The next one may go when the proxy asks this one again.
 				require.Eventually(t, func() bool {
-					_, metrics := (*instance).get(t, "/metrics")
+					_, metrics := (*instance).Get(t, "/metrics")
 					return strings.Contains(metrics, `weir_http_requests_total{code="200",route="/v1/auth/{policy}"}`)
-				}, patience, 10*time.Millisecond)
+				}, servertest.Patience, 10*time.Millisecond)
 			}
 			close(restarted)
 			asking.Wait()
@@ -519,6 +530,7 @@ func TestProxiesOutliveARollingRestart(t *testing.T) {
 // While weir is down a user is answered within 300 ms: 503, or by the app if
 // the file is edited as it says.
 func TestProxiesWithoutWeir(t *testing.T) {
+	t.Parallel()
 	for _, p := range proxies {
 		for _, open := range []bool{false, true} {
 			name, down, edits := p.name+" closed", p.down, []edit(nil)
@@ -531,12 +543,12 @@ func TestProxiesWithoutWeir(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				weir, app := shipped(t), startApp(t)
-				visitor := newUser(t, p.start(t, []string{weir.address()}, app.address, edits...), "127.0.0.2")
+				visitor := newUser(t, p.start(t, []string{weir.Address()}, app.address, edits...), "127.0.0.2")
 				// Others use this machine: one answer of several
 				// has to be as quick as all would be elsewhere.
 				requireDown := func() {
 					t.Helper()
-					quickest := patience
+					quickest := servertest.Patience
 					for range 20 {
 						before := app.asked.Load()
 						r := visitor.ask(t, "/", "still here")
@@ -554,13 +566,13 @@ func TestProxiesWithoutWeir(t *testing.T) {
 				// requireUp waits until the proxy has noticed.
 				requireUp := func() {
 					t.Helper()
-					require.Eventually(t, func() bool { return visitor.ask(t, "/", "").status == http.StatusOK }, patience, 50*time.Millisecond)
+					require.Eventually(t, func() bool { return visitor.ask(t, "/", "").status == http.StatusOK }, servertest.Patience, 50*time.Millisecond)
 				}
 				requireUp()
 				weir.kill()
 				requireDown()
 
-				weir = shipped(t, "-listen", weir.address())
+				weir = shipped(t, "-listen", weir.Address())
 				requireUp()
 				if p.waits {
 					return
@@ -572,7 +584,7 @@ func TestProxiesWithoutWeir(t *testing.T) {
 					r := visitor.ask(t, "/", "still here")
 					require.Less(t, r.took, 2*time.Second)
 					return r.status == down && r.left() < 0
-				}, patience, time.Millisecond)
+				}, servertest.Patience, time.Millisecond)
 				require.NoError(t, weir.cmd.Process.Signal(syscall.SIGCONT))
 				requireUp()
 			})
@@ -583,10 +595,10 @@ func TestProxiesWithoutWeir(t *testing.T) {
 // What deploy/README.md shows is what ships.
 func TestReadmeShowsTheFiles(t *testing.T) {
 	t.Parallel()
-	readme, err := os.ReadFile("../../deploy/README.md")
+	readme, err := os.ReadFile("../../../deploy/README.md")
 	require.NoError(t, err)
 	for _, file := range []string{"nginx.conf", "Caddyfile", "haproxy.cfg", "haproxy.lua", "traefik.yaml", "envoy.yaml"} {
-		data, err := os.ReadFile("../../deploy/" + file)
+		data, err := os.ReadFile("../../../deploy/" + file)
 		require.NoError(t, err)
 		assert.True(t, strings.Contains(string(readme), "\n"+string(data)+"```\n"), file)
 	}

@@ -1,4 +1,4 @@
-package main
+package e2e
 
 import (
 	"encoding/json"
@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/api"
+	"weir/cmd/server/servertest"
 	"weir/counters"
 	"weir/counters/memcachedtest"
 )
@@ -35,6 +36,7 @@ var (
 // decides the order.
 func TestHistories(t *testing.T) {
 	t.Parallel()
+	shiftedBinary(t) // takes none of the time
 	var next atomic.Uint64
 	next.Store(*historiesFrom)
 	begin := time.Now()
@@ -70,7 +72,7 @@ func TestHistoriesSeeClocksTooFarApart(t *testing.T) {
 	}
 	r := h.run(t, memcachedtest.Start(t).Addr)
 	begin := time.Now()
-	for len(h.judge()) == 0 && time.Since(begin) < 3*patience {
+	for len(h.judge()) == 0 && time.Since(begin) < 3*servertest.Patience {
 		r.storm(rand.New(rand.NewPCG(1, 2)), "busy", time.Now().Add(2*time.Second), 0)
 	}
 	broken := h.judge()
@@ -249,7 +251,7 @@ type recorder struct {
 // run starts the processes of the history on the store.
 func (h *history) run(t *testing.T, store string) *recorder {
 	r := &recorder{history: h, processes: make([]*process, len(h.offsets)), args: []string{
-		"-config", write(t, "p.yaml", h.file()), "-memcached", store,
+		"-config", servertest.WriteFile(t, "p.yaml", h.file()), "-memcached", store,
 		"-clock-skew", h.skew.String(), "-store-timeout", h.timeout.String(),
 	}}
 	for i := range h.offsets {
@@ -282,7 +284,7 @@ func (r *recorder) send(process int, method, path, contentType, body string) (st
 	if p == nil {
 		return 0, nil, false
 	}
-	status, _, data, err := p.service.send(method, path, contentType, body)
+	status, _, data, err := p.Service.Send(method, path, contentType, body)
 	if err != nil {
 		status = 0
 	}
@@ -379,7 +381,7 @@ func (r *recorder) check(process int, p policy, client string, cost int64, retur
 	if !asked {
 		return e, 0
 	}
-	var a answer
+	var a servertest.Answer
 	if status != 0 && json.Unmarshal(data, &a) == nil {
 		e.status, e.allowed, e.degraded = status, a.Allowed, a.Degraded
 	}

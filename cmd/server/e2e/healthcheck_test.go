@@ -1,4 +1,4 @@
-package main
+package e2e
 
 import (
 	"net"
@@ -10,13 +10,15 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"weir/cmd/server/servertest"
 )
 
 // runHealthcheck runs the binary with -healthcheck, by the environment alone,
 // as a container does.
 func runHealthcheck(t *testing.T, environment ...string) (stderr string, code int) {
 	t.Helper()
-	cmd := exec.Command(binary, "-healthcheck")
+	cmd := exec.Command(binary(t), "-healthcheck")
 	cmd.Env = append(append(os.Environ(), noRaceSleep), environment...)
 	var errs strings.Builder
 	cmd.Stderr = &errs
@@ -24,10 +26,10 @@ func runHealthcheck(t *testing.T, environment ...string) (stderr string, code in
 	return errs.String(), cmd.ProcessState.ExitCode()
 }
 
-// port returns the port of the service.
-func (s service) port(t *testing.T) string {
+// port returns the port that the process listens on.
+func (p *process) port(t *testing.T) string {
 	t.Helper()
-	_, port, err := net.SplitHostPort(s.address())
+	_, port, err := net.SplitHostPort(p.Address())
 	require.NoError(t, err)
 	return port
 }
@@ -45,22 +47,22 @@ func TestHealthcheckFindsTheListener(t *testing.T) {
 func TestHealthcheckFails(t *testing.T) {
 	t.Parallel()
 	p := startProcess(t)
-	listen := "WEIR_LISTEN=" + p.address()
+	listen := "WEIR_LISTEN=" + p.Address()
 
 	stderr, code := runHealthcheck(t, listen, "WEIR_TLS_CERT=c", "WEIR_TLS_KEY=k")
 	assert.Equal(t, 1, code, "it serves HTTP, not HTTPS")
-	assert.Equal(t, "weir at "+p.address()+" doesn't answer: http: server gave HTTP response to HTTPS client\n", stderr)
+	assert.Equal(t, "weir at "+p.Address()+" doesn't answer: http: server gave HTTP response to HTTPS client\n", stderr)
 
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGSTOP))
 	stderr, code = runHealthcheck(t, listen)
 	assert.Equal(t, 1, code)
-	assert.Contains(t, stderr, "weir at "+p.address()+" doesn't answer: ")
+	assert.Contains(t, stderr, "weir at "+p.Address()+" doesn't answer: ")
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGCONT))
 
 	p.kill()
 	stderr, code = runHealthcheck(t, listen)
 	assert.Equal(t, 1, code)
-	assert.Equal(t, "weir at "+p.address()+" doesn't answer: dial tcp "+p.address()+": connect: connection refused\n", stderr)
+	assert.Equal(t, "weir at "+p.Address()+" doesn't answer: dial tcp "+p.Address()+": connect: connection refused\n", stderr)
 
 	for _, none := range []string{"127.0.0.1:0", "127.0.0.1:"} {
 		stderr, code = runHealthcheck(t, "WEIR_LISTEN="+none)
@@ -71,18 +73,18 @@ func TestHealthcheckFails(t *testing.T) {
 
 func TestHealthcheckOverTLS(t *testing.T) {
 	t.Parallel()
-	a := newAuthority(t)
-	cert, key := a.issue(t, "weir.example")
+	a := servertest.NewAuthority(t)
+	cert, key := a.Issue(t, "weir.example")
 	variables := func(address string) []string {
 		return []string{"WEIR_LISTEN=" + address, "WEIR_TLS_CERT=" + cert, "WEIR_TLS_KEY=" + key}
 	}
 
 	p := startProcess(t, "-tls-cert", cert, "-tls-key", key)
-	stderr, code := runHealthcheck(t, variables(p.address())...)
+	stderr, code := runHealthcheck(t, variables(p.Address())...)
 	assert.Zero(t, code, stderr)
 
-	p = startProcess(t, "-tls-cert", cert, "-tls-key", key, "-tls-client-ca", a.file)
-	withCA := append(variables(p.address()), "WEIR_TLS_CLIENT_CA="+a.file)
+	p = startProcess(t, "-tls-cert", cert, "-tls-key", key, "-tls-client-ca", a.File)
+	withCA := append(variables(p.Address()), "WEIR_TLS_CLIENT_CA="+a.File)
 	stderr, code = runHealthcheck(t, withCA...)
 	assert.Zero(t, code, stderr)
 
@@ -97,8 +99,8 @@ func TestHealthcheckOverTLS(t *testing.T) {
 func TestHealthcheckIsAboutTheProcess(t *testing.T) {
 	t.Parallel()
 	p := startProcess(t, "-memcached", "127.0.0.1:1")
-	status, _ := p.get(t, "/readyz")
+	status, _ := p.Get(t, "/readyz")
 	require.Equal(t, 503, status)
-	stderr, code := runHealthcheck(t, "WEIR_LISTEN="+p.address())
+	stderr, code := runHealthcheck(t, "WEIR_LISTEN="+p.Address())
 	assert.Zero(t, code, stderr)
 }

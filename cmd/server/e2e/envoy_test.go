@@ -1,4 +1,4 @@
-package main
+package e2e
 
 import (
 	"context"
@@ -28,6 +28,7 @@ import (
 	"google.golang.org/grpc/encoding/gzip"
 	"google.golang.org/grpc/status"
 
+	"weir/cmd/server/servertest"
 	"weir/counters/memcachedtest"
 )
 
@@ -35,7 +36,7 @@ var grpcAddress = regexp.MustCompile(` grpc=(\S+)`)
 
 // dialGRPC returns a client of the rate limit service of the process that has the log, on a connection of
 // its own.
-func dialGRPC(t testing.TB, log *logLines, creds credentials.TransportCredentials) rls.RateLimitServiceClient {
+func dialGRPC(t testing.TB, log *servertest.Log, creds credentials.TransportCredentials) rls.RateLimitServiceClient {
 	t.Helper()
 	conn, err := grpc.NewClient(grpcAddress.FindStringSubmatch(log.String())[1], grpc.WithTransportCredentials(creds))
 	require.NoError(t, err)
@@ -78,7 +79,8 @@ descriptors:
 // However many ask however many processes, exactly the limit is admitted, and a
 // denied request has taken nothing from the other limit that it asked.
 func TestEnvoyAdmitsExactlyTheLimit(t *testing.T) {
-	file := write(t, "shop.yaml", envoyShop)
+	t.Parallel()
+	file := servertest.WriteFile(t, "shop.yaml", envoyShop)
 	for _, instances := range []int{1, 4} {
 		m := memcachedtest.Start(t)
 		servers := make([]string, instances)
@@ -128,7 +130,7 @@ func TestEnvoyAdmitsExactlyTheLimit(t *testing.T) {
 // counted when that is undone.
 func TestEnvoyAsksInGzip(t *testing.T) {
 	t.Parallel()
-	p := startProcess(t, "-grpc-listen", "127.0.0.1:0", "-envoy-config", write(t, "shop.yaml", envoyShop))
+	p := startProcess(t, "-grpc-listen", "127.0.0.1:0", "-envoy-config", servertest.WriteFile(t, "shop.yaml", envoyShop))
 	c := dialGRPC(t, p.log, insecure.NewCredentials())
 	ask := func(value string) (*rls.RateLimitResponse, error) {
 		return c.ShouldRateLimit(context.Background(), &rls.RateLimitRequest{
@@ -146,14 +148,14 @@ func TestEnvoyAsksInGzip(t *testing.T) {
 // The same file by JSON, and changed while weir runs.
 func TestEnvoyJSONAndReload(t *testing.T) {
 	t.Parallel()
-	file := write(t, "shop.yaml", envoyShop)
+	file := servertest.WriteFile(t, "shop.yaml", envoyShop)
 	p := startProcess(t, "-grpc-listen", "127.0.0.1:0", "-envoy-config", file, "-envoy-algorithm", "sliding_window", "-envoy-headers", "legacy")
-	status, body := p.get(t, "/healthcheck")
+	status, body := p.Get(t, "/healthcheck")
 	assert.Equal(t, http.StatusOK, status)
 	assert.Equal(t, "OK", body)
 	const request = `{"domain":"shop","hitsAddend":60,"descriptors":[{"entries":[{"key":"user","value":"a"}]}]}`
 	post := func(body string) int {
-		status, _, _, err := p.send(http.MethodPost, "/json", "application/json", body)
+		status, _, _, err := p.Send(http.MethodPost, "/json", "application/json", body)
 		require.NoError(t, err)
 		return status
 	}
@@ -164,12 +166,12 @@ func TestEnvoyJSONAndReload(t *testing.T) {
 	c := dialGRPC(t, p.log, insecure.NewCredentials())
 	assert.Equal(t, "100", envoyAsks(t, c, descriptor("user", "a")).ResponseHeadersToAdd[0].Value)
 	require.NoError(t, os.WriteFile(file, []byte("domain: shop\ndescriptors: [{key: user, rate_limit: {unit: years}}]"), 0o600))
-	p.log.wait(t, "shop.yaml:2: unit")
+	p.log.Wait(t, "shop.yaml:2: unit")
 	assert.EqualValues(t, 38, envoyAsks(t, c, descriptor("user", "a")).Statuses[0].LimitRemaining, "as before")
 	require.NoError(t, os.WriteFile(file, []byte("domain: shop\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 200}}]"), 0o600))
-	p.log.wait(t, "policies loaded")
+	p.log.Wait(t, "policies loaded")
 	assert.EqualValues(t, 137, envoyAsks(t, c, descriptor("user", "a")).Statuses[0].LimitRemaining, "what was counted stays")
-	_, metrics := p.get(t, "/metrics")
+	_, metrics := p.Get(t, "/metrics")
 	assert.Contains(t, metrics, `weir_checks_total{decision="denied",policy="envoy"} 1`)
 	assert.Contains(t, metrics, `weir_http_requests_total{code="429",route="/json"} 1`)
 }
@@ -177,8 +179,8 @@ func TestEnvoyJSONAndReload(t *testing.T) {
 // What HTTP answers for Envoy is what the document says.
 func TestEnvoyJSONKeepsTheContract(t *testing.T) {
 	t.Parallel()
-	p := startProgram(t, "-envoy-config", write(t, "shop.yaml", envoyShop))
-	_, _, text, err := p.send(http.MethodGet, "/openapi.yaml", "", "")
+	p := startProcess(t, "-envoy-config", servertest.WriteFile(t, "shop.yaml", envoyShop))
+	_, _, text, err := p.Send(http.MethodGet, "/openapi.yaml", "", "")
 	require.NoError(t, err)
 	doc, err := openapi3.NewLoader().LoadFromData([]byte(text))
 	require.NoError(t, err)
@@ -204,7 +206,7 @@ func TestEnvoyJSONKeepsTheContract(t *testing.T) {
 			Options: &openapi3filter.Options{IncludeResponseStatus: true}}
 		err = openapi3filter.ValidateRequest(t.Context(), input)
 		assert.Equal(t, step.undescribed, err != nil, "%s: %v", step.body, err)
-		status, header, body, err := p.send(step.method, step.path, "application/json", step.body)
+		status, header, body, err := p.Send(step.method, step.path, "application/json", step.body)
 		require.NoError(t, err)
 		assert.Equal(t, step.status, status, body)
 		answer := &openapi3filter.ResponseValidationInput{RequestValidationInput: input, Status: status, Header: header, Options: input.Options}
@@ -216,16 +218,16 @@ func TestEnvoyJSONKeepsTheContract(t *testing.T) {
 // gRPC has the certificates of HTTP, and asks for those of clients.
 func TestEnvoyTLS(t *testing.T) {
 	t.Parallel()
-	a := newAuthority(t)
-	cert, key := a.issue(t, "server")
-	p := startProgram(t, "-grpc-listen", "127.0.0.1:0", "-envoy-config", write(t, "shop.yaml", envoyShop),
-		"-tls-cert", cert, "-tls-key", key, "-tls-client-ca", a.file)
-	stranger := dialGRPC(t, p.log, credentials.NewTLS(&tls.Config{RootCAs: a.pool()}))
+	a := servertest.NewAuthority(t)
+	cert, key := a.Issue(t, "server")
+	p := startProcess(t, "-grpc-listen", "127.0.0.1:0", "-envoy-config", servertest.WriteFile(t, "shop.yaml", envoyShop),
+		"-tls-cert", cert, "-tls-key", key, "-tls-client-ca", a.File)
+	stranger := dialGRPC(t, p.log, credentials.NewTLS(&tls.Config{RootCAs: a.Pool()}))
 	_, err := stranger.ShouldRateLimit(context.Background(), &rls.RateLimitRequest{})
 	assert.Equal(t, codes.Unavailable, status.Code(err))
-	own, err := tls.LoadX509KeyPair(a.issue(t, "client"))
+	own, err := tls.LoadX509KeyPair(a.Issue(t, "client"))
 	require.NoError(t, err)
-	c := dialGRPC(t, p.log, credentials.NewTLS(&tls.Config{RootCAs: a.pool(), Certificates: []tls.Certificate{own}}))
+	c := dialGRPC(t, p.log, credentials.NewTLS(&tls.Config{RootCAs: a.Pool(), Certificates: []tls.Certificate{own}}))
 	assert.EqualValues(t, 99, envoyAsks(t, c, descriptor("user", "a")).Statuses[0].LimitRemaining)
 }
 
@@ -233,7 +235,7 @@ func TestEnvoyTLS(t *testing.T) {
 func TestEnvoyWithASilentStore(t *testing.T) {
 	t.Parallel()
 	m := memcachedtest.Start(t)
-	p := startProcess(t, "-memcached", m.Addr, "-grpc-listen", "127.0.0.1:0", "-envoy-config", write(t, "shop.yaml", envoyShop))
+	p := startProcess(t, "-memcached", m.Addr, "-grpc-listen", "127.0.0.1:0", "-envoy-config", servertest.WriteFile(t, "shop.yaml", envoyShop))
 	c := dialGRPC(t, p.log, insecure.NewCredentials())
 	require.EqualValues(t, 99, envoyAsks(t, c, descriptor("user", "a")).Statuses[0].LimitRemaining)
 	m.Pause()
@@ -248,9 +250,10 @@ func TestEnvoyWithASilentStore(t *testing.T) {
 // Callers that connect for each check are answered, or refused when they
 // connect.
 func TestEnvoyAnswersOrRefusesNewConnections(t *testing.T) {
+	t.Parallel()
 	const callers = 32
 	for range 5 {
-		p := startProcess(t, "-grpc-listen", "127.0.0.1:0", "-envoy-config", write(t, "shop.yaml", envoyShop))
+		p := startProcess(t, "-grpc-listen", "127.0.0.1:0", "-envoy-config", servertest.WriteFile(t, "shop.yaml", envoyShop))
 		address := grpcAddress.FindStringSubmatch(p.log.String())[1]
 		request := &rls.RateLimitRequest{Domain: "shop", Descriptors: []*common.RateLimitDescriptor{descriptor("user", "a")}}
 		var done sync.WaitGroup
@@ -274,7 +277,7 @@ func TestEnvoyAnswersOrRefusesNewConnections(t *testing.T) {
 				}
 			})
 		}
-		require.Eventually(t, func() bool { return answered.Load() > 3*callers }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { return answered.Load() > 3*callers }, servertest.Patience, time.Millisecond)
 		p.terminate(t)
 		done.Wait()
 		p.requireExit(t)
@@ -284,7 +287,7 @@ func TestEnvoyAnswersOrRefusesNewConnections(t *testing.T) {
 // Envoy's :path has the query, which anybody may vary.
 func TestTheFileOfDeployLimitsLoginsWhateverTheQuery(t *testing.T) {
 	t.Parallel()
-	p := startProgram(t, "-grpc-listen", "127.0.0.1:0", "-envoy-config", "../../deploy/envoy/limits.yaml")
+	p := startProcess(t, "-grpc-listen", "127.0.0.1:0", "-envoy-config", "../../../deploy/envoy/limits.yaml")
 	c := dialGRPC(t, p.log, insecure.NewCredentials())
 	ask := func(path string) rls.RateLimitResponse_Code {
 		r, err := c.ShouldRateLimit(context.Background(), &rls.RateLimitRequest{
@@ -298,15 +301,4 @@ func TestTheFileOfDeployLimitsLoginsWhateverTheQuery(t *testing.T) {
 	}
 	assert.Equal(t, rls.RateLimitResponse_OVER_LIMIT, ask("/login"))
 	assert.Equal(t, rls.RateLimitResponse_OK, ask("/"))
-}
-
-func TestEnvoyNeedsItsOwnName(t *testing.T) {
-	t.Parallel()
-	policies := write(t, "p.yaml", "policies: {envoy: {limits: [{algorithm: fixed_window, limit: 1, window: 1m}]}}")
-	cfg, err := parseConfig([]string{"-listen", "127.0.0.1:0", "-config", policies, "-envoy-config", write(t, "shop.yaml", envoyShop)}, nil, os.Stderr)
-	require.NoError(t, err)
-	_, err = newProgram(cfg, newLogLines())
-	assert.ErrorContains(t, err, `the policy "envoy" must have another name`)
-	_, err = parseConfig([]string{"-grpc-listen", ":1"}, nil, os.Stderr)
-	assert.ErrorContains(t, err, "-grpc-listen needs -envoy-config")
 }

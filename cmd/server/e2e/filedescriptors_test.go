@@ -1,4 +1,4 @@
-package main
+package e2e
 
 import (
 	"encoding/json"
@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"weir/cmd/server/servertest"
 	"weir/counters/memcachedtest"
 )
 
@@ -22,17 +23,17 @@ import (
 func TestWithoutDescriptors(t *testing.T) {
 	t.Parallel()
 	server := memcachedtest.Start(t)
-	arguments := []string{"-c", `ulimit -n 64 && exec "$0" "$@"`, binary, "-listen", "127.0.0.1:0", "-memcached", server.Addr}
+	arguments := []string{"-c", `ulimit -n 64 && exec "$0" "$@"`, binary(t), "-listen", "127.0.0.1:0", "-memcached", server.Addr}
 	p := runProcess(t, exec.Command("sh", append(arguments, unhurried...)...))
-	caller := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}, Timeout: patience}
+	caller := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}, Timeout: servertest.Patience}
 	defer caller.CloseIdleConnections()
 	degraded := func(path, body string) bool {
-		resp, err := caller.Post("http://"+p.address()+path, "application/json", strings.NewReader(body))
+		resp, err := caller.Post("http://"+p.Address()+path, "application/json", strings.NewReader(body))
 		require.NoError(t, err)
 		defer resp.Body.Close()
 		var a struct {
-			Degraded bool     `json:"degraded"`
-			Results  []answer `json:"results"`
+			Degraded bool                `json:"degraded"`
+			Results  []servertest.Answer `json:"results"`
 		}
 		require.NoError(t, json.NewDecoder(resp.Body).Decode(&a))
 		for _, r := range a.Results {
@@ -43,13 +44,13 @@ func TestWithoutDescriptors(t *testing.T) {
 	require.False(t, degraded("/v1/check", `{"policy":"default","client":"c"}`))
 
 	for range 100 {
-		conn, err := net.Dial("tcp", p.address())
+		conn, err := net.Dial("tcp", p.Address())
 		require.NoError(t, err)
 		defer conn.Close()
 		_, err = fmt.Fprint(conn, "GET /healthz HTTP/1.1\r\nHost: weir\r\n\r\n") // or it is closed soon
 		require.NoError(t, err)
 	}
-	p.log.wait(t, "no connection can be accepted")
+	p.log.Wait(t, "no connection can be accepted")
 	var checks []string
 	for i := range 300 {
 		checks = append(checks, fmt.Sprintf(`{"policy":"default","client":"c%d"}`, i))
@@ -60,13 +61,5 @@ func TestWithoutDescriptors(t *testing.T) {
 	require.True(t, degraded("/v1/check", `{"policy":"default","client":"c"}`)) // it has lost its connection
 	time.Sleep(3 * time.Second)                                                 // who waits to be accepted takes what is free, at most a second later
 	server.Restart()
-	assert.Eventually(t, func() bool { return !degraded("/v1/check", `{"policy":"default","client":"c"}`) }, patience, 100*time.Millisecond)
-}
-
-func TestPlacesOfConnections(t *testing.T) {
-	t.Parallel()
-	for files, want := range map[int][2]int{24: {9, 3}, 64: {40, 8}, 1024: {832, 128}, 1 << 20: {851_968, 131_072}, 4: {1, 1}} {
-		http, grpc := places(files)
-		assert.Equal(t, want, [2]int{http, grpc}, files)
-	}
+	assert.Eventually(t, func() bool { return !degraded("/v1/check", `{"policy":"default","client":"c"}`) }, servertest.Patience, 100*time.Millisecond)
 }

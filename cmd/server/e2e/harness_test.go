@@ -1,0 +1,154 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"weir/cmd/server/servertest"
+)
+
+// bin is a folder for what is built.
+var bin string
+
+func TestMain(m *testing.M) {
+	var err error
+	if bin, err = os.MkdirTemp("", "weir"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		os.RemoveAll(bin)
+		os.Exit(code)
+	}))
+}
+
+// build has the go command make a file of the server's package, with the race
+// detector if the tests have it.
+func build(file string, command ...string) error {
+	if _, err := os.ReadDir(".."); err != nil { // so that go test takes no cached result when the server has changed
+		return err
+	}
+	args := append(command, "-o", file)
+	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+		args = append(args, "-race")
+	}
+	if out, err := exec.Command("go", append(args, "..")...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%w\n%s", err, out)
+	}
+	return nil
+}
+
+// What most tests start is built once, when the first of them needs it.
+var (
+	buildServer = sync.OnceValues(func() (string, error) {
+		file := filepath.Join(bin, "server")
+		return file, build(file, "build")
+	})
+	buildShifted = sync.OnceValues(func() (string, error) {
+		file := filepath.Join(bin, "shifted")
+		return file, build(file, "test", "-c")
+	})
+)
+
+// binary returns the file of the server.
+func binary(t testing.TB) string {
+	t.Helper()
+	file, err := buildServer()
+	require.NoError(t, err)
+	return file
+}
+
+// shiftedBinary returns the file of the test binary of the server's package, which
+// is the server, with a clock that is off, where the environment says so.
+func shiftedBinary(t testing.TB) string {
+	t.Helper()
+	file, err := buildShifted()
+	require.NoError(t, err)
+	return file
+}
+
+// noRaceSleep keeps the race detector from making each exit take a second.
+const noRaceSleep = "GORACE=atexit_sleep_ms=0"
+
+// process is the real binary, running.
+type process struct {
+	servertest.Service
+	log    *servertest.Log
+	cmd    *exec.Cmd
+	exited chan struct{} // closed when it has
+	killed bool          // by the test
+}
+
+// startProcess starts the binary on a free port. When the test ends it gets
+// SIGTERM and has to exit with 0, which it doesn't after a data race.
+func startProcess(t testing.TB, args ...string) *process {
+	t.Helper()
+	return runProcess(t, exec.Command(binary(t), append([]string{"-listen", "127.0.0.1:0"}, args...)...))
+}
+
+// startShifted is startProcess with a clock that is off.
+func startShifted(t testing.TB, offset time.Duration, args ...string) *process {
+	t.Helper()
+	cmd := exec.Command(shiftedBinary(t), append([]string{"-listen", "127.0.0.1:0"}, args...)...)
+	cmd.Env = append(os.Environ(), servertest.ClockOffset+"="+offset.String())
+	return runProcess(t, cmd)
+}
+
+func runProcess(t testing.TB, cmd *exec.Cmd) *process {
+	t.Helper()
+	p := &process{log: servertest.NewLog(), cmd: cmd, exited: make(chan struct{})}
+	p.cmd.Stderr = p.log
+	p.cmd.Env = append(cmd.Environ(), noRaceSleep)
+	require.NoError(t, p.cmd.Start())
+	go func() {
+		_ = p.cmd.Wait() // ProcessState has it
+		close(p.exited)
+	}()
+	t.Cleanup(func() {
+		if p.Client != nil { // else it hasn't come so far
+			p.Client.CloseIdleConnections()
+		}
+		p.terminate(t)
+		p.requireExit(t)
+	})
+	p.Service = servertest.NewService(t, servertest.AwaitGreeting(t, p.log), nil)
+	return p
+}
+
+// terminate sends SIGTERM unless the process has exited.
+func (p *process) terminate(t testing.TB) {
+	select {
+	case <-p.exited:
+	default:
+		require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
+	}
+}
+
+// kill ends the process at once.
+func (p *process) kill() {
+	p.killed = true
+	_ = p.cmd.Process.Kill()
+	<-p.exited
+}
+
+// requireExit waits until the process has exited, with 0 unless it was killed.
+func (p *process) requireExit(t testing.TB) {
+	select {
+	case <-p.exited:
+		require.Truef(t, p.killed || p.cmd.ProcessState.Success(), "%v\n%s", p.cmd.ProcessState, p.log)
+	case <-time.After(servertest.Patience):
+		_ = p.cmd.Process.Kill()
+		<-p.exited
+		require.Failf(t, "the process doesn't exit", "%s", p.log)
+	}
+}
