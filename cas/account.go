@@ -77,10 +77,8 @@ func (a *account[S]) owe(l *rules[S], d *debt) {
 	for i > 0 && a.due[i-1].now > d.now {
 		i--
 	}
-	if b := a.belief; b != nil && i == len(a.due) {
-		b.add(l, d)
-	} else {
-		a.belief = nil
+	if a.belief != nil {
+		a.belief.add(l, d)
 	}
 	a.due = slices.Insert(a.due, i, d)
 }
@@ -126,7 +124,8 @@ type belief[S any] struct {
 	alone, others int64
 }
 
-// add adds d, the latest of what is due.
+// add adds d, which may be older than what else is due: clocks are read before the
+// client is locked.
 func (b *belief[S]) add(l *rules[S], d *debt) {
 	if b.state = l.tell(b.state, d); d.kind != admitted || d.old {
 		return
