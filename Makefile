@@ -2,7 +2,12 @@
 # what the tests start, or installs it.
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: test lint setup bench histories soak fuzz
+.PHONY: quick test lint setup bench histories soak fuzz
+
+# The daily round. It needs no program but Go.
+quick: lint
+	go test -short -vet=off $$(go list ./... | grep -v '/bench\(/\|$$\)')
+	@echo "Left out, and in make test: tests that start processes (memcached, proxies, weir), the race detector, bench and deploy/manifests."
 
 # Worlds, plots and simulated clients run without the race detector first: their
 # goroutines take turns or share nothing, so it sees little in them, and takes

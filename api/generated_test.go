@@ -10,12 +10,15 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"weir/counters/memcachedtest"
 )
 
 // oapi-codegen makes a client of the document, and the client works. It lives
 // in a module of its own, so that weir's has no need of what it needs.
 func TestAGeneratedClientWorks(t *testing.T) {
 	t.Parallel()
+	memcachedtest.NeedsProcess(t)
 	module := t.TempDir()
 	require.NoError(t, os.CopyFS(module, os.DirFS("testdata/oapi-codegen")))
 	require.NoError(t, os.Mkdir(filepath.Join(module, "weir"), 0o755))

@@ -13,5 +13,11 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "16"); err != nil {
 		panic(err)
 	}
+	flag.Parse()
+	if testing.Short() { // the example starts memcached
+		if err := flag.Set("test.skip", "^Example"); err != nil {
+			panic(err)
+		}
+	}
 	goleak.VerifyTestMain(m)
 }

@@ -3,8 +3,8 @@
 // its server, read its statistics, and see its keys and when they expire. The
 // process ends with the test.
 //
-// A machine without memcached fails the test; nothing is skipped. Start with
-// Start.
+// A machine without memcached fails the test; only -short, which is for tests
+// without processes, skips it. Start with Start.
 package memcachedtest
 
 import (
@@ -36,11 +36,20 @@ type Server struct {
 	cmd  *exec.Cmd
 }
 
+// NeedsProcess skips a test that starts a process if -short is given.
+func NeedsProcess(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("starts a process: run it without -short")
+	}
+}
+
 // Start starts memcached on a free TCP port with the given further
 // arguments and stops it when the test ends. A machine without memcached fails
 // the test.
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
+	NeedsProcess(t)
 	m, err := Run(args...)
 	require.NoError(t, err)
 	m.t = t
@@ -51,6 +60,7 @@ func Start(t testing.TB, args ...string) *Server {
 // StartSocket is Start on a unix socket.
 func StartSocket(t testing.TB, args ...string) *Server {
 	t.Helper()
+	NeedsProcess(t)
 	path := filepath.Join(PublicDir(t), "memcached.sock")
 	m := &Server{Addr: path, t: t, args: append([]string{"-s", path, "-a", "0777"}, args...)}
 	m.start()
@@ -112,7 +122,7 @@ const nobody = 65534
 func (m *Server) run(variable string, ready func() error) error {
 	path, err := exec.LookPath("memcached")
 	if err != nil {
-		return fmt.Errorf("the tests need memcached: make test installs it, or apt-get install memcached: %w", err)
+		return fmt.Errorf("the tests need memcached, which make setup installs: %w", err)
 	}
 	args := m.args
 	m.cmd = exec.Command(path, args...)

@@ -20,6 +20,7 @@ import (
 // A paused server stays so when the shell ends that runs the tests in the
 // background, which has what is paused in their process group go on.
 func TestPauseOutlivesTheShell(t *testing.T) {
+	memcachedtest.NeedsProcess(t)
 	const role = "WEIR_TEST_ROLE"
 	again := func(as string) *exec.Cmd {
 		cmd := exec.Command(os.Args[0], "-test.run", "^"+t.Name()+"$")

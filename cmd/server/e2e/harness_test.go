@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -22,6 +23,10 @@ import (
 var bin string
 
 func TestMain(m *testing.M) {
+	flag.Parse()
+	if testing.Short() { // which is for tests that start no process
+		return
+	}
 	var err error
 	if bin, err = os.MkdirTemp("", "weir"); err != nil {
 		panic(err)
@@ -51,7 +56,7 @@ func build(file string, command ...string) error {
 // What most tests start is built once, when the first of them needs it.
 var (
 	buildServer = sync.OnceValues(func() (string, error) {
-		file := filepath.Join(bin, "server")
+		file := filepath.Join(bin, "weir")
 		return file, build(file, "build")
 	})
 	buildShifted = sync.OnceValues(func() (string, error) {

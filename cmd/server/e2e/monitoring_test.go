@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -38,7 +37,7 @@ func read(t *testing.T, file string) string {
 func TestAlertsAreRight(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"check", "rules", rulesFile}, {"test", "rules", rulesTestFile}} {
-		out, err := exec.Command("promtool", args...).CombinedOutput()
+		out, err := debian(t, "promtool", args...).CombinedOutput()
 		assert.NoError(t, err, "promtool %v: %s", args, out)
 	}
 }
@@ -133,7 +132,7 @@ func startPrometheus(t *testing.T, target string) *prometheusServer {
 		"global: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files: [%s]\nscrape_configs: [{job_name: weir, static_configs: [{targets: [%q]}]}]\n",
 		rules, target))
 	log := servertest.NewLog()
-	cmd := exec.Command("prometheus", "--config.file="+config, "--storage.tsdb.path="+t.TempDir(), "--web.listen-address="+address)
+	cmd := debian(t, "prometheus", "--config.file="+config, "--storage.tsdb.path="+t.TempDir(), "--web.listen-address="+address)
 	cmd.Stderr = log
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {

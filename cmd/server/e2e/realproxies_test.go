@@ -50,17 +50,23 @@ func freePort(t *testing.T) string {
 	return port
 }
 
-// startListening starts a program of Debian, in dir, and waits until it listens
-// on the port. The program ends with the test.
-func startListening(t *testing.T, dir, port, name string, args ...string) (address string) {
+// debian returns a command of a program of Debian.
+func debian(t *testing.T, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	path, err := exec.LookPath(name)
 	if err != nil { // where root's programs are
 		path, err = exec.LookPath("/usr/sbin/" + name)
 	}
-	require.NoError(t, err, "deploy/install %s", name)
+	require.NoError(t, err, "make setup installs it")
+	return exec.Command(path, args...)
+}
+
+// startListening starts a program of Debian, in dir, and waits until it listens
+// on the port. The program ends with the test.
+func startListening(t *testing.T, dir, port, name string, args ...string) (address string) {
+	t.Helper()
 	log, exited := servertest.NewLog(), make(chan struct{})
-	cmd := exec.Command(path, args...)
+	cmd := debian(t, name, args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
 	cmd.Env = append(os.Environ(), "HOME="+dir, "XDG_CONFIG_HOME="+dir, "XDG_DATA_HOME="+dir)
 	require.NoError(t, cmd.Start())
