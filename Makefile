@@ -2,7 +2,7 @@
 # what the tests start, or installs it.
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: quick test lint setup bench histories soak fuzz
+.PHONY: quick test lint setup bench histories soak fuzz module
 
 # The daily round. It needs no program but Go.
 quick: lint
@@ -47,3 +47,7 @@ fuzz: setup
 			go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZ_TIME) -fuzzminimizetime 10x "./$$(dirname "$$file")" || exit 1; \
 		done; \
 	done
+
+# The path under which the module can be fetched: make module NAME=git.example.com/team/weir
+module:
+	deploy/module "$(NAME)"
