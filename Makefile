@@ -2,7 +2,7 @@
 # what the tests start, or installs it.
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: quick test lint setup bench histories soak fuzz module
+.PHONY: quick test lint setup bench histories soak fuzz module release
 
 # The daily round. It needs no program but Go.
 quick: lint
@@ -51,3 +51,12 @@ fuzz: setup
 # The path under which the module can be fetched: make module NAME=git.example.com/team/weir
 module:
 	deploy/module "$(NAME)"
+
+# make release VERSION=1.2.3 leaves archives for Linux and their checksums in bin/release,
+# and the image, where docker runs.
+release:
+	@test -n "$(VERSION)" || { echo "make release VERSION=1.2.3"; exit 1; }
+	rm -rf bin/release
+	deploy/release "$(VERSION)" bin/release
+	@if docker info >/dev/null 2>&1; then docker build -t "weir:$(VERSION)" --build-arg VERSION="$(VERSION)" .; \
+		else echo "No image was built, as docker doesn't run here."; fi

@@ -27,7 +27,8 @@ func TestImageSaysTheVersionOfItsBuild(t *testing.T) {
 	t.Parallel()
 	flags := inDockerfile(t, `-ldflags="([^"]*)"`)[0]
 	require.Contains(t, flags, "$VERSION")
-	file := filepath.Join(t.TempDir(), "server")
+	require.Contains(t, read(t, "../../../deploy/release"), ` -ldflags="`+strings.ReplaceAll(flags, "$VERSION", "$version")+`" `)
+	file := filepath.Join(t.TempDir(), "weir")
 	require.NoError(t, build(file, "build", "-ldflags", strings.ReplaceAll(flags, "$VERSION", "1.2.3")))
 	out, err := exec.Command(file, "-version").Output()
 	require.NoError(t, err)
