@@ -3,8 +3,8 @@
 // writes the new state only if nobody else has written: decisions come one
 // after the other, from whichever instance. A denial writes nothing.
 //
-// The logs never admit more than the limit in a window, by the clocks of their
-// instances: with clocks d apart, in a window less d.
+// The logs never admit more than the limit in a window. They trust the
+// instance's clock: if clocks differ by d, that holds for a window less d.
 //
 // The counting log is cut by count, not by time: of up to m = ceil(L/k) in a
 // row, of a limit L and k entries, it keeps when the first and the last were

@@ -52,7 +52,7 @@ func TestDocumentsSayWhatWasMeasured(t *testing.T) {
 	one, sixty := row(hard, algorithms.Sliding1), row(hard, algorithms.Sliding60)
 	likeOne, likeTen, likeSixty := row(like, algorithms.Sliding1), row(like, algorithms.Sliding10), row(like, algorithms.Sliding60)
 	said := map[string][]string{
-		"../../README.md": {
+		"../../docs/PROMISES.md": {
 			fmt.Sprintf("%.0f million requests of 270,000 clients", millions(hard.Requests)),
 			fmt.Sprintf("%.1f times fewer wrong decisions than `N=1`: %.1f%% of requests instead of %.1f%%",
 				wrong(one.Feedback)/wrong(sixty.Feedback), wrong(sixty.Feedback), wrong(one.Feedback)),

@@ -189,7 +189,7 @@ func (q *Queue[C]) waits(c C) bool {
 // request than r.
 func (q *Queue[C]) reconcileOne(c C, r *request) bool {
 	if !q.waits(c) {
-		return true // it has been repaid since
+		return true // a check has repaid the client
 	}
 	present := r.Request
 	present.Now = r.at(time.Now())

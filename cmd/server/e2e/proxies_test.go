@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -589,17 +588,5 @@ func TestProxiesWithoutWeir(t *testing.T) {
 				requireUp()
 			})
 		}
-	}
-}
-
-// What deploy/README.md shows is what ships.
-func TestReadmeShowsTheFiles(t *testing.T) {
-	t.Parallel()
-	readme, err := os.ReadFile("../../../deploy/README.md")
-	require.NoError(t, err)
-	for _, file := range []string{"nginx.conf", "Caddyfile", "haproxy.cfg", "haproxy.lua", "traefik.yaml", "envoy.yaml"} {
-		data, err := os.ReadFile("../../../deploy/" + file)
-		require.NoError(t, err)
-		assert.True(t, strings.Contains(string(readme), "\n"+string(data)+"```\n"), file)
 	}
 }
