@@ -9,13 +9,17 @@ quick: lint
 	go test -short -vet=off $$(go list ./... | grep -v '/bench\(/\|$$\)')
 	@echo "Left out, and in make test: tests that start processes (memcached, proxies, weir), the race detector, bench and deploy/manifests."
 
-# Worlds, plots and simulated clients run without the race detector first: their
-# goroutines take turns or share nothing, so it sees little in them, and takes
-# five to twenty times as long. cmd/server/e2e begins first, as it mostly waits.
+# The race detector looks where goroutines meet: in the product, and in the load
+# generator. In experiments, and in tests of arithmetic, it sees little and takes five to
+# twenty times as long. cmd/server/e2e begins first, as it mostly waits.
+ARITHMETIC = Test(ABusyClientHasItsLimitAlone|AloneAProcessTakesItsShare|AttackOnACountingLog|CountingLogKeepsItsBounds|NotMuchLessThanAnExactLog|StrictInNarrowSlots)$$
 test: setup lint
-	go test -run 'Test(Worlds|Courses)$$' ./bench/simulate -seeds 10000 -whole
+	go test ./bench/simulate -seeds 10000 -whole
 	go test ./bench/accuracy -whole
-	GORACE=atexit_sleep_ms=0 go test -race -shuffle=on ./cmd/server/e2e ./...
+	go test -shuffle=on -run '$(ARITHMETIC)' ./cas ./subwindow
+	go test -shuffle=on $$(go list ./bench/... | grep -v 'bench/\(accuracy$$\|simulate$$\|internal\)')
+	GORACE=atexit_sleep_ms=0 go test -race -shuffle=on -skip '$(ARITHMETIC)' ./cmd/server/e2e \
+		$$(go list ./... | grep -v '/bench\(/\|$$\)\|/e2e$$') ./bench/internal/...
 	go -C deploy/manifests test -count=1 ./... # go doesn't see when files above a module change
 
 lint:
