@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"weir/api/policy"
 	"weir/counters"
 )
 
@@ -80,15 +81,15 @@ func TestAllAreAdmittedOrNone(t *testing.T) {
 // takes one request after the other.
 func TestAllOrNoneAgainstAModel(t *testing.T) {
 	t.Parallel()
-	algorithms := map[string]func() Limit{
-		"fixed":   func() Limit { return fixed("l", 7, time.Hour) },
-		"sliding": func() Limit { return sliding("l", 7, time.Hour, 6, "strict") },
-		"token":   func() Limit { return token("l", 7, time.Hour, 0) },
-		"leaky":   func() Limit { return leaky("l", 7, time.Hour, 0) },
-		"log":     func() Limit { return slidingLog("l", 7, time.Hour) },
+	algorithms := map[string]func() policy.Limit{
+		"fixed":   func() policy.Limit { return fixed("l", 7, time.Hour) },
+		"sliding": func() policy.Limit { return sliding("l", 7, time.Hour, 6, "strict") },
+		"token":   func() policy.Limit { return token("l", 7, time.Hour, 0) },
+		"leaky":   func() policy.Limit { return leaky("l", 7, time.Hour, 0) },
+		"log":     func() policy.Limit { return slidingLog("l", 7, time.Hour) },
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		var policies []*Policy
+		var policies []*policy.Policy
 		var names []string
 		for name, limit := range algorithms {
 			policies, names = append(policies, newPolicy(name, limit())), append(names, name)
@@ -226,7 +227,7 @@ func TestAllAreRefusedForOne(t *testing.T) {
 func TestAllWithExceptions(t *testing.T) {
 	t.Parallel()
 	api := newPolicy("api", fixed("per-minute", 2, time.Minute))
-	api.Clients = clients(map[string]Client{"probe": {Exempt: true}, "abuser": {Blocked: true}})
+	api.Clients = clients(map[string]policy.Client{"probe": {Exempt: true}, "abuser": {Blocked: true}})
 	trial := newPolicy("trial", fixed("per-minute", 1, time.Minute), fixed("per-hour", 9, time.Hour))
 	trial.Shadow = true
 	s := newService(api, trial)
@@ -283,7 +284,7 @@ func TestAllWhereDeniedRequestsCount(t *testing.T) {
 func TestAllWhenTheStoreFails(t *testing.T) {
 	t.Parallel()
 	closed, open := newPolicy("closed", fixed("per-minute", 2, time.Minute)), newPolicy("open", fixed("per-minute", 2, time.Minute))
-	closed.OnStoreError, open.OnStoreError = StoreErrorDeny, StoreErrorAllow
+	closed.OnStoreError, open.OnStoreError = policy.StoreErrorDeny, policy.StoreErrorAllow
 	s := newService(closed, open, newPolicy("local", fixed("per-minute", 2, time.Minute)))
 	require.True(t, s.all(t, ask("closed", "a", 1), ask("open", "a", 1), ask("local", "a", 1)).Allowed)
 
@@ -316,7 +317,7 @@ func TestAllShareTheirRoundTrips(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const trip = 2 * time.Millisecond
-		var policies []*Policy
+		var policies []*policy.Policy
 		var checks []string
 		for i := range 10 {
 			limit := fixed("l", 3, time.Hour)

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"weir/api/policy"
 	"weir/counters"
 )
 
@@ -22,7 +23,7 @@ type check struct {
 	// address: nobody gets a network's exception by a header.
 	network netip.Prefix
 	header  bool
-	route   *Route // or nil
+	route   *policy.Route // or nil
 }
 
 // A limitValue is a limit that a caller passes for one check.
@@ -40,7 +41,7 @@ type batch struct {
 
 // An answer is the outcome of a check.
 type answer struct {
-	policy   *Policy
+	policy   *policy.Policy
 	plan     *plan
 	client   string
 	allowed  bool
@@ -62,15 +63,21 @@ type answer struct {
 
 // A limitAnswer is the outcome of one limit of a check.
 type limitAnswer struct {
-	*Limit
+	*policy.Limit
 	counters.Decision
 	limit    int64 // the one in force for this check
 	client   string
 	cost     int64
-	leniency Leniency
+	leniency policy.Leniency
 	asked    bool  // to consume the cost
 	degraded error // why the store could not be asked, else nil
 	decided  bool  // by the store, or by what the process knows
+}
+
+// A plan is what one kind of request of a policy is checked by.
+type plan struct {
+	limits []*policy.Limit
+	header string // RateLimit-Policy with these limits
 }
 
 var answers = sync.Pool{New: func() any { return new(answer) }}
@@ -82,7 +89,7 @@ func (a *answer) release() { answers.Put(a) }
 // what the process knows does: under on_store_error: local in any case,
 // otherwise when it denies. A limit of which nothing is known is answered as if
 // nothing were in use.
-func (l *limitAnswer) record(p *Policy, d counters.Decision, err error, r counters.Request) {
+func (l *limitAnswer) record(p *policy.Policy, d counters.Decision, err error, r counters.Request) {
 	l.Decision, l.decided = d, err == nil
 	if l.RetryAfter >= counters.Forever { // the cost is above the limit
 		l.RetryAfter = l.ResetAfter
@@ -91,7 +98,7 @@ func (l *limitAnswer) record(p *Policy, d counters.Decision, err error, r counte
 		return
 	}
 	l.degraded = err
-	local := p.OnStoreError == StoreErrorLocal
+	local := p.OnStoreError == policy.StoreErrorLocal
 	d, known := l.Limiter.Recall(r)
 	if l.decided = local || known && !d.Allowed; l.decided && known {
 		l.Decision = d
@@ -101,12 +108,12 @@ func (l *limitAnswer) record(p *Policy, d counters.Decision, err error, r counte
 }
 
 // undecided reports whether l was asked in vain and its policy, p, denies then.
-func (l *limitAnswer) undecided(p *Policy) bool {
-	return !l.decided && p.OnStoreError == StoreErrorDeny
+func (l *limitAnswer) undecided(p *policy.Policy) bool {
+	return !l.decided && p.OnStoreError == policy.StoreErrorDeny
 }
 
 // overrules reports whether l denies whatever other limits do.
-func (l *limitAnswer) overrules() bool { return l.leniency == Strict && !l.Allowed }
+func (l *limitAnswer) overrules() bool { return l.leniency == policy.Strict && !l.Allowed }
 
 // consumed reports whether l has admitted its cost.
 func (l *limitAnswer) consumed() bool { return l.asked && l.decided && l.Allowed }
@@ -124,7 +131,7 @@ func (l *limitAnswer) refund(ctx context.Context, now time.Time) {
 // lookBack finds out how l, a limit of p, stands by what the process remembers,
 // and reports whether it could. What a limit that wasn't asked has counted
 // elsewhere since is worth an operation where the denial wasn't known.
-func (l *limitAnswer) lookBack(p *Policy, now time.Time, denialKnown bool) bool {
+func (l *limitAnswer) lookBack(p *policy.Policy, now time.Time, denialKnown bool) bool {
 	r := l.request(now)
 	d, known := l.Limiter.PeekLocal(r)
 	if known = known && (l.asked || denialKnown); known {
@@ -134,7 +141,7 @@ func (l *limitAnswer) lookBack(p *Policy, now time.Time, denialKnown bool) bool 
 }
 
 // look finds out by the store how l, a limit of p, stands.
-func (l *limitAnswer) look(ctx context.Context, p *Policy, now time.Time) {
+func (l *limitAnswer) look(ctx context.Context, p *policy.Policy, now time.Time) {
 	r := l.request(now)
 	d, err := l.Limiter.Peek(ctx, r)
 	l.record(p, d, err, r)
@@ -146,7 +153,7 @@ func (l *limitAnswer) request(now time.Time) counters.Request {
 
 // denies reports whether a denial of l counts in a.
 func (l *limitAnswer) denies(a *answer) bool {
-	return !a.policy.Shadow && (l.leniency == Strict || l.leniency == Quota && a.quotasDeny)
+	return !a.policy.Shadow && (l.leniency == policy.Strict || l.leniency == policy.Quota && a.quotasDeny)
 }
 
 // finish sums up the limits. It lets shadow mode allow what they denied.

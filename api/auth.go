@@ -9,6 +9,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"weir/api/policy"
 	"weir/counters"
 )
 
@@ -61,30 +62,29 @@ func (s *Server) forwardAuth(c echo.Context) error {
 
 // authorizeBy answers what is asked of p, one of the active policies. An error
 // may be a problem.
-func (s *Server) authorizeBy(c echo.Context, active *activePolicies, p *Policy) error {
+func (s *Server) authorizeBy(c echo.Context, active *activePolicies, p *decider) error {
 	q := check{policy: p.Name, cost: 1}
 	if found, err := s.identify(c.Request(), p, &q); err != nil {
 		return err
 	} else if !found {
-		if p.OnMissingClient == MissingClientAllow {
+		if p.OnMissingClient == policy.MissingClientAllow {
 			return c.NoContent(http.StatusOK)
 		}
 		return badRequest("no client: the request has none of %v", p.Identify)
 	}
 	now := s.cfg.Now()
 	ctx := counters.Deadline{At: now.Add(s.cfg.StoreTimeout)}
-	var room [4]*Route
-	routes := room[:1]
-	if p.routing != nil {
-		method, target := s.target(c.Request())
-		if target == "" {
-			s.noteMissingPath(active.metrics[p.Name], p)
-			if p.OnMissingPath == MissingPathDeny {
+	var room [4]*policy.Route
+	var method, target string
+	if len(p.Routes) > 0 {
+		if method, target = s.target(c.Request()); target == "" {
+			s.noteMissingPath(active.metrics[p.Name], p.Policy)
+			if p.OnMissingPath == policy.MissingPathDeny {
 				return badRequest("no path: policy %q has routes, and the proxy doesn't say which path it asks about", p.Name)
 			}
 		}
-		routes = p.routing.match(room[:0], method, target)
 	}
+	routes := p.MatchRoutes(room[:0], method, target)
 	for i, route := range routes {
 		if q.route, q.cost = route, 1; route != nil {
 			q.cost = route.Cost
@@ -105,7 +105,7 @@ func (s *Server) authorizeBy(c echo.Context, active *activePolicies, p *Policy) 
 
 // refusal returns err as proxies and users may see it: a problem has the status
 // that p has for it, and names no client.
-func (p *Policy) refusal(err error) error {
+func (p *decider) refusal(err error) error {
 	refused, ok := err.(*problem)
 	switch {
 	case !ok:
@@ -121,12 +121,12 @@ func (p *Policy) refusal(err error) error {
 // identify names the client in q by the first of p.Identify that r has, and
 // reports whether r has any. The error is a problem: of several values the app
 // may take another than weir.
-func (s *Server) identify(r *http.Request, p *Policy, q *check) (bool, error) {
+func (s *Server) identify(r *http.Request, p *decider, q *check) (bool, error) {
 	for _, i := range p.Identify {
 		if i.Header == "" {
 			address := trustedProxies(s.cfg.TrustedProxies).clientOf(r)
 			if address.IsValid() {
-				q.network, q.client = alone(address), networkName(p.counted(address))
+				q.client, q.network = p.ByAddress(address)
 			}
 			return address.IsValid(), nil
 		}
@@ -137,7 +137,7 @@ func (s *Server) identify(r *http.Request, p *Policy, q *check) (bool, error) {
 		if len(values) == 1 && values[0] != "" {
 			q.client, q.header = values[0], true
 			// Otherwise anybody could use up what an address has.
-			if _, ok := parseNetwork(q.client); ok && slices.Contains(p.Identify, Identifier{}) {
+			if policy.IsNetwork(q.client) && slices.Contains(p.Identify, policy.Identifier{}) {
 				q.client = i.Header + ":" + q.client
 			}
 			return true, nil
@@ -148,7 +148,7 @@ func (s *Server) identify(r *http.Request, p *Policy, q *check) (bool, error) {
 
 // noteMissingPath counts a request to which no route of p can apply, and warns of
 // the first.
-func (s *Server) noteMissingPath(m *policyMetrics, p *Policy) {
+func (s *Server) noteMissingPath(m *policyMetrics, p *policy.Policy) {
 	m.missingPath.Inc()
 	m.warnOfMissingPath.Do(func() {
 		s.cfg.Log.Warn("routes don't count: a proxy asks without a path; it has to send X-Forwarded-Uri, and to be one of -trusted-proxies",

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"weir/api/policy"
 	"weir/counters"
 )
 
@@ -70,16 +71,16 @@ func TestBearerTokens(t *testing.T) {
 func cidrs(networks ...string) []netip.Prefix {
 	var parsed []netip.Prefix
 	for _, network := range networks {
-		parsed = append(parsed, Network(netip.MustParsePrefix(network)))
+		parsed = append(parsed, policy.Network(netip.MustParsePrefix(network)))
 	}
 	return parsed
 }
 
 // clients returns exceptions by keys as the policy file has them.
-func clients(exceptions map[string]Client) map[ClientKey]Client {
-	byKey := make(map[ClientKey]Client)
+func clients(exceptions map[string]policy.Client) map[policy.ClientKey]policy.Client {
+	byKey := make(map[policy.ClientKey]policy.Client)
 	for key, c := range exceptions {
-		k, err := ParseClientKey(key)
+		k, err := policy.ParseClientKey(key)
 		must(err)
 		byKey[k] = c
 	}
@@ -95,7 +96,7 @@ func requireUsed(t require.TestingT, s *service, policy, client string, used int
 func TestForwardAuthFindsTheClient(t *testing.T) {
 	t.Parallel()
 	p := newPolicy("api", fixed("per-minute", 100, time.Minute))
-	p.Identify = []Identifier{{Header: "X-Api-Key"}, {Header: "X-User"}, {}}
+	p.Identify = []policy.Identifier{{Header: "X-Api-Key"}, {Header: "X-User"}, {}}
 	s := newServiceWith(func(cfg *Config) { cfg.TrustedProxies = cidrs("10.0.0.0/8", "fd00::/8") }, p)
 	for _, test := range []struct {
 		what, peer string
@@ -184,8 +185,8 @@ func TestAddressesAreCountedByPrefix(t *testing.T) {
 func TestExceptionsForAddresses(t *testing.T) {
 	t.Parallel()
 	p := newPolicy("api", fixed("per-minute", 1, time.Minute))
-	p.Identify = []Identifier{{Header: "X-Api-Key"}, {}}
-	p.Clients = clients(map[string]Client{
+	p.Identify = []policy.Identifier{{Header: "X-Api-Key"}, {}}
+	p.Clients = clients(map[string]policy.Client{
 		"203.0.113.0/24": {Exempt: true}, "203.0.113.9": {Blocked: true}, "2001:db8::/32": {Limits: map[string]int64{"per-minute": 2}},
 		"2001:db8::7": {Limits: map[string]int64{"per-minute": 3}}, "key:*": {Exempt: true},
 	})
@@ -215,7 +216,7 @@ func TestExceptionsForAddresses(t *testing.T) {
 func TestAKeyIsNoAddress(t *testing.T) {
 	t.Parallel()
 	p, keys := newPolicy("api", fixed("per-minute", 1, time.Minute)), newPolicy("keys", fixed("per-minute", 1, time.Minute))
-	p.Identify, keys.Identify = []Identifier{{Header: "X-Api-Key"}, {}}, []Identifier{{Header: "X-Api-Key"}}
+	p.Identify, keys.Identify = []policy.Identifier{{Header: "X-Api-Key"}, {}}, []policy.Identifier{{Header: "X-Api-Key"}}
 	s := newServiceWith(func(cfg *Config) { cfg.TrustedProxies = cidrs("192.0.2.0/24") }, p, keys)
 	ask := func(policy, header, value string) int {
 		return s.do(t, http.MethodGet, "/v1/auth/"+policy, "", header, value).Code
@@ -233,10 +234,10 @@ func TestAKeyIsNoAddress(t *testing.T) {
 func TestForwardAuthWithoutAClient(t *testing.T) {
 	t.Parallel()
 	deny, allow := newPolicy("api", fixed("per-minute", 1, time.Minute)), newPolicy("open", fixed("per-minute", 1, time.Minute))
-	for _, p := range []*Policy{deny, allow} {
-		p.Identify = []Identifier{{Header: "X-Api-Key"}, {Header: "X-User"}}
+	for _, p := range []*policy.Policy{deny, allow} {
+		p.Identify = []policy.Identifier{{Header: "X-Api-Key"}, {Header: "X-User"}}
 	}
-	deny.OnMissingClient, allow.OnMissingClient = MissingClientDeny, MissingClientAllow
+	deny.OnMissingClient, allow.OnMissingClient = policy.MissingClientDeny, policy.MissingClientAllow
 	s := newService(deny, allow)
 	requireProblem(t, s.do(t, http.MethodGet, "/v1/auth/api", ""), http.StatusBadRequest,
 		"no client: the request has none of [header:X-Api-Key header:X-User]")
@@ -254,15 +255,15 @@ func TestForwardAuthWithoutAClient(t *testing.T) {
 	requireUntouched(t, s)
 	assert.Equal(t, http.StatusOK, s.do(t, http.MethodGet, "/v1/auth/open", "", "X-User", "alice").Code)
 	assert.Equal(t, http.StatusTooManyRequests, s.do(t, http.MethodGet, "/v1/auth/open", "", "X-User", "alice").Code)
-	assert.Equal(t, "ip", Identifier{}.String())
+	assert.Equal(t, "ip", policy.Identifier{}.String())
 }
 
 // nginx's auth_request, and the like, take few statuses.
 func TestForwardAuthRefusesWithThePolicysStatus(t *testing.T) {
 	t.Parallel()
 	p, plain := newPolicy("nginx", fixed("per-minute", 1, time.Minute)), newPolicy("plain", fixed("per-minute", 1, time.Minute))
-	for _, p := range []*Policy{p, plain} {
-		p.Identify = []Identifier{{Header: "X-Api-Key"}}
+	for _, p := range []*policy.Policy{p, plain} {
+		p.Identify = []policy.Identifier{{Header: "X-Api-Key"}}
 	}
 	p.AuthBadRequestStatus = http.StatusUnauthorized
 	s := newService(p, plain)
@@ -286,7 +287,7 @@ func TestForwardAuthRefusesWithThePolicysStatus(t *testing.T) {
 func TestForwardAuthRefusesSeveralKeys(t *testing.T) {
 	t.Parallel()
 	p := newPolicy("api", fixed("per-minute", 1, time.Minute))
-	p.Identify, p.OnMissingClient = []Identifier{{Header: "X-Api-Key"}}, MissingClientAllow
+	p.Identify, p.OnMissingClient = []policy.Identifier{{Header: "X-Api-Key"}}, policy.MissingClientAllow
 	s := newService(p)
 	for _, values := range [][]string{{"alice", "other"}, {"other", "alice"}, {"", "alice"}, {"alice", ""}, {"alice", "alice"}} {
 		r := newRequest(http.MethodGet, "/v1/auth/api", "")
@@ -302,8 +303,8 @@ func TestForwardAuthDeniesWithThePolicysStatus(t *testing.T) {
 	proxied := newPolicy("nginx", fixed("per-minute", 1, time.Minute), fixed("per-hour", 1, time.Hour), fixed("per-day", 9, 24*time.Hour))
 	plain := newPolicy("plain", fixed("per-minute", 1, time.Minute))
 	proxied.AuthDenyStatus = http.StatusForbidden
-	proxied.Clients = clients(map[string]Client{"abuser": {Blocked: true}})
-	proxied.Identify = []Identifier{{Header: "X-User"}, {}}
+	proxied.Clients = clients(map[string]policy.Client{"abuser": {Blocked: true}})
+	proxied.Identify = []policy.Identifier{{Header: "X-User"}, {}}
 	s := newService(proxied, plain)
 	for policy, want := range map[string]struct {
 		status int
@@ -342,7 +343,7 @@ func TestForwardAuthDeniesWithThePolicysStatus(t *testing.T) {
 func TestForwardAuthWithoutTheStore(t *testing.T) {
 	t.Parallel()
 	p := newPolicy("nginx", fixed("per-minute", 1, time.Minute))
-	p.OnStoreError, p.AuthDenyStatus, p.Identify = StoreErrorDeny, http.StatusForbidden, []Identifier{{Header: "X-Api-Key"}}
+	p.OnStoreError, p.AuthDenyStatus, p.Identify = policy.StoreErrorDeny, http.StatusForbidden, []policy.Identifier{{Header: "X-Api-Key"}}
 	s := newService(p)
 	s.store.failWith(counters.ErrTimeout)
 	r := s.do(t, http.MethodGet, "/v1/auth/nginx", "", "X-Api-Key", "secret-key")

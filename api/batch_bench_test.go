@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"weir/api/policy"
 	"weir/counters/memcached"
 	"weir/counters/memcachedtest"
 )
@@ -20,7 +21,7 @@ import (
 // router to the encoded answer, on Memcached and the real clock.
 func BenchmarkBatch(b *testing.B) {
 	const plenty, clients = 1_000_000_000_000, 10_000
-	for _, limit := range []Limit{sliding("sliding", plenty, time.Minute, 10, "weighted"), token("token", plenty, time.Minute, plenty)} {
+	for _, limit := range []policy.Limit{sliding("sliding", plenty, time.Minute, 10, "weighted"), token("token", plenty, time.Minute, plenty)} {
 		for _, size := range []int{10, 100, 1000} {
 			b.Run(fmt.Sprint(limit.Name, "/", size), func(b *testing.B) {
 				server := memcachedtest.Start(b)

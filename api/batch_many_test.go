@@ -15,6 +15,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"weir/api/policy"
 )
 
 // Clients who come once are decided beside those who come more often, whose
@@ -111,15 +113,15 @@ func TestBatchWithSeveralLimitsOnASilentServerHoldsUpNobodyElse(t *testing.T) {
 // is exempt or blocked, or one or more limits.
 func TestBatchKeepsAPanicToItsOwnCheck(t *testing.T) {
 	t.Parallel()
-	limits := []Limit{fixed("per-minute", 1000, time.Minute), fixed("per-hour", 1000, time.Hour)}
+	limits := []policy.Limit{fixed("per-minute", 1000, time.Minute), fixed("per-hour", 1000, time.Hour)}
 	var checks []string
 	for _, client := range []string{"exempt", "blocked", "a", "b", "c"} {
 		checks = append(checks, fmt.Sprintf(`{"policy":"api","client":%q}`, client))
 	}
 	for _, asked := range []int{1, 2} {
-		policy := func() *Policy {
+		policy := func() *policy.Policy {
 			p := newPolicy("api", slices.Clone(limits[:asked])...)
-			p.Clients = clients(map[string]Client{"exempt": {Exempt: true}, "blocked": {Blocked: true}})
+			p.Clients = clients(map[string]policy.Client{"exempt": {Exempt: true}, "blocked": {Blocked: true}})
 			return p
 		}
 		for _, operation := range []string{"add", "read"} {

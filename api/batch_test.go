@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"weir/api/policy"
 	"weir/counters"
 )
 
@@ -232,7 +233,7 @@ func TestBatchOnASilentServerHoldsUpNobodyElse(t *testing.T) {
 func TestBatchUnderDenyHasProblems(t *testing.T) {
 	t.Parallel()
 	p := newPolicy("api", fixed("per-minute", 2, time.Minute))
-	p.OnStoreError = StoreErrorDeny
+	p.OnStoreError = policy.StoreErrorDeny
 	s := newService(p)
 	s.store.failWith(counters.ErrTimeout)
 	r := s.batch(t, `{"policy":"api","client":"alice"}`, `{"policy":"api","client":"bob"}`)

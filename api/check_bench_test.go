@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"weir/api/policy"
 	"weir/counters/memory"
 )
 
@@ -17,7 +18,7 @@ func BenchmarkCheck(b *testing.B) {
 	const plenty, body = 1_000_000_000_000, `{"policy":"api","client":"alice"}`
 	for _, benchmark := range []struct {
 		name   string
-		limit  Limit
+		limit  policy.Limit
 		before int // checks
 		status int
 	}{

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"weir/api/policy"
 	"weir/counters"
 )
 
@@ -84,7 +85,7 @@ func TestClientStandsInTheAnswerAsItWasAsked(t *testing.T) {
 	}
 }
 
-var sevenPer10s = []Limit{
+var sevenPer10s = []policy.Limit{
 	fixed("fixed", 7, 10*time.Second),
 	sliding("n1", 7, 10*time.Second, 1, "weighted"),
 	sliding("n10", 7, 10*time.Second, 10, "weighted"),
@@ -149,7 +150,7 @@ func TestDenialOfOneLimitGivesTheOthersBack(t *testing.T) {
 	t.Parallel()
 	const body = `{"policy":"api","client":"alice","cost":%d}`
 	narrow, wide := fixed("narrow", 3, 10*time.Second), sliding("wide", 10, time.Minute, 6, "weighted")
-	for _, order := range [][]Limit{{narrow, wide}, {wide, narrow}} {
+	for _, order := range [][]policy.Limit{{narrow, wide}, {wide, narrow}} {
 		t.Run(order[0].Name+" first", func(t *testing.T) {
 			s := newService(newPolicy("api", order...))
 			s.clock.at(time.Second)
@@ -180,7 +181,7 @@ func TestDenialOfOneLimitGivesTheOthersBack(t *testing.T) {
 func TestSeveralLimitsAreCheckedAsOne(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		limits := rapid.Permutation([]Limit{
+		limits := rapid.Permutation([]policy.Limit{
 			fixed("second", 4, time.Second),
 			sliding("ten", 9, 10*time.Second, 10, "weighted"),
 			sliding("minute", 20, time.Minute, 1, "strict"),
@@ -249,7 +250,7 @@ func TestShadowDecidesAndCountsButAdmits(t *testing.T) {
 	t.Parallel()
 	p := newPolicy("trial", fixed("per-minute", 1, time.Minute))
 	p.Shadow = true
-	p.Clients = clients(map[string]Client{"abuser": {Blocked: true}})
+	p.Clients = clients(map[string]policy.Client{"abuser": {Blocked: true}})
 	s := newService(p)
 	s.admits(t, `{"policy":"trial","client":"alice"}`)
 
@@ -269,7 +270,7 @@ func TestShadowDecidesAndCountsButAdmits(t *testing.T) {
 func TestExemptAndBlockedClientsAreNotCounted(t *testing.T) {
 	t.Parallel()
 	p := newPolicy("api", fixed("per-minute", 1, time.Minute))
-	p.Clients = clients(map[string]Client{"probe": {Exempt: true}, "abuser": {Blocked: true}})
+	p.Clients = clients(map[string]policy.Client{"probe": {Exempt: true}, "abuser": {Blocked: true}})
 	s := newService(p)
 	for range 3 {
 		r := s.admits(t, `{"policy":"api","client":"probe","cost":1000}`)
@@ -301,7 +302,7 @@ func TestLimitInForce(t *testing.T) {
 	} {
 		t.Run(test.what, func(t *testing.T) {
 			p := newPolicy("api", fixed("per-minute", 100, time.Minute), fixed("per-hour", 1000, time.Hour))
-			p.Clients = clients(map[string]Client{"gold": {Limits: map[string]int64{"per-minute": 500}}})
+			p.Clients = clients(map[string]policy.Client{"gold": {Limits: map[string]int64{"per-minute": 500}}})
 			s := newService(p)
 			r := s.admits(t, test.body)
 			require.Len(t, r.Limits, 2)
@@ -382,7 +383,7 @@ func TestDenialGivesBucketsBack(t *testing.T) {
 
 func TestRetryAfterOfBucketsIsTrue(t *testing.T) {
 	t.Parallel()
-	for name, limit := range map[string]Limit{
+	for name, limit := range map[string]policy.Limit{
 		"token_bucket": token("l", 7, time.Minute, 12), "leaky_bucket": leaky("l", 7, time.Minute, 12), "sliding_log": slidingLog("l", 12, time.Minute),
 		"counting log": countingLog("l", 12, time.Minute, 8),
 	} {
@@ -463,7 +464,7 @@ func TestRetryAfterOfADeniedCheckThatOtherLimitsHaveCounted(t *testing.T) {
 }
 
 // contendedLimiter is a bucket whose state others always change first.
-type contendedLimiter struct{ Limiter }
+type contendedLimiter struct{ policy.Limiter }
 
 func (contendedLimiter) Take(context.Context, counters.Request) (counters.Decision, error) {
 	return counters.Decision{Remaining: 5, RetryAfter: time.Millisecond, Contended: true}, nil
@@ -471,7 +472,7 @@ func (contendedLimiter) Take(context.Context, counters.Request) (counters.Decisi
 
 func TestAContendedCheckIsDenied(t *testing.T) {
 	t.Parallel()
-	p := newPolicy("api", fixed("per-hour", 10, time.Hour), Limit{
+	p := newPolicy("api", fixed("per-hour", 10, time.Hour), policy.Limit{
 		Name: "bucket", Algorithm: "token_bucket", Limit: 10, Window: time.Second, Limiter: contendedLimiter{},
 	})
 	s := newService(p)
@@ -488,7 +489,7 @@ func TestAContendedCheckIsDenied(t *testing.T) {
 // admitted.
 func TestRetryAfterKnowsWhatOtherInstancesHaveCounted(t *testing.T) {
 	t.Parallel()
-	policy := func() *Policy {
+	policy := func() *policy.Policy {
 		return newPolicy("api", fixed("per-second", 10, time.Second), fixed("per-hour", 10, time.Hour))
 	}
 	a, b := newService(policy()), newService(policy())

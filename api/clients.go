@@ -57,12 +57,12 @@ func (s *Server) resetClient(c echo.Context) error {
 }
 
 // reset makes the client start fresh, as of now, within the store timeout.
-func (s *Server) reset(p *Policy, client string, now time.Time) error {
+func (s *Server) reset(p *decider, client string, now time.Time) error {
 	ctx := counters.Deadline{At: s.cfg.Now().Add(s.cfg.StoreTimeout)}
 	return p.reset(&ctx, client, now)
 }
 
-func (s *Server) logReset(message string, p *Policy, client string, more ...slog.Attr) {
+func (s *Server) logReset(message string, p *decider, client string, more ...slog.Attr) {
 	if !s.cfg.LogClients {
 		client = hashClient(client)
 	}
@@ -140,7 +140,7 @@ func (s *Server) listTopClients(c echo.Context) error {
 }
 
 // clientOfPath returns the policy and the client that the path names.
-func (s *Server) clientOfPath(c echo.Context) (*Policy, string, error) {
+func (s *Server) clientOfPath(c echo.Context) (*decider, string, error) {
 	p, err := s.policies.Load().policy(c.Param("policy"))
 	if err != nil {
 		return nil, "", err

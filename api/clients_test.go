@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"weir/api/policy"
 	"weir/counters"
 )
 
@@ -122,7 +123,7 @@ func TestPeekConsumesNothing(t *testing.T) {
 func TestPeekOnAFailingStore(t *testing.T) {
 	t.Parallel()
 	allow, deny := newPolicy("allow", fixed("per-minute", 2, time.Minute)), newPolicy("deny", fixed("per-minute", 2, time.Minute))
-	deny.OnStoreError = StoreErrorDeny
+	deny.OnStoreError = policy.StoreErrorDeny
 	s := newService(allow, deny)
 	s.store.failWith(counters.ErrTimeout)
 	r := s.do(t, http.MethodGet, "/v1/policies/allow/clients/alice", "")
@@ -159,7 +160,7 @@ func TestResetLetsAClientStartFresh(t *testing.T) {
 
 // slowReset resets nothing, and takes its time for it.
 type slowReset struct {
-	Limiter
+	policy.Limiter
 	meanwhile func()
 }
 
@@ -187,7 +188,7 @@ func TestRefundsKnowWhenEachLimitWasReset(t *testing.T) {
 		require.NoError(t, err)
 	}}
 	second.Limiter = limiter
-	p := newPolicy("api", first, second)
+	p := newDecider(newPolicy("api", first, second))
 	require.NoError(t, p.reset(ctx, "alice", epoch))
 	later := request
 	later.Now = epoch.Add(time.Second)

@@ -7,12 +7,13 @@ import (
 	"slices"
 	"time"
 
+	"weir/api/policy"
 	"weir/counters"
 )
 
 // activePolicies are the policies in force, which change as a whole.
 type activePolicies struct {
-	byName  Policies
+	byName  map[string]*decider
 	metrics map[string]*policyMetrics
 	gone    []string // the policies before had them; checks by them may be under way
 	now     func() time.Time
@@ -23,7 +24,7 @@ type activePolicies struct {
 }
 
 // policy returns the policy of that name, or a problem.
-func (p *activePolicies) policy(name string) (*Policy, error) {
+func (p *activePolicies) policy(name string) (*decider, error) {
 	policy, ok := p.byName[name]
 	switch {
 	case ok:
@@ -36,26 +37,28 @@ func (p *activePolicies) policy(name string) (*Policy, error) {
 	}
 }
 
-// settle prepares p for use.
-func (p *Policy) settle() {
-	p.exceptions = newExceptions(p.Clients)
-	p.plan = plan{limits: make([]*Limit, len(p.Limits))}
+// A decider decides checks by one policy.
+type decider struct {
+	policy.Index
+	plans map[*policy.Route]*plan // nil is the route of requests that have none
+}
+
+func newDecider(p *policy.Policy) *decider {
+	d := &decider{Index: policy.NewIndex(p), plans: make(map[*policy.Route]*plan)}
+	limits := make([]*policy.Limit, len(p.Limits))
 	for i := range p.Limits {
-		p.plan.limits[i] = &p.Limits[i]
+		limits[i] = &p.Limits[i]
 	}
-	p.plan.header = rateLimitPolicy(p.plan.limits)
-	if len(p.Routes) > 0 {
-		p.routing = newRouting(p.Routes)
-	}
+	d.plans[nil] = &plan{limits, rateLimitPolicy(limits)}
 	for i := range p.Routes {
-		r := &p.Routes[i]
-		r.plan = plan{limits: slices.Clone(p.plan.limits)}
+		r, limits := &p.Routes[i], slices.Clone(limits)
 		for j := range r.Limits {
 			own := &r.Limits[j]
-			r.plan.limits[slices.IndexFunc(p.Limits, func(l Limit) bool { return l.Name == own.Name })] = own
+			limits[slices.IndexFunc(p.Limits, func(l policy.Limit) bool { return l.Name == own.Name })] = own
 		}
-		r.plan.header = rateLimitPolicy(r.plan.limits)
+		d.plans[r] = &plan{limits, rateLimitPolicy(limits)}
 	}
+	return d
 }
 
 // decide answers q, which began at now, by the policy it names, and counts the
@@ -119,7 +122,7 @@ func (a *answer) begin(l *limitAnswer, now time.Time) counters.Request {
 // needn't be asked.
 func (a *answer) end(l *limitAnswer, d counters.Decision, err error, r counters.Request) bool {
 	p := a.policy
-	if err != nil && p.OnStoreError == StoreErrorLocal {
+	if err != nil && p.OnStoreError == policy.StoreErrorLocal {
 		l.degraded = err
 		d, err = l.Limiter.TakeLocal(r, err)
 	}
@@ -156,9 +159,9 @@ func (a *answer) judgeQuotas() {
 	for i := range a.limits {
 		switch l := &a.limits[i]; {
 		case !l.asked:
-		case l.leniency == ShadowQuota || l.leniency == Quota && l.Allowed:
+		case l.leniency == policy.ShadowQuota || l.leniency == policy.Quota && l.Allowed:
 			return
-		case l.leniency == Quota:
+		case l.leniency == policy.Quota:
 			quotas = true
 		}
 	}
@@ -168,7 +171,7 @@ func (a *answer) judgeQuotas() {
 
 // peek returns the answer that a check of cost 1 would get now, and consumes
 // nothing. The error is a problem.
-func (p *Policy) peek(ctx context.Context, client string, now time.Time) (*answer, error) {
+func (p *decider) peek(ctx context.Context, client string, now time.Time) (*answer, error) {
 	a, err := p.prepare(check{policy: p.Name, client: client, cost: 1})
 	if err != nil {
 		return nil, err
@@ -178,11 +181,11 @@ func (p *Policy) peek(ctx context.Context, client string, now time.Time) (*answe
 		l := &a.limits[i]
 		r := l.request(now)
 		d, err := l.Limiter.Peek(ctx, r)
-		l.record(p, d, err, r)
+		l.record(p.Policy, d, err, r)
 		a.allowed = a.allowed && l.Allowed
 		unknown = unknown || !l.decided
 	}
-	if unknown && p.OnStoreError == StoreErrorDeny {
+	if unknown && p.OnStoreError == policy.StoreErrorDeny {
 		if !p.Shadow {
 			return nil, reducedCapacity(a)
 		}
@@ -193,7 +196,7 @@ func (p *Policy) peek(ctx context.Context, client string, now time.Time) (*answe
 
 // reset makes the client start fresh in all limits. The error is one of a
 // counters.Store, and names the limit that may not have been reset.
-func (p *Policy) reset(ctx context.Context, client string, now time.Time) error {
+func (p *decider) reset(ctx context.Context, client string, now time.Time) error {
 	began := time.Now()
 	for l := range p.EachLimit() {
 		// Refunds go by when the reset of their own limit was.
@@ -210,21 +213,18 @@ func (p *Policy) reset(ctx context.Context, client string, now time.Time) error 
 // prepare validates q and finds the limits in force. The answer allows, unless
 // the client is blocked, and its limits haven't been asked. The error is a
 // problem.
-func (p *Policy) prepare(q check) (*answer, error) {
+func (p *decider) prepare(q check) (*answer, error) {
 	if err := q.validate(); err != nil {
 		return nil, err
 	}
 	for _, passed := range q.limits {
-		if !slices.ContainsFunc(p.Limits, func(l Limit) bool { return l.Name == passed.name }) {
+		if !slices.ContainsFunc(p.Limits, func(l policy.Limit) bool { return l.Name == passed.name }) {
 			return nil, badRequest("policy %q has no limit %q", p.Name, passed.name)
 		}
 	}
 	a := answers.Get().(*answer)
-	*a = answer{policy: p, plan: &p.plan, client: q.client, limits: a.limits[:0]}
-	if q.route != nil {
-		a.plan = &q.route.plan
-	}
-	exception := p.exception(&q)
+	*a = answer{policy: p.Policy, plan: p.plans[q.route], client: q.client, limits: a.limits[:0]}
+	exception := p.Exception(q.client, q.network, q.header)
 	a.blocked = exception.Blocked && !exception.Exempt
 	if a.allowed = !a.blocked; a.blocked || exception.Exempt {
 		return a, nil
@@ -252,15 +252,6 @@ func (p *Policy) prepare(q check) (*answer, error) {
 		a.limits = append(a.limits, limitAnswer{Limit: l, limit: limit, client: q.client, cost: q.cost})
 	}
 	return a, nil
-}
-
-// exception returns the policy's exception for the client of q.
-func (p *Policy) exception(q *check) Client {
-	network := q.network
-	if !q.header && !network.IsValid() && len(p.exceptions.networks) > 0 {
-		network, _ = parseNetwork(q.client)
-	}
-	return p.exceptions.find(q.client, network)
 }
 
 func (q *check) validate() error {

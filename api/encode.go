@@ -8,6 +8,8 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/labstack/echo/v4"
+
+	"weir/api/policy"
 )
 
 var outputs = sync.Pool{New: func() any { return new([]byte) }}
@@ -201,7 +203,7 @@ func (a *answer) appendList(b []byte, item func(*limitAnswer, []byte) []byte) []
 }
 
 // rateLimitPolicy returns RateLimit-Policy with the limits as they are.
-func rateLimitPolicy(limits []*Limit) string {
+func rateLimitPolicy(limits []*policy.Limit) string {
 	a := answer{limits: make([]limitAnswer, len(limits))}
 	for i, l := range limits {
 		a.limits[i] = limitAnswer{Limit: l, limit: l.Limit, decided: true}

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"weir/api/policy"
 	"weir/cas"
 	"weir/counters"
 	"weir/counters/memory"
@@ -290,13 +291,13 @@ func (b *syncBuffer) String() string {
 	return b.b.String()
 }
 
-func newService(policies ...*Policy) *service {
+func newService(policies ...*policy.Policy) *service {
 	return newServiceWith(func(*Config) {}, policies...)
 }
 
 // newServiceWith lets configure change the server's configuration. A store in
 // it is behind the watched store; the policies get their limiters on that.
-func newServiceWith(configure func(*Config), policies ...*Policy) *service {
+func newServiceWith(configure func(*Config), policies ...*policy.Policy) *service {
 	s := &service{clock: &clock{time: epoch}, registry: prometheus.NewRegistry(), log: new(syncBuffer)}
 	s.memory = memory.New(s.clock.now)
 	s.store = &watchedStore{Store: s.memory, keys: make(map[string]bool)}
@@ -330,13 +331,13 @@ func newServiceWith(configure func(*Config), policies ...*Policy) *service {
 const patience = 100 * 365 * 24 * time.Hour
 
 // bindLimiters gives every limit that has none its limiter on the store.
-func bindLimiters(store Store, m *Metrics, policies ...*Policy) Policies {
+func bindLimiters(store Store, m *Metrics, policies ...*policy.Policy) policy.Policies {
 	return bindLimitersFor(1000, store, m, policies...)
 }
 
 // bindLimitersFor is bindLimiters with limiters that remember as many clients.
-func bindLimitersFor(viewClients int, store Store, m *Metrics, policies ...*Policy) Policies {
-	bound := Policies{}
+func bindLimitersFor(viewClients int, store Store, m *Metrics, policies ...*policy.Policy) policy.Policies {
+	bound := policy.Policies{}
 	for _, p := range policies {
 		for l := range p.EachLimit() {
 			if l.Limiter != nil {
@@ -385,38 +386,38 @@ func must(err error) {
 }
 
 // newPolicy returns a policy with the defaults of a policy file.
-func newPolicy(name string, limits ...Limit) *Policy {
-	return &Policy{
-		Name: name, Limits: limits, OnStoreError: StoreErrorLocal,
-		Identify: []Identifier{{}}, AuthDenyStatus: http.StatusTooManyRequests,
+func newPolicy(name string, limits ...policy.Limit) *policy.Policy {
+	return &policy.Policy{
+		Name: name, Limits: limits, OnStoreError: policy.StoreErrorLocal,
+		Identify: []policy.Identifier{{}}, AuthDenyStatus: http.StatusTooManyRequests,
 	}
 }
 
-func fixed(name string, limit int64, window time.Duration) Limit {
-	return Limit{Name: name, Algorithm: "fixed_window", Limit: limit, Window: window}
+func fixed(name string, limit int64, window time.Duration) policy.Limit {
+	return policy.Limit{Name: name, Algorithm: "fixed_window", Limit: limit, Window: window}
 }
 
-func sliding(name string, limit int64, window time.Duration, subWindows int, estimate string) Limit {
-	return Limit{
+func sliding(name string, limit int64, window time.Duration, subWindows int, estimate string) policy.Limit {
+	return policy.Limit{
 		Name: name, Algorithm: "sliding_window", Limit: limit, Window: window,
 		SubWindows: subWindows, Estimate: estimate,
 	}
 }
 
-func token(name string, limit int64, window time.Duration, burst int64) Limit {
-	return Limit{Name: name, Algorithm: "token_bucket", Limit: limit, Window: window, Burst: burst}
+func token(name string, limit int64, window time.Duration, burst int64) policy.Limit {
+	return policy.Limit{Name: name, Algorithm: "token_bucket", Limit: limit, Window: window, Burst: burst}
 }
 
-func leaky(name string, limit int64, window time.Duration, burst int64) Limit {
-	return Limit{Name: name, Algorithm: "leaky_bucket", Limit: limit, Window: window, Burst: burst}
+func leaky(name string, limit int64, window time.Duration, burst int64) policy.Limit {
+	return policy.Limit{Name: name, Algorithm: "leaky_bucket", Limit: limit, Window: window, Burst: burst}
 }
 
-func slidingLog(name string, limit int64, window time.Duration) Limit {
-	return Limit{Name: name, Algorithm: "sliding_log", Limit: limit, Window: window, MaxLimit: cas.MaxLogLimit}
+func slidingLog(name string, limit int64, window time.Duration) policy.Limit {
+	return policy.Limit{Name: name, Algorithm: "sliding_log", Limit: limit, Window: window, MaxLimit: cas.MaxLogLimit}
 }
 
-func countingLog(name string, limit int64, window time.Duration, entries int64) Limit {
-	return Limit{Name: name, Algorithm: "sliding_log", Limit: limit, Window: window, Entries: entries}
+func countingLog(name string, limit int64, window time.Duration, entries int64) policy.Limit {
+	return policy.Limit{Name: name, Algorithm: "sliding_log", Limit: limit, Window: window, Entries: entries}
 }
 
 // A result is the answer to a request.

@@ -9,11 +9,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"weir/api/policy"
 )
 
 // newQueue returns a service on the real clock that holds answers: one an hour,
 // at most 50 waiting.
-func newQueue(t *testing.T, more ...*Policy) *service {
+func newQueue(t *testing.T, more ...*policy.Policy) *service {
 	t.Helper()
 	queue := newPolicy("queue", leaky("queue", 1, time.Hour, 50))
 	queue.Hold = true

@@ -5,6 +5,8 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"weir/api/policy"
 )
 
 // An asking is the limit i of a check.
@@ -54,7 +56,7 @@ func decideJointly(ctx context.Context, now time.Time, timeout time.Duration, an
 // group puts the limits into groups.
 func (j *joint) group() {
 	type key struct {
-		limiter Limiter
+		limiter policy.Limiter
 		client  string
 	}
 	places := make(map[key]int)
@@ -94,7 +96,7 @@ func (j *joint) ask() {
 // seemsSpent reports whether the process remembers that nothing remains, so that
 // one will deny.
 func (j *joint) seemsSpent(one asking) bool {
-	if p := one.of.policy; p.CountDenied || p.Shadow || one.leniency != Strict {
+	if p := one.of.policy; p.CountDenied || p.Shadow || one.leniency != policy.Strict {
 		return false
 	}
 	d, known := one.Limiter.PeekLocal(one.request(j.now))

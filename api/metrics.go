@@ -6,6 +6,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"weir/api/policy"
 )
 
 // durationBuckets are in seconds and start where the fastest checks end. 25 ms is
@@ -122,7 +124,7 @@ type policyMetrics struct {
 
 // policy returns the metrics of p. Its busiest clients, and what the log has said
 // of it, go on from before, the metrics of its older version, unless that is nil.
-func (m *Metrics) policy(p *Policy, before *policyMetrics) *policyMetrics {
+func (m *Metrics) policy(p *policy.Policy, before *policyMetrics) *policyMetrics {
 	pm := &policyMetrics{
 		degraded:    m.degraded.WithLabelValues(p.Name, string(p.OnStoreError)),
 		localDenied: m.localDenials.WithLabelValues(p.Name),

@@ -11,13 +11,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"weir/api/policy"
 	"weir/counters"
 )
 
 func TestMetricsCountWhatWasDecided(t *testing.T) {
 	t.Parallel()
 	open, closed := newPolicy("open", fixed("per-minute", 2, time.Minute)), newPolicy("closed", fixed("per-minute", 2, time.Minute))
-	open.OnStoreError, closed.OnStoreError = StoreErrorAllow, StoreErrorDeny
+	open.OnStoreError, closed.OnStoreError = policy.StoreErrorAllow, policy.StoreErrorDeny
 	s := newService(open, closed)
 	requireMetrics(t, s, `weir_checks_total{decision="allowed",policy="open"} 0`) // present before the first check
 
@@ -111,7 +112,7 @@ func TestMetricsOfBuckets(t *testing.T) {
 func TestDenialsAreCountedByLimit(t *testing.T) {
 	t.Parallel()
 	both := newPolicy("both", fixed("per-minute", 2, time.Minute), fixed("per-hour", 2, time.Hour), fixed("per-day", 9, 24*time.Hour))
-	both.Clients = clients(map[string]Client{"abuser": {Blocked: true}})
+	both.Clients = clients(map[string]policy.Client{"abuser": {Blocked: true}})
 	trial := newPolicy("trial", fixed("per-minute", 1, time.Minute))
 	trial.Shadow = true
 	s := newService(both, trial)
@@ -166,7 +167,7 @@ func TestMetricsForgetPoliciesThatAreGone(t *testing.T) {
 	s.admits(t, `{"policy":"gone","client":"alice"}`)
 	scrape := func(names ...string) string {
 		t.Helper()
-		var policies []*Policy
+		var policies []*policy.Policy
 		for _, name := range names {
 			policies = append(policies, newPolicy(name, fixed("per-minute", 2, time.Minute)))
 		}

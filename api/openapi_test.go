@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"weir/api/policy"
 	"weir/counters"
 )
 
@@ -114,18 +115,18 @@ func TestServiceKeepsTheContract(t *testing.T) {
 	buggy := fixed("buggy", 1, time.Minute)
 	buggy.Limiter = panickingLimiter{}
 	closed := newPolicy("closed", fixed("per-minute", 2, time.Minute), fixed("half", 2, 500*time.Millisecond))
-	closed.OnStoreError = StoreErrorDeny
+	closed.OnStoreError = policy.StoreErrorDeny
 	trial := newPolicy("trial", sliding("ten", 1, 10*time.Second, 10, "strict"))
 	trial.Shadow, trial.Description = true, "a trial"
 	nginx := newPolicy("nginx", fixed("per-minute", 1, time.Minute))
 	nginx.AuthDenyStatus = http.StatusForbidden
 	keyed := newPolicy("keyed", fixed("per-minute", 1, time.Minute))
-	keyed.Identify = []Identifier{{Header: "X-Api-Key"}}
+	keyed.Identify = []policy.Identifier{{Header: "X-Api-Key"}}
 	optional := newPolicy("optional", fixed("per-minute", 1, time.Minute))
-	optional.Identify, optional.OnMissingClient = keyed.Identify, MissingClientAllow
-	optional.Clients = clients(map[string]Client{"abuser": {Blocked: true}})
+	optional.Identify, optional.OnMissingClient = keyed.Identify, policy.MissingClientAllow
+	optional.Clients = clients(map[string]policy.Client{"abuser": {Blocked: true}})
 	api := newPolicy("api", fixed("per-minute", 3, time.Minute), sliding("ten", 5, 10*time.Second, 10, "weighted"))
-	api.Clients = clients(map[string]Client{"probe": {Exempt: true}, "abuser": {Blocked: true}})
+	api.Clients = clients(map[string]policy.Client{"probe": {Exempt: true}, "abuser": {Blocked: true}})
 	queue := newPolicy("queue", leaky("queue", 3, time.Second, 5), token("tokens", 3, time.Second, 0), slidingLog("log", 5, time.Minute))
 	queue.Hold = true
 	healthy := true

@@ -8,10 +8,12 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"weir/api/policy"
 )
 
 // newTwin returns another instance with the store and the clock of s.
-func newTwin(s *service, policies ...*Policy) *service {
+func newTwin(s *service, policies ...*policy.Policy) *service {
 	return newServiceWith(func(cfg *Config) {
 		cfg.Now = s.clock.now
 		cfg.Policies = bindLimiters(s.store, cfg.Metrics, policies...)
@@ -22,7 +24,7 @@ func newTwin(s *service, policies ...*Policy) *service {
 // be that by another check.
 func TestADenialKnowsTheOtherLimits(t *testing.T) {
 	t.Parallel()
-	policy := func() *Policy {
+	policy := func() *policy.Policy {
 		return newPolicy("p", fixed("a", 1, 2*time.Second), fixed("b", 2, time.Minute))
 	}
 	one := newService(policy())
@@ -57,7 +59,7 @@ func TestADenialKnowsTheOtherLimits(t *testing.T) {
 func TestNoAnswerForgetsWhatOneBeforeHasSaid(t *testing.T) {
 	t.Parallel()
 	windows := []time.Duration{2 * time.Second, 10 * time.Second, time.Minute}
-	policy := func() *Policy {
+	policy := func() *policy.Policy {
 		return newPolicy("p", fixed("a", 2, windows[0]), fixed("b", 6, windows[1]), fixed("c", 12, windows[2]))
 	}
 	random := rand.New(rand.NewPCG(1, 2))

@@ -6,19 +6,21 @@ import (
 	"slices"
 
 	"github.com/labstack/echo/v4"
+
+	"weir/api/policy"
 )
 
 // policyJSON is a policy in the answers of GET /v1/policies. Clients are only
 // counted: their names may be secrets.
 type policyJSON struct {
-	Name         string       `json:"name"`
-	Description  string       `json:"description,omitempty"`
-	Limits       []limitJSON  `json:"limits"`
-	CountDenied  bool         `json:"count_denied"`
-	OnStoreError OnStoreError `json:"on_store_error"`
-	Hold         bool         `json:"hold,omitempty"`
-	Mode         string       `json:"mode"`
-	Clients      int          `json:"clients"`
+	Name         string              `json:"name"`
+	Description  string              `json:"description,omitempty"`
+	Limits       []limitJSON         `json:"limits"`
+	CountDenied  bool                `json:"count_denied"`
+	OnStoreError policy.OnStoreError `json:"on_store_error"`
+	Hold         bool                `json:"hold,omitempty"`
+	Mode         string              `json:"mode"`
+	Clients      int                 `json:"clients"`
 }
 
 type limitJSON struct {
@@ -32,7 +34,7 @@ type limitJSON struct {
 	Burst      int64   `json:"burst,omitempty"`
 }
 
-func (p *Policy) json() policyJSON {
+func policyToJSON(p *policy.Policy) policyJSON {
 	j := policyJSON{
 		Name: p.Name, Description: p.Description, CountDenied: p.CountDenied,
 		OnStoreError: p.OnStoreError, Hold: p.Hold, Mode: "enforce", Clients: len(p.Clients),
@@ -53,7 +55,7 @@ func (p *Policy) json() policyJSON {
 func (s *Server) listPolicies(c echo.Context) error {
 	policies, byName := []policyJSON{}, s.policies.Load().byName
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
-		policies = append(policies, byName[name].json())
+		policies = append(policies, policyToJSON(byName[name].Policy))
 	}
 	return c.JSON(http.StatusOK, map[string][]policyJSON{"policies": policies})
 }
@@ -64,5 +66,5 @@ func (s *Server) showPolicy(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.JSON(http.StatusOK, p.json())
+	return c.JSON(http.StatusOK, policyToJSON(p.Policy))
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"weir/api/policy"
 	"weir/counters"
 )
 
@@ -17,15 +18,15 @@ import (
 // it is back. What it uses in between isn't reset, where it counts in windows.
 func TestAResetDuringAnOutageIsDoneLater(t *testing.T) {
 	t.Parallel()
-	for _, limit := range []Limit{
+	for _, limit := range []policy.Limit{
 		fixed("limit", 2, time.Hour), sliding("limit", 2, time.Hour, 60, "weighted"), sliding("limit", 2, time.Hour, 60, "strict"),
 		token("limit", 2, time.Hour, 0), leaky("limit", 2, time.Hour, 0), slidingLog("limit", 2, time.Hour), countingLog("limit", 2, time.Hour, 8),
 	} {
 		name := limit.Algorithm + limit.Estimate
 		window := limit.SubWindows > 0 || limit.Algorithm == "fixed_window"
-		policy := func() *Policy {
+		policy := func() *policy.Policy {
 			p := newPolicy("api", limit)
-			p.Routes = []Route{{Path: "/login", Cost: 1, Limits: []Limit{limit}}}
+			p.Routes = []policy.Route{{Path: "/login", Cost: 1, Limits: []policy.Limit{limit}}}
 			p.Routes[0].Limits[0].Route = "/login"
 			return p
 		}
@@ -102,7 +103,7 @@ func TestResetsThatWaitAreBounded(t *testing.T) {
 	assert.Equal(t, `the client was not reset in all limits, and 1000 others wait for the store; do it again: limit "limit": counters: the store did not answer in time`, r.Detail)
 	assert.Equal(t, http.StatusAccepted, reset("api", "c7").Code, "it waits already")
 	assert.Equal(t, maxResets, s.RetryResets())
-	s.SetPolicies(Policies{"api": s.policies.Load().byName["api"]})
+	s.SetPolicies(policy.Policies{"api": s.policies.Load().byName["api"].Policy})
 	assert.Equal(t, maxResets-1, s.RetryResets())
 	s.store.failWith(nil)
 	assert.Zero(t, s.RetryResets())

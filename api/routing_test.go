@@ -5,22 +5,20 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"pgregory.net/rapid"
 
-	"weir/counters"
+	"weir/api/policy"
 )
 
 // route returns a route of p with limits of its own: name, number, name,
 // number.
-func route(p *Policy, method, path string, cost int64, own map[string]int64) Route {
-	r := Route{Method: method, Path: path, Cost: cost}
+func route(p *policy.Policy, method, path string, cost int64, own map[string]int64) policy.Route {
+	r := policy.Route{Method: method, Path: path, Cost: cost}
 	for _, l := range p.Limits {
 		if n, ok := own[l.Name]; ok {
 			l.Limit, l.Route = n, r.String()
@@ -30,102 +28,6 @@ func route(p *Policy, method, path string, cost int64, own map[string]int64) Rou
 	return r
 }
 
-func TestTheRouteWithTheLongestPathHolds(t *testing.T) {
-	t.Parallel()
-	routes := []Route{
-		{Path: "/a"}, {Method: "POST", Path: "/a"}, {Method: "POST", Path: "/a/b"}, {Path: "/a/b/c"}, {Method: "HEAD", Path: "/a/b/c"},
-		{Method: "GET", Path: "/get"}, {Method: "PURGE", Path: "/"}, {Path: "/Mixed"}, {Path: "/café au lait"},
-	}
-	routing, begin := newRouting(routes), time.Now()
-	for _, test := range []struct{ method, path, want string }{
-		{"GET", "/", ""}, {"GET", "", ""}, {"PURGE", "", "PURGE /"}, {"PURGE", "/x/y", "PURGE /"}, {"purge", "/", "PURGE /"},
-		{"GET", "/a", "/a"}, {"GET", "/a/", "/a"}, {"GET", "/a/x", "/a"}, {"GET", "/a?b", "/a"}, {"GET", "/ab", ""}, {"GET", "/a.b", ""}, {"GET", "/x/a", ""},
-		{"POST", "/a", "POST /a"}, {"post", "/a/x", "POST /a"}, {"POST", "/a/b", "POST /a/b"}, {"POST", "/a/bc", "POST /a"}, {"GET", "/a/b", "/a"},
-		{"POST", "/a/b/c", "/a/b/c"}, {"GET", "/a/b/c/d/e", "/a/b/c"}, {"HEAD", "/a/b/c/d/e", "HEAD /a/b/c"}, {"HEAD", "/a/b", "/a"}, {"PURGE", "/a", "/a"},
-		{"GET", "/get", "GET /get"}, {"HEAD", "/get/it", "GET /get"}, {"POST", "/get", ""},
-		{"GET", "/Mixed", "/Mixed"}, {"GET", "/Mixed/Case", "/Mixed"}, {"GET", "/caf%C3%A9%20au%20lait", "/café au lait"}, {"GET", "/café%20au lait/x", "/café au lait"},
-		{"GET", "/a" + strings.Repeat("/x", 300_000), "/a"}, {"GET", strings.Repeat("/x", 300_000), ""},
-	} {
-		got := routing.match(nil, test.method, test.path)
-		require.Len(t, got, 1, "%s %s", test.method, test.path)
-		name := ""
-		if got[0] != nil {
-			name = got[0].String()
-		}
-		assert.Equal(t, test.want, name, "%s %s", test.method, test.path)
-	}
-	assert.Less(t, time.Since(begin), 5*time.Second, "long paths cost no more look-ups")
-}
-
-// Not parallel: it counts the allocations of the whole process.
-func TestFindingARouteAllocatesNothing(t *testing.T) {
-	routing := newRouting([]Route{{Method: "POST", Path: "/login"}, {Path: "/api"}})
-	var found *Route
-	for _, target := range []string{"/api/orders/7?x=Y", "/login", "/"} {
-		assert.Zero(t, testing.AllocsPerRun(100, func() {
-			var room [4]*Route
-			routes := routing.match(room[:0], "POST", target)
-			found = routes[len(routes)-1]
-		}), target)
-	}
-	assert.Nil(t, found)
-}
-
-// A path of 64 KiB is read once, not once for each route.
-func TestSegmentsOfARouteAreFoundByTheirPlaces(t *testing.T) {
-	t.Parallel()
-	routing := newRouting([]Route{{Path: "/a/b"}, {Path: "/c"}})
-	assert.Equal(t, map[string][]int{"a": {1, 3}, "c": {4}}, routing.places([]string{"x", "a", "..", "a", "c", "x"}))
-	rapid.Check(t, func(t *rapid.T) {
-		few := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "c", "x"}), 0, 6)
-		segments, path := few.Draw(t, "segments"), few.Draw(t, "path")
-		rest := segments
-		for _, segment := range path {
-			if len(rest) > 0 && rest[0] == segment {
-				rest = rest[1:]
-			}
-		}
-		want := len(rest) == 0 && !slices.Contains(segments, "x")
-		assert.Equal(t, want, within(segments, routing.places(path)))
-	})
-}
-
-// Where readers of a path may differ, the limits of each reading have to admit.
-func TestPathsWithSeveralReadings(t *testing.T) {
-	t.Parallel()
-	routes := []Route{{Method: "POST", Path: "/login"}, {Path: "/static"}, {Path: "/api/export"}, {Path: "/api"}, {Path: "/Mixed"}}
-	routing := newRouting(routes)
-	for target, want := range map[string]string{
-		"/LOGIN": ", POST /login", "/login;x": ", POST /login", "/login%2F": ", POST /login", "/%2flogin": ", POST /login", "/login%00": ", POST /login",
-		"//login": ", POST /login", `/\login`: ", POST /login", "/./login": ", POST /login", "/mixed": ", /Mixed",
-		"/x/../login": ", POST /login", "/x/..%2flogin": ", POST /login", "/x/..;/login": ", POST /login", "/x/%2e%2e/login": ", POST /login",
-		"//x/login":              "POST /login, ", // login, if x is a host
-		"/login/../x":            "POST /login, ",
-		"/static/../login":       "/static, POST /login",
-		"/static/../":            "/static, ",
-		"/static%2f..%2flogin":   ", /static, POST /login",
-		"/login/../static":       "POST /login, /static",
-		"/api/export/../x":       "/api/export, /api",
-		"/api//../export/x":      "/api, /api/export, ", // only the last merges slashes
-		"/api/x/../export":       "/api, /api/export",
-		"/static/..%2fapi/x":     "/static, /api",
-		"/%61pi/export":          "/api/export",
-		"/static/x":              "/static",
-		"/static/x%2Fy":          "/static",
-		"/static/%E2%82%AC.png":  "/static",
-		"/api/Users/A;b//c%2Fd/": "/api",
-	} {
-		var names []string
-		for _, r := range routing.match(nil, "POST", target) {
-			if r == nil {
-				r = &Route{}
-			}
-			names = append(names, r.String())
-		}
-		assert.Equal(t, want, strings.Join(names, ", "), target)
-	}
-}
-
 // proxied asks forward auth about a request that a trusted proxy has got.
 func (s *service) proxied(t require.TestingT, client, method, uri string) result {
 	return s.do(t, http.MethodGet, "/v1/auth/api", "", "X-User", client, "X-Forwarded-Method", method, "X-Forwarded-Uri", uri)
@@ -133,10 +35,10 @@ func (s *service) proxied(t require.TestingT, client, method, uri string) result
 
 // newRouted returns a service with 100 a minute and 1000 an hour, but 5 a minute
 // for POST /login, and a cost of 10 below /export, and none below /static.
-func newRouted(change func(*Policy)) *service {
+func newRouted(change func(*policy.Policy)) *service {
 	p := newPolicy("api", sliding("per-minute", 100, time.Minute, 10, "weighted"), fixed("per-hour", 1000, time.Hour))
-	p.Identify = []Identifier{{Header: "X-User"}}
-	p.Routes = []Route{
+	p.Identify = []policy.Identifier{{Header: "X-User"}}
+	p.Routes = []policy.Route{
 		route(p, "POST", "/login", 1, map[string]int64{"per-minute": 5}),
 		{Path: "/export", Cost: 10}, {Path: "/static", Cost: 0},
 	}
@@ -204,8 +106,8 @@ func TestRoutesHaveACost(t *testing.T) {
 // everywhere.
 func TestRoutesAndClients(t *testing.T) {
 	t.Parallel()
-	s := newRouted(func(p *Policy) {
-		p.Clients = clients(map[string]Client{
+	s := newRouted(func(p *policy.Policy) {
+		p.Clients = clients(map[string]policy.Client{
 			"gold": {Limits: map[string]int64{"per-minute": 1000, "per-hour": 10}}, "probe": {Exempt: true}, "abuser": {Blocked: true},
 		})
 	})
@@ -217,24 +119,6 @@ func TestRoutesAndClients(t *testing.T) {
 		assert.Equal(t, http.StatusOK, s.proxied(t, "probe", "POST", "/login").Code)
 	}
 	assert.Equal(t, http.StatusTooManyRequests, s.proxied(t, "abuser", "GET", "/static").Code)
-}
-
-// The name in the store is one that a store takes, and no other limit's.
-func TestStoredNames(t *testing.T) {
-	t.Parallel()
-	seen := make(map[string]bool)
-	for _, name := range []string{"l", "per-minute", strings.Repeat("x", 63), strings.Repeat("x", 62) + "y"} {
-		for _, route := range []string{"", "/", "POST /", "POST /login", "/login", "l /login"} {
-			l := Limit{Name: name, Route: route}
-			stored := l.StoredName()
-			require.NoError(t, counters.CheckName(stored))
-			require.False(t, seen[stored], stored)
-			seen[stored] = true
-			if route == "" {
-				require.Equal(t, name, stored)
-			}
-		}
-	}
 }
 
 // Nobody gets more logins by writing the path in another way.
@@ -321,12 +205,12 @@ func TestWhereTheRouteComesFrom(t *testing.T) {
 // log and a metric tell, and the policy may refuse.
 func TestARequestWithoutAPath(t *testing.T) {
 	t.Parallel()
-	policies := func() []*Policy {
+	policies := func() []*policy.Policy {
 		open, shut, plain := newPolicy("open", fixed("per-minute", 9, time.Minute)), newPolicy("shut", fixed("per-minute", 9, time.Minute)),
 			newPolicy("plain", fixed("per-minute", 9, time.Minute))
-		open.Routes, shut.Routes = []Route{{Path: "/login", Cost: 3}}, []Route{{Path: "/login", Cost: 3}}
-		shut.OnMissingPath = MissingPathDeny
-		return []*Policy{open, shut, plain}
+		open.Routes, shut.Routes = []policy.Route{{Path: "/login", Cost: 3}}, []policy.Route{{Path: "/login", Cost: 3}}
+		shut.OnMissingPath = policy.MissingPathDeny
+		return []*policy.Policy{open, shut, plain}
 	}
 	s := newServiceWith(func(cfg *Config) { cfg.TrustedProxies = cidrs("192.0.2.0/24") }, policies()...)
 	ask := func(policy, peer string, headers ...string) result {
@@ -372,7 +256,7 @@ func TestARequestWithoutAPath(t *testing.T) {
 // Connections survive denials and routes too, when the proxy reads the answer.
 func TestForwardAuthReusesOneConnection(t *testing.T) {
 	t.Parallel()
-	s := newRouted(func(p *Policy) { p.Identify = []Identifier{{Header: "X-User"}, {}} })
+	s := newRouted(func(p *policy.Policy) { p.Identify = []policy.Identifier{{Header: "X-User"}, {}} })
 	server := httptest.NewUnstartedServer(s.handler)
 	opened := make(chan struct{}, 1000)
 	server.Config.ConnState = countNew(opened)

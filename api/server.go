@@ -26,6 +26,7 @@ import (
 	"github.com/labstack/echo/v4"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"weir/api/policy"
 	"weir/counters"
 )
 
@@ -40,7 +41,7 @@ const maxStreams = 250
 // /readyz and Gatherer for /metrics.
 type Config struct {
 	// Policies are those to begin with, as in SetPolicies.
-	Policies Policies
+	Policies policy.Policies
 	// StoreTimeout bounds how long a check waits for the store, counted
 	// from the check's start; 0 means counters.DefaultTimeout.
 	StoreTimeout time.Duration
@@ -112,9 +113,9 @@ func (s *Server) logsRequests() bool { return s.cfg.Log.Enabled(context.Backgrou
 // SetPolicies replaces all policies at once. They must not be changed any more.
 // A check under way ends with the policy that it began with. So the metrics of a
 // policy that is gone end when policies are next set.
-func (s *Server) SetPolicies(policies Policies) {
+func (s *Server) SetPolicies(policies policy.Policies) {
 	active := &activePolicies{
-		byName: policies, metrics: make(map[string]*policyMetrics, len(policies)), now: s.cfg.Now, undecided: s.cfg.Undecided,
+		byName: make(map[string]*decider, len(policies)), metrics: make(map[string]*policyMetrics, len(policies)), now: s.cfg.Now, undecided: s.cfg.Undecided,
 		unknown: newUnknownPolicies(s.cfg.Log),
 	}
 	if s.logsRequests() {
@@ -136,9 +137,7 @@ func (s *Server) SetPolicies(policies Policies) {
 	}
 	for name, p := range policies {
 		active.metrics[name] = s.cfg.Metrics.policy(p, before[name])
-		if p.plan.limits == nil { // a policy in use must not be changed
-			p.settle()
-		}
+		active.byName[name] = newDecider(p)
 	}
 	s.policies.Store(active)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"weir/api/policy"
 	"weir/counters"
 )
 
@@ -51,12 +52,12 @@ func TestDrainingAnswersAndClosesConnections(t *testing.T) {
 func TestSetPoliciesSwapsAsAWhole(t *testing.T) {
 	t.Parallel()
 	s := newService()
-	set := func(limit int64) Policies {
+	set := func(limit int64) policy.Policies {
 		return bindLimiters(s.store, s.cfg.Metrics,
 			newPolicy("a", fixed("per-minute", limit, time.Minute), fixed("per-hour", limit, time.Hour)),
 			newPolicy("b", fixed("per-minute", limit, time.Minute)))
 	}
-	sets := []Policies{set(1_000_000), set(2_000_000)}
+	sets := []policy.Policies{set(1_000_000), set(2_000_000)}
 	s.SetPolicies(sets[0])
 	stop := make(chan struct{})
 	var swapping sync.WaitGroup
@@ -81,7 +82,7 @@ func TestSetPoliciesSwapsAsAWhole(t *testing.T) {
 
 	s.SetPolicies(set(7))
 	assert.EqualValues(t, 7, s.admits(t, `{"policy":"b","client":"alice"}`).Limits[0].Limit)
-	s.SetPolicies(Policies{})
+	s.SetPolicies(policy.Policies{})
 	requireProblem(t, s.check(t, `{"policy":"b","client":"alice"}`), http.StatusNotFound, `there is no policy "b"`)
 }
 
@@ -89,7 +90,7 @@ func TestSetPoliciesSwapsAsAWhole(t *testing.T) {
 func TestSetPoliciesLeavesChecksUnderWayAlone(t *testing.T) {
 	t.Parallel()
 	s := newService(newPolicy("api", fixed("per-minute", 5, time.Minute), fixed("per-hour", 5, time.Hour)))
-	reload := sync.OnceFunc(func() { s.SetPolicies(Policies{}) })
+	reload := sync.OnceFunc(func() { s.SetPolicies(policy.Policies{}) })
 	s.store.onCall(func(context.Context, string, string) error {
 		reload()
 		return nil
@@ -123,7 +124,7 @@ func TestChecksAreLoggedAtDebug(t *testing.T) {
 	trial := newPolicy("trial", fixed("per-minute", 1, time.Minute))
 	trial.Shadow = true
 	strict := newPolicy("strict", fixed("per-minute", 1, time.Minute))
-	strict.OnStoreError = StoreErrorDeny
+	strict.OnStoreError = policy.StoreErrorDeny
 	api := newPolicy("api", fixed("per-minute", 1, time.Minute), fixed("per-hour", 9, time.Hour))
 	s := newServiceWith(func(cfg *Config) {
 		cfg.Log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -280,7 +281,7 @@ func TestNothingThere(t *testing.T) {
 }
 
 // A panickingLimiter has a bug.
-type panickingLimiter struct{ Limiter }
+type panickingLimiter struct{ policy.Limiter }
 
 func (panickingLimiter) Take(context.Context, counters.Request) (counters.Decision, error) {
 	panic("a bug")

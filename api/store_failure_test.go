@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"weir/api/policy"
 	"weir/counters"
 	"weir/counters/memcached"
 	"weir/counters/memcachedtest"
@@ -25,7 +26,7 @@ func TestStoreErrorUnderAllowAdmitsAndSaysSo(t *testing.T) {
 		counters.ErrTimeout, fmt.Errorf("%w: connection refused", counters.ErrUnavailable), counters.ErrForeignValue, errors.New("strange"),
 	} {
 		p := newPolicy("api", fixed("per-minute", 2, time.Minute), sliding("per-hour", 3, time.Hour, 60, "weighted"))
-		p.OnStoreError = StoreErrorAllow
+		p.OnStoreError = policy.StoreErrorAllow
 		s := newService(p)
 		s.store.failWith(err)
 		r := s.admits(t, `{"policy":"api","client":"alice"}`)
@@ -45,7 +46,7 @@ func TestStoreErrorUnderAllowAdmitsAndSaysSo(t *testing.T) {
 func TestStoreErrorUnderDenyRefuses(t *testing.T) {
 	t.Parallel()
 	p := newPolicy("api", fixed("per-minute", 2, time.Minute), fixed("per-hour", 3, time.Hour))
-	p.OnStoreError = StoreErrorDeny
+	p.OnStoreError = policy.StoreErrorDeny
 	s := newService(p)
 	s.store.onCall(func(_ context.Context, _, key string) error {
 		if strings.HasPrefix(key, "weir:api/per-hour:") {
@@ -69,7 +70,7 @@ func TestStoreErrorUnderDenyRefuses(t *testing.T) {
 func TestDenialStandsWhenAnotherLimitIsUnknown(t *testing.T) {
 	t.Parallel()
 	p := newPolicy("api", fixed("per-minute", 1, time.Minute), fixed("per-hour", 3, time.Hour))
-	p.OnStoreError = StoreErrorAllow
+	p.OnStoreError = policy.StoreErrorAllow
 	s := newService(p)
 	s.admits(t, `{"policy":"api","client":"alice"}`)
 	s.store.onCall(func(_ context.Context, _, key string) error {
@@ -131,7 +132,7 @@ func TestStoreOperationsEndWithTheTimeout(t *testing.T) {
 
 func TestSilentStoreCostsOneTimeout(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []OnStoreError{StoreErrorLocal, StoreErrorAllow, StoreErrorDeny} {
+	for _, mode := range []policy.OnStoreError{policy.StoreErrorLocal, policy.StoreErrorAllow, policy.StoreErrorDeny} {
 		t.Run(string(mode), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := newPolicy("api", fixed("per-hour", 9, time.Hour), fixed("per-minute", 5, time.Minute), sliding("ten", 5, 10*time.Second, 10, "weighted"))
@@ -148,7 +149,7 @@ func TestSilentStoreCostsOneTimeout(t *testing.T) {
 					assert.Equal(t, 50*time.Millisecond, time.Since(start), "three limits, one timeout")
 					// Forward auth says nothing more to what it admits.
 					assert.Equal(t, r.Body != "", r.Degraded)
-					assert.Equal(t, mode != StoreErrorDeny, r.Code == http.StatusOK)
+					assert.Equal(t, mode != policy.StoreErrorDeny, r.Code == http.StatusOK)
 				}
 			})
 		})
@@ -161,7 +162,7 @@ func TestPausedMemcachedDegradesAndRecovers(t *testing.T) {
 	require.NoError(t, err)
 	defer store.Close()
 	allow, deny := newPolicy("allow", fixed("per-day", 1000, 24*time.Hour)), newPolicy("deny", fixed("per-day", 1000, 24*time.Hour))
-	allow.OnStoreError, deny.OnStoreError = StoreErrorAllow, StoreErrorDeny
+	allow.OnStoreError, deny.OnStoreError = policy.StoreErrorAllow, policy.StoreErrorDeny
 	s := newServiceWith(func(cfg *Config) {
 		cfg.Now, cfg.Health, cfg.StoreTimeout = nil, store.Ping, 200*time.Millisecond
 		cfg.Policies = bindLimiters(cfg.Metrics.InstrumentStore(store), cfg.Metrics, allow, deny)
@@ -213,7 +214,7 @@ func TestKilledMemcachedDegrades(t *testing.T) {
 func TestShadowModeAllowsEvenWhatTheStoreCannotDecide(t *testing.T) {
 	t.Parallel()
 	p := newPolicy("api", fixed("per-hour", 9, time.Hour))
-	p.OnStoreError, p.Shadow = StoreErrorDeny, true
+	p.OnStoreError, p.Shadow = policy.StoreErrorDeny, true
 	s := newService(p)
 	s.store.failWith(counters.ErrTimeout)
 	r := s.admits(t, `{"policy":"api","client":"alice"}`)
@@ -262,7 +263,7 @@ func TestStoreErrorUnderLocalLimitsAlone(t *testing.T) {
 // tells whose it was; of no other, and not of peeks.
 func TestUndecidedChecksAreTold(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []OnStoreError{StoreErrorLocal, StoreErrorAllow, StoreErrorDeny} {
+	for _, mode := range []policy.OnStoreError{policy.StoreErrorLocal, policy.StoreErrorAllow, policy.StoreErrorDeny} {
 		p := newPolicy("api", fixed("per-minute", 1, time.Minute), sliding("per-hour", 9, time.Hour, 60, "weighted"))
 		p.OnStoreError = mode
 		var mu sync.Mutex
@@ -296,8 +297,8 @@ func TestUndecidedChecksAreTold(t *testing.T) {
 // on_store_error says, until its time has come.
 func TestKnownDenialsStandWithoutTheStore(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []OnStoreError{StoreErrorLocal, StoreErrorAllow, StoreErrorDeny} {
-		for _, limit := range []Limit{
+	for _, mode := range []policy.OnStoreError{policy.StoreErrorLocal, policy.StoreErrorAllow, policy.StoreErrorDeny} {
+		for _, limit := range []policy.Limit{
 			fixed("limit", 2, time.Minute), sliding("limit", 2, time.Minute, 10, "strict"), token("limit", 2, time.Minute, 0), slidingLog("limit", 2, time.Minute),
 		} {
 			p := newPolicy("api", limit)
@@ -310,7 +311,7 @@ func TestKnownDenialsStandWithoutTheStore(t *testing.T) {
 			s.clock.at(20*time.Second + retry - time.Millisecond)
 			assert.True(t, s.denies(t, `{"policy":"api","client":"alice"}`).Degraded, "%s %s", mode, limit.Algorithm)
 			s.clock.at(20*time.Second + retry)
-			assert.Equal(t, mode != StoreErrorDeny, s.check(t, `{"policy":"api","client":"alice"}`).Allowed, "%s %s", mode, limit.Algorithm)
+			assert.Equal(t, mode != policy.StoreErrorDeny, s.check(t, `{"policy":"api","client":"alice"}`).Allowed, "%s %s", mode, limit.Algorithm)
 		}
 	}
 }

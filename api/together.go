@@ -7,18 +7,19 @@ import (
 	"net/http"
 	"time"
 
+	"weir/api/policy"
 	"weir/counters"
 )
 
 // A LimitCheck asks one limit whether a client may spend a cost, and has the
 // answer.
 type LimitCheck struct {
-	Limit *Limit
+	Limit *policy.Limit
 	// Client, Cost and Value are those of a counters.Request, and right: Value
 	// is the limit in force.
 	Client      string
 	Cost, Value int64
-	Leniency    Leniency
+	Leniency    policy.Leniency
 
 	// Decision is the answer. Where another limit denies, it says how this one
 	// stands.
@@ -28,7 +29,7 @@ type LimitCheck struct {
 // Together decides checks of single limits of one policy as one. Make it with
 // NewTogether. It is safe for concurrent use.
 type Together struct {
-	policy  *Policy
+	policy  *policy.Policy
 	cfg     Config
 	metrics *policyMetrics
 }
@@ -39,7 +40,7 @@ var noPlan plan
 // NewTogether returns what decides by limits of p, which must not be changed any
 // more. Of p it needs Name, CountDenied and OnStoreError, which must not be
 // StoreErrorDeny. Of cfg it uses StoreTimeout, Undecided, Metrics and Now.
-func NewTogether(p *Policy, cfg Config) *Together {
+func NewTogether(p *policy.Policy, cfg Config) *Together {
 	cfg.StoreTimeout = cmp.Or(cfg.StoreTimeout, counters.DefaultTimeout)
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -91,7 +92,7 @@ func (t *Together) Check(checks []LimitCheck, h http.Header) bool {
 // windows; a sliding one gives back what was counted in the slot of now.
 func (t *Together) GiveBack(checks []LimitCheck) {
 	type client struct {
-		limiter Limiter
+		limiter policy.Limiter
 		name    string
 		value   int64
 	}
@@ -123,7 +124,7 @@ func (c *LimitCheck) giveBack(ctx context.Context, now time.Time) {
 	used := capacity - d.Remaining
 	switch { // more may be in use than the limit
 	case err != nil || d.Remaining > 0:
-	case c.Limit.drains():
+	case c.Limit.Drains:
 		used = int64(math.Ceil(d.ResetAfter.Seconds() / c.Limit.Window.Seconds() * float64(c.Value)))
 	default:
 		above := r

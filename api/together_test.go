@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"weir/api/policy"
 	"weir/counters"
 	"weir/counters/memory"
 	"weir/subwindow"
@@ -18,7 +19,7 @@ import (
 
 // newTogether returns what decides by one limit of a minute, and a check of
 // one client of it.
-func newTogether(t *testing.T, countDenied bool) (*Together, *clock, func(client string, value int64, leniency Leniency) LimitCheck) {
+func newTogether(t *testing.T, countDenied bool) (*Together, *clock, func(client string, value int64, leniency policy.Leniency) LimitCheck) {
 	clock := &clock{time: epoch}
 	window, err := subwindow.NewFixedWindow(time.Minute)
 	require.NoError(t, err)
@@ -26,10 +27,10 @@ func newTogether(t *testing.T, countDenied bool) (*Together, *clock, func(client
 		Policy: "p", Limit: "minute", ClockSkew: -1, StoreTimeout: -1, CountDenied: countDenied,
 	})
 	require.NoError(t, err)
-	policy := &Policy{Name: "p", OnStoreError: StoreErrorLocal, CountDenied: countDenied}
-	together := NewTogether(policy, Config{Metrics: NewMetrics(prometheus.NewRegistry(), "test"), Now: clock.now})
-	limit := &Limit{Name: "minute", Algorithm: "fixed_window", Window: time.Minute, Limiter: limiter}
-	return together, clock, func(client string, value int64, leniency Leniency) LimitCheck {
+	p := &policy.Policy{Name: "p", OnStoreError: policy.StoreErrorLocal, CountDenied: countDenied}
+	together := NewTogether(p, Config{Metrics: NewMetrics(prometheus.NewRegistry(), "test"), Now: clock.now})
+	limit := &policy.Limit{Name: "minute", Algorithm: "fixed_window", Window: time.Minute, Limiter: limiter}
+	return together, clock, func(client string, value int64, leniency policy.Leniency) LimitCheck {
 		return LimitCheck{Limit: limit, Client: client, Cost: 1, Value: value, Leniency: leniency}
 	}
 }
@@ -47,7 +48,7 @@ func remaining(t *testing.T, together *Together, c LimitCheck) int64 {
 func TestChecksAreDecidedTogether(t *testing.T) {
 	t.Parallel()
 	together, _, check := newTogether(t, false)
-	wide, narrow := check("wide", 10, Strict), check("narrow", 2, Strict)
+	wide, narrow := check("wide", 10, policy.Strict), check("narrow", 2, policy.Strict)
 	for range 2 {
 		assert.True(t, together.Check([]LimitCheck{wide, narrow}, nil))
 	}
@@ -69,7 +70,7 @@ func TestChecksAreDecidedTogether(t *testing.T) {
 func TestDeniedChecksCountIfTheyShall(t *testing.T) {
 	t.Parallel()
 	together, _, check := newTogether(t, true)
-	checks := []LimitCheck{check("narrow", 1, Strict), check("wide", 10, Strict)}
+	checks := []LimitCheck{check("narrow", 1, policy.Strict), check("wide", 10, policy.Strict)}
 	for range 3 {
 		together.Check(checks, nil)
 	}
@@ -80,14 +81,14 @@ func TestDeniedChecksCountIfTheyShall(t *testing.T) {
 func TestLeniency(t *testing.T) {
 	t.Parallel()
 	together, _, check := newTogether(t, false)
-	shadow := []LimitCheck{check("s", 1, Shadow), check("w", 10, Strict)}
+	shadow := []LimitCheck{check("s", 1, policy.Shadow), check("w", 10, policy.Strict)}
 	for range 3 {
 		assert.True(t, together.Check(shadow, nil))
 	}
 	assert.False(t, shadow[0].Allowed)
 	assert.EqualValues(t, 7, shadow[1].Remaining)
 
-	quotas := []LimitCheck{check("q1", 1, Quota), check("q2", 3, Quota), check("w", 10, Strict)}
+	quotas := []LimitCheck{check("q1", 1, policy.Quota), check("q2", 3, policy.Quota), check("w", 10, policy.Strict)}
 	for range 3 {
 		assert.True(t, together.Check(quotas, nil))
 	}
@@ -98,7 +99,7 @@ func TestLeniency(t *testing.T) {
 func TestGiveBack(t *testing.T) {
 	t.Parallel()
 	together, _, check := newTogether(t, false)
-	c := check("c", 10, Strict)
+	c := check("c", 10, policy.Strict)
 	for range 4 {
 		together.Check([]LimitCheck{c}, nil)
 	}
@@ -123,7 +124,7 @@ func TestGiveBack(t *testing.T) {
 }
 
 // A silent store is a store whose limiters wait for as long as they may.
-type silent struct{ Limiter }
+type silent struct{ policy.Limiter }
 
 func (silent) Peek(ctx context.Context, _ counters.Request) (counters.Decision, error) {
 	at, _ := ctx.Deadline()
@@ -139,7 +140,7 @@ func TestGivingBackWithASilentStore(t *testing.T) {
 	together.cfg.Now, together.cfg.StoreTimeout = time.Now, 100*time.Millisecond
 	checks := make([]LimitCheck, 1000)
 	for i := range checks {
-		checks[i] = check(strconv.Itoa(i), 10, Strict)
+		checks[i] = check(strconv.Itoa(i), 10, policy.Strict)
 	}
 	require.True(t, together.Check(checks[:1], nil))
 	limit := *checks[0].Limit

@@ -8,13 +8,14 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"weir/api/policy"
 	"weir/counters"
 )
 
 func TestTopNamesTheBusiestAndTheMostDenied(t *testing.T) {
 	t.Parallel()
 	api := newPolicy("api", fixed("per-minute", 3, time.Minute))
-	api.Clients = clients(map[string]Client{"probe": {Exempt: true}, "abuser": {Blocked: true}})
+	api.Clients = clients(map[string]policy.Client{"probe": {Exempt: true}, "abuser": {Blocked: true}})
 	trial := newPolicy("trial", fixed("per-minute", 1, time.Minute))
 	trial.Shadow = true
 	s := newService(api, trial)
@@ -55,7 +56,7 @@ func TestTopNamesTheBusiestAndTheMostDenied(t *testing.T) {
 func TestTopCountsBatchesAndForwardAuthToo(t *testing.T) {
 	t.Parallel()
 	keyed := newPolicy("keyed", fixed("per-minute", 1, time.Minute))
-	keyed.Identify = []Identifier{{Header: "X-Api-Key"}}
+	keyed.Identify = []policy.Identifier{{Header: "X-Api-Key"}}
 	s := newService(keyed)
 	s.do(t, http.MethodGet, "/v1/auth/keyed", "", "X-Api-Key", "a\xffb")
 	s.do(t, http.MethodGet, "/v1/auth/keyed", "", "X-Api-Key", "a\xffb")
@@ -68,7 +69,7 @@ func TestTopCountsBatchesAndForwardAuthToo(t *testing.T) {
 func TestTopLeavesOutWhatTheStoreCouldNotDecide(t *testing.T) {
 	t.Parallel()
 	closed := newPolicy("closed", fixed("per-minute", 2, time.Minute))
-	closed.OnStoreError = StoreErrorDeny
+	closed.OnStoreError = policy.StoreErrorDeny
 	s := newService(closed)
 	s.store.failWith(counters.ErrTimeout)
 	assert.Equal(t, http.StatusServiceUnavailable, s.check(t, `{"policy":"closed","client":"alice"}`).Code)

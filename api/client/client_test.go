@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"weir/api"
 	"weir/api/client"
+	"weir/api/policy"
 	"weir/counters"
 )
 
@@ -334,8 +334,8 @@ func TestACanceledCheckIsNotAdmitted(t *testing.T) {
 
 func TestTheStoreFailsAndThePolicyDenies(t *testing.T) {
 	t.Parallel()
-	p := newPolicy("api", api.Limit{Name: "broken", Limit: 1, Window: time.Minute, Limiter: brokenLimiter{}})
-	p.OnStoreError = api.StoreErrorDeny
+	p := newPolicy("api", policy.Limit{Name: "broken", Limit: 1, Window: time.Minute, Limiter: brokenLimiter{}})
+	p.OnStoreError = policy.StoreErrorDeny
 	_, c := start(t, client.Config{FailOpen: true}, p)
 	a, err := c.Check(t.Context(), client.Check{Policy: "api", Client: "alice"})
 	var problem *client.Problem
@@ -348,7 +348,7 @@ func TestTheStoreFailsAndThePolicyDenies(t *testing.T) {
 }
 
 // A brokenLimiter has a store that never answers.
-type brokenLimiter struct{ api.Limiter }
+type brokenLimiter struct{ policy.Limiter }
 
 func (brokenLimiter) Take(context.Context, counters.Request) (counters.Decision, error) {
 	return counters.Decision{}, counters.ErrTimeout

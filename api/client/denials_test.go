@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"weir/api"
 	"weir/api/client"
+	"weir/api/policy"
 )
 
 // asks returns how many requests a check cost, and its answer.
@@ -121,7 +121,7 @@ func TestADenialSaysNothingOfOtherLimits(t *testing.T) {
 func TestWhatIsNotRemembered(t *testing.T) {
 	t.Parallel()
 	strict := newPolicy("api", fixed("api", 1))
-	setClient(strict, "abuser", api.Client{Blocked: true})
+	setClient(strict, "abuser", policy.Client{Blocked: true})
 	trial := newPolicy("trial", fixed("trial", 1))
 	trial.Shadow = true
 	w, c := start(t, client.Config{}, strict, trial)

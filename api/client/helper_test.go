@@ -18,6 +18,7 @@ import (
 
 	"weir/api"
 	"weir/api/client"
+	"weir/api/policy"
 	"weir/cas"
 	"weir/counters"
 	"weir/counters/memory"
@@ -52,9 +53,9 @@ type request struct {
 	checks              []client.Check // of a batch
 }
 
-func startWeir(policies ...*api.Policy) *weir {
+func startWeir(policies ...*policy.Policy) *weir {
 	w := &weir{time: epoch}
-	byName := api.Policies{}
+	byName := policy.Policies{}
 	for _, p := range policies {
 		byName[p.Name] = p
 	}
@@ -148,7 +149,7 @@ func (w *weir) holds() *hold {
 }
 
 // start returns a weir and a client of it that share a clock.
-func start(t *testing.T, cfg client.Config, policies ...*api.Policy) (*weir, *client.Client) {
+func start(t *testing.T, cfg client.Config, policies ...*policy.Policy) (*weir, *client.Client) {
 	t.Helper()
 	w := startWeir(policies...)
 	cfg.URL = w.URL
@@ -166,49 +167,49 @@ func start(t *testing.T, cfg client.Config, policies ...*api.Policy) (*weir, *cl
 }
 
 // newPolicy returns a policy with the defaults of a policy file.
-func newPolicy(name string, limits ...api.Limit) *api.Policy {
-	return &api.Policy{Name: name, Limits: limits, OnStoreError: api.StoreErrorLocal}
+func newPolicy(name string, limits ...policy.Limit) *policy.Policy {
+	return &policy.Policy{Name: name, Limits: limits, OnStoreError: policy.StoreErrorLocal}
 }
 
 // setClient makes an exception of p for one client.
-func setClient(p *api.Policy, name string, exception api.Client) {
-	key, err := api.ParseClientKey(name)
+func setClient(p *policy.Policy, name string, exception policy.Client) {
+	key, err := policy.ParseClientKey(name)
 	must(err)
 	if p.Clients == nil {
-		p.Clients = make(map[api.ClientKey]api.Client)
+		p.Clients = make(map[policy.ClientKey]policy.Client)
 	}
 	p.Clients[key] = exception
 }
 
 // fixed returns a limit per minute.
-func fixed(policy string, limit int64) api.Limit {
+func fixed(named string, limit int64) policy.Limit {
 	window, err := subwindow.NewFixedWindow(time.Minute)
 	must(err)
-	return limitOf("per-minute", "fixed_window", limit, time.Minute, func(o counters.Options) (api.Limiter, error) {
+	return limitOf("per-minute", "fixed_window", limit, time.Minute, func(o counters.Options) (policy.Limiter, error) {
 		return subwindow.New(memory.New(nil), window, o)
-	}, policy)
+	}, named)
 }
 
 // tokens returns a bucket that fills by one a second.
-func tokens(policy string, burst int64) api.Limit {
-	l := limitOf("tokens", "token_bucket", 1, time.Second, func(o counters.Options) (api.Limiter, error) {
+func tokens(named string, burst int64) policy.Limit {
+	l := limitOf("tokens", "token_bucket", 1, time.Second, func(o counters.Options) (policy.Limiter, error) {
 		return cas.NewTokenBucket(memory.New(nil), time.Second, burst, cas.Config{Options: o})
-	}, policy)
+	}, named)
 	l.Burst = burst
 	return l
 }
 
 // queue returns a bucket that drains by so many a second.
-func queue(policy string, limit int64) api.Limit {
-	return limitOf("queue", "leaky_bucket", limit, time.Second, func(o counters.Options) (api.Limiter, error) {
+func queue(named string, limit int64) policy.Limit {
+	return limitOf("queue", "leaky_bucket", limit, time.Second, func(o counters.Options) (policy.Limiter, error) {
 		return cas.NewLeakyBucket(memory.New(nil), time.Second, 0, cas.Config{Options: o})
-	}, policy)
+	}, named)
 }
 
-func limitOf(name, algorithm string, limit int64, window time.Duration, limiter func(counters.Options) (api.Limiter, error), policy string) api.Limit {
-	l, err := limiter(counters.Options{Policy: policy, Limit: name})
+func limitOf(name, algorithm string, limit int64, window time.Duration, limiter func(counters.Options) (policy.Limiter, error), named string) policy.Limit {
+	l, err := limiter(counters.Options{Policy: named, Limit: name})
 	must(err)
-	return api.Limit{Name: name, Algorithm: algorithm, Limit: limit, Window: window, Limiter: l}
+	return policy.Limit{Name: name, Algorithm: algorithm, Limit: limit, Window: window, Limiter: l}
 }
 
 // must ends an example whose setup is wrong.

@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"weir/api"
 	"weir/api/client"
+	"weir/api/policy"
 )
 
 // hello is what a handler behind a middleware answers.
@@ -37,8 +37,8 @@ func serve(handler http.Handler, name string) *http.Response {
 func TestMiddlewareServesWhatIsAllowed(t *testing.T) {
 	t.Parallel()
 	p := newPolicy("api", fixed("api", 1))
-	setClient(p, "abuser", api.Client{Blocked: true})
-	setClient(p, "probe", api.Client{Exempt: true})
+	setClient(p, "abuser", policy.Client{Blocked: true})
+	setClient(p, "probe", policy.Client{Exempt: true})
 	w, c := start(t, client.Config{}, p)
 	w.at(17*time.Second + 300*time.Millisecond)
 	handler := client.Middleware(c, byKey)(hello)

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"weir/api"
 	"weir/api/client"
+	"weir/api/policy"
 )
 
 // A check has the form of encoding/json, whoever encodes it.
@@ -37,12 +37,12 @@ func TestChecksAreEncodedAsJSON(t *testing.T) {
 // bodies returns the bodies of weir's answers to all kinds of checks.
 func bodies(t *testing.T) [][]byte {
 	t.Helper()
-	broken := newPolicy("broken", api.Limit{Name: "broken", Limit: 1, Window: time.Minute, Limiter: brokenLimiter{}})
-	broken.OnStoreError = api.StoreErrorDeny
+	broken := newPolicy("broken", policy.Limit{Name: "broken", Limit: 1, Window: time.Minute, Limiter: brokenLimiter{}})
+	broken.OnStoreError = policy.StoreErrorDeny
 	shadow, several := newPolicy("shadow", fixed("shadow", 1)), newPolicy("several", fixed("several", 3), tokens("several", 1))
 	shadow.Shadow = true
-	setClient(several, "blocked", api.Client{Blocked: true})
-	setClient(several, "exempt", api.Client{Exempt: true})
+	setClient(several, "blocked", policy.Client{Blocked: true})
+	setClient(several, "exempt", policy.Client{Exempt: true})
 	w := startWeir(shadow, several, broken, newPolicy("queue", queue("queue", 2)))
 	defer w.Close()
 	w.at(1234 * time.Millisecond)

@@ -4,13 +4,13 @@ import (
 	"context"
 	"time"
 
-	"weir/api"
+	"weir/api/policy"
 	"weir/counters"
 )
 
 // Bind makes limiter decide for the rule, unless its limit is 0: then all is
 // denied, and nothing counted.
-func (r *Rule) Bind(limiter api.Limiter) {
+func (r *Rule) Bind(limiter policy.Limiter) {
 	r.Limit.Limiter = limiter
 	if r.Limit.Limit == 0 {
 		r.Limit.Limiter = banned{r.Limit.Window}

@@ -7,7 +7,7 @@ import (
 
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
-	"weir/api"
+	"weir/api/policy"
 )
 
 // PolicyName is the name that all limits of a Config have in the store and in
@@ -46,7 +46,7 @@ type Config struct {
 	Domains map[string]*Descriptor
 	// Default is, by unit, the limit that counts where a request brings its own
 	// limit. Each has its Limiter.
-	Default map[Unit]*api.Limit
+	Default map[Unit]*policy.Limit
 }
 
 // A Descriptor is one entry of a list of descriptors in a file. Make it with
@@ -93,11 +93,11 @@ type Rule struct {
 	// Unit and Limit are that of a rule that isn't unlimited. The Limit's Name
 	// is what headers call it; a Limit of 0 denies all.
 	Unit  Unit
-	Limit api.Limit
+	Limit policy.Limit
 	// Name is what Replaces of other rules call this one; or "".
 	Name     string
 	Replaces []string
-	Leniency api.Leniency
+	Leniency policy.Leniency
 }
 
 // composite is what a file calls d: its key, and its value if it has one.

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"weir/api"
+	"weir/api/policy"
 	"weir/cas"
 	"weir/counters"
 	"weir/counters/memory"
@@ -57,14 +58,14 @@ func serve(t testing.TB, headers Headers, countDenied bool, descriptors ...*Desc
 	}
 	store := memory.New(f.now)
 	options := counters.Options{Policy: PolicyName, ClockSkew: -1, StoreTimeout: -1, CountDenied: countDenied}
-	c := &Config{Domains: map[string]*Descriptor{"d": root}, Default: map[Unit]*api.Limit{}}
+	c := &Config{Domains: map[string]*Descriptor{"d": root}, Default: map[Unit]*policy.Limit{}}
 	for _, unit := range Units {
 		window, err := subwindow.NewFixedWindow(unit.Window())
 		require.NoError(t, err)
 		options.Limit = string(unit)
 		limiter, err := subwindow.New(store, window, options)
 		require.NoError(t, err)
-		c.Default[unit] = &api.Limit{Name: string(unit), Algorithm: "fixed_window", Window: unit.Window(), Limiter: limiter}
+		c.Default[unit] = &policy.Limit{Name: string(unit), Algorithm: "fixed_window", Window: unit.Window(), Limiter: limiter}
 	}
 	options.Limit = "bucket"
 	bucket, err := cas.NewTokenBucket(store, time.Minute, 0, cas.Config{Options: options})
@@ -79,7 +80,7 @@ func serve(t testing.TB, headers Headers, countDenied bool, descriptors ...*Desc
 		}
 	})
 	metrics := api.NewMetrics(f.registry, "test")
-	together := api.NewTogether(&api.Policy{Name: PolicyName, OnStoreError: api.StoreErrorLocal, CountDenied: countDenied},
+	together := api.NewTogether(&policy.Policy{Name: PolicyName, OnStoreError: policy.StoreErrorLocal, CountDenied: countDenied},
 		api.Config{Metrics: metrics, Now: f.now, StoreTimeout: time.Minute})
 	f.Service = NewService(c, together, headers)
 	f.server = NewServer(f.Service, nil, slog.New(slog.DiscardHandler))
@@ -102,7 +103,7 @@ func serve(t testing.TB, headers Headers, countDenied bool, descriptors ...*Desc
 
 // limited returns a descriptor with a limit per minute.
 func limited(key, value string, limit int64) *Descriptor {
-	return &Descriptor{Key: key, Value: value, Rule: &Rule{Unit: "minute", Limit: api.Limit{Name: key, Limit: limit}}}
+	return &Descriptor{Key: key, Value: value, Rule: &Rule{Unit: "minute", Limit: policy.Limit{Name: key, Limit: limit}}}
 }
 
 // entries returns a descriptor of a request: keys and values in turn.

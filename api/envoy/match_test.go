@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"weir/api"
+	"weir/api/policy"
 )
 
 // A modelRule is a descriptor of the model: a list of lists, as in a file.
@@ -79,7 +79,7 @@ func randomRules(r *rand.Rand, depth int, next *int64) ([]*Descriptor, []*modelR
 		if r.IntN(3) > 0 {
 			*next++
 			m.limit = *next
-			d.Rule = &Rule{Unit: "year", Limit: api.Limit{Limit: *next}}
+			d.Rule = &Rule{Unit: "year", Limit: policy.Limit{Limit: *next}}
 		}
 		if depth > 1 {
 			var below []*Descriptor

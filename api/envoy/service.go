@@ -29,6 +29,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"weir/api"
+	"weir/api/policy"
 	"weir/counters"
 )
 
@@ -286,7 +287,7 @@ func (s *Service) respond(q *question, allowed bool, header http.Header) *rls.Ra
 		at.reset.Seconds = wholeSeconds(p.check.ResetAfter)
 		at.CurrentLimit, at.DurationUntilReset = &at.limit, &at.reset
 		at.LimitRemaining = uint32(min(p.check.Remaining, math.MaxUint32))
-		if l := p.check.Leniency; !p.check.Allowed && l != api.Shadow && l != api.ShadowQuota {
+		if l := p.check.Leniency; !p.check.Allowed && l != policy.Shadow && l != policy.ShadowQuota {
 			at.Code = rls.RateLimitResponse_OVER_LIMIT
 		}
 		if nearest == nil || nearer(r.Statuses[i], nearest) {

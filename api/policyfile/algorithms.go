@@ -11,6 +11,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"weir/api"
+	"weir/api/policy"
 	"weir/cas"
 	"weir/counters"
 	"weir/counters/memcached"
@@ -23,20 +24,20 @@ type algorithm struct {
 	// keys reads what a limit has in the policy file, beyond the keys that
 	// every limit has, into l. Keys that algorithms share have the same name
 	// and read alike.
-	keys       func(r *yamlReader, l *api.Limit) []yamlKey
+	keys       func(r *yamlReader, l *policy.Limit) []yamlKey
 	subWindows int    // the default of the key sub_windows
 	estimate   string // the default of the key estimate
 	waits      bool   // an admitted request may have to wait
 	// complete sets what follows from the values of a limit. It may be nil.
-	complete func(l *api.Limit)
+	complete func(l *policy.Limit)
 	// describe says in words what a limit promises.
-	describe func(l *api.Limit) string
+	describe func(l *policy.Limit) string
 	// window returns the window of a limit that counts in slots. It is nil if
 	// the algorithm keeps a state.
-	window func(l *api.Limit) (subwindow.Window, error)
+	window func(l *policy.Limit) (subwindow.Window, error)
 	// state makes the limiter of a limit otherwise. The error says what is
 	// wrong with the limit.
-	state func(r *resources, p *api.Policy, l *api.Limit) (stateLimiter, error)
+	state func(r *resources, p *policy.Policy, l *policy.Limit) (stateLimiter, error)
 }
 
 // algorithms are all that a limit can have, in the order in which messages name
@@ -45,14 +46,14 @@ var algorithms = []*algorithm{
 	{
 		name: "fixed_window",
 		keys: noKeys,
-		describe: func(l *api.Limit) string {
+		describe: func(l *policy.Limit) string {
 			return fmt.Sprintf("at most %d in each calendar window of %s, so at most %d in any %[2]s", l.Limit, inWords(l.Window), 2*l.Limit)
 		},
-		window: func(l *api.Limit) (subwindow.Window, error) { return subwindow.NewFixedWindow(l.Window) },
+		window: func(l *policy.Limit) (subwindow.Window, error) { return subwindow.NewFixedWindow(l.Window) },
 	},
 	{
 		name: "sliding_window",
-		keys: func(r *yamlReader, l *api.Limit) []yamlKey {
+		keys: func(r *yamlReader, l *policy.Limit) []yamlKey {
 			return []yamlKey{
 				integer(r, "sub_windows", &l.SubWindows, 1, subwindow.MaxSubWindows),
 				r.choice("estimate", &l.Estimate, weighted, capped, strict),
@@ -60,7 +61,7 @@ var algorithms = []*algorithm{
 		},
 		subWindows: 10,
 		estimate:   weighted,
-		describe: func(l *api.Limit) string {
+		describe: func(l *policy.Limit) string {
 			promise := fmt.Sprintf("at most %d in any %s", l.Limit, inWords(l.Window))
 			if l.Estimate != strict {
 				most := 2 * l.Limit
@@ -71,42 +72,44 @@ var algorithms = []*algorithm{
 			}
 			return fmt.Sprintf("%s, counted in %s of %s", promise, plural(l.SubWindows, "slot"), inWords(l.Window/time.Duration(l.SubWindows)))
 		},
-		window: func(l *api.Limit) (subwindow.Window, error) {
+		window: func(l *policy.Limit) (subwindow.Window, error) {
 			w, err := subwindow.NewWindow(l.Window, l.SubWindows, l.Estimate == strict)
 			w.Capped = l.Estimate == capped
 			return w, err
 		},
 	},
 	{
-		name: "token_bucket",
-		keys: burstKey,
-		describe: func(l *api.Limit) string {
+		name:     "token_bucket",
+		keys:     burstKey,
+		complete: drains,
+		describe: func(l *policy.Limit) string {
 			burst := cmp.Or(l.Burst, l.Limit)
 			return fmt.Sprintf("%d per %s and at most %d at once, so at most %d in any %[2]s", l.Limit, inWords(l.Window), burst, burst+l.Limit)
 		},
-		state: func(r *resources, p *api.Policy, l *api.Limit) (stateLimiter, error) {
+		state: func(r *resources, p *policy.Policy, l *policy.Limit) (stateLimiter, error) {
 			return cas.NewTokenBucket(r.store, l.Window, l.Burst, r.casConfig(p, l))
 		},
 	},
 	{
-		name:  "leaky_bucket",
-		keys:  burstKey,
-		waits: true,
-		describe: func(l *api.Limit) string {
+		name:     "leaky_bucket",
+		keys:     burstKey,
+		waits:    true,
+		complete: drains,
+		describe: func(l *policy.Limit) string {
 			burst := cmp.Or(l.Burst, l.Limit)
 			return fmt.Sprintf("%d per %s, one after the other, with at most %d waiting, so at most %d admitted in any %[2]s",
 				l.Limit, inWords(l.Window), burst, burst+l.Limit)
 		},
-		state: func(r *resources, p *api.Policy, l *api.Limit) (stateLimiter, error) {
+		state: func(r *resources, p *policy.Policy, l *policy.Limit) (stateLimiter, error) {
 			return cas.NewLeakyBucket(r.store, l.Window, l.Burst, r.casConfig(p, l))
 		},
 	},
 	{
 		name: "sliding_log",
-		keys: func(r *yamlReader, l *api.Limit) []yamlKey {
+		keys: func(r *yamlReader, l *policy.Limit) []yamlKey {
 			return []yamlKey{integer(r, "entries", &l.Entries, cas.MinLogEntries, cas.MaxLogEntries)}
 		},
-		complete: func(l *api.Limit) {
+		complete: func(l *policy.Limit) {
 			switch {
 			case l.Entries > 0:
 			case l.Limit > cas.MaxLogLimit:
@@ -115,7 +118,7 @@ var algorithms = []*algorithm{
 				l.MaxLimit = cas.MaxLogLimit
 			}
 		},
-		describe: func(l *api.Limit) string {
+		describe: func(l *policy.Limit) string {
 			if l.Entries > 0 {
 				share := (l.Limit + l.Entries - 1) / l.Entries
 				return fmt.Sprintf("at most %d in any %s, and a request is denied only when more than %d are with it, by a log of about %d entries",
@@ -123,7 +126,7 @@ var algorithms = []*algorithm{
 			}
 			return fmt.Sprintf("at most %d in any %s, by the time of each request", l.Limit, inWords(l.Window))
 		},
-		state: func(r *resources, p *api.Policy, l *api.Limit) (stateLimiter, error) {
+		state: func(r *resources, p *policy.Policy, l *policy.Limit) (stateLimiter, error) {
 			if l.Entries > 0 {
 				return cas.NewCountingLog(r.store, l.Window, l.Entries, r.casConfig(p, l))
 			}
@@ -134,19 +137,21 @@ var algorithms = []*algorithm{
 
 const weighted, capped, strict = "weighted", "capped", "strict" // values of the key estimate
 
-func noKeys(*yamlReader, *api.Limit) []yamlKey { return nil }
+func noKeys(*yamlReader, *policy.Limit) []yamlKey { return nil }
 
-func burstKey(r *yamlReader, l *api.Limit) []yamlKey {
+func burstKey(r *yamlReader, l *policy.Limit) []yamlKey {
 	return []yamlKey{integer(r, "burst", &l.Burst, 1, counters.MaxLimit)}
 }
 
+func drains(l *policy.Limit) { l.Drains = true }
+
 // keyNames are the names of the algorithm's keys.
 func (a *algorithm) keyNames() []string {
-	return namesOf(a.keys(new(yamlReader), new(api.Limit)))
+	return namesOf(a.keys(new(yamlReader), new(policy.Limit)))
 }
 
 // findAlgorithm returns the algorithm that a limit names, which must be one.
-func findAlgorithm(l *api.Limit) *algorithm {
+func findAlgorithm(l *policy.Limit) *algorithm {
 	return algorithms[slices.IndexFunc(algorithms, func(a *algorithm) bool { return a.name == l.Algorithm })]
 }
 
@@ -163,7 +168,7 @@ func algorithmsThat(match func(*algorithm) bool) []string {
 
 // newLimiter makes the limiter of a limit. The error says what is wrong with
 // the limit.
-func (a *algorithm) newLimiter(r *resources, p *api.Policy, l *api.Limit) (limiter, error) {
+func (a *algorithm) newLimiter(r *resources, p *policy.Policy, l *policy.Limit) (limiter, error) {
 	if a.window == nil {
 		return a.state(r, p, l)
 	}
@@ -179,7 +184,7 @@ const usualClient = "twelve-chars"
 
 // kept returns what Memcached keeps of one client that asks all the time: how
 // many items, and how many bytes these take. The limit has its limiter.
-func (a *algorithm) kept(p *api.Policy, l *api.Limit, o counters.Options) (items, bytes int, err error) {
+func (a *algorithm) kept(p *policy.Policy, l *policy.Limit, o counters.Options) (items, bytes int, err error) {
 	o.Policy, o.Limit = p.Name, l.StoredName()
 	if o, err = o.WithDefaults(); err != nil {
 		return 0, 0, err
@@ -226,7 +231,7 @@ func plural(n int, thing string) string {
 
 // A limiter decides by any of the algorithms.
 type limiter interface {
-	api.Limiter
+	policy.Limiter
 	// Clients returns how many clients are remembered.
 	Clients() int
 	// ClientLimit returns how many can be.
@@ -256,7 +261,7 @@ type resources struct {
 }
 
 // limiterOptions are the options of the limiter of a limit.
-func (r *resources) limiterOptions(p *api.Policy, l *api.Limit) counters.Options {
+func (r *resources) limiterOptions(p *policy.Policy, l *policy.Limit) counters.Options {
 	o := r.options
 	o.Policy, o.Limit, o.CountDenied, o.Batch = p.Name, l.StoredName(), p.CountDenied, r.metrics.Batch
 	o.Reseeded = r.metrics.Reseeded
@@ -264,7 +269,7 @@ func (r *resources) limiterOptions(p *api.Policy, l *api.Limit) counters.Options
 }
 
 // casConfig is the configuration of a limiter by compare-and-swap.
-func (r *resources) casConfig(p *api.Policy, l *api.Limit) cas.Config {
+func (r *resources) casConfig(p *policy.Policy, l *policy.Limit) cas.Config {
 	warning := rate.Sometimes{Interval: time.Minute}
 	ahead := func(by time.Duration) {
 		r.metrics.Ahead()

@@ -6,14 +6,14 @@ import (
 	"slices"
 	"strings"
 
-	"weir/api"
 	"weir/api/envoy"
+	"weir/api/policy"
 	"weir/counters"
 )
 
 // Describe says in words what policies mean, and what Memcached keeps for them
 // with the given options. The policies must have their limiters.
-func Describe(policies api.Policies, o counters.Options) (string, error) {
+func Describe(policies policy.Policies, o counters.Options) (string, error) {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(policies)) {
 		if err := describe(&b, policies[name], o); err != nil {
@@ -32,7 +32,7 @@ func DescribeEnvoy(config *envoy.Config) string {
 
 // describe says in words what a policy means, and what Memcached keeps for it
 // with the given options.
-func describe(b *strings.Builder, p *api.Policy, o counters.Options) error {
+func describe(b *strings.Builder, p *policy.Policy, o counters.Options) error {
 	b.WriteString(p.Name)
 	if p.Description != "" {
 		b.WriteString(": " + p.Description)
@@ -74,14 +74,14 @@ func describe(b *strings.Builder, p *api.Policy, o counters.Options) error {
 }
 
 // describeLimit says in words what a limit promises and takes in Memcached.
-func describeLimit(p *api.Policy, l *api.Limit, o counters.Options) (string, error) {
+func describeLimit(p *policy.Policy, l *policy.Limit, o counters.Options) (string, error) {
 	a := findAlgorithm(l)
 	items, bytes, err := a.kept(p, l, o)
 	return fmt.Sprintf("%s, about %s, %s per active client", a.describe(l), plural(items, "Memcached key"), size(bytes)), err
 }
 
 // describeAuth says in words what a policy means to proxies.
-func describeAuth(b *strings.Builder, p *api.Policy, o counters.Options) error {
+func describeAuth(b *strings.Builder, p *policy.Policy, o counters.Options) error {
 	var identifiers []string
 	for _, id := range p.Identify {
 		identifiers = append(identifiers, id.String())
@@ -91,13 +91,13 @@ func describeAuth(b *strings.Builder, p *api.Policy, o counters.Options) error {
 	if p.AuthBadRequestStatus != 400 {
 		fmt.Fprintf(b, "  /v1/auth/%s refuses requests whose client it can't name with %d\n", p.Name, p.AuthBadRequestStatus)
 	}
-	if p.OnMissingClient == api.MissingClientAllow {
+	if p.OnMissingClient == policy.MissingClientAllow {
 		fmt.Fprintf(b, "  /v1/auth/%s admits requests in which it finds no client\n", p.Name)
 	}
-	if p.OnMissingPath == api.MissingPathDeny {
+	if p.OnMissingPath == policy.MissingPathDeny {
 		fmt.Fprintf(b, "  /v1/auth/%s refuses requests whose path it isn't told with %d\n", p.Name, p.AuthBadRequestStatus)
 	}
-	if p.IPv4Prefix != api.DefaultIPv4Prefix || p.IPv6Prefix != api.DefaultIPv6Prefix {
+	if p.IPv4Prefix != policy.DefaultIPv4Prefix || p.IPv6Prefix != policy.DefaultIPv6Prefix {
 		fmt.Fprintf(b, "  /v1/auth/%s counts addresses by the first %d bits of IPv4 and %d of IPv6\n", p.Name, p.IPv4Prefix, p.IPv6Prefix)
 	}
 	for i := range p.Routes {

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/api"
+	"weir/api/policy"
 	"weir/counters"
 	"weir/counters/memcached"
 	"weir/counters/memcachedtest"
@@ -49,7 +50,7 @@ policies:
 			require.NoError(t, err)
 			t.Cleanup(func() { _ = store.Close() })
 			limiters := NewLimiters(store, o, api.NewMetrics(prometheus.NewRegistry(), "test"), nil)
-			require.NoError(t, limiters.Bind(api.Policies{name: p}))
+			require.NoError(t, limiters.Bind(policy.Policies{name: p}))
 			l := &p.Limits[0]
 			items, bytes, err := findAlgorithm(l).kept(p, l, o)
 			require.NoError(t, err)

@@ -15,8 +15,8 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"weir/api"
 	"weir/api/envoy"
+	"weir/api/policy"
 )
 
 // Bounds of a file: aliases could make them endless.
@@ -79,11 +79,11 @@ func filesBelow(folder string) (names []string, err error) {
 // ParseEnvoy returns what the files say together, without limiters. Limits that name no algorithm have the given one. The error
 // names each mistake with its line; then there is no configuration.
 func ParseEnvoy(files []EnvoyFile, algorithm string) (*envoy.Config, error) {
-	config := &envoy.Config{Domains: make(map[string]*envoy.Descriptor), Default: make(map[envoy.Unit]*api.Limit)}
+	config := &envoy.Config{Domains: make(map[string]*envoy.Descriptor), Default: make(map[envoy.Unit]*policy.Limit)}
 	var errs []error
 	defaults := &envoyReader{algorithm: algorithm}
 	for _, unit := range envoy.Units {
-		l := api.Limit{Name: string(unit), Limit: 1, Window: unit.Window()}
+		l := policy.Limit{Name: string(unit), Limit: 1, Window: unit.Window()}
 		defaults.complete(&l, &yaml.Node{}, map[string]*yaml.Node{})
 		config.Default[unit] = &l
 	}
@@ -197,11 +197,11 @@ func (r *envoyReader) descriptor(n *yaml.Node, parent *envoy.Descriptor, path []
 		d.Rule = r.rule(limit, values["metadata"], path)
 		switch {
 		case shadow && quota:
-			d.Rule.Leniency = api.ShadowQuota
+			d.Rule.Leniency = policy.ShadowQuota
 		case shadow:
-			d.Rule.Leniency = api.Shadow
+			d.Rule.Leniency = policy.Shadow
 		case quota:
-			d.Rule.Leniency = api.Quota
+			d.Rule.Leniency = policy.Quota
 		}
 	} else if r.weir(values["metadata"]) != nil {
 		r.fail(values["metadata"], "metadata has options of weir for a limit, and the descriptor has no rate_limit")
@@ -259,19 +259,19 @@ func (r *envoyReader) rule(n, metadata *yaml.Node, path []string) *envoy.Rule {
 }
 
 // optionKeys are the keys of a limit that say how it limits.
-func (r *envoyReader) optionKeys(l *api.Limit) []yamlKey {
+func (r *envoyReader) optionKeys(l *policy.Limit) []yamlKey {
 	return slices.DeleteFunc(r.limitKeys(l), func(k yamlKey) bool { return k.name == "name" || k.name == "limit" || k.name == "window" })
 }
 
 // complete is that of a policy's limit, with the default for the algorithm, and
 // for a limit that bans.
-func (r *envoyReader) complete(l *api.Limit, n *yaml.Node, values map[string]*yaml.Node) {
+func (r *envoyReader) complete(l *policy.Limit, n *yaml.Node, values map[string]*yaml.Node) {
 	if l.Algorithm == "" {
 		l.Algorithm = r.algorithm
 	}
 	requests, name := l.Limit, l.Name
 	l.Limit, l.Name = max(1, requests), "any"
-	r.policyReader.complete(&api.Policy{Name: envoy.PolicyName}, l, n, values)
+	r.policyReader.complete(&policy.Policy{Name: envoy.PolicyName}, l, n, values)
 	l.Limit, l.Name = requests, name
 }
 
@@ -333,10 +333,10 @@ func headerName(path []string) string {
 // EnvoyPolicy returns a policy with a limit for each way in which the rules of
 // a configuration count, and a function that gives the rules the limiters that
 // these have by then.
-func EnvoyPolicy(config *envoy.Config, countDenied bool) (*api.Policy, func()) {
-	p := &api.Policy{Name: envoy.PolicyName, OnStoreError: api.StoreErrorLocal, CountDenied: countDenied}
+func EnvoyPolicy(config *envoy.Config, countDenied bool) (*policy.Policy, func()) {
+	p := &policy.Policy{Name: envoy.PolicyName, OnStoreError: policy.StoreErrorLocal, CountDenied: countDenied}
 	places := make(map[string]int) // in p.Limits
-	place := func(l *api.Limit, unit envoy.Unit) int {
+	place := func(l *policy.Limit, unit envoy.Unit) int {
 		shape := *l
 		shape.Name, shape.Limit, shape.Limiter = storedName(l, unit), max(1, l.Limit), nil
 		i, ok := places[shape.Name]
@@ -360,7 +360,7 @@ func EnvoyPolicy(config *envoy.Config, countDenied bool) (*api.Policy, func()) {
 }
 
 // storedName returns the name in the store of all limits that count like l.
-func storedName(l *api.Limit, unit envoy.Unit) string {
+func storedName(l *policy.Limit, unit envoy.Unit) string {
 	name := strings.ReplaceAll(l.Algorithm, "_", "-") + "-" + string(unit)
 	if l.SubWindows > 0 {
 		name += fmt.Sprintf("-%d-%s", l.SubWindows, l.Estimate)

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"weir/api"
 	"weir/api/envoy"
+	"weir/api/policy"
 )
 
 // envoyRules returns the rules of a file by the name that headers give them.
@@ -54,15 +54,15 @@ descriptors:
   - key: whitelisted
 `)
 	require.Len(t, rules, 4)
-	assert.Equal(t, api.ShadowQuota, rules["both"].Leniency)
+	assert.Equal(t, policy.ShadowQuota, rules["both"].Leniency)
 	named := rules["tenant_42"]
 	assert.Equal(t, "t", named.Name)
 	assert.Equal(t, []string{"other"}, named.Replaces)
-	assert.Equal(t, api.Shadow, named.Leniency)
-	assert.Equal(t, api.Limit{Name: "tenant_42", Algorithm: "fixed_window", Limit: 7, Window: time.Minute}, named.Limit)
-	assert.Equal(t, api.Limit{Name: "tenant", Algorithm: "sliding_window", Window: 30 * 24 * time.Hour, SubWindows: 6, Estimate: "strict"},
+	assert.Equal(t, policy.Shadow, named.Leniency)
+	assert.Equal(t, policy.Limit{Name: "tenant_42", Algorithm: "fixed_window", Limit: 7, Window: time.Minute}, named.Limit)
+	assert.Equal(t, policy.Limit{Name: "tenant", Algorithm: "sliding_window", Window: 30 * 24 * time.Hour, SubWindows: 6, Estimate: "strict"},
 		rules["tenant"].Limit)
-	assert.Equal(t, api.Quota, rules["tenant"].Leniency)
+	assert.Equal(t, policy.Quota, rules["tenant"].Leniency)
 	assert.EqualValues(t, 4294967295, rules["tenant.path_/a/*/b"].Limit.Limit)
 	assert.Equal(t, 365*24*time.Hour, rules["tenant.path_/a/*/b"].Limit.Window)
 }
@@ -82,9 +82,9 @@ descriptors:
   - {key: f, rate_limit: {unit: day, requests_per_unit: 10}, metadata: {weir: {algorithm: token_bucket}}}
 `)}}, "fixed_window")
 	require.NoError(t, err)
-	policy, _ := EnvoyPolicy(config, false)
+	shared, _ := EnvoyPolicy(config, false)
 	var names []string
-	for _, l := range policy.Limits[len(envoy.Units):] {
+	for _, l := range shared.Limits[len(envoy.Units):] {
 		names = append(names, l.Name)
 	}
 	assert.ElementsMatch(t, []string{"sliding-log-day", "sliding-log-day-32", "sliding-log-day-64", "token-bucket-day-20", "token-bucket-day"}, names)
@@ -155,8 +155,8 @@ descriptors:
   - {key: d, rate_limit: {unit: minute, requests_per_unit: 3}, metadata: {weir: {algorithm: token_bucket, burst: 9}}}
 `)}}, "fixed_window")
 	require.NoError(t, err)
-	policy, _ := EnvoyPolicy(config, false)
-	assert.Len(t, policy.Limits, len(envoy.Units)+1)
+	shared, _ := EnvoyPolicy(config, false)
+	assert.Len(t, shared.Limits, len(envoy.Units)+1)
 }
 
 // A folder is read as envoyproxy/ratelimit reads it: with those below it, and
@@ -197,8 +197,8 @@ func FuzzEnvoyFile(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		config, err := ParseEnvoy([]EnvoyFile{{"f.yaml", []byte(text)}}, "fixed_window")
 		if err == nil {
-			policy, _ := EnvoyPolicy(config, false)
-			assert.NotEmpty(t, policy.Limits)
+			shared, _ := EnvoyPolicy(config, false)
+			assert.NotEmpty(t, shared.Limits)
 		}
 	})
 }

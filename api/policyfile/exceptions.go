@@ -10,7 +10,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"weir/api"
+	"weir/api/policy"
 	"weir/counters"
 )
 
@@ -18,16 +18,16 @@ import (
 // read.
 type exceptionReader struct {
 	*yamlReader
-	policy *api.Policy
+	policy *policy.Policy
 }
 
 // clients reads the exceptions for clients.
 func (r *exceptionReader) clients(n *yaml.Node) {
 	p := r.policy
-	p.Clients = make(map[api.ClientKey]api.Client)
-	lines := make(map[api.ClientKey]int)
+	p.Clients = make(map[policy.ClientKey]policy.Client)
+	lines := make(map[policy.ClientKey]int)
 	r.mapping(n, "clients", func(key, value *yaml.Node) {
-		k, err := api.ParseClientKey(key.Value)
+		k, err := policy.ParseClientKey(key.Value)
 		line, ok := lines[k]
 		switch {
 		case err != nil:
@@ -37,7 +37,7 @@ func (r *exceptionReader) clients(n *yaml.Node) {
 		default:
 			lines[k] = key.Line
 		}
-		var c api.Client
+		var c policy.Client
 		name := "client " + strconv.Quote(key.Value)
 		if variable.MatchString(key.Value) {
 			r.fail(key, "%s has no name", name)
@@ -53,7 +53,7 @@ func (r *exceptionReader) clients(n *yaml.Node) {
 }
 
 // clientKeys are the keys of a client, which messages call by name.
-func (r *exceptionReader) clientKeys(name string, c *api.Client) []yamlKey {
+func (r *exceptionReader) clientKeys(name string, c *policy.Client) []yamlKey {
 	return []yamlKey{
 		{"limits", func(n *yaml.Node) { c.Limits = r.numbers("limits of "+name, n) }},
 		r.boolean("exempt", &c.Exempt),
@@ -75,7 +75,7 @@ func (r *exceptionReader) numbers(name string, n *yaml.Node) map[string]int64 {
 
 // limitNamed returns the limit of the policy that n names, or an empty one if
 // it has none, which is a mistake.
-func (r *exceptionReader) limitNamed(n *yaml.Node) api.Limit {
+func (r *exceptionReader) limitNamed(n *yaml.Node) policy.Limit {
 	var names []string
 	for _, l := range r.policy.Limits {
 		if l.Name == n.Value {
@@ -88,7 +88,7 @@ func (r *exceptionReader) limitNamed(n *yaml.Node) api.Limit {
 		message += "; " + meant
 	}
 	r.fail(n, "%s", message)
-	return api.Limit{}
+	return policy.Limit{}
 }
 
 // routes reads the exceptions for some requests.
@@ -101,7 +101,7 @@ func (r *exceptionReader) routes(n *yaml.Node) {
 // before.
 func (r *exceptionReader) route(n *yaml.Node, lines map[string]int) {
 	mistakes := len(r.errs)
-	route := api.Route{Cost: 1}
+	route := policy.Route{Cost: 1}
 	var numbers map[string]int64
 	values := r.object(n, "a route", r.routeKeys(&route, &numbers)...)
 	// Some backends don't tell upper from lower case.
@@ -128,7 +128,7 @@ func (r *exceptionReader) route(n *yaml.Node, lines map[string]int) {
 }
 
 // routeKeys are the keys of a route. The numbers are those of its limits.
-func (r *exceptionReader) routeKeys(route *api.Route, numbers *map[string]int64) []yamlKey {
+func (r *exceptionReader) routeKeys(route *policy.Route, numbers *map[string]int64) []yamlKey {
 	return []yamlKey{
 		r.scalar("method", "an HTTP method such as POST; leave it out for all methods", func(n *yaml.Node) bool {
 			route.Method = strings.ToUpper(n.Value)
@@ -136,7 +136,7 @@ func (r *exceptionReader) routeKeys(route *api.Route, numbers *map[string]int64)
 		}),
 		{"path", func(n *yaml.Node) {
 			var err error
-			if route.Path, err = api.ParseRoutePath(n.Value); err != nil {
+			if route.Path, err = policy.ParseRoutePath(n.Value); err != nil {
 				r.fail(n, "%v", err)
 			}
 		}},
@@ -147,7 +147,7 @@ func (r *exceptionReader) routeKeys(route *api.Route, numbers *map[string]int64)
 
 // fits makes sure that the cost of a route can be admitted by a limit that is in
 // force there, for all clients.
-func (r *exceptionReader) fits(route *api.Route, l *api.Limit, cost *yaml.Node) {
+func (r *exceptionReader) fits(route *policy.Route, l *policy.Limit, cost *yaml.Node) {
 	if l.Limit == 0 { // it is wrong itself
 		return
 	}
@@ -165,6 +165,6 @@ func (r *exceptionReader) fits(route *api.Route, l *api.Limit, cost *yaml.Node) 
 	}
 }
 
-func compareKeys(a, b api.ClientKey) int { return strings.Compare(a.String(), b.String()) }
+func compareKeys(a, b policy.ClientKey) int { return strings.Compare(a.String(), b.String()) }
 
 const methodCharacters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"

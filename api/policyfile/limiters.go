@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"weir/api"
+	"weir/api/policy"
 	"weir/counters"
 )
 
@@ -26,7 +27,7 @@ type Limiters struct {
 type limiterKey struct {
 	policy      string
 	countDenied bool
-	limit       api.Limit // without the fields Limit, which may change, and Limiter
+	limit       policy.Limit // without the fields Limit, which may change, and Limiter
 }
 
 // NewLimiters returns Limiters that keep their counts in store. In the options
@@ -38,7 +39,7 @@ func NewLimiters(store api.Store, o counters.Options, metrics *api.Metrics, log 
 // Bind gives every limit of the policies its limiter. Those in use that no limit
 // has any more are dropped. The error names a limit that can't have a limiter;
 // then those in use stay.
-func (ls *Limiters) Bind(policies api.Policies) error {
+func (ls *Limiters) Bind(policies policy.Policies) error {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	inUse := make(map[limiterKey]limiter)

@@ -21,6 +21,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"weir/api"
+	"weir/api/policy"
 	"weir/counters"
 	"weir/counters/memory"
 )
@@ -56,7 +57,7 @@ const maxPolicyBytes = 1 << 20
 // Parse returns the policies in data, the content of a policy file, without
 // limiters. Errors call it file. The error names each mistake with its line and says what
 // would be right; then there are no policies.
-func Parse(file string, data []byte) (api.Policies, error) {
+func Parse(file string, data []byte) (policy.Policies, error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	var document, next yaml.Node
 	err := decoder.Decode(&document)
@@ -86,17 +87,17 @@ type policyReader struct{ yamlReader }
 // policyKinds are the kinds of mappings in a policy file, the outer ones first.
 func policyKinds() []yamlKind {
 	var r policyReader
-	exceptions := exceptionReader{&r.yamlReader, new(api.Policy)}
+	exceptions := exceptionReader{&r.yamlReader, new(policy.Policy)}
 	return []yamlKind{
-		{"a policy", namesOf(r.policyKeys(new(api.Policy), new(string)))},
-		{"a limit", namesOf(r.limitKeys(new(api.Limit)))},
-		{"a client", namesOf(exceptions.clientKeys("", new(api.Client)))},
-		{"a route", namesOf(exceptions.routeKeys(new(api.Route), new(map[string]int64)))},
+		{"a policy", namesOf(r.policyKeys(new(policy.Policy), new(string)))},
+		{"a limit", namesOf(r.limitKeys(new(policy.Limit)))},
+		{"a client", namesOf(exceptions.clientKeys("", new(policy.Client)))},
+		{"a route", namesOf(exceptions.routeKeys(new(policy.Route), new(map[string]int64)))},
 	}
 }
 
-func (r *policyReader) file(root *yaml.Node) api.Policies {
-	policies := api.Policies{}
+func (r *policyReader) file(root *yaml.Node) policy.Policies {
+	policies := policy.Policies{}
 	values := r.mapping(root, "the file", func(key, value *yaml.Node) {
 		switch {
 		case strings.HasPrefix(key.Value, "x-"): // a place for anchors
@@ -112,7 +113,7 @@ func (r *policyReader) file(root *yaml.Node) api.Policies {
 	return policies
 }
 
-func (r *policyReader) policies(into api.Policies, n *yaml.Node) {
+func (r *policyReader) policies(into policy.Policies, n *yaml.Node) {
 	named := r.mapping(n, "policies", func(key, value *yaml.Node) {
 		if r.kindWith(key.Value) != "" && value.Kind != yaml.MappingNode {
 			r.fail(key, "policy %q must be a mapping, keys with values; or if it is meant as a key of %s, check the indentation",
@@ -130,15 +131,15 @@ func (r *policyReader) policies(into api.Policies, n *yaml.Node) {
 	}
 }
 
-func (r *policyReader) policy(name string, n *yaml.Node) *api.Policy {
-	p := &api.Policy{
+func (r *policyReader) policy(name string, n *yaml.Node) *policy.Policy {
+	p := &policy.Policy{
 		Name:                 name,
-		OnStoreError:         api.StoreErrorLocal,
-		Identify:             []api.Identifier{{}},
-		OnMissingClient:      api.MissingClientDeny,
-		OnMissingPath:        api.MissingPathAllow,
-		IPv4Prefix:           api.DefaultIPv4Prefix,
-		IPv6Prefix:           api.DefaultIPv6Prefix,
+		OnStoreError:         policy.StoreErrorLocal,
+		Identify:             []policy.Identifier{{}},
+		OnMissingClient:      policy.MissingClientDeny,
+		OnMissingPath:        policy.MissingPathAllow,
+		IPv4Prefix:           policy.DefaultIPv4Prefix,
+		IPv6Prefix:           policy.DefaultIPv6Prefix,
 		AuthDenyStatus:       429,
 		AuthBadRequestStatus: 400,
 	}
@@ -149,7 +150,7 @@ func (r *policyReader) policy(name string, n *yaml.Node) *api.Policy {
 		r.fail(n, "%s has no limits; it needs at least one", name)
 	}
 	queues := algorithmsThat(func(a *algorithm) bool { return a.waits })
-	if p.Hold && !slices.ContainsFunc(p.Limits, func(l api.Limit) bool { return slices.Contains(queues, l.Algorithm) }) {
+	if p.Hold && !slices.ContainsFunc(p.Limits, func(l policy.Limit) bool { return slices.Contains(queues, l.Algorithm) }) {
 		r.fail(values["hold"], "hold needs a limit that makes requests wait, a %s, and %s has none", strings.Join(queues, " or a "), name)
 	}
 	exceptions := exceptionReader{&r.yamlReader, p}
@@ -164,7 +165,7 @@ func (r *policyReader) policy(name string, n *yaml.Node) *api.Policy {
 }
 
 // policyKeys are the keys of a policy.
-func (r *policyReader) policyKeys(p *api.Policy, mode *string) []yamlKey {
+func (r *policyReader) policyKeys(p *policy.Policy, mode *string) []yamlKey {
 	return []yamlKey{
 		r.text("description", &p.Description),
 		{"limits", func(n *yaml.Node) {
@@ -173,14 +174,14 @@ func (r *policyReader) policyKeys(p *api.Policy, mode *string) []yamlKey {
 		r.boolean("count_denied", &p.CountDenied),
 		r.boolean("hold", &p.Hold),
 		r.choice("on_store_error", (*string)(&p.OnStoreError),
-			string(api.StoreErrorLocal), string(api.StoreErrorAllow), string(api.StoreErrorDeny)),
+			string(policy.StoreErrorLocal), string(policy.StoreErrorAllow), string(policy.StoreErrorDeny)),
 		r.choice("mode", mode, "enforce", "shadow"),
 		// Read later, as routes are: they name limits, which may follow in the
 		// file.
 		{"clients", func(*yaml.Node) {}},
 		{"identify", func(n *yaml.Node) { r.identify(p, n) }},
-		r.choice("on_missing_client", (*string)(&p.OnMissingClient), string(api.MissingClientDeny), string(api.MissingClientAllow)),
-		r.choice("on_missing_path", (*string)(&p.OnMissingPath), string(api.MissingPathAllow), string(api.MissingPathDeny)),
+		r.choice("on_missing_client", (*string)(&p.OnMissingClient), string(policy.MissingClientDeny), string(policy.MissingClientAllow)),
+		r.choice("on_missing_path", (*string)(&p.OnMissingPath), string(policy.MissingPathAllow), string(policy.MissingPathDeny)),
 		integer(&r.yamlReader, "ipv4_prefix", &p.IPv4Prefix, 1, 32),
 		integer(&r.yamlReader, "ipv6_prefix", &p.IPv6Prefix, 1, 128),
 		integer(&r.yamlReader, "auth_deny_status", &p.AuthDenyStatus, 400, 599),
@@ -194,7 +195,7 @@ func (r *policyReader) policyKeys(p *api.Policy, mode *string) []yamlKey {
 func AlgorithmNames() []string { return algorithmsThat(func(*algorithm) bool { return true }) }
 
 // limitKeys are the keys of a limit, whatever its algorithm.
-func (r *policyReader) limitKeys(l *api.Limit) []yamlKey {
+func (r *policyReader) limitKeys(l *policy.Limit) []yamlKey {
 	keys := []yamlKey{
 		r.text("name", &l.Name),
 		r.choice("algorithm", &l.Algorithm, AlgorithmNames()...),
@@ -212,9 +213,9 @@ func (r *policyReader) limitKeys(l *api.Limit) []yamlKey {
 }
 
 // limit reads one limit and adds it to the policy.
-func (r *policyReader) limit(p *api.Policy, n *yaml.Node) {
+func (r *policyReader) limit(p *policy.Policy, n *yaml.Node) {
 	mistakes := len(r.errs)
-	var l api.Limit
+	var l policy.Limit
 	values := r.object(n, "a limit", r.limitKeys(&l)...)
 	if l.Name == "" {
 		l.Name = strings.ReplaceAll(l.Algorithm, "_", "-")
@@ -236,10 +237,10 @@ func (r *policyReader) limit(p *api.Policy, n *yaml.Node) {
 
 // complete fills in the defaults of a limit that has all it needs, and checks
 // that its values, each right by itself, are right together.
-func (r *policyReader) complete(p *api.Policy, l *api.Limit, n *yaml.Node, values map[string]*yaml.Node) {
+func (r *policyReader) complete(p *policy.Policy, l *policy.Limit, n *yaml.Node, values map[string]*yaml.Node) {
 	if err := counters.CheckName(l.Name); err != nil {
 		r.fail(n, "limit %v", err)
-	} else if slices.ContainsFunc(p.Limits, func(other api.Limit) bool { return other.Name == l.Name }) {
+	} else if slices.ContainsFunc(p.Limits, func(other policy.Limit) bool { return other.Name == l.Name }) {
 		r.fail(n, "policy %q has a limit named %q already; give this one a name of its own", p.Name, l.Name)
 	}
 	a := findAlgorithm(l)
@@ -276,7 +277,7 @@ var unsent = []string{
 	"Host", "Connection", "Content-Length", "Expect", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
 }
 
-func (r *policyReader) identify(p *api.Policy, n *yaml.Node) {
+func (r *policyReader) identify(p *policy.Policy, n *yaml.Node) {
 	p.Identify = nil
 	r.sequence(n, "identify", "leave it out to identify clients by ip", func(n *yaml.Node) {
 		header, isHeader := strings.CutPrefix(n.Value, "header:")
@@ -285,11 +286,11 @@ func (r *policyReader) identify(p *api.Policy, n *yaml.Node) {
 		case isHeader && slices.Contains(unsent, canonical):
 			r.fail(n, "identify %q: %s never arrives as clients send it; name another header, such as X-Forwarded-Host or X-Api-Key", n.Value, canonical)
 		case isHeader && madeOf(header, headerCharacters):
-			p.Identify = append(p.Identify, api.Identifier{Header: canonical})
+			p.Identify = append(p.Identify, policy.Identifier{Header: canonical})
 		case isHeader && header != "":
 			r.fail(n, "identify %q names no header that can exist; its name may have letters, digits, - and _", n.Value)
 		case n.Value == "ip":
-			p.Identify = append(p.Identify, api.Identifier{})
+			p.Identify = append(p.Identify, policy.Identifier{})
 		default:
 			r.fail(n, "identify %q must be ip or header:<name>, such as header:X-Api-Key", n.Value)
 		}

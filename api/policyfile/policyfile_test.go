@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"weir/api"
+	"weir/api/policy"
 	"weir/counters"
 	"weir/counters/memory"
 )
@@ -21,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // parseText returns the policies in a file, which has to be right by the schema
 // too.
-func parseText(t *testing.T, text string) api.Policies {
+func parseText(t *testing.T, text string) policy.Policies {
 	t.Helper()
 	policies, err := Parse("p.yaml", []byte(text))
 	require.NoError(t, err)
@@ -36,11 +37,11 @@ func embedded() *Limiters {
 }
 
 // byKey returns exceptions by the keys that the policy file has for them.
-func byKey(t *testing.T, clients map[string]api.Client) map[api.ClientKey]api.Client {
+func byKey(t *testing.T, clients map[string]policy.Client) map[policy.ClientKey]policy.Client {
 	t.Helper()
-	keyed := make(map[api.ClientKey]api.Client)
+	keyed := make(map[policy.ClientKey]policy.Client)
 	for text, c := range clients {
-		key, err := api.ParseClientKey(text)
+		key, err := policy.ParseClientKey(text)
 		require.NoError(t, err)
 		keyed[key] = c
 	}
@@ -50,14 +51,14 @@ func byKey(t *testing.T, clients map[string]api.Client) map[api.ClientKey]api.Cl
 // A log is exact as long as its limit is small.
 func TestEntriesOfALog(t *testing.T) {
 	t.Parallel()
-	for fields, want := range map[string]api.Limit{
+	for fields, want := range map[string]policy.Limit{
 		"limit: 10000":             {MaxLimit: 10_000},
 		"limit: 10001":             {Entries: 64},
 		"limit: 100, entries: 9":   {Entries: 9},
 		"limit: 20000, entries: 8": {Entries: 8},
 	} {
 		l := parseText(t, limit("algorithm: sliding_log, window: 1m, "+fields))["p"].Limits[0]
-		assert.Equal(t, want, api.Limit{Entries: l.Entries, MaxLimit: l.MaxLimit}, fields)
+		assert.Equal(t, want, policy.Limit{Entries: l.Entries, MaxLimit: l.MaxLimit}, fields)
 	}
 }
 
@@ -65,18 +66,18 @@ func TestPolicyFile(t *testing.T) {
 	t.Parallel()
 	data, err := os.ReadFile("testdata/policies.yaml")
 	require.NoError(t, err)
-	assert.Equal(t, api.Policies{
+	assert.Equal(t, policy.Policies{
 		"api": {
 			Name:        "api",
 			Description: "public API",
-			Limits: []api.Limit{
+			Limits: []policy.Limit{
 				{Name: "per-minute", Algorithm: "sliding_window", Limit: 100, Window: time.Minute, SubWindows: 10, Estimate: "strict"},
 				{Name: "fixed-window", Algorithm: "fixed_window", Limit: 20_000, Window: 7 * 24 * time.Hour},
 			},
 			CountDenied:  true,
-			OnStoreError: api.StoreErrorDeny,
+			OnStoreError: policy.StoreErrorDeny,
 			Shadow:       true,
-			Clients: byKey(t, map[string]api.Client{
+			Clients: byKey(t, map[string]policy.Client{
 				"gold-co":      {Limits: map[string]int64{"per-minute": 1000, "fixed-window": 500_000}},
 				"health-probe": {Exempt: true},
 				"abuser":       {Blocked: true},
@@ -85,12 +86,12 @@ func TestPolicyFile(t *testing.T) {
 				"2001:db8::7":  {Exempt: true},
 				"user:*":       {Limits: map[string]int64{"per-minute": 10}},
 			}),
-			Identify:             []api.Identifier{{Header: "X-Api-Key"}, {}},
+			Identify:             []policy.Identifier{{Header: "X-Api-Key"}, {}},
 			AuthDenyStatus:       403,
 			AuthBadRequestStatus: 401,
-			OnMissingClient:      api.MissingClientAllow, OnMissingPath: api.MissingPathDeny, IPv4Prefix: 24, IPv6Prefix: 56,
-			Routes: []api.Route{
-				{Method: "POST", Path: "/login", Cost: 1, Limits: []api.Limit{
+			OnMissingClient:      policy.MissingClientAllow, OnMissingPath: policy.MissingPathDeny, IPv4Prefix: 24, IPv6Prefix: 56,
+			Routes: []policy.Route{
+				{Method: "POST", Path: "/login", Cost: 1, Limits: []policy.Limit{
 					{Name: "per-minute", Algorithm: "sliding_window", Limit: 5, Window: time.Minute, SubWindows: 10, Estimate: "strict", Route: "POST /login"},
 				}},
 				{Path: "/export", Cost: 10},
@@ -99,28 +100,28 @@ func TestPolicyFile(t *testing.T) {
 		},
 		"queue": {
 			Name: "queue",
-			Limits: []api.Limit{
-				{Name: "leaky-bucket", Algorithm: "leaky_bucket", Limit: 10, Window: time.Second, Burst: 50},
-				{Name: "token-bucket", Algorithm: "token_bucket", Limit: 20, Window: time.Second},
+			Limits: []policy.Limit{
+				{Name: "leaky-bucket", Algorithm: "leaky_bucket", Limit: 10, Window: time.Second, Drains: true, Burst: 50},
+				{Name: "token-bucket", Algorithm: "token_bucket", Limit: 20, Window: time.Second, Drains: true},
 				{Name: "sliding-log", Algorithm: "sliding_log", Limit: 10_000, Window: time.Hour, MaxLimit: 10_000},
 			},
 			Hold:                 true,
-			OnStoreError:         api.StoreErrorLocal,
-			Identify:             []api.Identifier{{}},
+			OnStoreError:         policy.StoreErrorLocal,
+			Identify:             []policy.Identifier{{}},
 			AuthDenyStatus:       429,
 			AuthBadRequestStatus: 400,
-			OnMissingClient:      api.MissingClientDeny, OnMissingPath: api.MissingPathAllow, IPv4Prefix: 32, IPv6Prefix: 64,
+			OnMissingClient:      policy.MissingClientDeny, OnMissingPath: policy.MissingPathAllow, IPv4Prefix: 32, IPv6Prefix: 64,
 		},
 		"plain": {
 			Name: "plain",
-			Limits: []api.Limit{
+			Limits: []policy.Limit{
 				{Name: "sliding-window", Algorithm: "sliding_window", Limit: 1, Window: 36 * time.Hour, SubWindows: 10, Estimate: "weighted"},
 			},
-			OnStoreError:         api.StoreErrorLocal,
-			Identify:             []api.Identifier{{}},
+			OnStoreError:         policy.StoreErrorLocal,
+			Identify:             []policy.Identifier{{}},
 			AuthDenyStatus:       429,
 			AuthBadRequestStatus: 400,
-			OnMissingClient:      api.MissingClientDeny, OnMissingPath: api.MissingPathAllow, IPv4Prefix: 32, IPv6Prefix: 64,
+			OnMissingClient:      policy.MissingClientDeny, OnMissingPath: policy.MissingPathAllow, IPv4Prefix: 32, IPv6Prefix: 64,
 		},
 	}, parseText(t, string(data)))
 }
@@ -146,13 +147,13 @@ policies:
 	assert.Equal(t, one.Limits[:1], policies["three"].Limits)
 	assert.EqualValues(t, 7, one.Limits[1].Limit)
 	assert.Equal(t, time.Minute, one.Limits[1].Window)
-	assert.Equal(t, byKey(t, map[string]api.Client{
+	assert.Equal(t, byKey(t, map[string]policy.Client{
 		"vip":   {Limits: map[string]int64{"slow": 70}},
 		"other": {Limits: map[string]int64{"slow": 70}},
 	}), two.Clients)
 	assert.Equal(t, one.Routes, two.Routes)
 	assert.EqualValues(t, 3, two.Routes[0].Limits[0].Limit)
-	assert.Equal(t, []api.Identifier{{Header: "X-User"}}, two.Identify)
+	assert.Equal(t, []policy.Identifier{{Header: "X-User"}}, two.Identify)
 }
 
 // What is common to policies has a place at the top, whatever it is.
@@ -208,7 +209,7 @@ policies:
     limits: [{window: 1s, limit: 7, algorithm: fixed_window}]
 `)
 	p := policies["p"]
-	assert.Equal(t, byKey(t, map[string]api.Client{"vip": {Limits: map[string]int64{"fixed-window": 70}}}), p.Clients)
+	assert.Equal(t, byKey(t, map[string]policy.Client{"vip": {Limits: map[string]int64{"fixed-window": 70}}}), p.Clients)
 	assert.Equal(t, "POST /login", p.Routes[0].Limits[0].Route)
 }
 

@@ -19,8 +19,8 @@ import (
 	"strings"
 	"time"
 
-	"weir/api"
 	"weir/api/envoy"
+	"weir/api/policy"
 	"weir/api/policyfile"
 	"weir/counters"
 	"weir/counters/memcached"
@@ -252,7 +252,7 @@ func parseNetworks(cidrs []string) ([]netip.Prefix, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%q is not a CIDR such as 10.0.0.0/8", cidr)
 		}
-		networks = append(networks, api.Network(network))
+		networks = append(networks, policy.Network(network))
 	}
 	return networks, nil
 }

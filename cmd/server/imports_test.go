@@ -47,19 +47,20 @@ var folders = map[string]struct {
 	"counters/ledger":             {[]string{"counters", "counters/combiner", "counters/cache", "counters/reconcile"}, nil},
 	"subwindow":                   {[]string{"counters", "counters/ledger"}, nil},
 	"cas":                         {[]string{"counters", "counters/ledger"}, nil},
-	"api": {[]string{"counters", "counters/topk"}, []string{
+	"api/policy":                  {[]string{"counters"}, nil},
+	"api": {[]string{"counters", "counters/topk", "api/policy"}, []string{
 		"github.com/go-json-experiment/json", "github.com/labstack/echo/v4", "github.com/prometheus/client_golang",
 	}},
-	"api/envoy": {[]string{"api", "counters"}, []string{
+	"api/envoy": {[]string{"api", "api/policy", "counters"}, []string{
 		"github.com/envoyproxy/go-control-plane/envoy", "google.golang.org/grpc", "google.golang.org/protobuf",
 	}},
-	"api/policyfile": {[]string{"counters", "counters/memory", "counters/memcached", "subwindow", "cas", "api", "api/envoy"}, []string{
+	"api/policyfile": {[]string{"counters", "counters/memory", "counters/memcached", "subwindow", "cas", "api", "api/policy", "api/envoy"}, []string{
 		"go.yaml.in/yaml/v3",
 		"golang.org/x/time/rate", // a warning now and then
 	}},
 	"api/client":          {}, // so that it brings its users nothing
 	"api/client/weirecho": {[]string{"api/client"}, []string{"github.com/labstack/echo/v4"}},
-	"cmd/server": {[]string{"counters", "counters/memory", "counters/memcached", "api", "api/envoy", "api/policyfile"}, []string{
+	"cmd/server": {[]string{"counters", "counters/memory", "counters/memcached", "api", "api/policy", "api/envoy", "api/policyfile"}, []string{
 		"github.com/prometheus/client_golang",
 		"golang.org/x/sys/unix", // an option of a listener's socket
 	}},

@@ -26,6 +26,7 @@ import (
 
 	"weir/api"
 	"weir/api/envoy"
+	"weir/api/policy"
 	"weir/api/policyfile"
 	"weir/counters"
 	"weir/counters/memcached"
@@ -228,9 +229,9 @@ func (p *program) listen() error {
 
 // loaded is what the files say, with its limiters.
 type loaded struct {
-	policies    api.Policies
-	envoy       *envoy.Config // nil without -envoy-config
-	envoyPolicy *api.Policy   // that envoy's limits have in common
+	policies    policy.Policies
+	envoy       *envoy.Config  // nil without -envoy-config
+	envoyPolicy *policy.Policy // that envoy's limits have in common
 }
 
 // loadPolicies reads the policies and the files of -envoy-config, and gives them

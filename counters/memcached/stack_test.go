@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/api"
+	"weir/api/policy"
 	"weir/counters"
 	"weir/counters/memcached/pipeline"
 	"weir/counters/memcachedtest"
@@ -96,9 +97,9 @@ func TestABusyCheckPassesFewFunctions(t *testing.T) {
 	limiter, err := subwindow.New(metrics.InstrumentStore(store), window, counters.Options{Policy: "p", Limit: "l", StoreTimeout: timeout})
 	require.NoError(t, err)
 	handler := api.NewServer(api.Config{
-		Policies: api.Policies{"p": {
+		Policies: policy.Policies{"p": {
 			Name:   "p",
-			Limits: []api.Limit{{Name: "l", Algorithm: "sliding_window", Limit: 100, Window: time.Minute, Limiter: limiter}},
+			Limits: []policy.Limit{{Name: "l", Algorithm: "sliding_window", Limit: 100, Window: time.Minute, Limiter: limiter}},
 		}},
 		StoreTimeout: timeout, Metrics: metrics, Log: slog.New(slog.DiscardHandler),
 		// The middle of a slot: at its start and near its end a check reads

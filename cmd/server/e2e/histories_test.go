@@ -20,7 +20,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"weir/api"
+	"weir/api/policy"
 	"weir/cmd/server/servertest"
 	"weir/counters"
 	"weir/counters/memcachedtest"
@@ -66,7 +66,7 @@ func TestHistoriesSeeClocksTooFarApart(t *testing.T) {
 	const skew = 200 * time.Millisecond
 	h := &history{
 		name: "clocks too far apart", skew: skew, timeout: skew, offsets: []time.Duration{0, 5 * skew},
-		policies: []policy{{name: "strict", onError: api.StoreErrorAllow, limits: []promise{
+		policies: []promisedPolicy{{name: "strict", onError: policy.StoreErrorAllow, limits: []promise{
 			{algorithm: "sliding_window", estimate: strict, limit: 20, window: 2 * time.Second, slots: 20},
 		}}},
 	}
@@ -122,12 +122,12 @@ func newHistory(seed uint64) *history {
 		"windows": {wide, full}, "mixed": {wide, token, full}, "mixed-log": {wide, counting},
 		"long-windows": {day, week}, "long-bucket": {slow}, "long-log": {diary}, "long-counting": {ledger},
 	} {
-		h.policies = append(h.policies, policy{name: name, limits: limits})
+		h.policies = append(h.policies, promisedPolicy{name: name, limits: limits})
 	}
-	slices.SortFunc(h.policies, func(a, b policy) int { return strings.Compare(a.name, b.name) })
+	slices.SortFunc(h.policies, func(a, b promisedPolicy) int { return strings.Compare(a.name, b.name) })
 	for i := range h.policies {
 		h.policies[i].countDenied = random.IntN(4) == 0
-		h.policies[i].onError = pick(random, api.StoreErrorLocal, api.StoreErrorAllow, api.StoreErrorDeny)
+		h.policies[i].onError = pick(random, policy.StoreErrorLocal, policy.StoreErrorAllow, policy.StoreErrorDeny)
 	}
 	return h
 }
@@ -325,7 +325,7 @@ func (r *recorder) storm(random *rand.Rand, busy string, end time.Time, resets t
 
 // renew lets a lone client use up its limits at two processes, resets it at one
 // of them, and a second later asks the other for all that it may have.
-func (r *recorder) renew(random *rand.Rand, p policy, client string) {
+func (r *recorder) renew(random *rand.Rand, p promisedPolicy, client string) {
 	order := random.Perm(len(r.offsets))
 	a, b := order[0], order[1]
 	most, settled := int64(math.MaxInt64), r.skew+r.timeout
@@ -355,7 +355,7 @@ func (r *recorder) renew(random *rand.Rand, p policy, client string) {
 
 // returnAlone lets a lone client ask one process until it is denied, and again
 // when it was told to, two times.
-func (r *recorder) returnAlone(process int, p policy) {
+func (r *recorder) returnAlone(process int, p promisedPolicy) {
 	denials := 0
 	for i := int64(0); i < 20 && denials < 2; i++ {
 		cost := p.limits[0].limit/4 + i%3
@@ -373,7 +373,7 @@ func (r *recorder) returnAlone(process int, p policy) {
 
 // check makes a check, if there is a process to ask. It returns the event and
 // how long a denial lasts.
-func (r *recorder) check(process int, p policy, client string, cost int64, returns bool) (event, time.Duration) {
+func (r *recorder) check(process int, p promisedPolicy, client string, cost int64, returns bool) (event, time.Duration) {
 	e := event{process: process, policy: p.name, client: client, cost: cost, returns: returns, span: span{call: r.now()}}
 	status, data, asked := r.send(process, http.MethodPost, "/v1/check", "application/json",
 		fmt.Sprintf(`{"policy":%q,"client":%q,"cost":%d}`, p.name, client, cost))
@@ -392,7 +392,7 @@ func (r *recorder) check(process int, p policy, client string, cost int64, retur
 }
 
 // reset resets a client, if there is a process to ask.
-func (r *recorder) reset(process int, p policy, client string) reset {
+func (r *recorder) reset(process int, p promisedPolicy, client string) reset {
 	done := reset{process: process, policy: p.name, client: client, span: span{call: r.now()}}
 	status, _, asked := r.send(process, http.MethodDelete, "/v1/policies/"+p.name+"/clients/"+client, "", "")
 	done.back, done.status = r.now(), status

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"weir/api"
+	"weir/api/policy"
 	"weir/counters"
 	"weir/counters/ledger"
 )
@@ -21,7 +21,7 @@ type history struct {
 	skew     time.Duration
 	timeout  time.Duration
 	offsets  []time.Duration // of the processes' clocks
-	policies []policy
+	policies []promisedPolicy
 	events   []event
 	resets   []reset
 	losses   []span // in which the store lost all counts
@@ -68,12 +68,12 @@ type fault struct {
 	what string
 }
 
-// A policy promises all of its limits.
-type policy struct {
+// A promisedPolicy promises all of its limits.
+type promisedPolicy struct {
 	name        string
 	limits      []promise
 	countDenied bool
-	onError     api.OnStoreError
+	onError     policy.OnStoreError
 }
 
 const weighted, capped, strict = "weighted", "capped", "strict" // estimates of a sliding window
@@ -143,7 +143,7 @@ type violation struct {
 // A record is what happened to one client of a policy. Its events are in the
 // order of their answers.
 type record struct {
-	policy
+	promisedPolicy
 	client string
 	events []event
 	resets []reset
@@ -176,8 +176,8 @@ func (h *history) records() (records []*record) {
 	of := func(policyName, client string) *record {
 		k := key{policyName, client}
 		if byKey[k] == nil {
-			i := slices.IndexFunc(h.policies, func(p policy) bool { return p.name == policyName })
-			byKey[k] = &record{policy: h.policies[i], client: client}
+			i := slices.IndexFunc(h.policies, func(p promisedPolicy) bool { return p.name == policyName })
+			byKey[k] = &record{promisedPolicy: h.policies[i], client: client}
 			records = append(records, byKey[k])
 		}
 		return byKey[k]
@@ -207,7 +207,7 @@ func (h *history) judgeStatus(r *record) (string, span) {
 		switch {
 		case e.status == 0:
 		case e.status == http.StatusOK && e.allowed, e.status == http.StatusTooManyRequests && !e.allowed:
-		case e.status == http.StatusServiceUnavailable && r.onError == api.StoreErrorDeny && e.degraded:
+		case e.status == http.StatusServiceUnavailable && r.onError == policy.StoreErrorDeny && e.degraded:
 		default:
 			return fmt.Sprintf("%+v is no documented answer", e), e.span
 		}

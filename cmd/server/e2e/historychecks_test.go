@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"weir/api"
+	"weir/api/policy"
 )
 
 // at is a span in milliseconds.
@@ -44,7 +44,7 @@ func TestJudge(t *testing.T) {
 	returned.returns = true
 	slow := denied(100, 150, 3)
 	slow.returns = true
-	onError := map[bool]api.OnStoreError{false: api.StoreErrorLocal, true: api.StoreErrorDeny}
+	onError := map[bool]policy.OnStoreError{false: policy.StoreErrorLocal, true: policy.StoreErrorDeny}
 	for _, test := range []struct {
 		name   string
 		limits []promise
@@ -136,7 +136,7 @@ func TestJudge(t *testing.T) {
 			h := &history{
 				name: test.name, start: time.Unix(1_000_000, 0), timeout: 100 * time.Millisecond, losses: test.lost,
 				offsets:  []time.Duration{0, time.Duration(test.apart) * time.Millisecond},
-				policies: []policy{{limits: test.limits, onError: onError[test.deny]}},
+				policies: []promisedPolicy{{limits: test.limits, onError: onError[test.deny]}},
 				events:   test.events,
 			}
 			broken := h.judge()
@@ -278,7 +278,7 @@ func TestJudgeOfResetsAndRefunds(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			h := &history{
 				start: time.Unix(1_000_000, 0), timeout: 100 * time.Millisecond, losses: test.lost,
-				offsets: []time.Duration{0, 0}, policies: []policy{{limits: test.limits, countDenied: test.countDenied, onError: api.StoreErrorDeny}},
+				offsets: []time.Duration{0, 0}, policies: []promisedPolicy{{limits: test.limits, countDenied: test.countDenied, onError: policy.StoreErrorDeny}},
 				events: test.events, resets: test.resets, calm: time.Duration(test.faultsUntil) * time.Millisecond,
 			}
 			broken := h.judge()
@@ -296,7 +296,7 @@ func TestTimeline(t *testing.T) {
 	t.Parallel()
 	full := promise{algorithm: "sliding_window", estimate: strict, limit: 10, window: time.Second, slots: 10}
 	h := &history{
-		name: "seed 7", offsets: []time.Duration{0, 0}, policies: []policy{{limits: []promise{full}}},
+		name: "seed 7", offsets: []time.Duration{0, 0}, policies: []promisedPolicy{{limits: []promise{full}}},
 		faults: []fault{{5 * time.Millisecond, "connections are cut"}},
 		events: []event{admitted(1, 7, 20, 6), admitted(0, 3, 30, 5)},
 		resets: []reset{{process: 1, span: at(1, 2), status: 204}},

@@ -1,10 +1,11 @@
-package api
+// Package policy says what a policy is: limits that are checked as one, and for whom
+// and for which requests they are others. Its matching of exceptions, addresses and
+// routes is pure; it decides nothing and knows no server.
+//
+// Start reading at Policy; Index finds the exceptions and routes of a request.
+package policy
 
-import (
-	"cmp"
-	"iter"
-	"net/netip"
-)
+import "iter"
 
 // OnStoreError says what a policy answers when the store can't decide. A client
 // that the process knows to be over its limit is denied in any case.
@@ -101,10 +102,6 @@ type Policy struct {
 	// Routes are exceptions for some requests. No two have the same method and
 	// a path that differs at most in upper and lower case.
 	Routes []Route
-
-	exceptions exceptions
-	routing    *routing // nil if there are no routes
-	plan       plan     // of requests without a route
 }
 
 // EachLimit yields all limits, those of the routes included.
@@ -123,18 +120,6 @@ func (p *Policy) EachLimit() iter.Seq[*Limit] {
 			}
 		}
 	}
-}
-
-// counted returns the network by which an address is counted.
-func (p *Policy) counted(address netip.Addr) netip.Prefix {
-	bits := cmp.Or(p.IPv6Prefix, DefaultIPv6Prefix)
-	if address.Is4() {
-		bits = cmp.Or(p.IPv4Prefix, DefaultIPv4Prefix)
-	}
-	if own, ok := p.exceptions.around(alone(address)); ok && own.Bits() > bits {
-		return own
-	}
-	return netip.PrefixFrom(address, bits).Masked()
 }
 
 // Policies are the policies by their Name.

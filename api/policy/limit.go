@@ -1,4 +1,4 @@
-package api
+package policy
 
 import (
 	"cmp"
@@ -61,12 +61,11 @@ type Limit struct {
 	// Route is the String of the Route whose requests this limit counts, apart
 	// from those of the policy's limit of the same name; "" in a policy.
 	Route string
+	// Drains says that what is in use drains at the rate of the limit.
+	Drains bool
 	// Limiter decides for this limit. It must not be nil.
 	Limiter Limiter
 }
-
-// drains reports whether what is in use drains at the rate of the limit.
-func (l *Limit) drains() bool { return l.Algorithm == "token_bucket" || l.Algorithm == "leaky_bucket" }
 
 // Most returns the largest limit that may be in force.
 func (l *Limit) Most() int64 { return cmp.Or(l.MaxLimit, counters.MaxLimit) }
@@ -98,10 +97,4 @@ func (l *Limit) StoredName() string {
 	sum := sha256.Sum256([]byte(l.Name + " " + l.Route))
 	hash := strings.ToLower(base32.StdEncoding.EncodeToString(sum[:routeHashBytes]))
 	return l.Name[:min(len(l.Name), counters.MaxNameBytes-1-len(hash))] + "-" + hash
-}
-
-// A plan is what one kind of request of a policy is checked by.
-type plan struct {
-	limits []*Limit
-	header string // RateLimit-Policy with these limits
 }

@@ -63,25 +63,3 @@ func parseAddress(entry string) (netip.Addr, bool) {
 	address, err := netip.ParseAddr(entry)
 	return address.Unmap().WithZone(""), err == nil
 }
-
-// Network returns n as addresses are compared with it: with its first bits
-// alone, and an IPv4 network as such, even if it is written as one of IPv6.
-func Network(n netip.Prefix) netip.Prefix {
-	if n.Addr().Is4In6() && n.Bits() >= 96 {
-		n = netip.PrefixFrom(n.Addr().Unmap(), n.Bits()-96)
-	}
-	return n.Masked()
-}
-
-// alone returns the network that is one address.
-func alone(address netip.Addr) netip.Prefix {
-	return netip.PrefixFrom(address, address.BitLen())
-}
-
-// networkName names a network as a client: an address or a CIDR.
-func networkName(n netip.Prefix) string {
-	if n.IsSingleIP() {
-		return n.Addr().String()
-	}
-	return n.String()
-}

@@ -1,4 +1,4 @@
-package api
+package policy
 
 import (
 	"fmt"
@@ -75,33 +75,6 @@ func (k ClientKey) Means() string {
 	default:
 		return "client " + strconv.Quote(k.name)
 	}
-}
-
-// parseNetwork returns the network that s names as an address or CIDR, and
-// reports whether it names one. Its address may have bits beyond the network.
-func parseNetwork(s string) (netip.Prefix, bool) {
-	// Checks ask this of each client: an error of netip is an allocation.
-	if address, _, _ := strings.Cut(s, "/"); !looksLikeAddress(address) {
-		return netip.Prefix{}, false
-	}
-	if address, err := netip.ParseAddr(s); err == nil {
-		return alone(address.Unmap()), true
-	}
-	n, err := netip.ParsePrefix(s)
-	if err != nil {
-		return netip.Prefix{}, false
-	}
-	if n == n.Masked() {
-		n = Network(n)
-	}
-	return n, true
-}
-
-// looksLikeAddress reports whether s has only characters of an IPv4 address, or
-// of an IPv6 address without a zone.
-func looksLikeAddress(s string) bool {
-	return strings.Trim(s, "0123456789.") == "" && strings.Contains(s, ".") ||
-		strings.Trim(s, "0123456789abcdefABCDEF:.") == "" && strings.Count(s, ":") > 1
 }
 
 // exceptions finds the exception of a client by a look-up for each length that

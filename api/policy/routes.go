@@ -1,4 +1,4 @@
-package api
+package policy
 
 import (
 	"slices"
@@ -20,8 +20,6 @@ type Route struct {
 	// count these requests apart from all others, and a client's own limits
 	// don't replace them.
 	Limits []Limit
-
-	plan plan
 }
 
 // String returns r as in POST /login.
@@ -61,11 +59,7 @@ func newRouting(routes []Route) *routing {
 	return t
 }
 
-// match appends to routes those that a request has to pass, and returns them.
-// It is one, or nil for the policy's own limits, if all readings of the path
-// agree. Otherwise it is one for each reading, so that nobody passes a limit,
-// or pays less, by writing a path in another way. The last is what most would
-// read.
+// match appends the routes that a request has to pass, as MatchRoutes does.
 func (t *routing) match(routes []*Route, method, target string) []*Route {
 	method = strings.ToUpper(method)
 	path := readPath(target)

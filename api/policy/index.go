@@ -1,0 +1,52 @@
+package policy
+
+import (
+	"cmp"
+	"net/netip"
+)
+
+// An Index is a policy that finds its exceptions and routes by look-ups, however
+// many there are. Make it with NewIndex. It is safe for concurrent use.
+type Index struct {
+	*Policy
+	exceptions exceptions
+	routing    *routing
+}
+
+// NewIndex returns the Index of p, which must not be changed any more.
+func NewIndex(p *Policy) Index { return Index{p, newExceptions(p.Clients), newRouting(p.Routes)} }
+
+// Exception returns the exception of a client, the zero Client if it has none. If
+// network is valid, the client is known by that. Else it is known by its name,
+// which is an address too if it looks like one, unless opaque.
+func (x *Index) Exception(name string, network netip.Prefix, opaque bool) Client {
+	if !opaque && !network.IsValid() && len(x.exceptions.networks) > 0 {
+		network, _ = parseNetwork(name)
+	}
+	return x.exceptions.find(name, network)
+}
+
+// ByAddress returns the name of the client that has an address, which is that of
+// the network that it is counted by, and the network that is the address alone.
+func (x *Index) ByAddress(address netip.Addr) (client string, network netip.Prefix) {
+	network, bits := alone(address), cmp.Or(x.IPv6Prefix, DefaultIPv6Prefix)
+	if address.Is4() {
+		bits = cmp.Or(x.IPv4Prefix, DefaultIPv4Prefix)
+	}
+	if own, ok := x.exceptions.around(network); ok && own.Bits() > bits {
+		return networkName(own), network
+	}
+	return networkName(netip.PrefixFrom(address, bits).Masked()), network
+}
+
+// MatchRoutes appends to routes those that a request has to pass, and returns
+// them. It is one, or nil for the policy's own limits, if all readings of the path
+// agree. Otherwise it is one for each reading, so that nobody passes a limit,
+// or pays less, by writing a path in another way. The last is what most would
+// read.
+func (x *Index) MatchRoutes(routes []*Route, method, target string) []*Route {
+	if len(x.Routes) == 0 {
+		return append(routes, nil)
+	}
+	return x.routing.match(routes, method, target)
+}
