@@ -6,10 +6,11 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/labstack/echo/v4"
 
-	"weir/counters"
+	"weir/api/decide"
 )
 
 const (
@@ -38,9 +39,9 @@ func (s *Server) checkBatch(c echo.Context) error {
 	if q.all {
 		return s.checkAll(c, q.checks)
 	}
-	outcomes := s.decideBatch(c, q.checks)
+	outcomes := s.active.Load().Batch(c.Request().Context(), q.checks)
 	out := batchOutputs.Get().(*[]byte)
-	*out = appendOutcomes((*out)[:0], outcomes)
+	*out = s.appendOutcomes(c, (*out)[:0], outcomes)
 	// Otherwise it goes in chunks, and who reads it can't know how much room it
 	// needs.
 	c.Response().Header().Set(echo.HeaderContentLength, strconv.Itoa(len(*out)))
@@ -51,36 +52,68 @@ func (s *Server) checkBatch(c echo.Context) error {
 	return err
 }
 
-// decideBatch returns the outcomes of checks, in their order.
-func (s *Server) decideBatch(c echo.Context, checks []check) []decided {
-	now, ctx, leave := s.beginBatch(c, len(checks))
-	defer leave()
-	r := batchRun{
-		Server: s, c: c, ctx: ctx, now: now,
-		policies: s.policies.Load(), checks: checks, outcomes: make([]decided, len(checks)),
-		alone: counters.Workers{AtOnce: maxAtOnce, Patience: s.cfg.StoreTimeout / shifts},
-	}
-	r.run()
-	return r.outcomes
-}
-
 // appendOutcomes appends the body with the outcomes, whose answers must not be
 // used any more.
-func appendOutcomes(b []byte, outcomes []decided) []byte {
+func (s *Server) appendOutcomes(c echo.Context, b []byte, outcomes []decide.Outcome) []byte {
 	b = append(slices.Grow(b, len(outcomes)*resultBytes), `{"results":[`...)
-	for i, d := range outcomes {
+	var last error
+	var result []byte // of last
+	for i, o := range outcomes {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		if d.problem != nil {
-			result, _ := json.Marshal(d.problem) // can't fail for a problem
-			b = append(b, result...)
-		} else {
-			b = d.appendJSON(b, d.status(http.StatusTooManyRequests))
+		if o.Err == nil {
+			b = appendAnswer(b, o.Answer, statusOf(o.Allowed, http.StatusTooManyRequests))
+			o.Release()
+			continue
 		}
-		if d.answer != nil {
-			d.release()
+		if o.Err != last { // checks share a panic, which is logged once
+			last, result = o.Err, nil
+			result, _ = json.Marshal(s.problemOf(o.Err, c)) // can't fail for a problem
 		}
+		b = append(b, result...)
 	}
 	return append(b, "]}\n"...)
+}
+
+// checkAll answers a batch whose checks are all admitted, or none. If one can't
+// be made, none is, and the answer is its problem.
+func (s *Server) checkAll(c echo.Context, checks []decide.Check) error {
+	answers, err := s.active.Load().All(c.Request().Context(), checks)
+	defer func() {
+		for _, a := range answers {
+			a.Release()
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	allowed, degraded, blocked := true, false, false
+	var retry, wait time.Duration
+	for _, a := range answers {
+		allowed, degraded = allowed && a.Allowed, degraded || a.Degraded != nil
+		retry, wait = max(retry, a.Retry), max(wait, a.Wait)
+		blocked = blocked || a.Blocked && !a.Policy.Shadow
+	}
+	if blocked { // then waiting is no help
+		retry = 0
+	}
+	if retry > 0 {
+		c.Response().Header().Set(echo.HeaderRetryAfter, strconv.FormatInt(decide.WholeSeconds(retry), 10))
+	}
+	out, status := outputs.Get().(*[]byte), statusOf(allowed, http.StatusTooManyRequests)
+	defer outputs.Put(out)
+	b := strconv.AppendBool(append((*out)[:0], `{"allowed":`...), allowed)
+	b = appendSeconds(append(b, `,"retry_after":`...), retry)
+	b = appendSeconds(append(b, `,"wait":`...), wait)
+	b = strconv.AppendBool(append(b, `,"degraded":`...), degraded)
+	b = append(b, `,"results":[`...)
+	for i, a := range answers {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendAnswer(b, a, status)
+	}
+	*out = append(b, "]}\n"...)
+	return c.Blob(status, echo.MIMEApplicationJSON, *out)
 }

@@ -35,7 +35,7 @@ func TestDecodingAllocations(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer b.release()
-		if q, err := b.decodeCheck(); err != nil || q.policy != "per-day-and-minute" {
+		if q, err := b.decodeCheck(); err != nil || q.Policy != "per-day-and-minute" {
 			t.Fatal(q, err)
 		}
 	})

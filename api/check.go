@@ -1,7 +1,9 @@
 package api
 
 import (
+	"context"
 	"net/http"
+	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -21,14 +23,45 @@ func (s *Server) check(c echo.Context) error {
 	}
 	now := s.cfg.Now()
 	b.context = counters.Deadline{At: now.Add(s.cfg.StoreTimeout)}
-	a, err := s.policies.Load().decide(&b.context, q, now)
+	d, err := s.active.Load().Find(q.Policy)
 	if err != nil {
 		return err
 	}
-	if a.wait > 0 && a.policy.Hold && !a.policy.Shadow {
-		s.hold(c.Request().Context(), a.wait-s.cfg.Now().Sub(now))
-		a.wait = max(0, a.wait-s.cfg.Now().Sub(now))
+	a, err := d.Check(&b.context, q, now)
+	if err != nil {
+		return err
+	}
+	if a.Wait > 0 && a.Policy.Hold && !a.Policy.Shadow {
+		s.hold(c.Request().Context(), a.Wait-s.cfg.Now().Sub(now))
+		a.Wait = max(0, a.Wait-s.cfg.Now().Sub(now))
 		s.closeWhenDraining(c.Response().Header())
 	}
-	return a.write(c, http.StatusTooManyRequests)
+	writeHeaders(c, a)
+	return writeBody(c, a, statusOf(a.Allowed, http.StatusTooManyRequests))
+}
+
+const (
+	// maxHold is the longest that an answer is held. It leaves time to
+	// write the answer before writeTimeout.
+	maxHold = 10 * time.Second
+	// maxHeld is how many answers are held at once.
+	maxHeld = 10_000
+)
+
+// hold returns when the wait is over, or earlier: after maxHold, when the
+// caller leaves, when the server drains, and at once when maxHeld others are
+// held. A caller that leaves keeps its turn: later turns are already assigned,
+// so this one isn't reused.
+func (s *Server) hold(ctx context.Context, wait time.Duration) {
+	defer s.held.Add(-1)
+	if s.held.Add(1) > maxHeld {
+		return
+	}
+	s.cfg.Metrics.Held(1)
+	defer s.cfg.Metrics.Held(-1)
+	select {
+	case <-time.After(min(wait, maxHold)):
+	case <-ctx.Done():
+	case <-s.drained:
+	}
 }

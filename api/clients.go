@@ -3,35 +3,39 @@ package api
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
+	"weir/api/decide"
+	"weir/api/telemetry"
 	"weir/counters"
 	"weir/counters/topk"
 )
 
 // peekClient answers GET /v1/policies/{policy}/clients/{client}.
 func (s *Server) peekClient(c echo.Context) error {
-	p, client, err := s.clientOfPath(c)
+	d, client, err := s.clientOfPath(c)
 	if err != nil {
 		return err
 	}
 	now := s.cfg.Now()
 	ctx := counters.Deadline{At: now.Add(s.cfg.StoreTimeout)}
-	a, err := p.peek(&ctx, client, now)
+	a, err := d.Peek(&ctx, client, now)
 	if err != nil {
 		return err
 	}
-	return a.writeBody(c, http.StatusOK)
+	return writeBody(c, a, http.StatusOK)
 }
 
 // resetClient answers DELETE /v1/policies/{policy}/clients/{client}.
 func (s *Server) resetClient(c echo.Context) error {
-	p, client, err := s.clientOfPath(c)
+	d, client, err := s.clientOfPath(c)
 	if err != nil {
 		return err
 	}
@@ -40,51 +44,53 @@ func (s *Server) resetClient(c echo.Context) error {
 	if token := s.tokens.Load().of(c.Request()); token > 0 {
 		who = append(who, slog.Int("token", token))
 	}
-	err = s.reset(p, client, now)
+	err = s.reset(d, client, now)
 	if err == nil {
-		s.resets.done(lateReset{p.Name, client}, now)
-		s.logReset("client reset", p, client, who...)
+		s.resets.done(lateReset{d.Name, client}, now)
+		s.logReset("client reset", d.Name, client, who...)
 		return c.NoContent(http.StatusNoContent)
 	}
-	if !s.resets.add(lateReset{p.Name, client}, now) {
+	if !s.resets.add(lateReset{d.Name, client}, now) {
 		return storeFailed("the client was not reset in all limits, and %d others wait for the store; do it again: %v", maxResets, err)
 	}
-	for l := range p.EachLimit() {
+	for l := range d.EachLimit() {
 		l.Limiter.Forget(client)
 	}
-	s.logReset("client reset in this process; the store follows when it answers", p, client, append(who, slog.Any("error", err))...)
+	s.logReset("client reset in this process; the store follows when it answers", d.Name, client, append(who, slog.Any("error", err))...)
 	return c.NoContent(http.StatusAccepted)
 }
 
 // reset makes the client start fresh, as of now, within the store timeout.
-func (s *Server) reset(p *decider, client string, now time.Time) error {
+func (s *Server) reset(d *decide.Decider, client string, now time.Time) error {
 	ctx := counters.Deadline{At: s.cfg.Now().Add(s.cfg.StoreTimeout)}
-	return p.reset(&ctx, client, now)
+	return d.Reset(&ctx, client, now)
 }
 
-func (s *Server) logReset(message string, p *decider, client string, more ...slog.Attr) {
+func (s *Server) logReset(message, policy, client string, more ...slog.Attr) {
 	if !s.cfg.LogClients {
-		client = hashClient(client)
+		client = telemetry.HashClient(client)
 	}
 	s.cfg.Log.LogAttrs(context.Background(), slog.LevelInfo, message,
-		append([]slog.Attr{slog.String("policy", p.Name), slog.String("client", client)}, more...)...)
+		append([]slog.Attr{slog.String("policy", policy), slog.String("client", client)}, more...)...)
 }
 
 // RetryResets does the resets that were answered with 202, as far as the store
 // answers, and returns how many still wait for it. It takes a few store timeouts at
 // most. One goroutine at a time may call it, twice a second or so.
 func (s *Server) RetryResets() (waiting int) {
-	keys, asked := s.resets.all()
-	atOnce(len(keys), s.cfg.StoreTimeout, func(i int) {
-		p := s.policies.Load().byName[keys[i].policy]
-		if p == nil { // nothing counts the client any more
-			s.resets.done(keys[i], asked[i])
-		} else if s.reset(p, keys[i].client, asked[i]) == nil {
-			s.resets.done(keys[i], asked[i])
-			s.logReset("client reset, as asked before", p, keys[i].client, slog.Duration("after", s.cfg.Now().Sub(asked[i])))
+	asked := s.resets.waiting()
+	resets := slices.Collect(maps.Keys(asked))
+	decide.AtOnce(len(resets), s.cfg.StoreTimeout, func(i int) {
+		r := resets[i]
+		d, err := s.active.Load().Find(r.policy)
+		if err != nil { // nothing counts the client any more
+			s.resets.done(r, asked[r])
+		} else if s.reset(d, r.client, asked[r]) == nil {
+			s.resets.done(r, asked[r])
+			s.logReset("client reset, as asked before", d.Name, r.client, slog.Duration("after", s.cfg.Now().Sub(asked[r])))
 		}
 	})
-	return s.resets.len()
+	return len(s.resets.waiting())
 }
 
 const (
@@ -109,8 +115,8 @@ type clientCountJSON struct {
 // listTopClients answers GET /v1/policies/{policy}/top: the clients that this
 // process allowed or denied most.
 func (s *Server) listTopClients(c echo.Context) error {
-	active := s.policies.Load()
-	p, err := active.policy(c.Param("policy"))
+	active := s.active.Load()
+	d, err := active.Find(c.Param("policy"))
 	if err != nil {
 		return err
 	}
@@ -128,11 +134,11 @@ func (s *Server) listTopClients(c echo.Context) error {
 			return badRequest("there is no parameter %q; there are by and n", name)
 		}
 	}
-	sketch := active.metrics[p.Name].top.by(by)
+	sketch := active.checks[d.Name].Top(by)
 	if sketch == nil {
 		return badRequest("by is %q and must be denied or allowed", by)
 	}
-	answer := topJSON{Policy: p.Name, By: by, Window: topk.Window.Seconds(), Clients: []clientCountJSON{}}
+	answer := topJSON{Policy: d.Name, By: by, Window: topk.Window.Seconds(), Clients: []clientCountJSON{}}
 	for _, count := range sketch.Top(n, s.cfg.Now()) {
 		answer.Clients = append(answer.Clients, clientCountJSON(count))
 	}
@@ -140,8 +146,8 @@ func (s *Server) listTopClients(c echo.Context) error {
 }
 
 // clientOfPath returns the policy and the client that the path names.
-func (s *Server) clientOfPath(c echo.Context) (*decider, string, error) {
-	p, err := s.policies.Load().policy(c.Param("policy"))
+func (s *Server) clientOfPath(c echo.Context) (*decide.Decider, string, error) {
+	d, err := s.active.Load().Find(c.Param("policy"))
 	if err != nil {
 		return nil, "", err
 	}
@@ -152,5 +158,5 @@ func (s *Server) clientOfPath(c echo.Context) (*decider, string, error) {
 			return nil, "", badRequest("the client in the path is not well escaped: %v", err)
 		}
 	}
-	return p, client, validateClient(client)
+	return d, client, decide.ValidateClient(client)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"weir/api/decide"
 	"weir/api/policy"
 	"weir/counters"
 )
@@ -176,7 +177,7 @@ func TestRefundsKnowWhenEachLimitWasReset(t *testing.T) {
 	t.Parallel()
 	second := fixed("second", 10, time.Minute)
 	s := newService(newPolicy("other", second))
-	limiter := s.policies.Load().byName["other"].Limits[0].Limiter
+	limiter := s.active.Load().policies["other"].Limits[0].Limiter
 	request := counters.Request{Client: "alice", Cost: 10, Limit: 10, Now: epoch.Add(290 * time.Millisecond)}
 	ctx := &counters.Deadline{At: time.Now().Add(time.Minute)}
 	var taken counters.Decision
@@ -188,8 +189,8 @@ func TestRefundsKnowWhenEachLimitWasReset(t *testing.T) {
 		require.NoError(t, err)
 	}}
 	second.Limiter = limiter
-	p := newDecider(newPolicy("api", first, second))
-	require.NoError(t, p.reset(ctx, "alice", epoch))
+	p := decide.NewDecider(decide.Config{}, newPolicy("api", first, second), nil)
+	require.NoError(t, p.Reset(ctx, "alice", epoch))
 	later := request
 	later.Now = epoch.Add(time.Second)
 	d, err := limiter.Take(ctx, later)

@@ -13,15 +13,15 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"weir/api/decide"
 	"weir/counters"
 )
 
 const (
 	maxCheckBytes = 64 << 10
-	// Room for maxBatch checks with clients of maximum length, every byte
+	// Room for decide.MaxBatch checks with clients of maximum length, every byte
 	// escaped.
 	maxBatchBytes = 8 << 20
-	maxBatch      = 1000
 )
 
 // A body reads and decodes the body of one request. It is reused.
@@ -31,11 +31,18 @@ type body struct {
 	scratch []byte            // an unquoted string
 	at      int               // the number of the check in its batch; -1 for a single one
 	context counters.Deadline // of a single check; here, it costs no allocation
-	batch   []check
+	batch   []decide.Check
 	policy  string // of a check before, most likely that of the next one too
 }
 
-var bodies = sync.Pool{New: func() any { return &body{batch: []check{}} }}
+// A batch is checks that come in one request. With all, each is admitted or
+// none.
+type batch struct {
+	checks []decide.Check
+	all    bool
+}
+
+var bodies = sync.Pool{New: func() any { return &body{batch: []decide.Check{}} }}
 
 // maxKeptBytes is the size of the largest buffer that is kept for reuse: of a
 // batch of ordinary checks.
@@ -95,11 +102,11 @@ func checkContentType(value string) error {
 }
 
 // decodeCheck decodes a body that is one check. The error is a problem.
-func (b *body) decodeCheck() (check, error) {
+func (b *body) decodeCheck() (decide.Check, error) {
 	b.at = -1
 	q, err := b.check(b.policy)
-	if len(q.policy) <= counters.MaxNameBytes {
-		b.policy = q.policy
+	if len(q.Policy) <= counters.MaxNameBytes {
+		b.policy = q.Policy
 	}
 	return q, b.end(err)
 }
@@ -128,47 +135,44 @@ func (b *body) decodeBatch() (batch, error) {
 }
 
 // checks decodes the array of the checks of a batch.
-func (b *body) checks() ([]check, error) {
+func (b *body) checks() ([]decide.Check, error) {
 	if err := b.expect('[', "checks", "an array"); err != nil {
 		return nil, err
 	}
 	checks, policy := b.batch[:0], b.policy
 	for b.decoder.PeekKind() != ']' {
-		if b.at++; b.at == maxBatch {
-			return nil, badRequest("checks: at most %d are possible in a batch", maxBatch)
+		if b.at++; b.at == decide.MaxBatch {
+			return nil, badRequest("checks: at most %d are possible in a batch", decide.MaxBatch)
 		}
 		q, err := b.check(policy)
 		if err != nil {
 			return nil, err
 		}
-		policy, checks = q.policy, append(checks, q)
+		policy, checks = q.Policy, append(checks, q)
 	}
 	b.at, b.batch = -1, checks
 	_, err := b.decoder.ReadToken()
 	return checks, err
 }
 
-// checkPath returns where check i of a batch is in its body.
-func checkPath(i int) string { return "checks[" + strconv.Itoa(i) + "]" }
-
 // check decodes one check. Its policy is likely to be the given one, whose memory
 // it shares then.
-func (b *body) check(policy string) (check, error) {
-	q := check{cost: 1}
+func (b *body) check(policy string) (decide.Check, error) {
+	q := decide.Check{Cost: 1}
 	err := b.object("", func(name []byte) error {
 		var err error
 		switch string(name) {
 		case "policy":
-			q.policy, err = b.string("policy", policy)
+			q.Policy, err = b.string("policy", policy)
 		case "client":
-			q.client, err = b.string("client", "")
+			q.Client, err = b.string("client", "")
 		case "cost":
-			q.cost, err = b.integer("cost", "")
+			q.Cost, err = b.integer("cost", "")
 		case "limits":
 			err = b.object("limits", func(name []byte) error {
-				l := limitValue{name: string(name)}
-				l.value, err = b.integer("limits.", l.name)
-				q.limits = append(q.limits, l)
+				l := decide.LimitValue{Name: string(name)}
+				l.Value, err = b.integer("limits.", l.Name)
+				q.Limits = append(q.Limits, l)
 				return err
 			})
 		default:

@@ -14,6 +14,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"weir/api/decide"
 )
 
 func TestBadChecksAreRefusedAndTouchNothing(t *testing.T) {
@@ -230,18 +232,18 @@ func requireExplained(t *testing.T, err error) {
 }
 
 // encode returns the body that asks q.
-func (q check) encode(t *testing.T) string {
+func encode(t *testing.T, q decide.Check) string {
 	t.Helper()
 	quote := func(s string) string {
 		quoted, err := json.Marshal(s)
 		require.NoError(t, err)
 		return string(quoted)
 	}
-	fields := []string{`"policy":` + quote(q.policy), `"client":` + quote(q.client), `"cost":` + strconv.FormatInt(q.cost, 10)}
-	if q.limits != nil {
+	fields := []string{`"policy":` + quote(q.Policy), `"client":` + quote(q.Client), `"cost":` + strconv.FormatInt(q.Cost, 10)}
+	if q.Limits != nil {
 		var limits []string
-		for _, l := range q.limits {
-			limits = append(limits, quote(l.name)+":"+strconv.FormatInt(l.value, 10))
+		for _, l := range q.Limits {
+			limits = append(limits, quote(l.Name)+":"+strconv.FormatInt(l.Value, 10))
 		}
 		fields = append(fields, `"limits":{`+strings.Join(limits, ",")+`}`)
 	}
@@ -250,7 +252,7 @@ func (q check) encode(t *testing.T) string {
 
 // fuzzDecode checks that a body is refused with an explanation, or is JSON and
 // decodes to the same again when it has been encoded.
-func fuzzDecode[T any](f *testing.F, limit int64, decodeBody func(*body) (T, error), encode func(T, *testing.T) string) {
+func fuzzDecode[T any](f *testing.F, limit int64, decodeBody func(*body) (T, error), encode func(*testing.T, T) string) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		b, err := decode(data, limit)
 		if err != nil {
@@ -264,7 +266,7 @@ func fuzzDecode[T any](f *testing.F, limit int64, decodeBody func(*body) (T, err
 			return
 		}
 		require.True(t, json.Valid(data))
-		again, err := decode([]byte(encode(decoded, t)), 1<<30)
+		again, err := decode([]byte(encode(t, decoded)), 1<<30)
 		require.NoError(t, err)
 		defer again.release()
 		same, err := decodeBody(again)
@@ -274,15 +276,15 @@ func fuzzDecode[T any](f *testing.F, limit int64, decodeBody func(*body) (T, err
 }
 
 func FuzzDecodeCheck(f *testing.F) {
-	fuzzDecode(f, maxCheckBytes, (*body).decodeCheck, check.encode)
+	fuzzDecode(f, maxCheckBytes, (*body).decodeCheck, encode)
 }
 
 func FuzzDecodeBatch(f *testing.F) {
-	fuzzDecode(f, maxBatchBytes, (*body).decodeBatch, func(batch batch, t *testing.T) string {
-		require.LessOrEqual(t, len(batch.checks), maxBatch)
+	fuzzDecode(f, maxBatchBytes, (*body).decodeBatch, func(t *testing.T, batch batch) string {
+		require.LessOrEqual(t, len(batch.checks), decide.MaxBatch)
 		var checks []string
 		for _, q := range batch.checks {
-			checks = append(checks, q.encode(t))
+			checks = append(checks, encode(t, q))
 		}
 		return `{"checks":[` + strings.Join(checks, ",") + `],"all":` + strconv.FormatBool(batch.all) + `}`
 	})

@@ -21,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"weir/api/policy"
+	"weir/api/telemetry"
 	"weir/cas"
 	"weir/counters"
 	"weir/counters/memory"
@@ -37,7 +38,7 @@ type twice struct{ *testing.M }
 func (m twice) Run() int {
 	code := m.M.Run()
 	if flag.Lookup("test.run").Value.String() == "" {
-		must(flag.Set("test.run", "Batch"))
+		must(flag.Set("test.run", "Batch|All"))
 	}
 	must(flag.Set("test.bench", ""))
 	must(flag.Set("test.cpuprofile", "")) // or that of the benchmarks is lost
@@ -140,7 +141,7 @@ func (c *clock) at(d time.Duration) { c.set(epoch.Add(d)) }
 // A watchedStore records what is asked of the store behind it, and fails on
 // demand.
 type watchedStore struct {
-	Store
+	telemetry.Store
 
 	mu        sync.Mutex
 	keys      map[string]bool
@@ -307,12 +308,12 @@ func newServiceWith(configure func(*Config), policies ...*policy.Policy) *servic
 	cfg := Config{
 		StoreTimeout: patience,
 		Health:       health,
-		Metrics:      NewMetrics(s.registry, "v1.2.3"),
+		Metrics:      telemetry.NewMetrics(s.registry, "v1.2.3"),
 		Gatherer:     s.registry,
 		Log:          slog.New(slog.NewTextHandler(s.log, nil)),
 		Now:          s.clock.now,
 	}
-	var store Store = s.store
+	var store telemetry.Store = s.store
 	if manyAtOnce {
 		store = manyStore{s.store}
 	}
@@ -331,12 +332,12 @@ func newServiceWith(configure func(*Config), policies ...*policy.Policy) *servic
 const patience = 100 * 365 * 24 * time.Hour
 
 // bindLimiters gives every limit that has none its limiter on the store.
-func bindLimiters(store Store, m *Metrics, policies ...*policy.Policy) policy.Policies {
+func bindLimiters(store telemetry.Store, m *telemetry.Metrics, policies ...*policy.Policy) policy.Policies {
 	return bindLimitersFor(1000, store, m, policies...)
 }
 
 // bindLimitersFor is bindLimiters with limiters that remember as many clients.
-func bindLimitersFor(viewClients int, store Store, m *Metrics, policies ...*policy.Policy) policy.Policies {
+func bindLimitersFor(viewClients int, store telemetry.Store, m *telemetry.Metrics, policies ...*policy.Policy) policy.Policies {
 	bound := policy.Policies{}
 	for _, p := range policies {
 		for l := range p.EachLimit() {

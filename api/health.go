@@ -2,14 +2,11 @@ package api
 
 import (
 	"net/http"
-	"strconv"
 	"strings"
 
 	"github.com/labstack/echo/v4"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-
-	"weir/counters"
 )
 
 // healthz answers /healthz: the process is alive.
@@ -34,7 +31,7 @@ type serverStatus struct {
 
 // readyz answers /readyz: should this instance get requests?
 func (s *Server) readyz(c echo.Context) error {
-	named := s.checkToken(c) == nil
+	named := s.tokens.Load().check(c.Request()) == nil
 	r := readiness{Draining: s.draining.Load(), Servers: []serverStatus{}}
 	for _, server := range s.cfg.Health() {
 		status := serverStatus{Up: server.Err == nil}
@@ -60,86 +57,14 @@ func (s *Server) readyz(c echo.Context) error {
 func (s *Server) metricsHandler() echo.HandlerFunc {
 	handler := func(named bool) echo.HandlerFunc {
 		servers := prometheus.NewRegistry()
-		servers.MustRegister(newServerMetrics(s.cfg.Health, &s.cfg.Metrics.operations, named))
+		servers.MustRegister(s.cfg.Metrics.Servers(s.cfg.Health, named))
 		return echo.WrapHandler(promhttp.HandlerFor(prometheus.Gatherers{s.cfg.Gatherer, servers}, promhttp.HandlerOpts{}))
 	}
 	named, numbered := handler(true), handler(false)
 	return func(c echo.Context) error {
-		if s.checkToken(c) != nil {
+		if s.tokens.Load().check(c.Request()) != nil {
 			return numbered(c)
 		}
 		return named(c)
 	}
-}
-
-// serverMetrics collects the metrics of the store's servers.
-type serverMetrics struct {
-	health     func() []counters.ServerStatus
-	named      bool // else the label of a server is its number, from 0
-	operations *operationCounts
-
-	up, open, items, bytes, evictions, ahead, ended *prometheus.Desc
-}
-
-func newServerMetrics(health func() []counters.ServerStatus, operations *operationCounts, named bool) *serverMetrics {
-	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc(name, help, append([]string{"server"}, labels...), nil)
-	}
-	return &serverMetrics{
-		health: health, named: named, operations: operations,
-		up:   desc("weir_store_up", "Whether a server of the store answers."),
-		open: desc("weir_store_breaker_open", "Whether checks don't wait for a server, because it doesn't answer."),
-
-		items:     desc("weir_memcached_items", "Items that a Memcached server holds."),
-		bytes:     desc("weir_memcached_bytes", "Bytes that its items take."),
-		evictions: desc("weir_memcached_evictions_total", "Items that a Memcached server dropped for want of memory since its start."),
-		ahead:     desc("weir_memcached_clock_difference_seconds", "By how much this process's clock is ahead of a Memcached server's at least, or behind if that is negative; 0 as far as the server's whole seconds tell."),
-
-		ended: desc("weir_store_operations_total", "Operations on a server of the store by outcome: ok, timeout, error.", "operation", "outcome"),
-	}
-}
-
-func (s *serverMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{s.up, s.open, s.items, s.bytes, s.evictions, s.ahead, s.ended} {
-		ch <- desc
-	}
-}
-
-func (s *serverMetrics) Collect(ch chan<- prometheus.Metric) {
-	servers := s.health()
-	names := make([]string, len(servers))
-	for i, server := range servers {
-		names[i] = server.Server
-	}
-	s.operations.keep(names)
-	for i, server := range servers {
-		label := server.Server
-		if !s.named {
-			label = strconv.Itoa(i)
-		}
-		send := func(desc *prometheus.Desc, kind prometheus.ValueType, value int64, labels ...string) {
-			ch <- prometheus.MustNewConstMetric(desc, kind, float64(value), append([]string{label}, labels...)...)
-		}
-		send(s.up, prometheus.GaugeValue, one(server.Err == nil))
-		send(s.open, prometheus.GaugeValue, one(server.BreakerOpen))
-		if server.Stats != nil {
-			send(s.items, prometheus.GaugeValue, server.Stats.Items)
-			send(s.bytes, prometheus.GaugeValue, server.Stats.Bytes)
-			send(s.evictions, prometheus.CounterValue, server.Stats.Evictions)
-			ch <- prometheus.MustNewConstMetric(s.ahead, prometheus.GaugeValue, server.Stats.Ahead.Seconds(), label)
-		}
-		operations := s.operations.of(server.Server)
-		for o, operation := range operationNames {
-			for e, outcome := range outcomeNames {
-				send(s.ended, prometheus.CounterValue, operations[o][e].Load(), operation, outcome)
-			}
-		}
-	}
-}
-
-func one(holds bool) int64 {
-	if holds {
-		return 1
-	}
-	return 0
 }

@@ -3,10 +3,10 @@ package api
 import (
 	"context"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -100,11 +100,12 @@ func TestACallerThatLeavesIsNotHeld(t *testing.T) {
 	s := newQueue(t)
 	ctx, leave := context.WithCancel(context.Background())
 	answers := holdOne(t, s, ctx)
-	held := s.cfg.Metrics.held
-	require.Eventually(t, func() bool { return testutil.ToFloat64(held) == 1 }, time.Second, time.Millisecond)
+	require.Eventually(t, func() bool {
+		return strings.Contains(s.do(t, http.MethodGet, "/metrics", "").Body, "\nweir_held_requests 1\n")
+	}, time.Second, time.Millisecond)
 	leave()
 	<-answers
-	assert.Zero(t, testutil.ToFloat64(held))
+	requireMetrics(t, s, "weir_held_requests 0")
 	assert.Zero(t, s.held.Load())
 	r := s.do(t, http.MethodGet, "/v1/policies/queue/clients/c", "")
 	assert.EqualValues(t, 48, r.Limits[0].Remaining)

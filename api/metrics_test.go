@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/api/policy"
+	"weir/api/telemetry"
 	"weir/counters"
 )
 
@@ -93,15 +94,10 @@ func TestMetricsOfBuckets(t *testing.T) {
 	m.Swaps(4, 2)
 	m.Foreign()
 	m.Ahead()
-	operations := m.operations.of("embedded")
-	assert.EqualValues(t, 2, operations[opSwap][endedOK].Load())
-	assert.EqualValues(t, 1, operations[opLoad][endedOK].Load())
-	assert.Equal(t, 1.0, testutil.ToFloat64(m.localDenials.WithLabelValues("p")))
-	assert.Equal(t, 2.0, testutil.ToFloat64(m.casConflicts))
-	assert.Equal(t, 1.0, testutil.ToFloat64(m.casForeign))
 	body := s.do(t, http.MethodGet, "/metrics", "").Body
 	for _, line := range []string{
-		`weir_cas_attempts_bucket{le="1"} 2`, `weir_cas_attempts_bucket{le="4"} 3`, "weir_cas_attempts_count 3", "weir_cas_conflicts_total 2", "weir_cas_foreign_values_total 1", "weir_cas_ahead_total 1",
+		`weir_store_operations_total{operation="swap",outcome="ok",server="embedded"} 2`, `weir_store_operations_total{operation="load",outcome="ok",server="embedded"} 1`,
+		`weir_local_denials_total{policy="p"} 1`, `weir_cas_attempts_bucket{le="1"} 2`, `weir_cas_attempts_bucket{le="4"} 3`, "weir_cas_attempts_count 3", "weir_cas_conflicts_total 2", "weir_cas_foreign_values_total 1", "weir_cas_ahead_total 1",
 	} {
 		assert.Contains(t, body, line+"\n")
 	}
@@ -155,7 +151,7 @@ func TestMetricsOfReloads(t *testing.T) {
 func TestMetricsOfViews(t *testing.T) {
 	t.Parallel()
 	s := newService()
-	RegisterViews(s.registry, func() int { return 7 }, func() int { return 100 })
+	telemetry.RegisterViews(s.registry, func() int { return 7 }, func() int { return 100 })
 	requireMetrics(t, s, "weir_views 7", "weir_views_limit 100")
 }
 

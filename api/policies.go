@@ -53,18 +53,18 @@ func policyToJSON(p *policy.Policy) policyJSON {
 
 // listPolicies answers GET /v1/policies.
 func (s *Server) listPolicies(c echo.Context) error {
-	policies, byName := []policyJSON{}, s.policies.Load().byName
+	policies, byName := []policyJSON{}, s.active.Load().policies
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
-		policies = append(policies, policyToJSON(byName[name].Policy))
+		policies = append(policies, policyToJSON(byName[name]))
 	}
 	return c.JSON(http.StatusOK, map[string][]policyJSON{"policies": policies})
 }
 
 // showPolicy answers GET /v1/policies/{policy}.
 func (s *Server) showPolicy(c echo.Context) error {
-	p, err := s.policies.Load().policy(c.Param("policy"))
+	d, err := s.active.Load().Find(c.Param("policy"))
 	if err != nil {
 		return err
 	}
-	return c.JSON(http.StatusOK, policyToJSON(p.Policy))
+	return c.JSON(http.StatusOK, policyToJSON(d.Policy))
 }

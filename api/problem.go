@@ -2,7 +2,13 @@ package api
 
 import (
 	"fmt"
+	"log/slog"
 	"net/http"
+	"strconv"
+	"sync"
+
+	"weir/api/decide"
+	"weir/counters"
 )
 
 // Registered by draft-ietf-httpapi-ratelimit-headers-11.
@@ -44,6 +50,37 @@ func storeFailed(format string, args ...any) *problem {
 	return p
 }
 
+// problemFor returns the problem of an error that says what is wrong with a request,
+// or nil.
+func problemFor(err error) *problem {
+	switch err := err.(type) {
+	case *problem:
+		return err
+	case decide.Invalid:
+		return badRequest("%s", err)
+	case decide.UnknownPolicy:
+		if err == "" {
+			return badRequest("policy is missing; GET /v1/policies lists them")
+		}
+		return newProblem(http.StatusNotFound, "there is no policy %q; GET /v1/policies lists them", string(err))
+	case *decide.Refused:
+		p := storeFailed("the store could not decide in time and policy %q denies then; try again", err.Policy)
+		p.Policy, p.Client, p.Degraded, p.ViolatedPolicies = err.Policy, err.Client, true, err.Limits
+		return p
+	case *decide.AtError:
+		p := problemFor(err.Unwrap())
+		p.Detail = checkPath(err.Number) + ": " + p.Detail
+		return p
+	}
+	if err == decide.ErrLeft {
+		return newProblem(http.StatusServiceUnavailable, "the caller left before this check began")
+	}
+	return nil
+}
+
+// checkPath returns where check i of a batch is in its body.
+func checkPath(i int) string { return "checks[" + strconv.Itoa(i) + "]" }
+
 // statusProblem returns the problem for a status that echo found.
 func statusProblem(status int, r *http.Request) *problem {
 	switch status {
@@ -54,4 +91,30 @@ func statusProblem(status int, r *http.Request) *problem {
 	default:
 		return newProblem(status, "%s", http.StatusText(status))
 	}
+}
+
+// maxUnknown is how many names are told that no policy has.
+const maxUnknown = 100
+
+// unknownPolicies warns of names that callers take for those of policies, once of
+// each, and of so few that nobody can fill the log.
+type unknownPolicies struct {
+	log  *slog.Logger
+	mu   sync.Mutex
+	told map[string]bool
+}
+
+func (u *unknownPolicies) asked(name string) {
+	name = name[:min(len(name), counters.MaxNameBytes)] // no policy's is longer
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if len(u.told) == maxUnknown || u.told[name] {
+		return
+	}
+	u.told[name] = true
+	message := "there is no such policy: whoever asks by it gets 404"
+	if len(u.told) == maxUnknown {
+		message += "; no more of them are named until policies are loaded again"
+	}
+	u.log.Warn(message, slog.String("policy", name))
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"maps"
 	"sync"
 	"time"
 )
@@ -42,17 +43,9 @@ func (l *lateResets) done(r lateReset, now time.Time) {
 	}
 }
 
-func (l *lateResets) all() (resets []lateReset, asked []time.Time) {
+// waiting returns those that wait, and when they were asked for.
+func (l *lateResets) waiting() map[lateReset]time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for r, at := range l.asked {
-		resets, asked = append(resets, r), append(asked, at)
-	}
-	return resets, asked
-}
-
-func (l *lateResets) len() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.asked)
+	return maps.Clone(l.asked)
 }

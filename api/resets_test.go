@@ -103,7 +103,7 @@ func TestResetsThatWaitAreBounded(t *testing.T) {
 	assert.Equal(t, `the client was not reset in all limits, and 1000 others wait for the store; do it again: limit "limit": counters: the store did not answer in time`, r.Detail)
 	assert.Equal(t, http.StatusAccepted, reset("api", "c7").Code, "it waits already")
 	assert.Equal(t, maxResets, s.RetryResets())
-	s.SetPolicies(policy.Policies{"api": s.policies.Load().byName["api"].Policy})
+	s.SetPolicies(policy.Policies{"api": s.active.Load().policies["api"]})
 	assert.Equal(t, maxResets-1, s.RetryResets())
 	s.store.failWith(nil)
 	assert.Zero(t, s.RetryResets())

@@ -4,12 +4,14 @@ import (
 	"cmp"
 	_ "embed"
 	"net/http"
+	"runtime"
 	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
 	"github.com/labstack/echo/v4/middleware"
 
+	"weir/api/decide"
 	"weir/counters"
 )
 
@@ -22,7 +24,7 @@ func NewServer(cfg Config) *Server {
 		echo: echo.New(), cfg: cfg, drained: make(chan struct{}),
 	}
 	s.cfg.StoreTimeout = cmp.Or(cfg.StoreTimeout, counters.DefaultTimeout)
-	s.batches = newGate(s.cfg.StoreTimeout, (&listener{counts: &cfg.Metrics.operations}).silent)
+	s.batches = decide.NewQueue(checksAtOnce*runtime.GOMAXPROCS(0), s.cfg.StoreTimeout, cfg.Metrics.Silence())
 	if cfg.Now == nil {
 		s.cfg.Now = time.Now
 	}
@@ -39,7 +41,7 @@ func NewServer(cfg Config) *Server {
 		s.middleware = append(s.middleware, requestLogger(s.cfg.Log, s.cfg.LogClients), middleware.RequestID())
 	}
 	// Wrapped here, once: middleware wraps the handler anew in each request.
-	safe := middleware.RecoverWithConfig(middleware.RecoverConfig{DisableStackAll: true, LogErrorFunc: s.logPanic})
+	safe := middleware.RecoverWithConfig(middleware.RecoverConfig{DisableStackAll: true, LogErrorFunc: s.panicked})
 	e.Match([]string{http.MethodGet, http.MethodHead}, "/healthz", safe(s.healthz))
 	e.Match([]string{http.MethodGet, http.MethodHead}, "/readyz", safe(s.readyz))
 	e.GET("/metrics", safe(s.metricsHandler()))
@@ -61,6 +63,25 @@ func NewServer(cfg Config) *Server {
 		method, path, _ := strings.Cut(pattern, " ")
 		e.Add(method, path, safe(echo.WrapHandler(handler)))
 	}
-	s.routes = s.cfg.Metrics.routes(e.Routes())
+	var paths []string
+	for _, route := range e.Routes() {
+		paths = append(paths, route.Path)
+	}
+	s.routes = s.cfg.Metrics.Requests(paths)
 	return s
+}
+
+// authorize lets requests of /v1/* pass that carry a configured bearer token.
+// It is middleware of the whole server, because echo answers a wrong method
+// with 404 in a group that has middleware.
+func (s *Server) authorize(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		if strings.HasPrefix(c.Request().URL.Path, "/v1/") {
+			if err := s.tokens.Load().check(c.Request()); err != nil {
+				c.Response().Header().Set(echo.HeaderWWWAuthenticate, `Bearer realm="weir"`)
+				return err
+			}
+		}
+		return next(c)
+	}
 }

@@ -1,19 +1,19 @@
 // Package api is weir's HTTP service: may this client do this now?
 //
-// It turns policies, which are sets of limits that are checked as one, into
-// endpoints with headers, problem details and metrics. It promises that a
-// denied check consumes nothing from any limit (unless its policy counts denied
-// requests), that bad input changes nothing, and that no check waits for the
-// store longer than the store timeout; if the store fails, the policy says what
-// is answered. It knows limiters only through the interface Limiter.
+// It turns policies into endpoints with headers and problem details. It promises that
+// bad input changes nothing. Package policy says what policies are, package decide
+// decides by them, and package telemetry counts what they decide.
 //
-// A check goes from its handler to its policy, to a limiter, to the store.
-// Start reading in check.go, follow it to decide.go, and see server.go for the
-// routes. README.md is the reference for those who call the service.
+// A check goes from its handler to what decides by its policy, to a limiter, to the
+// store. Start reading in check.go, follow it to decide/engine.go, and see routes.go
+// for the routes. problem.go has what errors are answered with, encode.go the bodies,
+// and decide/headers.go the headers that say how limits stand. README.md is the
+// reference for those who call the service.
 package api
 
 import (
 	"context"
+	"crypto/sha256"
 	_ "embed"
 	"errors"
 	"log/slog"
@@ -26,9 +26,15 @@ import (
 	"github.com/labstack/echo/v4"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"weir/api/decide"
 	"weir/api/policy"
+	"weir/api/telemetry"
 	"weir/counters"
 )
+
+// checksAtOnce is how many checks of batches are decided at once at most, for each
+// processor: that many keep it busy. If more share it, all batches end late.
+const checksAtOnce = 1000
 
 // writeTimeout bounds handling a request and writing its answer.
 const writeTimeout = 15 * time.Second
@@ -61,7 +67,7 @@ type Config struct {
 	// "POST /json". They need no token.
 	Handlers map[string]http.Handler
 	// Metrics count what the server does.
-	Metrics *Metrics
+	Metrics *telemetry.Metrics
 	// Gatherer is what /metrics shows, beside the servers of Health.
 	Gatherer prometheus.Gatherer
 	Log      *slog.Logger
@@ -78,11 +84,11 @@ type Server struct {
 	echo *echo.Echo
 	// middleware wraps the handler of each request, the last outermost.
 	middleware []echo.MiddlewareFunc
-	routes     routeCounters
+	routes     telemetry.Requests
 	cfg        Config
 	tokens     atomic.Pointer[tokens]
-	policies   atomic.Pointer[activePolicies]
-	batches    *gate
+	active     atomic.Pointer[activePolicies]
+	batches    *decide.Queue
 	draining   atomic.Bool
 	drained    chan struct{} // closed by Drain
 	requests   sync.RWMutex  // each request holds it for reading
@@ -110,42 +116,54 @@ func (s *Server) HTTPServer() *http.Server {
 // logsRequests reports whether requests and checks are logged.
 func (s *Server) logsRequests() bool { return s.cfg.Log.Enabled(context.Background(), slog.LevelDebug) }
 
+// activePolicies are the policies in force, which change as a whole.
+type activePolicies struct {
+	*decide.Engine
+	policies policy.Policies
+	checks   map[string]*telemetry.Checks
+	gone     []string // the policies before had them; checks by them may be under way
+	unknown  unknownPolicies
+}
+
 // SetPolicies replaces all policies at once. They must not be changed any more.
 // A check under way ends with the policy that it began with. So the metrics of a
 // policy that is gone end when policies are next set.
 func (s *Server) SetPolicies(policies policy.Policies) {
 	active := &activePolicies{
-		byName: make(map[string]*decider, len(policies)), metrics: make(map[string]*policyMetrics, len(policies)), now: s.cfg.Now, undecided: s.cfg.Undecided,
-		unknown: newUnknownPolicies(s.cfg.Log),
+		policies: policies, checks: make(map[string]*telemetry.Checks, len(policies)), unknown: unknownPolicies{log: s.cfg.Log, told: make(map[string]bool)},
 	}
+	listeners := telemetry.Listeners{Undecided: s.cfg.Undecided, ShowClients: s.cfg.LogClients}
 	if s.logsRequests() {
-		active.log = &checkLogger{s.cfg.Log, s.cfg.LogClients}
+		listeners.Log = s.cfg.Log
 	}
-	var before map[string]*policyMetrics
-	if old := s.policies.Load(); old != nil {
-		before = old.metrics
-		for name := range old.byName {
+	var before map[string]*telemetry.Checks
+	if old := s.active.Load(); old != nil {
+		before = old.checks
+		for name := range old.policies {
 			if policies[name] == nil {
 				active.gone = append(active.gone, name)
 			}
 		}
 		for _, name := range old.gone {
 			if policies[name] == nil {
-				s.cfg.Metrics.forget(name)
+				s.cfg.Metrics.Forget(name)
 			}
 		}
 	}
-	for name, p := range policies {
-		active.metrics[name] = s.cfg.Metrics.policy(p, before[name])
-		active.byName[name] = newDecider(p)
-	}
-	s.policies.Store(active)
+	active.Engine = decide.NewEngine(decide.Config{StoreTimeout: s.cfg.StoreTimeout, Now: s.cfg.Now}, s.batches, policies, func(p *policy.Policy) decide.Observer {
+		active.checks[p.Name] = s.cfg.Metrics.Checks(p, before[p.Name], listeners)
+		return active.checks[p.Name]
+	})
+	s.active.Store(active)
 }
 
 // SetTokens replaces all bearer tokens at once. There must be some if and only if
 // the Config of the server had some.
 func (s *Server) SetTokens(list []string) {
-	t := newTokens(list)
+	t := make(tokens, len(list))
+	for i, token := range list {
+		t[sha256.Sum256([]byte(token))] = i + 1
+	}
 	s.tokens.Store(&t)
 }
 
@@ -183,7 +201,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err := handler(c); err != nil {
 		s.writeError(err, c)
 	}
-	s.routes.count(c.Path(), c.Response().Status)
+	s.routes.Count(c.Path(), c.Response().Status)
 	s.echo.ReleaseContext(c)
 }
 
@@ -200,17 +218,7 @@ func (s *Server) writeError(err error, c echo.Context) {
 	if c.Response().Committed {
 		return
 	}
-	var p *problem
-	var status *echo.HTTPError
-	switch {
-	case errors.As(err, &p):
-	case errors.As(err, &status):
-		p = statusProblem(status.Code, c.Request())
-	default:
-		s.cfg.Log.LogAttrs(c.Request().Context(), slog.LevelError, "request failed",
-			slog.String("method", c.Request().Method), slog.String("path", c.Path()), slog.Any("error", err))
-		p = newProblem(http.StatusInternalServerError, "the request failed inside weir; its log says why")
-	}
+	p := s.problemOf(err, c)
 	c.Response().Header().Set(echo.HeaderContentType, "application/problem+json")
 	if c.Request().Method == http.MethodHead {
 		err = c.NoContent(p.Status)
@@ -222,8 +230,35 @@ func (s *Server) writeError(err error, c echo.Context) {
 	}
 }
 
-func (s *Server) logPanic(c echo.Context, err error, stack []byte) error {
-	s.cfg.Log.LogAttrs(c.Request().Context(), slog.LevelError, "panic",
-		slog.String("path", c.Path()), slog.Any("error", err), slog.String("stack", string(stack)))
+// problemOf returns the problem that an error of a handler, of deciding or of echo
+// is answered with. It logs what nobody but the operator should see.
+func (s *Server) problemOf(err error, c echo.Context) *problem {
+	var unknown decide.UnknownPolicy
+	if errors.As(err, &unknown) && unknown != "" {
+		s.active.Load().unknown.asked(string(unknown))
+	}
+	if p := problemFor(err); p != nil {
+		return p
+	}
+	var status *echo.HTTPError
+	var panicked *decide.Panic
+	switch {
+	case errors.As(err, &status):
+		return statusProblem(status.Code, c.Request())
+	case errors.As(err, &panicked):
+		s.cfg.Log.LogAttrs(c.Request().Context(), slog.LevelError, "panic",
+			slog.String("path", c.Path()), slog.Any("error", err), slog.String("stack", string(panicked.Stack)))
+	default:
+		s.cfg.Log.LogAttrs(c.Request().Context(), slog.LevelError, "request failed",
+			slog.String("method", c.Request().Method), slog.String("path", c.Path()), slog.Any("error", err))
+	}
 	return newProblem(http.StatusInternalServerError, "the request failed inside weir; its log says why")
+}
+
+// panicked returns the problem of a handler that has panicked with err.
+func (s *Server) panicked(c echo.Context, err error, stack []byte) error {
+	if p := new(decide.Panic); !errors.As(err, &p) { // which it has of another goroutine
+		err = &decide.Panic{Value: err, Stack: stack}
+	}
+	return s.problemOf(err, c)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/api/policy"
+	"weir/api/telemetry"
 	"weir/counters"
 )
 
@@ -146,7 +147,7 @@ func TestChecksAreLoggedAtDebug(t *testing.T) {
 	s.do(t, http.MethodPost, "/v1/check/batch", `{"all":true,"checks":[{"policy":"trial","client":"alice"}]}`)
 	assert.Equal(t, "policy=trial client="+hash+" decision=shadow_denied limits=per-minute degraded=false", last())
 	s.do(t, http.MethodGet, "/v1/auth/api", "")
-	assert.Contains(t, last(), "policy=api client="+hashClient("192.0.2.1")+" ")
+	assert.Contains(t, last(), "policy=api client="+telemetry.HashClient("192.0.2.1")+" ")
 	s.store.failWith(counters.ErrTimeout)
 	s.check(t, `{"policy":"strict","client":"alice"}`)
 	assert.Equal(t, "policy=strict client="+hash+" decision=error limits=per-minute degraded=true", last())

@@ -177,8 +177,14 @@ func TestPausedMemcachedDegradesAndRecovers(t *testing.T) {
 	require.Eventually(t, func() bool { return !answers() }, 10*time.Second, time.Millisecond, "a signal takes a moment")
 
 	// Each of these returns although the server stays silent.
-	timeouts := func(o operation) int64 { return s.cfg.Metrics.operations.of(server.Addr)[o][endedTimeout].Load() }
-	before := timeouts(opAdd)
+	timeouts := func(operation string) (n int) {
+		line := fmt.Sprintf(`weir_store_operations_total{operation=%q,outcome="timeout",server=%q} `, operation, server.Addr)
+		_, rest, _ := strings.Cut(s.do(t, http.MethodGet, "/metrics", "").Body, line)
+		_, err := fmt.Sscan(rest, &n)
+		require.NoError(t, err)
+		return n
+	}
+	before := timeouts("add")
 	assert.True(t, s.admits(t, `{"policy":"allow","client":"alice"}`).Degraded)
 	assert.Equal(t, http.StatusServiceUnavailable, s.check(t, `{"policy":"deny","client":"alice"}`).Code)
 	assert.Equal(t, http.StatusAccepted, s.do(t, http.MethodDelete, "/v1/policies/allow/clients/alice", "").Code)
@@ -188,8 +194,8 @@ func TestPausedMemcachedDegradesAndRecovers(t *testing.T) {
 		return r.Code == http.StatusServiceUnavailable
 	}, 10*time.Second, time.Millisecond, "what it says is a second old at most")
 	assert.Contains(t, r.Body, `{"server":"`+server.Addr+`","up":false,"error":"the store is not available: i/o timeout"`)
-	assert.Equal(t, before+1, timeouts(opAdd), "of the first; who asks next, and a reset, look first")
-	assert.Zero(t, timeouts(opDelete))
+	assert.Equal(t, before+1, timeouts("add"), "of the first; who asks next, and a reset, look first")
+	assert.Zero(t, timeouts("delete"))
 
 	server.Resume()
 	require.Eventually(t, answers, 10*time.Second, time.Millisecond)

@@ -19,6 +19,7 @@ import (
 	"weir/api"
 	"weir/api/client"
 	"weir/api/policy"
+	"weir/api/telemetry"
 	"weir/cas"
 	"weir/counters"
 	"weir/counters/memory"
@@ -61,7 +62,7 @@ func startWeir(policies ...*policy.Policy) *weir {
 	}
 	service := api.NewServer(api.Config{
 		Policies: byName,
-		Metrics:  api.NewMetrics(nil, "test"),
+		Metrics:  telemetry.NewMetrics(nil, "test"),
 		Log:      slog.New(slog.DiscardHandler),
 		Now:      w.now,
 	})

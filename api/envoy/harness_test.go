@@ -16,8 +16,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"weir/api"
+	"weir/api/decide"
 	"weir/api/policy"
+	"weir/api/telemetry"
 	"weir/cas"
 	"weir/counters"
 	"weir/counters/memory"
@@ -73,16 +74,18 @@ func serve(t testing.TB, headers Headers, countDenied bool, descriptors ...*Desc
 	c.EachRule(func(r *Rule) {
 		r.Limit.Window = r.Unit.Window()
 		if r.Limit.Algorithm == "token_bucket" {
+			r.Limit.Drains = true
 			r.Bind(bucket)
 		} else {
 			r.Limit.Algorithm = "fixed_window"
 			r.Bind(c.Default[r.Unit].Limiter)
 		}
 	})
-	metrics := api.NewMetrics(f.registry, "test")
-	together := api.NewTogether(&policy.Policy{Name: PolicyName, OnStoreError: policy.StoreErrorLocal, CountDenied: countDenied},
-		api.Config{Metrics: metrics, Now: f.now, StoreTimeout: time.Minute})
-	f.Service = NewService(c, together, headers)
+	metrics := telemetry.NewMetrics(f.registry, "test")
+	shared := &policy.Policy{Name: PolicyName, OnStoreError: policy.StoreErrorLocal, CountDenied: countDenied}
+	checks := metrics.LimitChecks(shared, telemetry.Listeners{})
+	f.Service = NewService(headers)
+	f.SetConfig(c, decide.NewDecider(decide.Config{StoreTimeout: time.Minute, Now: f.now}, shared, checks), checks.Denied)
 	f.server = NewServer(f.Service, nil, slog.New(slog.DiscardHandler))
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

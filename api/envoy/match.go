@@ -43,7 +43,7 @@ func (c *Config) find(domain string, entries []*common.RateLimitDescriptor_Entry
 	if at == nil || len(entries) == 0 {
 		return match{}
 	}
-	client := appendDomain(make([]byte, 0, 256), domain)
+	client := appendEscaped(make([]byte, 0, 256), domain)
 	named := false // the metric has a value that no file has
 	for _, e := range entries {
 		key, value := e.GetKey(), e.GetValue()
@@ -96,14 +96,12 @@ func (c *Config) metric(domain string, entries []*common.RateLimitDescriptor_Ent
 
 // clientOf returns whom entries in a domain count for, if no descriptor shares.
 func clientOf(domain string, entries []*common.RateLimitDescriptor_Entry) string {
-	b := appendDomain(make([]byte, 0, 256), domain)
+	b := appendEscaped(make([]byte, 0, 256), domain)
 	for _, e := range entries {
 		b = appendEntry(b, e.GetKey(), e.GetValue())
 	}
 	return asClient(b)
 }
-
-func appendDomain(b []byte, domain string) []byte { return appendEscaped(b, domain) }
 
 // appendEntry appends an entry so that no two lists of entries read alike.
 func appendEntry(b []byte, key, value string) []byte {

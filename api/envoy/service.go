@@ -4,7 +4,7 @@
 // A Config has what the configuration files of envoyproxy/ratelimit say, and
 // finds the limit of a request's descriptor by their rules; see match.go. The
 // client of a limit is the domain and the entries of the descriptor. All
-// descriptors of a request are decided together by package api: if one denies,
+// descriptors of a request are decided together by package decide: if one denies,
 // none has consumed anything, unless denied requests count.
 //
 // Start reading at Service.ShouldRateLimit.
@@ -19,7 +19,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -28,7 +27,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"weir/api"
+	"weir/api/decide"
 	"weir/api/policy"
 	"weir/counters"
 )
@@ -75,20 +74,21 @@ type Service struct {
 // active is what is in force.
 type active struct {
 	*Config
-	together *api.Together
+	decider *decide.Decider
+	denied  func(limit string)
 }
 
-// NewService returns a service that answers by c. The limits are decided by
-// together.
-func NewService(c *Config, together *api.Together, headers Headers) *Service {
-	s := &Service{headers: headers, named: make(map[string]struct{})}
-	s.SetConfig(c, together)
-	return s
+// NewService returns a service that answers when SetConfig has said by what.
+func NewService(headers Headers) *Service {
+	return &Service{headers: headers, named: make(map[string]struct{})}
 }
 
-// SetConfig makes the service answer by c. A request under way is answered by
-// what was in force before.
-func (s *Service) SetConfig(c *Config, together *api.Together) { s.active.Store(&active{c, together}) }
+// SetConfig makes the service answer by c. The limits are decided by d, and denied is
+// told the names of those that deny and have a name in the metrics. A request under
+// way is answered by what was in force before.
+func (s *Service) SetConfig(c *Config, d *decide.Decider, denied func(limit string)) {
+	s.active.Store(&active{c, d, denied})
+}
 
 // ShouldRateLimit implements the rate limit service. The error has the code
 // InvalidArgument if the request is wrong; nothing has been consumed then.
@@ -113,16 +113,16 @@ func (s *Service) ShouldRateLimit(ctx context.Context, r *rls.RateLimitRequest) 
 	if s.headers == Draft11 {
 		header = make(http.Header, len(draft11))
 	}
-	allowed := len(q.checks) == 0 || now.together.Check(q.checks, header)
+	allowed := len(q.checks) == 0 || now.decider.TakeLimits(q.checks, header)
 	if len(q.returns) > 0 {
 		for i := range q.returns {
 			if !allowed { // then it only looks
 				q.returns[i].Cost = 0
 			}
 		}
-		now.together.GiveBack(q.returns)
+		now.decider.GiveBack(q.returns)
 	}
-	s.countDenials(&q, now.together)
+	s.countDenials(&q, now.denied)
 	return s.respond(&q, allowed, header), nil
 }
 
@@ -161,21 +161,21 @@ var givesBack = []string{"fixed_window", "sliding_window", "token_bucket", "leak
 // A question is a request on its way through the service.
 type question struct {
 	parts   []part // the descriptors, in their order
-	checks  []api.LimitCheck
-	returns []api.LimitCheck // what is given back
+	checks  []decide.LimitCheck
+	returns []decide.LimitCheck // what is given back
 }
 
 // A part is a descriptor of a request.
 type part struct {
 	match
 	// check is in checks or returns; nil if no limit is asked.
-	check *api.LimitCheck
+	check *decide.LimitCheck
 }
 
 // question finds the limits of a request.
 func (c *Config) question(r *rls.RateLimitRequest) (q question, err error) {
 	n := len(r.GetDescriptors())
-	q = question{parts: make([]part, n), checks: make([]api.LimitCheck, 0, n)}
+	q = question{parts: make([]part, n), checks: make([]decide.LimitCheck, 0, n)}
 	for i, d := range r.GetDescriptors() {
 		if q.parts[i].match, err = c.match(r.GetDomain(), d); err != nil {
 			return q, err
@@ -194,7 +194,7 @@ func (c *Config) question(r *rls.RateLimitRequest) (q question, err error) {
 		if cost > counters.MaxCost {
 			return q, invalid("hits_addend is %d; at most %d are possible", cost, counters.MaxCost)
 		}
-		check := api.LimitCheck{
+		check := decide.LimitCheck{
 			Limit: &p.rule.Limit, Client: p.client, Cost: int64(cost), Value: p.rule.Limit.Limit, Leniency: p.rule.Leniency,
 		}
 		if !d.GetIsNegativeHits() {
@@ -206,7 +206,7 @@ func (c *Config) question(r *rls.RateLimitRequest) (q question, err error) {
 			return q, invalid("is_negative_hits is not possible for a %s; only for %s", check.Limit.Algorithm, strings.Join(givesBack, ", "))
 		}
 		if q.returns == nil {
-			q.returns = make([]api.LimitCheck, 0, n)
+			q.returns = make([]decide.LimitCheck, 0, n)
 		}
 		q.returns = append(q.returns, check)
 		p.check = &q.returns[len(q.returns)-1]
@@ -231,10 +231,10 @@ func (q *question) replace() {
 }
 
 // countDenials counts the limits that denied and have a name in the metrics.
-func (s *Service) countDenials(q *question, together *api.Together) {
+func (s *Service) countDenials(q *question, denied func(limit string)) {
 	for i := range q.parts {
 		if p := &q.parts[i]; p.metric != "" && p.check != nil && !p.check.Allowed {
-			together.CountDenial(s.bounded(p.metric))
+			denied(s.bounded(p.metric))
 		}
 	}
 }
@@ -284,7 +284,7 @@ func (s *Service) respond(q *question, allowed bool, header http.Header) *rls.Ra
 			continue
 		}
 		at.limit.Name, at.limit.RequestsPerUnit, at.limit.Unit = p.rule.Name, uint32(p.check.Value), units[p.rule.Unit].code
-		at.reset.Seconds = wholeSeconds(p.check.ResetAfter)
+		at.reset.Seconds = decide.WholeSeconds(p.check.ResetAfter)
 		at.CurrentLimit, at.DurationUntilReset = &at.limit, &at.reset
 		at.LimitRemaining = uint32(min(p.check.Remaining, math.MaxUint32))
 		if l := p.check.Leniency; !p.check.Allowed && l != policy.Shadow && l != policy.ShadowQuota {
@@ -323,6 +323,3 @@ func nearer(a, b *rls.RateLimitResponse_DescriptorStatus) bool {
 	}
 	return a.LimitRemaining < b.LimitRemaining
 }
-
-// wholeSeconds rounds d up.
-func wholeSeconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"weir/api"
 	"weir/api/policy"
+	"weir/api/telemetry"
 	"weir/cas"
 	"weir/counters"
 	"weir/counters/memcached"
@@ -254,9 +254,9 @@ type stateLimiter interface {
 
 // resources are what all limiters share.
 type resources struct {
-	store   api.Store
+	store   telemetry.Store
 	options counters.Options // without what a limit says
-	metrics *api.Metrics
+	metrics *telemetry.Metrics
 	log     *slog.Logger
 }
 

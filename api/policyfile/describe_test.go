@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"weir/api"
 	"weir/api/policy"
+	"weir/api/telemetry"
 	"weir/counters"
 	"weir/counters/memcached"
 	"weir/counters/memcachedtest"
@@ -49,7 +49,7 @@ policies:
 			store, err := memcached.New(memcached.Config{Servers: []string{m.Addr}, Timeout: o.StoreTimeout})
 			require.NoError(t, err)
 			t.Cleanup(func() { _ = store.Close() })
-			limiters := NewLimiters(store, o, api.NewMetrics(prometheus.NewRegistry(), "test"), nil)
+			limiters := NewLimiters(store, o, telemetry.NewMetrics(prometheus.NewRegistry(), "test"), nil)
 			require.NoError(t, limiters.Bind(policy.Policies{name: p}))
 			l := &p.Limits[0]
 			items, bytes, err := findAlgorithm(l).kept(p, l, o)

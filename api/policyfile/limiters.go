@@ -7,8 +7,8 @@ import (
 	"slices"
 	"sync"
 
-	"weir/api"
 	"weir/api/policy"
+	"weir/api/telemetry"
 	"weir/counters"
 )
 
@@ -32,7 +32,7 @@ type limiterKey struct {
 
 // NewLimiters returns Limiters that keep their counts in store. In the options
 // nothing needs to be set that a policy or a limit says.
-func NewLimiters(store api.Store, o counters.Options, metrics *api.Metrics, log *slog.Logger) *Limiters {
+func NewLimiters(store telemetry.Store, o counters.Options, metrics *telemetry.Metrics, log *slog.Logger) *Limiters {
 	return &Limiters{resources: resources{store: store, options: o, metrics: metrics, log: log}}
 }
 

@@ -20,8 +20,8 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"weir/api"
 	"weir/api/policy"
+	"weir/api/telemetry"
 	"weir/counters"
 	"weir/counters/memory"
 )
@@ -266,7 +266,7 @@ func (r *policyReader) complete(p *policy.Policy, l *policy.Limit, n *yaml.Node,
 	}
 	named := *l
 	named.Name = "any" // a mistake in the name is reported above
-	if _, err := a.newLimiter(&resources{store: memory.New(nil), metrics: new(api.Metrics)}, p, &named); err != nil {
+	if _, err := a.newLimiter(&resources{store: memory.New(nil), metrics: new(telemetry.Metrics)}, p, &named); err != nil {
 		r.fail(cmp.Or(values["sub_windows"], values["window"]), "%v", err)
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"weir/api"
 	"weir/api/policy"
+	"weir/api/telemetry"
 	"weir/counters"
 	"weir/counters/memory"
 )
@@ -32,7 +32,7 @@ func parseText(t *testing.T, text string) policy.Policies {
 
 // embedded returns limiters on a store of this process.
 func embedded() *Limiters {
-	metrics := api.NewMetrics(prometheus.NewRegistry(), "test")
+	metrics := telemetry.NewMetrics(prometheus.NewRegistry(), "test")
 	return NewLimiters(memory.New(nil), counters.Options{ClockSkew: -1, StoreTimeout: -1}, metrics, nil)
 }
 

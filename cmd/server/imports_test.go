@@ -48,19 +48,23 @@ var folders = map[string]struct {
 	"subwindow":                   {[]string{"counters", "counters/ledger"}, nil},
 	"cas":                         {[]string{"counters", "counters/ledger"}, nil},
 	"api/policy":                  {[]string{"counters"}, nil},
-	"api": {[]string{"counters", "counters/topk", "api/policy"}, []string{
+	"api/decide": {[]string{"counters", "api/policy"}, []string{
+		"github.com/go-json-experiment/json", // quotes names in headers
+	}},
+	"api/telemetry": {[]string{"counters", "counters/topk", "api/policy", "api/decide"}, []string{"github.com/prometheus/client_golang"}},
+	"api": {[]string{"counters", "counters/topk", "api/policy", "api/decide", "api/telemetry"}, []string{
 		"github.com/go-json-experiment/json", "github.com/labstack/echo/v4", "github.com/prometheus/client_golang",
 	}},
-	"api/envoy": {[]string{"api", "api/policy", "counters"}, []string{
+	"api/envoy": {[]string{"counters", "api/policy", "api/decide"}, []string{
 		"github.com/envoyproxy/go-control-plane/envoy", "google.golang.org/grpc", "google.golang.org/protobuf",
 	}},
-	"api/policyfile": {[]string{"counters", "counters/memory", "counters/memcached", "subwindow", "cas", "api", "api/policy", "api/envoy"}, []string{
+	"api/policyfile": {[]string{"counters", "counters/memory", "counters/memcached", "subwindow", "cas", "api/policy", "api/telemetry", "api/envoy"}, []string{
 		"go.yaml.in/yaml/v3",
 		"golang.org/x/time/rate", // a warning now and then
 	}},
 	"api/client":          {}, // so that it brings its users nothing
 	"api/client/weirecho": {[]string{"api/client"}, []string{"github.com/labstack/echo/v4"}},
-	"cmd/server": {[]string{"counters", "counters/memory", "counters/memcached", "api", "api/policy", "api/envoy", "api/policyfile"}, []string{
+	"cmd/server": {[]string{"counters", "counters/memory", "counters/memcached", "api", "api/policy", "api/decide", "api/telemetry", "api/envoy", "api/policyfile"}, []string{
 		"github.com/prometheus/client_golang",
 		"golang.org/x/sys/unix", // an option of a listener's socket
 	}},

@@ -25,9 +25,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"weir/api"
+	"weir/api/decide"
 	"weir/api/envoy"
 	"weir/api/policy"
 	"weir/api/policyfile"
+	"weir/api/telemetry"
 	"weir/counters"
 	"weir/counters/memcached"
 	"weir/counters/memory"
@@ -60,7 +62,7 @@ type program struct {
 	tls        *tls.Config // nil for HTTP
 	apiConfig  api.Config
 	server     *api.Server
-	metrics    *api.Metrics
+	metrics    *telemetry.Metrics
 	limiters   *policyfile.Limiters
 	refunds    counters.Group // that outlive their checks
 	watchStore func(context.Context)
@@ -96,7 +98,7 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 	p := &program{cfg: cfg, log: cfg.logger(logTo)}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	p.metrics = api.NewMetrics(registry, version())
+	p.metrics = telemetry.NewMetrics(registry, version())
 	if w, ok := logTo.(*logWriter); ok {
 		registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "weir_log_lines_dropped_total", Help: "Lines of the log that nobody has read in time.",
@@ -110,7 +112,7 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 	options := cfg.limiterOptions()
 	options.Refunds, options.RefundFailed = &p.refunds, p.metrics.RefundFailed
 	p.limiters = policyfile.NewLimiters(p.metrics.InstrumentStore(store), options, p.metrics, p.log)
-	api.RegisterViews(registry, p.limiters.Clients, p.limiters.ClientLimit)
+	telemetry.RegisterViews(registry, p.limiters.Clients, p.limiters.ClientLimit)
 	loaded, err := p.loadPolicies()
 	if err != nil {
 		return nil, err
@@ -142,7 +144,8 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 		Now:            now,
 	}
 	if loaded.envoy != nil {
-		p.envoy = envoy.NewService(loaded.envoy, api.NewTogether(loaded.envoyPolicy, p.apiConfig), envoy.Headers(cfg.envoyHeaders))
+		p.envoy = envoy.NewService(envoy.Headers(cfg.envoyHeaders))
+		p.envoy.SetConfig(p.envoyLimits(loaded))
 		p.apiConfig.Handlers = map[string]http.Handler{
 			"POST /json":       p.envoy,
 			"GET /healthcheck": http.HandlerFunc(p.healthcheck),
@@ -152,9 +155,16 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 	return p, p.listen()
 }
 
+// envoyLimits returns what was loaded of envoy's limits, what decides by them, and
+// what is told the names of those that deny.
+func (p *program) envoyLimits(l *loaded) (*envoy.Config, *decide.Decider, func(limit string)) {
+	checks := p.metrics.LimitChecks(l.envoyPolicy, telemetry.Listeners{Undecided: p.apiConfig.Undecided})
+	return l.envoy, decide.NewDecider(decide.Config{StoreTimeout: p.cfg.storeTimeout, Now: now}, l.envoyPolicy, checks), checks.Denied
+}
+
 // openStore returns the store, a function that asks each of its servers whether
 // it answers, and what is to be told of checks that it doesn't decide.
-func (p *program) openStore() (api.Store, func() []counters.ServerStatus, func(client string, err error), error) {
+func (p *program) openStore() (telemetry.Store, func() []counters.ServerStatus, func(client string, err error), error) {
 	if len(p.cfg.memcached) == 0 {
 		p.watchStore, p.closeStore = func(context.Context) {}, func() error { return nil }
 		return memory.New(nil), func() []counters.ServerStatus {
@@ -521,7 +531,7 @@ func (p *program) reload() {
 	p.metrics.Loaded(time.Now())
 	p.server.SetPolicies(loaded.policies)
 	if p.envoy != nil {
-		p.envoy.SetConfig(loaded.envoy, api.NewTogether(loaded.envoyPolicy, p.apiConfig))
+		p.envoy.SetConfig(p.envoyLimits(loaded))
 	}
 	p.log.LogAttrs(context.Background(), slog.LevelInfo, "policies loaded",
 		append([]slog.Attr{slog.Int("policies", len(loaded.policies))}, changes(p.cfg, before, p.inForce)...)...)

@@ -6,8 +6,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"weir/api"
 	"weir/api/policyfile"
+	"weir/api/telemetry"
 	"weir/counters/memory"
 )
 
@@ -19,7 +19,7 @@ func validate(cfg *config, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	metrics := api.NewMetrics(prometheus.NewRegistry(), version())
+	metrics := telemetry.NewMetrics(prometheus.NewRegistry(), version())
 	unused := policyfile.NewLimiters(memory.New(nil), cfg.limiterOptions(), metrics, nil)
 	loaded, err := loadLimits(cfg, content, unused)
 	if err != nil {

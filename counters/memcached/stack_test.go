@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/api"
+	"weir/api/telemetry"
 	"weir/api/policy"
 	"weir/counters"
 	"weir/counters/memcached/pipeline"
@@ -91,7 +92,7 @@ func TestABusyCheckPassesFewFunctions(t *testing.T) {
 	// The middle of a slot that isn't over: deadlines count from it.
 	now := time.Now().Add(500 * time.Millisecond).Truncate(time.Second).Add(500 * time.Millisecond)
 	const timeout = 400 * time.Millisecond // less than there is left of the slot
-	metrics := api.NewMetrics(nil, "test")
+	metrics := telemetry.NewMetrics(nil, "test")
 	window, err := subwindow.NewWindow(time.Minute, 60, false)
 	require.NoError(t, err)
 	limiter, err := subwindow.New(metrics.InstrumentStore(store), window, counters.Options{Policy: "p", Limit: "l", StoreTimeout: timeout})

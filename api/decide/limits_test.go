@@ -1,4 +1,4 @@
-package api
+package decide
 
 import (
 	"context"
@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -17,45 +16,53 @@ import (
 	"weir/subwindow"
 )
 
-// newTogether returns what decides by one limit of a minute, and a check of
-// one client of it.
-func newTogether(t *testing.T, countDenied bool) (*Together, *clock, func(client string, value int64, leniency policy.Leniency) LimitCheck) {
-	clock := &clock{time: epoch}
+// epoch begins a minute and an hour.
+var epoch = time.Unix(1_749_999_600, 0)
+
+// An unheard is an Observer that nobody listens to.
+type unheard struct{}
+
+func (unheard) Decided(*Answer, time.Time, time.Duration) {}
+
+// newLimits returns what decides by one limit of a minute, and a check of one
+// client of it.
+func newLimits(t *testing.T, countDenied bool) (*Decider, func(client string, value int64, leniency policy.Leniency) LimitCheck) {
+	now := func() time.Time { return epoch }
 	window, err := subwindow.NewFixedWindow(time.Minute)
 	require.NoError(t, err)
-	limiter, err := subwindow.New(memory.New(clock.now), window, counters.Options{
+	limiter, err := subwindow.New(memory.New(now), window, counters.Options{
 		Policy: "p", Limit: "minute", ClockSkew: -1, StoreTimeout: -1, CountDenied: countDenied,
 	})
 	require.NoError(t, err)
 	p := &policy.Policy{Name: "p", OnStoreError: policy.StoreErrorLocal, CountDenied: countDenied}
-	together := NewTogether(p, Config{Metrics: NewMetrics(prometheus.NewRegistry(), "test"), Now: clock.now})
+	d := NewDecider(Config{StoreTimeout: counters.DefaultTimeout, Now: now}, p, unheard{})
 	limit := &policy.Limit{Name: "minute", Algorithm: "fixed_window", Window: time.Minute, Limiter: limiter}
-	return together, clock, func(client string, value int64, leniency policy.Leniency) LimitCheck {
+	return d, func(client string, value int64, leniency policy.Leniency) LimitCheck {
 		return LimitCheck{Limit: limit, Client: client, Cost: 1, Value: value, Leniency: leniency}
 	}
 }
 
 // remaining asks without consuming.
-func remaining(t *testing.T, together *Together, c LimitCheck) int64 {
+func remaining(t *testing.T, d *Decider, c LimitCheck) int64 {
 	t.Helper()
 	c.Cost = 0
 	checks := []LimitCheck{c}
-	require.True(t, together.Check(checks, nil))
+	require.True(t, d.TakeLimits(checks, nil))
 	return checks[0].Remaining
 }
 
 // If one denies, what the others took is given back.
 func TestChecksAreDecidedTogether(t *testing.T) {
 	t.Parallel()
-	together, _, check := newTogether(t, false)
+	d, check := newLimits(t, false)
 	wide, narrow := check("wide", 10, policy.Strict), check("narrow", 2, policy.Strict)
 	for range 2 {
-		assert.True(t, together.Check([]LimitCheck{wide, narrow}, nil))
+		assert.True(t, d.TakeLimits([]LimitCheck{wide, narrow}, nil))
 	}
 	header := http.Header{}
 	checks := []LimitCheck{wide, narrow}
 	for range 5 {
-		assert.False(t, together.Check(checks, header))
+		assert.False(t, d.TakeLimits(checks, header))
 		assert.True(t, checks[0].Allowed)
 		assert.False(t, checks[1].Allowed)
 		assert.EqualValues(t, 8, checks[0].Remaining, "not taken from")
@@ -69,39 +76,39 @@ func TestChecksAreDecidedTogether(t *testing.T) {
 
 func TestDeniedChecksCountIfTheyShall(t *testing.T) {
 	t.Parallel()
-	together, _, check := newTogether(t, true)
+	d, check := newLimits(t, true)
 	checks := []LimitCheck{check("narrow", 1, policy.Strict), check("wide", 10, policy.Strict)}
 	for range 3 {
-		together.Check(checks, nil)
+		d.TakeLimits(checks, nil)
 	}
-	assert.EqualValues(t, 7, remaining(t, together, checks[1]))
+	assert.EqualValues(t, 7, remaining(t, d, checks[1]))
 }
 
 // A shadow denies nothing, and of quotas only all.
 func TestLeniency(t *testing.T) {
 	t.Parallel()
-	together, _, check := newTogether(t, false)
+	d, check := newLimits(t, false)
 	shadow := []LimitCheck{check("s", 1, policy.Shadow), check("w", 10, policy.Strict)}
 	for range 3 {
-		assert.True(t, together.Check(shadow, nil))
+		assert.True(t, d.TakeLimits(shadow, nil))
 	}
 	assert.False(t, shadow[0].Allowed)
 	assert.EqualValues(t, 7, shadow[1].Remaining)
 
 	quotas := []LimitCheck{check("q1", 1, policy.Quota), check("q2", 3, policy.Quota), check("w", 10, policy.Strict)}
 	for range 3 {
-		assert.True(t, together.Check(quotas, nil))
+		assert.True(t, d.TakeLimits(quotas, nil))
 	}
-	assert.False(t, together.Check(quotas, nil))
+	assert.False(t, d.TakeLimits(quotas, nil))
 	assert.EqualValues(t, 4, quotas[2].Remaining, "given back")
 }
 
 func TestGiveBack(t *testing.T) {
 	t.Parallel()
-	together, _, check := newTogether(t, false)
+	d, check := newLimits(t, false)
 	c := check("c", 10, policy.Strict)
 	for range 4 {
-		together.Check([]LimitCheck{c}, nil)
+		d.TakeLimits([]LimitCheck{c}, nil)
 	}
 	back := func(costs ...int64) []LimitCheck {
 		checks := make([]LimitCheck, len(costs))
@@ -109,13 +116,13 @@ func TestGiveBack(t *testing.T) {
 			checks[i] = c
 			checks[i].Cost = cost
 		}
-		together.GiveBack(checks)
+		d.GiveBack(checks)
 		return checks
 	}
 	assert.EqualValues(t, 9, back(3)[0].Remaining)
 	assert.EqualValues(t, 10, back(100)[0].Remaining, "and no more than was in use")
 	for range 4 {
-		together.Check([]LimitCheck{c}, nil)
+		d.TakeLimits([]LimitCheck{c}, nil)
 	}
 	twice := back(1, 2)
 	assert.EqualValues(t, 9, twice[0].Remaining, "together")
@@ -136,20 +143,20 @@ func (silent) Peek(ctx context.Context, _ counters.Request) (counters.Decision, 
 // is known says how limits stand.
 func TestGivingBackWithASilentStore(t *testing.T) {
 	t.Parallel()
-	together, _, check := newTogether(t, false)
-	together.cfg.Now, together.cfg.StoreTimeout = time.Now, 100*time.Millisecond
+	d, check := newLimits(t, false)
+	d.Now, d.StoreTimeout = time.Now, 100*time.Millisecond
 	checks := make([]LimitCheck, 1000)
 	for i := range checks {
 		checks[i] = check(strconv.Itoa(i), 10, policy.Strict)
 	}
-	require.True(t, together.Check(checks[:1], nil))
+	require.True(t, d.TakeLimits(checks[:1], nil))
 	limit := *checks[0].Limit
 	limit.Limiter = silent{limit.Limiter}
 	for i := range checks {
 		checks[i].Limit = &limit
 	}
 	began := time.Now()
-	together.GiveBack(checks)
+	d.GiveBack(checks)
 	assert.Less(t, time.Since(began), 2*time.Second)
 	assert.EqualValues(t, 9, checks[0].Remaining)
 	assert.EqualValues(t, 10, checks[1].Remaining)

@@ -1,8 +1,9 @@
-package api
+package telemetry
 
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -48,12 +49,14 @@ type instrumentedManyStore struct {
 	many togetherStore
 }
 
+// An exchange is one of many with a store.
+type exchange struct {
+	begun time.Time
+	first operation // the others add
+}
+
 func (s *instrumentedManyStore) AddMany(ctx context.Context, keys []string, begin func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn), done func(i int, added []counters.Added, err error) (more bool)) {
-	type exchange struct {
-		begun time.Time
-		first operation // the others add
-	}
-	called, exchanges := time.Now(), make([]exchange, len(keys))
+	exchanges := begunNow(len(keys), opAdd)
 	s.many.AddMany(ctx, keys, func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn) {
 		exchanges[i] = exchange{time.Now(), opAdd}
 		additions, turn := begin(i, to)
@@ -68,9 +71,6 @@ func (s *instrumentedManyStore) AddMany(ctx context.Context, keys []string, begi
 		return additions, turn
 	}, func(i int, added []counters.Added, err error) (more bool) {
 		e := exchanges[i]
-		if e.begun.IsZero() {
-			e = exchange{called, opAdd}
-		}
 		for k, one := range added {
 			o := opAdd
 			if k == 0 {
@@ -86,29 +86,23 @@ func (s *instrumentedManyStore) AddMany(ctx context.Context, keys []string, begi
 }
 
 func (s *instrumentedManyStore) SwapMany(ctx context.Context, keys []string, begin func(i int) (counters.Replacement, counters.Turn), done func(i int, now counters.State, swapped bool, err error) (again bool)) {
-	called, begun := time.Now(), make([]begunSwap, len(keys))
+	exchanges := begunNow(len(keys), opSwap)
 	s.many.SwapMany(ctx, keys, func(i int) (counters.Replacement, counters.Turn) {
-		begun[i].at = time.Now()
+		exchanges[i] = exchange{time.Now(), opSwap}
 		r, turn := begin(i)
-		begun[i].loads = r.Value == nil
+		if r.Value == nil {
+			exchanges[i].first = opLoad
+		}
 		return r, turn
 	}, func(i int, now counters.State, swapped bool, err error) bool {
-		start, o := begun[i].at, opSwap
-		if start.IsZero() {
-			start = called
-		}
-		if begun[i].loads {
-			o = opLoad
-		}
-		s.doneOne(o, keys[i], start, err)
+		s.doneOne(exchanges[i].first, keys[i], exchanges[i].begun, err)
 		return done(i, now, swapped, err)
 	})
 }
 
-// A begunSwap says when a swap has begun, or a load.
-type begunSwap struct {
-	at    time.Time
-	loads bool
+// begunNow returns n exchanges of which none has been begun by itself yet.
+func begunNow(n int, first operation) []exchange {
+	return slices.Repeat([]exchange{{time.Now(), first}}, n)
 }
 
 // doneOne is done for one of many operations.

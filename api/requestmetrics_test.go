@@ -63,6 +63,6 @@ func TestRequestsAreCountedByRouteAndCode(t *testing.T) {
 func TestCountingARequestAllocatesNothing(t *testing.T) {
 	s := newService()
 	require.NotNil(t, s.routes["/v1/check"])
-	s.routes.count("/v1/check", http.StatusOK)
-	assert.Zero(t, testing.AllocsPerRun(1000, func() { s.routes.count("/v1/check", http.StatusOK) }))
+	s.routes.Count("/v1/check", http.StatusOK)
+	assert.Zero(t, testing.AllocsPerRun(1000, func() { s.routes.Count("/v1/check", http.StatusOK) }))
 }

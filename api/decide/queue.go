@@ -1,19 +1,17 @@
-package api
+package decide
 
 import (
 	"context"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
+// MaxBatch is how many checks a batch may have.
+const MaxBatch = 1000
+
 const (
-	// checksInside is how many checks of batches are decided at once at most, for
-	// each processor: that many keep it busy. If more share it, all batches end
-	// late.
-	checksInside = 1000
 	// A batch that takes more than a lateParts-th of the store timeout is late. Then
 	// fewer are decided at once, by a part of shrinkParts but never less than one
 	// large batch, and after one that isn't late more, by a growParts-th of its
@@ -34,17 +32,18 @@ const (
 	maxWait      = 4 * time.Second
 )
 
-// A gate has batches wait before they begin while others keep the processors or
+// A Queue has batches wait before they begin while others keep the processors or
 // the store busy. Their time hasn't begun, so that waiting costs them no answers
-// of the store. Small batches wait less. Make one with newGate.
-type gate struct {
+// of the store. Small batches wait less. Make one with NewQueue; it is safe for
+// concurrent use.
+type Queue struct {
 	most float64       // checks at once, when batches are in time
 	late time.Duration // how long a batch takes that is late
 	idle time.Duration // after how long without a decision all may begin
 	// longest is how long a batch waits at most.
 	longest time.Duration
 	// silent reports whether a server has answered nothing since it was called
-	// last. g.mu is held.
+	// last. q.mu is held.
 	silent func() bool
 
 	decided atomic.Int64 // checks that the store has decided
@@ -57,7 +56,7 @@ type gate struct {
 	seen    int64 // decided at the last look
 }
 
-// A waiter is a batch before a gate.
+// A waiter is a batch in a queue.
 type waiter struct {
 	turn   time.Time
 	checks int
@@ -65,11 +64,12 @@ type waiter struct {
 	silent bool          // as a server is
 }
 
-// newGate returns the gate of a server with this StoreTimeout.
-func newGate(timeout time.Duration, silent func() bool) *gate {
-	most := float64(checksInside * runtime.GOMAXPROCS(0))
-	return &gate{
-		most: most, now: most, late: timeout / lateParts, idle: min(timeout/idleParts, maxIdle),
+// NewQueue returns the queue of batches that decide so many checks at once at most,
+// within the store timeout. silent reports whether a server of the store has answered
+// nothing since it was called last; one goroutine at a time calls it.
+func NewQueue(most int, timeout time.Duration, silent func() bool) *Queue {
+	return &Queue{
+		most: float64(most), now: float64(most), late: timeout / lateParts, idle: min(timeout/idleParts, maxIdle),
 		longest: min(waitTimeouts*timeout, maxWait), silent: silent,
 	}
 }
@@ -79,105 +79,102 @@ func newGate(timeout time.Duration, silent func() bool) *gate {
 // turned out to be silent: that is part of its time, and what it waited for
 // others before isn't. If its caller leaves before, it begins, too: it takes no
 // time any more.
-func (g *gate) enter(ctx context.Context, checks int) (held time.Duration, leave func()) {
+func (q *Queue) enter(ctx context.Context, checks int) (held time.Duration, leave func()) {
 	began := time.Now()
-	leave = func() { g.leave(checks, time.Since(began)) }
+	leave = func() { q.leave(checks, time.Since(began)) }
 	w := &waiter{turn: began.Add(time.Duration(checks) * turnTime), checks: checks, begin: make(chan struct{})}
-	g.mu.Lock()
-	if g.room(checks) && (len(g.waiting) == 0 || w.turn.Before(g.waiting[0].turn)) {
-		g.inside += checks
-		g.mu.Unlock()
+	q.mu.Lock()
+	if q.room(checks) && (len(q.waiting) == 0 || w.turn.Before(q.waiting[0].turn)) {
+		q.inside += checks
+		q.mu.Unlock()
 		return 0, leave
 	}
-	after := func(other, w *waiter) int {
-		if other.turn.After(w.turn) {
-			return 1
-		}
-		return -1
+	i := slices.IndexFunc(q.waiting, func(other *waiter) bool { return other.turn.After(w.turn) })
+	if i < 0 {
+		i = len(q.waiting)
 	}
-	i, _ := slices.BinarySearchFunc(g.waiting, w, after)
-	g.waiting = slices.Insert(g.waiting, i, w)
-	if g.timer == nil {
-		_ = g.silent()
-		g.seen, g.timer = g.decided.Load(), time.AfterFunc(g.idle, g.look)
+	q.waiting = slices.Insert(q.waiting, i, w)
+	if q.timer == nil {
+		_ = q.silent()
+		q.seen, q.timer = q.decided.Load(), time.AfterFunc(q.idle, q.look)
 	}
-	g.mu.Unlock()
-	waited := time.NewTimer(g.longest)
+	q.mu.Unlock()
+	waited := time.NewTimer(q.longest)
 	defer waited.Stop()
 	select {
 	case <-w.begin:
 		if w.silent {
-			held = min(time.Since(began), g.idle)
+			held = min(time.Since(began), q.idle)
 		}
 		began = time.Now()
 		return held, leave
 	case <-waited.C:
 	case <-ctx.Done():
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	began = time.Now()
-	i = slices.Index(g.waiting, w)
+	i = slices.Index(q.waiting, w)
 	if i < 0 {
 		return 0, leave // it is inside since just now
 	}
-	g.waiting = slices.Delete(g.waiting, i, i+1)
+	q.waiting = slices.Delete(q.waiting, i, i+1)
 	if ctx.Err() == nil {
-		g.inside += checks
+		q.inside += checks
 	} else {
 		leave = func() {}
 	}
-	g.admitMore() // who waited behind it
+	q.admitMore() // who waited behind it
 	return 0, leave
 }
 
 // room reports whether another batch may begin: a large one while fewer checks
-// than now are inside, and the smallest while fewer than twice as many are. g.mu
+// than now are inside, and the smallest while fewer than twice as many are. q.mu
 // is held.
-func (g *gate) room(checks int) bool {
-	small := 1 - float64(checks)/maxBatch
-	return g.inside == 0 || float64(g.inside) < g.now*(1+small)
+func (q *Queue) room(checks int) bool {
+	small := 1 - float64(checks)/MaxBatch
+	return q.inside == 0 || float64(q.inside) < q.now*(1+small)
 }
 
-func (g *gate) leave(checks int, took time.Duration) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.inside -= checks
-	if took > g.late {
-		g.now = max(g.now-g.now/shrinkParts, min(maxBatch, g.most))
+func (q *Queue) leave(checks int, took time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.inside -= checks
+	if took > q.late {
+		q.now = max(q.now-q.now/shrinkParts, min(MaxBatch, q.most))
 	} else {
-		g.now = min(g.now+float64(checks)/growParts, g.most)
+		q.now = min(q.now+float64(checks)/growParts, q.most)
 	}
-	g.admitMore()
+	q.admitMore()
 }
 
-// admitMore lets in those whose turn it is while there is room. g.mu is held.
-func (g *gate) admitMore() {
-	for len(g.waiting) > 0 && g.room(g.waiting[0].checks) {
-		g.admit()
+// admitMore lets in those whose turn it is while there is room. q.mu is held.
+func (q *Queue) admitMore() {
+	for len(q.waiting) > 0 && q.room(q.waiting[0].checks) {
+		q.admit()
 	}
 }
 
-// admit lets in whose turn it is. g.mu is held.
-func (g *gate) admit() {
-	w := g.waiting[0]
-	g.waiting = slices.Delete(g.waiting, 0, 1)
-	g.inside += w.checks
+// admit lets in whose turn it is. q.mu is held.
+func (q *Queue) admit() {
+	w := q.waiting[0]
+	q.waiting = slices.Delete(q.waiting, 0, 1)
+	q.inside += w.checks
 	close(w.begin)
 }
 
 // look lets all in if nothing has been decided since the last look, as a server
 // is silent. One that answers has more to do than it can, and less if they wait.
-func (g *gate) look() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	seen, silent := g.seen, g.silent()
-	g.seen = g.decided.Load()
-	for len(g.waiting) > 0 && g.seen == seen && silent {
-		g.waiting[0].silent = true
-		g.admit()
+func (q *Queue) look() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	seen, silent := q.seen, q.silent()
+	q.seen = q.decided.Load()
+	for len(q.waiting) > 0 && q.seen == seen && silent {
+		q.waiting[0].silent = true
+		q.admit()
 	}
-	if g.timer = nil; len(g.waiting) > 0 {
-		g.timer = time.AfterFunc(g.idle, g.look)
+	if q.timer = nil; len(q.waiting) > 0 {
+		q.timer = time.AfterFunc(q.idle, q.look)
 	}
 }

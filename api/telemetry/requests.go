@@ -1,11 +1,10 @@
-package api
+package telemetry
 
 import (
 	"strconv"
 	"strings"
 	"sync/atomic"
 
-	"github.com/labstack/echo/v4"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -16,29 +15,28 @@ const statuses = 1000
 // otherRoute is what a path that isn't there counts as.
 const otherRoute = ""
 
-// routeCounters count the requests of each route, by echo's path of it.
-type routeCounters map[string]*routeCounter
+// Requests count the HTTP requests of each route, by its path. They are safe for
+// concurrent use.
+type Requests map[string]*requests
 
-// A routeCounter counts the requests of one route. Counters are made when their
-// status is answered first.
-type routeCounter struct {
-	requests *prometheus.CounterVec // that still lacks the code
+// requests count those of one route. Counters are made when their status is
+// answered first.
+type requests struct {
+	counters *prometheus.CounterVec // that still lack the code
 	byStatus [statuses]atomic.Pointer[prometheus.Counter]
 }
 
-func (m *Metrics) routes(routes []*echo.Route) routeCounters {
-	labels := map[string]*routeCounter{}
-	counter := func(label string) *routeCounter {
-		if labels[label] == nil {
-			labels[label] = &routeCounter{requests: m.requests.MustCurryWith(prometheus.Labels{"route": label})}
-		}
-		return labels[label]
+// Requests returns what counts the requests of routes with these paths, in which a
+// segment that begins with : stands for any.
+func (m *Metrics) Requests(paths []string) Requests {
+	of := func(label string) *requests {
+		return &requests{counters: m.requests.MustCurryWith(prometheus.Labels{"route": label})}
 	}
-	counters := routeCounters{otherRoute: counter("other")}
-	for _, route := range routes {
-		counters[route.Path] = counter(routeLabel(route.Path))
+	byPath := Requests{otherRoute: of("other")}
+	for _, path := range paths {
+		byPath[path] = of(routeLabel(path))
 	}
-	return counters
+	return byPath
 }
 
 // routeLabel returns a route as the documentation writes it:
@@ -54,15 +52,15 @@ func routeLabel(path string) string {
 	return strings.Join(segments, "/")
 }
 
-// count counts a request that was answered with a status.
-func (rs routeCounters) count(path string, status int) {
+// Count counts a request that was answered with a status.
+func (rs Requests) Count(path string, status int) {
 	r := rs[path]
 	if r == nil {
 		r = rs[otherRoute]
 	}
 	counter := r.byStatus[status].Load()
 	if counter == nil {
-		made := r.requests.WithLabelValues(strconv.Itoa(status))
+		made := r.counters.WithLabelValues(strconv.Itoa(status))
 		counter = &made
 		r.byStatus[status].Store(counter)
 	}

@@ -1,0 +1,179 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/api/decide"
+	"weir/counters/memcached"
+	"weir/counters/memcachedtest"
+)
+
+// queue has batches wait that decide more checks than these at once.
+func (s *service) queue(checks int, silent func() bool) {
+	s.batches = decide.NewQueue(checks, s.cfg.StoreTimeout, silent)
+	s.SetPolicies(s.active.Load().policies)
+}
+
+// Far more batches than can be decided within the store timeout at once are all
+// decided by the store, whose time is theirs from when they begin. So are those
+// that are admitted as a whole.
+func TestBatchesWaitForThoseThatHaveBegun(t *testing.T) {
+	t.Parallel()
+	for _, all := range []bool{false, true} {
+		t.Run(fmt.Sprint("all=", all), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testBatchesWait(t, all) })
+		})
+	}
+}
+
+func testBatchesWait(t *testing.T, all bool) {
+	s := newServiceWith(func(cfg *Config) { cfg.Now = nil }, newPolicy("api", sliding("per-minute", 100, time.Minute, 10, "weighted")))
+	s.queue(100, func() bool { return true }) // as a server that has been down for long
+	var mu sync.Mutex
+	asking := make(map[int]int) // checks of each batch
+	most := 0
+	s.store.onCall(func(_ context.Context, _, key string) error {
+		var batch int
+		_, err := fmt.Sscanf(key, "weir:api/per-minute:6000:b%d-", &batch)
+		assert.NoError(t, err)
+		mu.Lock()
+		asking[batch]++
+		most = max(most, len(asking))
+		mu.Unlock()
+		time.Sleep(8 * time.Millisecond)
+		mu.Lock()
+		defer mu.Unlock()
+		if asking[batch]--; asking[batch] == 0 {
+			delete(asking, batch)
+		}
+		return nil
+	})
+	ask := s.batch
+	if all {
+		ask = s.all
+	}
+	var batches sync.WaitGroup
+	for b := range 10 {
+		batches.Go(func() {
+			for _, one := range ask(t, clientChecks(fmt.Sprintf("b%d", b), 100)...).Results {
+				assert.True(t, one.Allowed)
+				assert.False(t, one.Degraded)
+			}
+		})
+	}
+	batches.Wait()
+	require.Equal(t, 2, most)
+}
+
+// Batches end with their store timeout while a server is silent, however many
+// there are.
+func TestBatchesDontWaitForASilentServer(t *testing.T) {
+	t.Parallel()
+	const timeout = 700 * time.Millisecond
+	other, silent := memcachedtest.Start(t), memcachedtest.Start(t)
+	store, err := memcached.New(memcached.Config{Servers: []string{other.Addr, silent.Addr}, Timeout: timeout})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, store.Close()) })
+	s := newServiceWith(func(cfg *Config) {
+		cfg.Now, cfg.StoreTimeout = nil, timeout
+		cfg.Policies = bindLimitersFor(100_000, cfg.Metrics.InstrumentStore(store), cfg.Metrics, newPolicy("api", sliding("per-minute", 100, time.Minute, 10, "weighted")))
+	})
+	s.queue(1, s.cfg.Metrics.Silence())
+	s.batch(t, clientChecks("first", 100)...)
+	silent.Pause()
+	begin := time.Now()
+	var all sync.WaitGroup
+	for b := range 4 {
+		all.Go(func() {
+			degraded := 0
+			for _, one := range s.batch(t, clientChecks(fmt.Sprintf("b%d", b), 40)...).Results {
+				if one.Degraded {
+					degraded++
+				}
+			}
+			assert.Less(t, time.Since(begin), timeout+400*time.Millisecond)
+			assert.Greater(t, degraded, 5)
+			assert.Less(t, degraded, 35)
+		})
+	}
+	all.Wait()
+	silent.Resume()
+}
+
+// Callers who cut their connections, before the gate or in the middle of a batch,
+// leave nothing behind: no check is counted twice, no client is led any more, and
+// there is as much room inside as before. Those of a batch that is admitted as a
+// whole are all counted or none.
+func TestCallersWhoCutTheirConnections(t *testing.T) {
+	t.Parallel()
+	const timeout, batches, size = 2 * time.Second, 40, 100
+	server := memcachedtest.Start(t)
+	store, err := memcached.New(memcached.Config{Servers: []string{server.Far(time.Millisecond)}, Timeout: timeout})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, store.Close()) })
+	s := newServiceWith(func(cfg *Config) {
+		cfg.Now, cfg.StoreTimeout = nil, timeout
+		cfg.Policies = bindLimitersFor(100_000, cfg.Metrics.InstrumentStore(store), cfg.Metrics,
+			newPolicy("api", sliding("per-minute", 100, time.Minute, 10, "weighted"), token("burst", 100, time.Hour, 100)))
+	})
+	s.queue(size, s.cfg.Metrics.Silence())
+	s.batch(t, clientChecks("first", size)...)
+	front := httptest.NewServer(s.handler)
+	defer front.Close()
+	var all sync.WaitGroup
+	var cut atomic.Int64
+	for b := range batches {
+		all.Go(func() {
+			ctx, leave := context.WithTimeout(t.Context(), time.Duration(b)*3*time.Millisecond)
+			defer leave()
+			body := fmt.Sprintf(`{"all":%t,"checks":[%s]}`, b%2 == 0, strings.Join(clientChecks(fmt.Sprintf("b%d", b), size), ","))
+			r, err := http.NewRequestWithContext(ctx, http.MethodPost, front.URL+"/v1/check/batch", strings.NewReader(body))
+			assert.NoError(t, err)
+			answer, err := front.Client().Do(r)
+			if err != nil {
+				cut.Add(1)
+				return
+			}
+			defer answer.Body.Close()
+			if _, err = io.Copy(io.Discard, answer.Body); err != nil {
+				cut.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	assert.Positive(t, cut.Load())
+	front.Close() // when all have ended
+	counted, begin := 0, time.Now()
+	s.batch(t, clientChecks("last", size)...)
+	assert.Less(t, time.Since(begin), timeout, "nobody is inside, or it would have waited for two")
+	for b := range batches {
+		of := int64(0) // the batch
+		for i, one := range s.batch(t, clientChecks(fmt.Sprintf("b%d", b), size)...).Results {
+			require.True(t, one.Allowed)
+			require.False(t, one.Degraded)
+			used := 99 - one.Limits[0].Remaining
+			require.Contains(t, []int64{0, 1}, used, "client %d of batch %d", i, b)
+			require.Equal(t, used, 99-one.Limits[1].Remaining)
+			of += used
+		}
+		if b%2 == 0 {
+			require.Contains(t, []int64{0, size}, of)
+		}
+		counted += int(of)
+	}
+	assert.Positive(t, counted)
+	assert.Less(t, counted, batches*size)
+}

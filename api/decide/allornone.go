@@ -1,0 +1,222 @@
+package decide
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"weir/api/policy"
+	"weir/counters"
+)
+
+// All decides at most MaxBatch checks of which all are admitted or none. The error
+// is a *Refused or an *AtError; with the latter nothing was consumed, and the
+// answers are those of the checks before. Nothing is begun for a caller that has
+// ended: the error is ErrLeft then.
+func (e *Engine) All(caller context.Context, checks []Check) ([]*Answer, error) {
+	now, ctx, leave := e.enter(caller, len(checks))
+	defer leave()
+	if caller.Err() != nil {
+		return nil, ErrLeft
+	}
+	answers := make([]*Answer, 0, len(checks))
+	for i, q := range checks {
+		d, err := e.Find(q.Policy)
+		var a *Answer
+		if err == nil {
+			a, err = d.prepare(q)
+		}
+		if err != nil {
+			return answers, &AtError{i, err}
+		}
+		answers = append(answers, a)
+	}
+	err := decideJointly(ctx, now, e.StoreTimeout, answers)
+	took := e.Now().Sub(now)
+	for _, a := range answers {
+		e.deciders[a.Policy.Name].observer.Decided(a, now, took)
+		if a.Degraded == nil {
+			e.queue.decided.Add(1)
+		}
+	}
+	return answers, err
+}
+
+// A joint is checks that are decided as one: all are admitted, or none.
+type joint struct {
+	run
+	timeout time.Duration // of the store
+	answers []*Answer
+	// groups are the limits of each client, one in each asking. Those of one group
+	// are asked in their order, groups at once.
+	groups [][]asking
+}
+
+// decideJointly asks the limits of answers, which prepare has found, and
+// consumes their costs from all or from none. What shadow mode would deny denies
+// none of the others. The error is the *Refused of the first that on_store_error
+// refuses.
+//
+// The limits are asked at once, so that they share their round trips to the
+// store. Only those that are known to deny come first: then the others needn't
+// be asked.
+func decideJointly(ctx *counters.Deadline, now time.Time, timeout time.Duration, answers []*Answer) (err error) {
+	j := &joint{run: newRun(ctx, now, timeout), timeout: timeout, answers: answers}
+	j.by = j
+	j.group()
+	j.askAll()
+	denied := false
+	for _, a := range answers {
+		a.judge()
+		denied = denied || !a.Allowed && !a.Policy.Shadow
+		if a.Refused && err == nil {
+			err = refused(a)
+		}
+	}
+	for _, a := range answers {
+		a.vetoed, a.Refused = denied, err != nil
+	}
+	j.refund()
+	for _, a := range answers {
+		a.sumUp()
+	}
+	return err
+}
+
+// group puts the limits into groups.
+func (j *joint) group() {
+	type key struct {
+		limiter policy.Limiter
+		client  string
+	}
+	places := make(map[key]int)
+	for _, a := range j.answers {
+		for i := range a.Limits {
+			l := &a.Limits[i]
+			k := key{l.Limiter, l.Client}
+			place, ok := places[k]
+			if !ok {
+				place = len(j.groups)
+				places[k], j.groups = place, append(j.groups, nil)
+			}
+			j.groups[place] = append(j.groups[place], asking{Answer: a, limits: a.Limits[i:][:1]})
+		}
+	}
+}
+
+// askAll asks the groups, or as many as it takes for a denial. Where denied
+// requests count, it asks all.
+func (j *joint) askAll() {
+	denied := slices.ContainsFunc(j.answers, func(a *Answer) bool { return !a.Allowed && !a.Policy.Shadow })
+	var left [][]asking
+	for _, group := range j.groups {
+		if denied || !slices.ContainsFunc(group, j.seemsSpent) {
+			left = append(left, group)
+		} else {
+			j.askGroup(group)
+			denied = slices.ContainsFunc(group, asking.denied)
+		}
+	}
+	if denied {
+		left = slices.DeleteFunc(left, func(group []asking) bool { return !group[0].Policy.CountDenied })
+	}
+	if len(left) == 1 {
+		j.askGroup(left[0])
+	} else {
+		j.askAtOnce(left)
+	}
+}
+
+// askAtOnce asks groups at once.
+func (j *joint) askAtOnce(groups [][]asking) {
+	for _, group := range groups {
+		if one := &group[0]; len(group) == 1 {
+			j.begin(one)
+		} else {
+			j.alone.Go(func() { j.try(one, func() { j.askGroup(group) }) })
+		}
+	}
+	j.wait()
+	for _, group := range groups {
+		if err := group[0].err; err != nil {
+			panic(err)
+		}
+	}
+}
+
+func (j *joint) finish(one *asking) { one.ask(j.ctx, j.now, one.limits[one.asked:]) }
+
+// seemsSpent reports whether the process remembers that nothing remains, so that
+// one will deny.
+func (j *joint) seemsSpent(one asking) bool {
+	l := &one.limits[0]
+	if p := one.Policy; p.CountDenied || p.Shadow || l.Leniency != policy.Strict {
+		return false
+	}
+	d, known := l.Limiter.PeekLocal(l.request(j.now))
+	return known && !d.Allowed && d.Remaining == 0
+}
+
+// denied reports whether one was asked and denies all.
+func (one asking) denied() bool {
+	l := &one.limits[0]
+	return l.asked && !one.Policy.Shadow && l.denies(one.Policy)
+}
+
+// askGroup asks limits of one client, and of one policy, in their order. Equal
+// ones that follow each other are asked in turn.
+func (j *joint) askGroup(group []asking) {
+	for len(group) > 0 {
+		n := 1
+		for n < len(group) && group[n].equals(group[0]) {
+			n++
+		}
+		equal := group[:n]
+		ask := func(i int) LimitCheck {
+			equal[i].ask(j.ctx, j.now, equal[i].limits)
+			return equal[i].limits[0]
+		}
+		if n == 1 {
+			ask(0)
+		} else {
+			for i, answered := range inTurn(n, ask, decidedSooner) {
+				equal[i].limits[0] = answered
+			}
+		}
+		if !equal[0].Policy.CountDenied && slices.ContainsFunc(equal, asking.denied) {
+			return
+		}
+		group = group[n:]
+	}
+}
+
+// equals reports whether one and other ask the same.
+func (one asking) equals(other asking) bool {
+	a, b := &one.limits[0], &other.limits[0]
+	return a.Limit == b.Limit && a.Value == b.Value && a.Cost == b.Cost && a.Leniency == b.Leniency
+}
+
+// refund undoes what was admitted of the checks that are denied, as
+// Answer.refund does.
+func (j *joint) refund() {
+	var consumed, unsettled []asking
+	known := true
+	for _, a := range j.answers {
+		known = known && a.denialKnown()
+		if a.Allowed && !a.vetoed || a.Policy.CountDenied {
+			continue
+		}
+		for i := range a.Limits {
+			one := asking{Answer: a, limits: a.Limits[i:][:1]}
+			if one.limits[0].consumed() {
+				consumed = append(consumed, one)
+			}
+			if one.limits[0].unsettled() && !a.Refused {
+				unsettled = append(unsettled, one)
+			}
+		}
+	}
+	AtOnce(len(consumed), j.timeout, func(i int) { consumed[i].limits[0].refund(j.ctx, j.now) })
+	unknown := slices.DeleteFunc(unsettled, func(one asking) bool { return one.limits[0].lookBack(one.Policy, j.now, known) })
+	AtOnce(len(unknown), j.timeout, func(i int) { unknown[i].limits[0].look(j.ctx, unknown[i].Policy, j.now) })
+}

@@ -1,0 +1,282 @@
+package decide
+
+import (
+	"cmp"
+	"context"
+	"sync"
+	"time"
+
+	"weir/api/policy"
+	"weir/counters"
+)
+
+// An Answer is the outcome of a check. Release it when it has been read.
+type Answer struct {
+	Policy   *policy.Policy
+	Client   string
+	Allowed  bool
+	Blocked  bool          // the client is, whatever the limits say
+	Denied   bool          // the limits denied, even if shadow mode allows
+	Degraded error         // why a limit could not be asked, else nil
+	Refused  bool          // by on_store_error: deny
+	Local    bool          // denied without a store operation
+	Retry    time.Duration // until a denied check fits; 0 if waiting is no help
+	Wait     time.Duration // until an admitted request may proceed
+	Limits   []LimitCheck
+
+	plan       *plan
+	vetoed     bool // another check denies that is decided with this one
+	contends   bool // denied only because others were faster at each attempt
+	quotasDeny bool // every quota does, and nothing else
+
+	deadline counters.Deadline // of TakeLimits; here, it costs no allocation
+}
+
+// A LimitCheck asks one limit whether a client may spend a cost, and has the
+// answer.
+type LimitCheck struct {
+	*policy.Limit
+	// Client, Cost and Value are those of a counters.Request, and right: Value
+	// is the limit in force.
+	Client      string
+	Cost, Value int64
+	Leniency    policy.Leniency
+
+	// Decision is the answer. Where another limit denies, it says how this one
+	// stands.
+	counters.Decision
+	// Degraded says why the store could not be asked; it is nil if it could.
+	Degraded error
+
+	asked   bool // to consume the cost
+	decided bool // by the store, or by what the process knows
+}
+
+// A plan is what one kind of check of a policy is decided by.
+type plan struct {
+	limits []*policy.Limit
+	header string // RateLimit-Policy with these limits
+}
+
+var answers = sync.Pool{New: func() any { return new(Answer) }}
+
+// Release makes a available to another check: it must not be used any more.
+func (a *Answer) Release() { answers.Put(a) }
+
+// ask asks limits of a, one after the other, and consumes their costs, until one
+// denies for all of them; where denied requests count, it asks the others too.
+func (a *Answer) ask(ctx context.Context, now time.Time, limits []LimitCheck) {
+	for i := range limits {
+		l := &limits[i]
+		l.asked = true
+		r := l.request(now)
+		d, err := l.Limiter.Take(ctx, r)
+		if l.end(a.Policy, d, err, r) {
+			return
+		}
+	}
+}
+
+// end notes what a Take of r by l, a limit of p, returned, and reports whether the
+// limits after it needn't be asked.
+func (l *LimitCheck) end(p *policy.Policy, d counters.Decision, err error, r counters.Request) bool {
+	if err != nil && p.OnStoreError == policy.StoreErrorLocal {
+		l.Degraded = err
+		d, err = l.Limiter.TakeLocal(r, err)
+	}
+	l.record(p, d, err, r)
+	return l.undecided(p) && !p.Shadow || !p.CountDenied && l.denies(p)
+}
+
+// record notes what l, a limit of p, answered. If the store couldn't decide r,
+// what the process knows does: under on_store_error: local in any case,
+// otherwise when it denies. A limit of which nothing is known is answered as if
+// nothing were in use.
+func (l *LimitCheck) record(p *policy.Policy, d counters.Decision, err error, r counters.Request) {
+	l.Decision, l.decided = d, err == nil
+	if l.RetryAfter >= counters.Forever { // the cost is above the limit
+		l.RetryAfter = l.ResetAfter
+	}
+	if err == nil {
+		return
+	}
+	l.Degraded = err
+	local := p.OnStoreError == policy.StoreErrorLocal
+	d, known := l.Limiter.Recall(r)
+	if l.decided = local || known && !d.Allowed; l.decided && known {
+		l.Decision = d
+	} else {
+		l.Decision = counters.Decision{Allowed: true, Remaining: l.capacity()}
+	}
+}
+
+// undecided reports whether l was asked in vain and its policy, p, denies then.
+func (l *LimitCheck) undecided(p *policy.Policy) bool {
+	return !l.decided && p.OnStoreError == policy.StoreErrorDeny
+}
+
+// denies reports whether l, a limit of p, denies whatever other limits do.
+func (l *LimitCheck) denies(p *policy.Policy) bool {
+	return l.undecided(p) || l.Leniency == policy.Strict && !l.Allowed
+}
+
+// consumed reports whether l has admitted its cost.
+func (l *LimitCheck) consumed() bool { return l.asked && l.decided && l.Allowed }
+
+// unsettled reports whether what l said, if anything, is no answer to a check
+// that others deny.
+func (l *LimitCheck) unsettled() bool { return !l.asked || l.consumed() }
+
+// refund gives back what l has consumed. The denial stands, whether this
+// succeeds or not, and the limiter counts its failures.
+func (l *LimitCheck) refund(ctx context.Context, now time.Time) {
+	_ = l.Limiter.Refund(ctx, l.request(now), l.Decision)
+}
+
+// lookBack finds out how l, a limit of p, stands by what the process remembers,
+// and reports whether it could. What a limit that wasn't asked has counted
+// elsewhere since is worth an operation where the denial wasn't known.
+func (l *LimitCheck) lookBack(p *policy.Policy, now time.Time, denialKnown bool) bool {
+	r := l.request(now)
+	d, known := l.Limiter.PeekLocal(r)
+	if known = known && (l.asked || denialKnown); known {
+		l.record(p, d, nil, r)
+	}
+	return known
+}
+
+// look finds out by the store how l, a limit of p, stands.
+func (l *LimitCheck) look(ctx context.Context, p *policy.Policy, now time.Time) {
+	r := l.request(now)
+	d, err := l.Limiter.Peek(ctx, r)
+	l.record(p, d, err, r)
+}
+
+func (l *LimitCheck) request(now time.Time) counters.Request {
+	return counters.Request{Client: l.Client, Cost: l.Cost, Limit: l.Value, Now: now}
+}
+
+// capacity returns the largest cost that l can ever admit.
+func (l *LimitCheck) capacity() int64 { return cmp.Or(l.Burst, l.Value) }
+
+// settle ends a check whose limits were asked: what they have consumed is given
+// back if it is denied.
+func (a *Answer) settle(ctx context.Context, now time.Time) {
+	a.judge()
+	if !a.Allowed && !a.Policy.CountDenied {
+		a.refund(ctx, now)
+	}
+	a.sumUp()
+}
+
+// judge finds out whether the limits that were asked admit, and whether
+// on_store_error refuses.
+func (a *Answer) judge() {
+	for i := range a.Limits {
+		if l := &a.Limits[i]; l.asked {
+			a.Refused = a.Refused || l.undecided(a.Policy) && !a.Policy.Shadow
+			a.Allowed = a.Allowed && !l.denies(a.Policy)
+		}
+	}
+	a.judgeQuotas()
+}
+
+// judgeQuotas denies if every quota does.
+func (a *Answer) judgeQuotas() {
+	quotas := false
+	for i := range a.Limits {
+		switch l := &a.Limits[i]; {
+		case !l.asked:
+		case l.Leniency == policy.ShadowQuota || l.Leniency == policy.Quota && l.Allowed:
+			return
+		case l.Leniency == policy.Quota:
+			quotas = true
+		}
+	}
+	a.quotasDeny = quotas && a.Allowed
+	a.Allowed = a.Allowed && !quotas
+}
+
+// refund undoes what the limits of a have admitted. For those, and for the
+// limits that weren't asked, the answer then says how they stand.
+func (a *Answer) refund(ctx context.Context, now time.Time) {
+	known := a.denialKnown()
+	for i := range a.Limits {
+		if l := &a.Limits[i]; l.consumed() {
+			l.refund(ctx, now)
+		}
+	}
+	for i := range a.Limits {
+		if l := &a.Limits[i]; !a.Refused && l.unsettled() && !l.lookBack(a.Policy, now, known) {
+			l.look(ctx, a.Policy, now)
+		}
+	}
+}
+
+// denialKnown reports whether the limits that deny a did so without a store
+// operation.
+func (a *Answer) denialKnown() bool {
+	for i := range a.Limits {
+		if l := &a.Limits[i]; l.asked && !l.Allowed && !l.Local {
+			return false
+		}
+	}
+	return true
+}
+
+// sumUp sums up the limits. It lets shadow mode allow what they denied.
+func (a *Answer) sumUp() {
+	a.Denied = a.vetoed || !a.Allowed
+	a.Allowed = !a.vetoed && (a.Allowed || a.Policy.Shadow)
+	contended, decided := false, false
+	for i := range a.Limits {
+		l := &a.Limits[i]
+		if a.Degraded == nil {
+			a.Degraded = l.Degraded
+		}
+		a.Local = a.Local || a.Denied && !l.Allowed && l.Local
+		if a.Allowed {
+			a.Wait = max(a.Wait, l.Wait)
+		} else if !a.Policy.Shadow && (l.Leniency == policy.Strict || l.Leniency == policy.Quota && a.quotasDeny) {
+			// A limit that has admitted what another denied, and has counted
+			// it, has to admit it again.
+			a.Retry = max(a.Retry, l.RetryAfter, l.FitsAfter)
+			contended = contended || l.Contended
+			decided = decided || !l.Allowed && !l.Contended
+		}
+	}
+	a.Local = a.Local && a.Degraded == nil
+	a.contends = contended && !decided
+}
+
+// A Verdict is what became of a check.
+type Verdict int
+
+// The values of Verdict.
+const (
+	Allowed Verdict = iota
+	Denied
+	ShadowDenied // allowed only because the policy is in shadow mode
+	Contended    // denied because others were faster at each attempt
+	Failed       // refused by on_store_error
+	numVerdicts
+)
+
+// Verdicts are the names of all values of Verdict.
+var Verdicts = [numVerdicts]string{"allowed", "denied", "shadow_denied", "contended", "error"}
+
+// Verdict returns what became of a.
+func (a *Answer) Verdict() Verdict {
+	switch {
+	case a.Refused:
+		return Failed
+	case a.Denied && a.Allowed:
+		return ShadowDenied
+	case a.Allowed:
+		return Allowed
+	case a.contends:
+		return Contended
+	default:
+		return Denied
+	}
+}

@@ -1,0 +1,160 @@
+package decide
+
+import (
+	"context"
+	"slices"
+)
+
+// An Outcome is the outcome of a check of a batch: an Answer, or why there is none.
+// Err is an Invalid, an UnknownPolicy, a *Refused with its Answer, a *Panic, which
+// several checks may share, or ErrLeft.
+type Outcome struct {
+	*Answer
+	Err error
+}
+
+// A batch is checks of one request that are decided each by itself. Those that are
+// the only ones of their clients and policies ask limit by limit, many together.
+// The others are decided one by one.
+type batch struct {
+	run
+	*Engine
+	caller   context.Context
+	checks   []Check
+	outcomes []Outcome
+}
+
+// Batch decides at most MaxBatch checks, each by itself, and returns their outcomes
+// in their order. Checks of one client are made in their order. When caller ends,
+// those that haven't begun are left.
+func (e *Engine) Batch(caller context.Context, checks []Check) []Outcome {
+	now, ctx, leave := e.enter(caller, len(checks))
+	defer leave()
+	b := &batch{run: newRun(ctx, now, e.StoreTimeout), Engine: e, caller: caller, checks: checks, outcomes: make([]Outcome, len(checks))}
+	b.by = b
+	firsts, next := groupByClient(checks)
+	many := len(firsts) > 1 && caller.Err() == nil
+	askings := make([]asking, 0, len(firsts)) // never grows
+	for _, i := range firsts {
+		if !many || next[i] > 0 || !e.takesMany(checks[i].Policy) {
+			b.alone.Go(func() {
+				b.decideGroup(i, next)
+				e.queue.decided.Add(1)
+			})
+			continue
+		}
+		askings = append(askings, asking{number: i})
+		one := &askings[len(askings)-1]
+		b.try(one, func() { b.prepare(one) })
+	}
+	b.wait()
+	for _, one := range askings {
+		b.outcomes[one.number] = Outcome{one.Answer, one.err}
+	}
+	return b.outcomes
+}
+
+// takesMany reports whether the first limit of the policy of that name can be asked
+// for many clients together.
+func (e *Engine) takesMany(policy string) bool {
+	d, ok := e.deciders[policy]
+	return ok && (len(d.Limits) == 0 || takesMany(&d.Limits[0]) != nil)
+}
+
+// prepare finds the limits of a check, and has the first of them asked.
+func (b *batch) prepare(one *asking) {
+	q := b.checks[one.number]
+	if one.Answer, one.err = b.deciders[q.Policy].prepare(q); one.err != nil {
+		return
+	}
+	if one.limits = one.Limits; len(one.limits) > 0 {
+		b.begin(one)
+	} else {
+		b.finish(one)
+	}
+}
+
+// finish asks the limits that haven't been, unless the caller has left before the
+// first, and settles the check.
+func (b *batch) finish(one *asking) {
+	if one.asked < len(one.limits) {
+		if one.asked == 0 && b.caller.Err() != nil {
+			one.Answer, one.err = nil, ErrLeft
+			return
+		}
+		one.ask(b.ctx, b.now, one.limits[one.asked:])
+	}
+	one.settle(b.ctx, b.now)
+	one.Answer, one.err = b.deciders[one.Policy.Name].close(one.Answer, b.now)
+	if one.err == nil && one.Degraded == nil {
+		b.queue.decided.Add(1)
+	}
+}
+
+// groupByClient returns the numbers of checks that are the first of their clients and
+// policies, and for each check the next of its own, or 0.
+func groupByClient(checks []Check) (firsts, next []int) {
+	type key struct{ policy, client string }
+	last := make(map[key]int, len(checks))
+	firsts, next = make([]int, 0, len(checks)), make([]int, len(checks))
+	for i, q := range checks {
+		k := key{q.Policy, q.Client}
+		if before, ok := last[k]; ok {
+			next[before] = i
+		} else {
+			firsts = append(firsts, i)
+		}
+		last[k] = i
+	}
+	return firsts, next
+}
+
+// decideGroup puts in the outcomes of the checks of one client of one policy, in
+// their order: that of number i and those that are next. Equal ones that follow it
+// are decided in turn.
+func (b *batch) decideGroup(i int, next []int) {
+	for {
+		q := b.checks[i]
+		b.outcomes[i] = b.decide(q)
+		var equal []int
+		for i = next[i]; i > 0 && b.checks[i].Cost == q.Cost && slices.Equal(b.checks[i].Limits, q.Limits); i = next[i] {
+			equal = append(equal, i)
+		}
+		for k, outcome := range inTurn(len(equal), func(int) Outcome { return b.decide(q) }, decidedFirst) {
+			b.outcomes[equal[k]] = outcome
+		}
+		if i == 0 {
+			return
+		}
+	}
+}
+
+// decide decides q unless the caller has left: a long batch must not hold up a
+// shutdown.
+func (b *batch) decide(q Check) (o Outcome) {
+	if b.caller.Err() != nil {
+		return Outcome{Err: ErrLeft}
+	}
+	if p := contain(func() {
+		var d *Decider
+		if d, o.Err = b.Find(q.Policy); o.Err == nil {
+			o.Answer, o.Err = d.Check(b.ctx, q, b.Now())
+		}
+	}); p != nil {
+		return Outcome{Err: p}
+	}
+	return o
+}
+
+// decidedFirst compares the outcomes of equal checks by when they were decided:
+// admissions before denials, and more remaining before less.
+func decidedFirst(a, b Outcome) int {
+	switch {
+	case a.Err != nil || b.Err != nil:
+		return falseFirst(a.Err != nil, b.Err != nil)
+	case a.Denied != b.Denied:
+		return falseFirst(a.Denied, b.Denied)
+	default:
+		return slices.CompareFunc(a.Limits, b.Limits, decidedSooner)
+	}
+}

@@ -1,0 +1,52 @@
+package decide
+
+import (
+	"net/netip"
+
+	"weir/api/policy"
+	"weir/counters"
+)
+
+// A Check is one question to a policy.
+type Check struct {
+	Policy string
+	Client string
+	Cost   int64
+	Limits []LimitValue // passed by the caller for this check
+
+	// Of forward auth: the client's address, if it is known by that, or whether
+	// it is known by a header. What that says is a name, even if it looks like an
+	// address: nobody gets a network's exception by a header.
+	Network netip.Prefix
+	Header  bool
+	Route   *policy.Route // or nil
+}
+
+// A LimitValue is a limit that a caller passes for one check.
+type LimitValue struct {
+	Name  string
+	Value int64
+}
+
+func (q *Check) validate() error {
+	if q.Cost < 0 || q.Cost > counters.MaxCost {
+		return invalid("cost %d must be a whole number from 0 to %d", q.Cost, counters.MaxCost)
+	}
+	for _, l := range q.Limits {
+		if l.Value < 1 || l.Value > counters.MaxLimit {
+			return invalid("limits: %q is %d and must be a whole number from 1 to %d", l.Name, l.Value, int64(counters.MaxLimit))
+		}
+	}
+	return ValidateClient(q.Client)
+}
+
+// ValidateClient returns an Invalid if no client can have that name.
+func ValidateClient(client string) error {
+	if client == "" {
+		return invalid("client is missing; it names who is limited, in 1 to %d bytes", counters.MaxClientBytes)
+	}
+	if len(client) > counters.MaxClientBytes {
+		return invalid("client is %d bytes long; at most %d are possible", len(client), counters.MaxClientBytes)
+	}
+	return nil
+}

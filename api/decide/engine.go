@@ -1,0 +1,207 @@
+// Package decide decides checks by policies: one check, a batch of them, or many
+// that are all admitted or none. It knows nothing of HTTP.
+//
+// A denied check consumes nothing from any limit, unless its policy counts denied
+// requests. No check waits for the store longer than the store timeout; if the
+// store fails, its policy says what is answered. Limits of many checks share their
+// exchanges with the store where a limiter takes many.
+//
+// Start reading at Decider.Check; batch.go and allornone.go decide several checks,
+// and exchange.go asks limits for all of them at once.
+package decide
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"weir/api/policy"
+	"weir/counters"
+)
+
+// An Observer is told what is decided. It is called concurrently.
+type Observer interface {
+	// Decided is told of the answer to a check that began at now, and how long that
+	// took. It must not keep the answer.
+	Decided(a *Answer, now time.Time, took time.Duration)
+}
+
+// A Config says how long checks may take. All fields are needed.
+type Config struct {
+	// StoreTimeout bounds how long a check waits for the store, counted from its
+	// start, and a batch as a whole.
+	StoreTimeout time.Duration
+	// Now is the clock.
+	Now func() time.Time
+}
+
+// An Engine decides checks by a set of policies that doesn't change. Make it with
+// NewEngine. It is safe for concurrent use.
+type Engine struct {
+	Config
+	queue    *Queue
+	deciders map[string]*Decider
+}
+
+// NewEngine returns what decides by policies, which must not be changed any more.
+// Batches wait in queue. observe is asked for the observer of each policy.
+func NewEngine(c Config, queue *Queue, policies policy.Policies, observe func(*policy.Policy) Observer) *Engine {
+	e := &Engine{Config: c, queue: queue, deciders: make(map[string]*Decider, len(policies))}
+	for name, p := range policies {
+		e.deciders[name] = NewDecider(c, p, observe(p))
+	}
+	return e
+}
+
+// Find returns what decides by the policy of that name. The error is an
+// UnknownPolicy.
+func (e *Engine) Find(name string) (*Decider, error) {
+	if d, ok := e.deciders[name]; ok {
+		return d, nil
+	}
+	return nil, UnknownPolicy(name)
+}
+
+// enter waits until a batch of so many checks may begin, and returns when it does,
+// until when it must end, and what has to be called when it has. All its checks
+// share the store timeout of one, however many they are.
+func (e *Engine) enter(caller context.Context, checks int) (now time.Time, ctx *counters.Deadline, leave func()) {
+	held, leave := e.queue.enter(caller, checks)
+	now = e.Now()
+	return now, &counters.Deadline{At: now.Add(max(0, e.StoreTimeout-held))}, leave
+}
+
+// A Decider decides checks by one policy. Make it with NewDecider, or find it in an
+// Engine. It is safe for concurrent use.
+type Decider struct {
+	policy.Index
+	Config
+	plans    map[*policy.Route]*plan // nil is the route of checks that have none
+	observer Observer
+}
+
+// NewDecider returns what decides by p, which must not be changed any more.
+func NewDecider(c Config, p *policy.Policy, o Observer) *Decider {
+	d := &Decider{Index: policy.NewIndex(p), Config: c, plans: make(map[*policy.Route]*plan), observer: o}
+	limits := make([]*policy.Limit, len(p.Limits))
+	for i := range p.Limits {
+		limits[i] = &p.Limits[i]
+	}
+	d.plans[nil] = &plan{limits, rateLimitPolicy(limits)}
+	for i := range p.Routes {
+		r, limits := &p.Routes[i], slices.Clone(limits)
+		for j := range r.Limits {
+			own := &r.Limits[j]
+			limits[slices.IndexFunc(p.Limits, func(l policy.Limit) bool { return l.Name == own.Name })] = own
+		}
+		d.plans[r] = &plan{limits, rateLimitPolicy(limits)}
+	}
+	return d
+}
+
+// Check answers q, which began at now, and tells the observer. The error is an
+// Invalid or a Refused.
+func (d *Decider) Check(ctx context.Context, q Check, now time.Time) (*Answer, error) {
+	a, err := d.prepare(q)
+	if err != nil {
+		return nil, err
+	}
+	a.ask(ctx, now, a.Limits)
+	a.settle(ctx, now)
+	return d.close(a, now)
+}
+
+// prepare validates q and finds the limits in force. The answer allows, unless
+// the client is blocked, and its limits haven't been asked. The error is an
+// Invalid.
+func (d *Decider) prepare(q Check) (*Answer, error) {
+	if err := q.validate(); err != nil {
+		return nil, err
+	}
+	for _, passed := range q.Limits {
+		if !slices.ContainsFunc(d.Limits, func(l policy.Limit) bool { return l.Name == passed.Name }) {
+			return nil, invalid("policy %q has no limit %q", d.Name, passed.Name)
+		}
+	}
+	a := answers.Get().(*Answer)
+	*a = Answer{Policy: d.Policy, plan: d.plans[q.Route], Client: q.Client, Limits: a.Limits[:0]}
+	exception := d.Exception(q.Client, q.Network, q.Header)
+	a.Blocked = exception.Blocked && !exception.Exempt
+	if a.Allowed = !a.Blocked; a.Blocked || exception.Exempt {
+		return a, nil
+	}
+	for _, l := range a.plan.limits {
+		limit := l.Limit
+		if own, ok := exception.Limits[l.Name]; ok && l.Route == "" {
+			limit = own
+		}
+		for _, passed := range q.Limits {
+			if passed.Name == l.Name {
+				limit = passed.Value
+			}
+		}
+		if limit > l.Most() {
+			return nil, invalid("limits: %q is %d and must be a whole number from 1 to %d", l.Name, limit, l.Most())
+		}
+		capacity, what := limit, "limit"
+		if l.Burst > 0 {
+			capacity, what = l.Burst, "burst of the limit"
+		}
+		if q.Cost > capacity {
+			return nil, invalid("cost %d is above the %s %q, which is %d, and can never be admitted", q.Cost, what, l.Name, capacity)
+		}
+		a.Limits = append(a.Limits, LimitCheck{Limit: l, Value: limit, Client: q.Client, Cost: q.Cost})
+	}
+	return a, nil
+}
+
+// close tells the observer of the answer to a check that began at now, and returns
+// it. The error is a Refused.
+func (d *Decider) close(a *Answer, now time.Time) (*Answer, error) {
+	d.observer.Decided(a, now, d.Now().Sub(now))
+	if a.Refused {
+		return a, refused(a)
+	}
+	return a, nil
+}
+
+// Peek returns the answer that a check of cost 1 would get now, and consumes
+// nothing. The error is an Invalid or a Refused.
+func (d *Decider) Peek(ctx context.Context, client string, now time.Time) (*Answer, error) {
+	a, err := d.prepare(Check{Policy: d.Name, Client: client, Cost: 1})
+	if err != nil {
+		return nil, err
+	}
+	unknown := false
+	for i := range a.Limits {
+		l := &a.Limits[i]
+		l.look(ctx, d.Policy, now)
+		a.Allowed = a.Allowed && l.Allowed
+		unknown = unknown || !l.decided
+	}
+	if unknown && d.OnStoreError == policy.StoreErrorDeny {
+		if !d.Shadow {
+			return nil, refused(a)
+		}
+		a.Allowed = false
+	}
+	a.sumUp()
+	return a, nil
+}
+
+// Reset makes the client start fresh in all limits. The error is one of a
+// counters.Store, and names the limit that may not have been reset.
+func (d *Decider) Reset(ctx context.Context, client string, now time.Time) error {
+	began := time.Now()
+	for l := range d.EachLimit() {
+		// Refunds go by when the reset of their own limit was.
+		if err := l.Limiter.Reset(ctx, client, now.Add(time.Since(began))); err != nil {
+			if l.Route != "" {
+				return fmt.Errorf("limit %q of %s: %w", l.Name, l.Route, err)
+			}
+			return fmt.Errorf("limit %q: %w", l.Name, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,204 @@
+package decide
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"weir/api/policy"
+	"weir/counters"
+)
+
+// A manyTaker is a Limiter that can decide for many clients in one exchange with
+// the store.
+type manyTaker interface {
+	// TakesMany reports whether it can, on its store.
+	TakesMany() bool
+	// TakeMany does what Take would for each of the requests, whose clients
+	// differ, and calls done with its number as soon as that is known, or with
+	// the zero Taken if Take has to be called. Calls of done may come
+	// concurrently.
+	TakeMany(ctx context.Context, requests []counters.Request, done func(i int, t counters.Taken))
+}
+
+// takesMany returns the limiter of l if it takes many, or nil.
+func takesMany(l *policy.Limit) manyTaker {
+	if limiter, ok := l.Limiter.(manyTaker); ok && limiter.TakesMany() {
+		return limiter
+	}
+	return nil
+}
+
+// enoughTogether is how many checks ask a further limit together, though others
+// of the run will follow.
+const enoughTogether = 128
+
+// A run asks limits for the checks of one request. Those that ask the same
+// limiter for different clients share its exchanges with the store; the others
+// are asked one by one, many at once.
+type run struct {
+	ctx *counters.Deadline
+	now time.Time // when it began
+	// by asks the limits that are left of an asking and does what follows. That may
+	// take store operations, unless nothing is left and nothing has to be given back.
+	by interface{ finish(one *asking) }
+
+	together sync.WaitGroup   // goroutines that ask a limit for many
+	alone    counters.Workers // who ask for one client
+
+	mu      sync.Mutex
+	waiting map[manyTaker][]*asking // for others who ask the same limiter
+	timer   *time.Timer             // when those who wait ask; nil if nobody does
+}
+
+func newRun(ctx *counters.Deadline, now time.Time, timeout time.Duration) run {
+	return run{ctx: ctx, now: now, alone: newWorkers(timeout), waiting: make(map[manyTaker][]*asking)}
+}
+
+// An asking is limits of one check that are asked in their order. One goroutine
+// at a time uses it.
+type asking struct {
+	*Answer
+	number int // of the check in its batch
+	limits []LimitCheck
+	asked  int   // how many of the limits have been, or needn't be
+	err    error // why nothing was decided
+}
+
+// begin has limits of a client asked, which no other asking of the run asks for it:
+// together with others if they take many, once wait is called, else at once.
+func (r *run) begin(one *asking) {
+	if limiter := takesMany(one.limits[0].Limit); limiter != nil {
+		r.waitFor(limiter, one)
+	} else {
+		r.askAlone(one)
+	}
+}
+
+// wait has those who wait ask, and returns when all have.
+func (r *run) wait() {
+	r.askWaiting()
+	r.together.Wait()
+	r.alone.Wait()
+}
+
+// waitFor has an asking wait for others who ask the same limiter. It returns how
+// many do.
+func (r *run) waitFor(limiter manyTaker, one *asking) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.waiting[limiter] = append(r.waiting[limiter], one)
+	return len(r.waiting[limiter])
+}
+
+// askWaiting has those who wait ask.
+func (r *run) askWaiting() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for limiter, askings := range r.waiting {
+		delete(r.waiting, limiter)
+		if len(askings) == 1 {
+			r.askAlone(askings[0])
+			continue
+		}
+		r.together.Go(func() {
+			r.askTogether(limiter, askings)
+			r.askWaiting()
+		})
+	}
+	if r.timer != nil && r.timer.Stop() {
+		r.together.Done()
+	}
+	r.timer = nil
+}
+
+// askSoon has those who wait ask, at the latest when others of their run may
+// be held up by a server that is silent.
+func (r *run) askSoon() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.timer == nil {
+		r.together.Add(1)
+		r.timer = time.AfterFunc(r.alone.Patience, func() {
+			defer r.together.Done()
+			r.askWaiting()
+		})
+	}
+}
+
+// askTogether asks a limiter for many clients. A panic fails the checks that it
+// has left behind.
+func (r *run) askTogether(limiter manyTaker, askings []*asking) {
+	requests, told := make([]counters.Request, len(askings)), make([]bool, len(askings))
+	for i, one := range askings {
+		l := &one.limits[one.asked]
+		l.asked, requests[i] = true, l.request(r.now)
+	}
+	if p := contain(func() {
+		limiter.TakeMany(r.ctx, requests, func(i int, t counters.Taken) {
+			told[i] = true
+			r.try(askings[i], func() { r.taken(askings[i], requests[i], t) })
+		})
+	}); p != nil {
+		for i, one := range askings {
+			if !told[i] {
+				one.err = p
+			}
+		}
+	}
+}
+
+// taken goes on with an asking whose limit has been asked, or has to be asked by
+// Take. What takes no further operation is done at once.
+func (r *run) taken(one *asking, request counters.Request, t counters.Taken) {
+	switch {
+	case t.Panic != nil:
+		one.err = &Panic{t.Panic, t.Stack}
+		return
+	case !t.Done:
+		r.askAlone(one)
+		return
+	}
+	l := &one.limits[one.asked]
+	one.asked++
+	if l.end(one.Policy, t.Decision, t.Err, request) {
+		one.asked = len(one.limits)
+	}
+	if one.asked == len(one.limits) {
+		// Who is denied by one of several limits has something to take back, or
+		// asks how the others stand.
+		if len(one.limits) == 1 || !one.mayRefund() {
+			r.by.finish(one)
+		} else {
+			r.askAlone(one)
+		}
+		return
+	}
+	limiter := takesMany(one.limits[one.asked].Limit)
+	if limiter == nil {
+		r.askAlone(one)
+	} else if r.waitFor(limiter, one) == enoughTogether {
+		r.askWaiting()
+	} else {
+		r.askSoon()
+	}
+}
+
+// mayRefund reports whether one of the limits denies, and denied requests don't
+// count.
+func (one *asking) mayRefund() bool {
+	return !one.Policy.CountDenied && slices.ContainsFunc(one.limits, func(l LimitCheck) bool { return l.asked && l.denies(one.Policy) })
+}
+
+// askAlone goes on with an asking in a goroutine of its own.
+func (r *run) askAlone(one *asking) {
+	r.alone.Go(func() { r.try(one, func() { r.by.finish(one) }) })
+}
+
+// try calls f for an asking. A panic is its own outcome: the others go on.
+func (r *run) try(one *asking, f func()) {
+	if p := contain(f); p != nil {
+		one.err = p
+	}
+}

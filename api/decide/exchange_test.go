@@ -1,0 +1,167 @@
+package decide
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/api/policy"
+	"weir/counters"
+	"weir/counters/memory"
+	"weir/subwindow"
+)
+
+// A manyLimiter takes many, and records who asks it how.
+type manyLimiter struct {
+	policy.Limiter
+	mu       sync.Mutex
+	together []int // requests of each exchange
+	alone    int
+	bug      string // a client whose decision panics
+}
+
+func (l *manyLimiter) TakesMany() bool { return true }
+
+func (l *manyLimiter) TakeMany(ctx context.Context, requests []counters.Request, done func(i int, t counters.Taken)) {
+	l.mu.Lock()
+	l.together = append(l.together, len(requests))
+	l.mu.Unlock()
+	for i, r := range requests {
+		t := counters.Taken{Done: true}
+		if r.Client == l.bug {
+			t.Panic = "a bug"
+		} else {
+			t.Decision, t.Err = l.Limiter.Take(ctx, r)
+		}
+		done(i, t)
+	}
+}
+
+func (l *manyLimiter) Take(ctx context.Context, r counters.Request) (counters.Decision, error) {
+	l.mu.Lock()
+	l.alone++
+	l.mu.Unlock()
+	return l.Limiter.Take(ctx, r)
+}
+
+// newEngine returns what decides by the policies user and route, which admit 5 a
+// minute, and the limiter of user.
+func newEngine(t *testing.T) (*Engine, *manyLimiter) {
+	policies := policy.Policies{}
+	var first *manyLimiter
+	for _, name := range []string{"user", "route"} {
+		window, err := subwindow.NewFixedWindow(time.Minute)
+		require.NoError(t, err)
+		limiter, err := subwindow.New(memory.New(nil), window, counters.Options{Policy: name, Limit: "l", ClockSkew: -1, StoreTimeout: -1})
+		require.NoError(t, err)
+		many := &manyLimiter{Limiter: limiter}
+		if first == nil {
+			first = many
+		}
+		policies[name] = &policy.Policy{Name: name, OnStoreError: policy.StoreErrorLocal, Limits: []policy.Limit{
+			{Name: "l", Algorithm: "fixed_window", Limit: 5, Window: time.Minute, Limiter: many},
+		}}
+	}
+	queue := NewQueue(MaxBatch, time.Minute, never)
+	return NewEngine(Config{StoreTimeout: time.Minute, Now: time.Now}, queue, policies, func(*policy.Policy) Observer { return unheard{} }), first
+}
+
+func checksOf(policy string, clients ...string) (checks []Check) {
+	for _, client := range clients {
+		checks = append(checks, Check{Policy: policy, Client: client, Cost: 1})
+	}
+	return checks
+}
+
+// Different clients of a limit share an exchange with the store, whether they are
+// decided each by itself or all as one. One who is alone needs none to share.
+func TestClientsOfALimitAreAskedTogether(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		what     string
+		checks   []Check
+		together []int
+		alone    int
+	}{
+		{"different clients", checksOf("user", "a", "b", "c"), []int{3}, 0},
+		{"one that is there twice", checksOf("user", "a", "b", "c", "a"), []int{2}, 2},
+		{"one of each policy", append(checksOf("user", "a"), checksOf("route", "a")...), nil, 1},
+		{"one client", checksOf("user", "a", "a", "a"), nil, 3},
+		{"one check", checksOf("user", "a"), nil, 1},
+	} {
+		for _, all := range []bool{false, true} {
+			t.Run(fmt.Sprint(test.what, " all=", all), func(t *testing.T) {
+				t.Parallel()
+				e, limiter := newEngine(t)
+				if all {
+					answers, err := e.All(t.Context(), test.checks)
+					require.NoError(t, err)
+					for _, a := range answers {
+						assert.True(t, a.Allowed)
+					}
+				} else {
+					for _, o := range e.Batch(t.Context(), test.checks) {
+						require.NoError(t, o.Err)
+						assert.True(t, o.Allowed)
+					}
+				}
+				assert.Equal(t, test.together, limiter.together)
+				assert.Equal(t, test.alone, limiter.alone)
+			})
+		}
+	}
+}
+
+// What denies gives back what others took in the same exchange.
+func TestAllAreGivenBackThatWereAskedTogether(t *testing.T) {
+	t.Parallel()
+	e, limiter := newEngine(t)
+	checks := checksOf("user", "a", "b")
+	checks[1].Cost = 3
+	for _, allowed := range []bool{true, false, false} {
+		answers, err := e.All(t.Context(), checks)
+		require.NoError(t, err)
+		require.Equal(t, allowed, answers[0].Allowed)
+		assert.EqualValues(t, 4, answers[0].Limits[0].Remaining)
+	}
+	assert.Equal(t, []int{2, 2, 2}, limiter.together, "2 are left, so nobody knew")
+}
+
+// A panic in an exchange fails its own check of a batch, and all that are decided
+// as one, in the goroutine of their caller.
+func TestAPanicInAnExchange(t *testing.T) {
+	t.Parallel()
+	e, limiter := newEngine(t)
+	limiter.bug = "b"
+	checks := checksOf("user", "a", "b", "c")
+	outcomes := e.Batch(t.Context(), checks)
+	assert.NoError(t, outcomes[0].Err)
+	assert.EqualError(t, outcomes[1].Err, "a bug")
+	assert.NoError(t, outcomes[2].Err)
+	assert.PanicsWithError(t, "a bug", func() { _, _ = e.All(t.Context(), checks) })
+}
+
+// The errors say what is wrong with which check.
+func TestChecksThatCannotBeMade(t *testing.T) {
+	t.Parallel()
+	e, _ := newEngine(t)
+	checks := append(checksOf("user", "a"), checksOf("none", "b")...)
+	outcomes := e.Batch(t.Context(), checks)
+	assert.NoError(t, outcomes[0].Err)
+	assert.Equal(t, UnknownPolicy("none"), outcomes[1].Err)
+	answers, err := e.All(t.Context(), checks)
+	assert.Len(t, answers, 1)
+	assert.Equal(t, &AtError{1, UnknownPolicy("none")}, err)
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	_, err = e.All(gone, checks)
+	assert.Equal(t, ErrLeft, err)
+	for _, o := range e.Batch(gone, checks) {
+		assert.Equal(t, ErrLeft, o.Err)
+	}
+}

@@ -1,0 +1,195 @@
+package telemetry
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"weir/api/decide"
+	"weir/api/policy"
+	"weir/counters/topk"
+)
+
+// Checks count and log the checks of one policy: they are a decide.Observer. Make
+// them with Metrics.Checks. They are safe for concurrent use.
+type Checks struct {
+	Listeners
+	*kept
+	policy                             string
+	verdicts                           [len(decide.Verdicts)]prometheus.Counter
+	degraded, localDenied, missingPath prometheus.Counter
+	duration                           prometheus.Observer
+	limits                             []prometheus.Counter // denials of each of the policy's limits
+}
+
+// Listeners are told of checks, beside the metrics.
+type Listeners struct {
+	// Undecided, if it isn't nil, is told of each client that the store could not
+	// decide about, and why. It is called concurrently.
+	Undecided func(client string, err error)
+	// Log, if it isn't nil, gets a line for each check at level debug, in which
+	// clients are hashed unless ShowClients.
+	Log         *slog.Logger
+	ShowClients bool
+}
+
+// Checks returns what counts the checks of p. Its busiest clients, and what the log
+// has said of it, go on from before, those of its older version, unless that is nil.
+func (m *Metrics) Checks(p *policy.Policy, before *Checks, l Listeners) *Checks {
+	if before == nil {
+		before = &Checks{kept: &kept{allowed: topk.New(), denied: topk.New()}}
+	}
+	c := &Checks{
+		Listeners: l, kept: before.kept, policy: p.Name,
+		degraded:    m.degraded.WithLabelValues(p.Name, string(p.OnStoreError)),
+		localDenied: m.localDenials.WithLabelValues(p.Name),
+		missingPath: m.missingPath.WithLabelValues(p.Name),
+		duration:    m.checkDuration.WithLabelValues(p.Name),
+	}
+	for v, name := range decide.Verdicts {
+		c.verdicts[v] = m.checks.WithLabelValues(p.Name, name)
+	}
+	for _, l := range p.Limits {
+		c.limits = append(c.limits, m.limitDenials.WithLabelValues(p.Name, l.Name))
+	}
+	return c
+}
+
+// Forget ends the series of a policy: those of policies that come and go would
+// add up.
+func (m *Metrics) Forget(policy string) {
+	for _, vec := range []*prometheus.MetricVec{
+		m.checks.MetricVec, m.checkDuration.MetricVec, m.degraded.MetricVec, m.localDenials.MetricVec, m.limitDenials.MetricVec, m.missingPath.MetricVec,
+	} {
+		vec.DeletePartialMatch(prometheus.Labels{"policy": policy})
+	}
+}
+
+// Decided counts and logs an answer to a check that began at now, and the time that
+// it took.
+func (c *Checks) Decided(a *decide.Answer, now time.Time, took time.Duration) {
+	c.countVerdict(a, took)
+	if a.Denied {
+		for i := range a.Limits { // all of the policy's, or none
+			if !a.Limits[i].Allowed {
+				c.limits[i].Inc()
+			}
+		}
+	}
+	c.kept.count(a, now)
+	if a.Degraded != nil && c.Undecided != nil {
+		c.Undecided(a.Client, a.Degraded)
+	}
+	if c.Log != nil {
+		c.log(a)
+	}
+}
+
+// countVerdict counts what was decided, whatever limits were asked.
+func (c *Checks) countVerdict(a *decide.Answer, took time.Duration) {
+	c.verdicts[a.Verdict()].Inc()
+	if a.Degraded != nil {
+		c.degraded.Inc()
+	}
+	if a.Local {
+		c.localDenied.Inc()
+	}
+	c.duration.Observe(took.Seconds())
+}
+
+// MissingPath counts a request to which no route of the policy can apply, and
+// reports whether it is the first.
+func (c *Checks) MissingPath() (first bool) {
+	c.missingPath.Inc()
+	return c.kept.missingPath.CompareAndSwap(false, true)
+}
+
+// LimitChecks count checks of single limits of one policy: they are a
+// decide.Observer. Make them with Metrics.LimitChecks. They are safe for concurrent
+// use.
+type LimitChecks struct {
+	*Checks
+	denials *prometheus.CounterVec
+}
+
+// LimitChecks returns what counts checks of single limits of p.
+func (m *Metrics) LimitChecks(p *policy.Policy, l Listeners) *LimitChecks {
+	return &LimitChecks{m.Checks(p, nil, l), m.limitDenials}
+}
+
+// Decided counts an answer to checks of single limits, and the time that it took.
+func (c *LimitChecks) Decided(a *decide.Answer, _ time.Time, took time.Duration) {
+	for i := range a.Limits {
+		if l := &a.Limits[i]; l.Degraded != nil && c.Undecided != nil {
+			c.Undecided(l.Client, l.Degraded)
+		}
+	}
+	c.countVerdict(a, took)
+}
+
+// Denied counts in weir_limit_denials_total that a limit of that name denied. There
+// may only be so many names as a metric can have labels.
+func (c *LimitChecks) Denied(limit string) { c.denials.WithLabelValues(c.policy, limit).Inc() }
+
+// log logs the answer to a check with the names of the limits that deny, or else of
+// all that it asked.
+func (c *Checks) log(a *decide.Answer) {
+	client := a.Client
+	if !c.ShowClients {
+		client = HashClient(client)
+	}
+	v := a.Verdict()
+	var limits []string
+	for i := range a.Limits {
+		if limit := &a.Limits[i]; v == decide.Allowed || v == decide.Failed || !limit.Allowed {
+			limits = append(limits, limit.Name)
+		}
+	}
+	c.Log.LogAttrs(context.Background(), slog.LevelDebug, "check",
+		slog.String("policy", c.policy), slog.String("client", client), slog.String("decision", decide.Verdicts[v]),
+		slog.String("limits", strings.Join(limits, ",")), slog.Bool("degraded", a.Degraded != nil))
+}
+
+// HashClient returns the first 16 digits of the client's SHA-256.
+func HashClient(client string) string {
+	sum := sha256.Sum256([]byte(client))
+	return hex.EncodeToString(sum[:8])
+}
+
+// kept is what goes on from one version of a policy to the next.
+type kept struct {
+	allowed, denied *topk.Sketch // the clients that asked most in this process
+	missingPath     atomic.Bool  // has been told
+}
+
+// Top returns the clients whom the policy allowed or denied most, or nil if by is
+// neither allowed nor denied.
+func (k *kept) Top(by string) *topk.Sketch {
+	switch by {
+	case "allowed":
+		return k.allowed
+	case "denied":
+		return k.denied
+	default:
+		return nil
+	}
+}
+
+// count counts the client of an answer to a check that began at now. What the
+// limits denied is denied, in shadow mode too. What the store couldn't decide and
+// was refused is neither.
+func (k *kept) count(a *decide.Answer, now time.Time) {
+	switch {
+	case a.Refused:
+	case a.Denied:
+		k.denied.Add(a.Client, now)
+	default:
+		k.allowed.Add(a.Client, now)
+	}
+}
