@@ -18,8 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/api"
-	"weir/api/telemetry"
 	"weir/api/policy"
+	"weir/api/telemetry"
 	"weir/counters"
 	"weir/counters/memcached/pipeline"
 	"weir/counters/memcachedtest"
