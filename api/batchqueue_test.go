@@ -104,7 +104,7 @@ func TestBatchesDontWaitForASilentServer(t *testing.T) {
 					degraded++
 				}
 			}
-			assert.Less(t, time.Since(begin), timeout+400*time.Millisecond)
+			assert.Less(t, time.Since(begin), 2*timeout, "one that waits for another takes twice as long")
 			assert.Greater(t, degraded, 5)
 			assert.Less(t, degraded, 35)
 		})

@@ -42,6 +42,11 @@ func (e *Engine) All(caller context.Context, checks []Check) ([]*Answer, error) 
 	return answers, err
 }
 
+// fewJointly is how many clients of a limit are asked one by one: they share a round
+// trip with the other limits, on the connection on which their states were read, and
+// cost no more.
+const fewJointly = 8
+
 // A joint is checks that are decided as one: all are admitted, or none.
 type joint struct {
 	run
@@ -61,7 +66,7 @@ type joint struct {
 // store. Only those that are known to deny come first: then the others needn't
 // be asked.
 func decideJointly(ctx *counters.Deadline, now time.Time, timeout time.Duration, answers []*Answer) (err error) {
-	j := &joint{run: newRun(ctx, now, timeout), timeout: timeout, answers: answers}
+	j := &joint{run: newRun(ctx, now, timeout, fewJointly), timeout: timeout, answers: answers}
 	j.by = j
 	j.group()
 	j.askAll()

@@ -30,7 +30,7 @@ type batch struct {
 func (e *Engine) Batch(caller context.Context, checks []Check) []Outcome {
 	now, ctx, leave := e.enter(caller, len(checks))
 	defer leave()
-	b := &batch{run: newRun(ctx, now, e.StoreTimeout), Engine: e, caller: caller, checks: checks, outcomes: make([]Outcome, len(checks))}
+	b := &batch{run: newRun(ctx, now, e.StoreTimeout, 1), Engine: e, caller: caller, checks: checks, outcomes: make([]Outcome, len(checks))}
 	b.by = b
 	firsts, next := groupByClient(checks)
 	many := len(firsts) > 1 && caller.Err() == nil

@@ -40,6 +40,7 @@ const enoughTogether = 128
 type run struct {
 	ctx *counters.Deadline
 	now time.Time // when it began
+	few int       // so many ask a limit one by one
 	// by asks the limits that are left of an asking and does what follows. That may
 	// take store operations, unless nothing is left and nothing has to be given back.
 	by interface{ finish(one *asking) }
@@ -52,8 +53,8 @@ type run struct {
 	timer   *time.Timer             // when those who wait ask; nil if nobody does
 }
 
-func newRun(ctx *counters.Deadline, now time.Time, timeout time.Duration) run {
-	return run{ctx: ctx, now: now, alone: newWorkers(timeout), waiting: make(map[manyTaker][]*asking)}
+func newRun(ctx *counters.Deadline, now time.Time, timeout time.Duration, few int) run {
+	return run{ctx: ctx, now: now, few: few, alone: newWorkers(timeout), waiting: make(map[manyTaker][]*asking)}
 }
 
 // An asking is limits of one check that are asked in their order. One goroutine
@@ -98,8 +99,10 @@ func (r *run) askWaiting() {
 	defer r.mu.Unlock()
 	for limiter, askings := range r.waiting {
 		delete(r.waiting, limiter)
-		if len(askings) == 1 {
-			r.askAlone(askings[0])
+		if len(askings) <= r.few {
+			for _, one := range askings {
+				r.askAlone(one)
+			}
 			continue
 		}
 		r.together.Go(func() {

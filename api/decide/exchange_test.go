@@ -3,6 +3,7 @@ package decide
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -71,6 +72,9 @@ func newEngine(t *testing.T) (*Engine, *manyLimiter) {
 	return NewEngine(Config{StoreTimeout: time.Minute, Now: time.Now}, queue, policies, func(*policy.Policy) Observer { return unheard{} }), first
 }
 
+// clients are enough to be asked together in any case.
+var clients = strings.Split("a b c d e f g h i j", " ")
+
 func checksOf(policy string, clients ...string) (checks []Check) {
 	for _, client := range clients {
 		checks = append(checks, Check{Policy: policy, Client: client, Cost: 1})
@@ -88,8 +92,8 @@ func TestClientsOfALimitAreAskedTogether(t *testing.T) {
 		together []int
 		alone    int
 	}{
-		{"different clients", checksOf("user", "a", "b", "c"), []int{3}, 0},
-		{"one that is there twice", checksOf("user", "a", "b", "c", "a"), []int{2}, 2},
+		{"different clients", checksOf("user", clients...), []int{10}, 0},
+		{"one that is there twice", append(checksOf("user", clients...), checksOf("user", "a")...), []int{9}, 2},
 		{"one of each policy", append(checksOf("user", "a"), checksOf("route", "a")...), nil, 1},
 		{"one client", checksOf("user", "a", "a", "a"), nil, 3},
 		{"one check", checksOf("user", "a"), nil, 1},
@@ -121,7 +125,7 @@ func TestClientsOfALimitAreAskedTogether(t *testing.T) {
 func TestAllAreGivenBackThatWereAskedTogether(t *testing.T) {
 	t.Parallel()
 	e, limiter := newEngine(t)
-	checks := checksOf("user", "a", "b")
+	checks := checksOf("user", clients...)
 	checks[1].Cost = 3
 	for _, allowed := range []bool{true, false, false} {
 		answers, err := e.All(t.Context(), checks)
@@ -129,7 +133,7 @@ func TestAllAreGivenBackThatWereAskedTogether(t *testing.T) {
 		require.Equal(t, allowed, answers[0].Allowed)
 		assert.EqualValues(t, 4, answers[0].Limits[0].Remaining)
 	}
-	assert.Equal(t, []int{2, 2, 2}, limiter.together, "2 are left, so nobody knew")
+	assert.Equal(t, []int{10, 10, 10}, limiter.together, "2 are left, so nobody knew")
 }
 
 // A panic in an exchange fails its own check of a batch, and all that are decided
@@ -138,7 +142,7 @@ func TestAPanicInAnExchange(t *testing.T) {
 	t.Parallel()
 	e, limiter := newEngine(t)
 	limiter.bug = "b"
-	checks := checksOf("user", "a", "b", "c")
+	checks := checksOf("user", clients...)
 	outcomes := e.Batch(t.Context(), checks)
 	assert.NoError(t, outcomes[0].Err)
 	assert.EqualError(t, outcomes[1].Err, "a bug")
