@@ -25,7 +25,7 @@ func TestCommandsAreListed(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	require.NoError(t, execute(t.Context(), nil, &out))
-	for _, name := range []string{"throughput", "memory", "cost", "contention", "accuracy", "architectures", "load", "peers", "faults", "soak", "compare", "report"} {
+	for _, name := range []string{"throughput", "memory", "cost", "contention", "accuracy", "architectures", "load", "peers", "faults", "soak", "report"} {
 		assert.Contains(t, out.String(), "\n  "+name+" ")
 	}
 	assert.NotContains(t, out.String(), testbed.NoopCommand+" ")
@@ -56,7 +56,6 @@ func TestBadCommandLines(t *testing.T) {
 			"-target|127.0.0.1:1|-format|weir|-format|weir", "-target|127.0.0.1:1|-memcached|127.0.0.1:1|-memcached|127.0.0.1:1",
 			"-target|127.0.0.1:1|-target|127.0.0.1:1|-memcached|127.0.0.1:1",
 		},
-		"compare":  {"", "one.json", "-as|fixed=token|results/load.json", "-as|fixed|results/load.json|results/load.json", "no-such.json|no-such.json"},
 		"accuracy": {"-requests|-1", "-requests|40000001", "-scale|-requests|400000001", "-seed|one", "-like|cloudflare", "-scale|-like|fastly"},
 		"memory":   {"-clients|0", "-clients|100000001"},
 		"cost":     {"-clients|0", "-clients|100001"},
@@ -203,40 +202,6 @@ func TestFindingsOfTheResults(t *testing.T) {
 			if f.Picture != "" {
 				assert.FileExists(t, filepath.Join("results", f.Picture+".svg"))
 			}
-		}
-	}
-}
-
-func TestCompareRefuses(t *testing.T) {
-	t.Parallel()
-	file := func(text string) string {
-		name := filepath.Join(t.TempDir(), "file.json")
-		require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
-		return name
-	}
-	throughput, contention := file(`{"checks":[{"algorithm":"fixed"}]}`), file(`{"sliding_log":[{"processes":1}]}`)
-	for _, tt := range []struct{ name, before, after, want string }{
-		{"two commands", throughput, contention, "file.json is a result of throughput and "},
-		{"no JSON", throughput, file("figures"), "file.json is not JSON"},
-		{"two documents", throughput, file("{} {}"), "file.json is not JSON"},
-		{"no figures", file("{}"), throughput, "file.json is not a result that this version of the bench can read"},
-		{"other fields", file(`{"checks":[{"algorithm":"fixed","speed":1}]}`), throughput, "unknown fields"},
-		{"no file", throughput, "no-such-file.json", "no-such-file.json: no such file"},
-	} {
-		assert.ErrorContains(t, execute(t.Context(), []string{"compare", tt.before, tt.after}, &bytes.Buffer{}), tt.want, tt.name)
-	}
-}
-
-func TestCommittedResultsCanBeCompared(t *testing.T) {
-	t.Parallel()
-	for _, s := range sections() {
-		if _, ok := s.New().(report.Comparable); ok {
-			var out bytes.Buffer
-			file := filepath.Join("results", s.File)
-			require.NoError(t, execute(t.Context(), []string{"compare", file, file}, &out), s.Command)
-			assert.Contains(t, out.String(), "within noise")
-			// Each figure has a name of its own.
-			assert.NotContains(t, out.String(), "only in", s.Command)
 		}
 	}
 }

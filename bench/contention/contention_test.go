@@ -483,21 +483,3 @@ func TestAProcessThatFailsSaysWhy(t *testing.T) {
 	_, err = c.run(time.Millisecond)
 	assert.ErrorContains(t, err, `there is no loop "no such loop"`)
 }
-
-func TestCompareContention(t *testing.T) {
-	t.Parallel()
-	result := func(rate float64, fullest int) *Report {
-		return &Report{
-			Rates:   []rateRow{{Loop: plainCAS, Processes: 1, Callers: 4, Rate: rate}},
-			Buckets: []bucketRow{{Processes: 8, Admitted: 995, Most: 1000}},
-			Logs:    []logRow{{Processes: 8, Fullest: fullest}},
-			Far:     []farRow{{Processes: 8, RoundTrip: time.Millisecond, Rate: rate}},
-		}
-	}
-	lines := benchtest.Compared(result(1000, 1000), result(1600, 1200))
-	assert.Contains(t, lines, "plain CAS loop, 1 x 4 callers rate 1000 ~ 1600 ~ 1.600 higher")
-	assert.Contains(t, lines, "exact, combined CAS loop, 8 processes share admitted 0.995 ~ 0.995 ~ 1.000 within noise")
-	assert.Contains(t, lines, "far, rate, 8 x 32 callers, 1ms rate 1000 ~ 1600 ~ 1.600 higher")
-	assert.Contains(t, lines, "exact, sliding log, 8 processes fullest window 1000 ~ 1200 ~ 1.200 higher")
-	assert.Contains(t, benchtest.Compared(result(1000, 1000), result(1499, 1000)), "plain CAS loop, 1 x 4 callers rate 1000 ~ 1499 ~ 1.499 within noise", "800 to 1200, and 1199 to 1799")
-}

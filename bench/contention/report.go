@@ -321,45 +321,6 @@ at most     burst + limit * time from the first request to the last
 `, farLimit, farBurst, counters.DefaultTimeout)
 }
 
-// Setting implements report.Comparable.
-func (r *Report) Setting() map[string]any {
-	s := r.Machine.Setting()
-	s["duration"], s["duration of exact rows"] = r.Duration, r.Exact
-	return s
-}
-
-// Figures implements report.Comparable.
-func (r *Report) Figures() report.Figures {
-	var f report.Figures
-	for _, row := range r.Rates {
-		f.Row("%s, %d x %d callers", row.Loop, row.Processes, row.Callers)
-		f.Speed("rate", row.Rate)
-		f.Speed("of plain", row.Ratio)
-		f.Percentiles(row.Percentiles)
-		f.Speed("attempts", row.Attempts)
-		f.Speed("conflicts", row.Conflicts)
-		f.Speed("unluckiest", row.Unluckiest)
-	}
-	for _, row := range r.Buckets {
-		f.Row("%v", exactRun{combinedCAS, row.Processes})
-		f.Speed("rate", row.Rate)
-		f.Count("share admitted", row.share())
-	}
-	for _, row := range r.Logs {
-		f.Row("%v", exactRun{logCAS, row.Processes})
-		f.Speed("rate", row.Rate)
-		f.Count("fullest window", float64(row.Fullest))
-	}
-	for _, row := range r.Far {
-		f.Row("%v", row)
-		f.Speed("rate", row.Rate)
-		f.Percentiles(row.Percentiles)
-		f.Speed("degraded", row.Degraded)
-		f.Speed("contended", row.Contended)
-	}
-	return f
-}
-
 // loopColors are those of the loops; weir's is of a token bucket.
 var loopColors = map[string]color.Color{plainCAS: report.Gray, combinedCAS: report.Purple, fixedSlots: report.Vermillion, sixtySlots: report.Indigo}
 

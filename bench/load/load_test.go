@@ -474,52 +474,6 @@ func TestLoadPlotsAreMadeOfTheReport(t *testing.T) {
 	assert.Equal(t, []string{"500", "1k", "2k", "5k", "10k"}, labels(doublings(), 300, 12_000))
 }
 
-func TestCompareLoad(t *testing.T) {
-	t.Parallel()
-	slice := func(p99 time.Duration) loadFigures {
-		return loadFigures{Rate: 1000, Achieved: 1000, Latency: &latencies{P99: p99}}
-	}
-	result := func(p99s ...time.Duration) *Report {
-		row := policyRow{subject: subject{Policy: "fixed"}, loadFigures: slice(p99s[0]), Store: &testbed.StoreCost{Writes: 1}}
-		for _, p99 := range p99s[1:] {
-			row.Slices = append(row.Slices, slice(p99))
-		}
-		return &Report{
-			Machine: report.Machine{Cores: 2, Go: "go1.26.8"}, Seed: 1, Rows: []policyRow{row},
-			Searches: []searchRow{{subject: subject{Policy: "fixed"}, Highest: 20_000, Lowest: 22_000}},
-		}
-	}
-	before, after := result(10*ms, 8*ms, 12*ms), result(14*ms, 12500*time.Microsecond, 16*ms)
-	after.Machine.Go, after.Seed, after.Rows[0].Fault = "go1.27.0", 2, "not sent: 3"
-	after.Searches[0].Highest, after.Searches[0].Lowest = 24_000, 26_000
-	lines := benchtest.Compared(before, after)
-	assert.Equal(t, []string{
-		"not the same Go: go1.26.8, then go1.27.0",
-		"not the same outcome: without faults, then fixed: not sent: 3",
-		"not the same seed: 1, then 2",
-	}, lines[:3])
-	assert.Contains(t, lines, "fixed, search highest rate 20000 +0%..+10% 24000 +0%..+8% 1.200 higher")
-	assert.Contains(t, lines, "fixed p99 ms 10 -20%..+20% 14 -11%..+14% 1.400 higher")
-	assert.Contains(t, lines, "fixed p50 ms 0 0..0 0 0..0 - within noise")
-	assert.Contains(t, lines, "fixed writes/check 1 ~ 1 ~ 1.000 within noise")
-
-	assert.Contains(t, benchtest.Compared(before, result(14*ms, 11*ms, 16*ms)), "fixed p99 ms 10 -20%..+20% 14 -21%..+14% 1.400 within noise")
-	assert.Contains(t, benchtest.Compared(before, result(14*ms, 13*ms)), "fixed p99 ms 10 -20%..+20% 14 ~ 1.400 within noise", "a single slice is no repeat")
-
-	// The slices of a ramp are no repeats, but rows of their own.
-	before.Ramp, after.Ramp = true, true
-	before.Rows[0].Slices[1].Rate, after.Rows[0].Slices[1].Rate = 2000, 3000
-	lines = benchtest.Compared(before, after)
-	assert.Contains(t, lines, "fixed p99 ms 10 ~ 14 ~ 1.400 within noise")
-	assert.Contains(t, lines, "fixed at 1000/s p99 ms 8 ~ 12.5 ~ 1.562 higher")
-	assert.Contains(t, lines, "only in the old result: fixed at 2000/s, p99 ms")
-	assert.Contains(t, lines, "only in the new result: fixed at 3000/s, p99 ms")
-
-	// A run that was behind has no latencies.
-	after.Rows[0].Latency = nil
-	assert.Contains(t, benchtest.Compared(before, after), "only in the old result: fixed, p99 ms")
-}
-
 // rates returns what the search tries on a server that holds so many checks per
 // second.
 func (s *search) rates(capacity float64) []float64 {

@@ -110,14 +110,6 @@ func (h halfLoad) cells() string {
 	return report.Milliseconds(h.P50) + "\t" + report.Milliseconds(h.P99) + "\t"
 }
 
-// figures adds the figures to compare, if they were measured.
-func (h halfLoad) figures(f *report.Figures) {
-	if h != (halfLoad{}) {
-		f.Speed("p50 ms at half load", report.InMilliseconds(h.P50))
-		f.Speed("p99 ms at half load", report.InMilliseconds(h.P99))
-	}
-}
-
 // A side is a server under load.
 type side struct {
 	*testbed.Process

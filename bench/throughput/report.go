@@ -196,42 +196,6 @@ of pool     rate relative to gomemcache's own pool of connections (MaxIdleConns 
 `)
 }
 
-// Setting implements report.Comparable.
-func (r *Report) Setting() map[string]any {
-	s := r.Machine.Setting()
-	s["connections"], s["duration"] = r.Connections, r.Duration
-	return s
-}
-
-// Figures implements report.Comparable.
-func (r *Report) Figures() report.Figures {
-	var f report.Figures
-	add := func(c comparison) {
-		f.Repeated("ratio", c.Ratio, c.RatioMin, c.RatioMax)
-		f.Speed("rate", c.Rate)
-		f.Percentiles(c.Percentiles)
-	}
-	for _, c := range r.Checks {
-		f.Row("%s, %s", c.Algorithm, c.Traffic)
-		add(c.comparison)
-		c.Half.figures(&f)
-		f.Count("commands/check", c.Commands)
-		f.Count("keys/check", c.KeysRead)
-		f.Count("allocations/check", c.Allocations)
-	}
-	for _, m := range r.Many {
-		f.Row("%s", m.How)
-		add(m.comparison)
-		m.Half.figures(&f)
-		f.Count("allocations/check", m.Allocations)
-	}
-	for _, s := range r.Store {
-		f.Row("store, %d callers", s.Callers)
-		add(s.comparison)
-	}
-	return f
-}
-
 // Draw draws the rates of algorithms relative to the no-op handler, if several
 // were measured, each with all traffics.
 func (r *Report) Draw(dir string) ([]report.Picture, error) {

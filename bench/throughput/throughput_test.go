@@ -344,31 +344,3 @@ func TestReport(t *testing.T) {
    16 callers  300000    2.60x  2.50x  2.75x   0.000   0.000    0.000
 `)
 }
-
-func TestCompareThroughput(t *testing.T) {
-	t.Parallel()
-	result := func(ratio, low, high, commands float64) *Report {
-		return &Report{Connections: 256, Checks: []checkRow{{
-			Algorithm: "fixed", Traffic: "one hot client", Commands: commands, Allocations: 10,
-			comparison: comparison{Rate: 40_000 * ratio, Percentiles: report.Percentiles{P50: 6 * time.Millisecond, P99: 12 * time.Millisecond}, Ratio: ratio, RatioMin: low, RatioMax: high},
-		}}}
-	}
-	before, after := result(0.5, 0.45, 0.55, 1), result(0.6, 0.56, 0.66, 1.2)
-	after.Connections = 128
-	after.Store = []storeRow{{Callers: 16}}
-	lines := benchtest.Compared(before, after)
-	assert.Equal(t, "not the same connections: 256, then 128", lines[0])
-	assert.Equal(t, "row figure old noise new noise new/old difference", lines[1])
-	assert.Contains(t, lines, "fixed, one hot client ratio 0.5 -10%..+10% 0.6 -7%..+10% 1.200 higher")
-	assert.Contains(t, lines, "fixed, one hot client rate 20000 ~ 24000 ~ 1.200 within noise")
-	assert.Contains(t, lines, "fixed, one hot client commands/check 1 ~ 1.2 ~ 1.200 higher")
-	assert.Contains(t, lines, "fixed, one hot client p99 ms 12 ~ 12 ~ 1.000 within noise")
-	assert.Contains(t, lines, "fixed, one hot client keys/check 0 ~ 0 ~ - within noise")
-	assert.Contains(t, lines, "only in the new result: store, 16 callers, ratio")
-
-	// The ranges touch.
-	after = result(0.6, 0.55, 0.66, 1)
-	assert.Contains(t, benchtest.Compared(before, after), "fixed, one hot client ratio 0.5 -10%..+10% 0.6 -8%..+10% 1.200 within noise")
-	assert.Contains(t, benchtest.Compared(after, before), "fixed, one hot client ratio 0.6 -8%..+10% 0.5 -10%..+10% 0.833 within noise")
-	assert.Contains(t, benchtest.Compared(result(0.6, 0.56, 0.66, 1), before), "fixed, one hot client ratio 0.6 -7%..+10% 0.5 -10%..+10% 0.833 lower")
-}

@@ -83,16 +83,3 @@ func AssertPicture(t *testing.T, dir, name string) {
 		assert.Truef(t, strings.HasPrefix(string(drawn), magic), "%s%s begins with %.20q", name, format, drawn)
 	}
 }
-
-// Compared returns the lines of a comparison, without the legend and with
-// single spaces.
-func Compared(before, after report.Comparable) []string {
-	var out bytes.Buffer
-	report.PrintComparison(&out, before, after, nil)
-	printed, _, _ := strings.Cut(out.String(), "\n\n")
-	var lines []string
-	for line := range strings.Lines(printed) {
-		lines = append(lines, strings.Join(strings.Fields(line), " "))
-	}
-	return lines
-}

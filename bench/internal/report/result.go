@@ -1,9 +1,8 @@
 // Package report is what all experiments do with what they measured: flags,
-// JSON files, tables, plots, the comparison of two files, and REPORT.md.
+// JSON files, tables, plots and REPORT.md.
 //
-// An experiment's result implements Result, and Comparable where two runs can
-// be compared. The package knows no experiment: the table of commands tells it
-// the sections of REPORT.md.
+// An experiment's result implements Result. The package knows no experiment: the
+// table of commands tells it the sections of REPORT.md.
 package report
 
 import (
@@ -154,11 +153,6 @@ func (m Machine) String() string {
 		parts = append(parts, "memcached "+m.Memcached)
 	}
 	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), ", ")
-}
-
-// Setting returns what may make results differ, by name.
-func (m Machine) Setting() map[string]any {
-	return map[string]any{"number of cores": m.Cores, "Go": m.Go, "memcached": m.Memcached}
 }
 
 // Find returns the first row that matches.
