@@ -488,7 +488,7 @@ func TestABrokenRunIsWrittenAndFails(t *testing.T) {
 	assert.ErrorContains(t, flags.Publish(&out, "architectures", &r, nil), "101 admitted")
 	assert.Contains(t, out.String(), "1.01  1.01")
 	assert.FileExists(t, filepath.Join(dir, "architectures.json"))
-	assert.FileExists(t, filepath.Join(dir, "architectures.png"))
+	assert.FileExists(t, filepath.Join(dir, "architectures.svg"))
 }
 
 func TestNothingIsDrawnOfASinglePoint(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgsvg"
 )
 
 // Colors that everyone can tell apart (after Okabe and Ito, and Tol). Those of
@@ -191,10 +192,10 @@ func DrawPicture(dir, name, shows string, row ...*plot.Plot) ([]Picture, error) 
 	return DrawGrid(dir, name, shows, vg.Length(len(row))*5*vg.Inch, 4.5*vg.Inch, [][]*plot.Plot{row})
 }
 
-// DrawGrid draws rows of plots, all of the same size, as name.svg and name.png
-// in dir, which it makes. Where there is no plot, nil, it leaves room. An SVG
-// names fonts of the same widths, for readers who don't have the first. It
-// returns the picture that this is.
+// DrawGrid draws rows of plots, all of the same size, as name.svg in dir, which it
+// makes. Where there is no plot, nil, it leaves room. The file names fonts of the
+// same widths, for readers who don't have the first. It returns the picture that
+// this is.
 func DrawGrid(dir, name, shows string, width, height vg.Length, plots [][]*plot.Plot) ([]Picture, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -203,29 +204,24 @@ func DrawGrid(dir, name, shows string, width, height vg.Length, plots [][]*plot.
 		Rows: len(plots), Cols: len(plots[0]),
 		PadX: vg.Points(16), PadY: vg.Points(12), PadTop: vg.Points(8), PadBottom: vg.Points(8), PadLeft: vg.Points(8), PadRight: vg.Points(16),
 	}
-	for _, format := range []string{"svg", "png"} {
-		canvas, err := draw.NewFormattedCanvas(width, height, format)
-		if err != nil {
-			return nil, err
-		}
-		page := draw.New(canvas)
-		// Also between the plots, for a reader whose page is dark.
-		page.FillPolygon(color.White, []vg.Point{page.Min, {X: page.Min.X, Y: page.Max.Y}, page.Max, {X: page.Max.X, Y: page.Min.Y}})
-		for i, row := range plot.Align(plots, tiles, page) {
-			for j, c := range row {
-				if p := plots[i][j]; p != nil {
-					p.Draw(c)
-				}
+	canvas := vgsvg.New(width, height)
+	page := draw.New(canvas)
+	// Also between the plots, for a reader whose page is dark.
+	page.FillPolygon(color.White, []vg.Point{page.Min, {X: page.Min.X, Y: page.Max.Y}, page.Max, {X: page.Max.X, Y: page.Min.Y}})
+	for i, row := range plot.Align(plots, tiles, page) {
+		for j, c := range row {
+			if p := plots[i][j]; p != nil {
+				p.Draw(c)
 			}
 		}
-		var encoded bytes.Buffer
-		if _, err := canvas.WriteTo(&encoded); err != nil {
-			return nil, err
-		}
-		content := bytes.ReplaceAll(encoded.Bytes(), []byte("font-family:Liberation Serif"), []byte("font-family:Liberation Serif,Times New Roman,Times,serif"))
-		if err := os.WriteFile(filepath.Join(dir, name+"."+format), content, 0o644); err != nil {
-			return nil, err
-		}
+	}
+	var encoded bytes.Buffer
+	if _, err := canvas.WriteTo(&encoded); err != nil {
+		return nil, err
+	}
+	content := bytes.ReplaceAll(encoded.Bytes(), []byte("font-family:Liberation Serif"), []byte("font-family:Liberation Serif,Times New Roman,Times,serif"))
+	if err := os.WriteFile(filepath.Join(dir, name+".svg"), content, 0o644); err != nil {
+		return nil, err
 	}
 	return []Picture{{name, shows}}, nil
 }

@@ -66,7 +66,7 @@ func New[R any, P interface {
 	return P(new(R))
 }
 
-// A Picture is there as Name.svg and as Name.png.
+// A Picture is there as Name.svg.
 type Picture struct{ Name, Shows string }
 
 // broken returns what the run promised and didn't keep, if anything.
