@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -81,3 +82,8 @@ func AssertPicture(t *testing.T, dir, name string) {
 	require.NoError(t, err)
 	assert.Truef(t, strings.HasPrefix(string(drawn), "<?xml"), "%s.svg begins with %.20q", name, drawn)
 }
+
+var figure = regexp.MustCompile(`\d+(?:,\d{3})*(?:\.\d+)?%?`)
+
+// Figures returns the numbers in a text, with their percent signs.
+func Figures(text string) []string { return figure.FindAllString(text, -1) }
