@@ -15,12 +15,11 @@ import (
 	"weir/bench/accuracy"
 	"weir/bench/architecture"
 	"weir/bench/contention"
-	"weir/bench/cost"
 	"weir/bench/faults"
+	"weir/bench/footprint"
 	"weir/bench/internal/report"
 	"weir/bench/internal/testbed"
 	"weir/bench/load"
-	"weir/bench/memory"
 	"weir/bench/peers"
 	"weir/bench/simulate"
 	"weir/bench/throughput"
@@ -36,8 +35,7 @@ type command struct {
 func commands() []command {
 	return []command{
 		{"throughput", "checks per second, latency and cost of each algorithm, against a handler that does nothing", throughput.Run},
-		{"memory", "memory that weir needs for a million clients", memory.Run},
-		{"cost", "commands and processor time per check, and memory per client, of each algorithm", cost.Run},
+		{"footprint", "commands, processor time and memory of each algorithm, and memory of weir for a million clients", footprint.Run},
 		{"contention", "many callers and processes on one key: speed, fairness and exactness", contention.Run},
 		{"accuracy", "what each algorithm believes and admits beside what is true, on many kinds of traffic", accuracy.Run},
 		{"architectures", "what other ways to share a limit admit, beside weir", architecture.Run},
@@ -62,8 +60,8 @@ func sections() []report.Section {
 		{Title: "Throughput", File: "throughput.json", Command: "throughput", New: report.New[throughput.Report]},
 		{Title: "Load", File: "load.json", Command: "load", New: report.New[load.Report]},
 		{Title: "Peers", File: "peers.json", Command: "peers -ratelimit PATH", New: report.New[peers.Report]},
-		{Title: "Cost", File: "cost.json", Command: "cost", New: report.New[cost.Report]},
-		{Title: "Memory", File: "memory.json", Command: "memory", New: report.New[memory.Report]},
+		{Title: "Cost", File: "cost.json", Command: "footprint", New: report.New[footprint.Cost]},
+		{Title: "Memory", File: "memory.json", Command: "footprint", New: report.New[footprint.Memory]},
 		{Title: "Contention", File: "contention.json", Command: "contention", New: report.New[contention.Report]},
 	}
 }

@@ -26,7 +26,7 @@ func TestCommandsAreListed(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	require.NoError(t, execute(t.Context(), nil, &out))
-	for _, name := range []string{"throughput", "memory", "cost", "contention", "accuracy", "architectures", "load", "peers", "faults", "soak", "report"} {
+	for _, name := range []string{"throughput", "footprint", "contention", "accuracy", "architectures", "load", "peers", "faults", "soak", "report"} {
 		assert.Contains(t, out.String(), "\n  "+name+" ")
 	}
 	assert.NotContains(t, out.String(), testbed.NoopCommand+" ")
@@ -57,9 +57,8 @@ func TestBadCommandLines(t *testing.T) {
 			"-target|127.0.0.1:1|-format|weir|-format|weir", "-target|127.0.0.1:1|-memcached|127.0.0.1:1|-memcached|127.0.0.1:1",
 			"-target|127.0.0.1:1|-target|127.0.0.1:1|-memcached|127.0.0.1:1",
 		},
-		"accuracy": {"-requests|-1", "-requests|40000001", "-scale|-requests|400000001", "-seed|one", "-like|cloudflare", "-scale|-like|fastly"},
-		"memory":   {"-clients|0", "-clients|100000001"},
-		"cost":     {"-clients|0", "-clients|100001"},
+		"accuracy":  {"-requests|-1", "-requests|40000001", "-scale|-requests|400000001", "-seed|one", "-like|cloudflare", "-scale|-like|fastly"},
+		"footprint": {"-clients|0", "-clients|100000001", "-busy|0", "-busy|100001"},
 	} {
 		for _, line := range lines {
 			args := []string{command}

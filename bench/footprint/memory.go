@@ -1,8 +1,4 @@
-// Package memory measures what weir takes when it has met more clients than it
-// remembers: as they come, each checked once in the sliding window that keeps
-// most about a client, held against a target; and afterwards, for some algorithms
-// and numbers of remembered clients.
-package memory
+package footprint
 
 import (
 	"context"
@@ -32,34 +28,14 @@ const (
 	ballast = 32 << 20
 )
 
-// Run checks the clients and prints the memory that weir takes meanwhile.
-func Run(ctx context.Context, args []string, out io.Writer) error {
-	flags := report.NewFlags("memory")
-	clients := flags.Int64("clients", 1_000_000, "distinct clients")
-	viewClients := flags.Int("view-clients", 100_000, "weir's -view-clients")
-	quick := flags.Quick("50,000 clients")
-	if err := flags.Parse(args, out); err != nil {
-		return err
-	}
-	if *quick {
-		*clients = 50_000
-	}
-	if *clients < 1 || *clients > 100_000_000 {
-		return flags.Errorf("-clients must be from 1 to 100,000,000")
-	}
-	r, err := measure(ctx, *clients, *viewClients)
-	if err == nil {
-		r.Rows, err = measureRows(ctx, *clients)
-	}
-	return flags.Publish(out, "memory", r, err)
-}
-
-// A Report is how weir grew, and what it took in the end.
-type Report struct {
+// Memory is how weir grew as clients came, each checked once in the sliding window
+// that keeps most about a client, held against a target; and what it took in the
+// end, for some algorithms and numbers of remembered clients.
+type Memory struct {
 	Machine     report.Machine `json:"machine"`
 	ViewClients int            `json:"view_clients"`
 	Samples     []sample       `json:"samples"`
-	Rows        []row          `json:"rows"`
+	Rows        []memoryRow    `json:"rows"`
 }
 
 // A sample is what weir took after so many clients, in bytes.
@@ -69,8 +45,8 @@ type sample struct {
 	Peak     int64 `json:"peak"`
 }
 
-// A row is what weir took after all clients came in batches, in bytes.
-type row struct {
+// A memoryRow is what weir took after all clients came in batches, in bytes.
+type memoryRow struct {
 	Algorithm   string `json:"algorithm"`
 	ViewClients int64  `json:"view_clients"`
 	Views       int64  `json:"views"` // that it then remembered
@@ -79,19 +55,19 @@ type row struct {
 }
 
 // Print writes the samples and the rows.
-func (r *Report) Print(out io.Writer) {
+func (r *Memory) Print(out io.Writer) {
 	fmt.Fprintf(out, "%v; -view-clients %d\n", r.Machine, r.ViewClients)
 	for _, s := range r.Samples {
 		fmt.Fprintf(out, "%9d clients: VmRSS %4d MB, VmHWM %4d MB\n", s.Clients, s.Resident>>20, s.Peak>>20)
 	}
 	fmt.Fprintf(out, "target: at most %d MB at the peak\n", target>>20)
-	report.TableOf(out, "", "algorithm\t-view-clients\tremembered\tlive heap MB\tresident MB\t", r.Rows, func(c row) string {
+	report.TableOf(out, "", "algorithm\t-view-clients\tremembered\tlive heap MB\tresident MB\t", r.Rows, func(c memoryRow) string {
 		return fmt.Sprintf("%s\t%d\t%d\t%d\t%d\t", c.Algorithm, c.ViewClients, c.Views, c.Live>>20, c.Resident>>20)
 	})
 }
 
 // Broken returns an error if weir took more than the target.
-func (r *Report) Broken() error {
+func (r *Memory) Broken() error {
 	for _, s := range r.Samples {
 		if s.Peak > target {
 			return fmt.Errorf("memory: weir took %d MB, which is more than the target", s.Peak>>20)
@@ -101,7 +77,7 @@ func (r *Report) Broken() error {
 }
 
 // Draw draws the memory that weir took, and the target.
-func (r *Report) Draw(dir string) ([]report.Picture, error) {
+func (r *Memory) Draw(dir string) ([]report.Picture, error) {
 	var resident, most plotter.XYs
 	for _, s := range r.Samples {
 		resident = append(resident, plotter.XY{X: float64(s.Clients), Y: float64(s.Resident >> 20)})
@@ -128,13 +104,22 @@ func (r *Report) Draw(dir string) ([]report.Picture, error) {
 	return report.DrawPicture(dir, "memory", "resident memory against distinct clients, and the target", p)
 }
 
-// measure checks each client once.
-func measure(ctx context.Context, clients int64, viewClients int) (*Report, error) {
+// measureMemory measures how weir grows, and then each row.
+func measureMemory(ctx context.Context, clients int64, viewClients int) (*Memory, error) {
+	r, err := measureGrowth(ctx, clients, viewClients)
+	if err == nil {
+		r.Rows, err = measureRows(ctx, clients)
+	}
+	return r, err
+}
+
+// measureGrowth checks each client once.
+func measureGrowth(ctx context.Context, clients int64, viewClients int) (*Memory, error) {
 	version, err := testbed.MemcachedVersion(ctx)
 	if err != nil {
 		return nil, err
 	}
-	r := &Report{Machine: report.ThisMachine(version), ViewClients: viewClients}
+	r := &Memory{Machine: report.ThisMachine(version), ViewClients: viewClients}
 	once := loadgen.Traffic{Name: "each client once", Clients: clients, Limit: loadgen.Low}
 	w := loadgen.Workload{Algorithm: algorithms.Named(algorithms.Sliding60), Traffic: once}
 	build, err := testbed.BuildWeir(ctx, loadgen.PolicyFile([]loadgen.Workload{w}))
@@ -187,7 +172,7 @@ func measure(ctx context.Context, clients int64, viewClients int) (*Report, erro
 }
 
 // measureRows measures each row with a weir of its own.
-func measureRows(ctx context.Context, clients int64) ([]row, error) {
+func measureRows(ctx context.Context, clients int64) ([]memoryRow, error) {
 	var all []loadgen.Workload
 	for _, a := range algorithms.Select(algorithms.Fixed, algorithms.Sliding10, algorithms.Sliding60, algorithms.Token) {
 		all = append(all, loadgen.Workload{Algorithm: a, Traffic: loadgen.Traffic{Name: "each client once", Clients: clients, Limit: loadgen.Never}})
@@ -197,10 +182,10 @@ func measureRows(ctx context.Context, clients int64) ([]row, error) {
 		return nil, err
 	}
 	defer build.Remove()
-	var rows []row
+	var rows []memoryRow
 	for _, once := range all {
 		for _, views := range []int64{clients / 10, clients} {
-			c := row{Algorithm: once.Algorithm.Title(), ViewClients: views}
+			c := memoryRow{Algorithm: once.Algorithm.Title(), ViewClients: views}
 			if err := c.measure(ctx, build, once); err != nil {
 				return nil, fmt.Errorf("%s, -view-clients %d: %w", c.Algorithm, views, err)
 			}
@@ -211,7 +196,7 @@ func measureRows(ctx context.Context, clients int64) ([]row, error) {
 }
 
 // measure checks the clients in batches.
-func (c *row) measure(ctx context.Context, build *testbed.Build, once loadgen.Workload) error {
+func (c *memoryRow) measure(ctx context.Context, build *testbed.Build, once loadgen.Workload) error {
 	m, err := testbed.StartMemcached(ctx, 16384)
 	if err != nil {
 		return err
@@ -252,7 +237,7 @@ func (c *row) measure(ctx context.Context, build *testbed.Build, once loadgen.Wo
 }
 
 // sample notes what weir takes now, after so many clients.
-func (r *Report) sample(weir *testbed.Process, clients int64) error {
+func (r *Memory) sample(weir *testbed.Process, clients int64) error {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", weir.Cmd.Process.Pid))
 	if err != nil {
 		return err

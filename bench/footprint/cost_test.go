@@ -1,6 +1,7 @@
-package cost
+package footprint
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -14,12 +15,16 @@ import (
 )
 
 // What a check asks for and what is kept can be told beforehand.
-func TestCosts(t *testing.T) {
-	var r Report
-	dir, printed, err := benchtest.Run(t, Run, "cost", &r, "-quick")
+func TestFootprint(t *testing.T) {
+	var r Cost
+	dir, printed, err := benchtest.Run(t, Run, "cost", &r, "-busy", "200", "-clients", "500")
 	require.NoError(t, err)
 	assert.Contains(t, printed, "items/client")
 	benchtest.AssertPicture(t, dir, "cost")
+	assert.FileExists(t, filepath.Join(dir, "memory.json"))
+	assert.Regexp(t, `(?m)^ +500 clients: VmRSS +\d+ MB, VmHWM +\d+ MB$`, printed)
+	assert.Contains(t, printed, "target: at most 300 MB")
+	assert.Regexp(t, `(?m)^ +sliding N=60 +50 +\d+ +\d+ +\d+$`, printed)
 	assert.Equal(t, 200, r.Clients)
 	var titles []string
 	for _, column := range r.Columns() {

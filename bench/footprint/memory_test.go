@@ -1,22 +1,11 @@
-package memory
+package footprint
 
 import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"weir/bench/internal/benchtest"
 )
-
-func TestMemoryOfAFewClients(t *testing.T) {
-	t.Parallel()
-	_, printed, err := benchtest.Run(t, Run, "memory", new(Report), "-clients", "500")
-	require.NoError(t, err)
-	assert.Regexp(t, `(?m)^ +500 clients: VmRSS +\d+ MB, VmHWM +\d+ MB$`, printed)
-	assert.Contains(t, printed, "target: at most 300 MB")
-	assert.Regexp(t, `(?m)^ +sliding N=60 +50 +\d+ +\d+ +\d+$`, printed)
-}
 
 func TestParseMemory(t *testing.T) {
 	t.Parallel()

@@ -1,10 +1,4 @@
-// Package cost counts what each algorithm costs: commands and keys per check of
-// a busy client, of one in a new slot, and of one that the process doesn't know;
-// what Memcached and the process keep for a client; and the processor time of
-// both for a check of a busy client.
-//
-// It runs the limiters in this process, so nothing else is in the counts.
-package cost
+package footprint
 
 import (
 	"context"
@@ -66,32 +60,14 @@ type costRow struct {
 	Memcached time.Duration `json:"memcached_cpu_ns"`
 }
 
-// A Report is what cost found out.
-type Report struct {
+// Cost is what each algorithm costs.
+type Cost struct {
 	Machine report.Machine `json:"machine"`
 	Clients int            `json:"clients"`
 	Rows    []costRow      `json:"rows"`
 }
 
-// Run measures what each algorithm costs, and prints, writes and draws it.
-func Run(ctx context.Context, args []string, out io.Writer) error {
-	flags := report.NewFlags("cost")
-	clients := flags.Int("clients", 5000, "clients that are busy")
-	quick := flags.Quick("200 clients")
-	if err := flags.Parse(args, out); err != nil {
-		return err
-	}
-	if *quick {
-		*clients = 200
-	}
-	if *clients < 1 || *clients > 100_000 {
-		return flags.Errorf("-clients must be from 1 to 100,000")
-	}
-	r, err := measureAll(ctx, *clients)
-	return flags.Publish(out, "cost", r, err)
-}
-
-func measureAll(ctx context.Context, clients int) (*Report, error) {
+func measureCosts(ctx context.Context, clients int) (*Cost, error) {
 	version, err := testbed.MemcachedVersion(ctx)
 	if err != nil {
 		return nil, err
@@ -99,18 +75,18 @@ func measureAll(ctx context.Context, clients int) (*Report, error) {
 	rows, err := report.Each(priced, func(a algorithms.Algorithm) (row costRow, err error) {
 		// A busy machine may hold a check up for longer than the store may take.
 		for range 10 {
-			if row, err = measure(ctx, a, clients, time.Now()); !errors.Is(err, counters.ErrTimeout) {
+			if row, err = measureCost(ctx, a, clients, time.Now()); !errors.Is(err, counters.ErrTimeout) {
 				break
 			}
 		}
 		return row, err
 	})
-	return &Report{Machine: report.ThisMachine(version), Clients: clients, Rows: rows}, err
+	return &Cost{Machine: report.ThisMachine(version), Clients: clients, Rows: rows}, err
 }
 
-// measure runs the algorithm on a memcached of its own, for clients that have
+// measureCost runs the algorithm on a memcached of its own, for clients that have
 // been busy until now.
-func measure(ctx context.Context, a algorithms.Algorithm, clients int, now time.Time) (costRow, error) {
+func measureCost(ctx context.Context, a algorithms.Algorithm, clients int, now time.Time) (costRow, error) {
 	row := costRow{Algorithm: a.Short()}
 	m, err := testbed.StartMemcached(ctx, 1024)
 	if err != nil {
@@ -249,7 +225,7 @@ func heapInUse() float64 {
 }
 
 // Print writes the figures as a table, and what its columns mean.
-func (r *Report) Print(out io.Writer) {
+func (r *Cost) Print(out io.Writer) {
 	fmt.Fprintf(out, "%v; %d busy clients, limit %d a minute, clients and policies with names of a dozen letters\n", r.Machine, r.Clients, limit)
 	report.TableOf(out, "", "algorithm\tbusy\tnew slot\tcold\titems/client\tbytes/client\tview bytes\tweir us\tMemcached us\t", r.Rows, func(c costRow) string {
 		return fmt.Sprintf("%s\t%v\t%v\t%v\t%.1f\t%.0f\t%.0f\t%s\t%s\t", c.Algorithm, c.Busy, c.NewSlot, c.Cold, c.Items, c.Bytes, c.ViewBytes,
@@ -275,7 +251,7 @@ func microseconds(d time.Duration) string {
 }
 
 // Columns implements report.Columner.
-func (r *Report) Columns() []report.Column {
+func (r *Cost) Columns() []report.Column {
 	named := make(map[string]algorithms.Algorithm)
 	for _, a := range algorithms.All {
 		named[a.Short()] = a
@@ -298,7 +274,7 @@ func (r *Report) Columns() []report.Column {
 }
 
 // Draw draws the bytes that a busy client takes.
-func (r *Report) Draw(dir string) ([]report.Picture, error) {
+func (r *Cost) Draw(dir string) ([]report.Picture, error) {
 	var store, views plotter.Values
 	var names []string
 	for _, row := range r.Rows {
