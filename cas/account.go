@@ -29,7 +29,7 @@ type account[S any] struct {
 	flights []*flight[S]
 	// flight is under way to the store; nil if none is.
 	flight *flight[S]
-	share  ledger.Share
+	visits ledger.Share
 	// expected is what the others are thought to have admitted alone, and to tell
 	// the store as late as this process, from a moment on, in Unix nanoseconds.
 	expected, from int64

@@ -42,7 +42,7 @@ func (f *family[S]) Recall(a *account[S], r counters.Request) (d counters.Decisi
 
 // shareOf returns the process's share of the client of r.
 func (f *family[S]) shareOf(a *account[S], r *counters.Request) float64 {
-	return f.book.Of(&a.share, r.Cost)
+	return f.book.Of(&a.visits, r.Cost)
 }
 
 // believed returns the state by which r is decided alone, and the belief in it.

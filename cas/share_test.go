@@ -18,16 +18,16 @@ import (
 // while the store is gone, and one that has had all for itself admits all of it.
 func TestAloneAProcessTakesItsShare(t *testing.T) {
 	t.Parallel()
-	const limit = 100
+	const limit = 100 // and none of the 30 clients makes room for another
 	for name, newLimiter := range map[string]func(s limitertest.Store) (limitertest.Limiter, error){
 		"token bucket": func(s limitertest.Store) (limitertest.Limiter, error) {
-			return NewTokenBucket(s, time.Minute, 0, testConfig(100))
+			return NewTokenBucket(s, time.Minute, 0, testConfig(10_000))
 		},
 		"sliding log": func(s limitertest.Store) (limitertest.Limiter, error) {
-			return NewSlidingLog(s, time.Minute, limit, testConfig(100))
+			return NewSlidingLog(s, time.Minute, limit, testConfig(10_000))
 		},
 		"counting log": func(s limitertest.Store) (limitertest.Limiter, error) {
-			return NewCountingLog(s, time.Minute, DefaultLogEntries, testConfig(100))
+			return NewCountingLog(s, time.Minute, DefaultLogEntries, testConfig(10_000))
 		},
 	} {
 		for _, processes := range []int{1, 2, 4, 8} {

@@ -450,7 +450,7 @@ func (w *work[S]) look(f *flight[S]) time.Time {
 			}
 		}
 		if w.met {
-			w.book.Note(&a.share, w.own, w.own)
+			w.book.Note(&a.visits, w.own, w.own)
 		}
 		a.landed(l, f)
 	default:
@@ -460,7 +460,7 @@ func (w *work[S]) look(f *flight[S]) time.Time {
 		if len(a.flights) == 0 {
 			more := max(0, l.peek(a.last.decoded, *next.latest).Remaining-l.peek(seen.decoded, *next.latest).Remaining)
 			if a.expected = max(0, a.expected-more); w.met {
-				w.book.Note(&a.share, 0, more)
+				w.book.Note(&a.visits, 0, more)
 			}
 		}
 		a.see(l, &seen, w.now.Value)

@@ -31,22 +31,7 @@ func Telling(t *testing.T, now time.Time, newStore func() Store, newLimiter func
 				limiters[i] = newLimiter(t, broken[i])
 			}
 			used := 0
-			asks := func(i, n int) {
-				for range n {
-					now = now.Add(time.Microsecond)
-					r := counters.Request{Client: "c", Cost: 1, Limit: limit, Now: now}
-					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-					d, err := limiters[i].Take(ctx, r)
-					if err != nil {
-						d, err = limiters[i].TakeLocal(r, err)
-					}
-					cancel()
-					require.NoError(t, err)
-					if d.Allowed {
-						used++
-					}
-				}
-			}
+			asks := func(i, n int) { used += admits(t, limiters[i], &now, limit, n) }
 			for range 20 {
 				asks(0, 1)
 				asks(1, 1)
@@ -71,20 +56,7 @@ func Telling(t *testing.T, now time.Time, newStore func() Store, newLimiter func
 		t.Run(fmt.Sprint(instances, " after an update"), func(t *testing.T) {
 			store, now := newStore(), now
 			used := 0
-			asks := func(l Limiter, n int) {
-				for range n {
-					now = now.Add(time.Microsecond)
-					r := counters.Request{Client: "c", Cost: 1, Limit: limit, Now: now}
-					d, err := l.Take(t.Context(), r)
-					if err != nil {
-						d, err = l.TakeLocal(r, err)
-					}
-					require.NoError(t, err)
-					if d.Allowed {
-						used++
-					}
-				}
-			}
+			asks := func(l Limiter, n int) { used += admits(t, l, &now, limit, n) }
 			asks(newLimiter(t, store), 30) // and is replaced
 			broken := &BrokenStore{Store: store}
 			var limiters []Limiter
@@ -106,21 +78,7 @@ func Telling(t *testing.T, now time.Time, newStore func() Store, newLimiter func
 	t.Run("never", func(t *testing.T) {
 		store := &BrokenStore{Store: newStore()}
 		l, gone := newLimiter(t, store), newLimiter(t, store.Store)
-		takes := func(l Limiter, n int) (allowed int) {
-			for range n {
-				now = now.Add(time.Microsecond)
-				r := counters.Request{Client: "c", Cost: 1, Limit: limit, Now: now}
-				d, err := l.Take(t.Context(), r)
-				if err != nil {
-					d, err = l.TakeLocal(r, err)
-				}
-				require.NoError(t, err)
-				if d.Allowed {
-					allowed++
-				}
-			}
-			return allowed
-		}
+		takes := func(l Limiter, n int) int { return admits(t, l, &now, limit, n) }
 		for range 20 {
 			require.Equal(t, 1, takes(l, 1))
 			require.Equal(t, 1, takes(gone, 1))
@@ -132,4 +90,24 @@ func Telling(t *testing.T, now time.Time, newStore func() Store, newLimiter func
 		now = now.Add(2*time.Second + time.Millisecond)
 		require.Greater(t, takes(l, limit), 20)
 	})
+}
+
+// admits returns how many of n checks a limiter admits, each a microsecond after the one
+// before; where its store fails, alone.
+func admits(t *testing.T, l Limiter, now *time.Time, limit int64, n int) (admitted int) {
+	for range n {
+		*now = now.Add(time.Microsecond)
+		r := counters.Request{Client: "c", Cost: 1, Limit: limit, Now: *now}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		d, err := l.Take(ctx, r)
+		if err != nil {
+			d, err = l.TakeLocal(r, err)
+		}
+		cancel()
+		require.NoError(t, err)
+		if d.Allowed {
+			admitted++
+		}
+	}
+	return admitted
 }
