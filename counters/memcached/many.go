@@ -432,60 +432,14 @@ func (c *client) unansweredTogether(err error, performed func(reply []byte) bool
 			f(err)
 		})
 	}}
-	told := &told{home: home}
 	return func(number int) error {
 		return &counters.Unanswered{Err: err, Await: func(f func(err error)) {
 			all.Later(func(err error) {
 				if err == nil && !performed(conn.Reply(number)) {
 					err = counters.ErrNotSent
 				}
-				if err != nil {
-					f(err)
-				} else {
-					told.tell(f)
-				}
+				f(err)
 			})
 		}}
-	}
-}
-
-// maxTold is how many are told at once that their task was done late.
-const maxTold = 16
-
-// told tells those whose tasks were done late, which takes them time: they may
-// take back what was counted.
-type told struct {
-	home *clients
-
-	mu      sync.Mutex
-	waiting []func(err error)
-	telling int
-}
-
-func (t *told) tell(f func(err error)) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.waiting = append(t.waiting, f)
-	if t.telling == maxTold {
-		return
-	}
-	t.telling++
-	if !t.home.many.Go(func(context.Context) { t.tellAll() }) {
-		t.home.run(t.tellAll)
-	}
-}
-
-func (t *told) tellAll() {
-	for {
-		t.mu.Lock()
-		if len(t.waiting) == 0 {
-			t.telling--
-			t.mu.Unlock()
-			return
-		}
-		f := t.waiting[0]
-		t.waiting = t.waiting[1:]
-		t.mu.Unlock()
-		f(nil)
 	}
 }
