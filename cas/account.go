@@ -30,8 +30,8 @@ type account[S any] struct {
 	// flight is under way to the store; nil if none is.
 	flight *flight[S]
 	visits ledger.Share
-	// expected is what the others are thought to have admitted alone, and to tell
-	// the store as late as this process, from a moment on, in Unix nanoseconds.
+	// expected is what the others are thought to have still to tell the store, as of
+	// from, in Unix nanoseconds; that ends after ledger.TellingTimeouts.
 	expected, from int64
 }
 
@@ -50,7 +50,8 @@ type flight[S any] struct {
 	done              bool  // it has, and the state wasn't read since
 }
 
-// told is what a flight tells of a debt.
+// told is what a flight tells of a debt: cost is what the store has if it is done, and
+// the debt's what was admitted of that. The difference is given back.
 type told struct {
 	debt *debt
 	cost int64
@@ -187,9 +188,6 @@ func (a *account[S]) expects(now time.Time, within time.Duration) int64 {
 // It reports whether that is due at once: of a flight whose outcome isn't known it
 // is when that turns out to be done.
 func (a *account[S]) refund(l *rules[S], r counters.Request, taken counters.Decision) bool {
-	if d, _ := taken.Receipt.Alone.(*debt); d != nil && d.of != a { // what was due of it is forgotten
-		return false
-	}
 	d := debtOf(taken)
 	if d == nil {
 		d = newDebt(r, taken)
@@ -233,7 +231,9 @@ func (a *account[S]) drop(until int64) {
 	})
 }
 
-// see takes over what the store has, the value of which is value.
+// see takes over what the store has, the value of which is value. If somebody has written,
+// and it is certain which flight that was, no other one was done. If it isn't, the
+// flights of that value, or all where none has it, are taken for done until it is known.
 func (a *account[S]) see(l *rules[S], seen *snapshot[S], value []byte) {
 	before := a.last
 	a.last = *seen

@@ -15,9 +15,9 @@ import (
 
 // An instance whose clock was a minute ahead has served a client, and is gone. What it
 // has admitted is in use for as long as it would be by the clock of who comes next.
-func TestAClockThatWasFarAhead(t *testing.T) {
+func (by way) TestAClockThatWasFarAhead(t *testing.T) {
 	t.Parallel()
-	for name, newLimiter := range makers {
+	for name, newLimiter := range by.makers() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			store := memory.New(nil)
@@ -58,9 +58,9 @@ func TestAClockThatWasFarAhead(t *testing.T) {
 }
 
 // An instance was an hour ahead while it couldn't ask the store, and isn't any more.
-func TestAClockThatWasAheadInAnOutage(t *testing.T) {
+func (by way) TestAClockThatWasAheadInAnOutage(t *testing.T) {
 	t.Parallel()
-	for name, newLimiter := range makers {
+	for name, newLimiter := range by.makers() {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l, err := newLimiter(memory.New(nil), testConfig(10))

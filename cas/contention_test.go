@@ -179,9 +179,9 @@ func BenchmarkContention(b *testing.B) {
 
 // Where an operation takes more than half of the store timeout, callers that wait for
 // their own instance find the store too slow. Nobody contends with it.
-func TestASlowStoreIsNoContention(t *testing.T) {
+func (by way) TestASlowStoreIsNoContention(t *testing.T) {
 	t.Parallel()
-	for name, newLimiter := range makers {
+	for name, newLimiter := range by.makers() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {

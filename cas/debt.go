@@ -19,9 +19,8 @@ type debt struct {
 	flights                         int   // that may have it done
 	there                           bool  // it was done
 	unknown                         bool  // nobody will know whether it was
-	old                             bool  // the store has answered since
+	old                             bool  // the store has answered since it was admitted: it stands for itself alone
 	into                            *debt // that it is part of now, or nil
-	of                              any   // the account, if a receipt refers to it
 }
 
 type debtKind uint8

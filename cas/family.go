@@ -56,9 +56,11 @@ func (f *family[S]) believed(a *account[S], r *counters.Request) (S, *belief[S])
 // their share too. Of what is admitted alone the first stands for itself.
 func (f *family[S]) decideAlone(s S, b *belief[S], r *counters.Request) counters.Decision {
 	if !f.cfg.CountDenied && b.alone > 0 {
+		var none S
 		all := *r
-		all.Cost = max(r.Cost, ledger.StandsFor(r.Cost, b.share))
-		if d := f.peek(s, all); !d.Allowed && d.RetryAfter != forever {
+		all.Cost = max(r.Cost, min(ledger.StandsFor(r.Cost, b.share), f.peek(none, *r).Remaining))
+		if d := f.peek(s, all); !d.Allowed {
+			d.Remaining = min(d.Remaining, max(0, r.Cost-1))
 			return d
 		}
 	}
@@ -74,8 +76,13 @@ func (f *family[S]) Alone(a *account[S], r counters.Request, of any) counters.De
 	}
 	if was != nil && was == a.flight {
 		if d, due := was.detach(&r); due != nil {
+			s, b := f.believed(a, &r) // r isn't in its own way
+			if alone := f.decideAlone(s, b, &r); d.Allowed && !alone.Allowed {
+				due.lower(due.cost)
+				return alone
+			}
 			a.owe(l, due)
-			due.of, d.Receipt.Alone = a, due
+			d.Receipt.Alone = due
 			return d
 		}
 	}
@@ -97,7 +104,7 @@ func (f *family[S]) Alone(a *account[S], r counters.Request, of any) counters.De
 		a.owe(l, due)
 		a.tidy(l)
 	}
-	due.of, d.Receipt = a, counters.Receipt{Alone: due}
+	d.Receipt = counters.Receipt{Alone: due}
 	if b = a.believe(l, b.share); d.Allowed && b.others > 0 {
 		left := f.peek(a.underWay(l, l.clone(b.state)), r)
 		d.Remaining, d.ResetAfter = left.Remaining, left.ResetAfter
@@ -119,6 +126,14 @@ func (f *family[S]) Leave(a *account[S], r counters.Request, _ any, deadline tim
 // Refund implements ledger.Family.
 func (f *family[S]) Refund(a *account[S], r counters.Request, taken counters.Decision) (tell bool) {
 	return a.refund(&f.rules, r, taken)
+}
+
+// Charge implements ledger.Family.
+func (f *family[S]) Charge(a *account[S], r counters.Request) {
+	d := newDebt(r, counters.Decision{Allowed: true})
+	d.old = true // it stands for nothing else
+	a.owe(&f.rules, d)
+	a.tidy(&f.rules)
 }
 
 // Owes implements ledger.Family.

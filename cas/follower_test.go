@@ -17,20 +17,20 @@ import (
 
 // A follower of a contended leader is denied too where no clients, or too few,
 // are remembered, as with -view-clients 0.
-func TestAFollowerIsDeniedThoughNothingIsRemembered(t *testing.T) {
+func (by way) TestAFollowerIsDeniedThoughNothingIsRemembered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New(nil)
 		rigged := &riggedStore{StateStore: store}
 		cfg := testConfig(-1)
-		limiter, err := NewTokenBucket(manyOn(rigged), time.Second, 0, cfg)
+		limiter, err := NewTokenBucket(by.on(rigged), time.Second, 0, cfg)
 		require.NoError(t, err)
-		other, err := NewTokenBucket(manyOn(store), time.Second, 0, testConfig(10))
+		other, err := NewTokenBucket(by.on(store), time.Second, 0, testConfig(10))
 		require.NoError(t, err)
 		take := func(l *TokenBucket, timeout time.Duration) (counters.Decision, error) {
 			ctx, cancel := context.WithTimeout(t.Context(), timeout)
 			defer cancel()
-			return takeEitherWay(ctx, l, counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: time.Now()})
+			return by.take(ctx, l, counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: time.Now()})
 		}
 		rigged.beforeSwap = func() {
 			time.Sleep(time.Millisecond)
@@ -49,19 +49,19 @@ func TestAFollowerIsDeniedThoughNothingIsRemembered(t *testing.T) {
 
 // A follower that joins a contended leader at the end of the leader's time has
 // its own time left, and is decided when the contention is over.
-func TestAFollowerHasItsOwnTime(t *testing.T) {
+func (by way) TestAFollowerHasItsOwnTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New(nil)
 		rigged := &riggedStore{StateStore: store}
-		limiter, err := NewTokenBucket(manyOn(rigged), time.Second, 0, testConfig(10))
+		limiter, err := NewTokenBucket(by.on(rigged), time.Second, 0, testConfig(10))
 		require.NoError(t, err)
-		other, err := NewTokenBucket(manyOn(store), time.Second, 0, testConfig(10))
+		other, err := NewTokenBucket(by.on(store), time.Second, 0, testConfig(10))
 		require.NoError(t, err)
 		take := func(l *TokenBucket, timeout time.Duration) (counters.Decision, error) {
 			ctx, cancel := context.WithTimeout(t.Context(), timeout)
 			defer cancel()
-			return takeEitherWay(ctx, l, counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: time.Now()})
+			return by.take(ctx, l, counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: time.Now()})
 		}
 		begin := time.Now()
 		rigged.beforeSwap = func() {
@@ -84,16 +84,16 @@ func TestAFollowerHasItsOwnTime(t *testing.T) {
 
 // Waiting for a turn leaves time enough for the store: an operation that takes
 // less than the timeout doesn't fail because of it.
-func TestATurnLeavesTheStoreItsTime(t *testing.T) {
+func (by way) TestATurnLeavesTheStoreItsTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New(nil)
 		rigged := &riggedStore{StateStore: store}
 		cfg := testConfig(10)
 		cfg.StoreTimeout = 50 * time.Millisecond
-		limiter, err := NewTokenBucket(manyOn(rigged), time.Second, 0, cfg)
+		limiter, err := NewTokenBucket(by.on(rigged), time.Second, 0, cfg)
 		require.NoError(t, err)
-		other, err := NewTokenBucket(manyOn(store), time.Second, 0, cfg)
+		other, err := NewTokenBucket(by.on(store), time.Second, 0, cfg)
 		require.NoError(t, err)
 		var deadline time.Time
 		take := func(l *TokenBucket) (counters.Decision, error) {
@@ -102,7 +102,7 @@ func TestATurnLeavesTheStoreItsTime(t *testing.T) {
 			if l == limiter {
 				deadline, _ = ctx.Deadline()
 			}
-			return takeEitherWay(ctx, l, counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: time.Now()})
+			return by.take(ctx, l, counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: time.Now()})
 		}
 		trip, races := 10*time.Millisecond, 0
 		rigged.beforeSwap = func() {
@@ -135,19 +135,19 @@ func TestATurnLeavesTheStoreItsTime(t *testing.T) {
 
 // A follower whose own time ends before the leader's is denied by what the
 // leader has seen.
-func TestAFollowerWhoseTimeEndsFirstIsDenied(t *testing.T) {
+func (by way) TestAFollowerWhoseTimeEndsFirstIsDenied(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New(nil)
 		rigged := &riggedStore{StateStore: store}
-		limiter, err := NewTokenBucket(manyOn(rigged), time.Second, 0, testConfig(10))
+		limiter, err := NewTokenBucket(by.on(rigged), time.Second, 0, testConfig(10))
 		require.NoError(t, err)
-		other, err := NewTokenBucket(manyOn(store), time.Second, 0, testConfig(10))
+		other, err := NewTokenBucket(by.on(store), time.Second, 0, testConfig(10))
 		require.NoError(t, err)
 		take := func(l *TokenBucket, timeout time.Duration) (counters.Decision, error) {
 			ctx, cancel := context.WithTimeout(t.Context(), timeout)
 			defer cancel()
-			return takeEitherWay(ctx, l, counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: time.Now()})
+			return by.take(ctx, l, counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: time.Now()})
 		}
 		rigged.beforeSwap = func() {
 			time.Sleep(time.Millisecond)
@@ -166,9 +166,9 @@ func TestAFollowerWhoseTimeEndsFirstIsDenied(t *testing.T) {
 
 // The deadline cuts off an attempt after a lost race: that is contention, and
 // admits nothing.
-func TestADeadlineAfterALostRaceIsContention(t *testing.T) {
+func (by way) TestADeadlineAfterALostRaceIsContention(t *testing.T) {
 	t.Parallel()
-	a, b := newPair(t)
+	a, b := by.newPair(t)
 	require.True(t, b.take(2).Allowed)
 	require.True(t, a.take(1).Allowed)
 	a.store.beforeSwap = func() {
@@ -186,10 +186,10 @@ func TestADeadlineAfterALostRaceIsContention(t *testing.T) {
 
 // A refund that lost each race is tried again once, and done when the
 // contention is over. One whose last attempt was cut off may be done already.
-func TestAContendedRefundIsTriedAgainUnlessItMayBeDone(t *testing.T) {
+func (by way) TestAContendedRefundIsTriedAgainUnlessItMayBeDone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		a, b := newPair(t)
+		a, b := by.newPair(t)
 		a.limit, b.limit = counters.MaxLimit, counters.MaxLimit
 		taken := a.take(1000)
 		begin, others := time.Now(), int64(0)
@@ -264,21 +264,21 @@ func (s *silentStore) Swap(ctx context.Context, key string, old counters.State, 
 
 // A store that falls silent while nobody else writes has failed, although it has
 // answered a moment ago: that is for on_store_error to decide.
-func TestASilentStoreIsNoContention(t *testing.T) {
+func (by way) TestASilentStoreIsNoContention(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &silentStore{StateStore: memory.New(nil)}
 		rigged := &riggedStore{StateStore: store}
 		cfg := testConfig(10)
 		cfg.StoreTimeout = 50 * time.Millisecond
-		limiter, err := NewTokenBucket(manyOn(rigged), time.Second, 0, cfg)
+		limiter, err := NewTokenBucket(by.on(rigged), time.Second, 0, cfg)
 		require.NoError(t, err)
 		var callers sync.WaitGroup
 		take := func(check func(counters.Decision, error)) {
 			callers.Go(func() {
 				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 				defer cancel()
-				check(takeEitherWay(ctx, limiter, counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: time.Now()}))
+				check(by.take(ctx, limiter, counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: time.Now()}))
 			})
 			time.Sleep(time.Millisecond)
 		}
@@ -295,18 +295,18 @@ func TestASilentStoreIsNoContention(t *testing.T) {
 }
 
 // So has one that falls silent in the middle of a check.
-func TestAStoreThatFallsSilentIsNoContention(t *testing.T) {
+func (by way) TestAStoreThatFallsSilentIsNoContention(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &silentStore{StateStore: memory.New(nil)}
-		limiter, err := NewTokenBucket(manyOn(store), time.Hour, 0, testConfig(10))
+		limiter, err := NewTokenBucket(by.on(store), time.Hour, 0, testConfig(10))
 		require.NoError(t, err)
-		other, err := NewTokenBucket(manyOn(store), time.Hour, 0, testConfig(10))
+		other, err := NewTokenBucket(by.on(store), time.Hour, 0, testConfig(10))
 		require.NoError(t, err)
 		take := func() (counters.Decision, error) {
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()
-			return takeEitherWay(ctx, limiter, counters.Request{Client: "c", Cost: 10, Limit: 10, Now: time.Now()})
+			return by.take(ctx, limiter, counters.Request{Client: "c", Cost: 10, Limit: 10, Now: time.Now()})
 		}
 		d, err := take()
 		require.NoError(t, err)
@@ -338,7 +338,7 @@ func (s *reconnecting) Swap(ctx context.Context, key string, old counters.State,
 // A store that falls silent after an attempt that no other instance has
 // forestalled has failed: what was tried on a guess was only asked for, and so
 // was what was tried on a connection that was lost.
-func TestAnAttemptThatOnlyAsksIsNoContention(t *testing.T) {
+func (by way) TestAnAttemptThatOnlyAsksIsNoContention(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string]func(take, other func() (counters.Decision, error), store *reconnecting){
 		"others wrote before the client was met": func(_, other func() (counters.Decision, error), _ *reconnecting) {
@@ -363,11 +363,11 @@ func TestAnAttemptThatOnlyAsksIsNoContention(t *testing.T) {
 				newTaker := func(store counters.StateStore) func() (counters.Decision, error) {
 					cfg := testConfig(10)
 					cfg.StoreTimeout = 50 * time.Millisecond
-					l, err := NewTokenBucket(manyOn(store), time.Minute, 0, cfg)
+					l, err := NewTokenBucket(by.on(store), time.Minute, 0, cfg)
 					require.NoError(t, err)
 					return func() (counters.Decision, error) {
 						now := time.Now()
-						return takeEitherWay(&counters.Deadline{At: now.Add(cfg.StoreTimeout)}, l, counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: now})
+						return by.take(&counters.Deadline{At: now.Add(cfg.StoreTimeout)}, l, counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: now})
 					}
 				}
 				take, other := newTaker(silent), newTaker(inner)

@@ -41,9 +41,9 @@ func (s *slowStore) Swap(ctx context.Context, key string, old counters.State, va
 
 // What is written, or not, although nobody got an answer is settled when the
 // store tells.
-func TestLateAnswers(t *testing.T) {
+func (by way) TestLateAnswers(t *testing.T) {
 	t.Parallel()
-	for name, newLimiter := range makers {
+	for name, newLimiter := range by.makers() {
 		for _, test := range []struct {
 			written             bool
 			told                error
@@ -106,9 +106,9 @@ func TestLateAnswers(t *testing.T) {
 
 // An answer that comes when the leader has just given it up is refunded behind
 // its batch: the refund needs the client that the leader still has.
-func TestAnAnswerThatIsHardlyLateIsRefunded(t *testing.T) {
+func (by way) TestAnAnswerThatIsHardlyLateIsRefunded(t *testing.T) {
 	t.Parallel()
-	for name, newLimiter := range makers {
+	for name, newLimiter := range by.makers() {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := &slowStore{Store: memory.New(nil), swaps: true}
@@ -139,9 +139,9 @@ func TestAnAnswerThatIsHardlyLateIsRefunded(t *testing.T) {
 // What the store hasn't answered is taken for consumed by the next batch too,
 // whose leader may be faster than the callers of the first, who are decided
 // alone only while its state is on its way.
-func TestTheNextBatchKnowsOfWhatIsUnanswered(t *testing.T) {
+func (by way) TestTheNextBatchKnowsOfWhatIsUnanswered(t *testing.T) {
 	t.Parallel()
-	for name, newLimiter := range makers {
+	for name, newLimiter := range by.makers() {
 		for _, answered := range []bool{true, false} {
 			t.Run(fmt.Sprint(name, answered), func(t *testing.T) {
 				inner := memory.New(nil)
@@ -205,9 +205,9 @@ func (s *busyStore) Swap(ctx context.Context, key string, old counters.State, va
 
 // That a swap wasn't done may be known only when the store has answered
 // another: what it was to consume is owed all the same.
-func TestAnAnswerThatComesAfterTheNext(t *testing.T) {
+func (by way) TestAnAnswerThatComesAfterTheNext(t *testing.T) {
 	t.Parallel()
-	for name, newLimiter := range makers {
+	for name, newLimiter := range by.makers() {
 		for _, test := range []struct {
 			others int64
 			during bool // the next swap, or after it
@@ -277,9 +277,9 @@ func (s *tardyStore) Swap(ctx context.Context, key string, old counters.State, v
 // A swap that is done late keeps the next one from being done, though that has
 // no answer either: what only that was to consume is owed, and what was refused is
 // given back.
-func TestASwapThatIsDoneLate(t *testing.T) {
+func (by way) TestASwapThatIsDoneLate(t *testing.T) {
 	t.Parallel()
-	for name, newLimiter := range makers {
+	for name, newLimiter := range by.makers() {
 		for _, gone := range []bool{false, true} { // the first caller leaves it at the error
 			t.Run(fmt.Sprint(name, gone), func(t *testing.T) {
 				inner := memory.New(nil)
@@ -323,9 +323,9 @@ func TestASwapThatIsDoneLate(t *testing.T) {
 }
 
 // A swap that leaves the state as it is doesn't tell whether the next one is done.
-func TestASwapThatChangesNothing(t *testing.T) {
+func (by way) TestASwapThatChangesNothing(t *testing.T) {
 	t.Parallel()
-	for name, newLimiter := range makers {
+	for name, newLimiter := range by.makers() {
 		t.Run(name, func(t *testing.T) {
 			store := &slowStore{Store: memory.New(nil), swaps: true}
 			l, err := newLimiter(store, testConfig(10))
@@ -348,9 +348,9 @@ func TestASwapThatChangesNothing(t *testing.T) {
 
 // A caller that leaves before its leader has the answer is refused or
 // contended, and is refunded.
-func TestWhoLeavesIsRefunded(t *testing.T) {
+func (by way) TestWhoLeavesIsRefunded(t *testing.T) {
 	t.Parallel()
-	for name, newLimiter := range makers {
+	for name, newLimiter := range by.makers() {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := &slowStore{Store: memory.New(nil), takes: 50 * time.Millisecond}
@@ -381,9 +381,9 @@ func TestWhoLeavesIsRefunded(t *testing.T) {
 
 // Of a batch whose answer is late, what was refused is refunded, and what the
 // process has admitted alone is consumed once.
-func TestABatchIsRefundedInPart(t *testing.T) {
+func (by way) TestABatchIsRefundedInPart(t *testing.T) {
 	t.Parallel()
-	for name, newLimiter := range makers {
+	for name, newLimiter := range by.makers() {
 		for _, swaps := range []bool{true, false} {
 			t.Run(fmt.Sprint(name, swaps), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
@@ -436,9 +436,9 @@ func TestABatchIsRefundedInPart(t *testing.T) {
 
 // A caller that leaves is decided alone. When it turns out that its leader's swap was
 // done, which nobody has answered, it is counted once.
-func TestWhoLeavesAnUnansweredSwapIsRefunded(t *testing.T) {
+func (by way) TestWhoLeavesAnUnansweredSwapIsRefunded(t *testing.T) {
 	t.Parallel()
-	for name, newLimiter := range makers {
+	for name, newLimiter := range by.makers() {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := &slowStore{Store: memory.New(nil), takes: 50 * time.Millisecond, swaps: true}
@@ -481,9 +481,9 @@ func TestWhoLeavesAnUnansweredSwapIsRefunded(t *testing.T) {
 // What others have written over may never have been consumed, as long as the
 // store hasn't told: then it isn't taken back from them, nor from what the
 // process admits alone after it.
-func TestWhatIsAssumedIsNotRefunded(t *testing.T) {
+func (by way) TestWhatIsAssumedIsNotRefunded(t *testing.T) {
 	t.Parallel()
-	for name, newLimiter := range makers {
+	for name, newLimiter := range by.makers() {
 		for _, early := range []bool{true, false} {
 			t.Run(fmt.Sprint(name, early), func(t *testing.T) {
 				inner := memory.New(nil)

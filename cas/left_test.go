@@ -21,10 +21,10 @@ import (
 // A store whose answers come about when callers give up, or later: some leave,
 // some are answered, and some had their request consumed without knowing. The
 // process admits no more than the limit, and all of it if nobody was contended.
-func TestSlowAnswers(t *testing.T) {
+func (by way) TestSlowAnswers(t *testing.T) {
 	t.Parallel()
 	const timeout = 50 * time.Millisecond
-	for name, newLimiter := range makers {
+	for name, newLimiter := range by.makers() {
 		for _, delay := range []time.Duration{30 * time.Millisecond, 45 * time.Millisecond, 60 * time.Millisecond} {
 			t.Run(fmt.Sprint(name, " ", delay), func(t *testing.T) {
 				t.Parallel()
@@ -123,7 +123,7 @@ func (s *scriptedStore) Swap(ctx context.Context, key string, old counters.State
 
 // A caller whose time is over while its leader works is answered by the process
 // alone: what it is admitted is consumed once, whatever the leader does then.
-func TestWhoLeavesIsConsumedOnce(t *testing.T) {
+func (by way) TestWhoLeavesIsConsumedOnce(t *testing.T) {
 	t.Parallel()
 	const during, after = 45 * time.Millisecond, 90 * time.Millisecond
 	for _, test := range []struct {
@@ -146,7 +146,7 @@ func TestWhoLeavesIsConsumedOnce(t *testing.T) {
 		{"while another takes the last place", 0, during, nil, 1},
 		{"after another took the last place", 0, after, nil, 1},
 	} {
-		for name, newLimiter := range makers {
+		for name, newLimiter := range by.makers() {
 			for _, leaders := range []int64{1, 2} {
 				t.Run(fmt.Sprint(test.name, name, leaders), func(t *testing.T) {
 					t.Parallel()
@@ -223,9 +223,9 @@ func TestWhoLeavesIsConsumedOnce(t *testing.T) {
 
 // Who is decided alone while another's cost is under way gets nothing of that,
 // and what is admitted so is consumed besides it, be there a debt or not.
-func TestWhatIsUnderWayIsInUse(t *testing.T) {
+func (by way) TestWhatIsUnderWayIsInUse(t *testing.T) {
 	t.Parallel()
-	for name, newLimiter := range makers {
+	for name, newLimiter := range by.makers() {
 		for _, owed := range []int64{0, 1} {
 			t.Run(fmt.Sprint(name, owed), func(t *testing.T) {
 				t.Parallel()
@@ -292,9 +292,9 @@ func (s *heldStore) Swap(ctx context.Context, key string, old counters.State, va
 // What another limit has denied is given back after the store has consumed it,
 // be it in a state that others have begun. While the store is about to, what
 // can't be given back is counted.
-func TestWhatIsGivenBackWhileItIsRepaid(t *testing.T) {
+func (by way) TestWhatIsGivenBackWhileItIsRepaid(t *testing.T) {
 	t.Parallel()
-	for name, newLimiter := range makers {
+	for name, newLimiter := range by.makers() {
 		for _, test := range []struct {
 			name          string
 			others, after bool
@@ -365,9 +365,9 @@ func TestWhatIsGivenBackWhileItIsRepaid(t *testing.T) {
 
 // What was admitted alone before a reset, be it by a clock that is ahead of the
 // reset's, isn't given back to what was consumed after it.
-func TestNothingFromBeforeAResetIsGivenBack(t *testing.T) {
+func (by way) TestNothingFromBeforeAResetIsGivenBack(t *testing.T) {
 	t.Parallel()
-	for name, newLimiter := range makers {
+	for name, newLimiter := range by.makers() {
 		t.Run(name, func(t *testing.T) {
 			inner := memory.New(nil)
 			broken := &limitertest.BrokenStore{Store: inner, Err: limitertest.ErrUnsent}
@@ -405,9 +405,9 @@ func TestNothingFromBeforeAResetIsGivenBack(t *testing.T) {
 
 // What was admitted alone when nothing was left is given back once, from what there was
 // no room for.
-func TestWhatABucketHasNoRoomForIsGivenBackOnce(t *testing.T) {
+func (by way) TestWhatABucketHasNoRoomForIsGivenBackOnce(t *testing.T) {
 	t.Parallel()
-	for name, newLimiter := range makers {
+	for name, newLimiter := range by.makers() {
 		t.Run(name, func(t *testing.T) {
 			inner := memory.New(nil)
 			broken := &limitertest.BrokenStore{Store: inner}
@@ -450,7 +450,7 @@ func TestWhatABucketHasNoRoomForIsGivenBackOnce(t *testing.T) {
 
 // What is given back while the store is told to consume it, without an answer,
 // doesn't stand for what is admitted alone after it.
-func TestWhatIsGivenBackIsNotSetOffAgainstWhatComesLater(t *testing.T) {
+func (by way) TestWhatIsGivenBackIsNotSetOffAgainstWhatComesLater(t *testing.T) {
 	t.Parallel()
 	for _, outcome := range []error{limitertest.ErrUnanswered, limitertest.ErrUnheard} {
 		t.Run(outcome.Error(), func(t *testing.T) {
@@ -458,7 +458,7 @@ func TestWhatIsGivenBackIsNotSetOffAgainstWhatComesLater(t *testing.T) {
 				store := &heldStore{Store: &scriptedStore{Store: memory.New(nil), outcomes: []error{outcome}}, hold: make(chan struct{})}
 				cfg := testConfig(10)
 				cfg.StoreTimeout = time.Second
-				l, err := makers["sliding log"](store, cfg)
+				l, err := by.makers()["sliding log"](store, cfg)
 				require.NoError(t, err)
 				now := clock(t, "12:00:01.5")
 				request := func(cost int64) counters.Request {

@@ -70,6 +70,7 @@ var unhurried = &counters.Deadline{At: time.Now().Add(24 * time.Hour)}
 type instance struct {
 	t        testing.TB
 	store    *riggedStore
+	by       way
 	limiter  *TokenBucket
 	now      time.Time
 	limit    int64
@@ -82,8 +83,8 @@ type instance struct {
 }
 
 // newInstance returns an instance of a token bucket of 10 a second.
-func newInstance(t testing.TB, store counters.StateStore, countDenied bool) *instance {
-	i := &instance{t: t, store: &riggedStore{StateStore: store}, now: clock(t, "12:00:00"), limit: 10}
+func (by way) newInstance(t testing.TB, store counters.StateStore, countDenied bool) *instance {
+	i := &instance{t: t, by: by, store: &riggedStore{StateStore: store}, now: clock(t, "12:00:00"), limit: 10}
 	cfg := testConfig(10)
 	cfg.CountDenied = countDenied
 	cfg.RefundFailed = func() { i.refundsFailed++ }
@@ -91,17 +92,17 @@ func newInstance(t testing.TB, store counters.StateStore, countDenied bool) *ins
 	cfg.Swaps = func(attempts, lost int) { i.attempts, i.lost = append(i.attempts, attempts), i.lost+lost }
 	cfg.Foreign = func() { i.foreign++ }
 	var err error
-	i.limiter, err = NewTokenBucket(manyOn(i.store), time.Second, 0, cfg)
+	i.limiter, err = NewTokenBucket(by.on(i.store), time.Second, 0, cfg)
 	require.NoError(t, err)
 	return i
 }
 
 // newPair returns two instances that share an embedded store, on which nothing
 // expires.
-func newPair(t testing.TB) (a, b *instance) {
+func (by way) newPair(t testing.TB) (a, b *instance) {
 	noon := clock(t, "12:00:00")
 	store := memory.New(func() time.Time { return noon })
-	return newInstance(t, store, false), newInstance(t, store, false)
+	return by.newInstance(t, store, false), by.newInstance(t, store, false)
 }
 
 func (i *instance) request(cost int64) counters.Request {
@@ -110,7 +111,7 @@ func (i *instance) request(cost int64) counters.Request {
 
 func (i *instance) take(cost int64) counters.Decision {
 	i.t.Helper()
-	d, err := takeEitherWay(unhurried, i.limiter, i.request(cost))
+	d, err := i.by.take(unhurried, i.limiter, i.request(cost))
 	require.NoError(i.t, err)
 	return d
 }
@@ -179,9 +180,9 @@ func TestFractionsOfTokensSurvive(t *testing.T) {
 	}
 }
 
-func TestACheckIsOneRoundTripOrNone(t *testing.T) {
+func (by way) TestACheckIsOneRoundTripOrNone(t *testing.T) {
 	t.Parallel()
-	i, _ := newPair(t)
+	i, _ := by.newPair(t)
 	require.True(t, i.take(4).Allowed)
 	assert.Equal(t, 1, i.store.operations(), "of a new client")
 	require.True(t, i.take(6).Allowed)
@@ -210,18 +211,18 @@ func TestACheckIsOneRoundTripOrNone(t *testing.T) {
 	assert.Zero(t, i.lost)
 }
 
-func TestCostZeroOnlyLooks(t *testing.T) {
+func (by way) TestCostZeroOnlyLooks(t *testing.T) {
 	t.Parallel()
-	i, _ := newPair(t)
+	i, _ := by.newPair(t)
 	assert.Equal(t, counters.Decision{Allowed: true, Remaining: 10}, i.take(0))
 	require.NoError(t, i.limiter.Refund(context.Background(), i.request(0), counters.Decision{Allowed: true}))
 	assert.Zero(t, i.store.swaps)
 	assert.Zero(t, i.limiter.Clients())
 }
 
-func TestPeekLocalIsWhatWasSeen(t *testing.T) {
+func (by way) TestPeekLocalIsWhatWasSeen(t *testing.T) {
 	t.Parallel()
-	a, b := newPair(t)
+	a, b := by.newPair(t)
 	_, ok := a.limiter.PeekLocal(a.request(1))
 	assert.False(t, ok, "a new client")
 	a.take(4)
@@ -236,9 +237,9 @@ func TestPeekLocalIsWhatWasSeen(t *testing.T) {
 	assert.Zero(t, a.store.operations())
 }
 
-func TestInstancesShareAState(t *testing.T) {
+func (by way) TestInstancesShareAState(t *testing.T) {
 	t.Parallel()
-	a, b := newPair(t)
+	a, b := by.newPair(t)
 	require.True(t, a.take(4).Allowed)
 	assert.Equal(t, int64(3), b.take(3).Remaining, "a guess that there is nothing brings back what there is")
 	assert.Equal(t, []int{2}, b.attempts)
@@ -250,9 +251,9 @@ func TestInstancesShareAState(t *testing.T) {
 	assert.Equal(t, int64(0), b.remaining())
 }
 
-func TestALostRaceIsRunAgain(t *testing.T) {
+func (by way) TestALostRaceIsRunAgain(t *testing.T) {
 	t.Parallel()
-	a, b := newPair(t)
+	a, b := by.newPair(t)
 	races := 3
 	a.store.beforeSwap = func() {
 		if races > 0 {
@@ -267,9 +268,9 @@ func TestALostRaceIsRunAgain(t *testing.T) {
 
 // While others always come first, nothing is consumed and the check ends with
 // its time.
-func TestContended(t *testing.T) {
+func (by way) TestContended(t *testing.T) {
 	t.Parallel()
-	a, b := newPair(t)
+	a, b := by.newPair(t)
 	a.limit, b.limit = counters.MaxLimit, counters.MaxLimit
 	others := int64(0)
 	a.store.beforeSwap = func() {
@@ -293,9 +294,9 @@ func TestContended(t *testing.T) {
 	assert.True(t, a.take(1).Allowed)
 }
 
-func TestAStateThatVanishesBeginsAnew(t *testing.T) {
+func (by way) TestAStateThatVanishesBeginsAnew(t *testing.T) {
 	t.Parallel()
-	a, b := newPair(t)
+	a, b := by.newPair(t)
 	a.take(7)
 	a.store.beforeSwap = func() {
 		a.store.beforeSwap = nil
@@ -304,9 +305,9 @@ func TestAStateThatVanishesBeginsAnew(t *testing.T) {
 	assert.Equal(t, int64(8), a.take(2).Remaining)
 }
 
-func TestAResetIsNeverUndone(t *testing.T) {
+func (by way) TestAResetIsNeverUndone(t *testing.T) {
 	t.Parallel()
-	a, b := newPair(t)
+	a, b := by.newPair(t)
 	a.limit = 1
 	a.take(1)
 	require.False(t, a.take(1).Allowed)
@@ -332,9 +333,9 @@ func TestAResetIsNeverUndone(t *testing.T) {
 
 // Whether a swap that was not answered has happened is unknown. It isn't
 // repeated, and what the process remembered is forgotten.
-func TestAnAmbiguousSwap(t *testing.T) {
+func (by way) TestAnAmbiguousSwap(t *testing.T) {
 	t.Parallel()
-	a, _ := newPair(t)
+	a, _ := by.newPair(t)
 	a.take(2)
 	a.now = a.now.Add(1)
 	a.store.afterSwap = func() error { return counters.ErrTimeout }
@@ -349,7 +350,7 @@ func TestAnAmbiguousSwap(t *testing.T) {
 	assert.Equal(t, int64(7), a.take(1).Remaining, "it was stored, and is given back")
 }
 
-func TestForeignValuesAreReplaced(t *testing.T) {
+func (by way) TestForeignValuesAreReplaced(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	other := newTimelineBucket(t)
@@ -358,7 +359,7 @@ func TestForeignValuesAreReplaced(t *testing.T) {
 		"another algorithm": {formatLeakyBucket}, "cut": other[:len(other)-1], "more": append(bytes.Clone(other), 0),
 	} {
 		t.Run(name, func(t *testing.T) {
-			i, other := newPair(t)
+			i, other := by.newPair(t)
 			_, _, err := i.store.Swap(ctx, testKeys.StateKey("c"), counters.State{}, value, time.Minute)
 			require.NoError(t, err)
 			assert.Equal(t, int64(10), other.remaining())
@@ -378,8 +379,8 @@ func newTimelineBucket(t *testing.T) []byte {
 }
 
 // Callers that arrive while an attempt is under way join the next one.
-func TestArrivalsDuringARetryJoinIt(t *testing.T) {
-	a, b := newPair(t)
+func (by way) TestArrivalsDuringARetryJoinIt(t *testing.T) {
+	a, b := by.newPair(t)
 	a.limit, b.limit = 100, 100
 	const joining = 20
 	a.take(1)
@@ -413,9 +414,9 @@ func requireWaiting(t *testing.T, callers int) {
 // A goroutine whose innermost call is Do has put its own call into a batch.
 var waitingCaller = regexp.MustCompile(`\[chan receive.*\]:\n\S+/counters/combiner\.\(\*Combiner\[\.\.\.\]\)\.Do\(`)
 
-func TestRefundAndTakeInOneBatch(t *testing.T) {
+func (by way) TestRefundAndTakeInOneBatch(t *testing.T) {
 	t.Parallel()
-	a, b := newPair(t)
+	a, b := by.newPair(t)
 	a.take(6)
 	d := a.take(4)
 	require.NoError(t, a.limiter.Refund(context.Background(), a.request(4), d))
@@ -441,10 +442,10 @@ func TestALeakyBucketTellsTheWait(t *testing.T) {
 	assert.Equal(t, counters.Decision{ResetAfter: 300 * time.Millisecond, RetryAfter: 100 * time.Millisecond, Local: true}, d)
 }
 
-func TestDeniedRequestsThatCount(t *testing.T) {
+func (by way) TestDeniedRequestsThatCount(t *testing.T) {
 	t.Parallel()
 	noon := clock(t, "12:00:00")
-	i := newInstance(t, memory.New(func() time.Time { return noon }), true)
+	i := by.newInstance(t, memory.New(func() time.Time { return noon }), true)
 	require.True(t, i.take(10).Allowed)
 	i.now = i.now.Add(99 * time.Millisecond)
 	i.store.operations()
@@ -477,9 +478,9 @@ func TestConstructorsOfLimitersRefuseWhatCannotWork(t *testing.T) {
 	require.ErrorContains(t, err, "limit 10001 of a sliding log")
 }
 
-func TestStoreErrorsAreTold(t *testing.T) {
+func (by way) TestStoreErrorsAreTold(t *testing.T) {
 	t.Parallel()
-	i, _ := newPair(t)
+	i, _ := by.newPair(t)
 	i.store.StateStore = failingStore{}
 	_, err := i.limiter.Take(context.Background(), i.request(1))
 	require.ErrorIs(t, err, counters.ErrUnavailable)
@@ -510,36 +511,36 @@ func (failingStore) Put(context.Context, string, []byte, time.Duration) error {
 // passed through in their order. Only a denial that is known without the store
 // is as of a moment before, and may be told for counters.MaxStaleness after a
 // reset or a refund by another instance.
-func TestLimitersLikeOneState(t *testing.T) {
+func (by way) TestLimitersLikeOneState(t *testing.T) {
 	t.Parallel()
 	t.Run("token bucket", func(t *testing.T) {
 		a, err := newTokenBucket(time.Second, 0, false)
 		require.NoError(t, err)
-		rapid.Check(t, func(t *rapid.T) { runMachine(t, a, false) })
+		rapid.Check(t, func(t *rapid.T) { runMachine(t, by, a, false) })
 	})
 	t.Run("token bucket that counts denied", func(t *testing.T) {
 		a, err := newTokenBucket(time.Second, 15, true)
 		require.NoError(t, err)
-		rapid.Check(t, func(t *rapid.T) { runMachine(t, a, true) })
+		rapid.Check(t, func(t *rapid.T) { runMachine(t, by, a, true) })
 	})
 	t.Run("leaky bucket", func(t *testing.T) {
 		a, err := newLeakyBucket(time.Second, 7, false)
 		require.NoError(t, err)
-		rapid.Check(t, func(t *rapid.T) { runMachine(t, a, false) })
+		rapid.Check(t, func(t *rapid.T) { runMachine(t, by, a, false) })
 	})
 	t.Run("sliding log", func(t *testing.T) {
 		a, err := newSlidingLog(time.Second, 10, false)
 		require.NoError(t, err)
-		rapid.Check(t, func(t *rapid.T) { runMachine(t, a, false) })
+		rapid.Check(t, func(t *rapid.T) { runMachine(t, by, a, false) })
 	})
 	t.Run("counting log", func(t *testing.T) {
 		a, err := newCountingLog(time.Second, MinLogEntries, false)
 		require.NoError(t, err)
-		rapid.Check(t, func(t *rapid.T) { runMachine(t, a, false) })
+		rapid.Check(t, func(t *rapid.T) { runMachine(t, by, a, false) })
 	})
 }
 
-func runMachine[S any](t *rapid.T, a algorithm[S], countDenied bool) {
+func runMachine[S any](t *rapid.T, by way, a algorithm[S], countDenied bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	now := clock(t, "12:00:00")
@@ -549,7 +550,7 @@ func runMachine[S any](t *rapid.T, a algorithm[S], countDenied bool) {
 		cfg := testConfig([]int{20, 10, -1}[i])
 		cfg.CountDenied = countDenied
 		limiters[i] = new(Limiter[S])
-		require.NoError(t, limiters[i].init(manyOn(store), a, "test", math.MaxInt, cfg))
+		require.NoError(t, limiters[i].init(by.on(store), a, "test", math.MaxInt, cfg))
 	}
 	model := newClient(a)
 	model.countDenied = countDenied
@@ -591,7 +592,7 @@ func runMachine[S any](t *rapid.T, a algorithm[S], countDenied bool) {
 	t.Repeat(map[string]func(*rapid.T){
 		"take": func(t *rapid.T) {
 			r := request(t)
-			d, err := takeEitherWay(ctx, pick(t), r)
+			d, err := by.take(ctx, pick(t), r)
 			require.NoError(t, err)
 			check(t, r, []counters.Decision{d})
 		},
@@ -601,7 +602,7 @@ func runMachine[S any](t *rapid.T, a algorithm[S], countDenied bool) {
 			var done sync.WaitGroup
 			for i := range got {
 				done.Go(func() {
-					d, err := takeEitherWay(ctx, l, r)
+					d, err := by.take(ctx, l, r)
 					assert.NoError(t, err)
 					got[i] = d
 				})
@@ -641,11 +642,11 @@ func runMachine[S any](t *rapid.T, a algorithm[S], countDenied bool) {
 // An item lives until its state is the initial one, and longer by the margin:
 // nothing that matters expires, and an expired item and a full bucket are the
 // same thing.
-func TestExpiryAndTruthAgree(t *testing.T) {
+func (by way) TestExpiryAndTruthAgree(t *testing.T) {
 	t.Parallel()
 	server := memcachedtest.Start(t)
 	store := openStore(t, server)
-	l, err := NewTokenBucket(manyOn(store), time.Second, 0, testConfig(10))
+	l, err := NewTokenBucket(by.on(store), time.Second, 0, testConfig(10))
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -685,7 +686,7 @@ func TestExpiryAndTruthAgree(t *testing.T) {
 
 // Eight processes and 128 callers storm one client. No window ends in that
 // time.
-func TestProcessesAdmitExactlyTheLimit(t *testing.T) {
+func (by way) TestProcessesAdmitExactlyTheLimit(t *testing.T) {
 	t.Parallel()
 	const limit = 500
 	for _, open := range []struct {
@@ -693,16 +694,16 @@ func TestProcessesAdmitExactlyTheLimit(t *testing.T) {
 		new  func(counters.StateStore) (taker, error)
 	}{
 		{"token bucket", func(s counters.StateStore) (taker, error) {
-			return eitherWay(NewTokenBucket(manyOn(s), counters.MaxWindow, 0, testConfig(10)))
+			return by.asks(NewTokenBucket(by.on(s), counters.MaxWindow, 0, testConfig(10)))
 		}},
 		{"leaky bucket", func(s counters.StateStore) (taker, error) {
-			return eitherWay(NewLeakyBucket(manyOn(s), counters.MaxWindow, 0, testConfig(10)))
+			return by.asks(NewLeakyBucket(by.on(s), counters.MaxWindow, 0, testConfig(10)))
 		}},
 		{"sliding log", func(s counters.StateStore) (taker, error) {
-			return eitherWay(NewSlidingLog(manyOn(s), counters.MaxWindow, limit, testConfig(10)))
+			return by.asks(NewSlidingLog(by.on(s), counters.MaxWindow, limit, testConfig(10)))
 		}},
 		{"counting log", func(s counters.StateStore) (taker, error) {
-			return eitherWay(NewCountingLog(manyOn(s), counters.MaxWindow, MinLogEntries, testConfig(10)))
+			return by.asks(NewCountingLog(by.on(s), counters.MaxWindow, MinLogEntries, testConfig(10)))
 		}},
 	} {
 		t.Run(open.name, func(t *testing.T) {
@@ -805,19 +806,19 @@ func TestOptionsAreChecked(t *testing.T) {
 
 // A caller whose time is over while another one leads is denied, not told that
 // the store has failed, if the store has answered the leader meanwhile.
-func TestAFollowerOfAContendedLeaderIsDenied(t *testing.T) {
+func (by way) TestAFollowerOfAContendedLeaderIsDenied(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New(nil)
 		rigged := &riggedStore{StateStore: store}
-		limiter, err := NewTokenBucket(manyOn(rigged), time.Second, 0, testConfig(10))
+		limiter, err := NewTokenBucket(by.on(rigged), time.Second, 0, testConfig(10))
 		require.NoError(t, err)
-		other, err := NewTokenBucket(manyOn(store), time.Second, 0, testConfig(10))
+		other, err := NewTokenBucket(by.on(store), time.Second, 0, testConfig(10))
 		require.NoError(t, err)
 		take := func(l *TokenBucket, timeout time.Duration) (counters.Decision, error) {
 			ctx, cancel := context.WithTimeout(t.Context(), timeout)
 			defer cancel()
-			return takeEitherWay(ctx, l, counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: time.Now()})
+			return by.take(ctx, l, counters.Request{Client: "c", Cost: 1, Limit: 1000, Now: time.Now()})
 		}
 		rigged.beforeSwap = func() {
 			time.Sleep(time.Millisecond)
@@ -899,9 +900,9 @@ func TestProcessesTakeTurns(t *testing.T) {
 
 // Another instance may have admitted a smaller cost since the state was seen:
 // while something remains, the store is asked before a denial promises a time.
-func TestADenialWithRoomForLessAsksTheStore(t *testing.T) {
+func (by way) TestADenialWithRoomForLessAsksTheStore(t *testing.T) {
 	t.Parallel()
-	a, b := newPair(t)
+	a, b := by.newPair(t)
 	require.True(t, a.take(3).Allowed)
 	require.True(t, b.take(4).Allowed)
 	d := a.take(8)
@@ -911,9 +912,9 @@ func TestADenialWithRoomForLessAsksTheStore(t *testing.T) {
 }
 
 // A clock that was an hour ahead has left a state, and a limit counts what another denied.
-func TestFitsAfterOfAStateFromTheFuture(t *testing.T) {
+func (by way) TestFitsAfterOfAStateFromTheFuture(t *testing.T) {
 	t.Parallel()
-	i := newInstance(t, memory.New(nil), true)
+	i := by.newInstance(t, memory.New(nil), true)
 	i.now = i.now.Add(time.Hour)
 	require.True(t, i.take(6).Allowed)
 	i.now = i.now.Add(-time.Hour)
@@ -923,9 +924,9 @@ func TestFitsAfterOfAStateFromTheFuture(t *testing.T) {
 }
 
 // A refund gives back what hasn't drained of it: others have had the rest.
-func TestATokenRefundGivesBackOnlyWhatWasTaken(t *testing.T) {
+func (by way) TestATokenRefundGivesBackOnlyWhatWasTaken(t *testing.T) {
 	t.Parallel()
-	a, b := newPair(t)
+	a, b := by.newPair(t)
 	first := a.request(10)
 	taken := a.take(10)
 	require.True(t, taken.Allowed)
@@ -982,9 +983,9 @@ func TestTTLIsThatOfTheSlowestCallAndTheHorizon(t *testing.T) {
 
 // A bucket gives back what a Peek has seen in use, whoever has taken it, and
 // nothing once it is empty or the client has been reset.
-func TestWhatAPeekHasSeenCanBeGivenBack(t *testing.T) {
+func (by way) TestWhatAPeekHasSeenCanBeGivenBack(t *testing.T) {
 	t.Parallel()
-	a, b := newPair(t)
+	a, b := by.newPair(t)
 	a.take(4)
 	b.take(3)
 	giveBack := func(cost int64) int64 {
@@ -1014,9 +1015,9 @@ func TestWhatAPeekHasSeenCanBeGivenBack(t *testing.T) {
 
 // Two instances deny the whole limit in turns, and each denial takes the place of all
 // that the log has. Neither takes that for a loss of what it had seen.
-func TestADenialThatReplacesAWholeLogIsNoLoss(t *testing.T) {
+func (by way) TestADenialThatReplacesAWholeLogIsNoLoss(t *testing.T) {
 	t.Parallel()
-	for name, newLimiter := range makers {
+	for name, newLimiter := range by.makers() {
 		if !strings.Contains(name, "log") {
 			continue
 		}

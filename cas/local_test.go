@@ -18,24 +18,26 @@ import (
 )
 
 // makers make a limiter of ten a minute by each algorithm.
-var makers = map[string]func(limitertest.Store, Config) (limitertest.Limiter, error){
-	"token bucket": func(s limitertest.Store, cfg Config) (limitertest.Limiter, error) {
-		return eitherWay(NewTokenBucket(manyOn(s), time.Minute, 0, cfg))
-	},
-	"leaky bucket": func(s limitertest.Store, cfg Config) (limitertest.Limiter, error) {
-		return eitherWay(NewLeakyBucket(manyOn(s), time.Minute, 0, cfg))
-	},
-	"sliding log": func(s limitertest.Store, cfg Config) (limitertest.Limiter, error) {
-		return eitherWay(NewSlidingLog(manyOn(s), time.Minute, 10, cfg))
-	},
-	"counting log": func(s limitertest.Store, cfg Config) (limitertest.Limiter, error) {
-		return eitherWay(NewCountingLog(manyOn(s), time.Minute, MinLogEntries, cfg))
-	},
+func (by way) makers() map[string]func(limitertest.Store, Config) (limitertest.Limiter, error) {
+	return map[string]func(limitertest.Store, Config) (limitertest.Limiter, error){
+		"token bucket": func(s limitertest.Store, cfg Config) (limitertest.Limiter, error) {
+			return by.asks(NewTokenBucket(by.on(s), time.Minute, 0, cfg))
+		},
+		"leaky bucket": func(s limitertest.Store, cfg Config) (limitertest.Limiter, error) {
+			return by.asks(NewLeakyBucket(by.on(s), time.Minute, 0, cfg))
+		},
+		"sliding log": func(s limitertest.Store, cfg Config) (limitertest.Limiter, error) {
+			return by.asks(NewSlidingLog(by.on(s), time.Minute, 10, cfg))
+		},
+		"counting log": func(s limitertest.Store, cfg Config) (limitertest.Limiter, error) {
+			return by.asks(NewCountingLog(by.on(s), time.Minute, MinLogEntries, cfg))
+		},
+	}
 }
 
-func TestLosses(t *testing.T) {
+func (by way) TestLosses(t *testing.T) {
 	t.Parallel()
-	for name, newLimiter := range makers {
+	for name, newLimiter := range by.makers() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			limitertest.Loss(t, clock(t, "12:00:01.5"), func() limitertest.Store { return memory.New(nil) },
@@ -50,9 +52,9 @@ func TestLosses(t *testing.T) {
 	}
 }
 
-func TestOutages(t *testing.T) {
+func (by way) TestOutages(t *testing.T) {
 	t.Parallel()
-	for name, newLimiter := range makers {
+	for name, newLimiter := range by.makers() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			limitertest.Outage(t, clock(t, "12:00:01.5"), func() limitertest.Store { return memory.New(nil) },
@@ -65,9 +67,9 @@ func TestOutages(t *testing.T) {
 	}
 }
 
-func TestLateAnswersInAnyOrder(t *testing.T) {
+func (by way) TestLateAnswersInAnyOrder(t *testing.T) {
 	t.Parallel()
-	for name, newLimiter := range makers {
+	for name, newLimiter := range by.makers() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			limitertest.Late(t, clock(t, "12:00:01.5"), 1000, func() limitertest.Store { return memory.New(nil) },
@@ -82,9 +84,9 @@ func TestLateAnswersInAnyOrder(t *testing.T) {
 	}
 }
 
-func TestLeaving(t *testing.T) {
+func (by way) TestLeaving(t *testing.T) {
 	t.Parallel()
-	for name, newLimiter := range makers {
+	for name, newLimiter := range by.makers() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			limitertest.Leaving(t, clock(t, "12:00:01.5"), func() limitertest.Store { return memory.New(nil) },
@@ -121,9 +123,9 @@ func (s *leakyStore) Swap(ctx context.Context, key string, old counters.State, v
 
 // The store may lose a state, and others begin it anew, within the round trip
 // in which it was written.
-func TestAStateThatIsLostAsItIsWritten(t *testing.T) {
+func (by way) TestAStateThatIsLostAsItIsWritten(t *testing.T) {
 	t.Parallel()
-	for name, newLimiter := range makers {
+	for name, newLimiter := range by.makers() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			inner := memory.New(nil)
@@ -168,10 +170,10 @@ func TestAStateThatIsLostAsItIsWritten(t *testing.T) {
 
 // A request that has been under way for long may find in use what others that
 // came before it don't. When the store has lost that, it is put back for both.
-func TestWhatIsLostIsInUseForLateRequests(t *testing.T) {
+func (by way) TestWhatIsLostIsInUseForLateRequests(t *testing.T) {
 	t.Parallel()
 	const in, out = time.Minute - 30*time.Millisecond, time.Minute + time.Millisecond // of what is in use at 0
-	for name, newLimiter := range makers {
+	for name, newLimiter := range by.makers() {
 		begin := func(t *testing.T) (store *busyStore, lose func(), take func(cost int64, after time.Duration) bool) {
 			inner := &limitertest.BrokenStore{Store: memory.New(nil)}
 			store = &busyStore{Store: inner}
@@ -215,9 +217,9 @@ func TestWhatIsLostIsInUseForLateRequests(t *testing.T) {
 
 // While a state is on its way, a late request is decided as of the time of that:
 // what is in the way at its own time has passed. It is consumed all the same.
-func TestALateRequestIsConsumed(t *testing.T) {
+func (by way) TestALateRequestIsConsumed(t *testing.T) {
 	t.Parallel()
-	for name, newLimiter := range makers {
+	for name, newLimiter := range by.makers() {
 		t.Run(name, func(t *testing.T) {
 			store := &busyStore{Store: memory.New(nil)}
 			l, err := newLimiter(store, testConfig(10))
@@ -251,9 +253,9 @@ func TestALateRequestIsConsumed(t *testing.T) {
 
 // A faster clock drops the mark of a reset first: that is no loss of it. What was
 // put back since is not from before it, though a slower clock has begun it.
-func TestTheMarkOfAResetExpiresByEveryClock(t *testing.T) {
+func (by way) TestTheMarkOfAResetExpiresByEveryClock(t *testing.T) {
 	t.Parallel()
-	for name, newLimiter := range makers {
+	for name, newLimiter := range by.makers() {
 		t.Run(name, func(t *testing.T) {
 			const skew = 50 * time.Millisecond
 			inner := memory.New(nil)
@@ -291,16 +293,16 @@ func TestTheMarkOfAResetExpiresByEveryClock(t *testing.T) {
 
 // What a process has given back alone, in a bucket, is not in front of what it
 // has admitted before or after that: time has passed over as much of this.
-func TestTimePassesOverWhatWasAdmittedAlone(t *testing.T) {
+func (by way) TestTimePassesOverWhatWasAdmittedAlone(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"token bucket", "leaky bucket"} {
 		for _, earlier := range []bool{true, false} { // than the refund of another
 			t.Run(fmt.Sprint(name, earlier), func(t *testing.T) {
 				inner := memory.New(nil)
 				store := &limitertest.BrokenStore{Store: inner, Err: limitertest.ErrUnsent}
-				l, err := makers[name](store, testConfig(10))
+				l, err := by.makers()[name](store, testConfig(10))
 				require.NoError(t, err)
-				there, err := makers[name](inner, testConfig(10))
+				there, err := by.makers()[name](inner, testConfig(10))
 				require.NoError(t, err)
 				now := clock(t, "12:00:01.5")
 				request := func(cost int64) counters.Request {
@@ -345,9 +347,9 @@ func TestTimePassesOverWhatWasAdmittedAlone(t *testing.T) {
 // Others may tell the store of what they have admitted alone, and began earlier,
 // between a take and its refund: the refund takes back all the same, be any of
 // theirs still in use or not.
-func TestARefundFindsItsOwnBesideADebt(t *testing.T) {
+func (by way) TestARefundFindsItsOwnBesideADebt(t *testing.T) {
 	t.Parallel()
-	for name, newLimiter := range makers {
+	for name, newLimiter := range by.makers() {
 		for _, later := range []time.Duration{6 * time.Second, 2 * time.Minute} {
 			t.Run(fmt.Sprint(name, later), func(t *testing.T) {
 				store := memory.New(nil)
@@ -378,9 +380,9 @@ func TestARefundFindsItsOwnBesideADebt(t *testing.T) {
 // What a process has admitted alone is given back when the store has consumed
 // it, be it in a state that others began later. What was consumed before a reset
 // is not in the state that began then.
-func TestWhatWasOwedIsGivenBackFromALaterState(t *testing.T) {
+func (by way) TestWhatWasOwedIsGivenBackFromALaterState(t *testing.T) {
 	t.Parallel()
-	for name, newLimiter := range makers {
+	for name, newLimiter := range by.makers() {
 		t.Run(name, func(t *testing.T) {
 			store := memory.New(nil)
 			l, err := newLimiter(store, testConfig(10))
@@ -432,14 +434,14 @@ func TestWhatWasOwedIsGivenBackFromALaterState(t *testing.T) {
 
 // What processes have admitted alone may be more than a bucket holds. All of it drains
 // before anything else is admitted.
-func TestABucketThatIsMoreThanFull(t *testing.T) {
+func (by way) TestABucketThatIsMoreThanFull(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"token bucket", "leaky bucket"} {
 		t.Run(name, func(t *testing.T) {
 			store := memory.New(nil)
-			l, err := makers[name](store, testConfig(10))
+			l, err := by.makers()[name](store, testConfig(10))
 			require.NoError(t, err)
-			there, err := makers[name](store, testConfig(10))
+			there, err := by.makers()[name](store, testConfig(10))
 			require.NoError(t, err)
 			now := clock(t, "12:00:01.5")
 			request := func(cost int64) counters.Request {
@@ -470,9 +472,9 @@ func TestABucketThatIsMoreThanFull(t *testing.T) {
 
 // A request that the store may have consumed is consumed once, be it older than one
 // that is due: in a log it then stands where that does.
-func TestWhatIsLateIsConsumedOnce(t *testing.T) {
+func (by way) TestWhatIsLateIsConsumedOnce(t *testing.T) {
 	t.Parallel()
-	for name, newLimiter := range makers {
+	for name, newLimiter := range by.makers() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			inner := memory.New(nil)
@@ -508,9 +510,9 @@ func TestWhatIsLateIsConsumedOnce(t *testing.T) {
 
 // What the store was told without an answer may be the state that it had: it is
 // no other's, and what it may have consumed after it is put back with it.
-func TestAStateThatIsWrittenAgain(t *testing.T) {
+func (by way) TestAStateThatIsWrittenAgain(t *testing.T) {
 	t.Parallel()
-	for name, newLimiter := range makers {
+	for name, newLimiter := range by.makers() {
 		for _, outcome := range []error{limitertest.ErrUnanswered, limitertest.ErrUnheard, limitertest.ErrUnsent} {
 			t.Run(name+" "+outcome.Error(), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {

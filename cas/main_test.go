@@ -2,7 +2,6 @@ package cas
 
 import (
 	"context"
-	"flag"
 	"testing"
 	"time"
 
@@ -12,30 +11,24 @@ import (
 	"weir/counters/limitertest"
 )
 
-// Every test is run twice: with Take, and with TakeMany where that decides.
-func TestMain(m *testing.M) { goleak.VerifyTestMain(twice{m}) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-type twice struct{ *testing.M }
+func TestTake(t *testing.T)     { limitertest.Methods(t, way{}) }
+func TestTakeMany(t *testing.T) { limitertest.Methods(t, way{many: true}) }
 
-func (m twice) Run() int {
-	code := m.M.Run()
-	_ = flag.Set("test.bench", "") // it is there
-	throughMany = true
-	return max(code, m.M.Run())
-}
+// A way is how limiters are asked: by Take, or by TakeMany for one request. Its methods
+// are the tests that have to hold for both: go test -run TestTake/TestLosses runs one
+// in both ways.
+type way struct{ many bool }
 
-// throughMany has limiters decide by TakeMany.
-var throughMany bool
-
-// A manyTaker is a limiter that can decide in both ways.
+// A manyTaker is a limiter that can be asked in both ways.
 type manyTaker interface {
 	taker
 	TakeMany(ctx context.Context, requests []counters.Request, done func(i int, t counters.Taken))
 }
 
-// takeEitherWay is the limiter's Take, or what decides as it does.
-func takeEitherWay(ctx context.Context, l manyTaker, r counters.Request) (counters.Decision, error) {
-	if throughMany {
+func (by way) take(ctx context.Context, l manyTaker, r counters.Request) (counters.Decision, error) {
+	if by.many {
 		var taken counters.Taken
 		l.TakeMany(ctx, []counters.Request{r}, func(_ int, t counters.Taken) { taken = t })
 		if taken.Panic != nil {
@@ -48,8 +41,8 @@ func takeEitherWay(ctx context.Context, l manyTaker, r counters.Request) (counte
 	return l.Take(ctx, r)
 }
 
-// eitherWay returns the limiter, whose Take is takeEitherWay.
-func eitherWay(l limiter, err error) (limitertest.Limiter, error) { return takesEitherWay{l}, err }
+// asks returns the limiter, whose Take asks it in this way.
+func (by way) asks(l limiter, err error) (limitertest.Limiter, error) { return asked{l, by}, err }
 
 // A limiter is one by any algorithm.
 type limiter interface {
@@ -60,15 +53,18 @@ type limiter interface {
 	Clients() int
 }
 
-type takesEitherWay struct{ limiter }
-
-func (l takesEitherWay) Take(ctx context.Context, r counters.Request) (counters.Decision, error) {
-	return takeEitherWay(ctx, l.limiter, r)
+type asked struct {
+	limiter
+	by way
 }
 
-// manyOn returns the store, which can do many swaps if TakeMany is to decide.
-func manyOn(store counters.StateStore) counters.StateStore {
-	if _, many := store.(counters.ManyStateStore); many || !throughMany {
+func (l asked) Take(ctx context.Context, r counters.Request) (counters.Decision, error) {
+	return l.by.take(ctx, l.limiter, r)
+}
+
+// on returns the store, which can do many swaps if TakeMany is to decide.
+func (by way) on(store counters.StateStore) counters.StateStore {
+	if _, many := store.(counters.ManyStateStore); many || !by.many {
 		return store
 	}
 	return manyStore{store}

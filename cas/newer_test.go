@@ -26,9 +26,9 @@ func (s *keyedStore) Load(ctx context.Context, key string) (counters.State, erro
 
 // What a later version has written is left alone: the store can't be asked, and the
 // process decides alone. A reset begins anew, as the later version can read that.
-func TestAStateOfALaterVersionIsLeftAlone(t *testing.T) {
+func (by way) TestAStateOfALaterVersionIsLeftAlone(t *testing.T) {
 	t.Parallel()
-	for name, newLimiter := range makers {
+	for name, newLimiter := range by.makers() {
 		for _, resetBefore := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()

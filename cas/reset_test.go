@@ -30,8 +30,8 @@ func (s *hookedStore) Load(ctx context.Context, key string) (counters.State, err
 }
 
 // What is read while the client is reset is from before that, and isn't put back.
-func TestAResetWhileTheClientIsLookedAt(t *testing.T) {
-	for name, newLimiter := range makers {
+func (by way) TestAResetWhileTheClientIsLookedAt(t *testing.T) {
+	for name, newLimiter := range by.makers() {
 		t.Run(name, func(t *testing.T) {
 			store := &hookedStore{Store: memory.New(nil)}
 			cfg := testConfig(10)
@@ -58,9 +58,9 @@ func TestAResetWhileTheClientIsLookedAt(t *testing.T) {
 
 // What was admitted alone is refunded while the next swap, of which it is part, is
 // under way.
-func TestARefundWhileTheNextSwapIsUnderWay(t *testing.T) {
+func (by way) TestARefundWhileTheNextSwapIsUnderWay(t *testing.T) {
 	t.Parallel()
-	for name, newLimiter := range makers {
+	for name, newLimiter := range by.makers() {
 		t.Run(name, func(t *testing.T) {
 			inner := memory.New(nil)
 			slow := &slowStore{Store: inner}

@@ -3,6 +3,7 @@ package cas
 import (
 	"bytes"
 	"errors"
+	"math"
 	"math/rand/v2"
 	"time"
 
@@ -27,6 +28,8 @@ type Config struct {
 	// request that it is taken as of then, if it isn't nil: with how far. It must not
 	// call the limiter.
 	Ahead func(by time.Duration)
+
+	frees bool // what is in use may be less at any moment: no denial is remembered
 }
 
 // Rules are an algorithm, and what a limit's options make of it.
@@ -124,7 +127,7 @@ type snapshot[S any] struct {
 	origin  origin
 	known   bool
 	lost    bool      // the store has less, or nothing
-	at      int64     // Unix nanoseconds, of the request that asked for it
+	at      int64     // Unix nanoseconds, of the request that asked for it; or never, math.MaxInt64
 	read    time.Time // when the store answered
 	expires time.Time // when the store forgets it at the latest
 }
@@ -167,6 +170,9 @@ func (l *rules[S]) see(state counters.State, next *transition[S], seen *snapshot
 		ttl = counters.TTL(max(l.ttl(seen.decoded, *next.latest), seen.origin.left(next.latest.Now)), l.cfg.Horizon())
 	}
 	seen.expires = seen.read.Add(ttl)
+	if l.cfg.frees {
+		seen.at = math.MaxInt64
+	}
 	state.Value = nil
 	seen.state = state
 }
@@ -183,7 +189,7 @@ func (l *rules[S]) wrote(state counters.State, next *transition[S], seen *snapsh
 
 // restore adds to what was seen what the process knows besides and the store has
 // lost: all of it, or what had come until the process that was the first to put
-// it back saw it last.
+// it back saw it last; unless a mark says that it is meant to be missing.
 func (l *rules[S]) restore(seen, known *snapshot[S], r counters.Request) {
 	if !seen.state.Exists() {
 		seen.had = known.token()

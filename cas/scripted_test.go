@@ -69,8 +69,8 @@ type script struct {
 }
 
 // scripts runs a test for each of the algorithms.
-func scripts(t *testing.T, run func(t *testing.T, s *script)) {
-	for name, newLimiter := range makers {
+func (by way) scripts(t *testing.T, run func(t *testing.T, s *script)) {
+	for name, newLimiter := range by.makers() {
 		t.Run(name, func(t *testing.T) {
 			s := &script{t: t, inner: memory.New(nil), now: clock(t, "12:00:01.5")}
 			s.store = &scriptedSwap{Store: s.inner}
@@ -128,8 +128,8 @@ func (s *script) flush() {
 
 // Two swaps in a row that tell the store the same have no answer, and the second is
 // done: what they tell is consumed once.
-func TestTheSameIsSettledTwice(t *testing.T) {
-	scripts(t, func(t *testing.T, s *script) {
+func (by way) TestTheSameIsSettledTwice(t *testing.T) {
+	by.scripts(t, func(t *testing.T, s *script) {
 		s.takes(1)
 		r := s.request(50)
 		require.True(t, s.alone(r, counters.ErrTimeout).Allowed) // the breaker was open
@@ -149,8 +149,8 @@ func TestTheSameIsSettledTwice(t *testing.T) {
 
 // A swap is told to be done, and then lost by the store. The next one puts it back,
 // and has no answer though it is done.
-func TestWhatIsLostBetweenTwoLateSwaps(t *testing.T) {
-	scripts(t, func(t *testing.T, s *script) {
+func (by way) TestWhatIsLostBetweenTwoLateSwaps(t *testing.T) {
+	by.scripts(t, func(t *testing.T, s *script) {
 		s.takes(1)
 		late := s.store.late(true)
 		r, _, err := s.take(10)
@@ -175,8 +175,8 @@ func TestWhatIsLostBetweenTwoLateSwaps(t *testing.T) {
 
 // The first swap after the process's own reset has no answer. What is admitted alone
 // is in use, though nobody ever tells what has become of it.
-func TestTheFirstSwapAfterAReset(t *testing.T) {
-	scripts(t, func(t *testing.T, s *script) {
+func (by way) TestTheFirstSwapAfterAReset(t *testing.T) {
+	by.scripts(t, func(t *testing.T, s *script) {
 		s.takes(1)
 		require.NoError(t, s.l.(interface {
 			Reset(context.Context, string, time.Time) error
@@ -195,8 +195,8 @@ func TestTheFirstSwapAfterAReset(t *testing.T) {
 
 // What is admitted alone after a reset stays, be it that a swap from before has no
 // answer.
-func TestAResetWhileASwapIsUnderWay(t *testing.T) {
-	scripts(t, func(t *testing.T, s *script) {
+func (by way) TestAResetWhileASwapIsUnderWay(t *testing.T) {
+	by.scripts(t, func(t *testing.T, s *script) {
 		s.takes(50)
 		s.store.next(func(func() (counters.State, bool, error)) (counters.State, bool, error) {
 			require.NoError(t, s.l.(interface {
@@ -216,8 +216,8 @@ func TestAResetWhileASwapIsUnderWay(t *testing.T) {
 }
 
 // A bucket that has become empty can be read.
-func TestAnEmptyBucketCanBeRead(t *testing.T) {
-	scripts(t, func(t *testing.T, s *script) {
+func (by way) TestAnEmptyBucketCanBeRead(t *testing.T) {
+	by.scripts(t, func(t *testing.T, s *script) {
 		_, d, err := s.take(101) // can't be admitted; the process knows the client now
 		require.NoError(t, err)
 		require.False(t, d.Allowed)
@@ -232,8 +232,8 @@ func TestAnEmptyBucketCanBeRead(t *testing.T) {
 }
 
 // A refund that is told late to be done hasn't failed.
-func TestARefundThatIsToldLateHasNotFailed(t *testing.T) {
-	scripts(t, func(t *testing.T, s *script) {
+func (by way) TestARefundThatIsToldLateHasNotFailed(t *testing.T) {
+	by.scripts(t, func(t *testing.T, s *script) {
 		s.takes(1)
 		r, d := s.takes(50)
 		late := s.store.late(true)
@@ -248,8 +248,8 @@ func TestARefundThatIsToldLateHasNotFailed(t *testing.T) {
 
 // A refund whose swap came second, behind another instance's, and is told so late, is
 // done then.
-func TestARefundThatCameSecondIsDone(t *testing.T) {
-	scripts(t, func(t *testing.T, s *script) {
+func (by way) TestARefundThatCameSecondIsDone(t *testing.T) {
+	by.scripts(t, func(t *testing.T, s *script) {
 		s.takes(1)
 		r, d := s.takes(50)
 		late := s.store.late(false) // it loses the race against what others write
@@ -291,8 +291,8 @@ func TestARefundToABucketThatDrainsForever(t *testing.T) {
 // Another instance resets the client. This one doesn't know, admits 60 alone ten seconds
 // later, and tells so in a swap that has no answer, and can't be done: what it would
 // replace is gone. What was admitted after the reset stays in use.
-func TestAnothersResetAndAFlight(t *testing.T) {
-	scripts(t, func(t *testing.T, s *script) {
+func (by way) TestAnothersResetAndAFlight(t *testing.T) {
+	by.scripts(t, func(t *testing.T, s *script) {
 		s.takes(30)
 		require.NoError(t, s.see.(interface {
 			Reset(context.Context, string, time.Time) error

@@ -83,14 +83,14 @@ func TestAloneAProcessTakesItsShare(t *testing.T) {
 	}
 }
 
-func TestOthersHaveToTell(t *testing.T) {
+// keeps runs a test that limiters of all algorithms have to pass, with limiters of that
+// configuration.
+func (by way) keeps(t *testing.T, cfg Config, test func(*testing.T, time.Time, func() limitertest.Store, func(*testing.T, limitertest.Store) limitertest.Limiter)) {
 	t.Parallel()
-	for name, newLimiter := range makers {
+	for name, newLimiter := range by.makers() {
 		t.Run(name, func(t *testing.T) {
-			limitertest.Telling(t, clock(t, "12:00:01.5"), func() limitertest.Store { return memory.New(nil) },
+			test(t, clock(t, "12:00:01.5"), func() limitertest.Store { return memory.New(nil) },
 				func(t *testing.T, store limitertest.Store) limitertest.Limiter {
-					cfg := testConfig(100)
-					cfg.StoreTimeout = time.Second
 					l, err := newLimiter(store, cfg)
 					require.NoError(t, err)
 					return l
@@ -99,18 +99,25 @@ func TestOthersHaveToTell(t *testing.T) {
 	}
 }
 
-func TestMoreClientsThanAreRememberedInAnOutage(t *testing.T) {
-	t.Parallel()
-	for name, newLimiter := range makers {
-		t.Run(name, func(t *testing.T) {
-			limitertest.Crowd(t, clock(t, "12:00:01.5"), func() limitertest.Store { return memory.New(nil) },
-				func(t *testing.T, store limitertest.Store) limitertest.Limiter {
-					l, err := newLimiter(store, testConfig(64))
-					require.NoError(t, err)
-					return l
-				})
-		})
-	}
+// aSecond is a configuration by which a check has a second.
+func aSecond() Config {
+	cfg := testConfig(100)
+	cfg.StoreTimeout = time.Second
+	return cfg
+}
+
+func (by way) TestWhatProcessesAdmitAlone(t *testing.T) {
+	by.keeps(t, testConfig(1000), limitertest.Alone)
+}
+
+func (by way) TestCallersWhoLeaveTakeTheirShare(t *testing.T) {
+	by.keeps(t, aSecond(), limitertest.LeavingTogether)
+}
+
+func (by way) TestOthersHaveToTell(t *testing.T) { by.keeps(t, aSecond(), limitertest.Telling) }
+
+func (by way) TestMoreClientsThanAreRememberedInAnOutage(t *testing.T) {
+	by.keeps(t, testConfig(64), limitertest.Crowd)
 }
 
 // A client asks all the time, of any process, for more than its limit. So it goes on while

@@ -102,7 +102,7 @@ func (l log) step(s logState, r counters.Request) (logState, counters.Decision) 
 	case allowed:
 		live.add(live.time, r.Cost)
 		d := l.decision(live, r, allowed)
-		d.Receipt.Generation = live.generation
+		d.Receipt = counters.Receipt{Generation: live.generation, Refunded: live.newest}
 		return live, d
 	case l.countDenied:
 		most := max(limit, live.used)
@@ -119,31 +119,34 @@ func (l log) peek(s logState, r counters.Request) counters.Decision {
 	return l.decision(live, r, r.Cost <= logLimit(r)-live.used)
 }
 
-// refund returns a new state without r, which step has admitted. If the clock
-// of r was behind, r stands at a later time than its Now. So the cost is taken
-// from the oldest entries that are not before Now: what stays may leave later
-// than it should, never sooner, and no window is ever over its limit.
+// refund returns a new state without r, which step has admitted, as far as it is still
+// where the decision says that it stands: what the store has lost, or other denials have
+// replaced, is no longer there, and what others were admitted stays.
 func (l log) refund(s logState, r counters.Request, taken counters.Decision) logState {
-	from, left := r.Now.UnixNano(), r.Cost
-	if s.generation != taken.Receipt.Generation || behind(s.time, r.Now) >= uint64(l.window) {
+	if s.generation != taken.Receipt.Generation {
 		return s
 	}
-	rest := logState{entries: make([]byte, 0, len(s.entries))}
-	for t, cost := range s.all() {
-		if t >= from {
-			taken := min(left, cost)
-			left -= taken
-			cost -= taken
+	rest, _ := s.without(cmp.Or(taken.Receipt.Refunded, r.Now.UnixNano()), r.Cost)
+	return rest
+}
+
+// without returns a new state without a cost of the entry of a time, as far as that has
+// so much, and how much that is.
+func (s *logState) without(at, cost int64) (rest logState, found int64) {
+	rest = logState{generation: s.generation, time: s.time, entries: make([]byte, 0, len(s.entries))}
+	for t, used := range s.all() {
+		if t == at {
+			found = min(used, cost)
+			used -= found
 		}
-		if cost > 0 {
-			rest.add(t, cost)
+		if used > 0 {
+			rest.add(t, used)
 		}
 	}
 	if rest.used == 0 {
-		return logState{}
+		return logState{}, found
 	}
-	rest.time, rest.generation = s.time, s.generation
-	return rest
+	return rest, found
 }
 
 // charge adds an entry for each that hasn't left the window.

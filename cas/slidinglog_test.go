@@ -202,7 +202,8 @@ type logModel struct {
 	list   []logged
 	// generation is when the first entry of the list was made in place of none.
 	generation int64
-	taken      map[counters.Request]int64
+	taken      map[counters.Request]int64 // the generation of each
+	stands     map[counters.Request]int64 // and its time in the list
 }
 
 type logged struct{ time, cost int64 }
@@ -228,7 +229,7 @@ func (m *logModel) ask(r counters.Request, countDenied bool) (allowed bool, used
 		if len(entries) == 0 {
 			m.generation = now
 		}
-		m.taken[r] = m.generation
+		m.taken[r], m.stands[r] = m.generation, now
 		m.list, m.time = append(entries, logged{now, r.Cost}), now
 		used += r.Cost
 	}
@@ -236,12 +237,12 @@ func (m *logModel) ask(r counters.Request, countDenied bool) (allowed bool, used
 }
 
 func (m *logModel) refund(r counters.Request) {
-	if len(m.list) == 0 || m.taken[r] != m.generation || m.time-r.Now.UnixNano() >= int64(m.window) {
+	if len(m.list) == 0 || m.taken[r] != m.generation {
 		return
 	}
 	left := r.Cost
 	for i := range m.list {
-		if e := &m.list[i]; e.time >= r.Now.UnixNano() {
+		if e := &m.list[i]; e.time == m.stands[r] {
 			taken := min(left, e.cost)
 			e.cost -= taken
 			left -= taken
@@ -257,7 +258,7 @@ func TestSlidingLogLikeAList(t *testing.T) {
 		window := windows.Draw(t, "window")
 		limits := rapid.SampledFrom([]int64{1, 2, 5, 20, 300})
 		limit := limits.Draw(t, "limit")
-		model := &logModel{window: window, taken: make(map[counters.Request]int64)}
+		model := &logModel{window: window, taken: make(map[counters.Request]int64), stands: make(map[counters.Request]int64)}
 		c := logClient(t, window, false)
 		now := clock(t, "12:00:00")
 		var admitted []counters.Request
@@ -306,7 +307,7 @@ func TestSlidingLogForgetsOnlyWhatDecidesNothing(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		limit := rapid.SampledFrom([]int64{1, 3, 20, 300}).Draw(t, "limit")
-		model := &logModel{window: time.Second, taken: make(map[counters.Request]int64)}
+		model := &logModel{window: time.Second, taken: make(map[counters.Request]int64), stands: make(map[counters.Request]int64)}
 		c := logClient(t, time.Second, true)
 		now := clock(t, "12:00:00")
 		for range rapid.IntRange(1, 60).Draw(t, "requests") {
@@ -378,4 +379,25 @@ func TestStepLeavesTheStateThatItWasCloned(t *testing.T) {
 		assert.NotEqual(t, stored, l.encode(nil, after), name)
 		assert.Equal(t, stored, l.encode(nil, remembered), name)
 	}
+}
+
+// What the store has lost of a log, and another process has put back without it, can't be
+// given back any more: what others were admitted since stays.
+func TestALogGivesBackOnlyWhatStands(t *testing.T) {
+	t.Parallel()
+	l, err := newSlidingLog(time.Minute, 50, false)
+	require.NoError(t, err)
+	noon := clock(t, "12:00:00")
+	request := func(after time.Duration, cost int64) counters.Request {
+		return counters.Request{Client: "c", Cost: cost, Limit: 50, Now: noon.Add(after)}
+	}
+	first, _ := l.step(logState{}, request(0, 3))
+	_, lost := l.step(l.clone(first), request(time.Second, 5))
+	others, _ := l.step(first, request(2*time.Second, 6))
+	assert.EqualValues(t, 9, l.refund(others, request(time.Second, 5), lost).used)
+
+	// By a clock that is behind it stands at the time of the state, and is given back there.
+	late, taken := l.step(others, request(time.Second, 5))
+	assert.EqualValues(t, 14, late.used)
+	assert.EqualValues(t, 9, l.refund(late, request(time.Second, 5), taken).used)
 }

@@ -261,6 +261,7 @@ func (w *work[S]) expects(call *call[S]) bool {
 	r.Cost += expected
 	d := w.peek(w.next.to, r)
 	if !d.Allowed {
+		d.Remaining = min(d.Remaining, max(0, call.Request.Cost-1))
 		if d.RetryAfter == forever { // with it, but not without
 			d.RetryAfter = w.cfg.StoreTimeout
 		}

@@ -32,6 +32,11 @@ type Request struct {
 	// the slot that is counted in, so a refund must carry the Now of the
 	// request it undoes.
 	Now time.Time
+	// Reserved says that the cost is an estimate: any instance may give part of it back.
+	Reserved bool
+	// Renews is when the lease began that the request is to go on with, in Unix
+	// nanoseconds; 0 means a new one. Only limits of what is under way have leases.
+	Renews int64
 }
 
 // CheckClient returns an ErrRequest that says so if client isn't 1 to
@@ -116,12 +121,12 @@ type Decision struct {
 // is that of a decision which needs none.
 type Receipt struct {
 	// Generation is when the state that has consumed the cost began, in Unix
-	// nanoseconds, and Refunded what had been given back of that by then; 0 where
-	// there are no states.
+	// nanoseconds, and Refunded what had been given back of that by then, or in a log
+	// where the cost stands; 0 where there are no states.
 	Generation, Refunded int64
 	// Alone isn't nil if the cost was admitted without the store: it is what knows
-	// how the store was told.
-	Alone any
+	// how the store was told, and Client whose account that is in.
+	Alone, Client any
 }
 
 // Taken is what became of one of many requests that a limiter was given

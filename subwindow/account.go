@@ -14,9 +14,9 @@ type slot struct {
 	// count is what the store has, as last seen or as this process has made it, with
 	// what it has lost since.
 	count int64
-	// own is how much of it this process has put there and not taken back: the
-	// store has less only if it has lost something. It is negative while what was
-	// taken back isn't known to have been put there.
+	// own is how much of it this process has put there, and nobody has taken back or
+	// may: the store has less only if it has lost something. It is negative while what
+	// was taken back isn't known to have been put there.
 	own int64
 }
 
@@ -25,8 +25,8 @@ type slot struct {
 type due struct {
 	bucket, cost int64
 	// believed is what the cost stands for if other processes have gone on as
-	// before: it is cost or more. They tell the store as late as this process: since
-	// that tells, the rest is expected of them until a moment in Unix nanoseconds.
+	// before: it is cost or more. Once this process has told the store, the rest is
+	// expected of the others until a moment in Unix nanoseconds; 0: it hasn't.
 	believed, until int64
 	at              int64 // Unix nanoseconds, of the latest request in it
 }
@@ -37,9 +37,9 @@ type due struct {
 type flight struct {
 	bucket, sum int64
 	before      int64 // what the store may have had before it
-	alone       int64 // what of it is due, as its callers were admitted alone
+	alone       int64 // what its callers were admitted alone, which is due but for taken()
 	seen        bool  // the slot was read since
-	in          int64 // how much of it may be in what was read, at most
+	in          int64 // how much of it is taken to be in what was read: what is more than before, up to sum
 	at          int64 // Unix nanoseconds, of the latest request in it, and after the last reset that is known
 	outcome     ledger.Outcome
 }
@@ -47,12 +47,8 @@ type flight struct {
 // taken returns how much of what is alone is taken for counted, and so isn't due.
 func (f *flight) taken() int64 { return min(f.alone, f.in) }
 
-// An admission says who has admitted a request alone, and which flight, if any, it
-// was part of.
-type admission struct {
-	account *account
-	flight  *flight
-}
+// An admission says which flight, if any, a request that was admitted alone was part of.
+type admission struct{ flight *flight }
 
 // An account is what a process knows of a client. What is in use of a slot is what
 // the store has and what is due.
@@ -105,8 +101,8 @@ func generationAt(now time.Time) int64 {
 	return min(max(1, now.UnixMilli()), math.MaxInt64/resetUnit/2) * resetUnit
 }
 
-// become forgets what was before a reset, by clocks that differ by skew. One by a
-// clock that is far ahead was at latest.
+// become forgets what was before a reset, by clocks that differ by skew. It wasn't later
+// than latest, whatever its clock said.
 func (a *account) become(generation, latest int64, skew time.Duration) {
 	a.outlive(generation, latest, skew)
 	a.slots = a.slots[:0]
@@ -235,8 +231,8 @@ func (a *account) owesAlone() bool {
 }
 
 // standsFor returns what a cost stands for that is to be admitted alone, if others
-// go on admitting in the proportion of what is counted: in a slot, and at most in
-// another. The first cost stands for itself: one may always be admitted.
+// go on admitting in the proportion of what is counted: in a slot, and in one in which
+// nothing was admitted alone. The first cost stands for itself: one may always be admitted.
 func (a *account) standsFor(bucket, cost int64) (here, most int64) {
 	if !a.owesAlone() {
 		return cost, cost
@@ -249,12 +245,18 @@ func (a *account) standsFor(bucket, cost int64) (here, most int64) {
 	return max(cost, min(most, ledger.StandsFor(d.cost+cost, a.share)-d.believed)), most
 }
 
-// oweAlone is owe for what was admitted alone. Of its first cost on, the process has
-// that share.
-func (a *account) oweAlone(bucket, cost, at int64, share float64) {
-	if a.mayBeReset = true; !a.owesAlone() {
+// owesFrom has the process have that share of what is admitted alone from its first
+// cost on.
+func (a *account) owesFrom(share float64) {
+	if !a.owesAlone() {
 		a.share = share
 	}
+}
+
+// oweAlone is owe for what was admitted alone by a process that has such a share.
+func (a *account) oweAlone(bucket, cost, at int64, share float64) {
+	a.mayBeReset = true
+	a.owesFrom(share)
 	a.owe(bucket, cost, at)
 	if d := a.dueOf(bucket); d != nil {
 		d.believed, d.until = max(d.believed, ledger.StandsFor(d.cost, a.share)), 0

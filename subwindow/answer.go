@@ -93,12 +93,18 @@ func (w *work) deal() {
 			w.use[w.ahead] -= r.Cost
 			counted = false
 		}
-		if !counted {
+		switch {
+		case !counted:
 			back += r.Cost
+		case r.Reserved: // from now on any process may give it back
+			s.own -= r.Cost
 		}
 		denied = denied || !allowed
 	}
 	w.pending, a.denied = others, denied && !w.options.CountDenied
+	if kept := w.sum - back; w.met {
+		w.book.Note(&a.visits, kept, kept)
+	}
 	if back > 0 {
 		a.owe(w.bucket, -back, w.now)
 	}

@@ -32,12 +32,12 @@ func takeTogether(t *testing.T, l *limiter, store *gatedStore, requests ...count
 
 // Each call of a batch that stands on both sides of a boundary is counted in
 // its own slot.
-func TestABatchAcrossABoundary(t *testing.T) {
+func (by way) TestABatchAcrossABoundary(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &gatedStore{Store: memory.New(nil), gate: make(chan struct{})}
 		w := newWindow(t, time.Minute, 4, false)
-		l := newLimiter(t, store, w, sameClock)
+		l := by.newLimiter(t, store, w, sameClock)
 		for _, d := range takeTogether(t, l, store, request(at("12:00:14.9"), 10, 100), request(at("12:00:15.1"), 20, 100)) {
 			assert.True(t, d.Allowed)
 		}
@@ -47,16 +47,16 @@ func TestABatchAcrossABoundary(t *testing.T) {
 }
 
 // A batch looks as far ahead as the latest of its calls has to.
-func TestABatchIsAsLateAsItsLatestCall(t *testing.T) {
+func (by way) TestABatchIsAsLateAsItsLatestCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		inner := memory.New(nil)
 		w := newWindow(t, time.Minute, 4, false)
 		store := &gatedStore{Store: inner, gate: make(chan struct{})}
-		slow := newLimiter(t, store, w, 50*time.Millisecond)
+		slow := by.newLimiter(t, store, w, 50*time.Millisecond)
 		go func() {
 			time.Sleep(time.Second)
-			take(t, newLimiter(t, inner, w, 50*time.Millisecond), at("12:00:15.01"), 9, 10)
+			take(t, by.newLimiter(t, inner, w, 50*time.Millisecond), at("12:00:15.01"), 9, 10)
 		}()
 		decisions := make([]counters.Decision, 3)
 		for i, moment := range []string{"12:00:14.5", "12:00:14.9", "12:00:14.98"} {
@@ -73,9 +73,9 @@ func TestABatchIsAsLateAsItsLatestCall(t *testing.T) {
 
 // Where a reset was asked for, it holds at once, also for a client that was
 // denied a moment before.
-func TestAResetIsSeenAtOnceWhereItWasAskedFor(t *testing.T) {
+func (by way) TestAResetIsSeenAtOnceWhereItWasAskedFor(t *testing.T) {
 	t.Parallel()
-	l := newLimiter(t, memory.New(nil), newWindow(t, time.Minute, 4, false), sameClock)
+	l := by.newLimiter(t, memory.New(nil), newWindow(t, time.Minute, 4, false), sameClock)
 	require.True(t, take(t, l, at("12:00:01"), 10, 10).Allowed)
 	require.False(t, take(t, l, at("12:00:01.1"), 1, 10).Allowed)
 	require.NoError(t, l.Reset(t.Context(), "c", at("12:00:01.2")))
@@ -83,11 +83,11 @@ func TestAResetIsSeenAtOnceWhereItWasAskedFor(t *testing.T) {
 }
 
 // A generation that was evicted begins anew, and isn't taken for the old one.
-func TestAGenerationIsNeverTakenForAnother(t *testing.T) {
+func (by way) TestAGenerationIsNeverTakenForAnother(t *testing.T) {
 	t.Parallel()
 	store := memory.New(nil)
 	w := newWindow(t, time.Minute, 60, false)
-	here, there := newLimiter(t, store, w, sameClock), newLimiter(t, store, w, sameClock)
+	here, there := by.newLimiter(t, store, w, sameClock), by.newLimiter(t, store, w, sameClock)
 	require.NoError(t, here.Reset(t.Context(), "c", at("12:00:00")))
 	require.True(t, take(t, there, at("12:00:01"), 90, 100).Allowed)
 	require.Equal(t, int64(9), take(t, there, at("12:00:03"), 1, 100).Remaining, "the slot of 12:00:01 is remembered")

@@ -28,14 +28,14 @@ func (s *noSubtract) Subtract(ctx context.Context, key string, n int64) error {
 
 // What couldn't be given back isn't after a reset by another process: it would be
 // from what was counted since.
-func TestARefundFromBeforeAResetIsNotDoneAfterIt(t *testing.T) {
+func (by way) TestARefundFromBeforeAResetIsNotDoneAfterIt(t *testing.T) {
 	for _, what := range []string{"refunded", "denied"} {
 		t.Run(what, func(t *testing.T) {
 			inner := memory.New(nil)
 			store := &noSubtract{Store: inner}
 			w := newWindow(t, time.Minute, 10, false)
 			o := counters.Options{Clients: 10, StoreTimeout: time.Second}
-			l, other := newLimiterWith(t, store, w, o), newLimiterWith(t, inner, w, o)
+			l, other := by.newLimiterWith(t, store, w, o), by.newLimiterWith(t, inner, w, o)
 			now := time.Now()
 			d, err := l.Limiter.Take(t.Context(), request(now, 5, 10))
 			require.NoError(t, err)
@@ -82,12 +82,12 @@ func (s *noAdd) Add(ctx context.Context, a counters.Addition) (int64, error) {
 
 // What was admitted alone before a reset isn't counted after it, also if the store
 // has answered a look before the reset, and no addition.
-func TestWhatWasAdmittedAloneBeforeAResetIsNotCounted(t *testing.T) {
+func (by way) TestWhatWasAdmittedAloneBeforeAResetIsNotCounted(t *testing.T) {
 	inner := memory.New(nil)
 	store := &noAdd{Store: inner, down: true}
 	w := newWindow(t, time.Minute, 10, false)
 	o := counters.Options{Clients: 10, StoreTimeout: time.Second}
-	l, other := newLimiterWith(t, store, w, o), newLimiterWith(t, inner, w, o)
+	l, other := by.newLimiterWith(t, store, w, o), by.newLimiterWith(t, inner, w, o)
 	r := request(time.Now(), 10, 10)
 	_, err := l.Limiter.Take(t.Context(), r)
 	require.Error(t, err)

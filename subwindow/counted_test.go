@@ -13,7 +13,7 @@ import (
 
 // A check is counted where something was lost, and what it is to be judged by can't
 // be read: it is refused. What it has counted is given back, and no more than that.
-func TestWhatIsCountedAndCannotBeJudgedIsGivenBack(t *testing.T) {
+func (by way) TestWhatIsCountedAndCannotBeJudgedIsGivenBack(t *testing.T) {
 	for name, w := range minuteWindows(t) {
 		var down atomic.Bool
 		inner := memory.New(nil)
@@ -23,7 +23,7 @@ func TestWhatIsCountedAndCannotBeJudgedIsGivenBack(t *testing.T) {
 			}
 			return nil
 		}}
-		l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10})
+		l := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10})
 		now := at("12:00:01")
 		const limit = 10
 		require.True(t, take(t, l, now, 6, limit).Allowed, name)

@@ -39,7 +39,7 @@ func (s *hookedStore) Read(ctx context.Context, keys []string, counts []int64) e
 // A count comes between a reset's first generation and its delete: it is gone, and
 // is taken for a loss. Until it is put back, the reset is over and another instance
 // has admitted the limit: nothing was put back, and nothing is given back.
-func TestNothingIsGivenBackAfterAReset(t *testing.T) {
+func (by way) TestNothingIsGivenBackAfterAReset(t *testing.T) {
 	for _, window := range []string{"4", "strict"} {
 		w := newWindow(t, 60e9, 4, window == "strict")
 		const limit = 10
@@ -47,9 +47,9 @@ func TestNothingIsGivenBackAfterAReset(t *testing.T) {
 		inner := memory.New(nil)
 		hereStore := &hookedStore{Store: inner, before: func(string) {}}
 		resetStore := &hookedStore{Store: inner, before: func(string) {}}
-		here := newLimiterWith(t, hereStore, w, counters.Options{ClockSkew: sameClock, Clients: 10})
-		resets := newLimiterWith(t, resetStore, w, counters.Options{ClockSkew: sameClock, Clients: 10})
-		others := newLimiterWith(t, inner, w, counters.Options{ClockSkew: sameClock, Clients: 10})
+		here := by.newLimiterWith(t, hereStore, w, counters.Options{ClockSkew: sameClock, Clients: 10})
+		resets := by.newLimiterWith(t, resetStore, w, counters.Options{ClockSkew: sameClock, Clients: 10})
+		others := by.newLimiterWith(t, inner, w, counters.Options{ClockSkew: sameClock, Clients: 10})
 		require.True(t, take(t, others, now, 2, limit).Allowed)
 		now = at("12:00:03.5")
 
@@ -93,7 +93,7 @@ func TestNothingIsGivenBackAfterAReset(t *testing.T) {
 		hereStore.before = func(string) {}
 		here.Flush()
 		later := now.Add(4e9)
-		third := newLimiterWith(t, inner, w, counters.Options{ClockSkew: sameClock, Clients: 10})
+		third := by.newLimiterWith(t, inner, w, counters.Options{ClockSkew: sameClock, Clients: 10})
 		for range 2 * limit {
 			if take(t, third, later, 1, limit).Allowed {
 				admitted++

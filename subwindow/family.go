@@ -68,7 +68,9 @@ func (f *family) decideAlone(a *account, use []int64, p place, r *counters.Reque
 	if f.fits(use, p, standing(*r, here)) {
 		return f.decision(use, p, r, true)
 	}
-	return f.decision(use, p, standing(*r, most), false) // the slot is another by then
+	d := f.decision(use, p, standing(*r, most), false) // the slot is another by then
+	d.Remaining = min(d.Remaining, max(0, r.Cost-1))
+	return d
 }
 
 // standing returns r with the cost that it stands for, as far as that can ever fit.
@@ -100,7 +102,7 @@ func (f *family) Alone(a *account, r counters.Request, exchange any) counters.De
 		_, most := a.standsFor(p.bucket, r.Cost)
 		d = f.decision(a.believe(p, use), p, standing(r, most), d.Allowed)
 	}
-	d.Receipt = counters.Receipt{Alone: admission{a, flown}}
+	d.Receipt = counters.Receipt{Alone: admission{flown}}
 	return d
 }
 
@@ -116,9 +118,6 @@ func (f *family) Refund(a *account, r counters.Request, taken counters.Decision)
 		return false
 	}
 	if by, alone := taken.Receipt.Alone.(admission); alone {
-		if by.account != a { // what was due of it is forgotten
-			return false
-		}
 		flown := by.flight
 		if flown != nil && flown != a.flight && !flown.outcome.Known() { // what may be counted stays until it's known to be
 			a.admit(flown, -r.Cost)
@@ -129,6 +128,14 @@ func (f *family) Refund(a *account, r counters.Request, taken counters.Decision)
 	}
 	a.mayBeReset = true
 	return a.owe(p.bucket, -r.Cost, p.now)
+}
+
+// Charge implements ledger.Family.
+func (f *family) Charge(a *account, r counters.Request) {
+	p := f.window.place(r.Now)
+	a.reach(p, f.kept)
+	a.owesFrom(f.book.Of(&a.visits, r.Cost))
+	a.owe(p.bucket, r.Cost, p.now)
 }
 
 // Owes implements ledger.Family.

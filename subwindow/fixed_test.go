@@ -3,8 +3,6 @@ package subwindow_test
 import (
 	"context"
 	"errors"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,18 +11,19 @@ import (
 	"pgregory.net/rapid"
 
 	"weir/counters"
+	"weir/counters/limitertest"
 	"weir/counters/memcachedtest"
 	"weir/counters/memory"
 	"weir/subwindow"
 )
 
-func newFixed(t require.TestingT, store counters.Store, width time.Duration, countDenied bool) *limiter {
+func (by way) newFixed(t require.TestingT, store counters.Store, width time.Duration, countDenied bool) *limiter {
 	w, err := subwindow.NewFixedWindow(width)
 	require.NoError(t, err)
-	return newLimiterWith(t, store, w, counters.Options{CountDenied: countDenied, Clients: 100})
+	return by.newLimiterWith(t, store, w, counters.Options{CountDenied: countDenied, Clients: 100})
 }
 
-func TestFixedWindowTimeline(t *testing.T) {
+func (by way) TestFixedWindowTimeline(t *testing.T) {
 	t.Parallel()
 	const limit = 5
 	for _, test := range []struct {
@@ -53,7 +52,7 @@ func TestFixedWindowTimeline(t *testing.T) {
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			f := newFixed(t, memory.New(nil), time.Minute, test.countDenied)
+			f := by.newFixed(t, memory.New(nil), time.Minute, test.countDenied)
 			for _, s := range test.steps {
 				d, err := f.Take(context.Background(), counters.Request{Client: "alice", Cost: s.cost, Limit: limit, Now: at(s.at)})
 				require.NoError(t, err)
@@ -65,9 +64,9 @@ func TestFixedWindowTimeline(t *testing.T) {
 }
 
 // The documents' example: at most 3 in each second.
-func TestFixedWindowDropsWhatIsOverTheLimitInEachWindow(t *testing.T) {
+func (by way) TestFixedWindowDropsWhatIsOverTheLimitInEachWindow(t *testing.T) {
 	t.Parallel()
-	f := newFixed(t, memory.New(nil), time.Second, false)
+	f := by.newFixed(t, memory.New(nil), time.Second, false)
 	for _, second := range []string{"10:00:00", "10:00:01", "10:00:02"} {
 		admitted := 0
 		for i := range 5 {
@@ -85,7 +84,7 @@ func TestFixedWindowDropsWhatIsOverTheLimitInEachWindow(t *testing.T) {
 // 07:10:00, twice the limit in two seconds; 5 before 2:01:00 and 5 after it, 10
 // between 2:00:30 and 2:01:30; 82 in the window from 00:00 and then a new
 // window.
-func TestFixedWindowAdmitsTwiceTheLimitAcrossABoundary(t *testing.T) {
+func (by way) TestFixedWindowAdmitsTwiceTheLimitAcrossABoundary(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		limit         int64
@@ -95,7 +94,7 @@ func TestFixedWindowAdmitsTwiceTheLimitAcrossABoundary(t *testing.T) {
 		{5, "02:00:45", "02:01:15"},
 		{100, "00:00:59", "00:01:01"},
 	} {
-		f := newFixed(t, memory.New(nil), time.Minute, false)
+		f := by.newFixed(t, memory.New(nil), time.Minute, false)
 		for _, moment := range []string{test.before, test.after} {
 			admitted := int64(0)
 			for range 2 * test.limit {
@@ -108,16 +107,16 @@ func TestFixedWindowAdmitsTwiceTheLimitAcrossABoundary(t *testing.T) {
 			assert.Equal(t, test.limit, admitted, moment)
 		}
 	}
-	f := newFixed(t, memory.New(nil), time.Minute, false)
+	f := by.newFixed(t, memory.New(nil), time.Minute, false)
 	d, err := f.Take(context.Background(), counters.Request{Client: "c", Cost: 82, Limit: 100, Now: at("00:00:30")})
 	require.NoError(t, err)
 	assert.Equal(t, int64(18), d.Remaining)
 }
 
-func TestFixedWindowPeekRefundReset(t *testing.T) {
+func (by way) TestFixedWindowPeekRefundReset(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	f := newFixed(t, memory.New(nil), time.Minute, false)
+	f := by.newFixed(t, memory.New(nil), time.Minute, false)
 	r := counters.Request{Client: "alice", Cost: 3, Limit: 5, Now: at("07:10:15")}
 	peek := func() counters.Decision {
 		t.Helper()
@@ -148,10 +147,10 @@ func TestFixedWindowPeekRefundReset(t *testing.T) {
 	assert.Equal(t, int64(5), peek().Remaining)
 }
 
-func TestFixedWindowLimitsThatDiffer(t *testing.T) {
+func (by way) TestFixedWindowLimitsThatDiffer(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	f := newFixed(t, memory.New(nil), time.Minute, false)
+	f := by.newFixed(t, memory.New(nil), time.Minute, false)
 	take := func(limit int64) bool {
 		d, err := f.Take(ctx, counters.Request{Client: "c", Cost: 1, Limit: limit, Now: at("00:00:00")})
 		require.NoError(t, err)
@@ -165,13 +164,13 @@ func TestFixedWindowLimitsThatDiffer(t *testing.T) {
 
 // Whatever the costs, a window never admits more than its limit, and never
 // denies what would have fitted.
-func TestFixedWindowAgainstALog(t *testing.T) {
+func (by way) TestFixedWindowAgainstALog(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		clock := &clock{now: at("00:00:00")}
 		window := time.Duration(rapid.IntRange(100, 5000).Draw(t, "ms")) * time.Millisecond
 		limit := rapid.Int64Range(1, 20).Draw(t, "limit")
-		f := newFixed(t, memory.New(clock.Now), window, false)
+		f := by.newFixed(t, memory.New(clock.Now), window, false)
 		used := make(map[int64]int64) // by calendar window
 		for range rapid.IntRange(1, 60).Draw(t, "requests") {
 			clock.now = clock.now.Add(time.Duration(rapid.Int64Range(0, int64(window)/4).Draw(t, "gap")))
@@ -194,30 +193,21 @@ func TestFixedWindowAgainstALog(t *testing.T) {
 	})
 }
 
-func TestFixedWindowIsExactUnderConcurrency(t *testing.T) {
+func (by way) TestFixedWindowIsExactUnderConcurrency(t *testing.T) {
 	t.Parallel()
 	server := memcachedtest.Start(t)
 	const instances, callers, each, limit = 4, 32, 10, 100
-	var admitted atomic.Int64
-	var wg sync.WaitGroup
+	var limiters []*limiter
 	for range instances {
-		f := newFixed(t, openPatient(t, server.Addr), time.Minute, false)
-		for range callers {
-			wg.Go(func() {
-				for range each {
-					d, err := takePatiently(f, counters.Request{Client: "hot", Cost: 1, Limit: limit, Now: at("12:00:00")})
-					if assert.NoError(t, err) && d.Allowed {
-						admitted.Add(1)
-					}
-				}
-			})
-		}
+		limiters = append(limiters, by.newFixed(t, openPatient(t, server.Addr), time.Minute, false))
 	}
-	wg.Wait()
-	assert.Equal(t, int64(limit), admitted.Load())
+	assert.Equal(t, int64(limit), limitertest.Race(instances*callers, each, func(caller, _ int) bool {
+		d, err := takePatiently(limiters[caller/callers], counters.Request{Client: "hot", Cost: 1, Limit: limit, Now: at("12:00:00")})
+		return assert.NoError(t, err) && d.Allowed
+	}))
 }
 
-func TestFixedWindowOnMemcachedWithLongWindows(t *testing.T) {
+func (by way) TestFixedWindowOnMemcachedWithLongWindows(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	server := memcachedtest.Start(t)
@@ -225,7 +215,7 @@ func TestFixedWindowOnMemcachedWithLongWindows(t *testing.T) {
 	const day = 24 * time.Hour
 	for _, window := range []time.Duration{100 * time.Millisecond, time.Minute, day, 31 * day, counters.MaxWindow} {
 		t.Run(window.String(), func(t *testing.T) {
-			f := newFixed(t, store, window, false)
+			f := by.newFixed(t, store, window, false)
 			now := time.Now()
 			d, err := f.Take(ctx, counters.Request{Client: "c", Cost: 1, Limit: 2, Now: now})
 			require.NoError(t, err)
@@ -238,12 +228,12 @@ func TestFixedWindowOnMemcachedWithLongWindows(t *testing.T) {
 	}
 }
 
-func TestFixedWindowPassesOnWhatTheStoreSays(t *testing.T) {
+func (by way) TestFixedWindowPassesOnWhatTheStoreSays(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))
 	defer cancel()
 	server := memcachedtest.Start(t)
-	f := newFixed(t, openMemcached(t, server.Addr), time.Minute, false)
+	f := by.newFixed(t, openMemcached(t, server.Addr), time.Minute, false)
 	r := counters.Request{Client: "c", Cost: 1, Limit: 2, Now: at("00:00:00")}
 	_, takeErr := f.Take(ctx, r)
 	_, peekErr := f.Peek(ctx, r)

@@ -18,11 +18,11 @@ import (
 // Two flights of one slot: the first is done and told done after the second was
 // sent. The second was not done, and nobody tells. What the first counted is taken
 // for the second's.
-func TestALateAdditionIsNotTakenForTheNext(t *testing.T) {
+func (by way) TestALateAdditionIsNotTakenForTheNext(t *testing.T) {
 	for name, w := range minuteWindows(t) {
 		for _, when := range []string{"told before look", "applied before look, told after"} {
 			store := &lateStore{Store: memory.New(nil)}
-			l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
+			l := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
 			now := at("12:00:01")
 			const limit = 20
 			admitted := int64(1)
@@ -85,12 +85,12 @@ func (s *countedStore) Add(ctx context.Context, a counters.Addition) (int64, err
 }
 
 // What is due of a newer slot than the call's, which the store has lost.
-func TestWhatIsDueOfALostSlotThatIsNewer(t *testing.T) {
+func (by way) TestWhatIsDueOfALostSlotThatIsNewer(t *testing.T) {
 	fixed, err := subwindow.NewFixedWindow(time.Minute)
 	require.NoError(t, err)
 	for name, w := range map[string]subwindow.Window{"fixed": fixed, "sliding": newWindow(t, time.Minute, 60, false)} {
 		store := &countedStore{Store: memory.New(nil)}
-		l := newLimiterWith(t, store, w, counters.Options{ClockSkew: 50 * time.Millisecond, Clients: 10, StoreTimeout: 50 * time.Millisecond})
+		l := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: 50 * time.Millisecond, Clients: 10, StoreTimeout: 50 * time.Millisecond})
 		now := at("12:01:00.05")
 		require.True(t, take(t, l, now, 1, 100).Allowed)
 		store.fail.Store(true)
@@ -110,12 +110,12 @@ func TestWhatIsDueOfALostSlotThatIsNewer(t *testing.T) {
 
 // What was admitted alone, is done after the slot was read and is told done, is
 // remembered: the next who decides alone knows of it.
-func TestWhatIsCountedLateIsRemembered(t *testing.T) {
+func (by way) TestWhatIsCountedLateIsRemembered(t *testing.T) {
 	for name, w := range minuteWindows(t) {
 		inner := memory.New(nil)
 		store := &lateStore{Store: inner}
 		broken := &countedStore{Store: store}
-		l := newLimiterWith(t, broken, w, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
+		l := by.newLimiterWith(t, broken, w, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
 		now := at("12:00:01")
 		const limit = 10
 		require.True(t, take(t, l, now, 1, limit).Allowed)
@@ -144,11 +144,11 @@ func TestWhatIsCountedLateIsRemembered(t *testing.T) {
 
 // Of two late additions the first is in the store when all is read, and the second
 // comes later and is told: the next who decides alone knows of both.
-func TestALateAdditionComesAfterTheSlotWasRead(t *testing.T) {
+func (by way) TestALateAdditionComesAfterTheSlotWasRead(t *testing.T) {
 	for name, w := range minuteWindows(t) {
 		late := &lateStore{Store: memory.New(nil)}
 		store := &countedStore{Store: late}
-		l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
+		l := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
 		now := at("12:00:01")
 		const limit = 12
 		require.True(t, take(t, l, now, 7, limit).Allowed, name)
@@ -167,13 +167,13 @@ func TestALateAdditionComesAfterTheSlotWasRead(t *testing.T) {
 
 // What was taken for counted, as others have counted as much, and is refunded then,
 // isn't given back before the store tells: it would be theirs.
-func TestWhatOthersHaveCountedIsNotGivenBack(t *testing.T) {
+func (by way) TestWhatOthersHaveCountedIsNotGivenBack(t *testing.T) {
 	for name, w := range minuteWindows(t) {
 		inner := memory.New(nil)
 		late := &lateStore{Store: inner}
 		store := &countedStore{Store: late}
 		o := counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second}
-		l, others := newLimiterWith(t, store, w, o), newLimiterWith(t, inner, w, o)
+		l, others := by.newLimiterWith(t, store, w, o), by.newLimiterWith(t, inner, w, o)
 		now := at("12:00:01")
 		const limit = 1000
 		store.fail.Store(true)

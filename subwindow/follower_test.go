@@ -16,12 +16,12 @@ import (
 
 // The flight of a follower, which leaves while the leader only refunds, isn't used
 // again: what it admits alone can be refunded.
-func TestARefundIsNotForgottenAsItsFlightIsUsedAgain(t *testing.T) {
+func (by way) TestARefundIsNotForgottenAsItsFlightIsUsedAgain(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, testARefundIsNotForgottenAsItsFlightIsUsedAgain)
+	synctest.Test(t, by.testARefundIsNotForgottenAsItsFlightIsUsedAgain)
 }
 
-func testARefundIsNotForgottenAsItsFlightIsUsedAgain(t *testing.T) {
+func (by way) testARefundIsNotForgottenAsItsFlightIsUsedAgain(t *testing.T) {
 	w, err := subwindow.NewFixedWindow(time.Hour)
 	require.NoError(t, err)
 	inner := memory.New(nil)
@@ -35,7 +35,7 @@ func testARefundIsNotForgottenAsItsFlightIsUsedAgain(t *testing.T) {
 		return nil
 	}}
 	failed := 0
-	l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 100, StoreTimeout: time.Second, RefundFailed: func() { failed++ }})
+	l := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 100, StoreTimeout: time.Second, RefundFailed: func() { failed++ }})
 	now := time.Now()
 	r := func(client string, cost int64) counters.Request {
 		return counters.Request{Client: client, Cost: cost, Limit: 100, Now: now}
@@ -74,6 +74,6 @@ func testARefundIsNotForgottenAsItsFlightIsUsedAgain(t *testing.T) {
 	}
 	require.NoError(t, l.Refund(t.Context(), r("c", 7), local))
 	l.Flush()
-	fresh := newLimiterWith(t, inner, w, counters.Options{ClockSkew: sameClock, Clients: 100})
+	fresh := by.newLimiterWith(t, inner, w, counters.Options{ClockSkew: sameClock, Clients: 100})
 	assert.EqualValues(t, 100-1, take(t, fresh, now, 0, 100).Remaining, "the 7 are given back (failed: %d)", failed)
 }

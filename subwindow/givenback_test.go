@@ -34,12 +34,12 @@ func (s *dueStore) Add(ctx context.Context, a counters.Addition) (int64, error) 
 
 // What was admitted alone is refunded while its settlement has no answer: it is
 // given back once, and isn't taken for a loss when the settlement turns out to be done.
-func TestWhatIsGivenBackIsNotTakenForALoss(t *testing.T) {
+func (by way) TestWhatIsGivenBackIsNotTakenForALoss(t *testing.T) {
 	for name, w := range minuteWindows(t) {
 		inner := memory.New(nil)
 		store := &dueStore{Store: inner}
 		reseeded := 0
-		l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second, Reseeded: func(n int) { reseeded += n }})
+		l := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second, Reseeded: func(n int) { reseeded += n }})
 		now := at("12:00:01")
 		store.unsent.Store(true)
 		_, err := l.Take(t.Context(), request(now, 3, 10))

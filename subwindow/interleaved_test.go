@@ -25,7 +25,7 @@ func (s slowStore) Add(ctx context.Context, a counters.Addition) (int64, error) 
 }
 
 // Calls of one client fall in several slots, by turns: a leader does all of them.
-func TestCallsSpanManySlots(t *testing.T) {
+func (by way) TestCallsSpanManySlots(t *testing.T) {
 	for name, test := range map[string]struct {
 		length time.Duration
 		slots  int
@@ -38,7 +38,7 @@ func TestCallsSpanManySlots(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := slowStore{memory.New(nil), 100 * time.Microsecond}
-				l := newLimiterWith(t, store, newWindow(t, test.length, test.slots, false), counters.Options{Clients: 10, StoreTimeout: 50 * time.Millisecond})
+				l := by.newLimiterWith(t, store, newWindow(t, test.length, test.slots, false), counters.Options{Clients: 10, StoreTimeout: 50 * time.Millisecond})
 				width := test.length / time.Duration(test.slots)
 				boundary := time.Now().Truncate(width).Add(width)
 				time.Sleep(time.Until(boundary))

@@ -58,7 +58,7 @@ var (
 
 // A check that was refused for want of an answer is refunded when the answer
 // comes.
-func TestRefusedChecksAreRefunded(t *testing.T) {
+func (by way) TestRefusedChecksAreRefunded(t *testing.T) {
 	t.Parallel()
 	fixed, err := subwindow.NewFixedWindow(time.Minute)
 	require.NoError(t, err)
@@ -68,7 +68,7 @@ func TestRefusedChecksAreRefunded(t *testing.T) {
 			taken   int64
 		}{{done, 0}, {undone, 0}, {lost, 30}} {
 			store := &lateStore{Store: memory.New(nil)}
-			l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
+			l := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
 			now := at("12:00:01")
 			require.True(t, take(t, l, now, 1, 100).Allowed)
 			store.late.Store(true)
@@ -88,7 +88,7 @@ func TestRefusedChecksAreRefunded(t *testing.T) {
 
 // What the process has admitted alone and given back, as another limit has
 // denied it, is given back there too if it turns out to be counted.
-func TestWhatIsGivenBackIsNotCountedLate(t *testing.T) {
+func (by way) TestWhatIsGivenBackIsNotCountedLate(t *testing.T) {
 	t.Parallel()
 	for name, w := range minuteWindows(t) {
 		for _, test := range []struct {
@@ -97,7 +97,7 @@ func TestWhatIsGivenBackIsNotCountedLate(t *testing.T) {
 			used    int64
 		}{{done, false, 3}, {done, true, 3}, {undone, false, 3}, {undone, true, 3}} {
 			store := &lateStore{Store: memory.New(nil)}
-			l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
+			l := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
 			now := at("12:00:01")
 			require.True(t, take(t, l, now, 1, 100).Allowed)
 			store.late.Store(true)
@@ -127,12 +127,12 @@ func TestWhatIsGivenBackIsNotCountedLate(t *testing.T) {
 
 // The store does what it was asked late, and tells, while it answers what it was
 // asked since: that answer doesn't include it.
-func TestLateAnswersBeforeEarlierOnes(t *testing.T) {
+func (by way) TestLateAnswersBeforeEarlierOnes(t *testing.T) {
 	t.Parallel()
 	for name, w := range minuteWindows(t) {
 		for _, alone := range []bool{true, false} {
 			store := &lateStore{Store: memory.New(nil)}
-			l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
+			l := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
 			now := at("12:00:01")
 			require.True(t, take(t, l, now, 1, 100).Allowed)
 			store.late.Store(true)
@@ -158,14 +158,14 @@ func TestLateAnswersBeforeEarlierOnes(t *testing.T) {
 
 // What was admitted alone, and may be counted late, isn't told until its outcome is:
 // what would be told twice might never be given back.
-func TestWhatMayBeCountedLateIsNotToldTwice(t *testing.T) {
+func (by way) TestWhatMayBeCountedLateIsNotToldTwice(t *testing.T) {
 	t.Parallel()
 	for name, w := range minuteWindows(t) {
 		for i, outcome := range []func(func(bool, error)){done, undone} {
 			inner := memory.New(nil)
 			store := &lateStore{Store: inner}
 			options := counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second}
-			l, other := newLimiterWith(t, store, w, options), newLimiterWith(t, inner, w, options)
+			l, other := by.newLimiterWith(t, store, w, options), by.newLimiterWith(t, inner, w, options)
 			now := at("12:00:01")
 			require.True(t, take(t, l, now, 1, 100).Allowed)
 			store.late.Store(true)
@@ -185,12 +185,12 @@ func TestWhatMayBeCountedLateIsNotToldTwice(t *testing.T) {
 
 // A refund of what was answered late goes by the generation that it was counted
 // in.
-func TestRefusedChecksAreNotRefundedAfterAReset(t *testing.T) {
+func (by way) TestRefusedChecksAreNotRefundedAfterAReset(t *testing.T) {
 	t.Parallel()
 	store := &lateStore{Store: memory.New(nil)}
 	store.late.Store(true)
 	w := newWindow(t, time.Minute, 60, true)
-	l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
+	l := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
 	_, err := l.Take(t.Context(), request(at("12:00:01"), 7, 100))
 	require.Error(t, err)
 	store.late.Store(false)
@@ -212,13 +212,13 @@ func slowAdds(store counters.Store) *faultyStore {
 
 // Of a batch whose answer is late, what was refused is refunded, and what the
 // process has admitted alone is counted once.
-func TestABatchIsRefundedInPart(t *testing.T) {
+func (by way) TestABatchIsRefundedInPart(t *testing.T) {
 	t.Parallel()
 	for _, outcome := range []func(tell func(bool, error)){done, undone} {
 		synctest.Test(t, func(t *testing.T) {
 			store := &lateStore{Store: memory.New(nil)}
 			slow := slowAdds(store)
-			l := newLimiterWith(t, slow, newWindow(t, time.Minute, 4, true), counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
+			l := by.newLimiterWith(t, slow, newWindow(t, time.Minute, 4, true), counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
 			now := at("12:00:01")
 			var callers sync.WaitGroup
 			for i, cost := range []int64{1, 8, 2, 4} {
@@ -246,12 +246,12 @@ func TestABatchIsRefundedInPart(t *testing.T) {
 
 // Of a batch that may stand on both sides of a reset nothing is refunded: what
 // was counted may be gone.
-func TestABatchOnBothSidesOfAResetIsNotRefunded(t *testing.T) {
+func (by way) TestABatchOnBothSidesOfAResetIsNotRefunded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &lateStore{Store: memory.New(nil)}
 		slow := slowAdds(store)
-		l := newLimiterWith(t, slow, newWindow(t, time.Minute, 4, true), counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
+		l := by.newLimiterWith(t, slow, newWindow(t, time.Minute, 4, true), counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
 		var callers sync.WaitGroup
 		for _, clock := range []string{"12:00:01", "12:00:02", "12:00:04"} {
 			callers.Go(func() { _, _ = l.Take(t.Context(), request(at(clock), 4, 100)) })
@@ -272,7 +272,7 @@ func TestABatchOnBothSidesOfAResetIsNotRefunded(t *testing.T) {
 // An instance that limits alone counts in the store what it has admitted, once,
 // whenever it learns what the store has counted already, and whatever others
 // count meanwhile.
-func TestWhatIsAdmittedAloneCountsOnce(t *testing.T) {
+func (by way) TestWhatIsAdmittedAloneCountsOnce(t *testing.T) {
 	t.Parallel()
 	w := newWindow(t, time.Minute, 60, true)
 	now := at("12:00:01")
@@ -287,7 +287,7 @@ func TestWhatIsAdmittedAloneCountsOnce(t *testing.T) {
 			inner := memory.New(nil)
 			store := &lateStore{Store: inner}
 			options := counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second}
-			l, there := newLimiterWith(t, store, w, options), newLimiterWith(t, inner, w, options)
+			l, there := by.newLimiterWith(t, store, w, options), by.newLimiterWith(t, inner, w, options)
 			admitted := int64(0)
 			check := func() {
 				if takeAnyway(t, l, request(now, 1, 100)) {
@@ -314,7 +314,7 @@ func TestWhatIsAdmittedAloneCountsOnce(t *testing.T) {
 
 // What is repaid without an answer counts once, whether it was counted then or
 // not.
-func TestWhatIsRepaidUnheardCountsOnce(t *testing.T) {
+func (by way) TestWhatIsRepaidUnheardCountsOnce(t *testing.T) {
 	t.Parallel()
 	for _, outage := range []error{limitertest.ErrUnanswered, limitertest.ErrUnheard} {
 		for name, w := range minuteWindows(t) {
@@ -329,7 +329,7 @@ func TestWhatIsRepaidUnheardCountsOnce(t *testing.T) {
 					}
 					return err
 				}
-				l, there := newLimiter(t, store, w, sameClock), newLimiter(t, inner, w, sameClock)
+				l, there := by.newLimiter(t, store, w, sameClock), by.newLimiter(t, inner, w, sameClock)
 				now := at("12:00:01")
 				require.True(t, takeAnyway(t, l, request(now, 1, 10)))
 				err = limitertest.ErrUnsent
@@ -347,7 +347,7 @@ func TestWhatIsRepaidUnheardCountsOnce(t *testing.T) {
 
 // A caller that leaves before its leader has the answer is refused, and is
 // refunded.
-func TestWhoLeavesIsRefunded(t *testing.T) {
+func (by way) TestWhoLeavesIsRefunded(t *testing.T) {
 	t.Parallel()
 	{
 		synctest.Test(t, func(t *testing.T) {
@@ -357,7 +357,7 @@ func TestWhoLeavesIsRefunded(t *testing.T) {
 				}
 				return nil
 			}}
-			l := newLimiterWith(t, store, newWindow(t, time.Minute, 60, true), counters.Options{
+			l := by.newLimiterWith(t, store, newWindow(t, time.Minute, 60, true), counters.Options{
 				ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second,
 			})
 			r := request(at("12:00:01"), 1, 100)
@@ -378,7 +378,7 @@ func TestWhoLeavesIsRefunded(t *testing.T) {
 
 // What a check has read before the store was told to count it, without an
 // answer, says nothing of that.
-func TestWhatWasReadBeforeTellsNothing(t *testing.T) {
+func (by way) TestWhatWasReadBeforeTellsNothing(t *testing.T) {
 	t.Parallel()
 	for name, w := range minuteWindows(t) {
 		for outcome, told := range map[string]func(tell func(bool, error)){
@@ -391,7 +391,7 @@ func TestWhatWasReadBeforeTellsNothing(t *testing.T) {
 				inner := memory.New(nil)
 				store := &lateStore{Store: inner}
 				options := counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second}
-				l, there := newLimiterWith(t, store, w, options), newLimiterWith(t, inner, w, options)
+				l, there := by.newLimiterWith(t, store, w, options), by.newLimiterWith(t, inner, w, options)
 				now := at("12:00:01")
 				taken := take(t, there, now, 5, 10)
 				require.True(t, takeAnyway(t, l, request(now, 5, 10)))
@@ -412,12 +412,12 @@ func TestWhatWasReadBeforeTellsNothing(t *testing.T) {
 
 // What is refunded and was never seen to be counted leaves what the process
 // remembers as it was: no less is put back when the store loses that.
-func TestARefundOfWhatWasNeverSeenForgetsNothing(t *testing.T) {
+func (by way) TestARefundOfWhatWasNeverSeenForgetsNothing(t *testing.T) {
 	t.Parallel()
 	for name, w := range minuteWindows(t) {
 		for _, seen := range []bool{false, true} {
 			store := &lateStore{Store: memory.New(nil)}
-			l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
+			l := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
 			now := at("12:00:01")
 			require.True(t, take(t, l, now, 5, 100).Allowed)
 			store.late.Store(true)
@@ -446,14 +446,14 @@ func TestARefundOfWhatWasNeverSeenForgetsNothing(t *testing.T) {
 
 // An outcome that is known at once is one of a leader whom a refund would wait
 // for: it answers without it.
-func TestOutcomeThatIsKnownAtOnce(t *testing.T) {
+func (by way) TestOutcomeThatIsKnownAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fixed, err := subwindow.NewFixedWindow(time.Minute)
 		require.NoError(t, err)
 		refunds := new(counters.Group)
 		store := &knownStore{Store: memory.New(nil)}
-		l := newLimiterWith(t, store, fixed, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second, Refunds: refunds})
+		l := by.newLimiterWith(t, store, fixed, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second, Refunds: refunds})
 		now := at("12:00:01")
 		require.True(t, take(t, l, now, 1, 100).Allowed)
 		store.late.Store(true)

@@ -19,7 +19,7 @@ import (
 
 // A caller whose time is over while its leader works is answered by the process
 // alone: what it is admitted counts once, whatever the leader does then.
-func TestWhoLeavesIsCountedOnce(t *testing.T) {
+func (by way) TestWhoLeavesIsCountedOnce(t *testing.T) {
 	t.Parallel()
 	const during, after = 45 * time.Millisecond, 90 * time.Millisecond
 	for _, test := range []struct {
@@ -65,7 +65,7 @@ func TestWhoLeavesIsCountedOnce(t *testing.T) {
 							}
 							return err
 						}
-						l, there := newLimiter(t, store, w, sameClock), newLimiter(t, inner, w, sameClock)
+						l, there := by.newLimiter(t, store, w, sameClock), by.newLimiter(t, inner, w, sameClock)
 						begin := time.Now()
 						var mu sync.Mutex
 						admitted := test.others + test.owed
@@ -145,13 +145,13 @@ type check struct {
 }
 
 // Who was denied alone isn't counted either, even if there is room by then.
-func TestWhoLeavesDeniedIsNotCounted(t *testing.T) {
+func (by way) TestWhoLeavesDeniedIsNotCounted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		inner := memory.New(nil)
 		store := &faultyStore{Store: inner, fault: func(string, string) error { time.Sleep(20 * time.Millisecond); return nil }}
 		w := newWindow(t, time.Minute, 60, true)
-		l, there := newLimiter(t, store, w, sameClock), newLimiter(t, inner, w, sameClock)
+		l, there := by.newLimiter(t, store, w, sameClock), by.newLimiter(t, inner, w, sameClock)
 		require.True(t, take(t, there, at("12:00:01"), 7, 10).Allowed)
 		require.True(t, take(t, l, at("12:00:01"), 1, 10).Allowed)
 		together(t, l, func() {
@@ -168,7 +168,7 @@ func TestWhoLeavesDeniedIsNotCounted(t *testing.T) {
 
 // A caller that is decided alone while another leads gets nothing of what that
 // one is counting, or has counted.
-func TestWhatIsBeingCountedIsReserved(t *testing.T) {
+func (by way) TestWhatIsBeingCountedIsReserved(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		inner := memory.New(nil)
@@ -179,7 +179,7 @@ func TestWhatIsBeingCountedIsReserved(t *testing.T) {
 			return nil
 		}}
 		w := newWindow(t, time.Minute, 60, true)
-		l, there := newLimiter(t, store, w, sameClock), newLimiter(t, inner, w, sameClock)
+		l, there := by.newLimiter(t, store, w, sameClock), by.newLimiter(t, inner, w, sameClock)
 		require.True(t, take(t, l, at("12:00:01"), 2, 10).Allowed)
 		together(t, l, func() {
 			time.Sleep(30 * time.Millisecond)
@@ -199,7 +199,7 @@ func TestWhatIsBeingCountedIsReserved(t *testing.T) {
 // The process admits no more than the limit, and less only where it can't know:
 // an addition that wasn't answered in time may be taken for missing, and counted
 // again.
-func TestSlowAnswers(t *testing.T) {
+func (by way) TestSlowAnswers(t *testing.T) {
 	t.Parallel()
 	const timeout = 50 * time.Millisecond
 	for name, w := range minuteWindows(t) {
@@ -209,7 +209,7 @@ func TestSlowAnswers(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					random := rand.New(rand.NewPCG(seed, 0))
 					store := &limitertest.SlowStore{Store: memory.New(nil)}
-					l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, StoreTimeout: timeout})
+					l := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, StoreTimeout: timeout})
 					var mu sync.Mutex
 					admitted := 0
 					check := func() {
@@ -271,7 +271,7 @@ func (s *heldStore) Add(ctx context.Context, a counters.Addition) (int64, error)
 }
 
 // What another limit has denied is given back while the store is counting it.
-func TestWhatIsGivenBackWhileItIsRepaid(t *testing.T) {
+func (by way) TestWhatIsGivenBackWhileItIsRepaid(t *testing.T) {
 	t.Parallel()
 	for name, w := range minuteWindows(t) {
 		t.Run(name, func(t *testing.T) {
@@ -279,7 +279,7 @@ func TestWhatIsGivenBackWhileItIsRepaid(t *testing.T) {
 				inner := memory.New(nil)
 				store := &heldStore{Store: inner, err: limitertest.ErrUnsent}
 				failed := 0
-				l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, StoreTimeout: time.Second, RefundFailed: func() { failed++ }})
+				l := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, StoreTimeout: time.Second, RefundFailed: func() { failed++ }})
 				now := at("12:00:01.5")
 				_, err := l.Take(t.Context(), request(now, 2, 10))
 				require.Error(t, err)
@@ -299,7 +299,7 @@ func TestWhatIsGivenBackWhileItIsRepaid(t *testing.T) {
 				require.True(t, <-done)
 				l.Flush()
 				l.Flush()
-				d, err := newLimiterWith(t, inner, w, counters.Options{ClockSkew: sameClock}).Peek(t.Context(), request(now, 1, 10))
+				d, err := by.newLimiterWith(t, inner, w, counters.Options{ClockSkew: sameClock}).Peek(t.Context(), request(now, 1, 10))
 				require.NoError(t, err)
 				assert.EqualValues(t, 9, d.Remaining)
 				assert.Zero(t, failed)
@@ -309,14 +309,14 @@ func TestWhatIsGivenBackWhileItIsRepaid(t *testing.T) {
 }
 
 // A refund of a batch that fails is counted.
-func TestARefundOfABatchThatFailsIsCounted(t *testing.T) {
+func (by way) TestARefundOfABatchThatFailsIsCounted(t *testing.T) {
 	t.Parallel()
 	w := minuteWindows(t)["fixed"]
 	synctest.Test(t, func(t *testing.T) {
 		store := &lateStore{Store: memory.New(nil)}
 		failing := &noRefunds{heldStore{Store: store, hold: make(chan struct{})}}
 		failed := 0
-		l := newLimiterWith(t, failing, w, counters.Options{ClockSkew: sameClock, StoreTimeout: time.Second, RefundFailed: func() { failed++ }})
+		l := by.newLimiterWith(t, failing, w, counters.Options{ClockSkew: sameClock, StoreTimeout: time.Second, RefundFailed: func() { failed++ }})
 		now := at("12:00:01.5")
 		for range 31 {
 			go func() {
@@ -345,13 +345,13 @@ func (s *noRefunds) Subtract(context.Context, string, int64) error { return limi
 
 // A client whose view has made room for another's is not given back what was
 // never counted.
-func TestWhatIsGivenBackIsForgottenBefore(t *testing.T) {
+func (by way) TestWhatIsGivenBackIsForgottenBefore(t *testing.T) {
 	t.Parallel()
 	for name, w := range minuteWindows(t) {
 		inner := memory.New(nil)
 		store := &heldStore{Store: inner}
-		l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, StoreTimeout: time.Second, Clients: -1})
-		there := newLimiterWith(t, inner, w, counters.Options{ClockSkew: sameClock})
+		l := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, StoreTimeout: time.Second, Clients: -1})
+		there := by.newLimiterWith(t, inner, w, counters.Options{ClockSkew: sameClock})
 		now := at("12:00:01.5")
 		require.True(t, take(t, there, now, 10, 10).Allowed)
 		store.err = limitertest.ErrUnsent
@@ -362,7 +362,7 @@ func TestWhatIsGivenBackIsForgottenBefore(t *testing.T) {
 		require.True(t, local.Allowed)
 		store.err = nil
 		require.NoError(t, l.Refund(t.Context(), request(now, 2, 10), local))
-		d, err := newLimiterWith(t, inner, w, counters.Options{ClockSkew: sameClock}).Peek(t.Context(), request(now, 1, 10))
+		d, err := by.newLimiterWith(t, inner, w, counters.Options{ClockSkew: sameClock}).Peek(t.Context(), request(now, 1, 10))
 		require.NoError(t, err)
 		assert.Zero(t, d.Remaining, name)
 	}

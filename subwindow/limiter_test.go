@@ -3,8 +3,6 @@ package subwindow_test
 import (
 	"context"
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,7 +28,7 @@ type step struct {
 	retry     time.Duration
 }
 
-func TestTimelines(t *testing.T) {
+func (by way) TestTimelines(t *testing.T) {
 	t.Parallel()
 	const second = time.Second
 	for _, test := range []struct {
@@ -76,7 +74,7 @@ func TestTimelines(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			w := newWindow(t, time.Minute, test.slots, test.strict)
-			l := newLimiterWith(t, memory.New(nil), w, counters.Options{ClockSkew: sameClock, CountDenied: test.countDenied, Clients: 1})
+			l := by.newLimiterWith(t, memory.New(nil), w, counters.Options{ClockSkew: sameClock, CountDenied: test.countDenied, Clients: 1})
 			for _, s := range test.steps {
 				want := counters.Decision{Allowed: s.allowed, Remaining: s.remaining, ResetAfter: s.reset, RetryAfter: s.retry}
 				assert.Equal(t, want, take(t, l, at(s.at), s.cost, test.limit), "%s", s.at)
@@ -85,12 +83,12 @@ func TestTimelines(t *testing.T) {
 	}
 }
 
-func TestPeekRefundReset(t *testing.T) {
+func (by way) TestPeekRefundReset(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	w := newWindow(t, time.Minute, 4, true)
 	store := memory.New(nil)
-	l := newLimiter(t, store, w, 50*time.Millisecond)
+	l := by.newLimiter(t, store, w, 50*time.Millisecond)
 	r := counters.Request{Client: "c", Cost: 3, Limit: 5, Now: at("07:10:15")}
 	peek := func(now string) counters.Decision {
 		t.Helper()
@@ -143,8 +141,8 @@ func mostIn(log []admission, length time.Duration) int64 {
 
 // drawLimiter returns a limiter that remembers its client, or doesn't: losing
 // what it knows must change nothing.
-func drawLimiter(t *rapid.T, store counters.Store, w subwindow.Window, skew time.Duration) *limiter {
-	return newLimiterWith(t, store, w, counters.Options{
+func (by way) drawLimiter(t *rapid.T, store counters.Store, w subwindow.Window, skew time.Duration) *limiter {
+	return by.newLimiterWith(t, store, w, counters.Options{
 		ClockSkew: skew, Clients: rapid.SampledFrom([]int{1000, -1}).Draw(t, "clients"),
 	})
 }
@@ -171,14 +169,14 @@ func drawWindow(t *rapid.T) subwindow.Window {
 // limit in any window; weighted admits no more than that in any window that is
 // a slot shorter, and never more than twice the limit; capped, as weighted and
 // never more than ceil(2 * limit / slots) above the limit.
-func TestNeverMoreThanPromised(t *testing.T) {
+func (by way) TestNeverMoreThanPromised(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWindow(t)
 		length := w.Width * time.Duration(w.Slots)
 		limit := rapid.Int64Range(1, 50).Draw(t, "limit")
 		clock := &clock{now: at("07:10:00").Add(time.Duration(rapid.Int64Range(0, int64(length)).Draw(t, "start")))}
-		l := drawLimiter(t, memory.New(clock.Now), w, sameClock)
+		l := by.drawLimiter(t, memory.New(clock.Now), w, sameClock)
 		gap := rapid.SampledFrom([]time.Duration{0, length / 200, length / 20, w.Width, length}).Draw(t, "gap")
 		var log []admission
 		for range rapid.IntRange(1, 200).Draw(t, "requests") {
@@ -215,7 +213,7 @@ func share(w subwindow.Window, limit int64) int64 {
 // takes again, N slots later, all that he gets while that is inside the window.
 // Capped gives him exactly what the docs say, weighted with the same slots
 // nearly twice the limit.
-func TestAttackOnCapped(t *testing.T) {
+func (by way) TestAttackOnCapped(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		slots            int
@@ -232,7 +230,7 @@ func TestAttackOnCapped(t *testing.T) {
 				first := at("07:10:00")
 				end := first.Add(w.Width - counters.Calendar(first, w.Width).Elapsed - 1)
 				clock := &clock{now: end}
-				l := newLimiter(t, memory.New(clock.Now), w, sameClock)
+				l := by.newLimiter(t, memory.New(clock.Now), w, sameClock)
 				require.True(t, take(t, l, clock.now, test.limit, test.limit).Allowed)
 				log := []admission{{clock.now, test.limit}}
 				const places = 420
@@ -274,7 +272,7 @@ func (e *exactLog) take(now time.Time) bool {
 // exact log admits. Requests come at whole parts of a slot, so that no place
 // that has become free waits for the next request, and the comparison runs over
 // whole periods of both, which are W and (N+1)/N W.
-func TestNotMuchLessThanAnExactLog(t *testing.T) {
+func (by way) TestNotMuchLessThanAnExactLog(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWindow(t)
@@ -287,7 +285,7 @@ func TestNotMuchLessThanAnExactLog(t *testing.T) {
 		gap := w.Width / time.Duration(perSlot)
 		start := at("07:10:00").Add(time.Duration(rapid.Int64Range(0, int64(length)).Draw(t, "start")))
 		clock := &clock{now: start}
-		l := drawLimiter(t, memory.New(clock.Now), w, sameClock)
+		l := by.drawLimiter(t, memory.New(clock.Now), w, sameClock)
 		log := &exactLog{length: length, limit: limit}
 		var admitted, exact int64
 		for range (n + 1) * n * perSlot {
@@ -307,13 +305,13 @@ func TestNotMuchLessThanAnExactLog(t *testing.T) {
 
 // Whatever the traffic, nothing is denied without need: then the current slot
 // and the N before it hold more than would leave room.
-func TestNothingIsDeniedWithoutNeed(t *testing.T) {
+func (by way) TestNothingIsDeniedWithoutNeed(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWindow(t)
 		limit := rapid.Int64Range(1, 50).Draw(t, "limit")
 		clock := &clock{now: at("07:10:00")}
-		l := drawLimiter(t, memory.New(clock.Now), w, sameClock)
+		l := by.drawLimiter(t, memory.New(clock.Now), w, sameClock)
 		bySlot := make(map[int64]int64)
 		for range rapid.IntRange(1, 150).Draw(t, "requests") {
 			clock.now = clock.now.Add(time.Duration(rapid.Int64Range(0, int64(w.Width)*2).Draw(t, "wait")))
@@ -338,7 +336,7 @@ func TestNothingIsDeniedWithoutNeed(t *testing.T) {
 // by up to the store timeout, keep the promise together: no window of true
 // time, and no calendar window, holds more than the limit; of capped, no window
 // that is shorter by both holds more than the docs say.
-func TestInstancesWithDifferentClocksAndLateCounts(t *testing.T) {
+func (by way) TestInstancesWithDifferentClocksAndLateCounts(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWindow(t)
@@ -356,7 +354,7 @@ func TestInstancesWithDifferentClocksAndLateCounts(t *testing.T) {
 		instances := make([]*limiter, len(offsets))
 		for i := range instances {
 			o.Clients = rapid.SampledFrom([]int{1000, -1}).Draw(t, "clients")
-			instances[i] = newLimiterWith(t, store, w, o)
+			instances[i] = by.newLimiterWith(t, store, w, o)
 		}
 		var log []admission
 		byWindow := make(map[int64]int64)
@@ -391,12 +389,12 @@ func TestInstancesWithDifferentClocksAndLateCounts(t *testing.T) {
 // Two instances, one 40 ms ahead of the other, fill a limit of 50 in 2 s once:
 // a slot that has left the window by the fast clock is still young by the slow
 // one.
-func TestStrictStaysStrictAcrossClocks(t *testing.T) {
+func (by way) TestStrictStaysStrictAcrossClocks(t *testing.T) {
 	t.Parallel()
 	clock := &clock{now: at("12:00:01.999")}
 	store := memory.New(clock.Now)
 	w := newWindow(t, 2*time.Second, 4, true)
-	slow, fast := newLimiter(t, store, w, 50*time.Millisecond), newLimiter(t, store, w, 50*time.Millisecond)
+	slow, fast := by.newLimiter(t, store, w, 50*time.Millisecond), by.newLimiter(t, store, w, 50*time.Millisecond)
 	require.True(t, take(t, slow, clock.now, 50, 50).Allowed)
 	clock.now = at("12:00:03.999")
 	d := take(t, fast, clock.now.Add(40*time.Millisecond), 1, 50)
@@ -406,12 +404,12 @@ func TestStrictStaysStrictAcrossClocks(t *testing.T) {
 
 // A count that reaches the store as late as the timeout finds its counter, and
 // a window that counts it.
-func TestLateCountsFindTheirCounter(t *testing.T) {
+func (by way) TestLateCountsFindTheirCounter(t *testing.T) {
 	t.Parallel()
 	clock := &clock{now: at("12:00:00")}
 	w, err := subwindow.NewFixedWindow(time.Second)
 	require.NoError(t, err)
-	l := newLimiterWith(t, memory.New(clock.Now), w, counters.Options{ClockSkew: sameClock, StoreTimeout: 5 * time.Second, Clients: -1})
+	l := by.newLimiterWith(t, memory.New(clock.Now), w, counters.Options{ClockSkew: sameClock, StoreTimeout: 5 * time.Second, Clients: -1})
 	require.True(t, take(t, l, clock.now, 5, 5).Allowed)
 	clock.now = at("12:00:04.9")
 	assert.False(t, take(t, l, at("12:00:00.5"), 1, 5).Allowed, "its clock was read 4.4 s ago")
@@ -420,24 +418,24 @@ func TestLateCountsFindTheirCounter(t *testing.T) {
 func TestACheckThatWouldReadTooManyKeysIsRefused(t *testing.T) {
 	t.Parallel()
 	o := counters.Options{Policy: "p", Limit: "l", ClockSkew: time.Minute, StoreTimeout: 5 * time.Second}
-	_, err := newOn(memory.New(nil), newWindow(t, time.Second, 100, true), o)
+	_, err := subwindow.New(memory.New(nil), newWindow(t, time.Second, 100, true), o)
 	assert.ErrorContains(t, err, "so many slots of 10ms that a check would read 13102 keys; it may read 4096")
-	_, err = newOn(memory.New(nil), newWindow(t, 10*time.Second, 100, true), o)
+	_, err = subwindow.New(memory.New(nil), newWindow(t, 10*time.Second, 100, true), o)
 	assert.NoError(t, err)
 	for _, o := range []counters.Options{{ClockSkew: time.Minute + 1}, {StoreTimeout: 5*time.Second + 1}} {
 		o.Policy, o.Limit = "p", "l"
-		_, err := newOn(memory.New(nil), newWindow(t, time.Hour, 10, true), o)
+		_, err := subwindow.New(memory.New(nil), newWindow(t, time.Hour, 10, true), o)
 		assert.ErrorContains(t, err, "may be at most 1m0s")
 	}
 }
 
-func TestRetryAfterIsTrue(t *testing.T) {
+func (by way) TestRetryAfterIsTrue(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWindow(t)
 		limit := rapid.Int64Range(1, 30).Draw(t, "limit")
 		clock := &clock{now: at("07:10:00")}
-		l := drawLimiter(t, memory.New(clock.Now), w, sameClock)
+		l := by.drawLimiter(t, memory.New(clock.Now), w, sameClock)
 		for range rapid.IntRange(5, 60).Draw(t, "requests") {
 			clock.now = clock.now.Add(time.Duration(rapid.Int64Range(0, int64(w.Width)).Draw(t, "wait")))
 			cost := rapid.Int64Range(1, limit).Draw(t, "cost")
@@ -462,7 +460,7 @@ func TestRetryAfterIsTrue(t *testing.T) {
 
 // Requests of four instances race; who loses a race asks again. Never more than
 // the limit are admitted, and since somebody always asks, no fewer.
-func TestExactUnderConcurrency(t *testing.T) {
+func (by way) TestExactUnderConcurrency(t *testing.T) {
 	server := memcachedtest.Start(t)
 	for _, slots := range []int{1, 4, 60} {
 		for _, strict := range []bool{false, true} {
@@ -471,33 +469,24 @@ func TestExactUnderConcurrency(t *testing.T) {
 				const instances, callers, limit = 4, 16, 100
 				w := newWindow(t, time.Minute, slots, strict)
 				client := fmt.Sprint(slots, strict)
-				var admitted atomic.Int64
-				var wg sync.WaitGroup
+				var limiters []*limiter
 				for range instances {
-					l := newLimiter(t, openPatient(t, server.Addr), w, 50*time.Millisecond)
-					for caller := range callers {
-						wg.Go(func() {
-							for i := range 12 {
-								// Instances stand on both sides of a boundary
-								// between slots.
-								now := at("12:00:00").Add(time.Duration((caller+i)%2-1) * time.Millisecond)
-								d, err := takePatiently(l, counters.Request{Client: client, Cost: 1, Limit: limit, Now: now})
-								if assert.NoError(t, err) && d.Allowed {
-									admitted.Add(1)
-								}
-							}
-						})
-					}
+					limiters = append(limiters, by.newLimiter(t, openPatient(t, server.Addr), w, 50*time.Millisecond))
 				}
-				wg.Wait()
-				assert.LessOrEqual(t, admitted.Load(), int64(limit))
-				assert.GreaterOrEqual(t, admitted.Load(), int64(limit-5), "768 requests for 100 places")
+				admitted := limitertest.Race(instances*callers, 12, func(caller, i int) bool {
+					// Instances stand on both sides of a boundary between slots.
+					now := at("12:00:00").Add(time.Duration((caller+i)%2-1) * time.Millisecond)
+					d, err := takePatiently(limiters[caller/callers], counters.Request{Client: client, Cost: 1, Limit: limit, Now: now})
+					return assert.NoError(t, err) && d.Allowed
+				})
+				assert.LessOrEqual(t, admitted, int64(limit))
+				assert.GreaterOrEqual(t, admitted, int64(limit-5), "768 requests for 100 places")
 			})
 		}
 	}
 }
 
-func TestSlotsOnMemcachedLiveUntilTheyHaveLeftTheWindow(t *testing.T) {
+func (by way) TestSlotsOnMemcachedLiveUntilTheyHaveLeftTheWindow(t *testing.T) {
 	server := memcachedtest.Start(t)
 	store := openMemcached(t, server.Addr)
 	const day = 24 * time.Hour
@@ -508,7 +497,7 @@ func TestSlotsOnMemcachedLiveUntilTheyHaveLeftTheWindow(t *testing.T) {
 				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 				defer cancel()
 				now := time.Now()
-				l := newLimiter(t, store, w, 50*time.Millisecond)
+				l := by.newLimiter(t, store, w, 50*time.Millisecond)
 				for remaining := range int64(2) {
 					d, err := l.Take(ctx, counters.Request{Client: "c", Cost: 1, Limit: 2, Now: now})
 					require.NoError(t, err)
@@ -523,10 +512,10 @@ func TestSlotsOnMemcachedLiveUntilTheyHaveLeftTheWindow(t *testing.T) {
 
 // A busy client's sliding check is one incr. What its slots held is read once,
 // with one get.
-func TestACheckOfABusyClientIsOneCommand(t *testing.T) {
+func (by way) TestACheckOfABusyClientIsOneCommand(t *testing.T) {
 	t.Parallel()
 	server := memcachedtest.Start(t)
-	l := newLimiter(t, openMemcached(t, server.Addr), newWindow(t, time.Minute, 60, false), 50*time.Millisecond)
+	l := by.newLimiter(t, openMemcached(t, server.Addr), newWindow(t, time.Minute, 60, false), 50*time.Millisecond)
 	take(t, l, at("12:00:00.5"), 1, 100)
 	gets, incrs, sets := server.Stat("cmd_get"), server.Stat("incr_hits"), server.Stat("cmd_set")
 	for i := range 10 {
@@ -542,12 +531,12 @@ func TestACheckOfABusyClientIsOneCommand(t *testing.T) {
 	assert.Equal(t, int64(3), server.Stat("cmd_get")-gets, "the next, and whether the client was reset")
 }
 
-func TestStoreErrorsArePassedOn(t *testing.T) {
+func (by way) TestStoreErrorsArePassedOn(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))
 	defer cancel()
 	server := memcachedtest.Start(t)
-	l := newLimiter(t, openMemcached(t, server.Addr), newWindow(t, time.Minute, 4, false), sameClock)
+	l := by.newLimiter(t, openMemcached(t, server.Addr), newWindow(t, time.Minute, 4, false), sameClock)
 	r := counters.Request{Client: "c", Cost: 1, Limit: 2, Now: at("00:00:00")}
 	_, takeErr := l.Take(ctx, r)
 	_, peekErr := l.Peek(ctx, r)
@@ -565,7 +554,7 @@ func BenchmarkTake(b *testing.B) {
 		for _, slots := range []int{1, 10, 60} {
 			b.Run(fmt.Sprintf("%s/%d", store.name, slots), func(b *testing.B) {
 				b.ReportAllocs()
-				l := newLimiter(b, store.Store, newWindow(b, time.Minute, slots, false), 50*time.Millisecond)
+				l := way{}.newLimiter(b, store.Store, newWindow(b, time.Minute, slots, false), 50*time.Millisecond)
 				r := counters.Request{Client: "c", Cost: 1, Limit: counters.MaxLimit, Now: at("12:00:00.5")}
 				for b.Loop() {
 					if _, err := l.Take(context.Background(), r); err != nil {
@@ -577,9 +566,9 @@ func BenchmarkTake(b *testing.B) {
 	}
 }
 
-func TestWrongRequestsAreErrors(t *testing.T) {
+func (by way) TestWrongRequestsAreErrors(t *testing.T) {
 	t.Parallel()
-	l := newLimiter(t, memory.New(nil), newWindow(t, time.Minute, 4, false), sameClock)
+	l := by.newLimiter(t, memory.New(nil), newWindow(t, time.Minute, 4, false), sameClock)
 	limitertest.WrongRequests(t, l, at("12:00:00"))
 }
 
@@ -590,7 +579,7 @@ func TestOptionsAreChecked(t *testing.T) {
 		`limit name "a:b" must be`:       {Policy: "p", Limit: "a:b"},
 		`key prefix "two words" must be`: {KeyPrefix: "two words", Policy: "p", Limit: "l"},
 	} {
-		_, err := newOn(memory.New(nil), newWindow(t, time.Minute, 4, false), o)
+		_, err := subwindow.New(memory.New(nil), newWindow(t, time.Minute, 4, false), o)
 		assert.ErrorContains(t, err, want)
 	}
 }
@@ -602,7 +591,7 @@ func TestWindowsThatCannotBeAreErrors(t *testing.T) {
 		{}, {Slots: 10}, {Width: time.Minute}, {Slots: -1, Width: time.Minute, Strict: true}, {Slots: 1, Width: 50 * time.Millisecond},
 		{Slots: 3, Width: time.Second / 3}, {Slots: 3600, Width: counters.MaxWindow}, {Slots: subwindow.MaxSubWindows + 1, Width: time.Second},
 	} {
-		_, err := newOn(memory.New(nil), w, counters.Options{Policy: "p", Limit: "l"})
+		_, err := subwindow.New(memory.New(nil), w, counters.Options{Policy: "p", Limit: "l"})
 		assert.Error(t, err, "%+v", w)
 	}
 }
@@ -626,14 +615,14 @@ func (s *stallingStore) Add(ctx context.Context, a counters.Addition) (int64, er
 
 // A context may leave a check more time than the StoreTimeout. Other instances
 // rely on that, so the check doesn't take it.
-func TestACheckTakesNoLongerThanTheStoreTimeout(t *testing.T) {
+func (by way) TestACheckTakesNoLongerThanTheStoreTimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New(nil)
 		w := newWindow(t, 10*time.Second, 10, true)
 		o := counters.Options{StoreTimeout: 50 * time.Millisecond}
-		late := newLimiterWith(t, &stallingStore{store, 3 * time.Second}, w, o)
-		l := newLimiterWith(t, store, w, o)
+		late := by.newLimiterWith(t, &stallingStore{store, 3 * time.Second}, w, o)
+		l := by.newLimiterWith(t, store, w, o)
 		go func() {
 			began := time.Now()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -649,11 +638,11 @@ func TestACheckTakesNoLongerThanTheStoreTimeout(t *testing.T) {
 }
 
 // Such a cost never fits, and whoever asks is told so.
-func TestACostAboveTheLimitIsDeniedForever(t *testing.T) {
+func (by way) TestACostAboveTheLimitIsDeniedForever(t *testing.T) {
 	t.Parallel()
 	for name, w := range minuteWindows(t) {
 		t.Run(name, func(t *testing.T) {
-			l := newLimiter(t, memory.New(nil), w, sameClock)
+			l := by.newLimiter(t, memory.New(nil), w, sameClock)
 			never := counters.Decision{Remaining: 10, RetryAfter: counters.Forever}
 			r := request(at("12:00:00"), 11, 10)
 			assert.Equal(t, never, take(t, l, r.Now, 11, 10))

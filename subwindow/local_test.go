@@ -3,6 +3,8 @@ package subwindow_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -36,73 +38,140 @@ func minuteWindows(t *testing.T) map[string]subwindow.Window {
 
 func newMemory() limitertest.Store { return memory.New(nil) }
 
-func TestLosses(t *testing.T) {
+func (by way) TestLosses(t *testing.T) {
 	t.Parallel()
 	for name, window := range minuteWindows(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			limitertest.Loss(t, at("12:00:01.5"), newMemory, func(t *testing.T, store limitertest.Store, reseeded func(int)) limitertest.Limiter {
-				return newLimiterWith(t, store, window, counters.Options{ClockSkew: sameClock, Clients: 1000, Reseeded: reseeded})
+				return by.newLimiterWith(t, store, window, counters.Options{ClockSkew: sameClock, Clients: 1000, Reseeded: reseeded})
 			})
 		})
 	}
 }
 
-func TestOutages(t *testing.T) {
+func (by way) TestOutages(t *testing.T) {
 	t.Parallel()
 	for name, window := range minuteWindows(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			limitertest.Outage(t, at("12:00:01.5"), newMemory, func(t *testing.T, store limitertest.Store) limitertest.Limiter {
-				return newLimiter(t, store, window, sameClock)
+				return by.newLimiter(t, store, window, sameClock)
 			})
 		})
 	}
 }
 
-func TestLateAnswersInAnyOrder(t *testing.T) {
+func (by way) TestLateAnswersInAnyOrder(t *testing.T) {
 	t.Parallel()
 	for name, window := range minuteWindows(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			limitertest.Late(t, at("12:00:01.5"), 1000, newMemory, func(t *testing.T, store limitertest.Store, failed func()) limitertest.Limiter {
-				return newLimiterWith(t, store, window, counters.Options{ClockSkew: sameClock, Clients: 10, RefundFailed: failed})
+				return by.newLimiterWith(t, store, window, counters.Options{ClockSkew: sameClock, Clients: 10, RefundFailed: failed})
 			})
 		})
 	}
 }
 
-func TestOthersHaveToTell(t *testing.T) {
+func (by way) TestOthersHaveToTell(t *testing.T) {
 	t.Parallel()
 	for name, window := range minuteWindows(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			limitertest.Telling(t, at("12:00:01.5"), newMemory, func(t *testing.T, store limitertest.Store) limitertest.Limiter {
-				return newLimiterWith(t, store, window, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
+				return by.newLimiterWith(t, store, window, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
 			})
 		})
 	}
 }
 
-func TestMoreClientsThanAreRememberedInAnOutage(t *testing.T) {
+func (by way) TestWhatProcessesAdmitAlone(t *testing.T) {
+	t.Parallel()
+	for name, window := range minuteWindows(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			limitertest.Alone(t, at("12:00:01.5"), newMemory, func(t *testing.T, store limitertest.Store) limitertest.Limiter {
+				return by.newLimiterWith(t, store, window, counters.Options{ClockSkew: sameClock, Clients: 1000})
+			})
+		})
+	}
+}
+
+// A client that asks for far more than its limit, of four processes evenly, is given about
+// the limit in each minute without the store too: what a process has counted and given
+// back is no part of its share.
+func (by way) TestAloneABusyClientHasTheLimitOfAWindow(t *testing.T) {
+	t.Parallel()
+	const limit, processes = 100, 4
+	for _, slots := range []int{1, 4, 10} {
+		t.Run(fmt.Sprint("N=", slots), func(t *testing.T) {
+			t.Parallel()
+			window := newWindow(t, time.Minute, slots, false)
+			now, store, random := at("12:00:00"), newMemory(), rand.New(rand.NewPCG(1, 2))
+			stores, limiters := make([]*limitertest.BrokenStore, processes), make([]*limiter, processes)
+			for i := range limiters {
+				stores[i] = &limitertest.BrokenStore{Store: store}
+				limiters[i] = by.newLimiterWith(t, stores[i], window, counters.Options{ClockSkew: sameClock, Clients: 1000})
+			}
+			for minute := range 8 {
+				admitted := 0
+				for range 10 * limit {
+					now = now.Add(time.Minute / (10 * limit))
+					l, r := limiters[random.IntN(processes)], request(now, 1, limit)
+					d, err := l.Take(t.Context(), r)
+					if err != nil {
+						d, err = l.TakeLocal(r, err)
+					}
+					require.NoError(t, err)
+					if d.Allowed {
+						admitted++
+					}
+				}
+				if minute == 3 {
+					for _, s := range stores {
+						s.Fail(limitertest.ErrUnsent)
+					}
+				}
+				if minute > 3 {
+					assert.InDelta(t, limit, admitted, 15, "in minute %d", minute)
+				}
+			}
+		})
+	}
+}
+
+func (by way) TestCallersWhoLeaveTakeTheirShare(t *testing.T) {
+	t.Parallel()
+	for name, window := range minuteWindows(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			limitertest.LeavingTogether(t, at("12:00:01.5"), newMemory, func(t *testing.T, store limitertest.Store) limitertest.Limiter {
+				return by.newLimiterWith(t, store, window, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
+			})
+		})
+	}
+}
+
+func (by way) TestMoreClientsThanAreRememberedInAnOutage(t *testing.T) {
 	t.Parallel()
 	for name, window := range minuteWindows(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			limitertest.Crowd(t, at("12:00:01.5"), newMemory, func(t *testing.T, store limitertest.Store) limitertest.Limiter {
-				return newLimiterWith(t, store, window, counters.Options{ClockSkew: sameClock, Clients: 64})
+				return by.newLimiterWith(t, store, window, counters.Options{ClockSkew: sameClock, Clients: 64})
 			})
 		})
 	}
 }
 
-func TestLeaving(t *testing.T) {
+func (by way) TestLeaving(t *testing.T) {
 	t.Parallel()
 	for name, window := range minuteWindows(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			limitertest.Leaving(t, at("12:00:01.5"), newMemory, func(t *testing.T, store limitertest.Store, failed func()) limitertest.Limiter {
-				return newLimiterWith(t, store, window, counters.Options{ClockSkew: sameClock, RefundFailed: failed})
+				return by.newLimiterWith(t, store, window, counters.Options{ClockSkew: sameClock, RefundFailed: failed})
 			})
 		})
 	}
@@ -124,7 +193,7 @@ func takeAnyway(t *testing.T, l *limiter, r counters.Request) bool {
 
 // The store counts what was admitted without it, and fails again before the
 // process has read that.
-func TestWhatIsRepaidIsRemembered(t *testing.T) {
+func (by way) TestWhatIsRepaidIsRemembered(t *testing.T) {
 	t.Parallel()
 	for name, seconds := range map[string]string{"in the same slot": "05", "in another": "20"} {
 		t.Run(name, func(t *testing.T) {
@@ -136,7 +205,7 @@ func TestWhatIsRepaidIsRemembered(t *testing.T) {
 				}
 				return nil
 			}}
-			l := newLimiter(t, store, newWindow(t, time.Minute, 4, true), sameClock)
+			l := by.newLimiter(t, store, newWindow(t, time.Minute, 4, true), sameClock)
 			require.True(t, takeAnyway(t, l, request(at("12:00:01"), 4, 10)))
 			require.True(t, takeAnyway(t, l, request(at("12:00:02"), 3, 10)))
 			answers = 1
@@ -149,7 +218,7 @@ func TestWhatIsRepaidIsRemembered(t *testing.T) {
 
 // Instances that may have settled a slot are told that it has changed, even if
 // that fails at first.
-func TestOthersAreToldOfWhatIsRepaid(t *testing.T) {
+func (by way) TestOthersAreToldOfWhatIsRepaid(t *testing.T) {
 	t.Parallel()
 	for _, outage := range []error{limitertest.ErrUnsent, limitertest.ErrUnheard} {
 		t.Run(outage.Error(), func(t *testing.T) {
@@ -158,7 +227,7 @@ func TestOthersAreToldOfWhatIsRepaid(t *testing.T) {
 			fails := func(string) error { return nil }
 			store := &faultyStore{Store: inner, fault: func(_, key string) error { return fails(key) }}
 			w := newWindow(t, time.Minute, 60, true)
-			l, there := newLimiter(t, store, w, sameClock), newLimiter(t, inner, w, sameClock)
+			l, there := by.newLimiter(t, store, w, sameClock), by.newLimiter(t, inner, w, sameClock)
 			require.True(t, takeAnyway(t, l, request(at("12:00:01"), 4, 10)))
 			fails = func(string) error { return outage }
 			require.True(t, takeAnyway(t, l, request(at("12:00:01"), 3, 10)))
@@ -179,7 +248,7 @@ func TestOthersAreToldOfWhatIsRepaid(t *testing.T) {
 
 // The store counts a check, and can't be sent the read after that: the check
 // isn't counted again.
-func TestWhatIsCountedIsNotOwed(t *testing.T) {
+func (by way) TestWhatIsCountedIsNotOwed(t *testing.T) {
 	t.Parallel()
 	inner := memory.New(nil)
 	var reads atomic.Bool
@@ -190,7 +259,7 @@ func TestWhatIsCountedIsNotOwed(t *testing.T) {
 		return nil
 	}}
 	w := newWindow(t, time.Minute, 60, true)
-	l, there := newLimiter(t, store, w, sameClock), newLimiter(t, inner, w, sameClock)
+	l, there := by.newLimiter(t, store, w, sameClock), by.newLimiter(t, inner, w, sameClock)
 	require.True(t, take(t, l, at("12:00:01"), 4, 10).Allowed)
 	require.True(t, take(t, l, at("12:00:04"), 1, 10).Allowed)
 	require.NoError(t, there.Reset(t.Context(), "c", at("12:00:04")))
@@ -206,7 +275,7 @@ func TestWhatIsCountedIsNotOwed(t *testing.T) {
 
 // A request that was on its way for long doesn't make the process forget what
 // it has admitted in a later slot.
-func TestALateRequestIsNotAllThatIsRemembered(t *testing.T) {
+func (by way) TestALateRequestIsNotAllThatIsRemembered(t *testing.T) {
 	t.Parallel()
 	fixed, err := subwindow.NewFixedWindow(time.Minute)
 	require.NoError(t, err)
@@ -217,7 +286,7 @@ func TestALateRequestIsNotAllThatIsRemembered(t *testing.T) {
 			t.Parallel()
 			var fault error
 			store := &faultyStore{Store: memory.New(nil), fault: func(string, string) error { return fault }}
-			l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, StoreTimeout: time.Second})
+			l := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, StoreTimeout: time.Second})
 			require.True(t, take(t, l, at("12:01:00.5"), 8, 10).Allowed)
 			require.True(t, take(t, l, at("12:00:59.6"), 1, 10).Allowed)
 			fault = limitertest.ErrUnsent
@@ -229,10 +298,10 @@ func TestALateRequestIsNotAllThatIsRemembered(t *testing.T) {
 
 // What is decided alone just after the next window has begun finds what its own
 // window had: as it was read, admitted alone, and read again late.
-func TestALateRequestFindsTheWindowBefore(t *testing.T) {
+func (by way) TestALateRequestFindsTheWindowBefore(t *testing.T) {
 	t.Parallel()
 	// The others reach over the boundary.
-	l := newLimiterWith(t, memory.New(nil), minuteWindows(t)["fixed"], counters.Options{ClockSkew: sameClock, StoreTimeout: time.Second})
+	l := by.newLimiterWith(t, memory.New(nil), minuteWindows(t)["fixed"], counters.Options{ClockSkew: sameClock, StoreTimeout: time.Second})
 	alone := func(now time.Time, cost int64) bool {
 		d, err := l.TakeLocal(counters.Request{Client: "c", Cost: cost, Limit: 10, Now: now}, limitertest.ErrUnsent)
 		require.NoError(t, err)
@@ -254,14 +323,14 @@ func TestALateRequestFindsTheWindowBefore(t *testing.T) {
 	assert.True(t, alone(before, 1))
 }
 
-func TestALateRequestRepays(t *testing.T) {
+func (by way) TestALateRequestRepays(t *testing.T) {
 	t.Parallel()
 	for _, debt := range []string{"12:00:01", "12:00:35"} {
 		t.Run(debt, func(t *testing.T) {
 			t.Parallel()
 			var fault error
 			store := &faultyStore{Store: memory.New(nil), fault: func(string, string) error { return fault }}
-			l := newLimiter(t, store, newWindow(t, time.Minute, 4, true), sameClock)
+			l := by.newLimiter(t, store, newWindow(t, time.Minute, 4, true), sameClock)
 			require.True(t, take(t, l, at("12:00:35"), 1, 10).Allowed)
 			fault = limitertest.ErrUnsent
 			require.True(t, takeAnyway(t, l, request(at(debt), 7, 10)))
@@ -276,12 +345,12 @@ func TestALateRequestRepays(t *testing.T) {
 
 // A request that was made in a slot is decided by what is owed there, though
 // another has come in the next.
-func TestDebtsOutliveTheirSlotForLateRequests(t *testing.T) {
+func (by way) TestDebtsOutliveTheirSlotForLateRequests(t *testing.T) {
 	t.Parallel()
 	fixed, err := subwindow.NewFixedWindow(time.Minute)
 	require.NoError(t, err)
 	store := &faultyStore{Store: memory.New(nil), fault: func(string, string) error { return limitertest.ErrUnsent }}
-	l := newLimiterWith(t, store, fixed, counters.Options{ClockSkew: sameClock, StoreTimeout: time.Second})
+	l := by.newLimiterWith(t, store, fixed, counters.Options{ClockSkew: sameClock, StoreTimeout: time.Second})
 	require.True(t, takeAnyway(t, l, request(at("12:00:59.5"), 8, 10)))
 	require.True(t, takeAnyway(t, l, request(at("12:01:00.1"), 1, 10)))
 	assert.False(t, takeAnyway(t, l, request(at("12:00:59.6"), 3, 10)))
@@ -304,13 +373,13 @@ func (s *ttlStore) Add(ctx context.Context, a counters.Addition) (int64, error) 
 
 // Whenever a debt is repaid, its counter expires some time: a TTL of no whole
 // second would be for ever.
-func TestCountersOfDebtsExpire(t *testing.T) {
+func (by way) TestCountersOfDebtsExpire(t *testing.T) {
 	t.Parallel()
 	w := newWindow(t, time.Minute, 4, true)
 	for after := range 90 * time.Second / (500 * time.Millisecond) {
 		var fault error
 		store := &ttlStore{faultyStore{memory.New(nil), func(string, string) error { return fault }}, time.Hour}
-		l := newLimiter(t, store, w, 50*time.Millisecond)
+		l := by.newLimiter(t, store, w, 50*time.Millisecond)
 		fault = limitertest.ErrUnsent
 		now := at("12:00:00")
 		require.True(t, takeAnyway(t, l, request(now, 1, 10)))
@@ -323,7 +392,7 @@ func TestCountersOfDebtsExpire(t *testing.T) {
 
 // A caller that gives up while its leader is busy with refunds is counted by
 // that leader, and not as a debt as well.
-func TestACallerThatGivesUpIsCountedOnce(t *testing.T) {
+func (by way) TestACallerThatGivesUpIsCountedOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		inner := memory.New(nil)
@@ -340,7 +409,7 @@ func TestACallerThatGivesUpIsCountedOnce(t *testing.T) {
 			return nil
 		}}
 		w := newWindow(t, time.Minute, 4, true)
-		l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, StoreTimeout: 5 * time.Second})
+		l := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, StoreTimeout: 5 * time.Second})
 		now := time.Now()
 		within := func(d time.Duration) context.Context { return &counters.Deadline{At: now.Add(d)} }
 		r := counters.Request{Client: "c", Cost: 1, Limit: 10, Now: now}
@@ -372,13 +441,13 @@ func TestACallerThatGivesUpIsCountedOnce(t *testing.T) {
 
 // Of what may have been counted, the count before that tells less once the
 // process has repaid other debts there.
-func TestWhatIsRepaidIsNotTakenForWhatHadNoAnswer(t *testing.T) {
+func (by way) TestWhatIsRepaidIsNotTakenForWhatHadNoAnswer(t *testing.T) {
 	t.Parallel()
 	for name, w := range minuteWindows(t) {
 		t.Run(name, func(t *testing.T) {
 			store := &addingStore{Store: memory.New(nil)}
 			now := at("12:00:01")
-			l := newLimiter(t, store, w, sameClock)
+			l := by.newLimiter(t, store, w, sameClock)
 			require.True(t, takeAnyway(t, l, request(now, 1, 20)))
 			store.fails(func(int64) error { return limitertest.ErrUnheard })
 			require.True(t, takeAnyway(t, l, request(now, 3, 20)))
@@ -437,13 +506,13 @@ func (s *addingStore) Add(ctx context.Context, a counters.Addition) (int64, erro
 
 // The slot of a debt may be lost between the read that shows it counted and the
 // addition of another.
-func TestALossWhileDebtsAreRepaid(t *testing.T) {
+func (by way) TestALossWhileDebtsAreRepaid(t *testing.T) {
 	t.Parallel()
 	for name, w := range minuteWindows(t) {
 		t.Run(name, func(t *testing.T) {
 			store := &addingStore{Store: memory.New(nil)}
 			now := at("12:00:01")
-			l := newLimiter(t, store, w, sameClock)
+			l := by.newLimiter(t, store, w, sameClock)
 			store.fails(func(sum int64) error { // it is counted all the same
 				if sum == 0 {
 					return nil
@@ -471,7 +540,7 @@ func TestALossWhileDebtsAreRepaid(t *testing.T) {
 
 // A refund that gives up while its leader repays is done by that leader, and
 // not once more.
-func TestARefundThatGivesUpIsDoneOnce(t *testing.T) {
+func (by way) TestARefundThatGivesUpIsDoneOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		inner := memory.New(nil)
@@ -484,7 +553,7 @@ func TestARefundThatGivesUpIsDoneOnce(t *testing.T) {
 			return nil
 		}}
 		w := newWindow(t, time.Minute, 4, true)
-		l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, StoreTimeout: 5 * time.Second})
+		l := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, StoreTimeout: 5 * time.Second})
 		now := time.Now()
 		within := func(d time.Duration) context.Context { return &counters.Deadline{At: now.Add(d)} }
 		r := counters.Request{Client: "c", Cost: 1, Limit: 10, Now: now}
@@ -514,31 +583,31 @@ func TestARefundThatGivesUpIsDoneOnce(t *testing.T) {
 
 // A store that is far away takes several round trips to count what was admitted
 // without it, more than a check has time for.
-func TestAFarStoreCountsWhatIsOwed(t *testing.T) {
+func (by way) TestAFarStoreCountsWhatIsOwed(t *testing.T) {
 	t.Parallel()
 	for name, w := range minuteWindows(t) {
 		synctest.Test(t, func(t *testing.T) {
 			inner := memory.New(nil)
 			store := &limitertest.SlowStore{Store: inner}
 			store.SetDelay(30 * time.Millisecond)
-			l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, StoreTimeout: 50 * time.Millisecond})
+			l := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, StoreTimeout: 50 * time.Millisecond})
 			_, err := l.TakeLocal(request(time.Now(), 7, 10), limitertest.ErrUnsent)
 			require.NoError(t, err)
 			time.Sleep(5 * time.Second)
 			l.Flush()
 			assert.Zero(t, l.Owing())
-			assert.Equal(t, int64(3), take(t, newLimiter(t, inner, w, sameClock), time.Now(), 0, 10).Remaining, name)
+			assert.Equal(t, int64(3), take(t, by.newLimiter(t, inner, w, sameClock), time.Now(), 0, 10).Remaining, name)
 		})
 	}
 }
 
 // While the store is asked about a slot, others decide alone in one that is so much
 // later that the first is forgotten.
-func TestAnAnswerComesWhenItsSlotIsForgotten(t *testing.T) {
+func (by way) TestAnAnswerComesWhenItsSlotIsForgotten(t *testing.T) {
 	for name, w := range minuteWindows(t) {
 		now := at("12:00:01")
 		late := &lateStore{Store: memory.New(nil)}
-		l := newLimiter(t, late, w, sameClock)
+		l := by.newLimiter(t, late, w, sameClock)
 		late.after = func() {
 			late.after = nil
 			d, err := l.TakeLocal(request(now.Add(time.Hour), 1, 10), limitertest.ErrUnsent)

@@ -40,8 +40,8 @@ func forEachLoss(t *testing.T, test func(t *testing.T, server *memcachedtest.Ser
 	}
 }
 
-func newProcess(t *testing.T, server *memcachedtest.Server, w subwindow.Window) *limiter {
-	return newLimiterWith(t, openMemcached(t, server.Addr), w, counters.Options{StoreTimeout: time.Second, Clients: 100})
+func (by way) newProcess(t *testing.T, server *memcachedtest.Server, w subwindow.Window) *limiter {
+	return by.newLimiterWith(t, openMemcached(t, server.Addr), w, counters.Options{StoreTimeout: time.Second, Clients: 100})
 }
 
 // decide asks l, and the process alone if the store fails.
@@ -105,11 +105,11 @@ func (c *sharedClock) tick() (now time.Time, done func()) {
 
 // A process whose server loses everything, again and again and at any moment,
 // admits the limit and not one more.
-func TestOneProcessAdmitsTheLimitWhateverItsServerLoses(t *testing.T) {
+func (by way) TestOneProcessAdmitsTheLimitWhateverItsServerLoses(t *testing.T) {
 	t.Parallel()
 	forEachLoss(t, func(t *testing.T, server *memcachedtest.Server, w subwindow.Window, lose func()) {
 		const limit, callers, each = 200, 8, 60
-		l := newProcess(t, server, w)
+		l := by.newProcess(t, server, w)
 		var asked, admitted atomic.Int64
 		clock := newSharedClock(at("12:00:01.5"), 10*time.Millisecond, 50)
 		var wg sync.WaitGroup
@@ -142,13 +142,13 @@ func TestOneProcessAdmitsTheLimitWhateverItsServerLoses(t *testing.T) {
 
 // Four processes that are asked in turn know of all but the last three
 // admissions.
-func TestFourProcessesPutBackWhatTheirServerLoses(t *testing.T) {
+func (by way) TestFourProcessesPutBackWhatTheirServerLoses(t *testing.T) {
 	t.Parallel()
 	forEachLoss(t, func(t *testing.T, server *memcachedtest.Server, w subwindow.Window, lose func()) {
 		const limit = 100
 		processes := make([]*limiter, 4)
 		for i := range processes {
-			processes[i] = newProcess(t, server, w)
+			processes[i] = by.newProcess(t, server, w)
 		}
 		now := at("12:00:01.5")
 		admitted := int64(0)
@@ -161,19 +161,19 @@ func TestFourProcessesPutBackWhatTheirServerLoses(t *testing.T) {
 		}
 		assert.GreaterOrEqual(t, admitted, int64(limit-3))
 		assert.LessOrEqual(t, admitted, int64(limit+3))
-		assert.Zero(t, admits(t, newProcess(t, server, w), now, limit, 3))
+		assert.Zero(t, admits(t, by.newProcess(t, server, w), now, limit, 3))
 	})
 }
 
 // Memcached evicts single keys, in any order.
-func TestOneProcessAdmitsTheLimitWhateverIsEvicted(t *testing.T) {
+func (by way) TestOneProcessAdmitsTheLimitWhateverIsEvicted(t *testing.T) {
 	t.Parallel()
 	for name, w := range minuteWindows(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			const limit = 60
 			server := memcachedtest.Start(t)
-			l := newProcess(t, server, w)
+			l := by.newProcess(t, server, w)
 			now := at("12:00:01.5")
 			require.Equal(t, int64(10), admits(t, l, now, limit, 10))
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -195,13 +195,13 @@ func TestOneProcessAdmitsTheLimitWhateverIsEvicted(t *testing.T) {
 
 // A reset just before a loss holds where it was asked for, and one just after
 // it everywhere.
-func TestALossUndoesNoReset(t *testing.T) {
+func (by way) TestALossUndoesNoReset(t *testing.T) {
 	t.Parallel()
 	forEachLoss(t, func(t *testing.T, server *memcachedtest.Server, w subwindow.Window, lose func()) {
 		const limit = 10
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // by default a busy machine has 50 ms
 		defer cancel()
-		here, there := newProcess(t, server, w), newProcess(t, server, w)
+		here, there := by.newProcess(t, server, w), by.newProcess(t, server, w)
 		now := at("12:00:01.5")
 		require.Equal(t, int64(limit), admits(t, here, now, limit, limit))
 		require.False(t, decide(t, there, now, limit))
@@ -241,7 +241,7 @@ func (s *raisingStore) Raise(ctx context.Context, floors []counters.Floor) error
 
 // What comes while a loss is made good: a reset isn't undone, and what is lost
 // again is put back again.
-func TestWhatComesWhileALossIsMadeGood(t *testing.T) {
+func (by way) TestWhatComesWhileALossIsMadeGood(t *testing.T) {
 	t.Parallel()
 	nothing := func() {}
 	once := func(do func()) func() {
@@ -270,8 +270,8 @@ func TestWhatComesWhileALossIsMadeGood(t *testing.T) {
 				inner := memory.New(nil)
 				store := &raisingStore{Store: inner, before: nothing, after: nothing}
 				reseeded := int64(0)
-				here := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10, Reseeded: func(n int) { reseeded += int64(n) }})
-				there := newLimiter(t, inner, w, sameClock)
+				here := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10, Reseeded: func(n int) { reseeded += int64(n) }})
+				there := by.newLimiter(t, inner, w, sameClock)
 				reset := once(func() { require.NoError(t, there.Reset(t.Context(), "c", now.Add(time.Second))) })
 				lose := func() { require.NoError(t, inner.Delete(t.Context(), []string{key(w, now)})) }
 				require.Equal(t, int64(6), admits(t, here, now, 10, 6), test.name)
@@ -293,12 +293,12 @@ func TestWhatComesWhileALossIsMadeGood(t *testing.T) {
 }
 
 // A counter that no window looks at any more may have expired: that is no loss.
-func TestWhatHasLeftEveryWindowIsNotPutBack(t *testing.T) {
+func (by way) TestWhatHasLeftEveryWindowIsNotPutBack(t *testing.T) {
 	t.Parallel()
 	w := newWindow(t, time.Minute, 4, true)
 	for left, put := range map[string]int{"12:01:15.09": 1, "12:01:15.1": 0, "12:01:29.9": 0} {
 		store, reseeded := memory.New(nil), 0
-		l := newLimiterWith(t, store, w, counters.Options{ClockSkew: 50 * time.Millisecond, Clients: 10, Reseeded: func(n int) { reseeded += n }})
+		l := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: 50 * time.Millisecond, Clients: 10, Reseeded: func(n int) { reseeded += n }})
 		require.True(t, take(t, l, at("12:00:01"), 3, 10).Allowed)
 		require.NoError(t, store.Delete(t.Context(), []string{key(w, at("12:00:01"))}))
 		require.True(t, take(t, l, at(left), 3, 10).Allowed, left)
@@ -306,14 +306,14 @@ func TestWhatHasLeftEveryWindowIsNotPutBack(t *testing.T) {
 	}
 }
 
-func TestAResetIsToldFromALoss(t *testing.T) {
+func (by way) TestAResetIsToldFromALoss(t *testing.T) {
 	t.Parallel()
 	for name, w := range minuteWindows(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			inner := memory.New(nil)
 			store := &deletingStore{Store: inner}
-			here, there := newLimiter(t, inner, w, sameClock), newLimiter(t, store, w, sameClock)
+			here, there := by.newLimiter(t, inner, w, sameClock), by.newLimiter(t, store, w, sameClock)
 			now := at("12:00:01.5")
 			require.Equal(t, int64(10), admits(t, here, now, 10, 10))
 			require.NoError(t, there.Reset(t.Context(), "c", now.Add(time.Second)))
@@ -349,7 +349,7 @@ func (s *tornStore) Add(ctx context.Context, a counters.Addition) (int64, error)
 }
 
 // What a reset takes along of a check that is under way isn't a loss.
-func TestWhatAResetTakesAlongIsNotLost(t *testing.T) {
+func (by way) TestWhatAResetTakesAlongIsNotLost(t *testing.T) {
 	t.Parallel()
 	for name, w := range minuteWindows(t) {
 		t.Run(name, func(t *testing.T) {
@@ -357,8 +357,8 @@ func TestWhatAResetTakesAlongIsNotLost(t *testing.T) {
 			inner := memory.New(nil)
 			store := &tornStore{Store: inner}
 			reseeded := 0
-			here := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10, Reseeded: func(n int) { reseeded += n }})
-			there := newLimiter(t, inner, w, sameClock)
+			here := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10, Reseeded: func(n int) { reseeded += n }})
+			there := by.newLimiter(t, inner, w, sameClock)
 			now := at("12:00:01.5")
 			require.Equal(t, int64(2), admits(t, here, now, 10, 2))
 			now = now.Add(2 * time.Second)
@@ -370,13 +370,13 @@ func TestWhatAResetTakesAlongIsNotLost(t *testing.T) {
 }
 
 // Whoever takes something back may begin a generation anew that was lost.
-func TestAGenerationThatWasLostIsNoReset(t *testing.T) {
+func (by way) TestAGenerationThatWasLostIsNoReset(t *testing.T) {
 	t.Parallel()
 	for name, w := range minuteWindows(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			inner := memory.New(nil)
-			here, stranger := newLimiter(t, inner, w, sameClock), newLimiter(t, inner, w, sameClock)
+			here, stranger := by.newLimiter(t, inner, w, sameClock), by.newLimiter(t, inner, w, sameClock)
 			now := at("12:00:01.5")
 			require.Equal(t, int64(2), admits(t, here, now, 10, 2))
 			require.NoError(t, here.Reset(t.Context(), "c", now))
@@ -394,13 +394,13 @@ func TestAGenerationThatWasLostIsNoReset(t *testing.T) {
 
 			now = now.Add(time.Second)
 			assert.Zero(t, admits(t, here, now, 10, 3))
-			assert.Zero(t, admits(t, newLimiter(t, inner, w, sameClock), now, 10, 3))
+			assert.Zero(t, admits(t, by.newLimiter(t, inner, w, sameClock), now, 10, 3))
 		})
 	}
 }
 
 // What is owed when a slot is lost comes on top of what is put back.
-func TestDebtsAreRepaidAfterALoss(t *testing.T) {
+func (by way) TestDebtsAreRepaidAfterALoss(t *testing.T) {
 	t.Parallel()
 	for name, w := range minuteWindows(t) {
 		t.Run(name, func(t *testing.T) {
@@ -408,7 +408,7 @@ func TestDebtsAreRepaidAfterALoss(t *testing.T) {
 			inner := memory.New(nil)
 			var fault error
 			store := &faultyStore{Store: inner, fault: func(string, string) error { return fault }}
-			here, there := newLimiter(t, store, w, sameClock), newLimiter(t, inner, w, sameClock)
+			here, there := by.newLimiter(t, store, w, sameClock), by.newLimiter(t, inner, w, sameClock)
 			now := at("12:00:01.5")
 			require.Equal(t, int64(4), admits(t, here, now, 10, 4))
 			fault = limitertest.ErrUnsent
@@ -426,7 +426,7 @@ func TestDebtsAreRepaidAfterALoss(t *testing.T) {
 
 // What a check has found counted before a reset is not put back when it learns
 // of that reset by the very same check, be the client new to it or not.
-func TestACountFromBeforeAResetIsNotPutBack(t *testing.T) {
+func (by way) TestACountFromBeforeAResetIsNotPutBack(t *testing.T) {
 	t.Parallel()
 	for _, knows := range []bool{false, true} {
 		for _, countDenied := range []bool{false, true} {
@@ -434,8 +434,8 @@ func TestACountFromBeforeAResetIsNotPutBack(t *testing.T) {
 				inner := memory.New(nil)
 				w := newWindow(t, 2*time.Second, 1, true)
 				store := &tornStore{Store: inner}
-				here := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10, CountDenied: countDenied})
-				there := newLimiter(t, inner, w, sameClock)
+				here := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10, CountDenied: countDenied})
+				there := by.newLimiter(t, inner, w, sameClock)
 				if knows {
 					require.True(t, take(t, here, at("12:00:00.1"), 1, 10).Allowed)
 				}
@@ -450,9 +450,9 @@ func TestACountFromBeforeAResetIsNotPutBack(t *testing.T) {
 }
 
 // A clock that is set back finds in the window again what had left it.
-func TestWhatHasLeftEveryWindowComesBackWithTheClock(t *testing.T) {
+func (by way) TestWhatHasLeftEveryWindowComesBackWithTheClock(t *testing.T) {
 	t.Parallel()
-	l := newLimiter(t, memory.New(nil), newWindow(t, time.Minute, 2, true), time.Second)
+	l := by.newLimiter(t, memory.New(nil), newWindow(t, time.Minute, 2, true), time.Second)
 	require.Equal(t, int64(16), take(t, l, at("12:00:29"), 5, 21).Remaining)
 	require.Equal(t, int64(0), take(t, l, at("12:01:20"), 16, 21).Remaining)
 	require.Equal(t, int64(4), take(t, l, at("12:01:32.5"), 1, 21).Remaining)

@@ -12,40 +12,30 @@ import (
 	"go.uber.org/goleak"
 
 	"weir/counters"
+	"weir/counters/limitertest"
 	"weir/counters/memcached"
 	"weir/counters/storetest"
 	"weir/subwindow"
 )
 
-// Every test is run twice: with Take, and with TakeMany where that decides.
-func TestMain(m *testing.M) { goleak.VerifyTestMain(twice{m}) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-type twice struct{ *testing.M }
+func TestTake(t *testing.T)     { limitertest.Methods(t, way{}) }
+func TestTakeMany(t *testing.T) { limitertest.Methods(t, way{many: true}) }
 
-func (m twice) Run() int {
-	code := m.M.Run()
-	throughMany = true
-	return max(code, m.M.Run())
+// A way is how limiters are asked: by Take, or by TakeMany for one request. Its methods
+// are the tests that have to hold for both: go test -run TestTake/TestLosses runs one
+// in both ways.
+type way struct{ many bool }
+
+// A limiter is one whose Take asks it in a way.
+type limiter struct {
+	*subwindow.Limiter
+	by way
 }
 
-// throughMany has every limiter's Take call TakeMany.
-var throughMany bool
-
-// A limiter is one that is tested.
-type limiter struct{ *subwindow.Limiter }
-
-// newOn is subwindow.New.
-func newOn(store counters.Store, w subwindow.Window, o counters.Options) (*limiter, error) {
-	if _, many := store.(counters.ManyStore); throughMany && store != nil && !many {
-		store = manyStore{store}
-	}
-	l, err := subwindow.New(store, w, o)
-	return &limiter{l}, err
-}
-
-// Take is that of the limiter, or what decides as it does.
 func (l *limiter) Take(ctx context.Context, r counters.Request) (counters.Decision, error) {
-	if throughMany {
+	if l.by.many {
 		var taken counters.Taken
 		l.TakeMany(ctx, []counters.Request{r}, func(_ int, t counters.Taken) { taken = t })
 		if taken.Done {
@@ -107,21 +97,24 @@ func newWindow(t require.TestingT, length time.Duration, slots int, strict bool)
 const sameClock = -1
 
 // newLimiter returns a limiter that remembers many clients.
-func newLimiter(t require.TestingT, store counters.Store, w subwindow.Window, skew time.Duration) *limiter {
-	return newLimiterWith(t, store, w, counters.Options{ClockSkew: skew, Clients: 1000})
+func (by way) newLimiter(t require.TestingT, store counters.Store, w subwindow.Window, skew time.Duration) *limiter {
+	return by.newLimiterWith(t, store, w, counters.Options{ClockSkew: skew, Clients: 1000})
 }
 
 // newLimiterWith returns a limiter with options that need no names, on a store
 // that answers at once unless they say otherwise.
-func newLimiterWith(t require.TestingT, store counters.Store, w subwindow.Window, o counters.Options) *limiter {
+func (by way) newLimiterWith(t require.TestingT, store counters.Store, w subwindow.Window, o counters.Options) *limiter {
 	if o.Policy == "" {
 		o.Policy = "p"
 	}
 	o.Limit = "l"
 	o.StoreTimeout = cmp.Or(o.StoreTimeout, -1)
-	l, err := newOn(store, w, o)
+	if _, many := store.(counters.ManyStore); by.many && !many {
+		store = manyStore{store}
+	}
+	l, err := subwindow.New(store, w, o)
 	require.NoError(t, err)
-	return l
+	return &limiter{l, by}
 }
 
 // key returns the key of the counter of client c at a moment.

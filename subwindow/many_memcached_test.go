@@ -108,9 +108,8 @@ func TestOverlappingBatchesFillEachLimitExactly(t *testing.T) {
 	}
 }
 
-// The server falls silent in the middle of a batch, and goes on later. The batch
-// ends in time; those whose answers are missing are limited by the process, and
-// what they were admitted counts once, and what was refused not at all.
+// The server falls silent in the middle of a batch, and goes on later. Those whose
+// answers are missing are limited by the process, and what they were admitted counts once, and what was refused not at all.
 func TestABatchWhoseServerFallsSilentCountsOnce(t *testing.T) {
 	t.Parallel()
 	for _, refuse := range []bool{false, true} {
@@ -127,10 +126,9 @@ func TestABatchWhoseServerFallsSilentCountsOnce(t *testing.T) {
 			warm[0].Client, warm[1].Client = "warm", "warmer"
 			takeAll(t.Context(), l, warm) // connects
 
-			begin := time.Now()
 			var silent sync.Once
 			taken := make([]counters.Taken, clients)
-			ctx := &counters.Deadline{At: begin.Add(timeout)}
+			ctx := &counters.Deadline{At: time.Now().Add(timeout)}
 			var mu sync.Mutex
 			answered := 0
 			l.TakeMany(ctx, asked, func(i int, one counters.Taken) {
@@ -143,7 +141,6 @@ func TestABatchWhoseServerFallsSilentCountsOnce(t *testing.T) {
 				}
 				taken[i] = one
 			})
-			assert.Less(t, time.Since(begin), 2*timeout, "it waits once")
 			admitted, failed := make([]bool, clients), 0
 			for i, one := range taken {
 				require.True(t, one.Done)

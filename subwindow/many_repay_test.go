@@ -204,7 +204,7 @@ func TestWhoOwesVeryMuchRepaysApart(t *testing.T) {
 
 // A reset ends what was admitted before it, however soon after it the debts are
 // repaid, and nothing of what was admitted later.
-func TestManyRepayNothingOfBeforeAReset(t *testing.T) {
+func (by way) TestManyRepayNothingOfBeforeAReset(t *testing.T) {
 	t.Parallel()
 	const skew = 50 * time.Millisecond
 	first := at("12:00:01.5")
@@ -214,7 +214,7 @@ func TestManyRepayNothingOfBeforeAReset(t *testing.T) {
 			for _, others := range []string{"nobody", "the process", "another"} { // has counted in the slot
 				for _, after := range []time.Duration{time.Millisecond, skew / 2, skew, 2 * skew, time.Second} {
 					store, l := newRepaid(t, w, counters.Options{ClockSkew: skew})
-					there := newLimiter(t, store.inner, w, skew)
+					there := by.newLimiter(t, store.inner, w, skew)
 					if others == "the process" {
 						require.Equal(t, int64(8), takeMany(repayBy(first), l, []counters.Request{request(first, 2, 10)})[0].Remaining)
 					}
@@ -240,11 +240,11 @@ func TestManyRepayNothingOfBeforeAReset(t *testing.T) {
 
 // Others are told of what is repaid once, though the store has lost another slot
 // by then, and nothing is owed any more after that.
-func TestManyTellOthersOnce(t *testing.T) {
+func (by way) TestManyTellOthersOnce(t *testing.T) {
 	t.Parallel()
 	w := newWindow(t, time.Minute, 60, true)
 	store, l := newRepaid(t, w, counters.Options{ClockSkew: sameClock})
-	there := newLimiter(t, store.inner, w, sameClock)
+	there := by.newLimiter(t, store.inner, w, sameClock)
 	require.True(t, takeMany(repayBy(at("12:00:04")), l, []counters.Request{request(at("12:00:04"), 1, 20)})[0].Allowed)
 	owe(t, l, limitertest.ErrUnsent, request(at("12:00:01"), 3, 20), request(at("12:00:04.1"), 2, 20))
 	require.Equal(t, int64(18), take(t, there, at("12:00:04.2"), 1, 20).Remaining)

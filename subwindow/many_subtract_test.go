@@ -16,9 +16,9 @@ import (
 
 // fill has another instance take what is left of the limits, which l doesn't
 // learn.
-func fill(t *testing.T, store *repaidStore, w subwindow.Window, asked []counters.Request, cost int64) {
+func (by way) fill(t *testing.T, store *repaidStore, w subwindow.Window, asked []counters.Request, cost int64) {
 	t.Helper()
-	there := newLimiterWith(t, store.inner, w, counters.Options{ClockSkew: sameClock, Clients: 1000})
+	there := by.newLimiterWith(t, store.inner, w, counters.Options{ClockSkew: sameClock, Clients: 1000})
 	for _, r := range asked {
 		r.Cost = cost
 		d, err := there.Limiter.Take(t.Context(), r)
@@ -29,7 +29,7 @@ func fill(t *testing.T, store *repaidStore, w subwindow.Window, asked []counters
 
 // What was counted of many clients and then denied is given back together, as
 // Take would.
-func TestManyAreGivenBackTogether(t *testing.T) {
+func (by way) TestManyAreGivenBackTogether(t *testing.T) {
 	t.Parallel()
 	const clients, limit = 50, 5
 	for name, w := range minuteWindows(t) {
@@ -43,8 +43,8 @@ func TestManyAreGivenBackTogether(t *testing.T) {
 				_, err := alone.Take(repayBy(now), r)
 				require.NoError(t, err)
 			}
-			fill(t, store, w, asked, limit-1)
-			fill(t, inTurn, w, asked, limit-1)
+			by.fill(t, store, w, asked, limit-1)
+			by.fill(t, inTurn, w, asked, limit-1)
 			store.sizes, store.inner.additions, inTurn.inner.additions = nil, nil, nil
 			end := now.Add(20 * time.Millisecond)
 			for i, taken := range takeMany(repayBy(end), l, asked) {
@@ -71,13 +71,13 @@ func TestManyAreGivenBackTogether(t *testing.T) {
 }
 
 // A client that is denied is in use until what was counted is given back.
-func TestManyAreHeldUntilTheyAreGivenBack(t *testing.T) {
+func (by way) TestManyAreHeldUntilTheyAreGivenBack(t *testing.T) {
 	t.Parallel()
 	w := newWindow(t, time.Minute, 10, false)
 	store, l := newRepaid(t, w, counters.Options{ClockSkew: sameClock})
 	asked := requests(1, at("12:00:01"), 5)
 	takeMany(t.Context(), l, asked)
-	fill(t, store, w, asked, 4)
+	by.fill(t, store, w, asked, 4)
 	asks := 0
 	store.ask = func([]counters.Addition) {
 		asks++
@@ -96,7 +96,7 @@ func TestManyAreHeldUntilTheyAreGivenBack(t *testing.T) {
 
 // However giving back fails, it is done once, or it is known that it may not have
 // been; the denial stands.
-func TestManyAreGivenBackLater(t *testing.T) {
+func (by way) TestManyAreGivenBackLater(t *testing.T) {
 	t.Parallel()
 	for _, failure := range []error{limitertest.ErrUnsent, limitertest.ErrUnheard, counters.ErrNotAdded} {
 		t.Run(failure.Error(), func(t *testing.T) {
@@ -108,7 +108,7 @@ func TestManyAreGivenBackLater(t *testing.T) {
 				now := at("12:00:01")
 				asked := []counters.Request{request(now, 1, 5)}
 				takeMany(t.Context(), l, asked)
-				fill(t, store, w, asked, 4)
+				by.fill(t, store, w, asked, 4)
 				store.inner.subtracts = func() error {
 					store.inner.subtracts = nil
 					return failure

@@ -62,10 +62,10 @@ func takeMany(ctx context.Context, l *subwindow.Limiter, requests []counters.Req
 
 // Many clients are counted together, those who are known to be denied not at
 // all, and each as Take would.
-func TestManyClientsAreCountedTogether(t *testing.T) {
+func (by way) TestManyClientsAreCountedTogether(t *testing.T) {
 	t.Parallel()
 	store, l := newTogether(t)
-	alone := newLimiterWith(t, memory.New(nil), newWindow(t, time.Minute, 10, false), counters.Options{Clients: 1000})
+	alone := by.newLimiterWith(t, memory.New(nil), newWindow(t, time.Minute, 10, false), counters.Options{Clients: 1000})
 	const clients = 100
 	for i, moment := range []string{"12:00:00.1", "12:00:00.2", "12:00:00.3", "12:00:00.35", "12:00:06.1", "12:00:07.3", "12:01:01.3"} {
 		asked := requests(clients, at(moment), 2)

@@ -17,7 +17,7 @@ import (
 // A refund of a request that has left every window gives nothing back, and isn't taken
 // for a clock that was set back: what is known of the client stays, while it is told and
 // while it is told again.
-func TestARefundOfAnOldRequestForgetsNothing(t *testing.T) {
+func (by way) TestARefundOfAnOldRequestForgetsNothing(t *testing.T) {
 	t.Parallel()
 	for _, slots := range []int{0, 1, 10} {
 		t.Run(fmt.Sprint(slots), func(t *testing.T) {
@@ -28,7 +28,7 @@ func TestARefundOfAnOldRequestForgetsNothing(t *testing.T) {
 				w.Width /= time.Duration(slots)
 			}
 			refunds := new(counters.Group)
-			l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Refunds: refunds})
+			l := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Refunds: refunds})
 			first := at("10:00:30")
 			old := take(t, l, first, 5, 5)
 			require.True(t, old.Allowed)

@@ -17,13 +17,13 @@ import (
 
 // A client was reset before this process saw it first, by another or before it was
 // restarted. When the store loses the counter, what was counted since is put back.
-func TestLossAfterAnOldReset(t *testing.T) {
+func (by way) TestLossAfterAnOldReset(t *testing.T) {
 	for _, reset := range []bool{false, true} {
 		t.Run(fmt.Sprint("reset ", reset), func(t *testing.T) {
 			store := memory.New(nil)
 			w, err := subwindow.NewFixedWindow(24 * time.Hour)
 			require.NoError(t, err)
-			before, l := newLimiter(t, store, w, sameClock), newLimiter(t, store, w, sameClock)
+			before, l := by.newLimiter(t, store, w, sameClock), by.newLimiter(t, store, w, sameClock)
 			if reset {
 				require.NoError(t, before.Reset(t.Context(), "c", at("09:00:00")))
 			}
@@ -43,7 +43,7 @@ func TestLossAfterAnOldReset(t *testing.T) {
 }
 
 // And if the store fails then, the process decides by all that it has counted.
-func TestOutageAfterAnOldReset(t *testing.T) {
+func (by way) TestOutageAfterAnOldReset(t *testing.T) {
 	for _, reset := range []bool{false, true} {
 		t.Run(fmt.Sprint("reset ", reset), func(t *testing.T) {
 			inner := memory.New(nil)
@@ -62,7 +62,7 @@ func TestOutageAfterAnOldReset(t *testing.T) {
 				}
 				return nil
 			}}
-			before, l := newLimiter(t, inner, w, sameClock), newLimiter(t, store, w, sameClock)
+			before, l := by.newLimiter(t, inner, w, sameClock), by.newLimiter(t, store, w, sameClock)
 			if reset {
 				require.NoError(t, before.Reset(t.Context(), "c", at("09:00:00")))
 			}
@@ -92,7 +92,7 @@ func TestOutageAfterAnOldReset(t *testing.T) {
 }
 
 // And it knows that what is counted is its own.
-func TestShareAfterAnOldReset(t *testing.T) {
+func (by way) TestShareAfterAnOldReset(t *testing.T) {
 	for _, reset := range []bool{false, true} {
 		t.Run(fmt.Sprint("reset ", reset), func(t *testing.T) {
 			inner := memory.New(nil)
@@ -105,7 +105,7 @@ func TestShareAfterAnOldReset(t *testing.T) {
 				}
 				return nil
 			}}
-			before, l := newLimiter(t, inner, w, sameClock), newLimiter(t, store, w, sameClock)
+			before, l := by.newLimiter(t, inner, w, sameClock), by.newLimiter(t, store, w, sameClock)
 			if reset {
 				require.NoError(t, before.Reset(t.Context(), "c", at("09:00:00")))
 			}
@@ -133,7 +133,7 @@ func TestShareAfterAnOldReset(t *testing.T) {
 
 // An addition that is on its way while its process resets the client is from before that,
 // whatever becomes of it: nobody puts back what the reset has deleted.
-func TestAnAdditionUnderWayDuringAReset(t *testing.T) {
+func (by way) TestAnAdditionUnderWayDuringAReset(t *testing.T) {
 	t.Parallel()
 	for _, slots := range []int{0, 1} {
 		t.Run(fmt.Sprint(slots), func(t *testing.T) {
@@ -151,7 +151,7 @@ func TestAnAdditionUnderWayDuringAReset(t *testing.T) {
 					return &counters.Unanswered{Err: counters.ErrTimeout, Await: func(f func(error)) { tell = f }}
 				}}
 				reseeded := 0
-				l := newLimiterWith(t, store, w, counters.Options{Clients: 10, StoreTimeout: 50 * time.Millisecond, Reseeded: func(n int) { reseeded += n }})
+				l := by.newLimiterWith(t, store, w, counters.Options{Clients: 10, StoreTimeout: 50 * time.Millisecond, Reseeded: func(n int) { reseeded += n }})
 				require.True(t, take(t, l, time.Now(), 1, 10).Allowed)
 				time.Sleep(100 * time.Millisecond)
 				late.Store(true)

@@ -16,11 +16,11 @@ import (
 
 // What is due of slots that have left every window is forgotten, however long the
 // store fails.
-func TestWhatIsDueIsBoundedInAnOutage(t *testing.T) {
+func (by way) TestWhatIsDueIsBoundedInAnOutage(t *testing.T) {
 	w, err := subwindow.NewFixedWindow(time.Second)
 	require.NoError(t, err)
 	store := &limitertest.BrokenStore{Store: memory.New(nil)}
-	l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 100, StoreTimeout: time.Second})
+	l := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 100, StoreTimeout: time.Second})
 	now := at("12:00:00.5")
 	store.Fail(limitertest.ErrUnsent)
 	heap := func() uint64 {

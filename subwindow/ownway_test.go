@@ -13,9 +13,9 @@ import (
 )
 
 // What a refused check has counted isn't in use when it is known to be due back.
-func TestARefusedCheckIsNotInItsOwnWay(t *testing.T) {
+func (by way) TestARefusedCheckIsNotInItsOwnWay(t *testing.T) {
 	store := &lateStore{Store: memory.New(nil)}
-	l := newLimiterWith(t, store, newWindow(t, time.Minute, 10, false), counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
+	l := by.newLimiterWith(t, store, newWindow(t, time.Minute, 10, false), counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
 	store.late.Store(true)
 	r := request(at("12:00:01"), 10, 10)
 	_, err := l.Take(t.Context(), r)
@@ -32,7 +32,7 @@ func TestARefusedCheckIsNotInItsOwnWay(t *testing.T) {
 
 // What was admitted alone and is counted late is told to those who have read its
 // slot for good.
-func TestOthersAreToldOfALateCount(t *testing.T) {
+func (by way) TestOthersAreToldOfALateCount(t *testing.T) {
 	for name, outcome := range map[string]func(func(bool, error)){"done": done, "undone": undone} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -40,7 +40,7 @@ func TestOthersAreToldOfALateCount(t *testing.T) {
 				store := &lateStore{Store: inner}
 				w := newWindow(t, time.Minute, 60, true)
 				o := counters.Options{Clients: 10, StoreTimeout: 50 * time.Millisecond}
-				l, other := newLimiterWith(t, store, w, o), newLimiterWith(t, inner, w, o)
+				l, other := by.newLimiterWith(t, store, w, o), by.newLimiterWith(t, inner, w, o)
 				store.late.Store(true)
 				r := request(time.Now(), 50, 100)
 				_, err := l.Take(t.Context(), r)
@@ -77,12 +77,12 @@ func TestOthersAreToldOfALateCount(t *testing.T) {
 // A check is lost on its way, its caller decides alone, and the store answers again.
 // As long as nobody tells what became of the check, what it admitted stands for
 // itself, when the others have had the time to tell theirs.
-func TestWhatIsPendingStandsForItself(t *testing.T) {
+func (by way) TestWhatIsPendingStandsForItself(t *testing.T) {
 	inner := memory.New(nil)
 	store := &lateStore{Store: inner}
 	w := newWindow(t, time.Minute, 1, false)
 	o := counters.Options{Clients: 10, StoreTimeout: time.Second}
-	l, other := newLimiterWith(t, store, w, o), newLimiterWith(t, inner, w, o)
+	l, other := by.newLimiterWith(t, store, w, o), by.newLimiterWith(t, inner, w, o)
 	const limit = 1000
 	for i := range 100 { // a quarter is l's
 		now := at("12:00:01").Add(time.Duration(i) * time.Millisecond)

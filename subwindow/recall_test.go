@@ -13,14 +13,14 @@ import (
 
 // Who asks how a client will stand later changes nothing: what was admitted without the
 // store still counts now.
-func TestLookingAheadForgetsNothing(t *testing.T) {
+func (by way) TestLookingAheadForgetsNothing(t *testing.T) {
 	t.Parallel()
 	for name, w := range minuteWindows(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			store := &limitertest.BrokenStore{Store: memory.New(nil)}
 			store.Fail(limitertest.ErrUnsent)
-			l := newLimiter(t, store, w, sameClock)
+			l := by.newLimiter(t, store, w, sameClock)
 			now := at("12:00:01.5")
 			d, err := l.TakeLocal(request(now, 5, 5), limitertest.ErrUnsent)
 			require.NoError(t, err)

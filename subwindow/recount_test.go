@@ -15,7 +15,7 @@ import (
 
 // A call is counted again after its counter was found to be lost, while its caller
 // leaves.
-func TestACallerLeavesWhileItsSlotIsCountedAgain(t *testing.T) {
+func (by way) TestACallerLeavesWhileItsSlotIsCountedAgain(t *testing.T) {
 	w, err := subwindow.NewFixedWindow(time.Hour)
 	require.NoError(t, err)
 	inner := memory.New(nil)
@@ -32,7 +32,7 @@ func TestACallerLeavesWhileItsSlotIsCountedAgain(t *testing.T) {
 		}
 		return nil
 	}
-	l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 100, StoreTimeout: time.Second})
+	l := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 100, StoreTimeout: time.Second})
 	now := time.Now()
 	r := func(cost int64) counters.Request {
 		return counters.Request{Client: "c", Cost: cost, Limit: 100, Now: now}

@@ -55,11 +55,11 @@ func used(t *testing.T, store counters.Store, w subwindow.Window, moment time.Ti
 
 // A slot that a refund touches after it was settled is read again: what others
 // count and refund there is seen.
-func TestARefundUnsettlesItsSlot(t *testing.T) {
+func (by way) TestARefundUnsettlesItsSlot(t *testing.T) {
 	t.Parallel()
 	store := memory.New(nil)
 	w := newWindow(t, time.Minute, 60, true)
-	here, there := newLimiter(t, store, w, 50*time.Millisecond), newLimiter(t, store, w, 50*time.Millisecond)
+	here, there := by.newLimiter(t, store, w, 50*time.Millisecond), by.newLimiter(t, store, w, 50*time.Millisecond)
 	require.True(t, take(t, here, at("12:00:00.9"), 6, 11).Allowed)
 	require.Equal(t, int64(4), take(t, here, at("12:00:02"), 1, 11).Remaining, "the slot of 12:00:00 is settled")
 	_, err := store.Add(t.Context(), counters.Addition{Key: key(w, at("12:00:00")), Delta: 3, TTL: time.Minute})
@@ -73,13 +73,13 @@ func TestARefundUnsettlesItsSlot(t *testing.T) {
 
 // A refund waits for the check that is under way, so that neither overwrites
 // what the other has learned.
-func TestARefundComesInItsTurn(t *testing.T) {
+func (by way) TestARefundComesInItsTurn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		inner := memory.New(nil)
 		w := newWindow(t, time.Minute, 4, true)
 		store := &gatedStore{Store: inner, gate: make(chan struct{})}
-		l := newLimiter(t, store, w, sameClock)
+		l := by.newLimiter(t, store, w, sameClock)
 		go func() { store.gate <- struct{}{} }()
 		require.True(t, take(t, l, at("12:00:01"), 10, 20).Allowed)
 
@@ -104,14 +104,14 @@ func TestARefundComesInItsTurn(t *testing.T) {
 
 // A client is reset between a check and its refund: the refund takes nothing
 // from what has been counted since.
-func TestARefundFromBeforeAResetTakesNothing(t *testing.T) {
+func (by way) TestARefundFromBeforeAResetTakesNothing(t *testing.T) {
 	t.Parallel()
 	fixed, err := subwindow.NewFixedWindow(time.Minute)
 	require.NoError(t, err)
 	for name, w := range map[string]subwindow.Window{"fixed": fixed, "sliding": newWindow(t, time.Minute, 4, false)} {
 		t.Run(name, func(t *testing.T) {
 			store := memory.New(nil)
-			here, there := newLimiter(t, store, w, 50*time.Millisecond), newLimiter(t, store, w, 50*time.Millisecond)
+			here, there := by.newLimiter(t, store, w, 50*time.Millisecond), by.newLimiter(t, store, w, 50*time.Millisecond)
 			require.True(t, take(t, here, at("12:00:02.01"), 6, 10).Allowed)
 			require.NoError(t, there.Reset(t.Context(), "c", at("12:00:01.97")), "by a clock that is behind")
 			require.True(t, take(t, there, at("12:00:03.6"), 10, 10).Allowed)
@@ -125,11 +125,11 @@ func TestARefundFromBeforeAResetTakesNothing(t *testing.T) {
 }
 
 // A refund whose caller has no time left is done all the same.
-func TestARefundHasABudgetOfItsOwn(t *testing.T) {
+func (by way) TestARefundHasABudgetOfItsOwn(t *testing.T) {
 	store := memory.New(nil)
 	w := newWindow(t, time.Minute, 4, true)
 	gate := &gatedStore{Store: store, gate: make(chan struct{})}
-	l := newLimiter(t, gate, w, sameClock)
+	l := by.newLimiter(t, gate, w, sameClock)
 	go func() { gate.gate <- struct{}{} }()
 	require.True(t, take(t, l, at("12:00:01"), 10, 20).Allowed)
 
@@ -146,7 +146,7 @@ func TestARefundHasABudgetOfItsOwn(t *testing.T) {
 	assert.Equal(t, int64(1), used(t, store, w, at("12:00:01")))
 }
 
-func TestARefundThatWasNotSentIsTriedAgainOnce(t *testing.T) {
+func (by way) TestARefundThatWasNotSentIsTriedAgainOnce(t *testing.T) {
 	t.Parallel()
 	notSent := errors.Join(counters.ErrUnavailable, counters.ErrNotSent)
 	for _, test := range []struct {
@@ -172,7 +172,7 @@ func TestARefundThatWasNotSentIsTriedAgainOnce(t *testing.T) {
 				}}
 				w := newWindow(t, time.Minute, 4, true)
 				failed := 0
-				l := newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, RefundFailed: func() { failed++ }})
+				l := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, RefundFailed: func() { failed++ }})
 				if denied {
 					// Another instance fills the limit behind this one's back,
 					// so that its check is counted before it is denied.
@@ -199,11 +199,11 @@ func TestARefundThatWasNotSentIsTriedAgainOnce(t *testing.T) {
 
 // With costs that differ, a denial is promised only by the store: another
 // instance may have admitted a smaller cost, which leaves the window later.
-func TestRetryAfterIsTrueWithMixedCosts(t *testing.T) {
+func (by way) TestRetryAfterIsTrueWithMixedCosts(t *testing.T) {
 	t.Parallel()
 	store := memory.New(nil)
 	w := newWindow(t, 4*time.Second, 4, true)
-	a, b := newLimiter(t, store, w, sameClock), newLimiter(t, store, w, sameClock)
+	a, b := by.newLimiter(t, store, w, sameClock), by.newLimiter(t, store, w, sameClock)
 	require.True(t, take(t, a, at("12:00:00.2"), 95, 100).Allowed)
 	require.False(t, take(t, a, at("12:00:01.5"), 7, 100).Allowed)
 	require.True(t, take(t, b, at("12:00:01.6"), 4, 100).Allowed)
@@ -213,9 +213,9 @@ func TestRetryAfterIsTrueWithMixedCosts(t *testing.T) {
 }
 
 // What was counted although another limit denied it has to fit again.
-func TestFitsAfterAnAdmission(t *testing.T) {
+func (by way) TestFitsAfterAnAdmission(t *testing.T) {
 	t.Parallel()
-	l := newLimiterWith(t, memory.New(nil), newWindow(t, time.Hour, 1, true), counters.Options{ClockSkew: sameClock, CountDenied: true})
+	l := by.newLimiterWith(t, memory.New(nil), newWindow(t, time.Hour, 1, true), counters.Options{ClockSkew: sameClock, CountDenied: true})
 	d, err := l.Take(t.Context(), request(at("12:00:02"), 1, 2))
 	require.NoError(t, err)
 	assert.Zero(t, d.FitsAfter)
@@ -255,12 +255,12 @@ func (s *interruptedStore) Add(ctx context.Context, a counters.Addition) (int64,
 
 // A reset in the midst of a read leaves no counts of before it among those of
 // the new generation.
-func TestAResetInTheMidstOfARead(t *testing.T) {
+func (by way) TestAResetInTheMidstOfARead(t *testing.T) {
 	t.Parallel()
 	inner := memory.New(nil)
 	w := newWindow(t, time.Minute, 4, true)
-	here, there := newLimiter(t, inner, w, sameClock), &interruptedStore{Store: inner}
-	l := newLimiter(t, there, w, sameClock)
+	here, there := by.newLimiter(t, inner, w, sameClock), &interruptedStore{Store: inner}
+	l := by.newLimiter(t, there, w, sameClock)
 	require.True(t, take(t, here, at("12:00:00"), 90, 100).Allowed)
 	there.between = func() { require.NoError(t, here.Reset(t.Context(), "c", at("12:00:16"))) }
 	take(t, l, at("12:00:16"), 1, 100)
@@ -290,13 +290,13 @@ func (s *faultyStore) Read(ctx context.Context, keys []string, counts []int64) e
 // A refund has two steps where its slot may be settled elsewhere: it takes the
 // cost back, and raises the generation. If the second can't be sent, the first
 // isn't done again.
-func TestARefundWhoseGenerationCannotBeRaisedIsDoneOnce(t *testing.T) {
+func (by way) TestARefundWhoseGenerationCannotBeRaisedIsDoneOnce(t *testing.T) {
 	t.Parallel()
 	inner := memory.New(nil)
 	w := newWindow(t, time.Minute, 60, true)
 	generation := counters.GenerationKey(counters.CounterNamespace("weir", "p", "l", w.Width).Client("c"))
 	lost := 0
-	l := newLimiter(t, &faultyStore{Store: inner, fault: func(operation, key string) error {
+	l := by.newLimiter(t, &faultyStore{Store: inner, fault: func(operation, key string) error {
 		if operation == "add" && key == generation && lost == 0 {
 			lost++
 			return errors.Join(counters.ErrUnavailable, counters.ErrNotSent)
@@ -315,13 +315,13 @@ func TestARefundWhoseGenerationCannotBeRaisedIsDoneOnce(t *testing.T) {
 
 // What was denied has been taken back even if others couldn't be told of that:
 // the process doesn't hold it against the client.
-func TestADenialWhoseGenerationCannotBeRaisedIsTakenBack(t *testing.T) {
+func (by way) TestADenialWhoseGenerationCannotBeRaisedIsTakenBack(t *testing.T) {
 	t.Parallel()
 	inner := memory.New(nil)
 	w := newWindow(t, time.Minute, 60, true)
 	generation := counters.GenerationKey(counters.CounterNamespace("weir", "p", "l", w.Width).Client("c"))
-	there := newLimiter(t, inner, w, sameClock)
-	here := newLimiter(t, &faultyStore{Store: inner, fault: func(operation, key string) error {
+	there := by.newLimiter(t, inner, w, sameClock)
+	here := by.newLimiter(t, &faultyStore{Store: inner, fault: func(operation, key string) error {
 		if operation == "add" && key == generation {
 			return errors.Join(counters.ErrTimeout, counters.ErrNotSent)
 		}
@@ -335,12 +335,12 @@ func TestADenialWhoseGenerationCannotBeRaisedIsTakenBack(t *testing.T) {
 
 // A refund first asks for resets. If that isn't answered, nothing has been
 // taken back, and it is tried again.
-func TestARefundThatCannotAskForResetsIsTriedAgain(t *testing.T) {
+func (by way) TestARefundThatCannotAskForResetsIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	inner := memory.New(nil)
 	w := newWindow(t, time.Minute, 4, true)
 	armed, timeouts, failed := false, 0, 0
-	l := newLimiterWith(t, &faultyStore{Store: inner, fault: func(operation, _ string) error {
+	l := by.newLimiterWith(t, &faultyStore{Store: inner, fault: func(operation, _ string) error {
 		if operation == "read" && armed && timeouts == 0 {
 			timeouts++
 			return counters.ErrTimeout
@@ -358,13 +358,13 @@ func TestARefundThatCannotAskForResetsIsTriedAgain(t *testing.T) {
 
 // A refund says that it has changed a settled slot, whatever time its context
 // leaves.
-func TestARefundWithoutADeadlineIsSeenByOthers(t *testing.T) {
+func (by way) TestARefundWithoutADeadlineIsSeenByOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New(nil)
 		w := newWindow(t, 10*time.Second, 10, true)
 		o := counters.Options{StoreTimeout: 50 * time.Millisecond}
-		here, there := newLimiterWith(t, store, w, o), newLimiterWith(t, store, w, o)
+		here, there := by.newLimiterWith(t, store, w, o), by.newLimiterWith(t, store, w, o)
 		ask := func(l *limiter, r counters.Request) counters.Decision {
 			d, err := l.Take(t.Context(), r)
 			require.NoError(t, err)
@@ -382,12 +382,12 @@ func TestARefundWithoutADeadlineIsSeenByOthers(t *testing.T) {
 }
 
 // Whoever flushes needn't keep others from asking meanwhile.
-func TestAFlushWhileRefundsBegin(t *testing.T) {
+func (by way) TestAFlushWhileRefundsBegin(t *testing.T) {
 	t.Parallel()
 	inner := memory.New(nil)
 	w := newWindow(t, time.Minute, 4, true)
 	var failed atomic.Int64
-	l := newLimiterWith(t, &failingStore{Store: inner, subtract: func(n int) error {
+	l := by.newLimiterWith(t, &failingStore{Store: inner, subtract: func(n int) error {
 		if n%2 == 1 { // so it is tried again, which nobody waits for
 			return errors.Join(counters.ErrUnavailable, counters.ErrNotSent)
 		}
@@ -419,10 +419,10 @@ func TestAFlushWhileRefundsBegin(t *testing.T) {
 
 // A refund is as old as the check that it takes back: by then an older counter
 // hadn't expired, which now has. Nobody takes that for lost.
-func TestAnOldRefundPutsNothingBack(t *testing.T) {
+func (by way) TestAnOldRefundPutsNothingBack(t *testing.T) {
 	inner := memory.New(nil)
 	w := newWindow(t, 2*time.Second, 1, true)
-	l, other := newLimiter(t, inner, w, sameClock), newLimiter(t, inner, w, sameClock)
+	l, other := by.newLimiter(t, inner, w, sameClock), by.newLimiter(t, inner, w, sameClock)
 	require.True(t, take(t, l, at("12:00:01"), 4, 10).Allowed)
 	require.True(t, take(t, l, at("12:00:03"), 1, 10).Allowed)
 	require.True(t, take(t, other, at("12:00:03"), 1, 10).Allowed)

@@ -14,10 +14,10 @@ import (
 // An instance may see a reset of a fixed window late, as nothing is missing: another has
 // admitted more than it had. When that is given back, what it counted before the reset
 // isn't put back.
-func TestWhatWasCountedBeforeAResetIsNotPutBackAfterAGiveBack(t *testing.T) {
+func (by way) TestWhatWasCountedBeforeAResetIsNotPutBackAfterAGiveBack(t *testing.T) {
 	t.Parallel()
 	store, w := memory.New(nil), subwindow.Window{Strict: true, Width: time.Hour}
-	resets, counted, gives := newLimiter(t, store, w, sameClock), newLimiter(t, store, w, sameClock), newLimiter(t, store, w, sameClock)
+	resets, counted, gives := by.newLimiter(t, store, w, sameClock), by.newLimiter(t, store, w, sameClock), by.newLimiter(t, store, w, sameClock)
 	now := at("12:00:00")
 	require.True(t, take(t, counted, now, 40, 100).Allowed)
 	require.True(t, take(t, gives, now, 50, 100).Allowed)

@@ -21,7 +21,7 @@ import (
 // all sizes. Who is denied only because others' costs were passing through the
 // counter finds room a second later; in the end exactly the limit is admitted,
 // and counted.
-func TestThousandsOfCallersWithMixedCostsFillTheLimitExactly(t *testing.T) {
+func (by way) TestThousandsOfCallersWithMixedCostsFillTheLimitExactly(t *testing.T) {
 	server := memcachedtest.Start(t)
 	const instances, callers, limit = 4, 1000, 5000
 	// Counters live in real time: for longer than the test, be the machine slow.
@@ -32,11 +32,11 @@ func TestThousandsOfCallersWithMixedCostsFillTheLimitExactly(t *testing.T) {
 		{"fixed", func(store counters.Store) *limiter {
 			w, err := subwindow.NewFixedWindow(time.Hour)
 			require.NoError(t, err)
-			return newLimiterWith(t, store, w, counters.Options{Policy: "fixed", ClockSkew: sameClock, Clients: 100})
+			return by.newLimiterWith(t, store, w, counters.Options{Policy: "fixed", ClockSkew: sameClock, Clients: 100})
 		}},
-		{"sliding", stormLimiter(t, "sliding", time.Hour, 1, false)},
-		{"sliding-1s", stormLimiter(t, "sliding-1s", time.Minute, 60, false)},
-		{"strict", stormLimiter(t, "strict", time.Minute, 60, true)},
+		{"sliding", by.stormLimiter(t, "sliding", time.Hour, 1, false)},
+		{"sliding-1s", by.stormLimiter(t, "sliding-1s", time.Minute, 60, false)},
+		{"strict", by.stormLimiter(t, "strict", time.Minute, 60, true)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			limiters := make([]*limiter, instances)
@@ -81,20 +81,20 @@ func TestThousandsOfCallersWithMixedCostsFillTheLimitExactly(t *testing.T) {
 	}
 }
 
-func stormLimiter(t *testing.T, policy string, length time.Duration, slots int, strict bool) func(counters.Store) *limiter {
+func (by way) stormLimiter(t *testing.T, policy string, length time.Duration, slots int, strict bool) func(counters.Store) *limiter {
 	return func(store counters.Store) *limiter {
 		w := newWindow(t, length, slots, strict)
-		return newLimiterWith(t, store, w, counters.Options{Policy: policy, Clients: 100})
+		return by.newLimiterWith(t, store, w, counters.Options{Policy: policy, Clients: 100})
 	}
 }
 
 // A client that was denied, and whose instance has denied it ever since without
 // asking the store, is let in at the moment that it was promised.
-func TestAKnownDenialEndsAtThePromisedMoment(t *testing.T) {
+func (by way) TestAKnownDenialEndsAtThePromisedMoment(t *testing.T) {
 	t.Parallel()
 	for _, slots := range []int{1, 4, 60} {
 		t.Run(fmt.Sprint(slots), func(t *testing.T) {
-			l := newLimiter(t, memory.New(nil), newWindow(t, time.Minute, slots, false), 50*time.Millisecond)
+			l := by.newLimiter(t, memory.New(nil), newWindow(t, time.Minute, slots, false), 50*time.Millisecond)
 			now := at("12:00:00.3")
 			for range 100 {
 				require.True(t, take(t, l, now, 1, 100).Allowed)

@@ -13,7 +13,7 @@ import (
 // Under steady overload strict admits at least N/(N+1+h/w) of the limit, of N
 // slots as wide as w, which clock skew and store timeout, h, keep in the window
 // for longer. Where slots are much wider than that it is N/(N+1), and no less.
-func TestStrictInNarrowSlots(t *testing.T) {
+func (by way) TestStrictInNarrowSlots(t *testing.T) {
 	t.Parallel()
 	const slots, limit, windows = 10, 100, 33
 	const h = counters.DefaultClockSkew + counters.DefaultTimeout
@@ -30,7 +30,7 @@ func TestStrictInNarrowSlots(t *testing.T) {
 		assert.InDelta(t, slots/(slots+1+float64(h)/float64(w.Width)), tt.low, 0.002)
 		for _, demand := range []time.Duration{110, 150, 200, 500} {
 			now := at("12:00:00")
-			l := newLimiterWith(t, memory.New(func() time.Time { return now }), w, counters.Options{StoreTimeout: counters.DefaultTimeout})
+			l := by.newLimiterWith(t, memory.New(func() time.Time { return now }), w, counters.Options{StoreTimeout: counters.DefaultTimeout})
 			admitted := 0.0
 			for end := now.Add(windows * tt.window); now.Before(end); now = now.Add(tt.window / (limit * demand / 100)) {
 				if take(t, l, now, 1, limit).Allowed {

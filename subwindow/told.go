@@ -19,7 +19,7 @@ func (w *work) tally(n int64, anew bool) {
 		// read before the calls are judged.
 		s.count, s.own = w.sum, w.sum
 	} else if !w.verify() {
-		if w.see(w.bucket, n-w.sum, true, w.sum) > 0 { // or the client was reset
+		if w.see(w.bucket, n-w.sum, true, 0) > 0 { // or the client was reset
 			a.doubtful = true
 		}
 		s.count, s.own = s.count+w.sum, s.own+w.sum
@@ -32,7 +32,7 @@ func (w *work) tally(n int64, anew bool) {
 // notes whose it is, and returns how much is missing.
 func (w *work) see(bucket, value int64, lasting bool, own int64) (missing int64) {
 	others, missing := w.a.see(bucket, value, lasting, w.reset())
-	if w.a.verified != 0 {
+	if w.met = w.met && w.a.verified != 0; w.met { // and it wasn't reset
 		w.book.Note(&w.a.visits, own, own+others)
 	}
 	return missing
@@ -53,9 +53,9 @@ func (w *work) verify() (reset bool) {
 		return false
 	case is > was && w.window.fixed() && !a.doubtful && a.verified > is+int64(w.options.ClockSkew):
 		// Nothing has been missing since, and what is known was read after it.
-		a.outlive(generation, w.now+int64(w.window.Horizon), w.options.ClockSkew)
+		a.outlive(generation, w.latest(), w.options.ClockSkew)
 	case is > was:
-		a.become(generation, w.now+int64(w.window.Horizon), w.options.ClockSkew)
+		a.become(generation, w.latest(), w.options.ClockSkew)
 		a.doubtful = true
 		if s := a.at(w.bucket); w.counted {
 			s.count, s.own = w.sum, w.sum
@@ -112,7 +112,7 @@ func (w *work) repaired(generation int64) {
 	w.lost, w.repairs = nil, false
 	if resetAt(generation) > resetAt(w.generation) { // what was put back is from before a reset
 		if resetAt(generation) > resetAt(a.generation) {
-			a.become(generation, w.now+int64(w.window.Horizon), w.options.ClockSkew)
+			a.become(generation, w.latest(), w.options.ClockSkew)
 		}
 		for _, l := range lost {
 			// If there is more, others have counted since, and nothing may have been put back.

@@ -42,7 +42,7 @@ func (s *countingStore) Subtract(ctx context.Context, key string, delta int64) e
 // A limiter that remembers decides as one does that asks the store for
 // everything, on any traffic, clocks that jump back and forth and evictions in
 // the middle of a window included.
-func TestWhatIsRememberedChangesNoDecision(t *testing.T) {
+func (by way) TestWhatIsRememberedChangesNoDecision(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWindow(t)
@@ -52,7 +52,7 @@ func TestWhatIsRememberedChangesNoDecision(t *testing.T) {
 		limiters := make([]*limiter, 2)
 		for i, clients := range []int{32, -1} {
 			// 32 are one in each part of the cache, so that others evict "c".
-			limiters[i] = newLimiterWith(t, memory.New(clock.Now), w, counters.Options{ClockSkew: skew, Clients: clients, CountDenied: countDenied})
+			limiters[i] = by.newLimiterWith(t, memory.New(clock.Now), w, counters.Options{ClockSkew: skew, Clients: clients, CountDenied: countDenied})
 		}
 		limit := rapid.Int64Range(1, 40).Draw(t, "limit")
 		for range rapid.IntRange(1, 120).Draw(t, "requests") {
@@ -85,10 +85,10 @@ func TestWhatIsRememberedChangesNoDecision(t *testing.T) {
 	})
 }
 
-func TestDenialsAreKnownAhead(t *testing.T) {
+func (by way) TestDenialsAreKnownAhead(t *testing.T) {
 	t.Parallel()
 	store := &countingStore{Store: memory.New(nil)}
-	l := newLimiter(t, store, newWindow(t, time.Minute, 60, true), 50*time.Millisecond)
+	l := by.newLimiter(t, store, newWindow(t, time.Minute, 60, true), 50*time.Millisecond)
 	for _, step := range []struct {
 		at         string
 		cost       int64
@@ -117,12 +117,12 @@ func TestDenialsAreKnownAhead(t *testing.T) {
 
 // Another instance's denied cost is in the counter for a moment. Whoever looks
 // in that moment is over it within a second.
-func TestAPassingOverCountIsForgottenWithinASecond(t *testing.T) {
+func (by way) TestAPassingOverCountIsForgottenWithinASecond(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	store := memory.New(nil)
 	w := newWindow(t, time.Minute, 4, false)
-	l := newLimiter(t, store, w, 50*time.Millisecond)
+	l := by.newLimiter(t, store, w, 50*time.Millisecond)
 	key := key(w, at("12:00:00"))
 	_, err := store.Add(ctx, counters.Addition{Key: key, Delta: 100, TTL: time.Minute})
 	require.NoError(t, err)
@@ -132,12 +132,12 @@ func TestAPassingOverCountIsForgottenWithinASecond(t *testing.T) {
 	assert.True(t, take(t, l, at("12:00:02"), 1, 100).Allowed)
 }
 
-func TestAResetReachesEveryInstanceWithinASecond(t *testing.T) {
+func (by way) TestAResetReachesEveryInstanceWithinASecond(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	store := memory.New(nil)
 	w := newWindow(t, time.Minute, 60, false)
-	here, there := newLimiter(t, store, w, 50*time.Millisecond), newLimiter(t, store, w, 50*time.Millisecond)
+	here, there := by.newLimiter(t, store, w, 50*time.Millisecond), by.newLimiter(t, store, w, 50*time.Millisecond)
 	for _, moment := range []string{"12:00:00", "12:00:10", "12:00:20", "12:00:30"} {
 		assert.True(t, take(t, there, at(moment), 20, 100).Allowed)
 	}
@@ -152,9 +152,9 @@ func TestAResetReachesEveryInstanceWithinASecond(t *testing.T) {
 	assert.Equal(t, int64(99), take(t, there, at("12:00:34"), 1, 100).Remaining)
 }
 
-func TestPeekLocal(t *testing.T) {
+func (by way) TestPeekLocal(t *testing.T) {
 	t.Parallel()
-	l := newLimiter(t, memory.New(nil), newWindow(t, time.Minute, 4, true), 50*time.Millisecond)
+	l := by.newLimiter(t, memory.New(nil), newWindow(t, time.Minute, 4, true), 50*time.Millisecond)
 	r := counters.Request{Client: "c", Cost: 30, Limit: 100, Now: at("12:00:01")}
 	_, ok := l.PeekLocal(r)
 	assert.False(t, ok, "nothing is known of a new client")
@@ -178,11 +178,11 @@ func TestPeekLocal(t *testing.T) {
 
 // Clocks that step back count in a slot that had been settled; what others
 // count there after that is read again.
-func TestASlotThatClocksStepBackIntoIsReadAgain(t *testing.T) {
+func (by way) TestASlotThatClocksStepBackIntoIsReadAgain(t *testing.T) {
 	t.Parallel()
 	store := memory.New(nil)
 	w := newWindow(t, time.Minute, 1, true)
-	a, b := newLimiter(t, store, w, 50*time.Millisecond), newLimiter(t, store, w, 50*time.Millisecond)
+	a, b := by.newLimiter(t, store, w, 50*time.Millisecond), by.newLimiter(t, store, w, 50*time.Millisecond)
 	assert.Equal(t, int64(99), take(t, a, at("12:01:00.1"), 1, 100).Remaining)
 	take(t, a, at("12:00:59.5"), 10, 100)
 	take(t, b, at("12:00:59.6"), 50, 100)
@@ -204,14 +204,14 @@ func (s *gatedStore) Add(ctx context.Context, a counters.Addition) (int64, error
 }
 
 // Checks that are decided together are each decided as of their own time.
-func TestABatchIsDecidedByEachCallsOwnTime(t *testing.T) {
+func (by way) TestABatchIsDecidedByEachCallsOwnTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		inner := memory.New(nil)
 		w := newWindow(t, time.Minute, 1, false)
-		require.True(t, take(t, newLimiter(t, inner, w, sameClock), at("12:00:30"), 100, 100).Allowed)
+		require.True(t, take(t, by.newLimiter(t, inner, w, sameClock), at("12:00:30"), 100, 100).Allowed)
 		store := &gatedStore{Store: inner, gate: make(chan struct{})}
-		l := newLimiter(t, store, w, sameClock)
+		l := by.newLimiter(t, store, w, sameClock)
 		decisions := make([]counters.Decision, 3)
 		for i, r := range []struct {
 			at   string
@@ -231,7 +231,7 @@ func TestABatchIsDecidedByEachCallsOwnTime(t *testing.T) {
 
 // A reset by a fast clock reaches what slower clocks still have in their
 // window.
-func TestAResetReachesSlowClocks(t *testing.T) {
+func (by way) TestAResetReachesSlowClocks(t *testing.T) {
 	t.Parallel()
 	const skew = 5 * time.Second
 	fixed, err := subwindow.NewFixedWindow(10 * time.Second)
@@ -243,7 +243,7 @@ func TestAResetReachesSlowClocks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := memory.New(nil)
-			fast, slow := newLimiter(t, store, w, skew), newLimiter(t, store, w, skew)
+			fast, slow := by.newLimiter(t, store, w, skew), by.newLimiter(t, store, w, skew)
 			require.True(t, take(t, slow, at("12:00:00.1"), 100, 100).Allowed)
 			denied := take(t, slow, at("12:00:00.1"), 100, 100)
 			require.False(t, denied.Allowed)
@@ -257,9 +257,9 @@ func TestAResetReachesSlowClocks(t *testing.T) {
 
 // Slots in which nothing is counted take no memory: a client of a window of an hour in
 // 3,600 slots, of which 3,599 are empty, a few hundred bytes.
-func TestEmptySlotsTakeNoMemory(t *testing.T) {
+func (by way) TestEmptySlotsTakeNoMemory(t *testing.T) {
 	const clients = 1000
-	l := newLimiter(t, memory.New(nil), newWindow(t, time.Hour, 3600, false), sameClock)
+	l := by.newLimiter(t, memory.New(nil), newWindow(t, time.Hour, 3600, false), sameClock)
 	heap := func() uint64 {
 		runtime.GC()
 		var m runtime.MemStats

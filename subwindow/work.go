@@ -28,9 +28,10 @@ type work struct {
 	// losses may have to be put back and all be read.
 	counted bool
 	// blind says that all pending calls are, or were, refunds. Their Now is that of what is
-	// given back, so nobody knows what time it is: what would take slots for lost or
-	// for expired waits for a check.
+	// given back, so nobody knows what time it is: a blind leader only reads the generation
+	// and subtracts, and what would take slots for lost or for expired waits for a check.
 	blind      bool
+	met        bool    // the process had seen the client before
 	asked      bool    // the store has told all there is to know
 	toldOthers bool    // others were, or couldn't be
 	spare      *flight // that nobody else has seen
@@ -120,6 +121,16 @@ func (w *work) fly(f *flight, err error) {
 // open returns how long a slot has been open.
 func (w *work) open(bucket int64) time.Duration {
 	return time.Duration(w.now - bucket*int64(w.window.Width))
+}
+
+// latest returns when a reset that is seen now was made at the latest, in Unix
+// nanoseconds.
+func (w *work) latest() int64 {
+	now := w.now
+	if w.blind {
+		now = max(now, time.Now().UnixNano())
+	}
+	return now + int64(w.window.Horizon)
 }
 
 // reset reports whether a reset of the client may still be under way.

@@ -22,7 +22,7 @@ type Kind uint8
 const (
 	Takes   Kind = iota
 	Peeks        // counts nothing
-	Settles      // is over when the store was told what it is to be told now
+	Settles      // is over when the store was told what is due
 	Refunds      // the same, but its Now is that of the request that is given back
 )
 
@@ -31,9 +31,9 @@ type Request[A any] struct {
 	counters.Request
 	Kind   Kind
 	Client *Client[A]
-	// Flight is the exchange that may have the call counted; nil if none may. Its
-	// leader sets it before it claims the call, and anew if it is to be counted anew: a
-	// caller who leaves knows by it what may still count.
+	// Flight is the last flight that may have counted the call, nil if none may. Its
+	// leader sets it before it claims the call: a caller who leaves knows by it what may
+	// still count.
 	Flight any
 }
 
@@ -62,6 +62,8 @@ type Family[A any] interface {
 	// Refund notes that r, which was admitted with the decision taken, is given
 	// back, and reports whether the store is to be told.
 	Refund(a *A, r counters.Request, taken counters.Decision) (tell bool)
+	// Charge notes that the cost of r is consumed, be there room or not: it is due.
+	Charge(a *A, r counters.Request)
 	// Owes reports whether anything is due.
 	Owes(a *A) bool
 	// Learn notes what has become of a flight that Work.Flights has handed over.

@@ -10,6 +10,7 @@
 //     had counted and denied after all is due back.
 //   - Alone, as the store has failed: what fits is admitted, and is due.
 //   - A refund: its cost is due back.
+//   - A charge: its cost is due, be there room or not.
 //   - Before the next decision with the store, what is due is settled.
 //
 // A call that fails was refused, whatever became of it: if its leader learns that
@@ -194,7 +195,7 @@ func (b *Book[A]) TakeLocal(r counters.Request, err error) (counters.Decision, e
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	d := b.config.Family.Alone(&c.Account, r, flight)
-	d.Local = true
+	d.Local, d.Receipt.Client = true, c
 	if (d.Allowed || b.config.Options.CountDenied) && b.config.Family.Owes(&c.Account) {
 		b.owing.Add(c, r)
 	}
@@ -241,18 +242,40 @@ func (b *Book[A]) Refund(ctx context.Context, r counters.Request, taken counters
 	if err := r.Check(); err != nil || r.Cost == 0 || !taken.Allowed {
 		return err
 	}
-	c := b.clients.Get(r.Client)
+	c, alone := taken.Receipt.Client.(*Client[A]) // which may have made room for another's
+	if !alone {
+		c = b.clients.Get(r.Client)
+	}
 	c.mu.Lock()
 	tell := b.config.Family.Refund(&c.Account, r, taken)
 	c.mu.Unlock()
 	if !tell {
 		return nil
 	}
-	_, err := b.ask(ctx, Request[A]{Request: r, Kind: Refunds, Client: c})
+	return b.tell(ctx, Request[A]{Request: r, Kind: Refunds, Client: c})
+}
+
+// Charge consumes the cost of r, be there room or not: what is in use may be more than
+// the limit then. The error is counters.ErrRequest; or one of a store's, or of the
+// context's: then the cost is consumed here, and in the store as soon as that answers.
+func (b *Book[A]) Charge(ctx context.Context, r counters.Request) error {
+	if err := r.Check(); err != nil || r.Cost == 0 {
+		return err
+	}
+	c := b.clients.Get(r.Client)
+	c.mu.Lock()
+	b.config.Family.Charge(&c.Account, r)
+	c.mu.Unlock()
+	return b.tell(ctx, Request[A]{Request: r, Kind: Settles, Client: c})
+}
+
+// tell has the store told what is due of the client of q, now or else later.
+func (b *Book[A]) tell(ctx context.Context, q Request[A]) error {
+	_, err := b.ask(ctx, q)
 	if err != nil {
-		b.settleLater(c, r)
+		b.settleLater(q.Client, q.Request)
 	} else {
-		b.remind(c, r)
+		b.remind(q.Client, q.Request)
 	}
 	return err
 }
@@ -299,7 +322,8 @@ func (b *Book[A]) Clients() int { return b.clients.Len() }
 // ClientLimit returns the number of clients that can be remembered.
 func (b *Book[A]) ClientLimit() int { return b.clients.Cap() }
 
-// Forget drops the account of a client, and what is due of it.
+// Forget drops the account of a client, and what is due of it. What is due of an account
+// that had to make room before is told all the same.
 func (b *Book[A]) Forget(client string) {
 	if c := b.clients.Find(client); c != nil {
 		b.clients.Forget(client)

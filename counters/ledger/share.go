@@ -11,7 +11,7 @@ import (
 // counted between two visits of the process to the same client. A first visit tells
 // nothing: of clients that asked once all would be its own, and of those that others
 // have left to it next to nothing. It is safe for concurrent use; the zero value is all.
-type Share struct{ own, all atomic.Int64 }
+type Share struct{ others, all atomic.Int64 }
 
 // TellingTimeouts is how many store timeouts other processes are given, when the store
 // answers again, to tell it what they have admitted alone.
@@ -32,28 +32,30 @@ func StandsFor(cost int64, share float64) int64 {
 // Note notes, in the share of all clients and in that of one, that of so many counts
 // since the process last visited that one so many were its own.
 func (s *Share) Note(client *Share, own, all int64) {
-	s.note(own, all, ofAll)
-	client.note(own, all, ofClient)
+	s.note(all-own, all, ofAll)
+	client.note(all-own, all, ofClient)
 }
 
-func (s *Share) note(own, all, most int64) {
-	s.own.Add(own)
+func (s *Share) note(others, all, most int64) {
+	s.others.Add(others)
 	if n := s.all.Add(all); n > most { // two at a time may forget too much: it stays a ratio
-		s.own.Store(s.own.Load() / 2)
+		s.others.Store(s.others.Load() / 2)
 		s.all.Store(n / 2)
 	}
 }
 
-// Of returns the share, in (0, 1], of a client that asks for a cost: its own, weighed
-// against that of all clients as if that were four costs more. One cost is left out: of
+// Of returns the share, in (0, 1], of a client that asks for a cost: its own, in which
+// that of all clients counts as if it were four costs more. One cost is left out: of
 // what was counted up to a visit, the last is always the process's own. So a client that
 // moves here while the store is gone, and isn't known, has the share of all.
 func (s *Share) Of(client *Share, cost int64) float64 {
 	of := 1.0
 	if all := s.all.Load(); all > 0 {
-		of = min(1, max(float64(s.own.Load()), 1)/float64(all))
+		of = min(1, max(float64(all-s.others.Load()), 1)/float64(all))
 	}
 	c := float64(max(1, cost))
-	own, all := max(0, float64(client.own.Load())-c), max(0, float64(client.all.Load())-c)
+	all := float64(client.all.Load())
+	own := max(0, all-float64(client.others.Load())-c)
+	all = max(0, all-c)
 	return min(1, (own+4*c*of)/(all+4*c))
 }

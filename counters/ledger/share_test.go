@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -14,4 +15,26 @@ func TestWhatACostStandsFor(t *testing.T) {
 	assert.EqualValues(t, 4, StandsFor(1, 0.25))
 	assert.EqualValues(t, 4, StandsFor(1, 0.3), "rounded up")
 	assert.EqualValues(t, counters.MaxLimit, StandsFor(counters.MaxCost, 1e-12), "no more than any limit")
+}
+
+// A process that has counted everything has all of it, however many of its clients are
+// noted at a time.
+func TestTheShareOfAProcessThatIsAlone(t *testing.T) {
+	t.Parallel()
+	var s Share
+	var noting sync.WaitGroup
+	for range 8 {
+		noting.Go(func() {
+			var client Share
+			for range 2_000_000 {
+				s.Note(&client, 1, 1)
+				var unknown Share
+				if of := s.Of(&unknown, 1); of != 1 {
+					t.Errorf("a share of %v", of)
+					return
+				}
+			}
+		})
+	}
+	noting.Wait()
 }

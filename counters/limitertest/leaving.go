@@ -2,6 +2,8 @@ package limitertest
 
 import (
 	"context"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -92,4 +94,61 @@ func Leaving(t *testing.T, now time.Time, newStore func() Store, newLimiter func
 			})
 		}
 	}
+}
+
+// LeavingTogether tests that callers who leave the exchanges of several processes, as the
+// store has fallen silent, are admitted no more than about the limit together: what a
+// leader has begun to count is no more than its guess of what others leave. For newStore and newLimiter
+// see Outage; a check of the limiters lasts a second.
+func LeavingTogether(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t *testing.T, store Store) Limiter) {
+	const limit, processes, used, callers = 100, 4, 40, 60
+	synctest.Test(t, func(t *testing.T) {
+		shared := newStore()
+		stores, limiters := make([]*BrokenStore, processes), make([]Limiter, processes)
+		for i := range limiters {
+			stores[i] = &BrokenStore{Store: shared}
+			limiters[i] = newLimiter(t, stores[i])
+		}
+		request := func() counters.Request {
+			now = now.Add(time.Microsecond)
+			return counters.Request{Client: "c", Cost: 1, Limit: limit, Now: now}
+		}
+		for i := range used {
+			_, err := limiters[i*7%11%processes].Take(t.Context(), request())
+			require.NoError(t, err)
+		}
+		var admitted atomic.Int64
+		var asking sync.WaitGroup
+		for i, l := range limiters {
+			hold := make(chan struct{})
+			stores[i].change(func() { stores[i].hold = hold })
+			for range 1 + callers {
+				r := request()
+				asking.Go(func() {
+					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+					defer cancel()
+					d, err := l.Take(ctx, r)
+					if err != nil {
+						d, err = l.TakeLocal(r, err)
+						assert.NoError(t, err)
+					}
+					if d.Allowed {
+						admitted.Add(1)
+					}
+				})
+				synctest.Wait() // the first leads, and the others wait for the next leader
+			}
+			hold <- struct{}{}
+			synctest.Wait() // now they are all under way
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		assert.LessOrEqual(t, admitted.Load(), int64(limit-used)*5/4)
+		assert.GreaterOrEqual(t, admitted.Load(), int64(processes))
+		for _, s := range stores {
+			s.Fail(ErrUnheard)
+			close(s.hold)
+		}
+		asking.Wait()
+	})
 }

@@ -1,0 +1,140 @@
+package limitertest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters"
+)
+
+// Alone tests what processes that share a store admit, and say, while it is gone: at a
+// limit of 100 a minute. The limiters remember at most a thousand clients.
+func Alone(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t *testing.T, store Store) Limiter) {
+	const limit = 100
+	type processes struct {
+		stores []*BrokenStore
+		pause  time.Duration // before each request
+		ask    func(i int, client string, cost int64) counters.Decision
+	}
+	begin := func(t *testing.T, n int) *processes {
+		p := &processes{pause: time.Millisecond}
+		store, now := newStore(), now
+		limiters := make([]Limiter, n)
+		for i := range n {
+			p.stores = append(p.stores, &BrokenStore{Store: store})
+			limiters[i] = newLimiter(t, p.stores[i])
+		}
+		p.ask = func(i int, client string, cost int64) counters.Decision {
+			now = now.Add(p.pause)
+			r := counters.Request{Client: client, Cost: cost, Limit: limit, Now: now}
+			d, err := limiters[i].Take(t.Context(), r)
+			if err != nil {
+				d, err = limiters[i].TakeLocal(r, err)
+			}
+			require.NoError(t, err)
+			return d
+		}
+		return p
+	}
+	fail := func(p *processes, err error) {
+		for _, s := range p.stores {
+			s.Fail(err)
+		}
+	}
+	for _, cost := range []int64{1, 5, 30} {
+		t.Run(fmt.Sprint("costs of ", cost), func(t *testing.T) {
+			const n = 4
+			p, random := begin(t, n), rand.New(rand.NewPCG(1, 1))
+			for i := range 400 {
+				p.ask(random.IntN(n), fmt.Sprint("c", i%10), 1)
+			}
+			fail(p, ErrUnsent)
+			p.pause = time.Minute / (10 * limit)
+			var admitted int64
+			for i := range 10 * limit {
+				if p.ask(i%n, "c1", cost).Allowed {
+					admitted += cost
+				}
+			}
+			// What is left, and what a minute makes room for; and each may always admit one, in
+			// each of two calendar minutes.
+			assert.LessOrEqual(t, admitted, max(limit-40+limit+n*cost/2, 2*n*cost))
+		})
+	}
+	t.Run("what remains", func(t *testing.T) {
+		const n = 4
+		p := begin(t, n)
+		for i := range 40 {
+			p.ask(i%n, "c", 1)
+		}
+		fail(p, ErrUnsent)
+		denied := 0
+		for i := range 300 {
+			if i == 200 { // the others may still have to tell
+				fail(p, nil)
+			}
+			cost := int64(1 + i%5)
+			if d := p.ask(i%n, "c", cost); !d.Allowed {
+				denied++
+				require.Less(t, d.Remaining, cost, "%d: %+v", i, d)
+			}
+			if none := p.ask(i%n, "c", 0); !none.Allowed {
+				require.Zero(t, none.Remaining)
+			}
+		}
+		require.Greater(t, denied, 100)
+	})
+	t.Run("a refund after others have made it be forgotten", func(t *testing.T) {
+		p := begin(t, 1)
+		store, l := p.stores[0], newLimiter(t, p.stores[0])
+		store.Fail(ErrUnsent)
+		r := counters.Request{Client: "c", Cost: 10, Limit: limit, Now: now}
+		d, err := l.TakeLocal(r, ErrUnsent)
+		require.NoError(t, err)
+		for i := range 3000 {
+			other := r
+			other.Client = fmt.Sprint("other", i)
+			_, err = l.TakeLocal(other, ErrUnsent)
+			require.NoError(t, err)
+		}
+		require.NoError(t, l.Refund(t.Context(), r, d))
+		store.Fail(nil)
+		l.(interface{ Flush() }).Flush()
+		seen, err := newLimiter(t, store.Store).Peek(t.Context(), r)
+		require.NoError(t, err)
+		assert.EqualValues(t, limit, seen.Remaining)
+	})
+	t.Run("a late refund that sees a reset first", func(t *testing.T) {
+		store, now := newStore(), now
+		broken := &BrokenStore{Store: store}
+		a, b := newLimiter(t, broken), newLimiter(t, store)
+		request := func(cost int64) counters.Request {
+			return counters.Request{Client: "c", Cost: cost, Limit: limit, Now: now}
+		}
+		early := request(10)
+		taken, err := a.Take(t.Context(), early)
+		require.NoError(t, err)
+		now = now.Add(3 * time.Second)
+		broken.Fail(ErrUnsent)
+		d, err := a.TakeLocal(request(30), ErrUnsent)
+		require.NoError(t, err)
+		require.True(t, d.Allowed)
+		now = now.Add(time.Second)
+		require.NoError(t, b.Reset(t.Context(), "c", now))
+		now = now.Add(time.Second)
+		broken.Fail(nil)
+		require.NoError(t, a.Refund(t.Context(), early, taken))
+		a.(interface{ Flush() }).Flush()
+		now = now.Add(time.Second)
+		_, err = a.Take(t.Context(), request(1))
+		require.NoError(t, err)
+		seen, err := b.Peek(t.Context(), request(1))
+		require.NoError(t, err)
+		assert.EqualValues(t, limit-1, seen.Remaining, "the reset was after all else")
+	})
+}
