@@ -12,12 +12,12 @@ quick: lint
 # The race detector looks where goroutines meet: in the product, and in the load
 # generator. In experiments, and in tests of arithmetic, it sees little and takes five to
 # twenty times as long. cmd/server/e2e begins first, as it mostly waits.
-ARITHMETIC = Test(ABusyClientHasItsLimitAlone|AloneAProcessTakesItsShare|AttackOnACountingLog|CountingLogKeepsItsBounds|NotMuchLessThanAnExactLog|StrictInNarrowSlots)$$
+ARITHMETIC = Test(ABusyClientHasItsLimitAlone|AloneAProcessTakesItsShare|AttackOnACountingLog|CountingLogKeepsItsBounds)$$|TestTake(Many)?$$/Test(NotMuchLessThanAnExactLog|StrictInNarrowSlots)$$
 test: setup lint
-	go test ./bench/simulate -seeds 10000 -whole
-	go test ./bench/accuracy -whole
+	go test ./bench/verify/simulate -seeds 10000 -whole
+	go test ./bench/model/accuracy -whole
 	go test -shuffle=on -run '$(ARITHMETIC)' ./cas ./subwindow
-	go test -shuffle=on $$(go list ./bench/... | grep -v 'bench/\(accuracy$$\|simulate$$\|internal\)')
+	go test -shuffle=on $$(go list ./bench/... | grep -v 'bench/\(model/accuracy$$\|verify/simulate$$\|internal\)')
 	GORACE=atexit_sleep_ms=0 go test -race -shuffle=on -skip '$(ARITHMETIC)' ./cmd/server/e2e \
 		$$(go list ./... | grep -v '/bench\(/\|$$\)\|/e2e$$') ./bench/internal/...
 	go -C deploy/manifests test -count=1 ./... # go doesn't see when files above a module change

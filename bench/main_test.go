@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"flag"
 	"io/fs"
 	"os"
@@ -14,10 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"weir/bench/contention"
 	"weir/bench/internal/benchtest"
-	"weir/bench/internal/report"
 	"weir/bench/internal/testbed"
+	"weir/bench/measure/contention"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -170,27 +168,5 @@ func TestDocumentHasTheFiguresOfAlgorithms(t *testing.T) {
 	assert.Greater(t, len(rows), 10)
 	for _, row := range rows {
 		assert.Contains(t, readFile(t, "README.md"), "\n"+row+"\n", "copy it from results/REPORT.md")
-	}
-}
-
-// Findings are made of the results, with pictures that are there, and of nothing
-// where there are none.
-func TestFindingsOfTheResults(t *testing.T) {
-	t.Parallel()
-	for _, s := range sections() {
-		finder, ok := s.New().(report.Finder)
-		if !ok {
-			continue
-		}
-		assert.Empty(t, finder.Findings(), s.Title)
-		require.NoError(t, json.Unmarshal([]byte(readFile(t, filepath.Join("results", s.File))), finder))
-		findings := finder.Findings()
-		assert.NotEmpty(t, findings, s.Title)
-		for _, f := range findings {
-			assert.NotContains(t, f.Text, "NaN")
-			if f.Picture != "" {
-				assert.FileExists(t, filepath.Join("results", f.Picture+".svg"))
-			}
-		}
 	}
 }

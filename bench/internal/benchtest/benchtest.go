@@ -49,7 +49,7 @@ func Memcached(t *testing.T) *testbed.Memcached {
 // Build builds weir for a test and its subtests.
 func Build(t *testing.T, policies string) *testbed.Build {
 	t.Helper()
-	b, err := testbed.BuildWeir(t.Context(), policies)
+	b, err := testbed.BuildWeir(t.Context(), policies, "")
 	require.NoError(t, err)
 	t.Cleanup(b.Remove)
 	return b

@@ -2,12 +2,9 @@ package loadgen
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
-	"sync"
-	"sync/atomic"
 
 	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -20,41 +17,30 @@ import (
 // CallersPerConnection share a connection of gRPC.
 const CallersPerConnection = 64
 
-// A GRPCClient is a caller of the rate limit service of Envoy. It sends a
-// prepared request and reads just enough of the responses. It is not safe for
-// concurrent use, but for Expire and Close.
+// A GRPCClient is a Connection to the rate limit service of Envoy. Its status is
+// 200 if the response says OK, and 429 if it says OVER_LIMIT; its body is the
+// response, which must be by a limit.
 type GRPCClient struct {
-	conn    *sharedConn
+	expiry
+	conn    *grpc.ClientConn // that CallersPerConnection share
+	owner   bool             // closes it
 	request []byte
 	digits  []byte                 // of the client's name, within request
 	sent    chan grpc.ClientStream // at most one
 	body    []byte
-	closed  sync.Once
-
-	mu     sync.Mutex
-	ctx    context.Context // Expire ends it
-	expire context.CancelFunc
-}
-
-// A sharedConn is closed by the last of its callers.
-type sharedConn struct {
-	*grpc.ClientConn
-	callers atomic.Int64
 }
 
 // DialGRPC returns n callers of the service at addr. They ask for a domain about
 // one entry with that key, whose value is the client's name. It doesn't wait for
 // the connections.
-func DialGRPC(addr, domain, key string, n int) ([]*GRPCClient, error) {
-	var callers []*GRPCClient
-	var conn *sharedConn
+func DialGRPC(addr, domain, key string, n int) (callers Connections, err error) {
+	var conn *grpc.ClientConn
 	for i := range n {
-		if i%CallersPerConnection == 0 {
-			c, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-			if err != nil {
+		owner := i%CallersPerConnection == 0
+		if owner {
+			if conn, err = grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
 				return nil, err
 			}
-			conn = &sharedConn{ClientConn: c}
 		}
 		request, err := proto.Marshal(&rls.RateLimitRequest{Domain: domain, Descriptors: []*common.RateLimitDescriptor{{
 			Entries: []*common.RateLimitDescriptor_Entry{{Key: key, Value: ClientName(0)}},
@@ -63,24 +49,14 @@ func DialGRPC(addr, domain, key string, n int) ([]*GRPCClient, error) {
 			return nil, err
 		}
 		name := bytes.LastIndex(request, []byte(ClientPrefix)) + len(ClientPrefix)
-		c := &GRPCClient{conn: conn, request: request, digits: request[name : name+ClientDigits], sent: make(chan grpc.ClientStream, 1)}
+		c := &GRPCClient{conn: conn, owner: owner, request: request, digits: request[name : name+ClientDigits], sent: make(chan grpc.ClientStream, 1)}
 		c.Renew()
-		conn.callers.Add(1)
 		callers = append(callers, c)
 	}
 	return callers, nil
 }
 
-// Check is Client.Check. Its status is 200 if the response says OK, and 429 if
-// it says OVER_LIMIT; its body is the response.
-func (c *GRPCClient) Check(n int64) (status int, body []byte, err error) {
-	if err := c.Send(n); err != nil {
-		return 0, nil, err
-	}
-	return c.Receive()
-}
-
-// Send is Client.Send.
+// Send implements Connection.
 func (c *GRPCClient) Send(n int64) error {
 	putDigits(c.digits, n)
 	stream, err := c.conn.NewStream(c.context(), &grpc.StreamDesc{}, rls.RateLimitService_ShouldRateLimit_FullMethodName, grpc.ForceCodec(encoded{}))
@@ -95,7 +71,7 @@ func (c *GRPCClient) Send(n int64) error {
 	return err
 }
 
-// Receive is Client.Receive.
+// Receive implements Connection.
 func (c *GRPCClient) Receive() (status int, body []byte, err error) {
 	ctx := c.context()
 	select {
@@ -110,34 +86,16 @@ func (c *GRPCClient) Receive() (status int, body []byte, err error) {
 	}
 }
 
-func (c *GRPCClient) context() context.Context {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.ctx
-}
+// Right implements Connection.
+func (c *GRPCClient) Right(body []byte) bool { return hasLimit(body) }
 
-// Expire makes what waits for a response fail, until Renew.
-func (c *GRPCClient) Expire() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.expire()
-}
-
-// Renew undoes Expire.
-func (c *GRPCClient) Renew() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.ctx, c.expire = context.WithCancel(context.Background())
-}
-
-// Close ends what is under way. The last caller of a connection closes it.
+// Close implements Connection. It ends what all are asked who share a connection
+// with the first of them.
 func (c *GRPCClient) Close() {
-	c.closed.Do(func() {
-		c.Expire()
-		if c.conn.callers.Add(-1) == 0 {
-			_ = c.conn.ClientConn.Close()
-		}
-	})
+	c.Expire()
+	if c.owner {
+		_ = c.conn.Close() // the only error is that it is closed already
+	}
 }
 
 // encoded is a codec for messages that are encoded already.
@@ -175,9 +133,9 @@ func statusOf(response []byte) (int, error) {
 	}
 }
 
-// HasLimit reports whether the first status of a RateLimitResponse is by a
+// hasLimit reports whether the first status of a RateLimitResponse is by a
 // limit.
-func HasLimit(response []byte) bool {
+func hasLimit(response []byte) bool {
 	value, ok := field(response, statuses)
 	if !ok {
 		return false

@@ -147,7 +147,7 @@ func TestClientConnectsAgain(t *testing.T) {
 			clients, err := Dial(t.Context(), listener.Addr().String(), Check("p", 0), 1)
 			require.NoError(t, err)
 			for range 3 {
-				status, body, err := clients[0].Check(7)
+				status, body, err := Ask(clients[0], 7)
 				require.NoError(t, err)
 				assert.Equal(t, 200, status)
 				assert.Equal(t, "{}", string(body))
@@ -201,7 +201,7 @@ func TestBatchNamesTheClientsInTurn(t *testing.T) {
 }
 
 // A batch counts only if all of it are admitted.
-func TestDriveReadsBatches(t *testing.T) {
+func TestLoopsReadBatches(t *testing.T) {
 	t.Parallel()
 	for body, admitted := range map[string]bool{
 		`{"results":[{"status":200,"allowed":true},{"status":200,"allowed":true}]}`:  true,
@@ -214,13 +214,16 @@ func TestDriveReadsBatches(t *testing.T) {
 		clients, err := Dial(t.Context(), addr, Batch("p", 2), 1)
 		require.NoError(t, err)
 		t.Cleanup(clients.Close)
-		result, err := clients.DriveAt(t.Context(), &Turn{Clients: 1}, NewArrivals(Constant(1000, 5*time.Millisecond), nil))
+		s := NewOpenLoop(clients).Run(t.Context(), NewArrivals(Constant(1000, 5*time.Millisecond), nil), func() int64 { return 0 }, Patience)
+		result, err := clients.Drive(t.Context(), &Turn{Clients: 1, Last: 5}, 0)
 		if !admitted {
 			require.ErrorContains(t, err, `"status":429`)
+			require.ErrorContains(t, s.Fault(), `"status":429`)
 			continue
 		}
 		require.NoError(t, err)
-		assert.Equal(t, int64(5), result.Checks())
+		require.NoError(t, s.Fault())
+		assert.Equal(t, []int64{5, 5}, []int64{result.Checks(), s.Latency.TotalCount()})
 	}
 }
 
@@ -294,42 +297,6 @@ func TestRepeatCounts(t *testing.T) {
 	assert.Positive(t, result.Elapsed)
 }
 
-// Arrivals are served when they are due, by whoever is idle, and count from
-// then: what waits for the operation before it is late.
-func TestRepeatAt(t *testing.T) {
-	t.Parallel()
-	var calls atomic.Int64
-	first := make(chan struct{})
-	op := func(n int64) (bool, error) {
-		if calls.Add(1) == 1 {
-			<-first
-		}
-		return n != 0, nil
-	}
-	go func() {
-		time.Sleep(100 * time.Millisecond)
-		close(first)
-	}()
-	result, err := RepeatAt(t.Context(), []Operation{op}, &Turn{Clients: 4}, NewArrivals(Constant(1000, 50*time.Millisecond), nil))
-	require.NoError(t, err)
-	assert.Equal(t, []int64{37, 13}, []int64{result.Admitted, result.Denied})
-	assert.GreaterOrEqual(t, result.Elapsed, 50*time.Millisecond)
-	assert.GreaterOrEqual(t, time.Duration(result.Latency.Min()), 49*time.Millisecond, "the last was due 49 ms after the start, and all waited for the first")
-}
-
-func TestRepeatAtEndsWithAFailure(t *testing.T) {
-	t.Parallel()
-	broken := errors.New("broken")
-	fails := func(int64) (bool, error) { return false, broken }
-	_, err := RepeatAt(t.Context(), []Operation{fails, fails}, &Turn{Clients: 1}, NewArrivals(Constant(1000, time.Hour), nil))
-	assert.ErrorIs(t, err, broken)
-
-	ctx, cancel := context.WithCancel(t.Context())
-	fine := func(int64) (bool, error) { cancel(); return true, nil }
-	_, err = RepeatAt(ctx, []Operation{fine}, &Turn{Clients: 1}, NewArrivals(Constant(1, time.Hour), nil))
-	assert.ErrorIs(t, err, context.Canceled)
-}
-
 func TestRepeatEndsWithTheDuration(t *testing.T) {
 	t.Parallel()
 	result, err := Repeat(t.Context(), []Operation{func(int64) (bool, error) { return true, nil }}, &Turn{Clients: 1}, time.Millisecond)
@@ -401,7 +368,7 @@ func TestDriveEndsWithTheContext(t *testing.T) {
 }
 
 // dialedTo returns two connections to a server with the handler.
-func dialedTo(t *testing.T, handler http.Handler) Clients {
+func dialedTo(t *testing.T, handler http.Handler) Connections {
 	t.Helper()
 	clients, err := Dial(t.Context(), served(t, handler), Check("p", 0), 2)
 	require.NoError(t, err)
@@ -421,7 +388,7 @@ func TestTurnIsFair(t *testing.T) {
 	turn := &Turn{Clients: 10_000}
 	times := make(map[int64]int)
 	for range 30_000 {
-		n, ok := turn.next()
+		n, ok := turn.Next()
 		require.True(t, ok)
 		times[n]++
 	}
@@ -436,11 +403,11 @@ func TestTurnEnds(t *testing.T) {
 	t.Parallel()
 	turn := &Turn{Clients: 2, Last: 3}
 	for _, want := range []int64{0, 1, 0} {
-		n, ok := turn.next()
+		n, ok := turn.Next()
 		assert.True(t, ok)
 		assert.Equal(t, want, n)
 	}
-	_, ok := turn.next()
+	_, ok := turn.Next()
 	assert.False(t, ok)
 }
 

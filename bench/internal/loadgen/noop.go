@@ -38,7 +38,7 @@ func CaptureReply(ctx context.Context, addr, body string, status, tries int) (Re
 	var r Reply
 	for range tries {
 		var err error
-		if r, err = ask(ctx, http.MethodPost, addr+CheckPath, body); err != nil {
+		if r, err = askOnce(ctx, http.MethodPost, addr+CheckPath, body); err != nil {
 			return r, err
 		}
 		if r.Status == status {
@@ -50,8 +50,8 @@ func CaptureReply(ctx context.Context, addr, body string, status, tries int) (Re
 	return r, fmt.Errorf("%d checks %s were not once answered with status %d, but last with %d: %s", tries, body, status, r.Status, r.Body)
 }
 
-// ask sends a request on a connection of its own.
-func ask(ctx context.Context, method, url, body string) (Reply, error) {
+// askOnce sends a request on a connection of its own.
+func askOnce(ctx context.Context, method, url, body string) (Reply, error) {
 	request, err := http.NewRequestWithContext(ctx, method, "http://"+url, strings.NewReader(body))
 	if err != nil {
 		return Reply{}, err
@@ -104,7 +104,7 @@ func Mallocs(ctx context.Context, addr string) (float64, error) {
 
 // Metric returns the sum of a metric of a server over all its labels.
 func Metric(ctx context.Context, addr, name string) (sum float64, err error) {
-	r, err := ask(ctx, http.MethodGet, addr+metricsPath, "")
+	r, err := askOnce(ctx, http.MethodGet, addr+metricsPath, "")
 	if err != nil {
 		return 0, err
 	}

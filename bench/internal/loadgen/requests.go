@@ -1,12 +1,14 @@
-// Package loadgen sends checks over HTTP and measures how long their answers
-// take: closed loops, in which each connection asks again at once, and the
-// arrivals of open ones. It also has the server that does nothing, to compare
-// with.
+// Package loadgen sends checks over HTTP and gRPC and measures how long their
+// answers take: in closed loops, in which each connection asks again at once, and
+// in an open one, which sends what is due. It also has the server that does
+// nothing, to compare with.
 //
-// Start with Dial and Clients.Drive; Arrivals says when an open loop sends.
+// Start with Dial and Connections.Drive, or NewOpenLoop; Arrivals says when that
+// sends.
 package loadgen
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"net/http"
@@ -55,16 +57,18 @@ func (w Workload) Policy() string {
 
 // Check returns a check of the client with number n. All have the same length.
 func Check(policy string, n int64) Request {
-	return Request{CheckPath, fmt.Sprintf(`{"policy":%q,"client":%q}`, policy, ClientName(n))}
+	return Request{Path: CheckPath, Body: fmt.Sprintf(`{"policy":%q,"client":%q}`, policy, ClientName(n))}
 }
 
-// Batch returns a batch of checks of so many clients.
+// Batch returns a batch of checks of so many clients, all of whom must be admitted.
 func Batch(policy string, size int) Request {
 	checks := make([]string, size)
 	for i := range checks {
 		checks[i] = Check(policy, int64(i)).Body
 	}
-	return Request{BatchPath, `{"checks":[` + strings.Join(checks, ",") + `]}`}
+	return Request{BatchPath, `{"checks":[` + strings.Join(checks, ",") + `]}`, func(body []byte) bool {
+		return bytes.Count(body, []byte(`"status":200,`)) >= size
+	}}
 }
 
 // Request returns a check of client 0.

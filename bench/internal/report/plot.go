@@ -2,6 +2,7 @@ package report
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"image/color"
 	"maps"
@@ -47,6 +48,45 @@ var bars = []color.Color{Dark, Gray, Pale}
 // is below it; the dots of those below are larger.
 var dashes = [][]vg.Length{nil, {vg.Points(7), vg.Points(4)}, {vg.Points(2), vg.Points(3)}, {vg.Points(9), vg.Points(3), vg.Points(2), vg.Points(3)}, {vg.Points(4), vg.Points(6)}, {vg.Points(10), vg.Points(8)}}
 
+// A Plot keeps the first error of what is drawn in it, until it is written.
+type Plot struct {
+	*plot.Plot
+	err error
+}
+
+// NewPlot returns one with nothing in it.
+func NewPlot(title, xAxis, yAxis string) *Plot {
+	p := &Plot{Plot: plot.New()}
+	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, xAxis, yAxis
+	return p
+}
+
+// ok reports whether there is no error, and else keeps it.
+func (p *Plot) ok(err error) bool {
+	p.err = cmp.Or(p.err, err)
+	return err == nil
+}
+
+// Line draws one of a width in points, with dashes and gaps of so many.
+func (p *Plot) Line(points plotter.XYs, width float64, c color.Color, dashes ...vg.Length) *plotter.Line {
+	line, err := plotter.NewLine(points)
+	if !p.ok(err) {
+		return new(plotter.Line)
+	}
+	line.Width, line.Color, line.Dashes = vg.Points(width), c, dashes
+	p.Add(line)
+	return line
+}
+
+// Labels writes a text beside each point.
+func (p *Plot) Labels(points plotter.XYs, texts []string) {
+	labels, err := plotter.NewLabels(plotter.XYLabels{XYs: points, Labels: texts})
+	if p.ok(err) {
+		labels.Offset = vg.Point{X: vg.Points(5), Y: vg.Points(5)}
+		p.Add(labels)
+	}
+}
+
 // A Curve is a line through points, with a name in the legend.
 type Curve struct {
 	Name   string
@@ -60,9 +100,8 @@ const logScale = " (log scale)"
 
 // LogPlot plots the curves that have points on two logarithmic axes, which it
 // says, with dots of the given radius in points.
-func LogPlot(title, xAxis, yAxis string, ticks plot.Ticker, radius float64, curves []Curve) (*plot.Plot, error) {
-	p := plot.New()
-	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, xAxis+logScale, yAxis+logScale
+func LogPlot(title, xAxis, yAxis string, ticks plot.Ticker, radius float64, curves []Curve) *Plot {
+	p := NewPlot(title, xAxis+logScale, yAxis+logScale)
 	p.X.Scale, p.Y.Scale = plot.LogScale{}, plot.LogScale{}
 	p.X.Tick.Marker, p.Y.Tick.Marker = ticks, powersOfTen{}
 	p.Add(plotter.NewGrid())
@@ -73,13 +112,13 @@ func LogPlot(title, xAxis, yAxis string, ticks plot.Ticker, radius float64, curv
 		if len(c.Points) == 0 {
 			continue
 		}
-		line, dots, err := plotter.NewLinePoints(c.Points)
-		if err != nil {
-			return nil, err
+		line := p.Line(c.Points, 2, c.Color, dashes[i%len(dashes)]...)
+		dots, err := plotter.NewScatter(c.Points)
+		if !p.ok(err) {
+			continue
 		}
-		line.Width, line.Color, line.Dashes = vg.Points(2), c.Color, dashes[i%len(dashes)]
 		dots.Shape, dots.Color, dots.Radius = draw.CircleGlyph{}, c.Color, vg.Points(radius*(1+0.15*float64(len(curves)-1-i)))
-		p.Add(line, dots)
+		p.Add(dots)
 		p.Legend.Add(c.Name, line, dots)
 		if c.Errors == nil {
 			continue
@@ -88,13 +127,12 @@ func LogPlot(title, xAxis, yAxis string, ticks plot.Ticker, radius float64, curv
 			plotter.XYs
 			plotter.YErrors
 		}{c.Points, c.Errors})
-		if err != nil {
-			return nil, err
+		if p.ok(err) {
+			bars.Color = c.Color
+			p.Add(bars)
 		}
-		bars.Color = c.Color
-		p.Add(bars)
 	}
-	return p, nil
+	return p
 }
 
 // Ticks are labels at values.
@@ -113,7 +151,7 @@ func (t Ticks) Ticks(low, high float64) []plot.Tick {
 
 // WholePowers makes the logarithmic y axes of plots the same, from one power of
 // ten to another, as they have labels there only.
-func WholePowers(plots ...*plot.Plot) {
+func WholePowers(plots ...*Plot) {
 	least, most := math.Inf(1), 0.0
 	for _, p := range plots {
 		least, most = min(least, p.Y.Min), max(most, p.Y.Max)
@@ -130,15 +168,14 @@ type Series struct {
 }
 
 // BarPlot plots series side by side, with bars of the given width in points.
-func BarPlot(title, yAxis string, width float64, names []string, series []Series) (*plot.Plot, error) {
-	p := plot.New()
-	p.Title.Text, p.Y.Label.Text = title, yAxis
+func BarPlot(title, yAxis string, width float64, names []string, series []Series) *Plot {
+	p := NewPlot(title, "", yAxis)
 	p.Legend.Top, p.Legend.Left = true, true
 	p.Legend.XOffs = vg.Points(6)
 	for i, s := range series {
 		chart, err := plotter.NewBarChart(s.Values, vg.Points(width))
-		if err != nil {
-			return nil, err
+		if !p.ok(err) {
+			continue
 		}
 		chart.Color, chart.LineStyle.Width = bars[i%len(bars)], 0
 		chart.Offset = vg.Points(width * (float64(i) - float64(len(series)-1)/2))
@@ -147,7 +184,7 @@ func BarPlot(title, yAxis string, width float64, names []string, series []Series
 	}
 	p.NominalX(names...)
 	p.Y.Min, p.Y.Max = 0, 1.2*p.Y.Max // no bar is cut, and there is room for the legend
-	return p, nil
+	return p
 }
 
 // WholeTicks are about five ticks at whole numbers.
@@ -187,27 +224,43 @@ func (powersOfTen) Ticks(low, high float64) []plot.Tick {
 	return ticks
 }
 
-// DrawPicture draws plots of the same size beside each other.
-func DrawPicture(dir, name, shows string, row ...*plot.Plot) ([]Picture, error) {
-	return DrawGrid(dir, name, shows, vg.Length(len(row))*5*vg.Inch, 4.5*vg.Inch, [][]*plot.Plot{row})
+// A Picture is drawn as Name.svg: rows of plots, all of the same size. Where there
+// is no plot, nil, it leaves room.
+type Picture struct {
+	Name, Shows   string
+	Width, Height vg.Length
+	Plots         [][]*Plot
 }
 
-// DrawGrid draws rows of plots, all of the same size, as name.svg in dir, which it
-// makes. Where there is no plot, nil, it leaves room. The file names fonts of the
-// same widths, for readers who don't have the first. It returns the picture that
-// this is.
-func DrawGrid(dir, name, shows string, width, height vg.Length, plots [][]*plot.Plot) ([]Picture, error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, err
-	}
+// NewPicture returns plots beside each other, each so many inches wide.
+func NewPicture(name, shows string, inches vg.Length, row ...*Plot) Picture {
+	return Picture{name, shows, vg.Length(len(row)) * inches * vg.Inch, 4.5 * vg.Inch, [][]*Plot{row}}
+}
+
+// draw writes the picture to dir. It names fonts of the same widths, for readers
+// who don't have the first.
+func (pic Picture) draw(dir string) error {
 	tiles := draw.Tiles{
-		Rows: len(plots), Cols: len(plots[0]),
+		Rows: len(pic.Plots), Cols: len(pic.Plots[0]),
 		PadX: vg.Points(16), PadY: vg.Points(12), PadTop: vg.Points(8), PadBottom: vg.Points(8), PadLeft: vg.Points(8), PadRight: vg.Points(16),
 	}
-	canvas := vgsvg.New(width, height)
+	canvas := vgsvg.New(pic.Width, pic.Height)
 	page := draw.New(canvas)
 	// Also between the plots, for a reader whose page is dark.
 	page.FillPolygon(color.White, []vg.Point{page.Min, {X: page.Min.X, Y: page.Max.Y}, page.Max, {X: page.Max.X, Y: page.Min.Y}})
+	plots := make([][]*plot.Plot, len(pic.Plots))
+	for i, row := range pic.Plots {
+		for _, p := range row {
+			if p == nil {
+				plots[i] = append(plots[i], nil)
+				continue
+			}
+			if p.err != nil {
+				return fmt.Errorf("%s: %w", pic.Name, p.err)
+			}
+			plots[i] = append(plots[i], p.Plot)
+		}
+	}
 	for i, row := range plot.Align(plots, tiles, page) {
 		for j, c := range row {
 			if p := plots[i][j]; p != nil {
@@ -217,11 +270,8 @@ func DrawGrid(dir, name, shows string, width, height vg.Length, plots [][]*plot.
 	}
 	var encoded bytes.Buffer
 	if _, err := canvas.WriteTo(&encoded); err != nil {
-		return nil, err
+		return err
 	}
 	content := bytes.ReplaceAll(encoded.Bytes(), []byte("font-family:Liberation Serif"), []byte("font-family:Liberation Serif,Times New Roman,Times,serif"))
-	if err := os.WriteFile(filepath.Join(dir, name+".svg"), content, 0o644); err != nil {
-		return nil, err
-	}
-	return []Picture{{name, shows}}, nil
+	return os.WriteFile(filepath.Join(dir, pic.Name+".svg"), content, 0o644)
 }

@@ -40,8 +40,7 @@ func Write(sections []Section) Command {
 		if err != nil {
 			return err
 		}
-		text := bytes.NewBufferString("# Results\n\nMade from the JSON files beside it by `go run ./bench report`.\n")
-		findings(text, chapters)
+		text := bytes.NewBufferString("# Results\n\nMade from the JSON files beside it by `go run ./bench report`. [What they say](../README.md).\n")
 		sideBySide(text, chapters)
 		for _, c := range chapters {
 			if err := c.write(text, *dir); err != nil {
@@ -117,7 +116,7 @@ func (c chapter) write(out *bytes.Buffer, dir string) error {
 	if err := broken(c.result); err != nil {
 		fmt.Fprintf(out, "**This run failed:**\n\n```text\n%v\n```\n\n", err)
 	}
-	pictures, err := c.result.Draw(dir)
+	pictures, err := drawAll(dir, c.result)
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.File, err)
 	}
@@ -135,27 +134,6 @@ func (c chapter) write(out *bytes.Buffer, dir string) error {
 	c.result.Print(page)
 	page.close()
 	return nil
-}
-
-// findings writes what was found out, on one page.
-func findings(out *bytes.Buffer, chapters []chapter) {
-	none := true
-	for _, c := range chapters {
-		found, ok := c.result.(Finder)
-		if !ok {
-			continue
-		}
-		for _, f := range found.Findings() {
-			if none {
-				fmt.Fprint(out, "\n## Findings\n")
-				none = false
-			}
-			fmt.Fprintf(out, "\n%s\n", f.Text)
-			if f.Picture != "" {
-				fmt.Fprintf(out, "\n![%s](%s.svg)\n", c.Title, f.Picture)
-			}
-		}
-	}
 }
 
 // sideBySide writes a table of the algorithms that all columns have, in the order

@@ -25,21 +25,10 @@ import (
 )
 
 // A Result is what a JSON file holds.
-type Result interface {
-	Print(out io.Writer)
-	// Draw draws the result's pictures in dir, which it makes.
-	Draw(dir string) ([]Picture, error)
-}
+type Result interface{ Print(out io.Writer) }
 
-// A Finder is a Result with something for the first page.
-type Finder interface {
-	// Findings returns nothing if the figures that they are about are missing.
-	Findings() []Finding
-}
-
-// A Finding is a paragraph, and the Name of a Picture of the Result's, if there
-// is one of it.
-type Finding struct{ Text, Picture string }
+// A Pictured result can be drawn. What wasn't measured is left out.
+type Pictured interface{ Pictures() []Picture }
 
 // A Columner is a Result with columns for the table of algorithms, which is made
 // of several.
@@ -65,9 +54,6 @@ func New[R any, P interface {
 }]() Result {
 	return P(new(R))
 }
-
-// A Picture is there as Name.svg.
-type Picture struct{ Name, Shows string }
 
 // broken returns what the run promised and didn't keep, if anything.
 func broken(r Result) error {
@@ -112,11 +98,13 @@ func (t *Targets) Add(met bool, format string, args ...any) {
 	*t = append(*t, Target{fmt.Sprintf(format, args...), met})
 }
 
-// Print writes a line for each.
-func (t Targets) Print(out io.Writer) {
+// String returns a line for each.
+func (t Targets) String() string {
+	var lines strings.Builder
 	for _, target := range t {
-		fmt.Fprintln(out, target)
+		fmt.Fprintln(&lines, target)
 	}
+	return lines.String()
 }
 
 // A Machine is what the figures were measured on.
@@ -182,13 +170,18 @@ func Table(out io.Writer, title, header string, rows func(t io.Writer)) {
 	_ = t.Flush() // who reads out looks after it
 }
 
-// TableOf writes a table with a line of cells for each row.
-func TableOf[R any](out io.Writer, title, header string, rows []R, cells func(R) string) {
+// TableOf writes a table with a line of cells for each row, and then a legend,
+// which is formatted like fmt.Sprintf. It writes nothing if there are no rows.
+func TableOf[R any](out io.Writer, title, header string, rows []R, cells func(R) string, legend string, args ...any) {
+	if len(rows) == 0 {
+		return
+	}
 	Table(out, title, header, func(t io.Writer) {
 		for _, row := range rows {
 			fmt.Fprintln(t, cells(row))
 		}
 	})
+	fmt.Fprintf(out, legend, args...)
 }
 
 // Percentiles are those of a latency.
@@ -309,20 +302,35 @@ func (f *Flags) Publish(out io.Writer, name string, r Result, err error) error {
 	default:
 		dir = defaultDir
 	}
-	if _, err := r.Draw(dir); err != nil {
-		return err
-	}
 	encoded, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if _, err := drawAll(dir, r); err != nil {
 		return err
 	}
 	if err := os.WriteFile(filepath.Join(dir, name+".json"), append(encoded, '\n'), 0o644); err != nil {
 		return err
 	}
 	return broken(r)
+}
+
+// drawAll makes dir and draws the pictures of a result in it, if it has any.
+func drawAll(dir string, r Result) ([]Picture, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	pictured, ok := r.(Pictured)
+	if !ok {
+		return nil, nil
+	}
+	pictures := pictured.Pictures()
+	for _, pic := range pictures {
+		if err := pic.draw(dir); err != nil {
+			return nil, err
+		}
+	}
+	return pictures, nil
 }
 
 func parseFlags(flags *flag.FlagSet, args []string, out io.Writer) error {

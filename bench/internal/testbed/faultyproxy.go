@@ -4,7 +4,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
-	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -25,83 +24,27 @@ type Fault struct {
 // A FaultyProxy passes on what either side sends, with the fault that is set.
 // Set is safe for concurrent use.
 type FaultyProxy struct {
-	Addr     string
-	target   string
-	listener net.Listener
-	fault    atomic.Pointer[Fault]
-	running  sync.WaitGroup
-
-	mu      sync.Mutex
-	stopped bool
-	conns   map[net.Conn]bool
+	*Listener
+	fault atomic.Pointer[Fault]
 }
 
 // StartFaultyProxy starts one without a fault before the server at the
 // host:port target.
-func StartFaultyProxy(target string) (*FaultyProxy, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	p := &FaultyProxy{Addr: l.Addr().String(), target: target, listener: l, conns: make(map[net.Conn]bool)}
+func StartFaultyProxy(target string) (p *FaultyProxy, err error) {
+	p = new(FaultyProxy)
 	p.Set(Fault{})
-	p.running.Go(func() {
-		for {
-			client, err := l.Accept()
-			if err != nil {
-				return // it was stopped
-			}
-			p.running.Go(func() { p.serve(client.(*net.TCPConn)) })
-		}
-	})
-	return p, nil
+	p.Listener, err = Listen(func(l *Listener, client net.Conn) { l.join(client, target, p.serve) })
+	return p, err
 }
 
 // Set replaces the fault, on all connections.
 func (p *FaultyProxy) Set(f Fault) { p.fault.Store(&f) }
 
-// Stop closes all connections.
-func (p *FaultyProxy) Stop() {
-	p.mu.Lock()
-	p.stopped = true
-	p.listener.Close()
-	for c := range p.conns {
-		c.Close()
-	}
-	p.mu.Unlock()
-	p.running.Wait()
-}
-
-// keep notes a connection that Stop closes. It closes it if that is over.
-func (p *FaultyProxy) keep(c net.Conn) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.conns[c] = true
-	if p.stopped {
-		c.Close()
-	}
-}
-
-func (p *FaultyProxy) drop(c net.Conn) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	c.Close()
-	delete(p.conns, c)
-}
-
-func (p *FaultyProxy) serve(client *net.TCPConn) {
-	p.keep(client)
-	defer p.drop(client)
-	server, err := net.Dial("tcp", p.target)
-	if err != nil {
-		return
-	}
-	p.keep(server)
-	defer p.drop(server)
-	p.running.Go(func() {
+func (p *FaultyProxy) serve(client, server net.Conn) {
+	go func() {
 		_, _ = io.Copy(server, client) // until either side has gone
 		server.Close()
-	})
+	}()
 	swallowed := false
 	for buffer := make([]byte, 64<<10); ; {
 		n, err := server.Read(buffer)
@@ -109,7 +52,7 @@ func (p *FaultyProxy) serve(client *net.TCPConn) {
 			return
 		}
 		f := p.fault.Load()
-		if swallowed = swallowed || f.Swallow; !swallowed && !p.pass(client, buffer[:n], *f) {
+		if swallowed = swallowed || f.Swallow; !swallowed && !p.pass(client.(*net.TCPConn), buffer[:n], *f) {
 			return
 		}
 	}

@@ -80,6 +80,21 @@ func (m *Memcached) Restart(ctx context.Context) (err error) {
 	return m.connect(ctx)
 }
 
+// StartOn starts weir on a memcached of its own, with so many MiB for items.
+func (b *Build) StartOn(ctx context.Context, megabytes int, args ...string) (m *Memcached, weir *Process, stop func(), err error) {
+	if m, err = StartMemcached(ctx, megabytes); err != nil {
+		return nil, nil, nil, err
+	}
+	if weir, err = b.Start(ctx, m.Addr, args...); err != nil {
+		m.Stop()
+		return nil, nil, nil, err
+	}
+	return m, weir, func() {
+		weir.Stop()
+		m.Stop()
+	}, nil
+}
+
 // MemcachedVersion returns the version that rows are measured on.
 func MemcachedVersion(ctx context.Context) (string, error) {
 	out, err := exec.CommandContext(ctx, "memcached", "-V").Output()

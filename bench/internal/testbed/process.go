@@ -50,24 +50,23 @@ func startProcess(ctx context.Context, addr string, cmd *exec.Cmd, complaints fm
 		_ = cmd.Wait() // whoever needs the process notices that it is gone
 		close(s.exited)
 	}()
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	look := time.NewTicker(2 * time.Millisecond)
-	defer look.Stop()
-	for {
+	err := Poll(ctx, startTimeout, 2*time.Millisecond, func() (bool, error) {
 		select {
 		case <-s.exited:
-			return nil, fmt.Errorf("%s ended at once: %s", filepath.Base(cmd.Path), complaints)
-		case <-ctx.Done():
-			s.Stop()
-			return nil, fmt.Errorf("%s doesn't listen on %s: %w: %s", filepath.Base(cmd.Path), addr, ctx.Err(), complaints)
-		case <-look.C:
+			return false, errors.New("it ended at once")
+		default:
 		}
-		if c, err := net.Dial("tcp", addr); err == nil {
+		c, err := net.Dial("tcp", addr)
+		if err == nil {
 			c.Close()
-			return s, nil
 		}
+		return err == nil, nil
+	})
+	if err != nil {
+		s.Stop()
+		return nil, fmt.Errorf("%s doesn't listen on %s: %w: %s", filepath.Base(cmd.Path), addr, err, complaints)
 	}
+	return s, nil
 }
 
 // Stop ends the process at once and returns when it has ended.
@@ -183,14 +182,9 @@ type Build struct {
 }
 
 // BuildWeir builds the server, which Remove has to remove. Without policies it
-// has those that are built in.
-func BuildWeir(ctx context.Context, policies string) (*Build, error) {
-	return BuildProfiled(ctx, policies, "")
-}
-
-// BuildProfiled is BuildWeir for servers that write CPU profiles to the
-// directory; "" is BuildWeir.
-func BuildProfiled(ctx context.Context, policies, profiles string) (*Build, error) {
+// has those that are built in. Where profiles names a directory, servers write CPU
+// profiles to it.
+func BuildWeir(ctx context.Context, policies, profiles string) (*Build, error) {
 	report.Progress("building weir")
 	dir, err := os.MkdirTemp("", "weir-bench")
 	if err != nil {
@@ -252,19 +246,18 @@ func (b *Build) StartRLS(ctx context.Context, memcached, file string, args ...st
 	if err != nil {
 		return nil, "", err
 	}
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	for { // it says so right after it listens
-		if found := grpcAddress.FindStringSubmatch(weir.Log.String()); found != nil {
-			return weir, found[1], nil
+	err = Poll(ctx, startTimeout, 2*time.Millisecond, func() (bool, error) { // it says so right after it listens
+		found := grpcAddress.FindStringSubmatch(weir.Log.String())
+		if found != nil {
+			grpc = found[1]
 		}
-		select {
-		case <-ctx.Done():
-			weir.Stop()
-			return nil, "", fmt.Errorf("weir doesn't say where it serves gRPC: %w: %s", ctx.Err(), weir.Log)
-		case <-time.After(2 * time.Millisecond):
-		}
+		return found != nil, nil
+	})
+	if err != nil {
+		weir.Stop()
+		return nil, "", fmt.Errorf("weir doesn't say where it serves gRPC: %w: %s", err, weir.Log)
 	}
+	return weir, grpc, nil
 }
 
 var grpcAddress = regexp.MustCompile(` grpc=(\S+)`)

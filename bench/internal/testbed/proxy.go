@@ -13,68 +13,20 @@ import (
 // half the round trip later, and in order. It doesn't limit how many may be
 // under way. When one side closes a connection, the other side's end is closed
 // too, once it has got what was under way to it.
-type Proxy struct {
-	Addr     string
-	target   string
-	oneWay   time.Duration
-	listener net.Listener
-	running  sync.WaitGroup
+type Proxy struct{ *Listener }
 
-	mu      sync.Mutex
-	stopped bool
-	conns   []net.Conn
-}
-
-// StartProxy starts one before the server at the host:port target.
+// StartProxy starts one before the server at the host:port target. When it is
+// stopped, what is under way still arrives.
 func StartProxy(target string, roundTrip time.Duration) (*Proxy, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	p := &Proxy{Addr: l.Addr().String(), target: target, oneWay: roundTrip / 2, listener: l}
-	p.running.Go(p.accept)
-	return p, nil
-}
-
-// Stop closes all connections, and returns when what was under way would have
-// arrived.
-func (p *Proxy) Stop() {
-	p.mu.Lock()
-	p.stopped = true
-	p.listener.Close()
-	for _, c := range p.conns {
-		c.Close()
-	}
-	p.mu.Unlock()
-	p.running.Wait()
-}
-
-func (p *Proxy) accept() {
-	for {
-		client, err := p.listener.Accept()
-		if err != nil {
-			return // it was stopped
-		}
-		server, err := net.Dial("tcp", p.target)
-		if err != nil {
-			client.Close()
-			continue
-		}
-		p.join(client, server)
-	}
-}
-
-// join passes on what either of the two sends.
-func (p *Proxy) join(client, server net.Conn) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.conns = append(p.conns, client, server)
-	if p.stopped {
-		client.Close()
-		server.Close()
-	}
-	p.pass(client, server)
-	p.pass(server, client)
+	l, err := Listen(func(l *Listener, client net.Conn) {
+		l.join(client, target, func(client, server net.Conn) {
+			var both sync.WaitGroup
+			both.Go(func() { pass(client, server, roundTrip/2) })
+			both.Go(func() { pass(server, client, roundTrip/2) })
+			both.Wait()
+		})
+	})
+	return &Proxy{l}, err
 }
 
 // A piece is what was read at once.
@@ -87,9 +39,11 @@ type piece struct {
 // there can be at any delay that the bench has.
 const underWay = 1 << 14
 
-func (p *Proxy) pass(from, to net.Conn) {
+// pass passes on what from sends until that is closed, each byte so much later, and
+// closes to after it.
+func pass(from, to net.Conn, later time.Duration) {
 	pieces := make(chan piece, underWay)
-	p.running.Go(func() {
+	go func() {
 		defer close(pieces)
 		buffer := make([]byte, 64<<10)
 		for {
@@ -97,20 +51,18 @@ func (p *Proxy) pass(from, to net.Conn) {
 			if err != nil {
 				return // either side has closed it
 			}
-			pieces <- piece{time.Now().Add(p.oneWay), bytes.Clone(buffer[:n])}
+			pieces <- piece{time.Now().Add(later), bytes.Clone(buffer[:n])}
 		}
-	})
-	p.running.Go(func() {
-		loadgen.RaisePriority()
-		for piece := range pieces {
-			for early := time.Until(piece.due); early > 0; early = time.Until(piece.due) {
-				loadgen.Pause(early)
-			}
-			// Where nobody reads any more, the rest is dropped.
-			if _, err := to.Write(piece.bytes); err != nil {
-				from.Close()
-			}
+	}()
+	loadgen.RaisePriority()
+	for piece := range pieces {
+		for early := time.Until(piece.due); early > 0; early = time.Until(piece.due) {
+			loadgen.Pause(early)
 		}
-		to.Close()
-	})
+		// Where nobody reads any more, the rest is dropped.
+		if _, err := to.Write(piece.bytes); err != nil {
+			from.Close()
+		}
+	}
+	to.Close()
 }

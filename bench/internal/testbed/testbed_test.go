@@ -143,7 +143,7 @@ func TestCPU(t *testing.T) {
 func TestServerThatEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	_, err := (&Build{binary: "/bin/false"}).Start(t.Context(), "")
-	assert.ErrorContains(t, err, "false ended at once")
+	assert.ErrorContains(t, err, "it ended at once")
 }
 
 // A server that is to be profiled writes its profile before it ends.
@@ -151,7 +151,7 @@ func TestProfiles(t *testing.T) {
 	t.Parallel()
 	m := started(t)
 	dir := filepath.Join(t.TempDir(), "profiles")
-	build, err := BuildProfiled(t.Context(), "", dir)
+	build, err := BuildWeir(t.Context(), "", dir)
 	require.NoError(t, err)
 	t.Cleanup(build.Remove)
 	for range 2 {

@@ -1,0 +1,107 @@
+package loadgen
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync"
+)
+
+// A Connection sends prepared checks and receives the answers, one at a time.
+// Send and Receive may be called by two goroutines.
+type Connection interface {
+	// Send asks whether the client with number n may, or those of the batch with
+	// that number.
+	Send(n int64) error
+	// Receive returns the status, as over HTTP, and the body of the answer to
+	// what was sent. The body is valid until the next one.
+	Receive() (status int, body []byte, err error)
+	// Right reports whether an answer with an expected status is about what was
+	// asked.
+	Right(body []byte) bool
+	// Expire makes what waits for an answer fail, until Renew.
+	Expire()
+	Renew()
+	Close()
+}
+
+// Ask sends a check on c and receives the answer.
+func Ask(c Connection, n int64) (status int, body []byte, err error) {
+	if err := c.Send(n); err != nil {
+		return 0, nil, err
+	}
+	return c.Receive()
+}
+
+// Connections are those to one server.
+type Connections []Connection
+
+// Close closes all connections.
+func (all Connections) Close() {
+	for _, c := range all {
+		c.Close()
+	}
+}
+
+// Expire makes what waits for an answer fail on all.
+func (all Connections) Expire() {
+	for _, c := range all {
+		c.Expire()
+	}
+}
+
+// Unexpected reports whether a check is never answered with the status when all
+// is well.
+func Unexpected(status int) bool {
+	return status != http.StatusOK && status != http.StatusTooManyRequests
+}
+
+// wrong returns what is wrong with an answer on c, if anything.
+func wrong(c Connection, status int, body []byte) error {
+	switch {
+	case Unexpected(status):
+		return fmt.Errorf("status %d: %s", status, Readable(body))
+	case !c.Right(body):
+		return fmt.Errorf("status %d without what was asked for: %s", status, Readable(body))
+	default:
+		return nil
+	}
+}
+
+// Readable returns a body, quoted if it isn't text.
+func Readable(body []byte) string {
+	if bytes.ContainsFunc(body, func(r rune) bool { return r < ' ' && r != '\n' }) {
+		return strconv.Quote(string(body))
+	}
+	return string(body)
+}
+
+// An expiry ends a context that is renewed. It is safe for concurrent use.
+type expiry struct {
+	mu     sync.Mutex
+	ctx    context.Context
+	cancel context.CancelFunc
+}
+
+// context returns one that Expire ends.
+func (e *expiry) context() context.Context {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.ctx
+}
+
+// Expire implements Connection.
+func (e *expiry) Expire() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.cancel()
+}
+
+// Renew implements Connection.
+func (e *expiry) Renew() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.ctx, e.cancel = context.WithCancel(context.Background())
+}

@@ -1,0 +1,263 @@
+package loadgen
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+)
+
+const (
+	// longestPause is how long an open loop sleeps before it looks whether it is
+	// to end.
+	longestPause = 50 * time.Millisecond
+
+	// Patience is how long an open loop usually waits for late answers.
+	Patience = 10 * time.Second
+
+	// LagAllowed is what the bench's own delay of 99% of the checks may be, or
+	// else one in LagShare of their latency.
+	LagAllowed = time.Millisecond
+	LagShare   = 5
+)
+
+// A line is a connection of an open loop. Its times are since the loop's start
+// and those of the check that is on its way.
+type line struct {
+	Connection
+	intended, started atomic.Int64
+}
+
+// An OpenLoop starts checks when they are due, whether earlier ones are answered
+// or not, as long as a connection is free. One goroutine sends all of them; each
+// connection has one that reads.
+type OpenLoop struct {
+	lines []*line
+	pause func(time.Duration)
+}
+
+// NewOpenLoop returns one over connections, which have to be closed after it.
+func NewOpenLoop(connections Connections) *OpenLoop {
+	l := &OpenLoop{pause: Pause}
+	for _, c := range connections {
+		l.lines = append(l.lines, &line{Connection: c})
+	}
+	return l
+}
+
+// A Sample is what an open loop saw.
+type Sample struct {
+	Pace    Pace
+	Due     int64
+	Sent    int64
+	Unsent  int64         // when the time for late ones was over
+	Elapsed time.Duration // until the last answer, at least the pace's length
+
+	// Late is how much later than due checks were sent; Lag the part of it in
+	// which a connection was free, which is the bench's own fault.
+	Late, Lag *hdrhistogram.Histogram
+
+	mu       sync.Mutex
+	Statuses map[int]int64
+	Degraded int64                   // answers given without the store
+	Latency  *hdrhistogram.Histogram // since they were due
+	Service  *hdrhistogram.Histogram // since they were sent
+	Wrong    int64                   // answers
+	Example  string                  // of a wrong answer
+	Err      error                   // the first, of a connection
+}
+
+// NewSample returns one of nothing.
+func NewSample(p Pace) *Sample {
+	return &Sample{
+		Pace: p, Statuses: make(map[int]int64), Late: NewHistogram(), Lag: NewHistogram(), Latency: NewHistogram(), Service: NewHistogram(),
+	}
+}
+
+// Add counts what o saw at another time.
+func (s *Sample) Add(o *Sample) {
+	s.Due += o.Due
+	s.Sent += o.Sent
+	s.Unsent += o.Unsent
+	s.Elapsed += o.Elapsed
+	s.Degraded += o.Degraded
+	s.Wrong += o.Wrong
+	for status, n := range o.Statuses {
+		s.Statuses[status] += n
+	}
+	s.Late.Merge(o.Late)
+	s.Lag.Merge(o.Lag)
+	s.Latency.Merge(o.Latency)
+	s.Service.Merge(o.Service)
+	if s.Example == "" {
+		s.Example = o.Example
+	}
+	if s.Err == nil {
+		s.Err = o.Err
+	}
+}
+
+// answered counts an answer that came at done.
+func (s *Sample) answered(l *line, status int, body []byte, done time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.Statuses[status]++
+	if bytes.Contains(body, []byte(`"degraded":true`)) {
+		s.Degraded++
+	}
+	if err := wrong(l, status, body); err != nil {
+		if s.Wrong++; s.Example == "" {
+			s.Example = err.Error()
+		}
+	}
+	Record(s.Latency, done-time.Duration(l.intended.Load()))
+	Record(s.Service, done-time.Duration(l.started.Load()))
+	s.Elapsed = max(s.Elapsed, done)
+}
+
+func (s *Sample) failed(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.Err == nil {
+		s.Err = err
+	}
+}
+
+// Behind reports whether checks were sent so late by the bench's own fault that
+// the latencies say more about the bench than about the server.
+func (s *Sample) Behind() bool {
+	lag := Percentile(s.Lag, 99)
+	return lag > LagAllowed && lag > Percentile(s.Latency, 99)/LagShare
+}
+
+// Unanswered returns how many checks were sent in vain.
+func (s *Sample) Unanswered() int64 { return s.Sent - s.Latency.TotalCount() }
+
+// Fault returns an error that says what went wrong other than slowness, if
+// anything did.
+func (s *Sample) Fault() error {
+	var faults []string
+	if s.Err != nil {
+		faults = append(faults, s.Err.Error())
+	}
+	if n := s.Unanswered(); n > 0 {
+		faults = append(faults, fmt.Sprintf("not answered: %d", n))
+	}
+	if s.Unsent > 0 {
+		faults = append(faults, fmt.Sprintf("not sent: %d", s.Unsent))
+	}
+	if s.Wrong > 0 {
+		faults = append(faults, fmt.Sprintf("unexpected answers: %d, such as %s", s.Wrong, s.Example))
+	}
+	if len(faults) == 0 {
+		return nil
+	}
+	return errors.New(strings.Join(faults, "; "))
+}
+
+// Run sends the checks that are due and waits for the answers, for patience
+// longer than the arrivals last; what is unsent or unanswered then is so in the
+// sample. client picks the clients. The first error of a connection ends the
+// run. After a sample with unanswered checks or an error the connections can't
+// be used again.
+func (l *OpenLoop) Run(ctx context.Context, due *Arrivals, client func() int64, patience time.Duration) *Sample {
+	ctx, cancel := context.WithTimeout(ctx, due.Length+patience)
+	defer cancel()
+	s := NewSample(due.Pace)
+	idle := make(chan *line, len(l.lines))
+	var ended atomic.Bool
+	var readers sync.WaitGroup
+	start := time.Now()
+	for _, line := range l.lines {
+		idle <- line
+		readers.Go(func() {
+			for {
+				status, body, err := line.Receive()
+				switch {
+				case err == nil:
+					s.answered(line, status, body, time.Since(start))
+					idle <- line
+				case ended.Load():
+					return
+				default:
+					s.failed(err)
+					cancel()
+					return
+				}
+			}
+		})
+	}
+	var sender sync.WaitGroup
+	sender.Go(func() {
+		RaisePriority()
+		l.send(ctx, s, due, client, idle, start)
+	})
+	sender.Wait()
+	for range l.lines {
+		select {
+		case <-idle:
+		case <-ctx.Done():
+		}
+	}
+	ended.Store(true)
+	for _, line := range l.lines {
+		line.Expire()
+	}
+	readers.Wait()
+	for _, line := range l.lines {
+		line.Renew()
+	}
+	s.Elapsed = max(s.Elapsed, due.Length)
+	return s
+}
+
+// send sends each check when it is due, or as soon afterwards as a connection
+// is idle, until ctx ends.
+func (l *OpenLoop) send(ctx context.Context, s *Sample, due *Arrivals, client func() int64, idle <-chan *line, start time.Time) {
+	free := time.Duration(0) // when a connection became free after all had been busy
+	for {
+		intended, ok := due.Next()
+		if !ok {
+			return
+		}
+		s.Due++
+		n := client()
+		for wait := intended - time.Since(start); wait > 0 && ctx.Err() == nil; wait = intended - time.Since(start) {
+			l.pause(min(wait, longestPause))
+		}
+		var line *line
+		select {
+		case line = <-idle:
+		default:
+			select {
+			case line = <-idle:
+				free = time.Since(start)
+			case <-ctx.Done():
+			}
+		}
+		if line == nil || ctx.Err() != nil {
+			s.Unsent++
+			for _, ok := due.Next(); ok; _, ok = due.Next() {
+				s.Due++
+				s.Unsent++
+			}
+			return
+		}
+		started := time.Since(start)
+		Record(s.Late, started-intended)
+		Record(s.Lag, started-max(intended, free))
+		line.intended.Store(int64(intended))
+		line.started.Store(int64(started))
+		s.Sent++
+		if err := line.Send(n); err != nil {
+			s.failed(err)
+			line.Close() // which ends the run
+		}
+	}
+}

@@ -1,0 +1,283 @@
+package footprint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"weir/bench/internal/algorithms"
+	"weir/bench/internal/loadgen"
+	"weir/bench/internal/report"
+	"weir/bench/internal/testbed"
+	"weir/counters"
+)
+
+const (
+	limit = 100
+	// horizon is that of the options, which are the defaults.
+	horizon = counters.DefaultClockSkew + counters.DefaultTimeout
+
+	// callers check clients at once.
+	callers = 64
+)
+
+// priced are the algorithms whose cost is measured.
+var priced = algorithms.Select(
+	algorithms.Fixed, algorithms.Sliding1, algorithms.Sliding4, algorithms.Sliding10, algorithms.Sliding60,
+	algorithms.Strict60, algorithms.Capped10, algorithms.Capped60, algorithms.Token, algorithms.Leaky, algorithms.Log, algorithms.Counting64,
+)
+
+// timed is how many times all clients are checked for the processor times: with
+// what they were checked before, less than the limit.
+const timed = 20
+
+// A costRow is what an algorithm costs per check and per client.
+type costRow struct {
+	Algorithm string `json:"algorithm"`
+	// Busy is a check of a client that the process has just checked, NewSlot
+	// one that is the first in a slot, and Cold the first of a process.
+	Busy    testbed.StoreCost `json:"busy"`
+	NewSlot testbed.StoreCost `json:"new_slot"`
+	Cold    testbed.StoreCost `json:"cold"`
+	// Items and Bytes are what Memcached holds for a client that has been busy
+	// for longer than the window, in memory that it can't use for anything
+	// else; ViewBytes what a process remembers of it.
+	Items     float64 `json:"items"`
+	Bytes     float64 `json:"bytes"`
+	ViewBytes float64 `json:"view_bytes"`
+	// Weir and Memcached are the processor times of a check of a busy client; 0
+	// where the system doesn't tell.
+	Weir      time.Duration `json:"cpu_ns"`
+	Memcached time.Duration `json:"memcached_cpu_ns"`
+}
+
+// Cost is what each algorithm costs.
+type Cost struct {
+	Machine report.Machine `json:"machine"`
+	Clients int            `json:"clients"`
+	Rows    []costRow      `json:"rows"`
+}
+
+func measureCosts(ctx context.Context, clients int) (*Cost, error) {
+	version, err := testbed.MemcachedVersion(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := report.Each(priced, func(a algorithms.Algorithm) (row costRow, err error) {
+		// A busy machine may hold a check up for longer than the store may take.
+		for range 10 {
+			if row, err = measureCost(ctx, a, clients, time.Now()); !errors.Is(err, counters.ErrTimeout) {
+				break
+			}
+		}
+		return row, err
+	})
+	return &Cost{Machine: report.ThisMachine(version), Clients: clients, Rows: rows}, err
+}
+
+// measureCost runs the algorithm on a memcached of its own, for clients that have
+// been busy until now.
+func measureCost(ctx context.Context, a algorithms.Algorithm, clients int, now time.Time) (costRow, error) {
+	row := costRow{Algorithm: a.Short()}
+	m, err := testbed.StartMemcached(ctx, 1024)
+	if err != nil {
+		return row, err
+	}
+	defer m.Stop()
+	store, err := algorithms.OpenStore(m.Addr)
+	if err != nil {
+		return row, err
+	}
+	defer store.Close()
+	// The cache has shards, which aren't equally full.
+	cfg := algorithms.Config{Options: counters.Options{Policy: a.Short(), Clients: 2*clients + 1000}, Window: algorithms.Window, Limit: limit}
+	limiter, err := a.New(store, cfg)
+	if err != nil {
+		return row, err
+	}
+	// In the middle of a slot, before which the last one is settled.
+	width := a.Width(algorithms.Window)
+	now = now.Truncate(width).Add(width / 2)
+	for _, at := range past(a, now) {
+		if err := checkAll(ctx, limiter, clients, at); err != nil {
+			return row, err
+		}
+	}
+	held, err := m.Held()
+	if err != nil {
+		return row, err
+	}
+	row.Items, row.Bytes = held.Items/float64(clients), held.Bytes/float64(clients)
+
+	row.ViewBytes = heapInUse() / float64(clients)
+	cold, err := a.New(store, cfg)
+	if err != nil {
+		return row, err
+	}
+	runtime.KeepAlive(limiter)
+	limiter = nil
+	row.ViewBytes -= heapInUse() / float64(clients)
+	for _, step := range []struct {
+		into *testbed.StoreCost
+		at   time.Time
+	}{{&row.Cold, now}, {&row.Busy, now}, {&row.NewSlot, now.Add(width)}} {
+		did, err := m.During(func() error { return checkAll(ctx, cold, clients, step.at) })
+		if err != nil {
+			return row, err
+		}
+		*step.into = did.Per(int64(clients))
+	}
+	row.Weir, row.Memcached, err = processorTimes(m, clients, func() error { return checkAll(ctx, cold, clients, now.Add(width)) })
+	return row, err
+}
+
+// processorTimes returns what each of the checks takes that run makes, of which
+// there are so many: the median of timed runs.
+func processorTimes(m *testbed.Memcached, checks int, run func() error) (weir, store time.Duration, err error) {
+	var ofWeir, ofStore []time.Duration
+	used := func(sign time.Duration) error {
+		w, err := testbed.OwnCPU()
+		if err != nil {
+			return err
+		}
+		s, err := m.CPU()
+		weir, store = weir+sign*w, store+sign*s
+		return err
+	}
+	for range timed {
+		weir, store = 0, 0
+		err := errors.Join(used(-1), run(), used(+1))
+		switch {
+		case errors.Is(err, errors.ErrUnsupported):
+			return 0, 0, nil
+		case errors.Is(err, counters.ErrTimeout): // the machine was busy
+		case err != nil:
+			return 0, 0, err
+		default:
+			ofWeir, ofStore = append(ofWeir, weir/time.Duration(checks)), append(ofStore, store/time.Duration(checks))
+		}
+	}
+	if len(ofWeir) == 0 {
+		return 0, 0, counters.ErrTimeout
+	}
+	slices.Sort(ofWeir)
+	slices.Sort(ofStore)
+	return ofWeir[len(ofWeir)/2], ofStore[len(ofStore)/2], nil
+}
+
+// past returns when a busy client has been checked, until now: in each slot
+// whose counter may still be there; of what has no slots, a bucket once, and a
+// log until it is half full.
+func past(a algorithms.Algorithm, now time.Time) []time.Time {
+	step, kept := a.Width(algorithms.Window), time.Duration(0)
+	switch a.Kind {
+	case algorithms.Counters:
+		kept = counters.TTL(time.Duration(a.Slots+1)*step, horizon).Truncate(step)
+	case algorithms.Times:
+		step = 2 * algorithms.Window / limit
+		kept = algorithms.Window - step
+	}
+	var times []time.Time
+	for at := now.Add(-kept); !at.After(now); at = at.Add(step) {
+		times = append(times, at)
+	}
+	return times
+}
+
+// checkAll checks each client once. A denial is an error.
+func checkAll(ctx context.Context, limiter algorithms.Limiter, clients int, at time.Time) error {
+	var wait sync.WaitGroup
+	errs := make([]error, callers)
+	for i := range callers {
+		wait.Go(func() {
+			for n := i; n < clients && errs[i] == nil; n += callers {
+				bounded, cancel := context.WithTimeout(ctx, 5*time.Second)
+				d, err := limiter.Take(bounded, counters.Request{Client: loadgen.ClientName(int64(n)), Cost: 1, Limit: limit, Now: at})
+				cancel()
+				if err == nil && !d.Allowed {
+					err = fmt.Errorf("client %d was denied at %v", n, at)
+				}
+				errs[i] = err
+			}
+		})
+	}
+	wait.Wait()
+	return errors.Join(errs...)
+}
+
+// heapInUse returns the bytes of all objects that are alive.
+func heapInUse() float64 {
+	// Twice, because pools are emptied in two rounds.
+	runtime.GC()
+	runtime.GC()
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return float64(stats.HeapAlloc)
+}
+
+// Print writes the figures as a table, and what its columns mean.
+func (r *Cost) Print(out io.Writer) {
+	fmt.Fprintf(out, "%v; %d busy clients, limit %d a minute, clients and policies with names of a dozen letters\n", r.Machine, r.Clients, limit)
+	report.TableOf(out, "", "algorithm\tbusy\tnew slot\tcold\titems/client\tbytes/client\tview bytes\tweir us\tMemcached us\t", r.Rows, func(c costRow) string {
+		return fmt.Sprintf("%s\t%v\t%v\t%v\t%.1f\t%.0f\t%.0f\t%s\t%s\t", c.Algorithm, c.Busy, c.NewSlot, c.Cold, c.Items, c.Bytes, c.ViewBytes,
+			microseconds(c.Weir), microseconds(c.Memcached))
+	}, `
+busy          a check of a client that this process has just checked: commands that write + keys that are read, in one round trip
+new slot      the first check of a busy client in a slot; buckets and logs have none, so it is one more busy check
+cold          the first check of a client that is busy elsewhere; of buckets and logs in two round trips, else in one
+items/client  what Memcached holds at most for a client that has been busy for longer than the window; the log is half full
+bytes/client  the memory of these items, overhead and rounding included
+view bytes    what a process remembers of the client
+weir us       processor time of a check of a busy client, by the limiter and its store without HTTP, when 64 clients are checked at once:
+              the median of 20 rounds of all clients; Memcached us is Memcached's
+`)
+}
+
+func microseconds(d time.Duration) string {
+	if d == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f", float64(d)/float64(time.Microsecond))
+}
+
+// Columns implements report.Columner.
+func (r *Cost) Columns() []report.Column {
+	named := make(map[string]algorithms.Algorithm)
+	for _, a := range algorithms.All {
+		named[a.Short()] = a
+	}
+	column := func(title, means string, cell func(row costRow) string) report.Column {
+		c := report.Column{Title: title, Means: means}
+		for _, row := range r.Rows {
+			c.Cells = append(c.Cells, report.Cell{Algorithm: named[row.Algorithm].Name, Text: cell(row)})
+		}
+		return c
+	}
+	return []report.Column{
+		column("time, space", "with what both grow: N slots, k entries, a limit of L", func(row costRow) string { return named[row.Algorithm].Complexity() }),
+		column("busy", "commands that write + keys that are read by a check of a client that the process has just checked", func(row costRow) string { return row.Busy.String() }),
+		column("new slot", "the same by the first check in a slot", func(row costRow) string { return row.NewSlot.String() }),
+		column("cold", "the same by the first check of a client that is busy elsewhere", func(row costRow) string { return row.Cold.String() }),
+		column("weir us", "processor time of a busy check, without HTTP", func(row costRow) string { return microseconds(row.Weir) }),
+		column("Memcached us", "Memcached's for it", func(row costRow) string { return microseconds(row.Memcached) }),
+	}
+}
+
+// Pictures are the bytes that a busy client takes.
+func (r *Cost) Pictures() []report.Picture {
+	store, views := report.Series{Name: "Memcached"}, report.Series{Name: "weir, if it remembers the client"}
+	var names []string
+	for _, row := range r.Rows {
+		store.Values, views.Values, names = append(store.Values, row.Bytes), append(views.Values, row.ViewBytes), append(names, row.Algorithm)
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	p := report.BarPlot("Memory for a busy client", "bytes", 14, names, []report.Series{store, views})
+	return []report.Picture{report.NewPicture("cost", "memory for a busy client", 11, p)}
+}

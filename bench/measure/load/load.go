@@ -1,0 +1,260 @@
+// Package load puts a server under an open loop: checks are sent when they are
+// due, at a constant rate, in a ramp, or at rates that search for the highest
+// whose p99 stays under a bound. Latency counts from when a check was due. The
+// server is a weir of the bench's own, or any that answers like weir or like
+// envoyproxy/ratelimit, or several of these in turns.
+//
+// Run is the command; loadgen's open loop is what sends and reads.
+package load
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"weir/bench/internal/loadgen"
+	"weir/bench/internal/report"
+	"weir/bench/internal/testbed"
+)
+
+// Run loads a server, prints what it saw as tables and draws it. The error says
+// what went wrong other than slowness.
+func Run(ctx context.Context, args []string, out io.Writer) error {
+	flags := report.NewFlags("load")
+	cfg, err := parse(flags, args, out)
+	if err != nil {
+		return err
+	}
+	r, err := measureAll(ctx, cfg)
+	return flags.Publish(out, "load", r, err)
+}
+
+// A loader loads the targets by policy after policy.
+type loader struct {
+	config
+	zipf  loadgen.Zipf
+	sides []*side
+}
+
+// A side is a policy of a target under load, on connections of its own.
+type side struct {
+	subject
+	target      *target
+	connections loadgen.Connections // none when it needs new ones
+}
+
+// measureAll starts the target if need be and loads all.
+func measureAll(ctx context.Context, cfg config) (*Report, error) {
+	targets, err := openTargets(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	defer closeAll(targets)
+	r := &Report{
+		Poisson: !cfg.even, Clients: cfg.clients, Zipf: cfg.zipf,
+		Connections: cfg.connections, Duration: cfg.duration, Seed: cfg.seed,
+	}
+	var versions, formats []string
+	for _, t := range targets {
+		version, err := t.memcachedVersion()
+		if err != nil {
+			return nil, err
+		}
+		versions, formats = append(versions, version), append(formats, t.format)
+		if len(cfg.targets) > 0 {
+			row := targetRow{Name: t.name, Address: t.addr}
+			if t.format != weirFormat {
+				row.Domain = cfg.domain
+			}
+			r.Targets = append(r.Targets, row)
+		}
+	}
+	r.Machine, r.Format = report.ThisMachine(listed(versions)), listed(formats)
+	l := &loader{config: cfg, zipf: loadgen.NewZipf(cfg.clients, cfg.zipf)}
+	for _, policy := range cfg.policies {
+		for i, t := range targets {
+			s := &side{subject: subject{Policy: policy}, target: t}
+			if len(targets) > 1 {
+				s.Target = r.Targets[i].called(r.Targets)
+			}
+			defer s.disconnect()
+			l.sides = append(l.sides, s)
+		}
+	}
+	p := loadgen.Constant(cfg.rate, cfg.duration)
+	switch {
+	case cfg.ramp:
+		p.From, p.To = cfg.from, cfg.to
+	case cfg.rate == 0:
+		p.From = firstRate
+	}
+	if err := l.warm(ctx, p.From); err != nil {
+		return nil, err
+	}
+	if !cfg.ramp && cfg.rate == 0 {
+		r.Bound = cfg.bound
+		if r.Searches, err = l.search(ctx); err != nil {
+			return nil, err
+		}
+		lowest := slices.MinFunc(r.Searches, func(a, b searchRow) int { return cmp.Compare(a.Highest, b.Highest) })
+		if lowest.Highest == 0 {
+			return r, nil
+		}
+		p.From = lowest.Highest / 2
+		p.To = p.From
+	}
+	r.Ramp = cfg.ramp
+	r.Rows, err = l.measure(ctx, p)
+	return r, err
+}
+
+func (s *side) disconnect() {
+	s.connections.Close()
+	s.connections = nil
+}
+
+// warm checks once by each policy, and then at a rate, so that the samples
+// don't see what is only so in the beginning.
+func (l *loader) warm(ctx context.Context, rate float64) error {
+	for _, s := range l.sides {
+		if err := l.connect(ctx, s); err != nil {
+			return err
+		}
+		first := s.connections[0]
+		within, cancel := context.WithTimeout(ctx, loadgen.Patience)
+		stop := context.AfterFunc(within, first.Expire)
+		status, body, err := loadgen.Ask(first, 0)
+		stop()
+		cancel()
+		switch {
+		case err != nil:
+		case loadgen.Unexpected(status):
+			err = fmt.Errorf("the first check was answered with status %d: %s", status, loadgen.Readable(body))
+		case !first.Right(body):
+			err = fmt.Errorf("the first check was answered without a limit: %s; the server must have one for the domain %q and the key %q",
+				loadgen.Readable(body), l.domain, s.Policy)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", s, err)
+		}
+		report.Progress("%s: warming up", s)
+		// What goes wrong here goes wrong in the samples too.
+		if _, _, err := l.sample(ctx, s, loadgen.Constant(max(rate, leastRate), l.warmUp), warmUpNumber, stepPatience); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// connect gives the side connections if it has none.
+func (l *loader) connect(ctx context.Context, s *side) (err error) {
+	switch {
+	case s.connections != nil:
+	case s.target.format == envoyGRPCFormat:
+		s.connections, err = loadgen.DialGRPC(s.target.addr, l.domain, s.Policy, l.connections)
+	default:
+		s.connections, err = loadgen.Dial(ctx, s.target.addr, l.request(s.target.format, s.Policy), l.connections)
+	}
+	return err
+}
+
+// sample loads a side for the length of a pace, and returns what memcached did
+// meanwhile. The number stands for the arrivals and clients: with the same
+// number they are the same for each side.
+func (l *loader) sample(ctx context.Context, s *side, p loadgen.Pace, number uint64, patience time.Duration) (*loadgen.Sample, testbed.StoreStats, error) {
+	if err := l.connect(ctx, s); err != nil {
+		return nil, testbed.StoreStats{}, err
+	}
+	before, err := s.target.stats()
+	if err != nil {
+		return nil, testbed.StoreStats{}, err
+	}
+	var gaps *rand.Rand
+	if !l.even {
+		gaps = rand.New(rand.NewPCG(l.seed, 2*number))
+	}
+	random := rand.New(rand.NewPCG(l.seed, 2*number+1))
+	client := func() int64 { return l.zipf.Client(random.Float64()) }
+	seen := loadgen.NewOpenLoop(s.connections).Run(ctx, loadgen.NewArrivals(p, gaps), client, patience)
+	if err := ctx.Err(); err != nil {
+		return nil, testbed.StoreStats{}, err
+	}
+	if seen.Err != nil || seen.Unanswered() > 0 {
+		s.disconnect()
+	}
+	after, err := s.target.stats()
+	return seen, after.Minus(before), err
+}
+
+// search finds the highest rate under the bound for each policy; the policies
+// take turns.
+func (l *loader) search(ctx context.Context) ([]searchRow, error) {
+	rows := make([]searchRow, len(l.sides))
+	searches := make([]*search, len(l.sides))
+	for i, s := range l.sides {
+		rows[i].subject = s.subject
+		searches[i] = newSearch(firstRate, l.resolution)
+	}
+	for try := uint64(firstTry); slices.ContainsFunc(searches, func(s *search) bool { return s.rate > 0 }); try++ {
+		for i, s := range l.sides {
+			rate := searches[i].rate
+			if rate == 0 {
+				continue
+			}
+			report.Progress("%s: %.0f checks/s", s, rate)
+			seen, _, err := l.sample(ctx, s, loadgen.Constant(rate, l.step), try, stepPatience)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", s, err)
+			}
+			step := newSearchStep(seen, l.bound)
+			rows[i].Steps = append(rows[i].Steps, step)
+			searches[i].vote(step.Failed == "")
+		}
+	}
+	for i, s := range searches {
+		rows[i].Highest, rows[i].Lowest = s.low, s.high
+	}
+	return rows, nil
+}
+
+// measure loads each policy at the pace, in slices that take turns. The policy
+// that is first changes.
+func (l *loader) measure(ctx context.Context, p loadgen.Pace) ([]policyRow, error) {
+	parts := sliceCount
+	if l.ramp {
+		parts = rampSlices
+	}
+	totals := make([]*loadgen.Sample, len(l.sides))
+	stores := make([]testbed.StoreStats, len(l.sides))
+	rows := make([]policyRow, len(l.sides))
+	for i := range totals {
+		totals[i] = loadgen.NewSample(p)
+	}
+	for part := range parts {
+		for turn := range l.sides {
+			i := (part + turn) % len(l.sides)
+			s := l.sides[i]
+			piece := p.Part(part, parts)
+			report.Progress("%s: %.0f checks/s, %d of %d", s, (piece.From+piece.To)/2, part+1, parts)
+			seen, store, err := l.sample(ctx, s, piece, uint64(part), loadgen.Patience)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", s, err)
+			}
+			totals[i].Add(seen)
+			stores[i] = stores[i].Plus(store)
+			rows[i].Slices = append(rows[i].Slices, newFigures(seen))
+		}
+	}
+	for i, s := range l.sides {
+		rows[i] = newRow(s.subject, totals[i], rows[i].Slices)
+		if len(s.target.stores) > 0 {
+			cost := stores[i].Per(max(1, totals[i].Sent))
+			rows[i].Store = &cost
+		}
+	}
+	return rows, nil
+}

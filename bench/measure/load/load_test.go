@@ -1,0 +1,473 @@
+package load
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"gonum.org/v1/plot/plotter"
+	"pgregory.net/rapid"
+
+	"weir/bench/internal/algorithms"
+	"weir/bench/internal/benchtest"
+	"weir/bench/internal/loadgen"
+)
+
+// loaded runs load with the arguments and returns the report it wrote and what
+// it printed.
+func loaded(t *testing.T, args ...string) (r Report, printed string, err error) {
+	t.Helper()
+	dir, printed, err := benchtest.Run(t, Run, "load", &r, args...)
+	if slices.ContainsFunc(r.Rows, func(row policyRow) bool { return row.Latency != nil }) {
+		benchtest.AssertPicture(t, dir, "load")
+	}
+	return r, printed, err
+}
+
+const ms = time.Millisecond
+
+func TestQuickLoad(t *testing.T) {
+	t.Parallel()
+	r, printed, err := loaded(t, "-quick", "-policies", "fixed,log", "-p99", "20ms", "-connections", "32")
+	require.NoError(t, err)
+	require.Len(t, r.Searches, 2)
+	lowest := min(r.Searches[0].Highest, r.Searches[1].Highest)
+	for i, policy := range []string{"fixed", "log"} {
+		search := r.Searches[i]
+		assert.Equal(t, policy, search.Policy)
+		assert.Positive(t, search.Highest)
+		assert.LessOrEqual(t, search.Lowest, 1.5*search.Highest)
+		assert.GreaterOrEqual(t, len(search.Steps), 4)
+
+		row := r.Rows[i]
+		assert.Equal(t, policy, row.Policy)
+		assert.InDelta(t, lowest/2, row.Rate, 1e-9)
+		assert.Len(t, row.Slices, sliceCount)
+		assert.Equal(t, row.Statuses[200]+row.Statuses[429], sum(row.Statuses))
+		assert.Positive(t, row.Statuses[200])
+		require.NotNil(t, row.Store)
+		assert.Positive(t, row.Store.Writes)
+	}
+	assert.Greater(t, r.Rows[1].Store.KeysRead, 0.5, "a log is read")
+	assert.Less(t, r.Rows[0].Store.KeysRead, 0.1, "a fixed window only writes")
+	assert.Equal(t, sum(r.Rows[0].Statuses), sum(r.Rows[1].Statuses), "the same arrivals for each")
+	assert.Contains(t, printed, "highest rate")
+	assert.Contains(t, printed, "a weir of the bench's own on memcached "+r.Machine.Memcached)
+}
+
+func TestQuickRamp(t *testing.T) {
+	t.Parallel()
+	r, printed, err := loaded(t, "-quick", "-policies", "token", "-ramp", "100:1100", "-arrivals", "even", "-connections", "8")
+	require.NoError(t, err)
+	require.Len(t, r.Rows, 1)
+	assert.True(t, r.Ramp)
+	require.Len(t, r.Rows[0].Slices, rampSlices)
+	for i, s := range r.Rows[0].Slices {
+		assert.InDelta(t, 150+100*float64(i), s.Rate, 1e-9)
+	}
+	// 15, 25, ... 105 evenly spaced checks in tenths of a second.
+	assert.Equal(t, int64(600), sum(r.Rows[0].Statuses))
+	assert.Empty(t, r.Searches)
+	assert.Contains(t, printed, "ramp")
+}
+
+func sum(statuses map[int]int64) int64 {
+	n := int64(0)
+	for _, count := range statuses {
+		n += count
+	}
+	return n
+}
+
+func TestLoadOfATarget(t *testing.T) {
+	t.Parallel()
+	w := loadgen.Workload{Algorithm: algorithms.Named(algorithms.Fixed), Traffic: loadgen.Hot}
+	m := benchtest.Memcached(t)
+	s, err := benchtest.Build(t, loadgen.PolicyFile([]loadgen.Workload{w})).Start(t.Context(), m.Addr)
+	require.NoError(t, err)
+	t.Cleanup(s.Stop)
+	// The policy's limit is never reached; each check of one of so many clients
+	// makes a counter.
+	r, printed, err := loaded(t, "-quick", "-target", "http://"+s.Addr, "-memcached", m.Addr, "-policies", w.Policy(),
+		"-rate", "500", "-clients", "10000000", "-zipf", "0", "-connections", "4")
+	require.NoError(t, err)
+	require.Len(t, r.Rows, 1)
+	require.Len(t, r.Targets, 1)
+	assert.Equal(t, s.Addr, r.Targets[0].Address)
+	assert.Regexp(t, `^weir \S+$`, r.Targets[0].Name)
+	assert.Contains(t, printed, r.Targets[0].Name+" at "+s.Addr+" on memcached ")
+	assert.Regexp(t, `^\d+\.\d+\.\d+`, r.Machine.Memcached)
+	assert.Equal(t, sum(r.Rows[0].Statuses), r.Rows[0].Statuses[200])
+	assert.InDelta(t, 500, sum(r.Rows[0].Statuses), 120)
+	// The add and the incr of a new counter go out together.
+	assert.InDelta(t, 2, r.Rows[0].Store.Writes, 0.01)
+	assert.Contains(t, printed, s.Addr)
+
+	r, printed, err = loaded(t, "-quick", "-target", s.Addr, "-policies", w.Policy(), "-rate", "100", "-connections", "4")
+	require.NoError(t, err)
+	assert.Nil(t, r.Rows[0].Store, "nobody said where memcached is")
+	assert.Empty(t, r.Machine.Memcached)
+	assert.Regexp(t, `- +-\n`, printed)
+
+	err = Run(t.Context(), []string{"-target", s.Addr, "-policies", "no-such", "-rate", "100", "-connections", "1"}, io.Discard)
+	assert.ErrorContains(t, err, "no-such: the first check was answered with status 404")
+}
+
+func TestRatelimitFormat(t *testing.T) {
+	t.Parallel()
+	body := regexp.MustCompile(`^{"domain":"shop","descriptors":\[{"entries":\[{"key":"per_client","value":"client-(\d{8})"}\]}\]}$`)
+	var checks atomic.Int64
+	seen := make(map[string]bool)
+	var mu sync.Mutex
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		assert.Equal(t, "/json", r.URL.Path)
+		assert.Equal(t, http.MethodPost, r.Method)
+		assert.Equal(t, "application/json", r.Header.Get("Content-Type"))
+		got, err := io.ReadAll(r.Body)
+		assert.NoError(t, err)
+		client := body.FindSubmatch(got)
+		if !assert.NotNil(t, client, "%s", got) {
+			return
+		}
+		mu.Lock()
+		seen[string(client[1])] = true
+		mu.Unlock()
+		w.Header().Set("Content-Type", "application/json")
+		code := "OK"
+		if checks.Add(1)%4 == 0 {
+			w.WriteHeader(http.StatusTooManyRequests)
+			code = "OVER_LIMIT"
+		}
+		_, err = fmt.Fprintf(w, `{"overallCode":%q,"statuses":[{"code":%q,"currentLimit":{"requestsPerUnit":9,"unit":"MINUTE"},"limitRemaining":7}]}`, code, code)
+		assert.NoError(t, err)
+	}))
+	defer s.Close()
+	r, _, err := loaded(t, "-quick", "-format", "ratelimit", "-domain", "shop", "-policies", "per_client", "-target", "fake="+s.URL,
+		"-rate", "400", "-arrivals", "even", "-connections", "8", "-zipf", "0")
+	require.NoError(t, err)
+	assert.Equal(t, map[int]int64{200: 300, 429: 100}, r.Rows[0].Statuses)
+	assert.Equal(t, "ratelimit", r.Format)
+	assert.Greater(t, len(seen), 350, "of 100,000 clients")
+}
+
+func TestEnvoyGRPCFormat(t *testing.T) {
+	t.Parallel()
+	m := benchtest.Memcached(t)
+	file := filepath.Join(t.TempDir(), "shop.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(`
+domain: shop
+descriptors:
+  - {key: per_client, rate_limit: {unit: year, requests_per_unit: 2}}
+  - {key: free, rate_limit: {unlimited: true}}
+`), 0o600))
+	weir, grpc, err := benchtest.Build(t, "").StartRLS(t.Context(), m.Addr, file)
+	require.NoError(t, err)
+	t.Cleanup(weir.Stop)
+	args := []string{"-quick", "-format", "envoy-grpc", "-domain", "shop", "-target", "weir=" + grpc, "-memcached", m.Addr,
+		"-rate", "400", "-arrivals", "even", "-connections", "130", "-zipf", "0", "-clients", "100"}
+	r, _, err := loaded(t, append(args, "-policies", "per_client")...)
+	require.NoError(t, err)
+	// 40 and one came before, to warm up.
+	assert.Equal(t, int64(400), sum(r.Rows[0].Statuses))
+	assert.InDelta(t, 170, r.Rows[0].Statuses[200], 30, "two for each client")
+	assert.Equal(t, "envoy-grpc", r.Format)
+	assert.Positive(t, r.Rows[0].Store.Writes)
+
+	err = Run(t.Context(), append(args, "-policies", "other"), io.Discard)
+	assert.ErrorContains(t, err, "other: the first check was answered without a limit")
+	weir.Stop()
+	err = Run(t.Context(), append(args, "-policies", "per_client"), io.Discard)
+	assert.ErrorContains(t, err, "per_client: rpc error: code = Unavailable")
+}
+
+// envoyproxy/ratelimit admits what it has no limit for, and says so by leaving
+// the limit out.
+func TestLoadFailsWithoutALimit(t *testing.T) {
+	t.Parallel()
+	var checks, limited atomic.Int64 // so many checks are limited
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			return
+		}
+		limit := ""
+		if checks.Add(1) <= limited.Load() {
+			limit = `,"currentLimit":{"requestsPerUnit":9,"unit":"MINUTE"}`
+		}
+		_, err := fmt.Fprintf(w, `{"overallCode":"OK","statuses":[{"code":"OK"%s}]}`, limit)
+		assert.NoError(t, err)
+	}))
+	defer s.Close()
+	args := []string{"-quick", "-format", "ratelimit", "-domain", "shop", "-policies", "per_client", "-target", s.URL, "-rate", "200", "-connections", "1", "-arrivals", "even"}
+	err := Run(t.Context(), args, io.Discard)
+	assert.EqualError(t, err, `per_client: the first check was answered without a limit: {"overallCode":"OK","statuses":[{"code":"OK"}]}; `+
+		`the server must have one for the domain "shop" and the key "per_client"`)
+
+	checks.Store(0)
+	limited.Store(150) // the first, 20 to warm up, and 129 of the 200
+	_, _, err = loaded(t, args...)
+	assert.ErrorContains(t, err, "per_client: unexpected answers: 71, such as status 200 without what was asked for: ")
+}
+
+// Two targets take turns, and are told apart by what they are.
+func TestLoadOfTwoTargets(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var turns []string
+	serve := func(name, header, answer string) *httptest.Server {
+		return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Server", header)
+			if r.Method == http.MethodGet {
+				return
+			}
+			mu.Lock()
+			if len(turns) == 0 || turns[len(turns)-1] != name {
+				turns = append(turns, name)
+			}
+			mu.Unlock()
+			_, err := io.WriteString(w, answer)
+			assert.NoError(t, err)
+		}))
+	}
+	one, two := serve("one", "nginx/1.22.1", "{}"), serve("two", "", `{"statuses":[{"currentLimit":{}}]}`)
+	defer one.Close()
+	defer two.Close()
+	r, printed, err := loaded(t, "-quick", "-policies", "p", "-rate", "200", "-connections", "2",
+		"-target", one.URL, "-format", "weir", "-target", "two="+two.URL, "-format", "ratelimit")
+	require.NoError(t, err)
+	assert.Equal(t, []targetRow{
+		{Name: "nginx/1.22.1", Address: one.Listener.Addr().String()},
+		{Name: "two", Address: two.Listener.Addr().String(), Domain: "weir"},
+	}, r.Targets)
+	assert.Equal(t, "weir, ratelimit", r.Format)
+	require.Len(t, r.Rows, 2)
+	assert.Equal(t, subject{Policy: "p", Target: "nginx/1.22.1"}, r.Rows[0].subject)
+	assert.Equal(t, subject{Policy: "p", Target: "two"}, r.Rows[1].subject)
+	assert.Equal(t, sum(r.Rows[0].Statuses), sum(r.Rows[1].Statuses), "the same arrivals for each")
+	// Warming up, and five slices in which the first changes.
+	assert.Equal(t, []string{"one", "two", "one", "two", "one", "two", "one", "two"}, turns)
+	assert.Contains(t, printed, fmt.Sprintf("nginx/1.22.1 at %s, two at %s, domain \"weir\"; the bench with", one.Listener.Addr(), two.Listener.Addr()))
+	assert.Contains(t, printed, "p at nginx/1.22.1 ")
+	assert.Contains(t, printed, "p at two ")
+}
+
+// What isn't this repository's doesn't overwrite its results.
+func TestGuestsWriteNothing(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer s.Close()
+	t.Chdir(t.TempDir())
+	var out bytes.Buffer
+	require.NoError(t, Run(t.Context(), []string{"-target", s.URL, "-policies", "p", "-rate", "100", "-connections", "1", "-duration", "100ms"}, &out))
+	assert.Contains(t, out.String(), "Nothing is written: -out names a directory")
+	files, err := os.ReadDir(".")
+	require.NoError(t, err)
+	assert.Empty(t, files)
+}
+
+func TestFaultsFailTheLoad(t *testing.T) {
+	t.Parallel()
+	var checks atomic.Int64
+	handler := func(fail http.HandlerFunc) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			if checks.Add(1)%50 == 0 {
+				fail(w, r)
+			}
+		}
+	}
+	unavailable := httptest.NewServer(handler(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }))
+	defer unavailable.Close()
+	r, printed, err := loaded(t, "-quick", "-target", "fake="+unavailable.URL, "-policies", "p", "-rate", "500", "-connections", "4", "-arrivals", "even")
+	assert.ErrorContains(t, err, "p: unexpected answers: 10, such as status 503")
+	assert.Equal(t, map[int]int64{200: 490, 503: 10}, r.Rows[0].Statuses)
+	assert.Contains(t, printed, "503")
+
+	closing := httptest.NewServer(handler(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
+	defer closing.Close()
+	_, _, err = loaded(t, "-quick", "-target", "fake="+closing.URL, "-policies", "p", "-rate", "500", "-connections", "4")
+	assert.ErrorContains(t, err, "not answered")
+
+	// A search below which nothing holds.
+	r, printed, err = loaded(t, "-quick", "-target", "fake="+closing.URL, "-policies", "p", "-connections", "4", "-p99", "1ns")
+	assert.ErrorContains(t, err, "p: not even 125 checks/s held")
+	assert.Empty(t, r.Rows)
+	assert.Contains(t, printed, "failed at")
+}
+
+func TestLoadEndsWithTheContext(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	var checks atomic.Int64
+	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		if checks.Add(1) == 50 {
+			cancel()
+		}
+	}))
+	defer s.Close()
+	err := Run(ctx, []string{"-target", s.URL, "-policies", "p", "-rate", "500", "-duration", "1h", "-out", t.TempDir()}, io.Discard)
+	assert.ErrorIs(t, err, context.Canceled)
+}
+
+func TestParseTarget(t *testing.T) {
+	t.Parallel()
+	for given, want := range map[string]endpoint{
+		"127.0.0.1:8080": {addr: "127.0.0.1:8080"}, "http://weir:8080": {addr: "weir:8080"}, "http://weir:8080/": {addr: "weir:8080"},
+		"http://weir": {addr: "weir:80"}, "http://[::1]:9": {addr: "[::1]:9"}, "envoy 1.2=http://there:8080": {name: "envoy 1.2", addr: "there:8080"},
+		"weir": {}, "https://weir:8080": {}, "http://weir/path": {}, "http://weir?x": {}, "http://%zz": {}, "name=": {},
+	} {
+		got, err := parseTarget(given)
+		if want.addr == "" {
+			assert.Error(t, err, given)
+		} else {
+			require.NoError(t, err)
+			assert.Equal(t, want, got)
+		}
+	}
+}
+
+func TestSearchStep(t *testing.T) {
+	t.Parallel()
+	sampled := func(latency, lag time.Duration) *loadgen.Sample {
+		s := loadgen.NewSample(loadgen.Constant(1, time.Second))
+		s.Due, s.Sent, s.Statuses[200], s.Elapsed = 1, 1, 1, time.Second
+		loadgen.Record(s.Latency, latency)
+		loadgen.Record(s.Lag, lag)
+		return s
+	}
+	assert.Empty(t, newSearchStep(sampled(9*ms, 0), 10*ms).Failed)
+	assert.Equal(t, "p99 12.1 ms", newSearchStep(sampled(12*ms, 0), 10*ms).Failed)
+	assert.Equal(t, "the bench was behind by 6.03 ms", newSearchStep(sampled(12*ms, 6*ms), 10*ms).Failed)
+	assert.Empty(t, newSearchStep(sampled(9*ms, 6*ms), 10*ms).Failed, "the bench's own delay is in the 9 ms")
+	assert.Nil(t, newFigures(sampled(12*ms, 6*ms)).Latency)
+	assert.Empty(t, newRow(subject{Policy: "p"}, sampled(12*ms, 6*ms), nil).Curve)
+	f := newFigures(sampled(12*ms, 0))
+	assert.Equal(t, []float64{1, 1}, []float64{f.Rate, f.Achieved})
+	assert.InEpsilon(t, 12*ms, f.Latency.P99, 0.01)
+	late := sampled(9*ms, 0)
+	late.Unsent = 1
+	assert.Equal(t, "not sent: 1", newSearchStep(late, 10*ms).Failed)
+}
+
+func TestCurve(t *testing.T) {
+	t.Parallel()
+	h := loadgen.NewHistogram()
+	for i := range 1000 {
+		loadgen.Record(h, time.Duration(i+1)*ms)
+	}
+	points := percentileCurve(h)
+	require.Len(t, points, 17, "from all to one in a hundred")
+	assert.InDelta(t, 0, points[0].Percent, 1e-9)
+	assert.InDelta(t, 90, points[8].Percent, 1e-9)
+	assert.InDelta(t, 99, points[16].Percent, 1e-9)
+	assert.InEpsilon(t, 900*ms, points[8].Latency, 0.01)
+	assert.InEpsilon(t, 990*ms, points[16].Latency, 0.01)
+	assert.Empty(t, percentileCurve(loadgen.NewHistogram()))
+}
+
+func TestCurvesAreMadeOfTheReport(t *testing.T) {
+	t.Parallel()
+	at := func(rate float64, p99 time.Duration) loadFigures {
+		return loadFigures{Rate: rate, Latency: &latencies{P99: p99}}
+	}
+	r := Report{
+		Searches: []searchRow{{subject: subject{Policy: "fixed"}, Steps: []searchStep{
+			{at(4000, 2*ms), ""}, {at(4000, 90*ms), "p99"}, {at(4000, 3*ms), ""}, {at(8000, 9*ms), ""}, {at(8000, 8*ms), ""}, {loadFigures{Rate: 9000}, "behind"},
+		}}},
+		Rows: []policyRow{
+			{subject: subject{Policy: "fixed"}, loadFigures: at(5000, 5*ms), Curve: []curvePoint{{0, ms}, {50, 2 * ms}, {99, 5 * ms}}, Slices: []loadFigures{at(5000, ms), at(5000, 6*ms)}},
+			{subject: subject{Policy: "behind"}},
+		},
+	}
+	curves := r.percentiles()
+	require.Len(t, curves, 1)
+	require.Len(t, curves[0].Points, 3)
+	for i, want := range [][2]float64{{1, 1}, {2, 2}, {100, 5}} {
+		assert.InDelta(t, want[0], curves[0].Points[i].X, 1e-9)
+		assert.InDelta(t, want[1], curves[0].Points[i].Y, 1e-9)
+	}
+	curves = r.byRate()
+	require.Len(t, curves, 1)
+	assert.Equal(t, plotter.XYs{{X: 4000, Y: 3}, {X: 5000, Y: 6}, {X: 8000, Y: 9}}, curves[0].Points, "also the slices that the percentiles are of")
+	assert.Equal(t, plotter.YErrors{{Low: 1, High: 87}, {Low: 5, High: 0}, {Low: 1, High: 0}}, curves[0].Errors)
+
+	r.Searches = nil
+	assert.Empty(t, r.byRate(), "slices of one rate are no curve")
+	r.Ramp = true
+	curves = r.byRate()
+	require.Len(t, curves, 1)
+	assert.Len(t, curves[0].Points, 1)
+}
+
+// rates returns what the search tries on a server that holds so many checks per
+// second.
+func (s *search) rates(capacity float64) []float64 {
+	var tried []float64
+	for s.rate > 0 {
+		tried = append(tried, s.rate)
+		s.vote(s.rate <= capacity)
+	}
+	return tried
+}
+
+func TestSearch(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name      string
+		capacity  float64
+		tried     []float64 // twice each
+		low, high float64
+	}{
+		{"above the first rate", 20_000, []float64{4000, 8000, 16000, 32000, 24000, 20000, 22000}, 20000, 22000},
+		{"below the first rate", 700, []float64{4000, 2000, 1000, 500, 750, 625, 687.5}, 687.5, 750},
+		{"nothing", 0, []float64{4000, 2000, 1000, 500, 250, 125}, 0, 125},
+		{"everything", 1e9, []float64{4000, 8000, 16000, 32000, 64000, 128000, 256000, 512000}, 512000, 0},
+	} {
+		s := newSearch(4000, 1.1)
+		var twice []float64
+		for _, rate := range tt.tried {
+			twice = append(twice, rate, rate)
+		}
+		assert.Equal(t, twice, s.rates(tt.capacity), tt.name)
+		assert.Equal(t, []float64{tt.low, tt.high}, []float64{s.low, s.high}, tt.name)
+	}
+}
+
+func TestOneStallDoesNotDecideTheSearch(t *testing.T) {
+	t.Parallel()
+	s := newSearch(4000, 1.1)
+	for _, held := range []bool{true, false, true} {
+		assert.InDelta(t, 4000.0, s.rate, 0)
+		s.vote(held)
+	}
+	assert.InDelta(t, 8000.0, s.rate, 0)
+	assert.InDelta(t, 4000.0, s.low, 0)
+	for _, held := range []bool{false, true, false} {
+		assert.InDelta(t, 8000.0, s.rate, 0)
+		s.vote(held)
+	}
+	assert.InDelta(t, 6000.0, s.rate, 0)
+	assert.InDelta(t, 8000.0, s.high, 0)
+}
+
+func TestSearchFindsTheCapacity(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		capacity := rapid.Float64Range(200, 500_000).Draw(t, "capacity")
+		s := newSearch(firstRate, 1.1)
+		assert.Less(t, len(s.rates(capacity)), 50)
+		assert.LessOrEqual(t, s.low, capacity)
+		assert.Greater(t, s.high, capacity)
+		assert.LessOrEqual(t, s.high, s.low*1.1)
+	})
+}

@@ -1,0 +1,352 @@
+// Package peers runs weir beside envoyproxy/ratelimit, whose place it can take:
+// both over gRPC, with the same file, on one Memcached, in turns. It measures
+// rates, latency at half load, how many of a limit's requests are admitted when
+// many callers race for them, and what callers see when Memcached stalls.
+//
+// The user brings the other program. Without it weir runs alone.
+package peers
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"weir/bench/internal/loadgen"
+	"weir/bench/internal/report"
+	"weir/bench/internal/testbed"
+	"weir/counters"
+)
+
+const (
+	domain  = "peers"
+	never   = "never"   // the key of a limit that nobody reaches
+	hundred = "hundred" // and of one that everybody does
+
+	racesEach   = 10 // requests
+	memcachedMB = 1024
+	recovery    = 3 * time.Second // after a stall
+)
+
+// file has the limits, in the form that both read.
+var file = fmt.Sprintf(`domain: %s
+descriptors:
+  - key: %s
+    rate_limit: {unit: hour, requests_per_unit: %d}
+  - key: %s
+    rate_limit: {unit: day, requests_per_unit: %d}
+`, domain, never, loadgen.Never, hundred, limit)
+
+type config struct {
+	ratelimit string
+	callers   int
+	duration  time.Duration // per row
+	stall     time.Duration
+	races     int
+	warmUp    time.Duration
+}
+
+// Run measures weir, and envoyproxy/ratelimit where there is one, and prints
+// tables. The error says if weir didn't admit exactly the limit.
+func Run(ctx context.Context, args []string, out io.Writer) error {
+	flags := report.NewFlags("peers")
+	cfg := config{warmUp: time.Second}
+	flags.StringVar(&cfg.ratelimit, "ratelimit", "", "the `program` of envoyproxy/ratelimit, such as go install github.com/envoyproxy/ratelimit/src/service_cmd@latest "+
+		"makes; its environment is the bench's, so that MEMCACHE_MAX_IDLE_CONNS or LOCAL_CACHE_SIZE_IN_BYTES can be set (default: weir alone)")
+	flags.IntVar(&cfg.callers, "callers", 256, fmt.Sprintf("callers, of whom %d share a connection", loadgen.CallersPerConnection))
+	flags.DurationVar(&cfg.duration, "duration", 9*time.Second, "how long each row is measured")
+	flags.DurationVar(&cfg.stall, "stall", 3*time.Second, "how long Memcached is stopped")
+	flags.IntVar(&cfg.races, "races", 10, "how often the callers race for a limit")
+	quick := flags.Quick("a few seconds in all, too short to compare")
+	if err := flags.Parse(args, out); err != nil {
+		return err
+	}
+	if *quick {
+		cfg.duration, cfg.stall, cfg.races, cfg.warmUp = 600*time.Millisecond, 600*time.Millisecond, 2, 200*time.Millisecond
+	}
+	if cfg.callers < 1 || cfg.duration <= 0 || cfg.stall <= 0 || cfg.races < 1 {
+		return flags.Errorf("-callers, -duration, -stall and -races must be more than 0")
+	}
+	if cfg.ratelimit == "" {
+		flags.Guest() // half of it isn't there
+	}
+	r, err := measure(ctx, cfg)
+	return flags.Publish(out, "peers", r, err)
+}
+
+// A product is a program under test.
+type product struct {
+	name string
+	*testbed.Process
+	grpc string // its address
+}
+
+// measure starts all and measures it.
+func measure(ctx context.Context, cfg config) (*Report, error) {
+	version, err := testbed.MemcachedVersion(ctx)
+	if err != nil {
+		return nil, err
+	}
+	build, err := testbed.BuildWeir(ctx, "", "")
+	if err != nil {
+		return nil, err
+	}
+	defer build.Remove()
+	m, err := testbed.StartMemcached(ctx, memcachedMB)
+	if err != nil {
+		return nil, err
+	}
+	defer m.Stop()
+	root, err := os.MkdirTemp("", "weir-peers")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(root)
+	limits := filepath.Join(root, "ratelimit", "config", "peers.yaml")
+	if err := os.MkdirAll(filepath.Dir(limits), 0o755); err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(limits, []byte(file), 0o644); err != nil {
+		return nil, err
+	}
+	// weir's own default, which stalls are about, and not that of a Build.
+	timeout := cmp.Or(os.Getenv("WEIR_STORE_TIMEOUT"), counters.DefaultTimeout.String())
+	weir, grpc, err := build.StartRLS(ctx, m.Addr, limits, "-store-timeout", timeout)
+	if err != nil {
+		return nil, err
+	}
+	defer weir.Stop()
+	b := &bench{config: cfg, memcached: m, products: []product{{weirName, weir, grpc}}}
+	if cfg.ratelimit != "" {
+		peer, err := testbed.StartRatelimit(ctx, cfg.ratelimit, m.Addr, root, cfg.callers)
+		if err != nil {
+			return nil, err
+		}
+		defer peer.Stop()
+		b.products = append(b.products, product{ratelimitName, peer, peer.Addr})
+	}
+	r := &Report{Machine: report.ThisMachine(version), Callers: cfg.callers, Duration: cfg.duration}
+	return r, b.run(ctx, r)
+}
+
+// A bench is what is measured.
+type bench struct {
+	config
+	memcached *testbed.Memcached
+	products  []product
+}
+
+// run measures all rows.
+func (b *bench) run(ctx context.Context, r *Report) (err error) {
+	if err := b.warm(ctx); err != nil {
+		return err
+	}
+	for _, t := range []loadgen.Traffic{loadgen.Distinct, loadgen.Hot} {
+		rows, err := b.rates(ctx, t)
+		if err != nil {
+			return err
+		}
+		r.Rates = append(r.Rates, rows...)
+	}
+	slowest := slices.MinFunc(r.Rates, func(x, y rateRow) int { return int(x.Rate - y.Rate) }).Rate
+	if r.HalfLoad, err = b.halfLoad(ctx, slowest/2); err != nil {
+		return err
+	}
+	if r.Races, err = b.race(ctx); err != nil {
+		return err
+	}
+	r.Stalls, err = b.stalls(ctx)
+	return err
+}
+
+// drive lets callers of a product ask about a key, for clients in turn.
+func (b *bench) drive(ctx context.Context, p product, key string, clients int64, d time.Duration) (tally loadgen.Tally, err error) {
+	callers, err := loadgen.DialGRPC(p.grpc, domain, key, b.callers)
+	if err != nil {
+		return tally, err
+	}
+	defer callers.Close()
+	if tally, err = callers.Drive(ctx, &loadgen.Turn{Clients: clients}, d); err != nil {
+		err = fmt.Errorf("%s: %w: %s", p.name, err, p.Log)
+	}
+	return tally, err
+}
+
+// warm makes sure that each product has the limits, and lets it get going.
+func (b *bench) warm(ctx context.Context) error {
+	for _, p := range b.products {
+		report.Progress("%s: warming up", p.name)
+		if err := p.awaitLimit(ctx); err != nil {
+			return err
+		}
+		if _, err := b.drive(ctx, p, never, loadgen.Distinct.Clients, b.warmUp); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// awaitLimit asks until the answer is by a limit: a server that listens may not
+// have read its files yet.
+func (p product) awaitLimit(ctx context.Context) error {
+	callers, err := loadgen.DialGRPC(p.grpc, domain, never, 1)
+	if err != nil {
+		return err
+	}
+	defer callers.Close()
+	err = testbed.Poll(ctx, 10*time.Second, 10*time.Millisecond, func() (bool, error) {
+		_, body, err := loadgen.Ask(callers[0], 0)
+		return err == nil && callers[0].Right(body), nil
+	})
+	if err != nil {
+		return fmt.Errorf("%s doesn't answer by the limit of its file: %w: %s", p.name, err, p.Log)
+	}
+	return nil
+}
+
+// rates lets the products take turns under as many requests as they answer.
+func (b *bench) rates(ctx context.Context, t loadgen.Traffic) (rows []rateRow, err error) {
+	used := make([]time.Duration, len(b.products))
+	tallies, rates, err := loadgen.TakeTurns(len(b.products), b.duration, func(i int, d time.Duration) (tally loadgen.Tally, err error) {
+		p := b.products[i]
+		report.Progress("%s: %s", p.name, t.Name)
+		before, err := p.CPU()
+		if err != nil {
+			return tally, err
+		}
+		if tally, err = b.drive(ctx, p, never, t.Clients, d); err != nil {
+			return tally, err
+		}
+		after, err := p.CPU()
+		used[i] += after - before
+		return tally, err
+	})
+	for i, tally := range tallies {
+		rows = append(rows, rateRow{
+			Product: b.products[i].name, Traffic: t.Name, Rate: tally.Rate(), Slices: rates[i],
+			CPU: used[i] / time.Duration(max(1, tally.Checks())), Percentiles: report.NewPercentiles(tally.Latency),
+		})
+	}
+	return rows, err
+}
+
+// halfLoad measures latency at a rate, which is the same for all.
+func (b *bench) halfLoad(ctx context.Context, rate float64) (rows []latencyRow, err error) {
+	const parts = loadgen.SliceCount
+	pace := loadgen.Constant(rate, b.duration)
+	totals := make([]*loadgen.Sample, len(b.products))
+	for i := range totals {
+		totals[i] = loadgen.NewSample(pace)
+	}
+	for part := range parts {
+		for i, p := range b.products {
+			report.Progress("%s: %.0f a second", p.name, rate)
+			callers, err := loadgen.DialGRPC(p.grpc, domain, never, b.callers)
+			if err != nil {
+				return nil, err
+			}
+			turn := &loadgen.Turn{Clients: loadgen.Distinct.Clients}
+			seen := loadgen.NewOpenLoop(callers).Run(ctx, loadgen.NewArrivals(pace.Part(part, parts), nil), func() int64 { n, _ := turn.Next(); return n }, loadgen.Patience)
+			callers.Close()
+			if err := cmp.Or(ctx.Err(), seen.Fault()); err != nil {
+				return nil, fmt.Errorf("%s at half load: %w", p.name, err)
+			}
+			totals[i].Add(seen)
+		}
+	}
+	for i, p := range b.products {
+		rows = append(rows, latencyRow{Product: p.name, Rate: rate, Percentiles: report.NewPercentiles(totals[i].Latency)})
+	}
+	return rows, nil
+}
+
+// race lets callers ask for more than the limit admits, all at once, each time
+// for another client.
+func (b *bench) race(ctx context.Context) ([]raceRow, error) {
+	var rows []raceRow
+	for _, p := range b.products {
+		rows = append(rows, raceRow{Product: p.name})
+	}
+	for n := range b.races {
+		for i, p := range b.products {
+			report.Progress("%s: race %d", p.name, n+1)
+			tally, err := p.race(ctx, int64(n))
+			if err != nil {
+				return nil, fmt.Errorf("%s, race %d: %w", p.name, n+1, err)
+			}
+			rows[i].Admitted = append(rows[i].Admitted, tally.Admitted)
+		}
+	}
+	return rows, nil
+}
+
+// race lets callers ask about one client.
+func (p product) race(ctx context.Context, client int64) (loadgen.Tally, error) {
+	callers, err := loadgen.DialGRPC(p.grpc, domain, hundred, racers)
+	if err != nil {
+		return loadgen.Tally{}, err
+	}
+	defer callers.Close()
+	defer context.AfterFunc(ctx, callers.Expire)()
+	all := callers.Operations()
+	for i, ask := range all {
+		all[i] = func(int64) (bool, error) { return ask(client) }
+	}
+	return loadgen.Repeat(ctx, all, &loadgen.Turn{Clients: 1, Last: racers * racesEach}, 0)
+}
+
+// stalls stops Memcached for a while under each product.
+func (b *bench) stalls(ctx context.Context) ([]stallRow, error) {
+	var rows []stallRow
+	for _, p := range b.products {
+		report.Progress("%s: Memcached stalls", p.name)
+		row, err := b.stallUnder(ctx, p)
+		if err != nil {
+			return nil, fmt.Errorf("%s while Memcached stalls: %w", p.name, err)
+		}
+		rows = append(rows, row)
+	}
+	return rows, nil
+}
+
+func (b *bench) stallUnder(ctx context.Context, p product) (stallRow, error) {
+	callers, err := loadgen.DialGRPC(p.grpc, domain, never, b.callers)
+	if err != nil {
+		return stallRow{}, err
+	}
+	defer callers.Close()
+	defer context.AfterFunc(ctx, callers.Expire)()
+	failures := new(failures)
+	all := callers.Operations()
+	for i, ask := range all {
+		all[i] = func(n int64) (bool, error) {
+			admitted, err := ask(n)
+			if err != nil {
+				failures.add(err)
+			}
+			return admitted, nil
+		}
+	}
+	if err := b.memcached.Signal(syscall.SIGSTOP); err != nil {
+		return stallRow{}, err
+	}
+	tally, err := loadgen.Repeat(ctx, all, &loadgen.Turn{Clients: loadgen.Distinct.Clients}, b.stall)
+	if err := b.memcached.Signal(syscall.SIGCONT); err != nil {
+		return stallRow{}, err
+	}
+	if err != nil {
+		return stallRow{}, err
+	}
+	if err := testbed.Sleep(ctx, min(recovery, b.stall)); err != nil { // the next one finds Memcached as this one did
+		return stallRow{}, err
+	}
+	return stallRow{
+		Product: p.name, Rate: tally.Rate(), Percentiles: report.NewPercentiles(tally.Latency),
+		Failed: failures.n, Failure: failures.first,
+	}, nil
+}

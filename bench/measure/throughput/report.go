@@ -1,0 +1,201 @@
+package throughput
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"weir/bench/internal/algorithms"
+	"weir/bench/internal/loadgen"
+	"weir/bench/internal/report"
+)
+
+var (
+	windows = algorithms.Select(algorithms.Fixed, algorithms.Sliding1, algorithms.Sliding4, algorithms.Sliding10, algorithms.Sliding60, algorithms.Strict60)
+
+	// Of each of the windows.
+	traffics = []loadgen.Traffic{loadgen.Distinct, loadgen.Hot, loadgen.Denied}
+	// Of the sliding window of ten slots, which is the default. A million are more
+	// than weir remembers: it reads all their slots.
+	remembered = []loadgen.Traffic{loadgen.Few, loadgen.Million}
+)
+
+// workloads returns all rows that are measured over HTTP.
+func workloads() []loadgen.Workload {
+	var all []loadgen.Workload
+	for _, a := range windows {
+		for _, t := range traffics {
+			all = append(all, loadgen.Workload{Algorithm: a, Traffic: t})
+		}
+	}
+	for _, t := range remembered {
+		all = append(all, loadgen.Workload{Algorithm: algorithms.Named(algorithms.Sliding10), Traffic: t})
+	}
+	return all
+}
+
+// policies are the workloads that weir has policies for: those of all rows.
+func policies() []loadgen.Workload {
+	all := workloads()
+	for _, w := range manyWorkloads() {
+		all = append(all, w.checks())
+	}
+	return all
+}
+
+// A Report is what throughput measured.
+type Report struct {
+	Machine     report.Machine `json:"machine"`
+	Connections int            `json:"connections"`
+	Duration    time.Duration  `json:"duration_ns"`
+	Checks      []checkRow     `json:"checks"`
+	Ceilings    []ceilingRow   `json:"ceilings"`
+	Many        []manyRow      `json:"many,omitempty"`
+	Store       []storeRow     `json:"store"`
+}
+
+// A checkRow is how one workload did over HTTP.
+type checkRow struct {
+	Algorithm string `json:"algorithm"`
+	Traffic   string `json:"traffic"`
+	comparison
+	Half   halfLoad `json:"half_load"`
+	Denied float64  `json:"denied"` // share of the checks
+	cpuTimes
+	// Per check.
+	Commands    float64 `json:"commands"`
+	KeysRead    float64 `json:"keys_read"`
+	Allocations float64 `json:"allocations"`
+}
+
+func newCheckRow(w loadgen.Workload, p *pair, keysPerGet float64) checkRow {
+	cost := p.store.Per(p.weir.Checks())
+	row := checkRow{
+		Algorithm: w.Algorithm.Title(), Traffic: w.Traffic.Name, comparison: p.comparison(), cpuTimes: p.cpuTimes(),
+		Denied: float64(p.weir.Denied) / float64(p.weir.Checks()), Commands: cost.Writes, KeysRead: cost.KeysRead,
+	}
+	if keysPerGet > 0 {
+		row.Commands += row.KeysRead / keysPerGet
+	}
+	return row
+}
+
+// A storeRow is how the store alone did.
+type storeRow struct {
+	Callers int `json:"callers"`
+	comparison
+}
+
+// Print writes the figures as tables, and what their columns mean.
+func (r *Report) Print(out io.Writer) {
+	fmt.Fprintf(out, "%d cores shared by weir, memcached %s and the bench, %s; %v per row; %d connections\n",
+		r.Machine.Cores, r.Machine.Memcached, r.Machine.Go, r.Duration, r.Connections)
+	report.TableOf(out, "", "algorithm\ttraffic\tchecks/s\tof no-op\tmin\tmax\t"+report.PercentileHeader+halfHeader+
+		"denied\tcmds/check\tkeys/check\tcmds/s\tallocs\t"+cpuHeader, r.Checks, func(c checkRow) string {
+		return fmt.Sprintf("%s\t%s\t%s%s%.1f%%\t%.2f\t%.1f\t%.0f\t%.0f\t%s",
+			c.Algorithm, c.Traffic, c.comparison.cells(), c.Half.cells(), 100*c.Denied, c.Commands, c.KeysRead, c.Rate*c.Commands, c.Allocations, c.cpuTimes.cells())
+	}, `%s
+checks/s    over HTTP/1.1 on loopback, each connection checking again as soon as it is answered
+of no-op    rate relative to an echo handler that reads the same request and sends the same response, without middleware or
+            timeouts; both run in turn, and min and max are of single turns
+p50 to p999 from before a request is written until its response is read
+half        the same at half of checks/s, from when a request was due until its response is read; arrivals are Poisson
+cmds/check  commands that reach Memcached: writes as it counts them, and keys/check divided by the keys of an average get command,
+            which a short run with Memcached's command log on finds out
+keys/check  keys asked for by get commands
+allocs      objects that weir allocates for a check beyond those of the no-op handler
+cpu us      what a check takes of a processor in weir, in memcached, and in the no-op handler; the bench takes the rest
+one row against another: both relative to the no-op handler
+All clients have been busy for a whole window when a sliding row begins; the denied client has used up its limit.
+`, r.relations())
+	report.TableOf(out, "", "ceiling\trequests/s\tof no-op\tmin\tmax\t"+report.PercentileHeader+cpuHeader, r.Ceilings, func(c ceilingRow) string {
+		return fmt.Sprintf("%s\t%s%s", c.Handler, c.comparison.cells(), c.cpuTimes.cells())
+	}, `
+wait        the no-op handler, if each request also waits for another goroutine of the process
+incr        the no-op handler, if each request also counts in one of 10,000 counters of Memcached through weir's store
+`)
+	report.TableOf(out, "", "many at once\tchecks/s\tof single\tmin\tmax\t"+report.PercentileHeader+halfHeader+"cpu us\tmemcached\tallocs\t", r.Many, func(r manyRow) string {
+		return fmt.Sprintf("%s\t%s%s%.1f\t%.1f\t%.1f\t", r.How, r.times(), r.Half.cells(), float64(r.Weir)/1e3, float64(r.Memcached)/1e3, r.Allocations)
+	}, `
+checks/s    by sliding N=10, of 10,000 clients who have been busy for a whole window; each connection or caller goes on as soon
+            as it is answered
+of single   rate relative to single checks of the same clients over connections to the same weir, in turn
+p50 to p999 of a batch, or of a caller's check; at half load from when it was due
+cpu us      what a check takes of a processor in weir and in memcached; allocs: objects that weir allocates for a check in all
+Go client   callers of one client in the bench's own process, which puts their checks together
+`)
+	report.TableOf(out, "", "store alone\tincr/s\tof pool\tmin\tmax\t"+report.PercentileHeader, r.Store, func(s storeRow) string {
+		return fmt.Sprintf("%d callers\t%s", s.Callers, s.times())
+	}, `
+incr/s      weir's store, without HTTP, adding to 10,000 counters in turn
+of pool     rate relative to gomemcache's own pool of connections (MaxIdleConns 512) doing the same, measured in turn
+`)
+}
+
+// relations says how rows do against others.
+func (r *Report) relations() (text string) {
+	sliding, fixed := algorithms.Named(algorithms.Sliding60).Title(), algorithms.Fixed
+	for _, who := range []loadgen.Traffic{loadgen.Distinct, loadgen.Hot} {
+		if ratio, ok := r.relative(sliding, who, fixed, who); ok {
+			text += fmt.Sprintf("sliding N=60 against fixed window, %s: %.0f%%\n", who.Name, 100*ratio)
+		}
+	}
+	usual := algorithms.Named(algorithms.Sliding10).Title()
+	if ratio, ok := r.relative(usual, loadgen.Million, usual, loadgen.Few); ok {
+		text += fmt.Sprintf("sliding N=10, 1,000,000 clients against 1,000: %.0f%%\n", 100*ratio)
+	}
+	return text
+}
+
+// relative returns the rate of a row relative to another's, if both were
+// measured.
+func (r *Report) relative(algorithm string, t loadgen.Traffic, toAlgorithm string, to loadgen.Traffic) (ratio float64, ok bool) {
+	find := func(algorithm string, t loadgen.Traffic) (checkRow, bool) {
+		return report.Find(r.Checks, func(c checkRow) bool { return c.Traffic == t.Name && c.Algorithm == algorithm })
+	}
+	row, ok1 := find(algorithm, t)
+	base, ok2 := find(toAlgorithm, to)
+	return row.Ratio / base.Ratio, ok1 && ok2 && row.Ratio > 0 && base.Ratio > 0
+}
+
+// cpuHeader is the header of cpuTimes.cells.
+const cpuHeader = "cpu us\tmemcached\tno-op\t"
+
+func (c cpuTimes) cells() string {
+	return fmt.Sprintf("%.1f\t%.1f\t%.1f\t", float64(c.Weir)/1e3, float64(c.Memcached)/1e3, float64(c.Noop)/1e3)
+}
+
+// cells returns the rate, in percent of the other's, and the percentiles.
+func (c comparison) cells() string {
+	return fmt.Sprintf("%.0f\t%.0f%%\t%.0f%%\t%.0f%%\t%s", c.Rate, 100*c.Ratio, 100*c.RatioMin, 100*c.RatioMax, c.Percentiles.Cells())
+}
+
+// times is cells with how many times the other's rate it is.
+func (c comparison) times() string {
+	return fmt.Sprintf("%.0f\t%.2fx\t%.2fx\t%.2fx\t%s", c.Rate, c.Ratio, c.RatioMin, c.RatioMax, c.Percentiles.Cells())
+}
+
+// Pictures are the rates of algorithms relative to the no-op handler, if several
+// were measured, each with all traffics.
+func (r *Report) Pictures() []report.Picture {
+	var names []string
+	series := make([]report.Series, len(traffics))
+	for i, t := range traffics {
+		series[i].Name = t.Name
+		for _, c := range r.Checks {
+			if c.Traffic != t.Name {
+				continue
+			}
+			series[i].Values = append(series[i].Values, 100*c.Ratio)
+			if !slices.Contains(names, c.Algorithm) {
+				names = append(names, c.Algorithm)
+			}
+		}
+	}
+	if len(names) < 2 || slices.ContainsFunc(series, func(s report.Series) bool { return len(s.Values) != len(names) }) {
+		return nil
+	}
+	p := report.BarPlot("Checks per second", "% of a no-op handler", 16, names, series)
+	return []report.Picture{report.NewPicture("throughput", "checks per second, relative to a handler that does nothing", 7, p)}
+}

@@ -1,0 +1,200 @@
+// Package throughput measures checks per second, latency and what a check
+// costs, over HTTP with closed loops, beside a no-op server that reads the same
+// request and sends the same response; and the store alone, beside gomemcache's
+// own pool. Checks that go together, in batches and by the Go client, are
+// measured beside single ones.
+//
+// Run is the command. workloads has the rows, pair what is compared in turns,
+// and Report the figures.
+package throughput
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/bradfitz/gomemcache/memcache"
+
+	"weir/bench/internal/algorithms"
+	"weir/bench/internal/loadgen"
+	"weir/bench/internal/report"
+	"weir/bench/internal/testbed"
+	"weir/counters"
+)
+
+// Run measures all rows and prints them as tables.
+func Run(ctx context.Context, args []string, out io.Writer) error {
+	cfg := config{warmUp: time.Second}
+	flags := report.NewFlags("throughput")
+	quick := flags.Quick("all rows in well under a minute, too short to compare versions")
+	flags.DurationVar(&cfg.duration, "duration", 5*time.Second, "how long each row measures weir, and as long again what it is compared with")
+	flags.IntVar(&cfg.connections, "connections", 256, "concurrent connections")
+	flags.Rows(&cfg.rows)
+	flags.Profiles(&cfg.profiles)
+	if err := flags.Parse(args, out); err != nil {
+		return err
+	}
+	if *quick {
+		cfg.duration, cfg.warmUp = 300*time.Millisecond, 100*time.Millisecond
+	}
+	if cfg.duration <= 0 || cfg.connections <= 0 {
+		return flags.Errorf("-duration and -connections must be more than 0")
+	}
+	r, err := measure(ctx, cfg)
+	return flags.Publish(out, "throughput", r, err)
+}
+
+// measure measures the rows that cfg selects.
+func measure(ctx context.Context, cfg config) (*Report, error) {
+	checks, stores := report.Selected(workloads(), cfg.rows), report.Selected(storeWorkloads(), cfg.rows)
+	limits, many := report.Selected(ceilings, cfg.rows), report.Selected(manyWorkloads(), cfg.rows)
+	if len(checks)+len(stores)+len(limits)+len(many) == 0 {
+		return nil, fmt.Errorf("throughput: no row matches %q", cfg.rows)
+	}
+	version, err := testbed.MemcachedVersion(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := &Report{Machine: report.ThisMachine(version), Connections: cfg.connections, Duration: cfg.duration}
+	if len(checks)+len(limits)+len(many) > 0 {
+		build, err := testbed.BuildWeir(ctx, loadgen.PolicyFile(policies()), cfg.profiles)
+		if err != nil {
+			return nil, err
+		}
+		defer build.Remove()
+		if r.Checks, err = report.Each(checks, func(w loadgen.Workload) (checkRow, error) { return measureChecks(ctx, cfg, build, w) }); err != nil {
+			return nil, err
+		}
+		if r.Ceilings, err = report.Each(limits, func(c ceilingRow) (ceilingRow, error) { return c.measure(ctx, cfg, build) }); err != nil {
+			return nil, err
+		}
+		if r.Many, err = report.Each(many, func(w manyWorkload) (manyRow, error) { return w.measure(ctx, cfg, build) }); err != nil {
+			return nil, err
+		}
+	}
+	r.Store, err = report.Each(stores, func(w storeWorkload) (storeRow, error) { return measureStore(ctx, cfg, w) })
+	return r, err
+}
+
+// measureChecks runs a row on a memcached and a weir of its own, so that rows
+// don't influence each other.
+func measureChecks(ctx context.Context, cfg config, build *testbed.Build, w loadgen.Workload) (checkRow, error) {
+	m, weir, stop, err := build.StartOn(ctx, 1024)
+	if err != nil {
+		return checkRow{}, err
+	}
+	defer stop()
+	if w.Limit == loadgen.Never {
+		if err := fill(m, w, time.Now()); err != nil {
+			return checkRow{}, err
+		}
+	}
+	start := time.Now()
+	answer, err := loadgen.CaptureReply(ctx, weir.Addr, w.Request().Body, w.Status(), 2*loadgen.Low+1)
+	if err != nil {
+		return checkRow{}, err
+	}
+	noop, err := testbed.StartNoop(ctx, answer)
+	if err != nil {
+		return checkRow{}, err
+	}
+	defer noop.Stop()
+	s, err := dial(ctx, m, weir, noop, w, cfg.connections)
+	if err != nil {
+		return checkRow{}, err
+	}
+	defer s.close()
+	p, err := s.compare(ctx, cfg)
+	if err != nil {
+		return checkRow{}, err
+	}
+	if err := w.Verify(p.weir, time.Since(start)); err != nil {
+		return checkRow{}, err
+	}
+	if p.store.Evictions > 0 {
+		return checkRow{}, fmt.Errorf("memcached evicted %d counters", p.store.Evictions)
+	}
+	keysPerGet, err := m.KeysPerGet(func() error {
+		// Logging a key costs memcached a system call per letter.
+		next := s.weir.turn.Taken.Load()
+		turn := &loadgen.Turn{Clients: w.Clients, Last: next + 1000}
+		turn.Taken.Store(next)
+		_, err := s.weir.clients[:min(16, cfg.connections)].Drive(ctx, turn, cfg.warmUp/2)
+		return err
+	})
+	if err != nil {
+		return checkRow{}, err
+	}
+	row := newCheckRow(w, p, keysPerGet)
+	if row.Half, err = measureHalf(ctx, row.Rate, cfg.duration, s.weir.clients, s.weir.turn); err != nil {
+		return row, err
+	}
+	row.Allocations, err = s.extraAllocations(ctx, cfg.warmUp)
+	return row, err
+}
+
+// A storeWorkload is a row of the table about the store alone: so many callers
+// incrementing 10,000 counters in turn.
+type storeWorkload struct{ callers int }
+
+func (w storeWorkload) String() string { return fmt.Sprintf("store, %d callers", w.callers) }
+
+func storeWorkloads() []storeWorkload { return []storeWorkload{{1}, {16}, {64}, {256}} }
+
+// measureStore compares weir's store with gomemcache's own pool.
+func measureStore(ctx context.Context, cfg config, w storeWorkload) (storeRow, error) {
+	m, err := testbed.StartMemcached(ctx, 64)
+	if err != nil {
+		return storeRow{}, err
+	}
+	defer m.Stop()
+	store, err := algorithms.OpenStore(m.Addr)
+	if err != nil {
+		return storeRow{}, err
+	}
+	defer store.Close()
+	pool := memcache.New(m.Addr)
+	pool.MaxIdleConns = 512
+	pool.Timeout = time.Minute
+	defer pool.Close()
+
+	keys := make([]string, loadgen.Distinct.Clients)
+	namespace := algorithms.Namespace("store", algorithms.Window)
+	for n := range keys {
+		keys[n] = counters.CounterKey(namespace.Client(loadgen.ClientName(int64(n))), 0)
+	}
+	deadline, cancel := context.WithTimeout(ctx, time.Hour)
+	defer cancel()
+	add := func(n int64) (bool, error) {
+		_, err := store.Add(deadline, counters.Addition{Key: keys[n], Delta: 1, TTL: time.Hour})
+		return true, err
+	}
+	increment := func(n int64) (bool, error) {
+		_, err := pool.Increment(keys[n], 1)
+		return true, err
+	}
+	run := func(op loadgen.Operation, d time.Duration) (loadgen.Tally, error) {
+		return loadgen.Repeat(ctx, slices.Repeat([]loadgen.Operation{op}, w.callers), &loadgen.Turn{Clients: int64(len(keys))}, d)
+	}
+	// The counters have to be there before gomemcache can increment them.
+	for n := range keys {
+		if _, err := add(int64(n)); err != nil {
+			return storeRow{}, err
+		}
+	}
+	for _, op := range []loadgen.Operation{add, increment} {
+		if _, err := run(op, cfg.warmUp/2); err != nil {
+			return storeRow{}, err
+		}
+	}
+	p := new(pair)
+	err = p.measure(cfg.duration,
+		func(d time.Duration) (loadgen.Tally, error) { return run(increment, d) },
+		func(d time.Duration) (loadgen.Tally, error) { return run(add, d) })
+	if err != nil {
+		return storeRow{}, err
+	}
+	return storeRow{Callers: w.callers, comparison: p.comparison()}, nil
+}

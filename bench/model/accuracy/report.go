@@ -1,0 +1,368 @@
+package accuracy
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"weir/bench/internal/algorithms"
+	"weir/bench/internal/report"
+)
+
+// A Report is what accuracy measured. The same seed gives the same, but for
+// the machine and the speeds.
+type Report struct {
+	Machine   report.Machine `json:"machine"`
+	Seed      uint64         `json:"seed"`
+	Seeds     int            `json:"seeds"` // as many, from Seed on
+	Window    time.Duration  `json:"window_ns"`
+	Workloads []Workload     `json:"workloads"`
+	Costs     []coldCheck    `json:"costs"`
+	Rows      []Row          `json:"rows"`
+	Large     []Row          `json:"large"`   // of largeWorkloads, with feedback
+	Attacks   []AttackRow    `json:"attacks"` // on DocumentLimit; and on a large limit that written for it
+	Speeds    []Speed        `json:"speeds"`
+	Traces    []Trace        `json:"traces"`
+	Curves    Trace          `json:"curves"`
+	Attacked  Trace          `json:"attacked"`
+}
+
+// A coldCheck is what an algorithm costs at worst.
+type coldCheck struct {
+	Algorithm string `json:"algorithm"`
+	Counters  bool   `json:"counters"` // a window made of counters
+	// Keys is how many keys a check names to the store when its process knows
+	// nothing of the client, who has been busy.
+	Keys int `json:"cold_keys"`
+	// Bytes is what Memcached keeps of a client that asks evenly, with a large
+	// limit.
+	Bytes int `json:"bytes"`
+}
+
+// What accuracy is to show.
+const (
+	targetPoisson = 1.0 / 5  // of the mean difference of N=1, for N=60
+	targetUneven  = 1.0 / 10 // the same where arrivals are uneven
+	// Above that demand a limiter evens out its own admissions, and what it is
+	// off by is less than a request whatever N is.
+	targetDemand = 1
+	targetSpeed  = 1e6 // decisions per second and core of windows made of counters
+)
+
+// targets returns what is aimed at, and whether it was reached.
+func (r *Report) targets() report.Targets {
+	var targets report.Targets
+	ratio := func(traffic string, demand float64, how string, mean func(Row) float64, most float64) {
+		one, ok1 := r.find(traffic, demand, algorithms.Sliding1)
+		sixty, ok60 := r.find(traffic, demand, algorithms.Sliding60)
+		if ok1 && ok60 {
+			share := mean(sixty) / mean(one)
+			targets.Add(share <= most, "%s, demand %g, %s: mean difference of N=60 %.3f of N=1's, at most %.3f", traffic, demand, how, share, most)
+		}
+	}
+	for _, demand := range Demands() {
+		for _, traffic := range []string{Poisson, Bursty, FrontLoaded, BackLoaded} {
+			most := targetUneven
+			if traffic == Poisson {
+				most = targetPoisson
+			}
+			ratio(traffic, demand, "every request counts", func(row Row) float64 { return row.All.Mean() }, most)
+			if demand <= targetDemand {
+				ratio(traffic, demand, "admitted count", func(row Row) float64 { return row.Feedback.Mean() }, most)
+			}
+		}
+	}
+	if row, ok := r.find(Boundary, 1, algorithms.Fixed); ok {
+		targets.Add(row.Fullest >= 2*row.Limit-1 && row.Fullest <= 2*row.Limit,
+			"boundary attacker: fixed admits %.2f L in a window, 2.00 L", float64(row.Fullest)/float64(row.Limit))
+	}
+	for _, name := range []string{algorithms.Strict60, algorithms.Log, algorithms.Counting64, algorithms.Counting32} {
+		var fullest float64
+		for _, row := range slices.Concat(r.Rows, r.Large) {
+			if row.Algorithm == name {
+				fullest = max(fullest, float64(row.Fullest)/float64(row.Limit))
+			}
+		}
+		for _, row := range r.Attacks {
+			if row.Algorithm == name {
+				fullest = max(fullest, float64(row.Worst())/float64(row.Limit))
+			}
+		}
+		targets.Add(fullest <= 1, "all traffic and all attacks: %s admits %.2f L in a window, at most 1.00 L", name, fullest)
+	}
+	for _, row := range r.Attacks {
+		if row.Worst() > row.Bound {
+			targets.Add(false, "attacks: %s admits %d in a window, at most %d", row.Algorithm, row.Worst(), row.Bound)
+		}
+	}
+	return targets
+}
+
+// speedTargets returns the speeds that are aimed at.
+func (r *Report) speedTargets() report.Targets {
+	var targets report.Targets
+	for _, s := range r.Speeds {
+		if r.cost(s.Algorithm).Counters {
+			targets.Add(s.PerSecond() >= targetSpeed,
+				"%s: %.2f million decisions/s per core, at least %.0f", s.Algorithm, s.PerSecond()/1e6, targetSpeed/1e6)
+		}
+	}
+	return targets
+}
+
+// Broken returns an error that says which targets were missed, but for speeds.
+func (r *Report) Broken() error {
+	var errs []error
+	for _, t := range r.targets() {
+		if !t.Met {
+			errs = append(errs, errors.New(t.String()))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (r *Report) find(traffic string, demand float64, algorithm string) (Row, bool) {
+	return report.Find(r.Rows, func(row Row) bool {
+		return row.Traffic == traffic && row.Demand == demand && row.Algorithm == algorithm
+	})
+}
+
+// cost returns the costs of an algorithm.
+func (r *Report) cost(algorithm string) coldCheck {
+	c, _ := report.Find(r.Costs, func(c coldCheck) bool { return c.Algorithm == algorithm })
+	return c
+}
+
+// Print writes the figures as tables, and what they mean.
+func (r *Report) Print(out io.Writer) {
+	fmt.Fprintf(out, "weir's limiters on the embedded store in virtual time, window W = %v, seeds %d to %d; %d cores, %s\n",
+		r.Window, r.Seed, r.Seed+uint64(r.Seeds)-1, r.Machine.Cores, r.Machine.Go)
+	r.printLarge(out)
+	r.printMatrix(out, 1, "mean of |estimate - true count|, in % of the mean true count: every request counts, demand 1", func(row Row) string {
+		if row.All.Requests == 0 {
+			return ""
+		}
+		return row.Mean.around("%.2f", row.mean())
+	})
+	r.printMatrix(out, 1, "wrong decisions, in % of all requests: only admitted requests count, demand 1", func(row Row) string {
+		return row.Wrong.around("%.2f", row.wrong())
+	})
+	r.printWrong(out)
+	r.printMatrix(out, 2, "admitted, in % of what an exact log admits: demand 2", func(row Row) string {
+		return row.OfLog.around("%.1f", row.ofLog())
+	})
+	r.printMatrix(out, 2, "admitted in the fullest window, in limits: demand 2", func(row Row) string {
+		return fmt.Sprintf("%.2f", float64(row.Fullest)/float64(row.Limit))
+	})
+	r.printAttacks(out)
+	fmt.Fprint(out, "\ntraffic\n")
+	for i, w := range r.Workloads {
+		if i == 0 || r.Workloads[i-1].Name != w.Name {
+			fmt.Fprintf(out, "%-16s%s\n", w.Name, w.Description)
+		}
+	}
+	fmt.Fprintf(out, `
+Estimate and true count are of the window before each request, in requests; L is the limit per window and client, 100 where nothing else
+is said. Each kind of traffic comes from seeds of its own. A figure is that of all seeds together, and behind it, where it differs, comes
+the range of what it is with single ones; in fullest windows it is the highest of all. A run begins with nothing in use, and so with a
+burst of a bucket's that it doesn't have again.
+demand          what a client asks for, in limits per window; of the 1000 clients of zipf, together, in units of %d limits. Who asks
+                steadily for exactly the limit sees what is off by one: a request as old as the window isn't in the true count but is in
+                a slot
+mean            the estimate of token and leaky is what their bucket holds, which isn't meant to be a count; while every request counts, a
+                bucket is filled by what it denies. capped and counting logs judge by their limit, and have no estimate without
+wrong           admitted although the request and the true count are more than L, or denied although it fits. The true count is that of
+                the limiter's own admissions. By so many the true count would have to be different for the decision to be right
+`, ZipfDemand)
+	fmt.Fprintf(out, "%v%v", r.targets(), r.speedTargets())
+}
+
+// printLarge writes what a large limit is worth.
+func (r *Report) printLarge(out io.Writer) {
+	header := "algorithm\tfullest window\tbound\t"
+	var names []string
+	for _, row := range r.Large {
+		if name := fmt.Sprintf("%s %gx", row.Traffic, row.Demand); !slices.Contains(names, name) {
+			names = append(names, name)
+			header += name + "\t"
+		}
+	}
+	title := fmt.Sprintf("limit %d: admitted in the fullest window, in limits, by all traffic and attacks; admitted in %% of an exact log; Memcached's bytes for a client", largeLimit)
+	report.TableOf(out, title, header+"bytes\t", r.Costs, func(c coldCheck) string {
+		var cells strings.Builder
+		for _, row := range r.Large {
+			if row.Algorithm == c.Algorithm {
+				fmt.Fprintf(&cells, "%s\t", row.OfLog.around("%.1f", row.ofLog()))
+			}
+		}
+		attacked, _ := r.attack(c.Algorithm, largeLimit)
+		return fmt.Sprintf("%s\t%.2f\t%.2f\t%s%d\t", c.Algorithm, r.fullest(c.Algorithm), float64(attacked.Bound)/largeLimit, cells.String(), c.Bytes)
+	}, "")
+}
+
+// fullest returns the most that any traffic or attack got into a window of a
+// large limit, in limits.
+func (r *Report) fullest(algorithm string) float64 {
+	attacked, _ := r.attack(algorithm, largeLimit)
+	most := attacked.Worst()
+	for _, row := range r.Large {
+		if row.Algorithm == algorithm {
+			most = max(most, row.Fullest)
+		}
+	}
+	return float64(most) / largeLimit
+}
+
+func (r *Report) attack(algorithm string, limit int64) (AttackRow, bool) {
+	return report.Find(r.Attacks, func(row AttackRow) bool { return row.Algorithm == algorithm && row.Limit == limit })
+}
+
+// printMatrix writes a table with a line for each algorithm that has cells, and a
+// column for each traffic of a demand.
+func (r *Report) printMatrix(out io.Writer, demand float64, title string, cell func(Row) string) {
+	header := "algorithm\t"
+	for _, w := range r.Workloads {
+		if w.Demand == demand {
+			header += w.Name + "\t"
+		}
+	}
+	report.Table(out, title, header, func(t io.Writer) {
+		for _, c := range r.Costs {
+			var cells []string
+			for _, row := range r.Rows {
+				if text := cell(row); row.Algorithm == c.Algorithm && row.Demand == demand && text != "" {
+					cells = append(cells, text)
+				}
+			}
+			if len(cells) > 0 {
+				fmt.Fprintf(t, "%s\t%s\t\n", c.Algorithm, strings.Join(cells, "\t"))
+			}
+		}
+	})
+}
+
+// printWrong writes by how much decisions were wrong, over all traffic of the
+// documents' limit.
+func (r *Report) printWrong(out io.Writer) {
+	title := fmt.Sprintf("wrong decisions of all traffic with limit %d and both demands, in %% of all requests, and by how many requests", DocumentLimit)
+	report.TableOf(out, title, "algorithm\tadmitted\tdenied\tby 1\tby 2 to 5\tby more\tworst difference\t", r.Costs, func(c coldCheck) string {
+		var sum Difference
+		for _, row := range r.Rows {
+			if row.Algorithm != c.Algorithm || row.Limit != DocumentLimit {
+				continue
+			}
+			times := 1
+			if row.OfLog == (Range{}) { // of one seed, and to count like the others
+				times = r.Seeds
+			}
+			for range times {
+				sum.Add(row.Feedback)
+			}
+		}
+		return fmt.Sprintf("%s\t%s%s%d\t", c.Algorithm, sum.wrong(), sum.split(), sum.Worst)
+	}, "")
+}
+
+// wrong returns the cells of the shares of wrong decisions.
+func (d Difference) wrong() string {
+	return report.Percent(ratio(d.WronglyAdmitted, d.Requests)) + "\t" + report.Percent(ratio(d.WronglyDenied, d.Requests)) + "\t"
+}
+
+// split returns the cells that say by how much decisions were wrong.
+func (d Difference) split() string {
+	var cells string
+	for _, n := range []int64{d.WrongByOne, d.WrongByFew, d.WrongByMore()} {
+		cells += report.Percent(ratio(n, d.Requests)) + "\t"
+	}
+	return cells
+}
+
+func (r *Report) printAttacks(out io.Writer) {
+	var rows []AttackRow
+	for _, row := range r.Attacks {
+		if row.Limit == DocumentLimit {
+			rows = append(rows, row)
+		}
+	}
+	limits := func(n, m int64) string { return fmt.Sprintf("%.2f\t", float64(max(n, m))/DocumentLimit) }
+	title := fmt.Sprintf("attacks on limit %d, in limits", DocumentLimit)
+	report.TableOf(out, title, "attack on\tin W\tsearch\tbound\tin W/2\tgo on\tcold keys\tthe best of those written\t", rows, func(row AttackRow) string {
+		return fmt.Sprintf("%s\t%s%s%s%s%s%d\t%v\t", row.Algorithm, limits(row.Written.Fullest, 0), limits(row.Found.Fullest, 0), limits(row.Bound, 0),
+			limits(row.Written.FullestHalf, row.Found.FullestHalf), limits(row.Written.FullestReleased, row.Found.FullestReleased),
+			r.cost(row.Algorithm).Keys, row.Written.Attack)
+	}, `
+The attacker knows the clock, on which windows and slots begin at 0: L attempts at once, silence, and then attempts until the burst has
+left the window.
+in W            the most that the best of the written attacks gets admitted in a window; search, the best of random ones
+bound           what theory allows. fixed: all of one window and all of the next. N slots, weighted: a burst at the end of a slot is taken
+                to be spread over it, and while that slot fades out as the oldest, L more come in; so both are in one window, but never
+                within (N-1)/N of one. capped: all but 2L/N of that slot stays. token, leaky: what the full bucket holds and, in just
+                under W, what drains. strict, logs: L
+in W/2          the most in half a window
+go on           the most that may proceed in a window: what leaky admits has to wait
+cold keys       keys that a check names to the store when its process knows nothing of the client
+`)
+}
+
+// Columns implements report.Columner.
+func (r *Report) Columns() []report.Column {
+	column := func(title, means string, cell func(algorithm string) string) report.Column {
+		c := report.Column{Title: title, Means: means}
+		for _, cost := range r.Costs {
+			c.Cells = append(c.Cells, report.Cell{Algorithm: cost.Algorithm, Text: cell(cost.Algorithm)})
+		}
+		return c
+	}
+	return []report.Column{
+		column("fullest window", fmt.Sprintf("the most that all traffic and attacks get into a window, in limits of %d", largeLimit), func(name string) string { return fmt.Sprintf("%.2f", r.fullest(name)) }),
+		column("off by", fmt.Sprintf("the mean difference of estimate and true count, in %% of that, on independent arrivals at a limit of %d", DocumentLimit), func(name string) string {
+			row, _ := r.find(Poisson, 1, name)
+			if a := (algorithm{algorithms.Named(name)}); a.bucket() || a.judgesByLimit() {
+				return "-"
+			}
+			return fmt.Sprintf("%.1f%%", row.mean())
+		}),
+		column("bunched", fmt.Sprintf("what is admitted of that of an exact log, at twice a limit of %d, when 90%% of a minute's requests come in its first 10 s", largeLimit), func(name string) string {
+			row, _ := report.Find(r.Large, func(row Row) bool { return row.Traffic == FrontLoaded && row.Algorithm == name })
+			return fmt.Sprintf("%.1f%%", row.ofLog())
+		}),
+		column("bytes", fmt.Sprintf("what Memcached keeps of a client with a limit of %d", largeLimit), func(name string) string { return strconv.Itoa(r.cost(name).Bytes) }),
+	}
+}
+
+// CSV implements report.Tabular.
+func (r *Report) CSV() [][]string {
+	difference := func(d Difference) []string {
+		var cells []string
+		for _, n := range []int64{d.Requests, d.Sum, d.Worst, d.True, d.WronglyAdmitted, d.WronglyDenied, d.WrongByOne, d.WrongByFew, d.WrongByMore()} {
+			cells = append(cells, strconv.FormatInt(n, 10))
+		}
+		return cells
+	}
+	header := []string{"traffic", "limit", "demand", "algorithm", "admitted", "log_admitted", "fullest", "fullest_released", "mean_window"}
+	for _, when := range []string{"feedback", "all"} {
+		for _, what := range []string{"requests", "difference_sum", "difference_worst", "true_sum", "wrongly_admitted", "wrongly_denied", "wrong_by_1", "wrong_by_2_to_5", "wrong_by_more"} {
+			header = append(header, when+"_"+what)
+		}
+	}
+	for _, what := range []string{"mean", "wrong", "of_log"} {
+		header = append(header, what+"_percent_low", what+"_percent_high")
+	}
+	all := [][]string{header}
+	for _, row := range slices.Concat(r.Rows, r.Large) {
+		cells := []string{
+			row.Traffic, fmt.Sprint(row.Limit), fmt.Sprint(row.Demand), row.Algorithm, fmt.Sprint(row.Admitted), fmt.Sprint(row.LogAdmitted),
+			fmt.Sprint(row.Fullest), fmt.Sprint(row.FullestReleased), strconv.FormatFloat(row.MeanWindow, 'f', 2, 64),
+		}
+		cells = slices.Concat(cells, difference(row.Feedback), difference(row.All))
+		for _, r := range []Range{row.Mean, row.Wrong, row.OfLog} {
+			cells = append(cells, strconv.FormatFloat(r.Low, 'f', 3, 64), strconv.FormatFloat(r.High, 'f', 3, 64))
+		}
+		all = append(all, cells)
+	}
+	return all
+}

@@ -1,0 +1,111 @@
+package accuracy
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"weir/bench/internal/algorithms"
+	"weir/bench/internal/report"
+	"weir/bench/internal/traffic"
+)
+
+// Cloudflare's figures of 2017, of two counters (N=1) on real traffic.
+const (
+	cloudflareWrong = 0.00003 // of the requests
+	cloudflareMean  = 0.06    // difference, relative
+)
+
+// A ScaleReport is what accuracy -scale measured. The same seed and number of
+// requests give the same, but for the machine and the time it took.
+type ScaleReport struct {
+	Machine report.Machine `json:"machine"`
+	Seed    uint64         `json:"seed"`
+	Like    string         `json:"like,omitempty"` // whose traffic it is like
+	Worked  time.Duration  `json:"worked_ns"`      // by all cores
+	PopulationFigures
+}
+
+// Print writes the figures as a table, and what is comparable.
+func (r *ScaleReport) Print(out io.Writer) {
+	fmt.Fprintf(out, "%d requests from %d clients in %v of virtual time, limit %d a minute, seed %d; %.0f min of processor time, %s\n",
+		r.Requests, r.Clients, r.Length, r.Limit, r.Seed, r.Worked.Minutes(), r.Machine.Go)
+	fmt.Fprintf(out, "%d clients (%.2f%%) ask for more than the limit on average, and for %.1f%% of all requests; %d never had more than the limit in a window\n",
+		r.Above, 100*float64(r.Above)/float64(r.Clients), 100*float64(r.AboveRequests)/float64(r.Requests), r.Below)
+	header := "algorithm\twrong\tadmitted\tdenied\tmean\t"
+	cells := func(d Difference) string {
+		return fmt.Sprintf("%s\t%s%.2f%%\t", report.Percent(ratio(d.Wrong(), d.Requests)), d.wrong(), 100*d.Relative())
+	}
+	report.TableOf(out, "only admitted requests count, as weir runs by default", header+"of log\tlimited, below\tunlimited, above\t", r.Rows, func(row PopulationRow) string {
+		return fmt.Sprintf("%s\t%s%.2f%%\t%d\t%d\t", row.Algorithm, cells(row.Feedback), 100*float64(row.Admitted)/float64(max(1, r.LogAdmitted)), row.BelowLimited, row.OthersUnlimited)
+	}, "")
+	report.Table(out, "every request counts, whatever was decided", header, func(t io.Writer) {
+		for _, row := range r.Rows {
+			if row.All.Requests > 0 {
+				fmt.Fprintf(t, "%s\t%s\n", row.Algorithm, cells(row.All))
+			}
+		}
+		fmt.Fprintf(t, "Cloudflare, 2017\t%s\t\t\t%.0f%%\t\n", report.Percent(cloudflareWrong), 100*cloudflareMean)
+	})
+	if slices.ContainsFunc(r.Rows, func(row PopulationRow) bool { return row.Feedback.WrongByOne > 0 }) {
+		title := "wrong by how many requests, in parts of all; only admitted requests count"
+		report.TableOf(out, title, "algorithm\tby 1\tby 2 to 5\tby more\t", r.Rows, func(row PopulationRow) string {
+			return row.Algorithm + "\t" + row.Feedback.split()
+		}, "")
+	}
+	fmt.Fprint(out, `
+wrong             share of all requests: those that were admitted although they and the true count are more than the limit, and those that
+                  were denied although they fit; and by how many requests the true count would have to be different
+mean              of |estimate - true count|, as a part of the mean true count
+of log            admitted, in relation to an exact log
+limited, below    clients who never had more than the limit in a window, and were denied something
+unlimited, above  the others who were denied nothing
+capped and the counting log judge by their limit: they have no figures with every request counted.
+The last two are the same whether denied requests count or not: up to the first denial all have been counted.
+`+r.population()+`
+Cloudflare (2017) measured two counters, which is N=1, on its own traffic: 400 million requests from 270,000 sources. That every request
+counted there is an assumption; so is that its differences were taken in the same way.
+`)
+}
+
+// population says what the clients are like.
+func (r *ScaleReport) population() string {
+	if r.Like != "" {
+		return fmt.Sprintf(`The clients look at %s. How much they ask for is lognormal
+with sigma %g, and far below the limit, but for %d clients, who ask for %v limits. Limit, sigma and these clients were chosen so that
+N=1 is about as wrong as Cloudflare measured; for the other algorithms nothing was chosen. What they share with Cloudflare's traffic
+beyond that isn't known.
+`, traffic.Pages.Description, LikeSigma, len(LikeFew), LikeFew)
+	}
+	var mix []string
+	for _, m := range PopulationMix {
+		mix = append(mix, fmt.Sprintf("%d are %s", m.Share, m.Pattern))
+	}
+	return fmt.Sprintf(`Of each 20 clients %s; how much they ask for follows Zipf's law with exponent %g.
+Comparable with Cloudflare's: the number of requests and of clients, and the algorithm. Not comparable: the traffic. Wrong decisions come
+only from clients near their limit, and a mean difference from uneven ones; of both there are many here. accuracy -scale -like
+cloudflare has as few as Cloudflare seems to have had.
+`, strings.Join(mix, ", "), CrowdExponent)
+}
+
+// scaleFile names the file of such a report.
+func scaleFile(like string) string {
+	if like != "" {
+		return "accuracy-scale-" + like
+	}
+	return "accuracy-scale"
+}
+
+// Broken returns an error if an exact algorithm was wrong.
+func (r *ScaleReport) Broken() error {
+	var errs []error
+	for _, row := range r.Rows {
+		if (algorithm{algorithms.Named(row.Algorithm)}).exact() && row.Feedback.WronglyAdmitted > 0 {
+			errs = append(errs, fmt.Errorf("%s admitted %d requests above the limit", row.Algorithm, row.Feedback.WronglyAdmitted))
+		}
+	}
+	return errors.Join(errs...)
+}

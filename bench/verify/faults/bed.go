@@ -1,0 +1,375 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"weir/bench/internal/loadgen"
+	"weir/bench/internal/testbed"
+)
+
+type config struct {
+	timeout  time.Duration // the store timeout
+	length   time.Duration // of a fault
+	rounds   int           // of each trial
+	callers  int
+	pause    time.Duration // of a caller, from check to check
+	patience time.Duration // with a store that has to decide again
+	terms    int           // of the trial that terminates weir
+	gap      time.Duration // between floods of the trial that evicts
+	parallel int           // trials
+	rows     *regexp.Regexp
+
+	// Of share trials.
+	warming time.Duration // in which clients use what they use before an outage
+	clients int           // of each algorithm
+	stalls  int           // that each row of a stall is the mean of, each with clients of its own
+	atOnce  bool          // stalls don't wait for outages to end, though those disturb them
+}
+
+// misses are what didn't hold in a trial.
+type misses struct {
+	Missed []string `json:"missed,omitempty"`
+}
+
+// must notes what doesn't hold.
+func (r *misses) must(ok bool, format string, args ...any) {
+	if !ok {
+		r.Missed = append(r.Missed, fmt.Sprintf(format, args...))
+	}
+}
+
+// tail is how long the load goes on when the store decides again, and how long
+// a transient over-count may deny after it.
+const tail = 1200 * time.Millisecond
+
+// A bed is the processes of one row: memcached servers, a proxy before each,
+// and weirs that share the servers.
+type bed struct {
+	*record
+	cfg     config
+	build   *testbed.Build
+	stores  []*testbed.Memcached
+	proxies []*testbed.FaultyProxy
+	servers string // the weirs' -memcached
+	args    []string
+	weirs   []*testbed.Process
+	// lossy: what was sent may not arrive. Whether a check counts that a weir
+	// then decides on its own, nobody knows, and it isn't counted again. Or a
+	// weir that decides on its own knows nothing of those before it.
+	lossy bool
+
+	goroutines []float64 // of each weir, when nobody asks
+}
+
+// newBed starts so many memcached servers, of so many megabytes each. Stop
+// stops all.
+func newBed(ctx context.Context, cfg config, build *testbed.Build, stores, megabytes int) (*bed, error) {
+	b := &bed{record: newRecord(), cfg: cfg, build: build, args: []string{"-store-timeout", cfg.timeout.String()}}
+	for range stores {
+		if _, err := b.addStore(ctx, megabytes); err != nil {
+			b.stop()
+			return nil, err
+		}
+	}
+	var addrs []string
+	for _, p := range b.proxies {
+		addrs = append(addrs, p.Addr)
+	}
+	b.servers = strings.Join(addrs, ",")
+	return b, nil
+}
+
+func (b *bed) addStore(ctx context.Context, megabytes int) (*testbed.FaultyProxy, error) {
+	m, err := testbed.StartMemcached(ctx, megabytes)
+	if err != nil {
+		return nil, err
+	}
+	b.stores = append(b.stores, m)
+	p, err := testbed.StartFaultyProxy(m.Addr)
+	if err == nil {
+		b.proxies = append(b.proxies, p)
+	}
+	return p, err
+}
+
+// stop ends all processes.
+func (b *bed) stop() {
+	for _, w := range b.weirs {
+		w.Stop()
+	}
+	for _, p := range b.proxies {
+		p.Stop()
+	}
+	for _, m := range b.stores {
+		m.Stop()
+	}
+}
+
+// start starts so many weirs, and lets clients ask that nobody judges, so that
+// the weirs have opened what they keep open.
+func (b *bed) start(ctx context.Context, weirs int) error {
+	for range weirs {
+		w, err := b.build.Start(ctx, b.servers, b.args...)
+		if err != nil {
+			return err
+		}
+		b.weirs = append(b.weirs, w)
+	}
+	if _, err := b.untilTheStoreDecides(ctx); err != nil {
+		return err
+	}
+	for i := range b.weirs {
+		by := b.on(i)
+		// What is repaid after an outage goes over the connections for batches.
+		err := by.checkTogether("many-", 0, probes)
+		by.close()
+		if err != nil {
+			return err
+		}
+	}
+	// Some begin only after the first answers.
+	for stable := false; !stable; {
+		before := b.goroutines
+		if err := errors.Join(testbed.Sleep(ctx, 100*time.Millisecond), b.countGoroutines(ctx)); err != nil {
+			return err
+		}
+		stable = slices.Equal(before, b.goroutines)
+	}
+	return nil
+}
+
+// on returns a caller of the weir with number i, of as many as there are.
+func (b *bed) on(i int) *caller { return &caller{addr: b.weirs[i%len(b.weirs)].Addr} }
+
+// use lets clients spend a cost, each by all weirs in turn, so that all know
+// them.
+func (b *bed) use(clients []*client, cost int64) {
+	for i := range b.weirs {
+		by := b.on(i)
+		for _, c := range clients {
+			share := cost / int64(len(b.weirs))
+			if i == 0 {
+				share += cost % int64(len(b.weirs))
+			}
+			b.check(by, c, share)
+		}
+		by.close()
+	}
+}
+
+// spend lets clients use up their limit, and all weirs notice.
+func (b *bed) spend(clients []*client) {
+	b.use(clients, limit)
+	for i := range b.weirs {
+		by := b.on(i)
+		for _, c := range clients {
+			b.check(by, c, 1)
+			c.spent = true
+		}
+		by.close()
+	}
+}
+
+// topUp asks until each weir has denied each client.
+func (b *bed) topUp(clients []*client) {
+	var wait sync.WaitGroup
+	const workers = 4
+	for worker := range workers {
+		wait.Go(func() {
+			for n := worker; n < len(clients); n += workers {
+				for i := range b.weirs {
+					by := b.on(i)
+					a, ok := b.check(by, clients[n], 1)
+					for ok && a.Allowed {
+						a, ok = b.check(by, clients[n], max(1, a.Limits[0].Remaining))
+					}
+					by.close()
+				}
+			}
+		})
+	}
+	wait.Wait()
+}
+
+// A load is callers that ask for clients in turn, at a steady pace.
+type load struct {
+	clients atomic.Pointer[[]*client]
+	ended   context.CancelFunc
+	callers sync.WaitGroup
+}
+
+// load starts as many callers as cfg says, spread over a pause: if all asked at
+// once, they would wait for each other. Only those of different weirs ask for a
+// client at about the same time.
+func (b *bed) load(ctx context.Context, clients []*client) *load {
+	l := new(load)
+	l.clients.Store(&clients)
+	ctx, l.ended = context.WithCancel(ctx)
+	for i := range b.cfg.callers {
+		l.callers.Go(func() {
+			by := b.on(i)
+			defer by.close()
+			turn := i / len(b.weirs)
+			if testbed.Sleep(ctx, b.cfg.pause*time.Duration(turn*len(b.weirs))/time.Duration(b.cfg.callers)) != nil {
+				return
+			}
+			ticks := time.NewTicker(b.cfg.pause)
+			defer ticks.Stop()
+			for ; ; turn++ {
+				select {
+				case <-ctx.Done():
+					return
+				case <-ticks.C:
+				}
+				clients := *l.clients.Load()
+				b.check(by, clients[turn%len(clients)], 1)
+			}
+		})
+	}
+	return l
+}
+
+// add lets the load ask for further clients.
+func (l *load) add(clients []*client) {
+	all := append(append([]*client(nil), *l.clients.Load()...), clients...)
+	l.clients.Store(&all)
+}
+
+// stop returns when all callers have ended.
+func (l *load) stop() {
+	l.ended()
+	l.callers.Wait()
+}
+
+// probes are clients enough to meet every server.
+const probes = 24
+
+// untilTheStoreDecides returns how long it takes until no weir answers on its
+// own.
+func (b *bed) untilTheStoreDecides(ctx context.Context) (time.Duration, error) {
+	begin := time.Now()
+	for i, w := range b.weirs {
+		by, n := b.on(i), 0
+		err := testbed.Poll(ctx, b.cfg.patience-time.Since(begin), 5*time.Millisecond, func() (bool, error) {
+			for ; n < probes; n++ {
+				a, ok := b.check(by, &client{policy: "fixed", name: fmt.Sprint("probe-", n)}, 0)
+				if !ok || a.Degraded {
+					return false, nil
+				}
+			}
+			return true, nil
+		})
+		by.close()
+		if err != nil {
+			return 0, fmt.Errorf("the store didn't decide within %v: %w: %s", b.cfg.patience, err, w.Log)
+		}
+	}
+	return time.Since(begin), nil
+}
+
+// watch measures how long an answer takes that needs no store, and one of each
+// of these servers, until the function that it returns is called. That returns
+// the longest, of the weir and of a server together, or how late they were asked
+// for if that is more: what this machine adds to all others. Those that take a
+// good part of the store timeout are hiccups. A machine that stands still is one,
+// though hardly anybody waits for an answer at that moment.
+func (b *bed) watch(servers ...*testbed.Memcached) (longest func() time.Duration) {
+	slowest, latest := make([]time.Duration, 1+len(servers)), make([]time.Duration, 1+len(servers))
+	end := make(chan struct{})
+	var watching sync.WaitGroup
+	watch := func(i int, ask func()) {
+		due := time.Now().Add(watchInterval)
+		watching.Go(func() {
+			for over := false; !over; due = time.Now().Add(watchInterval) {
+				select {
+				case <-end:
+					over = true
+				case <-time.After(time.Until(due)):
+				}
+				begin := time.Now()
+				if !over {
+					ask() // also a failure takes its time
+				}
+				answered := time.Now()
+				latest[i], slowest[i] = max(latest[i], begin.Sub(due)), max(slowest[i], answered.Sub(begin))
+				if answered.Sub(due) >= b.cfg.timeout/4 {
+					b.mu.Lock()
+					b.hiccups = append(b.hiccups, span{due, answered})
+					b.mu.Unlock()
+				}
+			}
+		})
+	}
+	by := b.on(0)
+	watch(0, func() { _, _, _ = by.ask(http.MethodGet, "/healthz", "") })
+	for i, m := range servers {
+		watch(1+i, func() { _, _ = m.Do("version", "VERSION") })
+	}
+	return func() time.Duration {
+		close(end)
+		watching.Wait()
+		by.close()
+		return max(slices.Max(latest), slowest[0]+slices.Max(append(slowest[1:], 0)))
+	}
+}
+
+// watchInterval is the pause between two answers that watch asks for.
+const watchInterval = 5 * time.Millisecond
+
+const goroutinesMetric = "go_goroutines"
+
+// countGoroutines notes how many there are in each weir.
+func (b *bed) countGoroutines(ctx context.Context) error {
+	b.goroutines = nil
+	for _, w := range b.weirs {
+		n, err := loadgen.Metric(ctx, w.Addr, goroutinesMetric)
+		if err != nil {
+			return err
+		}
+		b.goroutines = append(b.goroutines, n)
+	}
+	return nil
+}
+
+// lingering is how long goroutines may take to end: those of a connection that
+// has fallen silent wait a minute for late replies.
+const lingering = 65 * time.Second
+
+// leaked returns how many goroutines there are more than there were, once they
+// have had time to end.
+func (b *bed) leaked(ctx context.Context) (int64, error) {
+	before := b.goroutines
+	var more int64
+	var failed error
+	_ = testbed.Poll(ctx, lingering, 50*time.Millisecond, func() (bool, error) { // what is there in the end has leaked
+		failed, more = b.countGoroutines(ctx), 0
+		for i, n := range b.goroutines {
+			more += max(0, int64(n-before[i]))
+		}
+		return more == 0 || failed != nil, nil
+	})
+	return more, failed
+}
+
+// reset resets a client by the weir with number i, again until it was reset.
+func (b *bed) reset(ctx context.Context, i int, c *client) error {
+	by := b.on(i)
+	defer by.close()
+	err := testbed.Poll(ctx, b.cfg.patience, 5*time.Millisecond, func() (bool, error) {
+		status, _, err := by.ask(http.MethodDelete, "/v1/policies/"+c.policy+"/clients/"+c.name, "")
+		return err == nil && status == http.StatusNoContent, nil
+	})
+	if err != nil {
+		return fmt.Errorf("a client couldn't be reset: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,156 @@
+package faults
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"weir/bench/internal/loadgen"
+	"weir/bench/internal/report"
+)
+
+const (
+	// grace is what a check may take longer than the store timeout.
+	grace = 20 * time.Millisecond
+	// settledP99 is for checks that don't wait for a store.
+	settledP99 = 5 * time.Millisecond
+	// backWithin is how long after a fault the store decides again.
+	backWithin = 2 * time.Second
+)
+
+// A row is what was seen in one trial.
+type row struct {
+	Fault     string `json:"fault"`
+	Processes int    `json:"processes"`
+	Checks    int64  `json:"checks"`
+	// Above is what was admitted above the limits. Unexcused is the part that
+	// processes didn't admit on their own; InFlight of it may be.
+	Above     int64 `json:"above"`
+	Unexcused int64 `json:"unexcused"`
+	InFlight  int64 `json:"in_flight"`
+	Below     int64 `json:"below"` // what clients that asked for it didn't get of their limits
+	Local     int64 `json:"local"` // admitted by processes on their own
+	Wrong     int   `json:"wrong"` // answers
+	Stuck     int64 `json:"stuck"` // callers
+	Leaked    int64 `json:"leaked"`
+	// Of checks while the fault is on; 0 if none is counted. SettledP99 is of
+	// those after a breaker may take to open.
+	P50        time.Duration `json:"p50_ns"`
+	P99        time.Duration `json:"p99_ns"`
+	SettledP99 time.Duration `json:"settled_p99_ns"`
+	Longest    time.Duration `json:"longest_ns"`
+	// Machine is the longest that an answer took meanwhile that needs no store,
+	// and, where servers move, one of a server that stays.
+	Machine time.Duration `json:"machine_ns"`
+	Back    time.Duration `json:"back_ns"` // from the end of the fault until the store decides
+	misses
+}
+
+// A Report is what faults found out.
+type Report struct {
+	Machine report.Machine `json:"machine"`
+	Timeout time.Duration  `json:"store_timeout_ns"`
+	Length  time.Duration  `json:"length_ns"` // of a fault
+	Rows    []row          `json:"rows"`
+	Shares  []shareRow     `json:"shares,omitempty"`
+}
+
+// Print writes the rows as a table, what its columns mean, and what was missed.
+func (r *Report) Print(out io.Writer) {
+	fmt.Fprintf(out, "%v; store timeout %v, faults of %v, limit %d\n", r.Machine, r.Timeout, r.Length, limit)
+	r.printRows(out)
+	printShares(out, r.Shares)
+	for _, text := range r.missed() {
+		fmt.Fprintf(out, "MISSED: %s\n", text)
+	}
+}
+
+// printRows writes the rows of faults as a table, and what its columns mean.
+func (r *Report) printRows(out io.Writer) {
+	report.TableOf(out, "", "fault\tprocesses\tchecks\tabove\tunexcused\tmay be\tbelow\tlocal\twrong\tstuck\tleaked\tp50 ms\tp99 ms\tsettled\tlongest\tmachine\tback ms\t\t", r.Rows, func(r row) string {
+		verdict := "ok"
+		if len(r.Missed) > 0 {
+			verdict = "MISSED"
+		}
+		text := fmt.Sprintf("%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t", r.Fault, r.Processes, r.Checks, r.Above, r.Unexcused, r.InFlight, r.Below, r.Local, r.Wrong, r.Stuck, r.Leaked)
+		for _, d := range []time.Duration{r.P50, r.P99, r.SettledP99, r.Longest, r.Machine, r.Back} {
+			cell := "-"
+			if d > 0 {
+				cell = report.Milliseconds(d)
+			}
+			text += cell + "\t"
+		}
+		return text + verdict + "\t"
+	}, `
+above      admitted above the limit, of all clients
+unexcused  the part of it that processes didn't admit on their own while they couldn't ask the store; it may be as much as was in flight
+below      what clients didn't get of their limits, though they asked for it
+local      admitted by processes on their own
+leaked     goroutines that are still there after the load
+settled    p99 of the checks that began 0.5 s after the fault did
+machine    the longest that an answer took meanwhile that needs no store, and, where servers move, one of a server that stays: what a busy machine adds to the longest check
+back       from the end of the fault until no check is decided without the store
+`)
+}
+
+// Broken returns what didn't hold.
+func (r *Report) Broken() error {
+	var errs []error
+	for _, text := range r.missed() {
+		errs = append(errs, fmt.Errorf("faults: %s", text))
+	}
+	return errors.Join(errs...)
+}
+
+// missed returns what didn't hold, with the names of the rows.
+func (r *Report) missed() (all []string) {
+	for _, row := range r.Rows {
+		for _, text := range row.Missed {
+			all = append(all, row.Fault+": "+text)
+		}
+	}
+	for _, row := range r.Shares {
+		for _, text := range row.Missed {
+			all = append(all, row.Name+": "+text)
+		}
+	}
+	return all
+}
+
+// judge fills in what callers have seen, and holds it against what must hold in
+// all trials.
+func (b *bed) judge(r *row) {
+	r.Checks, r.Local, r.Wrong, r.Stuck = b.checks, b.local, len(b.wrong), b.stuck
+	unknowing := r.Processes - 1
+	if b.lossy {
+		unknowing = r.Processes
+	}
+	r.Above, r.Unexcused, r.Below = b.above(unknowing)
+	if b.during.TotalCount() > 0 {
+		r.P50, r.P99 = loadgen.Percentile(b.during, 50), loadgen.Percentile(b.during, 99)
+		r.SettledP99, r.Longest = loadgen.Percentile(b.settled, 99), time.Duration(b.during.Max())
+	}
+	r.must(r.Unexcused <= r.InFlight, "%d were admitted above the limit, and %d may be: %s", r.Unexcused, r.InFlight, b.worst(unknowing))
+	if len(b.wrong) > 0 {
+		r.must(false, "%d wrong answers, such as: %s", len(b.wrong), b.wrong[0])
+	}
+	r.must(b.refused == 0, "%d checks were refused at connect", b.refused)
+	r.must(r.Stuck == 0, "%d callers had no answer within %v", r.Stuck, patience)
+	r.must(r.Leaked == 0, "%d goroutines more than before", r.Leaked)
+	bound := b.cfg.timeout + grace + r.Machine
+	r.must(r.Longest <= bound, "a check took %v: %v; %d took longer than %v", r.Longest, b.slowest, over(b.during, bound), bound)
+	r.must(r.Back <= backWithin, "the store decided again after %v", r.Back)
+}
+
+// over returns how many took longer than d.
+func over(h *hdrhistogram.Histogram, d time.Duration) (n int64) {
+	for _, bar := range h.Distribution() {
+		if bar.From > int64(d) {
+			n += bar.Count
+		}
+	}
+	return n
+}

@@ -1,0 +1,419 @@
+package faults
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"weir/bench/internal/loadgen"
+	"weir/bench/internal/testbed"
+)
+
+// A trial is a row: what happens to how many weirs.
+type trial struct {
+	name      string
+	processes int
+	stores    int // 0 means 1
+	megabytes int // 0 means 64
+	run       func(ctx context.Context, b *bed, r *row) error
+}
+
+func (t trial) String() string {
+	if t.processes > 1 {
+		return fmt.Sprintf("%s, %d processes", t.name, t.processes)
+	}
+	return t.name
+}
+
+// measure runs a trial on processes of its own. What goes wrong with them is
+// missed like a promise; the error is that of ctx.
+func (t trial) measure(ctx context.Context, cfg config, build *testbed.Build) (row, error) {
+	r := row{Fault: t.String(), Processes: t.processes}
+	b, err := newBed(ctx, cfg, build, cmp.Or(t.stores, 1), cmp.Or(t.megabytes, 64))
+	if err != nil {
+		return r, err
+	}
+	defer b.stop()
+	if err := t.run(ctx, b, &r); err != nil {
+		r.must(false, "%v", err)
+	} else {
+		leaked, err := b.leaked(ctx)
+		r.must(err == nil, "%v", err)
+		r.Leaked = leaked
+	}
+	b.judge(&r)
+	return r, ctx.Err()
+}
+
+var trials = []trial{
+	{name: "SIGSTOP", processes: 1, run: stall},
+	{name: "SIGSTOP", processes: 4, run: stall},
+	{name: "SIGKILL and restart", processes: 1, run: restart},
+	{name: "SIGKILL and restart", processes: 4, run: restart},
+	{name: "flush_all", processes: 1, run: flush},
+	{name: "flush_all", processes: 4, run: flush},
+	{name: "servers that move", processes: 1, stores: 3, run: move},
+	{name: "-m 2", processes: 1, megabytes: 2, run: evict},
+	{name: "delayed replies", processes: 1, run: network(testbed.Fault{Delay: 30 * time.Millisecond})},
+	{name: "replies byte by byte", processes: 1, run: network(testbed.Fault{Trickle: time.Millisecond})},
+	{name: "replies cut in mid-line", processes: 1, run: network(testbed.Fault{Cut: 0.2})},
+	{name: "RST storms", processes: 1, run: network(testbed.Fault{Reset: 0.2})},
+	{name: "swallowed replies", processes: 1, run: network(testbed.Fault{Swallow: true})},
+	{name: "reset", processes: 4, run: reset},
+	{name: "reload and SIGTERM", processes: 1, run: terminate},
+}
+
+// round lets clients ask that have spent nothing, half and all of their limit,
+// while a fault is on, and tops them up when the store decides again.
+func (b *bed) round(ctx context.Context, r *row, on, off func(ctx context.Context) error) error {
+	spent, half, fresh := b.newClients(1), b.newClients(2), b.newClients(2)
+	b.spend(spent)
+	b.use(half, limit/2)
+	l := b.load(ctx, slices.Concat(spent, half))
+	defer l.stop()
+	if err := testbed.Sleep(ctx, 2*b.cfg.pause); err != nil {
+		return err
+	}
+	longest := b.watch()
+	b.setFault(true)
+	err := on(ctx)
+	l.add(fresh)
+	err = errors.Join(err, testbed.Sleep(ctx, b.cfg.length), off(ctx))
+	b.setFault(false)
+	r.Machine = max(r.Machine, longest())
+	if err != nil {
+		return err
+	}
+	back, err := b.untilTheStoreDecides(ctx)
+	if err != nil {
+		return err
+	}
+	r.Back = max(r.Back, back)
+	if err := testbed.Sleep(ctx, tail); err != nil {
+		return err
+	}
+	l.stop()
+	if err := testbed.Sleep(ctx, tail); err != nil {
+		return err
+	}
+	b.topUp(slices.Concat(spent, half, fresh))
+	return nil
+}
+
+// rounds runs rounds of a fault.
+func (b *bed) rounds(ctx context.Context, r *row, weirs int, on, off func(ctx context.Context) error) error {
+	if len(b.weirs) == 0 {
+		if err := b.start(ctx, weirs); err != nil {
+			return err
+		}
+	}
+	for range b.cfg.rounds {
+		if err := b.round(ctx, r, on, off); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func nothing(context.Context) error { return nil }
+
+func (b *bed) signal(sig syscall.Signal) func(context.Context) error {
+	return func(context.Context) error { return b.stores[0].Signal(sig) }
+}
+
+// stall: nothing is lost, so that each client gets its limit and no more.
+func stall(ctx context.Context, b *bed, r *row) error {
+	if err := b.rounds(ctx, r, r.Processes, b.signal(syscall.SIGSTOP), b.signal(syscall.SIGCONT)); err != nil {
+		return err
+	}
+	p99 := loadgen.Percentile(b.settled, 99)
+	r.must(p99 <= settledP99+r.Machine, "p99 was %v while the breaker was open", p99)
+	_, _, below := b.above(0)
+	r.must(below == 0, "%d were counted that nobody was admitted for", below)
+	return nil
+}
+
+// restart: after an outage, and at once.
+func restart(ctx context.Context, b *bed, r *row) error {
+	m := b.stores[0]
+	kill := func(context.Context) error { m.Stop(); return nil }
+	if err := b.rounds(ctx, r, r.Processes, kill, m.Restart); err != nil {
+		return err
+	}
+	r.InFlight += b.mayBeInFlight(r)
+	err := b.rounds(ctx, r, r.Processes, func(ctx context.Context) error { m.Stop(); return m.Restart(ctx) }, nothing)
+	r.InFlight += b.mayBeInFlight(r)
+	return err
+}
+
+// mayBeInFlight returns how much may be in flight when a server forgets, in
+// each round. One process knows what it has under way.
+func (b *bed) mayBeInFlight(r *row) int64 {
+	if r.Processes == 1 {
+		return 0
+	}
+	return int64(b.cfg.callers * b.cfg.rounds)
+}
+
+func flush(ctx context.Context, b *bed, r *row) error {
+	r.InFlight = b.mayBeInFlight(r)
+	forget := func(context.Context) error {
+		_, err := b.stores[0].Do("flush_all", "OK")
+		return err
+	}
+	return b.rounds(ctx, r, r.Processes, forget, nothing)
+}
+
+func network(f testbed.Fault) func(context.Context, *bed, *row) error {
+	return func(ctx context.Context, b *bed, r *row) error {
+		b.lossy = f.Cut+f.Reset > 0 || f.Swallow
+		set := func(f testbed.Fault) func(context.Context) error {
+			return func(context.Context) error { b.proxies[0].Set(f); return nil }
+		}
+		return b.rounds(ctx, r, r.Processes, set(f), set(testbed.Fault{}))
+	}
+}
+
+// move: one of three servers is lost and comes back; then it is lost, and is a
+// member no longer; then there is a fourth.
+func move(ctx context.Context, b *bed, r *row) error {
+	all := strings.Split(b.servers, ",")
+	d, err := startDirectory(all)
+	if err != nil {
+		return err
+	}
+	defer d.Stop()
+	b.servers = "cluster+" + d.Addr
+	if err := b.start(ctx, r.Processes); err != nil {
+		return err
+	}
+	spent, half := b.newClients(4), b.newClients(4)
+	b.spend(spent)
+	b.use(half, limit/2)
+	clients := slices.Concat(spent, half)
+	lost := b.stores[0]
+	lines, err := lost.Do("lru_crawler metadump all", "END")
+	if err != nil {
+		return err
+	}
+	held := strings.Join(lines, "\n")
+	for _, c := range clients {
+		if c.server = "another server"; strings.Contains(held, c.name) {
+			c.server = "the server that is lost"
+		}
+	}
+	l := b.load(ctx, clients)
+	defer l.stop()
+	longest := b.watch(b.stores[1:]...)
+	b.setFault(true)
+	lost.Stop()
+	if err := errors.Join(testbed.Sleep(ctx, b.cfg.length), lost.Restart(ctx)); err != nil {
+		return err
+	}
+	b.note("it was back")
+	if r.Back, err = b.untilTheStoreDecides(ctx); err != nil {
+		return err
+	}
+	lost.Stop()
+	d.set(all[1:])
+	b.note("it was lost again, and a member no longer")
+	if _, err := b.untilTheStoreDecides(ctx); err != nil {
+		return fmt.Errorf("a lost server is no member: %w", err)
+	}
+	b.setFault(false)
+	r.Machine = longest()
+	for _, c := range clients {
+		n := b.noticed(c, b.cfg.timeout)
+		r.must(n == 0 || strings.Contains(held, c.name), "%s, %s lives on another server, and noticed %d times", c.policy, c.name, n)
+	}
+
+	fourth, err := b.addStore(ctx, 64)
+	if err != nil {
+		return err
+	}
+	d.set(append(all[1:], fourth.Addr))
+	m := b.stores[len(b.stores)-1]
+	err = testbed.Poll(ctx, b.cfg.patience, 50*time.Millisecond, func() (bool, error) {
+		stats, err := m.Stats()
+		return stats.Writes > 0, err
+	})
+	if err != nil {
+		return fmt.Errorf("nobody asks the server that was added: %w", err)
+	}
+	if err := testbed.Sleep(ctx, tail); err != nil {
+		return err
+	}
+	l.stop()
+	b.topUp(clients)
+	return nil
+}
+
+// flood is how many clients use up the memory of -m 2, each checked once.
+const flood = 80_000
+
+func evict(ctx context.Context, b *bed, r *row) error {
+	if err := b.start(ctx, r.Processes); err != nil {
+		return err
+	}
+	victims := b.newClients(5)
+	b.spend(victims)
+	for range b.cfg.rounds {
+		if err := errors.Join(b.flood(), testbed.Sleep(ctx, b.cfg.gap)); err != nil {
+			return err
+		}
+		b.topUp(victims)
+	}
+	const within = 15 * time.Second // statistics are read every 10 s
+	w := b.weirs[0]
+	var n float64
+	logged := false
+	err := testbed.Poll(ctx, within, 100*time.Millisecond, func() (bool, error) {
+		n, _ = loadgen.Metric(ctx, w.Addr, "weir_memcached_evictions_total") // which isn't there before the first
+		logged = strings.Contains(w.Log.String(), "evict")
+		return n > 0 && logged, nil
+	})
+	r.must(err == nil, "the metric tells of %.0f evictions, the log of any: %v", n, logged)
+	return nil
+}
+
+// flood checks each of the clients that evict others.
+func (b *bed) flood() error {
+	const size, workers = 100, 4
+	errs := make([]error, workers)
+	var wait sync.WaitGroup
+	for worker := range workers {
+		wait.Go(func() {
+			by := b.on(0)
+			defer by.close()
+			for n := worker * size; n < flood && errs[worker] == nil; n += workers * size {
+				errs[worker] = by.checkTogether("of-the-flood-", n, size)
+			}
+		})
+	}
+	wait.Wait()
+	return errors.Join(errs...)
+}
+
+// reset: clients that all processes know to be spent are reset, in quiet,
+// while the store is stalled, while it restarts, and before it forgets.
+func reset(ctx context.Context, b *bed, r *row) error {
+	if err := b.start(ctx, r.Processes); err != nil {
+		return err
+	}
+	m := b.stores[0]
+	for _, around := range []struct {
+		name          string
+		before, after func(ctx context.Context) error
+	}{
+		{"in quiet", nothing, nothing},
+		{"during a stall", b.signal(syscall.SIGSTOP), b.signal(syscall.SIGCONT)},
+		{"during a restart", func(context.Context) error { m.Stop(); return nil }, m.Restart},
+	} {
+		clients := b.newClients(1)
+		b.spend(clients)
+		if err := around.before(ctx); err != nil {
+			return err
+		}
+		done := make(chan error, len(clients))
+		for i, c := range clients {
+			go func() { done <- b.reset(ctx, i, c) }()
+		}
+		err := errors.Join(testbed.Sleep(ctx, b.cfg.length), around.after(ctx))
+		for range clients {
+			err = errors.Join(err, <-done)
+		}
+		if err = errors.Join(err, testbed.Sleep(ctx, time.Second)); err != nil {
+			return fmt.Errorf("%s: %w", around.name, err)
+		}
+		b.startAgain(clients)
+		for i := range b.weirs {
+			by := b.on(i)
+			for _, c := range clients {
+				a, _ := b.check(by, c, 1)
+				r.must(a.Allowed, "%s: a client of %s is not fresh in process %d", around.name, c.policy, i)
+			}
+			by.close()
+		}
+		// The first process that is asked then knows nothing of what the others
+		// have admitted since.
+		r.InFlight += int64(len(clients) * (len(b.weirs) - 1))
+		if _, err := m.Do("flush_all", "OK"); err != nil {
+			return err
+		}
+		b.topUp(clients)
+		if err := testbed.Sleep(ctx, tail); err != nil {
+			return err
+		}
+		b.topUp(clients)
+		for _, c := range clients {
+			r.must(c.admitted >= limit, "%s: a client of %s got %d after its reset", around.name, c.policy, c.admitted)
+		}
+	}
+	return nil
+}
+
+// startAgain forgets what clients were admitted before they were reset.
+func (b *bed) startAgain(clients []*client) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, c := range clients {
+		*c = client{policy: c.policy, name: c.name}
+	}
+}
+
+// terminate: under load with a connection for each check, the policies are
+// loaded again, and weir is terminated.
+func terminate(ctx context.Context, b *bed, r *row) error {
+	dir, err := os.MkdirTemp("", "weir-faults")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	file := filepath.Join(dir, "policies.yaml")
+	b.args = append(b.args, "-config", file)
+	clients := b.newClients(1)
+	b.lossy = true // each process begins without memory
+	for n := range b.cfg.terms {
+		write := func(generation string) error {
+			return os.WriteFile(file, []byte(policyFile+"  # "+generation+"\n"), 0o600)
+		}
+		if err := write("first"); err != nil {
+			return err
+		}
+		if err := b.start(ctx, 1); err != nil {
+			return err
+		}
+		w := b.weirs[0]
+		var callers sync.WaitGroup
+		for i := range b.cfg.callers {
+			callers.Go(func() {
+				by := b.on(0)
+				by.once = true
+				for turn := i; ctx.Err() == nil; turn++ {
+					if _, ok := b.check(by, clients[turn%len(clients)], 1); !ok {
+						return
+					}
+				}
+			})
+		}
+		err := errors.Join(testbed.Sleep(ctx, 200*time.Millisecond), write("second"), w.Signal(syscall.SIGHUP), testbed.Sleep(ctx, 100*time.Millisecond), w.Signal(syscall.SIGTERM))
+		callers.Wait()
+		if err != nil {
+			return err
+		}
+		w.Wait()
+		code := w.Cmd.ProcessState.ExitCode()
+		r.must(code == 0, "SIGTERM number %d: exit code %d: %s", n+1, code, w.Log)
+		b.weirs = nil
+	}
+	b.refused = 0 // is how each caller ended
+	return nil
+}

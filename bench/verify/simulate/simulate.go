@@ -1,0 +1,177 @@
+// Package simulate is a world in which weir's limiters meet everything that
+// they promise to withstand, and in which every run can be replayed.
+//
+// One to four processes limit one client with the real limiters over a model of
+// one Memcached. Time is simulated (testing/synctest), so that a run takes
+// about a millisecond. A seed decides everything: the algorithm and its
+// numbers, the traffic, how far the clocks of the processes are apart, and when
+// each operation is applied and answered, so that operations interleave in any
+// order. It also decides which faults there are: see faults. It doesn't decide
+// whether a refund or a debt that goes on without a call comes before others
+// that wait for the same leader: to see that again may take several runs.
+//
+// Oracles judge what happens:
+//
+//   - bound: an exact log of the admissions keeps the bound that the docs state
+//     for the algorithm: of those that the store has decided, and of all of a
+//     process, with the store and without, as far as it could know of them. It
+//     is judged between two moments at which the server loses counts: by a
+//     reset, an eviction, a flush or a restart; for a process that has the
+//     client to itself, over those losses too.
+//   - debts: when the server answers again, it has all that was surely owed to
+//     it, and nothing twice.
+//   - counts: each counter is what was admitted in its slot, if it is known of
+//     all operations whether they were done, and nothing was lost.
+//   - view: a process never knows of less than there is in the store, nor of
+//     more if nothing was taken back late. Not judged if the server lost counts
+//     without a reset, or applied operations after their deadline.
+//   - reason: nobody is denied when little enough can be in use, nor, by a
+//     process alone, when it can't know of more; and what was refunded is free
+//     everywhere a second later.
+//   - retry-after: a lone client that comes back when told to is admitted, by
+//     any process if all know the same, else by the one that told it. A clock
+//     that was wrong makes nobody wait for longer than a state can last.
+//   - reset: a second after a reset the whole limit is free everywhere.
+//   - timeout: no call takes longer than its timeout, and no goroutine goes on
+//     when all processes have ended.
+//   - errors: a call fails only if the store did.
+//
+// An addition or a swap that its caller has given up may be answered late: see
+// late. What that tells is true, and from then on it isn't of unknown outcome.
+// What was done of a check that was refused is given back, and what wasn't of one
+// that its process has admitted alone is counted.
+//
+// Beside the worlds the tests have plots: a few checks and a reset by one, two or
+// three processes, on a server that forgets everything, or one key, at any
+// moment. Every course of them is explored, not a random one: each order of the
+// steps that the server does, and each moment of a loss. See plot, judge and, for
+// what bounds them, plots. No operation fails, and clocks agree; that is for
+// worlds. In some plots the answer to one operation is late: see letter.
+//
+// Run prints the timeline of the first seed in which one of them objects, and
+// go run ./bench simulate -seed N that of seed N.
+package simulate
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// simulate runs the world of a seed and returns what was violated. It writes
+// the timeline to trace, unless that is nil.
+func simulate(seed uint64, broken mutation, trace io.Writer) (violations []violation) {
+	defer func() {
+		if r := recover(); r != nil { // goroutines wait for each other
+			violations = append(violations, violation{"timeout", fmt.Sprint(r)})
+		}
+	}()
+	// The bubble needs a T only to fail, which it never does.
+	synctest.Test(new(testing.T), func(*testing.T) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		s := draw(seed, r)
+		if trace != nil {
+			fmt.Fprintln(trace, s.String())
+		}
+		w := newWorld(s, r, broken, trace)
+		defer w.dismiss()
+		w.judge = w.judgeCall
+		w.after(0, func() { w.traffic(s.calls) })
+		w.run()
+		w.settle()
+		w.judgeRefused()
+		w.judgeCounts()
+		w.judgeDebts()
+		w.judgeOutage()
+		w.judgeQuiet()
+		w.judgeAdmissions()
+		w.judgeFlush()
+		w.judgeTold()
+		violations = w.violations
+	})
+	return violations
+}
+
+// Run runs the worlds of many seeds, or with -seed that of one, whose timeline
+// it prints. The error names the first seed in which something was violated,
+// after its timeline.
+func Run(ctx context.Context, args []string, out io.Writer) error {
+	flags := flag.NewFlagSet("simulate", flag.ContinueOnError)
+	flags.SetOutput(out)
+	seeds := flags.Uint64("seeds", 10_000, "how many seeds to run")
+	first := flags.Uint64("first", 1, "the first of them")
+	one := flags.Uint64("seed", 0, "run only this one and print its timeline")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("simulate: %q is not a flag", flags.Arg(0))
+	}
+	if *one != 0 {
+		return replay(*one, mutation{}, out)
+	}
+	begun := time.Now()
+	failed := search(ctx, *first, *seeds, func(seed uint64) bool { return len(simulate(seed, mutation{}, nil)) > 0 })
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if failed != 0 {
+		return cmp.Or(replay(failed, mutation{}, out), fmt.Errorf("seed %d violated something, but not again: see -seed", failed))
+	}
+	took := time.Since(begun)
+	fmt.Fprintf(out, "%d seeds from %d on: nothing was violated (%.1f s, %.0f seeds/s)\n",
+		*seeds, *first, took.Seconds(), float64(*seeds)/took.Seconds())
+	return nil
+}
+
+// replay prints the timeline of a seed, and returns an error if something was
+// violated.
+func replay(seed uint64, broken mutation, out io.Writer) error {
+	var timeline bytes.Buffer
+	violations := simulate(seed, broken, &timeline)
+	if _, err := timeline.WriteTo(out); err != nil {
+		return err
+	}
+	if len(violations) > 0 {
+		return fmt.Errorf("seed %d violates %v", seed, violations[0])
+	}
+	return nil
+}
+
+// search returns the lowest of the seeds for which bad is true, or 0 if there
+// is none. It calls bad from several goroutines.
+func search(ctx context.Context, first, seeds uint64, bad func(seed uint64) bool) uint64 {
+	var next, found atomic.Uint64
+	next.Store(first)
+	found.Store(first + seeds)
+	var workers sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		workers.Go(func() {
+			for ctx.Err() == nil {
+				seed := next.Add(1) - 1
+				if seed >= found.Load() {
+					return
+				}
+				if bad(seed) {
+					for old := found.Load(); seed < old && !found.CompareAndSwap(old, seed); old = found.Load() {
+					}
+				}
+			}
+		})
+	}
+	workers.Wait()
+	if found.Load() == first+seeds {
+		return 0
+	}
+	return found.Load()
+}

@@ -1,0 +1,147 @@
+package simulate
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
+
+// steps are those that only few worlds would show, each as a fix. The first plot
+// that sees the bug does so by the oracle.
+var steps = []fix{
+	// Windows: what is lost is put back.
+	{"an absent counter is begun anew", "bound", takeOut{"subwindow/ask.go",
+		"New: !have, Have: have, Read: w.keys",
+		"New: !have || BUG, Have: have && !BUG, Read: w.keys"}, nil},
+	{"no loss is noticed", "bound", takeOut{"subwindow/account.go",
+		"	if lasting && (value",
+		"	if !BUG && lasting && (value"}, nil},
+	{"what the process has counted itself isn't missed", "known", takeOut{"subwindow/account.go",
+		"known > 0 || has < s.own) {",
+		"known > 0 || !BUG && has < s.own) {"}, nil},
+	{"what is counted isn't the process's own", "known", takeOut{"subwindow/told.go",
+		"s.count, s.own = s.count+w.sum, s.own+w.sum\n",
+		"if s.count += w.sum; !BUG {\n			s.own += w.sum\n		}\n"}, nil},
+	{"nobody looks into why there is less than was known", "bound", takeOut{"subwindow/told.go",
+		"		default: // or the client was reset\n			a.doubtful = true",
+		"		default: // or the client was reset\n			a.doubtful = a.doubtful || !BUG"}, nil},
+	{"a count is judged though something was lost", "known", takeOut{"subwindow/told.go",
+		"if w.see(w.bucket, n-w.sum, true, 0) > 0 {",
+		"if missing := w.see(w.bucket, n-w.sum, true, 0); BUG {\n			s.count = n - w.sum\n		} else if missing > 0 {"}, nil},
+	{"a closed slot isn't put back", "seen", takeOut{"subwindow/told.go",
+		"			w.lost, w.repairs = append(w.lost, loss{bucket, missing, a.at(bucket).count}), true\n",
+		"			if !BUG || bucket >= w.bucket {\n				w.lost, w.repairs = append(w.lost, loss{bucket, missing, a.at(bucket).count}), true\n			}\n"}, nil},
+	{"what was lost is added to what is there", "reason", takeOut{"subwindow/ask.go",
+		"	if len(w.floors) > 0 {\n",
+		"	for _, f := range w.floors {\n		if BUG {\n			_, _ = w.store.Add(ctx, counters.Addition{Key: f.Key, Delta: f.Count, TTL: f.TTL})\n		}\n	}\n	if len(w.floors) > 0 {\n"}, nil},
+	{"what a check has just counted is taken for put back", "reseeded", takeOut{"subwindow/ask.go",
+		"		if w.counted && l.bucket == w.bucket && l.known == w.sum {",
+		"		if !BUG && w.counted && l.bucket == w.bucket && l.known == w.sum {"}, nil},
+
+	// Windows: resets.
+	{"a lost generation isn't noticed", "reason", takeOut{"subwindow/told.go",
+		"	case is < was && w.now-was",
+		"	case !BUG && is < was && w.now-was"}, nil},
+	{"a lost generation isn't put back", "reason", takeOut{"subwindow/ask.go",
+		"	if a.generation >= resetUnit {",
+		"	if a.generation >= resetUnit && !BUG {"}, nil},
+	{"a generation isn't read with what is counted", "seen", takeOut{"subwindow/ask.go",
+		"w.reads(false, !a.fresh(w.now) && !w.window.fixed(), false)",
+		"w.reads(false, !BUG && !a.fresh(w.now) && !w.window.fixed(), false)"}, nil},
+	{"a process doesn't forget what it has reset", "reason", takeOut{"subwindow/limiter.go",
+		"	if err == nil {\n		l.Change(client",
+		"	if err == nil && !BUG {\n		l.Change(client"}, nil},
+	{"what is read while a reset is under way is put back", "reason", takeOut{"subwindow/work.go",
+		"w.now <= w.a.forgottenTo+int64(w.options.StoreTimeout)",
+		"!BUG && w.now <= w.a.forgottenTo+int64(w.options.StoreTimeout)"}, nil},
+	{"a reset leaves a generation that ends before what it has deleted", "reason", takeOut{"subwindow/limiter.go",
+		"Count: generationAt(now), TTL: ttl}})",
+		"Count: func() int64 { if BUG { return 0 }; return generationAt(now) }(), TTL: ttl}})"}, nil},
+
+	// Windows: flights.
+	{"what turns out not to be counted isn't due", "bound", takeOut{"subwindow/family.go",
+		"		if a.owe(flown.bucket, flown.taken(), flown.at); o == ledger.Done {\n",
+		"		if !BUG || o == ledger.Done {\n			a.owe(flown.bucket, flown.taken(), flown.at)\n		}\n		if o == ledger.Done {\n"}, nil},
+
+	// Buckets and logs: what is lost is put back.
+	{"what is lost isn't put back", "seen", takeOut{"cas/work.go",
+		"a.owes() || take && a.last.lost",
+		"a.owes() || !BUG && take && a.last.lost"}, nil},
+	{"what is lost as it is written is forgotten", "bound", takeOut{"cas/rules.go",
+		"!bytes.Equal(state.Value, next.value) { // it may be lost by now",
+		"!BUG && !bytes.Equal(state.Value, next.value) { // it may be lost by now"}, nil},
+	{"others don't add what they know", "known", takeOut{"cas/rules.go",
+		"	if present == generation && since >= at",
+		"	if BUG && seen.state.Exists() || present == generation && since >= at"}, nil},
+	{"a state that was put back isn't told from one that wasn't", "known", takeOut{"cas/rules.go",
+		" && seen.origin.putBack == known.origin.putBack {",
+		" && (BUG || seen.origin.putBack == known.origin.putBack) {"}, nil},
+	{"the known state replaces the one there is", "seen", takeOut{"cas/rules.go",
+		"	more, isMore := l.most(seen.decoded, known.decoded, r)\n",
+		"	more, isMore := l.most(seen.decoded, known.decoded, r)\n	if BUG {\n		more, isMore = known.decoded, true\n	}\n"}, nil},
+	{"a state is put back whatever is there", "twice", takeOut{"cas/work.go",
+		"		w.now, w.swapped, w.err = w.store.Swap(ctx, key, w.old, w.next.value, w.next.ttl)\n",
+		"		if BUG && w.a.last.lost {\n			if w.err = w.store.Put(ctx, key, w.next.value, w.next.ttl); w.err == nil {\n				w.swapped = true\n				w.now, w.err = w.store.Load(ctx, key)\n			}\n			return\n		}\n		w.now, w.swapped, w.err = w.store.Swap(ctx, key, w.old, w.next.value, w.next.ttl)\n"}, nil},
+	{"what is lost is put back in part", "known", takeOut{"cas/bucket.go",
+		"	k.time = max(k.time, s.time)\n	return k, true",
+		"	k.time = max(k.time, s.time)\n	if BUG {\n		return present, true\n	}\n	return k, true"}, nil},
+
+	// Buckets and logs: resets.
+	{"a reset leaves no mark in a state", "twice", takeOut{"cas/limiter.go",
+		"		next.origin.reset = next.origin.mark\n",
+		"		if next.origin.reset = next.origin.mark; BUG {\n			next.origin = origin{}\n		}\n"}, nil},
+	{"the mark of a reset isn't looked at", "twice", takeOut{"cas/rules.go",
+		"|| seen.origin.newer(known.origin) {",
+		"|| !BUG && seen.origin.newer(known.origin) {"}, nil},
+	{"what was put back from before a reset stays", "reason", takeOut{"cas/rules.go",
+		"seen.origin.putBack != 0 && present <= known.origin.reset {",
+		"!BUG && seen.origin.putBack != 0 && present <= known.origin.reset {"}, nil},
+	{"the mark of a reset isn't put back", "reason", takeOut{"cas/rules.go",
+		"		seen.origin = known.origin\n",
+		"		if !BUG {\n			seen.origin = known.origin\n		}\n"}, nil},
+	{"a process remembers what it has reset", "reason", takeOut{"cas/limiter.go",
+		"		f.wrote(state, &next, &a.last)\n",
+		"		if !BUG {\n			f.wrote(state, &next, &a.last)\n		}\n"}, nil},
+	{"a process believes what it wrote before its reset", "reason", takeOut{"cas/work.go",
+		"	case a.last.origin.reset > w.reset:",
+		"	case !(BUG && w.swapped) && a.last.origin.reset > w.reset:"}, nil},
+
+	// Buckets and logs: flights.
+	{"nobody waits to be told of a flight", "reason", takeOut{"cas/work.go",
+		"			w.flown = append(w.flown, ledger.Flown{Flight: f, Err: err})\n",
+		"			if !BUG {\n				w.flown = append(w.flown, ledger.Flown{Flight: f, Err: err})\n			}\n"}, nil},
+	{"what turns out to be done, and was refused, isn't given back", "reason", takeOut{"cas/account.go",
+		"		if t.cost > d.cost && d.kind == admitted {\n",
+		"		if t.cost > d.cost && d.kind == admitted && !BUG {\n"}, nil},
+	{"a flight is forgotten when others have written", "reason", takeOut{"cas/account.go",
+		"			if !f.awaited {",
+		"			if !f.awaited || BUG {"}, nil},
+	{"a flight that others refer to is used again", "reason", takeOut{"cas/work.go",
+		"	w.reusable = !w.shared\n",
+		"	w.reusable = !w.shared || BUG\n"}, nil},
+}
+
+// Without any of the steps, some course of a plot violates something, of which no
+// course does with all of them.
+func TestStepsAreNeeded(t *testing.T) {
+	t.Parallel()
+	binary := without(t, steps)
+	anyway := butVariable + "="
+	for p := range violatedPlots() {
+		anyway += p.name + "\n"
+	}
+	for _, step := range steps {
+		t.Run(step.bug, func(t *testing.T) {
+			out := runWithout(t, binary, step.bug, anyOracle, anyway)
+			assert.Contains(t, out, ": "+step.oracle+": ")
+			t.Log(out)
+		})
+	}
+}
+
+// anyOracle stands for the oracles of plots, but those that a variable of the
+// environment names.
+const (
+	anyOracle   = "any"
+	butVariable = "SIMULATE_BUT"
+)
