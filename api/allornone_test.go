@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +16,7 @@ import (
 
 	"weir/api/policy"
 	"weir/counters"
+	"weir/counters/limitertest"
 )
 
 // all asks for checks that are all admitted, or none.
@@ -43,9 +43,9 @@ func (s *service) left(t require.TestingT, policy, client string) int64 {
 	return r.Limits[0].Remaining
 }
 
-func TestAllAreAdmittedOrNone(t *testing.T) {
+func (by way) TestAllAreAdmittedOrNone(t *testing.T) {
 	t.Parallel()
-	s := newService(newPolicy("user", fixed("per-minute", 5, time.Minute)), newPolicy("route", fixed("per-hour", 2, time.Hour)))
+	s := by.newService(newPolicy("user", fixed("per-minute", 5, time.Minute)), newPolicy("route", fixed("per-hour", 2, time.Hour)))
 	checks := []string{ask("user", "alice", 2), ask("route", "export", 1)}
 	r := s.all(t, checks...)
 	assert.Equal(t, http.StatusOK, r.Code)
@@ -79,7 +79,7 @@ func TestAllAreAdmittedOrNone(t *testing.T) {
 
 // Whatever is asked, what is admitted and what is left are those of a model that
 // takes one request after the other.
-func TestAllOrNoneAgainstAModel(t *testing.T) {
+func (by way) TestAllOrNoneAgainstAModel(t *testing.T) {
 	t.Parallel()
 	algorithms := map[string]func() policy.Limit{
 		"fixed":   func() policy.Limit { return fixed("l", 7, time.Hour) },
@@ -94,7 +94,7 @@ func TestAllOrNoneAgainstAModel(t *testing.T) {
 		for name, limit := range algorithms {
 			policies, names = append(policies, newPolicy(name, limit())), append(names, name)
 		}
-		s := newService(policies...).ahead()
+		s := by.newService(policies...).ahead()
 		used := make(map[string]int64)
 		for range rapid.IntRange(1, 12).Draw(t, "requests") {
 			var checks []string
@@ -131,28 +131,18 @@ func TestAllOrNoneAgainstAModel(t *testing.T) {
 
 // Callers who race get no more together than one after the other, and what they
 // are denied is there for others.
-func TestAllOrNoneUnderRaces(t *testing.T) {
+func (by way) TestAllOrNoneUnderRaces(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newServiceWith(func(cfg *Config) { cfg.Now = nil },
+		s := by.newServiceWith(func(cfg *Config) { cfg.Now = nil },
 			newPolicy("wide", sliding("l", 1000, time.Hour, 10, "strict")), newPolicy("narrow", token("l", 30, time.Hour, 0)), newPolicy("log", slidingLog("l", 40, time.Hour)))
 		s.store.onCall(func(context.Context, string, string) error {
 			time.Sleep(time.Millisecond)
 			return nil
 		})
-		var mu sync.Mutex
-		admitted := int64(0)
-		var callers sync.WaitGroup
-		for range 64 {
-			callers.Go(func() {
-				if r := s.all(t, ask("wide", "a", 1), ask("narrow", "a", 1), ask("log", "a", 1)); r.Allowed {
-					mu.Lock()
-					defer mu.Unlock()
-					admitted++
-				}
-			})
-		}
-		callers.Wait()
+		admitted := limitertest.Race(64, 1, func(int, int) bool {
+			return s.all(t, ask("wide", "a", 1), ask("narrow", "a", 1), ask("log", "a", 1)).Allowed
+		})
 		time.Sleep(2 * time.Second) // refunds are done, and what is remembered is old
 		assert.LessOrEqual(t, admitted, int64(30))
 		assert.Equal(t, 1000-admitted, s.left(t, "wide", "a"))
@@ -162,9 +152,9 @@ func TestAllOrNoneUnderRaces(t *testing.T) {
 }
 
 // A client that is there twice is asked in order, and gets the sum or nothing.
-func TestAllOfOneClient(t *testing.T) {
+func (by way) TestAllOfOneClient(t *testing.T) {
 	t.Parallel()
-	s := newService(newPolicy("api", fixed("per-minute", 5, time.Minute))).ahead()
+	s := by.newService(newPolicy("api", fixed("per-minute", 5, time.Minute))).ahead()
 	r := s.all(t, ask("api", "a", 1), ask("api", "b", 1), ask("api", "a", 1), ask("api", "a", 2))
 	require.True(t, r.Allowed)
 	for i, left := range []int64{4, 4, 3, 1} {
@@ -185,10 +175,10 @@ func TestAllOfOneClient(t *testing.T) {
 
 // A thousand checks of one client take a few store operations, and are answered
 // in order.
-func TestAllOfOneBusyClientIsInTime(t *testing.T) {
+func (by way) TestAllOfOneBusyClientIsInTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newServiceWith(func(cfg *Config) { cfg.Now = nil }, newPolicy("api", fixed("per-minute", 1000, time.Hour)))
+		s := by.newServiceWith(func(cfg *Config) { cfg.Now = nil }, newPolicy("api", fixed("per-minute", 1000, time.Hour)))
 		s.store.onCall(func(context.Context, string, string) error {
 			time.Sleep(time.Millisecond)
 			return nil
@@ -205,7 +195,7 @@ func TestAllOfOneBusyClientIsInTime(t *testing.T) {
 }
 
 // If one can't be made, none is.
-func TestAllAreRefusedForOne(t *testing.T) {
+func (by way) TestAllAreRefusedForOne(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		check  string
@@ -217,20 +207,20 @@ func TestAllAreRefusedForOne(t *testing.T) {
 		{ask("api", "a", 3), 400, "checks[1]: cost 3 is above the limit"},
 		{ask("api", "a", -1), 400, "checks[1]: cost -1 must be"},
 	} {
-		s := newService(newPolicy("api", fixed("per-minute", 2, time.Minute)))
+		s := by.newService(newPolicy("api", fixed("per-minute", 2, time.Minute)))
 		r := s.all(t, ask("api", "a", 1), test.check, ask("none", "a", 1))
 		requireProblem(t, r, test.status, test.detail)
 		requireUntouched(t, s)
 	}
 }
 
-func TestAllWithExceptions(t *testing.T) {
+func (by way) TestAllWithExceptions(t *testing.T) {
 	t.Parallel()
 	api := newPolicy("api", fixed("per-minute", 2, time.Minute))
 	api.Clients = clients(map[string]policy.Client{"probe": {Exempt: true}, "abuser": {Blocked: true}})
 	trial := newPolicy("trial", fixed("per-minute", 1, time.Minute), fixed("per-hour", 9, time.Hour))
 	trial.Shadow = true
-	s := newService(api, trial)
+	s := by.newService(api, trial)
 
 	assert.True(t, s.all(t, ask("api", "probe", 1), ask("api", "a", 1)).Allowed)
 	before := s.store.operations()
@@ -266,11 +256,11 @@ func TestAllWithExceptions(t *testing.T) {
 }
 
 // Where denied requests count, those count that others deny.
-func TestAllWhereDeniedRequestsCount(t *testing.T) {
+func (by way) TestAllWhereDeniedRequestsCount(t *testing.T) {
 	t.Parallel()
 	counting := newPolicy("counting", fixed("per-minute", 5, time.Minute))
 	counting.CountDenied = true
-	s := newService(counting, newPolicy("api", fixed("per-minute", 1, time.Minute)))
+	s := by.newService(counting, newPolicy("api", fixed("per-minute", 1, time.Minute)))
 	for i, left := range []int64{4, 3, 2, 1, 0, 0} {
 		r := s.all(t, ask("counting", "a", 1), ask("api", "a", 1))
 		assert.Equal(t, i == 0, r.Allowed)
@@ -281,11 +271,11 @@ func TestAllWhereDeniedRequestsCount(t *testing.T) {
 	}
 }
 
-func TestAllWhenTheStoreFails(t *testing.T) {
+func (by way) TestAllWhenTheStoreFails(t *testing.T) {
 	t.Parallel()
 	closed, open := newPolicy("closed", fixed("per-minute", 2, time.Minute)), newPolicy("open", fixed("per-minute", 2, time.Minute))
 	closed.OnStoreError, open.OnStoreError = policy.StoreErrorDeny, policy.StoreErrorAllow
-	s := newService(closed, open, newPolicy("local", fixed("per-minute", 2, time.Minute)))
+	s := by.newService(closed, open, newPolicy("local", fixed("per-minute", 2, time.Minute)))
 	require.True(t, s.all(t, ask("closed", "a", 1), ask("open", "a", 1), ask("local", "a", 1)).Allowed)
 
 	s.store.failWith(counters.ErrTimeout)
@@ -313,7 +303,7 @@ func TestAllWhenTheStoreFails(t *testing.T) {
 // Ten limits take the time of one round trip to the store, as far as that may
 // be; twice that if they deny, to give back what was taken; and nothing once the
 // denial is known.
-func TestAllShareTheirRoundTrips(t *testing.T) {
+func (by way) TestAllShareTheirRoundTrips(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const trip = 2 * time.Millisecond
@@ -327,7 +317,7 @@ func TestAllShareTheirRoundTrips(t *testing.T) {
 			policies = append(policies, newPolicy(fmt.Sprintf("p%d", i), limit))
 			checks = append(checks, ask(policies[i].Name, "a", 1))
 		}
-		s := newServiceWith(func(cfg *Config) { cfg.Now = nil }, policies...)
+		s := by.newServiceWith(func(cfg *Config) { cfg.Now = nil }, policies...)
 		s.store.onCall(func(context.Context, string, string) error {
 			time.Sleep(trip)
 			return nil
@@ -358,11 +348,11 @@ func TestAllShareTheirRoundTrips(t *testing.T) {
 }
 
 // A bug in a limiter is an answer, whichever goroutine it is met on.
-func TestAllWithABuggyLimiter(t *testing.T) {
+func (by way) TestAllWithABuggyLimiter(t *testing.T) {
 	t.Parallel()
 	buggy := fixed("buggy", 1, time.Minute)
 	buggy.Limiter = panickingLimiter{}
-	s := newService(newPolicy("api", fixed("per-minute", 2, time.Minute)), newPolicy("buggy", buggy))
+	s := by.newService(newPolicy("api", fixed("per-minute", 2, time.Minute)), newPolicy("buggy", buggy))
 	r := s.all(t, ask("api", "a", 1), ask("buggy", "a", 1), ask("buggy", "b", 1))
 	requireProblem(t, r, http.StatusInternalServerError, "the request failed inside weir")
 	assert.Contains(t, s.log.String(), "panic")

@@ -45,7 +45,7 @@ func (s *Server) checkBatch(c echo.Context) error {
 	// Otherwise it goes in chunks, and who reads it can't know how much room it
 	// needs.
 	c.Response().Header().Set(echo.HeaderContentLength, strconv.Itoa(len(*out)))
-	err = c.Blob(http.StatusOK, echo.MIMEApplicationJSON, *out)
+	err = writeJSON(c, http.StatusOK, *out)
 	if cap(*out) <= maxKeptOutput {
 		batchOutputs.Put(out)
 	}
@@ -63,7 +63,7 @@ func (s *Server) appendOutcomes(c echo.Context, b []byte, outcomes []decide.Outc
 			b = append(b, ',')
 		}
 		if o.Err == nil {
-			b = appendAnswer(b, o.Answer, statusOf(o.Allowed, http.StatusTooManyRequests))
+			b = s.appendAnswer(b, o.Answer, statusOf(o.Allowed, http.StatusTooManyRequests))
 			o.Release()
 			continue
 		}
@@ -112,8 +112,8 @@ func (s *Server) checkAll(c echo.Context, checks []decide.Check) error {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = appendAnswer(b, a, status)
+		b = s.appendAnswer(b, a, status)
 	}
 	*out = append(b, "]}\n"...)
-	return c.Blob(status, echo.MIMEApplicationJSON, *out)
+	return writeJSON(c, status, *out)
 }

@@ -21,9 +21,9 @@ import (
 
 // Clients who come once are decided beside those who come more often, whose
 // earlier checks come first.
-func TestBatchWithClientsWhoComeOnceAndMoreOften(t *testing.T) {
+func (by way) TestBatchWithClientsWhoComeOnceAndMoreOften(t *testing.T) {
 	t.Parallel()
-	s := newService(newPolicy("api", sliding("per-minute", 3, time.Minute, 10, "weighted")))
+	s := by.newService(newPolicy("api", sliding("per-minute", 3, time.Minute, 10, "weighted")))
 	var checks []string
 	for i := range 400 {
 		checks = append(checks, fmt.Sprintf(`{"policy":"api","client":"once-%d"}`, i), fmt.Sprintf(`{"policy":"api","client":"often-%d"}`, i%80))
@@ -41,9 +41,9 @@ func TestBatchWithClientsWhoComeOnceAndMoreOften(t *testing.T) {
 }
 
 // A check of a policy with several limits is counted by all or by none.
-func TestBatchOfPoliciesWithSeveralLimits(t *testing.T) {
+func (by way) TestBatchOfPoliciesWithSeveralLimits(t *testing.T) {
 	t.Parallel()
-	s := newService(
+	s := by.newService(
 		newPolicy("windows", fixed("per-hour", 3, time.Hour), sliding("per-minute", 2, time.Minute, 10, "weighted")),
 		newPolicy("mixed", sliding("per-minute", 3, time.Minute, 10, "weighted"), token("burst", 2, time.Hour, 2), fixed("per-day", 10, 24*time.Hour)),
 		newPolicy("bucket", token("burst", 2, time.Hour, 2)),
@@ -74,14 +74,14 @@ func TestBatchOfPoliciesWithSeveralLimits(t *testing.T) {
 
 // Clients of a silent server keep no others of their batch from asking their
 // further limits.
-func TestBatchWithSeveralLimitsOnASilentServerHoldsUpNobodyElse(t *testing.T) {
+func (by way) TestBatchWithSeveralLimitsOnASilentServerHoldsUpNobodyElse(t *testing.T) {
 	t.Parallel()
 	var checks []string
 	for i := range 1000 {
 		checks = append(checks, fmt.Sprintf(`{"policy":"api","client":"%s%d"}`, map[bool]string{true: "other", false: "silent"}[i%10 == 0], i))
 	}
 	synctest.Test(t, func(t *testing.T) {
-		s := newServiceWith(func(cfg *Config) { cfg.Now = nil },
+		s := by.newServiceWith(func(cfg *Config) { cfg.Now = nil },
 			newPolicy("api", fixed("per-minute", 1000, time.Minute), fixed("per-hour", 1000, time.Hour), token("burst", 10, time.Hour, 10), fixed("per-day", 1000, 24*time.Hour)))
 		var mu sync.Mutex
 		var last time.Time
@@ -111,7 +111,7 @@ func TestBatchWithSeveralLimitsOnASilentServerHoldsUpNobodyElse(t *testing.T) {
 
 // A panic is the outcome of its own check, whatever that needs: nothing, as it
 // is exempt or blocked, or one or more limits.
-func TestBatchKeepsAPanicToItsOwnCheck(t *testing.T) {
+func (by way) TestBatchKeepsAPanicToItsOwnCheck(t *testing.T) {
 	t.Parallel()
 	limits := []policy.Limit{fixed("per-minute", 1000, time.Minute), fixed("per-hour", 1000, time.Hour)}
 	var checks []string
@@ -126,7 +126,7 @@ func TestBatchKeepsAPanicToItsOwnCheck(t *testing.T) {
 		}
 		for _, operation := range []string{"add", "read"} {
 			t.Run(fmt.Sprint(asked, operation), func(t *testing.T) {
-				s := newService(policy())
+				s := by.newService(policy())
 				checks := slices.Clone(checks)
 				if operation == "read" {
 					checks[3] = `{"policy":"api","client":"b","cost":0}`
@@ -143,7 +143,7 @@ func TestBatchKeepsAPanicToItsOwnCheck(t *testing.T) {
 		}
 		t.Run(fmt.Sprint(asked, "counting"), func(t *testing.T) {
 			var countdown atomic.Int64 // to the check that is counted then
-			s := newServiceWith(func(cfg *Config) {
+			s := by.newServiceWith(func(cfg *Config) {
 				now := cfg.Now
 				cfg.Now = func() time.Time {
 					if strings.Contains(string(debug.Stack()), "Decider).close") && countdown.Add(-1) == 0 {
@@ -175,10 +175,10 @@ func requireStatuses(t *testing.T, r result, want ...status) {
 }
 
 // What has to be asked client by client takes a bounded number of goroutines.
-func TestBatchAsksForABoundedNumberOfClientsOneByOne(t *testing.T) {
+func (by way) TestBatchAsksForABoundedNumberOfClientsOneByOne(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newServiceWith(func(cfg *Config) { cfg.Now = nil }, newPolicy("api", fixed("per-minute", 1, time.Minute), fixed("per-hour", 1, time.Hour)))
+		s := by.newServiceWith(func(cfg *Config) { cfg.Now = nil }, newPolicy("api", fixed("per-minute", 1, time.Minute), fixed("per-hour", 1, time.Hour)))
 		checks := clientChecks("c", 1000)
 		s.batch(t, checks...)
 		var reading, most atomic.Int64

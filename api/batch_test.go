@@ -25,9 +25,9 @@ func (s *service) batch(t require.TestingT, checks ...string) result {
 	return s.do(t, http.MethodPost, "/v1/check/batch", `{"checks":[`+strings.Join(checks, ",")+`]}`)
 }
 
-func TestBatchHasAResultForEachCheck(t *testing.T) {
+func (by way) TestBatchHasAResultForEachCheck(t *testing.T) {
 	t.Parallel()
-	s := newService(newPolicy("api", fixed("per-minute", 2, time.Minute)))
+	s := by.newService(newPolicy("api", fixed("per-minute", 2, time.Minute)))
 	r := s.batch(t,
 		`{"policy":"api","client":"alice"}`,
 		`{"policy":"none","client":"alice"}`,
@@ -48,9 +48,9 @@ func TestBatchHasAResultForEachCheck(t *testing.T) {
 		"]}\n", r.Body)
 }
 
-func TestBatchKeepsTheOrderOfAClient(t *testing.T) {
+func (by way) TestBatchKeepsTheOrderOfAClient(t *testing.T) {
 	t.Parallel()
-	s := newService(newPolicy("api", fixed("per-minute", 40, time.Minute)))
+	s := by.newService(newPolicy("api", fixed("per-minute", 40, time.Minute)))
 	var checks []string
 	for range 50 {
 		for _, client := range []string{"alice", "bob", "carol"} {
@@ -67,9 +67,9 @@ func TestBatchKeepsTheOrderOfAClient(t *testing.T) {
 	}
 }
 
-func TestBatchBounds(t *testing.T) {
+func (by way) TestBatchBounds(t *testing.T) {
 	t.Parallel()
-	s := newService(newPolicy("api", fixed("per-minute", 2000, time.Minute)))
+	s := by.newService(newPolicy("api", fixed("per-minute", 2000, time.Minute)))
 	many := func(n int) []string {
 		return strings.Split(strings.Repeat(`{"policy":"api","client":"alice"};`, n), ";")[:n]
 	}
@@ -87,9 +87,9 @@ func TestBatchBounds(t *testing.T) {
 	assert.EqualValues(t, 1000, r.Results[999].Limits[0].Remaining)
 }
 
-func TestLongestBatchFits(t *testing.T) {
+func (by way) TestLongestBatchFits(t *testing.T) {
 	t.Parallel()
-	s := newService(newPolicy("api", fixed("per-minute", 2000, time.Minute)))
+	s := by.newService(newPolicy("api", fixed("per-minute", 2000, time.Minute)))
 	check := `{"policy":"api","client":"` + strings.Repeat(`\u0001`, counters.MaxClientBytes) + `","cost":1,"limits":{"per-minute":2000}}`
 	var checks []string
 	for range 1000 {
@@ -101,7 +101,7 @@ func TestLongestBatchFits(t *testing.T) {
 	assert.Equal(t, 1000, strings.Count(w.Body.String(), `{"status":200,"allowed":true,`))
 }
 
-func TestBadBatchesAreRefusedAsAWhole(t *testing.T) {
+func (by way) TestBadBatchesAreRefusedAsAWhole(t *testing.T) {
 	t.Parallel()
 	const good = `{"policy":"api","client":"alice"}`
 	for _, test := range []struct {
@@ -128,7 +128,7 @@ func TestBadBatchesAreRefusedAsAWhole(t *testing.T) {
 		{"unknown field beside", `{"checks":[` + good + `],"policy":"api"}`, `unknown field "policy"`},
 	} {
 		t.Run(test.what, func(t *testing.T) {
-			s := newService(newPolicy("api", fixed("per-minute", 100, time.Minute)))
+			s := by.newService(newPolicy("api", fixed("per-minute", 100, time.Minute)))
 			r := s.do(t, http.MethodPost, "/v1/check/batch", test.body)
 			requireProblem(t, r, http.StatusBadRequest, test.detail)
 			requireUntouched(t, s)
@@ -138,10 +138,10 @@ func TestBadBatchesAreRefusedAsAWhole(t *testing.T) {
 
 // A thousand checks of one client take a few store operations, and are dealt
 // out in order, also around one that differs.
-func TestBatchOfOneBusyClientIsInTime(t *testing.T) {
+func (by way) TestBatchOfOneBusyClientIsInTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newServiceWith(func(cfg *Config) { cfg.Now = nil },
+		s := by.newServiceWith(func(cfg *Config) { cfg.Now = nil },
 			newPolicy("api", fixed("per-minute", 700, time.Minute), token("burst", 500, time.Hour, 0)))
 		s.store.onCall(func(context.Context, string, string) error {
 			time.Sleep(time.Millisecond) // as far as Memcached may be
@@ -165,7 +165,7 @@ func TestBatchOfOneBusyClientIsInTime(t *testing.T) {
 }
 
 // A silent store costs a batch one timeout, however many checks it has.
-func TestBatchOnASilentStoreEnds(t *testing.T) {
+func (by way) TestBatchOnASilentStoreEnds(t *testing.T) {
 	t.Parallel()
 	checks := func(client func(i int) int) []string {
 		var checks []string
@@ -184,7 +184,7 @@ func TestBatchOnASilentStoreEnds(t *testing.T) {
 	} {
 		t.Run(test.what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := newServiceWith(func(cfg *Config) { cfg.Now = nil }, newPolicy("api", fixed("per-minute", 1000, time.Minute)))
+				s := by.newServiceWith(func(cfg *Config) { cfg.Now = nil }, newPolicy("api", fixed("per-minute", 1000, time.Minute)))
 				s.store.onCall(waitForDeadline)
 				start := time.Now()
 				r := s.batch(t, checks(test.client)...)
@@ -203,14 +203,14 @@ func TestBatchOnASilentStoreEnds(t *testing.T) {
 }
 
 // Clients of a silent server keep no others of their batch waiting.
-func TestBatchOnASilentServerHoldsUpNobodyElse(t *testing.T) {
+func (by way) TestBatchOnASilentServerHoldsUpNobodyElse(t *testing.T) {
 	t.Parallel()
 	var checks []string
 	for i := range 1000 {
 		checks = append(checks, fmt.Sprintf(`{"policy":"api","client":"%s%d"}`, []string{"silent", "other"}[i/500], i))
 	}
 	synctest.Test(t, func(t *testing.T) {
-		s := newServiceWith(func(cfg *Config) { cfg.Now = nil }, newPolicy("api", fixed("per-minute", 1000, time.Minute)))
+		s := by.newServiceWith(func(cfg *Config) { cfg.Now = nil }, newPolicy("api", fixed("per-minute", 1000, time.Minute)))
 		s.store.onCall(func(ctx context.Context, operation, key string) error {
 			if strings.Contains(key, "silent") {
 				return waitForDeadline(ctx, operation, key)
@@ -230,11 +230,11 @@ func TestBatchOnASilentServerHoldsUpNobodyElse(t *testing.T) {
 	})
 }
 
-func TestBatchUnderDenyHasProblems(t *testing.T) {
+func (by way) TestBatchUnderDenyHasProblems(t *testing.T) {
 	t.Parallel()
 	p := newPolicy("api", fixed("per-minute", 2, time.Minute))
 	p.OnStoreError = policy.StoreErrorDeny
-	s := newService(p)
+	s := by.newService(p)
 	s.store.failWith(counters.ErrTimeout)
 	r := s.batch(t, `{"policy":"api","client":"alice"}`, `{"policy":"api","client":"bob"}`)
 	require.Len(t, r.Results, 2)
@@ -248,9 +248,9 @@ func TestBatchUnderDenyHasProblems(t *testing.T) {
 
 // A check that follows a degraded one of its client asks the store again, while
 // there is time.
-func TestBatchRecoversWithTheStore(t *testing.T) {
+func (by way) TestBatchRecoversWithTheStore(t *testing.T) {
 	t.Parallel()
-	s := newService(newPolicy("api", fixed("per-minute", 5, time.Minute)))
+	s := by.newService(newPolicy("api", fixed("per-minute", 5, time.Minute)))
 	// Not equal, so they are made one by one.
 	const check, other = `{"policy":"api","client":"alice"}`, `{"policy":"api","client":"alice","limits":{"per-minute":5}}`
 	var calls atomic.Int64
@@ -269,9 +269,9 @@ func TestBatchRecoversWithTheStore(t *testing.T) {
 }
 
 // The caller of a batch leaves during its first check: the others aren't made.
-func TestBatchEndsWithItsCaller(t *testing.T) {
+func (by way) TestBatchEndsWithItsCaller(t *testing.T) {
 	t.Parallel()
-	s := newService(newPolicy("api", fixed("per-minute", 3, time.Minute)))
+	s := by.newService(newPolicy("api", fixed("per-minute", 3, time.Minute)))
 	ctx, leave := context.WithCancel(t.Context())
 	s.store.onCall(func(context.Context, string, string) error {
 		leave()
@@ -279,7 +279,7 @@ func TestBatchEndsWithItsCaller(t *testing.T) {
 	})
 	check := `{"policy":"api","client":"alice"}`
 	w := httptest.NewRecorder()
-	s.handler.ServeHTTP(w, newRequest(http.MethodPost, "/v1/check/batch", `{"checks":[`+check+`,`+check+`,`+check+`]}`).WithContext(ctx))
+	s.ServeHTTP(w, newRequest(http.MethodPost, "/v1/check/batch", `{"checks":[`+check+`,`+check+`,`+check+`]}`).WithContext(ctx))
 	var body struct{ Results []struct{ Status int } }
 	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &body))
 	assert.Equal(t, []struct{ Status int }{{200}, {503}, {503}}, body.Results)

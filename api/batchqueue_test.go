@@ -30,17 +30,17 @@ func (s *service) queue(checks int, silent func() bool) {
 // Far more batches than can be decided within the store timeout at once are all
 // decided by the store, whose time is theirs from when they begin. So are those
 // that are admitted as a whole.
-func TestBatchesWaitForThoseThatHaveBegun(t *testing.T) {
+func (by way) TestBatchesWaitForThoseThatHaveBegun(t *testing.T) {
 	t.Parallel()
 	for _, all := range []bool{false, true} {
 		t.Run(fmt.Sprint("all=", all), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { testBatchesWait(t, all) })
+			synctest.Test(t, func(t *testing.T) { by.testBatchesWait(t, all) })
 		})
 	}
 }
 
-func testBatchesWait(t *testing.T, all bool) {
-	s := newServiceWith(func(cfg *Config) { cfg.Now = nil }, newPolicy("api", sliding("per-minute", 100, time.Minute, 10, "weighted")))
+func (by way) testBatchesWait(t *testing.T, all bool) {
+	s := by.newServiceWith(func(cfg *Config) { cfg.Now = nil }, newPolicy("api", sliding("per-minute", 100, time.Minute, 10, "weighted")))
 	s.queue(100, func() bool { return true }) // as a server that has been down for long
 	var mu sync.Mutex
 	asking := make(map[int]int) // checks of each batch

@@ -37,7 +37,7 @@ func (s *Server) check(c echo.Context) error {
 		s.closeWhenDraining(c.Response().Header())
 	}
 	writeHeaders(c, a)
-	return writeBody(c, a, statusOf(a.Allowed, http.StatusTooManyRequests))
+	return s.writeBody(c, a, statusOf(a.Allowed, http.StatusTooManyRequests))
 }
 
 const (

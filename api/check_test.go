@@ -7,7 +7,6 @@ import (
 	"math"
 	"net/http"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 
 	"weir/api/policy"
 	"weir/counters"
+	"weir/counters/limitertest"
 )
 
 func TestCheckSaysHowTheLimitStands(t *testing.T) {
@@ -419,24 +419,8 @@ func TestCostsAboveTheCapacityAreRefused(t *testing.T) {
 func TestConcurrentChecksNeverExceedTheLimit(t *testing.T) {
 	t.Parallel()
 	s := newService(newPolicy("api", fixed("per-minute", 50, time.Minute), sliding("per-hour", 60, time.Hour, 60, "weighted")))
-	var wg sync.WaitGroup
-	admitted := make(chan bool, 200)
-	for range 8 {
-		wg.Go(func() {
-			for range 25 {
-				admitted <- s.check(t, `{"policy":"api","client":"alice"}`).Allowed
-			}
-		})
-	}
-	wg.Wait()
-	close(admitted)
-	n := 0
-	for allowed := range admitted {
-		if allowed {
-			n++
-		}
-	}
-	assert.LessOrEqual(t, n, 50)
+	n := limitertest.Race(8, 25, func(int, int) bool { return s.check(t, `{"policy":"api","client":"alice"}`).Allowed })
+	assert.LessOrEqual(t, n, int64(50))
 	// Two that race for the last places may both be denied. Those places
 	// are then still free.
 	for range 50 - n {

@@ -30,7 +30,7 @@ func (s *Server) peekClient(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return writeBody(c, a, http.StatusOK)
+	return s.writeBody(c, a, http.StatusOK)
 }
 
 // resetClient answers DELETE /v1/policies/{policy}/clients/{client}.

@@ -88,7 +88,9 @@ func TestBadClientInThePath(t *testing.T) {
 		// net/http refuses such a path before weir sees it.
 		r := newRequest(method, "/v1/policies/api/clients/x", "")
 		r.URL = &url.URL{Path: "/v1/policies/api/clients/%zz", RawPath: "/v1/policies/api/clients/%zz"}
-		requireProblem(t, s.serve(t, r), http.StatusBadRequest, "the client in the path is not well escaped")
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, r)
+		requireProblem(t, decodeResult(t, w.Result()), http.StatusBadRequest, "the client in the path is not well escaped")
 		r = newRequest(method, "/v1/policies/api/clients/", "")
 		assert.Equal(t, http.StatusNotFound, s.serve(t, r).Code)
 	}

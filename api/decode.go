@@ -29,7 +29,8 @@ type body struct {
 	bytes   bytes.Buffer
 	decoder jsontext.Decoder
 	scratch []byte            // an unquoted string
-	at      int               // the number of the check in its batch; -1 for a single one
+	list    string            // the field of the batch that is being read
+	at      int               // the number of the element in it; -1 outside
 	context counters.Deadline // of a single check; here, it costs no allocation
 	batch   []decide.Check
 	policy  string // of a check before, most likely that of the next one too
@@ -136,23 +137,33 @@ func (b *body) decodeBatch() (batch, error) {
 
 // checks decodes the array of the checks of a batch.
 func (b *body) checks() ([]decide.Check, error) {
-	if err := b.expect('[', "checks", "an array"); err != nil {
-		return nil, err
-	}
 	checks, policy := b.batch[:0], b.policy
-	for b.decoder.PeekKind() != ']' {
-		if b.at++; b.at == decide.MaxBatch {
-			return nil, badRequest("checks: at most %d are possible in a batch", decide.MaxBatch)
-		}
+	err := b.array("checks", func() error {
 		q, err := b.check(policy)
-		if err != nil {
-			return nil, err
-		}
 		policy, checks = q.Policy, append(checks, q)
-	}
-	b.at, b.batch = -1, checks
-	_, err := b.decoder.ReadToken()
+		return err
+	})
+	b.batch = checks
 	return checks, err
+}
+
+// array reads the array in a field of a batch, which has at most decide.MaxBatch
+// elements, by calling element for each.
+func (b *body) array(field string, element func() error) error {
+	if err := b.expect('[', field, "an array"); err != nil {
+		return err
+	}
+	for b.list = field; b.decoder.PeekKind() != ']'; {
+		if b.at++; b.at == decide.MaxBatch {
+			return badRequest("%s: at most %d are possible in a batch", field, decide.MaxBatch)
+		}
+		if err := element(); err != nil {
+			return err
+		}
+	}
+	b.at = -1
+	_, err := b.decoder.ReadToken()
+	return err
 }
 
 // check decodes one check. Its policy is likely to be the given one, whose memory
@@ -175,8 +186,10 @@ func (b *body) check(policy string) (decide.Check, error) {
 				q.Limits = append(q.Limits, l)
 				return err
 			})
+		case "settle":
+			q.Settle, err = b.boolean("settle")
 		default:
-			return unknownField(b.path(string(name)), "policy, client, cost, limits")
+			return unknownField(b.path(string(name)), "policy, client, cost, limits, settle")
 		}
 		return err
 	})
@@ -189,7 +202,7 @@ func (b *body) path(field string) string {
 	if b.at < 0 {
 		return field
 	}
-	return strings.TrimSuffix(checkPath(b.at)+"."+field, ".")
+	return strings.TrimSuffix(elementPath(b.list, b.at)+"."+field, ".")
 }
 
 // object reads the object in a field. For each member it calls field, which reads

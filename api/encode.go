@@ -10,6 +10,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"weir/api/decide"
+	"weir/api/receipt"
 )
 
 var outputs = sync.Pool{New: func() any { return new([]byte) }}
@@ -75,12 +76,21 @@ func writeHeaders(c echo.Context, a *decide.Answer) {
 }
 
 // writeBody answers with the body of a, which must not be used any more.
-func writeBody(c echo.Context, a *decide.Answer, status int) error {
+func (s *Server) writeBody(c echo.Context, a *decide.Answer, status int) error {
 	out := outputs.Get().(*[]byte)
 	defer outputs.Put(out)
 	defer a.Release()
-	*out = append(appendAnswer((*out)[:0], a, 0), '\n')
-	return c.Blob(status, echo.MIMEApplicationJSON, *out)
+	*out = append(s.appendAnswer((*out)[:0], a, 0), '\n')
+	return writeJSON(c, status, *out)
+}
+
+// jsonType is a Content-Type. Nobody changes it.
+var jsonType = []string{echo.MIMEApplicationJSON}
+
+// writeJSON answers with a body that is JSON.
+func writeJSON(c echo.Context, status int, body []byte) error {
+	c.Response().Header()[echo.HeaderContentType] = jsonType // echo would allocate it
+	return c.Blob(status, echo.MIMEApplicationJSON, body)
 }
 
 // statusOf returns the status of an admission, or else denied.
@@ -93,7 +103,7 @@ func statusOf(allowed bool, denied int) int {
 
 // appendAnswer appends a as a JSON object. Its first field is the status, unless
 // that is 0.
-func appendAnswer(b []byte, a *decide.Answer, status int) []byte {
+func (s *Server) appendAnswer(b []byte, a *decide.Answer, status int) []byte {
 	b = append(b, '{')
 	if status != 0 {
 		b = strconv.AppendInt(append(b, `"status":`...), int64(status), 10)
@@ -106,6 +116,9 @@ func appendAnswer(b []byte, a *decide.Answer, status int) []byte {
 	b = appendSeconds(append(b, `,"wait":`...), a.Wait)
 	b = strconv.AppendBool(append(b, `,"degraded":`...), a.Degraded != nil)
 	b = strconv.AppendBool(append(b, `,"shadow":`...), a.Policy.Shadow)
+	if a.Settles {
+		b = appendReceipt(b, a, s.receipts.Load())
+	}
 	b = append(b, `,"limits":[`...)
 	for i := range a.Limits {
 		if i > 0 {
@@ -125,6 +138,52 @@ func appendLimit(b []byte, l *decide.LimitCheck) []byte {
 	b = appendSeconds(append(b, `,"reset_after":`...), l.ResetAfter)
 	b = appendSeconds(append(b, `,"retry_after":`...), l.RetryAfter)
 	return append(b, '}')
+}
+
+// appendSettlement appends s as a JSON object. Its first field is the status, unless
+// that is 0.
+func appendSettlement(b []byte, s *decide.Settlement, status int) []byte {
+	b = append(b, '{')
+	if status != 0 {
+		b = strconv.AppendInt(append(b, `"status":`...), int64(status), 10)
+		b = append(b, ',')
+	}
+	b = strconv.AppendBool(append(b, `"settled":true,"already":`...), s.Already)
+	b = strconv.AppendInt(append(b, `,"cost":`...), s.Cost, 10)
+	if s.Already {
+		return append(b, '}')
+	}
+	b = append(b, `,"limits":[`...)
+	for i := range s.Limits {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		l := &s.Limits[i]
+		b = appendString(append(b, `{"name":`...), l.Name)
+		b = strconv.AppendInt(append(b, `,"refunded":`...), l.Refunded, 10)
+		b = strconv.AppendInt(append(b, `,"charged":`...), l.Charged, 10)
+		b = strconv.AppendInt(append(b, `,"remaining":`...), l.Remaining, 10)
+		b = append(b, '}')
+	}
+	return append(b, "]}"...)
+}
+
+// appendReceipt appends the fields that a check has which asked for a receipt, if there
+// is one.
+func appendReceipt(b []byte, a *decide.Answer, key *receipt.Key) []byte {
+	r, reserved := a.Receipt()
+	if !reserved {
+		return b
+	}
+	text, fits := key.Append(append(b, `,"receipt":"`...), &r)
+	if !fits {
+		return b
+	}
+	b = appendSeconds(append(text, `","settle_within":`...), r.Until.Sub(r.Issued).Truncate(time.Second))
+	if within := a.RenewWithin(); within > 0 {
+		b = appendSeconds(append(b, `,"renew_within":`...), within)
+	}
+	return b
 }
 
 // appendString appends s as a JSON string. Bytes that aren't UTF-8 become

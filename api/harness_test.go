@@ -20,35 +20,43 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"weir/api/decide"
 	"weir/api/policy"
 	"weir/api/telemetry"
 	"weir/cas"
 	"weir/counters"
+	"weir/counters/limitertest"
 	"weir/counters/memory"
 	"weir/counters/storetest"
 	"weir/subwindow"
 )
 
-// What is tested of batches is tested twice: with a store that does one addition
-// at a time, and with one that does many.
+// All is tested twice: by the handler, and by connections behind a plain.Server.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(twice{m}) }
 
 type twice struct{ *testing.M }
 
 func (m twice) Run() int {
 	code := m.M.Run()
-	if flag.Lookup("test.run").Value.String() == "" {
-		must(flag.Set("test.run", "Batch|All"))
+	if flag.Lookup("test.skip").Value.String() == "" {
+		must(flag.Set("test.skip", "Doors")) // which have both
 	}
 	must(flag.Set("test.bench", ""))
 	must(flag.Set("test.cpuprofile", "")) // or that of the benchmarks is lost
 	must(flag.Set("test.memprofile", ""))
-	manyAtOnce = true
+	behindPlain = true
 	return max(code, m.M.Run())
 }
 
-// manyAtOnce has every service's store do many additions at once.
-var manyAtOnce bool
+// behindPlain has every request of a service have a connection.
+var behindPlain bool
+
+func TestOneByOne(t *testing.T)   { limitertest.Methods(t, way{}) }
+func TestManyAtOnce(t *testing.T) { limitertest.Methods(t, way{many: true}) }
+
+// A way is how the store of a service does what is asked of it for a batch: one operation
+// by one, or many at once. Its methods are the tests that have to hold for both.
+type way struct{ many bool }
 
 // A manyStore does many additions at once, and many swaps.
 type manyStore struct{ *watchedStore }
@@ -292,16 +300,34 @@ func (b *syncBuffer) String() string {
 	return b.b.String()
 }
 
-func newService(policies ...*policy.Policy) *service {
-	return newServiceWith(func(*Config) {}, policies...)
+func newService(policies ...*policy.Policy) *service { return way{}.newService(policies...) }
+
+func newServiceOn(on telemetry.Store, configure func(*Config), policies ...*policy.Policy) *service {
+	return way{}.newServiceOn(on, configure, policies...)
+}
+
+func newServiceWith(configure func(*Config), policies ...*policy.Policy) *service {
+	return way{}.newServiceWith(configure, policies...)
+}
+
+func (by way) newService(policies ...*policy.Policy) *service {
+	return by.newServiceWith(func(*Config) {}, policies...)
 }
 
 // newServiceWith lets configure change the server's configuration. A store in
 // it is behind the watched store; the policies get their limiters on that.
-func newServiceWith(configure func(*Config), policies ...*policy.Policy) *service {
+func (by way) newServiceWith(configure func(*Config), policies ...*policy.Policy) *service {
+	return by.newServiceOn(nil, configure, policies...)
+}
+
+// newServiceOn is newServiceWith on a store, or on an embedded one if that is nil.
+func (by way) newServiceOn(on telemetry.Store, configure func(*Config), policies ...*policy.Policy) *service {
 	s := &service{clock: &clock{time: epoch}, registry: prometheus.NewRegistry(), log: new(syncBuffer)}
 	s.memory = memory.New(s.clock.now)
-	s.store = &watchedStore{Store: s.memory, keys: make(map[string]bool)}
+	if on == nil {
+		on = s.memory
+	}
+	s.store = &watchedStore{Store: on, keys: make(map[string]bool)}
 	health := func() []counters.ServerStatus {
 		return []counters.ServerStatus{{Server: "embedded"}}
 	}
@@ -314,9 +340,10 @@ func newServiceWith(configure func(*Config), policies ...*policy.Policy) *servic
 		Now:          s.clock.now,
 	}
 	var store telemetry.Store = s.store
-	if manyAtOnce {
+	if by.many {
 		store = manyStore{s.store}
 	}
+	cfg.Claims = decide.Claims{Store: store, KeyPrefix: counters.DefaultKeyPrefix, Late: new(counters.Group)}
 	cfg.Policies = bindLimiters(cfg.Metrics.InstrumentStore(store), cfg.Metrics, policies...)
 	configure(&cfg)
 	if cfg.Now == nil && cfg.StoreTimeout == patience { // by a clock that goes on
@@ -324,6 +351,9 @@ func newServiceWith(configure func(*Config), policies ...*policy.Policy) *servic
 	}
 	s.Server = NewServer(cfg)
 	s.handler = s.HTTPServer().Handler
+	if behindPlain {
+		s.handler = plainHandler{s}
+	}
 	return s
 }
 
@@ -361,6 +391,8 @@ func bindLimitersFor(viewClients int, store telemetry.Store, m *telemetry.Metric
 					break
 				}
 				l.Limiter, err = cas.NewSlidingLog(store, l.Window, l.Limit, config)
+			case "concurrency":
+				l.Limiter, err = cas.NewConcurrency(store, l.Lease, l.Limit, config)
 			case "fixed_window":
 				var window subwindow.Window
 				window, err = subwindow.NewFixedWindow(l.Window)
@@ -389,7 +421,7 @@ func must(err error) {
 // newPolicy returns a policy with the defaults of a policy file.
 func newPolicy(name string, limits ...policy.Limit) *policy.Policy {
 	return &policy.Policy{
-		Name: name, Limits: limits, OnStoreError: policy.StoreErrorLocal,
+		Name: name, Limits: limits, OnStoreError: policy.StoreErrorLocal, SettleWithin: 10 * time.Minute,
 		Identify: []policy.Identifier{{}}, AuthDenyStatus: http.StatusTooManyRequests,
 	}
 }
@@ -436,6 +468,11 @@ type result struct {
 	Degraded   bool          `json:"degraded"`
 	Shadow     bool          `json:"shadow"`
 	Limits     []limitResult `json:"limits"`
+
+	Receipt      string  `json:"receipt"`
+	SettleWithin float64 `json:"settle_within"`
+	RenewWithin  float64 `json:"renew_within"`
+	Already      bool    `json:"already"`
 
 	Type     string   `json:"type"` // and the rest, of a problem
 	Title    string   `json:"title"`

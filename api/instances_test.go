@@ -15,7 +15,7 @@ import (
 // newTwin returns another instance with the store and the clock of s.
 func newTwin(s *service, policies ...*policy.Policy) *service {
 	return newServiceWith(func(cfg *Config) {
-		cfg.Now = s.clock.now
+		cfg.Now, cfg.Claims = s.clock.now, s.cfg.Claims
 		cfg.Policies = bindLimiters(s.store, cfg.Metrics, policies...)
 	})
 }

@@ -32,6 +32,7 @@ type limitJSON struct {
 	Estimate   string  `json:"estimate,omitempty"`
 	Entries    int64   `json:"entries,omitempty"`
 	Burst      int64   `json:"burst,omitempty"`
+	Counts     string  `json:"counts,omitempty"` // or the cost
 }
 
 func policyToJSON(p *policy.Policy) policyJSON {
@@ -43,10 +44,14 @@ func policyToJSON(p *policy.Policy) policyJSON {
 		j.Mode = "shadow"
 	}
 	for _, l := range p.Limits {
-		j.Limits = append(j.Limits, limitJSON{
+		limit := limitJSON{
 			Name: l.Name, Algorithm: l.Algorithm, Limit: l.Limit, Window: l.Window.Seconds(),
 			SubWindows: l.SubWindows, Estimate: l.Estimate, Entries: l.Entries, Burst: l.Burst,
-		})
+		}
+		if l.CountsRequests {
+			limit.Counts = "requests"
+		}
+		j.Limits = append(j.Limits, limit)
 	}
 	return j
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -69,8 +70,17 @@ func problemFor(err error) *problem {
 		return p
 	case *decide.AtError:
 		p := problemFor(err.Unwrap())
-		p.Detail = checkPath(err.Number) + ": " + p.Detail
+		p.Detail = elementPath("checks", err.Number) + ": " + p.Detail
 		return p
+	}
+	if unclaimed := (*decide.Unclaimed)(nil); errors.As(err, &unclaimed) {
+		return storeFailed("the store could not tell whether this was done before, so nothing was done; send it again: %v", unclaimed.Unwrap())
+	}
+	if err == decide.ErrLate {
+		return newProblem(http.StatusGone, "the receipt is older than its settle_within; what was reserved stays consumed until it leaves the window")
+	}
+	if err == decide.ErrLost {
+		return newProblem(http.StatusConflict, "the lease has ended, and there is no room for another one")
 	}
 	if err == decide.ErrLeft {
 		return newProblem(http.StatusServiceUnavailable, "the caller left before this check began")
@@ -78,8 +88,8 @@ func problemFor(err error) *problem {
 	return nil
 }
 
-// checkPath returns where check i of a batch is in its body.
-func checkPath(i int) string { return "checks[" + strconv.Itoa(i) + "]" }
+// elementPath returns where element i of a batch is in its body.
+func elementPath(list string, i int) string { return list + "[" + strconv.Itoa(i) + "]" }
 
 // statusProblem returns the problem for a status that echo found.
 func statusProblem(status int, r *http.Request) *problem {

@@ -19,6 +19,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,7 +28,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"weir/api/decide"
+	"weir/api/plain"
 	"weir/api/policy"
+	"weir/api/receipt"
 	"weir/api/telemetry"
 	"weir/counters"
 )
@@ -51,6 +54,8 @@ type Config struct {
 	// StoreTimeout bounds how long a check waits for the store, counted
 	// from the check's start; 0 means counters.DefaultTimeout.
 	StoreTimeout time.Duration
+	// Claims are where settlements are claimed, so that each is done once.
+	Claims decide.Claims
 	// Health returns which servers of the store answer, within about a second.
 	// It is called concurrently.
 	Health func() []counters.ServerStatus
@@ -87,6 +92,7 @@ type Server struct {
 	routes     telemetry.Requests
 	cfg        Config
 	tokens     atomic.Pointer[tokens]
+	receipts   atomic.Pointer[receipt.Key] // that follows from the tokens
 	active     atomic.Pointer[activePolicies]
 	batches    *decide.Queue
 	draining   atomic.Bool
@@ -111,6 +117,18 @@ func (s *Server) HTTPServer() *http.Server {
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
 		ErrorLog:          slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
 	}
+}
+
+// PlainServer returns a server for this service by HTTP without TLS. It answers most
+// requests for less than h, which answers the others and is one of HTTPServer.
+func (s *Server) PlainServer(h *http.Server) *plain.Server {
+	return plain.NewServer(h, func(method, path string) bool {
+		switch path {
+		case "/v1/check", "/v1/check/batch", "/v1/settle", "/v1/settle/batch", "/v1/renew", "/v1/charge":
+			return method == http.MethodPost
+		}
+		return strings.HasPrefix(path, "/v1/auth/")
+	})
 }
 
 // logsRequests reports whether requests and checks are logged.
@@ -150,21 +168,24 @@ func (s *Server) SetPolicies(policies policy.Policies) {
 			}
 		}
 	}
-	active.Engine = decide.NewEngine(decide.Config{StoreTimeout: s.cfg.StoreTimeout, Now: s.cfg.Now}, s.batches, policies, func(p *policy.Policy) decide.Observer {
+	active.Engine = decide.NewEngine(decide.Config{StoreTimeout: s.cfg.StoreTimeout, Now: s.cfg.Now, Claims: s.cfg.Claims}, s.batches, policies, func(p *policy.Policy) decide.Observer {
 		active.checks[p.Name] = s.cfg.Metrics.Checks(p, before[p.Name], listeners)
 		return active.checks[p.Name]
 	})
 	s.active.Store(active)
 }
 
-// SetTokens replaces all bearer tokens at once. There must be some if and only if
-// the Config of the server had some.
+// SetTokens replaces all bearer tokens at once, and no receipt that was given with
+// others can be settled any more. There must be some if and only if the Config of the
+// server had some.
 func (s *Server) SetTokens(list []string) {
 	t := make(tokens, len(list))
 	for i, token := range list {
 		t[sha256.Sum256([]byte(token))] = i + 1
 	}
 	s.tokens.Store(&t)
+	key := receipt.NewKey(list)
+	s.receipts.Store(&key)
 }
 
 // Drain prepares for a shutdown a moment later, so that no request is lost:

@@ -53,11 +53,11 @@ func TestTopNamesTheBusiestAndTheMostDenied(t *testing.T) {
 	assert.Contains(t, top("api/top"), `"clients":[]`)
 }
 
-func TestTopCountsBatchesAndForwardAuthToo(t *testing.T) {
+func (by way) TestTopCountsBatchesAndForwardAuthToo(t *testing.T) {
 	t.Parallel()
 	keyed := newPolicy("keyed", fixed("per-minute", 1, time.Minute))
 	keyed.Identify = []policy.Identifier{{Header: "X-Api-Key"}}
-	s := newService(keyed)
+	s := by.newService(keyed)
 	s.do(t, http.MethodGet, "/v1/auth/keyed", "", "X-Api-Key", "a\xffb")
 	s.do(t, http.MethodGet, "/v1/auth/keyed", "", "X-Api-Key", "a\xffb")
 	s.batch(t, `{"policy":"keyed","client":"bob"}`)

@@ -21,6 +21,9 @@ type Check struct {
 	// Limits take the place of the policy's limits and of the client's own, by
 	// name, 1 to 10^12; nil means none.
 	Limits map[string]int64 `json:"limits,omitempty"`
+	// Settle says that Cost is an estimate: an admission has a Receipt, by which
+	// Client.Settle says later what it was.
+	Settle bool `json:"settle,omitempty"`
 }
 
 // An Answer is the outcome of a check. The zero Answer denies.
@@ -40,6 +43,9 @@ type Answer struct {
 	// Limits say how each limit stands. There are none for a client that is
 	// exempt or blocked, or if weir couldn't be asked.
 	Limits []Limit
+	// Receipt is what Client.Settle needs. It is the zero Receipt if the check didn't ask
+	// for one, or has consumed nothing.
+	Receipt Receipt
 }
 
 // A Limit says how one limit of a policy stands after a check.
@@ -53,6 +59,32 @@ type Limit struct {
 	// ResetAfter is the time until Remaining is as large as it can be if nobody
 	// asks, RetryAfter that of the answer for this limit alone.
 	ResetAfter, RetryAfter time.Duration
+}
+
+// A Receipt is by what a check that was admitted is settled. Text may be kept and sent
+// elsewhere: any Client of the same service can settle it.
+type Receipt struct {
+	Text  string
+	Until time.Time // when it can be settled last
+	// RenewWithin is how long what is under way may go on before Client.Renew, at most; 0 if
+	// it takes no places.
+	RenewWithin time.Duration
+	// within is how long that is after the check.
+	within time.Duration
+}
+
+// A Settlement is what settling a Receipt has changed.
+type Settlement struct {
+	// Already says that it was settled before, and the rest isn't known.
+	Already bool
+	Limits  []SettledLimit
+}
+
+// A SettledLimit is what a settlement has given back to one limit, or charged it, and
+// the largest cost that it would admit now.
+type SettledLimit struct {
+	Name                         string
+	Refunded, Charged, Remaining int64
 }
 
 // A Problem is an error with which weir refused a request, or a check of a
@@ -131,13 +163,16 @@ func (q *Check) encode() ([]byte, error) {
 // encodePlain returns what encoding/json would of a check of plain text without
 // limits, in a fraction of the time.
 func (q *Check) encodePlain() []byte {
-	const others = `{"policy":"","client":"","cost":-1000000000000000000}`
+	const others = `{"policy":"","client":"","cost":-1000000000000000000,"settle":true}`
 	b := make([]byte, 0, len(q.Policy)+len(q.Client)+len(others))
 	b = append(append(b, `{"policy":"`...), q.Policy...)
 	b = append(append(b, `","client":"`...), q.Client...)
 	b = append(b, '"')
 	if q.Cost != 0 {
 		b = strconv.AppendInt(append(b, `,"cost":`...), q.Cost, 10)
+	}
+	if q.Settle {
+		b = append(b, `,"settle":true`...)
 	}
 	return append(b, '}')
 }

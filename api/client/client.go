@@ -77,6 +77,7 @@ type Client struct {
 	http       http.Client
 	own        *http.Transport // nil if the caller has given one
 	batcher    *batcher
+	settler    settler
 	denials    *denials
 	now        func() time.Time
 }
@@ -104,6 +105,7 @@ func New(cfg Config) (*Client, error) {
 		c.http.Transport = c.own
 	}
 	c.batcher = newBatcher(c.checkBatch, c.timeout)
+	c.settler = settler{batcher: newBatcher(c.settleBatch, c.timeout), ended: make(chan struct{})}
 	return c, nil
 }
 
@@ -121,8 +123,10 @@ func newTransport() *http.Transport {
 	}
 }
 
-// Close closes the connections that nobody uses.
+// Close tries once more to settle what Settle couldn't, and closes the connections that
+// nobody uses. It may take Config.Timeout. Nothing may be settled after it.
 func (c *Client) Close() {
+	c.settler.close()
 	if c.own != nil {
 		c.own.CloseIdleConnections()
 	}
@@ -218,7 +222,8 @@ func (c *Client) CheckAll(ctx context.Context, checks []Check) (Answer, []Answer
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	r, err := c.sendBatch(ctx, encoded, `],"all":true}`, http.StatusTooManyRequests)
+	sent := c.now()
+	r, err := c.sendBatch(ctx, checksOf, encoded, `],"all":true}`, http.StatusTooManyRequests)
 	if err != nil {
 		all, err := c.undecided(err)
 		return all, nil, err
@@ -226,6 +231,9 @@ func (c *Client) CheckAll(ctx context.Context, checks []Check) (Answer, []Answer
 	results := make([]Answer, len(checks))
 	for i := range results {
 		results[i], _ = r.results[i].answer() // with all, there are no problems
+		if receipt := &results[i].Receipt; receipt.Text != "" {
+			receipt.Until = sent.Add(receipt.within)
+		}
 	}
 	return r.Answer, results, nil
 }
@@ -262,6 +270,9 @@ func (c *Client) conclude(key clientKey, check []byte, r reply, err error, sent 
 	if err == nil {
 		if a, err = r.answer(); err == nil {
 			c.denials.remember(key, check, a, sent, c.now())
+			if a.Receipt.Text != "" {
+				a.Receipt.Until = sent.Add(a.Receipt.within)
+			}
 			return a, nil
 		}
 	}
@@ -279,9 +290,23 @@ func (c *Client) undecided(err error) (Answer, error) {
 
 // checkBatch returns the replies to encoded checks.
 func (c *Client) checkBatch(ctx context.Context, checks [][]byte) ([]reply, error) {
-	r, err := c.sendBatch(ctx, checks, `]}`)
+	r, err := c.sendBatch(ctx, checksOf, checks, `]}`)
 	return r.results, err
 }
+
+// settleBatch returns the replies to encoded settlements.
+func (c *Client) settleBatch(ctx context.Context, settlements [][]byte) ([]reply, error) {
+	r, err := c.sendBatch(ctx, settlementsOf, settlements, `]}`)
+	return r.results, err
+}
+
+// A batchOf is what comes in a batch, and where that goes.
+type batchOf struct{ path, begin string }
+
+var (
+	checksOf      = batchOf{"/v1/check/batch", `{"checks":[`}
+	settlementsOf = batchOf{"/v1/settle/batch", `{"settlements":[`}
+)
 
 // answers are buffers for the answers to batches.
 var answers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
@@ -297,21 +322,21 @@ func release(answer *bytes.Buffer) {
 	}
 }
 
-// sendBatch returns the reply to encoded checks, which have a result each. The
-// body ends with end. It takes the statuses that ask takes.
-func (c *Client) sendBatch(ctx context.Context, checks [][]byte, end string, statuses ...int) (batchReply, error) {
-	body := slices.Concat([]byte(`{"checks":[`), bytes.Join(checks, []byte{','}), []byte(end))
+// sendBatch returns the reply to what is encoded, which has a result each. The body
+// ends with end. It takes the statuses that ask takes.
+func (c *Client) sendBatch(ctx context.Context, of batchOf, encoded [][]byte, end string, statuses ...int) (batchReply, error) {
+	body := slices.Concat([]byte(of.begin), bytes.Join(encoded, []byte{','}), []byte(end))
 	answer := answers.Get().(*bytes.Buffer)
 	defer release(answer)
-	if err := c.ask(ctx, http.MethodPost, "/v1/check/batch", body, answer, statuses...); err != nil {
+	if err := c.ask(ctx, http.MethodPost, of.path, body, answer, statuses...); err != nil {
 		return batchReply{}, err
 	}
-	r, err := decode(answer.Bytes(), len(checks))
+	r, err := decode(answer.Bytes(), len(encoded))
 	if err != nil {
 		return batchReply{}, unreadable(err)
 	}
-	if len(r.results) != len(checks) {
-		return batchReply{}, fmt.Errorf("client: weir answers %d of %d checks", len(r.results), len(checks))
+	if len(r.results) != len(encoded) {
+		return batchReply{}, fmt.Errorf("client: weir answers %d of %d", len(r.results), len(encoded))
 	}
 	return r, nil
 }

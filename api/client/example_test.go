@@ -132,3 +132,69 @@ func ExampleLimiter() {
 	// 200
 	// 429
 }
+
+// An answer of a language model costs what it reads and writes, which is known only when
+// it has ended: as much is reserved as it may be at most, and what wasn't used is given
+// back at once.
+func ExampleClient_Settle() {
+	weir := startWeir(newPolicy("llm", fixed("llm", 10_000)))
+	defer weir.Close()
+	limits, err := client.New(client.Config{URL: weir.URL, Timeout: patience})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer limits.Close()
+
+	const input, maxTokens = 800, 4000
+	answer, err := limits.Check(context.Background(), client.Check{Policy: "llm", Client: "team-a", Cost: input + maxTokens, Settle: true})
+	if err != nil || !answer.Allowed {
+		log.Fatal("try again in ", answer.RetryAfter, err)
+	}
+	fmt.Println(answer.Limits[0].Remaining, "remain while it streams")
+	written := int64(0)
+	for range 130 { // chunks of the stream
+		written += 8
+	}
+	settled, err := limits.Settle(context.Background(), answer.Receipt, input+written)
+	if err != nil {
+		log.Print(err) // it is settled later
+	}
+	fmt.Println(settled.Limits[0].Refunded, "given back,", settled.Limits[0].Remaining, "remain")
+	// Output:
+	// 5200 remain while it streams
+	// 2960 given back, 8160 remain
+}
+
+// At most 8 webhooks are sent to a receiver at once, and 100 a minute.
+func ExampleClient_Hold() {
+	inFlight := places("webhooks", 8, 30*time.Second)
+	weir := startWeir(newPolicy("webhooks", fixed("webhooks", 100), inFlight))
+	defer weir.Close()
+	limits, err := client.New(client.Config{URL: weir.URL, Timeout: patience})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer limits.Close()
+
+	send := func(receiver string) error {
+		lease, err := limits.Hold(context.Background(), client.Check{Policy: "webhooks", Client: receiver})
+		if err != nil { // a *client.DeniedError says when to try again
+			return err
+		}
+		defer lease.Release() // whatever becomes of it; and if this process dies, in 30 s
+		// http.Post(receiver, ...)
+		return nil
+	}
+	for range 20 {
+		if err := send("https://shop.example/hook"); err != nil {
+			fmt.Println(err)
+		}
+	}
+	answer, err := limits.Peek(context.Background(), "webhooks", "https://shop.example/hook")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(answer.Limits[0].Remaining, "more this minute,", answer.Limits[1].Remaining, "at once")
+	// Output:
+	// 80 more this minute, 8 at once
+}

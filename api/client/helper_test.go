@@ -18,6 +18,7 @@ import (
 
 	"weir/api"
 	"weir/api/client"
+	"weir/api/decide"
 	"weir/api/policy"
 	"weir/api/telemetry"
 	"weir/cas"
@@ -65,6 +66,7 @@ func startWeir(policies ...*policy.Policy) *weir {
 		Metrics:  telemetry.NewMetrics(nil, "test"),
 		Log:      slog.New(slog.DiscardHandler),
 		Now:      w.now,
+		Claims:   decide.Claims{Store: memory.New(nil), KeyPrefix: counters.DefaultKeyPrefix, Late: new(counters.Group)},
 	})
 	w.server = httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body) // what is missing, the service misses too
@@ -169,7 +171,7 @@ func start(t *testing.T, cfg client.Config, policies ...*policy.Policy) (*weir, 
 
 // newPolicy returns a policy with the defaults of a policy file.
 func newPolicy(name string, limits ...policy.Limit) *policy.Policy {
-	return &policy.Policy{Name: name, Limits: limits, OnStoreError: policy.StoreErrorLocal}
+	return &policy.Policy{Name: name, Limits: limits, OnStoreError: policy.StoreErrorLocal, SettleWithin: 10 * time.Minute}
 }
 
 // setClient makes an exception of p for one client.

@@ -10,7 +10,8 @@ import (
 // A reply is what weir answers to a check: an answer or a problem.
 type reply struct {
 	Answer
-	problem Problem // its status is the reply's, whatever that is
+	settlement Settlement
+	problem    Problem // its status is the reply's, whatever that is
 }
 
 // answer returns the answer, or the problem as an error.
@@ -67,6 +68,12 @@ func (s *scanner) reply(r *reply, results *[]reply) {
 		case "limits":
 			s.failIf(len(r.Limits) > 0) // they come twice
 			s.array(func() { r.Limits = append(r.Limits, s.limit()) })
+		case "receipt":
+			r.Receipt.Text = string(s.text())
+		case "settle_within":
+			r.Receipt.within = s.seconds()
+		case "renew_within":
+			r.Receipt.RenewWithin = s.seconds()
 		case "type":
 			r.problem.Type = s.string()
 		case "title":
@@ -138,6 +145,11 @@ type anyReply struct {
 	Wait       seconds `json:"wait"`
 	Degraded   bool    `json:"degraded"`
 	Shadow     bool    `json:"shadow"`
+	Receipt    string  `json:"receipt"`
+	Within     seconds `json:"settle_within"`
+	Renew      seconds `json:"renew_within"`
+	Settled    bool    `json:"settled"`
+	Already    bool    `json:"already"`
 	Limits     []struct {
 		Name       string  `json:"name"`
 		Algorithm  string  `json:"algorithm"`
@@ -146,6 +158,8 @@ type anyReply struct {
 		Remaining  int64   `json:"remaining"`
 		ResetAfter seconds `json:"reset_after"`
 		RetryAfter seconds `json:"retry_after"`
+		Refunded   int64   `json:"refunded"`
+		Charged    int64   `json:"charged"`
 	} `json:"limits"`
 
 	Type   string `json:"type"`
@@ -156,15 +170,20 @@ type anyReply struct {
 func (r *anyReply) reply() reply {
 	answer := Answer{
 		Allowed: r.Allowed, RetryAfter: r.RetryAfter.duration(), Wait: r.Wait.duration(),
-		Degraded: r.Degraded, Shadow: r.Shadow,
+		Degraded: r.Degraded, Shadow: r.Shadow, Receipt: Receipt{Text: r.Receipt, within: r.Within.duration(), RenewWithin: r.Renew.duration()},
 	}
+	settlement := Settlement{Already: r.Already}
 	for _, l := range r.Limits {
+		if r.Settled {
+			settlement.Limits = append(settlement.Limits, SettledLimit{Name: l.Name, Refunded: l.Refunded, Charged: l.Charged, Remaining: l.Remaining})
+			continue
+		}
 		answer.Limits = append(answer.Limits, Limit{
 			Name: l.Name, Algorithm: l.Algorithm, Allowed: l.Allowed, Limit: l.Limit, Remaining: l.Remaining,
 			ResetAfter: l.ResetAfter.duration(), RetryAfter: l.RetryAfter.duration(),
 		})
 	}
-	return reply{answer, Problem{Status: r.Status, Type: r.Type, Title: r.Title, Detail: r.Detail}}
+	return reply{answer, settlement, Problem{Status: r.Status, Type: r.Type, Title: r.Title, Detail: r.Detail}}
 }
 
 // seconds are given to the millisecond.

@@ -72,6 +72,7 @@ func decideJointly(ctx *counters.Deadline, now time.Time, timeout time.Duration,
 	j.askAll()
 	denied := false
 	for _, a := range answers {
+		a.Now = now
 		a.judge()
 		denied = denied || !a.Allowed && !a.Policy.Shadow
 		if a.Refused && err == nil {

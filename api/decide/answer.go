@@ -23,11 +23,14 @@ type Answer struct {
 	Retry    time.Duration // until a denied check fits; 0 if waiting is no help
 	Wait     time.Duration // until an admitted request may proceed
 	Limits   []LimitCheck
+	Now      time.Time // of the check
+	Settles  bool      // the check asked for a receipt
 
 	plan       *plan
-	vetoed     bool // another check denies that is decided with this one
-	contends   bool // denied only because others were faster at each attempt
-	quotasDeny bool // every quota does, and nothing else
+	cost       int64 // of the check
+	vetoed     bool  // another check denies that is decided with this one
+	contends   bool  // denied only because others were faster at each attempt
+	quotasDeny bool  // every quota does, and nothing else
 
 	deadline counters.Deadline // of TakeLimits; here, it costs no allocation
 }
@@ -48,8 +51,9 @@ type LimitCheck struct {
 	// Degraded says why the store could not be asked; it is nil if it could.
 	Degraded error
 
-	asked   bool // to consume the cost
-	decided bool // by the store, or by what the process knows
+	reserves bool // the cost is to be settled
+	asked    bool // to consume the cost
+	decided  bool // by the store, or by what the process knows
 }
 
 // A plan is what one kind of check of a policy is decided by.
@@ -153,7 +157,7 @@ func (l *LimitCheck) look(ctx context.Context, p *policy.Policy, now time.Time) 
 }
 
 func (l *LimitCheck) request(now time.Time) counters.Request {
-	return counters.Request{Client: l.Client, Cost: l.Cost, Limit: l.Value, Now: now}
+	return counters.Request{Client: l.Client, Cost: l.Cost, Limit: l.Value, Now: now, Reserved: l.reserves}
 }
 
 // capacity returns the largest cost that l can ever admit.
@@ -162,6 +166,7 @@ func (l *LimitCheck) capacity() int64 { return cmp.Or(l.Burst, l.Value) }
 // settle ends a check whose limits were asked: what they have consumed is given
 // back if it is denied.
 func (a *Answer) settle(ctx context.Context, now time.Time) {
+	a.Now = now
 	a.judge()
 	if !a.Allowed && !a.Policy.CountDenied {
 		a.refund(ctx, now)

@@ -117,7 +117,7 @@ func (b *batch) decideGroup(i int, next []int) {
 		q := b.checks[i]
 		b.outcomes[i] = b.decide(q)
 		var equal []int
-		for i = next[i]; i > 0 && b.checks[i].Cost == q.Cost && slices.Equal(b.checks[i].Limits, q.Limits); i = next[i] {
+		for i = next[i]; i > 0 && b.checks[i].Cost == q.Cost && b.checks[i].Settle == q.Settle && slices.Equal(b.checks[i].Limits, q.Limits); i = next[i] {
 			equal = append(equal, i)
 		}
 		for k, outcome := range inTurn(len(equal), func(int) Outcome { return b.decide(q) }, decidedFirst) {

@@ -13,6 +13,7 @@ type Check struct {
 	Client string
 	Cost   int64
 	Limits []LimitValue // passed by the caller for this check
+	Settle bool         // the cost is an estimate, to be settled by a receipt
 
 	// Of forward auth: the client's address, if it is known by that, or whether
 	// it is known by a header. What that says is a name, even if it looks like an
@@ -29,8 +30,8 @@ type LimitValue struct {
 }
 
 func (q *Check) validate() error {
-	if q.Cost < 0 || q.Cost > counters.MaxCost {
-		return invalid("cost %d must be a whole number from 0 to %d", q.Cost, counters.MaxCost)
+	if err := validateCost(q.Cost); err != nil {
+		return err
 	}
 	for _, l := range q.Limits {
 		if l.Value < 1 || l.Value > counters.MaxLimit {
@@ -38,6 +39,13 @@ func (q *Check) validate() error {
 		}
 	}
 	return ValidateClient(q.Client)
+}
+
+func validateCost(cost int64) error {
+	if cost < 0 || cost > counters.MaxCost {
+		return invalid("cost %d must be a whole number from 0 to %d", cost, counters.MaxCost)
+	}
+	return nil
 }
 
 // ValidateClient returns an Invalid if no client can have that name.

@@ -25,15 +25,21 @@ type Observer interface {
 	// Decided is told of the answer to a check that began at now, and how long that
 	// took. It must not keep the answer.
 	Decided(a *Answer, now time.Time, took time.Duration)
+	// Settled is told of what Engine.Settle returns.
+	Settled(s *Settlement, err error)
+	// Renewed is told of a limit whose lease was to be renewed, and why it wasn't.
+	Renewed(l *LimitCheck, err error)
 }
 
-// A Config says how long checks may take. All fields are needed.
+// A Config says how long checks may take, and where settlements are claimed. All fields
+// are needed, but for Claims where nothing is settled.
 type Config struct {
 	// StoreTimeout bounds how long a check waits for the store, counted from its
 	// start, and a batch as a whole.
 	StoreTimeout time.Duration
 	// Now is the clock.
-	Now func() time.Time
+	Now    func() time.Time
+	Claims Claims
 }
 
 // An Engine decides checks by a set of policies that doesn't change. Make it with
@@ -125,7 +131,7 @@ func (d *Decider) prepare(q Check) (*Answer, error) {
 		}
 	}
 	a := answers.Get().(*Answer)
-	*a = Answer{Policy: d.Policy, plan: d.plans[q.Route], Client: q.Client, Limits: a.Limits[:0]}
+	*a = Answer{Policy: d.Policy, plan: d.plans[q.Route], Client: q.Client, Limits: a.Limits[:0], Settles: q.Settle, cost: q.Cost}
 	exception := d.Exception(q.Client, q.Network, q.Header)
 	a.Blocked = exception.Blocked && !exception.Exempt
 	if a.Allowed = !a.Blocked; a.Blocked || exception.Exempt {
@@ -148,10 +154,17 @@ func (d *Decider) prepare(q Check) (*Answer, error) {
 		if l.Burst > 0 {
 			capacity, what = l.Burst, "burst of the limit"
 		}
-		if q.Cost > capacity {
-			return nil, invalid("cost %d is above the %s %q, which is %d, and can never be admitted", q.Cost, what, l.Name, capacity)
+		if l.Lease > 0 && !q.Settle {
+			return nil, invalid("the limit %q of what is under way needs \"settle\": true, and what is admitted has to be settled when it ends", l.Name)
 		}
-		a.Limits = append(a.Limits, LimitCheck{Limit: l, Value: limit, Client: q.Client, Cost: q.Cost})
+		cost := q.Cost
+		if l.CountsRequests {
+			cost = 1
+		}
+		if cost > capacity {
+			return nil, invalid("cost %d is above the %s %q, which is %d, and can never be admitted", cost, what, l.Name, capacity)
+		}
+		a.Limits = append(a.Limits, LimitCheck{Limit: l, Value: limit, Client: q.Client, Cost: cost, reserves: q.Settle})
 	}
 	return a, nil
 }
@@ -169,7 +182,7 @@ func (d *Decider) close(a *Answer, now time.Time) (*Answer, error) {
 // Peek returns the answer that a check of cost 1 would get now, and consumes
 // nothing. The error is an Invalid or a Refused.
 func (d *Decider) Peek(ctx context.Context, client string, now time.Time) (*Answer, error) {
-	a, err := d.prepare(Check{Policy: d.Name, Client: client, Cost: 1})
+	a, err := d.prepare(Check{Policy: d.Name, Client: client, Cost: 1, Settle: true})
 	if err != nil {
 		return nil, err
 	}

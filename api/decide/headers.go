@@ -74,9 +74,12 @@ func rateLimitPolicy(limits []*policy.Limit) string {
 }
 
 // appendPolicy appends what the limit is: "per-minute";q=100;w=60. The draft
-// knows only windows of whole seconds; others have no w.
+// knows only windows of whole seconds; others have no w, and leases a unit instead.
 func (l *LimitCheck) appendPolicy(b []byte) []byte {
 	b = strconv.AppendInt(append(appendName(b, l.Name), ";q="...), l.Value, 10)
+	if l.Lease > 0 {
+		return append(b, `;qu="concurrent-requests"`...)
+	}
 	if l.Window%time.Second == 0 {
 		b = strconv.AppendInt(append(b, ";w="...), int64(l.Window/time.Second), 10)
 	}

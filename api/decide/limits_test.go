@@ -23,6 +23,8 @@ var epoch = time.Unix(1_749_999_600, 0)
 type unheard struct{}
 
 func (unheard) Decided(*Answer, time.Time, time.Duration) {}
+func (unheard) Settled(*Settlement, error)                {}
+func (unheard) Renewed(*LimitCheck, error)                {}
 
 // newLimits returns what decides by one limit of a minute, and a check of one
 // client of it.

@@ -43,6 +43,8 @@ func (b banned) Recall(r counters.Request) (counters.Decision, bool) { return b.
 
 func (banned) Refund(context.Context, counters.Request, counters.Decision) error { return nil }
 
+func (banned) Charge(context.Context, counters.Request) error { return nil }
+
 func (banned) Reset(context.Context, string, time.Time) error { return nil }
 
 func (banned) Forget(string) {}

@@ -33,6 +33,9 @@ type Limiter interface {
 	// Refund undoes a Take or a TakeLocal that was admitted, given the same r
 	// and what Take answered. It may go on after ctx has ended.
 	Refund(ctx context.Context, r counters.Request, taken counters.Decision) error
+	// Charge consumes the cost of r, be there room or not; if it fails, as soon as
+	// the store answers.
+	Charge(ctx context.Context, r counters.Request) error
 	// Reset forgets what the client has consumed.
 	Reset(ctx context.Context, client string, now time.Time) error
 	// Forget drops what the process remembers of the client, and what of it the
@@ -61,6 +64,12 @@ type Limit struct {
 	// Route is the String of the Route whose requests this limit counts, apart
 	// from those of the policy's limit of the same name; "" in a policy.
 	Route string
+	// Lease is how long what is admitted takes its places, of a limit of what is under way
+	// at once; then it is also the Window. 0 is that of all others.
+	Lease time.Duration
+	// CountsRequests says that each check takes 1, whatever it costs, and that this is
+	// never settled.
+	CountsRequests bool
 	// Drains says that what is in use drains at the rate of the limit.
 	Drains bool
 	// Limiter decides for this limit. It must not be nil.

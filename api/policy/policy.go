@@ -5,7 +5,10 @@
 // Start reading at Policy; Index finds the exceptions and routes of a request.
 package policy
 
-import "iter"
+import (
+	"iter"
+	"time"
+)
 
 // OnStoreError says what a policy answers when the store can't decide. A client
 // that the process knows to be over its limit is denied in any case.
@@ -74,6 +77,8 @@ type Policy struct {
 	// Hold makes POST /v1/check answer an admitted check only when its wait
 	// is over.
 	Hold bool
+	// SettleWithin is for how long what a check has reserved can be settled.
+	SettleWithin time.Duration
 	// Shadow decides and counts, but always allows.
 	Shadow bool
 	// Clients are exceptions. Of those that hold for a client, the one of its

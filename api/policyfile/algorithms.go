@@ -28,6 +28,7 @@ type algorithm struct {
 	subWindows int    // the default of the key sub_windows
 	estimate   string // the default of the key estimate
 	waits      bool   // an admitted request may have to wait
+	leases     bool   // it has the key lease in the place of window
 	// complete sets what follows from the values of a limit. It may be nil.
 	complete func(l *policy.Limit)
 	// describe says in words what a limit promises.
@@ -133,6 +134,20 @@ var algorithms = []*algorithm{
 			return cas.NewSlidingLog(r.store, l.Window, l.Limit, r.casConfig(p, l))
 		},
 	},
+	{
+		name:   "concurrency",
+		leases: true,
+		keys: func(r *yamlReader, l *policy.Limit) []yamlKey {
+			return []yamlKey{r.durationWithin("lease", &l.Lease, cas.MinLease, cas.MaxLease)}
+		},
+		complete: func(l *policy.Limit) { l.Window, l.MaxLimit = l.Lease, cas.MaxPlaces },
+		describe: func(l *policy.Limit) string {
+			return fmt.Sprintf("at most %d at once, each until it is settled, or for %s after it was renewed last", l.Limit, inWords(l.Lease))
+		},
+		state: func(r *resources, p *policy.Policy, l *policy.Limit) (stateLimiter, error) {
+			return cas.NewConcurrency(r.store, l.Lease, l.Limit, r.casConfig(p, l))
+		},
+	},
 }
 
 const weighted, capped, strict = "weighted", "capped", "strict" // values of the key estimate
@@ -202,31 +217,6 @@ func (a *algorithm) kept(p *policy.Policy, l *policy.Limit, o counters.Options) 
 	key := counters.CounterKey(prefix, counters.Calendar(time.Now(), window.Width).Number)
 	items = window.Kept()
 	return items, items * memcached.ItemBytes(len(key), len(strconv.FormatInt(l.Limit, 10))), nil
-}
-
-// inWords writes a duration in its largest unit that makes it a whole number: 60 s,
-// as two minutes are the first to be minutes.
-func inWords(d time.Duration) string {
-	switch {
-	case d%(24*time.Hour) == 0:
-		return plural(int(d/(24*time.Hour)), "day")
-	case d%time.Hour == 0:
-		return fmt.Sprintf("%d h", d/time.Hour)
-	case d%time.Minute == 0 && d > time.Minute:
-		return fmt.Sprintf("%d min", d/time.Minute)
-	case d%time.Second == 0:
-		return fmt.Sprintf("%d s", d/time.Second)
-	default:
-		return fmt.Sprintf("%d ms", d/time.Millisecond)
-	}
-}
-
-// plural writes a number of things.
-func plural(n int, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
 }
 
 // A limiter decides by any of the algorithms.

@@ -51,6 +51,9 @@ func describe(b *strings.Builder, p *policy.Policy, o counters.Options) error {
 	if p.CountDenied {
 		b.WriteString("  denied checks count too\n")
 	}
+	if p.SettleWithin != defaultSettleWithin || slices.ContainsFunc(p.Limits, func(l policy.Limit) bool { return l.CountsRequests || l.Lease > 0 }) {
+		fmt.Fprintf(b, "  what a check has cost is settled within %s, and each settlement takes about 120 B for so long\n", inWords(p.SettleWithin))
+	}
 	if p.Hold {
 		b.WriteString("  /v1/check answers when the wait is over\n")
 	}
@@ -77,11 +80,19 @@ func describe(b *strings.Builder, p *policy.Policy, o counters.Options) error {
 func describeLimit(p *policy.Policy, l *policy.Limit, o counters.Options) (string, error) {
 	a := findAlgorithm(l)
 	items, bytes, err := a.kept(p, l, o)
-	return fmt.Sprintf("%s, about %s, %s per active client", a.describe(l), plural(items, "Memcached key"), size(bytes)), err
+	promise := a.describe(l)
+	if l.CountsRequests {
+		promise += ", each check 1"
+	}
+	return fmt.Sprintf("%s, about %s, %s per active client", promise, plural(items, "Memcached key"), size(bytes)), err
 }
 
 // describeAuth says in words what a policy means to proxies.
 func describeAuth(b *strings.Builder, p *policy.Policy, o counters.Options) error {
+	if slices.ContainsFunc(p.Limits, func(l policy.Limit) bool { return l.Lease > 0 }) {
+		fmt.Fprintf(b, "  /v1/auth/%s refuses all requests, as a proxy doesn't tell when they end\n", p.Name)
+		return nil
+	}
 	var identifiers []string
 	for _, id := range p.Identify {
 		identifiers = append(identifiers, id.String())

@@ -148,7 +148,7 @@ func (r *exceptionReader) routeKeys(route *policy.Route, numbers *map[string]int
 // fits makes sure that the cost of a route can be admitted by a limit that is in
 // force there, for all clients.
 func (r *exceptionReader) fits(route *policy.Route, l *policy.Limit, cost *yaml.Node) {
-	if l.Limit == 0 { // it is wrong itself
+	if l.Limit == 0 || l.CountsRequests { // it is wrong itself, or costs make no difference
 		return
 	}
 	if most := cmp.Or(l.Burst, l.Limit); route.Cost > most {

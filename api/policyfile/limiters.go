@@ -27,7 +27,7 @@ type Limiters struct {
 type limiterKey struct {
 	policy      string
 	countDenied bool
-	limit       policy.Limit // without the fields Limit, which may change, and Limiter
+	limit       policy.Limit // without Limiter, and without Limit where that may change
 }
 
 // NewLimiters returns Limiters that keep their counts in store. In the options
@@ -46,7 +46,9 @@ func (ls *Limiters) Bind(policies policy.Policies) error {
 	for _, p := range policies {
 		for l := range p.EachLimit() {
 			key := limiterKey{p.Name, p.CountDenied, *l}
-			key.limit.Limit, key.limit.Limiter = 0, nil
+			if key.limit.Limiter = nil; l.MaxLimit == 0 { // else it bounds the memory
+				key.limit.Limit = 0
+			}
 			limiter, ok := ls.inUse[key]
 			if !ok {
 				var err error

@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 
@@ -52,7 +53,10 @@ func Read(file string) ([]byte, error) {
 	return data, nil
 }
 
-const maxPolicyBytes = 1 << 20
+const (
+	maxPolicyBytes      = 1 << 20
+	defaultSettleWithin = 10 * time.Minute
+)
 
 // Parse returns the policies in data, the content of a policy file, without
 // limiters. Errors call it file. The error names each mistake with its line and says what
@@ -134,6 +138,7 @@ func (r *policyReader) policies(into policy.Policies, n *yaml.Node) {
 func (r *policyReader) policy(name string, n *yaml.Node) *policy.Policy {
 	p := &policy.Policy{
 		Name:                 name,
+		SettleWithin:         defaultSettleWithin,
 		OnStoreError:         policy.StoreErrorLocal,
 		Identify:             []policy.Identifier{{}},
 		OnMissingClient:      policy.MissingClientDeny,
@@ -152,6 +157,14 @@ func (r *policyReader) policy(name string, n *yaml.Node) *policy.Policy {
 	queues := algorithmsThat(func(a *algorithm) bool { return a.waits })
 	if p.Hold && !slices.ContainsFunc(p.Limits, func(l policy.Limit) bool { return slices.Contains(queues, l.Algorithm) }) {
 		r.fail(values["hold"], "hold needs a limit that makes requests wait, a %s, and %s has none", strings.Join(queues, " or a "), name)
+	}
+	if i := slices.IndexFunc(p.Limits, func(l policy.Limit) bool { return l.Lease > 0 }); i >= 0 {
+		for _, key := range []string{"identify", "routes"} {
+			if values[key] != nil {
+				r.fail(values[key], "%s is for /v1/auth, and %s has the limit %q of what is under way: a proxy doesn't tell when that ends",
+					key, name, p.Limits[i].Name)
+			}
+		}
 	}
 	exceptions := exceptionReader{&r.yamlReader, p}
 	if clients := values["clients"]; clients != nil {
@@ -173,6 +186,7 @@ func (r *policyReader) policyKeys(p *policy.Policy, mode *string) []yamlKey {
 		}},
 		r.boolean("count_denied", &p.CountDenied),
 		r.boolean("hold", &p.Hold),
+		r.durationWithin("settle_within", &p.SettleWithin, time.Second, 24*time.Hour),
 		r.choice("on_store_error", (*string)(&p.OnStoreError),
 			string(policy.StoreErrorLocal), string(policy.StoreErrorAllow), string(policy.StoreErrorDeny)),
 		r.choice("mode", mode, "enforce", "shadow"),
@@ -190,17 +204,24 @@ func (r *policyReader) policyKeys(p *policy.Policy, mode *string) []yamlKey {
 	}
 }
 
-// AlgorithmNames returns what the key algorithm of a limit may say, in the order
-// in which messages name it.
-func AlgorithmNames() []string { return algorithmsThat(func(*algorithm) bool { return true }) }
+// AlgorithmNames returns what the key algorithm of a limit may say that counts in a
+// window, in the order in which messages name it.
+func AlgorithmNames() []string { return algorithmsThat(func(a *algorithm) bool { return !a.leases }) }
+
+func allAlgorithms() []string { return algorithmsThat(func(*algorithm) bool { return true }) }
 
 // limitKeys are the keys of a limit, whatever its algorithm.
 func (r *policyReader) limitKeys(l *policy.Limit) []yamlKey {
 	keys := []yamlKey{
 		r.text("name", &l.Name),
-		r.choice("algorithm", &l.Algorithm, AlgorithmNames()...),
+		r.choice("algorithm", &l.Algorithm, allAlgorithms()...),
 		integer(&r.yamlReader, "limit", &l.Limit, 1, counters.MaxLimit),
 		r.duration("window", &l.Window),
+		{"counts", func(n *yaml.Node) {
+			var counts string
+			r.choice("counts", &counts, "cost", "requests").read(n)
+			l.CountsRequests = counts == "requests"
+		}},
 	}
 	for _, a := range algorithms {
 		for _, key := range a.keys(&r.yamlReader, l) {
@@ -223,10 +244,14 @@ func (r *policyReader) limit(p *policy.Policy, n *yaml.Node) {
 	switch {
 	case len(r.errs) > mistakes:
 	case l.Algorithm == "":
-		r.fail(n, "the limit has no algorithm; it must be %s", strings.Join(AlgorithmNames(), " or "))
+		r.fail(n, "the limit has no algorithm; it must be %s", strings.Join(allAlgorithms(), " or "))
 	case l.Limit == 0:
 		r.fail(n, "the limit has no limit, the number that is admitted per window")
-	case values["window"] == nil:
+	case findAlgorithm(&l).leases && values["window"] != nil:
+		r.fail(values["window"], "a %s has a lease, and no window: it limits how many are under way at once", l.Algorithm)
+	case findAlgorithm(&l).leases && values["lease"] == nil:
+		r.fail(n, "the limit has no lease, how long what is under way counts if it is neither settled nor renewed, such as 30s")
+	case !findAlgorithm(&l).leases && values["window"] == nil:
 		r.fail(n, "the limit has no window, a duration such as 1m")
 	default:
 		r.complete(p, &l, n, values)
@@ -267,7 +292,7 @@ func (r *policyReader) complete(p *policy.Policy, l *policy.Limit, n *yaml.Node,
 	named := *l
 	named.Name = "any" // a mistake in the name is reported above
 	if _, err := a.newLimiter(&resources{store: memory.New(nil), metrics: new(telemetry.Metrics)}, p, &named); err != nil {
-		r.fail(cmp.Or(values["sub_windows"], values["window"]), "%v", err)
+		r.fail(cmp.Or(values["sub_windows"], values["window"], values["limit"]), "%v", err)
 	}
 }
 

@@ -75,6 +75,7 @@ func TestPolicyFile(t *testing.T) {
 				{Name: "fixed-window", Algorithm: "fixed_window", Limit: 20_000, Window: 7 * 24 * time.Hour},
 			},
 			CountDenied:  true,
+			SettleWithin: time.Minute,
 			OnStoreError: policy.StoreErrorDeny,
 			Shadow:       true,
 			Clients: byKey(t, map[string]policy.Client{
@@ -103,9 +104,11 @@ func TestPolicyFile(t *testing.T) {
 			Limits: []policy.Limit{
 				{Name: "leaky-bucket", Algorithm: "leaky_bucket", Limit: 10, Window: time.Second, Drains: true, Burst: 50},
 				{Name: "token-bucket", Algorithm: "token_bucket", Limit: 20, Window: time.Second, Drains: true},
-				{Name: "sliding-log", Algorithm: "sliding_log", Limit: 10_000, Window: time.Hour, MaxLimit: 10_000},
+				{Name: "sliding-log", Algorithm: "sliding_log", Limit: 10_000, Window: time.Hour, MaxLimit: 10_000, CountsRequests: true},
+				{Name: "in-flight", Algorithm: "concurrency", Limit: 8, Window: 30 * time.Second, Lease: 30 * time.Second, MaxLimit: 1000},
 			},
 			Hold:                 true,
+			SettleWithin:         10 * time.Minute,
 			OnStoreError:         policy.StoreErrorLocal,
 			Identify:             []policy.Identifier{{}},
 			AuthDenyStatus:       429,
@@ -117,6 +120,7 @@ func TestPolicyFile(t *testing.T) {
 			Limits: []policy.Limit{
 				{Name: "sliding-window", Algorithm: "sliding_window", Limit: 1, Window: 36 * time.Hour, SubWindows: 10, Estimate: "weighted"},
 			},
+			SettleWithin:         10 * time.Minute,
 			OnStoreError:         policy.StoreErrorLocal,
 			Identify:             []policy.Identifier{{}},
 			AuthDenyStatus:       429,
@@ -232,9 +236,9 @@ type policyMistake struct {
 }
 
 func policyMistakes() []policyMistake {
-	const policyKeys = "description, limits, count_denied, hold, on_store_error, mode, clients, identify, on_missing_client, on_missing_path, ipv4_prefix, ipv6_prefix, auth_deny_status, auth_bad_request_status, routes"
-	const limitKeys = "name, algorithm, limit, window, sub_windows, estimate, burst, entries"
-	const algorithms = "fixed_window or sliding_window or token_bucket or leaky_bucket or sliding_log"
+	const policyKeys = "description, limits, count_denied, hold, settle_within, on_store_error, mode, clients, identify, on_missing_client, on_missing_path, ipv4_prefix, ipv6_prefix, auth_deny_status, auth_bad_request_status, routes"
+	const limitKeys = "name, algorithm, limit, window, counts, sub_windows, estimate, burst, entries, lease"
+	const algorithms = "fixed_window or sliding_window or token_bucket or leaky_bucket or sliding_log or concurrency"
 	const badName = "must be 1 to 63 of a-z, 0-9 and -, and not begin with -"
 	const badLimit = "must be a whole number from 1 to 1000000000000"
 	const badWindow = "must be whole milliseconds from 100ms to 366 days"
@@ -261,6 +265,16 @@ func policyMistakes() []policyMistake {
 		{"no such anchor", "policies: *p\n", []string{" unknown anchor 'p' referenced"}},
 		{"syntax error in a second document", "policies: {}\n---\n\t\n", []string{"3: the line is indented with a tab; YAML takes only spaces there"}},
 
+		{"a window of what is under way", limit("algorithm: concurrency, limit: 1, lease: 1m, window: 1m"),
+			[]string{`4: a concurrency has a lease, and no window: it limits how many are under way at once`}},
+		{"no lease", limit("algorithm: concurrency, limit: 1"),
+			[]string{`4: the limit has no lease, how long what is under way counts if it is neither settled nor renewed, such as 30s`}},
+		{"a short lease", limit("algorithm: concurrency, limit: 1, lease: 999ms"), []string{`4: lease "999ms" must be a duration from 1 s to 1 h`}},
+		{"too many places", limit("algorithm: concurrency, limit: 1001, lease: 1m"),
+			[]string{`4: limit 1001 of what is under way at once must be from 1 to 1000`}},
+		{"forward auth of what is under way", limit("algorithm: concurrency, limit: 1, lease: 1m") + "    identify: [ip]\n",
+			[]string{`5: identify is for /v1/auth, and policy "p" has the limit "concurrency" of what is under way: a proxy doesn't tell when that ends`}},
+		{"receipts of two days", more("settle_within: 2d"), []string{`4: settle_within "2d" must be a duration from 1 s to 1 day`}},
 		{"unknown key of the file", "policy: {}\n", []string{`1: the file has no key "policy"; it may have policies`}},
 		{"unknown key of a policy", more("limit: []"), []string{`4: policy "p" has no key "limit", but a limit has: check the indentation, or did you mean "limits"? It may have ` + policyKeys}},
 		{"unknown key of a limit", limit("algorithm: fixed_window, limit: 1, window: 1m, per: 1m"),

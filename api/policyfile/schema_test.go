@@ -65,10 +65,17 @@ func fileWith(kind, key, value string) string {
 	switch kind + " " + key {
 	case "policy hold":
 		return "policies: {p: {limits: [{algorithm: leaky_bucket, limit: 1, window: 1h}], hold: " + value + "}}"
+	case "limit lease":
+		return limit("algorithm: concurrency, limit: 1, lease: " + value)
+	case "limit counts":
+		return limit("algorithm: fixed_window, limit: 1, window: 1h, counts: " + value)
+	case "limit algorithm":
+		if value == "concurrency" {
+			return limit("limit: 1, lease: 1h, algorithm: " + value)
+		}
+		return limit("limit: 1, window: 1h, algorithm: " + value)
 	case "limit limit":
 		return limit("algorithm: fixed_window, window: 1h, limit: " + value)
-	case "limit algorithm":
-		return limit("limit: 1, window: 1h, algorithm: " + value)
 	case "limit window":
 		return limit("limit: 1, algorithm: fixed_window, window: " + value)
 	case "limit sub_windows", "limit estimate":
@@ -146,7 +153,16 @@ func TestSchemaHasTheLoadersBounds(t *testing.T) {
 			judge.agree(t, fileWith("route", "path", fmt.Sprintf("%q", "/x"+string(c))))
 		}
 	}
-	assert.Equal(t, durations.String(), schemaKinds(t)["limit"].Properties["window"].Pattern)
+	keys := schemaKinds(t)["limit"].Properties
+	for _, property := range []propertySchema{keys["window"], keys["lease"], schemaKinds(t)["policy"].Properties["settle_within"]} {
+		assert.Equal(t, durations.String(), property.Pattern)
+	}
+	for _, wrong := range []string{
+		"algorithm: concurrency, limit: 1001, lease: 1m", "algorithm: concurrency, limit: 1, window: 1m", "algorithm: concurrency, limit: 1",
+		"algorithm: fixed_window, limit: 1, window: 1m, lease: 1m", "algorithm: concurrency, limit: 1, lease: 1m, window: 1m",
+	} {
+		assert.NotEmpty(t, judge.agree(t, limit(wrong)), wrong)
+	}
 }
 
 // A schemaJudge judges policy files by the schema.
@@ -265,7 +281,8 @@ func TestExamplesKeepToTheSchema(t *testing.T) {
 // has been read, how long a time is, and what depends on other values. Each is
 // in a test's name or in a message.
 var beyondSchema = []string{
-	"already", "a second document", "must be whole milliseconds", "cuts", `has no limit "`, "could never be admitted", "is the same as", "window beyond 64 bits", "a client's log",
+	"already", "a second document", "must be whole milliseconds", "cuts", `has no limit "`, "could never be admitted", "is the same as", "window beyond 64 bits", "a client's log", "must be a duration from",
+	"a proxy doesn't tell",
 }
 
 // Wrong files are wrong by the schema too, but for what it can't tell.

@@ -218,6 +218,17 @@ func integer[T int | int64](r *yamlReader, name string, into *T, least, most T) 
 	})
 }
 
+func (r *yamlReader) durationWithin(name string, into *time.Duration, least, most time.Duration) yamlKey {
+	return r.scalar(name, fmt.Sprintf("a duration from %s to %s", inWords(least), inWords(most)), func(n *yaml.Node) bool {
+		d, err := parseDuration(n.Value)
+		if err != nil || d < least || d > most {
+			return false
+		}
+		*into = d
+		return true
+	})
+}
+
 func (r *yamlReader) duration(name string, into *time.Duration) yamlKey {
 	return r.scalar(name, "a duration such as 500ms, 1m, 24h or 7d", func(n *yaml.Node) bool {
 		d, err := parseDuration(n.Value)

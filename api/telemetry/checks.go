@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"log/slog"
 	"strings"
 	"sync/atomic"
@@ -26,6 +27,7 @@ type Checks struct {
 	degraded, localDenied, missingPath prometheus.Counter
 	duration                           prometheus.Observer
 	limits                             []prometheus.Counter // denials of each of the policy's limits
+	settlements, settledUnits, leases  *prometheus.CounterVec
 }
 
 // Listeners are told of checks, beside the metrics.
@@ -51,6 +53,7 @@ func (m *Metrics) Checks(p *policy.Policy, before *Checks, l Listeners) *Checks 
 		localDenied: m.localDenials.WithLabelValues(p.Name),
 		missingPath: m.missingPath.WithLabelValues(p.Name),
 		duration:    m.checkDuration.WithLabelValues(p.Name),
+		settlements: m.settlements, settledUnits: m.settledUnits, leases: m.leases,
 	}
 	for v, name := range decide.Verdicts {
 		c.verdicts[v] = m.checks.WithLabelValues(p.Name, name)
@@ -66,6 +69,7 @@ func (m *Metrics) Checks(p *policy.Policy, before *Checks, l Listeners) *Checks 
 func (m *Metrics) Forget(policy string) {
 	for _, vec := range []*prometheus.MetricVec{
 		m.checks.MetricVec, m.checkDuration.MetricVec, m.degraded.MetricVec, m.localDenials.MetricVec, m.limitDenials.MetricVec, m.missingPath.MetricVec,
+		m.settlements.MetricVec, m.settledUnits.MetricVec, m.leases.MetricVec,
 	} {
 		vec.DeletePartialMatch(prometheus.Labels{"policy": policy})
 	}
@@ -75,11 +79,12 @@ func (m *Metrics) Forget(policy string) {
 // it took.
 func (c *Checks) Decided(a *decide.Answer, now time.Time, took time.Duration) {
 	c.countVerdict(a, took)
-	if a.Denied {
-		for i := range a.Limits { // all of the policy's, or none
-			if !a.Limits[i].Allowed {
-				c.limits[i].Inc()
-			}
+	for i := range a.Limits { // all of the policy's, or none
+		switch l := &a.Limits[i]; {
+		case a.Denied && !l.Allowed:
+			c.limits[i].Inc()
+		case l.Lease > 0 && !a.Denied:
+			c.leases.WithLabelValues(c.policy, l.Name, "granted").Inc()
 		}
 	}
 	c.kept.count(a, now)
@@ -89,6 +94,43 @@ func (c *Checks) Decided(a *decide.Answer, now time.Time, took time.Duration) {
 	if c.Log != nil {
 		c.log(a)
 	}
+}
+
+// Settled counts a settlement, or why there is none.
+func (c *Checks) Settled(s *decide.Settlement, err error) {
+	var refunded, charged int64
+	for i := range s.Limits { // the same of each that counts it
+		if l := &s.Limits[i]; l.Lease > 0 {
+			c.leases.WithLabelValues(c.policy, l.Name, "released").Inc()
+		} else {
+			refunded, charged = max(refunded, l.Refunded), max(charged, l.Charged)
+		}
+	}
+	outcome := "equal"
+	switch {
+	case errors.Is(err, decide.ErrLate):
+		outcome = "late"
+	case err != nil:
+		outcome = "failed"
+	case s.Already:
+		outcome = "already"
+	case refunded > 0:
+		outcome = "refunded"
+		c.settledUnits.WithLabelValues(c.policy, "refunded").Add(float64(refunded))
+	case charged > 0:
+		outcome = "charged"
+		c.settledUnits.WithLabelValues(c.policy, "charged").Add(float64(charged))
+	}
+	c.settlements.WithLabelValues(c.policy, outcome).Inc()
+}
+
+// Renewed counts a lease that was to be renewed.
+func (c *Checks) Renewed(l *decide.LimitCheck, err error) {
+	outcome := "renewed"
+	if err != nil {
+		outcome = "lost"
+	}
+	c.leases.WithLabelValues(c.policy, l.Name, outcome).Inc()
 }
 
 // countVerdict counts what was decided, whatever limits were asked.

@@ -20,11 +20,11 @@ var durationBuckets = []float64{50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3,
 // zero Metrics aren't usable. They are safe for concurrent use.
 type Metrics struct {
 	// Of checks, and of limits.
-	checks, degraded, localDenials, limitDenials, missingPath *prometheus.CounterVec
-	checkDuration                                             *prometheus.HistogramVec
-	batchSize, casAttempts                                    prometheus.Histogram
-	casConflicts, casForeign, casAhead                        prometheus.Counter
-	refundsFailed, reseeded                                   prometheus.Counter
+	checks, degraded, localDenials, limitDenials, missingPath, settlements, settledUnits, leases *prometheus.CounterVec
+	checkDuration                                                                                *prometheus.HistogramVec
+	batchSize, casAttempts                                                                       prometheus.Histogram
+	casConflicts, casForeign, casAhead                                                           prometheus.Counter
+	refundsFailed, reseeded                                                                      prometheus.Counter
 	// Of the store.
 	operations     operationCounts
 	operationTimes *prometheus.HistogramVec
@@ -85,6 +85,12 @@ func NewMetrics(r prometheus.Registerer, version string) *Metrics {
 			"Checks that a limit denied, in shadow mode too. One that several limits deny counts for each of them.", "policy", "limit"),
 		missingPath: counter("weir_auth_missing_path_total",
 			"Requests to /v1/auth by policies with routes in which the proxy did not say the path, so that no route could count.", "policy"),
+		settlements: counter("weir_settlements_total",
+			"Settlements by policy and outcome: refunded (less was used than reserved), charged (more was), equal, already (settled before), late (too late: what was reserved stays), failed (nothing was done).", "policy", "outcome"),
+		settledUnits: counter("weir_settled_units_total",
+			"Costs that settlements have given back or charged, by policy and direction: refunded, charged.", "policy", "direction"),
+		leases: counter("weir_leases_total",
+			"Leases by policy, limit and outcome: granted, renewed, released, lost (they had ended, and there was no room to renew them).", "policy", "limit", "outcome"),
 		held: gauge("weir_held_requests",
 			"Answers that are being held until their wait is over."),
 		reloads: counter("weir_config_reloads_total",

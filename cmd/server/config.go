@@ -29,6 +29,7 @@ import (
 // config is what the command line and the environment say.
 type config struct {
 	listen        string
+	http          string // plainHTTP or netHTTP
 	grpcListen    string
 	policyFile    string
 	envoyConfig   string // a file or a folder of files
@@ -57,6 +58,9 @@ type config struct {
 	version       bool
 }
 
+// What reads HTTP: weir itself, as far as requests are plain, or net/http alone.
+const plainHTTP, netHTTP = "plain", "net"
+
 // The formats of the log.
 const textFormat, jsonFormat = "text", "json"
 
@@ -80,6 +84,7 @@ func parseConfig(args, environment []string, out io.Writer) (*config, error) {
 		})
 	}
 	fs.StringVar(&cfg.listen, "listen", "127.0.0.1:8080", "`address` to serve HTTP on")
+	fs.StringVar(&cfg.http, "http", plainHTTP, "what reads `HTTP`: plain, weir itself where it is plain checks and forward auth, or net, Go's net/http alone")
 	fs.StringVar(&cfg.policyFile, "config", "", "policy `file`, YAML (default: the built-in policies)")
 	fs.StringVar(&cfg.grpcListen, "grpc-listen", "", "`address` to serve Envoy's rate limit service on, by gRPC (default: none)")
 	fs.StringVar(&cfg.envoyConfig, "envoy-config", "", "`file` or folder of files in the format of envoyproxy/ratelimit, YAML (default: none)")
@@ -204,6 +209,7 @@ func (c *config) check() error {
 		}
 	}
 	require(portInRange(c.listen), "-listen %q has a port that is out of range; give one from 0 to 65535", c.listen)
+	require(slices.Contains([]string{plainHTTP, netHTTP}, c.http), "-http %q must be plain or net", c.http)
 	require(portInRange(c.grpcListen), "-grpc-listen %q has a port that is out of range; give one from 0 to 65535", c.grpcListen)
 	require(c.grpcListen == "" || c.envoyConfig != "", "-grpc-listen needs -envoy-config, the limits that it answers by")
 	require(slices.Contains(policyfile.AlgorithmNames(), c.envoyDefault), "-envoy-algorithm %q must be %s", c.envoyDefault, strings.Join(policyfile.AlgorithmNames(), " or "))

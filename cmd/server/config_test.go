@@ -41,6 +41,7 @@ func TestConfigDefaults(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, &config{
 		listen:        "127.0.0.1:8080",
+		http:          "plain",
 		storeTimeout:  50 * time.Millisecond,
 		clockSkew:     50 * time.Millisecond,
 		keyPrefix:     "weir",
@@ -56,6 +57,7 @@ func TestConfigDefaults(t *testing.T) {
 var everySetting = map[string]string{
 	"view-clients":        "7",
 	"listen":              "0.0.0.0:9",
+	"http":                "net",
 	"config":              "policies.yaml",
 	"memcached":           "a:1, /run/b.sock , dns+c:1",
 	"grpc-listen":         "0.0.0.0:10",
@@ -86,7 +88,7 @@ var everySetting = map[string]string{
 func TestConfigFromFlagsAndEnvironment(t *testing.T) {
 	t.Parallel()
 	want := &config{
-		listen: "0.0.0.0:9", policyFile: "policies.yaml", grpcListen: "0.0.0.0:10", envoyConfig: "limits",
+		listen: "0.0.0.0:9", http: "net", policyFile: "policies.yaml", grpcListen: "0.0.0.0:10", envoyConfig: "limits",
 		envoyDefault: "sliding_window", envoyDenied: true, envoyHeaders: "legacy", memcached: []string{"a:1", "/run/b.sock", "dns+c:1"},
 		storeTimeout: 20 * time.Millisecond, clockSkew: 0, keyPrefix: "edge", viewClients: 7, tokenFile: "tokens",
 		proxies: mustNetworks("10.0.0.0/8", "fd00::/8"), tlsCert: "cert.pem", tlsKey: "key.pem", tlsClientCA: "ca.pem",

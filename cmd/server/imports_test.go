@@ -25,8 +25,9 @@ var testLibraries = []string{
 	"github.com/prometheus/client_golang",
 }
 
-// folders are all folders that hold Go code, but for those of bench, which may
-// import anything. A name that ends with /... is also all folders below.
+// folders are all folders that hold Go code, but for those of bench, whose
+// experiments may import anything but each other. A name that ends with /... is
+// also all folders below.
 var folders = map[string]struct {
 	weir      []string // the folders it may import
 	libraries []string // and the libraries, with all their packages
@@ -48,11 +49,13 @@ var folders = map[string]struct {
 	"subwindow":                   {[]string{"counters", "counters/ledger"}, nil},
 	"cas":                         {[]string{"counters", "counters/ledger"}, nil},
 	"api/policy":                  {[]string{"counters"}, nil},
-	"api/decide": {[]string{"counters", "api/policy"}, []string{
+	"api/receipt":                 {nil, nil},
+	"api/decide": {[]string{"counters", "api/policy", "api/receipt"}, []string{
 		"github.com/go-json-experiment/json", // quotes names in headers
 	}},
 	"api/telemetry": {[]string{"counters", "counters/topk", "api/policy", "api/decide"}, []string{"github.com/prometheus/client_golang"}},
-	"api": {[]string{"counters", "counters/topk", "api/policy", "api/decide", "api/telemetry"}, []string{
+	"api/plain":     {},
+	"api": {[]string{"counters", "counters/topk", "api/plain", "api/policy", "api/receipt", "api/decide", "api/telemetry"}, []string{
 		"github.com/go-json-experiment/json", "github.com/labstack/echo/v4", "github.com/prometheus/client_golang",
 	}},
 	"api/envoy": {[]string{"counters", "api/policy", "api/decide"}, []string{
@@ -76,7 +79,7 @@ var folders = map[string]struct {
 var harmless = []string{"net/netip", "net/textproto"}
 
 // networkers are the folders that may talk to a network.
-var networkers = []string{"counters/memcached", "counters/memcached/pipeline", "counters/memcachedtest", "api", "api/envoy", "api/client", "cmd/server", "cmd/server/servertest"}
+var networkers = []string{"counters/memcached", "counters/memcached/pipeline", "counters/memcachedtest", "api", "api/plain", "api/envoy", "api/client", "cmd/server", "cmd/server/servertest"}
 
 // Code keeps to its folder's imports. Tests may also import test libraries,
 // gomemcache and any of weir's folders.
@@ -100,12 +103,10 @@ func TestImportsKeepToTheTable(t *testing.T) {
 		require.NoError(t, err)
 		path = filepath.ToSlash(path)
 		folder := filepath.ToSlash(filepath.Dir(path))
-		if within(folder, "bench") {
-			return nil
-		}
 		found[folder] = true
 		allowed, ok := folders[folder]
-		if !assert.True(t, ok, "%s: Go code has no place in %q", path, folder) {
+		experiment := within(folder, "bench/measure", "bench/model", "bench/verify", "bench/internal")
+		if !assert.True(t, ok || experiment || folder == "bench", "%s: Go code has no place in %q", path, folder) {
 			return nil
 		}
 
@@ -116,11 +117,16 @@ func TestImportsKeepToTheTable(t *testing.T) {
 		for _, spec := range file.Imports {
 			imported, err := strconv.Unquote(spec.Path.Value)
 			require.NoError(t, err)
+			other, ours := strings.CutPrefix(imported, "weir/")
+			if !ok {
+				assert.False(t, experiment && within(other, "bench") && !within(other, "bench/internal"), "%s imports %s", path, imported)
+				continue
+			}
 			if imported == gomemcache && !isTest {
 				gomemcacheUsers[folder] = true
 			}
 			first, _, _ := strings.Cut(imported, "/")
-			switch other, ours := strings.CutPrefix(imported, "weir/"); {
+			switch {
 			case ours:
 				assert.True(t, isTest || slices.ContainsFunc(allowed.weir, func(pattern string) bool {
 					below, all := strings.CutSuffix(pattern, "/...")

@@ -111,7 +111,8 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 	}
 	options := cfg.limiterOptions()
 	options.Refunds, options.RefundFailed = &p.refunds, p.metrics.RefundFailed
-	p.limiters = policyfile.NewLimiters(p.metrics.InstrumentStore(store), options, p.metrics, p.log)
+	store = p.metrics.InstrumentStore(store)
+	p.limiters = policyfile.NewLimiters(store, options, p.metrics, p.log)
 	telemetry.RegisterViews(registry, p.limiters.Clients, p.limiters.ClientLimit)
 	loaded, err := p.loadPolicies()
 	if err != nil {
@@ -133,6 +134,7 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 	p.apiConfig = api.Config{
 		Policies:       loaded.policies,
 		StoreTimeout:   cfg.storeTimeout,
+		Claims:         decide.Claims{Store: store, KeyPrefix: cfg.keyPrefix, Horizon: options.Horizon(), Late: &p.refunds},
 		Health:         health,
 		Undecided:      undecided,
 		Tokens:         tokens,
@@ -306,7 +308,11 @@ func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) 
 	working, stopWork := context.WithCancel(ctx)
 	var work sync.WaitGroup
 	work.Go(func() { p.reloadUntil(working, hangup) })
-	srv := p.server.HTTPServer()
+	web := p.server.HTTPServer()
+	var srv httpServer = web
+	if p.cfg.http == plainHTTP && p.tls == nil {
+		srv = p.server.PlainServer(web)
+	}
 	defer func() {
 		stopWork()
 		err = errors.Join(err, srv.Close()) // before waiting, as the grace is over
@@ -327,7 +333,7 @@ func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) 
 
 	var open, changed atomic.Int64
 	var silent sync.Map // keys are the connections that have sent nothing yet
-	srv.ConnState = func(c net.Conn, state http.ConnState) {
+	web.ConnState = func(c net.Conn, state http.ConnState) {
 		changed.Add(1)
 		switch state {
 		case http.StateNew:
@@ -359,6 +365,13 @@ func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) 
 	go func() { stopped <- stopGRPC() }()
 	err = p.shutDown(srv, served, &open, &changed, &silent)
 	return errors.Join(err, <-stopped)
+}
+
+// An httpServer is an http.Server, or one that begins with another.
+type httpServer interface {
+	Serve(net.Listener) error
+	Shutdown(context.Context) error
+	Close() error
 }
 
 func (p *program) retryResetsUntil(ctx context.Context) {
@@ -414,7 +427,7 @@ func (p *program) drainEnd() time.Time {
 // open connections send, and closes them once all have been quiet for
 // drainPause. changed counts what happens on connections, and silent are those
 // that have sent nothing yet.
-func (p *program) shutDown(srv *http.Server, served <-chan error, open, changed *atomic.Int64, silent *sync.Map) error {
+func (p *program) shutDown(srv httpServer, served <-chan error, open, changed *atomic.Int64, silent *sync.Map) error {
 	p.log.Info("draining", slog.Int64("connections", open.Load()))
 	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.shutdownGrace)
 	defer cancel()

@@ -4,14 +4,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"weir/cmd/server/servertest"
+	"weir/counters/limitertest"
 	"weir/counters/memcachedtest"
 )
 
@@ -42,29 +41,14 @@ policies:
 		return answer.Limits[0].Remaining
 	}
 	for _, narrow := range []string{"fixed", "bucket", "log"} {
-		var admitted atomic.Int64
-		var callers sync.WaitGroup
-		start := make(chan struct{})
 		// The others are kept on several servers, whichever has the narrow one.
 		wide := []string{narrow + "-1", narrow + "-2", narrow + "-3", narrow + "-4"}
-		for i := range 64 {
-			callers.Go(func() {
-				<-start
-				for range 6 {
-					if ask(processes[i%4], narrow, wide[i/4%4]) {
-						admitted.Add(1)
-					}
-				}
-			})
-		}
-		close(start)
-		callers.Wait()
-		storm := admitted.Load()
+		admitted := limitertest.Race(64, 6, func(i, _ int) bool { return ask(processes[i%4], narrow, wide[i/4%4]) })
+		t.Logf("%s: %d in the storm", narrow, admitted)
 		for ask(processes[0], narrow, wide[0]) { // others were faster each time
-			admitted.Add(1)
+			admitted++
 		}
-		t.Logf("%s: %d in the storm", narrow, storm)
-		assert.EqualValues(t, 100, admitted.Load(), narrow)
+		assert.EqualValues(t, 100, admitted, narrow)
 		assert.Zero(t, left(processes[1], narrow, "a"), narrow)
 		var taken int64
 		for _, client := range wide {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -23,6 +24,11 @@ import (
 var bin string
 
 func TestMain(m *testing.M) {
+	// Most tests wait, for which they need no processor of their own. The command
+	// line has the last word.
+	if err := flag.Set("test.parallel", fmt.Sprint(2*runtime.GOMAXPROCS(0))); err != nil {
+		panic(err)
+	}
 	flag.Parse()
 	if testing.Short() { // which is for tests that start no process
 		return
@@ -44,13 +50,19 @@ func build(file string, command ...string) error {
 		return err
 	}
 	args := append(command, "-o", file)
-	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+	if raceDetector() {
 		args = append(args, "-race")
 	}
 	if out, err := exec.Command("go", append(args, "..")...).CombinedOutput(); err != nil {
 		return fmt.Errorf("%w\n%s", err, out)
 	}
 	return nil
+}
+
+// raceDetector reports whether the tests, and what they build, have the race detector.
+func raceDetector() bool {
+	info, ok := debug.ReadBuildInfo()
+	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
 // What most tests start is built once, when the first of them needs it.

@@ -557,7 +557,6 @@ func TestProxiesWithoutWeir(t *testing.T) {
 						}
 						require.Equal(t, open, app.asked.Load() > before)
 						require.Equal(t, -1, r.left())
-						require.Less(t, r.took, 2*time.Second)
 						quickest = min(quickest, r.took)
 					}
 					assert.Less(t, quickest, 300*time.Millisecond)
@@ -581,7 +580,6 @@ func TestProxiesWithoutWeir(t *testing.T) {
 				// It may answer what was on its way.
 				require.Eventually(t, func() bool {
 					r := visitor.ask(t, "/", "still here")
-					require.Less(t, r.took, 2*time.Second)
 					return r.status == down && r.left() < 0
 				}, servertest.Patience, time.Millisecond)
 				require.NoError(t, weir.cmd.Process.Signal(syscall.SIGCONT))

@@ -1,0 +1,136 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// A DeniedError is why there is no Lease: its Answer says when to try again.
+type DeniedError struct{ Answer Answer }
+
+func (e *DeniedError) Error() string {
+	return fmt.Sprintf("client: denied; try again in %v", e.Answer.RetryAfter)
+}
+
+// A Lease is places that are held for what is under way. It is safe for concurrent use.
+type Lease struct {
+	client  *Client
+	stop    context.CancelFunc
+	renewed sync.WaitGroup
+	lost    chan struct{}
+
+	mu      sync.Mutex
+	receipt Receipt
+}
+
+// Hold asks q, which is to be settled, and holds the places that it is given until Release
+// or Settle, renewing them in time. Each Lease must be ended by one of these, in a defer.
+// When ctx ends, so does the renewing, and the places are free a lease later. The error is
+// a *DeniedError, or one of Check: then nothing is held.
+func (c *Client) Hold(ctx context.Context, q Check) (*Lease, error) {
+	h := holder{client: c}
+	switch a, err := h.Check(ctx, q); {
+	case a.Allowed:
+		return h.lease, nil
+	case err != nil:
+		return nil, err
+	default:
+		return nil, &DeniedError{a}
+	}
+}
+
+// hold returns the lease of a receipt.
+func (c *Client) hold(ctx context.Context, r Receipt) *Lease {
+	ctx, stop := context.WithCancel(ctx)
+	l := &Lease{client: c, stop: stop, lost: make(chan struct{}), receipt: r}
+	if r.RenewWithin > 0 {
+		l.renewed.Go(func() { l.renew(ctx) })
+	}
+	return l
+}
+
+// renewRetry is how long after a failure a lease is renewed again.
+const renewRetry = 500 * time.Millisecond
+
+// renew renews l in half of the time that there is, until ctx ends or it is lost.
+func (l *Lease) renew(ctx context.Context) {
+	l.mu.Lock()
+	r := l.receipt
+	l.mu.Unlock()
+	for wait := r.RenewWithin / 2; ; {
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return
+		}
+		next, err := l.client.Renew(ctx, r)
+		switch {
+		case err == nil:
+			l.mu.Lock()
+			r, l.receipt = next, next
+			l.mu.Unlock()
+			wait = r.RenewWithin / 2
+		case ctx.Err() != nil:
+			return
+		case !again(err):
+			close(l.lost)
+			return
+		default:
+			wait = min(renewRetry, wait)
+		}
+	}
+}
+
+// Lost is closed when the places may be another's: weir has said that the lease is over and
+// there is no room, or that it can't be renewed any more.
+func (l *Lease) Lost() <-chan struct{} { return l.lost }
+
+// Release gives the places back, and has the check cost what it has reserved. It waits no
+// longer than Config.Timeout; what fails is done later. It may be called again.
+func (l *Lease) Release() { _, _ = l.settle(-1) }
+
+// Settle is Release, of what has cost this much in the end.
+func (l *Lease) Settle(cost int64) (Settlement, error) { return l.settle(cost) }
+
+func (l *Lease) settle(cost int64) (Settlement, error) {
+	l.stop()
+	l.renewed.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.client.settle(context.Background(), l.receipt, cost)
+}
+
+// Concurrent is Middleware that holds the places of the check while a handler serves a
+// request, and gives them back when it returns, or panics.
+func (c *Client) Concurrent(check func(*http.Request) Check) func(next http.Handler) http.Handler {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			h := holder{client: c}
+			admitted := Admit(w, r, &h, check(r))
+			if h.lease != nil {
+				defer h.lease.Release()
+			}
+			if admitted {
+				next.ServeHTTP(w, r)
+			}
+		})
+	}
+}
+
+// A holder is a Limiter that holds what it admits.
+type holder struct {
+	client *Client
+	lease  *Lease
+}
+
+func (h *holder) Check(ctx context.Context, q Check) (Answer, error) {
+	q.Settle = true
+	a, err := h.client.Check(ctx, q)
+	if a.Allowed {
+		h.lease = h.client.hold(ctx, a.Receipt)
+	}
+	return a, err
+}

@@ -1,0 +1,114 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+)
+
+// ErrSettledLater comes with the reason why weir couldn't be asked to settle a receipt:
+// the Client goes on trying, until the receipt's time is over or Close.
+var ErrSettledLater = errors.New("client: the receipt is settled later")
+
+// Settle says what a check has cost in the end: what wasn't used is given back where it
+// was counted, and what was used beyond it is counted now, whatever is left. Only the
+// first settlement of a receipt counts, so it may be repeated. The zero Receipt has
+// nothing to settle. The error is a *Problem, of status 410 if the receipt is too old;
+// the context's; or an ErrSettledLater. Up to 10,000 receipts wait for weir; of one more
+// the error says that weir wasn't asked.
+func (c *Client) Settle(ctx context.Context, r Receipt, cost int64) (Settlement, error) {
+	if cost < 0 || cost > maxCost {
+		return Settlement{}, wrong("cost %d must be from 0 to %d", cost, maxCost)
+	}
+	return c.settle(ctx, r, cost)
+}
+
+// settle is Settle; a cost that is negative is what was reserved.
+func (c *Client) settle(ctx context.Context, r Receipt, cost int64) (Settlement, error) {
+	if r.Text == "" {
+		return Settlement{}, nil
+	}
+	settlement := struct {
+		Receipt string `json:"receipt"`
+		Cost    *int64 `json:"cost,omitempty"`
+	}{Receipt: r.Text}
+	if cost >= 0 {
+		settlement.Cost = &cost
+	}
+	encoded, err := json.Marshal(settlement)
+	if err != nil {
+		return Settlement{}, err
+	}
+	reply, err := c.settler.batcher.do(ctx, encoded)
+	if err == nil {
+		_, err = reply.answer()
+	}
+	if again(err) && c.settler.later(waiting{encoded, r.Until}) {
+		err = fmt.Errorf("%w: %w", ErrSettledLater, err)
+	}
+	return reply.settlement, err
+}
+
+const maxCost = 1_000_000_000
+
+// Renew has what is under way go on, by the Receipt that it returns in the place of r. The
+// error is a *Problem: of status 409 if its time was over and there is no room, of 410 if
+// r is too old; or it is as in Peek, and r may be tried again.
+func (c *Client) Renew(ctx context.Context, r Receipt) (Receipt, error) {
+	body, err := json.Marshal(struct {
+		Receipt string `json:"receipt"`
+	}{r.Text})
+	if err != nil {
+		return r, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	var answer bytes.Buffer
+	if err := c.ask(ctx, http.MethodPost, "/v1/renew", body, &answer); err != nil {
+		return r, err
+	}
+	renewed, err := decode(answer.Bytes(), 0)
+	if err != nil {
+		return r, unreadable(err)
+	}
+	r.Text, r.RenewWithin = renewed.Receipt.Text, renewed.Receipt.RenewWithin
+	return r, nil
+}
+
+// A Charge is a cost that counts whatever is left.
+type Charge struct {
+	// Policy and Client are those of a Check.
+	Policy string `json:"policy"`
+	Client string `json:"client"`
+	// Cost is at most 1,000,000,000; 0 means 1.
+	Cost int64 `json:"cost,omitempty"`
+	// ID tells the charge from others of the client, so that it counts once however often
+	// it is sent; "" means that each counts.
+	ID string `json:"id,omitempty"`
+}
+
+// Charge counts a cost that nobody asked about before. The answer says how the client
+// stands then; it is allowed. The error is as in Peek: then the charge may have counted.
+func (c *Client) Charge(ctx context.Context, q Charge) (Answer, error) {
+	if err := validateClient(q.Client); err != nil {
+		return Answer{}, err
+	}
+	body, err := json.Marshal(q)
+	if err != nil {
+		return Answer{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	var answer bytes.Buffer
+	if err := c.ask(ctx, http.MethodPost, "/v1/charge", body, &answer); err != nil {
+		return Answer{}, err
+	}
+	r, err := decode(answer.Bytes(), 0)
+	if err != nil {
+		return Answer{}, unreadable(err)
+	}
+	return r.Answer, nil
+}

@@ -1,0 +1,186 @@
+package client_test
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/api/client"
+	"weir/api/policy"
+	"weir/cas"
+	"weir/counters"
+	"weir/counters/memory"
+)
+
+// places returns a limit of how many are under way at once.
+func places(named string, limit int64, lease time.Duration) policy.Limit {
+	l := limitOf("in-flight", "concurrency", limit, lease, func(o counters.Options) (policy.Limiter, error) {
+		return cas.NewConcurrency(memory.New(nil), lease, limit, cas.Config{Options: o})
+	}, named)
+	l.Lease = lease
+	return l
+}
+
+func left(t *testing.T, c *client.Client, policy string) int64 {
+	t.Helper()
+	a, err := c.Peek(t.Context(), policy, "alice")
+	require.NoError(t, err)
+	return a.Limits[0].Remaining
+}
+
+func TestACostIsSettled(t *testing.T) {
+	t.Parallel()
+	_, c := start(t, client.Config{}, newPolicy("llm", fixed("llm", 100)))
+	a, err := c.Check(t.Context(), client.Check{Policy: "llm", Client: "alice", Cost: 60, Settle: true})
+	require.NoError(t, err)
+	require.NotEmpty(t, a.Receipt.Text)
+	settled, err := c.Settle(t.Context(), a.Receipt, 18)
+	require.NoError(t, err)
+	assert.Equal(t, client.Settlement{Limits: []client.SettledLimit{{Name: "per-minute", Refunded: 42, Remaining: 82}}}, settled)
+	again, err := c.Settle(t.Context(), a.Receipt, 18)
+	require.NoError(t, err)
+	assert.True(t, again.Already)
+	nothing, err := c.Settle(t.Context(), client.Receipt{}, 5)
+	require.NoError(t, err)
+	assert.Zero(t, nothing)
+	_, err = c.Settle(t.Context(), client.Receipt{Text: "w1.x"}, 5)
+	var p *client.Problem
+	require.ErrorAs(t, err, &p)
+	assert.Equal(t, http.StatusBadRequest, p.Status)
+
+	charged, err := c.Charge(t.Context(), client.Charge{Policy: "llm", Client: "alice", Cost: 90})
+	require.NoError(t, err)
+	assert.Zero(t, charged.Limits[0].Remaining)
+	for range 2 {
+		charged, err = c.Charge(t.Context(), client.Charge{Policy: "llm", Client: "bob", Cost: 90, ID: "7"})
+		require.NoError(t, err)
+		assert.EqualValues(t, 10, charged.Limits[0].Remaining)
+	}
+}
+
+// What weir couldn't be asked to settle is settled when it can be, at the latest by Close.
+func TestASettlementIsDoneLater(t *testing.T) {
+	t.Parallel()
+	for _, when := range []string{"as soon as weir answers", "at Close"} {
+		t.Run(when, func(t *testing.T) {
+			t.Parallel()
+			w := startWeir(newPolicy("llm", fixed("llm", 100)))
+			defer w.Close()
+			c, err := client.New(client.Config{URL: w.URL, Timeout: patience})
+			require.NoError(t, err)
+			a, err := c.Check(t.Context(), client.Check{Policy: "llm", Client: "alice", Cost: 60, Settle: true})
+			require.NoError(t, err)
+			w.answers(func(w http.ResponseWriter, _ *http.Request) bool {
+				w.WriteHeader(http.StatusBadGateway)
+				return true
+			})
+			_, err = c.Settle(t.Context(), a.Receipt, 10)
+			require.ErrorIs(t, err, client.ErrSettledLater)
+			w.answers(nil)
+			if when == "at Close" {
+				c.Close()
+				assert.EqualValues(t, 90, left(t, c, "llm"))
+				return
+			}
+			assert.Eventually(t, func() bool { return left(t, c, "llm") == 90 }, patience, 10*time.Millisecond)
+			c.Close()
+		})
+	}
+}
+
+func TestPlacesAreHeld(t *testing.T) {
+	t.Parallel()
+	_, c := start(t, client.Config{}, newPolicy("jobs", places("jobs", 2, time.Minute)))
+	q := client.Check{Policy: "jobs", Client: "alice"}
+	one, err := c.Hold(t.Context(), q)
+	require.NoError(t, err)
+	two, err := c.Hold(t.Context(), q)
+	require.NoError(t, err)
+	_, err = c.Hold(t.Context(), q)
+	var denied *client.DeniedError
+	require.ErrorAs(t, err, &denied)
+	assert.Positive(t, denied.Answer.RetryAfter)
+	one.Release()
+	one.Release()
+	assert.EqualValues(t, 1, left(t, c, "jobs"))
+	again, err := c.Hold(t.Context(), q)
+	require.NoError(t, err, "the denial wasn't remembered")
+	for _, l := range []*client.Lease{two, again} {
+		settled, err := l.Settle(1)
+		require.NoError(t, err)
+		assert.False(t, settled.Already)
+	}
+	assert.EqualValues(t, 2, left(t, c, "jobs"))
+}
+
+// A lease outlasts its time as long as it is held, and is known to be lost when weir says so.
+func TestALeaseIsRenewed(t *testing.T) {
+	t.Parallel()
+	w, c := start(t, client.Config{}, newPolicy("jobs", places("jobs", 1, time.Second)))
+	var renewals atomic.Int32
+	w.answers(func(_ http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path == "/v1/renew" {
+			renewals.Add(1)
+		}
+		return false
+	})
+	l, err := c.Hold(t.Context(), client.Check{Policy: "jobs", Client: "alice"})
+	require.NoError(t, err)
+	assert.Eventually(t, func() bool { return renewals.Load() >= 3 }, patience, time.Millisecond)
+	select {
+	case <-l.Lost():
+		t.Fatal("lost")
+	default:
+	}
+	w.answers(func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path == "/v1/renew" {
+			w.WriteHeader(http.StatusConflict)
+		}
+		return r.URL.Path == "/v1/renew"
+	})
+	select {
+	case <-l.Lost():
+	case <-time.After(patience):
+		t.Fatal("still held")
+	}
+	l.Release()
+}
+
+// A handler has a place while it serves, and has none when it has panicked.
+func TestAHandlerHoldsAPlace(t *testing.T) {
+	t.Parallel()
+	_, c := start(t, client.Config{}, newPolicy("jobs", places("jobs", 1, time.Minute)))
+	check := func(*http.Request) client.Check { return client.Check{Policy: "jobs", Client: "alice"} }
+	inside := make(chan int64, 3)
+	serve := func(panics error) (status int, cause any) {
+		handler := c.Concurrent(check)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			inside <- left(t, c, "jobs")
+			if panics != nil {
+				panic(panics)
+			}
+		}))
+		defer func() { cause = recover() }()
+		recorder := httptest.NewRecorder()
+		handler.ServeHTTP(recorder, httptest.NewRequest(http.MethodGet, "/", nil))
+		return recorder.Code, nil
+	}
+	status, _ := serve(nil)
+	assert.Equal(t, http.StatusOK, status)
+	assert.Zero(t, <-inside)
+	_, cause := serve(errors.New("a bug"))
+	assert.Error(t, cause.(error))
+	assert.Zero(t, <-inside)
+	assert.EqualValues(t, 1, left(t, c, "jobs"))
+	l, err := c.Hold(t.Context(), check(nil))
+	require.NoError(t, err)
+	status, _ = serve(nil)
+	assert.Equal(t, http.StatusTooManyRequests, status)
+	assert.Empty(t, inside)
+	l.Release()
+}

@@ -1,0 +1,114 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+)
+
+const (
+	// maxWaiting is how many settlements wait for weir at most.
+	maxWaiting = 10_000
+	// settleAgain is how long after a failure they are tried again.
+	settleAgain = time.Second
+)
+
+// A settler settles receipts.
+type settler struct {
+	batcher *batcher
+	ended   chan struct{} // closed by close
+
+	mu      sync.Mutex
+	waiting []waiting
+	working sync.WaitGroup // while some wait
+	works   bool
+}
+
+// A waiting settlement is one that weir couldn't be asked for.
+type waiting struct {
+	encoded []byte
+	until   time.Time
+}
+
+// later has a settlement tried again, unless too many are. It reports whether it is.
+func (s *settler) later(w waiting) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-s.ended:
+		return false
+	default:
+	}
+	if len(s.waiting) >= maxWaiting {
+		return false
+	}
+	s.waiting = append(s.waiting, w)
+	if !s.works {
+		s.works = true
+		s.working.Go(s.work)
+	}
+	return true
+}
+
+// work tries until none waits, or once more after close.
+func (s *settler) work() {
+	for last := false; !last; {
+		select {
+		case <-time.After(settleAgain):
+		case <-s.ended:
+			last = true
+		}
+		s.mu.Lock()
+		trying := s.waiting
+		s.waiting = nil
+		s.mu.Unlock()
+		left := s.try(trying)
+		s.mu.Lock()
+		if s.waiting = append(left, s.waiting...); len(s.waiting) == 0 {
+			s.works, last = false, true
+		}
+		s.mu.Unlock()
+	}
+}
+
+// try tries settlements and returns those that failed again and are in time.
+func (s *settler) try(trying []waiting) (left []waiting) {
+	var mu sync.Mutex
+	var asking sync.WaitGroup
+	for _, w := range trying {
+		asking.Go(func() {
+			r, err := s.batcher.do(context.Background(), w.encoded)
+			if err == nil {
+				_, err = r.answer()
+			}
+			if again(err) && time.Now().Before(w.until) {
+				mu.Lock()
+				defer mu.Unlock()
+				left = append(left, w)
+			}
+		})
+	}
+	asking.Wait()
+	return left
+}
+
+// close has what waits tried once more.
+func (s *settler) close() {
+	s.mu.Lock()
+	select {
+	case <-s.ended:
+	default:
+		close(s.ended)
+	}
+	s.mu.Unlock()
+	s.working.Wait()
+}
+
+// again reports whether what failed with err may succeed later: weir couldn't be asked,
+// or its store.
+func again(err error) bool {
+	var p *Problem
+	return err != nil && (!errors.As(err, &p) || p.Status >= http.StatusInternalServerError)
+}

@@ -1,0 +1,81 @@
+package decide
+
+import (
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"time"
+
+	"weir/api/policy"
+	"weir/api/receipt"
+)
+
+// A Settlement is what became of the cost that a check has reserved.
+type Settlement struct {
+	Policy  *policy.Policy
+	Cost    int64 // that is consumed in the end
+	Already bool  // it was settled before: the rest isn't known
+	Limits  []SettledLimit
+}
+
+// A SettledLimit is what a settlement has changed in one limit, and how that stands.
+type SettledLimit struct {
+	LimitCheck
+	Refunded, Charged int64
+}
+
+// Receipt returns what the check of a has reserved, to be settled later, and whether
+// that is anything.
+func (a *Answer) Receipt() (r receipt.Receipt, reserved bool) {
+	if !a.Settles || a.Denied {
+		return r, false
+	}
+	for i := range a.Limits {
+		if l := &a.Limits[i]; l.consumed() && (!l.CountsRequests || l.Lease > 0) {
+			r.Limits = append(r.Limits, l.reserved())
+		}
+	}
+	if len(r.Limits) == 0 {
+		return r, false
+	}
+	r.Policy, r.Client, r.Cost, r.Issued, r.Nonce = a.Policy.Name, a.Client, a.cost, a.Now, rand.Uint64()
+	r.Until = a.Now.Add(a.Policy.SettleWithin)
+	return r, true
+}
+
+// reserved returns what l, which has admitted its cost, has reserved.
+func (l *LimitCheck) reserved() receipt.Limit {
+	return receipt.Limit{
+		Name: nameOf(l.Limit), Alone: l.Degraded != nil, Value: l.Value,
+		Remaining: l.Remaining, Generation: l.Receipt.Generation, Refunded: l.Receipt.Refunded,
+	}
+}
+
+// nameOf returns by what a receipt knows a limit again: what decides where it counts.
+func nameOf(l *policy.Limit) uint32 {
+	h := fnv.New32a()
+	fmt.Fprint(h, l.StoredName(), " ", l.Algorithm, " ", l.Window, " ", l.SubWindows)
+	return h.Sum32()
+}
+
+// RenewWithin returns when the leases of a have to be renewed; 0 if there are none.
+func (a *Answer) RenewWithin() (within time.Duration) {
+	for i := range a.Limits {
+		if l := &a.Limits[i]; l.Lease > 0 {
+			within = leastOf(within, relied(l.Lease))
+		}
+	}
+	return within
+}
+
+// relied returns how long after a check a lease can be relied on, so that there is time to
+// renew it.
+func relied(lease time.Duration) time.Duration { return lease - lease/4 }
+
+// leastOf returns the lesser of two durations, of which 0 is none.
+func leastOf(a, b time.Duration) time.Duration {
+	if a == 0 {
+		return b
+	}
+	return min(a, b)
+}

@@ -1,0 +1,233 @@
+package decide
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"slices"
+	"strconv"
+	"time"
+
+	"weir/api/policy"
+	"weir/api/receipt"
+	"weir/counters"
+)
+
+// ErrLate says that a receipt can't be settled any more: what was reserved stays
+// consumed.
+var ErrLate = errors.New("decide: the receipt is too old")
+
+// eachReserved calls f for each limit of r that the policy still has, with the check
+// that has reserved it.
+func (d *Decider) eachReserved(r *receipt.Receipt, f func(c LimitCheck, l *receipt.Limit)) {
+	for i := range r.Limits {
+		l := &r.Limits[i]
+		at := slices.IndexFunc(d.Limits, func(limit policy.Limit) bool { return nameOf(&limit) == l.Name })
+		if at < 0 {
+			continue
+		}
+		c := LimitCheck{Limit: &d.Limits[at], Client: r.Client, Cost: r.Cost, Value: l.Value}
+		if c.CountsRequests {
+			c.Cost = 1
+		}
+		c.Decision = counters.Decision{
+			Allowed: true, Remaining: l.Remaining,
+			Receipt: counters.Receipt{Generation: l.Generation, Refunded: l.Refunded},
+		}
+		f(c, l)
+	}
+}
+
+// Settle has the check that r was given for have consumed cost in the end: less than it
+// has reserved is given back where it was counted, and more is counted now, be there room
+// or not. Only the first settlement of r does that. Limits that the policy doesn't have
+// any more, or that count otherwise now, stay as they are. The error is an Invalid, an
+// UnknownPolicy, ErrLate or an Unclaimed. It takes no longer than the store timeout.
+func (e *Engine) Settle(r *receipt.Receipt, cost int64) (*Settlement, error) {
+	d, err := e.Find(r.Policy)
+	if err != nil {
+		return nil, err
+	}
+	s := &Settlement{Policy: d.Policy, Cost: cost}
+	err = d.settle(s, r)
+	d.observer.Settled(s, err)
+	return s, err
+}
+
+func (d *Decider) settle(s *Settlement, r *receipt.Receipt) error {
+	if err := validateCost(s.Cost); err != nil {
+		return err
+	}
+	now := d.Now()
+	if now.After(r.Until) {
+		return ErrLate
+	}
+	var limits []SettledLimit
+	d.eachReserved(r, func(c LimitCheck, l *receipt.Limit) {
+		one := SettledLimit{LimitCheck: c}
+		switch less := r.Cost - s.Cost; {
+		case c.Lease > 0:
+			one.Refunded = c.Cost
+		case less < 0:
+			one.Charged = min(-less, c.Most())
+		case !l.Alone: // else nobody knows when the store was told
+			one.Refunded = less
+		}
+		limits = append(limits, one)
+	})
+	ctx := &counters.Deadline{At: now.Add(d.StoreTimeout)}
+	first, err := d.Claims.claim(ctx, r.Policy, r.Client, strconv.FormatUint(r.Nonce, 36), r.Until.Sub(now), func() {
+		late, again := &Settlement{Policy: s.Policy, Cost: s.Cost, Limits: limits}, d.Now()
+		d.change(&counters.Deadline{At: again.Add(d.StoreTimeout)}, late, r, again)
+		d.observer.Settled(late, nil)
+	})
+	if err != nil {
+		return err
+	}
+	if s.Already = !first; first {
+		s.Limits = limits
+		d.change(ctx, s, r, now)
+	}
+	return nil
+}
+
+// change does what s says of the limits of r. What the store doesn't do now is done later.
+func (d *Decider) change(ctx context.Context, s *Settlement, r *receipt.Receipt, now time.Time) {
+	AtOnce(len(s.Limits), d.StoreTimeout, func(i int) {
+		l := &s.Limits[i]
+		q := l.request(now)
+		switch {
+		case l.Refunded > 0:
+			q.Cost, q.Now = l.Refunded, r.Issued
+			_ = l.Limiter.Refund(ctx, q, l.Decision)
+		case l.Charged > 0:
+			q.Cost = l.Charged
+			_ = l.Limiter.Charge(ctx, q)
+		}
+		l.stand(ctx, d.Policy, now)
+	})
+}
+
+// ErrNoLease says that a receipt has no lease to be renewed, and ErrLost that its lease
+// has ended and there is no room for another one.
+var (
+	ErrNoLease = Invalid("receipt: its check has no lease, so there is nothing to renew")
+	ErrLost    = errors.New("decide: the lease has ended, and there is no room for another")
+)
+
+// Renew has the leases of r begin anew, and puts them into r. One that has ended is
+// admitted again, if there is room. It returns how long the new ones can be relied on. The
+// error is an UnknownPolicy, ErrNoLease, ErrLost, ErrLate or a *Refused. It takes no longer
+// than the store timeout.
+func (e *Engine) Renew(r *receipt.Receipt) (within time.Duration, err error) {
+	d, err := e.Find(r.Policy)
+	if err != nil {
+		return 0, err
+	}
+	now := d.Now()
+	if now.After(r.Until) {
+		return 0, ErrLate
+	}
+	ctx := &counters.Deadline{At: now.Add(d.StoreTimeout)}
+	err = ErrNoLease
+	d.eachReserved(r, func(c LimitCheck, l *receipt.Limit) {
+		if c.Lease == 0 || err != nil && err != ErrNoLease {
+			return
+		}
+		q := c.request(now)
+		if q.Renews = l.Refunded; q.Renews == 0 { // admitted without the store
+			q.Renews = r.Issued.UnixNano()
+		}
+		c.asked = true
+		taken, failed := c.Limiter.Take(ctx, q)
+		c.end(d.Policy, taken, failed, q)
+		switch {
+		case c.undecided(d.Policy):
+			err = &Refused{Policy: r.Policy, Client: r.Client, Limits: []string{c.Name}}
+		case !c.Allowed:
+			err = ErrLost
+		default:
+			err, within = nil, leastOf(within, relied(c.Lease))
+			if c.decided { // else on_store_error allows, and the lease that there is goes on
+				*l = c.reserved()
+				l.Refunded = cmp.Or(l.Refunded, now.UnixNano())
+			}
+		}
+		d.observer.Renewed(&c, err)
+	})
+	return within, err
+}
+
+// A Charge is a cost that is consumed whatever is left.
+type Charge struct {
+	Policy, Client string
+	Cost           int64
+	// ID tells the charge from others of the client, so that it counts once however
+	// often it is sent; "" is none.
+	ID string
+}
+
+// Charge consumes the cost of q in all limits that count costs, unless it has done so
+// before, and returns how they stand then. What the store doesn't count now it counts
+// later. The error is an Invalid, an UnknownPolicy or, with an ID, an Unclaimed. It takes
+// no longer than the store timeout.
+func (e *Engine) Charge(q Charge) (*Answer, error) {
+	d, err := e.Find(q.Policy)
+	if err != nil {
+		return nil, err
+	}
+	if err = validateCost(q.Cost); err != nil {
+		return nil, err
+	}
+	if len(q.ID) > counters.MaxClientBytes {
+		return nil, invalid("id is %d bytes long; at most %d are possible", len(q.ID), counters.MaxClientBytes)
+	}
+	a, err := d.prepare(Check{Policy: q.Policy, Client: q.Client, Settle: true})
+	if err != nil {
+		return nil, err
+	}
+	now := d.Now()
+	ctx := &counters.Deadline{At: now.Add(d.StoreTimeout)}
+	first := true
+	if q.ID != "" && len(a.Limits) > 0 {
+		sum := sha256.Sum256([]byte(q.ID))
+		limits := slices.Clone(a.Limits)
+		if first, err = d.Claims.claim(ctx, q.Policy, q.Client, "c"+hex.EncodeToString(sum[:12]), d.SettleWithin, func() {
+			d.charge(limits, q.Cost, d.Now())
+		}); err != nil {
+			return nil, err
+		}
+	}
+	if first {
+		d.charge(a.Limits, q.Cost, now)
+	}
+	AtOnce(len(a.Limits), d.StoreTimeout, func(i int) { a.Limits[i].stand(ctx, d.Policy, now) })
+	for i := range a.Limits {
+		l := &a.Limits[i]
+		a.Retry = max(a.Retry, l.RetryAfter)
+		a.Degraded = cmp.Or(a.Degraded, l.Degraded)
+	}
+	return a, nil
+}
+
+// charge consumes a cost in those of limits that count costs.
+func (d *Decider) charge(limits []LimitCheck, cost int64, now time.Time) {
+	ctx := &counters.Deadline{At: now.Add(d.StoreTimeout)}
+	AtOnce(len(limits), d.StoreTimeout, func(i int) {
+		if l := &limits[i]; !l.CountsRequests && l.Lease == 0 {
+			r := l.request(now)
+			r.Cost = min(cost, l.Most())
+			_ = l.Limiter.Charge(ctx, r)
+		}
+	})
+}
+
+// stand finds out how l, a limit of p, stands.
+func (l *LimitCheck) stand(ctx context.Context, p *policy.Policy, now time.Time) {
+	l.Cost = 0
+	if !l.lookBack(p, now, true) {
+		l.look(ctx, p, now)
+	}
+}

@@ -1,0 +1,271 @@
+package api
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/api/policy"
+	"weir/cas"
+	"weir/counters"
+)
+
+// places returns a limit of how many are under way at once.
+func places(name string, limit int64, lease time.Duration) policy.Limit {
+	return policy.Limit{Name: name, Algorithm: "concurrency", Limit: limit, Lease: lease, Window: lease, MaxLimit: cas.MaxPlaces}
+}
+
+func (s *service) acquire(t require.TestingT) result {
+	return s.check(t, `{"policy":"llm","client":"team-a","settle":true}`)
+}
+
+func (s *service) renewAt(t require.TestingT, receipt string) result {
+	return s.do(t, http.MethodPost, "/v1/renew", fmt.Sprintf(`{"receipt":%q}`, receipt))
+}
+
+func (s *service) release(t require.TestingT, receipt string) result {
+	return s.do(t, http.MethodPost, "/v1/settle", fmt.Sprintf(`{"receipt":%q}`, receipt))
+}
+
+func TestPlacesAreTakenUntilTheyAreReleased(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("llm", places("in-flight", 2, 30*time.Second)))
+	one, two := s.acquire(t), s.acquire(t)
+	require.True(t, one.Allowed)
+	require.True(t, two.Allowed)
+	assert.Equal(t, 22.5, one.RenewWithin)
+	assert.Equal(t, `"in-flight";q=2;qu="concurrent-requests"`, one.Header.Get("RateLimit-Policy"))
+	s.clock.at(10 * time.Second)
+	denied := s.acquire(t)
+	assert.False(t, denied.Allowed)
+	assert.Equal(t, 20.05, denied.RetryAfter, "the lease of the first, and the clock skew")
+	assert.Empty(t, denied.Receipt)
+	assert.Equal(t, http.StatusOK, s.release(t, one.Receipt).Code)
+	assert.EqualValues(t, 1, s.remains(t))
+	for range 3 {
+		assert.Equal(t, http.StatusOK, s.release(t, one.Receipt).Code, "releasing again is harmless")
+	}
+	assert.EqualValues(t, 1, s.remains(t))
+	assert.True(t, s.acquire(t).Allowed, "a place that was freed is there at once")
+	assert.False(t, s.acquire(t).Allowed)
+	s.clock.at(30*time.Second + 50*time.Millisecond - 1)
+	assert.Zero(t, s.remains(t))
+	s.clock.at(30*time.Second + 50*time.Millisecond)
+	assert.EqualValues(t, 1, s.remains(t), "who has died holds no place for longer")
+	without := s.check(t, `{"policy":"llm","client":"team-a"}`)
+	requireProblem(t, without, http.StatusBadRequest, `needs "settle": true`)
+}
+
+func TestALeaseThatIsRenewedGoesOn(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("llm", places("in-flight", 2, 10*time.Second)))
+	receipt := s.acquire(t).Receipt
+	s.clock.at(time.Second)
+	s.acquire(t)
+	for i := range 5 {
+		s.clock.at(time.Duration(2+7*i) * time.Second)
+		renewed := s.renewAt(t, receipt)
+		require.Equal(t, http.StatusOK, renewed.Code, renewed.Body)
+		require.Equal(t, 7.5, renewed.RenewWithin)
+		require.NotEqual(t, receipt, renewed.Receipt)
+		receipt = renewed.Receipt
+	}
+	s.clock.at(35 * time.Second)
+	assert.EqualValues(t, 1, s.remains(t), "the other has ended")
+	s.release(t, receipt)
+	assert.EqualValues(t, 2, s.remains(t))
+
+	// One that has ended is admitted again if there is room.
+	one, two := s.acquire(t).Receipt, s.acquire(t).Receipt
+	s.clock.at(50 * time.Second)
+	require.Equal(t, http.StatusOK, s.renewAt(t, one).Code)
+	require.True(t, s.acquire(t).Allowed)
+	lost := s.renewAt(t, two)
+	requireProblem(t, lost, http.StatusConflict, "the lease has ended")
+	s.clock.at(11 * time.Minute)
+	assert.Equal(t, http.StatusGone, s.renewAt(t, two).Code)
+	assert.Equal(t, http.StatusBadRequest, s.renewAt(t, "w1.x").Code)
+}
+
+// One call ends the lease of a request and settles what it has cost.
+func TestALeaseBesideTokens(t *testing.T) {
+	t.Parallel()
+	held := places("in-flight", 2, time.Minute)
+	held.CountsRequests = true
+	for _, limits := range [][]policy.Limit{{fixed("tokens", 100, time.Minute), held}, {held, fixed("tokens", 100, time.Minute)}} {
+		s := newService(newPolicy("llm", limits...))
+		stands := func() map[string]int64 {
+			left := make(map[string]int64)
+			for _, l := range s.do(t, http.MethodGet, "/v1/policies/llm/clients/team-a", "").Limits {
+				left[l.Name] = l.Remaining
+			}
+			return left
+		}
+		r := s.reserve(t, 60)
+		assert.Equal(t, map[string]int64{"tokens": 40, "in-flight": 1}, stands())
+		assert.False(t, s.check(t, `{"policy":"llm","client":"team-a","cost":60,"settle":true}`).Allowed)
+		assert.Equal(t, map[string]int64{"tokens": 40, "in-flight": 1}, stands(), "what the tokens deny takes no place")
+		s.reserve(t, 10)
+		assert.False(t, s.check(t, `{"policy":"llm","client":"team-a","cost":10,"settle":true}`).Allowed)
+		assert.Equal(t, map[string]int64{"tokens": 30, "in-flight": 0}, stands(), "what has no place takes no tokens")
+		require.Equal(t, http.StatusOK, s.settleAt(t, r.Receipt, 20).Code)
+		assert.Equal(t, map[string]int64{"tokens": 70, "in-flight": 1}, stands())
+	}
+}
+
+func TestSeveralPlacesAtOnce(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("llm", places("in-flight", 5, time.Minute)))
+	r := s.reserve(t, 3)
+	assert.False(t, s.check(t, `{"policy":"llm","client":"team-a","cost":3,"settle":true}`).Allowed)
+	s.clock.at(time.Second)
+	renewed := s.renewAt(t, r.Receipt)
+	require.Equal(t, http.StatusOK, renewed.Code)
+	assert.EqualValues(t, 2, s.remains(t))
+	s.release(t, renewed.Receipt)
+	assert.EqualValues(t, 5, s.remains(t))
+}
+
+// What others hold stays theirs, whatever is released twice, late, or was reset.
+func TestNoReleaseFreesThePlaceOfAnother(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("llm", places("in-flight", 3, 10*time.Second)))
+	twin := newTwin(s, newPolicy("llm", places("in-flight", 3, 10*time.Second)))
+	old := s.acquire(t).Receipt
+	s.clock.at(5 * time.Second)
+	renewed := s.renewAt(t, old).Receipt
+	s.clock.at(6 * time.Second)
+	other := twin.acquire(t).Receipt
+	s.release(t, old) // its lease goes on in another receipt
+	assert.EqualValues(t, 1, twin.remains(t))
+	s.clock.at(16 * time.Second)
+	assert.EqualValues(t, 2, twin.remains(t), "the renewed one has ended")
+	s.release(t, renewed)
+	assert.EqualValues(t, 2, twin.remains(t))
+	require.Equal(t, http.StatusNoContent, s.do(t, http.MethodDelete, "/v1/policies/llm/clients/team-a", "").Code)
+	s.clock.at(17 * time.Second)
+	s.acquire(t)
+	twin.release(t, other)
+	assert.EqualValues(t, 2, twin.remains(t))
+}
+
+// A lower limit throws nobody out.
+func TestALowerLimitOfPlaces(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("llm", places("in-flight", 4, 10*time.Second)))
+	var receipts []string
+	for range 4 {
+		receipts = append(receipts, s.acquire(t).Receipt)
+	}
+	s.clock.at(time.Second)
+	less := newTwin(s, newPolicy("llm", places("in-flight", 2, 10*time.Second)))
+	for i := range receipts {
+		renewed := less.renewAt(t, receipts[i])
+		require.Equal(t, http.StatusOK, renewed.Code, renewed.Body)
+		receipts[i] = renewed.Receipt
+	}
+	for i, receipt := range receipts {
+		if i < 3 { // two or more hold a place
+			require.False(t, less.acquire(t).Allowed, i)
+		}
+		less.release(t, receipt)
+		require.EqualValues(t, max(0, i-1), less.remains(t))
+	}
+}
+
+// Of many who ask four instances at once never more hold a place than there are, and in
+// the end all places are free.
+func TestNeverMoreHoldAPlaceThanThereAre(t *testing.T) {
+	t.Parallel()
+	const limit, callers = 5, 64
+	for _, on := range []string{"embedded", "memcached"} {
+		t.Run(on, func(t *testing.T) {
+			t.Parallel()
+			p := func() *policy.Policy { return newPolicy("llm", places("in-flight", limit, time.Minute)) }
+			s := newServiceOn(nil, func(*Config) {}, p())
+			if on == "memcached" {
+				s = newServiceOn(newMemcached(t), func(*Config) {}, p())
+			}
+			instances := []*service{s, newTwin(s, p()), newTwin(s, p()), newTwin(s, p())}
+			var held, granted atomic.Int64
+			var asking sync.WaitGroup
+			for i := range callers {
+				asking.Go(func() {
+					by := instances[i%len(instances)]
+					for range 20 {
+						r := by.acquire(t)
+						if !r.Allowed {
+							continue
+						}
+						granted.Add(1)
+						if now := held.Add(1); now > limit {
+							t.Errorf("%d hold a place", now)
+						}
+						time.Sleep(100 * time.Microsecond)
+						held.Add(-1)
+						if i%2 == 0 {
+							by = instances[(i+1)%len(instances)]
+						}
+						if !assert.Equal(t, http.StatusOK, by.release(t, r.Receipt).Code) {
+							return
+						}
+					}
+				})
+			}
+			asking.Wait()
+			assert.Greater(t, granted.Load(), int64(callers))
+			for _, by := range instances {
+				assert.EqualValues(t, limit, by.remains(t))
+			}
+		})
+	}
+}
+
+// While the store doesn't answer an instance decides by what it knows, and what it has
+// admitted then is there when the store is back.
+func TestLeasesWithoutTheStore(t *testing.T) {
+	t.Parallel()
+	p := func() *policy.Policy { return newPolicy("llm", places("in-flight", 3, time.Minute)) }
+	s := newService(p())
+	twin := newTwin(s, p())
+	before := s.acquire(t).Receipt
+	s.store.failWith(counters.ErrUnavailable)
+	s.clock.at(time.Second)
+	alone := s.acquire(t)
+	require.True(t, alone.Allowed && alone.Degraded, alone.Body)
+	s.acquire(t)
+	require.False(t, s.acquire(t).Allowed)
+	s.store.failWith(nil)
+	s.clock.at(2 * time.Second)
+	require.EqualValues(t, 0, s.remains(t))
+	require.EqualValues(t, 0, twin.remains(t))
+	for i, receipt := range []string{before, alone.Receipt} {
+		require.Equal(t, http.StatusOK, s.release(t, receipt).Code)
+		assert.EqualValues(t, i+1, twin.remains(t))
+	}
+	assert.EqualValues(t, 1, strings.Count(s.acquire(t).Body, `"allowed":true,"limit"`))
+}
+
+// Who can't renew its lease while the store is away, and is allowed to go on, releases the
+// one that there is.
+func TestALeaseThatCouldNotBeRenewed(t *testing.T) {
+	t.Parallel()
+	p := newPolicy("llm", places("in-flight", 1, time.Minute))
+	p.OnStoreError = policy.StoreErrorAllow
+	s := newService(p)
+	receipt := s.acquire(t).Receipt
+	s.store.failWith(counters.ErrUnavailable)
+	s.clock.at(time.Second)
+	renewed := s.renewAt(t, receipt)
+	require.Equal(t, http.StatusOK, renewed.Code, renewed.Body)
+	s.store.failWith(nil)
+	require.Equal(t, http.StatusOK, s.release(t, renewed.Receipt).Code)
+	assert.EqualValues(t, 1, s.remains(t))
+}

@@ -1,0 +1,132 @@
+package plain
+
+import (
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+)
+
+// fewest is how much of a request has to come for its time to begin, as in net/http,
+// unless it is the first of its connection.
+const fewest = 4
+
+// A conn is a connection whose requests have been plain so far.
+type conn struct {
+	net.Conn
+	*shared
+	busy       atomic.Bool // a request is being answered
+	in         input
+	head       head
+	body       body
+	caller     caller    // the context of requests
+	writeSince time.Time // from when the write deadline counts
+}
+
+// shared is what connections share.
+type shared struct {
+	http    *http.Server
+	closing atomic.Bool
+	date    atomic.Pointer[date]
+}
+
+// A date is the value of Date in a second.
+type date struct {
+	second int64
+	text   string
+}
+
+func newConn(accepted net.Conn, s *shared, takes func(method, path string) bool) *conn {
+	c := &conn{Conn: accepted, shared: s, head: head{takes: takes}}
+	c.in = input{conn: accepted, timeout: s.http.ReadTimeout, idle: s.http.IdleTimeout}
+	c.body.input, c.caller.body = &c.in, &c.body
+	r := &http.Request{Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, URL: &c.head.url, Header: make(http.Header)}
+	if peer := accepted.RemoteAddr(); peer != nil {
+		r.RemoteAddr = peer.String()
+	}
+	c.head.request = r.WithContext(&c.caller)
+	c.in.hurry()
+	return c
+}
+
+// next reads the head of the next request, and reports whether it is plain, or for
+// net/http. If it is neither, nobody waits for an answer.
+func (c *conn) next() (plain, other bool) {
+	in := &c.in
+	for {
+		if n := in.end - in.start; !in.begun && (n >= fewest || n > 0 && in.answered.IsZero()) {
+			in.begun = true
+			c.skipLineEnds()
+		}
+		came := in.buf[in.start:in.end]
+		if in.begun && len(came) > 0 {
+			length, ok := c.head.read(came)
+			if !ok || length == 0 && (len(came) >= maxHead || in.err != nil) {
+				return false, true
+			}
+			if length > 0 {
+				in.start += length
+				return true, false
+			}
+		}
+		if in.err != nil {
+			return false, false
+		}
+		in.fill()
+	}
+}
+
+// skipLineEnds skips what old clients send behind the body of a POST, as net/http does.
+func (c *conn) skipLineEnds() {
+	if c.in.answered.IsZero() || c.head.request.Method != http.MethodPost {
+		return
+	}
+	for range fewest {
+		if b := c.in.buf[c.in.start]; b != '\r' && b != '\n' {
+			return
+		}
+		c.in.start++
+	}
+}
+
+// answer answers the request that next has read, and reports whether another may follow.
+func (c *conn) answer() (another bool) {
+	r, w := c.head.request, responses.Get().(*response)
+	c.busy.Store(true)
+	c.tell(c, http.StateActive)
+	now := time.Now()
+	if now.Sub(c.writeSince) >= slack {
+		c.writeSince = now
+		_ = c.SetWriteDeadline(now.Add(c.http.WriteTimeout))
+	}
+	c.body.left, c.body.cut = r.ContentLength, false
+	if r.Body = &c.body; r.ContentLength == 0 {
+		r.Body = http.NoBody
+	}
+	c.http.Handler.ServeHTTP(w, r)
+	read := c.body.discard()
+	now = time.Now()
+	answer, last := w.render(c.dateAt(now), !read, c.closing.Load())
+	_, err := c.Write(answer)
+	w.release()
+	c.in.finish(now, c.caller.end())
+	c.busy.Store(false)
+	c.tell(c, http.StateIdle)
+	return err == nil && !last
+}
+
+// dateAt returns the value of Date.
+func (s *shared) dateAt(now time.Time) string {
+	d := s.date.Load()
+	if d == nil || d.second != now.Unix() {
+		d = &date{now.Unix(), now.UTC().Format(http.TimeFormat)}
+		s.date.Store(d)
+	}
+	return d.text
+}
+
+func (s *shared) tell(c net.Conn, state http.ConnState) {
+	if hook := s.http.ConnState; hook != nil {
+		hook(c, state)
+	}
+}

@@ -1,0 +1,224 @@
+// Package plain serves plain HTTP/1.1 requests at half the cost of net/http, and leaves
+// all others to it.
+//
+// A request is plain if its head fits one narrow pattern, which no two servers read
+// differently: see head.go. The first request of a connection that isn't plain, and
+// all that follow it, are net/http's: it gets the connection with the bytes that have
+// been read. So whatever is rare, odd or hostile is read by net/http alone, and nobody
+// can tell the two apart but by their speed: answers are equal byte for byte.
+//
+// fasthttp is the way not taken. It costs a little more than this loop, brings a second
+// http.Handler or an adaptor, and can't give away a connection of which it has read.
+package plain
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"sync"
+	"time"
+)
+
+// A Server answers plain requests, and leaves the others to an http.Server. Make one
+// with NewServer. It is safe for concurrent use.
+type Server struct {
+	shared
+	takes  func(method, path string) bool
+	others *others
+	served chan error // what http.Serve returned
+
+	mu       sync.Mutex
+	listener net.Listener
+	conns    map[*conn]struct{}
+}
+
+// NewServer returns a server of plain requests that takes allows, and of all others by
+// h. It is called concurrently, with the path as in url.URL. Both use h's Handler,
+// ReadTimeout, WriteTimeout, IdleTimeout, ErrorLog and ConnState, of which only the
+// last may be missing. ReadHeaderTimeout must equal ReadTimeout, and h must take heads
+// of 8 KiB.
+//
+// The handler of plain requests answers in a single Write, with a Content-Type, or not
+// at all, and with a status that may have a body. It must not use a request, or
+// anything in it but strings, after it has returned.
+func NewServer(h *http.Server, takes func(method, path string) bool) *Server {
+	s := &Server{shared: shared{http: h}, takes: takes, served: make(chan error, 1), conns: make(map[*conn]struct{})}
+	s.others = &others{conns: make(chan *conn), closed: make(chan struct{}), taken: func(c *conn) { s.remove(c, http.StateHijacked) }}
+	return s
+}
+
+// Serve serves the connections of l until l is closed, and returns the error of its
+// Accept. Connections that are open then stay so until Shutdown or Close. It may be
+// called once.
+func (s *Server) Serve(l net.Listener) error {
+	defer l.Close()
+	s.mu.Lock()
+	s.listener = l
+	s.mu.Unlock()
+	go func() { s.served <- s.http.Serve(s.others) }()
+	for pause := time.Duration(0); ; {
+		accepted, err := l.Accept()
+		if err == nil {
+			pause = 0
+			go s.serve(s.add(accepted))
+			continue
+		}
+		var temporary interface{ Temporary() bool }
+		if !errors.As(err, &temporary) || !temporary.Temporary() {
+			return err
+		}
+		pause = min(max(2*pause, 5*time.Millisecond), time.Second)
+		time.Sleep(pause)
+	}
+}
+
+func (s *Server) add(accepted net.Conn) *conn {
+	c := newConn(accepted, &s.shared, s.takes)
+	s.mu.Lock()
+	s.conns[c] = struct{}{}
+	s.mu.Unlock()
+	s.tell(c, http.StateNew)
+	return c
+}
+
+// remove ends what the server has to do with c, which is closed or net/http's.
+func (s *Server) remove(c *conn, state http.ConnState) {
+	s.mu.Lock()
+	delete(s.conns, c)
+	s.mu.Unlock()
+	s.tell(c, state)
+}
+
+// serve answers the plain requests of c until it is closed or net/http's.
+func (s *Server) serve(c *conn) {
+	handedOver := false
+	defer func() {
+		if v := recover(); v != nil && v != http.ErrAbortHandler {
+			s.http.ErrorLog.Printf("plain: panic serving %s: %v\n%s", c.RemoteAddr(), v, debug.Stack())
+		}
+		if !handedOver {
+			_ = c.Close()
+			s.remove(c, http.StateClosed)
+		}
+	}()
+	for {
+		plain, other := c.next()
+		if other {
+			c.busy.Store(true) // with what net/http will read
+			handedOver = s.others.take(c)
+		}
+		if !plain || !c.answer() {
+			return
+		}
+	}
+}
+
+// Shutdown closes all connections, each when no request of it is being answered, and
+// returns when all are closed. The error is that of ctx, or of the http.Server. It must
+// be called after Serve has returned.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.closing.Store(true)
+	for ticks := time.Tick(5 * time.Millisecond); s.closeIdle() > 0; {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ticks:
+		}
+	}
+	_ = s.others.Close()
+	<-s.served // before that, the http.Server would cut the last one
+	return s.http.Shutdown(ctx)
+}
+
+// closeIdle closes connections without a request and returns how many are open.
+func (s *Server) closeIdle() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		if !c.busy.Load() {
+			_ = c.Conn.Close()
+		}
+	}
+	return len(s.conns)
+}
+
+// Close closes the listener and all connections at once.
+func (s *Server) Close() error {
+	s.closing.Store(true)
+	s.mu.Lock()
+	if s.listener != nil {
+		_ = s.listener.Close()
+	}
+	for c := range s.conns {
+		_ = c.Conn.Close()
+	}
+	s.mu.Unlock()
+	_ = s.others.Close()
+	return s.http.Close()
+}
+
+// others are the connections that aren't plain: a net.Listener for the http.Server.
+type others struct {
+	conns  chan *conn
+	closed chan struct{}
+	close  sync.Once
+	taken  func(*conn) // is told of those that the http.Server counts among its own
+	last   *conn       // that Accept has returned
+}
+
+// take waits until the http.Server accepts c. It reports whether it does.
+func (o *others) take(c *conn) bool {
+	select {
+	case o.conns <- c:
+		return true
+	case <-o.closed:
+		return false
+	}
+}
+
+// Accept implements net.Listener. One goroutine calls it.
+func (o *others) Accept() (net.Conn, error) {
+	if o.last != nil {
+		o.taken(o.last)
+		o.last = nil
+	}
+	select {
+	case c := <-o.conns:
+		o.last = c
+		return &begunConn{Conn: c.Conn, rest: c.in.buf[c.in.start:c.in.end], err: c.in.err}, nil
+	case <-o.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener.
+func (o *others) Close() error {
+	o.close.Do(func() { close(o.closed) })
+	return nil
+}
+
+// Addr implements net.Listener.
+func (o *others) Addr() net.Addr { return &net.TCPAddr{} }
+
+// A begunConn is a connection of which something has been read already.
+type begunConn struct {
+	net.Conn
+	rest []byte // first
+	err  error  // then, unless it is nil
+}
+
+func (c *begunConn) Read(p []byte) (int, error) {
+	if len(c.rest) > 0 {
+		n := copy(p, c.rest)
+		if c.rest = c.rest[n:]; len(c.rest) == 0 {
+			c.rest = nil
+		}
+		return n, nil
+	}
+	if c.err != nil {
+		return 0, c.err
+	}
+	return c.Conn.Read(p)
+}

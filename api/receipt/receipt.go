@@ -1,0 +1,182 @@
+// Package receipt writes what a check has reserved into a text that its caller gives
+// back when it settles the cost, so that no instance needs to remember it. A text is
+// proof that an instance with the same Key wrote it: anything else is an error.
+package receipt
+
+import (
+	"cmp"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A Receipt is what a check has reserved.
+type Receipt struct {
+	Policy, Client string
+	// Issued is the Now of the check, and Nonce tells its receipt from all others.
+	Issued time.Time
+	Nonce  uint64
+	// Until is when it can be settled last, in whole seconds.
+	Until  time.Time
+	Cost   int64
+	Limits []Limit // that have counted the cost
+}
+
+// A Limit is what one limit has counted.
+type Limit struct {
+	// Name is the hash of what the limit is, by which it is found again.
+	Name uint32
+	// Alone says that the store wasn't asked: nobody knows when it was told.
+	Alone bool
+	// Value is the limit that was in force, and the rest what the limiter answered: see
+	// counters.Decision and counters.Receipt.
+	Value, Remaining, Generation, Refunded int64
+}
+
+// ErrInvalid says that a text is no receipt of this key.
+var ErrInvalid = errors.New("receipt: not written by this service, or changed")
+
+// A Key is a secret that receipts are written with. It is safe for concurrent use; the
+// zero value is that of a service without secrets.
+type Key [sha256.Size]byte
+
+// NewKey returns the key of a service that has secrets, in any order. All its instances
+// have the same.
+func NewKey(secrets []string) (k Key) {
+	h := sha256.New()
+	h.Write([]byte("weir receipt"))
+	for _, secret := range slices.Sorted(slices.Values(secrets)) {
+		h.Write(binary.AppendUvarint(nil, uint64(len(secret))))
+		h.Write([]byte(secret))
+	}
+	h.Sum(k[:0])
+	return k
+}
+
+const (
+	// prefix names the version of the format.
+	prefix = "w1."
+	// macBytes of an HMAC-SHA256 end a receipt: 128 bits.
+	macBytes = 16
+	// maxBytes bounds a receipt: of a client of counters.MaxClientBytes, and about
+	// twenty limits.
+	maxBytes = 2 << 10
+)
+
+// Append appends r as a text of letters, digits, "-", "_" and ".". It reports whether r
+// fits into the 2 KiB that a receipt may have; else b is returned as it is.
+func (k *Key) Append(b []byte, r *Receipt) (_ []byte, fits bool) {
+	data := make([]byte, 0, 256)
+	data = binary.BigEndian.AppendUint64(data, uint64(r.Issued.UnixNano()))
+	data = binary.BigEndian.AppendUint64(data, r.Nonce)
+	data = binary.AppendVarint(data, r.Until.Unix())
+	data = binary.AppendUvarint(data, uint64(r.Cost))
+	data = appendString(data, r.Policy)
+	data = appendString(data, r.Client)
+	for _, l := range r.Limits {
+		data = binary.BigEndian.AppendUint32(data, l.Name)
+		alone := uint64(0)
+		if l.Alone {
+			alone = 1
+		}
+		data = binary.AppendUvarint(data, uint64(l.Value)<<1|alone)
+		data = binary.AppendUvarint(data, uint64(l.Remaining))
+		data = binary.AppendVarint(data, l.Generation)
+		data = binary.AppendUvarint(data, uint64(l.Refunded))
+	}
+	data = append(data, k.mac(data)...)
+	if len(prefix)+base64.RawURLEncoding.EncodedLen(len(data)) > maxBytes {
+		return b, false
+	}
+	return appendEncoded(b, data), true
+}
+
+func appendEncoded(b, data []byte) []byte {
+	return base64.RawURLEncoding.AppendEncode(append(b, prefix...), data)
+}
+
+// Open returns what text says. The error is ErrInvalid.
+func (k *Key) Open(text string) (r Receipt, err error) {
+	encoded, ok := strings.CutPrefix(text, prefix)
+	if !ok || len(text) > maxBytes {
+		return r, ErrInvalid
+	}
+	data, err := base64.RawURLEncoding.Strict().DecodeString(encoded)
+	if err != nil || len(data) < macBytes {
+		return r, ErrInvalid
+	}
+	data, mac := data[:len(data)-macBytes], data[len(data)-macBytes:]
+	if !hmac.Equal(mac, k.mac(data)) {
+		return r, ErrInvalid
+	}
+	d := decoder{data: data}
+	r.Issued = time.Unix(0, int64(d.fixed(8)))
+	r.Nonce = d.fixed(8)
+	r.Until = time.Unix(d.signed(), 0)
+	r.Cost = int64(d.unsigned())
+	r.Policy, r.Client = d.string(), d.string()
+	for len(d.data) > 0 && !d.short {
+		l := Limit{Name: uint32(d.fixed(4))}
+		value := d.unsigned()
+		l.Value, l.Alone = int64(value>>1), value&1 == 1
+		l.Remaining, l.Generation, l.Refunded = int64(d.unsigned()), d.signed(), int64(d.unsigned())
+		r.Limits = append(r.Limits, l)
+	}
+	if d.short { // of another version that has the same key
+		return Receipt{}, ErrInvalid
+	}
+	return r, nil
+}
+
+func (k *Key) mac(data []byte) []byte {
+	h := hmac.New(sha256.New, k[:])
+	h.Write(data)
+	return h.Sum(nil)[:macBytes]
+}
+
+func appendString(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+// A decoder takes values from the beginning of data.
+type decoder struct {
+	data  []byte
+	short bool // there were too few
+}
+
+func (d *decoder) take(n int) []byte {
+	if n < 0 || n > len(d.data) {
+		d.short = true
+		return nil
+	}
+	taken := d.data[:n]
+	d.data = d.data[n:]
+	return taken
+}
+
+// fixed takes a number of so many bytes.
+func (d *decoder) fixed(n int) (v uint64) {
+	for _, b := range d.take(n) {
+		v = v<<8 | uint64(b)
+	}
+	return v
+}
+
+func (d *decoder) unsigned() uint64 {
+	v, n := binary.Uvarint(d.data)
+	d.take(cmp.Or(n, -1)) // 0 is that of too few bytes
+	return v
+}
+
+func (d *decoder) signed() int64 {
+	v, n := binary.Varint(d.data)
+	d.take(cmp.Or(n, -1))
+	return v
+}
+
+func (d *decoder) string() string { return string(d.take(int(min(d.unsigned(), maxBytes)))) }

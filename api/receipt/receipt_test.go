@@ -1,0 +1,104 @@
+package receipt
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+var example = Receipt{
+	Policy: "llm", Client: "team-a", Issued: time.Unix(1_790_000_000, 123_456_789), Nonce: 1<<63 | 7,
+	Until: time.Unix(1_790_000_600, 0), Cost: 6000,
+	Limits: []Limit{
+		{Name: 1<<31 | 5, Value: 1_000_000_000_000, Remaining: 4170, Generation: 1_789_999_999_000_000_001, Refunded: 12},
+		{Name: 3, Alone: true, Value: 1},
+	},
+}
+
+func TestAReceiptSaysWhatWasWritten(t *testing.T) {
+	t.Parallel()
+	k := NewKey([]string{"a", "b"})
+	for _, r := range []Receipt{example, {Issued: time.Unix(0, -1), Until: time.Unix(-5, 0)}} {
+		text, fits := k.Append([]byte("x"), &r)
+		require.True(t, fits)
+		require.Regexp(t, `^xw1\.[-_A-Za-z0-9]+$`, string(text))
+		got, err := k.Open(string(text[1:]))
+		require.NoError(t, err)
+		assert.Equal(t, r, got)
+	}
+}
+
+func TestOnlyTheSameSecretsOpenAReceipt(t *testing.T) {
+	t.Parallel()
+	text := func(secrets ...string) string {
+		k := NewKey(secrets)
+		b, fits := k.Append(nil, &example)
+		require.True(t, fits)
+		return string(b)
+	}
+	same, others := NewKey([]string{"b", "a"}), []Key{{}, NewKey(nil), NewKey([]string{"a"}), NewKey([]string{"ab"}), NewKey([]string{"a", "b", "c"})}
+	_, err := same.Open(text("a", "b"))
+	require.NoError(t, err, "in any order")
+	for _, k := range others {
+		_, err := k.Open(text("a", "b"))
+		require.ErrorIs(t, err, ErrInvalid)
+	}
+}
+
+func TestWhatWasChangedIsNoReceipt(t *testing.T) {
+	t.Parallel()
+	k := NewKey([]string{"a"})
+	b, _ := k.Append(nil, &example)
+	text := string(b)
+	wrong := []string{"", "w1.", "w2." + text[3:], text[3:], text + "A", text + "=", text[:len(text)-4], strings.ToLower(text), text + strings.Repeat("A", maxBytes)}
+	for range 2000 { // one character is another
+		i := 3 + rand.IntN(len(text)-3)
+		if c := "ABCDabcd0123-_"[rand.IntN(14)]; c != text[i] {
+			wrong = append(wrong, text[:i]+string(c)+text[i+1:])
+		}
+	}
+	for _, text := range wrong {
+		_, err := k.Open(text)
+		require.ErrorIs(t, err, ErrInvalid, text)
+	}
+}
+
+func TestAReceiptIsAtMostTwoKilobytes(t *testing.T) {
+	t.Parallel()
+	var k Key
+	r := example
+	r.Client = strings.Repeat("\xff", 1024)
+	text, fits := k.Append(nil, &r)
+	assert.True(t, fits, "the longest client")
+	assert.LessOrEqual(t, len(text), maxBytes)
+	for range 100 {
+		r.Limits = append(r.Limits, example.Limits[0])
+	}
+	text, fits = k.Append([]byte("x"), &r)
+	assert.False(t, fits)
+	assert.Equal(t, "x", string(text))
+}
+
+func FuzzOpen(f *testing.F) {
+	var k Key
+	b, _ := k.Append(nil, &example)
+	f.Add(string(b), []byte(nil))
+	f.Add("", b[3:])
+	f.Fuzz(func(t *testing.T, text string, data []byte) {
+		if r, err := k.Open(text); err == nil {
+			again, fits := k.Append(nil, &r)
+			require.True(t, fits)
+			back, err := k.Open(string(again))
+			require.NoError(t, err)
+			require.Equal(t, r, back)
+		}
+		// What another version might have written with the same key.
+		if signed := string(appendEncoded(nil, append(data, k.mac(data)...))); len(signed) <= maxBytes {
+			_, _ = k.Open(signed)
+		}
+	})
+}

@@ -1,0 +1,200 @@
+package api
+
+import (
+	"encoding/json"
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"weir/api/decide"
+	"weir/api/receipt"
+)
+
+// A settlement is what a caller says that a check has cost in the end.
+type settlement struct {
+	receipt string
+	cost    int64
+}
+
+// settle answers POST /v1/settle.
+func (s *Server) settle(c echo.Context) error {
+	b, err := readBody(c.Request(), maxCheckBytes)
+	if err != nil {
+		return err
+	}
+	defer b.release()
+	b.at = -1
+	q, err := b.settlement()
+	if err = b.end(err); err != nil {
+		return err
+	}
+	settled, err := s.settleOne(q)
+	if err != nil {
+		return err
+	}
+	return writeJSON(c, http.StatusOK, append(appendSettlement(nil, settled, 0), '\n'))
+}
+
+// settleBatch answers POST /v1/settle/batch. A receipt that can't be settled gets the
+// status of its problem, and the others are still settled.
+func (s *Server) settleBatch(c echo.Context) error {
+	b, err := readBody(c.Request(), maxBatchBytes)
+	if err != nil {
+		return err
+	}
+	defer b.release()
+	list, err := b.settlements()
+	if err != nil {
+		return err
+	}
+	results := make([][]byte, len(list))
+	decide.AtOnce(len(list), s.cfg.StoreTimeout, func(i int) {
+		if settled, err := s.settleOne(list[i]); err == nil {
+			results[i] = appendSettlement(nil, settled, http.StatusOK)
+		} else {
+			results[i], _ = json.Marshal(s.problemOf(err, c)) // can't fail for a problem
+		}
+	})
+	out := append([]byte(nil), `{"results":[`...)
+	for i, result := range results {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = append(out, result...)
+	}
+	return writeJSON(c, http.StatusOK, append(out, "]}\n"...))
+}
+
+func (s *Server) settleOne(q settlement) (*decide.Settlement, error) {
+	r, err := openReceipt(s.receipts.Load(), q.receipt)
+	if err != nil {
+		return nil, err
+	}
+	cost := q.cost
+	if cost == asReserved {
+		cost = r.Cost
+	}
+	return s.active.Load().Settle(&r, cost)
+}
+
+// renew answers POST /v1/renew.
+func (s *Server) renew(c echo.Context) error {
+	b, err := readBody(c.Request(), maxCheckBytes)
+	if err != nil {
+		return err
+	}
+	defer b.release()
+	b.at = -1
+	text := ""
+	err = b.object("", func(name []byte) (err error) {
+		if string(name) != "receipt" {
+			return unknownField(string(name), "receipt")
+		}
+		text, err = b.string("receipt", "")
+		return err
+	})
+	if err = b.end(err); err != nil {
+		return err
+	}
+	key := s.receipts.Load()
+	r, err := openReceipt(key, text)
+	if err != nil {
+		return err
+	}
+	within, err := s.active.Load().Renew(&r)
+	if err != nil {
+		return err
+	}
+	out, _ := key.Append([]byte(`{"receipt":"`), &r) // about as long as the one before
+	out = appendSeconds(append(out, `","renew_within":`...), within)
+	return writeJSON(c, http.StatusOK, append(out, "}\n"...))
+}
+
+func openReceipt(key *receipt.Key, text string) (receipt.Receipt, error) {
+	r, err := key.Open(text)
+	if err != nil {
+		err = badRequest("receipt is none that this service has given, or was given with other tokens")
+	}
+	return r, err
+}
+
+// charge answers POST /v1/charge.
+func (s *Server) charge(c echo.Context) error {
+	b, err := readBody(c.Request(), maxCheckBytes)
+	if err != nil {
+		return err
+	}
+	defer b.release()
+	b.at = -1
+	q := decide.Charge{Cost: 1}
+	err = b.object("", func(name []byte) (err error) {
+		switch string(name) {
+		case "policy":
+			q.Policy, err = b.string("policy", b.policy)
+		case "client":
+			q.Client, err = b.string("client", "")
+		case "cost":
+			q.Cost, err = b.integer("cost", "")
+		case "id":
+			q.ID, err = b.string("id", "")
+		default:
+			err = unknownField(string(name), "policy, client, cost, id")
+		}
+		return err
+	})
+	if err = b.end(err); err != nil {
+		return err
+	}
+	a, err := s.active.Load().Charge(q)
+	if err != nil {
+		return err
+	}
+	writeHeaders(c, a)
+	return s.writeBody(c, a, http.StatusOK)
+}
+
+// asReserved is the cost of a settlement that names none.
+const asReserved = -1
+
+// settlement decodes one settlement.
+func (b *body) settlement() (settlement, error) {
+	q, given := settlement{cost: asReserved}, false
+	err := b.object("", func(name []byte) (err error) {
+		switch string(name) {
+		case "receipt":
+			q.receipt, err = b.string("receipt", "")
+			given = true
+		case "cost":
+			if q.cost, err = b.integer("cost", ""); err == nil && q.cost < 0 {
+				err = badRequest("%s is %d and must be a whole number from 0", b.path("cost"), q.cost)
+			}
+		default:
+			err = unknownField(b.path(string(name)), "receipt, cost")
+		}
+		return err
+	})
+	if err == nil && !given {
+		err = badRequest("%s is missing; it is what a check with \"settle\": true has answered", b.path("receipt"))
+	}
+	return q, err
+}
+
+// settlements decodes a body that is many settlements. The error is a problem.
+func (b *body) settlements() (list []settlement, err error) {
+	b.at = -1
+	err = b.object("", func(name []byte) error {
+		if string(name) != "settlements" {
+			return unknownField(string(name), "settlements")
+		}
+		list = []settlement{}
+		return b.array("settlements", func() error {
+			q, err := b.settlement()
+			list = append(list, q)
+			return err
+		})
+	})
+	if err = b.end(err); err == nil && list == nil {
+		err = badRequest("settlements is missing; it is the array of the receipts to settle")
+	}
+	return list, err
+}
