@@ -10,14 +10,13 @@ quick: lint
 	@echo "Left out, and in make test: tests that start processes (memcached, proxies, weir), the race detector, bench and deploy/manifests."
 
 # The race detector looks where goroutines meet: in the product, and in the load
-# generator. In experiments, and in tests of arithmetic, it sees little and takes five to
-# twenty times as long. cmd/server/e2e begins first, as it mostly waits.
-ARITHMETIC = Test(ABusyClientHasItsLimitAlone|AloneAProcessTakesItsShare|AttackOnACountingLog|CountingLogKeepsItsBounds)$$|TestTake(Many)?$$/Test(NotMuchLessThanAnExactLog|StrictInNarrowSlots)$$
+# generator. In experiments, and in tests of arithmetic and of what runs in simulated
+# time, it sees little and takes five to twenty times as long. cmd/server/e2e begins
+# first, as it mostly waits.
+ARITHMETIC = Test(ABusyClientHasItsLimitAlone|AloneAProcessTakesItsShare|AttackOnACountingLog|CountingLogKeepsItsBounds|FilesOfAPackageHaveNoCycle|LongestCountingLog|TheShareOfAProcessThatIsAlone)$$|TestTake(Many)?$$/Test(EmptySlotsTakeNoMemory|LateAnswersInAnyOrder|LimitersLikeOneState|NotMuchLessThanAnExactLog|StrictInNarrowSlots|WhatProcessesAdmitAlone)$$
 test: setup lint
-	go test ./bench/verify/simulate -seeds 10000 -whole
-	go test ./bench/model/accuracy -whole
-	go test -shuffle=on -run '$(ARITHMETIC)' ./cas ./subwindow
-	go test -shuffle=on $$(go list ./bench/... | grep -v 'bench/\(model/accuracy$$\|verify/simulate$$\|internal\)')
+	go test -shuffle=on $$(go list ./bench/... | grep -v bench/internal)
+	go test -shuffle=on -run '$(ARITHMETIC)' ./cas ./subwindow ./counters/ledger ./cmd/server
 	GORACE=atexit_sleep_ms=0 go test -race -shuffle=on -skip '$(ARITHMETIC)' ./cmd/server/e2e \
 		$$(go list ./... | grep -v '/bench\(/\|$$\)\|/e2e$$') ./bench/internal/...
 	go -C deploy/manifests test -count=1 ./... # go doesn't see when files above a module change

@@ -342,10 +342,10 @@ func TestWhatCountsIsWhatWasUsedInTheEnd(t *testing.T) {
 	for name := range eachAlgorithm() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for seed := range uint64(30) {
+			for seed := range uint64(15) {
 				settleAtRandom(t, nil, name, rand.New(rand.NewPCG(seed, 9)))
 			}
-			for seed := range uint64(5) {
+			for seed := range uint64(3) {
 				settleAtRandom(t, newMemcached(t), name, rand.New(rand.NewPCG(seed, 10)))
 			}
 		})

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"flag"
 	"iter"
 	"math"
 	"os"
@@ -26,16 +25,12 @@ import (
 	"weir/counters/memory"
 )
 
-var whole = flag.Bool("whole", false, "measure more requests")
-
-// amount returns how many requests to measure: some, or all with -whole. The
-// race detector makes each twenty times as slow and sees little in them, as
-// goroutines share nothing but a list of results.
+// amount returns how many requests to measure: some, or all without -short.
 func amount(all, some int) int {
-	if *whole {
-		return all
+	if testing.Short() {
+		return some
 	}
-	return some
+	return all
 }
 
 func TestAccuracyEndToEnd(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"weir/counters"
 )
 
-var seeds = flag.Uint64("seeds", 1000, "how many worlds to look at")
+var seeds = flag.Uint64("seeds", 10_000, "how many worlds to look at")
 
 // Nothing that the docs promise is violated in any of these seeds.
 func TestWorlds(t *testing.T) {
