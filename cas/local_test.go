@@ -52,20 +52,7 @@ func (by way) TestLosses(t *testing.T) {
 	}
 }
 
-func (by way) TestOutages(t *testing.T) {
-	t.Parallel()
-	for name, newLimiter := range by.makers() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			limitertest.Outage(t, clock(t, "12:00:01.5"), func() limitertest.Store { return memory.New(nil) },
-				func(t *testing.T, store limitertest.Store) limitertest.Limiter {
-					l, err := newLimiter(store, testConfig(10))
-					require.NoError(t, err)
-					return l
-				})
-		})
-	}
-}
+func (by way) TestOutages(t *testing.T) { by.keeps(t, testConfig(10), limitertest.Outage) }
 
 func (by way) TestLateAnswersInAnyOrder(t *testing.T) {
 	t.Parallel()

@@ -38,6 +38,19 @@ func minuteWindows(t *testing.T) map[string]subwindow.Window {
 
 func newMemory() limitertest.Store { return memory.New(nil) }
 
+// keeps has windows of a minute pass a test of every limiter.
+func (by way) keeps(t *testing.T, o counters.Options, test func(*testing.T, time.Time, func() limitertest.Store, func(*testing.T, limitertest.Store) limitertest.Limiter)) {
+	t.Parallel()
+	for name, window := range minuteWindows(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, at("12:00:01.5"), newMemory, func(t *testing.T, store limitertest.Store) limitertest.Limiter {
+				return by.newLimiterWith(t, store, window, o)
+			})
+		})
+	}
+}
+
 func (by way) TestLosses(t *testing.T) {
 	t.Parallel()
 	for name, window := range minuteWindows(t) {
@@ -51,15 +64,7 @@ func (by way) TestLosses(t *testing.T) {
 }
 
 func (by way) TestOutages(t *testing.T) {
-	t.Parallel()
-	for name, window := range minuteWindows(t) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			limitertest.Outage(t, at("12:00:01.5"), newMemory, func(t *testing.T, store limitertest.Store) limitertest.Limiter {
-				return by.newLimiter(t, store, window, sameClock)
-			})
-		})
-	}
+	by.keeps(t, counters.Options{ClockSkew: sameClock, Clients: 1000}, limitertest.Outage)
 }
 
 func (by way) TestLateAnswersInAnyOrder(t *testing.T) {
@@ -75,27 +80,11 @@ func (by way) TestLateAnswersInAnyOrder(t *testing.T) {
 }
 
 func (by way) TestOthersHaveToTell(t *testing.T) {
-	t.Parallel()
-	for name, window := range minuteWindows(t) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			limitertest.Telling(t, at("12:00:01.5"), newMemory, func(t *testing.T, store limitertest.Store) limitertest.Limiter {
-				return by.newLimiterWith(t, store, window, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
-			})
-		})
-	}
+	by.keeps(t, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second}, limitertest.Telling)
 }
 
 func (by way) TestWhatProcessesAdmitAlone(t *testing.T) {
-	t.Parallel()
-	for name, window := range minuteWindows(t) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			limitertest.Alone(t, at("12:00:01.5"), newMemory, func(t *testing.T, store limitertest.Store) limitertest.Limiter {
-				return by.newLimiterWith(t, store, window, counters.Options{ClockSkew: sameClock, Clients: 1000})
-			})
-		})
-	}
+	by.keeps(t, counters.Options{ClockSkew: sameClock, Clients: 1000}, limitertest.Alone)
 }
 
 // A client that asks for far more than its limit, of four processes evenly, is given about
@@ -142,27 +131,11 @@ func (by way) TestAloneABusyClientHasTheLimitOfAWindow(t *testing.T) {
 }
 
 func (by way) TestCallersWhoLeaveTakeTheirShare(t *testing.T) {
-	t.Parallel()
-	for name, window := range minuteWindows(t) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			limitertest.LeavingTogether(t, at("12:00:01.5"), newMemory, func(t *testing.T, store limitertest.Store) limitertest.Limiter {
-				return by.newLimiterWith(t, store, window, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second})
-			})
-		})
-	}
+	by.keeps(t, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second}, limitertest.LeavingTogether)
 }
 
 func (by way) TestMoreClientsThanAreRememberedInAnOutage(t *testing.T) {
-	t.Parallel()
-	for name, window := range minuteWindows(t) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			limitertest.Crowd(t, at("12:00:01.5"), newMemory, func(t *testing.T, store limitertest.Store) limitertest.Limiter {
-				return by.newLimiterWith(t, store, window, counters.Options{ClockSkew: sameClock, Clients: 64})
-			})
-		})
-	}
+	by.keeps(t, counters.Options{ClockSkew: sameClock, Clients: 64}, limitertest.Crowd)
 }
 
 func (by way) TestLeaving(t *testing.T) {
