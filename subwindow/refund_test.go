@@ -3,6 +3,7 @@ package subwindow_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/counters"
+	"weir/counters/limitertest"
 	"weir/counters/memory"
 	"weir/subwindow"
 )
@@ -431,4 +433,85 @@ func (by way) TestAnOldRefundPutsNothingBack(t *testing.T) {
 		require.NoError(t, l.Refund(&counters.Deadline{At: at("12:00:06")}, request(at("12:00:03"), 1, 10), counters.Decision{Allowed: true}))
 	}
 	assert.EqualValues(t, counters.Absent, used(t, inner, w, at("12:00:01")))
+}
+
+// A refund of a request that has left every window gives nothing back, and isn't taken
+// for a clock that was set back: what is known of the client stays, while it is told and
+// while it is told again.
+func (by way) TestARefundOfAnOldRequestForgetsNothing(t *testing.T) {
+	t.Parallel()
+	for _, slots := range []int{0, 1, 10} {
+		t.Run(fmt.Sprint(slots), func(t *testing.T) {
+			t.Parallel()
+			store := &limitertest.BrokenStore{Store: memory.New(nil)}
+			w := subwindow.Window{Strict: true, Width: time.Minute, Slots: slots}
+			if slots > 0 {
+				w.Width /= time.Duration(slots)
+			}
+			refunds := new(counters.Group)
+			l := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Refunds: refunds})
+			first := at("10:00:30")
+			old := take(t, l, first, 5, 5)
+			require.True(t, old.Allowed)
+			now := first.Add(15 * time.Minute)
+			require.True(t, take(t, l, now, 5, 5).Allowed)
+			store.Fail(limitertest.ErrUnsent)
+			_ = l.Refund(t.Context(), request(first, 5, 5), old)
+			refunds.Wait()
+			d, err := l.TakeLocal(request(now.Add(time.Second), 5, 5), limitertest.ErrUnsent)
+			require.NoError(t, err)
+			assert.False(t, d.Allowed, "all of the limit was admitted a second ago")
+		})
+	}
+}
+
+// A dueStore does additions while it is late, answers them too late, and tells in the end.
+type dueStore struct {
+	counters.Store
+	unsent, late atomic.Bool
+	tell         []func(error)
+}
+
+func (s *dueStore) Add(ctx context.Context, a counters.Addition) (int64, error) {
+	if s.unsent.Load() {
+		return 0, limitertest.ErrUnsent
+	}
+	n, err := s.Store.Add(ctx, a)
+	if !s.late.Load() || err != nil {
+		return n, err
+	}
+	return 0, &counters.Unanswered{Err: limitertest.ErrUnheard, Await: func(f func(error)) { s.tell = append(s.tell, f) }}
+}
+
+// What was admitted alone is refunded while its settlement has no answer: it is
+// given back once, and isn't taken for a loss when the settlement turns out to be done.
+func (by way) TestWhatIsGivenBackIsNotTakenForALoss(t *testing.T) {
+	for name, w := range minuteWindows(t) {
+		inner := memory.New(nil)
+		store := &dueStore{Store: inner}
+		reseeded := 0
+		l := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second, Reseeded: func(n int) { reseeded += n }})
+		now := at("12:00:01")
+		store.unsent.Store(true)
+		_, err := l.Take(t.Context(), request(now, 3, 10))
+		require.Error(t, err)
+		local, err := l.TakeLocal(request(now, 3, 10), err)
+		require.NoError(t, err)
+		require.True(t, local.Allowed)
+		store.unsent.Store(false)
+		store.late.Store(true)
+		_, err = l.Take(t.Context(), request(now, 1, 10)) // settles the 3, unanswered
+		require.Error(t, err)
+		store.late.Store(false)
+		require.NoError(t, l.Refund(t.Context(), request(now, 3, 10), local))
+		require.True(t, take(t, l, now, 2, 10).Allowed)
+		require.Len(t, store.tell, 1)
+		store.tell[0](nil) // it was done
+		l.Flush()
+		require.Equal(t, int64(2), used(t, inner, w, now), name)
+		require.True(t, take(t, l, now, 1, 10).Allowed)
+		l.Flush()
+		assert.Equal(t, int64(3), used(t, inner, w, now), "%s: 2 and 1 are admitted, nothing was lost", name)
+		assert.Zero(t, reseeded, name)
+	}
 }

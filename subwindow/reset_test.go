@@ -2,6 +2,9 @@ package subwindow_test
 
 import (
 	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +14,7 @@ import (
 
 	"weir/counters"
 	"weir/counters/memory"
+	"weir/subwindow"
 )
 
 // A deletingStore does something before and after the deletes of a reset.
@@ -191,4 +195,372 @@ func (by way) TestWhatAResetEndedIsNotRememberedWhenTheReadAfterItFails(t *testi
 	_, err := there.Take(t.Context(), request(at("12:00:07"), 1, 100))
 	require.ErrorIs(t, err, counters.ErrTimeout)
 	assert.True(t, take(t, there, at("12:00:07"), 9, 10).Allowed, "at most the 1 that failed is counted")
+}
+
+// A noSubtract can't subtract while it is down.
+type noSubtract struct {
+	counters.Store
+	down bool
+}
+
+func (s *noSubtract) Subtract(ctx context.Context, key string, n int64) error {
+	if s.down {
+		return fmt.Errorf("%w: %w", counters.ErrUnavailable, counters.ErrNotSent)
+	}
+	return s.Store.Subtract(ctx, key, n)
+}
+
+// What couldn't be given back isn't after a reset by another process: it would be
+// from what was counted since.
+func (by way) TestARefundFromBeforeAResetIsNotDoneAfterIt(t *testing.T) {
+	for _, what := range []string{"refunded", "denied"} {
+		t.Run(what, func(t *testing.T) {
+			inner := memory.New(nil)
+			store := &noSubtract{Store: inner}
+			w := newWindow(t, time.Minute, 10, false)
+			o := counters.Options{Clients: 10, StoreTimeout: time.Second}
+			l, other := by.newLimiterWith(t, store, w, o), by.newLimiterWith(t, inner, w, o)
+			now := time.Now()
+			d, err := l.Limiter.Take(t.Context(), request(now, 5, 10))
+			require.NoError(t, err)
+			store.down = true
+			if what == "refunded" {
+				require.Error(t, l.Refund(t.Context(), request(now, 5, 10), d))
+			} else {
+				d, err = other.Limiter.Take(t.Context(), request(now, 3, 10))
+				require.NoError(t, err)
+				require.True(t, d.Allowed)
+				d, err = l.Limiter.Take(t.Context(), request(now, 5, 10)) // it knows of 5 of 8
+				require.NoError(t, err)
+				require.False(t, d.Allowed)
+			}
+			l.Flush() // it can't be done now either
+			time.Sleep(10 * time.Millisecond)
+			require.NoError(t, other.Reset(t.Context(), "c", time.Now()))
+			time.Sleep(200 * time.Millisecond) // longer than skew
+			d, err = other.Limiter.Take(t.Context(), request(time.Now(), 10, 10))
+			require.NoError(t, err)
+			require.True(t, d.Allowed)
+
+			store.down = false
+			l.Flush()
+			d, err = l.Limiter.Take(t.Context(), request(time.Now(), 5, 10))
+			require.NoError(t, err)
+			assert.False(t, d.Allowed, "15 of 10 after the reset")
+		})
+	}
+}
+
+// A noAdd can't add while it is down.
+type noAdd struct {
+	counters.Store
+	down bool
+}
+
+func (s *noAdd) Add(ctx context.Context, a counters.Addition) (int64, error) {
+	if s.down {
+		return 0, fmt.Errorf("%w: %w", counters.ErrUnavailable, counters.ErrNotSent)
+	}
+	return s.Store.Add(ctx, a)
+}
+
+// What was admitted alone before a reset isn't counted after it, also if the store
+// has answered a look before the reset, and no addition.
+func (by way) TestWhatWasAdmittedAloneBeforeAResetIsNotCounted(t *testing.T) {
+	inner := memory.New(nil)
+	store := &noAdd{Store: inner, down: true}
+	w := newWindow(t, time.Minute, 10, false)
+	o := counters.Options{Clients: 10, StoreTimeout: time.Second}
+	l, other := by.newLimiterWith(t, store, w, o), by.newLimiterWith(t, inner, w, o)
+	r := request(time.Now(), 10, 10)
+	_, err := l.Limiter.Take(t.Context(), r)
+	require.Error(t, err)
+	d, err := l.TakeLocal(r, err)
+	require.NoError(t, err)
+	require.True(t, d.Allowed)
+	l.Flush() // a look is answered, the addition isn't sent
+	time.Sleep(10 * time.Millisecond)
+	require.NoError(t, other.Reset(t.Context(), "c", time.Now()))
+	store.down = false
+	l.Flush()
+	d, err = other.Limiter.Take(t.Context(), request(time.Now().Add(time.Second), 1, 10))
+	require.NoError(t, err)
+	assert.True(t, d.Allowed, "%+v", d)
+}
+
+// A hookedStore does something before operations.
+type hookedStore struct {
+	counters.Store
+	before func(operation string)
+}
+
+func (s *hookedStore) Delete(ctx context.Context, keys []string) error {
+	s.before("delete")
+	err := s.Store.Delete(ctx, keys)
+	s.before("deleted")
+	return err
+}
+
+func (s *hookedStore) Raise(ctx context.Context, floors []counters.Floor) error {
+	s.before("raise")
+	return s.Store.Raise(ctx, floors)
+}
+
+func (s *hookedStore) Read(ctx context.Context, keys []string, counts []int64) error {
+	s.before("read " + strings.Join(keys, " "))
+	err := s.Store.Read(ctx, keys, counts)
+	return err
+}
+
+// A count comes between a reset's first generation and its delete: it is gone, and
+// is taken for a loss. Until it is put back, the reset is over and another instance
+// has admitted the limit: nothing was put back, and nothing is given back.
+func (by way) TestNothingIsGivenBackAfterAReset(t *testing.T) {
+	for _, window := range []string{"4", "strict"} {
+		w := newWindow(t, 60e9, 4, window == "strict")
+		const limit = 10
+		now := at("12:00:01.5")
+		inner := memory.New(nil)
+		hereStore := &hookedStore{Store: inner, before: func(string) {}}
+		resetStore := &hookedStore{Store: inner, before: func(string) {}}
+		here := by.newLimiterWith(t, hereStore, w, counters.Options{ClockSkew: sameClock, Clients: 10})
+		resets := by.newLimiterWith(t, resetStore, w, counters.Options{ClockSkew: sameClock, Clients: 10})
+		others := by.newLimiterWith(t, inner, w, counters.Options{ClockSkew: sameClock, Clients: 10})
+		require.True(t, take(t, others, now, 2, limit).Allowed)
+		now = at("12:00:03.5")
+
+		counted, deleted, goOn, over := make(chan bool), make(chan bool), make(chan bool), make(chan bool)
+		resetStore.before = func(operation string) {
+			if operation == "delete" { // the generation is raised, the counts are still there
+				close(goOn)
+				<-counted
+			}
+			if operation == "deleted" { // the generation isn't raised again yet
+				close(deleted)
+				<-over
+			}
+		}
+		done := make(chan bool)
+		go func() {
+			defer close(done)
+			assert.NoError(t, resets.Reset(t.Context(), "c", now))
+		}()
+		<-goOn
+		stage := 0
+		admitted := int64(0)
+		hereStore.before = func(operation string) {
+			switch stage++; {
+			case stage == 1: // it has counted, and reads anew
+				require.True(t, strings.HasPrefix(operation, "read"), operation)
+				close(counted)
+				<-deleted
+			case operation == "raise" && admitted == 0:
+				close(over)
+				<-done
+				for range 2 * limit { // after the reset
+					if take(t, others, now.Add(2e9), 1, limit).Allowed {
+						admitted++
+					}
+				}
+			}
+		}
+		d := take(t, here, now, 3, limit)
+		t.Logf("here: %v, admitted %d, used %d", d.Allowed, admitted, used(t, inner, w, now))
+		hereStore.before = func(string) {}
+		here.Flush()
+		later := now.Add(4e9)
+		third := by.newLimiterWith(t, inner, w, counters.Options{ClockSkew: sameClock, Clients: 10})
+		for range 2 * limit {
+			if take(t, third, later, 1, limit).Allowed {
+				admitted++
+			}
+		}
+		assert.LessOrEqual(t, admitted, int64(limit), "of those that came after the reset")
+	}
+}
+
+// A client was reset before this process saw it first, by another or before it was
+// restarted. When the store loses the counter, what was counted since is put back.
+func (by way) TestLossAfterAnOldReset(t *testing.T) {
+	for _, reset := range []bool{false, true} {
+		t.Run(fmt.Sprint("reset ", reset), func(t *testing.T) {
+			store := memory.New(nil)
+			w, err := subwindow.NewFixedWindow(24 * time.Hour)
+			require.NoError(t, err)
+			before, l := by.newLimiter(t, store, w, sameClock), by.newLimiter(t, store, w, sameClock)
+			if reset {
+				require.NoError(t, before.Reset(t.Context(), "c", at("09:00:00")))
+			}
+			for i := range 100 {
+				require.True(t, take(t, l, at("10:00:00").Add(time.Duration(i)*time.Minute), 1, 100).Allowed)
+			}
+			require.NoError(t, store.Delete(t.Context(), []string{key(w, at("12:00:00"))})) // it is evicted
+			admitted := 0
+			for i := range 150 {
+				if take(t, l, at("12:00:00").Add(time.Duration(i)*time.Second), 1, 100).Allowed {
+					admitted++
+				}
+			}
+			assert.Zero(t, admitted, "beyond the 100 of the day, by one instance")
+		})
+	}
+}
+
+// And if the store fails then, the process decides by all that it has counted.
+func (by way) TestOutageAfterAnOldReset(t *testing.T) {
+	for _, reset := range []bool{false, true} {
+		t.Run(fmt.Sprint("reset ", reset), func(t *testing.T) {
+			inner := memory.New(nil)
+			w, err := subwindow.NewFixedWindow(24 * time.Hour)
+			require.NoError(t, err)
+			reads := 0
+			down := false
+			store := &faultyStore{Store: inner, fault: func(operation, _ string) error {
+				if down {
+					if operation == "read" {
+						if reads++; reads == 1 {
+							return nil
+						}
+					}
+					return fmt.Errorf("%w: %w", counters.ErrUnavailable, counters.ErrNotSent)
+				}
+				return nil
+			}}
+			before, l := by.newLimiter(t, inner, w, sameClock), by.newLimiter(t, store, w, sameClock)
+			if reset {
+				require.NoError(t, before.Reset(t.Context(), "c", at("09:00:00")))
+			}
+			for i := range 99 {
+				require.True(t, take(t, l, at("10:00:00").Add(time.Duration(i)*time.Minute), 1, 100).Allowed)
+			}
+			// One fails; then the store answers one read, and fails again.
+			down, reads = true, 1
+			admitted := 0
+			for i := range 150 {
+				r := request(at("12:00:00").Add(time.Duration(i)*time.Second), 1, 100)
+				d, err := l.Take(t.Context(), r)
+				if err != nil {
+					d, err = l.TakeLocal(r, err)
+					require.NoError(t, err)
+				}
+				if d.Allowed {
+					admitted++
+				}
+				if i == 0 {
+					reads = 0 // the next read is answered
+				}
+			}
+			assert.Equal(t, 1, admitted)
+		})
+	}
+}
+
+// And it knows that what is counted is its own.
+func (by way) TestShareAfterAnOldReset(t *testing.T) {
+	for _, reset := range []bool{false, true} {
+		t.Run(fmt.Sprint("reset ", reset), func(t *testing.T) {
+			inner := memory.New(nil)
+			w, err := subwindow.NewFixedWindow(24 * time.Hour)
+			require.NoError(t, err)
+			down := false
+			store := &faultyStore{Store: inner, fault: func(string, string) error {
+				if down {
+					return fmt.Errorf("%w: %w", counters.ErrUnavailable, counters.ErrNotSent)
+				}
+				return nil
+			}}
+			before, l := by.newLimiter(t, inner, w, sameClock), by.newLimiter(t, store, w, sameClock)
+			if reset {
+				require.NoError(t, before.Reset(t.Context(), "c", at("09:00:00")))
+			}
+			for i := range 60 {
+				require.True(t, take(t, l, at("10:00:00").Add(time.Duration(i)*time.Minute), 1, 100).Allowed)
+			}
+			_, err = l.Peek(t.Context(), request(at("11:30:00"), 1, 100))
+			require.NoError(t, err)
+			down = true
+			admitted := 0
+			for i := range 150 {
+				r := request(at("12:00:00").Add(time.Duration(i)*time.Second), 1, 100)
+				_, err := l.Take(t.Context(), r)
+				require.Error(t, err)
+				d, err := l.TakeLocal(r, err)
+				require.NoError(t, err)
+				if d.Allowed {
+					admitted++
+				}
+			}
+			assert.Equal(t, 40, admitted)
+		})
+	}
+}
+
+// An addition that is on its way while its process resets the client is from before that,
+// whatever becomes of it: nobody puts back what the reset has deleted.
+func (by way) TestAnAdditionUnderWayDuringAReset(t *testing.T) {
+	t.Parallel()
+	for _, slots := range []int{0, 1} {
+		t.Run(fmt.Sprint(slots), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				inner := memory.New(nil)
+				w := subwindow.Window{Strict: slots == 0, Width: time.Hour, Slots: slots}
+				var tell func(error)
+				var late atomic.Bool
+				store := &faultyStore{Store: inner, fault: func(operation, _ string) error {
+					if operation != "add" || !late.CompareAndSwap(true, false) {
+						return nil
+					}
+					time.Sleep(50 * time.Millisecond)
+					return &counters.Unanswered{Err: counters.ErrTimeout, Await: func(f func(error)) { tell = f }}
+				}}
+				reseeded := 0
+				l := by.newLimiterWith(t, store, w, counters.Options{Clients: 10, StoreTimeout: 50 * time.Millisecond, Reseeded: func(n int) { reseeded += n }})
+				require.True(t, take(t, l, time.Now(), 1, 10).Allowed)
+				time.Sleep(100 * time.Millisecond)
+				late.Store(true)
+				counted := make(chan struct{})
+				go func() {
+					_, err := l.Take(t.Context(), request(time.Now(), 8, 10))
+					assert.Error(t, err)
+					close(counted)
+				}()
+				time.Sleep(10 * time.Millisecond)
+				// It is counted, and deleted again.
+				_, err := inner.Add(t.Context(), counters.Addition{Key: key(w, time.Now()), Delta: 8, TTL: time.Hour})
+				require.NoError(t, err)
+				require.NoError(t, l.Reset(t.Context(), "c", time.Now()))
+				<-counted
+				tell(nil)
+				time.Sleep(2 * time.Second)
+				l.Flush()
+				assert.True(t, take(t, l, time.Now(), 10, 10).Allowed)
+				assert.Zero(t, reseeded)
+			})
+		})
+	}
+}
+
+// An instance may see a reset of a fixed window late, as nothing is missing: another has
+// admitted more than it had. When that is given back, what it counted before the reset
+// isn't put back.
+func (by way) TestWhatWasCountedBeforeAResetIsNotPutBackAfterAGiveBack(t *testing.T) {
+	t.Parallel()
+	store, w := memory.New(nil), subwindow.Window{Strict: true, Width: time.Hour}
+	resets, counted, gives := by.newLimiter(t, store, w, sameClock), by.newLimiter(t, store, w, sameClock), by.newLimiter(t, store, w, sameClock)
+	now := at("12:00:00")
+	require.True(t, take(t, counted, now, 40, 100).Allowed)
+	require.True(t, take(t, gives, now, 50, 100).Allowed)
+	now = now.Add(2 * time.Second)
+	require.NoError(t, resets.Reset(t.Context(), "c", now))
+	now = now.Add(100 * time.Millisecond)
+	taken := take(t, gives, now, 50, 100)
+	require.True(t, taken.Allowed)
+	require.True(t, take(t, counted, now, 1, 100).Allowed)
+	require.NoError(t, gives.Refund(t.Context(), request(now, 50, 100), taken))
+	for range 3 {
+		now = now.Add(time.Second)
+		require.True(t, take(t, counted, now, 1, 100).Allowed)
+	}
+	assert.Equal(t, int64(95), take(t, resets, now.Add(time.Second), 1, 100).Remaining, "five since the reset")
 }

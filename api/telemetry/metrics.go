@@ -1,7 +1,7 @@
 // Package telemetry counts and logs what weir does, and what its store does.
 //
 // Where a metric is made: NewMetrics. Where it is counted: checks.go for checks,
-// store.go for operations on the store, requests.go for HTTP requests, servers.go
+// store.go for operations on the store, httprequests.go for HTTP requests, servers.go
 // for what each server of the store says, and metrics.go for the rest.
 package telemetry
 

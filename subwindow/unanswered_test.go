@@ -3,8 +3,10 @@ package subwindow_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -194,4 +196,200 @@ func (by way) TestWhatOthersHaveCountedIsNotGivenBack(t *testing.T) {
 		assert.Zero(t, l.Owing(), name)
 		assert.EqualValues(t, 61, used(t, inner, w, now), name)
 	}
+}
+
+// A check is counted where something was lost, and what it is to be judged by can't
+// be read: it is refused. What it has counted is given back, and no more than that.
+func (by way) TestWhatIsCountedAndCannotBeJudgedIsGivenBack(t *testing.T) {
+	for name, w := range minuteWindows(t) {
+		var down atomic.Bool
+		inner := memory.New(nil)
+		store := &faultyStore{Store: inner, fault: func(operation, _ string) error {
+			if operation == "read" && down.Load() {
+				return counters.ErrNotSent
+			}
+			return nil
+		}}
+		l := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 10})
+		now := at("12:00:01")
+		const limit = 10
+		require.True(t, take(t, l, now, 6, limit).Allowed, name)
+		require.NoError(t, inner.Delete(t.Context(), []string{key(w, now)}))
+		_, err := inner.Add(t.Context(), counters.Addition{Key: key(w, now), Delta: 1, TTL: 1e10}) // by another process
+		require.NoError(t, err)
+		down.Store(true)
+		_, err = l.Take(t.Context(), request(now, 2, limit))
+		require.ErrorIs(t, err, counters.ErrNotSent, name)
+		admitted := int64(6)
+		for range 10 {
+			if d, err := l.TakeLocal(request(now, 1, limit), err); assert.NoError(t, err) && d.Allowed {
+				admitted++
+			}
+		}
+		assert.EqualValues(t, limit, admitted, name)
+		down.Store(false)
+		l.Flush()
+		assert.Zero(t, l.Owing(), name)
+		assert.EqualValues(t, limit, used(t, inner, w, now), name)
+	}
+}
+
+// A call is counted again after its counter was found to be lost, while its caller
+// leaves.
+func (by way) TestACallerLeavesWhileItsSlotIsCountedAgain(t *testing.T) {
+	w, err := subwindow.NewFixedWindow(time.Hour)
+	require.NoError(t, err)
+	inner := memory.New(nil)
+	var slow atomic.Bool
+	var adds atomic.Int64
+	store := &faultyStore{Store: inner}
+	store.fault = func(operation, key string) error {
+		if !slow.Load() {
+			return nil
+		}
+		time.Sleep(30 * time.Millisecond)
+		if operation == "add" && adds.Add(1) == 2 {
+			return counters.ErrLost
+		}
+		return nil
+	}
+	l := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 100, StoreTimeout: time.Second})
+	now := time.Now()
+	r := func(cost int64) counters.Request {
+		return counters.Request{Client: "c", Cost: cost, Limit: 100, Now: now}
+	}
+	_, err = l.Take(t.Context(), r(1))
+	require.NoError(t, err)
+	slow.Store(true)
+	var callers sync.WaitGroup
+	begin := time.Now()
+	for _, timeout := range []time.Duration{time.Second, 105 * time.Millisecond, time.Second} {
+		callers.Go(func() {
+			if _, err := l.Limiter.Take(&counters.Deadline{At: begin.Add(timeout)}, r(1)); err != nil {
+				_, _ = l.TakeLocal(r(1), err)
+			}
+		})
+		time.Sleep(5 * time.Millisecond)
+	}
+	callers.Wait()
+	l.Flush()
+}
+
+// Of two instances one is told now and then that the store is out of memory, and then
+// decides alone. What it admits it has counted before its next check: together they
+// admit no more than the limit, or one more while that isn't counted yet.
+func TestWhatTheStoreRefusesIsCountedByTheNext(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name  string
+		more  int64
+		fails func(adds int) bool
+	}{
+		{"the first two", 0, func(n int) bool { return n <= 2 }},
+		{"every third", 1, func(n int) bool { return n%3 == 0 }},
+	} {
+		for _, limit := range []int64{5, 20} {
+			for _, slots := range []int{1, 10} {
+				inner := memory.New(nil)
+				adds := 0
+				store := &faultyStore{Store: inner, fault: func(operation, _ string) error {
+					if operation != "add" {
+						return nil
+					}
+					if adds++; !test.fails(adds) {
+						return nil
+					}
+					return fmt.Errorf("%w, %w: SERVER_ERROR out of memory", counters.ErrUnavailable, counters.ErrRefused)
+				}}
+				open := func(s counters.Store) *subwindow.Limiter {
+					l, err := subwindow.New(s, newWindow(t, time.Minute, slots, false), counters.Options{Policy: "p", Limit: "l", StoreTimeout: -1})
+					require.NoError(t, err)
+					return l
+				}
+				a, b := open(store), open(inner)
+				now, admitted := at("12:00:01"), int64(0)
+				for i := range 4 * limit {
+					now = now.Add(time.Millisecond)
+					l, r := a, counters.Request{Client: "c", Cost: 1, Limit: limit, Now: now}
+					if i%2 == 1 {
+						l = b
+					}
+					d, err := l.Take(t.Context(), r)
+					if err != nil {
+						require.ErrorIs(t, err, counters.ErrRefused)
+						d, err = l.TakeLocal(r, err)
+						require.NoError(t, err)
+					}
+					if d.Allowed {
+						admitted++
+					}
+				}
+				assert.LessOrEqual(t, admitted, limit+test.more, "%s, limit %d, %d slots", test.name, limit, slots)
+			}
+		}
+	}
+}
+
+// The flight of a follower, which leaves while the leader only refunds, isn't used
+// again: what it admits alone can be refunded.
+func (by way) TestARefundIsNotForgottenAsItsFlightIsUsedAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, by.testARefundIsNotForgottenAsItsFlightIsUsedAgain)
+}
+
+func (by way) testARefundIsNotForgottenAsItsFlightIsUsedAgain(t *testing.T) {
+	w, err := subwindow.NewFixedWindow(time.Hour)
+	require.NoError(t, err)
+	inner := memory.New(nil)
+	var mu sync.Mutex
+	slow := time.Duration(0)
+	store := &faultyStore{Store: inner, fault: func(operation, key string) error {
+		mu.Lock()
+		d := slow
+		mu.Unlock()
+		time.Sleep(d)
+		return nil
+	}}
+	failed := 0
+	l := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, Clients: 100, StoreTimeout: time.Second, RefundFailed: func() { failed++ }})
+	now := time.Now()
+	r := func(client string, cost int64) counters.Request {
+		return counters.Request{Client: client, Cost: cost, Limit: 100, Now: now}
+	}
+	taken, err := l.Take(t.Context(), r("c", 1))
+	require.NoError(t, err)
+	mu.Lock()
+	slow = 60 * time.Millisecond
+	mu.Unlock()
+	var callers sync.WaitGroup
+	begin := time.Now()
+	callers.Go(func() { _, _ = l.Take(t.Context(), r("c", 1)) }) // leads until 60 ms
+	time.Sleep(10 * time.Millisecond)
+	var local counters.Decision
+	callers.Go(func() { // follows
+		d, err := l.Limiter.Take(&counters.Deadline{At: begin.Add(150 * time.Millisecond)}, r("c", 7))
+		if !assert.Error(t, err) {
+			return
+		}
+		d, err = l.TakeLocal(r("c", 7), err)
+		assert.NoError(t, err)
+		assert.True(t, d.Allowed)
+		local = d
+	})
+	time.Sleep(5 * time.Millisecond)
+	callers.Go(func() { _ = l.Refund(&counters.Deadline{At: begin.Add(900 * time.Millisecond)}, r("c", 1), taken) }) // leads both
+	callers.Wait()
+	mu.Lock()
+	slow = 0
+	mu.Unlock()
+	l.Flush()
+	require.EqualValues(t, 100-8, take(t, l, now, 0, 100).Remaining)
+	for i := range 100 {
+		_, err := l.Take(t.Context(), r("x"+string(rune(0x61+i)), 1))
+		require.NoError(t, err)
+	}
+	require.NoError(t, l.Refund(t.Context(), r("c", 7), local))
+	l.Flush()
+	fresh := by.newLimiterWith(t, inner, w, counters.Options{ClockSkew: sameClock, Clients: 100})
+	assert.EqualValues(t, 100-1, take(t, fresh, now, 0, 100).Remaining, "the 7 are given back (failed: %d)", failed)
 }
