@@ -1,6 +1,7 @@
 package subwindow
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"time"
@@ -70,7 +71,7 @@ type account struct {
 	// Slots from first to final don't change any more and were read.
 	first, final int64
 
-	dues       []due
+	dues       []due // in order of their slots
 	visits     ledger.Share
 	share      float64   // of what is admitted, as long as something was admitted alone
 	flight     *flight   // under way
@@ -175,25 +176,30 @@ func (a *account) owes() bool {
 
 // owe adds to what is due of a slot, and reports whether that is less than nothing.
 func (a *account) owe(bucket, cost, at int64) (less bool) {
-	d := a.dueOf(bucket)
-	if d == nil {
-		a.dues = append(a.dues, due{bucket: bucket})
-		d = &a.dues[len(a.dues)-1]
+	i, known := a.placeOf(bucket)
+	if !known {
+		a.dues = slices.Insert(a.dues, i, due{bucket: bucket})
 	}
+	d := &a.dues[i]
 	d.cost, d.at = d.cost+cost, max(d.at, at)
 	d.believed = max(d.cost, d.believed+cost)
 	if less = d.cost < 0; d.cost == 0 && d.until == 0 {
-		a.dues = slices.DeleteFunc(a.dues, func(d due) bool { return d.bucket == bucket })
+		a.dues = slices.Delete(a.dues, i, i+1)
 	}
 	return less
 }
 
 // dueOf returns what is due of a slot, or nil.
 func (a *account) dueOf(bucket int64) *due {
-	if i := slices.IndexFunc(a.dues, func(d due) bool { return d.bucket == bucket }); i >= 0 {
+	if i, known := a.placeOf(bucket); known {
 		return &a.dues[i]
 	}
 	return nil
+}
+
+// placeOf returns where in dues that of a slot is, or would be.
+func (a *account) placeOf(bucket int64) (i int, known bool) {
+	return slices.BinarySearchFunc(a.dues, bucket, func(d due, bucket int64) int { return cmp.Compare(d.bucket, bucket) })
 }
 
 // toTell returns a due without what flights may still count of it, which isn't told
