@@ -92,26 +92,26 @@ func (c ceilingRow) measure(ctx context.Context, cfg config, build *testbed.Buil
 	if err != nil {
 		return c, err
 	}
-	var processes [2]*testbed.Process
+	var sides [2]*side
 	for i, args := range [][]string{{c.Handler, m.Addr}, nil} {
-		if processes[i], err = testbed.StartNoop(ctx, answer, args...); err != nil {
+		process, err := testbed.StartNoop(ctx, answer, args...)
+		if err != nil {
 			return c, err
 		}
-		defer processes[i].Stop()
+		defer process.Stop()
+		if sides[i], err = dial(ctx, process, w, cfg.connections); err != nil {
+			return c, err
+		}
+		defer sides[i].connections.Close()
 	}
-	s, err := dial(ctx, m, processes[0], processes[1], w, cfg.connections)
-	if err != nil {
-		return c, err
-	}
-	defer s.close()
-	p, err := s.compare(ctx, cfg)
+	p, err := compare(ctx, cfg, m, sides[0], sides[1])
 	if err != nil {
 		return c, err
 	}
 	if incrs := p.weir.Checks(); c.Handler == ceilingIncr && p.store.Writes < incrs {
 		return c, fmt.Errorf("memcached counted %d of %d requests", p.store.Writes, incrs)
 	}
-	c.comparison, c.cpuTimes = p.comparison(), p.cpuTimes()
+	c.comparison, c.cpuTimes = p.comparison(), p.cpuTimes
 	return c, nil
 }
 

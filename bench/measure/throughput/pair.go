@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"regexp"
 	"slices"
+	"sync"
 	"time"
 
 	"weir/bench/internal/loadgen"
@@ -22,16 +23,15 @@ type config struct {
 	profiles    string // a directory, or ""
 }
 
-// A pair is a measurement of weir and of what it is compared with, in slices
-// that took turns.
+// A pair is a measurement of weir and of what it is compared with: their rates in
+// slices that took turns, and what a check takes while both are loaded.
 type pair struct {
 	weir, other loadgen.Tally
 	ratios      []float64 // per slice, weir's rate to the other's
 
-	// What memcached did, and what the processes used of the processors, if
-	// that was measured.
-	store                           testbed.StoreStats
-	weirCPU, memcachedCPU, otherCPU time.Duration
+	// What memcached did meanwhile, and processor times, if they were measured.
+	store testbed.StoreStats
+	cpuTimes
 }
 
 // measure measures each side for d in all. The other begins.
@@ -72,27 +72,19 @@ func (p *pair) comparison() comparison {
 type cpuTimes struct {
 	Weir      time.Duration `json:"cpu_ns"`
 	Memcached time.Duration `json:"memcached_cpu_ns"`
-	Noop      time.Duration `json:"noop_cpu_ns"`
+	Other     time.Duration `json:"other_cpu_ns"` // in what weir is compared with
 }
 
-func (p *pair) cpuTimes() cpuTimes {
-	checks := time.Duration(p.weir.Checks())
-	return cpuTimes{Weir: p.weirCPU / checks, Memcached: p.memcachedCPU / checks, Noop: p.otherCPU / time.Duration(p.other.Checks())}
+// perCheck returns the times per check of what the processes have used in all.
+func (used cpuTimes) perCheck(weir, other loadgen.Tally) cpuTimes {
+	checks := time.Duration(weir.Checks())
+	return cpuTimes{used.Weir / checks, used.Memcached / checks, used.Other / time.Duration(other.Checks())}
 }
 
 // halfLoad is how long answers take at half of the rate that was measured.
 type halfLoad struct {
 	P50 time.Duration `json:"p50_ns"`
 	P99 time.Duration `json:"p99_ns"`
-}
-
-// measureHalf sends, for d, half of the rate in requests per second, for clients in
-// turn.
-func measureHalf(ctx context.Context, rate float64, d time.Duration, connections loadgen.Connections, turn *loadgen.Turn) (halfLoad, error) {
-	due := loadgen.NewArrivals(loadgen.Constant(rate/2, d), rand.New(rand.NewPCG(1, 1)))
-	s := loadgen.NewOpenLoop(connections).Run(ctx, due, func() int64 { n, _ := turn.Next(); return n }, loadgen.Patience)
-	p := report.NewPercentiles(s.Latency)
-	return halfLoad{p.P50, p.P99}, cmp.Or(ctx.Err(), s.Fault())
 }
 
 const halfHeader = "p50 half\tp99 half\t"
@@ -108,112 +100,93 @@ func (h halfLoad) cells() string {
 // A side is a server under load.
 type side struct {
 	*testbed.Process
-	clients loadgen.Connections
-	turn    *loadgen.Turn
+	connections loadgen.Connections
+	turn        *loadgen.Turn
+	size        int64 // checks of an operation
 }
 
+// dial returns a side that is sent checks of the workload, one by one.
+func dial(ctx context.Context, p *testbed.Process, w loadgen.Workload, connections int) (*side, error) {
+	all, err := loadgen.Dial(ctx, p.Addr, w.Request(), connections)
+	return &side{p, all, &loadgen.Turn{Clients: w.Clients}, 1}, err
+}
+
+// load counts checks.
 func (s *side) load(ctx context.Context, d time.Duration) (loadgen.Tally, error) {
-	return s.clients.Drive(ctx, s.turn, d)
+	t, err := s.connections.Drive(ctx, s.turn, d)
+	t.Admitted *= s.size
+	return t, err
 }
 
-// meet checks each client once, unless weir would have forgotten the first by the
-// last.
-func (s *side) meet(ctx context.Context) error {
-	if s.turn.Clients > counters.DefaultClients {
-		return nil
+// warm checks each client once, unless weir would have forgotten the first by the
+// last, and goes on for a while.
+func (s *side) warm(ctx context.Context, d time.Duration) error {
+	if s.turn.Clients*s.size <= counters.DefaultClients {
+		if _, err := s.connections.Drive(ctx, &loadgen.Turn{Clients: s.turn.Clients, Last: s.turn.Clients}, 0); err != nil {
+			return err
+		}
 	}
-	_, err := s.clients.Drive(ctx, &loadgen.Turn{Clients: s.turn.Clients, Last: s.turn.Clients}, 0)
+	_, err := s.load(ctx, d)
 	return err
 }
 
-// servers are weir and the no-op server, under the same load, and weir's
-// memcached.
-type servers struct {
-	memcached  *testbed.Memcached
-	weir, noop *side
-}
-
-func dial(ctx context.Context, m *testbed.Memcached, weir, noop *testbed.Process, w loadgen.Workload, connections int) (*servers, error) {
-	s := &servers{m, &side{Process: weir}, &side{Process: noop}}
-	for _, side := range []*side{s.weir, s.noop} {
-		var err error
-		if side.clients, err = loadgen.Dial(ctx, side.Addr, w.Request(), connections); err != nil {
-			s.close()
-			return nil, err
-		}
-		side.turn = &loadgen.Turn{Clients: w.Clients}
-	}
-	return s, nil
-}
-
-func (s *servers) close() {
-	s.weir.clients.Close()
-	s.noop.clients.Close()
-}
-
-// compare loads both in turn, after a warm-up in which each client is checked
-// at least once.
-func (s *servers) compare(ctx context.Context, cfg config) (*pair, error) {
-	for _, s := range []*side{s.noop, s.weir} {
-		if err := s.meet(ctx); err != nil {
-			return nil, err
-		}
-		if _, err := s.load(ctx, cfg.warmUp); err != nil {
+// compare loads both sides after a warm-up: in turn, for their rates, and then at
+// the same moment, for their processor times.
+func compare(ctx context.Context, cfg config, m *testbed.Memcached, weir, other *side) (*pair, error) {
+	for _, s := range []*side{other, weir} {
+		if err := s.warm(ctx, cfg.warmUp); err != nil {
 			return nil, err
 		}
 	}
 	p := new(pair)
-	// The no-op server leaves memcached alone, so its slices needn't be left
-	// out.
-	err := (cpuUse{s.weir.Process: &p.weirCPU, s.memcached.Process: &p.memcachedCPU, s.noop.Process: &p.otherCPU}).during(func() (err error) {
-		p.store, err = s.memcached.During(func() error {
-			return p.measure(cfg.duration,
-				func(d time.Duration) (loadgen.Tally, error) { return s.noop.load(ctx, d) },
-				func(d time.Duration) (loadgen.Tally, error) { return s.weir.load(ctx, d) })
-		})
-		return err
+	var err error
+	p.store, err = m.During(func() error {
+		return p.measure(cfg.duration,
+			func(d time.Duration) (loadgen.Tally, error) { return other.load(ctx, d) },
+			func(d time.Duration) (loadgen.Tally, error) { return weir.load(ctx, d) })
 	})
-	if err != nil {
-		return nil, err
+	if err == nil {
+		p.cpuTimes, err = atOnce(ctx, cfg.duration, m, weir, other)
 	}
-	return p, nil
+	return p, err
 }
 
-// cpuUse is where the processor time of processes is added up.
-type cpuUse map[*testbed.Process]*time.Duration
-
-// during adds what they use while f runs.
-func (u cpuUse) during(f func() error) error {
+// atOnce loads both sides at the same moment, so that what else the machine does
+// hits both alike. Only weir asks m.
+func atOnce(ctx context.Context, d time.Duration, m *testbed.Memcached, weir, other *side) (cpuTimes, error) {
+	var used cpuTimes
+	var tallies [2]loadgen.Tally
+	var errs [2]error
 	add := func(sign time.Duration) error {
-		for process, used := range u {
+		for process, into := range map[*testbed.Process]*time.Duration{weir.Process: &used.Weir, m.Process: &used.Memcached, other.Process: &used.Other} {
 			cpu, err := process.CPU()
 			if err != nil {
 				return err
 			}
-			*used += sign * cpu
+			*into += sign * cpu
 		}
 		return nil
 	}
 	if err := add(-1); err != nil {
-		return err
+		return used, err
 	}
-	if err := f(); err != nil {
-		return err
+	var both sync.WaitGroup
+	for i, s := range []*side{weir, other} {
+		both.Go(func() { tallies[i], errs[i] = s.load(ctx, d) })
 	}
-	return add(+1)
+	both.Wait()
+	if err := cmp.Or(errs[0], errs[1], add(+1)); err != nil {
+		return used, err
+	}
+	return used.perCheck(tallies[0], tallies[1]), nil
 }
 
-// extraAllocations returns how many objects weir allocates for a check beyond
-// those of the no-op handler, that is net/http's and echo's own.
-func (s *servers) extraAllocations(ctx context.Context, d time.Duration) (float64, error) {
-	var perCheck [2]float64
-	for i, s := range []*side{s.weir, s.noop} {
-		var err error
-		if perCheck[i], err = allocations(ctx, s.Addr, func() (loadgen.Tally, error) { return s.load(ctx, d) }); err != nil {
-			return 0, err
-		}
-	}
-	return perCheck[0] - perCheck[1], nil
+// half sends, for d, half of the rate in checks per second, for clients in turn.
+func (s *side) half(ctx context.Context, rate float64, d time.Duration) (halfLoad, error) {
+	due := loadgen.NewArrivals(loadgen.Constant(rate/float64(2*s.size), d), rand.New(rand.NewPCG(1, 1)))
+	sample := loadgen.NewOpenLoop(s.connections).Run(ctx, due, func() int64 { n, _ := s.turn.Next(); return n }, loadgen.Patience)
+	p := report.NewPercentiles(sample.Latency)
+	return halfLoad{p.P50, p.P99}, cmp.Or(ctx.Err(), sample.Fault())
 }
 
 // muchMore is how many times as many objects as asking for their number

@@ -38,7 +38,7 @@ func workloads() []loadgen.Workload {
 // policies are the workloads that weir has policies for: those of all rows.
 func policies() []loadgen.Workload {
 	all := workloads()
-	for _, w := range manyWorkloads() {
+	for _, w := range ways() {
 		all = append(all, w.checks())
 	}
 	return all
@@ -51,7 +51,7 @@ type Report struct {
 	Duration    time.Duration  `json:"duration_ns"`
 	Checks      []checkRow     `json:"checks"`
 	Ceilings    []ceilingRow   `json:"ceilings"`
-	Many        []manyRow      `json:"many,omitempty"`
+	Ways        []wayRow       `json:"ways,omitempty"`
 	Store       []storeRow     `json:"store"`
 }
 
@@ -72,7 +72,7 @@ type checkRow struct {
 func newCheckRow(w loadgen.Workload, p *pair, keysPerGet float64) checkRow {
 	cost := p.store.Per(p.weir.Checks())
 	row := checkRow{
-		Algorithm: w.Algorithm.Title(), Traffic: w.Traffic.Name, comparison: p.comparison(), cpuTimes: p.cpuTimes(),
+		Algorithm: w.Algorithm.Title(), Traffic: w.Traffic.Name, comparison: p.comparison(), cpuTimes: p.cpuTimes,
 		Denied: float64(p.weir.Denied) / float64(p.weir.Checks()), Commands: cost.Writes, KeysRead: cost.KeysRead,
 	}
 	if keysPerGet > 0 {
@@ -92,7 +92,7 @@ func (r *Report) Print(out io.Writer) {
 	fmt.Fprintf(out, "%d cores shared by weir, memcached %s and the bench, %s; %v per row; %d connections\n",
 		r.Machine.Cores, r.Machine.Memcached, r.Machine.Go, r.Duration, r.Connections)
 	report.TableOf(out, "", "algorithm\ttraffic\tchecks/s\tof no-op\tmin\tmax\t"+report.PercentileHeader+halfHeader+
-		"denied\tcmds/check\tkeys/check\tcmds/s\tallocs\t"+cpuHeader, r.Checks, func(c checkRow) string {
+		"denied\tcmds/check\tkeys/check\tcmds/s\tallocs\t"+cpuHeader("no-op"), r.Checks, func(c checkRow) string {
 		return fmt.Sprintf("%s\t%s\t%s%s%.1f%%\t%.2f\t%.1f\t%.0f\t%.0f\t%s",
 			c.Algorithm, c.Traffic, c.comparison.cells(), c.Half.cells(), 100*c.Denied, c.Commands, c.KeysRead, c.Rate*c.Commands, c.Allocations, c.cpuTimes.cells())
 	}, `%s
@@ -104,26 +104,30 @@ half        the same at half of checks/s, from when a request was due until its 
 cmds/check  commands that reach Memcached: writes as it counts them, and keys/check divided by the keys of an average get command,
             which a short run with Memcached's command log on finds out
 keys/check  keys asked for by get commands
-allocs      objects that weir allocates for a check beyond those of the no-op handler
-cpu us      what a check takes of a processor in weir, in memcached, and in the no-op handler; the bench takes the rest
+allocs      objects that weir allocates for a check in all
+cpu us      what a check takes of a processor in weir, in memcached, and in the no-op handler, while both servers are loaded at
+            the same moment: unlike rates, that hardly depends on what else the machine does
 one row against another: both relative to the no-op handler
 All clients have been busy for a whole window when a sliding row begins; the denied client has used up its limit.
 `, r.relations())
-	report.TableOf(out, "", "ceiling\trequests/s\tof no-op\tmin\tmax\t"+report.PercentileHeader+cpuHeader, r.Ceilings, func(c ceilingRow) string {
+	report.TableOf(out, "", "ceiling\trequests/s\tof no-op\tmin\tmax\t"+report.PercentileHeader+cpuHeader("no-op"), r.Ceilings, func(c ceilingRow) string {
 		return fmt.Sprintf("%s\t%s%s", c.Handler, c.comparison.cells(), c.cpuTimes.cells())
 	}, `
 wait        the no-op handler, if each request also waits for another goroutine of the process
 incr        the no-op handler, if each request also counts in one of 10,000 counters of Memcached through weir's store
 `)
-	report.TableOf(out, "", "many at once\tchecks/s\tof single\tmin\tmax\t"+report.PercentileHeader+halfHeader+"cpu us\tmemcached\tallocs\t", r.Many, func(r manyRow) string {
-		return fmt.Sprintf("%s\t%s%s%.1f\t%.1f\t%.1f\t", r.How, r.times(), r.Half.cells(), float64(r.Weir)/1e3, float64(r.Memcached)/1e3, r.Allocations)
+	report.TableOf(out, "", "way in\tchecks/s\tof single\tmin\tmax\t"+report.PercentileHeader+halfHeader+cpuHeader("single")+"checks/core\tallocs\t", r.Ways, func(w wayRow) string {
+		return fmt.Sprintf("%s\t%s%s%s%.0f\t%.1f\t", w.How, w.times(), w.Half.cells(), w.cpuTimes.cells(), 1e9/float64(w.Weir), w.Allocations)
 	}, `
 checks/s    by sliding N=10, of 10,000 clients who have been busy for a whole window; each connection or caller goes on as soon
             as it is answered
-of single   rate relative to single checks of the same clients over connections to the same weir, in turn
+of single   rate relative to single checks of the same clients over connections to a weir of their own, in turn
 p50 to p999 of a batch, or of a caller's check; at half load from when it was due
-cpu us      what a check takes of a processor in weir and in memcached; allocs: objects that weir allocates for a check in all
+cpu us      of a check in weir and in memcached, and of a single one in weir, while both weirs are loaded at the same moment;
+            checks/core are what a core of weir's makes of it, and allocs the objects that weir allocates for a check in all
+-http net   by net/http alone, where all others are by the plain door
 Go client   callers of one client in the bench's own process, which puts their checks together
+gRPC        the rate limit service of Envoy
 `)
 	report.TableOf(out, "", "store alone\tincr/s\tof pool\tmin\tmax\t"+report.PercentileHeader, r.Store, func(s storeRow) string {
 		return fmt.Sprintf("%d callers\t%s", s.Callers, s.times())
@@ -159,11 +163,17 @@ func (r *Report) relative(algorithm string, t loadgen.Traffic, toAlgorithm strin
 	return row.Ratio / base.Ratio, ok1 && ok2 && row.Ratio > 0 && base.Ratio > 0
 }
 
-// cpuHeader is the header of cpuTimes.cells.
-const cpuHeader = "cpu us\tmemcached\tno-op\t"
+// cpuHeader is the header of cpuTimes.cells, for what weir is compared with.
+func cpuHeader(other string) string {
+	return fmt.Sprintf("cpu us\tmemcached\t%s\tcpu of %s\t", other, other)
+}
 
+// cells returns the cells of a table; that of a comparison is empty if it wasn't measured.
 func (c cpuTimes) cells() string {
-	return fmt.Sprintf("%.1f\t%.1f\t%.1f\t", float64(c.Weir)/1e3, float64(c.Memcached)/1e3, float64(c.Noop)/1e3)
+	if c.Other == 0 {
+		return fmt.Sprintf("%.1f\t%.1f\t-\t-\t", float64(c.Weir)/1e3, float64(c.Memcached)/1e3)
+	}
+	return fmt.Sprintf("%.1f\t%.1f\t%.1f\t%.0f%%\t", float64(c.Weir)/1e3, float64(c.Memcached)/1e3, float64(c.Other)/1e3, 100*float64(c.Weir)/float64(c.Other))
 }
 
 // cells returns the rate, in percent of the other's, and the percentiles.

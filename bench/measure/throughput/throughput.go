@@ -1,10 +1,10 @@
 // Package throughput measures checks per second, latency and what a check
 // costs, over HTTP with closed loops, beside a no-op server that reads the same
 // request and sends the same response; and the store alone, beside gomemcache's
-// own pool. Checks that go together, in batches and by the Go client, are
-// measured beside single ones.
+// own pool. All other ways in (net/http, batches, the Go client, gRPC) are
+// measured beside single checks.
 //
-// Run is the command. workloads has the rows, pair what is compared in turns,
+// Run is the command. workloads and ways have the rows, pair what is compared,
 // and Report the figures.
 package throughput
 
@@ -29,7 +29,7 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 	cfg := config{warmUp: time.Second}
 	flags := report.NewFlags("throughput")
 	quick := flags.Quick("all rows in well under a minute, too short to compare versions")
-	flags.DurationVar(&cfg.duration, "duration", 5*time.Second, "how long each row measures weir, and as long again what it is compared with")
+	flags.DurationVar(&cfg.duration, "duration", 5*time.Second, "how long each row measures weir, as long again what it is compared with, and both at once")
 	flags.IntVar(&cfg.connections, "connections", 256, "concurrent connections")
 	flags.Rows(&cfg.rows)
 	flags.Profiles(&cfg.profiles)
@@ -49,8 +49,8 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 // measure measures the rows that cfg selects.
 func measure(ctx context.Context, cfg config) (*Report, error) {
 	checks, stores := report.Selected(workloads(), cfg.rows), report.Selected(storeWorkloads(), cfg.rows)
-	limits, many := report.Selected(ceilings, cfg.rows), report.Selected(manyWorkloads(), cfg.rows)
-	if len(checks)+len(stores)+len(limits)+len(many) == 0 {
+	limits, ways := report.Selected(ceilings, cfg.rows), report.Selected(ways(), cfg.rows)
+	if len(checks)+len(stores)+len(limits)+len(ways) == 0 {
 		return nil, fmt.Errorf("throughput: no row matches %q", cfg.rows)
 	}
 	version, err := testbed.MemcachedVersion(ctx)
@@ -58,7 +58,7 @@ func measure(ctx context.Context, cfg config) (*Report, error) {
 		return nil, err
 	}
 	r := &Report{Machine: report.ThisMachine(version), Connections: cfg.connections, Duration: cfg.duration}
-	if len(checks)+len(limits)+len(many) > 0 {
+	if len(checks)+len(limits)+len(ways) > 0 {
 		build, err := testbed.BuildWeir(ctx, loadgen.PolicyFile(policies()), cfg.profiles)
 		if err != nil {
 			return nil, err
@@ -70,7 +70,7 @@ func measure(ctx context.Context, cfg config) (*Report, error) {
 		if r.Ceilings, err = report.Each(limits, func(c ceilingRow) (ceilingRow, error) { return c.measure(ctx, cfg, build) }); err != nil {
 			return nil, err
 		}
-		if r.Many, err = report.Each(many, func(w manyWorkload) (manyRow, error) { return w.measure(ctx, cfg, build) }); err != nil {
+		if r.Ways, err = report.Each(ways, func(w way) (wayRow, error) { return w.measure(ctx, cfg, build) }); err != nil {
 			return nil, err
 		}
 	}
@@ -101,12 +101,17 @@ func measureChecks(ctx context.Context, cfg config, build *testbed.Build, w load
 		return checkRow{}, err
 	}
 	defer noop.Stop()
-	s, err := dial(ctx, m, weir, noop, w, cfg.connections)
+	asked, err := dial(ctx, weir, w, cfg.connections)
 	if err != nil {
 		return checkRow{}, err
 	}
-	defer s.close()
-	p, err := s.compare(ctx, cfg)
+	defer asked.connections.Close()
+	other, err := dial(ctx, noop, w, cfg.connections)
+	if err != nil {
+		return checkRow{}, err
+	}
+	defer other.connections.Close()
+	p, err := compare(ctx, cfg, m, asked, other)
 	if err != nil {
 		return checkRow{}, err
 	}
@@ -118,20 +123,20 @@ func measureChecks(ctx context.Context, cfg config, build *testbed.Build, w load
 	}
 	keysPerGet, err := m.KeysPerGet(func() error {
 		// Logging a key costs memcached a system call per letter.
-		next := s.weir.turn.Taken.Load()
+		next := asked.turn.Taken.Load()
 		turn := &loadgen.Turn{Clients: w.Clients, Last: next + 1000}
 		turn.Taken.Store(next)
-		_, err := s.weir.clients[:min(16, cfg.connections)].Drive(ctx, turn, cfg.warmUp/2)
+		_, err := asked.connections[:min(16, cfg.connections)].Drive(ctx, turn, cfg.warmUp/2)
 		return err
 	})
 	if err != nil {
 		return checkRow{}, err
 	}
 	row := newCheckRow(w, p, keysPerGet)
-	if row.Half, err = measureHalf(ctx, row.Rate, cfg.duration, s.weir.clients, s.weir.turn); err != nil {
+	if row.Half, err = asked.half(ctx, row.Rate, cfg.duration); err != nil {
 		return row, err
 	}
-	row.Allocations, err = s.extraAllocations(ctx, cfg.warmUp)
+	row.Allocations, err = allocations(ctx, weir.Addr, func() (loadgen.Tally, error) { return asked.load(ctx, cfg.warmUp) })
 	return row, err
 }
 

@@ -140,27 +140,28 @@ func TestQuickThroughput(t *testing.T) {
 	t.Parallel()
 	var r Report
 	_, printed, err := benchtest.Run(t, Run, "throughput", &r,
-		"-quick", "-connections", "4", "-rows", "^sliding N=1, one denied|^store, 16 |^ceiling, incr|^batches of 100, |^Go client, 256")
+		"-quick", "-connections", "4", "-rows", "^sliding N=1, one denied|^store, 16 |^ceiling, incr|^batches of 100, |^Go client, 256|^single, -http net|^gRPC")
 	require.NoError(t, err)
 	assert.Contains(t, printed, "one denied client")
 	assert.Contains(t, printed, "16 callers")
 	require.Len(t, r.Checks, 1)
 	require.Len(t, r.Store, 1)
-	require.Len(t, r.Many, 2)
+	require.Len(t, r.Ways, 4)
 	assert.Equal(t, 4, r.Connections)
 	assert.Regexp(t, `^\d+\.\d+\.\d+`, r.Machine.Memcached)
 	assert.Equal(t, "sliding N=1", r.Checks[0].Algorithm)
 	assert.Greater(t, r.Checks[0].Denied, 0.5)
-	for _, h := range []halfLoad{r.Checks[0].Half, r.Many[0].Half, r.Many[1].Half} {
+	for _, h := range []halfLoad{r.Checks[0].Half, r.Ways[0].Half, r.Ways[3].Half} {
 		assert.Positive(t, h.P50)
 		assert.LessOrEqual(t, h.P50, h.P99)
 	}
-	for _, m := range r.Many {
-		assert.Positive(t, m.Weir, m.How)
-		assert.Positive(t, m.Memcached, m.How)
-		assert.Positive(t, m.Allocations, m.How)
+	for _, w := range r.Ways {
+		assert.Positive(t, w.Weir, w.How)
+		assert.Positive(t, w.Memcached, w.How)
+		assert.Positive(t, w.cpuTimes.Other, w.How)
+		assert.Positive(t, w.Allocations, w.How)
 	}
-	for _, c := range []comparison{r.Checks[0].comparison, r.Store[0].comparison, r.Many[0].comparison, r.Many[1].comparison} {
+	for _, c := range []comparison{r.Checks[0].comparison, r.Store[0].comparison, r.Ways[0].comparison, r.Ways[3].comparison} {
 		assert.Positive(t, c.Rate)
 		assert.Positive(t, c.Other)
 		assert.InDelta(t, c.Rate/c.Other, c.Ratio, 1e-9)
@@ -291,7 +292,6 @@ func TestCheckRow(t *testing.T) {
 	p := new(pair)
 	noop, weir := loadgen.Tally{Admitted: 400}, loadgen.Tally{Admitted: 50, Denied: 150}
 	require.NoError(t, p.measure(time.Second, sides(noop, noop, noop), sides(weir, weir, weir)))
-	p.weirCPU, p.memcachedCPU, p.otherCPU = 12*time.Millisecond, 600*time.Microsecond, 24*time.Millisecond
 	w := loadgen.Workload{Algorithm: algorithms.Named(algorithms.Fixed), Traffic: loadgen.Denied}
 
 	p.store = testbed.StoreStats{Writes: 900, KeysRead: 3600}
@@ -302,11 +302,18 @@ func TestCheckRow(t *testing.T) {
 	assert.InDelta(t, 6.0, row.KeysRead, 1e-9)
 	assert.InDelta(t, 2.0, row.Commands, 1e-9, "900 writes and 300 gets in 600 checks")
 
-	assert.Equal(t, cpuTimes{Weir: 20 * time.Microsecond, Memcached: time.Microsecond, Noop: 20 * time.Microsecond}, row.cpuTimes)
-
 	p.store.KeysRead = 0
 	row = newCheckRow(w, p, 0)
 	assert.InDelta(t, 1.5, row.Commands, 1e-9)
+}
+
+// Each server's time is divided by what it answered itself.
+func TestProcessorTimesPerCheck(t *testing.T) {
+	t.Parallel()
+	used := cpuTimes{Weir: 12 * time.Millisecond, Memcached: 600 * time.Microsecond, Other: 24 * time.Millisecond}
+	each := used.perCheck(loadgen.Tally{Admitted: 150, Denied: 450}, loadgen.Tally{Admitted: 1200})
+	assert.Equal(t, cpuTimes{Weir: 20 * time.Microsecond, Memcached: time.Microsecond, Other: 20 * time.Microsecond}, each)
+	assert.Equal(t, "20.0\t1.0\t20.0\t100%\t", each.cells())
 }
 
 func TestRowsAreRelativeToTheNoop(t *testing.T) {

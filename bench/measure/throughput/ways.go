@@ -1,0 +1,181 @@
+package throughput
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"weir/api/client"
+	"weir/bench/internal/algorithms"
+	"weir/bench/internal/loadgen"
+	"weir/bench/internal/testbed"
+)
+
+// A way is one by which checks come to weir: over some connections, one by one or
+// in batches, or from callers, whose checks the Go client puts together or gRPC
+// sends.
+type way struct {
+	connections, batch int
+	callers            int
+	grpc, net          bool
+	algorithm          string // "" for sliding windows of ten slots
+}
+
+// checks returns what is checked.
+func (w way) checks() loadgen.Workload {
+	return loadgen.Workload{Algorithm: algorithms.Named(cmp.Or(w.algorithm, algorithms.Sliding10)), Traffic: loadgen.Distinct}
+}
+
+func (w way) String() string {
+	switch {
+	case w.algorithm != "":
+		title := w.checks().Algorithm.Title()
+		w.algorithm = ""
+		return title + ", " + w.String()
+	case w.grpc:
+		return fmt.Sprintf("gRPC, %d callers", w.callers)
+	case w.callers > 0:
+		return fmt.Sprintf("Go client, %d callers", w.callers)
+	case w.net:
+		return "single, -http net"
+	case w.connections == 1:
+		return fmt.Sprintf("batches of %d, 1 connection", w.batch)
+	default:
+		return fmt.Sprintf("batches of %d, %d connections", w.batch, w.connections)
+	}
+}
+
+// ways returns all that are compared with single checks.
+func ways() []way {
+	return []way{
+		{net: true}, {net: true, algorithm: algorithms.Sliding60},
+		{batch: 10, connections: 16}, {batch: 100, connections: 16}, {batch: 1000, connections: 16}, {batch: 1000, connections: 1},
+		{batch: 10, connections: 16, algorithm: algorithms.Sliding60}, {batch: 100, connections: 16, algorithm: algorithms.Sliding60}, {batch: 1000, connections: 16, algorithm: algorithms.Sliding60},
+		{batch: 100, connections: 16, algorithm: algorithms.Token}, {batch: 1000, connections: 1, algorithm: algorithms.Token},
+		{callers: 256}, {callers: 2048}, {callers: 256, grpc: true},
+	}
+}
+
+// A wayRow is how checks did that came by a way, beside single ones.
+type wayRow struct {
+	How string `json:"how"`
+	comparison
+	Half halfLoad `json:"half_load"`
+	cpuTimes
+	Allocations float64 `json:"allocations"` // per check
+}
+
+const (
+	envoyDomain = "throughput"
+	envoyKey    = "client"
+)
+
+// envoyFile has the limit that gRPC asks.
+var envoyFile = fmt.Sprintf("domain: %s\ndescriptors: [{key: %s, rate_limit: {unit: minute, requests_per_unit: %d}}]\n", envoyDomain, envoyKey, loadgen.Never)
+
+// A server is weir on a memcached of its own, which knows the clients, and the load
+// that comes a way.
+type server struct {
+	side
+	memcached *testbed.Memcached
+	started   []func() // what ends it, in the order of the beginnings
+}
+
+func (s *server) stop() {
+	for _, end := range slices.Backward(s.started) {
+		end()
+	}
+}
+
+// start starts a server, which has to be stopped even after an error.
+func (w way) start(ctx context.Context, cfg config, build *testbed.Build) (s *server, err error) {
+	checks := w.checks()
+	s = &server{side: side{turn: &loadgen.Turn{Clients: checks.Clients}, size: 1}}
+	if s.memcached, err = testbed.StartMemcached(ctx, 1024); err != nil {
+		return s, err
+	}
+	s.started = append(s.started, s.memcached.Stop)
+	if err := fill(s.memcached, checks, time.Now()); err != nil {
+		return s, err
+	}
+	var grpc string
+	switch {
+	case w.grpc:
+		file := filepath.Join(filepath.Dir(build.PolicyFile), "envoy.yaml")
+		if err = os.WriteFile(file, []byte(envoyFile), 0o600); err == nil {
+			s.Process, grpc, err = build.StartRLS(ctx, s.memcached.Addr, file, "-envoy-algorithm", "sliding_window")
+		}
+	case w.net:
+		s.Process, err = build.Start(ctx, s.memcached.Addr, "-http", "net")
+	default:
+		s.Process, err = build.Start(ctx, s.memcached.Addr)
+	}
+	if err != nil {
+		return s, err
+	}
+	s.started = append(s.started, s.Stop)
+	switch {
+	case w.grpc:
+		s.connections, err = loadgen.DialGRPC(grpc, envoyDomain, envoyKey, w.callers)
+	case w.callers > 0:
+		var c *client.Client
+		if c, err = client.New(client.Config{URL: "http://" + s.Addr, Timeout: 10 * time.Second}); err == nil {
+			s.started = append(s.started, c.Close)
+			s.connections = w.call(ctx, c)
+		}
+	case w.batch > 0:
+		s.connections, err = loadgen.Dial(ctx, s.Addr, loadgen.Batch(checks.Policy(), w.batch), w.connections)
+		s.size = int64(w.batch)
+		s.turn.Clients /= s.size
+	default:
+		s.connections, err = loadgen.Dial(ctx, s.Addr, checks.Request(), cfg.connections)
+	}
+	s.started = append(s.started, s.connections.Close)
+	return s, err
+}
+
+// call returns callers of the client.
+func (w way) call(ctx context.Context, c *client.Client) loadgen.Connections {
+	checks := w.checks()
+	names := make([]string, checks.Clients)
+	for n := range names {
+		names[n] = loadgen.ClientName(int64(n))
+	}
+	policy := checks.Policy()
+	return loadgen.Callers(slices.Repeat([]loadgen.Operation{func(n int64) (bool, error) {
+		a, err := c.Check(ctx, client.Check{Policy: policy, Client: names[n]})
+		if err == nil && !a.Allowed {
+			err = errors.New("a check of " + names[n] + " was denied, and none should be")
+		}
+		return a.Allowed, err
+	}}, w.callers))
+}
+
+// measure runs a row beside single checks of another weir.
+func (w way) measure(ctx context.Context, cfg config, build *testbed.Build) (row wayRow, err error) {
+	single, err := way{algorithm: w.algorithm}.start(ctx, cfg, build)
+	defer single.stop()
+	if err != nil {
+		return row, err
+	}
+	s, err := w.start(ctx, cfg, build)
+	defer s.stop()
+	if err != nil {
+		return row, err
+	}
+	p, err := compare(ctx, cfg, s.memcached, &s.side, &single.side)
+	if err != nil {
+		return row, err
+	}
+	row = wayRow{How: w.String(), comparison: p.comparison(), cpuTimes: p.cpuTimes}
+	if row.Half, err = s.half(ctx, row.Rate, cfg.duration); err != nil {
+		return row, err
+	}
+	row.Allocations, err = allocations(ctx, s.Addr, func() (loadgen.Tally, error) { return s.load(ctx, cfg.warmUp) })
+	return row, err
+}
