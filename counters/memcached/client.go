@@ -155,10 +155,38 @@ func (cs *clients) close() {
 	_ = cs.many.Close()
 }
 
-// A lane is the idle clients of a connection.
+// A lane is the idle clients of a connection. Those that were put back last are
+// used first, so the first of them give their buffers up when all have many bytes.
 type lane struct {
-	pool *pipeline.Pool
-	idle []*client
+	pool     *pipeline.Pool
+	idle     []*client
+	buffered int // bytes in the buffers of idle
+	without  int // so many of idle, from the first, have none
+}
+
+// maxIdleBytes is how many bytes the idle clients of a lane have in buffers at most.
+const maxIdleBytes = 4 << 20
+
+// put adds a client.
+func (l *lane) put(c *client) {
+	l.idle = append(l.idle, c)
+	for l.buffered += c.buffered(); l.buffered > maxIdleBytes; l.without++ {
+		first := l.idle[l.without]
+		l.buffered -= first.buffered()
+		first.shrink()
+	}
+}
+
+// take returns the client that was put back last, or nil.
+func (l *lane) take() *client {
+	last := len(l.idle) - 1
+	if last < 0 {
+		return nil
+	}
+	c := l.idle[last]
+	l.idle, l.without = l.idle[:last], min(l.without, last)
+	l.buffered -= c.buffered()
+	return c
 }
 
 // laneOfMany returns the lane of AddMany and SwapMany: while a second connection can't be
@@ -189,13 +217,10 @@ func (cs *clients) take(l *lane) *client {
 		return nil
 	}
 	cs.inUse++
-	last := len(l.idle) - 1
-	if last < 0 {
-		return newClient(cs, l)
+	if c := l.take(); c != nil {
+		return c
 	}
-	c := l.idle[last]
-	l.idle = l.idle[:last]
-	return c
+	return newClient(cs, l)
 }
 
 // A client is a gomemcache client of one server for one operation at a time.
@@ -230,6 +255,21 @@ func newClient(home *clients, l *lane) *client {
 	return c
 }
 
+// buffered returns how many bytes are kept in buffers.
+func (c *client) buffered() int {
+	if c.conn == nil {
+		return cap(c.requests)
+	}
+	return cap(c.requests) + c.conn.Buffered()
+}
+
+// shrink gives the buffers up.
+func (c *client) shrink() {
+	if c.requests = nil; c.conn != nil {
+		c.conn.Shrink()
+	}
+}
+
 // release ends the operation.
 func (c *client) release() {
 	cs := c.home
@@ -240,7 +280,7 @@ func (c *client) release() {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	if l := c.lane; len(l.idle) < maxIdleClients {
-		l.idle = append(l.idle, c)
+		l.put(c)
 	}
 	cs.inUse--
 	cs.checkUnused()

@@ -288,6 +288,16 @@ func (c *Conn) Close() error {
 	return nil
 }
 
+// Buffered returns how many bytes are kept in buffers for the next request.
+func (c *Conn) Buffered() int { return cap(c.text) + cap(c.reply.data) }
+
+// Shrink gives the buffers up, of a connection that no request is under way on.
+func (c *Conn) Shrink() {
+	if c.ready() == nil {
+		c.text, c.reply.data = nil, nil
+	}
+}
+
 // LocalAddr returns the server's address: a connection has none of its own.
 func (c *Conn) LocalAddr() net.Addr { return c.connection.endpoint }
 
