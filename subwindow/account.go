@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"weir/counters"
@@ -54,9 +55,8 @@ type admission struct{ flight *flight }
 // An account is what a process knows of a client. What is in use of a slot is what
 // the store has and what is due.
 type account struct {
-	prefix string // of the client's keys
-	key    string // of the counter of keyOf
-	keyOf  int64
+	key   string // of the counter of keyOf, or else the beginning of all keys
+	keyOf int64
 
 	// generation is the store's, as last read, and verified when all that is known
 	// was last confirmed, in Unix nanoseconds; 0 if nothing is known.
@@ -71,16 +71,47 @@ type account struct {
 	// Slots from first to final don't change any more and were read.
 	first, final int64
 
-	dues       []due // in order of their slots
 	visits     ledger.Share
-	share      float64   // of what is admitted, as long as something was admitted alone
-	flight     *flight   // under way
-	flights    []*flight // without an answer, until their outcome is known and taken over
-	doubtful   bool      // all has to be read before anything is counted
-	mayBeReset bool      // the generation has to be read before what is due is told
-	untold     bool      // others have to be told that the past has changed
-	denied     bool      // there was no room for the last check
+	flight     *flight // under way
+	unsettled  *unsettled
+	doubtful   bool // all has to be read before anything is counted
+	mayBeReset bool // the generation has to be read before what is due is told
+	untold     bool // others have to be told that the past has changed
+	denied     bool // there was no room for the last check
 }
+
+// An unsettled is what the store is still to be told, or may have been. Most clients
+// have none, and take no room for it.
+type unsettled struct {
+	dues    []due     // in order of their slots
+	share   float64   // of what is admitted, as long as something was admitted alone
+	flights []*flight // without an answer, until their outcome is known and taken over
+}
+
+// unsettle returns what is unsettled, to add to it.
+func (a *account) unsettle() *unsettled {
+	if a.unsettled == nil {
+		a.unsettled = new(unsettled)
+	}
+	return a.unsettled
+}
+
+func (a *account) dues() []due {
+	if a.unsettled == nil {
+		return nil
+	}
+	return a.unsettled.dues
+}
+
+func (a *account) flights() []*flight {
+	if a.unsettled == nil {
+		return nil
+	}
+	return a.unsettled.flights
+}
+
+// prefix returns the beginning of the client's keys.
+func (a *account) prefix() string { return a.key[:strings.LastIndexByte(a.key, '_')+1] }
 
 // A generation is a counter beside a client's. Each reset leaves it above what it was,
 // and above the millisecond of its time, in units of resetUnit.
@@ -113,8 +144,10 @@ func (a *account) become(generation, latest int64, skew time.Duration) {
 // outlive forgets what was decided before a reset, but not what is known of slots.
 func (a *account) outlive(generation, latest int64, skew time.Duration) {
 	a.forgottenTo, a.generation = min(resetAt(generation), latest)+int64(skew), generation
-	a.dues = slices.DeleteFunc(a.dues, func(d due) bool { return d.at <= a.forgottenTo })
-	a.flights = slices.DeleteFunc(a.flights, func(f *flight) bool { return f.at <= a.forgottenTo })
+	if u := a.unsettled; u != nil {
+		u.dues = slices.DeleteFunc(u.dues, func(d due) bool { return d.at <= a.forgottenTo })
+		u.flights = slices.DeleteFunc(u.flights, func(f *flight) bool { return f.at <= a.forgottenTo })
+	}
 }
 
 // reach gives the account the slots of a request at p, size in all.
@@ -171,20 +204,21 @@ func (a *account) fresh(now int64) bool {
 
 // owes reports whether the store is to be told something.
 func (a *account) owes() bool {
-	return a.untold || slices.ContainsFunc(a.dues, func(d due) bool { return d.cost != 0 })
+	return a.untold || slices.ContainsFunc(a.dues(), func(d due) bool { return d.cost != 0 })
 }
 
 // owe adds to what is due of a slot, and reports whether that is less than nothing.
 func (a *account) owe(bucket, cost, at int64) (less bool) {
+	u := a.unsettle()
 	i, known := a.placeOf(bucket)
 	if !known {
-		a.dues = slices.Insert(a.dues, i, due{bucket: bucket})
+		u.dues = slices.Insert(u.dues, i, due{bucket: bucket})
 	}
-	d := &a.dues[i]
+	d := &u.dues[i]
 	d.cost, d.at = d.cost+cost, max(d.at, at)
 	d.believed = max(d.cost, d.believed+cost)
 	if less = d.cost < 0; d.cost == 0 && d.until == 0 {
-		a.dues = slices.Delete(a.dues, i, i+1)
+		u.dues = slices.Delete(u.dues, i, i+1)
 	}
 	return less
 }
@@ -192,21 +226,21 @@ func (a *account) owe(bucket, cost, at int64) (less bool) {
 // dueOf returns what is due of a slot, or nil.
 func (a *account) dueOf(bucket int64) *due {
 	if i, known := a.placeOf(bucket); known {
-		return &a.dues[i]
+		return &a.unsettled.dues[i]
 	}
 	return nil
 }
 
 // placeOf returns where in dues that of a slot is, or would be.
 func (a *account) placeOf(bucket int64) (i int, known bool) {
-	return slices.BinarySearchFunc(a.dues, bucket, func(d due, bucket int64) int { return cmp.Compare(d.bucket, bucket) })
+	return slices.BinarySearchFunc(a.dues(), bucket, func(d due, bucket int64) int { return cmp.Compare(d.bucket, bucket) })
 }
 
 // toTell returns a due without what flights may still count of it, which isn't told
 // again, or was taken for counted, which isn't given back.
 func (a *account) toTell(d due) int64 {
 	cost := d.cost
-	for _, f := range a.flights {
+	for _, f := range a.flights() {
 		switch {
 		case f.bucket != d.bucket || f.outcome != ledger.Pending:
 		case d.cost > 0:
@@ -221,19 +255,23 @@ func (a *account) toTell(d due) int64 {
 // forget drops what is due of slots that have left every window at now, and what
 // isn't expected of others any more.
 func (a *account) forget(w Window, now int64) {
-	for i := range a.dues {
-		if d := &a.dues[i]; now > d.until && d.until > 0 {
+	u := a.unsettled
+	if u == nil {
+		return
+	}
+	for i := range u.dues {
+		if d := &u.dues[i]; now > d.until && d.until > 0 {
 			d.believed, d.until = d.cost, 0
 		}
 	}
-	a.dues = slices.DeleteFunc(a.dues, func(d due) bool {
+	u.dues = slices.DeleteFunc(u.dues, func(d due) bool {
 		return d.cost == 0 && d.until == 0 || w.ttl(time.Duration(now-d.bucket*int64(w.Width))) <= 0
 	})
 }
 
 // owesAlone reports whether anything was admitted alone that the store must be told.
 func (a *account) owesAlone() bool {
-	return slices.ContainsFunc(a.dues, func(d due) bool { return d.cost > 0 })
+	return slices.ContainsFunc(a.dues(), func(d due) bool { return d.cost > 0 })
 }
 
 // standsFor returns what a cost stands for that is to be admitted alone, if others
@@ -247,15 +285,15 @@ func (a *account) standsFor(bucket, cost int64) (here, most int64) {
 	if known := a.dueOf(bucket); known != nil {
 		d = *known
 	}
-	most = ledger.StandsFor(cost, a.share)
-	return max(cost, min(most, ledger.StandsFor(d.cost+cost, a.share)-d.believed)), most
+	most = ledger.StandsFor(cost, a.unsettled.share)
+	return max(cost, min(most, ledger.StandsFor(d.cost+cost, a.unsettled.share)-d.believed)), most
 }
 
 // owesFrom has the process have that share of what is admitted alone from its first
 // cost on.
 func (a *account) owesFrom(share float64) {
 	if !a.owesAlone() {
-		a.share = share
+		a.unsettle().share = share
 	}
 }
 
@@ -265,7 +303,7 @@ func (a *account) oweAlone(bucket, cost, at int64, share float64) {
 	a.owesFrom(share)
 	a.owe(bucket, cost, at)
 	if d := a.dueOf(bucket); d != nil {
-		d.believed, d.until = max(d.believed, ledger.StandsFor(d.cost, a.share)), 0
+		d.believed, d.until = max(d.believed, ledger.StandsFor(d.cost, a.unsettled.share)), 0
 	}
 }
 
@@ -289,7 +327,7 @@ func (a *account) believe(p place, to []int64) []int64 {
 			to[i] += n
 		}
 	}
-	for _, d := range a.dues {
+	for _, d := range a.dues() {
 		if d.until > 0 && p.now > d.until {
 			d.believed = d.cost
 		}
@@ -298,14 +336,14 @@ func (a *account) believe(p place, to []int64) []int64 {
 	if f := a.flight; f != nil {
 		add(f.bucket, f.sum-f.alone)
 	}
-	for _, f := range a.flights {
+	for _, f := range a.flights() {
 		if f.outcome == ledger.Done {
 			add(f.bucket, f.sum-f.in)
 		}
 	}
 	// Of what was reset, counts under way may be gone, and what is to be given back.
 	to[p.ahead] = max(0, to[p.ahead])
-	for _, d := range a.dues {
+	for _, d := range a.dues() {
 		if i := newest - d.bucket; i >= 0 && i < int64(size) {
 			to[i] = max(0, to[i])
 		}
@@ -347,7 +385,7 @@ func (a *account) see(bucket, value int64, lasting, reset bool) (others, missing
 // land takes what flights may have counted for counted: the store has value in
 // their slot since.
 func (a *account) land(bucket, value int64) {
-	for _, f := range a.flights {
+	for _, f := range a.flights() {
 		if f.bucket != bucket || f.seen {
 			continue
 		}
@@ -362,7 +400,7 @@ func (a *account) land(bucket, value int64) {
 // mayHave returns the most that the store may have in a slot, in which it is known to
 // have count.
 func (a *account) mayHave(bucket, count int64) int64 {
-	for _, f := range a.flights {
+	for _, f := range a.flights() {
 		if f.bucket == bucket && f.outcome != ledger.NotDone {
 			count += f.sum - f.in
 		}
@@ -372,7 +410,7 @@ func (a *account) mayHave(bucket, count int64) int64 {
 
 // awaits reports whether a flight is one of the account's, and its outcome isn't known.
 func (a *account) awaits(f *flight) bool {
-	return f != nil && (f == a.flight || slices.Contains(a.flights, f)) && !f.outcome.Known()
+	return f != nil && (f == a.flight || slices.Contains(a.flights(), f)) && !f.outcome.Known()
 }
 
 // ground ends the flight under way, which has had no answer.
@@ -380,7 +418,8 @@ func (a *account) ground() *flight {
 	f := a.flight
 	a.flight, a.doubtful = nil, true
 	if f.at > a.forgottenTo { // else the client was reset meanwhile
-		a.flights = append(a.flights, f)
+		u := a.unsettle()
+		u.flights = append(u.flights, f)
 	}
 	return f
 }
@@ -396,7 +435,11 @@ func (a *account) admit(f *flight, cost int64) {
 // hear has what is known of the store include what flights have counted. No exchange
 // is under way: what the store says in one that began before may not include them.
 func (a *account) hear() {
-	a.flights = slices.DeleteFunc(a.flights, func(f *flight) bool {
+	u := a.unsettled
+	if u == nil {
+		return
+	}
+	u.flights = slices.DeleteFunc(u.flights, func(f *flight) bool {
 		if !f.outcome.Known() {
 			return f.outcome == ledger.Unknown && f.seen
 		}

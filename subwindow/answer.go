@@ -130,7 +130,8 @@ func (w *work) fail() {
 		s := a.at(w.bucket)
 		s.count, s.own, w.counted = s.count-w.sum, s.own-w.sum, false
 		f = &flight{bucket: w.bucket, sum: w.sum, at: max(w.now, a.forgottenTo+1)}
-		a.flights = append(a.flights, f)
+		u := a.unsettle()
+		u.flights = append(u.flights, f)
 		w.fly(f, nil)
 	case a.flight != nil && ledger.OutcomeOf(w.err) == ledger.Unknown:
 		f, w.spare = a.ground(), nil

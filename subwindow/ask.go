@@ -19,7 +19,7 @@ func (w *work) look() ledger.Step {
 	switch all := a.doubtful || slices.ContainsFunc(w.pending, func(c *call) bool { return c.Request.Kind == ledger.Peeks }); {
 	case a.owes() && a.mayBeReset && (w.blind || !a.doubtful):
 		w.step = verifies
-		w.keys, w.buckets, w.all, w.verifies = append(w.keys[:0], counters.GenerationKey(a.prefix)), w.buckets[:0], false, true
+		w.keys, w.buckets, w.all, w.verifies = append(w.keys[:0], counters.GenerationKey(a.prefix())), w.buckets[:0], false, true
 		w.read = slices.Grow(w.read[:0], 1)[:1]
 	default:
 		w.lost, w.repairs = w.lost[:0], w.repairs && !all
@@ -36,7 +36,7 @@ func (w *work) reads(all, generation, current bool) {
 	a := w.a
 	w.keys, w.text, w.buckets = w.keys[:0], w.text[:0], w.buckets[:0]
 	if w.verifies = generation; generation {
-		w.keys = append(w.keys, counters.GenerationKey(a.prefix))
+		w.keys = append(w.keys, counters.GenerationKey(a.prefix()))
 	}
 	for bucket := w.newest(); bucket >= w.oldest; bucket-- {
 		if !all && bucket < w.bucket && a.isFinal(bucket) {
@@ -53,19 +53,19 @@ func (w *work) reads(all, generation, current bool) {
 				w.buckets = append(w.buckets, bucket)
 			}
 		}
-		for _, f := range a.flights {
+		for _, f := range a.flights() {
 			if !f.seen {
 				more(f.bucket)
 			}
 		}
-		for _, d := range a.dues {
+		for _, d := range a.dues() {
 			if d.bucket > w.newest() { // of a later request than these
 				more(d.bucket)
 			}
 		}
 	}
 	for _, bucket := range w.buckets {
-		w.text = append(counters.AppendCounterKey(w.text, a.prefix, bucket), ' ')
+		w.text = append(counters.AppendCounterKey(w.text, a.prefix(), bucket), ' ')
 	}
 	// The keys are parts of one string, so that many take one allocation.
 	w.keys = slices.AppendSeq(w.keys, strings.FieldsSeq(string(w.text)))
@@ -78,8 +78,8 @@ func (w *work) count() ledger.Step {
 	w.step = counts
 	// A reset can end nothing where no older slots are remembered.
 	w.reads(false, !a.fresh(w.now) && !w.window.fixed(), false)
-	if a.key == "" || a.keyOf != w.bucket {
-		a.key, a.keyOf = counters.CounterKey(a.prefix, w.bucket), w.bucket
+	if a.keyOf != w.bucket {
+		a.key, a.keyOf = counters.CounterKey(a.prefix(), w.bucket), w.bucket
 	}
 	have := a.at(w.bucket).count > 0
 	w.additions = append(w.additions, counters.Addition{
@@ -92,16 +92,16 @@ func (w *work) count() ledger.Step {
 func (w *work) settle() bool {
 	a := w.a
 	w.step = settles
-	for i := range a.dues {
-		d := a.dues[i]
+	dues := a.dues()
+	for i, d := range dues {
 		if d.until == 0 && d.believed > d.cost {
-			a.dues[i].until = w.now + ledger.TellingTimeouts*int64(w.options.StoreTimeout)
+			dues[i].until = w.now + ledger.TellingTimeouts*int64(w.options.StoreTimeout)
 		}
 		if d.cost = a.toTell(d); d.cost == 0 || w.blind && d.cost > 0 {
 			continue
 		}
 		w.dues = append(w.dues, d)
-		addition := counters.Addition{Key: counters.CounterKey(a.prefix, d.bucket), Delta: d.cost}
+		addition := counters.Addition{Key: counters.CounterKey(a.prefix(), d.bucket), Delta: d.cost}
 		if d.cost > 0 {
 			s := a.at(d.bucket)
 			addition.TTL, addition.Have = w.window.ttl(w.open(d.bucket)), s != nil && s.count > 0
@@ -135,11 +135,11 @@ func (w *work) repair() ledger.Step {
 			w.reseeds--
 		}
 		if ttl > 0 && l.known > 0 {
-			w.floors = append(w.floors, counters.Floor{Key: counters.CounterKey(a.prefix, l.bucket), Count: l.known, TTL: ttl})
+			w.floors = append(w.floors, counters.Floor{Key: counters.CounterKey(a.prefix(), l.bucket), Count: l.known, TTL: ttl})
 		}
 	}
 	if a.generation >= resetUnit {
-		w.floors = append(w.floors, counters.Floor{Key: counters.GenerationKey(a.prefix), Count: a.generation, TTL: w.window.ttl(0)})
+		w.floors = append(w.floors, counters.Floor{Key: counters.GenerationKey(a.prefix()), Count: a.generation, TTL: w.window.ttl(0)})
 	}
 	w.reads(true, false, true)
 	tells := w.change(a, w.now)

@@ -1,6 +1,7 @@
 package subwindow
 
 import (
+	"math"
 	"math/rand/v2"
 	"time"
 
@@ -22,8 +23,8 @@ type family struct {
 
 // name sees to it that a has the beginning of its keys.
 func (f *family) name(a *account, client string) {
-	if a.prefix == "" {
-		a.prefix = f.keys.Client(client)
+	if a.key == "" {
+		a.key, a.keyOf = f.keys.Client(client), math.MinInt64
 	}
 }
 
@@ -33,7 +34,7 @@ func (f *family) name(a *account, client string) {
 func (f *family) change(a *account, now int64) counters.Addition {
 	random := rand.New(rand.NewPCG(uint64(now), uint64(a.generation)))
 	return counters.Addition{
-		Key: counters.GenerationKey(a.prefix), Delta: 1 + random.Int64N(mostChanges), TTL: f.window.ttl(0), New: true,
+		Key: counters.GenerationKey(a.prefix()), Delta: 1 + random.Int64N(mostChanges), TTL: f.window.ttl(0), New: true,
 	}
 }
 

@@ -47,5 +47,5 @@ func TestTheFlightOfAPanicIsForgotten(t *testing.T) {
 	store.panics = false
 	assert.EqualValues(t, 3, take().Remaining)
 	assert.EqualValues(t, 2, take().Remaining)
-	l.Change("c", func(a *account) { assert.Empty(t, a.flights) })
+	l.Change("c", func(a *account) { assert.Empty(t, a.flights()) })
 }

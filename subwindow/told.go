@@ -157,7 +157,8 @@ func (w *work) settled() (err error) {
 			err = added.Err
 		case d.cost > 0:
 			f := &flight{bucket: d.bucket, sum: d.cost, alone: d.cost, before: a.mayHave(d.bucket, s.count), at: max(d.at, a.forgottenTo+1)}
-			a.flights, a.doubtful = append(a.flights, f), true
+			u := a.unsettle()
+			u.flights, a.doubtful = append(u.flights, f), true
 			w.fly(f, added.Err)
 			err = added.Err
 		default: // it isn't done twice
