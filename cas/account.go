@@ -244,7 +244,7 @@ func (a *account[S]) see(l *rules[S], seen *snapshot[S], value []byte) {
 		}
 		a.flights = nil
 	}
-	if before.token() == seen.token() { // nobody has written
+	if before.token == seen.token { // nobody has written
 		if len(a.due) > 0 { // and what was decided alone came on top of that
 			a.last.decoded = before.decoded
 		}

@@ -253,7 +253,7 @@ func TestManyAwaitTheirTurn(t *testing.T) {
 		takeMany(unhurried, l, asked)
 		turn := time.Now().Add(10 * time.Millisecond)
 		setTurn := func(at time.Time) {
-			l.Change(asked[1].Client, func(a *account[bucketState]) { a.pace.turn = at })
+			l.Change(asked[1].Client, func(a *account[bucketState]) { a.pace.turn = momentOf(at) })
 		}
 		setTurn(turn)
 		var order []int

@@ -10,16 +10,24 @@ import (
 type pace struct {
 	// turn is when the process may write again, after it has won against others;
 	// pause is how many round trips that is after the last win.
-	turn      time.Time
+	turn      moment
 	pause     float64
 	roundTrip time.Duration
 	// answered is when it has won last, and streak since when it has done so at
 	// each first attempt, without a pause.
-	answered, streak time.Time
+	answered, streak moment
 	// heldUp is when another instance has come first, or the process has waited
 	// long for its turn.
 	heldUp time.Time
 }
+
+// A moment is in nanoseconds since longAgo, by the monotonic clock; 0 is none. Each
+// client has some, and a time.Time takes three times as much.
+type moment int64
+
+var longAgo = time.Now().Add(-100 * 365 * 24 * time.Hour)
+
+func momentOf(t time.Time) moment { return moment(t.Sub(longAgo)) }
 
 // longestStreak is how long a process may win at each first attempt before it
 // leaves a gap for others. Where its wins are closer together than shortestGap,
@@ -32,7 +40,8 @@ const (
 
 // won notes that the process has won, at the given attempt, the last of which
 // took roundTrip. It decides when its next turn is.
-func (p *pace) won(attempts int, roundTrip time.Duration, now time.Time) {
+func (p *pace) won(attempts int, roundTrip time.Duration, at time.Time) {
+	now := momentOf(at)
 	if attempts > 1 {
 		// One that took long was mostly held up; the next will be faster.
 		p.roundTrip = min(roundTrip, cmp.Or(p.roundTrip, roundTrip)*9/8)
@@ -42,32 +51,32 @@ func (p *pace) won(attempts int, roundTrip time.Duration, now time.Time) {
 	// none loses for long. One win changes little, as who was unlucky shouldn't
 	// pause longer than the others too; but who doesn't pause yet begins at
 	// once, lest it beat the same ones again and again.
-	period := now.Sub(p.answered)
+	period := time.Duration(now - p.answered)
 	p.answered = now
 	lost := float64(attempts - 1)
 	p.pause = max(p.pause+0.2*(2*lost-p.pause), min(lost, p.pause+2))
-	p.turn = time.Time{}
+	p.turn = 0
 	if p.pause >= 1 {
-		p.turn = now.Add(time.Duration(p.pause * float64(p.roundTrip)))
+		p.turn = now + moment(p.pause*float64(p.roundTrip))
 	}
 	switch {
 	case lost > 0 || p.pause >= 1 || period > longestStreak:
 		p.streak = now
-	case period >= shortestGap && now.Sub(p.streak) > max(longestStreak, 4*period):
+	case period >= shortestGap && time.Duration(now-p.streak) > max(longestStreak, 4*period):
 		// Who wrote last knows the state, and wins again: another process that
 		// comes right behind would never win, and this one never learn of it.
-		p.turn, p.streak = now.Add(period*3/2), now
+		p.turn, p.streak = now+moment(period*3/2), now
 	}
 }
 
 // untilTurn returns how long to wait for the process's turn: half the time until
 // the deadline at the most.
 func (p *pace) untilTurn(deadline time.Time) time.Duration {
-	if p.turn.IsZero() {
+	if p.turn == 0 {
 		return 0
 	}
 	now := time.Now()
-	return max(0, min(p.turn.Sub(now), deadline.Sub(now)/2))
+	return max(0, min(time.Duration(p.turn-momentOf(now)), deadline.Sub(now)/2))
 }
 
 // contended reports whether others have held the process up during a wait that ended at

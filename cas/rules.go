@@ -120,33 +120,32 @@ func (l *rules[S]) isNewer(value []byte) bool {
 
 // A snapshot is a state as it was seen. The zero value is none.
 type snapshot[S any] struct {
-	state   counters.State // without its value
-	size    int            // of its value
-	had     casToken       // of the state that the store had last, if it has none
-	decoded S              // which no one may change
+	token   casToken // of the state that the store has, or has lost
+	size    int      // of its value
+	decoded S        // which no one may change
 	origin  origin
 	known   bool
-	lost    bool      // the store has less, or nothing
-	at      int64     // Unix nanoseconds, of the request that asked for it; or never, math.MaxInt64
-	read    time.Time // when the store answered
-	expires time.Time // when the store forgets it at the latest
+	exists  bool   // the store has it
+	lost    bool   // the store has less, or nothing
+	at      int64  // Unix nanoseconds, of the request that asked for it; or never, math.MaxInt64
+	expires moment // when the store forgets it at the latest
 }
 
 // A casToken tells a state that a store has from all others; the zero value is
 // that of none.
 type casToken struct{ version, life uint64 }
 
-// token returns the cas token of the state that the store has, or has lost.
-func (s *snapshot[S]) token() casToken {
-	if s.state.Exists() {
-		return casToken{s.state.Version, s.state.Life}
+// state returns what the store has, without its value.
+func (s *snapshot[S]) state() counters.State {
+	if !s.exists {
+		return counters.State{}
 	}
-	return s.had
+	return counters.State{Version: s.token.version, Life: s.token.life}
 }
 
 // lasts reports whether the store would still have it: one of a clock that was
 // ahead mustn't outlast it here.
-func (s *snapshot[S]) lasts() bool { return s.known && !time.Now().After(s.expires) }
+func (s *snapshot[S]) lasts() bool { return s.known && momentOf(time.Now()) <= s.expires }
 
 // fresh reports whether denials may rely on it at now.
 func (s *snapshot[S]) fresh(now time.Time) bool {
@@ -155,10 +154,14 @@ func (s *snapshot[S]) fresh(now time.Time) bool {
 }
 
 // see puts into seen what the store has, as it was seen by the batch that next is the
-// transition of. Mostly it is the state that this batch has written, and needs
-// no decoding.
-func (l *rules[S]) see(state counters.State, next *transition[S], seen *snapshot[S]) {
-	*seen = snapshot[S]{known: true, at: next.latest.Now.UnixNano(), read: time.Now(), size: len(state.Value)}
+// transition of, and returns when. Mostly it is the state that this batch has written,
+// and needs no decoding.
+func (l *rules[S]) see(state counters.State, next *transition[S], seen *snapshot[S]) (read time.Time) {
+	read = time.Now()
+	*seen = snapshot[S]{
+		known: true, at: next.latest.Now.UnixNano(), size: len(state.Value),
+		token: casToken{state.Version, state.Life}, exists: state.Exists(),
+	}
 	ttl := next.ttl
 	if next.changed && bytes.Equal(state.Value, next.value) {
 		seen.decoded, seen.origin = next.to, next.origin
@@ -169,30 +172,30 @@ func (l *rules[S]) see(state counters.State, next *transition[S], seen *snapshot
 		}
 		ttl = counters.TTL(max(l.ttl(seen.decoded, *next.latest), seen.origin.left(next.latest.Now)), l.cfg.Horizon())
 	}
-	seen.expires = seen.read.Add(ttl)
+	seen.expires = momentOf(read.Add(ttl))
 	if l.cfg.frees {
 		seen.at = math.MaxInt64
 	}
-	state.Value = nil
-	seen.state = state
+	return read
 }
 
 // wrote does so after a swap that was done.
-func (l *rules[S]) wrote(state counters.State, next *transition[S], seen *snapshot[S]) {
-	l.see(state, next, seen)
+func (l *rules[S]) wrote(state counters.State, next *transition[S], seen *snapshot[S]) (read time.Time) {
+	read = l.see(state, next, seen)
 	if !bytes.Equal(state.Value, next.value) { // it may be lost by now
 		var written snapshot[S]
 		l.see(counters.State{Value: next.value}, next, &written)
 		l.restore(seen, &written, *next.latest)
 	}
+	return read
 }
 
 // restore adds to what was seen what the process knows besides and the store has
 // lost: all of it, or what had come until the process that was the first to put
 // it back saw it last; unless a mark says that it is meant to be missing.
 func (l *rules[S]) restore(seen, known *snapshot[S], r counters.Request) {
-	if !seen.state.Exists() {
-		seen.had = known.token()
+	if !seen.exists {
+		seen.token = known.token
 	}
 	if !known.lasts() || seen.origin.newer(known.origin) {
 		return
@@ -217,9 +220,7 @@ func (l *rules[S]) restore(seen, known *snapshot[S], r counters.Request) {
 	r.Now = time.Unix(0, max(r.Now.Add(-l.cfg.Horizon()).UnixNano(), since, at))
 	more, isMore := l.most(seen.decoded, known.decoded, r)
 	seen.decoded = more
-	if seen.expires.Before(known.expires) {
-		seen.expires = known.expires
-	}
+	seen.expires = max(seen.expires, known.expires)
 	if seen.lost = seen.lost || isMore; seen.lost {
 		seen.origin.putBack = rand.Uint32() | 1
 	}

@@ -337,7 +337,7 @@ func (w *work[S]) depart() {
 		f.told = append(f.told, told{d, d.cost})
 		f.latest = max(f.latest, d.now)
 	}
-	a.flight, w.old = f, a.last.state
+	a.flight, w.old = f, a.last.state()
 }
 
 // Exchange implements ledger.Work.
@@ -424,7 +424,7 @@ func (w *work[S]) forestalled() bool {
 
 // look takes over what the store has, and what has become of the flight, if there
 // was one. It returns the time of the answer.
-func (w *work[S]) look(f *flight[S]) time.Time {
+func (w *work[S]) look(f *flight[S]) (read time.Time) {
 	a, l, next := w.a, &w.rules, &w.next
 	if len(a.due) > 0 {
 		believed := a.believe(l, w.shareOf(a, next.latest))
@@ -444,7 +444,7 @@ func (w *work[S]) look(f *flight[S]) time.Time {
 	case a.last.origin.reset > w.reset: // the answer is from before a reset
 		return time.Now()
 	case w.swapped:
-		l.wrote(w.now, next, &a.last)
+		read = l.wrote(w.now, next, &a.last)
 		for _, call := range f.calls {
 			if call.Result.Allowed {
 				w.own += call.Request.Cost
@@ -456,7 +456,7 @@ func (w *work[S]) look(f *flight[S]) time.Time {
 		a.landed(l, f)
 	default:
 		var seen snapshot[S]
-		l.see(w.now, next, &seen)
+		read = l.see(w.now, next, &seen)
 		l.restore(&seen, &a.last, *next.latest)
 		if len(a.flights) == 0 {
 			more := max(0, l.peek(a.last.decoded, *next.latest).Remaining-l.peek(seen.decoded, *next.latest).Remaining)
@@ -466,7 +466,7 @@ func (w *work[S]) look(f *flight[S]) time.Time {
 		}
 		a.see(l, &seen, w.now.Value)
 	}
-	return a.last.read
+	return read
 }
 
 // fail ends a batch whose exchange has failed.
