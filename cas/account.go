@@ -51,10 +51,11 @@ type flight[S any] struct {
 }
 
 // told is what a flight tells of a debt: cost is what the store has if it is done, and
-// the debt's what was admitted of that. The difference is given back.
+// the debt's what was admitted of that. The difference is given back. now is that of the
+// request, in Unix nanoseconds, if it is a call of the flight.
 type told struct {
-	debt *debt
-	cost int64
+	debt      *debt
+	cost, now int64
 }
 
 // mostDebts is how many debts a client has before neighbours become one.
@@ -349,7 +350,7 @@ func (a *account[S]) unanswered(l *rules[S], f *flight[S], awaited bool) {
 		d := newDebt(call.Request.Request, call.Result)
 		d.lower(d.cost)
 		d.flights = 1
-		f.told = append(f.told, told{d, call.Request.Cost})
+		f.told = append(f.told, told{d, call.Request.Cost, call.Request.Now.UnixNano()})
 	}
 	f.calls, f.awaited = nil, awaited
 	if len(a.flights) < mostFlights {
@@ -367,7 +368,7 @@ func (f *flight[S]) detach(r *counters.Request) (d counters.Decision, due *debt)
 			f.calls = slices.Delete(f.calls, i, i+1)
 			due = newDebt(*r, call.Result)
 			due.flights = 1
-			f.told = append(f.told, told{due, r.Cost})
+			f.told = append(f.told, told{due, r.Cost, r.Now.UnixNano()})
 			return call.Result, due
 		}
 	}
@@ -382,7 +383,7 @@ func (f *flight[S]) refused(r *counters.Request, kind debtKind) *debt {
 	}
 	for _, t := range f.told {
 		d := t.debt
-		if d.kind == kind && d.cost == 0 && t.cost == r.Cost && d.limit == r.Limit && d.now == r.Now.UnixNano() {
+		if d.kind == kind && d.cost == 0 && t.cost == r.Cost && d.limit == r.Limit && t.now == r.Now.UnixNano() {
 			return d
 		}
 	}

@@ -31,10 +31,10 @@ const (
 	back              // is given back
 )
 
-// newDebt returns r, which was decided so.
+// newDebt returns r, which was decided so. In a log it may stand later than it was asked.
 func newDebt(r counters.Request, taken counters.Decision) *debt {
 	d := &debt{
-		now: r.Now.UnixNano(), limit: r.Limit, cost: r.Cost,
+		now: max(r.Now.UnixNano(), taken.Receipt.Refunded), limit: r.Limit, cost: r.Cost,
 		remaining: taken.Remaining, generation: taken.Receipt.Generation, refunded: taken.Receipt.Refunded,
 	}
 	if !taken.Allowed {

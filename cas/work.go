@@ -334,7 +334,7 @@ func (w *work[S]) depart() {
 	}
 	for _, d := range a.due {
 		d.flights++
-		f.told = append(f.told, told{d, d.cost})
+		f.told = append(f.told, told{d, d.cost, 0})
 		f.latest = max(f.latest, d.now)
 	}
 	a.flight, w.old = f, a.last.state()
