@@ -86,6 +86,17 @@ func (p places) renewed(s logState, r counters.Request) (live logState, held boo
 	return live, found == r.Cost
 }
 
+// charge ends the leases that the debts renew, too.
+func (p places) charge(s logState, debts ...*debt) logState {
+	for _, d := range debts {
+		if live, held := p.renewed(s, d.request()); held {
+			s = live
+		}
+		s = p.log.charge(s, d)
+	}
+	return s
+}
+
 // refund ends the lease of r, of whatever state, if there still is one.
 func (p places) refund(s logState, r counters.Request, taken counters.Decision) logState {
 	rest, _ := s.without(cmp.Or(taken.Receipt.Refunded, r.Now.UnixNano()), r.Cost)

@@ -12,6 +12,7 @@ import (
 type debt struct {
 	kind       debtKind
 	now, limit int64 // of the request, in Unix nanoseconds
+	renews     int64 // of the request
 	cost       int64 // less what was given back since; 0 if it was refused, or forgotten
 	// Of the decision, or of the state that has consumed it. What is left of the limit
 	// is as of cost.
@@ -34,7 +35,7 @@ const (
 // newDebt returns r, which was decided so. In a log it may stand later than it was asked.
 func newDebt(r counters.Request, taken counters.Decision) *debt {
 	d := &debt{
-		now: max(r.Now.UnixNano(), taken.Receipt.Refunded), limit: r.Limit, cost: r.Cost,
+		now: max(r.Now.UnixNano(), taken.Receipt.Refunded), limit: r.Limit, renews: r.Renews, cost: r.Cost,
 		remaining: taken.Remaining, generation: taken.Receipt.Generation, refunded: taken.Receipt.Refunded,
 	}
 	if !taken.Allowed {
@@ -53,7 +54,7 @@ func debtOf(taken counters.Decision) *debt {
 }
 
 func (d *debt) request() counters.Request {
-	return counters.Request{Cost: d.cost, Limit: d.limit, Now: time.Unix(0, d.now)}
+	return counters.Request{Cost: d.cost, Limit: d.limit, Renews: d.renews, Now: time.Unix(0, d.now)}
 }
 
 func (d *debt) decision() counters.Decision {
@@ -72,5 +73,5 @@ func (d *debt) giveBack(cost int64) *debt {
 func (d *debt) lower(cost int64) { d.cost, d.remaining = d.cost-cost, d.remaining+cost }
 
 func (d *debt) mergesWith(next *debt) bool {
-	return d.kind != back && d.kind == next.kind && d.flights == 0 && next.flights == 0 && d.old == next.old
+	return d.kind != back && d.kind == next.kind && d.flights == 0 && next.flights == 0 && d.old == next.old && d.renews == 0 && next.renews == 0
 }
