@@ -293,7 +293,7 @@ func (w *work[S]) tell() {
 func (w *work[S]) giveBack(d *debt) {
 	next := &w.next
 	generation, at := w.began(next.to)
-	if d.generation == generation && generation != 0 { // what is missing isn't lost
+	if generation != 0 && (d.generation == generation || w.cfg.frees) { // what is missing isn't lost
 		next.origin = next.origin.markAt(at, w.marked(w.ttl(next.to, d.request())))
 	}
 	next.to = w.rules.tell(next.to, d)
