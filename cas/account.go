@@ -318,7 +318,9 @@ func (a *account[S]) did(l *rules[S], f *flight[S]) {
 		}
 		a.strike(d)
 		if t.cost > d.cost && d.kind == admitted {
-			a.owe(l, d.giveBack(t.cost-d.cost))
+			refused := d.giveBack(t.cost - d.cost)
+			refused.renews = d.renews
+			a.owe(l, refused)
 		}
 	}
 	f.told = nil

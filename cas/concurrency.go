@@ -97,8 +97,12 @@ func (p places) charge(s logState, debts ...*debt) logState {
 	return s
 }
 
-// refund ends the lease of r, of whatever state, if there still is one.
+// refund ends the lease of r, of whatever state, if there still is one. Of a renewal that
+// was refused, the lease before it goes on.
 func (p places) refund(s logState, r counters.Request, taken counters.Decision) logState {
-	rest, _ := s.without(cmp.Or(taken.Receipt.Refunded, r.Now.UnixNano()), r.Cost)
+	rest, found := s.without(cmp.Or(taken.Receipt.Refunded, r.Now.UnixNano()), r.Cost)
+	if r.Renews != 0 && found > 0 {
+		return p.log.charge(rest, &debt{now: r.Renews, limit: r.Limit, cost: found})
+	}
 	return rest
 }
