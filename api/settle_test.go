@@ -165,7 +165,7 @@ func TestWrongReceipts(t *testing.T) {
 	stranger := newServiceWith(func(cfg *Config) { cfg.Tokens = []string{"secret"} }, newPolicy("llm", fixed("tokens", 100, time.Minute)))
 	foreign := stranger.do(t, "POST", "/v1/check", `{"policy":"llm","client":"team-a","settle":true}`, "Authorization", "Bearer secret").Receipt
 	require.NotEmpty(t, foreign)
-	before := s.store.counts(t)
+	before, asked := s.store.counts(t), s.store.operations()
 	for body, detail := range map[string]string{
 		`{}`:                      "receipt is missing",
 		`{"receipt":"","cost":1}`: "receipt is none that this service has given",
@@ -184,8 +184,17 @@ func TestWrongReceipts(t *testing.T) {
 		assert.Equal(t, http.StatusBadRequest, got.Code, body)
 		assert.Contains(t, got.Detail, detail, body)
 	}
+	for _, wrong := range []string{"", r.Receipt[:40], r.Receipt + "A", foreign} {
+		one := fmt.Sprintf(`{"receipt":%q}`, wrong)
+		assert.Equal(t, http.StatusBadRequest, s.do(t, http.MethodPost, "/v1/renew", one).Code)
+		assert.EqualValues(t, http.StatusBadRequest, s.do(t, http.MethodPost, "/v1/settle/batch", `{"settlements":[`+one+`]}`).Results[0].Status)
+	}
+	assert.Equal(t, asked, s.store.operations(), "the store wasn't asked")
 	assert.Equal(t, before, s.store.counts(t))
 	assert.EqualValues(t, 40, s.remains(t))
+	r = s.reserve(t, 1) // everybody can write what a service without tokens takes
+	stolen := stranger.do(t, http.MethodPost, "/v1/settle", fmt.Sprintf(`{"receipt":%q,"cost":1}`, r.Receipt), "Authorization", "Bearer secret")
+	assert.Equal(t, http.StatusBadRequest, stolen.Code)
 	s.SetPolicies(policy.Policies{})
 	assert.Equal(t, http.StatusNotFound, s.settleAt(t, r.Receipt, 1).Code, "the policy is gone")
 }
@@ -240,7 +249,7 @@ func TestALimitThatHasChangedMeanwhile(t *testing.T) {
 func TestManySettleOneReceipt(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, _ string, limit policy.Limit) {
-		s := newService(newPolicy("llm", limit))
+		s := newServiceOn(newMemcached(t), func(*Config) {}, newPolicy("llm", limit))
 		instances := []*service{s, newTwin(s, newPolicy("llm", limit)), newTwin(s, newPolicy("llm", limit))}
 		for _, cost := range []int64{10, 70} {
 			r := s.reserve(t, 20)
@@ -404,7 +413,11 @@ func settleAtRandom(t *testing.T, on telemetry.Store, algorithm string, random *
 // newMemcached returns a store on an empty server.
 func newMemcached(t *testing.T) telemetry.Store {
 	t.Helper()
-	server := memcachedtest.Start(t)
+	return storeOn(t, memcachedtest.Start(t))
+}
+
+func storeOn(t *testing.T, server *memcachedtest.Server) telemetry.Store {
+	t.Helper()
 	store, err := memcached.New(memcached.Config{Servers: []string{server.Addr}, Timeout: time.Second})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, store.Close()) })

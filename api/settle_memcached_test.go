@@ -1,0 +1,182 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/api/policy"
+	"weir/api/telemetry"
+	"weir/counters"
+	"weir/counters/memcachedtest"
+)
+
+// anInstance returns one more instance on a store, which knows nothing yet, at the time of
+// clock.
+func anInstance(on telemetry.Store, clock *clock, p *policy.Policy) *service {
+	return newServiceOn(on, func(cfg *Config) { cfg.Now = clock.now }, p)
+}
+
+// dies has everything that s asks of the store from now on fail, but for the first n
+// operations. It returns whether that has happened.
+func (s *service) dies(n int64) (dead func() bool) {
+	var asked atomic.Int64
+	s.store.onCall(func(context.Context, string, string) error {
+		if asked.Add(1) > n {
+			return counters.ErrUnavailable
+		}
+		return nil
+	})
+	return func() bool { return asked.Load() > n }
+}
+
+// An instance dies before each step of a settlement, be it the one that has admitted the
+// check or another. What counts afterwards is what was used, or the estimate, and no more
+// is given back if the receipt is settled again elsewhere.
+func TestAnInstanceDiesWhileItSettles(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, _ string, limit policy.Limit) {
+		on := newMemcached(t)
+		for _, admitsItself := range []bool{true, false} {
+			steps := int64(0)
+			for dead := true; dead; steps++ {
+				now, client := &clock{time: epoch}, fmt.Sprintf("team-%v-%d", admitsItself, steps)
+				instance := func() *service { return anInstance(on, now, newPolicy("llm", limit)) }
+				dying, survivor := instance(), instance()
+				by := survivor
+				if admitsItself {
+					by = dying
+				}
+				receipt, other := by.reserveFor(t, client, 60).Receipt, survivor.reserveFor(t, client, 30).Receipt
+				now.at(time.Second)
+				died := dying.dies(steps)
+				dying.settleAt(t, receipt, 18)
+				dead = died()
+
+				requireUsed := func(least, most int64) {
+					t.Helper()
+					if drains(limit) {
+						least -= 2 // in a second, rounded up
+					}
+					stands := instance().do(t, http.MethodGet, "/v1/policies/llm/clients/"+client, "")
+					used := 100 - stands.Limits[0].Remaining
+					require.GreaterOrEqual(t, used, least, "it died after %d steps", steps)
+					require.LessOrEqual(t, used, most, "it died after %d steps", steps)
+				}
+				requireUsed(48, 90)
+				if !dead {
+					requireUsed(48, 48)
+				}
+				for receipt, cost := range map[string]int64{receipt: 18, other: 30} {
+					require.Equal(t, http.StatusOK, survivor.settleAt(t, receipt, cost).Code)
+					requireUsed(48, 90)
+				}
+			}
+			assert.Greater(t, steps, int64(2), "a claim, and what it gives back")
+		}
+	})
+}
+
+// reserveFor asks for a cost of a client's that is to be settled.
+func (s *service) reserveFor(t *testing.T, client string, cost int64) result {
+	t.Helper()
+	return s.check(t, fmt.Sprintf(`{"policy":"llm","client":%q,"cost":%d,"settle":true}`, client, cost))
+}
+
+// drains reports whether what a limit has counted drains with time.
+func drains(limit policy.Limit) bool {
+	return limit.Algorithm == "token_bucket" || limit.Algorithm == "leaky_bucket"
+}
+
+// What one instance gives back all can admit a second later, however long ago the slot has
+// been closed in which it was counted, and no more than that.
+func TestWhatIsGivenBackIsSeenByAllWithinASecond(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, _ string, limit policy.Limit) {
+		on, now := newMemcached(t), &clock{time: epoch}
+		var instances []*service
+		for range 3 {
+			instances = append(instances, anInstance(on, now, newPolicy("llm", limit)))
+		}
+		most := 58
+		if drains(limit) {
+			most = 1
+		}
+		for age := range most {
+			settles := time.Duration(age)*time.Second + 500*time.Millisecond
+			client := fmt.Sprintf("team-%d", age)
+			now.at(0)
+			receipt := instances[age%3].reserveFor(t, client, 60).Receipt
+			require.True(t, instances[(age+1)%3].reserveFor(t, client, 30).Allowed)
+			now.at(settles - 100*time.Millisecond)
+			for _, by := range instances {
+				require.False(t, by.reserveFor(t, client, 50).Allowed, "all know what is in use")
+			}
+			now.at(settles)
+			require.Equal(t, http.StatusOK, instances[age/3%3].settleAt(t, receipt, 0).Code)
+			now.at(settles + time.Second)
+			for i, cost := range []int64{23, 23, 24} {
+				require.True(t, instances[i].reserveFor(t, client, cost).Allowed, "instance %d, %v after it was counted", i, settles)
+			}
+			if !drains(limit) {
+				for _, by := range instances {
+					require.False(t, by.reserveFor(t, client, 1).Allowed, "%v after it was counted", settles)
+				}
+			}
+		}
+	})
+}
+
+// Receipts take nothing of an instance, and of Memcached no longer than they can be
+// settled.
+func TestReceiptsLeaveNothingBehind(t *testing.T) {
+	if behindPlain {
+		t.Skip("batches and settlements are those of net/http there too")
+	}
+	const receipts, batch = 2000, 250
+	server := memcachedtest.Start(t)
+	p := newPolicy("llm", sliding("slots", 1e9, time.Second, 10, "weighted"), token("bucket", 1e9, time.Second, 0), places("in-flight", 1000, time.Second))
+	p.SettleWithin = time.Second
+	s := newServiceOn(storeOn(t, server), func(*Config) {}, p)
+	settle := func(n int) {
+		for range n / batch {
+			checks, settlements := make([]string, batch), make([]string, batch)
+			for i := range checks {
+				checks[i] = fmt.Sprintf(`{"policy":"llm","client":"team-%d","cost":3,"settle":true}`, i)
+			}
+			for i, r := range s.do(t, http.MethodPost, "/v1/check/batch", `{"checks":[`+strings.Join(checks, ",")+`]}`).Results {
+				require.NotEmpty(t, r.Receipt)
+				settlements[i] = fmt.Sprintf(`{"receipt":%q,"cost":%d}`, r.Receipt, i%5)
+			}
+			for _, r := range s.do(t, http.MethodPost, "/v1/settle/batch", `{"settlements":[`+strings.Join(settlements, ",")+`]}`).Results {
+				require.EqualValues(t, http.StatusOK, r.Status)
+			}
+		}
+	}
+	live := func() int64 {
+		s.store.keys, s.store.deadlines = make(map[string]bool), nil // which the test has remembered
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC() // what pools hold is gone after two
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	settle(receipts) // then it has all that it keeps for clients and connections
+	before := live()
+	settle(receipts)
+	assert.Less(t, live()-before, int64(80*receipts), "in bytes")
+	assert.Greater(t, server.Stat("total_items"), int64(receipts))
+	t.Parallel()
+	require.Eventually(t, func() bool {
+		server.Do("lru_crawler crawl all", "OK", "BUSY") // else it looks for what has expired once a minute
+		return server.Stat("curr_items") == 0
+	}, 30*time.Second, 100*time.Millisecond)
+}
