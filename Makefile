@@ -35,7 +35,7 @@ bench: setup
 
 # For ten minutes, from another seed each time.
 histories: setup
-	go test -race -timeout 20m -run 'TestHistories$$' ./cmd/server/e2e -histories 10m -history $$(date +%s)
+	go test -race -timeout 20m -run 'Test(Lease)?Histories$$' ./cmd/server/e2e -histories 10m -history $$(date +%s)
 
 # Prints the seed that its faults come from: go run ./bench soak -seed again.
 soak: setup

@@ -70,7 +70,7 @@ func TestHistoriesSeeClocksTooFarApart(t *testing.T) {
 			{algorithm: "sliding_window", estimate: strict, limit: 20, window: 2 * time.Second, slots: 20},
 		}}},
 	}
-	r := h.run(t, memcachedtest.Start(t).Addr)
+	r := h.run(t, memcachedtest.Start(t).Addr, h.file())
 	begin := time.Now()
 	for len(h.judge()) == 0 && time.Since(begin) < 3*servertest.Patience {
 		r.storm(rand.New(rand.NewPCG(1, 2)), "busy", time.Now().Add(2*time.Second), 0)
@@ -163,7 +163,7 @@ func (h *history) happen(t *testing.T, seed uint64) {
 	random := rand.New(rand.NewPCG(seed, 1))
 	memcached := memcachedtest.Start(t)
 	wire := relayTo(t, memcached, seed)
-	r := h.run(t, wire.addr)
+	r := h.run(t, wire.addr, h.file())
 
 	end := time.Now().Add(3 * time.Second)
 	var callers sync.WaitGroup
@@ -248,10 +248,10 @@ type recorder struct {
 	processes []*process
 }
 
-// run starts the processes of the history on the store.
-func (h *history) run(t *testing.T, store string) *recorder {
+// run starts the processes of the history on the store, with a policy file.
+func (h *history) run(t *testing.T, store, file string) *recorder {
 	r := &recorder{history: h, processes: make([]*process, len(h.offsets)), args: []string{
-		"-config", servertest.WriteFile(t, "p.yaml", h.file()), "-memcached", store,
+		"-config", servertest.WriteFile(t, "p.yaml", file), "-memcached", store,
 		"-clock-skew", h.skew.String(), "-store-timeout", h.timeout.String(),
 	}}
 	for i := range h.offsets {
