@@ -1,0 +1,87 @@
+package cas
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters"
+	"weir/counters/limitertest"
+	"weir/counters/memory"
+)
+
+// inFlight returns a limiter of places, and who asks it for one.
+func inFlight(t *testing.T, store counters.StateStore, limit int64) (l *Concurrency, ask func(at time.Time, renews time.Time) (counters.Decision, error)) {
+	l, err := NewConcurrency(store, 10*time.Second, limit, testConfig(10))
+	require.NoError(t, err)
+	return l, func(at, renews time.Time) (counters.Decision, error) {
+		r := counters.Request{Client: "c", Cost: 1, Limit: limit, Now: at}
+		if !renews.IsZero() {
+			r.Renews = renews.UnixNano()
+		}
+		return l.Take(t.Context(), r)
+	}
+}
+
+// Whoever isn't told that a lease is renewed relies on it as it was, and nobody else gets
+// its place.
+func TestARenewalThatTheStoreDidNotAnswer(t *testing.T) {
+	inner := memory.New(nil)
+	store := &limitertest.BrokenStore{Store: inner}
+	l, ask := inFlight(t, store, 1)
+	_, other := inFlight(t, inner, 1)
+	begin := time.Now()
+	at := func(s int) time.Time { return begin.Add(time.Duration(s) * time.Second) }
+	d, err := ask(at(0), time.Time{})
+	require.NoError(t, err)
+	require.True(t, d.Allowed)
+	store.Fail(limitertest.ErrUnanswered)
+	_, err = ask(at(5), at(0))
+	require.Error(t, err)
+	store.Fail(nil)
+	l.Flush() // what was refused is given back
+	for s, allowed := range map[int]bool{6: false, 9: false} {
+		d, err := other(at(s), time.Time{})
+		require.NoError(t, err)
+		assert.Equal(t, allowed, d.Allowed, "%d s", s)
+	}
+	d, err = ask(at(8), at(0))
+	require.NoError(t, err)
+	assert.True(t, d.Allowed, "it is renewed later")
+	d, err = other(at(11), time.Time{})
+	require.NoError(t, err)
+	assert.False(t, d.Allowed)
+	d, err = other(at(19), time.Time{})
+	require.NoError(t, err)
+	assert.True(t, d.Allowed, "then it has ended")
+}
+
+// A refund carries the time of what it gives back, which may be long ago: a mark that has
+// run out since isn't missing, and what was renewed isn't put back.
+func TestAnOldRefundTakesNoMarkForLost(t *testing.T) {
+	store := memory.New(nil)
+	one, ask := inFlight(t, store, 2)
+	_, other := inFlight(t, store, 2)
+	begin := time.Now()
+	at := func(s int) time.Time { return begin.Add(time.Duration(s) * time.Second) }
+	take := func(ask func(time.Time, time.Time) (counters.Decision, error), now, renews time.Time) counters.Decision {
+		t.Helper()
+		d, err := ask(now, renews)
+		require.NoError(t, err)
+		require.True(t, d.Allowed)
+		return d
+	}
+	back := func(now time.Time, d counters.Decision) {
+		t.Helper()
+		d.Receipt.Client = nil // as from a receipt
+		require.NoError(t, one.Refund(t.Context(), counters.Request{Client: "c", Cost: 1, Limit: 2, Now: now}, d))
+	}
+	first, second := take(ask, at(0), time.Time{}), take(ask, at(1), time.Time{})
+	back(at(0), first) // marks that something is meant to be missing
+	take(other, at(20), time.Time{})
+	back(at(1), second)
+	take(ask, at(21), at(20))
+	take(other, at(22), time.Time{}) // the second: what it knew has been renewed
+}
