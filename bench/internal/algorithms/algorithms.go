@@ -87,6 +87,12 @@ var All = []Algorithm{
 // Counting is a log of as few entries as there can be. It isn't in All.
 var Counting = counting("counting log", cas.MinLogEntries)
 
+// Leases is a limit of how much is under way at once; a window is its lease. It isn't in
+// All.
+var Leases = Algorithm{Name: "leases", Kind: Times, policy: "concurrency", state: func(s counters.StateStore, c Config, state cas.Config) (Limiter, error) {
+	return cas.NewConcurrency(s, c.Window, c.Limit, state)
+}}
+
 // counting returns a log that counts, with so many entries.
 func counting(name string, entries int64) Algorithm {
 	return Algorithm{

@@ -64,7 +64,13 @@ func (c *call) make(ctx context.Context, l limiter) {
 	case peek:
 		c.decision, c.err = l.Peek(ctx, c.request)
 	case refund:
-		c.err = l.Refund(ctx, c.request, c.undoes.decision)
+		taken := c.undoes.decision
+		if c.receipt {
+			taken.Receipt.Alone, taken.Receipt.Client = nil, nil
+		}
+		c.err = l.Refund(ctx, c.request, taken)
+	case charge:
+		c.err = l.Charge(ctx, c.request)
 	case reset:
 		c.err = l.Reset(ctx, client, c.request.Now)
 	case flush:
@@ -77,12 +83,17 @@ func (w *world) logCall(c *call) {
 	switch c.kind {
 	case refund:
 		w.log("%v #%-3d refunds %d of #%d", c.process, c.number, c.request.Cost, c.undoes.number)
+	case charge:
+		w.log("%v #%-3d charges %d", c.process, c.number, c.request.Cost)
 	case reset:
 		w.log("%v #%-3d resets", c.process, c.number)
 	case flush:
 		w.log("%v #%-3d flushes", c.process, c.number)
 	default:
 		w.log("%v #%-3d %vs %d at %v of its clock", c.process, c.number, c.kind, c.request.Cost, c.request.Now.Sub(w.start))
+		if c.undoes != nil {
+			w.log("%v #%-3d renews #%d", c.process, c.number, c.undoes.number)
+		}
 	}
 }
 
@@ -94,7 +105,7 @@ func (w *world) logAnswer(c *call) {
 	switch {
 	case c.err != nil:
 		w.log("%v #%-3d %v", c.process, c.number, c.err)
-	case c.kind == refund || c.kind == reset || c.kind == flush:
+	case c.kind == refund || c.kind == reset || c.kind == flush || c.kind == charge:
 		w.log("%v #%-3d is done", c.process, c.number)
 	case c.decision.Allowed:
 		w.log("%v #%-3d ALLOWED, %d remain", c.process, c.number, c.decision.Remaining)

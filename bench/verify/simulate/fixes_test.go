@@ -240,6 +240,26 @@ var fixes = []fix{
 	{"what was given back is put back", "reason", takeOut{"cas/work.go",
 		"if d.generation == generation && generation != 0 {",
 		"if !BUG && d.generation == generation && generation != 0 {"}, nil},
+
+	// Settlements and leases.
+	{"what another process gives back is missed", "settled", takeOut{"subwindow/answer.go",
+		"		case r.Reserved: // from",
+		"		case r.Reserved && !BUG: // from"}, nil},
+	{"what is given back in a slot is as young as the last of it", "settled", takeOut{"subwindow/account.go",
+		"	case cost < 0 && d.cost < 0:\n",
+		"	case cost < 0 && d.cost < 0 && !BUG:\n"}, nil},
+	{"what a refund finds was lost, as its request is old", "released", takeOut{"cas/rules.go",
+		"max(r.Now.UnixNano(), since)).Add",
+		"max(r.Now.UnixNano(), func() int64 { if BUG { return 0 }; return since }())).Add"}, nil},
+	{"a renewal that was refused is given back", "leases", takeOut{"cas/concurrency.go",
+		"	if r.Renews == 0 || found == 0 {\n",
+		"	if BUG || r.Renews == 0 || found == 0 {\n"}, nil},
+	{"a lease lasts as long as the clock says that began it", "leases", takeOut{"cas/concurrency.go",
+		"log{window: lease + options.ClockSkew}",
+		"log{window: lease + func() time.Duration { if BUG { return 0 }; return options.ClockSkew }()}"}, nil},
+	{"a renewal takes one more place", "released", takeOut{"cas/concurrency.go",
+		"	if r.Renews == 0 || r.Cost == 0 {\n",
+		"	if BUG || r.Renews == 0 || r.Cost == 0 {\n"}, nil},
 }
 
 // Without any of the fixes, its bug is seen within two thousand seeds. All of

@@ -37,6 +37,12 @@ func TestBugsAreSeen(t *testing.T) {
 		{"a late answer says that what was done wasn't", "counts", mutation{flaws: flaws{saysUndone: true}}},
 		{"late answers never come", "counts", mutation{flaws: flaws{tellsNobody: true}}},
 		{"late answers never come", "reason", mutation{flaws: flaws{tellsNobody: true}}},
+		{"it takes back twice", "settled", wrap(func(w wrapped) limiter { return refundTwice{w} })},
+		{"it refunds into the current slot", "settled", wrap(func(w wrapped) limiter { return refundNow{w} })},
+		{"what is charged isn't counted", "settled", wrap(func(w wrapped) limiter { return generous{w} })},
+		{"clocks are taken for equal", "leases", mutation{options: func(_ *scenario, o *counters.Options) { o.ClockSkew = -1 }}},
+		{"a swap overwrites what others have written", "leases", mutation{flaws: flaws{versionsIgnored: true}}},
+		{"a release does nothing", "released", wrap(func(w wrapped) limiter { return holding{w} })},
 	} {
 		t.Run(bug.name, func(t *testing.T) {
 			seed := firstSeen(bug.broken, bug.oracle)
@@ -56,7 +62,14 @@ func firstSeen(broken mutation, oracle string) uint64 {
 }
 
 func violates(seed uint64, broken mutation, oracle string) bool {
-	for _, v := range simulate(seed, broken, nil) {
+	run := simulate
+	switch oracle {
+	case "settled":
+		run = simulateSettlements
+	case "leases", "released":
+		run = simulateLeases
+	}
+	for _, v := range run(seed, broken, nil) {
 		if v.oracle == oracle {
 			return true
 		}
@@ -112,6 +125,14 @@ func (l refundTwice) Refund(ctx context.Context, r counters.Request, d counters.
 	}
 	return l.wrapped.Refund(ctx, r, d)
 }
+
+type generous struct{ wrapped }
+
+func (generous) Charge(context.Context, counters.Request) error { return nil }
+
+type holding struct{ wrapped }
+
+func (holding) Refund(context.Context, counters.Request, counters.Decision) error { return nil }
 
 type chargeDenied struct{ wrapped }
 

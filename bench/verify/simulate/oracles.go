@@ -24,7 +24,7 @@ func (w *world) judgeCall(c *call) {
 	}
 	err := cmp.Or(c.err, c.failed)
 	late := errors.Is(err, context.DeadlineExceeded)
-	again := c.kind == refund && (late || errors.Is(err, cas.ErrContended)) // it is tried
+	again := (c.kind == refund || c.kind == charge) && (late || errors.Is(err, cas.ErrContended)) // it is tried
 	forgotten := late && c.kind == take && w.width() == 0 && w.resetBy(c)
 	waited := late && w.width() == 0 && w.storeTook(c) >= w.timeout/2
 	if err != nil && !again && !forgotten && !waited && c.process.failed.Before(c.began) && len(c.process.open) == 0 {

@@ -28,6 +28,7 @@ type scenario struct {
 	sticky      bool // the client mostly stays with a process
 	latecomer   bool // the first process is asked only at the end
 	refuses     bool // checks that fail are refused for good
+	charges     bool // costs are charged that weren't admitted
 	faults      faults
 }
 
@@ -181,11 +182,12 @@ func (s *scenario) kept() int64 {
 }
 
 // lasts returns how long after its admission a cost can be in the way. Before it, a
-// bucket's debt has to drain: what was denied and counted, or admitted without the store.
+// bucket's debt has to drain: what was denied and counted, charged, or admitted without the
+// store.
 func (s *scenario) lasts() time.Duration {
 	if s.burst > 0 {
 		lasts := s.window * time.Duration(s.burst) / time.Duration(s.limit)
-		if s.countDenied || s.faults.outages {
+		if s.countDenied || s.charges || s.faults.outages {
 			lasts += max(lasts, s.window)
 		}
 		return lasts
@@ -201,6 +203,7 @@ type limiter interface {
 	Peek(context.Context, counters.Request) (counters.Decision, error)
 	PeekLocal(counters.Request) (counters.Decision, bool)
 	Refund(context.Context, counters.Request, counters.Decision) error
+	Charge(context.Context, counters.Request) error
 	Reset(context.Context, string, time.Time) error
 	TakeLocal(counters.Request, error) (counters.Decision, error)
 	Recall(counters.Request) (counters.Decision, bool)

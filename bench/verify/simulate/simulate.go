@@ -41,6 +41,9 @@
 // What was done of a check that was refused is given back, and what wasn't of one
 // that its process has admitted alone is counted.
 //
+// A seed has two worlds more, one of settlements and one of leases, with oracles of their
+// own: see simulateSettlements and simulateLeases.
+//
 // Beside the worlds the tests have plots: a few checks and a reset by one, two or
 // three processes, on a server that forgets everything, or one key, at any
 // moment. Every course of them is explored, not a random one: each order of the
@@ -61,6 +64,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -70,7 +74,17 @@ import (
 
 // simulate runs the world of a seed and returns what was violated. It writes
 // the timeline to trace, unless that is nil.
-func simulate(seed uint64, broken mutation, trace io.Writer) (violations []violation) {
+func simulate(seed uint64, broken mutation, trace io.Writer) []violation {
+	return happen(seed, draw, (*world).checks, broken, trace)
+}
+
+// A kind of world: simulate's, or one of settlements or of leases.
+type worlds func(seed uint64, broken mutation, trace io.Writer) []violation
+
+var allWorlds = []worlds{simulate, simulateSettlements, simulateLeases}
+
+// happen runs what happens in a world that is drawn from a seed.
+func happen(seed uint64, draw func(uint64, *rand.Rand) scenario, happens func(*world), broken mutation, trace io.Writer) (violations []violation) {
 	defer func() {
 		if r := recover(); r != nil { // goroutines wait for each other
 			violations = append(violations, violation{"timeout", fmt.Sprint(r)})
@@ -86,20 +100,25 @@ func simulate(seed uint64, broken mutation, trace io.Writer) (violations []viola
 		w := newWorld(s, r, broken, trace)
 		defer w.dismiss()
 		w.judge = w.judgeCall
-		w.after(0, func() { w.traffic(s.calls) })
-		w.run()
-		w.settle()
-		w.judgeRefused()
-		w.judgeCounts()
-		w.judgeDebts()
-		w.judgeOutage()
-		w.judgeQuiet()
-		w.judgeAdmissions()
+		happens(w)
 		w.judgeFlush()
 		w.judgeTold()
 		violations = w.violations
 	})
 	return violations
+}
+
+// checks are made, and some taken back, until all is quiet.
+func (w *world) checks() {
+	w.after(0, func() { w.traffic(w.scenario.calls) })
+	w.run()
+	w.settle()
+	w.judgeRefused()
+	w.judgeCounts()
+	w.judgeDebts()
+	w.judgeOutage()
+	w.judgeQuiet()
+	w.judgeAdmissions()
 }
 
 // Run runs the worlds of many seeds, or with -seed that of one, whose timeline
@@ -121,7 +140,7 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 		return replay(*one, mutation{}, out)
 	}
 	begun := time.Now()
-	failed := search(ctx, *first, *seeds, func(seed uint64) bool { return len(simulate(seed, mutation{}, nil)) > 0 })
+	failed := search(ctx, *first, *seeds, violatesAny)
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -134,16 +153,23 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 	return nil
 }
 
-// replay prints the timeline of a seed, and returns an error if something was
-// violated.
+// violatesAny reports whether something is violated in any world of a seed.
+func violatesAny(seed uint64) bool {
+	return slices.ContainsFunc(allWorlds, func(w worlds) bool { return len(w(seed, mutation{}, nil)) > 0 })
+}
+
+// replay prints the timelines of a seed up to the first in which something was
+// violated, and returns that as an error.
 func replay(seed uint64, broken mutation, out io.Writer) error {
-	var timeline bytes.Buffer
-	violations := simulate(seed, broken, &timeline)
-	if _, err := timeline.WriteTo(out); err != nil {
-		return err
-	}
-	if len(violations) > 0 {
-		return fmt.Errorf("seed %d violates %v", seed, violations[0])
+	for _, run := range allWorlds {
+		var timeline bytes.Buffer
+		violations := run(seed, broken, &timeline)
+		if _, err := timeline.WriteTo(out); err != nil {
+			return err
+		}
+		if len(violations) > 0 {
+			return fmt.Errorf("seed %d violates %v", seed, violations[0])
+		}
 	}
 	return nil
 }

@@ -122,7 +122,8 @@ type call struct {
 	failed   error // of the store, when the process has decided
 	crashed  bool  // nobody got the answer
 	refunded bool
-	undoes   *call     // of a refund
+	undoes   *call     // of a refund, or of a renewal
+	receipt  bool      // the refund has no more of it than a receipt says
 	marked   time.Time // when the server has first counted a reset
 	deadline time.Time // zero: as long from when it began as the store may take
 	caller   caller
@@ -136,10 +137,11 @@ const (
 	refund
 	reset
 	flush
+	charge
 )
 
 func (k kind) String() string {
-	return [...]string{"take", "peek", "refund", "reset", "flush"}[k]
+	return [...]string{"take", "peek", "refund", "reset", "flush", "charge"}[k]
 }
 
 // An outage is a time in which the server answers nobody, or not one process.

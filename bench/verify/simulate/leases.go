@@ -1,0 +1,196 @@
+package simulate
+
+import (
+	"cmp"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"weir/bench/internal/algorithms"
+)
+
+// simulateLeases runs a world in which callers take places, renew them and give them back,
+// at any process. Its oracles are
+//
+//   - leases: at no moment do callers rely on more places than there are. Who has one
+//     relies on it until its lease ends, a lease after it was asked for.
+//   - released: nobody is denied a place, or one that is still held to be renewed, unless
+//     that many others may be taken up: by who has asked for them, and hasn't given them
+//     back, until their leases have ended by any clock.
+func simulateLeases(seed uint64, broken mutation, trace io.Writer) []violation {
+	return happen(seed, drawLeases, (*world).leases, broken, trace)
+}
+
+func drawLeases(seed uint64, r *rand.Rand) scenario {
+	s := draw(seed, r)
+	s.algorithm, s.burst, s.window = algorithms.Leases, 0, pick[time.Duration](r, 1, 1, 2, 5)*time.Second
+	s.limit = 1 + r.Int64N(5)
+	s.maxCost = min(s.limit, pick[int64](r, 1, 1, 2))
+	s.countDenied, s.refuses, s.latecomer = false, false, false
+	f := s.faults
+	s.faults = faults{slow: f.slow, stalled: f.stalled, lost: f.lost, crashes: f.crashes, resets: f.resets, jumps: f.jumps, late: f.late}
+	return s
+}
+
+// leases lets callers use places, and then asks for all of them.
+func (w *world) leases() {
+	w.after(0, func() { w.hold(2 * w.scenario.calls) })
+	w.run()
+	w.settle()
+	time.Sleep(w.window + 2*w.skew + 4*w.timeout)
+	w.align()
+	w.run()
+	w.awaitDebts()
+	for _, p := range w.processes {
+		if c := w.take(p, w.limit); c.admitted() {
+			w.giveBack(p, c)
+			w.run()
+		}
+	}
+	w.judgeLeases()
+}
+
+// hold takes a place, renews one or gives one back, and plans the next, until there were
+// enough.
+func (w *world) hold(left int) {
+	p := w.processes[w.random.IntN(len(w.processes))]
+	held := slices.DeleteFunc(slices.Clone(w.calls[max(0, len(w.calls)-20):]), func(c *call) bool {
+		return !c.admitted() || slices.ContainsFunc(w.calls, func(by *call) bool {
+			return by.undoes == c && (by.kind == refund || by.returned.IsZero() || by.admitted())
+		})
+	})
+	if len(held) > 0 && w.chance(2) {
+		c := held[w.random.IntN(len(held))]
+		if w.chance(2) {
+			r := w.newRequest(p, c.request.Cost)
+			r.Renews = c.since()
+			w.begin(&call{kind: take, process: p, request: r, undoes: c})
+		} else {
+			w.giveBack(p, c)
+		}
+	} else {
+		w.begin(&call{kind: take, process: p, request: w.newRequest(p, 1+w.random.Int64N(w.maxCost))})
+	}
+	if w.chance(15) {
+		w.after(0, w.trouble)
+	}
+	if w.faults.resets && w.chance(30) {
+		w.begin(&call{kind: reset, process: p, request: w.newRequest(p, 0)})
+	}
+	if left > 0 {
+		w.after(w.ticks(pick(w.random, 2, 50, int(w.window/tick))), func() { w.hold(left - 1) })
+	}
+}
+
+// since returns when the lease of c began, as its receipt has it.
+func (c *call) since() int64 { return cmp.Or(c.decision.Receipt.Refunded, c.request.Now.UnixNano()) }
+
+func (w *world) giveBack(p *process, c *call) {
+	r := c.request
+	r.Renews = 0
+	w.begin(&call{kind: refund, process: p, request: r, undoes: c, receipt: true})
+}
+
+// A use is a call for a place, and when it was relied on, or may have been taken up.
+type use struct {
+	*call
+	from, to time.Time
+}
+
+func (u use) at(t time.Time) bool { return !t.Before(u.from) && t.Before(u.to) }
+
+// ends calls f with each call that renews c or gives it back.
+func (w *world) ends(c *call, f func(by *call)) {
+	for _, by := range w.calls {
+		if by.undoes == c && (by.kind == refund || by.admitted()) {
+			f(by)
+		}
+	}
+}
+
+// relied returns when the caller of c relies on its place.
+func (w *world) relied(c *call) use {
+	u := use{c, c.returned, c.began.Add(w.window)}
+	w.ends(c, func(by *call) {
+		if by.kind == take {
+			u.to = minTime(u.to, by.returned)
+		} else {
+			u.to = minTime(u.to, by.began)
+		}
+	})
+	for _, r := range w.calls {
+		if r.kind == reset && (r.err != nil || r.crashed || !r.returned.Before(c.began)) {
+			u.to = minTime(u.to, r.began)
+		}
+	}
+	return u
+}
+
+// takenUp returns when the place of c may have been taken up.
+func (w *world) takenUp(c *call) use {
+	u := use{c, c.began, c.returned.Add(w.window + 2*w.skew)}
+	if !c.admitted() {
+		u.to = u.to.Add(2 * w.timeout) // it may be counted later
+	}
+	w.ends(c, func(by *call) {
+		if by.err == nil && !by.crashed {
+			u.to = minTime(u.to, by.returned)
+		}
+	})
+	return u
+}
+
+func minTime(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+func (w *world) judgeLeases() {
+	var relied, taken []use
+	for _, c := range w.calls {
+		if c.admitted() {
+			relied = append(relied, w.relied(c))
+		}
+		if c.kind == take && (!c.denied() || c.decision.Contended) { // which may have been counted too
+			taken = append(taken, w.takenUp(c))
+		}
+	}
+	for _, begins := range relied {
+		var sum int64
+		for _, u := range relied {
+			if begins.from.Before(begins.to) && u.at(begins.from) {
+				sum += u.request.Cost
+			}
+		}
+		if sum > w.limit {
+			w.violate("leases", "%d of %d places are relied on since #%d", sum, w.limit, begins.number)
+			return
+		}
+	}
+	for _, c := range w.calls {
+		if !c.denied() || c.crashed || c.decision.Contended {
+			continue
+		}
+		sum := c.request.Cost
+		for _, u := range taken {
+			// It may be decided by what was asked a moment before it.
+			if u.call != c.undoes && u.from.Before(c.returned) && c.began.Add(-w.timeout).Before(u.to) {
+				sum += u.request.Cost
+			}
+		}
+		if sum <= w.limit {
+			w.violate("released", "#%d is denied, though no more than %d of %d can be taken up with it", c.number, sum, w.limit)
+			return
+		}
+		tried := func(by *call) bool { // it may be renewed
+			return by.undoes == c.undoes && (by.err != nil || by.decision.Contended)
+		}
+		if c.undoes != nil && c.returned.Before(w.relied(c.undoes).to) && c.began.Sub(c.undoes.returned) > w.timeout && !slices.ContainsFunc(w.calls, tried) {
+			w.violate("released", "#%d doesn't renew what #%d still holds", c.number, c.undoes.number)
+			return
+		}
+	}
+}
