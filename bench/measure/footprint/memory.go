@@ -23,7 +23,7 @@ const (
 	connections = 256
 	interval    = 3 * time.Second
 	// ballast is what cmd/server keeps and never touches.
-	ballast = 32 << 20
+	ballast = 64 << 20
 )
 
 // Memory is how weir grew as clients came, each checked once in the sliding window
@@ -209,7 +209,7 @@ func (c *memoryRow) measure(ctx context.Context, build *testbed.Build, once load
 		}
 		*into = int64(value)
 	}
-	c.Live = c.Live/2 - ballast // the next collection begins when as much has come
+	c.Live = c.Live*2/3 - ballast // the next collection begins when half as much has come
 	report.Progress("%s, %d clients remembered: %d MB", c.Algorithm, c.Views, c.Resident>>20)
 	return nil
 }
