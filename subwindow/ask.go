@@ -68,7 +68,10 @@ func (w *work) reads(all, generation, current bool) {
 		w.text = append(counters.AppendCounterKey(w.text, a.prefix(), bucket), ' ')
 	}
 	// The keys are parts of one string, so that many take one allocation.
-	w.keys = slices.AppendSeq(w.keys, strings.FieldsSeq(string(w.text)))
+	for text := string(w.text); text != ""; {
+		key, rest, _ := strings.Cut(text, " ")
+		w.keys, text = append(w.keys, key), rest
+	}
 	w.read = slices.Grow(w.read[:0], len(w.keys))[:len(w.keys)]
 }
 
