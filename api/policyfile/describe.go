@@ -84,7 +84,11 @@ func describeLimit(p *policy.Policy, l *policy.Limit, o counters.Options) (strin
 	if l.CountsRequests {
 		promise += ", each check 1"
 	}
-	return fmt.Sprintf("%s, about %s, %s per active client", promise, plural(items, "Memcached key"), size(bytes)), err
+	words := fmt.Sprintf("%s, about %s, %s per active client", promise, plural(items, "Memcached key"), size(bytes))
+	if l.SubWindows > a.subWindows {
+		words += "; after a pause a check reads a key for each slot that has passed, about 1 us of processor time each"
+	}
+	return words, err
 }
 
 // describeAuth says in words what a policy means to proxies.

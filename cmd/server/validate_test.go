@@ -72,8 +72,9 @@ func TestValidateTellsOfMemcachedWithoutIt(t *testing.T) {
 		require.NoError(t, validate(cfg, &out))
 		return out.String()
 	}
-	const words = "  sliding-window: at most 100 in any 60 s, counted in 60 slots of 1 s, about 64 Memcached keys, 7.7 kB per active client\n"
+	const words = "  sliding-window: at most 100 in any 60 s, counted in 60 slots of 1 s, about 64 Memcached keys, 7.7 kB per active client; " +
+		"after a pause a check reads a key for each slot that has passed, about 1 us of processor time each\n"
 	assert.Contains(t, said(), words)
 	assert.Contains(t, said("-memcached", "127.0.0.1:1"), words)
-	assert.Contains(t, said("-clock-skew", "10s"), ", about 84 Memcached keys, 10.1 kB per active client\n")
+	assert.Contains(t, said("-clock-skew", "10s"), ", about 84 Memcached keys, 10.1 kB per active client;")
 }
