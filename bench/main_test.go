@@ -148,14 +148,13 @@ func TestReportOfBrokenFiles(t *testing.T) {
 	}
 }
 
-// The committed report and its CSV file have the figures of the committed results.
+// The committed report has the figures of the committed results.
 func TestReportHasTheFiguresOfTheResults(t *testing.T) {
 	t.Parallel()
 	dir := resultsDir(t, "results")
 	text, err := makeReport(t, dir)
 	require.NoError(t, err)
 	assert.Equal(t, benchtest.Figures(text), benchtest.Figures(readFile(t, filepath.Join("results", "REPORT.md"))), "go run ./bench report")
-	assert.True(t, readFile(t, filepath.Join(dir, "accuracy.csv")) == readFile(t, filepath.Join("results", "accuracy.csv")), "accuracy.csv is another: go run ./bench report")
 }
 
 // The document shows the rows of all algorithms as the report does.

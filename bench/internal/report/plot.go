@@ -187,22 +187,6 @@ func BarPlot(title, yAxis string, width float64, names []string, series []Series
 	return p
 }
 
-// WholeTicks are about five ticks at whole numbers.
-type WholeTicks struct{}
-
-// Ticks implements plot.Ticker.
-func (WholeTicks) Ticks(low, high float64) []plot.Tick {
-	step := 1.0
-	for n := 0; (high-low)/step > 6; n++ {
-		step *= []float64{2, 2.5, 2}[n%3] // 1, 2, 5, 10
-	}
-	var ticks []plot.Tick
-	for v := math.Ceil(low/step) * step; v <= high; v += step {
-		ticks = append(ticks, plot.Tick{Value: v, Label: fmt.Sprintf("%.0f", v+0)})
-	}
-	return ticks
-}
-
 // powersOfTen are the ticks of a logarithmic axis, with labels that can be read
 // at a glance.
 type powersOfTen struct{}
@@ -224,8 +208,7 @@ func (powersOfTen) Ticks(low, high float64) []plot.Tick {
 	return ticks
 }
 
-// A Picture is drawn as Name.svg: rows of plots, all of the same size. Where there
-// is no plot, nil, it leaves room.
+// A Picture is drawn as Name.svg: rows of plots, all of the same size.
 type Picture struct {
 	Name, Shows   string
 	Width, Height vg.Length
@@ -251,10 +234,6 @@ func (pic Picture) draw(dir string) error {
 	plots := make([][]*plot.Plot, len(pic.Plots))
 	for i, row := range pic.Plots {
 		for _, p := range row {
-			if p == nil {
-				plots[i] = append(plots[i], nil)
-				continue
-			}
 			if p.err != nil {
 				return fmt.Errorf("%s: %w", pic.Name, p.err)
 			}
@@ -263,9 +242,7 @@ func (pic Picture) draw(dir string) error {
 	}
 	for i, row := range plot.Align(plots, tiles, page) {
 		for j, c := range row {
-			if p := plots[i][j]; p != nil {
-				p.Draw(c)
-			}
+			plots[i][j].Draw(c)
 		}
 	}
 	var encoded bytes.Buffer

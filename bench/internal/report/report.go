@@ -3,7 +3,6 @@ package report
 import (
 	"bytes"
 	"context"
-	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -12,7 +11,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 )
 
 // A Command is a subcommand of the bench. It writes its result to out, and its
@@ -123,13 +121,6 @@ func (c chapter) write(out *bytes.Buffer, dir string) error {
 	for _, p := range pictures {
 		fmt.Fprintf(out, "![%s: %s](%s.svg)\n\n", c.Title, p.Shows, p.Name)
 	}
-	if tabular, ok := c.result.(Tabular); ok {
-		name := strings.TrimSuffix(c.File, ".json") + ".csv"
-		if err := writeCSV(filepath.Join(dir, name), tabular.CSV()); err != nil {
-			return err
-		}
-		fmt.Fprintf(out, "All rows are in [%s](%s).\n\n", name, name)
-	}
 	page := &markdown{out: out}
 	c.result.Print(page)
 	page.close()
@@ -174,13 +165,4 @@ func sideBySide(out *bytes.Buffer, chapters []chapter) {
 		fmt.Fprintf(page, "%-16s%s\n", c.Title, c.Means)
 	}
 	page.close()
-}
-
-func writeCSV(file string, rows [][]string) error {
-	var out bytes.Buffer
-	w := csv.NewWriter(&out)
-	if err := w.WriteAll(rows); err != nil {
-		return err
-	}
-	return os.WriteFile(file, out.Bytes(), 0o644)
 }

@@ -43,10 +43,6 @@ type Column struct {
 // A Cell is the figure of an algorithm.
 type Cell struct{ Algorithm, Text string }
 
-// A Tabular result has more rows than anybody reads, for a CSV file. The first
-// names the columns.
-type Tabular interface{ CSV() [][]string }
-
 // New returns an empty result to decode a file into.
 func New[R any, P interface {
 	*R

@@ -4,7 +4,7 @@
 // what the best attack gets.
 //
 // Run is the command. measure.go decides and compares requests of a workload,
-// attack.go plays the attacks, trace.go follows one client for the pictures, and
+// attack.go plays the attacks, trace.go follows a client for the pictures, and
 // population.go is what -scale measures.
 package accuracy
 
@@ -16,6 +16,8 @@ import (
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
+	"syscall"
+	"time"
 
 	"weir/bench/internal/report"
 )
@@ -26,14 +28,12 @@ type config struct {
 	seed     uint64
 	seeds    int   // how many, from seed on, workloads are measured with
 	requests int64 // per workload and seed, or of the population
-	tries    int   // of the search for an attack
 }
 
 const (
 	fullRequests, quickRequests = 100_000, 5_000
 	fullSeeds, quickSeeds       = 12, 2
 	quickPopulationRequests     = 300_000
-	fullTries, quickTries       = 400, 20
 )
 
 const likeCloudflare = "cloudflare"
@@ -43,10 +43,9 @@ const likeCloudflare = "cloudflare"
 const gcPercent = 1600
 
 // Run runs the simulations, prints what they measured as tables and draws it.
-// The error says which expectation was broken; a speed that is missed is only
-// printed.
+// The error says which expectation was broken.
 func Run(ctx context.Context, args []string, out io.Writer) error {
-	cfg := config{tries: fullTries, seeds: fullSeeds}
+	cfg := config{seeds: fullSeeds}
 	flags := report.NewFlags("accuracy")
 	quick := flags.Quick("a few seconds instead of minutes, with too few requests to publish the figures")
 	flags.BoolVar(&cfg.scale, "scale", false, "400 million requests from 270,000 clients instead")
@@ -67,7 +66,7 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 		return flags.Errorf("-requests must be from 1 to %d", most)
 	}
 	if *quick {
-		cfg.tries, cfg.seeds, usual = quickTries, quickSeeds, quickRequests
+		cfg.seeds, usual = quickSeeds, quickRequests
 		if cfg.scale {
 			usual = quickPopulationRequests
 		}
@@ -89,99 +88,72 @@ func measureAll(ctx context.Context, cfg config, workloads []Workload) (*Report,
 	r := &Report{Machine: report.ThisMachine(""), Seed: cfg.seed, Seeds: cfg.seeds, Window: Window, Workloads: workloads}
 	measured := all()
 	for _, a := range measured {
-		keys, err := a.keysOfColdCheck(ctx)
-		if err != nil {
-			return nil, err
-		}
 		bytes, err := a.Bytes(Window, largeLimit)
 		if err != nil {
 			return nil, err
 		}
-		r.Costs = append(r.Costs, coldCheck{Algorithm: a.Name, Counters: a.counters(), Keys: keys, Bytes: bytes})
+		r.Costs = append(r.Costs, cost{a.Name, bytes})
 	}
-
-	n := len(measured)
-	r.Speeds = make([]Speed, n)
-	var mu sync.Mutex
 	var err error
-	if r.Rows, err = measureRows(ctx, cfg, r.Workloads, measured, func(run *simulation, i int) (Row, error) {
-		row, elapsed, err := run.Measure(ctx, measured[i])
-		mu.Lock()
-		defer mu.Unlock()
-		s := &r.Speeds[i]
-		s.Algorithm = measured[i].Name
-		s.Decisions += row.Feedback.Requests + row.All.Requests
-		s.Elapsed += elapsed
-		return row, err
-	}); err != nil {
+	if r.Rows, err = measureRows(ctx, cfg, workloads, measured, (*simulation).Measure); err != nil {
 		return nil, err
 	}
-	if r.Large, err = measureRows(ctx, cfg, largeWorkloads(largeRun*int(cfg.requests)), measured, func(run *simulation, i int) (Row, error) {
-		return run.enforce(ctx, measured[i])
-	}); err != nil {
+	if r.Large, err = measureRows(ctx, cfg, largeWorkloads(largeRun*int(cfg.requests)), measured, (*simulation).enforce); err != nil {
 		return nil, err
 	}
-
-	r.Attacks = make([]AttackRow, 2*n)
-	if err := parallel(2*n, func(i int) (err error) {
-		report.Progress("attacks: %s", measured[i%n].Name)
-		if i < n {
-			r.Attacks[i], err = attackOn(ctx, measured[i], DocumentLimit, cfg.tries, cfg.seed)
-			return err
+	for _, limit := range []int64{DocumentLimit, largeLimit} {
+		for _, a := range measured {
+			report.Progress("attacks: %s", a.Name)
+			row, err := attackOn(ctx, a, limit)
+			if err != nil {
+				return nil, err
+			}
+			r.Attacks = append(r.Attacks, row)
 		}
-		a := measured[i-n]
-		r.Attacks[i] = AttackRow{Algorithm: a.Name, Limit: largeLimit, Bound: a.Bound(largeLimit)}
-		r.Attacks[i].Written, err = a.run(ctx, a.attack(largeLimit), largeLimit)
-		return err
-	}); err != nil {
-		return nil, err
 	}
-
-	if r.Traces, err = Traces(ctx, cfg.seed); err != nil {
-		return nil, err
-	}
-	if r.Curves, err = curves(ctx, cfg.seed); err != nil {
-		return nil, err
-	}
-	r.Attacked, err = attackTraces(ctx)
+	r.Traces, err = traces(ctx, cfg.seed)
 	return r, err
 }
 
-// measureRows measures each workload by all algorithms, of which measure is
-// given the number, and adds up what it was with all seeds.
-func measureRows(ctx context.Context, cfg config, workloads []Workload, measured []algorithm, measure func(*simulation, int) (Row, error)) ([]Row, error) {
-	var runs []*simulation
-	var first []int // run of each workload
-	for _, w := range workloads {
-		first = append(first, len(runs))
-		for seed := range uint64(w.seeds(cfg.seeds)) {
-			runs = append(runs, &simulation{Workload: w, seed: cfg.seed + seed})
+// measureRows measures each workload by all algorithms, and adds up what it was
+// with all seeds.
+func measureRows(
+	ctx context.Context, cfg config, workloads []Workload, measured []algorithm,
+	measure func(*simulation, context.Context, algorithm) (Row, error),
+) ([]Row, error) {
+	type run struct{ workload, seed int }
+	var runs []run
+	for i, w := range workloads {
+		for seed := range w.seeds(cfg.seeds) {
+			runs = append(runs, run{i, seed})
 		}
 	}
-	first = append(first, len(runs))
+	each := make([][]Row, len(runs)) // of all algorithms
 	if err := parallel(len(runs), func(i int) error {
-		runs[i] = newSimulation(runs[i].Workload, runs[i].seed)
-		return ctx.Err()
-	}); err != nil {
-		return nil, err
-	}
-	n := len(measured)
-	each := make([][]Row, n) // of the runs
-	for i := range each {
-		each[i] = make([]Row, len(runs))
-	}
-	if err := parallel(len(runs)*n, func(i int) (err error) {
-		run := runs[i/n]
-		report.Progress("%s, limit %d, demand %g, seed %d: %s", run.Name, run.Limit, run.Demand, run.seed, measured[i%n].Name)
-		each[i%n][i/n], err = measure(run, i%n)
-		return err
+		w := workloads[runs[i].workload]
+		s := newSimulation(w, cfg.seed+uint64(runs[i].seed))
+		for _, a := range measured {
+			report.Progress("%s, limit %d, demand %g: %s", w.Name, w.Limit, w.Demand, a.Name)
+			row, err := measure(s, ctx, a)
+			if err != nil {
+				return err
+			}
+			each[i] = append(each[i], row)
+		}
+		return nil
 	}); err != nil {
 		return nil, err
 	}
 	var rows []Row
 	for i := range workloads {
-		for _, of := range each {
-			rows = append(rows, together(of[first[i]:first[i+1]]))
+		for k := range measured {
+			var seeds []Row
+			for n, run := range runs {
+				if run.workload == i {
+					seeds = append(seeds, each[n][k])
+				}
+			}
+			rows = append(rows, together(seeds))
 		}
 	}
 	return rows, nil
@@ -210,11 +182,15 @@ func parallel(n int, f func(i int) error) error {
 // measureAtScale measures the population.
 func measureAtScale(ctx context.Context, cfg config) (*ScaleReport, error) {
 	before := processorTime()
-	c := newPopulation(cfg.like != "", cfg.requests, cfg.seed)
-	figures, err := measurePopulation(ctx, c, populated(), runtime.GOMAXPROCS(0), func(decided int64) {
-		report.Progress("%.1f of about %.0f million requests", float64(decided)/1e6, float64(cfg.requests)/1e6)
-	})
+	figures, err := measurePopulation(ctx, newPopulation(cfg.like != "", cfg.requests, cfg.seed), populated())
 	return &ScaleReport{
 		Machine: report.ThisMachine(""), Seed: cfg.seed, Like: cfg.like, Worked: processorTime() - before, PopulationFigures: figures,
 	}, err
+}
+
+// processorTime returns what this process has taken of all cores.
+func processorTime() time.Duration {
+	var used syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &used) // fails for no process that asks about itself
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }

@@ -1,9 +1,9 @@
 package accuracy
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -68,20 +68,14 @@ type Result struct {
 	FullestReleased int64 `json:"fullest_released"`
 }
 
-// An AttackRow is the worst that was found for an algorithm.
+// An AttackRow is the most that was found for an algorithm.
 type AttackRow struct {
 	Algorithm string `json:"algorithm"`
 	Limit     int64  `json:"limit"`
-	// Written is the best of the attacks written for it and the others, Found
-	// the best of those that a search came upon.
-	Written Result `json:"written"`
-	Found   Result `json:"found"`
+	Result
 	// Bound is the most that theory lets into any window.
 	Bound int64 `json:"bound"`
 }
-
-// Worst returns the most admitted in any window.
-func (r AttackRow) Worst() int64 { return max(r.Written.Fullest, r.Found.Fullest) }
 
 // Bound returns the most that the algorithm can admit in any window.
 //
@@ -104,57 +98,36 @@ func (a algorithm) Bound(limit int64) int64 {
 	}
 }
 
-// attackOn returns the worst that the written attacks and a search of so many
-// tries find for an algorithm. The search depends on the seed: half of its
-// tries are random, the others change the best so far a little.
-func attackOn(ctx context.Context, a algorithm, limit int64, tries int, seed uint64) (AttackRow, error) {
+// attackOn returns the most that the written attacks get: one on a large limit,
+// of which all would take long, that written for the algorithm.
+func attackOn(ctx context.Context, a algorithm, limit int64) (AttackRow, error) {
 	row := AttackRow{Algorithm: a.Name, Limit: limit, Bound: a.Bound(limit)}
-	best := func(most *Result, attack Attack) error {
-		c, err := a.run(ctx, attack, limit)
-		if err != nil {
-			return err
-		}
-		half, released := max(c.FullestHalf, most.FullestHalf), max(c.FullestReleased, most.FullestReleased)
-		if c.Fullest > most.Fullest {
-			*most = c
-		}
-		most.FullestHalf, most.FullestReleased = half, released
-		return ctx.Err()
+	played := attacks(a, limit)
+	if limit == largeLimit {
+		played = played[:1]
 	}
-	for _, attack := range attacks(a, limit) {
-		if err := best(&row.Written, attack); err != nil {
+	for _, attack := range played {
+		r, err := a.run(ctx, attack, limit)
+		if err := cmp.Or(err, ctx.Err()); err != nil {
 			return AttackRow{}, err
 		}
-	}
-	random := rand.New(rand.NewPCG(seed, 1))
-	upTo := func(d time.Duration) time.Duration { return time.Duration(random.Int64N(int64(d))) }
-	for try := range tries {
-		attack := Attack{Burst: upTo(Window)}
-		if try < tries/2 {
-			attack.Resume = attack.Burst + upTo(Window)
-		} else {
-			near := Window >> (1 + random.IntN(20))
-			attack.Burst = min(Window, max(0, row.Found.Attack.Burst+upTo(2*near)-near))
-			attack.Resume = max(attack.Burst, row.Found.Attack.Resume+upTo(2*near)-near)
+		if r.Fullest > row.Fullest {
+			row.Attack, row.Fullest = attack, r.Fullest
 		}
-		// As many attempts as the written attacks make.
-		attack.Spacing = max(time.Microsecond, (attack.Burst+Window-attack.Resume)/time.Duration(pace*limit))
-		if err := best(&row.Found, attack); err != nil {
-			return AttackRow{}, err
-		}
+		row.FullestHalf, row.FullestReleased = max(row.FullestHalf, r.FullestHalf), max(row.FullestReleased, r.FullestReleased)
 	}
 	return row, nil
 }
 
 // run plays an attack to a new limiter.
 func (a algorithm) run(ctx context.Context, attack Attack, limit int64) (Result, error) {
-	s, err := a.subject(limit, 1, true)
+	s, err := a.subject(limit, true)
 	if err != nil {
 		return Result{}, err
 	}
 	var admitted, released []time.Duration
 	for _, at := range attack.attempts(limit) {
-		answer, err := s.ask(ctx, "attacker", at)
+		answer, err := s.ask(ctx, at)
 		if err != nil {
 			return Result{}, err
 		}

@@ -3,7 +3,6 @@ package accuracy
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"slices"
 	"time"
 
@@ -16,9 +15,8 @@ import (
 // request itself in neither. Differences of several clients add up.
 type Difference struct {
 	Requests int64 `json:"requests"`
-	// Sum is of |estimate - true count|, and Worst is the largest.
-	Sum   int64 `json:"difference_sum"`
-	Worst int64 `json:"difference_worst"`
+	// Sum is of |estimate - true count|.
+	Sum int64 `json:"difference_sum"`
 	// True is the sum of the true counts.
 	True int64 `json:"true_sum"`
 	// WronglyAdmitted are requests that were admitted although the true count
@@ -26,35 +24,17 @@ type Difference struct {
 	// although they fit.
 	WronglyAdmitted int64 `json:"wrongly_admitted"`
 	WronglyDenied   int64 `json:"wrongly_denied"`
-	// WrongByOne and WrongByFew are those of both that a true count different
-	// by 1, and by 2 to few, would have made right.
-	WrongByOne int64 `json:"wrong_by_1"`
-	WrongByFew int64 `json:"wrong_by_2_to_5"`
 }
-
-const few = 5
 
 func (d *Difference) observe(a answer, truth, limit int64) {
 	d.Requests++
-	difference := max(a.estimate-truth, truth-a.estimate)
-	d.Sum += difference
-	d.Worst = max(d.Worst, difference)
+	d.Sum += max(a.estimate-truth, truth-a.estimate)
 	d.True += truth
-	by := limit - truth // if it fits, the room that there is
-	switch fits := by > 0; {
+	switch fits := truth < limit; {
 	case a.allowed && !fits:
 		d.WronglyAdmitted++
-		by = 1 - by
 	case !a.allowed && fits:
 		d.WronglyDenied++
-	default:
-		return
-	}
-	switch {
-	case by == 1:
-		d.WrongByOne++
-	case by <= few:
-		d.WrongByFew++
 	}
 }
 
@@ -62,19 +42,13 @@ func (d *Difference) observe(a answer, truth, limit int64) {
 func (d *Difference) Add(other Difference) {
 	d.Requests += other.Requests
 	d.Sum += other.Sum
-	d.Worst = max(d.Worst, other.Worst)
 	d.True += other.True
 	d.WronglyAdmitted += other.WronglyAdmitted
 	d.WronglyDenied += other.WronglyDenied
-	d.WrongByOne += other.WrongByOne
-	d.WrongByFew += other.WrongByFew
 }
 
 // Wrong returns the number of decisions that were wrong.
 func (d Difference) Wrong() int64 { return d.WronglyAdmitted + d.WronglyDenied }
-
-// WrongByMore returns how many were wrong by more than few.
-func (d Difference) WrongByMore() int64 { return d.Wrong() - d.WrongByOne - d.WrongByFew }
 
 // Mean returns the mean of |estimate - true count|, in requests; 0 without any.
 func (d Difference) Mean() float64 { return ratio(d.Sum, d.Requests) }
@@ -82,19 +56,6 @@ func (d Difference) Mean() float64 { return ratio(d.Sum, d.Requests) }
 // Relative returns the mean of |estimate - true count| as a part of the mean
 // true count; 0 if that is 0.
 func (d Difference) Relative() float64 { return ratio(d.Sum, d.True) }
-
-// Admissions is what a limiter admitted.
-type Admissions struct {
-	Admitted int64 `json:"admitted"`
-	// Fullest is the most that any window (t-Window, t] of one client holds.
-	Fullest int64 `json:"fullest"`
-	// FullestReleased is the same of the times at which admitted requests may
-	// proceed: those of a leaky bucket wait.
-	FullestReleased int64 `json:"fullest_released"`
-	// MeanWindow is the mean of what a window of one client holds, over all
-	// times t from Window to the end of the run.
-	MeanWindow float64 `json:"mean_window"`
-}
 
 // A Row is how one algorithm did on one workload, with all seeds together.
 type Row struct {
@@ -105,7 +66,9 @@ type Row struct {
 	// Feedback is with only admitted requests counted: the true count is that
 	// of the limiter's own admissions.
 	Feedback Difference `json:"feedback"`
-	Admissions
+	Admitted int64      `json:"admitted"`
+	// Fullest is the most that any window (t-Window, t] holds.
+	Fullest int64 `json:"fullest"`
 	// LogAdmitted is what an exact log admits of the same requests.
 	LogAdmitted int64 `json:"log_admitted"`
 	// All is with every request counted, whatever was decided: the true count
@@ -153,10 +116,8 @@ func together(rows []Row) Row {
 		sum.All.Add(row.All)
 		sum.Admitted += row.Admitted
 		sum.LogAdmitted += row.LogAdmitted
-		sum.Fullest, sum.FullestReleased = max(sum.Fullest, row.Fullest), max(sum.FullestReleased, row.FullestReleased)
-		sum.MeanWindow += row.MeanWindow
+		sum.Fullest = max(sum.Fullest, row.Fullest)
 	}
-	sum.MeanWindow /= float64(len(rows))
 	sum.Mean, sum.Wrong, sum.OfLog = among(Row.mean), among(Row.wrong), among(Row.ofLog)
 	return sum
 }
@@ -166,34 +127,21 @@ func (row Row) mean() float64  { return 100 * row.All.Relative() }
 func (row Row) wrong() float64 { return 100 * ratio(row.Feedback.Wrong(), row.Feedback.Requests) }
 func (row Row) ofLog() float64 { return 100 * ratio(row.Admitted, row.LogAdmitted) }
 
-// A Speed is how fast an algorithm decided, the bookkeeping of the measures
-// included.
-type Speed struct {
-	Algorithm string        `json:"algorithm"`
-	Decisions int64         `json:"decisions"`
-	Elapsed   time.Duration `json:"elapsed_ns"` // of one core
-}
-
-// PerSecond returns the decisions per second of one core.
-func (s Speed) PerSecond() float64 { return float64(s.Decisions) / s.Elapsed.Seconds() }
-
-// A simulation is a workload from a seed, and what an exact log admits of it.
+// A simulation is the times of a workload from a seed, and what an exact log
+// admits of them.
 type simulation struct {
 	Workload
-	seed        uint64
-	names       []string
+	times       []time.Duration
 	logAdmitted int64
 }
 
 // newSimulation returns the run of a workload that a seed makes.
 func newSimulation(w Workload, seed uint64) *simulation {
-	run := &simulation{Workload: w, seed: seed}
-	for client := range w.Clients {
-		run.names = append(run.names, fmt.Sprintf("client-%06d", client))
-	}
-	logs := traffic.NewRecents(w.Clients, Window)
+	run := &simulation{Workload: w}
+	log := traffic.NewRecent(Window)
 	for a := range w.arrivals(seed, w.Length) {
-		if log := &logs[a.Client]; log.Count(a.At) < w.Limit {
+		run.times = append(run.times, a.At)
+		if log.Count(a.At) < w.Limit {
 			log.Add(a.At)
 			run.logAdmitted++
 		}
@@ -201,73 +149,58 @@ func newSimulation(w Workload, seed uint64) *simulation {
 	return run
 }
 
-// Measure feeds the requests to a limiter, with feedback and without. elapsed
-// is the processor time that took. It is safe for concurrent use. The error is ctx's or
-// the limiter's.
-func (run *simulation) Measure(ctx context.Context, a algorithm) (row Row, elapsed time.Duration, err error) {
-	runtime.LockOSThread() // whose time it is
-	defer runtime.UnlockOSThread()
-	start := worked()
-	if row, err = run.enforce(ctx, a); err == nil && !a.judgesByLimit() {
-		row.All, err = run.decide(ctx, a, false, func(traffic.Arrival, time.Duration, int64) {})
+// Measure feeds the requests to a limiter, with feedback and without. It is safe
+// for concurrent use. The error is ctx's or the limiter's.
+func (run *simulation) Measure(ctx context.Context, a algorithm) (Row, error) {
+	row, err := run.enforce(ctx, a)
+	switch {
+	case err != nil || a.judgesByLimit():
+	case row.Admitted == row.Feedback.Requests:
+		row.All = row.Feedback // who has denied nothing has counted every request
+	default:
+		err = run.decide(ctx, a, false, func(answer answer, truth int64) { row.All.observe(answer, truth, run.Limit) })
 	}
-	return row, worked() - start, err
+	return row, err
 }
 
 // enforce is Measure with feedback.
 func (run *simulation) enforce(ctx context.Context, a algorithm) (row Row, err error) {
 	row = Row{Traffic: run.Name, Limit: run.Limit, Demand: run.Demand, Algorithm: a.Name, LogAdmitted: run.logAdmitted}
-	var filled time.Duration
-	released := traffic.NewRecents(run.Clients, Window)
-	row.Feedback, err = run.decide(ctx, a, true, func(r traffic.Arrival, wait time.Duration, truth int64) {
-		row.Admitted++
-		row.Fullest = max(row.Fullest, truth+1)
-		filled += windowsWith(r.At, run.Length)
-		start := r.At + wait
-		row.FullestReleased = max(row.FullestReleased, released[r.Client].Count(start)+1)
-		released[r.Client].Add(start)
+	err = run.decide(ctx, a, true, func(answer answer, truth int64) {
+		row.Feedback.observe(answer, truth, run.Limit)
+		if answer.allowed {
+			row.Admitted++
+			row.Fullest = max(row.Fullest, truth+1)
+		}
 	})
-	row.MeanWindow = float64(filled) / float64(run.Length-Window) / float64(run.Clients)
 	return row, err
 }
 
-// windowsWith returns for how long, of the times t from Window to length,
-// (t-Window, t] holds an event at the given time.
-func windowsWith(at, length time.Duration) time.Duration {
-	return max(0, min(at+Window, length)-max(at, Window))
-}
-
-// decide feeds the requests to a limiter and calls admitted with those that it
-// admits, how long they have to wait, and the true count.
-func (run *simulation) decide(ctx context.Context, a algorithm, feedback bool, admitted func(r traffic.Arrival, wait time.Duration, truth int64)) (d Difference, err error) {
-	s, err := a.subject(run.Limit, run.Clients, feedback)
+// decide feeds the requests to a limiter and calls each with the answers and the
+// true counts.
+func (run *simulation) decide(ctx context.Context, a algorithm, feedback bool, each func(answer answer, truth int64)) error {
+	s, err := a.subject(run.Limit, feedback)
 	if err != nil {
-		return d, err
+		return err
 	}
 	// A limiter without a deadline would look at the clock for one.
 	steps, cancel := context.WithTimeout(ctx, longestRun)
 	defer cancel()
-	counted := traffic.NewRecents(run.Clients, Window)
-	n := 0
-	for r := range run.arrivals(run.seed, run.Length) {
-		if n++; n%checkEvery == 0 && ctx.Err() != nil {
-			return d, ctx.Err()
+	counted := traffic.NewRecent(Window)
+	for n, at := range run.times {
+		if n%checkEvery == checkEvery-1 && ctx.Err() != nil {
+			return ctx.Err()
 		}
-		answer, err := s.ask(steps, run.names[r.Client], r.At)
+		answer, err := s.ask(steps, at)
 		if err != nil {
-			return d, fmt.Errorf("%s: %w", run.Name, err)
+			return fmt.Errorf("%s: %w", run.Name, err)
 		}
-		log := &counted[r.Client]
-		truth := log.Count(r.At)
-		d.observe(answer, truth, run.Limit)
+		each(answer, counted.Count(at))
 		if answer.allowed || !feedback {
-			log.Add(r.At)
-		}
-		if answer.allowed {
-			admitted(r, answer.wait, truth)
+			counted.Add(at)
 		}
 	}
-	return d, nil
+	return nil
 }
 
 const (

@@ -14,33 +14,25 @@ import (
 )
 
 // A Report is what accuracy measured. The same seed gives the same, but for
-// the machine and the speeds.
+// the machine.
 type Report struct {
 	Machine   report.Machine `json:"machine"`
 	Seed      uint64         `json:"seed"`
 	Seeds     int            `json:"seeds"` // as many, from Seed on
 	Window    time.Duration  `json:"window_ns"`
 	Workloads []Workload     `json:"workloads"`
-	Costs     []coldCheck    `json:"costs"`
+	Costs     []cost         `json:"costs"`
 	Rows      []Row          `json:"rows"`
 	Large     []Row          `json:"large"`   // of largeWorkloads, with feedback
-	Attacks   []AttackRow    `json:"attacks"` // on DocumentLimit; and on a large limit that written for it
-	Speeds    []Speed        `json:"speeds"`
+	Attacks   []AttackRow    `json:"attacks"` // on DocumentLimit, and on a large limit
 	Traces    []Trace        `json:"traces"`
-	Curves    Trace          `json:"curves"`
-	Attacked  Trace          `json:"attacked"`
 }
 
-// A coldCheck is what an algorithm costs at worst.
-type coldCheck struct {
+// A cost is what Memcached keeps of a client that asks evenly, with a large
+// limit.
+type cost struct {
 	Algorithm string `json:"algorithm"`
-	Counters  bool   `json:"counters"` // a window made of counters
-	// Keys is how many keys a check names to the store when its process knows
-	// nothing of the client, who has been busy.
-	Keys int `json:"cold_keys"`
-	// Bytes is what Memcached keeps of a client that asks evenly, with a large
-	// limit.
-	Bytes int `json:"bytes"`
+	Bytes     int    `json:"bytes"`
 }
 
 // What accuracy is to show.
@@ -50,7 +42,6 @@ const (
 	// Above that demand a limiter evens out its own admissions, and what it is
 	// off by is less than a request whatever N is.
 	targetDemand = 1
-	targetSpeed  = 1e6 // decisions per second and core of windows made of counters
 )
 
 // targets returns what is aimed at, and whether it was reached.
@@ -89,32 +80,20 @@ func (r *Report) targets() report.Targets {
 		}
 		for _, row := range r.Attacks {
 			if row.Algorithm == name {
-				fullest = max(fullest, float64(row.Worst())/float64(row.Limit))
+				fullest = max(fullest, float64(row.Fullest)/float64(row.Limit))
 			}
 		}
 		targets.Add(fullest <= 1, "all traffic and all attacks: %s admits %.2f L in a window, at most 1.00 L", name, fullest)
 	}
 	for _, row := range r.Attacks {
-		if row.Worst() > row.Bound {
-			targets.Add(false, "attacks: %s admits %d in a window, at most %d", row.Algorithm, row.Worst(), row.Bound)
+		if row.Fullest > row.Bound {
+			targets.Add(false, "attacks: %s admits %d in a window, at most %d", row.Algorithm, row.Fullest, row.Bound)
 		}
 	}
 	return targets
 }
 
-// speedTargets returns the speeds that are aimed at.
-func (r *Report) speedTargets() report.Targets {
-	var targets report.Targets
-	for _, s := range r.Speeds {
-		if r.cost(s.Algorithm).Counters {
-			targets.Add(s.PerSecond() >= targetSpeed,
-				"%s: %.2f million decisions/s per core, at least %.0f", s.Algorithm, s.PerSecond()/1e6, targetSpeed/1e6)
-		}
-	}
-	return targets
-}
-
-// Broken returns an error that says which targets were missed, but for speeds.
+// Broken returns an error that says which targets were missed.
 func (r *Report) Broken() error {
 	var errs []error
 	for _, t := range r.targets() {
@@ -131,12 +110,6 @@ func (r *Report) find(traffic string, demand float64, algorithm string) (Row, bo
 	})
 }
 
-// cost returns the costs of an algorithm.
-func (r *Report) cost(algorithm string) coldCheck {
-	c, _ := report.Find(r.Costs, func(c coldCheck) bool { return c.Algorithm == algorithm })
-	return c
-}
-
 // Print writes the figures as tables, and what they mean.
 func (r *Report) Print(out io.Writer) {
 	fmt.Fprintf(out, "weir's limiters on the embedded store in virtual time, window W = %v, seeds %d to %d; %d cores, %s\n",
@@ -151,7 +124,6 @@ func (r *Report) Print(out io.Writer) {
 	r.printMatrix(out, 1, "wrong decisions, in % of all requests: only admitted requests count, demand 1", func(row Row) string {
 		return row.Wrong.around("%.2f", row.wrong())
 	})
-	r.printWrong(out)
 	r.printMatrix(out, 2, "admitted, in % of what an exact log admits: demand 2", func(row Row) string {
 		return row.OfLog.around("%.1f", row.ofLog())
 	})
@@ -170,15 +142,13 @@ Estimate and true count are of the window before each request, in requests; L is
 is said. Each kind of traffic comes from seeds of its own. A figure is that of all seeds together, and behind it, where it differs, comes
 the range of what it is with single ones; in fullest windows it is the highest of all. A run begins with nothing in use, and so with a
 burst of a bucket's that it doesn't have again.
-demand          what a client asks for, in limits per window; of the 1000 clients of zipf, together, in units of %d limits. Who asks
-                steadily for exactly the limit sees what is off by one: a request as old as the window isn't in the true count but is in
-                a slot
+demand          what a client asks for, in limits per window. Who asks steadily for exactly the limit sees what is off by one: a request
+                as old as the window isn't in the true count but is in a slot
 mean            the estimate of token and leaky is what their bucket holds, which isn't meant to be a count; while every request counts, a
                 bucket is filled by what it denies. capped and counting logs judge by their limit, and have no estimate without
 wrong           admitted although the request and the true count are more than L, or denied although it fits. The true count is that of
-                the limiter's own admissions. By so many the true count would have to be different for the decision to be right
-`, ZipfDemand)
-	fmt.Fprintf(out, "%v%v", r.targets(), r.speedTargets())
+                the limiter's own admissions
+%v`, r.targets())
 }
 
 // printLarge writes what a large limit is worth.
@@ -192,7 +162,7 @@ func (r *Report) printLarge(out io.Writer) {
 		}
 	}
 	title := fmt.Sprintf("limit %d: admitted in the fullest window, in limits, by all traffic and attacks; admitted in %% of an exact log; Memcached's bytes for a client", largeLimit)
-	report.TableOf(out, title, header+"bytes\t", r.Costs, func(c coldCheck) string {
+	report.TableOf(out, title, header+"bytes\t", r.Costs, func(c cost) string {
 		var cells strings.Builder
 		for _, row := range r.Large {
 			if row.Algorithm == c.Algorithm {
@@ -208,7 +178,7 @@ func (r *Report) printLarge(out io.Writer) {
 // large limit, in limits.
 func (r *Report) fullest(algorithm string) float64 {
 	attacked, _ := r.attack(algorithm, largeLimit)
-	most := attacked.Worst()
+	most := attacked.Fullest
 	for _, row := range r.Large {
 		if row.Algorithm == algorithm {
 			most = max(most, row.Fullest)
@@ -245,42 +215,6 @@ func (r *Report) printMatrix(out io.Writer, demand float64, title string, cell f
 	})
 }
 
-// printWrong writes by how much decisions were wrong, over all traffic of the
-// documents' limit.
-func (r *Report) printWrong(out io.Writer) {
-	title := fmt.Sprintf("wrong decisions of all traffic with limit %d and both demands, in %% of all requests, and by how many requests", DocumentLimit)
-	report.TableOf(out, title, "algorithm\tadmitted\tdenied\tby 1\tby 2 to 5\tby more\tworst difference\t", r.Costs, func(c coldCheck) string {
-		var sum Difference
-		for _, row := range r.Rows {
-			if row.Algorithm != c.Algorithm || row.Limit != DocumentLimit {
-				continue
-			}
-			times := 1
-			if row.OfLog == (Range{}) { // of one seed, and to count like the others
-				times = r.Seeds
-			}
-			for range times {
-				sum.Add(row.Feedback)
-			}
-		}
-		return fmt.Sprintf("%s\t%s%s%d\t", c.Algorithm, sum.wrong(), sum.split(), sum.Worst)
-	}, "")
-}
-
-// wrong returns the cells of the shares of wrong decisions.
-func (d Difference) wrong() string {
-	return report.Percent(ratio(d.WronglyAdmitted, d.Requests)) + "\t" + report.Percent(ratio(d.WronglyDenied, d.Requests)) + "\t"
-}
-
-// split returns the cells that say by how much decisions were wrong.
-func (d Difference) split() string {
-	var cells string
-	for _, n := range []int64{d.WrongByOne, d.WrongByFew, d.WrongByMore()} {
-		cells += report.Percent(ratio(n, d.Requests)) + "\t"
-	}
-	return cells
-}
-
 func (r *Report) printAttacks(out io.Writer) {
 	var rows []AttackRow
 	for _, row := range r.Attacks {
@@ -288,23 +222,23 @@ func (r *Report) printAttacks(out io.Writer) {
 			rows = append(rows, row)
 		}
 	}
-	limits := func(n, m int64) string { return fmt.Sprintf("%.2f\t", float64(max(n, m))/DocumentLimit) }
 	title := fmt.Sprintf("attacks on limit %d, in limits", DocumentLimit)
-	report.TableOf(out, title, "attack on\tin W\tsearch\tbound\tin W/2\tgo on\tcold keys\tthe best of those written\t", rows, func(row AttackRow) string {
-		return fmt.Sprintf("%s\t%s%s%s%s%s%d\t%v\t", row.Algorithm, limits(row.Written.Fullest, 0), limits(row.Found.Fullest, 0), limits(row.Bound, 0),
-			limits(row.Written.FullestHalf, row.Found.FullestHalf), limits(row.Written.FullestReleased, row.Found.FullestReleased),
-			r.cost(row.Algorithm).Keys, row.Written.Attack)
+	report.TableOf(out, title, "attack on\tin W\tbound\tin W/2\tgo on\tthe best\t", rows, func(row AttackRow) string {
+		cells := row.Algorithm
+		for _, n := range []int64{row.Fullest, row.Bound, row.FullestHalf, row.FullestReleased} {
+			cells += fmt.Sprintf("\t%.2f", float64(n)/DocumentLimit)
+		}
+		return fmt.Sprintf("%s\t%v\t", cells, row.Attack)
 	}, `
 The attacker knows the clock, on which windows and slots begin at 0: L attempts at once, silence, and then attempts until the burst has
-left the window.
-in W            the most that the best of the written attacks gets admitted in a window; search, the best of random ones
+left the window. Each is attacked as is best for it, and as is best for the others.
+in W            the most that gets admitted in a window
 bound           what theory allows. fixed: all of one window and all of the next. N slots, weighted: a burst at the end of a slot is taken
                 to be spread over it, and while that slot fades out as the oldest, L more come in; so both are in one window, but never
                 within (N-1)/N of one. capped: all but 2L/N of that slot stays. token, leaky: what the full bucket holds and, in just
                 under W, what drains. strict, logs: L
 in W/2          the most in half a window
 go on           the most that may proceed in a window: what leaky admits has to wait
-cold keys       keys that a check names to the store when its process knows nothing of the client
 `)
 }
 
@@ -330,39 +264,9 @@ func (r *Report) Columns() []report.Column {
 			row, _ := report.Find(r.Large, func(row Row) bool { return row.Traffic == FrontLoaded && row.Algorithm == name })
 			return fmt.Sprintf("%.1f%%", row.ofLog())
 		}),
-		column("bytes", fmt.Sprintf("what Memcached keeps of a client with a limit of %d", largeLimit), func(name string) string { return strconv.Itoa(r.cost(name).Bytes) }),
+		column("bytes", fmt.Sprintf("what Memcached keeps of a client with a limit of %d", largeLimit), func(name string) string {
+			of, _ := report.Find(r.Costs, func(c cost) bool { return c.Algorithm == name })
+			return strconv.Itoa(of.Bytes)
+		}),
 	}
-}
-
-// CSV implements report.Tabular.
-func (r *Report) CSV() [][]string {
-	difference := func(d Difference) []string {
-		var cells []string
-		for _, n := range []int64{d.Requests, d.Sum, d.Worst, d.True, d.WronglyAdmitted, d.WronglyDenied, d.WrongByOne, d.WrongByFew, d.WrongByMore()} {
-			cells = append(cells, strconv.FormatInt(n, 10))
-		}
-		return cells
-	}
-	header := []string{"traffic", "limit", "demand", "algorithm", "admitted", "log_admitted", "fullest", "fullest_released", "mean_window"}
-	for _, when := range []string{"feedback", "all"} {
-		for _, what := range []string{"requests", "difference_sum", "difference_worst", "true_sum", "wrongly_admitted", "wrongly_denied", "wrong_by_1", "wrong_by_2_to_5", "wrong_by_more"} {
-			header = append(header, when+"_"+what)
-		}
-	}
-	for _, what := range []string{"mean", "wrong", "of_log"} {
-		header = append(header, what+"_percent_low", what+"_percent_high")
-	}
-	all := [][]string{header}
-	for _, row := range slices.Concat(r.Rows, r.Large) {
-		cells := []string{
-			row.Traffic, fmt.Sprint(row.Limit), fmt.Sprint(row.Demand), row.Algorithm, fmt.Sprint(row.Admitted), fmt.Sprint(row.LogAdmitted),
-			fmt.Sprint(row.Fullest), fmt.Sprint(row.FullestReleased), strconv.FormatFloat(row.MeanWindow, 'f', 2, 64),
-		}
-		cells = slices.Concat(cells, difference(row.Feedback), difference(row.All))
-		for _, r := range []Range{row.Mean, row.Wrong, row.OfLog} {
-			cells = append(cells, strconv.FormatFloat(r.Low, 'f', 3, 64), strconv.FormatFloat(r.High, 'f', 3, 64))
-		}
-		all = append(all, cells)
-	}
-	return all
 }

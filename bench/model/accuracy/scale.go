@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -33,14 +32,17 @@ type ScaleReport struct {
 func (r *ScaleReport) Print(out io.Writer) {
 	fmt.Fprintf(out, "%d requests from %d clients in %v of virtual time, limit %d a minute, seed %d; %.0f min of processor time, %s\n",
 		r.Requests, r.Clients, r.Length, r.Limit, r.Seed, r.Worked.Minutes(), r.Machine.Go)
-	fmt.Fprintf(out, "%d clients (%.2f%%) ask for more than the limit on average, and for %.1f%% of all requests; %d never had more than the limit in a window\n",
-		r.Above, 100*float64(r.Above)/float64(r.Clients), 100*float64(r.AboveRequests)/float64(r.Requests), r.Below)
+	fmt.Fprintf(out, "%d clients (%.2f%%) ask for more than the limit on average; %d never had more than the limit in a window\n",
+		r.Above, 100*float64(r.Above)/float64(r.Clients), r.Below)
 	header := "algorithm\twrong\tadmitted\tdenied\tmean\t"
-	cells := func(d Difference) string {
-		return fmt.Sprintf("%s\t%s%.2f%%\t", report.Percent(ratio(d.Wrong(), d.Requests)), d.wrong(), 100*d.Relative())
+	cells := func(d Difference) (text string) {
+		for _, n := range []int64{d.Wrong(), d.WronglyAdmitted, d.WronglyDenied} {
+			text += report.Percent(ratio(n, d.Requests)) + "\t"
+		}
+		return text + fmt.Sprintf("%.2f%%\t", 100*d.Relative())
 	}
-	report.TableOf(out, "only admitted requests count, as weir runs by default", header+"of log\tlimited, below\tunlimited, above\t", r.Rows, func(row PopulationRow) string {
-		return fmt.Sprintf("%s\t%s%.2f%%\t%d\t%d\t", row.Algorithm, cells(row.Feedback), 100*float64(row.Admitted)/float64(max(1, r.LogAdmitted)), row.BelowLimited, row.OthersUnlimited)
+	report.TableOf(out, "only admitted requests count, as weir runs by default", header+"of log\tlimited, below\t", r.Rows, func(row PopulationRow) string {
+		return fmt.Sprintf("%s\t%s%.2f%%\t%d\t", row.Algorithm, cells(row.Feedback), 100*float64(row.Admitted)/float64(max(1, r.LogAdmitted)), row.BelowLimited)
 	}, "")
 	report.Table(out, "every request counts, whatever was decided", header, func(t io.Writer) {
 		for _, row := range r.Rows {
@@ -50,21 +52,14 @@ func (r *ScaleReport) Print(out io.Writer) {
 		}
 		fmt.Fprintf(t, "Cloudflare, 2017\t%s\t\t\t%.0f%%\t\n", report.Percent(cloudflareWrong), 100*cloudflareMean)
 	})
-	if slices.ContainsFunc(r.Rows, func(row PopulationRow) bool { return row.Feedback.WrongByOne > 0 }) {
-		title := "wrong by how many requests, in parts of all; only admitted requests count"
-		report.TableOf(out, title, "algorithm\tby 1\tby 2 to 5\tby more\t", r.Rows, func(row PopulationRow) string {
-			return row.Algorithm + "\t" + row.Feedback.split()
-		}, "")
-	}
 	fmt.Fprint(out, `
 wrong             share of all requests: those that were admitted although they and the true count are more than the limit, and those that
-                  were denied although they fit; and by how many requests the true count would have to be different
+                  were denied although they fit
 mean              of |estimate - true count|, as a part of the mean true count
 of log            admitted, in relation to an exact log
 limited, below    clients who never had more than the limit in a window, and were denied something
-unlimited, above  the others who were denied nothing
 capped and the counting log judge by their limit: they have no figures with every request counted.
-The last two are the same whether denied requests count or not: up to the first denial all have been counted.
+The last is the same whether denied requests count or not: up to the first denial all have been counted.
 `+r.population()+`
 Cloudflare (2017) measured two counters, which is N=1, on its own traffic: 400 million requests from 270,000 sources. That every request
 counted there is an assumption; so is that its differences were taken in the same way.

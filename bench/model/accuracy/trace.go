@@ -8,17 +8,14 @@ import (
 	"weir/bench/internal/traffic"
 )
 
-// A Trace is what algorithms believe of one client over time, beside what is
-// true: the figures of a picture.
+// A Trace is what algorithms believe of a client over time, beside what is true:
+// the figures of a picture.
 type Trace struct {
-	Traffic     string  `json:"traffic"`
-	Description string  `json:"description"`
-	Limit       int64   `json:"limit"`
-	Demand      float64 `json:"demand"`
-	// Enforced says that only what is admitted counts; else every request does.
-	Enforced bool          `json:"enforced"`
-	From     time.Duration `json:"from_ns"`
-	Every    time.Duration `json:"every_ns"`
+	Name  string        `json:"name"`
+	Shows string        `json:"shows"`
+	Limit int64         `json:"limit"`
+	From  time.Duration `json:"from_ns"`
+	Every time.Duration `json:"every_ns"`
 	// True is the number of requests in the last Window, at From and then every
 	// Every. Attacks are different for each algorithm, and so have none.
 	True      []int64    `json:"true,omitempty"`
@@ -26,13 +23,38 @@ type Trace struct {
 }
 
 // An Estimate is what an algorithm takes to be in use at the times of its
-// Trace, and if that is Enforced, how many of the requests in the last Window it
-// has admitted.
+// Trace, and if only what it admits counts, how many of the requests in the last
+// Window it has admitted.
 type Estimate struct {
 	Algorithm string  `json:"algorithm"`
 	Values    []int64 `json:"values"`
 	Admitted  []int64 `json:"admitted,omitempty"`
 }
+
+// A view is what a trace looks at: so many points from a time on. Above a demand
+// of 1 only what is admitted counts.
+type view struct {
+	name        string
+	traffic     string
+	demand      float64
+	from, every time.Duration
+	points      int
+	algorithms  []string
+}
+
+// The algorithms of the traces.
+var (
+	curved    = []string{algorithms.Fixed, algorithms.Sliding1, algorithms.Sliding4, algorithms.Sliding60}
+	believing = []string{
+		algorithms.Fixed, algorithms.Sliding1, algorithms.Sliding4, algorithms.Sliding10, algorithms.Sliding60, algorithms.Strict60,
+	}
+	enforcing = []string{
+		algorithms.Fixed, algorithms.Sliding10, algorithms.Capped10, algorithms.Strict60, algorithms.Token, algorithms.Counting32,
+	}
+	attacked = []string{
+		algorithms.Fixed, algorithms.Sliding10, algorithms.Sliding60, algorithms.Capped10, algorithms.Strict60, algorithms.Counting64,
+	}
+)
 
 const (
 	// By then each window has been full.
@@ -41,157 +63,106 @@ const (
 	// The tenth of a second takes it through all parts of slots in turn.
 	traceEvery = 2100 * time.Millisecond
 
-	// Half a minute before the boundary attacker is at work to half a minute
-	// after it all has left the window, in its second cycle. What has just left
-	// slots of a second is seen before it fades out.
-	boundaryFrom   = 150*time.Second + 2*traffic.Edge
-	boundaryPoints = 480
-	boundaryEvery  = 250 * time.Millisecond
-
-	curvesName   = "curves"
-	curvesPoints = 330
-	curvesFrom   = 50 * time.Millisecond
-	curvesEvery  = 1100 * time.Millisecond
-
-	// traceClient is the one of many clients that asks for about its limit.
-	traceClient = 2
-
 	attackPoints = 480
 	attackEvery  = 250 * time.Millisecond
-	// Just before slots end the most of what fades out has been admitted.
-	attackFrom = attackEvery - time.Millisecond
 )
 
-// The algorithms of the traces.
-var (
-	believing = []string{algorithms.Fixed, algorithms.Sliding1, algorithms.Sliding10, algorithms.Sliding60, algorithms.Strict60}
-	enforcing = []string{algorithms.Fixed, algorithms.Sliding10, algorithms.Capped10, algorithms.Strict60, algorithms.Token, algorithms.Counting32}
-	curved    = []string{algorithms.Fixed, algorithms.Sliding1, algorithms.Sliding4, algorithms.Sliding60}
-	attacked  = []string{algorithms.Fixed, algorithms.Sliding10, algorithms.Sliding60, algorithms.Capped10, algorithms.Strict60, algorithms.Counting64}
-)
+// views are all but the attacks'. That of a day shows all of it, that of a
+// boundary half a minute before it to half a minute after all has left the
+// window.
+var views = []view{
+	{"curves", Poisson, 1, 50 * time.Millisecond, 1100 * time.Millisecond, 330, curved},
+	{Poisson, Poisson, 1, traceFrom, traceEvery, tracePoints, believing},
+	{Bursty, Bursty, 1, traceFrom, traceEvery, tracePoints, believing},
+	{FrontLoaded, FrontLoaded, 1, traceFrom, traceEvery, tracePoints, believing},
+	{BackLoaded, BackLoaded, 1, traceFrom, traceEvery, tracePoints, believing},
+	{Bursty + "-enforced", Bursty, 2, traceFrom, traceEvery, tracePoints, enforcing},
+	{FrontLoaded + "-enforced", FrontLoaded, 2, traceFrom, traceEvery, tracePoints, enforcing},
+	{Day + "-enforced", Day, 2, traceFrom, traffic.Day / tracePoints, tracePoints, enforcing},
+	{Boundary + "-enforced", Boundary, 2, 150*time.Second + 2*traffic.Edge, attackEvery, attackPoints, enforcing},
+}
 
-// Traces returns two traces of each kind of traffic with the documents' limit:
-// at the limit, every request counted, and enforced at twice the limit.
-func Traces(ctx context.Context, seed uint64) ([]Trace, error) {
+// traces returns those of all views, and one of the attacks that are written for
+// algorithms.
+func traces(ctx context.Context, seed uint64) ([]Trace, error) {
 	var all []Trace
-	for _, w := range Workloads(0) {
-		if w.Limit != DocumentLimit {
-			continue
-		}
-		enforced, names := w.Demand > 1, believing
-		if enforced {
-			names = enforcing
-		}
-		t, err := w.trace(ctx, seed, enforced, names...)
+	for _, v := range views {
+		w := single(traffic.Named(v.traffic), v.traffic, DocumentLimit, v.demand, 0)
+		t, err := w.trace(ctx, seed, v)
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, t)
 	}
-	return all, nil
-}
-
-func (w Workload) trace(ctx context.Context, seed uint64, enforced bool, names ...string) (Trace, error) {
-	t := Trace{Traffic: w.Name, Enforced: enforced, From: traceFrom, Every: traceEvery}
-	points := tracePoints
-	switch w.Name {
-	case Day:
-		t.Every = traffic.Day/tracePoints + traceEvery%time.Second
-	case Boundary:
-		t.From, t.Every, points = boundaryFrom, boundaryEvery, boundaryPoints
+	// Just before slots end the most of what fades out has been admitted.
+	t := Trace{
+		Name: "attack", Shows: "what the attack written for each algorithm gets in a window, and what the algorithm believes",
+		Limit: DocumentLimit, From: attackEvery - time.Millisecond, Every: attackEvery,
 	}
-	err := t.follow(ctx, w, seed, points, names...)
-	return t, err
-}
-
-// curves returns the trace of random traffic at the limit from its first
-// request on, every request counted.
-func curves(ctx context.Context, seed uint64) (Trace, error) {
-	w := single(traffic.Named(Poisson), Poisson, DocumentLimit, 1, 0)
-	t := Trace{Traffic: curvesName, From: curvesFrom, Every: curvesEvery}
-	err := t.follow(ctx, w, seed, curvesPoints, curved...)
-	return t, err
-}
-
-// follow adds what is true of a workload, and what algorithms believe.
-func (t *Trace) follow(ctx context.Context, w Workload, seed uint64, points int, names ...string) error {
-	t.Description, t.Limit, t.Demand = w.Description, w.Limit, w.Demand
-	var arrivals []time.Duration
-	for r := range w.arrivals(seed, t.From+time.Duration(points)*t.Every) {
-		if w.Clients == 1 || r.Client == traceClient {
-			arrivals = append(arrivals, r.At)
-		}
-	}
-	log := traffic.NewRecent(Window)
-	// Nobody returns an error.
-	_ = t.sample(points, arrivals, func(at time.Duration) error {
-		log.Count(at)
-		log.Add(at)
-		return nil
-	}, func(at time.Duration) error {
-		t.True = append(t.True, log.Count(at))
-		return nil
-	})
-	for _, name := range names {
-		if err := t.estimate(ctx, name, points, arrivals); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// attackTraces returns a trace of the attacks that are written for algorithms.
-func attackTraces(ctx context.Context) (Trace, error) {
-	t := Trace{Traffic: "attack", Description: "the attack that is written for each", Limit: DocumentLimit, Enforced: true, From: attackFrom, Every: attackEvery}
 	for _, name := range attacked {
 		a := algorithm{algorithms.Named(name)}
-		if err := t.estimate(ctx, name, attackPoints, a.attack(DocumentLimit).attempts(DocumentLimit)); err != nil {
-			return Trace{}, err
+		if err := t.estimate(ctx, a, true, attackPoints, a.attack(DocumentLimit).attempts(DocumentLimit)); err != nil {
+			return nil, err
+		}
+	}
+	return append(all, t), nil
+}
+
+// trace follows a workload.
+func (w Workload) trace(ctx context.Context, seed uint64, v view) (Trace, error) {
+	t := Trace{
+		Name: v.name, Shows: "what each believes of " + v.traffic + " traffic while it denies nothing", Limit: w.Limit, From: v.from, Every: v.every,
+	}
+	enforced := v.demand > 1
+	if enforced {
+		t.Shows = "what each admits of " + v.traffic + " traffic at twice the limit, and what it believes"
+	}
+	w.Length = v.from + time.Duration(v.points)*v.every
+	times := newSimulation(w, seed).times
+	for i := range v.points {
+		at, n := v.from+time.Duration(i)*v.every, int64(0)
+		for _, asked := range times {
+			if at-Window < asked && asked <= at {
+				n++
+			}
+		}
+		t.True = append(t.True, n)
+	}
+	for _, name := range v.algorithms {
+		if err := t.estimate(ctx, algorithm{algorithms.Named(name)}, enforced, v.points, times); err != nil {
+			return t, err
 		}
 	}
 	return t, nil
 }
 
-// estimate adds what an algorithm believes of the arrivals, at so many points.
-func (t *Trace) estimate(ctx context.Context, name string, points int, arrivals []time.Duration) error {
-	s, err := algorithm{algorithms.Named(name)}.subject(t.Limit, 1, t.Enforced)
+// estimate adds what an algorithm believes of the times, at so many points.
+func (t *Trace) estimate(ctx context.Context, a algorithm, enforced bool, points int, times []time.Duration) error {
+	s, err := a.subject(t.Limit, enforced)
 	if err != nil {
 		return err
 	}
-	e := Estimate{Algorithm: name}
+	e := Estimate{Algorithm: a.Name}
 	admitted := traffic.NewRecent(Window)
-	err = t.sample(points, arrivals, func(at time.Duration) error {
-		a, err := s.ask(ctx, oneClient, at)
-		if admitted.Count(at); a.allowed {
-			admitted.Add(at)
-		}
-		return err
-	}, func(at time.Duration) error {
-		v, err := s.peek(ctx, oneClient, at)
-		e.Values = append(e.Values, v)
-		if t.Enforced {
-			e.Admitted = append(e.Admitted, admitted.Count(at))
-		}
-		return err
-	})
-	t.Estimates = append(t.Estimates, e)
-	return err
-}
-
-// sample looks so many times, at the times of the trace, after each of the
-// arrivals up to then has been told.
-func (t *Trace) sample(points int, arrivals []time.Duration, tell, look func(time.Duration) error) error {
 	for i := range points {
 		at := t.From + time.Duration(i)*t.Every
-		for len(arrivals) > 0 && arrivals[0] <= at {
-			if err := tell(arrivals[0]); err != nil {
+		for ; len(times) > 0 && times[0] <= at; times = times[1:] {
+			answer, err := s.ask(ctx, times[0])
+			if err != nil {
 				return err
 			}
-			arrivals = arrivals[1:]
+			if admitted.Count(times[0]); answer.allowed {
+				admitted.Add(times[0])
+			}
 		}
-		if err := look(at); err != nil {
+		v, err := s.peek(ctx, at)
+		if err != nil {
 			return err
 		}
+		if e.Values = append(e.Values, v); enforced {
+			e.Admitted = append(e.Admitted, admitted.Count(at))
+		}
 	}
+	t.Estimates = append(t.Estimates, e)
 	return nil
 }

@@ -10,16 +10,14 @@ import (
 	"weir/bench/internal/traffic"
 )
 
-// A Workload is requests with a limit per Window for each client.
+// A Workload is requests of a client with a limit per Window.
 type Workload struct {
 	Name        string `json:"traffic"`
 	Description string `json:"description"`
 	Limit       int64  `json:"limit"`
-	// Demand is what a client asks for, as a multiple of the limit; with many
-	// clients, what all together ask for as a multiple of ZipfDemand limits.
-	Demand  float64       `json:"demand"`
-	Clients int           `json:"clients"`
-	Length  time.Duration `json:"length_ns"`
+	// Demand is what the client asks for, as a multiple of the limit.
+	Demand float64       `json:"demand"`
+	Length time.Duration `json:"length_ns"`
 
 	arrivals func(seed uint64, length time.Duration) iter.Seq[traffic.Arrival]
 }
@@ -31,12 +29,6 @@ const (
 	// largeRun is how many times more requests the runs of a large limit have, so
 	// that it counts for little that a bucket is full in the beginning.
 	largeRun = 4
-
-	zipfClients  = 1000
-	zipfExponent = 1.1
-	// ZipfDemand puts the three busiest clients of many above the limit when
-	// demand is 1, and seven when it is 2.
-	ZipfDemand = 20
 )
 
 // Demands returns the demands of the workloads: what is just about the limit,
@@ -56,17 +48,6 @@ func Workloads(requests int) []Workload {
 				all = append(all, single(p, p.Name+" of 1000", largeLimit, demand, requests))
 			}
 		}
-	}
-	for _, demand := range Demands() {
-		rate := demand * ZipfDemand * DocumentLimit / Window.Seconds()
-		w := Workload{
-			Name: "zipf", Description: "independent arrivals from 1000 clients, whose shares follow Zipf's law with exponent 1.1",
-			Limit: DocumentLimit, Demand: demand, Clients: zipfClients, Length: runLength(requests, rate, traffic.Minute),
-		}
-		w.arrivals = func(seed uint64, length time.Duration) iter.Seq[traffic.Arrival] {
-			return traffic.Zipf(ownSeed(seed, w.Name), zipfClients, zipfExponent, rate, length)
-		}
-		all = append(all, w)
 	}
 	return all
 }
@@ -106,7 +87,7 @@ const (
 	Boundary    = "boundary"
 )
 
-// single returns a workload of one client.
+// single returns a workload of traffic of that pattern.
 func single(p traffic.Pattern, name string, limit int64, demand float64, requests int) Workload {
 	cycle := 2 * traffic.Minute
 	if p.Name == Day {
@@ -114,7 +95,7 @@ func single(p traffic.Pattern, name string, limit int64, demand float64, request
 	}
 	rate := demand * float64(limit) / Window.Seconds()
 	return Workload{
-		Name: name, Description: p.Description, Limit: limit, Demand: demand, Clients: 1, Length: runLength(requests, rate, cycle),
+		Name: name, Description: p.Description, Limit: limit, Demand: demand, Length: runLength(requests, rate, cycle),
 		arrivals: func(seed uint64, length time.Duration) iter.Seq[traffic.Arrival] {
 			return p.Generate(ownSeed(seed, name), rate, length)
 		},
