@@ -101,7 +101,7 @@ func TestReportOfTheFiles(t *testing.T) {
 	text, err := makeReport(t, dir)
 	require.NoError(t, err)
 	for _, line := range []string{
-		"**This run failed:**", "| chatty | 1.00 | 1.50 |", "| weir, strict N=60 | 1.00 | 1.01 |", "| stream | 0.00% |",
+		"**This run failed:**", "| chatty | 1.00 | 1.50 |", "| weir, strict N=60 | 1.00 | 1.01 |",
 		"| 16 callers | 200000 | 2.00x | 1.50x | 2.25x | 0.128 | 4.34 | 23.0 |",
 	} {
 		assert.Contains(t, text, "\n"+line+"\n")

@@ -9,22 +9,15 @@ import (
 	"time"
 )
 
-// An Arrival is one request of cost 1. At counts from the start of the run;
-// arrivals never go back in time.
-type Arrival struct {
-	At     time.Duration
-	Client int // from 0
-}
-
-// A Pattern is a kind of traffic of one client, client 0.
+// A Pattern is a kind of traffic of one client.
 type Pattern struct {
 	Name        string
 	Description string
-	// Generate yields the arrivals from 0 to just before length, of which there
-	// are rate per second on average (more than 0) over whole cycles of the
+	// Generate yields the times of arrivals from 0 to just before length, which
+	// never go back, and of which there are rate per second on average (more than 0) over whole cycles of the
 	// pattern. They depend on the arguments only, can be ranged over again, and
 	// take constant memory.
-	Generate func(seed uint64, rate float64, length time.Duration) iter.Seq[Arrival]
+	Generate func(seed uint64, rate float64, length time.Duration) iter.Seq[time.Duration]
 }
 
 // The cycles of the patterns begin at 0.
@@ -86,11 +79,11 @@ func Named(name string) Pattern {
 }
 
 // steady is Generate with arrival n at n/rate.
-func steady(_ uint64, rate float64, length time.Duration) iter.Seq[Arrival] {
-	return func(yield func(Arrival) bool) {
+func steady(_ uint64, rate float64, length time.Duration) iter.Seq[time.Duration] {
+	return func(yield func(time.Duration) bool) {
 		for n := 0.0; ; n++ {
 			at := seconds(n / rate)
-			if at >= length || !yield(Arrival{At: at}) {
+			if at >= length || !yield(at) {
 				return
 			}
 		}
@@ -105,13 +98,13 @@ type segment struct {
 
 // piecewise returns a Generate of independent arrivals whose rate is constant
 // in each of the segments, over and over.
-func piecewise(cycle ...segment) func(uint64, float64, time.Duration) iter.Seq[Arrival] {
+func piecewise(cycle ...segment) func(uint64, float64, time.Duration) iter.Seq[time.Duration] {
 	var period time.Duration
 	for _, s := range cycle {
 		period += s.length
 	}
-	return func(seed uint64, rate float64, length time.Duration) iter.Seq[Arrival] {
-		return func(yield func(Arrival) bool) {
+	return func(seed uint64, rate float64, length time.Duration) iter.Seq[time.Duration] {
+		return func(yield func(time.Duration) bool) {
 			random := source(seed)
 			perCycle := rate * period.Seconds()
 			wait := random.ExpFloat64() // until the next arrival, in arrivals
@@ -125,7 +118,7 @@ func piecewise(cycle ...segment) func(uint64, float64, time.Duration) iter.Seq[A
 					for wait < expected-passed {
 						passed += wait
 						at := start + time.Duration(passed/expected*float64(s.length))
-						if at >= length || !yield(Arrival{At: at}) {
+						if at >= length || !yield(at) {
 							return
 						}
 						wait = random.ExpFloat64()
@@ -139,14 +132,14 @@ func piecewise(cycle ...segment) func(uint64, float64, time.Duration) iter.Seq[A
 }
 
 // bursty is Generate with bursts of On; the first begins at 0.
-func bursty(seed uint64, rate float64, length time.Duration) iter.Seq[Arrival] {
-	return func(yield func(Arrival) bool) {
+func bursty(seed uint64, rate float64, length time.Duration) iter.Seq[time.Duration] {
+	return func(yield func(time.Duration) bool) {
 		random := source(seed)
 		inBurst := rate * (On + Off).Seconds() / On.Seconds()
 		for start := time.Duration(0); start < length; {
 			for t := random.ExpFloat64() / inBurst; t < On.Seconds(); t += random.ExpFloat64() / inBurst {
 				at := start + seconds(t)
-				if at >= length || !yield(Arrival{At: at}) {
+				if at >= length || !yield(at) {
 					return
 				}
 			}
@@ -157,8 +150,8 @@ func bursty(seed uint64, rate float64, length time.Duration) iter.Seq[Arrival] {
 
 // day is Generate with a sine over Day that begins at its mean and rises. It
 // draws arrivals at the highest rate and keeps the share that the rate is.
-func day(seed uint64, rate float64, length time.Duration) iter.Seq[Arrival] {
-	return func(yield func(Arrival) bool) {
+func day(seed uint64, rate float64, length time.Duration) iter.Seq[time.Duration] {
+	return func(yield func(time.Duration) bool) {
 		random := source(seed)
 		const highest = 1 + daySwing
 		for t := 0.0; ; {
@@ -168,7 +161,7 @@ func day(seed uint64, rate float64, length time.Duration) iter.Seq[Arrival] {
 				return
 			}
 			now := 1 + daySwing*math.Sin(2*math.Pi*t/Day.Seconds())
-			if random.Float64()*highest < now && !yield(Arrival{At: at}) {
+			if random.Float64()*highest < now && !yield(at) {
 				return
 			}
 		}
@@ -177,13 +170,13 @@ func day(seed uint64, rate float64, length time.Duration) iter.Seq[Arrival] {
 
 // boundary is Generate with a minute's arrivals in the Edge before minutes 1,
 // 3, 5 and so on begin, and as many in the Edge after that, evenly spaced.
-func boundary(_ uint64, rate float64, length time.Duration) iter.Seq[Arrival] {
-	return func(yield func(Arrival) bool) {
+func boundary(_ uint64, rate float64, length time.Duration) iter.Seq[time.Duration] {
+	return func(yield func(time.Duration) bool) {
 		burst := int(math.Round(rate * Minute.Seconds()))
 		for middle := Minute; ; middle += 2 * Minute {
 			for n := range 2 * burst {
 				at := middle - Edge + time.Duration(n)*Edge/time.Duration(burst)
-				if at >= length || !yield(Arrival{At: at}) {
+				if at >= length || !yield(at) {
 					return
 				}
 			}
@@ -195,14 +188,14 @@ func boundary(_ uint64, rate float64, length time.Duration) iter.Seq[Arrival] {
 }
 
 // atOnce is Generate with the first arrivals at any time of the first minute.
-func atOnce(seed uint64, rate float64, length time.Duration) iter.Seq[Arrival] {
-	return func(yield func(Arrival) bool) {
+func atOnce(seed uint64, rate float64, length time.Duration) iter.Seq[time.Duration] {
+	return func(yield func(time.Duration) bool) {
 		random := source(seed)
 		burst := max(1, int(math.Round(rate*Minute.Seconds())))
 		for start := time.Duration(random.Int64N(int64(Minute))); ; start += Minute - time.Second/2 + time.Duration(random.Int64N(int64(time.Second))) {
 			for n := range burst {
 				at := start + time.Duration(n)*time.Second/time.Duration(burst)
-				if at >= length || !yield(Arrival{At: at}) {
+				if at >= length || !yield(at) {
 					return
 				}
 			}
@@ -211,8 +204,8 @@ func atOnce(seed uint64, rate float64, length time.Duration) iter.Seq[Arrival] {
 }
 
 // pages is Generate with pages of a geometric number of requests.
-func pages(seed uint64, rate float64, length time.Duration) iter.Seq[Arrival] {
-	return func(yield func(Arrival) bool) {
+func pages(seed uint64, rate float64, length time.Duration) iter.Seq[time.Duration] {
+	return func(yield func(time.Duration) bool) {
 		random := source(seed)
 		page := seconds(random.ExpFloat64() * PageSize / rate) // when the next begins
 		var further []time.Duration                            // requests of those before, in order
@@ -223,29 +216,11 @@ func pages(seed uint64, rate float64, length time.Duration) iter.Seq[Arrival] {
 			} else {
 				page += seconds(random.ExpFloat64() * PageSize / rate)
 			}
-			if at >= length || !yield(Arrival{At: at}) {
+			if at >= length || !yield(at) {
 				return
 			}
 			if random.Float64() < 1-1/PageSize {
 				further = append(further, at+PageGap)
-			}
-		}
-	}
-}
-
-// Zipf yields independent arrivals, rate per second from all clients together,
-// each from client k of 0 to clients-1 (at least 2) with a probability
-// proportional to (1+k)^-exponent, where exponent is more than 1. It ends,
-// repeats and remembers like Pattern's Generate.
-func Zipf(seed uint64, clients int, exponent, rate float64, length time.Duration) iter.Seq[Arrival] {
-	return func(yield func(Arrival) bool) {
-		random := source(seed)
-		client := rand.NewZipf(random, exponent, 1, uint64(clients-1))
-		for t := 0.0; ; {
-			t += random.ExpFloat64() / rate
-			at := seconds(t)
-			if at >= length || !yield(Arrival{At: at, Client: int(client.Uint64())}) {
-				return
 			}
 		}
 	}

@@ -16,10 +16,10 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // histogram counts arrivals per part of a cycle.
-func histogram(arrivals iter.Seq[Arrival], cycle, part time.Duration) []float64 {
+func histogram(arrivals iter.Seq[time.Duration], cycle, part time.Duration) []float64 {
 	counts := make([]float64, cycle/part)
 	for a := range arrivals {
-		counts[a.At%cycle/part]++
+		counts[a%cycle/part]++
 	}
 	return counts
 }
@@ -35,7 +35,7 @@ func TestSteadyIsEvenlySpaced(t *testing.T) {
 	t.Parallel()
 	arrivals := slices.Collect(Named("steady").Generate(1, 4, time.Second))
 	const ms = time.Millisecond
-	assert.Equal(t, []Arrival{{At: 0}, {At: 250 * ms}, {At: 500 * ms}, {At: 750 * ms}}, arrivals)
+	assert.Equal(t, []time.Duration{0, 250 * ms, 500 * ms, 750 * ms}, arrivals)
 }
 
 func TestPoisson(t *testing.T) {
@@ -52,10 +52,10 @@ func TestPoisson(t *testing.T) {
 	assert.InDelta(t, rate, squares/1000, 2)
 	var long, last float64
 	for a := range p.Generate(1, rate, length) {
-		if a.At.Seconds()-last > 1.0/rate {
+		if a.Seconds()-last > 1.0/rate {
 			long++
 		}
-		last = a.At.Seconds()
+		last = a.Seconds()
 	}
 	assert.InDelta(t, 1/math.E, long/10_000, 0.02)
 }
@@ -84,23 +84,12 @@ func TestArrivalsInBurstsAreIndependent(t *testing.T) {
 	var gaps []time.Duration
 	var last time.Duration
 	for a := range Named("bursty").Generate(1, 10, 3700*time.Second) {
-		if gap := a.At - last; gap < 5*time.Second {
+		if gap := a - last; gap < 5*time.Second {
 			gaps = append(gaps, gap)
 		}
-		last = a.At
+		last = a
 	}
 	assertIndependent(t, 370.0/7, gaps)
-}
-
-func TestZipfArrivalsAreIndependent(t *testing.T) {
-	t.Parallel()
-	var gaps []time.Duration
-	var last time.Duration
-	for a := range Zipf(1, 100, 1.1, 10, 2000*time.Second) {
-		gaps = append(gaps, a.At-last)
-		last = a.At
-	}
-	assertIndependent(t, 10, gaps)
 }
 
 func TestDaysArrivalsAreIndependent(t *testing.T) {
@@ -109,13 +98,13 @@ func TestDaysArrivalsAreIndependent(t *testing.T) {
 	var noon, midnight []time.Duration
 	var last time.Duration
 	for a := range Named("day").Generate(1, 20, 40*Day) {
-		switch hour := a.At % Day / Minute; hour {
+		switch hour := a % Day / Minute; hour {
 		case 6:
-			noon = append(noon, a.At-last)
+			noon = append(noon, a-last)
 		case 18:
-			midnight = append(midnight, a.At-last)
+			midnight = append(midnight, a-last)
 		}
-		last = a.At
+		last = a
 	}
 	assertIndependent(t, 1.8*20, noon)
 	assertIndependent(t, 0.2*20, midnight)
@@ -128,10 +117,10 @@ func TestAtOnce(t *testing.T) {
 	arrivals := slices.Collect(AtOnce.Generate(1, 10/Minute.Seconds(), 100*Minute))
 	for i, a := range arrivals {
 		if i%10 == 0 {
-			starts = append(starts, a.At)
+			starts = append(starts, a)
 			continue
 		}
-		assert.Equal(t, 100*time.Millisecond, a.At-arrivals[i-1].At)
+		assert.Equal(t, 100*time.Millisecond, a-arrivals[i-1])
 	}
 	shortest, longest := time.Hour, time.Duration(0)
 	for i, start := range starts[1:] {
@@ -144,7 +133,7 @@ func TestAtOnce(t *testing.T) {
 	var tens [6]int
 	for seed := range uint64(600) {
 		for a := range AtOnce.Generate(seed, 10/Minute.Seconds(), 2*Minute) {
-			tens[a.At/(10*time.Second)]++
+			tens[a/(10*time.Second)]++
 			break
 		}
 	}
@@ -163,14 +152,14 @@ func TestPages(t *testing.T) {
 	last := -time.Hour
 	for a := range Pages.Generate(1, 2.3/60, pages*Minute) {
 		n++
-		switch gap := a.At - last; {
+		switch gap := a - last; {
 		case gap == 300*time.Millisecond:
 			size++
 		default:
 			sizes[size]++
 			size = 1
 		}
-		last = a.At
+		last = a
 	}
 	delete(sizes, 0)
 	assert.InDelta(t, 2.3*pages, n, 1500)
@@ -212,16 +201,16 @@ func TestBurstyIsSilentBetweenBursts(t *testing.T) {
 	var bursts, longest, shortest, n float64
 	shortest = math.MaxFloat64
 	for a := range Named("bursty").Generate(1, 10, 37_000*time.Second) {
-		if gap := a.At - last; gap > time.Second {
+		if gap := a - last; gap > time.Second {
 			require.Less(t, last-first, 7*time.Second)
 			require.Greater(t, last-first, 5*time.Second)
 			require.Greater(t, gap, 10*time.Second)
 			require.Less(t, gap, 52*time.Second)
 			longest, shortest = max(longest, gap.Seconds()), min(shortest, gap.Seconds())
-			first = a.At
+			first = a
 			bursts++
 		}
-		last = a.At
+		last = a
 		n++
 	}
 	assert.Less(t, shortest, 11.0)
@@ -265,35 +254,18 @@ func TestBoundaryAttacker(t *testing.T) {
 	// 2 a minute: bursts of 2 before and after minutes 1 and 3.
 	const ms = time.Millisecond
 	arrivals := slices.Collect(Named("boundary").Generate(1, 2/Minute.Seconds(), 4*Minute))
-	assert.Equal(t, []Arrival{
-		{At: Minute - 10*ms}, {At: Minute - 5*ms}, {At: Minute}, {At: Minute + 5*ms},
-		{At: 3*Minute - 10*ms}, {At: 3*Minute - 5*ms}, {At: 3 * Minute}, {At: 3*Minute + 5*ms},
+	assert.Equal(t, []time.Duration{
+		Minute - 10*ms, Minute - 5*ms, Minute, Minute + 5*ms,
+		3*Minute - 10*ms, 3*Minute - 5*ms, 3 * Minute, 3*Minute + 5*ms,
 	}, arrivals)
 	assert.Empty(t, slices.Collect(Named("boundary").Generate(1, 0.001, time.Hour)), "less than a request a minute is none")
 }
 
-func TestZipf(t *testing.T) {
-	t.Parallel()
-	// With exponent 2 the three clients' shares are 1, 1/4 and 1/9 of 49/36.
-	var counts [3]float64
-	last := time.Duration(0)
-	for a := range Zipf(1, 3, 2, 49, 1000*time.Second) {
-		require.GreaterOrEqual(t, a.At, last)
-		last = a.At
-		counts[a.Client]++
-	}
-	assertCount(t, 36_000, counts[0])
-	assertCount(t, 9_000, counts[1])
-	assertCount(t, 4_000, counts[2])
-}
-
 func TestSeedsDecideArrivals(t *testing.T) {
 	t.Parallel()
-	generators := map[string]func(seed uint64) iter.Seq[Arrival]{
-		"zipf": func(seed uint64) iter.Seq[Arrival] { return Zipf(seed, 100, 1.1, 10, 4*Minute) },
-	}
+	generators := make(map[string]func(seed uint64) iter.Seq[time.Duration])
 	for _, p := range append(Patterns(), AtOnce, Pages) {
-		generators[p.Name] = func(seed uint64) iter.Seq[Arrival] { return p.Generate(seed, 10, 4*Minute) }
+		generators[p.Name] = func(seed uint64) iter.Seq[time.Duration] { return p.Generate(seed, 10, 4*Minute) }
 	}
 	for name, generate := range generators {
 		once := generate(1)
@@ -301,7 +273,7 @@ func TestSeedsDecideArrivals(t *testing.T) {
 		assert.Equal(t, first, slices.Collect(once), "%s: ranged over again", name)
 		assert.Equal(t, first, slices.Collect(generate(1)), "%s: same seed", name)
 		if name != "steady" && name != "boundary" {
-			var of [9][]Arrival
+			var of [9][]time.Duration
 			for seed := range of {
 				of[seed] = slices.Collect(generate(uint64(seed)))
 				for other := range seed {
@@ -321,10 +293,10 @@ func TestArrivalsAreInOrderAndWithinTheRun(t *testing.T) {
 		most := rapid.IntRange(1, 2000).Draw(t, "most")
 		last, n := time.Duration(0), 0
 		for a := range p.Generate(rapid.Uint64().Draw(t, "seed"), rate, length) {
-			if a.At < last || a.At >= length || a.Client != 0 {
+			if a < last || a >= length {
 				t.Fatalf("%v after %v in a run of %v", a, last, length)
 			}
-			last = a.At
+			last = a
 			if n++; n == most {
 				break
 			}

@@ -266,10 +266,10 @@ func TestRowsAreOfSeveralSeeds(t *testing.T) {
 func at(limit int64, length time.Duration, seconds ...int) Workload {
 	return Workload{
 		Name: "timeline", Limit: limit, Demand: 1, Length: length,
-		arrivals: func(uint64, time.Duration) iter.Seq[traffic.Arrival] {
-			return func(yield func(traffic.Arrival) bool) {
+		arrivals: func(uint64, time.Duration) iter.Seq[time.Duration] {
+			return func(yield func(time.Duration) bool) {
 				for _, s := range seconds {
-					if !yield(traffic.Arrival{At: time.Duration(s) * time.Second}) {
+					if !yield(time.Duration(s) * time.Second) {
 						return
 					}
 				}
@@ -334,7 +334,7 @@ func TestWorkloads(t *testing.T) {
 		mean := w.Demand * float64(w.Limit) * w.Length.Minutes()
 		n := 0.0
 		for a := range w.arrivals(1, w.Length) {
-			require.Less(t, a.At, w.Length)
+			require.Less(t, a, w.Length)
 			n++
 		}
 		spread := 5 * math.Sqrt(mean)
@@ -520,7 +520,7 @@ func TestPopulationLikeCloudflares(t *testing.T) {
 func TestPopulationsDifferBySeed(t *testing.T) {
 	t.Parallel()
 	for _, like := range []bool{false, true} {
-		var of [5][]traffic.Arrival
+		var of [5][]time.Duration
 		for seed := range of {
 			// Client 5003 is the first that isn't steady with any seed.
 			of[seed] = slices.Collect(newPopulation(like, PopulationRequests, uint64(seed)).arrivals(5003))
@@ -541,7 +541,7 @@ func TestEachTrafficHasASeedOfItsOwn(t *testing.T) {
 		}
 		counts := make([]int, 24)
 		for a := range w.arrivals(1, 24*time.Minute) {
-			counts[a.At/time.Minute]++
+			counts[a/time.Minute]++
 		}
 		minutes[w.Name] = counts
 	}
@@ -566,7 +566,7 @@ func TestPopulationIsMixed(t *testing.T) {
 	for k := range 2000 {
 		var times []time.Duration
 		for r := range w.arrivals(100_000 + k) {
-			if times = append(times, r.At); len(times) == 3 {
+			if times = append(times, r); len(times) == 3 {
 				break
 			}
 		}
@@ -618,7 +618,7 @@ func TestPopulationNotesClients(t *testing.T) {
 	t.Parallel()
 	asking := func(perMinute float64, seconds ...int) []int {
 		c := population{limit: 4, rate: func(int) float64 { return perMinute / 60 }, pattern: func(*rand.Rand) traffic.Pattern {
-			return traffic.Pattern{Generate: func(seed uint64, _ float64, length time.Duration) iter.Seq[traffic.Arrival] {
+			return traffic.Pattern{Generate: func(seed uint64, _ float64, length time.Duration) iter.Seq[time.Duration] {
 				return at(4, 0, seconds...).arrivals(seed, length)
 			}}
 		}}

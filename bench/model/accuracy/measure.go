@@ -139,10 +139,10 @@ type simulation struct {
 func newSimulation(w Workload, seed uint64) *simulation {
 	run := &simulation{Workload: w}
 	log := traffic.NewRecent(Window)
-	for a := range w.arrivals(seed, w.Length) {
-		run.times = append(run.times, a.At)
-		if log.Count(a.At) < w.Limit {
-			log.Add(a.At)
+	for at := range w.arrivals(seed, w.Length) {
+		run.times = append(run.times, at)
+		if log.Count(at) < w.Limit {
+			log.Add(at)
 			run.logAdmitted++
 		}
 	}

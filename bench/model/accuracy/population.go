@@ -117,7 +117,7 @@ func measurePopulation(ctx context.Context, c population, measured []algorithm) 
 // measure feeds a client to all algorithms.
 func (c population) measure(ctx context.Context, k int, measured []algorithm) (PopulationFigures, error) {
 	run := newSimulation(Workload{
-		Limit: c.limit, Length: PopulationLength, arrivals: func(uint64, time.Duration) iter.Seq[traffic.Arrival] { return c.arrivals(k) },
+		Limit: c.limit, Length: PopulationLength, arrivals: func(uint64, time.Duration) iter.Seq[time.Duration] { return c.arrivals(k) },
 	}, c.seed)
 	one := PopulationFigures{Requests: int64(len(run.times)), Clients: 1, LogAdmitted: run.logAdmitted}
 	if c.rate(k)*Window.Seconds() > float64(c.limit) {
@@ -186,7 +186,7 @@ func newPopulation(like bool, requests int64, seed uint64) population {
 }
 
 // arrivals returns the requests of a client.
-func (c population) arrivals(client int) iter.Seq[traffic.Arrival] {
+func (c population) arrivals(client int) iter.Seq[time.Duration] {
 	random := rand.New(rand.NewPCG(c.seed, uint64(client)))
 	return c.pattern(random).Generate(random.Uint64(), c.rate(client), PopulationLength)
 }

@@ -19,7 +19,7 @@ type Workload struct {
 	Demand float64       `json:"demand"`
 	Length time.Duration `json:"length_ns"`
 
-	arrivals func(seed uint64, length time.Duration) iter.Seq[traffic.Arrival]
+	arrivals func(seed uint64, length time.Duration) iter.Seq[time.Duration]
 }
 
 const (
@@ -96,7 +96,7 @@ func single(p traffic.Pattern, name string, limit int64, demand float64, request
 	rate := demand * float64(limit) / Window.Seconds()
 	return Workload{
 		Name: name, Description: p.Description, Limit: limit, Demand: demand, Length: runLength(requests, rate, cycle),
-		arrivals: func(seed uint64, length time.Duration) iter.Seq[traffic.Arrival] {
+		arrivals: func(seed uint64, length time.Duration) iter.Seq[time.Duration] {
 			return p.Generate(ownSeed(seed, name), rate, length)
 		},
 	}

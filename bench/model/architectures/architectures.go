@@ -1,12 +1,16 @@
+// Package architectures simulates ways in which several instances can limit the
+// same client. All but weir's own are those that the documents on distributed
+// rate limiting warn of, as well built as their idea allows: each keeps exact
+// times, so that what it admits beyond the limit comes from what an instance
+// can't know, not from the way it counts.
+//
+// Time is virtual: it is that of the arrivals, which never go back. Nothing in
+// this package is safe for concurrent use.
 package architectures
 
 import (
 	"context"
 	"fmt"
-	"iter"
-	"math/bits"
-	"slices"
-	"strconv"
 	"time"
 
 	"weir/bench/internal/algorithms"
@@ -15,61 +19,72 @@ import (
 	"weir/counters/memory"
 )
 
+// A Limit admits Requests, at least 1, of a client in any Window.
+type Limit struct {
+	Requests int
+	Window   time.Duration
+}
+
+// An Architecture decides the requests of a client in the order in which they
+// arrive, each at a time since the start. The error is that of a store.
+type Architecture interface {
+	Take(at time.Duration) (admitted bool, err error)
+}
+
+// A turn is a balancer that sends each request to the next of some instances.
+type turn struct{ instances, last int }
+
+func (t *turn) next() int {
+	t.last = (t.last + 1) % t.instances
+	return t.last
+}
+
+// news holds the recent admissions that one knows of: each from the moment at
+// which it becomes known. They become known in their order.
+type news struct {
+	known  traffic.Recent
+	coming []admission
+}
+
+type admission struct{ at, known time.Duration }
+
+func (l Limit) newNews() news { return news{known: traffic.NewRecent(l.Window)} }
+
+func (n *news) add(at, known time.Duration) { n.coming = append(n.coming, admission{at, known}) }
+
+// count returns how many are known now, those included that become so now.
+func (n *news) count(now time.Duration) int {
+	for len(n.coming) > 0 && n.coming[0].known <= now {
+		n.known.Add(n.coming[0].at)
+		n.coming = n.coming[1:]
+	}
+	return int(n.known.Count(now))
+}
+
 // Sticky sessions: the balancer binds each client to one instance, which limits
 // alone. Nothing has to be shared, until the number of instances changes.
 type Sticky struct {
-	limit     Limit
-	scale     ScaleOut
-	rebinds   bool
-	instances map[int]int // when each client came, for clients that stay
-	logs      perKey[binding, traffic.Recent]
+	limit Limit
+	scale ScaleOut
+	logs  []traffic.Recent // of the instances
 }
 
-type binding struct{ client, instance int }
-
-// NewSticky returns sticky sessions through a scale-out. A balancer that
-// rebinds sends client c to instance c modulo the number of instances; one that
-// doesn't goes on sending it to the instance that it was sent to first.
-func NewSticky(limit Limit, scale ScaleOut, rebinds bool) *Sticky {
-	return &Sticky{limit: limit, scale: scale, rebinds: rebinds, instances: make(map[int]int), logs: newPerKey[binding](func() *traffic.Recent {
-		return &traffic.NewRecents(1, limit.Window)[0]
-	})}
+// NewSticky returns sticky sessions through a scale-out, by a balancer that sends
+// client c to instance c modulo the number of instances. The client is the last
+// of as many as there will be instances: each step moves it to an instance where
+// it hasn't been.
+func NewSticky(limit Limit, scale ScaleOut) *Sticky {
+	return &Sticky{limit, scale, traffic.NewRecents(scale.To, limit.Window)}
 }
 
 // Take implements Architecture.
-func (s *Sticky) Take(a traffic.Arrival) (Outcome, error) {
-	log := s.logs.of(binding{a.Client, s.Instance(a)})
-	if int(log.Count(a.At)) >= s.limit.Requests {
-		return Outcome{}, nil
+func (s *Sticky) Take(at time.Duration) (bool, error) {
+	log := &s.logs[(s.scale.To-1)%s.scale.Instances(at)]
+	if int(log.Count(at)) >= s.limit.Requests {
+		return false, nil
 	}
-	log.Add(a.At)
-	return Outcome{Admitted: true}, nil
-}
-
-// Instance returns the instance that a request is sent to.
-func (s *Sticky) Instance(a traffic.Arrival) int {
-	if s.rebinds {
-		return a.Client % s.scale.Instances(a.At)
-	}
-	instances, ok := s.instances[a.Client]
-	if !ok {
-		instances = s.scale.Instances(a.At)
-		s.instances[a.Client] = instances
-	}
-	return a.Client % instances
-}
-
-// Bounds implements Architecture, for a client that each step moves to an
-// instance where it hasn't been, as they do the one whose number is
-// ScaleOut.To-1, and steps that all fall in one window: it gets its whole limit
-// on each instance.
-func (s *Sticky) Bounds(float64) (least, most float64) {
-	instances := 1
-	if s.rebinds {
-		instances += s.scale.steps()
-	}
-	all := float64(instances * s.limit.Requests)
-	return all, all
+	log.Add(at)
+	return true, nil
 }
 
 // A ScaleOut doubles the instances from one to To, a power of two: first at
@@ -88,63 +103,30 @@ func (s ScaleOut) Instances(at time.Duration) int {
 	return instances
 }
 
-func (s ScaleOut) steps() int { return bits.Len(uint(s.To)) - 1 }
-
-// Busiest returns the load of the busiest of so many instances in the mean load
-// of all, by the requests that a balancer with sticky sessions sends them from
-// a time on.
-func Busiest(s *Sticky, instances int, from time.Duration, arrivals iter.Seq[traffic.Arrival]) float64 {
-	loads := make([]int, instances)
-	all := 0
-	for a := range arrivals {
-		if instance := s.Instance(a); a.At >= from {
-			loads[instance]++
-			all++
-		}
-	}
-	return float64(slices.Max(loads)) * float64(instances) / float64(all)
-}
-
 // Chatty servers: each instance counts what it admits and tells all others, who
 // hear of it after a delay.
 type Chatty struct {
-	limit   Limit
-	turn    turn
-	delay   time.Duration
-	clients perKey[int, chattyClient]
-}
-
-type chattyClient struct {
-	heard *news            // what all have been told of
+	limit Limit
+	turn  turn
+	delay time.Duration
+	heard news             // what all have been told of
 	own   []traffic.Recent // what each instance knows of itself before that
 }
 
 // NewChatty returns so many instances that requests are sent to in turn.
 func NewChatty(limit Limit, instances int, delay time.Duration) *Chatty {
-	return &Chatty{limit: limit, turn: turn{instances: instances}, delay: delay, clients: newPerKey[int](func() *chattyClient {
-		return &chattyClient{limit.newNews(), traffic.NewRecents(instances, min(delay, limit.Window))}
-	})}
+	return &Chatty{limit, turn{instances: instances}, delay, limit.newNews(), traffic.NewRecents(instances, min(delay, limit.Window))}
 }
 
 // Take implements Architecture.
-func (c *Chatty) Take(a traffic.Arrival) (Outcome, error) {
-	client := c.clients.of(a.Client)
-	own := &client.own[c.turn.next()]
-	if client.heard.count(a.At)+int(own.Count(a.At)) >= c.limit.Requests {
-		return Outcome{}, nil
+func (c *Chatty) Take(at time.Duration) (bool, error) {
+	own := &c.own[c.turn.next()]
+	if c.heard.count(at)+int(own.Count(at)) >= c.limit.Requests {
+		return false, nil
 	}
-	client.heard.add(a.At, a.At+c.delay)
-	own.Add(a.At)
-	return Outcome{Admitted: true, Messages: c.turn.instances - 1}, nil
-}
-
-// Bounds implements Architecture: until the others have told of the last that
-// the limit allows, they go on. An instance knows of 1/n of what is on its way,
-// as it did that itself, and no instance admits more than the limit.
-func (c *Chatty) Bounds(rate float64) (least, most float64) {
-	limit, n := float64(c.limit.Requests), float64(c.turn.instances)
-	all := min(limit+rate*c.delay.Seconds()*(n-1)/n, n*limit, c.limit.inWindow(rate))
-	return all, all
+	c.heard.add(at, at+c.delay)
+	own.Add(at)
+	return true, nil
 }
 
 // Stream: each request is an event in a stream, which one consumer aggregates.
@@ -153,56 +135,33 @@ func (c *Chatty) Bounds(rate float64) (least, most float64) {
 // each, so that a load above its rate makes what the instances know ever older.
 type Stream struct {
 	limit     Limit
-	instances int
 	lag, each time.Duration
 	idle      time.Duration // when the consumer has done all that was published
-	clients   perKey[int, news]
+	known     news
 	worst     time.Duration
 }
 
 // NewStream returns instances that know of an event when a consumer with a rate
 // per second has done it, and the lag has passed, which is what the ways to the
 // consumer and back take.
-func NewStream(limit Limit, instances int, lag time.Duration, rate float64) *Stream {
-	return &Stream{
-		limit: limit, instances: instances, lag: lag, each: time.Duration(float64(time.Second) / rate),
-		clients: newPerKey[int](limit.newNews),
-	}
+func NewStream(limit Limit, lag time.Duration, rate float64) *Stream {
+	return &Stream{limit: limit, lag: lag, each: time.Duration(float64(time.Second) / rate), known: limit.newNews()}
 }
 
 // Take implements Architecture.
-func (s *Stream) Take(a traffic.Arrival) (Outcome, error) {
-	client := s.clients.of(a.Client)
-	admitted := client.count(a.At) < s.limit.Requests
-	s.idle = max(s.idle, a.At) + s.each
+func (s *Stream) Take(at time.Duration) (bool, error) {
+	admitted := s.known.count(at) < s.limit.Requests
+	s.idle = max(s.idle, at) + s.each
 	known := s.idle + s.lag
-	s.worst = max(s.worst, known-a.At)
+	s.worst = max(s.worst, known-at)
 	if admitted {
-		client.add(a.At, known)
+		s.known.add(at, known)
 	}
-	// The event, the new count, and that to each instance.
-	return Outcome{admitted, 2 + s.instances}, nil
+	return admitted, nil
 }
 
 // WorstLag returns the longest time that it took until an event was known.
 func (s *Stream) WorstLag() time.Duration { return s.worst }
-
-// Bounds implements Architecture: a client gets what it asks for until its
-// count is known. A consumer that is too slow has fallen back by the time its
-// window's first requests leave it, and everything is admitted again until it
-// knows of the next ones. After that it falls back further, for which there is
-// no bound but what the client asks for.
-func (s *Stream) Bounds(rate float64) (least, most float64) {
-	each := s.each.Seconds()
-	unknown := s.lag.Seconds() + each + float64(s.limit.Requests-1)*max(each, 1/rate)
-	behind := s.limit.Window.Seconds() * max(0, rate*each-1)
-	all := s.limit.inWindow(rate)
-	least = min(rate*(unknown+behind), all)
-	if behind > 0 {
-		return least, all
-	}
-	return least, least
-}
 
 // Later checks first and counts afterwards: an instance reads the count from a
 // store that all share, decides, answers, and increments it in the background.
@@ -210,30 +169,20 @@ func (s *Stream) Bounds(rate float64) (least, most float64) {
 type Later struct {
 	limit   Limit
 	delay   time.Duration
-	clients perKey[int, news]
+	counted news
 }
 
 // NewLater returns instances whose increments reach the store the delay after
 // the count was read.
-func NewLater(limit Limit, delay time.Duration) *Later {
-	return &Later{limit: limit, delay: delay, clients: newPerKey[int](limit.newNews)}
-}
+func NewLater(limit Limit, delay time.Duration) *Later { return &Later{limit, delay, limit.newNews()} }
 
 // Take implements Architecture.
-func (l *Later) Take(a traffic.Arrival) (Outcome, error) {
-	client := l.clients.of(a.Client)
-	if client.count(a.At) >= l.limit.Requests {
-		return Outcome{Messages: 1}, nil // the read
+func (l *Later) Take(at time.Duration) (bool, error) {
+	if l.counted.count(at) >= l.limit.Requests {
+		return false, nil
 	}
-	client.add(a.At, a.At+l.delay)
-	return Outcome{Admitted: true, Messages: 2}, nil
-}
-
-// Bounds implements Architecture: all that come before the increment of the
-// last that the limit allows are admitted.
-func (l *Later) Bounds(rate float64) (least, most float64) {
-	all := min(float64(l.limit.Requests)+rate*l.delay.Seconds(), l.limit.inWindow(rate))
-	return all, all
+	l.counted.add(at, at+l.delay)
+	return true, nil
 }
 
 // Weir is the real thing: limiters of the counters and subwindow packages, one
@@ -256,7 +205,7 @@ func NewWeir(a algorithms.Algorithm, limit Limit, instances int, lag time.Durati
 	store.Store = memory.New(func() time.Time { return store.now })
 	w := &Weir{limit: limit, turn: turn{instances: instances}, store: store}
 	for range instances {
-		l, err := a.New(store, algorithms.Config{Options: algorithms.OneClock("architectures", 1000), Window: limit.Window})
+		l, err := a.New(store, algorithms.Config{Options: algorithms.OneClock("architectures", 1), Window: limit.Window})
 		if err != nil {
 			return nil, err
 		}
@@ -266,32 +215,24 @@ func NewWeir(a algorithms.Algorithm, limit Limit, instances int, lag time.Durati
 }
 
 // Take implements Architecture.
-func (w *Weir) Take(a traffic.Arrival) (Outcome, error) {
-	before := w.store.operations
-	now := begin.Add(a.At)
+func (w *Weir) Take(at time.Duration) (bool, error) {
+	now := begin.Add(at)
 	w.store.advance(now)
 	d, err := w.limiters[w.turn.next()].Take(context.Background(), counters.Request{
-		Client: strconv.Itoa(a.Client), Cost: 1, Limit: int64(w.limit.Requests), Now: now,
+		Client: "client", Cost: 1, Limit: int64(w.limit.Requests), Now: now,
 	})
 	if err != nil {
-		return Outcome{}, fmt.Errorf("weir: %w", err)
+		return false, fmt.Errorf("weir: %w", err)
 	}
-	return Outcome{d.Allowed, w.store.operations - before}, nil
+	return d.Allowed, nil
 }
 
-// Bounds implements Architecture: exactly the limit. For the fixed window, that
-// is in calendar windows.
-func (w *Weir) Bounds(float64) (least, most float64) {
-	return float64(w.limit.Requests), float64(w.limit.Requests)
-}
-
-// sharedStore counts operations, and gives back after a lag.
+// sharedStore gives back after a lag.
 type sharedStore struct {
 	*memory.Store
-	now        time.Time
-	lag        time.Duration
-	refunds    []refund
-	operations int
+	now     time.Time
+	lag     time.Duration
+	refunds []refund
 }
 
 type refund struct {
@@ -311,21 +252,8 @@ func (s *sharedStore) advance(now time.Time) {
 	s.now = now
 }
 
-// Add implements counters.Store.
-func (s *sharedStore) Add(ctx context.Context, a counters.Addition) (int64, error) {
-	s.operations++
-	return s.Store.Add(ctx, a)
-}
-
-// Read implements counters.Store.
-func (s *sharedStore) Read(ctx context.Context, keys []string, counts []int64) error {
-	s.operations++
-	return s.Store.Read(ctx, keys, counts)
-}
-
 // Subtract implements counters.Store.
 func (s *sharedStore) Subtract(_ context.Context, key string, delta int64) error {
-	s.operations++
 	s.refunds = append(s.refunds, refund{s.now.Add(s.lag), key, delta})
 	return nil
 }

@@ -15,28 +15,20 @@ import (
 	"weir/bench/internal/report"
 )
 
-// The clients of the runs.
-const (
-	attackerName = "attacker"
-	busyName     = "busy client"
-)
-
 // A scenario is what an architecture has to cope with.
 type scenario struct {
-	Traffic   string        `json:"traffic"`
 	Instances int           `json:"instances"`
 	Lag       time.Duration `json:"lag_ns"`
-	Rate      float64       `json:"rate"` // of the client's requests, per second
+	Rate      float64       `json:"rate"` // of the attacker's requests, per second
 }
 
 func (s scenario) String() string {
-	return fmt.Sprintf("%s, %d instances, lag %v, %g requests/s", s.Traffic, s.Instances, s.Lag, s.Rate)
+	return fmt.Sprintf("%d instances, lag %v, %g requests/s", s.Instances, s.Lag, s.Rate)
 }
 
 // The architectures.
 const (
-	stickyName = "sticky, rebound"
-	stayName   = "sticky, staying"
+	stickyName = "sticky"
 	chattyName = "chatty"
 	streamName = "stream"
 	laterName  = "increment later"
@@ -48,40 +40,25 @@ const (
 // from the usual situation.
 type Report struct {
 	Machine      report.Machine `json:"machine"`
-	Seed         uint64         `json:"seed"`
 	Limit        int            `json:"limit"`
 	Window       time.Duration  `json:"window_ns"`
-	Attacker     scenario       `json:"attacker"`
-	Busy         scenario       `json:"busy_client"`
+	Usual        scenario       `json:"usual"`
 	ScaleStart   time.Duration  `json:"scale_start_ns"`
 	ScaleEvery   time.Duration  `json:"scale_every_ns"`
 	ConsumerRate float64        `json:"consumer_rate"` // of the stream, events per second
-	Clients      int            `json:"clients"`       // of Balance
 	Instances    []runRow       `json:"by_instances"`
 	Lag          []runRow       `json:"by_lag"`
 	Load         []runRow       `json:"by_load"`
-	Balance      []balanceRow   `json:"balance"`
 }
 
 // A runRow is what an architecture did in a situation.
 type runRow struct {
 	Architecture string `json:"architecture"`
 	scenario
-	Figures
-	// The fullest window of an attacker must be within these.
-	Least float64 `json:"least"`
-	Most  float64 `json:"most"`
+	Fullest  int `json:"fullest"`  // window, wherever it begins
+	Calendar int `json:"calendar"` // the fullest of those of the calendar
 	// WorstLag is the longest time until the stream's counts were known.
 	WorstLag time.Duration `json:"worst_lag_ns,omitempty"`
-}
-
-// promised returns the fullest of the windows in which the architecture is to
-// keep the limit: the calendar's for the fixed window.
-func (a runRow) promised() int {
-	if a.Architecture == fixedName {
-		return a.Calendar
-	}
-	return a.Fullest
 }
 
 // over returns what the fullest window is of the limit, wherever it begins.
@@ -89,31 +66,18 @@ func (r *Report) over(row runRow) float64 {
 	return float64(row.Fullest) / float64(r.Limit)
 }
 
-// A balanceRow is the load of the busiest instance after a scale-out, in the
-// mean load.
-type balanceRow struct {
-	Instances int     `json:"instances"`
-	Rebound   float64 `json:"rebound"`
-	Staying   float64 `json:"staying"`
-}
-
 func (r *Report) rows() []runRow {
 	return slices.Concat(r.Instances, r.Lag, r.Load)
 }
 
-// Broken returns an error that names the rows that don't agree with their
-// model. Instances that take turns may differ by one request each.
+// Broken returns an error that names the rows in which weir didn't admit exactly
+// the limit in a window that it promises: the calendar's if it is fixed.
 func (r *Report) Broken() error {
 	var errs []error
 	for _, row := range r.rows() {
-		weir := row.Architecture == fixedName || row.Architecture == strictName
-		admitted, slack := float64(row.promised()), float64(row.Instances)
-		if weir {
-			slack = 0
-		}
-		attacked := row.Traffic == attackerName
-		if (weir || attacked) && admitted > row.Most+slack || attacked && admitted < row.Least-slack {
-			errs = append(errs, fmt.Errorf("%s, %v: %g admitted in a window; the model says %.1f to %.1f", row.Architecture, row.scenario, admitted, row.Least, row.Most))
+		promised := map[string]int{fixedName: row.Calendar, strictName: row.Fullest}
+		if n, ok := promised[row.Architecture]; ok && n != r.Limit {
+			errs = append(errs, fmt.Errorf("%s, %v: %d admitted in a window, and the limit is %d", row.Architecture, row.scenario, n, r.Limit))
 		}
 	}
 	return errors.Join(errs...)
@@ -121,59 +85,29 @@ func (r *Report) Broken() error {
 
 // Print writes the figures as tables, and what they mean.
 func (r *Report) Print(out io.Writer) {
-	fmt.Fprintf(out, "limit %d in %v; simulated in virtual time; seed %d\n", r.Limit, r.Window, r.Seed)
-	instances := func(row runRow) string { return fmt.Sprint(row.Instances) }
-	lag := func(row runRow) string { return row.Lag.String() }
-	rate := func(row runRow) string { return fmt.Sprintf("%g/s", row.Rate) }
-	over := func(row runRow) string { return fmt.Sprintf("%.2f", r.over(row)) }
-	for _, client := range []string{attackerName, busyName} {
-		printSweep(out, "admitted in the fullest window / limit: "+client+", by instances", client, r.Instances, instances, over)
-		printSweep(out, "admitted in the fullest window / limit: "+client+", by lag", client, r.Lag, lag, over)
-	}
-	printSweep(out, "admitted in the fullest window / limit: attacker, by load", attackerName, r.Load, rate, over)
-	printSweep(out, "messages per request: busy client, by instances", busyName, r.Instances, instances, func(row runRow) string {
-		return fmt.Sprintf("%.2f", float64(row.Messages)/float64(row.Requests))
-	})
-	printSweep(out, "wrongly denied: busy client, by lag", busyName, r.Lag, lag, func(row runRow) string {
-		return fmt.Sprintf("%.2f%%", 100*float64(row.WronglyDenied)/float64(row.Requests))
-	})
-	printSweep(out, "admitted / by an exact log: busy client, by lag", busyName, r.Lag, lag, r.ofExactLog)
-	title := fmt.Sprintf("load of the busiest instance / mean, after a scale-out to so many, of %d clients", r.Clients)
-	report.TableOf(out, title, "instances\trebound\tstaying\t", r.Balance, func(b balanceRow) string {
-		return fmt.Sprintf("%d\t%.2f\t%.2f\t", b.Instances, b.Rebound, b.Staying)
-	}, "")
+	fmt.Fprintf(out, "limit %d in %v; simulated in virtual time\n", r.Limit, r.Window)
+	r.printSweep(out, "instances", r.Instances, func(s scenario) string { return strconv.Itoa(s.Instances) })
+	r.printSweep(out, "lag", r.Lag, func(s scenario) string { return s.Lag.String() })
+	r.printSweep(out, "load", r.Load, func(s scenario) string { return fmt.Sprintf("%g/s", s.Rate) })
 	r.printLegend(out)
 }
 
-// ofExactLog returns what was admitted in relation to what one exact log
-// admits, which is that of a client whose session stays where it is.
-func (r *Report) ofExactLog(row runRow) string {
-	log, ok := report.Find(r.rows(), func(log runRow) bool { return log.Architecture == stayName && log.scenario == row.scenario })
-	if !ok {
-		return "?"
-	}
-	return fmt.Sprintf("%.3f", float64(row.Admitted)/float64(log.Admitted))
-}
-
 // printSweep writes a table with a row for each architecture, and a column for
-// each situation, of what the client's rows say.
-func printSweep(out io.Writer, title, client string, rows []runRow, column, cell func(runRow) string) {
+// each situation, of what it admitted.
+func (r *Report) printSweep(out io.Writer, by string, rows []runRow, column func(scenario) string) {
 	head := ""
 	var names []string
 	lines := make(map[string]string)
 	for _, row := range rows {
-		if row.Traffic != client {
-			continue
-		}
-		if len(names) == 0 || row.Architecture == names[0] {
-			head += column(row) + "\t"
-		}
-		if _, ok := lines[row.Architecture]; !ok {
+		if !slices.Contains(names, row.Architecture) {
 			names = append(names, row.Architecture)
 		}
-		lines[row.Architecture] += cell(row) + "\t"
+		if row.Architecture == names[0] {
+			head += column(row.scenario) + "\t"
+		}
+		lines[row.Architecture] += fmt.Sprintf("%.2f\t", r.over(row))
 	}
-	report.TableOf(out, title, "\t"+head, names, func(name string) string { return name + "\t" + lines[name] }, "")
+	report.TableOf(out, "admitted in the fullest window / limit: by "+by, "\t"+head, names, func(name string) string { return name + "\t" + lines[name] }, "")
 }
 
 func (r *Report) printLegend(out io.Writer) {
@@ -185,12 +119,12 @@ func (r *Report) printLegend(out io.Writer) {
 		worstLag = max(worstLag, row.WorstLag)
 	}
 	fmt.Fprintf(out, `
-attacker        %g requests/s for three minutes, evenly spaced; busy client: %g/s for half an hour, independent. Both are balanced over
-                all instances in turn but with sticky sessions. Unless the table says otherwise there are %d instances and a lag of %v
+An attacker makes %g requests/s for three minutes, evenly spaced. They are balanced over all instances in turn but with sticky sessions.
+Unless the table says otherwise there are %d instances and a lag of %v.
 fullest window  most admitted in any (t-%v, t], wherever it begins; weir's fixed window promises the limit in a calendar window only, where
                 it admitted %.2f times the limit at most
-sticky          one instance becomes two, four and so on %v into the run, %v apart; rebound: client c goes to instance c mod
-                instances, and this is a client that each step moves; staying: it goes on where it is
+sticky          one instance becomes two, four and so on %v into the run, %v apart; client c goes to instance c mod instances, and
+                this is a client that each step moves
 chatty          each instance counts, and broadcasts what it admits, which the others hear after the lag
 stream          each request is an event that one consumer counts, as is assumed %.0f per second at the most, and publishes to all instances; the lag
                 is what the ways there and back take. It took up to %v until an event was known
@@ -198,21 +132,15 @@ increment later read the count of a store that all share, decide, answer, and in
 weir            the real limiters on one embedded store, each instance with what it remembers; a check has been counted when it is
                 answered, so that the lag, the way to the store, is waited for, here even beyond weir's -store-timeout of 50ms; what is
                 given back comes the lag later
-messages        to other instances, to a store or stream, and from the stream to instances; a broadcast is one to each other instance
-wrongly denied  of all requests: denied with less than the limit admitted in the window before it. strict counts the oldest slot in full,
-                a second longer, and a busy client asks again at once, so that this is many requests and little of the limit
 
 What Criteo's document says of them, and where it shows:
-sticky          "allowing clients to make more calls each time our system is under pressure": by instances; "what's the use of creating new
-                instances, if all existing clients are stuck to the old ones?": the busiest instance
-chatty          "the more instances we have, the more calls need to be made": messages
+sticky          "allowing clients to make more calls each time our system is under pressure": by instances
 stream          "it will increase when the load on the API increase. [...] they could allow calls that should be blocked": by load
-`, r.Attacker.Rate, r.Busy.Rate, r.Attacker.Instances, r.Attacker.Lag, r.Window, float64(calendar)/float64(r.Limit),
+`, r.Usual.Rate, r.Usual.Instances, r.Usual.Lag, r.Window, float64(calendar)/float64(r.Limit),
 		r.ScaleStart, r.ScaleEvery, r.ConsumerRate, worstLag.Round(time.Millisecond))
 }
 
 // drawn are the architectures that are drawn, those first that others lie on.
-// What stays sticky would lie on weir's strict window.
 var drawn = []report.Curve{
 	{Name: fixedName, Color: report.Vermillion}, {Name: streamName, Color: report.Gray}, {Name: laterName, Color: report.Dark},
 	{Name: stickyName, Color: report.Sand}, {Name: chattyName, Color: report.Olive}, {Name: strictName, Color: report.Green},
@@ -266,7 +194,7 @@ func (r *Report) curves(rows []runRow, x func(scenario) (at float64, label strin
 		for _, row := range rows {
 			at, label := x(row.scenario)
 			// Logarithmic axes have no 0.
-			if row.Traffic == attackerName && row.Architecture == line.Name && at > 0 && row.Fullest > 0 {
+			if row.Architecture == line.Name && at > 0 && row.Fullest > 0 {
 				ticks[at] = label
 				line.Points = append(line.Points, plotter.XY{X: at, Y: r.over(row)})
 			}

@@ -10,19 +10,16 @@ import (
 	"weir/bench/internal/algorithms"
 	"weir/bench/internal/report"
 	"weir/bench/internal/traffic"
+	"weir/counters"
 )
 
 // sharedLimit is the documents' 100 calls a minute.
 var sharedLimit = Limit{Requests: 100, Window: time.Minute}
 
-// The situation that is changed in one respect at a time.
-const (
-	usualInstances = 8
-	usualLag       = 100 * time.Millisecond
-	attackRate     = 1000 // requests per second
+// usual is the situation that is changed in one respect at a time.
+var usual = scenario{Instances: 8, Lag: 100 * time.Millisecond, Rate: 1000}
 
-	// busyRate is three times the limit.
-	busyRate = 5
+const (
 	// consumerRate is how many events per second the stream's consumer can do.
 	consumerRate = 2000
 	// Sticky sessions scale out half a minute into the run, so fast that all of
@@ -30,56 +27,37 @@ const (
 	scaleStart, scaleEvery = 30 * time.Second, 5 * time.Second
 )
 
-func usual(client string) scenario {
-	s := scenario{client, usualInstances, usualLag, attackRate}
-	if client == busyName {
-		s.Rate = busyRate
-	}
-	return s
-}
-
-func (s scenario) scaleOut() ScaleOut {
-	return ScaleOut{To: s.Instances, Start: scaleStart, Every: scaleEvery}
-}
-
-// client is the one that each step of the scale-out moves.
-func (s scenario) client() int { return s.Instances - 1 }
-
 // A contender is an architecture and how it is called.
 type contender struct {
 	name  string
 	build func(scenario) (Architecture, error)
 }
 
-func contenders() []contender {
-	weir := func(name string) func(scenario) (Architecture, error) {
-		return func(s scenario) (Architecture, error) {
-			return NewWeir(algorithms.Named(name), sharedLimit, s.Instances, s.Lag)
-		}
-	}
-	rival := func(build func(scenario) Architecture) func(scenario) (Architecture, error) {
-		return func(s scenario) (Architecture, error) { return build(s), nil }
-	}
-	return []contender{
-		{stickyName, rival(func(s scenario) Architecture { return NewSticky(sharedLimit, s.scaleOut(), true) })},
-		{stayName, rival(func(s scenario) Architecture { return NewSticky(sharedLimit, s.scaleOut(), false) })},
-		{chattyName, rival(func(s scenario) Architecture { return NewChatty(sharedLimit, s.Instances, s.Lag) })},
-		{streamName, rival(func(s scenario) Architecture { return NewStream(sharedLimit, s.Instances, s.Lag, consumerRate) })},
-		{laterName, rival(func(s scenario) Architecture { return NewLater(sharedLimit, s.Lag) })},
-		{fixedName, weir(algorithms.Fixed)},
-		{strictName, weir(algorithms.Strict60)},
-	}
+var contenders = []contender{
+	{stickyName, func(s scenario) (Architecture, error) { return NewSticky(sharedLimit, s.scaleOut()), nil }},
+	{chattyName, func(s scenario) (Architecture, error) { return NewChatty(sharedLimit, s.Instances, s.Lag), nil }},
+	{streamName, func(s scenario) (Architecture, error) { return NewStream(sharedLimit, s.Lag, consumerRate), nil }},
+	{laterName, func(s scenario) (Architecture, error) { return NewLater(sharedLimit, s.Lag), nil }},
+	{fixedName, func(s scenario) (Architecture, error) {
+		return NewWeir(algorithms.Named(algorithms.Fixed), sharedLimit, s.Instances, s.Lag)
+	}},
+	{strictName, func(s scenario) (Architecture, error) {
+		return NewWeir(algorithms.Named(algorithms.Strict60), sharedLimit, s.Instances, s.Lag)
+	}},
+}
+
+func (s scenario) scaleOut() ScaleOut {
+	return ScaleOut{To: s.Instances, Start: scaleStart, Every: scaleEvery}
 }
 
 type config struct {
-	seed      uint64
 	instances []int // powers of two
 	lags      []time.Duration
 	rates     []float64 // of the attacker
 }
 
 // Run simulates all architectures, prints what they admit as tables and draws
-// it. The error says which of them did something else than its model says.
+// it. The error says where weir didn't keep the limit.
 func Run(ctx context.Context, args []string, out io.Writer) error {
 	const ms = time.Millisecond
 	cfg := config{
@@ -89,7 +67,6 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	flags := report.NewFlags("architectures")
 	quick := flags.Quick("a few columns of each table")
-	flags.Uint64Var(&cfg.seed, "seed", 1, "what the random arrivals depend on")
 	if err := flags.Parse(args, out); err != nil {
 		return err
 	}
@@ -103,42 +80,31 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 // simulateAll runs the situations that cfg selects.
 func simulateAll(ctx context.Context, cfg config) (*Report, error) {
 	r := &Report{
-		Machine: report.ThisMachine(""), Seed: cfg.seed, Limit: sharedLimit.Requests, Window: sharedLimit.Window,
-		Attacker: usual(attackerName), Busy: usual(busyName),
-		ScaleStart: scaleStart, ScaleEvery: scaleEvery, ConsumerRate: consumerRate, Clients: manyClients,
+		Machine: report.ThisMachine(""), Limit: sharedLimit.Requests, Window: sharedLimit.Window, Usual: usual,
+		ScaleStart: scaleStart, ScaleEvery: scaleEvery, ConsumerRate: consumerRate,
 	}
 	var err error
 	run := func(rows *[]runRow, s scenario) {
 		if err == nil {
-			err = simulate(ctx, cfg.seed, s, rows)
+			err = simulate(ctx, s, rows)
 		}
-	}
-	for _, client := range []string{attackerName, busyName} {
-		for _, instances := range cfg.instances {
-			s := usual(client)
-			s.Instances = instances
-			run(&r.Instances, s)
-		}
-		for _, lag := range cfg.lags {
-			s := usual(client)
-			s.Lag = lag
-			run(&r.Lag, s)
-		}
-	}
-	for _, rate := range cfg.rates {
-		s := usual(attackerName)
-		s.Rate = rate
-		run(&r.Load, s)
 	}
 	for _, instances := range cfg.instances {
-		r.Balance = append(r.Balance, balance(cfg.seed, instances))
+		run(&r.Instances, scenario{instances, usual.Lag, usual.Rate})
+	}
+	for _, lag := range cfg.lags {
+		run(&r.Lag, scenario{usual.Instances, lag, usual.Rate})
+	}
+	for _, rate := range cfg.rates {
+		run(&r.Load, scenario{usual.Instances, usual.Lag, rate})
 	}
 	return r, err
 }
 
-// simulate appends a row for each contender.
-func simulate(ctx context.Context, seed uint64, s scenario, rows *[]runRow) error {
-	for _, c := range contenders() {
+// simulate appends a row for each contender. The attacker's requests are evenly
+// spaced, for three windows.
+func simulate(ctx context.Context, s scenario, rows *[]runRow) error {
+	for _, c := range contenders {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -147,12 +113,11 @@ func simulate(ctx context.Context, seed uint64, s scenario, rows *[]runRow) erro
 		if err != nil {
 			return err
 		}
-		figures, err := Measure(sharedLimit, arch, s.arrivals(seed))
+		row := runRow{Architecture: c.name, scenario: s}
+		row.Fullest, row.Calendar, err = Measure(sharedLimit, arch, traffic.Named("steady").Generate(0, s.Rate, 3*sharedLimit.Window))
 		if err != nil {
 			return fmt.Errorf("%s, %v: %w", c.name, s, err)
 		}
-		row := runRow{Architecture: c.name, scenario: s, Figures: figures}
-		row.Least, row.Most = arch.Bounds(s.Rate)
 		if stream, ok := arch.(*Stream); ok {
 			row.WorstLag = stream.WorstLag()
 		}
@@ -161,42 +126,28 @@ func simulate(ctx context.Context, seed uint64, s scenario, rows *[]runRow) erro
 	return nil
 }
 
-// arrivals returns the client's requests: an attacker's are evenly spaced, for
-// three windows, and a busy client's independent, for thirty.
-func (s scenario) arrivals(seed uint64) iter.Seq[traffic.Arrival] {
-	name, windows := "steady", 3
-	if s.Traffic == busyName {
-		name, windows = "poisson", 30
-	}
-	return ofClient(s.client(), traffic.Named(name).Generate(seed, s.Rate, time.Duration(windows)*sharedLimit.Window))
-}
+// begin is the time of day of an arrival at 0: two thirds of a minute, so that
+// runs don't begin with a calendar window.
+var begin = time.Unix(40, 0)
 
-// ofClient returns the arrivals as those of another client.
-func ofClient(client int, arrivals iter.Seq[traffic.Arrival]) iter.Seq[traffic.Arrival] {
-	return func(yield func(traffic.Arrival) bool) {
-		for a := range arrivals {
-			a.Client = client
-			if !yield(a) {
-				return
-			}
+// Measure has an architecture decide all arrivals, and returns the most that it
+// admitted in any window (t-W, t], and in any of those that follow each other from
+// the Unix epoch on. The error is the architecture's.
+func Measure(limit Limit, arch Architecture, arrivals iter.Seq[time.Duration]) (fullest, calendar int, err error) {
+	window, admitted := traffic.NewRecent(limit.Window), make(map[int64]int)
+	for at := range arrivals {
+		ok, err := arch.Take(at)
+		if err != nil {
+			return 0, 0, err
 		}
+		before := int(window.Count(at))
+		if !ok {
+			continue
+		}
+		window.Add(at)
+		number := counters.Calendar(begin.Add(at), limit.Window).Number
+		admitted[number]++
+		fullest, calendar = max(fullest, before+1), max(calendar, admitted[number])
 	}
+	return fullest, calendar, nil
 }
-
-// balance scales out sticky sessions of many clients, and looks at the minute
-// after that.
-func balance(seed uint64, instances int) balanceRow {
-	scale := scenario{Instances: instances}.scaleOut()
-	const settled = scaleStart + time.Minute
-	busiest := func(rebinds bool) float64 {
-		sticky := NewSticky(sharedLimit, scale, rebinds)
-		return Busiest(sticky, instances, settled, traffic.Zipf(seed, manyClients, zipfExponent, attackRate, settled+time.Minute))
-	}
-	return balanceRow{Instances: instances, Rebound: busiest(true), Staying: busiest(false)}
-}
-
-// The clients of which the balance of sticky sessions is taken.
-const (
-	manyClients  = 10_000
-	zipfExponent = 1.01
-)
