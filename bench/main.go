@@ -39,7 +39,7 @@ func commands() []command {
 		{"contention", "many callers and processes on one key: speed, fairness and exactness", contention.Run},
 		{"accuracy", "what each algorithm believes and admits beside what is true, on many kinds of traffic", accuracy.Run},
 		{"architectures", "what other ways to share a limit admit, beside weir", architectures.Run},
-		{"load", "open loop at a constant rate, a ramp, or the highest rate that keeps p99 under a bound", load.Run},
+		{"load", "open loop at a constant rate, or the highest rate that keeps p99 under a bound", load.Run},
 		{"peers", "weir and envoyproxy/ratelimit over gRPC, on one Memcached in turns", peers.Run},
 		{"faults", "what callers see while Memcached, the network and weir itself fail, against what weir promises", faults.Run},
 		{"soak", "ten minutes of load with the faults that a seed picks, one after another", faults.Soak},

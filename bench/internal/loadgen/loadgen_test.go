@@ -18,7 +18,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"pgregory.net/rapid"
 
 	"weir/bench/internal/algorithms"
 )
@@ -411,57 +410,6 @@ func TestTurnEnds(t *testing.T) {
 	assert.False(t, ok)
 }
 
-func TestPaceAt(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		name string
-		pace Pace
-		due  float64
-		at   map[float64]time.Duration
-	}{
-		{"constant", Pace{100, 100, 2 * time.Second}, 200, map[float64]time.Duration{0: 0, 1: 10 * time.Millisecond, 150: 1500 * time.Millisecond}},
-		// 1000 t + 500 t²
-		{"growing", Pace{1000, 3000, 2 * time.Second}, 4000, map[float64]time.Duration{0: 0, 625: 500 * time.Millisecond, 1500: time.Second, 4000: 2 * time.Second}},
-		// 3000 t - 500 t²
-		{"falling", Pace{3000, 1000, 2 * time.Second}, 4000, map[float64]time.Duration{0: 0, 2500: time.Second, 4000: 2 * time.Second}},
-		// 1000 t²
-		{"from nothing", Pace{0, 2000, time.Second}, 1000, map[float64]time.Duration{0: 0, 10: 100 * time.Millisecond, 250: 500 * time.Millisecond}},
-		// 2000 t - 1000 t²
-		{"to nothing", Pace{2000, 0, time.Second}, 1000, map[float64]time.Duration{750: 500 * time.Millisecond, 1000: time.Second}},
-	} {
-		assert.InDelta(t, tt.due, tt.pace.due(), 1e-9, tt.name)
-		for n, at := range tt.at {
-			assert.Equal(t, at, tt.pace.at(n), "%s, %g", tt.name, n)
-		}
-	}
-}
-
-func TestPaceIsMadeOfItsParts(t *testing.T) {
-	t.Parallel()
-	p := Pace{1000, 3000, 2 * time.Second}
-	assert.Equal(t, Pace{1000, 1500, 500 * time.Millisecond}, p.Part(0, 4))
-	assert.Equal(t, Pace{1500, 2000, 500 * time.Millisecond}, p.Part(1, 4))
-	assert.Equal(t, Pace{2500, 3000, 500 * time.Millisecond}, p.Part(3, 4))
-	assert.InDelta(t, 625.0, p.Part(0, 4).due(), 1e-9)
-}
-
-func TestPaceProperties(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
-		rate := rapid.Float64Range(0, 100_000)
-		p := Pace{rate.Draw(t, "from"), rate.Draw(t, "to") + 1, time.Duration(rapid.Int64Range(1e6, 1e12).Draw(t, "length"))}
-		share := rapid.Float64Range(0, 1).Draw(t, "share")
-		// The integral at that time is known without solving anything.
-		seconds := share * p.Length.Seconds()
-		n := p.From*seconds + (p.To-p.From)*seconds*seconds/(2*p.Length.Seconds())
-		tolerance := 1e-6*p.Length.Seconds() + 1e-8
-		if p.From < 1 {
-			tolerance += 1e-3 * p.Length.Seconds() // the root is steep there
-		}
-		assert.InDelta(t, seconds, p.at(max(0, n)).Seconds(), tolerance)
-	})
-}
-
 func all(a *Arrivals) []time.Duration {
 	var times []time.Duration
 	for at, ok := a.Next(); ok; at, ok = a.Next() {
@@ -473,21 +421,14 @@ func all(a *Arrivals) []time.Duration {
 func TestEvenArrivals(t *testing.T) {
 	t.Parallel()
 	ms := time.Millisecond
-	assert.Equal(t, []time.Duration{0, 250 * ms, 500 * ms, 750 * ms}, all(NewArrivals(Pace{4, 4, time.Second}, nil)))
-	// 10 t²: at the roots of 0, 0.1, ... 0.9.
-	growing := all(NewArrivals(Pace{0, 20, time.Second}, nil))
-	assert.Len(t, growing, 10)
-	assert.Equal(t, time.Duration(0), growing[0])
-	assert.InDelta(t, 0.316228, growing[1].Seconds(), 1e-6)
-	assert.InDelta(t, 0.632456, growing[4].Seconds(), 1e-6)
-	assert.InDelta(t, 0.948683, growing[9].Seconds(), 1e-6)
-	assert.Empty(t, all(NewArrivals(Pace{0, 0, time.Second}, nil)))
+	assert.Equal(t, []time.Duration{0, 250 * ms, 500 * ms, 750 * ms}, all(NewArrivals(Constant(4, time.Second), nil)))
+	assert.Empty(t, all(NewArrivals(Constant(0, time.Second), nil)))
 }
 
 func TestPoissonArrivals(t *testing.T) {
 	t.Parallel()
 	const rate, seconds = 1000, 100
-	times := all(NewArrivals(Pace{rate, rate, seconds * time.Second}, rand.New(rand.NewPCG(1, 2))))
+	times := all(NewArrivals(Constant(rate, seconds*time.Second), rand.New(rand.NewPCG(1, 2))))
 	deviation := math.Sqrt(rate * seconds)
 	assert.InDelta(t, rate*seconds, len(times), 4*deviation)
 	longer, last := 0, time.Duration(0)
@@ -499,20 +440,7 @@ func TestPoissonArrivals(t *testing.T) {
 	}
 	assert.InDelta(t, math.Exp(-1), float64(longer)/float64(len(times)), 0.01, "gaps longer than the mean")
 	assert.Less(t, last, seconds*time.Second)
-	assert.Equal(t, times, all(NewArrivals(Pace{rate, rate, seconds * time.Second}, rand.New(rand.NewPCG(1, 2)))), "the seed tells all")
-}
-
-func TestPoissonRamp(t *testing.T) {
-	t.Parallel()
-	times := all(NewArrivals(Pace{0, 2000, 50 * time.Second}, rand.New(rand.NewPCG(3, 4))))
-	firstHalf := 0
-	for _, at := range times {
-		if at < 25*time.Second {
-			firstHalf++
-		}
-	}
-	assert.InDelta(t, 50_000, len(times), 1000)
-	assert.InDelta(t, 12_500, firstHalf, 500, "a quarter")
+	assert.Equal(t, times, all(NewArrivals(Constant(rate, seconds*time.Second), rand.New(rand.NewPCG(1, 2)))), "the seed tells all")
 }
 
 func TestZipf(t *testing.T) {
@@ -538,19 +466,4 @@ func TestZipf(t *testing.T) {
 		assert.Equal(t, i, even.Client(float64(i)/5+0.1))
 	}
 	assert.Zero(t, NewZipf(1, 1).Client(0.9))
-}
-
-func TestZipfSharesOfTheFirstRanks(t *testing.T) {
-	t.Parallel()
-	const draws = 200_000
-	z, random := NewZipf(1000, 1), rand.New(rand.NewPCG(1, 1))
-	counts := make(map[int64]int)
-	for range draws {
-		counts[z.Client(random.Float64())]++
-	}
-	// The thousandth harmonic number is 7.4855.
-	for rank, share := range []float64{0.13359, 0.06680, 0.04453, 0.03340} {
-		assert.InDelta(t, share, float64(counts[int64(rank)])/draws, 0.003, "rank %d", rank+1)
-	}
-	assert.Greater(t, len(counts), 990)
 }

@@ -1,6 +1,6 @@
 // Package load puts a server under an open loop: checks are sent when they are
-// due, at a constant rate, in a ramp, or at rates that search for the highest
-// whose p99 stays under a bound. Latency counts from when a check was due. The
+// due, at a constant rate, or at rates that search for the highest whose p99 stays
+// under a bound. Latency counts from when a check was due. The
 // server is a weir of the bench's own, or any that answers like weir or like
 // envoyproxy/ratelimit, or several of these in turns.
 //
@@ -47,69 +47,82 @@ type side struct {
 	connections loadgen.Connections // none when it needs new ones
 }
 
+// A target is what is loaded, with the memcached of the bench's own weir.
+type target struct {
+	endpoint
+	store *testbed.MemcachedConn // nil for others
+}
+
+// stats returns what the memcached has done, if there is one.
+func (t *target) stats() (testbed.StoreStats, error) {
+	if t.store == nil {
+		return testbed.StoreStats{}, nil
+	}
+	return t.store.Stats()
+}
+
 // measureAll starts the target if need be and loads all.
 func measureAll(ctx context.Context, cfg config) (*Report, error) {
-	targets, err := openTargets(ctx, cfg)
-	if err != nil {
-		return nil, err
+	r := &Report{Machine: report.ThisMachine(""), Connections: cfg.connections, Duration: cfg.duration}
+	var targets []*target
+	for _, e := range cfg.targets {
+		targets = append(targets, &target{endpoint: e})
+		r.Targets = append(r.Targets, e.String())
 	}
-	defer closeAll(targets)
-	r := &Report{
-		Poisson: !cfg.even, Clients: cfg.clients, Zipf: cfg.zipf,
-		Connections: cfg.connections, Duration: cfg.duration, Seed: cfg.seed,
-	}
-	var versions, formats []string
-	for _, t := range targets {
-		version, err := t.memcachedVersion()
+	if len(targets) == 0 {
+		version, err := testbed.MemcachedVersion(ctx)
 		if err != nil {
 			return nil, err
 		}
-		versions, formats = append(versions, version), append(formats, t.format)
-		if len(cfg.targets) > 0 {
-			row := targetRow{Name: t.name, Address: t.addr}
-			if t.format != weirFormat {
-				row.Domain = cfg.domain
-			}
-			r.Targets = append(r.Targets, row)
+		build, err := testbed.BuildWeir(ctx, "", "")
+		if err != nil {
+			return nil, err
 		}
+		defer build.Remove()
+		m, weir, stop, err := build.StartOn(ctx, 1024)
+		if err != nil {
+			return nil, err
+		}
+		defer stop()
+		r.Machine.Memcached = version
+		targets = append(targets, &target{endpoint{addr: weir.Addr, format: weirFormat}, m.MemcachedConn})
 	}
-	r.Machine, r.Format = report.ThisMachine(listed(versions)), listed(formats)
-	l := &loader{config: cfg, zipf: loadgen.NewZipf(cfg.clients, cfg.zipf)}
+	l := &loader{config: cfg, zipf: loadgen.NewZipf(clients, exponent)}
 	for _, policy := range cfg.policies {
-		for i, t := range targets {
+		for _, t := range targets {
 			s := &side{subject: subject{Policy: policy}, target: t}
 			if len(targets) > 1 {
-				s.Target = r.Targets[i].called(r.Targets)
+				s.Target = t.name
 			}
 			defer s.disconnect()
 			l.sides = append(l.sides, s)
 		}
 	}
-	p := loadgen.Constant(cfg.rate, cfg.duration)
-	switch {
-	case cfg.ramp:
-		p.From, p.To = cfg.from, cfg.to
-	case cfg.rate == 0:
-		p.From = firstRate
-	}
-	if err := l.warm(ctx, p.From); err != nil {
+	rate := cfg.rate
+	if err := l.warm(ctx, cmp.Or(rate, firstRate)); err != nil {
 		return nil, err
 	}
-	if !cfg.ramp && cfg.rate == 0 {
+	var err error
+	if rate == 0 {
 		r.Bound = cfg.bound
 		if r.Searches, err = l.search(ctx); err != nil {
 			return nil, err
 		}
 		lowest := slices.MinFunc(r.Searches, func(a, b searchRow) int { return cmp.Compare(a.Highest, b.Highest) })
-		if lowest.Highest == 0 {
+		if rate = lowest.Highest / 2; rate == 0 {
 			return r, nil
 		}
-		p.From = lowest.Highest / 2
-		p.To = p.From
 	}
-	r.Ramp = cfg.ramp
-	r.Rows, err = l.measure(ctx, p)
+	r.Rows, err = l.measure(ctx, rate)
 	return r, err
+}
+
+// String says what is loaded, and where.
+func (e endpoint) String() string {
+	if e.name == e.addr {
+		return e.addr
+	}
+	return e.name + " at " + e.addr
 }
 
 func (s *side) disconnect() {
@@ -173,11 +186,7 @@ func (l *loader) sample(ctx context.Context, s *side, p loadgen.Pace, number uin
 	if err != nil {
 		return nil, testbed.StoreStats{}, err
 	}
-	var gaps *rand.Rand
-	if !l.even {
-		gaps = rand.New(rand.NewPCG(l.seed, 2*number))
-	}
-	random := rand.New(rand.NewPCG(l.seed, 2*number+1))
+	gaps, random := rand.New(rand.NewPCG(1, 2*number)), rand.New(rand.NewPCG(1, 2*number+1))
 	client := func() int64 { return l.zipf.Client(random.Float64()) }
 	seen := loadgen.NewOpenLoop(s.connections).Run(ctx, loadgen.NewArrivals(p, gaps), client, patience)
 	if err := ctx.Err(); err != nil {
@@ -221,26 +230,21 @@ func (l *loader) search(ctx context.Context) ([]searchRow, error) {
 	return rows, nil
 }
 
-// measure loads each policy at the pace, in slices that take turns. The policy
+// measure loads each policy at a rate, in slices that take turns. The policy
 // that is first changes.
-func (l *loader) measure(ctx context.Context, p loadgen.Pace) ([]policyRow, error) {
-	parts := sliceCount
-	if l.ramp {
-		parts = rampSlices
-	}
+func (l *loader) measure(ctx context.Context, rate float64) ([]policyRow, error) {
 	totals := make([]*loadgen.Sample, len(l.sides))
 	stores := make([]testbed.StoreStats, len(l.sides))
 	rows := make([]policyRow, len(l.sides))
 	for i := range totals {
-		totals[i] = loadgen.NewSample(p)
+		totals[i] = loadgen.NewSample(loadgen.Constant(rate, l.duration))
 	}
-	for part := range parts {
+	for part := range sliceCount {
 		for turn := range l.sides {
 			i := (part + turn) % len(l.sides)
 			s := l.sides[i]
-			piece := p.Part(part, parts)
-			report.Progress("%s: %.0f checks/s, %d of %d", s, (piece.From+piece.To)/2, part+1, parts)
-			seen, store, err := l.sample(ctx, s, piece, uint64(part), loadgen.Patience)
+			report.Progress("%s: %.0f checks/s, %d of %d", s, rate, part+1, sliceCount)
+			seen, store, err := l.sample(ctx, s, loadgen.Constant(rate, l.duration/sliceCount), uint64(part), loadgen.Patience)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", s, err)
 			}
@@ -251,7 +255,7 @@ func (l *loader) measure(ctx context.Context, p loadgen.Pace) ([]policyRow, erro
 	}
 	for i, s := range l.sides {
 		rows[i] = newRow(s.subject, totals[i], rows[i].Slices)
-		if len(s.target.stores) > 0 {
+		if s.target.store != nil {
 			cost := stores[i].Per(max(1, totals[i].Sent))
 			rows[i].Store = &cost
 		}

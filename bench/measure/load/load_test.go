@@ -68,22 +68,6 @@ func TestQuickLoad(t *testing.T) {
 	assert.Contains(t, printed, "a weir of the bench's own on memcached "+r.Machine.Memcached)
 }
 
-func TestQuickRamp(t *testing.T) {
-	t.Parallel()
-	r, printed, err := loaded(t, "-quick", "-policies", "token", "-ramp", "100:1100", "-arrivals", "even", "-connections", "8")
-	require.NoError(t, err)
-	require.Len(t, r.Rows, 1)
-	assert.True(t, r.Ramp)
-	require.Len(t, r.Rows[0].Slices, rampSlices)
-	for i, s := range r.Rows[0].Slices {
-		assert.InDelta(t, 150+100*float64(i), s.Rate, 1e-9)
-	}
-	// 15, 25, ... 105 evenly spaced checks in tenths of a second.
-	assert.Equal(t, int64(600), sum(r.Rows[0].Statuses))
-	assert.Empty(t, r.Searches)
-	assert.Contains(t, printed, "ramp")
-}
-
 func sum(statuses map[int]int64) int64 {
 	n := int64(0)
 	for _, count := range statuses {
@@ -99,27 +83,15 @@ func TestLoadOfATarget(t *testing.T) {
 	s, err := benchtest.Build(t, loadgen.PolicyFile([]loadgen.Workload{w})).Start(t.Context(), m.Addr)
 	require.NoError(t, err)
 	t.Cleanup(s.Stop)
-	// The policy's limit is never reached; each check of one of so many clients
-	// makes a counter.
-	r, printed, err := loaded(t, "-quick", "-target", "http://"+s.Addr, "-memcached", m.Addr, "-policies", w.Policy(),
-		"-rate", "500", "-clients", "10000000", "-zipf", "0", "-connections", "4")
+	r, printed, err := loaded(t, "-quick", "-target", s.Addr, "-policies", w.Policy(),
+		"-rate", "500", "-connections", "4")
 	require.NoError(t, err)
 	require.Len(t, r.Rows, 1)
-	require.Len(t, r.Targets, 1)
-	assert.Equal(t, s.Addr, r.Targets[0].Address)
-	assert.Regexp(t, `^weir \S+$`, r.Targets[0].Name)
-	assert.Contains(t, printed, r.Targets[0].Name+" at "+s.Addr+" on memcached ")
-	assert.Regexp(t, `^\d+\.\d+\.\d+`, r.Machine.Memcached)
+	assert.Equal(t, []string{s.Addr}, r.Targets)
 	assert.Equal(t, sum(r.Rows[0].Statuses), r.Rows[0].Statuses[200])
 	assert.InDelta(t, 500, sum(r.Rows[0].Statuses), 120)
-	// The add and the incr of a new counter go out together.
-	assert.InDelta(t, 2, r.Rows[0].Store.Writes, 0.01)
 	assert.Contains(t, printed, s.Addr)
-
-	r, printed, err = loaded(t, "-quick", "-target", s.Addr, "-policies", w.Policy(), "-rate", "100", "-connections", "4")
-	require.NoError(t, err)
-	assert.Nil(t, r.Rows[0].Store, "nobody said where memcached is")
-	assert.Empty(t, r.Machine.Memcached)
+	assert.Nil(t, r.Rows[0].Store, "nobody knows where its memcached is")
 	assert.Regexp(t, `- +-\n`, printed)
 
 	err = Run(t.Context(), []string{"-target", s.Addr, "-policies", "no-such", "-rate", "100", "-connections", "1"}, io.Discard)
@@ -155,12 +127,12 @@ func TestRatelimitFormat(t *testing.T) {
 		assert.NoError(t, err)
 	}))
 	defer s.Close()
-	r, _, err := loaded(t, "-quick", "-format", "ratelimit", "-domain", "shop", "-policies", "per_client", "-target", "fake="+s.URL,
-		"-rate", "400", "-arrivals", "even", "-connections", "8", "-zipf", "0")
+	r, _, err := loaded(t, "-quick", "-format", "ratelimit", "-domain", "shop", "-policies", "per_client", "-target", "fake="+s.Listener.Addr().String(),
+		"-rate", "400", "-connections", "8")
 	require.NoError(t, err)
-	assert.Equal(t, map[int]int64{200: 300, 429: 100}, r.Rows[0].Statuses)
-	assert.Equal(t, "ratelimit", r.Format)
-	assert.Greater(t, len(seen), 350, "of 100,000 clients")
+	assert.InDelta(t, 400, sum(r.Rows[0].Statuses), 100)
+	assert.InDelta(t, float64(sum(r.Rows[0].Statuses))/4, r.Rows[0].Statuses[429], 1)
+	assert.Greater(t, len(seen), 100, "of 100,000 clients")
 }
 
 func TestEnvoyGRPCFormat(t *testing.T) {
@@ -176,15 +148,13 @@ descriptors:
 	weir, grpc, err := benchtest.Build(t, "").StartRLS(t.Context(), m.Addr, file)
 	require.NoError(t, err)
 	t.Cleanup(weir.Stop)
-	args := []string{"-quick", "-format", "envoy-grpc", "-domain", "shop", "-target", "weir=" + grpc, "-memcached", m.Addr,
-		"-rate", "400", "-arrivals", "even", "-connections", "130", "-zipf", "0", "-clients", "100"}
+	args := []string{"-quick", "-format", "envoy-grpc", "-domain", "shop", "-target", "weir=" + grpc,
+		"-rate", "400", "-connections", "130"}
 	r, _, err := loaded(t, append(args, "-policies", "per_client")...)
 	require.NoError(t, err)
-	// 40 and one came before, to warm up.
-	assert.Equal(t, int64(400), sum(r.Rows[0].Statuses))
-	assert.InDelta(t, 170, r.Rows[0].Statuses[200], 30, "two for each client")
-	assert.Equal(t, "envoy-grpc", r.Format)
-	assert.Positive(t, r.Rows[0].Store.Writes)
+	assert.InDelta(t, 400, sum(r.Rows[0].Statuses), 100)
+	assert.Positive(t, r.Rows[0].Statuses[200])
+	assert.Positive(t, r.Rows[0].Statuses[429], "the busiest of the clients come more than twice")
 
 	err = Run(t.Context(), append(args, "-policies", "other"), io.Discard)
 	assert.ErrorContains(t, err, "other: the first check was answered without a limit")
@@ -210,15 +180,16 @@ func TestLoadFailsWithoutALimit(t *testing.T) {
 		assert.NoError(t, err)
 	}))
 	defer s.Close()
-	args := []string{"-quick", "-format", "ratelimit", "-domain", "shop", "-policies", "per_client", "-target", s.URL, "-rate", "200", "-connections", "1", "-arrivals", "even"}
+	args := []string{"-quick", "-format", "ratelimit", "-domain", "shop", "-policies", "per_client", "-target", s.Listener.Addr().String(), "-rate", "200", "-connections", "1"}
 	err := Run(t.Context(), args, io.Discard)
 	assert.EqualError(t, err, `per_client: the first check was answered without a limit: {"overallCode":"OK","statuses":[{"code":"OK"}]}; `+
 		`the server must have one for the domain "shop" and the key "per_client"`)
 
 	checks.Store(0)
-	limited.Store(150) // the first, 20 to warm up, and 129 of the 200
+	limited.Store(150) // in the midst
 	_, _, err = loaded(t, args...)
-	assert.ErrorContains(t, err, "per_client: unexpected answers: 71, such as status 200 without what was asked for: ")
+	assert.ErrorContains(t, err, "such as status 200 without what was asked for: ")
+	assert.Regexp(t, `^per_client: unexpected answers: \d+, `, err.Error())
 }
 
 // Two targets take turns, and are told apart by what they are.
@@ -226,12 +197,8 @@ func TestLoadOfTwoTargets(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	var turns []string
-	serve := func(name, header, answer string) *httptest.Server {
-		return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Server", header)
-			if r.Method == http.MethodGet {
-				return
-			}
+	serve := func(name, answer string) *httptest.Server {
+		return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			mu.Lock()
 			if len(turns) == 0 || turns[len(turns)-1] != name {
 				turns = append(turns, name)
@@ -241,25 +208,19 @@ func TestLoadOfTwoTargets(t *testing.T) {
 			assert.NoError(t, err)
 		}))
 	}
-	one, two := serve("one", "nginx/1.22.1", "{}"), serve("two", "", `{"statuses":[{"currentLimit":{}}]}`)
+	one, two := serve("one", "{}"), serve("two", `{"statuses":[{"currentLimit":{}}]}`)
 	defer one.Close()
 	defer two.Close()
 	r, printed, err := loaded(t, "-quick", "-policies", "p", "-rate", "200", "-connections", "2",
-		"-target", one.URL, "-format", "weir", "-target", "two="+two.URL, "-format", "ratelimit")
+		"-target", one.Listener.Addr().String(), "-format", "weir", "-target", "two="+two.Listener.Addr().String(), "-format", "ratelimit")
 	require.NoError(t, err)
-	assert.Equal(t, []targetRow{
-		{Name: "nginx/1.22.1", Address: one.Listener.Addr().String()},
-		{Name: "two", Address: two.Listener.Addr().String(), Domain: "weir"},
-	}, r.Targets)
-	assert.Equal(t, "weir, ratelimit", r.Format)
+	assert.Equal(t, []string{one.Listener.Addr().String(), "two at " + two.Listener.Addr().String()}, r.Targets)
 	require.Len(t, r.Rows, 2)
-	assert.Equal(t, subject{Policy: "p", Target: "nginx/1.22.1"}, r.Rows[0].subject)
+	assert.Equal(t, subject{Policy: "p", Target: one.Listener.Addr().String()}, r.Rows[0].subject)
 	assert.Equal(t, subject{Policy: "p", Target: "two"}, r.Rows[1].subject)
 	assert.Equal(t, sum(r.Rows[0].Statuses), sum(r.Rows[1].Statuses), "the same arrivals for each")
 	// Warming up, and five slices in which the first changes.
 	assert.Equal(t, []string{"one", "two", "one", "two", "one", "two", "one", "two"}, turns)
-	assert.Contains(t, printed, fmt.Sprintf("nginx/1.22.1 at %s, two at %s, domain \"weir\"; the bench with", one.Listener.Addr(), two.Listener.Addr()))
-	assert.Contains(t, printed, "p at nginx/1.22.1 ")
 	assert.Contains(t, printed, "p at two ")
 }
 
@@ -269,7 +230,7 @@ func TestGuestsWriteNothing(t *testing.T) {
 	defer s.Close()
 	t.Chdir(t.TempDir())
 	var out bytes.Buffer
-	require.NoError(t, Run(t.Context(), []string{"-target", s.URL, "-policies", "p", "-rate", "100", "-connections", "1", "-duration", "100ms"}, &out))
+	require.NoError(t, Run(t.Context(), []string{"-target", s.Listener.Addr().String(), "-policies", "p", "-rate", "100", "-connections", "1", "-duration", "100ms"}, &out))
 	assert.Contains(t, out.String(), "Nothing is written: -out names a directory")
 	files, err := os.ReadDir(".")
 	require.NoError(t, err)
@@ -288,18 +249,18 @@ func TestFaultsFailTheLoad(t *testing.T) {
 	}
 	unavailable := httptest.NewServer(handler(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }))
 	defer unavailable.Close()
-	r, printed, err := loaded(t, "-quick", "-target", "fake="+unavailable.URL, "-policies", "p", "-rate", "500", "-connections", "4", "-arrivals", "even")
-	assert.ErrorContains(t, err, "p: unexpected answers: 10, such as status 503")
-	assert.Equal(t, map[int]int64{200: 490, 503: 10}, r.Rows[0].Statuses)
+	r, printed, err := loaded(t, "-quick", "-target", "fake="+unavailable.Listener.Addr().String(), "-policies", "p", "-rate", "500", "-connections", "4")
+	assert.ErrorContains(t, err, "such as status 503")
+	assert.InDelta(t, float64(sum(r.Rows[0].Statuses))/50, r.Rows[0].Statuses[503], 1)
 	assert.Contains(t, printed, "503")
 
 	closing := httptest.NewServer(handler(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
 	defer closing.Close()
-	_, _, err = loaded(t, "-quick", "-target", "fake="+closing.URL, "-policies", "p", "-rate", "500", "-connections", "4")
+	_, _, err = loaded(t, "-quick", "-target", "fake="+closing.Listener.Addr().String(), "-policies", "p", "-rate", "500", "-connections", "4")
 	assert.ErrorContains(t, err, "not answered")
 
 	// A search below which nothing holds.
-	r, printed, err = loaded(t, "-quick", "-target", "fake="+closing.URL, "-policies", "p", "-connections", "4", "-p99", "1ns")
+	r, printed, err = loaded(t, "-quick", "-target", "fake="+closing.Listener.Addr().String(), "-policies", "p", "-connections", "4", "-p99", "1ns")
 	assert.ErrorContains(t, err, "p: not even 125 checks/s held")
 	assert.Empty(t, r.Rows)
 	assert.Contains(t, printed, "failed at")
@@ -315,25 +276,8 @@ func TestLoadEndsWithTheContext(t *testing.T) {
 		}
 	}))
 	defer s.Close()
-	err := Run(ctx, []string{"-target", s.URL, "-policies", "p", "-rate", "500", "-duration", "1h", "-out", t.TempDir()}, io.Discard)
+	err := Run(ctx, []string{"-target", s.Listener.Addr().String(), "-policies", "p", "-rate", "500", "-duration", "1h", "-out", t.TempDir()}, io.Discard)
 	assert.ErrorIs(t, err, context.Canceled)
-}
-
-func TestParseTarget(t *testing.T) {
-	t.Parallel()
-	for given, want := range map[string]endpoint{
-		"127.0.0.1:8080": {addr: "127.0.0.1:8080"}, "http://weir:8080": {addr: "weir:8080"}, "http://weir:8080/": {addr: "weir:8080"},
-		"http://weir": {addr: "weir:80"}, "http://[::1]:9": {addr: "[::1]:9"}, "envoy 1.2=http://there:8080": {name: "envoy 1.2", addr: "there:8080"},
-		"weir": {}, "https://weir:8080": {}, "http://weir/path": {}, "http://weir?x": {}, "http://%zz": {}, "name=": {},
-	} {
-		got, err := parseTarget(given)
-		if want.addr == "" {
-			assert.Error(t, err, given)
-		} else {
-			require.NoError(t, err)
-			assert.Equal(t, want, got)
-		}
-	}
 }
 
 func TestSearchStep(t *testing.T) {
@@ -403,10 +347,6 @@ func TestCurvesAreMadeOfTheReport(t *testing.T) {
 
 	r.Searches = nil
 	assert.Empty(t, r.byRate(), "slices of one rate are no curve")
-	r.Ramp = true
-	curves = r.byRate()
-	require.Len(t, curves, 1)
-	assert.Len(t, curves[0].Points, 1)
 }
 
 // rates returns what the search tries on a server that holds so many checks per

@@ -1,7 +1,6 @@
 package load
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"image/color"
@@ -32,72 +31,12 @@ const mostRate = 1_000_000
 // A Report is what load measured.
 type Report struct {
 	Machine     report.Machine `json:"machine"`
-	Targets     []targetRow    `json:"targets,omitempty"` // none for a weir of the bench's own
-	Format      string         `json:"format"`
-	Poisson     bool           `json:"poisson"`
-	Clients     int            `json:"clients"`
-	Zipf        float64        `json:"zipf"`
+	Targets     []string       `json:"targets,omitempty"` // none for a weir of the bench's own
 	Connections int            `json:"connections"`
-	Seed        uint64         `json:"seed"`
 	Duration    time.Duration  `json:"duration_ns"`
 	Bound       time.Duration  `json:"p99_bound_ns,omitempty"`
 	Searches    []searchRow    `json:"search,omitempty"`
-	Ramp        bool           `json:"ramp"` // the slices have different rates
 	Rows        []policyRow    `json:"rows,omitempty"`
-}
-
-// A targetRow is a server that was loaded.
-type targetRow struct {
-	Name    string `json:"name"` // what it calls itself, or was called
-	Address string `json:"address"`
-	Domain  string `json:"domain,omitempty"` // of the descriptors
-}
-
-// String names the server, and where it is.
-func (t targetRow) String() string {
-	text := t.Address
-	if t.Name != "" {
-		text = t.Name + " at " + text
-	}
-	if t.Domain != "" {
-		text += fmt.Sprintf(", domain %q", t.Domain)
-	}
-	return text
-}
-
-// called returns the name, or the address where the name doesn't tell the
-// server from the others.
-func (t targetRow) called(all []targetRow) string {
-	alike := 0
-	for _, other := range all {
-		if other.Name == t.Name {
-			alike++
-		}
-	}
-	if t.Name == "" || alike > 1 {
-		return t.Address
-	}
-	return t.Name
-}
-
-// listed writes each text once, and leaves out empty ones.
-func listed(all []string) string {
-	var texts []string
-	for _, text := range all {
-		if text != "" && !slices.Contains(texts, text) {
-			texts = append(texts, text)
-		}
-	}
-	return strings.Join(texts, ", ")
-}
-
-// target names the servers, where they are others than the bench's own.
-func (r *Report) target() string {
-	var texts []string
-	for _, t := range r.Targets {
-		texts = append(texts, t.String())
-	}
-	return listed(texts)
 }
 
 // A subject is what a row is about.
@@ -142,7 +81,7 @@ type loadFigures struct {
 
 func newFigures(s *loadgen.Sample) loadFigures {
 	f := loadFigures{
-		Rate: (s.Pace.From + s.Pace.To) / 2, Achieved: float64(s.Latency.TotalCount()) / s.Elapsed.Seconds(),
+		Rate: s.Pace.Rate, Achieved: float64(s.Latency.TotalCount()) / s.Elapsed.Seconds(),
 		Late: loadgen.Percentile(s.Late, 99), Lag: loadgen.Percentile(s.Lag, 99),
 	}
 	if !s.Behind() {
@@ -254,15 +193,12 @@ func (r *Report) Broken() error {
 
 // Print writes the figures as tables, and what their columns mean.
 func (r *Report) Print(out io.Writer) {
-	target, memcached, arrivals := cmp.Or(r.target(), "a weir of the bench's own"), "", "evenly spaced"
-	if r.Machine.Memcached != "" {
-		memcached = " on memcached " + r.Machine.Memcached
+	target := strings.Join(r.Targets, ", ")
+	if target == "" {
+		target = "a weir of the bench's own on memcached " + r.Machine.Memcached
 	}
-	if r.Poisson {
-		arrivals = "Poisson"
-	}
-	fmt.Fprintf(out, "%s%s; the bench with %s on %d cores; %s arrivals; %d clients, Zipf %g; %d connections; seed %d\n",
-		target, memcached, r.Machine.Go, r.Machine.Cores, arrivals, r.Clients, r.Zipf, r.Connections, r.Seed)
+	fmt.Fprintf(out, "%s; the bench with %s on %d cores; Poisson arrivals; %d clients, Zipf %d; %d connections\n",
+		target, r.Machine.Go, r.Machine.Cores, clients, exponent, r.Connections)
 	report.TableOf(out, "", "highest rate\tchecks/s\tfailed at\ttries\tbecause of\t", r.Searches, func(row searchRow) string {
 		return fmt.Sprintf("%s\t%.0f\t%.0f\t%d\t%s\t", row.subject, row.Highest, row.Lowest, len(row.Steps), row.why())
 	}, `
@@ -274,19 +210,9 @@ failed at   the lowest rate that didn't; a bench that was behind was slower than
 	}
 }
 
-const figuresHeader = "checks/s\tachieved\tp50 ms\tp90 ms\tp99 ms\tp999 ms\tmax ms\tservice\tlate\tlag\t"
-
 func (r *Report) printRows(out io.Writer) {
-	if r.Ramp {
-		report.Table(out, "", "ramp\t"+figuresHeader, func(t io.Writer) {
-			for _, row := range r.Rows {
-				for _, s := range row.Slices {
-					fmt.Fprintf(t, "%s\t%s\n", row.subject, s.columns())
-				}
-			}
-		})
-	}
-	report.TableOf(out, "", "policy\t"+figuresHeader+"200\t429\t503\tother\tdegraded\twrites\tkeys\t", r.Rows, func(row policyRow) string {
+	header := "policy\tchecks/s\tachieved\tp50 ms\tp90 ms\tp99 ms\tp999 ms\tmax ms\tservice\tlate\tlag\t200\t429\t503\tother\tdegraded\twrites\tkeys\t"
+	report.TableOf(out, "", header, r.Rows, func(row policyRow) string {
 		other := int64(0)
 		for status, n := range row.Statuses {
 			if loadgen.Unexpected(status) && status != http.StatusServiceUnavailable {
@@ -334,28 +260,18 @@ func (f *loadFigures) columns() string {
 	return cells + report.Milliseconds(f.Late) + "\t" + report.Milliseconds(f.Lag) + "\t"
 }
 
-// Pictures are latency against percentile and, after a ramp or a search, p99
-// against rate.
+// Pictures are latency against percentile and, after a search, p99 against rate.
 func (r *Report) Pictures() []report.Picture {
 	var row []*report.Plot
 	if curves := r.percentiles(); len(curves) > 0 {
-		title := fmt.Sprintf("Latency by percentile, at %.0f checks/s", r.Rows[0].Rate)
-		if r.Ramp {
-			title = "Latency by percentile, over the ramp"
-		}
-		p := latencyPlot(title, "percentile", percents, curves)
+		p := latencyPlot(fmt.Sprintf("Latency by percentile, at %.0f checks/s", r.Rows[0].Rate), "percentile", percents, curves)
 		p.X.Min = 1
 		row = append(row, p)
 	}
 	if curves := r.byRate(); len(curves) > 0 {
-		title := "p99 by rate"
-		if len(r.Searches) > 0 {
-			title += ": middle of the tries, and their range"
-		}
-		p := latencyPlot(title, "checks/s", doublings(), curves)
-		if bound := report.InMilliseconds(r.Bound); len(r.Searches) > 0 {
-			p.Legend.Add("bound", p.Line(plotter.XYs{{X: p.X.Min, Y: bound}, {X: p.X.Max, Y: bound}}, 1, color.Black, 4, 3))
-		}
+		p := latencyPlot("p99 by rate: middle of the tries, and their range", "checks/s", doublings(), curves)
+		bound := report.InMilliseconds(r.Bound)
+		p.Legend.Add("bound", p.Line(plotter.XYs{{X: p.X.Min, Y: bound}, {X: p.X.Max, Y: bound}}, 1, color.Black, 4, 3))
 		row = append(row, p)
 	}
 	if len(row) == 0 {
@@ -380,20 +296,25 @@ func (r *Report) percentiles() []report.Curve {
 	return curves
 }
 
-// byRate returns p99 in ms at the rates of a ramp or a search, and after a search
-// at the rate that was measured then, whose slices are tries too: when a rate was
-// tried several times the one in the middle, which decided, or the worse of
-// two, and how far the others were.
+// byRate returns p99 in ms at the rates of a search, and at the rate that was
+// measured then, whose slices are tries too: when a rate was tried several times
+// the one in the middle, which decided, or the worse of two, and how far the
+// others were.
 func (r *Report) byRate() []report.Curve {
 	var curves []report.Curve
-	add := func(name string, figures []loadFigures) {
+	for _, row := range r.Searches {
+		var figures []loadFigures
+		for _, step := range row.Steps {
+			figures = append(figures, step.loadFigures)
+		}
+		measured, _ := report.Find(r.Rows, func(m policyRow) bool { return m.subject == row.subject })
 		tries := make(map[float64][]float64)
-		for _, f := range figures {
-			if f.Latency != nil && f.Rate > 0 && f.Latency.P99 > 0 {
+		for _, f := range append(figures, measured.Slices...) {
+			if f.Latency != nil && f.Latency.P99 > 0 {
 				tries[f.Rate] = append(tries[f.Rate], report.InMilliseconds(f.Latency.P99))
 			}
 		}
-		c := report.Curve{Name: name}
+		c := report.Curve{Name: row.String()}
 		for _, rate := range slices.Sorted(maps.Keys(tries)) {
 			p99s := slices.Sorted(slices.Values(tries[rate]))
 			p99 := p99s[len(p99s)/2]
@@ -402,21 +323,6 @@ func (r *Report) byRate() []report.Curve {
 		}
 		if len(c.Points) > 0 {
 			curves = append(curves, c)
-		}
-	}
-	for _, row := range r.Searches {
-		figures := make([]loadFigures, len(row.Steps))
-		for i, step := range row.Steps {
-			figures[i] = step.loadFigures
-		}
-		if measured, ok := report.Find(r.Rows, func(m policyRow) bool { return m.subject == row.subject }); ok {
-			figures = append(figures, measured.Slices...)
-		}
-		add(row.String(), figures)
-	}
-	if r.Ramp {
-		for _, row := range r.Rows {
-			add(row.String(), row.Slices)
 		}
 	}
 	return curves

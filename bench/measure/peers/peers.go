@@ -28,7 +28,8 @@ const (
 	never   = "never"   // the key of a limit that nobody reaches
 	hundred = "hundred" // and of one that everybody does
 
-	racesEach   = 10 // requests
+	callersEach = 256 // of whom some share a connection
+	racesEach   = 10  // requests
 	memcachedMB = 1024
 	recovery    = 3 * time.Second // after a stall
 )
@@ -44,7 +45,6 @@ descriptors:
 
 type config struct {
 	ratelimit string
-	callers   int
 	duration  time.Duration // per row
 	stall     time.Duration
 	races     int
@@ -55,22 +55,15 @@ type config struct {
 // tables. The error says if weir didn't admit exactly the limit.
 func Run(ctx context.Context, args []string, out io.Writer) error {
 	flags := report.NewFlags("peers")
-	cfg := config{warmUp: time.Second}
+	cfg := config{duration: 9 * time.Second, stall: 3 * time.Second, races: 10, warmUp: time.Second}
 	flags.StringVar(&cfg.ratelimit, "ratelimit", "", "the `program` of envoyproxy/ratelimit, such as go install github.com/envoyproxy/ratelimit/src/service_cmd@latest "+
 		"makes; its environment is the bench's, so that MEMCACHE_MAX_IDLE_CONNS or LOCAL_CACHE_SIZE_IN_BYTES can be set (default: weir alone)")
-	flags.IntVar(&cfg.callers, "callers", 256, fmt.Sprintf("callers, of whom %d share a connection", loadgen.CallersPerConnection))
-	flags.DurationVar(&cfg.duration, "duration", 9*time.Second, "how long each row is measured")
-	flags.DurationVar(&cfg.stall, "stall", 3*time.Second, "how long Memcached is stopped")
-	flags.IntVar(&cfg.races, "races", 10, "how often the callers race for a limit")
 	quick := flags.Quick("a few seconds in all, too short to compare")
 	if err := flags.Parse(args, out); err != nil {
 		return err
 	}
 	if *quick {
 		cfg.duration, cfg.stall, cfg.races, cfg.warmUp = 600*time.Millisecond, 600*time.Millisecond, 2, 200*time.Millisecond
-	}
-	if cfg.callers < 1 || cfg.duration <= 0 || cfg.stall <= 0 || cfg.races < 1 {
-		return flags.Errorf("-callers, -duration, -stall and -races must be more than 0")
 	}
 	if cfg.ratelimit == "" {
 		flags.Guest() // half of it isn't there
@@ -123,14 +116,14 @@ func measure(ctx context.Context, cfg config) (*Report, error) {
 	defer weir.Stop()
 	b := &bench{config: cfg, memcached: m, products: []product{{weirName, weir, grpc}}}
 	if cfg.ratelimit != "" {
-		peer, err := testbed.StartRatelimit(ctx, cfg.ratelimit, m.Addr, root, cfg.callers)
+		peer, err := testbed.StartRatelimit(ctx, cfg.ratelimit, m.Addr, root, callersEach)
 		if err != nil {
 			return nil, err
 		}
 		defer peer.Stop()
 		b.products = append(b.products, product{ratelimitName, peer, peer.Addr})
 	}
-	r := &Report{Machine: report.ThisMachine(version), Callers: cfg.callers, Duration: cfg.duration}
+	r := &Report{Machine: report.ThisMachine(version), Callers: callersEach, Duration: cfg.duration}
 	return r, b.run(ctx, r)
 }
 
@@ -166,7 +159,7 @@ func (b *bench) run(ctx context.Context, r *Report) (err error) {
 
 // drive lets callers of a product ask about a key, for clients in turn.
 func (b *bench) drive(ctx context.Context, p product, key string, clients int64, d time.Duration) (tally loadgen.Tally, err error) {
-	callers, err := loadgen.DialGRPC(p.grpc, domain, key, b.callers)
+	callers, err := loadgen.DialGRPC(p.grpc, domain, key, callersEach)
 	if err != nil {
 		return tally, err
 	}
@@ -243,15 +236,15 @@ func (b *bench) halfLoad(ctx context.Context, rate float64) (rows []latencyRow, 
 	for i := range totals {
 		totals[i] = loadgen.NewSample(pace)
 	}
-	for part := range parts {
+	for range parts {
 		for i, p := range b.products {
 			report.Progress("%s: %.0f a second", p.name, rate)
-			callers, err := loadgen.DialGRPC(p.grpc, domain, never, b.callers)
+			callers, err := loadgen.DialGRPC(p.grpc, domain, never, callersEach)
 			if err != nil {
 				return nil, err
 			}
 			turn := &loadgen.Turn{Clients: loadgen.Distinct.Clients}
-			seen := loadgen.NewOpenLoop(callers).Run(ctx, loadgen.NewArrivals(pace.Part(part, parts), nil), func() int64 { n, _ := turn.Next(); return n }, loadgen.Patience)
+			seen := loadgen.NewOpenLoop(callers).Run(ctx, loadgen.NewArrivals(loadgen.Constant(rate, b.duration/parts), nil), func() int64 { n, _ := turn.Next(); return n }, loadgen.Patience)
 			callers.Close()
 			if err := cmp.Or(ctx.Err(), seen.Fault()); err != nil {
 				return nil, fmt.Errorf("%s at half load: %w", p.name, err)
@@ -315,7 +308,7 @@ func (b *bench) stalls(ctx context.Context) ([]stallRow, error) {
 }
 
 func (b *bench) stallUnder(ctx context.Context, p product) (stallRow, error) {
-	callers, err := loadgen.DialGRPC(p.grpc, domain, never, b.callers)
+	callers, err := loadgen.DialGRPC(p.grpc, domain, never, callersEach)
 	if err != nil {
 		return stallRow{}, err
 	}
