@@ -192,7 +192,7 @@ func TestAClosedConnectionEndsTheRun(t *testing.T) {
 		start := time.Now()
 		s := l.runEvenly(t, 10, 10*time.Second, time.Second)
 		assert.LessOrEqual(t, time.Since(start), 450*ms, "when the sender looks next")
-		assert.ErrorIs(t, s.Err, io.EOF)
+		assert.ErrorIs(t, s.Err, io.ErrUnexpectedEOF)
 		assert.Equal(t, []int64{100, 5, 95, 1}, []int64{s.Due, s.Sent, s.Unsent, s.Unanswered()})
 		assert.ErrorContains(t, s.Fault(), "EOF; not answered: 1; not sent: 95")
 	})
