@@ -311,9 +311,13 @@ func (a *account) owesFrom(share float64) {
 func (a *account) oweAlone(bucket, cost, at int64, share float64) {
 	a.mayBeReset = true
 	a.owesFrom(share)
+	most := ledger.StandsFor(cost, a.unsettled.share) // what was charged stands for itself
+	if d := a.dueOf(bucket); d != nil {
+		most += d.believed
+	}
 	a.owe(bucket, cost, at)
 	if d := a.dueOf(bucket); d != nil {
-		d.believed, d.until = max(d.believed, ledger.StandsFor(d.cost, a.unsettled.share)), 0
+		d.believed, d.until = max(d.believed, min(most, ledger.StandsFor(d.cost, a.unsettled.share))), 0
 	}
 }
 
