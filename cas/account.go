@@ -257,7 +257,7 @@ func (a *account[S]) see(l *rules[S], seen *snapshot[S], value []byte) {
 	i := slices.IndexFunc(flights, has)
 	certain := i >= 0 && flights[i].unlike(l, before.decoded, seen.decoded)
 	done := slices.IndexFunc(flights, func(f *flight[S]) bool { return f.done })
-	if done >= 0 && !certain && (i < 0 || !before.lost || has(flights[done])) {
+	if done >= 0 && !certain {
 		i, certain = done, true
 	}
 	for j, f := range flights {
