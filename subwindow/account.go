@@ -217,15 +217,13 @@ func (a *account) owe(bucket, cost, at int64) (less bool) {
 		u.dues = slices.Insert(u.dues, i, due{bucket: bucket})
 	}
 	d := &u.dues[i]
-	switch {
-	case cost < 0 && d.cost < 0:
+	switch d.cost += cost; {
+	case at == 0: // it was told
+	case known && d.cost < 0:
 		d.at = min(d.at, at)
-	case cost < 0 && d.cost == 0:
-		d.at = at
 	default:
 		d.at = max(d.at, at)
 	}
-	d.cost += cost
 	d.believed = max(d.cost, d.believed+cost)
 	if less = d.cost < 0; d.cost == 0 && d.until == 0 {
 		u.dues = slices.Delete(u.dues, i, i+1)

@@ -25,7 +25,8 @@ func (d *Decider) TakeLimits(checks []LimitCheck, h map[string][]string) bool {
 	own := a.Limits
 	for i := range checks {
 		c := &checks[i]
-		*c = LimitCheck{Limit: c.Limit, Client: c.Client, Cost: c.Cost, Value: c.Value, Leniency: c.Leniency}
+		// Any instance may give it back: see GiveBack.
+		*c = LimitCheck{Limit: c.Limit, Client: c.Client, Cost: c.Cost, Value: c.Value, Leniency: c.Leniency, reserves: true}
 	}
 	*a = Answer{Policy: d.Policy, plan: &noPlan, Allowed: true, Limits: checks, deadline: counters.Deadline{At: now.Add(d.StoreTimeout)}}
 	if len(checks) == 1 {

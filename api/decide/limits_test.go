@@ -30,9 +30,13 @@ func (unheard) Renewed(*LimitCheck, error)                {}
 // client of it.
 func newLimits(t *testing.T, countDenied bool) (*Decider, func(client string, value int64, leniency policy.Leniency) LimitCheck) {
 	now := func() time.Time { return epoch }
+	return newLimitsOn(t, memory.New(now), now, countDenied)
+}
+
+func newLimitsOn(t *testing.T, store *memory.Store, now func() time.Time, countDenied bool) (*Decider, func(client string, value int64, leniency policy.Leniency) LimitCheck) {
 	window, err := subwindow.NewFixedWindow(time.Minute)
 	require.NoError(t, err)
-	limiter, err := subwindow.New(memory.New(now), window, counters.Options{
+	limiter, err := subwindow.New(store, window, counters.Options{
 		Policy: "p", Limit: "minute", ClockSkew: -1, StoreTimeout: -1, CountDenied: countDenied,
 	})
 	require.NoError(t, err)
@@ -103,6 +107,34 @@ func TestLeniency(t *testing.T) {
 	}
 	assert.False(t, d.TakeLimits(quotas, nil))
 	assert.EqualValues(t, 4, quotas[2].Remaining, "given back")
+}
+
+// What one instance has counted another gives back, and the first takes none of it for
+// lost by the store.
+func TestAnotherInstanceGivesBack(t *testing.T) {
+	t.Parallel()
+	at := epoch
+	now := func() time.Time { return at }
+	store := memory.New(now)
+	a, check := newLimitsOn(t, store, now, false)
+	b, checkOfB := newLimitsOn(t, store, now, false)
+	takes := func(d *Decider, cost int64) (allowed bool) {
+		c := check("c", 10, policy.Strict)
+		if d == b {
+			c = checkOfB("c", 10, policy.Strict)
+		}
+		c.Cost = cost
+		return d.TakeLimits([]LimitCheck{c}, nil)
+	}
+	require.True(t, takes(a, 10))
+	back := []LimitCheck{checkOfB("c", 10, policy.Strict)}
+	back[0].Cost = 5
+	b.GiveBack(back)
+	require.EqualValues(t, 5, back[0].Remaining)
+	at = at.Add(time.Second) // a knows its denials for so long
+	assert.True(t, takes(a, 4))
+	assert.True(t, takes(b, 1))
+	assert.False(t, takes(a, 1))
 }
 
 func TestGiveBack(t *testing.T) {
