@@ -85,3 +85,60 @@ func TestAnOldRefundTakesNoMarkForLost(t *testing.T) {
 	take(ask, at(21), at(20))
 	take(other, at(22), time.Time{}) // the second: what it knew has been renewed
 }
+
+// A lease that is renewed while the store is gone takes one place, and frees that.
+func TestALeaseRenewedAloneTakesOnePlace(t *testing.T) {
+	const limit = 4
+	store := &limitertest.BrokenStore{Store: memory.New(nil)}
+	l, _ := inFlight(t, store, limit)
+	begin := time.Now()
+	at := func(s int) counters.Request {
+		return counters.Request{Client: "c", Cost: 1, Limit: limit, Now: begin.Add(time.Duration(s) * time.Second)}
+	}
+	remain := func(s int) int64 {
+		d, err := l.Peek(t.Context(), at(s))
+		require.NoError(t, err)
+		return d.Remaining
+	}
+	d, err := l.Take(t.Context(), at(0))
+	require.NoError(t, err)
+	store.Fail(limitertest.ErrUnsent)
+	for s := range 3 {
+		r := at(s + 1)
+		r.Renews = d.Receipt.Refunded
+		_, err = l.Take(t.Context(), r)
+		d, err = l.TakeLocal(r, err)
+		require.NoError(t, err)
+		require.True(t, d.Allowed)
+		assert.EqualValues(t, limit-1, d.Remaining)
+	}
+	store.Fail(nil)
+	assert.EqualValues(t, limit-1, remain(4))
+	require.NoError(t, l.Refund(t.Context(), at(3), d))
+	assert.EqualValues(t, limit, remain(5))
+}
+
+// A place that was taken while the store was gone, and is given back by its receipt, is
+// free for all instances.
+func TestWhatIsLeasedAloneAndReleasedIsNotPutBack(t *testing.T) {
+	inner := memory.New(nil)
+	store := &limitertest.BrokenStore{Store: inner}
+	l, _ := inFlight(t, store, 1)
+	_, other := inFlight(t, inner, 1)
+	begin := time.Now()
+	r := counters.Request{Client: "c", Cost: 1, Limit: 1, Now: begin}
+	store.Fail(limitertest.ErrUnsent)
+	_, err := l.Take(t.Context(), r)
+	d, err := l.TakeLocal(r, err)
+	require.NoError(t, err)
+	store.Fail(nil)
+	l.Flush()
+	seen, err := other(begin.Add(time.Second), time.Time{})
+	require.NoError(t, err)
+	require.False(t, seen.Allowed)
+	d.Receipt.Alone, d.Receipt.Client = nil, nil // which a receipt doesn't have
+	require.NoError(t, l.Refund(t.Context(), r, d))
+	seen, err = other(begin.Add(2*time.Second), time.Time{})
+	require.NoError(t, err)
+	assert.True(t, seen.Allowed)
+}

@@ -20,6 +20,7 @@ func Alone(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t
 		stores []*BrokenStore
 		pause  time.Duration // before each request
 		ask    func(i int, client string, cost int64) counters.Decision
+		charge func(i int, client string, cost int64)
 	}
 	begin := func(t *testing.T, n int) *processes {
 		p := &processes{pause: time.Millisecond}
@@ -39,6 +40,9 @@ func Alone(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t
 			require.NoError(t, err)
 			return d
 		}
+		p.charge = func(i int, client string, cost int64) {
+			_ = limiters[i].Charge(t.Context(), counters.Request{Client: client, Cost: cost, Limit: limit, Now: now})
+		}
 		return p
 	}
 	fail := func(p *processes, err error) {
@@ -46,6 +50,22 @@ func Alone(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t
 			s.Fail(err)
 		}
 	}
+	t.Run("what is charged stands for itself", func(t *testing.T) {
+		const n, used, charged = 4, 20, 40
+		p := begin(t, n)
+		for i := range used {
+			p.ask(i%n, "c", 1)
+		}
+		fail(p, ErrUnsent)
+		p.charge(0, "c", charged)
+		admitted := 0
+		for range limit {
+			if p.ask(0, "c", 1).Allowed {
+				admitted++
+			}
+		}
+		assert.InDelta(t, (limit-used-charged)/n, admitted, 3)
+	})
 	for _, cost := range []int64{1, 5, 30} {
 		t.Run(fmt.Sprint("costs of ", cost), func(t *testing.T) {
 			const n = 4

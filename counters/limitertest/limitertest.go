@@ -23,6 +23,7 @@ type Limiter interface {
 	TakeLocal(r counters.Request, err error) (counters.Decision, error)
 	Recall(r counters.Request) (counters.Decision, bool)
 	Refund(ctx context.Context, r counters.Request, taken counters.Decision) error
+	Charge(ctx context.Context, r counters.Request) error
 	Reset(ctx context.Context, client string, now time.Time) error
 }
 
