@@ -457,7 +457,6 @@ func (a *account) hear() {
 		}
 		if s := a.at(f.bucket); s != nil && f.outcome == ledger.Done {
 			s.count, s.own = s.count+f.sum-f.in, s.own+f.sum
-			a.doubtful = a.doubtful || f.seen
 		}
 		a.reopen(f.bucket)
 		return true
