@@ -335,7 +335,7 @@ func (a *account[S]) undone(l *rules[S], f *flight[S]) {
 		if d.flights--; d.flights > 0 || d.cost == 0 || d.there {
 			continue
 		}
-		if d.kind != back && reset != f.reset && d.now <= reset+int64(l.cfg.ClockSkew) {
+		if d.kind != back && d.now <= reset+int64(l.cfg.ClockSkew) {
 			d.cost = 0
 			a.strike(d)
 		} else {
