@@ -93,9 +93,6 @@ func (f *family[S]) Alone(a *account[S], r counters.Request, of any) counters.De
 	s, d := l.step(s, r)
 	due := newDebt(r, d)
 	due.generation = 0                     // it isn't consumed yet
-	if _, at := l.began(s); at > due.now { // it is late, and consumed as of then
-		due.now = at
-	}
 	if flown := was.refused(&r, due.kind); flown != nil {
 		due = flown
 		due.lower(-r.Cost)
