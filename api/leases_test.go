@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"weir/api/policy"
 	"weir/cas"
 	"weir/counters"
+	"weir/counters/memory"
 )
 
 // places returns a limit of how many are under way at once.
@@ -268,4 +270,27 @@ func TestALeaseThatCouldNotBeRenewed(t *testing.T) {
 	s.store.failWith(nil)
 	require.Equal(t, http.StatusOK, s.release(t, renewed.Receipt).Code)
 	assert.EqualValues(t, 1, s.remains(t))
+}
+
+// contendedRenewals are places whose state others always change before a renewal.
+type contendedRenewals struct{ policy.Limiter }
+
+func (c contendedRenewals) Take(ctx context.Context, r counters.Request) (counters.Decision, error) {
+	if r.Renews != 0 {
+		return counters.Decision{Remaining: 1, RetryAfter: time.Millisecond, Contended: true}, nil
+	}
+	return c.Limiter.Take(ctx, r)
+}
+
+// A lease that couldn't be renewed, as others were faster, isn't lost.
+func TestARenewalThatIsContendedLosesNoLease(t *testing.T) {
+	t.Parallel()
+	l, err := cas.NewConcurrency(memory.New(nil), time.Minute, 2, cas.Config{Options: counters.Options{Policy: "llm", Limit: "in-flight"}})
+	require.NoError(t, err)
+	limit := places("in-flight", 2, time.Minute)
+	limit.Limiter = contendedRenewals{l}
+	s := newService(newPolicy("llm", limit))
+	receipt := s.acquire(t).Receipt
+	s.clock.at(time.Second)
+	assert.Equal(t, http.StatusServiceUnavailable, s.renewAt(t, receipt).Code, "it goes on, and may be renewed")
 }

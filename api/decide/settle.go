@@ -144,7 +144,7 @@ func (e *Engine) Renew(r *receipt.Receipt) (within time.Duration, err error) {
 		taken, failed := c.Limiter.Take(ctx, q)
 		c.end(d.Policy, taken, failed, q)
 		switch {
-		case c.undecided(d.Policy):
+		case c.Contended, c.undecided(d.Policy):
 			err = &Refused{Policy: r.Policy, Client: r.Client, Limits: []string{c.Name}}
 		case !c.Allowed:
 			err = ErrLost
