@@ -97,9 +97,17 @@ func (p places) charge(s logState, debts ...*debt) logState {
 	return s
 }
 
-// refund ends the lease of r, of whatever state, if there still is one. Of a renewal that
-// was refused, the lease before it goes on.
+// refund ends the lease of r, of whatever state, if there still is one, or those that end
+// first. Of a renewal that was refused the lease before it goes on. It takes over the
+// memory of s.
 func (p places) refund(s logState, r counters.Request, taken counters.Decision) logState {
+	if taken.Receipt.Refunded == counters.EarliestLeases {
+		if s = p.live(s, r); s.used <= r.Cost {
+			return logState{}
+		}
+		s.forget(r.Cost)
+		return s
+	}
 	rest, found := s.without(cmp.Or(taken.Receipt.Refunded, r.Now.UnixNano()), r.Cost)
 	if r.Renews != 0 && found > 0 {
 		return p.log.charge(rest, &debt{now: r.Renews, limit: r.Limit, cost: found})

@@ -117,6 +117,10 @@ type Decision struct {
 	Contended bool
 }
 
+// EarliestLeases as a Receipt's Refunded gives back the leases that end first, whoever has
+// them: of a caller who knows how many have ended, and not which.
+const EarliestLeases = -1
+
 // A Receipt is opaque: only the limiter that gave it can read it. The zero value
 // is that of a decision which needs none.
 type Receipt struct {

@@ -275,6 +275,9 @@ func (a *account) forget(w Window, now int64) {
 	u.dues = slices.DeleteFunc(u.dues, func(d due) bool {
 		return d.cost == 0 && d.until == 0 || w.ttl(time.Duration(now-d.bucket*int64(w.Width))) <= 0
 	})
+	if len(u.dues) == 0 && len(u.flights) == 0 {
+		a.unsettled = nil
+	}
 }
 
 // owesAlone reports whether anything was admitted alone that the store must be told.

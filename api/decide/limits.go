@@ -49,8 +49,9 @@ func (d *Decider) TakeLimits(checks []LimitCheck, h map[string][]string) bool {
 
 // GiveBack gives back the Cost of each check, as far as it is in use, and
 // answers in them how their limits stand then; if the store can't, as far as is
-// known. It takes no longer than the store timeout. The limits must count in
-// windows; a sliding one gives back what was counted in the slot of now.
+// known. It takes no longer than the store timeout. The limits must be buckets, count in
+// windows, of which a sliding one gives back what was counted in the slot of now, or have
+// leases, of which those end that would end first.
 func (d *Decider) GiveBack(checks []LimitCheck) {
 	type client struct {
 		limiter policy.Limiter
@@ -95,6 +96,9 @@ func (c *LimitCheck) giveBack(ctx context.Context, now time.Time) {
 	}
 	if r.Cost = min(c.Cost, used); err == nil && r.Cost > 0 {
 		d.Allowed = true
+		if c.Lease > 0 {
+			d.Receipt.Refunded = counters.EarliestLeases
+		}
 		if err = c.Limiter.Refund(ctx, r, d); err == nil {
 			r.Cost = 0
 			d, err = c.Limiter.Peek(ctx, r)

@@ -49,6 +49,9 @@ func (f *fixture) now() time.Time {
 	return f.time
 }
 
+// lease is that of the limits of what is under way at once.
+const lease = 10 * time.Second
+
 // serve serves a domain, d, with these descriptors.
 func serve(t testing.TB, headers Headers, countDenied bool, descriptors ...*Descriptor) *fixture {
 	t.Helper()
@@ -68,18 +71,43 @@ func serve(t testing.TB, headers Headers, countDenied bool, descriptors ...*Desc
 		require.NoError(t, err)
 		c.Default[unit] = &policy.Limit{Name: string(unit), Algorithm: "fixed_window", Window: unit.Window(), Limiter: limiter}
 	}
-	options.Limit = "bucket"
-	bucket, err := cas.NewTokenBucket(store, time.Minute, 0, cas.Config{Options: options})
+	config := func(limit string) cas.Config {
+		options.Limit = limit
+		return cas.Config{Options: options}
+	}
+	own := make(map[string]policy.Limiter)
+	bind := func(algorithm string, l policy.Limiter, err error) {
+		require.NoError(t, err)
+		own[algorithm] = l
+	}
+	bucket, err := cas.NewTokenBucket(store, time.Minute, 0, config("bucket"))
+	bind("token_bucket", bucket, err)
+	leaky, err := cas.NewLeakyBucket(store, time.Minute, 0, config("leaky"))
+	bind("leaky_bucket", leaky, err)
+	log, err := cas.NewSlidingLog(store, time.Minute, 1000, config("log"))
+	bind("sliding_log", log, err)
+	counting, err := cas.NewCountingLog(store, time.Minute, 8, config("counting"))
+	bind("counting log", counting, err)
+	window, err := subwindow.NewWindow(time.Minute, 10, false)
 	require.NoError(t, err)
+	options.Limit = "sliding"
+	sliding, err := subwindow.New(store, window, options)
+	bind("sliding_window", sliding, err)
+	places, err := cas.NewConcurrency(store, lease, 10, config("places"))
+	bind("concurrency", places, err)
 	c.EachRule(func(r *Rule) {
 		r.Limit.Window = r.Unit.Window()
-		if r.Limit.Algorithm == "token_bucket" {
+		switch r.Limit.Algorithm {
+		case "token_bucket", "leaky_bucket":
 			r.Limit.Drains = true
-			r.Bind(bucket)
-		} else {
+		case "concurrency":
+			r.Limit.Window, r.Limit.Lease = lease, lease
+		case "":
 			r.Limit.Algorithm = "fixed_window"
 			r.Bind(c.Default[r.Unit].Limiter)
+			return
 		}
+		r.Bind(own[r.Limit.Algorithm])
 	})
 	metrics := telemetry.NewMetrics(f.registry, "test")
 	shared := &policy.Policy{Name: PolicyName, OnStoreError: policy.StoreErrorLocal, CountDenied: countDenied}

@@ -156,7 +156,7 @@ func (c *Config) match(domain string, d *common.RateLimitDescriptor) (match, err
 }
 
 // givesBack are the algorithms whose limits can give back at any time.
-var givesBack = []string{"fixed_window", "sliding_window", "token_bucket", "leaky_bucket"}
+var givesBack = []string{"fixed_window", "sliding_window", "token_bucket", "leaky_bucket", "concurrency"}
 
 // A question is a request on its way through the service.
 type question struct {

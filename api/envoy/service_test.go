@@ -3,6 +3,7 @@ package envoy
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"math"
 	"net/http"
 	"net/http/httptest"
@@ -239,28 +240,80 @@ func TestHits(t *testing.T) {
 	assert.ErrorContains(t, err, "not possible for a sliding_log")
 }
 
-// A cost that is known when the answer has been sent is counted then, be it far more
-// than the limit: the next request is denied until a bucket has drained it.
+// A cost that is known when the answer has been sent is counted then, exactly. Where it is
+// far more than the limit the next request is denied, until a bucket has drained it.
 func TestCostsAreChargedAfterwards(t *testing.T) {
 	t.Parallel()
-	bucket := limited("bucket", "", 1000)
-	bucket.Rule.Limit.Algorithm = "token_bucket"
-	f := serve(t, Off, true, limited("user", "", 1000), bucket)
-	for _, key := range []string{"user", "bucket"} {
-		admitted := 0
-		for range 50 {
-			check := entries(key, "a")
-			check.HitsAddend = wrapperspb.UInt64(0)
-			if f.ask(t, check).OverallCode != ok {
-				continue
-			}
-			admitted++
-			charge := entries(key, "a")
-			charge.HitsAddend = wrapperspb.UInt64(100_000)
-			f.ask(t, charge)
-		}
-		assert.Equal(t, 1, admitted, key)
+	algorithms := []string{"", "sliding_window", "token_bucket", "leaky_bucket", "sliding_log", "counting log"}
+	var limits []*Descriptor
+	for i, algorithm := range algorithms {
+		l := limited(fmt.Sprint("limit", i), "", 1000)
+		l.Rule.Limit.Algorithm = algorithm
+		limits = append(limits, l)
 	}
+	f := serve(t, Off, true, limits...)
+	for i, algorithm := range algorithms {
+		ask := func(hits uint64) *rls.RateLimitResponse {
+			d := entries(fmt.Sprint("limit", i), "a")
+			d.HitsAddend = wrapperspb.UInt64(hits)
+			return f.ask(t, d)
+		}
+		left := 1000
+		for _, tokens := range []int{1, 300, 0, 650} {
+			require.Equal(t, ok, ask(0).OverallCode, algorithm)
+			left -= tokens
+			assert.EqualValues(t, left, ask(uint64(tokens)).Statuses[0].LimitRemaining, algorithm)
+		}
+		require.Equal(t, ok, ask(0).OverallCode, algorithm)
+		if strings.HasSuffix(algorithm, "log") { // it keeps the limit and no more, which admits what costs nothing
+			require.EqualValues(t, 0, ask(100_000).Statuses[0].LimitRemaining, algorithm)
+			require.Equal(t, over, ask(1).OverallCode, algorithm)
+			continue
+		}
+		ask(100_000)
+		for range 50 {
+			require.Equal(t, over, ask(0).OverallCode, algorithm)
+		}
+	}
+}
+
+// Where a limit is one of what is under way, hits are places that are taken, and negative
+// hits places that are free again: of those who have them longest, as nobody says whose.
+func TestHitsTakePlacesAndNegativeHitsFreeThem(t *testing.T) {
+	t.Parallel()
+	held := limited("held", "", 5)
+	held.Rule.Limit.Algorithm = "concurrency"
+	f := serve(t, Draft11, false, held, limited("user", "", 7))
+	hits := func(at time.Duration, n uint64, negative bool) *rls.RateLimitResponse {
+		f.mu.Lock()
+		f.time = epoch.Add(at)
+		f.mu.Unlock()
+		d := entries("held", "a")
+		d.HitsAddend, d.IsNegativeHits = wrapperspb.UInt64(n), negative
+		return f.ask(t, d)
+	}
+	take := func(at time.Duration, n uint64) *rls.RateLimitResponse { return hits(at, n, false) }
+	free := func(at time.Duration, n uint64) uint32 { return hits(at, n, true).Statuses[0].LimitRemaining }
+
+	assert.EqualValues(t, 3, take(0, 2).Statuses[0].LimitRemaining)
+	assert.Equal(t, ok, take(4*time.Second, 3).OverallCode)
+	denied := take(5*time.Second, 1)
+	assert.Equal(t, over, denied.OverallCode)
+	assert.Equal(t, map[string]string{"RateLimit-Policy": `"held";q=5;qu="concurrent-requests"`, "RateLimit": `"held";r=0;t=5`, "Retry-After": "5"}, headersOf(denied))
+	assert.EqualValues(t, 3, free(6*time.Second, 3), "two that would end at 10 s, and one at 14 s")
+	assert.Equal(t, ok, take(7*time.Second, 3).OverallCode)
+	assert.Equal(t, over, take(13*time.Second, 1).OverallCode)
+	assert.Equal(t, ok, take(14*time.Second, 2).OverallCode, "nobody has freed them")
+	assert.EqualValues(t, 5, free(15*time.Second, 100), "no more than there are")
+	assert.EqualValues(t, 5, free(15*time.Second, 1))
+
+	// What another descriptor denies takes no place.
+	for range 7 {
+		f.ask(t, entries("user", "a"))
+	}
+	both := f.ask(t, entries("held", "a"), entries("user", "a"))
+	assert.Equal(t, over, both.OverallCode)
+	assert.EqualValues(t, 5, take(16*time.Second, 0).Statuses[0].LimitRemaining)
 }
 
 // What was charged above the limit can be given back, as far as it is in use.

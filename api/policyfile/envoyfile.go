@@ -365,7 +365,7 @@ func storedName(l *policy.Limit, unit envoy.Unit) string {
 	if l.SubWindows > 0 {
 		name += fmt.Sprintf("-%d-%s", l.SubWindows, l.Estimate)
 	}
-	if size := cmp.Or(l.Burst, l.Entries); size > 0 {
+	if size := cmp.Or(l.Burst, l.Entries, l.Lease.Milliseconds()); size > 0 {
 		name += fmt.Sprintf("-%d", size)
 	}
 	return name
