@@ -170,9 +170,10 @@ const maxIdleBytes = 4 << 20
 // put adds a client.
 func (l *lane) put(c *client) {
 	l.idle = append(l.idle, c)
-	for l.buffered += c.buffered(); l.buffered > maxIdleBytes; l.without++ {
+	c.kept = c.buffered()
+	for l.buffered += c.kept; l.buffered > maxIdleBytes; l.without++ {
 		first := l.idle[l.without]
-		l.buffered -= first.buffered()
+		l.buffered -= first.kept
 		first.shrink()
 	}
 }
@@ -185,7 +186,7 @@ func (l *lane) take() *client {
 	}
 	c := l.idle[last]
 	l.idle, l.without = l.idle[:last], min(l.without, last)
-	l.buffered -= c.buffered()
+	l.buffered -= c.kept
 	return c
 }
 
@@ -237,6 +238,7 @@ type client struct {
 	conn     *pipeline.Conn // nil until it is needed
 	newest   uint64         // the newest socket when the last exchange began
 	requests []byte         // a buffer for those of a pipeline
+	kept     int            // bytes in buffers, while it is idle
 	deadline time.Time
 	answered bool           // the server has, in this operation
 	broken   *pipeline.Conn // of the request that failed last
@@ -265,7 +267,8 @@ func (c *client) buffered() int {
 
 // shrink gives the buffers up.
 func (c *client) shrink() {
-	if c.requests = nil; c.conn != nil {
+	c.requests, c.kept = nil, 0
+	if c.conn != nil {
 		c.conn.Shrink()
 	}
 }
