@@ -44,7 +44,7 @@ func TestBadCommandLines(t *testing.T) {
 	for command, lines := range map[string][]string{
 		"no-such-command": {""},
 		"throughput":      {"more", "-rows|(", "-connections|0", "-duration|0s", "-rows|" + none},
-		"contention":      {"-duration|0s", "-exact|0s", "-rows|" + none},
+		"contention":      {"-rows|(", "-rows|" + none},
 		"architectures":   {"-seed|-1"},
 		"report":          {"everything"},
 		"load": {

@@ -217,9 +217,8 @@ type Store interface {
 type Config struct {
 	counters.Options
 	Window time.Duration
-	Limit  int64              // the largest that the log will be asked for
-	Burst  int64              // of buckets
-	Writes func(attempts int) // told of writes to the store
+	Limit  int64 // the largest that the log will be asked for
+	Burst  int64 // of buckets
 }
 
 // OneClock are the options of limiters with the same clock, on a store that
@@ -247,14 +246,7 @@ func (a Algorithm) New(s Store, c Config) (Limiter, error) {
 	options := c.Options
 	options.KeyPrefix, options.Limit = KeyPrefix, LimitName
 	if a.state != nil {
-		state := cas.Config{Options: options}
-		if c.Writes != nil {
-			state.Swaps = func(attempts, _ int) { c.Writes(attempts) }
-		}
-		return a.state(s, c, state)
-	}
-	if c.Writes != nil {
-		options.Batch = func(int) { c.Writes(1) }
+		return a.state(s, c, cas.Config{Options: options})
 	}
 	w, err := a.window(c.Window)
 	if err != nil {

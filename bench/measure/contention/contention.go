@@ -3,8 +3,7 @@
 // is admitted. Beside weir's limiters runs the compare-and-swap loop that one
 // writes first.
 //
-// Run is the command; Share is the command of each of its processes. Report has
-// the rows, and the limits that they are held against.
+// Run is the command; Share is the command of each of its processes.
 package contention
 
 import (
@@ -32,22 +31,17 @@ type config struct {
 }
 
 // Run measures all rows, prints them as tables and draws them. The error says
-// which promise was broken; a speed that is missed is only printed.
+// which promise was broken.
 func Run(ctx context.Context, args []string, out io.Writer) error {
-	cfg := config{warmUp: 500 * time.Millisecond}
+	cfg := config{duration: 3 * time.Second, warmUp: 500 * time.Millisecond, exact: 10 * time.Second}
 	flags := report.NewFlags("contention")
 	quick := flags.Quick("all rows in well under a minute, too short to compare versions")
-	flags.DurationVar(&cfg.duration, "duration", 3*time.Second, "how long each row of rates is measured")
-	flags.DurationVar(&cfg.exact, "exact", 10*time.Second, "how long each row runs that counts what is admitted")
 	flags.Rows(&cfg.rows)
 	if err := flags.Parse(args, out); err != nil {
 		return err
 	}
 	if *quick {
 		cfg.duration, cfg.warmUp, cfg.exact = 300*time.Millisecond, 100*time.Millisecond, 2*time.Second
-	}
-	if cfg.duration <= 0 || cfg.exact <= 0 {
-		return flags.Errorf("-duration and -exact must be more than 0")
 	}
 	r, err := measureAll(ctx, cfg)
 	return flags.Publish(out, "contention", r, err)
@@ -139,12 +133,10 @@ func measureRates(ctx context.Context, cfg config, s shape) ([]rateRow, error) {
 }
 
 func newRateRow(loop string, s shape, o outcome, plain float64) rateRow {
-	decisions := float64(max(1, o.decisions()))
 	return rateRow{
 		Loop: loop, Processes: s.processes, Callers: s.callers, Rate: o.rate(), Ratio: o.rate() / plain,
 		Percentiles: report.NewPercentiles(o.Latency.Histogram),
-		Attempts:    float64(o.Attempts) / decisions, Conflicts: float64(o.Conflicts) / decisions,
-		Errors: o.Errors, FirstError: o.FirstError, Unluckiest: o.unluckiest(),
+		Errors:      o.Errors, FirstError: o.FirstError, Unluckiest: o.unluckiest(),
 	}
 }
 

@@ -19,7 +19,6 @@ import (
 
 	"weir/bench/internal/benchtest"
 	"weir/bench/internal/loadgen"
-	"weir/bench/internal/report"
 	"weir/bench/internal/traffic"
 	"weir/counters"
 )
@@ -62,8 +61,7 @@ func TestPlainBucket(t *testing.T) {
 func TestPlainLoopIsExactUnderContention(t *testing.T) {
 	t.Parallel()
 	m := benchtest.Memcached(t)
-	var races races
-	l := newPlainLimiter(m.Addr, &races)
+	l := newPlainLimiter(m.Addr)
 	t.Cleanup(func() { assert.NoError(t, l.Close()) })
 
 	const callers, each, limit = 8, 20, 50
@@ -84,7 +82,6 @@ func TestPlainLoopIsExactUnderContention(t *testing.T) {
 	}
 	done.Wait()
 	assert.Equal(t, int64(limit), admitted.Load())
-	assert.Equal(t, int64(limit), races.attempts.Load()-races.conflicts.Load())
 }
 
 func TestPlainLoopGivesUpAtItsDeadline(t *testing.T) {
@@ -119,16 +116,13 @@ func TestPlainLoopGivesUpAtItsDeadline(t *testing.T) {
 		assert.NoError(t, l.Close())
 		<-served
 	})
-	var races races
-	plain := newPlainLimiter(l.Addr().String(), &races)
+	plain := newPlainLimiter(l.Addr().String())
 	t.Cleanup(func() { assert.NoError(t, plain.Close()) })
 
 	now := time.Now()
 	_, err = plain.Take(&counters.Deadline{At: now.Add(30 * time.Millisecond)}, counters.Request{Client: "c", Cost: 1, Limit: 5, Now: now})
 	require.ErrorIs(t, err, counters.ErrTimeout)
 	assert.False(t, time.Now().Before(now.Add(30*time.Millisecond)))
-	assert.Positive(t, races.attempts.Load())
-	assert.Equal(t, races.attempts.Load(), races.conflicts.Load())
 }
 
 func TestBucketMost(t *testing.T) {
@@ -212,7 +206,7 @@ func TestTheLastDecisionOfACallerIsLate(t *testing.T) {
 	t.Parallel()
 	s := share{Callers: 1}
 	const length = 50 * time.Millisecond
-	o, err := s.work(t.Context(), instant{}, &races{}, length)
+	o, err := s.work(t.Context(), instant{}, length)
 	require.NoError(t, err)
 	assert.Equal(t, int64(1), o.Late)
 	assert.Equal(t, length, o.Elapsed)
@@ -221,7 +215,7 @@ func TestTheLastDecisionOfACallerIsLate(t *testing.T) {
 	assert.Positive(t, o.First)
 	assert.Greater(t, o.Last, o.First)
 
-	o, err = s.work(t.Context(), instant{errors.New("no answer")}, &races{}, length)
+	o, err = s.work(t.Context(), instant{errors.New("no answer")}, length)
 	require.NoError(t, err)
 	assert.Zero(t, o.Late)
 	assert.Zero(t, o.decisions())
@@ -259,7 +253,7 @@ func TestOutcomesAddUp(t *testing.T) {
 	part := func(admitted int64, elapsed time.Duration, first, last int64) outcome {
 		o := newOutcome()
 		o.Admitted, o.Elapsed, o.Decisions, o.First, o.Last = admitted, elapsed, []int64{admitted}, first, last
-		o.Attempts, o.Conflicts, o.Contended = 10*admitted, admitted, 1
+		o.Contended = 1
 		require.NoError(t, o.Latency.RecordValue(int64(time.Millisecond)))
 		return o
 	}
@@ -291,34 +285,8 @@ func TestOutcomesAddUp(t *testing.T) {
 	assert.Equal(t, int64(4), decoded.Latency.TotalCount())
 	row := newRateRow(fixedSlots, shape{2, 1}, decoded, 2)
 	assert.InDelta(t, 1.5, row.Ratio, 1e-9)
-	assert.InDelta(t, 10.0, row.Attempts, 1e-9)
-	assert.InDelta(t, 1.0, row.Conflicts, 1e-9)
 	assert.Zero(t, row.Unluckiest)
 	assert.InEpsilon(t, time.Millisecond, row.P99, 0.01)
-}
-
-func TestTargets(t *testing.T) {
-	t.Parallel()
-	combined := func(processes, callers int, rate, ratio float64) rateRow {
-		return rateRow{Loop: combinedCAS, Processes: processes, Callers: callers, Rate: rate, Ratio: ratio, Percentiles: report.Percentiles{P99: 19 * time.Millisecond}, Unluckiest: 0.25}
-	}
-	r := Report{Rates: []rateRow{
-		{Loop: plainCAS, Processes: 1, Callers: 256, Rate: 1},
-		combined(1, 1, 100, 2), combined(1, 4, 100, 3), combined(1, 256, 1000, 100), combined(8, 32, 500, 10),
-	}}
-	assert.Equal(t, `one process, 256 callers: 100.0x the plain loop, at least 100x: ok
-one process, from 1 to 256 callers: decisions/s never falls: ok
-8 processes, 32 callers each: 10.0x the plain loop, at least 10x: ok
-8 processes, 32 callers each: p99 19.0 ms, under 20.0 ms: ok
-8 processes, 32 callers each: unluckiest caller 0.25 of the mean, at least 0.25: ok
-`, r.targets().String())
-	r.Rates[2].Rate, r.Rates[3].Ratio = 80, 99.9
-	r.Rates[4].Ratio, r.Rates[4].P99, r.Rates[4].Unluckiest = 9.9, 20*time.Millisecond, 0.24
-	assert.Equal(t, 5, strings.Count(r.targets().String(), "MISSED"))
-	require.NoError(t, r.Broken(), "a speed that is missed breaks no promise")
-
-	r.Rates = r.Rates[:1]
-	assert.Empty(t, r.targets())
 }
 
 func TestBroken(t *testing.T) {
@@ -384,20 +352,6 @@ func TestFarRows(t *testing.T) {
 	assert.Equal(t, "far, rate, 8 x 32 callers, 0s", row.String())
 }
 
-func TestFarTargets(t *testing.T) {
-	t.Parallel()
-	row := func(processes int, roundTrip time.Duration) farRow {
-		return farRow{Processes: processes, Callers: callersPerProcess, RoundTrip: roundTrip, Percentiles: report.Percentiles{P99: 29 * time.Millisecond}, Contended: 0.0009}
-	}
-	r := Report{Far: []farRow{row(8, 300*time.Microsecond), row(8, time.Millisecond), row(4, time.Millisecond)}}
-	assert.Equal(t, `far, rate, 8 x 32 callers, 1ms: contended 0.0900%, under 0.1000%: ok
-far, rate, 8 x 32 callers, 1ms: p99 29.0 ms, under 30.0 ms: ok
-`, r.farTargets().String())
-	r.Far[1].Contended, r.Far[1].P99 = 0.001, 30*time.Millisecond
-	assert.Equal(t, 2, strings.Count(r.farTargets().String(), "MISSED"))
-	require.NoError(t, r.Broken(), "a speed that is missed breaks no promise")
-}
-
 // Two processes, a few milliseconds away, hammer a bucket of 100 that counts
 // what it denies.
 func TestFarTokenBucketOfTwoProcesses(t *testing.T) {
@@ -426,7 +380,7 @@ func TestExactTokenBucketOfTwoProcesses(t *testing.T) {
 func TestQuickContention(t *testing.T) {
 	t.Parallel()
 	var r Report
-	dir, printed, err := benchtest.Run(t, Run, "contention", &r, "-quick", "-exact", "1s", "-rows", "^rate, 2 x 32 |^exact, sliding log, 4 |^far, rate, .* 300µs")
+	dir, printed, err := benchtest.Run(t, Run, "contention", &r, "-quick", "-rows", "^rate, 2 x 32 |^exact, sliding log, 4 |^far, rate, .* 300µs")
 	require.NoError(t, err)
 	assert.Contains(t, printed, "combined CAS loop")
 	assert.Contains(t, printed, "sliding log")
@@ -440,11 +394,8 @@ func TestQuickContention(t *testing.T) {
 		assert.LessOrEqual(t, row.P99, row.P999, row.Loop)
 		assert.LessOrEqual(t, row.Unluckiest, 1.0, row.Loop)
 		if row.Loop == plainCAS {
-			assert.InDelta(t, 1, row.Attempts-row.Conflicts, 1e-9, "each decision writes once")
 			assert.InDelta(t, 1, row.Ratio, 1e-9)
 		} else {
-			assert.Positive(t, row.Attempts-row.Conflicts, row.Loop)
-			assert.Less(t, row.Attempts-row.Conflicts, 1.0, "%s: callers share writes", row.Loop)
 			assert.Zero(t, row.Errors, "%s: %s", row.Loop, row.FirstError)
 		}
 	}

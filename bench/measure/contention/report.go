@@ -15,20 +15,8 @@ import (
 	"weir/counters"
 )
 
-// What contention is to show.
-const (
-	targetCallers    = 256
-	targetRatio      = 100 // to the plain loop, in one process
-	targetProcesses  = 8
-	targetManyRatio  = 10 // to the plain loop, in many processes
-	targetP99        = 20 * time.Millisecond
-	targetUnluckiest = 0.25
-	targetAdmitted   = 0.99 // of what a token bucket may admit
-
-	targetRoundTrip = time.Millisecond // of many processes
-	targetContended = 0.001
-	targetFarP99    = 30 * time.Millisecond
-)
+// leastAdmitted is how much of what it may admit a token bucket must.
+const leastAdmitted = 0.99
 
 // A shape is who decides: so many processes with so many callers each.
 type shape struct{ processes, callers int }
@@ -95,9 +83,6 @@ type rateRow struct {
 	Rate      float64 `json:"rate"`    // per second
 	Ratio     float64 `json:"ratio"`   // to the plain loop
 	report.Percentiles
-	// Per decision.
-	Attempts   float64 `json:"attempts"`
-	Conflicts  float64 `json:"conflicts"`
 	Errors     int64   `json:"errors"`
 	FirstError string  `json:"first_error,omitempty"`
 	Unluckiest float64 `json:"unluckiest"` // caller, as a part of the mean
@@ -170,8 +155,8 @@ func (r *Report) Broken() error {
 	for _, row := range r.Buckets {
 		name := exactRun{combinedCAS, row.Processes}.String()
 		failed(name, row.Errors, row.FirstError)
-		if float64(row.Admitted) > row.Most || row.share() < targetAdmitted {
-			errs = append(errs, fmt.Errorf("%s: admitted %d; must be at most %.1f and at least %.0f%% of it", name, row.Admitted, row.Most, 100*targetAdmitted))
+		if float64(row.Admitted) > row.Most || row.share() < leastAdmitted {
+			errs = append(errs, fmt.Errorf("%s: admitted %d; must be at most %.1f and at least %.0f%% of it", name, row.Admitted, row.Most, 100*leastAdmitted))
 		}
 	}
 	for _, row := range r.Logs {
@@ -189,72 +174,23 @@ func (r *Report) Broken() error {
 	return errors.Join(errs...)
 }
 
-// find returns the row of a loop with the given shape.
-func (r *Report) find(loop string, s shape) (rateRow, bool) {
-	return report.Find(r.Rates, func(row rateRow) bool {
-		return row.Loop == loop && row.Processes == s.processes && row.Callers == s.callers
-	})
-}
-
-// targets returns those of the combined loop whose rows were measured.
-func (r *Report) targets() report.Targets {
-	var targets report.Targets
-	if row, ok := r.find(combinedCAS, shape{1, targetCallers}); ok {
-		targets.Add(row.Ratio >= targetRatio, "one process, %d callers: %.1fx the plain loop, at least %dx", row.Callers, row.Ratio, targetRatio)
-	}
-	var last rateRow
-	falls := ""
-	for _, row := range r.Rates {
-		if row.Loop != combinedCAS || row.Processes != 1 {
-			continue
-		}
-		if row.Rate < last.Rate {
-			falls += fmt.Sprintf("; %d callers %.0f%% of %d callers", row.Callers, 100*row.Rate/last.Rate, last.Callers)
-		}
-		last = row
-	}
-	if last.Callers > 1 {
-		targets.Add(falls == "", "one process, from 1 to 256 callers: decisions/s never falls%s", falls)
-	}
-	if row, ok := r.find(combinedCAS, shape{targetProcesses, callersPerProcess}); ok {
-		many := fmt.Sprintf("%d processes, %d callers each", row.Processes, row.Callers)
-		targets.Add(row.Ratio >= targetManyRatio, "%s: %.1fx the plain loop, at least %dx", many, row.Ratio, targetManyRatio)
-		targets.Add(row.P99 < targetP99, "%s: p99 %s ms, under %s ms", many, report.Milliseconds(row.P99), report.Milliseconds(targetP99))
-		targets.Add(row.Unluckiest >= targetUnluckiest, "%s: unluckiest caller %.2f of the mean, at least %.2f", many, row.Unluckiest, targetUnluckiest)
-	}
-	return targets
-}
-
-// farTargets returns those of the rows that have the target's round trip.
-func (r *Report) farTargets() report.Targets {
-	var targets report.Targets
-	for _, row := range r.Far {
-		if row.Processes == targetProcesses && row.RoundTrip == targetRoundTrip {
-			targets.Add(row.Contended < targetContended, "%v: contended %s, under %s", row, report.Percent(row.Contended), report.Percent(targetContended))
-			targets.Add(row.P99 < targetFarP99, "%v: p99 %s ms, under %s ms", row, report.Milliseconds(row.P99), report.Milliseconds(targetFarP99))
-		}
-	}
-	return targets
-}
-
 // Print writes the figures as tables, and what their columns mean.
 func (r *Report) Print(out io.Writer) {
 	fmt.Fprintf(out, "%d cores shared by memcached %s and all callers, %s; %v per row of rates, %v per exact row\n",
 		r.Machine.Cores, r.Machine.Memcached, r.Machine.Go, r.Duration, r.Exact)
-	header := "one key\tprocesses\tcallers\tdecisions/s\tof plain\t" + report.PercentileHeader + "attempts\tconflicts\terrors\tunluckiest\t"
+	header := "one key\tprocesses\tcallers\tdecisions/s\tof plain\t" + report.PercentileHeader + "errors\tunluckiest\t"
 	report.TableOf(out, "", header, r.Rates, func(row rateRow) string {
-		return fmt.Sprintf("%s\t%d\t%d\t%.0f\t%.1fx\t%s%.4f\t%.4f\t%d\t%.2f\t",
-			row.Loop, row.Processes, row.Callers, row.Rate, row.Ratio, row.Cells(), row.Attempts, row.Conflicts, row.Errors, row.Unluckiest)
-	}, `%v
+		return fmt.Sprintf("%s\t%d\t%d\t%.0f\t%.1fx\t%s%d\t%.2f\t",
+			row.Loop, row.Processes, row.Callers, row.Rate, row.Ratio, row.Cells(), row.Errors, row.Unluckiest)
+	}, `
 callers     per process, each deciding again as soon as it has an answer; nothing is denied, so that each decision is written
 decisions/s without each caller's last, which comes when the time is over, and without the wait for it
 of plain    rate relative to a loop that each caller runs for itself on gomemcache: get, take a token, compare-and-swap, at once
             again when another was faster; all four run in turn
 p50 to p999 of a decision, with retries
-attempts    writes per decision; conflicts are those that found that another was faster, and start over
 errors      decisions that were not made within %v
 unluckiest  decisions of the caller that got the fewest, as a part of the mean
-`, r.targets(), callTimeout)
+`, callTimeout)
 	report.TableOf(out, "", "token bucket\tprocesses\tdecisions/s\tseconds\tadmitted\tat most\tshare\terrors\t", r.Buckets, func(row bucketRow) string {
 		return fmt.Sprintf("exact\t%d\t%.0f\t%.3f\t%d\t%.1f\t%.2f%%\t%d\t",
 			row.Processes, row.Rate, row.Elapsed.Seconds(), row.Admitted, row.Most, 100*row.share(), row.Errors)
@@ -262,7 +198,7 @@ unluckiest  decisions of the caller that got the fewest, as a part of the mean
 %d callers per process, far more requests than the %d per second, burst %d, that are admitted
 seconds     from the first request to the last
 at most     burst + limit * seconds; share is what was admitted of it, and must be at least %.0f%%
-`, callersPerProcess, bucketLimit, bucketBurst, 100*targetAdmitted)
+`, callersPerProcess, bucketLimit, bucketBurst, 100*leastAdmitted)
 	report.TableOf(out, "", "sliding log\tprocesses\tdecisions/s\tadmitted\tdenied\tfullest\tobstacles\tunfounded\terrors\t", r.Logs, func(row logRow) string {
 		return fmt.Sprintf("exact\t%d\t%.0f\t%d\t%d\t%d\t%d\t%d\t%d\t",
 			row.Processes, row.Rate, row.Admitted, row.Denied, row.Fullest, row.Obstacles, row.Unfounded, row.Errors)
@@ -281,14 +217,14 @@ unfounded   those of them that an exact log would not have waited for: the secon
 		return fmt.Sprintf("%s\t%g\t%s\t%s\t%d\t%d\t%.0f\t%s%s\t%s\t%d\t%s\t",
 			kind, report.InMilliseconds(row.RoundTrip), report.Milliseconds(row.RoundTripP50), report.Milliseconds(row.RoundTripP99), row.Processes, row.Callers,
 			row.Rate, row.Cells(), report.Percent(row.Degraded), report.Percent(row.Contended), row.Admitted, most)
-	}, `%v
+	}, `
 round trip  to memcached, by a proxy that adds it to what the machine needs for one; at 0 there is no proxy
 seen        round trips meanwhile, of a connection of its own: a machine that is busy with other things makes them longer
 limited     to %d per second, burst %d, where denied requests count, so that each decision is written; the others deny nothing
 degraded    requests that the store didn't answer within %v: the policy decides what becomes of them
 contended   requests denied because another process was faster at each attempt within that time
 at most     burst + limit * time from the first request to the last
-`, r.farTargets(), farLimit, farBurst, counters.DefaultTimeout)
+`, farLimit, farBurst, counters.DefaultTimeout)
 }
 
 // loopColors are those of the loops; weir's is of a token bucket.
@@ -299,10 +235,10 @@ func (r *Report) Pictures() []report.Picture {
 	if len(r.Rates) == 0 {
 		return nil
 	}
-	byCallers := panel("One process", "callers on one key", targetCallers, r.Rates, func(r rateRow) (int, bool) {
+	byCallers := panel("One process", "callers on one key", 256, r.Rates, func(r rateRow) (int, bool) {
 		return r.Callers, r.Processes == 1
 	})
-	byProcesses := panel(fmt.Sprintf("Several processes, %d callers each", callersPerProcess), "processes on one key", targetProcesses, r.Rates, func(r rateRow) (int, bool) {
+	byProcesses := panel(fmt.Sprintf("Several processes, %d callers each", callersPerProcess), "processes on one key", 8, r.Rates, func(r rateRow) (int, bool) {
 		return r.Processes, r.Callers == callersPerProcess
 	})
 	report.WholePowers(byCallers, byProcesses)

@@ -10,7 +10,6 @@ import (
 	"math"
 	"os"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -82,9 +81,6 @@ type outcome struct {
 	Latency latency
 	// Decisions has those of each caller.
 	Decisions []int64
-	// Attempts are writes to the store, Conflicts those that found that another
-	// was faster.
-	Attempts, Conflicts int64
 	// First and Last are when the first and the last request were made; 0 if
 	// there was none.
 	First, Last int64
@@ -127,8 +123,6 @@ func (o *outcome) count(other outcome) {
 	if other.Latency.Histogram != nil {
 		o.Latency.Merge(other.Latency.Histogram)
 	}
-	o.Attempts += other.Attempts
-	o.Conflicts += other.Conflicts
 	if o.First == 0 || other.First != 0 && other.First < o.First {
 		o.First = other.First
 	}
@@ -221,8 +215,7 @@ func Share(ctx context.Context, _ []string, out io.Writer) error {
 	if err := in.Decode(&s); err != nil {
 		return err
 	}
-	var races races
-	limiter, err := openLimiter(s, &races)
+	limiter, err := openLimiter(s)
 	if err != nil {
 		return err
 	}
@@ -234,7 +227,7 @@ func Share(ctx context.Context, _ []string, out io.Writer) error {
 		} else if err != nil {
 			return err
 		}
-		o, err := s.work(ctx, limiter, &races, d)
+		o, err := s.work(ctx, limiter, d)
 		if err != nil {
 			return err
 		}
@@ -243,9 +236,6 @@ func Share(ctx context.Context, _ []string, out io.Writer) error {
 		}
 	}
 }
-
-// races counts writes to the store.
-type races struct{ attempts, conflicts atomic.Int64 }
 
 // A limiter decides until it is closed.
 type limiter interface {
@@ -264,9 +254,9 @@ var algorithmOf = map[string]string{
 	combinedCAS: algorithms.Token, logCAS: algorithms.Log, fixedSlots: algorithms.Fixed, sixtySlots: algorithms.Sliding60,
 }
 
-func openLimiter(s share, races *races) (limiter, error) {
+func openLimiter(s share) (limiter, error) {
 	if s.Loop == plainCAS {
-		return newPlainLimiter(s.Memcached, races), nil
+		return newPlainLimiter(s.Memcached), nil
 	}
 	name, ok := algorithmOf[s.Loop]
 	if !ok {
@@ -280,10 +270,6 @@ func openLimiter(s share, races *races) (limiter, error) {
 	cfg := algorithms.Config{
 		Options: algorithms.OneClock(a.Short(), 1),
 		Window:  refill, Limit: s.Limit, Burst: s.Burst,
-		Writes: func(attempts int) {
-			races.attempts.Add(int64(attempts))
-			races.conflicts.Add(int64(attempts - 1))
-		},
 	}
 	if s.AsServed {
 		cfg.ClockSkew, cfg.StoreTimeout = 0, 0 // the defaults
@@ -301,13 +287,12 @@ func openLimiter(s share, races *races) (limiter, error) {
 }
 
 // work lets the callers decide for the given time.
-func (s share) work(ctx context.Context, l limiter, races *races, d time.Duration) (outcome, error) {
+func (s share) work(ctx context.Context, l limiter, d time.Duration) (outcome, error) {
 	callers := make([]outcome, s.Callers)
 	operations := make([]loadgen.Operation, s.Callers)
 	for i := range callers {
 		operations[i] = func(int64) (bool, error) { return callers[i].decide(ctx, l, s), nil }
 	}
-	attempts, conflicts := races.attempts.Load(), races.conflicts.Load()
 	t, err := loadgen.Repeat(ctx, operations, &loadgen.Turn{Clients: 1}, d)
 	if err != nil {
 		return outcome{}, err
@@ -318,7 +303,6 @@ func (s share) work(ctx context.Context, l limiter, races *races, d time.Duratio
 		o.join(callers[i])
 	}
 	o.Elapsed, o.Latency = d, latency{t.Latency}
-	o.Attempts, o.Conflicts = races.attempts.Load()-attempts, races.conflicts.Load()-conflicts
 	slices.Sort(o.Obstacles)
 	o.Obstacles = slices.Compact(o.Obstacles)
 	return o, nil
@@ -380,16 +364,13 @@ func (o *outcome) note(now int64, d counters.Decision) {
 // the state, takes a token, swaps the state, and starts over at once if another
 // was faster. It holds the limit of a request and fills with it in a second. It
 // is safe for concurrent use.
-type plainLimiter struct {
-	pool  *memcache.Client
-	races *races
-}
+type plainLimiter struct{ pool *memcache.Client }
 
-func newPlainLimiter(addr string, races *races) *plainLimiter {
+func newPlainLimiter(addr string) *plainLimiter {
 	pool := memcache.New(addr)
 	pool.MaxIdleConns = 512
 	pool.Timeout = callTimeout
-	return &plainLimiter{pool, races}
+	return &plainLimiter{pool}
 }
 
 // Take admits or denies r. The error is gomemcache's, or counters.ErrTimeout
@@ -419,15 +400,12 @@ func (l *plainLimiter) Take(ctx context.Context, r counters.Request) (counters.D
 		if absent {
 			write = l.pool.Add
 		}
-		err = write(item)
-		l.races.attempts.Add(1)
-		switch {
+		switch err = write(item); {
 		case err == nil:
 			return counters.Decision{Allowed: true}, nil
 		case !errors.Is(err, memcache.ErrCASConflict) && !errors.Is(err, memcache.ErrNotStored) && !errors.Is(err, memcache.ErrCacheMiss):
 			return counters.Decision{}, err
 		}
-		l.races.conflicts.Add(1)
 		if !time.Now().Before(deadline) {
 			return counters.Decision{}, counters.ErrTimeout
 		}
