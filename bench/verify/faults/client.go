@@ -48,7 +48,6 @@ func policiesOf(all []algorithms.Algorithm) (names []string, file string) {
 // record.
 type client struct {
 	policy, name    string
-	server          string // that keeps it, where that matters
 	spent           bool   // and every process knows
 	admitted, local int64  // cost; local was admitted by answers that are degraded
 	degraded        []span // answers while a fault is on
@@ -185,40 +184,7 @@ type record struct {
 	faultAt time.Time               // when the fault began; zero where there is none
 	during  *hdrhistogram.Histogram // of checks while the fault is on
 	settled *hdrhistogram.Histogram // of those that began settleAfter later
-	slowest slowCheck               // while the fault is on
-	moments []moment                // of the faults
 	hiccups []span                  // in which this machine was slow itself; see watch
-}
-
-// A moment is when something has happened to what weir stands on.
-type moment struct {
-	what string
-	at   time.Time
-}
-
-// A slowCheck is what there is to say of a check that took long.
-type slowCheck struct {
-	client   *client
-	took     time.Duration
-	after    moment
-	since    time.Duration // that moment until the check began
-	dialed   bool          // a connection to the weir
-	degraded bool
-}
-
-func (s slowCheck) String() string {
-	text := fmt.Sprintf("%s, %s", s.client.policy, s.client.name)
-	if s.client.server != "" {
-		text += ", on " + s.client.server
-	}
-	text += fmt.Sprintf(", asked %v after %s", s.since.Round(time.Millisecond), s.after.what)
-	if s.dialed {
-		text += ", on a new connection"
-	}
-	if s.degraded {
-		text += ", decided without the store"
-	}
-	return text
 }
 
 // settleAfter is how long a breaker may take to open.
@@ -263,34 +229,13 @@ func (r *record) setFault(on bool) {
 	r.faultAt = time.Time{}
 	if on {
 		r.faultAt = time.Now()
-		r.moments = append(r.moments, moment{"the fault began", r.faultAt})
 	}
-}
-
-// note notes a moment while a fault is on.
-func (r *record) note(what string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.moments = append(r.moments, moment{what, time.Now()})
-}
-
-// slow notes a check while a fault is on, if it is the slowest. r is locked.
-func (r *record) slow(s slowCheck, begin time.Time) {
-	if s.took <= r.slowest.took {
-		return
-	}
-	for _, m := range r.moments {
-		if begin.After(m.at) {
-			s.after, s.since = m, begin.Sub(m.at)
-		}
-	}
-	r.slowest = s
 }
 
 // check checks a client and notes the answer. ok is whether there was a right
 // one.
 func (r *record) check(by *caller, c *client, cost int64) (a answer, ok bool) {
-	begin, dialed := time.Now(), by.conn == nil
+	begin := time.Now()
 	status, body, err := by.check(c.policy, c.name, cost)
 	took := time.Since(begin)
 	if err == nil && (status == http.StatusOK || status == http.StatusTooManyRequests) {
@@ -306,7 +251,6 @@ func (r *record) check(by *caller, c *client, cost int64) (a answer, ok bool) {
 	during := !r.faultAt.IsZero() && begin.After(r.faultAt)
 	if during {
 		loadgen.Record(r.during, took)
-		r.slow(slowCheck{client: c, took: took, dialed: dialed, degraded: a.Degraded}, begin)
 		if begin.After(r.faultAt.Add(settleAfter)) {
 			loadgen.Record(r.settled, took)
 		}

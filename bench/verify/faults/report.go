@@ -6,8 +6,6 @@ import (
 	"io"
 	"time"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
-
 	"weir/bench/internal/loadgen"
 	"weir/bench/internal/report"
 )
@@ -141,16 +139,6 @@ func (b *bed) judge(r *row) {
 	r.must(r.Stuck == 0, "%d callers had no answer within %v", r.Stuck, patience)
 	r.must(r.Leaked == 0, "%d goroutines more than before", r.Leaked)
 	bound := b.cfg.timeout + grace + r.Machine
-	r.must(r.Longest <= bound, "a check took %v: %v; %d took longer than %v", r.Longest, b.slowest, over(b.during, bound), bound)
+	r.must(r.Longest <= bound, "a check took %v, longer than %v", r.Longest, bound)
 	r.must(r.Back <= backWithin, "the store decided again after %v", r.Back)
-}
-
-// over returns how many took longer than d.
-func over(h *hdrhistogram.Histogram, d time.Duration) (n int64) {
-	for _, bar := range h.Distribution() {
-		if bar.From > int64(d) {
-			n += bar.Count
-		}
-	}
-	return n
 }

@@ -143,8 +143,7 @@ const (
 type shareClient struct {
 	algorithm int // number
 	name      string
-	number    int           // among those of its algorithm
-	whole     time.Duration // from the beginning of the fault until as much was admitted as the limit; 0 for never
+	number    int // among those of its algorithm
 
 	mu       sync.Mutex
 	admitted [phases]int64
@@ -164,11 +163,8 @@ type shareBed struct {
 	instances [][]sharer // by instance and algorithm
 	clients   []*shareClient
 	chosen    *rand.Rand // instances of clients that are spread
-	faultAt   time.Time
 
 	asking sync.WaitGroup
-	asked  atomic.Int64
-	early  atomic.Int64 // checks before the fault that were decided without the store
 	failed atomic.Pointer[error]
 }
 
@@ -204,12 +200,8 @@ func (b *shareBed) check(c *shareClient, instance int, p phase) (allowed bool) {
 	r := counters.Request{Client: c.name, Cost: 1, Limit: limit, Now: time.Now()}
 	d, err := l.Take(&counters.Deadline{At: r.Now.Add(b.cfg.timeout)}, r)
 	if err != nil {
-		if p == before {
-			b.early.Add(1)
-		}
 		d, err = l.TakeLocal(r, err)
 	}
-	b.asked.Add(1)
 	if err != nil {
 		err = fmt.Errorf("%s: %w", c.name, err)
 		b.failed.Store(&err)
@@ -220,9 +212,6 @@ func (b *shareBed) check(c *shareClient, instance int, p phase) (allowed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.admitted[p]++
-	if p != before && c.whole == 0 && c.sum(before, after) >= limit {
-		c.whole = time.Since(b.faultAt)
-	}
 	return true
 }
 
@@ -336,7 +325,6 @@ func (b *shareBed) endure(ctx context.Context, clients string, f shareFault) err
 	if err := f.on(ctx); err != nil {
 		return err
 	}
-	b.faultAt = time.Now()
 	return errors.Join(b.askEvenly(ctx, clients, alone, f.during, f.length), f.off(ctx))
 }
 

@@ -27,7 +27,6 @@ func TestSharesOnRealMemcached(t *testing.T) {
 		assert.Contains(t, printed, row.Fault)
 		assert.Equal(t, len(shareAlgorithms), row.Number)
 		require.Len(t, row.Algorithms, len(shareAlgorithms))
-		assert.Greater(t, row.Asked, 200.)
 		assert.GreaterOrEqual(t, row.All, row.UntilBack)
 		assert.GreaterOrEqual(t, row.UntilBack, row.Alone)
 		if row.Instances == 1 {
@@ -158,7 +157,6 @@ func TestTheMeasureIsRight(t *testing.T) {
 				assert.InDelta(t, tt.untilBack, r.UntilBack, rounding, r)
 				assert.InDelta(t, tt.all, r.All, rounding, r)
 				assert.Len(t, r.Missed, tt.missed, r.Missed)
-				assert.Zero(t, r.Early)
 			})
 		})
 	}
@@ -187,27 +185,6 @@ func fakeBed(instances, clients int, alone func(count, own, since int64) bool) (
 	return b, shareFault{on: breaks(true), off: breaks(false), length: 10 * time.Second, warming: time.Second, after: askedAfterOutage}
 }
 
-// Of six times the limit in ten seconds, 60% are asked for in one.
-func TestTheTimeUntilTheWholeLimit(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b, f := fakeBed(1, 2, func(count, _, since int64) bool { return count+since < limit })
-		f.during = askedInOutage
-		require.NoError(t, b.play(t.Context(), spread, f))
-		assert.InDelta(t, 1, wholeAfter(b.clients).Seconds(), 0.1)
-		b, f = fakeBed(1, 2, func(int64, int64, int64) bool { return false })
-		f.during, f.after = askedInOutage, 0
-		require.NoError(t, b.play(t.Context(), spread, f))
-		assert.Greater(t, wholeAfter(b.clients), f.length)
-	})
-	var clients []*shareClient
-	for _, whole := range []time.Duration{0, 2, 0, 0, 1} {
-		clients = append(clients, &shareClient{whole: whole})
-	}
-	assert.Zero(t, wholeAfter(clients), "most never had it")
-	assert.EqualValues(t, 2, wholeAfter(append(clients, clients[1], clients[1])))
-}
-
 // One client in fifty that has one too many is found out where the limit must
 // be kept exactly, though the mean is nearly right.
 func TestAClientBesideTheLimitIsFoundOut(t *testing.T) {
@@ -225,7 +202,6 @@ func TestAClientBesideTheLimitIsFoundOut(t *testing.T) {
 			r := shareTrial{instances: 1, wanted: tt.wanted}.row([]*shareBed{b})
 			assert.Len(t, r.Missed, tt.missed)
 			assert.EqualValues(t, wrong, r.Worst)
-			assert.Equal(t, []float64{100, 100}, []float64{r.P10, r.P90})
 			if tt.missed > 0 {
 				assert.ErrorContains(t, (&Report{Shares: []shareRow{r}}).Broken(), "in all, where 100 % of the limit are wanted: ")
 				assert.Contains(t, benchtest.Printed(&Report{Shares: []shareRow{r}}), "MISSED")

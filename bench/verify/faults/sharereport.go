@@ -3,10 +3,8 @@ package faults
 import (
 	"fmt"
 	"io"
-	"math"
 	"slices"
 	"strings"
-	"time"
 
 	"weir/bench/internal/report"
 )
@@ -14,12 +12,11 @@ import (
 // A shareRow is what clients were admitted in one trial. What is in percent is
 // of the limit, and a mean of clients if nothing else is said.
 type shareRow struct {
-	Name      string  `json:"name"`
-	Fault     string  `json:"fault"`
-	Instances int     `json:"instances"`
-	Clients   string  `json:"clients"` // what they do
-	Number    int     `json:"number"`  // of clients
-	Asked     float64 `json:"asked_percent"`
+	Name      string `json:"name"`
+	Fault     string `json:"fault"`
+	Instances int    `json:"instances"`
+	Clients   string `json:"clients"` // what they do
+	Number    int    `json:"number"`  // of clients
 	// Alone is what was admitted while the fault was on, and UntilBack that and
 	// what was admitted before.
 	Alone     float64 `json:"alone_percent"`
@@ -28,15 +25,9 @@ type shareRow struct {
 	// the client that is the farthest from its limit, Algorithms are the means
 	// of each.
 	All        float64   `json:"all_percent"`
-	P10        float64   `json:"p10_percent"`
-	P90        float64   `json:"p90_percent"`
 	Worst      float64   `json:"worst_percent"`
 	Algorithms []float64 `json:"algorithms_percent"`
-	// Whole is the time from the beginning of the fault until a client had been
-	// admitted its limit, the median; 0 if most never were.
-	Whole  time.Duration `json:"whole_ns"`
-	Early  int64         `json:"early"` // checks before the fault that were decided without the store
-	Wanted string        `json:"wanted"`
+	Wanted     string    `json:"wanted"`
 	misses
 }
 
@@ -50,21 +41,16 @@ func (t shareTrial) row(beds []*shareBed) shareRow {
 	var clients []*shareClient
 	for _, b := range beds {
 		clients = append(clients, b.clients...)
-		r.Asked += float64(b.asked.Load())
-		r.Early += b.early.Load()
 	}
 	if r.Number = len(clients); r.Number == 0 {
 		return r
 	}
-	r.Asked *= 100. / limit / float64(r.Number)
 	all := percents(clients, before, after)
 	r.Alone, r.UntilBack, r.All = mean(percents(clients, alone, alone)), mean(percents(clients, before, alone)), mean(all)
 	least, most := all[0], all[len(all)-1]
-	r.P10, r.P90, r.Worst = all[len(all)/10], all[len(all)-1-len(all)/10], least
-	if most-100 > 100-least {
+	if r.Worst = least; most-100 > 100-least {
 		r.Worst = most
 	}
-	r.Whole = wholeAfter(clients)
 	t.judge(&r, clients)
 	return r
 }
@@ -102,24 +88,6 @@ func percents(clients []*shareClient, first, last phase) (all []float64) {
 	return all
 }
 
-// wholeAfter returns the median of the times until clients had been admitted
-// their limits, 0 for never.
-func wholeAfter(clients []*shareClient) time.Duration {
-	var times []time.Duration
-	for _, c := range clients {
-		whole := c.whole
-		if whole == 0 {
-			whole = math.MaxInt64
-		}
-		times = append(times, whole)
-	}
-	slices.Sort(times)
-	if median := times[len(times)/2]; median < math.MaxInt64 {
-		return median
-	}
-	return 0
-}
-
 func mean(all []float64) (mean float64) {
 	for _, x := range all {
 		mean += x
@@ -129,31 +97,26 @@ func mean(all []float64) (mean float64) {
 
 // printShares writes share rows as a table, and what its columns mean.
 func printShares(out io.Writer, rows []shareRow) {
-	header := "share\tinstances\tclients\tasked %\talone %\tuntil back\tin all %\tp10\tp90\tworst\t"
+	header := "share\tinstances\tclients\talone %\tuntil back\tin all %\tworst\t"
 	for _, a := range shareAlgorithms {
 		header += a.Title() + "\t"
 	}
-	header += "whole after s\tearly\twanted %\t\t"
+	header += "wanted %\t\t"
 	title := fmt.Sprintf("What instances admit together without their store, in percent of the limit; %d are used before", usedBefore)
 	report.TableOf(out, title, header, rows, func(r shareRow) string {
-		text := fmt.Sprintf("%s\t%d\t%s\t%.0f\t", r.Fault, r.Instances, r.Clients, r.Asked)
-		for _, p := range append([]float64{r.Alone, r.UntilBack, r.All, r.P10, r.P90, r.Worst}, r.Algorithms...) {
+		text := fmt.Sprintf("%s\t%d\t%s\t", r.Fault, r.Instances, r.Clients)
+		for _, p := range append([]float64{r.Alone, r.UntilBack, r.All, r.Worst}, r.Algorithms...) {
 			text += fmt.Sprintf("%.1f\t", p)
 		}
-		whole, verdict := "-", "ok"
-		if r.Whole > 0 {
-			whole = fmt.Sprintf("%.2f", r.Whole.Seconds())
-		}
+		verdict := "ok"
 		if len(r.Missed) > 0 {
 			verdict = "MISSED"
 		}
-		return fmt.Sprintf("%s%s\t%d\t%s\t%s\t", text, whole, r.Early, r.Wanted, verdict)
+		return text + r.Wanted + "\t" + verdict + "\t"
 	}, `
 clients      ask any instance (spread), always the same (sticky), or the same until it dies with the store, and then another (moved)
 alone        admitted while the fault was on, and until back that and what was before it
-in all       before, during and after the fault; p10, p90 and the worst are of clients, and an algorithm's column is the mean of its clients
-whole after  from the beginning of the fault until a client had been admitted its limit, the median; what is left of it is asked for within %.0f%% of an outage, and %.0f%% of a stall
-early        checks before the fault that were decided without the store, because the machine was slow
+in all       before, during and after the fault; the worst is of clients, and an algorithm's column is the mean of its clients
 wanted       in all: of each algorithm's mean, and in an outage also until the store is back; with 1 instance of each client
-`, 100.*(limit-usedBefore)/askedInOutage, 100.*(limit-usedBefore)/askedInStall)
+`)
 }

@@ -205,11 +205,6 @@ func move(ctx context.Context, b *bed, r *row) error {
 		return err
 	}
 	held := strings.Join(lines, "\n")
-	for _, c := range clients {
-		if c.server = "another server"; strings.Contains(held, c.name) {
-			c.server = "the server that is lost"
-		}
-	}
 	l := b.load(ctx, clients)
 	defer l.stop()
 	longest := b.watch(b.stores[1:]...)
@@ -218,13 +213,11 @@ func move(ctx context.Context, b *bed, r *row) error {
 	if err := errors.Join(testbed.Sleep(ctx, b.cfg.length), lost.Restart(ctx)); err != nil {
 		return err
 	}
-	b.note("it was back")
 	if r.Back, err = b.untilTheStoreDecides(ctx); err != nil {
 		return err
 	}
 	lost.Stop()
 	d.set(all[1:])
-	b.note("it was lost again, and a member no longer")
 	if _, err := b.untilTheStoreDecides(ctx); err != nil {
 		return fmt.Errorf("a lost server is no member: %w", err)
 	}
