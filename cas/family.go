@@ -92,7 +92,7 @@ func (f *family[S]) Alone(a *account[S], r counters.Request, of any) counters.De
 	}
 	s, d := l.step(s, r)
 	due := newDebt(r, d)
-	due.generation = 0                     // it isn't consumed yet
+	due.generation = 0 // it isn't consumed yet
 	if flown := was.refused(&r, due.kind); flown != nil {
 		due = flown
 		due.lower(-r.Cost)
