@@ -106,7 +106,7 @@ cmds/check  commands that reach Memcached: writes as it counts them, and keys/ch
 keys/check  keys asked for by get commands
 allocs      objects that weir allocates for a check in all
 cpu us      what a check takes of a processor in weir, in memcached, and in the no-op handler, while both servers are loaded at
-            the same moment: unlike rates, that hardly depends on what else the machine does
+            the same moment, by half of the connections each: unlike rates, that hardly depends on what else the machine does
 one row against another: both relative to the no-op handler
 All clients have been busy for a whole window when a sliding row begins; the denied client has used up its limit.
 `, r.relations())
@@ -123,7 +123,7 @@ checks/s    by sliding N=10, of 10,000 clients who have been busy for a whole wi
             as it is answered
 of single   rate relative to single checks of the same clients over connections to a weir of their own, in turn
 p50 to p999 of a batch, or of a caller's check; at half load from when it was due
-cpu us      of a check in weir and in memcached, and of a single one in weir, while both weirs are loaded at the same moment;
+cpu us      of a check in weir and in memcached, and of a single one in weir, while both weirs are loaded so;
             checks/core are what a core of weir's makes of it, and allocs the objects that weir allocates for a check in all
 -http net   by net/http alone, where all others are by the plain door
 Go client   callers of one client in the bench's own process, which puts their checks together
