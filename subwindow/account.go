@@ -30,9 +30,7 @@ type due struct {
 	// before: it is cost or more. Once this process has told the store, the rest is
 	// expected of the others until a moment in Unix nanoseconds; 0: it hasn't.
 	believed, until int64
-	// at is of the latest request in it, in Unix nanoseconds; of what is given back of the
-	// first: what a reset has forgotten of that isn't given back.
-	at int64
+	at              int64 // Unix nanoseconds, of the latest request in it
 }
 
 // A flight is an addition under way, or one whose calls had no answer. What it has counted
@@ -217,13 +215,7 @@ func (a *account) owe(bucket, cost, at int64) (less bool) {
 		u.dues = slices.Insert(u.dues, i, due{bucket: bucket})
 	}
 	d := &u.dues[i]
-	switch d.cost += cost; {
-	case at == 0: // it was told
-	case known && d.cost < 0:
-		d.at = min(d.at, at)
-	default:
-		d.at = max(d.at, at)
-	}
+	d.cost, d.at = d.cost+cost, max(d.at, at)
 	d.believed = max(d.cost, d.believed+cost)
 	if less = d.cost < 0; d.cost == 0 && d.until == 0 {
 		u.dues = slices.Delete(u.dues, i, i+1)

@@ -235,7 +235,8 @@ func (b *Book[A]) recall(r counters.Request) (d counters.Decision, known, fresh 
 // Refund takes back a request that this limiter's Take or TakeLocal has admitted
 // with the decision taken, once: each further Refund takes from what others have
 // consumed. It takes nothing back if the client has been reset since, or less than
-// the clock skew before it. The error is counters.ErrRequest, one of a store's, or
+// the clock skew before it; a window whose process hasn't heard of the reset may, from what
+// it owes of the same slot. The error is counters.ErrRequest, one of a store's, or
 // of the context's. A refund that surely wasn't done by the deadline of ctx is done
 // later; Flush awaits it once. One whose outcome nobody ever learns is taken for done.
 func (b *Book[A]) Refund(ctx context.Context, r counters.Request, taken counters.Decision) error {

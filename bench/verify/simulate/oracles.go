@@ -570,9 +570,10 @@ func (w *world) isBack(c *call) bool {
 // awaitDebts waits until nobody owes anything. What is told last is settled a second
 // later, if others are in the way, and again and again while the server is slow.
 func (w *world) awaitDebts() {
-	for tries := 0; tries < 10_000 && w.owing() > 0; tries++ {
-		time.Sleep(tick) // who asks meanwhile is answered after it
-		w.run()
+	for tries := 0; tries < 5 && w.owing() > 0; tries++ {
+		for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(tick) {
+			w.run() // who asks meanwhile is answered
+		}
 	}
 }
 

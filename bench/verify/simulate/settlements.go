@@ -117,6 +117,9 @@ func (w *world) judgeSettled(forgotten int) {
 	known := w.unclear() == 0 && !w.faults.crashes
 	exact := known && !(w.faults.slow && forgotten > 0)
 	var used, givenBack int64
+	// forgiven is from before a reset. A process that hasn't heard of that may give it back
+	// with what is due in the same slot of a window.
+	var forgiven int64
 	slot := func(c *call) int64 { return counters.Calendar(c.request.Now, w.window).Number }
 	for _, c := range w.calls[forgotten:] {
 		switch {
@@ -127,11 +130,13 @@ func (w *world) judgeSettled(forgotten int) {
 		case c.kind == refund && c.undoes.number >= forgotten:
 			used -= c.request.Cost
 			givenBack++
+		case c.kind == refund && w.algorithm.Kind == algorithms.Counters:
+			forgiven += c.request.Cost
 		case c.kind == charge && known:
 			used += c.request.Cost
 		}
 	}
-	least, most := used, used
+	least, most := used-forgiven, used
 	if w.algorithm.Kind == algorithms.Bucket { // it gives back no fraction of what has drained a little
 		least, most = used-1, used+givenBack
 	}
