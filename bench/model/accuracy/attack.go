@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"weir/bench/internal/algorithms"
 	"weir/bench/internal/traffic"
 )
 
@@ -52,7 +53,7 @@ func attacks(on algorithm, limit int64) []Attack {
 }
 
 func (a algorithm) attack(limit int64) Attack {
-	if !a.counters() {
+	if a.Kind != algorithms.Counters {
 		return Attack{Spacing: Window / time.Duration(pace*limit)}
 	}
 	return Attack{Burst: a.Width(Window) - time.Microsecond, Resume: Window, Spacing: a.Width(Window) / time.Duration(pace*limit)}
@@ -91,7 +92,7 @@ func (a algorithm) Bound(limit int64) int64 {
 	case a.Capped:
 		slots := int64(a.Slots)
 		return min(2*limit, limit+(2*limit+slots-1)/slots)
-	case a.bucket():
+	case a.Kind == algorithms.Bucket:
 		return 2*limit - 1
 	default:
 		return 2 * limit

@@ -30,17 +30,10 @@ func all() []algorithm {
 	return all
 }
 
-// counters reports whether it is a window made of counters.
-func (a algorithm) counters() bool { return a.Kind == algorithms.Counters }
-
-// bucket reports whether its estimate is what a bucket holds, which is no count
-// of a window.
-func (a algorithm) bucket() bool { return a.Kind == algorithms.Bucket }
-
-// judgesByLimit reports whether its estimate depends on the limit, so that there
-// is none of requests that no limit is put on.
-func (a algorithm) judgesByLimit() bool {
-	return a.Capped || a.Kind == algorithms.Times && a.Name != algorithms.Log
+// counts reports whether its estimate is a count of the window that doesn't depend
+// on the limit, so that there is one of requests that no limit is put on.
+func (a algorithm) counts() bool {
+	return a.Kind == algorithms.Counters && !a.Capped || a.Name == algorithms.Log
 }
 
 // exact reports whether it promises never to admit more than the limit in any
@@ -60,23 +53,19 @@ type subject struct {
 const epoch = 1_000_000_020 * int64(time.Second) / int64(Window) * int64(Window)
 
 // subject returns a new limiter, whose only clock has no skew. With feedback it
-// is the limiter as it is: only what it admits counts. Without, it admits all, so
-// that each request counts; but a bucket can't hold more than its capacity, so
-// it denies, and a denied request fills it, as with count_denied. One that
-// judges by its limit has feedback always.
+// is the limiter as it is: only what it admits counts. Without, one that counts
+// admits all, so that each request counts.
 func (a algorithm) subject(limit int64, feedback bool) (*subject, error) {
 	s := &subject{algorithm: a, limit: limit, now: epoch, request: counters.Request{Client: "client", Cost: 1, Limit: limit}}
-	if !feedback && !a.bucket() {
+	if !feedback {
 		s.request.Limit = counters.MaxLimit
 		if a.Name == algorithms.Log {
 			s.request.Limit = cas.MaxLogLimit
 		}
 	}
-	options := algorithms.OneClock("bench", 1)
-	options.CountDenied = !feedback && a.bucket()
 	var err error
 	store := memory.New(func() time.Time { return time.Unix(0, s.now) })
-	s.limiter, err = a.New(store, algorithms.Config{Options: options, Window: Window, Limit: s.request.Limit})
+	s.limiter, err = a.New(store, algorithms.Config{Options: algorithms.OneClock("bench", 1), Window: Window, Limit: s.request.Limit})
 	return s, err
 }
 

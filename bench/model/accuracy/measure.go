@@ -72,8 +72,7 @@ type Row struct {
 	// LogAdmitted is what an exact log admits of the same requests.
 	LogAdmitted int64 `json:"log_admitted"`
 	// All is with every request counted, whatever was decided: the true count
-	// is that of all requests. It is zero for those that judge by their limit;
-	// see judgesByLimit.
+	// is that of all requests. It is zero for those that don't count.
 	All Difference `json:"all"`
 	// Mean, Wrong and OfLog are the ranges among seeds, in percent, of
 	// All.Relative, of the share of decisions that were wrong in Feedback, and of
@@ -154,7 +153,7 @@ func newSimulation(w Workload, seed uint64) *simulation {
 func (run *simulation) Measure(ctx context.Context, a algorithm) (Row, error) {
 	row, err := run.enforce(ctx, a)
 	switch {
-	case err != nil || a.judgesByLimit():
+	case err != nil || !a.counts():
 	case row.Admitted == row.Feedback.Requests:
 		row.All = row.Feedback // who has denied nothing has counted every request
 	default:

@@ -69,7 +69,7 @@ type PopulationRow struct {
 	Algorithm string     `json:"algorithm"`
 	Admitted  int64      `json:"admitted"`
 	Feedback  Difference `json:"feedback"` // see Row
-	// All is zero for those that judge by their limit; see judgesByLimit.
+	// All is zero for those that don't count.
 	All Difference `json:"all"`
 	// BelowLimited are clients of Below who were denied something. Up to its first
 	// denial a limiter has counted every request: so it is the same with and

@@ -144,8 +144,7 @@ the range of what it is with single ones; in fullest windows it is the highest o
 burst of a bucket's that it doesn't have again.
 demand          what a client asks for, in limits per window. Who asks steadily for exactly the limit sees what is off by one: a request
                 as old as the window isn't in the true count but is in a slot
-mean            the estimate of token and leaky is what their bucket holds, which isn't meant to be a count; while every request counts, a
-                bucket is filled by what it denies. capped and counting logs judge by their limit, and have no estimate without
+mean            what a bucket holds isn't a count, and capped and counting logs judge by their limit
 wrong           admitted although the request and the true count are more than L, or denied although it fits. The true count is that of
                 the limiter's own admissions
 %v`, r.targets())
@@ -255,7 +254,7 @@ func (r *Report) Columns() []report.Column {
 		column("fullest window", fmt.Sprintf("the most that all traffic and attacks get into a window, in limits of %d", largeLimit), func(name string) string { return fmt.Sprintf("%.2f", r.fullest(name)) }),
 		column("off by", fmt.Sprintf("the mean difference of estimate and true count, in %% of that, on independent arrivals at a limit of %d", DocumentLimit), func(name string) string {
 			row, _ := r.find(Poisson, 1, name)
-			if a := (algorithm{algorithms.Named(name)}); a.bucket() || a.judgesByLimit() {
+			if a := (algorithm{algorithms.Named(name)}); !a.counts() {
 				return "-"
 			}
 			return fmt.Sprintf("%.1f%%", row.mean())

@@ -87,7 +87,7 @@ var views = []view{
 func traces(ctx context.Context, seed uint64) ([]Trace, error) {
 	var all []Trace
 	for _, v := range views {
-		w := single(traffic.Named(v.traffic), v.traffic, DocumentLimit, v.demand, 0)
+		w := single(traffic.Named(v.traffic), DocumentLimit, v.demand, 0)
 		t, err := w.trace(ctx, seed, v)
 		if err != nil {
 			return nil, err

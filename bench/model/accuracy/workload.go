@@ -41,12 +41,7 @@ func Workloads(requests int) []Workload {
 	var all []Workload
 	for _, p := range traffic.Patterns() {
 		for _, demand := range Demands() {
-			all = append(all, single(p, p.Name, DocumentLimit, demand, requests))
-		}
-		for _, demand := range Demands() {
-			if p.Name == Poisson {
-				all = append(all, single(p, p.Name+" of 1000", largeLimit, demand, requests))
-			}
+			all = append(all, single(p, DocumentLimit, demand, requests))
 		}
 	}
 	return all
@@ -63,7 +58,7 @@ func largeWorkloads(requests int) []Workload {
 		{traffic.Named(Steady), 1.5}, {traffic.Named(Poisson), 2}, {traffic.Named(Bursty), 2},
 		{traffic.Named(FrontLoaded), 2}, {traffic.AtOnce, 1},
 	} {
-		all = append(all, single(w.pattern, w.pattern.Name, largeLimit, w.demand, requests))
+		all = append(all, single(w.pattern, largeLimit, w.demand, requests))
 	}
 	return all
 }
@@ -88,16 +83,16 @@ const (
 )
 
 // single returns a workload of traffic of that pattern.
-func single(p traffic.Pattern, name string, limit int64, demand float64, requests int) Workload {
+func single(p traffic.Pattern, limit int64, demand float64, requests int) Workload {
 	cycle := 2 * traffic.Minute
 	if p.Name == Day {
 		cycle = traffic.Day
 	}
 	rate := demand * float64(limit) / Window.Seconds()
 	return Workload{
-		Name: name, Description: p.Description, Limit: limit, Demand: demand, Length: runLength(requests, rate, cycle),
+		Name: p.Name, Description: p.Description, Limit: limit, Demand: demand, Length: runLength(requests, rate, cycle),
 		arrivals: func(seed uint64, length time.Duration) iter.Seq[time.Duration] {
-			return p.Generate(ownSeed(seed, name), rate, length)
+			return p.Generate(ownSeed(seed, p.Name), rate, length)
 		},
 	}
 }
