@@ -2,32 +2,61 @@ package testbed
 
 import (
 	"bytes"
+	"math/rand/v2"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"weir/bench/internal/loadgen"
 )
 
-// A Proxy makes the way to a server longer: in either direction each byte comes
-// half the round trip later, and in order. It doesn't limit how many may be
-// under way. When one side closes a connection, the other side's end is closed
-// too, once it has got what was under way to it.
-type Proxy struct{ *Listener }
+// A Fault is what happens on the way to a server and back. The zero value is
+// nothing.
+type Fault struct {
+	// RoundTrip makes the way longer: in either direction each byte comes half of
+	// it later, and in order. It doesn't limit how many may be under way.
+	RoundTrip time.Duration
+	Trickle   time.Duration // between two bytes of the replies
+	// Cut ends a connection in the middle of a line, Reset by a TCP reset, each
+	// with this probability wherever a reply would go through.
+	Cut, Reset float64
+	// Swallow lets a connection's replies vanish from now on, also when the
+	// fault is over: no connection loses a part of its stream and goes on.
+	Swallow bool
+}
+
+// A Proxy passes on what either side sends, with the fault that is set. When one
+// side closes a connection, the other side's end is closed too, once it has got
+// what was under way to it. Set is safe for concurrent use.
+type Proxy struct {
+	*Listener
+	fault atomic.Pointer[Fault]
+}
 
 // StartProxy starts one before the server at the host:port target. When it is
 // stopped, what is under way still arrives.
-func StartProxy(target string, roundTrip time.Duration) (*Proxy, error) {
-	l, err := Listen(func(l *Listener, client net.Conn) {
+func StartProxy(target string, f Fault) (p *Proxy, err error) {
+	p = new(Proxy)
+	p.Set(f)
+	p.Listener, err = Listen(func(l *Listener, client net.Conn) {
 		l.join(client, target, func(client, server net.Conn) {
 			var both sync.WaitGroup
-			both.Go(func() { pass(client, server, roundTrip/2) })
-			both.Go(func() { pass(server, client, roundTrip/2) })
+			both.Go(func() {
+				p.pass(client, server, func(piece []byte) bool {
+					_, err := server.Write(piece)
+					return err == nil
+				})
+			})
+			both.Go(func() { p.pass(server, client, p.replies(client.(*net.TCPConn))) })
 			both.Wait()
 		})
 	})
-	return &Proxy{l}, err
+	return p, err
 }
+
+// Set replaces the fault, on all connections.
+func (p *Proxy) Set(f Fault) { p.fault.Store(&f) }
 
 // A piece is what was read at once.
 type piece struct {
@@ -39,9 +68,9 @@ type piece struct {
 // there can be at any delay that the bench has.
 const underWay = 1 << 14
 
-// pass passes on what from sends until that is closed, each byte so much later, and
-// closes to after it.
-func pass(from, to net.Conn, later time.Duration) {
+// pass delivers what from sends until that is closed, or until nobody takes it
+// any more, and closes to after it.
+func (p *Proxy) pass(from, to net.Conn, deliver func([]byte) bool) {
 	pieces := make(chan piece, underWay)
 	go func() {
 		defer close(pieces)
@@ -51,18 +80,53 @@ func pass(from, to net.Conn, later time.Duration) {
 			if err != nil {
 				return // either side has closed it
 			}
-			pieces <- piece{time.Now().Add(later), bytes.Clone(buffer[:n])}
+			pieces <- piece{time.Now().Add(p.fault.Load().RoundTrip / 2), bytes.Clone(buffer[:n])}
 		}
 	}()
-	loadgen.RaisePriority()
+	if p.fault.Load().RoundTrip > 0 { // a thread of its own would cost more than it is worth else
+		loadgen.RaisePriority()
+	}
+	gone := false
 	for piece := range pieces {
 		for early := time.Until(piece.due); early > 0; early = time.Until(piece.due) {
 			loadgen.Pause(early)
 		}
 		// Where nobody reads any more, the rest is dropped.
-		if _, err := to.Write(piece.bytes); err != nil {
+		if !gone && !deliver(piece.bytes) {
+			gone = true
 			from.Close()
+			to.Close()
 		}
 	}
 	to.Close()
+}
+
+// replies returns what delivers pieces of the replies to a client. It reports
+// whether the connection goes on.
+func (p *Proxy) replies(client *net.TCPConn) func(piece []byte) bool {
+	swallowed := false
+	return func(piece []byte) bool {
+		f := p.fault.Load()
+		swallowed = swallowed || f.Swallow
+		switch {
+		case swallowed:
+			return true
+		case rand.Float64() < f.Reset:
+			_ = client.SetLinger(0) // sends a reset in place of the end
+			return false
+		case rand.Float64() < f.Cut:
+			// Before the line end, so that a number may look whole.
+			_, _ = client.Write(piece[:len(piece)-1-rand.IntN(min(3, len(piece)))])
+			return false
+		}
+		// Whoever ends the fault doesn't wait for the rest of a long piece.
+		for ; f.Trickle > 0 && len(piece) > 0 && p.fault.Load().Trickle > 0; piece = piece[1:] {
+			if _, err := client.Write(piece[:1]); err != nil {
+				return false
+			}
+			time.Sleep(f.Trickle)
+		}
+		_, err := client.Write(piece)
+		return err == nil
+	}
 }

@@ -1,8 +1,10 @@
 package testbed
 
 import (
+	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -168,4 +170,25 @@ func TestProfiles(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, []byte{0x1f, 0x8b}, content[:2], "gzip")
 	}
+}
+
+func TestMemcachedThatIsStoppedAndKilled(t *testing.T) {
+	t.Parallel()
+	m := started(t)
+	_, err := m.Do("incr a 1", "NOT_FOUND")
+	require.NoError(t, err)
+	require.NoError(t, m.Signal(syscall.SIGSTOP))
+	_, err = io.WriteString(m.Conn, "version\r\n")
+	require.NoError(t, err)
+	require.NoError(t, m.Conn.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
+	_, err = m.Conn.Read(make([]byte, 1))
+	require.ErrorContains(t, err, "timeout")
+	require.NoError(t, m.Signal(syscall.SIGCONT))
+	_, err = m.Do("set a 0 0 1\r\n1", "STORED") // after the version
+	require.NoError(t, err)
+
+	m.Stop()
+	require.NoError(t, m.Restart(t.Context()))
+	_, err = m.Do("incr a 1", "NOT_FOUND")
+	require.NoError(t, err, "it is empty")
 }

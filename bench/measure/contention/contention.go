@@ -188,7 +188,7 @@ func (f farRun) measure(ctx context.Context, cfg config) (farRow, error) {
 		s.Limit, s.Burst, s.CountDenied = farLimit, farBurst, true
 	}
 	if f.roundTrip > 0 {
-		proxy, err := testbed.StartProxy(m.Addr, f.roundTrip)
+		proxy, err := testbed.StartProxy(m.Addr, testbed.Fault{RoundTrip: f.roundTrip})
 		if err != nil {
 			return farRow{}, err
 		}

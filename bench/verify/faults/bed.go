@@ -58,7 +58,7 @@ type bed struct {
 	cfg     config
 	build   *testbed.Build
 	stores  []*testbed.Memcached
-	proxies []*testbed.FaultyProxy
+	proxies []*testbed.Proxy
 	servers string // the weirs' -memcached
 	args    []string
 	weirs   []*testbed.Process
@@ -88,13 +88,13 @@ func newBed(ctx context.Context, cfg config, build *testbed.Build, stores, megab
 	return b, nil
 }
 
-func (b *bed) addStore(ctx context.Context, megabytes int) (*testbed.FaultyProxy, error) {
+func (b *bed) addStore(ctx context.Context, megabytes int) (*testbed.Proxy, error) {
 	m, err := testbed.StartMemcached(ctx, megabytes)
 	if err != nil {
 		return nil, err
 	}
 	b.stores = append(b.stores, m)
-	p, err := testbed.StartFaultyProxy(m.Addr)
+	p, err := testbed.StartProxy(m.Addr, testbed.Fault{})
 	if err == nil {
 		b.proxies = append(b.proxies, p)
 	}

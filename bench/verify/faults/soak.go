@@ -122,7 +122,7 @@ func (b *bed) misfortunes(ctx context.Context, seed uint64, between func()) (los
 		return time.Duration(least+random.IntN(most-least)) * time.Millisecond
 	}
 	networks := []testbed.Fault{
-		{Delay: 30 * time.Millisecond}, {Trickle: time.Millisecond}, {Cut: 0.2}, {Reset: 0.2}, {Swallow: true},
+		{RoundTrip: 30 * time.Millisecond}, {Trickle: time.Millisecond}, {Cut: 0.2}, {Reset: 0.2}, {Swallow: true},
 	}
 	for begin := time.Now(); time.Since(begin) < b.cfg.length; between() {
 		n := random.IntN(len(b.stores))

@@ -62,7 +62,7 @@ var trials = []trial{
 	{name: "flush_all", processes: 4, run: flush},
 	{name: "servers that move", processes: 1, stores: 3, run: move},
 	{name: "-m 2", processes: 1, megabytes: 2, run: evict},
-	{name: "delayed replies", processes: 1, run: network(testbed.Fault{Delay: 30 * time.Millisecond})},
+	{name: "delayed replies", processes: 1, run: network(testbed.Fault{RoundTrip: 30 * time.Millisecond})},
 	{name: "replies byte by byte", processes: 1, run: network(testbed.Fault{Trickle: time.Millisecond})},
 	{name: "replies cut in mid-line", processes: 1, run: network(testbed.Fault{Cut: 0.2})},
 	{name: "RST storms", processes: 1, run: network(testbed.Fault{Reset: 0.2})},
