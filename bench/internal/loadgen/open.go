@@ -27,11 +27,11 @@ const (
 	LagShare   = 5
 )
 
-// A line is a connection of an open loop. Its times are since the loop's start
-// and those of the check that is on its way.
+// A line is a connection of an open loop. The check that is on its way was due
+// so long after the loop's start.
 type line struct {
 	Connection
-	intended, started atomic.Int64
+	intended atomic.Int64
 }
 
 // An OpenLoop starts checks when they are due, whether earlier ones are answered
@@ -59,15 +59,14 @@ type Sample struct {
 	Unsent  int64         // when the time for late ones was over
 	Elapsed time.Duration // until the last answer, at least the pace's length
 
-	// Late is how much later than due checks were sent; Lag the part of it in
-	// which a connection was free, which is the bench's own fault.
-	Late, Lag *hdrhistogram.Histogram
+	// Lag is how much later than due checks were sent though a connection was
+	// free, which is the bench's own fault.
+	Lag *hdrhistogram.Histogram
 
 	mu       sync.Mutex
 	Statuses map[int]int64
 	Degraded int64                   // answers given without the store
 	Latency  *hdrhistogram.Histogram // since they were due
-	Service  *hdrhistogram.Histogram // since they were sent
 	Wrong    int64                   // answers
 	Example  string                  // of a wrong answer
 	Err      error                   // the first, of a connection
@@ -76,7 +75,7 @@ type Sample struct {
 // NewSample returns one of nothing.
 func NewSample(p Pace) *Sample {
 	return &Sample{
-		Pace: p, Statuses: make(map[int]int64), Late: NewHistogram(), Lag: NewHistogram(), Latency: NewHistogram(), Service: NewHistogram(),
+		Pace: p, Statuses: make(map[int]int64), Lag: NewHistogram(), Latency: NewHistogram(),
 	}
 }
 
@@ -91,10 +90,8 @@ func (s *Sample) Add(o *Sample) {
 	for status, n := range o.Statuses {
 		s.Statuses[status] += n
 	}
-	s.Late.Merge(o.Late)
 	s.Lag.Merge(o.Lag)
 	s.Latency.Merge(o.Latency)
-	s.Service.Merge(o.Service)
 	if s.Example == "" {
 		s.Example = o.Example
 	}
@@ -117,7 +114,6 @@ func (s *Sample) answered(l *line, status int, body []byte, done time.Duration) 
 		}
 	}
 	Record(s.Latency, done-time.Duration(l.intended.Load()))
-	Record(s.Service, done-time.Duration(l.started.Load()))
 	s.Elapsed = max(s.Elapsed, done)
 }
 
@@ -249,11 +245,8 @@ func (l *OpenLoop) send(ctx context.Context, s *Sample, due *Arrivals, client fu
 			}
 			return
 		}
-		started := time.Since(start)
-		Record(s.Late, started-intended)
-		Record(s.Lag, started-max(intended, free))
+		Record(s.Lag, time.Since(start)-max(intended, free))
 		line.intended.Store(int64(intended))
-		line.started.Store(int64(started))
 		s.Sent++
 		if err := line.Send(n); err != nil {
 			s.failed(err)

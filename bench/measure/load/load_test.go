@@ -249,10 +249,9 @@ func TestFaultsFailTheLoad(t *testing.T) {
 	}
 	unavailable := httptest.NewServer(handler(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }))
 	defer unavailable.Close()
-	r, printed, err := loaded(t, "-quick", "-target", "fake="+unavailable.Listener.Addr().String(), "-policies", "p", "-rate", "500", "-connections", "4")
+	r, _, err := loaded(t, "-quick", "-target", "fake="+unavailable.Listener.Addr().String(), "-policies", "p", "-rate", "500", "-connections", "4")
 	assert.ErrorContains(t, err, "such as status 503")
 	assert.InDelta(t, float64(sum(r.Rows[0].Statuses))/50, r.Rows[0].Statuses[503], 1)
-	assert.Contains(t, printed, "503")
 
 	closing := httptest.NewServer(handler(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
 	defer closing.Close()
@@ -260,7 +259,7 @@ func TestFaultsFailTheLoad(t *testing.T) {
 	assert.ErrorContains(t, err, "not answered")
 
 	// A search below which nothing holds.
-	r, printed, err = loaded(t, "-quick", "-target", "fake="+closing.Listener.Addr().String(), "-policies", "p", "-connections", "4", "-p99", "1ns")
+	r, printed, err := loaded(t, "-quick", "-target", "fake="+closing.Listener.Addr().String(), "-policies", "p", "-connections", "4", "-p99", "1ns")
 	assert.ErrorContains(t, err, "p: not even 125 checks/s held")
 	assert.Empty(t, r.Rows)
 	assert.Contains(t, printed, "failed at")

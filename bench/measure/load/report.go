@@ -60,12 +60,10 @@ type latencies struct {
 	P99  time.Duration `json:"p99_ns"`
 	P999 time.Duration `json:"p999_ns"`
 	Max  time.Duration `json:"max_ns"`
-	// Since the check was sent, not since it was due.
-	ServiceP99 time.Duration `json:"service_p99_ns"`
 }
 
 func (l *latencies) all() []time.Duration {
-	return []time.Duration{l.P50, l.P90, l.P99, l.P999, l.Max, l.ServiceP99}
+	return []time.Duration{l.P50, l.P90, l.P99, l.P999, l.Max}
 }
 
 // loadFigures are those of a slice, or of all.
@@ -73,21 +71,20 @@ type loadFigures struct {
 	Rate     float64    `json:"rate"`              // intended, per second
 	Achieved float64    `json:"achieved"`          // answers per second
 	Latency  *latencies `json:"latency,omitempty"` // nil when the bench was behind
-	// 99% of the checks were sent at most so much later than they were due: in
-	// all, and of that by the bench's own fault.
-	Late time.Duration `json:"late_p99_ns"`
-	Lag  time.Duration `json:"lag_p99_ns"`
+	// 99% of the checks were sent at most so much later than they were due, by the
+	// bench's own fault.
+	Lag time.Duration `json:"lag_p99_ns"`
 }
 
 func newFigures(s *loadgen.Sample) loadFigures {
 	f := loadFigures{
 		Rate: s.Pace.Rate, Achieved: float64(s.Latency.TotalCount()) / s.Elapsed.Seconds(),
-		Late: loadgen.Percentile(s.Late, 99), Lag: loadgen.Percentile(s.Lag, 99),
+		Lag: loadgen.Percentile(s.Lag, 99),
 	}
 	if !s.Behind() {
 		of := func(percent float64) time.Duration { return loadgen.Percentile(s.Latency, percent) }
 		f.Latency = &latencies{
-			P50: of(50), P90: of(90), P99: of(99), P999: of(99.9), Max: time.Duration(s.Latency.Max()), ServiceP99: loadgen.Percentile(s.Service, 99),
+			P50: of(50), P90: of(90), P99: of(99), P999: of(99.9), Max: time.Duration(s.Latency.Max()),
 		}
 	}
 	return f
@@ -211,27 +208,20 @@ failed at   the lowest rate that didn't; a bench that was behind was slower than
 }
 
 func (r *Report) printRows(out io.Writer) {
-	header := "policy\tchecks/s\tachieved\tp50 ms\tp90 ms\tp99 ms\tp999 ms\tmax ms\tservice\tlate\tlag\t200\t429\t503\tother\tdegraded\twrites\tkeys\t"
+	header := "policy\tchecks/s\tachieved\tp50 ms\tp90 ms\tp99 ms\tp999 ms\tmax ms\tlag\t200\t429\tdegraded\twrites\tkeys\t"
 	report.TableOf(out, "", header, r.Rows, func(row policyRow) string {
-		other := int64(0)
-		for status, n := range row.Statuses {
-			if loadgen.Unexpected(status) && status != http.StatusServiceUnavailable {
-				other += n
-			}
-		}
 		store := "-\t-\t"
 		if c := row.Store; c != nil {
 			store = fmt.Sprintf("%.2f\t%.1f\t", c.Writes, c.KeysRead)
 		}
-		return fmt.Sprintf("%s\t%s%d\t%d\t%d\t%d\t%d\t%s", row.subject, row.columns(), row.Statuses[http.StatusOK],
-			row.Statuses[http.StatusTooManyRequests], row.Statuses[http.StatusServiceUnavailable], other, row.Degraded, store)
+		return fmt.Sprintf("%s\t%s%d\t%d\t%d\t%s", row.subject, row.columns(),
+			row.Statuses[http.StatusOK], row.Statuses[http.StatusTooManyRequests], row.Degraded, store)
 	}, `
 checks/s    as intended; achieved are the answers until the last came
 p50 to max  from when a check was due until its response was read
-service     p99 from when a check was sent
-late        p99 of how much later than due checks were sent; lag leaves out the wait for a free connection, and so is the bench's own
-            fault: above %s ms and 1/%d of p99 the bench was behind, and latencies are not given
-200 to other answers by status; degraded are those that weir gave without its store
+lag         p99 of how much later than due checks were sent though a connection was free, which is the bench's own fault: above %s ms and
+            1/%d of p99 the bench was behind, and latencies are not given
+200, 429    answers by status, of which other ones fail the run; degraded are those that weir gave without its store
 writes      commands per check by which memcached was to change something; keys are the keys per check that were read
 The policies took turns in %d slices, with the same arrivals and clients each.
 `, report.Milliseconds(loadgen.LagAllowed), loadgen.LagShare, len(r.Rows[0].Slices))
@@ -255,9 +245,9 @@ func (f *loadFigures) columns() string {
 			cells += report.Milliseconds(d) + "\t"
 		}
 	} else {
-		cells += strings.Repeat("-\t", 6)
+		cells += strings.Repeat("-\t", 5)
 	}
-	return cells + report.Milliseconds(f.Late) + "\t" + report.Milliseconds(f.Lag) + "\t"
+	return cells + report.Milliseconds(f.Lag) + "\t"
 }
 
 // Pictures are latency against percentile and, after a search, p99 against rate.
