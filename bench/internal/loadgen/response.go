@@ -67,7 +67,9 @@ func readPlain(r *bufio.Reader) (a response, ok bool) {
 				return a, false
 			}
 			length = n
-		case bytes.EqualFold(name, []byte("Transfer-Encoding")), bytes.EqualFold(name, []byte("Connection")) && !bytes.EqualFold(value, []byte("keep-alive")):
+		case bytes.EqualFold(name, []byte("Transfer-Encoding")):
+			return a, false
+		case bytes.EqualFold(name, []byte("Connection")) && !bytes.EqualFold(value, []byte("keep-alive")):
 			return a, false
 		}
 	}

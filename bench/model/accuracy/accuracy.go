@@ -98,7 +98,8 @@ func measureAll(ctx context.Context, cfg config, workloads []Workload) (*Report,
 	if r.Rows, err = measureRows(ctx, cfg, workloads, measured, (*simulation).Measure); err != nil {
 		return nil, err
 	}
-	if r.Large, err = measureRows(ctx, cfg, largeWorkloads(largeRun*int(cfg.requests)), measured, (*simulation).enforce); err != nil {
+	large := largeWorkloads(largeRun * int(cfg.requests))
+	if r.Large, err = measureRows(ctx, cfg, large, measured, (*simulation).enforce); err != nil {
 		return nil, err
 	}
 	for _, limit := range []int64{DocumentLimit, largeLimit} {

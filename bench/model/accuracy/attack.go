@@ -115,7 +115,8 @@ func attackOn(ctx context.Context, a algorithm, limit int64) (AttackRow, error) 
 		if r.Fullest > row.Fullest {
 			row.Attack, row.Fullest = attack, r.Fullest
 		}
-		row.FullestHalf, row.FullestReleased = max(row.FullestHalf, r.FullestHalf), max(row.FullestReleased, r.FullestReleased)
+		row.FullestHalf = max(row.FullestHalf, r.FullestHalf)
+		row.FullestReleased = max(row.FullestReleased, r.FullestReleased)
 	}
 	return row, nil
 }

@@ -13,7 +13,9 @@ import (
 
 // Pictures are accuracy against cost, and each trace.
 func (r *Report) Pictures() []report.Picture {
-	pictures := []report.Picture{report.NewPicture("accuracy-cost", "the mean difference against Memcached's bytes for a client", 7, costPlot(r))}
+	pictures := []report.Picture{
+		report.NewPicture("accuracy-cost", "the mean difference against Memcached's bytes for a client", 7, costPlot(r)),
+	}
 	for _, t := range r.Traces {
 		pictures = append(pictures, report.Picture{
 			Name: "accuracy-" + t.Name, Shows: t.Shows, Width: 11 * vg.Inch, Height: 6 * vg.Inch, Plots: t.panels(),

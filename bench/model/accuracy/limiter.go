@@ -56,7 +56,8 @@ const epoch = 1_000_000_020 * int64(time.Second) / int64(Window) * int64(Window)
 // is the limiter as it is: only what it admits counts. Without, one that counts
 // admits all, so that each request counts.
 func (a algorithm) subject(limit int64, feedback bool) (*subject, error) {
-	s := &subject{algorithm: a, limit: limit, now: epoch, request: counters.Request{Client: "client", Cost: 1, Limit: limit}}
+	s := &subject{algorithm: a, limit: limit, now: epoch}
+	s.request = counters.Request{Client: "client", Cost: 1, Limit: limit}
 	if !feedback {
 		s.request.Limit = counters.MaxLimit
 		if a.Name == algorithms.Log {
@@ -65,7 +66,9 @@ func (a algorithm) subject(limit int64, feedback bool) (*subject, error) {
 	}
 	var err error
 	store := memory.New(func() time.Time { return time.Unix(0, s.now) })
-	s.limiter, err = a.New(store, algorithms.Config{Options: algorithms.OneClock("bench", 1), Window: Window, Limit: s.request.Limit})
+	s.limiter, err = a.New(store, algorithms.Config{
+		Options: algorithms.OneClock("bench", 1), Window: Window, Limit: s.request.Limit,
+	})
 	return s, err
 }
 

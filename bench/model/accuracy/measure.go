@@ -177,7 +177,7 @@ func (run *simulation) enforce(ctx context.Context, a algorithm) (row Row, err e
 
 // decide feeds the requests to a limiter and calls each with the answers and the
 // true counts.
-func (run *simulation) decide(ctx context.Context, a algorithm, feedback bool, each func(answer answer, truth int64)) error {
+func (run *simulation) decide(ctx context.Context, a algorithm, feedback bool, each func(a answer, truth int64)) error {
 	s, err := a.subject(run.Limit, feedback)
 	if err != nil {
 		return err

@@ -117,7 +117,8 @@ func measurePopulation(ctx context.Context, c population, measured []algorithm) 
 // measure feeds a client to all algorithms.
 func (c population) measure(ctx context.Context, k int, measured []algorithm) (PopulationFigures, error) {
 	run := newSimulation(Workload{
-		Limit: c.limit, Length: PopulationLength, arrivals: func(uint64, time.Duration) iter.Seq[time.Duration] { return c.arrivals(k) },
+		Limit: c.limit, Length: PopulationLength,
+		arrivals: func(uint64, time.Duration) iter.Seq[time.Duration] { return c.arrivals(k) },
 	}, c.seed)
 	one := PopulationFigures{Requests: int64(len(run.times)), Clients: 1, LogAdmitted: run.logAdmitted}
 	if c.rate(k)*Window.Seconds() > float64(c.limit) {
