@@ -15,7 +15,8 @@ import (
 
 const (
 	// CheckPath is that of a check.
-	CheckPath = "/v1/check"
+	CheckPath  = "/v1/check"
+	SettlePath = "/v1/settle"
 	// BatchPath is that of a batch of checks.
 	BatchPath   = "/v1/check/batch"
 	metricsPath = "/metrics"

@@ -93,8 +93,12 @@ func PolicyFile(rows []Workload) string {
 			continue
 		}
 		seen[w.Policy()] = true
-		fmt.Fprintf(&b, "  %s:\n    limits: [{name: %s, %s, limit: %d, window: %s}]\n    on_store_error: deny\n",
-			w.Policy(), algorithms.LimitName, w.Algorithm.Policy(), w.Limit, algorithms.Window)
+		lasts := "window"
+		if w.Algorithm.Name == algorithms.Leases.Name {
+			lasts = "lease"
+		}
+		fmt.Fprintf(&b, "  %s:\n    limits: [{name: %s, %s, limit: %d, %s: %s}]\n    on_store_error: deny\n",
+			w.Policy(), algorithms.LimitName, w.Algorithm.Policy(), w.Limit, lasts, algorithms.Window)
 	}
 	return b.String()
 }

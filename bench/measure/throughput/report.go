@@ -41,7 +41,7 @@ func policies() []loadgen.Workload {
 	for _, w := range ways() {
 		all = append(all, w.checks())
 	}
-	return all
+	return append(all, places)
 }
 
 // A Report is what throughput measured.
@@ -128,6 +128,8 @@ cpu us      of a check in weir and in memcached, and of a single one in weir, wh
 -http net   by net/http alone, where all others are by the plain door
 Go client   callers of one client in the bench's own process, which puts their checks together
 gRPC        the rate limit service of Envoy
+settle      a check of cost 3 and its settlement with a cost of 1 count as one; so do a place's taking and its release, beside
+            single checks of a token bucket
 `)
 	report.TableOf(out, "", "store alone\tincr/s\tof pool\tmin\tmax\t"+report.PercentileHeader, r.Store, func(s storeRow) string {
 		return fmt.Sprintf("%d callers\t%s", s.Callers, s.times())

@@ -140,18 +140,18 @@ func TestQuickThroughput(t *testing.T) {
 	t.Parallel()
 	var r Report
 	_, printed, err := benchtest.Run(t, Run, "throughput", &r,
-		"-quick", "-connections", "4", "-rows", "^sliding N=1, one denied|^store, 16 |^ceiling, incr|^batches of 100, |^Go client, 256|^single, -http net|^gRPC")
+		"-quick", "-connections", "4", "-rows", "^sliding N=1, one denied|^store, 16 |^ceiling, incr|^batches of 100, |^Go client, 256|^single, -http net|^gRPC|^check and settle|^take a place")
 	require.NoError(t, err)
 	assert.Contains(t, printed, "one denied client")
 	assert.Contains(t, printed, "16 callers")
 	require.Len(t, r.Checks, 1)
 	require.Len(t, r.Store, 1)
-	require.Len(t, r.Ways, 4)
+	require.Len(t, r.Ways, 6)
 	assert.Equal(t, 4, r.Connections)
 	assert.Regexp(t, `^\d+\.\d+\.\d+`, r.Machine.Memcached)
 	assert.Equal(t, "sliding N=1", r.Checks[0].Algorithm)
 	assert.Greater(t, r.Checks[0].Denied, 0.5)
-	for _, h := range []halfLoad{r.Checks[0].Half, r.Ways[0].Half, r.Ways[3].Half} {
+	for _, h := range []halfLoad{r.Checks[0].Half, r.Ways[0].Half, r.Ways[3].Half, r.Ways[5].Half} {
 		assert.Positive(t, h.P50)
 		assert.LessOrEqual(t, h.P50, h.P99)
 	}
@@ -161,7 +161,7 @@ func TestQuickThroughput(t *testing.T) {
 		assert.Positive(t, w.cpuTimes.Other, w.How)
 		assert.Positive(t, w.Allocations, w.How)
 	}
-	for _, c := range []comparison{r.Checks[0].comparison, r.Store[0].comparison, r.Ways[0].comparison, r.Ways[3].comparison} {
+	for _, c := range []comparison{r.Checks[0].comparison, r.Store[0].comparison, r.Ways[0].comparison, r.Ways[3].comparison, r.Ways[4].comparison, r.Ways[5].comparison} {
 		assert.Positive(t, c.Rate)
 		assert.Positive(t, c.Other)
 		assert.InDelta(t, c.Rate/c.Other, c.Ratio, 1e-9)

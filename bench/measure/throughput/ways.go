@@ -18,13 +18,17 @@ import (
 
 // A way is one by which checks come to weir: over some connections, one by one or
 // in batches, or from callers, whose checks the Go client puts together or gRPC
-// sends.
+// sends. Or each is settled, or takes a place and releases it, before the next.
 type way struct {
 	connections, batch int
 	callers            int
 	grpc, net          bool
+	settles, releases  bool
 	algorithm          string // "" for sliding windows of ten slots
 }
+
+// places are what is taken and released.
+var places = loadgen.Workload{Algorithm: algorithms.Leases, Traffic: loadgen.Traffic{Clients: loadgen.Distinct.Clients, Limit: 8}}
 
 // checks returns what is checked.
 func (w way) checks() loadgen.Workload {
@@ -33,6 +37,10 @@ func (w way) checks() loadgen.Workload {
 
 func (w way) String() string {
 	switch {
+	case w.settles:
+		return "check and settle"
+	case w.releases:
+		return "take a place and release it"
 	case w.algorithm != "":
 		title := w.checks().Algorithm.Title()
 		w.algorithm = ""
@@ -58,6 +66,7 @@ func ways() []way {
 		{batch: 10, connections: 16, algorithm: algorithms.Sliding60}, {batch: 100, connections: 16, algorithm: algorithms.Sliding60}, {batch: 1000, connections: 16, algorithm: algorithms.Sliding60},
 		{batch: 100, connections: 16, algorithm: algorithms.Token}, {batch: 1000, connections: 1, algorithm: algorithms.Token},
 		{callers: 256}, {callers: 2048}, {callers: 256, grpc: true},
+		{settles: true}, {releases: true, algorithm: algorithms.Token},
 	}
 }
 
@@ -128,6 +137,10 @@ func (w way) start(ctx context.Context, cfg config, build *testbed.Build) (s *se
 			s.started = append(s.started, c.Close)
 			s.connections = w.call(ctx, c)
 		}
+	case w.settles:
+		s.connections, err = loadgen.DialSettling(ctx, s.Addr, loadgen.Reserving(checks.Policy(), 3), `,"cost":1`, cfg.connections)
+	case w.releases:
+		s.connections, err = loadgen.DialSettling(ctx, s.Addr, loadgen.Reserving(places.Policy(), 1), "", cfg.connections)
 	case w.batch > 0:
 		s.connections, err = loadgen.Dial(ctx, s.Addr, loadgen.Batch(checks.Policy(), w.batch), w.connections)
 		s.size = int64(w.batch)

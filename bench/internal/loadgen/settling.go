@@ -1,0 +1,53 @@
+package loadgen
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+)
+
+// A settling connection settles what each check has reserved before it makes the next one:
+// its answer is that to the settlement.
+type settling struct {
+	*Client
+	addr, cost string
+	request    []byte
+}
+
+// Reserving is Check of a cost that is to be settled.
+func Reserving(policy string, cost int64) Request {
+	r := Check(policy, 0)
+	r.Body = fmt.Sprintf(`%s,"cost":%d,"settle":true}`, strings.TrimSuffix(r.Body, "}"), cost)
+	r.Right = func(body []byte) bool { return bytes.Contains(body, []byte(`"settled":true,"already":false`)) }
+	return r
+}
+
+// DialSettling is Dial for what is Reserving, which is settled then. What follows the receipt
+// in the settlement is either `,"cost":` with the cost, or nothing if it is as reserved.
+func DialSettling(ctx context.Context, addr string, r Request, cost string, n int) (Connections, error) {
+	all, err := Dial(ctx, addr, r, n)
+	for i, c := range all {
+		all[i] = &settling{Client: c.(*Client), addr: addr, cost: cost}
+	}
+	return all, err
+}
+
+// Receive implements Connection.
+func (s *settling) Receive() (status int, body []byte, err error) {
+	if status, body, err = s.Client.Receive(); err != nil {
+		return status, body, err
+	}
+	_, rest, _ := bytes.Cut(body, []byte(`"receipt":"`))
+	receipt, _, ok := bytes.Cut(rest, []byte(`"`))
+	if !ok {
+		return status, body, fmt.Errorf("status %d without a receipt: %s", status, Readable(body))
+	}
+	const around = `{"receipt":""}`
+	s.request = fmt.Appendf(s.request[:0], "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n{\"receipt\":%q%s}",
+		SettlePath, s.addr, len(around)+len(receipt)+len(s.cost), receipt, s.cost)
+	if _, err = s.conn.Write(s.request); err != nil {
+		return 0, nil, err
+	}
+	return s.Client.Receive()
+}
