@@ -332,3 +332,56 @@ func (h *leaseHistory) summary() string {
 	}
 	return fmt.Sprintf("%d places, clocks within %v: %v, %d resets, %d kills", h.limit, h.skew, outcomes, len(h.resets), len(h.faults))
 }
+
+// Two places for 10s, with clocks up to 100ms apart, and -store-timeout 1s.
+func TestJudgeOfLeases(t *testing.T) {
+	t.Parallel()
+	got := func(call, back int) *place { return &place{cost: 1, span: at(call, back), status: http.StatusOK} }
+	released := func(p *place, call, back int) *place {
+		p.release, p.ends = at(call, back), http.StatusOK
+		return p
+	}
+	denied := func(call, back int) *place {
+		return &place{cost: 1, span: at(call, back), status: http.StatusTooManyRequests}
+	}
+	renews := func(of *place, call, back, status int) *place {
+		p := &place{cost: 1, span: at(call, back), status: status, renews: of}
+		if status == http.StatusOK {
+			of.renewed = p
+		}
+		return p
+	}
+	one := got(0, 10)
+	kept := renews(one, 5000, 5010, http.StatusOK)
+	lost := got(0, 10)
+	for _, test := range []struct {
+		name   string
+		places []*place
+		resets []reset
+		broken string
+	}{
+		{"as many as there are", []*place{got(0, 10), got(0, 20), denied(100, 110)}, nil, ""},
+		{"one too many", []*place{got(0, 10), got(0, 20), got(5000, 5010)}, nil, "3 of 2 places are relied on at 5.01s"},
+		{"after a release", []*place{got(0, 10), released(got(0, 20), 4000, 4100), got(3990, 4010)}, nil, ""},
+		{"when a lease has ended", []*place{got(0, 10), got(0, 20), got(9999, 10001)}, nil, ""},
+		{"after a renewal", []*place{one, kept, got(0, 20), got(10_500, 10_510), got(10_500, 10_520)}, nil, "3 of 2"},
+		{"after a reset", []*place{got(0, 10), got(0, 20), got(5000, 5010)}, []reset{{span: at(4000, 4500), status: http.StatusNoContent}}, ""},
+		{"denied though one is free", []*place{got(0, 10), denied(100, 110)}, nil, "no more than 2 of 2 can be taken up with it"},
+		{"denied while another clock keeps a lease", []*place{got(0, 10), got(0, 20), denied(10_200, 10_210)}, nil, ""},
+		{"denied when no clock does", []*place{got(0, 10), got(0, 20), denied(10_500, 10_510)}, nil, "no more than 1 of 2"},
+		{"denied long after a release", []*place{got(0, 10), released(got(0, 20), 1000, 1010), denied(2000, 2010)}, nil, "no more than 2 of 2"},
+		{"denied while somebody may have got one", []*place{got(0, 10), {cost: 1, span: at(50, 60)}, denied(100, 110)}, nil, ""},
+		{"slowly denied", []*place{denied(100, 700)}, nil, ""},
+		{"not renewed in its time", []*place{lost, got(0, 20), got(0, 30), renews(lost, 5000, 5010, http.StatusConflict)}, nil, "though its lease hasn't ended"},
+		{"an undocumented answer", []*place{{cost: 1, status: http.StatusInternalServerError}}, nil, "no documented answer"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			h := &leaseHistory{history: &history{skew: 100 * time.Millisecond, timeout: time.Second, resets: test.resets}, limit: 2, lease: 10 * time.Second, places: test.places}
+			broken := strings.Join(h.judge(), "\n")
+			if test.broken == "" {
+				require.Empty(t, broken)
+			}
+			require.Contains(t, broken, test.broken)
+		})
+	}
+}
