@@ -90,7 +90,7 @@ func (f *family[S]) Alone(a *account[S], r counters.Request, of any) counters.De
 	if d := f.decideAlone(s, b, &r); r.Cost == 0 || !d.Allowed && !f.cfg.CountDenied {
 		return d
 	}
-	s, d := l.step(s, r)
+	_, d := l.step(s, r)
 	due := newDebt(r, d)
 	due.generation = 0 // it isn't consumed yet
 	if flown := was.refused(&r, due.kind); flown != nil {
