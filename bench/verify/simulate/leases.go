@@ -154,7 +154,8 @@ func (w *world) judgeLeases() {
 		if c.admitted() {
 			relied = append(relied, w.relied(c))
 		}
-		if c.kind == take && (!c.denied() || c.decision.Contended) { // which may have been counted too
+		late := c.returned.Sub(c.began) >= w.timeout // and then it may have been counted, whatever it was told
+		if c.kind == take && (!c.denied() || c.decision.Contended || late) {
 			taken = append(taken, w.takenUp(c))
 		}
 	}
