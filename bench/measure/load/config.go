@@ -20,6 +20,8 @@ const (
 	ratelimitFormat = "ratelimit"
 	envoyGRPCFormat = "envoy-grpc"
 
+	// mostRate is the highest rate that can be asked for.
+	mostRate = 1_000_000
 	// clients are checked as often as Zipf's law says, with this exponent.
 	clients  = 100_000
 	exponent = 1

@@ -25,9 +25,6 @@ import (
 // doesn't.
 const votes = 2
 
-// mostRate is the highest rate that can be asked for.
-const mostRate = 1_000_000
-
 // A Report is what load measured.
 type Report struct {
 	Machine     report.Machine `json:"machine"`

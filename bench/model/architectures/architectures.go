@@ -19,6 +19,10 @@ import (
 	"weir/counters/memory"
 )
 
+// begin is the time of day of an arrival at 0: two thirds of a minute, so that
+// runs don't begin with a calendar window.
+var begin = time.Unix(40, 0)
+
 // A Limit admits Requests, at least 1, of a client in any Window.
 type Limit struct {
 	Requests int

@@ -126,10 +126,6 @@ func simulate(ctx context.Context, s scenario, rows *[]runRow) error {
 	return nil
 }
 
-// begin is the time of day of an arrival at 0: two thirds of a minute, so that
-// runs don't begin with a calendar window.
-var begin = time.Unix(40, 0)
-
 // Measure has an architecture decide all arrivals, and returns the most that it
 // admitted in any window (t-W, t], and in any of those that follow each other from
 // the Unix epoch on. The error is the architecture's.

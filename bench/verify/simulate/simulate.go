@@ -62,13 +62,10 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
-	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -82,31 +79,6 @@ func simulate(seed uint64, broken mutation, trace io.Writer) []violation {
 type worlds func(seed uint64, broken mutation, trace io.Writer) []violation
 
 var allWorlds = []worlds{simulate, simulateSettlements, simulateLeases}
-
-// happen runs what happens in a world that is drawn from a seed.
-func happen(seed uint64, draw func(uint64, *rand.Rand) scenario, happens func(*world), broken mutation, trace io.Writer) (violations []violation) {
-	defer func() {
-		if r := recover(); r != nil { // goroutines wait for each other
-			violations = append(violations, violation{"timeout", fmt.Sprint(r)})
-		}
-	}()
-	// The bubble needs a T only to fail, which it never does.
-	synctest.Test(new(testing.T), func(*testing.T) {
-		r := rand.New(rand.NewPCG(seed, 0))
-		s := draw(seed, r)
-		if trace != nil {
-			fmt.Fprintln(trace, s.String())
-		}
-		w := newWorld(s, r, broken, trace)
-		defer w.dismiss()
-		w.judge = w.judgeCall
-		happens(w)
-		w.judgeFlush()
-		w.judgeTold()
-		violations = w.violations
-	})
-	return violations
-}
 
 // checks are made, and some taken back, until all is quiet.
 func (w *world) checks() {
