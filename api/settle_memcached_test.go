@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"fmt"
+	"math"
 	"net/http"
 	"runtime"
 	"strings"
@@ -141,7 +142,7 @@ func TestReceiptsLeaveNothingBehind(t *testing.T) {
 	if behindPlain {
 		t.Skip("batches and settlements are those of net/http there too")
 	}
-	const receipts, batch = 2000, 250
+	const receipts, batch = 1000, 250
 	server := memcachedtest.Start(t)
 	p := newPolicy("llm", sliding("slots", 1e9, time.Second, 10, "weighted"), token("bucket", 1e9, time.Second, 0), places("in-flight", 1000, time.Second))
 	p.SettleWithin = time.Second
@@ -170,9 +171,15 @@ func TestReceiptsLeaveNothingBehind(t *testing.T) {
 		return int64(m.HeapAlloc)
 	}
 	settle(receipts) // then it has all that it keeps for clients and connections
-	before := live()
-	settle(receipts)
-	assert.Less(t, live()-before, int64(80*receipts), "in bytes")
+	grown, before := int64(math.MaxInt64), live()
+	for range 5 { // what else lives may grow in one round, what receipts leave in each
+		settle(receipts)
+		after := live()
+		if grown, before = min(grown, after-before), after; grown < 80*receipts {
+			break
+		}
+	}
+	assert.Less(t, grown, int64(80*receipts), "in bytes")
 	assert.Greater(t, server.Stat("total_items"), int64(receipts))
 	t.Parallel()
 	require.Eventually(t, func() bool {
