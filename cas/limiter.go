@@ -20,8 +20,8 @@ import (
 // one round trip: it starts from the state that the process has seen last, or
 // from none, and an attempt that loses brings back the one that won. A denial
 // writes nothing, and needs no round trip at all when nothing remained within
-// counters.MaxStaleness. A client that isn't remembered any more is read again; what
-// the store had still to be told of it is lost.
+// counters.MaxStaleness. A client that isn't remembered any more is read again, and
+// what is due of it is told all the same.
 //
 // If other instances changed the state first until the deadline, the last state
 // seen decides a Take: what it would admit is denied too, as Contended, unless
