@@ -257,11 +257,20 @@ func (by way) TestAnAnswerThatComesAfterTheNext(t *testing.T) {
 // them just before it is told the next.
 type tardyStore struct {
 	limitertest.Store
+	mu    sync.Mutex // as the process settles what is due by itself
 	tardy bool
 	first func()
 }
 
+func (s *tardyStore) be(tardy bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tardy = tardy
+}
+
 func (s *tardyStore) Swap(ctx context.Context, key string, old counters.State, value []byte, ttl time.Duration) (counters.State, bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if !s.tardy {
 		return s.Store.Swap(ctx, key, old, value, ttl)
 	}
@@ -302,13 +311,13 @@ func (by way) TestASwapThatIsDoneLate(t *testing.T) {
 					return err
 				}
 				require.NoError(t, take(1))
-				store.tardy = true
+				store.be(true)
 				if err := take(2); !gone {
 					alone(2, err)
 				}
 				alone(3, counters.ErrNotSent)
 				alone(1, take(1))
-				store.tardy = false
+				store.be(false)
 				require.NoError(t, take(1))
 				d, err := there.Peek(t.Context(), r)
 				require.NoError(t, err)
