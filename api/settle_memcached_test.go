@@ -139,9 +139,6 @@ func TestWhatIsGivenBackIsSeenByAllWithinASecond(t *testing.T) {
 // Receipts take nothing of an instance, and of Memcached no longer than they can be
 // settled.
 func TestReceiptsLeaveNothingBehind(t *testing.T) {
-	if behindPlain {
-		t.Skip("batches and settlements are those of net/http there too")
-	}
 	const receipts, batch = 1000, 250
 	server := memcachedtest.Start(t)
 	p := newPolicy("llm", sliding("slots", 1e9, time.Second, 10, "weighted"), token("bucket", 1e9, time.Second, 0), places("in-flight", 1000, time.Second))
