@@ -353,7 +353,7 @@ func (c *rawClient) check(body string) (a servertest.Answer, err error) {
 // waiting.
 func (c *rawClient) closed() bool {
 	raw, err := c.conn.SyscallConn()
-	if err != nil {
+	if err != nil || c.conn.SetDeadline(time.Time{}) != nil { // or that of the last check may be over
 		return true
 	}
 	var n int
