@@ -121,6 +121,7 @@ incr        the no-op handler, if each request also counts in one of 10,000 coun
 	}, `
 checks/s    by sliding N=10, of 10,000 clients who have been busy for a whole window; each connection or caller goes on as soon
             as it is answered
+            (batches of 1000 by N=60 have a store timeout of 2s, as 16 of them read a million keys when all of their clients are new)
 of single   rate relative to single checks of the same clients over connections to a weir of their own, in turn
 p50 to p999 of a batch, or of a caller's check; at half load from when it was due
 cpu us      of a check in weir and in memcached, and of a single one in weir, while both weirs are loaded so;

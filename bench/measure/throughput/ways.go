@@ -121,6 +121,8 @@ func (w way) start(ctx context.Context, cfg config, build *testbed.Build) (s *se
 		}
 	case w.net:
 		s.Process, err = build.Start(ctx, s.memcached.Addr, "-http", "net")
+	case w.batch == 1000 && w.algorithm == algorithms.Sliding60: // 16 of clients that are new read a million keys
+		s.Process, err = build.Start(ctx, s.memcached.Addr, "-store-timeout", "2s")
 	default:
 		s.Process, err = build.Start(ctx, s.memcached.Addr)
 	}
