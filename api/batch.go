@@ -93,7 +93,7 @@ func (s *Server) checkAll(c echo.Context, checks []decide.Check) error {
 	for _, a := range answers {
 		allowed, degraded = allowed && a.Allowed, degraded || a.Degraded != nil
 		retry, wait = max(retry, a.Retry), max(wait, a.Wait)
-		blocked = blocked || a.Blocked && !a.Policy.Shadow
+		blocked = blocked || a.Blocked && !a.Policy.Shadow && a.Retry == 0
 	}
 	if blocked { // then waiting is no help
 		retry = 0

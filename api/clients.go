@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -13,7 +12,6 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"weir/api/decide"
-	"weir/api/telemetry"
 	"weir/counters"
 	"weir/counters/topk"
 )
@@ -39,15 +37,15 @@ func (s *Server) resetClient(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	now := s.cfg.Now()
-	who := []slog.Attr{slog.String("peer", c.RealIP())}
-	if token := s.tokens.Load().of(c.Request()); token > 0 {
-		who = append(who, slog.Int("token", token))
+	by, err := s.operator(c, d.Name, client)
+	if err != nil {
+		return err
 	}
-	err = s.reset(d, client, now)
-	if err == nil {
+	now := s.cfg.Now()
+	if err = s.reset(d, client, now); err == nil {
 		s.resets.done(lateReset{d.Name, client}, now)
-		s.logReset("client reset", d.Name, client, who...)
+		by.What = "client reset"
+		s.changed(by)
 		return c.NoContent(http.StatusNoContent)
 	}
 	if !s.resets.add(lateReset{d.Name, client}, now) {
@@ -56,7 +54,8 @@ func (s *Server) resetClient(c echo.Context) error {
 	for l := range d.EachLimit() {
 		l.Limiter.Forget(client)
 	}
-	s.logReset("client reset in this process; the store follows when it answers", d.Name, client, append(who, slog.Any("error", err))...)
+	by.What, by.Error = "client reset in this process; the store follows when it answers", err.Error()
+	s.changed(by)
 	return c.NoContent(http.StatusAccepted)
 }
 
@@ -64,14 +63,6 @@ func (s *Server) resetClient(c echo.Context) error {
 func (s *Server) reset(d *decide.Decider, client string, now time.Time) error {
 	ctx := counters.Deadline{At: s.cfg.Now().Add(s.cfg.StoreTimeout)}
 	return d.Reset(&ctx, client, now)
-}
-
-func (s *Server) logReset(message, policy, client string, more ...slog.Attr) {
-	if !s.cfg.LogClients {
-		client = telemetry.HashClient(client)
-	}
-	s.cfg.Log.LogAttrs(context.Background(), slog.LevelInfo, message,
-		append([]slog.Attr{slog.String("policy", policy), slog.String("client", client)}, more...)...)
 }
 
 // RetryResets does the resets that were answered with 202, as far as the store
@@ -87,7 +78,7 @@ func (s *Server) RetryResets() (waiting int) {
 			s.resets.done(r, asked[r])
 		} else if s.reset(d, r.client, asked[r]) == nil {
 			s.resets.done(r, asked[r])
-			s.logReset("client reset, as asked before", d.Name, r.client, slog.Duration("after", s.cfg.Now().Sub(asked[r])))
+			s.changed(change{What: "client reset, as asked before", Policy: d.Name, Client: r.client}, slog.Duration("after", s.cfg.Now().Sub(asked[r])))
 		}
 	})
 	return len(s.resets.waiting())

@@ -113,7 +113,7 @@ func (v visit) pay(t *testing.T, by door) (answer string, closed time.Duration) 
 	synctest.Test(t, func(t *testing.T) {
 		s := newServiceWith(func(c *Config) {
 			if v.token {
-				c.Tokens = []string{"secret"}
+				c.Tokens = []Token{{Secret: "secret"}}
 			}
 		}, doorPolicies()...)
 		client, server := newWire("192.0.2.1:1234")

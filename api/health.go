@@ -44,7 +44,7 @@ func (s *Server) readyz(c echo.Context) error {
 		r.Ready = r.Ready || status.Up
 		r.Servers = append(r.Servers, status)
 	}
-	r.Ready = r.Ready && !r.Draining
+	r.Ready = r.Ready && !r.Draining && (s.cfg.Overrides == nil || s.cfg.Overrides.Ready())
 	if !r.Ready {
 		return c.JSON(http.StatusServiceUnavailable, r)
 	}

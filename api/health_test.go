@@ -82,7 +82,7 @@ func TestMetricsSayWhichServersAreUp(t *testing.T) {
 func TestServersAreNamedToThoseWithAToken(t *testing.T) {
 	t.Parallel()
 	s := newServiceWith(func(cfg *Config) {
-		cfg.Tokens = []string{"secret"}
+		cfg.Tokens = []Token{{Secret: "secret"}}
 		cfg.Health = func() []counters.ServerStatus {
 			return []counters.ServerStatus{{Server: "a:11211"}, {Server: "b:11211", Err: errors.New("dial b:11211"), BreakerOpen: true}}
 		}

@@ -131,7 +131,7 @@ func TestServiceKeepsTheContract(t *testing.T) {
 	queue.Hold = true
 	healthy := true
 	s := newServiceWith(func(cfg *Config) {
-		cfg.Tokens = []string{"token"}
+		cfg.Tokens = []Token{{Secret: "token"}, {Secret: "gateway", ChecksOnly: true}}
 		cfg.Health = func() []counters.ServerStatus {
 			if healthy {
 				return []counters.ServerStatus{{Server: "a:11211"}, {Server: "b:11211", Err: counters.ErrTimeout}}
@@ -242,6 +242,19 @@ func TestServiceKeepsTheContract(t *testing.T) {
 		{what: "peek long", method: http.MethodGet, target: "/v1/policies/api/clients/" + strings.Repeat("a", 1025), status: 400, undescribed: true},
 		{what: "reset", method: http.MethodDelete, target: "/v1/policies/api/clients/alice", status: 204},
 		{what: "reset unknown", method: http.MethodDelete, target: "/v1/policies/none/clients/alice", status: 404},
+
+		{what: "block", method: http.MethodPut, target: "/v1/policies/api/overrides/erin", status: 200, body: `{"blocked":true,"for":"10m","reason":"INC-77"}`},
+		{what: "other limits", method: http.MethodPut, target: "/v1/policies/api/overrides/10.0.0.0%2F8", status: 200, body: `{"limits":{"per-minute":7},"for":"1h"}`},
+		{what: "neither", method: http.MethodPut, target: "/v1/policies/api/overrides/erin", status: 400, body: `{"for":"10m"}`},
+		{what: "override of an unknown policy", method: http.MethodPut, target: "/v1/policies/none/overrides/erin", status: 404, body: `{"blocked":true,"for":"10m"}`},
+		check("blocked for a time", `{"policy":"api","client":"erin"}`, 429),
+		get("/v1/policies/api/overrides", 200), get("/v1/policies/none/overrides", 404),
+		get("/v1/policies/api/overrides/10.0.0.0%2F8", 200), get("/v1/policies/api/overrides/frank", 404), get("/v1/policies/api/overrides/a*b", 400),
+		{what: "an override that has changed", method: http.MethodDelete, target: "/v1/policies/api/overrides/erin", status: 412, headers: []string{"If-Match", `"7"`}},
+		{what: "end", method: http.MethodDelete, target: "/v1/policies/api/overrides/erin", status: 204},
+		{what: "end again", method: http.MethodDelete, target: "/v1/policies/api/overrides/erin", status: 404},
+		get("/v1/audit", 200), get("/v1/audit?n=1", 200), {what: "too many changes", method: http.MethodGet, target: "/v1/audit?n=1001", status: 400, undescribed: true},
+		{what: "checks only", method: http.MethodGet, target: "/v1/audit", status: 403, headers: []string{"Authorization", "Bearer gateway"}},
 
 		get("/v1/auth/nginx", 200), get("/v1/auth/nginx", 403), get("/v1/auth/none", 404), get("/v1/auth/buggy", 500), get("/v1/auth/keyed", 400), get("/v1/auth/optional", 200),
 		{what: "blocked", method: http.MethodGet, target: "/v1/auth/optional", status: 429, headers: []string{"X-Api-Key", "abuser"}},

@@ -16,7 +16,7 @@ func TestRequestsAreCountedByRouteAndCode(t *testing.T) {
 	buggy.Limiter = panickingLimiter{}
 	nginx := newPolicy("nginx", fixed("per-minute", 1, time.Minute))
 	nginx.AuthDenyStatus = http.StatusForbidden
-	s := newServiceWith(func(cfg *Config) { cfg.Tokens = []string{"secret"} },
+	s := newServiceWith(func(cfg *Config) { cfg.Tokens = []Token{{Secret: "secret"}} },
 		newPolicy("api", fixed("per-minute", 1, time.Minute)), nginx, newPolicy("buggy", buggy))
 	send := func(method, target, body string) {
 		s.do(t, method, target, body, "Authorization", "Bearer secret")

@@ -113,7 +113,7 @@ func TestTheLogTellsWhoResets(t *testing.T) {
 	t.Parallel()
 	for _, show := range []bool{false, true} {
 		s := newServiceWith(func(cfg *Config) {
-			cfg.Tokens, cfg.LogClients = []string{"first-token", "second-token"}, show
+			cfg.Tokens, cfg.LogClients = []Token{{Secret: "first-token"}, {Secret: "second-token", Name: "alice of ops"}}, show
 		}, newPolicy("api", fixed("limit", 2, time.Hour)))
 		reset := func() {
 			s.do(t, http.MethodDelete, "/v1/policies/api/clients/alice", "", "Authorization", "Bearer second-token")
@@ -123,10 +123,10 @@ func TestTheLogTellsWhoResets(t *testing.T) {
 			client = "alice"
 		}
 		reset()
-		assert.Regexp(t, `level=INFO msg="client reset" policy=api client=`+client+` peer=192.0.2.1 token=2\n$`, s.log.String())
+		assert.Regexp(t, `level=INFO msg="client reset" policy=api client=`+client+` peer=192.0.2.1 by="alice of ops"\n$`, s.log.String())
 		s.store.failWith(counters.ErrTimeout)
 		reset()
-		assert.Regexp(t, `level=INFO msg="client reset in this process; .*" policy=api client=`+client+` peer=192.0.2.1 token=2 error="limit .*did not answer in time"\n$`, s.log.String())
+		assert.Regexp(t, `level=INFO msg="client reset in this process; .*" policy=api client=`+client+` peer=192.0.2.1 by="alice of ops" error="limit .*did not answer in time"\n$`, s.log.String())
 		s.clock.at(3 * time.Second)
 		s.store.failWith(nil)
 		s.RetryResets()

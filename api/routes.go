@@ -60,6 +60,14 @@ func NewServer(cfg Config) *Server {
 	v1.GET("/policies/:policy/top", safe(s.listTopClients))
 	v1.GET("/policies/:policy/clients/:client", safe(s.peekClient))
 	v1.DELETE("/policies/:policy/clients/:client", safe(s.resetClient))
+	if cfg.Overrides != nil {
+		v1.GET("/policies/:policy/overrides", safe(s.listOverrides))
+		v1.GET("/policies/:policy/overrides/:key", safe(s.showOverride))
+		v1.PUT("/policies/:policy/overrides/:key", safe(s.setOverride))
+		v1.DELETE("/policies/:policy/overrides/:key", safe(s.endOverride))
+		cfg.Overrides.Notify(s.setOverrides)
+	}
+	v1.GET("/audit", safe(s.listChanges))
 	// RouteNotFound takes every method; Any takes only the common ones.
 	v1.RouteNotFound("/auth/:policy", safe(s.forwardAuth))
 	v1.RouteNotFound("/auth/:policy/*", safe(s.forwardAuth))

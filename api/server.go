@@ -13,7 +13,6 @@ package api
 
 import (
 	"context"
-	"crypto/sha256"
 	_ "embed"
 	"errors"
 	"log/slog"
@@ -28,6 +27,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"weir/api/decide"
+	"weir/api/overrides"
 	"weir/api/plain"
 	"weir/api/policy"
 	"weir/api/receipt"
@@ -56,6 +56,8 @@ type Config struct {
 	StoreTimeout time.Duration
 	// Claims are where settlements are claimed, so that each is done once.
 	Claims decide.Claims
+	// Overrides are exceptions that are made at run time; nil means that none can be made.
+	Overrides *overrides.Overrides
 	// Health returns which servers of the store answer, within about a second.
 	// It is called concurrently.
 	Health func() []counters.ServerStatus
@@ -64,7 +66,7 @@ type Config struct {
 	Undecided func(client string, err error)
 	// Tokens are the first bearer tokens; see SetTokens. If there are any, /v1/* needs one of them, and
 	// /readyz and /metrics name no server to those who have none.
-	Tokens []string
+	Tokens []Token
 	// TrustedProxies are the peers whose X-Forwarded- headers are believed, as
 	// Network returns them.
 	TrustedProxies []netip.Prefix
@@ -94,12 +96,15 @@ type Server struct {
 	tokens     atomic.Pointer[tokens]
 	receipts   atomic.Pointer[receipt.Key] // that follows from the tokens
 	active     atomic.Pointer[activePolicies]
+	setting    sync.Mutex // held while active changes, or what is overridden
+	overridden map[string]map[policy.ClientKey]policy.Client
 	batches    *decide.Queue
 	draining   atomic.Bool
 	drained    chan struct{} // closed by Drain
 	requests   sync.RWMutex  // each request holds it for reading
 	held       atomic.Int64  // number of answers that are being held
 	resets     lateResets
+	audit      audit
 }
 
 // HTTPServer returns an http.Server for this service. Its timeouts keep slow or
@@ -147,6 +152,8 @@ type activePolicies struct {
 // A check under way ends with the policy that it began with. So the metrics of a
 // policy that is gone end when policies are next set.
 func (s *Server) SetPolicies(policies policy.Policies) {
+	s.setting.Lock()
+	defer s.setting.Unlock()
 	active := &activePolicies{
 		policies: policies, checks: make(map[string]*telemetry.Checks, len(policies)), unknown: unknownPolicies{log: s.cfg.Log, told: make(map[string]bool)},
 	}
@@ -172,19 +179,20 @@ func (s *Server) SetPolicies(policies policy.Policies) {
 		active.checks[p.Name] = s.cfg.Metrics.Checks(p, before[p.Name], listeners)
 		return active.checks[p.Name]
 	})
+	active.Override(s.overridden)
 	s.active.Store(active)
 }
 
 // SetTokens replaces all bearer tokens at once, and no receipt that was given with
 // others can be settled any more. There must be some if and only if the Config of the
 // server had some.
-func (s *Server) SetTokens(list []string) {
-	t := make(tokens, len(list))
+func (s *Server) SetTokens(list []Token) {
+	t, secrets := newTokens(list), make([]string, len(list))
 	for i, token := range list {
-		t[sha256.Sum256([]byte(token))] = i + 1
+		secrets[i] = token.Secret
 	}
 	s.tokens.Store(&t)
-	key := receipt.NewKey(list)
+	key := receipt.NewKey(secrets)
 	s.receipts.Store(&key)
 }
 

@@ -250,7 +250,7 @@ func TestUnknownPolicy(t *testing.T) {
 
 func TestWrongMethod(t *testing.T) {
 	t.Parallel()
-	for what, tokens := range map[string][]string{"open": nil, "with tokens": {"secret"}} {
+	for what, tokens := range map[string][]Token{"open": nil, "with tokens": {{Secret: "secret"}}} {
 		t.Run(what, func(t *testing.T) {
 			s := newServiceWith(func(cfg *Config) { cfg.Tokens = tokens }, newPolicy("api", fixed("per-minute", 100, time.Minute)))
 			for _, test := range []struct{ method, target, allow string }{

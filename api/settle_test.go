@@ -162,7 +162,7 @@ func TestWrongReceipts(t *testing.T) {
 	t.Parallel()
 	s := newService(newPolicy("llm", fixed("tokens", 100, time.Minute)))
 	r := s.reserve(t, 60)
-	stranger := newServiceWith(func(cfg *Config) { cfg.Tokens = []string{"secret"} }, newPolicy("llm", fixed("tokens", 100, time.Minute)))
+	stranger := newServiceWith(func(cfg *Config) { cfg.Tokens = []Token{{Secret: "secret"}} }, newPolicy("llm", fixed("tokens", 100, time.Minute)))
 	foreign := stranger.do(t, "POST", "/v1/check", `{"policy":"llm","client":"team-a","settle":true}`, "Authorization", "Bearer secret").Receipt
 	require.NotEmpty(t, foreign)
 	before, asked := s.store.counts(t), s.store.operations()

@@ -10,7 +10,9 @@ import (
 
 func TestBearerTokens(t *testing.T) {
 	t.Parallel()
-	s := newServiceWith(func(cfg *Config) { cfg.Tokens = []string{"first-token", "second-token"} },
+	s := newServiceWith(func(cfg *Config) {
+		cfg.Tokens = []Token{{Secret: "first-token"}, {Secret: "second-token", Name: "second"}}
+	},
 		newPolicy("api", fixed("per-minute", 100, time.Minute)))
 	requests := func() []*http.Request {
 		return []*http.Request{

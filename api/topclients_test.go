@@ -80,7 +80,7 @@ func TestTopLeavesOutWhatTheStoreCouldNotDecide(t *testing.T) {
 
 func TestTopSaysWhatWouldBeRight(t *testing.T) {
 	t.Parallel()
-	s := newServiceWith(func(cfg *Config) { cfg.Tokens = []string{"secret"} }, newPolicy("api", fixed("per-minute", 3, time.Minute)))
+	s := newServiceWith(func(cfg *Config) { cfg.Tokens = []Token{{Secret: "secret"}} }, newPolicy("api", fixed("per-minute", 3, time.Minute)))
 	for query, want := range map[string]string{
 		"?n=0":              `n is "0" and must be a whole number from 1 to 100`,
 		"?n=101":            `n is "101" and must be a whole number from 1 to 100`,

@@ -25,6 +25,8 @@ type Answer struct {
 	Limits   []LimitCheck
 	Now      time.Time // of the check
 	Settles  bool      // the check asked for a receipt
+	// Exception is that of the client.
+	Exception policy.Client
 
 	plan       *plan
 	cost       int64 // of the check
@@ -252,6 +254,9 @@ func (a *Answer) sumUp() {
 	}
 	a.Local = a.Local && a.Degraded == nil
 	a.contends = contended && !decided
+	if a.Blocked && !a.Allowed && a.Exception.AtRunTime() {
+		a.Retry = max(0, a.Exception.Until.Sub(a.Now))
+	}
 }
 
 // A Verdict is what became of a check.

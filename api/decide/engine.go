@@ -60,6 +60,14 @@ func NewEngine(c Config, queue *Queue, policies policy.Policies, observe func(*p
 	return e
 }
 
+// Override has exceptions hold besides those of the policies, by their names, in the
+// place of those that held so before.
+func (e *Engine) Override(all map[string]map[policy.ClientKey]policy.Client) {
+	for name, d := range e.deciders {
+		d.Override(all[name])
+	}
+}
+
 // Find returns what decides by the policy of that name. The error is an
 // UnknownPolicy.
 func (e *Engine) Find(name string) (*Decider, error) {
@@ -81,7 +89,7 @@ func (e *Engine) enter(caller context.Context, checks int) (now time.Time, ctx *
 // A Decider decides checks by one policy. Make it with NewDecider, or find it in an
 // Engine. It is safe for concurrent use.
 type Decider struct {
-	policy.Index
+	*policy.Index
 	Config
 	plans    map[*policy.Route]*plan // nil is the route of checks that have none
 	observer Observer
@@ -132,18 +140,20 @@ func (d *Decider) prepare(q Check) (*Answer, error) {
 	}
 	a := answers.Get().(*Answer)
 	*a = Answer{Policy: d.Policy, plan: d.plans[q.Route], Client: q.Client, Limits: a.Limits[:0], Settles: q.Settle, cost: q.Cost}
-	exception := d.Exception(q.Client, q.Network, q.Header)
+	a.Exception = d.Exception(q.Client, q.Network, q.Header)
+	exception := &a.Exception
 	a.Blocked = exception.Blocked && !exception.Exempt
 	if a.Allowed = !a.Blocked; a.Blocked || exception.Exempt {
 		return a, nil
 	}
 	for _, l := range a.plan.limits {
 		limit := l.Limit
-		if own, ok := exception.Limits[l.Name]; ok && l.Route == "" {
+		own, has := exception.Limits[l.Name]
+		if has = has && l.Route == ""; has {
 			limit = own
 		}
 		for _, passed := range q.Limits {
-			if passed.Name == l.Name {
+			if passed.Name == l.Name && !(has && exception.AtRunTime()) {
 				limit = passed.Value
 			}
 		}
@@ -199,6 +209,7 @@ func (d *Decider) Peek(ctx context.Context, client string, now time.Time) (*Answ
 		}
 		a.Allowed = false
 	}
+	a.Now = now
 	a.sumUp()
 	return a, nil
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"weir/counters"
 )
@@ -17,6 +18,26 @@ type Client struct {
 	// Exempt clients are always admitted, Blocked ones never. Neither is
 	// counted. Exempt wins.
 	Exempt, Blocked bool
+	// Until is when one ends that was made at run time. Its limits win over those of a
+	// check. Zero is for one of the policy itself.
+	Until time.Time
+}
+
+// AtRunTime reports whether the exception was made at run time.
+func (c *Client) AtRunTime() bool { return !c.Until.IsZero() }
+
+// Kind says in a word what the exception is: exempt, blocked, limits, or "" if it is none.
+func (c *Client) Kind() string {
+	switch {
+	case c.Exempt:
+		return "exempt"
+	case c.Blocked:
+		return "blocked"
+	case len(c.Limits) > 0:
+		return "limits"
+	default:
+		return ""
+	}
 }
 
 // A ClientKey says for whom an exception holds: for one client by its name, for

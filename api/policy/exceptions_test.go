@@ -118,7 +118,7 @@ func TestExceptionsAreFoundAsBySearch(t *testing.T) {
 }
 
 // newIndex returns the index of a policy with exceptions for these keys.
-func newIndex(t require.TestingT, keys ...string) Index {
+func newIndex(t require.TestingT, keys ...string) *Index {
 	p := &Policy{Clients: make(map[ClientKey]Client)}
 	for _, key := range keys {
 		k, err := ParseClientKey(key)

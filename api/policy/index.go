@@ -2,28 +2,50 @@ package policy
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
+	"sync/atomic"
 )
 
 // An Index is a policy that finds its exceptions and routes by look-ups, however
 // many there are. Make it with NewIndex. It is safe for concurrent use.
 type Index struct {
 	*Policy
-	exceptions exceptions
+	exceptions atomic.Pointer[exceptions]
 	routing    *routing
 }
 
 // NewIndex returns the Index of p, which must not be changed any more.
-func NewIndex(p *Policy) Index { return Index{p, newExceptions(p.Clients), newRouting(p.Routes)} }
+func NewIndex(p *Policy) *Index {
+	x := &Index{Policy: p, routing: newRouting(p.Routes)}
+	x.Override(nil)
+	return x
+}
+
+// Override has exceptions hold besides those of the policy, until it is called again:
+// each in the place of the policy's of the same key.
+func (x *Index) Override(with map[ClientKey]Client) {
+	all := x.Clients
+	if len(with) > 0 {
+		all = maps.Clone(x.Clients)
+		if all == nil {
+			all = make(map[ClientKey]Client, len(with))
+		}
+		maps.Copy(all, with)
+	}
+	found := newExceptions(all)
+	x.exceptions.Store(&found)
+}
 
 // Exception returns the exception of a client, the zero Client if it has none. If
 // network is valid, the client is known by that. Else it is known by its name,
 // which is an address too if it looks like one, unless opaque.
 func (x *Index) Exception(name string, network netip.Prefix, opaque bool) Client {
-	if !opaque && !network.IsValid() && len(x.exceptions.networks) > 0 {
+	e := x.exceptions.Load()
+	if !opaque && !network.IsValid() && len(e.networks) > 0 {
 		network, _ = parseNetwork(name)
 	}
-	return x.exceptions.find(name, network)
+	return e.find(name, network)
 }
 
 // ByAddress returns the name of the client that has an address, which is that of
@@ -33,7 +55,7 @@ func (x *Index) ByAddress(address netip.Addr) (client string, network netip.Pref
 	if address.Is4() {
 		bits = cmp.Or(x.IPv4Prefix, DefaultIPv4Prefix)
 	}
-	if own, ok := x.exceptions.around(network); ok && own.Bits() > bits {
+	if own, ok := x.exceptions.Load().around(network); ok && own.Bits() > bits {
 		return networkName(own), network
 	}
 	return networkName(netip.PrefixFrom(address, bits).Masked()), network

@@ -27,7 +27,8 @@ type Checks struct {
 	degraded, localDenied, missingPath prometheus.Counter
 	duration                           prometheus.Observer
 	limits                             []prometheus.Counter // denials of each of the policy's limits
-	settlements, settledUnits, leases  *prometheus.CounterVec
+	settlements, settledUnits          *prometheus.CounterVec
+	leases, overridden                 *prometheus.CounterVec
 }
 
 // Listeners are told of checks, beside the metrics.
@@ -53,7 +54,7 @@ func (m *Metrics) Checks(p *policy.Policy, before *Checks, l Listeners) *Checks 
 		localDenied: m.localDenials.WithLabelValues(p.Name),
 		missingPath: m.missingPath.WithLabelValues(p.Name),
 		duration:    m.checkDuration.WithLabelValues(p.Name),
-		settlements: m.settlements, settledUnits: m.settledUnits, leases: m.leases,
+		settlements: m.settlements, settledUnits: m.settledUnits, leases: m.leases, overridden: m.overridden,
 	}
 	for v, name := range decide.Verdicts {
 		c.verdicts[v] = m.checks.WithLabelValues(p.Name, name)
@@ -69,7 +70,7 @@ func (m *Metrics) Checks(p *policy.Policy, before *Checks, l Listeners) *Checks 
 func (m *Metrics) Forget(policy string) {
 	for _, vec := range []*prometheus.MetricVec{
 		m.checks.MetricVec, m.checkDuration.MetricVec, m.degraded.MetricVec, m.localDenials.MetricVec, m.limitDenials.MetricVec, m.missingPath.MetricVec,
-		m.settlements.MetricVec, m.settledUnits.MetricVec, m.leases.MetricVec,
+		m.settlements.MetricVec, m.settledUnits.MetricVec, m.leases.MetricVec, m.overridden.MetricVec,
 	} {
 		vec.DeletePartialMatch(prometheus.Labels{"policy": policy})
 	}
@@ -88,6 +89,9 @@ func (c *Checks) Decided(a *decide.Answer, now time.Time, took time.Duration) {
 		}
 	}
 	c.kept.count(a, now)
+	if a.Exception.AtRunTime() {
+		c.overridden.WithLabelValues(c.policy, a.Exception.Kind()).Inc()
+	}
 	if a.Degraded != nil && c.Undecided != nil {
 		c.Undecided(a.Client, a.Degraded)
 	}

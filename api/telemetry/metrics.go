@@ -20,11 +20,12 @@ var durationBuckets = []float64{50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3,
 // zero Metrics aren't usable. They are safe for concurrent use.
 type Metrics struct {
 	// Of checks, and of limits.
-	checks, degraded, localDenials, limitDenials, missingPath, settlements, settledUnits, leases *prometheus.CounterVec
-	checkDuration                                                                                *prometheus.HistogramVec
-	batchSize, casAttempts                                                                       prometheus.Histogram
-	casConflicts, casForeign, casAhead                                                           prometheus.Counter
-	refundsFailed, reseeded                                                                      prometheus.Counter
+	checks, degraded, localDenials, limitDenials, missingPath *prometheus.CounterVec
+	settlements, settledUnits, leases, overridden             *prometheus.CounterVec
+	checkDuration                                             *prometheus.HistogramVec
+	batchSize, casAttempts                                    prometheus.Histogram
+	casConflicts, casForeign, casAhead                        prometheus.Counter
+	refundsFailed, reseeded                                   prometheus.Counter
 	// Of the store.
 	operations     operationCounts
 	operationTimes *prometheus.HistogramVec
@@ -72,7 +73,7 @@ func NewMetrics(r prometheus.Registerer, version string) *Metrics {
 		casConflicts: counter("weir_cas_conflicts_total",
 			"Attempts to write a client's state that lost to another instance.").WithLabelValues(),
 		casForeign: counter("weir_cas_foreign_values_total",
-			"Values in the place of a client's state that this version can't read; the client started anew.").WithLabelValues(),
+			"Values in the place of a client's state that this version can't read, and the client started anew; or of the list of overrides, and what was known of it holds.").WithLabelValues(),
 		casAhead: counter("weir_cas_ahead_total",
 			"Clients' states found from a clock that was further ahead than the clock skew; they were taken as of now.").WithLabelValues(),
 		refundsFailed: counter("weir_refunds_failed_total",
@@ -91,6 +92,8 @@ func NewMetrics(r prometheus.Registerer, version string) *Metrics {
 			"Costs that settlements have given back or charged, by policy and direction: refunded, charged.", "policy", "direction"),
 		leases: counter("weir_leases_total",
 			"Leases by policy, limit and outcome: granted, renewed, released, lost (they had ended, and there was no room to renew them).", "policy", "limit", "outcome"),
+		overridden: counter("weir_override_decisions_total",
+			"Checks that an override decided, or whose limits it replaced, by policy and kind: blocked, exempt, limits.", "policy", "kind"),
 		held: gauge("weir_held_requests",
 			"Answers that are being held until their wait is over."),
 		reloads: counter("weir_config_reloads_total",
@@ -161,6 +164,32 @@ func RegisterViews(r prometheus.Registerer, views, limit func() int) {
 	}
 	gauge("weir_views", "Clients that are remembered, over all limits.", views)
 	gauge("weir_views_limit", "How many clients can be remembered, over all limits.", limit)
+}
+
+// RegisterOverrides registers weir_overrides and weir_overrides_age_seconds with r, once.
+// Each scrape calls count, which calls f for each override that is in force, and age,
+// which returns how long ago the store last told which are; scrapes may overlap.
+func RegisterOverrides(r prometheus.Registerer, count func(f func(policy, kind string)), age func() time.Duration) {
+	promauto.With(r).NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "weir_overrides_age_seconds", Help: "How long ago the store last told which overrides are in force.",
+	}, func() float64 { return age().Seconds() })
+	r.MustRegister(overrides{prometheus.NewDesc("weir_overrides", "Overrides that are in force, by policy and kind: blocked, exempt, limits.", []string{"policy", "kind"}, nil), count})
+}
+
+// overrides are a prometheus.Collector.
+type overrides struct {
+	desc  *prometheus.Desc
+	count func(f func(policy, kind string))
+}
+
+func (o overrides) Describe(to chan<- *prometheus.Desc) { to <- o.desc }
+
+func (o overrides) Collect(to chan<- prometheus.Metric) {
+	counts := make(map[[2]string]int)
+	o.count(func(policy, kind string) { counts[[2]string{policy, kind}]++ })
+	for of, n := range counts {
+		to <- prometheus.MustNewConstMetric(o.desc, prometheus.GaugeValue, float64(n), of[0], of[1])
+	}
 }
 
 // one is 1 if something holds, else 0.

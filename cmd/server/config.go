@@ -19,6 +19,7 @@ import (
 	"strings"
 	"time"
 
+	"weir/api"
 	"weir/api/envoy"
 	"weir/api/policy"
 	"weir/api/policyfile"
@@ -100,7 +101,7 @@ func parseConfig(args, environment []string, out io.Writer) (*config, error) {
 	duration(&cfg.clockSkew, "clock-skew", counters.DefaultClockSkew, "the largest `difference` between the clocks of instances")
 	fs.StringVar(&cfg.keyPrefix, "key-prefix", counters.DefaultKeyPrefix, "`prefix` of all keys in the store")
 	fs.IntVar(&cfg.viewClients, "view-clients", counters.DefaultClients, "how many clients are remembered per limit")
-	fs.StringVar(&cfg.tokenFile, "token-file", "", "`file` of bearer tokens, one a line, of which /v1/* then needs one")
+	fs.StringVar(&cfg.tokenFile, "token-file", "", "`file` of bearer tokens, one a line, of which /v1/* then needs one; \"check TOKEN\" may change nothing for others, and # begins whose it is")
 	cfg.proxies, _ = parseNetworks([]string{"127.0.0.0/8", "::1/128"})
 	fs.Func("trusted-proxies", "`CIDRs` whose X-Forwarded- headers count, comma-separated (default: loopback)", func(s string) (err error) {
 		cfg.proxies, err = parseNetworks(splitList(s, ","))
@@ -263,14 +264,32 @@ func parseNetworks(cidrs []string) ([]netip.Prefix, error) {
 	return networks, nil
 }
 
-// readTokens reads the bearer tokens in a file, one a line. Empty lines and
-// lines that begin with # are left out.
-func readTokens(file string) ([]string, error) {
+// readTokens reads the bearer tokens in a file, one a line: the token alone, or behind a
+// word that says what it may do, operate or check; and then, if any, # and whose it is.
+// Empty lines and lines that begin with # are left out.
+func readTokens(file string) (tokens []api.Token, err error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("-token-file: %w", err)
 	}
-	tokens := slices.DeleteFunc(splitList(string(data), "\n"), func(line string) bool { return line[0] == '#' })
+	number := 0
+	for line := range strings.Lines(string(data)) {
+		number++
+		words, name, _ := strings.Cut(" "+strings.TrimSpace(line), " #")
+		var t api.Token
+		switch fields := strings.Fields(words); {
+		case len(fields) == 0:
+			continue
+		case len(fields) == 1:
+			t.Secret = fields[0]
+		case len(fields) == 2 && (fields[0] == "operate" || fields[0] == "check"):
+			t.Secret, t.ChecksOnly = fields[1], fields[0] == "check"
+		default:
+			return nil, fmt.Errorf("-token-file %s:%d: a line must be a token, \"operate\" and a token, or \"check\" and a token, and then # and whose it is", file, number)
+		}
+		t.Name = strings.TrimSpace(name)
+		tokens = append(tokens, t)
+	}
 	if len(tokens) == 0 {
 		return nil, fmt.Errorf("-token-file %s has no token; it needs one a line", file)
 	}

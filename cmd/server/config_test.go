@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"weir/api"
 	"weir/cmd/server/servertest"
 )
 
@@ -252,9 +253,17 @@ func TestDurationsInTheLog(t *testing.T) {
 
 func TestReadTokens(t *testing.T) {
 	t.Parallel()
-	tokens, err := readTokens(servertest.WriteFile(t, "tokens", "# of the team\n\n  first \r\nse cond\n#last\n"))
+	tokens, err := readTokens(servertest.WriteFile(t, "tokens", "# of the team\n\n  first \r\noperate second\ncheck th#rd # a gateway #1\nfourth #\n#last\n"))
 	require.NoError(t, err)
-	assert.Equal(t, []string{"first", "se cond"}, tokens)
+	assert.Equal(t, []api.Token{
+		{Secret: "first"}, {Secret: "second"}, {Secret: "th#rd", Name: "a gateway #1", ChecksOnly: true}, {Secret: "fourth"},
+	}, tokens)
+
+	for _, wrong := range []string{"se cond", "look secret", "check a b"} {
+		file := servertest.WriteFile(t, "tokens", "first\n"+wrong+"\n")
+		_, err = readTokens(file)
+		assert.EqualError(t, err, "-token-file "+file+`:2: a line must be a token, "operate" and a token, or "check" and a token, and then # and whose it is`)
+	}
 
 	file := servertest.WriteFile(t, "tokens", "# none\n\n")
 	_, err = readTokens(file)

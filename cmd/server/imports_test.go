@@ -49,13 +49,14 @@ var folders = map[string]struct {
 	"subwindow":                   {[]string{"counters", "counters/ledger"}, nil},
 	"cas":                         {[]string{"counters", "counters/ledger"}, nil},
 	"api/policy":                  {[]string{"counters"}, nil},
+	"api/overrides":               {[]string{"counters", "api/policy"}, nil},
 	"api/receipt":                 {nil, nil},
 	"api/decide": {[]string{"counters", "api/policy", "api/receipt"}, []string{
 		"github.com/go-json-experiment/json", // quotes names in headers
 	}},
 	"api/telemetry": {[]string{"counters", "counters/topk", "api/policy", "api/decide"}, []string{"github.com/prometheus/client_golang"}},
 	"api/plain":     {},
-	"api": {[]string{"counters", "counters/topk", "api/plain", "api/policy", "api/receipt", "api/decide", "api/telemetry"}, []string{
+	"api": {[]string{"counters", "counters/topk", "api/plain", "api/policy", "api/overrides", "api/receipt", "api/decide", "api/telemetry"}, []string{
 		"github.com/go-json-experiment/json", "github.com/labstack/echo/v4", "github.com/prometheus/client_golang",
 	}},
 	"api/envoy": {[]string{"counters", "api/policy", "api/decide"}, []string{
@@ -67,7 +68,7 @@ var folders = map[string]struct {
 	}},
 	"api/client":          {}, // so that it brings its users nothing
 	"api/client/weirecho": {[]string{"api/client"}, []string{"github.com/labstack/echo/v4"}},
-	"cmd/server": {[]string{"counters", "counters/memory", "counters/memcached", "api", "api/policy", "api/decide", "api/telemetry", "api/envoy", "api/policyfile"}, []string{
+	"cmd/server": {[]string{"counters", "counters/memory", "counters/memcached", "api", "api/policy", "api/overrides", "api/decide", "api/telemetry", "api/envoy", "api/policyfile"}, []string{
 		"github.com/prometheus/client_golang",
 		"golang.org/x/sys/unix", // an option of a listener's socket
 	}},

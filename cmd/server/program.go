@@ -27,6 +27,7 @@ import (
 	"weir/api"
 	"weir/api/decide"
 	"weir/api/envoy"
+	"weir/api/overrides"
 	"weir/api/policy"
 	"weir/api/policyfile"
 	"weir/api/telemetry"
@@ -65,6 +66,7 @@ type program struct {
 	metrics    *telemetry.Metrics
 	limiters   *policyfile.Limiters
 	refunds    counters.Group // that outlive their checks
+	overrides  *overrides.Overrides
 	watchStore func(context.Context)
 	closeStore func() error
 
@@ -111,6 +113,14 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 	}
 	options := cfg.limiterOptions()
 	options.Refunds, options.RefundFailed = &p.refunds, p.metrics.RefundFailed
+	p.overrides = overrides.New(overrides.Config{
+		Store: store, KeyPrefix: cfg.keyPrefix, Horizon: options.Horizon(), Now: now, Foreign: p.metrics.Foreign, Log: p.log,
+	})
+	telemetry.RegisterOverrides(registry, func(f func(policy, kind string)) {
+		for _, o := range p.overrides.All() {
+			f(o.Policy, o.Kind())
+		}
+	}, p.overrides.Age)
 	store = p.metrics.InstrumentStore(store)
 	p.limiters = policyfile.NewLimiters(store, options, p.metrics, p.log)
 	telemetry.RegisterViews(registry, p.limiters.Clients, p.limiters.ClientLimit)
@@ -120,7 +130,7 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 	}
 	p.metrics.Loaded(time.Now())
 	p.metrics.FilesRight(true)
-	var tokens []string
+	var tokens []api.Token
 	if cfg.tokenFile != "" {
 		if err := p.watch(func() (err error) {
 			if tokens, err = readTokens(cfg.tokenFile); err == nil && p.server != nil {
@@ -135,6 +145,7 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 		Policies:       loaded.policies,
 		StoreTimeout:   cfg.storeTimeout,
 		Claims:         decide.Claims{Store: store, KeyPrefix: cfg.keyPrefix, Horizon: options.Horizon(), Late: &p.refunds},
+		Overrides:      p.overrides,
 		Health:         health,
 		Undecided:      undecided,
 		Tokens:         tokens,
@@ -330,6 +341,7 @@ func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) 
 	p.greet()
 	work.Go(func() { p.watchStore(working) })
 	work.Go(func() { p.retryResetsUntil(working) })
+	work.Go(func() { p.overrides.Watch(working) })
 
 	var open, changed atomic.Int64
 	var silent sync.Map // keys are the connections that have sent nothing yet

@@ -1,0 +1,214 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/api/policy"
+)
+
+func (s *service) override(t *testing.T, name, key, body string) result {
+	t.Helper()
+	return s.do(t, http.MethodPut, "/v1/policies/"+name+"/overrides/"+url.PathEscape(key), body)
+}
+
+func (s *service) endOverride(t *testing.T, name, key string) result {
+	t.Helper()
+	return s.do(t, http.MethodDelete, "/v1/policies/"+name+"/overrides/"+url.PathEscape(key), "")
+}
+
+// An override is in force at once until its end, or until somebody ends it; then what the
+// policy says holds again.
+func TestOverridesHoldForATime(t *testing.T) {
+	t.Parallel()
+	p := newPolicy("api", fixed("per-minute", 3, time.Minute))
+	p.Clients = clients(map[string]policy.Client{"gold": {Limits: map[string]int64{"per-minute": 5}}, "abuser": {Blocked: true}})
+	s := newService(p)
+	check := func(client string, status int) result {
+		t.Helper()
+		r := s.check(t, fmt.Sprintf(`{"policy":"api","client":%q}`, client))
+		require.Equal(t, status, r.Code, r.Body)
+		return r
+	}
+	s.clock.at(0)
+
+	require.Equal(t, http.StatusOK, s.override(t, "api", "gold", `{"blocked":true,"for":"10m","reason":"INC-77"}`).Code)
+	r := check("gold", http.StatusTooManyRequests)
+	assert.InDelta(t, 600, r.RetryAfter, 0.001)
+	assert.Equal(t, "600", r.Header.Get("Retry-After"))
+	s.clock.at(9*time.Minute + 59*time.Second)
+	assert.InDelta(t, 1, check("gold", http.StatusTooManyRequests).RetryAfter, 0.001)
+	require.Equal(t, http.StatusNoContent, s.endOverride(t, "api", "gold").Code)
+	assert.EqualValues(t, 5, check("gold", http.StatusOK).Limits[0].Limit, "what the policy says")
+
+	require.Equal(t, http.StatusOK, s.override(t, "api", "abuser", `{"exempt":true,"for":"1m"}`).Code)
+	assert.Empty(t, check("abuser", http.StatusOK).Limits)
+	require.Equal(t, http.StatusNoContent, s.endOverride(t, "api", "abuser").Code)
+	assert.Zero(t, check("abuser", http.StatusTooManyRequests).RetryAfter, "for good")
+
+	require.Equal(t, http.StatusOK, s.override(t, "api", "team:*", `{"limits":{"per-minute":1},"for":"1m"}`).Code)
+	check("team:a", http.StatusOK)
+	check("team:a", http.StatusTooManyRequests)
+	r = s.check(t, `{"policy":"api","client":"team:b","limits":{"per-minute":100}}`)
+	assert.EqualValues(t, 1, r.Limits[0].Limit, "it wins over the check's own")
+	require.Equal(t, http.StatusOK, s.override(t, "api", "10.0.0.0/8", `{"blocked":true,"for":"1m"}`).Code)
+	check("10.1.2.3", http.StatusTooManyRequests)
+	check("11.1.2.3", http.StatusOK)
+}
+
+// A blocked client asks nothing of the store, alone, in a batch, and among checks of which
+// all are admitted or none.
+func TestBlockedClientsAskNothingOfTheStore(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("api", fixed("per-minute", 3, time.Minute), token("bucket", 3, time.Minute, 0)))
+	require.Equal(t, http.StatusOK, s.override(t, "api", "abuser", `{"blocked":true,"for":"10m"}`).Code)
+	for range 100 {
+		require.Equal(t, http.StatusTooManyRequests, s.check(t, `{"policy":"api","client":"abuser"}`).Code)
+		s.do(t, http.MethodPost, "/v1/check/batch", `{"checks":[{"policy":"api","client":"abuser"},{"policy":"api","client":"abuser","cost":2}]}`)
+		r := s.do(t, http.MethodPost, "/v1/check/batch", `{"checks":[{"policy":"api","client":"abuser"}],"all":true}`)
+		require.Equal(t, http.StatusTooManyRequests, r.Code)
+		require.InDelta(t, 600, r.RetryAfter, 0.001)
+	}
+	requireUntouched(t, s)
+	requireMetrics(t, s, `weir_override_decisions_total{kind="blocked",policy="api"} 400`)
+}
+
+func TestOverridesAreListed(t *testing.T) {
+	t.Parallel()
+	s := newServiceWith(func(cfg *Config) { cfg.Tokens = []Token{{Secret: "secret", Name: "alice"}} }, newPolicy("api", fixed("per-minute", 3, time.Minute)), newPolicy("gone", fixed("l", 1, time.Minute)))
+	auth := []string{"Authorization", "Bearer secret"}
+	s.clock.at(0)
+	put := s.do(t, http.MethodPut, "/v1/policies/api/overrides/a%2Fb", `{"limits":{"per-minute":7},"for":"2h","reason":"promised"}`, auth...)
+	want := `{"client":"a/b","limits":{"per-minute":7},"until":"` + epoch.Add(2*time.Hour).UTC().Format(time.RFC3339) + `","reason":"promised","by":"alice","revision":1}`
+	require.JSONEq(t, want, put.Body)
+	assert.Equal(t, `"1"`, put.Header.Get("ETag"))
+	assert.JSONEq(t, want, s.do(t, http.MethodGet, "/v1/policies/api/overrides/a%2Fb", "", auth...).Body)
+	assert.JSONEq(t, `{"overrides":[`+want+`],"as_of":0}`, s.do(t, http.MethodGet, "/v1/policies/api/overrides", "", auth...).Body)
+	requireProblem(t, s.do(t, http.MethodGet, "/v1/policies/api/overrides/a", "", auth...), http.StatusNotFound, `there is no override for client "a" in policy "api"`)
+	requireProblem(t, s.do(t, http.MethodDelete, "/v1/policies/api/overrides/a", "", auth...), http.StatusNotFound, `there is no override for client "a"`)
+	requireProblem(t, s.do(t, http.MethodDelete, "/v1/policies/api/overrides/a%2Fb", "", append(auth, "If-Match", `"2"`)...), http.StatusPreconditionFailed, "GET it again")
+	requireProblem(t, s.do(t, http.MethodGet, "/v1/policies/none/overrides", "", auth...), http.StatusNotFound, `no policy "none"`)
+
+	// They outlive a reload, and their policy too.
+	require.Equal(t, http.StatusOK, s.do(t, http.MethodPut, "/v1/policies/gone/overrides/c", `{"blocked":true,"for":"1h"}`, auth...).Code)
+	s.SetPolicies(policy.Policies{"api": s.active.Load().policies["api"]})
+	r := s.do(t, http.MethodPost, "/v1/check", `{"policy":"api","client":"a/b"}`, auth...)
+	assert.EqualValues(t, 7, r.Limits[0].Limit)
+	r = s.do(t, http.MethodGet, "/v1/policies/gone/overrides", "", auth...)
+	assert.Contains(t, r.Body, `"policy_missing":true`)
+	assert.Equal(t, http.StatusNoContent, s.do(t, http.MethodDelete, "/v1/policies/gone/overrides/c", "", auth...).Code)
+}
+
+func TestWrongOverridesChangeNothing(t *testing.T) {
+	t.Parallel()
+	small := fixed("small", 3, time.Minute)
+	small.MaxLimit = 10
+	s := newService(newPolicy("api", fixed("per-minute", 3, time.Minute), small))
+	for body, detail := range map[string]string{
+		`{}`:                             `needs one of "blocked": true`,
+		`{"for":"10m"}`:                  `needs one of "blocked": true`,
+		`{"blocked":false,"for":"10m"}`:  `needs one of "blocked": true`,
+		`{"limits":{},"for":"10m"}`:      `needs one of "blocked": true`,
+		`{"blocked":true,"exempt":true}`: `needs one of "blocked": true`,
+		`{"blocked":true,"limits":{"per-minute":1},"for":"1m"}`: `needs one of "blocked": true`,
+		`{"blocked":true}`:                                                        `for is "" and must be how long it is to last, from 1s to 720h0m0s`,
+		`{"blocked":true,"for":"0.5s"}`:                                           `for is "0.5s"`,
+		`{"blocked":true,"for":"721h"}`:                                           `for is "721h"`,
+		`{"blocked":true,"for":"soon"}`:                                           `for is "soon"`,
+		`{"blocked":true,"for":10}`:                                               `for must be a string`,
+		`{"blocked":1,"for":"1m"}`:                                                `blocked must be true or false`,
+		`{"limits":{"none":1},"for":"1m"}`:                                        `policy "api" has no limit "none"`,
+		`{"limits":{"per-minute":0},"for":"1m"}`:                                  `"per-minute" is 0 and must be a whole number from 1`,
+		`{"limits":{"small":11},"for":"1m"}`:                                      `"small" is 11 and must be a whole number from 1 to 10`,
+		`{"limits":{"per-minute":1.5},"for":"1m"}`:                                `must be a whole number in range`,
+		`{"blocked":true,"for":"1m","until":"now"}`:                               `unknown field "until"; known are blocked, exempt, limits, for, reason`,
+		`{"blocked":true,"for":"1m","reason":"` + strings.Repeat("r", 201) + `"}`: `reason is 201 bytes long`,
+		`[]`: `the body must be an object`,
+		``:   `the body is empty`,
+	} {
+		requireProblem(t, s.override(t, "api", "c", body), http.StatusBadRequest, detail)
+	}
+	const good = `{"blocked":true,"for":"1m"}`
+	requireProblem(t, s.override(t, "none", "c", good), http.StatusNotFound, `no policy "none"`)
+	requireProblem(t, s.override(t, "api", "a*b", good), http.StatusBadRequest, "has a * before its end")
+	requireProblem(t, s.override(t, "api", "10.0.0.1/8", good), http.StatusBadRequest, "write 10.0.0.0/8 for the range")
+	requireProblem(t, s.override(t, "api", strings.Repeat("c", 1025), good), http.StatusBadRequest, "1 to 1024 bytes")
+	requireProblem(t, s.override(t, "api", "c", `{"blocked":true,"for":"1m","reason":"`+strings.Repeat("r", 1<<20)+`"}`), http.StatusRequestEntityTooLarge, "65536")
+	for _, revision := range []string{`"0"`, `"x"`, `1`, `W/"1"`} {
+		requireProblem(t, s.do(t, http.MethodPut, "/v1/policies/api/overrides/c", good, "If-Match", revision), http.StatusBadRequest, "must be the revision of an override")
+	}
+	requireProblem(t, s.do(t, http.MethodPut, "/v1/policies/api/overrides/c", good, "If-Match", `"1"`), http.StatusPreconditionFailed, "GET it again")
+	assert.JSONEq(t, `{"overrides":[],"as_of":0}`, s.do(t, http.MethodGet, "/v1/policies/api/overrides", "").Body)
+}
+
+// Whoever may only make checks changes nothing for others, and the audit has who tried
+// and who did.
+func TestRights(t *testing.T) {
+	t.Parallel()
+	s := newServiceWith(func(cfg *Config) {
+		cfg.Tokens = []Token{{Secret: "secret", Name: "gateway", ChecksOnly: true}, {Secret: "other"}}
+	}, newPolicy("api", fixed("per-minute", 3, time.Minute)))
+	const block = `{"blocked":true,"for":"10m","reason":"INC-77"}`
+	for _, request := range []struct{ method, target, body string }{
+		{http.MethodPut, "/v1/policies/api/overrides/c", block},
+		{http.MethodGet, "/v1/policies/api/overrides/c", ""},
+		{http.MethodDelete, "/v1/policies/api/overrides/c", ""},
+		{http.MethodGet, "/v1/policies/api/overrides", ""},
+		{http.MethodDelete, "/v1/policies/api/clients/c", ""},
+		{http.MethodGet, "/v1/audit", ""},
+	} {
+		r := s.do(t, request.method, request.target, request.body, "Authorization", "Bearer secret")
+		requireProblem(t, r, http.StatusForbidden, "this token may only make checks")
+	}
+	for _, target := range []string{"/v1/policies", "/v1/policies/api", "/v1/policies/api/top", "/v1/policies/api/clients/c"} {
+		require.Equal(t, http.StatusOK, s.do(t, http.MethodGet, target, "", "Authorization", "Bearer secret").Code, target)
+	}
+	require.Equal(t, http.StatusOK, s.do(t, http.MethodPost, "/v1/check", `{"policy":"api","client":"c"}`, "Authorization", "Bearer secret").Code)
+
+	auth := []string{"Authorization", "Bearer other"}
+	require.Equal(t, http.StatusOK, s.do(t, http.MethodPut, "/v1/policies/api/overrides/c", block, auth...).Code)
+	require.Equal(t, http.StatusNoContent, s.do(t, http.MethodDelete, "/v1/policies/api/overrides/c", "", auth...).Code)
+	require.Equal(t, http.StatusNoContent, s.do(t, http.MethodDelete, "/v1/policies/api/clients/c", "", auth...).Code)
+	r := s.do(t, http.MethodGet, "/v1/audit?n=4", "", auth...)
+	require.Equal(t, http.StatusOK, r.Code, r.Body)
+	var got struct{ Changes []change }
+	require.NoError(t, json.Unmarshal([]byte(r.Body), &got))
+	require.Len(t, got.Changes, 4)
+	for i, want := range []change{
+		{What: "client reset", By: "d9298a10"},
+		{What: "override ended: blocked", By: "d9298a10", Reason: "INC-77"},
+		{What: "override set: blocked for 10m0s", By: "d9298a10", Reason: "INC-77"},
+		{What: "refused to one who may only make checks: GET /v1/audit", By: "gateway"},
+	} {
+		c := got.Changes[i]
+		assert.Equal(t, want.What, c.What)
+		assert.Equal(t, want.By, c.By)
+		assert.Equal(t, want.Reason, c.Reason)
+		assert.NotEqual(t, "c", c.Client, "it is hashed")
+	}
+	assert.Contains(t, s.log.String(), `level=INFO msg="override set: blocked for 10m0s" policy=api client=2e7d2c03a9507ae2 peer=192.0.2.1 by=d9298a10 reason=INC-77`)
+	for _, n := range []string{"0", "1001", "x"} {
+		requireProblem(t, s.do(t, http.MethodGet, "/v1/audit?n="+n, "", auth...), http.StatusBadRequest, "must be a whole number from 1 to 1000")
+	}
+}
+
+func TestTheAuditHasTheLastChanges(t *testing.T) {
+	t.Parallel()
+	var a audit
+	for n := range maxAudited + 10 {
+		a.add(change{What: fmt.Sprint(n)})
+	}
+	last := a.last(maxAudited + 1)
+	require.Len(t, last, maxAudited)
+	assert.Equal(t, "1009", last[0].What)
+	assert.Equal(t, "10", last[maxAudited-1].What)
+	assert.Len(t, a.last(3), 3)
+}
