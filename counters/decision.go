@@ -105,8 +105,7 @@ type Decision struct {
 	// Wait is the time until an admitted request may proceed; 0 for all
 	// algorithms that do not queue.
 	Wait time.Duration
-	// Local reports that no store was asked: what the process had read a moment
-	// before decided.
+	// Local reports that no store was asked: what the process knew decided.
 	Local bool
 	// Receipt is what Refund has to know of an admission beside the request.
 	Receipt Receipt

@@ -13,12 +13,12 @@ import (
 
 // A slot is what a process knows of one of a client's counters.
 type slot struct {
-	// count is what the store has, as last seen or as this process has made it, with
+	// count is what the store has, as last seen or as this process has made it, including
 	// what it has lost since.
 	count int64
-	// own is how much of it this process has put there, and nobody has taken back or
-	// may: the store has less only if it has lost something. It is negative while what
-	// was taken back isn't known to have been put there.
+	// own is how much of it this process has added that nobody else may take back: a store
+	// with less has lost something. It is negative while what was taken back isn't known to
+	// have been added.
 	own int64
 }
 
@@ -27,22 +27,23 @@ type slot struct {
 type due struct {
 	bucket, cost int64
 	// believed is what the cost stands for if other processes have gone on as
-	// before: it is cost or more. Once this process has told the store, the rest is
-	// expected of the others until a moment in Unix nanoseconds; 0: it hasn't.
+	// before: it is cost or more. Once this process begins to tell the store, the rest is
+	// expected of the others until a moment in Unix nanoseconds, be the cost 0 by then; 0:
+	// it hasn't begun.
 	believed, until int64
 	at              int64 // Unix nanoseconds, of the latest request in it
 }
 
-// A flight is an addition under way, or one whose calls had no answer. What it has counted
-// is given back when it's known to be done: those of its callers who don't get an
-// answer decide alone, and what they admit is due.
+// A flight is an addition under way, or one whose calls had no answer. Once it is known to be
+// done, all of it is given back: those of its callers who don't get an answer decide alone,
+// and what they admit is due.
 type flight struct {
 	bucket, sum int64
 	before      int64 // what the store may have had before it
-	alone       int64 // what its callers were admitted alone, which is due but for taken()
+	alone       int64 // what of it was admitted alone, which is due but for taken()
 	seen        bool  // the slot was read since
 	in          int64 // how much of it is taken to be in what was read: what is more than before, up to sum
-	at          int64 // Unix nanoseconds, of the latest request in it, and after the last reset that is known
+	at          int64 // Unix nanoseconds, of its latest request, or after the last known reset if that is later
 	outcome     ledger.Outcome
 }
 
@@ -68,7 +69,7 @@ type account struct {
 	top   int64  // the number of the newest slot
 	size  int    // how many there are; 0 if nothing is known
 	slots []slot // newest first, and none behind the last with a count
-	// Slots from first to final don't change any more and were read.
+	// Slots from first to final were read, and change only with the generation.
 	first, final int64
 
 	visits     ledger.Share
@@ -77,14 +78,14 @@ type account struct {
 	doubtful   bool // all has to be read before anything is counted
 	mayBeReset bool // the generation has to be read before what is due is told
 	untold     bool // others have to be told that the past has changed
-	denied     bool // there was no room for the last check
+	denied     bool // a call of the last batch was: the next may be, without the store
 }
 
 // An unsettled is what the store is still to be told, or may have been. Most clients
 // have none, and take no room for it.
 type unsettled struct {
 	dues    []due     // in order of their slots
-	share   float64   // of what is admitted, as long as something was admitted alone
+	share   float64   // of all that is admitted, from when the first cost became due
 	flights []*flight // without an answer, until their outcome is known and taken over
 }
 
@@ -115,9 +116,9 @@ func (a *account) prefix() string { return a.key[:strings.LastIndexByte(a.key, '
 
 // A generation is a counter beside a client's. Each reset leaves it above what it was,
 // and above the millisecond of its time, in units of resetUnit.
-// What changes the past raises it by any number up to mostChanges: others read
-// everything anew then. It is any number so that a generation which has expired and
-// begun anew isn't mistaken for the old one.
+// What changes the past raises it by a random number up to mostChanges: others read
+// everything anew then. It is random so that a generation which has expired and begun anew
+// isn't mistaken for the old one.
 const (
 	resetUnit   = 1 << 20
 	mostChanges = 1 << 8
@@ -133,8 +134,8 @@ func generationAt(now time.Time) int64 {
 	return min(max(1, now.UnixMilli()), math.MaxInt64/resetUnit/2) * resetUnit
 }
 
-// become forgets what was before a reset, by clocks that differ by skew. It wasn't later
-// than latest, whatever its clock said.
+// become forgets what was before a reset, by clocks that differ by skew. The reset was at
+// latest at most, whatever the clock of its process said.
 func (a *account) become(generation, latest int64, skew time.Duration) {
 	a.outlive(generation, latest, skew)
 	a.slots = a.slots[:0]
@@ -207,7 +208,7 @@ func (a *account) owes() bool {
 	return a.untold || slices.ContainsFunc(a.dues(), func(d due) bool { return d.cost != 0 })
 }
 
-// owe adds to what is due of a slot, and reports whether that is less than nothing.
+// owe adds to what is due of a slot, and reports whether the sum is to be given back.
 func (a *account) owe(bucket, cost, at int64) (less bool) {
 	u := a.unsettle()
 	i, known := a.placeOf(bucket)
@@ -236,8 +237,8 @@ func (a *account) placeOf(bucket int64) (i int, known bool) {
 	return slices.BinarySearchFunc(a.dues(), bucket, func(d due, bucket int64) int { return cmp.Compare(d.bucket, bucket) })
 }
 
-// toTell returns a due without what flights may still count of it, which isn't told
-// again, or was taken for counted, which isn't given back.
+// toTell returns what of a due may be told now: not what a flight may still count, nor that
+// what was taken for counted is given back.
 func (a *account) toTell(d due) int64 {
 	cost := d.cost
 	for _, f := range a.flights() {
@@ -272,14 +273,14 @@ func (a *account) forget(w Window, now int64) {
 	}
 }
 
-// owesAlone reports whether anything was admitted alone that the store must be told.
+// owesAlone reports whether the store must be told that anything more is in use.
 func (a *account) owesAlone() bool {
 	return slices.ContainsFunc(a.dues(), func(d due) bool { return d.cost > 0 })
 }
 
-// standsFor returns what a cost stands for that is to be admitted alone, if others
-// go on admitting in the proportion of what is counted: in a slot, and in one in which
-// nothing was admitted alone. The first cost stands for itself: one may always be admitted.
+// standsFor returns what a cost admitted alone stands for, if others go on admitting in the
+// proportion of what is counted: in that slot, and in one in which nothing was admitted alone
+// yet. The first cost stands for itself: one may always be admitted.
 func (a *account) standsFor(bucket, cost int64) (here, most int64) {
 	if !a.owesAlone() {
 		return cost, cost
@@ -292,8 +293,7 @@ func (a *account) standsFor(bucket, cost int64) (here, most int64) {
 	return max(cost, min(most, ledger.StandsFor(d.cost+cost, a.unsettled.share)-d.believed)), most
 }
 
-// owesFrom has the process have that share of what is admitted alone from its first
-// cost on.
+// owesFrom sets the share of the process, unless something is due by another one already.
 func (a *account) owesFrom(share float64) {
 	if !a.owesAlone() {
 		a.unsettle().share = share
@@ -348,7 +348,7 @@ func (a *account) believe(p place, to []int64) []int64 {
 			add(f.bucket, f.sum-f.in)
 		}
 	}
-	// Of what was reset, counts under way may be gone, and what is to be given back.
+	// After a reset more may be due back than is there.
 	to[p.ahead] = max(0, to[p.ahead])
 	for _, d := range a.dues() {
 		if i := newest - d.bucket; i >= 0 && i < int64(size) {
@@ -389,8 +389,7 @@ func (a *account) see(bucket, value int64, lasting, reset bool) (others, missing
 	return others, 0
 }
 
-// land takes what flights may have counted for counted: the store has value in
-// their slot since.
+// land takes flights of a slot for counted as far as value, which was read since, allows.
 func (a *account) land(bucket, value int64) {
 	for _, f := range a.flights() {
 		if f.bucket != bucket || f.seen {
@@ -415,7 +414,7 @@ func (a *account) mayHave(bucket, count int64) int64 {
 	return count
 }
 
-// awaits reports whether a flight is one of the account's, and its outcome isn't known.
+// awaits reports whether a flight is one of the account's that may, or may not, be done.
 func (a *account) awaits(f *flight) bool {
 	return f != nil && (f == a.flight || slices.Contains(a.flights(), f)) && !f.outcome.Known()
 }
@@ -431,8 +430,8 @@ func (a *account) ground() *flight {
 	return f
 }
 
-// admit notes that a caller of a flight, whose outcome isn't known, was admitted
-// alone; of a cost less than 0, that this is given back.
+// admit notes that a caller of a flight that may, or may not, be done was admitted alone; of
+// a cost less than 0, that this is given back.
 func (a *account) admit(f *flight, cost int64) {
 	taken := f.taken()
 	f.alone += cost
@@ -463,8 +462,8 @@ type place struct {
 	now     int64 // Unix nanoseconds
 	bucket  int64
 	elapsed time.Duration
-	ahead   int
-	oldest  int64 // slot that matters
+	ahead   int   // how many slots after it may have counts, by faster clocks
+	oldest  int64 // the oldest slot that matters
 	lasting int64 // the oldest that can't have expired
 }
 

@@ -40,7 +40,7 @@ func (w *work) reads(all, generation, current bool) {
 	}
 	for bucket := w.newest(); bucket >= w.oldest; bucket-- {
 		if !all && bucket < w.bucket && a.isFinal(bucket) {
-			bucket = a.first // none of these
+			bucket = a.first // the final ones are skipped
 			continue
 		}
 		if bucket == w.bucket && current || bucket != w.bucket && (all || !a.isFinal(bucket)) {
@@ -79,7 +79,7 @@ func (w *work) reads(all, generation, current bool) {
 func (w *work) count() ledger.Step {
 	a := w.a
 	w.step = counts
-	// A reset can end nothing where no older slots are remembered.
+	// A fixed window sees a reset by its only counter, which the reset has deleted.
 	w.reads(false, !a.fresh(w.now) && !w.window.fixed(), false)
 	if a.keyOf != w.bucket {
 		a.key, a.keyOf = counters.CounterKey(a.prefix(), w.bucket), w.bucket
@@ -119,9 +119,8 @@ func (w *work) settle() bool {
 	return len(w.additions) > 0
 }
 
-// mayBeFinal reports whether a slot may be final to an instance by the deadline, so
-// that it has to be told that the slot's count has changed. What nobody remembers
-// needn't be told.
+// mayBeFinal reports whether a slot may be final to another instance by the deadline, so
+// that it must be told that the slot's count has changed.
 func (w *work) mayBeFinal(bucket int64) bool {
 	end := time.Unix(0, (bucket+1)*int64(w.window.Width))
 	return !w.deadline.IsZero() && !w.window.fixed() && w.deadline.Add(w.options.ClockSkew-w.options.StoreTimeout).After(end)

@@ -19,7 +19,7 @@ import (
 // counted together. A slot that has been closed for longer than the horizon
 // doesn't change any more, so it is read once. Near the end of a slot a check
 // reads the next one too: an instance with a faster clock may count there
-// already. Counts only grow, so where nothing was left a moment ago a check is denied
+// already. Counts mostly grow, so where nothing was left a moment ago a check is denied
 // without the store. After counters.MaxStaleness the store is asked again, so
 // that a reset, or a count that was taken back, is seen within a second.
 //
@@ -64,7 +64,7 @@ func New(store counters.Store, window Window, options counters.Options) (*Limite
 		NewWork:    func() ledger.Work[account] { return &work{family: &l.windows} },
 		Options:    &l.windows.options,
 		Clients:    min(options.Clients, rememberedBytes/slotBytes/l.windows.kept),
-		Bounded:    true, // to whom a slot is final doesn't see a count that comes later
+		Bounded:    true, // a later count is missed by whom the slot is final to
 		Settlement: 4,    // look, settle, tell others, and once more
 	})
 	return l, nil

@@ -19,7 +19,7 @@ func (w *work) tally(n int64, anew bool) {
 		// read before the calls are judged.
 		s.count, s.own = w.sum, w.sum
 	} else if !w.verify() {
-		if w.see(w.bucket, n-w.sum, true, 0) > 0 { // or the client was reset
+		if w.see(w.bucket, n-w.sum, true, 0) > 0 { // a loss, or a reset
 			a.doubtful = true
 		}
 		s.count, s.own = s.count+w.sum, s.own+w.sum
@@ -32,7 +32,7 @@ func (w *work) tally(n int64, anew bool) {
 // notes whose it is, and returns how much is missing.
 func (w *work) see(bucket, value int64, lasting bool, own int64) (missing int64) {
 	others, missing := w.a.see(bucket, value, lasting, w.reset())
-	if w.met = w.met && w.a.verified != 0; w.met { // and it wasn't reset
+	if w.met = w.met && w.a.verified != 0; w.met { // 0 after a reset
 		w.book.Note(&w.a.visits, own, own+others)
 	}
 	return missing
@@ -52,7 +52,7 @@ func (w *work) verify() (reset bool) {
 		w.repairs = true
 		return false
 	case is > was && w.window.fixed() && !a.doubtful && a.verified > is+int64(w.options.ClockSkew):
-		// Nothing has been missing since, and what is known was read after it.
+		// The only counter was read after the reset, and nothing has been missing since.
 		a.outlive(generation, w.latest(), w.options.ClockSkew)
 	case is > was:
 		a.become(generation, w.latest(), w.options.ClockSkew)
@@ -86,7 +86,7 @@ func (w *work) fillSlots() {
 		case missing == 0:
 		case w.all:
 			w.lost, w.repairs = append(w.lost, loss{bucket, missing, a.at(bucket).count}), true
-		default: // or the client was reset
+		default: // a loss, or a reset
 			a.doubtful = true
 		}
 	}
@@ -117,7 +117,7 @@ func (w *work) repaired(generation int64) {
 		for _, l := range lost {
 			// If there is more, others have counted since, and nothing may have been put back.
 			if i := slices.Index(w.buckets, l.bucket); i >= 0 && w.read[i] <= l.known {
-				a.owe(l.bucket, -l.missing, a.forgottenTo+int64(w.window.Horizon)) // whatever is still to come of the reset
+				a.owe(l.bucket, -l.missing, a.forgottenTo+int64(w.window.Horizon)) // so late that this reset doesn't drop it
 			}
 		}
 		a.doubtful = true
@@ -150,7 +150,7 @@ func (w *work) settled() (err error) {
 				a.doubtful = true
 			}
 		case errors.Is(added.Err, counters.ErrLost):
-			if a.doubtful = d.bucket >= w.oldest; !a.doubtful { // nobody puts it back
+			if a.doubtful = d.bucket >= w.oldest; !a.doubtful { // it is in no window any more
 				*s = slot{}
 			}
 		case o == ledger.NotDone:
@@ -161,7 +161,7 @@ func (w *work) settled() (err error) {
 			u.flights, a.doubtful = append(u.flights, f), true
 			w.fly(f, added.Err)
 			err = added.Err
-		default: // it isn't done twice
+		default: // it is taken for done: nothing is subtracted twice
 			a.owe(d.bucket, -d.cost, 0)
 			s.count, s.own, a.doubtful = max(0, s.count+d.cost), s.own+d.cost, true
 			w.options.RefundFailed()
@@ -172,7 +172,7 @@ func (w *work) settled() (err error) {
 	if n == len(w.additions) || err != nil {
 		return err
 	}
-	w.toldOthers = true // or nobody can be now
+	w.toldOthers = true // or it can't be done now
 	if told := w.added[n]; told.Err == nil {
 		a.untold = false
 		if told.Count-w.additions[n].Delta == a.generation {

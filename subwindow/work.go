@@ -22,7 +22,7 @@ type work struct {
 	calls    []*call   // that aren't pending yet
 	pending  []*call
 	chosen   []bool  // which of pending are being counted
-	use      []int64 // what is in use, without them
+	use      []int64 // what is in use, without the chosen
 	sum      int64   // of their costs
 	// counted says that sum is in the store, and hasn't been dealt out: before that,
 	// losses may have to be put back and all be read.
@@ -33,10 +33,10 @@ type work struct {
 	blind      bool
 	met        bool    // the process had seen the client before
 	asked      bool    // the store has told all there is to know
-	toldOthers bool    // others were, or couldn't be
+	toldOthers bool    // it was tried
 	spare      *flight // that nobody else has seen
 	step       step
-	all        bool // what matters is read
+	all        bool // final slots are read too
 	verifies   bool // the first key to be read is the generation's
 	keys       []string
 	text       []byte // of the keys, with a space behind each
@@ -45,7 +45,7 @@ type work struct {
 	generation int64   // of the account, when Next decided
 	lost       []loss  // by the store, as far as it is known since all was read
 	repairs    bool    // these, or the generation, have to be put back
-	reseeds    int     // how many slots are
+	reseeds    int     // how many slots are being put back
 	floors     []counters.Floor
 	additions  []counters.Addition // with dues, those of the slots, and then perhaps what tells others
 	dues       []due
@@ -104,7 +104,7 @@ func (w *work) reach() { w.a.reach(w.place, w.kept) }
 func (w *work) End() {
 	clear(w.pending[:cap(w.pending)])
 	clear(w.keys[:cap(w.keys)])
-	w.a.doubtful = w.a.doubtful || w.repairs // or it is back by now
+	w.a.doubtful = w.a.doubtful || w.repairs // somebody may have put it back by now
 	w.a, w.calls = nil, nil
 }
 

@@ -100,8 +100,9 @@ const (
 	left            // by its caller: nobody takes the answer
 )
 
-// Claim reports whether somebody still waits for the call. Its caller can only
-// leave with a LeftError from then on. Only a leader may claim calls of its batch.
+// Claim claims the call for its leader, and reports whether it could: the caller hasn't
+// left, and can only leave with a LeftError from then on. Only a leader may claim calls of
+// its batch.
 func (call *Call[Q, R]) Claim() bool {
 	return call.own || call.state.CompareAndSwap(waiting, claimed) || call.state.Load() != left
 }

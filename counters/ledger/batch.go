@@ -16,7 +16,7 @@ type Many[A any] struct {
 	requests []counters.Request
 	done     func(i int, t counters.Taken)
 	leads    []lead[A] // of those that the store is asked about
-	// Keys are one of each of the leads, by which a store finds their servers.
+	// Keys has a key of each lead, by which a store finds its server.
 	Keys []string
 	slow *counters.Workers
 	busy counters.Busy

@@ -56,8 +56,8 @@ type Family[A any] interface {
 	// flight, if that isn't nil.
 	Alone(a *A, r counters.Request, flight any) counters.Decision
 	// Leave notes that the caller of r has given up with err, at the deadline or
-	// before, and that its flight, if that isn't nil, goes on without it. It may answer
-	// all the same.
+	// before, and that its flight, if that isn't nil, goes on without it. Leave may
+	// answer r all the same.
 	Leave(a *A, r counters.Request, flight any, deadline time.Time, err error) (d counters.Decision, answered bool)
 	// Refund notes that r, which was admitted with the decision taken, is given
 	// back, and reports whether the store is to be told.
@@ -74,7 +74,7 @@ type Family[A any] interface {
 type Outcome uint8
 
 const (
-	Pending Outcome = iota // not known, or not asked for
+	Pending Outcome = iota // the store may still tell
 	Unknown                // and nobody will ever know
 	Done
 	NotDone

@@ -24,7 +24,7 @@
 // flight as was admitted alone, and may be in what was read, is taken for counted. If
 // the store tells later that it was done, or not, the difference is due. A flight is
 // known to those of its callers who weren't answered, so that what they admit alone
-// is due once: with it, or without it.
+// is due once, whether it was done or not.
 //
 // A reset is a moment. Nothing that was decided before it, or up to a clock skew
 // after it, is settled.
@@ -234,9 +234,9 @@ func (b *Book[A]) recall(r counters.Request) (d counters.Decision, known, fresh 
 
 // Refund takes back a request that this limiter's Take or TakeLocal has admitted
 // with the decision taken, once: each further Refund takes from what others have
-// consumed. It takes nothing back if the client has been reset since, or less than
-// the clock skew before it; a window whose process hasn't heard of the reset may, from what
-// it owes of the same slot. The error is counters.ErrRequest, one of a store's, or
+// consumed. It takes nothing back of what was admitted before a reset of the client, or less
+// than a clock skew after it; but a window that hasn't heard of the reset may take it from
+// what it owes of the same slot. The error is counters.ErrRequest, one of a store's, or
 // of the context's. A refund that surely wasn't done by the deadline of ctx is done
 // later; Flush awaits it once. One whose outcome nobody ever learns is taken for done.
 func (b *Book[A]) Refund(ctx context.Context, r counters.Request, taken counters.Decision) error {
@@ -303,14 +303,15 @@ func (b *Book[A]) remind(c *Client[A], r counters.Request) {
 	}
 }
 
-// settleLater does that for nobody who waits, and again later if it fails.
+// settleLater settles what is due of a client while nobody waits, and again later if that
+// fails.
 func (b *Book[A]) settleLater(c *Client[A], r counters.Request) {
 	b.owing.Add(c, r)
 	b.config.Options.Refunds.Go(func() { _ = b.settle(c, r) })
 }
 
-// Flush has the store told all that is due, as far as it answers, but for what it may
-// still count of what it hasn't answered. It returns when no refund is under way any
+// Flush has the store told all that is due, as far as it answers, but for what exchanges
+// without an answer may still count. It returns when no refund is under way any
 // more, of no limiter that has the same Refunds.
 func (b *Book[A]) Flush() { b.owing.Flush() }
 

@@ -17,8 +17,8 @@ type Share struct{ others, all atomic.Int64 }
 // answers again, to tell it what they have admitted alone.
 const TellingTimeouts = 2
 
-// Of how many counts a share is, about: more of all clients than of each, as those
-// may move.
+// Over how many counts a share is taken, about: over more for all clients than for one, as
+// clients may move.
 const (
 	ofAll    = 1 << 14
 	ofClient = 1 << 10
