@@ -1,11 +1,9 @@
 package api
 
 import (
-	"cmp"
 	"context"
 	"log/slog"
 	"net/http"
-	"strconv"
 
 	"github.com/labstack/echo/v4"
 
@@ -54,9 +52,9 @@ func (s *Server) listChanges(c echo.Context) error {
 	if _, err := s.operator(c, "", ""); err != nil {
 		return err
 	}
-	n, err := strconv.Atoi(cmp.Or(c.QueryParam("n"), strconv.Itoa(defaultAudited)))
-	if err != nil || n < 1 || n > maxAudited {
-		return badRequest("n is %q and must be a whole number from 1 to %d", c.QueryParam("n"), maxAudited)
+	n, err := number(c, "n", defaultAudited, maxAudited)
+	if err != nil {
+		return err
 	}
 	return c.JSON(http.StatusOK, map[string][]change{"changes": s.audit.last(n)})
 }

@@ -1,12 +1,15 @@
 package api
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 
 	"weir/api/policy"
 	"weir/counters/memory"
@@ -21,10 +24,12 @@ func BenchmarkCheck(b *testing.B) {
 		limit  policy.Limit
 		before int // checks
 		status int
+		others int // for whom there are overrides
 	}{
-		{"fixed", fixed("per-day", plenty, 24*time.Hour), 0, http.StatusOK},
-		{"sliding60", sliding("per-minute", plenty, time.Minute, 60, "weighted"), 0, http.StatusOK},
-		{"denied", fixed("per-year", 1, 365*24*time.Hour), 1, http.StatusTooManyRequests},
+		{"fixed", fixed("per-day", plenty, 24*time.Hour), 0, http.StatusOK, 0},
+		{"fixed, 1000 overrides", fixed("per-day", plenty, 24*time.Hour), 0, http.StatusOK, 1000},
+		{"sliding60", sliding("per-minute", plenty, time.Minute, 60, "weighted"), 0, http.StatusOK, 0},
+		{"denied", fixed("per-year", 1, 365*24*time.Hour), 1, http.StatusTooManyRequests, 0},
 	} {
 		b.Run(benchmark.name, func(b *testing.B) {
 			s := newServiceWith(func(cfg *Config) {
@@ -33,6 +38,13 @@ func BenchmarkCheck(b *testing.B) {
 				// key.
 				cfg.Policies = bindLimiters(cfg.Metrics.InstrumentStore(memory.New(nil)), cfg.Metrics, newPolicy("api", benchmark.limit))
 			})
+			all := make(map[policy.ClientKey]policy.Client)
+			for i := range benchmark.others {
+				key, err := policy.ParseClientKey(fmt.Sprintf([]string{"client-%d", "2001:db8:%x::/48", "team-%d:*"}[i%3], i))
+				require.NoError(b, err)
+				all[key] = policy.Client{Blocked: true, Until: time.Now().Add(time.Hour)}
+			}
+			s.setOverrides(map[string]map[policy.ClientKey]policy.Client{"api": all})
 			for range benchmark.before {
 				s.admits(b, body)
 			}

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -142,7 +143,10 @@ func (s *Server) clientOfPath(c echo.Context) (*decide.Decider, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	client := c.Param("client")
+	client := cmp.Or(c.Param("client"), c.Param("*"))
+	if client == "" {
+		return nil, "", echo.ErrNotFound
+	}
 	// echo matches the escaped path when Go would escape it differently.
 	if c.Request().URL.RawPath != "" {
 		if client, err = url.PathUnescape(client); err != nil {

@@ -3,6 +3,7 @@ package api
 import (
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/labstack/echo/v4"
 	"github.com/prometheus/client_golang/prometheus"
@@ -49,6 +50,60 @@ func (s *Server) readyz(c echo.Context) error {
 		return c.JSON(http.StatusServiceUnavailable, r)
 	}
 	return c.JSON(http.StatusOK, r)
+}
+
+// statusJSON is the body of GET /v1/status.
+type statusJSON struct {
+	Instance  string            `json:"instance"`
+	Version   string            `json:"version"`
+	Started   time.Time         `json:"started"`
+	Ready     bool              `json:"ready"`
+	Draining  bool              `json:"draining"`
+	Policies  int               `json:"policies"`
+	Overrides *overridesStatus  `json:"overrides,omitempty"`
+	Servers   []serverStateJSON `json:"servers"`
+}
+
+type overridesStatus struct {
+	InForce int     `json:"in_force"`
+	AsOf    float64 `json:"as_of"` // seconds ago
+}
+
+// serverStateJSON is a server of the store. What it says of itself is 0 where that isn't
+// known.
+type serverStateJSON struct {
+	Server      string `json:"server"`
+	Up          bool   `json:"up"`
+	Error       string `json:"error,omitempty"`
+	BreakerOpen bool   `json:"breaker_open"`
+	Items       int64  `json:"items"`
+	Bytes       int64  `json:"bytes"`
+	Evictions   int64  `json:"evictions"`
+}
+
+// showStatus answers GET /v1/status.
+func (s *Server) showStatus(c echo.Context) error {
+	j := statusJSON{
+		Instance: s.cfg.Instance, Version: s.cfg.Version, Started: s.started.UTC(), Draining: s.draining.Load(),
+		Policies: len(s.active.Load().policies), Servers: []serverStateJSON{},
+	}
+	for _, server := range s.cfg.Health() {
+		state := serverStateJSON{Server: server.Server, Up: server.Err == nil, BreakerOpen: server.BreakerOpen}
+		if server.Err != nil {
+			state.Error = strings.TrimPrefix(server.Err.Error(), "counters: ")
+		}
+		if server.Stats != nil {
+			state.Items, state.Bytes, state.Evictions = server.Stats.Items, server.Stats.Bytes, server.Stats.Evictions
+		}
+		j.Ready = j.Ready || state.Up
+		j.Servers = append(j.Servers, state)
+	}
+	j.Ready = j.Ready && !j.Draining
+	if o := s.cfg.Overrides; o != nil {
+		j.Overrides = &overridesStatus{len(o.All()), o.Age().Round(time.Millisecond).Seconds()}
+		j.Ready = j.Ready && o.Ready()
+	}
+	return c.JSON(http.StatusOK, j)
 }
 
 // metricsHandler returns what answers /metrics. For those who need a token for

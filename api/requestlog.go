@@ -2,6 +2,7 @@ package api
 
 import (
 	"log/slog"
+	"net/http"
 	"strings"
 
 	"github.com/labstack/echo/v4"
@@ -20,21 +21,49 @@ func requestLogger(log *slog.Logger, showClients bool) echo.MiddlewareFunc {
 			if !showClients {
 				path, peer = hideClient(path, peer)
 			}
-			log.LogAttrs(c.Request().Context(), slog.LevelDebug, "request",
+			attributes := []slog.Attr{
 				slog.String("method", v.Method), slog.String("path", path), slog.Int("status", v.Status),
-				slog.Duration("took", v.Latency), slog.String("peer", peer), slog.String("id", v.RequestID))
+				slog.Duration("took", v.Latency), slog.String("peer", peer), slog.String("id", v.RequestID),
+			}
+			if parent := c.Request().Header.Get("Traceparent"); parent != "" {
+				attributes = append(attributes, slog.String("traceparent", parent))
+			}
+			log.LogAttrs(c.Request().Context(), slog.LevelDebug, "request", attributes...)
 			return nil
 		},
 	})
 }
 
+// maxRequestID is the longest X-Request-Id that comes back.
+const maxRequestID = 128
+
+// returnRequestID gives the answer to r the id that r has, if it has one that is short and
+// plain.
+func returnRequestID(h http.Header, r *http.Request) {
+	ids := r.Header[echo.HeaderXRequestID]
+	if len(ids) != 1 || ids[0] == "" || len(ids[0]) > maxRequestID {
+		return
+	}
+	for _, c := range []byte(ids[0]) {
+		if c <= ' ' || c > '~' {
+			return
+		}
+	}
+	h[echo.HeaderXRequestID] = []string{ids[0]}
+}
+
 // hideClient returns the path and the peer of a request with what may name a
-// client replaced by its hash: what follows /clients/ in any path, so that a
-// path with a mistake tells nothing either, and the address of forward auth.
+// client replaced by its hash: what follows /clients/ or /overrides/ in any path, so that
+// a path with a mistake tells nothing either, and the address of forward auth.
 func hideClient(path, peer string) (hiddenPath, hiddenPeer string) {
-	const clients = "/clients/"
-	if before, client, ok := strings.Cut(path, clients); ok {
-		path = before + clients + telemetry.HashClient(client)
+	for _, named := range []string{"/clients/", "/overrides/"} {
+		if before, client, ok := strings.Cut(path, named); ok {
+			client, state := strings.CutSuffix(client, "/state")
+			if path = before + named + telemetry.HashClient(client); state {
+				path += "/state"
+			}
+			break
+		}
 	}
 	if strings.HasPrefix(path, "/v1/auth/") {
 		peer = telemetry.HashClient(peer)

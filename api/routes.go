@@ -28,6 +28,7 @@ func NewServer(cfg Config) *Server {
 	if cfg.Now == nil {
 		s.cfg.Now = time.Now
 	}
+	s.started = s.cfg.Now()
 	s.SetTokens(cfg.Tokens)
 	s.SetPolicies(cfg.Policies)
 
@@ -58,8 +59,10 @@ func NewServer(cfg Config) *Server {
 	v1.GET("/policies", safe(s.listPolicies))
 	v1.GET("/policies/:policy", safe(s.showPolicy))
 	v1.GET("/policies/:policy/top", safe(s.listTopClients))
-	v1.GET("/policies/:policy/clients/:client", safe(s.peekClient))
-	v1.DELETE("/policies/:policy/clients/:client", safe(s.resetClient))
+	for _, client := range []string{":client", "*"} { // who doesn't escape a slash means the client, too
+		v1.GET("/policies/:policy/clients/"+client, safe(s.peekClient))
+		v1.DELETE("/policies/:policy/clients/"+client, safe(s.resetClient))
+	}
 	if cfg.Overrides != nil {
 		v1.GET("/policies/:policy/overrides", safe(s.listOverrides))
 		v1.GET("/policies/:policy/overrides/:key", safe(s.showOverride))
@@ -67,6 +70,9 @@ func NewServer(cfg Config) *Server {
 		v1.DELETE("/policies/:policy/overrides/:key", safe(s.endOverride))
 		cfg.Overrides.Notify(s.setOverrides)
 	}
+	v1.GET("/policies/:policy/clients/:client/state", safe(s.showState))
+	v1.GET("/policies/:policy/history", safe(s.showHistory))
+	v1.GET("/status", safe(s.showStatus))
 	v1.GET("/audit", safe(s.listChanges))
 	// RouteNotFound takes every method; Any takes only the common ones.
 	v1.RouteNotFound("/auth/:policy", safe(s.forwardAuth))

@@ -81,6 +81,13 @@ type Config struct {
 	// LogClients shows the names of clients in debug logs, and of those that are
 	// reset, as they are. By default they are hashed.
 	LogClients bool
+	// Decisions, if it isn't nil, gets a line for each check that it asks for.
+	Decisions *telemetry.DecisionLog
+	// Instance and Version name this process to operators.
+	Instance, Version string
+	// LocalOnly refuses requests for another host than localhost or an address: a page of
+	// another site may have had its own name point here.
+	LocalOnly bool
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
@@ -104,6 +111,7 @@ type Server struct {
 	requests   sync.RWMutex  // each request holds it for reading
 	held       atomic.Int64  // number of answers that are being held
 	resets     lateResets
+	started    time.Time
 	audit      audit
 }
 
@@ -157,7 +165,7 @@ func (s *Server) SetPolicies(policies policy.Policies) {
 	active := &activePolicies{
 		policies: policies, checks: make(map[string]*telemetry.Checks, len(policies)), unknown: unknownPolicies{log: s.cfg.Log, told: make(map[string]bool)},
 	}
-	listeners := telemetry.Listeners{Undecided: s.cfg.Undecided, ShowClients: s.cfg.LogClients}
+	listeners := telemetry.Listeners{Undecided: s.cfg.Undecided, ShowClients: s.cfg.LogClients, Decisions: s.cfg.Decisions}
 	if s.logsRequests() {
 		listeners.Log = s.cfg.Log
 	}
@@ -219,11 +227,15 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer s.requests.RUnlock()
 	s.closeWhenDraining(w.Header())
+	returnRequestID(w.Header(), r)
 	// As echo.ServeHTTP does, which doesn't tell what it answered.
 	c := s.echo.AcquireContext()
 	c.Reset(r, w)
 	s.echo.Router().Find(r.Method, echo.GetPath(r), c)
 	handler := c.Handler()
+	if err := fromElsewhere(r, s.cfg.LocalOnly); err != nil {
+		handler = func(echo.Context) error { return err }
+	}
 	for _, wrap := range s.middleware {
 		handler = wrap(handler)
 	}

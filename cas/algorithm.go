@@ -90,6 +90,8 @@ type algorithm[S any] interface {
 	lasts() time.Duration
 	// ttl returns for how long the state still differs from the initial one.
 	ttl(S, counters.Request) time.Duration
+	// usage returns what is in use of a state, as r finds it.
+	usage(S, counters.Request) counters.Usage
 	// encode appends a state to a buffer, and decode reads it back. newer reports
 	// whether a later version has encoded it.
 	encode([]byte, S) []byte

@@ -25,8 +25,8 @@ type Answer struct {
 	Limits   []LimitCheck
 	Now      time.Time // of the check
 	Settles  bool      // the check asked for a receipt
-	// Exception is that of the client.
-	Exception policy.Client
+	// Exception is that of the client; nil if nobody has asked for it.
+	Exception *policy.Exception
 
 	plan       *plan
 	cost       int64 // of the check

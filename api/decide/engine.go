@@ -141,7 +141,7 @@ func (d *Decider) prepare(q Check) (*Answer, error) {
 	a := answers.Get().(*Answer)
 	*a = Answer{Policy: d.Policy, plan: d.plans[q.Route], Client: q.Client, Limits: a.Limits[:0], Settles: q.Settle, cost: q.Cost}
 	a.Exception = d.Exception(q.Client, q.Network, q.Header)
-	exception := &a.Exception
+	exception := a.Exception
 	a.Blocked = exception.Blocked && !exception.Exempt
 	if a.Allowed = !a.Blocked; a.Blocked || exception.Exempt {
 		return a, nil
@@ -150,7 +150,7 @@ func (d *Decider) prepare(q Check) (*Answer, error) {
 		limit := l.Limit
 		own, has := exception.Limits[l.Name]
 		if has = has && l.Route == ""; has {
-			limit = own
+			limit = min(own, l.Most()) // which a reload may have lowered since
 		}
 		for _, passed := range q.Limits {
 			if passed.Name == l.Name && !(has && exception.AtRunTime()) {
@@ -212,6 +212,23 @@ func (d *Decider) Peek(ctx context.Context, client string, now time.Time) (*Answ
 	a.Now = now
 	a.sumUp()
 	return a, nil
+}
+
+// Look returns what Peek does, and what is in use of each limit of the answer. The error is
+// one of Peek's, or one of a counters.Store.
+func (d *Decider) Look(ctx context.Context, client string, now time.Time) (*Answer, []counters.Usage, error) {
+	a, err := d.Peek(ctx, client, now)
+	if err != nil {
+		return nil, nil, err
+	}
+	usages := make([]counters.Usage, len(a.Limits))
+	for i := range a.Limits {
+		l := &a.Limits[i]
+		if usages[i], err = l.Limiter.Usage(ctx, l.request(now)); err != nil {
+			return nil, nil, fmt.Errorf("limit %q: %w", l.Name, err)
+		}
+	}
+	return a, usages, nil
 }
 
 // Reset makes the client start fresh in all limits. The error is one of a

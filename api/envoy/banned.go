@@ -39,6 +39,10 @@ func (b banned) TakeLocal(r counters.Request, _ error) (counters.Decision, error
 	return b.decide(r), nil
 }
 
+func (banned) Usage(context.Context, counters.Request) (counters.Usage, error) {
+	return counters.Usage{}, nil
+}
+
 func (b banned) Recall(r counters.Request) (counters.Decision, bool) { return b.decide(r), true }
 
 func (banned) Refund(context.Context, counters.Request, counters.Decision) error { return nil }

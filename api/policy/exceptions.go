@@ -23,9 +23,6 @@ type Client struct {
 	Until time.Time
 }
 
-// AtRunTime reports whether the exception was made at run time.
-func (c *Client) AtRunTime() bool { return !c.Until.IsZero() }
-
 // Kind says in a word what the exception is: exempt, blocked, limits, or "" if it is none.
 func (c *Client) Kind() string {
 	switch {
@@ -39,6 +36,18 @@ func (c *Client) Kind() string {
 		return ""
 	}
 }
+
+// An Exception is what holds for whom. The nil Exception is none.
+type Exception struct {
+	Key ClientKey
+	Client
+}
+
+// AtRunTime reports whether the exception was made at run time.
+func (e *Exception) AtRunTime() bool { return e != nil && !e.Until.IsZero() }
+
+// none is what is found for those who have no exception.
+var none = new(Exception)
 
 // A ClientKey says for whom an exception holds: for one client by its name, for
 // all whose names begin alike, or for the addresses of a network. Make one with
@@ -101,18 +110,18 @@ func (k ClientKey) Means() string {
 // exceptions finds the exception of a client by a look-up for each length that
 // a key has, however many keys there are.
 type exceptions struct {
-	names      map[string]Client
-	networks   map[netip.Prefix]Client
+	names      map[string]*Exception
+	networks   map[netip.Prefix]*Exception
 	bits4      []int // how long the networks are, the longest first
 	bits6      []int
-	beginnings map[string]Client
+	beginnings map[string]*Exception
 	bytes      []int // how long the beginnings are, the longest first
 }
 
 func newExceptions(clients map[ClientKey]Client) exceptions {
-	e := exceptions{names: make(map[string]Client), networks: make(map[netip.Prefix]Client), beginnings: make(map[string]Client)}
-	for k, c := range clients {
-		switch {
+	e := exceptions{names: make(map[string]*Exception), networks: make(map[netip.Prefix]*Exception), beginnings: make(map[string]*Exception)}
+	for k, client := range clients {
+		switch c := (&Exception{k, client}); {
 		case !k.network.IsValid() && !k.all:
 			e.names[k.name] = c
 		case k.all:
@@ -134,10 +143,10 @@ func newExceptions(clients map[ClientKey]Client) exceptions {
 	return e
 }
 
-// find returns the exception of a client: by its name, else by the smallest
+// find returns the exception of a client, or none: by its name, else by the smallest
 // network around its own, if it has one, else by the longest beginning of its
 // name.
-func (e *exceptions) find(name string, network netip.Prefix) Client {
+func (e *exceptions) find(name string, network netip.Prefix) *Exception {
 	if c, ok := e.names[name]; ok {
 		return c
 	}
@@ -151,7 +160,7 @@ func (e *exceptions) find(name string, network netip.Prefix) Client {
 			}
 		}
 	}
-	return Client{}
+	return none
 }
 
 // around returns the smallest network with an exception that n is part of, and

@@ -113,7 +113,7 @@ func TestExceptionsAreFoundAsBySearch(t *testing.T) {
 			}
 		}
 		e := newExceptions(all)
-		require.Equal(t, best, e.find(client, of))
+		require.Equal(t, best, e.find(client, of).Client)
 	})
 }
 

@@ -37,10 +37,10 @@ func (x *Index) Override(with map[ClientKey]Client) {
 	x.exceptions.Store(&found)
 }
 
-// Exception returns the exception of a client, the zero Client if it has none. If
+// Exception returns the exception of a client, an empty one if it has none. If
 // network is valid, the client is known by that. Else it is known by its name,
 // which is an address too if it looks like one, unless opaque.
-func (x *Index) Exception(name string, network netip.Prefix, opaque bool) Client {
+func (x *Index) Exception(name string, network netip.Prefix, opaque bool) *Exception {
 	e := x.exceptions.Load()
 	if !opaque && !network.IsValid() && len(e.networks) > 0 {
 		network, _ = parseNetwork(name)

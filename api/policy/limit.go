@@ -27,6 +27,8 @@ type Limiter interface {
 	// remembers, and counts it there until the store answers again. The error
 	// is counters.ErrRequest.
 	TakeLocal(r counters.Request, err error) (counters.Decision, error)
+	// Usage returns what of a limit is in use by the store, and consumes nothing.
+	Usage(ctx context.Context, r counters.Request) (counters.Usage, error)
 	// Recall decides r by what the process remembers, however old that is, and
 	// reports whether it remembers anything. It consumes nothing.
 	Recall(r counters.Request) (counters.Decision, bool)

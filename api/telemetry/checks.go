@@ -2,8 +2,6 @@ package telemetry
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"log/slog"
 	"strings"
@@ -11,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 
 	"weir/api/decide"
 	"weir/api/policy"
@@ -40,6 +39,8 @@ type Listeners struct {
 	// clients are hashed unless ShowClients.
 	Log         *slog.Logger
 	ShowClients bool
+	// Decisions, if it isn't nil, gets a line for each check that it asks for.
+	Decisions *DecisionLog
 }
 
 // Checks returns what counts the checks of p. Its busiest clients, and what the log
@@ -97,6 +98,9 @@ func (c *Checks) Decided(a *decide.Answer, now time.Time, took time.Duration) {
 	}
 	if c.Log != nil {
 		c.log(a)
+	}
+	if c.Decisions != nil {
+		c.Decisions.write(a, now, took)
 	}
 }
 
@@ -202,16 +206,30 @@ func (c *Checks) log(a *decide.Answer) {
 		slog.String("limits", strings.Join(limits, ",")), slog.Bool("degraded", a.Degraded != nil))
 }
 
-// HashClient returns the first 16 digits of the client's SHA-256.
-func HashClient(client string) string {
-	sum := sha256.Sum256([]byte(client))
-	return hex.EncodeToString(sum[:8])
+// Sample ends a second of the history. It is to be called once a second.
+func (c *Checks) Sample() {
+	now := totals{degraded: valueOf(c.degraded)}
+	for v, counter := range c.verdicts {
+		now.verdicts[v] = valueOf(counter)
+	}
+	c.kept.history.sample(now)
 }
+
+func valueOf(c prometheus.Counter) float64 {
+	var m dto.Metric
+	_ = c.Write(&m) // a counter's never fails
+	return m.GetCounter().GetValue()
+}
+
+// History returns for each verdict by its name, and for "degraded", how many checks were
+// decided so in each of the last seconds, at most HistorySeconds, the oldest first.
+func (c *Checks) History(seconds int) map[string][]uint32 { return c.kept.history.last(seconds) }
 
 // kept is what goes on from one version of a policy to the next.
 type kept struct {
 	allowed, denied *topk.Sketch // the clients that asked most in this process
 	missingPath     atomic.Bool  // has been told
+	history         history
 }
 
 // Top returns the clients whom the policy allowed or denied most, or nil if by is

@@ -23,6 +23,7 @@ import (
 	"weir/api/envoy"
 	"weir/api/policy"
 	"weir/api/policyfile"
+	"weir/api/telemetry"
 	"weir/counters"
 	"weir/counters/memcached"
 )
@@ -43,6 +44,9 @@ type config struct {
 	keyPrefix     string
 	viewClients   int
 	tokenFile     string
+	console       bool
+	decisionLog   string
+	decisions     string
 	proxies       []netip.Prefix
 	tlsCert       string
 	tlsKey        string
@@ -101,6 +105,9 @@ func parseConfig(args, environment []string, out io.Writer) (*config, error) {
 	duration(&cfg.clockSkew, "clock-skew", counters.DefaultClockSkew, "the largest `difference` between the clocks of instances")
 	fs.StringVar(&cfg.keyPrefix, "key-prefix", counters.DefaultKeyPrefix, "`prefix` of all keys in the store")
 	fs.IntVar(&cfg.viewClients, "view-clients", counters.DefaultClients, "how many clients are remembered per limit")
+	fs.StringVar(&cfg.decisionLog, "decision-log", "", "`file` that gets a line of JSON for each check, or - for the standard output")
+	fs.StringVar(&cfg.decisions, "decision-log-sample", "all", "which checks it gets: all, denied, or 1/n for each n-th")
+	fs.BoolVar(&cfg.console, "console", false, "serve the page for operators at /console/; without -token-file, -listen must be loopback")
 	fs.StringVar(&cfg.tokenFile, "token-file", "", "`file` of bearer tokens, one a line, of which /v1/* then needs one; \"check TOKEN\" may change nothing for others, and # begins whose it is")
 	cfg.proxies, _ = parseNetworks([]string{"127.0.0.0/8", "::1/128"})
 	fs.Func("trusted-proxies", "`CIDRs` whose X-Forwarded- headers count, comma-separated (default: loopback)", func(s string) (err error) {
@@ -210,6 +217,9 @@ func (c *config) check() error {
 		}
 	}
 	require(portInRange(c.listen), "-listen %q has a port that is out of range; give one from 0 to 65535", c.listen)
+	_, err := sampleOf(c.decisions)
+	require(err == nil, "-decision-log-sample: %w", err)
+	require(!c.console || c.tokenFile != "" || isLoopback(c.listen), "-console without -token-file needs a loopback -listen, such as 127.0.0.1:8080, as anybody might change limits there; %q isn't", c.listen)
 	require(slices.Contains([]string{plainHTTP, netHTTP}, c.http), "-http %q must be plain or net", c.http)
 	require(portInRange(c.grpcListen), "-grpc-listen %q has a port that is out of range; give one from 0 to 65535", c.grpcListen)
 	require(c.grpcListen == "" || c.envoyConfig != "", "-grpc-listen needs -envoy-config, the limits that it answers by")
@@ -230,6 +240,29 @@ func (c *config) check() error {
 	require(len(c.memcached) > 0 || !c.memcachedTLS && c.memcachedUser == "",
 		"-memcached-tls and -memcached-user-file need -memcached")
 	return errors.Join(errs...)
+}
+
+// sampleOf returns the decision log without a writer that has such a sample.
+func sampleOf(text string) (*telemetry.DecisionLog, error) {
+	part, isPart := strings.CutPrefix(text, "1/")
+	every, err := strconv.ParseInt(part, 10, 64)
+	switch {
+	case text == "all":
+		return new(telemetry.DecisionLog), nil
+	case text == "denied":
+		return &telemetry.DecisionLog{DeniedOnly: true}, nil
+	case isPart && err == nil && every >= 1:
+		return &telemetry.DecisionLog{Every: every}, nil
+	default:
+		return nil, fmt.Errorf("%q must be all, denied, or a part of them such as 1/100", text)
+	}
+}
+
+// isLoopback reports whether only this machine reaches an address.
+func isLoopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	ip := net.ParseIP(host)
+	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
 }
 
 // portInRange reports whether the port of an address is none, a name, or a

@@ -43,6 +43,7 @@ func TestConfigDefaults(t *testing.T) {
 	assert.Equal(t, &config{
 		listen:        "127.0.0.1:8080",
 		http:          "plain",
+		decisions:     "all",
 		storeTimeout:  50 * time.Millisecond,
 		clockSkew:     50 * time.Millisecond,
 		keyPrefix:     "weir",
@@ -70,6 +71,9 @@ var everySetting = map[string]string{
 	"clock-skew":          "0s",
 	"key-prefix":          "edge",
 	"token-file":          "tokens",
+	"console":             "true",
+	"decision-log":        "decisions.json",
+	"decision-log-sample": "1/7",
 	"trusted-proxies":     "10.0.0.0/8, fd00::/8",
 	"tls-cert":            "cert.pem",
 	"tls-key":             "key.pem",
@@ -92,6 +96,7 @@ func TestConfigFromFlagsAndEnvironment(t *testing.T) {
 		listen: "0.0.0.0:9", http: "net", policyFile: "policies.yaml", grpcListen: "0.0.0.0:10", envoyConfig: "limits",
 		envoyDefault: "sliding_window", envoyDenied: true, envoyHeaders: "legacy", memcached: []string{"a:1", "/run/b.sock", "dns+c:1"},
 		storeTimeout: 20 * time.Millisecond, clockSkew: 0, keyPrefix: "edge", viewClients: 7, tokenFile: "tokens",
+		console: true, decisionLog: "decisions.json", decisions: "1/7",
 		proxies: mustNetworks("10.0.0.0/8", "fd00::/8"), tlsCert: "cert.pem", tlsKey: "key.pem", tlsClientCA: "ca.pem",
 		memcachedTLS: true, memcachedCA: "mca.pem", memcachedUser: "user", shutdownGrace: time.Minute,
 		logLevel: slog.LevelWarn, logFormat: "json", logClients: true, validate: true,
@@ -130,6 +135,14 @@ func TestConfigFlagsWinOverEnvironment(t *testing.T) {
 	assert.Equal(t, "127.0.0.1:8080", cfg.listen, "an empty variable is like none")
 }
 
+func TestTheConsoleNeedsATokenOrLoopback(t *testing.T) {
+	t.Parallel()
+	for _, args := range []string{"-console", "-console -listen localhost:1", "-console -listen [::1]:1", "-console -token-file tokens -listen :1"} {
+		_, err := parseConfig(strings.Fields(args), env(nil), io.Discard)
+		assert.NoError(t, err, args)
+	}
+}
+
 func TestConfigNoTrustedProxies(t *testing.T) {
 	t.Parallel()
 	cfg, err := parseConfig([]string{"-trusted-proxies="}, env(nil), io.Discard)
@@ -157,6 +170,10 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 		{"-key-prefix=a:b/c", `-key-prefix: key prefix "a:b/c" must have no / after a colon`},
 		{"-trusted-proxies 10.0.0.1", `invalid value "10.0.0.1" for flag -trusted-proxies: "10.0.0.1" is not a CIDR such as 10.0.0.0/8`},
 		{"-log-level loud", `invalid value "loud" for flag -log-level: must be debug, info, warn or error`},
+		{"-console -listen :8080", `-console without -token-file needs a loopback -listen, such as 127.0.0.1:8080, as anybody might change limits there; ":8080" isn't`},
+		{"-console -listen 10.0.0.1:8080", `-console without -token-file needs a loopback -listen, such as 127.0.0.1:8080, as anybody might change limits there; "10.0.0.1:8080" isn't`},
+		{"-decision-log-sample some", `-decision-log-sample: "some" must be all, denied, or a part of them such as 1/100`},
+		{"-decision-log-sample 1/0", `-decision-log-sample: "1/0" must be all, denied, or a part of them such as 1/100`},
 		{"-log-format xml", `-log-format "xml" must be text or json`},
 		{"-memcached-tls=perhaps", `invalid boolean value "perhaps" for -memcached-tls: parse error`},
 		{"-tls-cert c", "-tls-cert and -tls-key go together"},

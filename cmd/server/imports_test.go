@@ -54,8 +54,11 @@ var folders = map[string]struct {
 	"api/decide": {[]string{"counters", "api/policy", "api/receipt"}, []string{
 		"github.com/go-json-experiment/json", // quotes names in headers
 	}},
-	"api/telemetry": {[]string{"counters", "counters/topk", "api/policy", "api/decide"}, []string{"github.com/prometheus/client_golang"}},
-	"api/plain":     {},
+	"api/telemetry": {[]string{"counters", "counters/topk", "api/policy", "api/decide"}, []string{
+		"github.com/prometheus/client_golang", "github.com/prometheus/client_model/go", // which tells what a counter has counted
+	}},
+	"api/plain":   {},
+	"api/console": {},
 	"api": {[]string{"counters", "counters/topk", "api/plain", "api/policy", "api/overrides", "api/receipt", "api/decide", "api/telemetry"}, []string{
 		"github.com/go-json-experiment/json", "github.com/labstack/echo/v4", "github.com/prometheus/client_golang",
 	}},
@@ -68,7 +71,7 @@ var folders = map[string]struct {
 	}},
 	"api/client":          {}, // so that it brings its users nothing
 	"api/client/weirecho": {[]string{"api/client"}, []string{"github.com/labstack/echo/v4"}},
-	"cmd/server": {[]string{"counters", "counters/memory", "counters/memcached", "api", "api/policy", "api/overrides", "api/decide", "api/telemetry", "api/envoy", "api/policyfile"}, []string{
+	"cmd/server": {[]string{"counters", "counters/memory", "counters/memcached", "api", "api/console", "api/policy", "api/overrides", "api/decide", "api/telemetry", "api/envoy", "api/policyfile"}, []string{
 		"github.com/prometheus/client_golang",
 		"golang.org/x/sys/unix", // an option of a listener's socket
 	}},
@@ -80,7 +83,7 @@ var folders = map[string]struct {
 var harmless = []string{"net/netip", "net/textproto"}
 
 // networkers are the folders that may talk to a network.
-var networkers = []string{"counters/memcached", "counters/memcached/pipeline", "counters/memcachedtest", "api", "api/plain", "api/envoy", "api/client", "cmd/server", "cmd/server/servertest"}
+var networkers = []string{"counters/memcached", "counters/memcached/pipeline", "counters/memcachedtest", "api", "api/plain", "api/console", "api/envoy", "api/client", "cmd/server", "cmd/server/servertest"}
 
 // Code keeps to its folder's imports. Tests may also import test libraries,
 // gomemcache and any of weir's folders.

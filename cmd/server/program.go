@@ -13,11 +13,9 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"reflect"
 	"runtime/debug"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -25,6 +23,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"weir/api"
+	"weir/api/console"
 	"weir/api/decide"
 	"weir/api/envoy"
 	"weir/api/overrides"
@@ -67,6 +66,7 @@ type program struct {
 	limiters   *policyfile.Limiters
 	refunds    counters.Group // that outlive their checks
 	overrides  *overrides.Overrides
+	decisions  *logWriter // nil without -decision-log
 	watchStore func(context.Context)
 	closeStore func() error
 
@@ -102,10 +102,13 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	p.metrics = telemetry.NewMetrics(registry, version())
 	if w, ok := logTo.(*logWriter); ok {
-		registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "weir_log_lines_dropped_total", Help: "Lines of the log that nobody has read in time.",
-		}, func() float64 { return float64(w.dropped.Load()) }))
+		countDropped(registry, w, "weir_log_lines_dropped_total", "Lines of the log that nobody has read in time.")
 	}
+	decisions, w, err := openDecisionLog(cfg, registry)
+	if err != nil {
+		return nil, err
+	}
+	p.decisions = w
 
 	store, health, undecided, err := p.openStore()
 	if err != nil {
@@ -154,16 +157,24 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 		Gatherer:       registry,
 		Log:            p.log,
 		LogClients:     cfg.logClients,
+		Decisions:      decisions,
+		Instance:       instance(cfg.listen),
+		Version:        version(),
 		Now:            now,
 	}
+	handlers := make(map[string]http.Handler)
 	if loaded.envoy != nil {
 		p.envoy = envoy.NewService(envoy.Headers(cfg.envoyHeaders))
 		p.envoy.SetConfig(p.envoyLimits(loaded))
-		p.apiConfig.Handlers = map[string]http.Handler{
-			"POST /json":       p.envoy,
-			"GET /healthcheck": http.HandlerFunc(p.healthcheck),
-		}
+		handlers["POST /json"] = p.envoy
+		handlers["GET /healthcheck"] = http.HandlerFunc(p.healthcheck)
 	}
+	if cfg.console {
+		page := console.Handler()
+		handlers["GET /console"], handlers["GET "+console.Path+"*"] = page, page
+		p.apiConfig.LocalOnly = cfg.tokenFile == ""
+	}
+	p.apiConfig.Handlers = handlers
 	p.server = api.NewServer(p.apiConfig)
 	return p, p.listen()
 }
@@ -311,115 +322,6 @@ func loadLimits(cfg *config, content policyContent, limiters *policyfile.Limiter
 	return l, nil
 }
 
-// run serves until ctx ends, then answers the requests under way and returns
-// nil, or an error if that took longer than the grace. It loads the policies
-// again on each hangup. When it returns, all that has used the store has ended,
-// and the store is closed.
-func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) {
-	working, stopWork := context.WithCancel(ctx)
-	var work sync.WaitGroup
-	work.Go(func() { p.reloadUntil(working, hangup) })
-	web := p.server.HTTPServer()
-	var srv httpServer = web
-	if p.cfg.http == plainHTTP && p.tls == nil {
-		srv = p.server.PlainServer(web)
-	}
-	defer func() {
-		stopWork()
-		err = errors.Join(err, srv.Close()) // before waiting, as the grace is over
-		work.Wait()
-		// Close doesn't wait for handlers; their store timeout ends them.
-		p.server.Await()
-		if n := p.server.RetryResets(); n > 0 {
-			p.log.Warn("clients were reset in this process only, as Memcached doesn't answer", slog.Int("clients", n))
-		}
-		if n := p.limiters.Flush(); n > 0 {
-			p.log.Warn("what was admitted without Memcached is not counted there", slog.Int("clients", n))
-		}
-		err = errors.Join(err, p.closeStore())
-	}()
-	p.greet()
-	work.Go(func() { p.watchStore(working) })
-	work.Go(func() { p.retryResetsUntil(working) })
-	work.Go(func() { p.overrides.Watch(working) })
-
-	var open, changed atomic.Int64
-	var silent sync.Map // keys are the connections that have sent nothing yet
-	web.ConnState = func(c net.Conn, state http.ConnState) {
-		changed.Add(1)
-		switch state {
-		case http.StateNew:
-			open.Add(1)
-			silent.Store(c, nil)
-		case http.StateActive:
-			silent.Delete(c)
-		case http.StateClosed, http.StateHijacked:
-			open.Add(-1)
-			silent.Delete(c)
-		}
-	}
-	most, grpcMost := places(mostFiles())
-	var incoming net.Listener = newLoudListener(p.listener, most, p.log)
-	if p.tls != nil {
-		incoming = tls.NewListener(incoming, p.tls)
-	}
-	served := make(chan error, 1)
-	go func() { served <- srv.Serve(incoming) }()
-	grpcServed, stopGRPC := p.serveGRPC(grpcMost)
-	select {
-	case err := <-served:
-		return errors.Join(fmt.Errorf("serving ended: %w", err), stopGRPC())
-	case err := <-grpcServed:
-		return fmt.Errorf("serving gRPC ended: %w", err)
-	case <-ctx.Done():
-	}
-	stopped := make(chan error, 1)
-	go func() { stopped <- stopGRPC() }()
-	err = p.shutDown(srv, served, &open, &changed, &silent)
-	return errors.Join(err, <-stopped)
-}
-
-// An httpServer is an http.Server, or one that begins with another.
-type httpServer interface {
-	Serve(net.Listener) error
-	Shutdown(context.Context) error
-	Close() error
-}
-
-func (p *program) retryResetsUntil(ctx context.Context) {
-	for ticks := time.Tick(resetInterval); ; {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticks:
-			p.server.RetryResets()
-		}
-	}
-}
-
-// serveGRPC serves the rate limit service, if there is one, until stop returns.
-// It has that many connections at most. The channel has what ended it earlier.
-func (p *program) serveGRPC(most int) (ended <-chan error, stop func() error) {
-	if p.grpc == nil {
-		return nil, func() error { return nil }
-	}
-	served, over := make(chan error, 1), make(chan struct{})
-	go func() {
-		served <- p.grpc.Serve(newLoudListener(p.grpcListener, most, p.log))
-		close(over)
-	}()
-	return served, func() error {
-		ctx, cancel := context.WithTimeout(context.Background(), p.cfg.shutdownGrace)
-		defer cancel()
-		p.grpc.Drain()
-		if err := p.grpcListener.drain(p.drainEnd()); err != nil {
-			return errors.Join(err, p.grpc.Stop(ctx))
-		}
-		<-over // before that, Stop would cut connections that wait
-		return p.grpc.Stop(ctx)
-	}
-}
-
 // healthcheck answers as envoyproxy/ratelimit does: OK, or status 500 when the
 // process goes away.
 func (p *program) healthcheck(w http.ResponseWriter, _ *http.Request) {
@@ -430,187 +332,14 @@ func (p *program) healthcheck(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte("OK"))
 }
 
-// drainEnd returns until when connections may open whose handshake has begun.
-func (p *program) drainEnd() time.Time {
-	return time.Now().Add(min(drainPause, p.cfg.shutdownGrace))
-}
-
-// shutDown refuses new connections, answers the requests under way and what the
-// open connections send, and closes them once all have been quiet for
-// drainPause. changed counts what happens on connections, and silent are those
-// that have sent nothing yet.
-func (p *program) shutDown(srv httpServer, served <-chan error, open, changed *atomic.Int64, silent *sync.Map) error {
-	p.log.Info("draining", slog.Int64("connections", open.Load()))
-	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.shutdownGrace)
-	defer cancel()
-	// Before Drain: a client that is told to close its connection connects
-	// again at once, and must be refused.
-	if err := p.listener.drain(p.drainEnd()); err != nil {
-		return err
+// instance names the process to operators: by its host, and by what it was told to listen
+// on.
+func instance(listen string) string {
+	host, _ := os.Hostname() // or nothing
+	if _, port, err := net.SplitHostPort(listen); err == nil {
+		return net.JoinHostPort(host, port)
 	}
-	p.server.Drain()
-	<-served // before that, Shutdown would cut connections that wait
-	// Shutdown closes idle connections at once, and loses a request that
-	// arrives on one of them at that moment. Ticks are counted, not time: where
-	// this process had no turn, it has read nothing.
-	const tick = 5 * time.Millisecond
-	for quiet, seen := time.Duration(0), changed.Load(); open.Load() > 0 && quiet < drainPause && ctx.Err() == nil; quiet += tick {
-		time.Sleep(tick)
-		if n := changed.Load(); n != seen {
-			quiet, seen = 0, n
-		}
-	}
-	// Shutdown would wait for these for 5 s.
-	silent.Range(func(c, _ any) bool { _ = c.(net.Conn).Close(); return true })
-	if err := srv.Shutdown(ctx); err != nil {
-		return fmt.Errorf("requests were still under way after -shutdown-grace %v", p.cfg.shutdownGrace)
-	}
-	p.log.Info("stopped")
-	return nil
-}
-
-// greet says in one line where weir listens, what it limits, where it counts
-// and how long it waits.
-func (p *program) greet() {
-	scheme, policies, store := "http", "the policies of "+p.cfg.policyFile, "on Memcached"
-	if p.cfg.tlsCert != "" {
-		scheme = "https"
-	}
-	if p.cfg.policyFile == "" {
-		policies = "the built-in policies"
-	}
-	attributes := []slog.Attr{slog.String("version", version()), slog.Int("policies", len(p.apiConfig.Policies))}
-	if len(p.cfg.memcached) == 0 {
-		store = "in this process only, because -memcached names no server"
-	} else {
-		attributes = append(attributes, slog.String("memcached", strings.Join(p.cfg.memcached, ",")))
-	}
-	if p.grpc != nil {
-		attributes = append(attributes, slog.String("grpc", p.grpcListener.Addr().String()))
-	}
-	attributes = append(attributes, slog.Duration("store_timeout", p.cfg.storeTimeout),
-		slog.Duration("clock_skew", p.cfg.clockSkew), slog.Duration("shutdown_grace", p.cfg.shutdownGrace))
-	p.log.LogAttrs(context.Background(), slog.LevelInfo,
-		fmt.Sprintf("weir listens on %s://%s with %s and counts %s", scheme, p.listener.Addr(), policies, store), attributes...)
-}
-
-// reloadUntil loads the policies again when their file changes, and on each
-// hangup, and reads the other files again when they change, until ctx ends.
-func (p *program) reloadUntil(ctx context.Context, hangup <-chan os.Signal) {
-	ticks := time.Tick(reloadInterval)
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-hangup:
-			p.reload()
-			p.readFiles()
-		case <-ticks:
-			p.readFiles()
-			content, err := readPolicies(p.cfg)
-			switch known := p.read.data != nil; {
-			case err != nil && known:
-				p.read = policyContent{} // what is readable again is loaded
-				p.reloaded(false)
-				p.log.Warn("the policy file can't be read; the policies stay as they were until it can", slog.Any("error", err))
-			case err == nil && !(known && content.equals(p.read)):
-				p.reload()
-			}
-		}
-	}
-}
-
-// reloaded counts that files were read again, and judges all of them.
-func (p *program) reloaded(ok bool) {
-	p.metrics.Reloaded(ok)
-	p.metrics.FilesRight(p.read.equals(p.inForce) && !slices.ContainsFunc(p.files, func(w *watchedFiles) bool { return w.wrong }))
-}
-
-// readFiles puts in force what has changed of the files beside those of the policies,
-// if it is right.
-func (p *program) readFiles() {
-	for _, w := range p.files {
-		changed, err := w.look()
-		if !changed {
-			continue
-		}
-		p.reloaded(err == nil)
-		if err != nil {
-			logMistakes(p.log, "a file that has changed is wrong; what was read before stays in force", err)
-		} else {
-			p.log.Info("a file is read again, as it has changed", slog.String("flags", w.String()))
-		}
-	}
-}
-
-// reload replaces all policies, or none if the file has a mistake. Each mistake
-// is a line of its own in the log.
-func (p *program) reload() {
-	before := p.inForce
-	loaded, err := p.loadPolicies()
-	p.reloaded(err == nil)
-	if err != nil {
-		logMistakes(p.log, "the policies stay as they were", err)
-		return
-	}
-	p.metrics.Loaded(time.Now())
-	p.server.SetPolicies(loaded.policies)
-	if p.envoy != nil {
-		p.envoy.SetConfig(p.envoyLimits(loaded))
-	}
-	p.log.LogAttrs(context.Background(), slog.LevelInfo, "policies loaded",
-		append([]slog.Attr{slog.Int("policies", len(loaded.policies))}, changes(p.cfg, before, p.inForce)...)...)
-}
-
-// changes names the policies that differ between two contents, both right. Where
-// there are many it says how many more.
-func changes(cfg *config, before, after policyContent) []slog.Attr {
-	// Parsed again: policies in use have limiters, which differ where nothing has changed.
-	was, _ := policyfile.Parse(cfg.policyFile, before.data)
-	is, _ := policyfile.Parse(cfg.policyFile, after.data)
-	var added, changed, removed []string
-	for name, p := range is {
-		if was[name] == nil {
-			added = append(added, name)
-		} else if !reflect.DeepEqual(p, was[name]) {
-			changed = append(changed, name)
-		}
-	}
-	for name := range was {
-		if is[name] == nil {
-			removed = append(removed, name)
-		}
-	}
-	if !sameFiles(before.envoy, after.envoy) {
-		changed = append(changed, envoy.PolicyName)
-	}
-	var attributes []slog.Attr
-	for _, change := range []struct {
-		what  string
-		names []string
-	}{{"added", added}, {"changed", changed}, {"removed", removed}} {
-		if len(change.names) > 0 {
-			attributes = append(attributes, slog.String(change.what, someOf(change.names)))
-		}
-	}
-	return attributes
-}
-
-// someOf returns names in their order, or the first of them and how many more there are.
-func someOf(names []string) string {
-	const most = 10
-	slices.Sort(names)
-	if more := len(names) - most; more > 0 {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ","), more)
-	}
-	return strings.Join(names, ",")
-}
-
-// logMistakes logs an error that may name several mistakes, one line each.
-func logMistakes(log *slog.Logger, message string, err error) {
-	for mistake := range strings.SplitSeq(err.Error(), "\n") {
-		log.Error(message, slog.String("error", mistake))
-	}
+	return host
 }
 
 // release is the version that the build names, by -ldflags "-X

@@ -1,0 +1,501 @@
+// @ts-check
+// The operator's page. It holds nothing: all that it shows comes from /v1. Names of
+// clients are whatever clients have sent; they get into the page as text only.
+
+const SECOND = 1000;
+const SVG = "http://www.w3.org/2000/svg";
+
+/** @param {string} id @returns {any} */
+const byId = (id) => document.getElementById(id);
+
+// ---- text ----
+
+/** Shows what can't be seen, or turns text around, as an escape. @param {string} s */
+function visible(s) {
+  return s.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\ufffd]/gu, (c) => `\\u{${(c.codePointAt(0) ?? 0).toString(16)}}`);
+}
+
+/** Cuts a long name in its middle. @param {string} s */
+function short(s) {
+  const all = [...visible(s)];
+  return all.length <= 60 ? all.join("") : `${all.slice(0, 40).join("")} … ${all.slice(-16).join("")}`;
+}
+
+/** @param {number} n */
+const count = (n) => n.toLocaleString("en", { maximumFractionDigits: 1 });
+
+/** @param {number} seconds */
+function time(seconds) {
+  if (seconds < 10) return `${Math.ceil(seconds * 10) / 10} s`;
+  if (seconds < 120) return `${Math.ceil(seconds)} s`;
+  if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
+  if (seconds < 172800) return `${Math.round(seconds / 3600)} h`;
+  return `${Math.round(seconds / 86400)} days`;
+}
+
+// ---- elements ----
+
+/** @param {Element} e @param {Record<string, any>} attributes @param {(Node|string)[]} children */
+function fill(e, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) e.setAttribute(name, String(value));
+  e.append(...children);
+  return e;
+}
+
+/** @param {string} tag @param {Record<string, any>} [attributes] @param {(Node|string)[]} children */
+const el = (tag, attributes = {}, ...children) => fill(document.createElement(tag), attributes, children);
+
+/** @param {string} tag @param {Record<string, any>} [attributes] @param {Node[]} children */
+const svg = (tag, attributes = {}, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
+
+/** A picture of so many units, with words for those who don't see it. @param {number} w @param {number} h @param {string} words @param {Node[]} children */
+const picture = (w, h, words, ...children) =>
+  svg("svg", { viewBox: `0 0 ${w} ${h}`, preserveAspectRatio: "none", role: "img", "aria-label": words }, ...children);
+
+/** Changes an element's text only if it differs, so that nobody's selection is lost. @param {Element} e @param {string} text */
+function setText(e, text) {
+  if (e.textContent !== text) e.textContent = text;
+}
+
+// ---- requests ----
+
+class Problem extends Error {
+  /** @param {number} status @param {string} detail */
+  constructor(status, detail) {
+    super(detail);
+    this.status = status;
+  }
+}
+
+let token = sessionStorage.getItem("token") ?? "";
+
+/** @param {string} path @param {RequestInit} [options] */
+async function ask(path, options = {}) {
+  /** @type {Record<string, string>} */
+  const headers = {};
+  if (token) headers.Authorization = `Bearer ${token}`;
+  if (options.body) headers["Content-Type"] = "application/json";
+  const response = await fetch(path, { ...options, headers, cache: "no-store", credentials: "omit" });
+  const text = await response.text();
+  /** @type {any} */
+  let body = null;
+  try {
+    body = text ? JSON.parse(text) : null;
+  } catch {
+    throw new Problem(response.status, `weir answered ${response.status}, and no JSON`);
+  }
+  if (response.status === 401) {
+    forgetToken();
+    askForToken();
+  }
+  if (!response.ok) throw new Problem(response.status, body?.detail ?? `weir answered ${response.status}`);
+  return body;
+}
+
+/** @param {unknown} error */
+function sentence(error) {
+  if (error instanceof Problem) {
+    if (error.status === 403) return `Not allowed: ${error.message}.`;
+    return `${error.message}.`;
+  }
+  return "weir can't be reached. This page tries again each second.";
+}
+
+function forgetToken() {
+  token = "";
+  sessionStorage.removeItem("token");
+  byId("forget").hidden = true;
+}
+
+function askForToken() {
+  const dialog = byId("token-dialog");
+  if (!dialog.open) dialog.showModal();
+}
+
+// ---- parts: each asks every so often, one request at a time, while the page is seen ----
+
+/** @type {Set<string>} */
+const troubles = new Set();
+
+/** @param {number} every @param {(signal: AbortSignal) => Promise<void>} refresh */
+function part(every, refresh) {
+  let controller = new AbortController();
+  let last = -Infinity;
+  let running = false;
+  const state = { trouble: "" };
+  const run = async () => {
+    if (document.hidden || byId("token-dialog").open || running || performance.now() - last < every) return;
+    running = true;
+    last = performance.now();
+    controller = new AbortController();
+    const late = setTimeout(() => controller.abort(), 5 * SECOND);
+    try {
+      await refresh(controller.signal);
+      state.trouble = "";
+    } catch (error) {
+      if (!controller.signal.aborted || performance.now() - last >= 5 * SECOND) state.trouble = sentence(error);
+    } finally {
+      clearTimeout(late);
+      running = false;
+    }
+  };
+  parts.push(state);
+  setInterval(run, SECOND / 4);
+  return {
+    /** Asks anew at once. */
+    again() {
+      controller.abort();
+      last = -Infinity;
+      setTimeout(run, 0);
+    },
+  };
+}
+
+/** @type {{trouble: string}[]} */
+const parts = [];
+
+function showTrouble() {
+  const said = [...new Set(parts.map((p) => p.trouble).filter(Boolean))].join(" ");
+  const e = byId("trouble");
+  setText(e, visible(said));
+  e.hidden = !said;
+}
+
+// ---- what is looked at: it is in the address of the page ----
+
+function looked() {
+  const q = new URLSearchParams(location.hash.slice(1));
+  return { policy: q.get("policy") ?? "", client: q.get("client") ?? "" };
+}
+
+/** @param {string} policy @param {string} client */
+const address = (policy, client) => `#${new URLSearchParams({ policy, client })}`;
+
+/** @param {string} policy */
+const policyPath = (policy) => `/v1/policies/${encodeURIComponent(policy)}`;
+
+/** @param {string} policy @param {string} client */
+const clientPath = (policy, client) => `${policyPath(policy)}/clients/${encodeURIComponent(client)}`;
+
+/** @param {string} policy @param {string} client */
+const overridePath = (policy, client) => `${policyPath(policy)}/overrides/${encodeURIComponent(client)}`;
+
+// ---- the client ----
+
+/** @type {any} */
+let shown = null; // the state that is shown
+
+/** @param {any} state */
+function verdict(state) {
+  const e = state.exception;
+  const until = e?.until ? ` until ${new Date(e.until).toLocaleTimeString()} (${time(Math.max(0, (Date.parse(e.until) - Date.parse(state.now)) / SECOND))} left)` : "";
+  if (e?.kind === "exempt") return `Always admitted, and not counted${until}.`;
+  if (e?.kind === "blocked" && !state.shadow) return `Blocked${until}.`;
+  const denying = state.limits.filter((/** @type {any} */ l) => !l.allowed);
+  if (denying.length) {
+    const names = denying.map((/** @type {any} */ l) => l.name).join(" and ");
+    const wait = Math.max(...denying.map((/** @type {any} */ l) => l.retry_after));
+    const again = wait > 0 ? `admitted again in ${time(wait)}` : "admitted again when a place is free";
+    return state.allowed ? `Admitted only because the policy is in shadow mode; ${names} would deny.` : `Denied by ${names}; ${again}.`;
+  }
+  const least = [...state.limits].sort((a, b) => a.remaining / a.limit - b.remaining / b.limit)[0];
+  return least ? `Admitted; ${count(least.remaining)} of ${count(least.limit)} remain by ${least.name}.` : "Admitted.";
+}
+
+/** @param {any} state */
+function because(state) {
+  const all = [];
+  const e = state.exception;
+  if (e) all.push(`${e.override ? "An override" : "An exception of the policy"} for ${short(e.client)} holds: ${e.kind}.`);
+  if (state.counted_as !== state.client) all.push(`Counted as ${state.counted_as}.`);
+  if (state.degraded) all.push("The store doesn't answer: this is what this instance knows.");
+  return all.join(" ");
+}
+
+/** @param {any} l @param {number} now */
+function draw(l, now) {
+  if (l.slots) return drawSlots(l);
+  if (l.bucket) return drawLevel(l.bucket);
+  if (l.leases) return drawLeases(l, now);
+  return drawEntries(l, now);
+}
+
+/** @param {any} l */
+function drawSlots(l) {
+  const n = l.slots.length;
+  const alone = n === 1;
+  const most = Math.max(...l.slots.map((/** @type {any} */ s) => s.count), alone ? l.limit : l.limit / n, 1);
+  const bars = l.slots.flatMap((/** @type {any} */ s, /** @type {number} */ i) => {
+    const h = (s.count / most) * 96;
+    const x = (i * 600) / n;
+    const w = Math.max(600 / n - 2, 1);
+    const counted = h * s.weight;
+    const all = [svg("rect", { x, y: 100 - counted, width: w, height: counted, class: "bar" })];
+    if (s.weight < 1 && s.count > 0) all.push(svg("rect", { x, y: 100 - h, width: w, height: h - counted, class: "rest" }));
+    return all;
+  });
+  const line = (alone ? l.limit : l.limit / n) / most;
+  const used = Math.round(l.slots.reduce((/** @type {number} */ sum, /** @type {any} */ s) => sum + s.count * s.weight, 0));
+  return picture(600, 100, `${count(used)} of ${count(l.limit)} in use, in ${n} slots`,
+    hatch(), ...bars,
+    svg("line", { x1: 0, x2: 600, y1: 100 - line * 96, y2: 100 - line * 96, class: "most" }));
+}
+
+function hatch() {
+  return svg("defs", {}, svg("pattern", { id: "hatch", width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
+    svg("line", { x1: 0, y1: 0, x2: 0, y2: 6, class: "hatch" })));
+}
+
+/** @param {any} b */
+function drawLevel(b) {
+  const most = Math.max(b.level, b.capacity, 1);
+  const at = (b.capacity / most) * 598;
+  return picture(600, 40, `${count(b.level)} of ${count(b.capacity)} in use, draining ${count(b.drains_per_second)} a second`,
+    svg("rect", { x: 0, y: 4, width: (b.level / most) * 598, height: 32, class: "bar" }),
+    svg("line", { x1: at, x2: at, y1: 0, y2: 40, class: "most" }));
+}
+
+/** @param {any} l @param {number} now */
+function drawEntries(l, now) {
+  const entries = l.entries ?? [];
+  const from = now - l.window * SECOND;
+  const most = Math.max(...entries.map((/** @type {any} */ e) => e.cost), 1);
+  const used = entries.reduce((/** @type {number} */ sum, /** @type {any} */ e) => sum + e.cost, 0);
+  return picture(600, 60, `${count(used)} of ${count(l.limit)} in use, in ${entries.length} entries`,
+    svg("rect", { x: 0.5, y: 0.5, width: 599, height: 59, class: "frame" }),
+    ...entries.map((/** @type {any} */ e) => {
+      const x = ((Date.parse(e.first) - from) / (l.window * SECOND)) * 600;
+      const end = ((Date.parse(e.last) - from) / (l.window * SECOND)) * 600;
+      const h = 10 + (e.cost / most) * 46;
+      return svg("rect", { x: Math.max(0, Math.min(x, 598)), y: 58 - h, width: Math.max(end - x, 1.5), height: h, class: "bar" });
+    }));
+}
+
+/** @param {any} l @param {number} now */
+function drawLeases(l, now) {
+  const leases = l.leases;
+  const h = 60 / Math.max(leases.length, 1);
+  return picture(600, 60, `${leases.length} places taken of ${count(l.limit)}`,
+    svg("rect", { x: 0.5, y: 0.5, width: 599, height: 59, class: "frame" }),
+    ...leases.map((/** @type {any} */ e, /** @type {number} */ i) =>
+      svg("rect", { x: 0, y: i * h + h * 0.1, width: Math.max(2, ((Date.parse(e.until) - now) / (l.window * SECOND)) * 598), height: h * 0.8, class: "bar" })));
+}
+
+const stateOf = part(SECOND, async (signal) => {
+  const { policy, client } = looked();
+  if (!policy || !client) {
+    shown = null;
+    byId("state").hidden = true;
+    return;
+  }
+  try {
+    const state = await ask(`${clientPath(policy, client)}/state`, { signal });
+    if (signal.aborted) return;
+    shown = state;
+  } catch (error) {
+    if (!signal.aborted) byId("state").hidden = true;
+    throw error;
+  }
+  byId("state").hidden = false;
+  const v = byId("verdict");
+  setText(v, verdict(shown));
+  v.className = shown.allowed ? "allowed" : "denied";
+  setText(byId("because"), because(shown));
+  byId("limits").replaceChildren(...shown.limits.map((/** @type {any} */ l) =>
+    el("div", { class: l.allowed ? "limit" : "limit denied" },
+      el("p", {}, `${l.name} (${l.algorithm.replaceAll("_", " ")}): ${count(l.limit)} in ${time(l.window)}, ${count(l.remaining)} remain${l.reset_after > 0 ? `, all of it in ${time(l.reset_after)}` : ""}${l.allowed ? "" : " — denies"}`),
+      draw(l, Date.parse(shown.now)))));
+  document.querySelectorAll("#actions button").forEach((b) => {
+    const button = /** @type {HTMLButtonElement} */ (b);
+    if (button.dataset.do === "end") button.hidden = !(shown.exception?.override && shown.exception.client === shown.client);
+  });
+});
+
+/** Whether a name alone is a key: others mean ranges, or beginnings of names. @param {string} client */
+const namesItself = (client) => !client.endsWith("*") && !/^[0-9a-f.:]+\/[0-9]+$/i.test(client);
+
+/** @param {HTMLButtonElement} button */
+async function change(button) {
+  const { policy, client } = looked();
+  if (!shown || shown.client !== client || shown.policy !== policy) return;
+  const what = button.dataset.do ?? "";
+  const lasts = button.dataset.for ?? "";
+  const name = short(client);
+  if (what !== "reset" && !namesItself(client)) {
+    setText(byId("done"), "As a key this name would mean more clients than this one; the API can do that.");
+    return;
+  }
+  const titles = /** @type {Record<string, string>} */ ({
+    reset: `Reset ${name}`, block: `Block ${name} for ${lasts}`, exempt: `Exempt ${name} for ${lasts}`, raise: `Give ${name} other limits for ${lasts}`, end: `End the override of ${name}`,
+  });
+  setText(byId("confirm-title"), `${titles[what]}?`);
+  setText(byId("confirm-text"), what === "reset" ? `What ${visible(client)} has used in policy ${policy} is forgotten.` : `It holds in policy ${policy}, on every instance within a second.`);
+  setText(byId("confirm-do"), titles[what]);
+  byId("confirm-reason").hidden = what === "reset" || what === "end";
+  byId("reason").value = "";
+  const inputs = what === "raise" ? shown.limits.map((/** @type {any} */ l) => el("input", { type: "number", min: 1, value: l.limit, name: l.name, required: "" })) : [];
+  byId("confirm-limits").replaceChildren(...inputs.map((/** @type {any} */ i) => el("label", {}, i.name, i)));
+  const dialog = byId("confirm");
+  dialog.returnValue = "cancel";
+  dialog.showModal();
+  await new Promise((closed) => dialog.addEventListener("close", closed, { once: true }));
+  button.focus();
+  if (dialog.returnValue !== "do") return;
+  const done = byId("done");
+  setText(done, "…");
+  const reason = byId("reason").value;
+  try {
+    if (what === "reset") await ask(clientPath(policy, client), { method: "DELETE" });
+    else if (what === "end") await ask(overridePath(policy, client), { method: "DELETE" });
+    else {
+      /** @type {Record<string, any>} */
+      const body = { for: lasts, reason };
+      if (what === "block") body.blocked = true;
+      if (what === "exempt") body.exempt = true;
+      if (what === "raise") body.limits = Object.fromEntries(inputs.map((/** @type {any} */ i) => [i.name, Number(i.value)]));
+      await ask(overridePath(policy, client), { method: "PUT", body: JSON.stringify(body) });
+    }
+    setText(done, `${titles[what]}: done.`);
+  } catch (error) {
+    setText(done, `${titles[what]}: ${visible(sentence(error))}`);
+  }
+  stateOf.again();
+  overridesOf.again();
+}
+
+// ---- who is decided most ----
+
+for (const by of ["denied", "allowed"]) {
+  part(2 * SECOND, async (signal) => {
+    const { policy } = looked();
+    if (!policy) return;
+    const top = await ask(`${policyPath(policy)}/top?by=${by}&n=10`, { signal });
+    const list = byId(`top-${by}`);
+    const items = top.clients.map((/** @type {any} */ c) =>
+      el("li", {}, el("a", { href: address(policy, c.client), title: visible(c.client) }, short(c.client)), ` ${count(c.count)}`));
+    const focused = document.activeElement?.getAttribute("href");
+    list.replaceChildren(...(items.length ? items : [el("li", {}, "nobody")]));
+    if (focused) list.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
+  });
+}
+
+// ---- policies ----
+
+/** @type {string[]} */
+let policies = [];
+/** @type {Map<string, any>} */
+const histories = new Map();
+
+const policiesOf = part(5 * SECOND, async (signal) => {
+  const all = await ask("/v1/policies", { signal });
+  const names = all.policies.map((/** @type {any} */ p) => p.name);
+  if (names.join() !== policies.join()) {
+    policies = names;
+    byId("policy").replaceChildren(...names.map((/** @type {string} */ n) => el("option", { value: n }, n)));
+    showLooked();
+  }
+  for (const name of policies) histories.set(name, await ask(`${policyPath(name)}/history`, { signal }));
+  drawPolicies();
+});
+
+function drawPolicies() {
+  const kinds = ["allowed", "denied", "degraded"];
+  const of = (/** @type {string} */ name) => {
+    const d = histories.get(name)?.decisions ?? {};
+    const denied = (d.denied ?? []).map((/** @type {number} */ n, /** @type {number} */ i) => n + d.shadow_denied[i] + d.contended[i] + d.error[i]);
+    return /** @type {Record<string, number[]>} */ ({ allowed: d.allowed ?? [], denied, degraded: d.degraded ?? [] });
+  };
+  const lines = new Map(policies.map((name) => [name, of(name)]));
+  const highest = (/** @type {Record<string, number[]>} */ l) => Math.max(1, ...kinds.flatMap((k) => l[k]));
+  const all = Math.max(1, ...[...lines.values()].map(highest));
+  byId("policies").replaceChildren(...policies.map((name) => {
+    const l = /** @type {Record<string, number[]>} */ (lines.get(name));
+    const most = byId("same").checked ? all : highest(l);
+    const now = kinds.map((k) => l[k].at(-1) ?? 0);
+    return el("div", { class: "policy" },
+      el("h3", {}, el("a", { href: address(name, "") }, name), ` ${count(now[0])} admitted, ${count(now[1])} denied a second; highest ${count(highest(l))}`),
+      picture(300, 100, `${name}: ${now[0]} admitted and ${now[1]} denied in the last second`,
+        ...kinds.map((k) => svg("polyline", { class: `line ${k}`, points: l[k].map((n, i) => `${i},${98 - (n / most) * 96}`).join(" ") }))));
+  }));
+}
+
+// ---- overrides ----
+
+const overridesOf = part(2 * SECOND, async (signal) => {
+  const { policy } = looked();
+  const place = byId("overrides");
+  if (!policy) return;
+  /** @type {any} */
+  let list;
+  try {
+    list = (await ask(`${policyPath(policy)}/overrides`, { signal })).overrides;
+  } catch (error) {
+    if (!(error instanceof Problem && error.status === 403)) throw error;
+    place.replaceChildren(el("p", { class: "note" }, "This token may only make checks: it sees and changes no overrides."));
+    return;
+  }
+  if (!list.length) {
+    place.replaceChildren(el("p", { class: "note" }, "None in this policy."));
+    return;
+  }
+  place.replaceChildren(el("div", { class: "scroll" }, el("table", {},
+    el("thead", {}, el("tr", {}, ...["For", "What", "Until", "Reason", "By"].map((h) => el("th", { scope: "col" }, h)))),
+    el("tbody", {}, ...list.map((/** @type {any} */ o) => el("tr", {},
+      el("td", { title: visible(o.client) }, namesItself(o.client) ? el("a", { href: address(policy, o.client) }, short(o.client)) : short(o.client)),
+      el("td", {}, o.blocked ? "blocked" : o.exempt ? "exempt" : Object.entries(o.limits).map(([n, v]) => `${n}: ${count(Number(v))}`).join(", ")),
+      el("td", {}, new Date(o.until).toLocaleString()), el("td", {}, visible(o.reason)), el("td", {}, visible(o.by))))))));
+});
+
+// ---- the store, and the instance ----
+
+part(2 * SECOND, async (signal) => {
+  const s = await ask("/v1/status", { signal });
+  byId("forget").hidden = !token;
+  setText(byId("instance"), `${s.instance} ${s.version}, up ${time((Date.now() - Date.parse(s.started)) / SECOND)}${s.ready ? "" : s.draining ? ", going away" : ", not ready"}`);
+  byId("store").replaceChildren(el("div", { class: "scroll" }, el("table", {},
+    el("thead", {}, el("tr", {}, ...["Server", "State", "Items", "MiB", "Evictions"].map((h) => el("th", { scope: "col" }, h)))),
+    el("tbody", {}, ...s.servers.map((/** @type {any} */ v) => el("tr", {},
+      el("td", {}, v.server), el("td", {}, v.up ? (v.breaker_open ? "up, not asked yet" : "up") : `down: ${v.error ?? ""}`),
+      el("td", {}, count(v.items)), el("td", {}, count(v.bytes / 2 ** 20)), el("td", {}, count(v.evictions))))))));
+});
+
+// ---- the page ----
+
+function showLooked() {
+  const { policy, client } = looked();
+  if (!policy && policies.length) {
+    location.replace(address(policies.includes("default") ? "default" : policies[0], client));
+    return;
+  }
+  byId("policy").value = policy;
+  if (document.activeElement !== byId("client")) byId("client").value = client;
+  document.title = client ? `weir: ${short(client)}` : "weir";
+}
+
+addEventListener("hashchange", () => {
+  setText(byId("done"), "");
+  byId("state").hidden = true;
+  showLooked();
+  byId("client").value = looked().client;
+  stateOf.again();
+  overridesOf.again();
+});
+byId("find").addEventListener("submit", (/** @type {Event} */ event) => {
+  event.preventDefault();
+  location.hash = address(byId("policy").value, byId("client").value);
+});
+byId("policy").addEventListener("change", () => { location.hash = address(byId("policy").value, byId("client").value); });
+byId("same").addEventListener("change", drawPolicies);
+byId("actions").addEventListener("click", (/** @type {Event} */ event) => {
+  if (event.target instanceof HTMLButtonElement) void change(event.target);
+});
+byId("token-dialog").addEventListener("close", () => {
+  token = byId("token").value.trim();
+  byId("token").value = "";
+  if (token) sessionStorage.setItem("token", token);
+  policiesOf.again();
+  stateOf.again();
+});
+byId("forget").addEventListener("click", () => { forgetToken(); askForToken(); });
+setInterval(showTrouble, SECOND / 4);
+showLooked();

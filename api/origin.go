@@ -1,0 +1,33 @@
+package api
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+)
+
+var crossOrigin = http.NewCrossOriginProtection()
+
+// fromElsewhere returns a problem if r is for another host than localhost or an address, and
+// only these are asked; or if a browser has sent r for a page of another site, which
+// may read here, as it can't see the answer, and change nothing. What forward auth is asked
+// about has the headers of another request.
+func fromElsewhere(r *http.Request, localOnly bool) error {
+	if localOnly && !isLocal(r.Host) {
+		return newProblem(http.StatusMisdirectedRequest, "without -token-file and with -console, this service is asked as localhost or by its address, not as %q", r.Host)
+	}
+	if crossOrigin.Check(r) != nil && strings.HasPrefix(r.URL.Path, "/v1/") && !strings.HasPrefix(r.URL.Path, "/v1/auth/") {
+		return newProblem(http.StatusForbidden, "pages of other sites may not ask for this")
+	}
+	return nil
+}
+
+// isLocal reports whether a Host is localhost or an address.
+func isLocal(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	_, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return err == nil || strings.EqualFold(host, "localhost")
+}

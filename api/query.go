@@ -1,0 +1,20 @@
+package api
+
+import (
+	"strconv"
+
+	"github.com/labstack/echo/v4"
+)
+
+// number returns the whole number, from 1 to most, that a parameter of the query is.
+func number(c echo.Context, name string, missing, most int) (int, error) {
+	text := c.QueryParam(name)
+	if text == "" {
+		return missing, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > most {
+		return 0, badRequest("%s is %q and must be a whole number from 1 to %d", name, text, most)
+	}
+	return n, nil
+}

@@ -1,0 +1,178 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/api/policy"
+)
+
+func (s *service) state(t *testing.T, policyName, client string) (j stateJSON) {
+	t.Helper()
+	r := s.do(t, http.MethodGet, "/v1/policies/"+policyName+"/clients/"+client+"/state", "")
+	require.Equal(t, http.StatusOK, r.Code, r.Body)
+	require.NoError(t, json.Unmarshal([]byte(r.Body), &j))
+	return j
+}
+
+// The state of a client has what decides, part by part.
+func TestStateShowsWhatIsInUse(t *testing.T) {
+	t.Parallel()
+	s := newService(
+		newPolicy("fixed", fixed("l", 10, time.Minute)), newPolicy("sliding", sliding("l", 10, time.Minute, 4, "weighted")),
+		newPolicy("token", token("l", 60, time.Minute, 10)), newPolicy("leaky", leaky("l", 60, time.Minute, 10)),
+		newPolicy("log", slidingLog("l", 10, time.Minute)), newPolicy("in-flight", places("l", 3, 30*time.Second)),
+	)
+	take := func(name string, cost int) {
+		t.Helper()
+		require.Equal(t, http.StatusOK, s.check(t, fmt.Sprintf(`{"policy":%q,"client":"c","cost":%d,"settle":true}`, name, cost)).Code)
+	}
+	s.clock.at(0)
+	for _, name := range []string{"fixed", "sliding", "token", "leaky", "log", "in-flight"} {
+		take(name, 2)
+	}
+	s.clock.at(15 * time.Second)
+	take("sliding", 3)
+	take("log", 3)
+	s.clock.at(15*time.Second + 500*time.Millisecond)
+
+	state := s.state(t, "fixed", "c")
+	assert.Equal(t, []slotJSON{{epoch.UTC(), 2, 1}}, state.Limits[0].Slots)
+	assert.EqualValues(t, 8, state.Limits[0].Remaining)
+	assert.Equal(t, "c", state.CountedAs)
+	assert.True(t, state.Allowed)
+	for _, name := range []string{"token", "leaky"} {
+		b := s.state(t, name, "c").Limits[0].Bucket
+		assert.Equal(t, &bucketJSON{0, 10, 1}, b, name)
+		take(name, 10)
+		s.clock.at(15*time.Second + 750*time.Millisecond)
+		b = s.state(t, name, "c").Limits[0].Bucket
+		assert.Equal(t, &bucketJSON{9.75, 10, 1}, b, name)
+		s.clock.at(15*time.Second + 500*time.Millisecond)
+	}
+	first, second := epoch.UTC(), epoch.UTC().Add(15*time.Second)
+	assert.Equal(t, []entryJSON{{first, first, first.Add(time.Minute), 2}, {second, second, second.Add(time.Minute), 3}}, s.state(t, "log", "c").Limits[0].Entries)
+	leases := s.state(t, "in-flight", "c").Limits[0].Leases
+	require.Len(t, leases, 1)
+	assert.EqualValues(t, 2, leases[0].Cost)
+
+	s.clock.at(65 * time.Second) // of the oldest slot two thirds have left the window
+	state = s.state(t, "sliding", "c")
+	require.Len(t, state.Limits[0].Slots, 5)
+	oldest := state.Limits[0].Slots[0]
+	assert.Equal(t, first, oldest.Start)
+	assert.EqualValues(t, 2, oldest.Count)
+	assert.Equal(t, 0.5, oldest.Weight, "1 of 2, rounded down")
+	assert.Equal(t, slotJSON{second, 3, 1}, state.Limits[0].Slots[1])
+}
+
+// What holds for a client is named.
+func TestStateNamesWhatHolds(t *testing.T) {
+	t.Parallel()
+	p := newPolicy("api", fixed("per-minute", 3, time.Minute))
+	p.Clients = clients(map[string]policy.Client{"team:*": {Limits: map[string]int64{"per-minute": 7}}, "probe": {Exempt: true}})
+	s := newService(p)
+	s.clock.at(0)
+	assert.Nil(t, s.state(t, "api", "c").Exception)
+	assert.Equal(t, &exceptionJSON{Client: "probe", Kind: "exempt"}, s.state(t, "api", "probe").Exception)
+	state := s.state(t, "api", "team:a")
+	assert.Equal(t, &exceptionJSON{Client: "team:*", Kind: "limits"}, state.Exception)
+	assert.EqualValues(t, 7, state.Limits[0].Limit)
+	require.Equal(t, http.StatusOK, s.override(t, "api", "10.0.0.0/8", `{"blocked":true,"for":"10m"}`).Code)
+	state = s.state(t, "api", "10.1.2.3")
+	until := epoch.Add(10 * time.Minute).UTC()
+	assert.Equal(t, &exceptionJSON{Client: "10.0.0.0/8", Kind: "blocked", Override: true, Until: &until}, state.Exception)
+	assert.False(t, state.Allowed)
+	assert.Equal(t, 600.0, state.RetryAfter)
+	assert.Equal(t, "~CvmaYJFpU4U41Ym_EIohMdi8", s.state(t, "api", "a%2Fb%20c").CountedAs)
+}
+
+// The history has each second's decisions, also across reloads.
+func TestHistory(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("api", fixed("per-minute", 2, time.Minute)))
+	s.Sample()
+	for second := range 3 {
+		for range second {
+			s.check(t, `{"policy":"api","client":"c"}`)
+		}
+		s.Sample()
+		s.SetPolicies(policy.Policies{"api": s.active.Load().policies["api"]})
+	}
+	var j historyJSON
+	r := s.do(t, http.MethodGet, "/v1/policies/api/history?seconds=4", "")
+	require.NoError(t, json.Unmarshal([]byte(r.Body), &j))
+	assert.Equal(t, []uint32{0, 0, 1, 1}, j.Decisions["allowed"])
+	assert.Equal(t, []uint32{0, 0, 0, 1}, j.Decisions["denied"])
+	assert.Equal(t, []uint32{0, 0, 0, 0}, j.Decisions["degraded"])
+	for range 400 {
+		s.Sample()
+	}
+	r = s.do(t, http.MethodGet, "/v1/policies/api/history", "")
+	require.NoError(t, json.Unmarshal([]byte(r.Body), &j))
+	require.Len(t, j.Decisions["allowed"], 300)
+	assert.NotContains(t, j.Decisions["allowed"], uint32(1))
+}
+
+// A page of another site may change nothing and learn nothing, whatever it sends; what a
+// proxy asks for one has such headers too.
+func TestPagesOfOtherSites(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("api", fixed("per-minute", 3, time.Minute)))
+	for _, headers := range [][]string{{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "https://evil.example"}} {
+		for _, request := range []struct{ method, target, body string }{
+			{http.MethodPost, "/v1/check", `{"policy":"api","client":"c"}`},
+			{http.MethodPost, "/v1/check/batch", `{"checks":[{"policy":"api","client":"c"}]}`},
+			{http.MethodPost, "/v1/settle", `{}`},
+			{http.MethodPost, "/v1/charge", `{"policy":"api","client":"c"}`},
+			{http.MethodDelete, "/v1/policies/api/clients/c", ""},
+			{http.MethodPut, "/v1/policies/api/overrides/c", `{"blocked":true,"for":"1m"}`},
+			{http.MethodDelete, "/v1/policies/api/overrides/c", ""},
+		} {
+			r := s.do(t, request.method, request.target, request.body, headers...)
+			requireProblem(t, r, http.StatusForbidden, "pages of other sites may not ask for this")
+		}
+		requireUntouched(t, s)
+		require.Equal(t, http.StatusOK, s.do(t, http.MethodGet, "/v1/policies", "", headers...).Code)
+	}
+	for _, headers := range [][]string{{"Sec-Fetch-Site", "same-origin"}, {"Sec-Fetch-Site", "none"}, {"Origin", "http://example.com"}, nil} {
+		require.Equal(t, http.StatusOK, s.do(t, http.MethodPost, "/v1/check", `{"policy":"api","client":"`+fmt.Sprint(headers)+`"}`, headers...).Code, headers)
+	}
+	require.Equal(t, http.StatusOK, s.do(t, http.MethodPost, "/v1/auth/api", "", "Sec-Fetch-Site", "cross-site", "Origin", "https://evil.example").Code)
+}
+
+// Where the page needs no token, no page whose name points here gets an answer.
+func TestOnlyLocalNames(t *testing.T) {
+	t.Parallel()
+	s := newServiceWith(func(cfg *Config) { cfg.LocalOnly = true }, newPolicy("api", fixed("per-minute", 3, time.Minute)))
+	for host, status := range map[string]int{
+		"localhost": 200, "localhost:8080": 200, "LOCALHOST": 200, "127.0.0.1:8080": 200, "[::1]:8080": 200, "::1": 200,
+		"evil.example": 421, "evil.example:8080": 421, "localhost.evil.example": 421, "": 421,
+	} {
+		r := newRequest(http.MethodGet, "/v1/policies", "")
+		r.Host = host
+		assert.Equal(t, status, s.serve(t, r).Code, host)
+	}
+}
+
+func TestRequestIDsComeBack(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("api", fixed("per-minute", 3, time.Minute)))
+	for id, comesBack := range map[string]bool{"abc-123": true, strings.Repeat("a", 128): true, strings.Repeat("a", 129): false, "a b": false, "\u00e9": false, "": false} {
+		for _, target := range []string{"/v1/check", "/v1/nothing"} {
+			r := s.do(t, http.MethodPost, target, `{"policy":"api","client":"c","cost":0}`, "X-Request-Id", id)
+			if want := id; comesBack {
+				assert.Equal(t, want, r.Header.Get("X-Request-Id"))
+			} else {
+				assert.NotContains(t, r.Header, "X-Request-Id")
+			}
+		}
+	}
+}

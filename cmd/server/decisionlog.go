@@ -1,0 +1,34 @@
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"weir/api/telemetry"
+)
+
+// openDecisionLog returns what -decision-log asks for, and what writes it; nil if it doesn't.
+func openDecisionLog(cfg *config, registry *prometheus.Registry) (*telemetry.DecisionLog, *logWriter, error) {
+	if cfg.decisionLog == "" {
+		return nil, nil, nil
+	}
+	decisions, err := sampleOf(cfg.decisions)
+	to := os.Stdout
+	if err == nil && cfg.decisionLog != "-" {
+		to, err = os.OpenFile(cfg.decisionLog, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("-decision-log: %w", err)
+	}
+	w := newLogWriter(to)
+	countDropped(registry, w, "weir_decision_log_lines_dropped_total", "Lines of the decision log that nobody has taken in time.")
+	decisions.Writer, decisions.ShowClients = w, cfg.logClients
+	return decisions, w, nil
+}
+
+// countDropped registers the metric of the lines that w has dropped.
+func countDropped(registry *prometheus.Registry, w *logWriter, name, help string) {
+	registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(w.dropped.Load()) }))
+}

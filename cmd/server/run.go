@@ -1,0 +1,215 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"weir/counters"
+)
+
+// run serves until ctx ends, then answers the requests under way and returns
+// nil, or an error if that took longer than the grace. It loads the policies
+// again on each hangup. When it returns, all that has used the store has ended,
+// and the store is closed.
+func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) {
+	working, stopWork := context.WithCancel(ctx)
+	var work sync.WaitGroup
+	work.Go(func() { p.reloadUntil(working, hangup) })
+	web := p.server.HTTPServer()
+	var srv httpServer = web
+	if p.cfg.http == plainHTTP && p.tls == nil {
+		srv = p.server.PlainServer(web)
+	}
+	defer func() {
+		stopWork()
+		err = errors.Join(err, srv.Close()) // before waiting, as the grace is over
+		work.Wait()
+		// Close doesn't wait for handlers; their store timeout ends them.
+		p.server.Await()
+		if n := p.server.RetryResets(); n > 0 {
+			p.log.Warn("clients were reset in this process only, as Memcached doesn't answer", slog.Int("clients", n))
+		}
+		if n := p.limiters.Flush(); n > 0 {
+			p.log.Warn("what was admitted without Memcached is not counted there", slog.Int("clients", n))
+		}
+		if p.decisions != nil {
+			p.decisions.close()
+		}
+		err = errors.Join(err, p.closeStore())
+	}()
+	p.readOverrides(ctx)
+	p.greet()
+	work.Go(func() { p.watchStore(working) })
+	work.Go(func() { p.retryResetsUntil(working) })
+	work.Go(func() { p.overrides.Watch(working) })
+	work.Go(func() { p.sampleUntil(working) })
+
+	var open, changed atomic.Int64
+	var silent sync.Map // keys are the connections that have sent nothing yet
+	web.ConnState = func(c net.Conn, state http.ConnState) {
+		changed.Add(1)
+		switch state {
+		case http.StateNew:
+			open.Add(1)
+			silent.Store(c, nil)
+		case http.StateActive:
+			silent.Delete(c)
+		case http.StateClosed, http.StateHijacked:
+			open.Add(-1)
+			silent.Delete(c)
+		}
+	}
+	most, grpcMost := places(mostFiles())
+	var incoming net.Listener = newLoudListener(p.listener, most, p.log)
+	if p.tls != nil {
+		incoming = tls.NewListener(incoming, p.tls)
+	}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(incoming) }()
+	grpcServed, stopGRPC := p.serveGRPC(grpcMost)
+	select {
+	case err := <-served:
+		return errors.Join(fmt.Errorf("serving ended: %w", err), stopGRPC())
+	case err := <-grpcServed:
+		return fmt.Errorf("serving gRPC ended: %w", err)
+	case <-ctx.Done():
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- stopGRPC() }()
+	err = p.shutDown(srv, served, &open, &changed, &silent)
+	return errors.Join(err, <-stopped)
+}
+
+// readOverrides reads them before anybody is told that weir listens, if the store answers
+// at once. Else it isn't ready yet.
+func (p *program) readOverrides(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, counters.DefaultTimeout)
+	defer cancel()
+	_ = p.overrides.Read(ctx) // they are read again soon
+}
+
+// An httpServer is an http.Server, or one that begins with another.
+type httpServer interface {
+	Serve(net.Listener) error
+	Shutdown(context.Context) error
+	Close() error
+}
+
+func (p *program) retryResetsUntil(ctx context.Context) {
+	for ticks := time.Tick(resetInterval); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticks:
+			p.server.RetryResets()
+		}
+	}
+}
+
+func (p *program) sampleUntil(ctx context.Context) {
+	for ticks := time.Tick(time.Second); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticks:
+			p.server.Sample()
+		}
+	}
+}
+
+// serveGRPC serves the rate limit service, if there is one, until stop returns.
+// It has that many connections at most. The channel has what ended it earlier.
+func (p *program) serveGRPC(most int) (ended <-chan error, stop func() error) {
+	if p.grpc == nil {
+		return nil, func() error { return nil }
+	}
+	served, over := make(chan error, 1), make(chan struct{})
+	go func() {
+		served <- p.grpc.Serve(newLoudListener(p.grpcListener, most, p.log))
+		close(over)
+	}()
+	return served, func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), p.cfg.shutdownGrace)
+		defer cancel()
+		p.grpc.Drain()
+		if err := p.grpcListener.drain(p.drainEnd()); err != nil {
+			return errors.Join(err, p.grpc.Stop(ctx))
+		}
+		<-over // before that, Stop would cut connections that wait
+		return p.grpc.Stop(ctx)
+	}
+}
+
+// drainEnd returns until when connections may open whose handshake has begun.
+func (p *program) drainEnd() time.Time {
+	return time.Now().Add(min(drainPause, p.cfg.shutdownGrace))
+}
+
+// shutDown refuses new connections, answers the requests under way and what the
+// open connections send, and closes them once all have been quiet for
+// drainPause. changed counts what happens on connections, and silent are those
+// that have sent nothing yet.
+func (p *program) shutDown(srv httpServer, served <-chan error, open, changed *atomic.Int64, silent *sync.Map) error {
+	p.log.Info("draining", slog.Int64("connections", open.Load()))
+	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.shutdownGrace)
+	defer cancel()
+	// Before Drain: a client that is told to close its connection connects
+	// again at once, and must be refused.
+	if err := p.listener.drain(p.drainEnd()); err != nil {
+		return err
+	}
+	p.server.Drain()
+	<-served // before that, Shutdown would cut connections that wait
+	// Shutdown closes idle connections at once, and loses a request that
+	// arrives on one of them at that moment. Ticks are counted, not time: where
+	// this process had no turn, it has read nothing.
+	const tick = 5 * time.Millisecond
+	for quiet, seen := time.Duration(0), changed.Load(); open.Load() > 0 && quiet < drainPause && ctx.Err() == nil; quiet += tick {
+		time.Sleep(tick)
+		if n := changed.Load(); n != seen {
+			quiet, seen = 0, n
+		}
+	}
+	// Shutdown would wait for these for 5 s.
+	silent.Range(func(c, _ any) bool { _ = c.(net.Conn).Close(); return true })
+	if err := srv.Shutdown(ctx); err != nil {
+		return fmt.Errorf("requests were still under way after -shutdown-grace %v", p.cfg.shutdownGrace)
+	}
+	p.log.Info("stopped")
+	return nil
+}
+
+// greet says in one line where weir listens, what it limits, where it counts
+// and how long it waits.
+func (p *program) greet() {
+	scheme, policies, store := "http", "the policies of "+p.cfg.policyFile, "on Memcached"
+	if p.cfg.tlsCert != "" {
+		scheme = "https"
+	}
+	if p.cfg.policyFile == "" {
+		policies = "the built-in policies"
+	}
+	attributes := []slog.Attr{slog.String("version", version()), slog.Int("policies", len(p.apiConfig.Policies))}
+	if len(p.cfg.memcached) == 0 {
+		store = "in this process only, because -memcached names no server"
+	} else {
+		attributes = append(attributes, slog.String("memcached", strings.Join(p.cfg.memcached, ",")))
+	}
+	if p.grpc != nil {
+		attributes = append(attributes, slog.String("grpc", p.grpcListener.Addr().String()))
+	}
+	attributes = append(attributes, slog.Duration("store_timeout", p.cfg.storeTimeout),
+		slog.Duration("clock_skew", p.cfg.clockSkew), slog.Duration("shutdown_grace", p.cfg.shutdownGrace))
+	p.log.LogAttrs(context.Background(), slog.LevelInfo,
+		fmt.Sprintf("weir listens on %s://%s with %s and counts %s", scheme, p.listener.Addr(), policies, store), attributes...)
+}
