@@ -28,7 +28,7 @@ lint:
 	go -C deploy/manifests vet ./...
 
 setup:
-	@deploy/install memcached nginx caddy haproxy prometheus
+	@deploy/install memcached nginx caddy haproxy prometheus chromium
 
 bench: setup
 	go test -run '^$$' -bench . -benchmem ./...

@@ -318,11 +318,13 @@ const namesItself = (client) => !client.endsWith("*") && !/^[0-9a-f.:]+\/[0-9]+$
 async function change(button) {
   const { policy, client } = looked();
   if (!shown || shown.client !== client || shown.policy !== policy) return;
+  const done = byId("done");
+  setText(done, "");
   const what = button.dataset.do ?? "";
   const lasts = button.dataset.for ?? "";
   const name = short(client);
   if (what !== "reset" && !namesItself(client)) {
-    setText(byId("done"), "As a key this name would mean more clients than this one; the API can do that.");
+    setText(done, "As a key this name would mean more clients than this one; the API can do that.");
     return;
   }
   const titles = /** @type {Record<string, string>} */ ({
@@ -341,7 +343,6 @@ async function change(button) {
   await new Promise((closed) => dialog.addEventListener("close", closed, { once: true }));
   button.focus();
   if (dialog.returnValue !== "do") return;
-  const done = byId("done");
   setText(done, "…");
   const reason = byId("reason").value;
   try {

@@ -1,0 +1,233 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/cmd/server/servertest"
+	"weir/counters/memcachedtest"
+)
+
+// A browser is a tab of Chromium.
+type browser struct {
+	t   *testing.T
+	ctx context.Context
+}
+
+// startBrowser starts Chromium until the test ends. Nothing may be said on its console, but
+// that an answer had an error's status, or that there was none.
+func startBrowser(t *testing.T) *browser {
+	t.Helper()
+	program, err := exec.LookPath("chromium")
+	require.NoError(t, err, "this test needs chromium; make setup installs it")
+	allocator, cancel := chromedp.NewExecAllocator(context.Background(), append(chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.WindowSize(1000, 900))...)
+	ctx, closed := chromedp.NewContext(allocator)
+	b := &browser{t, ctx}
+	messages := chromedp.Console(ctx)
+	var said []string
+	var listening sync.WaitGroup
+	listening.Go(func() {
+		for message, err := range messages {
+			if err == nil && !strings.HasPrefix(message.Text, "Failed to load resource") {
+				said = append(said, message.Text)
+			}
+		}
+	})
+	t.Cleanup(func() {
+		assert.NoError(t, chromedp.Cancel(ctx))
+		closed()
+		cancel()
+		listening.Wait()
+		assert.Empty(t, said)
+	})
+	return b
+}
+
+func (b *browser) do(actions ...chromedp.Action[chromedp.Void]) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, servertest.Patience)
+	defer cancel()
+	require.NoError(b.t, chromedp.Do(ctx, actions...))
+}
+
+// value returns that of an expression in the page of a browser.
+func value[T any](b *browser, expression string) T {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, servertest.Patience)
+	defer cancel()
+	v, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression))
+	require.NoError(b.t, err, expression)
+	return v
+}
+
+// shows waits until an expression is true in the page.
+func (b *browser) shows(expression string) {
+	b.t.Helper()
+	for end := time.Now().Add(servertest.Patience); !value[bool](b, "Boolean("+expression+")"); time.Sleep(20 * time.Millisecond) {
+		require.True(b.t, time.Now().Before(end), "%s, in a page that says\n%s", expression, value[string](b, "document.body.innerText"))
+	}
+}
+
+// press clicks what a selector finds, when it is seen.
+func (b *browser) press(selector string) {
+	b.t.Helper()
+	b.shows(fmt.Sprintf("document.querySelector(%q)?.checkVisibility()", selector))
+	b.do(chromedp.Click(chromedp.CSS(selector)))
+}
+
+// textIs is an expression that is true while an element's text has a part.
+func textIs(id, part string) string {
+	quoted, _ := json.Marshal(part)
+	return fmt.Sprintf("document.getElementById(%q)?.checkVisibility() && document.getElementById(%q).textContent.includes(%s)", id, id, quoted)
+}
+
+// looksAt opens the page of a service at a client.
+func (b *browser) looksAt(s servertest.Service, policy, client string) {
+	b.t.Helper()
+	b.do(chromedp.Navigate(s.URL + "/console/#" + url.Values{"policy": {policy}, "client": {client}}.Encode()))
+}
+
+// changes presses the button that does so, and confirms.
+func (b *browser) changes(button string) {
+	b.t.Helper()
+	b.press("#actions button[data-do=" + button + "]")
+	b.press("#confirm-do")
+	b.shows(textIs("done", ": done."))
+}
+
+// blocked reports whether a check of a client is denied as the client is blocked.
+func blocked(t *testing.T, p *process, policy, client string) bool {
+	a := p.Check(t, policy, client, 1)
+	return a.Status == http.StatusTooManyRequests && len(a.Limits) == 0
+}
+
+// A customer gets 429: who it is, why, and what helps, over three instances.
+func TestConsoleFromTheCauseToTheCure(t *testing.T) {
+	t.Parallel()
+	memcached := memcachedtest.Start(t)
+	instances := startProcesses(t, []string{memcached.Addr, memcached.Addr, memcached.Addr}, "-console")
+	for range 105 {
+		instances[0].Check(t, "sliding-1s", "gold-co", 1)
+	}
+	b := startBrowser(t)
+	b.looksAt(instances[0].Service, "sliding-1s", "")
+	b.shows(textIs("top-denied", "gold-co 5"))
+	b.press("#top-denied a")
+	b.shows(textIs("verdict", "Denied by sliding-window; admitted again in"))
+	b.shows(`document.querySelector("#limits svg").getAttribute("aria-label").startsWith("100 of 100 in use, in ")`)
+	assert.Positive(t, value[int](b, `document.querySelectorAll("#limits .bar").length`))
+
+	b.changes("block")
+	for _, p := range instances {
+		require.Eventually(t, func() bool { return blocked(t, p, "sliding-1s", "gold-co") }, servertest.Patience, 20*time.Millisecond)
+	}
+	b.shows(textIs("verdict", "Blocked until"))
+	b.shows(textIs("overrides", "gold-co"))
+	b.changes("end")
+	b.changes("reset")
+	b.shows(textIs("verdict", "Admitted; 100 of 100 remain by sliding-window."))
+	for _, p := range instances {
+		require.Eventually(t, func() bool { return p.Check(t, "sliding-1s", "gold-co", 1).Allowed }, servertest.Patience, 20*time.Millisecond)
+	}
+	b.press("#actions button[data-do=raise]")
+	b.shows(`document.querySelector("#confirm-limits input")`)
+	b.do(chromedp.SetValue(chromedp.CSS("#confirm-limits input"), "500"))
+	b.press("#confirm-do")
+	b.shows(textIs("verdict", "of 500 remain by sliding-window."))
+
+	b.do(chromedp.EmulateViewport(375, 700))
+	assert.LessOrEqual(t, value[int](b, "document.documentElement.scrollWidth"), 375, "on a telephone nothing is cut off")
+
+	// By the keyboard alone: from the client's field to the first button.
+	b.do(chromedp.Focus(chromedp.CSS("#client")), chromedp.KeyEvent(kb.Tab), chromedp.KeyEvent(kb.Tab), chromedp.KeyEvent(kb.Enter))
+	b.shows(textIs("confirm-title", "Reset gold-co?"))
+	b.do(chromedp.KeyEvent(kb.Escape))
+	b.shows(`document.activeElement.dataset.do === "reset"`)
+	assert.True(t, instances[1].Check(t, "sliding-1s", "gold-co", 1).Limits[0].Remaining < 499, "it wasn't reset")
+
+	memcached.Kill()
+	b.shows(`document.getElementById("store").textContent.includes("down")`)
+	instances[0].terminate(t)
+	b.shows(textIs("trouble", "weir can't be reached"))
+}
+
+// Names of clients are whatever callers send. None becomes part of the page, each is found,
+// blocked and let go, and none stands for more clients than itself.
+func TestConsoleShowsHostileNames(t *testing.T) {
+	t.Parallel()
+	p := startProcess(t, "-console")
+	b := startBrowser(t)
+	for name, itself := range map[string]bool{
+		`<img src=x onerror="document.title='hacked'">`: true, `</script><script>alert(1)</script>`: true, "a/b": true, "%2F": true, "dir/../x?y#z": true,
+		"evil\u202eoc-dlog": true, "line\nbreak\ttab\x00": true, strings.Repeat("long", 256): true, "a&client=b": true, "'\"`${x}": true,
+		"*": false, "team:*": false, "10.0.0.0/8": false, "::/0": false,
+	} {
+		p.Check(t, "fixed", name, 1)
+		b.looksAt(p.Service, "fixed", name)
+		b.shows(textIs("verdict", "Admitted; 99 of 100 remain"))
+		if !itself {
+			b.press("#actions button[data-do=block]")
+			b.shows(textIs("done", "As a key this name would mean more clients than this one"))
+			require.Zero(t, overrides(t, p, "fixed"))
+			continue
+		}
+		b.changes("block")
+		require.True(t, blocked(t, p, "fixed", name), "%q", name)
+		require.False(t, blocked(t, p, "fixed", "another"), "%q", name)
+		b.shows(textIs("verdict", "Blocked until"))
+		b.changes("end")
+		require.False(t, blocked(t, p, "fixed", name), "%q", name)
+	}
+	assert.Empty(t, value[string](b, `[...document.querySelectorAll("img, iframe, script:not([src])")].map((e) => e.outerHTML).join()`))
+	assert.NotEqual(t, "hacked", value[string](b, "document.title"))
+}
+
+// overrides returns how many a policy has.
+func overrides(t *testing.T, p *process, policy string) int {
+	var list struct{ Overrides []struct{ Client string } }
+	_, body := p.Get(t, "/v1/policies/"+policy+"/overrides")
+	require.NoError(t, json.Unmarshal([]byte(body), &list))
+	return len(list.Overrides)
+}
+
+// The page asks for a token, keeps it in its tab, and says what it may not do.
+func TestConsoleAsksForAToken(t *testing.T) {
+	t.Parallel()
+	p := startProcess(t, "-console", "-token-file", servertest.WriteFile(t, "tokens", "operate secret # alice\ncheck gateway\n"))
+	b := startBrowser(t)
+	use := func(token string) {
+		t.Helper()
+		b.shows(`document.getElementById("token-dialog").open && document.getElementById("token").value === ""`)
+		b.do(chromedp.SetValue(chromedp.CSS("#token"), token))
+		b.press("#token-dialog button")
+	}
+	b.looksAt(p.Service, "fixed", "c")
+	use("wrong")
+	use("gateway")
+	b.shows(textIs("verdict", "Admitted"))
+	b.shows(textIs("overrides", "This token may only make checks"))
+	b.press("#actions button[data-do=reset]")
+	b.press("#confirm-do")
+	b.shows(textIs("done", "Not allowed: this token may only make checks"))
+	b.press("#forget")
+	use("secret")
+	b.shows(textIs("overrides", "None in this policy"))
+	b.changes("exempt")
+	b.shows(textIs("verdict", "Always admitted"))
+	b.shows(textIs("overrides", "alice"))
+	assert.Empty(t, value[string](b, "document.cookie"))
+}
