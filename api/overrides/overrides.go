@@ -33,6 +33,7 @@ const (
 
 	maxBytes = 512 << 10 // of the list
 	interval = 500 * time.Millisecond
+	soon     = 20 * time.Millisecond // between two looks until the list was read
 	// readAnyway is how many looks at the counter come between two at the list itself: its
 	// writer may have died before it raised the counter.
 	readAnyway = 20
@@ -261,8 +262,6 @@ func (o *Overrides) Read(ctx context.Context) error { return o.look(ctx, true) }
 // Watch reads the list, and again when it has changed, until ctx ends.
 func (o *Overrides) Watch(ctx context.Context) {
 	began := o.cfg.Now()
-	ticks := time.NewTicker(interval)
-	defer ticks.Stop()
 	for looks := 0; ; looks++ {
 		err := o.look(ctx, looks%readAnyway == 0)
 		if err != nil && o.cfg.Now().Sub(began) >= patience {
@@ -270,10 +269,14 @@ func (o *Overrides) Watch(ctx context.Context) {
 			o.ready = true // what isn't known can't be waited for
 			o.mu.Unlock()
 		}
+		pause := interval
+		if !o.Ready() {
+			pause = soon
+		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticks.C:
+		case <-time.After(pause):
 		}
 	}
 }

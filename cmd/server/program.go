@@ -66,7 +66,8 @@ type program struct {
 	limiters   *policyfile.Limiters
 	refunds    counters.Group // that outlive their checks
 	overrides  *overrides.Overrides
-	decisions  *logWriter // nil without -decision-log
+	decisions  *logWriter  // nil without -decision-log
+	loaded     []slog.Attr // says how much was, at the start
 	watchStore func(context.Context)
 	closeStore func() error
 
@@ -144,6 +145,7 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 			return nil, err
 		}
 	}
+	p.loaded = loaded.words()
 	p.apiConfig = api.Config{
 		Policies:       loaded.policies,
 		StoreTimeout:   cfg.storeTimeout,
@@ -266,6 +268,15 @@ type loaded struct {
 	policies    policy.Policies
 	envoy       *envoy.Config  // nil without -envoy-config
 	envoyPolicy *policy.Policy // that envoy's limits have in common
+}
+
+// words says how much was loaded, for the log.
+func (l *loaded) words() []slog.Attr {
+	words := []slog.Attr{slog.Int("policies", len(l.policies))}
+	if l.envoy != nil {
+		words = append(words, slog.String("envoy", policyfile.DescribeEnvoy(l.envoy)))
+	}
+	return words
 }
 
 // loadPolicies reads the policies and the files of -envoy-config, and gives them

@@ -79,7 +79,7 @@ func (p *program) reload() {
 		p.envoy.SetConfig(p.envoyLimits(loaded))
 	}
 	p.log.LogAttrs(context.Background(), slog.LevelInfo, "policies loaded",
-		append([]slog.Attr{slog.Int("policies", len(loaded.policies))}, changes(p.cfg, before, p.inForce)...)...)
+		append(loaded.words(), changes(p.cfg, before, p.inForce)...)...)
 }
 
 // changes names the policies that differ between two contents, both right. Where

@@ -13,8 +13,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"weir/counters"
 )
 
 // run serves until ctx ends, then answers the requests under way and returns
@@ -90,12 +88,15 @@ func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) 
 	return errors.Join(err, <-stopped)
 }
 
-// readOverrides reads them before anybody is told that weir listens, if the store answers
-// at once. Else it isn't ready yet.
+// firstRead is how long the start waits for the overrides.
+const firstRead = time.Second
+
+// readOverrides reads them, if the store answers, before anybody is told that weir listens:
+// without them it isn't ready.
 func (p *program) readOverrides(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, counters.DefaultTimeout)
+	ctx, cancel := context.WithTimeout(ctx, firstRead)
 	defer cancel()
-	_ = p.overrides.Read(ctx) // they are read again soon
+	_ = p.overrides.Read(ctx) // or soon
 }
 
 // An httpServer is an http.Server, or one that begins with another.
@@ -199,7 +200,7 @@ func (p *program) greet() {
 	if p.cfg.policyFile == "" {
 		policies = "the built-in policies"
 	}
-	attributes := []slog.Attr{slog.String("version", version()), slog.Int("policies", len(p.apiConfig.Policies))}
+	attributes := append([]slog.Attr{slog.String("version", version())}, p.loaded...)
 	if len(p.cfg.memcached) == 0 {
 		store = "in this process only, because -memcached names no server"
 	} else {

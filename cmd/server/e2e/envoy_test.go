@@ -138,6 +138,7 @@ func TestEnvoyJSONAndReload(t *testing.T) {
 	t.Parallel()
 	file := servertest.WriteFile(t, "shop.yaml", envoyShop)
 	p := startProcess(t, "-grpc-listen", "127.0.0.1:0", "-envoy-config", file, "-envoy-algorithm", "sliding_window", "-envoy-headers", "legacy")
+	assert.Regexp(t, `policies=9 envoy="\d limits? in 1 domain"`, p.log.String())
 	status, body := p.Get(t, "/healthcheck")
 	assert.Equal(t, http.StatusOK, status)
 	assert.Equal(t, "OK", body)

@@ -7,12 +7,23 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"weir/cmd/server/servertest"
 	"weir/counters/memcachedtest"
 )
+
+// awaitReady waits until a process has found its servers, and has read the overrides there.
+func awaitReady(t *testing.T, p *process) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		status, _ := p.Get(t, "/readyz")
+		return status == http.StatusOK
+	}, servertest.Patience, 10*time.Millisecond)
+}
 
 func TestServersAreFoundByTheAddressesOfAHost(t *testing.T) {
 	t.Parallel()
@@ -20,8 +31,8 @@ func TestServersAreFoundByTheAddressesOfAHost(t *testing.T) {
 	_, port, err := net.SplitHostPort(server.Addr)
 	require.NoError(t, err)
 	p := startProcess(t, "-memcached", "dns+localhost:"+port)
-	status, body := p.Get(t, "/readyz")
-	assert.Equal(t, http.StatusOK, status)
+	awaitReady(t, p)
+	_, body := p.Get(t, "/readyz")
 	assert.JSONEq(t, `{"ready":true,"draining":false,"servers":[{"server":"`+server.Addr+`","up":true}]}`, body)
 	assert.False(t, p.Check(t, "fixed", "c", 1).Degraded)
 	assert.Contains(t, p.log.Wait(t, "joined or left"), "joined=["+server.Addr+"] left=[]")
@@ -50,6 +61,7 @@ func TestInstancesFollowTheirServers(t *testing.T) {
 	assert.Contains(t, p.log.Wait(t, "joined or left"), "left=[]")
 	requireServers := func(want ...int) {
 		t.Helper()
+		awaitReady(t, p)
 		status, body := p.Get(t, "/readyz")
 		require.Equal(t, http.StatusOK, status, body)
 		_, metrics := p.Get(t, "/metrics")

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -61,7 +62,7 @@ func TestEachAlertHasARunbook(t *testing.T) {
 		assert.Contains(t, readme, "\n### "+rule.Alert+"\n")
 		assert.Contains(t, tested, "- alertname: "+rule.Alert+"\n")
 	}
-	assert.Len(t, rules.Groups[0].Rules, 10)
+	assert.Len(t, rules.Groups[0].Rules, 11)
 }
 
 // expressions returns what the panels of the dashboard ask Prometheus, with the
@@ -85,12 +86,22 @@ func expressions(t *testing.T) []string {
 
 var metricName = regexp.MustCompile(`\bweir_\w+`)
 
+// blockAbuser makes an override.
+func blockAbuser(t *testing.T, p *process) {
+	t.Helper()
+	status, _, body, err := p.Send(http.MethodPut, "/v1/policies/token/overrides/abuser", "application/json", `{"blocked":true,"for":"1h"}`)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, status, "%s", body)
+}
+
 // What the dashboard and the alerts name is what weir serves, no more, and the
 // dashboard leaves nothing out.
 func TestDashboardAndAlertsNameTheMetricsOfAScrape(t *testing.T) {
 	t.Parallel()
 	r := startProcess(t, "-memcached", memcachedtest.Start(t).Addr)
 	r.Check(t, "token", "c", 1)
+	blockAbuser(t, r)
+	r.Check(t, "token", "abuser", 1)
 	var metrics string
 	require.Eventually(t, func() bool {
 		_, metrics = r.Get(t, "/metrics")
@@ -159,12 +170,14 @@ func (p *prometheusServer) decode(t *testing.T, path string, data any) {
 func TestPrometheusUnderstandsDashboardAndAlerts(t *testing.T) {
 	t.Parallel()
 	r := startProcess(t, "-memcached", memcachedtest.Start(t).Addr)
+	blockAbuser(t, r)
 	p := startPrometheus(t, r.Address())
 	for _, expression := range expressions(t) {
 		require.Eventually(t, func() bool {
 			for _, cost := range []int64{60, 1} {
 				r.Check(t, "fixed", "c", cost)
 				r.Check(t, "token", "c", cost)
+				r.Check(t, "token", "abuser", cost)
 			}
 			var found struct{ Result []any }
 			p.decode(t, "/api/v1/query?query="+url.QueryEscape(expression), &found)
