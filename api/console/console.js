@@ -387,7 +387,7 @@ let policies = [];
 /** @type {Map<string, any>} */
 const histories = new Map();
 
-const policiesOf = part(5 * SECOND, async (signal) => {
+const policiesOf = part(10 * SECOND, async (signal) => {
   const all = await ask("/v1/policies", { signal });
   const names = all.policies.map((/** @type {any} */ p) => p.name);
   if (names.join() !== policies.join()) {
