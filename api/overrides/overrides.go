@@ -188,7 +188,7 @@ func (o *Overrides) change(ctx context.Context, do func(l *list, now time.Time) 
 		}
 		var swapped bool
 		if state, swapped, err = o.cfg.Store.Swap(ctx, o.list, state, data, o.ttl(next, now)); swapped && err == nil {
-			o.adopt(next)
+			o.adopt(next, true)
 			o.announce(ctx)
 			return nil
 		}
@@ -211,13 +211,14 @@ func (o *Overrides) remembers(now time.Time) list {
 	return o.known.clone(now)
 }
 
-// adopt takes over a list that the store has.
-func (o *Overrides) adopt(l list) {
+// adopt takes over a list that the store has, which may be news.
+func (o *Overrides) adopt(l list, news bool) {
 	o.foreign = false
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.known, o.asked, o.ready = l, o.cfg.Now(), true
-	o.apply()
+	if o.known, o.asked, o.ready = l, o.cfg.Now(), true; news {
+		o.apply()
+	}
 }
 
 // apply puts in force what is known, now and when the first of it ends. o.mu is held.
@@ -309,7 +310,7 @@ func (o *Overrides) look(ctx context.Context, anyway bool) error {
 		}
 		seen = seen.clone(now)
 		next := o.remembers(now)
-		next.merge(seen)
+		news := next.merge(seen)
 		if seen.merge(next) {
 			var swapped bool
 			if state, swapped, err = o.cfg.Store.Swap(ctx, o.list, state, next.encode(), o.ttl(next, now)); err != nil || !swapped {
@@ -319,7 +320,7 @@ func (o *Overrides) look(ctx context.Context, anyway bool) error {
 			o.untold = true
 		}
 		o.raised = raised[0]
-		o.adopt(next)
+		o.adopt(next, news)
 		if o.untold || lost && len(next.entries) > 0 {
 			o.announce(ctx)
 		}

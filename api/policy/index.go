@@ -11,28 +11,28 @@ import (
 // many there are. Make it with NewIndex. It is safe for concurrent use.
 type Index struct {
 	*Policy
+	own        exceptions // of the policy
 	exceptions atomic.Pointer[exceptions]
 	routing    *routing
 }
 
 // NewIndex returns the Index of p, which must not be changed any more.
 func NewIndex(p *Policy) *Index {
-	x := &Index{Policy: p, routing: newRouting(p.Routes)}
-	x.Override(nil)
+	x := &Index{Policy: p, own: newExceptions(p.Clients), routing: newRouting(p.Routes)}
+	x.exceptions.Store(&x.own)
 	return x
 }
 
 // Override has exceptions hold besides those of the policy, until it is called again:
 // each in the place of the policy's of the same key.
 func (x *Index) Override(with map[ClientKey]Client) {
-	all := x.Clients
-	if len(with) > 0 {
-		all = maps.Clone(x.Clients)
-		if all == nil {
-			all = make(map[ClientKey]Client, len(with))
-		}
-		maps.Copy(all, with)
+	if len(with) == 0 {
+		x.exceptions.Store(&x.own)
+		return
 	}
+	all := make(map[ClientKey]Client, len(x.Clients)+len(with))
+	maps.Copy(all, x.Clients)
+	maps.Copy(all, with)
 	found := newExceptions(all)
 	x.exceptions.Store(&found)
 }
