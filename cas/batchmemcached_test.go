@@ -186,7 +186,7 @@ func TestABatchWhoseServerFallsSilentConsumesOnce(t *testing.T) {
 				}
 			}
 			assert.Greater(t, failed, 100)
-			assert.Less(t, failed, clients-100)
+			assert.LessOrEqual(t, failed, clients-50, "so many were answered before")
 			server.Resume()
 			require.Eventually(t, func() bool { l.Flush(); return l.Owing() == 0 }, 30*time.Second, 10*time.Millisecond)
 			fresh, err := NewTokenBucket(openMemcached(t, 0, server.Addr), counters.MaxWindow, 0, cfg)

@@ -97,6 +97,10 @@ func (f *family[S]) Alone(a *account[S], r counters.Request, of any) counters.De
 		due = flown
 		due.lower(-r.Cost)
 	}
+	// It was decided as of the state's time; before that it would drain beside what was in
+	// its way.
+	_, at := l.began(s)
+	due.now = max(due.now, at)
 	if due.flights == 0 || slices.Contains(a.flights, was) {
 		a.owe(l, due)
 		a.tidy(l)

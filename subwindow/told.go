@@ -141,7 +141,7 @@ func (w *work) settled() (err error) {
 		a.reopen(d.bucket)
 		switch o := ledger.OutcomeOf(added.Err); {
 		case o == ledger.Done:
-			a.owe(d.bucket, -d.cost, 0)
+			a.owe(d.bucket, -d.cost, d.at)
 			s.count, s.own = max(0, s.count+d.cost), s.own+d.cost
 			if d.cost < 0 {
 				continue
