@@ -35,10 +35,12 @@ func (s *Server) changed(c change, more ...slog.Attr) {
 // problem if that may change nothing.
 func (s *Server) operator(c echo.Context, policy, client string) (change, error) {
 	by := change{Peer: c.RealIP(), Policy: policy, Client: client}
-	token, ok := s.tokens.Load().of(c.Request())
-	if ok {
-		by.By = token.Name
+	tokens := s.tokens.Load()
+	if err := tokens.check(c.Request()); err != nil { // they may have changed since it was let in
+		return by, err
 	}
+	token, _ := tokens.of(c.Request())
+	by.By = token.Name
 	if token.ChecksOnly {
 		by.What = "refused to one who may only make checks: " + c.Request().Method + " " + c.Path()
 		s.changed(by)

@@ -28,9 +28,19 @@ type audit struct {
 	next    int // is overwritten next, once there are maxAudited
 }
 
+// add notes a change. One that is the same as the last takes its place, so that nobody who is
+// refused again and again drives out the others.
 func (a *audit) add(c change) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if n := len(a.changes); n > 0 {
+		last := &a.changes[(a.next+n-1)%n]
+		same := c
+		if same.Time = last.Time; same == *last {
+			*last = c
+			return
+		}
+	}
 	if len(a.changes) < maxAudited {
 		a.changes = append(a.changes, c)
 		return

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"strconv"
 	"time"
+	"unicode/utf8"
 
 	"github.com/labstack/echo/v4"
 
@@ -154,7 +155,10 @@ func keyOfPath(c echo.Context) (policyName string, key policy.ClientKey, err err
 			return "", key, badRequest("the key in the path is not well escaped: %v", err)
 		}
 	}
-	if key, err = policy.ParseClientKey(text); err != nil {
+	if key, err = policy.ParseClientKey(text); err == nil && !utf8.ValidString(text) {
+		err = errors.New("the key of an override must be UTF-8")
+	}
+	if err != nil {
 		return "", key, badRequest("%v", err)
 	}
 	return c.Param("policy"), key, nil

@@ -87,9 +87,9 @@ func TestOverridesAreListed(t *testing.T) {
 	auth := []string{"Authorization", "Bearer secret"}
 	s.clock.at(0)
 	put := s.do(t, http.MethodPut, "/v1/policies/api/overrides/a%2Fb", `{"limits":{"per-minute":7},"for":"2h","reason":"promised"}`, auth...)
-	want := `{"client":"a/b","limits":{"per-minute":7},"until":"` + epoch.Add(2*time.Hour).UTC().Format(time.RFC3339) + `","reason":"promised","by":"alice","revision":1}`
+	want := `{"client":"a/b","limits":{"per-minute":7},"until":"` + epoch.Add(2*time.Hour).UTC().Format(time.RFC3339) + `","reason":"promised","by":"alice","revision":1749999600000}`
 	require.JSONEq(t, want, put.Body)
-	assert.Equal(t, `"1"`, put.Header.Get("ETag"))
+	assert.Equal(t, `"1749999600000"`, put.Header.Get("ETag"))
 	assert.JSONEq(t, want, s.do(t, http.MethodGet, "/v1/policies/api/overrides/a%2Fb", "", auth...).Body)
 	assert.JSONEq(t, `{"overrides":[`+want+`],"as_of":0}`, s.do(t, http.MethodGet, "/v1/policies/api/overrides", "", auth...).Body)
 	requireProblem(t, s.do(t, http.MethodGet, "/v1/policies/api/overrides/a", "", auth...), http.StatusNotFound, `there is no override for client "a" in policy "api"`)
@@ -139,6 +139,7 @@ func TestWrongOverridesChangeNothing(t *testing.T) {
 	const good = `{"blocked":true,"for":"1m"}`
 	requireProblem(t, s.override(t, "none", "c", good), http.StatusNotFound, `no policy "none"`)
 	requireProblem(t, s.override(t, "api", "a*b", good), http.StatusBadRequest, "has a * before its end")
+	requireProblem(t, s.do(t, http.MethodPut, "/v1/policies/api/overrides/caf%E9", good), http.StatusBadRequest, "must be UTF-8")
 	requireProblem(t, s.override(t, "api", "10.0.0.1/8", good), http.StatusBadRequest, "write 10.0.0.0/8 for the range")
 	requireProblem(t, s.override(t, "api", strings.Repeat("c", 1025), good), http.StatusBadRequest, "1 to 1024 bytes")
 	requireProblem(t, s.override(t, "api", "c", `{"blocked":true,"for":"1m","reason":"`+strings.Repeat("r", 1<<20)+`"}`), http.StatusRequestEntityTooLarge, "65536")
@@ -211,4 +212,8 @@ func TestTheAuditHasTheLastChanges(t *testing.T) {
 	assert.Equal(t, "1009", last[0].What)
 	assert.Equal(t, "10", last[maxAudited-1].What)
 	assert.Len(t, a.last(3), 3)
+	for range 2 * maxAudited {
+		a.add(change{What: "refused", By: "gateway"})
+	}
+	assert.Equal(t, "1009", a.last(2)[1].What, "nobody drives out the others")
 }

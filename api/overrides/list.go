@@ -1,8 +1,10 @@
 package overrides
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -21,8 +23,12 @@ type Override struct {
 	Revision   int64 // larger than that of each change before it
 }
 
-// remembered is how long the end of an override is remembered at least.
-const remembered = 10 * time.Minute
+// remembered is how long the end of an override is remembered at least, and longest how long
+// that of one is which would have gone on.
+const (
+	remembered = 10 * time.Minute
+	longest    = 24 * time.Hour
+)
 
 // A place is a key of a policy: it has one override at most.
 type place struct {
@@ -60,15 +66,20 @@ func (l list) clone(now time.Time) list {
 // its revision.
 func (l *list) set(o Override, now time.Time) Override {
 	at := place{o.Policy, o.Key}
-	l.revision++
+	l.revision = max(l.revision+1, now.UnixMilli()) // later than one that the store has lost
 	o.Revision = l.revision
-	l.entries[at] = entry{o, latest(o.Until, l.entries[at].kept, now.Add(remembered))}
+	o.Until = time.UnixMilli(o.Until.UnixMilli()) // as it is stored
+	before := l.entries[at].kept
+	if day := now.Add(longest); before.After(day) {
+		before = day
+	}
+	l.entries[at] = entry{o, time.UnixMilli(latest(o.Until, before, now.Add(remembered)).UnixMilli())}
 	return o
 }
 
 // merge adds what other knows later, or alone, and reports whether that is anything.
 // Of two changes with the same revision, which can only be where Memcached has lost one
-// of them, both sides keep the same.
+// of them, all keep the same.
 func (l *list) merge(other list) (more bool) {
 	l.revision = max(l.revision, other.revision)
 	for at, theirs := range other.entries {
@@ -84,10 +95,10 @@ func (l *list) merge(other list) (more bool) {
 
 // after reports whether e is to be kept in the place of the other.
 func (e entry) after(other entry) bool {
-	if e.Revision != other.Revision {
-		return e.Revision > other.Revision
-	}
-	return e.kept.After(other.kept)
+	return cmp.Or(
+		cmp.Compare(e.Revision, other.Revision), e.kept.Compare(other.kept), e.Until.Compare(other.Until),
+		strings.Compare(fmt.Sprint(e.Client, e.Reason, e.By), fmt.Sprint(other.Client, other.Reason, other.By)),
+	) > 0
 }
 
 // inForce returns the overrides that aren't over at now, in the order of their policies
@@ -151,8 +162,8 @@ func (l list) encode() []byte {
 	return data
 }
 
-// decode returns the list that encode made data of. The error of any other data is
-// errForeign.
+// decode returns the list that encode made data of, without keys that it doesn't know. The
+// error of any other data is errForeign.
 func decode(data []byte) (list, error) {
 	l := list{entries: make(map[place]entry)}
 	var j listJSON
@@ -162,8 +173,8 @@ func decode(data []byte) (list, error) {
 	l.revision = j.Revision
 	for _, e := range j.Entries {
 		key, err := policy.ParseClientKey(e.Client)
-		if err != nil {
-			return list{entries: make(map[place]entry)}, errForeign
+		if err != nil { // a later version's, perhaps
+			continue
 		}
 		l.entries[place{e.Policy, key}] = entry{
 			Override{

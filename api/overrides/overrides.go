@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -46,7 +47,7 @@ const (
 var (
 	ErrNone    = errors.New("there is no such override")
 	ErrChanged = errors.New("the override has changed since")
-	ErrFull    = fmt.Errorf("there are %d overrides, or %d kB of them, and no more are possible; remove some first (removed ones take room for ten minutes)", MaxOverrides, maxBytes>>10)
+	ErrFull    = fmt.Errorf("there are %d overrides, or %d kB of them, and no more are possible; end some first (those take room for a day at most, if they would have gone on for as long)", MaxOverrides, maxBytes>>10)
 )
 
 // A Store keeps the list.
@@ -197,10 +198,10 @@ func (o *Overrides) change(ctx context.Context, do func(l *list, now time.Time) 
 }
 
 // announce has all read the list, this instance too: others may have changed it since. What
-// it adds differs each time, so that a counter which the store has lost meanwhile isn't taken
-// for an older one. If it fails, the next look does it.
+// it adds is random, so that a counter which the store has lost meanwhile isn't taken for an
+// older one. If it fails, the next look does it.
 func (o *Overrides) announce(ctx context.Context) {
-	_, err := o.cfg.Store.Add(ctx, counters.Addition{Key: o.version, Delta: o.cfg.Now().UnixMilli(), TTL: MaxTime})
+	_, err := o.cfg.Store.Add(ctx, counters.Addition{Key: o.version, Delta: 1 + rand.Int64N(1<<32), TTL: MaxTime})
 	o.untold = err != nil
 }
 
@@ -282,19 +283,17 @@ func (o *Overrides) Watch(ctx context.Context) {
 	}
 }
 
-// look reads the counter, and the list if that has changed, or anyway. What the list
-// hasn't any more is put back.
+// look reads the counter, and the list if that has changed or can't be read, or anyway.
+// What the list hasn't any more is put back.
 func (o *Overrides) look(ctx context.Context, anyway bool) error {
 	ctx, cancel := context.WithTimeout(ctx, interval)
 	defer cancel()
 	o.writing.Lock()
 	defer o.writing.Unlock()
 	raised := []int64{counters.Absent}
-	if err := o.cfg.Store.Read(ctx, []string{o.version}, raised); err != nil {
-		return err
-	}
-	lost := raised[0] == counters.Absent
-	if !lost && raised[0] == o.raised && !anyway && !o.untold {
+	unread := o.cfg.Store.Read(ctx, []string{o.version}, raised) != nil // it may be on another server
+	lost := raised[0] == counters.Absent && !unread
+	if !unread && !lost && raised[0] == o.raised && !anyway && !o.untold {
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		o.asked = o.cfg.Now()
@@ -319,7 +318,9 @@ func (o *Overrides) look(ctx context.Context, anyway bool) error {
 			o.cfg.Log.Warn("overrides that the store had lost are put back", slog.Int("overrides", len(next.inForce(now))))
 			o.untold = true
 		}
-		o.raised = raised[0]
+		if !unread {
+			o.raised = raised[0]
+		}
 		o.adopt(next, news)
 		if o.untold || lost && len(next.entries) > 0 {
 			o.announce(ctx)

@@ -39,7 +39,7 @@ func (h *history) sample(now totals) {
 		for v := range s.verdicts {
 			s.verdicts[v] = uint32(now.verdicts[v] - h.before.verdicts[v])
 		}
-		s.degraded = uint32(now.degraded - h.before.degraded)
+		s.degraded = uint32(max(0, now.degraded-h.before.degraded)) // by another on_store_error it begins anew
 		h.seconds[h.next] = s
 		h.next = (h.next + 1) % HistorySeconds
 	}

@@ -305,6 +305,7 @@ func readTokens(file string) (tokens []api.Token, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("-token-file: %w", err)
 	}
+	rights := map[string]bool{"operate": true, "check": true}
 	number := 0
 	for line := range strings.Lines(string(data)) {
 		number++
@@ -313,9 +314,9 @@ func readTokens(file string) (tokens []api.Token, err error) {
 		switch fields := strings.Fields(words); {
 		case len(fields) == 0:
 			continue
-		case len(fields) == 1:
+		case len(fields) == 1 && !rights[fields[0]]:
 			t.Secret = fields[0]
-		case len(fields) == 2 && (fields[0] == "operate" || fields[0] == "check"):
+		case len(fields) == 2 && rights[fields[0]]:
 			t.Secret, t.ChecksOnly = fields[1], fields[0] == "check"
 		default:
 			return nil, fmt.Errorf("-token-file %s:%d: a line must be a token, \"operate\" and a token, or \"check\" and a token, and then # and whose it is", file, number)

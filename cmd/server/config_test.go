@@ -276,7 +276,7 @@ func TestReadTokens(t *testing.T) {
 		{Secret: "first"}, {Secret: "second"}, {Secret: "th#rd", Name: "a gateway #1", ChecksOnly: true}, {Secret: "fourth"},
 	}, tokens)
 
-	for _, wrong := range []string{"se cond", "look secret", "check a b"} {
+	for _, wrong := range []string{"se cond", "look secret", "check a b", "check # gateway", "operate"} {
 		file := servertest.WriteFile(t, "tokens", "first\n"+wrong+"\n")
 		_, err = readTokens(file)
 		assert.EqualError(t, err, "-token-file "+file+`:2: a line must be a token, "operate" and a token, or "check" and a token, and then # and whose it is`)

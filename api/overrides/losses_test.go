@@ -1,0 +1,139 @@
+package overrides
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/api/policy"
+	"weir/counters"
+	"weir/counters/memory"
+)
+
+// two has two instances that watch a store, by a clock that isn't at a whole millisecond.
+func two(t *testing.T, f func(t *testing.T, s *memory.Store, a, b *instance)) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(123456)
+		s := memory.New(time.Now)
+		a, b := newInstance(s), newInstance(s)
+		defer a.watch(t)()
+		defer b.watch(t)()
+		synctest.Wait()
+		f(t, s, a, b)
+	})
+}
+
+func (i *instance) set(t *testing.T, o Override) {
+	t.Helper()
+	_, err := i.Set(t.Context(), o, 0)
+	require.NoError(t, err)
+}
+
+func lose(t *testing.T, s *memory.Store) {
+	t.Helper()
+	require.NoError(t, s.Delete(t.Context(), []string{"weir:overrides", "weir:overrides:version"}))
+}
+
+func TestNothingIsPutBackThatIsThere(t *testing.T) {
+	two(t, func(t *testing.T, _ *memory.Store, a, b *instance) {
+		a.set(t, block(t, "c", time.Hour))
+		time.Sleep(time.Minute)
+		require.NotContains(t, a.log.String()+b.log.String(), "put back")
+	})
+}
+
+// A key that this version doesn't know doesn't hide the others.
+func TestOneKeySpoilsNoOther(t *testing.T) {
+	two(t, func(t *testing.T, s *memory.Store, a, b *instance) {
+		for _, k := range []string{"abuser", strings.Repeat("\xff", 400), "second"} {
+			a.set(t, block(t, k, time.Hour))
+			time.Sleep(time.Second)
+		}
+		fresh := newInstance(s)
+		require.NoError(t, fresh.Read(t.Context()))
+		require.Contains(t, fresh.blocked(), "abuser")
+		require.Contains(t, b.blocked(), "second")
+	})
+}
+
+func TestEndedOnesTakeRoomForADayAtMost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		i := newInstance(memory.New(time.Now))
+		require.NoError(t, i.change(t.Context(), func(l *list, now time.Time) error {
+			for n := range 4000 {
+				o := block(t, fmt.Sprintf("203.0.%d.%d", n>>8, n&255), MaxTime)
+				l.set(o, now)
+				o.Client = policy.Client{Until: time.UnixMilli(0)} // as Remove does
+				l.set(o, now)
+			}
+			return nil
+		}))
+		time.Sleep(longest - time.Second)
+		require.Len(t, i.remembers(time.Now()).entries, 4000)
+		time.Sleep(2 * time.Second)
+		require.Empty(t, i.remembers(time.Now()).entries)
+	})
+}
+
+// What was set last holds, also if Memcached and the instance that sets it have forgotten
+// what was there.
+func TestTheLastChangeWinsAfterALoss(t *testing.T) {
+	two(t, func(t *testing.T, s *memory.Store, a, _ *instance) {
+		for range 3 {
+			a.set(t, block(t, "c", time.Hour))
+		}
+		time.Sleep(1100 * time.Millisecond)
+		lose(t, s)
+		fresh := newInstance(s) // was restarted beside Memcached
+		require.NoError(t, fresh.Read(t.Context()))
+		fresh.set(t, Override{Policy: "api", Key: key(t, "c"), Client: policy.Client{Exempt: true, Until: time.Now().Add(2 * time.Hour)}})
+		time.Sleep(2 * time.Second)
+		require.Equal(t, "exempt", a.All()[0].Kind())
+	})
+}
+
+// Instances agree, also on changes of which the store has lost one.
+func TestInstancesAgreeAfterALoss(t *testing.T) {
+	two(t, func(t *testing.T, s *memory.Store, a, b *instance) {
+		a.set(t, block(t, "c", MaxTime))
+		time.Sleep(1100 * time.Millisecond)
+		_, err := a.Remove(t.Context(), "api", key(t, "c"), 0) // b hasn't heard
+		require.NoError(t, err)
+		lose(t, s)
+		b.set(t, block(t, "c", 2*time.Hour))
+		time.Sleep(time.Hour)
+		require.Equal(t, a.blocked(), b.blocked())
+	})
+}
+
+// The counter may be on a server that is down: the list is read all the same.
+func TestTheCounterCannotBeRead(t *testing.T) {
+	two(t, func(t *testing.T, s *memory.Store, a, _ *instance) {
+		mute := newInstance(struct {
+			counters.StateStore
+			counters.Store
+		}{s, muteStore{s}})
+		defer mute.watch(t)()
+		a.set(t, block(t, "c", time.Hour))
+		time.Sleep(time.Second)
+		require.Equal(t, []string{"c"}, mute.blocked())
+		mute.set(t, block(t, "d", time.Hour))
+		require.Less(t, mute.Age(), time.Second)
+	})
+}
+
+// A muteStore has no counters.
+type muteStore struct{ counters.Store }
+
+func (muteStore) Add(context.Context, counters.Addition) (int64, error) {
+	return 0, counters.ErrTimeout
+}
+
+func (muteStore) Read(context.Context, []string, []int64) error { return counters.ErrTimeout }
