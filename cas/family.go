@@ -97,10 +97,9 @@ func (f *family[S]) Alone(a *account[S], r counters.Request, of any) counters.De
 		due = flown
 		due.lower(-r.Cost)
 	}
-	// It was decided as of the state's time; before that it would drain beside what was in
-	// its way.
-	_, at := l.began(s)
-	due.now = max(due.now, at)
+	if level, drains := any(s).(bucketState); drains { // before its time r would drain beside what was in its way
+		due.now = max(due.now, level.time)
+	}
 	if due.flights == 0 || slices.Contains(a.flights, was) {
 		a.owe(l, due)
 		a.tidy(l)
