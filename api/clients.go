@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"time"
@@ -147,11 +146,8 @@ func (s *Server) clientOfPath(c echo.Context) (*decide.Decider, string, error) {
 	if client == "" {
 		return nil, "", echo.ErrNotFound
 	}
-	// echo matches the escaped path when Go would escape it differently.
-	if c.Request().URL.RawPath != "" {
-		if client, err = url.PathUnescape(client); err != nil {
-			return nil, "", badRequest("the client in the path is not well escaped: %v", err)
-		}
+	if client, err = unescaped(c, client, "client"); err != nil {
+		return nil, "", err
 	}
 	return d, client, decide.ValidateClient(client)
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -148,12 +147,9 @@ func (s *Server) endOverride(c echo.Context) error {
 
 // keyOfPath returns the policy and the key that the path names.
 func keyOfPath(c echo.Context) (policyName string, key policy.ClientKey, err error) {
-	text := c.Param("key")
-	// echo matches the escaped path when Go would escape it differently.
-	if c.Request().URL.RawPath != "" {
-		if text, err = url.PathUnescape(text); err != nil {
-			return "", key, badRequest("the key in the path is not well escaped: %v", err)
-		}
+	text, err := unescaped(c, c.Param("key"), "key")
+	if err != nil {
+		return "", key, err
 	}
 	if key, err = policy.ParseClientKey(text); err == nil && !utf8.ValidString(text) {
 		err = errors.New("the key of an override must be UTF-8")

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"net/url"
 	"strconv"
 
 	"github.com/labstack/echo/v4"
@@ -17,4 +18,17 @@ func number(c echo.Context, name string, missing, most int) (int, error) {
 		return 0, badRequest("%s is %q and must be a whole number from 1 to %d", name, text, most)
 	}
 	return n, nil
+}
+
+// unescaped returns a parameter of the path of c as its caller means it.
+func unescaped(c echo.Context, parameter, what string) (string, error) {
+	// echo matches the escaped path when Go would escape it differently.
+	if c.Request().URL.RawPath == "" {
+		return parameter, nil
+	}
+	text, err := url.PathUnescape(parameter)
+	if err != nil {
+		err = badRequest("the %s in the path is not well escaped: %v", what, err)
+	}
+	return text, err
 }
