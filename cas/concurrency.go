@@ -54,11 +54,18 @@ func NewConcurrency(store counters.StateStore, lease time.Duration, limit int64,
 // places is the arithmetic of a Concurrency: that of a log whose entries are leases.
 type places struct{ log }
 
-// step admits r if there is room, or if it renews a lease that there is.
+// step admits r if there is room, or if it renews a lease that there is. A lease is known
+// by its time, so it begins after all others.
 func (p places) step(s logState, r counters.Request) (logState, counters.Decision) {
 	live, held := p.renewed(s, r)
 	if !held {
-		return p.log.step(s, r)
+		live = p.live(s, r)
+		if room := logLimit(r) - live.used; r.Cost == 0 || r.Cost > room {
+			return s, p.decision(live, r, r.Cost <= room)
+		}
+	}
+	if live.used > 0 && s.time >= r.Now.UnixNano() {
+		live.time = s.time + 1
 	}
 	live.add(live.time, r.Cost)
 	d := p.decision(live, r, true)

@@ -142,3 +142,31 @@ func TestWhatIsLeasedAloneAndReleasedIsNotPutBack(t *testing.T) {
 	require.NoError(t, err)
 	assert.True(t, seen.Allowed)
 }
+
+// A batch's leases are asked for at one time, and a clock may be behind that of whoever
+// asked before: each is given back by itself, and no other with it.
+func TestLeasesOfOneTimeAreEachTheirOwn(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	for name, later := range map[string]time.Time{"at once": now, "by a clock behind": now.Add(-time.Second)} {
+		t.Run(name, func(t *testing.T) {
+			l, ask := inFlight(t, memory.New(nil), 3)
+			_, err := ask(now.Add(-time.Minute/12), time.Time{})
+			require.NoError(t, err)
+			first, err := ask(now, time.Time{})
+			require.NoError(t, err)
+			second, err := ask(later, time.Time{})
+			require.NoError(t, err)
+			require.True(t, second.Allowed)
+			first.Receipt.Client = nil // as from a receipt
+			for range 2 {
+				require.NoError(t, l.Refund(t.Context(), counters.Request{Client: "c", Cost: 1, Limit: 3, Now: now}, first))
+			}
+			d, err := ask(now.Add(time.Millisecond), time.Time{})
+			require.NoError(t, err)
+			assert.True(t, d.Allowed, "the place that was given back")
+			d, err = ask(now.Add(2*time.Millisecond), time.Time{})
+			require.NoError(t, err)
+			assert.False(t, d.Allowed, "the second still holds its own")
+		})
+	}
+}
