@@ -139,7 +139,7 @@ func (w *world) dismiss() {
 
 // end takes note of a call that has returned.
 func (w *world) end(c *call) {
-	c.returned = time.Now()
+	c.returned, c.unsure = time.Now(), !c.process.failed.Before(c.began)
 	w.unfinished--
 	w.idle = append(w.idle, c.caller)
 	if c.crashed {

@@ -134,7 +134,7 @@ func (w *world) takenUp(c *call) use {
 		u.to = u.to.Add(2 * w.timeout) // it may be counted later
 	}
 	w.ends(c, func(by *call) {
-		if by.err == nil && !by.crashed {
+		if by.err == nil && !by.crashed && !by.unsure { // what nobody learns is taken for done
 			u.to = minTime(u.to, by.returned)
 		}
 	})
@@ -154,8 +154,8 @@ func (w *world) judgeLeases() {
 		if c.admitted() {
 			relied = append(relied, w.relied(c))
 		}
-		late := c.returned.Sub(c.began) >= w.timeout // and then it may have been counted, whatever it was told
-		if c.kind == take && (!c.denied() || c.decision.Contended || late) {
+		unsure := c.unsure || c.returned.Sub(c.began) >= w.timeout // and then it may have been counted, whatever it was told
+		if c.kind == take && (!c.denied() || c.decision.Contended || unsure) {
 			taken = append(taken, w.takenUp(c))
 		}
 	}

@@ -121,6 +121,7 @@ type call struct {
 	alone    bool  // if the store fails, its process decides
 	failed   error // of the store, when the process has decided
 	crashed  bool  // nobody got the answer
+	unsure   bool  // the store failed its process meanwhile
 	refunded bool
 	undoes   *call     // of a refund, or of a renewal
 	receipt  bool      // the refund has no more of it than a receipt says
@@ -296,7 +297,8 @@ func (c *call) denied() bool {
 }
 
 func (w *world) newRequest(p *process, cost int64) counters.Request {
-	now := p.now().Add(time.Duration(len(w.calls))) // no two requests are made in the same nanosecond
+	// No two requests are made in the same nanosecond, nor one as another's lease begins later.
+	now := p.now().Add(time.Duration(len(w.calls)) * 100)
 	return counters.Request{Client: client, Cost: cost, Limit: w.limit, Now: now}
 }
 
