@@ -144,7 +144,7 @@ func (l *Limiter[S]) Reset(ctx context.Context, client string, now time.Time) er
 
 // resetAttempts is which attempt of a reset replaces whatever is there, and no
 // longer the state that it has seen.
-const resetAttempts = 4
+const resetAttempts = 16
 
 // StateBytes returns how many bytes the state has of a client that asks evenly,
 // and as often as the limit allows.
