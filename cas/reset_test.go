@@ -56,6 +56,60 @@ func (by way) TestAResetWhileTheClientIsLookedAt(t *testing.T) {
 	}
 }
 
+// A racedStore has something happen before each Swap and Put, at most so often.
+type racedStore struct {
+	limitertest.Store
+	meanwhile func()
+	races     int
+}
+
+func (s *racedStore) race() {
+	if s.races > 0 {
+		s.races--
+		s.meanwhile()
+	}
+}
+
+func (s *racedStore) Swap(ctx context.Context, key string, old counters.State, value []byte, ttl time.Duration) (counters.State, bool, error) {
+	s.race()
+	return s.Store.Swap(ctx, key, old, value, ttl)
+}
+
+func (s *racedStore) Put(ctx context.Context, key string, value []byte, ttl time.Duration) error {
+	s.race()
+	return s.Store.Put(ctx, key, value, ttl)
+}
+
+// A reset that loses one race after the other, to an instance that admits and gives back,
+// ends what that had last: what it has of the client isn't taken for lost.
+func (by way) TestAResetThatLosesRaces(t *testing.T) {
+	for name, newLimiter := range by.makers() {
+		t.Run(name, func(t *testing.T) {
+			inner := memory.New(nil)
+			store := &racedStore{Store: inner, races: 5}
+			l, err := newLimiter(store, testConfig(10))
+			require.NoError(t, err)
+			other, err := newLimiter(inner, testConfig(10))
+			require.NoError(t, err)
+			now := clock(t, "12:00:01.5")
+			asks := func(cost int64) counters.Decision {
+				now = now.Add(time.Microsecond)
+				d, err := other.Take(t.Context(), counters.Request{Client: "c", Cost: cost, Limit: 10, Now: now})
+				require.NoError(t, err)
+				return d
+			}
+			store.meanwhile = func() {
+				if d := asks(1); d.Allowed {
+					d = asks(1)
+					require.NoError(t, other.Refund(t.Context(), counters.Request{Client: "c", Cost: 1, Limit: 10, Now: now}, d))
+				}
+			}
+			require.NoError(t, l.Reset(t.Context(), "c", now))
+			assert.True(t, asks(10).Allowed, "all of it is there again")
+		})
+	}
+}
+
 // What was admitted alone is refunded while the next swap, of which it is part, is
 // under way.
 func (by way) TestARefundWhileTheNextSwapIsUnderWay(t *testing.T) {
