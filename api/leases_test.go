@@ -57,9 +57,9 @@ func TestPlacesAreTakenUntilTheyAreReleased(t *testing.T) {
 	assert.EqualValues(t, 1, s.remains(t))
 	assert.True(t, s.acquire(t).Allowed, "a place that was freed is there at once")
 	assert.False(t, s.acquire(t).Allowed)
-	s.clock.at(30*time.Second + 50*time.Millisecond - 1)
+	s.clock.at(30*time.Second + 50*time.Millisecond) // the second began a nanosecond after the first
 	assert.Zero(t, s.remains(t))
-	s.clock.at(30*time.Second + 50*time.Millisecond)
+	s.clock.at(30*time.Second + 50*time.Millisecond + 1)
 	assert.EqualValues(t, 1, s.remains(t), "who has died holds no place for longer")
 	without := s.check(t, `{"policy":"llm","client":"team-a"}`)
 	requireProblem(t, without, http.StatusBadRequest, `needs "settle": true`)
