@@ -294,3 +294,17 @@ func TestARenewalThatIsContendedLosesNoLease(t *testing.T) {
 	s.clock.at(time.Second)
 	assert.Equal(t, http.StatusServiceUnavailable, s.renewAt(t, receipt).Code, "it goes on, and may be renewed")
 }
+
+// Who is blocked while something is under way keeps its place until its lease ends, and
+// doesn't hold it for good.
+func TestABlockedClientRenewsNothing(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("llm", places("in-flight", 1, 10*time.Second)))
+	receipt := s.acquire(t).Receipt
+	s.clock.at(time.Second)
+	require.Equal(t, http.StatusOK, s.override(t, "llm", "team-a", `{"blocked":true,"for":"1h"}`).Code)
+	requireProblem(t, s.renewAt(t, receipt), http.StatusConflict, "the client is blocked")
+	require.Equal(t, http.StatusNoContent, s.endOverride(t, "llm", "team-a").Code)
+	s.clock.at(9 * time.Second)
+	assert.Equal(t, http.StatusOK, s.renewAt(t, receipt).Code, "it is still held")
+}

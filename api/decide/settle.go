@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"net/netip"
 	"slices"
 	"strconv"
 	"time"
@@ -110,17 +111,19 @@ func (d *Decider) change(ctx context.Context, s *Settlement, r *receipt.Receipt,
 	})
 }
 
-// ErrNoLease says that a receipt has no lease to be renewed, and ErrLost that its lease
-// has ended and there is no room for another one.
+// ErrNoLease says that a receipt has no lease to be renewed, ErrLost that its lease has
+// ended and there is no room for another one, and ErrBlocked that its client is blocked by
+// now.
 var (
 	ErrNoLease = Invalid("receipt: its check has no lease, so there is nothing to renew")
 	ErrLost    = errors.New("decide: the lease has ended, and there is no room for another")
+	ErrBlocked = errors.New("decide: the client is blocked, and its lease ends by itself")
 )
 
 // Renew has the leases of r begin anew, and puts them into r. One that has ended is
 // admitted again, if there is room. It returns how long the new ones can be relied on. The
-// error is an UnknownPolicy, ErrNoLease, ErrLost, ErrLate or a *Refused. It takes no longer
-// than the store timeout.
+// error is an UnknownPolicy, ErrNoLease, ErrLost, ErrBlocked, ErrLate or a *Refused. It takes
+// no longer than the store timeout.
 func (e *Engine) Renew(r *receipt.Receipt) (within time.Duration, err error) {
 	d, err := e.Find(r.Policy)
 	if err != nil {
@@ -129,6 +132,9 @@ func (e *Engine) Renew(r *receipt.Receipt) (within time.Duration, err error) {
 	now := d.Now()
 	if now.After(r.Until) {
 		return 0, ErrLate
+	}
+	if by := d.Exception(r.Client, netip.Prefix{}, false); by.Blocked && !by.Exempt {
+		return 0, ErrBlocked
 	}
 	ctx := &counters.Deadline{At: now.Add(d.StoreTimeout)}
 	err = ErrNoLease
