@@ -200,8 +200,7 @@ func (s *Server) SetTokens(list []Token) {
 		secrets[i] = token.Secret
 	}
 	s.tokens.Store(&t)
-	key := receipt.NewKey(secrets)
-	s.receipts.Store(&key)
+	s.receipts.Store(receipt.NewKey(secrets))
 }
 
 // Drain prepares for a shutdown a moment later, so that no request is lost:

@@ -1,9 +1,9 @@
 package decide
 
 import (
-	"fmt"
-	"hash/fnv"
+	"hash/crc32"
 	"math/rand/v2"
+	"strconv"
 	"time"
 
 	"weir/api/policy"
@@ -53,9 +53,10 @@ func (l *LimitCheck) reserved() receipt.Limit {
 
 // nameOf returns by what a receipt knows a limit again: what decides where it counts.
 func nameOf(l *policy.Limit) uint32 {
-	h := fnv.New32a()
-	fmt.Fprint(h, l.StoredName(), " ", l.Algorithm, " ", l.Window, " ", l.SubWindows)
-	return h.Sum32()
+	var short [128]byte
+	b := append(append(append(short[:0], l.StoredName()...), ' '), l.Algorithm...)
+	b = strconv.AppendInt(append(b, ' '), int64(l.Window), 10)
+	return crc32.ChecksumIEEE(strconv.AppendInt(append(b, ' '), int64(l.SubWindows), 10))
 }
 
 // RenewWithin returns when the leases of a have to be renewed; 0 if there are none.

@@ -10,8 +10,10 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
+	"hash"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -41,21 +43,27 @@ type Limit struct {
 // ErrInvalid says that a text is no receipt of this key.
 var ErrInvalid = errors.New("receipt: not written by this service, or changed")
 
-// A Key is a secret that receipts are written with. It is safe for concurrent use; the
-// zero value is that of a service without secrets.
-type Key [sha256.Size]byte
+// A Key is a secret that receipts are written with. It is safe for concurrent use. Make one
+// with NewKey.
+type Key struct{ macs sync.Pool } // of *mac
+
+// A mac writes codes of a key: making one hashes the key twice.
+type mac struct {
+	hash.Hash
+	sum [sha256.Size]byte
+}
 
 // NewKey returns the key of a service that has secrets, in any order. All its instances
-// have the same.
-func NewKey(secrets []string) (k Key) {
+// have the same, also without any.
+func NewKey(secrets []string) *Key {
 	h := sha256.New()
 	h.Write([]byte("weir receipt"))
 	for _, secret := range slices.Sorted(slices.Values(secrets)) {
 		h.Write(binary.AppendUvarint(nil, uint64(len(secret))))
 		h.Write([]byte(secret))
 	}
-	h.Sum(k[:0])
-	return k
+	secret := h.Sum(nil)
+	return &Key{sync.Pool{New: func() any { return &mac{Hash: hmac.New(sha256.New, secret)} }}}
 }
 
 const (
@@ -89,7 +97,7 @@ func (k *Key) Append(b []byte, r *Receipt) (_ []byte, fits bool) {
 		data = binary.AppendVarint(data, l.Generation)
 		data = binary.AppendUvarint(data, uint64(l.Refunded))
 	}
-	data = append(data, k.mac(data)...)
+	data = k.appendMAC(data, data)
 	if len(prefix)+base64.RawURLEncoding.EncodedLen(len(data)) > maxBytes {
 		return b, false
 	}
@@ -110,8 +118,9 @@ func (k *Key) Open(text string) (r Receipt, err error) {
 	if err != nil || len(data) < macBytes {
 		return r, ErrInvalid
 	}
-	data, mac := data[:len(data)-macBytes], data[len(data)-macBytes:]
-	if !hmac.Equal(mac, k.mac(data)) {
+	data, code := data[:len(data)-macBytes], data[len(data)-macBytes:]
+	var want [macBytes]byte
+	if !hmac.Equal(code, k.appendMAC(want[:0], data)) {
 		return r, ErrInvalid
 	}
 	d := decoder{data: data}
@@ -133,10 +142,13 @@ func (k *Key) Open(text string) (r Receipt, err error) {
 	return r, nil
 }
 
-func (k *Key) mac(data []byte) []byte {
-	h := hmac.New(sha256.New, k[:])
-	h.Write(data)
-	return h.Sum(nil)[:macBytes]
+// appendMAC appends the code of data.
+func (k *Key) appendMAC(b, data []byte) []byte {
+	m := k.macs.Get().(*mac)
+	defer k.macs.Put(m)
+	m.Reset()
+	m.Write(data)
+	return append(b, m.Sum(m.sum[:0])[:macBytes]...)
 }
 
 func appendString(b []byte, s string) []byte {

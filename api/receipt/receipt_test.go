@@ -40,7 +40,7 @@ func TestOnlyTheSameSecretsOpenAReceipt(t *testing.T) {
 		require.True(t, fits)
 		return string(b)
 	}
-	same, others := NewKey([]string{"b", "a"}), []Key{{}, NewKey(nil), NewKey([]string{"a"}), NewKey([]string{"ab"}), NewKey([]string{"a", "b", "c"})}
+	same, others := NewKey([]string{"b", "a"}), []*Key{NewKey(nil), NewKey([]string{"a"}), NewKey([]string{"ab"}), NewKey([]string{"a", "b", "c"})}
 	_, err := same.Open(text("a", "b"))
 	require.NoError(t, err, "in any order")
 	for _, k := range others {
@@ -69,7 +69,7 @@ func TestWhatWasChangedIsNoReceipt(t *testing.T) {
 
 func TestAReceiptIsAtMostTwoKilobytes(t *testing.T) {
 	t.Parallel()
-	var k Key
+	k := NewKey(nil)
 	r := example
 	r.Client = strings.Repeat("\xff", 1024)
 	text, fits := k.Append(nil, &r)
@@ -84,7 +84,7 @@ func TestAReceiptIsAtMostTwoKilobytes(t *testing.T) {
 }
 
 func FuzzOpen(f *testing.F) {
-	var k Key
+	k := NewKey(nil)
 	b, _ := k.Append(nil, &example)
 	f.Add(string(b), []byte(nil))
 	f.Add("", b[3:])
@@ -97,7 +97,7 @@ func FuzzOpen(f *testing.F) {
 			require.Equal(t, r, back)
 		}
 		// What another version might have written with the same key.
-		if signed := string(appendEncoded(nil, append(data, k.mac(data)...))); len(signed) <= maxBytes {
+		if signed := string(appendEncoded(nil, k.appendMAC(data, data))); len(signed) <= maxBytes {
 			_, _ = k.Open(signed)
 		}
 	})
