@@ -104,7 +104,7 @@ type clientCountJSON struct {
 }
 
 // listTopClients answers GET /v1/policies/{policy}/top: the clients that this
-// process allowed or denied most.
+// process allowed or denied most, or that cost most.
 func (s *Server) listTopClients(c echo.Context) error {
 	active := s.active.Load()
 	d, err := active.Find(c.Param("policy"))
@@ -127,7 +127,7 @@ func (s *Server) listTopClients(c echo.Context) error {
 	}
 	sketch := active.checks[d.Name].Top(by)
 	if sketch == nil {
-		return badRequest("by is %q and must be denied or allowed", by)
+		return badRequest("by is %q and must be denied, allowed or cost", by)
 	}
 	answer := topJSON{Policy: d.Name, By: by, Window: topk.Window.Seconds(), Clients: []clientCountJSON{}}
 	for _, count := range sketch.Top(n, s.cfg.Now()) {

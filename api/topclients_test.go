@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"weir/api/policy"
 	"weir/counters"
@@ -65,6 +66,44 @@ func (by way) TestTopCountsBatchesAndForwardAuthToo(t *testing.T) {
 	assert.Contains(t, r.Body, `[{"client":"a\ufffdb","count":1,"error":0},{"client":"bob","count":1,"error":0}]`)
 }
 
+// What a settlement gives back is taken off where it was counted, and what is charged
+// afterwards is added.
+func TestTopByCostCountsWhatWasUsedInTheEnd(t *testing.T) {
+	t.Parallel()
+	requests, held := fixed("requests", 1000, time.Minute), places("in-flight", 1000, time.Minute)
+	requests.CountsRequests, held.CountsRequests = true, true
+	limits := func() *policy.Policy {
+		return newPolicy("llm", requests, fixed("tokens", 10_000, time.Minute), token("burst", 10_000, time.Minute, 0), held)
+	}
+	s := newService(limits())
+	other := newTwin(s, limits())
+	requireTop := func(by *service, clients string) {
+		t.Helper()
+		r := by.do(t, http.MethodGet, "/v1/policies/llm/top?by=cost", "")
+		require.Equal(t, `{"policy":"llm","by":"cost","window":60,"clients":[`+clients+`]}`, strings.TrimSpace(r.Body))
+	}
+	less, more := s.reserveFor(t, "alice", 600), s.reserveFor(t, "bob", 100)
+	s.reserveFor(t, "carol", 0)
+	require.False(t, s.reserveFor(t, "alice", 9_900).Allowed)
+	requireTop(s, `{"client":"alice","count":600,"error":0},{"client":"bob","count":100,"error":0}`)
+
+	s.clock.at(20 * time.Second)
+	for range 2 {
+		require.Equal(t, http.StatusOK, s.settleAt(t, less.Receipt, 183).Code)
+		require.Equal(t, http.StatusOK, s.settleAt(t, more.Receipt, 150).Code)
+		require.Equal(t, http.StatusOK, s.do(t, http.MethodPost, "/v1/charge", `{"policy":"llm","client":"dave","cost":160,"id":"7"}`).Code)
+	}
+	requireTop(s, `{"client":"alice","count":183,"error":0},{"client":"dave","count":160,"error":0},{"client":"bob","count":150,"error":0}`)
+	requireMetrics(t, s, `weir_charged_units_total{policy="llm"} 160`,
+		`weir_settled_units_total{direction="charged",policy="llm"} 50`, `weir_settled_units_total{direction="refunded",policy="llm"} 417`)
+
+	elsewhere := s.reserveFor(t, "erin", 500)
+	require.Equal(t, http.StatusOK, other.settleAt(t, elsewhere.Receipt, 1).Code)
+	requireTop(other, "")
+	s.clock.at(70 * time.Second)
+	requireTop(s, `{"client":"erin","count":500,"error":0},{"client":"dave","count":160,"error":0},{"client":"bob","count":50,"error":0}`)
+}
+
 // Whom the store failed asked no more often than others.
 func TestTopLeavesOutWhatTheStoreCouldNotDecide(t *testing.T) {
 	t.Parallel()
@@ -85,7 +124,7 @@ func TestTopSaysWhatWouldBeRight(t *testing.T) {
 		"?n=0":              `n is "0" and must be a whole number from 1 to 100`,
 		"?n=101":            `n is "101" and must be a whole number from 1 to 100`,
 		"?n=":               `n is "" and must be a whole number from 1 to 100`,
-		"?by=refused&n=100": `by is "refused" and must be denied or allowed`,
+		"?by=refused&n=100": `by is "refused" and must be denied, allowed or cost`,
 		"?limit=5":          `there is no parameter "limit"; there are by and n`,
 	} {
 		r := s.do(t, http.MethodGet, "/v1/policies/api/top"+query, "", "Authorization", "Bearer secret")

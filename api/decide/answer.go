@@ -23,16 +23,16 @@ type Answer struct {
 	Retry    time.Duration // until a denied check fits; 0 if waiting is no help
 	Wait     time.Duration // until an admitted request may proceed
 	Limits   []LimitCheck
+	Cost     int64     // of the check
 	Now      time.Time // of the check
 	Settles  bool      // the check asked for a receipt
 	// Exception is that of the client; nil if nobody has asked for it.
 	Exception *policy.Exception
 
 	plan       *plan
-	cost       int64 // of the check
-	vetoed     bool  // another check denies that is decided with this one
-	contends   bool  // denied only because others were faster at each attempt
-	quotasDeny bool  // every quota does, and nothing else
+	vetoed     bool // another check denies that is decided with this one
+	contends   bool // denied only because others were faster at each attempt
+	quotasDeny bool // every quota does, and nothing else
 
 	deadline counters.Deadline // of TakeLimits; here, it costs no allocation
 }

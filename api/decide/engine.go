@@ -25,8 +25,10 @@ type Observer interface {
 	// Decided is told of the answer to a check that began at now, and how long that
 	// took. It must not keep the answer.
 	Decided(a *Answer, now time.Time, took time.Duration)
-	// Settled is told of what Engine.Settle returns.
-	Settled(s *Settlement, err error)
+	// Settled is told of what Engine.Settle returns, which was asked at now.
+	Settled(s *Settlement, now time.Time, err error)
+	// Charged is told of a cost that Engine.Charge has counted.
+	Charged(client string, cost int64, now time.Time)
 	// Renewed is told of a limit whose lease was to be renewed, and why it wasn't.
 	Renewed(l *LimitCheck, err error)
 }
@@ -139,7 +141,7 @@ func (d *Decider) prepare(q Check) (*Answer, error) {
 		}
 	}
 	a := answers.Get().(*Answer)
-	*a = Answer{Policy: d.Policy, plan: d.plans[q.Route], Client: q.Client, Limits: a.Limits[:0], Settles: q.Settle, cost: q.Cost}
+	*a = Answer{Policy: d.Policy, plan: d.plans[q.Route], Client: q.Client, Limits: a.Limits[:0], Settles: q.Settle, Cost: q.Cost}
 	a.Exception = d.Exception(q.Client, q.Network, q.Header)
 	exception := a.Exception
 	a.Blocked = exception.Blocked && !exception.Exempt

@@ -23,7 +23,8 @@ var epoch = time.Unix(1_749_999_600, 0)
 type unheard struct{}
 
 func (unheard) Decided(*Answer, time.Time, time.Duration) {}
-func (unheard) Settled(*Settlement, error)                {}
+func (unheard) Settled(*Settlement, time.Time, error)     {}
+func (unheard) Charged(string, int64, time.Time)          {}
 func (unheard) Renewed(*LimitCheck, error)                {}
 
 // newLimits returns what decides by one limit of a minute, and a check of one

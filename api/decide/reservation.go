@@ -13,8 +13,10 @@ import (
 // A Settlement is what became of the cost that a check has reserved.
 type Settlement struct {
 	Policy  *policy.Policy
-	Cost    int64 // that is consumed in the end
-	Already bool  // it was settled before: the rest isn't known
+	Client  string
+	Issued  time.Time // when the cost was reserved
+	Cost    int64     // that is consumed in the end
+	Already bool      // it was settled before: the rest isn't known
 	Limits  []SettledLimit
 }
 
@@ -38,7 +40,7 @@ func (a *Answer) Receipt() (r receipt.Receipt, reserved bool) {
 	if len(r.Limits) == 0 {
 		return r, false
 	}
-	r.Policy, r.Client, r.Cost, r.Issued, r.Nonce = a.Policy.Name, a.Client, a.cost, a.Now, rand.Uint64()
+	r.Policy, r.Client, r.Cost, r.Issued, r.Nonce = a.Policy.Name, a.Client, a.Cost, a.Now, rand.Uint64()
 	r.Until = a.Now.Add(a.Policy.SettleWithin)
 	return r, true
 }

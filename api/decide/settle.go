@@ -51,17 +51,17 @@ func (e *Engine) Settle(r *receipt.Receipt, cost int64) (*Settlement, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Settlement{Policy: d.Policy, Cost: cost}
-	err = d.settle(s, r)
-	d.observer.Settled(s, err)
+	now := d.Now()
+	s := &Settlement{Policy: d.Policy, Client: r.Client, Issued: r.Issued, Cost: cost}
+	err = d.settle(s, r, now)
+	d.observer.Settled(s, now, err)
 	return s, err
 }
 
-func (d *Decider) settle(s *Settlement, r *receipt.Receipt) error {
+func (d *Decider) settle(s *Settlement, r *receipt.Receipt, now time.Time) error {
 	if err := validateCost(s.Cost); err != nil {
 		return err
 	}
-	now := d.Now()
 	if now.After(r.Until) {
 		return ErrLate
 	}
@@ -80,9 +80,10 @@ func (d *Decider) settle(s *Settlement, r *receipt.Receipt) error {
 	})
 	ctx := &counters.Deadline{At: now.Add(d.StoreTimeout)}
 	first, err := d.Claims.claim(ctx, r.Policy, r.Client, strconv.FormatUint(r.Nonce, 36), r.Until.Sub(now), func() {
-		late, again := &Settlement{Policy: s.Policy, Cost: s.Cost, Limits: limits}, d.Now()
-		d.change(&counters.Deadline{At: again.Add(d.StoreTimeout)}, late, r, again)
-		d.observer.Settled(late, nil)
+		late, again := *s, d.Now()
+		late.Limits = limits
+		d.change(&counters.Deadline{At: again.Add(d.StoreTimeout)}, &late, r, again)
+		d.observer.Settled(&late, again, nil)
 	})
 	if err != nil {
 		return err
@@ -221,13 +222,20 @@ func (e *Engine) Charge(q Charge) (*Answer, error) {
 // charge consumes a cost in those of limits that count costs.
 func (d *Decider) charge(limits []LimitCheck, cost int64, now time.Time) {
 	ctx := &counters.Deadline{At: now.Add(d.StoreTimeout)}
+	limits = slices.DeleteFunc(slices.Clone(limits), func(l LimitCheck) bool { return l.CountsRequests || l.Lease > 0 })
 	AtOnce(len(limits), d.StoreTimeout, func(i int) {
-		if l := &limits[i]; !l.CountsRequests && l.Lease == 0 {
-			r := l.request(now)
-			r.Cost = min(cost, l.Most())
-			_ = l.Limiter.Charge(ctx, r)
-		}
+		l := &limits[i]
+		r := l.request(now)
+		r.Cost = min(cost, l.Most())
+		_ = l.Limiter.Charge(ctx, r)
 	})
+	most := int64(0)
+	for i := range limits {
+		most = max(most, min(cost, limits[i].Most()))
+	}
+	if most > 0 {
+		d.observer.Charged(limits[0].Client, most, now)
+	}
 }
 
 // stand finds out how l, a limit of p, stands.

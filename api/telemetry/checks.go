@@ -28,6 +28,7 @@ type Checks struct {
 	limits                             []prometheus.Counter // denials of each of the policy's limits
 	settlements, settledUnits          *prometheus.CounterVec
 	leases, overridden                 *prometheus.CounterVec
+	chargedUnits                       prometheus.Counter
 }
 
 // Listeners are told of checks, beside the metrics.
@@ -47,7 +48,7 @@ type Listeners struct {
 // has said of it, go on from before, those of its older version, unless that is nil.
 func (m *Metrics) Checks(p *policy.Policy, before *Checks, l Listeners) *Checks {
 	if before == nil {
-		before = &Checks{kept: &kept{allowed: topk.New(), denied: topk.New()}}
+		before = &Checks{kept: &kept{allowed: topk.New(), denied: topk.New(), cost: topk.New()}}
 	}
 	c := &Checks{
 		Listeners: l, kept: before.kept, policy: p.Name,
@@ -56,6 +57,7 @@ func (m *Metrics) Checks(p *policy.Policy, before *Checks, l Listeners) *Checks 
 		missingPath: m.missingPath.WithLabelValues(p.Name),
 		duration:    m.checkDuration.WithLabelValues(p.Name),
 		settlements: m.settlements, settledUnits: m.settledUnits, leases: m.leases, overridden: m.overridden,
+		chargedUnits: m.chargedUnits.WithLabelValues(p.Name),
 	}
 	for v, name := range decide.Verdicts {
 		c.verdicts[v] = m.checks.WithLabelValues(p.Name, name)
@@ -71,7 +73,7 @@ func (m *Metrics) Checks(p *policy.Policy, before *Checks, l Listeners) *Checks 
 func (m *Metrics) Forget(policy string) {
 	for _, vec := range []*prometheus.MetricVec{
 		m.checks.MetricVec, m.checkDuration.MetricVec, m.degraded.MetricVec, m.localDenials.MetricVec, m.limitDenials.MetricVec, m.missingPath.MetricVec,
-		m.settlements.MetricVec, m.settledUnits.MetricVec, m.leases.MetricVec, m.overridden.MetricVec,
+		m.settlements.MetricVec, m.settledUnits.MetricVec, m.chargedUnits.MetricVec, m.leases.MetricVec, m.overridden.MetricVec,
 	} {
 		vec.DeletePartialMatch(prometheus.Labels{"policy": policy})
 	}
@@ -104,8 +106,8 @@ func (c *Checks) Decided(a *decide.Answer, now time.Time, took time.Duration) {
 	}
 }
 
-// Settled counts a settlement, or why there is none.
-func (c *Checks) Settled(s *decide.Settlement, err error) {
+// Settled counts a settlement that was asked for at now, or why there is none.
+func (c *Checks) Settled(s *decide.Settlement, now time.Time, err error) {
 	var refunded, charged int64
 	for i := range s.Limits { // the same of each that counts it
 		if l := &s.Limits[i]; l.Lease > 0 {
@@ -125,11 +127,19 @@ func (c *Checks) Settled(s *decide.Settlement, err error) {
 	case refunded > 0:
 		outcome = "refunded"
 		c.settledUnits.WithLabelValues(c.policy, "refunded").Add(float64(refunded))
+		c.cost.Add(s.Client, -refunded, s.Issued)
 	case charged > 0:
 		outcome = "charged"
 		c.settledUnits.WithLabelValues(c.policy, "charged").Add(float64(charged))
+		c.cost.Add(s.Client, charged, now)
 	}
 	c.settlements.WithLabelValues(c.policy, outcome).Inc()
+}
+
+// Charged counts a cost of a client that nobody had asked about before.
+func (c *Checks) Charged(client string, cost int64, now time.Time) {
+	c.chargedUnits.Add(float64(cost))
+	c.cost.Add(client, cost, now)
 }
 
 // Renewed counts a lease that was to be renewed.
@@ -228,18 +238,21 @@ func (c *Checks) History(seconds int) map[string][]uint32 { return c.kept.histor
 // kept is what goes on from one version of a policy to the next.
 type kept struct {
 	allowed, denied *topk.Sketch // the clients that asked most in this process
+	cost            *topk.Sketch // what those that were allowed have cost
 	missingPath     atomic.Bool  // has been told
 	history         history
 }
 
-// Top returns the clients whom the policy allowed or denied most, or nil if by is
-// neither allowed nor denied.
+// Top returns the clients whom the policy allowed or denied most, or whose cost was the
+// most, or nil if by is none of allowed, denied and cost.
 func (k *kept) Top(by string) *topk.Sketch {
 	switch by {
 	case "allowed":
 		return k.allowed
 	case "denied":
 		return k.denied
+	case "cost":
+		return k.cost
 	default:
 		return nil
 	}
@@ -252,8 +265,9 @@ func (k *kept) count(a *decide.Answer, now time.Time) {
 	switch {
 	case a.Refused:
 	case a.Denied:
-		k.denied.Add(a.Client, now)
+		k.denied.Add(a.Client, 1, now)
 	default:
-		k.allowed.Add(a.Client, now)
+		k.allowed.Add(a.Client, 1, now)
+		k.cost.Add(a.Client, a.Cost, now)
 	}
 }

@@ -21,7 +21,8 @@ var durationBuckets = []float64{50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3,
 type Metrics struct {
 	// Of checks, and of limits.
 	checks, degraded, localDenials, limitDenials, missingPath *prometheus.CounterVec
-	settlements, settledUnits, leases, overridden             *prometheus.CounterVec
+	settlements, settledUnits, chargedUnits                   *prometheus.CounterVec
+	leases, overridden                                        *prometheus.CounterVec
 	checkDuration                                             *prometheus.HistogramVec
 	batchSize, casAttempts                                    prometheus.Histogram
 	casConflicts, casForeign, casAhead                        prometheus.Counter
@@ -90,6 +91,8 @@ func NewMetrics(r prometheus.Registerer, version string) *Metrics {
 			"Settlements by policy and outcome: refunded (less was used than reserved), charged (more was), equal, already (settled before), late (too late: what was reserved stays), failed (nothing was done).", "policy", "outcome"),
 		settledUnits: counter("weir_settled_units_total",
 			"Costs that settlements have given back or charged, by policy and direction: refunded, charged.", "policy", "direction"),
+		chargedUnits: counter("weir_charged_units_total",
+			"Costs that charges have counted, which no check had asked about, by policy.", "policy"),
 		leases: counter("weir_leases_total",
 			"Leases by policy, limit and outcome: granted, renewed, released, lost (they had ended, and there was no room to renew them).", "policy", "limit", "outcome"),
 		overridden: counter("weir_override_decisions_total",

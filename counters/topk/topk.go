@@ -1,13 +1,14 @@
-// Package topk finds the clients that asked most in the last minute, in bounded
+// Package topk finds the clients that asked for most in the last minute, in bounded
 // memory, however many there are.
 //
 // It keeps Space-Saving counters (Metwally, Agrawal and El Abbadi, "Efficient
 // Computation of Frequent and Top-k Elements in Data Streams", ICDT 2005): when
 // a client comes that isn't counted and there is no room, the one counted least
 // makes room, and the new one takes over its count. So a count may be too high,
-// by an error that is known, and whoever asks often enough is counted. Each ten
-// seconds have counters of their own, which are dropped as a whole. Start with
-// New.
+// by an error that is known, and whoever asks for enough is counted. What is taken
+// back lowers counts, so a new one takes over no less than the largest that has made
+// room so far: whoever isn't counted has no more. Each ten seconds have counters of
+// their own, which are dropped as a whole. Start with New.
 package topk
 
 import (
@@ -32,7 +33,7 @@ const (
 	shardSize = 64
 )
 
-// A Sketch counts how often clients ask. Make one with New: the zero Sketch
+// A Sketch counts what clients ask for. Make one with New: the zero Sketch
 // isn't usable. It is safe for concurrent use. It takes memory for those
 // who ask, at most about half a megabyte if their names are short.
 type Sketch struct {
@@ -43,25 +44,29 @@ type Sketch struct {
 // New returns a sketch that has counted nothing.
 func New() *Sketch { return &Sketch{seed: maphash.MakeSeed()} }
 
-// A Count says how often a client asked.
+// A Count says how much a client asked for.
 type Count struct {
 	Client string
-	// Count is at least how often the client asked while it was counted.
+	// Count is at least what the client asked for while it was counted, and positive.
 	Count int64
 	// Error is by how much Count may be too high. It is 0 while no more clients
 	// ask than there is room for: 64 of each shard in ten seconds, 512 in all.
 	Error int64
 }
 
-// Add counts that the client asked at now. What is older than the window by
-// then isn't counted.
-func (s *Sketch) Add(client string, now time.Time) {
+// Add counts n that the client asked for at now. A negative n takes back what was
+// added at about that time, as far as it is counted: no count is ever negative.
+// What is older than the window by then isn't counted.
+func (s *Sketch) Add(client string, n int64, now time.Time) {
+	if n == 0 {
+		return
+	}
 	hash := maphash.String(s.seed, client)
-	s.shards[hash%shardCount].add(hash, client, slotNumber(now))
+	s.shards[hash%shardCount].add(hash, client, n, slotNumber(now))
 }
 
-// Top returns the n clients that asked most in the window that ends at now, the
-// most first, and those who asked as often by name.
+// Top returns the n clients that asked for most in the window that ends at now, the
+// most first, and those of equal counts by name.
 func (s *Sketch) Top(n int, now time.Time) []Count {
 	var all []Count
 	for i := range s.shards {
@@ -85,7 +90,7 @@ type shard struct {
 	_ [64]byte // keeps the locks of neighbours off one cache line
 }
 
-func (s *shard) add(hash uint64, client string, number int64) {
+func (s *shard) add(hash uint64, client string, n, number int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	slot := &s.slots[number%slotCount]
@@ -95,7 +100,11 @@ func (s *shard) add(hash uint64, client string, number int64) {
 	if slot.number < number {
 		slot.begin(number)
 	}
-	slot.add(hash, client)
+	if n > 0 {
+		slot.add(hash, client, n)
+	} else {
+		slot.takeBack(hash, -n)
+	}
 }
 
 // appendCounts appends the counts of all clients in the slots up to the one of
@@ -110,6 +119,9 @@ func (s *shard) appendCounts(counts []Count, number int64) []Count {
 			continue
 		}
 		for j, e := range slot.entries {
+			if e.count == 0 { // all was taken back
+				continue
+			}
 			at, ok := found[slot.hashes[j]]
 			if !ok {
 				at = len(counts)
@@ -128,8 +140,8 @@ type slot struct {
 	number  int64
 	hashes  []uint64 // of the entries; so few are found faster than in a map
 	entries []entry
-	least   int64 // no count is less
-	hand    int   // where the search for the least goes on
+	floor   int64 // whoever isn't counted asked for no more
+	hand    int   // where the search for who makes room goes on
 }
 
 // Clients are told apart by their hashes, as nobody can choose two that meet: the
@@ -142,20 +154,20 @@ type entry struct {
 
 // begin empties the slot. It keeps the room of its entries.
 func (s *slot) begin(number int64) {
-	s.number, s.hashes, s.entries, s.least, s.hand = number, s.hashes[:0], s.entries[:0], 0, 0
+	s.number, s.hashes, s.entries, s.floor, s.hand = number, s.hashes[:0], s.entries[:0], 0, 0
 }
 
-func (s *slot) add(hash uint64, client string) {
+func (s *slot) add(hash uint64, client string, n int64) {
 	i := slices.Index(s.hashes, hash)
 	if i >= 0 {
-		s.entries[i].count++
+		s.entries[i].count += n
 		return
 	}
 	switch i = len(s.entries); {
 	case i == shardSize:
-		i = s.leastCounted()
+		i = s.makeRoom()
 		s.hashes[i] = hash
-		s.entries[i].excess = s.entries[i].count
+		s.entries[i].count, s.entries[i].excess = s.floor, s.floor
 	case i < cap(s.entries):
 		s.hashes, s.entries = append(s.hashes, hash), s.entries[:i+1]
 		s.entries[i].count, s.entries[i].excess = 0, 0
@@ -164,19 +176,28 @@ func (s *slot) add(hash uint64, client string) {
 	}
 	e := &s.entries[i]
 	e.client = append(e.client[:0], client...)
-	e.count++
+	e.count += n
 }
 
-// leastCounted returns the index of an entry with the smallest count. Counts
-// only grow, so the search goes on where the last one found one.
-func (s *slot) leastCounted() int {
+// takeBack lowers the count of a client by n.
+func (s *slot) takeBack(hash uint64, n int64) {
+	if i := slices.Index(s.hashes, hash); i >= 0 {
+		e := &s.entries[i]
+		e.count = max(0, e.count-n)
+		e.excess = min(e.excess, e.count)
+	}
+}
+
+// makeRoom returns the index of an entry that is at the floor, which it raises if there
+// is none.
+func (s *slot) makeRoom() int {
 	for {
 		for range s.entries {
 			s.hand = (s.hand + 1) % len(s.entries)
-			if s.entries[s.hand].count <= s.least {
+			if s.entries[s.hand].count <= s.floor {
 				return s.hand
 			}
 		}
-		s.least = slices.MinFunc(s.entries, func(a, b entry) int { return cmp.Compare(a.count, b.count) }).count
+		s.floor = slices.MinFunc(s.entries, func(a, b entry) int { return cmp.Compare(a.count, b.count) }).count
 	}
 }

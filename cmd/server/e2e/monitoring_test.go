@@ -94,14 +94,40 @@ func blockAbuser(t *testing.T, p *process) {
 	require.Equal(t, http.StatusOK, status, "%s", body)
 }
 
+// startMonitored returns a process that has all that a panel can show.
+func startMonitored(t *testing.T) *process {
+	t.Helper()
+	r := startProcess(t, "-memcached", memcachedtest.Start(t).Addr, "-config", servertest.WriteFile(t, "policies.yaml", `policies:
+  fixed: {limits: [{algorithm: fixed_window, limit: 100, window: 1m}]}
+  token: {limits: [{algorithm: token_bucket, limit: 100, window: 1m}]}
+  llm:
+    limits:
+      - {name: tokens, algorithm: token_bucket, limit: 1000000, window: 1m}
+      - {name: in-flight, algorithm: concurrency, limit: 8, lease: 1m, counts: requests}
+`))
+	blockAbuser(t, r)
+	return r
+}
+
+// settleLess settles a check below its estimate.
+func settleLess(t *testing.T, r *process) {
+	t.Helper()
+	_, _, body, err := r.Send(http.MethodPost, "/v1/check", "application/json", `{"policy":"llm","client":"c","cost":60,"settle":true}`)
+	require.NoError(t, err)
+	var check struct{ Receipt string }
+	require.NoError(t, json.Unmarshal(body, &check))
+	settled := r.Ask(t, http.MethodPost, "/v1/settle", "application/json", fmt.Sprintf(`{"receipt":%q,"cost":18}`, check.Receipt))
+	require.Equal(t, http.StatusOK, settled.Status)
+}
+
 // What the dashboard and the alerts name is what weir serves, no more, and the
 // dashboard leaves nothing out.
 func TestDashboardAndAlertsNameTheMetricsOfAScrape(t *testing.T) {
 	t.Parallel()
-	r := startProcess(t, "-memcached", memcachedtest.Start(t).Addr)
+	r := startMonitored(t)
 	r.Check(t, "token", "c", 1)
-	blockAbuser(t, r)
 	r.Check(t, "token", "abuser", 1)
+	settleLess(t, r)
 	var metrics string
 	require.Eventually(t, func() bool {
 		_, metrics = r.Get(t, "/metrics")
@@ -169,8 +195,7 @@ func (p *prometheusServer) decode(t *testing.T, path string, data any) {
 // Each panel has something to show, and each alert can be evaluated.
 func TestPrometheusUnderstandsDashboardAndAlerts(t *testing.T) {
 	t.Parallel()
-	r := startProcess(t, "-memcached", memcachedtest.Start(t).Addr)
-	blockAbuser(t, r)
+	r := startMonitored(t)
 	p := startPrometheus(t, r.Address())
 	for _, expression := range expressions(t) {
 		require.Eventually(t, func() bool {
@@ -179,6 +204,7 @@ func TestPrometheusUnderstandsDashboardAndAlerts(t *testing.T) {
 				r.Check(t, "token", "c", cost)
 				r.Check(t, "token", "abuser", cost)
 			}
+			settleLess(t, r)
 			var found struct{ Result []any }
 			p.decode(t, "/api/v1/query?query="+url.QueryEscape(expression), &found)
 			return len(found.Result) > 0
