@@ -108,16 +108,25 @@ func (l *Lease) settle(cost int64) (Settlement, error) {
 func (c *Client) Concurrent(check func(*http.Request) Check) func(next http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			h := holder{client: c}
-			admitted := Admit(w, r, &h, check(r))
-			if h.lease != nil {
-				defer h.lease.Release()
-			}
-			if admitted {
+			if lease := c.AdmitHeld(w, r, check(r)); lease != nil {
+				defer lease.Release()
 				next.ServeHTTP(w, r)
 			}
 		})
 	}
+}
+
+// AdmitHeld is Admit that holds the places of q. If it returns nil, it has answered, and
+// nothing is held. Else r may be served, and the Lease must be ended, in a defer.
+func (c *Client) AdmitHeld(w http.ResponseWriter, r *http.Request, q Check) *Lease {
+	h := holder{client: c}
+	if Admit(w, r, &h, q) {
+		return h.lease
+	}
+	if h.lease != nil { // r's context ended while it waited
+		h.lease.Release()
+	}
+	return nil
 }
 
 // A holder is a Limiter that holds what it admits.

@@ -1,6 +1,7 @@
 package client_test
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -183,4 +184,23 @@ func TestAHandlerHoldsAPlace(t *testing.T) {
 	assert.Equal(t, http.StatusTooManyRequests, status)
 	assert.Empty(t, inside)
 	l.Release()
+}
+
+// Whose request ends before its turn comes holds nothing.
+func TestWhoLeavesWhileItWaitsHoldsNoPlace(t *testing.T) {
+	t.Parallel()
+	held := places("jobs", 2, time.Minute)
+	held.CountsRequests = true
+	_, c := start(t, client.Config{}, newPolicy("jobs", held, queue("jobs", 2)))
+	check := func(*http.Request) client.Check { return client.Check{Policy: "jobs", Client: "alice"} }
+	handler := c.Concurrent(check)(hello)
+	first := httptest.NewRecorder()
+	handler.ServeHTTP(first, httptest.NewRequest(http.MethodGet, "/", nil))
+	require.Equal(t, http.StatusOK, first.Code)
+	ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond) // of 500 that it would wait
+	defer cancel()
+	second := httptest.NewRecorder()
+	handler.ServeHTTP(second, httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx))
+	require.Equal(t, http.StatusServiceUnavailable, second.Code)
+	assert.EqualValues(t, 2, left(t, c, "jobs"))
 }

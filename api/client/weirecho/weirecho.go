@@ -20,3 +20,18 @@ func Middleware(l client.Limiter, check func(c echo.Context) client.Check) echo.
 		}
 	}
 }
+
+// Concurrent is Middleware that holds the places of the check while a handler serves a
+// request, and gives them back when it returns, or panics.
+func Concurrent(limits *client.Client, check func(c echo.Context) client.Check) echo.MiddlewareFunc {
+	return func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			lease := limits.AdmitHeld(c.Response(), c.Request(), check(c))
+			if lease == nil {
+				return nil
+			}
+			defer lease.Release()
+			return next(c)
+		}
+	}
+}
