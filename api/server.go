@@ -203,6 +203,9 @@ func (s *Server) SetTokens(list []Token) {
 	s.receipts.Store(receipt.NewKey(secrets))
 }
 
+// ReceiptKey returns the key of the receipts that are given now.
+func (s *Server) ReceiptKey() *receipt.Key { return s.receipts.Load() }
+
 // Drain prepares for a shutdown a moment later, so that no request is lost:
 // /readyz says that the server is going away, each connection is closed after
 // its next answer, and held answers are given at once. It may be called again.

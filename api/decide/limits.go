@@ -2,10 +2,18 @@ package decide
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"hash/fnv"
+	"io"
 	"math"
+	"math/rand/v2"
+	"slices"
 	"time"
 
 	"weir/api/policy"
+	"weir/api/receipt"
 	"weir/counters"
 )
 
@@ -20,7 +28,10 @@ var noPlan plan
 // cost is above the limit is denied, and has to wait until its limit is unused, as
 // far as anybody can tell.
 func (d *Decider) TakeLimits(checks []LimitCheck, h map[string][]string) bool {
-	now := d.Now()
+	return d.takeLimits(checks, h, d.Now())
+}
+
+func (d *Decider) takeLimits(checks []LimitCheck, h map[string][]string, now time.Time) bool {
 	a := answers.Get().(*Answer)
 	own := a.Limits
 	for i := range checks {
@@ -45,6 +56,64 @@ func (d *Decider) TakeLimits(checks []LimitCheck, h map[string][]string) bool {
 	a.Limits = own
 	defer a.Release()
 	return a.Allowed
+}
+
+// ReserveLimits is TakeLimits of checks that cost the same, as far as anybody knows, which
+// CommitLimits is told when it is known, within that time. The receipt says what they have
+// reserved; it has no limits if that is nothing.
+func (d *Decider) ReserveLimits(checks []LimitCheck, within time.Duration) (r receipt.Receipt, admitted bool) {
+	now := d.Now()
+	if len(checks) == 0 || !d.takeLimits(checks, nil, now) {
+		return r, len(checks) == 0
+	}
+	for i := range checks {
+		if c := &checks[i]; c.consumed() {
+			l := c.reserved()
+			l.Name = nameOfCheck(c)
+			r.Limits = append(r.Limits, l)
+		}
+	}
+	hash := sha256.Sum256([]byte(checks[0].Client))
+	r.Policy, r.Client, r.Cost, r.Issued, r.Nonce = d.Name, hex.EncodeToString(hash[:12]), checks[0].Cost, now, rand.Uint64()
+	r.Until = now.Add(within)
+	return r, true
+}
+
+// nameOfCheck returns by what a receipt knows the limit of c and its client again.
+func nameOfCheck(c *LimitCheck) uint32 {
+	h := fnv.New32a()
+	_, _ = io.WriteString(h, c.Client)
+	return nameOf(c.Limit) ^ h.Sum32()
+}
+
+// CommitLimits has the checks that ReserveLimits has given r for have consumed cost in the
+// end, as Settle does, and reports whether this was the first time, and in time. If r isn't
+// valid, or of none of these checks, they consume the cost now, whatever is left. The error is
+// an Unclaimed. It takes no longer than the store timeout.
+func (d *Decider) CommitLimits(checks []LimitCheck, r *receipt.Receipt, valid bool, cost int64) (released bool, err error) {
+	now := d.Now()
+	var reserved []SettledLimit
+	if valid {
+		left := slices.Clone(r.Limits)
+		for i := range checks {
+			c := &checks[i]
+			if at := slices.IndexFunc(left, func(l receipt.Limit) bool { return l.Name == nameOfCheck(c) }); at >= 0 {
+				reserved = append(reserved, settledLimit(c.Limit, c.Client, r, &left[at], cost))
+				left = slices.Delete(left, at, at+1)
+			}
+		}
+	}
+	if len(reserved) == 0 {
+		d.charge(checks, cost, now)
+		return false, nil
+	}
+	s := &Settlement{Policy: d.Policy, Client: r.Client, Issued: r.Issued, Cost: cost}
+	err = d.settle(s, r, reserved, now)
+	d.observer.Settled(s, now, err)
+	if errors.Is(err, ErrLate) {
+		return false, nil
+	}
+	return err == nil && !s.Already, err
 }
 
 // GiveBack gives back the Cost of each check, as far as it is in use, and

@@ -20,25 +20,41 @@ import (
 // consumed.
 var ErrLate = errors.New("decide: the receipt is too old")
 
-// eachReserved calls f for each limit of r that the policy still has, with the check
-// that has reserved it.
-func (d *Decider) eachReserved(r *receipt.Receipt, f func(c LimitCheck, l *receipt.Limit)) {
+// eachReserved calls f for each limit of r that the policy still has.
+func (d *Decider) eachReserved(r *receipt.Receipt, f func(limit *policy.Limit, l *receipt.Limit)) {
 	for i := range r.Limits {
 		l := &r.Limits[i]
-		at := slices.IndexFunc(d.Limits, func(limit policy.Limit) bool { return nameOf(&limit) == l.Name })
-		if at < 0 {
-			continue
+		if at := slices.IndexFunc(d.Limits, func(limit policy.Limit) bool { return nameOf(&limit) == l.Name }); at >= 0 {
+			f(&d.Limits[at], l)
 		}
-		c := LimitCheck{Limit: &d.Limits[at], Client: r.Client, Cost: r.Cost, Value: l.Value}
-		if c.CountsRequests {
-			c.Cost = 1
-		}
-		c.Decision = counters.Decision{
-			Allowed: true, Remaining: l.Remaining,
-			Receipt: counters.Receipt{Generation: l.Generation, Refunded: l.Refunded},
-		}
-		f(c, l)
 	}
+}
+
+// reservedBy returns the check of a client that has reserved l.
+func reservedBy(limit *policy.Limit, client string, r *receipt.Receipt, l *receipt.Limit) LimitCheck {
+	c := LimitCheck{Limit: limit, Client: client, Cost: r.Cost, Value: l.Value}
+	if c.CountsRequests {
+		c.Cost = 1
+	}
+	c.Decision = counters.Decision{
+		Allowed: true, Remaining: l.Remaining,
+		Receipt: counters.Receipt{Generation: l.Generation, Refunded: l.Refunded},
+	}
+	return c
+}
+
+// settledLimit is reservedBy, and what there is to change when it has cost so much.
+func settledLimit(limit *policy.Limit, client string, r *receipt.Receipt, l *receipt.Limit, cost int64) SettledLimit {
+	one := SettledLimit{LimitCheck: reservedBy(limit, client, r, l)}
+	switch less := r.Cost - cost; {
+	case limit.Lease > 0:
+		one.Refunded = one.Cost
+	case less < 0:
+		one.Charged = min(-less, limit.Most())
+	case !l.Alone: // else nobody knows when the store was told
+		one.Refunded = less
+	}
+	return one
 }
 
 // Settle has the check that r was given for have consumed cost in the end: less than it
@@ -53,31 +69,23 @@ func (e *Engine) Settle(r *receipt.Receipt, cost int64) (*Settlement, error) {
 	}
 	now := d.Now()
 	s := &Settlement{Policy: d.Policy, Client: r.Client, Issued: r.Issued, Cost: cost}
-	err = d.settle(s, r, now)
+	var limits []SettledLimit
+	d.eachReserved(r, func(limit *policy.Limit, l *receipt.Limit) {
+		limits = append(limits, settledLimit(limit, r.Client, r, l, cost))
+	})
+	err = d.settle(s, r, limits, now)
 	d.observer.Settled(s, now, err)
 	return s, err
 }
 
-func (d *Decider) settle(s *Settlement, r *receipt.Receipt, now time.Time) error {
+// settle does what s says to limits, unless somebody has done so before.
+func (d *Decider) settle(s *Settlement, r *receipt.Receipt, limits []SettledLimit, now time.Time) error {
 	if err := validateCost(s.Cost); err != nil {
 		return err
 	}
 	if now.After(r.Until) {
 		return ErrLate
 	}
-	var limits []SettledLimit
-	d.eachReserved(r, func(c LimitCheck, l *receipt.Limit) {
-		one := SettledLimit{LimitCheck: c}
-		switch less := r.Cost - s.Cost; {
-		case c.Lease > 0:
-			one.Refunded = c.Cost
-		case less < 0:
-			one.Charged = min(-less, c.Most())
-		case !l.Alone: // else nobody knows when the store was told
-			one.Refunded = less
-		}
-		limits = append(limits, one)
-	})
 	ctx := &counters.Deadline{At: now.Add(d.StoreTimeout)}
 	first, err := d.Claims.claim(ctx, r.Policy, r.Client, strconv.FormatUint(r.Nonce, 36), r.Until.Sub(now), func() {
 		late, again := *s, d.Now()
@@ -139,7 +147,8 @@ func (e *Engine) Renew(r *receipt.Receipt) (within time.Duration, err error) {
 	}
 	ctx := &counters.Deadline{At: now.Add(d.StoreTimeout)}
 	err = ErrNoLease
-	d.eachReserved(r, func(c LimitCheck, l *receipt.Limit) {
+	d.eachReserved(r, func(limit *policy.Limit, l *receipt.Limit) {
+		c := reservedBy(limit, r.Client, r, l)
 		if c.Lease == 0 || err != nil && err != ErrNoLease {
 			return
 		}

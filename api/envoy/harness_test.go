@@ -18,6 +18,7 @@ import (
 
 	"weir/api/decide"
 	"weir/api/policy"
+	"weir/api/receipt"
 	"weir/api/telemetry"
 	"weir/cas"
 	"weir/counters"
@@ -112,8 +113,10 @@ func serve(t testing.TB, headers Headers, countDenied bool, descriptors ...*Desc
 	metrics := telemetry.NewMetrics(f.registry, "test")
 	shared := &policy.Policy{Name: PolicyName, OnStoreError: policy.StoreErrorLocal, CountDenied: countDenied}
 	checks := metrics.LimitChecks(shared, telemetry.Listeners{})
-	f.Service = NewService(headers)
-	f.SetConfig(c, decide.NewDecider(decide.Config{StoreTimeout: time.Minute, Now: f.now}, shared, checks), checks.Denied)
+	f.Service = NewService(headers, func() *receipt.Key { return new(receipt.Key) })
+	f.SetConfig(c, decide.NewDecider(decide.Config{
+		StoreTimeout: time.Minute, Now: f.now, Claims: decide.Claims{Store: store, KeyPrefix: counters.DefaultKeyPrefix, Late: new(counters.Group)},
+	}, shared, checks), checks.Denied)
 	f.server = NewServer(f.Service, nil, slog.New(slog.DiscardHandler))
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

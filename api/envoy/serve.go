@@ -39,7 +39,7 @@ const (
 	handshakeTimeout = 10 * time.Second
 )
 
-// A Server serves a Service over gRPC, with health and reflection. Make it with
+// A Server serves a Service over gRPC, with Kuadrant's reservations, health and reflection. Make it with
 // NewServer.
 type Server struct {
 	grpc   *grpc.Server
@@ -64,6 +64,7 @@ func NewServer(s *Service, config *tls.Config, log *slog.Logger) *Server {
 	server := &Server{grpc: grpc.NewServer(options...), health: health.NewServer()}
 	server.health.SetServingStatus("ratelimit", healthpb.HealthCheckResponse_SERVING)
 	rls.RegisterRateLimitServiceServer(server.grpc, s)
+	server.grpc.RegisterService(kuadrantService(s), s)
 	healthpb.RegisterHealthServer(server.grpc, server.health)
 	reflection.Register(server.grpc)
 	return server

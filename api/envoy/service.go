@@ -29,6 +29,7 @@ import (
 
 	"weir/api/decide"
 	"weir/api/policy"
+	"weir/api/receipt"
 	"weir/counters"
 )
 
@@ -65,6 +66,7 @@ var draft11 = []struct{ name, canonical string }{
 type Service struct {
 	rls.UnimplementedRateLimitServiceServer
 	headers Headers
+	key     func() *receipt.Key
 	active  atomic.Pointer[active]
 
 	mu    sync.Mutex
@@ -78,9 +80,10 @@ type active struct {
 	denied  func(limit string)
 }
 
-// NewService returns a service that answers when SetConfig has said by what.
-func NewService(headers Headers) *Service {
-	return &Service{headers: headers, named: make(map[string]struct{})}
+// NewService returns a service that answers when SetConfig has said by what. Reservations
+// are receipts of the key, which may change.
+func NewService(headers Headers, key func() *receipt.Key) *Service {
+	return &Service{headers: headers, key: key, named: make(map[string]struct{})}
 }
 
 // SetConfig makes the service answer by c. The limits are decided by d, and denied is
@@ -96,13 +99,8 @@ func (s *Service) ShouldRateLimit(ctx context.Context, r *rls.RateLimitRequest) 
 	if err := ctx.Err(); err != nil {
 		return nil, status.FromContextError(err).Err()
 	}
-	switch n := len(r.GetDescriptors()); {
-	case r.GetDomain() == "":
-		return nil, invalid("rate limit domain must not be empty")
-	case n == 0:
-		return nil, invalid("rate limit descriptor list must not be empty")
-	case n > MaxDescriptors:
-		return nil, invalid("the request has %d descriptors; at most %d are possible", n, MaxDescriptors)
+	if err := validate(r); err != nil {
+		return nil, err
 	}
 	now := s.active.Load()
 	q, err := now.question(r)
@@ -124,6 +122,18 @@ func (s *Service) ShouldRateLimit(ctx context.Context, r *rls.RateLimitRequest) 
 	}
 	s.countDenials(&q, now.denied)
 	return s.respond(&q, allowed, header), nil
+}
+
+func validate(r *rls.RateLimitRequest) error {
+	switch n := len(r.GetDescriptors()); {
+	case r.GetDomain() == "":
+		return invalid("rate limit domain must not be empty")
+	case n == 0:
+		return invalid("rate limit descriptor list must not be empty")
+	case n > MaxDescriptors:
+		return invalid("the request has %d descriptors; at most %d are possible", n, MaxDescriptors)
+	}
+	return nil
 }
 
 func invalid(format string, args ...any) error {

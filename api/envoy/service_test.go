@@ -426,6 +426,12 @@ func TestHealthAndReflection(t *testing.T) {
 	r, err := stream.Recv()
 	require.NoError(t, err)
 	assert.Contains(t, r.String(), "envoy.service.ratelimit.v3.RateLimitService")
+	require.NoError(t, stream.Send(&reflectionpb.ServerReflectionRequest{
+		MessageRequest: &reflectionpb.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: "kuadrant.service.ratelimit.v1.RateLimitService"},
+	}))
+	r, err = stream.Recv()
+	require.NoError(t, err)
+	assert.NotEmpty(t, r.GetFileDescriptorResponse().GetFileDescriptorProto(), r)
 	require.NoError(t, stream.CloseSend())
 	_, _ = stream.Recv()
 }

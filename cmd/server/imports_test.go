@@ -63,7 +63,7 @@ var folders = map[string]struct {
 	"api": {[]string{"counters", "counters/topk", "api/plain", "api/policy", "api/overrides", "api/receipt", "api/decide", "api/telemetry"}, []string{
 		"github.com/go-json-experiment/json", "github.com/labstack/echo/v4", "github.com/prometheus/client_golang",
 	}},
-	"api/envoy": {[]string{"counters", "api/policy", "api/decide"}, []string{
+	"api/envoy": {[]string{"counters", "api/policy", "api/decide", "api/receipt"}, []string{
 		"github.com/envoyproxy/go-control-plane/envoy", "google.golang.org/grpc", "google.golang.org/protobuf",
 	}},
 	"api/policyfile": {[]string{"counters", "counters/memory", "counters/memcached", "subwindow", "cas", "api/policy", "api/telemetry", "api/envoy"}, []string{
@@ -72,7 +72,7 @@ var folders = map[string]struct {
 	}},
 	"api/client":          {}, // so that it brings its users nothing
 	"api/client/weirecho": {[]string{"api/client"}, []string{"github.com/labstack/echo/v4"}},
-	"cmd/server": {[]string{"counters", "counters/memory", "counters/memcached", "api", "api/console", "api/policy", "api/overrides", "api/decide", "api/telemetry", "api/envoy", "api/policyfile"}, []string{
+	"cmd/server": {[]string{"counters", "counters/memory", "counters/memcached", "api", "api/console", "api/policy", "api/overrides", "api/decide", "api/receipt", "api/telemetry", "api/envoy", "api/policyfile"}, []string{
 		"github.com/prometheus/client_golang",
 		"golang.org/x/sys/unix", // an option of a listener's socket
 	}},

@@ -29,6 +29,7 @@ import (
 	"weir/api/overrides"
 	"weir/api/policy"
 	"weir/api/policyfile"
+	"weir/api/receipt"
 	"weir/api/telemetry"
 	"weir/counters"
 	"weir/counters/memcached"
@@ -166,7 +167,7 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 	}
 	handlers := make(map[string]http.Handler)
 	if loaded.envoy != nil {
-		p.envoy = envoy.NewService(envoy.Headers(cfg.envoyHeaders))
+		p.envoy = envoy.NewService(envoy.Headers(cfg.envoyHeaders), func() *receipt.Key { return p.server.ReceiptKey() })
 		p.envoy.SetConfig(p.envoyLimits(loaded))
 		handlers["POST /json"] = p.envoy
 		handlers["GET /healthcheck"] = http.HandlerFunc(p.healthcheck)
@@ -185,7 +186,7 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 // what is told the names of those that deny.
 func (p *program) envoyLimits(l *loaded) (*envoy.Config, *decide.Decider, func(limit string)) {
 	checks := p.metrics.LimitChecks(l.envoyPolicy, telemetry.Listeners{Undecided: p.apiConfig.Undecided})
-	return l.envoy, decide.NewDecider(decide.Config{StoreTimeout: p.cfg.storeTimeout, Now: now}, l.envoyPolicy, checks), checks.Denied
+	return l.envoy, decide.NewDecider(decide.Config{StoreTimeout: p.cfg.storeTimeout, Now: now, Claims: p.apiConfig.Claims}, l.envoyPolicy, checks), checks.Denied
 }
 
 // openStore returns the store, a function that asks each of its servers whether
