@@ -3,9 +3,11 @@ package api
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -183,4 +185,65 @@ func TestReceiptsLeaveNothingBehind(t *testing.T) {
 		server.Do("lru_crawler crawl all", "OK", "BUSY") // else it looks for what has expired once a minute
 		return server.Stat("curr_items") == 0
 	}, 30*time.Second, 100*time.Millisecond)
+}
+
+// While nobody uses more than it has reserved, no window has more in it, in the end, than the
+// limit, whichever of three instances reserve and settle at once.
+func TestNoWindowHasMoreThanItsLimitInTheEnd(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, name string, limit policy.Limit) {
+		on, now := newMemcached(t), &clock{time: epoch}
+		var instances []*service
+		for range 3 {
+			instances = append(instances, anInstance(on, now, newPolicy("llm", limit)))
+		}
+		type used struct {
+			at   time.Duration
+			cost int64
+		}
+		var mu sync.Mutex
+		var all []used
+		for step := range 60 {
+			at := time.Duration(step) * 2900 * time.Millisecond
+			now.at(at)
+			var asking sync.WaitGroup
+			for i := range 12 {
+				random := rand.New(rand.NewPCG(uint64(step), uint64(i)))
+				asking.Go(func() {
+					estimate := 1 + random.Int64N(40)
+					r := instances[i%3].check(t, fmt.Sprintf(`{"policy":"llm","client":"team-a","cost":%d,"settle":true}`, estimate))
+					if !r.Allowed {
+						return
+					}
+					cost := random.Int64N(estimate + 1)
+					if assert.Equal(t, http.StatusOK, instances[random.IntN(3)].settleAt(t, r.Receipt, cost).Code) {
+						mu.Lock()
+						defer mu.Unlock()
+						all = append(all, used{at, cost})
+					}
+				})
+			}
+			asking.Wait()
+		}
+		var total int64
+		for _, last := range all {
+			total += last.cost
+			var sum int64
+			for _, u := range all {
+				in := u.at <= last.at && u.at > last.at-time.Minute
+				if name == "fixed" { // of the calendar
+					in = u.at/time.Minute == last.at/time.Minute
+				}
+				if in {
+					sum += u.cost
+				}
+			}
+			most := int64(100)
+			if name == "sliding" || drains(limit) { // twice, as docs/PROMISES.md says
+				most = 200
+			}
+			require.LessOrEqual(t, sum, most, "in the window that ends at %v", last.at)
+		}
+		require.Greater(t, total, int64(200), "and much is admitted in three minutes")
+	})
 }

@@ -345,59 +345,76 @@ func TestReceiptsOfAnOutage(t *testing.T) {
 	})
 }
 
-// Whatever is asked of three instances in whatever order: when all is settled, what is in
-// use is the sum of what was used in the end.
+// Whatever is asked of one or three instances in whatever order, through resets and reloads:
+// when all is settled, what is in use is the sum of what was used in the end.
 func TestWhatCountsIsWhatWasUsedInTheEnd(t *testing.T) {
 	t.Parallel()
 	for name := range eachAlgorithm() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for seed := range uint64(15) {
-				settleAtRandom(t, nil, name, rand.New(rand.NewPCG(seed, 9)))
+			for seed := range uint64(20) {
+				settleAtRandom(t, nil, 1+2*int(seed%2), name, rand.New(rand.NewPCG(seed, 9)))
 			}
-			for seed := range uint64(3) {
-				settleAtRandom(t, newMemcached(t), name, rand.New(rand.NewPCG(seed, 10)))
+			for seed := range uint64(4) {
+				settleAtRandom(t, newMemcached(t), 1+2*int(seed%2), name, rand.New(rand.NewPCG(seed, 10)))
 			}
 		})
 	}
 }
 
 // settleAtRandom is on a store, or embedded ones if that is nil.
-func settleAtRandom(t *testing.T, on telemetry.Store, algorithm string, random *rand.Rand) {
+func settleAtRandom(t *testing.T, on telemetry.Store, many int, algorithm string, random *rand.Rand) {
 	t.Helper()
 	limit := eachAlgorithm()[algorithm]
 	limit.Limit = 2000
 	s := newServiceOn(on, func(*Config) {}, newPolicy("llm", limit))
-	instances := []*service{s, newTwin(s, newPolicy("llm", limit)), newTwin(s, newPolicy("llm", limit))}
+	instances := []*service{s}
+	for len(instances) < many {
+		instances = append(instances, newTwin(s, newPolicy("llm", limit)))
+	}
 	type reserved struct {
 		receipt string
 		cost    int64
+		since   int // so many resets
 	}
 	var open []reserved
+	resets := 0
 	now, used := time.Duration(0), int64(0)
 	settle := func(i int) {
 		cost := random.Int64N(2 * open[i].cost)
-		r := instances[random.IntN(3)].settleAt(t, open[i].receipt, cost)
+		r := instances[random.IntN(many)].settleAt(t, open[i].receipt, cost)
 		require.Equal(t, http.StatusOK, r.Code, r.Body)
 		require.False(t, r.Already)
-		used += cost - open[i].cost
+		if more := cost - open[i].cost; more > 0 || open[i].since == resets {
+			used += more
+		}
 		open = slices.Delete(open, i, i+1)
 	}
 	for range 60 {
 		if now += time.Duration(random.IntN(int(300 * time.Millisecond))); limit.Algorithm != "token_bucket" && limit.Algorithm != "leaky_bucket" {
 			s.clock.at(now) // of those nothing drains: they are exact by their own tests
 		}
-		by := instances[random.IntN(3)]
+		by := instances[random.IntN(many)]
 		switch what := random.IntN(10); {
 		case what < 5:
 			cost := 1 + random.Int64N(40)
-			open, used = append(open, reserved{by.reserve(t, cost).Receipt, cost}), used+cost
+			open, used = append(open, reserved{by.reserve(t, cost).Receipt, cost, resets}), used+cost
 		case what < 8 && len(open) > 0:
 			settle(random.IntN(len(open)))
 		case what == 8:
 			cost := random.Int64N(30)
 			require.Equal(t, http.StatusOK, by.do(t, http.MethodPost, "/v1/charge", fmt.Sprintf(`{"policy":"llm","client":"team-a","cost":%d}`, cost)).Code)
 			used += cost
+		case what == 9 && random.IntN(2) == 0:
+			by.SetPolicies(bindLimiters(s.store, by.cfg.Metrics, newPolicy("llm", limit)))
+		case what == 9 && resets < 2:
+			resets++
+			now += time.Second
+			s.clock.at(now)
+			require.Equal(t, http.StatusNoContent, by.do(t, http.MethodDelete, "/v1/policies/llm/clients/team-a", "").Code)
+			used = 0
+			now += 3 * time.Second // all know of it, and give back again
+			s.clock.at(now)
 		}
 	}
 	for len(open) > 0 {
