@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strconv"
 
+	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 
@@ -11,10 +12,13 @@ import (
 	"weir/bench/internal/report"
 )
 
-// Pictures are accuracy against cost, and each trace.
+// Pictures are accuracy against cost, what estimates are worth, and each trace.
 func (r *Report) Pictures() []report.Picture {
 	pictures := []report.Picture{
 		report.NewPicture("accuracy-cost", "the mean difference against Memcached's bytes for a client", 7, costPlot(r)),
+	}
+	if len(r.Settled) > 0 {
+		pictures = append(pictures, report.NewPicture("accuracy-settled", "tokens admitted of a limit, by how wrong estimates are", 6, r.settledPlots()...))
 	}
 	for _, t := range r.Traces {
 		pictures = append(pictures, report.Picture{
@@ -72,6 +76,46 @@ func (t Trace) panel(first bool, e Estimate) *report.Plot {
 	}
 	p.Y.Min, p.Y.Tick.Marker = 0, report.Ticks{0: "0", DocumentLimit: "100", 2 * DocumentLimit: "200"}
 	return p
+}
+
+// settledPlots are the fullest window and what is admitted, against how wrong estimates
+// are.
+func (r *Report) settledPlots() []*report.Plot {
+	var plots []*report.Plot
+	ticks := make(report.Ticks)
+	for _, factor := range factors() {
+		ticks[factor] = strconv.FormatFloat(factor, 'g', -1, 64)
+	}
+	for _, of := range []struct {
+		title, axis string
+		figure      func(SettledRow) float64
+		marks       report.Ticks
+		low, high   float64
+	}{
+		{"Fullest window", "x limit", SettledRow.over, report.Ticks{0.5: "0.5", 1: "1", 2: "2", 3: "3", 4: "4"}, 0.5, 5},
+		{"Admitted", "% of an exact log", SettledRow.ofLog, report.Ticks{25: "25", 50: "50", 100: "100", 200: "200"}, 25, 250},
+	} {
+		var curves []report.Curve
+		for i, name := range ways {
+			curve := report.Curve{Name: name, Color: report.Color(i)}
+			if name == reserveName {
+				curve.Color = algorithms.Named(algorithms.Strict60).Color()
+			}
+			for _, row := range r.Settled {
+				if row.Way == name {
+					curve.Points = append(curve.Points, plotter.XY{X: row.Factor, Y: of.figure(row)})
+				}
+			}
+			curves = append(curves, curve)
+		}
+		p := report.LogPlot(of.title, "estimate / cost", of.axis, ticks, 3, curves)
+		p.Y.Min, p.Y.Max, p.Y.Tick.Marker = of.low, of.high, of.marks
+		if len(plots) > 0 {
+			p.Legend = plot.NewLegend() // one is enough
+		}
+		plots = append(plots, p)
+	}
+	return plots
 }
 
 // costPlot plots the mean difference of weighted windows against what Memcached
