@@ -23,7 +23,7 @@ func (s *Server) check(c echo.Context) error {
 	}
 	now := s.cfg.Now()
 	b.context = counters.Deadline{At: now.Add(s.cfg.StoreTimeout)}
-	d, err := s.active.Load().Find(q.Policy)
+	d, err := s.active.Load().ForChecks(q.Policy)
 	if err != nil {
 		return err
 	}

@@ -42,6 +42,7 @@ func (s *Server) resetClient(c echo.Context) error {
 		return err
 	}
 	now := s.cfg.Now()
+	client = d.CountedAs(client)
 	if err = s.reset(d, client, now); err == nil {
 		s.resets.done(lateReset{d.Name, client}, now)
 		by.What = "client reset"

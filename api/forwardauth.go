@@ -22,7 +22,7 @@ func (s *Server) forwardAuth(c echo.Context) error {
 	// Loaded once: a reload mustn't let one policy name the client and
 	// another decide.
 	active := s.active.Load()
-	d, err := active.Find(c.Param("policy"))
+	d, err := active.ForChecks(c.Param("policy"))
 	if err != nil {
 		return err
 	}

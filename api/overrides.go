@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -219,15 +220,13 @@ func readOverride(r *http.Request, d *decide.Decider) (o overrides.Override, las
 
 // checkLimits returns a problem unless all of these limits are possible.
 func checkLimits(limits map[string]int64, d *decide.Decider) error {
+	all := d.Listed()
 	for name, value := range limits {
-		i := 0
-		for i < len(d.Limits) && d.Limits[i].Name != name {
-			i++
+		i := slices.IndexFunc(all, func(l *policy.Limit) bool { return l.Name == name && l.Limit > 0 })
+		if i < 0 {
+			return badRequest("policy %q has no limit %q that may be another", d.Name, name)
 		}
-		if i == len(d.Limits) {
-			return badRequest("policy %q has no limit %q", d.Name, name)
-		}
-		if most := d.Limits[i].Most(); value < 1 || value > most {
+		if most := all[i].Most(); value < 1 || value > most {
 			return badRequest("limits: %q is %d and must be a whole number from 1 to %d", name, value, most)
 		}
 	}

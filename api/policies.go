@@ -33,19 +33,20 @@ type limitJSON struct {
 	Entries    int64   `json:"entries,omitempty"`
 	Burst      int64   `json:"burst,omitempty"`
 	Counts     string  `json:"counts,omitempty"` // or the cost
+	Pattern    string  `json:"pattern,omitempty"`
 }
 
 func policyToJSON(p *policy.Policy) policyJSON {
 	j := policyJSON{
 		Name: p.Name, Description: p.Description, CountDenied: p.CountDenied,
-		OnStoreError: p.OnStoreError, Hold: p.Hold, Mode: "enforce", Clients: len(p.Clients),
+		OnStoreError: p.OnStoreError, Hold: p.Hold, Mode: "enforce", Clients: len(p.Clients), Limits: []limitJSON{},
 	}
 	if p.Shadow {
 		j.Mode = "shadow"
 	}
-	for _, l := range p.Limits {
+	for _, l := range p.Listed() {
 		limit := limitJSON{
-			Name: l.Name, Algorithm: l.Algorithm, Limit: l.Limit, Window: l.Window.Seconds(),
+			Name: l.Name, Pattern: l.Pattern, Algorithm: l.Algorithm, Limit: l.Limit, Window: l.Window.Seconds(),
 			SubWindows: l.SubWindows, Estimate: l.Estimate, Entries: l.Entries, Burst: l.Burst,
 		}
 		if l.CountsRequests {

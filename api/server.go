@@ -184,12 +184,20 @@ func (s *Server) SetPolicies(policies policy.Policies) {
 		}
 	}
 	active.Engine = decide.NewEngine(decide.Config{StoreTimeout: s.cfg.StoreTimeout, Now: s.cfg.Now, Claims: s.cfg.Claims}, s.batches, policies, func(p *policy.Policy) decide.Observer {
+		if p.Finder != nil {
+			c := s.cfg.Metrics.LimitChecks(p, before[p.Name], listeners)
+			active.checks[p.Name] = c.Checks
+			return c
+		}
 		active.checks[p.Name] = s.cfg.Metrics.Checks(p, before[p.Name], listeners)
 		return active.checks[p.Name]
 	})
 	active.Override(s.overridden)
 	s.active.Store(active)
 }
+
+// Find returns what decides by the policy of that name, until SetPolicies is called again.
+func (s *Server) Find(name string) (*decide.Decider, error) { return s.active.Load().Find(name) }
 
 // SetTokens replaces all bearer tokens at once, and no receipt that was given with
 // others can be settled any more. There must be some if and only if the Config of the

@@ -6,6 +6,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"weir/api/policy"
 	"weir/api/telemetry"
 	"weir/counters"
 )
@@ -83,7 +84,7 @@ func (s *Server) showState(c echo.Context) error {
 	}
 	defer a.Release()
 	j := stateJSON{
-		Policy: d.Name, Client: client, CountedAs: counters.Namespace("").StateKey(client), Now: now.UTC(),
+		Policy: d.Name, Client: client, CountedAs: counters.Namespace("").StateKey(a.Client), Now: now.UTC(),
 		Allowed: a.Allowed, Shadow: d.Shadow, RetryAfter: a.Retry.Seconds(), Degraded: a.Degraded != nil, Limits: []limitStateJSON{},
 	}
 	if kind := a.Exception.Kind(); kind != "" {
@@ -95,6 +96,7 @@ func (s *Server) showState(c echo.Context) error {
 	}
 	for i := range a.Limits {
 		l := &a.Limits[i]
+		j.Shadow = j.Shadow || l.Leniency == policy.Shadow || l.Leniency == policy.ShadowQuota
 		limit := limitStateJSON{
 			Name: l.Name, Algorithm: l.Algorithm, Window: l.Window.Seconds(), Allowed: l.Allowed, Limit: l.Value, Remaining: l.Remaining,
 			ResetAfter: l.ResetAfter.Seconds(), RetryAfter: l.RetryAfter.Seconds(),

@@ -21,7 +21,7 @@ func (e *Engine) All(caller context.Context, checks []Check) ([]*Answer, error) 
 	}
 	answers := make([]*Answer, 0, len(checks))
 	for i, q := range checks {
-		d, err := e.Find(q.Policy)
+		d, err := e.ForChecks(q.Policy)
 		var a *Answer
 		if err == nil {
 			a, err = d.prepare(q)
@@ -199,7 +199,7 @@ func (j *joint) askGroup(group []asking) {
 // equals reports whether one and other ask the same.
 func (one asking) equals(other asking) bool {
 	a, b := &one.limits[0], &other.limits[0]
-	return a.Limit == b.Limit && a.Value == b.Value && a.Cost == b.Cost && a.Leniency == b.Leniency
+	return a.Limit == b.Limit && a.Value == b.Value && a.Cost == b.Cost
 }
 
 // refund undoes what was admitted of the checks that are denied, as

@@ -45,7 +45,8 @@ type LimitCheck struct {
 	// is the limit in force.
 	Client      string
 	Cost, Value int64
-	Leniency    policy.Leniency
+	// Exception is that of the client, of a check by TakeLimits.
+	Exception *policy.Exception
 
 	// Decision is the answer. Where another limit denies, it says how this one
 	// stands.
@@ -63,6 +64,9 @@ type plan struct {
 	limits []*policy.Limit
 	header string // RateLimit-Policy with these limits
 }
+
+// noPlan is that of checks whose limits no policy has.
+var noPlan plan
 
 var answers = sync.Pool{New: func() any { return new(Answer) }}
 

@@ -137,7 +137,7 @@ func (b *batch) decide(q Check) (o Outcome) {
 	}
 	if p := contain(func() {
 		var d *Decider
-		if d, o.Err = b.Find(q.Policy); o.Err == nil {
+		if d, o.Err = b.ForChecks(q.Policy); o.Err == nil {
 			o.Answer, o.Err = d.Check(b.ctx, q, b.Now())
 		}
 	}); p != nil {

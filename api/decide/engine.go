@@ -79,6 +79,16 @@ func (e *Engine) Find(name string) (*Decider, error) {
 	return nil, UnknownPolicy(name)
 }
 
+// ForChecks is Find for those who make checks. The error is an Invalid for a policy that
+// has a Finder: its checks are made of something else.
+func (e *Engine) ForChecks(name string) (*Decider, error) {
+	d, err := e.Find(name)
+	if err == nil && d.Finder != nil {
+		return nil, invalid("policy %q takes no checks; Envoy asks by it", name)
+	}
+	return d, err
+}
+
 // enter waits until a batch of so many checks may begin, and returns when it does,
 // until when it must end, and what has to be called when it has. All its checks
 // share the store timeout of one, however many they are.
@@ -142,13 +152,22 @@ func (d *Decider) prepare(q Check) (*Answer, error) {
 	}
 	a := answers.Get().(*Answer)
 	*a = Answer{Policy: d.Policy, plan: d.plans[q.Route], Client: q.Client, Limits: a.Limits[:0], Settles: q.Settle, Cost: q.Cost}
-	a.Exception = d.Exception(q.Client, q.Network, q.Header)
+	limits := a.plan.limits
+	if d.Finder != nil {
+		var limit *policy.Limit
+		limit, a.Client = d.Finder.Find(q.Client)
+		limits, a.plan, q.Header = []*policy.Limit{limit}, &noPlan, true
+	}
+	a.Exception = d.Exception(a.Client, q.Network, q.Header)
 	exception := a.Exception
 	a.Blocked = exception.Blocked && !exception.Exempt
 	if a.Allowed = !a.Blocked; a.Blocked || exception.Exempt {
 		return a, nil
 	}
-	for _, l := range a.plan.limits {
+	for _, l := range limits {
+		if l == nil {
+			return nil, invalid("no limit of policy %q counts the client %q; its limits have patterns of those that they count", d.Name, q.Client)
+		}
 		limit := l.Limit
 		own, has := exception.Limits[l.Name]
 		if has = has && l.Route == ""; has {
@@ -173,10 +192,10 @@ func (d *Decider) prepare(q Check) (*Answer, error) {
 		if l.CountsRequests {
 			cost = 1
 		}
-		if cost > capacity {
+		if cost > capacity && capacity > 0 {
 			return nil, invalid("cost %d is above the %s %q, which is %d, and can never be admitted", cost, what, l.Name, capacity)
 		}
-		a.Limits = append(a.Limits, LimitCheck{Limit: l, Value: limit, Client: q.Client, Cost: cost, reserves: q.Settle})
+		a.Limits = append(a.Limits, LimitCheck{Limit: l, Value: limit, Client: a.Client, Cost: cost, reserves: q.Settle})
 	}
 	return a, nil
 }
@@ -202,7 +221,7 @@ func (d *Decider) Peek(ctx context.Context, client string, now time.Time) (*Answ
 	for i := range a.Limits {
 		l := &a.Limits[i]
 		l.look(ctx, d.Policy, now)
-		a.Allowed = a.Allowed && l.Allowed
+		a.Allowed = a.Allowed && (l.Allowed || l.Leniency == policy.Shadow || l.Leniency == policy.ShadowQuota)
 		unknown = unknown || !l.decided
 	}
 	if unknown && d.OnStoreError == policy.StoreErrorDeny {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"math"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -16,9 +17,6 @@ import (
 	"weir/api/receipt"
 	"weir/counters"
 )
-
-// noPlan is that of checks whose limits no policy has.
-var noPlan plan
 
 // TakeLimits consumes the costs of checks of single limits, which no policy has to
 // have, or of none of them, answers in each and reports whether they are admitted.
@@ -37,7 +35,10 @@ func (d *Decider) takeLimits(checks []LimitCheck, h map[string][]string, now tim
 	for i := range checks {
 		c := &checks[i]
 		// Any instance may give it back: see GiveBack.
-		*c = LimitCheck{Limit: c.Limit, Client: c.Client, Cost: c.Cost, Value: c.Value, Leniency: c.Leniency, reserves: true}
+		*c = LimitCheck{Limit: c.Limit, Client: c.Client, Cost: c.Cost, Value: c.Value, reserves: true}
+		if e := d.Exception(c.Client, netip.Prefix{}, true); e.Kind() != "" {
+			c.except(e)
+		}
 	}
 	*a = Answer{Policy: d.Policy, plan: &noPlan, Allowed: true, Limits: checks, deadline: counters.Deadline{At: now.Add(d.StoreTimeout)}}
 	if len(checks) == 1 {
@@ -107,13 +108,26 @@ func (d *Decider) CommitLimits(checks []LimitCheck, r *receipt.Receipt, valid bo
 		d.charge(checks, cost, now)
 		return false, nil
 	}
-	s := &Settlement{Policy: d.Policy, Client: r.Client, Issued: r.Issued, Cost: cost}
+	s := &Settlement{Policy: d.Policy, Client: reserved[0].Client, Issued: r.Issued, Cost: cost}
 	err = d.settle(s, r, reserved, now)
 	d.observer.Settled(s, now, err)
 	if errors.Is(err, ErrLate) {
 		return false, nil
 	}
 	return err == nil && !s.Already, err
+}
+
+// except has c decided as an exception of its client says.
+func (c *LimitCheck) except(e *policy.Exception) {
+	c.Exception = e
+	if own, ok := e.Limits[c.Name]; ok {
+		c.Value = min(own, c.Most()) // which a reload may have lowered since
+	}
+	if e.Exempt || e.Blocked {
+		limit := *c.Limit
+		limit.Limiter = policy.Constant{Allowed: e.Exempt, Until: e.Until}
+		c.Limit = &limit
+	}
 }
 
 // GiveBack gives back the Cost of each check, as far as it is in use, and

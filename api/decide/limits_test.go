@@ -43,9 +43,9 @@ func newLimitsOn(t *testing.T, store *memory.Store, now func() time.Time, countD
 	require.NoError(t, err)
 	p := &policy.Policy{Name: "p", OnStoreError: policy.StoreErrorLocal, CountDenied: countDenied}
 	d := NewDecider(Config{StoreTimeout: counters.DefaultTimeout, Now: now}, p, unheard{})
-	limit := &policy.Limit{Name: "minute", Algorithm: "fixed_window", Window: time.Minute, Limiter: limiter}
 	return d, func(client string, value int64, leniency policy.Leniency) LimitCheck {
-		return LimitCheck{Limit: limit, Client: client, Cost: 1, Value: value, Leniency: leniency}
+		limit := &policy.Limit{Name: "minute", Algorithm: "fixed_window", Window: time.Minute, Limiter: limiter, Leniency: leniency}
+		return LimitCheck{Limit: limit, Client: client, Cost: 1, Value: value}
 	}
 }
 

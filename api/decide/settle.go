@@ -63,7 +63,7 @@ func settledLimit(limit *policy.Limit, client string, r *receipt.Receipt, l *rec
 // any more, or that count otherwise now, stay as they are. The error is an Invalid, an
 // UnknownPolicy, ErrLate or an Unclaimed. It takes no longer than the store timeout.
 func (e *Engine) Settle(r *receipt.Receipt, cost int64) (*Settlement, error) {
-	d, err := e.Find(r.Policy)
+	d, err := e.ForChecks(r.Policy)
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +134,7 @@ var (
 // error is an UnknownPolicy, ErrNoLease, ErrLost, ErrBlocked, ErrLate or a *Refused. It takes
 // no longer than the store timeout.
 func (e *Engine) Renew(r *receipt.Receipt) (within time.Duration, err error) {
-	d, err := e.Find(r.Policy)
+	d, err := e.ForChecks(r.Policy)
 	if err != nil {
 		return 0, err
 	}
@@ -190,7 +190,7 @@ type Charge struct {
 // later. The error is an Invalid, an UnknownPolicy or, with an ID, an Unclaimed. It takes
 // no longer than the store timeout.
 func (e *Engine) Charge(q Charge) (*Answer, error) {
-	d, err := e.Find(q.Policy)
+	d, err := e.ForChecks(q.Policy)
 	if err != nil {
 		return nil, err
 	}

@@ -47,6 +47,8 @@ type Config struct {
 	// Default is, by unit, the limit that counts where a request brings its own
 	// limit. Each has its Limiter.
 	Default map[Unit]*policy.Limit
+
+	all []*policy.Limit // see List
 }
 
 // A Descriptor is one entry of a list of descriptors in a file. Make it with
@@ -97,7 +99,15 @@ type Rule struct {
 	// Name is what Replaces of other rules call this one; or "".
 	Name     string
 	Replaces []string
-	Leniency policy.Leniency
+}
+
+// Bind makes limiter decide for the rule, unless its limit is 0: then all is
+// denied, and nothing counted.
+func (r *Rule) Bind(limiter policy.Limiter) {
+	r.Limit.Limiter = limiter
+	if r.Limit.Limit == 0 {
+		r.Limit.Limiter = policy.Constant{Window: r.Limit.Window}
+	}
 }
 
 // composite is what a file calls d: its key, and its value if it has one.
@@ -123,20 +133,4 @@ func (d *Descriptor) Add(child *Descriptor) error {
 		d.wildcards = append(d.wildcards, wildcard{child, strings.Split(name, "*")})
 	}
 	return nil
-}
-
-// EachRule calls f with all rules that limit, those of domains included.
-func (c *Config) EachRule(f func(*Rule)) {
-	for _, root := range c.Domains {
-		root.eachRule(f)
-	}
-}
-
-func (d *Descriptor) eachRule(f func(*Rule)) {
-	if d.Rule != nil && !d.Rule.Unlimited {
-		f(d.Rule)
-	}
-	for _, child := range d.children {
-		child.eachRule(f)
-	}
 }

@@ -96,7 +96,7 @@ func serve(t testing.TB, headers Headers, countDenied bool, descriptors ...*Desc
 	bind("sliding_window", sliding, err)
 	places, err := cas.NewConcurrency(store, lease, 10, config("places"))
 	bind("concurrency", places, err)
-	c.EachRule(func(r *Rule) {
+	c.EachRule(func(r *Rule, _ string) {
 		r.Limit.Window = r.Unit.Window()
 		switch r.Limit.Algorithm {
 		case "token_bucket", "leaky_bucket":
@@ -112,11 +112,12 @@ func serve(t testing.TB, headers Headers, countDenied bool, descriptors ...*Desc
 	})
 	metrics := telemetry.NewMetrics(f.registry, "test")
 	shared := &policy.Policy{Name: PolicyName, OnStoreError: policy.StoreErrorLocal, CountDenied: countDenied}
-	checks := metrics.LimitChecks(shared, telemetry.Listeners{})
-	f.Service = NewService(headers, func() *receipt.Key { return new(receipt.Key) })
+	checks := metrics.LimitChecks(shared, nil, telemetry.Listeners{})
+	key := receipt.NewKey(nil)
+	f.Service = NewService(headers, func() *receipt.Key { return key })
 	f.SetConfig(c, decide.NewDecider(decide.Config{
 		StoreTimeout: time.Minute, Now: f.now, Claims: decide.Claims{Store: store, KeyPrefix: counters.DefaultKeyPrefix, Late: new(counters.Group)},
-	}, shared, checks), checks.Denied)
+	}, shared, checks), func(limit string) { metrics.LimitDenied(PolicyName, limit) })
 	f.server = NewServer(f.Service, nil, slog.New(slog.DiscardHandler))
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -119,6 +119,42 @@ func appendEscaped(b []byte, s string) []byte {
 	return b
 }
 
+// entriesOf returns the domain and the entries that clientOf makes a client of.
+func entriesOf(client string) (domain string, entries []*common.RateLimitDescriptor_Entry) {
+	part := make([]byte, 0, len(client))
+	var e *common.RateLimitDescriptor_Entry // nil while the domain is read
+	inValue := false
+	end := func() {
+		switch {
+		case e == nil:
+			domain = string(part)
+		case inValue:
+			e.Value = string(part)
+		default:
+			e.Key = string(part)
+		}
+		part = part[:0]
+	}
+	for i := 0; i < len(client); i++ {
+		switch at := client[i]; {
+		case at == '\\' && i+1 < len(client):
+			i++
+			part = append(part, client[i])
+		case at == '|':
+			end()
+			e, inValue = new(common.RateLimitDescriptor_Entry), false
+			entries = append(entries, e)
+		case at == '=' && e != nil && !inValue:
+			end()
+			inValue = true
+		default:
+			part = append(part, at)
+		}
+	}
+	end()
+	return domain, entries
+}
+
 // asClient returns b, or a hash of it if it is longer than a client may be: that
 // has no |, which all others have.
 func asClient(b []byte) string {

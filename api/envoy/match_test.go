@@ -175,8 +175,67 @@ func TestMetricNames(t *testing.T) {
 		assert.Equal(t, test.want, leaf(test.change).find("d", request).metric)
 	}
 	named := leaf(func(*Descriptor) {})
-	named.EachRule(func(r *Rule) { r.Name = "n" })
+	named.EachRule(func(r *Rule, _ string) { r.Name = "n" })
 	assert.Equal(t, "d.route_api/*.method", named.find("d", request).metric)
+}
+
+// A client's name says what it is made of, whatever that has in it.
+func FuzzEntriesOf(f *testing.F) {
+	f.Add("shop", "user", "a|b=c", "path", `\\`)
+	f.Add("", "", "", "=", "|")
+	f.Fuzz(func(t *testing.T, domain, key1, value1, key2, value2 string) {
+		want := entries(key1, value1, key2, value2).Entries
+		name := clientOf(domain, want)
+		if strings.HasPrefix(name, "sha256:") {
+			t.Skip("it is a hash")
+		}
+		gotDomain, got := entriesOf(name)
+		assert.Equal(t, domain, gotDomain)
+		require.Len(t, got, len(want))
+		for i := range want {
+			assert.Equal(t, want[i].Key, got[i].Key)
+			assert.Equal(t, want[i].Value, got[i].Value)
+		}
+	})
+}
+
+// The limit of a client is found by its name, as it is by a request, and limits are listed
+// by what their clients' names have in common.
+func TestLimitsAreFoundByTheNamesOfClients(t *testing.T) {
+	t.Parallel()
+	shared, deep := limited("files", "files/*", 10), limited("user", "a|b", 5)
+	shared.ShareThreshold = true
+	require.NoError(t, deep.Add(limited("path", "", 1)))
+	c := &Config{Domains: map[string]*Descriptor{"d": {}, "e=": {}}}
+	for _, d := range []*Descriptor{shared, deep, limited("user", "", 3), {Key: "free", Rule: &Rule{Unlimited: true}}} {
+		require.NoError(t, c.Domains["d"].Add(d))
+	}
+	require.NoError(t, c.Domains["e="].Add(limited("user", "", 4)))
+	c.List()
+	var patterns []string
+	for _, l := range c.All() {
+		patterns = append(patterns, l.Pattern)
+	}
+	assert.Equal(t, []string{`d|files=files/*`, `d|user=*`, `d|user=a\|b`, `d|user=a\|b|path=*`, `e\=|user=*`}, patterns)
+	for client, want := range map[string]struct {
+		limit     int64 // 0 if there is none
+		countedAs string
+	}{
+		"d|user=x": {3, "d|user=x"}, "d|user=": {3, "d|user="}, `d|user=a\|b`: {5, `d|user=a\|b`}, `d|user=a\|b|path=/`: {1, `d|user=a\|b|path=/`},
+		"d|files=files/x": {10, "d|files=files/*"}, "d|files=files/*": {10, "d|files=files/*"}, `e\=|user=x`: {4, `e\=|user=x`},
+		"d": {}, "": {}, "user=x": {}, "e|user=x": {}, "d|user=x|path=/": {}, "d|user": {3, "d|user="}, "d|free=x": {}, "d|": {}, "sha256:0": {},
+	} {
+		l, countedAs := c.Find(client)
+		if want.limit == 0 {
+			assert.Nil(t, l, client)
+			assert.Equal(t, client, countedAs)
+			continue
+		}
+		if assert.NotNil(t, l, client) {
+			assert.Equal(t, want.limit, l.Limit, client)
+			assert.Equal(t, want.countedAs, countedAs)
+		}
+	}
 }
 
 func FuzzWildcard(f *testing.F) {

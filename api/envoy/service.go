@@ -205,7 +205,7 @@ func (c *Config) question(r *rls.RateLimitRequest) (q question, err error) {
 			return q, invalid("hits_addend is %d; at most %d are possible", cost, counters.MaxCost)
 		}
 		check := decide.LimitCheck{
-			Limit: &p.rule.Limit, Client: p.client, Cost: int64(cost), Value: p.rule.Limit.Limit, Leniency: p.rule.Leniency,
+			Limit: &p.rule.Limit, Client: p.client, Cost: int64(cost), Value: p.rule.Limit.Limit,
 		}
 		if !d.GetIsNegativeHits() {
 			q.checks = append(q.checks, check)

@@ -144,7 +144,7 @@ func TestDeniedRequestsGiveNothingBack(t *testing.T) {
 func TestShadowAndQuota(t *testing.T) {
 	t.Parallel()
 	shadow, quota1, quota2 := limited("shadow", "", 1), limited("q1", "", 1), limited("q2", "", 2)
-	shadow.Rule.Leniency, quota1.Rule.Leniency, quota2.Rule.Leniency = policy.Shadow, policy.Quota, policy.Quota
+	shadow.Rule.Limit.Leniency, quota1.Rule.Limit.Leniency, quota2.Rule.Limit.Leniency = policy.Shadow, policy.Quota, policy.Quota
 	f := serve(t, Off, false, shadow, quota1, quota2)
 	f.ask(t, entries("shadow", "1"))
 	r := f.ask(t, entries("shadow", "1"))
@@ -162,7 +162,7 @@ func TestShadowAndQuota(t *testing.T) {
 func TestQuotaInShadowMode(t *testing.T) {
 	t.Parallel()
 	both, quota := limited("both", "", 1), limited("quota", "", 1)
-	both.Rule.Leniency, quota.Rule.Leniency = policy.ShadowQuota, policy.Quota
+	both.Rule.Limit.Leniency, quota.Rule.Limit.Leniency = policy.ShadowQuota, policy.Quota
 	f := serve(t, Off, false, both, quota)
 	f.ask(t, entries("both", "1"), entries("quota", "1"))
 	r := f.ask(t, entries("both", "1"), entries("quota", "1"))

@@ -49,7 +49,7 @@ type Limiter interface {
 type Limit struct {
 	Name      string
 	Algorithm string // as policy files name it: Limiter decides
-	// Limit is what is admitted per Window, 1 to counters.MaxLimit.
+	// Limit is what is admitted per Window, 1 to counters.MaxLimit; of a Finder's, 0 denies all.
 	Limit  int64
 	Window time.Duration
 	// SubWindows and Estimate are those of a sliding window, else zero.
@@ -66,6 +66,11 @@ type Limit struct {
 	// Route is the String of the Route whose requests this limit counts, apart
 	// from those of the policy's limit of the same name; "" in a policy.
 	Route string
+	// Pattern is how the clients are called that this limit of a Finder counts, with * for
+	// what differs; "" in other policies.
+	Pattern string
+	// Leniency is what a denial is to the checks that are decided with it.
+	Leniency Leniency
 	// Lease is how long what is admitted takes its places, of a limit of what is under way
 	// at once; then it is also the Window. 0 is that of all others.
 	Lease time.Duration

@@ -81,6 +81,9 @@ type Policy struct {
 	SettleWithin time.Duration
 	// Shadow decides and counts, but always allows.
 	Shadow bool
+	// Finder, if it isn't nil, finds the limit of a client: each has one of its own. Then
+	// Limits are the ways in which such limits count.
+	Finder Finder
 	// Clients are exceptions. Of those that hold for a client, the one of its
 	// own name counts, else that of the smallest network, else that of the
 	// longest beginning.
@@ -107,6 +110,35 @@ type Policy struct {
 	// Routes are exceptions for some requests. No two have the same method and
 	// a path that differs at most in upper and lower case.
 	Routes []Route
+}
+
+// A Finder knows the limits of a policy whose clients each have one of their own.
+type Finder interface {
+	// Find returns the limit that counts a client, or nil, and the name by which it
+	// counts it.
+	Find(client string) (l *Limit, countedAs string)
+	// All returns all limits, in the order of their Pattern.
+	All() []*Limit
+}
+
+// CountedAs returns the name by which p counts a client.
+func (p *Policy) CountedAs(client string) string {
+	if p.Finder != nil {
+		_, client = p.Finder.Find(client)
+	}
+	return client
+}
+
+// Listed returns the limits that people know.
+func (p *Policy) Listed() []*Limit {
+	if p.Finder != nil {
+		return p.Finder.All()
+	}
+	limits := make([]*Limit, len(p.Limits))
+	for i := range p.Limits {
+		limits[i] = &p.Limits[i]
+	}
+	return limits
 }
 
 // EachLimit yields all limits, those of the routes included.

@@ -1,6 +1,7 @@
 package policyfile
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -25,9 +26,7 @@ func Describe(policies policy.Policies, o counters.Options) (string, error) {
 
 // DescribeEnvoy says how many limits in how many domains a configuration has.
 func DescribeEnvoy(config *envoy.Config) string {
-	rules := 0
-	config.EachRule(func(*envoy.Rule) { rules++ })
-	return fmt.Sprintf("%s in %s", plural(rules, "limit"), plural(len(config.Domains), "domain"))
+	return fmt.Sprintf("%s in %s", plural(len(config.All()), "limit"), plural(len(config.Domains), "domain"))
 }
 
 // describe says in words what a policy means, and what Memcached keeps for it
@@ -38,12 +37,15 @@ func describe(b *strings.Builder, p *policy.Policy, o counters.Options) error {
 		b.WriteString(": " + p.Description)
 	}
 	b.WriteString("\n")
-	for _, l := range p.Limits {
-		words, err := describeLimit(p, &l, o)
+	for _, l := range p.Listed() {
+		words, err := describeLimit(p, l, o)
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(b, "  %s: %s\n", l.Name, words)
+		fmt.Fprintf(b, "  %s: %s\n", cmp.Or(l.Pattern, l.Name), words)
+	}
+	if p.Finder != nil {
+		return nil
 	}
 	if len(p.Limits) > 1 {
 		b.WriteString("  a check needs room in every limit, and takes from all or none\n")
@@ -78,6 +80,14 @@ func describe(b *strings.Builder, p *policy.Policy, o counters.Options) error {
 
 // describeLimit says in words what a limit promises and takes in Memcached.
 func describeLimit(p *policy.Policy, l *policy.Limit, o counters.Options) (string, error) {
+	if l.Limit == 0 {
+		return "denies all", nil
+	}
+	if p.Finder != nil { // its name in the store is a short one
+		own := *l
+		own.Name = "any"
+		l = &own
+	}
 	a := findAlgorithm(l)
 	items, bytes, err := a.kept(p, l, o)
 	promise := a.describe(l)

@@ -197,11 +197,11 @@ func (r *envoyReader) descriptor(n *yaml.Node, parent *envoy.Descriptor, path []
 		d.Rule = r.rule(limit, values["metadata"], path)
 		switch {
 		case shadow && quota:
-			d.Rule.Leniency = policy.ShadowQuota
+			d.Rule.Limit.Leniency = policy.ShadowQuota
 		case shadow:
-			d.Rule.Leniency = policy.Shadow
+			d.Rule.Limit.Leniency = policy.Shadow
 		case quota:
-			d.Rule.Leniency = policy.Quota
+			d.Rule.Limit.Leniency = policy.Quota
 		}
 	} else if r.weir(values["metadata"]) != nil {
 		r.fail(values["metadata"], "metadata has options of weir for a limit, and the descriptor has no rate_limit")
@@ -334,11 +334,13 @@ func headerName(path []string) string {
 // a configuration count, and a function that gives the rules the limiters that
 // these have by then.
 func EnvoyPolicy(config *envoy.Config, countDenied bool) (*policy.Policy, func()) {
-	p := &policy.Policy{Name: envoy.PolicyName, OnStoreError: policy.StoreErrorLocal, CountDenied: countDenied}
+	p := &policy.Policy{Name: envoy.PolicyName, OnStoreError: policy.StoreErrorLocal, CountDenied: countDenied, Finder: config}
+	config.List()
 	places := make(map[string]int) // in p.Limits
 	place := func(l *policy.Limit, unit envoy.Unit) int {
 		shape := *l
 		shape.Name, shape.Limit, shape.Limiter = storedName(l, unit), max(1, l.Limit), nil
+		shape.Pattern, shape.Leniency = "", policy.Strict
 		i, ok := places[shape.Name]
 		if !ok {
 			i = len(p.Limits)
@@ -350,12 +352,12 @@ func EnvoyPolicy(config *envoy.Config, countDenied bool) (*policy.Policy, func()
 	for _, unit := range envoy.Units {
 		place(config.Default[unit], unit)
 	}
-	config.EachRule(func(r *envoy.Rule) { place(&r.Limit, r.Unit) })
+	config.EachRule(func(r *envoy.Rule, _ string) { place(&r.Limit, r.Unit) })
 	return p, func() {
 		for unit, l := range config.Default {
 			l.Limiter = p.Limits[place(l, unit)].Limiter
 		}
-		config.EachRule(func(r *envoy.Rule) { r.Bind(p.Limits[place(&r.Limit, r.Unit)].Limiter) })
+		config.EachRule(func(r *envoy.Rule, _ string) { r.Bind(p.Limits[place(&r.Limit, r.Unit)].Limiter) })
 	}
 }
 

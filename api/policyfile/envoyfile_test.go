@@ -20,7 +20,7 @@ func envoyRules(t *testing.T, text string) map[string]*envoy.Rule {
 	config, err := ParseEnvoy([]EnvoyFile{{"f.yaml", []byte(text)}}, "fixed_window")
 	require.NoError(t, err)
 	rules := map[string]*envoy.Rule{}
-	config.EachRule(func(r *envoy.Rule) { rules[r.Limit.Name] = r })
+	config.EachRule(func(r *envoy.Rule, _ string) { rules[r.Limit.Name] = r })
 	return rules
 }
 
@@ -54,15 +54,15 @@ descriptors:
   - key: whitelisted
 `)
 	require.Len(t, rules, 4)
-	assert.Equal(t, policy.ShadowQuota, rules["both"].Leniency)
+	assert.Equal(t, policy.ShadowQuota, rules["both"].Limit.Leniency)
 	named := rules["tenant_42"]
 	assert.Equal(t, "t", named.Name)
 	assert.Equal(t, []string{"other"}, named.Replaces)
-	assert.Equal(t, policy.Shadow, named.Leniency)
-	assert.Equal(t, policy.Limit{Name: "tenant_42", Algorithm: "fixed_window", Limit: 7, Window: time.Minute}, named.Limit)
-	assert.Equal(t, policy.Limit{Name: "tenant", Algorithm: "sliding_window", Window: 30 * 24 * time.Hour, SubWindows: 6, Estimate: "strict"},
+	assert.Equal(t, policy.Shadow, named.Limit.Leniency)
+	assert.Equal(t, policy.Limit{Name: "tenant_42", Algorithm: "fixed_window", Limit: 7, Window: time.Minute, Leniency: policy.Shadow}, named.Limit)
+	assert.Equal(t, policy.Limit{Name: "tenant", Algorithm: "sliding_window", Window: 30 * 24 * time.Hour, SubWindows: 6, Estimate: "strict", Leniency: policy.Quota},
 		rules["tenant"].Limit)
-	assert.Equal(t, policy.Quota, rules["tenant"].Leniency)
+	assert.Equal(t, policy.Quota, rules["tenant"].Limit.Leniency)
 	assert.EqualValues(t, 4294967295, rules["tenant.path_/a/*/b"].Limit.Limit)
 	assert.Equal(t, 365*24*time.Hour, rules["tenant.path_/a/*/b"].Limit.Window)
 }

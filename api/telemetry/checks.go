@@ -173,29 +173,40 @@ func (c *Checks) MissingPath() (first bool) {
 // LimitChecks count checks of single limits of one policy: they are a
 // decide.Observer. Make them with Metrics.LimitChecks. They are safe for concurrent
 // use.
-type LimitChecks struct {
-	*Checks
-	denials *prometheus.CounterVec
+type LimitChecks struct{ *Checks }
+
+// LimitChecks returns what counts checks of single limits of p, as Checks does.
+func (m *Metrics) LimitChecks(p *policy.Policy, before *Checks, l Listeners) LimitChecks {
+	return LimitChecks{m.Checks(p, before, l)}
 }
 
-// LimitChecks returns what counts checks of single limits of p.
-func (m *Metrics) LimitChecks(p *policy.Policy, l Listeners) *LimitChecks {
-	return &LimitChecks{m.Checks(p, nil, l), m.limitDenials}
-}
-
-// Decided counts an answer to checks of single limits, and the time that it took.
-func (c *LimitChecks) Decided(a *decide.Answer, _ time.Time, took time.Duration) {
+// Decided counts an answer to checks of single limits, which began at now, and the time
+// that it took.
+func (c LimitChecks) Decided(a *decide.Answer, now time.Time, took time.Duration) {
 	for i := range a.Limits {
-		if l := &a.Limits[i]; l.Degraded != nil && c.Undecided != nil {
+		l := &a.Limits[i]
+		if l.Degraded != nil && c.Undecided != nil {
 			c.Undecided(l.Client, l.Degraded)
+		}
+		if l.Exception.AtRunTime() {
+			c.overridden.WithLabelValues(c.policy, l.Exception.Kind()).Inc()
+		}
+		switch {
+		case !l.Allowed:
+			c.denied.Add(l.Client, 1, now)
+		case a.Allowed:
+			c.allowed.Add(l.Client, 1, now)
+			c.cost.Add(l.Client, l.Cost, now)
 		}
 	}
 	c.countVerdict(a, took)
 }
 
-// Denied counts in weir_limit_denials_total that a limit of that name denied. There
+// LimitDenied counts in weir_limit_denials_total that a limit of that name denied. There
 // may only be so many names as a metric can have labels.
-func (c *LimitChecks) Denied(limit string) { c.denials.WithLabelValues(c.policy, limit).Inc() }
+func (m *Metrics) LimitDenied(policy, limit string) {
+	m.limitDenials.WithLabelValues(policy, limit).Inc()
+}
 
 // log logs the answer to a check with the names of the limits that deny, or else of
 // all that it asked.

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -168,7 +167,6 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 	handlers := make(map[string]http.Handler)
 	if loaded.envoy != nil {
 		p.envoy = envoy.NewService(envoy.Headers(cfg.envoyHeaders), func() *receipt.Key { return p.server.ReceiptKey() })
-		p.envoy.SetConfig(p.envoyLimits(loaded))
 		handlers["POST /json"] = p.envoy
 		handlers["GET /healthcheck"] = http.HandlerFunc(p.healthcheck)
 	}
@@ -179,14 +177,17 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 	}
 	p.apiConfig.Handlers = handlers
 	p.server = api.NewServer(p.apiConfig)
+	p.setEnvoy(loaded)
 	return p, p.listen()
 }
 
-// envoyLimits returns what was loaded of envoy's limits, what decides by them, and
-// what is told the names of those that deny.
-func (p *program) envoyLimits(l *loaded) (*envoy.Config, *decide.Decider, func(limit string)) {
-	checks := p.metrics.LimitChecks(l.envoyPolicy, telemetry.Listeners{Undecided: p.apiConfig.Undecided})
-	return l.envoy, decide.NewDecider(decide.Config{StoreTimeout: p.cfg.storeTimeout, Now: now, Claims: p.apiConfig.Claims}, l.envoyPolicy, checks), checks.Denied
+// setEnvoy has what Envoy asks be decided as the server does that has loaded l.
+func (p *program) setEnvoy(l *loaded) {
+	if p.envoy == nil {
+		return
+	}
+	d, _ := p.server.Find(envoy.PolicyName) // it is there with l.envoy
+	p.envoy.SetConfig(l.envoy, d, func(limit string) { p.metrics.LimitDenied(envoy.PolicyName, limit) })
 }
 
 // openStore returns the store, a function that asks each of its servers whether
@@ -266,18 +267,33 @@ func (p *program) listen() error {
 
 // loaded is what the files say, with its limiters.
 type loaded struct {
-	policies    policy.Policies
-	envoy       *envoy.Config  // nil without -envoy-config
-	envoyPolicy *policy.Policy // that envoy's limits have in common
+	policies policy.Policies // with that of envoy
+	envoy    *envoy.Config   // nil without -envoy-config
 }
 
 // words says how much was loaded, for the log.
 func (l *loaded) words() []slog.Attr {
-	words := []slog.Attr{slog.Int("policies", len(l.policies))}
-	if l.envoy != nil {
-		words = append(words, slog.String("envoy", policyfile.DescribeEnvoy(l.envoy)))
+	if l.envoy == nil {
+		return []slog.Attr{slog.Int("policies", len(l.policies))}
 	}
-	return words
+	var patterns []string
+	for _, limit := range l.envoy.All() {
+		patterns = append(patterns, limit.Pattern)
+	}
+	return []slog.Attr{
+		slog.Int("policies", len(l.policies)-1),
+		slog.String("envoy", policyfile.DescribeEnvoy(l.envoy)), slog.String("envoy_limits", someOf(patterns)),
+	}
+}
+
+// someOf returns names in their order, or the first of them and how many more there are.
+func someOf(names []string) string {
+	const most = 10
+	slices.Sort(names)
+	if more := len(names) - most; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ","), more)
+	}
+	return strings.Join(names, ",")
 }
 
 // loadPolicies reads the policies and the files of -envoy-config, and gives them
@@ -319,15 +335,14 @@ func loadLimits(cfg *config, content policyContent, limiters *policyfile.Limiter
 	if err = errors.Join(err, envoyErr); err != nil {
 		return nil, err
 	}
-	all, bind := maps.Clone(l.policies), func() {}
+	bind := func() {}
 	if l.envoy != nil {
-		if all[envoy.PolicyName] != nil {
+		if l.policies[envoy.PolicyName] != nil {
 			return nil, fmt.Errorf("%s: the policy %q must have another name: it is that of what -envoy-config limits", cfg.policyFile, envoy.PolicyName)
 		}
-		l.envoyPolicy, bind = policyfile.EnvoyPolicy(l.envoy, cfg.envoyDenied)
-		all[envoy.PolicyName] = l.envoyPolicy
+		l.policies[envoy.PolicyName], bind = policyfile.EnvoyPolicy(l.envoy, cfg.envoyDenied)
 	}
-	if err := limiters.Bind(all); err != nil {
+	if err := limiters.Bind(l.policies); err != nil {
 		return nil, err
 	}
 	bind()

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"os"
 	"reflect"
@@ -75,9 +74,7 @@ func (p *program) reload() {
 	}
 	p.metrics.Loaded(time.Now())
 	p.server.SetPolicies(loaded.policies)
-	if p.envoy != nil {
-		p.envoy.SetConfig(p.envoyLimits(loaded))
-	}
+	p.setEnvoy(loaded)
 	p.log.LogAttrs(context.Background(), slog.LevelInfo, "policies loaded",
 		append(loaded.words(), changes(p.cfg, before, p.inForce)...)...)
 }
@@ -114,16 +111,6 @@ func changes(cfg *config, before, after policyContent) []slog.Attr {
 		}
 	}
 	return attributes
-}
-
-// someOf returns names in their order, or the first of them and how many more there are.
-func someOf(names []string) string {
-	const most = 10
-	slices.Sort(names)
-	if more := len(names) - most; more > 0 {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ","), more)
-	}
-	return strings.Join(names, ",")
 }
 
 // logMistakes logs an error that may name several mistakes, one line each.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"weir/api/envoy"
 	"weir/api/policyfile"
 	"weir/api/telemetry"
 	"weir/counters/memory"
@@ -25,12 +26,12 @@ func validate(cfg *config, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if loaded.envoy != nil {
+		loaded.policies[envoy.PolicyName].Description = fmt.Sprintf("%s of %s", policyfile.DescribeEnvoy(loaded.envoy), cfg.envoyConfig)
+	}
 	words, err := policyfile.Describe(loaded.policies, cfg.memcachedOptions())
 	if err != nil {
 		return err
-	}
-	if loaded.envoy != nil {
-		words += fmt.Sprintf("Envoy: %s of %s\n", policyfile.DescribeEnvoy(loaded.envoy), cfg.envoyConfig)
 	}
 	_, err = io.WriteString(out, words)
 	return err

@@ -78,3 +78,15 @@ func TestValidateTellsOfMemcachedWithoutIt(t *testing.T) {
 	assert.Contains(t, said("-memcached", "127.0.0.1:1"), words)
 	assert.Contains(t, said("-clock-skew", "10s"), ", about 84 Memcached keys, 10.1 kB per active client;")
 }
+
+// The limits of Envoy's files are named by the clients that they count.
+func TestValidateNamesEnvoysLimits(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	cfg, err := parseConfig([]string{"-validate", "-envoy-config", "../../deploy/envoy/limits.yaml"}, env(nil), io.Discard)
+	require.NoError(t, err)
+	require.NoError(t, validate(cfg, &out))
+	assert.Contains(t, out.String(), "envoy: 3 limits in 1 domain of ../../deploy/envoy/limits.yaml\n"+
+		"  edge|path=/login*|remote_address=*: at most 5 in each calendar window of 1 h,")
+	assert.Contains(t, out.String(), "  edge|remote_address=203.0.113.9: denies all\n")
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"regexp"
 	"strings"
@@ -114,6 +115,112 @@ func TestEnvoyAdmitsExactlyTheLimit(t *testing.T) {
 	}
 }
 
+// Limits of Envoy's files are operated as policies are: by the same requests, of which a
+// client's name is the domain and the entries of its descriptor.
+func TestEnvoysLimitsAreOperatedAsPoliciesAre(t *testing.T) {
+	t.Parallel()
+	m := memcachedtest.Start(t)
+	file := servertest.WriteFile(t, "shop.yaml", envoyShop+`
+  - key: dry
+    rate_limit: {unit: year, requests_per_unit: 1}
+    shadow_mode: true
+  - {key: banned, rate_limit: {unit: day, requests_per_unit: 0}}
+`)
+	processes := startProcesses(t, []string{m.Addr, m.Addr}, "-grpc-listen", "127.0.0.1:0", "-envoy-config", file)
+	p := processes[0]
+	var callers []rls.RateLimitServiceClient
+	for _, p := range processes {
+		callers = append(callers, dialGRPC(t, p.log, insecure.NewCredentials()))
+	}
+	send := func(method, path, body string) (int, string) {
+		t.Helper()
+		status, _, answer, err := p.Send(method, "/v1/policies/envoy"+path, "application/json", body)
+		require.NoError(t, err)
+		return status, string(answer)
+	}
+	override := func(key, body string) {
+		t.Helper()
+		status, answer := send(http.MethodPut, "/overrides/"+url.PathEscape(key), body)
+		require.Equal(t, http.StatusOK, status, answer)
+	}
+	// within a second, with room for a machine that is busy
+	everywhere := func(code rls.RateLimitResponse_Code, descriptors ...*common.RateLimitDescriptor) {
+		t.Helper()
+		for _, c := range callers {
+			require.Eventually(t, func() bool { return envoyAsks(t, c, descriptors...).OverallCode == code }, servertest.Patience, 10*time.Millisecond)
+		}
+	}
+	ok, over := rls.RateLimitResponse_OK, rls.RateLimitResponse_OVER_LIMIT
+
+	_, body := p.Get(t, "/v1/policies")
+	assert.Contains(t, body, `"name":"envoy"`)
+	_, body = send(http.MethodGet, "", "")
+	assert.Contains(t, body, `{"name":"slide","algorithm":"sliding_window","limit":100,"window":31536000,"sub_windows":10,"estimate":"strict","pattern":"shop|slide=*"}`)
+
+	for range 3 {
+		envoyAsks(t, callers[0], descriptor("user", "a|b"))
+	}
+	_, body = send(http.MethodGet, "/top?by=allowed", "")
+	assert.Contains(t, body, `"clients":[{"client":"shop|user=a\\|b","count":3,"error":0}]`)
+	const client = "shop%7Cuser=a%5C%7Cb"
+	_, body = send(http.MethodGet, "/clients/"+client, "")
+	assert.Contains(t, body, `"limits":[{"name":"user","algorithm":"fixed_window","allowed":true,"limit":100,"remaining":97,`)
+	_, body = send(http.MethodGet, "/clients/"+client+"/state", "")
+	assert.Regexp(t, `"slots":\[{"start":"[^"]+","count":3,"weight":1}\]`, body)
+
+	override(`shop|user=a\|b`, `{"blocked":true,"for":"10m"}`)
+	began := time.Now()
+	everywhere(over, descriptor("user", "a|b"), descriptor("wide", "x"))
+	t.Logf("denied by both instances after %v", time.Since(began))
+	blocked := envoyAsks(t, callers[1], descriptor("user", "a|b")).Statuses[0]
+	assert.Equal(t, over, blocked.Code)
+	assert.InDelta(t, 600, blocked.DurationUntilReset.Seconds, 30)
+	assert.Equal(t, ok, envoyAsks(t, callers[1], descriptor("user", "c")).OverallCode)
+	_, body = send(http.MethodGet, "/clients/"+client+"/state", "")
+	assert.Contains(t, body, `"allowed":false,`)
+	assert.Contains(t, body, `"kind":"blocked","override":true`)
+	_, body = send(http.MethodGet, "/top", "")
+	assert.Contains(t, body, `"client":"shop|user=a\\|b"`)
+	_, body = p.Get(t, "/metrics")
+	assert.Regexp(t, `weir_override_decisions_total{kind="blocked",policy="envoy"} [1-9]`, body)
+
+	override(`shop|user=a\|b`, `{"limits":{"user":3},"for":"10m"}`)
+	require.Eventually(t, func() bool {
+		return envoyAsks(t, callers[1], descriptor("user", "a|b")).Statuses[0].CurrentLimit.RequestsPerUnit == 3
+	}, servertest.Patience, 10*time.Millisecond)
+	everywhere(over, descriptor("user", "a|b"))
+	override("shop|user=*", `{"exempt":true,"for":"10m"}`)
+	everywhere(ok, descriptor("user", "z"))
+	assert.Equal(t, over, envoyAsks(t, callers[0], descriptor("user", "a|b")).OverallCode, "its own key comes first")
+	status, _ := send(http.MethodDelete, "/clients/"+client, "")
+	require.Equal(t, http.StatusNoContent, status)
+	everywhere(ok, descriptor("user", "a|b"))
+	status, _ = send(http.MethodDelete, "/overrides/"+client, "")
+	require.Equal(t, http.StatusNoContent, status)
+	status, _ = send(http.MethodDelete, "/overrides/shop%7Cuser=*", "")
+	require.Equal(t, http.StatusNoContent, status)
+	require.Eventually(t, func() bool {
+		at := envoyAsks(t, callers[1], descriptor("user", "a|b")).Statuses[0]
+		return at.CurrentLimit.RequestsPerUnit == 100 && at.LimitRemaining > 90
+	}, servertest.Patience, 10*time.Millisecond)
+
+	// A limit in shadow mode admits whom an override blocks; one of 0 can't be given another.
+	envoyAsks(t, callers[0], descriptor("dry", "a"))
+	override("shop|dry=a", `{"blocked":true,"for":"10m"}`)
+	assert.Equal(t, ok, envoyAsks(t, callers[0], descriptor("dry", "a")).OverallCode)
+	status, body = send(http.MethodPut, "/overrides/shop%7Cbanned=a", `{"limits":{"banned":3},"for":"10m"}`)
+	assert.Equal(t, http.StatusBadRequest, status)
+	assert.Contains(t, body, `no limit \"banned\" that may be another`)
+	_, body = send(http.MethodGet, "/clients/shop%7Cbanned=a/state", "")
+	assert.Contains(t, body, `"name":"banned"`)
+
+	// Nobody else counts in these limits, and what isn't a client of them is told apart.
+	assert.Equal(t, http.StatusBadRequest, p.Check(t, "envoy", "shop|user=a", 1).Status)
+	status, body = send(http.MethodGet, "/clients/alice/state", "")
+	assert.Equal(t, http.StatusBadRequest, status)
+	assert.Contains(t, body, `no limit of policy \"envoy\" counts the client \"alice\"`)
+}
+
 // Clients of gRPC may compress what they send. How large a request may be is
 // counted when that is undone.
 func TestEnvoyAsksInGzip(t *testing.T) {
@@ -138,7 +245,7 @@ func TestEnvoyJSONAndReload(t *testing.T) {
 	t.Parallel()
 	file := servertest.WriteFile(t, "shop.yaml", envoyShop)
 	p := startProcess(t, "-grpc-listen", "127.0.0.1:0", "-envoy-config", file, "-envoy-algorithm", "sliding_window", "-envoy-headers", "legacy")
-	assert.Regexp(t, `policies=9 envoy="\d limits? in 1 domain"`, p.log.String())
+	assert.Contains(t, p.log.String(), `policies=9 envoy="4 limits in 1 domain" envoy_limits="shop|bucket=*,shop|slide=*,shop|user=*,shop|wide=*"`)
 	status, body := p.Get(t, "/healthcheck")
 	assert.Equal(t, http.StatusOK, status)
 	assert.Equal(t, "OK", body)
@@ -168,7 +275,7 @@ func TestEnvoyJSONAndReload(t *testing.T) {
 // What HTTP answers for Envoy is what the document says.
 func TestEnvoyJSONKeepsTheContract(t *testing.T) {
 	t.Parallel()
-	p := startProcess(t, "-envoy-config", servertest.WriteFile(t, "shop.yaml", envoyShop))
+	p := startProcess(t, "-envoy-config", servertest.WriteFile(t, "shop.yaml", envoyShop+"  - {key: banned, rate_limit: {unit: day}}\n"))
 	_, _, text, err := p.Send(http.MethodGet, "/openapi.yaml", "", "")
 	require.NoError(t, err)
 	doc, err := openapi3.NewLoader().LoadFromData([]byte(text))
@@ -186,13 +293,19 @@ func TestEnvoyJSONKeepsTheContract(t *testing.T) {
 		{"POST", "/json", `{"domain":"","descriptors":[]}`, 400, true},
 		{"POST", "/json", `{"descriptors":[{"limit":{"unit":"FORTNIGHT"}}]}`, 400, true},
 		{"GET", "/healthcheck", "", 200, false},
+		{"GET", "/v1/policies", "", 200, false},
+		{"GET", "/v1/policies/envoy", "", 200, false},
+		{"GET", "/v1/policies/envoy/top", "", 200, false},
+		{"GET", "/v1/policies/envoy/clients/shop%7Cuser=a", "", 200, false},
+		{"GET", "/v1/policies/envoy/clients/shop%7Cbanned=a/state", "", 200, false},
+		{"POST", "/v1/check", `{"policy":"envoy","client":"shop|user=a"}`, 400, false},
 	} {
 		request := httptest.NewRequest(step.method, step.path, strings.NewReader(step.body))
 		request.Header.Set("Content-Type", "application/json")
 		route, params, err := router.FindRoute(request)
 		require.NoError(t, err)
 		input := &openapi3filter.RequestValidationInput{Request: request, PathParams: params, Route: route,
-			Options: &openapi3filter.Options{IncludeResponseStatus: true}}
+			Options: &openapi3filter.Options{IncludeResponseStatus: true, AuthenticationFunc: openapi3filter.NoopAuthenticationFunc}}
 		err = openapi3filter.ValidateRequest(t.Context(), input)
 		assert.Equal(t, step.undescribed, err != nil, "%s: %v", step.body, err)
 		status, header, body, err := p.Send(step.method, step.path, "application/json", step.body)
