@@ -6,14 +6,12 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
 	"weir/api/decide"
 	"weir/counters"
-	"weir/counters/topk"
 )
 
 // peekClient answers GET /v1/policies/{policy}/clients/{client}.
@@ -83,58 +81,6 @@ func (s *Server) RetryResets() (waiting int) {
 		}
 	})
 	return len(s.resets.waiting())
-}
-
-const (
-	defaultTop = 20
-	maxTop     = 100
-)
-
-// topJSON is the body of an answer that lists clients.
-type topJSON struct {
-	Policy  string            `json:"policy"`
-	By      string            `json:"by"`
-	Window  float64           `json:"window"` // seconds
-	Clients []clientCountJSON `json:"clients"`
-}
-
-type clientCountJSON struct {
-	Client string `json:"client"`
-	Count  int64  `json:"count"`
-	Error  int64  `json:"error"`
-}
-
-// listTopClients answers GET /v1/policies/{policy}/top: the clients that this
-// process allowed or denied most, or that cost most.
-func (s *Server) listTopClients(c echo.Context) error {
-	active := s.active.Load()
-	d, err := active.Find(c.Param("policy"))
-	if err != nil {
-		return err
-	}
-	by, n := "denied", defaultTop
-	for name, values := range c.QueryParams() {
-		value := values[len(values)-1]
-		switch name {
-		case "by":
-			by = value
-		case "n":
-			if n, err = strconv.Atoi(value); err != nil || n < 1 || n > maxTop {
-				return badRequest("n is %q and must be a whole number from 1 to %d", value, maxTop)
-			}
-		default:
-			return badRequest("there is no parameter %q; there are by and n", name)
-		}
-	}
-	sketch := active.checks[d.Name].Top(by)
-	if sketch == nil {
-		return badRequest("by is %q and must be denied, allowed or cost", by)
-	}
-	answer := topJSON{Policy: d.Name, By: by, Window: topk.Window.Seconds(), Clients: []clientCountJSON{}}
-	for _, count := range sketch.Top(n, s.cfg.Now()) {
-		answer.Clients = append(answer.Clients, clientCountJSON(count))
-	}
-	return c.JSON(http.StatusOK, answer)
 }
 
 // clientOfPath returns the policy and the client that the path names.

@@ -22,6 +22,7 @@ import (
 	"go.uber.org/goleak"
 
 	"weir/api/decide"
+	"weir/api/fleet"
 	"weir/api/overrides"
 	"weir/api/policy"
 	"weir/api/telemetry"
@@ -355,6 +356,7 @@ func (by way) newServiceOn(on telemetry.Store, configure func(*Config), policies
 	cfg.Overrides = overrides.New(overrides.Config{
 		Store: memory.New(nil), KeyPrefix: counters.DefaultKeyPrefix, Now: s.clock.now, Foreign: cfg.Metrics.Foreign, Log: cfg.Log,
 	})
+	cfg.Fleet = fleet.New(fleet.Config{Store: s.memory, KeyPrefix: counters.DefaultKeyPrefix, Now: s.clock.now})
 	must(cfg.Overrides.Read(context.Background()))
 	configure(&cfg)
 	if cfg.Now == nil && cfg.StoreTimeout == patience { // by a clock that goes on

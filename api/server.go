@@ -27,6 +27,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"weir/api/decide"
+	"weir/api/fleet"
 	"weir/api/overrides"
 	"weir/api/plain"
 	"weir/api/policy"
@@ -47,7 +48,7 @@ const writeTimeout = 15 * time.Second
 const maxStreams = 250
 
 // Config configures a Server. Metrics and Log are needed; so are Health for
-// /readyz and Gatherer for /metrics.
+// /readyz, Gatherer for /metrics, and Fleet for what all instances have decided.
 type Config struct {
 	// Policies are those to begin with, as in SetPolicies.
 	Policies policy.Policies
@@ -58,6 +59,8 @@ type Config struct {
 	Claims decide.Claims
 	// Overrides are exceptions that are made at run time; nil means that none can be made.
 	Overrides *overrides.Overrides
+	// Fleet is this instance and the others.
+	Fleet *fleet.Fleet
 	// Health returns which servers of the store answer, within about a second.
 	// It is called concurrently.
 	Health func() []counters.ServerStatus

@@ -1,6 +1,8 @@
 package api
 
 import (
+	"context"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -9,8 +11,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"weir/api/fleet"
 	"weir/api/policy"
 	"weir/counters"
+	"weir/counters/memcachedtest"
 )
 
 func TestTopNamesTheBusiestAndTheMostDenied(t *testing.T) {
@@ -121,11 +125,13 @@ func TestTopSaysWhatWouldBeRight(t *testing.T) {
 	t.Parallel()
 	s := newServiceWith(func(cfg *Config) { cfg.Tokens = []Token{{Secret: "secret"}} }, newPolicy("api", fixed("per-minute", 3, time.Minute)))
 	for query, want := range map[string]string{
-		"?n=0":              `n is "0" and must be a whole number from 1 to 100`,
-		"?n=101":            `n is "101" and must be a whole number from 1 to 100`,
-		"?n=":               `n is "" and must be a whole number from 1 to 100`,
-		"?by=refused&n=100": `by is "refused" and must be denied, allowed or cost`,
-		"?limit=5":          `there is no parameter "limit"; there are by and n`,
+		"?n=0":                 `n is "0" and must be a whole number from 1 to 100`,
+		"?n=101":               `n is "101" and must be a whole number from 1 to 100`,
+		"?n=":                  `n is "" and must be a whole number from 1 to 100`,
+		"?by=refused&n=100":    `by is "refused" and must be denied, allowed or cost`,
+		"?limit=5":             `there is no parameter "limit"; there are by, n and scope`,
+		"?scope=all":           `scope is "all" and must be instance or fleet`,
+		"?by=cost&scope=fleet": `scope=fleet has by=denied and by=allowed; each instance knows costs as it has settled them`,
 	} {
 		r := s.do(t, http.MethodGet, "/v1/policies/api/top"+query, "", "Authorization", "Bearer secret")
 		requireProblem(t, r, http.StatusBadRequest, want)
@@ -133,4 +139,54 @@ func TestTopSaysWhatWouldBeRight(t *testing.T) {
 	r := s.do(t, http.MethodGet, "/v1/policies/none/top", "", "Authorization", "Bearer secret")
 	requireProblem(t, r, http.StatusNotFound, `there is no policy "none"`)
 	requireProblem(t, s.do(t, http.MethodGet, "/v1/policies/api/top", ""), http.StatusUnauthorized, "a bearer token is needed")
+}
+
+// Whichever instance is asked, the top of the fleet is the sum of what all have decided, and
+// without the store it says what can be asked instead.
+func TestTopOfTheFleetIsTheSum(t *testing.T) {
+	t.Parallel()
+	server := memcachedtest.Start(t)
+	on := storeOn(t, server)
+	now := &clock{time: epoch}
+	var instances []*service
+	for i := range 3 {
+		s := newServiceOn(on, func(cfg *Config) {
+			cfg.Now = now.now
+			cfg.Fleet = fleet.New(fleet.Config{Store: on, KeyPrefix: "weir", Now: now.now})
+		}, newPolicy("api", fixed("per-minute", 4, time.Minute)), newPolicy("idle", fixed("per-minute", 4, time.Minute)))
+		instances = append(instances, s)
+		s.Sample()
+		for range 3 + i {
+			s.check(t, `{"policy":"api","client":"everywhere"}`)
+		}
+		s.check(t, fmt.Sprintf(`{"policy":"api","client":"only-%d"}`, i))
+		s.Sample()
+	}
+	now.at(time.Second)
+	for _, s := range instances {
+		require.NoError(t, s.cfg.Fleet.Leave(context.Background(), s.Report()))
+	}
+	for _, s := range instances {
+		top := func(target string) string {
+			t.Helper()
+			r := s.do(t, http.MethodGet, "/v1/policies/"+target, "")
+			require.Equal(t, http.StatusOK, r.Code, r.Body)
+			return r.Body
+		}
+		assert.JSONEq(t, `{"policy":"api","by":"denied","window":60,"clients":[{"client":"everywhere","count":8,"error":0}],
+			"fleet":{"instances":3,"missing":0,"allowed":1.4,"denied":1.6,"degraded":0}}`, top("api/top?scope=fleet"))
+		assert.JSONEq(t, `{"policy":"api","by":"allowed","window":60,"clients":[{"client":"everywhere","count":4,"error":0},{"client":"only-0","count":1,"error":0}],
+			"fleet":{"instances":3,"missing":0,"allowed":1.4,"denied":1.6,"degraded":0}}`, top("api/top?scope=fleet&by=allowed&n=2"))
+		assert.JSONEq(t, `{"policy":"idle","by":"denied","window":60,"clients":[],"fleet":{"instances":3,"missing":0,"allowed":0,"denied":0,"degraded":0}}`,
+			top("idle/top?scope=fleet"))
+		assert.NotContains(t, top("api/top"), "fleet")
+	}
+
+	now.at(10 * time.Second)
+	server.Kill()
+	s := instances[0]
+	r := s.do(t, http.MethodGet, "/v1/policies/api/top?scope=fleet", "")
+	assert.Equal(t, http.StatusServiceUnavailable, r.Code)
+	assert.Contains(t, r.Body, "without scope=fleet, this instance answers for itself")
+	assert.Equal(t, http.StatusOK, s.do(t, http.MethodGet, "/v1/policies/api/top?scope=instance", "").Code)
 }

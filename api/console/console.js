@@ -366,11 +366,27 @@ async function change(button) {
 
 // ---- who is decided most ----
 
+/** @param {any} fleet */
+function ofFleet(fleet) {
+  if (!fleet) return "this instance alone, as the store doesn't tell of the others.";
+  const missing = fleet.missing ? ` (${count(fleet.missing)} more can't be read)` : "";
+  return `${fleet.instances === 1 ? "one instance" : `${count(fleet.instances)} instances`}${missing}: ${count(fleet.allowed)} checks admitted and ${count(fleet.denied)} denied a second.`;
+}
+
 for (const by of ["denied", "allowed"]) {
   part(2 * SECOND, async (signal) => {
     const { policy } = looked();
     if (!policy) return;
-    const top = await ask(`${policyPath(policy)}/top?by=${by}&n=10`, { signal });
+    const path = `${policyPath(policy)}/top?by=${by}&n=10`;
+    /** @type {any} */
+    let top;
+    try {
+      top = await ask(`${path}&scope=fleet`, { signal });
+    } catch (error) {
+      if (!(error instanceof Problem && error.status === 503)) throw error;
+      top = await ask(path, { signal });
+    }
+    setText(byId("fleet"), ofFleet(top.fleet));
     const list = byId(`top-${by}`);
     const items = top.clients.map((/** @type {any} */ c) =>
       el("li", {}, el("a", { href: address(policy, c.client), title: visible(c.client) }, short(c.client)), ` ${count(c.count)}`));

@@ -51,6 +51,7 @@ var folders = map[string]struct {
 	"cas":                         {[]string{"counters", "counters/ledger"}, nil},
 	"api/policy":                  {[]string{"counters"}, nil},
 	"api/overrides":               {[]string{"counters", "api/policy"}, nil},
+	"api/fleet":                   {[]string{"counters", "counters/topk"}, nil},
 	"api/receipt":                 {nil, nil},
 	"api/decide": {[]string{"counters", "api/policy", "api/receipt"}, []string{
 		"github.com/go-json-experiment/json", // quotes names in headers
@@ -60,7 +61,7 @@ var folders = map[string]struct {
 	}},
 	"api/plain":   {},
 	"api/console": {},
-	"api": {[]string{"counters", "counters/topk", "api/plain", "api/policy", "api/overrides", "api/receipt", "api/decide", "api/telemetry"}, []string{
+	"api": {[]string{"counters", "counters/topk", "api/plain", "api/policy", "api/overrides", "api/fleet", "api/receipt", "api/decide", "api/telemetry"}, []string{
 		"github.com/go-json-experiment/json", "github.com/labstack/echo/v4", "github.com/prometheus/client_golang",
 	}},
 	"api/envoy": {[]string{"counters", "api/policy", "api/decide", "api/receipt"}, []string{
@@ -72,7 +73,7 @@ var folders = map[string]struct {
 	}},
 	"api/client":          {}, // so that it brings its users nothing
 	"api/client/weirecho": {[]string{"api/client"}, []string{"github.com/labstack/echo/v4"}},
-	"cmd/server": {[]string{"counters", "counters/memory", "counters/memcached", "api", "api/console", "api/policy", "api/overrides", "api/decide", "api/receipt", "api/telemetry", "api/envoy", "api/policyfile"}, []string{
+	"cmd/server": {[]string{"counters", "counters/memory", "counters/memcached", "api", "api/console", "api/policy", "api/overrides", "api/fleet", "api/decide", "api/receipt", "api/telemetry", "api/envoy", "api/policyfile"}, []string{
 		"github.com/prometheus/client_golang",
 		"golang.org/x/sys/unix", // an option of a listener's socket
 	}},

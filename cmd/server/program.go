@@ -25,6 +25,7 @@ import (
 	"weir/api/console"
 	"weir/api/decide"
 	"weir/api/envoy"
+	"weir/api/fleet"
 	"weir/api/overrides"
 	"weir/api/policy"
 	"weir/api/policyfile"
@@ -66,6 +67,7 @@ type program struct {
 	limiters   *policyfile.Limiters
 	refunds    counters.Group // that outlive their checks
 	overrides  *overrides.Overrides
+	fleet      *fleet.Fleet
 	decisions  *logWriter  // nil without -decision-log
 	loaded     []slog.Attr // says how much was, at the start
 	watchStore func(context.Context)
@@ -125,6 +127,7 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 			f(o.Policy, o.Kind())
 		}
 	}, p.overrides.Age)
+	p.fleet = fleet.New(fleet.Config{Store: store, KeyPrefix: cfg.keyPrefix, Now: now})
 	store = p.metrics.InstrumentStore(store)
 	p.limiters = policyfile.NewLimiters(store, options, p.metrics, p.log)
 	telemetry.RegisterViews(registry, p.limiters.Clients, p.limiters.ClientLimit)
@@ -151,6 +154,7 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 		StoreTimeout:   cfg.storeTimeout,
 		Claims:         decide.Claims{Store: store, KeyPrefix: cfg.keyPrefix, Horizon: options.Horizon(), Late: &p.refunds},
 		Overrides:      p.overrides,
+		Fleet:          p.fleet,
 		Health:         health,
 		Undecided:      undecided,
 		Tokens:         tokens,

@@ -51,6 +51,7 @@ func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) 
 	work.Go(func() { p.retryResetsUntil(working) })
 	work.Go(func() { p.overrides.Watch(working) })
 	work.Go(func() { p.sampleUntil(working) })
+	work.Go(func() { p.fleet.Watch(working, p.server.Report) })
 
 	var open, changed atomic.Int64
 	var silent sync.Map // keys are the connections that have sent nothing yet

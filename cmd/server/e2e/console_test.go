@@ -126,6 +126,11 @@ func TestConsoleFromTheCauseToTheCure(t *testing.T) {
 	b := startBrowser(t)
 	b.looksAt(instances[0].Service, "sliding-1s", "")
 	b.shows(textIs("top-denied", "gold-co 5"))
+	for range 3 {
+		instances[1].Check(t, "sliding-1s", "gold-co", 1)
+	}
+	b.shows(textIs("top-denied", "gold-co 8"))
+	b.shows(textIs("fleet", "3 instances: "))
 	b.press("#top-denied a")
 	b.shows(textIs("verdict", "Denied by sliding-window; admitted again in"))
 	b.shows(`document.querySelector("#limits svg").getAttribute("aria-label").startsWith("100 of 100 in use, in ")`)

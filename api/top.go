@@ -1,0 +1,158 @@
+package api
+
+import (
+	"math"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"weir/api/fleet"
+	"weir/counters/topk"
+)
+
+const (
+	defaultTop = 20
+	maxTop     = 100
+)
+
+// topJSON is the body of an answer that lists clients.
+type topJSON struct {
+	Policy  string            `json:"policy"`
+	By      string            `json:"by"`
+	Window  float64           `json:"window"` // seconds
+	Clients []clientCountJSON `json:"clients"`
+	Fleet   *fleetJSON        `json:"fleet,omitempty"`
+}
+
+type clientCountJSON struct {
+	Client string `json:"client"`
+	Count  int64  `json:"count"`
+	Error  int64  `json:"error"`
+}
+
+// fleetJSON says of which instances an answer is, and how many checks a second they decide.
+type fleetJSON struct {
+	Instances int     `json:"instances"`
+	Missing   int     `json:"missing"`
+	Allowed   float64 `json:"allowed"`
+	Denied    float64 `json:"denied"`
+	Degraded  float64 `json:"degraded"`
+}
+
+// listTopClients answers GET /v1/policies/{policy}/top: the clients that this
+// process, or all instances, allowed or denied most, or that cost this process most.
+func (s *Server) listTopClients(c echo.Context) error {
+	active := s.active.Load()
+	d, err := active.Find(c.Param("policy"))
+	if err != nil {
+		return err
+	}
+	by, scope, n := "denied", "instance", defaultTop
+	for name, values := range c.QueryParams() {
+		value := values[len(values)-1]
+		switch name {
+		case "by":
+			by = value
+		case "n":
+			if n, err = strconv.Atoi(value); err != nil || n < 1 || n > maxTop {
+				return badRequest("n is %q and must be a whole number from 1 to %d", value, maxTop)
+			}
+		case "scope":
+			scope = value
+		default:
+			return badRequest("there is no parameter %q; there are by, n and scope", name)
+		}
+	}
+	sketch := active.checks[d.Name].Top(by)
+	if sketch == nil {
+		return badRequest("by is %q and must be denied, allowed or cost", by)
+	}
+	answer := topJSON{Policy: d.Name, By: by, Window: topk.Window.Seconds(), Clients: []clientCountJSON{}}
+	var counts []topk.Count
+	switch scope {
+	case "instance":
+		counts = sketch.Top(n, s.cfg.Now())
+	case "fleet":
+		if by == "cost" {
+			return badRequest("scope=fleet has by=denied and by=allowed; each instance knows costs as it has settled them")
+		}
+		if counts, answer.Fleet, err = s.fleetTop(d.Name, by); err != nil {
+			return err
+		}
+	default:
+		return badRequest("scope is %q and must be instance or fleet", scope)
+	}
+	for _, count := range counts[:min(n, len(counts))] {
+		answer.Clients = append(answer.Clients, clientCountJSON(count))
+	}
+	return c.JSON(http.StatusOK, answer)
+}
+
+// fleetTop returns whom all instances have decided most by a policy.
+func (s *Server) fleetTop(policy, by string) ([]topk.Count, *fleetJSON, error) {
+	reports, missing, err := s.cfg.Fleet.Others()
+	if err != nil {
+		return nil, nil, storeFailed("the store could not tell which other instances there are; without scope=fleet, this instance answers for itself: %v", err)
+	}
+	var allowed, denied, degraded int64
+	var lists []fleet.List
+	add := func(p fleet.Policy) {
+		allowed, denied, degraded = allowed+p.Allowed, denied+p.Denied, degraded+p.Degraded
+		if by == "denied" {
+			lists = append(lists, p.MostDenied)
+		} else {
+			lists = append(lists, p.MostAllowed)
+		}
+	}
+	add(s.report(policy))
+	for _, r := range reports {
+		if p, ok := r.Policies[policy]; ok || !r.Cut {
+			add(p)
+		} else {
+			missing++
+		}
+	}
+	const seconds = float64(fleet.Interval / time.Second)
+	return fleet.Merge(lists), &fleetJSON{
+		Instances: len(lists), Missing: missing,
+		Allowed: float64(allowed) / seconds, Denied: float64(denied) / seconds, Degraded: float64(degraded) / seconds,
+	}, nil
+}
+
+// report says what this instance has decided by a policy.
+func (s *Server) report(policy string) fleet.Policy {
+	checks, now := s.active.Load().checks[policy], s.cfg.Now()
+	if checks == nil { // it is gone since
+		return fleet.Policy{}
+	}
+	p := fleet.Policy{
+		MostAllowed: fleet.List{Clients: checks.Top("allowed").Top(math.MaxInt, now)},
+		MostDenied:  fleet.List{Clients: checks.Top("denied").Top(math.MaxInt, now)},
+	}
+	for name, seconds := range checks.History(int(fleet.Interval.Seconds())) {
+		sum := &p.Denied
+		switch name {
+		case "allowed":
+			sum = &p.Allowed
+		case "degraded":
+			sum = &p.Degraded
+		}
+		for _, n := range seconds {
+			*sum += int64(n)
+		}
+	}
+	return p
+}
+
+// Report says what this instance has decided lately, for the others.
+func (s *Server) Report() fleet.Report {
+	r := fleet.Report{Policies: make(map[string]fleet.Policy)}
+	for name := range s.active.Load().checks {
+		if p := s.report(name); len(p.MostAllowed.Clients)+len(p.MostDenied.Clients) > 0 {
+			r.Policies[name] = p
+		}
+	}
+	return r
+}
