@@ -23,7 +23,7 @@ var testLibraries = []string{
 	"github.com/envoyproxy/go-control-plane/envoy", "google.golang.org/grpc", "google.golang.org/protobuf", // a client of the rate limit service
 	"golang.org/x/net/http2", // which writes frames that no client would
 	"github.com/prometheus/client_golang",
-	"github.com/chromedp/chromedp", // drives the page for operators
+	"github.com/chromedp/chromedp", "github.com/chromedp/cdproto", // drive the page for operators
 }
 
 // folders are all folders that hold Go code, but for those of bench, whose

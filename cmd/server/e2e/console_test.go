@@ -5,13 +5,20 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/heapprofiler"
+	"github.com/chromedp/cdproto/memory"
+	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/assert"
@@ -28,8 +35,9 @@ type browser struct {
 }
 
 // startBrowser starts Chromium until the test ends. Nothing may be said on its console, but
-// that an answer had an error's status, or that there was none.
-func startBrowser(t *testing.T) *browser {
+// that an answer had an error's status, or that there was none, and what has one of the
+// expected parts.
+func startBrowser(t *testing.T, expected ...string) *browser {
 	t.Helper()
 	program, err := exec.LookPath("chromium")
 	require.NoError(t, err, "this test needs chromium; make setup installs it")
@@ -42,7 +50,7 @@ func startBrowser(t *testing.T) *browser {
 	var listening sync.WaitGroup
 	listening.Go(func() {
 		for message, err := range messages {
-			if err == nil && !strings.HasPrefix(message.Text, "Failed to load resource") {
+			if err == nil && !slices.ContainsFunc(append(expected, "Failed to load resource"), func(part string) bool { return strings.Contains(message.Text, part) }) {
 				said = append(said, message.Text)
 			}
 		}
@@ -197,6 +205,9 @@ func TestConsoleShowsHostileNames(t *testing.T) {
 		b.changes("end")
 		require.False(t, blocked(t, p, "fixed", name), "%q", name)
 	}
+	// The list of who asks most shows all of them, and what turns text around as an escape.
+	b.shows(textIs("top-allowed", `evil\u{202e}oc-dlog`))
+	b.shows(textIs("top-allowed", `<img src=x onerror="document.title='hacked'">`))
 	assert.Empty(t, value[string](b, `[...document.querySelectorAll("img, iframe, script:not([src])")].map((e) => e.outerHTML).join()`))
 	assert.NotEqual(t, "hacked", value[string](b, "document.title"))
 }
@@ -235,4 +246,116 @@ func TestConsoleAsksForAToken(t *testing.T) {
 	b.shows(textIs("verdict", "Always admitted"))
 	b.shows(textIs("overrides", "alice"))
 	assert.Empty(t, value[string](b, "document.cookie"))
+}
+
+// A page of another site, be it on the same machine, can't change anything by the browser of
+// an operator, nor read anything: not by fetch, which asks as a form would or has to ask
+// whether it may, and not by a form.
+func TestPagesOfOtherSitesChangeNothing(t *testing.T) {
+	t.Parallel()
+	p := startProcess(t, "-console")
+	for range 5 {
+		p.Check(t, "fixed", "victim", 1)
+	}
+	status, _, _, err := p.Send(http.MethodPut, "/v1/policies/fixed/overrides/blocked-one", "application/json", `{"blocked":true,"for":"1h"}`)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, status)
+	const page = `<!doctype html><title>working</title><iframe name="answer"></iframe>
+<form method="post" enctype="text/plain" target="answer" action="%[1]s/v1/check"><input name='{"policy":"fixed","client":"form' value='"}'></form>
+<script type="module">
+const body = '{"policy":"fixed","client":"victim"}';
+const asked = [
+  ["POST", "/v1/check", body], ["POST", "/v1/check/batch", '{"checks":[' + body + "]}"], ["POST", "/v1/charge", '{"policy":"fixed","client":"victim","cost":9}'],
+  ["POST", "/v1/settle", '{"receipt":"w1.x","cost":1}'], ["POST", "/v1/settle/batch", '{"settlements":[]}'], ["POST", "/v1/renew", '{"receipt":"w1.x"}'],
+  ["PUT", "/v1/policies/fixed/overrides/victim", '{"blocked":true,"for":"1h"}'], ["DELETE", "/v1/policies/fixed/overrides/blocked-one"],
+  ["DELETE", "/v1/policies/fixed/clients/victim"], ["GET", "/v1/policies"],
+];
+let read = 0;
+for (const mode of ["cors", "no-cors"])
+  for (const [method, path, body] of asked)
+    try {
+      const answer = await fetch("%[1]s" + path, { method, mode, body, headers: { "Content-Type": "application/x-www-form-urlencoded" } });
+      if (answer.type !== "opaque") read++;
+    } catch {}
+const answered = new Promise((loaded) => document.querySelector("iframe").addEventListener("load", loaded));
+document.querySelector("form").submit();
+await answered;
+document.title = "read " + read;
+</script>`
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
+		fmt.Fprintf(w, page, p.URL)
+	}))
+	defer elsewhere.Close()
+	b := startBrowser(t, "CORS policy", "Access to fetch")
+	for _, other := range []string{elsewhere.URL, strings.Replace(elsewhere.URL, "127.0.0.1", "localhost", 1)} {
+		b.do(chromedp.Navigate(other))
+		b.shows(`document.title === "read 0"`)
+	}
+	assert.EqualValues(t, 94, p.Check(t, "fixed", "victim", 1).Limits[0].Remaining)
+	assert.EqualValues(t, 99, p.Check(t, "fixed", "form=", 1).Limits[0].Remaining)
+	assert.True(t, blocked(t, p, "fixed", "blocked-one"))
+	assert.Equal(t, 1, overrides(t, p, "fixed"))
+	_, metrics := p.Get(t, "/metrics")
+	assert.True(t, strings.Contains(metrics, `weir_http_requests_total{code="403",route="/v1/check"} 6`), "by two sites, twice by fetch and by a form")
+}
+
+// A page that is open for ten minutes, redrawn all the time, holds no more than after one.
+// The time is the browser's own, which goes on while nothing is to be done.
+func TestConsoleHoldsNoMoreInTheEnd(t *testing.T) {
+	t.Parallel()
+	p := startProcess(t, "-console")
+	for range 105 {
+		p.Check(t, "sliding-1s", "gold-co", 1)
+	}
+	b := startBrowser(t)
+	b.looksAt(p.Service, "sliding-1s", "gold-co")
+	b.shows(textIs("verdict", "by sliding-window"))
+	states := func() (n int) {
+		_, metrics := p.Get(t, "/metrics")
+		_, after, _ := strings.Cut(metrics, `weir_http_requests_total{code="200",route="/v1/policies/{policy}/clients/{client}/state"} `)
+		_, err := fmt.Sscan(after, &n)
+		require.NoError(t, err)
+		return n
+	}
+	held := func(after time.Duration) (bytes float64, nodes int64) {
+		b.passes(after)
+		b.do(chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
+			for range 2 { // the first may leave what the page's objects held
+				if _, err := cdp.Call(ctx, t, heapprofiler.CollectGarbage, cdp.Empty{}); err != nil {
+					return err
+				}
+			}
+			heap, err := cdp.Call(ctx, t, runtime.GetHeapUsage, cdp.Empty{})
+			if err != nil {
+				return err
+			}
+			dom, err := cdp.Call(ctx, t, memory.GetDOMCounters, cdp.Empty{})
+			bytes, nodes = heap.UsedSize, dom.Nodes
+			return err
+		}))
+		return bytes, nodes
+	}
+	bytes, nodes := held(time.Minute)
+	drawn := states()
+	bytesThen, nodesThen := held(9 * time.Minute)
+	t.Logf("%d more states drawn; %.0f bytes and %d nodes held, then %.0f and %d", states()-drawn, bytes, nodes, bytesThen, nodesThen)
+	assert.Greater(t, states()-drawn, 300)
+	assert.Less(t, bytesThen, bytes*1.1)
+	assert.Less(t, float64(nodesThen), float64(nodes)*1.2)
+}
+
+// passes has a time pass in the browser, which then stands still.
+func (b *browser) passes(d time.Duration) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, 3*servertest.Patience)
+	defer cancel()
+	budget := float64(d.Milliseconds())
+	_, err := chromedp.Run(ctx, chromedp.WaitEvent(emulation.VirtualTimeBudgetExpired, nil, chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
+		_, err := cdp.Call(ctx, t, emulation.SetVirtualTimePolicy, emulation.SetVirtualTimePolicyParams{
+			Policy: emulation.VirtualTimePolicyPauseIfNetworkFetchesPending, Budget: &budget,
+		})
+		return err
+	})))
+	require.NoError(b.t, err)
 }
