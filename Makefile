@@ -2,7 +2,7 @@
 # what the tests start, or installs it.
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: quick test lint setup bench histories soak fuzz module release
+.PHONY: quick test lint setup bench histories soak fuzz console-pictures module release
 
 # The daily round. It needs no program but Go.
 quick: lint
@@ -51,6 +51,11 @@ fuzz: setup
 			go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZ_TIME) -fuzzminimizetime 10x "./$$(dirname "$$file")" || exit 1; \
 		done; \
 	done
+
+# Of the page for operators, for deploy/README.md.
+console-pictures:
+	@deploy/install memcached chromium
+	go test -count=1 -run TestConsolePictures ./cmd/server/e2e -pictures $(CURDIR)/deploy/console
 
 # The path under which the module can be fetched: make module NAME=git.example.com/team/weir
 module:
