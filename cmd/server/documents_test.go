@@ -75,7 +75,7 @@ func TestDocumentsLinkToWhatIsThere(t *testing.T) {
 }
 
 var (
-	makeTarget  = regexp.MustCompile("(?:^|[`$] ?)make ([a-z]+)")
+	makeTarget  = regexp.MustCompile("(?:^|[`$] ?)make ([a-z-]+)")
 	weirCommand = regexp.MustCompile(`(?m)^(?:\$ )?(?:\./weir|weir|go run \./cmd/server) (-[^&|#\n]*)`)
 	goPackage   = regexp.MustCompile(`\bgo (?:run|build|test)\b[^\n]*? (\./[\w/]+)`)
 )

@@ -255,20 +255,20 @@ func TestPagesOfOtherSitesChangeNothing(t *testing.T) {
 	t.Parallel()
 	p := startProcess(t, "-console")
 	for range 5 {
-		p.Check(t, "fixed", "victim", 1)
+		p.Check(t, "log", "victim", 1)
 	}
-	status, _, _, err := p.Send(http.MethodPut, "/v1/policies/fixed/overrides/blocked-one", "application/json", `{"blocked":true,"for":"1h"}`)
+	status, _, _, err := p.Send(http.MethodPut, "/v1/policies/log/overrides/blocked-one", "application/json", `{"blocked":true,"for":"1h"}`)
 	require.NoError(t, err)
 	require.Equal(t, http.StatusOK, status)
 	const page = `<!doctype html><title>working</title><iframe name="answer"></iframe>
-<form method="post" enctype="text/plain" target="answer" action="%[1]s/v1/check"><input name='{"policy":"fixed","client":"form' value='"}'></form>
+<form method="post" enctype="text/plain" target="answer" action="%[1]s/v1/check"><input name='{"policy":"log","client":"form' value='"}'></form>
 <script type="module">
-const body = '{"policy":"fixed","client":"victim"}';
+const body = '{"policy":"log","client":"victim"}';
 const asked = [
-  ["POST", "/v1/check", body], ["POST", "/v1/check/batch", '{"checks":[' + body + "]}"], ["POST", "/v1/charge", '{"policy":"fixed","client":"victim","cost":9}'],
+  ["POST", "/v1/check", body], ["POST", "/v1/check/batch", '{"checks":[' + body + "]}"], ["POST", "/v1/charge", '{"policy":"log","client":"victim","cost":9}'],
   ["POST", "/v1/settle", '{"receipt":"w1.x","cost":1}'], ["POST", "/v1/settle/batch", '{"settlements":[]}'], ["POST", "/v1/renew", '{"receipt":"w1.x"}'],
-  ["PUT", "/v1/policies/fixed/overrides/victim", '{"blocked":true,"for":"1h"}'], ["DELETE", "/v1/policies/fixed/overrides/blocked-one"],
-  ["DELETE", "/v1/policies/fixed/clients/victim"], ["GET", "/v1/policies"],
+  ["PUT", "/v1/policies/log/overrides/victim", '{"blocked":true,"for":"1h"}'], ["DELETE", "/v1/policies/log/overrides/blocked-one"],
+  ["DELETE", "/v1/policies/log/clients/victim"], ["GET", "/v1/policies"],
 ];
 let read = 0;
 for (const mode of ["cors", "no-cors"])
@@ -292,10 +292,10 @@ document.title = "read " + read;
 		b.do(chromedp.Navigate(other))
 		b.shows(`document.title === "read 0"`)
 	}
-	assert.EqualValues(t, 94, p.Check(t, "fixed", "victim", 1).Limits[0].Remaining)
-	assert.EqualValues(t, 99, p.Check(t, "fixed", "form=", 1).Limits[0].Remaining)
-	assert.True(t, blocked(t, p, "fixed", "blocked-one"))
-	assert.Equal(t, 1, overrides(t, p, "fixed"))
+	assert.EqualValues(t, 94, p.Check(t, "log", "victim", 1).Limits[0].Remaining)
+	assert.EqualValues(t, 99, p.Check(t, "log", "form=", 1).Limits[0].Remaining)
+	assert.True(t, blocked(t, p, "log", "blocked-one"))
+	assert.Equal(t, 1, overrides(t, p, "log"))
 	_, metrics := p.Get(t, "/metrics")
 	assert.True(t, strings.Contains(metrics, `weir_http_requests_total{code="403",route="/v1/check"} 6`), "by two sites, twice by fetch and by a form")
 }
