@@ -145,7 +145,7 @@ func (h *leaseHistory) use(r *recorder, random *rand.Rand, process int) {
 	default:
 		time.Sleep(time.Duration(random.Int64N(int64(20 * time.Millisecond))))
 		h.giveBack(r, p, random.IntN(len(h.offsets)))
-		if random.IntN(4) == 0 {
+		if p.release != (span{}) && random.IntN(4) == 0 {
 			again := *p
 			h.giveBack(r, &again, random.IntN(len(h.offsets)))
 		}
