@@ -21,6 +21,7 @@ func (s *Server) check(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	q.Trace = traceOf(c.Request())
 	now := s.cfg.Now()
 	b.context = counters.Deadline{At: now.Add(s.cfg.StoreTimeout)}
 	d, err := s.active.Load().ForChecks(q.Policy)

@@ -32,7 +32,7 @@ func (s *Server) forwardAuth(c echo.Context) error {
 // authorizeBy answers what is asked of the policy of d, whose checks are counted in
 // checks.
 func (s *Server) authorizeBy(c echo.Context, d *decide.Decider, checks *telemetry.Checks) error {
-	q := decide.Check{Policy: d.Name, Cost: 1}
+	q := decide.Check{Policy: d.Name, Cost: 1, Trace: traceOf(c.Request())}
 	if found, err := s.identify(c.Request(), d, &q); err != nil {
 		return err
 	} else if !found {

@@ -113,7 +113,7 @@ func (s *Server) metricsHandler() echo.HandlerFunc {
 	handler := func(named bool) echo.HandlerFunc {
 		servers := prometheus.NewRegistry()
 		servers.MustRegister(s.cfg.Metrics.Servers(s.cfg.Health, named))
-		return echo.WrapHandler(promhttp.HandlerFor(prometheus.Gatherers{s.cfg.Gatherer, servers}, promhttp.HandlerOpts{}))
+		return echo.WrapHandler(promhttp.HandlerFor(prometheus.Gatherers{s.cfg.Gatherer, servers}, promhttp.HandlerOpts{EnableOpenMetrics: true}))
 	}
 	named, numbered := handler(true), handler(false)
 	return func(c echo.Context) error {

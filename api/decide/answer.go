@@ -26,6 +26,7 @@ type Answer struct {
 	Cost     int64     // of the check
 	Now      time.Time // of the check
 	Settles  bool      // the check asked for a receipt
+	Trace    string    // of the check
 	// Exception is that of the client; nil if nobody has asked for it.
 	Exception *policy.Exception
 

@@ -14,6 +14,7 @@ type Check struct {
 	Cost   int64
 	Limits []LimitValue // passed by the caller for this check
 	Settle bool         // the cost is an estimate, to be settled by a receipt
+	Trace  string       // the id of the trace that the check is part of; or ""
 
 	// Of forward auth: the client's address, if it is known by that, or whether
 	// it is known by a header. What that says is a name, even if it looks like an

@@ -151,7 +151,7 @@ func (d *Decider) prepare(q Check) (*Answer, error) {
 		}
 	}
 	a := answers.Get().(*Answer)
-	*a = Answer{Policy: d.Policy, plan: d.plans[q.Route], Client: q.Client, Limits: a.Limits[:0], Settles: q.Settle, Cost: q.Cost}
+	*a = Answer{Policy: d.Policy, plan: d.plans[q.Route], Client: q.Client, Limits: a.Limits[:0], Settles: q.Settle, Trace: q.Trace, Cost: q.Cost}
 	limits := a.plan.limits
 	if d.Finder != nil {
 		var limit *policy.Limit

@@ -160,7 +160,11 @@ func (c *Checks) countVerdict(a *decide.Answer, took time.Duration) {
 	if a.Local {
 		c.localDenied.Inc()
 	}
-	c.duration.Observe(took.Seconds())
+	if a.Trace == "" {
+		c.duration.Observe(took.Seconds())
+		return
+	}
+	c.duration.(prometheus.ExemplarObserver).ObserveWithExemplar(took.Seconds(), prometheus.Labels{"trace_id": a.Trace})
 }
 
 // MissingPath counts a request to which no route of the policy can apply, and
