@@ -50,8 +50,21 @@ func parseNetwork(s string) (netip.Prefix, bool) {
 // looksLikeAddress reports whether s has only characters of an IPv4 address, or
 // of an IPv6 address without a zone.
 func looksLikeAddress(s string) bool {
-	return strings.Trim(s, "0123456789.") == "" && strings.Contains(s, ".") ||
-		strings.Trim(s, "0123456789abcdefABCDEF:.") == "" && strings.Count(s, ":") > 1
+	dots, colons, letters := 0, 0, 0
+	for i := range len(s) { // most names end it at their first letter or so
+		switch b := s[i]; {
+		case '0' <= b && b <= '9':
+		case b == '.':
+			dots++
+		case b == ':':
+			colons++
+		case 'a' <= b && b <= 'f', 'A' <= b && b <= 'F':
+			letters++
+		default:
+			return false
+		}
+	}
+	return colons > 1 || dots > 0 && colons+letters == 0
 }
 
 // IsNetwork reports whether s names an address or a CIDR.

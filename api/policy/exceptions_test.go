@@ -143,7 +143,7 @@ func BenchmarkExceptions(b *testing.B) {
 			all = append(all, fmt.Sprintf("user:%d:*", i), fmt.Sprintf("10.%d.%d.0/24", i>>8&255, i&255))
 		}
 		index := newIndex(b, all...)
-		for _, client := range []string{"10.200.3.4", "user:77:x"} {
+		for _, client := range []string{"10.200.3.4", "user:77:x", "alice"} {
 			b.Run(fmt.Sprintf("%d/%s", keys, client), func(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
