@@ -9,6 +9,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"weir/api/fleet"
+	"weir/api/telemetry"
 	"weir/counters/topk"
 )
 
@@ -65,7 +66,8 @@ func (s *Server) listTopClients(c echo.Context) error {
 			return badRequest("there is no parameter %q; there are by, n and scope", name)
 		}
 	}
-	sketch := active.checks[d.Name].Top(by)
+	checks := active.checks[d.Name]
+	sketch := checks.Top(by)
 	if sketch == nil {
 		return badRequest("by is %q and must be denied, allowed or cost", by)
 	}
@@ -78,7 +80,7 @@ func (s *Server) listTopClients(c echo.Context) error {
 		if by == "cost" {
 			return badRequest("scope=fleet has by=denied and by=allowed; each instance knows costs as it has settled them")
 		}
-		if counts, answer.Fleet, err = s.fleetTop(d.Name, by); err != nil {
+		if counts, answer.Fleet, err = s.fleetTop(d.Name, by, checks); err != nil {
 			return err
 		}
 	default:
@@ -91,47 +93,35 @@ func (s *Server) listTopClients(c echo.Context) error {
 }
 
 // fleetTop returns whom all instances have decided most by a policy.
-func (s *Server) fleetTop(policy, by string) ([]topk.Count, *fleetJSON, error) {
+func (s *Server) fleetTop(name, by string, checks *telemetry.Checks) ([]topk.Count, *fleetJSON, error) {
 	reports, missing, err := s.cfg.Fleet.Others()
 	if err != nil {
 		return nil, nil, storeFailed("the store could not tell which other instances there are; without scope=fleet, this instance answers for itself: %v", err)
 	}
-	var allowed, denied, degraded int64
-	var lists []fleet.List
-	add := func(p fleet.Policy) {
-		allowed, denied, degraded = allowed+p.Allowed, denied+p.Denied, degraded+p.Degraded
-		if by == "denied" {
-			lists = append(lists, p.MostDenied)
-		} else {
-			lists = append(lists, p.MostAllowed)
-		}
-	}
-	add(s.report(policy))
+	sum, lists := rates(checks), []fleet.List{{Clients: checks.Top(by).Top(math.MaxInt, s.cfg.Now())}}
 	for _, r := range reports {
-		if p, ok := r.Policies[policy]; ok || !r.Cut {
-			add(p)
-		} else {
+		p, ok := r.Policies[name]
+		if !ok && r.Cut {
 			missing++
+			continue
 		}
+		sum.Allowed, sum.Denied, sum.Degraded = sum.Allowed+p.Allowed, sum.Denied+p.Denied, sum.Degraded+p.Degraded
+		list := p.MostDenied
+		if by == "allowed" {
+			list = p.MostAllowed
+		}
+		lists = append(lists, list)
 	}
 	const seconds = float64(fleet.Interval / time.Second)
 	return fleet.Merge(lists), &fleetJSON{
 		Instances: len(lists), Missing: missing,
-		Allowed: float64(allowed) / seconds, Denied: float64(denied) / seconds, Degraded: float64(degraded) / seconds,
+		Allowed: float64(sum.Allowed) / seconds, Denied: float64(sum.Denied) / seconds, Degraded: float64(sum.Degraded) / seconds,
 	}, nil
 }
 
-// report says what this instance has decided by a policy.
-func (s *Server) report(policy string) fleet.Policy {
-	checks, now := s.active.Load().checks[policy], s.cfg.Now()
-	if checks == nil { // it is gone since
-		return fleet.Policy{}
-	}
-	p := fleet.Policy{
-		MostAllowed: fleet.List{Clients: checks.Top("allowed").Top(math.MaxInt, now)},
-		MostDenied:  fleet.List{Clients: checks.Top("denied").Top(math.MaxInt, now)},
-	}
-	for name, seconds := range checks.History(int(fleet.Interval.Seconds())) {
+// rates says how many checks of a policy this instance has decided in the last Interval.
+func rates(checks *telemetry.Checks) (p fleet.Policy) {
+	for name, seconds := range checks.History(int(fleet.Interval / time.Second)) {
 		sum := &p.Denied
 		switch name {
 		case "allowed":
@@ -148,9 +138,12 @@ func (s *Server) report(policy string) fleet.Policy {
 
 // Report says what this instance has decided lately, for the others.
 func (s *Server) Report() fleet.Report {
-	r := fleet.Report{Policies: make(map[string]fleet.Policy)}
-	for name := range s.active.Load().checks {
-		if p := s.report(name); len(p.MostAllowed.Clients)+len(p.MostDenied.Clients) > 0 {
+	r, now := fleet.Report{Policies: make(map[string]fleet.Policy)}, s.cfg.Now()
+	for name, checks := range s.active.Load().checks {
+		p := rates(checks)
+		p.MostAllowed.Clients = checks.Top("allowed").Top(math.MaxInt, now)
+		p.MostDenied.Clients = checks.Top("denied").Top(math.MaxInt, now)
+		if len(p.MostAllowed.Clients)+len(p.MostDenied.Clients) > 0 {
 			r.Policies[name] = p
 		}
 	}

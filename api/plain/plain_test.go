@@ -313,3 +313,19 @@ type temporaryError struct{}
 
 func (temporaryError) Error() string   { return "temporary" }
 func (temporaryError) Temporary() bool { return true }
+
+// Where the status allows no body, nothing is said of one, as net/http does.
+func TestAnswersThatHaveNoBody(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{http.StatusNotModified, http.StatusNoContent} {
+		s := newSite(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
+		c := s.dial(t)
+		for _, path := range []string{"/plain", "/plain", "/net"} { // by either
+			c.send(t, "GET "+path+" HTTP/1.1\r\nHost: h\r\n\r\n")
+			r, err := http.ReadResponse(c.answers, nil)
+			require.NoError(t, err)
+			assert.Equal(t, status, r.StatusCode)
+			assert.NotContains(t, r.Header, "Content-Length", path)
+		}
+	}
+}

@@ -83,7 +83,8 @@ func (w *response) render(date string, broken, closing bool) (answer []byte, las
 	b = appendField(b, "Date", date)
 	_, counted := w.header["Content-Length"]
 	chunked := !counted && len(w.body) > unchunked
-	if !counted && !chunked {
+	bodyless := w.status == http.StatusNoContent || w.status == http.StatusNotModified
+	if !counted && !chunked && !bodyless {
 		b = append(b, "Content-Length: "...)
 		b = append(strconv.AppendInt(b, int64(len(w.body)), 10), "\r\n"...)
 	}

@@ -41,7 +41,7 @@ type Server struct {
 // of 8 KiB.
 //
 // The handler of plain requests answers in a single Write, with a Content-Type, or not
-// at all, and with a status that may have a body. It must not use a request, or
+// at all. It must not use a request, or
 // anything in it but strings, after it has returned.
 func NewServer(h *http.Server, takes func(method, path string) bool) *Server {
 	s := &Server{shared: shared{http: h}, takes: takes, served: make(chan error, 1), conns: make(map[*conn]struct{})}

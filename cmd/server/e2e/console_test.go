@@ -151,6 +151,7 @@ func TestConsoleFromTheCauseToTheCure(t *testing.T) {
 	b.shows(textIs("verdict", "Blocked until"))
 	b.shows(textIs("overrides", "gold-co"))
 	b.changes("end")
+	b.shows(textIs("verdict", "Denied by sliding-window")) // the buttons have moved
 	b.changes("reset")
 	b.shows(textIs("verdict", "Admitted; 100 of 100 remain by sliding-window."))
 	for _, p := range instances {

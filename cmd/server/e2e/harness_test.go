@@ -6,9 +6,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -18,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"weir/cmd/server/servertest"
+	"weir/counters/memcachedtest"
 )
 
 // bin is a folder for what is built.
@@ -167,5 +171,26 @@ func (p *process) requireExit(t testing.TB) {
 		_ = p.cmd.Process.Kill()
 		<-p.exited
 		require.Failf(t, "the process doesn't exit", "%s", p.log)
+	}
+}
+
+// keysOfClients returns the keys of a server without those that instances leave for each
+// other.
+func keysOfClients(m *memcachedtest.Server) []string {
+	return slices.DeleteFunc(m.Keys(), func(key string) bool { return strings.HasPrefix(key, "weir:instance") })
+}
+
+var reportCommand = regexp.MustCompile(`(?:set|add|cas) weir:instance\S* 0 \d+ (\d+)(?: \d+)?\r\n`)
+
+// withoutReports returns what was sent to a server without what instances leave for each
+// other, whose data is behind its length.
+func withoutReports(sent string) string {
+	for {
+		at := reportCommand.FindStringSubmatchIndex(sent)
+		if at == nil {
+			return sent
+		}
+		n, _ := strconv.Atoi(sent[at[2]:at[3]])
+		sent = sent[:at[0]] + sent[min(len(sent), at[1]+n+len("\r\n")):]
 	}
 }

@@ -49,7 +49,7 @@ func TestLogTellsHowManyChecksAreDecidedWithoutAServer(t *testing.T) {
 		r.Check(t, "fixed", fmt.Sprint("c", i), 1)
 	}
 	without := make(map[string]*atomic.Int64) // checks of each client that the server keeps
-	for _, key := range down.Keys() {
+	for _, key := range keysOfClients(down) {
 		without[counters.ClientPart(key)] = new(atomic.Int64)
 	}
 	require.NotEmpty(t, without)
