@@ -34,6 +34,8 @@ type limitJSON struct {
 	Burst      int64   `json:"burst,omitempty"`
 	Counts     string  `json:"counts,omitempty"` // or the cost
 	Pattern    string  `json:"pattern,omitempty"`
+	// CountDenied is that of a limit with a Pattern.
+	CountDenied bool `json:"count_denied,omitempty"`
 }
 
 func policyToJSON(p *policy.Policy) policyJSON {
@@ -47,7 +49,7 @@ func policyToJSON(p *policy.Policy) policyJSON {
 	for _, l := range p.Listed() {
 		limit := limitJSON{
 			Name: l.Name, Pattern: l.Pattern, Algorithm: l.Algorithm, Limit: l.Limit, Window: l.Window.Seconds(),
-			SubWindows: l.SubWindows, Estimate: l.Estimate, Entries: l.Entries, Burst: l.Burst,
+			SubWindows: l.SubWindows, Estimate: l.Estimate, Entries: l.Entries, Burst: l.Burst, CountDenied: l.CountDenied,
 		}
 		if l.CountsRequests {
 			limit.Counts = "requests"

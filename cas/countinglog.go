@@ -85,7 +85,7 @@ type counted struct{ first, last, cost int64 }
 // count, a denied cost is logged too, in place of the oldest.
 func (l counting) step(s countingState, r counters.Request) (countingState, counters.Decision) {
 	live, used := l.live(s, r)
-	allowed := r.Cost <= r.Limit-used
+	allowed := l.admits(used, &r)
 	switch {
 	case r.Cost == 0:
 	case allowed:
@@ -105,7 +105,12 @@ func (l counting) step(s countingState, r counters.Request) (countingState, coun
 
 func (l counting) peek(s countingState, r counters.Request) counters.Decision {
 	live, used := l.live(s, r)
-	return l.decision(live, r, r.Cost <= r.Limit-used)
+	return l.decision(live, r, l.admits(used, &r))
+}
+
+// admits is that of a sliding log.
+func (l counting) admits(used int64, r *counters.Request) bool {
+	return cmp.Or(r.Cost, least(l.countDenied)) <= r.Limit-used
 }
 
 // refund returns a state without r, which step has admitted. The cost is taken

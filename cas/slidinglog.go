@@ -96,7 +96,7 @@ type logState struct {
 func (l log) step(s logState, r counters.Request) (logState, counters.Decision) {
 	live := l.live(s, r)
 	limit := logLimit(r)
-	allowed := r.Cost <= limit-live.used
+	allowed := l.admits(&live, &r)
 	switch {
 	case r.Cost == 0:
 	case allowed:
@@ -116,7 +116,22 @@ func (l log) step(s logState, r counters.Request) (logState, counters.Decision) 
 
 func (l log) peek(s logState, r counters.Request) counters.Decision {
 	live := l.live(s, r)
-	return l.decision(live, r, r.Cost <= logLimit(r)-live.used)
+	return l.decision(live, r, l.admits(&live, &r))
+}
+
+// admits reports whether there is room for r. Where denied requests count a cost of 0
+// needs room for 1: more may have been asked for than the limit, of which the log keeps
+// no more.
+func (l log) admits(live *logState, r *counters.Request) bool {
+	return cmp.Or(r.Cost, least(l.countDenied)) <= logLimit(*r)-live.used
+}
+
+// least is the room that a cost of 0 needs.
+func least(countDenied bool) int64 {
+	if countDenied {
+		return 1
+	}
+	return 0
 }
 
 // refund returns a new state without r, which step has admitted, as far as it is still

@@ -124,7 +124,7 @@ func (j *joint) askAll() {
 		}
 	}
 	if denied {
-		left = slices.DeleteFunc(left, func(group []asking) bool { return !group[0].Policy.CountDenied })
+		left = slices.DeleteFunc(left, func(group []asking) bool { return !group[0].limits[0].counts(group[0].Policy) })
 	}
 	if len(left) == 1 {
 		j.askGroup(left[0])
@@ -156,7 +156,7 @@ func (j *joint) finish(one *asking) { one.ask(j.ctx, j.now, one.limits[one.asked
 // one will deny.
 func (j *joint) seemsSpent(one asking) bool {
 	l := &one.limits[0]
-	if p := one.Policy; p.CountDenied || p.Shadow || l.Leniency != policy.Strict {
+	if p := one.Policy; l.counts(p) || p.Shadow || l.Leniency != policy.Strict {
 		return false
 	}
 	d, known := l.Limiter.PeekLocal(l.request(j.now))
@@ -189,7 +189,7 @@ func (j *joint) askGroup(group []asking) {
 				equal[i].limits[0] = answered
 			}
 		}
-		if !equal[0].Policy.CountDenied && slices.ContainsFunc(equal, asking.denied) {
+		if !equal[0].limits[0].counts(equal[0].Policy) && slices.ContainsFunc(equal, asking.denied) {
 			return
 		}
 		group = group[n:]
@@ -209,11 +209,14 @@ func (j *joint) refund() {
 	known := true
 	for _, a := range j.answers {
 		known = known && a.denialKnown()
-		if a.Allowed && !a.vetoed || a.Policy.CountDenied {
+		if a.Allowed && !a.vetoed {
 			continue
 		}
 		for i := range a.Limits {
 			one := asking{Answer: a, limits: a.Limits[i:][:1]}
+			if one.limits[0].counts(a.Policy) {
+				continue
+			}
 			if one.limits[0].consumed() {
 				consumed = append(consumed, one)
 			}

@@ -96,7 +96,7 @@ func (l *LimitCheck) end(p *policy.Policy, d counters.Decision, err error, r cou
 		d, err = l.Limiter.TakeLocal(r, err)
 	}
 	l.record(p, d, err, r)
-	return l.undecided(p) && !p.Shadow || !p.CountDenied && l.denies(p)
+	return l.undecided(p) && !p.Shadow || !l.counts(p) && l.denies(p)
 }
 
 // record notes what l, a limit of p, answered. If the store couldn't decide r,
@@ -130,6 +130,9 @@ func (l *LimitCheck) undecided(p *policy.Policy) bool {
 func (l *LimitCheck) denies(p *policy.Policy) bool {
 	return l.undecided(p) || l.Leniency == policy.Strict && !l.Allowed
 }
+
+// counts reports whether denied requests count in l, a limit of p.
+func (l *LimitCheck) counts(p *policy.Policy) bool { return p.CountDenied || l.CountDenied }
 
 // consumed reports whether l has admitted its cost.
 func (l *LimitCheck) consumed() bool { return l.asked && l.decided && l.Allowed }
@@ -209,17 +212,17 @@ func (a *Answer) judgeQuotas() {
 	a.Allowed = a.Allowed && !quotas
 }
 
-// refund undoes what the limits of a have admitted. For those, and for the
+// refund undoes what the limits of a have admitted in which denied requests don't count. For those, and for the
 // limits that weren't asked, the answer then says how they stand.
 func (a *Answer) refund(ctx context.Context, now time.Time) {
 	known := a.denialKnown()
 	for i := range a.Limits {
-		if l := &a.Limits[i]; l.consumed() {
+		if l := &a.Limits[i]; l.consumed() && !l.counts(a.Policy) {
 			l.refund(ctx, now)
 		}
 	}
 	for i := range a.Limits {
-		if l := &a.Limits[i]; !a.Refused && l.unsettled() && !l.lookBack(a.Policy, now, known) {
+		if l := &a.Limits[i]; !a.Refused && l.unsettled() && !l.counts(a.Policy) && !l.lookBack(a.Policy, now, known) {
 			l.look(ctx, a.Policy, now)
 		}
 	}

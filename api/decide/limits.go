@@ -20,8 +20,8 @@ import (
 
 // TakeLimits consumes the costs of checks of single limits, which no policy has to
 // have, or of none of them, answers in each and reports whether they are admitted.
-// Of its policy it needs Name, CountDenied and OnStoreError, which must not be
-// StoreErrorDeny. It takes no longer than the store timeout. Unless h is nil, it gets
+// Where denied requests count they do in each limit, whatever becomes of the others. Of its
+// policy it needs Name, CountDenied and OnStoreError, which must not be StoreErrorDeny. It takes no longer than the store timeout. Unless h is nil, it gets
 // the headers that the check of a policy with these limits would have. A check whose
 // cost is above the limit is denied, and has to wait until its limit is unused, as
 // far as anybody can tell.
@@ -65,6 +65,7 @@ func (d *Decider) takeLimits(checks []LimitCheck, h map[string][]string, now tim
 func (d *Decider) ReserveLimits(checks []LimitCheck, within time.Duration) (r receipt.Receipt, admitted bool) {
 	now := d.Now()
 	if len(checks) == 0 || !d.takeLimits(checks, nil, now) {
+		d.unreserve(checks, now)
 		return r, len(checks) == 0
 	}
 	for i := range checks {
@@ -78,6 +79,19 @@ func (d *Decider) ReserveLimits(checks []LimitCheck, within time.Duration) (r re
 	r.Policy, r.Client, r.Cost, r.Issued, r.Nonce = d.Name, hex.EncodeToString(hash[:12]), checks[0].Cost, now, rand.Uint64()
 	r.Until = now.Add(within)
 	return r, true
+}
+
+// unreserve gives back what denied checks have counted, as far as their limits can: a
+// reservation that isn't made costs nothing.
+func (d *Decider) unreserve(checks []LimitCheck, now time.Time) {
+	ctx := &counters.Deadline{At: now.Add(d.StoreTimeout)}
+	AtOnce(len(checks), d.StoreTimeout, func(i int) {
+		if c := &checks[i]; c.counts(d.Policy) && c.asked && c.decided {
+			taken := c.Decision
+			taken.Allowed = true
+			_ = c.Limiter.Refund(ctx, c.request(now), taken)
+		}
+	})
 }
 
 // nameOfCheck returns by what a receipt knows the limit of c and its client again.

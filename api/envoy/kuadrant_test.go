@@ -209,3 +209,28 @@ func TestKuadrantRefusesWrongRequests(t *testing.T) {
 	assert.Equal(t, codes.Unimplemented, status.Code(err))
 	assert.EqualValues(t, 100, f.remains(t, d[0]))
 }
+
+// A reservation that is denied reserves nothing, also where denied requests count.
+func TestADeniedReservationCountsNothing(t *testing.T) {
+	t.Parallel()
+	f := serve(t, Off, true, limited("user", "", 10), limited("wide", "", 100))
+	both := []*common.RateLimitDescriptor{entries("user", "a"), entries("wide", "a")}
+	code, id := f.reserve(t, 8, time.Minute, both...)
+	require.EqualValues(t, ok, code)
+	for range 3 {
+		code, _ = f.reserve(t, 5, time.Minute, both...)
+		assert.EqualValues(t, over, code)
+	}
+	look := func() (left []uint32) {
+		for _, d := range both {
+			d.HitsAddend = wrapperspb.UInt64(0)
+		}
+		for _, s := range f.ask(t, both...).Statuses {
+			left = append(left, s.LimitRemaining)
+		}
+		return left
+	}
+	assert.Equal(t, []uint32{2, 92}, look())
+	assert.True(t, f.commit(t, id, 3, both...))
+	assert.Equal(t, []uint32{7, 97}, look())
+}

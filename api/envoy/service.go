@@ -5,7 +5,7 @@
 // finds the limit of a request's descriptor by their rules; see match.go. The
 // client of a limit is the domain and the entries of the descriptor. All
 // descriptors of a request are decided together by package decide: if one denies,
-// none has consumed anything, unless denied requests count.
+// none has consumed anything, but for limits in which denied requests count.
 //
 // Start reading at Service.ShouldRateLimit.
 package envoy

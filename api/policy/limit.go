@@ -77,6 +77,9 @@ type Limit struct {
 	// CountsRequests says that each check takes 1, whatever it costs, and that this is
 	// never settled.
 	CountsRequests bool
+	// CountDenied makes denied requests count in this limit of a Finder, whatever becomes
+	// of the other limits that a request asks; in other policies the Policy says so.
+	CountDenied bool
 	// Drains says that what is in use drains at the rate of the limit.
 	Drains bool
 	// Limiter decides for this limit. It must not be nil.

@@ -45,7 +45,7 @@ type algorithm struct {
 // them.
 var algorithms = []*algorithm{
 	{
-		name: "fixed_window",
+		name: fixedWindow,
 		keys: noKeys,
 		describe: func(l *policy.Limit) string {
 			return fmt.Sprintf("at most %d in each calendar window of %s, so at most %d in any %[2]s", l.Limit, inWords(l.Window), 2*l.Limit)
@@ -150,6 +150,8 @@ var algorithms = []*algorithm{
 	},
 }
 
+const fixedWindow = "fixed_window"
+
 const weighted, capped, strict = "weighted", "capped", "strict" // values of the key estimate
 
 func noKeys(*yamlReader, *policy.Limit) []yamlKey { return nil }
@@ -253,7 +255,7 @@ type resources struct {
 // limiterOptions are the options of the limiter of a limit.
 func (r *resources) limiterOptions(p *policy.Policy, l *policy.Limit) counters.Options {
 	o := r.options
-	o.Policy, o.Limit, o.CountDenied, o.Batch = p.Name, l.StoredName(), p.CountDenied, r.metrics.Batch
+	o.Policy, o.Limit, o.CountDenied, o.Batch = p.Name, l.StoredName(), p.CountDenied || l.CountDenied, r.metrics.Batch
 	o.Reseeded = r.metrics.Reseeded
 	return o
 }

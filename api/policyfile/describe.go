@@ -94,6 +94,9 @@ func describeLimit(p *policy.Policy, l *policy.Limit, o counters.Options) (strin
 	if l.CountsRequests {
 		promise += ", each check 1"
 	}
+	if l.CountDenied {
+		promise += ", denied requests too"
+	}
 	words := fmt.Sprintf("%s, about %s, %s per active client", promise, plural(items, "Memcached key"), size(bytes))
 	if l.SubWindows > a.subWindows {
 		words += "; after a pause a check reads a key for each slot that has passed, about 1 us of processor time each"

@@ -76,19 +76,27 @@ func filesBelow(folder string) (names []string, err error) {
 	return names, err
 }
 
-// ParseEnvoy returns what the files say together, without limiters. Limits that name no algorithm have the given one. The error
-// names each mistake with its line; then there is no configuration.
-func ParseEnvoy(files []EnvoyFile, algorithm string) (*envoy.Config, error) {
+// EnvoyDefaults are what limits have that don't say otherwise.
+type EnvoyDefaults struct {
+	Algorithm string
+	// CountDenied makes denied requests count in limits that aren't a fixed_window, in
+	// which they always do, as with envoyproxy/ratelimit.
+	CountDenied bool
+}
+
+// ParseEnvoy returns what the files say together, without limiters. The error names each
+// mistake with its line; then there is no configuration.
+func ParseEnvoy(files []EnvoyFile, defaults EnvoyDefaults) (*envoy.Config, error) {
 	config := &envoy.Config{Domains: make(map[string]*envoy.Descriptor), Default: make(map[envoy.Unit]*policy.Limit)}
 	var errs []error
-	defaults := &envoyReader{algorithm: algorithm}
+	own := &envoyReader{defaults: defaults} // limits that requests bring
 	for _, unit := range envoy.Units {
 		l := policy.Limit{Name: string(unit), Limit: 1, Window: unit.Window()}
-		defaults.complete(&l, &yaml.Node{}, map[string]*yaml.Node{})
+		own.complete(&l, &yaml.Node{}, map[string]*yaml.Node{})
 		config.Default[unit] = &l
 	}
 	for _, file := range files {
-		r := &envoyReader{policyReader: policyReader{yamlReader{name: file.Name}}, algorithm: algorithm}
+		r := &envoyReader{policyReader: policyReader{yamlReader{name: file.Name}}, defaults: defaults}
 		r.read(config, file.Data)
 		errs = append(errs, r.errs...)
 	}
@@ -101,8 +109,8 @@ func ParseEnvoy(files []EnvoyFile, algorithm string) (*envoy.Config, error) {
 // An envoyReader reads descriptors from the nodes of a file.
 type envoyReader struct {
 	policyReader
-	algorithm   string // of limits that name none
-	descriptors int    // that were read
+	defaults    EnvoyDefaults
+	descriptors int // that were read
 }
 
 func (r *envoyReader) read(config *envoy.Config, data []byte) {
@@ -260,14 +268,19 @@ func (r *envoyReader) rule(n, metadata *yaml.Node, path []string) *envoy.Rule {
 
 // optionKeys are the keys of a limit that say how it limits.
 func (r *envoyReader) optionKeys(l *policy.Limit) []yamlKey {
-	return slices.DeleteFunc(r.limitKeys(l), func(k yamlKey) bool { return k.name == "name" || k.name == "limit" || k.name == "window" })
+	keys := slices.DeleteFunc(r.limitKeys(l), func(k yamlKey) bool { return k.name == "name" || k.name == "limit" || k.name == "window" })
+	return append(keys, r.boolean("count_denied", &l.CountDenied))
 }
 
 // complete is that of a policy's limit, with the default for the algorithm, and
 // for a limit that bans.
 func (r *envoyReader) complete(l *policy.Limit, n *yaml.Node, values map[string]*yaml.Node) {
-	if l.Algorithm == "" {
-		l.Algorithm = r.algorithm
+	l.Algorithm = cmp.Or(l.Algorithm, r.defaults.Algorithm)
+	leases := findAlgorithm(l).leases
+	if says := values["count_denied"]; says == nil {
+		l.CountDenied = !leases && (l.Algorithm == fixedWindow || r.defaults.CountDenied)
+	} else if leases && l.CountDenied {
+		r.fail(says, "count_denied is not for a %s, as what is denied isn't under way", l.Algorithm)
 	}
 	requests, name := l.Limit, l.Name
 	l.Limit, l.Name = max(1, requests), "any"
@@ -333,8 +346,8 @@ func headerName(path []string) string {
 // EnvoyPolicy returns a policy with a limit for each way in which the rules of
 // a configuration count, and a function that gives the rules the limiters that
 // these have by then.
-func EnvoyPolicy(config *envoy.Config, countDenied bool) (*policy.Policy, func()) {
-	p := &policy.Policy{Name: envoy.PolicyName, OnStoreError: policy.StoreErrorLocal, CountDenied: countDenied, Finder: config}
+func EnvoyPolicy(config *envoy.Config) (*policy.Policy, func()) {
+	p := &policy.Policy{Name: envoy.PolicyName, OnStoreError: policy.StoreErrorLocal, Finder: config}
 	config.List()
 	places := make(map[string]int) // in p.Limits
 	place := func(l *policy.Limit, unit envoy.Unit) int {
@@ -369,6 +382,12 @@ func storedName(l *policy.Limit, unit envoy.Unit) string {
 	}
 	if size := cmp.Or(l.Burst, l.Entries, l.Lease.Milliseconds()); size > 0 {
 		name += fmt.Sprintf("-%d", size)
+	}
+	switch {
+	case l.Algorithm == fixedWindow && !l.CountDenied:
+		name += "-admitted"
+	case l.Algorithm != fixedWindow && l.CountDenied:
+		name += "-asked"
 	}
 	return name
 }

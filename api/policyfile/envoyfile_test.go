@@ -3,6 +3,7 @@ package policyfile
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +18,7 @@ import (
 // envoyRules returns the rules of a file by the name that headers give them.
 func envoyRules(t *testing.T, text string) map[string]*envoy.Rule {
 	t.Helper()
-	config, err := ParseEnvoy([]EnvoyFile{{"f.yaml", []byte(text)}}, "fixed_window")
+	config, err := ParseEnvoy([]EnvoyFile{{"f.yaml", []byte(text)}}, EnvoyDefaults{Algorithm: "fixed_window"})
 	require.NoError(t, err)
 	rules := map[string]*envoy.Rule{}
 	config.EachRule(func(r *envoy.Rule, _ string) { rules[r.Limit.Name] = r })
@@ -59,7 +60,7 @@ descriptors:
 	assert.Equal(t, "t", named.Name)
 	assert.Equal(t, []string{"other"}, named.Replaces)
 	assert.Equal(t, policy.Shadow, named.Limit.Leniency)
-	assert.Equal(t, policy.Limit{Name: "tenant_42", Algorithm: "fixed_window", Limit: 7, Window: time.Minute, Leniency: policy.Shadow}, named.Limit)
+	assert.Equal(t, policy.Limit{Name: "tenant_42", Algorithm: "fixed_window", Limit: 7, Window: time.Minute, Leniency: policy.Shadow, CountDenied: true}, named.Limit)
 	assert.Equal(t, policy.Limit{Name: "tenant", Algorithm: "sliding_window", Window: 30 * 24 * time.Hour, SubWindows: 6, Estimate: "strict", Leniency: policy.Quota},
 		rules["tenant"].Limit)
 	assert.Equal(t, policy.Quota, rules["tenant"].Limit.Leniency)
@@ -80,21 +81,25 @@ descriptors:
   - {key: d, rate_limit: {unit: day, requests_per_unit: 50000}, metadata: {weir: {algorithm: sliding_log}}}
   - {key: e, rate_limit: {unit: day, requests_per_unit: 10}, metadata: {weir: {algorithm: token_bucket, burst: 20}}}
   - {key: f, rate_limit: {unit: day, requests_per_unit: 10}, metadata: {weir: {algorithm: token_bucket}}}
-`)}}, "fixed_window")
+  - {key: g, rate_limit: {unit: day, requests_per_unit: 10}, metadata: {weir: {algorithm: token_bucket, count_denied: true}}}
+  - {key: h, rate_limit: {unit: day, requests_per_unit: 10}, metadata: {weir: {count_denied: false}}}
+  - {key: i, rate_limit: {unit: day, requests_per_unit: 10}, metadata: {weir: {count_denied: true}}}
+`)}}, EnvoyDefaults{Algorithm: "fixed_window"})
 	require.NoError(t, err)
-	shared, _ := EnvoyPolicy(config, false)
+	shared, _ := EnvoyPolicy(config)
 	var names []string
 	for _, l := range shared.Limits[len(envoy.Units):] {
 		names = append(names, l.Name)
 	}
-	assert.ElementsMatch(t, []string{"sliding-log-day", "sliding-log-day-32", "sliding-log-day-64", "token-bucket-day-20", "token-bucket-day"}, names)
+	assert.ElementsMatch(t, []string{"sliding-log-day", "sliding-log-day-32", "sliding-log-day-64", "token-bucket-day-20", "token-bucket-day",
+		"token-bucket-day-asked", "fixed-window-day-admitted"}, names)
 }
 
 func TestTheFileOfDeployIsRight(t *testing.T) {
 	t.Parallel()
 	files, err := ReadEnvoy("../../deploy/envoy/limits.yaml")
 	require.NoError(t, err)
-	_, err = ParseEnvoy(files, "fixed_window")
+	_, err = ParseEnvoy(files, EnvoyDefaults{Algorithm: "fixed_window"})
 	require.NoError(t, err)
 }
 
@@ -125,6 +130,7 @@ func TestEnvoyFileMistakes(t *testing.T) {
 		"option":           {[]string{"domain: a\ndescriptors:\n- key: b\n  rate_limit: {unit: day}\n  metadata: {weir: {sub_windows: 7}}"}, []string{"0.yaml:5: sub_windows and estimate are for sliding_window only"}},
 		"slots":            {[]string{"domain: a\ndescriptors:\n- key: b\n  rate_limit: {unit: second}\n  metadata: {weir: {algorithm: sliding_window, sub_windows: 7}}"}, []string{"0.yaml:5: sub_windows 7 cuts 1s"}},
 		"no lease":         {[]string{"domain: a\ndescriptors:\n- key: b\n  rate_limit: {unit: second}\n  metadata: {weir: {algorithm: concurrency}}"}, []string{"lease 0s must be from 1s to 1h"}},
+		"denied places":    {[]string{"domain: a\ndescriptors:\n- key: b\n  rate_limit: {unit: second}\n  metadata: {weir: {algorithm: concurrency, lease: 5s,\n    count_denied: true}}"}, []string{"0.yaml:6: count_denied is not for a concurrency"}},
 		"log":              {[]string{"domain: a\ndescriptors:\n- key: b\n  rate_limit: {unit: day,\n    requests_per_unit: 4000000000}\n  metadata: {weir: {algorithm: sliding_log, entries: 7}}"}, []string{"0.yaml:6: entries"}},
 		"no limit":         {[]string{"domain: a\ndescriptors:\n- key: b\n  metadata: {weir: {}}"}, []string{"0.yaml:4: metadata has options of weir"}},
 		"several in files": {[]string{"domain: a\ndescriptors: 5\nx: 1", "domain: b\ny: 1"}, []string{"0.yaml:2: descriptors must be a list", "0.yaml:3:", "1.yaml:2:"}},
@@ -134,7 +140,7 @@ func TestEnvoyFileMistakes(t *testing.T) {
 		for i, text := range test.files {
 			files = append(files, EnvoyFile{string(rune('0'+i)) + ".yaml", []byte(text)})
 		}
-		_, err := ParseEnvoy(files, "fixed_window")
+		_, err := ParseEnvoy(files, EnvoyDefaults{Algorithm: "fixed_window"})
 		if !assert.Error(t, err, name) {
 			continue
 		}
@@ -142,6 +148,39 @@ func TestEnvoyFileMistakes(t *testing.T) {
 			assert.Contains(t, err.Error(), want, name)
 		}
 		assert.Len(t, strings.Split(err.Error(), "\n"), len(test.want), name)
+	}
+}
+
+// Denied requests count in fixed windows, and in other limits where one says so or all
+// are told to.
+func TestWhereDeniedRequestsCount(t *testing.T) {
+	t.Parallel()
+	for all, want := range map[bool]string{
+		false: "fixed log-true requests-minute",
+		true:  "fixed log-true plain requests-minute",
+	} {
+		config, err := ParseEnvoy([]EnvoyFile{{"f.yaml", []byte(`
+domain: shop
+descriptors:
+  - {key: fixed, rate_limit: {unit: day, requests_per_unit: 10}}
+  - {key: fixed-false, rate_limit: {unit: day, requests_per_unit: 10}, metadata: {weir: {count_denied: false}}}
+  - {key: plain, rate_limit: {unit: day, requests_per_unit: 10}, metadata: {weir: {algorithm: sliding_window}}}
+  - {key: log-true, rate_limit: {unit: day, requests_per_unit: 10}, metadata: {weir: {algorithm: sliding_log, count_denied: true}}}
+  - {key: log-false, rate_limit: {unit: day, requests_per_unit: 10}, metadata: {weir: {algorithm: sliding_log, count_denied: false}}}
+  - {key: held, rate_limit: {unit: day, requests_per_unit: 10}, metadata: {weir: {algorithm: concurrency, lease: 10s}}}
+`)}}, EnvoyDefaults{Algorithm: "fixed_window", CountDenied: all})
+		require.NoError(t, err)
+		var counting []string
+		config.EachRule(func(r *envoy.Rule, _ string) {
+			if r.Limit.CountDenied {
+				counting = append(counting, r.Limit.Name)
+			}
+		})
+		if config.Default["minute"].CountDenied {
+			counting = append(counting, "requests-minute")
+		}
+		slices.Sort(counting)
+		assert.Equal(t, want, strings.Join(counting, " "))
 	}
 }
 
@@ -154,9 +193,9 @@ descriptors:
   - {key: b, rate_limit: {unit: minute, requests_per_unit: 1}}
   - {key: c, rate_limit: {unit: minute, requests_per_unit: 2}}
   - {key: d, rate_limit: {unit: minute, requests_per_unit: 3}, metadata: {weir: {algorithm: token_bucket, burst: 9}}}
-`)}}, "fixed_window")
+`)}}, EnvoyDefaults{Algorithm: "fixed_window"})
 	require.NoError(t, err)
-	shared, _ := EnvoyPolicy(config, false)
+	shared, _ := EnvoyPolicy(config)
 	assert.Len(t, shared.Limits, len(envoy.Units)+1)
 }
 
@@ -196,9 +235,9 @@ func FuzzEnvoyFile(f *testing.F) {
 	f.Add("domain: a\ndescriptors: &d\n- key: b\n  descriptors: *d")
 	f.Add("a: &a [*a]")
 	f.Fuzz(func(t *testing.T, text string) {
-		config, err := ParseEnvoy([]EnvoyFile{{"f.yaml", []byte(text)}}, "fixed_window")
+		config, err := ParseEnvoy([]EnvoyFile{{"f.yaml", []byte(text)}}, EnvoyDefaults{Algorithm: "fixed_window"})
 		if err == nil {
-			shared, _ := EnvoyPolicy(config, false)
+			shared, _ := EnvoyPolicy(config)
 			assert.NotEmpty(t, shared.Limits)
 		}
 	})

@@ -35,8 +35,7 @@ type config struct {
 	grpcListen    string
 	policyFile    string
 	envoyConfig   string // a file or a folder of files
-	envoyDefault  string // an algorithm
-	envoyDenied   bool   // denied requests count
+	envoyDefaults policyfile.EnvoyDefaults
 	envoyHeaders  string
 	memcached     []string
 	storeTimeout  time.Duration
@@ -93,8 +92,8 @@ func parseConfig(args, environment []string, out io.Writer) (*config, error) {
 	fs.StringVar(&cfg.policyFile, "config", "", "policy `file`, YAML (default: the built-in policies)")
 	fs.StringVar(&cfg.grpcListen, "grpc-listen", "", "`address` to serve Envoy's rate limit service on, by gRPC (default: none)")
 	fs.StringVar(&cfg.envoyConfig, "envoy-config", "", "`file` or folder of files in the format of envoyproxy/ratelimit, YAML (default: none)")
-	fs.StringVar(&cfg.envoyDefault, "envoy-algorithm", "fixed_window", "`algorithm` of the limits of -envoy-config that name none")
-	fs.BoolVar(&cfg.envoyDenied, "envoy-count-denied", false, "make denied requests count in the limits of -envoy-config")
+	fs.StringVar(&cfg.envoyDefaults.Algorithm, "envoy-algorithm", "fixed_window", "`algorithm` of the limits of -envoy-config that name none")
+	fs.BoolVar(&cfg.envoyDefaults.CountDenied, "envoy-count-denied", false, "make denied requests count in all limits of -envoy-config that don't say otherwise; in a fixed_window they do anyway")
 	fs.StringVar(&cfg.envoyHeaders, "envoy-headers", string(envoy.Draft11), "`headers` of Envoy's answers: draft11, legacy or off")
 	fs.Func("memcached", "Memcached `servers`, comma-separated, in any order: host:port, /path/to.sock, and what is looked up again every 10s: "+
 		"dns+host:port, dnssrv+_name._tcp.host, cluster+host:port (default: an embedded store)", func(s string) error {
@@ -223,7 +222,7 @@ func (c *config) check() error {
 	require(slices.Contains([]string{plainHTTP, netHTTP}, c.http), "-http %q must be plain or net", c.http)
 	require(portInRange(c.grpcListen), "-grpc-listen %q has a port that is out of range; give one from 0 to 65535", c.grpcListen)
 	require(c.grpcListen == "" || c.envoyConfig != "", "-grpc-listen needs -envoy-config, the limits that it answers by")
-	require(slices.Contains(policyfile.AlgorithmNames(), c.envoyDefault), "-envoy-algorithm %q must be %s", c.envoyDefault, strings.Join(policyfile.AlgorithmNames(), " or "))
+	require(slices.Contains(policyfile.AlgorithmNames(), c.envoyDefaults.Algorithm), "-envoy-algorithm %q must be %s", c.envoyDefaults.Algorithm, strings.Join(policyfile.AlgorithmNames(), " or "))
 	require(slices.Contains([]envoy.Headers{envoy.Draft11, envoy.Legacy, envoy.Off}, envoy.Headers(c.envoyHeaders)),
 		"-envoy-headers %q must be draft11, legacy or off", c.envoyHeaders)
 	require(c.storeTimeout > 0 && c.storeTimeout <= counters.MaxTimeout,

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/api"
+	"weir/api/policyfile"
 	"weir/cmd/server/servertest"
 )
 
@@ -49,7 +50,7 @@ func TestConfigDefaults(t *testing.T) {
 		keyPrefix:     "weir",
 		viewClients:   100_000,
 		proxies:       mustNetworks("127.0.0.0/8", "::1/128"),
-		shutdownGrace: 10 * time.Second, envoyDefault: "fixed_window", envoyHeaders: "draft11",
+		shutdownGrace: 10 * time.Second, envoyDefaults: policyfile.EnvoyDefaults{Algorithm: "fixed_window"}, envoyHeaders: "draft11",
 		logLevel:  slog.LevelInfo,
 		logFormat: "text",
 	}, cfg)
@@ -94,7 +95,7 @@ func TestConfigFromFlagsAndEnvironment(t *testing.T) {
 	t.Parallel()
 	want := &config{
 		listen: "0.0.0.0:9", http: "net", policyFile: "policies.yaml", grpcListen: "0.0.0.0:10", envoyConfig: "limits",
-		envoyDefault: "sliding_window", envoyDenied: true, envoyHeaders: "legacy", memcached: []string{"a:1", "/run/b.sock", "dns+c:1"},
+		envoyDefaults: policyfile.EnvoyDefaults{Algorithm: "sliding_window", CountDenied: true}, envoyHeaders: "legacy", memcached: []string{"a:1", "/run/b.sock", "dns+c:1"},
 		storeTimeout: 20 * time.Millisecond, clockSkew: 0, keyPrefix: "edge", viewClients: 7, tokenFile: "tokens",
 		console: true, decisionLog: "decisions.json", decisions: "1/7",
 		proxies: mustNetworks("10.0.0.0/8", "fd00::/8"), tlsCert: "cert.pem", tlsKey: "key.pem", tlsClientCA: "ca.pem",

@@ -334,7 +334,7 @@ func loadLimits(cfg *config, content policyContent, limiters *policyfile.Limiter
 	var err, envoyErr error
 	l.policies, err = policyfile.Parse(cfg.policyFile, content.data)
 	if cfg.envoyConfig != "" {
-		l.envoy, envoyErr = policyfile.ParseEnvoy(content.envoy, cfg.envoyDefault)
+		l.envoy, envoyErr = policyfile.ParseEnvoy(content.envoy, cfg.envoyDefaults)
 	}
 	if err = errors.Join(err, envoyErr); err != nil {
 		return nil, err
@@ -344,7 +344,7 @@ func loadLimits(cfg *config, content policyContent, limiters *policyfile.Limiter
 		if l.policies[envoy.PolicyName] != nil {
 			return nil, fmt.Errorf("%s: the policy %q must have another name: it is that of what -envoy-config limits", cfg.policyFile, envoy.PolicyName)
 		}
-		l.policies[envoy.PolicyName], bind = policyfile.EnvoyPolicy(l.envoy, cfg.envoyDenied)
+		l.policies[envoy.PolicyName], bind = policyfile.EnvoyPolicy(l.envoy)
 	}
 	if err := limiters.Bind(l.policies); err != nil {
 		return nil, err

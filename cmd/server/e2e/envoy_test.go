@@ -28,6 +28,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/encoding/gzip"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"weir/cmd/server/servertest"
 	"weir/counters/limitertest"
@@ -78,6 +79,7 @@ descriptors:
     metadata: {weir: {algorithm: sliding_window, sub_windows: 10, estimate: strict}}
   - key: wide
     rate_limit: {unit: year, requests_per_unit: 1000}
+    metadata: {weir: {count_denied: false}}
 `
 
 // However many ask however many processes, exactly the limit is admitted, and a
@@ -199,8 +201,10 @@ func TestEnvoysLimitsAreOperatedAsPoliciesAre(t *testing.T) {
 	require.Equal(t, http.StatusNoContent, status)
 	status, _ = send(http.MethodDelete, "/overrides/shop%7Cuser=*", "")
 	require.Equal(t, http.StatusNoContent, status)
+	look := descriptor("user", "a|b")
+	look.HitsAddend = wrapperspb.UInt64(0)
 	require.Eventually(t, func() bool {
-		at := envoyAsks(t, callers[1], descriptor("user", "a|b")).Statuses[0]
+		at := envoyAsks(t, callers[1], look).Statuses[0]
 		return at.CurrentLimit.RequestsPerUnit == 100 && at.LimitRemaining > 90
 	}, servertest.Patience, 10*time.Millisecond)
 
@@ -401,4 +405,60 @@ func TestTheFileOfDeployLimitsLoginsWhateverTheQuery(t *testing.T) {
 	}
 	assert.Equal(t, rls.RateLimitResponse_OVER_LIMIT, ask("/login"))
 	assert.Equal(t, rls.RateLimitResponse_OK, ask("/"))
+}
+
+// What a language model's answer has cost is known when it has been sent. So Envoy, as
+// its AI Gateway tells it to, asks with 0 first and debits the tokens afterwards, whatever
+// is left. Then 4 answers of 300 tokens fit a limit of 1,000, and nothing is free.
+func TestTokensThatAreDebitedAfterwards(t *testing.T) {
+	t.Parallel()
+	const file = `
+domain: shop
+descriptors:
+  - {key: fixed, rate_limit: {unit: day, requests_per_unit: 1000}}
+  - {key: sliding, rate_limit: {unit: day, requests_per_unit: 1000}, metadata: {weir: {algorithm: sliding_window, count_denied: true}}}
+  - {key: strict, rate_limit: {unit: day, requests_per_unit: 1000}, metadata: {weir: {algorithm: sliding_window, estimate: strict, count_denied: true}}}
+  - {key: token, rate_limit: {unit: day, requests_per_unit: 1000}, metadata: {weir: {algorithm: token_bucket, count_denied: true}}}
+  - {key: leaky, rate_limit: {unit: day, requests_per_unit: 1000}, metadata: {weir: {algorithm: leaky_bucket, count_denied: true}}}
+  - {key: log, rate_limit: {unit: day, requests_per_unit: 1000}, metadata: {weir: {algorithm: sliding_log, count_denied: true}}}
+  - {key: counting, rate_limit: {unit: day, requests_per_unit: 1000}, metadata: {weir: {algorithm: sliding_log, entries: 32, count_denied: true}}}
+  - {key: admitted, rate_limit: {unit: day, requests_per_unit: 1000}, metadata: {weir: {count_denied: false}}}
+  - {key: bucket, rate_limit: {unit: day, requests_per_unit: 1000}, metadata: {weir: {algorithm: token_bucket}}}
+`
+	m := memcachedtest.Start(t)
+	processes := startProcesses(t, []string{m.Addr, m.Addr}, "-grpc-listen", "127.0.0.1:0", "-envoy-config", servertest.WriteFile(t, "shop.yaml", file))
+	var clients []rls.RateLimitServiceClient
+	for _, p := range processes {
+		clients = append(clients, dialGRPC(t, p.log, insecure.NewCredentials()))
+	}
+	served := func(key, user string, tokens uint64) (n int) {
+		for i := range 30 {
+			d := descriptor(key, user)
+			d.HitsAddend = wrapperspb.UInt64(0)
+			if envoyAsks(t, clients[i%2], d).OverallCode == rls.RateLimitResponse_OK {
+				n++
+				d.HitsAddend = wrapperspb.UInt64(tokens)
+				envoyAsks(t, clients[(i+1)%2], d)
+			}
+		}
+		return n
+	}
+	for _, key := range []string{"fixed", "sliding", "strict", "token", "leaky", "log", "counting"} {
+		assert.Equal(t, 4, served(key, "a", 300), key)
+		assert.Equal(t, 1, served(key, "largest", 1_000_000_000), key)
+	}
+	for _, key := range []string{"admitted", "bucket"} {
+		assert.Equal(t, 30, served(key, "a", 300), "%s counts no cost that doesn't fit", key)
+	}
+
+	// What another limit denies counts in those that count denied requests, and in no other.
+	for range 5 {
+		large := descriptor("fixed", "b")
+		large.HitsAddend = wrapperspb.UInt64(400)
+		envoyAsks(t, clients[0], large, descriptor("token", "b"), descriptor("bucket", "b"), descriptor("admitted", "b"))
+	}
+	look := envoyAsks(t, clients[0], descriptor("token", "b"), descriptor("bucket", "b"), descriptor("admitted", "b"))
+	assert.EqualValues(t, 994, look.Statuses[0].LimitRemaining)
+	assert.EqualValues(t, 997, look.Statuses[1].LimitRemaining)
+	assert.EqualValues(t, 997, look.Statuses[2].LimitRemaining)
 }
