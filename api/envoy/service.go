@@ -48,8 +48,8 @@ const (
 type Headers string
 
 // The values of Headers: those of draft-ietf-httpapi-ratelimit-headers-11 and
-// Retry-After; or x-ratelimit-limit, -remaining and -reset of the limit with
-// the least remaining; or none.
+// Retry-After; or x-ratelimit-limit, -remaining and -reset of the last limit that
+// denies or, if none does, of one with the least remaining; or none.
 const (
 	Draft11 Headers = "draft11"
 	Legacy  Headers = "legacy"
@@ -156,8 +156,6 @@ func (c *Config) match(domain string, d *common.RateLimitDescriptor) (match, err
 		return match{}, invalid("the limit of a descriptor has the unit_multiplier %d; only 1 is possible", own.GetUnitMultiplier().GetValue())
 	case int64(own.GetRequestsPerUnit()) > limit.Most():
 		return match{}, invalid("the limit of a descriptor is %d; at most %d are possible", own.GetRequestsPerUnit(), limit.Most())
-	case len(d.GetEntries()) == 0:
-		return match{}, nil
 	}
 	rule := &Rule{Unit: unit, Limit: *limit}
 	rule.Limit.Name, rule.Limit.Limit = string(unit), int64(own.GetRequestsPerUnit())
@@ -282,7 +280,9 @@ func (s *Service) respond(q *question, allowed bool, header http.Header) *rls.Ra
 		r.OverallCode = rls.RateLimitResponse_OVER_LIMIT
 	}
 	all := make([]descriptorStatus, len(q.parts))
+	// As with envoyproxy/ratelimit: the last that denies all, else the first with least left.
 	var nearest *rls.RateLimitResponse_DescriptorStatus
+	least := uint32(math.MaxUint32)
 	for i := range q.parts {
 		p, at := &q.parts[i], &all[i]
 		at.Code = rls.RateLimitResponse_OK
@@ -300,8 +300,12 @@ func (s *Service) respond(q *question, allowed bool, header http.Header) *rls.Ra
 		if l := p.check.Leniency; !p.check.Allowed && l != policy.Shadow && l != policy.ShadowQuota {
 			at.Code = rls.RateLimitResponse_OVER_LIMIT
 		}
-		if nearest == nil || nearer(r.Statuses[i], nearest) {
-			nearest = r.Statuses[i]
+		left := at.LimitRemaining
+		if !p.check.Allowed { // though a smaller cost may fit
+			left = 0
+		}
+		if left < least || !p.check.Allowed && p.check.Leniency == policy.Strict {
+			nearest, least = r.Statuses[i], left
 		}
 	}
 	switch {
@@ -323,13 +327,4 @@ func (s *Service) respond(q *question, allowed bool, header http.Header) *rls.Ra
 		add("x-ratelimit-reset", uint64(nearest.DurationUntilReset.Seconds))
 	}
 	return r
-}
-
-// nearer reports whether a is nearer to its limit than b: it denies, or has less
-// remaining.
-func nearer(a, b *rls.RateLimitResponse_DescriptorStatus) bool {
-	if a.Code != b.Code {
-		return a.Code == rls.RateLimitResponse_OVER_LIMIT
-	}
-	return a.LimitRemaining < b.LimitRemaining
 }

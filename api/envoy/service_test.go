@@ -76,6 +76,29 @@ func TestLegacyHeaders(t *testing.T) {
 	assert.Empty(t, headersOf(f.ask(t, entries("none", ""))))
 }
 
+// Of several limits that deny, the headers are those of the last, but of none that is lenient.
+func TestLegacyHeadersOfSeveralThatDeny(t *testing.T) {
+	t.Parallel()
+	minute, hour, day, lenient := limited("minute", "", 1), limited("hour", "", 1), limited("day", "", 1), limited("lenient", "", 1)
+	hour.Rule.Unit, day.Rule.Unit = "hour", "day"
+	lenient.Rule.Limit.Leniency = policy.Quota
+	f := serve(t, Legacy, true, minute, hour, day, lenient, limited("wide", "", 10))
+	f.time = epoch.Add(9 * time.Second)
+	reset := func(keys ...string) string {
+		var all []*common.RateLimitDescriptor
+		for _, key := range keys {
+			all = append(all, entries(key, "a"))
+		}
+		f.ask(t, all...)
+		return headersOf(f.ask(t, all...))["x-ratelimit-reset"]
+	}
+	assert.Equal(t, "86391", reset("minute", "hour", "day"))
+	assert.Equal(t, "3591", reset("day", "hour", "wide"))
+	assert.Equal(t, "3591", reset("lenient", "hour"))
+	assert.Equal(t, "51", reset("hour", "minute", "lenient"))
+	assert.Equal(t, "51", reset("lenient", "wide"), "nobody denies: the one with least left")
+}
+
 // If one descriptor denies, the others haven't been taken from.
 func TestDescriptorsAreDecidedAsOne(t *testing.T) {
 	t.Parallel()
@@ -347,6 +370,9 @@ func TestLimitOverride(t *testing.T) {
 	at := f.ask(t, d).Statuses[0]
 	assert.EqualValues(t, 2, at.LimitRemaining)
 	assert.Equal(t, rls.RateLimitResponse_RateLimit_HOUR, at.CurrentLimit.Unit)
+	bare := &common.RateLimitDescriptor{Limit: &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 2, Unit: typev3.RateLimitUnit_HOUR}}
+	f.ask(t, bare)
+	assert.EqualValues(t, 0, f.ask(t, bare).Statuses[0].LimitRemaining, "without entries it counts for the domain")
 	d.Limit.RequestsPerUnit = 0
 	assert.Equal(t, over, f.ask(t, d).OverallCode)
 	d.Limit.Unit = typev3.RateLimitUnit_UNKNOWN
