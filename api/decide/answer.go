@@ -91,7 +91,7 @@ func (a *Answer) ask(ctx context.Context, now time.Time, limits []LimitCheck) {
 // end notes what a Take of r by l, a limit of p, returned, and reports whether the
 // limits after it needn't be asked.
 func (l *LimitCheck) end(p *policy.Policy, d counters.Decision, err error, r counters.Request) bool {
-	if err != nil && p.OnStoreError == policy.StoreErrorLocal {
+	if err != nil && l.onStoreError(p) == policy.StoreErrorLocal {
 		l.Degraded = err
 		d, err = l.Limiter.TakeLocal(r, err)
 	}
@@ -112,7 +112,7 @@ func (l *LimitCheck) record(p *policy.Policy, d counters.Decision, err error, r 
 		return
 	}
 	l.Degraded = err
-	local := p.OnStoreError == policy.StoreErrorLocal
+	local := l.onStoreError(p) == policy.StoreErrorLocal
 	d, known := l.Limiter.Recall(r)
 	if l.decided = local || known && !d.Allowed; l.decided && known {
 		l.Decision = d
@@ -121,9 +121,13 @@ func (l *LimitCheck) record(p *policy.Policy, d counters.Decision, err error, r 
 	}
 }
 
+func (l *LimitCheck) onStoreError(p *policy.Policy) policy.OnStoreError {
+	return cmp.Or(l.OnStoreError, p.OnStoreError)
+}
+
 // undecided reports whether l was asked in vain and its policy, p, denies then.
 func (l *LimitCheck) undecided(p *policy.Policy) bool {
-	return !l.decided && p.OnStoreError == policy.StoreErrorDeny
+	return !l.decided && l.onStoreError(p) == policy.StoreErrorDeny
 }
 
 // denies reports whether l, a limit of p, denies whatever other limits do.

@@ -222,9 +222,9 @@ func (d *Decider) Peek(ctx context.Context, client string, now time.Time) (*Answ
 		l := &a.Limits[i]
 		l.look(ctx, d.Policy, now)
 		a.Allowed = a.Allowed && (l.Allowed || l.Leniency == policy.Shadow || l.Leniency == policy.ShadowQuota)
-		unknown = unknown || !l.decided
+		unknown = unknown || l.undecided(d.Policy)
 	}
-	if unknown && d.OnStoreError == policy.StoreErrorDeny {
+	if unknown {
 		if !d.Shadow {
 			return nil, refused(a)
 		}

@@ -21,7 +21,7 @@ import (
 // TakeLimits consumes the costs of checks of single limits, which no policy has to
 // have, or of none of them, answers in each and reports whether they are admitted.
 // Where denied requests count they do in each limit, whatever becomes of the others. Of its
-// policy it needs Name, CountDenied and OnStoreError, which must not be StoreErrorDeny. It takes no longer than the store timeout. Unless h is nil, it gets
+// policy it needs Name, CountDenied, OnStoreError and Shadow. What on_store_error refuses is denied. It takes no longer than the store timeout. Unless h is nil, it gets
 // the headers that the check of a policy with these limits would have. A check whose
 // cost is above the limit is denied, and has to wait until its limit is unused, as
 // far as anybody can tell.
@@ -45,12 +45,15 @@ func (d *Decider) takeLimits(checks []LimitCheck, h map[string][]string, now tim
 		a.ask(&a.deadline, now, a.Limits)
 		a.settle(&a.deadline, now)
 	} else {
-		_ = decideJointly(&a.deadline, now, d.StoreTimeout, []*Answer{a}) // nothing is refused
+		_ = decideJointly(&a.deadline, now, d.StoreTimeout, []*Answer{a}) // what is refused is denied below
 	}
 	if h != nil {
 		a.SetHeaders(h, nil)
 	}
 	for i := range checks {
+		if c := &checks[i]; c.asked && c.undecided(d.Policy) {
+			c.Decision = counters.Decision{}
+		}
 		a.Denied = a.Denied || !checks[i].Allowed
 	}
 	d.observer.Decided(a, now, d.Now().Sub(now))

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"weir/api/policy"
 )
@@ -99,6 +100,8 @@ type Rule struct {
 	// Name is what Replaces of other rules call this one; or "".
 	Name     string
 	Replaces []string
+	// Metadata is what answers may say of the rule; nil if it has none.
+	Metadata *structpb.Struct
 }
 
 // Bind makes limiter decide for the rule, unless its limit is 0: then all is

@@ -114,11 +114,11 @@ func serve(t testing.TB, headers Headers, countDenied bool, descriptors ...*Desc
 	shared := &policy.Policy{Name: PolicyName, OnStoreError: policy.StoreErrorLocal, CountDenied: countDenied}
 	checks := metrics.LimitChecks(shared, nil, telemetry.Listeners{})
 	key := receipt.NewKey(nil)
-	f.Service = NewService(headers, func() *receipt.Key { return key })
+	f.Service = NewService(headers, false, func() *receipt.Key { return key })
 	f.SetConfig(c, decide.NewDecider(decide.Config{
 		StoreTimeout: time.Minute, Now: f.now, Claims: decide.Claims{Store: store, KeyPrefix: counters.DefaultKeyPrefix, Late: new(counters.Group)},
 	}, shared, checks), func(limit string) { metrics.LimitDenied(PolicyName, limit) })
-	f.server = NewServer(f.Service, nil, slog.New(slog.DiscardHandler))
+	f.server = NewServer(f.Service, nil, 0, 0, slog.New(slog.DiscardHandler))
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	served := make(chan error, 1)

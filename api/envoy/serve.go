@@ -47,13 +47,16 @@ type Server struct {
 }
 
 // NewServer returns a server that isn't listening. It serves without TLS if
-// config is nil. Panics of s go to log.
-func NewServer(s *Service, config *tls.Config, log *slog.Logger) *Server {
+// config is nil. A connection that is older than age, a tenth more or less, gets no more
+// requests, and is closed when those under way are answered, or after grace; 0 is any age.
+// Panics of s go to log.
+func NewServer(s *Service, config *tls.Config, age, grace time.Duration, log *slog.Logger) *Server {
 	options := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxMessageBytes),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: age, MaxConnectionAgeGrace: grace}),
 		grpc.WaitForHandlers(true),
 		grpc.NumStreamWorkers(workers),
 		grpc.UnaryInterceptor(recovering(log)),

@@ -14,6 +14,7 @@ import (
 	"context"
 	"math"
 	"net/http"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -34,7 +35,7 @@ import (
 )
 
 // MaxDescriptors is how many descriptors a request may have.
-const MaxDescriptors = 1000
+const MaxDescriptors = 10_000
 
 // maxNamed is how many limits have a name of their own in the metrics, and
 // maxNameBytes how long it may be; the others share one.
@@ -47,14 +48,35 @@ const (
 // Headers are those that a response has Envoy add to what it answers.
 type Headers string
 
-// The values of Headers: those of draft-ietf-httpapi-ratelimit-headers-11 and
-// Retry-After; or x-ratelimit-limit, -remaining and -reset of the last limit that
-// denies or, if none does, of one with the least remaining; or none.
+// The values of Headers that are words: those of draft-ietf-httpapi-ratelimit-headers-11
+// and Retry-After; or x-ratelimit-limit, -remaining and -reset of the last limit that
+// denies or, if none does, of one with the least remaining; or none. Others are three names
+// for the same as Legacy, with commas between them.
 const (
 	Draft11 Headers = "draft11"
 	Legacy  Headers = "legacy"
 	Off     Headers = "off"
 )
+
+// names returns how limit, remaining and reset are called, or nil if they aren't sent.
+func (h Headers) names() []string {
+	switch h {
+	case Draft11, Off:
+		return nil
+	case Legacy:
+		return []string{"x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"}
+	}
+	return strings.Split(string(h), ",")
+}
+
+// Valid reports whether h are headers.
+func (h Headers) Valid() bool {
+	names := h.names()
+	return names == nil || len(names) == 3 && !slices.ContainsFunc(names, func(name string) bool { return !headerName.MatchString(name) })
+}
+
+// headerName matches what HTTP allows in the name of a header.
+var headerName = regexp.MustCompile("^[0-9A-Za-z!#$%&'*+.^_`|~-]+$")
 
 // draft11 are the headers of Draft11, and how an http.Header writes them.
 var draft11 = []struct{ name, canonical string }{
@@ -65,9 +87,11 @@ var draft11 = []struct{ name, canonical string }{
 // concurrent use.
 type Service struct {
 	rls.UnimplementedRateLimitServiceServer
-	headers Headers
-	key     func() *receipt.Key
-	active  atomic.Pointer[active]
+	headers  Headers
+	three    []string // names of headers, unless they are Draft11 or Off
+	metadata bool
+	key      func() *receipt.Key
+	active   atomic.Pointer[active]
 
 	mu    sync.Mutex
 	named map[string]struct{} // limits that have a name in the metrics
@@ -80,10 +104,11 @@ type active struct {
 	denied  func(limit string)
 }
 
-// NewService returns a service that answers when SetConfig has said by what. Reservations
-// are receipts of the key, which may change.
-func NewService(headers Headers, key func() *receipt.Key) *Service {
-	return &Service{headers: headers, key: key, named: make(map[string]struct{})}
+// NewService returns a service that answers when SetConfig has said by what, with headers
+// and, if metadata is set, with what Envoy then knows of a request. Reservations are receipts
+// of the key, which may change.
+func NewService(headers Headers, metadata bool, key func() *receipt.Key) *Service {
+	return &Service{headers: headers, three: headers.names(), metadata: metadata, key: key, named: make(map[string]struct{})}
 }
 
 // SetConfig makes the service answer by c. The limits are decided by d, and denied is
@@ -121,7 +146,11 @@ func (s *Service) ShouldRateLimit(ctx context.Context, r *rls.RateLimitRequest) 
 		now.decider.GiveBack(q.returns)
 	}
 	s.countDenials(&q, now.denied)
-	return s.respond(&q, allowed, header), nil
+	response := s.respond(&q, allowed, header)
+	if s.metadata {
+		response.DynamicMetadata = q.metadata(r, response)
+	}
+	return response, nil
 }
 
 func validate(r *rls.RateLimitRequest) error {
@@ -318,13 +347,12 @@ func (s *Service) respond(q *question, allowed bool, header http.Header) *rls.Ra
 				r.ResponseHeadersToAdd = append(r.ResponseHeadersToAdd, &values[i])
 			}
 		}
-	case s.headers == Legacy && nearest != nil:
-		add := func(name string, value uint64) {
-			r.ResponseHeadersToAdd = append(r.ResponseHeadersToAdd, &core.HeaderValue{Key: name, Value: strconv.FormatUint(value, 10)})
+	case s.three != nil && nearest != nil:
+		for i, value := range []uint64{
+			uint64(nearest.CurrentLimit.RequestsPerUnit), uint64(nearest.LimitRemaining), uint64(nearest.DurationUntilReset.Seconds),
+		} {
+			r.ResponseHeadersToAdd = append(r.ResponseHeadersToAdd, &core.HeaderValue{Key: s.three[i], Value: strconv.FormatUint(value, 10)})
 		}
-		add("x-ratelimit-limit", uint64(nearest.CurrentLimit.RequestsPerUnit))
-		add("x-ratelimit-remaining", uint64(nearest.LimitRemaining))
-		add("x-ratelimit-reset", uint64(nearest.DurationUntilReset.Seconds))
 	}
 	return r
 }

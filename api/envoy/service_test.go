@@ -21,6 +21,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"weir/api/policy"
@@ -97,6 +98,53 @@ func TestLegacyHeadersOfSeveralThatDeny(t *testing.T) {
 	assert.Equal(t, "3591", reset("lenient", "hour"))
 	assert.Equal(t, "51", reset("hour", "minute", "lenient"))
 	assert.Equal(t, "51", reset("lenient", "wide"), "nobody denies: the one with least left")
+}
+
+func TestHeadersHaveTheNamesThatAreGiven(t *testing.T) {
+	t.Parallel()
+	f := serve(t, "RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset", true, limited("user", "", 2))
+	assert.Equal(t, map[string]string{"RateLimit-Limit": "2", "RateLimit-Remaining": "1", "RateLimit-Reset": "60"}, headersOf(f.ask(t, entries("user", "a"))))
+	for _, wrong := range []Headers{"", "A,B", "A,B,", "A,B,C,D", "A,B,C D"} {
+		assert.False(t, wrong.Valid(), wrong)
+	}
+}
+
+// Filters behind this one are told what was asked, and what the files say of the limits
+// that admit: of several that say something, the first.
+func TestDynamicMetadata(t *testing.T) {
+	t.Parallel()
+	metadata := func(of map[string]any) *structpb.Struct {
+		s, err := structpb.NewStruct(of)
+		require.NoError(t, err)
+		return s
+	}
+	one, two, none := limited("one", "", 1), limited("two", "", 2), limited("none", "", 3)
+	one.Rule.Metadata = metadata(map[string]any{"backend": "one", "all": map[string]any{"one": true}})
+	two.Rule.Metadata = metadata(map[string]any{"backend": "two", "all": map[string]any{"two": 2.0, "one": false}})
+	one.Rule.Limit.Leniency, two.Rule.Limit.Leniency = policy.Quota, policy.Quota
+	f := serve(t, Off, true, one, two, none)
+	f.Service.metadata = true
+	second := entries("two", "b")
+	second.HitsAddend = wrapperspb.UInt64(1)
+	own := entries("three", "c")
+	own.Limit = &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 9, Unit: typev3.RateLimitUnit_DAY}
+	ask := func() map[string]any {
+		r, err := f.RateLimitServiceClient.ShouldRateLimit(t.Context(), &rls.RateLimitRequest{
+			Domain: "d", HitsAddend: 1, Descriptors: []*common.RateLimitDescriptor{entries("one", "a", "x", ""), entries("one", "a"), second, own},
+		})
+		require.NoError(t, err)
+		return r.DynamicMetadata.AsMap()
+	}
+	first := ask()
+	assert.Equal(t, "d", first["domain"])
+	assert.EqualValues(t, 1, first["hitsAddend"])
+	asked := first["descriptors"].([]any)
+	assert.Equal(t, map[string]any{"entries": []any{"one=a", "x="}}, asked[0])
+	assert.Equal(t, map[string]any{"entries": []any{"two=b"}, "hitsAddend": 1.0}, asked[2])
+	assert.Regexp(t, `^requests_per_unit:9 +unit:DAY$`, asked[3].(map[string]any)["limit"])
+	assert.Equal(t, map[string]any{"backend": "one", "all": map[string]any{"one": true, "two": 2.0}}, first["metadata"])
+	assert.Equal(t, map[string]any{"backend": "two", "all": map[string]any{"two": 2.0, "one": false}}, ask()["metadata"], "the first denies")
+	assert.NotContains(t, ask(), "metadata")
 }
 
 // If one descriptor denies, the others haven't been taken from.
@@ -402,7 +450,7 @@ func TestWrongRequests(t *testing.T) {
 		"no descriptors":  {&rls.RateLimitRequest{Domain: "d"}, codes.InvalidArgument},
 		"unknown domain":  {&rls.RateLimitRequest{Domain: "other", Descriptors: many(1)}, codes.OK},
 		"no entries":      {&rls.RateLimitRequest{Domain: "d", Descriptors: []*common.RateLimitDescriptor{{}}}, codes.OK},
-		"too many":        {&rls.RateLimitRequest{Domain: "d", Descriptors: many(10_000)}, codes.InvalidArgument},
+		"too many":        {&rls.RateLimitRequest{Domain: "d", Descriptors: many(10_001)}, codes.InvalidArgument},
 		"too many hits":   {&rls.RateLimitRequest{Domain: "d", Descriptors: []*common.RateLimitDescriptor{large}}, codes.InvalidArgument},
 		"huge descriptor": {&rls.RateLimitRequest{Domain: "d", Descriptors: []*common.RateLimitDescriptor{entries("user", strings.Repeat("x", 1<<20))}}, codes.OK},
 		"huge message":    {&rls.RateLimitRequest{Domain: "d", Descriptors: []*common.RateLimitDescriptor{entries("user", strings.Repeat("x", 5<<20))}}, codes.ResourceExhausted},
@@ -504,5 +552,26 @@ func BenchmarkShouldRateLimit(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// As many descriptors as a request may have are decided, be they of one client or of many.
+func TestAsManyDescriptorsAsThereMayBe(t *testing.T) {
+	t.Parallel()
+	f := serve(t, Off, true, limited("user", "", 20_000))
+	var same, apart []*common.RateLimitDescriptor
+	for i := range MaxDescriptors {
+		same, apart = append(same, entries("user", "a")), append(apart, entries("user", fmt.Sprint(i)))
+	}
+	for name, all := range map[string][]*common.RateLimitDescriptor{"same": same, "apart": apart} {
+		began := time.Now()
+		r := f.ask(t, all...)
+		t.Logf("%s: %v", name, time.Since(began))
+		assert.Equal(t, ok, r.OverallCode)
+		least := uint32(math.MaxUint32)
+		for _, s := range r.Statuses {
+			least = min(least, s.LimitRemaining)
+		}
+		assert.EqualValues(t, map[string]int{"same": 10_000, "apart": 19_999}[name], least)
 	}
 }

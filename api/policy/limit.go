@@ -45,6 +45,18 @@ type Limiter interface {
 	Forget(client string)
 }
 
+// OnStoreError says what a policy answers when the store can't decide. A client
+// that the process knows to be over its limit is denied in any case.
+type OnStoreError string
+
+// The values of OnStoreError: the process limits by itself, or allows, or
+// denies with status 503, in forward auth with the policy's AuthDenyStatus.
+const (
+	StoreErrorLocal OnStoreError = "local"
+	StoreErrorAllow OnStoreError = "allow"
+	StoreErrorDeny  OnStoreError = "deny"
+)
+
 // A Limit is one limit of a policy.
 type Limit struct {
 	Name      string
@@ -80,6 +92,8 @@ type Limit struct {
 	// CountDenied makes denied requests count in this limit of a Finder, whatever becomes
 	// of the other limits that a request asks; in other policies the Policy says so.
 	CountDenied bool
+	// OnStoreError is that of a limit of a Finder; "" means the policy's.
+	OnStoreError OnStoreError
 	// Drains says that what is in use drains at the rate of the limit.
 	Drains bool
 	// Limiter decides for this limit. It must not be nil.

@@ -10,18 +10,6 @@ import (
 	"time"
 )
 
-// OnStoreError says what a policy answers when the store can't decide. A client
-// that the process knows to be over its limit is denied in any case.
-type OnStoreError string
-
-// The values of OnStoreError: the process limits by itself, or allows, or
-// denies with status 503, in forward auth with the policy's AuthDenyStatus.
-const (
-	StoreErrorLocal OnStoreError = "local"
-	StoreErrorAllow OnStoreError = "allow"
-	StoreErrorDeny  OnStoreError = "deny"
-)
-
 // An Identifier finds the client of a request that a proxy asks about: the
 // value of Header or, when Header is empty, the IP address of the request.
 type Identifier struct {

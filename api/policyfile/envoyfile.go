@@ -12,8 +12,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"weir/api/envoy"
 	"weir/api/policy"
@@ -76,27 +78,46 @@ func filesBelow(folder string) (names []string, err error) {
 	return names, err
 }
 
-// EnvoyDefaults are what limits have that don't say otherwise.
-type EnvoyDefaults struct {
+// EnvoyOptions say what the files don't.
+type EnvoyOptions struct {
+	// Algorithm is that of limits that name none.
 	Algorithm string
 	// CountDenied makes denied requests count in limits that aren't a fixed_window, in
 	// which they always do, as with envoyproxy/ratelimit.
 	CountDenied bool
+	// OnStoreError is that of limits that don't say otherwise.
+	OnStoreError policy.OnStoreError
+	// Mode is what becomes of denials.
+	Mode EnvoyMode
 }
+
+// An EnvoyMode says what the denials of all limits do. The zero value is EnvoyEnforce.
+type EnvoyMode string
+
+// The values of EnvoyMode: a denial denies; or nothing does, as in a policy in shadow
+// mode; or every limit is a quota, so that a request is denied if all its limits deny.
+const (
+	EnvoyEnforce EnvoyMode = "enforce"
+	EnvoyShadow  EnvoyMode = "shadow"
+	EnvoyQuota   EnvoyMode = "quota"
+)
 
 // ParseEnvoy returns what the files say together, without limiters. The error names each
 // mistake with its line; then there is no configuration.
-func ParseEnvoy(files []EnvoyFile, defaults EnvoyDefaults) (*envoy.Config, error) {
+func ParseEnvoy(files []EnvoyFile, options EnvoyOptions) (*envoy.Config, error) {
 	config := &envoy.Config{Domains: make(map[string]*envoy.Descriptor), Default: make(map[envoy.Unit]*policy.Limit)}
 	var errs []error
-	own := &envoyReader{defaults: defaults} // limits that requests bring
+	own := &envoyReader{options: options} // limits that requests bring
 	for _, unit := range envoy.Units {
 		l := policy.Limit{Name: string(unit), Limit: 1, Window: unit.Window()}
+		if options.Mode == EnvoyQuota {
+			l.Leniency = policy.Quota
+		}
 		own.complete(&l, &yaml.Node{}, map[string]*yaml.Node{})
 		config.Default[unit] = &l
 	}
 	for _, file := range files {
-		r := &envoyReader{policyReader: policyReader{yamlReader{name: file.Name}}, defaults: defaults}
+		r := &envoyReader{policyReader: policyReader{yamlReader{name: file.Name}}, options: options}
 		r.read(config, file.Data)
 		errs = append(errs, r.errs...)
 	}
@@ -109,7 +130,7 @@ func ParseEnvoy(files []EnvoyFile, defaults EnvoyDefaults) (*envoy.Config, error
 // An envoyReader reads descriptors from the nodes of a file.
 type envoyReader struct {
 	policyReader
-	defaults    EnvoyDefaults
+	options     EnvoyOptions
 	descriptors int // that were read
 }
 
@@ -133,18 +154,22 @@ func (r *envoyReader) read(config *envoy.Config, data []byte) {
 		return
 	}
 	node := document.Content[0]
-	domain, root := "", new(envoy.Descriptor)
-	values := r.object(node, "the file",
-		r.anyText("domain", &domain),
-		yamlKey{"descriptors", func(n *yaml.Node) { r.list(n, root, nil) }})
-	switch {
-	case values == nil:
-	case domain == "":
+	domain := ""
+	values := r.object(node, "the file", r.anyText("domain", &domain), yamlKey{"descriptors", func(*yaml.Node) {}})
+	if values == nil {
+		return
+	}
+	if domain == "" {
 		r.fail(node, "domain is missing; it is what Envoy sends as the domain of its rate limit filter")
-	case config.Domains[domain] != nil:
-		r.fail(values["domain"], "another file has the domain %q already; a domain is in one file", domain)
-	default:
+	}
+	// Files of one domain are read as one.
+	root := config.Domains[domain]
+	if root == nil {
+		root = new(envoy.Descriptor)
 		config.Domains[domain] = root
+	}
+	if n := values["descriptors"]; n != nil {
+		r.list(n, root, nil)
 	}
 }
 
@@ -203,6 +228,8 @@ func (r *envoyReader) descriptor(n *yaml.Node, parent *envoy.Descriptor, path []
 	path = append(slices.Clone(path), name)
 	if limit := values["rate_limit"]; limit != nil && limit.Tag != "!!null" {
 		d.Rule = r.rule(limit, values["metadata"], path)
+		d.Rule.Metadata = r.metadata(values["metadata"])
+		quota = quota || r.options.Mode == EnvoyQuota
 		switch {
 		case shadow && quota:
 			d.Rule.Limit.Leniency = policy.ShadowQuota
@@ -269,16 +296,16 @@ func (r *envoyReader) rule(n, metadata *yaml.Node, path []string) *envoy.Rule {
 // optionKeys are the keys of a limit that say how it limits.
 func (r *envoyReader) optionKeys(l *policy.Limit) []yamlKey {
 	keys := slices.DeleteFunc(r.limitKeys(l), func(k yamlKey) bool { return k.name == "name" || k.name == "limit" || k.name == "window" })
-	return append(keys, r.boolean("count_denied", &l.CountDenied))
+	return append(keys, r.boolean("count_denied", &l.CountDenied), r.onStoreError(&l.OnStoreError))
 }
 
 // complete is that of a policy's limit, with the default for the algorithm, and
 // for a limit that bans.
 func (r *envoyReader) complete(l *policy.Limit, n *yaml.Node, values map[string]*yaml.Node) {
-	l.Algorithm = cmp.Or(l.Algorithm, r.defaults.Algorithm)
+	l.Algorithm = cmp.Or(l.Algorithm, r.options.Algorithm)
 	leases := findAlgorithm(l).leases
 	if says := values["count_denied"]; says == nil {
-		l.CountDenied = !leases && (l.Algorithm == fixedWindow || r.defaults.CountDenied)
+		l.CountDenied = !leases && (l.Algorithm == fixedWindow || r.options.CountDenied)
 	} else if leases && l.CountDenied {
 		r.fail(says, "count_denied is not for a %s, as what is denied isn't under way", l.Algorithm)
 	}
@@ -299,6 +326,46 @@ func (r *envoyReader) weir(metadata *yaml.Node) (options *yaml.Node) {
 		}
 	})
 	return options
+}
+
+// metadata returns what answers may say of a limit, or nil.
+func (r *envoyReader) metadata(n *yaml.Node) *structpb.Struct {
+	if n == nil || n.Tag == "!!null" {
+		return nil
+	}
+	var value any
+	err := n.Decode(&value)
+	if err == nil {
+		var s *structpb.Value
+		if s, err = structpb.NewValue(inJSON(value)); err == nil {
+			return s.GetStructValue()
+		}
+	}
+	r.fail(n, "metadata: %v", err)
+	return nil
+}
+
+// inJSON returns a value of YAML as one that JSON can have.
+func inJSON(value any) any {
+	switch v := value.(type) {
+	case map[string]any:
+		for key := range v {
+			v[key] = inJSON(v[key])
+		}
+	case map[any]any:
+		object := make(map[string]any, len(v))
+		for key := range v {
+			object[fmt.Sprint(key)] = inJSON(v[key])
+		}
+		return object
+	case []any:
+		for i := range v {
+			v[i] = inJSON(v[i])
+		}
+	case time.Time:
+		return v.Format(time.RFC3339Nano)
+	}
+	return value
 }
 
 func (r *envoyReader) replaces(n *yaml.Node, rule *envoy.Rule) {
@@ -346,14 +413,14 @@ func headerName(path []string) string {
 // EnvoyPolicy returns a policy with a limit for each way in which the rules of
 // a configuration count, and a function that gives the rules the limiters that
 // these have by then.
-func EnvoyPolicy(config *envoy.Config) (*policy.Policy, func()) {
-	p := &policy.Policy{Name: envoy.PolicyName, OnStoreError: policy.StoreErrorLocal, Finder: config}
+func EnvoyPolicy(config *envoy.Config, options EnvoyOptions) (*policy.Policy, func()) {
+	p := &policy.Policy{Name: envoy.PolicyName, OnStoreError: options.OnStoreError, Shadow: options.Mode == EnvoyShadow, Finder: config}
 	config.List()
 	places := make(map[string]int) // in p.Limits
 	place := func(l *policy.Limit, unit envoy.Unit) int {
 		shape := *l
 		shape.Name, shape.Limit, shape.Limiter = storedName(l, unit), max(1, l.Limit), nil
-		shape.Pattern, shape.Leniency = "", policy.Strict
+		shape.Pattern, shape.Leniency, shape.OnStoreError = "", policy.Strict, ""
 		i, ok := places[shape.Name]
 		if !ok {
 			i = len(p.Limits)

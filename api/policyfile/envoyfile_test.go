@@ -18,7 +18,7 @@ import (
 // envoyRules returns the rules of a file by the name that headers give them.
 func envoyRules(t *testing.T, text string) map[string]*envoy.Rule {
 	t.Helper()
-	config, err := ParseEnvoy([]EnvoyFile{{"f.yaml", []byte(text)}}, EnvoyDefaults{Algorithm: "fixed_window"})
+	config, err := ParseEnvoy([]EnvoyFile{{"f.yaml", []byte(text)}}, EnvoyOptions{Algorithm: "fixed_window"})
 	require.NoError(t, err)
 	rules := map[string]*envoy.Rule{}
 	config.EachRule(func(r *envoy.Rule, _ string) { rules[r.Limit.Name] = r })
@@ -84,9 +84,9 @@ descriptors:
   - {key: g, rate_limit: {unit: day, requests_per_unit: 10}, metadata: {weir: {algorithm: token_bucket, count_denied: true}}}
   - {key: h, rate_limit: {unit: day, requests_per_unit: 10}, metadata: {weir: {count_denied: false}}}
   - {key: i, rate_limit: {unit: day, requests_per_unit: 10}, metadata: {weir: {count_denied: true}}}
-`)}}, EnvoyDefaults{Algorithm: "fixed_window"})
+`)}}, EnvoyOptions{Algorithm: "fixed_window"})
 	require.NoError(t, err)
-	shared, _ := EnvoyPolicy(config)
+	shared, _ := EnvoyPolicy(config, EnvoyOptions{})
 	var names []string
 	for _, l := range shared.Limits[len(envoy.Units):] {
 		names = append(names, l.Name)
@@ -99,7 +99,7 @@ func TestTheFileOfDeployIsRight(t *testing.T) {
 	t.Parallel()
 	files, err := ReadEnvoy("../../deploy/envoy/limits.yaml")
 	require.NoError(t, err)
-	_, err = ParseEnvoy(files, EnvoyDefaults{Algorithm: "fixed_window"})
+	_, err = ParseEnvoy(files, EnvoyOptions{Algorithm: "fixed_window"})
 	require.NoError(t, err)
 }
 
@@ -113,7 +113,8 @@ func TestEnvoyFileMistakes(t *testing.T) {
 		"empty":            {[]string{""}, []string{"0.yaml: the file is empty; it needs the key domain"}},
 		"no domain":        {[]string{"descriptors: []"}, []string{"0.yaml:1: domain is missing"}},
 		"not YAML":         {[]string{"domain: [a"}, []string{"0.yaml:1"}},
-		"two domains":      {[]string{"domain: a", "\ndomain: a"}, []string{`1.yaml:2: another file has the domain "a" already`}},
+		"twice in files":   {[]string{"domain: a\ndescriptors: [{key: b}]", "domain: a\ndescriptors: [{key: b}]"}, []string{`1.yaml:2: the list has a descriptor "b" already`}},
+		"metadata":         {[]string{"domain: a\ndescriptors:\n- key: b\n  rate_limit: {unit: day}\n  metadata: {x: [!!binary gA==]}"}, []string{"0.yaml:5: metadata: "}},
 		"two documents":    {[]string{"domain: a\n---\ndomain: b"}, []string{"0.yaml:2: a second document"}},
 		"unknown":          {[]string{"domain: a\ndescriptors:\n- key: b\n  rate_limits: {}"}, []string{`0.yaml:4: a descriptor has no key "rate_limits"`}},
 		"no key":           {[]string{"domain: a\ndescriptors:\n- value: b"}, []string{"0.yaml:3: the descriptor has no key"}},
@@ -140,7 +141,7 @@ func TestEnvoyFileMistakes(t *testing.T) {
 		for i, text := range test.files {
 			files = append(files, EnvoyFile{string(rune('0'+i)) + ".yaml", []byte(text)})
 		}
-		_, err := ParseEnvoy(files, EnvoyDefaults{Algorithm: "fixed_window"})
+		_, err := ParseEnvoy(files, EnvoyOptions{Algorithm: "fixed_window"})
 		if !assert.Error(t, err, name) {
 			continue
 		}
@@ -168,7 +169,7 @@ descriptors:
   - {key: log-true, rate_limit: {unit: day, requests_per_unit: 10}, metadata: {weir: {algorithm: sliding_log, count_denied: true}}}
   - {key: log-false, rate_limit: {unit: day, requests_per_unit: 10}, metadata: {weir: {algorithm: sliding_log, count_denied: false}}}
   - {key: held, rate_limit: {unit: day, requests_per_unit: 10}, metadata: {weir: {algorithm: concurrency, lease: 10s}}}
-`)}}, EnvoyDefaults{Algorithm: "fixed_window", CountDenied: all})
+`)}}, EnvoyOptions{Algorithm: "fixed_window", CountDenied: all})
 		require.NoError(t, err)
 		var counting []string
 		config.EachRule(func(r *envoy.Rule, _ string) {
@@ -184,6 +185,37 @@ descriptors:
 	}
 }
 
+// What the options say holds for limits that don't say otherwise, and for those that
+// requests bring.
+func TestEnvoyOptions(t *testing.T) {
+	t.Parallel()
+	file := []EnvoyFile{{"f.yaml", []byte(`
+domain: shop
+descriptors:
+  - {key: plain, rate_limit: {unit: day, requests_per_unit: 10}}
+  - {key: dry, rate_limit: {unit: day, requests_per_unit: 10}, shadow_mode: true}
+  - {key: told, rate_limit: {unit: day, requests_per_unit: 10}, metadata: {weir: {on_store_error: deny}, 1: [2, {3: 2026-01-02}]}}
+`)}, {"g.yaml", []byte("domain: shop\ndescriptors: [{key: more, rate_limit: {unit: day}}]")}}
+	options := EnvoyOptions{Algorithm: "fixed_window", OnStoreError: "allow", Mode: EnvoyQuota}
+	config, err := ParseEnvoy(file, options)
+	require.NoError(t, err)
+	rules := map[string]*envoy.Rule{}
+	config.EachRule(func(r *envoy.Rule, _ string) { rules[r.Limit.Name] = r })
+	assert.Len(t, rules, 4, "files of one domain are read as one")
+	assert.Equal(t, policy.Quota, rules["plain"].Limit.Leniency)
+	assert.Equal(t, policy.ShadowQuota, rules["dry"].Limit.Leniency)
+	assert.Equal(t, policy.Quota, config.Default["day"].Leniency)
+	assert.Equal(t, policy.StoreErrorDeny, rules["told"].Limit.OnStoreError)
+	assert.Equal(t, map[string]any{"1": []any{2.0, map[string]any{"3": "2026-01-02T00:00:00Z"}}, "weir": map[string]any{"on_store_error": "deny"}},
+		rules["told"].Metadata.AsMap())
+	shared, _ := EnvoyPolicy(config, options)
+	assert.Equal(t, policy.StoreErrorAllow, shared.OnStoreError)
+	assert.Len(t, shared.Limits, len(envoy.Units), "what they do when the store fails makes no limiter another")
+	options.Mode = EnvoyShadow
+	shared, _ = EnvoyPolicy(config, options)
+	assert.True(t, shared.Shadow)
+}
+
 // Rules that count alike share a limiter, whatever their limits are.
 func TestEnvoyLimitersAreShared(t *testing.T) {
 	t.Parallel()
@@ -193,9 +225,9 @@ descriptors:
   - {key: b, rate_limit: {unit: minute, requests_per_unit: 1}}
   - {key: c, rate_limit: {unit: minute, requests_per_unit: 2}}
   - {key: d, rate_limit: {unit: minute, requests_per_unit: 3}, metadata: {weir: {algorithm: token_bucket, burst: 9}}}
-`)}}, EnvoyDefaults{Algorithm: "fixed_window"})
+`)}}, EnvoyOptions{Algorithm: "fixed_window"})
 	require.NoError(t, err)
-	shared, _ := EnvoyPolicy(config)
+	shared, _ := EnvoyPolicy(config, EnvoyOptions{})
 	assert.Len(t, shared.Limits, len(envoy.Units)+1)
 }
 
@@ -235,9 +267,9 @@ func FuzzEnvoyFile(f *testing.F) {
 	f.Add("domain: a\ndescriptors: &d\n- key: b\n  descriptors: *d")
 	f.Add("a: &a [*a]")
 	f.Fuzz(func(t *testing.T, text string) {
-		config, err := ParseEnvoy([]EnvoyFile{{"f.yaml", []byte(text)}}, EnvoyDefaults{Algorithm: "fixed_window"})
+		config, err := ParseEnvoy([]EnvoyFile{{"f.yaml", []byte(text)}}, EnvoyOptions{Algorithm: "fixed_window"})
 		if err == nil {
-			shared, _ := EnvoyPolicy(config)
+			shared, _ := EnvoyPolicy(config, EnvoyOptions{})
 			assert.NotEmpty(t, shared.Limits)
 		}
 	})

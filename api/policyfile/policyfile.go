@@ -187,8 +187,7 @@ func (r *policyReader) policyKeys(p *policy.Policy, mode *string) []yamlKey {
 		r.boolean("count_denied", &p.CountDenied),
 		r.boolean("hold", &p.Hold),
 		r.durationWithin("settle_within", &p.SettleWithin, time.Second, 24*time.Hour),
-		r.choice("on_store_error", (*string)(&p.OnStoreError),
-			string(policy.StoreErrorLocal), string(policy.StoreErrorAllow), string(policy.StoreErrorDeny)),
+		r.onStoreError(&p.OnStoreError),
 		r.choice("mode", mode, "enforce", "shadow"),
 		// Read later, as routes are: they name limits, which may follow in the
 		// file.
@@ -202,6 +201,11 @@ func (r *policyReader) policyKeys(p *policy.Policy, mode *string) []yamlKey {
 		integer(&r.yamlReader, "auth_bad_request_status", &p.AuthBadRequestStatus, 400, 599),
 		{"routes", func(*yaml.Node) {}},
 	}
+}
+
+func (r *yamlReader) onStoreError(into *policy.OnStoreError) yamlKey {
+	return r.choice("on_store_error", (*string)(into),
+		string(policy.StoreErrorLocal), string(policy.StoreErrorAllow), string(policy.StoreErrorDeny))
 }
 
 // AlgorithmNames returns what the key algorithm of a limit may say that counts in a

@@ -35,8 +35,10 @@ type config struct {
 	grpcListen    string
 	policyFile    string
 	envoyConfig   string // a file or a folder of files
-	envoyDefaults policyfile.EnvoyDefaults
+	envoyOptions  policyfile.EnvoyOptions
 	envoyHeaders  string
+	envoyMetadata bool
+	grpcAge       time.Duration // of a connection; 0 is any
 	memcached     []string
 	storeTimeout  time.Duration
 	clockSkew     time.Duration
@@ -90,11 +92,15 @@ func parseConfig(args, environment []string, out io.Writer) (*config, error) {
 	fs.StringVar(&cfg.listen, "listen", "127.0.0.1:8080", "`address` to serve HTTP on")
 	fs.StringVar(&cfg.http, "http", plainHTTP, "what reads `HTTP`: plain, weir itself where it is plain checks and forward auth, or net, Go's net/http alone")
 	fs.StringVar(&cfg.policyFile, "config", "", "policy `file`, YAML (default: the built-in policies)")
-	fs.StringVar(&cfg.grpcListen, "grpc-listen", "", "`address` to serve Envoy's rate limit service on, by gRPC (default: none)")
+	fs.StringVar(&cfg.grpcListen, "grpc-listen", "", "`address` to serve Envoy's rate limit service on, by gRPC: host:port, or unix:/path/to.sock (default: none)")
+	duration(&cfg.grpcAge, "grpc-max-connection-age", 24*time.Hour, "how `long` a connection of gRPC may last, 0 for any time")
 	fs.StringVar(&cfg.envoyConfig, "envoy-config", "", "`file` or folder of files in the format of envoyproxy/ratelimit, YAML (default: none)")
-	fs.StringVar(&cfg.envoyDefaults.Algorithm, "envoy-algorithm", "fixed_window", "`algorithm` of the limits of -envoy-config that name none")
-	fs.BoolVar(&cfg.envoyDefaults.CountDenied, "envoy-count-denied", false, "make denied requests count in all limits of -envoy-config that don't say otherwise; in a fixed_window they do anyway")
-	fs.StringVar(&cfg.envoyHeaders, "envoy-headers", string(envoy.Draft11), "`headers` of Envoy's answers: draft11, legacy or off")
+	fs.StringVar(&cfg.envoyOptions.Algorithm, "envoy-algorithm", "fixed_window", "`algorithm` of the limits of -envoy-config that name none")
+	fs.BoolVar(&cfg.envoyOptions.CountDenied, "envoy-count-denied", false, "make denied requests count in all limits of -envoy-config that don't say otherwise; in a fixed_window they do anyway")
+	fs.StringVar(&cfg.envoyHeaders, "envoy-headers", string(envoy.Draft11), "`headers` of Envoy's answers: draft11, legacy or off, or three names as in RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset")
+	fs.StringVar((*string)(&cfg.envoyOptions.Mode), "envoy-mode", string(policyfile.EnvoyEnforce), "`mode` of all limits of -envoy-config: enforce; shadow, which denies nothing; or quota, which denies what all limits of a request deny")
+	fs.StringVar((*string)(&cfg.envoyOptions.OnStoreError), "envoy-on-store-error", string(policy.StoreErrorLocal), "what limits of -envoy-config that don't say otherwise do when the store can't `decide`: local, allow or deny")
+	fs.BoolVar(&cfg.envoyMetadata, "envoy-dynamic-metadata", false, "answer Envoy with what was asked, and the metadata of limits that admit")
 	fs.Func("memcached", "Memcached `servers`, comma-separated, in any order: host:port, /path/to.sock, and what is looked up again every 10s: "+
 		"dns+host:port, dnssrv+_name._tcp.host, cluster+host:port (default: an embedded store)", func(s string) error {
 		cfg.memcached = splitList(s, ",")
@@ -222,9 +228,13 @@ func (c *config) check() error {
 	require(slices.Contains([]string{plainHTTP, netHTTP}, c.http), "-http %q must be plain or net", c.http)
 	require(portInRange(c.grpcListen), "-grpc-listen %q has a port that is out of range; give one from 0 to 65535", c.grpcListen)
 	require(c.grpcListen == "" || c.envoyConfig != "", "-grpc-listen needs -envoy-config, the limits that it answers by")
-	require(slices.Contains(policyfile.AlgorithmNames(), c.envoyDefaults.Algorithm), "-envoy-algorithm %q must be %s", c.envoyDefaults.Algorithm, strings.Join(policyfile.AlgorithmNames(), " or "))
-	require(slices.Contains([]envoy.Headers{envoy.Draft11, envoy.Legacy, envoy.Off}, envoy.Headers(c.envoyHeaders)),
-		"-envoy-headers %q must be draft11, legacy or off", c.envoyHeaders)
+	require(slices.Contains(policyfile.AlgorithmNames(), c.envoyOptions.Algorithm), "-envoy-algorithm %q must be %s", c.envoyOptions.Algorithm, strings.Join(policyfile.AlgorithmNames(), " or "))
+	require(envoy.Headers(c.envoyHeaders).Valid(), "-envoy-headers %q must be draft11, legacy or off, or three names as in RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset", c.envoyHeaders)
+	require(slices.Contains([]policyfile.EnvoyMode{policyfile.EnvoyEnforce, policyfile.EnvoyShadow, policyfile.EnvoyQuota}, c.envoyOptions.Mode),
+		"-envoy-mode %q must be enforce, shadow or quota", c.envoyOptions.Mode)
+	require(slices.Contains([]policy.OnStoreError{policy.StoreErrorLocal, policy.StoreErrorAllow, policy.StoreErrorDeny}, c.envoyOptions.OnStoreError),
+		"-envoy-on-store-error %q must be local, allow or deny", c.envoyOptions.OnStoreError)
+	require(c.grpcAge >= 0, "-grpc-max-connection-age %v must not be negative", c.grpcAge)
 	require(c.storeTimeout > 0 && c.storeTimeout <= counters.MaxTimeout,
 		"-store-timeout %v must be more than 0 and at most %v", c.storeTimeout, counters.MaxTimeout)
 	require(c.clockSkew >= 0 && c.clockSkew <= counters.MaxClockSkew, "-clock-skew %v must be from 0 to 1m", c.clockSkew)

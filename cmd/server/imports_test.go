@@ -69,7 +69,8 @@ var folders = map[string]struct {
 	}},
 	"api/policyfile": {[]string{"counters", "counters/memory", "counters/memcached", "subwindow", "cas", "api/policy", "api/telemetry", "api/envoy"}, []string{
 		"go.yaml.in/yaml/v3",
-		"golang.org/x/time/rate", // a warning now and then
+		"golang.org/x/time/rate",     // a warning now and then
+		"google.golang.org/protobuf", // the metadata of Envoy's limits
 	}},
 	"api/client":          {}, // so that it brings its users nothing
 	"api/client/weirecho": {[]string{"api/client"}, []string{"github.com/labstack/echo/v4"}},

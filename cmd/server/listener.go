@@ -4,6 +4,8 @@ import (
 	"errors"
 	"net"
 	"os"
+	"strings"
+	"syscall"
 	"time"
 )
 
@@ -12,28 +14,68 @@ import (
 const lastLook = 10 * time.Millisecond
 
 // A listener stops listening without cutting connections.
-type listener struct{ *net.TCPListener }
+type listener struct{ socket }
+
+// A socket is a *net.TCPListener or a *net.UnixListener.
+type socket interface {
+	net.Listener
+	syscall.Conn
+	SetDeadline(time.Time) error
+}
+
+// listenGRPC listens on an address, or on the socket whose path follows unix:, in the place
+// of one that a process has left behind.
+func listenGRPC(address string) (listener, error) {
+	path, isPath := strings.CutPrefix(address, "unix:")
+	if !isPath {
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			return listener{}, err
+		}
+		return listener{l.(*net.TCPListener)}, nil
+	}
+	if conn, err := net.Dial("unix", path); err == nil {
+		_ = conn.Close()
+	} else if errors.Is(err, syscall.ECONNREFUSED) {
+		_ = os.Remove(path)
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return listener{}, err
+	}
+	return listener{l.(*net.UnixListener)}, nil
+}
 
 // drain refuses new connections. Accept goes on until the given time, for those
 // that clients have begun to open, or ends at once if the system can't tell
 // these from new ones.
 func (l listener) drain(until time.Time) error {
-	if refuse(l.TCPListener) != nil {
+	if l.refuse() != nil {
 		return l.Close()
 	}
 	return l.SetDeadline(until)
 }
 
+// refuse refuses new connections.
+func (l listener) refuse() error {
+	unix, ok := l.socket.(*net.UnixListener)
+	if !ok {
+		return refuse(l.socket)
+	}
+	unix.SetUnlinkOnClose(false) // by then another process may have put its own there
+	return os.Remove(unix.Addr().String())
+}
+
 // Accept implements net.Listener. Past the deadline it returns the connections
 // that wait, then net.ErrClosed.
 func (l listener) Accept() (net.Conn, error) {
-	conn, err := l.TCPListener.Accept()
+	conn, err := l.socket.Accept()
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		return conn, err
 	}
-	for errors.Is(err, os.ErrDeadlineExceeded) && waiting(l.TCPListener) {
+	for errors.Is(err, os.ErrDeadlineExceeded) && waiting(l.socket) {
 		_ = l.SetDeadline(time.Now().Add(lastLook)) // else Accept fails at once
-		conn, err = l.TCPListener.Accept()
+		conn, err = l.socket.Accept()
 	}
 	if err != nil {
 		return nil, net.ErrClosed

@@ -170,7 +170,7 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 	}
 	handlers := make(map[string]http.Handler)
 	if loaded.envoy != nil {
-		p.envoy = envoy.NewService(envoy.Headers(cfg.envoyHeaders), func() *receipt.Key { return p.server.ReceiptKey() })
+		p.envoy = envoy.NewService(envoy.Headers(cfg.envoyHeaders), cfg.envoyMetadata, func() *receipt.Key { return p.server.ReceiptKey() })
 		handlers["POST /json"] = p.envoy
 		handlers["GET /healthcheck"] = http.HandlerFunc(p.healthcheck)
 	}
@@ -260,12 +260,10 @@ func (p *program) listen() error {
 	if p.cfg.grpcListen == "" {
 		return nil
 	}
-	grpcListener, err := net.Listen("tcp", p.cfg.grpcListen)
-	if err != nil {
+	if p.grpcListener, err = listenGRPC(p.cfg.grpcListen); err != nil {
 		return errors.Join(fmt.Errorf("-grpc-listen: %w", err), l.Close())
 	}
-	p.grpcListener = listener{grpcListener.(*net.TCPListener)}
-	p.grpc = envoy.NewServer(p.envoy, p.tls, p.log)
+	p.grpc = envoy.NewServer(p.envoy, p.tls, p.cfg.grpcAge, p.cfg.shutdownGrace, p.log)
 	return nil
 }
 
@@ -334,7 +332,7 @@ func loadLimits(cfg *config, content policyContent, limiters *policyfile.Limiter
 	var err, envoyErr error
 	l.policies, err = policyfile.Parse(cfg.policyFile, content.data)
 	if cfg.envoyConfig != "" {
-		l.envoy, envoyErr = policyfile.ParseEnvoy(content.envoy, cfg.envoyDefaults)
+		l.envoy, envoyErr = policyfile.ParseEnvoy(content.envoy, cfg.envoyOptions)
 	}
 	if err = errors.Join(err, envoyErr); err != nil {
 		return nil, err
@@ -344,7 +342,7 @@ func loadLimits(cfg *config, content policyContent, limiters *policyfile.Limiter
 		if l.policies[envoy.PolicyName] != nil {
 			return nil, fmt.Errorf("%s: the policy %q must have another name: it is that of what -envoy-config limits", cfg.policyFile, envoy.PolicyName)
 		}
-		l.policies[envoy.PolicyName], bind = policyfile.EnvoyPolicy(l.envoy)
+		l.policies[envoy.PolicyName], bind = policyfile.EnvoyPolicy(l.envoy, cfg.envoyOptions)
 	}
 	if err := limiters.Bind(l.policies); err != nil {
 		return nil, err

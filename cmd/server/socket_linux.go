@@ -3,7 +3,7 @@ package main
 import (
 	"errors"
 	"math"
-	"net"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,7 +17,7 @@ import (
 // A listener that is bound to a device gets no new connection from any other,
 // and no device has this number. A handshake under way has no need of it.
 // Without privileges this takes Linux 5.7.
-func refuse(l *net.TCPListener) error {
+func refuse(l syscall.Conn) error {
 	var bindErr error
 	err := control(l, func(fd int) {
 		bindErr = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX, math.MaxInt32)
@@ -26,7 +26,7 @@ func refuse(l *net.TCPListener) error {
 }
 
 // waiting reports whether a connection waits to be accepted.
-func waiting(l *net.TCPListener) bool {
+func waiting(l syscall.Conn) bool {
 	ready := 0
 	err := control(l, func(fd int) {
 		ready, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
@@ -34,7 +34,7 @@ func waiting(l *net.TCPListener) bool {
 	return err == nil && ready > 0
 }
 
-func control(l *net.TCPListener, f func(fd int)) error {
+func control(l syscall.Conn, f func(fd int)) error {
 	raw, err := l.SyscallConn()
 	if err != nil {
 		return err

@@ -21,7 +21,7 @@ import (
 func slowHandshakes(t *testing.T, l listener) {
 	t.Helper()
 	var optionErr error
-	require.NoError(t, control(l.TCPListener, func(fd int) {
+	require.NoError(t, control(l.socket, func(fd int) {
 		optionErr = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT, 60)
 	}))
 	require.NoError(t, optionErr)

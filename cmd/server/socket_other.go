@@ -4,10 +4,10 @@ package main
 
 import (
 	"errors"
-	"net"
+	"syscall"
 )
 
 // refuse is not available: closing the listener has to do.
-func refuse(*net.TCPListener) error { return errors.ErrUnsupported }
+func refuse(syscall.Conn) error { return errors.ErrUnsupported }
 
-func waiting(*net.TCPListener) bool { return false }
+func waiting(syscall.Conn) bool { return false }
