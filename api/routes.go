@@ -89,12 +89,12 @@ func NewServer(cfg Config) *Server {
 	return s
 }
 
-// authorize lets requests of /v1/* pass that carry a configured bearer token.
+// authorize lets requests of /v1/* and /rlconfig pass that carry a configured bearer token.
 // It is middleware of the whole server, because echo answers a wrong method
 // with 404 in a group that has middleware.
 func (s *Server) authorize(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		if strings.HasPrefix(c.Request().URL.Path, "/v1/") {
+		if path := c.Request().URL.Path; strings.HasPrefix(path, "/v1/") || path == "/rlconfig" {
 			if err := s.tokens.Load().check(c.Request()); err != nil {
 				c.Response().Header().Set(echo.HeaderWWWAuthenticate, `Bearer realm="weir"`)
 				return err

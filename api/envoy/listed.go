@@ -2,6 +2,7 @@ package envoy
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -23,6 +24,28 @@ func (d *Descriptor) eachRule(pattern []byte, f func(*Rule, string)) {
 	for _, child := range d.children {
 		child.eachRule(appendEntry(slices.Clip(pattern), child.Key, cmp.Or(child.Value, "*")), f)
 	}
+}
+
+// String returns a line for each rule, as envoyproxy/ratelimit prints them, in their order.
+func (c *Config) String() string {
+	var lines []string
+	for domain, root := range c.Domains {
+		lines = root.appendLines(lines, domain)
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "")
+}
+
+func (d *Descriptor) appendLines(lines []string, name string) []string {
+	if r := d.Rule; r != nil {
+		l := r.Limit.Leniency
+		lines = append(lines, fmt.Sprintf("%s: unit=%s requests_per_unit=%d, shadow_mode: %t, quota_mode: %t\n", name, units[r.Unit].code, r.Limit.Limit,
+			l == policy.Shadow || l == policy.ShadowQuota, l == policy.Quota || l == policy.ShadowQuota))
+	}
+	for _, child := range d.children {
+		lines = child.appendLines(lines, name+"."+child.composite())
+	}
+	return lines
 }
 
 // List has the limits of all rules known by their patterns, when all descriptors were

@@ -143,3 +143,9 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	_, _ = w.Write(answer)
 }
+
+// ServeConfig answers with the limits in force, a line for each.
+func (s *Service) ServeConfig(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_, _ = io.WriteString(w, s.active.Load().Config.String())
+}

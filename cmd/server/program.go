@@ -172,6 +172,7 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 	if loaded.envoy != nil {
 		p.envoy = envoy.NewService(envoy.Headers(cfg.envoyHeaders), cfg.envoyMetadata, func() *receipt.Key { return p.server.ReceiptKey() })
 		handlers["POST /json"] = p.envoy
+		handlers["GET /rlconfig"] = http.HandlerFunc(p.envoy.ServeConfig)
 		handlers["GET /healthcheck"] = http.HandlerFunc(p.healthcheck)
 	}
 	if cfg.console {

@@ -141,3 +141,26 @@ descriptors:
 	assert.Equal(t, rls.RateLimitResponse_OK, r.Statuses[0].Code)
 	assert.Equal(t, rls.RateLimitResponse_OVER_LIMIT, r.Statuses[1].Code)
 }
+
+// What is in force is told as envoyproxy/ratelimit tells it, to those who have a token if
+// there are any.
+func TestTheLimitsInForce(t *testing.T) {
+	t.Parallel()
+	file := servertest.WriteFile(t, "shop.yaml", `
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: {unit: minute, requests_per_unit: 20}
+    descriptors:
+      - {key: path, value: /a*, rate_limit: {unit: day, requests_per_unit: 5}, shadow_mode: true, quota_mode: true}
+  - {key: internal, rate_limit: {unlimited: true}}
+  - {key: none}
+`)
+	_, text := startProcess(t, "-envoy-config", file).Get(t, "/rlconfig")
+	assert.Equal(t, `shop.internal: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false
+shop.user.path_/a*: unit=DAY requests_per_unit=5, shadow_mode: true, quota_mode: true
+shop.user: unit=MINUTE requests_per_unit=20, shadow_mode: false, quota_mode: false
+`, text)
+	status, _ := startProcess(t, "-envoy-config", file, "-token-file", servertest.WriteFile(t, "tokens", "secret\n")).Get(t, "/rlconfig")
+	assert.Equal(t, 401, status)
+}

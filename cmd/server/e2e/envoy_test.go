@@ -297,6 +297,7 @@ func TestEnvoyJSONKeepsTheContract(t *testing.T) {
 		{"POST", "/json", `{"domain":"","descriptors":[]}`, 400, true},
 		{"POST", "/json", `{"descriptors":[{"limit":{"unit":"FORTNIGHT"}}]}`, 400, true},
 		{"GET", "/healthcheck", "", 200, false},
+		{"GET", "/rlconfig", "", 200, false},
 		{"GET", "/v1/policies", "", 200, false},
 		{"GET", "/v1/policies/envoy", "", 200, false},
 		{"GET", "/v1/policies/envoy/top", "", 200, false},
