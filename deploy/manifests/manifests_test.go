@@ -45,7 +45,7 @@ func decode(t *testing.T, data []byte, into any) {
 	require.Empty(t, strict, "%s", data)
 }
 
-// cluster is what kubernetes.yaml makes, by name.
+// cluster is what a file for Kubernetes makes, by name.
 type cluster struct {
 	configs      map[string]*core.ConfigMap
 	services     map[string]*core.Service
@@ -54,13 +54,13 @@ type cluster struct {
 	budgets      map[string]*policy.PodDisruptionBudget
 }
 
-func readCluster(t *testing.T) cluster {
+func readCluster(t *testing.T, file string) cluster {
 	t.Helper()
 	c := cluster{
 		make(map[string]*core.ConfigMap), make(map[string]*core.Service), make(map[string]*apps.Deployment),
 		make(map[string]*apps.StatefulSet), make(map[string]*policy.PodDisruptionBudget),
 	}
-	for _, document := range bytes.Split(read(t, "../kubernetes.yaml"), []byte("\n---\n")) {
+	for _, document := range bytes.Split(read(t, file), []byte("\n---\n")) {
 		var kind meta.TypeMeta
 		require.NoError(t, yaml.Unmarshal(document, &kind))
 		switch kind.APIVersion + " " + kind.Kind {
@@ -98,7 +98,7 @@ func add[T any, P interface {
 
 func TestKubernetesObjectsFindEachOther(t *testing.T) {
 	t.Parallel()
-	c := readCluster(t)
+	c := readCluster(t, "../kubernetes.yaml")
 	weir, memcached := c.deployments["weir"], c.statefulSets["memcached"]
 	require.NotNil(t, weir)
 	require.NotNil(t, memcached)
@@ -171,7 +171,7 @@ func portNamed(template core.PodTemplateSpec, name string) int32 {
 
 func TestKubernetesRunsWeir(t *testing.T) {
 	t.Parallel()
-	c := readCluster(t)
+	c := readCluster(t, "../kubernetes.yaml")
 	pod := c.deployments["weir"].Spec.Template.Spec
 	variables := make(map[string]string)
 	for _, v := range pod.Containers[0].Env {
@@ -205,6 +205,46 @@ func TestKubernetesRunsWeir(t *testing.T) {
 	decode(t, []byte(c.configs["weir"].Data["policies.yaml"]), &shown)
 	decode(t, read(t, "../policies.yaml"), &shipped)
 	assert.Equal(t, shipped.Policies["api"], shown.Policies["api"])
+}
+
+// The example for Envoy differs from the other in what weir serves, and in nothing else.
+func TestKubernetesRunsWeirForEnvoy(t *testing.T) {
+	t.Parallel()
+	of, c := readCluster(t, "../kubernetes.yaml"), readCluster(t, "../envoy/kubernetes.yaml")
+	weir, other := c.deployments["weir"], of.deployments["weir"]
+	assert.EqualValues(t, 2, *weir.Spec.Replicas)
+	pod := weir.Spec.Template.Spec
+	container := &pod.Containers[0]
+	variables := make(map[string]string)
+	for _, v := range container.Env {
+		variables[v.Name] = v.Value
+	}
+	assert.Equal(t, map[string]string{
+		"WEIR_GRPC_LISTEN": ":8081", "WEIR_ENVOY_CONFIG": container.VolumeMounts[0].MountPath,
+		"WEIR_MEMCACHED": "dnssrv+_memcached._tcp.memcached", "WEIR_GRPC_MAX_CONNECTION_AGE": "5m",
+	}, variables)
+	assert.Equal(t, "weir", pod.Volumes[0].ConfigMap.Name)
+	assert.Equal(t, container.VolumeMounts[0].Name, pod.Volumes[0].Name)
+	assert.Equal(t, portNamed(weir.Spec.Template, "grpc"), container.ReadinessProbe.GRPC.Port)
+	assert.Equal(t, "ratelimit", *container.ReadinessProbe.GRPC.Service)
+	for _, port := range c.services["weir"].Spec.Ports { // 8081 is what istio.yaml asks
+		assert.Equal(t, map[string]int32{"http": 8080, "grpc": 8081}[port.Name], port.Port)
+		assert.Equal(t, port.Port, portNamed(weir.Spec.Template, port.TargetPort.StrVal))
+	}
+
+	same := &other.Spec.Template.Spec.Containers[0]
+	container.Env, container.Ports, container.VolumeMounts, container.ReadinessProbe = same.Env, same.Ports, same.VolumeMounts, same.ReadinessProbe
+	pod.Volumes, weir.Spec.Replicas = other.Spec.Template.Spec.Volumes, other.Spec.Replicas
+	weir.Spec.Template.Spec = pod
+	assert.Equal(t, other, weir)
+	assert.Equal(t, of.budgets["weir"], c.budgets["weir"])
+	assert.Equal(t, of.services["weir"].Spec.Selector, c.services["weir"].Spec.Selector)
+
+	// The limits are those of the other examples.
+	var shown, shipped any
+	decode(t, []byte(c.configs["weir"].Data["limits.yaml"]), &shown)
+	decode(t, read(t, "../envoy/limits.yaml"), &shipped)
+	assert.Equal(t, shipped, shown)
 }
 
 func TestCompose(t *testing.T) {
