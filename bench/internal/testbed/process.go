@@ -265,8 +265,9 @@ var grpcAddress = regexp.MustCompile(` grpc=(\S+)`)
 // StartRatelimit starts envoyproxy/ratelimit, the program at path, on Memcached
 // with the files in root/ratelimit/config. The process's address is that of its
 // gRPC. It has this process's environment, so that it can be set up there; unless
-// that says otherwise it keeps a connection to Memcached for each caller.
-func StartRatelimit(ctx context.Context, path, memcached, root string, callers int) (*Process, error) {
+// that says otherwise it keeps a connection to Memcached for each caller. And it has the
+// variables, as name=value.
+func StartRatelimit(ctx context.Context, path, memcached, root string, callers int, variables ...string) (*Process, error) {
 	ports, err := freePorts(2) // for HTTP and for debugging
 	if err != nil {
 		return nil, err
@@ -279,6 +280,7 @@ func StartRatelimit(ctx context.Context, path, memcached, root string, callers i
 			"BACKEND_TYPE=memcache", "MEMCACHE_HOST_PORT="+memcached, "USE_STATSD=false",
 			"RUNTIME_ROOT="+root, "RUNTIME_SUBDIRECTORY=ratelimit", "RUNTIME_WATCH_ROOT=false",
 			"GRPC_HOST="+host, "GRPC_PORT="+port, "HOST="+host, "PORT="+ports[0], "DEBUG_HOST="+host, "DEBUG_PORT="+ports[1])
+		cmd.Env = append(cmd.Env, variables...)
 		return cmd
 	})
 }

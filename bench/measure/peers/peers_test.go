@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -47,7 +48,9 @@ func TestWeirBesideAnother(t *testing.T) {
 	peer := filepath.Join(t.TempDir(), "ratelimit")
 	require.NoError(t, os.WriteFile(peer, []byte(`#!/bin/sh
 [ "$BACKEND_TYPE $USE_STATSD $LOG_LEVEL" = "memcache false error" ] || { echo wrong >&2; exit 1; }
-exec `+server+` -listen "$HOST:$PORT" -grpc-listen "$GRPC_HOST:$GRPC_PORT" -memcached "$MEMCACHE_HOST_PORT" \
+headers=draft11
+[ -z "$LIMIT_RESPONSE_HEADERS_ENABLED" ] || headers=RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset
+exec `+server+` -envoy-headers $headers -listen "$HOST:$PORT" -grpc-listen "$GRPC_HOST:$GRPC_PORT" -memcached "$MEMCACHE_HOST_PORT" \
 	-envoy-config "$RUNTIME_ROOT/$RUNTIME_SUBDIRECTORY/config" -key-prefix other
 `), 0o755))
 	var r Report
@@ -58,6 +61,11 @@ exec `+server+` -listen "$HOST:$PORT" -grpc-listen "$GRPC_HOST:$GRPC_PORT" -memc
 	assert.Regexp(t, `one hot client: \d+\.\d times the rate of envoyproxy/ratelimit, at least 2: (ok|MISSED)`, printed)
 	require.Len(t, r.Races, 2)
 	assert.Equal(t, []int64{limit, limit}, r.Races[1].Admitted)
+	assert.Equal(t, 5*answersDomains, r.Answers.Requests)
+	assert.NoError(t, r.Broken())
+	request, ours, theirs := new(rls.RateLimitRequest), new(rls.RateLimitResponse), &rls.RateLimitResponse{OverallCode: rls.RateLimitResponse_OVER_LIMIT}
+	r.Answers.compare(request, ours, theirs)
+	assert.ErrorContains(t, r.Broken(), "peers: weir answered 1 requests otherwise, the first : overall: UNKNOWN, OVER_LIMIT there")
 }
 
 func TestAPeerThatIsNotThere(t *testing.T) {

@@ -3,6 +3,7 @@ package peers
 import (
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -11,9 +12,6 @@ import (
 )
 
 const (
-	weirName      = "weir"
-	ratelimitName = "envoyproxy/ratelimit"
-
 	limit  = 100
 	racers = 64 // who race for it
 
@@ -32,6 +30,8 @@ type Report struct {
 	HalfLoad []latencyRow   `json:"half_load"`
 	Races    []raceRow      `json:"races"`
 	Stalls   []stallRow     `json:"stalls"`
+	// Answers is nil where weir ran alone.
+	Answers *Answers `json:"answers,omitempty"`
 }
 
 // A rateRow is how many requests were answered when each answer was followed
@@ -110,6 +110,15 @@ func (r *Report) Print(out io.Writer) {
 			fmt.Fprintf(out, "%s failed with: %s\n", row.Product, row.Failure)
 		}
 	}
+	if a := r.Answers; a != nil {
+		fmt.Fprintf(out, "\nOf %d random requests by the same files, %d were answered otherwise than by %s, where deploy/envoy.md doesn't say so.\n", a.Requests, a.Other, ratelimitName)
+		for _, what := range slices.Sorted(maps.Keys(a.Known)) {
+			fmt.Fprintf(out, "%d where it does: %s\n", a.Known[what], what)
+		}
+		if a.OlderQuotas {
+			fmt.Fprintln(out, "Files with quota_mode were left out: until April 2026 a quota never denied.")
+		}
+	}
 	fmt.Fprintf(out, "\n%v", r.targets())
 }
 
@@ -126,12 +135,16 @@ func (r *Report) targets() (all report.Targets) {
 	return all
 }
 
-// Broken returns an error if weir didn't admit exactly the limit.
+// Broken returns an error if weir didn't admit exactly the limit, or answered otherwise than
+// the other where no document says so.
 func (r *Report) Broken() error {
 	for _, n := range r.Races[0].Admitted {
 		if n != limit {
 			return fmt.Errorf("peers: weir admitted %d of a limit of %d", n, limit)
 		}
+	}
+	if r.Answers != nil && r.Answers.Other > 0 {
+		return fmt.Errorf("peers: weir answered %d requests otherwise, the first %s", r.Answers.Other, r.Answers.First)
 	}
 	return nil
 }
