@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/stats"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"weir/cmd/server/servertest"
 	"weir/counters/memcachedtest"
@@ -163,4 +164,41 @@ shop.user: unit=MINUTE requests_per_unit=20, shadow_mode: false, quota_mode: fal
 `, text)
 	status, _ := startProcess(t, "-envoy-config", file, "-token-file", servertest.WriteFile(t, "tokens", "secret\n")).Get(t, "/rlconfig")
 	assert.Equal(t, 401, status)
+}
+
+// Two services have quotas of tokens. A request asks both with 0 and goes to the first that
+// has something left, as the metadata says, where it costs 1. Then a service serves what its
+// quota is, and one more, and a log just that.
+func TestQuotasOfTokensChooseAService(t *testing.T) {
+	t.Parallel()
+	text := "domain: shop\ndescriptors:\n"
+	algorithms := []string{"fixed_window", "sliding_window", "token_bucket", "leaky_bucket", "sliding_log"}
+	for _, a := range algorithms {
+		for i, name := range []string{"one", "two"} {
+			text += fmt.Sprintf("- {key: %s, value: %s, rate_limit: {unit: day, requests_per_unit: %d}, quota_mode: true, metadata: {service: %s, weir: {algorithm: %[1]s, count_denied: true}}}\n", a, name, i+1, name)
+		}
+	}
+	p := startProcess(t, "-grpc-listen", "127.0.0.1:0", "-envoy-dynamic-metadata", "-envoy-config", servertest.WriteFile(t, "shop.yaml", text))
+	c := dialGRPC(t, p.log, insecure.NewCredentials())
+	for _, a := range algorithms {
+		var served []any
+		for range 8 {
+			both := []*common.RateLimitDescriptor{descriptor(a, "one"), descriptor(a, "two")}
+			for _, d := range both {
+				d.HitsAddend = wrapperspb.UInt64(0)
+			}
+			r := envoyAsks(t, c, both...)
+			if r.OverallCode != rls.RateLimitResponse_OK {
+				continue
+			}
+			service := r.DynamicMetadata.AsMap()["metadata"].(map[string]any)["service"]
+			served = append(served, service)
+			envoyAsks(t, c, descriptor(a, service.(string)))
+		}
+		want := []any{"one", "one", "two", "two", "two"}
+		if a == "sliding_log" {
+			want = []any{"one", "two", "two"}
+		}
+		assert.Equal(t, want, served, a)
+	}
 }
