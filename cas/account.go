@@ -86,9 +86,10 @@ func (a *account[S]) owe(l *rules[S], d *debt) {
 }
 
 // tidy makes one debt of those that no flight has and that are from the same part of
-// the time that a state lasts, or from before that, if there are many.
+// the time that a state lasts, or from before that, if there are many; but of leases, each
+// of which is known by its time.
 func (a *account[S]) tidy(l *rules[S]) {
-	if len(a.due) <= mostDebts {
+	if len(a.due) <= mostDebts || l.cfg.frees {
 		return
 	}
 	lasts, newest := int64(l.lasts()), int64(math.MinInt64)
@@ -129,7 +130,7 @@ type belief[S any] struct {
 // add adds d, which may be older than what else is due: clocks are read before the
 // client is locked.
 func (b *belief[S]) add(l *rules[S], d *debt) {
-	if b.state = l.tell(b.state, d); d.kind != admitted || d.old {
+	if b.state = l.tell(b.state, d); d.kind != admitted || d.old || d.renews != 0 {
 		return
 	}
 	b.alone += d.cost

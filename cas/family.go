@@ -53,9 +53,10 @@ func (f *family[S]) believed(a *account[S], r *counters.Request) (S, *belief[S])
 }
 
 // decideAlone decides r in the state that the process believes in, if others admit
-// their share too. Of what is admitted alone the first stands for itself.
+// their share too. Of what is admitted alone the first stands for itself, and so does
+// whoever goes on with a lease.
 func (f *family[S]) decideAlone(s S, b *belief[S], r *counters.Request) counters.Decision {
-	if !f.cfg.CountDenied && b.alone > 0 {
+	if !f.cfg.CountDenied && b.alone > 0 && r.Renews == 0 {
 		var none S
 		all := *r
 		all.Cost = max(r.Cost, min(ledger.StandsFor(r.Cost, b.share), f.peek(none, *r).Remaining))

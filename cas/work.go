@@ -251,10 +251,10 @@ func (w *work[S]) heal(take bool) {
 }
 
 // expects reports whether a call is denied because of what the others are thought to
-// have still to tell the store.
+// have still to tell the store. A lease that is held is no less so.
 func (w *work[S]) expects(call *call[S]) bool {
 	expected := w.a.expects(call.Request.Now, w.telling())
-	if expected == 0 || w.cfg.CountDenied {
+	if expected == 0 || w.cfg.CountDenied || call.Request.Renews != 0 {
 		return false
 	}
 	r := call.Request.Request

@@ -211,8 +211,8 @@ var fixes = []fix{
 
 	// Of buckets and logs, what is due.
 	{"what a process has consumed alone isn't in use", "bound", takeOut{"cas/account.go",
-		"	if b.state = l.tell(b.state, d); d.kind != admitted || d.old {\n",
-		"	if BUG {\n		return\n	}\n	if b.state = l.tell(b.state, d); d.kind != admitted || d.old {\n"},
+		"	if b.state = l.tell(b.state, d); d.kind != admitted || d.old || d.renews != 0 {\n",
+		"	if BUG {\n		return\n	}\n	if b.state = l.tell(b.state, d); d.kind != admitted || d.old || d.renews != 0 {\n"},
 		[]takeOut{{"cas/account.go",
 			"		old++\n	}\n",
 			"		old++\n	}\n	if BUG {\n		old = 0\n	}\n"}}},
