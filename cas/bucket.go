@@ -116,9 +116,10 @@ func (b bucket) refund(s bucketState, r counters.Request, taken counters.Decisio
 // capacity.
 func (b bucket) charge(s bucketState, debts ...*debt) bucketState {
 	s = s.in(b.window)
+	newest := debts[len(debts)-1]
+	b.drain(&s, newest.now, newest.limit)
 	for _, d := range debts {
 		r, taken := d.request(), d.decision()
-		b.drain(&s, d.now, d.limit)
 		left := b.undrained(s.time, &r, b.before(&r, &taken))
 		b.owe(&s, left.whole, left.part, d.limit)
 	}

@@ -67,26 +67,22 @@ func (l *rules[S]) contend(s S, r *counters.Request) counters.Decision {
 }
 
 // tell returns the state in which the store has been told of debts, and takes over the
-// memory of s. What was admitted alone is consumed at its own time, be there no room.
+// memory of s. What was admitted alone is consumed at its own time, be there room or not, and
+// side by side: one after the other would drain before the next came.
 func (l *rules[S]) tell(s S, debts ...*debt) S {
 	for len(debts) > 0 {
-		_, at := l.began(s)
-		late := 0 // at the beginning of debts
-		for late < len(debts) && debts[late].kind == admitted && debts[late].now < at {
-			late++
+		n := 0 // that were admitted, at the beginning
+		for n < len(debts) && debts[n].kind == admitted {
+			n++
 		}
-		if late > 0 {
-			s, debts = l.charge(s, debts[:late]...), debts[late:]
+		if n > 0 {
+			s, debts = l.charge(s, debts[:n]...), debts[n:]
 			continue
 		}
-		d := debts[0]
-		switch r := d.request(); {
-		case d.kind == back:
-			s = l.refund(s, r, d.decision())
-		case d.kind == admitted && !l.peek(s, r).Allowed:
-			s = l.charge(s, d)
-		default:
-			s, _ = l.step(s, r)
+		if d := debts[0]; d.kind == back {
+			s = l.refund(s, d.request(), d.decision())
+		} else {
+			s, _ = l.step(s, d.request())
 		}
 		debts = debts[1:]
 	}
