@@ -120,7 +120,11 @@ func (l *Limiter[S]) Reset(ctx context.Context, client string, now time.Time) er
 	for attempt, done := 1, false; err == nil && !done; attempt++ {
 		used, old, _ := f.decoded(state)
 		// Others may remember a debt for as long as the store would have.
-		next.origin = old.markAt(now.UnixNano(), f.marked(max(f.lasts(), f.ttl(used, r))))
+		at := now
+		if attempt >= resetAttempts { // later than what others have changed since
+			at = now.Add(f.cfg.Horizon() + f.cfg.ClockSkew)
+		}
+		next.origin = old.markAt(at.UnixNano(), f.marked(max(f.lasts(), f.ttl(used, r))))
 		next.origin.reset = next.origin.mark
 		next.value, next.ttl = f.encode(next.origin.append(nil), next.to), counters.TTL(next.origin.marked, f.cfg.Horizon())
 		if attempt < resetAttempts {
