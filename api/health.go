@@ -45,11 +45,16 @@ func (s *Server) readyz(c echo.Context) error {
 		r.Ready = r.Ready || status.Up
 		r.Servers = append(r.Servers, status)
 	}
-	r.Ready = r.Ready && !r.Draining && (s.cfg.Overrides == nil || s.cfg.Overrides.Ready())
+	r.Ready = r.Ready && !r.Draining && s.loaded()
 	if !r.Ready {
 		return c.JSON(http.StatusServiceUnavailable, r)
 	}
 	return c.JSON(http.StatusOK, r)
+}
+
+// loaded reports whether the server has all that it decides by.
+func (s *Server) loaded() bool {
+	return (s.cfg.Overrides == nil || s.cfg.Overrides.Ready()) && (s.cfg.Loaded == nil || s.cfg.Loaded())
 }
 
 // statusJSON is the body of GET /v1/status.
@@ -98,10 +103,9 @@ func (s *Server) showStatus(c echo.Context) error {
 		j.Ready = j.Ready || state.Up
 		j.Servers = append(j.Servers, state)
 	}
-	j.Ready = j.Ready && !j.Draining
+	j.Ready = j.Ready && !j.Draining && s.loaded()
 	if o := s.cfg.Overrides; o != nil {
 		j.Overrides = &overridesStatus{len(o.All()), o.Age().Round(time.Millisecond).Seconds()}
-		j.Ready = j.Ready && o.Ready()
 	}
 	return c.JSON(http.StatusOK, j)
 }

@@ -64,6 +64,9 @@ type Config struct {
 	// Health returns which servers of the store answer, within about a second.
 	// It is called concurrently.
 	Health func() []counters.ServerStatus
+	// Loaded, if it isn't nil, reports whether there are limits to decide by: until then
+	// the server isn't ready. It is called concurrently.
+	Loaded func() bool
 	// Undecided, if it isn't nil, is called with the client of each check that
 	// the store could not decide, and why. It is called concurrently.
 	Undecided func(client string, err error)

@@ -90,6 +90,18 @@ func recovering(log *slog.Logger) grpc.UnaryServerInterceptor {
 // Serve serves on l, which it closes, until Stop.
 func (s *Server) Serve(l net.Listener) error { return s.grpc.Serve(l) }
 
+// SetReady says to health checks whether the server has limits to answer by. NewServer's
+// has.
+func (s *Server) SetReady(ready bool) {
+	status := healthpb.HealthCheckResponse_NOT_SERVING
+	if ready {
+		status = healthpb.HealthCheckResponse_SERVING
+	}
+	for _, service := range []string{"", "ratelimit"} {
+		s.health.SetServingStatus(service, status)
+	}
+}
+
 // Drain says to health checks that the server goes away.
 func (s *Server) Drain() { s.health.Shutdown() }
 

@@ -32,6 +32,9 @@ const (
 type EnvoyFile struct {
 	Name string
 	Data []byte
+	// Sent says that it came by another way than from a file: mistakes name the descriptor,
+	// not the line.
+	Sent bool
 }
 
 // ReadEnvoy returns a file, or all files of a folder and of those below it,
@@ -54,7 +57,7 @@ func ReadEnvoy(path string) ([]EnvoyFile, error) {
 		if err != nil {
 			return nil, err
 		}
-		files = append(files, EnvoyFile{name, data})
+		files = append(files, EnvoyFile{Name: name, Data: data})
 	}
 	return files, nil
 }
@@ -107,17 +110,18 @@ const (
 func ParseEnvoy(files []EnvoyFile, options EnvoyOptions) (*envoy.Config, error) {
 	config := &envoy.Config{Domains: make(map[string]*envoy.Descriptor), Default: make(map[envoy.Unit]*policy.Limit)}
 	var errs []error
-	own := &envoyReader{options: options} // limits that requests bring
+	right := make(map[policy.Limit]policy.Limit)
+	own := &envoyReader{options: options, right: right} // limits that requests bring
 	for _, unit := range envoy.Units {
 		l := policy.Limit{Name: string(unit), Limit: 1, Window: unit.Window()}
 		if options.Mode == EnvoyQuota {
 			l.Leniency = policy.Quota
 		}
-		own.complete(&l, &yaml.Node{}, map[string]*yaml.Node{})
+		own.complete(&l, &yaml.Node{}, map[string]*yaml.Node{}, true)
 		config.Default[unit] = &l
 	}
 	for _, file := range files {
-		r := &envoyReader{policyReader: policyReader{yamlReader{name: file.Name}}, options: options}
+		r := &envoyReader{policyReader: policyReader{yamlReader{name: file.Name}}, options: options, right: right, sent: file.Sent}
 		r.read(config, file.Data)
 		errs = append(errs, r.errs...)
 	}
@@ -131,7 +135,11 @@ func ParseEnvoy(files []EnvoyFile, options EnvoyOptions) (*envoy.Config, error) 
 type envoyReader struct {
 	policyReader
 	options     EnvoyOptions
-	descriptors int // that were read
+	sent        bool // see EnvoyFile
+	descriptors int  // that were read
+	// right are limits without options of weir's, by what they were before complete: most of
+	// a file are alike.
+	right map[policy.Limit]policy.Limit
 }
 
 func (r *envoyReader) read(config *envoy.Config, data []byte) {
@@ -217,6 +225,11 @@ func (r *envoyReader) descriptor(n *yaml.Node, parent *envoy.Descriptor, path []
 	if d.Value != "" {
 		name += "_" + d.Value
 	}
+	path = append(slices.Clone(path), name)
+	if r.sent {
+		defer func(before string) { r.within = before }(r.within)
+		r.within = fmt.Sprintf("descriptor %q", strings.Join(path, "."))
+	}
 	if d.Key == "" {
 		r.fail(n, "the descriptor has no key")
 	} else if err := parent.Add(d); err != nil {
@@ -225,7 +238,6 @@ func (r *envoyReader) descriptor(n *yaml.Node, parent *envoy.Descriptor, path []
 	if d.ShareThreshold && !strings.Contains(name, "*") {
 		r.fail(values["share_threshold"], "share_threshold needs a value with a *, such as files/*, and %q has none", name)
 	}
-	path = append(slices.Clone(path), name)
 	if limit := values["rate_limit"]; limit != nil && limit.Tag != "!!null" {
 		d.Rule = r.rule(limit, values["metadata"], path)
 		d.Rule.Metadata = r.metadata(values["metadata"])
@@ -287,7 +299,7 @@ func (r *envoyReader) rule(n, metadata *yaml.Node, path []string) *envoy.Rule {
 			if values["requests_per_unit"] != nil {
 				own["limit"] = values["requests_per_unit"]
 			}
-			r.complete(&rule.Limit, n, own)
+			r.complete(&rule.Limit, n, own, options == nil)
 		}
 	}
 	return rule
@@ -300,8 +312,8 @@ func (r *envoyReader) optionKeys(l *policy.Limit) []yamlKey {
 }
 
 // complete is that of a policy's limit, with the default for the algorithm, and
-// for a limit that bans.
-func (r *envoyReader) complete(l *policy.Limit, n *yaml.Node, values map[string]*yaml.Node) {
+// for a limit that bans. A plain one has no options of weir's.
+func (r *envoyReader) complete(l *policy.Limit, n *yaml.Node, values map[string]*yaml.Node, plain bool) {
 	l.Algorithm = cmp.Or(l.Algorithm, r.options.Algorithm)
 	leases := findAlgorithm(l).leases
 	if says := values["count_denied"]; says == nil {
@@ -309,9 +321,17 @@ func (r *envoyReader) complete(l *policy.Limit, n *yaml.Node, values map[string]
 	} else if leases && l.CountDenied {
 		r.fail(says, "count_denied is not for a %s, as what is denied isn't under way", l.Algorithm)
 	}
-	requests, name := l.Limit, l.Name
+	requests, name, mistakes := l.Limit, l.Name, len(r.errs)
 	l.Limit, l.Name = max(1, requests), "any"
-	r.policyReader.complete(&policy.Policy{Name: envoy.PolicyName}, l, n, values)
+	before := *l
+	if known, ok := r.right[before]; ok && plain {
+		*l = known
+	} else {
+		r.policyReader.complete(&policy.Policy{Name: envoy.PolicyName}, l, n, values)
+		if plain && len(r.errs) == mistakes {
+			r.right[before] = *l
+		}
+	}
 	l.Limit, l.Name = requests, name
 }
 

@@ -18,7 +18,7 @@ import (
 // envoyRules returns the rules of a file by the name that headers give them.
 func envoyRules(t *testing.T, text string) map[string]*envoy.Rule {
 	t.Helper()
-	config, err := ParseEnvoy([]EnvoyFile{{"f.yaml", []byte(text)}}, EnvoyOptions{Algorithm: "fixed_window"})
+	config, err := ParseEnvoy([]EnvoyFile{{Name: "f.yaml", Data: []byte(text)}}, EnvoyOptions{Algorithm: "fixed_window"})
 	require.NoError(t, err)
 	rules := map[string]*envoy.Rule{}
 	config.EachRule(func(r *envoy.Rule, _ string) { rules[r.Limit.Name] = r })
@@ -72,7 +72,7 @@ descriptors:
 // larger or smaller number is none.
 func TestEnvoyLimitsInTheStore(t *testing.T) {
 	t.Parallel()
-	config, err := ParseEnvoy([]EnvoyFile{{"f.yaml", []byte(`
+	config, err := ParseEnvoy([]EnvoyFile{{Name: "f.yaml", Data: []byte(`
 domain: shop
 descriptors:
   - {key: a, rate_limit: {unit: day, requests_per_unit: 10}, metadata: {weir: {algorithm: sliding_log}}}
@@ -139,7 +139,7 @@ func TestEnvoyFileMistakes(t *testing.T) {
 	} {
 		var files []EnvoyFile
 		for i, text := range test.files {
-			files = append(files, EnvoyFile{string(rune('0'+i)) + ".yaml", []byte(text)})
+			files = append(files, EnvoyFile{Name: string(rune('0'+i)) + ".yaml", Data: []byte(text)})
 		}
 		_, err := ParseEnvoy(files, EnvoyOptions{Algorithm: "fixed_window"})
 		if !assert.Error(t, err, name) {
@@ -160,7 +160,7 @@ func TestWhereDeniedRequestsCount(t *testing.T) {
 		false: "fixed log-true requests-minute",
 		true:  "fixed log-true plain requests-minute",
 	} {
-		config, err := ParseEnvoy([]EnvoyFile{{"f.yaml", []byte(`
+		config, err := ParseEnvoy([]EnvoyFile{{Name: "f.yaml", Data: []byte(`
 domain: shop
 descriptors:
   - {key: fixed, rate_limit: {unit: day, requests_per_unit: 10}}
@@ -189,13 +189,13 @@ descriptors:
 // requests bring.
 func TestEnvoyOptions(t *testing.T) {
 	t.Parallel()
-	file := []EnvoyFile{{"f.yaml", []byte(`
+	file := []EnvoyFile{{Name: "f.yaml", Data: []byte(`
 domain: shop
 descriptors:
   - {key: plain, rate_limit: {unit: day, requests_per_unit: 10}}
   - {key: dry, rate_limit: {unit: day, requests_per_unit: 10}, shadow_mode: true}
   - {key: told, rate_limit: {unit: day, requests_per_unit: 10}, metadata: {weir: {on_store_error: deny}, 1: [2, {3: 2026-01-02}]}}
-`)}, {"g.yaml", []byte("domain: shop\ndescriptors: [{key: more, rate_limit: {unit: day}}]")}}
+`)}, {Name: "g.yaml", Data: []byte("domain: shop\ndescriptors: [{key: more, rate_limit: {unit: day}}]")}}
 	options := EnvoyOptions{Algorithm: "fixed_window", OnStoreError: "allow", Mode: EnvoyQuota}
 	config, err := ParseEnvoy(file, options)
 	require.NoError(t, err)
@@ -219,7 +219,7 @@ descriptors:
 // Rules that count alike share a limiter, whatever their limits are.
 func TestEnvoyLimitersAreShared(t *testing.T) {
 	t.Parallel()
-	config, err := ParseEnvoy([]EnvoyFile{{"f.yaml", []byte(`
+	config, err := ParseEnvoy([]EnvoyFile{{Name: "f.yaml", Data: []byte(`
 domain: a
 descriptors:
   - {key: b, rate_limit: {unit: minute, requests_per_unit: 1}}
@@ -251,7 +251,7 @@ func TestReadEnvoy(t *testing.T) {
 		require.NoError(t, err)
 		var want []EnvoyFile
 		for _, file := range [][2]string{{"a.yml", "a.yml"}, {"b.yaml", "b.yaml"}, {"d", "d"}, {"f.yaml", "..data/b.yaml"}, {"sub/e.yaml", "sub/e.yaml"}} {
-			want = append(want, EnvoyFile{filepath.Join(dir, file[0]), []byte(file[1])})
+			want = append(want, EnvoyFile{Name: filepath.Join(dir, file[0]), Data: []byte(file[1])})
 		}
 		assert.Equal(t, want, files)
 	}
@@ -267,7 +267,7 @@ func FuzzEnvoyFile(f *testing.F) {
 	f.Add("domain: a\ndescriptors: &d\n- key: b\n  descriptors: *d")
 	f.Add("a: &a [*a]")
 	f.Fuzz(func(t *testing.T, text string) {
-		config, err := ParseEnvoy([]EnvoyFile{{"f.yaml", []byte(text)}}, EnvoyOptions{Algorithm: "fixed_window"})
+		config, err := ParseEnvoy([]EnvoyFile{{Name: "f.yaml", Data: []byte(text)}}, EnvoyOptions{Algorithm: "fixed_window"})
 		if err == nil {
 			shared, _ := EnvoyPolicy(config, EnvoyOptions{})
 			assert.NotEmpty(t, shared.Limits)

@@ -15,7 +15,9 @@ import (
 // mistakes. It works on nodes because only they know their lines.
 type yamlReader struct {
 	name string // of the file
-	errs []error
+	// within, if it isn't "", stands for the line where the file is one that nobody has.
+	within string
+	errs   []error
 	// kinds are the kinds of mappings in the file, to tell where a key belongs
 	// that is indented wrongly.
 	kinds []yamlKind
@@ -33,7 +35,11 @@ func (r *yamlReader) fail(n *yaml.Node, format string, args ...any) {
 	if n.Kind == yaml.ScalarNode && variable.MatchString(n.Value) {
 		message += "; " + notExpanded
 	}
-	r.errs = append(r.errs, fmt.Errorf("%s:%d: %s", r.name, n.Line, message))
+	if r.within != "" {
+		r.errs = append(r.errs, fmt.Errorf("%s: %s: %s", r.name, r.within, message))
+	} else {
+		r.errs = append(r.errs, fmt.Errorf("%s:%d: %s", r.name, n.Line, message))
+	}
 }
 
 // variable is what elsewhere stands for the value of an environment variable.

@@ -36,6 +36,7 @@ type config struct {
 	policyFile    string
 	envoyConfig   string // a file or a folder of files
 	envoyOptions  policyfile.EnvoyOptions
+	envoyXDS      xdsConfig
 	envoyHeaders  string
 	envoyMetadata bool
 	grpcAge       time.Duration // of a connection; 0 is any
@@ -52,6 +53,9 @@ type config struct {
 	tlsCert       string
 	tlsKey        string
 	tlsClientCA   string
+	grpcTLSCert   string
+	grpcTLSKey    string
+	grpcClientCA  string
 	memcachedTLS  bool
 	memcachedCA   string
 	memcachedUser string // the file that names user and password
@@ -95,6 +99,14 @@ func parseConfig(args, environment []string, out io.Writer) (*config, error) {
 	fs.StringVar(&cfg.grpcListen, "grpc-listen", "", "`address` to serve Envoy's rate limit service on, by gRPC: host:port, or unix:/path/to.sock (default: none)")
 	duration(&cfg.grpcAge, "grpc-max-connection-age", 24*time.Hour, "how `long` a connection of gRPC may last, 0 for any time")
 	fs.StringVar(&cfg.envoyConfig, "envoy-config", "", "`file` or folder of files in the format of envoyproxy/ratelimit, YAML (default: none)")
+	fs.StringVar(&cfg.envoyXDS.server, "envoy-xds", "", "`address` of an xDS server that sends such limits, in the place of -envoy-config (default: none)")
+	fs.StringVar(&cfg.envoyXDS.node, "envoy-xds-node", "default", "`id` of the node by which it knows weir")
+	duration(&cfg.envoyXDS.wait, "envoy-xds-wait", 0, "how `long` weir isn't ready without its first set of limits; 0s is until it has come")
+	fs.BoolVar(&cfg.envoyXDS.tls, "envoy-xds-tls", false, "connect to the xDS server by TLS")
+	fs.StringVar(&cfg.envoyXDS.ca, "envoy-xds-ca", "", "PEM `file` of the authorities that vouch for it (default: the system's)")
+	fs.StringVar(&cfg.envoyXDS.cert, "envoy-xds-cert", "", "PEM `file` of the certificate to show it")
+	fs.StringVar(&cfg.envoyXDS.key, "envoy-xds-key", "", "PEM `file` of the certificate's key")
+	fs.StringVar(&cfg.envoyXDS.name, "envoy-xds-name", "", "`name` in its certificate (default: that of -envoy-xds)")
 	fs.StringVar(&cfg.envoyOptions.Algorithm, "envoy-algorithm", "fixed_window", "`algorithm` of the limits of -envoy-config that name none")
 	fs.BoolVar(&cfg.envoyOptions.CountDenied, "envoy-count-denied", false, "make denied requests count in all limits of -envoy-config that don't say otherwise; in a fixed_window they do anyway")
 	fs.StringVar(&cfg.envoyHeaders, "envoy-headers", string(envoy.Draft11), "`headers` of Envoy's answers: draft11, legacy or off, or three names as in RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset")
@@ -122,6 +134,9 @@ func parseConfig(args, environment []string, out io.Writer) (*config, error) {
 	fs.StringVar(&cfg.tlsCert, "tls-cert", "", "PEM `file` of the certificate to serve HTTPS with")
 	fs.StringVar(&cfg.tlsKey, "tls-key", "", "PEM `file` of the certificate's key")
 	fs.StringVar(&cfg.tlsClientCA, "tls-client-ca", "", "PEM `file` of the authorities of which clients need a certificate")
+	fs.StringVar(&cfg.grpcTLSCert, "grpc-tls-cert", "", "PEM `file` of the certificate for -grpc-listen alone, in the place of the three above")
+	fs.StringVar(&cfg.grpcTLSKey, "grpc-tls-key", "", "PEM `file` of its key")
+	fs.StringVar(&cfg.grpcClientCA, "grpc-tls-client-ca", "", "PEM `file` of the authorities of which clients of -grpc-listen then need a certificate")
 	fs.BoolVar(&cfg.memcachedTLS, "memcached-tls", false, "connect to Memcached by TLS")
 	fs.StringVar(&cfg.memcachedCA, "memcached-ca", "", "PEM `file` of the authorities that vouch for Memcached (default: the system's)")
 	fs.StringVar(&cfg.memcachedUser, "memcached-user-file", "", "`file` with the line user:password for Memcached, as Memcached's own -Y takes it")
@@ -227,7 +242,9 @@ func (c *config) check() error {
 	require(!c.console || c.tokenFile != "" || isLoopback(c.listen), "-console without -token-file needs a loopback -listen, such as 127.0.0.1:8080, as anybody might change limits there; %q isn't", c.listen)
 	require(slices.Contains([]string{plainHTTP, netHTTP}, c.http), "-http %q must be plain or net", c.http)
 	require(portInRange(c.grpcListen), "-grpc-listen %q has a port that is out of range; give one from 0 to 65535", c.grpcListen)
-	require(c.grpcListen == "" || c.envoyConfig != "", "-grpc-listen needs -envoy-config, the limits that it answers by")
+	require(c.grpcListen == "" || c.envoys(), "-grpc-listen needs -envoy-config or -envoy-xds, the limits that it answers by")
+	require(c.envoyConfig == "" || c.envoyXDS.server == "", "-envoy-config and -envoy-xds are both where the limits come from; give one of them")
+	errs = append(errs, c.envoyXDS.check())
 	require(slices.Contains(policyfile.AlgorithmNames(), c.envoyOptions.Algorithm), "-envoy-algorithm %q must be %s", c.envoyOptions.Algorithm, strings.Join(policyfile.AlgorithmNames(), " or "))
 	require(envoy.Headers(c.envoyHeaders).Valid(), "-envoy-headers %q must be draft11, legacy or off, or three names as in RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset", c.envoyHeaders)
 	require(slices.Contains([]policyfile.EnvoyMode{policyfile.EnvoyEnforce, policyfile.EnvoyShadow, policyfile.EnvoyQuota}, c.envoyOptions.Mode),
@@ -245,6 +262,9 @@ func (c *config) check() error {
 	require(c.logFormat == textFormat || c.logFormat == jsonFormat, "-log-format %q must be text or json", c.logFormat)
 	require((c.tlsCert == "") == (c.tlsKey == ""), "-tls-cert and -tls-key go together")
 	require(c.tlsClientCA == "" || c.tlsCert != "", "-tls-client-ca needs -tls-cert and -tls-key")
+	require((c.grpcTLSCert == "") == (c.grpcTLSKey == ""), "-grpc-tls-cert and -grpc-tls-key go together")
+	require(c.grpcTLSCert == "" || c.grpcListen != "", "-grpc-tls-cert needs -grpc-listen")
+	require(c.grpcClientCA == "" || c.grpcTLSCert != "", "-grpc-tls-client-ca needs -grpc-tls-cert and -grpc-tls-key")
 	require(c.memcachedCA == "" || c.memcachedTLS, "-memcached-ca needs -memcached-tls")
 	require(len(c.memcached) > 0 || !c.memcachedTLS && c.memcachedUser == "",
 		"-memcached-tls and -memcached-user-file need -memcached")
@@ -356,18 +376,85 @@ func readUser(file string) (user, password string, err error) {
 // nextProtos are the protocols of HTTPS, the better one first.
 var nextProtos = []string{"h2", "http/1.1"}
 
-// serverTLS returns how to serve HTTPS, or nil to serve HTTP.
-func (c *config) serverTLS() (*tls.Config, error) {
-	if c.tlsCert == "" {
-		return nil, nil
+// xdsConfig is what the flags that begin with -envoy-xds say.
+type xdsConfig struct {
+	server, node  string
+	wait          time.Duration
+	tls           bool
+	ca, cert, key string // files
+	name          string // in the server's certificate
+}
+
+// envoys reports whether there are limits for Envoy, wherever they come from.
+func (c *config) envoys() bool { return c.envoyConfig != "" || c.envoyXDS.server != "" }
+
+// check returns an error that says what is wrong.
+func (c *xdsConfig) check() error {
+	var errs []error
+	if c.server == "" && (c.wait != 0 || c.tls) {
+		errs = append(errs, errors.New("-envoy-xds-wait and -envoy-xds-tls need -envoy-xds"))
 	}
-	cert, err := tls.LoadX509KeyPair(c.tlsCert, c.tlsKey)
+	if !c.tls && (c.ca != "" || c.cert != "" || c.name != "") {
+		errs = append(errs, errors.New("-envoy-xds-ca, -envoy-xds-cert and -envoy-xds-name need -envoy-xds-tls"))
+	}
+	if (c.cert == "") != (c.key == "") {
+		errs = append(errs, errors.New("-envoy-xds-cert and -envoy-xds-key go together"))
+	}
+	if c.wait < 0 {
+		errs = append(errs, errors.New("-envoy-xds-wait must not be negative"))
+	}
+	return errors.Join(errs...)
+}
+
+// clientTLS reads how to connect by TLS.
+func (c *xdsConfig) clientTLS() (*tls.Config, error) {
+	config := &tls.Config{ServerName: c.name}
+	var err error
+	if c.ca != "" {
+		if config.RootCAs, err = readCertificates("-envoy-xds-ca", c.ca); err != nil {
+			return nil, err
+		}
+	}
+	if c.cert != "" {
+		cert, err := tls.LoadX509KeyPair(c.cert, c.key)
+		if err != nil {
+			return nil, errors.Join(errors.New("-envoy-xds-cert, -envoy-xds-key can't be read"), err)
+		}
+		config.Certificates = []tls.Certificate{cert}
+	}
+	return config, nil
+}
+
+// A serverFile is a flag that names a file, and the file.
+type serverFile struct{ flag, name string }
+
+// serverFiles are the files that a TLS server is made of; clientCA may have no name.
+type serverFiles struct{ cert, key, clientCA serverFile }
+
+// httpTLS returns the files to serve HTTPS with, and grpcTLS those to serve gRPC with; they
+// have no names where there is no TLS.
+func (c *config) httpTLS() serverFiles {
+	return serverFiles{serverFile{"-tls-cert", c.tlsCert}, serverFile{"-tls-key", c.tlsKey}, serverFile{"-tls-client-ca", c.tlsClientCA}}
+}
+
+func (c *config) grpcTLS() serverFiles {
+	if c.grpcTLSCert == "" {
+		return c.httpTLS()
+	}
+	return serverFiles{
+		serverFile{"-grpc-tls-cert", c.grpcTLSCert}, serverFile{"-grpc-tls-key", c.grpcTLSKey}, serverFile{"-grpc-tls-client-ca", c.grpcClientCA},
+	}
+}
+
+// read returns how to serve TLS.
+func (f serverFiles) read() (*tls.Config, error) {
+	cert, err := tls.LoadX509KeyPair(f.cert.name, f.key.name)
 	if err != nil {
-		return nil, fmt.Errorf("-tls-cert, -tls-key: %w", err)
+		return nil, fmt.Errorf("%s, %s: %w", f.cert.flag, f.key.flag, err)
 	}
 	config := &tls.Config{Certificates: []tls.Certificate{cert}, NextProtos: nextProtos}
-	if c.tlsClientCA != "" {
-		if config.ClientCAs, err = readCertificates("-tls-client-ca", c.tlsClientCA); err != nil {
+	if f.clientCA.name != "" {
+		if config.ClientCAs, err = readCertificates(f.clientCA.flag, f.clientCA.name); err != nil {
 			return nil, err
 		}
 		config.ClientAuth = tls.RequireAndVerifyClientCert

@@ -54,6 +54,7 @@ func TestConfigDefaults(t *testing.T) {
 		envoyOptions: policyfile.EnvoyOptions{Algorithm: "fixed_window", OnStoreError: "local", Mode: "enforce"},
 		logLevel:     slog.LevelInfo,
 		logFormat:    "text",
+		envoyXDS:     xdsConfig{node: "default"},
 	}, cfg)
 }
 
@@ -65,7 +66,6 @@ var everySetting = map[string]string{
 	"config":                  "policies.yaml",
 	"memcached":               "a:1, /run/b.sock , dns+c:1",
 	"grpc-listen":             "0.0.0.0:10",
-	"envoy-config":            "limits",
 	"envoy-algorithm":         "sliding_window",
 	"envoy-count-denied":      "true",
 	"envoy-headers":           "A,B,C",
@@ -94,14 +94,29 @@ var everySetting = map[string]string{
 	"validate":                "true",
 	"healthcheck":             "true",
 	"version":                 "true",
+	"envoy-xds":               "gateway:18001",
+	"envoy-xds-node":          "edge-1",
+	"envoy-xds-wait":          "15s",
+	"envoy-xds-tls":           "true",
+	"envoy-xds-ca":            "xca.pem",
+	"envoy-xds-cert":          "xcert.pem",
+	"envoy-xds-key":           "xkey.pem",
+	"envoy-xds-name":          "gateway",
+	"grpc-tls-cert":           "gcert.pem",
+	"grpc-tls-key":            "gkey.pem",
+	"grpc-tls-client-ca":      "gca.pem",
 }
 
 func TestConfigFromFlagsAndEnvironment(t *testing.T) {
 	t.Parallel()
 	want := &config{
-		listen: "0.0.0.0:9", http: "net", policyFile: "policies.yaml", grpcListen: "0.0.0.0:10", envoyConfig: "limits",
+		listen: "0.0.0.0:9", http: "net", policyFile: "policies.yaml", grpcListen: "0.0.0.0:10",
 		envoyOptions: policyfile.EnvoyOptions{Algorithm: "sliding_window", CountDenied: true, OnStoreError: "allow", Mode: "quota"},
 		envoyHeaders: "A,B,C", envoyMetadata: true, grpcAge: time.Hour, memcached: []string{"a:1", "/run/b.sock", "dns+c:1"},
+		envoyXDS: xdsConfig{
+			server: "gateway:18001", node: "edge-1", wait: 15 * time.Second, tls: true, ca: "xca.pem", cert: "xcert.pem", key: "xkey.pem", name: "gateway",
+		},
+		grpcTLSCert: "gcert.pem", grpcTLSKey: "gkey.pem", grpcClientCA: "gca.pem",
 		storeTimeout: 20 * time.Millisecond, clockSkew: 0, keyPrefix: "edge", viewClients: 7, tokenFile: "tokens",
 		console: true, decisionLog: "decisions.json", decisions: "1/7",
 		proxies: mustNetworks("10.0.0.0/8", "fd00::/8"), tlsCert: "cert.pem", tlsKey: "key.pem", tlsClientCA: "ca.pem",
@@ -183,6 +198,15 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 		{"-decision-log-sample 1/0", `-decision-log-sample: "1/0" must be all, denied, or a part of them such as 1/100`},
 		{"-log-format xml", `-log-format "xml" must be text or json`},
 		{"-memcached-tls=perhaps", `invalid boolean value "perhaps" for -memcached-tls: parse error`},
+		{"-grpc-listen :1", "-grpc-listen needs -envoy-config or -envoy-xds, the limits that it answers by"},
+		{"-envoy-config c -envoy-xds x", "-envoy-config and -envoy-xds are both where the limits come from; give one of them"},
+		{"-envoy-xds-wait 1s", "-envoy-xds-wait and -envoy-xds-tls need -envoy-xds"},
+		{"-envoy-xds x -envoy-xds-wait -1s", "-envoy-xds-wait must not be negative"},
+		{"-envoy-xds x -envoy-xds-name n", "-envoy-xds-ca, -envoy-xds-cert and -envoy-xds-name need -envoy-xds-tls"},
+		{"-envoy-xds x -envoy-xds-tls -envoy-xds-cert c", "-envoy-xds-cert and -envoy-xds-key go together"},
+		{"-envoy-xds x -grpc-listen :1 -grpc-tls-key k", "-grpc-tls-cert and -grpc-tls-key go together"},
+		{"-envoy-xds x -grpc-listen :1 -grpc-tls-client-ca a", "-grpc-tls-client-ca needs -grpc-tls-cert and -grpc-tls-key"},
+		{"-grpc-tls-cert c -grpc-tls-key k", "-grpc-tls-cert needs -grpc-listen"},
 		{"-tls-cert c", "-tls-cert and -tls-key go together"},
 		{"-tls-key k", "-tls-cert and -tls-key go together"},
 		{"-tls-client-ca ca", "-tls-client-ca needs -tls-cert and -tls-key"},

@@ -21,7 +21,8 @@ var testLibraries = []string{
 	"github.com/stretchr/testify", "pgregory.net/rapid", "go.uber.org/goleak", "github.com/getkin/kin-openapi",
 	"github.com/santhosh-tekuri/jsonschema/v6", "go.yaml.in/yaml/v3",
 	"github.com/envoyproxy/go-control-plane/envoy", "google.golang.org/grpc", "google.golang.org/protobuf", // a client of the rate limit service
-	"golang.org/x/net/http2", // which writes frames that no client would
+	"github.com/envoyproxy/go-control-plane/ratelimit", // what an xDS server sends
+	"golang.org/x/net/http2",                           // which writes frames that no client would
 	"github.com/prometheus/client_golang",
 	"github.com/chromedp/chromedp", "github.com/chromedp/cdproto", // drive the page for operators
 }
@@ -67,6 +68,10 @@ var folders = map[string]struct {
 	"api/envoy": {[]string{"counters", "api/policy", "api/decide", "api/receipt"}, []string{
 		"github.com/envoyproxy/go-control-plane/envoy", "google.golang.org/grpc", "google.golang.org/protobuf",
 	}},
+	"api/envoy/xds": {nil, []string{
+		"github.com/envoyproxy/go-control-plane/envoy", "github.com/envoyproxy/go-control-plane/ratelimit", "google.golang.org/genproto/googleapis/rpc",
+		"google.golang.org/grpc", "google.golang.org/protobuf",
+	}},
 	"api/policyfile": {[]string{"counters", "counters/memory", "counters/memcached", "subwindow", "cas", "api/policy", "api/telemetry", "api/envoy"}, []string{
 		"go.yaml.in/yaml/v3",
 		"golang.org/x/time/rate",     // a warning now and then
@@ -74,7 +79,7 @@ var folders = map[string]struct {
 	}},
 	"api/client":          {}, // so that it brings its users nothing
 	"api/client/weirecho": {[]string{"api/client"}, []string{"github.com/labstack/echo/v4"}},
-	"cmd/server": {[]string{"counters", "counters/memory", "counters/memcached", "api", "api/console", "api/policy", "api/overrides", "api/fleet", "api/decide", "api/receipt", "api/telemetry", "api/envoy", "api/policyfile"}, []string{
+	"cmd/server": {[]string{"counters", "counters/memory", "counters/memcached", "api", "api/console", "api/policy", "api/overrides", "api/fleet", "api/decide", "api/receipt", "api/telemetry", "api/envoy", "api/envoy/xds", "api/policyfile"}, []string{
 		"github.com/prometheus/client_golang",
 		"golang.org/x/sys/unix", // an option of a listener's socket
 	}},
@@ -86,7 +91,7 @@ var folders = map[string]struct {
 var harmless = []string{"net/netip", "net/textproto"}
 
 // networkers are the folders that may talk to a network.
-var networkers = []string{"counters/memcached", "counters/memcached/pipeline", "counters/memcachedtest", "api", "api/plain", "api/console", "api/envoy", "api/client", "cmd/server", "cmd/server/servertest"}
+var networkers = []string{"counters/memcached", "counters/memcached/pipeline", "counters/memcachedtest", "api", "api/plain", "api/console", "api/envoy", "api/envoy/xds", "api/client", "cmd/server", "cmd/server/servertest"}
 
 // Code keeps to its folder's imports. Tests may also import test libraries,
 // gomemcache and any of weir's folders.

@@ -25,6 +25,7 @@ import (
 	"weir/api/console"
 	"weir/api/decide"
 	"weir/api/envoy"
+	"weir/api/envoy/xds"
 	"weir/api/fleet"
 	"weir/api/overrides"
 	"weir/api/policy"
@@ -61,6 +62,7 @@ type program struct {
 	log        *slog.Logger
 	listener   listener
 	tls        *tls.Config // nil for HTTP
+	grpcTLS    *tls.Config // nil without TLS
 	apiConfig  api.Config
 	server     *api.Server
 	metrics    *telemetry.Metrics
@@ -73,9 +75,14 @@ type program struct {
 	watchStore func(context.Context)
 	closeStore func() error
 
-	envoy        *envoy.Service // nil without -envoy-config
+	envoy        *envoy.Service // nil without -envoy-config and -envoy-xds
 	grpc         *envoy.Server  // nil without -grpc-listen
 	grpcListener listener       // of grpc
+
+	xds      *xds.Config // nil without -envoy-xds
+	sets     limitSets   // from there
+	setWrong bool        // the last one was
+	limited  atomic.Bool // what limits Envoy is known, or has been waited for
 
 	files   []*watchedFiles // beside those of the policies
 	inForce policyContent   // what the policies in force say
@@ -83,7 +90,7 @@ type program struct {
 }
 
 // A policyContent is the content of the policy file, and of the files of
-// -envoy-config.
+// -envoy-config, or what stands for them of -envoy-xds.
 type policyContent struct {
 	data  []byte
 	envoy []policyfile.EnvoyFile
@@ -135,6 +142,10 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := p.readXDS(); err != nil {
+		return nil, err
+	}
+	p.limited.Store(p.xds == nil)
 	p.metrics.Loaded(time.Now())
 	p.metrics.FilesRight(true)
 	var tokens []api.Token
@@ -156,6 +167,7 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 		Overrides:      p.overrides,
 		Fleet:          p.fleet,
 		Health:         health,
+		Loaded:         p.limited.Load,
 		Undecided:      undecided,
 		Tokens:         tokens,
 		TrustedProxies: cfg.proxies,
@@ -230,28 +242,64 @@ func (p *program) watch(read func() error, pairs ...string) error {
 	return err
 }
 
-// readTLS has p.tls serve each connection with the certificates that were read last.
-func (p *program) readTLS() error {
-	if p.cfg.tlsCert == "" {
+// readXDS has p.xds say how to connect to the xDS server, if there is one.
+func (p *program) readXDS() error {
+	c := &p.cfg.envoyXDS
+	if c.server == "" {
+		return nil
+	}
+	p.sets = make(limitSets)
+	p.xds = &xds.Config{Server: c.server, Node: c.node, Apply: p.sets.send, Log: p.log}
+	if !c.tls {
 		return nil
 	}
 	var last atomic.Pointer[tls.Config]
-	p.tls = &tls.Config{
-		NextProtos:         nextProtos,
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return last.Load(), nil },
-	}
+	p.xds.TLS = last.Load
 	return p.watch(func() error {
-		config, err := p.cfg.serverTLS()
+		config, err := c.clientTLS()
 		if err == nil {
 			last.Store(config)
 		}
 		return err
-	}, "-tls-cert", p.cfg.tlsCert, "-tls-key", p.cfg.tlsKey, "-tls-client-ca", p.cfg.tlsClientCA)
+	}, "-envoy-xds-ca", c.ca, "-envoy-xds-cert", c.cert, "-envoy-xds-key", c.key)
+}
+
+// setLimited says that weir is ready, as far as its limits are.
+func (p *program) setLimited() {
+	if !p.limited.Swap(true) && p.grpc != nil {
+		p.grpc.SetReady(true)
+	}
+}
+
+// readTLS returns what serves each connection with the certificates that were read last
+// from the files, or nil if there are none.
+func (p *program) readTLS(f serverFiles) (*tls.Config, error) {
+	if f.cert.name == "" {
+		return nil, nil
+	}
+	var last atomic.Pointer[tls.Config]
+	err := p.watch(func() error {
+		config, err := f.read()
+		if err == nil {
+			last.Store(config)
+		}
+		return err
+	}, f.cert.flag, f.cert.name, f.key.flag, f.key.name, f.clientCA.flag, f.clientCA.name)
+	return &tls.Config{
+		NextProtos:         nextProtos,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return last.Load(), nil },
+	}, err
 }
 
 func (p *program) listen() error {
-	if err := p.readTLS(); err != nil {
+	var err error
+	if p.tls, err = p.readTLS(p.cfg.httpTLS()); err != nil {
 		return err
+	}
+	if p.grpcTLS = p.tls; p.cfg.grpcTLSCert != "" {
+		if p.grpcTLS, err = p.readTLS(p.cfg.grpcTLS()); err != nil {
+			return err
+		}
 	}
 	l, err := net.Listen("tcp", p.cfg.listen)
 	if err != nil {
@@ -264,14 +312,15 @@ func (p *program) listen() error {
 	if p.grpcListener, err = listenGRPC(p.cfg.grpcListen); err != nil {
 		return errors.Join(fmt.Errorf("-grpc-listen: %w", err), l.Close())
 	}
-	p.grpc = envoy.NewServer(p.envoy, p.tls, p.cfg.grpcAge, p.cfg.shutdownGrace, p.log)
+	p.grpc = envoy.NewServer(p.envoy, p.grpcTLS, p.cfg.grpcAge, p.cfg.shutdownGrace, p.log)
+	p.grpc.SetReady(p.limited.Load())
 	return nil
 }
 
 // loaded is what the files say, with its limiters.
 type loaded struct {
 	policies policy.Policies // with that of envoy
-	envoy    *envoy.Config   // nil without -envoy-config
+	envoy    *envoy.Config   // nil without -envoy-config and -envoy-xds
 }
 
 // words says how much was loaded, for the log.
@@ -303,14 +352,28 @@ func someOf(names []string) string {
 // their limiters.
 func (p *program) loadPolicies() (*loaded, error) {
 	var err error
-	if p.read, err = readPolicies(p.cfg); err != nil {
+	if p.read, err = p.readPolicies(); err != nil {
 		return nil, err
 	}
-	loaded, err := loadLimits(p.cfg, p.read, p.limiters)
+	return p.load(p.read)
+}
+
+// load returns what the content says, which is in force then.
+func (p *program) load(content policyContent) (*loaded, error) {
+	loaded, err := loadLimits(p.cfg, content, p.limiters)
 	if err == nil {
-		p.inForce = p.read
+		p.inForce = content
 	}
 	return loaded, err
+}
+
+// readPolicies reads what says what to limit, but for what was sent, which stays.
+func (p *program) readPolicies() (policyContent, error) {
+	c, err := readPolicies(p.cfg)
+	if err == nil && p.cfg.envoyXDS.server != "" {
+		c.envoy = p.inForce.envoy
+	}
+	return c, err
 }
 
 // readPolicies reads what says what to limit. With an error, there is no data.
@@ -332,7 +395,7 @@ func loadLimits(cfg *config, content policyContent, limiters *policyfile.Limiter
 	l := new(loaded)
 	var err, envoyErr error
 	l.policies, err = policyfile.Parse(cfg.policyFile, content.data)
-	if cfg.envoyConfig != "" {
+	if cfg.envoys() {
 		l.envoy, envoyErr = policyfile.ParseEnvoy(content.envoy, cfg.envoyOptions)
 	}
 	if err = errors.Join(err, envoyErr); err != nil {
@@ -341,7 +404,7 @@ func loadLimits(cfg *config, content policyContent, limiters *policyfile.Limiter
 	bind := func() {}
 	if l.envoy != nil {
 		if l.policies[envoy.PolicyName] != nil {
-			return nil, fmt.Errorf("%s: the policy %q must have another name: it is that of what -envoy-config limits", cfg.policyFile, envoy.PolicyName)
+			return nil, fmt.Errorf("%s: the policy %q must have another name: it is that of what limits Envoy", cfg.policyFile, envoy.PolicyName)
 		}
 		l.policies[envoy.PolicyName], bind = policyfile.EnvoyPolicy(l.envoy, cfg.envoyOptions)
 	}
@@ -353,9 +416,9 @@ func loadLimits(cfg *config, content policyContent, limiters *policyfile.Limiter
 }
 
 // healthcheck answers as envoyproxy/ratelimit does: OK, or status 500 when the
-// process goes away.
+// process goes away or has no limits yet.
 func (p *program) healthcheck(w http.ResponseWriter, _ *http.Request) {
-	if p.server.Draining() {
+	if p.server.Draining() || !p.limited.Load() {
 		w.WriteHeader(http.StatusInternalServerError)
 		return
 	}

@@ -24,9 +24,11 @@ func (p *program) reloadUntil(ctx context.Context, hangup <-chan os.Signal) {
 		case <-hangup:
 			p.reload()
 			p.readFiles()
+		case s := <-p.sets:
+			s.done <- p.replaceSet(s.files)
 		case <-ticks:
 			p.readFiles()
-			content, err := readPolicies(p.cfg)
+			content, err := p.readPolicies()
 			switch known := p.read.data != nil; {
 			case err != nil && known:
 				p.read = policyContent{} // what is readable again is loaded
@@ -42,7 +44,7 @@ func (p *program) reloadUntil(ctx context.Context, hangup <-chan os.Signal) {
 // reloaded counts that files were read again, and judges all of them.
 func (p *program) reloaded(ok bool) {
 	p.metrics.Reloaded(ok)
-	p.metrics.FilesRight(p.read.equals(p.inForce) && !slices.ContainsFunc(p.files, func(w *watchedFiles) bool { return w.wrong }))
+	p.metrics.FilesRight(p.read.equals(p.inForce) && !p.setWrong && !slices.ContainsFunc(p.files, func(w *watchedFiles) bool { return w.wrong }))
 }
 
 // readFiles puts in force what has changed of the files beside those of the policies,
@@ -65,18 +67,44 @@ func (p *program) readFiles() {
 // reload replaces all policies, or none if the file has a mistake. Each mistake
 // is a line of its own in the log.
 func (p *program) reload() {
-	before := p.inForce
-	loaded, err := p.loadPolicies()
+	content, err := p.readPolicies()
+	p.read = content
+	if err == nil {
+		err = p.put(content)
+	} else {
+		logMistakes(p.log, stayed, err)
+	}
 	p.reloaded(err == nil)
+}
+
+// stayed is logged for each mistake.
+const stayed = "the policies stay as they were"
+
+// put puts all that the content says in force, or nothing.
+func (p *program) put(content policyContent) error {
+	before := p.inForce
+	loaded, err := p.load(content)
 	if err != nil {
-		logMistakes(p.log, "the policies stay as they were", err)
-		return
+		logMistakes(p.log, stayed, err)
+		return err
 	}
 	p.metrics.Loaded(time.Now())
 	p.server.SetPolicies(loaded.policies)
 	p.setEnvoy(loaded)
 	p.log.LogAttrs(context.Background(), slog.LevelInfo, "policies loaded",
 		append(loaded.words(), changes(p.cfg, before, p.inForce)...)...)
+	return nil
+}
+
+// replaceSet puts a set in force beside the policies that are, or none of it.
+func (p *program) replaceSet(files []policyfile.EnvoyFile) error {
+	err := p.put(policyContent{p.inForce.data, files})
+	if p.setWrong = err != nil; err == nil {
+		p.read.envoy = files
+		p.setLimited()
+	}
+	p.reloaded(err == nil)
+	return err
 }
 
 // changes names the policies that differ between two contents, both right. Where

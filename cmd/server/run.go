@@ -13,6 +13,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"weir/api/envoy/xds"
 )
 
 // run serves until ctx ends, then answers the requests under way and returns
@@ -48,6 +50,7 @@ func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) 
 	p.readOverrides(ctx)
 	p.greet()
 	work.Go(func() { p.watchStore(working) })
+	work.Go(func() { p.watchXDS(working) })
 	work.Go(func() { p.retryResetsUntil(working) })
 	work.Go(func() { p.overrides.Watch(working) })
 	work.Go(func() { p.sampleUntil(working) })
@@ -98,6 +101,23 @@ func (p *program) readOverrides(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, firstRead)
 	defer cancel()
 	_ = p.overrides.Read(ctx) // or soon
+}
+
+// watchXDS gets sets of limits until ctx ends, and says when weir is ready.
+func (p *program) watchXDS(ctx context.Context) {
+	if p.xds == nil {
+		return
+	}
+	if wait := p.cfg.envoyXDS.wait; wait > 0 {
+		over := time.AfterFunc(wait, func() {
+			if !p.limited.Load() {
+				p.log.Warn("no limits have come from the xDS server yet; all that Envoy asks is admitted until then", slog.String("server", p.xds.Server))
+				p.setLimited()
+			}
+		})
+		defer over.Stop()
+	}
+	xds.Watch(ctx, *p.xds)
 }
 
 // An httpServer is an http.Server, or one that begins with another.

@@ -19,7 +19,7 @@ import (
 // perConnection returns how much memory a connection may take. Most of it are the stacks
 // of goroutines, of which the race detector keeps several times as much.
 func perConnection() int {
-	if raceDetector() {
+	if servertest.RaceDetector() {
 		return 128 << 10
 	}
 	return 24 << 10

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -54,19 +53,13 @@ func build(file string, command ...string) error {
 		return err
 	}
 	args := append(command, "-o", file)
-	if raceDetector() {
+	if servertest.RaceDetector() {
 		args = append(args, "-race")
 	}
 	if out, err := exec.Command("go", append(args, "..")...).CombinedOutput(); err != nil {
 		return fmt.Errorf("%w\n%s", err, out)
 	}
 	return nil
-}
-
-// raceDetector reports whether the tests, and what they build, have the race detector.
-func raceDetector() bool {
-	info, ok := debug.ReadBuildInfo()
-	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
 // What most tests start is built once, when the first of them needs it.

@@ -20,6 +20,8 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -353,4 +355,10 @@ func TapMemcached(t testing.TB, m *memcachedtest.Server) *Tap {
 		relays.Wait()
 	})
 	return w
+}
+
+// RaceDetector reports whether the tests, and what they build, have the race detector.
+func RaceDetector() bool {
+	info, ok := debug.ReadBuildInfo()
+	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }

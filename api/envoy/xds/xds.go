@@ -1,0 +1,199 @@
+// Package xds gets the limits of Envoy's rate limit service from an xDS server: sets of
+// ratelimit.config.ratelimit.v3.RateLimitConfig, each of which is the state of the world,
+// over the aggregated stream, as envoyproxy/ratelimit asks for them.
+//
+// It knows gRPC, and nothing of what a set means: that says the callback.
+package xds
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	ratelimit "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
+	rpc "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+const (
+	typeURL = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig"
+
+	// maxSetBytes is how large a set may be; gRPC's own 4 MiB is some 30,000 descriptors.
+	maxSetBytes = 64 << 20
+	// ping is how often an idle connection is asked whether it is alive. gRPC servers
+	// close connections that ask more than once in 5 minutes, unless told otherwise.
+	ping = 6 * time.Minute
+	// firstPause and lastPause bound the pause before the next connection.
+	firstPause, lastPause = time.Second, 30 * time.Second
+	// refusedPause is how long a set that was refused already waits for its refusal: there
+	// are servers that send it again at once.
+	refusedPause = 2 * time.Second
+	// maxMistakes is how many lines the server is told of a set.
+	maxMistakes = 20
+)
+
+// A Resource is a RateLimitConfig: its name, and what else it says as a file of
+// envoyproxy/ratelimit would.
+type Resource struct {
+	Name, YAML string
+}
+
+// Config says where the sets come from, and where they go.
+type Config struct {
+	// Server is the address of the xDS server, and Node the id that it knows this one by.
+	Server, Node string
+	// TLS returns how to connect, for each connection anew; nil is without TLS.
+	TLS func() *tls.Config
+	// Apply puts a set in force. The error says what is wrong with it; then nothing has
+	// changed. It gets one set at a time, and none that is the same as that before.
+	Apply func(ctx context.Context, set []Resource) error
+	Log   *slog.Logger
+}
+
+// Watch gets the sets until ctx ends.
+func Watch(ctx context.Context, c Config) { (&client{Config: c, pause: sleep}).watch(ctx) }
+
+// A client is a Config and what it has been sent.
+type client struct {
+	Config
+	pause func(context.Context, time.Duration)
+
+	heard  bool // of a set, whatever became of it
+	last   []Resource
+	wrong  error // what is wrong with last
+	missed int   // connections without a set, since the last one
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// jitter returns between half of d and d, so that many instances don't come at once.
+func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2) }
+
+func (c *client) watch(ctx context.Context) {
+	for {
+		err := c.connection(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		d := jitter(min(lastPause, firstPause<<min(c.missed, 10)))
+		c.missed++
+		c.Log.Warn("no stream from the xDS server; the limits stay as they are", slog.String("server", c.Server),
+			slog.Duration("again_in", d.Round(time.Millisecond)), slog.Any("error", err))
+		c.pause(ctx, d)
+	}
+}
+
+// connection takes sets from a new connection until it ends.
+func (c *client) connection(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	creds := insecure.NewCredentials()
+	if c.TLS != nil {
+		creds = credentials.NewTLS(c.TLS())
+	}
+	conn, err := grpc.NewClient(c.Server, grpc.WithTransportCredentials(creds),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxSetBytes)),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: ping}))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	stream, err := discovery.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx)
+	if err != nil {
+		return err
+	}
+	node := &core.Node{Id: c.Node}
+	// Without the version in force: a server that has started anew may have given its name
+	// to another set.
+	_ = stream.Send(&discovery.DiscoveryRequest{Node: node, TypeUrl: typeURL}) // if it fails, Recv says why
+	for version := ""; ; {
+		r, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		c.missed = 0
+		answer := &discovery.DiscoveryRequest{Node: node, TypeUrl: typeURL, ResponseNonce: r.GetNonce()}
+		err = c.take(ctx, r)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			answer.ErrorDetail = &rpc.Status{Code: int32(codes.InvalidArgument), Message: shorten(err.Error())}
+		default:
+			version = r.GetVersionInfo()
+		}
+		answer.VersionInfo = version
+		_ = stream.Send(answer)
+	}
+}
+
+// take has the set of a response in force, or returns why not.
+func (c *client) take(ctx context.Context, r *discovery.DiscoveryResponse) error {
+	set, err := read(r.GetResources())
+	if err != nil {
+		set = []Resource{{YAML: err.Error()}} // not sent again and again either
+	}
+	if c.heard && slices.Equal(set, c.last) {
+		if c.wrong != nil {
+			c.pause(ctx, jitter(refusedPause))
+		}
+		return c.wrong
+	}
+	if err == nil {
+		err = c.Apply(ctx, set)
+	}
+	if ctx.Err() == nil { // else it isn't known
+		c.heard, c.last, c.wrong = true, set, err
+	}
+	return err
+}
+
+// read returns the resources of a response, in the order of their names: the same set may
+// come in any.
+func read(packed []*anypb.Any) ([]Resource, error) {
+	set := make([]Resource, len(packed))
+	for i, p := range packed {
+		var config ratelimit.RateLimitConfig
+		if err := p.UnmarshalTo(&config); err != nil {
+			return nil, fmt.Errorf("resource %d of %d: %w", i+1, len(packed), err)
+		}
+		set[i].Name = config.GetName()
+		config.Name = "" // no key of a file
+		text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(&config)
+		if err != nil {
+			return nil, fmt.Errorf("resource %q: %w", set[i].Name, err)
+		}
+		set[i].YAML = string(text)
+	}
+	slices.SortStableFunc(set, func(a, b Resource) int { return strings.Compare(a.Name, b.Name) })
+	return set, nil
+}
+
+// shorten returns the first lines of a text that has a line for each mistake.
+func shorten(mistakes string) string {
+	lines := strings.Split(mistakes, "\n")
+	if more := len(lines) - maxMistakes; more > 0 {
+		lines = append(lines[:maxMistakes], fmt.Sprintf("and %d more", more))
+	}
+	return strings.ToValidUTF8(strings.Join(lines, "\n"), "\uFFFD")
+}

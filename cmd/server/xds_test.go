@@ -1,0 +1,218 @@
+package main
+
+import (
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	ratelimit "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"weir/cmd/server/servertest"
+)
+
+// domain is a config that has the descriptors.
+func domain(name string, descriptors ...*ratelimit.RateLimitDescriptor) *ratelimit.RateLimitConfig {
+	return &ratelimit.RateLimitConfig{Name: name, Domain: name, Descriptors: descriptors}
+}
+
+func perDay(key string, limit uint32) *ratelimit.RateLimitDescriptor {
+	return &ratelimit.RateLimitDescriptor{Key: key, RateLimit: &ratelimit.RateLimitPolicy{Unit: ratelimit.RateLimitUnit_DAY, RequestsPerUnit: limit}}
+}
+
+// envoyStatus returns the status that /json answers a request about the key in the domain d.
+func (r *running) envoyStatus(t testing.TB, key string) int {
+	t.Helper()
+	return r.Ask(t, http.MethodPost, "/json", "application/json", `{"domain":"d","descriptors":[{"entries":[{"key":"`+key+`","value":"v"}]}]}`).Status
+}
+
+func (r *running) requireReady(t *testing.T, want bool) {
+	t.Helper()
+	ready, _ := r.Get(t, "/readyz")
+	health, _ := r.Get(t, "/healthcheck")
+	if want {
+		require.Equal(t, []int{http.StatusOK, http.StatusOK}, []int{ready, health})
+	} else {
+		require.Equal(t, []int{http.StatusServiceUnavailable, http.StatusInternalServerError}, []int{ready, health})
+	}
+}
+
+func TestLimitsOverXDS(t *testing.T) {
+	t.Parallel()
+	ads, stop := servertest.StartADS(t, "", nil)
+	file := servertest.WriteFile(t, "p.yaml", limit3)
+	r := startProgram(t, "-envoy-xds", ads.Addr, "-envoy-xds-node", "edge-1", "-config", file)
+	assert.Equal(t, "edge-1", ads.Next(t).GetNode().GetId())
+	r.requireReady(t, false)
+	assert.Equal(t, http.StatusOK, r.envoyStatus(t, "k"), "nothing is limited yet")
+
+	ads.Set(t, "1", domain("d", perDay("k", 2)))
+	version, wrong := ads.NextAck(t)
+	require.Equal(t, "1", version, wrong)
+	r.requireReady(t, true)
+	assert.Contains(t, r.log.Wait(t, "policies loaded"), `envoy="1 limit in 1 domain" envoy_limits="d|k=*" changed=envoy`)
+	assert.Equal(t, http.StatusOK, r.envoyStatus(t, "k"))
+	assert.Equal(t, http.StatusOK, r.envoyStatus(t, "k"))
+	assert.Equal(t, http.StatusTooManyRequests, r.envoyStatus(t, "k"))
+
+	// What is wrong is named, and what was in force stays.
+	bad := perDay("bad", 1)
+	bad.RateLimit.Unit = ratelimit.RateLimitUnit_UNKNOWN
+	ads.Set(t, "2", domain("d", perDay("k", 9), &ratelimit.RateLimitDescriptor{Key: "a", Value: "b", Descriptors: []*ratelimit.RateLimitDescriptor{bad}}))
+	version, wrong = ads.NextAck(t)
+	assert.Equal(t, "1", version)
+	assert.Equal(t, `xDS resource d: descriptor "a_b.bad": unit "" must be second or minute or hour or day or week or month or year`, wrong)
+	r.log.Wait(t, `msg="the policies stay as they were" error="xDS resource d: descriptor`)
+	assert.Equal(t, http.StatusTooManyRequests, r.envoyStatus(t, "k"))
+	r.requireReloads(t, "1", "1")
+	_, metrics := r.Get(t, "/metrics")
+	assert.Contains(t, metrics, "weir_config_last_reload_successful 0\n")
+
+	// The policy file and the set change without each other.
+	r.reloadWith(t, file, func(string) string { return limit5 })
+	r.requireLimit(t, 5)
+	assert.Equal(t, http.StatusTooManyRequests, r.envoyStatus(t, "k"))
+	r.reloadWith(t, file, func(string) string { return halfBad })
+	ads.Set(t, "3", domain("d", perDay("k", 6), perDay("other", 1)))
+	for version != "3" {
+		version, wrong = ads.NextAck(t)
+	}
+	require.Empty(t, wrong)
+	r.requireLimit(t, 5)
+	assert.Equal(t, http.StatusOK, r.envoyStatus(t, "k"), "what was asked for under the limit of 2 is remembered, and 3 of that was denied")
+	assert.Equal(t, http.StatusTooManyRequests, r.envoyStatus(t, "k"))
+
+	stop()
+	r.log.Wait(t, "no stream from the xDS server; the limits stay as they are")
+	assert.Equal(t, http.StatusTooManyRequests, r.envoyStatus(t, "k"))
+	r.requireReady(t, true)
+	r.hangup <- syscall.SIGHUP
+	r.hangup <- syscall.SIGHUP
+	assert.Equal(t, http.StatusTooManyRequests, r.envoyStatus(t, "k"))
+}
+
+func TestReadyWithoutLimitsAfterAWhile(t *testing.T) {
+	t.Parallel()
+	r := startProgram(t, "-envoy-xds", "127.0.0.1:1", "-envoy-xds-wait", "10ms", "-grpc-listen", "127.0.0.1:0")
+	r.log.Wait(t, "no limits have come from the xDS server yet")
+	r.requireReady(t, true)
+}
+
+// The server and weir show each other certificates. Those of gRPC are its own.
+func TestXDSOverTLS(t *testing.T) {
+	t.Parallel()
+	ca := servertest.NewAuthority(t)
+	cert, key := ca.Issue(t, "everybody")
+	own, err := tls.LoadX509KeyPair(cert, key)
+	require.NoError(t, err)
+	ads, _ := servertest.StartADS(t, "", &tls.Config{Certificates: []tls.Certificate{own}, ClientCAs: ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert})
+	r := startProgram(t, "-envoy-xds", ads.Addr, "-envoy-xds-tls", "-envoy-xds-ca", ca.File, "-envoy-xds-cert", cert, "-envoy-xds-key", key,
+		"-grpc-listen", "127.0.0.1:0", "-grpc-tls-cert", cert, "-grpc-tls-key", key, "-grpc-tls-client-ca", ca.File)
+	health := func(config *tls.Config) (healthpb.HealthCheckResponse_ServingStatus, error) {
+		conn, err := grpc.NewClient(r.program.grpcListener.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(config)))
+		require.NoError(t, err)
+		defer conn.Close()
+		answer, err := healthpb.NewHealthClient(conn).Check(t.Context(), new(healthpb.HealthCheckRequest))
+		return answer.GetStatus(), err
+	}
+	trusting := &tls.Config{RootCAs: ca.Pool(), Certificates: []tls.Certificate{own}}
+	status, err := health(trusting)
+	require.NoError(t, err)
+	assert.Equal(t, healthpb.HealthCheckResponse_NOT_SERVING, status)
+	_, err = health(&tls.Config{RootCAs: ca.Pool()})
+	assert.Error(t, err, "needs a certificate")
+
+	ads.Set(t, "1", domain("d", perDay("k", 0)))
+	version, _ := ads.NextAck(t)
+	assert.Equal(t, "1", version)
+	assert.Equal(t, http.StatusTooManyRequests, r.envoyStatus(t, "k"), "over plain HTTP")
+	status, err = health(trusting)
+	require.NoError(t, err)
+	assert.Equal(t, healthpb.HealthCheckResponse_SERVING, status)
+
+	other := servertest.NewAuthority(t)
+	_, err = parseConfig([]string{"-envoy-xds", "a:1", "-envoy-xds-ca", other.File}, env(nil), io.Discard)
+	assert.EqualError(t, err, "-envoy-xds-ca, -envoy-xds-cert and -envoy-xds-name need -envoy-xds-tls")
+}
+
+// A set as Envoy Gateway makes it is in force within a second, and checks under way don't fail,
+// though the server drops its streams again and again.
+func TestALargeSetIsInForceSoon(t *testing.T) { // alone, as it tells the time
+	const descriptors = 10_000
+	set := func(limit uint32) *ratelimit.RateLimitConfig {
+		d := domain("d", perDay("k", limit))
+		for i := range descriptors {
+			name := fmt.Sprintf("httproute/default/backend-%d/rule/0/match/0/www_example_com", i)
+			d.Descriptors = append(d.Descriptors, &ratelimit.RateLimitDescriptor{
+				Key: name, Value: name, Descriptors: []*ratelimit.RateLimitDescriptor{perDay("rule-0-match-0", 1_000_000)},
+			})
+		}
+		return d
+	}
+	ads, _ := servertest.StartADS(t, "", nil)
+	r := startProgram(t, "-envoy-xds", ads.Addr)
+	ads.Set(t, "1", set(1_000_000))
+	version, wrong := ads.NextAck(t)
+	require.Equal(t, "1", version, wrong)
+
+	put := func(number int) {
+		next, err := anypb.New(set(uint32(2_000_000 + number)))
+		require.NoError(t, err)
+		ads.SetRaw(fmt.Sprint(number), next)
+		for version != fmt.Sprint(number) {
+			version, wrong = ads.NextAck(t)
+			require.Empty(t, wrong)
+		}
+	}
+	before := processorTime(t) // what else the machine does takes none of it
+	put(2)
+	took := processorTime(t) - before
+	if !servertest.RaceDetector() {
+		assert.Less(t, took, time.Second)
+	}
+
+	var stop atomic.Bool
+	var asking sync.WaitGroup
+	var asked, failed atomic.Int64
+	for range 4 {
+		asking.Go(func() {
+			for !stop.Load() {
+				status, _, _, err := r.Send(http.MethodPost, "/json", "application/json", `{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}]}]}`)
+				if asked.Add(1); err != nil || status != http.StatusOK {
+					failed.Add(1)
+				}
+			}
+		})
+	}
+	for i := range 3 {
+		put(3 + i)
+		ads.Drop()
+	}
+	stop.Store(true)
+	asking.Wait()
+	t.Logf("%d limits took %v of processor time; %d checks, %d failed", descriptors, took, asked.Load(), failed.Load())
+	assert.Zero(t, failed.Load())
+	assert.Positive(t, asked.Load())
+	require.True(t, strings.Contains(r.log.String(), `envoy="10001 limits in 1 domain"`))
+}
+
+// processorTime returns how much of it this process has had.
+func processorTime(t *testing.T) time.Duration {
+	t.Helper()
+	var used unix.Rusage
+	require.NoError(t, unix.Getrusage(unix.RUSAGE_SELF, &used))
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
+}
