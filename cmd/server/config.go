@@ -37,6 +37,9 @@ type config struct {
 	envoyConfig   string // a file or a folder of files
 	envoyOptions  policyfile.EnvoyOptions
 	envoyXDS      xdsConfig
+	envoyEnv      bool
+	envoyFlags    []setting // what the environment is in flags, with envoyEnv
+	envoyNotes    []string  // and what it isn't
 	envoyHeaders  string
 	envoyMetadata bool
 	grpcAge       time.Duration // of a connection; 0 is any
@@ -99,6 +102,7 @@ func parseConfig(args, environment []string, out io.Writer) (*config, error) {
 	fs.StringVar(&cfg.grpcListen, "grpc-listen", "", "`address` to serve Envoy's rate limit service on, by gRPC: host:port, or unix:/path/to.sock (default: none)")
 	duration(&cfg.grpcAge, "grpc-max-connection-age", 24*time.Hour, "how `long` a connection of gRPC may last, 0 for any time")
 	fs.StringVar(&cfg.envoyConfig, "envoy-config", "", "`file` or folder of files in the format of envoyproxy/ratelimit, YAML (default: none)")
+	fs.BoolVar(&cfg.envoyEnv, "envoy-env", false, "take the environment variables of envoyproxy/ratelimit, where no flag and no variable of weir's says otherwise; -validate prints them as flags")
 	fs.StringVar(&cfg.envoyXDS.server, "envoy-xds", "", "`address` of an xDS server that sends such limits, in the place of -envoy-config (default: none)")
 	fs.StringVar(&cfg.envoyXDS.node, "envoy-xds-node", "default", "`id` of the node by which it knows weir")
 	duration(&cfg.envoyXDS.wait, "envoy-xds-wait", 0, "how `long` weir isn't ready without its first set of limits; 0s is until it has come")
@@ -162,8 +166,36 @@ func parseConfig(args, environment []string, out io.Writer) (*config, error) {
 		return cfg, flag.ErrHelp
 	case err != nil:
 		return cfg, err
+	case cfg.envoyEnv:
+		if err := cfg.setFromEnvoy(fs, environment); err != nil {
+			return cfg, err
+		}
 	}
 	return cfg, cfg.check()
+}
+
+// setFromEnvoy sets the flags that nothing of weir's has set to what the environment says to
+// envoyproxy/ratelimit.
+func (c *config) setFromEnvoy(fs *flag.FlagSet, environment []string) error {
+	own := make(map[string]bool)
+	fs.Visit(func(f *flag.Flag) { own[f.Name] = true })
+	if own["envoy-xds"] || own["envoy-config"] { // limits come from one place
+		own["envoy-xds"], own["envoy-config"] = true, true
+	}
+	settings, notes, err := envoyFlags(environment)
+	errs := []error{err}
+	c.envoyNotes = notes
+	for _, s := range settings {
+		if !own[s.flag] {
+			if err := fs.Set(s.flag, s.value); err != nil {
+				errs = append(errs, fmt.Errorf("-envoy-env: %s: %v: %w", s.from, s, err))
+			}
+			c.envoyFlags = append(c.envoyFlags, s)
+		} else if s.from != "" {
+			c.envoyNotes = append(c.envoyNotes, fmt.Sprintf("%s: weir's own -%s is in force, not %s", s.from, s.flag, s.value))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // setFromEnvironment sets the flags that have a variable. The error names each
@@ -242,6 +274,7 @@ func (c *config) check() error {
 	require(!c.console || c.tokenFile != "" || isLoopback(c.listen), "-console without -token-file needs a loopback -listen, such as 127.0.0.1:8080, as anybody might change limits there; %q isn't", c.listen)
 	require(slices.Contains([]string{plainHTTP, netHTTP}, c.http), "-http %q must be plain or net", c.http)
 	require(portInRange(c.grpcListen), "-grpc-listen %q has a port that is out of range; give one from 0 to 65535", c.grpcListen)
+	require(!c.envoyEnv || len(c.memcached) > 0, "-envoy-env needs MEMCACHE_HOST_PORT or -memcached: weir counts on Memcached, not on Redis")
 	require(c.grpcListen == "" || c.envoys(), "-grpc-listen needs -envoy-config or -envoy-xds, the limits that it answers by")
 	require(c.envoyConfig == "" || c.envoyXDS.server == "", "-envoy-config and -envoy-xds are both where the limits come from; give one of them")
 	errs = append(errs, c.envoyXDS.check())

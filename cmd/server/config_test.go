@@ -105,12 +105,14 @@ var everySetting = map[string]string{
 	"grpc-tls-cert":           "gcert.pem",
 	"grpc-tls-key":            "gkey.pem",
 	"grpc-tls-client-ca":      "gca.pem",
+	"envoy-env":               "true",
 }
 
 func TestConfigFromFlagsAndEnvironment(t *testing.T) {
 	t.Parallel()
 	want := &config{
 		listen: "0.0.0.0:9", http: "net", policyFile: "policies.yaml", grpcListen: "0.0.0.0:10",
+		envoyEnv:     true,
 		envoyOptions: policyfile.EnvoyOptions{Algorithm: "sliding_window", CountDenied: true, OnStoreError: "allow", Mode: "quota"},
 		envoyHeaders: "A,B,C", envoyMetadata: true, grpcAge: time.Hour, memcached: []string{"a:1", "/run/b.sock", "dns+c:1"},
 		envoyXDS: xdsConfig{
@@ -198,6 +200,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 		{"-decision-log-sample 1/0", `-decision-log-sample: "1/0" must be all, denied, or a part of them such as 1/100`},
 		{"-log-format xml", `-log-format "xml" must be text or json`},
 		{"-memcached-tls=perhaps", `invalid boolean value "perhaps" for -memcached-tls: parse error`},
+		{"-envoy-env", "-envoy-env needs MEMCACHE_HOST_PORT or -memcached: weir counts on Memcached, not on Redis"},
 		{"-grpc-listen :1", "-grpc-listen needs -envoy-config or -envoy-xds, the limits that it answers by"},
 		{"-envoy-config c -envoy-xds x", "-envoy-config and -envoy-xds are both where the limits come from; give one of them"},
 		{"-envoy-xds-wait 1s", "-envoy-xds-wait and -envoy-xds-tls need -envoy-xds"},

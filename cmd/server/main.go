@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"syscall"
@@ -31,6 +32,10 @@ const heapFloor = 64 << 20
 // with many clients, Go's own 100 would be most of what weir takes. GOGC says another.
 const garbage = 50
 
+// envoyName is the program that gateways of Envoy start in an image. Called so, weir takes its
+// variables.
+const envoyName = "ratelimit"
+
 func main() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(garbage)
@@ -39,7 +44,11 @@ func main() {
 	defer runtime.KeepAlive(floor)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	cfg, err := parseConfig(os.Args[1:], os.Environ(), os.Stdout)
+	args := os.Args[1:]
+	if filepath.Base(os.Args[0]) == envoyName {
+		args = append([]string{"-envoy-env"}, args...)
+	}
+	cfg, err := parseConfig(args, os.Environ(), os.Stdout)
 	if errors.Is(err, flag.ErrHelp) {
 		return
 	}

@@ -221,6 +221,9 @@ func (p *program) greet() {
 	if p.cfg.policyFile == "" {
 		policies = "the built-in policies"
 	}
+	for _, note := range p.cfg.envoyNotes {
+		p.log.Warn("a variable of envoyproxy/ratelimit has no counterpart", slog.String("variable", note))
+	}
 	attributes := append([]slog.Attr{slog.String("version", version())}, p.loaded...)
 	if len(p.cfg.memcached) == 0 {
 		store = "in this process only, because -memcached names no server"

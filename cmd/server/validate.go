@@ -16,6 +16,15 @@ import (
 // and prints to out what it means. It refuses what a server with the same flags
 // would refuse, and connects to nothing.
 func validate(cfg *config, out io.Writer) error {
+	if cfg.envoyEnv {
+		fmt.Fprintln(out, "The variables of envoyproxy/ratelimit are:")
+		for _, s := range cfg.envoyFlags {
+			fmt.Fprintf(out, "  %v\n", s)
+		}
+		for _, note := range cfg.envoyNotes {
+			fmt.Fprintf(out, "  not so: %s\n", note)
+		}
+	}
 	content, err := readPolicies(cfg)
 	if err != nil {
 		return err
@@ -26,7 +35,10 @@ func validate(cfg *config, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if loaded.envoy != nil {
+	switch {
+	case cfg.envoyXDS.server != "":
+		loaded.policies[envoy.PolicyName].Description = fmt.Sprintf("what %s sends", cfg.envoyXDS.server)
+	case loaded.envoy != nil:
 		loaded.policies[envoy.PolicyName].Description = fmt.Sprintf("%s of %s", policyfile.DescribeEnvoy(loaded.envoy), cfg.envoyConfig)
 	}
 	words, err := policyfile.Describe(loaded.policies, cfg.memcachedOptions())

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -57,6 +58,18 @@ func TestBinaryValidate(t *testing.T) {
 	assert.Empty(t, stdout)
 	assert.Equal(t, file+":1: policies is empty; it needs at least one policy\n"+
 		file+":2: the file has no key \"limits\", but a policy has: check the indentation; it may have policies\n", stderr)
+}
+
+// Gateways of Envoy start /bin/ratelimit, without flags.
+func TestBinaryThatIsCalledRatelimitTakesItsVariables(t *testing.T) {
+	t.Parallel()
+	name := filepath.Join(t.TempDir(), "ratelimit")
+	require.NoError(t, os.Symlink(binary(t), name))
+	cmd := exec.Command(name, "-validate")
+	cmd.Env = []string{"CONFIG_TYPE=GRPC_XDS_SOTW", "MEMCACHE_HOST_PORT=mc:11211", "PORT=1"}
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	assert.Contains(t, string(out), "  -listen=0.0.0.0:1\n  -grpc-listen=0.0.0.0:8081\n  -envoy-xds=localhost:18000\n  -memcached=mc:11211\n")
 }
 
 // Whatever reads the log as JSON can read why weir didn't start, wherever the

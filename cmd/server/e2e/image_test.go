@@ -69,6 +69,7 @@ func TestImageNeedsNothingBesideWeir(t *testing.T) {
 	assert.Equal(t, []string{weir, "-healthcheck"}, inDockerfile(t, `^HEALTHCHECK .* CMD \["(\S+)", "(\S+)"\]$`))
 	assert.Equal(t, []string{weir}, inDockerfile(t, `^COPY --from=build /weir (\S+)$`))
 	assert.Equal(t, []string{weir}, inDockerfile(t, `CGO_ENABLED=0 go build .* -o (\S+) \./cmd/server$`))
+	assert.Equal(t, []string{weir, "ratelimit"}, inDockerfile(t, `ln -s (\S+) /links/bin/(\S+)$`), "what gateways of Envoy start is weir")
 	assert.Equal(t, "scratch", inDockerfile(t, `^FROM ([^\s:]+)$`)[0])
 
 	module, err := os.ReadFile("../../../go.mod")

@@ -1,0 +1,222 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// An envoyVariable is an environment variable of envoyproxy/ratelimit that means the same
+// whatever the others say.
+type envoyVariable struct {
+	name string
+	// flag has the same meaning, with what value makes of its value; without value, the same.
+	flag  string
+	value func(string) (string, error)
+	// Without a flag, whatever isn't usual has the note as its consequence. If it is fatal,
+	// weir would do what nobody wants. Without a note, there is no consequence.
+	usual, note string
+	fatal       bool
+}
+
+// envoyVariables are those, but for what is put together in envoyFlags. A flag that weir gets
+// for one of them is a line here.
+var envoyVariables = []envoyVariable{
+	{name: "LOG_LEVEL", flag: "log-level", value: logLevelOf},
+	{name: "LOG_FORMAT", flag: "log-format"},
+	{name: "CACHE_KEY_PREFIX", flag: "key-prefix"},
+
+	{name: "SHADOW_MODE", usual: "false", note: "weir has no shadow mode for all limits", fatal: true},
+	{name: "QUOTA_MODE", usual: "false", note: "weir has no quota mode for all limits", fatal: true},
+	{name: "MERGE_DOMAIN_CONFIG", usual: "false", note: "a domain is in one file", fatal: true},
+	{name: "GRPC_UDS", note: "weir doesn't serve gRPC on a Unix socket", fatal: true},
+	{name: "GRPC_CLIENT_TLS_SAN", note: "weir takes any certificate of the authority", fatal: true},
+	{name: "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", note: "weir sends none", fatal: true},
+	{name: "MEMCACHE_TLS_CLIENT_CERT", note: "weir shows Memcached no certificate; -memcached-user-file is for user and password", fatal: true},
+	{name: "MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION", usual: "false", note: "weir always looks at the name", fatal: true},
+
+	{name: "GRPC_MAX_CONNECTION_AGE", note: "connections are closed when weir ends, not by age"},
+	{name: "GRPC_MAX_CONNECTION_AGE_GRACE", note: "connections are closed when weir ends, not by age"},
+	{name: "RESPONSE_DYNAMIC_METADATA", usual: "false", note: "answers have no dynamic metadata"},
+	{name: "CONFIG_GRPC_XDS_NODE_METADATA", note: "the xDS server is told the node's id alone"},
+	{name: "NEAR_LIMIT_RATIO", usual: "0.8", note: "near is above 0.8 of the limit"},
+	{name: "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", usual: "false", note: "-envoy-count-denied says what denied requests count"},
+	{name: "RUNTIME_IGNOREDOTFILES", usual: "true", note: "files whose names begin with a dot are passed over"},
+	{name: "USE_PROMETHEUS", usual: "false", note: "the metrics are at /metrics of -listen, by weir's names"},
+	{name: "TRACING_ENABLED", usual: "false", note: "weir has no traces"},
+	{name: "REDIS_URL", note: "weir counts on Memcached"},
+}
+
+// A setting is a flag of weir that stands for variables, none of which is set where from is "".
+type setting struct{ flag, value, from string }
+
+func (s setting) String() string { return "-" + s.flag + "=" + s.value }
+
+// A translation makes settings of variables.
+type translation struct {
+	variables map[string]string
+	settings  []setting
+	notes     []string
+	errs      []error
+}
+
+// envoyFlags returns what an environment that is made for envoyproxy/ratelimit, a list of
+// name=value, is in flags of weir, and what is otherwise in notes. The error names each variable
+// that is wrong, or has a meaning that weir can't give it.
+func envoyFlags(environment []string) ([]setting, []string, error) {
+	t := &translation{variables: make(map[string]string)}
+	for _, entry := range environment {
+		if name, value, _ := strings.Cut(entry, "="); value != "" {
+			t.variables[name] = value
+		}
+	}
+	t.address("listen", "HOST", "PORT", "8080")
+	t.address("grpc-listen", "GRPC_HOST", "GRPC_PORT", "8081")
+	if t.is("GRPC_SERVER_USE_TLS", false) {
+		t.same("grpc-tls-cert", "GRPC_SERVER_TLS_CERT")
+		t.same("grpc-tls-key", "GRPC_SERVER_TLS_KEY")
+		t.same("grpc-tls-client-ca", "GRPC_CLIENT_TLS_CACERT")
+	}
+	t.limits()
+	t.memcached()
+	t.headers()
+	for _, v := range envoyVariables {
+		t.one(v)
+	}
+	return t.settings, t.notes, errors.Join(t.errs...)
+}
+
+// set sets a flag to what variables say, of which those that are set are named.
+func (t *translation) set(flag, value string, variables ...string) {
+	given := slices.DeleteFunc(variables, func(name string) bool { return t.variables[name] == "" })
+	t.settings = append(t.settings, setting{flag, value, strings.Join(given, ", ")})
+}
+
+// same sets a flag to the value of a variable, if it has one.
+func (t *translation) same(flag, name string) {
+	if value := t.variables[name]; value != "" {
+		t.set(flag, value, name)
+	}
+}
+
+func (t *translation) fail(name, format string, args ...any) {
+	t.errs = append(t.errs, fmt.Errorf("-envoy-env: %s=%q: %s", name, t.variables[name], fmt.Sprintf(format, args...)))
+}
+
+// is returns whether a variable is true, or what it is by default.
+func (t *translation) is(name string, usual bool) bool {
+	value, ok := t.variables[name]
+	if !ok {
+		return usual
+	}
+	is, err := strconv.ParseBool(value)
+	if err != nil {
+		t.fail(name, "must be true or false")
+	}
+	return is
+}
+
+func (t *translation) one(v envoyVariable) {
+	value, ok := t.variables[v.name]
+	usual := value == v.usual
+	if is, err := strconv.ParseBool(value); err == nil && v.usual != "" {
+		usual = usual || strconv.FormatBool(is) == v.usual
+	}
+	switch {
+	case !ok:
+	case v.flag != "" && v.value == nil:
+		t.same(v.flag, v.name)
+	case v.flag != "":
+		if of, err := v.value(value); err != nil {
+			t.fail(v.name, "%v", err)
+		} else {
+			t.set(v.flag, of, v.name)
+		}
+	case usual:
+	case v.fatal:
+		t.fail(v.name, "%s", v.note)
+	default:
+		t.notes = append(t.notes, fmt.Sprintf("%s=%s: %s", v.name, value, v.note))
+	}
+}
+
+func (t *translation) address(flag, host, port, usual string) {
+	t.set(flag, net.JoinHostPort(cmp.Or(t.variables[host], "0.0.0.0"), cmp.Or(t.variables[port], usual)), host, port)
+}
+
+// limits says where they come from.
+func (t *translation) limits() {
+	switch cmp.Or(t.variables["CONFIG_TYPE"], "FILE") {
+	case "FILE":
+		const root, below, folder = "RUNTIME_ROOT", "RUNTIME_SUBDIRECTORY", "RUNTIME_APPDIRECTORY"
+		t.set("envoy-config", path.Join(
+			cmp.Or(t.variables[root], "/srv/runtime_data/current"), t.variables[below], cmp.Or(t.variables[folder], "config")), root, below, folder)
+	case "GRPC_XDS_SOTW":
+		const server = "CONFIG_GRPC_XDS_SERVER_URL"
+		t.set("envoy-xds", cmp.Or(t.variables[server], "localhost:18000"), server)
+		t.same("envoy-xds-node", "CONFIG_GRPC_XDS_NODE_ID")
+		if t.is("FORCE_START_WITHOUT_INITIAL_CONFIG", false) {
+			t.set("envoy-xds-wait", "15s", "FORCE_START_WITHOUT_INITIAL_CONFIG")
+		}
+		if t.is("CONFIG_GRPC_XDS_SERVER_USE_TLS", false) {
+			t.set("envoy-xds-tls", "true", "CONFIG_GRPC_XDS_SERVER_USE_TLS")
+			t.same("envoy-xds-ca", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT")
+			t.same("envoy-xds-cert", "CONFIG_GRPC_XDS_CLIENT_TLS_CERT")
+			t.same("envoy-xds-key", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY")
+			t.same("envoy-xds-name", "CONFIG_GRPC_XDS_SERVER_TLS_SAN")
+		}
+	default:
+		t.fail("CONFIG_TYPE", "must be FILE or GRPC_XDS_SOTW")
+	}
+}
+
+func (t *translation) memcached() {
+	if name := t.variables["MEMCACHE_SRV"]; name != "" {
+		t.set("memcached", "dnssrv+"+name, "MEMCACHE_SRV")
+	} else {
+		t.same("memcached", "MEMCACHE_HOST_PORT")
+	}
+	if t.is("MEMCACHE_TLS", false) {
+		t.set("memcached-tls", "true", "MEMCACHE_TLS")
+		t.same("memcached-ca", "MEMCACHE_TLS_CACERT")
+	}
+}
+
+// headers says which are sent.
+func (t *translation) headers() {
+	const enabled = "LIMIT_RESPONSE_HEADERS_ENABLED"
+	if !t.is(enabled, false) {
+		t.set("envoy-headers", "off", enabled)
+		return
+	}
+	t.set("envoy-headers", "legacy", enabled)
+	for _, h := range []struct{ variable, usual, sent string }{
+		{"LIMIT_LIMIT_HEADER", "RateLimit-Limit", "x-ratelimit-limit"},
+		{"LIMIT_REMAINING_HEADER", "RateLimit-Remaining", "x-ratelimit-remaining"},
+		{"LIMIT_RESET_HEADER", "RateLimit-Reset", "x-ratelimit-reset"},
+	} {
+		if name := cmp.Or(t.variables[h.variable], h.usual); !strings.EqualFold(name, h.sent) {
+			t.notes = append(t.notes, fmt.Sprintf("%s=%s: the header is called %s", h.variable, name, h.sent))
+		}
+	}
+}
+
+// logLevelOf returns weir's level.
+func logLevelOf(level string) (string, error) {
+	switch level := strings.ToLower(level); level {
+	case "trace", "debug":
+		return "debug", nil
+	case "info", "error":
+		return level, nil
+	case "warn", "warning":
+		return "warn", nil
+	case "fatal", "panic":
+		return "error", nil
+	}
+	return "", errors.New("must be panic, fatal, error, warn, info, debug or trace")
+}

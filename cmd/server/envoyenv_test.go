@@ -1,0 +1,136 @@
+package main
+
+import (
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/cmd/server/servertest"
+)
+
+// translate returns the flags for variables, in a line, without those for addresses.
+func translate(t *testing.T, variables ...string) (flags string, notes []string) {
+	t.Helper()
+	settings, notes, err := envoyFlags(variables)
+	require.NoError(t, err)
+	var words []string
+	for _, s := range settings[2:] {
+		words = append(words, s.String())
+	}
+	return strings.Join(words, " "), notes
+}
+
+func TestVariablesOfEnvoyAsFlags(t *testing.T) {
+	t.Parallel()
+	const files = "-envoy-config=/srv/runtime_data/current/config "
+	for _, test := range []struct {
+		variables, want string
+	}{
+		{"", files + "-envoy-headers=off"},
+		{"PATH=/bin LOG_FORMAT= SHADOW_MODE=false QUOTA_MODE=0 NEAR_LIMIT_RATIO=0.8", files + "-envoy-headers=off"},
+		{"RUNTIME_ROOT=/data RUNTIME_SUBDIRECTORY=ratelimit", "-envoy-config=/data/ratelimit/config -envoy-headers=off"},
+		{"RUNTIME_ROOT=/data RUNTIME_APPDIRECTORY=limits", "-envoy-config=/data/limits -envoy-headers=off"},
+		{"CONFIG_TYPE=GRPC_XDS_SOTW", "-envoy-xds=localhost:18000 -envoy-headers=off"},
+		{"CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_URL=cp:1 CONFIG_GRPC_XDS_NODE_ID=n CONFIG_GRPC_XDS_SERVER_TLS_CACERT=unused",
+			"-envoy-xds=cp:1 -envoy-xds-node=n -envoy-headers=off"},
+		{"CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_USE_TLS=1 CONFIG_GRPC_XDS_SERVER_TLS_CACERT=a CONFIG_GRPC_XDS_SERVER_TLS_SAN=s",
+			"-envoy-xds=localhost:18000 -envoy-xds-tls=true -envoy-xds-ca=a -envoy-xds-name=s -envoy-headers=off"},
+		{"GRPC_SERVER_USE_TLS=true GRPC_SERVER_TLS_CERT=c GRPC_SERVER_TLS_KEY=k GRPC_CLIENT_TLS_CACERT=a",
+			"-grpc-tls-cert=c -grpc-tls-key=k -grpc-tls-client-ca=a " + files + "-envoy-headers=off"},
+		{"GRPC_SERVER_TLS_CERT=unused", files + "-envoy-headers=off"},
+		{"BACKEND_TYPE=memcache MEMCACHE_HOST_PORT=a:1,b:2 MEMCACHE_TLS=true MEMCACHE_TLS_CACERT=ca",
+			files + "-memcached=a:1,b:2 -memcached-tls=true -memcached-ca=ca -envoy-headers=off"},
+		{"MEMCACHE_SRV=_memcache._tcp.example.com", files + "-memcached=dnssrv+_memcache._tcp.example.com -envoy-headers=off"},
+		{"LOG_LEVEL=WARN LOG_FORMAT=json CACHE_KEY_PREFIX=a", files + "-envoy-headers=off -log-level=warn -log-format=json -key-prefix=a"},
+		{"LIMIT_RESPONSE_HEADERS_ENABLED=true LIMIT_LIMIT_HEADER=X-RateLimit-Limit LIMIT_REMAINING_HEADER=x-ratelimit-remaining LIMIT_RESET_HEADER=x-ratelimit-reset",
+			files + "-envoy-headers=legacy"},
+	} {
+		flags, notes := translate(t, strings.Fields(test.variables)...)
+		assert.Equal(t, test.want, flags, test.variables)
+		assert.Empty(t, notes, test.variables)
+	}
+	settings, _, err := envoyFlags([]string{"PORT=1", "GRPC_HOST=::1", "GRPC_PORT=2"})
+	require.NoError(t, err)
+	assert.Equal(t, []setting{{"listen", "0.0.0.0:1", "PORT"}, {"grpc-listen", "[::1]:2", "GRPC_HOST, GRPC_PORT"}}, settings[:2])
+}
+
+func TestVariablesOfEnvoyWithoutAFlag(t *testing.T) {
+	t.Parallel()
+	_, notes := translate(t, "GRPC_MAX_CONNECTION_AGE=5m", "REDIS_URL=redis:6379", "LIMIT_RESPONSE_HEADERS_ENABLED=true", "RUNTIME_IGNOREDOTFILES=true")
+	assert.Equal(t, []string{
+		"LIMIT_LIMIT_HEADER=RateLimit-Limit: the header is called x-ratelimit-limit",
+		"LIMIT_REMAINING_HEADER=RateLimit-Remaining: the header is called x-ratelimit-remaining",
+		"LIMIT_RESET_HEADER=RateLimit-Reset: the header is called x-ratelimit-reset",
+		"GRPC_MAX_CONNECTION_AGE=5m: connections are closed when weir ends, not by age",
+		"REDIS_URL=redis:6379: weir counts on Memcached",
+	}, notes)
+	for variable, want := range map[string]string{
+		"CONFIG_TYPE=XDS":            `-envoy-env: CONFIG_TYPE="XDS": must be FILE or GRPC_XDS_SOTW`,
+		"SHADOW_MODE=true":           `-envoy-env: SHADOW_MODE="true": weir has no shadow mode for all limits`,
+		"GRPC_SERVER_USE_TLS=maybe":  `-envoy-env: GRPC_SERVER_USE_TLS="maybe": must be true or false`,
+		"LOG_LEVEL=loud":             `-envoy-env: LOG_LEVEL="loud": must be panic, fatal, error, warn, info, debug or trace`,
+		"GRPC_CLIENT_TLS_SAN=envoy":  `-envoy-env: GRPC_CLIENT_TLS_SAN="envoy": weir takes any certificate of the authority`,
+		"GRPC_UDS=/tmp/rl.sock":      `-envoy-env: GRPC_UDS="/tmp/rl.sock": weir doesn't serve gRPC on a Unix socket`,
+		"CACHE_KEY_PREFIX=a:b/c":     `-key-prefix: key prefix "a:b/c" must have no / after a colon`,
+		"LOG_FORMAT=xml":             `-log-format "xml" must be text or json`,
+		"MEMCACHE_TLS_CLIENT_CERT=c": `-envoy-env: MEMCACHE_TLS_CLIENT_CERT="c": weir shows Memcached no certificate; -memcached-user-file is for user and password`,
+	} {
+		_, err := parseConfig([]string{"-envoy-env"}, []string{"MEMCACHE_HOST_PORT=a:1", variable}, io.Discard)
+		assert.EqualError(t, err, want)
+	}
+}
+
+// gatewayEnvironment is what Envoy Gateway gives the container of the rate limit service, and
+// what deploy/envoy/gateway.yaml adds.
+var gatewayEnvironment = strings.Fields(`RUNTIME_ROOT=/data RUNTIME_SUBDIRECTORY=ratelimit RUNTIME_IGNOREDOTFILES=true RUNTIME_WATCH_ROOT=false
+	LOG_LEVEL=info USE_STATSD=false CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_URL=envoy-gateway:18001 CONFIG_GRPC_XDS_NODE_ID=envoy-ratelimit
+	GRPC_SERVER_USE_TLS=true GRPC_SERVER_TLS_CERT=/certs/tls.crt GRPC_SERVER_TLS_KEY=/certs/tls.key GRPC_SERVER_TLS_CA_CERT=/certs/ca.crt
+	CONFIG_GRPC_XDS_SERVER_USE_TLS=true CONFIG_GRPC_XDS_CLIENT_TLS_CERT=/certs/tls.crt CONFIG_GRPC_XDS_CLIENT_TLS_KEY=/certs/tls.key
+	CONFIG_GRPC_XDS_SERVER_TLS_CACERT=/certs/ca.crt FORCE_START_WITHOUT_INITIAL_CONFIG=true REDIS_SOCKET_TYPE=tcp REDIS_URL=unused:6379
+	USE_PROMETHEUS=true PROMETHEUS_ADDR=:19001 PROMETHEUS_MAPPER_YAML=/etc/statsd-exporter/conf.yaml
+	BACKEND_TYPE=memcache MEMCACHE_HOST_PORT=memcached:11211 WEIR_LISTEN=:8080`)
+
+func TestValidatePrintsTheVariablesOfEnvoyAsFlags(t *testing.T) {
+	t.Parallel()
+	cfg, err := parseConfig([]string{"-envoy-env", "-validate"}, gatewayEnvironment, io.Discard)
+	require.NoError(t, err)
+	var out strings.Builder
+	require.NoError(t, validate(cfg, &out))
+	assert.Contains(t, out.String(), `The variables of envoyproxy/ratelimit are:
+  -grpc-listen=0.0.0.0:8081
+  -grpc-tls-cert=/certs/tls.crt
+  -grpc-tls-key=/certs/tls.key
+  -envoy-xds=envoy-gateway:18001
+  -envoy-xds-node=envoy-ratelimit
+  -envoy-xds-wait=15s
+  -envoy-xds-tls=true
+  -envoy-xds-ca=/certs/ca.crt
+  -envoy-xds-cert=/certs/tls.crt
+  -envoy-xds-key=/certs/tls.key
+  -memcached=memcached:11211
+  -envoy-headers=off
+  -log-level=info
+  not so: USE_PROMETHEUS=true: the metrics are at /metrics of -listen, by weir's names
+  not so: REDIS_URL=unused:6379: weir counts on Memcached
+`)
+	assert.Contains(t, out.String(), "envoy: what envoy-gateway:18001 sends\n")
+}
+
+// What weir's own flags and variables say holds, and the log says of which variables it doesn't.
+func TestWeirsOwnFlagsWinOverVariablesOfEnvoy(t *testing.T) {
+	t.Parallel()
+	limits := servertest.WriteFile(t, "limits.yaml", "domain: d\n")
+	cfg, err := parseConfig([]string{"-envoy-env", "-memcached", "b:2", "-envoy-config", limits}, []string{
+		"MEMCACHE_HOST_PORT=a:1", "CONFIG_TYPE=GRPC_XDS_SOTW", "LOG_LEVEL=error", "WEIR_LOG_LEVEL=debug", "LOG_FORMAT=json",
+	}, io.Discard)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"b:2"}, cfg.memcached)
+	assert.Equal(t, limits, cfg.envoyConfig)
+	assert.Empty(t, cfg.envoyXDS.server)
+	assert.Equal(t, "DEBUG", cfg.logLevel.String())
+	assert.Equal(t, "json", cfg.logFormat)
+	assert.Equal(t, []string{"MEMCACHE_HOST_PORT: weir's own -memcached is in force, not a:1", "LOG_LEVEL: weir's own -log-level is in force, not error"}, cfg.envoyNotes)
+}
