@@ -3,6 +3,7 @@ package envoy
 import (
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -102,6 +103,9 @@ type Rule struct {
 	Replaces []string
 	// Metadata is what answers may say of the rule; nil if it has none.
 	Metadata *structpb.Struct
+
+	metric string                     // its name there, see nameRules
+	hits   atomic.Pointer[func(Hits)] // of metric, when it has counted
 }
 
 // Bind makes limiter decide for the rule, unless its limit is 0: then all is

@@ -70,3 +70,14 @@ func (c *Config) Find(client string) (*policy.Limit, string) {
 	}
 	return &m.rule.Limit, m.client
 }
+
+// nameRules gives all rules below d the names that their metrics have, if those have no values
+// of requests.
+func (d *Descriptor) nameRules(name string) {
+	if d.Rule != nil {
+		d.Rule.metric = name
+	}
+	for below, child := range d.children {
+		child.nameRules(name + "." + below)
+	}
+}

@@ -92,6 +92,7 @@ type Service struct {
 	metadata bool
 	key      func() *receipt.Key
 	active   atomic.Pointer[active]
+	hits     func(limit string) func(Hits) // nil if nobody counts them
 
 	mu    sync.Mutex
 	named map[string]struct{} // limits that have a name in the metrics
@@ -115,8 +116,15 @@ func NewService(headers Headers, metadata bool, key func() *receipt.Key) *Servic
 // told the names of those that deny and have a name in the metrics. A request under
 // way is answered by what was in force before.
 func (s *Service) SetConfig(c *Config, d *decide.Decider, denied func(limit string)) {
+	for domain, root := range c.Domains {
+		root.nameRules(domain)
+	}
 	s.active.Store(&active{c, d, denied})
 }
+
+// CountHits has the hits of the limits of each name counted by what counter returns for it.
+// There are at most 1001 names. It must be called before the service answers.
+func (s *Service) CountHits(counter func(limit string) func(Hits)) { s.hits = counter }
 
 // ShouldRateLimit implements the rate limit service. The error has the code
 // InvalidArgument if the request is wrong; nothing has been consumed then.
@@ -146,6 +154,7 @@ func (s *Service) ShouldRateLimit(ctx context.Context, r *rls.RateLimitRequest) 
 		now.decider.GiveBack(q.returns)
 	}
 	s.countDenials(&q, now.denied)
+	s.countHits(&q)
 	response := s.respond(&q, allowed, header)
 	if s.metadata {
 		response.DynamicMetadata = q.metadata(r, response)
@@ -207,6 +216,7 @@ type part struct {
 	match
 	// check is in checks or returns; nil if no limit is asked.
 	check *decide.LimitCheck
+	gives bool // check is in returns
 }
 
 // question finds the limits of a request.
@@ -246,7 +256,7 @@ func (c *Config) question(r *rls.RateLimitRequest) (q question, err error) {
 			q.returns = make([]decide.LimitCheck, 0, n)
 		}
 		q.returns = append(q.returns, check)
-		p.check = &q.returns[len(q.returns)-1]
+		p.check, p.gives = &q.returns[len(q.returns)-1], true
 	}
 	return q, nil
 }
@@ -274,6 +284,35 @@ func (s *Service) countDenials(q *question, denied func(limit string)) {
 			denied(s.bounded(p.metric))
 		}
 	}
+}
+
+// countHits counts the hits of all limits that the files name. Those that a request brings
+// would be as many as there are clients.
+func (s *Service) countHits(q *question) {
+	if s.hits == nil {
+		return
+	}
+	for i := range q.parts {
+		p := &q.parts[i]
+		if p.check == nil || p.gives || p.rule.metric == "" {
+			continue
+		}
+		s.counterOf(&p.match)(hitsOf(p.check))
+	}
+}
+
+// counterOf returns what counts the hits of m. That of a rule whose name has nothing of the
+// request is looked up once.
+func (s *Service) counterOf(m *match) func(Hits) {
+	if m.metric != "" && m.metric != m.rule.metric {
+		return s.hits(s.bounded(m.metric))
+	}
+	if known := m.rule.hits.Load(); known != nil {
+		return *known
+	}
+	counter := s.hits(s.bounded(m.rule.metric))
+	m.rule.hits.Store(&counter)
+	return counter
 }
 
 // bounded returns name, or otherNames if it is too long or there are too many

@@ -22,7 +22,7 @@ type Metrics struct {
 	// Of checks, and of limits.
 	checks, degraded, localDenials, limitDenials, missingPath *prometheus.CounterVec
 	settlements, settledUnits, chargedUnits                   *prometheus.CounterVec
-	leases, overridden                                        *prometheus.CounterVec
+	leases, overridden, envoyHits                             *prometheus.CounterVec
 	checkDuration                                             *prometheus.HistogramVec
 	batchSize, casAttempts                                    prometheus.Histogram
 	casConflicts, casForeign, casAhead                        prometheus.Counter
@@ -85,6 +85,8 @@ func NewMetrics(r prometheus.Registerer, version string) *Metrics {
 			"HTTP requests by route and status code. The route other stands for every path that isn't there.", "route", "code"),
 		limitDenials: counter("weir_limit_denials_total",
 			"Checks that a limit denied, in shadow mode too. One that several limits deny counts for each of them.", "policy", "limit"),
+		envoyHits: counter("weir_envoy_hits_total",
+			"Hits of Envoy's limits as envoyproxy/ratelimit tells them, by the limit's name there and by kind: total_hits, within_limit, over_limit, near_limit (more than 0.8 of the limit in use), over_limit_with_local_cache (denied without asking the store), shadow_mode. Kinds overlap.", "limit", "kind"),
 		missingPath: counter("weir_auth_missing_path_total",
 			"Requests to /v1/auth by policies with routes in which the proxy did not say the path, so that no route could count.", "policy"),
 		settlements: counter("weir_settlements_total",

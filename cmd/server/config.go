@@ -41,6 +41,8 @@ type config struct {
 	envoyFlags    []setting // what the environment is in flags, with envoyEnv
 	envoyNotes    []string  // and what it isn't
 	envoyHeaders  string
+	envoyStatsd   string
+	envoyTags     []string
 	envoyMetadata bool
 	grpcAge       time.Duration // of a connection; 0 is any
 	memcached     []string
@@ -117,6 +119,11 @@ func parseConfig(args, environment []string, out io.Writer) (*config, error) {
 	fs.StringVar((*string)(&cfg.envoyOptions.Mode), "envoy-mode", string(policyfile.EnvoyEnforce), "`mode` of all limits of -envoy-config: enforce; shadow, which denies nothing; or quota, which denies what all limits of a request deny")
 	fs.StringVar((*string)(&cfg.envoyOptions.OnStoreError), "envoy-on-store-error", string(policy.StoreErrorLocal), "what limits of -envoy-config that don't say otherwise do when the store can't `decide`: local, allow or deny")
 	fs.BoolVar(&cfg.envoyMetadata, "envoy-dynamic-metadata", false, "answer Envoy with what was asked, and the metadata of limits that admit")
+	fs.StringVar(&cfg.envoyStatsd, "envoy-statsd", "", "`address` of a StatsD server that gets metrics by the names of envoyproxy/ratelimit, over UDP (default: none)")
+	fs.Func("envoy-statsd-tags", "`tags` that all of them have, such as env:prod,az:a (default: none)", func(s string) error {
+		cfg.envoyTags = splitList(s, ",")
+		return nil
+	})
 	fs.Func("memcached", "Memcached `servers`, comma-separated, in any order: host:port, /path/to.sock, and what is looked up again every 10s: "+
 		"dns+host:port, dnssrv+_name._tcp.host, cluster+host:port (default: an embedded store)", func(s string) error {
 		cfg.memcached = splitList(s, ",")
@@ -278,6 +285,8 @@ func (c *config) check() error {
 	require(c.grpcListen == "" || c.envoys(), "-grpc-listen needs -envoy-config or -envoy-xds, the limits that it answers by")
 	require(c.envoyConfig == "" || c.envoyXDS.server == "", "-envoy-config and -envoy-xds are both where the limits come from; give one of them")
 	errs = append(errs, c.envoyXDS.check())
+	require(c.envoyStatsd == "" || c.envoys(), "-envoy-statsd needs -envoy-config or -envoy-xds, of which it tells")
+	require(len(c.envoyTags) == 0 || c.envoyStatsd != "", "-envoy-statsd-tags needs -envoy-statsd")
 	require(slices.Contains(policyfile.AlgorithmNames(), c.envoyOptions.Algorithm), "-envoy-algorithm %q must be %s", c.envoyOptions.Algorithm, strings.Join(policyfile.AlgorithmNames(), " or "))
 	require(envoy.Headers(c.envoyHeaders).Valid(), "-envoy-headers %q must be draft11, legacy or off, or three names as in RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset", c.envoyHeaders)
 	require(slices.Contains([]policyfile.EnvoyMode{policyfile.EnvoyEnforce, policyfile.EnvoyShadow, policyfile.EnvoyQuota}, c.envoyOptions.Mode),

@@ -106,13 +106,15 @@ var everySetting = map[string]string{
 	"grpc-tls-key":            "gkey.pem",
 	"grpc-tls-client-ca":      "gca.pem",
 	"envoy-env":               "true",
+	"envoy-statsd":            "statsd:8125",
+	"envoy-statsd-tags":       "env:prod, az:a",
 }
 
 func TestConfigFromFlagsAndEnvironment(t *testing.T) {
 	t.Parallel()
 	want := &config{
 		listen: "0.0.0.0:9", http: "net", policyFile: "policies.yaml", grpcListen: "0.0.0.0:10",
-		envoyEnv:     true,
+		envoyEnv: true, envoyStatsd: "statsd:8125", envoyTags: []string{"env:prod", "az:a"},
 		envoyOptions: policyfile.EnvoyOptions{Algorithm: "sliding_window", CountDenied: true, OnStoreError: "allow", Mode: "quota"},
 		envoyHeaders: "A,B,C", envoyMetadata: true, grpcAge: time.Hour, memcached: []string{"a:1", "/run/b.sock", "dns+c:1"},
 		envoyXDS: xdsConfig{
@@ -202,6 +204,8 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 		{"-memcached-tls=perhaps", `invalid boolean value "perhaps" for -memcached-tls: parse error`},
 		{"-envoy-env", "-envoy-env needs MEMCACHE_HOST_PORT or -memcached: weir counts on Memcached, not on Redis"},
 		{"-grpc-listen :1", "-grpc-listen needs -envoy-config or -envoy-xds, the limits that it answers by"},
+		{"-envoy-statsd s:1", "-envoy-statsd needs -envoy-config or -envoy-xds, of which it tells"},
+		{"-envoy-config c -envoy-statsd-tags a:b", "-envoy-statsd-tags needs -envoy-statsd"},
 		{"-envoy-config c -envoy-xds x", "-envoy-config and -envoy-xds are both where the limits come from; give one of them"},
 		{"-envoy-xds-wait 1s", "-envoy-xds-wait and -envoy-xds-tls need -envoy-xds"},
 		{"-envoy-xds x -envoy-xds-wait -1s", "-envoy-xds-wait must not be negative"},

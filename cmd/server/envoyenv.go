@@ -48,6 +48,7 @@ var envoyVariables = []envoyVariable{
 	{name: "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", usual: "false", note: "-envoy-count-denied says what denied requests count"},
 	{name: "RUNTIME_IGNOREDOTFILES", usual: "true", note: "files whose names begin with a dot are passed over"},
 	{name: "USE_PROMETHEUS", usual: "false", note: "the metrics are at /metrics of -listen, by weir's names"},
+	{name: "USE_DOG_STATSD_MOGRIFIERS", note: "names are sent as they are"},
 	{name: "TRACING_ENABLED", usual: "false", note: "weir has no traces"},
 	{name: "REDIS_URL", note: "weir counts on Memcached"},
 }
@@ -85,6 +86,7 @@ func envoyFlags(environment []string) ([]setting, []string, error) {
 	t.limits()
 	t.memcached()
 	t.headers()
+	t.statsd()
 	for _, v := range envoyVariables {
 		t.one(v)
 	}
@@ -185,6 +187,15 @@ func (t *translation) memcached() {
 		t.set("memcached-tls", "true", "MEMCACHE_TLS")
 		t.same("memcached-ca", "MEMCACHE_TLS_CACERT")
 	}
+}
+
+// statsd says where the metrics go.
+func (t *translation) statsd() {
+	if t.is("DISABLE_STATS", false) || t.is("USE_PROMETHEUS", false) || !t.is("USE_STATSD", true) && !t.is("USE_DOG_STATSD", false) {
+		return
+	}
+	t.set("envoy-statsd", net.JoinHostPort(cmp.Or(t.variables["STATSD_HOST"], "localhost"), cmp.Or(t.variables["STATSD_PORT"], "8125")), "STATSD_HOST", "STATSD_PORT")
+	t.same("envoy-statsd-tags", "EXTRA_TAGS")
 }
 
 // headers says which are sent.

@@ -29,6 +29,10 @@ func TestVariablesOfEnvoyAsFlags(t *testing.T) {
 	for _, test := range []struct {
 		variables, want string
 	}{
+		{"USE_STATSD=true", files + "-envoy-headers=off -envoy-statsd=localhost:8125"},
+		{"USE_STATSD= STATSD_HOST=s STATSD_PORT=1 EXTRA_TAGS=a:b,c:d", files + "-envoy-headers=off -envoy-statsd=s:1 -envoy-statsd-tags=a:b,c:d"},
+		{"DISABLE_STATS=true", files + "-envoy-headers=off"},
+		{"USE_STATSD=false USE_DOG_STATSD=true", files + "-envoy-headers=off -envoy-statsd=localhost:8125"},
 		{"", files + "-envoy-headers=off"},
 		{"PATH=/bin LOG_FORMAT= SHADOW_MODE=false QUOTA_MODE=0 NEAR_LIMIT_RATIO=0.8", files + "-envoy-headers=off"},
 		{"RUNTIME_ROOT=/data RUNTIME_SUBDIRECTORY=ratelimit", "-envoy-config=/data/ratelimit/config -envoy-headers=off"},
@@ -48,7 +52,11 @@ func TestVariablesOfEnvoyAsFlags(t *testing.T) {
 		{"LIMIT_RESPONSE_HEADERS_ENABLED=true LIMIT_LIMIT_HEADER=X-RateLimit-Limit LIMIT_REMAINING_HEADER=x-ratelimit-remaining LIMIT_RESET_HEADER=x-ratelimit-reset",
 			files + "-envoy-headers=legacy"},
 	} {
-		flags, notes := translate(t, strings.Fields(test.variables)...)
+		variables := strings.Fields(test.variables)
+		if !strings.Contains(test.variables, "STATS") {
+			variables = append(variables, "USE_STATSD=false") // which is true by default
+		}
+		flags, notes := translate(t, variables...)
 		assert.Equal(t, test.want, flags, test.variables)
 		assert.Empty(t, notes, test.variables)
 	}

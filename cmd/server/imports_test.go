@@ -80,7 +80,8 @@ var folders = map[string]struct {
 	"api/client":          {}, // so that it brings its users nothing
 	"api/client/weirecho": {[]string{"api/client"}, []string{"github.com/labstack/echo/v4"}},
 	"cmd/server": {[]string{"counters", "counters/memory", "counters/memcached", "api", "api/console", "api/policy", "api/overrides", "api/fleet", "api/decide", "api/receipt", "api/telemetry", "api/envoy", "api/envoy/xds", "api/policyfile"}, []string{
-		"github.com/prometheus/client_golang",
+		"github.com/prometheus/client_golang", "github.com/prometheus/client_model/go",
+		"github.com/DataDog/datadog-go/v5/statsd",
 		"golang.org/x/sys/unix", // an option of a listener's socket
 	}},
 	"cmd/server/servertest": {[]string{"api/policyfile", "counters/memcachedtest"}, testLibraries},

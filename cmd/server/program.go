@@ -183,6 +183,10 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 	handlers := make(map[string]http.Handler)
 	if loaded.envoy != nil {
 		p.envoy = envoy.NewService(envoy.Headers(cfg.envoyHeaders), cfg.envoyMetadata, func() *receipt.Key { return p.server.ReceiptKey() })
+		p.envoy.CountHits(func(limit string) func(envoy.Hits) {
+			count := p.metrics.EnvoyHits(limit)
+			return func(h envoy.Hits) { count(telemetry.Hits(h)) }
+		})
 		handlers["POST /json"] = p.envoy
 		handlers["GET /rlconfig"] = http.HandlerFunc(p.envoy.ServeConfig)
 		handlers["GET /healthcheck"] = http.HandlerFunc(p.healthcheck)

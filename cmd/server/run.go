@@ -51,6 +51,9 @@ func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) 
 	p.greet()
 	work.Go(func() { p.watchStore(working) })
 	work.Go(func() { p.watchXDS(working) })
+	if p.cfg.envoyStatsd != "" {
+		work.Go(func() { sendStatsd(working, p.cfg.envoyStatsd, p.cfg.envoyTags, p.apiConfig.Gatherer, p.log) })
+	}
 	work.Go(func() { p.retryResetsUntil(working) })
 	work.Go(func() { p.overrides.Watch(working) })
 	work.Go(func() { p.sampleUntil(working) })

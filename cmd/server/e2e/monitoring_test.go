@@ -97,7 +97,8 @@ func blockAbuser(t *testing.T, p *process) {
 // startMonitored returns a process that has all that a panel can show.
 func startMonitored(t *testing.T) *process {
 	t.Helper()
-	r := startProcess(t, "-memcached", memcachedtest.Start(t).Addr, "-config", servertest.WriteFile(t, "policies.yaml", `policies:
+	limits := servertest.WriteFile(t, "limits.yaml", "domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1000000}}]\n")
+	r := startProcess(t, "-envoy-config", limits, "-memcached", memcachedtest.Start(t).Addr, "-config", servertest.WriteFile(t, "policies.yaml", `policies:
   fixed: {limits: [{algorithm: fixed_window, limit: 100, window: 1m}]}
   token: {limits: [{algorithm: token_bucket, limit: 100, window: 1m}]}
   llm:
@@ -107,6 +108,13 @@ func startMonitored(t *testing.T) *process {
 `))
 	blockAbuser(t, r)
 	return r
+}
+
+// askForEnvoy asks about a limit for Envoy.
+func askForEnvoy(t *testing.T, r *process) {
+	t.Helper()
+	a := r.Ask(t, http.MethodPost, "/json", "application/json", `{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}]}]}`)
+	require.Equal(t, http.StatusOK, a.Status)
 }
 
 // settleLess settles a check below its estimate.
@@ -128,6 +136,7 @@ func TestDashboardAndAlertsNameTheMetricsOfAScrape(t *testing.T) {
 	r.Check(t, "token", "c", 1)
 	r.Check(t, "token", "abuser", 1)
 	settleLess(t, r)
+	askForEnvoy(t, r)
 	var metrics string
 	require.Eventually(t, func() bool {
 		_, metrics = r.Get(t, "/metrics")
@@ -205,6 +214,7 @@ func TestPrometheusUnderstandsDashboardAndAlerts(t *testing.T) {
 				r.Check(t, "token", "abuser", cost)
 			}
 			settleLess(t, r)
+			askForEnvoy(t, r)
 			var found struct{ Result []any }
 			p.decode(t, "/api/v1/query?query="+url.QueryEscape(expression), &found)
 			return len(found.Result) > 0
