@@ -91,8 +91,8 @@ func TestVariablesOfEnvoyWithoutAFlag(t *testing.T) {
 	}
 }
 
-// gatewayEnvironment is what Envoy Gateway gives the container of the rate limit service, and
-// what deploy/envoy/gateway.yaml adds.
+// gatewayEnvironment is what Envoy Gateway gives the container of the rate limit service, what
+// deploy/envoy/gateway.yaml adds, and what the image has.
 var gatewayEnvironment = strings.Fields(`RUNTIME_ROOT=/data RUNTIME_SUBDIRECTORY=ratelimit RUNTIME_IGNOREDOTFILES=true RUNTIME_WATCH_ROOT=false
 	LOG_LEVEL=info USE_STATSD=false CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_URL=envoy-gateway:18001 CONFIG_GRPC_XDS_NODE_ID=envoy-ratelimit
 	GRPC_SERVER_USE_TLS=true GRPC_SERVER_TLS_CERT=/certs/tls.crt GRPC_SERVER_TLS_KEY=/certs/tls.key GRPC_SERVER_TLS_CA_CERT=/certs/ca.crt
