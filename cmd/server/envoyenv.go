@@ -30,26 +30,22 @@ var envoyVariables = []envoyVariable{
 	{name: "LOG_LEVEL", flag: "log-level", value: logLevelOf},
 	{name: "LOG_FORMAT", flag: "log-format"},
 	{name: "CACHE_KEY_PREFIX", flag: "key-prefix"},
+	{name: "GRPC_MAX_CONNECTION_AGE", flag: "grpc-max-connection-age"},
+	{name: "RESPONSE_DYNAMIC_METADATA", flag: "envoy-dynamic-metadata"},
 
-	{name: "SHADOW_MODE", usual: "false", note: "weir has no shadow mode for all limits", fatal: true},
-	{name: "QUOTA_MODE", usual: "false", note: "weir has no quota mode for all limits", fatal: true},
-	{name: "MERGE_DOMAIN_CONFIG", usual: "false", note: "a domain is in one file", fatal: true},
-	{name: "GRPC_UDS", note: "weir doesn't serve gRPC on a Unix socket", fatal: true},
 	{name: "GRPC_CLIENT_TLS_SAN", note: "weir takes any certificate of the authority", fatal: true},
 	{name: "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", note: "weir sends none", fatal: true},
 	{name: "MEMCACHE_TLS_CLIENT_CERT", note: "weir shows Memcached no certificate; -memcached-user-file is for user and password", fatal: true},
 	{name: "MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION", usual: "false", note: "weir always looks at the name", fatal: true},
 
-	{name: "GRPC_MAX_CONNECTION_AGE", note: "connections are closed when weir ends, not by age"},
-	{name: "GRPC_MAX_CONNECTION_AGE_GRACE", note: "connections are closed when weir ends, not by age"},
-	{name: "RESPONSE_DYNAMIC_METADATA", usual: "false", note: "answers have no dynamic metadata"},
+	{name: "GRPC_MAX_CONNECTION_AGE_GRACE", note: "what is under way has -shutdown-grace"},
 	{name: "CONFIG_GRPC_XDS_NODE_METADATA", note: "the xDS server is told the node's id alone"},
 	{name: "NEAR_LIMIT_RATIO", usual: "0.8", note: "near is above 0.8 of the limit"},
-	{name: "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", usual: "false", note: "-envoy-count-denied says what denied requests count"},
+	{name: "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", usual: "false", note: "denied requests count, but for limits with count_denied: false"},
 	{name: "RUNTIME_IGNOREDOTFILES", usual: "true", note: "files whose names begin with a dot are passed over"},
 	{name: "USE_PROMETHEUS", usual: "false", note: "the metrics are at /metrics of -listen, by weir's names"},
 	{name: "USE_DOG_STATSD_MOGRIFIERS", note: "names are sent as they are"},
-	{name: "TRACING_ENABLED", usual: "false", note: "weir has no traces"},
+	{name: "TRACING_ENABLED", usual: "false", note: "weir sends no traces"},
 	{name: "REDIS_URL", note: "weir counts on Memcached"},
 }
 
@@ -77,13 +73,18 @@ func envoyFlags(environment []string) ([]setting, []string, error) {
 		}
 	}
 	t.address("listen", "HOST", "PORT", "8080")
-	t.address("grpc-listen", "GRPC_HOST", "GRPC_PORT", "8081")
+	if socket := t.variables["GRPC_UDS"]; socket != "" {
+		t.set("grpc-listen", "unix:"+socket, "GRPC_UDS")
+	} else {
+		t.address("grpc-listen", "GRPC_HOST", "GRPC_PORT", "8081")
+	}
 	if t.is("GRPC_SERVER_USE_TLS", false) {
 		t.same("grpc-tls-cert", "GRPC_SERVER_TLS_CERT")
 		t.same("grpc-tls-key", "GRPC_SERVER_TLS_KEY")
 		t.same("grpc-tls-client-ca", "GRPC_CLIENT_TLS_CACERT")
 	}
 	t.limits()
+	t.mode()
 	t.memcached()
 	t.headers()
 	t.statsd()
@@ -177,6 +178,17 @@ func (t *translation) limits() {
 	}
 }
 
+// mode says what denials do. In shadow mode nothing is denied, quotas or not.
+func (t *translation) mode() {
+	shadow, quota := t.is("SHADOW_MODE", false), t.is("QUOTA_MODE", false)
+	switch {
+	case shadow:
+		t.set("envoy-mode", "shadow", "SHADOW_MODE")
+	case quota:
+		t.set("envoy-mode", "quota", "QUOTA_MODE")
+	}
+}
+
 func (t *translation) memcached() {
 	if name := t.variables["MEMCACHE_SRV"]; name != "" {
 		t.set("memcached", "dnssrv+"+name, "MEMCACHE_SRV")
@@ -205,16 +217,10 @@ func (t *translation) headers() {
 		t.set("envoy-headers", "off", enabled)
 		return
 	}
-	t.set("envoy-headers", "legacy", enabled)
-	for _, h := range []struct{ variable, usual, sent string }{
-		{"LIMIT_LIMIT_HEADER", "RateLimit-Limit", "x-ratelimit-limit"},
-		{"LIMIT_REMAINING_HEADER", "RateLimit-Remaining", "x-ratelimit-remaining"},
-		{"LIMIT_RESET_HEADER", "RateLimit-Reset", "x-ratelimit-reset"},
-	} {
-		if name := cmp.Or(t.variables[h.variable], h.usual); !strings.EqualFold(name, h.sent) {
-			t.notes = append(t.notes, fmt.Sprintf("%s=%s: the header is called %s", h.variable, name, h.sent))
-		}
-	}
+	const limit, remaining, reset = "LIMIT_LIMIT_HEADER", "LIMIT_REMAINING_HEADER", "LIMIT_RESET_HEADER"
+	t.set("envoy-headers", strings.Join([]string{
+		cmp.Or(t.variables[limit], "RateLimit-Limit"), cmp.Or(t.variables[remaining], "RateLimit-Remaining"), cmp.Or(t.variables[reset], "RateLimit-Reset"),
+	}, ","), enabled, limit, remaining, reset)
 }
 
 // logLevelOf returns weir's level.

@@ -50,7 +50,13 @@ func TestVariablesOfEnvoyAsFlags(t *testing.T) {
 		{"MEMCACHE_SRV=_memcache._tcp.example.com", files + "-memcached=dnssrv+_memcache._tcp.example.com -envoy-headers=off"},
 		{"LOG_LEVEL=WARN LOG_FORMAT=json CACHE_KEY_PREFIX=a", files + "-envoy-headers=off -log-level=warn -log-format=json -key-prefix=a"},
 		{"LIMIT_RESPONSE_HEADERS_ENABLED=true LIMIT_LIMIT_HEADER=X-RateLimit-Limit LIMIT_REMAINING_HEADER=x-ratelimit-remaining LIMIT_RESET_HEADER=x-ratelimit-reset",
-			files + "-envoy-headers=legacy"},
+			files + "-envoy-headers=X-RateLimit-Limit,x-ratelimit-remaining,x-ratelimit-reset"},
+		{"LIMIT_RESPONSE_HEADERS_ENABLED=true LIMIT_LIMIT_HEADER=A", files + "-envoy-headers=A,RateLimit-Remaining,RateLimit-Reset"},
+		{"SHADOW_MODE=true QUOTA_MODE=true", files + "-envoy-mode=shadow -envoy-headers=off"},
+		{"QUOTA_MODE=1", files + "-envoy-mode=quota -envoy-headers=off"},
+		{"MERGE_DOMAIN_CONFIG=true", files + "-envoy-headers=off"},
+		{"GRPC_MAX_CONNECTION_AGE=5m RESPONSE_DYNAMIC_METADATA=true",
+			files + "-envoy-headers=off -grpc-max-connection-age=5m -envoy-dynamic-metadata=true"},
 	} {
 		variables := strings.Fields(test.variables)
 		if !strings.Contains(test.variables, "STATS") {
@@ -63,28 +69,28 @@ func TestVariablesOfEnvoyAsFlags(t *testing.T) {
 	settings, _, err := envoyFlags([]string{"PORT=1", "GRPC_HOST=::1", "GRPC_PORT=2"})
 	require.NoError(t, err)
 	assert.Equal(t, []setting{{"listen", "0.0.0.0:1", "PORT"}, {"grpc-listen", "[::1]:2", "GRPC_HOST, GRPC_PORT"}}, settings[:2])
+	settings, _, err = envoyFlags([]string{"GRPC_UDS=/run/rl.sock", "GRPC_PORT=2"})
+	require.NoError(t, err)
+	assert.Equal(t, setting{"grpc-listen", "unix:/run/rl.sock", "GRPC_UDS"}, settings[1])
 }
 
 func TestVariablesOfEnvoyWithoutAFlag(t *testing.T) {
 	t.Parallel()
-	_, notes := translate(t, "GRPC_MAX_CONNECTION_AGE=5m", "REDIS_URL=redis:6379", "LIMIT_RESPONSE_HEADERS_ENABLED=true", "RUNTIME_IGNOREDOTFILES=true")
+	_, notes := translate(t, "GRPC_MAX_CONNECTION_AGE_GRACE=5m", "REDIS_URL=redis:6379", "RUNTIME_IGNOREDOTFILES=true")
 	assert.Equal(t, []string{
-		"LIMIT_LIMIT_HEADER=RateLimit-Limit: the header is called x-ratelimit-limit",
-		"LIMIT_REMAINING_HEADER=RateLimit-Remaining: the header is called x-ratelimit-remaining",
-		"LIMIT_RESET_HEADER=RateLimit-Reset: the header is called x-ratelimit-reset",
-		"GRPC_MAX_CONNECTION_AGE=5m: connections are closed when weir ends, not by age",
+		"GRPC_MAX_CONNECTION_AGE_GRACE=5m: what is under way has -shutdown-grace",
 		"REDIS_URL=redis:6379: weir counts on Memcached",
 	}, notes)
 	for variable, want := range map[string]string{
-		"CONFIG_TYPE=XDS":            `-envoy-env: CONFIG_TYPE="XDS": must be FILE or GRPC_XDS_SOTW`,
-		"SHADOW_MODE=true":           `-envoy-env: SHADOW_MODE="true": weir has no shadow mode for all limits`,
-		"GRPC_SERVER_USE_TLS=maybe":  `-envoy-env: GRPC_SERVER_USE_TLS="maybe": must be true or false`,
-		"LOG_LEVEL=loud":             `-envoy-env: LOG_LEVEL="loud": must be panic, fatal, error, warn, info, debug or trace`,
-		"GRPC_CLIENT_TLS_SAN=envoy":  `-envoy-env: GRPC_CLIENT_TLS_SAN="envoy": weir takes any certificate of the authority`,
-		"GRPC_UDS=/tmp/rl.sock":      `-envoy-env: GRPC_UDS="/tmp/rl.sock": weir doesn't serve gRPC on a Unix socket`,
-		"CACHE_KEY_PREFIX=a:b/c":     `-key-prefix: key prefix "a:b/c" must have no / after a colon`,
-		"LOG_FORMAT=xml":             `-log-format "xml" must be text or json`,
-		"MEMCACHE_TLS_CLIENT_CERT=c": `-envoy-env: MEMCACHE_TLS_CLIENT_CERT="c": weir shows Memcached no certificate; -memcached-user-file is for user and password`,
+		"CONFIG_TYPE=XDS":             `-envoy-env: CONFIG_TYPE="XDS": must be FILE or GRPC_XDS_SOTW`,
+		"QUOTA_MODE=perhaps":          `-envoy-env: QUOTA_MODE="perhaps": must be true or false`,
+		"GRPC_MAX_CONNECTION_AGE=-1s": `-grpc-max-connection-age -1s must not be negative`,
+		"GRPC_SERVER_USE_TLS=maybe":   `-envoy-env: GRPC_SERVER_USE_TLS="maybe": must be true or false`,
+		"LOG_LEVEL=loud":              `-envoy-env: LOG_LEVEL="loud": must be panic, fatal, error, warn, info, debug or trace`,
+		"GRPC_CLIENT_TLS_SAN=envoy":   `-envoy-env: GRPC_CLIENT_TLS_SAN="envoy": weir takes any certificate of the authority`,
+		"CACHE_KEY_PREFIX=a:b/c":      `-key-prefix: key prefix "a:b/c" must have no / after a colon`,
+		"LOG_FORMAT=xml":              `-log-format "xml" must be text or json`,
+		"MEMCACHE_TLS_CLIENT_CERT=c":  `-envoy-env: MEMCACHE_TLS_CLIENT_CERT="c": weir shows Memcached no certificate; -memcached-user-file is for user and password`,
 	} {
 		_, err := parseConfig([]string{"-envoy-env"}, []string{"MEMCACHE_HOST_PORT=a:1", variable}, io.Discard)
 		assert.EqualError(t, err, want)
