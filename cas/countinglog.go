@@ -108,9 +108,8 @@ func (l counting) peek(s countingState, r counters.Request) counters.Decision {
 	return l.decision(live, r, l.admits(used, &r))
 }
 
-// admits is that of a sliding log.
 func (l counting) admits(used int64, r *counters.Request) bool {
-	return cmp.Or(r.Cost, least(l.countDenied)) <= r.Limit-used
+	return needs(r.Cost, l.countDenied) <= r.Limit-used
 }
 
 // refund returns a state without r, which step has admitted. The cost is taken
@@ -322,7 +321,7 @@ func (l counting) decision(live countingState, r counters.Request, allowed bool)
 	if used > 0 {
 		d.ResetAfter = after(lag, l.leaves(ends(live.entries), live.time))
 	}
-	switch room := r.Limit - r.Cost; {
+	switch room := r.Limit - needs(r.Cost, l.countDenied); {
 	case allowed && (!l.countDenied || used <= room):
 	case room < 0:
 		d.RetryAfter = forever

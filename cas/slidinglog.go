@@ -119,19 +119,17 @@ func (l log) peek(s logState, r counters.Request) counters.Decision {
 	return l.decision(live, r, l.admits(&live, &r))
 }
 
-// admits reports whether there is room for r. Where denied requests count a cost of 0
-// needs room for 1: more may have been asked for than the limit, of which the log keeps
-// no more.
 func (l log) admits(live *logState, r *counters.Request) bool {
-	return cmp.Or(r.Cost, least(l.countDenied)) <= logLimit(*r)-live.used
+	return needs(r.Cost, l.countDenied) <= logLimit(*r)-live.used
 }
 
-// least is the room that a cost of 0 needs.
-func least(countDenied bool) int64 {
+// needs is the room that a cost needs. Where denied requests count a cost of 0 needs room
+// for 1: more may have been asked for than the limit, of which a log keeps no more.
+func needs(cost int64, countDenied bool) int64 {
 	if countDenied {
-		return 1
+		return max(1, cost)
 	}
-	return 0
+	return cost
 }
 
 // refund returns a new state without r, which step has admitted, as far as it is still
@@ -290,7 +288,7 @@ func (l log) decision(live logState, r counters.Request, allowed bool) counters.
 	if live.used > 0 {
 		d.ResetAfter = after(lag, l.leaves(live.newest, live.time))
 	}
-	switch excess := live.used + r.Cost - limit; {
+	switch excess := live.used + needs(r.Cost, l.countDenied) - limit; {
 	case allowed && (!l.countDenied || excess <= 0):
 	case r.Cost > limit:
 		d.RetryAfter = forever
