@@ -69,41 +69,44 @@ func (p *program) readFiles() {
 func (p *program) reload() {
 	content, err := p.readPolicies()
 	p.read = content
+	var news []slog.Attr
 	if err == nil {
-		err = p.put(content)
-	} else {
-		logMistakes(p.log, stayed, err)
+		news, err = p.put(content)
 	}
-	p.reloaded(err == nil)
+	p.tell(news, err)
 }
 
-// stayed is logged for each mistake.
-const stayed = "the policies stay as they were"
-
-// put puts all that the content says in force, or nothing.
-func (p *program) put(content policyContent) error {
+// put puts all that the content says in force, or nothing. It returns what is new.
+func (p *program) put(content policyContent) (news []slog.Attr, err error) {
 	before := p.inForce
 	loaded, err := p.load(content)
 	if err != nil {
-		logMistakes(p.log, stayed, err)
-		return err
+		return nil, err
 	}
 	p.metrics.Loaded(time.Now())
 	p.server.SetPolicies(loaded.policies)
 	p.setEnvoy(loaded)
-	p.log.LogAttrs(context.Background(), slog.LevelInfo, "policies loaded",
-		append(loaded.words(), changes(p.cfg, before, p.inForce)...)...)
-	return nil
+	return append(loaded.words(), changes(p.cfg, before, p.inForce)...), nil
+}
+
+// tell counts and logs what is new, or each mistake.
+func (p *program) tell(news []slog.Attr, err error) {
+	p.reloaded(err == nil)
+	if err != nil {
+		logMistakes(p.log, "the policies stay as they were", err)
+	} else {
+		p.log.LogAttrs(context.Background(), slog.LevelInfo, "policies loaded", news...)
+	}
 }
 
 // replaceSet puts a set in force beside the policies that are, or none of it.
 func (p *program) replaceSet(files []policyfile.EnvoyFile) error {
-	err := p.put(policyContent{p.inForce.data, files})
+	news, err := p.put(policyContent{p.inForce.data, files})
 	if p.setWrong = err != nil; err == nil {
 		p.read.envoy = files
 		p.setLimited()
 	}
-	p.reloaded(err == nil)
+	p.tell(news, err)
 	return err
 }
 
