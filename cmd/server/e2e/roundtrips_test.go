@@ -99,7 +99,7 @@ func TestDescriptorsShareTheirRoundTrips(t *testing.T) {
 	var descriptors []*common.RateLimitDescriptor
 	for i := range 10 {
 		algorithm := []string{"fixed_window", "sliding_window", "token_bucket", "leaky_bucket", "sliding_log"}[i%5]
-		config += fmt.Sprintf("  - {key: k%d, rate_limit: {unit: day, requests_per_unit: %d}, metadata: {weir: {algorithm: %s}}}\n", i, []int{5, 2}[i/9], algorithm)
+		config += fmt.Sprintf("  - {key: k%d, rate_limit: {unit: day, requests_per_unit: %d}, metadata: {weir: {algorithm: %s, count_denied: false}}}\n", i, []int{5, 2}[i/9], algorithm)
 		descriptors = append(descriptors, descriptor(fmt.Sprintf("k%d", i), "a"))
 	}
 	file := servertest.WriteFile(t, "shop.yaml", config)
