@@ -238,7 +238,7 @@ type Flags struct {
 func NewFlags(name string) *Flags {
 	f := &Flags{FlagSet: flag.NewFlagSet(name, flag.ContinueOnError)}
 	f.StringVar(&f.dir, "out", "", "the `directory` for the figures, as JSON, and the pictures (default "+defaultDir+
-		", but none for what isn't to be published: a quick run, or one of a -target or with -profiles)")
+		", but none for what isn't to be published: a quick run, one of some -rows or of a -target, or with -profiles)")
 	return f
 }
 
@@ -252,10 +252,11 @@ func (f *Flags) Quick(usage string) *bool {
 // stay as they are.
 func (f *Flags) Guest() { f.guest = true }
 
-// Rows defines -rows.
+// Rows defines -rows. Some of them aren't to be published, as they would replace all.
 func (f *Flags) Rows(pattern **regexp.Regexp) {
 	*pattern = regexp.MustCompile("")
 	f.Func("rows", "measure only the rows that this `regexp` matches", func(s string) (err error) {
+		f.guest = true
 		*pattern, err = regexp.Compile(s)
 		return err
 	})
@@ -280,8 +281,8 @@ func (f *Flags) Errorf(format string, args ...any) error {
 }
 
 // Publish prints what the command found out, and writes and draws it in -out as
-// name. Without -out it writes nothing if the run was quick, profiled or a
-// guest's. The error is the given one, if any; else it may be that the run broke
+// name. Without -out it writes nothing if the run was quick, of some rows, profiled or
+// a guest's. The error is the given one, if any; else it may be that the run broke
 // a promise.
 func (f *Flags) Publish(out io.Writer, name string, r Result, err error) error {
 	Progress("") // removes the last line

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -28,6 +29,7 @@ func TestPublish(t *testing.T) {
 		"quick":              {[]string{"-quick"}, false, ""},
 		"a guest":            {nil, true, ""},
 		"profiled":           {[]string{"-profiles", "there"}, false, ""},
+		"some rows":          {[]string{"-rows", "hot"}, false, ""},
 		"elsewhere":          {[]string{"-out", "mine"}, false, "mine/rates.json"},
 		"quick, elsewhere":   {[]string{"-quick", "-out", "mine"}, false, "mine/rates.json"},
 		"a guest, elsewhere": {[]string{"-out", "mine"}, true, "mine/rates.json"},
@@ -38,6 +40,7 @@ func TestPublish(t *testing.T) {
 			flags := NewFlags("rates")
 			flags.Quick("less")
 			flags.Profiles(new(string))
+			flags.Rows(new(*regexp.Regexp))
 			if tt.guest {
 				flags.Guest()
 			}
