@@ -17,7 +17,7 @@ func fromElsewhere(r *http.Request, localOnly bool) error {
 	if localOnly && !isLocal(r.Host) {
 		return newProblem(http.StatusMisdirectedRequest, "without -token-file and with -console, this service is asked as localhost or by its address, not as %q", r.Host)
 	}
-	if crossOrigin.Check(r) != nil && strings.HasPrefix(r.URL.Path, "/v1/") && !strings.HasPrefix(r.URL.Path, "/v1/auth/") {
+	if crossOrigin.Check(r) != nil && (strings.HasPrefix(r.URL.Path, "/v1/") || r.URL.Path == "/json") && !strings.HasPrefix(r.URL.Path, "/v1/auth/") {
 		return newProblem(http.StatusForbidden, "pages of other sites may not ask for this")
 	}
 	return nil

@@ -36,9 +36,7 @@ func (d *Decider) takeLimits(checks []LimitCheck, h map[string][]string, now tim
 		c := &checks[i]
 		// Any instance may give it back: see GiveBack.
 		*c = LimitCheck{Limit: c.Limit, Client: c.Client, Cost: c.Cost, Value: c.Value, reserves: true}
-		if e := d.Exception(c.Client, netip.Prefix{}, true); e.Kind() != "" {
-			c.except(e)
-		}
+		d.exceptOne(c)
 	}
 	*a = Answer{Policy: d.Policy, plan: &noPlan, Allowed: true, Limits: checks, deadline: counters.Deadline{At: now.Add(d.StoreTimeout)}}
 	if len(checks) == 1 {
@@ -72,7 +70,7 @@ func (d *Decider) ReserveLimits(checks []LimitCheck, within time.Duration) (r re
 		return r, len(checks) == 0
 	}
 	for i := range checks {
-		if c := &checks[i]; c.consumed() {
+		if c := &checks[i]; c.consumed() && !c.Exception.IsExempt() {
 			l := c.reserved()
 			l.Name = nameOfCheck(c)
 			r.Limits = append(r.Limits, l)
@@ -122,6 +120,9 @@ func (d *Decider) CommitLimits(checks []LimitCheck, r *receipt.Receipt, valid bo
 		}
 	}
 	if len(reserved) == 0 {
+		for i := range checks {
+			d.exceptOne(&checks[i])
+		}
 		d.charge(checks, cost, now)
 		return false, nil
 	}
@@ -132,6 +133,13 @@ func (d *Decider) CommitLimits(checks []LimitCheck, r *receipt.Receipt, valid bo
 		return false, nil
 	}
 	return err == nil && !s.Already, err
+}
+
+// exceptOne has c decided as the exception of its client says, if it has one.
+func (d *Decider) exceptOne(c *LimitCheck) {
+	if e := d.Exception(c.Client, netip.Prefix{}, true); e.Kind() != "" {
+		c.except(e)
+	}
 }
 
 // except has c decided as an exception of its client says.
@@ -163,7 +171,9 @@ func (d *Decider) GiveBack(checks []LimitCheck) {
 	byClient := make(map[client]*LimitCheck)
 	var sums []*LimitCheck // of each client
 	of := make([]*LimitCheck, len(checks))
-	for i, c := range checks {
+	for i := range checks {
+		d.exceptOne(&checks[i]) // a Constant gives nothing back
+		c := checks[i]
 		k := client{c.Limiter, c.Client, c.Value}
 		if byClient[k] == nil {
 			byClient[k] = &LimitCheck{Limit: c.Limit, Client: c.Client, Value: c.Value}
@@ -184,6 +194,8 @@ func (c *LimitCheck) giveBack(ctx context.Context, now time.Time) {
 	d, err := c.Limiter.Peek(ctx, r)
 	used := capacity - d.Remaining
 	switch { // more may be in use than the limit
+	case c.Exception.IsExempt():
+		used = 0
 	case err != nil || d.Remaining > 0:
 	case c.Drains:
 		used = int64(math.Ceil(d.ResetAfter.Seconds() / c.Window.Seconds() * float64(c.Value)))

@@ -147,6 +147,7 @@ func (e *Engine) Renew(r *receipt.Receipt) (within time.Duration, err error) {
 	}
 	ctx := &counters.Deadline{At: now.Add(d.StoreTimeout)}
 	err = ErrNoLease
+	var undo []func()
 	d.eachReserved(r, func(limit *policy.Limit, l *receipt.Limit) {
 		c := reservedBy(limit, r.Client, r, l)
 		if c.Lease == 0 || err != nil && err != ErrNoLease {
@@ -166,13 +167,19 @@ func (e *Engine) Renew(r *receipt.Receipt) (within time.Duration, err error) {
 			err = ErrLost
 		default:
 			err, within = nil, leastOf(within, relied(c.Lease))
-			if c.decided { // else on_store_error allows, and the lease that there is goes on
+			undo = append(undo, func() { _ = c.Limiter.Refund(ctx, q, c.Decision) }) // the lease before goes on
+			if c.decided {                                                           // else on_store_error allows, and the lease that there is goes on
 				*l = c.reserved()
 				l.Refunded = cmp.Or(l.Refunded, now.UnixNano())
 			}
 		}
 		d.observer.Renewed(&c, err)
 	})
+	if err != nil {
+		for _, f := range undo {
+			f()
+		}
+	}
 	return within, err
 }
 
@@ -238,12 +245,15 @@ func (d *Decider) charge(limits []LimitCheck, cost int64, now time.Time) {
 		r.Cost = min(cost, l.Most())
 		_ = l.Limiter.Charge(ctx, r)
 	})
-	most := int64(0)
+	told := make(map[string]int64)
 	for i := range limits {
-		most = max(most, min(cost, limits[i].Most()))
+		l := &limits[i]
+		told[l.Client] = max(told[l.Client], min(cost, l.Most()))
 	}
-	if most > 0 {
-		d.observer.Charged(limits[0].Client, most, now)
+	for client, most := range told {
+		if most > 0 {
+			d.observer.Charged(client, most, now)
+		}
 	}
 }
 

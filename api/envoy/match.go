@@ -1,6 +1,7 @@
 package envoy
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"strings"
@@ -155,12 +156,14 @@ func entriesOf(client string) (domain string, entries []*common.RateLimitDescrip
 	return domain, entries
 }
 
-// asClient returns b, or a hash of it if it is longer than a client may be: that
-// has no |, which all others have.
+// asClient returns b, or if it is longer than a client may be its beginning, by which
+// exceptions find it, and a hash of it: behind a | that has no = all others have.
 func asClient(b []byte) string {
-	if len(b) > counters.MaxClientBytes {
-		sum := sha256.Sum256(b)
-		return "sha256:" + hex.EncodeToString(sum[:])
+	if len(b) <= counters.MaxClientBytes {
+		return string(b)
 	}
-	return string(b)
+	sum := sha256.Sum256(b)
+	end := "|sha256:" + hex.EncodeToString(sum[:])
+	begin := b[:counters.MaxClientBytes-len(end)]
+	return string(bytes.TrimRight(begin, "\\")) + end // no | is escaped by what was cut
 }

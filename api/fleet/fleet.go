@@ -12,6 +12,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"slices"
 	"sync"
 	"time"
@@ -113,8 +114,16 @@ func readDirectory(data []byte) map[string]int64 {
 	if json.Unmarshal(data, &d) != nil || d.Instances == nil {
 		return make(map[string]int64)
 	}
+	for id := range d.Instances {
+		if !isID.MatchString(id) {
+			delete(d.Instances, id)
+		}
+	}
 	return d.Instances
 }
+
+// isID matches what rand.Text makes: anything else isn't of an instance, and no part of a key.
+var isID = regexp.MustCompile(`^[A-Z2-7]{26}$`)
 
 // enlist has the directory list this instance, and no more those that haven't renewed
 // that.

@@ -180,3 +180,6 @@ func (e *exceptions) around(n netip.Prefix) (netip.Prefix, bool) {
 	}
 	return netip.Prefix{}, false
 }
+
+// IsExempt reports whether there is an exception, and it exempts.
+func (e *Exception) IsExempt() bool { return e != nil && e.Exempt }

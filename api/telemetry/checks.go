@@ -145,8 +145,11 @@ func (c *Checks) Charged(client string, cost int64, now time.Time) {
 // Renewed counts a lease that was to be renewed.
 func (c *Checks) Renewed(l *decide.LimitCheck, err error) {
 	outcome := "renewed"
-	if err != nil {
+	switch {
+	case errors.Is(err, decide.ErrLost):
 		outcome = "lost"
+	case err != nil: // it may go on
+		return
 	}
 	c.leases.WithLabelValues(c.policy, l.Name, outcome).Inc()
 }
@@ -196,11 +199,15 @@ func (c LimitChecks) Decided(a *decide.Answer, now time.Time, took time.Duration
 			c.overridden.WithLabelValues(c.policy, l.Exception.Kind()).Inc()
 		}
 		switch {
+		case a.Refused:
 		case !l.Allowed:
 			c.denied.Add(l.Client, 1, now)
 		case a.Allowed:
 			c.allowed.Add(l.Client, 1, now)
 			c.cost.Add(l.Client, l.Cost, now)
+			if l.Lease > 0 {
+				c.leases.WithLabelValues(c.policy, l.Name, "granted").Inc()
+			}
 		}
 	}
 	c.countVerdict(a, took)
@@ -284,5 +291,19 @@ func (k *kept) count(a *decide.Answer, now time.Time) {
 	default:
 		k.allowed.Add(a.Client, 1, now)
 		k.cost.Add(a.Client, a.Cost, now)
+	}
+}
+
+// Settled is Checks.Settled; each limit has a client of its own.
+func (c LimitChecks) Settled(s *decide.Settlement, now time.Time, err error) {
+	c.Checks.Settled(s, now, err)
+	for i := range s.Limits {
+		switch l := &s.Limits[i]; {
+		case err != nil || s.Already || l.Client == s.Client || l.Lease > 0: // it counts that itself
+		case l.Refunded > 0:
+			c.cost.Add(l.Client, -l.Refunded, s.Issued)
+		case l.Charged > 0:
+			c.cost.Add(l.Client, l.Charged, now)
+		}
 	}
 }

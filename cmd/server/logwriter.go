@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"io"
 	"sync"
 	"sync/atomic"
@@ -65,7 +66,9 @@ func (w *logWriter) pass() {
 		if len(lines) == 0 { // the last round has taken that, too
 			continue
 		}
-		_, _ = w.to.Write(lines) // who would be told?
+		if n, err := w.to.Write(lines); err != nil {
+			w.dropped.Add(int64(bytes.Count(lines[n:], []byte("\n"))))
+		}
 		w.mu.Lock()
 		if len(w.waiting) == 0 {
 			close(w.idle)
