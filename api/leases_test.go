@@ -308,3 +308,40 @@ func TestABlockedClientRenewsNothing(t *testing.T) {
 	s.clock.at(9 * time.Second)
 	assert.Equal(t, http.StatusOK, s.renewAt(t, receipt).Code, "it is still held")
 }
+
+// A renewal that is refused by one of two limits changes nothing in the other: the caller has
+// only the old receipt to end it by.
+func TestARefusedRenewalKeepsTheOtherLease(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("llm", places("long", 3, time.Hour), places("short", 1, 10*time.Second)))
+	one := s.acquire(t).Receipt
+	s.clock.at(20 * time.Second)
+	require.True(t, s.acquire(t).Allowed)
+	require.Equal(t, http.StatusConflict, s.renewAt(t, one).Code)
+	require.EqualValues(t, 1, s.remains(t))
+	r := s.release(t, one)
+	require.Equal(t, http.StatusOK, r.Code)
+	assert.EqualValues(t, 2, s.remains(t), "of the long ones: %s", r.Body)
+}
+
+// A lease is lost if it was over and there was no room to renew it; not if a store doesn't
+// answer, or others won a race.
+func TestARefusedRenewalIsNotLost(t *testing.T) {
+	t.Parallel()
+	p := newPolicy("llm", places("in-flight", 1, 10*time.Second))
+	p.OnStoreError = "deny"
+	s := newService(p)
+	receipt := s.acquire(t).Receipt
+	s.clock.at(3 * time.Second)
+	s.store.failWith(counters.ErrTimeout)
+	require.Equal(t, http.StatusServiceUnavailable, s.renewAt(t, receipt).Code)
+	families, err := s.registry.Gather()
+	require.NoError(t, err)
+	for _, f := range families {
+		if f.GetName() == "weir_leases_total" {
+			for _, m := range f.GetMetric() {
+				assert.NotContains(t, m.String(), `"lost"`)
+			}
+		}
+	}
+}

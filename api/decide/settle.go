@@ -167,8 +167,9 @@ func (e *Engine) Renew(r *receipt.Receipt) (within time.Duration, err error) {
 			err = ErrLost
 		default:
 			err, within = nil, leastOf(within, relied(c.Lease))
-			undo = append(undo, func() { _ = c.Limiter.Refund(ctx, q, c.Decision) }) // the lease before goes on
-			if c.decided {                                                           // else on_store_error allows, and the lease that there is goes on
+			// If another limit refuses, the lease before goes on.
+			undo = append(undo, func() { _ = c.Limiter.Refund(ctx, q, c.Decision) })
+			if c.decided { // else on_store_error allows, and the lease that there is goes on
 				*l = c.reserved()
 				l.Refunded = cmp.Or(l.Refunded, now.UnixNano())
 			}
