@@ -176,3 +176,15 @@ func TestRequestIDsComeBack(t *testing.T) {
 		}
 	}
 }
+
+// What Envoy asks over HTTP consumes, too.
+func TestOtherSitesMayNotAskJSON(t *testing.T) {
+	t.Parallel()
+	asked := false
+	s := newServiceWith(func(c *Config) {
+		c.Handlers = map[string]http.Handler{"POST /json": http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked = true })}
+	}, newPolicy("llm", fixed("tokens", 1, time.Minute)))
+	r := s.do(t, http.MethodPost, "/json", `{}`, "Sec-Fetch-Site", "cross-site", "Origin", "https://evil.example", "Content-Type", "text/plain")
+	assert.Equal(t, http.StatusForbidden, r.Code)
+	assert.False(t, asked)
+}

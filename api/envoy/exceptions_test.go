@@ -1,0 +1,220 @@
+package envoy
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+
+	"weir/api/decide"
+	"weir/api/policy"
+	"weir/api/telemetry"
+	"weir/counters"
+	"weir/counters/topk"
+)
+
+// override has an exception hold for a client.
+func (f *fixture) override(t *testing.T, client string, c policy.Client) {
+	t.Helper()
+	key, err := policy.ParseClientKey(client)
+	require.NoError(t, err)
+	c.Until = epoch.Add(time.Hour)
+	f.active.Load().decider.Override(map[policy.ClientKey]policy.Client{key: c})
+}
+
+func (f *fixture) endOverrides() { f.active.Load().decider.Override(nil) }
+
+var allAlgorithms = []string{"", "sliding_window", "token_bucket", "leaky_bucket", "sliding_log", "counting log"}
+
+// An exempt client isn't counted, so the commit of its reservation gives back nothing that
+// was used before, and counts nothing.
+func TestCommitOfAnExemptReservationChangesNothing(t *testing.T) {
+	t.Parallel()
+	for _, algorithm := range allAlgorithms {
+		for _, actual := range []int{0, 90} {
+			t.Run(algorithm, func(t *testing.T) {
+				t.Parallel()
+				tokens := limited("tokens", "", 100)
+				tokens.Rule.Limit.Algorithm = algorithm
+				f := serve(t, Off, false, tokens)
+				a := entries("tokens", "a")
+				f.ask(t, hits(a, 50))
+				require.EqualValues(t, 50, f.remains(t, a))
+				f.override(t, "d|tokens=a", policy.Client{Exempt: true})
+				code, id := f.reserve(t, 60, time.Minute, a)
+				require.EqualValues(t, reservedOK, code)
+				f.commit(t, id, actual, a)
+				f.endOverrides()
+				assert.EqualValues(t, 50, f.remains(t, a), "exempt isn't counted: actual %d", actual)
+			})
+		}
+	}
+}
+
+// The same of a commit without a reservation.
+func TestCommitWithoutAReservationOfAnExemptClientCountsNothing(t *testing.T) {
+	t.Parallel()
+	f := serve(t, Off, false, limited("tokens", "", 100))
+	a := entries("tokens", "a")
+	f.override(t, "d|tokens=a", policy.Client{Exempt: true})
+	f.commit(t, "", 70, a)
+	f.endOverrides()
+	assert.EqualValues(t, 100, f.remains(t, a))
+}
+
+func hits(d *common.RateLimitDescriptor, n uint64) *common.RateLimitDescriptor {
+	return &common.RateLimitDescriptor{Entries: d.Entries, HitsAddend: wrapperspb.UInt64(n)}
+}
+
+func negative(d *common.RateLimitDescriptor, n uint64) *common.RateLimitDescriptor {
+	return &common.RateLimitDescriptor{Entries: d.Entries, HitsAddend: wrapperspb.UInt64(n), IsNegativeHits: true}
+}
+
+// What an exempt client gives back was never counted.
+func TestAnExemptClientGivesNothingBack(t *testing.T) {
+	t.Parallel()
+	f := serve(t, Off, false, limited("tokens", "", 100))
+	a := entries("tokens", "a")
+	f.ask(t, hits(a, 50))
+	f.override(t, "d|tokens=a", policy.Client{Exempt: true})
+	f.ask(t, hits(a, 30)) // not counted
+	f.ask(t, negative(a, 30))
+	f.endOverrides()
+	assert.EqualValues(t, 50, f.remains(t, a))
+}
+
+// What is given back is answered by the limit of the override.
+func TestGivingBackKnowsTheOverride(t *testing.T) {
+	t.Parallel()
+	for _, algorithm := range []string{"", "sliding_window", "token_bucket", "leaky_bucket"} {
+		t.Run(algorithm, func(t *testing.T) {
+			tokens := limited("tokens", "", 10)
+			tokens.Rule.Limit.Algorithm = algorithm
+			f := serve(t, Off, false, tokens)
+			a := entries("tokens", "a")
+			name := f.active.Load().Config.Domains["d"].children["tokens"].Rule.Limit.Name
+			f.override(t, "d|tokens=a", policy.Client{Limits: map[string]int64{name: 100}})
+			r := f.ask(t, hits(a, 50))
+			require.Equal(t, rls.RateLimitResponse_OK, r.OverallCode)
+			require.EqualValues(t, 50, r.Statuses[0].LimitRemaining)
+			r = f.ask(t, negative(a, 10))
+			assert.EqualValues(t, 60, f.remains(t, a))
+			assert.EqualValues(t, 100, r.Statuses[0].CurrentLimit.RequestsPerUnit)
+			assert.EqualValues(t, 60, r.Statuses[0].LimitRemaining)
+		})
+	}
+}
+
+// A charge without a reservation goes by the override's limit, as a check does.
+func TestCommitWithoutAReservationKnowsTheOverride(t *testing.T) {
+	t.Parallel()
+	for _, algorithm := range allAlgorithms {
+		t.Run(algorithm, func(t *testing.T) {
+			tokens := limited("tokens", "", 10)
+			tokens.Rule.Limit.Algorithm = algorithm
+			f := serve(t, Off, false, tokens)
+			a := entries("tokens", "a")
+			name := f.active.Load().Config.Domains["d"].children["tokens"].Rule.Limit.Name
+			f.override(t, "d|tokens=a", policy.Client{Limits: map[string]int64{name: 100}})
+			require.EqualValues(t, 100, f.remains(t, a))
+			f.commit(t, "", 50, a)
+			assert.EqualValues(t, 50, f.remains(t, a))
+			_, id := f.reserve(t, 20, time.Minute, a)
+			f.commit(t, id, 5, a)
+			assert.EqualValues(t, 45, f.remains(t, a))
+		})
+	}
+}
+
+// What a settlement gives back is taken off, and what is charged later is added, for each
+// client of the request.
+func TestTopByCostOfEveryDescriptor(t *testing.T) {
+	t.Parallel()
+	f := serve(t, Off, false, limited("tokens", "", 1000), limited("user", "", 1000))
+	a := f.active.Load()
+	checks := telemetry.NewMetrics(prometheus.NewRegistry(), "x").LimitChecks(a.decider.Policy, nil, telemetry.Listeners{})
+	f.SetConfig(a.Config, decide.NewDecider(a.decider.Config, a.decider.Policy, checks), a.denied)
+	of := []*common.RateLimitDescriptor{entries("tokens", "a"), entries("user", "u")}
+	_, id := f.reserve(t, 600, time.Minute, of...)
+	require.True(t, f.commit(t, id, 100, of...))
+	assert.ElementsMatch(t, []topk.Count{{Client: "d|tokens=a", Count: 100}, {Client: "d|user=u", Count: 100}}, checks.Top("cost").Top(9, f.now()))
+	f.commit(t, "", 30, of...)
+	assert.ElementsMatch(t, []topk.Count{{Client: "d|tokens=a", Count: 130}, {Client: "d|user=u", Count: 130}}, checks.Top("cost").Top(9, f.now()))
+}
+
+// A broken limiter is one whose store doesn't answer, and which remembers nothing.
+type brokenLimiter struct{ policy.Limiter }
+
+func (brokenLimiter) Take(context.Context, counters.Request) (counters.Decision, error) {
+	return counters.Decision{}, counters.ErrTimeout
+}
+func (brokenLimiter) PeekLocal(counters.Request) (counters.Decision, bool) {
+	return counters.Decision{}, false
+}
+func (brokenLimiter) Recall(counters.Request) (counters.Decision, bool) {
+	return counters.Decision{}, false
+}
+
+// What on_store_error: deny has refused says nothing of who asks most.
+func TestTopLeavesOutWhatTheStoreCouldNotDecide(t *testing.T) {
+	t.Parallel()
+	tokens := limited("tokens", "", 1000)
+	f := serve(t, Off, false, tokens)
+	tokens.Rule.Limit.Limiter = brokenLimiter{tokens.Rule.Limit.Limiter}
+	tokens.Rule.Limit.OnStoreError = policy.StoreErrorDeny
+	a := f.active.Load()
+	checks := telemetry.NewMetrics(prometheus.NewRegistry(), "x").LimitChecks(a.decider.Policy, nil, telemetry.Listeners{})
+	f.SetConfig(a.Config, decide.NewDecider(a.decider.Config, a.decider.Policy, checks), a.denied)
+	r := f.ask(t, entries("tokens", "a"))
+	require.Equal(t, rls.RateLimitResponse_OVER_LIMIT, r.OverallCode)
+	assert.Empty(t, checks.Top("denied").Top(9, f.now()))
+	assert.Empty(t, checks.Top("allowed").Top(9, f.now()))
+}
+
+// Each place that is granted is counted so, as each is that is released.
+func TestLeasesOfEnvoyAreCounted(t *testing.T) {
+	t.Parallel()
+	tokens := limited("tokens", "", 10)
+	tokens.Rule.Limit.Algorithm = "concurrency"
+	f := serve(t, Off, false, tokens)
+	of := []*common.RateLimitDescriptor{entries("tokens", "a")}
+	_, id := f.reserve(t, 2, time.Minute, of...)
+	require.True(t, f.commit(t, id, 0, of...))
+	families, err := f.registry.Gather()
+	require.NoError(t, err)
+	got := map[string]float64{}
+	for _, family := range families {
+		if family.GetName() == "weir_leases_total" {
+			for _, m := range family.GetMetric() {
+				for _, l := range m.GetLabel() {
+					if l.GetName() == "outcome" {
+						got[l.GetValue()] = m.GetCounter().GetValue()
+					}
+				}
+			}
+		}
+	}
+	assert.Equal(t, got["granted"], got["released"], got)
+}
+
+// A key with a * at its end holds for all names that begin so, also for those of more than
+// 1024 bytes: else who is blocked so would ask with a longer value.
+func TestABlockByPrefixHoldsForLongNames(t *testing.T) {
+	t.Parallel()
+	tenant := &Descriptor{Key: "tenant"}
+	require.NoError(t, tenant.Add(limited("path", "", 100)))
+	f := serve(t, Off, false, tenant)
+	f.override(t, "d|tenant=evil|*", policy.Client{Blocked: true})
+	short, long := entries("tenant", "evil", "path", "/a"), entries("tenant", "evil", "path", "/"+strings.Repeat("a", 1100))
+	require.Equal(t, rls.RateLimitResponse_OVER_LIMIT, f.ask(t, short).OverallCode)
+	assert.Equal(t, rls.RateLimitResponse_OVER_LIMIT, f.ask(t, long).OverallCode)
+}
