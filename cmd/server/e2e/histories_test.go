@@ -224,6 +224,7 @@ func (h *history) happen(t *testing.T, seed uint64) {
 	callers.Wait()
 	wire.delay.Store(0)
 	h.note("all is quiet")
+	r.resetAgain(t)
 	time.Sleep(counters.MaxStaleness + h.skew + 2*h.timeout)
 	h.calm = h.now()
 	r.storm(rand.New(rand.NewPCG(seed, 100)), "late", time.Now().Add(500*time.Millisecond), 20*time.Millisecond)
@@ -402,6 +403,18 @@ func (r *recorder) reset(process int, p promisedPolicy, client string) reset {
 		r.resets = append(r.resets, done)
 	}
 	return done
+}
+
+// resetAgain does again what a process may have still to tell the store, so that it doesn't
+// come later.
+func (r *recorder) resetAgain(t *testing.T) {
+	for _, accepted := range slices.Clone(r.resets) {
+		if accepted.status == http.StatusAccepted && r.done(accepted) == math.MaxInt64 {
+			require.Eventually(t, func() bool {
+				return r.reset(accepted.process, promisedPolicy{name: accepted.policy}, accepted.client).status == http.StatusNoContent
+			}, servertest.Patience, 10*time.Millisecond)
+		}
+	}
 }
 
 // pause stops the process for d, without ending it.

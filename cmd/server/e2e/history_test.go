@@ -3,6 +3,7 @@ package e2e
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -58,10 +59,6 @@ func (s span) overlaps(other span) bool { return s.call < other.back && other.ca
 
 // longestPause is how long memcached or a process stops at most.
 const longestPause = 300 * time.Millisecond
-
-// longestReset is how long it takes until a process asks a server again that stopped,
-// and tells it of a reset.
-const longestReset = 3 * time.Second
 
 type fault struct {
 	at   time.Duration
@@ -252,7 +249,7 @@ func (h *history) forgets(reset reset, events []event) span {
 	switch reset.status {
 	case http.StatusNoContent:
 	case http.StatusAccepted: // done when the store is back
-		return span{reset.call, reset.back + h.late() + longestReset}
+		return span{reset.call, h.done(reset)}
 	default:
 		return span{reset.call, reset.back + h.late()}
 	}
@@ -267,6 +264,17 @@ func (h *history) forgets(reset reset, events []event) span {
 		}
 	}
 	return forgets
+}
+
+// done returns until when a process may do a reset that it has accepted: once it has done a
+// later one of the client, none waits any more.
+func (h *history) done(accepted reset) time.Duration {
+	for _, r := range h.resets {
+		if r.status == http.StatusNoContent && r.process == accepted.process && r.policy == accepted.policy && r.client == accepted.client && r.call >= accepted.back {
+			return r.back + h.late()
+		}
+	}
+	return math.MaxInt64
 }
 
 // late returns how long after an answer its check may still count, or give back

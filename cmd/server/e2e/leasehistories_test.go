@@ -207,6 +207,10 @@ func (h *leaseHistory) reliedOn(p *place) span {
 	return s
 }
 
+// longestReset is how long it takes until a process asks a server again that didn't answer,
+// and tells it of a reset.
+const longestReset = 3 * time.Second
+
 // resetUntil returns until when a reset may have been done.
 func (h *leaseHistory) resetUntil(r reset) time.Duration {
 	if r.status == http.StatusNoContent {

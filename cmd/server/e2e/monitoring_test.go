@@ -3,7 +3,6 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -168,10 +167,7 @@ type prometheusServer struct{ servertest.Service }
 
 func startPrometheus(t *testing.T, target string) *prometheusServer {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	address := listener.Addr().String()
-	require.NoError(t, listener.Close())
+	address := "127.0.0.1:" + freePort(t)
 	rules, err := filepath.Abs(rulesFile)
 	require.NoError(t, err)
 	config := servertest.WriteFile(t, "prometheus.yml", fmt.Sprintf(

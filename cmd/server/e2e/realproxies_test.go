@@ -1,10 +1,12 @@
 package e2e
 
 import (
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -39,15 +41,20 @@ func addresses(weirs []string, app string, edits []edit) []edit {
 	return append([]edit{{"127.0.0.1:8080", weirs[0]}, {"127.0.0.1:8081", weirs[len(weirs)-1]}, {"127.0.0.1:9000", app}}, edits...)
 }
 
-// freePort returns a port that nobody listens on.
+// freePort returns a port that nobody listens on. It is below those that the system gives to
+// whoever asks for any, so that nobody else takes it before it is listened on.
 func freePort(t *testing.T) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer listener.Close()
-	_, port, err := net.SplitHostPort(listener.Addr().String())
-	require.NoError(t, err)
-	return port
+	const first, given = 20_000, 32_768
+	for range 100 {
+		port := strconv.Itoa(first + rand.IntN(given-first))
+		if listener, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
+			require.NoError(t, listener.Close())
+			return port
+		}
+	}
+	require.Fail(t, "no port is free")
+	return ""
 }
 
 // debian returns a command of a program of Debian.
