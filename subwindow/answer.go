@@ -141,12 +141,17 @@ func (w *work) fail() {
 	}
 	a.mayBeReset = a.mayBeReset || a.owes()
 	unsent := fmt.Errorf("%w: %w", counters.ErrNotSent, w.err)
+	left := int64(0)
 	for i, c := range w.pending {
-		if f != nil && w.chosen[i] {
-			c.Answer(counters.Decision{}, ledger.Failed(w.err, f))
-		} else {
+		switch {
+		case f == nil || !w.chosen[i]:
 			c.Answer(counters.Decision{}, unsent)
+		case !c.Answer(counters.Decision{}, ledger.Failed(w.err, f)):
+			left += c.Request.Cost
 		}
+	}
+	if left > 0 && f.outcome == ledger.Unknown && f.alone < left { // some of it was refunded
+		w.options.RefundFailed()
 	}
 	for _, c := range w.calls {
 		c.Answer(counters.Decision{}, unsent)

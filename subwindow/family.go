@@ -120,7 +120,7 @@ func (f *family) Refund(a *account, r counters.Request, taken counters.Decision)
 	}
 	if by, alone := taken.Receipt.Alone.(admission); alone {
 		flown := by.flight
-		if flown != nil && flown != a.flight && !flown.outcome.Known() { // what it may have counted is given back when that is known
+		if flown != nil && !flown.outcome.Known() { // what it may have counted is given back when that is known
 			a.admit(flown, -r.Cost)
 			if flown.outcome == ledger.Unknown {
 				f.options.RefundFailed()

@@ -308,6 +308,57 @@ func (by way) TestWhatIsGivenBackWhileItIsRepaid(t *testing.T) {
 	}
 }
 
+// Of two that leave a leader and are admitted alone one is given back, as another limit has
+// denied it. What the leader asked turns out to have no answer, and isn't done.
+func (by way) TestWhatIsGivenBackOfAFlightThatIsNeverDone(t *testing.T) {
+	t.Parallel()
+	for name, w := range minuteWindows(t) {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				inner := memory.New(nil)
+				store := &heldStore{Store: inner, hold: make(chan struct{})}
+				failed := 0
+				l := by.newLimiterWith(t, store, w, counters.Options{ClockSkew: sameClock, StoreTimeout: time.Second, RefundFailed: func() { failed++ }})
+				now := at("12:00:01.5")
+				leave := func(cost int64, within time.Duration) (alone chan counters.Decision) {
+					alone = make(chan counters.Decision, 1)
+					go func() {
+						d, err := l.Take(&counters.Deadline{At: time.Now().Add(within)}, request(now, cost, 100))
+						if err != nil {
+							d, err = l.TakeLocal(request(now, cost, 100), err)
+						}
+						assert.NoError(t, err)
+						alone <- d
+					}()
+					synctest.Wait()
+					return alone
+				}
+				first := leave(1, time.Second) // by itself
+				leader := leave(1, time.Second)
+				refunded, stays := leave(5, 100*time.Millisecond), leave(10, 150*time.Millisecond)
+				store.hold <- struct{}{}
+				<-first
+				synctest.Wait()
+				require.NoError(t, l.Refund(t.Context(), request(now, 5, 100), <-refunded))
+				require.True(t, (<-stays).Allowed)
+				_, err := by.newLimiterWith(t, inner, w, counters.Options{ClockSkew: sameClock}).Take(t.Context(), request(now, 60, 100))
+				require.NoError(t, err)
+
+				store.err = limitertest.ErrUnheard
+				store.hold <- struct{}{}
+				<-leader
+				synctest.Wait()
+				store.err, store.hold = nil, nil
+				_, err = l.Take(t.Context(), request(now, 1, 100)) // it sees what is counted
+				require.NoError(t, err)
+				l.Flush()
+				assert.EqualValues(t, 1+60+1, used(t, inner, w, now), "what was asked may be among it, and nothing is taken of others'")
+				assert.Equal(t, 1, failed, "nobody knows that it wasn't counted")
+			})
+		})
+	}
+}
+
 // A refund of a batch that fails is counted.
 func (by way) TestARefundOfABatchThatFailsIsCounted(t *testing.T) {
 	t.Parallel()
