@@ -231,4 +231,6 @@ type transition[S any] struct {
 	value   []byte // which to is encoded as, if it has changed
 	ttl     time.Duration
 	latest  *counters.Request
+
+	admitted int64 // of the calls
 }

@@ -83,6 +83,52 @@ func TestAloneAProcessTakesItsShare(t *testing.T) {
 	}
 }
 
+// Four processes have admitted a part of the limit alone as their store answers again. Each
+// is asked for a whole limit at once, before most have told what they have admitted.
+func TestTogetherAgainProcessesTakeTheirShare(t *testing.T) {
+	t.Parallel()
+	const processes, limit, before, alone = 4, 100, 10, 8
+	now, store := clock(t, "12:00:00"), memory.New(nil)
+	var broken [processes]*limitertest.BrokenStore
+	var limiters [processes]*TokenBucket
+	for i := range processes {
+		broken[i] = &limitertest.BrokenStore{Store: store}
+		l, err := NewTokenBucket(broken[i], 24*time.Hour, 0, testConfig(100))
+		require.NoError(t, err)
+		limiters[i] = l
+	}
+	admitted := 0
+	each := func(times int) {
+		for _, l := range limiters {
+			for range times {
+				now = now.Add(time.Microsecond)
+				r := counters.Request{Client: "c", Cost: 1, Limit: limit, Now: now}
+				d, err := l.Take(t.Context(), r)
+				if err != nil {
+					d, err = l.TakeLocal(r, err)
+				}
+				require.NoError(t, err)
+				if d.Allowed {
+					admitted++
+				}
+			}
+		}
+	}
+	for range before {
+		each(1)
+	}
+	for _, s := range broken {
+		s.Fail(limitertest.ErrUnsent)
+	}
+	each(alone)
+	require.Equal(t, processes*(before+alone), admitted)
+	for _, s := range broken {
+		s.Fail(nil)
+	}
+	each(limit)
+	assert.InDelta(t, limit, admitted, 10)
+}
+
 // keeps runs a test that limiters of all algorithms have to pass, with limiters of that
 // configuration.
 func (by way) keeps(t *testing.T, cfg Config, test func(*testing.T, time.Time, func() limitertest.Store, func(*testing.T, limitertest.Store) limitertest.Limiter)) {

@@ -207,7 +207,7 @@ func (w *work[S]) claim() bool {
 // them. What the store has lost is put back if some of them take.
 func (w *work[S]) decide(take bool) {
 	a, l, next := w.a, &w.rules, &w.next
-	next.latest = nil
+	next.latest, next.admitted = nil, 0
 	asks := false
 	for _, call := range w.calls {
 		asks = asks || call.Request.Kind <= ledger.Peeks
@@ -233,6 +233,9 @@ func (w *work[S]) decide(take bool) {
 		if call.Result.Allowed || l.cfg.CountDenied {
 			next.changed = true
 		}
+		if call.Result.Allowed {
+			next.admitted += q.Cost
+		}
 	}
 	if next.changed {
 		w.encode()
@@ -251,9 +254,9 @@ func (w *work[S]) heal(take bool) {
 }
 
 // expects reports whether a call is denied because of what the others are thought to
-// have still to tell the store. A lease that is held is no less so.
+// have still to tell the store, and to admit meanwhile. A lease that is held is no less so.
 func (w *work[S]) expects(call *call[S]) bool {
-	expected := w.a.expects(call.Request.Now, w.telling())
+	expected := w.expected()
 	if expected == 0 || w.cfg.CountDenied || call.Request.Renews != 0 {
 		return false
 	}
@@ -268,6 +271,17 @@ func (w *work[S]) expects(call *call[S]) bool {
 		call.Result = d
 	}
 	return !d.Allowed
+}
+
+// expected returns what the others are thought to have still to tell the store. Until they
+// have, what is admitted stands for what they admit too, as it does alone.
+func (w *work[S]) expected() int64 {
+	a, next := w.a, &w.next
+	expected := a.expects(next.latest.Now, w.telling())
+	if expected > 0 {
+		expected += ledger.StandsFor(next.admitted, w.shareOf(a, next.latest)) - next.admitted
+	}
+	return expected
 }
 
 // telling is how long the others have to tell the store what they admitted alone.
@@ -445,12 +459,10 @@ func (w *work[S]) look(f *flight[S]) (read time.Time) {
 		return time.Now()
 	case w.swapped:
 		read = l.wrote(w.now, next, &a.last)
-		for _, call := range f.calls {
-			if call.Result.Allowed {
-				w.own += call.Request.Cost
-			}
+		if expected := w.expected(); expected > 0 {
+			a.expected = expected
 		}
-		if w.met {
+		if w.own += next.admitted; w.met {
 			w.book.Note(&a.visits, w.own, w.own)
 		}
 		a.landed(l, f)
