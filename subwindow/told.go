@@ -100,7 +100,7 @@ func (w *work) fillSlots() {
 	if a.final < w.oldest-1 {
 		a.first, a.final = w.oldest, final
 	}
-	a.first, a.final = min(a.first, w.oldest), max(a.final, final)
+	a.first, a.final = min(a.first, w.oldest), final
 	w.asked = true
 	w.book.Answered()
 }

@@ -1,0 +1,30 @@
+package subwindow_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters/memory"
+)
+
+// An instance whose clock was ahead for a moment, and is right again, sees what others
+// count from then on.
+func (by way) TestAClockThatWasAheadHidesNothing(t *testing.T) {
+	t.Parallel()
+	for _, slots := range []int{10, 60} {
+		const limit = 10
+		start := at("12:00:00")
+		store := memory.New(func() time.Time { return start })
+		w := newWindow(t, time.Minute, slots, false)
+		a, b := by.newLimiter(t, store, w, 50*time.Millisecond), by.newLimiter(t, store, w, 50*time.Millisecond)
+		require.True(t, take(t, a, start.Add(30*time.Second), 1, limit).Allowed) // by a clock that is 30 s ahead
+		_, err := a.Peek(t.Context(), request(start.Add(time.Second), 1, limit)) // it is right again
+		require.NoError(t, err)
+		require.True(t, take(t, b, start.Add(2*time.Second), limit, limit).Allowed)
+		d := take(t, a, start.Add(20*time.Second), limit, limit)
+		assert.False(t, d.Allowed, "%d slots: twice the limit within 20 s", slots)
+	}
+}
