@@ -64,17 +64,17 @@ type bucketState struct {
 // before that has drained stays denied.
 func (b bucket) step(s bucketState, r counters.Request) (bucketState, counters.Decision) {
 	now, level := r.Now.UnixNano(), s
-	b.settle(&level, now, r.Limit)
+	b.advance(&level, now, r.Limit)
 	var d counters.Decision
-	if b.take(&level, &d, now, &r) {
+	if b.consume(&level, &d, now, &r) {
 		return level, d
 	}
 	return s, d
 }
 
-// take takes the cost of r from the level, which is settled at now, decides into
+// consume has the level, which is as of now, take the cost of r if that fits, decides into
 // d and reports whether the level has changed.
-func (b *bucket) take(level *bucketState, d *counters.Decision, now int64, r *counters.Request) (changed bool) {
+func (b *bucket) consume(level *bucketState, d *counters.Decision, now int64, r *counters.Request) (changed bool) {
 	allowed := b.admits(level, r)
 	switch {
 	case r.Cost == 0:
@@ -92,7 +92,7 @@ func (b *bucket) take(level *bucketState, d *counters.Decision, now int64, r *co
 
 func (b bucket) peek(s bucketState, r counters.Request) (d counters.Decision) {
 	now := r.Now.UnixNano()
-	b.settle(&s, now, r.Limit)
+	b.advance(&s, now, r.Limit)
 	b.decide(&d, &s, now, &r, b.admits(&s, &r))
 	return d
 }
@@ -213,7 +213,7 @@ func (b bucket) lasts() time.Duration {
 // most forever. By how much r is behind the state is not part of it, so that a
 // state from a clock far ahead expires as soon as any other.
 func (b bucket) ttl(s bucketState, r counters.Request) time.Duration {
-	b.settle(&s, r.Now.UnixNano(), r.Limit)
+	b.advance(&s, r.Now.UnixNano(), r.Limit)
 	return s.drainTime(r.Limit)
 }
 
@@ -227,12 +227,12 @@ func (b *bucket) capacity(limit int64) int64 {
 // level returns s as a request with this limit finds it: in the bucket's own
 // units, within the capacity and drained until now, in Unix nanoseconds.
 func (b *bucket) level(s bucketState, now, limit int64) bucketState {
-	b.settle(&s, now, limit)
+	b.advance(&s, now, limit)
 	return s
 }
 
-// settle makes s its level.
-func (b *bucket) settle(s *bucketState, now, limit int64) {
+// advance makes s its level.
+func (b *bucket) advance(s *bucketState, now, limit int64) {
 	b.clamp(s, limit)
 	b.drain(s, now, limit)
 }

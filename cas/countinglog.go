@@ -96,7 +96,7 @@ func (l counting) step(s countingState, r counters.Request) (countingState, coun
 	case l.countDenied:
 		most := max(r.Limit, used)
 		cost := min(r.Cost, most)
-		live.entries = l.take(live, math.MinInt64, cost-(most-used))
+		live.entries = l.without(live, math.MinInt64, cost-(most-used))
 		live = l.add(live, cost, r.Limit)
 		s = live
 	}
@@ -119,7 +119,7 @@ func (l counting) refund(s countingState, r counters.Request, taken counters.Dec
 	if s.generation != taken.Receipt.Generation || behind(s.time, r.Now) >= uint64(l.window) {
 		return s
 	}
-	s.entries = l.take(s, r.Now.UnixNano(), r.Cost)
+	s.entries = l.without(s, r.Now.UnixNano(), r.Cost)
 	if len(s.entries) == 0 {
 		return countingState{}
 	}
@@ -437,10 +437,10 @@ func (l counting) short(s countingState, limit int64) countingState {
 	return s
 }
 
-// take returns the entries of s without a cost that was logged at from or
+// without returns the entries of s without a cost that was logged at from or
 // later, of the oldest first. If that may be the first of an entry, what leaves
 // with it isn't known any more: it all stays until the last.
-func (l counting) take(s countingState, from, cost int64) []counted {
+func (l counting) without(s countingState, from, cost int64) []counted {
 	entries := make([]counted, 0, len(s.entries)+1)
 	for _, e := range s.entries {
 		inUse := l.inUse(e, s.time)

@@ -46,9 +46,9 @@ func newLeakyBucket(window time.Duration, burst int64, countDenied bool) (leaky,
 
 func (b leaky) step(s bucketState, r counters.Request) (bucketState, counters.Decision) {
 	now, level := r.Now.UnixNano(), s
-	b.settle(&level, now, r.Limit)
+	b.advance(&level, now, r.Limit)
 	d := b.wait(&level, &r)
-	if b.take(&level, &d, now, &r) {
+	if b.consume(&level, &d, now, &r) {
 		return level, d
 	}
 	return s, d
@@ -56,7 +56,7 @@ func (b leaky) step(s bucketState, r counters.Request) (bucketState, counters.De
 
 func (b leaky) peek(s bucketState, r counters.Request) counters.Decision {
 	now := r.Now.UnixNano()
-	b.settle(&s, now, r.Limit)
+	b.advance(&s, now, r.Limit)
 	d := b.wait(&s, &r)
 	b.decide(&d, &s, now, &r, b.admits(&s, &r))
 	return d

@@ -23,7 +23,7 @@ func (l *Limiter[S]) Usage(ctx context.Context, r counters.Request) (counters.Us
 }
 
 func (b bucket) usage(s bucketState, r counters.Request) counters.Usage {
-	b.settle(&s, r.Now.UnixNano(), r.Limit)
+	b.advance(&s, r.Now.UnixNano(), r.Limit)
 	return counters.Usage{Bucket: &counters.BucketUsage{
 		Level:           float64(s.whole) + float64(s.part)/float64(b.window),
 		Capacity:        float64(b.capacity(r.Limit)),

@@ -530,15 +530,15 @@ func (w *work[S]) answer(err error) {
 			a.spent = a.spent || d.Remaining == 0
 		}
 		if !call.Answer(*d, failed) {
-			w.left(call)
+			w.abandoned(call)
 		}
 	}
 	w.reusable = !w.shared
 }
 
-// left has what the store has consumed for a caller that didn't wait be given
+// abandoned has what the store has consumed for a caller that didn't wait be given
 // back, unless it has taken the decision.
-func (w *work[S]) left(call *call[S]) {
+func (w *work[S]) abandoned(call *call[S]) {
 	w.shared = true
 	if !w.swapped || call.Request.Kind != ledger.Takes || !call.Result.Allowed {
 		return

@@ -438,9 +438,9 @@ func (a *account) admit(f *flight, cost int64) {
 	a.owe(f.bucket, taken-f.taken(), 0)
 }
 
-// hear has what is known of the store include what flights have counted. No exchange
+// absorb has what is known of the store include what flights have counted. No exchange
 // is under way: what the store says in one that began before may not include them.
-func (a *account) hear() {
+func (a *account) absorb() {
 	u := a.unsettled
 	if u == nil {
 		return

@@ -37,7 +37,7 @@ func (w *work) Next() ledger.Step {
 	w.steps++
 	w.reach() // others may have gone on meanwhile
 	a.forget(w.window, w.now)
-	a.hear()
+	a.absorb()
 	w.generation = a.generation
 	w.dues, w.floors, w.additions = w.dues[:0], w.floors[:0], w.additions[:0]
 	for {

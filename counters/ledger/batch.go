@@ -15,15 +15,15 @@ type Many[A any] struct {
 	ctx      context.Context
 	requests []counters.Request
 	done     func(i int, t counters.Taken)
-	leads    []lead[A] // of those that the store is asked about
-	// Keys has a key of each lead, by which a store finds its server.
+	checks   []check[A] // of those that the store is asked about
+	// Keys has a key of each check, by which a store finds its server.
 	Keys []string
 	slow *counters.Workers
 	busy counters.Busy
 }
 
-// A lead is a client that this process asks the store about.
-type lead[A any] struct {
+// A check is one that the store is asked about.
+type check[A any] struct {
 	number int // of the request
 	client *Client[A]
 	batch  *Batch[A] // while the client is led
@@ -54,7 +54,7 @@ func (b *Book[A]) TakeTogether(ctx context.Context, requests []counters.Request,
 	defer cancel()
 	m := &Many[A]{
 		Book: b, ctx: ctx, requests: requests, done: done,
-		leads: make([]lead[A], 0, len(requests)), Keys: make([]string, 0, len(requests)),
+		checks: make([]check[A], 0, len(requests)), Keys: make([]string, 0, len(requests)),
 		slow: counters.SlowWorkers(b.config.Options.StoreTimeout),
 	}
 	for i := range requests {
@@ -81,43 +81,43 @@ func (m *Many[A]) know(i int, key func(a *A, client string) string) {
 		m.done(i, counters.Taken{Decision: d, Done: true})
 		return
 	}
-	m.leads, m.Keys = append(m.leads, lead[A]{number: i, client: c}), append(m.Keys, key(&c.Account, r.Client))
+	m.checks, m.Keys = append(m.checks, check[A]{number: i, client: c}), append(m.Keys, key(&c.Account, r.Client))
 }
 
 // Begin leads the client of that number, unless it does already, and returns its
 // work if the store is to do its exchange now.
 func (m *Many[A]) Begin(i int) (_ Work[A], turn counters.Turn) {
-	led := &m.leads[i]
-	defer m.rescue(led)
-	if led.batch == nil {
-		r := &m.requests[led.number]
-		led.batch = m.combiner.Begin(r.Client, Request[A]{Request: *r, Client: led.client})
-		if led.batch == nil {
-			if m.busy.Later(&led.tries) {
+	c := &m.checks[i]
+	defer m.rescue(c)
+	if c.batch == nil {
+		r := &m.requests[c.number]
+		c.batch = m.combiner.Begin(r.Client, Request[A]{Request: *r, Client: c.client})
+		if c.batch == nil {
+			if m.busy.Later(&c.tries) {
 				return nil, counters.Later
 			}
-			m.done(led.number, counters.Taken{})
+			m.done(c.number, counters.Taken{})
 			return nil, counters.Never
 		}
-		led.work = m.begin(m.ctx, led.client, r.Client, led.batch)
+		c.work = m.begin(m.ctx, c.client, r.Client, c.batch)
 	}
-	if !led.asks {
-		if turn := m.plan(led); turn != counters.Now {
+	if !c.asks {
+		if turn := m.plan(c); turn != counters.Now {
 			return nil, turn
 		}
 	}
-	led.asks = false
-	return led.work, counters.Now
+	c.asks = false
+	return c.work, counters.Now
 }
 
-// plan says when the store is to do what a lead asks next together with others.
-func (m *Many[A]) plan(led *lead[A]) counters.Turn {
-	switch m.next(led.client, led.work) {
+// plan says when the store is to do what a check asks next together with others.
+func (m *Many[A]) plan(c *check[A]) counters.Turn {
+	switch m.next(c.client, c.work) {
 	case Over:
-		m.conclude(led)
+		m.conclude(c)
 		return counters.Never
 	case Apart:
-		m.goOn(led)
+		m.goOn(c)
 		return counters.Never
 	case Later:
 		return counters.Later
@@ -125,16 +125,16 @@ func (m *Many[A]) plan(led *lead[A]) counters.Turn {
 	return counters.Now
 }
 
-// goOn does the exchange of a lead apart from others, and the rest too.
-func (m *Many[A]) goOn(led *lead[A]) {
+// goOn does the exchange of a check apart from others, and the rest too.
+func (m *Many[A]) goOn(c *check[A]) {
 	m.slow.Go(func() {
-		defer m.rescue(led)
-		r := &m.requests[led.number]
-		led.work.Exchange(m.ctx)
-		for m.finish(led.client, led.work, r) && m.next(led.client, led.work) != Over {
-			led.work.Exchange(m.ctx)
+		defer m.rescue(c)
+		r := &m.requests[c.number]
+		c.work.Exchange(m.ctx)
+		for m.finish(c.client, c.work, r) && m.next(c.client, c.work) != Over {
+			c.work.Exchange(m.ctx)
 		}
-		m.conclude(led)
+		m.conclude(c)
 	})
 }
 
@@ -142,84 +142,84 @@ func (m *Many[A]) goOn(led *lead[A]) {
 // has said into its work. If err isn't nil, it was never begun. It reports whether
 // Begin is to be called again.
 func (m *Many[A]) Finish(i int, err error, said func(Work[A])) (again bool) {
-	led := &m.leads[i]
-	defer m.rescue(led)
-	if led.batch == nil {
+	c := &m.checks[i]
+	defer m.rescue(c)
+	if c.batch == nil {
 		t := counters.Taken{Err: err, Done: true}
 		if errors.Is(err, counters.ErrNotAdded) {
 			t = counters.Taken{}
 		}
-		m.done(led.number, t)
+		m.done(c.number, t)
 		return false
 	}
-	said(led.work)
-	if !m.finish(led.client, led.work, &m.requests[led.number]) {
-		m.conclude(led)
+	said(c.work)
+	if !m.finish(c.client, c.work, &m.requests[c.number]) {
+		m.conclude(c)
 		return false
 	}
-	turn := m.plan(led)
+	turn := m.plan(c)
 	if err != nil && turn != counters.Never { // the store doesn't begin it again
-		m.goOn(led)
+		m.goOn(c)
 		return false
 	}
-	led.asks = turn == counters.Now
+	c.asks = turn == counters.Now
 	return turn != counters.Never
 }
 
 // Apart ends an exchange that the store wouldn't do together with others: it is
 // done apart.
 func (m *Many[A]) Apart(i int) {
-	led := &m.leads[i]
-	if led.batch == nil {
-		m.done(led.number, counters.Taken{})
+	c := &m.checks[i]
+	if c.batch == nil {
+		m.done(c.number, counters.Taken{})
 		return
 	}
-	m.goOn(led)
+	m.goOn(c)
 }
 
-// conclude ends a lead whose call has been answered. What the store wouldn't do
+// conclude ends a check whose call has been answered. What the store wouldn't do
 // together with others is left to Take.
-func (m *Many[A]) conclude(led *lead[A]) {
-	m.config.Options.Batch(len(led.batch.Calls()))
-	d, err := m.release(led)
+func (m *Many[A]) conclude(c *check[A]) {
+	m.config.Options.Batch(len(c.batch.Calls()))
+	d, err := m.release(c)
 	if errors.Is(err, counters.ErrNotAdded) {
-		m.done(led.number, counters.Taken{})
+		m.done(c.number, counters.Taken{})
 		return
 	}
-	m.done(led.number, counters.Taken{Decision: d, Err: err, Done: true})
+	m.done(c.number, counters.Taken{Decision: d, Err: err, Done: true})
 }
 
-// release hands the client of a lead over.
-func (m *Many[A]) release(led *lead[A]) (counters.Decision, error) {
-	b, r := led.batch, &m.requests[led.number]
-	m.Book.end(led.client, led.work, r)
-	led.batch, led.work = nil, nil
+// release hands the client of a check over.
+func (m *Many[A]) release(c *check[A]) (counters.Decision, error) {
+	b, r := c.batch, &m.requests[c.number]
+	m.Book.end(c.client, c.work, r)
+	c.batch, c.work = nil, nil
 	return m.combiner.End(r.Client, b)
 }
 
-// rescue answers a lead whose decision has panicked: the others go on.
-func (m *Many[A]) rescue(led *lead[A]) {
+// rescue answers a check whose decision has panicked: the others go on.
+func (m *Many[A]) rescue(c *check[A]) {
 	cause := recover()
 	if cause == nil {
 		return
 	}
-	if led.batch == nil { // it has been answered
+	if c.batch == nil { // it has been answered
 		panic(cause)
 	}
 	stack := debug.Stack()
-	led.batch.Fail(cause)
-	_, _ = m.release(led)
-	m.done(led.number, counters.Taken{Panic: cause, Stack: stack})
+	c.batch.Fail(cause)
+	_, _ = m.release(c)
+	m.done(c.number, counters.Taken{Panic: cause, Stack: stack})
 }
 
-// end returns when all leads have ended. Those that a panic of the store has
+// end returns when all checks have ended. Those that a panic of the store has
 // cut short fail, and who has joined them.
 func (m *Many[A]) end() {
 	m.slow.Wait()
-	for i := range m.leads {
-		if led := &m.leads[i]; led.batch != nil {
-			led.batch.Fail(nil)
-			_, _ = m.release(led)
+	for i := range m.checks {
+		if c := &m.checks[i]; c.batch != nil {
+			c.batch.Fail(nil)
+			_, _ = m.release(c)
 		}
 	}
 }
