@@ -200,9 +200,14 @@ func (a *account[S]) refund(l *rules[S], r counters.Request, taken counters.Deci
 	cost := min(r.Cost, d.cost)
 	d.lower(cost)
 	if i := slices.Index(a.due, d); i >= 0 {
+		given := *d
+		given.cost, given.remaining = cost, counters.MaxLimit
+		var none S
+		used := l.tell(none, &given)
 		for _, later := range a.due[i+1:] {
-			if later.kind == admitted { // it isn't in front of them any more
-				later.remaining += cost
+			if later.kind == admitted { // what hadn't left by then isn't in front of it any more
+				r := later.request()
+				later.remaining += l.peek(none, r).Remaining - l.peek(used, r).Remaining
 			}
 		}
 	}
