@@ -319,7 +319,7 @@ func (a *account[S]) did(l *rules[S], f *flight[S]) {
 	for _, t := range f.told {
 		d := t.debt
 		d.there = true
-		if d.generation != f.generation { // it is refunded as if nothing had been in the bucket before it
+		if d.generation != f.generation && !l.cfg.frees { // it is refunded as if nothing had been in the bucket before it
 			d.generation, d.remaining, d.refunded = f.generation, counters.MaxLimit, 0
 		}
 		a.strike(d)

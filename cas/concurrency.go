@@ -45,79 +45,163 @@ func NewConcurrency(store counters.StateStore, lease time.Duration, limit int64,
 	cfg.CountDenied = false // a denial holds nothing
 	cfg.frees = true
 	l := new(Concurrency)
-	if err := l.init(store, places{log{window: lease + options.ClockSkew}}, "concurrency", logViewBytes/int(logEntryBytes*limit), cfg); err != nil {
+	if err := l.init(store, places{log{window: lease + lease/leaseGrids + options.ClockSkew}, int64(lease / leaseGrids)}, "concurrency", logViewBytes/int(logEntryBytes*limit), cfg); err != nil {
 		return nil, err
 	}
 	return l, nil
 }
 
 // places is the arithmetic of a Concurrency: that of a log whose entries are leases.
-type places struct{ log }
+//
+// A lease is known by its name, which is what its time has beyond a multiple of grid: it keeps
+// that however often it is renewed. So whoever renews it again, or releases it, by what was
+// said before finds it. No two leases of a state have the same. A lease so begins up to a
+// grid before it was asked for, and is kept for a grid longer.
+type places struct {
+	log
+	grid int64 // in nanoseconds
+}
 
-// step admits r if there is room, or if it renews a lease that there is. A lease is known
-// by its time, so it begins after all others.
-func (p places) step(s logState, r counters.Request) (logState, counters.Decision) {
-	live, held := p.renewed(s, r)
-	if !held {
-		live = p.live(s, r)
-		if room := logLimit(r) - live.used; r.Cost == 0 || r.Cost > room {
-			return s, p.decision(live, r, r.Cost <= room)
+// leaseGrids is how many grids a lease has.
+const leaseGrids = 16
+
+// same reports whether two times are those of one lease.
+func (p places) same(a, b int64) bool { return (a-b)%p.grid == 0 }
+
+// last returns the last time of a lease, which has that of a, until now.
+func (p places) last(a, now int64) int64 {
+	ahead := (a - now) % p.grid
+	if ahead > 0 {
+		ahead -= p.grid
+	}
+	return now + ahead
+}
+
+// find returns the time of a lease in s, which has that of a; ok is false if there is none.
+func (p places) find(s logState, a int64) (at int64, ok bool) {
+	for t := range s.all() {
+		if p.same(t, a) {
+			return t, true
 		}
 	}
-	if live.used > 0 && s.time >= r.Now.UnixNano() {
-		live.time = s.time + 1
+	return 0, false
+}
+
+// begins returns when the lease of r begins in live, and whether that is renewed.
+func (p places) begins(live logState, r counters.Request) (at int64, renewed bool) {
+	if at = r.Renews; at != 0 && r.Cost > 0 {
+		_, renewed = p.find(live, at)
+		return p.last(at, live.time), renewed
 	}
-	live.add(live.time, r.Cost)
+	at = r.Now.UnixNano()
+	for taken := true; taken; {
+		taken = false
+		for t := range live.all() { // those of one moment are in the order of their names
+			if p.same(t, at) {
+				at, taken = at+1, true
+			}
+		}
+	}
+	return p.last(at, live.time), false
+}
+
+// step admits r if there is room, or if it renews a lease that there is.
+func (p places) step(s logState, r counters.Request) (logState, counters.Decision) {
+	live := p.live(s, r)
+	at, renewed := p.begins(live, r)
+	if room := logLimit(r) - live.used; !renewed && (r.Cost == 0 || r.Cost > room) {
+		return s, p.decision(live, r, r.Cost <= room)
+	}
+	live = p.hold(live, at, r.Cost, renewed)
 	d := p.decision(live, r, true)
-	d.Receipt = counters.Receipt{Generation: live.generation, Refunded: live.newest}
+	d.Receipt = counters.Receipt{Generation: live.generation, Refunded: at}
 	return live, d
 }
 
 func (p places) peek(s logState, r counters.Request) counters.Decision {
-	if live, held := p.renewed(s, r); held {
-		return p.decision(live, r, true)
-	}
-	return p.log.peek(s, r)
+	live := p.live(s, r)
+	_, renewed := p.begins(live, r)
+	return p.decision(live, r, renewed || r.Cost <= logLimit(r)-live.used)
 }
 
-// renewed returns s as r finds it, without the lease that r renews, and whether there
-// is one.
-func (p places) renewed(s logState, r counters.Request) (live logState, held bool) {
-	if r.Renews == 0 || r.Cost == 0 {
-		return s, false
+// hold returns s, the memory of which it takes over, with a lease that begins at a time, in
+// the place of the one that is renewed.
+func (p places) hold(s logState, at, cost int64, renewed bool) logState {
+	if renewed {
+		generation, time := s.generation, s.time
+		s, cost = p.without(s, at, counters.MaxCost)
+		s.generation, s.time = generation, time // also of what was the only one
 	}
-	live = p.live(s, r)
-	generation, time := live.generation, live.time
-	live, found := live.without(r.Renews, r.Cost)
-	live.generation, live.time = generation, time // also of what was the only one
-	return live, found == r.Cost
+	s.put(at, cost)
+	return s
 }
 
-// charge ends the leases that the debts renew, too.
+// without returns a new state without a cost of a lease, and how much that is.
+func (p places) without(s logState, a, cost int64) (rest logState, found int64) {
+	at, _ := p.find(s, a)
+	return s.without(at, cost)
+}
+
+// charge has the leases of debts begin when they were decided to, unless they have ended.
 func (p places) charge(s logState, debts ...*debt) logState {
 	for _, d := range debts {
-		if live, held := p.renewed(s, d.request()); held {
-			s = live
+		s = p.live(s, d.request())
+		at, renewed := cmp.Or(d.refunded, d.now), false
+		if d.renews != 0 {
+			var before int64
+			if before, renewed = p.find(s, at); renewed {
+				at = max(at, before) // as of a renewal that was told before
+			}
 		}
-		s = p.log.charge(s, d)
+		if s.time = max(s.time, at); between(at, s.time) < uint64(p.window) {
+			s.forget(max(0, s.used+d.cost-MaxLogLimit))
+			s = p.hold(s, at, d.cost, renewed)
+		}
 	}
 	return s
 }
 
 // refund ends the lease of r, of whatever state, if there still is one, or those that end
-// first. Of a renewal that was refused the lease before it goes on. It takes over the
-// memory of s.
+// first. One that was to be renewed goes on. It takes over the memory of s.
 func (p places) refund(s logState, r counters.Request, taken counters.Decision) logState {
-	if taken.Receipt.Refunded == counters.EarliestLeases {
-		if s = p.live(s, r); s.used <= r.Cost {
-			return logState{}
-		}
-		s.forget(r.Cost)
+	switch {
+	case r.Renews != 0:
+		return s
+	case taken.Receipt.Refunded != counters.EarliestLeases:
+		s, _ = p.without(s, cmp.Or(taken.Receipt.Refunded, r.Now.UnixNano()), r.Cost)
 		return s
 	}
-	rest, found := s.without(cmp.Or(taken.Receipt.Refunded, r.Now.UnixNano()), r.Cost)
-	if r.Renews != 0 && found > 0 {
-		return p.log.charge(rest, &debt{now: r.Renews, limit: r.Limit, cost: found})
+	if s = p.live(s, r); s.used <= r.Cost {
+		return logState{}
 	}
-	return rest
+	s.forget(r.Cost)
+	return s
+}
+
+// most takes each lease to be as of when it was renewed last.
+func (p places) most(present, known logState, r counters.Request) (logState, bool) {
+	last := make(map[int64]int64)
+	for _, s := range []logState{present, known} {
+		for t := range s.all() {
+			name := p.last(t, 0)
+			last[name] = max(last[name], t)
+		}
+	}
+	renewed := func(t int64) int64 { return last[p.last(t, 0)] }
+	return p.log.most(p.moved(present, renewed), p.moved(known, renewed), r)
+}
+
+func (p places) until(s logState, now int64) logState {
+	s = p.moved(s, func(t int64) int64 { return p.last(t, min(t, now)) })
+	s.time, s.generation = min(s.time, now), min(s.generation, now)
+	return s
+}
+
+// moved returns s with its leases at other times.
+func (p places) moved(s logState, to func(int64) int64) logState {
+	costs := make(map[int64]int64)
+	for t, cost := range s.all() {
+		costs[to(t)] += cost
+	}
+	return p.of(costs, s, logState{})
 }

@@ -1,11 +1,14 @@
 package cas
 
 import (
+	"math"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	"weir/counters"
 	"weir/counters/limitertest"
@@ -144,4 +147,165 @@ func TestManyLeasesTakenAloneAreEachGivenBack(t *testing.T) {
 		p.release(at(i), d)
 	}
 	assert.EqualValues(t, limit, p.remain(at(2000)))
+}
+
+// Whoever has no answer to a renewal asks again with the receipt that it has: that finds the
+// lease, and takes no second place. The same receipt releases it.
+func TestARenewalMayBeRepeated(t *testing.T) {
+	p := newHolders(t, 2, 2)
+	begin := time.Now()
+	at := func(s int) time.Time { return begin.Add(time.Duration(s) * time.Second) }
+	first := p[0].take(at(0), 0)
+	for s := 20; s <= 200; s += 20 {
+		q := p[s/20%2]
+		d := q.take(at(s), first.Receipt.Refunded)
+		require.True(t, d.Allowed)
+		require.EqualValues(t, 1, d.Remaining, "%d s", s)
+	}
+	other := p[1].take(at(201), 0)
+	require.True(t, other.Allowed)
+	assert.True(t, p[1].take(at(210), first.Receipt.Refunded).Allowed, "with no room beside it")
+	p[0].release(at(0), first)
+	assert.EqualValues(t, 1, p[1].remain(at(211)))
+}
+
+// The same while the store is silent, and may have done either.
+func TestALeaseRenewedTwiceInAnOutageTakesOnePlace(t *testing.T) {
+	for name, fault := range map[string]error{"unsent": limitertest.ErrUnsent, "unanswered": limitertest.ErrUnanswered} {
+		t.Run(name, func(t *testing.T) {
+			p := newHolders(t, 1, 4)[0]
+			begin := time.Now()
+			at := func(s int) time.Time { return begin.Add(time.Duration(s) * time.Second) }
+			first := p.take(at(0), 0)
+			p.store.Fail(fault)
+			for s := range 3 {
+				require.True(t, p.take(at(20+s), first.Receipt.Refunded).Allowed)
+			}
+			p.store.Fail(nil)
+			p.l.Flush()
+			assert.EqualValues(t, 3, p.remain(at(30)))
+			p.release(at(0), first)
+			assert.EqualValues(t, 4, p.remain(at(31)))
+		})
+	}
+}
+
+// Two instances whose clocks are behind that of a third, and which have no store, each give
+// a lease that is released by itself.
+func TestLeasesOfInstancesBehindAreEachTheirOwn(t *testing.T) {
+	p := newHolders(t, 2, 5)
+	begin := time.Now()
+	require.True(t, p[0].take(begin, 0).Allowed)
+	require.True(t, p[1].take(begin, 0).Allowed)
+	require.EqualValues(t, 3, p[0].remain(begin))
+	for _, q := range p {
+		q.store.Fail(limitertest.ErrUnsent)
+	}
+	one := p[0].take(begin.Add(-20*time.Millisecond), 0)
+	two := p[1].take(begin.Add(-30*time.Millisecond), 0)
+	require.True(t, one.Allowed && two.Allowed)
+	for _, q := range p {
+		q.store.Fail(nil)
+		q.l.Flush()
+	}
+	require.EqualValues(t, 1, p[0].remain(begin.Add(time.Second)))
+	for range 2 {
+		p[0].release(begin, one)
+	}
+	assert.EqualValues(t, 2, p[0].remain(begin.Add(2*time.Second)), "the other holds its own")
+}
+
+// What the store has lost is put back once, also of a lease that others have renewed since.
+func TestALeaseThatWasRenewedElsewhereIsPutBackOnce(t *testing.T) {
+	p := newHolders(t, 2, 4)
+	begin := time.Now()
+	at := func(s int) time.Time { return begin.Add(time.Duration(s) * time.Second) }
+	first := p[0].take(at(0), 0)
+	require.True(t, p[1].take(at(2), 0).Allowed)
+	require.NoError(t, p[0].store.Store.Delete(t.Context(), []string{p[0].l.family.keys.StateKey("c")}))
+	require.True(t, p[0].take(at(20), first.Receipt.Refunded).Allowed)
+	require.True(t, p[1].take(at(21), 0).Allowed)
+	assert.EqualValues(t, 1, p[0].remain(at(22)), "three are held")
+}
+
+// Leases of a clock that was far ahead are taken as of now, and are each released all the same.
+func TestLeasesOfAClockFarAheadAreEachTheirOwn(t *testing.T) {
+	p := newHolders(t, 2, 4)
+	begin := time.Now()
+	ahead := begin.Add(30 * time.Minute)
+	one, two := p[0].take(ahead, 0), p[0].take(ahead.Add(time.Second), 0)
+	require.True(t, one.Allowed && two.Allowed)
+	require.True(t, p[1].take(begin, 0).Allowed)
+	for range 2 {
+		p[1].release(begin, one)
+	}
+	require.EqualValues(t, 2, p[1].remain(begin.Add(time.Second)))
+	p[1].release(begin, two)
+	assert.EqualValues(t, 3, p[1].remain(begin.Add(2*time.Second)))
+}
+
+// Whatever is taken, renewed and released by whichever receipt of a lease, and by whatever
+// clock: the state has those leases that haven't ended, and each is found.
+func TestLeasesAreFoundByEachOfTheirReceipts(t *testing.T) {
+	const lease, skew = 16 * time.Second, time.Second
+	p := places{log{window: lease + lease/leaseGrids + skew}, int64(lease / leaseGrids)}
+	type held struct {
+		receipts []int64
+		at, cost int64
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		limit := rapid.Int64Range(1, 6).Draw(t, "limit")
+		now := time.Unix(1_700_000_000, 0)
+		var s logState
+		var leases []*held
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			now = now.Add(rapid.SampledFrom([]time.Duration{0, 1, time.Millisecond, time.Second, 5 * time.Second, 20 * time.Second}).Draw(t, "pause"))
+			r := counters.Request{Cost: 1, Limit: limit, Now: now.Add(-rapid.SampledFrom([]time.Duration{0, 0, 1, skew}).Draw(t, "behind"))}
+			var of *held
+			if len(leases) > 0 && rapid.IntRange(0, 2).Draw(t, "what") > 0 {
+				of = rapid.SampledFrom(leases).Draw(t, "lease")
+				r.Cost, r.Renews = of.cost, rapid.SampledFrom(of.receipts).Draw(t, "receipt")
+			} else if limit > 1 {
+				r.Cost = rapid.Int64Range(1, 2).Draw(t, "cost")
+			}
+			time, used := max(s.time, r.Now.UnixNano()), int64(0)
+			live := func(l *held) bool { return l.at > time-int64(p.window) }
+			for _, l := range leases {
+				if live(l) {
+					used += l.cost
+				}
+			}
+			if of != nil && rapid.Bool().Draw(t, "release") {
+				r.Renews, of.at = 0, math.MinInt64
+				s = p.refund(s, r, counters.Decision{Receipt: counters.Receipt{Refunded: rapid.SampledFrom(of.receipts).Draw(t, "by")}})
+			} else {
+				peeked := p.peek(s, r)
+				next, d := p.step(p.clone(s), r)
+				require.Equal(t, d.Allowed, peeked.Allowed)
+				require.Equal(t, of != nil && live(of) || used+r.Cost <= limit, d.Allowed)
+				if d.Allowed {
+					at := d.Receipt.Refunded
+					require.True(t, at <= time && at > time-p.grid, "%d of %d", at, time)
+					for _, l := range leases {
+						require.False(t, l != of && live(l) && p.same(l.at, at), "two of one name")
+					}
+					if of == nil {
+						of = &held{cost: r.Cost}
+						leases = append(leases, of)
+					}
+					of.at, of.receipts = at, append(of.receipts, at)
+				}
+				s = next
+			}
+			leases = slices.DeleteFunc(leases, func(l *held) bool { return !live(l) })
+			used = 0
+			for _, l := range leases {
+				used += l.cost
+			}
+			require.Equal(t, used, p.live(p.clone(s), r).used)
+			again, err := p.decode(p.encode(nil, s))
+			require.NoError(t, err)
+			require.Equal(t, p.encode(nil, s), p.encode(nil, again))
+		}
+	})
 }

@@ -338,6 +338,23 @@ func (s *logState) add(t, cost int64) {
 	s.used += cost
 }
 
+// put adds a cost at a time that may be before others.
+func (s *logState) put(t, cost int64) {
+	if s.used == 0 || t >= s.newest {
+		s.add(t, cost)
+		return
+	}
+	rest := logState{generation: s.generation, time: s.time, entries: make([]byte, 0, len(s.entries)+2*binary.MaxVarintLen64)}
+	for at, used := range s.all() {
+		if cost > 0 && t < at {
+			rest.add(t, cost)
+			cost = 0
+		}
+		rest.add(at, used)
+	}
+	*s = rest
+}
+
 // oldest returns the first entry and its size in bytes.
 func (s *logState) oldest() (t, cost int64, size int) {
 	gap, n := binary.Uvarint(s.entries)
