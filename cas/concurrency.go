@@ -3,6 +3,7 @@ package cas
 import (
 	"cmp"
 	"fmt"
+	"math/bits"
 	"time"
 
 	"weir/counters"
@@ -55,8 +56,9 @@ func NewConcurrency(store counters.StateStore, lease time.Duration, limit int64,
 //
 // A lease is known by its name, which is what its time has beyond a multiple of grid: it keeps
 // that however often it is renewed. So whoever renews it again, or releases it, by what was
-// said before finds it. No two leases of a state have the same. A lease so begins up to a
-// grid before it was asked for, and is kept for a grid longer.
+// said before finds it. A new one has a name that no other of the state has, and that one
+// which has ended hardly had. A lease so begins up to a grid before it was asked for, and is
+// kept for a grid longer.
 type places struct {
 	log
 	grid int64 // in nanoseconds
@@ -64,6 +66,9 @@ type places struct {
 
 // leaseGrids is how many grids a lease has.
 const leaseGrids = 16
+
+// fibonacci is 2^64 divided by the golden ratio: its multiples are far apart, modulo 2^64.
+const fibonacci = 0x9e3779b97f4a7c15
 
 // same reports whether two times are those of one lease.
 func (p places) same(a, b int64) bool { return (a-b)%p.grid == 0 }
@@ -93,7 +98,9 @@ func (p places) begins(live logState, r counters.Request) (at int64, renewed boo
 		_, renewed = p.find(live, at)
 		return p.last(at, live.time), renewed
 	}
-	at = r.Now.UnixNano()
+	// Of leases that are asked for at regular times, too, each has another name.
+	name, _ := bits.Mul64(uint64(r.Now.UnixNano())*fibonacci, uint64(p.grid))
+	at = int64(name)
 	for taken := true; taken; {
 		taken = false
 		for t := range live.all() { // those of one moment are in the order of their names

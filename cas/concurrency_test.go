@@ -13,15 +13,11 @@ import (
 )
 
 // inFlight returns a limiter of places, and who asks it for one.
-func inFlight(t *testing.T, store counters.StateStore, limit int64) (l *Concurrency, ask func(at time.Time, renews time.Time) (counters.Decision, error)) {
+func inFlight(t *testing.T, store counters.StateStore, limit int64) (l *Concurrency, ask func(at time.Time, renews int64) (counters.Decision, error)) {
 	l, err := NewConcurrency(store, 10*time.Second, limit, testConfig(10))
 	require.NoError(t, err)
-	return l, func(at, renews time.Time) (counters.Decision, error) {
-		r := counters.Request{Client: "c", Cost: 1, Limit: limit, Now: at}
-		if !renews.IsZero() {
-			r.Renews = renews.UnixNano()
-		}
-		return l.Take(t.Context(), r)
+	return l, func(at time.Time, renews int64) (counters.Decision, error) {
+		return l.Take(t.Context(), counters.Request{Client: "c", Cost: 1, Limit: limit, Now: at, Renews: renews})
 	}
 }
 
@@ -34,26 +30,27 @@ func TestARenewalThatTheStoreDidNotAnswer(t *testing.T) {
 	_, other := inFlight(t, inner, 1)
 	begin := time.Now()
 	at := func(s int) time.Time { return begin.Add(time.Duration(s) * time.Second) }
-	d, err := ask(at(0), time.Time{})
+	d, err := ask(at(0), 0)
 	require.NoError(t, err)
 	require.True(t, d.Allowed)
+	lease := d.Receipt.Refunded
 	store.Fail(limitertest.ErrUnanswered)
-	_, err = ask(at(5), at(0))
+	_, err = ask(at(5), lease)
 	require.Error(t, err)
 	store.Fail(nil)
 	l.Flush() // what was refused is given back
 	for s, allowed := range map[int]bool{6: false, 9: false} {
-		d, err := other(at(s), time.Time{})
+		d, err := other(at(s), 0)
 		require.NoError(t, err)
 		assert.Equal(t, allowed, d.Allowed, "%d s", s)
 	}
-	d, err = ask(at(8), at(0))
+	d, err = ask(at(8), lease)
 	require.NoError(t, err)
 	assert.True(t, d.Allowed, "it is renewed later")
-	d, err = other(at(11), time.Time{})
+	d, err = other(at(11), 0)
 	require.NoError(t, err)
 	assert.False(t, d.Allowed)
-	d, err = other(at(19), time.Time{})
+	d, err = other(at(19), 0)
 	require.NoError(t, err)
 	assert.True(t, d.Allowed, "then it has ended")
 }
@@ -66,7 +63,7 @@ func TestAnOldRefundTakesNoMarkForLost(t *testing.T) {
 	_, other := inFlight(t, store, 2)
 	begin := time.Now()
 	at := func(s int) time.Time { return begin.Add(time.Duration(s) * time.Second) }
-	take := func(ask func(time.Time, time.Time) (counters.Decision, error), now, renews time.Time) counters.Decision {
+	take := func(ask func(time.Time, int64) (counters.Decision, error), now time.Time, renews int64) counters.Decision {
 		t.Helper()
 		d, err := ask(now, renews)
 		require.NoError(t, err)
@@ -78,12 +75,12 @@ func TestAnOldRefundTakesNoMarkForLost(t *testing.T) {
 		d.Receipt.Client = nil // as from a receipt
 		require.NoError(t, one.Refund(t.Context(), counters.Request{Client: "c", Cost: 1, Limit: 2, Now: now}, d))
 	}
-	first, second := take(ask, at(0), time.Time{}), take(ask, at(1), time.Time{})
+	first, second := take(ask, at(0), 0), take(ask, at(1), 0)
 	back(at(0), first) // marks that something is meant to be missing
-	take(other, at(20), time.Time{})
+	third := take(other, at(20), 0)
 	back(at(1), second)
-	take(ask, at(21), at(20))
-	take(other, at(22), time.Time{}) // the second: what it knew has been renewed
+	take(ask, at(21), third.Receipt.Refunded)
+	take(other, at(22), 0) // the second: what it knew has been renewed
 }
 
 // A lease that is renewed while the store is gone takes one place, and frees that.
@@ -133,12 +130,12 @@ func TestWhatIsLeasedAloneAndReleasedIsNotPutBack(t *testing.T) {
 	require.NoError(t, err)
 	store.Fail(nil)
 	l.Flush()
-	seen, err := other(begin.Add(time.Second), time.Time{})
+	seen, err := other(begin.Add(time.Second), 0)
 	require.NoError(t, err)
 	require.False(t, seen.Allowed)
 	d.Receipt.Alone, d.Receipt.Client = nil, nil // which a receipt doesn't have
 	require.NoError(t, l.Refund(t.Context(), r, d))
-	seen, err = other(begin.Add(2*time.Second), time.Time{})
+	seen, err = other(begin.Add(2*time.Second), 0)
 	require.NoError(t, err)
 	assert.True(t, seen.Allowed)
 }
@@ -150,21 +147,21 @@ func TestLeasesOfOneTimeAreEachTheirOwn(t *testing.T) {
 	for name, later := range map[string]time.Time{"at once": now, "by a clock behind": now.Add(-time.Second)} {
 		t.Run(name, func(t *testing.T) {
 			l, ask := inFlight(t, memory.New(nil), 3)
-			_, err := ask(now.Add(-time.Minute/12), time.Time{})
+			_, err := ask(now.Add(-time.Minute/12), 0)
 			require.NoError(t, err)
-			first, err := ask(now, time.Time{})
+			first, err := ask(now, 0)
 			require.NoError(t, err)
-			second, err := ask(later, time.Time{})
+			second, err := ask(later, 0)
 			require.NoError(t, err)
 			require.True(t, second.Allowed)
 			first.Receipt.Client = nil // as from a receipt
 			for range 2 {
 				require.NoError(t, l.Refund(t.Context(), counters.Request{Client: "c", Cost: 1, Limit: 3, Now: now}, first))
 			}
-			d, err := ask(now.Add(time.Millisecond), time.Time{})
+			d, err := ask(now.Add(time.Millisecond), 0)
 			require.NoError(t, err)
 			assert.True(t, d.Allowed, "the place that was given back")
-			d, err = ask(now.Add(2*time.Millisecond), time.Time{})
+			d, err = ask(now.Add(2*time.Millisecond), 0)
 			require.NoError(t, err)
 			assert.False(t, d.Allowed, "the second still holds its own")
 		})

@@ -14,10 +14,12 @@ import (
 // at any process. Its oracles are
 //
 //   - leases: at no moment do callers rely on more places than there are. Who has one
-//     relies on it until its lease ends, a lease after it was asked for.
+//     relies on it until its lease ends, a lease after it was asked for or renewed last.
 //   - released: nobody is denied a place, or one that is still held to be renewed, unless
 //     that many others may be taken up: by who has asked for them, and hasn't given them
 //     back, until their leases have ended by any clock.
+//
+// A lease is renewed, again, and given back by any of its receipts.
 func simulateLeases(seed uint64, broken mutation, trace io.Writer) []violation {
 	return happen(seed, drawLeases, (*world).leases, broken, trace)
 }
@@ -38,7 +40,7 @@ func (w *world) leases() {
 	w.after(0, func() { w.hold(2 * w.scenario.calls) })
 	w.run()
 	w.settle()
-	time.Sleep(w.window + 2*w.skew + 4*w.timeout)
+	time.Sleep(w.lasts() + 4*w.timeout)
 	w.align()
 	w.run()
 	w.awaitDebts()
@@ -56,9 +58,7 @@ func (w *world) leases() {
 func (w *world) hold(left int) {
 	p := w.processes[w.random.IntN(len(w.processes))]
 	held := slices.DeleteFunc(slices.Clone(w.calls[max(0, len(w.calls)-20):]), func(c *call) bool {
-		return !c.admitted() || slices.ContainsFunc(w.calls, func(by *call) bool {
-			return by.undoes == c && (by.kind == refund || by.returned.IsZero() || by.admitted())
-		})
+		return !c.admitted() || w.givenBack(c)
 	})
 	if len(held) > 0 && w.chance(2) {
 		c := held[w.random.IntN(len(held))]
@@ -100,25 +100,47 @@ type use struct {
 
 func (u use) at(t time.Time) bool { return !t.Before(u.from) && t.Before(u.to) }
 
-// ends calls f with each call that renews c or gives it back.
+// places returns how many are of the uses that f chooses: a lease's count once.
+func places(uses []use, f func(u use) bool) (sum int64) {
+	counted := make(map[*call]bool)
+	for _, u := range uses {
+		if of := u.lease(); f(u) && !counted[of] {
+			counted[of] = true
+			sum += u.request.Cost
+		}
+	}
+	return sum
+}
+
+// lease returns the call that has taken the places of c, which are renewed since.
+func (c *call) lease() *call {
+	for c.undoes != nil {
+		c = c.undoes
+	}
+	return c
+}
+
+// lasts returns how long a lease may be kept after it was asked for.
+func (w *world) lasts() time.Duration { return w.window + w.window/16 + 2*w.skew }
+
+// ends calls f with each call that gives the places of c back.
 func (w *world) ends(c *call, f func(by *call)) {
 	for _, by := range w.calls {
-		if by.undoes == c && (by.kind == refund || by.admitted()) {
+		if by.kind == refund && by.lease() == c.lease() {
 			f(by)
 		}
 	}
 }
 
+func (w *world) released(c *call) (is bool) {
+	w.ends(c, func(*call) { is = true })
+	return is
+}
+
 // relied returns when the caller of c relies on its place.
 func (w *world) relied(c *call) use {
 	u := use{c, c.returned, c.began.Add(w.window)}
-	w.ends(c, func(by *call) {
-		if by.kind == take {
-			u.to = minTime(u.to, by.returned)
-		} else {
-			u.to = minTime(u.to, by.began)
-		}
-	})
+	w.ends(c, func(by *call) { u.to = minTime(u.to, by.began) })
 	for _, r := range w.calls {
 		if r.kind == reset && (r.err != nil || r.crashed || !r.returned.Before(c.began)) {
 			u.to = minTime(u.to, r.began)
@@ -129,12 +151,13 @@ func (w *world) relied(c *call) use {
 
 // takenUp returns when the place of c may have been taken up.
 func (w *world) takenUp(c *call) use {
-	u := use{c, c.began, c.returned.Add(w.window + 2*w.skew)}
+	u := use{c, c.began, c.returned.Add(w.lasts())}
 	if !c.admitted() {
 		u.to = u.to.Add(2 * w.timeout) // it may be counted later
 	}
 	w.ends(c, func(by *call) {
-		if by.err == nil && !by.crashed && !by.unsure { // what nobody learns is taken for done
+		done := by.err == nil && !by.crashed && !by.unsure // what nobody learns is taken for done
+		if done && c.admitted() && !by.began.Before(c.returned) {
 			u.to = minTime(u.to, by.returned)
 		}
 	})
@@ -160,12 +183,7 @@ func (w *world) judgeLeases() {
 		}
 	}
 	for _, begins := range relied {
-		var sum int64
-		for _, u := range relied {
-			if begins.from.Before(begins.to) && u.at(begins.from) {
-				sum += u.request.Cost
-			}
-		}
+		sum := places(relied, func(u use) bool { return begins.from.Before(begins.to) && u.at(begins.from) })
 		if sum > w.limit {
 			w.violate("leases", "%d of %d places are relied on since #%d", sum, w.limit, begins.number)
 			return
@@ -175,22 +193,18 @@ func (w *world) judgeLeases() {
 		if !c.denied() || c.crashed || c.decision.Contended {
 			continue
 		}
-		sum := c.request.Cost
-		for _, u := range taken {
-			// It may be decided by what was asked a moment before it.
-			if u.call != c.undoes && u.from.Before(c.returned) && c.began.Add(-w.timeout).Before(u.to) {
-				sum += u.request.Cost
-			}
-		}
+		// It may be decided by what was asked a moment before it.
+		sum := c.request.Cost + places(taken, func(u use) bool {
+			return u.lease() != c.lease() && u.from.Before(c.returned) && c.began.Add(-w.timeout).Before(u.to)
+		})
 		if sum <= w.limit {
 			w.violate("released", "#%d is denied, though no more than %d of %d can be taken up with it", c.number, sum, w.limit)
 			return
 		}
-		tried := func(by *call) bool { // it may be renewed
-			return by.undoes == c.undoes && (by.err != nil || by.decision.Contended)
-		}
-		if c.undoes != nil && c.returned.Before(w.relied(c.undoes).to) && c.began.Sub(c.undoes.returned) > w.timeout && !slices.ContainsFunc(w.calls, tried) {
-			w.violate("released", "#%d doesn't renew what #%d still holds", c.number, c.undoes.number)
+		if i := slices.IndexFunc(relied, func(u use) bool {
+			return u.lease() == c.lease() && c.returned.Before(u.to) && c.began.Sub(u.returned) > w.timeout
+		}); i >= 0 {
+			w.violate("released", "#%d doesn't renew what #%d still holds", c.number, relied[i].number)
 			return
 		}
 	}
