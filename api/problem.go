@@ -82,6 +82,9 @@ func problemFor(err error) *problem {
 	if err == decide.ErrLost {
 		return newProblem(http.StatusConflict, "the lease has ended, and there is no room for another one")
 	}
+	if err == decide.ErrSettled {
+		return newProblem(http.StatusConflict, "the receipt was settled, so its lease has ended")
+	}
 	if err == decide.ErrBlocked {
 		return newProblem(http.StatusConflict, "the client is blocked, so its lease isn't renewed; it ends by itself, or when it is settled")
 	}

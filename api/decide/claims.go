@@ -25,7 +25,7 @@ type Claims struct {
 // claim reports whether nobody has claimed the name before, for the ttl at least. The
 // error is an Unclaimed; if it turns out then that this was the first, late is called.
 func (c *Claims) claim(ctx context.Context, policy, client, name string, ttl time.Duration, late func()) (first bool, err error) {
-	key := counters.CounterNamespace(c.KeyPrefix, policy, "-", 0).Client(client) + name
+	key := c.key(policy, client, name)
 	id := strconv.AppendUint(nil, rand.Uint64(), 36)
 	now, first, err := c.Store.Swap(ctx, key, counters.State{}, id, counters.TTL(ttl, c.Horizon))
 	if err == nil {
@@ -39,6 +39,16 @@ func (c *Claims) claim(ctx context.Context, policy, client, name string, ttl tim
 		})
 	}
 	return false, &Unclaimed{err}
+}
+
+// claimed reports whether somebody has claimed the name, as far as the store tells.
+func (c *Claims) claimed(ctx context.Context, policy, client, name string) bool {
+	now, err := c.Store.Load(ctx, c.key(policy, client, name))
+	return err == nil && now.Exists()
+}
+
+func (c *Claims) key(policy, client, name string) string {
+	return counters.CounterNamespace(c.KeyPrefix, policy, "-", 0).Client(client) + name
 }
 
 // An Unclaimed says that the store couldn't tell whether something was done before, so

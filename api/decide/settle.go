@@ -78,6 +78,9 @@ func (e *Engine) Settle(r *receipt.Receipt, cost int64) (*Settlement, error) {
 	return s, err
 }
 
+// settlementOf returns the name by which the settlement of r is claimed.
+func settlementOf(r *receipt.Receipt) string { return strconv.FormatUint(r.Nonce, 36) }
+
 // settle does what s says to limits, unless somebody has done so before.
 func (d *Decider) settle(s *Settlement, r *receipt.Receipt, limits []SettledLimit, now time.Time) error {
 	if err := validateCost(s.Cost); err != nil {
@@ -87,7 +90,7 @@ func (d *Decider) settle(s *Settlement, r *receipt.Receipt, limits []SettledLimi
 		return ErrLate
 	}
 	ctx := &counters.Deadline{At: now.Add(d.StoreTimeout)}
-	first, err := d.Claims.claim(ctx, r.Policy, r.Client, strconv.FormatUint(r.Nonce, 36), r.Until.Sub(now), func() {
+	first, err := d.Claims.claim(ctx, r.Policy, r.Client, settlementOf(r), r.Until.Sub(now), func() {
 		late, again := *s, d.Now()
 		late.Limits = limits
 		d.change(&counters.Deadline{At: again.Add(d.StoreTimeout)}, &late, r, again)
@@ -121,18 +124,20 @@ func (d *Decider) change(ctx context.Context, s *Settlement, r *receipt.Receipt,
 }
 
 // ErrNoLease says that a receipt has no lease to be renewed, ErrLost that its lease has
-// ended and there is no room for another one, and ErrBlocked that its client is blocked by
-// now.
+// ended and there is no room for another one, ErrSettled that it was given back, and
+// ErrBlocked that its client is blocked by now.
 var (
 	ErrNoLease = Invalid("receipt: its check has no lease, so there is nothing to renew")
 	ErrLost    = errors.New("decide: the lease has ended, and there is no room for another")
+	ErrSettled = errors.New("decide: the lease was given back")
 	ErrBlocked = errors.New("decide: the client is blocked, and its lease ends by itself")
 )
 
-// Renew has the leases of r begin anew, and puts them into r. One that has ended is
-// admitted again, if there is room. It returns how long the new ones can be relied on. The
-// error is an UnknownPolicy, ErrNoLease, ErrLost, ErrBlocked, ErrLate or a *Refused. It takes
-// no longer than the store timeout.
+// Renew has the leases of r begin anew, and puts them into r; so does any other receipt of
+// theirs. One that has ended is admitted again, if there is room and r isn't settled. It
+// returns how long the new ones can be relied on. The error is an UnknownPolicy, ErrNoLease,
+// ErrLost, ErrSettled, ErrBlocked, ErrLate or a *Refused: then leases that there are go on. It
+// takes no longer than the store timeout.
 func (e *Engine) Renew(r *receipt.Receipt) (within time.Duration, err error) {
 	d, err := e.ForChecks(r.Policy)
 	if err != nil {
@@ -147,7 +152,7 @@ func (e *Engine) Renew(r *receipt.Receipt) (within time.Duration, err error) {
 	}
 	ctx := &counters.Deadline{At: now.Add(d.StoreTimeout)}
 	err = ErrNoLease
-	var undo []func()
+	var renewed []LimitCheck
 	d.eachReserved(r, func(limit *policy.Limit, l *receipt.Limit) {
 		c := reservedBy(limit, r.Client, r, l)
 		if c.Lease == 0 || err != nil && err != ErrNoLease {
@@ -167,19 +172,23 @@ func (e *Engine) Renew(r *receipt.Receipt) (within time.Duration, err error) {
 			err = ErrLost
 		default:
 			err, within = nil, leastOf(within, relied(c.Lease))
-			// If another limit refuses, the lease before goes on.
-			undo = append(undo, func() { _ = c.Limiter.Refund(ctx, q, c.Decision) })
-			if c.decided { // else on_store_error allows, and the lease that there is goes on
+			if renewed = append(renewed, c); c.decided { // else on_store_error allows, and the lease that there is goes on
 				*l = c.reserved()
 				l.Refunded = cmp.Or(l.Refunded, now.UnixNano())
 			}
+			return
 		}
 		d.observer.Renewed(&c, err)
 	})
-	if err != nil {
-		for _, f := range undo {
-			f()
+	// Asked afterwards: whoever settles r from now on finds the leases.
+	if len(renewed) > 0 && d.Claims.claimed(ctx, r.Policy, r.Client, settlementOf(r)) {
+		for i := range renewed {
+			renewed[i].refund(ctx, now)
 		}
+		return 0, ErrSettled
+	}
+	for i := range renewed {
+		d.observer.Renewed(&renewed[i], nil)
 	}
 	return within, err
 }
