@@ -120,9 +120,6 @@ func (c *call) lease() *call {
 	return c
 }
 
-// lasts returns how long a lease may be kept after it was asked for.
-func (w *world) lasts() time.Duration { return w.window + w.window/16 + 2*w.skew }
-
 // ends calls f with each call that gives the places of c back.
 func (w *world) ends(c *call, f func(by *call)) {
 	for _, by := range w.calls {

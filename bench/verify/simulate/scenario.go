@@ -183,8 +183,11 @@ func (s *scenario) kept() int64 {
 
 // lasts returns how long after its admission a cost can be in the way. Before it, a
 // bucket's debt has to drain: what was denied and counted, charged, or admitted without the
-// store.
+// store. A lease is kept until it has ended by any clock.
 func (s *scenario) lasts() time.Duration {
+	if s.algorithm.Name == algorithms.Leases.Name {
+		return s.window + s.window/16 + 2*s.skew
+	}
 	if s.burst > 0 {
 		lasts := s.window * time.Duration(s.burst) / time.Duration(s.limit)
 		if s.countDenied || s.charges || s.faults.outages {
