@@ -79,6 +79,9 @@ type algorithm[S any] interface {
 	// the one of the two that has more, and whether that is more than in the
 	// first. The two are of one client.
 	most(present, known S, r counters.Request) (S, bool)
+	// since returns how much was consumed from one state to a later one of the client, as
+	// far as r can tell.
+	since(before, after S, r counters.Request) int64
 	// began returns the generation of a state and its time; both are 0 if it is
 	// initial.
 	began(S) (generation, time int64)

@@ -57,6 +57,7 @@ type bucketState struct {
 	// The level is whole + part/window, with 0 <= part < window.
 	whole, part int64
 	debt        int64 // how much of it was above the capacity
+	total       int64 // what was consumed, and has drained or not, since there was no state
 }
 
 // step admits r if the level with its cost is within the capacity. When denied
@@ -80,7 +81,7 @@ func (b *bucket) consume(level *bucketState, d *counters.Decision, now int64, r 
 	case r.Cost == 0:
 	case allowed:
 		changed = true
-		level.whole += r.Cost
+		level.whole, level.total = level.whole+r.Cost, level.total+r.Cost
 		d.Receipt.Generation, d.Receipt.Refunded = level.generation, level.refunded
 	case b.countDenied:
 		changed = true
@@ -122,6 +123,7 @@ func (b bucket) charge(s bucketState, debts ...*debt) bucketState {
 		r, taken := d.request(), d.decision()
 		left := b.undrained(s.time, &r, b.before(&r, &taken))
 		b.owe(&s, left.whole, left.part, d.limit)
+		s.total += d.cost
 	}
 	if s.empty() {
 		return bucketState{}
@@ -188,8 +190,15 @@ func (b bucket) most(present, known bucketState, r counters.Request) (bucketStat
 	if s.empty() {
 		return known, true
 	}
-	k.time = max(k.time, s.time)
+	k.time, k.total = max(k.time, s.time), max(k.total, s.total)
 	return k, true
+}
+
+func (b bucket) since(before, after bucketState, _ counters.Request) int64 {
+	if after.total < before.total { // there was no state in between
+		return after.total
+	}
+	return after.total - before.total
 }
 
 func (b bucket) began(s bucketState) (generation, time int64) { return s.generation, s.time }
@@ -354,30 +363,39 @@ func (s *bucketState) ceil() int64 {
 }
 
 // encode appends s to data: the format, and unless the bucket is empty its
-// time, its window in milliseconds and its level. A state with a debt, which follows
-// then, has the next format.
+// time, its window in milliseconds, its level and its total. A state with a debt, which
+// follows then, has the next format.
 func (b bucket) encode(data []byte, s bucketState) []byte {
 	if s == (bucketState{}) {
 		return append(data, b.format)
 	}
+	format := b.format + withTotal
+	if s.debt > 0 {
+		format += withDebt
+	}
 	age, ms := between(s.generation, s.time), uint64(s.window/time.Millisecond)
-	size := 1 + 8 + uvarintSize(age) + uvarintSize(uint64(s.refunded)) + uvarintSize(ms) + uvarintSize(uint64(s.whole)) + uvarintSize(uint64(s.part)) + uvarintSize(uint64(s.debt))
-	first := len(data)
-	data = append(slices.Grow(data, size), b.format)
+	size := 1 + 8 + uvarintSize(age) + uvarintSize(uint64(s.refunded)) + uvarintSize(ms) + uvarintSize(uint64(s.whole)) + uvarintSize(uint64(s.part)) + uvarintSize(uint64(s.total)) + uvarintSize(uint64(s.debt))
+	data = append(slices.Grow(data, size), format)
 	data = binary.BigEndian.AppendUint64(data, uint64(s.time))
 	data = binary.AppendUvarint(data, age)
 	data = binary.AppendUvarint(data, uint64(s.refunded))
 	data = binary.AppendUvarint(data, ms)
 	data = binary.AppendUvarint(data, uint64(s.whole))
 	data = binary.AppendUvarint(data, uint64(s.part))
+	data = binary.AppendUvarint(data, uint64(s.total))
 	if s.debt == 0 {
 		return data
 	}
-	data[first]++
 	return binary.AppendUvarint(data, uint64(s.debt))
 }
 
-func (b bucket) newer(data []byte) bool { return isNewer(data, b.format+1) }
+// What a format has beyond the first.
+const (
+	withDebt  = 1
+	withTotal = 2
+)
+
+func (b bucket) newer(data []byte) bool { return isNewer(data, b.format+withTotal+withDebt) }
 
 // clone returns s.
 func (b bucket) clone(s bucketState) bucketState { return s }
@@ -385,10 +403,14 @@ func (b bucket) clone(s bucketState) bucketState { return s }
 // decode returns the state that encode made data of; any other data is
 // errForeignState.
 func (b bucket) decode(data []byte) (bucketState, error) {
-	if len(data) == 0 || data[0] != b.format && (data[0] != b.format+1 || len(data) == 1) {
+	if len(data) == 0 {
 		return bucketState{}, errForeignState
 	}
-	if len(data) == 1 {
+	with := data[0] - b.format
+	switch {
+	case with > withTotal|withDebt:
+		return bucketState{}, errForeignState
+	case len(data) == 1 && with == 0:
 		return bucketState{}, nil
 	}
 	t, rest, ok1 := cutTime(data[1:])
@@ -397,17 +419,20 @@ func (b bucket) decode(data []byte) (bucketState, error) {
 	ms, rest, ok2 := cutUvarint(rest)
 	whole, rest, ok3 := cutUvarint(rest)
 	part, rest, ok4 := cutUvarint(rest)
-	debt, ok5 := uint64(0), true
-	if data[0] != b.format {
-		debt, rest, ok5 = cutUvarint(rest)
-		ok5 = ok5 && debt > 0 && debt <= whole+1
+	total, debt, ok5, ok6 := uint64(0), uint64(0), true, true
+	if with&withTotal != 0 {
+		total, rest, ok5 = cutUvarint(rest)
 	}
-	if !ok || !ok0 || !ok1 || !ok2 || !ok3 || !ok4 || !ok5 || len(rest) > 0 || age > between(math.MinInt64, t) || refunded > 1<<62 {
+	if with&withDebt != 0 {
+		debt, rest, ok6 = cutUvarint(rest)
+		ok6 = ok6 && debt > 0 && debt <= whole+1
+	}
+	if !ok || !ok0 || !ok1 || !ok2 || !ok3 || !ok4 || !ok5 || !ok6 || len(rest) > 0 || total > 1<<62 || age > between(math.MinInt64, t) || refunded > 1<<62 {
 		return bucketState{}, errForeignState
 	}
 	window := time.Duration(min(ms, uint64(forever/time.Millisecond))) * time.Millisecond
 	if counters.CheckWindow(window) != nil || whole > counters.MaxLimit || part >= uint64(window) || whole+part == 0 {
 		return bucketState{}, errForeignState
 	}
-	return bucketState{time: t, generation: t - int64(age), refunded: int64(refunded), window: window, whole: int64(whole), part: int64(part), debt: int64(debt)}, nil
+	return bucketState{time: t, generation: t - int64(age), refunded: int64(refunded), window: window, whole: int64(whole), part: int64(part), debt: int64(debt), total: int64(total)}, nil
 }

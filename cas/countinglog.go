@@ -211,6 +211,10 @@ func costs(entries []counted) (sum int64) {
 	return sum
 }
 
+func (l counting) since(before, after countingState, r counters.Request) int64 {
+	return max(0, l.peek(before, r).Remaining-l.peek(after, r).Remaining)
+}
+
 func (l counting) began(s countingState) (generation, time int64) { return s.generation, s.time }
 
 func (l counting) until(s countingState, now int64) countingState {

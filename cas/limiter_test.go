@@ -355,7 +355,7 @@ func (by way) TestForeignValuesAreReplaced(t *testing.T) {
 	ctx := context.Background()
 	other := newTimelineBucket(t)
 	for name, value := range map[string][]byte{
-		"empty": {}, "a counter": []byte("99 "), "another version": append([]byte{formatTokenBucket + 1}, other[1:]...),
+		"empty": {}, "a counter": []byte("99 "), "another version": append([]byte{formatTokenBucket - 1}, other[1:]...),
 		"another algorithm": {formatLeakyBucket}, "cut": other[:len(other)-1], "more": append(bytes.Clone(other), 0),
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -214,6 +214,10 @@ func (l log) most(present, known logState, r counters.Request) (logState, bool) 
 	return l.of(costs, known, present), true
 }
 
+func (l log) since(before, after logState, r counters.Request) int64 {
+	return max(0, l.peek(before, r).Remaining-l.peek(after, r).Remaining)
+}
+
 func (l log) began(s logState) (generation, time int64) { return s.generation, s.time }
 
 func (l log) until(s logState, now int64) logState {

@@ -462,7 +462,8 @@ func (w *work[S]) look(f *flight[S]) (read time.Time) {
 		if expected := w.expected(); expected > 0 {
 			a.expected = expected
 		}
-		if w.own += next.admitted; w.met {
+		// Where there was nothing, what others have consumed before may be gone.
+		if w.own += next.admitted; w.met && w.old.Exists() {
 			w.book.Note(&a.visits, w.own, w.own)
 		}
 		a.landed(l, f)
@@ -471,7 +472,7 @@ func (w *work[S]) look(f *flight[S]) (read time.Time) {
 		read = l.see(w.now, next, &seen)
 		l.restore(&seen, &a.last, *next.latest)
 		if len(a.flights) == 0 {
-			more := max(0, l.peek(a.last.decoded, *next.latest).Remaining-l.peek(seen.decoded, *next.latest).Remaining)
+			more := l.since(a.last.decoded, seen.decoded, *next.latest)
 			if a.expected = max(0, a.expected-more); w.met {
 				w.book.Note(&a.visits, 0, more)
 			}
