@@ -102,7 +102,9 @@ func (w *work) deal() {
 		denied = denied || !allowed
 	}
 	w.pending, a.denied = others, denied && !w.options.CountDenied
-	if kept := w.sum - back; w.met {
+	// What others count in a fixed window after the process's last visit isn't seen any more,
+	// so its first isn't noted either.
+	if kept := w.sum - back; w.met && (!w.window.fixed() || s.own > w.sum) {
 		w.book.Note(&a.visits, kept, kept)
 	}
 	if back > 0 {

@@ -1,0 +1,72 @@
+package subwindow_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters"
+	"weir/counters/limitertest"
+	"weir/counters/memory"
+	"weir/subwindow"
+)
+
+// Four processes that have shared their clients evenly for ten windows admit about the
+// limit together while the store is gone, also where a client asks so rarely that most
+// processes see it once in a window.
+func (by way) TestTheShareOfSmallLimits(t *testing.T) {
+	t.Parallel()
+	const processes, clients = 4, 100
+	fixed, err := subwindow.NewFixedWindow(time.Minute)
+	require.NoError(t, err)
+	for name, w := range map[string]subwindow.Window{"fixed": fixed, "N=10": newWindow(t, time.Minute, 10, false)} {
+		for _, limit := range []int{5, 10, 20} {
+			now := at("12:00:00")
+			clock := func() time.Time { return now }
+			store := memory.New(clock)
+			broken, limiters := make([]*limitertest.BrokenStore, processes), make([]*limiter, processes)
+			for i := range limiters {
+				broken[i] = &limitertest.BrokenStore{Store: store}
+				limiters[i] = by.newLimiter(t, broken[i], w, 50*time.Millisecond)
+			}
+			take := func(i int, client string) bool {
+				r := counters.Request{Client: client, Cost: 1, Limit: int64(limit), Now: now}
+				d, err := limiters[i].Take(t.Context(), r)
+				if err != nil {
+					d, err = limiters[i].TakeLocal(r, err)
+				}
+				require.NoError(t, err)
+				return d.Allowed
+			}
+			random := rand.New(rand.NewPCG(1, 1))
+			rate := limit * 2 / 5 // in a window
+			for range 10 * rate {
+				for c := range clients {
+					now = now.Add(time.Minute / time.Duration(rate*clients))
+					require.True(t, take(random.IntN(processes), fmt.Sprint("c", c)))
+				}
+			}
+			for _, s := range broken { // at the beginning of a window, of which all is left in a fixed one
+				s.Fail(limitertest.ErrUnsent)
+			}
+			now = now.Add(time.Second)
+			admitted := 0
+			for n := range processes * limit {
+				for c := range clients {
+					if take(n%processes, fmt.Sprint("c", c)) {
+						admitted++
+					}
+				}
+			}
+			left := limit
+			if w.Slots > 0 {
+				left -= rate
+			}
+			assert.LessOrEqual(t, float64(admitted)/clients, 1.4*float64(left)+1.2, "%s, limit %d: %d are left", name, limit, left)
+		}
+	}
+}
