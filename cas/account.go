@@ -186,6 +186,15 @@ func (a *account[S]) expects(now time.Time, within time.Duration) int64 {
 	return a.expected
 }
 
+// untold returns how much of what others are thought to have admitted since the store has
+// answered is still in use, as r finds it. told is the state with what is due.
+func (a *account[S]) untold(l *rules[S], told S, share float64, r *counters.Request) int64 {
+	if !slices.ContainsFunc(a.due, func(d *debt) bool { return !d.old }) {
+		return 0
+	}
+	return max(0, l.peek(told, *r).Remaining-l.peek(a.believe(l, share).state, *r).Remaining)
+}
+
 // refund notes that r, which was admitted with the decision taken, is given back.
 // It reports whether that is due at once: of a flight whose outcome isn't known it
 // is when that turns out to be done.

@@ -233,4 +233,5 @@ type transition[S any] struct {
 	latest  *counters.Request
 
 	admitted int64 // of the calls
+	expected int64 // what the others are thought to have still to tell the store
 }

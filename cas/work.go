@@ -218,6 +218,7 @@ func (w *work[S]) decide(take bool) {
 	next.origin, next.changed = a.last.origin, a.owes() || take && a.last.lost
 	next.to = l.clone(a.last.decoded)
 	w.tell()
+	next.expected = max(a.expects(next.latest.Now, w.telling()), a.untold(l, next.to, w.shareOf(a, next.latest), next.latest))
 	if asks { // a refund's Now is that of what is given back
 		w.heal(take)
 	}
@@ -263,25 +264,24 @@ func (w *work[S]) expects(call *call[S]) bool {
 	r := call.Request.Request
 	r.Cost += expected
 	d := w.peek(w.next.to, r)
-	if !d.Allowed {
-		d.Remaining = min(d.Remaining, max(0, call.Request.Cost-1))
-		if d.RetryAfter == forever { // with it, but not without
-			d.RetryAfter = w.cfg.StoreTimeout
-		}
-		call.Result = d
+	if d.Allowed {
+		return false
 	}
-	return !d.Allowed
+	without := w.peek(w.next.to, call.Request.Request)
+	d.Remaining = min(d.Remaining, max(0, call.Request.Cost-1))
+	d.RetryAfter = max(without.RetryAfter, min(d.RetryAfter, w.telling()))
+	call.Result = d
+	return true
 }
 
 // expected returns what the others are thought to have still to tell the store. Until they
 // have, what is admitted stands for what they admit too, as it does alone.
 func (w *work[S]) expected() int64 {
-	a, next := w.a, &w.next
-	expected := a.expects(next.latest.Now, w.telling())
-	if expected > 0 {
-		expected += ledger.StandsFor(next.admitted, w.shareOf(a, next.latest)) - next.admitted
+	next := &w.next
+	if next.expected == 0 {
+		return 0
 	}
-	return expected
+	return next.expected + ledger.StandsFor(next.admitted, w.shareOf(w.a, next.latest)) - next.admitted
 }
 
 // telling is how long the others have to tell the store what they admitted alone.
@@ -441,10 +441,10 @@ func (w *work[S]) forestalled() bool {
 func (w *work[S]) look(f *flight[S]) (read time.Time) {
 	a, l, next := w.a, &w.rules, &w.next
 	if len(a.due) > 0 {
-		believed := a.believe(l, w.shareOf(a, next.latest))
-		w.own += believed.alone
-		if believed.others > 0 {
-			a.expected, a.from = max(believed.others, a.expects(next.latest.Now, w.telling())), next.latest.Now.UnixNano()
+		share := w.shareOf(a, next.latest)
+		w.own += a.believe(l, share).alone
+		if untold := a.untold(l, l.tell(l.clone(a.last.decoded), a.due...), share, next.latest); untold > 0 {
+			a.expected, a.from = max(untold, a.expects(next.latest.Now, w.telling())), next.latest.Now.UnixNano()
 		}
 		for _, d := range a.due {
 			d.old = true
