@@ -55,7 +55,7 @@ type call struct {
 	due   time.Time     // when its time is over
 	batch *batch        // nil when its caller doesn't wait; under the batcher's lock
 	done  chan struct{} // gets a value when reply or err is there
-	reply reply
+	reply *reply
 	err   error
 }
 
@@ -74,9 +74,9 @@ var errOverdue = fmt.Errorf("client: weir has not answered: %w", context.Deadlin
 // It returns the context's error as soon as ctx is done, or that of a context
 // whose deadline has passed when the timeout is over; the check may have been
 // counted then, unless ctx was done before.
-func (b *batcher) do(ctx context.Context, check []byte) (reply, error) {
+func (b *batcher) do(ctx context.Context, check []byte) (*reply, error) {
 	if err := ctx.Err(); err != nil {
-		return reply{}, fmt.Errorf("client: weir was not asked: %w", err)
+		return nil, fmt.Errorf("client: weir was not asked: %w", err)
 	}
 	c := b.calls.Get().(*call)
 	c.check, c.due = check, time.Now().Add(b.timeout)
@@ -91,7 +91,7 @@ func (b *batcher) do(ctx context.Context, check []byte) (reply, error) {
 		return r, err
 	case <-ctx.Done():
 		b.leave(c)
-		return reply{}, fmt.Errorf("client: weir has not answered: %w", ctx.Err())
+		return nil, fmt.Errorf("client: weir has not answered: %w", ctx.Err())
 	}
 }
 
@@ -159,7 +159,7 @@ func (b *batcher) fly(ctx context.Context, sent *batch, checks [][]byte) {
 	overdue := len(checks) - len(aboard) // the first
 	for i, c := range aboard {
 		if c.err = err; err == nil {
-			c.reply = replies[overdue+i]
+			c.reply = &replies[overdue+i]
 		}
 		c.done <- struct{}{}
 	}

@@ -150,7 +150,8 @@ func (q *Check) encode() ([]byte, error) {
 		b = q.encodePlain()
 	} else {
 		var err error
-		if b, err = json.Marshal(q); err != nil {
+		other := *q // so that q needs no memory of its own
+		if b, err = json.Marshal(&other); err != nil {
 			return nil, err
 		}
 	}
@@ -163,8 +164,11 @@ func (q *Check) encode() ([]byte, error) {
 // encodePlain returns what encoding/json would of a check of plain text without
 // limits, in a fraction of the time.
 func (q *Check) encodePlain() []byte {
-	const others = `{"policy":"","client":"","cost":-1000000000000000000,"settle":true}`
-	b := make([]byte, 0, len(q.Policy)+len(q.Client)+len(others))
+	size := len(`{"policy":"","client":""}`) + len(q.Policy) + len(q.Client)
+	if q.Cost != 0 || q.Settle {
+		size += len(`,"cost":-1000000000000000000,"settle":true`)
+	}
+	b := make([]byte, 0, size)
 	b = append(append(b, `{"policy":"`...), q.Policy...)
 	b = append(append(b, `","client":"`...), q.Client...)
 	b = append(b, '"')

@@ -178,9 +178,9 @@ func (c *Client) CheckMany(ctx context.Context, checks []Check) []Result {
 		sent := c.now()
 		replies, err := c.checkBatch(ctx, encoded)
 		for j, i := range asked {
-			var r reply
+			var r *reply
 			if err == nil {
-				r = replies[j]
+				r = &replies[j]
 			}
 			key := clientKey{checks[i].Policy, checks[i].Client}
 			results[i].Answer, results[i].Err = c.conclude(key, encoded[j], r, err, sent)
@@ -264,12 +264,14 @@ func (c *Client) Reset(ctx context.Context, policy, client string) error {
 }
 
 // conclude returns the outcome of a check that was sent, and remembers it if
-// that is of use.
-func (c *Client) conclude(key clientKey, check []byte, r reply, err error, sent time.Time) (Answer, error) {
+// that is of use. r is the reply if err is nil.
+func (c *Client) conclude(key clientKey, check []byte, r *reply, err error, sent time.Time) (Answer, error) {
 	var a Answer
 	if err == nil {
 		if a, err = r.answer(); err == nil {
-			c.denials.remember(key, check, a, sent, c.now())
+			if !a.Allowed {
+				c.denials.remember(key, check, a, sent, c.now())
+			}
 			if a.Receipt.Text != "" {
 				a.Receipt.Until = sent.Add(a.Receipt.within)
 			}
@@ -325,7 +327,18 @@ func release(answer *bytes.Buffer) {
 // sendBatch returns the reply to what is encoded, which has a result each. The body
 // ends with end. It takes the statuses that ask takes.
 func (c *Client) sendBatch(ctx context.Context, of batchOf, encoded [][]byte, end string, statuses ...int) (batchReply, error) {
-	body := slices.Concat([]byte(of.begin), bytes.Join(encoded, []byte{','}), []byte(end))
+	size := len(of.begin) + len(end)
+	for _, one := range encoded {
+		size += len(one) + 1
+	}
+	body := append(make([]byte, 0, size), of.begin...)
+	for i, one := range encoded {
+		if i > 0 {
+			body = append(body, ',')
+		}
+		body = append(body, one...)
+	}
+	body = append(body, end...)
 	answer := answers.Get().(*bytes.Buffer)
 	defer release(answer)
 	if err := c.ask(ctx, http.MethodPost, of.path, body, answer, statuses...); err != nil {

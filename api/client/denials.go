@@ -76,11 +76,11 @@ func (a Answer) later(passed time.Duration) Answer {
 }
 
 // remember keeps a denial of a check that was sent and answered at the given
-// times. What isn't known to hold until RetryAfter it ignores: admissions;
-// denials of clients that are blocked, which have no RetryAfter; degraded ones,
-// which another instance might not repeat.
+// times. What isn't known to hold until RetryAfter it ignores: denials of clients
+// that are blocked, which have no RetryAfter; degraded ones, which another instance
+// might not repeat.
 func (d *denials) remember(key clientKey, check []byte, a Answer, sent, received time.Time) {
-	if a.Allowed || a.Degraded || a.RetryAfter == 0 || len(check) > maxDeniedCheck || d.most <= 0 {
+	if a.Degraded || a.RetryAfter == 0 || len(check) > maxDeniedCheck || d.most <= 0 {
 		return
 	}
 	if slices.ContainsFunc(a.Limits, func(l Limit) bool { return !l.Allowed && l.Algorithm == "concurrency" }) {

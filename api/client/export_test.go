@@ -75,7 +75,10 @@ func NewBatcher(timeout time.Duration, send func(ctx context.Context, checks []s
 
 func (b Batcher) Do(ctx context.Context, check string) (time.Duration, error) {
 	r, err := b.do(ctx, []byte(check))
-	return r.Wait, err
+	if err != nil {
+		return 0, err
+	}
+	return r.Wait, nil
 }
 
 // Underway returns how many batches are.

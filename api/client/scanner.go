@@ -91,20 +91,39 @@ func (s *scanner) string() string {
 
 // text reads a string, whose bytes are perhaps those that are read.
 func (s *scanner) text() []byte {
+	if len(s.rest) == 0 || s.rest[0] != '"' {
+		s.fail()
+		return nil
+	}
+	for i, c := range s.rest[1:] {
+		switch {
+		case c == '"':
+			text := s.rest[1 : 1+i]
+			s.rest = s.rest[i+2:]
+			return text
+		case c < ' ' || c >= utf8.RuneSelf || c == '\\':
+			return s.unusual()
+		}
+	}
+	s.fail() // it doesn't end
+	return nil
+}
+
+// unusual reads a string that isn't plain ASCII.
+func (s *scanner) unusual() []byte {
 	quoted := s.quoted()
 	if len(quoted) == 0 {
 		s.fail()
 		return nil
 	}
-	text, ascii := quoted[1:len(quoted)-1], true
+	text := quoted[1 : len(quoted)-1]
 	for _, c := range text {
 		if c == '\\' {
 			return s.unescape(quoted)
 		}
 		s.failIf(c < ' ')
-		ascii = ascii && c < utf8.RuneSelf
 	}
-	s.failIf(!ascii && !utf8.Valid(text))
+	s.failIf(!utf8.Valid(text))
 	return text
 }
 
