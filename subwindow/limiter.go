@@ -80,7 +80,7 @@ func (l *Limiter) TakesMany() bool { return l.windows.many != nil }
 func (l *Limiter) TakeMany(ctx context.Context, requests []counters.Request, done func(i int, t counters.Taken)) {
 	key := func(a *account, client string) string {
 		l.windows.name(a, client)
-		return counters.GenerationKey(a.prefix())
+		return a.key
 	}
 	l.TakeTogether(ctx, requests, done, key, func(ctx context.Context, m *ledger.Many[account]) {
 		begin := func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn) {

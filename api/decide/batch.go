@@ -36,14 +36,15 @@ func (e *Engine) Batch(caller context.Context, checks []Check) []Outcome {
 	many := len(firsts) > 1 && caller.Err() == nil
 	askings := make([]asking, 0, len(firsts)) // never grows
 	for _, i := range firsts {
-		if !many || next[i] > 0 || !e.takesMany(checks[i].Policy) {
+		d := e.deciders[checks[i].Policy]
+		if !many || next[i] > 0 || !d.takesMany() {
 			b.alone.Go(func() {
 				b.decideGroup(i, next)
 				e.queue.decided.Add(1)
 			})
 			continue
 		}
-		askings = append(askings, asking{number: i})
+		askings = append(askings, asking{decider: d, number: i})
 		one := &askings[len(askings)-1]
 		b.try(one, func() { b.prepare(one) })
 	}
@@ -54,17 +55,16 @@ func (e *Engine) Batch(caller context.Context, checks []Check) []Outcome {
 	return b.outcomes
 }
 
-// takesMany reports whether the first limit of the policy of that name can be asked
-// for many clients together.
-func (e *Engine) takesMany(policy string) bool {
-	d, ok := e.deciders[policy]
-	return ok && (len(d.Limits) == 0 || takesMany(&d.Limits[0]) != nil)
+// takesMany reports whether there is a policy whose first limit can be asked for many
+// clients together.
+func (d *Decider) takesMany() bool {
+	return d != nil && (len(d.Limits) == 0 || takesMany(&d.Limits[0]) != nil)
 }
 
 // prepare finds the limits of a check, and has the first of them asked.
 func (b *batch) prepare(one *asking) {
 	q := b.checks[one.number]
-	if one.Answer, one.err = b.deciders[q.Policy].prepare(q); one.err != nil {
+	if one.Answer, one.err = one.decider.prepare(q); one.err != nil {
 		return
 	}
 	if one.limits = one.Limits; len(one.limits) > 0 {
@@ -85,7 +85,7 @@ func (b *batch) finish(one *asking) {
 		one.ask(b.ctx, b.now, one.limits[one.asked:])
 	}
 	one.settle(b.ctx, b.now)
-	one.Answer, one.err = b.deciders[one.Policy.Name].close(one.Answer, b.now)
+	one.Answer, one.err = one.decider.close(one.Answer, b.now)
 	if one.err == nil && one.Degraded == nil {
 		b.queue.decided.Add(1)
 	}

@@ -61,10 +61,11 @@ func newRun(ctx *counters.Deadline, now time.Time, timeout time.Duration, few in
 // at a time uses it.
 type asking struct {
 	*Answer
-	number int // of the check in its batch
-	limits []LimitCheck
-	asked  int   // how many of the limits have been, or needn't be
-	err    error // why nothing was decided
+	decider *Decider // of a check in a batch
+	number  int      // of it in that
+	limits  []LimitCheck
+	asked   int   // how many of the limits have been, or needn't be
+	err     error // why nothing was decided
 }
 
 // begin has limits of a client asked, which no other asking of the run asks for it:
