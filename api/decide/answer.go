@@ -35,7 +35,9 @@ type Answer struct {
 	contends   bool // denied only because others were faster at each attempt
 	quotasDeny bool // every quota does, and nothing else
 
-	deadline counters.Deadline // of TakeLimits; here, it costs no allocation
+	// Those of TakeLimits: here, they cost no allocation.
+	deadline counters.Deadline
+	scratch  []byte // for headers
 }
 
 // A LimitCheck asks one limit whether a client may spend a cost, and has the

@@ -31,14 +31,14 @@ func (d *Decider) TakeLimits(checks []LimitCheck, h map[string][]string) bool {
 
 func (d *Decider) takeLimits(checks []LimitCheck, h map[string][]string, now time.Time) bool {
 	a := answers.Get().(*Answer)
-	own := a.Limits
+	own, scratch := a.Limits, a.scratch
 	for i := range checks {
 		c := &checks[i]
 		// Any instance may give it back: see GiveBack.
 		*c = LimitCheck{Limit: c.Limit, Client: c.Client, Cost: c.Cost, Value: c.Value, reserves: true}
 		d.exceptOne(c)
 	}
-	*a = Answer{Policy: d.Policy, plan: &noPlan, Allowed: true, Limits: checks, deadline: counters.Deadline{At: now.Add(d.StoreTimeout)}}
+	*a = Answer{Policy: d.Policy, plan: &noPlan, Allowed: true, Limits: checks, deadline: counters.Deadline{At: now.Add(d.StoreTimeout)}, scratch: scratch}
 	if len(checks) == 1 {
 		a.ask(&a.deadline, now, a.Limits)
 		a.settle(&a.deadline, now)
@@ -46,7 +46,7 @@ func (d *Decider) takeLimits(checks []LimitCheck, h map[string][]string, now tim
 		_ = decideJointly(&a.deadline, now, d.StoreTimeout, []*Answer{a}) // what is refused is denied below
 	}
 	if h != nil {
-		a.SetHeaders(h, nil)
+		a.scratch = a.SetHeaders(h, a.scratch)
 	}
 	for i := range checks {
 		if c := &checks[i]; c.asked && c.undecided(d.Policy) {

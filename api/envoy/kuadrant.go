@@ -165,7 +165,7 @@ func (s *Service) reserve(request kuadrantMessage) (proto.Message, error) {
 	}
 	answer := newKuadrantMessage("ReserveResponse")
 	r, admitted := now.decider.ReserveLimits(q.checks, ttl)
-	s.countDenials(&q, now.denied)
+	s.countDenials(q, now.denied)
 	if !admitted {
 		answer.set("code", rls.RateLimitResponse_OVER_LIMIT.Number())
 		return answer.Message, nil
@@ -197,13 +197,14 @@ func (s *Service) commit(request kuadrantMessage) (proto.Message, error) {
 }
 
 // reservation finds the limits of a request.
-func (c *active) reservation(request kuadrantMessage, amount protoreflect.Name) (q question, err error) {
+func (c *active) reservation(request kuadrantMessage, amount protoreflect.Name) (*question, error) {
+	q := new(question)
 	r, err := request.asks(request.get(amount).Uint())
 	if err == nil {
 		err = validate(r)
 	}
 	if err == nil {
-		q, err = c.question(r)
+		err = c.question(q, r)
 	}
 	if n := len(q.checks); err == nil && n > maxReserved {
 		err = invalid("the request has %d limits; at most %d can be reserved", n, maxReserved)

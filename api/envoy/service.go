@@ -136,13 +136,14 @@ func (s *Service) ShouldRateLimit(ctx context.Context, r *rls.RateLimitRequest) 
 		return nil, err
 	}
 	now := s.active.Load()
-	q, err := now.question(r)
-	if err != nil {
+	q := questions.Get().(*question)
+	defer questions.Put(q)
+	if err := now.question(q, r); err != nil {
 		return nil, err
 	}
 	var header http.Header
 	if s.headers == Draft11 {
-		header = make(http.Header, len(draft11))
+		header = q.header
 	}
 	allowed := len(q.checks) == 0 || now.decider.TakeLimits(q.checks, header)
 	if len(q.returns) > 0 {
@@ -153,9 +154,9 @@ func (s *Service) ShouldRateLimit(ctx context.Context, r *rls.RateLimitRequest) 
 		}
 		now.decider.GiveBack(q.returns)
 	}
-	s.countDenials(&q, now.denied)
-	s.countHits(&q)
-	response := s.respond(&q, allowed, header)
+	s.countDenials(q, now.denied)
+	s.countHits(q)
+	response := s.respond(q, allowed, header)
 	if s.metadata {
 		response.DynamicMetadata = q.metadata(r, response)
 	}
@@ -209,7 +210,11 @@ type question struct {
 	parts   []part // the descriptors, in their order
 	checks  []decide.LimitCheck
 	returns []decide.LimitCheck // what is given back
+	header  http.Header         // that Draft11 has; empty
 }
+
+// questions are used again, which saves most of what a request allocates.
+var questions = sync.Pool{New: func() any { return &question{header: make(http.Header, len(draft11))} }}
 
 // A part is a descriptor of a request.
 type part struct {
@@ -219,13 +224,16 @@ type part struct {
 	gives bool // check is in returns
 }
 
-// question finds the limits of a request.
-func (c *Config) question(r *rls.RateLimitRequest) (q question, err error) {
+// question finds the limits of a request, and makes q, which may have been another, the
+// question.
+func (c *Config) question(q *question, r *rls.RateLimitRequest) (err error) {
 	n := len(r.GetDescriptors())
-	q = question{parts: make([]part, n), checks: make([]decide.LimitCheck, 0, n)}
+	q.parts, q.checks, q.returns = slices.Grow(q.parts[:0], n)[:n], slices.Grow(q.checks[:0], n), q.returns[:0]
+	clear(q.parts)
+	clear(q.header)
 	for i, d := range r.GetDescriptors() {
 		if q.parts[i].match, err = c.match(r.GetDomain(), d); err != nil {
-			return q, err
+			return err
 		}
 	}
 	q.replace()
@@ -239,7 +247,7 @@ func (c *Config) question(r *rls.RateLimitRequest) (q question, err error) {
 			cost = own.GetValue()
 		}
 		if cost > counters.MaxCost {
-			return q, invalid("hits_addend is %d; at most %d are possible", cost, counters.MaxCost)
+			return invalid("hits_addend is %d; at most %d are possible", cost, counters.MaxCost)
 		}
 		check := decide.LimitCheck{
 			Limit: &p.rule.Limit, Client: p.client, Cost: int64(cost), Value: p.rule.Limit.Limit,
@@ -250,15 +258,13 @@ func (c *Config) question(r *rls.RateLimitRequest) (q question, err error) {
 			continue
 		}
 		if !slices.Contains(givesBack, check.Limit.Algorithm) {
-			return q, invalid("is_negative_hits is not possible for a %s; only for %s", check.Limit.Algorithm, strings.Join(givesBack, ", "))
+			return invalid("is_negative_hits is not possible for a %s; only for %s", check.Limit.Algorithm, strings.Join(givesBack, ", "))
 		}
-		if q.returns == nil {
-			q.returns = make([]decide.LimitCheck, 0, n)
-		}
+		q.returns = slices.Grow(q.returns, n-i)
 		q.returns = append(q.returns, check)
 		p.check, p.gives = &q.returns[len(q.returns)-1], true
 	}
-	return q, nil
+	return nil
 }
 
 // replace drops the limits that others of the request replace.
@@ -332,6 +338,16 @@ func (s *Service) bounded(name string) string {
 	return name
 }
 
+// A response is the messages of one, with one allocation where a request has one descriptor,
+// as most have.
+type response struct {
+	rls.RateLimitResponse
+	headers [3]*core.HeaderValue
+	values  [3]core.HeaderValue
+	first   [1]*rls.RateLimitResponse_DescriptorStatus
+	status  [1]descriptorStatus
+}
+
 // A descriptorStatus is the messages about a descriptor.
 type descriptorStatus struct {
 	rls.RateLimitResponse_DescriptorStatus
@@ -341,13 +357,15 @@ type descriptorStatus struct {
 
 // respond returns the answer to q.
 func (s *Service) respond(q *question, allowed bool, header http.Header) *rls.RateLimitResponse {
-	r := &rls.RateLimitResponse{
-		OverallCode: rls.RateLimitResponse_OK, Statuses: make([]*rls.RateLimitResponse_DescriptorStatus, len(q.parts)),
-	}
+	r := new(response)
+	r.OverallCode = rls.RateLimitResponse_OK
 	if !allowed {
 		r.OverallCode = rls.RateLimitResponse_OVER_LIMIT
 	}
-	all := make([]descriptorStatus, len(q.parts))
+	all := r.status[:]
+	if r.Statuses = r.first[:]; len(q.parts) > 1 {
+		all, r.Statuses = make([]descriptorStatus, len(q.parts)), make([]*rls.RateLimitResponse_DescriptorStatus, len(q.parts))
+	}
 	// As with envoyproxy/ratelimit: the last that denies all, else the first with least left.
 	var nearest *rls.RateLimitResponse_DescriptorStatus
 	least := uint32(math.MaxUint32)
@@ -376,22 +394,26 @@ func (s *Service) respond(q *question, allowed bool, header http.Header) *rls.Ra
 			nearest, least = r.Statuses[i], left
 		}
 	}
+	sent := r.headers[:0]
+	add := func(name, value string) {
+		h := &r.values[len(sent)]
+		h.Key, h.Value = name, value
+		sent = append(sent, h)
+	}
 	switch {
 	case s.headers == Draft11:
-		values := make([]core.HeaderValue, len(draft11))
-		r.ResponseHeadersToAdd = make([]*core.HeaderValue, 0, len(draft11))
-		for i, h := range draft11 {
+		for _, h := range draft11 {
 			if value := header[h.canonical]; len(value) > 0 {
-				values[i].Key, values[i].Value = h.name, value[0]
-				r.ResponseHeadersToAdd = append(r.ResponseHeadersToAdd, &values[i])
+				add(h.name, value[0])
 			}
 		}
 	case s.three != nil && nearest != nil:
 		for i, value := range []uint64{
 			uint64(nearest.CurrentLimit.RequestsPerUnit), uint64(nearest.LimitRemaining), uint64(nearest.DurationUntilReset.Seconds),
 		} {
-			r.ResponseHeadersToAdd = append(r.ResponseHeadersToAdd, &core.HeaderValue{Key: s.three[i], Value: strconv.FormatUint(value, 10)})
+			add(s.three[i], strconv.FormatUint(value, 10))
 		}
 	}
-	return r
+	r.ResponseHeadersToAdd = sent
+	return &r.RateLimitResponse
 }
