@@ -2,6 +2,7 @@ package main
 
 import (
 	"crypto/tls"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -20,6 +21,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"weir/cmd/server/servertest"
 )
@@ -215,4 +217,103 @@ func processorTime(t *testing.T) time.Duration {
 	var used unix.Rusage
 	require.NoError(t, unix.Getrusage(unix.RUSAGE_SELF, &used))
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
+}
+
+// Whatever a server sends, weir says in few words what is wrong with it, goes on by what it had,
+// and takes the next set.
+func TestHostileSetsOverXDS(t *testing.T) {
+	t.Parallel()
+	ads, _ := servertest.StartADS(t, "", nil)
+	r := startProgram(t, "-envoy-xds", ads.Addr)
+	number, last := 0, ""
+	put := func(configs ...*ratelimit.RateLimitConfig) string {
+		number++
+		ads.Set(t, fmt.Sprint(number), configs...)
+		for {
+			version, wrong := ads.NextAck(t)
+			if wrong != "" && wrong != last || version == fmt.Sprint(number) { // that before may be refused again
+				last = wrong
+				return wrong
+			}
+		}
+	}
+	inForce := func() {
+		t.Helper()
+		assert.Equal(t, http.StatusTooManyRequests, r.envoyStatus(t, "k"))
+		r.requireReady(t, true)
+	}
+	require.Empty(t, put(domain("d", perDay("k", 0))))
+	inForce()
+
+	// Any text can be a key, a value or metadata.
+	odd := "a\x00\t\n\r\x1b\x7f\u0080\u0085\u009f\u2028\u2029\ufeff\U0001f600 \"'\\: #- {}[]&*!|>%@`"
+	metadata, err := structpb.NewStruct(map[string]any{odd: odd + strings.Repeat("x", 2000), "n": 1e300})
+	require.NoError(t, err)
+	d := perDay(odd, 0)
+	d.Value, d.Metadata, d.RateLimit.Name = odd, metadata, odd
+	require.Empty(t, put(domain("d", d, perDay("k", 0))))
+	inForce()
+	body, err := json.Marshal(map[string]any{"domain": "d", "descriptors": []any{map[string]any{"entries": []any{map[string]any{"key": odd, "value": odd}}}}})
+	require.NoError(t, err)
+	assert.Equal(t, http.StatusTooManyRequests, r.Ask(t, http.MethodPost, "/json", "application/json", string(body)).Status)
+
+	// Metadata means what it does in a file.
+	bucket := perDay("k", 0)
+	bucket.Metadata, err = structpb.NewStruct(map[string]any{"weir": map[string]any{"algorithm": "token_bucket"}})
+	require.NoError(t, err)
+	require.Empty(t, put(domain("d", bucket)))
+	_, listed := r.Get(t, "/v1/policies/envoy")
+	assert.Contains(t, listed, `"token_bucket"`)
+	inForce()
+
+	// What is wrong may be long.
+	long := perDay(strings.Repeat("k", 5<<20), 1)
+	long.RateLimit.Unit = ratelimit.RateLimitUnit_UNKNOWN
+	wrong := put(domain("d", long))
+	assert.Contains(t, wrong, "unit \"\" must be")
+	assert.Less(t, len(wrong), 2000)
+	inForce()
+	deep := perDay("k", 0)
+	for range 40 {
+		deep = &ratelimit.RateLimitDescriptor{Key: "k", Descriptors: []*ratelimit.RateLimitDescriptor{deep}}
+	}
+	assert.Contains(t, put(domain("d", deep)), "32")
+	many := domain("d")
+	for i := range 100_001 {
+		many.Descriptors = append(many.Descriptors, perDay(fmt.Sprint(i), 1))
+	}
+	assert.Contains(t, put(many), "100000")
+	assert.NotEmpty(t, put(new(ratelimit.RateLimitConfig)))
+	assert.NotEmpty(t, put(domain("d", nil)))
+	inForce()
+
+	// Resources of one domain are one domain.
+	one, two := domain("d", perDay("k", 0)), domain("d", perDay("l", 0))
+	two.Name = "another"
+	require.Empty(t, put(one, two))
+	inForce()
+	assert.Equal(t, http.StatusTooManyRequests, r.envoyStatus(t, "l"))
+	two.Name = "d"
+	require.Empty(t, put(two, one))
+	inForce()
+	assert.Contains(t, put(one, one), `"k"`)
+	inForce()
+
+	// More than gRPC takes ends the stream.
+	huge, streams := domain("d", perDay("k", 5)), ads.Streams()
+	huge.Descriptors[0].RateLimit.Name = strings.Repeat("n", 65<<20)
+	number++
+	ads.Set(t, fmt.Sprint(number), huge)
+	r.log.Wait(t, "ResourceExhausted")
+	inForce()
+	require.Empty(t, put(domain("d", perDay("k", 0), perDay("m", 1))))
+	assert.Greater(t, ads.Streams(), streams)
+	inForce()
+
+	// A server may take all limits away.
+	require.Empty(t, put())
+	assert.Equal(t, http.StatusOK, r.envoyStatus(t, "k"))
+	r.requireReady(t, true)
+	require.Empty(t, put(domain("d", perDay("k", 0))))
+	inForce()
 }

@@ -41,8 +41,10 @@ const (
 	// refusedPause is how long a set that was refused already waits for its refusal: there
 	// are servers that send it again at once.
 	refusedPause = 2 * time.Second
-	// maxMistakes is how many lines the server is told of a set.
-	maxMistakes = 20
+	// maxMistakes is how many lines the server is told of a set, and maxMistakeBytes how
+	// long each may be: servers take so much, and no more.
+	maxMistakes     = 20
+	maxMistakeBytes = 1000
 )
 
 // A Resource is a RateLimitConfig: its name, and what else it says as a file of
@@ -183,17 +185,43 @@ func read(packed []*anypb.Any) ([]Resource, error) {
 		if err != nil {
 			return nil, fmt.Errorf("resource %q: %w", set[i].Name, err)
 		}
-		set[i].YAML = string(text)
+		set[i].YAML = escape(string(text))
 	}
 	slices.SortStableFunc(set, func(a, b Resource) int { return strings.Compare(a.Name, b.Name) })
 	return set, nil
 }
 
-// shorten returns the first lines of a text that has a line for each mistake.
+// escape returns JSON without the characters that JSON may have as they are, and YAML may not,
+// or takes for the end of a line.
+func escape(json string) string {
+	special := func(r rune) bool {
+		return r >= 0x7f && r < 0xa0 || r == '\u2028' || r == '\u2029' || r == '\ufeff' || r == '\ufffe' || r == '\uffff'
+	}
+	if !strings.ContainsFunc(json, special) {
+		return json
+	}
+	var b strings.Builder
+	for _, r := range json {
+		if special(r) {
+			fmt.Fprintf(&b, `\u%04x`, r)
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+// shorten returns the first lines of a text that has a line for each mistake, and of long ones
+// the beginning and the end.
 func shorten(mistakes string) string {
 	lines := strings.Split(mistakes, "\n")
 	if more := len(lines) - maxMistakes; more > 0 {
 		lines = append(lines[:maxMistakes], fmt.Sprintf("and %d more", more))
+	}
+	for i, line := range lines {
+		if len(line) > maxMistakeBytes {
+			lines[i] = line[:maxMistakeBytes/2] + "..." + line[len(line)-maxMistakeBytes/2:]
+		}
 	}
 	return strings.ToValidUTF8(strings.Join(lines, "\n"), "\uFFFD")
 }
