@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -283,6 +284,29 @@ func StartRatelimit(ctx context.Context, path, memcached, root string, callers i
 		cmd.Env = append(cmd.Env, variables...)
 		return cmd
 	})
+}
+
+// Validate returns what is wrong with a file of limits of Envoy's that has that text.
+func (b *Build) Validate(ctx context.Context, text string) error {
+	path := filepath.Join(b.dir, "limits.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		return err
+	}
+	out, err := exec.CommandContext(ctx, b.binary, "-validate", "-envoy-config", path).CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("%w: %s", err, out)
+	}
+	return err
+}
+
+// StartAsRatelimit starts weir as StartRatelimit starts envoyproxy/ratelimit: by that name,
+// which has it take the same variables.
+func (b *Build) StartAsRatelimit(ctx context.Context, memcached, root string, variables ...string) (*Process, error) {
+	path := filepath.Join(b.dir, "ratelimit")
+	if err := os.Symlink(b.binary, path); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, err
+	}
+	return StartRatelimit(ctx, path, memcached, root, 1, variables...)
 }
 
 // freePorts returns ports of loopback on which nothing listens.

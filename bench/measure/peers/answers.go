@@ -2,6 +2,7 @@ package peers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -9,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -16,6 +19,8 @@ import (
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"weir/bench/internal/report"
@@ -27,13 +32,23 @@ const (
 	ratelimitName = "envoyproxy/ratelimit"
 )
 
-// answersDomains are random files, each of a domain of its own.
-const answersDomains = 400
+const (
+	// answersDomains are random files, each of a domain of its own.
+	answersDomains = 600
+	// askingAtOnce is how many domains are asked about at once.
+	askingAtOnce = 4
+	othersMB     = 64 // of its Memcached
+	// settling is how long the other product may take to count what it has answered.
+	settling = 10 * time.Second
+)
 
-// Answers say in how many of the same requests, by the same random files, the products
-// answered otherwise.
+// Answers say how many requests the products answered otherwise: hand-picked ones, random
+// ones by the same random files, and such by files that the user brings. All are asked of weir
+// as its flags have it by default, and of weir by the variables of the other.
 type Answers struct {
-	Requests int `json:"requests"`
+	HandPicked int `json:"hand_picked"`
+	Requests   int `json:"requests"` // random ones
+	Files      int `json:"files"`    // that the user brought
 	// Known are differences that deploy/envoy.md names.
 	Known map[string]int `json:"known"`
 	// OlderQuotas says that files with quota_mode were left out: it meant something else
@@ -41,6 +56,8 @@ type Answers struct {
 	OlderQuotas bool   `json:"older_quotas"`
 	Other       int    `json:"other"`
 	First       string `json:"first,omitempty"` // of the others
+
+	mu sync.Mutex
 }
 
 const (
@@ -48,86 +65,285 @@ const (
 
 	knownReset = "duration_until_reset is 0 where nothing is in use"
 	knownBan   = "a ban denies what only checks"
+	knownCase  = "others, of hand-picked requests"
 )
 
-// compareAnswers asks both the same, one request after the other in each domain.
-func compareAnswers(ctx context.Context, ratelimit string, rounds int, build *testbed.Build, m *testbed.Memcached) (*Answers, error) {
-	report.Progress("comparing answers")
-	if left := time.Hour - time.Since(time.Now().Truncate(time.Hour)); left < time.Minute { // all counts in one hour
-		time.Sleep(left)
+// note counts a difference that no document names.
+func (a *Answers) note(format string, args ...any) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.Other++; a.First == "" {
+		a.First = fmt.Sprintf(format, args...)
 	}
+}
+
+func (a *Answers) know(what string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.Known[what]++
+}
+
+// A panel is weir in both ways, and the other product if there is one, with the same files.
+type panel struct {
+	products []asked
+	stops    []func()
+
+	// The other has a Memcached of its own, which is asked what it has counted.
+	mu    sync.Mutex
+	store *testbed.MemcachedConn
+	due   atomic.Int64 // counts in all
+}
+
+// An asked product is one of a panel.
+type asked struct {
+	name   string
+	other  bool
+	as     bool // it has the variables of the other, and answers with the same headers and metadata
+	client rls.RateLimitServiceClient
+}
+
+// An answer is what a product answers.
+type answer struct {
+	response *rls.RateLimitResponse
+	err      error
+}
+
+// startPanel starts the products with files, by their names. They count by the prefix, so that
+// no other panel has the same counters in the store.
+func (j *jury) startPanel(ctx context.Context, prefix string, files map[string]string) (_ *panel, err error) {
 	root, err := os.MkdirTemp("", "weir-answers")
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(root)
+	p := &panel{stops: []func(){func() { _ = os.RemoveAll(root) }}}
+	defer func() {
+		if err != nil {
+			p.stop()
+		}
+	}()
 	folder := filepath.Join(root, "ratelimit", "config")
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return nil, err
 	}
-	// Until April 2026 a quota never denied.
-	text := fmt.Sprintf("domain: %s\ndescriptors:\n- {key: k, rate_limit: {unit: day, requests_per_unit: 0}, quota_mode: true}\n", probeDomain)
-	if err := os.WriteFile(filepath.Join(folder, "probe.yaml"), []byte(text), 0o644); err != nil {
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o644); err != nil {
+			return nil, err
+		}
+	}
+	add := func(a asked, address string, process *testbed.Process, err error) error {
+		if err != nil {
+			return fmt.Errorf("%s: %w", a.name, err)
+		}
+		p.stops = append(p.stops, process.Stop)
+		conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			return err
+		}
+		p.stops = append(p.stops, func() { _ = conn.Close() })
+		a.client = rls.NewRateLimitServiceClient(conn)
+		p.products = append(p.products, a)
+		return nil
+	}
+	weir, address, err := j.build.StartRLS(ctx, j.memcached, folder, "-key-prefix", prefix, "-store-timeout", "5s")
+	if err := add(asked{name: weirName}, address, weir, err); err != nil {
+		return nil, err
+	}
+	variables := []string{"LIMIT_RESPONSE_HEADERS_ENABLED=true", "RESPONSE_DYNAMIC_METADATA=true", "CACHE_KEY_PREFIX=" + prefix + "other"}
+	if weir, err = j.build.StartAsRatelimit(ctx, j.memcached, root, append(variables, "WEIR_STORE_TIMEOUT=5s")...); err == nil {
+		address = weir.Addr
+	}
+	if err := add(asked{name: weirName + " by the variables of " + ratelimitName, as: true}, address, weir, err); err != nil {
+		return nil, err
+	}
+	if j.ratelimit == "" {
+		return p, nil
+	}
+	m, err := testbed.StartMemcached(ctx, othersMB)
+	if err != nil {
+		return nil, err
+	}
+	p.stops = append(p.stops, m.Stop)
+	if p.store, err = testbed.DialMemcached(ctx, m.Addr); err != nil {
+		return nil, err
+	}
+	p.stops = append(p.stops, func() { _ = p.store.Conn.Close() })
+	peer, err := testbed.StartRatelimit(ctx, j.ratelimit, m.Addr, root, askingAtOnce, variables...)
+	if err == nil {
+		address = peer.Addr
+	}
+	return p, add(asked{name: ratelimitName, other: true, as: true}, address, peer, err)
+}
+
+func (p *panel) stop() {
+	for _, stop := range slices.Backward(p.stops) {
+		stop()
+	}
+}
+
+// ask asks all products the same.
+func (p *panel) ask(ctx context.Context, request *rls.RateLimitRequest) []answer {
+	answers := make([]answer, len(p.products))
+	for i, product := range p.products {
+		a := &answers[i]
+		a.response, a.err = product.client.ShouldRateLimit(ctx, request, grpc.WaitForReady(true))
+		for _, s := range a.response.GetStatuses() {
+			if product.other && s.CurrentLimit != nil {
+				p.due.Add(1)
+			}
+		}
+	}
+	return answers
+}
+
+// settle waits until the other product has counted what it was asked, which it does after it
+// has answered.
+func (p *panel) settle(ctx context.Context) error {
+	if p.store == nil {
+		return nil
+	}
+	due := p.due.Load()
+	err := testbed.Poll(ctx, settling, time.Millisecond, func() (bool, error) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		lines, err := p.store.Do("stats", "END")
+		stats := make(map[string]int64)
+		for _, line := range lines {
+			if fields := strings.Fields(line); len(fields) == 3 {
+				stats[fields[1]], _ = strconv.ParseInt(fields[2], 10, 64)
+			}
+		}
+		// What isn't there to be counted is added.
+		return stats["incr_hits"]+stats["incr_misses"] >= due && stats["cmd_set"] >= stats["incr_misses"], err
+	})
+	if err != nil {
+		err = fmt.Errorf("%s has lost counts, which it does where its Memcached takes half a second; its answers can't be compared: %w", ratelimitName, err)
+	}
+	return err
+}
+
+// A jury has the products answer.
+type jury struct {
+	ratelimit string // the other; "" if it isn't there
+	build     *testbed.Build
+	memcached string
+}
+
+// compareAnswers has weir answer the hand-picked cases and, if the other is there, both answer
+// those, random requests, and requests by the files of a folder.
+func (j *jury) compareAnswers(ctx context.Context, rounds int, folder string) (*Answers, error) {
+	report.Progress("comparing answers")
+	if left := time.Hour - time.Since(time.Now().Truncate(time.Hour)); left < time.Minute { // all counts in one hour
+		time.Sleep(left)
+	}
+	a := &Answers{Known: make(map[string]int)}
+	cases, err := readCases(casesText)
+	if err != nil {
 		return nil, err
 	}
 	random := rand.New(rand.NewPCG(1, 2))
 	domains := make([]*node, answersDomains)
+	// Until April 2026 a quota never denied.
+	files := map[string]string{"probe.yaml": fmt.Sprintf("domain: %s\ndescriptors:\n- {key: k, rate_limit: {unit: day, requests_per_unit: 0}, quota_mode: true}\n", probeDomain)}
+	for i, c := range cases {
+		a.HandPicked += len(c.steps)
+		files[domainOf(i)+".yaml"] = fmt.Sprintf("domain: %s\ndescriptors:\n%s", domainOf(i), c.limits)
+	}
 	for i := range domains {
 		domains[i] = randomNode(random, 0)
-		text := fmt.Sprintf("domain: d%d\ndescriptors:\n%s", i, domains[i].yaml("  "))
-		if err := os.WriteFile(filepath.Join(folder, fmt.Sprintf("d%d.yaml", i)), []byte(text), 0o644); err != nil {
-			return nil, err
-		}
+		files[fmt.Sprintf("d%d.yaml", i)] = fmt.Sprintf("domain: d%d\ndescriptors:\n%s", i, domains[i].yaml("  "))
 	}
-	const three = "RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset"
-	weir, address, err := build.StartRLS(ctx, m.Addr, folder, "-envoy-headers", three, "-key-prefix", "answers", "-store-timeout", "5s")
+	p, err := j.startPanel(ctx, "answers", files)
 	if err != nil {
 		return nil, err
 	}
-	defer weir.Stop()
-	peer, err := testbed.StartRatelimit(ctx, ratelimit, m.Addr, root, 1, "LIMIT_RESPONSE_HEADERS_ENABLED=true")
-	if err != nil {
-		return nil, err
-	}
-	defer peer.Stop()
-	var clients [2]rls.RateLimitServiceClient
-	for i, address := range []string{address, peer.Addr} {
-		conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-		if err != nil {
-			return nil, err
-		}
-		defer conn.Close()
-		clients[i] = rls.NewRateLimitServiceClient(conn)
-	}
-	a := &Answers{Known: make(map[string]int)}
+	defer p.stop()
 	probe := &rls.RateLimitRequest{Domain: probeDomain, Descriptors: []*common.RateLimitDescriptor{{Entries: []*common.RateLimitDescriptor_Entry{{Key: "k"}}}}}
-	probed, err := clients[1].ShouldRateLimit(ctx, probe, grpc.WaitForReady(true))
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", ratelimitName, err)
+	probed := p.ask(ctx, probe)[len(p.products)-1]
+	if probed.err != nil {
+		return nil, fmt.Errorf("%s: %w", p.products[len(p.products)-1].name, probed.err)
 	}
-	a.OlderQuotas = probed.OverallCode == rls.RateLimitResponse_OK
-	for range rounds {
-		for i, d := range domains {
-			if a.OlderQuotas && d.quotas() {
-				continue
-			}
-			request := d.request(random, fmt.Sprintf("d%d", i))
-			var answers [2]*rls.RateLimitResponse
-			for i, c := range clients {
-				if answers[i], err = c.ShouldRateLimit(ctx, request, grpc.WaitForReady(true)); err != nil {
-					return nil, fmt.Errorf("%s: %w", []string{weirName, ratelimitName}[i], err)
-				}
-			}
-			a.compare(request, answers[0], answers[1])
-		}
-		time.Sleep(20 * time.Millisecond) // the other counts after it has answered
+	if a.OlderQuotas = probed.response.OverallCode == rls.RateLimitResponse_OK; a.OlderQuotas {
+		cases = slices.DeleteFunc(cases, func(c handPicked) bool { return strings.Contains(c.limits, quotaMode) })
 	}
-	return a, nil
+	if err := p.play(ctx, cases, a); err != nil || j.ratelimit == "" {
+		return a, err
+	}
+	err = p.askRandomly(ctx, domains, rounds, a)
+	if err == nil && folder != "" {
+		err = j.compareFiles(ctx, folder, a)
+	}
+	return a, err
 }
 
-// compare notes in what ours differs from theirs.
-func (a *Answers) compare(request *rls.RateLimitRequest, ours, theirs *rls.RateLimitResponse) {
-	a.Requests++
+// askRandomly asks all products as many random requests by each of the domains, which have
+// their numbers.
+func (p *panel) askRandomly(ctx context.Context, domains []*node, rounds int, a *Answers) error {
+	randoms := make([]*rand.Rand, len(domains))
+	for i := range randoms {
+		randoms[i] = rand.New(rand.NewPCG(3, uint64(i)))
+	}
+	for range rounds {
+		err := eachOf(len(domains), func(i int) error {
+			if a.OlderQuotas && domains[i].quotas() {
+				return nil
+			}
+			request := domains[i].request(randoms[i], fmt.Sprintf("d%d", i))
+			a.compareAll(request, p.ask(ctx, request), p, false)
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			a.Requests++
+			return ctx.Err()
+		})
+		if err == nil {
+			err = p.settle(ctx)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// eachOf calls f with each number below n, some at once.
+func eachOf(n int, f func(int) error) error {
+	errs := make([]error, askingAtOnce)
+	var asking sync.WaitGroup
+	for first := range askingAtOnce {
+		asking.Go(func() {
+			for i := first; i < n && errs[first] == nil; i += askingAtOnce {
+				errs[first] = f(i)
+			}
+		})
+	}
+	asking.Wait()
+	return errors.Join(errs...)
+}
+
+// compareAll notes where weir's answers differ from those of the other product, if there is
+// one. Those that are documented are as the case has them.
+func (a *Answers) compareAll(request *rls.RateLimitRequest, answers []answer, p *panel, documented bool) {
+	last := len(answers) - 1
+	if !p.products[last].other {
+		return
+	}
+	if documented {
+		a.know(knownCase)
+		return
+	}
+	for i, ours := range answers[:last] {
+		theirs := answers[last]
+		if ours.err != nil || theirs.err != nil {
+			if x, y := status.Convert(ours.err).Message(), status.Convert(theirs.err).Message(); x != y {
+				a.note("%s: %v: %s, %s there", p.products[i].name, request, x, y)
+			}
+			continue
+		}
+		a.compare(p.products[i], request, ours.response, theirs.response)
+	}
+}
+
+// compare notes in what ours, of a product, differs from theirs.
+func (a *Answers) compare(product asked, request *rls.RateLimitRequest, ours, theirs *rls.RateLimitResponse) {
 	known := make(map[string]bool)
 	var other []string
 	differ := func(what string, x, y any) {
@@ -157,6 +373,8 @@ func (a *Answers) compare(request *rls.RateLimitRequest, ours, theirs *rls.RateL
 	}
 	if !known[knownBan] {
 		differ("overall", ours.OverallCode, theirs.OverallCode)
+	}
+	if !known[knownBan] && product.as {
 		differ("headers", len(ours.ResponseHeadersToAdd), len(theirs.ResponseHeadersToAdd))
 		for i := range min(len(ours.ResponseHeadersToAdd), len(theirs.ResponseHeadersToAdd)) {
 			o, t := ours.ResponseHeadersToAdd[i], theirs.ResponseHeadersToAdd[i]
@@ -167,16 +385,19 @@ func (a *Answers) compare(request *rls.RateLimitRequest, ours, theirs *rls.RateL
 				differ(o.Key, x, y)
 			}
 		}
+		differ("metadata", written(ours.DynamicMetadata), written(theirs.DynamicMetadata))
 	}
 	for what := range known {
-		a.Known[what]++
+		a.know(what)
 	}
 	if len(other) > 0 {
-		if a.Other++; a.First == "" {
-			a.First = fmt.Sprintf("%v: %s", request, strings.Join(other, "; "))
-		}
+		a.note("%s: %v: %s", product.name, request, strings.Join(other, "; "))
 	}
 }
+
+// written returns m as text, in which each program has its own number of spaces, also where
+// a value is such a text.
+func written(m *structpb.Struct) string { return strings.Join(strings.Fields(m.String()), " ") }
 
 // A node is a descriptor of a random file, or the root of one.
 type node struct {

@@ -1,6 +1,6 @@
 // Package peers runs weir beside envoyproxy/ratelimit, whose place it can take:
 // both over gRPC, with the same file, on one Memcached, in turns. It measures
-// rates, latency at half load, how many of a limit's requests are admitted when
+// rates, latency at a rate, how many of a limit's requests are admitted when
 // many callers race for them, and what callers see when Memcached stalls. Before that
 // it compares what they answer to the same requests by the same files.
 //
@@ -21,7 +21,6 @@ import (
 	"weir/bench/internal/loadgen"
 	"weir/bench/internal/report"
 	"weir/bench/internal/testbed"
-	"weir/counters"
 )
 
 const (
@@ -32,6 +31,7 @@ const (
 	callersEach = 256 // of whom some share a connection
 	racesEach   = 10  // requests
 	memcachedMB = 1024
+	pacedRate   = 4000            // per second, at which latency is measured, or half of what the slowest answers
 	recovery    = 3 * time.Second // after a stall
 )
 
@@ -46,10 +46,11 @@ descriptors:
 
 type config struct {
 	ratelimit string
+	files     string
 	duration  time.Duration // per row
 	stall     time.Duration
 	races     int
-	rounds    int // of requests whose answers are compared
+	rounds    int // of random requests; without any, no answers are compared
 	warmUp    time.Duration
 }
 
@@ -58,9 +59,10 @@ type config struct {
 // the other where no document says so.
 func Run(ctx context.Context, args []string, out io.Writer) error {
 	flags := report.NewFlags("peers")
-	cfg := config{duration: 9 * time.Second, stall: 3 * time.Second, races: 10, rounds: 50, warmUp: time.Second}
+	cfg := config{duration: 9 * time.Second, stall: 3 * time.Second, races: 10, rounds: 67, warmUp: time.Second}
 	flags.StringVar(&cfg.ratelimit, "ratelimit", "", "the `program` of envoyproxy/ratelimit, such as go install github.com/envoyproxy/ratelimit/src/service_cmd@latest "+
 		"makes; its environment is the bench's, so that MEMCACHE_MAX_IDLE_CONNS or LOCAL_CACHE_SIZE_IN_BYTES can be set (default: weir alone)")
+	flags.StringVar(&cfg.files, "files", "", "the `folder` of envoyproxy/ratelimit's source, whose examples and tests are answered by as well")
 	quick := flags.Quick("a few seconds in all, too short to compare")
 	if err := flags.Parse(args, out); err != nil {
 		return err
@@ -110,14 +112,12 @@ func measure(ctx context.Context, cfg config) (*Report, error) {
 	if err := os.WriteFile(limits, []byte(file), 0o644); err != nil {
 		return nil, err
 	}
-	// weir's own default, which stalls are about, and not that of a Build.
-	timeout := cmp.Or(os.Getenv("WEIR_STORE_TIMEOUT"), counters.DefaultTimeout.String())
-	weir, grpc, err := build.StartRLS(ctx, m.Addr, limits, "-store-timeout", timeout)
+	weir, err := build.StartAsRatelimit(ctx, m.Addr, root)
 	if err != nil {
 		return nil, err
 	}
 	defer weir.Stop()
-	b := &bench{config: cfg, memcached: m, products: []product{{weirName, weir, grpc}}}
+	b := &bench{config: cfg, memcached: m, products: []product{{weirName, weir, weir.Addr}}}
 	if cfg.ratelimit != "" {
 		peer, err := testbed.StartRatelimit(ctx, cfg.ratelimit, m.Addr, root, callersEach)
 		if err != nil {
@@ -127,8 +127,9 @@ func measure(ctx context.Context, cfg config) (*Report, error) {
 		b.products = append(b.products, product{ratelimitName, peer, peer.Addr})
 	}
 	r := &Report{Machine: report.ThisMachine(version), Callers: callersEach, Duration: cfg.duration}
-	if cfg.ratelimit != "" {
-		if r.Answers, err = compareAnswers(ctx, cfg.ratelimit, cfg.rounds, build, m); err != nil {
+	if cfg.rounds > 0 {
+		jury := &jury{ratelimit: cfg.ratelimit, build: build, memcached: m.Addr}
+		if r.Answers, err = jury.compareAnswers(ctx, cfg.rounds, cfg.files); err != nil {
 			return nil, err
 		}
 	}
@@ -155,7 +156,7 @@ func (b *bench) run(ctx context.Context, r *Report) (err error) {
 		r.Rates = append(r.Rates, rows...)
 	}
 	slowest := slices.MinFunc(r.Rates, func(x, y rateRow) int { return int(x.Rate - y.Rate) }).Rate
-	if r.HalfLoad, err = b.halfLoad(ctx, slowest/2); err != nil {
+	if r.HalfLoad, err = b.halfLoad(ctx, min(pacedRate, slowest/2)); err != nil {
 		return err
 	}
 	if r.Races, err = b.race(ctx); err != nil {

@@ -1,11 +1,16 @@
 package peers
 
 import (
+	"encoding/json"
+	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/stretchr/testify/assert"
@@ -13,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"weir/bench/internal/benchtest"
+	"weir/bench/internal/testbed"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -30,7 +36,7 @@ func TestWeirAlone(t *testing.T) {
 		assert.Positive(t, row.CPU)
 	}
 	assert.Equal(t, []raceRow{{weirName, []int64{limit, limit}}}, r.Races)
-	assert.InDelta(t, min(r.Rates[0].Rate, r.Rates[1].Rate)/2, r.HalfLoad[0].Rate, 1e-9)
+	assert.InDelta(t, min(pacedRate, r.Rates[0].Rate/2, r.Rates[1].Rate/2), r.HalfLoad[0].Rate, 1e-9)
 	assert.Zero(t, r.Stalls[0].Failed, r.Stalls[0].Failure)
 	assert.Positive(t, r.Stalls[0].Rate)
 	assert.NoError(t, r.Broken())
@@ -53,19 +59,84 @@ headers=draft11
 exec `+server+` -envoy-headers $headers -listen "$HOST:$PORT" -grpc-listen "$GRPC_HOST:$GRPC_PORT" -memcached "$MEMCACHE_HOST_PORT" \
 	-envoy-config "$RUNTIME_ROOT/$RUNTIME_SUBDIRECTORY/config" -key-prefix other
 `), 0o755))
-	var r Report
-	_, printed, err := benchtest.Run(t, Run, "peers", &r, "-quick", "-ratelimit", peer)
+	r, err := measure(t.Context(), config{ratelimit: peer, duration: 600 * time.Millisecond, stall: 600 * time.Millisecond, races: 2, warmUp: 200 * time.Millisecond})
 	require.NoError(t, err)
+	var text strings.Builder
+	r.Print(&text)
+	printed := text.String()
 	require.Len(t, r.Rates, 4)
 	assert.Equal(t, []string{weirName, ratelimitName}, []string{r.Rates[2].Product, r.Rates[3].Product})
-	assert.Regexp(t, `one hot client: \d+\.\d times the rate of envoyproxy/ratelimit, at least 2: (ok|MISSED)`, printed)
+	assert.Regexp(t, `one hot client: \d+\.\d\d times the rate of envoyproxy/ratelimit, at least 3\.5: (ok|MISSED)\nat \d+ requests/s: 99% within .* of envoyproxy/ratelimit: (ok|MISSED)`, printed)
 	require.Len(t, r.Races, 2)
 	assert.Equal(t, []int64{limit, limit}, r.Races[1].Admitted)
-	assert.Equal(t, 5*answersDomains, r.Answers.Requests)
 	assert.NoError(t, r.Broken())
+	r.Answers = new(Answers)
 	request, ours, theirs := new(rls.RateLimitRequest), new(rls.RateLimitResponse), &rls.RateLimitResponse{OverallCode: rls.RateLimitResponse_OVER_LIMIT}
-	r.Answers.compare(request, ours, theirs)
-	assert.ErrorContains(t, r.Broken(), "peers: weir answered 1 requests otherwise, the first : overall: UNKNOWN, OVER_LIMIT there")
+	r.Answers.compare(asked{name: weirName}, request, ours, theirs)
+	assert.ErrorContains(t, r.Broken(), "peers: weir answered 1 requests otherwise, the first: weir: : overall: UNKNOWN, OVER_LIMIT there")
+}
+
+// Another weir stands in for the other: the same limits and requests give the same answers.
+func TestRandomRequests(t *testing.T) {
+	t.Parallel()
+	build, err := testbed.BuildWeir(t.Context(), "", "")
+	require.NoError(t, err)
+	defer build.Remove()
+	m, err := testbed.StartMemcached(t.Context(), othersMB)
+	require.NoError(t, err)
+	defer m.Stop()
+	j := &jury{build: build, memcached: m.Addr}
+	random := rand.New(rand.NewPCG(1, 2))
+	var domains []*node
+	files := make(map[string]string)
+	for i := range 50 {
+		domains = append(domains, randomNode(random, 0))
+		files[fmt.Sprint(i)] = fmt.Sprintf("domain: d%d\ndescriptors:\n%s", i, domains[i].yaml("  "))
+	}
+	p, err := j.startPanel(t.Context(), "one", files)
+	require.NoError(t, err)
+	defer p.stop()
+	other, err := j.startPanel(t.Context(), "two", files)
+	require.NoError(t, err)
+	defer other.stop()
+	p.products = append(p.products, asked{name: ratelimitName, other: true, as: true, client: other.products[1].client})
+	a := &Answers{Known: make(map[string]int)}
+	require.NoError(t, p.askRandomly(t.Context(), domains, 5, a))
+	assert.Equal(t, 250, a.Requests)
+	assert.Zero(t, a.Other, a.First)
+}
+
+// Their main of July 5, 2026.
+const ratelimitModule = "github.com/envoyproxy/ratelimit@f2fb15770f7f"
+
+// Where envoyproxy/ratelimit can be built, it answers as the cases say, and weir as it does.
+func TestAnswersAreThoseOfRatelimit(t *testing.T) {
+	t.Parallel()
+	bin := t.TempDir()
+	install := exec.CommandContext(t.Context(), "go", "install", strings.Replace(ratelimitModule, "@", "/src/service_cmd@", 1))
+	install.Dir, install.Env = bin, append(os.Environ(), "GOBIN="+bin, "GOFLAGS=")
+	if out, err := install.CombinedOutput(); err != nil {
+		t.Skipf("it can't be built here: %v: %s", err, out)
+	}
+	download := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", ratelimitModule)
+	download.Dir = bin
+	out, err := download.Output()
+	require.NoError(t, err)
+	var source struct{ Dir string }
+	require.NoError(t, json.Unmarshal(out, &source))
+	build, err := testbed.BuildWeir(t.Context(), "", "")
+	require.NoError(t, err)
+	defer build.Remove()
+	m, err := testbed.StartMemcached(t.Context(), memcachedMB)
+	require.NoError(t, err)
+	defer m.Stop()
+	j := &jury{ratelimit: filepath.Join(bin, "service_cmd"), build: build, memcached: m.Addr}
+	a, err := j.compareAnswers(t.Context(), 10, source.Dir)
+	require.NoError(t, err)
+	assert.Zero(t, a.Other, a.First)
+	assert.False(t, a.OlderQuotas)
+	assert.Equal(t, 10*answersDomains, a.Requests)
+	assert.Positive(t, a.Files)
 }
 
 func TestAPeerThatIsNotThere(t *testing.T) {

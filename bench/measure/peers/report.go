@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"weir/bench/internal/loadgen"
 	"weir/bench/internal/report"
 )
 
@@ -15,10 +16,11 @@ const (
 	limit  = 100
 	racers = 64 // who race for it
 
-	// leastRatio is how many times the rate of envoyproxy/ratelimit is aimed at.
-	leastRatio    = 2
 	mostErrorText = 200
 )
+
+// leastRatios are how many times the rate of envoyproxy/ratelimit is aimed at, by the traffic.
+var leastRatios = map[string]float64{loadgen.Distinct.Name: 3, loadgen.Hot.Name: 3.5}
 
 // A Report is what peers measured. Each row of weir comes before that of the
 // other with which it took turns.
@@ -30,8 +32,7 @@ type Report struct {
 	HalfLoad []latencyRow   `json:"half_load"`
 	Races    []raceRow      `json:"races"`
 	Stalls   []stallRow     `json:"stalls"`
-	// Answers is nil where weir ran alone.
-	Answers *Answers `json:"answers,omitempty"`
+	Answers  *Answers       `json:"answers"`
 }
 
 // A rateRow is how many requests were answered when each answer was followed
@@ -96,7 +97,7 @@ func (r *Report) Print(out io.Writer) {
 		return fmt.Sprintf("%s\t%s\t%.0f\t%.0f\t%.0f\t%.1f\t%s", row.Traffic, row.Product, row.Rate, slices.Min(row.Slices), slices.Max(row.Slices),
 			float64(row.CPU)/float64(time.Microsecond), row.Percentiles.Cells())
 	}, "")
-	report.TableOf(out, "At half of the lowest rate, 10,000 clients:", "product\trequests/s\t"+report.PercentileHeader, r.HalfLoad, func(row latencyRow) string {
+	report.TableOf(out, "At the same rate, 10,000 clients:", "product\trequests/s\t"+report.PercentileHeader, r.HalfLoad, func(row latencyRow) string {
 		return fmt.Sprintf("%s\t%.0f\t%s", row.Product, row.Rate, row.Percentiles.Cells())
 	}, "")
 	report.TableOf(out, fmt.Sprintf("Admitted of a limit of %d, in races of %d callers:", limit, racers), "product\traces\tfewest\tmost\t", r.Races, func(row raceRow) string {
@@ -110,19 +111,30 @@ func (r *Report) Print(out io.Writer) {
 			fmt.Fprintf(out, "%s failed with: %s\n", row.Product, row.Failure)
 		}
 	}
-	if a := r.Answers; a != nil {
-		fmt.Fprintf(out, "\nOf %d random requests by the same files, %d were answered otherwise than by %s, where deploy/envoy.md doesn't say so.\n", a.Requests, a.Other, ratelimitName)
-		for _, what := range slices.Sorted(maps.Keys(a.Known)) {
-			fmt.Fprintf(out, "%d where it does: %s\n", a.Known[what], what)
-		}
-		if a.OlderQuotas {
-			fmt.Fprintln(out, "Files with quota_mode were left out: until April 2026 a quota never denied.")
-		}
-	}
+	r.Answers.print(out, r.alone())
 	fmt.Fprintf(out, "\n%v", r.targets())
 }
 
-// targets hold weir's rates against those of the other.
+func (a *Answers) print(out io.Writer, alone bool) {
+	if a == nil { // a result of an older bench
+		return
+	}
+	if alone {
+		fmt.Fprintf(out, "\nOf %d hand-picked requests %d were answered otherwise than by %s.\n", a.HandPicked, a.Other, ratelimitName)
+		return
+	}
+	fmt.Fprintf(out, "\nOf %d hand-picked and %d random requests by the same files, and of those by %d files of %[4]s, %[5]d were answered otherwise than by %[4]s, where deploy/envoy.md doesn't say so.\n",
+		a.HandPicked, a.Requests, a.Files, ratelimitName, a.Other)
+	fmt.Fprintln(out, "Each was asked of weir as it is by default, and by the variables of the other:")
+	for _, what := range slices.Sorted(maps.Keys(a.Known)) {
+		fmt.Fprintf(out, "%d where it does: %s\n", a.Known[what], what)
+	}
+	if a.OlderQuotas {
+		fmt.Fprintln(out, "Files with quota_mode were left out: until April 2026 a quota never denied.")
+	}
+}
+
+// targets hold weir's rates and latency against those of the other.
 func (r *Report) targets() (all report.Targets) {
 	for i := 1; i < len(r.Rates); i += 2 {
 		if r.alone() {
@@ -130,7 +142,12 @@ func (r *Report) targets() (all report.Targets) {
 		}
 		own, other := r.Rates[i-1], r.Rates[i]
 		ratio := own.Rate / other.Rate
-		all.Add(ratio >= leastRatio, "%s: %.1f times the rate of %s, at least %d", own.Traffic, ratio, other.Product, leastRatio)
+		least := leastRatios[own.Traffic]
+		all.Add(ratio >= least, "%s: %.2f times the rate of %s, at least %v", own.Traffic, ratio, other.Product, least)
+	}
+	if len(r.HalfLoad) > 1 {
+		own, other := r.HalfLoad[0], r.HalfLoad[1]
+		all.Add(own.Percentiles.P99 <= other.Percentiles.P99, "at %.0f requests/s: 99%% within %v, no more than %v of %s", own.Rate, own.Percentiles.P99, other.Percentiles.P99, other.Product)
 	}
 	return all
 }
@@ -144,7 +161,7 @@ func (r *Report) Broken() error {
 		}
 	}
 	if r.Answers != nil && r.Answers.Other > 0 {
-		return fmt.Errorf("peers: weir answered %d requests otherwise, the first %s", r.Answers.Other, r.Answers.First)
+		return fmt.Errorf("peers: weir answered %d requests otherwise, the first: %s", r.Answers.Other, r.Answers.First)
 	}
 	return nil
 }
