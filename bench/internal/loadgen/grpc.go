@@ -25,8 +25,8 @@ type GRPCClient struct {
 	conn    *grpc.ClientConn // that CallersPerConnection share
 	owner   bool             // closes it
 	request []byte
-	digits  []byte                 // of the client's name, within request
-	sent    chan grpc.ClientStream // at most one
+	digits  []byte     // of the client's name, within request
+	sent    chan int64 // at most one
 	body    []byte
 }
 
@@ -49,34 +49,27 @@ func DialGRPC(addr, domain, key string, n int) (callers Connections, err error) 
 			return nil, err
 		}
 		name := bytes.LastIndex(request, []byte(ClientPrefix)) + len(ClientPrefix)
-		c := &GRPCClient{conn: conn, owner: owner, request: request, digits: request[name : name+ClientDigits], sent: make(chan grpc.ClientStream, 1)}
+		c := &GRPCClient{conn: conn, owner: owner, request: request, digits: request[name : name+ClientDigits], sent: make(chan int64, 1)}
 		c.Renew()
 		callers = append(callers, c)
 	}
 	return callers, nil
 }
 
-// Send implements Connection.
+// Send implements Connection. The request is on its way when Receive is called: a call of
+// gRPC costs a goroutine less where it isn't a stream.
 func (c *GRPCClient) Send(n int64) error {
-	putDigits(c.digits, n)
-	stream, err := c.conn.NewStream(c.context(), &grpc.StreamDesc{}, rls.RateLimitService_ShouldRateLimit_FullMethodName, grpc.ForceCodec(encoded{}))
-	if err == nil {
-		if err = stream.SendMsg(&c.request); err == nil {
-			err = stream.CloseSend()
-		}
-	}
-	if err == nil {
-		c.sent <- stream
-	}
-	return err
+	c.sent <- n
+	return nil
 }
 
 // Receive implements Connection.
 func (c *GRPCClient) Receive() (status int, body []byte, err error) {
 	ctx := c.context()
 	select {
-	case stream := <-c.sent:
-		if err := stream.RecvMsg(&c.body); err != nil {
+	case n := <-c.sent:
+		putDigits(c.digits, n)
+		if err := c.conn.Invoke(ctx, rls.RateLimitService_ShouldRateLimit_FullMethodName, &c.request, &c.body, grpc.ForceCodec(encoded{})); err != nil {
 			return 0, nil, err
 		}
 		status, err = statusOf(c.body)

@@ -147,7 +147,8 @@ func (r *Report) targets() (all report.Targets) {
 	}
 	if len(r.HalfLoad) > 1 {
 		own, other := r.HalfLoad[0], r.HalfLoad[1]
-		all.Add(own.Percentiles.P99 <= other.Percentiles.P99, "at %.0f requests/s: 99%% within %v, no more than %v of %s", own.Rate, own.Percentiles.P99, other.Percentiles.P99, other.Product)
+		all.Add(own.Percentiles.P99 <= other.Percentiles.P99, "at %.0f requests/s: 99%% within %s ms, and no more than the %s ms of %s", own.Rate,
+			report.Milliseconds(own.Percentiles.P99), report.Milliseconds(other.Percentiles.P99), other.Product)
 	}
 	return all
 }
