@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"net/http"
@@ -76,3 +77,50 @@ type reusedRecorder struct {
 func (w *reusedRecorder) Header() http.Header         { return w.header }
 func (w *reusedRecorder) WriteHeader(status int)      { w.status = status }
 func (w *reusedRecorder) Write(p []byte) (int, error) { return len(p), nil }
+
+// BenchmarkSettle measures a check and its settlement.
+func BenchmarkSettle(b *testing.B) {
+	const plenty, body = 1_000_000_000_000, `{"policy":"api","client":"alice","cost":3,"settle":true}`
+	for name, limit := range map[string]policy.Limit{
+		"fixed": fixed("per-day", plenty, 24*time.Hour), "sliding10": sliding("per-minute", plenty, time.Minute, 10, "weighted"),
+		"places": places("in-flight", 8, time.Minute),
+	} {
+		b.Run(name, func(b *testing.B) {
+			s := newServiceWith(func(cfg *Config) {
+				cfg.Now = nil
+				store := cfg.Metrics.InstrumentStore(memory.New(nil))
+				cfg.Claims.Store = store
+				cfg.Policies = bindLimiters(store, cfg.Metrics, newPolicy("api", limit))
+			})
+			w := &keptBody{reusedRecorder: reusedRecorder{header: make(http.Header)}}
+			post := func(path string, text []byte) {
+				clear(w.header)
+				w.body = w.body[:0]
+				r := httptest.NewRequest(http.MethodPost, path, bytes.NewReader(text))
+				r.Header.Set("Content-Type", "application/json")
+				s.handler.ServeHTTP(w, r)
+				if w.status != http.StatusOK {
+					b.Fatalf("status %d: %s", w.status, w.body)
+				}
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				post("/v1/check", []byte(body))
+				_, after, _ := bytes.Cut(w.body, []byte(`"receipt":"`))
+				receipt, _, _ := bytes.Cut(after, []byte(`"`))
+				post("/v1/settle", fmt.Appendf(nil, `{"receipt":"%s","cost":1}`, receipt))
+			}
+		})
+	}
+}
+
+// keptBody is a reusedRecorder that keeps the last body.
+type keptBody struct {
+	reusedRecorder
+	body []byte
+}
+
+func (w *keptBody) Write(p []byte) (int, error) {
+	w.body = append(w.body, p...)
+	return len(p), nil
+}

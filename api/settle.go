@@ -32,7 +32,10 @@ func (s *Server) settle(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return writeJSON(c, http.StatusOK, append(appendSettlement(nil, settled, 0), '\n'))
+	out := outputs.Get().(*[]byte)
+	defer outputs.Put(out)
+	*out = append(appendSettlement((*out)[:0], settled, 0), '\n')
+	return writeJSON(c, http.StatusOK, *out)
 }
 
 // settleBatch answers POST /v1/settle/batch. A receipt that can't be settled gets the

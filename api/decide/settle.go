@@ -267,10 +267,16 @@ func (d *Decider) charge(limits []LimitCheck, cost int64, now time.Time) {
 	}
 }
 
-// stand finds out how l, a limit of p, stands.
+// stand finds out how l, a limit of p that was told of something just now, stands: by that, if
+// it can.
 func (l *LimitCheck) stand(ctx context.Context, p *policy.Policy, now time.Time) {
 	l.Cost = 0
-	if !l.lookBack(p, now, true) {
-		l.look(ctx, p, now)
+	if l.lookBack(p, now, true) {
+		return
 	}
+	if d, known := l.Limiter.Recall(l.request(now)); known && l.Lease > 0 {
+		l.record(p, d, nil, l.request(now))
+		return
+	}
+	l.look(ctx, p, now)
 }

@@ -27,6 +27,10 @@ func newWorkers(timeout time.Duration) counters.Workers {
 // calls have. Each takes the timeout at most. If calls panic, so does AtOnce, in
 // its own goroutine, when the others have ended.
 func AtOnce(n int, timeout time.Duration, f func(int)) {
+	if n == 1 { // it costs no workers
+		f(0)
+		return
+	}
 	others := newWorkers(timeout)
 	callEach(&others, n, f)
 }
