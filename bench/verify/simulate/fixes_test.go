@@ -257,9 +257,6 @@ var fixes = []fix{
 	{"a renewal takes one more place", "released", takeOut{"cas/concurrency.go",
 		"	if renewed {\n",
 		"	if renewed && !BUG {\n"}, nil},
-	{"a renewal gives a lease another name", "released", takeOut{"cas/concurrency.go",
-		"		return p.last(at, live.time), renewed\n",
-		"		if BUG {\n			return live.time, renewed\n		}\n		return p.last(at, live.time), renewed\n"}, nil},
 }
 
 // Without any of the fixes, its bug is seen within two thousand seeds. All of
