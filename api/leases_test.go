@@ -332,6 +332,24 @@ func TestWhatIsSettledIsNotRenewed(t *testing.T) {
 	}
 }
 
+// A place is taken, claimed to be settled, and released: each by one operation of the store.
+func TestAReleaseReadsNothing(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("llm", places("in-flight", 2, 10*time.Second)))
+	s.release(t, s.acquire(t).Receipt)
+	var mu sync.Mutex
+	var operations []string
+	s.store.onCall(func(_ context.Context, operation, _ string) error {
+		mu.Lock()
+		defer mu.Unlock()
+		operations = append(operations, operation)
+		return nil
+	})
+	r := s.release(t, s.acquire(t).Receipt)
+	assert.Equal(t, []string{"swap", "swap", "swap"}, operations)
+	assert.Contains(t, r.Body, `"remaining":2`)
+}
+
 // Who is blocked while something is under way keeps its place until its lease ends, and
 // doesn't hold it for good.
 func TestABlockedClientRenewsNothing(t *testing.T) {
