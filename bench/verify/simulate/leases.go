@@ -58,11 +58,11 @@ func (w *world) leases() {
 func (w *world) hold(left int) {
 	p := w.processes[w.random.IntN(len(w.processes))]
 	held := slices.DeleteFunc(slices.Clone(w.calls[max(0, len(w.calls)-20):]), func(c *call) bool {
-		return !c.admitted() || w.givenBack(c)
+		return !c.admitted() || w.released(c) && !w.chance(5) // it is released again
 	})
 	if len(held) > 0 && w.chance(2) {
 		c := held[w.random.IntN(len(held))]
-		if w.chance(2) {
+		if w.chance(2) && !w.released(c) {
 			r := w.newRequest(p, c.request.Cost)
 			r.Renews = c.since()
 			w.begin(&call{kind: take, process: p, request: r, undoes: c})
