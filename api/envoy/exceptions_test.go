@@ -218,3 +218,19 @@ func TestABlockByPrefixHoldsForLongNames(t *testing.T) {
 	require.Equal(t, rls.RateLimitResponse_OVER_LIMIT, f.ask(t, short).OverallCode)
 	assert.Equal(t, rls.RateLimitResponse_OVER_LIMIT, f.ask(t, long).OverallCode)
 }
+
+// A client that a pattern shares has the pattern's * in its name, which is a key in quotes.
+func TestOverridesOfSharedClients(t *testing.T) {
+	t.Parallel()
+	shared := limited("path", "/users/*/files", 100)
+	shared.ShareThreshold = true
+	ending := limited("path", "/static/*", 100)
+	ending.ShareThreshold = true
+	f := serve(t, Off, false, shared, ending, limited("path", "", 100))
+	code := func(path string) rls.RateLimitResponse_Code { return f.ask(t, entries("path", path)).OverallCode }
+	ok, over := rls.RateLimitResponse_OK, rls.RateLimitResponse_OVER_LIMIT
+	f.override(t, `"d|path=/users/*/files"`, policy.Client{Blocked: true})
+	assert.Equal(t, []rls.RateLimitResponse_Code{over, over, ok, ok}, []rls.RateLimitResponse_Code{code("/users/a/files"), code("/users/b/files"), code("/users/a"), code("/static/a")})
+	f.override(t, `"d|path=/static/*"`, policy.Client{Blocked: true})
+	assert.Equal(t, []rls.RateLimitResponse_Code{ok, over, over, ok}, []rls.RateLimitResponse_Code{code("/users/a/files"), code("/static/a"), code("/static/b"), code("/static")})
+}

@@ -59,11 +59,18 @@ type ClientKey struct {
 }
 
 // ParseClientKey reads a key as the policy file has it: an address, a CIDR, the
-// beginning of names with * at its end, or a name. The error says what would be
-// right.
+// beginning of names with * at its end, or a name. What stands in double quotes is a
+// name, whatever it looks like. The error says what would be right.
 func ParseClientKey(s string) (ClientKey, error) {
-	if s == "" || len(s) > counters.MaxClientBytes {
+	name, quoted := s, len(s) > 1 && s[0] == '"' && s[len(s)-1] == '"'
+	if quoted {
+		name = s[1 : len(s)-1]
+	}
+	if name == "" || len(name) > counters.MaxClientBytes {
 		return ClientKey{}, fmt.Errorf("a client must be 1 to %d bytes", counters.MaxClientBytes)
+	}
+	if quoted {
+		return ClientKey{name: name}, nil
 	}
 	if n, ok := parseNetwork(s); ok {
 		if n != n.Masked() {
@@ -76,7 +83,7 @@ func ParseClientKey(s string) (ClientKey, error) {
 	}
 	beginning, rest, all := strings.Cut(s, "*")
 	if rest != "" {
-		return ClientKey{}, fmt.Errorf("client %q has a * before its end; only at the end does it stand for what follows", s)
+		return ClientKey{}, fmt.Errorf("client %q has a * before its end; only at the end does it stand for what follows, and a name that has one is a key in double quotes", s)
 	}
 	return ClientKey{name: beginning, all: all}, nil
 }
@@ -89,6 +96,9 @@ func (k ClientKey) String() string {
 	case k.all:
 		return k.name + "*"
 	default:
+		if same, err := ParseClientKey(k.name); err != nil || same != k {
+			return `"` + k.name + `"`
+		}
 		return k.name
 	}
 }
@@ -115,7 +125,8 @@ type exceptions struct {
 	bits4      []int // how long the networks are, the longest first
 	bits6      []int
 	beginnings map[string]*Exception
-	bytes      []int // how long the beginnings are, the longest first
+	bytes      []int     // how long the beginnings are, the longest first
+	begins     [256]bool // with which bytes names begin for which one may hold
 }
 
 func newExceptions(clients map[ClientKey]Client) exceptions {
@@ -127,6 +138,13 @@ func newExceptions(clients map[ClientKey]Client) exceptions {
 		case k.all:
 			e.beginnings[k.name] = c
 			e.bytes = append(e.bytes, len(k.name))
+			if k.name != "" {
+				e.begins[k.name[0]] = true
+				continue
+			}
+			for b := range e.begins { // it is of all names
+				e.begins[b] = true
+			}
 		case k.network.Addr().Is4():
 			e.networks[k.network] = c
 			e.bits4 = append(e.bits4, k.network.Bits())
@@ -152,6 +170,9 @@ func (e *exceptions) find(name string, network netip.Prefix) *Exception {
 	}
 	if around, ok := e.around(network); ok {
 		return e.networks[around]
+	}
+	if name != "" && !e.begins[name[0]] { // most have no such key, and no need to be hashed again
+		return none
 	}
 	for _, n := range e.bytes {
 		if n <= len(name) {

@@ -30,6 +30,18 @@ func TestClientKeys(t *testing.T) {
 		{"abba:8", "", `client "abba:8"`},
 		{"10", "", `client "10"`},
 		{"odd one\n", "", `client "odd one\n"`},
+		{`"`, "", `client "\""`},
+		// Names that look like something else, as names.
+		{`"a*b"`, "", `client "a*b"`},
+		{`"user:*"`, "", `client "user:*"`},
+		{`"*"`, "", `client "*"`},
+		{`"10.0.0.0/8"`, "", `client "10.0.0.0/8"`},
+		{`"10.0.0.1/8"`, "", `client "10.0.0.1/8"`},
+		{`"10.0.0.7"`, "", `client "10.0.0.7"`},
+		{`"alice"`, "alice", `client "alice"`},
+		{`""alice""`, "", `client "\"alice\""`},
+		{`"""`, `"`, `client "\""`},
+		{`"` + strings.Repeat("*", 1024) + `"`, "", `client "` + strings.Repeat("*", 1024) + `"`},
 	} {
 		k, err := ParseClientKey(test.text)
 		require.NoError(t, err, test.text)
@@ -53,8 +65,9 @@ func TestClientKeys(t *testing.T) {
 		"10.0.0.256/24":           `client "10.0.0.256/24" is no address range; one is 10.0.0.0/8 or 2001:db8::/32`,
 		"2001:db8::/x":            `client "2001:db8::/x" is no address range; one is 10.0.0.0/8 or 2001:db8::/32`,
 		"10.0.0.*":                "",
-		"a*b":                     `client "a*b" has a * before its end; only at the end does it stand for what follows`,
-		"**":                      `client "**" has a * before its end; only at the end does it stand for what follows`,
+		"a*b":                     `client "a*b" has a * before its end; only at the end does it stand for what follows, and a name that has one is a key in double quotes`,
+		`""`:                      "a client must be 1 to 1024 bytes",
+		"**":                      `client "**" has a * before its end; only at the end does it stand for what follows, and a name that has one is a key in double quotes`,
 	} {
 		_, err := ParseClientKey(text)
 		if message == "" {

@@ -379,7 +379,7 @@ func policyMistakes() []policyMistake {
 			`6: exempt "maybe" must be true or false`,
 		}},
 		{"client with a * within", more("clients:", "  'a*b': {exempt: true}"), []string{
-			`5: client "a*b" has a * before its end; only at the end does it stand for what follows`}},
+			`5: client "a*b" has a * before its end; only at the end does it stand for what follows, and a name that has one is a key in double quotes`}},
 		{"client twice in other words", more("clients:", "  2001:db8::1: {}", "  2001:DB8:0::1/128: {}"), []string{
 			`6: client "2001:DB8:0::1/128" is the same as the one on line 5`}},
 		{"client without value", more("clients:", "  c:"), []string{`5: client "c" must be a mapping, keys with values; it is empty: indent its keys further`}},
