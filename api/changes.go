@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// maxAudited is how many changes are kept.
+// maxAudited is how many changes are kept, and as many that were refused.
 const maxAudited = 1000
 
 // A change is what somebody has changed for a client, or has tried to.
@@ -21,39 +21,40 @@ type change struct {
 	Error  string    `json:"error,omitempty"`
 }
 
-// An audit has the last changes of this instance. The zero value has none.
+// An audit has the last changes of this instance, and the last that were refused: nobody who
+// is refused drives out what was done. The zero value has none.
 type audit struct {
-	mu      sync.Mutex
-	changes []change
-	next    int // is overwritten next, once there are maxAudited
+	mu            sync.Mutex // of both
+	done, refused changes
 }
 
-// add notes a change. One that is the same as the last takes its place, so that nobody who is
-// refused again and again drives out the others.
-func (a *audit) add(c change) {
+// changes are the last maxAudited that were added.
+type changes struct {
+	all  []change
+	next int // is overwritten next, once there are maxAudited
+}
+
+// add adds a change to done or refused.
+func (a *audit) add(to *changes, c change) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if n := len(a.changes); n > 0 {
-		last := &a.changes[(a.next+n-1)%n]
-		same := c
-		if same.Time = last.Time; same == *last {
-			*last = c
-			return
-		}
-	}
-	if len(a.changes) < maxAudited {
-		a.changes = append(a.changes, c)
+	if len(to.all) < maxAudited {
+		to.all = append(to.all, c)
 		return
 	}
-	a.changes[a.next] = c
-	a.next = (a.next + 1) % maxAudited
+	to.all[to.next] = c
+	to.next = (to.next + 1) % maxAudited
 }
 
-// last returns the last n changes, the newest first.
+// last returns the last n changes, those that were refused among them, the newest first.
 func (a *audit) last(n int) []change {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	all := slices.Concat(a.changes[a.next:], a.changes[:a.next])
+	var all []change
+	for _, c := range []*changes{&a.done, &a.refused} {
+		all = append(append(all, c.all[c.next:]...), c.all[:c.next]...)
+	}
+	slices.SortStableFunc(all, func(a, b change) int { return a.Time.Compare(b.Time) })
 	slices.Reverse(all)
 	return all[:min(n, len(all))]
 }

@@ -30,12 +30,8 @@ func (s *Server) peekClient(c echo.Context) error {
 }
 
 // resetClient answers DELETE /v1/policies/{policy}/clients/{client}.
-func (s *Server) resetClient(c echo.Context) error {
+func (s *Server) resetClient(c echo.Context, by change) error {
 	d, client, err := s.clientOfPath(c)
-	if err != nil {
-		return err
-	}
-	by, err := s.operator(c, d.Name, client)
 	if err != nil {
 		return err
 	}

@@ -45,11 +45,8 @@ func (s *Server) setOverrides(all map[string]map[policy.ClientKey]policy.Client)
 }
 
 // listOverrides answers GET /v1/policies/{policy}/overrides.
-func (s *Server) listOverrides(c echo.Context) error {
+func (s *Server) listOverrides(c echo.Context, _ change) error {
 	name := c.Param("policy")
-	if _, err := s.operator(c, name, ""); err != nil {
-		return err
-	}
 	list := []overrideJSON{}
 	for _, o := range s.cfg.Overrides.All() {
 		if o.Policy == name {
@@ -66,12 +63,9 @@ func (s *Server) listOverrides(c echo.Context) error {
 }
 
 // showOverride answers GET /v1/policies/{policy}/overrides/{key}.
-func (s *Server) showOverride(c echo.Context) error {
+func (s *Server) showOverride(c echo.Context, _ change) error {
 	name, key, err := keyOfPath(c)
 	if err != nil {
-		return err
-	}
-	if _, err := s.operator(c, name, key.String()); err != nil {
 		return err
 	}
 	for _, o := range s.cfg.Overrides.All() {
@@ -84,12 +78,8 @@ func (s *Server) showOverride(c echo.Context) error {
 }
 
 // setOverride answers PUT /v1/policies/{policy}/overrides/{key}.
-func (s *Server) setOverride(c echo.Context) error {
+func (s *Server) setOverride(c echo.Context, by change) error {
 	name, key, err := keyOfPath(c)
-	if err != nil {
-		return err
-	}
-	by, err := s.operator(c, name, key.String())
 	if err != nil {
 		return err
 	}
@@ -110,7 +100,7 @@ func (s *Server) setOverride(c echo.Context) error {
 	if o, err = s.cfg.Overrides.Set(c.Request().Context(), o, revision); err != nil {
 		return overrideProblem(err, name, key)
 	}
-	by.What, by.Reason = fmt.Sprintf("override set: %s for %v", describeOverride(&o), lasts), o.Reason
+	by.Client, by.What, by.Reason = key.String(), fmt.Sprintf("override set: %s for %v", describeOverride(&o), lasts), o.Reason
 	s.changed(by)
 	c.Response().Header().Set("ETag", etag(o.Revision))
 	return c.JSON(http.StatusOK, s.overrideToJSON(o))
@@ -124,12 +114,8 @@ func describeOverride(o *overrides.Override) string {
 }
 
 // endOverride answers DELETE /v1/policies/{policy}/overrides/{key}.
-func (s *Server) endOverride(c echo.Context) error {
+func (s *Server) endOverride(c echo.Context, by change) error {
 	name, key, err := keyOfPath(c)
-	if err != nil {
-		return err
-	}
-	by, err := s.operator(c, name, key.String())
 	if err != nil {
 		return err
 	}
@@ -141,7 +127,7 @@ func (s *Server) endOverride(c echo.Context) error {
 	if err != nil {
 		return overrideProblem(err, name, key)
 	}
-	by.What, by.Reason = "override ended: "+describeOverride(&was), was.Reason
+	by.Client, by.What, by.Reason = key.String(), "override ended: "+describeOverride(&was), was.Reason
 	s.changed(by)
 	return c.NoContent(http.StatusNoContent)
 }

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/labstack/echo/v4"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -62,6 +64,32 @@ func TestOverridesHoldForATime(t *testing.T) {
 	require.Equal(t, http.StatusOK, s.override(t, "api", "10.0.0.0/8", `{"blocked":true,"for":"1m"}`).Code)
 	check("10.1.2.3", http.StatusTooManyRequests)
 	check("11.1.2.3", http.StatusOK)
+}
+
+// A client may be called like a range or a beginning of names, or have a * anywhere. In
+// quotes its name is a key that holds for nobody else.
+func TestOverridesOfNamesThatLookLikeMore(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("api", fixed("per-minute", 3, time.Minute)))
+	s.clock.at(0)
+	status := func(client string) int {
+		body, err := json.Marshal(map[string]any{"policy": "api", "client": client, "cost": 0})
+		require.NoError(t, err)
+		return s.check(t, string(body)).Code
+	}
+	for _, name := range []string{"user:*", "*", "**", "a*b", "10.0.0.0/8", "10.0.0.1/8", "2001:db8::/64", `"quoted"`, `"`, `""`, "d|files=a*b|path=*", strings.Repeat("*", 1024)} {
+		key := `"` + name + `"`
+		require.Equal(t, http.StatusOK, s.override(t, "api", key, `{"blocked":true,"for":"1m"}`).Code, name)
+		assert.Equal(t, http.StatusTooManyRequests, status(name), name)
+		for _, other := range []string{"user:a", "10.1.2.3", "2001:db8::1", "aXb", "quoted", "x", "**x"} {
+			assert.Equal(t, http.StatusOK, status(other), "%s by %s", other, name)
+		}
+		held := s.state(t, "api", url.PathEscape(name)).Exception
+		require.NotNil(t, held, name)
+		assert.Contains(t, []string{key, name}, held.Client)
+		require.Equal(t, http.StatusNoContent, s.endOverride(t, "api", held.Client).Code, name)
+		assert.Equal(t, http.StatusOK, status(name), name)
+	}
 }
 
 // A blocked client asks nothing of the store, alone, in a batch, and among checks of which
@@ -174,6 +202,7 @@ func TestRights(t *testing.T) {
 	}
 	require.Equal(t, http.StatusOK, s.do(t, http.MethodPost, "/v1/check", `{"policy":"api","client":"c"}`, "Authorization", "Bearer secret").Code)
 
+	s.clock.at(time.Second)
 	auth := []string{"Authorization", "Bearer other"}
 	require.Equal(t, http.StatusOK, s.do(t, http.MethodPut, "/v1/policies/api/overrides/c", block, auth...).Code)
 	require.Equal(t, http.StatusNoContent, s.do(t, http.MethodDelete, "/v1/policies/api/overrides/c", "", auth...).Code)
@@ -201,19 +230,69 @@ func TestRights(t *testing.T) {
 	}
 }
 
+// Each route is one for those who may only make checks, or refuses them before it looks at
+// anything else, and the audit has a line of each refusal.
+func TestRightsOfEveryRoute(t *testing.T) {
+	t.Parallel()
+	s := newServiceWith(func(cfg *Config) {
+		cfg.Tokens = []Token{{Secret: "secret", Name: "gateway", ChecksOnly: true}, {Secret: "other", Name: "alice"}}
+	}, newPolicy("api", fixed("per-minute", 3, time.Minute)))
+	var mayCheck []string
+	for _, route := range []string{
+		"POST /v1/check", "POST /v1/check/batch", "POST /v1/settle", "POST /v1/settle/batch", "POST /v1/renew", "POST /v1/charge",
+		"GET /v1/policies", "GET /v1/policies/:policy", "GET /v1/policies/:policy/top", "GET /v1/policies/:policy/history", "GET /v1/status",
+		"GET /v1/policies/:policy/clients/:client", "GET /v1/policies/:policy/clients/*", "GET /v1/policies/:policy/clients/:client/state",
+		"echo_route_not_found /v1/auth/:policy", "echo_route_not_found /v1/auth/:policy/*",
+	} {
+		method, path, _ := strings.Cut(route, " ")
+		method = strings.Replace(method, echo.RouteNotFound, "REPORT", 1)
+		r := s.do(t, method, strings.NewReplacer(":policy", "api", ":client", "c", "*", "a/b").Replace(path), "", "Authorization", "Bearer secret")
+		assert.NotEqual(t, http.StatusForbidden, r.Code, route)
+		mayCheck = append(mayCheck, route)
+	}
+	refused := 0
+	for _, route := range s.echo.Routes() {
+		if !strings.HasPrefix(route.Path, "/v1/") || slices.Contains(mayCheck, route.Method+" "+route.Path) {
+			continue
+		}
+		for _, names := range [][]string{{"api", "c"}, {"none", "c"}, {"api", "10.0.0.1%2F8"}, {"api", "%ff"}, {"api", "%22"}, {strings.Repeat("p", 3000), strings.Repeat("c", 3000)}} {
+			path := strings.NewReplacer(":policy", names[0], ":client", names[1], ":key", names[1], "*", names[1]+"/x").Replace(route.Path)
+			requireProblem(t, s.do(t, route.Method, path, "{", "Authorization", "Bearer secret", "If-Match", "x"), http.StatusForbidden, "this token may only make checks")
+			refused++
+		}
+	}
+	require.Equal(t, 7*6, refused, "GET, PUT, DELETE of overrides, their list, two ways to reset, the audit")
+	r := s.do(t, http.MethodGet, "/v1/audit?n=1000", "", "Authorization", "Bearer other")
+	var got struct{ Changes []change }
+	require.NoError(t, json.Unmarshal([]byte(r.Body), &got))
+	require.Len(t, got.Changes, refused)
+	for _, c := range got.Changes {
+		assert.Equal(t, "gateway", c.By)
+		assert.True(t, strings.HasPrefix(c.What, "refused to one who may only make checks: "), c.What)
+		assert.LessOrEqual(t, len(c.Policy), 100)
+	}
+	assert.Equal(t, refused, strings.Count(s.log.String(), "refused to one who may only make checks"))
+}
+
 func TestTheAuditHasTheLastChanges(t *testing.T) {
 	t.Parallel()
 	var a audit
+	at := func(n int) time.Time { return epoch.Add(time.Duration(n) * time.Second) }
 	for n := range maxAudited + 10 {
-		a.add(change{What: fmt.Sprint(n)})
+		a.add(&a.done, change{Time: at(n), What: fmt.Sprint(n)})
 	}
 	last := a.last(maxAudited + 1)
 	require.Len(t, last, maxAudited)
 	assert.Equal(t, "1009", last[0].What)
 	assert.Equal(t, "10", last[maxAudited-1].What)
 	assert.Len(t, a.last(3), 3)
-	for range 2 * maxAudited {
-		a.add(change{What: "refused", By: "gateway"})
+	for n := range 3 * maxAudited {
+		a.add(&a.refused, change{Time: at(n), What: fmt.Sprint("refused ", n)})
 	}
-	assert.Equal(t, "1009", a.last(2)[1].What, "nobody drives out the others")
+	a.add(&a.done, change{Time: at(2500).Add(time.Millisecond), What: "reset"})
+	assert.Equal(t, "refused 2999", a.last(1)[0].What)
+	assert.Equal(t, "reset", a.last(500)[499].What, "in the order of their times")
+	all := a.last(3 * maxAudited)
+	require.Len(t, all, 2*maxAudited)
+	assert.Equal(t, "11", all[2*maxAudited-1].What, "nobody who is refused drives out what was done")
 }

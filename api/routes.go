@@ -61,19 +61,19 @@ func NewServer(cfg Config) *Server {
 	v1.GET("/policies/:policy/top", safe(s.listTopClients))
 	for _, client := range []string{":client", "*"} { // who doesn't escape a slash means the client, too
 		v1.GET("/policies/:policy/clients/"+client, safe(s.peekClient))
-		v1.DELETE("/policies/:policy/clients/"+client, safe(s.resetClient))
+		v1.DELETE("/policies/:policy/clients/"+client, safe(s.operators(s.resetClient)))
 	}
 	if cfg.Overrides != nil {
-		v1.GET("/policies/:policy/overrides", safe(s.listOverrides))
-		v1.GET("/policies/:policy/overrides/:key", safe(s.showOverride))
-		v1.PUT("/policies/:policy/overrides/:key", safe(s.setOverride))
-		v1.DELETE("/policies/:policy/overrides/:key", safe(s.endOverride))
+		v1.GET("/policies/:policy/overrides", safe(s.operators(s.listOverrides)))
+		v1.GET("/policies/:policy/overrides/:key", safe(s.operators(s.showOverride)))
+		v1.PUT("/policies/:policy/overrides/:key", safe(s.operators(s.setOverride)))
+		v1.DELETE("/policies/:policy/overrides/:key", safe(s.operators(s.endOverride)))
 		cfg.Overrides.Notify(s.setOverrides)
 	}
 	v1.GET("/policies/:policy/clients/:client/state", safe(s.showState))
 	v1.GET("/policies/:policy/history", safe(s.showHistory))
 	v1.GET("/status", safe(s.showStatus))
-	v1.GET("/audit", safe(s.listChanges))
+	v1.GET("/audit", safe(s.operators(s.listChanges)))
 	// RouteNotFound takes every method; Any takes only the common ones.
 	v1.RouteNotFound("/auth/:policy", safe(s.forwardAuth))
 	v1.RouteNotFound("/auth/:policy/*", safe(s.forwardAuth))
