@@ -65,13 +65,23 @@ type statusJSON struct {
 	Ready     bool              `json:"ready"`
 	Draining  bool              `json:"draining"`
 	Policies  int               `json:"policies"`
+	Files     filesStatus       `json:"files"`
+	StoreP99  float64           `json:"store_p99"` // seconds
 	Overrides *overridesStatus  `json:"overrides,omitempty"`
 	Servers   []serverStateJSON `json:"servers"`
 }
 
 type overridesStatus struct {
-	InForce int     `json:"in_force"`
-	AsOf    float64 `json:"as_of"` // seconds ago
+	InForce  int     `json:"in_force"`
+	Revision int64   `json:"revision"`
+	AsOf     float64 `json:"as_of"` // seconds ago
+}
+
+// filesStatus says whether all files were right when they were last read, and when the
+// policies in force were loaded.
+type filesStatus struct {
+	Right  bool      `json:"right"`
+	Loaded time.Time `json:"loaded"`
 }
 
 // serverStateJSON is a server of the store. What it says of itself is 0 where that isn't
@@ -92,6 +102,8 @@ func (s *Server) showStatus(c echo.Context) error {
 		Instance: s.cfg.Instance, Version: s.cfg.Version, Started: s.started.UTC(), Draining: s.draining.Load(),
 		Policies: len(s.active.Load().policies), Servers: []serverStateJSON{},
 	}
+	j.Files.Loaded, j.Files.Right = s.cfg.Metrics.Files()
+	j.StoreP99 = s.cfg.Metrics.StoreLatency().Seconds()
 	for _, server := range s.cfg.Health() {
 		state := serverStateJSON{Server: server.Server, Up: server.Err == nil, BreakerOpen: server.BreakerOpen}
 		if server.Err != nil {
@@ -105,7 +117,8 @@ func (s *Server) showStatus(c echo.Context) error {
 	}
 	j.Ready = j.Ready && !j.Draining && s.loaded()
 	if o := s.cfg.Overrides; o != nil {
-		j.Overrides = &overridesStatus{len(o.All()), o.Age().Round(time.Millisecond).Seconds()}
+		inForce, revision := o.InForce()
+		j.Overrides = &overridesStatus{inForce, revision, o.Age().Round(time.Millisecond).Seconds()}
 	}
 	return c.JSON(http.StatusOK, j)
 }

@@ -125,6 +125,8 @@ func TestOverridesAreListed(t *testing.T) {
 	requireProblem(t, s.do(t, http.MethodDelete, "/v1/policies/api/overrides/a%2Fb", "", append(auth, "If-Match", `"2"`)...), http.StatusPreconditionFailed, "GET it again")
 	requireProblem(t, s.do(t, http.MethodGet, "/v1/policies/none/overrides", "", auth...), http.StatusNotFound, `no policy "none"`)
 
+	assert.Contains(t, s.do(t, http.MethodGet, "/v1/status", "", auth...).Body, `"overrides":{"in_force":1,"revision":1749999600000,"as_of":0}`)
+
 	// They outlive a reload, and their policy too.
 	require.Equal(t, http.StatusOK, s.do(t, http.MethodPut, "/v1/policies/gone/overrides/c", `{"blocked":true,"for":"1h"}`, auth...).Code)
 	s.SetPolicies(policy.Policies{"api": s.active.Load().policies["api"]})

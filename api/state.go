@@ -146,8 +146,9 @@ func (s *Server) showHistory(c echo.Context) error {
 	return c.JSON(http.StatusOK, historyJSON{d.Name, seconds, active.checks[d.Name].History(seconds)})
 }
 
-// Sample ends a second of the history of each policy. It is to be called once a second.
+// Sample ends a second of the history of each policy, and of the store's. It is to be called once a second.
 func (s *Server) Sample() {
+	s.cfg.Metrics.Sample()
 	for _, checks := range s.active.Load().checks {
 		checks.Sample()
 	}

@@ -206,39 +206,49 @@ function verdict(state) {
 function because(state) {
   const all = [];
   const e = state.exception;
-  if (e) all.push(`${e.override ? "An override" : "An exception of the policy"} for ${short(e.client)} holds: ${e.kind}.`);
-  if (state.counted_as !== state.client) all.push(`Counted as ${state.counted_as}.`);
+  if (e) all.push(`${e.override ? "An override" : "An exception of the policy"} for ${short(meaning(e.client))} holds: ${e.kind}.`);
+  const often = [["denied", "denied"], ["allowed", "admitted"]].filter(([by]) => mostOften[by]?.has(state.client));
+  if (often.length) all.push(`In the last minute: ${often.map(([by, word]) => `${count(mostOften[by].get(state.client) ?? 0)} times ${word}`).join(", ")}.`);
+  else if (!e && state.limits.every((/** @type {any} */ l) => l.remaining === l.limit)) all.push("Nothing of it is counted now. Is this how its name is written?");
+  if (state.client !== state.client.trim()) all.push("Its name begins or ends with a space.");
+  if (state.counted_as !== state.client) all.push(`Counted as ${visible(state.counted_as)}.`);
   if (state.degraded) all.push("The store doesn't answer: this is what this instance knows.");
   return all.join(" ");
 }
 
 /** @param {any} l @param {number} now */
 function draw(l, now) {
-  if (l.slots) return drawSlots(l);
-  if (l.bucket) return drawLevel(l.bucket);
+  if (l.slots) return drawSlots(l, now);
+  if (l.bucket) return drawLevel(l);
   if (l.leases) return drawLeases(l, now);
   return drawEntries(l, now);
 }
 
-/** @param {any} l */
-function drawSlots(l) {
-  const n = l.slots.length;
-  const alone = n === 1;
-  const most = Math.max(...l.slots.map((/** @type {any} */ s) => s.count), alone ? l.limit : l.limit / n, 1);
+/** @param {any} l @param {number} now */
+function drawSlots(l, now) {
+  const starts = l.slots.map((/** @type {any} */ s) => Date.parse(s.start));
+  const width = starts.length > 1 ? starts[1] - starts[0] : l.window * SECOND;
+  const share = (width / SECOND / l.window) * l.limit;
+  const from = now - l.window * SECOND; // where the window begins
+  const first = from - width; // what is drawn begins
+  const end = starts.length > 1 ? now + width - ((now - starts[0]) % width) : starts[0] + width;
+  const x = (/** @type {number} */ t) => (starts.length > 1 ? ((t - first) / (end - first)) * 600 : ((t - starts[0]) / width) * 600);
+  const most = Math.max(...l.slots.map((/** @type {any} */ s) => s.count), share, 1);
+  let used = 0;
   const bars = l.slots.flatMap((/** @type {any} */ s, /** @type {number} */ i) => {
+    if (!s.count || starts[i] + width <= from) return [];
+    used += s.count * s.weight;
     const h = (s.count / most) * 96;
-    const x = (i * 600) / n;
-    const w = Math.max(600 / n - 2, 1);
     const counted = h * s.weight;
-    const all = [svg("rect", { x, y: 100 - counted, width: w, height: counted, class: "bar" })];
-    if (s.weight < 1 && s.count > 0) all.push(svg("rect", { x, y: 100 - h, width: w, height: h - counted, class: "rest" }));
+    const all = [svg("rect", { x: x(starts[i]), y: 100 - counted, width: Math.max(x(starts[i] + width) - x(starts[i]) - 2, 1), height: counted, class: "bar" })];
+    if (s.weight < 1) all.push(svg("rect", { x: x(starts[i]), y: 100 - h, width: Math.max(x(starts[i] + width) - x(starts[i]) - 2, 1), height: h - counted, class: "rest" }));
     return all;
   });
-  const line = (alone ? l.limit : l.limit / n) / most;
-  const used = Math.round(l.slots.reduce((/** @type {number} */ sum, /** @type {any} */ s) => sum + s.count * s.weight, 0));
-  return picture(600, 100, `${count(used)} of ${count(l.limit)} in use, in ${n} slots`,
+  const line = 100 - (share / most) * 96;
+  return picture(600, 100, `${count(Math.round(used))} of ${count(l.limit)} in use, in ${l.slots.length} slots`,
     hatch(), ...bars,
-    svg("line", { x1: 0, x2: 600, y1: 100 - line * 96, y2: 100 - line * 96, class: "most" }));
+    ...(starts.length > 1 ? [svg("line", { x1: x(from), x2: x(from), y1: 0, y2: 100, class: "edge" })] : []),
+    svg("line", { x1: 0, x2: 600, y1: line, y2: line, class: "most" }));
 }
 
 function hatch() {
@@ -246,8 +256,9 @@ function hatch() {
     svg("line", { x1: 0, y1: 0, x2: 0, y2: 6, class: "hatch" })));
 }
 
-/** @param {any} b */
-function drawLevel(b) {
+/** @param {any} l */
+function drawLevel(l) {
+  const b = l.bucket;
   const most = Math.max(b.level, b.capacity, 1);
   const at = (b.capacity / most) * 598;
   return picture(600, 40, `${count(b.level)} of ${count(b.capacity)} in use, draining ${count(b.drains_per_second)} a second`,
@@ -281,57 +292,138 @@ function drawLeases(l, now) {
       svg("rect", { x: 0, y: i * h + h * 0.1, width: Math.max(2, ((Date.parse(e.until) - now) / (l.window * SECOND)) * 598), height: h * 0.8, class: "bar" })));
 }
 
+/** What a picture shows, in words for those who see it. @param {any} l */
+function legend(l) {
+  const ago = `${time(l.window)} ago`;
+  if (l.slots?.length > 1) return `From ${ago} until now. Solid: counts now; hatched: has left the window; dashed: an even share of the limit.`;
+  if (l.slots) return "Used in this window; dashed: the limit.";
+  if (l.bucket) return `Used, of ${count(l.bucket.capacity)} that fit at once (dashed); ${count(l.bucket.drains_per_second)} come free a second.`;
+  if (l.leases) return "A bar for each place that is taken, as long as its lease still lasts.";
+  return `From ${ago} until now, a bar for each request that counts.`;
+}
+
+/** @param {any} l */
+function standing(l) {
+  const free = l.reset_after > 0 ? `; all of it is free in ${time(l.reset_after)} if nobody asks` : "";
+  return `${l.name} (${l.algorithm.replaceAll("_", " ")}), ${count(l.limit)} in ${time(l.window)}: ${l.allowed ? `${count(l.remaining)} remain` : "this limit denies"}${free}`;
+}
+
+/** The state as it is a while later, if nobody asks: then it need not be asked for. @param {any} state @param {number} later */
+function aged(state, later) {
+  const now = Date.parse(state.now) + later;
+  const after = (/** @type {number} */ seconds) => Math.max(0, seconds - later / SECOND);
+  const live = (/** @type {any[]|undefined} */ all) => all?.filter((e) => Date.parse(e.until) > now);
+  return {
+    ...state, now: new Date(now).toISOString(),
+    limits: state.limits.map((/** @type {any} */ l) => ({
+      ...l, retry_after: after(l.retry_after), reset_after: after(l.reset_after), entries: live(l.entries), leases: live(l.leases),
+      bucket: l.bucket && { ...l.bucket, level: Math.max(0, l.bucket.level - (l.bucket.drains_per_second * later) / SECOND) },
+    })),
+  };
+}
+
+/** Whether nothing was counted between two states, nor anything changed. @param {any} before @param {any} after */
+function still(before, after) {
+  const parts = (/** @type {any} */ l) => (l.slots ?? l.entries ?? l.leases ?? []).filter((/** @type {any} */ p) => p.count !== 0)
+    .map((/** @type {any} */ p) => [p.start, p.first, p.last, p.until, p.count, p.cost].join());
+  return before?.policy === after.policy && before.client === after.client && before.limits.length === after.limits.length &&
+    JSON.stringify(before.exception) === JSON.stringify(after.exception) && after.limits.every((/** @type {any} */ l, /** @type {number} */ i) => {
+    const was = before.limits[i];
+    const had = new Set(parts(was));
+    return l.limit === was.limit && parts(l).every((/** @type {string} */ p) => had.has(p)) && (l.bucket?.level ?? 0) <= (was.bucket?.level ?? 0);
+  });
+}
+
+let answered = -Infinity; // when the state was
+let isStill = false;
+
 const stateOf = part(SECOND, async (signal) => {
   const { policy, client } = looked();
   if (!policy || !client) {
     shown = null;
     byId("state").hidden = true;
+    byId("hint").hidden = false;
     return;
   }
-  try {
-    const state = await ask(`${clientPath(policy, client)}/state`, { signal });
-    if (signal.aborted) return;
-    shown = state;
-  } catch (error) {
-    if (!signal.aborted) byId("state").hidden = true;
-    throw error;
+  const later = performance.now() - answered;
+  const due = shown?.limits.some((/** @type {any} */ l) => l.retry_after > 0 && l.retry_after * SECOND <= later);
+  if (!isStill || later > 2.5 * SECOND || due) {
+    try {
+      const state = await ask(`${clientPath(policy, client)}/state`, { signal });
+      if (signal.aborted) return;
+      isStill = still(shown, state);
+      shown = state;
+      answered = performance.now();
+    } catch (error) {
+      if (!signal.aborted) byId("state").hidden = true;
+      throw error;
+    }
   }
-  byId("state").hidden = false;
-  const v = byId("verdict");
-  setText(v, verdict(shown));
-  v.className = shown.allowed ? "allowed" : "denied";
-  setText(byId("because"), because(shown));
-  byId("limits").replaceChildren(...shown.limits.map((/** @type {any} */ l) =>
-    el("div", { class: l.allowed ? "limit" : "limit denied" },
-      el("p", {}, `${l.name} (${l.algorithm.replaceAll("_", " ")}): ${count(l.limit)} in ${time(l.window)}, ${count(l.remaining)} remain${l.reset_after > 0 ? `, all of it in ${time(l.reset_after)}` : ""}${l.allowed ? "" : " — denies"}`),
-      draw(l, Date.parse(shown.now)))));
-  document.querySelectorAll("#actions button").forEach((b) => {
-    const button = /** @type {HTMLButtonElement} */ (b);
-    if (button.dataset.do === "end") button.hidden = !(shown.exception?.override && shown.exception.client === shown.client);
-  });
+  drawState(aged(shown, performance.now() - answered));
 });
 
-/** Whether a name alone is a key: others mean ranges, or beginnings of names. @param {string} client */
-const namesItself = (client) => !client.endsWith("*") && !/^[0-9a-f.:]+\/[0-9]+$/i.test(client);
+function lookAgain() {
+  answered = -Infinity;
+  stateOf.again();
+}
+
+/** @param {any} state */
+function drawState(state) {
+  byId("state").hidden = false;
+  byId("hint").hidden = true;
+  const v = byId("verdict");
+  setText(v, verdict(state));
+  v.className = state.allowed ? "allowed" : "denied";
+  setText(byId("because"), because(state));
+  byId("limits").replaceChildren(...state.limits.map((/** @type {any} */ l) =>
+    el("div", { class: l.allowed ? "limit" : "limit denied" },
+      el("p", {}, standing(l)), draw(l, Date.parse(state.now)), el("p", { class: "note" }, legend(l)))));
+  byId("end").hidden = !state.exception?.override;
+}
+
+/** The key that means this client alone, and an address each way that it is written. @param {string} client */
+const keyOf = (client) => (/^[0-9a-f.:]+$/i.test(client) ? client : `"${client}"`);
+
+/** For whom a key holds, in words. @param {string} key */
+function meaning(key) {
+  if (/^"[^]+"$/.test(key)) return key.slice(1, -1);
+  if (key.endsWith("*")) return `every client that begins with “${key.slice(0, -1)}”`;
+  return isRange(key) ? `every address in ${key}` : key;
+}
+
+/** @param {string} key */
+const isRange = (key) => /^[0-9a-f.:]+\/[0-9]+$/i.test(key);
+
+/** The client that a key means alone; "" if it means more. @param {string} key */
+const clientOf = (key) => (/^"[^]+"$/.test(key) ? key.slice(1, -1) : key.endsWith("*") || isRange(key) ? "" : key);
 
 /** @param {HTMLButtonElement} button */
-async function change(button) {
+function changeShown(button) {
   const { policy, client } = looked();
   if (!shown || shown.client !== client || shown.policy !== policy) return;
+  const what = button.dataset.do ?? "";
+  void change(button, what, button.dataset.for ?? "", policy, client, what === "end" ? shown.exception?.client : keyOf(client));
+}
+
+/** Asks whether to, and changes what holds for a client, or for a key. @param {HTMLButtonElement} button @param {string} what @param {string} lasts @param {string} policy @param {string} client @param {string} key */
+async function change(button, what, lasts, policy, client, key) {
   const done = byId("done");
   setText(done, "");
-  const what = button.dataset.do ?? "";
-  const lasts = button.dataset.for ?? "";
   const name = short(client);
-  if (what !== "reset" && !namesItself(client)) {
-    setText(done, "As a key this name would mean more clients than this one; the API can do that.");
-    return;
-  }
+  const whom = what === "end" ? meaning(key) : client;
+  const span = /** @type {Record<string, string>} */ ({ "10m": "10 min", "1h": "1 h", "24h": "1 day" })[lasts];
   const titles = /** @type {Record<string, string>} */ ({
-    reset: `Reset ${name}`, block: `Block ${name} for ${lasts}`, exempt: `Exempt ${name} for ${lasts}`, raise: `Give ${name} other limits for ${lasts}`, end: `End the override of ${name}`,
+    reset: `Reset ${name}`, block: `Block ${name} for ${span}`, exempt: `Exempt ${name} for ${span}`, raise: `Give ${name} other limits for ${span}`, end: `End the override of ${short(whom)}`,
+  });
+  const texts = /** @type {Record<string, string>} */ ({
+    reset: `What ${visible(client)} has used in policy ${policy} is forgotten, on every instance: it begins anew.`,
+    block: `Every request of ${visible(client)} by policy ${policy} is denied, on every instance within a second.`,
+    exempt: `Every request of ${visible(client)} by policy ${policy} is admitted and not counted, on every instance within a second.`,
+    raise: `They hold for ${visible(client)} in policy ${policy}, on every instance within a second.`,
+    end: `What policy ${policy} says of ${visible(whom)} holds again, on every instance within a second.`,
   });
   setText(byId("confirm-title"), `${titles[what]}?`);
-  setText(byId("confirm-text"), what === "reset" ? `What ${visible(client)} has used in policy ${policy} is forgotten.` : `It holds in policy ${policy}, on every instance within a second.`);
+  setText(byId("confirm-text"), texts[what]);
   setText(byId("confirm-do"), titles[what]);
   byId("confirm-reason").hidden = what === "reset" || what === "end";
   byId("reason").value = "";
@@ -347,20 +439,21 @@ async function change(button) {
   const reason = byId("reason").value;
   try {
     if (what === "reset") await ask(clientPath(policy, client), { method: "DELETE" });
-    else if (what === "end") await ask(overridePath(policy, client), { method: "DELETE" });
+    else if (what === "end") await ask(overridePath(policy, key), { method: "DELETE" });
     else {
       /** @type {Record<string, any>} */
       const body = { for: lasts, reason };
       if (what === "block") body.blocked = true;
       if (what === "exempt") body.exempt = true;
       if (what === "raise") body.limits = Object.fromEntries(inputs.map((/** @type {any} */ i) => [i.name, Number(i.value)]));
-      await ask(overridePath(policy, client), { method: "PUT", body: JSON.stringify(body) });
+      await ask(overridePath(policy, key), { method: "PUT", body: JSON.stringify(body) });
     }
     setText(done, `${titles[what]}: done.`);
   } catch (error) {
     setText(done, `${titles[what]}: ${visible(sentence(error))}`);
   }
-  stateOf.again();
+  listed = "";
+  lookAgain();
   overridesOf.again();
 }
 
@@ -373,8 +466,11 @@ function ofFleet(fleet) {
   return `${fleet.instances === 1 ? "one instance" : `${count(fleet.instances)} instances`}${missing}: ${count(fleet.allowed)} checks admitted and ${count(fleet.denied)} denied a second.`;
 }
 
-for (const by of ["denied", "allowed"]) {
-  part(2.5 * SECOND, async (signal) => { // what is told of other instances is as old
+/** How often clients were decided, by the lists. @type {Record<string, Map<string, number>>} */
+const mostOften = {};
+
+for (const [by, every] of /** @type {[string, number][]} */ ([["denied", 2.5], ["allowed", 5]])) {
+  part(every * SECOND, async (signal) => { // what is told of other instances is as old
     const { policy } = looked();
     if (!policy) return;
     const path = `${policyPath(policy)}/top?by=${by}&n=10`;
@@ -386,7 +482,9 @@ for (const by of ["denied", "allowed"]) {
       if (!(error instanceof Problem && error.status === 503)) throw error;
       top = await ask(path, { signal });
     }
+    if (signal.aborted) return;
     setText(byId("fleet"), ofFleet(top.fleet));
+    mostOften[by] = new Map(top.clients.map((/** @type {any} */ c) => [c.client, c.count]));
     const list = byId(`top-${by}`);
     const items = top.clients.map((/** @type {any} */ c) =>
       el("li", {}, el("a", { href: address(policy, c.client), title: visible(c.client) }, short(c.client)), ` ${count(c.count)}`));
@@ -412,8 +510,8 @@ const policiesOf = part(10 * SECOND, async (signal) => {
     byId("policy").replaceChildren(...names.map((/** @type {string} */ n) => el("option", { value: n }, n)));
     showLooked();
   }
-  for (const name of policies) { // the others less often: their curves move by a tenth then
-    if (name === looked().policy || round % 3 === 0 || !histories.has(name)) histories.set(name, await ask(`${policyPath(name)}/history`, { signal }));
+  for (const name of policies) { // the others less often: their curves move by a fifth then
+    if (name === looked().policy || round % 6 === 0 || !histories.has(name)) histories.set(name, await ask(`${policyPath(name)}/history`, { signal }));
   }
   round++;
   drawPolicies();
@@ -442,38 +540,52 @@ function drawPolicies() {
 
 // ---- overrides ----
 
-const overridesOf = part(5 * SECOND, async (signal) => {
+let inForce = ""; // what the status says of overrides: it tells whether the list has changed
+let listed = ""; // the policy and inForce that the list is of
+
+const overridesOf = part(SECOND, async (signal) => {
   const { policy } = looked();
+  const now = `${policy} ${inForce}`;
+  if (!policy || !inForce || listed === now) return;
+  setText(byId("overrides-title"), `Overrides of policy ${policy}`);
   const place = byId("overrides");
-  if (!policy) return;
-  /** @type {any} */
-  let list;
+  const say = (/** @type {string} */ text) => place.replaceChildren(el("p", { class: "note" }, text));
+  /** @type {any[]} */
+  let list = [];
   try {
     list = (await ask(`${policyPath(policy)}/overrides`, { signal })).overrides;
+    if (!list.length) say("None.");
   } catch (error) {
     if (!(error instanceof Problem && error.status === 403)) throw error;
-    place.replaceChildren(el("p", { class: "note" }, "This token may only make checks: it sees and changes no overrides."));
-    return;
+    say("This token may only make checks: it sees and changes no overrides.");
   }
-  if (!list.length) {
-    place.replaceChildren(el("p", { class: "note" }, "None in this policy."));
-    return;
-  }
+  if (signal.aborted) return;
+  listed = now;
+  if (!list.length) return;
   place.replaceChildren(el("div", { class: "scroll" }, el("table", {},
-    el("thead", {}, el("tr", {}, ...["For", "What", "Until", "Reason", "By"].map((h) => el("th", { scope: "col" }, h)))),
-    el("tbody", {}, ...list.map((/** @type {any} */ o) => el("tr", {},
-      el("td", { title: visible(o.client) }, namesItself(o.client) ? el("a", { href: address(policy, o.client) }, short(o.client)) : short(o.client)),
-      el("td", {}, o.blocked ? "blocked" : o.exempt ? "exempt" : Object.entries(o.limits).map(([n, v]) => `${n}: ${count(Number(v))}`).join(", ")),
-      el("td", {}, new Date(o.until).toLocaleString()), el("td", {}, visible(o.reason)), el("td", {}, visible(o.by))))))));
+    el("thead", {}, el("tr", {}, ...["For", "What", "Until", "Reason", "By", ""].map((h) => el("th", { scope: "col" }, h)))),
+    el("tbody", {}, ...list.map((/** @type {any} */ o) => {
+      const client = clientOf(o.client);
+      const end = el("button", { type: "button", "aria-label": `End the override of ${visible(meaning(o.client))}` }, "End");
+      end.addEventListener("click", () => void change(/** @type {HTMLButtonElement} */ (end), "end", "", policy, client, o.client));
+      return el("tr", {},
+        el("td", { title: visible(meaning(o.client)) }, client ? el("a", { href: address(policy, client) }, short(client)) : short(meaning(o.client))),
+        el("td", {}, o.blocked ? "blocked" : o.exempt ? "exempt" : Object.entries(o.limits).map(([n, v]) => `${n}: ${count(Number(v))}`).join(", ")),
+        el("td", {}, new Date(o.until).toLocaleString()), el("td", {}, visible(o.reason)), el("td", {}, visible(o.by)), el("td", {}, end));
+    })))));
 });
 
 // ---- the store, and the instance ----
 
-part(5 * SECOND, async (signal) => {
+const statusOf = part(5 * SECOND, async (signal) => {
   const s = await ask("/v1/status", { signal });
   byId("forget").hidden = !token;
+  inForce = s.overrides ? `${s.overrides.in_force} ${s.overrides.revision}` : "";
   setText(byId("instance"), `${s.instance} ${s.version}, up ${time((Date.now() - Date.parse(s.started)) / SECOND)}${s.ready ? "" : s.draining ? ", going away" : ", not ready"}`);
-  byId("store").replaceChildren(el("div", { class: "scroll" }, el("table", {},
+  const files = `Policies loaded ${new Date(s.files.loaded).toLocaleString()}${s.files.right ? "." : "; a file has a mistake since, and what was read before stays in force: see the log."}`;
+  const latency = s.store_p99 > 0 ? ` 99 of 100 operations on the store took at most ${count(s.store_p99 * 1000)} ms in the last minute.` : "";
+  const old = s.overrides?.as_of > 5 ? ` Overrides were last read ${time(s.overrides.as_of)} ago.` : "";
+  byId("store").replaceChildren(el("p", { class: s.files.right && !old ? "note" : "bad" }, files + latency + old), el("div", { class: "scroll" }, el("table", {},
     el("thead", {}, el("tr", {}, ...["Server", "State", "Items", "MiB", "Evictions"].map((h) => el("th", { scope: "col" }, h)))),
     el("tbody", {}, ...s.servers.map((/** @type {any} */ v) => el("tr", {},
       el("td", {}, v.server), el("td", {}, v.up ? (v.breaker_open ? "up, not asked yet" : "up") : `down: ${v.error ?? ""}`),
@@ -498,7 +610,7 @@ addEventListener("hashchange", () => {
   byId("state").hidden = true;
   showLooked();
   byId("client").value = looked().client;
-  stateOf.again();
+  lookAgain();
   overridesOf.again();
 });
 byId("find").addEventListener("submit", (/** @type {Event} */ event) => {
@@ -508,14 +620,15 @@ byId("find").addEventListener("submit", (/** @type {Event} */ event) => {
 byId("policy").addEventListener("change", () => { location.hash = address(byId("policy").value, byId("client").value); });
 byId("same").addEventListener("change", drawPolicies);
 byId("actions").addEventListener("click", (/** @type {Event} */ event) => {
-  if (event.target instanceof HTMLButtonElement) void change(event.target);
+  if (event.target instanceof HTMLButtonElement) changeShown(event.target);
 });
 byId("token-dialog").addEventListener("close", () => {
   token = byId("token").value.trim();
   byId("token").value = "";
   if (token) sessionStorage.setItem("token", token);
-  policiesOf.again();
-  stateOf.again();
+  listed = "";
+  for (const p of [policiesOf, statusOf, overridesOf]) p.again();
+  lookAgain();
 });
 byId("forget").addEventListener("click", () => { forgetToken(); askForToken(); });
 setInterval(showTrouble, SECOND / 4);

@@ -123,6 +123,20 @@ func (o *Overrides) All() []Override {
 	return o.known.inForce(o.cfg.Now())
 }
 
+// InForce returns how many are in force, and the revision of the last change: while both
+// stay, so does what All returns.
+func (o *Overrides) InForce() (n int, revision int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now := o.cfg.Now()
+	for _, e := range o.known.entries {
+		if e.Until.After(now) {
+			n++
+		}
+	}
+	return n, o.known.revision
+}
+
 // Set puts v in force until its end, in the place of what is there, and returns it with
 // its revision. If revision isn't 0, it must be that of what is there. The error is
 // ErrChanged, ErrFull, or one of the store's.

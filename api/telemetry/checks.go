@@ -247,10 +247,11 @@ func (c *Checks) Sample() {
 	c.kept.history.sample(now)
 }
 
-func valueOf(c prometheus.Counter) float64 {
+// valueOf returns that of a counter or gauge.
+func valueOf(c prometheus.Metric) float64 {
 	var m dto.Metric
-	_ = c.Write(&m) // a counter's never fails
-	return m.GetCounter().GetValue()
+	_ = c.Write(&m) // theirs never fails
+	return m.GetCounter().GetValue() + m.GetGauge().GetValue()
 }
 
 // History returns for each verdict by its name, and for "degraded", how many checks were

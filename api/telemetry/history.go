@@ -51,13 +51,21 @@ func (h *history) sample(now totals) {
 func (h *history) last(n int) map[string][]uint32 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	all := make(map[string][]uint32, len(decide.Verdicts)+1)
+	var verdicts [len(decide.Verdicts)][]uint32
+	for v := range verdicts {
+		verdicts[v] = make([]uint32, n)
+	}
+	degraded := make([]uint32, n)
 	for i := range n {
 		s := &h.seconds[(h.next+HistorySeconds-n+i)%HistorySeconds]
-		for v, name := range decide.Verdicts {
-			all[name] = append(all[name], s.verdicts[v])
+		for v := range verdicts {
+			verdicts[v][i] = s.verdicts[v]
 		}
-		all["degraded"] = append(all["degraded"], s.degraded)
+		degraded[i] = s.degraded
+	}
+	all := map[string][]uint32{"degraded": degraded}
+	for v, name := range decide.Verdicts {
+		all[name] = verdicts[v]
 	}
 	return all
 }

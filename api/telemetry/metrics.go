@@ -6,6 +6,7 @@
 package telemetry
 
 import (
+	"math"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,7 +15,7 @@ import (
 
 // durationBuckets are in seconds and start where the fastest checks end. 25 ms is
 // what the alert WeirSlow asks about.
-var durationBuckets = []float64{50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3}
+var durationBuckets = [...]float64{50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3}
 
 // Metrics are the metrics of one process. Make them with NewMetrics: the
 // zero Metrics aren't usable. They are safe for concurrent use.
@@ -30,6 +31,7 @@ type Metrics struct {
 	// Of the store.
 	operations     operationCounts
 	operationTimes *prometheus.HistogramVec
+	latency        latency
 	// Of HTTP, and of the policies in force.
 	requests, reloads        *prometheus.CounterVec
 	held, loaded, lastReload prometheus.Gauge
@@ -47,7 +49,7 @@ func NewMetrics(r prometheus.Registerer, version string) *Metrics {
 	}
 	seconds := func(name, help, label string) *prometheus.HistogramVec {
 		return f.NewHistogramVec(prometheus.HistogramOpts{
-			Name: name, Help: help, Buckets: durationBuckets,
+			Name: name, Help: help, Buckets: durationBuckets[:],
 			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100,
 		}, []string{label})
 	}
@@ -159,6 +161,21 @@ func (m *Metrics) Reloaded(ok bool) {
 
 // FilesRight notes whether all files were right when they were last read.
 func (m *Metrics) FilesRight(right bool) { m.lastReload.Set(one(right)) }
+
+// Sample ends a second of how long operations on the store took. It is to be called once a
+// second.
+func (m *Metrics) Sample() { m.latency.sample(m.operationTimes) }
+
+// StoreLatency returns how long 99 of 100 operations on the store took at most, in the last
+// half to whole minute, as one of the bounds that their histogram has; 0 if there were none,
+// and a second if it was longer than all bounds.
+func (m *Metrics) StoreLatency() time.Duration { return m.latency.p99(m.operationTimes) }
+
+// Files returns when the policies in force were loaded, and whether all files were right when
+// they were last read.
+func (m *Metrics) Files() (loaded time.Time, right bool) {
+	return time.UnixMilli(int64(math.Round(valueOf(m.loaded) * 1000))).UTC(), valueOf(m.lastReload) == 1
+}
 
 // RegisterViews registers weir_views and weir_views_limit with r, once. Each
 // scrape calls views and limit, which return how many clients are remembered

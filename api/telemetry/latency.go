@@ -1,0 +1,72 @@
+package telemetry
+
+import (
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+)
+
+// latencySeconds is how many seconds of operations on the store are told apart from those
+// before.
+const latencySeconds = 30
+
+// A latency has how long operations on the store took lately. The zero value has none.
+type latency struct {
+	mu      sync.Mutex
+	samples int
+	// since and next are what the histogram had one to two times latencySeconds ago, and
+	// less than that.
+	since, next [len(durationBuckets) + 1]uint64
+}
+
+// sample ends a second.
+func (l *latency) sample(times *prometheus.HistogramVec) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.samples%latencySeconds == 0 {
+		l.since, l.next = l.next, counts(times)
+	}
+	l.samples++
+}
+
+// p99 returns how long 99 of 100 operations took at most in the last half to whole minute,
+// or since the process began; as a bound of the histogram, and beyond all of them a second.
+// It is 0 if there were none.
+func (l *latency) p99(times *prometheus.HistogramVec) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := counts(times)
+	all := now[len(durationBuckets)] - l.since[len(durationBuckets)]
+	if all == 0 {
+		return 0
+	}
+	for i, bound := range durationBuckets {
+		if (now[i]-l.since[i])*100 >= all*99 {
+			return time.Duration(bound * float64(time.Second))
+		}
+	}
+	return time.Second
+}
+
+// counts returns how many operations took at most as long as each of durationBuckets, and
+// how many there were.
+func counts(times *prometheus.HistogramVec) (all [len(durationBuckets) + 1]uint64) {
+	metrics := make(chan prometheus.Metric, numOperations)
+	times.Collect(metrics)
+	close(metrics)
+	for m := range metrics {
+		var written dto.Metric
+		if m.Write(&written) != nil {
+			continue
+		}
+		for i, b := range written.Histogram.Bucket {
+			if i < len(durationBuckets) {
+				all[i] += b.GetCumulativeCount()
+			}
+		}
+		all[len(durationBuckets)] += written.Histogram.GetSampleCount()
+	}
+	return all
+}
