@@ -45,7 +45,7 @@ function fill(e, attributes, children) {
 /** @param {string} tag @param {Record<string, any>} [attributes] @param {(Node|string)[]} children */
 const el = (tag, attributes = {}, ...children) => fill(document.createElement(tag), attributes, children);
 
-/** @param {string} tag @param {Record<string, any>} [attributes] @param {Node[]} children */
+/** @param {string} tag @param {Record<string, any>} [attributes] @param {(Node|string)[]} children */
 const svg = (tag, attributes = {}, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 
 /** A picture of so many units, with words for those who don't see it. @param {number} w @param {number} h @param {string} words @param {Node[]} children */
@@ -240,9 +240,10 @@ function drawSlots(l, now) {
     used += s.count * s.weight;
     const h = (s.count / most) * 96;
     const counted = h * s.weight;
-    const all = [svg("rect", { x: x(starts[i]), y: 100 - counted, width: Math.max(x(starts[i] + width) - x(starts[i]) - 2, 1), height: counted, class: "bar" })];
-    if (s.weight < 1) all.push(svg("rect", { x: x(starts[i]), y: 100 - h, width: Math.max(x(starts[i] + width) - x(starts[i]) - 2, 1), height: h - counted, class: "rest" }));
-    return all;
+    const bar = (/** @type {number} */ y, /** @type {number} */ height, /** @type {string} */ name) =>
+      svg("rect", { x: x(starts[i]), y, width: Math.max(x(starts[i] + width) - x(starts[i]) - 2, 1), height, class: name },
+        svg("title", {}, `${count(s.count)} from ${new Date(starts[i]).toLocaleTimeString()}`));
+    return [bar(100 - counted, counted, "bar"), ...(s.weight < 1 ? [bar(100 - h, h - counted, "rest")] : [])];
   });
   const line = 100 - (share / most) * 96;
   return picture(600, 100, `${count(Math.round(used))} of ${count(l.limit)} in use, in ${l.slots.length} slots`,
@@ -451,6 +452,7 @@ async function change(button, what, lasts, policy, client, key) {
     setText(done, `${titles[what]}: done.`);
   } catch (error) {
     setText(done, `${titles[what]}: ${visible(sentence(error))}`);
+    done.scrollIntoView({ block: "nearest" });
   }
   listed = "";
   lookAgain();
@@ -563,7 +565,7 @@ const overridesOf = part(SECOND, async (signal) => {
   listed = now;
   if (!list.length) return;
   place.replaceChildren(el("div", { class: "scroll" }, el("table", {},
-    el("thead", {}, el("tr", {}, ...["For", "What", "Until", "Reason", "By", ""].map((h) => el("th", { scope: "col" }, h)))),
+    el("thead", {}, el("tr", {}, ...["For", "What", "Until", "Reason", "By"].map((h) => el("th", { scope: "col" }, h)), el("td"))),
     el("tbody", {}, ...list.map((/** @type {any} */ o) => {
       const client = clientOf(o.client);
       const end = el("button", { type: "button", "aria-label": `End the override of ${visible(meaning(o.client))}` }, "End");

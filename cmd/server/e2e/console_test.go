@@ -8,7 +8,9 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"os/exec"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -142,7 +144,16 @@ func TestConsoleFromTheCauseToTheCure(t *testing.T) {
 	b.press("#top-denied a")
 	b.shows(textIs("verdict", "Denied by sliding-window; admitted again in"))
 	b.shows(`document.querySelector("#limits svg").getAttribute("aria-label").startsWith("100 of 100 in use, in ")`)
-	assert.Positive(t, value[int](b, `document.querySelectorAll("#limits .bar").length`))
+	stored := 0
+	for _, key := range keysOfClients(memcached) {
+		if regexp.MustCompile(`gold-co_\d+$`).MatchString(key) {
+			n, err := strconv.Atoi(strings.TrimSpace(memcached.Do("get "+key, "END")[1]))
+			require.NoError(t, err)
+			stored += n
+		}
+	}
+	assert.Equal(t, 100, stored)
+	assert.Equal(t, stored, value[int](b, `[...document.querySelectorAll("#limits .bar title")].reduce((sum, e) => sum + parseInt(e.textContent), 0)`), "bars are what Memcached has")
 
 	b.changes("block")
 	for _, p := range instances {
