@@ -113,6 +113,10 @@ function askForToken() {
 }
 
 // ---- parts: each asks every so often, one request at a time, while the page is seen ----
+// All at the same moments, each at some of them: what comes together costs weir less.
+
+/** Whether a multiple of so many milliseconds has passed since then. @param {number} every @param {number} then */
+const isTime = (every, then) => Math.floor(performance.now() / every) !== Math.floor(then / every);
 
 /** @type {Set<string>} */
 const troubles = new Set();
@@ -124,7 +128,7 @@ function part(every, refresh) {
   let running = false;
   const state = { trouble: "" };
   const run = async () => {
-    if (document.hidden || byId("token-dialog").open || running || performance.now() - last < every) return;
+    if (document.hidden || byId("token-dialog").open || running || !isTime(every, last)) return;
     running = true;
     last = performance.now();
     controller = new AbortController();
@@ -348,7 +352,7 @@ const stateOf = part(SECOND, async (signal) => {
   }
   const later = performance.now() - answered;
   const due = shown?.limits.some((/** @type {any} */ l) => l.retry_after > 0 && l.retry_after * SECOND <= later);
-  if (!isStill || later > 2.5 * SECOND || due) {
+  if (!isStill || isTime(3 * SECOND, answered) || due) {
     try {
       const state = await ask(`${clientPath(policy, client)}/state`, { signal });
       if (signal.aborted) return;
@@ -433,6 +437,7 @@ async function change(button, what, lasts, policy, client, key) {
   const dialog = byId("confirm");
   dialog.returnValue = "cancel";
   dialog.showModal();
+  inputs[0]?.select(); // what is typed takes its place
   await new Promise((closed) => dialog.addEventListener("close", closed, { once: true }));
   button.focus();
   if (dialog.returnValue !== "do") return;
@@ -471,8 +476,8 @@ function ofFleet(fleet) {
 /** How often clients were decided, by the lists. @type {Record<string, Map<string, number>>} */
 const mostOften = {};
 
-for (const [by, every] of /** @type {[string, number][]} */ ([["denied", 2.5], ["allowed", 5]])) {
-  part(every * SECOND, async (signal) => { // what is told of other instances is as old
+for (const [by, every] of /** @type {[string, number][]} */ ([["denied", 3], ["allowed", 6]])) {
+  part(every * SECOND, async (signal) => { // what is told of other instances may be older
     const { policy } = looked();
     if (!policy) return;
     const path = `${policyPath(policy)}/top?by=${by}&n=10`;
@@ -504,7 +509,7 @@ let policies = [];
 const histories = new Map();
 let round = 0;
 
-const policiesOf = part(10 * SECOND, async (signal) => {
+const policiesOf = part(12 * SECOND, async (signal) => {
   const all = await ask("/v1/policies", { signal });
   const names = all.policies.map((/** @type {any} */ p) => p.name);
   if (names.join() !== policies.join()) {
@@ -513,7 +518,7 @@ const policiesOf = part(10 * SECOND, async (signal) => {
     showLooked();
   }
   for (const name of policies) { // the others less often: their curves move by a fifth then
-    if (name === looked().policy || round % 6 === 0 || !histories.has(name)) histories.set(name, await ask(`${policyPath(name)}/history`, { signal }));
+    if (name === looked().policy || round % 5 === 0 || !histories.has(name)) histories.set(name, await ask(`${policyPath(name)}/history`, { signal }));
   }
   round++;
   drawPolicies();
@@ -579,7 +584,7 @@ const overridesOf = part(SECOND, async (signal) => {
 
 // ---- the store, and the instance ----
 
-const statusOf = part(5 * SECOND, async (signal) => {
+const statusOf = part(6 * SECOND, async (signal) => {
   const s = await ask("/v1/status", { signal });
   byId("forget").hidden = !token;
   inForce = s.overrides ? `${s.overrides.in_force} ${s.overrides.revision}` : "";
@@ -624,6 +629,7 @@ byId("same").addEventListener("change", drawPolicies);
 byId("actions").addEventListener("click", (/** @type {Event} */ event) => {
   if (event.target instanceof HTMLButtonElement) changeShown(event.target);
 });
+byId("confirm-cancel").addEventListener("click", () => byId("confirm").close("cancel"));
 byId("token-dialog").addEventListener("close", () => {
   token = byId("token").value.trim();
   byId("token").value = "";

@@ -3,10 +3,14 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
 	"net/url"
+	"os"
 	"os/exec"
 	"regexp"
 	"slices"
@@ -170,8 +174,12 @@ func TestConsoleFromTheCauseToTheCure(t *testing.T) {
 	}
 	b.press("#actions button[data-do=raise]")
 	b.shows(`document.querySelector("#confirm-limits input")`)
-	b.do(chromedp.SetValue(chromedp.CSS("#confirm-limits input"), "500"))
-	b.press("#confirm-do")
+	b.press("#confirm-cancel")
+	b.shows(`!document.getElementById("confirm").open`)
+	b.press("#actions button[data-do=raise]")
+	b.shows(`document.activeElement.name === "sliding-window"`)
+	b.do(chromedp.KeyEvent("500"), chromedp.KeyEvent(kb.Enter)) // in the place of what was there
+	b.shows(textIs("done", "Give gold-co other limits for 1 h: done."))
 	b.shows(textIs("verdict", "of 500 remain by sliding-window."))
 
 	b.do(chromedp.EmulateViewport(375, 700))
@@ -413,4 +421,89 @@ func (b *browser) passes(d time.Duration) {
 		return err
 	})))
 	require.NoError(b.t, err)
+}
+
+var openPages = flag.Int("pages", 0, "number of open pages for operators of which the cost is told")
+
+// What open pages cost the instance that they ask, in CPU, beside what it takes without them.
+// What one asks in a minute is written down, and then asked for so many at once: browsers take
+// far more than weir. It is for quiet times, as a busy machine takes more for the same.
+func TestCostOfOpenPages(t *testing.T) {
+	if *openPages == 0 {
+		t.Skip("only with -pages, such as -pages 20")
+	}
+	m := memcachedtest.Start(t)
+	p := startProcess(t, "-memcached", m.Addr, "-console")
+	type request struct {
+		after  time.Duration
+		path   string
+		header http.Header
+	}
+	var asked []request
+	var mu sync.Mutex
+	began := time.Now()
+	address, err := url.Parse(p.URL)
+	require.NoError(t, err)
+	proxy := httputil.NewSingleHostReverseProxy(address)
+	between := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		asked = append(asked, request{time.Since(began), r.URL.RequestURI(), r.Header.Clone()})
+		mu.Unlock()
+		proxy.ServeHTTP(w, r)
+	}))
+	defer between.Close()
+	for i := range *openPages {
+		for range 105 {
+			p.Check(t, "sliding-1s", fmt.Sprintf("client-%d-", i), 1)
+		}
+	}
+	const lasts = time.Minute
+	b := startBrowser(t)
+	b.looksAt(servertest.Service{URL: between.URL}, "sliding-1s", "client-0-")
+	b.shows(textIs("verdict", "by sliding-window"))
+	<-time.After(lasts - time.Since(began))
+	b.do(chromedp.Navigate("about:blank"))
+	used := func() time.Duration {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+		require.NoError(t, err)
+		_, after, _ := strings.Cut(string(stat), ") ")
+		ticks := 0
+		for _, field := range strings.Fields(after)[11:13] { // of user and system, each a hundredth of a second
+			n, err := strconv.Atoi(field)
+			require.NoError(t, err)
+			ticks += n
+		}
+		return time.Duration(ticks) * 10 * time.Millisecond
+	}
+	mu.Lock()
+	all := slices.Clone(asked)
+	mu.Unlock()
+	share := func(pages int) float64 {
+		before := used()
+		var open sync.WaitGroup
+		for i := range pages {
+			open.Go(func() {
+				client := &http.Client{Transport: new(http.Transport)}
+				defer client.CloseIdleConnections()
+				opened := time.Now().Add(time.Duration(i) * time.Second / time.Duration(pages))
+				for _, a := range all {
+					<-time.After(time.Until(opened.Add(a.after)))
+					r, err := http.NewRequest(http.MethodGet, p.URL+strings.ReplaceAll(a.path, "client-0-", fmt.Sprintf("client-%d-", i)), nil)
+					if assert.NoError(t, err) {
+						r.Header = a.header
+						answer, err := client.Do(r)
+						if assert.NoError(t, err) {
+							_, _ = io.Copy(io.Discard, answer.Body)
+							_ = answer.Body.Close()
+						}
+					}
+				}
+			})
+		}
+		<-time.After(lasts)
+		open.Wait()
+		return 100 * (used() - before).Seconds() / lasts.Seconds()
+	}
+	without, with := share(0), share(*openPages)
+	t.Logf("%d pages, each of %d requests a minute, take %.2f%% of a core: %.2f%% with them and %.2f%% without", *openPages, len(all), with-without, with, without)
 }
