@@ -319,7 +319,7 @@ func TestPagesOfOtherSitesChangeNothing(t *testing.T) {
 	status, _, _, err := p.Send(http.MethodPut, "/v1/policies/log/overrides/blocked-one", "application/json", `{"blocked":true,"for":"1h"}`)
 	require.NoError(t, err)
 	require.Equal(t, http.StatusOK, status)
-	const page = `<!doctype html><title>working</title><iframe name="answer"></iframe>
+	const page = `<!doctype html><title>working</title><iframe name="answer"></iframe><iframe src="%[1]s/console/"></iframe>
 <form method="post" enctype="text/plain" target="answer" action="%[1]s/v1/check"><input name='{"policy":"log","client":"form' value='"}'></form>
 <script type="module">
 const body = '{"policy":"log","client":"victim"}';
@@ -327,7 +327,9 @@ const asked = [
   ["POST", "/v1/check", body], ["POST", "/v1/check/batch", '{"checks":[' + body + "]}"], ["POST", "/v1/charge", '{"policy":"log","client":"victim","cost":9}'],
   ["POST", "/v1/settle", '{"receipt":"w1.x","cost":1}'], ["POST", "/v1/settle/batch", '{"settlements":[]}'], ["POST", "/v1/renew", '{"receipt":"w1.x"}'],
   ["PUT", "/v1/policies/log/overrides/victim", '{"blocked":true,"for":"1h"}'], ["DELETE", "/v1/policies/log/overrides/blocked-one"],
-  ["DELETE", "/v1/policies/log/clients/victim"], ["GET", "/v1/policies"],
+  ["DELETE", "/v1/policies/log/clients/victim"],
+  ...["/v1/policies", "/v1/policies/log", "/v1/policies/log/clients/victim", "/v1/policies/log/clients/victim/state", "/v1/policies/log/top", "/v1/policies/log/history",
+    "/v1/policies/log/overrides", "/v1/policies/log/overrides/blocked-one", "/v1/audit", "/v1/status", "/v1/auth/none", "/metrics", "/readyz", "/openapi.yaml", "/console/"].map((path) => ["GET", path]),
 ];
 let read = 0;
 for (const mode of ["cors", "no-cors"])
@@ -346,7 +348,7 @@ document.title = "read " + read;
 		fmt.Fprintf(w, page, p.URL)
 	}))
 	defer elsewhere.Close()
-	b := startBrowser(t, "CORS policy", "Access to fetch")
+	b := startBrowser(t, "CORS policy", "Access to fetch", "frame-ancestors 'none'")
 	for _, other := range []string{elsewhere.URL, strings.Replace(elsewhere.URL, "127.0.0.1", "localhost", 1)} {
 		b.do(chromedp.Navigate(other))
 		b.shows(`document.title === "read 0"`)
