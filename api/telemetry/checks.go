@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 
 	"weir/api/decide"
 	"weir/api/policy"
@@ -245,13 +244,6 @@ func (c *Checks) Sample() {
 		now.verdicts[v] = valueOf(counter)
 	}
 	c.kept.history.sample(now)
-}
-
-// valueOf returns that of a counter or gauge.
-func valueOf(c prometheus.Metric) float64 {
-	var m dto.Metric
-	_ = c.Write(&m) // theirs never fails
-	return m.GetCounter().GetValue() + m.GetGauge().GetValue()
 }
 
 // History returns for each verdict by its name, and for "degraded", how many checks were

@@ -3,6 +3,9 @@ package telemetry
 import (
 	"sync"
 
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
 	"weir/api/decide"
 )
 
@@ -68,4 +71,11 @@ func (h *history) last(n int) map[string][]uint32 {
 		all[name] = verdicts[v]
 	}
 	return all
+}
+
+// valueOf returns that of a counter or gauge.
+func valueOf(c prometheus.Metric) float64 {
+	var m dto.Metric
+	_ = c.Write(&m) // theirs never fails
+	return m.GetCounter().GetValue() + m.GetGauge().GetValue()
 }
