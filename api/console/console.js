@@ -410,6 +410,8 @@ function changeShown(button) {
   void change(button, what, button.dataset.for ?? "", policy, client, what === "end" ? shown.exception?.client : keyOf(client));
 }
 
+let turns = 0; // of the dialog
+
 /** Asks whether to, and changes what holds for a client, or for a key. @param {HTMLButtonElement} button @param {string} what @param {string} lasts @param {string} policy @param {string} client @param {string} key */
 async function change(button, what, lasts, policy, client, key) {
   const done = byId("done");
@@ -438,7 +440,11 @@ async function change(button, what, lasts, policy, client, key) {
   dialog.returnValue = "cancel";
   dialog.showModal();
   inputs[0]?.select(); // what is typed takes its place
-  await new Promise((closed) => dialog.addEventListener("close", closed, { once: true }));
+  const turn = ++turns;
+  do { // the event of a dialog before may come now
+    await new Promise((closed) => dialog.addEventListener("close", closed, { once: true }));
+  } while (turn === turns && dialog.open);
+  if (turn !== turns) return;
   button.focus();
   if (dialog.returnValue !== "do") return;
   setText(done, "…");
