@@ -370,13 +370,14 @@ func TestHitsTakePlacesAndNegativeHitsFreeThem(t *testing.T) {
 	assert.Equal(t, ok, take(4*time.Second, 3).OverallCode)
 	denied := take(5*time.Second, 1)
 	assert.Equal(t, over, denied.OverallCode)
-	assert.Equal(t, map[string]string{"RateLimit-Policy": `"held";q=5;qu="concurrent-requests"`, "RateLimit": `"held";r=0;t=5`, "Retry-After": "5"}, headersOf(denied))
+	assert.Equal(t, map[string]string{"RateLimit-Policy": `"held";q=5;qu="concurrent-requests"`, "RateLimit": `"held";r=0;t=6`, "Retry-After": "6"}, headersOf(denied),
+		"a lease is kept up to a sixteenth longer")
 	assert.EqualValues(t, 3, free(6*time.Second, 3), "two that would end at 10 s, and one at 14 s")
 	assert.Equal(t, ok, take(7*time.Second, 3).OverallCode)
 	assert.Equal(t, over, take(13*time.Second, 1).OverallCode)
-	assert.Equal(t, ok, take(14*time.Second, 2).OverallCode, "nobody has freed them")
-	assert.EqualValues(t, 5, free(15*time.Second, 100), "no more than there are")
-	assert.EqualValues(t, 5, free(15*time.Second, 1))
+	assert.Equal(t, ok, take(15*time.Second, 2).OverallCode, "nobody has freed them")
+	assert.EqualValues(t, 5, free(16*time.Second, 100), "no more than there are")
+	assert.EqualValues(t, 5, free(16*time.Second, 1))
 
 	// What another descriptor denies takes no place.
 	for range 7 {
