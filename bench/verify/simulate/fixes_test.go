@@ -266,12 +266,13 @@ func TestFixesAreNeeded(t *testing.T) {
 	binary := without(t, fixes)
 	for _, fix := range fixes {
 		t.Run(fix.bug, func(t *testing.T) {
+			t.Parallel()
 			out := runWithout(t, binary, fix.bug, fix.oracle)
 			seed, err := strconv.ParseUint(out, 10, 64)
 			require.NoError(t, err, "%s", out)
 			require.NotZero(t, seed, "no seed sees it by the oracle %q", fix.oracle)
 			assert.False(t, violates(seed, mutation{}, fix.oracle), "seed %d", seed)
-			t.Logf("seed %d sees it", seed)
+			saw(t, out)
 		})
 	}
 }
@@ -279,7 +280,7 @@ func TestFixesAreNeeded(t *testing.T) {
 // runWithout returns what the build prints that has a bug.
 func runWithout(t *testing.T, binary, bug, oracle string) string {
 	child := exec.CommandContext(t.Context(), binary)
-	child.Env = append(os.Environ(), bugVariable+"="+bug, oracleVariable+"="+oracle)
+	child.Env = append(os.Environ(), bugVariable+"="+bug, oracleVariable+"="+oracle, witnessVariable+"="+witness(t))
 	out, err := child.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	return strings.TrimSpace(string(out))
@@ -287,19 +288,22 @@ func runWithout(t *testing.T, binary, bug, oracle string) string {
 
 // Variables of the environment of this test's build without fixes.
 const (
-	bugVariable    = "SIMULATE_BUG"
-	oracleVariable = "SIMULATE_ORACLE"
+	bugVariable     = "SIMULATE_BUG"
+	oracleVariable  = "SIMULATE_ORACLE"
+	witnessVariable = "SIMULATE_WITNESS"
 )
 
 // TestMain is the build without fixes, or else this one's.
 func TestMain(m *testing.M) {
+	witness := os.Getenv(witnessVariable)
 	switch oracle := os.Getenv(oracleVariable); oracle {
 	case "":
 		m.Run()
+		writeWitnesses()
 	case plotsOfWindows, plotsOfStates:
-		fmt.Println(firstViolated(oracle == plotsOfWindows))
+		fmt.Println(firstViolated(oracle == plotsOfWindows, witness))
 	default:
-		fmt.Println(firstSeen(mutation{}, oracle))
+		fmt.Println(firstSeen(mutation{}, oracle, witness))
 	}
 }
 
