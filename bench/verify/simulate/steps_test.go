@@ -126,7 +126,6 @@ var steps = []fix{
 // course does with all of them: see TestCourses.
 func TestStepsAreNeeded(t *testing.T) {
 	t.Parallel()
-	binary := without(t, steps)
 	for _, step := range steps {
 		t.Run(step.bug, func(t *testing.T) {
 			t.Parallel()
@@ -134,7 +133,7 @@ func TestStepsAreNeeded(t *testing.T) {
 			if strings.HasPrefix(step.file, "subwindow/") {
 				oracle = plotsOfWindows
 			}
-			out := runWithout(t, binary, step.bug, oracle)
+			out := runWithout(t, step.bug, oracle)
 			plot, told, _ := strings.Cut(out, "\n")
 			assert.True(t, strings.HasPrefix(told, step.oracle+": "), told)
 			saw(t, plot)
