@@ -9,18 +9,19 @@ quick: lint
 	go test -short -vet=off $$(go list ./... | grep -v '/bench\(/\|$$\)')
 	@echo "Left out, and in make test: tests that start processes (memcached, proxies, weir), the race detector, bench and deploy/manifests."
 
-# The race detector looks where goroutines meet: in the product, and in the load
-# generator. In experiments, and in tests of arithmetic and of what runs in simulated
-# time, it sees little and takes five to twenty times as long; of api it looks at one of
-# the two doors, and all is tested without it. cmd/server/e2e begins first, as it mostly
-# waits.
-ARITHMETIC = ^FuzzDoors$$|Test(ReceiptsLeaveNothingBehind|RetryAfterIsTrue|ABusyClientHasItsLimitAlone|AloneAProcessTakesItsShare|AttackOnACountingLog|CountingLogKeepsItsBounds|FilesOfAPackageHaveNoCycle|LongestCountingLog|TheShareOfAProcessThatIsAlone)$$|TestTake(Many)?$$/Test(EmptySlotsTakeNoMemory|LateAnswersInAnyOrder|LimitersLikeOneState|NotMuchLessThanAnExactLog|StrictInNarrowSlots|WhatProcessesAdmitAlone)$$
+# The race detector looks where goroutines meet, which makes tests five to twenty times as
+# long: not at experiments, nor at tests of arithmetic and of what runs in simulated time.
+# Of api it has the tests behind api/plain, and those of the handler run without it; of
+# cmd/server/e2e those in which processes race, stall and end. lint has vetted all of it.
+ARITHMETIC = ^FuzzDoors$$|Test(ReceiptsLeaveNothingBehind|RetryAfterIsTrue|ABusyClientHasItsLimitAlone|AloneAProcessTakesItsShare|AttackOnACountingLog|CountingLogKeepsItsBounds|CountingLogKeepsItsBoundsWhenLimitsChange|FilesOfAPackageHaveNoCycle|LongestCountingLog|TheShareOfAProcessThatIsAlone)$$|TestTake(Many)?$$/Test(EmptySlotsTakeNoMemory|LateAnswersInAnyOrder|LimitersLikeOneState|NotMuchLessThanAnExactLog|StrictInNarrowSlots|WhatProcessesAdmitAlone)$$
+MEETING = /(cas|subwindow|counters|counters/.*|cmd/server|api/(client|decide|envoy|fleet|overrides|plain)(/.*)?|bench/internal/(loadgen|testbed))$$
+RACING = ^Test((Lease)?Histories|FourProcesses.*|Terminate.*|Memcached(Stalls|Restarts)|ResetDuringAnOutage|InstancesFollowTheirServers|StreamsThatAreReset|EnvoyAdmitsExactlyTheLimit|EnvoyJSONAndReload|WhatIsAdmittedDuringAStallIsCountedOnce|AllOrNoneIsExactAcrossServers)$$
 test: setup lint
-	go test -shuffle=on ./api $$(go list ./bench/... | grep -v bench/internal)
-	go test -shuffle=on -run '$(ARITHMETIC)' ./cas ./subwindow ./counters/ledger ./cmd/server
-	GORACE=atexit_sleep_ms=0 go test -race -shuffle=on -skip '$(ARITHMETIC)' ./cmd/server/e2e \
-		$$(go list ./... | grep -v '/bench\(/\|$$\)\|/e2e$$') ./bench/internal/...
-	go -C deploy/manifests test -count=1 ./... # go doesn't see when files above a module change
+	go test -vet=off -shuffle=on -skip '$(RACING)' ./cmd/server/e2e $$(go list ./... | grep -vE '$(MEETING)|/e2e$$')
+	go test -vet=off -shuffle=on -run '$(ARITHMETIC)' ./cas ./subwindow ./counters/ledger ./cmd/server
+	GORACE=atexit_sleep_ms=0 go test -vet=off -race -shuffle=on -run '$(RACING)' ./cmd/server/e2e
+	GORACE=atexit_sleep_ms=0 go test -vet=off -race -shuffle=on -skip '$(ARITHMETIC)' ./api $$(go list ./... | grep -E '$(MEETING)')
+	go -C deploy/manifests test -count=1 -vet=off ./... # go doesn't see when files above a module change
 
 lint:
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt would change:"; echo "$$unformatted"; exit 1; }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"io"
 	"log/slog"
 	"maps"
@@ -34,30 +33,12 @@ import (
 	"weir/subwindow"
 )
 
-// All is tested twice: by the handler, and by connections behind a plain.Server. The race
-// detector sees the same goroutines either way, and more of them behind the latter.
-func TestMain(m *testing.M) { goleak.VerifyTestMain(twice{m}) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-type twice struct{ *testing.M }
-
-func (m twice) Run() int {
-	code := 0
-	if !raceDetector {
-		if code = m.M.Run(); flag.Lookup("test.skip").Value.String() == "" {
-			must(flag.Set("test.skip", "Doors")) // which have both
-		}
-	}
-	must(flag.Set("test.bench", ""))
-	must(flag.Set("test.cpuprofile", "")) // or that of the benchmarks is lost
-	must(flag.Set("test.memprofile", ""))
-	behindPlain = true
-	return max(code, m.M.Run())
-}
-
-var (
-	behindPlain  bool // every request of a service has a connection
-	raceDetector bool // it looks on
-)
+// behindPlain gives every request of a service a connection behind a plain.Server, which
+// is the other door to the handler. The race detector looks at that one, as more goroutines
+// meet there; without it the tests ask the handler, and FuzzDoors compares the two.
+var behindPlain = false
 
 func TestOneByOne(t *testing.T)   { limitertest.Methods(t, way{}) }
 func TestManyAtOnce(t *testing.T) { limitertest.Methods(t, way{many: true}) }

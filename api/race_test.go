@@ -2,4 +2,4 @@
 
 package api
 
-func init() { raceDetector = true }
+func init() { behindPlain = true }

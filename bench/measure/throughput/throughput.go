@@ -37,7 +37,7 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	if *quick {
-		cfg.duration, cfg.warmUp = 300*time.Millisecond, 100*time.Millisecond
+		cfg.duration, cfg.warmUp = 100*time.Millisecond, 30*time.Millisecond
 	}
 	if cfg.duration <= 0 || cfg.connections <= 0 {
 		return flags.Errorf("-duration and -connections must be more than 0")
