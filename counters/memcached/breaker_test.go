@@ -19,10 +19,7 @@ import (
 )
 
 // patience is how long a test waits for something that has to happen.
-const patience = 20 * time.Second
-
-// backWithin is how soon a server that is back is used again.
-const backWithin = 2 * time.Second
+const patience = time.Minute
 
 func TestCircuit(t *testing.T) {
 	t.Parallel()
@@ -227,11 +224,10 @@ func (w *two) requireAtOnce(t *testing.T) {
 	}
 }
 
-// requireBack checks that server 0 is used again soon.
-func (w *two) requireBack(t *testing.T, since time.Time) {
+// requireBack checks that server 0 is used again. How soon: TestBreakerProbesWhileItIsOpen.
+func (w *two) requireBack(t *testing.T) {
 	t.Helper()
 	require.Eventually(t, func() bool { return w.add(0, timeout) == nil }, patience, time.Millisecond)
-	require.Less(t, time.Since(since), backWithin)
 	require.Equal(t, counters.ServerStatus{Server: w.servers[0].Addr}, w.Ping()[0])
 }
 
@@ -267,7 +263,7 @@ func TestBreakerOfAStalledServer(t *testing.T) {
 		time.Sleep(stalled)
 		w.requireAtOnce(t)
 		w.servers[0].Resume()
-		w.requireBack(t, time.Now())
+		w.requireBack(t)
 	}
 }
 
@@ -280,7 +276,7 @@ func TestBreakerOfAServerThatRestarts(t *testing.T) {
 		w.awaitOpen(t)
 		w.requireAtOnce(t)
 		w.servers[0].Restart()
-		w.requireBack(t, time.Now())
+		w.requireBack(t)
 	}
 }
 
@@ -326,7 +322,7 @@ func TestAnUnansweredPingOpensTheBreaker(t *testing.T) {
 	assert.Equal(t, counters.ServerStatus{Server: w.servers[1].Addr}, states[1])
 	w.requireAtOnce(t)
 	w.servers[0].Resume()
-	w.requireBack(t, time.Now())
+	w.requireBack(t)
 }
 
 // However many ask, a server is pinged once a second, on the shared socket.

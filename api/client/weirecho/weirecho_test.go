@@ -80,7 +80,7 @@ func TestMiddleware(t *testing.T) {
 }
 
 // patience is how long a test waits for something that has to happen.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // startPlaces returns a client of a weir with a policy "jobs", by which one is under way at
 // once.

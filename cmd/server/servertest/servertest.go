@@ -34,7 +34,7 @@ import (
 )
 
 // Patience is how long a test waits for something that has to happen.
-const Patience = 20 * time.Second
+const Patience = time.Minute
 
 // ClockOffset names the environment variable that makes the test binary of
 // cmd/server the server, with a clock that is off by its value.
