@@ -1,0 +1,240 @@
+package memcached
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"weir/counters"
+	"weir/counters/memcached/pipeline"
+)
+
+// appendAddition appends the requests of an addition, of which requestCount is
+// the number.
+func appendAddition(b []byte, a counters.Addition) []byte {
+	if a.Key == "" {
+		return appendGets(b, "get", a.Read)
+	}
+	if a.Delta < 0 {
+		return appendDecr(b, a.Key, -a.Delta)
+	}
+	if a.New {
+		// The add's reply doesn't matter: if another caller added the counter first, it is
+		// there too.
+		b = appendStore(b, a.Key, expiration(a.TTL, time.Now()), 0, zero)
+	}
+	b = appendIncr(b, a.Key, a.Delta)
+	return appendGets(b, "get", a.Read)
+}
+
+// parseAddition returns what was answered to an addition whose incr was the
+// request of the given number. found is false when there was no counter.
+func (c *client) parseAddition(a counters.Addition, incr int) (n int64, found bool, err error) {
+	n, found, err = parseIncr(a.Key, c.conn.Reply(incr))
+	if a.New && !found && err == nil {
+		if add := c.conn.Reply(incr - 1); !bytes.HasSuffix(add, []byte("STORED\r\n")) {
+			return 0, false, refused(add)
+		}
+	}
+	if found && err == nil {
+		err = c.parseGets(incr+1, a.Read, a.Counts, nil)
+	}
+	return n, found, err
+}
+
+var zero = []byte("0")
+
+// incrNumber returns the number of the request of an addition that counts.
+func incrNumber(a counters.Addition) int {
+	if a.New {
+		return 1
+	}
+	return 0
+}
+
+// requestCount returns how many requests an addition has.
+func requestCount(a counters.Addition) int {
+	count := getCount(a.Read)
+	if a.Key != "" {
+		count += incrNumber(a) + 1
+	}
+	return count
+}
+
+// counted reports whether a reply to incr is a count.
+func counted(reply []byte) bool { return reply[0] >= '0' && reply[0] <= '9' }
+
+// stored reports whether a reply to add or cas says that the value is stored.
+func stored(reply []byte) bool { return string(reply) == "STORED\r\n" }
+
+// read reads the counters at keys in one round trip.
+func (c *client) read(keys []string, counts []int64) error {
+	if err := c.exchange(0, appendGets(c.requests[:0], "get", keys)); err != nil {
+		return err
+	}
+	return c.parseGets(0, keys, counts, nil)
+}
+
+// parseGets is parseCounts for the gets of any number of keys, the first of which was
+// the request of the given number.
+func (c *client) parseGets(number int, keys []string, counts []int64, versions []uint64) error {
+	for ; len(keys) > 0; number++ {
+		n := oneGet(keys)
+		if err := parseCounts(c.conn.Reply(number), keys[:n], counts[:n], versions[:min(n, len(versions))]); err != nil {
+			return err
+		}
+		keys, counts, versions = keys[n:], counts[n:], versions[min(n, len(versions)):]
+	}
+	return nil
+}
+
+// raise reads the counters of floors and replaces those that are less, in two
+// round trips. It returns those that somebody changed in between.
+func (c *client) raise(floors []counters.Floor) (again []counters.Floor, err error) {
+	keys, counts, versions := make([]string, len(floors)), make([]int64, len(floors)), make([]uint64, len(floors))
+	for i, f := range floors {
+		keys[i] = f.Key
+	}
+	if err := c.exchange(0, appendGets(c.requests[:0], "gets", keys)); err != nil {
+		return nil, err
+	}
+	if err := c.parseGets(0, keys, counts, versions); err != nil {
+		return nil, err
+	}
+	b, now := c.requests[:0], time.Now()
+	var low []counters.Floor
+	for i, f := range floors {
+		switch {
+		case counts[i] >= f.Count:
+			continue
+		case counts[i] != counters.Absent && versions[i] == 0:
+			return nil, errNoCAS
+		}
+		low = append(low, f)
+		b = appendStore(b, f.Key, expiration(f.TTL, now), versions[i], strconv.AppendInt(nil, f.Count, 10))
+	}
+	if len(low) == 0 {
+		return nil, nil
+	}
+	// A version belongs to the connection that it was read on.
+	if err := c.exchange(c.conn.Socket(), b); errors.Is(err, pipeline.ErrOtherSocket) {
+		return low, nil
+	} else if err != nil {
+		return nil, err
+	}
+	for i, f := range low {
+		switch reply := c.conn.Reply(i); string(reply) {
+		case "STORED\r\n":
+		case "EXISTS\r\n", "NOT_FOUND\r\n", "NOT_STORED\r\n":
+			again = append(again, f)
+		default:
+			return nil, replyError(reply)
+		}
+	}
+	return again, nil
+}
+
+// delete deletes keys in one round trip. One that isn't there is no error.
+func (c *client) delete(keys []string) error {
+	b := c.requests[:0]
+	for _, key := range keys {
+		b = appendDelete(b, key)
+	}
+	if err := c.exchange(0, b); err != nil {
+		return err
+	}
+	for i := range keys {
+		switch reply := c.conn.Reply(i); string(reply) {
+		case "DELETED\r\n", "NOT_FOUND\r\n":
+		default:
+			return replyError(reply)
+		}
+	}
+	return nil
+}
+
+// load reads the state at key.
+func (c *client) load(key string) (counters.State, error) {
+	if err := c.exchange(0, appendGet(c.requests[:0], "gets", key)); err != nil {
+		return counters.State{}, err
+	}
+	return c.state(0)
+}
+
+// lifeShift leaves the lower bits of a State's Life to the number of a socket:
+// what was read may be replaced on each that was open by then, as long as it is.
+// The upper ones are the server's, as a key may move to another.
+const lifeShift = 40
+
+// state returns the state in the i-th reply.
+func (c *client) state(i int) (counters.State, error) {
+	s, err := parseState(c.conn.Reply(i))
+	if s.Exists() {
+		s.Life = c.home.number<<lifeShift | max(c.newest, c.conn.Socket())
+	}
+	return s, err
+}
+
+// socketOf returns the newest socket on which a state may be replaced that was
+// read with that Life; 0 is any.
+func socketOf(life uint64) uint64 { return life & (1<<lifeShift - 1) }
+
+// swap stores value and loads what is there after that, in one round trip. It
+// only loads when old was read on a connection that is lost, or on another
+// server: this one may have given its version to another value.
+func (c *client) swap(key string, old counters.State, value []byte, ttl time.Duration) (counters.State, bool, error) {
+	err := pipeline.ErrOtherSocket
+	if !old.Exists() || old.Life>>lifeShift == c.home.number {
+		b := appendStore(c.requests[:0], key, expiration(ttl, time.Now()), old.Version, value)
+		err = c.exchange(socketOf(old.Life), appendGet(b, "gets", key))
+	}
+	if errors.Is(err, pipeline.ErrOtherSocket) {
+		now, err := c.load(key)
+		if err != nil {
+			err = fmt.Errorf("%w: %w", pipeline.ErrNotSent, err) // but for the load
+		}
+		return now, false, err
+	}
+	if err != nil {
+		return counters.State{}, false, err
+	}
+	return c.parseSwap(0)
+}
+
+// parseSwap returns what was answered to a swap whose add or cas was the request
+// of the given number.
+func (c *client) parseSwap(number int) (counters.State, bool, error) {
+	reply := c.conn.Reply(number)
+	switch string(reply) {
+	case "STORED\r\n", "EXISTS\r\n", "NOT_FOUND\r\n", "NOT_STORED\r\n": // or changed, gone, there already
+		now, err := c.state(number + 1)
+		return now, err == nil && stored(reply), err
+	default:
+		return counters.State{}, false, refused(reply)
+	}
+}
+
+// unanswered returns err, a store's, as an Unanswered if it is one of a request
+// whose reply may still come. done reports whether a late reply, the one of the
+// given number, says that it was done.
+func (c *client) unanswered(err error, number int, done func(reply []byte) bool) error {
+	if !c.outstanding(err) {
+		return err
+	}
+	conn, home := c.broken, c.home
+	return &counters.Unanswered{Err: err, Await: func(f func(err error)) {
+		home.late(conn, func(ctx context.Context, err error) {
+			switch {
+			case err != nil:
+			case done(conn.Reply(number)):
+				home.awaitBreaker(ctx)
+			default:
+				err = counters.ErrNotSent
+			}
+			f(err)
+		})
+	}}
+}
