@@ -42,8 +42,7 @@ func (s *Server) checkBatch(c echo.Context) error {
 	outcomes := s.active.Load().Batch(c.Request().Context(), q.checks)
 	out := batchOutputs.Get().(*[]byte)
 	*out = s.appendOutcomes(c, (*out)[:0], outcomes)
-	// Otherwise it goes in chunks, and who reads it can't know how much room it
-	// needs.
+	// Without it the body is sent in chunks, and a reader can't reserve room for it.
 	c.Response().Header().Set(echo.HeaderContentLength, strconv.Itoa(len(*out)))
 	err = writeJSON(c, http.StatusOK, *out)
 	if cap(*out) <= maxKeptOutput {

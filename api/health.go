@@ -22,8 +22,8 @@ type readiness struct {
 	Servers  []serverStatus `json:"servers"`
 }
 
-// serverStatus has neither the server nor the error for those who need a token
-// for /v1 and have none.
+// serverStatus has neither the server nor the error for a caller without the token that /v1
+// needs.
 type serverStatus struct {
 	Server string `json:"server,omitempty"`
 	Up     bool   `json:"up"`
@@ -123,9 +123,9 @@ func (s *Server) showStatus(c echo.Context) error {
 	return c.JSON(http.StatusOK, j)
 }
 
-// metricsHandler returns what answers /metrics. For those who need a token for
-// /v1 and have none, servers are numbered in the place of their names: a
-// scraper without a token sees all that a dashboard needs.
+// metricsHandler returns what answers /metrics. A caller without the token that /v1 needs
+// gets numbers instead of servers' names, so a scraper without a token still sees what a
+// dashboard needs.
 func (s *Server) metricsHandler() echo.HandlerFunc {
 	handler := func(named bool) echo.HandlerFunc {
 		servers := prometheus.NewRegistry()

@@ -34,7 +34,7 @@ type limitJSON struct {
 	Burst      int64   `json:"burst,omitempty"`
 	Counts     string  `json:"counts,omitempty"` // or the cost
 	Pattern    string  `json:"pattern,omitempty"`
-	// CountDenied is that of a limit with a Pattern.
+	// CountDenied is set for a limit with a Pattern only.
 	CountDenied bool `json:"count_denied,omitempty"`
 }
 

@@ -12,8 +12,8 @@ const maxResets = 1000
 // A lateReset is the reset of a client of a policy that the store couldn't do.
 type lateReset struct{ policy, client string }
 
-// lateResets are those that wait for the store, and when they were asked for. The
-// zero value has none.
+// lateResets are the resets that wait for the store, with the times at which they were
+// asked for. The zero value has none.
 type lateResets struct {
 	mu    sync.Mutex
 	asked map[lateReset]time.Time

@@ -114,8 +114,8 @@ func (b *batcher) board(c *call) {
 	b.departFull()
 }
 
-// departFull sends those who are boarding if they needn't wait for others. The
-// batcher is locked.
+// departFull sends the checks gathered so far if they needn't wait for more. The batcher is
+// locked.
 func (b *batcher) departFull() {
 	full := maxBatch
 	switch {
@@ -129,7 +129,7 @@ func (b *batcher) departFull() {
 	}
 }
 
-// depart sends those who are boarding. The batcher is locked.
+// depart sends the checks gathered so far. The batcher is locked.
 func (b *batcher) depart() {
 	sent := b.boarding
 	b.boarding = nil

@@ -61,7 +61,7 @@ type Limit struct {
 	ResetAfter, RetryAfter time.Duration
 }
 
-// A Receipt is by what a check that was admitted is settled. Text may be kept and sent
+// A Receipt identifies an admitted check, to settle it later. Text may be kept and sent
 // elsewhere: any Client of the same service can settle it.
 type Receipt struct {
 	Text  string

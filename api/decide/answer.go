@@ -68,7 +68,7 @@ type plan struct {
 	header string // RateLimit-Policy with these limits
 }
 
-// noPlan is that of checks whose limits no policy has.
+// noPlan is the plan of checks whose limits belong to no policy.
 var noPlan plan
 
 var answers = sync.Pool{New: func() any { return new(Answer) }}
@@ -153,9 +153,9 @@ func (l *LimitCheck) refund(ctx context.Context, now time.Time) {
 	_ = l.Limiter.Refund(ctx, l.request(now), l.Decision)
 }
 
-// lookBack finds out how l, a limit of p, stands by what the process remembers,
-// and reports whether it could. What a limit that wasn't asked has counted
-// elsewhere since is worth an operation where the denial wasn't known.
+// lookBack finds out how l, a limit of p, stands by what the process remembers, and reports
+// whether it could. If the denial wasn't known beforehand, it reads the store too: other
+// instances may have counted since.
 func (l *LimitCheck) lookBack(p *policy.Policy, now time.Time, denialKnown bool) bool {
 	r := l.request(now)
 	d, known := l.Limiter.PeekLocal(r)

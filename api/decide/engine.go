@@ -79,7 +79,7 @@ func (e *Engine) Find(name string) (*Decider, error) {
 	return nil, UnknownPolicy(name)
 }
 
-// ForChecks is Find for those who make checks. The error is an Invalid for a policy that
+// ForChecks is Find for callers that make checks. The error is an Invalid for a policy that
 // has a Finder: its checks are made of something else.
 func (e *Engine) ForChecks(name string) (*Decider, error) {
 	d, err := e.Find(name)

@@ -41,8 +41,8 @@ type run struct {
 	ctx *counters.Deadline
 	now time.Time // when it began
 	few int       // so many ask a limit one by one
-	// by asks the limits that are left of an asking and does what follows. That may
-	// take store operations, unless nothing is left and nothing has to be given back.
+	// by asks the limits that an asking hasn't asked yet, and ends its check. That may take
+	// store operations, unless none is left and nothing has to be given back.
 	by interface{ finish(one *asking) }
 
 	together sync.WaitGroup   // goroutines that ask a limit for many
@@ -78,15 +78,15 @@ func (r *run) begin(one *asking) {
 	}
 }
 
-// wait has those who wait ask, and returns when all have.
+// wait lets the waiting askings ask, and returns when all have.
 func (r *run) wait() {
 	r.askWaiting()
 	r.together.Wait()
 	r.alone.Wait()
 }
 
-// waitFor has an asking wait for others who ask the same limiter. It returns how
-// many do.
+// waitFor makes an asking wait, so that all askings of one limiter ask it together. It
+// returns how many wait.
 func (r *run) waitFor(limiter manyTaker, one *asking) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,7 +94,7 @@ func (r *run) waitFor(limiter manyTaker, one *asking) int {
 	return len(r.waiting[limiter])
 }
 
-// askWaiting has those who wait ask.
+// askWaiting lets the waiting askings ask.
 func (r *run) askWaiting() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -117,8 +117,8 @@ func (r *run) askWaiting() {
 	r.timer = nil
 }
 
-// askSoon has those who wait ask, at the latest when others of their run may
-// be held up by a server that is silent.
+// askSoon lets the waiting askings ask: at the latest when a silent server may hold up
+// others of their run.
 func (r *run) askSoon() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

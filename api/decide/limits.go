@@ -95,7 +95,8 @@ func (d *Decider) unreserve(checks []LimitCheck, now time.Time) {
 	})
 }
 
-// nameOfCheck returns by what a receipt knows the limit of c and its client again.
+// nameOfCheck returns the number by which a receipt finds the limit of c and its client
+// again.
 func nameOfCheck(c *LimitCheck) uint32 {
 	h := fnv.New32a()
 	_, _ = io.WriteString(h, c.Client)

@@ -148,7 +148,7 @@ func (q *Queue) leave(checks int, took time.Duration) {
 	q.admitMore()
 }
 
-// admitMore lets in those whose turn it is while there is room. q.mu is held.
+// admitMore lets in the next batches while there is room. q.mu is held.
 func (q *Queue) admitMore() {
 	for len(q.waiting) > 0 && q.room(q.waiting[0].checks) {
 		q.admit()

@@ -53,7 +53,8 @@ func (l *LimitCheck) reserved() receipt.Limit {
 	}
 }
 
-// nameOf returns by what a receipt knows a limit again: what decides where it counts.
+// nameOf returns the number by which a receipt finds a limit again. It is a hash of what
+// decides where the limit counts.
 func nameOf(l *policy.Limit) uint32 {
 	var short [128]byte
 	b := append(append(append(short[:0], l.StoredName()...), ' '), l.Algorithm...)

@@ -81,7 +81,7 @@ func (e *Engine) Settle(r *receipt.Receipt, cost int64) (*Settlement, error) {
 // settlementOf returns the name by which the settlement of r is claimed.
 func settlementOf(r *receipt.Receipt) string { return strconv.FormatUint(r.Nonce, 36) }
 
-// settle does what s says to limits, unless somebody has done so before.
+// settle applies s to the limits, unless another call has.
 func (d *Decider) settle(s *Settlement, r *receipt.Receipt, limits []SettledLimit, now time.Time) error {
 	if err := validateCost(s.Cost); err != nil {
 		return err
@@ -106,7 +106,7 @@ func (d *Decider) settle(s *Settlement, r *receipt.Receipt, limits []SettledLimi
 	return nil
 }
 
-// change does what s says of the limits of r. What the store doesn't do now is done later.
+// change applies s to the limits of r. If the store fails, that is done later.
 func (d *Decider) change(ctx context.Context, s *Settlement, r *receipt.Receipt, now time.Time) {
 	AtOnce(len(s.Limits), d.StoreTimeout, func(i int) {
 		l := &s.Limits[i]

@@ -17,8 +17,8 @@ const (
 	shifts = 16
 )
 
-// newWorkers returns those that do what takes the store timeout at most. A server
-// that is silent takes all of it, so others begin what they can't.
+// newWorkers returns workers for tasks that take the store timeout at most. While a silent
+// server holds workers up for all of that time, more are started.
 func newWorkers(timeout time.Duration) counters.Workers {
 	return counters.Workers{AtOnce: maxAtOnce, Patience: timeout / shifts}
 }

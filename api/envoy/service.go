@@ -105,9 +105,9 @@ type active struct {
 	denied  func(limit string)
 }
 
-// NewService returns a service that answers when SetConfig has said by what, with headers
-// and, if metadata is set, with what Envoy then knows of a request. Reservations are receipts
-// of the key, which may change.
+// NewService returns a service that answers once SetConfig has given it limits: with
+// headers and, if metadata is set, with dynamic metadata for Envoy. Reservations are
+// receipts of the key, which may change.
 func NewService(headers Headers, metadata bool, key func() *receipt.Key) *Service {
 	return &Service{headers: headers, three: headers.names(), metadata: metadata, key: key, named: make(map[string]struct{})}
 }

@@ -114,7 +114,7 @@ func (r Report) fit(size int) Report {
 	return fitting
 }
 
-// formatVersion is that of what encode writes.
+// formatVersion is the version of the format that encode writes.
 const formatVersion = 1
 
 var errForeign = errors.New("fleet: the item isn't a report")

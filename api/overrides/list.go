@@ -141,7 +141,7 @@ type entryJSON struct {
 	By       string           `json:"by,omitempty"`
 }
 
-// formatVersion is that of listJSON.
+// formatVersion is the version of listJSON.
 const formatVersion = 1
 
 var errForeign = errors.New("overrides: the item isn't a list of overrides")

@@ -46,7 +46,7 @@ type Exception struct {
 // AtRunTime reports whether the exception was made at run time.
 func (e *Exception) AtRunTime() bool { return e != nil && !e.Until.IsZero() }
 
-// none is what is found for those who have no exception.
+// none is the exception of clients that have none.
 var none = new(Exception)
 
 // A ClientKey says for whom an exception holds: for one client by its name, for

@@ -64,7 +64,7 @@ type Limit struct {
 	// Limit is what is admitted per Window, 1 to counters.MaxLimit; of a Finder's, 0 denies all.
 	Limit  int64
 	Window time.Duration
-	// SubWindows and Estimate are those of a sliding window, else zero.
+	// SubWindows and Estimate are set for sliding windows, and zero otherwise.
 	SubWindows int
 	Estimate   string
 	// Entries is how many entries a sliding log is cut into; 0 for an exact one,
@@ -83,8 +83,8 @@ type Limit struct {
 	Pattern string
 	// Leniency is what a denial is to the checks that are decided with it.
 	Leniency Leniency
-	// Lease is how long what is admitted takes its places, of a limit of what is under way
-	// at once; then it is also the Window. 0 is that of all others.
+	// Lease is how long an admission holds its place in a limit of concurrency, whose
+	// Window it is too. It is 0 for all other limits.
 	Lease time.Duration
 	// CountsRequests says that each check takes 1, whatever it costs, and that this is
 	// never settled.

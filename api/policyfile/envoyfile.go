@@ -83,12 +83,12 @@ func filesBelow(folder string) (names []string, err error) {
 
 // EnvoyOptions say what the files don't.
 type EnvoyOptions struct {
-	// Algorithm is that of limits that name none.
+	// Algorithm is the default for limits that name none.
 	Algorithm string
 	// CountDenied makes denied requests count in limits that aren't a fixed_window, in
 	// which they always do, as with envoyproxy/ratelimit.
 	CountDenied bool
-	// OnStoreError is that of limits that don't say otherwise.
+	// OnStoreError is the default for limits that don't name theirs.
 	OnStoreError policy.OnStoreError
 	// Mode is what becomes of denials.
 	Mode EnvoyMode

@@ -97,8 +97,8 @@ func (r *exceptionReader) routes(n *yaml.Node) {
 	r.sequence(n, "routes", "leave it out if all requests are alike", func(n *yaml.Node) { r.route(n, lines) })
 }
 
-// route reads one route and adds it to the policy. lines are those of the routes
-// before.
+// route reads one route and adds it to the policy. lines are the lines of the routes before
+// it.
 func (r *exceptionReader) route(n *yaml.Node, lines map[string]int) {
 	mistakes := len(r.errs)
 	route := policy.Route{Cost: 1}
@@ -127,7 +127,7 @@ func (r *exceptionReader) route(n *yaml.Node, lines map[string]int) {
 	r.policy.Routes = append(r.policy.Routes, route)
 }
 
-// routeKeys are the keys of a route. The numbers are those of its limits.
+// routeKeys are the keys of a route. The numbers are its limits' values.
 func (r *exceptionReader) routeKeys(route *policy.Route, numbers *map[string]int64) []yamlKey {
 	return []yamlKey{
 		r.scalar("method", "an HTTP method such as POST; leave it out for all methods", func(n *yaml.Node) bool {

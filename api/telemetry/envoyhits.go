@@ -2,7 +2,7 @@ package telemetry
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Hits are those of package envoy, which it doesn't import.
+// Hits are envoy.Hits; this package doesn't import envoy.
 type Hits struct{ Total, Within, Over, Near, Local, Shadow int64 }
 
 // EnvoyHits returns what counts the hits of one of Envoy's limits. There may only be so many

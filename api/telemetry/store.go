@@ -36,7 +36,7 @@ func (m *Metrics) InstrumentStore(store Store) Store {
 	return s
 }
 
-// A togetherStore does what many clients need together.
+// A togetherStore does operations for many clients at once.
 type togetherStore interface {
 	counters.ManyStore
 	counters.ManyStateStore

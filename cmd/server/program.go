@@ -429,8 +429,7 @@ func (p *program) healthcheck(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte("OK"))
 }
 
-// instance names the process to operators: by its host, and by what it was told to listen
-// on.
+// instance names the process for operators: its host, and the address that it listens on.
 func instance(listen string) string {
 	host, _ := os.Hostname() // or nothing
 	if _, port, err := net.SplitHostPort(listen); err == nil {

@@ -179,8 +179,8 @@ func (s *share) waits() bool {
 	return len(s.again)+len(s.waiting) > 0
 }
 
-// enter returns a client for a piece, once another may be under way, and whether
-// none is. If it returns none, the error says what becomes of all that wait.
+// enter waits until another piece may be sent, and returns a client for it and whether no
+// piece is under way. If it returns no client, all waiting tasks end with the error.
 func (s *share) enter() (c *client, alone bool, err error) {
 	cs := s.home
 	ok, alone := cs.budget.take(s.deadline)

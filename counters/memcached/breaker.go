@@ -28,7 +28,7 @@ const (
 	probeTimeout = 5 * time.Second
 )
 
-// outcome is what an operation shows of its server.
+// outcome is what an operation's end says about its server.
 type outcome uint8
 
 const (
@@ -152,7 +152,7 @@ func (b *breaker) answered() {
 	}
 }
 
-// note notes what an operation shows that has just ended, and its error.
+// note records the outcome and the error of an operation that has just ended.
 func (b *breaker) note(o outcome, err error) {
 	now := time.Now()
 	b.mu.Lock()

@@ -105,7 +105,7 @@ func (cs *clients) readStats() {
 	cs.stats.Store(&stats)
 }
 
-// A voice says what happens to a server, but not too often.
+// A voice logs what happens to a server, at most one line of a kind in each lineInterval.
 type voice struct {
 	spoken    time.Time // the last line about the breaker, or about checks
 	changed   time.Time // the last about the breaker
@@ -158,9 +158,9 @@ type news struct {
 	undecided int64         // checks, since the last line
 }
 
-// news returns what there is to tell of a server, by its breaker's record and how many
-// checks were ever decided without it. What lineInterval holds back is told later,
-// be it over by then.
+// news returns the events to log of a server, from its breaker's record and the number of
+// checks decided without it so far. An event that lineInterval holds back is logged later,
+// even if it has ended by then.
 func (v *voice) news(now time.Time, r record, undecided int64) news {
 	n := news{none, r.down - v.up.down, undecided - v.undecided}
 	last := v.changed

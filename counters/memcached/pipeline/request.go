@@ -66,7 +66,7 @@ func (r *request) report() func() {
 	return func() { (*late)(*end) }
 }
 
-// standIn returns a request that takes r's reply, which nobody wants.
+// standIn returns a request that takes r's place in the queue and drops the reply.
 func (r *request) standIn() *request {
 	stand := new(request)
 	stand.state.Store(expired)

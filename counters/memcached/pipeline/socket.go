@@ -25,8 +25,8 @@ const (
 	// server that doesn't answer.
 	maxInFlight = 1024
 	maxQueued   = 1 << 20
-	// lingerTime is how long a silent socket that is in use no more is still
-	// read, for those who want to know what became of their requests.
+	// lingerTime is how long a silent socket is still read after its last use, for callers
+	// that want to learn the outcome of their requests.
 	lingerTime = time.Minute
 )
 
@@ -225,7 +225,7 @@ func (s *socket) gather() bool {
 	return s.writing
 }
 
-// makeRoom wakes those who wait for room. s.mu is held.
+// makeRoom wakes the callers that wait for room. s.mu is held.
 func (s *socket) makeRoom() {
 	if s.room != nil {
 		close(s.room)
@@ -365,7 +365,8 @@ func (s *socket) deal(b []byte) (err error) {
 	return err
 }
 
-// conclude ends r, with which the socket is done. It tells who has given r up.
+// conclude ends r, which the socket has finished with. If its caller has given r up, it is
+// told the outcome.
 func (s *socket) conclude(r *request, state uint32, err error) {
 	if !r.finish(state, err) {
 		s.tell(r, err)
