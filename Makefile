@@ -15,7 +15,7 @@ quick: lint
 # cmd/server/e2e those in which processes race, stall and end. lint has vetted all of it.
 ARITHMETIC = ^FuzzDoors$$|Test(ReceiptsLeaveNothingBehind|RetryAfterIsTrue|ABusyClientHasItsLimitAlone|AloneAProcessTakesItsShare|AttackOnACountingLog|CountingLogKeepsItsBounds|CountingLogKeepsItsBoundsWhenLimitsChange|FilesOfAPackageHaveNoCycle|LongestCountingLog|TheShareOfAProcessThatIsAlone)$$|TestTake(Many)?$$/Test(EmptySlotsTakeNoMemory|LateAnswersInAnyOrder|LimitersLikeOneState|NotMuchLessThanAnExactLog|StrictInNarrowSlots|WhatProcessesAdmitAlone)$$
 MEETING = /(cas|subwindow|counters|counters/.*|cmd/server|api/(client|decide|envoy|fleet|overrides|plain)(/.*)?|bench/internal/(loadgen|testbed))$$
-RACING = ^Test((Lease)?Histories|FourProcesses.*|Terminate.*|Memcached(Stalls|Restarts)|ResetDuringAnOutage|InstancesFollowTheirServers|StreamsThatAreReset|EnvoyAdmitsExactlyTheLimit|EnvoyJSONAndReload|WhatIsAdmittedDuringAStallIsCountedOnce|AllOrNoneIsExactAcrossServers)$$
+RACING = ^Test((Lease)?Histories|FourProcesses(BucketsAndLogs|MixedCosts)|Terminate.*|Memcached(Stalls|Restarts)|ResetDuringAnOutage|InstancesFollowTheirServers|EnvoyJSONAndReload|AllOrNoneIsExactAcrossServers)$$
 test: setup lint
 	go test -vet=off -shuffle=on -skip '$(RACING)' ./cmd/server/e2e $$(go list ./... | grep -vE '$(MEETING)|/e2e$$')
 	go test -vet=off -shuffle=on -run '$(ARITHMETIC)' ./cas ./subwindow ./counters/ledger ./cmd/server
