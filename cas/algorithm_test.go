@@ -356,7 +356,7 @@ func TestDecodeRefusesWhatIsNotItsOwn(t *testing.T) {
 		"no cost":               "\xa2" + moment + "\x00\x00",
 		"cost 0":                "\xa2" + moment + "\x00\x00\x00",
 		"two of one time":       "\xa2" + moment + "\x00\x00\x01\x00\x01",
-		"more than any limit":   "\xa2" + moment + "\x00\x00\x90\x4e\x01\x01",
+		"more than any limit":   "\xa2" + moment + "\x00\x00\x90\x4e\x01\x02",
 		"cost beyond int64":     "\xa2" + moment + "\x00\x00\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
 		"entry after all time":  "\xa2" + moment + "\x00\x00\x01\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x01",
 		"time after all time":   "\xa2" + moment + "\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x00\x01",
@@ -368,7 +368,7 @@ func TestDecodeRefusesWhatIsNotItsOwn(t *testing.T) {
 	} {
 		require.ErrorIs(t, refuse["log"]([]byte(data)), errForeignState, name)
 	}
-	require.NoError(t, refuse["log"]([]byte("\xa2"+moment+"\x00\x00\x90\x4e")))
+	require.NoError(t, refuse["log"]([]byte("\xa2"+moment+"\x00\x00\x91\x4e")), "one more than any limit")
 }
 
 func FuzzTokenBucketCodec(f *testing.F) {

@@ -161,7 +161,7 @@ func (p places) charge(s logState, debts ...*debt) logState {
 			}
 		}
 		if s.time = max(s.time, at); between(at, s.time) < uint64(p.window) {
-			s.forget(max(0, s.used+d.cost-MaxLogLimit))
+			s.forget(max(0, s.used+d.cost-mostLogged))
 			s = p.hold(s, at, d.cost, renewed)
 		}
 	}

@@ -94,7 +94,7 @@ func (l counting) step(s countingState, r counters.Request) (countingState, coun
 		d.Receipt.Generation = live.generation
 		return live, d
 	case l.countDenied:
-		most := max(r.Limit, used)
+		most := max(r.Limit+1, used)
 		cost := min(r.Cost, most)
 		live.entries = l.without(live, math.MinInt64, cost-(most-used))
 		live = l.add(live, cost, r.Limit)
@@ -109,7 +109,7 @@ func (l counting) peek(s countingState, r counters.Request) counters.Decision {
 }
 
 func (l counting) admits(used int64, r *counters.Request) bool {
-	return needs(r.Cost, l.countDenied) <= r.Limit-used
+	return r.Cost <= r.Limit-used
 }
 
 // refund returns a state without r, which step has admitted. The cost is taken
@@ -325,7 +325,7 @@ func (l counting) decision(live countingState, r counters.Request, allowed bool)
 	if used > 0 {
 		d.ResetAfter = after(lag, l.leaves(ends(live.entries), live.time))
 	}
-	switch room := r.Limit - needs(r.Cost, l.countDenied); {
+	switch room := r.Limit - r.Cost; {
 	case allowed && (!l.countDenied || used <= room):
 	case room < 0:
 		d.RetryAfter = forever

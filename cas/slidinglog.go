@@ -17,6 +17,9 @@ import (
 // this many entries, about 70 KB, all of which travel with each request.
 const MaxLogLimit = 10_000
 
+// mostLogged is what a log may have: where denied requests count, one more than its limit.
+const mostLogged = MaxLogLimit + 1
+
 // A SlidingLog is a Limiter that admits at most limit in any window, exactly:
 // it keeps when each cost was admitted. A request that is exactly one window
 // old no longer counts, so the window is half-open: (now-window, now]. It is
@@ -75,7 +78,7 @@ func newSlidingLog(window time.Duration, limit int64, countDenied bool) (log, er
 // logState is a log in its packed form, which is also how it is stored: per
 // entry, oldest first, the nanoseconds since the entry before (the first: since
 // base) and the cost, as varints. Entries have different times and costs of at
-// least 1, the sum of which is used, at most MaxLogLimit.
+// least 1, the sum of which is used, at most mostLogged.
 //
 // The zero value is the empty log, and the only state without entries. The
 // memory of a state belongs to it: it must not be used any more once a step has
@@ -90,9 +93,8 @@ type logState struct {
 }
 
 // step admits r if the window has room for its cost. When denied requests
-// count, a denied cost is logged too, in place of the oldest: the log never
-// grows beyond the larger of the limit and what it holds, and what it drops
-// could decide nothing at this limit.
+// count, a denied cost is logged too, in place of the oldest: the log has at most one
+// more than the limit, by which a cost of 0 is denied, or what it holds if that is more.
 func (l log) step(s logState, r counters.Request) (logState, counters.Decision) {
 	live := l.live(s, r)
 	limit := logLimit(r)
@@ -105,7 +107,7 @@ func (l log) step(s logState, r counters.Request) (logState, counters.Decision) 
 		d.Receipt = counters.Receipt{Generation: live.generation, Refunded: live.newest}
 		return live, d
 	case l.countDenied:
-		most := max(limit, live.used)
+		most := max(limit+1, live.used)
 		cost := min(r.Cost, most)
 		live.forget(cost - (most - live.used))
 		live.add(live.time, cost)
@@ -120,16 +122,7 @@ func (l log) peek(s logState, r counters.Request) counters.Decision {
 }
 
 func (l log) admits(live *logState, r *counters.Request) bool {
-	return needs(r.Cost, l.countDenied) <= logLimit(*r)-live.used
-}
-
-// needs is the room that a cost needs. Where denied requests count a cost of 0 needs room
-// for 1: more may have been asked for than the limit, of which a log keeps no more.
-func needs(cost int64, countDenied bool) int64 {
-	if countDenied {
-		return max(1, cost)
-	}
-	return cost
+	return r.Cost <= logLimit(*r)-live.used
 }
 
 // refund returns a new state without r, which step has admitted, as far as it is still
@@ -178,8 +171,8 @@ func (l log) charge(s logState, debts ...*debt) logState {
 		return l.of(costs, s, logState{})
 	}
 	for _, t := range slices.Sorted(maps.Keys(costs)) {
-		cost := min(costs[t], MaxLogLimit)
-		s.forget(max(0, s.used+cost-MaxLogLimit))
+		cost := min(costs[t], mostLogged)
+		s.forget(max(0, s.used+cost-mostLogged))
 		s.add(t, cost)
 	}
 	return s
@@ -236,8 +229,8 @@ func (l log) lasts() time.Duration { return l.window }
 func (l log) of(costs map[int64]int64, first, second logState) logState {
 	var s logState
 	for _, t := range slices.Sorted(maps.Keys(costs)) {
-		if cost := min(costs[t], MaxLogLimit); cost > 0 {
-			s.forget(max(0, s.used+cost-MaxLogLimit))
+		if cost := min(costs[t], mostLogged); cost > 0 {
+			s.forget(max(0, s.used+cost-mostLogged))
 			s.add(t, cost)
 		}
 	}
@@ -292,7 +285,7 @@ func (l log) decision(live logState, r counters.Request, allowed bool) counters.
 	if live.used > 0 {
 		d.ResetAfter = after(lag, l.leaves(live.newest, live.time))
 	}
-	switch excess := live.used + needs(r.Cost, l.countDenied) - limit; {
+	switch excess := live.used + r.Cost - limit; {
 	case allowed && (!l.countDenied || excess <= 0):
 	case r.Cost > limit:
 		d.RetryAfter = forever
@@ -447,7 +440,7 @@ func decodeLog(data []byte) (logState, error) {
 		gap, rest, ok1 = cutUvarint(rest)
 		cost, rest, ok2 = cutUvarint(rest)
 		if !ok1 || !ok2 || gap == 0 && !first || gap > between(s.newest, math.MaxInt64) ||
-			cost == 0 || cost > uint64(MaxLogLimit-s.used) {
+			cost == 0 || cost > uint64(mostLogged-s.used) {
 			return logState{}, errForeignState
 		}
 		s.newest += int64(gap)
