@@ -1,0 +1,63 @@
+package cas
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters"
+	"weir/counters/limitertest"
+	"weir/counters/memory"
+)
+
+// What a process has charged is its own as well as what it has admitted: processes that
+// have shared their clients evenly admit about what is left together while the store is
+// gone, and not next to nothing.
+func TestAloneAProcessTakesItsShareOfWhatItHasCharged(t *testing.T) {
+	t.Parallel()
+	const limit, clients, cost = 10_000, 20, 50
+	for name, newLimiter := range (way{}).makers() {
+		for _, processes := range []int{1, 4} {
+			t.Run(fmt.Sprint(name, " ", processes), func(t *testing.T) {
+				now := clock(t, "12:00:01.5")
+				store := memory.New(nil)
+				broken := make([]*limitertest.BrokenStore, processes)
+				limiters := make([]limitertest.Limiter, processes)
+				for i := range limiters {
+					var err error
+					broken[i] = &limitertest.BrokenStore{Store: store}
+					limiters[i], err = newLimiter(broken[i], testConfig(10_000))
+					require.NoError(t, err)
+				}
+				random := rand.New(rand.NewPCG(1, 1))
+				for n := range 80 * clients { // 40%
+					now = now.Add(time.Microsecond)
+					r, l := counters.Request{Client: fmt.Sprint("c", n%clients), Cost: 1, Limit: limit, Now: now}, limiters[random.IntN(processes)]
+					d, err := l.Take(t.Context(), r)
+					require.NoError(t, err)
+					require.True(t, d.Allowed)
+					r.Cost = cost - 1
+					require.NoError(t, l.Charge(t.Context(), r))
+				}
+				for _, s := range broken {
+					s.Fail(limitertest.ErrUnsent)
+				}
+				used := 80 * clients * cost
+				for n := range limit / cost * processes * clients {
+					now = now.Add(time.Microsecond)
+					r := counters.Request{Client: fmt.Sprint("c", n%clients), Cost: cost, Limit: limit, Now: now}
+					d, err := limiters[n/clients%processes].TakeLocal(r, limitertest.ErrUnsent)
+					require.NoError(t, err)
+					if d.Allowed {
+						used += cost
+					}
+				}
+				assert.InDelta(t, limit, float64(used)/clients, limit/10)
+			})
+		}
+	}
+}
