@@ -23,7 +23,7 @@ func (w *work) Begin(ctx context.Context, a *account, client string, batch *ledg
 	w.deadline, _ = ctx.Deadline()
 	w.pending, w.counted, w.toldOthers, w.repairs = w.pending[:0], false, false, false
 	w.name(a, client)
-	w.met = a.size > 0
+	w.met = a.verified != 0
 	if a.flight != nil { // its leader has panicked, and nobody will tell
 		a.ground().outcome = ledger.Unknown
 		w.spare = nil

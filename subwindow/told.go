@@ -60,7 +60,7 @@ func (w *work) verify() (reset bool) {
 		if s := a.at(w.bucket); w.counted {
 			s.count, s.own = w.sum, w.sum
 		}
-		reset = true
+		reset, w.met = true, false // what is there may be its own
 	case generation != a.generation:
 		a.doubtful = true
 	}
@@ -113,6 +113,7 @@ func (w *work) repaired(generation int64) {
 	if resetAt(generation) > resetAt(w.generation) { // what was put back is from before a reset
 		if resetAt(generation) > resetAt(a.generation) {
 			a.become(generation, w.latest(), w.options.ClockSkew)
+			w.met = false
 		}
 		for _, l := range lost {
 			// If there is more, others have counted since, and nothing may have been put back.

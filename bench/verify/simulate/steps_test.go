@@ -84,8 +84,8 @@ var steps = []fix{
 		"		w.now, w.swapped, w.err = w.store.Swap(ctx, key, w.old, w.next.value, w.next.ttl)\n",
 		"		if BUG && w.a.last.lost {\n			if w.err = w.store.Put(ctx, key, w.next.value, w.next.ttl); w.err == nil {\n				w.swapped = true\n				w.now, w.err = w.store.Load(ctx, key)\n			}\n			return\n		}\n		w.now, w.swapped, w.err = w.store.Swap(ctx, key, w.old, w.next.value, w.next.ttl)\n"}, nil},
 	{"what is lost is put back in part", "known", takeOut{"cas/bucket.go",
-		"	k.time = max(k.time, s.time)\n	return k, true",
-		"	k.time = max(k.time, s.time)\n	if BUG {\n		return present, true\n	}\n	return k, true"}, nil},
+		"	k.time, k.total = max(k.time, s.time), max(k.total, s.total)\n	return k, true",
+		"	k.time, k.total = max(k.time, s.time), max(k.total, s.total)\n	if BUG {\n		return present, true\n	}\n	return k, true"}, nil},
 
 	// Buckets and logs: resets.
 	{"a reset leaves no mark in a state", "twice", takeOut{"cas/limiter.go",

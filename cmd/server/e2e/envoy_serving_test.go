@@ -168,7 +168,7 @@ shop.user: unit=MINUTE requests_per_unit=20, shadow_mode: false, quota_mode: fal
 
 // Two services have quotas of tokens. A request asks both with 0 and goes to the first that
 // has something left, as the metadata says, where it costs 1. Then a service serves what its
-// quota is, and one more, and a log just that.
+// quota is, and one more.
 func TestQuotasOfTokensChooseAService(t *testing.T) {
 	t.Parallel()
 	text := "domain: shop\ndescriptors:\n"
@@ -195,10 +195,6 @@ func TestQuotasOfTokensChooseAService(t *testing.T) {
 			served = append(served, service)
 			envoyAsks(t, c, descriptor(a, service.(string)))
 		}
-		want := []any{"one", "one", "two", "two", "two"}
-		if a == "sliding_log" {
-			want = []any{"one", "two", "two"}
-		}
-		assert.Equal(t, want, served, a)
+		assert.Equal(t, []any{"one", "one", "two", "two", "two"}, served, a)
 	}
 }
