@@ -180,7 +180,7 @@ func (a *account[S]) underWay(l *rules[S], s S) S {
 // expects returns what the others are thought to tell the store at now, if they do so
 // within a time.
 func (a *account[S]) expects(now time.Time, within time.Duration) int64 {
-	if age := now.UnixNano() - a.from; age > int64(within) || age < -int64(within) { // the clock may have been set back
+	if age := now.UnixNano() - a.from; age >= int64(within) || age < -int64(within) { // the clock may have been set back
 		return 0
 	}
 	return a.expected
@@ -200,6 +200,9 @@ func (a *account[S]) untold(l *rules[S], told S, share float64, r *counters.Requ
 // is when that turns out to be done.
 func (a *account[S]) refund(l *rules[S], r counters.Request, taken counters.Decision) bool {
 	d := debtOf(taken)
+	if d == nil && a.releasedAlone(l, &r, taken.Receipt.Refunded) {
+		return false
+	}
 	if d == nil {
 		d = newDebt(r, taken)
 		d.kind = back
@@ -232,6 +235,22 @@ func (a *account[S]) refund(l *rules[S], r counters.Request, taken counters.Deci
 		a.strike(d)
 	}
 	return false
+}
+
+// releasedAlone has the store not be told of the lease of r, which began then and is given
+// back by its receipt, if it was taken alone. It reports whether the store can't know it.
+func (a *account[S]) releasedAlone(l *rules[S], r *counters.Request, at int64) (unknown bool) {
+	p, leases := any(l.algorithm).(places)
+	if !leases || at == counters.EarliestLeases {
+		return false
+	}
+	a.belief = nil
+	a.due = slices.DeleteFunc(a.due, func(d *debt) bool {
+		untold := d.kind == admitted && d.flights == 0 && d.cost <= r.Cost && p.same(d.refunded, at)
+		unknown = unknown || untold && d.renews == 0
+		return untold
+	})
+	return unknown
 }
 
 // drop forgets what was decided until then, as the client was reset. What is to be

@@ -133,7 +133,6 @@ func (f *family[S]) Refund(a *account[S], r counters.Request, taken counters.Dec
 func (f *family[S]) Charge(a *account[S], r counters.Request) {
 	d := newDebt(r, counters.Decision{Allowed: true})
 	d.old = true // it stands for nothing else
-	f.book.Note(&a.visits, r.Cost, r.Cost)
 	a.owe(&f.rules, d)
 	a.tidy(&f.rules)
 }

@@ -33,10 +33,7 @@ type work[S any] struct {
 	// lost a race. A failed guess from a stale snapshot, or from none, isn't
 	// counted as a lost race.
 	attempts, lost int
-	// met says that the process had seen the client before, and own what it has admitted
-	// since.
-	met bool
-	own int64
+	met            bool // the process had seen the client before
 
 	// Of the attempt under way.
 	next   transition[S]
@@ -442,7 +439,6 @@ func (w *work[S]) look(f *flight[S]) (read time.Time) {
 	a, l, next := w.a, &w.rules, &w.next
 	if len(a.due) > 0 {
 		share := w.shareOf(a, next.latest)
-		w.own += a.believe(l, share).alone
 		if untold := a.untold(l, l.tell(l.clone(a.last.decoded), a.due...), share, next.latest); untold > 0 {
 			a.expected, a.from = max(untold, a.expects(next.latest.Now, w.telling())), next.latest.Now.UnixNano()
 		}
@@ -462,9 +458,14 @@ func (w *work[S]) look(f *flight[S]) (read time.Time) {
 		if expected := w.expected(); expected > 0 {
 			a.expected = expected
 		}
-		// Where there was nothing, what others have consumed before may be gone.
-		if w.own += next.admitted; w.met && w.old.Exists() {
-			w.book.Note(&a.visits, w.own, w.own)
+		own := next.admitted
+		for _, t := range f.told {
+			if t.debt.kind == admitted {
+				own += t.cost
+			}
+		}
+		if w.met && w.old.Exists() { // else what others have consumed before may be gone
+			w.book.Note(&a.visits, own, own)
 		}
 		a.landed(l, f)
 	default:

@@ -104,7 +104,7 @@ func (w *work) deal() {
 	w.pending, a.denied = others, denied && !w.options.CountDenied
 	// What others count in a fixed window after the process's last visit isn't seen any more,
 	// so its first isn't noted either.
-	if kept := w.sum - back; w.met && (!w.window.fixed() || s.own > w.sum) {
+	if kept := w.sum - back; w.met && (w.again || !w.window.fixed()) {
 		w.book.Note(&a.visits, kept, kept)
 	}
 	if back > 0 {

@@ -32,6 +32,7 @@ type work struct {
 	// and subtracts, and what would take slots for lost or for expired waits for a check.
 	blind      bool
 	met        bool    // the process had seen the client before
+	again      bool    // and in this slot
 	asked      bool    // the store has told all there is to know
 	toldOthers bool    // it was tried
 	spare      *flight // that nobody else has seen
@@ -93,6 +94,7 @@ func (w *work) nextSlot() bool {
 	w.calls = w.calls[n:]
 	w.asked, w.steps = false, 0
 	w.blind = !slices.ContainsFunc(w.pending, func(c *call) bool { return c.Request.Kind != ledger.Refunds })
+	w.again = w.a.top >= w.newest()
 	w.reach()
 	return true
 }
