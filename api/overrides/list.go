@@ -68,7 +68,7 @@ func (l *list) set(o Override, now time.Time) Override {
 	at := place{o.Policy, o.Key}
 	l.revision = max(l.revision+1, now.UnixMilli()) // later than one that the store has lost
 	o.Revision = l.revision
-	o.Until = time.UnixMilli(o.Until.UnixMilli()) // as it is stored
+	o.Until, o.By = time.UnixMilli(o.Until.UnixMilli()), strings.ToValidUTF8(o.By, "\ufffd") // as they are stored
 	before := l.entries[at].kept
 	if day := now.Add(longest); before.After(day) {
 		before = day

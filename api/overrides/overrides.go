@@ -255,10 +255,15 @@ func (o *Overrides) apply() {
 		o.end.Stop()
 	}
 	if !end.IsZero() {
-		o.end = time.AfterFunc(end.Sub(now), func() {
+		pause := func() time.Duration { return min(end.Sub(o.cfg.Now()), interval) } // as the clock may jump
+		o.end = time.AfterFunc(pause(), func() {
 			o.mu.Lock()
 			defer o.mu.Unlock()
-			o.apply()
+			if o.cfg.Now().Before(end) {
+				o.end.Reset(pause())
+			} else {
+				o.apply()
+			}
 		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -294,6 +295,50 @@ func TestForeignBytesInThePlaceOfTheList(t *testing.T) {
 		require.NoError(t, other.Read(t.Context()))
 		require.ElementsMatch(t, []string{"c", "d"}, other.blocked())
 	}
+}
+
+// The name of a token may have any bytes, and a list only UTF-8: an instance knows an
+// override as the store has it, and puts nothing back that isn't lost.
+func TestWhoMadeAnOverrideIsKnownAsTheStoreHasIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		i := newInstance(memory.New(time.Now))
+		i.watch(t)
+		synctest.Wait()
+		v := block(t, "c", time.Hour)
+		v.By = "caf\xff"
+		v, err := i.Set(t.Context(), v, 0)
+		require.NoError(t, err)
+		require.Equal(t, "caf\ufffd", v.By)
+		time.Sleep(time.Minute)
+		require.NotContains(t, i.log.String(), "put back")
+	})
+}
+
+// An override ends when the clock says so, also where that jumps: as a machine does that was
+// suspended, or whose clock is corrected.
+func TestOverridesEndWhenTheClockJumps(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var jumped atomic.Int64
+		i := newInstance(memory.New(time.Now))
+		i.cfg.Now = func() time.Time { return time.Now().Add(time.Duration(jumped.Load())) }
+		i.watch(t)
+		synctest.Wait()
+		_, err := i.Set(t.Context(), block(t, "c", time.Hour), 0)
+		require.NoError(t, err)
+		_, err = i.Set(t.Context(), block(t, "d", 3*time.Hour), 0)
+		require.NoError(t, err)
+		synctest.Wait()
+		jumped.Store(int64(2 * time.Hour))
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.Len(t, i.All(), 1)
+		require.Equal(t, []string{"d"}, i.blocked())
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		require.Empty(t, i.blocked())
+	})
 }
 
 func TestRevisions(t *testing.T) {
