@@ -18,6 +18,7 @@ type stateJSON struct {
 	Policy     string           `json:"policy"`
 	Client     string           `json:"client"`
 	CountedAs  string           `json:"counted_as"` // in the keys of the store
+	Key        string           `json:"key"`        // of an override for this client alone
 	Now        time.Time        `json:"now"`
 	Allowed    bool             `json:"allowed"`
 	Shadow     bool             `json:"shadow"`
@@ -86,7 +87,7 @@ func (s *Server) showState(c echo.Context) error {
 	}
 	defer a.Release()
 	j := stateJSON{
-		Policy: d.Name, Client: client, CountedAs: counters.Namespace("").StateKey(a.Client), Now: now.UTC(),
+		Policy: d.Name, Client: client, CountedAs: counters.Namespace("").StateKey(a.Client), Key: d.KeyOf(client).String(), Now: now.UTC(),
 		Allowed: a.Allowed, Shadow: d.Shadow, RetryAfter: a.Retry.Seconds(), Degraded: a.Degraded != nil, Limits: []limitStateJSON{},
 	}
 	if kind := a.Exception.Kind(); kind != "" {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +21,36 @@ func (s *service) state(t *testing.T, policyName, client string) (j stateJSON) {
 	require.Equal(t, http.StatusOK, r.Code, r.Body)
 	require.NoError(t, json.Unmarshal([]byte(r.Body), &j))
 	return j
+}
+
+// The state of a client has the key of an override for it alone: of an address each way that it
+// is written; of the value of a header its name, whatever that looks like.
+func TestStateHasTheKeyOfAnOverride(t *testing.T) {
+	t.Parallel()
+	headers := newPolicy("headers", fixed("l", 10, time.Minute))
+	headers.Identify = []policy.Identifier{{Header: "X-Client"}}
+	s := newService(newPolicy("addresses", fixed("l", 10, time.Minute)), headers)
+	for _, c := range []struct{ policy, client, want string }{
+		{"addresses", "alice", "alice"},
+		{"addresses", "10.1.2.3", "10.1.2.3"},
+		{"addresses", "::ffff:10.1.2.3", "10.1.2.3"},
+		{"addresses", "2001:DB8::1", "2001:db8::1"},
+		{"addresses", "2001:db8::/64", `"2001:db8::/64"`},
+		{"addresses", "10.1.2.3/32", `"10.1.2.3/32"`},
+		{"addresses", "team:*", `"team:*"`},
+		{"headers", "alice", "alice"},
+		{"headers", "10.1.2.3", `"10.1.2.3"`},
+		{"headers", "2001:DB8::1", `"2001:DB8::1"`},
+	} {
+		key := s.state(t, c.policy, url.PathEscape(c.client)).Key
+		assert.Equal(t, c.want, key, c)
+		require.Equal(t, http.StatusOK, s.override(t, c.policy, key, `{"blocked":true,"for":"1m"}`).Code, c)
+		assert.False(t, s.state(t, c.policy, url.PathEscape(c.client)).Allowed, c)
+		if c.policy == "headers" {
+			assert.Equal(t, http.StatusTooManyRequests, s.do(t, http.MethodGet, "/v1/auth/headers", "", "X-Client", c.client).Code, c)
+		}
+		require.Equal(t, http.StatusNoContent, s.endOverride(t, c.policy, key).Code, c)
+	}
 }
 
 // The state of a client has what decides, part by part.

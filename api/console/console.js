@@ -386,9 +386,6 @@ function drawState(state) {
   byId("end").hidden = !state.exception?.override;
 }
 
-/** The key that means this client alone, and an address each way that it is written. @param {string} client */
-const keyOf = (client) => (/^[0-9a-f.:]+$/i.test(client) ? client : `"${client}"`);
-
 /** For whom a key holds, in words. @param {string} key */
 function meaning(key) {
   if (/^"[^]+"$/.test(key)) return key.slice(1, -1);
@@ -407,7 +404,7 @@ function changeShown(button) {
   const { policy, client } = looked();
   if (!shown || shown.client !== client || shown.policy !== policy) return;
   const what = button.dataset.do ?? "";
-  void change(button, what, button.dataset.for ?? "", policy, client, what === "end" ? shown.exception?.client : keyOf(client));
+  void change(button, what, button.dataset.for ?? "", policy, client, what === "end" ? shown.exception?.client : shown.key);
 }
 
 let turns = 0; // of the dialog

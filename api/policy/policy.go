@@ -7,6 +7,8 @@ package policy
 
 import (
 	"iter"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -115,6 +117,15 @@ func (p *Policy) CountedAs(client string) string {
 		_, client = p.Finder.Find(client)
 	}
 	return client
+}
+
+// KeyOf returns the key that holds for a client alone: an address by each way to write it,
+// unless all clients are values of headers, which are names.
+func (p *Policy) KeyOf(client string) ClientKey {
+	if n, ok := parseNetwork(client); ok && !strings.Contains(client, "/") && slices.Contains(p.Identify, Identifier{}) {
+		return ClientKey{network: n}
+	}
+	return ClientKey{name: client}
 }
 
 // Listed returns the limits that people know.

@@ -236,6 +236,34 @@ func TestConsoleShowsHostileNames(t *testing.T) {
 	assert.NotEqual(t, "hacked", value[string](b, "document.title"))
 }
 
+// A client of a header is blocked also where its name is an address: such a header may be how a
+// proxy tells whom it asks about.
+func TestConsoleBlocksAddressesInHeaders(t *testing.T) {
+	t.Parallel()
+	config := servertest.WriteFile(t, "policies.yaml", "policies:\n  edge:\n    identify: [header:X-Client]\n    limits: [{name: per-minute, algorithm: fixed_window, limit: 100, window: 1m}]\n")
+	p := startProcess(t, "-console", "-config", config)
+	b := startBrowser(t)
+	for _, name := range []string{"203.0.113.9", "2001:db8::1"} {
+		status := func() int {
+			request, err := http.NewRequest(http.MethodGet, p.URL+"/v1/auth/edge", nil)
+			require.NoError(t, err)
+			request.Header.Set("X-Client", name)
+			response, err := http.DefaultClient.Do(request)
+			require.NoError(t, err)
+			require.NoError(t, response.Body.Close())
+			return response.StatusCode
+		}
+		require.Equal(t, http.StatusOK, status())
+		b.looksAt(p.Service, "edge", name)
+		b.shows(textIs("verdict", "Admitted; 99 of 100 remain"))
+		b.changes("block")
+		assert.Equal(t, http.StatusTooManyRequests, status(), name)
+		b.shows(textIs("verdict", "Blocked until"))
+		b.changes("end")
+		assert.Equal(t, http.StatusOK, status(), name)
+	}
+}
+
 // What holds for more clients than one is ended by its key: from its row, and from whom it
 // holds for. A thousand of them are shown.
 func TestConsoleEndsOverridesOfMany(t *testing.T) {
