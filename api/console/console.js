@@ -181,8 +181,8 @@ const policyPath = (policy) => `/v1/policies/${encodeURIComponent(policy)}`;
 /** @param {string} policy @param {string} client */
 const clientPath = (policy, client) => `${policyPath(policy)}/clients/${encodeURIComponent(client)}`;
 
-/** @param {string} policy @param {string} client */
-const overridePath = (policy, client) => `${policyPath(policy)}/overrides/${encodeURIComponent(client)}`;
+/** In quotes, a key isn't a part of a path that leads elsewhere. @param {string} policy @param {string} key */
+const overridePath = (policy, key) => `${policyPath(policy)}/overrides/${encodeURIComponent(/^\.\.?$/.test(key) ? `"${key}"` : key)}`;
 
 // ---- the client ----
 

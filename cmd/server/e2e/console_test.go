@@ -301,6 +301,23 @@ func TestConsoleEndsOverridesOfMany(t *testing.T) {
 	assert.False(t, blocked(t, p, "fixed", "team:a"))
 }
 
+// No browser asks for a path that has a part . or .. as it is written: it takes that for another.
+func TestConsoleEndsOverridesOfDots(t *testing.T) {
+	t.Parallel()
+	p := startProcess(t, "-console")
+	b := startBrowser(t)
+	for _, name := range []string{".", ".."} {
+		status, _, answer, err := p.Send(http.MethodPut, "/v1/policies/fixed/overrides/"+url.PathEscape(strconv.Quote(name)), "application/json", `{"blocked":true,"for":"1h"}`)
+		require.NoError(t, err)
+		require.Equal(t, http.StatusOK, status, "%s", answer)
+		b.looksAt(p.Service, "fixed", "")
+		b.press("#overrides tbody button")
+		b.press("#confirm-do")
+		b.shows(textIs("done", "End the override of "+name+": done."))
+		require.Zero(t, overrides(t, p, "fixed"))
+	}
+}
+
 // overrides returns how many a policy has.
 func overrides(t *testing.T, p *process, policy string) int {
 	var list struct{ Overrides []struct{ Client string } }
