@@ -224,7 +224,7 @@ func etag(revision int64) string { return `"` + strconv.FormatInt(revision, 10) 
 // ifMatch returns the revision that a request asks for; 0 for any.
 func ifMatch(r *http.Request) (revision int64, err error) {
 	text := r.Header.Get("If-Match")
-	if text == "" || text == "*" {
+	if text == "" {
 		return 0, nil
 	}
 	if unquoted, err := strconv.Unquote(text); err == nil {

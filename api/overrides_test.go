@@ -173,7 +173,7 @@ func TestWrongOverridesChangeNothing(t *testing.T) {
 	requireProblem(t, s.override(t, "api", "10.0.0.1/8", good), http.StatusBadRequest, "write 10.0.0.0/8 for the range")
 	requireProblem(t, s.override(t, "api", strings.Repeat("c", 1025), good), http.StatusBadRequest, "1 to 1024 bytes")
 	requireProblem(t, s.override(t, "api", "c", `{"blocked":true,"for":"1m","reason":"`+strings.Repeat("r", 1<<20)+`"}`), http.StatusRequestEntityTooLarge, "65536")
-	for _, revision := range []string{`"0"`, `"x"`, `1`, `W/"1"`} {
+	for _, revision := range []string{`"0"`, `"x"`, `1`, `W/"1"`, `*`} {
 		requireProblem(t, s.do(t, http.MethodPut, "/v1/policies/api/overrides/c", good, "If-Match", revision), http.StatusBadRequest, "must be the revision of an override")
 	}
 	requireProblem(t, s.do(t, http.MethodPut, "/v1/policies/api/overrides/c", good, "If-Match", `"1"`), http.StatusPreconditionFailed, "GET it again")
