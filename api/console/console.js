@@ -181,8 +181,11 @@ const policyPath = (policy) => `/v1/policies/${encodeURIComponent(policy)}`;
 /** @param {string} policy @param {string} client */
 const clientPath = (policy, client) => `${policyPath(policy)}/clients/${encodeURIComponent(client)}`;
 
-/** In quotes, a key isn't a part of a path that leads elsewhere. @param {string} policy @param {string} key */
-const overridePath = (policy, key) => `${policyPath(policy)}/overrides/${encodeURIComponent(/^\.\.?$/.test(key) ? `"${key}"` : key)}`;
+/** Whether a name leads elsewhere in a path, however it is written. @param {string} name */
+const isDots = (name) => /^\.\.?$/.test(name);
+
+/** In quotes, a key leads nowhere else. @param {string} policy @param {string} key */
+const overridePath = (policy, key) => `${policyPath(policy)}/overrides/${encodeURIComponent(isDots(key) ? `"${key}"` : key)}`;
 
 // ---- the client ----
 
@@ -354,6 +357,7 @@ const stateOf = part(SECOND, async (signal) => {
   const due = shown?.limits.some((/** @type {any} */ l) => l.retry_after > 0 && l.retry_after * SECOND <= later);
   if (!isStill || isTime(3 * SECOND, answered) || due) {
     try {
+      if (isDots(client)) throw new Problem(0, `no browser can ask for a client that is called ${client}; curl --path-as-is can`);
       const state = await ask(`${clientPath(policy, client)}/state`, { signal });
       if (signal.aborted) return;
       isStill = still(shown, state);
@@ -384,6 +388,7 @@ function drawState(state) {
     el("div", { class: l.allowed ? "limit" : "limit denied" },
       el("p", {}, standing(l)), draw(l, Date.parse(state.now)), el("p", { class: "note" }, legend(l)))));
   byId("end").hidden = !state.exception?.override;
+  byId("raise").hidden = !state.limits.length;
 }
 
 /** For whom a key holds, in words. @param {string} key */

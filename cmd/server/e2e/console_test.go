@@ -315,7 +315,27 @@ func TestConsoleEndsOverridesOfDots(t *testing.T) {
 		b.press("#confirm-do")
 		b.shows(textIs("done", "End the override of "+name+": done."))
 		require.Zero(t, overrides(t, p, "fixed"))
+		b.looksAt(p.Service, "fixed", name) // not at another
+		b.shows(textIs("trouble", "no browser can ask for a client that is called "+name))
+		b.shows(`!document.getElementById("state").checkVisibility()`)
 	}
+}
+
+// Who is blocked or exempt has no limits that could be others.
+func TestConsoleOffersOtherLimitsWhereThereAreSome(t *testing.T) {
+	t.Parallel()
+	p := startProcess(t, "-console")
+	b := startBrowser(t)
+	const offers = `document.querySelector("#actions button[data-do=raise]").checkVisibility()`
+	b.looksAt(p.Service, "fixed", "c")
+	b.shows(textIs("verdict", "Admitted"))
+	b.shows(offers)
+	b.changes("block")
+	b.shows(textIs("verdict", "Blocked until"))
+	require.False(t, value[bool](b, offers))
+	b.changes("end")
+	b.shows(textIs("verdict", "Admitted"))
+	b.shows(offers)
 }
 
 // overrides returns how many a policy has.
