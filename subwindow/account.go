@@ -26,20 +26,18 @@ type slot struct {
 // after admissions without it, negative for what is to be given back.
 type due struct {
 	bucket, cost int64
-	// believed is what the cost stands for if other processes have gone on as
-	// before: it is cost or more. Once this process begins to tell the store, the rest is
-	// expected of the others until a moment in Unix nanoseconds, be the cost 0 by then; 0:
-	// it hasn't begun.
+	// believed is the cost, and what others are thought to have admitted beside it. until is
+	// when that isn't expected of them any more, in Unix nanoseconds; 0 before the store is
+	// first told. A due that costs 0 by now stays until then.
 	believed, until int64
 	at              int64 // Unix nanoseconds, of the latest request in it
 }
 
-// A flight is an addition under way, or one whose calls had no answer. Once it is known to be
-// done, all of it is given back: those of its callers who don't get an answer decide alone,
-// and what they admit is due.
+// A flight is an addition under way, or one without an answer. If that turns out to be done,
+// all of it is given back: its callers have decided alone, and what they admitted is due.
 type flight struct {
 	bucket, sum int64
-	before      int64 // what the store may have had before it
+	before      int64 // the most that the store can have had before it
 	alone       int64 // what of it was admitted alone, which is due but for taken()
 	seen        bool  // the slot was read since
 	in          int64 // how much of it is taken to be in what was read: what is more than before, up to sum
@@ -62,8 +60,8 @@ type account struct {
 	// generation is the store's, as last read, and verified when all that is known
 	// was last confirmed, in Unix nanoseconds; 0 if nothing is known.
 	generation, verified int64
-	// forgottenTo is in Unix nanoseconds: what was decided up to then is from before
-	// the last reset.
+	// forgottenTo is a clock skew after the last reset, in Unix nanoseconds: what was decided
+	// up to then may be from before it.
 	forgottenTo int64
 
 	top   int64  // the number of the newest slot
@@ -151,7 +149,9 @@ func (a *account) outlive(generation, latest int64, skew time.Duration) {
 	}
 }
 
-// reach gives the account the slots of a request at p, size in all.
+// reach moves the account on to the slots of a request at p: size of them, or more for a
+// late one. It begins anew where nothing that is known matters any more, or the clock was set
+// back far.
 func (a *account) reach(p place, size int) {
 	passed := p.newest() - a.top
 	if passed == 0 && a.top-p.oldest < int64(a.size) {
@@ -279,8 +279,8 @@ func (a *account) owesAlone() bool {
 }
 
 // standsFor returns what a cost admitted alone stands for, if others go on admitting in the
-// proportion of what is counted: in that slot, and in one in which nothing was admitted alone
-// yet. The first cost stands for itself: one may always be admitted.
+// proportion of what is counted: in that slot, and in a later one, where nothing was admitted
+// alone yet. The first cost stands for itself: one may always be admitted.
 func (a *account) standsFor(bucket, cost int64) (here, most int64) {
 	if !a.owesAlone() {
 		return cost, cost
@@ -389,7 +389,8 @@ func (a *account) see(bucket, value int64, lasting, reset bool) (others, missing
 	return others, 0
 }
 
-// land takes flights of a slot for counted as far as value, which was read since, allows.
+// land notes that the slot of flights was read: what it has beyond what was before them is
+// taken for theirs, and isn't due any more.
 func (a *account) land(bucket, value int64) {
 	for _, f := range a.flights() {
 		if f.bucket != bucket || f.seen {
@@ -403,7 +404,7 @@ func (a *account) land(bucket, value int64) {
 	}
 }
 
-// mayHave returns the most that the store may have in a slot, in which it is known to
+// mayHave returns the most that the store can have in a slot, in which it is known to
 // have count.
 func (a *account) mayHave(bucket, count int64) int64 {
 	for _, f := range a.flights() {
@@ -430,8 +431,8 @@ func (a *account) ground() *flight {
 	return f
 }
 
-// admit notes that a caller of a flight that may, or may not, be done was admitted alone; of
-// a cost less than 0, that this is given back.
+// admit notes that a caller of a flight whose outcome isn't known was admitted alone; of a
+// cost less than 0, that this is given back.
 func (a *account) admit(f *flight, cost int64) {
 	taken := f.taken()
 	f.alone += cost

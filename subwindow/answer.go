@@ -128,7 +128,7 @@ func (w *work) fail() {
 	a := w.a
 	var f *flight
 	switch {
-	case w.counted: // it was done
+	case w.counted: // it was done: the flight is what the callers name when they decide alone
 		s := a.at(w.bucket)
 		s.count, s.own, w.counted = s.count-w.sum, s.own-w.sum, false
 		f = &flight{bucket: w.bucket, sum: w.sum, at: max(w.now, a.forgottenTo+1)}

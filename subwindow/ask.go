@@ -120,7 +120,8 @@ func (w *work) settle() bool {
 }
 
 // mayBeFinal reports whether a slot may be final to another instance by the deadline, so
-// that it must be told that the slot's count has changed.
+// that it must be told that the slot's count has changed: the horizon, which the others wait
+// for, is the store timeout and the clock skew.
 func (w *work) mayBeFinal(bucket int64) bool {
 	end := time.Unix(0, (bucket+1)*int64(w.window.Width))
 	return !w.deadline.IsZero() && !w.window.fixed() && w.deadline.Add(w.options.ClockSkew-w.options.StoreTimeout).After(end)

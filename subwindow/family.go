@@ -81,13 +81,13 @@ func standing(r counters.Request, cost int64) *counters.Request {
 }
 
 // Alone implements ledger.Family.
-func (f *family) Alone(a *account, r counters.Request, exchange any) counters.Decision {
+func (f *family) Alone(a *account, r counters.Request, of any) counters.Decision {
 	p := f.window.place(r.Now)
 	a.reach(p, f.kept)
 	a.forget(f.window, p.now)
 	var few [16]int64
 	use := a.believe(p, few[:0])
-	flown, _ := exchange.(*flight)
+	flown, _ := of.(*flight)
 	if !a.awaits(flown) {
 		flown = nil
 	}
@@ -143,8 +143,8 @@ func (f *family) Charge(a *account, r counters.Request) {
 func (f *family) Owes(a *account) bool { return a.owes() }
 
 // Learn implements ledger.Family.
-func (f *family) Learn(a *account, exchange any, o ledger.Outcome) {
-	flown := exchange.(*flight)
+func (f *family) Learn(a *account, of any, o ledger.Outcome) {
+	flown := of.(*flight)
 	if flown.outcome != ledger.Pending {
 		return
 	}

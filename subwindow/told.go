@@ -48,7 +48,7 @@ func (w *work) verify() (reset bool) {
 	a.mayBeReset = false
 	generation := max(0, w.read[0])
 	switch was, is := resetAt(a.generation), resetAt(generation); {
-	case is < was && w.now-was < int64(w.window.ttl(0)): // it can't have expired
+	case is < was && w.now-was < int64(w.window.ttl(0)): // the store has lost the generation, which can't have expired
 		w.repairs = true
 		return false
 	case is > was && w.window.fixed() && !a.doubtful && a.verified > is+int64(w.options.ClockSkew):
@@ -162,7 +162,7 @@ func (w *work) settled() (err error) {
 			u.flights, a.doubtful = append(u.flights, f), true
 			w.fly(f, added.Err)
 			err = added.Err
-		default: // it is taken for done: nothing is subtracted twice
+		default: // it is taken for done: nothing is subtracted twice, as that would admit too much
 			a.owe(d.bucket, -d.cost, 0)
 			s.count, s.own, a.doubtful = max(0, s.count+d.cost), s.own+d.cost, true
 			w.options.RefundFailed()

@@ -34,7 +34,7 @@ type work struct {
 	met        bool    // the process had seen the client before
 	again      bool    // and in this slot
 	asked      bool    // the store has told all there is to know
-	toldOthers bool    // it was tried
+	toldOthers bool    // that the past has changed, or tried to
 	spare      *flight // that nobody else has seen
 	step       step
 	all        bool // final slots are read too

@@ -23,7 +23,7 @@ const (
 	Takes   Kind = iota
 	Peeks        // counts nothing
 	Settles      // is over when the store was told what is due
-	Refunds      // the same, but its Now is that of the request that is given back
+	Refunds      // the same; its Now isn't the present, but that of what is given back
 )
 
 // A Request is what a call asks of its leader.
@@ -126,7 +126,8 @@ type Work[A any] interface {
 }
 
 // A Flown is a flight whose exchange has ended with Err, which doesn't tell whether it
-// was done; or with nil, though its calls had no answer.
+// was done. Err is nil if it was, but a later step has failed, so that its calls had no
+// answer.
 type Flown struct {
 	Flight any
 	Err    error

@@ -13,11 +13,11 @@
 //   - A charge: its cost is due, be there room or not.
 //   - Before the next decision with the store, what is due is settled.
 //
-// A call that fails was refused, whatever became of it: if its leader learns that
-// the store has counted it all the same, its cost is due back. So a caller that
-// decides alone after a failure, or after it has left its leader, decides by what is
-// known then, and what it admits is due like anything else. Its error names the
-// exchange that it was part of, so that it is due once.
+// A call that fails isn't admitted by its leader: if the store turns out to have counted it
+// all the same, its cost is due back. Its caller may then decide alone, by what is known, as
+// may one that has left its leader, and what it admits is due like anything else. The error
+// names the flight that the call was part of, so that what is admitted alone and what the
+// store may still count of it aren't both counted.
 //
 // An exchange under way, or without an answer, is a flight. After one without an
 // answer, what the store has is read before anything else is counted: as much of the
@@ -233,8 +233,8 @@ func (b *Book[A]) recall(r counters.Request) (d counters.Decision, known, fresh 
 }
 
 // Refund takes back a request that this limiter's Take or TakeLocal has admitted
-// with the decision taken, once: each further Refund takes from what others have
-// consumed. It takes nothing back of what was admitted before a reset of the client, or less
+// with the decision taken. Call it once for a decision, or for parts of it that are no more
+// together: what is beyond that is taken from others. It takes nothing back of what was admitted before a reset of the client, or less
 // than a clock skew after it; but a window that hasn't heard of the reset may take it from
 // what it owes of the same slot. The error is counters.ErrRequest, one of a store's, or
 // of the context's. A refund that surely wasn't done by the deadline of ctx is done
@@ -342,8 +342,9 @@ func (b *Book[A]) Change(client string, do func(*A)) {
 }
 
 // lead answers a batch of calls of one client. If the account is forgotten
-// meanwhile, as too many others are asked about, it goes on with it all the same: what
-// others do by a new account is no worse than what another process would.
+// meanwhile, as too many others are asked about, it goes on with it all the same. What
+// others do by a new account is as what another process does, but that the old one takes
+// for lost what the new one gives back of its own.
 func (b *Book[A]) lead(ctx context.Context, name string, batch *Batch[A]) {
 	calls := batch.Calls()
 	c := calls[0].Request.Client

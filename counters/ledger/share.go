@@ -46,8 +46,8 @@ func (s *Share) note(others, all, most int64) {
 
 // Of returns the share, in (0, 1], of a client that asks for a cost: its own, in which
 // that of all clients counts as if it were four costs more. One cost is left out: of
-// what was counted up to a visit, the last is always the process's own. So a client that
-// moves here while the store is gone, and isn't known, has the share of all.
+// what was counted up to a visit, the last is always the process's own. A client that this
+// process has never seen has the share of all clients.
 func (s *Share) Of(client *Share, cost int64) float64 {
 	of := 1.0
 	if all := s.all.Load(); all > 0 {
