@@ -1,0 +1,178 @@
+package peers
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"weir/bench/internal/testbed"
+)
+
+const (
+	weirName      = "weir"
+	ratelimitName = "envoyproxy/ratelimit"
+)
+
+const (
+	// askingAtOnce is how many domains are asked about at once.
+	askingAtOnce = 4
+	othersMB     = 64 // of its Memcached
+	// settling is how long the other product may take to count what it has answered.
+	settling = 10 * time.Second
+)
+
+// A jury has the products answer.
+type jury struct {
+	ratelimit string // the other; "" if it isn't there
+	build     *testbed.Build
+	memcached string
+}
+
+// A panel is weir in both ways, and the other product if there is one, with the same files.
+type panel struct {
+	products []asked
+	stops    []func()
+
+	// The other has a Memcached of its own, which is asked what it has counted.
+	mu    sync.Mutex
+	store *testbed.MemcachedConn
+	due   atomic.Int64 // counts in all
+}
+
+// An asked product is one of a panel.
+type asked struct {
+	name   string
+	other  bool
+	as     bool // it has the variables of the other, and answers with the same headers and metadata
+	client rls.RateLimitServiceClient
+}
+
+// An answer is what a product answers.
+type answer struct {
+	response *rls.RateLimitResponse
+	err      error
+}
+
+// startPanel starts the products with files, by their names. They count by the prefix, so that
+// no other panel has the same counters in the store.
+func (j *jury) startPanel(ctx context.Context, prefix string, files map[string]string) (_ *panel, err error) {
+	root, err := os.MkdirTemp("", "weir-answers")
+	if err != nil {
+		return nil, err
+	}
+	p := &panel{stops: []func(){func() { _ = os.RemoveAll(root) }}}
+	defer func() {
+		if err != nil {
+			p.stop()
+		}
+	}()
+	folder := filepath.Join(root, "ratelimit", "config")
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return nil, err
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o644); err != nil {
+			return nil, err
+		}
+	}
+	add := func(a asked, address string, process *testbed.Process, err error) error {
+		if err != nil {
+			return fmt.Errorf("%s: %w", a.name, err)
+		}
+		p.stops = append(p.stops, process.Stop)
+		conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			return err
+		}
+		p.stops = append(p.stops, func() { _ = conn.Close() })
+		a.client = rls.NewRateLimitServiceClient(conn)
+		p.products = append(p.products, a)
+		return nil
+	}
+	weir, address, err := j.build.StartRLS(ctx, j.memcached, folder, "-key-prefix", prefix, "-store-timeout", "5s")
+	if err := add(asked{name: weirName}, address, weir, err); err != nil {
+		return nil, err
+	}
+	variables := []string{"LIMIT_RESPONSE_HEADERS_ENABLED=true", "RESPONSE_DYNAMIC_METADATA=true", "CACHE_KEY_PREFIX=" + prefix + "other"}
+	if weir, err = j.build.StartAsRatelimit(ctx, j.memcached, root, append(variables, "WEIR_STORE_TIMEOUT=5s")...); err == nil {
+		address = weir.Addr
+	}
+	if err := add(asked{name: weirName + " by the variables of " + ratelimitName, as: true}, address, weir, err); err != nil {
+		return nil, err
+	}
+	if j.ratelimit == "" {
+		return p, nil
+	}
+	m, err := testbed.StartMemcached(ctx, othersMB)
+	if err != nil {
+		return nil, err
+	}
+	p.stops = append(p.stops, m.Stop)
+	if p.store, err = testbed.DialMemcached(ctx, m.Addr); err != nil {
+		return nil, err
+	}
+	p.stops = append(p.stops, func() { _ = p.store.Conn.Close() })
+	peer, err := testbed.StartRatelimit(ctx, j.ratelimit, m.Addr, root, askingAtOnce, variables...)
+	if err == nil {
+		address = peer.Addr
+	}
+	return p, add(asked{name: ratelimitName, other: true, as: true}, address, peer, err)
+}
+
+func (p *panel) stop() {
+	for _, stop := range slices.Backward(p.stops) {
+		stop()
+	}
+}
+
+// ask asks all products the same.
+func (p *panel) ask(ctx context.Context, request *rls.RateLimitRequest) []answer {
+	answers := make([]answer, len(p.products))
+	for i, product := range p.products {
+		a := &answers[i]
+		a.response, a.err = product.client.ShouldRateLimit(ctx, request, grpc.WaitForReady(true))
+		for _, s := range a.response.GetStatuses() {
+			if product.other && s.CurrentLimit != nil {
+				p.due.Add(1)
+			}
+		}
+	}
+	return answers
+}
+
+// settle waits until the other product has counted what it was asked, which it does after it
+// has answered.
+func (p *panel) settle(ctx context.Context) error {
+	if p.store == nil {
+		return nil
+	}
+	due := p.due.Load()
+	err := testbed.Poll(ctx, settling, time.Millisecond, func() (bool, error) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		lines, err := p.store.Do("stats", "END")
+		stats := make(map[string]int64)
+		for _, line := range lines {
+			if fields := strings.Fields(line); len(fields) == 3 {
+				stats[fields[1]], _ = strconv.ParseInt(fields[2], 10, 64)
+			}
+		}
+		// What isn't there to be counted is added.
+		return stats["incr_hits"]+stats["incr_misses"] >= due && stats["cmd_set"] >= stats["incr_misses"], err
+	})
+	if err != nil {
+		err = fmt.Errorf("%s has lost counts, which it does where its Memcached takes half a second; its answers can't be compared: %w", ratelimitName, err)
+	}
+	return err
+}
