@@ -46,6 +46,7 @@ func (c *Config) find(domain string, entries []*common.RateLimitDescriptor_Entry
 	}
 	client := appendEscaped(make([]byte, 0, 256), domain)
 	named := false // the metric has a value that no file has
+	shared := false
 	for _, e := range entries {
 		key, value := e.GetKey(), e.GetValue()
 		next, byPattern, byKey := at.below(key, value)
@@ -53,7 +54,7 @@ func (c *Config) find(domain string, entries []*common.RateLimitDescriptor_Entry
 			return match{}
 		}
 		if byPattern && next.ShareThreshold {
-			value = next.pattern(key)
+			value, shared = next.pattern(key), true
 		}
 		named = named || next.ValueToMetric && (byPattern || byKey)
 		client = appendEntry(client, key, value)
@@ -64,7 +65,7 @@ func (c *Config) find(domain string, entries []*common.RateLimitDescriptor_Entry
 	}
 	m := match{rule: at.Rule, client: asClient(client)}
 	if named || at.DetailedMetric || at.Rule.Name != "" {
-		m.metric = c.metric(domain, entries, at.DetailedMetric)
+		m.metric = c.metric(domain, entries, at.DetailedMetric, shared)
 	}
 	return m
 }
@@ -74,8 +75,9 @@ func (c *Config) find(domain string, entries []*common.RateLimitDescriptor_Entry
 func (d *Descriptor) pattern(key string) string { return strings.TrimPrefix(d.composite(), key+"_") }
 
 // metric returns what envoyproxy/ratelimit calls the limit of entries, which
-// match, in the names of its metrics. detailed has all values of the request.
-func (c *Config) metric(domain string, entries []*common.RateLimitDescriptor_Entry, detailed bool) string {
+// match, in the names of its metrics. detailed has all values of the request, and empty
+// ones too unless one is shared.
+func (c *Config) metric(domain string, entries []*common.RateLimitDescriptor_Entry, detailed, shared bool) string {
 	b, at := []byte(domain), c.Domains[domain]
 	for _, e := range entries {
 		key, value := e.GetKey(), e.GetValue()
@@ -87,7 +89,7 @@ func (c *Config) metric(domain string, entries []*common.RateLimitDescriptor_Ent
 			value = ""
 		}
 		b = append(append(b, '.'), key...)
-		if value != "" {
+		if value != "" || detailed && !shared {
 			b = append(append(b, '_'), value...)
 		}
 		at = next

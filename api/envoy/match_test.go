@@ -174,6 +174,11 @@ func TestMetricNames(t *testing.T) {
 	} {
 		assert.Equal(t, test.want, leaf(test.change).find("d", request).metric)
 	}
+	// All values stand in a detailed name, empty ones too, if nothing in it is shared.
+	for share, want := range map[bool]string{false: "d.route_api/v1.method_", true: "d.route_api/*.method"} {
+		c := leaf(func(d *Descriptor) { d.DetailedMetric, d.ShareThreshold = true, share })
+		assert.Equal(t, want, c.find("d", entries("route", "api/v1", "method", "").Entries).metric)
+	}
 	named := leaf(func(*Descriptor) {})
 	named.EachRule(func(r *Rule, _ string) { r.Name = "n" })
 	assert.Equal(t, "d.route_api/*.method", named.find("d", request).metric)
