@@ -93,10 +93,11 @@ func statsdTotals(families []*dto.MetricFamily) map[string]int64 {
 
 var (
 	dots      = regexp.MustCompile(`\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}`)
-	separator = strings.NewReplacer(":", "_", "|", "_")
+	separator = strings.NewReplacer(":", "_", "|", "_", "\n", "_")
 )
 
-// limitName returns the name of a limit as envoyproxy/ratelimit writes it.
+// limitName returns the name of a limit as envoyproxy/ratelimit writes it, but in one line: a
+// request may say what stands in it.
 func limitName(s string) string {
 	return dots.ReplaceAllStringFunc(separator.Replace(s), func(ip string) string { return strings.ReplaceAll(ip, ".", "_") })
 }

@@ -24,14 +24,14 @@ func TestStatsdGetsMetricsByEnvoysNames(t *testing.T) {
 domain: d
 descriptors:
 - {key: k, rate_limit: {unit: day, requests_per_unit: 2}, metadata: {weir: {count_denied: false}}}
-- {key: "10.0.0.1|x:y", rate_limit: {unit: day, requests_per_unit: 2}}
+- {key: "10.0.0.1|x:y\nz", rate_limit: {unit: day, requests_per_unit: 2}}
 `)
 	r := startProgram(t, "-envoy-config", limits, "-envoy-statsd", conn.LocalAddr().String(), "-envoy-statsd-tags", "env:prod,az:a")
 	for range 2 {
 		require.Equal(t, http.StatusOK, r.envoyStatus(t, "k"))
 	}
 	require.Equal(t, http.StatusTooManyRequests, r.envoyStatus(t, "k"))
-	require.Equal(t, http.StatusOK, r.envoyStatus(t, "10.0.0.1|x:y"))
+	require.Equal(t, http.StatusOK, r.envoyStatus(t, `10.0.0.1|x:y\nz`))
 	r.reloadWith(t, limits, func(s string) string { return s + "#\n" })
 	require.NoError(t, r.end())
 
@@ -57,8 +57,8 @@ descriptors:
 		"ratelimit.service.rate_limit.d.k.near_limit:1",
 		"ratelimit.service.rate_limit.d.k.over_limit:1",
 		"ratelimit.service.rate_limit.d.k.over_limit_with_local_cache:1",
-		"ratelimit.service.rate_limit.d.10_0_0_1_x_y.total_hits:1",
-		"ratelimit.service.rate_limit.d.10_0_0_1_x_y.within_limit:1",
+		"ratelimit.service.rate_limit.d.10_0_0_1_x_y_z.total_hits:1",
+		"ratelimit.service.rate_limit.d.10_0_0_1_x_y_z.within_limit:1",
 		loads,
 	}, lines)
 }
