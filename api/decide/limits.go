@@ -7,7 +7,6 @@ import (
 	"errors"
 	"hash/fnv"
 	"io"
-	"math"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -156,8 +155,8 @@ func (c *LimitCheck) except(e *policy.Exception) {
 	}
 }
 
-// GiveBack gives back the Cost of each check, as far as it is in use, and
-// answers in them how their limits stand then; if the store can't, as far as is
+// GiveBack gives back the Cost of each check, as far as it is in use, of each client
+// counters.MaxCost at most, and answers in them how their limits stand then; if the store can't, as far as is
 // known. It takes no longer than the store timeout. The limits must be buckets, count in
 // windows, of which a sliding one gives back what was counted in the slot of now, or have
 // leases, of which those end that would end first.
@@ -198,8 +197,8 @@ func (c *LimitCheck) giveBack(ctx context.Context, now time.Time) {
 	case c.Exception.IsExempt():
 		used = 0
 	case err != nil || d.Remaining > 0:
-	case c.Drains:
-		used = int64(math.Ceil(d.ResetAfter.Seconds() / c.Window.Seconds() * float64(c.Value)))
+	case c.Drains: // to nothing at most
+		used = c.Cost
 	default:
 		above := r
 		above.Limit = counters.MaxLimit
@@ -207,7 +206,7 @@ func (c *LimitCheck) giveBack(ctx context.Context, now time.Time) {
 		whole, err = c.Limiter.Peek(ctx, above)
 		used = counters.MaxLimit - whole.Remaining
 	}
-	if r.Cost = min(c.Cost, used); err == nil && r.Cost > 0 {
+	if r.Cost = min(c.Cost, used, counters.MaxCost); err == nil && r.Cost > 0 {
 		d.Allowed = true
 		if c.Lease > 0 {
 			d.Receipt.Refunded = counters.EarliestLeases

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/api/policy"
+	"weir/cas"
 	"weir/counters"
 	"weir/counters/memory"
 	"weir/subwindow"
@@ -164,6 +165,23 @@ func TestGiveBack(t *testing.T) {
 	assert.EqualValues(t, 9, twice[0].Remaining, "together")
 	assert.EqualValues(t, 9, twice[1].Remaining)
 	assert.EqualValues(t, 9, back(0)[0].Remaining)
+}
+
+// What takes longer to drain than a decision can tell is given back as any other.
+func TestGiveBackWhatDrainsForCenturies(t *testing.T) {
+	t.Parallel()
+	d, check := newLimits(t, false)
+	store := memory.New(func() time.Time { return epoch })
+	limiter, err := cas.NewTokenBucket(store, 365*24*time.Hour, 0, cas.Config{Options: counters.Options{Policy: "p", Limit: "year", CountDenied: true}})
+	require.NoError(t, err)
+	c := check("c", 10, policy.Strict)
+	c.Limit.Limiter, c.Window, c.Drains = limiter, 365*24*time.Hour, true
+	c.Cost = counters.MaxCost
+	require.False(t, d.TakeLimits([]LimitCheck{c}, nil))
+	back := []LimitCheck{c, c} // together more than a request may cost
+	d.GiveBack(back)
+	assert.EqualValues(t, 10, back[0].Remaining)
+	assert.True(t, back[0].Allowed)
 }
 
 // A silent store is a store whose limiters wait for as long as they may.
