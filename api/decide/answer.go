@@ -98,7 +98,7 @@ func (l *LimitCheck) end(p *policy.Policy, d counters.Decision, err error, r cou
 		d, err = l.Limiter.TakeLocal(r, err)
 	}
 	l.record(p, d, err, r)
-	return l.undecided(p) && !p.Shadow || !l.counts(p) && l.denies(p)
+	return l.refuses(p) || !l.counts(p) && l.denies(p)
 }
 
 // record notes what l, a limit of p, answered. If the store couldn't decide r,
@@ -132,9 +132,14 @@ func (l *LimitCheck) undecided(p *policy.Policy) bool {
 	return !l.decided && l.onStoreError(p) == policy.StoreErrorDeny
 }
 
+// refuses reports whether p then denies whatever other limits do.
+func (l *LimitCheck) refuses(p *policy.Policy) bool {
+	return l.undecided(p) && l.Leniency == policy.Strict && !p.Shadow
+}
+
 // denies reports whether l, a limit of p, denies whatever other limits do.
 func (l *LimitCheck) denies(p *policy.Policy) bool {
-	return l.undecided(p) || l.Leniency == policy.Strict && !l.Allowed
+	return l.Leniency == policy.Strict && (!l.Allowed || l.undecided(p))
 }
 
 // counts reports whether denied requests count in l, a limit of p.
@@ -195,7 +200,7 @@ func (a *Answer) settle(ctx context.Context, now time.Time) {
 func (a *Answer) judge() {
 	for i := range a.Limits {
 		if l := &a.Limits[i]; l.asked {
-			a.Refused = a.Refused || l.undecided(a.Policy) && !a.Policy.Shadow
+			a.Refused = a.Refused || l.refuses(a.Policy)
 			a.Allowed = a.Allowed && !l.denies(a.Policy)
 		}
 	}
@@ -208,7 +213,7 @@ func (a *Answer) judgeQuotas() {
 	for i := range a.Limits {
 		switch l := &a.Limits[i]; {
 		case !l.asked:
-		case l.Leniency == policy.ShadowQuota || l.Leniency == policy.Quota && l.Allowed:
+		case l.Leniency == policy.ShadowQuota || l.Leniency == policy.Quota && l.Allowed && !l.undecided(a.Policy):
 			return
 		case l.Leniency == policy.Quota:
 			quotas = true

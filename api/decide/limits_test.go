@@ -184,6 +184,39 @@ func TestGiveBackWhatDrainsForCenturies(t *testing.T) {
 	assert.True(t, back[0].Allowed)
 }
 
+// A lost limiter never reaches its store.
+type lost struct{ policy.Limiter }
+
+func (lost) Take(context.Context, counters.Request) (counters.Decision, error) {
+	return counters.Decision{}, counters.ErrUnavailable
+}
+
+// What on_store_error denies is to a request what a denial of that limit is.
+func TestOnStoreErrorDeniesAsTheLimitDoes(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		lost, other policy.Leniency
+		admits      bool
+		alone       bool // what the lost limit alone does
+	}{
+		{policy.Strict, policy.Strict, false, false},
+		{policy.Strict, policy.Quota, false, false},
+		{policy.Shadow, policy.Strict, true, true},
+		{policy.ShadowQuota, policy.Quota, true, true},
+		{policy.Quota, policy.Quota, true, false},
+		{policy.Quota, policy.Strict, false, false},
+	} {
+		d, check := newLimits(t, true)
+		c := check("c", 10, test.lost)
+		c.Limit.Limiter, c.Limit.OnStoreError = lost{c.Limit.Limiter}, policy.StoreErrorDeny
+		both := []LimitCheck{c, check("other", 10, test.other)}
+		assert.Equal(t, test.admits, d.TakeLimits(both, nil), "%v", test)
+		assert.False(t, both[0].Allowed)
+		assert.True(t, both[1].Allowed)
+		assert.Equal(t, test.alone, d.TakeLimits([]LimitCheck{c}, nil), "%v", test)
+	}
+}
+
 // A silent store is a store whose limiters wait for as long as they may.
 type silent struct{ policy.Limiter }
 
