@@ -43,6 +43,8 @@ var envoyVariables = []envoyVariable{
 	{name: "NEAR_LIMIT_RATIO", usual: "0.8", note: "near is above 0.8 of the limit"},
 	{name: "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", usual: "false", note: "denied requests count, but for limits with count_denied: false"},
 	{name: "RUNTIME_IGNOREDOTFILES", usual: "true", note: "files whose names begin with a dot are passed over"},
+	{name: "STATS_FLUSH_INTERVAL", usual: "10s", note: "metrics are sent every 10 s"},
+	{name: "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", note: "a set of limits may have 64 MiB"},
 	{name: "USE_PROMETHEUS", usual: "false", note: "the metrics are at /metrics of -listen, by weir's names"},
 	{name: "USE_DOG_STATSD_MOGRIFIERS", note: "names are sent as they are"},
 	{name: "TRACING_ENABLED", usual: "false", note: "weir sends no traces"},
@@ -205,6 +207,9 @@ func (t *translation) memcached() {
 func (t *translation) statsd() {
 	if t.is("DISABLE_STATS", false) || t.is("USE_PROMETHEUS", false) || !t.is("USE_STATSD", true) && !t.is("USE_DOG_STATSD", false) {
 		return
+	}
+	if host := t.variables["STATSD_HOST"]; host != "" && !t.is("USE_DOG_STATSD", false) {
+		t.notes = append(t.notes, fmt.Sprintf("STATSD_HOST=%s: metrics are sent by UDP, not by TCP", host))
 	}
 	t.set("envoy-statsd", net.JoinHostPort(cmp.Or(t.variables["STATSD_HOST"], "localhost"), cmp.Or(t.variables["STATSD_PORT"], "8125")), "STATSD_HOST", "STATSD_PORT")
 	t.same("envoy-statsd-tags", "EXTRA_TAGS")

@@ -30,7 +30,7 @@ func TestVariablesOfEnvoyAsFlags(t *testing.T) {
 		variables, want string
 	}{
 		{"USE_STATSD=true", files + "-envoy-headers=off -envoy-statsd=localhost:8125"},
-		{"USE_STATSD= STATSD_HOST=s STATSD_PORT=1 EXTRA_TAGS=a:b,c:d", files + "-envoy-headers=off -envoy-statsd=s:1 -envoy-statsd-tags=a:b,c:d"},
+		{"USE_STATSD=false USE_DOG_STATSD=true STATSD_HOST=s STATSD_PORT=1 EXTRA_TAGS=a:b,c:d", files + "-envoy-headers=off -envoy-statsd=s:1 -envoy-statsd-tags=a:b,c:d"},
 		{"DISABLE_STATS=true", files + "-envoy-headers=off"},
 		{"USE_STATSD=false USE_DOG_STATSD=true", files + "-envoy-headers=off -envoy-statsd=localhost:8125"},
 		{"", files + "-envoy-headers=off"},
@@ -76,9 +76,13 @@ func TestVariablesOfEnvoyAsFlags(t *testing.T) {
 
 func TestVariablesOfEnvoyWithoutAFlag(t *testing.T) {
 	t.Parallel()
-	_, notes := translate(t, "GRPC_MAX_CONNECTION_AGE_GRACE=5m", "REDIS_URL=redis:6379", "RUNTIME_IGNOREDOTFILES=true")
+	_, notes := translate(t, "GRPC_MAX_CONNECTION_AGE_GRACE=5m", "REDIS_URL=redis:6379", "RUNTIME_IGNOREDOTFILES=true",
+		"STATSD_HOST=s", "STATS_FLUSH_INTERVAL=1s", "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES=1000")
 	assert.Equal(t, []string{
+		"STATSD_HOST=s: metrics are sent by UDP, not by TCP",
 		"GRPC_MAX_CONNECTION_AGE_GRACE=5m: what is under way has -shutdown-grace",
+		"STATS_FLUSH_INTERVAL=1s: metrics are sent every 10 s",
+		"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES=1000: a set of limits may have 64 MiB",
 		"REDIS_URL=redis:6379: weir counts on Memcached",
 	}, notes)
 	for variable, want := range map[string]string{
