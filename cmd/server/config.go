@@ -286,6 +286,7 @@ func (c *config) check() error {
 	require(c.envoyConfig == "" || c.envoyXDS.server == "", "-envoy-config and -envoy-xds are both where the limits come from; give one of them")
 	errs = append(errs, c.envoyXDS.check())
 	require(c.envoyStatsd == "" || c.envoys(), "-envoy-statsd needs -envoy-config or -envoy-xds, of which it tells")
+	require(c.envoyStatsd == "" || hasPort(c.envoyStatsd), "-envoy-statsd %q must be HOST:PORT, such as localhost:8125", c.envoyStatsd)
 	require(len(c.envoyTags) == 0 || c.envoyStatsd != "", "-envoy-statsd-tags needs -envoy-statsd")
 	require(slices.Contains(policyfile.AlgorithmNames(), c.envoyOptions.Algorithm), "-envoy-algorithm %q must be %s", c.envoyOptions.Algorithm, strings.Join(policyfile.AlgorithmNames(), " or "))
 	require(envoy.Headers(c.envoyHeaders).Valid(), "-envoy-headers %q must be draft11, legacy or off, or three names as in RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset", c.envoyHeaders)
@@ -342,6 +343,13 @@ func portInRange(address string) bool {
 	_, port, _ := net.SplitHostPort(address)
 	n, err := strconv.Atoi(port)
 	return err == nil && n >= 0 && n <= 65535 || errors.Is(err, strconv.ErrSyntax)
+}
+
+// hasPort reports whether address is host:port, or dns:///host:port as gRPC takes it.
+func hasPort(address string) bool {
+	address = strings.TrimPrefix(address, "dns:///")
+	_, port, err := net.SplitHostPort(address)
+	return err == nil && port != "" && portInRange(address)
 }
 
 // splitList returns the items of a list without the space around them. Empty
@@ -435,6 +443,9 @@ func (c *xdsConfig) check() error {
 	var errs []error
 	if c.server == "" && (c.wait != 0 || c.tls) {
 		errs = append(errs, errors.New("-envoy-xds-wait and -envoy-xds-tls need -envoy-xds"))
+	}
+	if c.server != "" && !hasPort(c.server) {
+		errs = append(errs, fmt.Errorf("-envoy-xds %q must be HOST:PORT, such as control-plane:18000", c.server))
 	}
 	if !c.tls && (c.ca != "" || c.cert != "" || c.name != "") {
 		errs = append(errs, errors.New("-envoy-xds-ca, -envoy-xds-cert and -envoy-xds-name need -envoy-xds-tls"))

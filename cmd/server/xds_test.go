@@ -120,7 +120,7 @@ func TestXDSOverTLS(t *testing.T) {
 	cert, key := ca.Issue(t, "everybody")
 	own, err := tls.LoadX509KeyPair(cert, key)
 	require.NoError(t, err)
-	ads, _ := servertest.StartADS(t, "", &tls.Config{Certificates: []tls.Certificate{own}, ClientCAs: ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert})
+	ads, stop := servertest.StartADS(t, "", &tls.Config{Certificates: []tls.Certificate{own}, ClientCAs: ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert})
 	r := startProgram(t, "-envoy-xds", ads.Addr, "-envoy-xds-tls", "-envoy-xds-ca", ca.File, "-envoy-xds-cert", cert, "-envoy-xds-key", key,
 		"-grpc-listen", "127.0.0.1:0", "-grpc-tls-cert", cert, "-grpc-tls-key", key, "-grpc-tls-client-ca", ca.File)
 	health := func(config *tls.Config) (healthpb.HealthCheckResponse_ServingStatus, error) {
@@ -145,7 +145,20 @@ func TestXDSOverTLS(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, healthpb.HealthCheckResponse_SERVING, status)
 
+	// The next connection is by what the files have become.
 	other := servertest.NewAuthority(t)
+	otherCert, otherKey := other.Issue(t, "everybody")
+	own, err = tls.LoadX509KeyPair(otherCert, otherKey)
+	require.NoError(t, err)
+	for file, of := range map[string]string{ca.File: other.File, cert: otherCert, key: otherKey} {
+		copyFile(t, file, of)
+	}
+	stop()
+	again, _ := servertest.StartADS(t, ads.Addr, &tls.Config{Certificates: []tls.Certificate{own}, ClientCAs: other.Pool(), ClientAuth: tls.RequireAndVerifyClientCert})
+	again.Set(t, "2", domain("d", perDay("k", 1)))
+	version, _ = again.NextAck(t)
+	assert.Equal(t, "2", version)
+
 	_, err = parseConfig([]string{"-envoy-xds", "a:1", "-envoy-xds-ca", other.File}, env(nil), io.Discard)
 	assert.EqualError(t, err, "-envoy-xds-ca, -envoy-xds-cert and -envoy-xds-name need -envoy-xds-tls")
 }
