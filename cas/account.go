@@ -237,10 +237,16 @@ func (a *account[S]) refund(l *rules[S], r counters.Request, taken counters.Deci
 	return false
 }
 
+// A leasing algorithm names its leases by times.
+type leasing interface {
+	// same reports whether two times are those of one lease.
+	same(a, b int64) bool
+}
+
 // releasedAlone has the store not be told of the lease of r, which began then and is given
 // back by its receipt, if it was taken alone. It reports whether the store can't know it.
 func (a *account[S]) releasedAlone(l *rules[S], r *counters.Request, at int64) (unknown bool) {
-	p, leases := any(l.algorithm).(places)
+	p, leases := any(l.algorithm).(leasing)
 	if !leases || at == counters.EarliestLeases {
 		return false
 	}
