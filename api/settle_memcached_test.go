@@ -247,3 +247,35 @@ func TestNoWindowHasMoreThanItsLimitInTheEnd(t *testing.T) {
 		require.Greater(t, total, int64(200), "and much is admitted in three minutes")
 	})
 }
+
+// usedOf returns how much of 100 a client has in use, as an instance finds it that knows
+// nothing but what Memcached has.
+func usedOf(t *testing.T, on telemetry.Store, now *clock, limit policy.Limit, client string) int64 {
+	t.Helper()
+	stands := anInstance(on, now, newPolicy("llm", limit)).do(t, http.MethodGet, "/v1/policies/llm/clients/"+client, "")
+	require.Equal(t, http.StatusOK, stands.Code, stands.Body)
+	return limit.Limit - stands.Limits[0].Remaining
+}
+
+// What is settled when its slot has left the window changes nothing of what has come since.
+func TestASettlementOfASlotThatHasLeft(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, _ string, limit policy.Limit) {
+		on, now := newMemcached(t), &clock{time: epoch}
+		instances := []*service{anInstance(on, now, newPolicy("llm", limit)), anInstance(on, now, newPolicy("llm", limit))}
+		for i, by := range append(instances, anInstance(on, now, newPolicy("llm", limit))) {
+			client := fmt.Sprintf("team-%d", i)
+			now.at(0)
+			receipt := instances[0].reserveFor(t, client, 60).Receipt
+			now.at(3 * time.Minute)
+			require.True(t, instances[1].reserveFor(t, client, 30).Allowed)
+			require.EqualValues(t, 30, usedOf(t, on, now, limit, client))
+			require.Equal(t, http.StatusOK, by.settleAt(t, receipt, 0).Code)
+			require.EqualValues(t, 30, usedOf(t, on, now, limit, client))
+			for _, other := range instances {
+				require.True(t, other.reserveFor(t, client, 35).Allowed)
+			}
+			require.False(t, instances[i%2].reserveFor(t, client, 1).Allowed)
+		}
+	})
+}
