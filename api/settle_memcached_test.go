@@ -279,3 +279,59 @@ func TestASettlementOfASlotThatHasLeft(t *testing.T) {
 		}
 	})
 }
+
+// A denial's Retry-After is true, whatever is settled before it and after, if less was used
+// than was reserved and nobody else asks.
+func TestRetryAfterBesideSettlements(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, _ string, limit policy.Limit) {
+		on, now := newMemcached(t), &clock{time: epoch}
+		var instances []*service
+		for range 2 {
+			instances = append(instances, anInstance(on, now, newPolicy("llm", limit)))
+		}
+		denials := 0
+		for seed := range uint64(60) {
+			random := rand.New(rand.NewPCG(seed, 28))
+			client, at := fmt.Sprintf("team-%d", seed), time.Duration(random.Int64N(int64(time.Minute)))
+			type reserved struct {
+				receipt string
+				cost    int64
+			}
+			var open []reserved
+			settle := func() {
+				i := random.IntN(len(open))
+				require.Equal(t, http.StatusOK, instances[random.IntN(2)].settleAt(t, open[i].receipt, random.Int64N(open[i].cost+1)).Code)
+				open = append(open[:i], open[i+1:]...)
+			}
+			for range 12 {
+				now.at(at)
+				by := instances[random.IntN(2)]
+				cost := 10 + random.Int64N(50)
+				r := by.reserveFor(t, client, cost)
+				switch {
+				case r.Allowed:
+					open = append(open, reserved{r.Receipt, cost})
+				default:
+					denials++
+					if len(open) > 0 && random.IntN(2) == 0 {
+						settle()
+					}
+					if at += r.retry(); random.IntN(2) == 0 && len(open) > 0 { // late, before it asks again
+						now.at(at)
+						settle()
+					}
+					now.at(at)
+					again := by.reserveFor(t, client, cost)
+					require.True(t, again.Allowed, "seed %d: %s, after %v: %s", seed, r.Body, r.retry(), again.Body)
+					open = append(open, reserved{again.Receipt, cost})
+				}
+				if len(open) > 0 && random.IntN(3) == 0 {
+					settle()
+				}
+				at += time.Duration(random.Int64N(int64(8 * time.Second)))
+			}
+		}
+		require.Greater(t, denials, 60)
+	})
+}
