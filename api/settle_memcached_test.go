@@ -335,3 +335,34 @@ func TestRetryAfterBesideSettlements(t *testing.T) {
 		require.Greater(t, denials, 60)
 	})
 }
+
+// The longest name of a client has a receipt as any other, which is settled, and so it is
+// with every algorithm in one policy.
+func TestReceiptsOfLongNames(t *testing.T) {
+	t.Parallel()
+	var limits []policy.Limit
+	for name, limit := range eachAlgorithm() {
+		limit.Name = name
+		limits = append(limits, limit)
+	}
+	held := places("in-flight", 2, time.Minute)
+	held.CountsRequests = true
+	on, now := newMemcached(t), &clock{time: epoch}
+	s, other := anInstance(on, now, newPolicy("llm", append(limits, held)...)), anInstance(on, now, newPolicy("llm", append(limits, held)...))
+	for _, client := range []string{strings.Repeat("n", 1024), strings.Repeat("é", 512)} {
+		r := s.reserveFor(t, client, 60)
+		require.True(t, r.Allowed)
+		require.NotEmpty(t, r.Receipt)
+		require.LessOrEqual(t, len(r.Receipt), 2048)
+		renewed := other.renewAt(t, r.Receipt)
+		require.Equal(t, http.StatusOK, renewed.Code)
+		settled := other.settleAt(t, renewed.Receipt, 10)
+		require.Equal(t, http.StatusOK, settled.Code, settled.Body)
+		assert.Len(t, settled.Limits, len(limits)+1)
+		now.set(now.now().Add(time.Second))
+		for _, cost := range []int64{80, 10} {
+			require.True(t, s.reserveFor(t, client, cost).Allowed)
+		}
+		require.False(t, s.reserveFor(t, client, 10).Allowed)
+	}
+}
