@@ -366,3 +366,36 @@ func TestReceiptsOfLongNames(t *testing.T) {
 		require.False(t, s.reserveFor(t, client, 10).Allowed)
 	}
 }
+
+// The largest cost that there is denies the client for as long as its algorithm remembers,
+// on all instances, and no sum overflows.
+func TestTheLargestCostIsCharged(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, _ string, limit policy.Limit) {
+		on, now := newMemcached(t), &clock{time: epoch}
+		instances := []*service{anInstance(on, now, newPolicy("llm", limit)), anInstance(on, now, newPolicy("llm", limit))}
+		for i := range 4 { // 4 * 10^9
+			r := instances[i%2].check(t, `{"policy":"llm","client":"team-a","cost":0,"settle":true}`)
+			if i == 0 {
+				require.True(t, r.Allowed)
+			}
+			if r.Receipt != "" {
+				settled := instances[(i+1)%2].settleAt(t, r.Receipt, 1e9)
+				require.Equal(t, http.StatusOK, settled.Code)
+				require.Contains(t, settled.Body, `"remaining":0`)
+			}
+			require.Equal(t, http.StatusOK, instances[i%2].do(t, http.MethodPost, "/v1/charge", `{"policy":"llm","client":"team-a","cost":1000000000}`).Code)
+		}
+		for _, by := range append(instances, anInstance(on, now, newPolicy("llm", limit))) {
+			now.set(now.now().Add(time.Second))
+			r := by.reserveFor(t, "team-a", 1)
+			require.False(t, r.Allowed)
+			require.Positive(t, r.RetryAfter)
+			require.Equal(t, http.StatusOK, by.do(t, http.MethodGet, "/v1/policies/llm/clients/team-a", "").Code)
+		}
+		now.at(3 * time.Minute)
+		for _, by := range append(instances, anInstance(on, now, newPolicy("llm", limit))) {
+			require.Equal(t, !drains(limit), by.reserveFor(t, "team-a", 1).Allowed, "what is above a bucket drains first")
+		}
+	})
+}
