@@ -399,3 +399,30 @@ func TestTheLargestCostIsCharged(t *testing.T) {
 		}
 	})
 }
+
+// A client that always says 1 and uses more is held to its rate all the same.
+func TestAnEstimateThatIsAlwaysOne(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, name string, limit policy.Limit) {
+		on, now := newMemcached(t), &clock{time: epoch}
+		instances := []*service{anInstance(on, now, newPolicy("llm", limit)), anInstance(on, now, newPolicy("llm", limit))}
+		const each, minutes = 250, 20
+		var used int64
+		for second := range minutes * 60 {
+			now.at(time.Duration(second) * time.Second)
+			r := instances[second%2].reserveFor(t, "team-a", 1)
+			if !r.Allowed {
+				continue
+			}
+			require.Equal(t, http.StatusOK, instances[second/2%2].settleAt(t, r.Receipt, each).Code)
+			used += each
+		}
+		// Windows forget what was above them; a bucket doesn't.
+		most := int64(each * (minutes + 1))
+		if drains(limit) {
+			most = 100*(minutes+1) + each
+		}
+		assert.LessOrEqual(t, used, most)
+		assert.GreaterOrEqual(t, used, most/3)
+	})
+}
