@@ -426,3 +426,38 @@ func TestAnEstimateThatIsAlwaysOne(t *testing.T) {
 		assert.GreaterOrEqual(t, used, most/3)
 	})
 }
+
+// Whoever settles by a clock that is a minute off gives back no more than was reserved, and
+// nothing of others.
+func TestASettlementByAWrongClock(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, _ string, limit policy.Limit) {
+		on := newMemcached(t)
+		for name, off := range map[string]time.Duration{"ahead": time.Minute, "behind": -time.Minute} {
+			for _, knows := range []bool{true, false} {
+				now, wrong := &clock{time: epoch}, &clock{time: epoch.Add(off)}
+				client := fmt.Sprintf("%s-%v", name, knows)
+				right, by := anInstance(on, now, newPolicy("llm", limit)), anInstance(on, wrong, newPolicy("llm", limit))
+				receipt := right.reserveFor(t, client, 60).Receipt
+				if knows {
+					require.Equal(t, http.StatusOK, by.do(t, http.MethodGet, "/v1/policies/llm/clients/"+client, "").Code)
+				}
+				require.True(t, right.reserveFor(t, client, 30).Allowed)
+				now.at(time.Second)
+				wrong.at(time.Second + off)
+				settled := by.settleAt(t, receipt, 18)
+				require.Equal(t, http.StatusOK, settled.Code, settled.Body)
+				now.at(2 * time.Second)
+				used := usedOf(t, on, now, limit, client)
+				least := int64(48)
+				if drains(limit) {
+					least -= 4
+				}
+				assert.GreaterOrEqual(t, used, least, client)
+				assert.LessOrEqual(t, used, int64(90), client)
+				require.True(t, by.settleAt(t, receipt, 0).Already)
+				require.Equal(t, used, usedOf(t, on, now, limit, client))
+			}
+		}
+	})
+}
