@@ -461,3 +461,30 @@ func TestASettlementByAWrongClock(t *testing.T) {
 		}
 	})
 }
+
+// A policy that has another window when a receipt is settled counts elsewhere by then, and
+// is left alone; when it has the old one again, the settlement was the only one.
+func TestASettlementAfterAReloadWithAnotherWindow(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, _ string, limit policy.Limit) {
+		on, now := newMemcached(t), &clock{time: epoch}
+		s := anInstance(on, now, newPolicy("llm", limit))
+		reload := func(limit policy.Limit) {
+			s.SetPolicies(bindLimiters(s.store, s.cfg.Metrics, newPolicy("llm", limit)))
+		}
+		longer := limit
+		longer.Window = time.Hour
+		receipt, kept := s.reserveFor(t, "team-a", 60).Receipt, s.reserveFor(t, "team-a", 30).Receipt
+		reload(longer)
+		before := usedOf(t, on, now, longer, "team-a")
+		require.True(t, s.reserveFor(t, "team-a", 5).Allowed)
+		settled := s.settleAt(t, receipt, 10)
+		require.Equal(t, http.StatusOK, settled.Code, settled.Body)
+		assert.Empty(t, settled.Limits)
+		assert.Equal(t, before+5, usedOf(t, on, now, longer, "team-a"))
+		reload(limit)
+		assert.True(t, s.settleAt(t, receipt, 10).Already)
+		settled = s.settleAt(t, kept, 10)
+		assert.Contains(t, settled.Body, `"refunded":20`)
+	})
+}
