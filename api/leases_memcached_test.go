@@ -2,6 +2,8 @@ package api
 
 import (
 	"net/http"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -46,4 +48,57 @@ func TestReleasedPlacesLeaveAnEmptyItem(t *testing.T) {
 		server.Do("lru_crawler crawl all", "OK", "BUSY")
 		return server.Stat("curr_items") == 0
 	}, 30*time.Second, 100*time.Millisecond)
+}
+
+// Memcached loses everything again and again while many take places and release them. Not
+// more hold one than each instance thinks there are, and one lease later all are free.
+func TestPlacesOutliveWhatMemcachedLoses(t *testing.T) {
+	t.Parallel()
+	const limit, lease = 5, 16 * time.Second
+	server, now := memcachedtest.Start(t), &clock{time: epoch}
+	on := storeOn(t, server)
+	var instances []*service
+	for range 3 {
+		instances = append(instances, anInstance(on, now, newPolicy("llm", places("in-flight", limit, lease))))
+	}
+	var held, granted atomic.Int64
+	for step := range 15 {
+		now.set(now.now().Add(time.Second))
+		var asking sync.WaitGroup
+		for i := range 12 {
+			asking.Go(func() {
+				for j := range 10 {
+					r := instances[i%3].acquire(t)
+					if !r.Allowed {
+						continue
+					}
+					granted.Add(1)
+					assert.LessOrEqual(t, held.Add(1), int64(limit*len(instances)))
+					assert.LessOrEqual(t, r.Limits[0].Remaining, int64(limit-1))
+					if i == 0 && j%3 == 0 {
+						server.Do("flush_all", "OK")
+					}
+					held.Add(-1)
+					if step%3 > 0 || i > 0 || j > 0 { // else it is never released
+						assert.Equal(t, http.StatusOK, instances[(i+j)%3].release(t, r.Receipt).Code)
+					}
+				}
+			})
+		}
+		asking.Wait()
+		for _, by := range instances {
+			left := by.remains(t)
+			require.GreaterOrEqual(t, left, int64(0))
+			require.LessOrEqual(t, left, int64(limit))
+		}
+	}
+	assert.Greater(t, granted.Load(), int64(10*limit))
+	now.set(now.now().Add(lease + lease/16 + 50*time.Millisecond))
+	for _, by := range instances {
+		require.EqualValues(t, limit, by.remains(t))
+	}
+	for i := range limit {
+		require.True(t, instances[i%3].acquire(t).Allowed)
+	}
+	require.False(t, instances[0].acquire(t).Allowed)
 }
