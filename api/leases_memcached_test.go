@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"weir/api/policy"
 	"weir/counters/memcachedtest"
 )
 
@@ -101,4 +102,40 @@ func TestPlacesOutliveWhatMemcachedLoses(t *testing.T) {
 		require.True(t, instances[i%3].acquire(t).Allowed)
 	}
 	require.False(t, instances[0].acquire(t).Allowed)
+}
+
+// A denial by the rate or by the places leaves the other as it was, whichever is asked
+// first and on whichever instance.
+func TestARateAndPlacesDenySideBySide(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, _ string, limit policy.Limit) {
+		held := places("in-flight", 2, time.Minute)
+		held.CountsRequests = true
+		for i, limits := range [][]policy.Limit{{limit, held}, {held, limit}} {
+			on, now := newMemcached(t), &clock{time: epoch}
+			instances := []*service{anInstance(on, now, newPolicy("llm", limits...)), anInstance(on, now, newPolicy("llm", limits...))}
+			requireLeft := func(tokens, inFlight int64) {
+				t.Helper()
+				// One that knows nothing reads what is there.
+				stands := anInstance(on, now, newPolicy("llm", limits...)).do(t, http.MethodGet, "/v1/policies/llm/clients/team-a", "")
+				require.Equal(t, tokens, stands.Limits[i].Remaining)
+				require.Equal(t, inFlight, stands.Limits[1-i].Remaining)
+			}
+			one := instances[0].reserveFor(t, "team-a", 60)
+			require.True(t, one.Allowed)
+			for j := range 4 { // remembered or not
+				require.False(t, instances[j%2].reserveFor(t, "team-a", 60).Allowed)
+				requireLeft(40, 1)
+			}
+			other := instances[1].reserveFor(t, "team-a", 10)
+			require.True(t, other.Allowed)
+			for j := range 4 {
+				require.False(t, instances[j%2].reserveFor(t, "team-a", 10).Allowed)
+				requireLeft(30, 0)
+			}
+			require.Equal(t, http.StatusOK, instances[1].settleAt(t, one.Receipt, 60).Code)
+			require.Equal(t, http.StatusOK, instances[0].settleAt(t, other.Receipt, 0).Code)
+			requireLeft(40, 2)
+		}
+	})
 }
