@@ -139,3 +139,24 @@ func TestARateAndPlacesDenySideBySide(t *testing.T) {
 		}
 	})
 }
+
+// Whoever waits on another instance has a place that is freed when it asks next: that reads
+// once, and writes once.
+func TestAFreedPlaceIsThereForWhoeverAsksNext(t *testing.T) {
+	t.Parallel()
+	on, now := newMemcached(t), &clock{time: epoch}
+	p := func() *policy.Policy { return newPolicy("llm", places("in-flight", 1, time.Minute)) }
+	one, other := anInstance(on, now, p()), anInstance(on, now, p())
+	for range 20 { // and back
+		receipt := one.acquire(t).Receipt
+		require.NotEmpty(t, receipt)
+		require.False(t, other.acquire(t).Allowed)
+		require.Equal(t, http.StatusOK, one.release(t, receipt).Code)
+		asked := other.store.operations()
+		next := other.acquire(t)
+		require.True(t, next.Allowed)
+		require.LessOrEqual(t, other.store.operations()-asked, 2)
+		require.False(t, one.acquire(t).Allowed)
+		require.Equal(t, http.StatusOK, other.release(t, next.Receipt).Code)
+	}
+}
