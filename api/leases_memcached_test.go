@@ -160,3 +160,46 @@ func TestAFreedPlaceIsThereForWhoeverAsksNext(t *testing.T) {
 		require.Equal(t, http.StatusOK, other.release(t, next.Receipt).Code)
 	}
 }
+
+// Of many who renew one lease at once, at whichever instance, none takes a second place.
+func TestManyRenewOneLease(t *testing.T) {
+	t.Parallel()
+	on, now := newMemcached(t), &clock{time: epoch}
+	var instances []*service
+	for range 3 {
+		instances = append(instances, anInstance(on, now, newPolicy("llm", places("in-flight", 2, 16*time.Second))))
+	}
+	receipt, other := instances[0].acquire(t).Receipt, instances[1].acquire(t).Receipt
+	for range 5 {
+		now.set(now.now().Add(9 * time.Second))
+		var mu sync.Mutex
+		var receipts []string
+		var renewing sync.WaitGroup
+		for i := range 64 {
+			renewing.Go(func() {
+				of := receipt
+				if i%2 == 0 {
+					of = other
+				}
+				r := instances[i%3].renewAt(t, of)
+				if !assert.Equal(t, http.StatusOK, r.Code, r.Body) {
+					return
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				if i%2 == 1 {
+					receipts = append(receipts, r.Receipt)
+				}
+			})
+		}
+		renewing.Wait()
+		for _, by := range instances {
+			require.Zero(t, by.remains(t))
+		}
+		receipt = receipts[0]
+	}
+	require.Equal(t, http.StatusOK, instances[2].release(t, receipt).Code)
+	for _, by := range instances {
+		assert.EqualValues(t, 1, by.remains(t))
+	}
+}
