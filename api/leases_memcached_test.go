@@ -203,3 +203,34 @@ func TestManyRenewOneLease(t *testing.T) {
 		assert.EqualValues(t, 1, by.remains(t))
 	}
 }
+
+// A reload that lowers the limit ends no lease and admits nobody until there is room.
+func TestAReloadLowersALimitOfPlaces(t *testing.T) {
+	t.Parallel()
+	on, now := newMemcached(t), &clock{time: epoch}
+	p := func(limit int64) *policy.Policy { return newPolicy("llm", places("in-flight", limit, 16*time.Second)) }
+	instances := []*service{anInstance(on, now, p(4)), anInstance(on, now, p(4))}
+	var receipts []string
+	for i := range 4 {
+		receipts = append(receipts, instances[i%2].acquire(t).Receipt)
+	}
+	now.at(time.Second)
+	for _, by := range instances {
+		by.SetPolicies(bindLimiters(by.store, by.cfg.Metrics, p(2)))
+	}
+	for i, receipt := range receipts {
+		require.Equal(t, http.StatusOK, instances[i/2].renewAt(t, receipt).Code)
+	}
+	now.at(16 * time.Second) // they go on
+	for i, receipt := range receipts {
+		if i < 3 {
+			denied := instances[i%2].acquire(t)
+			require.False(t, denied.Allowed)
+			require.GreaterOrEqual(t, denied.RetryAfter, 1.0)
+		}
+		require.Equal(t, http.StatusOK, instances[(i+1)%2].release(t, receipt).Code)
+	}
+	for _, by := range instances {
+		require.EqualValues(t, 2, by.remains(t))
+	}
+}
