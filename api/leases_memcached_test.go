@@ -1,6 +1,7 @@
 package api
 
 import (
+	"fmt"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -233,4 +234,25 @@ func TestAReloadLowersALimitOfPlaces(t *testing.T) {
 	for _, by := range instances {
 		require.EqualValues(t, 2, by.remains(t))
 	}
+}
+
+// What no instance has written renews and releases nothing.
+func TestForgedReceiptsOfLeases(t *testing.T) {
+	t.Parallel()
+	on, now := newMemcached(t), &clock{time: epoch}
+	s := anInstance(on, now, newPolicy("llm", places("in-flight", 2, 16*time.Second)))
+	receipt := s.acquire(t).Receipt
+	asked := s.store.operations()
+	for i := len("w1."); i < len(receipt); i++ {
+		forged := []byte(receipt)
+		if forged[i] = 'A'; string(forged) == receipt {
+			forged[i] = 'B'
+		}
+		for _, path := range []string{"renew", "settle"} {
+			r := s.do(t, http.MethodPost, "/v1/"+path, fmt.Sprintf(`{"receipt":%q}`, forged))
+			require.Equal(t, http.StatusBadRequest, r.Code)
+		}
+	}
+	assert.Equal(t, asked, s.store.operations())
+	assert.EqualValues(t, 1, s.remains(t))
 }
