@@ -82,21 +82,21 @@ func (p places) last(a, now int64) int64 {
 	return now + ahead
 }
 
-// find returns the time of a lease in s, which has that of a; ok is false if there is none.
-func (p places) find(s logState, a int64) (at int64, ok bool) {
-	for t := range s.all() {
+// find returns the time of a lease in s, which has that of a, and its cost; 0 if there is none.
+func (p places) find(s logState, a int64) (at, cost int64) {
+	for t, cost := range s.all() {
 		if p.same(t, a) {
-			return t, true
+			return t, cost
 		}
 	}
-	return 0, false
+	return 0, 0
 }
 
-// begins returns when the lease of r begins in live, and whether that is renewed.
-func (p places) begins(live logState, r counters.Request) (at int64, renewed bool) {
+// begins returns when the lease of r begins in live, and the cost of the one that it renews.
+func (p places) begins(live logState, r counters.Request) (at, held int64) {
 	if at = r.Renews; at != 0 && r.Cost > 0 {
-		_, renewed = p.find(live, at)
-		return p.last(at, live.time), renewed
+		_, held = p.find(live, at)
+		return p.last(at, live.time), held
 	}
 	// Of leases that are asked for at regular times, too, each has another name.
 	name, _ := bits.Mul64(uint64(r.Now.UnixNano())*fibonacci, uint64(p.grid))
@@ -109,17 +109,27 @@ func (p places) begins(live logState, r counters.Request) (at int64, renewed boo
 			}
 		}
 	}
-	return p.last(at, live.time), false
+	return p.last(at, live.time), 0
 }
 
-// step admits r if there is room, or if it renews a lease that there is.
+// room returns the most that r may take, which holds so much of it. That it keeps, whatever
+// the limit is by now.
+func (p places) room(live logState, r counters.Request, held int64) int64 {
+	free := logLimit(r) - live.used
+	if held > 0 {
+		free = held + max(0, free)
+	}
+	return free
+}
+
+// step admits r if there is room beside what it holds.
 func (p places) step(s logState, r counters.Request) (logState, counters.Decision) {
 	live := p.live(s, r)
-	at, renewed := p.begins(live, r)
-	if room := logLimit(r) - live.used; !renewed && (r.Cost == 0 || r.Cost > room) {
+	at, held := p.begins(live, r)
+	if room := p.room(live, r, held); r.Cost == 0 || r.Cost > room {
 		return s, p.decision(live, r, r.Cost <= room)
 	}
-	live = p.hold(live, at, r.Cost, renewed)
+	live = p.hold(live, at, r.Cost, held > 0)
 	d := p.decision(live, r, true)
 	d.Receipt = counters.Receipt{Generation: live.generation, Refunded: at}
 	return live, d
@@ -127,8 +137,8 @@ func (p places) step(s logState, r counters.Request) (logState, counters.Decisio
 
 func (p places) peek(s logState, r counters.Request) counters.Decision {
 	live := p.live(s, r)
-	_, renewed := p.begins(live, r)
-	return p.decision(live, r, renewed || r.Cost <= logLimit(r)-live.used)
+	_, held := p.begins(live, r)
+	return p.decision(live, r, r.Cost <= p.room(live, r, held))
 }
 
 // hold returns s, the memory of which it takes over, with a lease that begins at a time, in
@@ -136,7 +146,8 @@ func (p places) peek(s logState, r counters.Request) counters.Decision {
 func (p places) hold(s logState, at, cost int64, renewed bool) logState {
 	if renewed {
 		generation, time := s.generation, s.time
-		s, cost = p.without(s, at, counters.MaxCost)
+		rest, held := p.without(s, at, counters.MaxCost)
+		s, cost = rest, max(cost, held)
 		s.generation, s.time = generation, time // also of what was the only one
 	}
 	s.put(at, cost)
@@ -155,8 +166,8 @@ func (p places) charge(s logState, debts ...*debt) logState {
 		s = p.live(s, d.request())
 		at, renewed := cmp.Or(d.refunded, d.now), false
 		if d.renews != 0 {
-			var before int64
-			if before, renewed = p.find(s, at); renewed {
+			before, held := p.find(s, at)
+			if renewed = held > 0; renewed {
 				at = max(at, before) // as of a renewal that was told before
 			}
 		}

@@ -309,3 +309,39 @@ func TestLeasesAreFoundByEachOfTheirReceipts(t *testing.T) {
 		}
 	})
 }
+
+// Who frees the leases that end first, be they of others, may take a part of one: a renewal
+// of that takes what is missing only if there is room.
+func TestARenewalOfAPartTakesNoMoreThanThereIs(t *testing.T) {
+	p := newHolders(t, 2, 5)
+	begin := time.Now()
+	at := func(s int) time.Time { return begin.Add(time.Duration(s) * time.Second) }
+	ask := func(by *holder, s int, cost, renews int64) counters.Decision {
+		r := by.request(at(s))
+		r.Cost, r.Renews = cost, renews
+		d, err := by.l.Take(t.Context(), r)
+		require.NoError(t, err)
+		return d
+	}
+	three := ask(p[0], 0, 3, 0)
+	require.True(t, three.Allowed)
+	r := p[1].request(at(1))
+	r.Cost = 2
+	require.NoError(t, p[1].l.Refund(t.Context(), r, counters.Decision{Allowed: true, Receipt: counters.Receipt{Refunded: counters.EarliestLeases}}))
+	require.EqualValues(t, 4, p[0].remain(at(2)))
+	other := ask(p[1], 3, 4, 0)
+	require.True(t, other.Allowed)
+	peek := p[0].request(at(4))
+	peek.Cost, peek.Renews = 3, three.Receipt.Refunded
+	d, err := p[0].l.Peek(t.Context(), peek)
+	require.NoError(t, err)
+	assert.False(t, d.Allowed)
+	assert.False(t, ask(p[0], 4, 3, three.Receipt.Refunded).Allowed, "others have it")
+	other.Receipt.Client = nil // as from a receipt
+	r = p[1].request(at(5))
+	r.Cost = 4
+	require.NoError(t, p[1].l.Refund(t.Context(), r, other))
+	require.EqualValues(t, 4, p[0].remain(at(6)), "what was left goes on")
+	assert.True(t, ask(p[0], 7, 3, three.Receipt.Refunded).Allowed)
+	assert.EqualValues(t, 2, p[1].remain(at(8)))
+}
