@@ -236,6 +236,30 @@ func TestAReloadLowersALimitOfPlaces(t *testing.T) {
 	}
 }
 
+// A reload that changes the lease ends none: who holds a place renews it and gives it back by
+// the receipt that it has.
+func TestAReloadChangesALease(t *testing.T) {
+	t.Parallel()
+	p := func(lease time.Duration) *policy.Policy { return newPolicy("llm", places("in-flight", 2, lease)) }
+	for _, lease := range []time.Duration{7 * time.Second, 40 * time.Second} {
+		on, now := newMemcached(t), &clock{time: epoch}
+		s := anInstance(on, now, p(16*time.Second))
+		one, other := s.acquire(t).Receipt, s.acquire(t).Receipt
+		now.at(time.Second)
+		one = s.renewAt(t, one).Receipt
+		s.SetPolicies(bindLimiters(s.store, s.cfg.Metrics, p(lease)))
+		now.at(5 * time.Second)
+		renewed := s.renewAt(t, one)
+		require.Equal(t, http.StatusOK, renewed.Code, renewed.Body)
+		require.Equal(t, lease.Seconds()*3/4, renewed.RenewWithin)
+		require.Zero(t, s.remains(t))
+		for i, receipt := range []string{other, renewed.Receipt} {
+			require.Equal(t, http.StatusOK, s.release(t, receipt).Code)
+			require.EqualValues(t, i+1, s.remains(t))
+		}
+	}
+}
+
 // What no instance has written renews and releases nothing.
 func TestForgedReceiptsOfLeases(t *testing.T) {
 	t.Parallel()

@@ -54,11 +54,13 @@ func (l *LimitCheck) reserved() receipt.Limit {
 }
 
 // nameOf returns the number by which a receipt finds a limit again. It is a hash of what
-// decides where the limit counts.
+// decides where the limit counts: not of a lease, which may change while places are held.
 func nameOf(l *policy.Limit) uint32 {
 	var short [128]byte
 	b := append(append(append(short[:0], l.StoredName()...), ' '), l.Algorithm...)
-	b = strconv.AppendInt(append(b, ' '), int64(l.Window), 10)
+	if l.Lease == 0 {
+		b = strconv.AppendInt(append(b, ' '), int64(l.Window), 10)
+	}
 	return crc32.ChecksumIEEE(strconv.AppendInt(append(b, ' '), int64(l.SubWindows), 10))
 }
 
