@@ -488,3 +488,50 @@ func TestASettlementAfterAReloadWithAnotherWindow(t *testing.T) {
 		assert.Contains(t, settled.Body, `"refunded":20`)
 	})
 }
+
+// After a restart of Memcached a settlement makes no count negative, be it settled by the
+// instance that has admitted the check or by one that knows nothing. In a log, and in another
+// slot, what others have counted since stays.
+func TestASettlementAfterARestart(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, name string, limit policy.Limit) {
+		server, now := memcachedtest.Start(t), &clock{time: epoch}
+		on := storeOn(t, server)
+		instance := func() *service { return anInstance(on, now, newPolicy("llm", limit)) }
+		clients := []string{"by-itself", "by-another", "by-a-new-one"}
+		admits, other := instance(), instance()
+		receipts := make(map[string]string)
+		for _, client := range clients {
+			r := admits.reserveFor(t, client, 60)
+			require.True(t, r.Allowed)
+			receipts[client] = r.Receipt
+		}
+		server.Kill()
+		server.Restart()
+		now.at(time.Second)
+		for _, client := range clients {
+			require.Eventually(t, func() bool { // its connections are closed yet
+				r := other.reserveFor(t, client, 30)
+				return r.Allowed && !r.Degraded
+			}, 30*time.Second, time.Millisecond)
+		}
+		before := make(map[string]int64)
+		for _, client := range clients {
+			before[client] = usedOf(t, on, now, limit, client)
+			require.GreaterOrEqual(t, before[client], int64(30))
+		}
+		for client, by := range map[string]*service{"by-itself": admits, "by-another": other, "by-a-new-one": instance()} {
+			require.Eventually(t, func() bool {
+				return by.settleAt(t, receipts[client], 0).Code == http.StatusOK
+			}, 30*time.Second, time.Millisecond)
+			now.set(now.now().Add(time.Second))
+			used := usedOf(t, on, now, limit, client)
+			assert.LessOrEqual(t, used, before[client], client)
+			if limit.Algorithm == "sliding_log" || name == "strict" {
+				assert.GreaterOrEqual(t, used, int64(30), client)
+			}
+			assert.True(t, instance().reserveFor(t, client, 100-used).Allowed, client)
+			assert.False(t, instance().reserveFor(t, client, 1).Allowed, "%s: no more than the limit", client)
+		}
+	})
+}
