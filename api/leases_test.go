@@ -400,3 +400,19 @@ func TestARefusedRenewalIsNotLost(t *testing.T) {
 		}
 	}
 }
+
+// Who couldn't be given a receipt is told so before anything is counted: nobody could release
+// what it holds.
+func TestAReceiptThatHasNoRoomIsRefused(t *testing.T) {
+	t.Parallel()
+	var limits []policy.Limit
+	for i := range 13 {
+		limits = append(limits, slidingLog(fmt.Sprintf("log%d", i), 9000, time.Minute))
+	}
+	s := newService(newPolicy("llm", append(limits, places("in-flight", 3, time.Minute))...))
+	long := fmt.Sprintf(`{"policy":"llm","client":%q,"settle":true}`, strings.Repeat("n", 1024))
+	refused := s.do(t, http.MethodPost, "/v1/check", long)
+	assert.Equal(t, http.StatusBadRequest, refused.Code)
+	assert.Contains(t, refused.Body, "has room for 12 limits, and \\\"llm\\\" has 14: use a shorter client, or fewer limits")
+	assert.NotEmpty(t, s.check(t, `{"policy":"llm","client":"n","settle":true}`).Receipt)
+}

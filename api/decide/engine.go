@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"weir/api/policy"
+	"weir/api/receipt"
 	"weir/counters"
 )
 
@@ -196,6 +197,9 @@ func (d *Decider) prepare(q Check) (*Answer, error) {
 			return nil, invalid("cost %d is above the %s %q, which is %d, and can never be admitted", cost, what, l.Name, capacity)
 		}
 		a.Limits = append(a.Limits, LimitCheck{Limit: l, Value: limit, Client: a.Client, Cost: cost, reserves: q.Settle})
+	}
+	if most := receipt.Room(d.Name, a.Client); q.Settle && len(a.Limits) > most {
+		return nil, invalid("settle: the receipt of so long a client has room for %d limits, and %q has %d: use a shorter client, or fewer limits", most, d.Name, len(a.Limits))
 	}
 	return a, nil
 }

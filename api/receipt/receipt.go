@@ -71,10 +71,18 @@ const (
 	prefix = "w1."
 	// macBytes of an HMAC-SHA256 end a receipt: 128 bits.
 	macBytes = 16
-	// maxBytes bounds a receipt: of a client of counters.MaxClientBytes, and about
-	// twenty limits.
+	// maxBytes bounds a receipt: of a client of counters.MaxClientBytes, and ten limits.
 	maxBytes = 2 << 10
+	// Of limits as large as there are, an entry takes limitBytes at most, and all else but
+	// the names of policy and client otherBytes.
+	limitBytes = 4 + 6 + 6 + 2*binary.MaxVarintLen64
+	otherBytes = 8 + 8 + binary.MaxVarintLen64 + 5 + 2*2 + macBytes
 )
+
+// Room returns for how many limits a receipt has room at least, of a policy and a client.
+func Room(policy, client string) int {
+	return (base64.RawURLEncoding.DecodedLen(maxBytes-len(prefix)) - otherBytes - len(policy) - len(client)) / limitBytes
+}
 
 // Append appends r as a text of letters, digits, "-", "_" and ".". It reports whether r
 // fits into the 2 KiB that a receipt may have; else b is returned as it is.

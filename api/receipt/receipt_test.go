@@ -1,6 +1,7 @@
 package receipt
 
 import (
+	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -101,4 +102,21 @@ func FuzzOpen(f *testing.F) {
 			_, _ = k.Open(signed)
 		}
 	})
+}
+
+func TestAReceiptHasRoomForTheLargestLimits(t *testing.T) {
+	t.Parallel()
+	k := NewKey(nil)
+	for _, client := range []string{"c", strings.Repeat("c", 1024)} {
+		r := Receipt{
+			Policy: strings.Repeat("p", 63), Client: client, Issued: time.Unix(0, math.MaxInt64), Nonce: math.MaxUint64,
+			Until: time.Unix(math.MaxInt64, 0), Cost: 1_000_000_000,
+		}
+		for range Room(r.Policy, client) {
+			r.Limits = append(r.Limits, Limit{Name: math.MaxUint32, Alone: true, Value: 1e12, Remaining: 1e12, Generation: math.MinInt64, Refunded: math.MaxInt64})
+		}
+		_, fits := k.Append(nil, &r)
+		assert.True(t, fits, "%d limits", len(r.Limits))
+		assert.GreaterOrEqual(t, len(r.Limits), 10)
+	}
 }
