@@ -38,6 +38,7 @@ type exceptionJSON struct {
 
 type limitStateJSON struct {
 	Name       string      `json:"name"`
+	Route      string      `json:"route,omitempty"`
 	Algorithm  string      `json:"algorithm"`
 	Window     float64     `json:"window"`
 	Allowed    bool        `json:"allowed"`
@@ -101,7 +102,7 @@ func (s *Server) showState(c echo.Context) error {
 		l := &a.Limits[i]
 		j.Shadow = j.Shadow || l.Leniency == policy.Shadow || l.Leniency == policy.ShadowQuota
 		limit := limitStateJSON{
-			Name: l.Name, Algorithm: l.Algorithm, Window: l.Window.Seconds(), Allowed: l.Allowed, Limit: l.Value, Remaining: l.Remaining,
+			Name: l.Name, Route: l.Route, Algorithm: l.Algorithm, Window: l.Window.Seconds(), Allowed: l.Allowed, Limit: l.Value, Remaining: l.Remaining,
 			ResetAfter: l.ResetAfter.Seconds(), RetryAfter: l.RetryAfter.Seconds(),
 		}
 		for _, slot := range usages[i].Slots {

@@ -219,3 +219,29 @@ func TestOtherSitesMayNotAskJSON(t *testing.T) {
 	assert.Equal(t, http.StatusForbidden, r.Code)
 	assert.False(t, asked)
 }
+
+// A client that a route's limit denies is admitted elsewhere; its state names the route.
+func TestStateShowsTheLimitsOfRoutes(t *testing.T) {
+	t.Parallel()
+	s := newRouted(nil)
+	for range 6 {
+		s.proxied(t, "alice", "POST", "/login")
+	}
+	j := s.state(t, "api", "alice")
+	assert.True(t, j.Allowed)
+	require.Len(t, j.Limits, 3)
+	for i, want := range []limitStateJSON{
+		{Name: "per-minute", Allowed: true, Limit: 100, Remaining: 100},
+		{Name: "per-hour", Allowed: true, Limit: 1000, Remaining: 995},
+		{Name: "per-minute", Route: "POST /login", Limit: 5},
+	} {
+		got := j.Limits[i]
+		assert.Equal(t, want, limitStateJSON{Name: got.Name, Route: got.Route, Allowed: got.Allowed, Limit: got.Limit, Remaining: got.Remaining})
+	}
+	assert.NotZero(t, j.Limits[2].RetryAfter)
+	used := int64(0)
+	for _, slot := range j.Limits[2].Slots {
+		used += slot.Count
+	}
+	assert.EqualValues(t, 5, used)
+}

@@ -192,6 +192,11 @@ const overridePath = (policy, key) => `${policyPath(policy)}/overrides/${encodeU
 /** @type {any} */
 let shown = null; // the state that is shown
 
+/** The name of a limit, and of whose requests it counts. @param {any} l */
+function named(l) {
+  return l.route ? `${l.name} of ${l.route}` : l.name;
+}
+
 /** @param {any} state */
 function verdict(state) {
   const e = state.exception;
@@ -200,12 +205,13 @@ function verdict(state) {
   if (e?.kind === "blocked" && !state.shadow) return `Blocked${until}.`;
   const denying = state.limits.filter((/** @type {any} */ l) => !l.allowed);
   if (denying.length) {
-    const names = denying.map((/** @type {any} */ l) => l.name).join(" and ");
+    const names = denying.map(named).join(" and ");
     const wait = Math.max(...denying.map((/** @type {any} */ l) => l.retry_after));
     const again = wait > 0 ? `admitted again in ${time(wait)}` : "admitted again when a place is free";
-    return state.allowed ? `Admitted only because the policy is in shadow mode; ${names} would deny.` : `Denied by ${names}; ${again}.`;
+    if (state.allowed && state.shadow) return `Admitted only because the policy is in shadow mode; ${names} would deny.`;
+    return state.allowed ? `Admitted, but denied by ${names}; ${again}.` : `Denied by ${names}; ${again}.`;
   }
-  const least = [...state.limits].sort((a, b) => a.remaining / a.limit - b.remaining / b.limit)[0];
+  const least = state.limits.filter((/** @type {any} */ l) => !l.route).sort((/** @type {any} */ a, /** @type {any} */ b) => a.remaining / a.limit - b.remaining / b.limit)[0];
   return least ? `Admitted; ${count(least.remaining)} of ${count(least.limit)} remain by ${least.name}.` : "Admitted.";
 }
 
@@ -313,7 +319,7 @@ function legend(l) {
 /** @param {any} l */
 function standing(l) {
   const free = l.reset_after > 0 ? `; all of it is free in ${time(l.reset_after)} if nobody asks` : "";
-  return `${l.name} (${l.algorithm.replaceAll("_", " ")}), ${count(l.limit)} in ${time(l.window)}: ${l.allowed ? `${count(l.remaining)} remain` : "this limit denies"}${free}`;
+  return `${named(l)} (${l.algorithm.replaceAll("_", " ")}), ${count(l.limit)} in ${time(l.window)}: ${l.allowed ? `${count(l.remaining)} remain` : "this limit denies"}${free}`;
 }
 
 /** The state as it is a while later, if nobody asks: then it need not be asked for. @param {any} state @param {number} later */
@@ -436,7 +442,7 @@ async function change(button, what, lasts, policy, client, key) {
   setText(byId("confirm-do"), titles[what]);
   byId("confirm-reason").hidden = what === "reset" || what === "end";
   byId("reason").value = "";
-  const inputs = what === "raise" ? shown.limits.map((/** @type {any} */ l) => el("input", { type: "number", min: 1, value: l.limit, name: l.name, required: "" })) : [];
+  const inputs = what === "raise" ? shown.limits.filter((/** @type {any} */ l) => !l.route).map((/** @type {any} */ l) => el("input", { type: "number", min: 1, value: l.limit, name: l.name, required: "" })) : [];
   byId("confirm-limits").replaceChildren(...inputs.map((/** @type {any} */ i) => el("label", {}, i.name, i)));
   const dialog = byId("confirm");
   dialog.returnValue = "cancel";

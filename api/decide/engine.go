@@ -139,10 +139,31 @@ func (d *Decider) Check(ctx context.Context, q Check, now time.Time) (*Answer, e
 	return d.close(a, now)
 }
 
-// prepare validates q and finds the limits in force. The answer allows, unless
+// prepare is find for a check, which has to be settled if one of its limits has leases, and
+// if it is to be settled must have a receipt.
+func (d *Decider) prepare(q Check) (*Answer, error) {
+	a, err := d.find(q)
+	if err != nil {
+		return nil, err
+	}
+	if q.Settle {
+		if most := receipt.Room(d.Name, a.Client); len(a.Limits) > most {
+			return nil, invalid("settle: the receipt of so long a client has room for %d limits, and %q has %d: use a shorter client, or fewer limits", most, d.Name, len(a.Limits))
+		}
+		return a, nil
+	}
+	for i := range a.Limits {
+		if l := &a.Limits[i]; l.Lease > 0 {
+			return nil, invalid("the limit %q of what is under way needs \"settle\": true, and what is admitted has to be settled when it ends", l.Name)
+		}
+	}
+	return a, nil
+}
+
+// find validates q and finds the limits in force. The answer allows, unless
 // the client is blocked, and its limits haven't been asked. The error is an
 // Invalid.
-func (d *Decider) prepare(q Check) (*Answer, error) {
+func (d *Decider) find(q Check) (*Answer, error) {
 	if err := q.validate(); err != nil {
 		return nil, err
 	}
@@ -186,9 +207,6 @@ func (d *Decider) prepare(q Check) (*Answer, error) {
 		if l.Burst > 0 {
 			capacity, what = l.Burst, "burst of the limit"
 		}
-		if l.Lease > 0 && !q.Settle {
-			return nil, invalid("the limit %q of what is under way needs \"settle\": true, and what is admitted has to be settled when it ends", l.Name)
-		}
 		cost := q.Cost
 		if l.CountsRequests {
 			cost = 1
@@ -197,9 +215,6 @@ func (d *Decider) prepare(q Check) (*Answer, error) {
 			return nil, invalid("cost %d is above the %s %q, which is %d, and can never be admitted", cost, what, l.Name, capacity)
 		}
 		a.Limits = append(a.Limits, LimitCheck{Limit: l, Value: limit, Client: a.Client, Cost: cost, reserves: q.Settle})
-	}
-	if most := receipt.Room(d.Name, a.Client); q.Settle && len(a.Limits) > most {
-		return nil, invalid("settle: the receipt of so long a client has room for %d limits, and %q has %d: use a shorter client, or fewer limits", most, d.Name, len(a.Limits))
 	}
 	return a, nil
 }
@@ -217,7 +232,12 @@ func (d *Decider) close(a *Answer, now time.Time) (*Answer, error) {
 // Peek returns the answer that a check of cost 1 would get now, and consumes
 // nothing. The error is an Invalid or a Refused.
 func (d *Decider) Peek(ctx context.Context, client string, now time.Time) (*Answer, error) {
-	a, err := d.prepare(Check{Policy: d.Name, Client: client, Cost: 1, Settle: true})
+	return d.peek(ctx, client, nil, now)
+}
+
+// peek is Peek for a request of a route.
+func (d *Decider) peek(ctx context.Context, client string, route *policy.Route, now time.Time) (*Answer, error) {
+	a, err := d.find(Check{Policy: d.Name, Client: client, Cost: 1, Route: route})
 	if err != nil {
 		return nil, err
 	}
@@ -239,12 +259,28 @@ func (d *Decider) Peek(ctx context.Context, client string, now time.Time) (*Answ
 	return a, nil
 }
 
-// Look returns what Peek does, and what is in use of each limit of the answer. The error is
-// one of Peek's, or one of a counters.Store.
+// Look returns what Peek does, with the limits of routes behind those of the answer, and what
+// is in use of each. The error is one of Peek's, or one of a counters.Store.
 func (d *Decider) Look(ctx context.Context, client string, now time.Time) (*Answer, []counters.Usage, error) {
 	a, err := d.Peek(ctx, client, now)
 	if err != nil {
 		return nil, nil, err
+	}
+	for i := range d.Routes {
+		route := &d.Routes[i]
+		if len(route.Limits) == 0 {
+			continue
+		}
+		on, err := d.peek(ctx, client, route, now)
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, l := range on.Limits {
+			if l.Route != "" {
+				a.Limits = append(a.Limits, l)
+			}
+		}
+		on.Release()
 	}
 	usages := make([]counters.Usage, len(a.Limits))
 	for i := range a.Limits {

@@ -217,7 +217,7 @@ func (e *Engine) Charge(q Charge) (*Answer, error) {
 	if len(q.ID) > counters.MaxClientBytes {
 		return nil, invalid("id is %d bytes long; at most %d are possible", len(q.ID), counters.MaxClientBytes)
 	}
-	a, err := d.prepare(Check{Policy: q.Policy, Client: q.Client, Settle: true})
+	a, err := d.find(Check{Policy: q.Policy, Client: q.Client, Settle: true})
 	if err != nil {
 		return nil, err
 	}
