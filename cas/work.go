@@ -215,7 +215,10 @@ func (w *work[S]) decide(take bool) {
 	next.origin, next.changed = a.last.origin, a.owes() || take && a.last.lost
 	next.to = l.clone(a.last.decoded)
 	w.tell()
-	next.expected = max(a.expects(next.latest.Now, w.telling()), a.untold(l, next.to, w.shareOf(a, next.latest), next.latest))
+	next.expected = a.expects(next.latest.Now, w.telling())
+	if len(a.due) > 0 {
+		next.expected = max(next.expected, a.untold(l, next.to, w.shareOf(a, next.latest), next.latest))
+	}
 	if asks { // a refund's Now is that of what is given back
 		w.heal(take)
 	}
