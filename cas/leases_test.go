@@ -165,7 +165,7 @@ func TestARenewalMayBeRepeated(t *testing.T) {
 	other := p[1].take(at(201), 0)
 	require.True(t, other.Allowed)
 	assert.True(t, p[1].take(at(210), first.Receipt.Refunded).Allowed, "with no room beside it")
-	p[0].release(at(0), first)
+	p[0].release(at(211), first)
 	assert.EqualValues(t, 1, p[1].remain(at(211)))
 }
 

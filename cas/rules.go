@@ -198,7 +198,7 @@ func (l *rules[S]) restore(seen, known *snapshot[S], r counters.Request) {
 	}
 	generation, at := l.began(known.decoded)
 	present, since := l.began(seen.decoded)
-	// Faster clocks drop a mark sooner. A refund's Now is that of what is given back.
+	// Faster clocks drop a mark sooner.
 	latest := time.Unix(0, max(r.Now.UnixNano(), since)).Add(l.cfg.ClockSkew)
 	if known.origin.newer(seen.origin) && known.origin.left(latest) > 0 {
 		if seen.lost = true; seen.origin.putBack != 0 && present <= known.origin.reset { // it is from before the reset

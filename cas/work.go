@@ -140,7 +140,7 @@ func (w *work[S]) gather() (settles, peeks int) {
 			continue
 		}
 		switch w.calls = append(w.calls, call); call.Request.Kind {
-		case ledger.Settles, ledger.Refunds:
+		case ledger.Settles:
 			settles++
 		case ledger.Peeks:
 			peeks++
@@ -207,7 +207,7 @@ func (w *work[S]) decide(take bool) {
 	next.latest, next.admitted = nil, 0
 	asks := false
 	for _, call := range w.calls {
-		asks = asks || call.Request.Kind <= ledger.Peeks
+		asks = asks || call.Request.Kind != ledger.Settles
 		if q := &call.Request.Request; next.latest == nil || q.Now.After(next.latest.Now) {
 			next.latest = q
 		}
@@ -219,7 +219,7 @@ func (w *work[S]) decide(take bool) {
 	if len(a.due) > 0 {
 		next.expected = max(next.expected, a.untold(l, next.to, w.shareOf(a, next.latest), next.latest))
 	}
-	if asks { // a refund's Now is that of what is given back
+	if asks { // what is due is told as of when it was decided, which may be behind others' clocks
 		w.heal(take)
 	}
 	for _, call := range w.calls {
@@ -520,7 +520,7 @@ func (w *work[S]) answer(err error) {
 	for _, call := range w.calls {
 		q, d, failed := &call.Request, &call.Result, err
 		switch contended := errors.Is(err, ErrContended); {
-		case q.Kind >= ledger.Settles:
+		case q.Kind == ledger.Settles:
 		case contended && q.Kind == ledger.Takes:
 			*d, failed = w.contend(a.last.decoded, &q.Request), nil
 		case contended:

@@ -29,8 +29,7 @@ type Request struct {
 	// that are otherwise the same.
 	Limit int64
 	// Now is when the request was made, within 290 years of 1970. It decides
-	// the slot that is counted in, so a refund must carry the Now of the
-	// request it undoes.
+	// the slot that is counted in; of a refund, Receipt.At does.
 	Now time.Time
 	// Reserved says that the cost is an estimate: any instance may give part of it back.
 	Reserved bool
@@ -123,6 +122,9 @@ const EarliestLeases = -1
 // A Receipt is opaque: only the limiter that gave it can read it. The zero value
 // is that of a decision which needs none.
 type Receipt struct {
+	// At is when the cost was admitted, in Unix nanoseconds; 0 if the request that gives
+	// it back has the Now of the one that it undoes.
+	At int64
 	// Generation is when the state that has consumed the cost began, in Unix
 	// nanoseconds, and Refunded what had been given back of that by then, or in a log
 	// where the cost stands; 0 where there are no states.

@@ -17,7 +17,7 @@ func (w *work) look() ledger.Step {
 	a := w.a
 	w.step = looks
 	switch all := a.doubtful || slices.ContainsFunc(w.pending, func(c *call) bool { return c.Request.Kind == ledger.Peeks }); {
-	case a.owes() && a.mayBeReset && (w.blind || !a.doubtful):
+	case a.owes() && a.mayBeReset && !a.doubtful:
 		w.step = verifies
 		w.keys, w.buckets, w.all, w.verifies = append(w.keys[:0], counters.GenerationKey(a.prefix())), w.buckets[:0], false, true
 		w.read = slices.Grow(w.read[:0], 1)[:1]
@@ -100,7 +100,7 @@ func (w *work) settle() bool {
 		if d.until == 0 && d.believed > d.cost {
 			dues[i].until = w.now + ledger.TellingTimeouts*int64(w.options.StoreTimeout)
 		}
-		if d.cost = a.toTell(d); d.cost == 0 || w.blind && d.cost > 0 {
+		if d.cost = a.toTell(d); d.cost == 0 {
 			continue
 		}
 		w.dues = append(w.dues, d)

@@ -47,9 +47,9 @@ func (w *work) Next() ledger.Step {
 		// First be sure of what is there, then put back what is lost, tell what is due,
 		// and count what fits.
 		switch {
-		case a.doubtful && !w.blind, a.owes() && a.mayBeReset:
+		case a.doubtful, a.owes() && a.mayBeReset:
 			return w.look()
-		case w.repairs && !w.blind:
+		case w.repairs:
 			return w.repair()
 		case a.owes() && w.settle():
 			if len(w.dues) > mostTogether {

@@ -47,6 +47,11 @@ func request(moment time.Time, cost, limit int64) counters.Request {
 	return counters.Request{Client: "c", Cost: cost, Limit: limit, Now: moment}
 }
 
+// admittedAt returns the decision on what was admitted then.
+func admittedAt(clock string) counters.Decision {
+	return counters.Decision{Allowed: true, Receipt: counters.Receipt{At: at(clock).UnixNano()}}
+}
+
 // used returns what the store has counted at a moment.
 func used(t *testing.T, store counters.Store, w subwindow.Window, moment time.Time) int64 {
 	t.Helper()
@@ -419,8 +424,8 @@ func (by way) TestAFlushWhileRefundsBegin(t *testing.T) {
 	assert.Equal(t, failed.Load(), used(t, inner, w, at("12:00:01")))
 }
 
-// A refund is as old as the check that it takes back: by then an older counter
-// hadn't expired, which now has. Nobody takes that for lost.
+// When the check that a refund takes back was made, an older counter hadn't expired, which
+// has when it is given back. Nobody takes that for lost.
 func (by way) TestAnOldRefundPutsNothingBack(t *testing.T) {
 	inner := memory.New(nil)
 	w := newWindow(t, 2*time.Second, 1, true)
@@ -430,7 +435,7 @@ func (by way) TestAnOldRefundPutsNothingBack(t *testing.T) {
 	require.True(t, take(t, other, at("12:00:03"), 1, 10).Allowed)
 	require.NoError(t, inner.Delete(t.Context(), []string{key(w, at("12:00:01"))})) // it expires
 	for _, l := range []*limiter{other, l} {                                        // each tells others, as the slot may be final to them
-		require.NoError(t, l.Refund(&counters.Deadline{At: at("12:00:06")}, request(at("12:00:03"), 1, 10), counters.Decision{Allowed: true}))
+		require.NoError(t, l.Refund(&counters.Deadline{At: at("12:00:06")}, request(at("12:00:05.9"), 1, 10), admittedAt("12:00:03")))
 	}
 	assert.EqualValues(t, counters.Absent, used(t, inner, w, at("12:00:01")))
 }

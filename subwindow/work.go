@@ -26,11 +26,7 @@ type work struct {
 	sum      int64   // of their costs
 	// counted says that sum is in the store, and hasn't been dealt out: before that,
 	// losses may have to be put back and all be read.
-	counted bool
-	// blind says that all pending calls are, or were, refunds. Their Now is that of what is
-	// given back, so nobody knows what time it is: a blind leader only reads the generation
-	// and subtracts, and what would take slots for lost or for expired waits for a check.
-	blind      bool
+	counted    bool
 	met        bool    // the process had seen the client before
 	again      bool    // and in this slot
 	asked      bool    // the store has told all there is to know
@@ -93,7 +89,6 @@ func (w *work) nextSlot() bool {
 	w.chosen = slices.Grow(w.chosen[:0], n)[:n]
 	w.calls = w.calls[n:]
 	w.asked, w.steps = false, 0
-	w.blind = !slices.ContainsFunc(w.pending, func(c *call) bool { return c.Request.Kind != ledger.Refunds })
 	w.again = w.a.top >= w.newest()
 	w.reach()
 	return true
@@ -127,13 +122,7 @@ func (w *work) open(bucket int64) time.Duration {
 
 // latest returns when a reset that is seen now was made at the latest, in Unix
 // nanoseconds.
-func (w *work) latest() int64 {
-	now := w.now
-	if w.blind {
-		now = max(now, time.Now().UnixNano())
-	}
-	return now + int64(w.window.Horizon)
-}
+func (w *work) latest() int64 { return w.now + int64(w.window.Horizon) }
 
 // reset reports whether a reset of the client may still be under way.
 func (w *work) reset() bool { return w.now <= w.a.forgottenTo+int64(w.options.StoreTimeout) }

@@ -38,7 +38,7 @@ func reservedBy(limit *policy.Limit, client string, r *receipt.Receipt, l *recei
 	}
 	c.Decision = counters.Decision{
 		Allowed: true, Remaining: l.Remaining,
-		Receipt: counters.Receipt{Generation: l.Generation, Refunded: l.Refunded},
+		Receipt: counters.Receipt{At: r.Issued.UnixNano(), Generation: l.Generation, Refunded: l.Refunded},
 	}
 	return c
 }
@@ -113,7 +113,7 @@ func (d *Decider) change(ctx context.Context, s *Settlement, r *receipt.Receipt,
 		q := l.request(now)
 		switch {
 		case l.Refunded > 0:
-			q.Cost, q.Now = l.Refunded, r.Issued
+			q.Cost = l.Refunded
 			_ = l.Limiter.Refund(ctx, q, l.Decision)
 		case l.Charged > 0:
 			q.Cost = l.Charged

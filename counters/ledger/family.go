@@ -23,7 +23,6 @@ const (
 	Takes   Kind = iota
 	Peeks        // counts nothing
 	Settles      // is over when the store was told what is due
-	Refunds      // the same; its Now isn't the present, but that of what is given back
 )
 
 // A Request is what a call asks of its leader.
@@ -59,7 +58,7 @@ type Family[A any] interface {
 	// before, and that its flight, if that isn't nil, goes on without it. Leave may
 	// answer r all the same.
 	Leave(a *A, r counters.Request, flight any, deadline time.Time, err error) (d counters.Decision, answered bool)
-	// Refund notes that r, which was admitted with the decision taken, is given
+	// Refund notes that r, which was admitted at its Now with the decision taken, is given
 	// back, and reports whether the store is to be told.
 	Refund(a *A, r counters.Request, taken counters.Decision) (tell bool)
 	// Charge notes that the cost of r is consumed, be there room or not: it is due.

@@ -149,7 +149,7 @@ func (b *Book[A]) abandon(ctx context.Context, q Request[A], d counters.Decision
 		flight = left.Call.Request.Flight
 		err = Failed(err, flight)
 	}
-	if d, answered := b.config.Family.Leave(&q.Client.Account, q.Request, flight, deadline, err); answered && q.Kind < Settles {
+	if d, answered := b.config.Family.Leave(&q.Client.Account, q.Request, flight, deadline, err); answered && q.Kind != Settles {
 		return d, nil
 	}
 	return d, err
@@ -247,13 +247,17 @@ func (b *Book[A]) Refund(ctx context.Context, r counters.Request, taken counters
 	if !alone {
 		c = b.clients.Get(r.Client)
 	}
+	admitted := r
+	if taken.Receipt.At != 0 {
+		admitted.Now = time.Unix(0, taken.Receipt.At)
+	}
 	c.mu.Lock()
-	tell := b.config.Family.Refund(&c.Account, r, taken)
+	tell := b.config.Family.Refund(&c.Account, admitted, taken)
 	c.mu.Unlock()
 	if !tell {
 		return nil
 	}
-	return b.tell(ctx, Request[A]{Request: r, Kind: Refunds, Client: c})
+	return b.tell(ctx, Request[A]{Request: r, Kind: Settles, Client: c})
 }
 
 // Charge consumes the cost of r, be there room or not: what is in use may be more than

@@ -311,6 +311,7 @@ func (c *course) refund(t *testing.T) func() {
 	c.taken = slices.Delete(c.taken, i, i+1)
 	c.inUse -= taken.Cost
 	c.say("refund %d", taken.Cost)
+	taken.Receipt.At, taken.Now = taken.Now.UnixNano(), c.r.Now
 	return func() { _ = c.limiter.Refund(t.Context(), taken.Request, taken.Decision) }
 }
 

@@ -68,7 +68,9 @@ func (c *call) make(ctx context.Context, l limiter) {
 		if c.receipt {
 			taken.Receipt.Alone, taken.Receipt.Client = nil, nil
 		}
-		c.err = l.Refund(ctx, c.request, taken)
+		r := c.request
+		taken.Receipt.At, r.Now = r.Now.UnixNano(), c.process.now()
+		c.err = l.Refund(ctx, r, taken)
 	case charge:
 		c.err = l.Charge(ctx, c.request)
 	case reset:
