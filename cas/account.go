@@ -41,13 +41,11 @@ type flight[S any] struct {
 	of    *account[S]
 	calls []*call[S] // that it consumes, while it is under way
 	told  []told     // what else it tells, and once it had no answer what was refused
-	// value is what the store has if it is done, a state of that generation. reset is
-	// the last one of the state that it replaces.
-	value             []byte
-	generation, reset int64
-	latest            int64 // of the requests that it consumes, in Unix nanoseconds
-	awaited           bool  // the store may still tell what has become of it
-	done              bool  // it has, and the state wasn't read since
+	// value is what the store has if it is done, a state of that generation.
+	value      []byte
+	generation int64
+	awaited    bool // the store may still tell what has become of it
+	done       bool // it has, and the state wasn't read since
 }
 
 // told is what a flight tells of a debt: cost is what the store has if it is done, and
@@ -272,9 +270,10 @@ func (a *account[S]) drop(until int64) {
 	})
 }
 
-// see takes over what the store has, the value of which is value. If somebody has written,
-// and it is certain which flight that was, no other one was done. If it isn't, the
-// flights of that value, or all where none has it, are taken for done until it is known.
+// see takes over what the store has, the value of which is value. That tells whether a flight
+// was done of which the store won't; another process may have written the same. Flights of
+// which the store may still tell, if they have that value or none has, are taken for done until
+// it does.
 func (a *account[S]) see(l *rules[S], seen *snapshot[S], value []byte) {
 	before := a.last
 	a.last = *seen
@@ -294,17 +293,13 @@ func (a *account[S]) see(l *rules[S], seen *snapshot[S], value []byte) {
 	flights := a.flights
 	a.flights = nil
 	has := func(f *flight[S]) bool { return bytes.Equal(f.value, value) }
-	i := slices.IndexFunc(flights, has)
-	certain := i >= 0 && flights[i].unlike(l, before.decoded, seen.decoded)
-	done := slices.IndexFunc(flights, func(f *flight[S]) bool { return f.done })
-	if done >= 0 && !certain {
-		i, certain = done, true
-	}
-	for j, f := range flights {
+	done := slices.IndexFunc(flights, func(f *flight[S]) bool { return f.done || !f.awaited && has(f) })
+	others := !slices.ContainsFunc(flights, has)
+	for i, f := range flights {
 		switch {
-		case certain && i == j:
+		case i == done:
 			a.did(l, f)
-		case i < 0 || !certain && has(f): // taken for done until it's known, as others may have written
+		case done < 0 && (others || has(f)):
 			for _, t := range f.told {
 				a.strike(t.debt)
 			}
@@ -430,14 +425,6 @@ func (f *flight[S]) refused(r *counters.Request, kind debtKind) *debt {
 		}
 	}
 	return nil
-}
-
-// unlike reports whether the state that was seen, of the flight's value, can't be
-// another process's. It may be if the latest request is older than the state before.
-func (f *flight[S]) unlike(l *rules[S], before, seen S) bool {
-	_, from := l.began(before)
-	_, at := l.began(seen)
-	return from < at && at == f.latest
 }
 
 // forget notes that nobody will know what has become of the flight.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -338,18 +337,16 @@ func (w *work[S]) encode() {
 func (w *work[S]) depart() {
 	a, f, next := w.a, w.flight, &w.next
 	// Callers who have left may look whose it is.
-	f.calls, f.told, f.value, f.reset, f.latest, f.awaited, f.done = f.calls[:0], nil, next.value, a.last.origin.reset, math.MinInt64, false, false
+	f.calls, f.told, f.value, f.awaited, f.done = f.calls[:0], nil, next.value, false, false
 	f.generation, _ = w.began(next.to)
 	for _, call := range w.calls {
 		if call.Request.Kind == ledger.Takes && (call.Result.Allowed || w.cfg.CountDenied) {
 			f.calls = append(f.calls, call)
-			f.latest = max(f.latest, call.Request.Now.UnixNano())
 		}
 	}
 	for _, d := range a.due {
 		d.flights++
 		f.told = append(f.told, told{d, d.cost, 0})
-		f.latest = max(f.latest, d.now)
 	}
 	a.flight, w.old = f, a.last.state()
 }
@@ -497,7 +494,7 @@ func (w *work[S]) fail(f *flight[S]) {
 		w.a.undone(&w.rules, f)
 	default:
 		if errors.As(err, &late) {
-			w.flown = append(w.flown, ledger.Flown{Flight: f, Err: err})
+			w.flown = append(w.flown, ledger.Flown{Flight: f, Late: late})
 		}
 		w.shared = true
 		w.a.unanswered(&w.rules, f, late != nil)

@@ -158,7 +158,7 @@ func (a *account) reach(p place, size int) {
 		return
 	}
 	switch {
-	case a.size == 0, passed >= int64(size), a.longAgo(p, size): // or the clock has been set back
+	case a.size == 0, passed >= int64(size), -passed >= int64(4*size): // or the clock has been set back
 		a.slots, a.size = a.slots[:0], size
 		a.top, a.final, a.verified = p.newest(), math.MinInt64, 0
 	case passed > 0:
@@ -171,12 +171,6 @@ func (a *account) reach(p place, size int) {
 	}
 	a.size = max(a.size, int(a.top-p.oldest)+1) // it is late
 	a.first = max(a.first, a.top-int64(a.size)+1)
-}
-
-// longAgo reports whether p is long before the slots that are known: of a refund, that
-// what it is of has left every window.
-func (a *account) longAgo(p place, size int) bool {
-	return a.size > 0 && a.top-p.newest() >= int64(4*size)
 }
 
 // at returns a slot, or nil if nothing is known of it any more.

@@ -122,19 +122,16 @@ func (w *work) deny() {
 	w.pending, w.a.denied = w.pending[:0], !w.options.CountDenied
 }
 
-// fail answers all calls with the error. What the store may have counted of them is
-// given back when it's known to be.
+// fail answers all calls with the error. What the store has counted of them is given back,
+// and what it may have when that is known.
 func (w *work) fail() {
 	a := w.a
 	var f *flight
 	switch {
-	case w.counted: // it was done: the flight is what the callers name when they decide alone
-		s := a.at(w.bucket)
-		s.count, s.own, w.counted = s.count-w.sum, s.own-w.sum, false
-		f = &flight{bucket: w.bucket, sum: w.sum, at: max(w.now, a.forgottenTo+1)}
-		u := a.unsettle()
-		u.flights = append(u.flights, f)
-		w.fly(f, nil)
+	case w.counted: // what the callers admit alone is due anew
+		w.counted = false
+		a.owe(w.bucket, -w.sum, w.now)
+		a.untold = a.untold || w.mayBeFinal(w.bucket)
 	case a.flight != nil && ledger.OutcomeOf(w.err) == ledger.Unknown:
 		f, w.spare = a.ground(), nil
 		w.fly(f, w.err)

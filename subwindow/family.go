@@ -115,7 +115,7 @@ func (f *family) Leave(*account, counters.Request, any, time.Time, error) (d cou
 // Refund implements ledger.Family.
 func (f *family) Refund(a *account, r counters.Request, taken counters.Decision) (tell bool) {
 	p := f.window.place(r.Now)
-	if p.now <= a.forgottenTo || a.longAgo(p, f.kept) {
+	if p.now <= a.forgottenTo {
 		return false
 	}
 	if by, alone := taken.Receipt.Alone.(admission); alone {

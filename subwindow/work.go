@@ -108,8 +108,8 @@ func (w *work) End() {
 // fly notes a flight that has ended with err. If that is none that tells more
 // later, nobody will ever know what has become of it.
 func (w *work) fly(f *flight, err error) {
-	if late := (*counters.Unanswered)(nil); err == nil || errors.As(err, &late) {
-		w.flown = append(w.flown, ledger.Flown{Flight: f, Err: err})
+	if late := (*counters.Unanswered)(nil); errors.As(err, &late) {
+		w.flown = append(w.flown, ledger.Flown{Flight: f, Late: late})
 	} else {
 		f.outcome = ledger.Unknown
 	}

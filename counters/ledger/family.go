@@ -117,17 +117,14 @@ type Work[A any] interface {
 	// Finish takes over what the store has said, and reports whether there is more
 	// to do. Without more, all calls are answered.
 	Finish() (more bool)
-	// Flights hands over the flights that Finish has found to be without an answer, or
-	// whose answer can't be dealt out.
+	// Flights hands over the flights that Finish has found to be without an answer.
 	Flights() []Flown
 	// End ends the work. Its calls, if it was cut short, are answered by others.
 	End()
 }
 
-// A Flown is a flight whose exchange has ended with Err, which doesn't tell whether it
-// was done. Err is nil if it was, but a later step has failed, so that its calls had no
-// answer.
+// A Flown is a flight whose exchange has ended without an answer, which may come late.
 type Flown struct {
 	Flight any
-	Err    error
+	Late   *counters.Unanswered
 }

@@ -399,16 +399,11 @@ func (b *Book[A]) finishLocked(c *Client[A], w Work[A]) (bool, []Flown) {
 // await has the account told of a flight when the store tells.
 func (b *Book[A]) await(c *Client[A], r *counters.Request, f Flown) {
 	began, settle := time.Now(), counters.Request{Client: r.Client, Limit: r.Limit, Now: r.Now}
-	learn := func(err error) {
+	f.Late.Later(func(err error) {
 		settle := settle
 		settle.Now = settle.Now.Add(time.Since(began))
 		b.learn(c, settle, f.Flight, OutcomeOf(err))
-	}
-	if late := (*counters.Unanswered)(nil); errors.As(f.Err, &late) {
-		late.Later(learn)
-	} else {
-		learn(f.Err)
-	}
+	})
 }
 
 func (b *Book[A]) learn(c *Client[A], r counters.Request, flight any, o Outcome) {
