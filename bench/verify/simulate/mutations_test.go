@@ -117,7 +117,7 @@ func (l readThenCount) Take(ctx context.Context, r counters.Request) (counters.D
 type refundNow struct{ wrapped }
 
 func (l refundNow) Refund(ctx context.Context, r counters.Request, d counters.Decision) error {
-	r.Now = l.process.now()
+	d.Receipt.At = 0
 	return l.wrapped.Refund(ctx, r, d)
 }
 

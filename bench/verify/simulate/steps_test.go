@@ -55,6 +55,12 @@ var steps = []fix{
 	{"what is read while a reset is under way is put back", "reason", takeOut{"subwindow/work.go",
 		"w.now <= w.a.forgottenTo+int64(w.options.StoreTimeout)",
 		"!BUG && w.now <= w.a.forgottenTo+int64(w.options.StoreTimeout)"}, nil},
+	{"a reset is told of after it only", "reason", takeOut{"subwindow/limiter.go",
+		"		generation, err = f.store.Add(ctx, raise)\n	}\n	if err == nil {\n		err = f.store.Delete",
+		"		if generation = generationAt(now); !BUG {\n			generation, err = f.store.Add(ctx, raise)\n		}\n	}\n	if err == nil {\n		err = f.store.Delete"},
+		[]takeOut{{"subwindow/limiter.go",
+			"	err := f.store.Raise(ctx, []counters.Floor{{Key: key, Count: generationAt(now), TTL: ttl}})",
+			"	var err error\n	if !BUG {\n		err = f.store.Raise(ctx, []counters.Floor{{Key: key, Count: generationAt(now), TTL: ttl}})\n	}"}}},
 	{"a reset leaves a generation that ends before what it has deleted", "reason", takeOut{"subwindow/limiter.go",
 		"Count: generationAt(now), TTL: ttl}})",
 		"Count: func() int64 { if BUG { return 0 }; return generationAt(now) }(), TTL: ttl}})"}, nil},
@@ -109,8 +115,8 @@ var steps = []fix{
 
 	// Buckets and logs: flights.
 	{"nobody waits to be told of a flight", "reason", takeOut{"cas/work.go",
-		"			w.flown = append(w.flown, ledger.Flown{Flight: f, Err: err})\n",
-		"			if !BUG {\n				w.flown = append(w.flown, ledger.Flown{Flight: f, Err: err})\n			}\n"}, nil},
+		"			w.flown = append(w.flown, ledger.Flown{Flight: f, Late: late})\n",
+		"			if !BUG {\n				w.flown = append(w.flown, ledger.Flown{Flight: f, Late: late})\n			}\n"}, nil},
 	{"what turns out to be done, and was refused, isn't given back", "reason", takeOut{"cas/account.go",
 		"		if t.cost > d.cost && d.kind == admitted {\n",
 		"		if t.cost > d.cost && d.kind == admitted && !BUG {\n"}, nil},
