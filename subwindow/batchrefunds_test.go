@@ -29,9 +29,16 @@ type repaidStore struct {
 	// ask is called, if it isn't nil, when additions are about to be done.
 	ask       func(additions []counters.Addition)
 	exchanges [][]counters.Addition
+	unsent    bool // nothing is begun
 }
 
 func (s *repaidStore) AddMany(ctx context.Context, keys []string, begin func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn), done func(i int, added []counters.Added, err error) (more bool)) {
+	if s.unsent {
+		for i := range keys {
+			done(i, nil, limitertest.ErrUnsent)
+		}
+		return
+	}
 	s.togetherStore.AddMany(ctx, keys, func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn) {
 		additions, turn := begin(i, to)
 		if turn == counters.Now {
@@ -528,7 +535,7 @@ func TestWhatIsRefundedSoon(t *testing.T) {
 	t.Parallel()
 	const clients = 50
 	for name, w := range minuteWindows(t) {
-		for _, broken := range []bool{false, true} {
+		for _, broken := range []string{"", "when asked", "before"} {
 			synctest.Test(t, func(t *testing.T) {
 				store, l := newRepaid(t, w, counters.Options{ClockSkew: sameClock})
 				now := at("12:00:01")
@@ -549,8 +556,11 @@ func TestWhatIsRefundedSoon(t *testing.T) {
 					return n
 				}
 				store.sizes = nil
-				if broken {
+				switch broken {
+				case "when asked":
 					store.fault = func(string, string) error { return limitertest.ErrUnsent }
+				case "before":
+					store.unsent = true
 				}
 				for _, cost := range []int64{3, 4} {
 					for i, r := range all {
@@ -564,9 +574,11 @@ func TestWhatIsRefundedSoon(t *testing.T) {
 				require.EqualValues(t, 10*clients, inUse())
 				time.Sleep(25 * time.Millisecond)
 				synctest.Wait()
-				if broken {
+				if broken == "when asked" {
 					require.EqualValues(t, 10*clients, inUse())
-					store.fault = nil
+				}
+				if broken != "" {
+					store.fault, store.unsent = nil, false
 					time.Sleep(2 * time.Second)
 					synctest.Wait()
 				} else {
