@@ -111,6 +111,19 @@ func (a *account[S]) tidy(l *rules[S]) {
 	a.due = slices.DeleteFunc(a.due, func(d *debt) bool { return d.into != nil })
 }
 
+// forgo gives back what is due of s, a state of that generation which the store has lost: of
+// another one nothing is given back.
+func (a *account[S]) forgo(l *rules[S], s S, generation int64) S {
+	a.due = slices.DeleteFunc(a.due, func(d *debt) bool {
+		lost := d.kind == back && d.generation == generation
+		if lost {
+			s = l.tell(s, d)
+		}
+		return lost
+	})
+	return s
+}
+
 // strike has the store not be told of d any more.
 func (a *account[S]) strike(d *debt) {
 	if i := slices.Index(a.due, d); i >= 0 {

@@ -169,7 +169,7 @@ var fixes = []fix{
 	{"who tells of a change doesn't see that of another", "reset", takeOut{"subwindow/told.go",
 		"if told.Count-w.additions[n].Delta == a.generation {",
 		"if BUG || told.Count-w.additions[n].Delta == a.generation {"}, nil},
-	{"a reset is told of after it only", "bound", takeOut{"subwindow/limiter.go",
+	{"a reset is told of after it only", "reason", takeOut{"subwindow/limiter.go",
 		"		generation, err = f.store.Add(ctx, raise)\n	}\n	if err == nil {\n		err = f.store.Delete",
 		"		if generation = generationAt(now); !BUG {\n			generation, err = f.store.Add(ctx, raise)\n		}\n	}\n	if err == nil {\n		err = f.store.Delete"},
 		[]takeOut{{"subwindow/limiter.go",
