@@ -44,8 +44,9 @@ type flight[S any] struct {
 	// value is what the store has if it is done, a state of that generation.
 	value      []byte
 	generation int64
-	awaited    bool // the store may still tell what has become of it
-	done       bool // it has, and the state wasn't read since
+	latest     int64 // of the requests that it consumes, in Unix nanoseconds
+	awaited    bool  // the store may still tell what has become of it
+	done       bool  // it has, and the state wasn't read since
 }
 
 // told is what a flight tells of a debt: cost is what the store has if it is done, and
@@ -107,6 +108,19 @@ func (a *account[S]) tidy(l *rules[S]) {
 		last[d.kind] = d
 	}
 	a.due = slices.DeleteFunc(a.due, func(d *debt) bool { return d.into != nil })
+}
+
+// forgo gives back what is due of s, a state of that generation which the store has lost: of
+// another one nothing is given back.
+func (a *account[S]) forgo(l *rules[S], s S, generation int64) S {
+	a.due = slices.DeleteFunc(a.due, func(d *debt) bool {
+		lost := d.kind == back && d.generation == generation
+		if lost {
+			s = l.tell(s, d)
+		}
+		return lost
+	})
+	return s
 }
 
 // strike has the store not be told of d any more.
@@ -270,10 +284,9 @@ func (a *account[S]) drop(until int64) {
 	})
 }
 
-// see takes over what the store has, the value of which is value. That tells whether a flight
-// was done of which the store won't; another process may have written the same. Flights of
-// which the store may still tell, if they have that value or none has, are taken for done until
-// it does.
+// see takes over what the store has, the value of which is value. If somebody has written,
+// and it is certain which flight that was, no other one was done. If it isn't, the
+// flights of that value, or all where none has it, are taken for done until it is known.
 func (a *account[S]) see(l *rules[S], seen *snapshot[S], value []byte) {
 	before := a.last
 	a.last = *seen
@@ -293,13 +306,16 @@ func (a *account[S]) see(l *rules[S], seen *snapshot[S], value []byte) {
 	flights := a.flights
 	a.flights = nil
 	has := func(f *flight[S]) bool { return bytes.Equal(f.value, value) }
-	done := slices.IndexFunc(flights, func(f *flight[S]) bool { return f.done || !f.awaited && has(f) })
-	others := !slices.ContainsFunc(flights, has)
-	for i, f := range flights {
+	i := slices.IndexFunc(flights, has)
+	certain := i >= 0 && flights[i].unlike(l, before.decoded, seen.decoded)
+	if done := slices.IndexFunc(flights, func(f *flight[S]) bool { return f.done }); done >= 0 && !certain {
+		i, certain = done, true
+	}
+	for j, f := range flights {
 		switch {
-		case i == done:
+		case certain && i == j:
 			a.did(l, f)
-		case done < 0 && (others || has(f)):
+		case i < 0 || !certain && has(f): // others may have written
 			for _, t := range f.told {
 				a.strike(t.debt)
 			}
@@ -425,6 +441,15 @@ func (f *flight[S]) refused(r *counters.Request, kind debtKind) *debt {
 		}
 	}
 	return nil
+}
+
+// unlike reports whether the state that was seen, of the flight's value, can't be
+// another process's. It may be if the latest request is older than the state before: several
+// are then decided as of the same time.
+func (f *flight[S]) unlike(l *rules[S], before, seen S) bool {
+	_, from := l.began(before)
+	_, at := l.began(seen)
+	return from < at && at == f.latest
 }
 
 // forget notes that nobody will know what has become of the flight.

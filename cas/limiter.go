@@ -38,7 +38,7 @@ import (
 // It is safe for concurrent use. Make one with NewTokenBucket, NewLeakyBucket
 // or NewSlidingLog: the zero Limiter can decide nothing, and panics.
 type Limiter[S any] struct {
-	ledger.Book[account[S]]
+	ledger.ManyBook[account[S]]
 	family family[S]
 }
 
@@ -61,7 +61,10 @@ func (l *Limiter[S]) init(store counters.StateStore, a algorithm[S], name string
 		rules: rules[S]{a, cfg}, store: store, book: &l.Book,
 		keys: counters.StateNamespace(options.KeyPrefix, options.Policy, options.Limit, name),
 	}
-	l.family.many, _ = store.(counters.ManyStateStore)
+	l.Key = func(_ *account[S], client string) string { return l.family.keys.StateKey(client) }
+	if many, ok := store.(counters.ManyStateStore); ok {
+		l.family.many, l.Ask = many, l.family.together
+	}
 	l.Open(ledger.Config[account[S]]{
 		Family:     &l.family,
 		NewWork:    func() ledger.Work[account[S]] { return &work[S]{family: &l.family} },
@@ -72,36 +75,26 @@ func (l *Limiter[S]) init(store counters.StateStore, a algorithm[S], name string
 	return nil
 }
 
-// TakesMany reports whether the store is a counters.ManyStateStore, so that
-// TakeMany can be called.
-func (l *Limiter[S]) TakesMany() bool { return l.family.many != nil }
-
-// TakeMany does what Take would for the requests, of different clients each, and
-// asks the store for many of them together; see ledger.Book.TakeTogether. It
-// panics unless TakesMany.
-func (l *Limiter[S]) TakeMany(ctx context.Context, requests []counters.Request, done func(i int, t counters.Taken)) {
-	f := &l.family
-	key := func(_ *account[S], client string) string { return f.keys.StateKey(client) }
-	l.TakeTogether(ctx, requests, done, key, func(ctx context.Context, m *ledger.Many[account[S]]) {
-		f.many.SwapMany(ctx, m.Keys,
-			func(i int) (counters.Replacement, counters.Turn) {
-				w, turn := m.Begin(i)
-				if turn != counters.Now {
-					return counters.Replacement{}, turn
-				}
-				return w.(*work[S]).replacement(m.Keys[i]), turn
-			},
-			func(i int, now counters.State, swapped bool, err error) (again bool) {
-				if errors.Is(err, counters.ErrNotAdded) {
-					m.Apart(i)
-					return false
-				}
-				return m.Finish(i, err, func(led ledger.Work[account[S]]) {
-					w := led.(*work[S])
-					w.now, w.swapped, w.err = now, swapped, err
-				})
+// together has the store do the exchanges of many clients.
+func (f *family[S]) together(ctx context.Context, m *ledger.Many[account[S]]) {
+	f.many.SwapMany(ctx, m.Keys,
+		func(i int) (counters.Replacement, counters.Turn) {
+			w, turn := m.Begin(i)
+			if turn != counters.Now {
+				return counters.Replacement{}, turn
+			}
+			return w.(*work[S]).replacement(m.Keys[i]), turn
+		},
+		func(i int, now counters.State, swapped bool, err error) (again bool) {
+			if errors.Is(err, counters.ErrNotAdded) {
+				m.Apart(i)
+				return false
+			}
+			return m.Finish(i, err, func(led ledger.Work[account[S]]) {
+				w := led.(*work[S])
+				w.now, w.swapped, w.err = now, swapped, err
 			})
-	})
+		})
 }
 
 // Reset forgets what the client has used. No write that began before undoes

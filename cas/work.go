@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -337,16 +338,18 @@ func (w *work[S]) encode() {
 func (w *work[S]) depart() {
 	a, f, next := w.a, w.flight, &w.next
 	// Callers who have left may look whose it is.
-	f.calls, f.told, f.value, f.awaited, f.done = f.calls[:0], nil, next.value, false, false
+	f.calls, f.told, f.value, f.latest, f.awaited, f.done = f.calls[:0], nil, next.value, math.MinInt64, false, false
 	f.generation, _ = w.began(next.to)
 	for _, call := range w.calls {
 		if call.Request.Kind == ledger.Takes && (call.Result.Allowed || w.cfg.CountDenied) {
 			f.calls = append(f.calls, call)
+			f.latest = max(f.latest, call.Request.Now.UnixNano())
 		}
 	}
 	for _, d := range a.due {
 		d.flights++
 		f.told = append(f.told, told{d, d.cost, 0})
+		f.latest = max(f.latest, d.now)
 	}
 	a.flight, w.old = f, a.last.state()
 }
@@ -471,7 +474,12 @@ func (w *work[S]) look(f *flight[S]) (read time.Time) {
 	default:
 		var seen snapshot[S]
 		read = l.see(w.now, next, &seen)
-		l.restore(&seen, &a.last, *next.latest)
+		known := a.last
+		present, _ := w.began(seen.decoded)
+		if generation, _ := w.began(known.decoded); generation != present && len(a.flights) == 0 && !w.cfg.frees {
+			known.decoded = a.forgo(l, l.clone(known.decoded), generation)
+		}
+		l.restore(&seen, &known, *next.latest)
 		if len(a.flights) == 0 {
 			more := l.since(a.last.decoded, seen.decoded, *next.latest)
 			if a.expected = max(0, a.expected-more); w.met {

@@ -383,6 +383,18 @@ func (a *account) see(bucket, value int64, lasting, reset bool) (others, missing
 	return others, 0
 }
 
+// forgo gives back what is due of a slot by what is known of it alone, if the store has lost
+// that: it has less than that, or than this process has added. What it has is of others.
+// Beside flights nobody knows.
+func (a *account) forgo(bucket, value int64) {
+	d, s := a.dueOf(bucket), a.at(bucket)
+	if d == nil || s == nil || len(a.flights()) > 0 || d.cost >= 0 || value >= max(-d.cost, s.own) {
+		return
+	}
+	s.count, s.own = max(0, s.count+d.cost), max(0, s.own+d.cost)
+	a.owe(bucket, -d.cost, 0)
+}
+
 // land notes that the slot of flights was read: what it has beyond what was before them is
 // taken for theirs, and isn't due any more.
 func (a *account) land(bucket, value int64) {

@@ -20,7 +20,12 @@ func (w *work) look() ledger.Step {
 	case a.owes() && a.mayBeReset && !a.doubtful:
 		w.step = verifies
 		w.keys, w.buckets, w.all, w.verifies = append(w.keys[:0], counters.GenerationKey(a.prefix())), w.buckets[:0], false, true
-		w.read = slices.Grow(w.read[:0], 1)[:1]
+		for _, d := range a.dues() {
+			if d.cost < 0 {
+				w.keys, w.buckets = append(w.keys, counters.CounterKey(a.prefix(), d.bucket)), append(w.buckets, d.bucket)
+			}
+		}
+		w.read = slices.Grow(w.read[:0], len(w.keys))[:len(w.keys)]
 	default:
 		w.lost, w.repairs = w.lost[:0], w.repairs && !all
 		w.reads(all, all || !a.fresh(w.now), true)

@@ -29,9 +29,16 @@ type repaidStore struct {
 	// ask is called, if it isn't nil, when additions are about to be done.
 	ask       func(additions []counters.Addition)
 	exchanges [][]counters.Addition
+	unsent    bool // nothing is begun
 }
 
 func (s *repaidStore) AddMany(ctx context.Context, keys []string, begin func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn), done func(i int, added []counters.Added, err error) (more bool)) {
+	if s.unsent {
+		for i := range keys {
+			done(i, nil, limitertest.ErrUnsent)
+		}
+		return
+	}
 	s.togetherStore.AddMany(ctx, keys, func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn) {
 		additions, turn := begin(i, to)
 		if turn == counters.Now {
@@ -518,6 +525,107 @@ func (by way) TestManyAreGivenBackLater(t *testing.T) {
 					assert.Equal(t, 1, failed)
 				}
 			})
+		})
+	}
+}
+
+// The store is told within a moment of what is given back soon, of many clients together,
+// however often of each; also when it answers again only later.
+func TestWhatIsRefundedSoon(t *testing.T) {
+	t.Parallel()
+	const clients = 50
+	for name, w := range minuteWindows(t) {
+		for _, broken := range []string{"", "when asked", "before"} {
+			synctest.Test(t, func(t *testing.T) {
+				store, l := newRepaid(t, w, counters.Options{ClockSkew: sameClock})
+				now := at("12:00:01")
+				all := requests(clients, now, 20)
+				for i := range all {
+					all[i].Cost = 10
+				}
+				taken := takeMany(t.Context(), l, all)
+				inUse := func() (n int64) {
+					for _, r := range all {
+						other, err := subwindow.New(store.inner, w, counters.Options{Policy: "p", Limit: "l", ClockSkew: sameClock})
+						require.NoError(t, err)
+						r.Cost = 0
+						d, err := other.Peek(t.Context(), r)
+						require.NoError(t, err)
+						n += r.Limit - d.Remaining
+					}
+					return n
+				}
+				store.sizes = nil
+				switch broken {
+				case "when asked":
+					store.fault = func(string, string) error { return limitertest.ErrUnsent }
+				case "before":
+					store.unsent = true
+				}
+				for _, cost := range []int64{3, 4} {
+					for i, r := range all {
+						r.Cost = cost
+						require.NoError(t, l.RefundSoon(t.Context(), r, taken[i].Decision))
+						d, known := l.Recall(counters.Request{Client: r.Client, Limit: r.Limit, Now: now})
+						require.True(t, known)
+						require.Equal(t, 10+(cost-3)*4+3, d.Remaining, "it is known here at once")
+					}
+				}
+				require.EqualValues(t, 10*clients, inUse())
+				time.Sleep(25 * time.Millisecond)
+				synctest.Wait()
+				if broken == "when asked" {
+					require.EqualValues(t, 10*clients, inUse())
+				}
+				if broken != "" {
+					store.fault, store.unsent = nil, false
+					time.Sleep(2 * time.Second)
+					synctest.Wait()
+				} else {
+					assert.Equal(t, []int{2 * clients}, store.sizes, "%s: reset or not, and subtracted", name)
+				}
+				require.EqualValues(t, 3*clients, inUse(), name)
+				assert.Zero(t, l.Owing())
+			})
+		}
+	}
+}
+
+// A check counts after what is refunded soon, and Flush doesn't leave it behind.
+func TestWhatIsRefundedSoonIsToldBefore(t *testing.T) {
+	t.Parallel()
+	for name, w := range minuteWindows(t) {
+		synctest.Test(t, func(t *testing.T) {
+			store, l := newRepaid(t, w, counters.Options{ClockSkew: sameClock})
+			now := at("12:00:01")
+			other, err := subwindow.New(store.inner, w, counters.Options{Policy: "p", Limit: "l", ClockSkew: sameClock})
+			require.NoError(t, err)
+			for _, before := range []func(){
+				func() {
+					d, err := l.Take(t.Context(), request(now, 20, 20))
+					require.NoError(t, err)
+					require.True(t, d.Allowed, name)
+				},
+				func() {
+					l.Flush()
+					d, err := other.Take(t.Context(), request(now, 20, 20))
+					require.NoError(t, err)
+					require.True(t, d.Allowed, name)
+				},
+			} {
+				require.NoError(t, other.Reset(t.Context(), "c", now))
+				now = now.Add(2 * time.Minute)
+				d, err := l.Take(t.Context(), request(now, 20, 20))
+				require.NoError(t, err)
+				require.True(t, d.Allowed)
+				require.NoError(t, l.RefundSoon(t.Context(), request(now, 20, 20), d))
+				before()
+				time.Sleep(time.Second)
+				synctest.Wait()
+				d, err = other.Peek(t.Context(), request(now, 1, 20))
+				require.NoError(t, err)
+				require.Zero(t, d.Remaining, "%s: it is given back once", name)
+			}
 		})
 	}
 }

@@ -90,6 +90,9 @@ func (w *work) Finish() (more bool) {
 		w.repaired(w.added[0].Count)
 	case !anew:
 		w.verify()
+		for i, bucket := range w.buckets {
+			a.forgo(bucket, w.read[len(w.read)-len(w.buckets)+i])
+		}
 		if w.step == looks {
 			w.fillSlots()
 		}

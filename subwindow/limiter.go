@@ -26,7 +26,7 @@ import (
 // It is safe for concurrent use. Make one with New: the zero Limiter can decide
 // nothing, and panics.
 type Limiter struct {
-	ledger.Book[account]
+	ledger.ManyBook[account]
 	windows family
 }
 
@@ -58,7 +58,13 @@ func New(store counters.Store, window Window, options counters.Options) (*Limite
 		keys: counters.CounterNamespace(options.KeyPrefix, options.Policy, options.Limit, window.Width),
 		book: &l.Book,
 	}
-	l.windows.many, _ = store.(counters.ManyStore)
+	l.Key = func(a *account, client string) string {
+		l.windows.name(a, client)
+		return a.key
+	}
+	if many, ok := store.(counters.ManyStore); ok {
+		l.windows.many, l.Ask = many, l.windows.together
+	}
 	l.Open(ledger.Config[account]{
 		Family:     &l.windows,
 		NewWork:    func() ledger.Work[account] { return &work{family: &l.windows} },
@@ -70,29 +76,17 @@ func New(store counters.Store, window Window, options counters.Options) (*Limite
 	return l, nil
 }
 
-// TakesMany reports whether the store is a counters.ManyStore, so that TakeMany
-// can be called.
-func (l *Limiter) TakesMany() bool { return l.windows.many != nil }
-
-// TakeMany does what Take would for the requests, of different clients each, and
-// asks the store for many of them together; see ledger.Book.TakeTogether. It panics
-// unless TakesMany.
-func (l *Limiter) TakeMany(ctx context.Context, requests []counters.Request, done func(i int, t counters.Taken)) {
-	key := func(a *account, client string) string {
-		l.windows.name(a, client)
-		return a.key
-	}
-	l.TakeTogether(ctx, requests, done, key, func(ctx context.Context, m *ledger.Many[account]) {
-		begin := func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn) {
-			w, turn := m.Begin(i)
-			if turn == counters.Now {
-				to = append(to, w.(*work).additions...)
-			}
-			return to, turn
+// together has the store do the exchanges of many clients.
+func (f *family) together(ctx context.Context, m *ledger.Many[account]) {
+	begin := func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn) {
+		w, turn := m.Begin(i)
+		if turn == counters.Now {
+			to = append(to, w.(*work).additions...)
 		}
-		l.windows.many.AddMany(ctx, m.Keys, begin, func(i int, added []counters.Added, err error) (more bool) {
-			return m.Finish(i, err, func(w ledger.Work[account]) { w.(*work).hear(added, err) })
-		})
+		return to, turn
+	}
+	f.many.AddMany(ctx, m.Keys, begin, func(i int, added []counters.Added, err error) (more bool) {
+		return m.Finish(i, err, func(w ledger.Work[account]) { w.(*work).hear(added, err) })
 	})
 }
 

@@ -114,12 +114,16 @@ func (d *Decider) change(ctx context.Context, s *Settlement, r *receipt.Receipt,
 		switch {
 		case l.Refunded > 0:
 			q.Cost = l.Refunded
-			_ = l.Limiter.Refund(ctx, q, l.Decision)
+			refund := l.Limiter.RefundSoon
+			if l.Lease > 0 { // somebody may wait for the place elsewhere
+				refund = l.Limiter.Refund
+			}
+			_ = refund(ctx, q, l.Decision)
 		case l.Charged > 0:
 			q.Cost = l.Charged
 			_ = l.Limiter.Charge(ctx, q)
 		}
-		l.stand(ctx, d.Policy, now)
+		l.stand(ctx, d.Policy, now, l.Refunded > 0)
 	})
 }
 
@@ -236,7 +240,7 @@ func (e *Engine) Charge(q Charge) (*Answer, error) {
 	if first {
 		d.charge(a.Limits, q.Cost, now)
 	}
-	AtOnce(len(a.Limits), d.StoreTimeout, func(i int) { a.Limits[i].stand(ctx, d.Policy, now) })
+	AtOnce(len(a.Limits), d.StoreTimeout, func(i int) { a.Limits[i].stand(ctx, d.Policy, now, a.Limits[i].Lease > 0) })
 	for i := range a.Limits {
 		l := &a.Limits[i]
 		a.Retry = max(a.Retry, l.RetryAfter)
@@ -267,14 +271,14 @@ func (d *Decider) charge(limits []LimitCheck, cost int64, now time.Time) {
 	}
 }
 
-// stand finds out how l, a limit of p that was told of something just now, stands: by that, if
-// it can.
-func (l *LimitCheck) stand(ctx context.Context, p *policy.Policy, now time.Time) {
+// stand finds out how l, a limit of p that was told of something just now, stands: by what the
+// process remembers of it, be that old if known is true, or else by the store.
+func (l *LimitCheck) stand(ctx context.Context, p *policy.Policy, now time.Time, known bool) {
 	l.Cost = 0
 	if l.lookBack(p, now, true) {
 		return
 	}
-	if d, known := l.Limiter.Recall(l.request(now)); known && l.Lease > 0 {
+	if d, recalled := l.Limiter.Recall(l.request(now)); recalled && known {
 		l.record(p, d, nil, l.request(now))
 		return
 	}

@@ -51,6 +51,8 @@ func (c Constant) Recall(r counters.Request) (counters.Decision, bool) { return 
 
 func (Constant) Refund(context.Context, counters.Request, counters.Decision) error { return nil }
 
+func (Constant) RefundSoon(context.Context, counters.Request, counters.Decision) error { return nil }
+
 func (Constant) Charge(context.Context, counters.Request) error { return nil }
 
 func (Constant) Reset(context.Context, string, time.Time) error { return nil }

@@ -35,6 +35,8 @@ type Limiter interface {
 	// Refund undoes a Take or a TakeLocal that was admitted, given the same r
 	// and what Take answered. It may go on after ctx has ended.
 	Refund(ctx context.Context, r counters.Request, taken counters.Decision) error
+	// RefundSoon is Refund, but the store may be told a moment later, with other refunds.
+	RefundSoon(ctx context.Context, r counters.Request, taken counters.Decision) error
 	// Charge consumes the cost of r, be there room or not; if it fails, as soon as
 	// the store answers.
 	Charge(ctx context.Context, r counters.Request) error

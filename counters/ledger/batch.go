@@ -5,14 +5,30 @@ import (
 	"errors"
 	"runtime/debug"
 	"slices"
+	"sync"
+	"time"
 
 	"weir/counters"
 )
 
-// A Many is the checks of many clients whose exchanges go together.
+// A ManyBook is a Book whose store may be of many clients.
+type ManyBook[A any] struct {
+	Book[A]
+	// Key names a key of a client, by which the store finds its server, and Ask has it do the
+	// exchanges of a Many, of which it calls Begin and Finish. Ask is nil if the store is of
+	// one client at a time.
+	Key func(a *A, client string) string
+	Ask func(ctx context.Context, m *Many[A])
+
+	mu   sync.Mutex
+	soon map[*Client[A]]counters.Request // refunds of which the store is told soon
+}
+
+// A Many is the calls of many clients whose exchanges go together.
 type Many[A any] struct {
-	*Book[A]
+	*ManyBook[A]
 	ctx      context.Context
+	kind     Kind
 	requests []counters.Request
 	done     func(i int, t counters.Taken)
 	checks   []check[A] // of those that the store is asked about
@@ -32,43 +48,113 @@ type check[A any] struct {
 	tries  int       // when others were asking about it
 }
 
-// TakeTogether does what Take would for the requests, of different clients each.
-// It calls done for each, with its number and what Take would return, as soon as
-// that is known. The zero Taken is for a request that can't be decided together
-// with others: nothing has been consumed of it, and Take decides it. That is so if
-// others are asking about the client, for instance. Calls of done may come
-// concurrently and while the client is locked: they should be short, must not panic, and
-// must not call the limiter. A client is in use, and others
-// who ask for it wait, only while it is asked about.
-//
-// key names a key of a client, and ask has a store do the exchanges: it calls
-// Begin and Finish of the Many. TakeTogether returns after the last call of done.
-func (b *Book[A]) TakeTogether(ctx context.Context, requests []counters.Request, done func(i int, t counters.Taken),
-	key func(a *A, client string) string, ask func(ctx context.Context, m *Many[A]),
-) {
+// TakesMany reports whether the store is of many clients, so that TakeMany can be called.
+func (b *ManyBook[A]) TakesMany() bool { return b.Ask != nil }
+
+// TakeMany does what Take would for the requests, of different clients each, and asks the
+// store for many of them together. It panics unless TakesMany. It calls done for each, with
+// its number and what Take would return, as soon as that is known. The zero Taken is for a
+// request that can't be decided together with others: nothing has been consumed of it, and
+// Take decides it. That is so if others are asking about the client, for instance. Calls of
+// done may come concurrently and while the client is locked: they should be short, must not
+// panic, and must not call the limiter. A client is in use, and others who ask for it wait,
+// only while it is asked about. TakeMany returns after the last call of done.
+func (b *ManyBook[A]) TakeMany(ctx context.Context, requests []counters.Request, done func(i int, t counters.Taken)) {
 	if len(requests) == 0 {
 		return
 	}
 	earliest := slices.MinFunc(requests, func(a, b counters.Request) int { return a.Now.Compare(b.Now) }).Now
 	ctx, cancel := b.within(ctx, earliest)
 	defer cancel()
-	m := &Many[A]{
-		Book: b, ctx: ctx, requests: requests, done: done,
+	m := b.many(ctx, Takes, requests, done)
+	for i := range requests {
+		m.know(i)
+	}
+	m.ask()
+}
+
+// soon is how much later than it is due the store is told of a RefundSoon.
+const soon = 20 * time.Millisecond
+
+// RefundSoon is Refund, but a store of many clients is told a moment later, together with what
+// others are refunded then, or by the next check of the client. Flush awaits it.
+func (b *ManyBook[A]) RefundSoon(ctx context.Context, r counters.Request, taken counters.Decision) error {
+	if !b.TakesMany() {
+		return b.Refund(ctx, r, taken)
+	}
+	c, tell, err := b.refund(r, taken)
+	if !tell {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.soon == nil {
+		b.soon = make(map[*Client[A]]counters.Request)
+		b.config.Options.Refunds.Go(func() {
+			time.Sleep(soon)
+			b.refundTogether()
+		})
+	}
+	b.soon[c] = r
+	return nil
+}
+
+// refundTogether has the store told of all that is to be refunded soon.
+func (b *ManyBook[A]) refundTogether() {
+	b.mu.Lock()
+	refunds := b.soon
+	b.soon = nil
+	b.mu.Unlock()
+	clients, requests, told := make([]*Client[A], 0, len(refunds)), make([]counters.Request, 0, len(refunds)), make([]bool, len(refunds))
+	for c, r := range refunds {
+		clients, requests = append(clients, c), append(requests, r)
+	}
+	_ = b.config.Options.Unhurried(b.config.Settlement, func(ctx context.Context) error {
+		m := b.many(ctx, Settles, requests, func(i int, t counters.Taken) { told[i] = t.Done && t.Err == nil })
+		for i, c := range clients {
+			c.mu.Lock()
+			m.add(i, c)
+			c.mu.Unlock()
+		}
+		m.ask()
+		return nil
+	})
+	for i, c := range clients {
+		if told[i] {
+			b.remind(c, requests[i])
+		} else {
+			b.settleLater(c, requests[i])
+		}
+	}
+}
+
+// many returns a Many of calls for the requests.
+func (b *ManyBook[A]) many(ctx context.Context, kind Kind, requests []counters.Request, done func(i int, t counters.Taken)) *Many[A] {
+	return &Many[A]{
+		ManyBook: b, ctx: ctx, kind: kind, requests: requests, done: done,
 		checks: make([]check[A], 0, len(requests)), Keys: make([]string, 0, len(requests)),
 		slow: counters.SlowWorkers(b.config.Options.StoreTimeout),
 	}
-	for i := range requests {
-		m.know(i, key)
-	}
+}
+
+// ask has the store asked, and returns when all calls are answered.
+func (m *Many[A]) ask() {
 	defer m.end()
 	if len(m.Keys) > 0 {
-		ask(ctx, m)
+		m.Ask(m.ctx, m)
 	}
+}
+
+// add notes that the store is to be asked for the request of that number, of a client that is
+// locked.
+func (m *Many[A]) add(i int, c *Client[A]) {
+	m.checks = append(m.checks, check[A]{number: i, client: c})
+	m.Keys = append(m.Keys, m.Key(&c.Account, m.requests[i].Client))
 }
 
 // know decides the request of that number if its answer is known, and else notes
 // that the store is to be asked.
-func (m *Many[A]) know(i int, key func(a *A, client string) string) {
+func (m *Many[A]) know(i int) {
 	r := &m.requests[i]
 	if r.Check() != nil || r.Cost == 0 {
 		m.done(i, counters.Taken{})
@@ -81,7 +167,7 @@ func (m *Many[A]) know(i int, key func(a *A, client string) string) {
 		m.done(i, counters.Taken{Decision: d, Done: true})
 		return
 	}
-	m.checks, m.Keys = append(m.checks, check[A]{number: i, client: c}), append(m.Keys, key(&c.Account, r.Client))
+	m.add(i, c)
 }
 
 // Begin leads the client of that number, unless it does already, and returns its
@@ -91,7 +177,7 @@ func (m *Many[A]) Begin(i int) (_ Work[A], turn counters.Turn) {
 	defer m.rescue(c)
 	if c.batch == nil {
 		r := &m.requests[c.number]
-		c.batch = m.combiner.Begin(r.Client, Request[A]{Request: *r, Client: c.client})
+		c.batch = m.combiner.Begin(r.Client, Request[A]{Request: *r, Kind: m.kind, Client: c.client})
 		if c.batch == nil {
 			if m.busy.Later(&c.tries) {
 				return nil, counters.Later

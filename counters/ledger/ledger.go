@@ -240,8 +240,18 @@ func (b *Book[A]) recall(r counters.Request) (d counters.Decision, known, fresh 
 // of the context's. A refund that surely wasn't done by the deadline of ctx is done
 // later; Flush awaits it once. One whose outcome nobody ever learns is taken for done.
 func (b *Book[A]) Refund(ctx context.Context, r counters.Request, taken counters.Decision) error {
-	if err := r.Check(); err != nil || r.Cost == 0 || !taken.Allowed {
+	c, tell, err := b.refund(r, taken)
+	if !tell {
 		return err
+	}
+	return b.tell(ctx, Request[A]{Request: r, Kind: Settles, Client: c})
+}
+
+// refund notes that r is given back to the client that it returns, and reports whether the
+// store is to be told.
+func (b *Book[A]) refund(r counters.Request, taken counters.Decision) (c *Client[A], tell bool, err error) {
+	if err := r.Check(); err != nil || r.Cost == 0 || !taken.Allowed {
+		return nil, false, err
 	}
 	c, alone := taken.Receipt.Client.(*Client[A]) // which may have made room for another's
 	if !alone {
@@ -252,12 +262,8 @@ func (b *Book[A]) Refund(ctx context.Context, r counters.Request, taken counters
 		admitted.Now = time.Unix(0, taken.Receipt.At)
 	}
 	c.mu.Lock()
-	tell := b.config.Family.Refund(&c.Account, admitted, taken)
-	c.mu.Unlock()
-	if !tell {
-		return nil
-	}
-	return b.tell(ctx, Request[A]{Request: r, Kind: Settles, Client: c})
+	defer c.mu.Unlock()
+	return c, b.config.Family.Refund(&c.Account, admitted, taken), nil
 }
 
 // Charge consumes the cost of r, be there room or not: what is in use may be more than
