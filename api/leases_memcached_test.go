@@ -280,3 +280,32 @@ func TestForgedReceiptsOfLeases(t *testing.T) {
 	assert.Equal(t, asked, s.store.operations())
 	assert.EqualValues(t, 1, s.remains(t))
 }
+
+// Places that Memcached has lost are put back by who remembers them, until somebody gives one
+// back. Then they count again when they are renewed, if there is room.
+func TestLostPlacesCountAgainWhenTheyAreRenewed(t *testing.T) {
+	t.Parallel()
+	server, now := memcachedtest.Start(t), &clock{time: epoch}
+	on := storeOn(t, server)
+	var instances []*service
+	for range 2 {
+		instances = append(instances, anInstance(on, now, newPolicy("llm", places("in-flight", 5, 16*time.Second))))
+	}
+	first := instances[0].acquire(t).Receipt
+	var held []string
+	for range 3 {
+		held = append(held, instances[1].acquire(t).Receipt)
+	}
+	server.Do("flush_all", "OK")
+	now.at(time.Second)
+	require.True(t, instances[1].acquire(t).Allowed)
+	require.EqualValues(t, 0, instances[0].remains(t), "all are back")
+	server.Do("flush_all", "OK")
+	require.Equal(t, http.StatusOK, instances[0].release(t, first).Code)
+	for i, receipt := range held {
+		require.Equal(t, http.StatusOK, instances[i%2].renewAt(t, receipt).Code)
+	}
+	for _, by := range instances {
+		require.LessOrEqual(t, by.remains(t), int64(2))
+	}
+}

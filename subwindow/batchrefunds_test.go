@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,11 +30,11 @@ type repaidStore struct {
 	// ask is called, if it isn't nil, when additions are about to be done.
 	ask       func(additions []counters.Addition)
 	exchanges [][]counters.Addition
-	unsent    bool // nothing is begun
+	unsent    atomic.Bool // nothing is begun
 }
 
 func (s *repaidStore) AddMany(ctx context.Context, keys []string, begin func(i int, to []counters.Addition) ([]counters.Addition, counters.Turn), done func(i int, added []counters.Added, err error) (more bool)) {
-	if s.unsent {
+	if s.unsent.Load() {
 		for i := range keys {
 			done(i, nil, limitertest.ErrUnsent)
 		}
@@ -556,12 +557,15 @@ func TestWhatIsRefundedSoon(t *testing.T) {
 					return n
 				}
 				store.sizes = nil
-				switch broken {
-				case "when asked":
-					store.fault = func(string, string) error { return limitertest.ErrUnsent }
-				case "before":
-					store.unsent = true
+				var fails atomic.Bool
+				store.fault = func(string, string) error {
+					if fails.Load() {
+						return limitertest.ErrUnsent
+					}
+					return nil
 				}
+				fails.Store(broken == "when asked")
+				store.unsent.Store(broken == "before")
 				for _, cost := range []int64{3, 4} {
 					for i, r := range all {
 						r.Cost = cost
@@ -578,7 +582,8 @@ func TestWhatIsRefundedSoon(t *testing.T) {
 					require.EqualValues(t, 10*clients, inUse())
 				}
 				if broken != "" {
-					store.fault, store.unsent = nil, false
+					fails.Store(false)
+					store.unsent.Store(false)
 					time.Sleep(2 * time.Second)
 					synctest.Wait()
 				} else {
@@ -626,6 +631,30 @@ func TestWhatIsRefundedSoonIsToldBefore(t *testing.T) {
 				require.NoError(t, err)
 				require.Zero(t, d.Remaining, "%s: it is given back once", name)
 			}
+		})
+	}
+}
+
+// A client that is reset elsewhere before the store is told is given nothing back.
+func TestAResetBeforeWhatIsRefundedSoon(t *testing.T) {
+	t.Parallel()
+	for name, w := range minuteWindows(t) {
+		synctest.Test(t, func(t *testing.T) {
+			store, l := newRepaid(t, w, counters.Options{ClockSkew: sameClock})
+			other, err := subwindow.New(store.inner, w, counters.Options{Policy: "p", Limit: "l", ClockSkew: sameClock})
+			require.NoError(t, err)
+			d, err := l.Take(t.Context(), request(at("12:00:01"), 20, 20))
+			require.NoError(t, err)
+			require.NoError(t, l.RefundSoon(t.Context(), request(at("12:00:01"), 10, 20), d))
+			require.NoError(t, other.Reset(t.Context(), "c", at("12:00:01.1")))
+			again, err := other.Take(t.Context(), request(at("12:00:01.2"), 15, 20))
+			require.NoError(t, err)
+			require.True(t, again.Allowed)
+			l.Flush()
+			again, err = other.Peek(t.Context(), request(at("12:00:01.3"), 1, 20))
+			require.NoError(t, err)
+			require.EqualValues(t, 5, again.Remaining, name)
+			assert.Zero(t, l.Owing(), name)
 		})
 	}
 }

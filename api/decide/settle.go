@@ -275,12 +275,9 @@ func (d *Decider) charge(limits []LimitCheck, cost int64, now time.Time) {
 // process remembers of it, be that old if known is true, or else by the store.
 func (l *LimitCheck) stand(ctx context.Context, p *policy.Policy, now time.Time, known bool) {
 	l.Cost = 0
-	if l.lookBack(p, now, true) {
-		return
-	}
 	if d, recalled := l.Limiter.Recall(l.request(now)); recalled && known {
 		l.record(p, d, nil, l.request(now))
-		return
+	} else if !l.lookBack(p, now, true) {
+		l.look(ctx, p, now)
 	}
-	l.look(ctx, p, now)
 }
