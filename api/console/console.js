@@ -220,8 +220,9 @@ function because(state) {
   const all = [];
   const e = state.exception;
   if (e) all.push(`${e.override ? "An override" : "An exception of the policy"} for ${short(meaning(e.client))} holds: ${e.kind}.`);
-  const often = [["denied", "denied"], ["allowed", "admitted"]].filter(([by]) => mostOften[by]?.has(state.client));
-  if (often.length) all.push(`In the last minute: ${often.map(([by, word]) => `${count(mostOften[by].get(state.client) ?? 0)} times ${word}`).join(", ")}.`);
+  const times = (/** @type {string} */ by) => mostOften[by]?.get(state.client) ?? mostOften[by]?.get(state.counted_as);
+  const often = [["denied", "denied"], ["allowed", "admitted"]].filter(([by]) => times(by));
+  if (often.length) all.push(`In the last minute: ${often.map(([by, word]) => `${count(times(by) ?? 0)} times ${word}`).join(", ")}.`);
   else if (!e && state.limits.every((/** @type {any} */ l) => l.remaining === l.limit)) all.push("Nothing of it is counted now. Is this how its name is written?");
   if (state.client !== state.client.trim()) all.push("Its name begins or ends with a space.");
   if (state.counted_as !== state.client) all.push(`Counted as ${visible(state.counted_as)}.`);
