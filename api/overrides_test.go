@@ -242,7 +242,7 @@ func TestRightsOfEveryRoute(t *testing.T) {
 	var mayCheck []string
 	for _, route := range []string{
 		"POST /v1/check", "POST /v1/check/batch", "POST /v1/settle", "POST /v1/settle/batch", "POST /v1/renew", "POST /v1/charge",
-		"GET /v1/policies", "GET /v1/policies/:policy", "GET /v1/policies/:policy/top", "GET /v1/policies/:policy/history", "GET /v1/status",
+		"GET /v1/policies", "GET /v1/policies/:policy", "GET /v1/policies/:policy/top", "GET /v1/policies/:policy/history", "GET /v1/status", "GET /v1/look",
 		"GET /v1/policies/:policy/clients/:client", "GET /v1/policies/:policy/clients/*", "GET /v1/policies/:policy/clients/:client/state",
 		"echo_route_not_found /v1/auth/:policy", "echo_route_not_found /v1/auth/:policy/*",
 	} {

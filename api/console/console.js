@@ -92,6 +92,32 @@ async function ask(path, options = {}) {
   return body;
 }
 
+/** What is to be asked for with the next request. @type {{path: string, answered: (body: any) => void, failed: (error: unknown) => void}[]} */
+let waiting = [];
+
+/** Asks for what is at a path, with all else that is asked for at this moment: one request costs weir less. @param {string} path @param {AbortSignal} signal @returns {Promise<any>} */
+function get(path, signal) {
+  return new Promise((answered, failed) => {
+    signal.addEventListener("abort", () => failed(signal.reason));
+    if (waiting.push({ path, answered, failed }) === 1) setTimeout(getAll, 0);
+  });
+}
+
+async function getAll() {
+  const all = waiting.splice(0, 16);
+  if (waiting.length) setTimeout(getAll, 0);
+  try {
+    const { answers } = await ask(`/v1/look?${new URLSearchParams(all.map((a) => ["get", a.path]))}`, { signal: AbortSignal.timeout(5 * SECOND) });
+    all.forEach(({ answered, failed }, i) => {
+      const { status, body } = answers[i];
+      if (status === 200) answered(body);
+      else failed(new Problem(status, body.detail));
+    });
+  } catch (error) {
+    for (const { failed } of all) failed(error);
+  }
+}
+
 /** @param {unknown} error */
 function sentence(error) {
   if (error instanceof Problem) {
@@ -112,14 +138,11 @@ function askForToken() {
   if (!dialog.open) dialog.showModal();
 }
 
-// ---- parts: each asks every so often, one request at a time, while the page is seen ----
-// All at the same moments, each at some of them: what comes together costs weir less.
+// ---- parts: each asks every so often, once at a time, while the page is seen ----
+// All at the same moments, each at some of them: what comes together is one request.
 
 /** Whether a multiple of so many milliseconds has passed since then. @param {number} every @param {number} then */
 const isTime = (every, then) => Math.floor(performance.now() / every) !== Math.floor(then / every);
-
-/** @type {Set<string>} */
-const troubles = new Set();
 
 /** @param {number} every @param {(signal: AbortSignal) => Promise<void>} refresh */
 function part(every, refresh) {
@@ -143,8 +166,7 @@ function part(every, refresh) {
       running = false;
     }
   };
-  parts.push(state);
-  setInterval(run, SECOND / 4);
+  parts.push({ state, run });
   return {
     /** Asks anew at once. */
     again() {
@@ -155,11 +177,12 @@ function part(every, refresh) {
   };
 }
 
-/** @type {{trouble: string}[]} */
+/** @type {{state: {trouble: string}, run: () => void}[]} */
 const parts = [];
 
-function showTrouble() {
-  const said = [...new Set(parts.map((p) => p.trouble).filter(Boolean))].join(" ");
+function tick() {
+  for (const p of parts) p.run();
+  const said = [...new Set(parts.map((p) => p.state.trouble).filter(Boolean))].join(" ");
   const e = byId("trouble");
   setText(e, visible(said));
   e.hidden = !said;
@@ -365,7 +388,7 @@ const stateOf = part(SECOND, async (signal) => {
   if (!isStill || isTime(3 * SECOND, answered) || due) {
     try {
       if (isDots(client)) throw new Problem(0, `no browser can ask for a client that is called ${client}; curl --path-as-is can`);
-      const state = await ask(`${clientPath(policy, client)}/state`, { signal });
+      const state = await get(`${clientPath(policy, client)}/state`, signal);
       if (signal.aborted) return;
       isStill = still(shown, state);
       shown = state;
@@ -499,10 +522,10 @@ for (const [by, every] of /** @type {[string, number][]} */ ([["denied", 3], ["a
     /** @type {any} */
     let top;
     try {
-      top = await ask(`${path}&scope=fleet`, { signal });
+      top = await get(`${path}&scope=fleet`, signal);
     } catch (error) {
       if (!(error instanceof Problem && error.status === 503)) throw error;
-      top = await ask(path, { signal });
+      top = await get(path, signal);
     }
     if (signal.aborted) return;
     setText(byId("fleet"), ofFleet(top.fleet));
@@ -525,16 +548,16 @@ const histories = new Map();
 let round = 0;
 
 const policiesOf = part(12 * SECOND, async (signal) => {
-  const all = await ask("/v1/policies", { signal });
+  const history = async (/** @type {string} */ name) => { histories.set(name, await get(`${policyPath(name)}/history`, signal)); };
+  const due = policies.filter((name) => name === looked().policy || round % 5 === 0); // the others less often: their curves move by a fifth then
+  const [all] = await Promise.all([get("/v1/policies", signal), ...due.map((name) => history(name).catch(() => {}))]); // it may be gone
   const names = all.policies.map((/** @type {any} */ p) => p.name);
   if (names.join() !== policies.join()) {
     policies = names;
     byId("policy").replaceChildren(...names.map((/** @type {string} */ n) => el("option", { value: n }, n)));
     showLooked();
   }
-  for (const name of policies) { // the others less often: their curves move by a fifth then
-    if (name === looked().policy || round % 5 === 0 || !histories.has(name)) histories.set(name, await ask(`${policyPath(name)}/history`, { signal }));
-  }
+  await Promise.all(policies.filter((name) => !histories.has(name)).map(history));
   round++;
   drawPolicies();
 });
@@ -575,7 +598,7 @@ const overridesOf = part(SECOND, async (signal) => {
   /** @type {any[]} */
   let list = [];
   try {
-    list = (await ask(`${policyPath(policy)}/overrides`, { signal })).overrides;
+    list = (await get(`${policyPath(policy)}/overrides`, signal)).overrides;
     if (!list.length) say("None.");
   } catch (error) {
     if (!(error instanceof Problem && error.status === 403)) throw error;
@@ -600,7 +623,7 @@ const overridesOf = part(SECOND, async (signal) => {
 // ---- the store, and the instance ----
 
 const statusOf = part(6 * SECOND, async (signal) => {
-  const s = await ask("/v1/status", { signal });
+  const s = await get("/v1/status", signal);
   byId("forget").hidden = !token;
   inForce = s.overrides ? `${s.overrides.in_force} ${s.overrides.revision}` : "";
   setText(byId("instance"), `${s.instance} ${s.version}, up ${time((Date.now() - Date.parse(s.started)) / SECOND)}${s.ready ? "" : s.draining ? ", going away" : ", not ready"}`);
@@ -654,5 +677,5 @@ byId("token-dialog").addEventListener("close", () => {
   lookAgain();
 });
 byId("forget").addEventListener("click", () => { forgetToken(); askForToken(); });
-setInterval(showTrouble, SECOND / 4);
+setInterval(tick, SECOND / 4);
 showLooked();
