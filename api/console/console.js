@@ -442,6 +442,9 @@ function changeShown(button) {
   void change(button, what, button.dataset.for ?? "", policy, client, what === "end" ? shown.exception?.client : shown.key);
 }
 
+/** What of an override isn't as most would expect. @param {any} o */
+const noted = (o) => (o.note ? ` Note: ${visible(o.note)}.` : "");
+
 let turns = 0; // of the dialog
 
 /** Asks whether to, and changes what holds for a client, or for a key. @param {HTMLButtonElement} button @param {string} what @param {string} lasts @param {string} policy @param {string} client @param {string} key */
@@ -481,6 +484,7 @@ async function change(button, what, lasts, policy, client, key) {
   if (dialog.returnValue !== "do") return;
   setText(done, "…");
   const reason = byId("reason").value;
+  let note = "";
   try {
     if (what === "reset") await ask(clientPath(policy, client), { method: "DELETE" });
     else if (what === "end") await ask(overridePath(policy, key), { method: "DELETE" });
@@ -490,9 +494,9 @@ async function change(button, what, lasts, policy, client, key) {
       if (what === "block") body.blocked = true;
       if (what === "exempt") body.exempt = true;
       if (what === "raise") body.limits = Object.fromEntries(inputs.map((/** @type {any} */ i) => [i.name, Number(i.value)]));
-      await ask(overridePath(policy, key), { method: "PUT", body: JSON.stringify(body) });
+      note = noted(await ask(overridePath(policy, key), { method: "PUT", body: JSON.stringify(body) }));
     }
-    setText(done, `${titles[what]}: done.`);
+    setText(done, `${titles[what]}: done.${note}`);
   } catch (error) {
     setText(done, `${titles[what]}: ${visible(sentence(error))}`);
     done.scrollIntoView({ block: "nearest" });
@@ -615,7 +619,7 @@ const overridesOf = part(SECOND, async (signal) => {
       end.addEventListener("click", () => void change(/** @type {HTMLButtonElement} */ (end), "end", "", policy, client, o.client));
       return el("tr", {},
         el("td", { title: visible(meaning(o.client)) }, client ? el("a", { href: address(policy, client) }, short(client)) : short(meaning(o.client))),
-        el("td", {}, o.blocked ? "blocked" : o.exempt ? "exempt" : Object.entries(o.limits).map(([n, v]) => `${n}: ${count(Number(v))}`).join(", ")),
+        el("td", {}, o.blocked ? "blocked" : o.exempt ? "exempt" : Object.entries(o.limits).map(([n, v]) => `${n}: ${count(Number(v))}`).join(", "), noted(o)),
         el("td", {}, new Date(o.until).toLocaleString()), el("td", {}, visible(o.reason)), el("td", {}, visible(o.by)), el("td", {}, end));
     })))));
 });
