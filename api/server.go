@@ -140,8 +140,8 @@ func (s *Server) HTTPServer() *http.Server {
 
 // PlainServer returns a server for this service by HTTP without TLS. It answers most
 // requests for less than h, which answers the others and is one of HTTPServer. An open page
-// for operators asks several times a second: with its files, all of a connection's requests
-// are those that cost less.
+// for operators asks each second: with its files, all of a connection's requests are those
+// that cost less.
 func (s *Server) PlainServer(h *http.Server) *plain.Server {
 	return plain.NewServer(h, func(method, path string) bool {
 		switch path {
