@@ -385,7 +385,7 @@ const stateOf = part(SECOND, async (signal) => {
   }
   const later = performance.now() - answered;
   const due = shown?.limits.some((/** @type {any} */ l) => l.retry_after > 0 && l.retry_after * SECOND <= later);
-  if (!isStill || isTime(3 * SECOND, answered) || due) {
+  if (isTime((isStill ? 3 : 2) * SECOND, answered) || due) { // drawn each second all the same
     try {
       if (isDots(client)) throw new Problem(0, `no browser can ask for a client that is called ${client}; curl --path-as-is can`);
       const state = await get(`${clientPath(policy, client)}/state`, signal);
