@@ -46,9 +46,7 @@ func (s *Server) resetClient(c echo.Context, by change) error {
 	if !s.resets.add(lateReset{d.Name, client}, now) {
 		return storeFailed("the client was not reset in all limits, and %d others wait for the store; do it again: %v", maxResets, err)
 	}
-	for l := range d.EachLimit() {
-		l.Limiter.Forget(client)
-	}
+	d.Forget(client)
 	by.What, by.Error = "client reset in this process; the store follows when it answers", err.Error()
 	s.changed(by)
 	return c.NoContent(http.StatusAccepted)

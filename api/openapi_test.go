@@ -260,6 +260,7 @@ func TestServiceKeepsTheContract(t *testing.T) {
 		get("/v1/policies/none/clients/c/state", 404), get("/v1/policies/api/history", 200), get("/v1/policies/api/history?seconds=1", 200),
 		{what: "too long ago", method: http.MethodGet, target: "/v1/policies/api/history?seconds=301", status: 400, undescribed: true},
 		get("/v1/policies/none/history", 404), get("/v1/status", 200),
+		get("/v1/look?get=/v1/status&get=/v1/policies/none", 200), {what: "no look", method: http.MethodGet, target: "/v1/look", status: 400, undescribed: true},
 		get("/v1/audit", 200), get("/v1/audit?n=1", 200), {what: "too many changes", method: http.MethodGet, target: "/v1/audit?n=1001", status: 400, undescribed: true},
 		{what: "checks only", method: http.MethodGet, target: "/v1/audit", status: 403, headers: []string{"Authorization", "Bearer gateway"}},
 

@@ -27,13 +27,20 @@ type overrideJSON struct {
 	By            string           `json:"by"`
 	Revision      int64            `json:"revision"`
 	PolicyMissing bool             `json:"policy_missing,omitempty"`
+	Note          string           `json:"note,omitempty"`
 }
 
 func (s *Server) overrideToJSON(o overrides.Override) overrideJSON {
-	return overrideJSON{
+	j := overrideJSON{
 		Client: o.Key.String(), Blocked: o.Blocked, Exempt: o.Exempt, Limits: o.Limits, Until: o.Until.UTC().Truncate(time.Millisecond),
-		Reason: o.Reason, By: o.By, Revision: o.Revision, PolicyMissing: s.active.Load().policies[o.Policy] == nil,
+		Reason: o.Reason, By: o.By, Revision: o.Revision,
 	}
+	if p := s.active.Load().policies[o.Policy]; p == nil {
+		j.PolicyMissing = true
+	} else {
+		j.Note = p.NoteOn(&policy.Exception{Key: o.Key, Client: o.Client})
+	}
+	return j
 }
 
 // setOverrides puts in force what overrides say, by policy and key.

@@ -242,7 +242,7 @@ func TestRightsOfEveryRoute(t *testing.T) {
 	var mayCheck []string
 	for _, route := range []string{
 		"POST /v1/check", "POST /v1/check/batch", "POST /v1/settle", "POST /v1/settle/batch", "POST /v1/renew", "POST /v1/charge",
-		"GET /v1/policies", "GET /v1/policies/:policy", "GET /v1/policies/:policy/top", "GET /v1/policies/:policy/history", "GET /v1/status",
+		"GET /v1/policies", "GET /v1/policies/:policy", "GET /v1/policies/:policy/top", "GET /v1/policies/:policy/history", "GET /v1/status", "GET /v1/look",
 		"GET /v1/policies/:policy/clients/:client", "GET /v1/policies/:policy/clients/*", "GET /v1/policies/:policy/clients/:client/state",
 		"echo_route_not_found /v1/auth/:policy", "echo_route_not_found /v1/auth/:policy/*",
 	} {
@@ -297,4 +297,30 @@ func TestTheAuditHasTheLastChanges(t *testing.T) {
 	all := a.last(3 * maxAudited)
 	require.Len(t, all, 2*maxAudited)
 	assert.Equal(t, "11", all[2*maxAudited-1].What, "nobody who is refused drives out what was done")
+}
+
+// A limit that is raised has the burst that it had, and who raises it is told.
+func TestRaisedLimitsKeepTheirBurst(t *testing.T) {
+	t.Parallel()
+	for _, bucket := range []func(string, int64, time.Duration, int64) policy.Limit{token, leaky} {
+		s := newService(newPolicy("api", bucket("burst", 20, time.Second, 50), bucket("plain", 20, time.Second, 0)))
+		note := func(body string) (j struct{ Note string }) {
+			r := s.override(t, "api", "gold-co", body)
+			require.Equal(t, http.StatusOK, r.Code, r.Body)
+			require.NoError(t, json.Unmarshal([]byte(r.Body), &j))
+			return j
+		}
+		assert.Empty(t, note(`{"limits":{"burst":10},"for":"1m"}`).Note)
+		assert.Empty(t, note(`{"limits":{"plain":200},"for":"1m"}`).Note)
+		assert.Equal(t, `the burst of the limit "burst" stays 50, and no more are admitted at once`, note(`{"limits":{"burst":200,"plain":200},"for":"1m"}`).Note)
+		assert.Contains(t, s.do(t, http.MethodGet, "/v1/policies/api/overrides", "").Body, `"note":"the burst`)
+		s.admits(t, `{"policy":"api","client":"gold-co","cost":50}`)
+		s.denies(t, `{"policy":"api","client":"gold-co"}`)
+		s.clock.at(250 * time.Millisecond)
+		s.admits(t, `{"policy":"api","client":"gold-co","cost":50}`)
+		s.denies(t, `{"policy":"api","client":"gold-co"}`)
+		limits := s.state(t, "api", "gold-co").Limits
+		assert.Equal(t, []float64{50, 200}, []float64{limits[0].Bucket.Capacity, limits[0].Bucket.DrainsPerSecond})
+		assert.Equal(t, []float64{200, 200}, []float64{limits[1].Bucket.Capacity, limits[1].Bucket.DrainsPerSecond})
+	}
 }

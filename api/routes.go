@@ -73,6 +73,7 @@ func NewServer(cfg Config) *Server {
 	v1.GET("/policies/:policy/clients/:client/state", safe(s.showState))
 	v1.GET("/policies/:policy/history", safe(s.showHistory))
 	v1.GET("/status", safe(s.showStatus))
+	v1.GET("/look", safe(s.look))
 	v1.GET("/audit", safe(s.operators(s.listChanges)))
 	// RouteNotFound takes every method; Any takes only the common ones.
 	v1.RouteNotFound("/auth/:policy", safe(s.forwardAuth))

@@ -140,8 +140,8 @@ func (s *Server) HTTPServer() *http.Server {
 
 // PlainServer returns a server for this service by HTTP without TLS. It answers most
 // requests for less than h, which answers the others and is one of HTTPServer. An open page
-// for operators asks several times a second: with its files, all of a connection's requests
-// are those that cost less.
+// for operators asks each second: with its files, all of a connection's requests are those
+// that cost less.
 func (s *Server) PlainServer(h *http.Server) *plain.Server {
 	return plain.NewServer(h, func(method, path string) bool {
 		switch path {
@@ -247,7 +247,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer s.requests.RUnlock()
 	s.closeWhenDraining(w.Header())
 	returnRequestID(w.Header(), r)
-	// As echo.ServeHTTP does, which doesn't tell what it answered.
+	s.answer(w, r)
+}
+
+// answer does what echo.ServeHTTP does, which doesn't tell what it answered.
+func (s *Server) answer(w http.ResponseWriter, r *http.Request) {
 	c := s.echo.AcquireContext()
 	c.Reset(r, w)
 	s.echo.Router().Find(r.Method, echo.GetPath(r), c)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/api/policy"
+	"weir/counters"
 )
 
 func (s *service) state(t *testing.T, policyName, client string) (j stateJSON) {
@@ -51,6 +53,78 @@ func TestStateHasTheKeyOfAnOverride(t *testing.T) {
 		}
 		require.Equal(t, http.StatusNoContent, s.endOverride(t, c.policy, key).Code, c)
 	}
+}
+
+// An address is counted by its network where a proxy asks, and as it stands where a check names
+// it. However it is written, what is told of it, and reset, is what denies it.
+func TestAddressesAreFoundHoweverTheyAreCounted(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ written, asked, countedAs, other string }{
+		{"2001:db8::1", "2001:db8::1", "2001:db8::/64", "2001:db8::2"},
+		{"2001:DB8:0::00:1", "2001:db8::1", "2001:db8::/64", "2001:db8::ffff:2"},
+		{"2001:db8::", "2001:db8::", "2001:db8::/64", "2001:db8::7"},
+		{"fe80::1", "[fe80::1%eth0]:5678", "fe80::/64", "fe80::9"},
+		{"10.1.2.3", "10.1.2.3", "10.1.2.3", "10.1.2.3"},
+		{"::ffff:10.1.2.3", "10.1.2.3", "10.1.2.3", "10.1.2.3"},
+		{"::FFFF:10.1.2.3", "::ffff:a01:203", "10.1.2.3", "10.1.2.3"},
+	} {
+		p := newPolicy("edge", fixed("per-minute", 2, time.Minute))
+		p.Routes = []policy.Route{{Path: "/login", Cost: 1, Limits: []policy.Limit{fixed("per-minute", 1, time.Minute)}}}
+		p.Routes[0].Limits[0].Route = "/login"
+		s := newServiceWith(func(cfg *Config) { cfg.TrustedProxies = trustedProxies{netip.MustParsePrefix("192.0.2.1/32")} }, p)
+		asked := func(path string, addresses ...string) (codes []int) {
+			for _, address := range addresses {
+				codes = append(codes, s.do(t, http.MethodGet, "/v1/auth/edge"+path, "", "X-Forwarded-For", address).Code)
+			}
+			return codes
+		}
+		client := "/v1/policies/edge/clients/" + url.PathEscape(c.written)
+		require.Equal(t, []int{200, 200, 429}, asked("/", c.asked, c.other, c.asked), c)
+		require.Equal(t, []int{200, 429}, asked("/login", c.other, c.asked), c)
+		state := s.state(t, "edge", url.PathEscape(c.written))
+		assert.False(t, state.Allowed, c)
+		assert.Equal(t, c.countedAs, state.CountedAs, c)
+		assert.Equal(t, []slotJSON{{epoch.UTC(), 2, 1}}, state.Limits[0].Slots, c)
+		require.Len(t, state.Limits, 2)
+		assert.Equal(t, []slotJSON{{epoch.UTC(), 1, 1}}, state.Limits[1].Slots, c)
+		r := s.do(t, http.MethodGet, client, "")
+		assert.False(t, r.Allowed, c)
+		assert.Equal(t, c.countedAs, r.Client, c)
+
+		require.Equal(t, http.StatusNoContent, s.do(t, http.MethodDelete, client, "").Code, c)
+		require.Equal(t, []int{200, 200}, asked("/", c.asked, c.other), c)
+		require.Equal(t, []int{200, 429}, asked("/login", c.other, c.asked), c)
+
+		// An override is of the one address, which is counted by itself then.
+		require.Equal(t, http.StatusOK, s.override(t, "edge", state.Key, `{"limits":{"per-minute":3},"for":"1m"}`).Code)
+		state = s.state(t, "edge", url.PathEscape(c.written))
+		assert.True(t, state.Allowed, c)
+		assert.EqualValues(t, 3, state.Limits[0].Limit, c)
+		require.Equal(t, []int{200, 429}, asked("/", c.asked, c.other), c)
+	}
+
+	// Of checks that name the address themselves it is what they have used.
+	for _, name := range []string{"2001:db8::1", "2001:DB8::1", "::ffff:10.1.2.3", "10.1.2.3"} {
+		s := newService(newPolicy("api", fixed("per-minute", 2, time.Minute)))
+		client := "/v1/policies/api/clients/" + url.PathEscape(name)
+		s.admits(t, fmt.Sprintf(`{"policy":"api","client":%q,"cost":2}`, name))
+		s.denies(t, fmt.Sprintf(`{"policy":"api","client":%q}`, name))
+		assert.Equal(t, name, s.state(t, "api", url.PathEscape(name)).CountedAs)
+		assert.False(t, s.do(t, http.MethodGet, client, "").Allowed, name)
+		require.Equal(t, http.StatusNoContent, s.do(t, http.MethodDelete, client, "").Code)
+		s.admits(t, fmt.Sprintf(`{"policy":"api","client":%q,"cost":2}`, name))
+		s.store.failWith(counters.ErrTimeout)
+		require.Equal(t, http.StatusAccepted, s.do(t, http.MethodDelete, client, "").Code)
+		s.admits(t, fmt.Sprintf(`{"policy":"api","client":%q,"cost":2}`, name))
+	}
+
+	// Where headers name clients, an address is a name.
+	p := newPolicy("headers", fixed("per-minute", 2, time.Minute))
+	p.Identify = []policy.Identifier{{Header: "X-Client"}}
+	s := newService(p)
+	s.admits(t, `{"policy":"headers","client":"2001:db8::/64","cost":2}`)
+	assert.Equal(t, "2001:db8::1", s.state(t, "headers", "2001:db8::1").CountedAs)
+	assert.True(t, s.state(t, "headers", "2001:db8::1").Allowed)
 }
 
 // The state of a client has what decides, part by part.

@@ -92,6 +92,32 @@ async function ask(path, options = {}) {
   return body;
 }
 
+/** What is to be asked for with the next request. @type {{path: string, answered: (body: any) => void, failed: (error: unknown) => void}[]} */
+let waiting = [];
+
+/** Asks for what is at a path, with all else that is asked for at this moment: one request costs weir less. @param {string} path @param {AbortSignal} signal @returns {Promise<any>} */
+function get(path, signal) {
+  return new Promise((answered, failed) => {
+    signal.addEventListener("abort", () => failed(signal.reason));
+    if (waiting.push({ path, answered, failed }) === 1) setTimeout(getAll, 0);
+  });
+}
+
+async function getAll() {
+  const all = waiting.splice(0, 16);
+  if (waiting.length) setTimeout(getAll, 0);
+  try {
+    const { answers } = await ask(`/v1/look?${new URLSearchParams(all.map((a) => ["get", a.path]))}`, { signal: AbortSignal.timeout(5 * SECOND) });
+    all.forEach(({ answered, failed }, i) => {
+      const { status, body } = answers[i];
+      if (status === 200) answered(body);
+      else failed(new Problem(status, body.detail));
+    });
+  } catch (error) {
+    for (const { failed } of all) failed(error);
+  }
+}
+
 /** @param {unknown} error */
 function sentence(error) {
   if (error instanceof Problem) {
@@ -112,14 +138,11 @@ function askForToken() {
   if (!dialog.open) dialog.showModal();
 }
 
-// ---- parts: each asks every so often, one request at a time, while the page is seen ----
-// All at the same moments, each at some of them: what comes together costs weir less.
+// ---- parts: each asks every so often, once at a time, while the page is seen ----
+// All at the same moments, each at some of them: what comes together is one request.
 
 /** Whether a multiple of so many milliseconds has passed since then. @param {number} every @param {number} then */
 const isTime = (every, then) => Math.floor(performance.now() / every) !== Math.floor(then / every);
-
-/** @type {Set<string>} */
-const troubles = new Set();
 
 /** @param {number} every @param {(signal: AbortSignal) => Promise<void>} refresh */
 function part(every, refresh) {
@@ -143,8 +166,7 @@ function part(every, refresh) {
       running = false;
     }
   };
-  parts.push(state);
-  setInterval(run, SECOND / 4);
+  parts.push({ state, run });
   return {
     /** Asks anew at once. */
     again() {
@@ -155,11 +177,12 @@ function part(every, refresh) {
   };
 }
 
-/** @type {{trouble: string}[]} */
+/** @type {{state: {trouble: string}, run: () => void}[]} */
 const parts = [];
 
-function showTrouble() {
-  const said = [...new Set(parts.map((p) => p.trouble).filter(Boolean))].join(" ");
+function tick() {
+  for (const p of parts) p.run();
+  const said = [...new Set(parts.map((p) => p.state.trouble).filter(Boolean))].join(" ");
   const e = byId("trouble");
   setText(e, visible(said));
   e.hidden = !said;
@@ -220,8 +243,9 @@ function because(state) {
   const all = [];
   const e = state.exception;
   if (e) all.push(`${e.override ? "An override" : "An exception of the policy"} for ${short(meaning(e.client))} holds: ${e.kind}.`);
-  const often = [["denied", "denied"], ["allowed", "admitted"]].filter(([by]) => mostOften[by]?.has(state.client));
-  if (often.length) all.push(`In the last minute: ${often.map(([by, word]) => `${count(mostOften[by].get(state.client) ?? 0)} times ${word}`).join(", ")}.`);
+  const times = (/** @type {string} */ by) => mostOften[by]?.get(state.client) ?? mostOften[by]?.get(state.counted_as);
+  const often = [["denied", "denied"], ["allowed", "admitted"]].filter(([by]) => times(by));
+  if (often.length) all.push(`In the last minute: ${often.map(([by, word]) => `${count(times(by) ?? 0)} times ${word}`).join(", ")}.`);
   else if (!e && state.limits.every((/** @type {any} */ l) => l.remaining === l.limit)) all.push("Nothing of it is counted now. Is this how its name is written?");
   if (state.client !== state.client.trim()) all.push("Its name begins or ends with a space.");
   if (state.counted_as !== state.client) all.push(`Counted as ${visible(state.counted_as)}.`);
@@ -361,10 +385,10 @@ const stateOf = part(SECOND, async (signal) => {
   }
   const later = performance.now() - answered;
   const due = shown?.limits.some((/** @type {any} */ l) => l.retry_after > 0 && l.retry_after * SECOND <= later);
-  if (!isStill || isTime(3 * SECOND, answered) || due) {
+  if (isTime((isStill ? 3 : 2) * SECOND, answered) || due) { // drawn each second all the same
     try {
       if (isDots(client)) throw new Problem(0, `no browser can ask for a client that is called ${client}; curl --path-as-is can`);
-      const state = await ask(`${clientPath(policy, client)}/state`, { signal });
+      const state = await get(`${clientPath(policy, client)}/state`, signal);
       if (signal.aborted) return;
       isStill = still(shown, state);
       shown = state;
@@ -418,6 +442,9 @@ function changeShown(button) {
   void change(button, what, button.dataset.for ?? "", policy, client, what === "end" ? shown.exception?.client : shown.key);
 }
 
+/** What of an override isn't as most would expect. @param {any} o */
+const noted = (o) => (o.note ? ` Note: ${visible(o.note)}.` : "");
+
 let turns = 0; // of the dialog
 
 /** Asks whether to, and changes what holds for a client, or for a key. @param {HTMLButtonElement} button @param {string} what @param {string} lasts @param {string} policy @param {string} client @param {string} key */
@@ -457,6 +484,7 @@ async function change(button, what, lasts, policy, client, key) {
   if (dialog.returnValue !== "do") return;
   setText(done, "…");
   const reason = byId("reason").value;
+  let note = "";
   try {
     if (what === "reset") await ask(clientPath(policy, client), { method: "DELETE" });
     else if (what === "end") await ask(overridePath(policy, key), { method: "DELETE" });
@@ -466,9 +494,9 @@ async function change(button, what, lasts, policy, client, key) {
       if (what === "block") body.blocked = true;
       if (what === "exempt") body.exempt = true;
       if (what === "raise") body.limits = Object.fromEntries(inputs.map((/** @type {any} */ i) => [i.name, Number(i.value)]));
-      await ask(overridePath(policy, key), { method: "PUT", body: JSON.stringify(body) });
+      note = noted(await ask(overridePath(policy, key), { method: "PUT", body: JSON.stringify(body) }));
     }
-    setText(done, `${titles[what]}: done.`);
+    setText(done, `${titles[what]}: done.${note}`);
   } catch (error) {
     setText(done, `${titles[what]}: ${visible(sentence(error))}`);
     done.scrollIntoView({ block: "nearest" });
@@ -498,10 +526,10 @@ for (const [by, every] of /** @type {[string, number][]} */ ([["denied", 3], ["a
     /** @type {any} */
     let top;
     try {
-      top = await ask(`${path}&scope=fleet`, { signal });
+      top = await get(`${path}&scope=fleet`, signal);
     } catch (error) {
       if (!(error instanceof Problem && error.status === 503)) throw error;
-      top = await ask(path, { signal });
+      top = await get(path, signal);
     }
     if (signal.aborted) return;
     setText(byId("fleet"), ofFleet(top.fleet));
@@ -524,16 +552,16 @@ const histories = new Map();
 let round = 0;
 
 const policiesOf = part(12 * SECOND, async (signal) => {
-  const all = await ask("/v1/policies", { signal });
+  const history = async (/** @type {string} */ name) => { histories.set(name, await get(`${policyPath(name)}/history`, signal)); };
+  const due = policies.filter((name) => name === looked().policy || round % 5 === 0); // the others less often: their curves move by a fifth then
+  const [all] = await Promise.all([get("/v1/policies", signal), ...due.map((name) => history(name).catch(() => {}))]); // it may be gone
   const names = all.policies.map((/** @type {any} */ p) => p.name);
   if (names.join() !== policies.join()) {
     policies = names;
     byId("policy").replaceChildren(...names.map((/** @type {string} */ n) => el("option", { value: n }, n)));
     showLooked();
   }
-  for (const name of policies) { // the others less often: their curves move by a fifth then
-    if (name === looked().policy || round % 5 === 0 || !histories.has(name)) histories.set(name, await ask(`${policyPath(name)}/history`, { signal }));
-  }
+  await Promise.all(policies.filter((name) => !histories.has(name)).map(history));
   round++;
   drawPolicies();
 });
@@ -574,7 +602,7 @@ const overridesOf = part(SECOND, async (signal) => {
   /** @type {any[]} */
   let list = [];
   try {
-    list = (await ask(`${policyPath(policy)}/overrides`, { signal })).overrides;
+    list = (await get(`${policyPath(policy)}/overrides`, signal)).overrides;
     if (!list.length) say("None.");
   } catch (error) {
     if (!(error instanceof Problem && error.status === 403)) throw error;
@@ -591,7 +619,7 @@ const overridesOf = part(SECOND, async (signal) => {
       end.addEventListener("click", () => void change(/** @type {HTMLButtonElement} */ (end), "end", "", policy, client, o.client));
       return el("tr", {},
         el("td", { title: visible(meaning(o.client)) }, client ? el("a", { href: address(policy, client) }, short(client)) : short(meaning(o.client))),
-        el("td", {}, o.blocked ? "blocked" : o.exempt ? "exempt" : Object.entries(o.limits).map(([n, v]) => `${n}: ${count(Number(v))}`).join(", ")),
+        el("td", {}, o.blocked ? "blocked" : o.exempt ? "exempt" : Object.entries(o.limits).map(([n, v]) => `${n}: ${count(Number(v))}`).join(", "), noted(o)),
         el("td", {}, new Date(o.until).toLocaleString()), el("td", {}, visible(o.reason)), el("td", {}, visible(o.by)), el("td", {}, end));
     })))));
 });
@@ -599,7 +627,7 @@ const overridesOf = part(SECOND, async (signal) => {
 // ---- the store, and the instance ----
 
 const statusOf = part(6 * SECOND, async (signal) => {
-  const s = await ask("/v1/status", { signal });
+  const s = await get("/v1/status", signal);
   byId("forget").hidden = !token;
   inForce = s.overrides ? `${s.overrides.in_force} ${s.overrides.revision}` : "";
   setText(byId("instance"), `${s.instance} ${s.version}, up ${time((Date.now() - Date.parse(s.started)) / SECOND)}${s.ready ? "" : s.draining ? ", going away" : ", not ready"}`);
@@ -653,5 +681,5 @@ byId("token-dialog").addEventListener("close", () => {
   lookAgain();
 });
 byId("forget").addEventListener("click", () => { forgetToken(); askForToken(); });
-setInterval(showTrouble, SECOND / 4);
+setInterval(tick, SECOND / 4);
 showLooked();

@@ -184,6 +184,19 @@ func (l *LimitCheck) request(now time.Time) counters.Request {
 // capacity returns the largest cost that l can ever admit.
 func (l *LimitCheck) capacity() int64 { return cmp.Or(l.Burst, l.Value) }
 
+// left returns what share of a's fullest limit is left, or less if the client is blocked.
+func (a *Answer) left() float64 {
+	if a.Blocked {
+		return -1
+	}
+	least := 1.0
+	for i := range a.Limits {
+		l := &a.Limits[i]
+		least = min(least, float64(l.Remaining)/float64(l.capacity()))
+	}
+	return least
+}
+
 // settle ends a check whose limits were asked: what they have consumed is given
 // back if it is denied.
 func (a *Answer) settle(ctx context.Context, now time.Time) {

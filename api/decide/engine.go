@@ -230,14 +230,48 @@ func (d *Decider) close(a *Answer, now time.Time) (*Answer, error) {
 }
 
 // Peek returns the answer that a check of cost 1 would get now, and consumes
-// nothing. The error is an Invalid or a Refused.
+// nothing. Of an address that forward auth counts by another name, it is the answer of
+// the name of which less is left. The error is an Invalid or a Refused.
 func (d *Decider) Peek(ctx context.Context, client string, now time.Time) (*Answer, error) {
-	return d.peek(ctx, client, nil, now)
+	a, _, err := d.stands(ctx, client, now)
+	return a, err
 }
 
-// peek is Peek for a request of a route.
-func (d *Decider) peek(ctx context.Context, client string, route *policy.Route, now time.Time) (*Answer, error) {
-	a, err := d.find(Check{Policy: d.Name, Client: client, Cost: 1, Route: route})
+// stands is Peek, and returns which check it is the answer to.
+func (d *Decider) stands(ctx context.Context, client string, now time.Time) (a *Answer, q Check, err error) {
+	for i, by := range d.named(client) {
+		b, err := d.peek(ctx, by, now)
+		switch {
+		case err != nil:
+			return nil, q, err
+		case i == 0:
+			a, q = b, by
+		case b.left() < a.left():
+			a.Release()
+			a, q = b, by
+		default:
+			b.Release()
+		}
+	}
+	return a, q, nil
+}
+
+// named returns the checks, of cost 1, that may be those of a client that somebody names: of
+// an address as forward auth makes them, and of the name as it stands.
+func (d *Decider) named(client string) []Check {
+	q := Check{Policy: d.Name, Client: client, Cost: 1}
+	if address, ok := d.AddressOf(client); ok {
+		by := q
+		if by.Client, by.Network = d.ByAddress(address); by.Client != client {
+			return []Check{by, q}
+		}
+	}
+	return []Check{q}
+}
+
+// peek answers q without consuming anything.
+func (d *Decider) peek(ctx context.Context, q Check, now time.Time) (*Answer, error) {
+	a, err := d.find(q)
 	if err != nil {
 		return nil, err
 	}
@@ -262,16 +296,15 @@ func (d *Decider) peek(ctx context.Context, client string, route *policy.Route, 
 // Look returns what Peek does, with the limits of routes behind those of the answer, and what
 // is in use of each. The error is one of Peek's, or one of a counters.Store.
 func (d *Decider) Look(ctx context.Context, client string, now time.Time) (*Answer, []counters.Usage, error) {
-	a, err := d.Peek(ctx, client, now)
+	a, q, err := d.stands(ctx, client, now)
 	if err != nil {
 		return nil, nil, err
 	}
 	for i := range d.Routes {
-		route := &d.Routes[i]
-		if len(route.Limits) == 0 {
+		if q.Route = &d.Routes[i]; len(q.Route.Limits) == 0 {
 			continue
 		}
-		on, err := d.peek(ctx, client, route, now)
+		on, err := d.peek(ctx, q, now)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -296,14 +329,25 @@ func (d *Decider) Look(ctx context.Context, client string, now time.Time) (*Answ
 // counters.Store, and names the limit that may not have been reset.
 func (d *Decider) Reset(ctx context.Context, client string, now time.Time) error {
 	began := time.Now()
-	for l := range d.EachLimit() {
-		// Refunds go by when the reset of their own limit was.
-		if err := l.Limiter.Reset(ctx, client, now.Add(time.Since(began))); err != nil {
-			if l.Route != "" {
-				return fmt.Errorf("limit %q of %s: %w", l.Name, l.Route, err)
+	for _, q := range d.named(client) {
+		for l := range d.EachLimit() {
+			// Refunds go by when the reset of their own limit was.
+			if err := l.Limiter.Reset(ctx, q.Client, now.Add(time.Since(began))); err != nil {
+				if l.Route != "" {
+					return fmt.Errorf("limit %q of %s: %w", l.Name, l.Route, err)
+				}
+				return fmt.Errorf("limit %q: %w", l.Name, err)
 			}
-			return fmt.Errorf("limit %q: %w", l.Name, err)
 		}
 	}
 	return nil
+}
+
+// Forget drops what the process remembers of the client.
+func (d *Decider) Forget(client string) {
+	for _, q := range d.named(client) {
+		for l := range d.EachLimit() {
+			l.Limiter.Forget(q.Client)
+		}
+	}
 }

@@ -241,6 +241,22 @@ func TestLimitsAreFoundByTheNamesOfClients(t *testing.T) {
 			assert.Equal(t, want.countedAs, countedAs)
 		}
 	}
+
+	const nobody = "it holds for nobody: no limit of the policy counts such a client"
+	p := &policy.Policy{Name: PolicyName, Finder: c}
+	for key, want := range map[string]string{
+		"d|user=x": "", "d|user=*": "", "d|*": "", "*": "", "d|user=x*": "", `d|user=a\|b|path=*`: "", `"d|files=files/*"`: "",
+		"user=x": nobody, "d": nobody, "d|user=x|path=/": nobody, "d|free=x": nobody, "e|*": nobody, "d|free=*": nobody, "10.0.0.0/8": nobody, "10.1.2.3": nobody,
+		"d|files=files/x": `it holds for nobody: this client is counted as "d|files=files/*"`, "d|user": `it holds for nobody: this client is counted as "d|user="`,
+	} {
+		k, err := policy.ParseClientKey(key)
+		require.NoError(t, err)
+		assert.Equal(t, want, p.NoteOn(&policy.Exception{Key: k, Client: policy.Client{Blocked: true}}), key)
+	}
+	k, err := policy.ParseClientKey("d|user=x")
+	require.NoError(t, err)
+	other := policy.Client{Limits: map[string]int64{"path": 7}}
+	assert.Equal(t, `the limit "path" isn't one of those that count such a client`, p.NoteOn(&policy.Exception{Key: k, Client: other}))
 }
 
 func FuzzWildcard(f *testing.F) {

@@ -7,6 +7,7 @@ package policy
 
 import (
 	"iter"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -122,10 +123,17 @@ func (p *Policy) CountedAs(client string) string {
 // KeyOf returns the key that holds for a client alone: an address by each way to write it,
 // unless all clients are values of headers, which are names.
 func (p *Policy) KeyOf(client string) ClientKey {
-	if n, ok := parseNetwork(client); ok && !strings.Contains(client, "/") && slices.Contains(p.Identify, Identifier{}) {
-		return ClientKey{network: n}
+	if address, ok := p.AddressOf(client); ok {
+		return ClientKey{network: alone(address)}
 	}
 	return ClientKey{name: client}
+}
+
+// AddressOf returns the address that a client's name is, and reports whether it is one by
+// which forward auth may know its clients.
+func (p *Policy) AddressOf(client string) (address netip.Addr, ok bool) {
+	n, ok := parseNetwork(client)
+	return n.Addr(), ok && !strings.Contains(client, "/") && slices.Contains(p.Identify, Identifier{})
 }
 
 // Listed returns the limits that people know.

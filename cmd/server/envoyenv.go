@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"path"
 	"slices"
@@ -14,7 +15,7 @@ import (
 // An envoyVariable is an environment variable of envoyproxy/ratelimit that means the same
 // whatever the others say.
 type envoyVariable struct {
-	name string
+	name string // with * at its end, of all that begin so: they have a note, and no values in it
 	// flag has the same meaning, with what value makes of its value; without value, the same.
 	flag  string
 	value func(string) (string, error)
@@ -48,7 +49,19 @@ var envoyVariables = []envoyVariable{
 	{name: "USE_PROMETHEUS", usual: "false", note: "the metrics are at /metrics of -listen, by weir's names"},
 	{name: "USE_DOG_STATSD_MOGRIFIERS", note: "names are sent as they are"},
 	{name: "TRACING_ENABLED", usual: "false", note: "weir sends no traces"},
-	{name: "REDIS_URL", note: "weir counts on Memcached"},
+	{name: "PROMETHEUS_*", note: "the metrics are at /metrics of -listen, by weir's names"},
+	{name: "DEBUG_HOST", usual: "0.0.0.0", note: "what the debug port has is at -listen, /rlconfig too"},
+	{name: "DEBUG_PORT", usual: "6070", note: "what the debug port has is at -listen, /rlconfig too"},
+	{name: "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", note: "the xDS server is asked again after 1 s, at most 30 s"},
+	{name: "XDS_CLIENT_BACKOFF_*", note: "the xDS server is asked again after 1 s, at most 30 s"},
+	{name: "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", usual: "true", note: "weir isn't ready without limits"},
+	{name: "MERGE_DOMAIN_CONFIG", usual: "true", note: "files of one domain are read as one"},
+	{name: "LOCAL_CACHE_SIZE_IN_BYTES", usual: "0", note: "weir remembers -view-clients of each limit"},
+	{name: "EXPIRATION_JITTER_MAX_SECONDS", usual: "300", note: "items expire without jitter"},
+	{name: "MEMCACHE_MAX_IDLE_CONNS", usual: "2", note: "all callers share a connection"},
+	{name: "MEMCACHE_SRV_REFRESH", note: "names are looked up every 10 s"},
+	{name: "BACKEND_TYPE", usual: "memcache", note: "weir counts on Memcached"},
+	{name: "REDIS_*", note: "weir counts on Memcached"},
 }
 
 // A setting is a flag of weir that stands for variables, none of which is set where from is "".
@@ -127,6 +140,13 @@ func (t *translation) is(name string, usual bool) bool {
 }
 
 func (t *translation) one(v envoyVariable) {
+	if prefix, all := strings.CutSuffix(v.name, "*"); all {
+		names := slices.DeleteFunc(slices.Sorted(maps.Keys(t.variables)), func(name string) bool { return !strings.HasPrefix(name, prefix) })
+		if len(names) > 0 {
+			t.notes = append(t.notes, strings.Join(names, ", ")+": "+v.note)
+		}
+		return
+	}
 	value, ok := t.variables[v.name]
 	usual := value == v.usual
 	if is, err := strconv.ParseBool(value); err == nil && v.usual != "" {

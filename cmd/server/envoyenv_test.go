@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -77,13 +78,13 @@ func TestVariablesOfEnvoyAsFlags(t *testing.T) {
 func TestVariablesOfEnvoyWithoutAFlag(t *testing.T) {
 	t.Parallel()
 	_, notes := translate(t, "GRPC_MAX_CONNECTION_AGE_GRACE=5m", "REDIS_URL=redis:6379", "RUNTIME_IGNOREDOTFILES=true",
-		"STATSD_HOST=s", "STATS_FLUSH_INTERVAL=1s", "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES=1000")
+		"REDIS_AUTH=secret", "STATSD_HOST=s", "STATS_FLUSH_INTERVAL=1s", "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES=1000")
 	assert.Equal(t, []string{
 		"STATSD_HOST=s: metrics are sent by UDP, not by TCP",
 		"GRPC_MAX_CONNECTION_AGE_GRACE=5m: what is under way has -shutdown-grace",
 		"STATS_FLUSH_INTERVAL=1s: metrics are sent every 10 s",
 		"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES=1000: a set of limits may have 64 MiB",
-		"REDIS_URL=redis:6379: weir counts on Memcached",
+		"REDIS_AUTH, REDIS_URL: weir counts on Memcached",
 	}, notes)
 	for variable, want := range map[string]string{
 		"CONFIG_TYPE=XDS":             `-envoy-env: CONFIG_TYPE="XDS": must be FILE or GRPC_XDS_SOTW`,
@@ -99,6 +100,46 @@ func TestVariablesOfEnvoyWithoutAFlag(t *testing.T) {
 		_, err := parseConfig([]string{"-envoy-env"}, []string{"MEMCACHE_HOST_PORT=a:1", variable}, io.Discard)
 		assert.EqualError(t, err, want)
 	}
+}
+
+// Every variable that envoyproxy/ratelimit reads changes a flag, is refused, or is told of, where
+// it isn't what weir does anyway.
+func TestNoVariableOfEnvoyIsPassedOver(t *testing.T) {
+	t.Parallel()
+	told := func(variables ...string) string {
+		settings, notes, err := envoyFlags(variables)
+		return fmt.Sprint(settings, notes, err)
+	}
+	for _, c := range []struct{ with, variables string }{
+		{"", `HOST=h PORT=1 GRPC_UDS=/s GRPC_HOST=h GRPC_PORT=1 GRPC_MAX_CONNECTION_AGE=1h GRPC_MAX_CONNECTION_AGE_GRACE=1m GRPC_SERVER_USE_TLS=x GRPC_CLIENT_TLS_SAN=s
+			LOG_LEVEL=info LOG_FORMAT=json CONFIG_TYPE=GRPC_XDS_SOTW DEBUG_HOST=127.0.0.1 DEBUG_PORT=1 CONFIG_GRPC_XDS_NODE_METADATA=a CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=a:b
+			CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL=1s XDS_CLIENT_BACKOFF_INITIAL_INTERVAL=1s XDS_CLIENT_BACKOFF_MAX_INTERVAL=2s XDS_CLIENT_BACKOFF_RANDOM_FACTOR=0.1
+			XDS_CLIENT_BACKOFF_JITTER=false XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES=9 USE_DOG_STATSD_MOGRIFIERS=a USE_STATSD=false STATSD_HOST=s STATSD_PORT=1 EXTRA_TAGS=a:b STATS_FLUSH_INTERVAL=1s
+			DISABLE_STATS=true USE_PROMETHEUS=true PROMETHEUS_ADDR=:1 PROMETHEUS_PATH=/p PROMETHEUS_MAPPER_YAML=m RUNTIME_ROOT=r RUNTIME_SUBDIRECTORY=s RUNTIME_APPDIRECTORY=a
+			RUNTIME_IGNOREDOTFILES=false EXPIRATION_JITTER_MAX_SECONDS=9 LOCAL_CACHE_SIZE_IN_BYTES=9 NEAR_LIMIT_RATIO=0.5 CACHE_KEY_PREFIX=p BACKEND_TYPE=redis
+			STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT=true LIMIT_RESPONSE_HEADERS_ENABLED=true HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=false REDIS_SOCKET_TYPE=tcp REDIS_TYPE=CLUSTER
+			REDIS_URL=u REDIS_POOL_SIZE=1 REDIS_AUTH=a REDIS_TLS=true REDIS_PIPELINE_WINDOW=1s REDIS_PERSECOND=true REDIS_PERSECOND_URL=u REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true
+			MEMCACHE_HOST_PORT=a:1 MEMCACHE_MAX_IDLE_CONNS=9 MEMCACHE_SRV=s MEMCACHE_SRV_REFRESH=1s MEMCACHE_TLS=true MEMCACHE_TLS_CLIENT_CERT=c
+			MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION=true SHADOW_MODE=true QUOTA_MODE=true MERGE_DOMAIN_CONFIG=false RESPONSE_DYNAMIC_METADATA=true TRACING_ENABLED=true`},
+		{"GRPC_SERVER_USE_TLS=true", "GRPC_SERVER_TLS_CERT=c GRPC_SERVER_TLS_KEY=k GRPC_CLIENT_TLS_CACERT=a"},
+		{"CONFIG_TYPE=GRPC_XDS_SOTW", "FORCE_START_WITHOUT_INITIAL_CONFIG=true CONFIG_GRPC_XDS_NODE_ID=n CONFIG_GRPC_XDS_SERVER_URL=u CONFIG_GRPC_XDS_SERVER_USE_TLS=true"},
+		{"CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_USE_TLS=true",
+			"CONFIG_GRPC_XDS_CLIENT_TLS_CERT=c CONFIG_GRPC_XDS_CLIENT_TLS_KEY=k CONFIG_GRPC_XDS_SERVER_TLS_CACERT=a CONFIG_GRPC_XDS_SERVER_TLS_SAN=s"},
+		{"LIMIT_RESPONSE_HEADERS_ENABLED=true", "LIMIT_LIMIT_HEADER=a LIMIT_REMAINING_HEADER=b LIMIT_RESET_HEADER=c"},
+		{"STATSD_HOST=s", "USE_DOG_STATSD=true"},
+		{"MEMCACHE_TLS=true", "MEMCACHE_TLS_CACERT=c"},
+	} {
+		with := strings.Fields(c.with)
+		for _, variable := range strings.Fields(c.variables) {
+			assert.NotEqual(t, told(with...), told(append(with, variable)...), variable)
+		}
+	}
+	_, notes, err := envoyFlags([]string{
+		"BACKEND_TYPE=memcache", "DEBUG_PORT=6070", "EXPIRATION_JITTER_MAX_SECONDS=300", "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=1", "LOCAL_CACHE_SIZE_IN_BYTES=0",
+		"MEMCACHE_MAX_IDLE_CONNS=2", "MERGE_DOMAIN_CONFIG=true", "RUNTIME_WATCH_ROOT=false", "PROTO=tcp", "PATH=/bin", "REDIS_URL=",
+	})
+	require.NoError(t, err)
+	assert.Empty(t, notes)
 }
 
 // gatewayEnvironment is what Envoy Gateway gives the container of the rate limit service, what
@@ -132,7 +173,8 @@ func TestValidatePrintsTheVariablesOfEnvoyAsFlags(t *testing.T) {
   -envoy-headers=off
   -log-level=info
   not so: USE_PROMETHEUS=true: the metrics are at /metrics of -listen, by weir's names
-  not so: REDIS_URL=unused:6379: weir counts on Memcached
+  not so: PROMETHEUS_ADDR, PROMETHEUS_MAPPER_YAML: the metrics are at /metrics of -listen, by weir's names
+  not so: REDIS_SOCKET_TYPE, REDIS_URL: weir counts on Memcached
 `)
 	assert.Contains(t, out.String(), "envoy: what envoy-gateway:18001 sends\n")
 }

@@ -76,7 +76,7 @@ type client struct {
 	heard  bool // of a set, whatever became of it
 	last   []Resource
 	wrong  error // what is wrong with last
-	missed int   // connections without a set, since the last one
+	missed int   // connections without a set that was right, since the last one
 }
 
 func sleep(ctx context.Context, d time.Duration) {
@@ -133,7 +133,6 @@ func (c *client) connection(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		c.missed = 0
 		answer := &discovery.DiscoveryRequest{Node: node, TypeUrl: typeURL, ResponseNonce: r.GetNonce()}
 		err = c.take(ctx, r)
 		switch {
@@ -142,7 +141,7 @@ func (c *client) connection(ctx context.Context) error {
 		case err != nil:
 			answer.ErrorDetail = &rpc.Status{Code: int32(codes.InvalidArgument), Message: shorten(err.Error())}
 		default:
-			version = r.GetVersionInfo()
+			version, c.missed = r.GetVersionInfo(), 0
 		}
 		answer.VersionInfo = version
 		_ = stream.Send(answer)

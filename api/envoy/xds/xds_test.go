@@ -3,15 +3,20 @@ package xds
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	ratelimit "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -165,4 +170,53 @@ func TestPausesGrowAndDiffer(t *testing.T) {
 	}
 	again.Drop()
 	assert.Less(t, <-w.pauses, firstPause)
+}
+
+// A refuser begins each stream with a set that is refused, another each time unless same, and
+// ends it.
+type refuser struct {
+	discovery.UnimplementedAggregatedDiscoveryServiceServer
+	same    bool
+	streams atomic.Int64
+}
+
+func (r *refuser) StreamAggregatedResources(stream discovery.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+	n := r.streams.Add(1)
+	if r.same {
+		n = 1
+	}
+	set, err := anypb.New(perMinute(fmt.Sprint("wrong", n), 1))
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	if err == nil {
+		err = stream.Send(&discovery.DiscoveryResponse{VersionInfo: "1", Nonce: "1", TypeUrl: typeURL, Resources: []*anypb.Any{set}})
+	}
+	if err == nil {
+		_, err = stream.Recv() // that it is refused
+	}
+	return err
+}
+
+// Sets that are refused make no pause shorter.
+func TestPausesGrowWhereEachSetIsRefused(t *testing.T) {
+	for _, same := range []bool{false, true} {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		server := grpc.NewServer()
+		discovery.RegisterAggregatedDiscoveryServiceServer(server, &refuser{same: same})
+		go func() { _ = server.Serve(listener) }()
+		t.Cleanup(server.Stop)
+		w := watch(t, listener.Addr().String())
+		for missed := range 8 {
+			if same && missed > 0 { // before it is refused again
+				assert.LessOrEqual(t, <-w.pauses, refusedPause)
+			}
+			d, most := <-w.pauses, min(lastPause, firstPause<<missed)
+			assert.True(t, d >= most/2 && d < most, "%v after %d", d, missed)
+		}
+		if same {
+			assert.Len(t, w.sets, 1, "it is applied once")
+		}
+	}
 }

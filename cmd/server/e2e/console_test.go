@@ -209,25 +209,25 @@ func TestConsoleShowsHostileNames(t *testing.T) {
 	names := []string{
 		`<img src=x onerror="document.title='hacked'">`, `</script><script>alert(1)</script>`, "a/b", "%2F", "dir/../x?y#z",
 		"evil\u202eoc-dlog", "line\nbreak\ttab\x00", strings.Repeat("long", 256), "a&client=b", "'\"`${x}", `"quoted"`, `"`, " space ",
-		"*", "team:*", "a*b", strings.Repeat("*", 1024), "10.0.0.0/8", "10.0.0.1/8", "::/0", "10.9.8.7", "::ffff:10.9.8.7", "2001:DB8::1",
+		"*", "team:*", "a*b", strings.Repeat("*", 1024), "10.0.0.0/8", "10.0.0.1/8", "::/0", "::ffff:10.9.8.7", "10.9.8.7", "2001:DB8::1",
 	}
 	for _, name := range names {
-		p.Check(t, "fixed", name, 1)
-		b.looksAt(p.Service, "fixed", name)
+		p.Check(t, "log", name, 1) // which stays for a minute, whenever that began
+		b.looksAt(p.Service, "log", name)
 		b.shows(textIs("verdict", "Admitted; 99 of 100 remain"))
 		b.changes("block")
-		require.True(t, blocked(t, p, "fixed", name), "%q", name)
+		require.True(t, blocked(t, p, "log", name), "%q", name)
 		for _, other := range []string{"another", "team:a", "10.1.2.3", "2001:db8::2", "aXb", "quoted", "space"} {
-			require.False(t, blocked(t, p, "fixed", other), "%q by %q", other, name)
+			require.False(t, blocked(t, p, "log", other), "%q by %q", other, name)
 		}
 		b.shows(textIs("verdict", "Blocked until"))
 		b.changes("end")
-		require.False(t, blocked(t, p, "fixed", name), "%q", name)
-		require.Zero(t, overrides(t, p, "fixed"))
+		require.False(t, blocked(t, p, "log", name), "%q", name)
+		require.Zero(t, overrides(t, p, "log"))
 	}
 	for range 2 {
-		p.Check(t, "fixed", names[0], 1)
-		p.Check(t, "fixed", "evil\u202eoc-dlog", 1)
+		p.Check(t, "log", names[0], 1)
+		p.Check(t, "log", "evil\u202eoc-dlog", 1)
 	}
 	// The list of who asks most shows them, and what turns text around as an escape.
 	b.shows(textIs("top-allowed", `evil\u{202e}oc-dlog`))
@@ -240,7 +240,7 @@ func TestConsoleShowsHostileNames(t *testing.T) {
 // proxy tells whom it asks about.
 func TestConsoleBlocksAddressesInHeaders(t *testing.T) {
 	t.Parallel()
-	config := servertest.WriteFile(t, "policies.yaml", "policies:\n  edge:\n    identify: [header:X-Client]\n    limits: [{name: per-minute, algorithm: fixed_window, limit: 100, window: 1m}]\n")
+	config := servertest.WriteFile(t, "policies.yaml", "policies:\n  edge:\n    identify: [header:X-Client]\n    limits: [{name: per-minute, algorithm: sliding_log, limit: 100, window: 1m}]\n")
 	p := startProcess(t, "-console", "-config", config)
 	b := startBrowser(t)
 	for _, name := range []string{"203.0.113.9", "2001:db8::1"} {
@@ -396,7 +396,7 @@ const asked = [
   ["PUT", "/v1/policies/log/overrides/victim", '{"blocked":true,"for":"1h"}'], ["DELETE", "/v1/policies/log/overrides/blocked-one"],
   ["DELETE", "/v1/policies/log/clients/victim"],
   ...["/v1/policies", "/v1/policies/log", "/v1/policies/log/clients/victim", "/v1/policies/log/clients/victim/state", "/v1/policies/log/top", "/v1/policies/log/history",
-    "/v1/policies/log/overrides", "/v1/policies/log/overrides/blocked-one", "/v1/audit", "/v1/status", "/v1/auth/none", "/metrics", "/readyz", "/openapi.yaml", "/console/"].map((path) => ["GET", path]),
+    "/v1/policies/log/overrides", "/v1/policies/log/overrides/blocked-one", "/v1/audit", "/v1/status", "/v1/look?get=/v1/status", "/v1/auth/none", "/metrics", "/readyz", "/openapi.yaml", "/console/"].map((path) => ["GET", path]),
 ];
 let read = 0;
 for (const mode of ["cors", "no-cors"])
@@ -501,6 +501,13 @@ func TestCostOfOpenPages(t *testing.T) {
 	if *openPages == 0 {
 		t.Skip("only with -pages, such as -pages 20")
 	}
+	t.Run("denied before", func(t *testing.T) { costOfOpenPages(t, 105, 0) })
+	t.Run("asking", func(t *testing.T) { costOfOpenPages(t, 0, 2) })
+}
+
+// costOfOpenPages is that of pages of clients that each have asked so often, and go on to ask
+// so often a second.
+func costOfOpenPages(t *testing.T, before, rate int) {
 	m := memcachedtest.Start(t)
 	p := startProcess(t, "-memcached", m.Addr, "-console")
 	type request struct {
@@ -522,9 +529,25 @@ func TestCostOfOpenPages(t *testing.T) {
 	}))
 	defer between.Close()
 	for i := range *openPages {
-		for range 105 {
+		for range before {
 			p.Check(t, "sliding-1s", fmt.Sprintf("client-%d-", i), 1)
 		}
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var hammering sync.WaitGroup
+	defer hammering.Wait()
+	defer stop()
+	for i := range *openPages * rate {
+		hammering.Go(func() {
+			<-time.After(time.Duration(i) * time.Second / time.Duration(*openPages*rate))
+			for tick := time.Tick(time.Second); ctx.Err() == nil; {
+				p.Check(t, "sliding-1s", fmt.Sprintf("client-%d-", i%*openPages), 1)
+				select {
+				case <-tick:
+				case <-ctx.Done():
+				}
+			}
+		})
 	}
 	const lasts = time.Minute
 	b := startBrowser(t)

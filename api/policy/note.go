@@ -1,0 +1,47 @@
+package policy
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// NoteOn says in words what of e, an exception made at run time, isn't as most would expect;
+// "" if nothing is.
+func (p *Policy) NoteOn(e *Exception) string {
+	limits := p.Listed()
+	if p.Finder != nil {
+		limits = slices.DeleteFunc(slices.Clone(limits), func(l *Limit) bool {
+			beginning, _, _ := strings.Cut(l.Pattern, "*")
+			return !e.Key.all || !strings.HasPrefix(beginning, e.Key.name) && !strings.HasPrefix(e.Key.name, beginning)
+		})
+		if !e.Key.all && !e.Key.network.IsValid() {
+			l, countedAs := p.Finder.Find(e.Key.name)
+			if l != nil && countedAs != e.Key.name {
+				return fmt.Sprintf("it holds for nobody: this client is counted as %q", countedAs)
+			}
+			if l != nil {
+				limits = []*Limit{l}
+			}
+		}
+		if len(limits) == 0 {
+			return "it holds for nobody: no limit of the policy counts such a client"
+		}
+	}
+	names := make(map[string]bool, len(limits))
+	for _, l := range limits {
+		names[l.Name] = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(e.Limits)) {
+		if !names[name] {
+			return fmt.Sprintf("the limit %q isn't one of those that count such a client", name)
+		}
+	}
+	for _, l := range limits {
+		if e.Limits[l.Name] > l.Limit && l.Burst > 0 {
+			return fmt.Sprintf("the burst of the limit %q stays %d, and no more are admitted at once", l.Name, l.Burst)
+		}
+	}
+	return ""
+}
