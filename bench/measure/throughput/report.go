@@ -121,7 +121,8 @@ incr        the no-op handler, if each request also counts in one of 10,000 coun
 	}, `
 checks/s    by sliding N=10, of 10,000 clients who have been busy for a whole window; each connection or caller goes on as soon
             as it is answered
-            (batches of 1000 by N=60 have a store timeout of 2s, as 16 of them read a million keys when all of their clients are new)
+            (batches of 100 and 1000 by N=60, and the single checks beside them, have a store timeout of 2s, as 16 batches of new
+            clients read 100,000 keys, or a million)
 of single   rate relative to single checks of the same clients over connections to a weir of their own, in turn
 p50 to p999 of a batch, or of a caller's check; at half load from when it was due
 cpu us      of a check in weir and in memcached, and of a single one in weir, while both weirs are loaded so;

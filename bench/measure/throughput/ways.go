@@ -101,8 +101,8 @@ func (s *server) stop() {
 	}
 }
 
-// start starts a server, which has to be stopped even after an error.
-func (w way) start(ctx context.Context, cfg config, build *testbed.Build) (s *server, err error) {
+// start starts a server with further arguments, which has to be stopped even after an error.
+func (w way) start(ctx context.Context, cfg config, build *testbed.Build, args ...string) (s *server, err error) {
 	checks := w.checks()
 	s = &server{side: side{turn: &loadgen.Turn{Clients: checks.Clients}, size: 1}}
 	if s.memcached, err = testbed.StartMemcached(ctx, 1024); err != nil {
@@ -121,10 +121,8 @@ func (w way) start(ctx context.Context, cfg config, build *testbed.Build) (s *se
 		}
 	case w.net:
 		s.Process, err = build.Start(ctx, s.memcached.Addr, "-http", "net")
-	case w.batch == 1000 && w.algorithm == algorithms.Sliding60: // 16 of clients that are new read a million keys
-		s.Process, err = build.Start(ctx, s.memcached.Addr, "-store-timeout", "2s")
 	default:
-		s.Process, err = build.Start(ctx, s.memcached.Addr)
+		s.Process, err = build.Start(ctx, s.memcached.Addr, args...)
 	}
 	if err != nil {
 		return s, err
@@ -173,12 +171,16 @@ func (w way) call(ctx context.Context, c *client.Client) loadgen.Connections {
 
 // measure runs a row beside single checks of another weir.
 func (w way) measure(ctx context.Context, cfg config, build *testbed.Build) (row wayRow, err error) {
-	single, err := way{algorithm: w.algorithm}.start(ctx, cfg, build)
+	var args []string
+	if w.batch >= 100 && w.algorithm == algorithms.Sliding60 { // 16 of clients that are new read 100,000 keys, or a million
+		args = []string{"-store-timeout", "2s"}
+	}
+	single, err := way{algorithm: w.algorithm}.start(ctx, cfg, build, args...)
 	defer single.stop()
 	if err != nil {
 		return row, err
 	}
-	s, err := w.start(ctx, cfg, build)
+	s, err := w.start(ctx, cfg, build, args...)
 	defer s.stop()
 	if err != nil {
 		return row, err
