@@ -47,9 +47,8 @@ func TestBadCommandLines(t *testing.T) {
 		"contention":      {"-rows|(", "-rows|" + none},
 		"report":          {"everything"},
 		"load": {
-			"-format|grpc", "-format|ratelimit", "-format|envoy-grpc", "-target|https://127.0.0.1:1", "-target|127.0.0.1", "-target|name=",
+			"-target|https://127.0.0.1:1", "-target|127.0.0.1",
 			"-policies|", "-policies|fixed,token,fixed", "-rate|-1", "-rate|NaN", "-rate|1e9", "-duration|0s", "-p99|0s", "-connections|0",
-			"-target|127.0.0.1:1|-format|weir|-format|weir", "-target|a=127.0.0.1:1|-target|a=127.0.0.1:2",
 		},
 		"accuracy":  {"-requests|-1", "-requests|40000001", "-scale|-requests|400000001", "-seed|one", "-like|cloudflare", "-scale|-like|fastly"},
 		"footprint": {"-clients|0", "-clients|100000001", "-busy|0", "-busy|100001"},
