@@ -21,7 +21,7 @@ OF_LIMITERS = ABusyClient(HasItsLimitAlone|InALongOutage)|AloneAProcess.*|Attack
 OF_TAKE = RetryAfterIsTrue|EmptySlotsTakeNoMemory|LateAnswersInAnyOrder|LimitersLikeOneState|NotMuchLessThanAnExactLog|StrictInNarrowSlots|TheShareOf.*|WhatProcessesAdmitAlone
 OF_API = AGeneratedClientWorks|AnEstimateThatIsAlwaysOne|HealthOpensNoConnections|InstancesAgreeWithinASecond|NoAnswerForgetsWhatOneBeforeHasSaid|RandomRequestsMatchAsTheModelSays|ReceiptsLeaveNothingBehind|ReleasedPlacesLeaveAnEmptyItem|RetryAfterBesideSettlements|SeveralLimitsAreCheckedAsOne|WhatCountsIsWhatWasUsedInTheEnd
 OF_STORES = AFloodOfClientsHidesNobody|BigSpendersAreFoundThoughMostIsTakenBack|DeletedItemsAreForgottenAtOnce|MemoryHoldsLittleMoreThanTheStatesThatAreAlive
-OF_SERVER = Documents.*|FilesOfAPackageHaveNoCycle
+OF_SERVER = Documents.*|FilesOfAPackageHaveNoCycle|HostileSetsOverXDS
 ARITHMETIC = ^FuzzDoors$$|^Test($(OF_LIMITERS)|$(OF_STORES)|$(OF_API)|$(OF_SERVER))$$|^TestTake(Many)?$$/^Test($(OF_TAKE))$$|^Test(OneByOne|ManyAtOnce)$$/^TestAllOrNoneAgainstAModel$$
 GO_TEST = go test -p 1 -vet=off -shuffle=on
 test: setup
