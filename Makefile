@@ -2,7 +2,7 @@
 # what the tests start, or installs it.
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: quick test plain racing lint setup bench histories soak fuzz console-pictures module release
+.PHONY: quick test racing plain experiments arithmetic lint setup bench histories soak fuzz console-pictures module release
 
 # The daily round. It needs no program but Go.
 quick: lint
@@ -13,8 +13,8 @@ quick: lint
 # long: not at experiments, nor at tests of arithmetic, of what runs in simulated time, and
 # of requests that come one by one. Of api it has the tests behind api/plain, and those of
 # the handler run without it; of cmd/server/e2e those in which processes race, stall and end.
-# lint has vetted all of it. Two lines of tests keep two processors busy, each with a package
-# at a time.
+# lint vets all of it. Two of the four parts run at a time, each with a package at a time,
+# which keeps two processors busy.
 MEETING = /(cas|subwindow|counters|counters/.*|cmd/server|api/(client|decide|envoy|fleet|overrides|plain)(/.*)?|bench/internal/(loadgen|testbed))$$
 RACING = ^Test((Lease)?Histories|FourProcesses(BucketsAndLogs|MixedCosts)|Terminate.*|Memcached(Stalls|Restarts)|ResetDuringAnOutage|InstancesFollowTheirServers|EnvoyJSONAndReload|AllOrNoneIsExactAcrossServers)$$
 OF_LIMITERS = ABusyClient(HasItsLimitAlone|InALongOutage)|AloneAProcess.*|AttackOnACountingLog|CountingLog(KeepsItsBounds.*|WhateverComes)|FlightsAreBoundedWhereSwapsFail|JoinedEntriesHaveNoMoreThanTheirShare|LongestCountingLog|ManyLeasesTakenAloneAreEachGivenBack|RetryAfterIsTrue|SlidingLog(AdmitsNoMoreThanTheLimit|ForgetsOnlyWhatDecidesNothing)|TheShareOfAProcessThatIsAlone
@@ -25,16 +25,21 @@ OF_SERVER = Documents.*|FilesOfAPackageHaveNoCycle|HostileSetsOverXDS
 ARITHMETIC = ^FuzzDoors$$|^Test($(OF_LIMITERS)|$(OF_STORES)|$(OF_API)|$(OF_SERVER))$$|^TestTake(Many)?$$/^Test($(OF_TAKE))$$|^Test(OneByOne|ManyAtOnce)$$/^TestAllOrNoneAgainstAModel$$
 GO_TEST = go test -p 1 -vet=off -shuffle=on
 test: setup
-	@$(MAKE) --no-print-directory -j 2 plain racing
-
-plain: lint
-	$(GO_TEST) -skip '$(RACING)' ./cmd/server/e2e $$(go list ./... | grep -vE '$(MEETING)|/e2e$$')
-	$(GO_TEST) -run '$(ARITHMETIC)|^TestALargeSetIsInForceSoon$$' ./cas ./subwindow ./counters/ledger ./counters/memory ./counters/topk ./api/envoy ./api/overrides ./cmd/server
-	go -C deploy/manifests test -count=1 -vet=off ./... # go doesn't see when files above a module change
+	@$(MAKE) --no-print-directory -j 2 racing plain experiments arithmetic
 
 racing:
 	GORACE=atexit_sleep_ms=0 $(GO_TEST) -race -run '$(RACING)' ./cmd/server/e2e
 	GORACE=atexit_sleep_ms=0 $(GO_TEST) -race -skip '$(ARITHMETIC)' ./api $$(go list ./... | grep -E '$(MEETING)')
+
+plain: lint
+	$(GO_TEST) -skip '$(RACING)' ./cmd/server/e2e $$(go list ./... | grep -vE '$(MEETING)|/e2e$$|/bench\b')
+
+experiments:
+	$(GO_TEST) $$(go list ./bench/... | grep -vE '$(MEETING)')
+
+arithmetic:
+	$(GO_TEST) -run '$(ARITHMETIC)|^TestALargeSetIsInForceSoon$$' ./cas ./subwindow ./counters/ledger ./counters/memory ./counters/topk ./api/envoy ./api/overrides ./cmd/server
+	go -C deploy/manifests test -count=1 -vet=off ./... # go doesn't see when files above a module change
 
 lint:
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt would change:"; echo "$$unformatted"; exit 1; }
