@@ -2,7 +2,7 @@
 # what the tests start, or installs it.
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: quick test lint setup bench histories soak fuzz console-pictures module release
+.PHONY: quick test racing plain experiments arithmetic lint setup bench histories soak fuzz console-pictures module release
 
 # The daily round. It needs no program but Go.
 quick: lint
@@ -10,17 +10,35 @@ quick: lint
 	@echo "Left out, and in make test: tests that start processes (memcached, proxies, weir), the race detector, bench and deploy/manifests."
 
 # The race detector looks where goroutines meet, which makes tests five to twenty times as
-# long: not at experiments, nor at tests of arithmetic and of what runs in simulated time.
-# Of api it has the tests behind api/plain, and those of the handler run without it; of
-# cmd/server/e2e those in which processes race, stall and end. lint has vetted all of it.
-ARITHMETIC = ^FuzzDoors$$|Test(ReceiptsLeaveNothingBehind|RetryAfterIsTrue|ABusyClientHasItsLimitAlone|AloneAProcessTakesItsShare|AttackOnACountingLog|CountingLogKeepsItsBounds|CountingLogKeepsItsBoundsWhenLimitsChange|FilesOfAPackageHaveNoCycle|LongestCountingLog|TheShareOfAProcessThatIsAlone)$$|TestTake(Many)?$$/Test(EmptySlotsTakeNoMemory|LateAnswersInAnyOrder|LimitersLikeOneState|NotMuchLessThanAnExactLog|StrictInNarrowSlots|WhatProcessesAdmitAlone)$$
+# long: not at experiments, nor at tests of arithmetic, of what runs in simulated time, and
+# of requests that come one by one. Of api it has the tests behind api/plain, and those of
+# the handler run without it; of cmd/server/e2e those in which processes race, stall and end.
+# lint vets all of it. Two of the four parts run at a time, each with a package at a time,
+# which keeps two processors busy.
 MEETING = /(cas|subwindow|counters|counters/.*|cmd/server|api/(client|decide|envoy|fleet|overrides|plain)(/.*)?|bench/internal/(loadgen|testbed))$$
 RACING = ^Test((Lease)?Histories|FourProcesses(BucketsAndLogs|MixedCosts)|Terminate.*|Memcached(Stalls|Restarts)|ResetDuringAnOutage|InstancesFollowTheirServers|EnvoyJSONAndReload|AllOrNoneIsExactAcrossServers)$$
-test: setup lint
-	go test -vet=off -shuffle=on -skip '$(RACING)' ./cmd/server/e2e $$(go list ./... | grep -vE '$(MEETING)|/e2e$$')
-	go test -vet=off -shuffle=on -run '$(ARITHMETIC)' ./cas ./subwindow ./counters/ledger ./cmd/server
-	GORACE=atexit_sleep_ms=0 go test -vet=off -race -shuffle=on -run '$(RACING)' ./cmd/server/e2e
-	GORACE=atexit_sleep_ms=0 go test -vet=off -race -shuffle=on -skip '$(ARITHMETIC)' ./api $$(go list ./... | grep -E '$(MEETING)')
+OF_LIMITERS = ABusyClient(HasItsLimitAlone|InALongOutage)|AloneAProcess.*|AttackOnACountingLog|CountingLog(KeepsItsBounds.*|WhateverComes)|FlightsAreBoundedWhereSwapsFail|JoinedEntriesHaveNoMoreThanTheirShare|LongestCountingLog|ManyLeasesTakenAloneAreEachGivenBack|RetryAfterIsTrue|SlidingLog(AdmitsNoMoreThanTheLimit|ForgetsOnlyWhatDecidesNothing)|TheShareOfAProcessThatIsAlone
+OF_TAKE = RetryAfterIsTrue|EmptySlotsTakeNoMemory|LateAnswersInAnyOrder|LimitersLikeOneState|NotMuchLessThanAnExactLog|StrictInNarrowSlots|TheShareOf.*|WhatProcessesAdmitAlone
+OF_API = AGeneratedClientWorks|ALimitThatHasChangedMeanwhile|AnEstimateThatIsAlwaysOne|HealthOpensNoConnections|InstancesAgreeWithinASecond|NoAnswerForgetsWhatOneBeforeHasSaid|RandomRequestsMatchAsTheModelSays|ReceiptsLeaveNothingBehind|ReleasedPlacesLeaveAnEmptyItem|RetryAfterBesideSettlements|SeveralLimitsAreCheckedAsOne|WhatCountsIsWhatWasUsedInTheEnd|WhatIsGivenBackIsSeenByAllWithinASecond
+OF_STORES = AFloodOfClientsHidesNobody|BigSpendersAreFoundThoughMostIsTakenBack|DeletedItemsAreForgottenAtOnce|MemoryHoldsLittleMoreThanTheStatesThatAreAlive
+OF_SERVER = Documents.*|FilesOfAPackageHaveNoCycle|HostileSetsOverXDS
+ARITHMETIC = ^FuzzDoors$$|^Test($(OF_LIMITERS)|$(OF_STORES)|$(OF_API)|$(OF_SERVER))$$|^TestTake(Many)?$$/^Test($(OF_TAKE))$$|^Test(OneByOne|ManyAtOnce)$$/^TestAllOrNoneAgainstAModel$$
+GO_TEST = go test -p 1 -vet=off -shuffle=on
+test: setup
+	@$(MAKE) --no-print-directory -j 2 racing plain experiments arithmetic
+
+racing:
+	GORACE=atexit_sleep_ms=0 $(GO_TEST) -race -run '$(RACING)' ./cmd/server/e2e
+	GORACE=atexit_sleep_ms=0 $(GO_TEST) -race -skip '$(ARITHMETIC)' ./api $$(go list ./... | grep -E '$(MEETING)')
+
+plain: lint
+	$(GO_TEST) -skip '$(RACING)' ./cmd/server/e2e $$(go list ./... | grep -vE '$(MEETING)|/e2e$$|/bench\b')
+
+experiments:
+	$(GO_TEST) $$(go list ./bench/... | grep -vE '$(MEETING)')
+
+arithmetic:
+	$(GO_TEST) -run '$(ARITHMETIC)|^TestALargeSetIsInForceSoon$$' ./cas ./subwindow ./counters/ledger ./counters/memory ./counters/topk ./api/envoy ./api/overrides ./cmd/server
 	go -C deploy/manifests test -count=1 -vet=off ./... # go doesn't see when files above a module change
 
 lint:

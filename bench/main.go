@@ -20,7 +20,6 @@ import (
 	"weir/bench/measure/peers"
 	"weir/bench/measure/throughput"
 	"weir/bench/model/accuracy"
-	"weir/bench/model/architectures"
 	"weir/bench/verify/faults"
 	"weir/bench/verify/simulate"
 )
@@ -38,7 +37,6 @@ func commands() []command {
 		{"footprint", "commands, processor time and memory of each algorithm, and memory of weir for a million clients", footprint.Run},
 		{"contention", "many callers and processes on one key: speed, fairness and exactness", contention.Run},
 		{"accuracy", "what each algorithm believes and admits beside what is true, on many kinds of traffic", accuracy.Run},
-		{"architectures", "what other ways to share a limit admit, beside weir", architectures.Run},
 		{"load", "open loop at a constant rate, or the highest rate that keeps p99 under a bound", load.Run},
 		{"peers", "weir and envoyproxy/ratelimit over gRPC, on one Memcached in turns", peers.Run},
 		{"faults", "what callers see while Memcached, the network and weir itself fail, against what weir promises", faults.Run},
@@ -56,7 +54,6 @@ func sections() []report.Section {
 		{Title: "Accuracy", File: "accuracy.json", Command: "accuracy", New: report.New[accuracy.Report]},
 		{Title: "Accuracy at scale", File: "accuracy-scale.json", Command: "accuracy -scale", New: report.New[accuracy.ScaleReport]},
 		{Title: "Accuracy at scale, like Cloudflare's", File: "accuracy-scale-cloudflare.json", Command: "accuracy -scale -like cloudflare", New: report.New[accuracy.ScaleReport]},
-		{Title: "Architectures", File: "architectures.json", Command: "architectures", New: report.New[architectures.Report]},
 		{Title: "Throughput", File: "throughput.json", Command: "throughput", New: report.New[throughput.Report]},
 		{Title: "Load", File: "load.json", Command: "load", New: report.New[load.Report]},
 		{Title: "Peers", File: "peers.json", Command: "peers -ratelimit PATH", New: report.New[peers.Report]},

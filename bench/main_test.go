@@ -24,7 +24,7 @@ func TestCommandsAreListed(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	require.NoError(t, execute(t.Context(), nil, &out))
-	for _, name := range []string{"throughput", "footprint", "contention", "accuracy", "architectures", "load", "peers", "faults", "soak", "report"} {
+	for _, name := range []string{"throughput", "footprint", "contention", "accuracy", "load", "peers", "faults", "soak", "report"} {
 		assert.Contains(t, out.String(), "\n  "+name+" ")
 	}
 	assert.NotContains(t, out.String(), testbed.NoopCommand+" ")
@@ -45,12 +45,10 @@ func TestBadCommandLines(t *testing.T) {
 		"no-such-command": {""},
 		"throughput":      {"more", "-rows|(", "-connections|0", "-duration|0s", "-rows|" + none},
 		"contention":      {"-rows|(", "-rows|" + none},
-		"architectures":   {"-seed|-1"},
 		"report":          {"everything"},
 		"load": {
-			"-format|grpc", "-format|ratelimit", "-format|envoy-grpc", "-target|https://127.0.0.1:1", "-target|127.0.0.1", "-target|name=",
+			"-target|https://127.0.0.1:1", "-target|127.0.0.1",
 			"-policies|", "-policies|fixed,token,fixed", "-rate|-1", "-rate|NaN", "-rate|1e9", "-duration|0s", "-p99|0s", "-connections|0",
-			"-target|127.0.0.1:1|-format|weir|-format|weir", "-target|a=127.0.0.1:1|-target|a=127.0.0.1:2",
 		},
 		"accuracy":  {"-requests|-1", "-requests|40000001", "-scale|-requests|400000001", "-seed|one", "-like|cloudflare", "-scale|-like|fastly"},
 		"footprint": {"-clients|0", "-clients|100000001", "-busy|0", "-busy|100001"},
@@ -90,21 +88,22 @@ func readFile(t *testing.T, name string) string {
 	return string(content)
 }
 
-// The files have a store row, a simulation in which strict admitted too much,
-// and no contention.
+// The files have a store row, a load with checks that were not answered, and no
+// contention.
 func TestReportOfTheFiles(t *testing.T) {
 	t.Parallel()
 	dir := resultsDir(t, "testdata/report")
 	text, err := makeReport(t, dir)
 	require.NoError(t, err)
 	for _, line := range []string{
-		"**This run failed:**", "| chatty | 1.00 | 1.50 |", "| weir, strict N=60 | 1.00 | 1.01 |",
+		"**This run failed:**", "| fixed | 500 | 490 | 0.400 | 0.500 | 2.50 | 8.00 | 12.0 | 0.300 | 450 | 40 | 0 | 0.70 | 0.0 |",
 		"| 16 callers | 200000 | 2.00x | 1.50x | 2.25x | 0.128 | 4.34 | 23.0 |",
 	} {
 		assert.Contains(t, text, "\n"+line+"\n")
 	}
-	assert.Contains(t, text, "](architectures.svg)\n")
-	assert.Contains(t, readFile(t, filepath.Join(dir, "architectures.svg")), "chatty")
+	assert.Contains(t, text, "fixed: not answered: 10")
+	assert.Contains(t, text, "](load.svg)\n")
+	assert.Contains(t, readFile(t, filepath.Join(dir, "load.svg")), "fixed")
 	again, err := makeReport(t, dir)
 	require.NoError(t, err)
 	assert.Equal(t, text, again)

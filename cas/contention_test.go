@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -87,6 +88,11 @@ type crowd struct {
 
 // storm lets callers of each process ask for one client until the time is over.
 func storm(processes []taker, callers int, r counters.Request, timeout, length time.Duration) crowd {
+	return stormOf(math.MaxInt, processes, callers, r, timeout, length)
+}
+
+// stormOf is a storm in which each caller asks so many times at most.
+func stormOf(times int, processes []taker, callers int, r counters.Request, timeout, length time.Duration) crowd {
 	var c crowd
 	var admitted, failed, contended atomic.Int64
 	took := make([][]time.Duration, len(processes)*callers)
@@ -94,7 +100,7 @@ func storm(processes []taker, callers int, r counters.Request, timeout, length t
 	end := time.Now().Add(length)
 	for i := range took {
 		done.Go(func() {
-			for {
+			for range times {
 				r := r
 				r.Now = time.Now()
 				if r.Now.After(end) {

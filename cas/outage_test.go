@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"weir/counters"
 	"weir/counters/limitertest"
@@ -19,26 +18,14 @@ func TestABucketIsFullAfterAnOutageOfSomeWindows(t *testing.T) {
 	const limit, n = 100, 2
 	window, begin := time.Second, time.Now().Truncate(time.Second)
 	now := begin
-	inner := memory.New(func() time.Time { return now })
-	var stores [n]*limitertest.BrokenStore
-	var ls [n]*TokenBucket
-	for i := range ls {
-		stores[i] = &limitertest.BrokenStore{Store: inner}
-		var err error
-		ls[i], err = NewTokenBucket(stores[i], window, 0, testConfig(10))
-		require.NoError(t, err)
-	}
+	p := limitertest.NewProcesses(t, n, memory.New(func() time.Time { return now }), func(s limitertest.Store) (limitertest.Limiter, error) {
+		return NewTokenBucket(s, window, 0, testConfig(10))
+	})
 	admitted := int64(0)
 	ask := func(for_ time.Duration) (sum int64) {
 		for end, i := now.Add(for_), 0; now.Before(end); i++ {
 			now = now.Add(window / (2 * limit))
-			r := counters.Request{Client: "c", Cost: 1, Limit: limit, Now: now}
-			d, err := ls[i/2%n].Take(t.Context(), r)
-			if err != nil {
-				d, err = ls[i/2%n].TakeLocal(r, err)
-				require.NoError(t, err)
-			}
-			if d.Allowed {
+			if p.Take(i/2%n, counters.Request{Client: "c", Cost: 1, Limit: limit, Now: now}).Allowed {
 				sum++
 			}
 		}
@@ -48,15 +35,11 @@ func TestABucketIsFullAfterAnOutageOfSomeWindows(t *testing.T) {
 	for range 3 {
 		ask(window)
 	}
-	for _, s := range stores {
-		s.Fail(limitertest.ErrUnsent)
-	}
+	p.Fail(limitertest.ErrUnsent)
 	for range 3 {
 		ask(window)
 	}
-	for _, s := range stores {
-		s.Fail(nil)
-	}
+	p.Fail(nil)
 	after := ask(window)
 	assert.LessOrEqual(t, after, int64(limit*115/100), "in the window after the outage")
 	assert.LessOrEqual(t, admitted, int64(limit+7*limit+limit*15/100), "in all: burst + limit * t / window")

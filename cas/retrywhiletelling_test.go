@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"weir/counters"
 	"weir/counters/limitertest"
@@ -16,21 +15,14 @@ import (
 // A sharer is one of two processes that have shared a client, and have admitted alone
 // what is left of its limit of 100.
 type sharer struct {
-	t     *testing.T
-	l     limitertest.Limiter
-	store *limitertest.BrokenStore
-	now   *time.Time
+	*limitertest.Processes
+	i   int
+	now *time.Time
 }
 
 func (p *sharer) take(cost int64) counters.Decision {
 	*p.now = p.now.Add(time.Microsecond)
-	r := counters.Request{Client: "c", Cost: cost, Limit: 100, Now: *p.now}
-	d, err := p.l.Take(p.t.Context(), r)
-	if err != nil {
-		d, err = p.l.TakeLocal(r, err)
-		require.NoError(p.t, err)
-	}
-	return d
+	return p.Take(p.i, counters.Request{Client: "c", Cost: cost, Limit: 100, Now: *p.now})
 }
 
 // afterAnOutage runs a test with two processes by each algorithm, of which the first, or
@@ -41,26 +33,20 @@ func afterAnOutage(t *testing.T, test func(t *testing.T, first, second *sharer))
 		for last := range 2 {
 			t.Run(fmt.Sprint(name, " ", last), func(t *testing.T) {
 				now := clock(t, "12:00:01.5")
-				inner := memory.New(nil)
-				var both [2]*sharer
-				for i := range both {
-					both[i] = &sharer{t: t, store: &limitertest.BrokenStore{Store: inner}, now: &now}
-					var err error
-					both[i].l, err = newLimiter(both[i].store, aSecond())
-					require.NoError(t, err)
-				}
+				p := limitertest.NewProcesses(t, 2, memory.New(nil), func(s limitertest.Store) (limitertest.Limiter, error) {
+					return newLimiter(s, aSecond())
+				})
+				both := [2]*sharer{{p, 0, &now}, {p, 1, &now}}
 				for range 20 {
 					both[1-last].take(1)
 					both[last].take(1)
 				}
-				for _, p := range both {
-					p.store.Fail(limitertest.ErrUnsent)
-				}
+				p.Fail(limitertest.ErrUnsent)
 				for range 100 {
 					both[0].take(1)
 					both[1].take(1)
 				}
-				both[0].store.Fail(nil)
+				p.Stores[0].Fail(nil)
 				test(t, both[0], both[1])
 			})
 		}
@@ -79,14 +65,14 @@ func TestTheFirstCheckLeavesRoomForWhatOthersHaveToTell(t *testing.T) {
 // more, and who is denied for what is is admitted when it has waited as long as it was told.
 func TestWhoWaitsForWhatOthersHaveToTellIsAdmitted(t *testing.T) {
 	afterAnOutage(t, func(t *testing.T, first, _ *sharer) {
-		first.store.Fail(limitertest.ErrUnsent)
+		first.Stores[0].Fail(limitertest.ErrUnsent)
 		for range 3 {
 			*first.now = first.now.Add(2 * time.Minute) // all has left
 			for first.take(1).Allowed {
 			}
 		}
 		*first.now = first.now.Add(2 * time.Minute)
-		first.store.Fail(nil)
+		first.Stores[0].Fail(nil)
 		d := first.take(1)
 		assert.True(t, d.Allowed, "nothing is in use: %+v", d)
 		if !d.Allowed {

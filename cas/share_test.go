@@ -34,24 +34,10 @@ func TestAloneAProcessTakesItsShare(t *testing.T) {
 			for _, used := range []int{0, 40} {
 				t.Run(fmt.Sprint(name, " ", processes, " ", used), func(t *testing.T) {
 					now := clock(t, "12:00:01.5")
-					store := memory.New(nil)
-					broken := make([]*limitertest.BrokenStore, processes)
-					limiters := make([]limitertest.Limiter, processes)
-					for i := range limiters {
-						var err error
-						broken[i] = &limitertest.BrokenStore{Store: store}
-						limiters[i], err = newLimiter(broken[i])
-						require.NoError(t, err)
-					}
+					p := limitertest.NewProcesses(t, processes, memory.New(nil), newLimiter)
 					take := func(i int, client string) bool {
 						now = now.Add(time.Microsecond)
-						r := counters.Request{Client: client, Cost: 1, Limit: limit, Now: now}
-						d, err := limiters[i].Take(t.Context(), r)
-						if err != nil {
-							d, err = limiters[i].TakeLocal(r, err)
-						}
-						require.NoError(t, err)
-						return d.Allowed
+						return p.Take(i, counters.Request{Client: client, Cost: 1, Limit: limit, Now: now}).Allowed
 					}
 					random := rand.New(rand.NewPCG(1, 1))
 					for n := range 20 * 40 {
@@ -61,9 +47,7 @@ func TestAloneAProcessTakesItsShare(t *testing.T) {
 					for n := range used * clients {
 						take(random.IntN(processes), fmt.Sprint("c", n%clients))
 					}
-					for _, s := range broken {
-						s.Fail(limitertest.ErrUnsent)
-					}
+					p.Fail(limitertest.ErrUnsent)
 					admitted := used * clients
 					for n := range processes * limit {
 						for c := range clients {
@@ -88,27 +72,16 @@ func TestAloneAProcessTakesItsShare(t *testing.T) {
 func TestTogetherAgainProcessesTakeTheirShare(t *testing.T) {
 	t.Parallel()
 	const processes, limit, before, alone = 4, 100, 10, 8
-	now, store := clock(t, "12:00:00"), memory.New(nil)
-	var broken [processes]*limitertest.BrokenStore
-	var limiters [processes]*TokenBucket
-	for i := range processes {
-		broken[i] = &limitertest.BrokenStore{Store: store}
-		l, err := NewTokenBucket(broken[i], 24*time.Hour, 0, testConfig(100))
-		require.NoError(t, err)
-		limiters[i] = l
-	}
+	now := clock(t, "12:00:00")
+	p := limitertest.NewProcesses(t, processes, memory.New(nil), func(s limitertest.Store) (limitertest.Limiter, error) {
+		return NewTokenBucket(s, 24*time.Hour, 0, testConfig(100))
+	})
 	admitted := 0
 	each := func(times int) {
-		for _, l := range limiters {
+		for i := range processes {
 			for range times {
 				now = now.Add(time.Microsecond)
-				r := counters.Request{Client: "c", Cost: 1, Limit: limit, Now: now}
-				d, err := l.Take(t.Context(), r)
-				if err != nil {
-					d, err = l.TakeLocal(r, err)
-				}
-				require.NoError(t, err)
-				if d.Allowed {
+				if p.Take(i, counters.Request{Client: "c", Cost: 1, Limit: limit, Now: now}).Allowed {
 					admitted++
 				}
 			}
@@ -117,14 +90,10 @@ func TestTogetherAgainProcessesTakeTheirShare(t *testing.T) {
 	for range before {
 		each(1)
 	}
-	for _, s := range broken {
-		s.Fail(limitertest.ErrUnsent)
-	}
+	p.Fail(limitertest.ErrUnsent)
 	each(alone)
 	require.Equal(t, processes*(before+alone), admitted)
-	for _, s := range broken {
-		s.Fail(nil)
-	}
+	p.Fail(nil)
 	each(limit)
 	assert.InDelta(t, limit, admitted, 10)
 }
@@ -176,27 +145,15 @@ func TestABusyClientHasItsLimitAlone(t *testing.T) {
 		for _, processes := range []int{1, 2, 4, 8} {
 			for _, times := range []int{2, 5, 20} {
 				t.Run(fmt.Sprintf("burst %d, %d processes, %d times", burst, processes, times), func(t *testing.T) {
-					now, store := clock(t, "12:00:00"), memory.New(nil)
-					var broken []*limitertest.BrokenStore
-					var limiters []*TokenBucket
-					for range processes {
-						broken = append(broken, &limitertest.BrokenStore{Store: store})
-						l, err := NewTokenBucket(broken[len(broken)-1], time.Minute, burst, testConfig(100))
-						require.NoError(t, err)
-						limiters = append(limiters, l)
-					}
+					now := clock(t, "12:00:00")
+					p := limitertest.NewProcesses(t, processes, memory.New(nil), func(s limitertest.Store) (limitertest.Limiter, error) {
+						return NewTokenBucket(s, time.Minute, burst, testConfig(100))
+					})
 					random := rand.New(rand.NewPCG(1, 2))
 					minute := func() (admitted int) {
 						for range limit * times {
 							now = now.Add(time.Minute / time.Duration(limit*times))
-							r := counters.Request{Client: "c", Cost: 1, Limit: limit, Now: now}
-							i := random.IntN(processes)
-							d, err := limiters[i].Take(t.Context(), r)
-							if err != nil {
-								d, err = limiters[i].TakeLocal(r, err)
-							}
-							require.NoError(t, err)
-							if d.Allowed {
+							if p.Take(random.IntN(processes), counters.Request{Client: "c", Cost: 1, Limit: limit, Now: now}).Allowed {
 								admitted++
 							}
 						}
@@ -204,9 +161,7 @@ func TestABusyClientHasItsLimitAlone(t *testing.T) {
 					}
 					minute()
 					assert.InDelta(t, limit, minute(), 2)
-					for _, b := range broken {
-						b.Fail(limitertest.ErrUnsent)
-					}
+					p.Fail(limitertest.ErrUnsent)
 					for m := range 5 {
 						assert.InDelta(t, limit, minute(), limit*3/10, "minute %d alone", m)
 					}

@@ -35,23 +35,9 @@ func TestAloneAProcessTakesItsShareOfWhatHasDrained(t *testing.T) {
 			for _, rate := range []int{40, 80} { // requests of a client in a minute
 				t.Run(fmt.Sprint(name, " ", processes, " ", rate), func(t *testing.T) {
 					now := clock(t, "12:00:01.5")
-					store := memory.New(nil)
-					broken := make([]*limitertest.BrokenStore, processes)
-					limiters := make([]limitertest.Limiter, processes)
-					for i := range limiters {
-						var err error
-						broken[i] = &limitertest.BrokenStore{Store: store}
-						limiters[i], err = newLimiter(broken[i])
-						require.NoError(t, err)
-					}
+					p := limitertest.NewProcesses(t, processes, memory.New(nil), newLimiter)
 					take := func(i int, client string) bool {
-						r := counters.Request{Client: client, Cost: 1, Limit: limit, Now: now}
-						d, err := limiters[i].Take(t.Context(), r)
-						if err != nil {
-							d, err = limiters[i].TakeLocal(r, err)
-						}
-						require.NoError(t, err)
-						return d.Allowed
+						return p.Take(i, counters.Request{Client: client, Cost: 1, Limit: limit, Now: now}).Allowed
 					}
 					random := rand.New(rand.NewPCG(1, 1))
 					for range rate * minutes {
@@ -60,9 +46,7 @@ func TestAloneAProcessTakesItsShareOfWhatHasDrained(t *testing.T) {
 							require.True(t, take(random.IntN(processes), fmt.Sprint("c", c)))
 						}
 					}
-					for _, s := range broken {
-						s.Fail(limitertest.ErrUnsent)
-					}
+					p.Fail(limitertest.ErrUnsent)
 					admitted := 0
 					for n := range processes * limit {
 						for c := range clients {

@@ -24,35 +24,25 @@ func TestAloneAProcessTakesItsShareOfWhatItHasCharged(t *testing.T) {
 		for _, processes := range []int{1, 4} {
 			t.Run(fmt.Sprint(name, " ", processes), func(t *testing.T) {
 				now := clock(t, "12:00:01.5")
-				store := memory.New(nil)
-				broken := make([]*limitertest.BrokenStore, processes)
-				limiters := make([]limitertest.Limiter, processes)
-				for i := range limiters {
-					var err error
-					broken[i] = &limitertest.BrokenStore{Store: store}
-					limiters[i], err = newLimiter(broken[i], testConfig(10_000))
-					require.NoError(t, err)
-				}
+				p := limitertest.NewProcesses(t, processes, memory.New(nil), func(s limitertest.Store) (limitertest.Limiter, error) {
+					return newLimiter(s, testConfig(10_000))
+				})
 				random := rand.New(rand.NewPCG(1, 1))
 				for n := range 80 * clients { // 40%
 					now = now.Add(time.Microsecond)
-					r, l := counters.Request{Client: fmt.Sprint("c", n%clients), Cost: 1, Limit: limit, Now: now}, limiters[random.IntN(processes)]
+					r, l := counters.Request{Client: fmt.Sprint("c", n%clients), Cost: 1, Limit: limit, Now: now}, p.Limiters[random.IntN(processes)]
 					d, err := l.Take(t.Context(), r)
 					require.NoError(t, err)
 					require.True(t, d.Allowed)
 					r.Cost = cost - 1
 					require.NoError(t, l.Charge(t.Context(), r))
 				}
-				for _, s := range broken {
-					s.Fail(limitertest.ErrUnsent)
-				}
+				p.Fail(limitertest.ErrUnsent)
 				used := 80 * clients * cost
 				for n := range limit / cost * processes * clients {
 					now = now.Add(time.Microsecond)
 					r := counters.Request{Client: fmt.Sprint("c", n%clients), Cost: cost, Limit: limit, Now: now}
-					d, err := limiters[n/clients%processes].TakeLocal(r, limitertest.ErrUnsent)
-					require.NoError(t, err)
-					if d.Allowed {
+					if p.Take(n/clients%processes, r).Allowed {
 						used += cost
 					}
 				}

@@ -97,30 +97,20 @@ func (by way) TestAloneABusyClientHasTheLimitOfAWindow(t *testing.T) {
 		t.Run(fmt.Sprint("N=", slots), func(t *testing.T) {
 			t.Parallel()
 			window := newWindow(t, time.Minute, slots, false)
-			now, store, random := at("12:00:00"), newMemory(), rand.New(rand.NewPCG(1, 2))
-			stores, limiters := make([]*limitertest.BrokenStore, processes), make([]*limiter, processes)
-			for i := range limiters {
-				stores[i] = &limitertest.BrokenStore{Store: store}
-				limiters[i] = by.newLimiterWith(t, stores[i], window, counters.Options{ClockSkew: sameClock, Clients: 1000})
-			}
+			now, random := at("12:00:00"), rand.New(rand.NewPCG(1, 2))
+			p := limitertest.NewProcesses(t, processes, newMemory(), func(s limitertest.Store) (limitertest.Limiter, error) {
+				return by.newLimiterWith(t, s, window, counters.Options{ClockSkew: sameClock, Clients: 1000}), nil
+			})
 			for minute := range 8 {
 				admitted := 0
 				for range 10 * limit {
 					now = now.Add(time.Minute / (10 * limit))
-					l, r := limiters[random.IntN(processes)], request(now, 1, limit)
-					d, err := l.Take(t.Context(), r)
-					if err != nil {
-						d, err = l.TakeLocal(r, err)
-					}
-					require.NoError(t, err)
-					if d.Allowed {
+					if p.Take(random.IntN(processes), request(now, 1, limit)).Allowed {
 						admitted++
 					}
 				}
 				if minute == 3 {
-					for _, s := range stores {
-						s.Fail(limitertest.ErrUnsent)
-					}
+					p.Fail(limitertest.ErrUnsent)
 				}
 				if minute > 3 {
 					assert.InDelta(t, limit, admitted, 15, "in minute %d", minute)

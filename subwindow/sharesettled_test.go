@@ -26,12 +26,9 @@ func (by way) TestTheShareOfWhatIsSettled(t *testing.T) {
 	for _, processes := range []int{1, 4, 8} {
 		for _, cost := range []int64{100, 50, 5} {
 			now := at("12:00:00")
-			store := memory.New(func() time.Time { return now })
-			broken, limiters := make([]*limitertest.BrokenStore, processes), make([]*limiter, processes)
-			for i := range limiters {
-				broken[i] = &limitertest.BrokenStore{Store: store}
-				limiters[i] = by.newLimiter(t, broken[i], w, 50*time.Millisecond)
-			}
+			p := limitertest.NewProcesses(t, processes, memory.New(func() time.Time { return now }), func(s limitertest.Store) (limitertest.Limiter, error) {
+				return by.newLimiter(t, s, w, 50*time.Millisecond), nil
+			})
 			request := func(client int) counters.Request {
 				return counters.Request{Client: fmt.Sprint("c", client), Cost: estimate, Limit: limit, Now: now, Reserved: true}
 			}
@@ -40,36 +37,29 @@ func (by way) TestTheShareOfWhatIsSettled(t *testing.T) {
 				by int
 			}
 			var under []reserved
+			settle := func(r reserved) {
+				if r.Cost -= cost; r.Cost > 0 {
+					require.NoError(t, p.Limiters[r.by].Refund(t.Context(), r.Request, counters.Decision{Allowed: true}))
+				}
+			}
 			used := int64(0)
 			random := rand.New(rand.NewPCG(1, 1))
 			for n := range 40 * clients {
 				now = now.Add(time.Second / clients)
 				r, i := request(n%clients), random.IntN(processes)
-				d, err := limiters[i].Take(t.Context(), r)
-				require.NoError(t, err)
-				require.True(t, d.Allowed)
+				require.True(t, p.Take(i, r).Allowed)
 				used += cost
 				if under = append(under, reserved{r, i}); len(under) > 2*clients { // two seconds later
-					settled := under[0]
+					settle(under[0])
 					under = under[1:]
-					if settled.Cost -= cost; settled.Cost > 0 {
-						require.NoError(t, limiters[settled.by].Refund(t.Context(), settled.Request, counters.Decision{Allowed: true}))
-					}
 				}
 			}
-			for _, settled := range under {
-				if settled.Cost -= cost; settled.Cost > 0 {
-					require.NoError(t, limiters[settled.by].Refund(t.Context(), settled.Request, counters.Decision{Allowed: true}))
-				}
+			for _, r := range under {
+				settle(r)
 			}
-			for _, s := range broken {
-				s.Fail(limitertest.ErrUnsent)
-			}
+			p.Fail(limitertest.ErrUnsent)
 			for n := range limit / estimate * processes * clients {
-				i := n / clients % processes
-				r := request(n % clients)
-				_, err := limiters[i].Take(t.Context(), r)
-				if d, _ := limiters[i].TakeLocal(r, err); d.Allowed {
+				if p.Take(n/clients%processes, request(n%clients)).Allowed {
 					used += estimate
 				}
 			}

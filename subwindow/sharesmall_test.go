@@ -26,21 +26,11 @@ func (by way) TestTheShareOfSmallLimits(t *testing.T) {
 	for name, w := range map[string]subwindow.Window{"fixed": fixed, "N=10": newWindow(t, time.Minute, 10, false)} {
 		for _, limit := range []int{5, 10, 20} {
 			now := at("12:00:00")
-			clock := func() time.Time { return now }
-			store := memory.New(clock)
-			broken, limiters := make([]*limitertest.BrokenStore, processes), make([]*limiter, processes)
-			for i := range limiters {
-				broken[i] = &limitertest.BrokenStore{Store: store}
-				limiters[i] = by.newLimiter(t, broken[i], w, 50*time.Millisecond)
-			}
+			p := limitertest.NewProcesses(t, processes, memory.New(func() time.Time { return now }), func(s limitertest.Store) (limitertest.Limiter, error) {
+				return by.newLimiter(t, s, w, 50*time.Millisecond), nil
+			})
 			take := func(i int, client string) bool {
-				r := counters.Request{Client: client, Cost: 1, Limit: int64(limit), Now: now}
-				d, err := limiters[i].Take(t.Context(), r)
-				if err != nil {
-					d, err = limiters[i].TakeLocal(r, err)
-				}
-				require.NoError(t, err)
-				return d.Allowed
+				return p.Take(i, counters.Request{Client: client, Cost: 1, Limit: int64(limit), Now: now}).Allowed
 			}
 			random := rand.New(rand.NewPCG(1, 1))
 			rate := limit * 2 / 5 // in a window
@@ -50,9 +40,7 @@ func (by way) TestTheShareOfSmallLimits(t *testing.T) {
 					require.True(t, take(random.IntN(processes), fmt.Sprint("c", c)))
 				}
 			}
-			for _, s := range broken { // at the beginning of a window, of which all is left in a fixed one
-				s.Fail(limitertest.ErrUnsent)
-			}
+			p.Fail(limitertest.ErrUnsent) // at the beginning of a window, of which all is left in a fixed one
 			now = now.Add(time.Second)
 			admitted := 0
 			for n := range processes * limit {

@@ -56,8 +56,8 @@ func TestWhatIsOwedIsCountedInTheEnd(t *testing.T) {
 	for _, back := range []bool{true, false} {
 		file, policies := servertest.OneOfEach(t, "local")
 		memcached := memcachedtest.Start(t)
-		args := []string{"-config", file, "-memcached", memcached.Addr}
-		p, other := startProgram(t, args...), startProgram(t, args...)
+		same, _ := servertest.OneOfEach(t, "local") // as the other would notice that the file changes
+		p, other := startProgram(t, "-config", file, "-memcached", memcached.Addr), startProgram(t, "-config", same, "-memcached", memcached.Addr)
 		memcached.Pause()
 		for _, policy := range policies {
 			require.True(t, p.Check(t, policy, "c", 7).Allowed)

@@ -166,7 +166,10 @@ func TestXDSOverTLS(t *testing.T) {
 // A set as Envoy Gateway makes it is in force within a second, and checks under way don't fail,
 // though the server drops its streams again and again.
 func TestALargeSetIsInForceSoon(t *testing.T) { // alone, as it tells the time
-	const descriptors = 10_000
+	descriptors := 10_000
+	if servertest.RaceDetector() { // which makes each take twenty times as long
+		descriptors = 500
+	}
 	set := func(limit uint32) *ratelimit.RateLimitConfig {
 		d := domain("d", perDay("k", limit))
 		for i := range descriptors {
@@ -221,7 +224,7 @@ func TestALargeSetIsInForceSoon(t *testing.T) { // alone, as it tells the time
 	t.Logf("%d limits took %v of processor time; %d checks, %d failed", descriptors, took, asked.Load(), failed.Load())
 	assert.Zero(t, failed.Load())
 	assert.Positive(t, asked.Load())
-	require.True(t, strings.Contains(r.log.String(), `envoy="10001 limits in 1 domain"`))
+	require.Contains(t, r.log.String(), fmt.Sprintf(`envoy="%d limits in 1 domain"`, descriptors+1))
 }
 
 // processorTime returns how much of it this process has had.

@@ -17,38 +17,23 @@ import (
 func Alone(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t *testing.T, store Store) Limiter) {
 	const limit = 100
 	type processes struct {
-		stores []*BrokenStore
+		*Processes
 		pause  time.Duration // before each request
 		ask    func(i int, client string, cost int64) counters.Decision
 		charge func(i int, client string, cost int64)
 	}
 	begin := func(t *testing.T, n int) *processes {
+		now := now
 		p := &processes{pause: time.Millisecond}
-		store, now := newStore(), now
-		limiters := make([]Limiter, n)
-		for i := range n {
-			p.stores = append(p.stores, &BrokenStore{Store: store})
-			limiters[i] = newLimiter(t, p.stores[i])
-		}
+		p.Processes = NewProcesses(t, n, newStore(), func(s Store) (Limiter, error) { return newLimiter(t, s), nil })
 		p.ask = func(i int, client string, cost int64) counters.Decision {
 			now = now.Add(p.pause)
-			r := counters.Request{Client: client, Cost: cost, Limit: limit, Now: now}
-			d, err := limiters[i].Take(t.Context(), r)
-			if err != nil {
-				d, err = limiters[i].TakeLocal(r, err)
-			}
-			require.NoError(t, err)
-			return d
+			return p.Take(i, counters.Request{Client: client, Cost: cost, Limit: limit, Now: now})
 		}
 		p.charge = func(i int, client string, cost int64) {
-			_ = limiters[i].Charge(t.Context(), counters.Request{Client: client, Cost: cost, Limit: limit, Now: now})
+			_ = p.Limiters[i].Charge(t.Context(), counters.Request{Client: client, Cost: cost, Limit: limit, Now: now})
 		}
 		return p
-	}
-	fail := func(p *processes, err error) {
-		for _, s := range p.stores {
-			s.Fail(err)
-		}
 	}
 	t.Run("what is charged stands for itself", func(t *testing.T) {
 		const n, used, charged = 4, 20, 40
@@ -56,7 +41,7 @@ func Alone(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t
 		for i := range used {
 			p.ask(i%n, "c", 1)
 		}
-		fail(p, ErrUnsent)
+		p.Fail(ErrUnsent)
 		p.charge(0, "c", charged)
 		admitted := 0
 		for range limit {
@@ -73,7 +58,7 @@ func Alone(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t
 			for i := range 400 {
 				p.ask(random.IntN(n), fmt.Sprint("c", i%10), 1)
 			}
-			fail(p, ErrUnsent)
+			p.Fail(ErrUnsent)
 			p.pause = time.Minute / (10 * limit)
 			var admitted int64
 			for i := range 10 * limit {
@@ -92,11 +77,11 @@ func Alone(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t
 		for i := range 40 {
 			p.ask(i%n, "c", 1)
 		}
-		fail(p, ErrUnsent)
+		p.Fail(ErrUnsent)
 		denied := 0
 		for i := range 300 {
 			if i == 200 { // the others may still have to tell
-				fail(p, nil)
+				p.Fail(nil)
 			}
 			cost := int64(1 + i%5)
 			if d := p.ask(i%n, "c", cost); !d.Allowed {
@@ -111,7 +96,7 @@ func Alone(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t
 	})
 	t.Run("a refund after others have made it be forgotten", func(t *testing.T) {
 		p := begin(t, 1)
-		store, l := p.stores[0], newLimiter(t, p.stores[0])
+		store, l := p.Stores[0], p.Limiters[0]
 		store.Fail(ErrUnsent)
 		r := counters.Request{Client: "c", Cost: 10, Limit: limit, Now: now}
 		d, err := l.TakeLocal(r, ErrUnsent)

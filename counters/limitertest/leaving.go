@@ -103,25 +103,20 @@ func Leaving(t *testing.T, now time.Time, newStore func() Store, newLimiter func
 func LeavingTogether(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t *testing.T, store Store) Limiter) {
 	const limit, processes, used, callers = 100, 4, 40, 60
 	synctest.Test(t, func(t *testing.T) {
-		shared := newStore()
-		stores, limiters := make([]*BrokenStore, processes), make([]Limiter, processes)
-		for i := range limiters {
-			stores[i] = &BrokenStore{Store: shared}
-			limiters[i] = newLimiter(t, stores[i])
-		}
+		p := NewProcesses(t, processes, newStore(), func(s Store) (Limiter, error) { return newLimiter(t, s), nil })
 		request := func() counters.Request {
 			now = now.Add(time.Microsecond)
 			return counters.Request{Client: "c", Cost: 1, Limit: limit, Now: now}
 		}
 		for i := range used {
-			_, err := limiters[i*7%11%processes].Take(t.Context(), request())
+			_, err := p.Limiters[i*7%11%processes].Take(t.Context(), request())
 			require.NoError(t, err)
 		}
 		var admitted atomic.Int64
 		var asking sync.WaitGroup
-		for i, l := range limiters {
+		for i, l := range p.Limiters {
 			hold := make(chan struct{})
-			stores[i].change(func() { stores[i].hold = hold })
+			p.Stores[i].change(func() { p.Stores[i].hold = hold })
 			for range 1 + callers {
 				r := request()
 				asking.Go(func() {
@@ -145,7 +140,7 @@ func LeavingTogether(t *testing.T, now time.Time, newStore func() Store, newLimi
 		synctest.Wait()
 		assert.LessOrEqual(t, admitted.Load(), int64(limit-used)*5/4)
 		assert.GreaterOrEqual(t, admitted.Load(), int64(processes))
-		for _, s := range stores {
+		for _, s := range p.Stores {
 			s.Fail(ErrUnheard)
 			close(s.hold)
 		}

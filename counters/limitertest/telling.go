@@ -1,7 +1,6 @@
 package limitertest
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -23,33 +22,28 @@ func Telling(t *testing.T, now time.Time, newStore func() Store, newLimiter func
 		told  bool
 	}{{10, false}, {10, true}, {limit, false}, {limit, true}} {
 		t.Run(fmt.Sprintf("%+v", test), func(t *testing.T) {
-			store, now := newStore(), now
-			var broken [2]*BrokenStore
-			var limiters [2]Limiter
-			for i := range limiters {
-				broken[i] = &BrokenStore{Store: store}
-				limiters[i] = newLimiter(t, broken[i])
-			}
+			now := now
+			both := NewProcesses(t, 2, newStore(), func(s Store) (Limiter, error) { return newLimiter(t, s), nil })
 			used := 0
-			asks := func(i, n int) { used += admits(t, limiters[i], &now, limit, n) }
+			asks := func(i, n int) { used += admits(t, both.Limiters[i], &now, limit, n) }
 			for range 20 {
 				asks(0, 1)
 				asks(1, 1)
 			}
-			for i := range limiters {
-				broken[i].Fail(ErrUnsent)
+			for i, store := range both.Stores {
+				store.Fail(ErrUnsent)
 				asks(i, test.alone)
 			}
 			if test.told {
-				broken[1].Fail(nil)
+				both.Stores[1].Fail(nil)
 				asks(1, 1)
 			}
-			broken[0].Fail(nil)
+			both.Stores[0].Fail(nil)
 			left := limit - used
 			asks(0, limit)
 			assert.LessOrEqual(t, used, limit+6)
 			assert.GreaterOrEqual(t, used, limit-left/2-6, "it has half of the client's requests")
-			broken[1].Fail(nil)
+			both.Stores[1].Fail(nil)
 			asks(1, limit)
 			assert.InDelta(t, limit, used, 6)
 		})
@@ -99,15 +93,7 @@ func Telling(t *testing.T, now time.Time, newStore func() Store, newLimiter func
 func admits(t *testing.T, l Limiter, now *time.Time, limit int64, n int) (admitted int) {
 	for range n {
 		*now = now.Add(time.Microsecond)
-		r := counters.Request{Client: "c", Cost: 1, Limit: limit, Now: *now}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		d, err := l.Take(ctx, r)
-		if err != nil {
-			d, err = l.TakeLocal(r, err)
-		}
-		cancel()
-		require.NoError(t, err)
-		if d.Allowed {
+		if takeAnyway(t, l, counters.Request{Client: "c", Cost: 1, Limit: limit, Now: *now}).Allowed {
 			admitted++
 		}
 	}

@@ -14,15 +14,15 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// CallersPerConnection share a connection of gRPC.
-const CallersPerConnection = 64
+// callersPerConnection share a connection of gRPC.
+const callersPerConnection = 64
 
 // A GRPCClient is a Connection to the rate limit service of Envoy. Its status is
 // 200 if the response says OK, and 429 if it says OVER_LIMIT; its body is the
 // response, which must be by a limit.
 type GRPCClient struct {
 	expiry
-	conn    *grpc.ClientConn // that CallersPerConnection share
+	conn    *grpc.ClientConn // that callersPerConnection share
 	owner   bool             // closes it
 	request []byte
 	digits  []byte     // of the client's name, within request
@@ -36,7 +36,7 @@ type GRPCClient struct {
 func DialGRPC(addr, domain, key string, n int) (callers Connections, err error) {
 	var conn *grpc.ClientConn
 	for i := range n {
-		owner := i%CallersPerConnection == 0
+		owner := i%callersPerConnection == 0
 		if owner {
 			if conn, err = grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
 				return nil, err

@@ -192,7 +192,7 @@ func BuildWeir(ctx context.Context, policies, profiles string) (*Build, error) {
 		return nil, err
 	}
 	b := &Build{dir: dir, binary: filepath.Join(dir, "weir"), profiles: profiles}
-	args := []string{"build", "-buildvcs=false", "-ldflags=-s", "-o", b.binary} // without symbols for debuggers it links in half the time
+	args := []string{"run", "-buildvcs=false", "-exec", "cp"} // of what go run keeps, as go build links anew each time
 	if profiles != "" {
 		args = append(args, "-tags", "profile")
 		err = os.MkdirAll(profiles, 0o755)
@@ -203,7 +203,7 @@ func BuildWeir(ctx context.Context, policies, profiles string) (*Build, error) {
 	}
 	if err == nil {
 		var out []byte
-		out, err = exec.CommandContext(ctx, "go", append(args, "weir/cmd/server")...).CombinedOutput()
+		out, err = exec.CommandContext(ctx, "go", append(args, "weir/cmd/server", b.binary)...).CombinedOutput()
 		if err != nil {
 			err = fmt.Errorf("go build weir/cmd/server: %w: %s", err, out)
 		}

@@ -5,7 +5,6 @@ import (
 	"iter"
 	"math"
 	"math/rand/v2"
-	"slices"
 	"time"
 )
 
@@ -250,11 +249,6 @@ type Recent struct {
 // NewRecent returns an empty log of that length.
 func NewRecent(length time.Duration) Recent { return Recent{length: length} }
 
-// NewRecents returns n empty logs of that length.
-func NewRecents(n int, length time.Duration) []Recent {
-	return slices.Repeat([]Recent{NewRecent(length)}, n)
-}
-
 // Count returns the number of recent events and forgets the others. Times must
 // not go back.
 func (r *Recent) Count(now time.Duration) int64 {
@@ -275,9 +269,6 @@ func (r *Recent) Add(at time.Duration) {
 	r.ring[(r.first+r.n)&(len(r.ring)-1)] = at
 	r.n++
 }
-
-// Clear forgets all events.
-func (r *Recent) Clear() { r.first, r.n = 0, 0 }
 
 // Fullest returns the most events in any (t-length, t]. The times must be in
 // order.

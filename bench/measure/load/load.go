@@ -1,8 +1,7 @@
 // Package load puts a server under an open loop: checks are sent when they are
 // due, at a constant rate, or at rates that search for the highest whose p99 stays
-// under a bound. Latency counts from when a check was due. The
-// server is a weir of the bench's own, or any that answers like weir or like
-// envoyproxy/ratelimit, or several of these in turns.
+// under a bound. Latency counts from when a check was due. The server is a weir, of
+// the bench's own or another.
 //
 // Run is the command; loadgen's open loop is what sends and reads.
 package load
@@ -33,43 +32,34 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 	return flags.Publish(out, "load", r, err)
 }
 
-// A loader loads the targets by policy after policy.
+// A loader loads a weir by policy after policy.
 type loader struct {
 	config
 	zipf  loadgen.Zipf
+	addr  string
+	store *testbed.MemcachedConn // nil if the weir isn't the bench's own
 	sides []*side
 }
 
-// A side is a policy of a target under load, on connections of its own.
+// A side is a policy under load, on connections of its own.
 type side struct {
-	subject
-	target      *target
+	policy      string
 	connections loadgen.Connections // none when it needs new ones
 }
 
-// A target is what is loaded, with the memcached of the bench's own weir.
-type target struct {
-	endpoint
-	store *testbed.MemcachedConn // nil for others
-}
-
-// stats returns what the memcached has done, if there is one.
-func (t *target) stats() (testbed.StoreStats, error) {
-	if t.store == nil {
+// stats returns what the memcached has done, if it is known.
+func (l *loader) stats() (testbed.StoreStats, error) {
+	if l.store == nil {
 		return testbed.StoreStats{}, nil
 	}
-	return t.store.Stats()
+	return l.store.Stats()
 }
 
-// measureAll starts the target if need be and loads all.
+// measureAll starts a weir if need be and loads it.
 func measureAll(ctx context.Context, cfg config) (*Report, error) {
-	r := &Report{Machine: report.ThisMachine(""), Connections: cfg.connections, Duration: cfg.duration}
-	var targets []*target
-	for _, e := range cfg.targets {
-		targets = append(targets, &target{endpoint: e})
-		r.Targets = append(r.Targets, e.String())
-	}
-	if len(targets) == 0 {
+	r := &Report{Machine: report.ThisMachine(""), Target: cfg.target, Connections: cfg.connections, Duration: cfg.duration}
+	l := &loader{config: cfg, zipf: loadgen.NewZipf(clients, exponent), addr: cfg.target}
+	if l.addr == "" {
 		version, err := testbed.MemcachedVersion(ctx)
 		if err != nil {
 			return nil, err
@@ -85,18 +75,12 @@ func measureAll(ctx context.Context, cfg config) (*Report, error) {
 		}
 		defer stop()
 		r.Machine.Memcached = version
-		targets = append(targets, &target{endpoint{addr: weir.Addr, format: weirFormat}, m.MemcachedConn})
+		l.addr, l.store = weir.Addr, m.MemcachedConn
 	}
-	l := &loader{config: cfg, zipf: loadgen.NewZipf(clients, exponent)}
 	for _, policy := range cfg.policies {
-		for _, t := range targets {
-			s := &side{subject: subject{Policy: policy}, target: t}
-			if len(targets) > 1 {
-				s.Target = t.name
-			}
-			defer s.disconnect()
-			l.sides = append(l.sides, s)
-		}
+		s := &side{policy: policy}
+		defer s.disconnect()
+		l.sides = append(l.sides, s)
 	}
 	rate := cfg.rate
 	if err := l.warm(ctx, cmp.Or(rate, firstRate)); err != nil {
@@ -117,14 +101,6 @@ func measureAll(ctx context.Context, cfg config) (*Report, error) {
 	return r, err
 }
 
-// String says what is loaded, and where.
-func (e endpoint) String() string {
-	if e.name == e.addr {
-		return e.addr
-	}
-	return e.name + " at " + e.addr
-}
-
 func (s *side) disconnect() {
 	s.connections.Close()
 	s.connections = nil
@@ -143,18 +119,13 @@ func (l *loader) warm(ctx context.Context, rate float64) error {
 		status, body, err := loadgen.Ask(first, 0)
 		stop()
 		cancel()
-		switch {
-		case err != nil:
-		case loadgen.Unexpected(status):
+		if err == nil && loadgen.Unexpected(status) {
 			err = fmt.Errorf("the first check was answered with status %d: %s", status, loadgen.Readable(body))
-		case !first.Right(body):
-			err = fmt.Errorf("the first check was answered without a limit: %s; the server must have one for the domain %q and the key %q",
-				loadgen.Readable(body), l.domain, s.Policy)
 		}
 		if err != nil {
-			return fmt.Errorf("%s: %w", s, err)
+			return fmt.Errorf("%s: %w", s.policy, err)
 		}
-		report.Progress("%s: warming up", s)
+		report.Progress("%s: warming up", s.policy)
 		// What goes wrong here goes wrong in the samples too.
 		if _, _, err := l.sample(ctx, s, loadgen.Constant(max(rate, leastRate), l.warmUp), warmUpNumber, stepPatience); err != nil {
 			return err
@@ -165,12 +136,8 @@ func (l *loader) warm(ctx context.Context, rate float64) error {
 
 // connect gives the side connections if it has none.
 func (l *loader) connect(ctx context.Context, s *side) (err error) {
-	switch {
-	case s.connections != nil:
-	case s.target.format == envoyGRPCFormat:
-		s.connections, err = loadgen.DialGRPC(s.target.addr, l.domain, s.Policy, l.connections)
-	default:
-		s.connections, err = loadgen.Dial(ctx, s.target.addr, l.request(s.target.format, s.Policy), l.connections)
+	if s.connections == nil {
+		s.connections, err = loadgen.Dial(ctx, l.addr, loadgen.Check(s.policy, 0), l.connections)
 	}
 	return err
 }
@@ -182,7 +149,7 @@ func (l *loader) sample(ctx context.Context, s *side, p loadgen.Pace, number uin
 	if err := l.connect(ctx, s); err != nil {
 		return nil, testbed.StoreStats{}, err
 	}
-	before, err := s.target.stats()
+	before, err := l.stats()
 	if err != nil {
 		return nil, testbed.StoreStats{}, err
 	}
@@ -195,7 +162,7 @@ func (l *loader) sample(ctx context.Context, s *side, p loadgen.Pace, number uin
 	if seen.Err != nil || seen.Unanswered() > 0 {
 		s.disconnect()
 	}
-	after, err := s.target.stats()
+	after, err := l.stats()
 	return seen, after.Minus(before), err
 }
 
@@ -205,7 +172,7 @@ func (l *loader) search(ctx context.Context) ([]searchRow, error) {
 	rows := make([]searchRow, len(l.sides))
 	searches := make([]*search, len(l.sides))
 	for i, s := range l.sides {
-		rows[i].subject = s.subject
+		rows[i].Policy = s.policy
 		searches[i] = newSearch(firstRate, l.resolution)
 	}
 	for try := uint64(firstTry); slices.ContainsFunc(searches, func(s *search) bool { return s.rate > 0 }); try++ {
@@ -214,10 +181,10 @@ func (l *loader) search(ctx context.Context) ([]searchRow, error) {
 			if rate == 0 {
 				continue
 			}
-			report.Progress("%s: %.0f checks/s", s, rate)
+			report.Progress("%s: %.0f checks/s", s.policy, rate)
 			seen, _, err := l.sample(ctx, s, loadgen.Constant(rate, l.step), try, stepPatience)
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", s, err)
+				return nil, fmt.Errorf("%s: %w", s.policy, err)
 			}
 			step := newSearchStep(seen, l.bound)
 			rows[i].Steps = append(rows[i].Steps, step)
@@ -243,10 +210,10 @@ func (l *loader) measure(ctx context.Context, rate float64) ([]policyRow, error)
 		for turn := range l.sides {
 			i := (part + turn) % len(l.sides)
 			s := l.sides[i]
-			report.Progress("%s: %.0f checks/s, %d of %d", s, rate, part+1, sliceCount)
+			report.Progress("%s: %.0f checks/s, %d of %d", s.policy, rate, part+1, sliceCount)
 			seen, store, err := l.sample(ctx, s, loadgen.Constant(rate, l.duration/sliceCount), uint64(part), loadgen.Patience)
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", s, err)
+				return nil, fmt.Errorf("%s: %w", s.policy, err)
 			}
 			totals[i].Add(seen)
 			stores[i] = stores[i].Plus(store)
@@ -254,8 +221,8 @@ func (l *loader) measure(ctx context.Context, rate float64) ([]policyRow, error)
 		}
 	}
 	for i, s := range l.sides {
-		rows[i] = newRow(s.subject, totals[i], rows[i].Slices)
-		if s.target.store != nil {
+		rows[i] = newRow(s.policy, totals[i], rows[i].Slices)
+		if l.store != nil {
 			cost := stores[i].Per(max(1, totals[i].Sent))
 			rows[i].Store = &cost
 		}

@@ -3,15 +3,11 @@ package load
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
-	"regexp"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -87,7 +83,7 @@ func TestLoadOfATarget(t *testing.T) {
 		"-rate", "500", "-connections", "4")
 	require.NoError(t, err)
 	require.Len(t, r.Rows, 1)
-	assert.Equal(t, []string{s.Addr}, r.Targets)
+	assert.Equal(t, s.Addr, r.Target)
 	assert.Equal(t, sum(r.Rows[0].Statuses), r.Rows[0].Statuses[200])
 	assert.InDelta(t, 500, sum(r.Rows[0].Statuses), 120)
 	assert.Contains(t, printed, s.Addr)
@@ -96,132 +92,6 @@ func TestLoadOfATarget(t *testing.T) {
 
 	err = Run(t.Context(), []string{"-target", s.Addr, "-policies", "no-such", "-rate", "100", "-connections", "1"}, io.Discard)
 	assert.ErrorContains(t, err, "no-such: the first check was answered with status 404")
-}
-
-func TestRatelimitFormat(t *testing.T) {
-	t.Parallel()
-	body := regexp.MustCompile(`^{"domain":"shop","descriptors":\[{"entries":\[{"key":"per_client","value":"client-(\d{8})"}\]}\]}$`)
-	var checks atomic.Int64
-	seen := make(map[string]bool)
-	var mu sync.Mutex
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		assert.Equal(t, "/json", r.URL.Path)
-		assert.Equal(t, http.MethodPost, r.Method)
-		assert.Equal(t, "application/json", r.Header.Get("Content-Type"))
-		got, err := io.ReadAll(r.Body)
-		assert.NoError(t, err)
-		client := body.FindSubmatch(got)
-		if !assert.NotNil(t, client, "%s", got) {
-			return
-		}
-		mu.Lock()
-		seen[string(client[1])] = true
-		mu.Unlock()
-		w.Header().Set("Content-Type", "application/json")
-		code := "OK"
-		if checks.Add(1)%4 == 0 {
-			w.WriteHeader(http.StatusTooManyRequests)
-			code = "OVER_LIMIT"
-		}
-		_, err = fmt.Fprintf(w, `{"overallCode":%q,"statuses":[{"code":%q,"currentLimit":{"requestsPerUnit":9,"unit":"MINUTE"},"limitRemaining":7}]}`, code, code)
-		assert.NoError(t, err)
-	}))
-	defer s.Close()
-	r, _, err := loaded(t, "-quick", "-format", "ratelimit", "-domain", "shop", "-policies", "per_client", "-target", "fake="+s.Listener.Addr().String(),
-		"-rate", "400", "-connections", "8")
-	require.NoError(t, err)
-	assert.InDelta(t, 400, sum(r.Rows[0].Statuses), 100)
-	assert.InDelta(t, float64(sum(r.Rows[0].Statuses))/4, r.Rows[0].Statuses[429], 1)
-	assert.Greater(t, len(seen), 100, "of 100,000 clients")
-}
-
-func TestEnvoyGRPCFormat(t *testing.T) {
-	t.Parallel()
-	m := benchtest.Memcached(t)
-	file := filepath.Join(t.TempDir(), "shop.yaml")
-	require.NoError(t, os.WriteFile(file, []byte(`
-domain: shop
-descriptors:
-  - {key: per_client, rate_limit: {unit: year, requests_per_unit: 2}}
-  - {key: free, rate_limit: {unlimited: true}}
-`), 0o600))
-	weir, grpc, err := benchtest.Build(t, "").StartRLS(t.Context(), m.Addr, file)
-	require.NoError(t, err)
-	t.Cleanup(weir.Stop)
-	args := []string{"-quick", "-format", "envoy-grpc", "-domain", "shop", "-target", "weir=" + grpc,
-		"-rate", "400", "-connections", "130"}
-	r, _, err := loaded(t, append(args, "-policies", "per_client")...)
-	require.NoError(t, err)
-	assert.InDelta(t, 400, sum(r.Rows[0].Statuses), 100)
-	assert.Positive(t, r.Rows[0].Statuses[200])
-	assert.Positive(t, r.Rows[0].Statuses[429], "the busiest of the clients come more than twice")
-
-	err = Run(t.Context(), append(args, "-policies", "other"), io.Discard)
-	assert.ErrorContains(t, err, "other: the first check was answered without a limit")
-	weir.Stop()
-	err = Run(t.Context(), append(args, "-policies", "per_client"), io.Discard)
-	assert.ErrorContains(t, err, "per_client: rpc error: code = Unavailable")
-}
-
-// envoyproxy/ratelimit admits what it has no limit for, and says so by leaving
-// the limit out.
-func TestLoadFailsWithoutALimit(t *testing.T) {
-	t.Parallel()
-	var checks, limited atomic.Int64 // so many checks are limited
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodGet {
-			return
-		}
-		limit := ""
-		if checks.Add(1) <= limited.Load() {
-			limit = `,"currentLimit":{"requestsPerUnit":9,"unit":"MINUTE"}`
-		}
-		_, err := fmt.Fprintf(w, `{"overallCode":"OK","statuses":[{"code":"OK"%s}]}`, limit)
-		assert.NoError(t, err)
-	}))
-	defer s.Close()
-	args := []string{"-quick", "-format", "ratelimit", "-domain", "shop", "-policies", "per_client", "-target", s.Listener.Addr().String(), "-rate", "200", "-connections", "1"}
-	err := Run(t.Context(), args, io.Discard)
-	assert.EqualError(t, err, `per_client: the first check was answered without a limit: {"overallCode":"OK","statuses":[{"code":"OK"}]}; `+
-		`the server must have one for the domain "shop" and the key "per_client"`)
-
-	checks.Store(0)
-	limited.Store(150) // in the midst
-	_, _, err = loaded(t, args...)
-	assert.ErrorContains(t, err, "such as status 200 without what was asked for: ")
-	assert.Regexp(t, `^per_client: unexpected answers: \d+, `, err.Error())
-}
-
-// Two targets take turns, and are told apart by what they are.
-func TestLoadOfTwoTargets(t *testing.T) {
-	t.Parallel()
-	var mu sync.Mutex
-	var turns []string
-	serve := func(name, answer string) *httptest.Server {
-		return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			mu.Lock()
-			if len(turns) == 0 || turns[len(turns)-1] != name {
-				turns = append(turns, name)
-			}
-			mu.Unlock()
-			_, err := io.WriteString(w, answer)
-			assert.NoError(t, err)
-		}))
-	}
-	one, two := serve("one", "{}"), serve("two", `{"statuses":[{"currentLimit":{}}]}`)
-	defer one.Close()
-	defer two.Close()
-	r, printed, err := loaded(t, "-quick", "-policies", "p", "-rate", "200", "-connections", "2",
-		"-target", one.Listener.Addr().String(), "-format", "weir", "-target", "two="+two.Listener.Addr().String(), "-format", "ratelimit")
-	require.NoError(t, err)
-	assert.Equal(t, []string{one.Listener.Addr().String(), "two at " + two.Listener.Addr().String()}, r.Targets)
-	require.Len(t, r.Rows, 2)
-	assert.Equal(t, subject{Policy: "p", Target: one.Listener.Addr().String()}, r.Rows[0].subject)
-	assert.Equal(t, subject{Policy: "p", Target: "two"}, r.Rows[1].subject)
-	assert.Equal(t, sum(r.Rows[0].Statuses), sum(r.Rows[1].Statuses), "the same arrivals for each")
-	// Warming up, and five slices in which the first changes.
-	assert.Equal(t, []string{"one", "two", "one", "two", "one", "two", "one", "two"}, turns)
-	assert.Contains(t, printed, "p at two ")
 }
 
 // What isn't this repository's doesn't overwrite its results.
@@ -249,17 +119,17 @@ func TestFaultsFailTheLoad(t *testing.T) {
 	}
 	unavailable := httptest.NewServer(handler(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }))
 	defer unavailable.Close()
-	r, _, err := loaded(t, "-quick", "-target", "fake="+unavailable.Listener.Addr().String(), "-policies", "p", "-rate", "500", "-connections", "4")
+	r, _, err := loaded(t, "-quick", "-target", unavailable.Listener.Addr().String(), "-policies", "p", "-rate", "500", "-connections", "4")
 	assert.ErrorContains(t, err, "such as status 503")
 	assert.InDelta(t, float64(sum(r.Rows[0].Statuses))/50, r.Rows[0].Statuses[503], 1)
 
 	closing := httptest.NewServer(handler(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
 	defer closing.Close()
-	_, _, err = loaded(t, "-quick", "-target", "fake="+closing.Listener.Addr().String(), "-policies", "p", "-rate", "500", "-connections", "4")
+	_, _, err = loaded(t, "-quick", "-target", closing.Listener.Addr().String(), "-policies", "p", "-rate", "500", "-connections", "4")
 	assert.ErrorContains(t, err, "not answered")
 
 	// A search below which nothing holds.
-	r, printed, err := loaded(t, "-quick", "-target", "fake="+closing.Listener.Addr().String(), "-policies", "p", "-connections", "4", "-p99", "1ns")
+	r, printed, err := loaded(t, "-quick", "-target", closing.Listener.Addr().String(), "-policies", "p", "-connections", "4", "-p99", "1ns")
 	assert.ErrorContains(t, err, "p: not even 125 checks/s held")
 	assert.Empty(t, r.Rows)
 	assert.Contains(t, printed, "failed at")
@@ -293,7 +163,7 @@ func TestSearchStep(t *testing.T) {
 	assert.Equal(t, "the bench was behind by 6.03 ms", newSearchStep(sampled(12*ms, 6*ms), 10*ms).Failed)
 	assert.Empty(t, newSearchStep(sampled(9*ms, 6*ms), 10*ms).Failed, "the bench's own delay is in the 9 ms")
 	assert.Nil(t, newFigures(sampled(12*ms, 6*ms)).Latency)
-	assert.Empty(t, newRow(subject{Policy: "p"}, sampled(12*ms, 6*ms), nil).Curve)
+	assert.Empty(t, newRow("p", sampled(12*ms, 6*ms), nil).Curve)
 	f := newFigures(sampled(12*ms, 0))
 	assert.Equal(t, []float64{1, 1}, []float64{f.Rate, f.Achieved})
 	assert.InEpsilon(t, 12*ms, f.Latency.P99, 0.01)
@@ -324,12 +194,12 @@ func TestCurvesAreMadeOfTheReport(t *testing.T) {
 		return loadFigures{Rate: rate, Latency: &latencies{P99: p99}}
 	}
 	r := Report{
-		Searches: []searchRow{{subject: subject{Policy: "fixed"}, Steps: []searchStep{
+		Searches: []searchRow{{Policy: "fixed", Steps: []searchStep{
 			{at(4000, 2*ms), ""}, {at(4000, 90*ms), "p99"}, {at(4000, 3*ms), ""}, {at(8000, 9*ms), ""}, {at(8000, 8*ms), ""}, {loadFigures{Rate: 9000}, "behind"},
 		}}},
 		Rows: []policyRow{
-			{subject: subject{Policy: "fixed"}, loadFigures: at(5000, 5*ms), Curve: []curvePoint{{0, ms}, {50, 2 * ms}, {99, 5 * ms}}, Slices: []loadFigures{at(5000, ms), at(5000, 6*ms)}},
-			{subject: subject{Policy: "behind"}},
+			{Policy: "fixed", loadFigures: at(5000, 5*ms), Curve: []curvePoint{{0, ms}, {50, 2 * ms}, {99, 5 * ms}}, Slices: []loadFigures{at(5000, ms), at(5000, 6*ms)}},
+			{Policy: "behind"},
 		},
 	}
 	curves := r.percentiles()

@@ -1,6 +1,7 @@
 package load
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"image/color"
@@ -28,26 +29,12 @@ const votes = 2
 // A Report is what load measured.
 type Report struct {
 	Machine     report.Machine `json:"machine"`
-	Targets     []string       `json:"targets,omitempty"` // none for a weir of the bench's own
+	Target      string         `json:"target,omitempty"` // none for a weir of the bench's own
 	Connections int            `json:"connections"`
 	Duration    time.Duration  `json:"duration_ns"`
 	Bound       time.Duration  `json:"p99_bound_ns,omitempty"`
 	Searches    []searchRow    `json:"search,omitempty"`
 	Rows        []policyRow    `json:"rows,omitempty"`
-}
-
-// A subject is what a row is about.
-type subject struct {
-	Policy string `json:"policy"`
-	Target string `json:"target,omitempty"` // where there are several
-}
-
-// String names the row.
-func (s subject) String() string {
-	if s.Target == "" {
-		return s.Policy
-	}
-	return s.Policy + " at " + s.Target
 }
 
 // latencies are percentiles.
@@ -89,7 +76,7 @@ func newFigures(s *loadgen.Sample) loadFigures {
 
 // A policyRow is how a policy did.
 type policyRow struct {
-	subject
+	Policy string `json:"policy"`
 	loadFigures
 	Statuses map[int]int64      `json:"statuses"`
 	Degraded int64              `json:"degraded"`
@@ -105,8 +92,8 @@ type curvePoint struct {
 	Latency time.Duration `json:"latency_ns"`
 }
 
-func newRow(of subject, s *loadgen.Sample, slices []loadFigures) policyRow {
-	row := policyRow{subject: of, loadFigures: newFigures(s), Statuses: s.Statuses, Degraded: s.Degraded, Slices: slices}
+func newRow(policy string, s *loadgen.Sample, slices []loadFigures) policyRow {
+	row := policyRow{Policy: policy, loadFigures: newFigures(s), Statuses: s.Statuses, Degraded: s.Degraded, Slices: slices}
 	if err := s.Fault(); err != nil {
 		row.Fault = err.Error()
 	}
@@ -132,7 +119,7 @@ func percentileCurve(h *hdrhistogram.Histogram) []curvePoint {
 
 // A searchRow is the highest rate of a policy that held.
 type searchRow struct {
-	subject
+	Policy  string       `json:"policy"`
 	Highest float64      `json:"highest"` // rate that held; 0 for none
 	Lowest  float64      `json:"lowest"`  // rate that failed; 0 for none
 	Steps   []searchStep `json:"steps"`
@@ -174,12 +161,12 @@ func (r *Report) Broken() error {
 	var errs []error
 	for _, row := range r.Searches {
 		if row.Highest == 0 {
-			errs = append(errs, fmt.Errorf("%s: not even %.0f checks/s held: %s", row.subject, row.Lowest, row.why()))
+			errs = append(errs, fmt.Errorf("%s: not even %.0f checks/s held: %s", row.Policy, row.Lowest, row.why()))
 		}
 	}
 	for _, row := range r.Rows {
 		if row.Fault != "" {
-			errs = append(errs, fmt.Errorf("%s: %s", row.subject, row.Fault))
+			errs = append(errs, fmt.Errorf("%s: %s", row.Policy, row.Fault))
 		}
 	}
 	return errors.Join(errs...)
@@ -187,14 +174,11 @@ func (r *Report) Broken() error {
 
 // Print writes the figures as tables, and what their columns mean.
 func (r *Report) Print(out io.Writer) {
-	target := strings.Join(r.Targets, ", ")
-	if target == "" {
-		target = "a weir of the bench's own on memcached " + r.Machine.Memcached
-	}
+	target := cmp.Or(r.Target, "a weir of the bench's own on memcached "+r.Machine.Memcached)
 	fmt.Fprintf(out, "%s; the bench with %s on %d cores; Poisson arrivals; %d clients, Zipf %d; %d connections\n",
 		target, r.Machine.Go, r.Machine.Cores, clients, exponent, r.Connections)
 	report.TableOf(out, "", "highest rate\tchecks/s\tfailed at\ttries\tbecause of\t", r.Searches, func(row searchRow) string {
-		return fmt.Sprintf("%s\t%.0f\t%.0f\t%d\t%s\t", row.subject, row.Highest, row.Lowest, len(row.Steps), row.why())
+		return fmt.Sprintf("%s\t%.0f\t%.0f\t%d\t%s\t", row.Policy, row.Highest, row.Lowest, len(row.Steps), row.why())
 	}, `
 checks/s    the highest rate that kept p99 at %s ms or less without a failure; a rate is decided when %d tries of it agree
 failed at   the lowest rate that didn't; a bench that was behind was slower than the server on this machine
@@ -211,7 +195,7 @@ func (r *Report) printRows(out io.Writer) {
 		if c := row.Store; c != nil {
 			store = fmt.Sprintf("%.2f\t%.1f\t", c.Writes, c.KeysRead)
 		}
-		return fmt.Sprintf("%s\t%s%d\t%d\t%d\t%s", row.subject, row.columns(),
+		return fmt.Sprintf("%s\t%s%d\t%d\t%d\t%s", row.Policy, row.columns(),
 			row.Statuses[http.StatusOK], row.Statuses[http.StatusTooManyRequests], row.Degraded, store)
 	}, `
 checks/s    as intended; achieved are the answers until the last came
@@ -229,7 +213,7 @@ the try in the middle, of the search's or of these slices, and its bar goes from
 	}
 	for _, row := range r.Rows {
 		if row.Latency == nil {
-			fmt.Fprintf(out, "%s: the bench was behind: this run says nothing about latency\n", row.subject)
+			fmt.Fprintf(out, "%s: the bench was behind: this run says nothing about latency\n", row.Policy)
 		}
 	}
 }
@@ -272,7 +256,7 @@ func (r *Report) Pictures() []report.Picture {
 func (r *Report) percentiles() []report.Curve {
 	var curves []report.Curve
 	for _, row := range r.Rows {
-		c := report.Curve{Name: row.String()}
+		c := report.Curve{Name: row.Policy}
 		for _, p := range row.Curve {
 			c.Points = append(c.Points, plotter.XY{X: 100 / (100 - p.Percent), Y: report.InMilliseconds(p.Latency)})
 		}
@@ -294,14 +278,14 @@ func (r *Report) byRate() []report.Curve {
 		for _, step := range row.Steps {
 			figures = append(figures, step.loadFigures)
 		}
-		measured, _ := report.Find(r.Rows, func(m policyRow) bool { return m.subject == row.subject })
+		measured, _ := report.Find(r.Rows, func(m policyRow) bool { return m.Policy == row.Policy })
 		tries := make(map[float64][]float64)
 		for _, f := range append(figures, measured.Slices...) {
 			if f.Latency != nil && f.Latency.P99 > 0 {
 				tries[f.Rate] = append(tries[f.Rate], report.InMilliseconds(f.Latency.P99))
 			}
 		}
-		c := report.Curve{Name: row.String()}
+		c := report.Curve{Name: row.Policy}
 		for _, rate := range slices.Sorted(maps.Keys(tries)) {
 			p99s := slices.Sorted(slices.Values(tries[rate]))
 			p99 := p99s[len(p99s)/2]
@@ -318,8 +302,7 @@ func (r *Report) byRate() []report.Curve {
 // colorOf returns the color of the curve with number i, that of the algorithm if
 // it is of one of weir's own policies.
 func colorOf(name string, i int) color.Color {
-	policy, _, _ := strings.Cut(name, ",")
-	if c, ok := policyColors[policy]; ok {
+	if c, ok := policyColors[name]; ok {
 		return c
 	}
 	return report.Color(i)

@@ -49,7 +49,7 @@ func TestWeirAlone(t *testing.T) {
 func TestWeirBesideAnother(t *testing.T) {
 	t.Parallel()
 	server := filepath.Join(t.TempDir(), "weir")
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", server, "weir/cmd/server").CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), "go", "run", "-exec", "cp", "weir/cmd/server", server).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	peer := filepath.Join(t.TempDir(), "ratelimit")
 	require.NoError(t, os.WriteFile(peer, []byte(`#!/bin/sh

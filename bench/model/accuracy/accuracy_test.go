@@ -578,7 +578,7 @@ func TestPopulationIsMixed(t *testing.T) {
 // A population's figures are the sums of its clients', whoever else is measured.
 func TestPopulationIsMadeOfItsClients(t *testing.T) {
 	t.Parallel()
-	requests := int64(amount(32_000, 8_000))
+	const requests = int64(8_000)
 	measure := func(like bool, seed uint64) PopulationFigures {
 		c := newPopulation(like, requests, seed)
 		sum, err := measurePopulation(t.Context(), c, all())
@@ -599,7 +599,7 @@ func TestPopulationIsMadeOfItsClients(t *testing.T) {
 	assert.NotEqual(t, one, measure(false, 2))
 	assert.NotEqual(t, measure(true, 1), measure(true, 2))
 
-	// 270,000 clients in steps of 400 million / 32,000 are 21.6.
+	// 270,000 clients in steps of 400 million / 8,000 are 5.4.
 	assert.InDelta(t, PopulationClients*float64(requests)/PopulationRequests, one.Clients, 0.5)
 	for _, row := range one.Rows {
 		assert.Equal(t, one.Requests, row.Feedback.Requests, row.Algorithm)

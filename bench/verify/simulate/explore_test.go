@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -118,18 +119,21 @@ func TestCourses(t *testing.T) {
 	if !testing.Short() {
 		all = append(all, plots(true)...)
 	}
-	runs, cut := 0, 0
-	for _, p := range all {
+	var runs, cut atomic.Int64
+	search(t.Context(), 0, uint64(len(all)), func(i uint64) bool {
+		p := all[i]
 		x, violated, tell := explore(p)
-		runs, cut = runs+x.runs, cut+x.cut
+		runs.Add(int64(x.runs))
+		cut.Add(int64(x.cut))
 		if violated != nil {
 			tell(t.Output())
 			assert.Fail(t, p.name, "%v", violated)
 		} else {
 			assert.Empty(t, x.stack, "choices that are left")
 		}
-	}
-	t.Logf("%d plots, %d courses and %d that others stand for", len(all), runs, cut)
+		return false // go on to the others
+	})
+	t.Logf("%d plots, %d courses and %d that others stand for", len(all), runs.Load(), cut.Load())
 }
 
 // An enumeration makes all choices in all orders.

@@ -46,32 +46,32 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// build has the go command make a file of the server's package, with the race
-// detector if the tests have it.
-func build(file string, command ...string) error {
+// goTool has the go command do something with the server's package, with the race detector
+// if the tests have it.
+func goTool(command string, args ...string) error {
 	if _, err := os.ReadDir(".."); err != nil { // so that go test takes no cached result when the server has changed
 		return err
 	}
-	args := append(command, "-o", file)
 	if servertest.RaceDetector() {
-		args = append(args, "-race")
+		command += " -race"
 	}
-	if out, err := exec.Command("go", append(args, "..")...).CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", append(strings.Fields(command), args...)...).CombinedOutput(); err != nil {
 		return fmt.Errorf("%w\n%s", err, out)
 	}
 	return nil
 }
 
-// What most tests start is built once, when the first of them needs it; without symbols
-// for debuggers, which takes half the time.
+// What most tests start is built once, when the first of them needs it: of the server a copy
+// of what go run keeps, as go build links anew each time; of the other without symbols for
+// debuggers, which takes half the time.
 var (
 	buildServer = sync.OnceValues(func() (string, error) {
 		file := filepath.Join(bin, "weir")
-		return file, build(file, "build", "-ldflags=-s")
+		return file, goTool("run -exec cp", "..", file)
 	})
 	buildShifted = sync.OnceValues(func() (string, error) {
 		file := filepath.Join(bin, "shifted")
-		return file, build(file, "test", "-c", "-ldflags=-s")
+		return file, goTool("test -c -ldflags=-s", "-o", file, "..")
 	})
 )
 

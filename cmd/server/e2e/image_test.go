@@ -29,7 +29,7 @@ func TestImageSaysTheVersionOfItsBuild(t *testing.T) {
 	require.Contains(t, flags, "$VERSION")
 	require.Contains(t, read(t, "../../../deploy/release"), ` -ldflags="`+strings.ReplaceAll(flags, "$VERSION", "$version")+`" `)
 	file := filepath.Join(t.TempDir(), "weir")
-	require.NoError(t, build(file, "build", "-ldflags", strings.ReplaceAll(flags, "$VERSION", "1.2.3")))
+	require.NoError(t, goTool("build", "-o", file, "-ldflags="+strings.ReplaceAll(flags, "$VERSION", "1.2.3"), ".."))
 	out, err := exec.Command(file, "-version").Output()
 	require.NoError(t, err)
 	assert.Equal(t, "weir 1.2.3\n", string(out))
