@@ -29,7 +29,7 @@ func (s *Server) look(c echo.Context) error {
 		r := *c.Request()
 		r.URL, r.RequestURI = target, path
 		a := answer{header: make(http.Header), status: http.StatusOK}
-		s.answer(&a, &r)
+		s.ServeHTTP(&a, &r)
 		if i > 0 {
 			b = append(b, ',')
 		}

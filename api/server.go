@@ -247,11 +247,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer s.requests.RUnlock()
 	s.closeWhenDraining(w.Header())
 	returnRequestID(w.Header(), r)
-	s.answer(w, r)
-}
-
-// answer does what echo.ServeHTTP does, which doesn't tell what it answered.
-func (s *Server) answer(w http.ResponseWriter, r *http.Request) {
+	// As echo.ServeHTTP does, which doesn't tell what it answered.
 	c := s.echo.AcquireContext()
 	c.Reset(r, w)
 	s.echo.Router().Find(r.Method, echo.GetPath(r), c)

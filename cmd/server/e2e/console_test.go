@@ -96,11 +96,12 @@ func (b *browser) shows(expression string) {
 	}
 }
 
-// press clicks what a selector finds, when it is seen.
+// press clicks what a selector finds, when it is seen: wherever that is, as what comes in
+// above it may move it.
 func (b *browser) press(selector string) {
 	b.t.Helper()
 	b.shows(fmt.Sprintf("document.querySelector(%q)?.checkVisibility()", selector))
-	b.do(chromedp.Click(chromedp.CSS(selector)))
+	value[bool](b, fmt.Sprintf("document.querySelector(%q).click() === undefined", selector))
 }
 
 // textIs is an expression that is true while an element's text has a part.
