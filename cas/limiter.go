@@ -76,8 +76,8 @@ func (l *Limiter[S]) init(store counters.StateStore, a algorithm[S], name string
 // TakeMany can be called.
 func (l *Limiter[S]) TakesMany() bool { return l.family.many != nil }
 
-// TakeMany does what Take would for the requests, of different clients each, and
-// asks the store for many of them together; see ledger.Book.TakeTogether. It
+// TakeMany does what Take would for the requests, of which those of one client follow one
+// another, and asks the store for many of them together; see ledger.Book.TakeTogether. It
 // panics unless TakesMany.
 func (l *Limiter[S]) TakeMany(ctx context.Context, requests []counters.Request, done func(i int, t counters.Taken)) {
 	f := &l.family

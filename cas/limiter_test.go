@@ -412,7 +412,7 @@ func requireWaiting(t *testing.T, callers int) {
 }
 
 // A goroutine whose innermost call is Do has put its own call into a batch.
-var waitingCaller = regexp.MustCompile(`\[chan receive.*\]:\n\S+/counters/combiner\.\(\*Combiner\[\.\.\.\]\)\.Do\(`)
+var waitingCaller = regexp.MustCompile(`\[chan receive.*\]:\n\S+/counters/combiner\.\(\*Combiner\[\.\.\.\]\)\.Do(More)?\(`)
 
 func (by way) TestRefundAndTakeInOneBatch(t *testing.T) {
 	t.Parallel()

@@ -74,8 +74,8 @@ func New(store counters.Store, window Window, options counters.Options) (*Limite
 // can be called.
 func (l *Limiter) TakesMany() bool { return l.windows.many != nil }
 
-// TakeMany does what Take would for the requests, of different clients each, and
-// asks the store for many of them together; see ledger.Book.TakeTogether. It panics
+// TakeMany does what Take would for the requests, of which those of one client follow one
+// another, and asks the store for many of them together; see ledger.Book.TakeTogether. It panics
 // unless TakesMany.
 func (l *Limiter) TakeMany(ctx context.Context, requests []counters.Request, done func(i int, t counters.Taken)) {
 	key := func(a *account, client string) string {
