@@ -7,21 +7,17 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"weir/api/decide"
 	"weir/counters"
 )
 
 // check answers POST /v1/check.
 func (s *Server) check(c echo.Context) error {
-	b, err := readBody(c.Request(), maxCheckBytes)
+	b, q, err := readCheck(c)
 	if err != nil {
 		return err
 	}
 	defer b.release()
-	q, err := b.decodeCheck()
-	if err != nil {
-		return err
-	}
-	q.Trace = traceOf(c.Request())
 	now := s.cfg.Now()
 	b.context = counters.Deadline{At: now.Add(s.cfg.StoreTimeout)}
 	d, err := s.active.Load().ForChecks(q.Policy)
@@ -37,6 +33,26 @@ func (s *Server) check(c echo.Context) error {
 		a.Wait = max(0, a.Wait-s.cfg.Now().Sub(now))
 		s.closeWhenDraining(c.Response().Header())
 	}
+	return s.writeAnswer(c, a)
+}
+
+// readCheck returns the check that c asks for, and the body that it is in.
+func readCheck(c echo.Context) (*body, decide.Check, error) {
+	b, err := readBody(c.Request(), maxCheckBytes)
+	if err != nil {
+		return nil, decide.Check{}, err
+	}
+	q, err := b.decodeCheck()
+	if err != nil {
+		b.release()
+		return nil, decide.Check{}, err
+	}
+	q.Trace = traceOf(c.Request())
+	return b, q, nil
+}
+
+// writeAnswer answers a check with a, which must not be used any more.
+func (s *Server) writeAnswer(c echo.Context, a *decide.Answer) error {
 	writeHeaders(c, a)
 	return s.writeBody(c, a, statusOf(a.Allowed, http.StatusTooManyRequests))
 }

@@ -19,10 +19,18 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"weir/api/plain"
 	"weir/api/policy"
 )
 
-func plainDoor(s *service) webServer { return s.PlainServer(s.HTTPServer()) }
+// plainDoor returns a server of connections in memory, which have no loop: a goroutine that
+// waits for files never ends where time is simulated.
+func plainDoor(s *service) webServer { return inMemory(s.PlainServer(s.HTTPServer())) }
+
+func inMemory(s *plain.Server) *plain.Server {
+	s.Together = nil
+	return s
+}
 
 // A wire is one end of a connection in memory, each of whose directions can be closed
 // by itself.
@@ -318,7 +326,7 @@ func (p plainHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.Server.ServeHTTP(w, r)
 		counted.Store(w.Header().Get("Content-Length") != "")
 	})
-	listener, srv := listenOn(server), p.PlainServer(h)
+	listener, srv := listenOn(server), inMemory(p.PlainServer(h))
 	served := make(chan struct{})
 	go func() {
 		defer close(served)

@@ -96,11 +96,19 @@ func NewServer(cfg Config) *Server {
 func (s *Server) authorize(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if path := c.Request().URL.Path; strings.HasPrefix(path, "/v1/") || path == "/rlconfig" {
-			if err := s.tokens.Load().check(c.Request()); err != nil {
-				c.Response().Header().Set(echo.HeaderWWWAuthenticate, `Bearer realm="weir"`)
+			if err := s.checkToken(c); err != nil {
 				return err
 			}
 		}
 		return next(c)
 	}
+}
+
+// checkToken returns a problem unless c has a configured bearer token, if there are any.
+func (s *Server) checkToken(c echo.Context) error {
+	err := s.tokens.Load().check(c.Request())
+	if err != nil {
+		c.Response().Header().Set(echo.HeaderWWWAuthenticate, `Bearer realm="weir"`)
+	}
+	return err
 }

@@ -18,7 +18,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,7 +28,6 @@ import (
 	"weir/api/decide"
 	"weir/api/fleet"
 	"weir/api/overrides"
-	"weir/api/plain"
 	"weir/api/policy"
 	"weir/api/receipt"
 	"weir/api/telemetry"
@@ -138,21 +136,6 @@ func (s *Server) HTTPServer() *http.Server {
 	}
 }
 
-// PlainServer returns a server for this service by HTTP without TLS. It answers most
-// requests for less than h, which answers the others and is one of HTTPServer. An open page
-// for operators asks each second: with its files, all of a connection's requests are those
-// that cost less.
-func (s *Server) PlainServer(h *http.Server) *plain.Server {
-	return plain.NewServer(h, func(method, path string) bool {
-		switch path {
-		case "/v1/check", "/v1/check/batch", "/v1/settle", "/v1/settle/batch", "/v1/renew", "/v1/charge":
-			return method == http.MethodPost
-		}
-		return strings.HasPrefix(path, "/v1/auth/") ||
-			method == http.MethodGet && (strings.HasPrefix(path, "/v1/") || strings.HasPrefix(path, "/console/"))
-	})
-}
-
 // logsRequests reports whether requests and checks are logged.
 func (s *Server) logsRequests() bool { return s.cfg.Log.Enabled(context.Background(), slog.LevelDebug) }
 
@@ -245,11 +228,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler)
 	}
 	defer s.requests.RUnlock()
-	s.closeWhenDraining(w.Header())
-	returnRequestID(w.Header(), r)
-	// As echo.ServeHTTP does, which doesn't tell what it answered.
-	c := s.echo.AcquireContext()
-	c.Reset(r, w)
+	c := s.begin(w, r)
 	s.echo.Router().Find(r.Method, echo.GetPath(r), c)
 	handler := c.Handler()
 	if err := fromElsewhere(r, s.cfg.LocalOnly); err != nil {
@@ -258,7 +237,22 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for _, wrap := range s.middleware {
 		handler = wrap(handler)
 	}
-	if err := handler(c); err != nil {
+	s.end(c, handler(c))
+}
+
+// begin does what is to be done before any request is handled, as echo.ServeHTTP does, which
+// doesn't tell what it answered.
+func (s *Server) begin(w http.ResponseWriter, r *http.Request) echo.Context {
+	s.closeWhenDraining(w.Header())
+	returnRequestID(w.Header(), r)
+	c := s.echo.AcquireContext()
+	c.Reset(r, w)
+	return c
+}
+
+// end ends a request that was handled with err.
+func (s *Server) end(c echo.Context, err error) {
+	if err != nil {
 		s.writeError(err, c)
 	}
 	s.routes.Count(c.Path(), c.Response().Status)

@@ -3,6 +3,7 @@ package decide
 import (
 	"context"
 	"slices"
+	"time"
 )
 
 // An Outcome is the outcome of a check of a batch: an Answer, or why there is none.
@@ -131,14 +132,19 @@ func (b *batch) decideGroup(i int, next []int) {
 
 // decide decides q unless the caller has left: a long batch must not hold up a
 // shutdown.
-func (b *batch) decide(q Check) (o Outcome) {
+func (b *batch) decide(q Check) Outcome {
 	if b.caller.Err() != nil {
 		return Outcome{Err: ErrLeft}
 	}
+	return b.Engine.decide(b.ctx, q, b.Now())
+}
+
+// decide decides a check that began at now.
+func (e *Engine) decide(ctx context.Context, q Check, now time.Time) (o Outcome) {
 	if p := contain(func() {
 		var d *Decider
-		if d, o.Err = b.ForChecks(q.Policy); o.Err == nil {
-			o.Answer, o.Err = d.Check(b.ctx, q, b.Now())
+		if d, o.Err = e.ForChecks(q.Policy); o.Err == nil {
+			o.Answer, o.Err = d.Check(ctx, q, now)
 		}
 	}); p != nil {
 		return Outcome{Err: p}

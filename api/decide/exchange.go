@@ -15,9 +15,9 @@ import (
 type manyTaker interface {
 	// TakesMany reports whether it can, on its store.
 	TakesMany() bool
-	// TakeMany does what Take would for each of the requests, whose clients
-	// differ, and calls done with its number as soon as that is known, or with
-	// the zero Taken if Take has to be called. Calls of done may come
+	// TakeMany does what Take would for each of the requests, of which those of one
+	// client follow one another, and calls done with its number as soon as that is
+	// known, or with the zero Taken if Take has to be called. Calls of done may come
 	// concurrently.
 	TakeMany(ctx context.Context, requests []counters.Request, done func(i int, t counters.Taken))
 }

@@ -15,13 +15,30 @@ const fewest = 4
 type conn struct {
 	net.Conn
 	*shared
-	busy       atomic.Bool // a request is being answered
+	handle
+	place
+	due        atomic.Int64 // the Unix time at which it has waited for too long in a loop
+	busy       atomic.Bool  // a request is being answered, but in a loop
 	in         input
 	head       head
 	body       body
 	caller     caller    // the context of requests
 	writeSince time.Time // from when the write deadline counts
 }
+
+// A place says who has a connection.
+type place struct{ at atomic.Int32 }
+
+// The values of a place.
+const (
+	served  int32 = iota // a goroutine of its own, or nobody any more
+	waiting              // a loop, until a request comes
+	busy                 // a loop, whose request is being answered
+	pending              // the same, and more has come
+)
+
+// take takes a connection that waits in a loop out of it, and reports whether it did.
+func (p *place) take() bool { return p.at.CompareAndSwap(waiting, served) }
 
 // shared is what connections share.
 type shared struct {
@@ -72,6 +89,7 @@ func (c *conn) next() (plain, other bool) {
 		if in.err != nil {
 			return false, false
 		}
+		c.busy.Store(false)
 		in.fill()
 	}
 }

@@ -18,12 +18,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"weir/counters/limitertest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A site serves /plain/... by a Server on loopback. Answers name the server that read
-// the request: its handler sees a *response, or net/http's.
+// A site serves /plain/... by a Server on loopback, which has a loop. Answers name the
+// server that read the request: its handler sees a *response, or net/http's.
 type site struct {
 	*Server
 	address string
@@ -32,8 +34,25 @@ type site struct {
 	served  chan error
 }
 
+func TestByGoroutines(t *testing.T) { limitertest.Methods(t, way{alone}) }
+func TestByTheLoop(t *testing.T)    { limitertest.Methods(t, way{}) }
+
+// A way is how a site serves its connections. Its methods are the tests that have to hold
+// for each.
+type way struct{ configure func(*Server) }
+
+func (w way) newSite(t *testing.T, handler http.HandlerFunc) *site {
+	if w.configure == nil {
+		return newSite(t, handler)
+	}
+	return newSite(t, handler, w.configure)
+}
+
+// alone has each connection of a site served by a goroutine of its own.
+func alone(s *Server) { s.Together = nil }
+
 // newSite returns a site that ends with the test.
-func newSite(t *testing.T, handler http.HandlerFunc, configure ...func(*http.Server)) *site {
+func newSite(t *testing.T, handler http.HandlerFunc, configure ...func(*Server)) *site {
 	t.Helper()
 	s := &site{served: make(chan error, 1)}
 	if handler == nil {
@@ -50,10 +69,17 @@ func newSite(t *testing.T, handler http.HandlerFunc, configure ...func(*http.Ser
 			n.(*atomic.Int64).Add(1)
 		},
 	}
-	for _, c := range configure {
-		c(h)
-	}
 	s.Server = NewServer(h, func(_, path string) bool { return strings.HasPrefix(path, "/plain") })
+	s.TakesTogether = func(*http.Request) bool { return true }
+	s.Together = func(set []*Exchange) {
+		for _, x := range set {
+			handler(x.Writer, x.Request)
+			x.Answer()
+		}
+	}
+	for _, c := range configure {
+		c(s.Server)
+	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	s.address = l.Addr().String()
@@ -123,9 +149,9 @@ func (c client) requireClosed(t *testing.T) {
 const get = "GET /plain HTTP/1.1\r\nHost: h\r\n\r\n"
 
 // Which requests are plain: a change of these costs those who send them.
-func TestWhoReadsWhat(t *testing.T) {
+func (w way) TestWhoReadsWhat(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, nil)
+	s := w.newSite(t, nil)
 	post := func(line string) string {
 		return "POST /plain/x?y=z HTTP/1.1\r\nHost: h:1\r\n" + line + "Content-Length: 2\r\n\r\nhi"
 	}
@@ -156,9 +182,9 @@ func TestWhoReadsWhat(t *testing.T) {
 
 // A connection is net/http's from its first request on that isn't plain, with all that
 // was sent.
-func TestAConnectionIsHandedOverWithWhatHasCome(t *testing.T) {
+func (w way) TestAConnectionIsHandedOverWithWhatHasCome(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, nil)
+	s := w.newSite(t, nil)
 	c := s.dial(t)
 	other := "POST /other HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhe"
 	c.send(t, get+get+other)
@@ -179,9 +205,9 @@ func TestAConnectionIsHandedOverWithWhatHasCome(t *testing.T) {
 }
 
 // Heads that differ a little from the one before are read anew where they do.
-func TestEachHeadIsItsOwn(t *testing.T) {
+func (w way) TestEachHeadIsItsOwn(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, func(w http.ResponseWriter, r *http.Request) {
+	s := w.newSite(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain")
 		_, _ = fmt.Fprint(w, reader(w), " ", r.Method, " ", r.URL, " ", r.Host, " ", r.ContentLength, " ", r.Header)
 	})
@@ -208,9 +234,9 @@ func TestEachHeadIsItsOwn(t *testing.T) {
 	}
 }
 
-func TestAPanicEndsItsConnectionOnly(t *testing.T) {
+func (w way) TestAPanicEndsItsConnectionOnly(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, func(_ http.ResponseWriter, r *http.Request) {
+	s := w.newSite(t, func(_ http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/plain/abort" {
 			panic(http.ErrAbortHandler)
 		}
@@ -240,7 +266,7 @@ func TestTheContextEndsWhenTheClientLeaves(t *testing.T) {
 			asked <- struct{}{}
 		}
 		_, _ = io.WriteString(w, "")
-	})
+	}, alone)
 	c := s.dial(t)
 	for range 3 {
 		c.send(t, get)
@@ -265,10 +291,10 @@ func TestTheContextEndsWhenTheClientLeaves(t *testing.T) {
 }
 
 // Shutdown closes what is idle, and waits for the rest.
-func TestShutdownWaitsForAnswers(t *testing.T) {
+func (w way) TestShutdownWaitsForAnswers(t *testing.T) {
 	t.Parallel()
 	begun, end := make(chan struct{}), make(chan struct{})
-	s := newSite(t, func(http.ResponseWriter, *http.Request) {
+	s := w.newSite(t, func(http.ResponseWriter, *http.Request) {
 		begun <- struct{}{}
 		<-end
 	})
@@ -315,10 +341,10 @@ func (temporaryError) Error() string   { return "temporary" }
 func (temporaryError) Temporary() bool { return true }
 
 // Where the status allows no body, nothing is said of one, as net/http does.
-func TestAnswersThatHaveNoBody(t *testing.T) {
+func (w way) TestAnswersThatHaveNoBody(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{http.StatusNotModified, http.StatusNoContent} {
-		s := newSite(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
+		s := w.newSite(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
 		c := s.dial(t)
 		for _, path := range []string{"/plain", "/plain", "/net"} { // by either
 			c.send(t, "GET "+path+" HTTP/1.1\r\nHost: h\r\n\r\n")

@@ -22,11 +22,12 @@ type response struct {
 	status int // 0 until it is known
 	body   []byte
 
-	names  []string // of header
-	answer []byte
+	names   []string // of header
+	answer  []byte
+	attempt *attempt
 }
 
-var responses = sync.Pool{New: func() any { return &response{header: make(http.Header)} }}
+var responses = sync.Pool{New: func() any { return &response{header: make(http.Header), attempt: newAttempt()} }}
 
 func (w *response) release() {
 	if max(cap(w.body), cap(w.answer)) <= maxKept {

@@ -7,6 +7,9 @@
 // been read. So whatever is rare, odd or hostile is read by net/http alone, and nobody
 // can tell the two apart but by their speed: answers are equal byte for byte.
 //
+// A connection has a goroutine, or on Linux, while its requests are those that Together
+// answers, none: see loop.go.
+//
 // fasthttp is the way not taken. It costs a little more than this loop, brings a second
 // http.Handler or an adaptor, and can't give away a connection of which it has read.
 package plain
@@ -24,6 +27,13 @@ import (
 // A Server answers plain requests, and leaves the others to an http.Server. Make one
 // with NewServer. It is safe for concurrent use.
 type Server struct {
+	// Together, if it isn't nil, is called with requests that have come at the same
+	// moment, of those that TakesTogether. It must Answer or Leave each before it returns,
+	// as the Handler would answer it, and not ask the contexts of requests whether they are
+	// done. Set both before Serve.
+	Together      func([]*Exchange)
+	TakesTogether func(*http.Request) bool
+
 	shared
 	takes  func(method, path string) bool
 	others *others
@@ -58,11 +68,20 @@ func (s *Server) Serve(l net.Listener) error {
 	s.listener = l
 	s.mu.Unlock()
 	go func() { s.served <- s.http.Serve(s.others) }()
+	var loops []*loop
+	if s.Together != nil {
+		loops = newLoops(loop{shared: &s.shared, together: s.Together, takes: s.TakesTogether, serve: s.serve, remove: s.remove})
+		go s.tend(loops)
+	}
+	next := 0
 	for pause := time.Duration(0); ; {
 		accepted, err := l.Accept()
 		if err == nil {
 			pause = 0
-			go s.serve(s.add(accepted))
+			c := s.add(accepted)
+			if next++; len(loops) == 0 || !loops[next%len(loops)].join(c) {
+				go s.serve(c)
+			}
 			continue
 		}
 		var temporary interface{ Temporary() bool }
@@ -132,12 +151,52 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return s.http.Shutdown(ctx)
 }
 
+// tend closes connections that wait for too long in the loops, and then the loops.
+func (s *Server) tend(loops []*loop) {
+	ticks := time.NewTicker(slack)
+	defer ticks.Stop()
+	for {
+		select {
+		case now := <-ticks.C:
+			s.closeLate(now)
+		case <-s.others.closed:
+			for _, l := range loops {
+				l.close()
+			}
+			return
+		}
+	}
+}
+
+// closeLate closes the connections that have waited in a loop for too long at now.
+func (s *Server) closeLate(now time.Time) {
+	s.closeWaiting(func(c *conn) bool { return c.due.Load() <= now.Unix() })
+}
+
+// closeWaiting closes connections that wait in a loop, if late says so.
+func (s *Server) closeWaiting(late func(*conn) bool) {
+	var taken []*conn
+	s.mu.Lock()
+	for c := range s.conns {
+		if c.at.Load() == waiting && late(c) && c.take() {
+			taken = append(taken, c)
+		}
+	}
+	s.mu.Unlock()
+	for _, c := range taken {
+		c.forget()
+		_ = c.Close()
+		s.remove(c, http.StateClosed)
+	}
+}
+
 // closeIdle closes connections without a request and returns how many are open.
 func (s *Server) closeIdle() int {
+	s.closeWaiting(func(*conn) bool { return true })
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.conns {
-		if !c.busy.Load() {
+		if c.at.Load() == served && !c.busy.Load() {
 			_ = c.Conn.Close()
 		}
 	}
@@ -155,6 +214,7 @@ func (s *Server) Close() error {
 		_ = c.Conn.Close()
 	}
 	s.mu.Unlock()
+	s.closeWaiting(func(*conn) bool { return true })
 	_ = s.others.Close()
 	return s.http.Close()
 }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -75,6 +76,15 @@ type placedConn struct {
 func (c *placedConn) Close() error {
 	defer c.leave()
 	return c.Conn.Close()
+}
+
+// SyscallConn implements syscall.Conn.
+func (c *placedConn) SyscallConn() (syscall.RawConn, error) {
+	file, ok := c.Conn.(syscall.Conn)
+	if !ok {
+		return nil, syscall.EINVAL
+	}
+	return file.SyscallConn()
 }
 
 // anyFiles is taken for the most files that a process may have open if that is more, or

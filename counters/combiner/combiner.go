@@ -167,7 +167,10 @@ func (b *Batch[Q, R]) Join() []*Call[Q, R] {
 // fire then. With ErrWithdrawn no leader has claimed the call, nor will;
 // otherwise the error is wrapped in a *LeftError. Once Do leads, only lead ends
 // it. Do neither waits nor looks at ctx if nobody else uses key.
-func (c *Combiner[Q, R]) Do(ctx context.Context, key string, q Q) (R, error) {
+//
+// A caller may have more to ask about key, as qs: if it leads, these are answered with q, and
+// more is called with the number and the result of each. Otherwise it isn't called.
+func (c *Combiner[Q, R]) Do(ctx context.Context, key string, q Q, qs []Q, more func(i int, result R, err error)) (R, error) {
 	call := c.calls.Get().(*Call[Q, R])
 	call.Request = q
 	s := &c.shards[maphash.String(c.seed, key)%shardCount]
@@ -208,7 +211,14 @@ func (c *Combiner[Q, R]) Do(ctx context.Context, key string, q Q) (R, error) {
 	returned := false
 	defer c.conclude(s, key, b, &returned)
 	b.shard = s
+	first := len(b.calls)
+	for _, q := range qs {
+		c.Add(b, q)
+	}
 	c.lead(ctx, key, b)
+	for i := range qs {
+		more(i, b.calls[first+i].Result, b.calls[first+i].Err)
+	}
 	returned = true
 	return call.Result, call.Err
 }
@@ -230,6 +240,15 @@ func (c *Combiner[Q, R]) Begin(key string, q Q) *Batch[Q, R] {
 	b.calls, b.begun, b.leader, b.shard = append(b.calls, call), true, call, s
 	s.add(key, b)
 	return b
+}
+
+// Add has b, which its caller leads, answer q too. It is the last of Calls.
+func (c *Combiner[Q, R]) Add(b *Batch[Q, R], q Q) {
+	call := c.calls.Get().(*Call[Q, R])
+	call.Request, call.own = q, true
+	b.shard.mu.Lock()
+	defer b.shard.mu.Unlock()
+	b.calls = append(b.calls, call)
 }
 
 // End hands key over, for which Begin returned b, and returns the result of its
@@ -260,7 +279,6 @@ func (c *Combiner[Q, R]) join(ctx context.Context, s *shard[Q, R], b *Batch[Q, R
 // conclude deals out the results of b and hands its key over. Its leader defers
 // it: lead has returned, or else panicked or ended the goroutine.
 func (c *Combiner[Q, R]) conclude(s *shard[Q, R], key string, b *Batch[Q, R], returned *bool) {
-	own := b.leader
 	var cause any
 	if !*returned {
 		cause = recover() // nil after runtime.Goexit
@@ -271,11 +289,12 @@ func (c *Combiner[Q, R]) conclude(s *shard[Q, R], key string, b *Batch[Q, R], re
 	s.mu.Unlock()
 	// Only now, as sweep may read the calls of a batch until it is handed over.
 	for _, call := range b.calls {
-		if call != own && call.state.Swap(batchOver) != left {
+		if call.own {
+			c.release(call)
+		} else if call.state.Swap(batchOver) != left {
 			call.signal()
 		}
 	}
-	c.release(own)
 	c.recycle(b)
 	if cause != nil {
 		panic(cause)

@@ -15,6 +15,6 @@ func TestCombinerLoneCallerAllocatesNothing(t *testing.T) {
 	ctx := &checkContext{t.Context(), time.Now().Add(time.Hour)}
 	c := New(positions(inMemory()))
 	require.Zero(t, testing.AllocsPerRun(1000, func() {
-		_, _ = c.Do(ctx, "k", 1)
+		_, _ = c.Do(ctx, "k", 1, nil, nil)
 	}))
 }

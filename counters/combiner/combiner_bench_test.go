@@ -104,7 +104,7 @@ func BenchmarkCombinerAlone(b *testing.B) {
 		c := New(positions(inMemory()))
 		b.ReportAllocs()
 		for b.Loop() {
-			_, _ = c.Do(ctx, "k", 1)
+			_, _ = c.Do(ctx, "k", 1, nil, nil)
 		}
 	})
 	// Round trips vary more between two runs than a combiner costs, so they
@@ -117,7 +117,7 @@ func BenchmarkCombinerAlone(b *testing.B) {
 			start := time.Now()
 			_, err := store.add(1)
 			middle := time.Now()
-			_, combinedErr := c.Do(ctx, "k", 1)
+			_, combinedErr := c.Do(ctx, "k", 1, nil, nil)
 			direct += middle.Sub(start)
 			combined += time.Since(middle)
 			if err != nil || combinedErr != nil {
@@ -162,7 +162,7 @@ func BenchmarkCombinerHotKey(b *testing.B) {
 						defer cancel()
 						ctx := &checkContext{cancellable, time.Now().Add(time.Hour)}
 						for calls.Add(1) <= int64(b.N) {
-							if _, err := c.Do(ctx, "k", 1); err != nil {
+							if _, err := c.Do(ctx, "k", 1, nil, nil); err != nil {
 								b.Error(err)
 							}
 						}

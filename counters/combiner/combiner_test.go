@@ -90,7 +90,7 @@ func (h *harness) call(ctx context.Context, key string, question int) *caller {
 	go func() {
 		defer close(c.returned)
 		defer func() { c.panicked = recover() }()
-		c.answer, c.err = h.combiner.Do(ctx, key, question)
+		c.answer, c.err = h.combiner.Do(ctx, key, question, nil, nil)
 	}()
 	synctest.Wait()
 	return c
@@ -253,10 +253,10 @@ func TestCombinerAnswersDoNotOutliveTheirCall(t *testing.T) {
 		}
 	})
 	for range 10 {
-		answer, err := c.Do(t.Context(), "k", 1)
+		answer, err := c.Do(t.Context(), "k", 1, nil, nil)
 		require.NoError(t, err)
 		require.Equal(t, 10, answer)
-		answer, err = c.Do(t.Context(), "k", 0)
+		answer, err = c.Do(t.Context(), "k", 0, nil, nil)
 		require.ErrorIs(t, err, down)
 		require.Zero(t, answer)
 	}
@@ -901,7 +901,7 @@ func TestCombinerStress(t *testing.T) {
 							panic(r)
 						}
 					}()
-					answer, err := c.Do(ctx, keys[rand.IntN(len(keys))], question)
+					answer, err := c.Do(ctx, keys[rand.IntN(len(keys))], question, nil, nil)
 					switch {
 					case err == nil:
 						answered.Add(1)

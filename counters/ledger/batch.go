@@ -40,7 +40,8 @@ type Many[A any] struct {
 
 // A check is one that the store is asked about.
 type check[A any] struct {
-	number int // of the request
+	number int   // of the request
+	more   []int // of other requests of the client
 	client *Client[A]
 	batch  *Batch[A] // while the client is led
 	work   Work[A]   // the same
@@ -51,14 +52,14 @@ type check[A any] struct {
 // TakesMany reports whether the store is of many clients, so that TakeMany can be called.
 func (b *ManyBook[A]) TakesMany() bool { return b.Ask != nil }
 
-// TakeMany does what Take would for the requests, of different clients each, and asks the
-// store for many of them together. It panics unless TakesMany. It calls done for each, with
-// its number and what Take would return, as soon as that is known. The zero Taken is for a
-// request that can't be decided together with others: nothing has been consumed of it, and
-// Take decides it. That is so if others are asking about the client, for instance. Calls of
-// done may come concurrently and while the client is locked: they should be short, must not
-// panic, and must not call the limiter. A client is in use, and others who ask for it wait,
-// only while it is asked about. TakeMany returns after the last call of done.
+// TakeMany does what Take would for the requests, as if they were concurrent, and asks the
+// store for many of them together; those of one client should follow one another. It panics
+// unless TakesMany. It calls done for each, with its number and what Take would return, as
+// soon as that is known. The zero Taken is for a request that can't be decided together with
+// others: nothing has been consumed of it, and Take decides it. That is so if others are
+// asking about the client, for instance. Calls of done may come concurrently: they should be
+// short, must not panic, and must not call the limiter. A client is in use, and others who
+// ask for it wait, only while it is asked about. TakeMany returns after the last call of done.
 func (b *ManyBook[A]) TakeMany(ctx context.Context, requests []counters.Request, done func(i int, t counters.Taken)) {
 	if len(requests) == 0 {
 		return
@@ -161,13 +162,25 @@ func (m *Many[A]) know(i int) {
 		return
 	}
 	c := m.clients.Get(r.Client)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if d, known := m.config.Family.Known(&c.Account, *r); known {
+	if d, known := m.known(c, *r); known {
 		m.done(i, counters.Taken{Decision: d, Done: true})
 		return
 	}
+	if n := len(m.checks); n > 0 && m.requests[m.checks[n-1].number].Client == r.Client {
+		m.checks[n-1].more = append(m.checks[n-1].more, i)
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	m.add(i, c)
+}
+
+// tell calls done for all requests of a check.
+func (m *Many[A]) tell(c *check[A], t counters.Taken) {
+	m.done(c.number, t)
+	for _, i := range c.more {
+		m.done(i, t)
+	}
 }
 
 // Begin leads the client of that number, unless it does already, and returns its
@@ -182,8 +195,15 @@ func (m *Many[A]) Begin(i int) (_ Work[A], turn counters.Turn) {
 			if m.busy.Later(&c.tries) {
 				return nil, counters.Later
 			}
-			m.done(c.number, counters.Taken{})
+			if len(c.more) > 0 {
+				m.queue(c)
+			} else {
+				m.done(c.number, counters.Taken{})
+			}
 			return nil, counters.Never
+		}
+		for _, i := range c.more {
+			m.combiner.Add(c.batch, Request[A]{Request: m.requests[i], Kind: m.kind, Client: c.client})
 		}
 		c.work = m.begin(m.ctx, c.client, r.Client, c.batch)
 	}
@@ -194,6 +214,41 @@ func (m *Many[A]) Begin(i int) (_ Work[A], turn counters.Turn) {
 	}
 	c.asks = false
 	return c.work, counters.Now
+}
+
+// queue has the requests of a client whom others ask about decided as Take would, but
+// that those which wait for the same leader need one goroutine.
+func (m *Many[A]) queue(c *check[A]) {
+	waiting := append([]int{c.number}, c.more...)
+	m.slow.Go(func() {
+		defer func() {
+			if cause := recover(); cause != nil {
+				for _, i := range waiting {
+					m.done(i, counters.Taken{Panic: cause, Stack: debug.Stack()})
+				}
+			}
+		}()
+		for len(waiting) > 0 {
+			var requests []Request[A]
+			for _, i := range waiting {
+				requests = append(requests, Request[A]{Request: m.requests[i], Kind: m.kind, Client: c.client})
+			}
+			var more []counters.Taken // if the first leads
+			d, err := m.combiner.Do(m.ctx, requests[0].Request.Client, requests[0], requests[1:], func(_ int, d counters.Decision, err error) {
+				more = append(more, taken(d, err))
+			})
+			if err != nil {
+				d, err = m.abandon(m.ctx, requests[0], d, err)
+			}
+			first := waiting[0]
+			waiting = waiting[1:]
+			m.done(first, counters.Taken{Decision: d, Err: err, Done: true})
+			for _, t := range more {
+				first, waiting = waiting[0], waiting[1:]
+				m.done(first, t)
+			}
+		}
+	})
 }
 
 // plan says when the store is to do what a check asks next together with others.
@@ -235,7 +290,7 @@ func (m *Many[A]) Finish(i int, err error, said func(Work[A])) (again bool) {
 		if errors.Is(err, counters.ErrNotAdded) {
 			t = counters.Taken{}
 		}
-		m.done(c.number, t)
+		m.tell(c, t)
 		return false
 	}
 	said(c.work)
@@ -257,22 +312,32 @@ func (m *Many[A]) Finish(i int, err error, said func(Work[A])) (again bool) {
 func (m *Many[A]) Apart(i int) {
 	c := &m.checks[i]
 	if c.batch == nil {
-		m.done(c.number, counters.Taken{})
+		m.tell(c, counters.Taken{})
 		return
 	}
 	m.goOn(c)
 }
 
-// conclude ends a check whose call has been answered. What the store wouldn't do
+// conclude ends a check whose calls have been answered. What the store wouldn't do
 // together with others is left to Take.
 func (m *Many[A]) conclude(c *check[A]) {
-	m.config.Options.Batch(len(c.batch.Calls()))
-	d, err := m.release(c)
-	if errors.Is(err, counters.ErrNotAdded) {
-		m.done(c.number, counters.Taken{})
-		return
+	calls := c.batch.Calls()
+	m.config.Options.Batch(len(calls))
+	var more []counters.Taken
+	for _, call := range calls[1 : 1+len(c.more)] {
+		more = append(more, taken(call.Result, call.Err))
 	}
-	m.done(c.number, counters.Taken{Decision: d, Err: err, Done: true})
+	m.done(c.number, taken(m.release(c)))
+	for k, i := range c.more {
+		m.done(i, more[k])
+	}
+}
+
+func taken(d counters.Decision, err error) counters.Taken {
+	if errors.Is(err, counters.ErrNotAdded) {
+		return counters.Taken{}
+	}
+	return counters.Taken{Decision: d, Err: err, Done: true}
 }
 
 // release hands the client of a check over.
@@ -295,7 +360,7 @@ func (m *Many[A]) rescue(c *check[A]) {
 	stack := debug.Stack()
 	c.batch.Fail(cause)
 	_, _ = m.release(c)
-	m.done(c.number, counters.Taken{Panic: cause, Stack: stack})
+	m.tell(c, counters.Taken{Panic: cause, Stack: stack})
 }
 
 // end returns when all checks have ended. Those that a panic of the store has

@@ -98,7 +98,7 @@ func (b *Book[A]) Take(ctx context.Context, r counters.Request) (counters.Decisi
 	ctx, cancel := b.within(ctx, r.Now)
 	defer cancel()
 	q := Request[A]{Request: r, Client: c}
-	d, err := b.combiner.Do(ctx, r.Client, q)
+	d, err := b.combiner.Do(ctx, r.Client, q, nil, nil)
 	if err != nil {
 		return b.abandon(ctx, q, d, err)
 	}
@@ -128,7 +128,7 @@ func (b *Book[A]) Peek(ctx context.Context, r counters.Request) (counters.Decisi
 func (b *Book[A]) ask(ctx context.Context, q Request[A]) (counters.Decision, error) {
 	ctx, cancel := b.within(ctx, q.Now)
 	defer cancel()
-	d, err := b.combiner.Do(ctx, q.Request.Client, q)
+	d, err := b.combiner.Do(ctx, q.Request.Client, q, nil, nil)
 	if err != nil {
 		return b.abandon(ctx, q, d, err)
 	}
@@ -295,7 +295,7 @@ func (b *Book[A]) tell(ctx context.Context, q Request[A]) error {
 // had to make room for others while the store was gone has been admitted all the same.
 func (b *Book[A]) settle(c *Client[A], r counters.Request) error {
 	return b.config.Options.Unhurried(b.config.Settlement, func(ctx context.Context) error {
-		_, err := b.combiner.Do(ctx, r.Client, Request[A]{Request: r, Kind: Settles, Client: c})
+		_, err := b.combiner.Do(ctx, r.Client, Request[A]{Request: r, Kind: Settles, Client: c}, nil, nil)
 		if err == nil {
 			b.remind(c, r)
 		}

@@ -1,0 +1,109 @@
+package api
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// payOnLoopback pays the visit to a new service by a door with real sockets, of which the
+// plain one has loops, and returns all that is answered but dates.
+func (v visit) payOnLoopback(t *testing.T, by door) string {
+	t.Helper()
+	s := way{many: true}.newServiceWith(func(c *Config) {
+		if v.token {
+			c.Tokens = []Token{{Secret: "secret"}}
+		}
+	}, doorPolicies()...)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	srv, served := by(s), make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = srv.Serve(l)
+	}()
+	client, err := net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	require.NoError(t, client.SetDeadline(time.Now().Add(20*time.Second)))
+	go func() {
+		for _, part := range v.cut() {
+			if _, err := io.WriteString(client, part); err != nil {
+				return // the server has closed it
+			}
+			time.Sleep(time.Millisecond)
+		}
+		_ = client.(*net.TCPConn).CloseWrite()
+	}()
+	all, _ := io.ReadAll(client) // a server that closes with something unread resets
+	_ = client.Close()
+	_ = srv.Close()
+	<-served
+	return dates.ReplaceAllString(string(all), "")
+}
+
+// What a client sees doesn't say whether its requests were decided with those of others.
+func TestTheLoopAnswersAsOthers(t *testing.T) {
+	t.Parallel()
+	var visits []visit
+	for i, data := range doorCorpus() {
+		if len(data) < 9000 { // who sends more may be reset before it has read
+			visits = append(visits, visit{data: data, parts: uint64(i % 5 / 4 * i), token: i%3 == 0})
+		}
+	}
+	for seed := range uint64(100) {
+		v := mixture(seed)
+		v.parts = 0
+		visits = append(visits, v)
+	}
+	for _, v := range visits {
+		want := v.payOnLoopback(t, func(s *service) webServer { return s.HTTPServer() })
+		require.Equal(t, want, v.payOnLoopback(t, plainDoor), "%+q", v)
+	}
+}
+
+// Checks of one client that come at once are decided as one after the other would be.
+func TestChecksTogetherAdmitTheLimit(t *testing.T) {
+	t.Parallel()
+	const limit, callers, each = 100, 20, 20
+	s := way{many: true}.newService(newPolicy("api", fixed("per-minute", limit, time.Minute)), newPolicy("tokens", token("tokens", limit, time.Minute, limit)))
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	srv := plainDoor(s)
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = srv.Serve(l)
+	}()
+	t.Cleanup(func() {
+		_ = srv.Close()
+		<-served
+	})
+	for _, policy := range []string{"api", "tokens"} {
+		statuses := make(chan int, callers*each)
+		allAtOnce(callers, func(int) {
+			transport := &http.Transport{}
+			defer transport.CloseIdleConnections()
+			for range each {
+				body := fmt.Sprintf(`{"policy":%q,"client":"alice"}`, policy)
+				r, err := (&http.Client{Transport: transport}).Post("http://"+l.Addr().String()+"/v1/check", "application/json", strings.NewReader(body))
+				if assert.NoError(t, err) {
+					_ = r.Body.Close()
+					statuses <- r.StatusCode
+				}
+			}
+		})
+		close(statuses)
+		counts := make(map[int]int)
+		for status := range statuses {
+			counts[status]++
+		}
+		assert.Equal(t, map[int]int{http.StatusOK: limit, http.StatusTooManyRequests: callers*each - limit}, counts, policy)
+	}
+}

@@ -1,0 +1,221 @@
+package plain
+
+import (
+	"bytes"
+	"net/http"
+	"runtime"
+	"runtime/debug"
+	"time"
+)
+
+// patience is how long Together may take until another goroutine goes on with its loop: a
+// server of the store may be silent.
+const patience = 10 * time.Millisecond
+
+// A loop reads the requests of connections that have no goroutine of their own, and has
+// those that have come at the same moment answered together: the processor wakes up less
+// often, and the store is asked once for many. One goroutine at a time reads.
+type loop struct {
+	*shared
+	*epoll
+	together func([]*Exchange)
+	takes    func(*http.Request) bool
+	serve    func(*conn)                 // in a goroutine
+	remove   func(*conn, http.ConnState) // what is closed
+}
+
+// An Exchange is a request that Together has to answer.
+type Exchange struct {
+	Writer  http.ResponseWriter
+	Request *http.Request
+	conn    *conn
+	loop    *loop
+}
+
+// newLoops returns loops like l, which end when their epolls are closed.
+func newLoops(like loop) (loops []*loop) {
+	for range runtime.GOMAXPROCS(0) {
+		l := like
+		if l.epoll = newEpoll(); l.epoll != nil {
+			loops = append(loops, &l)
+			go l.run()
+		}
+	}
+	return loops
+}
+
+// join has c wait in the loop for its first request, and reports whether it can.
+func (l *loop) join(c *conn) bool {
+	c.due.Store(time.Now().Add(l.http.ReadTimeout).Unix())
+	c.at.Store(waiting)
+	return l.add(&c.handle, c.Conn, c) || !c.take()
+}
+
+// run reads requests and has them answered, until the epoll is closed, or until another
+// goroutine does so.
+func (l *loop) run() {
+	next := time.AfterFunc(time.Hour, l.run)
+	next.Stop()
+	var came arrivals
+	room, set := make([]Exchange, mostArrivals), make([]*Exchange, 0, mostArrivals)
+	a := newAttempt()
+	for {
+		all, open := l.wait(&came)
+		if !open {
+			return
+		}
+		set = set[:0]
+		for _, arrival := range all {
+			x := &room[len(set)]
+			if c := arrival.owner.(*conn); l.come(a, c, arrival.ending) {
+				*x = Exchange{responses.Get().(*response), c.head.request, c, l}
+				set = append(set, x)
+			}
+		}
+		if len(set) == 0 {
+			continue
+		}
+		next.Reset(patience)
+		l.answer(set)
+		if !next.Stop() {
+			return
+		}
+	}
+}
+
+// come reads what has come, and reports whether it is one whole request for Together and
+// nothing else. What is anything else is left to a goroutine.
+func (l *loop) come(a *attempt, c *conn, ending bool) bool {
+	if !c.at.CompareAndSwap(waiting, busy) {
+		c.at.CompareAndSwap(busy, pending)
+		return false
+	}
+	if !l.read(a, c) {
+		return false
+	}
+	in, r := &c.in, c.head.request
+	length, plain := c.head.read(in.buf[:in.end])
+	if !plain || length == 0 || int64(in.end-length) != r.ContentLength || in.end == len(in.buf) || ending || !l.takes(r) {
+		l.leave(c)
+		return false
+	}
+	in.start = length
+	c.body.left, c.body.cut = r.ContentLength, false
+	if r.Body = &c.body; r.ContentLength == 0 {
+		r.Body = http.NoBody
+	}
+	c.tell(c, http.StateActive)
+	return true
+}
+
+// read reads what has come, and reports whether anything has. If not, c waits, or is
+// closed.
+func (l *loop) read(a *attempt, c *conn) bool {
+	in := &c.in
+	if in.buf == nil {
+		in.buf = make([]byte, firstBuffer)
+	}
+	n, later := c.readNow(a, in.buf)
+	switch {
+	case later:
+		l.goOn(a, c)
+		return false
+	case n <= 0:
+		l.end(c)
+		return false
+	}
+	in.start, in.end = 0, n
+	return true
+}
+
+// goOn has c wait for what comes next, unless that has come already.
+func (l *loop) goOn(a *attempt, c *conn) {
+	if c.at.CompareAndSwap(busy, waiting) {
+		return
+	}
+	c.at.Store(busy)
+	if l.read(a, c) {
+		l.leave(c)
+	}
+}
+
+// leave leaves c, with what has come, to a goroutine.
+func (l *loop) leave(c *conn) {
+	c.forget()
+	c.busy.Store(true)
+	c.at.Store(served)
+	go l.serve(c)
+}
+
+// end closes c.
+func (l *loop) end(c *conn) {
+	c.forget()
+	c.at.Store(served)
+	_ = c.Close()
+	l.remove(c, http.StateClosed)
+}
+
+// answer has Together answer a set of requests. If it panics, those that it hasn't
+// answered lose their connections.
+func (l *loop) answer(set []*Exchange) {
+	defer func() {
+		v := recover()
+		if v == nil {
+			return
+		}
+		for _, x := range set {
+			if x.Writer == nil {
+				continue
+			}
+			if x.Writer = nil; v != http.ErrAbortHandler {
+				l.http.ErrorLog.Printf("plain: panic serving %s: %v\n%s", x.conn.RemoteAddr(), v, debug.Stack())
+			}
+			l.end(x.conn)
+		}
+	}()
+	l.together(set)
+}
+
+// Leave leaves the request to the http.Server's Handler.
+func (x *Exchange) Leave() {
+	x.Writer.(*response).release()
+	x.Writer, x.conn.in.start = nil, 0
+	x.loop.leave(x.conn)
+}
+
+// Answer answers the request with what its Writer was given. Neither may be used
+// any more.
+func (x *Exchange) Answer() {
+	c, w, l := x.conn, x.Writer.(*response), x.loop
+	x.Writer = nil
+	now := time.Now()
+	if c.in.hurried {
+		_ = c.SetReadDeadline(time.Time{})
+	}
+	answer, last := w.render(c.dateAt(now), false, c.closing.Load())
+	rest, ok := c.writeNow(w.attempt, answer)
+	c.in.finish(now, false)
+	c.due.Store(now.Add(l.http.IdleTimeout).Unix())
+	switch {
+	case !ok || last && len(rest) == 0:
+		l.end(c)
+	case len(rest) > 0:
+		go l.writeSlowly(c, bytes.Clone(rest), last)
+	default:
+		c.tell(c, http.StateIdle)
+		l.goOn(w.attempt, c)
+	}
+	w.release()
+}
+
+// writeSlowly writes the rest of an answer to who hasn't read what came before.
+func (l *loop) writeSlowly(c *conn, rest []byte, last bool) {
+	c.writeSince = c.in.answered
+	_ = c.SetWriteDeadline(c.writeSince.Add(l.http.WriteTimeout))
+	if _, err := c.Write(rest); err != nil || last {
+		l.end(c)
+		return
+	}
+	c.tell(c, http.StateIdle)
+	l.leave(c)
+}

@@ -1,0 +1,221 @@
+package plain
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// sets counts what a site was asked together.
+type sets struct {
+	mu    sync.Mutex
+	sizes []int
+}
+
+// newSets returns a site by the loop, and what it was asked. Sets that begin with a request
+// for /plain/hold wait until hold is closed.
+func newSets(t *testing.T, hold chan struct{}) (*site, *sets) {
+	all := new(sets)
+	s := newSite(t, nil, func(s *Server) {
+		together := s.Together
+		s.Together = func(set []*Exchange) {
+			all.mu.Lock()
+			all.sizes = append(all.sizes, len(set))
+			all.mu.Unlock()
+			if set[0].Request.URL.Path == "/plain/hold" {
+				<-hold
+			}
+			together(set)
+		}
+		s.TakesTogether = func(r *http.Request) bool { return r.URL.Path != "/plain/alone" }
+	})
+	return s, all
+}
+
+func (all *sets) asked() int {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	n := 0
+	for _, size := range all.sizes {
+		n += size
+	}
+	return n
+}
+
+// What is anything but one whole request is left to a goroutine, with all that follows.
+func TestWhatTheLoopLeaves(t *testing.T) {
+	t.Parallel()
+	other := strings.Replace(get, "/plain", "/plain/alone", 1)
+	long := strings.Replace(get, "\r\n\r\n", "\r\nX: "+strings.Repeat("y", firstBuffer)+"\r\n\r\n", 1)
+	for _, test := range []struct {
+		sent string
+		want int // of its requests come together
+	}{
+		{get, 1}, {get + get, 0}, {other, 0}, {long, 0},
+		{"POST /plain HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nhi", 1},
+		{"POST /plain HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nhi\r\n", 0},
+	} {
+		s, all := newSets(t, nil)
+		c := s.dial(t)
+		for round := range 3 {
+			c.send(t, test.sent)
+			for range strings.Count(test.sent, " HTTP/1.1") {
+				body, _ := c.answer(t)
+				assert.Contains(t, body, "plain ")
+			}
+			assert.Equal(t, (round+1)*test.want, all.asked(), "%.100q", test.sent)
+		}
+	}
+	s, all := newSets(t, nil)
+	c := s.dial(t)
+	for _, part := range []string{get[:10], get[10:], get} {
+		c.send(t, part)
+		time.Sleep(10 * time.Millisecond) // so that it comes by itself, most likely
+	}
+	for range 2 {
+		c.answer(t)
+	}
+	assert.LessOrEqual(t, all.asked(), 1)
+}
+
+// Who has sent a request and its end is answered, and left, even if both come at once.
+func TestTheLoopSeesTheEnd(t *testing.T) {
+	t.Parallel()
+	s, _ := newSets(t, nil)
+	const each = 30
+	for i := range 2 * each {
+		c := s.dial(t)
+		if i%2 == 0 {
+			c.send(t, get)
+		}
+		require.NoError(t, c.CloseWrite())
+		if i%2 == 0 {
+			c.answer(t)
+		}
+		c.requireClosed(t)
+	}
+	require.Eventually(t, func() bool { return s.told(http.StateClosed) == 2*each }, 10*time.Second, time.Millisecond)
+}
+
+// A set that takes long, as a server of the store is silent, holds up no other, however
+// many there are.
+func TestALoopGoesOnBesideASlowSet(t *testing.T) {
+	t.Parallel()
+	hold := make(chan struct{})
+	s, all := newSets(t, hold)
+	var held []client
+	for i := range 20 {
+		c := s.dial(t)
+		c.send(t, strings.Replace(get, "/plain", "/plain/hold", 1))
+		held = append(held, c)
+		require.Eventually(t, func() bool { return all.asked() == 2*i+1 }, 10*time.Second, time.Millisecond)
+		other := s.dial(t)
+		other.send(t, get)
+		other.answer(t)
+	}
+	held[0].send(t, get) // before the answer to the first
+	require.NoError(t, held[1].Close())
+	close(hold)
+	for i, c := range held {
+		if i != 1 {
+			c.answer(t)
+		}
+	}
+	held[0].answer(t)
+	require.Eventually(t, func() bool { return s.told(http.StateClosed) >= 1 }, 10*time.Second, time.Millisecond)
+}
+
+// Connections that wait too long are closed: sooner before their first request.
+func TestTheLoopClosesLateConnections(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, nil, func(s *Server) { s.http.ReadTimeout, s.http.IdleTimeout = time.Hour, 2*time.Hour })
+	silent, idle := s.dial(t), s.dial(t)
+	idle.send(t, get)
+	idle.answer(t)
+	require.Eventually(t, func() bool { return s.told(http.StateNew) == 2 && s.told(http.StateIdle) == 1 }, 10*time.Second, time.Millisecond)
+	now := time.Now()
+	s.closeLate(now.Add(time.Hour - time.Minute))
+	assert.Zero(t, s.told(http.StateClosed))
+	s.closeLate(now.Add(time.Hour + time.Minute))
+	silent.requireClosed(t)
+	assert.EqualValues(t, 1, s.told(http.StateClosed))
+	s.closeLate(now.Add(2*time.Hour + time.Minute))
+	idle.requireClosed(t)
+	assert.EqualValues(t, 2, s.told(http.StateClosed))
+}
+
+// Who reads slowly gets all, and is served on.
+func TestTheLoopWaitsForNoReader(t *testing.T) {
+	t.Parallel()
+	const size = 16 << 20
+	big := newSite(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain")
+		_, _ = w.Write(make([]byte, size))
+	})
+	c := big.dial(t)
+	for range 2 {
+		c.send(t, get)
+		r, err := http.ReadResponse(c.answers, nil)
+		require.NoError(t, err)
+		other := big.dial(t)
+		other.send(t, get) // is answered meanwhile
+		_, err = other.answers.ReadByte()
+		require.NoError(t, err)
+		n, err := io.Copy(io.Discard, r.Body)
+		require.NoError(t, err)
+		assert.EqualValues(t, size, n)
+	}
+}
+
+// A request that Together leaves is answered by the Handler, and so is what follows.
+func TestTogetherMayLeave(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, nil, func(s *Server) {
+		s.Together = func(set []*Exchange) {
+			for _, x := range set {
+				_, _ = io.Copy(io.Discard, x.Request.Body)
+				x.Leave()
+			}
+		}
+	})
+	c := s.dial(t)
+	for range 3 {
+		c.send(t, "POST /plain HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nhi")
+		body, _ := c.answer(t)
+		assert.Equal(t, `plain POST /plain "hi" <nil>`, body)
+	}
+}
+
+// Requests that come at the same moment are answered together.
+func TestTogether(t *testing.T) {
+	t.Parallel()
+	hold := make(chan struct{})
+	s, all := newSets(t, hold)
+	var clients []client
+	for range 50 {
+		c := s.dial(t)
+		c.send(t, get)
+		c.answer(t)
+		clients = append(clients, c)
+	}
+	for round := 0; ; round++ { // until the scheduler lets some come at once
+		for _, c := range clients {
+			c.send(t, get)
+		}
+		for _, c := range clients {
+			c.answer(t)
+		}
+		all.mu.Lock()
+		sets := len(all.sizes)
+		all.mu.Unlock()
+		if assert.Less(t, round, 100); sets < 50*(round+2) {
+			return
+		}
+	}
+}
