@@ -61,7 +61,8 @@ func (w *world) judgeCounters(checks map[*process]*call) {
 	for bucket, t := range tallies {
 		i, ok := w.server.live(counters.CounterKey(w.counterPrefix(), bucket), time.Now())
 		gone := bucket < newest-int64(w.algorithm.Slots) // from all windows
-		if t.lost || gone && (!ok || w.faults.late) {    // what is told late isn't given back any more
+		// What is told, or given back, late isn't given back any more.
+		if t.lost || gone && (!ok || w.faults.late || w.faults.refunds) {
 			continue
 		}
 		if w.faults.refunds { // of what wasn't counted: they take from others
@@ -277,7 +278,7 @@ func (w *world) judgeCounts() {
 	w.awaitDebts()
 	oldest := counters.Calendar(time.Now().Add(w.skew), w.width()).Number - int64(w.algorithm.Slots)
 	for bucket, n := range want {
-		if w.faults.late && bucket < oldest { // nobody looks at it any more
+		if (w.faults.late || w.faults.refunds) && bucket < oldest { // nobody looks at it any more, nor gives back of it
 			continue
 		}
 		key := counters.CounterKey(w.counterPrefix(), bucket)
