@@ -125,3 +125,42 @@ func TestChecksTogetherAdmitTheLimit(t *testing.T) {
 		assert.Equal(t, map[int]int{http.StatusOK: limit, http.StatusTooManyRequests: callers*each - limit}, counts, policy)
 	}
 }
+
+// A panic fails its own check, whoever is asked about together with it.
+func TestAPanicFailsItsOwnCheckOfTheLoop(t *testing.T) {
+	t.Parallel()
+	buggy := fixed("buggy", 1, time.Minute)
+	buggy.Limiter = panickingLimiter{}
+	s := way{many: true}.newService(newPolicy("buggy", buggy), newPolicy("api", fixed("per-minute", 100, time.Minute)))
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	srv, served := loopDoor(s), make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = srv.Serve(l)
+	}()
+	t.Cleanup(func() {
+		_ = srv.Close()
+		<-served
+	})
+	allAtOnce(40, func(i int) {
+		c, err := net.Dial("tcp", l.Addr().String())
+		must(err)
+		defer c.Close()
+		answers := bufio.NewReader(c)
+		for round := range 10 {
+			of, want := "api", http.StatusOK
+			if (i+round)%3 == 0 {
+				of, want = "buggy", http.StatusInternalServerError
+			}
+			_, err = io.WriteString(c, checkOf(of, fmt.Sprint("client-", i)))
+			must(err)
+			r, err := http.ReadResponse(answers, nil)
+			if assert.NoError(t, err) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				assert.Equal(t, want, r.StatusCode)
+			}
+		}
+	})
+	assert.Contains(t, s.log.String(), `level=ERROR msg=panic path=/v1/check error="a bug" stack=`)
+}
