@@ -202,3 +202,27 @@ func (by way) TestBatchAsksForABoundedNumberOfClientsOneByOne(t *testing.T) {
 		assert.EqualValues(t, 128, most.Load())
 	})
 }
+
+// What a panic of the store cuts short leaves nothing behind in the decisions about others.
+func (by way) TestAPanicOfTheStoreTouchesNoOtherClient(t *testing.T) {
+	t.Parallel()
+	s := by.newService(newPolicy("api", fixed("per-minute", 1000, time.Minute)))
+	var calls atomic.Int64
+	s.store.onCall(func(context.Context, string, string) error {
+		if calls.Add(1)%20 == 0 {
+			panic("a bug")
+		}
+		return nil
+	})
+	allAtOnce(8, func(int) {
+		for range 50 {
+			var checks []string
+			for client := range 6 {
+				checks = append(checks, fmt.Sprintf(`{"policy":"api","client":"%d"}`, client))
+			}
+			for _, result := range s.batch(t, checks...).Results {
+				assert.Contains(t, []status{http.StatusOK, http.StatusInternalServerError}, result.Status)
+			}
+		}
+	})
+}

@@ -1,6 +1,8 @@
 package api
 
 import (
+	"bufio"
+	"bytes"
 	"fmt"
 	"io"
 	"net"
@@ -13,9 +15,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// payOnLoopback pays the visit to a new service by a door with real sockets, of which the
-// plain one has loops, and returns all that is answered but dates.
-func (v visit) payOnLoopback(t *testing.T, by door) string {
+// loopDoor is the plain door with its loops.
+func loopDoor(s *service) webServer { return s.PlainServer(s.HTTPServer()) }
+
+// payOnLoopback pays the visit to a new service by a door with real sockets, after a check that
+// is answered if checked says so, and returns all that is answered but dates.
+func (v visit) payOnLoopback(t *testing.T, by door, checked bool) string {
 	t.Helper()
 	s := way{many: true}.newServiceWith(func(c *Config) {
 		if v.token {
@@ -32,6 +37,14 @@ func (v visit) payOnLoopback(t *testing.T, by door) string {
 	client, err := net.Dial("tcp", l.Addr().String())
 	require.NoError(t, err)
 	require.NoError(t, client.SetDeadline(time.Now().Add(20*time.Second)))
+	var first, all bytes.Buffer
+	if checked {
+		_, err := io.WriteString(client, checkOf("api", "alice"))
+		require.NoError(t, err)
+		r, err := http.ReadResponse(bufio.NewReader(client), nil)
+		require.NoError(t, err)
+		require.NoError(t, r.Write(&first))
+	}
 	go func() {
 		for _, part := range v.cut() {
 			if _, err := io.WriteString(client, part); err != nil {
@@ -41,11 +54,11 @@ func (v visit) payOnLoopback(t *testing.T, by door) string {
 		}
 		_ = client.(*net.TCPConn).CloseWrite()
 	}()
-	all, _ := io.ReadAll(client) // a server that closes with something unread resets
+	_, _ = all.ReadFrom(client) // a server that closes with something unread resets
 	_ = client.Close()
 	_ = srv.Close()
 	<-served
-	return dates.ReplaceAllString(string(all), "")
+	return dates.ReplaceAllString(first.String()+all.String(), "")
 }
 
 // What a client sees doesn't say whether its requests were decided with those of others.
@@ -63,8 +76,13 @@ func TestTheLoopAnswersAsOthers(t *testing.T) {
 		visits = append(visits, v)
 	}
 	for _, v := range visits {
-		want := v.payOnLoopback(t, func(s *service) webServer { return s.HTTPServer() })
-		require.Equal(t, want, v.payOnLoopback(t, plainDoor), "%+q", v)
+		if strings.Contains(v.data, "/batch") { // its caller may leave before it begins
+			continue
+		}
+		for _, checked := range []bool{false, true} {
+			want := v.payOnLoopback(t, func(s *service) webServer { return s.HTTPServer() }, checked)
+			require.Equal(t, want, v.payOnLoopback(t, loopDoor, checked), "%+q", v)
+		}
 	}
 }
 
@@ -75,7 +93,7 @@ func TestChecksTogetherAdmitTheLimit(t *testing.T) {
 	s := way{many: true}.newService(newPolicy("api", fixed("per-minute", limit, time.Minute)), newPolicy("tokens", token("tokens", limit, time.Minute, limit)))
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	srv := plainDoor(s)
+	srv := loopDoor(s)
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -106,4 +124,43 @@ func TestChecksTogetherAdmitTheLimit(t *testing.T) {
 		}
 		assert.Equal(t, map[int]int{http.StatusOK: limit, http.StatusTooManyRequests: callers*each - limit}, counts, policy)
 	}
+}
+
+// A panic fails its own check, whoever is asked about together with it.
+func TestAPanicFailsItsOwnCheckOfTheLoop(t *testing.T) {
+	t.Parallel()
+	buggy := fixed("buggy", 1, time.Minute)
+	buggy.Limiter = panickingLimiter{}
+	s := way{many: true}.newService(newPolicy("buggy", buggy), newPolicy("api", fixed("per-minute", 100, time.Minute)))
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	srv, served := loopDoor(s), make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = srv.Serve(l)
+	}()
+	t.Cleanup(func() {
+		_ = srv.Close()
+		<-served
+	})
+	allAtOnce(40, func(i int) {
+		c, err := net.Dial("tcp", l.Addr().String())
+		must(err)
+		defer c.Close()
+		answers := bufio.NewReader(c)
+		for round := range 10 {
+			of, want := "api", http.StatusOK
+			if (i+round)%3 == 0 {
+				of, want = "buggy", http.StatusInternalServerError
+			}
+			_, err = io.WriteString(c, checkOf(of, fmt.Sprint("client-", i)))
+			must(err)
+			r, err := http.ReadResponse(answers, nil)
+			if assert.NoError(t, err) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				assert.Equal(t, want, r.StatusCode)
+			}
+		}
+	})
+	assert.Contains(t, s.log.String(), `level=ERROR msg=panic path=/v1/check error="a bug" stack=`)
 }

@@ -150,6 +150,27 @@ func TestAPanicInAnExchange(t *testing.T) {
 	assert.PanicsWithError(t, "a bug", func() { _, _ = e.All(t.Context(), checks) })
 }
 
+// A check whose outcome can't be told is told to have panicked: somebody waits for it.
+func TestAPanicOfWhoIsTold(t *testing.T) {
+	t.Parallel()
+	e, _ := newEngine(t)
+	checks := checksOf("user", clients...)
+	var mu sync.Mutex
+	told := make(map[int][]error)
+	e.Together(checks, time.Now(), func(i int, o Outcome) {
+		mu.Lock()
+		defer mu.Unlock()
+		told[i] = append(told[i], o.Err)
+		if i == 1 && o.Err == nil {
+			panic("a bug")
+		}
+	})
+	require.Len(t, told, len(checks))
+	require.Len(t, told[1], 2)
+	assert.EqualError(t, told[1][1], "a bug")
+	assert.Equal(t, []error{nil}, told[2])
+}
+
 // The errors say what is wrong with which check.
 func TestChecksThatCannotBeMade(t *testing.T) {
 	t.Parallel()

@@ -62,6 +62,6 @@ func (t *together) finish(one *asking) {
 	}
 	one.settle(t.ctx, t.now)
 	one.Answer, one.err = one.decider.close(one.Answer, t.now)
-	t.told[one.number] = true
 	t.done(one.number, Outcome{one.Answer, one.err})
+	t.told[one.number] = true
 }

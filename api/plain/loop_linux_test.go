@@ -2,7 +2,9 @@ package plain
 
 import (
 	"io"
+	"net"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -217,5 +219,32 @@ func TestTogether(t *testing.T) {
 		if assert.Less(t, round, 100); sets < 50*(round+2) {
 			return
 		}
+	}
+}
+
+// Close closes what comes meanwhile, too.
+func TestCloseWhileConnectionsCome(t *testing.T) {
+	t.Parallel()
+	for range 30 {
+		s := newSite(t, nil)
+		s.dial(t)
+		var clients sync.WaitGroup
+		for range 8 {
+			clients.Go(func() {
+				for {
+					c, err := net.Dial("tcp", s.address)
+					if err != nil {
+						return
+					}
+					_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+					_, err = c.Read(make([]byte, 1))
+					assert.NotErrorIs(t, err, os.ErrDeadlineExceeded)
+					_ = c.Close()
+				}
+			})
+		}
+		require.Eventually(t, func() bool { return s.told(http.StateNew) >= 8 }, 10*time.Second, time.Millisecond)
+		require.NoError(t, s.Close())
+		clients.Wait()
 	}
 }

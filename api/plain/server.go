@@ -79,7 +79,7 @@ func (s *Server) Serve(l net.Listener) error {
 		if err == nil {
 			pause = 0
 			c := s.add(accepted)
-			if next++; len(loops) == 0 || !loops[next%len(loops)].join(c) {
+			if next++; len(loops) == 0 || !s.join(loops[next%len(loops)], c) {
 				go s.serve(c)
 			}
 			continue
@@ -96,10 +96,19 @@ func (s *Server) Serve(l net.Listener) error {
 func (s *Server) add(accepted net.Conn) *conn {
 	c := newConn(accepted, &s.shared, s.takes)
 	s.mu.Lock()
-	s.conns[c] = struct{}{}
+	if s.conns[c] = struct{}{}; s.closing.Load() {
+		_ = accepted.Close() // as Close hasn't seen it
+	}
 	s.mu.Unlock()
 	s.tell(c, http.StateNew)
 	return c
+}
+
+// join has c wait in l, and reports whether it can. Nobody takes it out before it is in.
+func (s *Server) join(l *loop, c *conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.closing.Load() && l.join(c)
 }
 
 // remove ends what the server has to do with c, which is closed or net/http's.

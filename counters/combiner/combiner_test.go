@@ -79,18 +79,21 @@ func (u *turn) finish(last func()) {
 type caller struct {
 	returned chan struct{}
 	answer   int
+	more     string // the answers to what else it asked, as it led
 	err      error
 	panicked any
 }
 
 // call returns when the new caller leads or waits, so that callers arrive in
 // the order of the test's calls.
-func (h *harness) call(ctx context.Context, key string, question int) *caller {
+func (h *harness) call(ctx context.Context, key string, question int, more ...int) *caller {
 	c := &caller{returned: make(chan struct{})}
 	go func() {
 		defer close(c.returned)
 		defer func() { c.panicked = recover() }()
-		c.answer, c.err = h.combiner.Do(ctx, key, question, nil, nil)
+		c.answer, c.err = h.combiner.Do(ctx, key, question, more, func(_ int, answer int, err error) {
+			c.more += fmt.Sprintln(answer, err)
+		})
 	}()
 	synctest.Wait()
 	return c
@@ -632,7 +635,7 @@ func TestCombinerLeaderFails(t *testing.T) {
 type move struct {
 	Kind   string
 	Key    string
-	Caller int           // cancel: which of all callers so far
+	Caller int           // cancel: which of all callers so far; arrive: how much more it asks
 	Budget time.Duration // arrive: until its deadline; 0: none
 }
 
@@ -657,16 +660,33 @@ type queueModel struct {
 	callers []*modelCaller
 	taken   int
 	leader  *modelCaller
+	begun   int // how many were in the batch when the leader added what else it asks
+}
+
+// questions are those of the running batch.
+func (q *queueModel) questions() (all []int) {
+	for i, m := range q.callers[:q.taken] {
+		if i == q.begun {
+			all = append(all, q.leader.more...)
+		}
+		all = append(all, m.question)
+	}
+	if q.taken > 0 && q.begun == q.taken {
+		all = append(all, q.leader.more...)
+	}
+	return all
 }
 
 type modelCaller struct {
 	question int
+	more     []int
 	deadline time.Time
 	cancel   func()
 	real     *caller
 	answer   int
 	err      error
 	returned bool
+	leads    bool // and has been answered
 }
 
 func (m *modelCaller) expiresBefore(other *modelCaller) bool {
@@ -691,11 +711,12 @@ func (q *queueModel) finish(err error) {
 			m.returned, m.err = true, err
 			if err == nil {
 				m.answer = 10 * m.question
+				m.leads = m == q.leader
 			}
 		}
 	}
 	q.callers = slices.Delete(q.callers, 0, q.taken)
-	q.taken, q.leader = len(q.callers), nil
+	q.taken, q.begun, q.leader = len(q.callers), len(q.callers), nil
 	for _, m := range q.callers {
 		if q.leader == nil || !m.expiresBefore(q.leader) {
 			q.leader = m
@@ -741,10 +762,7 @@ func playAgainstModel(script []move) error {
 			break
 		}
 		for key, q := range queues {
-			var want, got []int
-			for _, m := range q.callers[:q.taken] {
-				want = append(want, m.question)
-			}
+			want, got := q.questions(), []int(nil)
 			if u := turns[key]; u != nil {
 				got = u.questions()
 				if deadline, _ := u.ctx.Deadline(); !deadline.Equal(q.leader.deadline) {
@@ -762,6 +780,15 @@ func playAgainstModel(script []move) error {
 			if m.returned && (m.real.answer != m.answer || !errors.Is(m.real.err, m.err)) {
 				return fmt.Errorf("caller %d: %d, %v, want %d, %v", m.question, m.real.answer, m.real.err, m.answer, m.err)
 			}
+			more := ""
+			for _, question := range m.more {
+				if m.leads {
+					more += fmt.Sprintln(10*question, nil)
+				}
+			}
+			if m.returned && m.real.more != more {
+				return fmt.Errorf("caller %d is answered %q to what else it asks, want %q", m.question, m.real.more, more)
+			}
 		}
 		return nil
 	}
@@ -770,6 +797,9 @@ func playAgainstModel(script []move) error {
 		switch step.Kind {
 		case "arrive":
 			m := &modelCaller{question: len(all)}
+			for i := range step.Caller % 3 {
+				m.more = append(m.more, 1000*(i+1)+m.question)
+			}
 			ctx, cancel := context.WithCancel(context.Background())
 			m.cancel = cancel
 			if step.Budget > 0 {
@@ -779,9 +809,9 @@ func playAgainstModel(script []move) error {
 			all = append(all, m)
 			q.callers = append(q.callers, m)
 			if q.leader == nil {
-				q.leader, q.taken = m, 1
+				q.leader, q.taken, q.begun = m, 1, 1
 			}
-			m.real = h.call(ctx, step.Key, m.question)
+			m.real = h.call(ctx, step.Key, m.question, m.more...)
 		case "cancel":
 			if step.Caller < len(all) {
 				m := all[step.Caller]

@@ -348,6 +348,15 @@ func (m *Many[A]) release(c *check[A]) (counters.Decision, error) {
 	return m.combiner.End(r.Client, b)
 }
 
+// fail fails the calls of a check that a panic has ended, and hands its client over. The work
+// isn't used for another: the account still has its flight.
+func (m *Many[A]) fail(c *check[A], cause any) {
+	b := c.batch
+	c.batch, c.work = nil, nil
+	b.Fail(cause)
+	_, _ = m.combiner.End(m.requests[c.number].Client, b)
+}
+
 // rescue answers a check whose decision has panicked: the others go on.
 func (m *Many[A]) rescue(c *check[A]) {
 	cause := recover()
@@ -358,8 +367,7 @@ func (m *Many[A]) rescue(c *check[A]) {
 		panic(cause)
 	}
 	stack := debug.Stack()
-	c.batch.Fail(cause)
-	_, _ = m.release(c)
+	m.fail(c, cause)
 	m.tell(c, counters.Taken{Panic: cause, Stack: stack})
 }
 
@@ -369,8 +377,7 @@ func (m *Many[A]) end() {
 	m.slow.Wait()
 	for i := range m.checks {
 		if c := &m.checks[i]; c.batch != nil {
-			c.batch.Fail(nil)
-			_, _ = m.release(c)
+			m.fail(c, nil)
 		}
 	}
 }
