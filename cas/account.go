@@ -85,13 +85,21 @@ func (a *account[S]) owe(l *rules[S], d *debt) {
 }
 
 // tidy makes one debt of those that no flight has and that are from the same part of
-// the time that a state lasts, or from before that, if there are many; but of leases, each
-// of which is known by its time.
+// the time that a state lasts, or from before that, if there are many. Of leases, each of
+// which is known by its time, it drops those that have ended, and what the newest renews again.
 func (a *account[S]) tidy(l *rules[S]) {
-	if len(a.due) <= mostDebts || l.cfg.frees {
+	if len(a.due) <= mostDebts {
 		return
 	}
 	lasts, newest := int64(l.lasts()), int64(math.MinInt64)
+	if p, leases := any(l.algorithm).(leasing); leases {
+		last := a.due[len(a.due)-1]
+		a.due = slices.DeleteFunc(a.due, func(d *debt) bool {
+			again := d != last && d.renews != 0 && last.renews != 0 && d.cost <= last.cost && p.same(d.refunded, last.refunded)
+			return d.kind == admitted && d.flights == 0 && (again || d.now <= last.now-lasts)
+		})
+		return
+	}
 	for _, d := range a.due {
 		newest = max(newest, d.now)
 	}

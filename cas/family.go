@@ -37,7 +37,7 @@ func (f *family[S]) Recall(a *account[S], r counters.Request) (d counters.Decisi
 		return f.peek(a.last.decoded, r), true, true
 	}
 	s, b := f.believed(a, &r)
-	return f.decideAlone(s, b, &r), known || a.owes(), false
+	return f.decideAlone(s, b, &r), known || slices.ContainsFunc(a.due, func(d *debt) bool { return d.kind != back }), false
 }
 
 // shareOf returns the process's share of the client of r.

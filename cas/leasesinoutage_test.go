@@ -34,3 +34,39 @@ func TestLeasesThatComeAndGoAloneLeaveNothing(t *testing.T) {
 	store.Fail(nil)
 	l.Flush()
 }
+
+// Nor is there more to be told the longer leases are renewed, or end by themselves: of a lease
+// that is held the store is told all the same.
+func TestLeasesThatAreRenewedAloneDontPileUp(t *testing.T) {
+	t.Parallel()
+	const places = 100
+	store := &limitertest.BrokenStore{Store: memory.New(nil)}
+	l, err := NewConcurrency(store, 10*time.Second, places, testConfig(10))
+	require.NoError(t, err)
+	store.Fail(limitertest.ErrUnsent)
+	now := clock(t, "12:00:01.5")
+	request := func(i int, renews int64) counters.Request {
+		return counters.Request{Client: "c", Cost: 1, Limit: places, Now: now.Add(time.Duration(i) * time.Millisecond), Renews: renews}
+	}
+	held := make([]int64, places)
+	for range 20 {
+		for i := range held {
+			if i%10 == 0 {
+				held[i] = 0 // its holder has died, and another comes when it has ended
+			}
+			d, err := l.TakeLocal(request(i, held[i]), limitertest.ErrUnsent)
+			require.NoError(t, err)
+			if d.Allowed {
+				held[i] = d.Receipt.Refunded
+			}
+		}
+		now = now.Add(5 * time.Second)
+	}
+	l.Change("c", func(a *account[logState]) { assert.Less(t, len(a.due), 3*places) })
+	store.Fail(nil)
+	l.Flush()
+	now = now.Add(-5 * time.Second)
+	d, err := l.Peek(t.Context(), request(places, 0))
+	require.NoError(t, err)
+	assert.Zero(t, d.Remaining)
+}

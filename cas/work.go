@@ -474,12 +474,11 @@ func (w *work[S]) look(f *flight[S]) (read time.Time) {
 	default:
 		var seen snapshot[S]
 		read = l.see(w.now, next, &seen)
-		known := a.last
 		present, _ := w.began(seen.decoded)
-		if generation, _ := w.began(known.decoded); generation != present && len(a.flights) == 0 && !w.cfg.frees {
-			known.decoded = a.forgo(l, l.clone(known.decoded), generation)
+		if generation, _ := w.began(a.last.decoded); generation != present && len(a.flights) == 0 && !w.cfg.frees {
+			a.last.decoded = a.forgo(l, l.clone(a.last.decoded), generation)
 		}
-		l.restore(&seen, &known, *next.latest)
+		l.restore(&seen, &a.last, *next.latest)
 		if len(a.flights) == 0 {
 			more := l.since(a.last.decoded, seen.decoded, *next.latest)
 			if a.expected = max(0, a.expected-more); w.met {

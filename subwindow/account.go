@@ -30,7 +30,9 @@ type due struct {
 	// when that isn't expected of them any more, in Unix nanoseconds; 0 before the store is
 	// first told. A due that costs 0 by now stays until then.
 	believed, until int64
-	at              int64 // Unix nanoseconds, of the latest request in it
+	// at is of the latest request in it, or of the earliest if it is to be given back: what was
+	// decided before a reset is taken from nobody. In Unix nanoseconds.
+	at int64
 }
 
 // A flight is an addition under way, or one without an answer. If that turns out to be done,
@@ -210,7 +212,11 @@ func (a *account) owe(bucket, cost, at int64) (less bool) {
 		u.dues = slices.Insert(u.dues, i, due{bucket: bucket})
 	}
 	d := &u.dues[i]
-	d.cost, d.at = d.cost+cost, max(d.at, at)
+	if d.cost += cost; d.cost < 0 && d.at != 0 && at != 0 {
+		d.at = min(d.at, at)
+	} else {
+		d.at = max(d.at, at)
+	}
 	d.believed = max(d.cost, d.believed+cost)
 	if less = d.cost < 0; d.cost == 0 && d.until == 0 {
 		u.dues = slices.Delete(u.dues, i, i+1)

@@ -97,6 +97,9 @@ func (f *family) Alone(a *account, r counters.Request, of any) counters.Decision
 	d := f.decideAlone(a, use, p, &r)
 	if r.Cost > 0 && (d.Allowed || f.options.CountDenied) {
 		a.oweAlone(p.bucket, r.Cost, p.now, f.book.Of(&a.visits, r.Cost))
+		if r.Reserved { // from when it is told on any process may give it back
+			a.at(p.bucket).own -= r.Cost
+		}
 		if flown != nil {
 			a.admit(flown, r.Cost)
 		}

@@ -1,0 +1,50 @@
+package subwindow_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/counters"
+	"weir/counters/limitertest"
+	"weir/counters/memory"
+	"weir/subwindow"
+)
+
+// What another instance gives back of what anybody may isn't taken for lost, however it was
+// counted here.
+func (by way) TestWhatAnotherInstanceGivesBackIsNotLost(t *testing.T) {
+	t.Parallel()
+	fixed, err := subwindow.NewFixedWindow(time.Minute)
+	require.NoError(t, err)
+	for name, w := range map[string]subwindow.Window{"fixed": fixed, "sliding": newWindow(t, time.Minute, 4, false)} {
+		for how, count := range map[string]func(l *limiter, r counters.Request) error{
+			"with the store": func(l *limiter, r counters.Request) error {
+				_, err := l.Take(t.Context(), r)
+				return err
+			},
+			"alone": func(l *limiter, r counters.Request) error {
+				_, err := l.TakeLocal(r, limitertest.ErrUnsent)
+				l.Flush()
+				return err
+			},
+		} {
+			t.Run(name+" "+how, func(t *testing.T) {
+				store := memory.New(nil)
+				here, there := by.newLimiter(t, store, w, 50*time.Millisecond), by.newLimiter(t, store, w, 50*time.Millisecond)
+				r := request(at("12:00:02"), 10, 10)
+				r.Reserved = true
+				require.NoError(t, count(here, r))
+				require.Equal(t, int64(10), used(t, store, w, r.Now))
+				r.Cost, r.Now = 7, at("12:00:03")
+				require.NoError(t, there.Refund(t.Context(), r, counters.Decision{Allowed: true}))
+				there.Flush()
+				require.Equal(t, int64(3), used(t, store, w, r.Now))
+				assert.Equal(t, int64(6), take(t, here, at("12:00:05"), 1, 10).Remaining)
+				assert.Equal(t, int64(4), used(t, store, w, r.Now))
+			})
+		}
+	}
+}
