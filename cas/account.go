@@ -118,8 +118,8 @@ func (a *account[S]) tidy(l *rules[S]) {
 	a.due = slices.DeleteFunc(a.due, func(d *debt) bool { return d.into != nil })
 }
 
-// forgo gives back what is due of s, a state of that generation which the store has lost: of
-// another one nothing is given back.
+// forgo takes what is to be given back off s, a state of that generation which the store has
+// lost, so that it isn't put back: from another one nothing is taken.
 func (a *account[S]) forgo(l *rules[S], s S, generation int64) S {
 	a.due = slices.DeleteFunc(a.due, func(d *debt) bool {
 		lost := d.kind == back && d.generation == generation

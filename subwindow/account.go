@@ -16,9 +16,8 @@ type slot struct {
 	// count is what the store has, as last seen or as this process has made it, including
 	// what it has lost since.
 	count int64
-	// own is how much of it this process has added that nobody else may take back: a store
-	// with less has lost something. It is negative while what was taken back isn't known to
-	// have been added.
+	// own is a floor: what this process has added and nobody else may take back, or less. A
+	// store that has less than that has lost something.
 	own int64
 }
 
@@ -36,7 +35,8 @@ type due struct {
 }
 
 // A flight is an addition under way, or one without an answer. If that turns out to be done,
-// all of it is given back: its callers have decided alone, and what they admitted is due.
+// it is given back but for taken(), which stands for what its callers have admitted alone: the
+// rest of that is due.
 type flight struct {
 	bucket, sum int64
 	before      int64 // the most that the store can have had before it
@@ -76,7 +76,7 @@ type account struct {
 	flight     *flight // under way
 	unsettled  *unsettled
 	doubtful   bool // all has to be read before anything is counted
-	mayBeReset bool // the generation has to be read before what is due is told
+	staleGeneration bool // the generation has to be read before what is due is told
 	untold     bool // others have to be told that the past has changed
 	denied     bool // a call of the last batch was: the next may be, without the store
 }
@@ -137,13 +137,13 @@ func generationAt(now time.Time) int64 {
 // become forgets what was before a reset, by clocks that differ by skew. The reset was at
 // latest at most, whatever the clock of its process said.
 func (a *account) become(generation, latest int64, skew time.Duration) {
-	a.outlive(generation, latest, skew)
+	a.dropBefore(generation, latest, skew)
 	a.slots = a.slots[:0]
 	a.verified, a.final, a.untold, a.denied = 0, math.MinInt64, false, false
 }
 
-// outlive forgets what was decided before a reset, but not what is known of slots.
-func (a *account) outlive(generation, latest int64, skew time.Duration) {
+// dropBefore forgets what was decided before a reset, but not what is known of slots.
+func (a *account) dropBefore(generation, latest int64, skew time.Duration) {
 	a.forgottenTo, a.generation = min(resetAt(generation), latest)+int64(skew), generation
 	if u := a.unsettled; u != nil {
 		u.dues = slices.DeleteFunc(u.dues, func(d due) bool { return d.at <= a.forgottenTo })
@@ -302,7 +302,7 @@ func (a *account) owesFrom(share float64) {
 
 // oweAlone is owe for what was admitted alone by a process that has such a share.
 func (a *account) oweAlone(bucket, cost, at int64, share float64) {
-	a.mayBeReset = true
+	a.staleGeneration = true
 	a.owesFrom(share)
 	most := ledger.StandsFor(cost, a.unsettled.share) // what was charged stands for itself
 	if d := a.dueOf(bucket); d != nil {
@@ -389,8 +389,8 @@ func (a *account) see(bucket, value int64, lasting, reset bool) (others, missing
 	return others, 0
 }
 
-// forgo gives back what is due of a slot by what is known of it alone, if the store has lost
-// that: it has less than that, or than this process has added. What it has is of others.
+// forgo takes what is to be given back off a slot that the store has lost, so that it isn't put
+// back: the store has less than that, or than this process has added. What it has is of others.
 // Beside flights nobody knows.
 func (a *account) forgo(bucket, value int64) {
 	d, s := a.dueOf(bucket), a.at(bucket)

@@ -138,7 +138,7 @@ func (w *work) fail() {
 	case a.flight != nil:
 		a.flight, w.spare = nil, nil
 	}
-	a.mayBeReset = a.mayBeReset || a.owes()
+	a.staleGeneration = a.staleGeneration || a.owes()
 	unsent := fmt.Errorf("%w: %w", counters.ErrNotSent, w.err)
 	left := int64(0)
 	for i, c := range w.pending {

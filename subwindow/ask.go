@@ -17,7 +17,7 @@ func (w *work) look() ledger.Step {
 	a := w.a
 	w.step = looks
 	switch all := a.doubtful || slices.ContainsFunc(w.pending, func(c *call) bool { return c.Request.Kind == ledger.Peeks }); {
-	case a.owes() && a.mayBeReset && !a.doubtful:
+	case a.owes() && a.staleGeneration && !a.doubtful:
 		w.step = verifies
 		w.keys, w.buckets, w.all, w.verifies = append(w.keys[:0], counters.GenerationKey(a.prefix())), w.buckets[:0], false, true
 		for _, d := range a.dues() {

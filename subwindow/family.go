@@ -130,7 +130,7 @@ func (f *family) Refund(a *account, r counters.Request, taken counters.Decision)
 			}
 		}
 	}
-	a.mayBeReset = true
+	a.staleGeneration = true
 	return a.owe(p.bucket, -r.Cost, p.now)
 }
 
@@ -159,7 +159,7 @@ func (f *family) Learn(a *account, of any, o ledger.Outcome) {
 			a.owe(flown.bucket, -flown.sum, flown.at)
 			a.untold = a.untold || !f.window.fixed() // the slot may be final to others
 		}
-		a.mayBeReset = true
+		a.staleGeneration = true
 	case flown.alone < flown.sum: // it may have counted for callers who were refused
 		f.options.RefundFailed()
 	}

@@ -47,7 +47,7 @@ func (w *work) Next() ledger.Step {
 		// First be sure of what is there, then put back what is lost, tell what is due,
 		// and count what fits.
 		switch {
-		case a.doubtful, a.owes() && a.mayBeReset:
+		case a.doubtful, a.owes() && a.staleGeneration:
 			return w.look()
 		case w.repairs:
 			return w.repair()

@@ -45,7 +45,7 @@ func (w *work) verify() (reset bool) {
 	if !w.verifies {
 		return false
 	}
-	a.mayBeReset = false
+	a.staleGeneration = false
 	generation := max(0, w.read[0])
 	switch was, is := resetAt(a.generation), resetAt(generation); {
 	case is < was && w.now-was < int64(w.window.ttl(0)): // the store has lost the generation, which can't have expired
@@ -53,7 +53,7 @@ func (w *work) verify() (reset bool) {
 		return false
 	case is > was && w.window.fixed() && !a.doubtful && a.verified > is+int64(w.options.ClockSkew):
 		// The only counter was read after the reset, and nothing has been missing since.
-		a.outlive(generation, w.latest(), w.options.ClockSkew)
+		a.dropBefore(generation, w.latest(), w.options.ClockSkew)
 	case is > was:
 		a.become(generation, w.latest(), w.options.ClockSkew)
 		a.doubtful = true

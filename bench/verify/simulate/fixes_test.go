@@ -97,8 +97,8 @@ var fixes = []fix{
 
 	// Of windows, what is due.
 	{"what a process has admitted alone is never counted", "debts", takeOut{"subwindow/account.go",
-		"	a.mayBeReset = true\n	a.owesFrom(share)\n",
-		"	if BUG {\n		return\n	}\n	a.mayBeReset = true\n	a.owesFrom(share)\n"}, nil},
+		"	a.staleGeneration = true\n	a.owesFrom(share)\n",
+		"	if BUG {\n		return\n	}\n	a.staleGeneration = true\n	a.owesFrom(share)\n"}, nil},
 	{"what is due of a window isn't in use", "bound", takeOut{"subwindow/account.go",
 		"		add(d.bucket, d.believed)\n",
 		"		if !BUG {\n			add(d.bucket, d.believed)\n		}\n"}, nil},
