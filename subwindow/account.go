@@ -72,13 +72,13 @@ type account struct {
 	// Slots from first to final were read, and change only with the generation.
 	first, final int64
 
-	visits     ledger.Share
-	flight     *flight // under way
-	unsettled  *unsettled
-	doubtful   bool // all has to be read before anything is counted
+	visits          ledger.Share
+	flight          *flight // under way
+	unsettled       *unsettled
+	doubtful        bool // all has to be read before anything is counted
 	staleGeneration bool // the generation has to be read before what is due is told
-	untold     bool // others have to be told that the past has changed
-	denied     bool // a call of the last batch was: the next may be, without the store
+	untold          bool // others have to be told that the past has changed
+	denied          bool // a call of the last batch was: the next may be, without the store
 }
 
 // An unsettled is what the store is still to be told, or may have been. Most clients
