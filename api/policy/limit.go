@@ -32,8 +32,9 @@ type Limiter interface {
 	// Recall decides r by what the process remembers, however old that is, and
 	// reports whether it remembers anything. It consumes nothing.
 	Recall(r counters.Request) (counters.Decision, bool)
-	// Refund undoes a Take or a TakeLocal that was admitted, given the same r
-	// and what Take answered. It may go on after ctx has ended.
+	// Refund undoes a Take or a TakeLocal that was admitted, given the same r, or one of
+	// the present with a Receipt that says At, and what Take answered. It may go on after
+	// ctx has ended.
 	Refund(ctx context.Context, r counters.Request, taken counters.Decision) error
 	// RefundSoon is Refund, but the store may be told a moment later, with other refunds.
 	RefundSoon(ctx context.Context, r counters.Request, taken counters.Decision) error
