@@ -40,6 +40,25 @@ const (
 // take takes a connection that waits in a loop out of it, and reports whether it did.
 func (p *place) take() bool { return p.at.CompareAndSwap(waiting, served) }
 
+// come notes that something has come, and reports whether the connection waited for that: its
+// request is being answered then.
+func (p *place) come() bool {
+	for {
+		switch at := p.at.Load(); {
+		case at == waiting && p.at.CompareAndSwap(waiting, busy):
+			return true
+		case at == busy && p.at.CompareAndSwap(busy, pending), at == pending, at == served:
+			return false
+		}
+	}
+}
+
+// wait has the connection wait, and reports whether it does: else more has come, and its
+// request is being answered.
+func (p *place) wait() bool {
+	return p.at.CompareAndSwap(busy, waiting) || !p.at.CompareAndSwap(pending, busy)
+}
+
 // shared is what connections share.
 type shared struct {
 	http    *http.Server

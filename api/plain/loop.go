@@ -86,11 +86,7 @@ func (l *loop) run() {
 // come reads what has come, and reports whether it is one whole request for Together and
 // nothing else. What is anything else is left to a goroutine.
 func (l *loop) come(a *attempt, c *conn, ending bool) bool {
-	if !c.at.CompareAndSwap(waiting, busy) {
-		c.at.CompareAndSwap(busy, pending)
-		return false
-	}
-	if !l.read(a, c) {
+	if !c.place.come() || !l.read(a, c) {
 		return false
 	}
 	in, r := &c.in, c.head.request
@@ -130,11 +126,7 @@ func (l *loop) read(a *attempt, c *conn) bool {
 
 // goOn has c wait for what comes next, unless that has come already.
 func (l *loop) goOn(a *attempt, c *conn) {
-	if c.at.CompareAndSwap(busy, waiting) {
-		return
-	}
-	c.at.Store(busy)
-	if l.read(a, c) {
+	if !c.wait() && l.read(a, c) {
 		l.leave(c)
 	}
 }

@@ -5,8 +5,10 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -84,6 +86,40 @@ func TestWhatTheLoopLeaves(t *testing.T) {
 		c.answer(t)
 	}
 	assert.LessOrEqual(t, all.asked(), 1)
+}
+
+// What comes as a connection begins to wait is read: by who reads the loop, or by who has
+// answered the request before.
+func TestNothingThatComesAtOnceIsMissed(t *testing.T) {
+	t.Parallel()
+	var p place
+	var round atomic.Int32 // what has come so far
+	const rounds = 100_000
+	read := make(chan int32, 1)
+	go func() {
+		for n := int32(1); n <= rounds; n++ {
+			for i := 0; round.Load() < n; i++ {
+				if i%1000 == 999 {
+					runtime.Gosched()
+				}
+			}
+			if p.come() {
+				read <- n
+			}
+		}
+	}()
+	for n := int32(1); n <= rounds; n++ {
+		p.at.Store(busy)
+		round.Store(n) // what waits for the answer sends more as it has it
+		if !p.wait() {
+			continue
+		}
+		select {
+		case <-read:
+		case <-time.After(10 * time.Second):
+			require.Fail(t, "missed", "round %d: %d", n, p.at.Load())
+		}
+	}
 }
 
 // Who has sent a request and its end is answered, and left, even if both come at once.
