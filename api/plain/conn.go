@@ -53,11 +53,8 @@ func (p *place) come() bool {
 	}
 }
 
-// wait has the connection wait, and reports whether it does: else more has come, and its
-// request is being answered.
-func (p *place) wait() bool {
-	return p.at.CompareAndSwap(busy, waiting) || !p.at.CompareAndSwap(pending, busy)
-}
+// wait has the connection wait, and reports whether more has come.
+func (p *place) wait() (more bool) { return p.at.Swap(waiting) == pending }
 
 // shared is what connections share.
 type shared struct {

@@ -59,10 +59,20 @@ func (e *epoll) add(h *handle, c net.Conn, owner any) bool {
 		e.mu.Lock()
 		e.handles[h.file] = h
 		e.mu.Unlock()
-		const edges = 1 << 31 // syscall.EPOLLET, whose sign is wrong
-		err = e.control(syscall.EPOLL_CTL_ADD, &syscall.EpollEvent{Events: syscall.EPOLLIN | syscall.EPOLLRDHUP | edges, Fd: h.file})
+		err = h.listen(syscall.EPOLL_CTL_ADD)
 	})
 	return failed == nil && err == nil
+}
+
+// listen has the epoll tell what comes: also what has come and isn't read.
+func (h *handle) listen(operation int) error {
+	const edges = 1 << 31 // syscall.EPOLLET, whose sign is wrong
+	return h.epoll.control(operation, &syscall.EpollEvent{Events: syscall.EPOLLIN | syscall.EPOLLRDHUP | edges, Fd: h.file})
+}
+
+// tellAgain has what has come told once more, if it isn't read.
+func (h *handle) tellAgain() {
+	_ = h.raw.Control(func(uintptr) { _ = h.listen(syscall.EPOLL_CTL_MOD) }) // fails if others have closed it meanwhile
 }
 
 // forget ends what add began. The connection isn't closed yet.

@@ -20,7 +20,7 @@ type loop struct {
 	*epoll
 	together func([]*Exchange)
 	takes    func(*http.Request) bool
-	serve    func(*conn)                 // in a goroutine
+	serve    func(*conn, *loop)          // in a goroutine, for as long as this doesn't take its requests
 	remove   func(*conn, http.ConnState) // what is closed
 }
 
@@ -44,11 +44,26 @@ func newLoops(like loop) (loops []*loop) {
 	return loops
 }
 
-// join has c wait in the loop for its first request, and reports whether it can.
+// join has c wait in the loop for its next request, and reports whether it can.
 func (l *loop) join(c *conn) bool {
-	c.due.Store(time.Now().Add(l.http.ReadTimeout).Unix())
+	timeout := l.http.IdleTimeout
+	if c.in.answered.IsZero() {
+		timeout = l.http.ReadTimeout
+	}
+	c.due.Store(time.Now().Add(timeout).Unix())
 	c.at.Store(waiting)
 	return l.add(&c.handle, c.Conn, c) || !c.take()
+}
+
+// returns reports whether c, whose goroutine has answered a request, goes on in the loop, and
+// prepares it for that.
+func (l *loop) returns(c *conn) bool {
+	if c.in.start < c.in.end || c.in.err != nil || !l.takes(c.head.request) {
+		return false
+	}
+	_ = c.SetDeadline(time.Time{})
+	c.in.since, c.writeSince = time.Time{}, time.Time{}
+	return true
 }
 
 // run reads requests and has them answered, until the epoll is closed, or until another
@@ -114,7 +129,7 @@ func (l *loop) read(a *attempt, c *conn) bool {
 	n, later := c.readNow(a, in.buf)
 	switch {
 	case later:
-		l.goOn(a, c)
+		l.goOn(c)
 		return false
 	case n <= 0:
 		l.end(c)
@@ -124,10 +139,10 @@ func (l *loop) read(a *attempt, c *conn) bool {
 	return true
 }
 
-// goOn has c wait for what comes next, unless that has come already.
-func (l *loop) goOn(a *attempt, c *conn) {
-	if !c.wait() && l.read(a, c) {
-		l.leave(c)
+// goOn has c wait for what comes next, or has come already.
+func (l *loop) goOn(c *conn) {
+	if c.wait() {
+		c.tellAgain()
 	}
 }
 
@@ -136,7 +151,7 @@ func (l *loop) leave(c *conn) {
 	c.forget()
 	c.busy.Store(true)
 	c.at.Store(served)
-	go l.serve(c)
+	go l.serve(c, l)
 }
 
 // end closes c.
@@ -195,7 +210,7 @@ func (x *Exchange) Answer() {
 		go l.writeSlowly(c, bytes.Clone(rest), last)
 	default:
 		c.tell(c, http.StateIdle)
-		l.goOn(w.attempt, c)
+		l.goOn(c)
 	}
 	w.release()
 }

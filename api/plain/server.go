@@ -80,7 +80,7 @@ func (s *Server) Serve(l net.Listener) error {
 			pause = 0
 			c := s.add(accepted)
 			if next++; len(loops) == 0 || !s.join(loops[next%len(loops)], c) {
-				go s.serve(c)
+				go s.serve(c, nil)
 			}
 			continue
 		}
@@ -119,8 +119,9 @@ func (s *Server) remove(c *conn, state http.ConnState) {
 	s.tell(c, state)
 }
 
-// serve answers the plain requests of c until it is closed or net/http's.
-func (s *Server) serve(c *conn) {
+// serve answers the plain requests of c until it is closed, net/http's or back in from, the
+// loop that it has left, if any.
+func (s *Server) serve(c *conn, from *loop) {
 	handedOver := false
 	defer func() {
 		if v := recover(); v != nil && v != http.ErrAbortHandler {
@@ -138,6 +139,10 @@ func (s *Server) serve(c *conn) {
 			handedOver = s.others.take(c)
 		}
 		if !plain || !c.answer() {
+			return
+		}
+		if from != nil && from.returns(c) && s.join(from, c) {
+			handedOver = true
 			return
 		}
 	}

@@ -81,7 +81,7 @@ func TestPeersHaveTheirTime(t *testing.T) {
 				began := time.Now()
 				done := make(chan time.Duration, 1)
 				go func() {
-					s.serve(s.add(server))
+					s.serve(s.add(server), nil)
 					done <- time.Since(began)
 				}()
 				test.peer(t, client)
