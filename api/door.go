@@ -25,75 +25,113 @@ func (s *Server) PlainServer(h *http.Server) *plain.Server {
 			method == http.MethodGet && (strings.HasPrefix(path, "/v1/") || strings.HasPrefix(path, "/console/"))
 	})
 	if !s.logsRequests() {
-		srv.Together = s.checkTogether
-		srv.TakesTogether = func(r *http.Request) bool { return r.Method == http.MethodPost && r.URL.Path == checkPath }
+		srv.Together = s.together
+		srv.TakesTogether = func(r *http.Request) bool {
+			return r.Method == http.MethodPost && (r.URL.Path == checkPath || r.URL.Path == settlePath)
+		}
 	}
 	return srv
 }
 
-// checkPath is where single checks are made.
-const checkPath = "/v1/check"
+// checkPath is where single checks are made, and settlePath where they are settled.
+const checkPath, settlePath = "/v1/check", "/v1/settle"
 
-// checkTogether answers requests of POST /v1/check that came at the same moment, as ServeHTTP
+// together answers single checks and settlements that came at the same moment, as ServeHTTP
 // would. Those that may have to wait for their turn are left to it.
-func (s *Server) checkTogether(requests []*plain.Exchange) {
+func (s *Server) together(requests []*plain.Exchange) {
 	if !s.requests.TryRLock() {
 		panic(http.ErrAbortHandler)
 	}
 	defer s.requests.RUnlock()
 	engine := s.active.Load()
-	asked := checkSets.Get().(*checkSet)
-	defer asked.release()
+	t := requestSets.Get().(*requestSet)
+	defer t.release()
 	for _, x := range requests {
 		c := s.begin(x.Writer, x.Request)
-		c.SetPath(checkPath)
-		var q decide.Check
+		c.SetPath(x.Request.URL.Path)
+		one := asker{x, c}
 		err := s.checkToken(c)
 		if err == nil {
 			err = fromElsewhere(x.Request, s.cfg.LocalOnly)
 		}
-		if err == nil {
-			var b *body
-			if b, q, err = readCheck(c); err == nil {
-				b.release()
+		switch {
+		case err != nil:
+		case c.Path() == settlePath:
+			var q settlement
+			if q, err = readSettlement(c); err == nil {
+				t.settlements, t.settle = append(t.settlements, q), append(t.settle, one)
 			}
-		}
-		if err == nil && engine.holds(q.Policy) {
-			s.echo.ReleaseContext(c)
-			x.Leave()
-			continue
+		default:
+			var b *body
+			var q decide.Check
+			if b, q, err = readCheck(c); err != nil {
+				break
+			}
+			if b.release(); engine.holds(q.Policy) {
+				s.echo.ReleaseContext(c)
+				x.Leave()
+				break
+			}
+			t.checks, t.check = append(t.checks, q), append(t.check, one)
 		}
 		if err != nil {
-			s.end(c, err)
-			x.Answer()
-			continue
+			s.answer(one, err)
 		}
-		asked.checks, asked.of, asked.contexts = append(asked.checks, q), append(asked.of, x), append(asked.contexts, c)
 	}
-	engine.Together(asked.checks, s.cfg.Now(), func(i int, o decide.Outcome) {
-		c, err := asked.contexts[i], o.Err
+	settle := func() {
+		s.settleAll(t.settlements, func(i int, settled *decide.Settlement, err error) {
+			if err == nil {
+				err = writeSettlement(t.settle[i].Context, settled)
+			}
+			s.answer(t.settle[i], err)
+		})
+	}
+	var settles sync.WaitGroup
+	defer settles.Wait()
+	if len(t.checks) == 0 {
+		settle()
+		return
+	}
+	if len(t.settle) > 0 {
+		settles.Go(settle)
+	}
+	engine.Together(t.checks, s.cfg.Now(), func(i int, o decide.Outcome) {
+		err := o.Err
 		if err == nil {
-			err = s.writeAnswer(c, o.Answer)
+			err = s.writeAnswer(t.check[i].Context, o.Answer)
 		}
-		s.end(c, err)
-		asked.of[i].Answer()
+		s.answer(t.check[i], err)
 	})
 }
 
-// A checkSet is checks of several requests. It is reused.
-type checkSet struct {
-	checks   []decide.Check
-	of       []*plain.Exchange
-	contexts []echo.Context
+// An asker waits for the answer to a request that came together with others.
+type asker struct {
+	*plain.Exchange
+	echo.Context
 }
 
-var checkSets = sync.Pool{New: func() any { return new(checkSet) }}
+// answer ends a request that was handled with err.
+func (s *Server) answer(a asker, err error) {
+	s.end(a.Context, err)
+	a.Exchange.Answer()
+}
 
-func (t *checkSet) release() {
+// A requestSet is requests that came at the same moment, by what they ask. It is reused.
+type requestSet struct {
+	checks        []decide.Check
+	settlements   []settlement
+	check, settle []asker // who asks for these
+}
+
+var requestSets = sync.Pool{New: func() any { return new(requestSet) }}
+
+func (t *requestSet) release() {
 	clear(t.checks)
-	clear(t.of)
-	t.checks, t.of, t.contexts = t.checks[:0], t.of[:0], t.contexts[:0]
-	checkSets.Put(t)
+	clear(t.settlements)
+	clear(t.check)
+	clear(t.settle)
+	*t = requestSet{t.checks[:0], t.settlements[:0], t.check[:0], t.settle[:0]}
+	requestSets.Put(t)
 }
 
 // holds reports whether checks by the policy of that name may have to wait.

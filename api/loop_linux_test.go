@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,6 +18,23 @@ import (
 
 // loopDoor is the plain door with its loops.
 func loopDoor(s *service) webServer { return s.PlainServer(s.HTTPServer()) }
+
+// onLoopback serves by the loop until the test ends, and returns at which address.
+func (s *service) onLoopback(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	srv, served := loopDoor(s), make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = srv.Serve(l)
+	}()
+	t.Cleanup(func() {
+		_ = srv.Close()
+		<-served
+	})
+	return l.Addr().String()
+}
 
 // payOnLoopback pays the visit to a new service by a door with real sockets, after a check that
 // is answered if checked says so, and returns all that is answered but dates.
@@ -91,18 +109,7 @@ func TestChecksTogetherAdmitTheLimit(t *testing.T) {
 	t.Parallel()
 	const limit, callers, each = 100, 20, 20
 	s := way{many: true}.newService(newPolicy("api", fixed("per-minute", limit, time.Minute)), newPolicy("tokens", token("tokens", limit, time.Minute, limit)))
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	srv := loopDoor(s)
-	served := make(chan struct{})
-	go func() {
-		defer close(served)
-		_ = srv.Serve(l)
-	}()
-	t.Cleanup(func() {
-		_ = srv.Close()
-		<-served
-	})
+	address := s.onLoopback(t)
 	for _, policy := range []string{"api", "tokens"} {
 		statuses := make(chan int, callers*each)
 		allAtOnce(callers, func(int) {
@@ -110,7 +117,7 @@ func TestChecksTogetherAdmitTheLimit(t *testing.T) {
 			defer transport.CloseIdleConnections()
 			for range each {
 				body := fmt.Sprintf(`{"policy":%q,"client":"alice"}`, policy)
-				r, err := (&http.Client{Transport: transport}).Post("http://"+l.Addr().String()+"/v1/check", "application/json", strings.NewReader(body))
+				r, err := (&http.Client{Transport: transport}).Post("http://"+address+"/v1/check", "application/json", strings.NewReader(body))
 				if assert.NoError(t, err) {
 					_ = r.Body.Close()
 					statuses <- r.StatusCode
@@ -132,19 +139,9 @@ func TestAPanicFailsItsOwnCheckOfTheLoop(t *testing.T) {
 	buggy := fixed("buggy", 1, time.Minute)
 	buggy.Limiter = panickingLimiter{}
 	s := way{many: true}.newService(newPolicy("buggy", buggy), newPolicy("api", fixed("per-minute", 100, time.Minute)))
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	srv, served := loopDoor(s), make(chan struct{})
-	go func() {
-		defer close(served)
-		_ = srv.Serve(l)
-	}()
-	t.Cleanup(func() {
-		_ = srv.Close()
-		<-served
-	})
+	address := s.onLoopback(t)
 	allAtOnce(40, func(i int) {
-		c, err := net.Dial("tcp", l.Addr().String())
+		c, err := net.Dial("tcp", address)
 		must(err)
 		defer c.Close()
 		answers := bufio.NewReader(c)
@@ -163,4 +160,83 @@ func TestAPanicFailsItsOwnCheckOfTheLoop(t *testing.T) {
 		}
 	})
 	assert.Contains(t, s.log.String(), `level=ERROR msg=panic path=/v1/check error="a bug" stack=`)
+}
+
+// Settlements that come at once, beside checks, are each done once, whichever instance is
+// asked. Who is told that a place is released finds it free elsewhere.
+func TestSettlementsTogether(t *testing.T) {
+	t.Parallel()
+	on, now := newMemcached(t), &clock{time: epoch}
+	p := newPolicy("llm", sliding("tokens", 1000, time.Minute, 6, "weighted"), token("bucket", 1000, time.Minute, 0))
+	held := newPolicy("held", places("in-flight", 8, time.Minute))
+	var instances []*service
+	var addresses []string
+	for range 2 {
+		s := way{many: true}.newServiceOn(on, func(c *Config) { c.Now = now.now }, p, held)
+		instances, addresses = append(instances, s), append(addresses, s.onLoopback(t))
+	}
+	const clients, each, times = 4, 10, 3
+	receipts := make([]string, clients*each)
+	for round := range 5 {
+		client := func(i int) string { return fmt.Sprint("client-", round, "-", i%clients) }
+		for i := range receipts {
+			receipts[i] = instances[i%2].check(t, fmt.Sprintf(`{"policy":"llm","client":%q,"cost":5,"settle":true}`, client(i))).Receipt
+		}
+		var place []string
+		for range 8 {
+			place = append(place, instances[0].check(t, fmt.Sprintf(`{"policy":"held","client":%q,"settle":true}`, client(0))).Receipt)
+		}
+		var first [clients * each]atomic.Int64
+		allAtOnce(times*len(receipts)+len(place)+20, func(i int) {
+			c, err := net.Dial("tcp", addresses[i%2])
+			must(err)
+			defer c.Close()
+			answers := bufio.NewReader(c)
+			post := func(path, body string) (status int, text string) {
+				_, err := fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%s", path, len(body), body)
+				must(err)
+				r, err := http.ReadResponse(answers, nil)
+				must(err)
+				b, err := io.ReadAll(r.Body)
+				must(err)
+				return r.StatusCode, string(b)
+			}
+			switch {
+			case i < times*len(receipts):
+				n := i / times
+				status, text := post("/v1/settle", fmt.Sprintf(`{"receipt":%q,"cost":2}`, receipts[n]))
+				assert.Equal(t, http.StatusOK, status, text)
+				if strings.Contains(text, `"already":false`) {
+					first[n].Add(1)
+				}
+			case i < times*len(receipts)+len(place):
+				n := i - times*len(receipts)
+				status, text := post("/v1/settle", fmt.Sprintf(`{"receipt":%q}`, place[n]))
+				assert.Equal(t, http.StatusOK, status, text)
+				c, err = net.Dial("tcp", addresses[(i+1)%2])
+				must(err)
+				defer c.Close()
+				answers = bufio.NewReader(c)
+				status, text = post("/v1/check", fmt.Sprintf(`{"policy":"held","client":%q,"settle":true}`, client(0)))
+				assert.Equal(t, http.StatusOK, status, text)
+			case i%2 == 0:
+				status, text := post("/v1/settle", `{"receipt":"`+receipts[0][:20]+`"}`)
+				assert.Equal(t, http.StatusBadRequest, status, text)
+			default:
+				status, text := post("/v1/check", fmt.Sprintf(`{"policy":"llm","client":%q,"cost":0}`, client(i)))
+				assert.Equal(t, http.StatusOK, status, text)
+			}
+		})
+		for n := range receipts {
+			assert.EqualValues(t, 1, first[n].Load(), "receipt %d is settled once", n)
+		}
+		for _, s := range instances {
+			s.tells()
+		}
+		for i := range clients {
+			for _, l := range instances[i%2].check(t, fmt.Sprintf(`{"policy":"llm","client":%q,"cost":0}`, client(i))).Limits {
+				assert.EqualValues(t, 1000-2*each, l.Remaining, "%s of %s", l.Name, client(i))
+			}
+		}
+	}
 }

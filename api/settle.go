@@ -18,20 +18,30 @@ type settlement struct {
 
 // settle answers POST /v1/settle.
 func (s *Server) settle(c echo.Context) error {
-	b, err := readBody(c.Request(), maxCheckBytes)
+	q, err := readSettlement(c)
 	if err != nil {
 		return err
+	}
+	s.settleAll([]settlement{q}, func(_ int, settled *decide.Settlement, failed error) {
+		if err = failed; err == nil {
+			err = writeSettlement(c, settled)
+		}
+	})
+	return err
+}
+
+func readSettlement(c echo.Context) (settlement, error) {
+	b, err := readBody(c.Request(), maxCheckBytes)
+	if err != nil {
+		return settlement{}, err
 	}
 	defer b.release()
 	b.at = -1
 	q, err := b.settlement()
-	if err = b.end(err); err != nil {
-		return err
-	}
-	settled, err := s.settleOne(q)
-	if err != nil {
-		return err
-	}
+	return q, b.end(err)
+}
+
+func writeSettlement(c echo.Context, settled *decide.Settlement) error {
 	out := outputs.Get().(*[]byte)
 	defer outputs.Put(out)
 	*out = append(appendSettlement((*out)[:0], settled, 0), '\n')
@@ -51,8 +61,8 @@ func (s *Server) settleBatch(c echo.Context) error {
 		return err
 	}
 	results := make([][]byte, len(list))
-	decide.AtOnce(len(list), s.cfg.StoreTimeout, func(i int) {
-		if settled, err := s.settleOne(list[i]); err == nil {
+	s.settleAll(list, func(i int, settled *decide.Settlement, err error) {
+		if err == nil {
 			results[i] = appendSettlement(nil, settled, http.StatusOK)
 		} else {
 			results[i], _ = json.Marshal(s.problemOf(err, c)) // can't fail for a problem
@@ -68,16 +78,23 @@ func (s *Server) settleBatch(c echo.Context) error {
 	return writeJSON(c, http.StatusOK, append(out, "]}\n"...))
 }
 
-func (s *Server) settleOne(q settlement) (*decide.Settlement, error) {
-	r, err := openReceipt(s.receipts.Load(), q.receipt)
-	if err != nil {
-		return nil, err
+// settleAll settles all of a list, and calls done with the number and the outcome of each.
+func (s *Server) settleAll(list []settlement, done func(i int, settled *decide.Settlement, err error)) {
+	key := s.receipts.Load()
+	receipts, asked, numbers := make([]receipt.Receipt, len(list)), make([]decide.Settling, 0, len(list)), make([]int, 0, len(list))
+	for i, q := range list {
+		r, err := openReceipt(key, q.receipt)
+		if err != nil {
+			done(i, nil, err)
+			continue
+		}
+		if q.cost == asReserved {
+			q.cost = r.Cost
+		}
+		receipts[i] = r
+		asked, numbers = append(asked, decide.Settling{Receipt: &receipts[i], Consumed: q.cost}), append(numbers, i)
 	}
-	cost := q.cost
-	if cost == asReserved {
-		cost = r.Cost
-	}
-	return s.active.Load().Settle(&r, cost)
+	s.active.Load().Settle(asked, func(k int, settled *decide.Settlement, err error) { done(numbers[k], settled, err) })
 }
 
 // renew answers POST /v1/renew.

@@ -297,10 +297,13 @@ func TestLeasesAreFoundByEachOfTheirReceipts(t *testing.T) {
 				}
 				s = next
 			}
-			leases = slices.DeleteFunc(leases, func(l *held) bool { return !live(l) })
+			// What has ended by a clock that the state doesn't know goes on for who is behind that.
+			leases = slices.DeleteFunc(leases, func(l *held) bool { return l.at <= s.time-int64(p.window) })
 			used = 0
 			for _, l := range leases {
-				used += l.cost
+				if live(l) {
+					used += l.cost
+				}
 			}
 			require.Equal(t, used, p.live(p.clone(s), r).used)
 			again, err := p.decode(p.encode(nil, s))

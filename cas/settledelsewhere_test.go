@@ -24,7 +24,7 @@ func TestWhoGivesBackKnowsNothingByThat(t *testing.T) {
 	d, err := here.Take(t.Context(), r)
 	require.NoError(t, err)
 	r.Cost = 10
-	require.NoError(t, there.RefundSoon(t.Context(), r, d))
+	require.NoError(t, there.RefundSoon(t.Context(), r, d, nil))
 	r.Cost = 0
 	stands, known := there.Recall(r)
 	assert.False(t, known, "%+v", stands)

@@ -569,7 +569,7 @@ func TestWhatIsRefundedSoon(t *testing.T) {
 				for _, cost := range []int64{3, 4} {
 					for i, r := range all {
 						r.Cost = cost
-						require.NoError(t, l.RefundSoon(t.Context(), r, taken[i].Decision))
+						require.NoError(t, l.RefundSoon(t.Context(), r, taken[i].Decision, nil))
 						d, known := l.Recall(counters.Request{Client: r.Client, Limit: r.Limit, Now: now})
 						require.True(t, known)
 						require.Equal(t, 10+(cost-3)*4+3, d.Remaining, "it is known here at once")
@@ -623,7 +623,7 @@ func TestWhatIsRefundedSoonIsToldBefore(t *testing.T) {
 				d, err := l.Take(t.Context(), request(now, 20, 20))
 				require.NoError(t, err)
 				require.True(t, d.Allowed)
-				require.NoError(t, l.RefundSoon(t.Context(), request(now, 20, 20), d))
+				require.NoError(t, l.RefundSoon(t.Context(), request(now, 20, 20), d, nil))
 				before()
 				time.Sleep(time.Second)
 				synctest.Wait()
@@ -645,7 +645,7 @@ func TestAResetBeforeWhatIsRefundedSoon(t *testing.T) {
 			require.NoError(t, err)
 			d, err := l.Take(t.Context(), request(at("12:00:01"), 20, 20))
 			require.NoError(t, err)
-			require.NoError(t, l.RefundSoon(t.Context(), request(at("12:00:01"), 10, 20), d))
+			require.NoError(t, l.RefundSoon(t.Context(), request(at("12:00:01"), 10, 20), d, nil))
 			require.NoError(t, other.Reset(t.Context(), "c", at("12:00:01.1")))
 			again, err := other.Take(t.Context(), request(at("12:00:01.2"), 15, 20))
 			require.NoError(t, err)

@@ -22,33 +22,93 @@ type Claims struct {
 	Late *counters.Group
 }
 
-// claim reports whether nobody has claimed the name before, for the ttl at least. The
-// error is an Unclaimed; if it turns out then that this was the first, late is called.
-func (c *Claims) claim(ctx context.Context, policy, client, name string, ttl time.Duration, late func()) (first bool, err error) {
-	key := c.key(policy, client, name)
-	id := strconv.AppendUint(nil, rand.Uint64(), 36)
-	now, first, err := c.Store.Swap(ctx, key, counters.State{}, id, counters.TTL(ttl, c.Horizon))
+// A claim is what is to be done once.
+type claim struct {
+	key string
+	ttl time.Duration // how long nobody else may do it, at least
+	by  claimant
+}
+
+// A claimant does what it has claimed late, if its claim turns out to be the first after an
+// error.
+type claimant interface{ late() }
+
+// claim reports whether nobody has claimed q before. The error is an Unclaimed.
+func (c *Claims) claim(ctx context.Context, q claim) (first bool, err error) {
+	id := newID()
+	now, first, err := c.Store.Swap(ctx, q.key, counters.State{}, id, counters.TTL(q.ttl, c.Horizon))
+	return c.outcome(&q, id, now, first, err)
+}
+
+// claimAll is claim for many, and calls done with the number and the outcome of each, while
+// others may still be claimed. What takes long workers do.
+func (c *Claims) claimAll(ctx context.Context, all []claim, workers *counters.Workers, done func(i int, first bool, err error)) {
+	apart := func(i int) {
+		first, err := c.claim(ctx, all[i])
+		done(i, first, err)
+	}
+	many, together := c.Store.(counters.ManyStateStore)
+	switch {
+	case len(all) == 1:
+		apart(0)
+		return
+	case len(all) == 0 || !together:
+		for i := range all {
+			workers.Go(func() { apart(i) })
+		}
+		return
+	}
+	keys, ids, lost := make([]string, len(all)), make([][]byte, len(all)), make([]bool, len(all))
+	for i := range all {
+		keys[i], ids[i] = all[i].key, newID()
+	}
+	many.SwapMany(ctx, keys, func(i int) (counters.Replacement, counters.Turn) {
+		if lost[i] { // by whom?
+			return counters.Replacement{Key: keys[i]}, counters.Now
+		}
+		return counters.Replacement{Key: keys[i], Value: ids[i], TTL: counters.TTL(all[i].ttl, c.Horizon), Unread: true}, counters.Now
+	}, func(i int, now counters.State, first bool, err error) (again bool) {
+		switch {
+		case errors.Is(err, counters.ErrNotAdded):
+			workers.Go(func() { apart(i) })
+			return false
+		case err == nil && !first && !lost[i]:
+			lost[i] = true
+			return true
+		}
+		first, err = c.outcome(&all[i], ids[i], now, first, err)
+		done(i, first, err)
+		return false
+	})
+}
+
+func newID() []byte { return strconv.AppendUint(nil, rand.Uint64(), 36) }
+
+// outcome returns what claim returns when the store has been asked to put id at q's key.
+func (c *Claims) outcome(q *claim, id []byte, now counters.State, first bool, err error) (bool, error) {
 	if err == nil {
 		return first || bytes.Equal(now.Value, id), nil
 	}
 	if unanswered := (*counters.Unanswered)(nil); errors.As(err, &unanswered) {
 		unanswered.Later(func(err error) {
 			if err == nil {
-				c.Late.Go(late)
+				c.Late.Go(q.by.late)
 			}
 		})
 	}
 	return false, &Unclaimed{err}
 }
 
-// claimed reports whether somebody has claimed the name, as far as the store tells.
-func (c *Claims) claimed(ctx context.Context, policy, client, name string) bool {
-	now, err := c.Store.Load(ctx, c.key(policy, client, name))
+// claimed reports whether somebody has claimed what has that key, as far as the store tells.
+func (c *Claims) claimed(ctx context.Context, key string) bool {
+	now, err := c.Store.Load(ctx, key)
 	return err == nil && now.Exists()
 }
 
-func (c *Claims) key(policy, client, name string) string {
-	return counters.CounterNamespace(c.KeyPrefix, policy, "-", 0).Client(client) + name
+// namespace returns that of a policy's claims. The key of one is this, the client and "_", and
+// its name.
+func (c *Claims) namespace(policy string) counters.Namespace {
+	return counters.CounterNamespace(c.KeyPrefix, policy, "-", 0)
 }
 
 // An Unclaimed says that the store couldn't tell whether something was done before, so

@@ -105,12 +105,13 @@ type Decider struct {
 	*policy.Index
 	Config
 	plans    map[*policy.Route]*plan // nil is the route of checks that have none
+	claims   counters.Namespace
 	observer Observer
 }
 
 // NewDecider returns what decides by p, which must not be changed any more.
 func NewDecider(c Config, p *policy.Policy, o Observer) *Decider {
-	d := &Decider{Index: policy.NewIndex(p), Config: c, plans: make(map[*policy.Route]*plan), observer: o}
+	d := &Decider{Index: policy.NewIndex(p), Config: c, plans: make(map[*policy.Route]*plan), claims: c.Claims.namespace(p.Name), observer: o}
 	limits := make([]*policy.Limit, len(p.Limits))
 	for i := range p.Limits {
 		limits[i] = &p.Limits[i]

@@ -126,13 +126,14 @@ func (d *Decider) CommitLimits(checks []LimitCheck, r *receipt.Receipt, valid bo
 		d.charge(checks, cost, now)
 		return false, nil
 	}
-	s := &Settlement{Policy: d.Policy, Client: reserved[0].Client, Issued: r.Issued, Cost: cost}
-	err = d.settle(s, r, reserved, now)
-	d.observer.Settled(s, now, err)
-	if errors.Is(err, ErrLate) {
-		return false, nil
+	one := newSettlements(&d.Config, 1, func(_ int, s *Settlement, failed error) {
+		released, err = failed == nil && !s.Already, failed
+	})
+	one.add(0, d, Settling{r, cost}, reserved)
+	if one.settle(&d.Claims); errors.Is(err, ErrLate) {
+		err = nil
 	}
-	return err == nil && !s.Already, err
+	return released, err
 }
 
 // exceptOne has c decided as the exception of its client says, if it has one.

@@ -2,13 +2,14 @@ package decide
 
 import (
 	"cmp"
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"net/netip"
 	"slices"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"weir/api/policy"
@@ -57,74 +58,211 @@ func settledLimit(limit *policy.Limit, client string, r *receipt.Receipt, l *rec
 	return one
 }
 
-// Settle has the check that r was given for have consumed cost in the end: less than it
-// has reserved is given back where it was counted, and more is counted now, be there room
-// or not. Only the first settlement of r does that. Limits that the policy doesn't have
-// any more, or that count otherwise now, stay as they are. The error is an Invalid, an
-// UnknownPolicy, ErrLate or an Unclaimed. It takes no longer than the store timeout.
-func (e *Engine) Settle(r *receipt.Receipt, cost int64) (*Settlement, error) {
-	d, err := e.ForChecks(r.Policy)
-	if err != nil {
-		return nil, err
-	}
-	now := d.Now()
-	s := &Settlement{Policy: d.Policy, Client: r.Client, Issued: r.Issued, Cost: cost}
-	var limits []SettledLimit
-	d.eachReserved(r, func(limit *policy.Limit, l *receipt.Limit) {
-		limits = append(limits, settledLimit(limit, r.Client, r, l, cost))
-	})
-	err = d.settle(s, r, limits, now)
-	d.observer.Settled(s, now, err)
-	return s, err
+// A Settling is what a check that a receipt was given for has cost in the end.
+type Settling struct {
+	*receipt.Receipt
+	Consumed int64
 }
 
-// settlementOf returns the name by which the settlement of r is claimed.
-func settlementOf(r *receipt.Receipt) string { return strconv.FormatUint(r.Nonce, 36) }
-
-// settle applies s to the limits, unless another call has.
-func (d *Decider) settle(s *Settlement, r *receipt.Receipt, limits []SettledLimit, now time.Time) error {
-	if err := validateCost(s.Cost); err != nil {
-		return err
+// Settle has checks have consumed what they have cost in the end: less than one has reserved
+// is given back where it was counted, and more is counted now, be there room or not. Only the
+// first settlement of a receipt does that. Limits that the policy doesn't have any more, or
+// that count otherwise now, stay as they are.
+//
+// Settle calls done with the number and the outcome of each as soon as that is known. The
+// error is an Invalid, an UnknownPolicy, ErrLate, an Unclaimed or a *Panic. Calls of done may
+// come concurrently, and must not panic. Settle returns after the last, and takes no longer
+// than the store timeout.
+func (e *Engine) Settle(asked []Settling, done func(i int, s *Settlement, err error)) {
+	all := newSettlements(&e.Config, len(asked), done)
+	for i, q := range asked {
+		d, err := e.ForChecks(q.Policy)
+		if err != nil {
+			done(i, nil, err)
+			continue
+		}
+		var limits []SettledLimit
+		d.eachReserved(q.Receipt, func(limit *policy.Limit, l *receipt.Limit) {
+			limits = append(limits, settledLimit(limit, q.Client, q.Receipt, l, q.Consumed))
+		})
+		all.add(i, d, q, limits)
 	}
-	if now.After(r.Until) {
-		return ErrLate
-	}
-	ctx := &counters.Deadline{At: now.Add(d.StoreTimeout)}
-	first, err := d.Claims.claim(ctx, r.Policy, r.Client, settlementOf(r), r.Until.Sub(now), func() {
-		late, again := *s, d.Now()
-		late.Limits = limits
-		d.change(&counters.Deadline{At: again.Add(d.StoreTimeout)}, &late, r, again)
-		d.observer.Settled(&late, again, nil)
-	})
-	if err != nil {
-		return err
-	}
-	if s.Already = !first; first {
-		s.Limits = limits
-		d.change(ctx, s, r, now)
-	}
-	return nil
+	all.settle(&e.Claims)
 }
 
-// change applies s to the limits of r. If the store fails, that is done later.
-func (d *Decider) change(ctx context.Context, s *Settlement, r *receipt.Receipt, now time.Time) {
-	AtOnce(len(s.Limits), d.StoreTimeout, func(i int) {
+// keyOf returns the key by which the settlement of r is claimed.
+func (d *Decider) keyOf(r *receipt.Receipt) string {
+	var name [16]byte
+	return d.claims.Client(r.Client) + string(strconv.AppendUint(name[:0], r.Nonce, 36))
+}
+
+// settlements are under way together.
+type settlements struct {
+	ctx     *counters.Deadline
+	now     time.Time
+	all     []*settlement
+	claims  []claim
+	done    func(i int, s *Settlement, err error)
+	open    sync.WaitGroup   // settlements that haven't ended
+	workers counters.Workers // for what may take a store operation
+}
+
+// newSettlements returns what at most n settlements can be added to. It calls done as
+// Engine.Settle does.
+func newSettlements(c *Config, n int, done func(i int, s *Settlement, err error)) *settlements {
+	now := c.Now()
+	return &settlements{
+		ctx: &counters.Deadline{At: now.Add(c.StoreTimeout)}, now: now, workers: newWorkers(c.StoreTimeout), done: done,
+		all: make([]*settlement, 0, n), claims: make([]claim, 0, n),
+	}
+}
+
+// add adds the settlement of that number, of limits by d, unless it can't be made.
+func (t *settlements) add(number int, d *Decider, q Settling, limits []SettledLimit) {
+	s := &settlement{
+		Settlement: Settlement{Policy: d.Policy, Client: q.Client, Issued: q.Issued, Cost: q.Consumed}, settlements: t,
+		number: number, by: d, limits: limits,
+	}
+	if len(limits) > 0 {
+		s.Client = limits[0].Client
+	}
+	t.open.Add(1)
+	err := validateCost(q.Consumed)
+	if err == nil && t.now.After(q.Until) {
+		err = ErrLate
+	}
+	if err != nil {
+		s.end(err)
+		return
+	}
+	t.all = append(t.all, s)
+	t.claims = append(t.claims, claim{d.keyOf(q.Receipt), q.Until.Sub(t.now), s})
+}
+
+// settle makes those settlements that nobody has made before, and returns when all have ended.
+func (t *settlements) settle(c *Claims) {
+	told := make([]bool, len(t.all))
+	if p := contain(func() {
+		c.claimAll(t.ctx, t.claims, &t.workers, func(i int, first bool, err error) {
+			told[i] = true
+			t.all[i].do(func() { t.all[i].claimed(first, err) })
+		})
+	}); p != nil {
+		for i, s := range t.all {
+			if !told[i] {
+				s.fail(p)
+			}
+		}
+	}
+	t.wait()
+}
+
+func (t *settlements) wait() {
+	t.open.Wait()
+	t.workers.Wait()
+}
+
+// A settlement is a Settlement under way. One call at a time is under way of its methods.
+type settlement struct {
+	Settlement
+	*settlements
+	number int
+	by     *Decider
+	limits []SettledLimit // to be changed
+	left   atomic.Int32   // of the changes, how many haven't been made
+}
+
+// do calls f. If that panics, the settlement ends.
+func (s *settlement) do(f func()) {
+	if p := contain(f); p != nil {
+		s.fail(p)
+	}
+}
+
+func (s *settlement) fail(p *Panic) {
+	s.done(s.number, nil, p)
+	s.open.Done()
+}
+
+// doApart is do in a goroutine: f may take a store operation.
+func (s *settlement) doApart(f func()) { s.workers.Go(func() { s.do(f) }) }
+
+// end tells what became of s.
+func (s *settlement) end(err error) {
+	s.by.observer.Settled(&s.Settlement, s.now, err)
+	s.done(s.number, &s.Settlement, err)
+	s.open.Done()
+}
+
+// claimed goes on with s if it is the first of its receipt.
+func (s *settlement) claimed(first bool, err error) {
+	if err == nil && first {
+		s.change()
+		return
+	}
+	if err == nil {
+		s.Already = true
+	}
+	s.end(err)
+}
+
+// change applies s to its limits. If the store fails, that is done later.
+func (s *settlement) change() {
+	s.Limits = s.limits
+	s.left.Store(1)
+	for i := range s.Limits {
 		l := &s.Limits[i]
-		q := l.request(now)
+		q := l.request(s.now)
 		switch {
+		case l.Lease > 0: // somebody may wait for the place elsewhere
+			q.Cost = l.Refunded
+			s.left.Add(1)
+			_ = l.Limiter.RefundSoon(s.ctx, q, l.Decision, func() { s.do(s.changed) })
 		case l.Refunded > 0:
 			q.Cost = l.Refunded
-			refund := l.Limiter.RefundSoon
-			if l.Lease > 0 { // somebody may wait for the place elsewhere
-				refund = l.Limiter.Refund
-			}
-			_ = refund(ctx, q, l.Decision)
+			_ = l.Limiter.RefundSoon(s.ctx, q, l.Decision, nil)
 		case l.Charged > 0:
 			q.Cost = l.Charged
-			_ = l.Limiter.Charge(ctx, q)
+			s.left.Add(1)
+			s.doApart(func() {
+				_ = l.Limiter.Charge(s.ctx, q)
+				s.changed()
+			})
 		}
-		l.stand(ctx, d.Policy, now, l.Refunded > 0)
+	}
+	s.changed()
+}
+
+// changed notes that one more change has been made. After the last, it tells how the limits
+// stand.
+func (s *settlement) changed() {
+	if s.left.Add(-1) > 0 {
+		return
+	}
+	var unknown []*LimitCheck
+	for i := range s.Limits {
+		if l := &s.Limits[i]; !l.stands(s.Policy, s.now, l.Refunded > 0) {
+			unknown = append(unknown, &l.LimitCheck)
+		}
+	}
+	if len(unknown) == 0 {
+		s.end(nil)
+		return
+	}
+	s.doApart(func() {
+		AtOnce(len(unknown), s.by.StoreTimeout, func(i int) { unknown[i].look(s.ctx, s.Policy, s.now) })
+		s.end(nil)
 	})
+}
+
+// late makes the changes of a settlement that turns out to be the first of its receipt when
+// its caller has been told of an error.
+func (s *settlement) late() {
+	again := &settlement{Settlement: s.Settlement, by: s.by, limits: s.limits}
+	again.settlements = newSettlements(&s.by.Config, 0, func(int, *Settlement, error) {})
+	again.open.Add(1)
+	again.do(again.change)
+	again.wait()
 }
 
 // ErrNoLease says that a receipt has no lease to be renewed, ErrLost that its lease has
@@ -185,7 +323,7 @@ func (e *Engine) Renew(r *receipt.Receipt) (within time.Duration, err error) {
 		d.observer.Renewed(&c, err)
 	})
 	// Asked afterwards: whoever settles r from now on finds the leases.
-	if len(renewed) > 0 && d.Claims.claimed(ctx, r.Policy, r.Client, settlementOf(r)) {
+	if len(renewed) > 0 && d.Claims.claimed(ctx, d.keyOf(r)) {
 		for i := range renewed {
 			renewed[i].refund(ctx, now)
 		}
@@ -231,16 +369,19 @@ func (e *Engine) Charge(q Charge) (*Answer, error) {
 	if q.ID != "" && len(a.Limits) > 0 {
 		sum := sha256.Sum256([]byte(q.ID))
 		limits := slices.Clone(a.Limits)
-		if first, err = d.Claims.claim(ctx, q.Policy, q.Client, "c"+hex.EncodeToString(sum[:12]), d.SettleWithin, func() {
-			d.charge(limits, q.Cost, d.Now())
-		}); err != nil {
+		key := d.claims.Client(q.Client) + "c" + hex.EncodeToString(sum[:12])
+		if first, err = d.Claims.claim(ctx, claim{key, d.SettleWithin, &lateCharge{d, limits, q.Cost}}); err != nil {
 			return nil, err
 		}
 	}
 	if first {
 		d.charge(a.Limits, q.Cost, now)
 	}
-	AtOnce(len(a.Limits), d.StoreTimeout, func(i int) { a.Limits[i].stand(ctx, d.Policy, now, a.Limits[i].Lease > 0) })
+	AtOnce(len(a.Limits), d.StoreTimeout, func(i int) {
+		if l := &a.Limits[i]; !l.stands(d.Policy, now, l.Lease > 0) {
+			l.look(ctx, d.Policy, now)
+		}
+	})
 	for i := range a.Limits {
 		l := &a.Limits[i]
 		a.Retry = max(a.Retry, l.RetryAfter)
@@ -248,6 +389,15 @@ func (e *Engine) Charge(q Charge) (*Answer, error) {
 	}
 	return a, nil
 }
+
+// A lateCharge is one that counts after its caller was told of an error.
+type lateCharge struct {
+	*Decider
+	limits []LimitCheck
+	cost   int64
+}
+
+func (c *lateCharge) late() { c.charge(c.limits, c.cost, c.Now()) }
 
 // charge consumes a cost in those of limits that count costs.
 func (d *Decider) charge(limits []LimitCheck, cost int64, now time.Time) {
@@ -271,13 +421,13 @@ func (d *Decider) charge(limits []LimitCheck, cost int64, now time.Time) {
 	}
 }
 
-// stand finds out how l, a limit of p that was told of something just now, stands: by what the
-// process remembers of it, be that old if known is true, or else by the store.
-func (l *LimitCheck) stand(ctx context.Context, p *policy.Policy, now time.Time, known bool) {
+// stands finds out how l, a limit of p that was told of something just now, stands by what the
+// process remembers of it, be that old if known is true, and reports whether it could.
+func (l *LimitCheck) stands(p *policy.Policy, now time.Time, known bool) bool {
 	l.Cost = 0
 	if d, recalled := l.Limiter.Recall(l.request(now)); recalled && known {
 		l.record(p, d, nil, l.request(now))
-	} else if !l.lookBack(p, now, true) {
-		l.look(ctx, p, now)
+		return true
 	}
+	return l.lookBack(p, now, true)
 }

@@ -51,7 +51,12 @@ func (c Constant) Recall(r counters.Request) (counters.Decision, bool) { return 
 
 func (Constant) Refund(context.Context, counters.Request, counters.Decision) error { return nil }
 
-func (Constant) RefundSoon(context.Context, counters.Request, counters.Decision) error { return nil }
+func (Constant) RefundSoon(_ context.Context, _ counters.Request, _ counters.Decision, told func()) error {
+	if told != nil {
+		told()
+	}
+	return nil
+}
 
 func (Constant) Charge(context.Context, counters.Request) error { return nil }
 

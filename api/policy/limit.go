@@ -36,8 +36,9 @@ type Limiter interface {
 	// the present with a Receipt that says At, and what Take answered. It may go on after
 	// ctx has ended.
 	Refund(ctx context.Context, r counters.Request, taken counters.Decision) error
-	// RefundSoon is Refund, but the store may be told a moment later, with other refunds.
-	RefundSoon(ctx context.Context, r counters.Request, taken counters.Decision) error
+	// RefundSoon is Refund, but the store may be told a moment later, with other refunds. If
+	// told isn't nil, that is at once, and told is called then.
+	RefundSoon(ctx context.Context, r counters.Request, taken counters.Decision, told func()) error
 	// Charge consumes the cost of r, be there room or not; if it fails, as soon as
 	// the store answers.
 	Charge(ctx context.Context, r counters.Request) error

@@ -21,7 +21,7 @@ type ManyBook[A any] struct {
 	Ask func(ctx context.Context, m *Many[A])
 
 	mu   sync.Mutex
-	soon map[*Client[A]]counters.Request // refunds of which the store is told soon
+	soon map[*Client[A]]*refund // of which the store is told together
 }
 
 // A Many is the calls of many clients whose exchanges go together.
@@ -74,58 +74,97 @@ func (b *ManyBook[A]) TakeMany(ctx context.Context, requests []counters.Request,
 	m.ask()
 }
 
-// soon is how much later than it is due the store is told of a RefundSoon.
+// soon is how much later than it is due the store is told of a RefundSoon that nobody waits
+// for.
 const soon = 20 * time.Millisecond
 
-// RefundSoon is Refund, but a store of many clients is told a moment later, together with what
-// others are refunded then, or by the next check of the client. Flush awaits it.
-func (b *ManyBook[A]) RefundSoon(ctx context.Context, r counters.Request, taken counters.Decision) error {
+// A refund is what a client is given back soon.
+type refund struct {
+	request counters.Request
+	told    []func()
+}
+
+// RefundSoon is Refund, but it doesn't wait for a store of many clients, which is told
+// together of what they are refunded: a moment later, or by the next check of the client.
+// If told isn't nil, that is at once, and told is called when the store has been told, or
+// hasn't by the deadline of ctx. Flush awaits it. Either all refunds of b have a told, or none.
+func (b *ManyBook[A]) RefundSoon(ctx context.Context, r counters.Request, taken counters.Decision, told func()) error {
 	if !b.TakesMany() {
-		return b.Refund(ctx, r, taken)
+		err := b.Refund(ctx, r, taken)
+		if told != nil {
+			told()
+		}
+		return err
 	}
 	c, tell, err := b.refund(r, taken)
 	if !tell {
+		if told != nil {
+			told()
+		}
 		return err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.soon == nil {
-		b.soon = make(map[*Client[A]]counters.Request)
+		b.soon = make(map[*Client[A]]*refund)
 		b.config.Options.Refunds.Go(func() {
+			if told != nil {
+				b.refundTogether(ctx)
+				return
+			}
 			time.Sleep(soon)
-			b.refundTogether()
+			_ = b.config.Options.Unhurried(b.config.Settlement, func(ctx context.Context) error {
+				b.refundTogether(ctx)
+				return nil
+			})
 		})
 	}
-	b.soon[c] = r
+	if b.soon[c] == nil {
+		b.soon[c] = new(refund)
+	}
+	if b.soon[c].request = r; told != nil {
+		b.soon[c].told = append(b.soon[c].told, told)
+	}
 	return nil
 }
 
 // refundTogether has the store told of all that is to be refunded soon.
-func (b *ManyBook[A]) refundTogether() {
+func (b *ManyBook[A]) refundTogether(ctx context.Context) {
 	b.mu.Lock()
 	refunds := b.soon
 	b.soon = nil
 	b.mu.Unlock()
-	clients, requests, told := make([]*Client[A], 0, len(refunds)), make([]counters.Request, 0, len(refunds)), make([]bool, len(refunds))
-	for c, r := range refunds {
-		clients, requests = append(clients, c), append(requests, r)
+	clients, requests := make([]*Client[A], 0, len(refunds)), make([]counters.Request, 0, len(refunds))
+	for c, f := range refunds {
+		clients, requests = append(clients, c), append(requests, f.request)
 	}
-	_ = b.config.Options.Unhurried(b.config.Settlement, func(ctx context.Context) error {
-		m := b.many(ctx, Settles, requests, func(i int, t counters.Taken) { told[i] = t.Done && t.Err == nil })
-		for i, c := range clients {
-			c.mu.Lock()
-			m.add(i, c)
-			c.mu.Unlock()
+	settled := make(chan int, len(clients))
+	m := b.many(ctx, Settles, requests, func(i int, t counters.Taken) {
+		if t.Done && t.Err == nil {
+			settled <- i
 		}
-		m.ask()
-		return nil
 	})
 	for i, c := range clients {
-		if told[i] {
-			b.remind(c, requests[i])
-		} else {
-			b.settleLater(c, requests[i])
+		c.mu.Lock()
+		m.add(i, c)
+		c.mu.Unlock()
+	}
+	go func() {
+		defer close(settled)
+		m.ask()
+	}()
+	end := func(c *Client[A], next func(*Client[A], counters.Request)) {
+		next(c, refunds[c].request)
+		for _, told := range refunds[c].told {
+			told()
 		}
+		delete(refunds, c)
+	}
+	for i := range settled {
+		end(clients[i], b.remind)
+	}
+	for c := range refunds {
+		end(c, b.settleLater)
 	}
 }
 

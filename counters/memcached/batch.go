@@ -375,6 +375,9 @@ func (p *piece) replace(r counters.Replacement) {
 	if r.Value != nil {
 		p.requests = appendStore(p.requests, r.Key, expiration(r.TTL, time.Now()), r.Old.Version, r.Value)
 		p.count++
+		if r.Unread {
+			return
+		}
 	}
 	p.requests = appendGet(p.requests, "gets", r.Key)
 	p.count++
@@ -391,6 +394,9 @@ func (t *replacements) end(c *client, p *piece, j int, failed func(command int) 
 		err = failed(p.commands[j])
 	case r.Value == nil:
 		now, err = c.state(p.commands[j])
+		err = c.translate(r.Key, err)
+	case r.Unread:
+		swapped, err = parseStore(c.conn.Reply(p.commands[j]))
 		err = c.translate(r.Key, err)
 	default:
 		now, swapped, err = c.parseSwap(p.commands[j])

@@ -206,14 +206,20 @@ func (c *client) swap(key string, old counters.State, value []byte, ttl time.Dur
 
 // parseSwap returns what was answered to a swap whose add or cas was the request
 // of the given number.
-func (c *client) parseSwap(number int) (counters.State, bool, error) {
-	reply := c.conn.Reply(number)
+func (c *client) parseSwap(number int) (now counters.State, swapped bool, err error) {
+	if swapped, err = parseStore(c.conn.Reply(number)); err == nil {
+		now, err = c.state(number + 1)
+	}
+	return now, swapped && err == nil, err
+}
+
+// parseStore returns whether an add or a cas was done.
+func parseStore(reply []byte) (done bool, err error) {
 	switch string(reply) {
 	case "STORED\r\n", "EXISTS\r\n", "NOT_FOUND\r\n", "NOT_STORED\r\n": // or changed, gone, there already
-		now, err := c.state(number + 1)
-		return now, err == nil && stored(reply), err
+		return stored(reply), nil
 	default:
-		return counters.State{}, false, refused(reply)
+		return false, refused(reply)
 	}
 }
 
