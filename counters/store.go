@@ -200,9 +200,6 @@ type Replacement struct {
 	// Value replaces Old. If it is nil, what is at Key is only loaded.
 	Value []byte
 	TTL   time.Duration
-	// Unread says that the State afterwards isn't asked for: if Old is replaced or not, it is
-	// the zero State.
-	Unread bool
 	// Size is about how many bytes are at Key, if that is known.
 	Size int
 }

@@ -3,6 +3,7 @@ package subwindow
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"weir/counters"
@@ -53,13 +54,11 @@ func (f *family) Known(a *account, r counters.Request) (d counters.Decision, kno
 // Recall implements ledger.Family.
 func (f *family) Recall(a *account, r counters.Request) (d counters.Decision, known, fresh bool) {
 	p := f.window.place(r.Now)
-	var few [16]int64
+	var few [64]int64
 	use := a.believe(p, few[:0])
 	known = a.fresh(p.now)
 	fresh = known && !a.owes()
-	for _, n := range use {
-		known = known || n > 0
-	}
+	known = known || slices.ContainsFunc(use, func(n int64) bool { return n > 0 })
 	return f.decideAlone(a, use, p, &r), known, fresh
 }
 

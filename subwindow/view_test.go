@@ -153,6 +153,18 @@ func (by way) TestAResetReachesEveryInstanceWithinASecond(t *testing.T) {
 	assert.Equal(t, int64(99), take(t, there, at("12:00:34"), 1, 100).Remaining)
 }
 
+// A denial that is known ahead allocates nothing, however many slots there are.
+func TestKnownDenialAllocatesNothing(t *testing.T) {
+	clock := &clock{now: at("07:10:00")}
+	l := way{}.newLimiter(t, memory.New(clock.Now), newWindow(t, time.Minute, 60, true), 50*time.Millisecond)
+	require.True(t, take(t, l, clock.now, 1, 1).Allowed)
+	require.False(t, take(t, l, clock.now, 1, 1).Allowed)
+	r := counters.Request{Client: "c", Cost: 1, Limit: 1, Now: clock.now}
+	var d counters.Decision
+	assert.Zero(t, testing.AllocsPerRun(100, func() { d, _ = l.Take(context.Background(), r) }))
+	assert.True(t, d.Local)
+}
+
 func (by way) TestPeekLocal(t *testing.T) {
 	t.Parallel()
 	l := by.newLimiter(t, memory.New(nil), newWindow(t, time.Minute, 4, true), 50*time.Millisecond)

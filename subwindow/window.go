@@ -197,13 +197,16 @@ func divisors(ms int64, slots int) string {
 //
 // Only then does the estimate depend on the limit.
 func (w Window) Estimate(counts []int64, ahead int, elapsed time.Duration, limit int64) int64 {
+	inFull := max(0, min(ahead+w.Slots, len(counts)))
 	var total int64
-	for i, n := range counts {
-		if age := i - ahead; age >= w.Slots {
-			n = w.covered(n, age, elapsed, limit)
-		}
+	for _, n := range counts[:inFull] {
 		if total += n; total < 0 {
 			return math.MaxInt64 // it has wrapped round
+		}
+	}
+	for i, n := range counts[inFull:] {
+		if total += w.covered(n, inFull+i-ahead, elapsed, limit); total < 0 {
+			return math.MaxInt64
 		}
 	}
 	return total

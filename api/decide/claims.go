@@ -58,23 +58,16 @@ func (c *Claims) claimAll(ctx context.Context, all []claim, workers *counters.Wo
 		}
 		return
 	}
-	keys, ids, lost := make([]string, len(all)), make([][]byte, len(all)), make([]bool, len(all))
+	keys, ids := make([]string, len(all)), make([][]byte, len(all))
 	for i := range all {
 		keys[i], ids[i] = all[i].key, newID()
 	}
 	many.SwapMany(ctx, keys, func(i int) (counters.Replacement, counters.Turn) {
-		if lost[i] { // by whom?
-			return counters.Replacement{Key: keys[i]}, counters.Now
-		}
-		return counters.Replacement{Key: keys[i], Value: ids[i], TTL: counters.TTL(all[i].ttl, c.Horizon), Unread: true}, counters.Now
+		return counters.Replacement{Key: keys[i], Value: ids[i], TTL: counters.TTL(all[i].ttl, c.Horizon)}, counters.Now
 	}, func(i int, now counters.State, first bool, err error) (again bool) {
-		switch {
-		case errors.Is(err, counters.ErrNotAdded):
+		if errors.Is(err, counters.ErrNotAdded) {
 			workers.Go(func() { apart(i) })
 			return false
-		case err == nil && !first && !lost[i]:
-			lost[i] = true
-			return true
 		}
 		first, err = c.outcome(&all[i], ids[i], now, first, err)
 		done(i, first, err)

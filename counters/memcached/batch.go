@@ -1,9 +1,11 @@
 package memcached
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -56,6 +58,9 @@ type tasks interface {
 	// begin begins the i-th, which c is about to send, if it is its turn: then it
 	// is the last of p.
 	begin(c *client, p *piece, i int) counters.Turn
+	// ask appends the gets of what the tasks of p read, and read takes over what c has got.
+	ask(p *piece)
+	read(c *client, p *piece)
 	// end ends the j-th of p, by the replies that c has got. If failed isn't nil,
 	// there are none, and it returns the error of the command with the given
 	// number. end reports whether there is another to be begun in its place.
@@ -99,29 +104,46 @@ type share struct {
 	sending sync.WaitGroup
 }
 
-// A piece is tasks that are sent together, and their requests.
+// A piece is tasks that are sent together, and their requests. What they read is asked for
+// after all else: Memcached sends what it has to say with each get.
 type piece struct {
 	numbers  []int // of the tasks
 	commands []int // the number of the request of each addition, or replacement, whose reply says if it was done
 	requests []byte
-	count    int // of requests
-	values   int // bytes that are read with them
-	last     int // bytes of the last task
+	count    int      // of requests, without gets
+	keys     []string // that are read
+	unread   error    // why they weren't
+	values   int      // bytes of keys, and about as many as are read
+	last     int      // bytes of the last task
 
 	additions    []counters.Addition
 	ends         []int            // where in additions those of each task end
 	added        []counters.Added // what has become of those of one task
+	counts       []int64          // of keys
+	dealt        int              // how many of them
 	replacements []counters.Replacement
-	newest       uint64 // on which replacements may go out
+	states       []counters.State // of keys
+	newest       uint64           // on which replacements may go out
 }
 
 func (p *piece) reset(requests []byte) {
+	clear(p.keys)
 	clear(p.additions)
 	clear(p.added)
 	clear(p.replacements)
+	clear(p.states)
 	*p = piece{
-		numbers: p.numbers[:0], commands: p.commands[:0], requests: requests[:0],
-		additions: p.additions[:0], ends: p.ends[:0], added: p.added[:0], replacements: p.replacements[:0],
+		numbers: p.numbers[:0], commands: p.commands[:0], requests: requests[:0], keys: p.keys[:0],
+		additions: p.additions[:0], ends: p.ends[:0], added: p.added[:0], counts: p.counts[:0],
+		replacements: p.replacements[:0], states: p.states[:0],
+	}
+}
+
+// reads notes that keys are read.
+func (p *piece) reads(keys ...string) {
+	p.keys = append(p.keys, keys...)
+	for _, key := range keys {
+		p.values += len(key) + 1
 	}
 }
 
@@ -219,6 +241,8 @@ func (s *share) sendPiece(c *client, p *piece, alone bool) {
 	var failed func(command int) error
 	if err := s.exchange(c, p, alone); err != nil {
 		failed = c.unansweredTogether(c.translate("", err), s.tasks.performed)
+	} else {
+		s.tasks.read(c, p)
 	}
 	for j, i := range p.numbers {
 		if s.tasks.end(c, p, j, failed) {
@@ -246,10 +270,12 @@ func (s *share) exchange(c *client, p *piece, alone bool) error {
 	size := p.size()
 	budget.give(maxPiece - size) // less than nothing if the last is a large one
 	taken = size
+	s.tasks.ask(p)
 	begun := time.Now()
 	err := c.exchange(p.newest, p.requests)
 	if errors.Is(err, pipeline.ErrOtherSocket) {
 		s.tasks.resend(p)
+		s.tasks.ask(p)
 		err = c.exchange(0, p.requests)
 	}
 	if err == nil {
@@ -298,12 +324,22 @@ func (t *additions) begin(_ *client, p *piece, i int) counters.Turn {
 		return turn
 	}
 	for _, a := range begun[len(p.additions):] {
-		p.requests = appendAddition(p.requests, a)
-		p.commands = append(p.commands, p.count+incrNumber(a))
-		p.count += requestCount(a)
+		if a.Key != "" {
+			p.requests = appendAddition(p.requests, a)
+			p.count += incrNumber(a) + 1
+		}
+		p.commands = append(p.commands, p.count-1)
+		p.reads(a.Read...)
 	}
 	p.additions, p.ends = begun, append(p.ends, len(begun))
 	return turn
+}
+
+func (t *additions) ask(p *piece) { p.requests = appendGets(p.requests, "get", p.keys) }
+
+func (t *additions) read(c *client, p *piece) {
+	p.counts = slices.Grow(p.counts[:0], len(p.keys))[:len(p.keys)]
+	p.unread = c.parseGets(p.count, p.keys, intoCounts(p.counts, nil))
 }
 
 func (t *additions) end(c *client, p *piece, j int, failed func(command int) error) (again bool) {
@@ -313,23 +349,31 @@ func (t *additions) end(c *client, p *piece, j int, failed func(command int) err
 	}
 	p.added = p.added[:0]
 	for k := first; k < p.ends[j]; k++ {
-		if failed != nil {
+		switch a := p.additions[k]; {
+		case failed == nil:
+			p.added = append(p.added, c.added(p, a, p.commands[k]))
+		case a.Key == "":
+			p.added = append(p.added, counters.Added{Err: failed(p.count)})
+		default:
 			p.added = append(p.added, counters.Added{Err: failed(p.commands[k])})
-		} else {
-			p.added = append(p.added, c.added(p.additions[k], p.commands[k]))
 		}
 	}
 	return t.done(p.numbers[j], p.added, nil)
 }
 
-// added returns what was answered to an addition whose incr or decr, or whose get
-// if it only reads, was the request of the given number.
-func (c *client) added(a counters.Addition, command int) counters.Added {
+// added returns what was answered to the next addition of p, whose incr or decr, if it has
+// one, was the request of the given number.
+func (c *client) added(p *piece, a counters.Addition, command int) counters.Added {
+	copy(a.Counts, p.counts[p.dealt:])
+	p.dealt += len(a.Read)
+	unread := cmp.Or(p.unread, checkCounts(a.Read, a.Counts))
 	if a.Key == "" {
-		err := c.parseGets(command, a.Read, a.Counts, nil)
-		return counters.Added{Err: c.translate(a.Read[0], err)}
+		return counters.Added{Err: c.translate(a.Read[0], unread)}
 	}
 	n, found, err := c.parseAddition(a, command)
+	if found && err == nil {
+		err = unread
+	}
 	switch {
 	case err != nil:
 		err = c.translate(a.Key, err)
@@ -375,13 +419,16 @@ func (p *piece) replace(r counters.Replacement) {
 	if r.Value != nil {
 		p.requests = appendStore(p.requests, r.Key, expiration(r.TTL, time.Now()), r.Old.Version, r.Value)
 		p.count++
-		if r.Unread {
-			return
-		}
 	}
-	p.requests = appendGet(p.requests, "gets", r.Key)
-	p.count++
+	p.reads(r.Key)
 	p.values += max(r.Size, len(r.Value))
+}
+
+func (t *replacements) ask(p *piece) { p.requests = appendGets(p.requests, "gets", p.keys) }
+
+func (t *replacements) read(c *client, p *piece) {
+	p.states = slices.Grow(p.states[:0], len(p.keys))[:len(p.keys)]
+	p.unread = c.parseStates(p.count, p.keys, p.states)
 }
 
 func (t *replacements) end(c *client, p *piece, j int, failed func(command int) error) (again bool) {
@@ -390,17 +437,19 @@ func (t *replacements) end(c *client, p *piece, j int, failed func(command int) 
 	swapped := false
 	var err error
 	switch {
-	case failed != nil:
-		err = failed(p.commands[j])
+	case failed == nil:
+		if r.Value != nil {
+			swapped, err = c.parseSwap(p.commands[j])
+		}
+		if err = cmp.Or(err, p.unread); err == nil {
+			now = p.states[j]
+		}
+		swapped = swapped && err == nil
+		err = c.translate(r.Key, err)
 	case r.Value == nil:
-		now, err = c.state(p.commands[j])
-		err = c.translate(r.Key, err)
-	case r.Unread:
-		swapped, err = parseStore(c.conn.Reply(p.commands[j]))
-		err = c.translate(r.Key, err)
+		err = failed(p.count)
 	default:
-		now, swapped, err = c.parseSwap(p.commands[j])
-		err = c.translate(r.Key, err)
+		err = failed(p.commands[j])
 	}
 	if err != nil && r.Value == nil {
 		err = fmt.Errorf("%w: %w", counters.ErrNotSent, err) // it was only to be read
@@ -413,7 +462,7 @@ func (t *replacements) performed(reply []byte) bool { return stored(reply) }
 
 // resend leaves out what was to replace a version that was read before.
 func (t *replacements) resend(p *piece) {
-	p.requests, p.commands, p.count, p.values = p.requests[:0], p.commands[:0], 0, 0
+	p.requests, p.commands, p.keys, p.count, p.values = p.requests[:0], p.commands[:0], p.keys[:0], 0, 0
 	for j := range p.replacements {
 		r := &p.replacements[j]
 		if r.Old.Exists() {

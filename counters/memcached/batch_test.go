@@ -99,12 +99,13 @@ func TestAddManyDealsOutTheReplies(t *testing.T) {
 		_, err := m.Add(ctx, counters.Addition{Key: a.Read[i%reads], Delta: int64(7 * (i + 1)), TTL: time.Minute})
 		require.NoError(t, err)
 	}
+	require.NoError(t, m.Put(ctx, additions[400].Read[5], []byte("apple"), time.Minute))
 	var told sync.Map
 	addMany(ctx, m, additions, func(i int, n int64, err error) {
 		_, twice := told.LoadOrStore(i, true)
 		assert.False(t, twice)
 		switch {
-		case i == 500:
+		case i == 400 || i == 500:
 			assert.ErrorIs(t, err, counters.ErrForeignValue)
 		case i%10 == 9:
 			assert.ErrorIs(t, err, counters.ErrLost)
@@ -403,6 +404,7 @@ func TestAddManyTellsOfEachLateAddition(t *testing.T) {
 			counters.Addition{Key: one.Key + ".new", Delta: 1, TTL: time.Minute, New: true, Read: read, Counts: make([]int64, 1)},
 			counters.Addition{Key: one.Key + ".lost", Delta: 1, Have: true},
 			counters.Addition{Key: one.Key, Delta: 1, Have: true},
+			counters.Addition{Read: read, Counts: make([]int64, 1)},
 		), counters.Now
 	}, func(_ int, added []counters.Added, err error) bool {
 		assert.NoError(t, err)
@@ -411,11 +413,12 @@ func TestAddManyTellsOfEachLateAddition(t *testing.T) {
 		}
 		return false
 	})
-	require.Len(t, told, 3)
+	require.Len(t, told, 4)
 	server.Resume()
 	assert.NoError(t, <-told[0])
 	assert.ErrorIs(t, <-told[1], counters.ErrNotSent)
 	assert.NoError(t, <-told[2])
+	assert.ErrorIs(t, <-told[3], counters.ErrNotSent, "it was only to be read")
 }
 
 // Who has more to ask when the time is over is told so.

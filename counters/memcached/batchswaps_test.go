@@ -63,27 +63,6 @@ func TestSwapManySwapsAsSwap(t *testing.T) {
 	storetest.RunStates(t, swapOfMany{m})
 }
 
-// Who doesn't ask for what is there afterwards isn't told.
-func TestSwapManyUnread(t *testing.T) {
-	t.Parallel()
-	server, m := start(t)
-	connectBoth(t, m, server)
-	ctx := within(t, time.Minute)
-	r := counters.Replacement{Key: "k", Value: []byte("one"), TTL: time.Minute, Unread: true}
-	for _, first := range []bool{true, false} {
-		gets := server.Stat("cmd_get")
-		now, swapped, err := swapOfMany{m}.replace(ctx, r)
-		require.NoError(t, err)
-		assert.Equal(t, first, swapped)
-		assert.Zero(t, now)
-		assert.Equal(t, gets, server.Stat("cmd_get"))
-		r.Value = []byte("two")
-	}
-	now, err := m.Load(ctx, "k")
-	require.NoError(t, err)
-	assert.Equal(t, "one", string(now.Value))
-}
-
 // What was read by a single operation is replaced by one of many, and the other
 // way round, though they go out on different sockets.
 func TestVersionsHoldOnBothSockets(t *testing.T) {

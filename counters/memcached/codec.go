@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -70,21 +71,13 @@ func oneGet(keys []string) int {
 	return len(keys)
 }
 
-// appendGets appends get or gets for any number of keys, of which getCount is the
-// number.
+// appendGets appends get or gets for any number of keys, as few as oneGet allows.
 func appendGets(b []byte, verb string, keys []string) []byte {
 	for len(keys) > 0 {
 		n := oneGet(keys)
 		b, keys = appendGet(b, verb, keys[:n]...), keys[n:]
 	}
 	return b
-}
-
-func getCount(keys []string) (count int) {
-	for ; len(keys) > 0; count++ {
-		keys = keys[oneGet(keys):]
-	}
-	return count
 }
 
 func appendDelete(b []byte, key string) []byte {
@@ -105,62 +98,75 @@ func parseIncr(key string, reply []byte) (n int64, found bool, err error) {
 	if err != nil {
 		return 0, false, refused(line)
 	}
-	n, err = counterValue(key, u)
-	return n, true, err
+	if u > math.MaxInt64 {
+		return 0, true, foreignValue(key)
+	}
+	return int64(u), true, nil
 }
 
-// parseCounts puts the counters that a get of keys answered into counts; one
-// that isn't there is counters.Absent. The versions, which only gets answers,
-// go into versions unless that is empty.
-func parseCounts(reply []byte, keys []string, counts []int64, versions []uint64) error {
-	for i := range counts {
-		counts[i] = counters.Absent
-	}
-	size := len(counts)
-	for string(reply) != "END\r\n" {
+// parseItems calls found for each item that a get of keys, of which those before the
+// first-th are others', answered, with the number of its key.
+func parseItems(reply []byte, keys []string, first int, found func(i int, value []byte, version uint64) error) error {
+	for i := first; string(reply) != "END\r\n"; i++ {
 		key, value, version, rest, err := cutValue(reply)
 		if err != nil {
 			return err
 		}
-		// Values come in the order of the keys.
-		for len(keys) > 0 && keys[0] != string(key) {
-			keys, counts = keys[1:], counts[1:]
+		for i < len(keys) && keys[i] != string(key) { // items come in the order of the keys
+			i++
 		}
-		if len(keys) == 0 {
+		if i == len(keys) {
 			return fmt.Errorf("memcache: the reply to a get has the key %q, which is out of turn", key)
 		}
-		// decr leaves trailing spaces when a number gets shorter.
-		n, err := parseUint(bytes.TrimRight(value, " "))
-		if err != nil {
-			return foreignValue(keys[0])
-		}
-		if counts[0], err = counterValue(keys[0], n); err != nil {
+		if err := found(i, value, version); err != nil {
 			return err
 		}
-		if len(versions) > 0 {
-			versions[size-len(counts)] = version
-		}
-		keys, counts, reply = keys[1:], counts[1:], rest
+		reply = rest
 	}
 	return nil
 }
 
-// parseState returns what a gets of one key answered.
-func parseState(reply []byte) (counters.State, error) {
-	if string(reply) == "END\r\n" {
-		return counters.State{}, nil
+// foreign stands in counts for a value that isn't a counter.
+const foreign = counters.Absent - 1
+
+// intoCounts returns what puts items, which are counters or foreign, into counts. One that
+// isn't there is counters.Absent. The versions, which only gets answers, go into versions
+// unless that is empty.
+func intoCounts(counts []int64, versions []uint64) func(i int, value []byte, version uint64) error {
+	for i := range counts {
+		counts[i] = counters.Absent
 	}
-	_, value, version, rest, err := cutValue(reply)
-	if err == nil && string(rest) != "END\r\n" {
-		err = replyError(rest)
+	return func(i int, value []byte, version uint64) error {
+		// decr leaves trailing spaces when a number gets shorter.
+		n, err := parseUint(bytes.TrimRight(value, " "))
+		if counts[i] = int64(n); err != nil || n > math.MaxInt64 {
+			counts[i] = foreign
+		}
+		if len(versions) > 0 {
+			versions[i] = version
+		}
+		return nil
 	}
-	if err != nil {
-		return counters.State{}, err
+}
+
+// checkCounts returns an error if one of the counts at keys is foreign.
+func checkCounts(keys []string, counts []int64) error {
+	if i := slices.Index(counts, foreign); i >= 0 {
+		return foreignValue(keys[i])
 	}
-	if version == 0 {
-		return counters.State{}, errNoCAS
+	return nil
+}
+
+// intoStates returns what puts items into states, which have no life then.
+func intoStates(states []counters.State) func(i int, value []byte, version uint64) error {
+	clear(states)
+	return func(i int, value []byte, version uint64) error {
+		if version == 0 {
+			return errNoCAS
+		}
+		states[i] = counters.State{Value: bytes.Clone(value), Version: version}
+		return nil
 	}
-	return counters.State{Value: bytes.Clone(value), Version: version}, nil
 }
 
 // cutValue returns the first item of a reply to get or gets, and what follows
@@ -222,13 +228,6 @@ func ahead(now, server time.Time) time.Duration {
 }
 
 func parseUint(b []byte) (uint64, error) { return strconv.ParseUint(string(b), 10, 64) }
-
-func counterValue(key string, n uint64) (int64, error) {
-	if n > math.MaxInt64 {
-		return 0, foreignValue(key)
-	}
-	return int64(n), nil
-}
 
 // expiration returns ttl as Memcached wants it: in whole seconds, rounded up,
 // and as a Unix time when it is longer than 30 days.

@@ -69,7 +69,8 @@ func TestParseCounts(t *testing.T) {
 		"VALUE a 0 1\r\n1\r\nVALUE b 0 1 55\r\n2\r\nVALUE c 5 1\r\n3\r\nEND\r\n": {1, 2, 3, -1},
 	} {
 		counts := []int64{5, 5, 5, 5}
-		require.NoError(t, parseCounts([]byte(reply), keys, counts, nil), "%q", reply)
+		require.NoError(t, parseItems([]byte(reply), keys, 0, intoCounts(counts, nil)), "%q", reply)
+		require.NoError(t, checkCounts(keys, counts), "%q", reply)
 		assert.Equal(t, want, counts, "%q", reply)
 	}
 	for reply, want := range map[string]string{
@@ -81,31 +82,41 @@ func TestParseCounts(t *testing.T) {
 		"VALUE a 0 x\r\n7\r\nEND\r\n":    "VALUE a 0 x",
 		"VALUE d 0 1\r\n7\r\nEND\r\n":    "out of turn",
 		"VALUE b 0 1\r\n7\r\nVALUE a 0 1\r\n7\r\nEND\r\n": "out of turn",
-		"VALUE a 0 1\r\nx\r\nEND\r\n":                     "not a counter",
-		"VALUE a 0 19\r\n9223372036854775808\r\nEND\r\n":  "not a counter",
 	} {
-		assert.ErrorContains(t, parseCounts([]byte(reply), keys, make([]int64, 4), nil), want, "%q", reply)
+		assert.ErrorContains(t, parseItems([]byte(reply), keys, 0, intoCounts(make([]int64, 4), nil)), want, "%q", reply)
+	}
+	for _, value := range []string{"1\r\nx", "19\r\n9223372036854775808", "20\r\n18446744073709551616"} {
+		counts := make([]int64, 4)
+		require.NoError(t, parseItems([]byte("VALUE b 0 "+value+"\r\nVALUE c 0 1\r\n8\r\nEND\r\n"), keys, 0, intoCounts(counts, nil)))
+		assert.EqualValues(t, 8, counts[2], "others don't suffer from %q", value)
+		assert.ErrorIs(t, checkCounts(keys, counts), counters.ErrForeignValue, "%q", value)
+		assert.NoError(t, checkCounts(keys[2:], counts[2:]))
 	}
 }
 
-func TestParseState(t *testing.T) {
+func TestParseStates(t *testing.T) {
 	t.Parallel()
+	parse := func(reply []byte) (counters.State, error) {
+		states := []counters.State{{Value: []byte("old"), Version: 3}}
+		err := parseItems(reply, []string{"k"}, 0, intoStates(states))
+		return states[0], err
+	}
 	reply := []byte("VALUE k 0 5 18446744073709551615\r\nEND\r\n\r\nEND\r\n")
-	s, err := parseState(reply)
+	s, err := parse(reply)
 	require.NoError(t, err)
 	clear(reply)
 	assert.Equal(t, counters.State{Value: []byte("END\r\n"), Version: 1<<64 - 1}, s, "it keeps no reference to the reply")
-	s, err = parseState([]byte("END\r\n"))
+	s, err = parse([]byte("END\r\n"))
 	require.NoError(t, err)
 	assert.False(t, s.Exists())
 	for reply, want := range map[string]string{
 		"VALUE k 0 1\r\n7\r\nEND\r\n":                         "-C",
 		"VALUE k 0 1 0\r\n7\r\nEND\r\n":                       "-C",
 		"VALUE k 0 1 x\r\n7\r\nEND\r\n":                       "VALUE k 0 1 x",
-		"VALUE k 0 1 5\r\n7\r\nVALUE j 0 1 6\r\n8\r\nEND\r\n": "VALUE j",
+		"VALUE k 0 1 5\r\n7\r\nVALUE j 0 1 6\r\n8\r\nEND\r\n": "j",
 		"SERVER_ERROR out of memory\r\n":                      "out of memory",
 	} {
-		_, err := parseState([]byte(reply))
+		_, err := parse([]byte(reply))
 		assert.ErrorContains(t, err, want, "%q", reply)
 	}
 }
@@ -114,14 +125,17 @@ func TestParseState(t *testing.T) {
 // is absent.
 func FuzzParseReplies(f *testing.F) {
 	f.Fuzz(func(t *testing.T, reply []byte) {
-		counts := make([]int64, 3)
-		if parseCounts(reply, []string{"a", "b", "c"}, counts, nil) == nil {
+		keys, counts := []string{"a", "b", "c"}, make([]int64, 3)
+		if parseItems(reply, keys, 0, intoCounts(counts, nil)) == nil && checkCounts(keys, counts) == nil {
 			for _, n := range counts {
 				assert.GreaterOrEqual(t, n, int64(counters.Absent))
 			}
 		}
-		if s, err := parseState(reply); err == nil && s.Exists() {
-			assert.Less(t, len(s.Value), len(reply))
+		states := make([]counters.State, len(keys))
+		if parseItems(reply, keys, 0, intoStates(states)) == nil {
+			for _, s := range states {
+				assert.LessOrEqual(t, len(s.Value), len(reply))
+			}
 		}
 		if n, found, err := parseIncr("a", reply); err == nil && found {
 			assert.GreaterOrEqual(t, n, int64(0))
@@ -138,11 +152,11 @@ func TestGetsAreShort(t *testing.T) {
 		var asked []string
 		lines := bytes.SplitAfter(appendGets(nil, "gets", keys), crlf)
 		require.Empty(t, lines[len(lines)-1])
-		require.Len(t, lines[:len(lines)-1], getCount(keys))
 		for _, line := range lines[:len(lines)-1] {
 			require.LessOrEqual(t, len(line), maxGet)
 			words := strings.Fields(string(line))
 			require.Equal(t, "gets", words[0])
+			require.Len(t, words[1:], oneGet(keys[len(asked):]))
 			asked = append(asked, words[1:]...)
 		}
 		require.Equal(t, keys, asked)

@@ -2,6 +2,7 @@ package memcached
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,12 +13,9 @@ import (
 	"weir/counters/memcached/pipeline"
 )
 
-// appendAddition appends the requests of an addition, of which requestCount is
-// the number.
+// appendAddition appends the requests of an addition, but for what it reads: those up to
+// the one of its number.
 func appendAddition(b []byte, a counters.Addition) []byte {
-	if a.Key == "" {
-		return appendGets(b, "get", a.Read)
-	}
 	if a.Delta < 0 {
 		return appendDecr(b, a.Key, -a.Delta)
 	}
@@ -26,8 +24,7 @@ func appendAddition(b []byte, a counters.Addition) []byte {
 		// there too.
 		b = appendStore(b, a.Key, expiration(a.TTL, time.Now()), 0, zero)
 	}
-	b = appendIncr(b, a.Key, a.Delta)
-	return appendGets(b, "get", a.Read)
+	return appendIncr(b, a.Key, a.Delta)
 }
 
 // parseAddition returns what was answered to an addition whose incr was the
@@ -38,9 +35,6 @@ func (c *client) parseAddition(a counters.Addition, incr int) (n int64, found bo
 		if add := c.conn.Reply(incr - 1); !bytes.HasSuffix(add, []byte("STORED\r\n")) {
 			return 0, false, refused(add)
 		}
-	}
-	if found && err == nil {
-		err = c.parseGets(incr+1, a.Read, a.Counts, nil)
 	}
 	return n, found, err
 }
@@ -55,15 +49,6 @@ func incrNumber(a counters.Addition) int {
 	return 0
 }
 
-// requestCount returns how many requests an addition has.
-func requestCount(a counters.Addition) int {
-	count := getCount(a.Read)
-	if a.Key != "" {
-		count += incrNumber(a) + 1
-	}
-	return count
-}
-
 // counted reports whether a reply to incr is a count.
 func counted(reply []byte) bool { return reply[0] >= '0' && reply[0] <= '9' }
 
@@ -75,20 +60,26 @@ func (c *client) read(keys []string, counts []int64) error {
 	if err := c.exchange(0, appendGets(c.requests[:0], "get", keys)); err != nil {
 		return err
 	}
-	return c.parseGets(0, keys, counts, nil)
+	return c.parseCounts(0, keys, counts, nil)
 }
 
-// parseGets is parseCounts for the gets of any number of keys, the first of which was
+// parseGets is parseItems for the gets of any number of keys, the first of which was
 // the request of the given number.
-func (c *client) parseGets(number int, keys []string, counts []int64, versions []uint64) error {
-	for ; len(keys) > 0; number++ {
-		n := oneGet(keys)
-		if err := parseCounts(c.conn.Reply(number), keys[:n], counts[:n], versions[:min(n, len(versions))]); err != nil {
+func (c *client) parseGets(number int, keys []string, found func(i int, value []byte, version uint64) error) error {
+	for first := 0; first < len(keys); number++ {
+		end := first + oneGet(keys[first:])
+		if err := parseItems(c.conn.Reply(number), keys[:end], first, found); err != nil {
 			return err
 		}
-		keys, counts, versions = keys[n:], counts[n:], versions[min(n, len(versions)):]
+		first = end
 	}
 	return nil
+}
+
+// parseCounts puts what gets of keys, as parseGets's, have answered into counts and versions.
+// None may be foreign.
+func (c *client) parseCounts(number int, keys []string, counts []int64, versions []uint64) error {
+	return cmp.Or(c.parseGets(number, keys, intoCounts(counts, versions)), checkCounts(keys, counts))
 }
 
 // raise reads the counters of floors and replaces those that are less, in two
@@ -101,7 +92,7 @@ func (c *client) raise(floors []counters.Floor) (again []counters.Floor, err err
 	if err := c.exchange(0, appendGets(c.requests[:0], "gets", keys)); err != nil {
 		return nil, err
 	}
-	if err := c.parseGets(0, keys, counts, versions); err != nil {
+	if err := c.parseCounts(0, keys, counts, versions); err != nil {
 		return nil, err
 	}
 	b, now := c.requests[:0], time.Now()
@@ -161,7 +152,7 @@ func (c *client) load(key string) (counters.State, error) {
 	if err := c.exchange(0, appendGet(c.requests[:0], "gets", key)); err != nil {
 		return counters.State{}, err
 	}
-	return c.state(0)
+	return c.state(0, key)
 }
 
 // lifeShift leaves the lower bits of a State's Life to the number of a socket:
@@ -169,13 +160,22 @@ func (c *client) load(key string) (counters.State, error) {
 // The upper ones are the server's, as a key may move to another.
 const lifeShift = 40
 
-// state returns the state in the i-th reply.
-func (c *client) state(i int) (counters.State, error) {
-	s, err := parseState(c.conn.Reply(i))
-	if s.Exists() {
-		s.Life = c.home.number<<lifeShift | max(c.newest, c.conn.Socket())
+// state returns the state at key, whose gets was the request of the given number.
+func (c *client) state(number int, key string) (counters.State, error) {
+	var s [1]counters.State
+	err := c.parseStates(number, []string{key}, s[:])
+	return s[0], err
+}
+
+// parseStates puts what gets of keys, as parseGets's, have answered into states.
+func (c *client) parseStates(number int, keys []string, states []counters.State) error {
+	err := c.parseGets(number, keys, intoStates(states))
+	for i := range states {
+		if s := &states[i]; s.Exists() {
+			s.Life = c.home.number<<lifeShift | max(c.newest, c.conn.Socket())
+		}
 	}
-	return s, err
+	return err
 }
 
 // socketOf returns the newest socket on which a state may be replaced that was
@@ -201,20 +201,18 @@ func (c *client) swap(key string, old counters.State, value []byte, ttl time.Dur
 	if err != nil {
 		return counters.State{}, false, err
 	}
-	return c.parseSwap(0)
-}
-
-// parseSwap returns what was answered to a swap whose add or cas was the request
-// of the given number.
-func (c *client) parseSwap(number int) (now counters.State, swapped bool, err error) {
-	if swapped, err = parseStore(c.conn.Reply(number)); err == nil {
-		now, err = c.state(number + 1)
+	swapped, err := c.parseSwap(0)
+	if err != nil {
+		return counters.State{}, false, err
 	}
+	now, err := c.state(1, key)
 	return now, swapped && err == nil, err
 }
 
-// parseStore returns whether an add or a cas was done.
-func parseStore(reply []byte) (done bool, err error) {
+// parseSwap reports whether a swap was done whose add or cas was the request of the given
+// number.
+func (c *client) parseSwap(number int) (bool, error) {
+	reply := c.conn.Reply(number)
 	switch string(reply) {
 	case "STORED\r\n", "EXISTS\r\n", "NOT_FOUND\r\n", "NOT_STORED\r\n": // or changed, gone, there already
 		return stored(reply), nil

@@ -202,8 +202,11 @@ func (s *Store) Add(ctx context.Context, a counters.Addition) (int64, error) {
 	for range attempts {
 		var n int64
 		found, incr := false, incrNumber(a)
-		if err = c.exchange(0, appendAddition(c.requests[:0], a)); err == nil {
+		if err = c.exchange(0, appendGets(appendAddition(c.requests[:0], a), "get", a.Read)); err == nil {
 			n, found, err = c.parseAddition(a, incr)
+		}
+		if found && err == nil {
+			err = c.parseCounts(incr+1, a.Read, a.Counts, nil)
 		}
 		if found || err != nil {
 			if err != nil {

@@ -102,7 +102,7 @@ of no-op    rate relative to an echo handler that reads the same request and sen
 p50 to p999 from before a request is written until its response is read
 half        the same at half of checks/s, from when a request was due until its response is read; arrivals are Poisson
 cmds/check  commands that reach Memcached: writes as it counts them, and keys/check divided by the keys of an average get command,
-            which a short run with Memcached's command log on finds out
+            which a short run of 16 connections with Memcached's command log on finds out: of more, clients share more of them
 keys/check  keys asked for by get commands
 allocs      objects that weir allocates for a check in all
 cpu us      what a check takes of a processor in weir, in memcached, and in the no-op handler, while both servers are loaded at
