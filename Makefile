@@ -11,11 +11,10 @@ quick: lint
 
 # Every test runs without the race detector, and those of these packages, where goroutines
 # meet, with it, too, but for those that racetest.Sequential skips. Two of the four parts run
-# at a time, a package at a time with twice as many tests as processors, as many wait.
-# lint vets all of it.
+# at a time, each with a package at a time, which keeps two processors busy. lint vets all.
 RACING = ./api ./api/client/... ./api/decide ./api/envoy/... ./api/fleet ./api/overrides ./api/plain \
 	./bench/internal/loadgen ./bench/internal/testbed ./cas ./cmd/server ./counters/... ./subwindow
-GO_TEST = go test -p 1 -parallel $$(( 2 * $$(nproc) )) -vet=off -shuffle=on
+GO_TEST = go test -p 1 -vet=off -shuffle=on
 test: setup
 	@$(MAKE) --no-print-directory -j 2 processes racing plain experiments
 

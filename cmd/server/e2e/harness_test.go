@@ -1,13 +1,11 @@
 package e2e
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,12 +25,7 @@ import (
 var bin string
 
 func TestMain(m *testing.M) {
-	// Most tests wait, for which they need no processor of their own. The command
-	// line has the last word.
-	if err := flag.Set("test.parallel", fmt.Sprint(2*runtime.GOMAXPROCS(0))); err != nil {
-		panic(err)
-	}
-	flag.Parse()
+	memcachedtest.Overlap(2)
 	if testing.Short() { // which is for tests that start no process
 		return
 	}
