@@ -2,44 +2,34 @@
 # what the tests start, or installs it.
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: quick test racing plain experiments arithmetic lint setup bench histories soak fuzz console-pictures module release
+.PHONY: quick test processes racing plain experiments lint setup bench histories soak fuzz console-pictures module release
 
 # The daily round. It needs no program but Go.
 quick: lint
 	go test -short -vet=off $$(go list ./... | grep -v '/bench\(/\|$$\)')
 	@echo "Left out, and in make test: tests that start processes (memcached, proxies, weir), the race detector, bench and deploy/manifests."
 
-# The race detector looks where goroutines meet, which makes tests five to twenty times as
-# long: not at experiments, nor at tests of arithmetic, of what runs in simulated time, and
-# of requests that come one by one. Of api it has the tests behind api/plain, and those of
-# the handler run without it; of cmd/server/e2e those in which processes race, stall and end.
-# lint vets all of it. Two of the four parts run at a time, each with a package at a time,
-# which keeps two processors busy.
-MEETING = /(cas|subwindow|counters|counters/.*|cmd/server|api/(client|decide|envoy|fleet|overrides|plain)(/.*)?|bench/internal/(loadgen|testbed))$$
-RACING = ^Test((Lease)?Histories|FourProcesses(BucketsAndLogs|MixedCosts)|Terminate.*|Memcached(Stalls|Restarts)|ResetDuringAnOutage|InstancesFollowTheirServers|EnvoyJSONAndReload|AllOrNoneIsExactAcrossServers)$$
-OF_LIMITERS = ABusyClient(HasItsLimitAlone|InALongOutage)|AloneAProcess.*|AttackOnACountingLog|CountingLog(KeepsItsBounds.*|WhateverComes)|FlightsAreBoundedWhereSwapsFail|JoinedEntriesHaveNoMoreThanTheirShare|LongestCountingLog|ManyLeasesTakenAloneAreEachGivenBack|RetryAfterIsTrue|SlidingLog(AdmitsNoMoreThanTheLimit|ForgetsOnlyWhatDecidesNothing)|TheShareOfAProcessThatIsAlone
-OF_TAKE = RetryAfterIsTrue|EmptySlotsTakeNoMemory|LateAnswersInAnyOrder|LimitersLikeOneState|NotMuchLessThanAnExactLog|StrictInNarrowSlots|TheShareOf.*|WhatProcessesAdmitAlone
-OF_API = AGeneratedClientWorks|ALimitThatHasChangedMeanwhile|AnEstimateThatIsAlwaysOne|HealthOpensNoConnections|InstancesAgreeWithinASecond|NoAnswerForgetsWhatOneBeforeHasSaid|RandomRequestsMatchAsTheModelSays|ReceiptsLeaveNothingBehind|ReleasedPlacesLeaveAnEmptyItem|RetryAfterBesideSettlements|SeveralLimitsAreCheckedAsOne|WhatCountsIsWhatWasUsedInTheEnd|WhatIsGivenBackIsSeenByAllWithinASecond
-OF_STORES = AFloodOfClientsHidesNobody|BigSpendersAreFoundThoughMostIsTakenBack|DeletedItemsAreForgottenAtOnce|MemoryHoldsLittleMoreThanTheStatesThatAreAlive
-OF_SERVER = Documents.*|FilesOfAPackageHaveNoCycle|HostileSetsOverXDS
-ARITHMETIC = ^FuzzDoors$$|^Test($(OF_LIMITERS)|$(OF_STORES)|$(OF_API)|$(OF_SERVER))$$|^TestTake(Many)?$$/^Test($(OF_TAKE))$$|^Test(OneByOne|ManyAtOnce)$$/^TestAllOrNoneAgainstAModel$$
+# Every test runs without the race detector, and those of these packages, where goroutines
+# meet, with it, too, but for those that racetest.Sequential skips. Two of the four parts run
+# at a time, each with a package at a time, which keeps two processors busy. lint vets all.
+RACING = ./api ./api/client/... ./api/decide ./api/envoy/... ./api/fleet ./api/overrides ./api/plain \
+	./bench/internal/loadgen ./bench/internal/testbed ./cas ./cmd/server ./counters/... ./subwindow
 GO_TEST = go test -p 1 -vet=off -shuffle=on
 test: setup
-	@$(MAKE) --no-print-directory -j 2 racing plain experiments arithmetic
+	@$(MAKE) --no-print-directory -j 2 processes racing plain experiments
+
+processes:
+	$(GO_TEST) ./cmd/server/e2e
 
 racing:
-	GORACE=atexit_sleep_ms=0 $(GO_TEST) -race -run '$(RACING)' ./cmd/server/e2e
-	GORACE=atexit_sleep_ms=0 $(GO_TEST) -race -skip '$(ARITHMETIC)' ./api $$(go list ./... | grep -E '$(MEETING)')
+	GORACE=atexit_sleep_ms=0 $(GO_TEST) -race $(RACING)
 
 plain: lint
-	$(GO_TEST) -skip '$(RACING)' ./cmd/server/e2e $$(go list ./... | grep -vE '$(MEETING)|/e2e$$|/bench\b')
+	$(GO_TEST) $(filter-out $(shell go list ./cmd/server/e2e ./bench/...),$(shell go list ./...))
+	go -C deploy/manifests test -count=1 -vet=off ./... # go doesn't see when files above a module change
 
 experiments:
-	$(GO_TEST) $$(go list ./bench/... | grep -vE '$(MEETING)')
-
-arithmetic:
-	$(GO_TEST) -run '$(ARITHMETIC)|^TestALargeSetIsInForceSoon$$' ./cas ./subwindow ./counters/ledger ./counters/memory ./counters/topk ./api/envoy ./api/overrides ./cmd/server
-	go -C deploy/manifests test -count=1 -vet=off ./... # go doesn't see when files above a module change
+	$(GO_TEST) ./bench/...
 
 lint:
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt would change:"; echo "$$unformatted"; exit 1; }
@@ -55,7 +45,7 @@ bench: setup
 
 # For ten minutes, from another seed each time.
 histories: setup
-	go test -race -timeout 20m -run 'Test(Lease)?Histories$$' ./cmd/server/e2e -histories 10m -history $$(date +%s)
+	go test -timeout 20m -run 'Test(Lease)?Histories$$' ./cmd/server/e2e -histories 10m -history $$(date +%s)
 
 # Prints the seed that its faults come from: go run ./bench soak -seed again.
 soak: setup

@@ -17,6 +17,7 @@ import (
 	"weir/api/policy"
 	"weir/counters"
 	"weir/counters/limitertest"
+	"weir/counters/racetest"
 )
 
 // all asks for checks that are all admitted, or none.
@@ -80,6 +81,7 @@ func (by way) TestAllAreAdmittedOrNone(t *testing.T) {
 // Whatever is asked, what is admitted and what is left are those of a model that
 // takes one request after the other.
 func (by way) TestAllOrNoneAgainstAModel(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	algorithms := map[string]func() policy.Limit{
 		"fixed":   func() policy.Limit { return fixed("l", 7, time.Hour) },

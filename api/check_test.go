@@ -17,6 +17,7 @@ import (
 	"weir/api/policy"
 	"weir/counters"
 	"weir/counters/limitertest"
+	"weir/counters/racetest"
 )
 
 func TestCheckSaysHowTheLimitStands(t *testing.T) {
@@ -95,6 +96,7 @@ var sevenPer10s = []policy.Limit{
 // retry_after is true to the millisecond, for every algorithm, cost and
 // history.
 func TestRetryAfterIsTrue(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	for _, l := range sevenPer10s {
 		t.Run(l.Name, func(t *testing.T) {
@@ -179,6 +181,7 @@ func TestDenialOfOneLimitGivesTheOthersBack(t *testing.T) {
 // A denial by one of several limits leaves the store exactly as it was and
 // reports what a look at the client says after it.
 func TestSeveralLimitsAreCheckedAsOne(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		limits := rapid.Permutation([]policy.Limit{

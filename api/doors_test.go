@@ -21,6 +21,7 @@ import (
 
 	"weir/api/plain"
 	"weir/api/policy"
+	"weir/counters/racetest"
 )
 
 // plainDoor returns a server of connections in memory, which have no loop: a goroutine that
@@ -299,6 +300,7 @@ func mixture(seed uint64) visit {
 
 // What a client sees doesn't say which server has read its request.
 func FuzzDoors(f *testing.F) {
+	racetest.Sequential(f)
 	add := func(v visit) { f.Add([]byte(v.data), v.parts, v.slow, v.half, v.token) }
 	for i, data := range doorCorpus() {
 		add(visit{data: data, half: i%2 > 0})

@@ -12,11 +12,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/counters/memcachedtest"
+	"weir/counters/racetest"
 )
 
 // oapi-codegen makes a client of the document, and the client works. It lives
 // in a module of its own, so that weir's has no need of what it needs.
 func TestAGeneratedClientWorks(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	memcachedtest.NeedsProcess(t)
 	module := t.TempDir()

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/api/policy"
+	"weir/counters/racetest"
 )
 
 // newTwin returns another instance with the store and the clock of s.
@@ -57,6 +58,7 @@ func TestADenialKnowsTheOtherLimits(t *testing.T) {
 // Whatever two instances are asked, neither says that more is left in a window than it
 // has said before.
 func TestNoAnswerForgetsWhatOneBeforeHasSaid(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	windows := []time.Duration{2 * time.Second, 10 * time.Second, time.Minute}
 	policy := func() *policy.Policy {

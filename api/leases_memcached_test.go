@@ -13,11 +13,13 @@ import (
 
 	"weir/api/policy"
 	"weir/counters/memcachedtest"
+	"weir/counters/racetest"
 )
 
 // Whatever was taken and released, the item of a client is as small in the end as an empty
 // one, and Memcached forgets it.
 func TestReleasedPlacesLeaveAnEmptyItem(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	server, now := memcachedtest.Start(t), &clock{time: epoch}
 	on := storeOn(t, server)

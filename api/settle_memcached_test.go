@@ -19,6 +19,7 @@ import (
 	"weir/api/telemetry"
 	"weir/counters"
 	"weir/counters/memcachedtest"
+	"weir/counters/racetest"
 )
 
 // anInstance returns one more instance on a store, which knows nothing yet, at the time of
@@ -112,6 +113,7 @@ func drains(limit policy.Limit) bool {
 // What one instance gives back all can admit a second later, however long ago the slot has
 // been closed in which it was counted, and no more than that.
 func TestWhatIsGivenBackIsSeenByAllWithinASecond(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	each(t, func(t *testing.T, _ string, limit policy.Limit) {
 		on, now := newMemcached(t), &clock{time: epoch}
@@ -153,6 +155,7 @@ func TestWhatIsGivenBackIsSeenByAllWithinASecond(t *testing.T) {
 // Receipts take nothing of an instance, and of Memcached no longer than they can be
 // settled.
 func TestReceiptsLeaveNothingBehind(t *testing.T) {
+	racetest.Sequential(t)
 	const receipts, batch = 1000, 250
 	server := memcachedtest.Start(t)
 	p := newPolicy("llm", sliding("slots", 1e9, time.Second, 10, "weighted"), token("bucket", 1e9, time.Second, 0), places("in-flight", 1000, time.Second))
@@ -297,6 +300,7 @@ func TestASettlementOfASlotThatHasLeft(t *testing.T) {
 // A denial's Retry-After is true, whatever is settled before it and after, if less was used
 // than was reserved and nobody else asks.
 func TestRetryAfterBesideSettlements(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	each(t, func(t *testing.T, _ string, limit policy.Limit) {
 		on, now := newMemcached(t), &clock{time: epoch}
@@ -416,6 +420,7 @@ func TestTheLargestCostIsCharged(t *testing.T) {
 
 // A client that always says 1 and uses more is held to its rate all the same.
 func TestAnEstimateThatIsAlwaysOne(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	each(t, func(t *testing.T, name string, limit policy.Limit) {
 		on, now := newMemcached(t), &clock{time: epoch}

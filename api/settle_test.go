@@ -20,6 +20,7 @@ import (
 	"weir/counters"
 	"weir/counters/memcached"
 	"weir/counters/memcachedtest"
+	"weir/counters/racetest"
 )
 
 // eachAlgorithm are limits of 100 in a minute, one of each algorithm.
@@ -229,6 +230,7 @@ func TestAResetClientGetsNothingBack(t *testing.T) {
 
 // A policy whose limit counts otherwise by now gives nothing back, and nothing panics.
 func TestALimitThatHasChangedMeanwhile(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	for name, limit := range eachAlgorithm() {
 		for other, changed := range eachAlgorithm() {
@@ -348,6 +350,7 @@ func TestReceiptsOfAnOutage(t *testing.T) {
 // Whatever is asked of one or three instances in whatever order, through resets and reloads:
 // when all is settled, what is in use is the sum of what was used in the end.
 func TestWhatCountsIsWhatWasUsedInTheEnd(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	for name := range eachAlgorithm() {
 		t.Run(name, func(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 	"weir/counters"
 	"weir/counters/memcached"
 	"weir/counters/memcachedtest"
+	"weir/counters/racetest"
 )
 
 func TestStoreErrorUnderAllowAdmitsAndSaysSo(t *testing.T) {
@@ -324,6 +325,7 @@ func TestKnownDenialsStandWithoutTheStore(t *testing.T) {
 
 // Health checks and scrapes share the socket of the checks.
 func TestHealthOpensNoConnections(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	server := memcachedtest.Start(t)
 	store, err := memcached.New(memcached.Config{Servers: []string{server.Addr}})

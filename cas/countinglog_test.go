@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"weir/counters"
+	"weir/counters/racetest"
 )
 
 func countingClient(t require.TestingT, window time.Duration, entries int64, countDenied bool) *client[countingState] {
@@ -27,6 +28,7 @@ func countingClient(t require.TestingT, window time.Duration, entries int64, cou
 // limit, and at a denial more than the limit less an entry's share, and less
 // the cost. (The window is longer there by what a time is rounded up by.)
 func TestCountingLogKeepsItsBounds(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		window := rapid.SampledFrom([]time.Duration{time.Second, time.Minute, counters.MaxWindow}).Draw(t, "window")
@@ -59,6 +61,7 @@ func TestCountingLogKeepsItsBounds(t *testing.T) {
 // An attacker who fills entries and asks whenever something may leave gets the
 // limit and no more, and no less than the limit without an entry.
 func TestAttackOnACountingLog(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	const limit, entries = 1000, 64
 	c := countingClient(t, time.Minute, entries, false)
@@ -165,6 +168,7 @@ func errOf[S any](_ S, err error) error { return err }
 // entries that change: never is more admitted than the limit in a window that
 // ends at an admission, and the log never gets longer.
 func TestCountingLogWhateverComes(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		window := rapid.SampledFrom([]time.Duration{counters.MinWindow, time.Minute, counters.MaxWindow}).Draw(t, "window")
@@ -249,6 +253,7 @@ func TestCountingLogStaysShortAboveItsLimit(t *testing.T) {
 // many: to no more than their share, although what is logged is 1 above the limit
 // while the oldest has lost its first only.
 func TestJoinedEntriesHaveNoMoreThanTheirShare(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	const entries, share = MinLogEntries, 4
 	const limit = entries * share
@@ -434,6 +439,7 @@ func TestCountingLogTimelines(t *testing.T) {
 // The longest log there is, of entries that are as far apart as can be, is far
 // below what Memcached takes for an item.
 func TestLongestCountingLog(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	for _, test := range []struct {
 		entries int64

@@ -9,6 +9,7 @@ import (
 
 	"weir/counters"
 	"weir/counters/memory"
+	"weir/counters/racetest"
 )
 
 // What a client is admitted alone takes little memory however long that goes on, be it
@@ -55,6 +56,7 @@ func TestEvenTrafficInAnOutage(t *testing.T) {
 // A client asks for more than drains in a long outage: it has all of the limit. When the
 // store is told, the client waits for no longer than it was told to alone.
 func TestABusyClientInALongOutage(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	for _, burst := range []int64{0, 500, 20} {
 		for _, gap := range []time.Duration{70 * time.Millisecond, 130 * time.Millisecond, 370 * time.Millisecond} {

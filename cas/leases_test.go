@@ -13,6 +13,7 @@ import (
 	"weir/counters"
 	"weir/counters/limitertest"
 	"weir/counters/memory"
+	"weir/counters/racetest"
 )
 
 // A holder is an instance of several that share a store, which may fail for it alone.
@@ -129,6 +130,7 @@ func TestHeldLeasesAreRenewedJustAfterAnOutage(t *testing.T) {
 // More places are taken while the store is gone than an instance notes one by one: each is
 // given back all the same.
 func TestManyLeasesTakenAloneAreEachGivenBack(t *testing.T) {
+	racetest.Sequential(t)
 	const limit, n = 500, 300
 	p := newHolders(t, 1, limit)[0]
 	begin := time.Now()

@@ -24,6 +24,7 @@ import (
 	"weir/counters/limitertest"
 	"weir/counters/memcachedtest"
 	"weir/counters/memory"
+	"weir/counters/racetest"
 )
 
 // A riggedStore does what a test wants before and after each operation, and
@@ -512,6 +513,7 @@ func (failingStore) Put(context.Context, string, []byte, time.Duration) error {
 // is as of a moment before, and may be told for counters.MaxStaleness after a
 // reset or a refund by another instance.
 func (by way) TestLimitersLikeOneState(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	t.Run("token bucket", func(t *testing.T) {
 		a, err := newTokenBucket(time.Second, 0, false)

@@ -15,6 +15,7 @@ import (
 	"weir/counters"
 	"weir/counters/limitertest"
 	"weir/counters/memory"
+	"weir/counters/racetest"
 )
 
 // makers make a limiter of ten a minute by each algorithm.
@@ -55,6 +56,7 @@ func (by way) TestLosses(t *testing.T) {
 func (by way) TestOutages(t *testing.T) { by.keeps(t, testConfig(10), limitertest.Outage) }
 
 func (by way) TestLateAnswersInAnyOrder(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	for name, newLimiter := range by.makers() {
 		t.Run(name, func(t *testing.T) {

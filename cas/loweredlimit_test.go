@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"weir/counters"
+	"weir/counters/racetest"
 )
 
 // A lower limit finds the entries as the higher one has cut them: of ten each.
@@ -46,6 +47,7 @@ func TestEntriesOfAHigherLimitStayWhole(t *testing.T) {
 // With limits that change from one request to the next: the bounds are those of
 // the limit that is asked for, less an entry's share of the highest.
 func TestCountingLogKeepsItsBoundsWhenLimitsChange(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		const entries = 8

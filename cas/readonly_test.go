@@ -13,6 +13,7 @@ import (
 	"weir/cas"
 	"weir/counters"
 	"weir/counters/memory"
+	"weir/counters/racetest"
 )
 
 // A readOnly store answers what reads, and no Swap, as one does that is out of memory.
@@ -31,6 +32,7 @@ func (s *readOnly) Swap(ctx context.Context, key string, old counters.State, val
 // While a store reads and doesn't write, each check makes a flight without an
 // answer. Few are remembered.
 func TestFlightsAreBoundedWhereSwapsFail(t *testing.T) {
+	racetest.Sequential(t)
 	store := &readOnly{StateStore: memory.New(nil)}
 	l, err := cas.NewTokenBucket(store, time.Hour, 0, cas.Config{Options: counters.Options{Policy: "p", Limit: "l", Clients: 100}})
 	require.NoError(t, err)

@@ -12,11 +12,13 @@ import (
 	"weir/counters"
 	"weir/counters/limitertest"
 	"weir/counters/memory"
+	"weir/counters/racetest"
 )
 
 // Processes that have shared their clients evenly admit about the limit together
 // while the store is gone, and one that has had all for itself admits all of it.
 func TestAloneAProcessTakesItsShare(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	const limit = 100 // and none of the 30 clients makes room for another
 	for name, newLimiter := range map[string]func(s limitertest.Store) (limitertest.Limiter, error){
@@ -122,6 +124,7 @@ func aSecond() Config {
 }
 
 func (by way) TestWhatProcessesAdmitAlone(t *testing.T) {
+	racetest.Sequential(t)
 	by.keeps(t, testConfig(1000), limitertest.Alone)
 }
 
@@ -139,6 +142,7 @@ func (by way) TestMoreClientsThanAreRememberedInAnOutage(t *testing.T) {
 // the store is gone: minute for minute it is admitted about as much, although its bucket
 // is full whenever a process looks.
 func TestABusyClientHasItsLimitAlone(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	const limit = 100
 	for _, burst := range []int64{0, 20} {

@@ -12,12 +12,14 @@ import (
 	"weir/counters"
 	"weir/counters/limitertest"
 	"weir/counters/memory"
+	"weir/counters/racetest"
 )
 
 // Processes that have shared their clients evenly admit about the limit together while the
 // store is gone, also where the clients ask for less than drains, so that what others
 // have consumed has drained when a process looks again.
 func TestAloneAProcessTakesItsShareOfWhatHasDrained(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	const limit, clients, minutes = 100, 20, 5
 	for name, newLimiter := range map[string]func(s limitertest.Store) (limitertest.Limiter, error){

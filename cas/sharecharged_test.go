@@ -12,12 +12,14 @@ import (
 	"weir/counters"
 	"weir/counters/limitertest"
 	"weir/counters/memory"
+	"weir/counters/racetest"
 )
 
 // What a process has charged is its own as well as what it has admitted: processes that
 // have shared their clients evenly admit about what is left together while the store is
 // gone, and not next to nothing.
 func TestAloneAProcessTakesItsShareOfWhatItHasCharged(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	const limit, clients, cost = 10_000, 20, 50
 	for name, newLimiter := range (way{}).makers() {

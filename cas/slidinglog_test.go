@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"weir/counters"
+	"weir/counters/racetest"
 )
 
 func logClient(t require.TestingT, window time.Duration, countDenied bool) *client[logState] {
@@ -304,6 +305,7 @@ func TestSlidingLogLikeAList(t *testing.T) {
 
 // A log that counts denied requests decides as if it kept them all.
 func TestSlidingLogForgetsOnlyWhatDecidesNothing(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		limit := rapid.SampledFrom([]int64{1, 3, 20, 300}).Draw(t, "limit")
@@ -325,6 +327,7 @@ func TestSlidingLogForgetsOnlyWhatDecidesNothing(t *testing.T) {
 // Whatever limits are mixed, and whether denied requests count: at an
 // admission, the window holds no more admitted cost than its limit.
 func TestSlidingLogAdmitsNoMoreThanTheLimit(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		countDenied := rapid.Bool().Draw(t, "countDenied")

@@ -15,6 +15,7 @@ import (
 	"weir/counters/limitertest"
 	"weir/counters/memcachedtest"
 	"weir/counters/memory"
+	"weir/counters/racetest"
 	"weir/subwindow"
 )
 
@@ -273,6 +274,7 @@ func (e *exactLog) take(now time.Time) bool {
 // that has become free waits for the next request, and the comparison runs over
 // whole periods of both, which are W and (N+1)/N W.
 func (by way) TestNotMuchLessThanAnExactLog(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWindow(t)
@@ -430,6 +432,7 @@ func TestACheckThatWouldReadTooManyKeysIsRefused(t *testing.T) {
 }
 
 func (by way) TestRetryAfterIsTrue(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWindow(t)

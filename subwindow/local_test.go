@@ -19,6 +19,7 @@ import (
 	"weir/counters/combiner"
 	"weir/counters/limitertest"
 	"weir/counters/memory"
+	"weir/counters/racetest"
 	"weir/subwindow"
 )
 
@@ -68,6 +69,7 @@ func (by way) TestOutages(t *testing.T) {
 }
 
 func (by way) TestLateAnswersInAnyOrder(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	for name, window := range minuteWindows(t) {
 		t.Run(name, func(t *testing.T) {
@@ -84,6 +86,7 @@ func (by way) TestOthersHaveToTell(t *testing.T) {
 }
 
 func (by way) TestWhatProcessesAdmitAlone(t *testing.T) {
+	racetest.Sequential(t)
 	by.keeps(t, counters.Options{ClockSkew: sameClock, Clients: 1000}, limitertest.Alone)
 }
 

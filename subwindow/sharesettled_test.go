@@ -12,6 +12,7 @@ import (
 	"weir/counters"
 	"weir/counters/limitertest"
 	"weir/counters/memory"
+	"weir/counters/racetest"
 	"weir/subwindow"
 )
 
@@ -19,6 +20,7 @@ import (
 // is gone, also where checks reserve what they cost in the end; and no less where they
 // reserve far more.
 func (by way) TestTheShareOfWhatIsSettled(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	const limit, clients, estimate = 10_000, 20, 100
 	w, err := subwindow.NewFixedWindow(time.Hour)

@@ -12,6 +12,7 @@ import (
 	"weir/counters"
 	"weir/counters/limitertest"
 	"weir/counters/memory"
+	"weir/counters/racetest"
 	"weir/subwindow"
 )
 
@@ -19,6 +20,7 @@ import (
 // limit together while the store is gone, also where a client asks so rarely that most
 // processes see it once in a window.
 func (by way) TestTheShareOfSmallLimits(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	const processes, clients = 4, 100
 	fixed, err := subwindow.NewFixedWindow(time.Minute)

@@ -16,6 +16,7 @@ import (
 	"weir/counters"
 	"weir/counters/limitertest"
 	"weir/counters/memory"
+	"weir/counters/racetest"
 	"weir/subwindow"
 )
 
@@ -271,6 +272,7 @@ func (by way) TestAResetReachesSlowClocks(t *testing.T) {
 // Slots in which nothing is counted take no memory: a client of a window of an hour in
 // 3,600 slots, of which 3,599 are empty, a few hundred bytes.
 func (by way) TestEmptySlotsTakeNoMemory(t *testing.T) {
+	racetest.Sequential(t)
 	const clients = 1000
 	l := by.newLimiter(t, memory.New(nil), newWindow(t, time.Hour, 3600, false), sameClock)
 	heap := func() uint64 {

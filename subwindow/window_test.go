@@ -12,6 +12,7 @@ import (
 
 	"weir/counters"
 	"weir/counters/memory"
+	"weir/counters/racetest"
 	"weir/subwindow"
 )
 
@@ -238,6 +239,7 @@ func BenchmarkWindow(b *testing.B) {
 // slots as wide as w, which clock skew and store timeout, h, keep in the window
 // for longer. Where slots are much wider than that it is N/(N+1), and no less.
 func (by way) TestStrictInNarrowSlots(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	const slots, limit, windows = 10, 100, 33
 	const h = counters.DefaultClockSkew + counters.DefaultTimeout

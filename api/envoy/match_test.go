@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/api/policy"
+	"weir/counters/racetest"
 )
 
 // A modelRule is a descriptor of the model: a list of lists, as in a file.
@@ -97,6 +98,7 @@ func randomRules(r *rand.Rand, depth int, next *int64) ([]*Descriptor, []*modelR
 
 // The limit that an answer of the service shows is that of the model.
 func TestRandomRequestsMatchAsTheModelSays(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	const files, requests = 50, 200
 	found := 0

@@ -24,6 +24,7 @@ import (
 	"weir/counters/memcached"
 	"weir/counters/memcachedtest"
 	"weir/counters/memory"
+	"weir/counters/racetest"
 )
 
 func key(t require.TestingT, s string) policy.ClientKey {
@@ -120,6 +121,7 @@ func (s *cutStore) Load(ctx context.Context, key string) (counters.State, error)
 // Every instance agrees with a model within a second, whatever is set, removed and ends,
 // and whatever the store loses.
 func TestInstancesAgreeWithinASecond(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {

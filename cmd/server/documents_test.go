@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"weir/counters/racetest"
 )
 
 func read(t *testing.T, file string) string {
@@ -55,6 +57,7 @@ func anchors(text string) (names []string) {
 
 // What documents link to is there: files, folders and headings.
 func TestDocumentsLinkToWhatIsThere(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	texts := documents(t)
 	for path, text := range texts {
@@ -83,6 +86,7 @@ var (
 // The commands of documents name targets of the Makefile, packages, and flags of weir
 // that there are.
 func TestDocumentsNameCommandsThatWork(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	makefile := read(t, "../../Makefile")
 	found := make(map[string]bool)

@@ -47,6 +47,7 @@ var folders = map[string]struct {
 	"counters/storetest":          {[]string{"counters"}, testLibraries},
 	"counters/limitertest":        {[]string{"counters"}, testLibraries},
 	"counters/memcachedtest":      {nil, testLibraries},
+	"counters/racetest":           {},
 	"counters/ledger":             {[]string{"counters", "counters/combiner", "counters/cache", "counters/reconcile"}, nil},
 	"subwindow":                   {[]string{"counters", "counters/ledger"}, nil},
 	"cas":                         {[]string{"counters", "counters/ledger"}, nil},

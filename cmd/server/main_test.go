@@ -10,6 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	"weir/cmd/server/servertest"
+	"weir/counters/memcachedtest"
 )
 
 // shifted returns t on a clock whose time of day is off. As on a real one, that
@@ -48,5 +49,6 @@ func TestMain(m *testing.M) {
 		main()
 		os.Exit(0)
 	}
+	memcachedtest.Overlap(2)
 	goleak.VerifyTestMain(m)
 }

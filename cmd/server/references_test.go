@@ -16,11 +16,14 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"weir/counters/racetest"
 )
 
 // The files of a package never use each other in a cycle, so that each package
 // can be read from its lowest file up.
 func TestFilesOfAPackageHaveNoCycle(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	require.Contains(t, fileReferences(t, ".")["main.go"], "program.go")
 	packages := slices.DeleteFunc(slices.Collect(maps.Keys(folders)), func(folder string) bool {

@@ -24,6 +24,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"weir/cmd/server/servertest"
+	"weir/counters/racetest"
 )
 
 // domain is a config that has the descriptors.
@@ -167,7 +168,7 @@ func TestXDSOverTLS(t *testing.T) {
 // though the server drops its streams again and again.
 func TestALargeSetIsInForceSoon(t *testing.T) { // alone, as it tells the time
 	descriptors := 10_000
-	if servertest.RaceDetector() { // which makes each take twenty times as long
+	if racetest.Enabled() { // which makes each take twenty times as long
 		descriptors = 500
 	}
 	set := func(limit uint32) *ratelimit.RateLimitConfig {
@@ -198,7 +199,7 @@ func TestALargeSetIsInForceSoon(t *testing.T) { // alone, as it tells the time
 	before := processorTime(t) // what else the machine does takes none of it
 	put(2)
 	took := processorTime(t) - before
-	if !servertest.RaceDetector() {
+	if !racetest.Enabled() {
 		assert.Less(t, took, time.Second)
 	}
 
@@ -238,6 +239,7 @@ func processorTime(t *testing.T) time.Duration {
 // Whatever a server sends, weir says in few words what is wrong with it, goes on by what it had,
 // and takes the next set.
 func TestHostileSetsOverXDS(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	ads, _ := servertest.StartADS(t, "", nil)
 	r := startProgram(t, "-envoy-xds", ads.Addr)

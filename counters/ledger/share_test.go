@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"weir/counters"
+	"weir/counters/racetest"
 )
 
 func TestWhatACostStandsFor(t *testing.T) {
@@ -20,6 +21,7 @@ func TestWhatACostStandsFor(t *testing.T) {
 // A process that has counted everything has all of it, however many of its clients are
 // noted at a time.
 func TestTheShareOfAProcessThatIsAlone(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	var s Share
 	var noting sync.WaitGroup

@@ -10,12 +10,14 @@ package memcachedtest
 import (
 	"bufio"
 	"bytes"
+	"flag"
 	"fmt"
 	"net"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -34,6 +36,15 @@ type Server struct {
 	t    testing.TB
 	args []string
 	cmd  *exec.Cmd
+}
+
+// Overlap, which a TestMain calls first, runs so many tests at a time for each processor, as
+// most of them only wait. The command line has the last word.
+func Overlap(tests int) {
+	if err := flag.Set("test.parallel", strconv.Itoa(tests*runtime.GOMAXPROCS(0))); err != nil {
+		panic(err)
+	}
+	flag.Parse()
 }
 
 // NeedsProcess skips a test that starts a process if -short is given.

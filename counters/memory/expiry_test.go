@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"weir/counters"
+	"weir/counters/racetest"
 )
 
 // awaited returns how many expiries the store waits for.
@@ -26,6 +27,7 @@ func (m *Store) awaited() int {
 // What is deleted and created anew leaves nothing behind, however far its
 // expiry was.
 func TestDeletedItemsAreForgottenAtOnce(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	const keys = 100_000
 	ctx := context.Background()

@@ -11,6 +11,7 @@ import (
 
 	"weir/counters"
 	"weir/counters/memory"
+	"weir/counters/racetest"
 	"weir/counters/storetest"
 )
 
@@ -72,6 +73,7 @@ func TestMemoryHoldsLittleMoreThanWhatIsAlive(t *testing.T) {
 
 // States that are renewed again and again leave nothing behind either.
 func TestMemoryHoldsLittleMoreThanTheStatesThatAreAlive(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	ctx := context.Background()
 	clock := &clock{now: time.Unix(1_700_000_000, 0)}

@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"weir/counters/racetest"
 )
 
 // at returns the time d after the start of a slot.
@@ -133,6 +135,7 @@ func TestAnErrorIsPartOfItsCount(t *testing.T) {
 // The same holds of costs of which a part is taken back: no count is too low, even of those
 // who made room and came again, and none is too high by more than its error.
 func TestBigSpendersAreFoundThoughMostIsTakenBack(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	for seed := range uint64(20) {
 		random := rand.New(rand.NewPCG(seed, 3))
@@ -176,6 +179,7 @@ func TestBigSpendersAreFoundThoughMostIsTakenBack(t *testing.T) {
 
 // Clients that come once each don't push out those who come often.
 func TestAFloodOfClientsHidesNobody(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	s := New()
 	for _, now := range []time.Time{at(0), at(time.Duration(slotCount) * slotWidth)} { // the same room

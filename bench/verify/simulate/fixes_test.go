@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -292,6 +293,7 @@ const (
 
 // TestMain is the build without fixes, or else this one's.
 func TestMain(m *testing.M) {
+	debug.SetGCPercent(400) // worlds are thrown away by the thousand
 	witness := os.Getenv(witnessVariable)
 	switch oracle := os.Getenv(oracleVariable); oracle {
 	case "":

@@ -11,7 +11,7 @@ import (
 )
 
 // All bugs that the tests know are seen in the first 1,200 worlds, or by a plot.
-var seeds = flag.Uint64("seeds", 3_000, "how many worlds to look at")
+var seeds = flag.Uint64("seeds", 2_000, "how many worlds to look at")
 
 // Nothing that the docs promise is violated in any of these seeds.
 func TestWorlds(t *testing.T) {

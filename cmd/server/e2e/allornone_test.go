@@ -26,7 +26,7 @@ policies:
   log: {limits: [{algorithm: sliding_log, limit: 100, window: 366d}]}
 `)
 	servers := memcachedtest.Start(t).Addr + "," + memcachedtest.Start(t).Addr
-	processes := startProcesses(t, []string{servers, servers, servers, servers}, "-config", policies)
+	processes := startProcesses(racing{t}, []string{servers, servers, servers, servers}, "-config", policies)
 	ask := func(p *process, narrow, wide string) bool {
 		body := fmt.Sprintf(`{"all":true,"checks":[{"policy":"wide","client":%q},{"policy":%q,"client":"a"}]}`, wide, narrow)
 		status, _, answer, err := p.Send(http.MethodPost, "/v1/check/batch", "application/json", body)

@@ -16,14 +16,9 @@ import (
 	"weir/cmd/server/servertest"
 )
 
-// perConnection returns how much memory a connection may take. Most of it are the stacks
-// of goroutines, of which the race detector keeps several times as much.
-func perConnection() int {
-	if servertest.RaceDetector() {
-		return 128 << 10
-	}
-	return 24 << 10
-}
+// perConnection is how much memory a connection may take. Most of it are the stacks of
+// goroutines.
+const perConnection = 24 << 10
 
 // Connections that are idle take little, and stay open.
 func TestIdleConnectionsTakeLittle(t *testing.T) {
@@ -42,7 +37,7 @@ func TestIdleConnectionsTakeLittle(t *testing.T) {
 	}
 	each := (p.resident(t) - before) / connections
 	t.Logf("%d bytes a connection", each)
-	assert.Less(t, each, perConnection())
+	assert.Less(t, each, perConnection)
 	for _, c := range clients {
 		require.False(t, c.closed())
 	}
@@ -68,7 +63,7 @@ func TestSlowConnectionsTakeLittleAndEnd(t *testing.T) {
 	}
 	each := (p.resident(t) - before) / connections
 	t.Logf("%d bytes a connection", each)
-	assert.Less(t, each, perConnection())
+	assert.Less(t, each, perConnection)
 	var closed sync.WaitGroup
 	for _, c := range conns {
 		closed.Go(func() {

@@ -248,7 +248,7 @@ func TestEnvoyAsksInGzip(t *testing.T) {
 func TestEnvoyJSONAndReload(t *testing.T) {
 	t.Parallel()
 	file := servertest.WriteFile(t, "shop.yaml", envoyShop)
-	p := startProcess(t, "-grpc-listen", "127.0.0.1:0", "-envoy-config", file, "-envoy-algorithm", "sliding_window", "-envoy-headers", "legacy")
+	p := startProcess(racing{t}, "-grpc-listen", "127.0.0.1:0", "-envoy-config", file, "-envoy-algorithm", "sliding_window", "-envoy-headers", "legacy")
 	assert.Contains(t, p.log.String(), `policies=9 envoy="4 limits in 1 domain" envoy_limits="shop|bucket=*,shop|slide=*,shop|user=*,shop|wide=*"`)
 	status, body := p.Get(t, "/healthcheck")
 	assert.Equal(t, http.StatusOK, status)

@@ -1,13 +1,11 @@
 package e2e
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,12 +25,7 @@ import (
 var bin string
 
 func TestMain(m *testing.M) {
-	// Most tests wait, for which they need no processor of their own. The command
-	// line has the last word.
-	if err := flag.Set("test.parallel", fmt.Sprint(2*runtime.GOMAXPROCS(0))); err != nil {
-		panic(err)
-	}
-	flag.Parse()
+	memcachedtest.Overlap(2)
 	if testing.Short() { // which is for tests that start no process
 		return
 	}
@@ -46,45 +39,51 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// goTool has the go command do something with the server's package, with the race detector
-// if the tests have it.
-func goTool(command string, args ...string) error {
+// goTool has the go command do something with the server's package.
+func goTool(args ...string) error {
 	if _, err := os.ReadDir(".."); err != nil { // so that go test takes no cached result when the server has changed
 		return err
 	}
-	if servertest.RaceDetector() {
-		command += " -race"
-	}
-	if out, err := exec.Command("go", append(strings.Fields(command), args...)...).CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("%w\n%s", err, out)
 	}
 	return nil
 }
 
-// What most tests start is built once, when the first of them needs it: of the server a copy
-// of what go run keeps, as go build links anew each time; of the other without symbols for
-// debuggers, which takes half the time.
+// built returns a function that makes a file of the server's package when it is first called.
+func built(name, command string) func() (string, error) {
+	return sync.OnceValues(func() (string, error) {
+		file := filepath.Join(bin, name)
+		return file, goTool(strings.Fields(strings.ReplaceAll(command, "FILE", file))...)
+	})
+}
+
+// Of the server a copy of what go run keeps is taken, as go build links anew each time; the
+// test binary has no symbols for debuggers, which takes half the time.
 var (
-	buildServer = sync.OnceValues(func() (string, error) {
-		file := filepath.Join(bin, "weir")
-		return file, goTool("run -exec cp", "..", file)
-	})
-	buildShifted = sync.OnceValues(func() (string, error) {
-		file := filepath.Join(bin, "shifted")
-		return file, goTool("test -c -ldflags=-s", "-o", file, "..")
-	})
+	buildServer  = built("weir", "run -exec cp .. FILE")
+	buildRacing  = built("racing", "run -race -exec cp .. FILE")
+	buildShifted = built("shifted", "test -race -c -ldflags=-s -o FILE ..")
 )
+
+// A racing test is one whose processes have the race detector: those in which requests, stalls
+// and ends meet. Elsewhere it would only take longer.
+type racing struct{ testing.TB }
 
 // binary returns the file of the server.
 func binary(t testing.TB) string {
 	t.Helper()
-	file, err := buildServer()
+	build := buildServer
+	if _, ok := t.(racing); ok {
+		build = buildRacing
+	}
+	file, err := build()
 	require.NoError(t, err)
 	return file
 }
 
-// shiftedBinary returns the file of the test binary of the server's package, which
-// is the server, with a clock that is off, where the environment says so.
+// shiftedBinary returns the file of the test binary of the server's package, which is the
+// server, with the race detector and a clock that is off, where the environment says so.
 func shiftedBinary(t testing.TB) string {
 	t.Helper()
 	file, err := buildShifted()

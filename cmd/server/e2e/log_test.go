@@ -103,7 +103,7 @@ func TestResetDuringAnOutage(t *testing.T) {
 	t.Parallel()
 	memcached := memcachedtest.Start(t)
 	args := []string{"-memcached", memcached.Addr, "-store-timeout", "500ms"}
-	r, other := startProcess(t, args...), startProcess(t, args...)
+	r, other := startProcess(racing{t}, args...), startProcess(racing{t}, args...)
 	reset := func(client string) int {
 		status, _, _, err := r.Send(http.MethodDelete, "/v1/policies/log/clients/"+client, "", "")
 		require.NoError(t, err)

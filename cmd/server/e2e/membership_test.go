@@ -48,7 +48,7 @@ func TestInstancesFollowTheirServers(t *testing.T) {
 		servers[i] = memcachedtest.Start(t)
 		names[i] = memcachedtest.NodeName(servers[i].Addr)
 	}
-	p := startProcess(t, append([]string{"-memcached", "cluster+" + cluster.Addr}, unhurried...)...)
+	p := startProcess(racing{t}, append([]string{"-memcached", "cluster+" + cluster.Addr}, unhurried...)...)
 	status, body := p.Get(t, "/readyz")
 	assert.Equal(t, http.StatusServiceUnavailable, status)
 	assert.Contains(t, body, `"server":"cluster+`+cluster.Addr+`","up":false,"error":"the store is not available: config get cluster isn't answered`)

@@ -42,7 +42,7 @@ func used(t *testing.T, p *process, policy, client string) int64 {
 var settledPolicies = []string{"fixed", "sliding", "token", "log"}
 
 // startSettling starts processes that share a Memcached and have the settledPolicies.
-func startSettling(t *testing.T, n int) []*process {
+func startSettling(t testing.TB, n int) []*process {
 	t.Helper()
 	config := servertest.WriteFile(t, "policies.yaml", `policies:
   fixed: {limits: [{name: tokens, algorithm: fixed_window, limit: 100, window: 24h}]}
@@ -56,7 +56,7 @@ func startSettling(t *testing.T, n int) []*process {
 // Whoever is terminated right after it has settled tells Memcached before it exits.
 func TestTerminateTellsWhatWasSettled(t *testing.T) {
 	t.Parallel()
-	processes := startSettling(t, 3)
+	processes := startSettling(racing{t}, 3)
 	admits, ends, stays := processes[0], processes[1], processes[2]
 	receipts := make(map[string]string)
 	for _, policy := range settledPolicies {

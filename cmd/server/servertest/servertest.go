@@ -20,8 +20,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime/debug"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -226,7 +224,7 @@ func RequireUsed(t *testing.T, s Service, policy, client string, want int64) {
 }
 
 // WriteFile writes a file into the test's directory and returns its path.
-func WriteFile(t *testing.T, name, content string) string {
+func WriteFile(t testing.TB, name, content string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), name)
 	require.NoError(t, os.WriteFile(file, []byte(content), 0o600))
@@ -355,10 +353,4 @@ func TapMemcached(t testing.TB, m *memcachedtest.Server) *Tap {
 		relays.Wait()
 	})
 	return w
-}
-
-// RaceDetector reports whether the tests, and what they build, have the race detector.
-func RaceDetector() bool {
-	info, ok := debug.ReadBuildInfo()
-	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }

@@ -12,9 +12,14 @@ import (
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"weir/counters/memcachedtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	memcachedtest.Overlap(2)
+	goleak.VerifyTestMain(m)
+}
 
 // dials counts the connections that a dial function opens.
 type dials struct {
