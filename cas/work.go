@@ -103,14 +103,16 @@ func (w *work[S]) Next() ledger.Step {
 			w.answer(nil)
 			return ledger.Over
 		}
-		w.decide(peeks+settles < len(w.calls))
+		if w.looksFirst() {
+			return ledger.Together
+		}
+		w.decide(settles < len(w.calls), peeks+settles < len(w.calls))
 		switch {
 		case !w.next.changed:
 			if w.asked || peeks == 0 && w.a.last.fresh(w.next.latest.Now) && w.full() {
 				w.answer(nil)
 				return ledger.Over
 			}
-		case len(w.a.flights) > 0 && !w.asked: // one of them may be there
 		case w.awaitsTurn():
 			return ledger.Later
 		case !w.claim():
@@ -126,6 +128,12 @@ func (w *work[S]) Next() ledger.Step {
 	}
 }
 
+// looksFirst reports whether the store is read before anything is decided: it may have done
+// a flight, or still be gone while there is much to tell it.
+func (w *work[S]) looksFirst() bool {
+	return !w.asked && (len(w.a.flights) > 0 || len(w.a.due) > mostDebts)
+}
+
 // gather finds the calls to be answered, and counts those that settle and peek.
 func (w *work[S]) gather() (settles, peeks int) {
 	calls := w.batch.Calls()
@@ -133,11 +141,14 @@ func (w *work[S]) gather() (settles, peeks int) {
 	if w.joins && w.deadline.Sub(w.answered) >= w.cfg.StoreTimeout/2 {
 		calls = w.batch.Join()
 	}
-	w.calls = w.calls[:0]
+	w.calls, w.next.latest, w.next.changed = w.calls[:0], nil, false
 	for _, call := range calls {
 		if call.Left() {
 			w.shared = true
 			continue
+		}
+		if r := &call.Request.Request; w.next.latest == nil || r.Now.After(w.next.latest.Now) {
+			w.next.latest = r
 		}
 		switch w.calls = append(w.calls, call); call.Request.Kind {
 		case ledger.Settles:
@@ -202,17 +213,9 @@ func (w *work[S]) claim() bool {
 
 // decide answers the calls from what was seen and what is due, without telling
 // them. What the store has lost is put back if some of them take.
-func (w *work[S]) decide(take bool) {
+func (w *work[S]) decide(asks, take bool) {
 	a, l, next := w.a, &w.rules, &w.next
-	next.latest, next.admitted = nil, 0
-	asks := false
-	for _, call := range w.calls {
-		asks = asks || call.Request.Kind != ledger.Settles
-		if q := &call.Request.Request; next.latest == nil || q.Now.After(next.latest.Now) {
-			next.latest = q
-		}
-	}
-	next.origin, next.changed = a.last.origin, a.owes() || take && a.last.lost
+	next.origin, next.changed, next.admitted = a.last.origin, a.owes() || take && a.last.lost, 0
 	next.to = l.clone(a.last.decoded)
 	w.tell()
 	next.expected = a.expects(next.latest.Now, w.telling())
