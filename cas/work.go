@@ -69,14 +69,14 @@ func (w *work[S]) Begin(ctx context.Context, a *account[S], client string, b *ba
 	if w.flight != nil { // nobody else refers to it
 		w.flight.of = a
 	}
-	if f := a.flight; f != nil { // its leader has panicked, and its calls are gone
-		a.flight, f.calls = nil, nil
-		a.unanswered(&w.rules, f, false)
-	}
 }
 
 // End implements ledger.Work.
 func (w *work[S]) End() {
+	if f := w.a.flight; f != nil { // the leader has panicked
+		w.a.flight = nil
+		w.a.unanswered(&w.rules, f, false)
+	}
 	if !w.reusable { // somebody may still refer to it
 		w.flight, w.next.value = nil, nil
 	}

@@ -348,13 +348,15 @@ func (m *Many[A]) release(c *check[A]) (counters.Decision, error) {
 	return m.combiner.End(r.Client, b)
 }
 
-// fail fails the calls of a check that a panic has ended, and hands its client over. The work
-// isn't used for another: the account still has its flight.
+// fail fails the calls of a check that a panic has ended, and hands its client over.
 func (m *Many[A]) fail(c *check[A], cause any) {
-	b := c.batch
+	b, r := c.batch, &m.requests[c.number]
+	if c.work != nil { // else it hasn't begun
+		m.Book.end(c.client, c.work, r)
+	}
 	c.batch, c.work = nil, nil
 	b.Fail(cause)
-	_, _ = m.combiner.End(m.requests[c.number].Client, b)
+	_, _ = m.combiner.End(r.Client, b)
 }
 
 // rescue answers a check whose decision has panicked: the others go on.

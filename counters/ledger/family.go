@@ -119,7 +119,8 @@ type Work[A any] interface {
 	Finish() (more bool)
 	// Flights hands over the flights that Finish has found to be without an answer.
 	Flights() []Flown
-	// End ends the work. Its calls, if it was cut short, are answered by others.
+	// End ends the work. Its calls, if a panic has cut it short, are answered by others,
+	// and nobody will tell of its flight.
 	End()
 }
 

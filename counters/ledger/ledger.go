@@ -365,12 +365,12 @@ func (b *Book[A]) lead(ctx context.Context, name string, batch *Batch[A]) {
 		}
 	}
 	w, r := b.begin(ctx, c, name, batch), calls[0].Request.Request
+	defer b.end(c, w, &r)
 	for b.next(c, w) != Over {
 		if w.Exchange(ctx); !b.finish(c, w, &r) {
 			break
 		}
 	}
-	b.end(c, w, &r)
 	b.config.Options.Batch(len(batch.Calls()))
 }
 
