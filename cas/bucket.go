@@ -76,7 +76,7 @@ func (b bucket) step(s bucketState, r counters.Request) (bucketState, counters.D
 // consume has the level, which is as of now, take the cost of r if that fits, decides into
 // d and reports whether the level has changed.
 func (b *bucket) consume(level *bucketState, d *counters.Decision, now int64, r *counters.Request) (changed bool) {
-	allowed := b.admits(level, r)
+	allowed := b.admits(level, d, r)
 	switch {
 	case r.Cost == 0:
 	case allowed:
@@ -94,7 +94,7 @@ func (b *bucket) consume(level *bucketState, d *counters.Decision, now int64, r 
 func (b bucket) peek(s bucketState, r counters.Request) (d counters.Decision) {
 	now := r.Now.UnixNano()
 	b.advance(&s, now, r.Limit)
-	b.decide(&d, &s, now, &r, b.admits(&s, &r))
+	b.decide(&d, &s, now, &r, b.admits(&s, &d, &r))
 	return d
 }
 
@@ -269,8 +269,13 @@ func (b *bucket) drain(s *bucketState, now, limit int64) {
 	}
 }
 
-func (b *bucket) admits(level *bucketState, r *counters.Request) bool {
-	return r.Cost <= b.capacity(r.Limit)-level.ceil()
+// admits reports whether r fits, and puts into d how long it waits for its turn.
+func (b *bucket) admits(level *bucketState, d *counters.Decision, r *counters.Request) bool {
+	allowed := r.Cost <= b.capacity(r.Limit)-level.ceil()
+	if allowed && b.format == formatLeakyBucket {
+		d.Wait = level.drainTime(r.Limit)
+	}
+	return allowed
 }
 
 // decide puts into d what the level, as r finds it, has it told.
