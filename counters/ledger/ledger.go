@@ -95,14 +95,7 @@ func (b *Book[A]) Take(ctx context.Context, r counters.Request) (counters.Decisi
 	if d, known := b.known(c, r); known {
 		return d, nil
 	}
-	ctx, cancel := b.within(ctx, r.Now)
-	defer cancel()
-	q := Request[A]{Request: r, Client: c}
-	d, err := b.combiner.Do(ctx, r.Client, q, nil, nil)
-	if err != nil {
-		return b.abandon(ctx, q, d, err)
-	}
-	return d, nil
+	return b.ask(ctx, Request[A]{Request: r, Client: c})
 }
 
 func (b *Book[A]) known(c *Client[A], r counters.Request) (counters.Decision, bool) {
