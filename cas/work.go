@@ -92,21 +92,21 @@ func (w *work[S]) Flights() []ledger.Flown { return w.flown }
 func (w *work[S]) Next() ledger.Step {
 	if !w.turn.IsZero() && w.wait > 0 {
 		if time.Now().Before(w.turn) {
-			return ledger.Later
+			return ledger.Waits
 		}
 		w.hasWaited()
 	}
 	for {
 		w.swaps, w.swapped, w.size, w.reset = false, false, w.a.last.size, w.a.last.origin.reset
-		settles, peeks := w.gather()
-		if len(w.calls) == 0 || settles == len(w.calls) && !w.a.owes() {
+		tells, peeks := w.gather()
+		if len(w.calls) == 0 || tells == len(w.calls) && !w.a.owes() {
 			w.answer(nil)
 			return ledger.Over
 		}
 		if w.looksFirst() {
 			return ledger.Together
 		}
-		w.decide(settles < len(w.calls), peeks+settles < len(w.calls))
+		w.decide(tells < len(w.calls), peeks+tells < len(w.calls))
 		switch {
 		case !w.next.changed:
 			if w.asked || peeks == 0 && w.a.last.fresh(w.next.latest.Now) && w.full() {
@@ -114,7 +114,7 @@ func (w *work[S]) Next() ledger.Step {
 				return ledger.Over
 			}
 		case w.awaitsTurn():
-			return ledger.Later
+			return ledger.Waits
 		case !w.claim():
 			continue // without those who have left
 		default:
@@ -134,8 +134,8 @@ func (w *work[S]) looksFirst() bool {
 	return !w.asked && (len(w.a.flights) > 0 || len(w.a.due) > mostDebts)
 }
 
-// gather finds the calls to be answered, and counts those that settle and peek.
-func (w *work[S]) gather() (settles, peeks int) {
+// gather finds the calls to be answered, and counts those that tell and peek.
+func (w *work[S]) gather() (tells, peeks int) {
 	calls := w.batch.Calls()
 	// Who comes later would have less time left than by leading a batch.
 	if w.joins && w.deadline.Sub(w.answered) >= w.cfg.StoreTimeout/2 {
@@ -151,13 +151,13 @@ func (w *work[S]) gather() (settles, peeks int) {
 			w.next.latest = r
 		}
 		switch w.calls = append(w.calls, call); call.Request.Kind {
-		case ledger.Settles:
-			settles++
+		case ledger.Tells:
+			tells++
 		case ledger.Peeks:
 			peeks++
 		}
 	}
-	return settles, peeks
+	return tells, peeks
 }
 
 // awaitsTurn reports whether it isn't yet the process's turn: who comes first
@@ -527,7 +527,7 @@ func (w *work[S]) answer(err error) {
 	for _, call := range w.calls {
 		q, d, failed := &call.Request, &call.Result, err
 		switch contended := errors.Is(err, ErrContended); {
-		case q.Kind == ledger.Settles:
+		case q.Kind == ledger.Tells:
 		case contended && q.Kind == ledger.Takes:
 			*d, failed = w.contend(a.last.decoded, &q.Request), nil
 		case contended:

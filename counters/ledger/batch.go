@@ -20,8 +20,8 @@ type ManyBook[A any] struct {
 	Key func(a *A, client string) string
 	Ask func(ctx context.Context, m *Many[A])
 
-	mu   sync.Mutex
-	soon map[*Client[A]]counters.Request // refunds of which the store is told soon
+	mu      sync.Mutex
+	refunds map[*Client[A]]counters.Request // refunds of which the store is told soon
 }
 
 // A Many is the calls of many clients whose exchanges go together.
@@ -74,8 +74,8 @@ func (b *ManyBook[A]) TakeMany(ctx context.Context, requests []counters.Request,
 	m.ask()
 }
 
-// soon is how much later than it is due the store is told of a RefundSoon.
-const soon = 20 * time.Millisecond
+// refundDelay is how much later than it is due the store is told of a RefundSoon.
+const refundDelay = 20 * time.Millisecond
 
 // RefundSoon is Refund, but a store of many clients is told a moment later, together with what
 // others are refunded then, or by the next check of the client. Flush awaits it.
@@ -89,29 +89,29 @@ func (b *ManyBook[A]) RefundSoon(ctx context.Context, r counters.Request, taken 
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.soon == nil {
-		b.soon = make(map[*Client[A]]counters.Request)
+	if b.refunds == nil {
+		b.refunds = make(map[*Client[A]]counters.Request)
 		b.config.Options.Refunds.Go(func() {
-			time.Sleep(soon)
+			time.Sleep(refundDelay)
 			b.refundTogether()
 		})
 	}
-	b.soon[c] = r
+	b.refunds[c] = r
 	return nil
 }
 
 // refundTogether has the store told of all that is to be refunded soon.
 func (b *ManyBook[A]) refundTogether() {
 	b.mu.Lock()
-	refunds := b.soon
-	b.soon = nil
+	refunds := b.refunds
+	b.refunds = nil
 	b.mu.Unlock()
 	clients, requests, told := make([]*Client[A], 0, len(refunds)), make([]counters.Request, 0, len(refunds)), make([]bool, len(refunds))
 	for c, r := range refunds {
 		clients, requests = append(clients, c), append(requests, r)
 	}
-	_ = b.config.Options.Unhurried(b.config.Settlement, func(ctx context.Context) error {
-		m := b.many(ctx, Settles, requests, func(i int, t counters.Taken) { told[i] = t.Done && t.Err == nil })
+	_ = b.config.Options.Unhurried(b.config.Timeouts, func(ctx context.Context) error {
+		m := b.many(ctx, Tells, requests, func(i int, t counters.Taken) { told[i] = t.Done && t.Err == nil })
 		for i, c := range clients {
 			c.mu.Lock()
 			m.add(i, c)
@@ -124,7 +124,7 @@ func (b *ManyBook[A]) refundTogether() {
 		if told[i] {
 			b.remind(c, requests[i])
 		} else {
-			b.settleLater(c, requests[i])
+			b.tellLater(c, requests[i])
 		}
 	}
 }
@@ -162,7 +162,7 @@ func (m *Many[A]) know(i int) {
 		return
 	}
 	c := m.clients.Get(r.Client)
-	if d, known := m.known(c, *r); known {
+	if d, denied := m.denyAhead(c, *r); denied {
 		m.done(i, counters.Taken{Decision: d, Done: true})
 		return
 	}
@@ -175,8 +175,8 @@ func (m *Many[A]) know(i int) {
 	m.add(i, c)
 }
 
-// tell calls done for all requests of a check.
-func (m *Many[A]) tell(c *check[A], t counters.Taken) {
+// answer calls done for all requests of a check.
+func (m *Many[A]) answer(c *check[A], t counters.Taken) {
 	m.done(c.number, t)
 	for _, i := range c.more {
 		m.done(i, t)
@@ -260,7 +260,7 @@ func (m *Many[A]) plan(c *check[A]) counters.Turn {
 	case Apart:
 		m.goOn(c)
 		return counters.Never
-	case Later:
+	case Waits:
 		return counters.Later
 	}
 	return counters.Now
@@ -290,7 +290,7 @@ func (m *Many[A]) Finish(i int, err error, said func(Work[A])) (again bool) {
 		if errors.Is(err, counters.ErrNotAdded) {
 			t = counters.Taken{}
 		}
-		m.tell(c, t)
+		m.answer(c, t)
 		return false
 	}
 	said(c.work)
@@ -312,7 +312,7 @@ func (m *Many[A]) Finish(i int, err error, said func(Work[A])) (again bool) {
 func (m *Many[A]) Apart(i int) {
 	c := &m.checks[i]
 	if c.batch == nil {
-		m.tell(c, counters.Taken{})
+		m.answer(c, counters.Taken{})
 		return
 	}
 	m.goOn(c)
@@ -370,7 +370,7 @@ func (m *Many[A]) rescue(c *check[A]) {
 	}
 	stack := debug.Stack()
 	m.fail(c, cause)
-	m.tell(c, counters.Taken{Panic: cause, Stack: stack})
+	m.answer(c, counters.Taken{Panic: cause, Stack: stack})
 }
 
 // end returns when all checks have ended. Those that a panic of the store has
