@@ -290,30 +290,16 @@ func (w *work[S]) expected() int64 {
 // telling is how long the others have to tell the store what they admitted alone.
 func (w *work[S]) telling() time.Duration { return ledger.TellingTimeouts * w.cfg.StoreTimeout }
 
-// tell has the next state be told of what is due.
+// tell has the next state be told of what is due. What it misses then isn't lost.
 func (w *work[S]) tell() {
 	next := &w.next
-	for rest := w.a.due; len(rest) > 0; {
-		n := slices.IndexFunc(rest, func(d *debt) bool { return d.kind == back })
-		if n < 0 {
-			n = len(rest)
-		}
-		next.to = w.rules.tell(next.to, rest[:n]...)
-		if rest = rest[n:]; len(rest) > 0 {
-			w.giveBack(rest[0])
-			rest = rest[1:]
-		}
-	}
-}
-
-// giveBack has the next state be told of a refund.
-func (w *work[S]) giveBack(d *debt) {
-	next := &w.next
 	generation, at := w.began(next.to)
-	if generation != 0 && (d.generation == generation || w.cfg.frees) { // what is missing isn't lost
-		next.origin = next.origin.markAt(at, w.marked(w.ttl(next.to, d.request())))
+	for _, d := range w.a.due {
+		if d.kind == back && generation != 0 && (d.generation == generation || w.cfg.frees) {
+			next.origin = next.origin.markAt(at, w.marked(w.ttl(next.to, d.request())))
+		}
 	}
-	next.to = w.rules.tell(next.to, d)
+	next.to = w.rules.tell(next.to, w.a.due...)
 }
 
 // encode has the next state be what is written, and live for as long as it
