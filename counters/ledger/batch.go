@@ -343,7 +343,8 @@ func taken(d counters.Decision, err error) counters.Taken {
 // release hands the client of a check over.
 func (m *Many[A]) release(c *check[A]) (counters.Decision, error) {
 	b, r := c.batch, &m.requests[c.number]
-	m.Book.end(c.client, c.work, r)
+	answered := true
+	m.Book.end(c.client, c.work, r, &answered)
 	c.batch, c.work = nil, nil
 	return m.combiner.End(r.Client, b)
 }
@@ -352,7 +353,7 @@ func (m *Many[A]) release(c *check[A]) (counters.Decision, error) {
 func (m *Many[A]) fail(c *check[A], cause any) {
 	b, r := c.batch, &m.requests[c.number]
 	if c.work != nil { // else it hasn't begun
-		m.Book.end(c.client, c.work, r)
+		m.Book.end(c.client, c.work, r, new(bool))
 	}
 	c.batch, c.work = nil, nil
 	b.Fail(cause)

@@ -358,12 +358,14 @@ func (b *Book[A]) lead(ctx context.Context, name string, batch *Batch[A]) {
 		}
 	}
 	w, r := b.begin(ctx, c, name, batch), calls[0].Request.Request
-	defer b.end(c, w, &r)
+	answered := false
+	defer b.end(c, w, &r, &answered)
 	for b.next(c, w) != Over {
 		if w.Exchange(ctx); !b.finish(c, w, &r) {
 			break
 		}
 	}
+	answered = true
 	b.config.Options.Batch(len(batch.Calls()))
 }
 
@@ -414,15 +416,17 @@ func (b *Book[A]) learn(c *Client[A], r counters.Request, flight any, o Outcome)
 	}
 }
 
-// end notes whether something is due, and gives w back.
-func (b *Book[A]) end(c *Client[A], w Work[A], r *counters.Request) {
+// end gives w back, and notes whether something is due, unless a panic has cut it short.
+func (b *Book[A]) end(c *Client[A], w Work[A], r *counters.Request, answered *bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	w.End()
 	b.works.Put(w)
-	if b.config.Family.Owes(&c.Account) {
+	switch {
+	case !*answered:
+	case b.config.Family.Owes(&c.Account):
 		b.owing.Add(c, *r)
-	} else {
+	default:
 		b.owing.Repaid(c)
 	}
 }
