@@ -101,7 +101,6 @@ func (w *work) reach() { w.a.reach(w.place, w.kept) }
 func (w *work) End() {
 	if w.a.flight != nil { // the leader has panicked, and nobody will tell
 		w.a.ground().outcome = ledger.Unknown
-		w.spare = nil
 	}
 	clear(w.pending[:cap(w.pending)])
 	clear(w.keys[:cap(w.keys)])

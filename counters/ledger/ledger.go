@@ -416,17 +416,19 @@ func (b *Book[A]) learn(c *Client[A], r counters.Request, flight any, o Outcome)
 	}
 }
 
-// end gives w back, and notes whether something is due, unless a panic has cut it short.
+// end gives w back, and notes whether something is due, unless a panic has cut it short:
+// what that has left in w nobody can know.
 func (b *Book[A]) end(c *Client[A], w Work[A], r *counters.Request, answered *bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	w.End()
+	if !*answered {
+		return
+	}
 	b.works.Put(w)
-	switch {
-	case !*answered:
-	case b.config.Family.Owes(&c.Account):
+	if b.config.Family.Owes(&c.Account) {
 		b.owing.Add(c, *r)
-	default:
+	} else {
 		b.owing.Repaid(c)
 	}
 }
