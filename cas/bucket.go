@@ -76,7 +76,7 @@ func (b bucket) step(s bucketState, r counters.Request) (bucketState, counters.D
 // consume has the level, which is as of now, take the cost of r if that fits, decides into
 // d and reports whether the level has changed.
 func (b *bucket) consume(level *bucketState, d *counters.Decision, now int64, r *counters.Request) (changed bool) {
-	allowed := b.admits(level, r)
+	allowed := b.admits(level, d, r)
 	switch {
 	case r.Cost == 0:
 	case allowed:
@@ -94,7 +94,7 @@ func (b *bucket) consume(level *bucketState, d *counters.Decision, now int64, r 
 func (b bucket) peek(s bucketState, r counters.Request) (d counters.Decision) {
 	now := r.Now.UnixNano()
 	b.advance(&s, now, r.Limit)
-	b.decide(&d, &s, now, &r, b.admits(&s, &r))
+	b.decide(&d, &s, now, &r, b.admits(&s, &d, &r))
 	return d
 }
 
@@ -269,8 +269,13 @@ func (b *bucket) drain(s *bucketState, now, limit int64) {
 	}
 }
 
-func (b *bucket) admits(level *bucketState, r *counters.Request) bool {
-	return r.Cost <= b.capacity(r.Limit)-level.ceil()
+// admits reports whether r fits, and puts into d how long it waits for its turn.
+func (b *bucket) admits(level *bucketState, d *counters.Decision, r *counters.Request) bool {
+	allowed := r.Cost <= b.capacity(r.Limit)-level.ceil()
+	if allowed && b.format == formatLeakyBucket {
+		d.Wait = level.drainTime(r.Limit)
+	}
+	return allowed
 }
 
 // decide puts into d what the level, as r finds it, has it told.
@@ -363,39 +368,21 @@ func (s *bucketState) ceil() int64 {
 }
 
 // encode appends s to data: the format, and unless the bucket is empty its
-// time, its window in milliseconds, its level and its total. A state with a debt, which
-// follows then, has the next format.
+// time, its window in milliseconds, its level, its total and its debt.
 func (b bucket) encode(data []byte, s bucketState) []byte {
+	data = append(slices.Grow(data, 32), b.format)
 	if s == (bucketState{}) {
-		return append(data, b.format)
-	}
-	format := b.format + withTotal
-	if s.debt > 0 {
-		format += withDebt
-	}
-	age, ms := between(s.generation, s.time), uint64(s.window/time.Millisecond)
-	size := 1 + 8 + uvarintSize(age) + uvarintSize(uint64(s.refunded)) + uvarintSize(ms) + uvarintSize(uint64(s.whole)) + uvarintSize(uint64(s.part)) + uvarintSize(uint64(s.total)) + uvarintSize(uint64(s.debt))
-	data = append(slices.Grow(data, size), format)
-	data = binary.BigEndian.AppendUint64(data, uint64(s.time))
-	data = binary.AppendUvarint(data, age)
-	data = binary.AppendUvarint(data, uint64(s.refunded))
-	data = binary.AppendUvarint(data, ms)
-	data = binary.AppendUvarint(data, uint64(s.whole))
-	data = binary.AppendUvarint(data, uint64(s.part))
-	data = binary.AppendUvarint(data, uint64(s.total))
-	if s.debt == 0 {
 		return data
 	}
-	return binary.AppendUvarint(data, uint64(s.debt))
+	data = binary.BigEndian.AppendUint64(data, uint64(s.time))
+	data = binary.AppendUvarint(data, between(s.generation, s.time))
+	for _, v := range [...]int64{s.refunded, int64(s.window / time.Millisecond), s.whole, s.part, s.total, s.debt} {
+		data = binary.AppendUvarint(data, uint64(v))
+	}
+	return data
 }
 
-// What a format has beyond the first.
-const (
-	withDebt  = 1
-	withTotal = 2
-)
-
-func (b bucket) newer(data []byte) bool { return isNewer(data, b.format+withTotal+withDebt) }
+func (b bucket) newer(data []byte) bool { return isNewer(data, b.format) }
 
 // clone returns s.
 func (b bucket) clone(s bucketState) bucketState { return s }
@@ -403,35 +390,18 @@ func (b bucket) clone(s bucketState) bucketState { return s }
 // decode returns the state that encode made data of; any other data is
 // errForeignState.
 func (b bucket) decode(data []byte) (bucketState, error) {
-	if len(data) == 0 {
+	if len(data) == 0 || data[0] != b.format {
 		return bucketState{}, errForeignState
 	}
-	with := data[0] - b.format
-	switch {
-	case with > withTotal|withDebt:
-		return bucketState{}, errForeignState
-	case len(data) == 1 && with == 0:
+	if len(data) == 1 {
 		return bucketState{}, nil
 	}
-	t, rest, ok1 := cutTime(data[1:])
-	age, rest, ok := cutUvarint(rest)
-	refunded, rest, ok0 := cutUvarint(rest)
-	ms, rest, ok2 := cutUvarint(rest)
-	whole, rest, ok3 := cutUvarint(rest)
-	part, rest, ok4 := cutUvarint(rest)
-	total, debt, ok5, ok6 := uint64(0), uint64(0), true, true
-	if with&withTotal != 0 {
-		total, rest, ok5 = cutUvarint(rest)
-	}
-	if with&withDebt != 0 {
-		debt, rest, ok6 = cutUvarint(rest)
-		ok6 = ok6 && debt > 0 && debt <= whole+1
-	}
-	if !ok || !ok0 || !ok1 || !ok2 || !ok3 || !ok4 || !ok5 || !ok6 || len(rest) > 0 || total > 1<<62 || age > between(math.MinInt64, t) || refunded > 1<<62 {
-		return bucketState{}, errForeignState
-	}
+	in := reader{rest: data[1:]}
+	t, age, refunded, ms := in.time(), in.uvarint(), in.uvarint(), in.uvarint()
+	whole, part, total, debt := in.uvarint(), in.uvarint(), in.uvarint(), in.uvarint()
 	window := time.Duration(min(ms, uint64(forever/time.Millisecond))) * time.Millisecond
-	if counters.CheckWindow(window) != nil || whole > counters.MaxLimit || part >= uint64(window) || whole+part == 0 {
+	if in.wrong || len(in.rest) > 0 || age > between(math.MinInt64, t) || refunded > 1<<62 || total > 1<<62 ||
+		counters.CheckWindow(window) != nil || whole > counters.MaxLimit || part >= uint64(window) || whole+part == 0 || debt > whole+1 {
 		return bucketState{}, errForeignState
 	}
 	return bucketState{time: t, generation: t - int64(age), refunded: int64(refunded), window: window, whole: int64(whole), part: int64(part), debt: int64(debt), total: int64(total)}, nil

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/bits"
 	"time"
 
 	"weir/counters"
@@ -96,11 +95,9 @@ func cutOrigin(data []byte) (o origin, state []byte, err error) {
 	if len(data) == 0 || data[0] != formatOrigin {
 		return origin{}, data, nil
 	}
-	at, rest, ok := cutTime(data[1:])
-	ms, rest, ok2 := cutUvarint(rest)
-	putBack, rest, ok3 := cutUvarint(rest)
-	since, rest, ok4 := cutUvarint(rest)
-	if !ok || !ok2 || !ok3 || !ok4 || ms > uint64(forever/time.Millisecond) || putBack > math.MaxUint32 ||
+	in := reader{rest: data[1:]}
+	at, ms, putBack, since := in.time(), in.uvarint(), in.uvarint(), in.uvarint()
+	if in.wrong || ms > uint64(forever/time.Millisecond) || putBack > math.MaxUint32 ||
 		ms == 0 && (at != 0 || since != 0 || putBack == 0) || since > between(math.MinInt64, at) {
 		return origin{}, nil, errForeignState
 	}
@@ -108,11 +105,21 @@ func cutOrigin(data []byte) (o origin, state []byte, err error) {
 	if since > 0 {
 		o.reset = at - int64(since-1)
 	}
-	return o, rest, nil
+	return o, in.rest, nil
 }
 
-// uvarintSize returns how many bytes a number takes.
-func uvarintSize(v uint64) int { return (bits.Len64(v|1) + 6) / 7 }
+// A reader reads what is encoded, one after the other. What is wrong reads 0, and ends it.
+type reader struct {
+	rest  []byte
+	wrong bool
+}
+
+// uvarint reads a number.
+func (in *reader) uvarint() uint64 {
+	v, rest, ok := cutUvarint(in.rest)
+	in.rest, in.wrong = rest, in.wrong || !ok
+	return v
+}
 
 // cutUvarint returns the number that data begins with and what follows it. It
 // is not ok if there is none, or it is longer than it has to be: then the same
@@ -128,11 +135,13 @@ func cutUvarint(data []byte) (v uint64, rest []byte, ok bool) {
 	return v, data[n:], true
 }
 
-// cutTime is cutUvarint for a Unix time in nanoseconds, which takes 8 bytes:
-// as a varint it would take 9.
-func cutTime(data []byte) (t int64, rest []byte, ok bool) {
-	if len(data) < 8 {
-		return 0, nil, false
+// time reads a Unix time in nanoseconds, which takes 8 bytes: as a varint it would take 9.
+func (in *reader) time() int64 {
+	if len(in.rest) < 8 {
+		in.rest, in.wrong = nil, true
+		return 0
 	}
-	return int64(binary.BigEndian.Uint64(data)), data[8:], true
+	t := binary.BigEndian.Uint64(in.rest)
+	in.rest = in.rest[8:]
+	return int64(t)
 }

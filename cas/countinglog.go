@@ -522,40 +522,32 @@ func decodeCounted(data []byte) (countingState, error) {
 	if len(data) == 1 {
 		return countingState{}, nil
 	}
-	at, rest, ok := cutTime(data[1:])
-	age, rest, ok1 := cutUvarint(rest)
-	ended, rest, ok2 := cutTime(rest)
-	lasted, rest, ok3 := cutUvarint(rest)
-	cost, rest, ok4 := cutUvarint(rest)
-	if !ok || !ok1 || !ok2 || !ok3 || !ok4 || age > between(math.MinInt64, at) ||
-		lasted > between(math.MinInt64, ended) || cost == 0 || cost > math.MaxInt64/2 {
+	in := reader{rest: data[1:]}
+	at, age, ended, lasted, cost := in.time(), in.uvarint(), in.time(), in.uvarint(), in.uvarint()
+	if in.wrong || age > between(math.MinInt64, at) || lasted > between(math.MinInt64, ended) || cost == 0 || cost > math.MaxInt64/2 {
 		return countingState{}, errForeignState
 	}
-	s := countingState{generation: at - int64(age), time: at, entries: make([]counted, 0, len(rest)/4+2)}
+	s := countingState{generation: at - int64(age), time: at, entries: make([]counted, 0, len(in.rest)/4+2)}
 	newest := counted{ended - int64(lasted), ended, int64(cost)}
-	if len(rest) == 0 {
+	if len(in.rest) == 0 {
 		s.entries = append(s.entries, newest)
 		return s, nil
 	}
-	unit := rest[0]
-	base, rest, ok := cutTime(rest[1:])
-	if !ok || unit > maxUnit || base > newest.first || len(rest) == 0 {
+	unit, base := in.uvarint(), in.time()
+	if unit > maxUnit || base > newest.first || len(in.rest) == 0 {
 		return countingState{}, errForeignState
 	}
 	// What follows is told from base, in units.
 	var first, last, all uint64
 	end := between(base, math.MaxInt64) >> unit
 	used := newest.cost
-	for len(rest) > 0 {
-		var gap, span, cost uint64
-		gap, rest, ok = cutUvarint(rest)
-		span, rest, ok1 = cutUvarint(rest)
-		cost, rest, ok2 = cutUvarint(rest)
+	for len(in.rest) > 0 {
+		gap, span, cost := in.uvarint(), in.uvarint(), in.uvarint()
 		begin := last + gap>>1
 		if gap&1 == 1 {
 			begin = last - gap>>1
 		}
-		if !ok || !ok1 || !ok2 || gap == 1 || len(s.entries) == 0 && gap != 0 ||
+		if in.wrong || gap == 1 || len(s.entries) == 0 && gap != 0 ||
 			gap&1 == 0 && gap>>1 > end-last || gap&1 == 1 && gap>>1 > last-first ||
 			span > end-begin || cost == 0 || cost > uint64(math.MaxInt64/2-used) {
 			return countingState{}, errForeignState

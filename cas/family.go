@@ -19,8 +19,8 @@ type family[S any] struct {
 	book  *ledger.Book[account[S]]
 }
 
-// Known implements ledger.Family.
-func (f *family[S]) Known(a *account[S], r counters.Request) (d counters.Decision, known bool) {
+// DenyAhead implements ledger.Family.
+func (f *family[S]) DenyAhead(a *account[S], r counters.Request) (d counters.Decision, denied bool) {
 	if !a.spent || f.cfg.CountDenied || a.owes() || !a.last.fresh(r.Now) {
 		return d, false
 	}

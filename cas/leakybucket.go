@@ -35,37 +35,7 @@ func NewLeakyBucket(store counters.StateStore, window time.Duration, burst int64
 	return l, nil
 }
 
-// leaky is a bucket whose admitted requests wait.
-type leaky struct{ bucket }
-
-// newLeakyBucket returns a leaky bucket; see newBucket.
-func newLeakyBucket(window time.Duration, burst int64, countDenied bool) (leaky, error) {
-	b, err := newBucket(formatLeakyBucket, window, burst, countDenied)
-	return leaky{b}, err
-}
-
-func (b leaky) step(s bucketState, r counters.Request) (bucketState, counters.Decision) {
-	now, level := r.Now.UnixNano(), s
-	b.advance(&level, now, r.Limit)
-	d := b.wait(&level, &r)
-	if b.consume(&level, &d, now, &r) {
-		return level, d
-	}
-	return s, d
-}
-
-func (b leaky) peek(s bucketState, r counters.Request) counters.Decision {
-	now := r.Now.UnixNano()
-	b.advance(&s, now, r.Limit)
-	d := b.wait(&s, &r)
-	b.decide(&d, &s, now, &r, b.admits(&s, &r))
-	return d
-}
-
-// wait begins a decision with how long r waits, if the level admits it.
-func (b *leaky) wait(level *bucketState, r *counters.Request) (d counters.Decision) {
-	if b.admits(level, r) {
-		d.Wait = level.drainTime(r.Limit)
-	}
-	return d
+// newLeakyBucket returns a bucket whose admitted requests wait; see newBucket.
+func newLeakyBucket(window time.Duration, burst int64, countDenied bool) (bucket, error) {
+	return newBucket(formatLeakyBucket, window, burst, countDenied)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/counters"
+	"weir/counters/combiner"
 	"weir/counters/limitertest"
 	"weir/counters/memory"
 )
@@ -493,6 +494,53 @@ func (by way) TestWhatIsGivenBackIsNotSetOffAgainstWhatComesLater(t *testing.T) 
 				assert.True(t, d.Allowed)
 				assert.Zero(t, d.Remaining, "1, 1 and 1 are in use")
 			})
+		})
+	}
+}
+
+// Who has left a leader decides alone while that panics: calls of others, which are used
+// again from then on, aren't looked at.
+func TestWhoHasLeftDecidesAloneWhileTheLeaderPanics(t *testing.T) {
+	t.Parallel()
+	for range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			inner := memory.New(nil)
+			rigged := &riggedStore{StateStore: inner}
+			l, err := NewTokenBucket(rigged, time.Minute, 0, testConfig(10))
+			require.NoError(t, err)
+			other, err := NewTokenBucket(inner, time.Minute, 0, testConfig(10))
+			require.NoError(t, err)
+			take := func(l *TokenBucket, within time.Duration) (counters.Request, error) {
+				r := counters.Request{Client: "c", Cost: 1, Limit: 100, Now: time.Now()}
+				_, err := l.Take(&counters.Deadline{At: time.Now().Add(within)}, r)
+				return r, err
+			}
+			begun := time.Now()
+			rigged.beforeSwap = func() {
+				if rigged.swaps == 1 { // those who come now are part of the next
+					_, err := take(other, time.Second)
+					assert.NoError(t, err)
+					for range 3 {
+						go func() {
+							_, err := take(l, time.Second)
+							assert.ErrorIs(t, err, combiner.ErrLeaderFailed)
+						}()
+					}
+					go func() {
+						r, err := take(l, 10*time.Millisecond)
+						assert.ErrorIs(t, err, context.DeadlineExceeded)
+						time.Sleep(time.Until(begun.Add(20 * time.Millisecond)))
+						d, err := l.TakeLocal(r, err)
+						assert.NoError(t, err)
+						assert.True(t, d.Allowed)
+					}()
+					synctest.Wait()
+					return
+				}
+				time.Sleep(time.Until(begun.Add(20 * time.Millisecond)))
+				panic("a bug")
+			}
+			assert.PanicsWithValue(t, "a bug", func() { _, _ = take(l, time.Second) })
 		})
 	}
 }

@@ -66,11 +66,11 @@ func (l *Limiter[S]) init(store counters.StateStore, a algorithm[S], name string
 		l.family.many, l.Ask = many, l.family.together
 	}
 	l.Open(ledger.Config[account[S]]{
-		Family:     &l.family,
-		NewWork:    func() ledger.Work[account[S]] { return &work[S]{family: &l.family} },
-		Options:    &l.family.cfg.Options,
-		Clients:    max(fewestClients, min(options.Clients, mostClients)),
-		Settlement: 1,
+		Family:   &l.family,
+		NewWork:  func() ledger.Work[account[S]] { return &work[S]{family: &l.family} },
+		Options:  &l.family.cfg.Options,
+		Clients:  max(fewestClients, min(options.Clients, mostClients)),
+		Timeouts: 1,
 	})
 	return nil
 }

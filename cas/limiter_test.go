@@ -981,7 +981,8 @@ func TestTTLIsThatOfTheSlowestCallAndTheHorizon(t *testing.T) {
 	fast.Request.Request = counters.Request{Client: "c", Cost: 1, Limit: 100, Now: noon}
 	for _, calls := range [][]*call[bucketState]{{slow, fast}, {fast, slow}} {
 		w := &work[bucketState]{family: &l.family, a: new(account[bucketState]), calls: calls}
-		w.decide(true)
+		w.next.latest = &calls[0].Request.Request
+		w.decide(true, true)
 		assert.Equal(t, 2*time.Minute+500*time.Millisecond+2*time.Second, w.next.ttl)
 	}
 }

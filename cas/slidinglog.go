@@ -427,15 +427,16 @@ func decodeLog(data []byte) (logState, error) {
 	if len(data) == 1 {
 		return logState{}, nil
 	}
-	base, rest, ok1 := cutTime(data[1:])
-	age, rest, ok := cutUvarint(rest)
-	lag, rest, ok2 := cutUvarint(rest)
-	if !ok || !ok1 || !ok2 || len(rest) == 0 {
+	in := reader{rest: data[1:]}
+	base, age, lag := in.time(), in.uvarint(), in.uvarint()
+	rest := in.rest
+	if len(rest) == 0 {
 		return logState{}, errForeignState
 	}
 	s := logState{base: base, generation: base - int64(age), newest: base, entries: rest}
-	for len(rest) > 0 {
+	for len(rest) > 0 { // a reader takes twice as long for many
 		var gap, cost uint64
+		var ok1, ok2 bool
 		first := len(rest) == len(s.entries)
 		gap, rest, ok1 = cutUvarint(rest)
 		cost, rest, ok2 = cutUvarint(rest)

@@ -2,7 +2,6 @@ package cas
 
 import (
 	"math/big"
-	"slices"
 	"testing"
 	"time"
 
@@ -338,30 +337,6 @@ func TestTokenBucketRefundIsExact(t *testing.T) {
 		got.refunded, got.total = 0, without.total
 		require.Equal(t, without, got)
 	})
-}
-
-// States of the versions before the total are read, with and without a debt.
-func TestBucketsBeforeTheTotalAreRead(t *testing.T) {
-	t.Parallel()
-	b, err := newTokenBucket(time.Second, 10, false)
-	require.NoError(t, err)
-	s, _ := b.step(bucketState{}, counters.Request{Cost: 7, Limit: 7, Now: clock(t, "12:00:00")})
-	for _, debt := range []int64{0, 5} {
-		s.debt = debt
-		data := b.encode(nil, s)
-		total := len(data) - 1
-		if debt > 0 {
-			total--
-		}
-		require.EqualValues(t, s.total, data[total])
-		before := slices.Delete(data, total, total+1)
-		before[0] -= withTotal
-		got, err := b.decode(before)
-		require.NoError(t, err)
-		want := s
-		want.total = 0
-		assert.Equal(t, want, got)
-	}
 }
 
 // bucketModel is a bucket in rational numbers.

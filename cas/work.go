@@ -69,14 +69,14 @@ func (w *work[S]) Begin(ctx context.Context, a *account[S], client string, b *ba
 	if w.flight != nil { // nobody else refers to it
 		w.flight.of = a
 	}
-	if f := a.flight; f != nil { // its leader has panicked, and its calls are gone
-		a.flight, f.calls = nil, nil
-		a.unanswered(&w.rules, f, false)
-	}
 }
 
 // End implements ledger.Work.
 func (w *work[S]) End() {
+	if f := w.a.flight; f != nil { // the leader has panicked
+		w.a.flight = nil
+		w.a.unanswered(&w.rules, f, false)
+	}
 	if !w.reusable { // somebody may still refer to it
 		w.flight, w.next.value = nil, nil
 	}
@@ -92,27 +92,29 @@ func (w *work[S]) Flights() []ledger.Flown { return w.flown }
 func (w *work[S]) Next() ledger.Step {
 	if !w.turn.IsZero() && w.wait > 0 {
 		if time.Now().Before(w.turn) {
-			return ledger.Later
+			return ledger.Waits
 		}
 		w.hasWaited()
 	}
 	for {
 		w.swaps, w.swapped, w.size, w.reset = false, false, w.a.last.size, w.a.last.origin.reset
-		settles, peeks := w.gather()
-		if len(w.calls) == 0 || settles == len(w.calls) && !w.a.owes() {
+		tells, peeks := w.gather()
+		if len(w.calls) == 0 || tells == len(w.calls) && !w.a.owes() {
 			w.answer(nil)
 			return ledger.Over
 		}
-		w.decide(peeks+settles < len(w.calls))
+		if w.looksFirst() {
+			return ledger.Together
+		}
+		w.decide(tells < len(w.calls), peeks+tells < len(w.calls))
 		switch {
 		case !w.next.changed:
 			if w.asked || peeks == 0 && w.a.last.fresh(w.next.latest.Now) && w.full() {
 				w.answer(nil)
 				return ledger.Over
 			}
-		case len(w.a.flights) > 0 && !w.asked: // one of them may be there
 		case w.awaitsTurn():
-			return ledger.Later
+			return ledger.Waits
 		case !w.claim():
 			continue // without those who have left
 		default:
@@ -126,27 +128,36 @@ func (w *work[S]) Next() ledger.Step {
 	}
 }
 
-// gather finds the calls to be answered, and counts those that settle and peek.
-func (w *work[S]) gather() (settles, peeks int) {
+// looksFirst reports whether the store is read before anything is decided: it may have done
+// a flight, or still be gone while there is much to tell it.
+func (w *work[S]) looksFirst() bool {
+	return !w.asked && (len(w.a.flights) > 0 || len(w.a.due) > mostDebts)
+}
+
+// gather finds the calls to be answered, and counts those that tell and peek.
+func (w *work[S]) gather() (tells, peeks int) {
 	calls := w.batch.Calls()
 	// Who comes later would have less time left than by leading a batch.
 	if w.joins && w.deadline.Sub(w.answered) >= w.cfg.StoreTimeout/2 {
 		calls = w.batch.Join()
 	}
-	w.calls = w.calls[:0]
+	w.calls, w.next.latest, w.next.changed = w.calls[:0], nil, false
 	for _, call := range calls {
 		if call.Left() {
 			w.shared = true
 			continue
 		}
+		if r := &call.Request.Request; w.next.latest == nil || r.Now.After(w.next.latest.Now) {
+			w.next.latest = r
+		}
 		switch w.calls = append(w.calls, call); call.Request.Kind {
-		case ledger.Settles:
-			settles++
+		case ledger.Tells:
+			tells++
 		case ledger.Peeks:
 			peeks++
 		}
 	}
-	return settles, peeks
+	return tells, peeks
 }
 
 // awaitsTurn reports whether it isn't yet the process's turn: who comes first
@@ -202,17 +213,9 @@ func (w *work[S]) claim() bool {
 
 // decide answers the calls from what was seen and what is due, without telling
 // them. What the store has lost is put back if some of them take.
-func (w *work[S]) decide(take bool) {
+func (w *work[S]) decide(asks, take bool) {
 	a, l, next := w.a, &w.rules, &w.next
-	next.latest, next.admitted = nil, 0
-	asks := false
-	for _, call := range w.calls {
-		asks = asks || call.Request.Kind != ledger.Settles
-		if q := &call.Request.Request; next.latest == nil || q.Now.After(next.latest.Now) {
-			next.latest = q
-		}
-	}
-	next.origin, next.changed = a.last.origin, a.owes() || take && a.last.lost
+	next.origin, next.changed, next.admitted = a.last.origin, a.owes() || take && a.last.lost, 0
 	next.to = l.clone(a.last.decoded)
 	w.tell()
 	next.expected = a.expects(next.latest.Now, w.telling())
@@ -287,30 +290,16 @@ func (w *work[S]) expected() int64 {
 // telling is how long the others have to tell the store what they admitted alone.
 func (w *work[S]) telling() time.Duration { return ledger.TellingTimeouts * w.cfg.StoreTimeout }
 
-// tell has the next state be told of what is due.
+// tell has the next state be told of what is due. What it misses then isn't lost.
 func (w *work[S]) tell() {
 	next := &w.next
-	for rest := w.a.due; len(rest) > 0; {
-		n := slices.IndexFunc(rest, func(d *debt) bool { return d.kind == back })
-		if n < 0 {
-			n = len(rest)
-		}
-		next.to = w.rules.tell(next.to, rest[:n]...)
-		if rest = rest[n:]; len(rest) > 0 {
-			w.giveBack(rest[0])
-			rest = rest[1:]
-		}
-	}
-}
-
-// giveBack has the next state be told of a refund.
-func (w *work[S]) giveBack(d *debt) {
-	next := &w.next
 	generation, at := w.began(next.to)
-	if generation != 0 && (d.generation == generation || w.cfg.frees) { // what is missing isn't lost
-		next.origin = next.origin.markAt(at, w.marked(w.ttl(next.to, d.request())))
+	for _, d := range w.a.due {
+		if d.kind == back && generation != 0 && (d.generation == generation || w.cfg.frees) {
+			next.origin = next.origin.markAt(at, w.marked(w.ttl(next.to, d.request())))
+		}
 	}
-	next.to = w.rules.tell(next.to, d)
+	next.to = w.rules.tell(next.to, w.a.due...)
 }
 
 // encode has the next state be what is written, and live for as long as it
@@ -524,7 +513,7 @@ func (w *work[S]) answer(err error) {
 	for _, call := range w.calls {
 		q, d, failed := &call.Request, &call.Result, err
 		switch contended := errors.Is(err, ErrContended); {
-		case q.Kind == ledger.Settles:
+		case q.Kind == ledger.Tells:
 		case contended && q.Kind == ledger.Takes:
 			*d, failed = w.contend(a.last.decoded, &q.Request), nil
 		case contended:

@@ -409,7 +409,7 @@ func (a *account) land(bucket, value int64) {
 			continue
 		}
 		f.seen, f.in = true, max(0, min(f.sum, value-f.before))
-		if f.outcome.Known() { // nothing of it is due any more
+		if f.outcome.Certain() { // nothing of it is due any more
 			continue
 		}
 		a.owe(bucket, -f.taken(), 0)
@@ -429,7 +429,7 @@ func (a *account) mayHave(bucket, count int64) int64 {
 
 // awaits reports whether a flight is one of the account's that may, or may not, be done.
 func (a *account) awaits(f *flight) bool {
-	return f != nil && (f == a.flight || slices.Contains(a.flights(), f)) && !f.outcome.Known()
+	return f != nil && (f == a.flight || slices.Contains(a.flights(), f)) && !f.outcome.Certain()
 }
 
 // ground ends the flight under way, which has had no answer.
@@ -459,7 +459,7 @@ func (a *account) absorb() {
 		return
 	}
 	u.flights = slices.DeleteFunc(u.flights, func(f *flight) bool {
-		if !f.outcome.Known() {
+		if !f.outcome.Certain() {
 			return f.outcome == ledger.Unknown && f.seen
 		}
 		if s := a.at(f.bucket); s != nil && f.outcome == ledger.Done {

@@ -18,7 +18,7 @@ func (w *work) choose() int64 {
 	w.pending = slices.DeleteFunc(w.pending, func(c *call) bool {
 		r := &c.Request
 		switch {
-		case r.Kind == ledger.Settles:
+		case r.Kind == ledger.Tells:
 			c.Answer(counters.Decision{}, nil)
 		case r.Kind == ledger.Peeks && w.asked:
 			c.Answer(w.decide(w.use, w.place, &r.Request), nil)

@@ -39,8 +39,8 @@ func (f *family) change(a *account, now int64) counters.Addition {
 	}
 }
 
-// Known implements ledger.Family.
-func (f *family) Known(a *account, r counters.Request) (d counters.Decision, known bool) {
+// DenyAhead implements ledger.Family.
+func (f *family) DenyAhead(a *account, r counters.Request) (d counters.Decision, denied bool) {
 	if !a.denied {
 		return d, false
 	}
@@ -122,7 +122,7 @@ func (f *family) Refund(a *account, r counters.Request, taken counters.Decision)
 	}
 	if by, alone := taken.Receipt.Alone.(admission); alone {
 		flown := by.flight
-		if flown != nil && !flown.outcome.Known() { // what it may have counted is given back when that is known
+		if flown != nil && !flown.outcome.Certain() { // what it may have counted is given back when that is known
 			a.admit(flown, -r.Cost)
 			if flown.outcome == ledger.Unknown {
 				f.options.RefundFailed()

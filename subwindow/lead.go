@@ -24,10 +24,6 @@ func (w *work) Begin(ctx context.Context, a *account, client string, batch *ledg
 	w.pending, w.counted, w.toldOthers, w.repairs = w.pending[:0], false, false, false
 	w.name(a, client)
 	w.met = a.verified != 0
-	if a.flight != nil { // its leader has panicked, and nobody will tell
-		a.ground().outcome = ledger.Unknown
-		w.spare = nil
-	}
 	w.nextSlot()
 }
 

@@ -66,12 +66,12 @@ func New(store counters.Store, window Window, options counters.Options) (*Limite
 		l.windows.many, l.Ask = many, l.windows.together
 	}
 	l.Open(ledger.Config[account]{
-		Family:     &l.windows,
-		NewWork:    func() ledger.Work[account] { return &work{family: &l.windows} },
-		Options:    &l.windows.options,
-		Clients:    min(options.Clients, rememberedBytes/slotBytes/l.windows.kept),
-		Bounded:    true, // a later count is missed by whom the slot is final to
-		Settlement: 4,    // look, settle, tell others, and once more
+		Family:   &l.windows,
+		NewWork:  func() ledger.Work[account] { return &work{family: &l.windows} },
+		Options:  &l.windows.options,
+		Clients:  min(options.Clients, rememberedBytes/slotBytes/l.windows.kept),
+		Bounded:  true, // a later count is missed by whom the slot is final to
+		Timeouts: 4,    // look, settle, tell others, and once more
 	})
 	return l, nil
 }

@@ -99,6 +99,9 @@ func (w *work) reach() { w.a.reach(w.place, w.kept) }
 
 // End implements ledger.Work.
 func (w *work) End() {
+	if w.a.flight != nil { // the leader has panicked, and nobody will tell
+		w.a.ground().outcome = ledger.Unknown
+	}
 	clear(w.pending[:cap(w.pending)])
 	clear(w.keys[:cap(w.keys)])
 	w.a.doubtful = w.a.doubtful || w.repairs // somebody may have put it back by now

@@ -20,8 +20,8 @@ type ManyBook[A any] struct {
 	Key func(a *A, client string) string
 	Ask func(ctx context.Context, m *Many[A])
 
-	mu   sync.Mutex
-	soon map[*Client[A]]*refund // of which the store is told together
+	mu      sync.Mutex
+	refunds map[*Client[A]]*refund // of which the store is told together
 }
 
 // A Many is the calls of many clients whose exchanges go together.
@@ -74,9 +74,9 @@ func (b *ManyBook[A]) TakeMany(ctx context.Context, requests []counters.Request,
 	m.ask()
 }
 
-// soon is how much later than it is due the store is told of a RefundSoon that nobody waits
-// for.
-const soon = 20 * time.Millisecond
+// refundDelay is how much later than it is due the store is told of a RefundSoon that nobody
+// waits for.
+const refundDelay = 20 * time.Millisecond
 
 // A refund is what a client is given back soon.
 type refund struct {
@@ -105,25 +105,25 @@ func (b *ManyBook[A]) RefundSoon(ctx context.Context, r counters.Request, taken 
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.soon == nil {
-		b.soon = make(map[*Client[A]]*refund)
+	if b.refunds == nil {
+		b.refunds = make(map[*Client[A]]*refund)
 		b.config.Options.Refunds.Go(func() {
 			if told != nil {
 				b.refundTogether(ctx)
 				return
 			}
-			time.Sleep(soon)
-			_ = b.config.Options.Unhurried(b.config.Settlement, func(ctx context.Context) error {
+			time.Sleep(refundDelay)
+			_ = b.config.Options.Unhurried(b.config.Timeouts, func(ctx context.Context) error {
 				b.refundTogether(ctx)
 				return nil
 			})
 		})
 	}
-	if b.soon[c] == nil {
-		b.soon[c] = new(refund)
+	if b.refunds[c] == nil {
+		b.refunds[c] = new(refund)
 	}
-	if b.soon[c].request = r; told != nil {
-		b.soon[c].told = append(b.soon[c].told, told)
+	if b.refunds[c].request = r; told != nil {
+		b.refunds[c].told = append(b.refunds[c].told, told)
 	}
 	return nil
 }
@@ -131,17 +131,17 @@ func (b *ManyBook[A]) RefundSoon(ctx context.Context, r counters.Request, taken 
 // refundTogether has the store told of all that is to be refunded soon.
 func (b *ManyBook[A]) refundTogether(ctx context.Context) {
 	b.mu.Lock()
-	refunds := b.soon
-	b.soon = nil
+	refunds := b.refunds
+	b.refunds = nil
 	b.mu.Unlock()
 	clients, requests := make([]*Client[A], 0, len(refunds)), make([]counters.Request, 0, len(refunds))
 	for c, f := range refunds {
 		clients, requests = append(clients, c), append(requests, f.request)
 	}
-	settled := make(chan int, len(clients))
-	m := b.many(ctx, Settles, requests, func(i int, t counters.Taken) {
+	done := make(chan int, len(clients))
+	m := b.many(ctx, Tells, requests, func(i int, t counters.Taken) {
 		if t.Done && t.Err == nil {
-			settled <- i
+			done <- i
 		}
 	})
 	for i, c := range clients {
@@ -150,7 +150,7 @@ func (b *ManyBook[A]) refundTogether(ctx context.Context) {
 		c.mu.Unlock()
 	}
 	go func() {
-		defer close(settled)
+		defer close(done)
 		m.ask()
 	}()
 	end := func(c *Client[A], next func(*Client[A], counters.Request)) {
@@ -160,11 +160,11 @@ func (b *ManyBook[A]) refundTogether(ctx context.Context) {
 		}
 		delete(refunds, c)
 	}
-	for i := range settled {
+	for i := range done {
 		end(clients[i], b.remind)
 	}
 	for c := range refunds {
-		end(c, b.settleLater)
+		end(c, b.tellLater)
 	}
 }
 
@@ -201,7 +201,7 @@ func (m *Many[A]) know(i int) {
 		return
 	}
 	c := m.clients.Get(r.Client)
-	if d, known := m.known(c, *r); known {
+	if d, denied := m.denyAhead(c, *r); denied {
 		m.done(i, counters.Taken{Decision: d, Done: true})
 		return
 	}
@@ -214,8 +214,8 @@ func (m *Many[A]) know(i int) {
 	m.add(i, c)
 }
 
-// tell calls done for all requests of a check.
-func (m *Many[A]) tell(c *check[A], t counters.Taken) {
+// answer calls done for all requests of a check.
+func (m *Many[A]) answer(c *check[A], t counters.Taken) {
 	m.done(c.number, t)
 	for _, i := range c.more {
 		m.done(i, t)
@@ -299,7 +299,7 @@ func (m *Many[A]) plan(c *check[A]) counters.Turn {
 	case Apart:
 		m.goOn(c)
 		return counters.Never
-	case Later:
+	case Waits:
 		return counters.Later
 	}
 	return counters.Now
@@ -329,7 +329,7 @@ func (m *Many[A]) Finish(i int, err error, said func(Work[A])) (again bool) {
 		if errors.Is(err, counters.ErrNotAdded) {
 			t = counters.Taken{}
 		}
-		m.tell(c, t)
+		m.answer(c, t)
 		return false
 	}
 	said(c.work)
@@ -351,7 +351,7 @@ func (m *Many[A]) Finish(i int, err error, said func(Work[A])) (again bool) {
 func (m *Many[A]) Apart(i int) {
 	c := &m.checks[i]
 	if c.batch == nil {
-		m.tell(c, counters.Taken{})
+		m.answer(c, counters.Taken{})
 		return
 	}
 	m.goOn(c)
@@ -382,18 +382,21 @@ func taken(d counters.Decision, err error) counters.Taken {
 // release hands the client of a check over.
 func (m *Many[A]) release(c *check[A]) (counters.Decision, error) {
 	b, r := c.batch, &m.requests[c.number]
-	m.Book.end(c.client, c.work, r)
+	answered := true
+	m.Book.end(c.client, c.work, r, &answered)
 	c.batch, c.work = nil, nil
 	return m.combiner.End(r.Client, b)
 }
 
-// fail fails the calls of a check that a panic has ended, and hands its client over. The work
-// isn't used for another: the account still has its flight.
+// fail fails the calls of a check that a panic has ended, and hands its client over.
 func (m *Many[A]) fail(c *check[A], cause any) {
-	b := c.batch
+	b, r := c.batch, &m.requests[c.number]
+	if c.work != nil { // else it hasn't begun
+		m.Book.end(c.client, c.work, r, new(bool))
+	}
 	c.batch, c.work = nil, nil
 	b.Fail(cause)
-	_, _ = m.combiner.End(m.requests[c.number].Client, b)
+	_, _ = m.combiner.End(r.Client, b)
 }
 
 // rescue answers a check whose decision has panicked: the others go on.
@@ -407,7 +410,7 @@ func (m *Many[A]) rescue(c *check[A]) {
 	}
 	stack := debug.Stack()
 	m.fail(c, cause)
-	m.tell(c, counters.Taken{Panic: cause, Stack: stack})
+	m.answer(c, counters.Taken{Panic: cause, Stack: stack})
 }
 
 // end returns when all checks have ended. Those that a panic of the store has

@@ -20,9 +20,9 @@ type Client[A any] struct {
 type Kind uint8
 
 const (
-	Takes   Kind = iota
-	Peeks        // counts nothing
-	Settles      // is over when the store was told what is due
+	Takes Kind = iota
+	Peeks      // counts nothing
+	Tells      // is over when the store was told what is due
 )
 
 // A Request is what a call asks of its leader.
@@ -44,9 +44,9 @@ type (
 // A Family decides by accounts of type A, the zero value of which knows nothing.
 // The client is locked while a method is called with its account.
 type Family[A any] interface {
-	// Known decides r if the answer is a denial that needs no store: the whole
+	// DenyAhead decides r if the answer is a denial that needs no store: the whole
 	// limit was in use a moment ago.
-	Known(a *A, r counters.Request) (d counters.Decision, known bool)
+	DenyAhead(a *A, r counters.Request) (d counters.Decision, denied bool)
 	// Recall decides r by all that the account says, be it old. It reports whether
 	// that is anything, and whether it is no older than counters.MaxStaleness and
 	// nothing is due.
@@ -79,8 +79,8 @@ const (
 	NotDone
 )
 
-// Known reports whether it is known that it was done, or that it wasn't.
-func (o Outcome) Known() bool { return o > Unknown }
+// Certain reports whether it is known that it was done, or that it wasn't.
+func (o Outcome) Certain() bool { return o > Unknown }
 
 // OutcomeOf returns the outcome of an exchange that has ended with err. It is Unknown
 // of a counters.Unanswered too, which may tell later.
@@ -101,7 +101,7 @@ const (
 	Over     Step = iota // all calls are answered
 	Together             // an exchange that may go along with those of other clients
 	Apart                // one that takes more than that
-	Later                // nothing yet: Exchange waits, or Next is called again
+	Waits                // nothing yet: Exchange waits, or Next is called again
 )
 
 // Work is what the leader of a client's calls does, in steps: Next, Exchange,
@@ -119,7 +119,8 @@ type Work[A any] interface {
 	Finish() (more bool)
 	// Flights hands over the flights that Finish has found to be without an answer.
 	Flights() []Flown
-	// End ends the work. Its calls, if it was cut short, are answered by others.
+	// End ends the work. Its calls, if a panic has cut it short, are answered by others,
+	// and nobody will tell of its flight.
 	End()
 }
 

@@ -11,7 +11,7 @@
 //   - Alone, as the store has failed: what fits is admitted, and is due.
 //   - A refund: its cost is due back.
 //   - A charge: its cost is due, be there room or not.
-//   - Before the next decision with the store, what is due is settled.
+//   - Before the next decision with the store, what is due is told.
 //
 // A call that fails isn't admitted by its leader: if the store turns out to have counted it
 // all the same, its cost is due back. Its caller may then decide alone, by what is known, as
@@ -27,7 +27,7 @@
 // is due once, whether it was done or not.
 //
 // A reset is a moment. Nothing that was decided before it, or up to a clock skew
-// after it, is settled.
+// after it, is told.
 //
 // A family of algorithms is an Account's arithmetic and the steps of its Work;
 // Book does the rest. Start with Book, Family and Work.
@@ -54,9 +54,9 @@ type Config[A any] struct {
 	// Bounded says that no call may take longer than the StoreTimeout, whatever its
 	// context leaves.
 	Bounded bool
-	// Settlement is how many store timeouts it may take to settle what is due: a
+	// Timeouts is how many store timeouts it may take to tell what is due: a
 	// check has no time for several round trips where the store is far away.
-	Settlement int
+	Timeouts int
 }
 
 // A Book is the accounts of a limit's clients, and what limiters of all families
@@ -75,7 +75,7 @@ func (b *Book[A]) Open(c Config[A]) {
 	b.config = c
 	b.clients = cache.New[Client[A]](c.Clients)
 	b.combiner = combiner.New(b.lead)
-	b.owing = reconcile.New(c.Clients, c.Options.Refunds, b.settle)
+	b.owing = reconcile.New(c.Clients, c.Options.Refunds, b.tellDue)
 	b.works.New = func() any { return c.NewWork() }
 }
 
@@ -92,12 +92,12 @@ func (b *Book[A]) Take(ctx context.Context, r counters.Request) (counters.Decisi
 		return b.Peek(ctx, r)
 	}
 	c := b.clients.Get(r.Client)
-	if d, known := b.known(c, r); known {
+	if d, denied := b.denyAhead(c, r); denied {
 		return d, nil
 	}
 	ctx, cancel := b.within(ctx, r.Now)
 	defer cancel()
-	q := Request[A]{Request: r, Client: c}
+	q := Request[A]{Request: r, Client: c} // as ask does, without a hop
 	d, err := b.combiner.Do(ctx, r.Client, q, nil, nil)
 	if err != nil {
 		return b.abandon(ctx, q, d, err)
@@ -105,10 +105,10 @@ func (b *Book[A]) Take(ctx context.Context, r counters.Request) (counters.Decisi
 	return d, nil
 }
 
-func (b *Book[A]) known(c *Client[A], r counters.Request) (counters.Decision, bool) {
+func (b *Book[A]) denyAhead(c *Client[A], r counters.Request) (counters.Decision, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return b.config.Family.Known(&c.Account, r)
+	return b.config.Family.DenyAhead(&c.Account, r)
 }
 
 // Peek decides r by the store and consumes nothing but what is due. The error is
@@ -149,7 +149,7 @@ func (b *Book[A]) abandon(ctx context.Context, q Request[A], d counters.Decision
 		flight = left.Call.Request.Flight
 		err = Failed(err, flight)
 	}
-	if d, answered := b.config.Family.Leave(&q.Client.Account, q.Request, flight, deadline, err); answered && q.Kind != Settles {
+	if d, answered := b.config.Family.Leave(&q.Client.Account, q.Request, flight, deadline, err); answered && q.Kind != Tells {
 		return d, nil
 	}
 	return d, err
@@ -244,7 +244,7 @@ func (b *Book[A]) Refund(ctx context.Context, r counters.Request, taken counters
 	if !tell {
 		return err
 	}
-	return b.tell(ctx, Request[A]{Request: r, Kind: Settles, Client: c})
+	return b.tell(ctx, Request[A]{Request: r, Kind: Tells, Client: c})
 }
 
 // refund notes that r is given back to the client that it returns, and reports whether the
@@ -277,25 +277,25 @@ func (b *Book[A]) Charge(ctx context.Context, r counters.Request) error {
 	c.mu.Lock()
 	b.config.Family.Charge(&c.Account, r)
 	c.mu.Unlock()
-	return b.tell(ctx, Request[A]{Request: r, Kind: Settles, Client: c})
+	return b.tell(ctx, Request[A]{Request: r, Kind: Tells, Client: c})
 }
 
 // tell has the store told what is due of the client of q, now or else later.
 func (b *Book[A]) tell(ctx context.Context, q Request[A]) error {
 	_, err := b.ask(ctx, q)
 	if err != nil {
-		b.settleLater(q.Client, q.Request)
+		b.tellLater(q.Client, q.Request)
 	} else {
 		b.remind(q.Client, q.Request)
 	}
 	return err
 }
 
-// settle has the store told what is due of a client, be it remembered or not: one that
+// tellDue has the store told what is due of a client, be it remembered or not: one that
 // had to make room for others while the store was gone has been admitted all the same.
-func (b *Book[A]) settle(c *Client[A], r counters.Request) error {
-	return b.config.Options.Unhurried(b.config.Settlement, func(ctx context.Context) error {
-		_, err := b.combiner.Do(ctx, r.Client, Request[A]{Request: r, Kind: Settles, Client: c}, nil, nil)
+func (b *Book[A]) tellDue(c *Client[A], r counters.Request) error {
+	return b.config.Options.Unhurried(b.config.Timeouts, func(ctx context.Context) error {
+		_, err := b.combiner.Do(ctx, r.Client, Request[A]{Request: r, Kind: Tells, Client: c}, nil, nil)
 		if err == nil {
 			b.remind(c, r)
 		}
@@ -303,7 +303,7 @@ func (b *Book[A]) settle(c *Client[A], r counters.Request) error {
 	})
 }
 
-// remind has what is due of a client settled later, if anything is: its leader may have
+// remind has what is due of a client told later, if anything is: its leader may have
 // had another account of it.
 func (b *Book[A]) remind(c *Client[A], r counters.Request) {
 	c.mu.Lock()
@@ -313,11 +313,11 @@ func (b *Book[A]) remind(c *Client[A], r counters.Request) {
 	}
 }
 
-// settleLater settles what is due of a client while nobody waits, and again later if that
+// tellLater has the store told while nobody waits, and again later if that
 // fails.
-func (b *Book[A]) settleLater(c *Client[A], r counters.Request) {
+func (b *Book[A]) tellLater(c *Client[A], r counters.Request) {
 	b.owing.Add(c, r)
-	b.config.Options.Refunds.Go(func() { _ = b.settle(c, r) })
+	b.config.Options.Refunds.Go(func() { _ = b.tellDue(c, r) })
 }
 
 // Flush has the store told all that is due, as far as it answers, but for what exchanges
@@ -365,12 +365,14 @@ func (b *Book[A]) lead(ctx context.Context, name string, batch *Batch[A]) {
 		}
 	}
 	w, r := b.begin(ctx, c, name, batch), calls[0].Request.Request
+	answered := false
+	defer b.end(c, w, &r, &answered)
 	for b.next(c, w) != Over {
 		if w.Exchange(ctx); !b.finish(c, w, &r) {
 			break
 		}
 	}
-	b.end(c, w, &r)
+	answered = true
 	b.config.Options.Batch(len(batch.Calls()))
 }
 
@@ -404,11 +406,11 @@ func (b *Book[A]) finishLocked(c *Client[A], w Work[A]) (bool, []Flown) {
 
 // await has the account told of a flight when the store tells.
 func (b *Book[A]) await(c *Client[A], r *counters.Request, f Flown) {
-	began, settle := time.Now(), counters.Request{Client: r.Client, Limit: r.Limit, Now: r.Now}
+	began, due := time.Now(), counters.Request{Client: r.Client, Limit: r.Limit, Now: r.Now}
 	f.Late.Later(func(err error) {
-		settle := settle
-		settle.Now = settle.Now.Add(time.Since(began))
-		b.learn(c, settle, f.Flight, OutcomeOf(err))
+		due := due
+		due.Now = due.Now.Add(time.Since(began))
+		b.learn(c, due, f.Flight, OutcomeOf(err))
 	})
 }
 
@@ -417,15 +419,19 @@ func (b *Book[A]) learn(c *Client[A], r counters.Request, flight any, o Outcome)
 	defer c.mu.Unlock()
 	b.config.Family.Learn(&c.Account, flight, o)
 	if o != Unknown && b.config.Family.Owes(&c.Account) {
-		b.settleLater(c, r)
+		b.tellLater(c, r)
 	}
 }
 
-// end notes whether something is due, and gives w back.
-func (b *Book[A]) end(c *Client[A], w Work[A], r *counters.Request) {
+// end gives w back, and notes whether something is due, unless a panic has cut it short:
+// what that has left in w nobody can know.
+func (b *Book[A]) end(c *Client[A], w Work[A], r *counters.Request, answered *bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	w.End()
+	if !*answered {
+		return
+	}
 	b.works.Put(w)
 	if b.config.Family.Owes(&c.Account) {
 		b.owing.Add(c, *r)
@@ -434,5 +440,5 @@ func (b *Book[A]) end(c *Client[A], w Work[A], r *counters.Request) {
 	}
 }
 
-// Answered notes that the store has answered: what is due may be settled.
+// Answered notes that the store has answered: what is due may be told.
 func (b *Book[A]) Answered() { b.owing.Answered() }
