@@ -331,7 +331,7 @@ func TestDecodeRefusesWhatIsNotItsOwn(t *testing.T) {
 
 	ms, moment := "\xe0\xd4\x03", "\x18\xc2\x1f\x1d\x5f\x0a\x80\x00\x00" // one minute, in 2026, of that generation
 	const none = "\x00"                                                  // has been refunded
-	const nor = "\x00\x00"                                               // total nor debt
+	const total = "\x00"                                                 // of nothing
 	for name, data := range map[string]string{
 		"window 0":               "\x82" + moment + none + "\x00\x01\x00",
 		"window below 100 ms":    "\x82" + moment + none + "\x63\x01\x00",
@@ -343,18 +343,19 @@ func TestDecodeRefusesWhatIsNotItsOwn(t *testing.T) {
 		"level beyond int64":     "\x82" + moment + none + ms + "\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00",
 		"a whole as a part":      "\x82" + moment + none + ms + "\x01\x80\xb0\x9d\xc2\xdf\x01",
 		"a long zero":            "\x82" + moment + none + ms + "\x01\x80\x00",
-		"no part nor debt":       "\x82" + moment + none + ms + "\x01",
-		"a debt above the level": "\x82" + moment + none + ms + "\x01\x00\x00\x03",
+		"no part":                "\x82" + moment + none + ms + "\x01",
+		"a debt of 0":            "\x82" + moment + none + ms + "\x01\x00" + total,
+		"a debt above the level": "\x82" + moment + none + ms + "\x01\x00" + total + "\x03",
 		"older than all time":    "\x82\x80\x00\x00\x00\x00\x00\x00\x00\x01" + none + ms + "\x01\x00",
 	} {
 		if name != "a debt above the level" {
-			data += nor
+			data += total
 		}
 		require.ErrorIs(t, refuse["token"]([]byte(data)), errForeignState, name)
 	}
-	require.NoError(t, refuse["token"]([]byte("\x82"+moment+none+ms+"\x01\x00"+nor)))
-	require.NoError(t, refuse["token"]([]byte("\x82"+moment+none+ms+"\x01\x00\x00\x01")), "with a debt")
-	require.NoError(t, refuse["token"]([]byte("\x82"+moment+none+ms+"\x80\xa0\x94\xa5\x8d\x1d\x00"+nor)), "as much as any limit")
+	require.NoError(t, refuse["token"]([]byte("\x82"+moment+none+ms+"\x01\x00"+total)))
+	require.NoError(t, refuse["token"]([]byte("\x82"+moment+none+ms+"\x01\x00"+total+"\x01")), "with a debt")
+	require.NoError(t, refuse["token"]([]byte("\x82"+moment+none+ms+"\x80\xa0\x94\xa5\x8d\x1d\x00"+total)), "as much as any limit")
 	for name, data := range map[string]string{
 		"no entries":            "\xa2" + moment + "\x00",
 		"no cost":               "\xa2" + moment + "\x00\x00",

@@ -368,7 +368,7 @@ func (s *bucketState) ceil() int64 {
 }
 
 // encode appends s to data: the format, and unless the bucket is empty its
-// time, its window in milliseconds, its level, its total and its debt.
+// time, its window in milliseconds, its level, its total and its debt, if it has one.
 func (b bucket) encode(data []byte, s bucketState) []byte {
 	data = append(slices.Grow(data, 32), b.format)
 	if s == (bucketState{}) {
@@ -376,8 +376,11 @@ func (b bucket) encode(data []byte, s bucketState) []byte {
 	}
 	data = binary.BigEndian.AppendUint64(data, uint64(s.time))
 	data = binary.AppendUvarint(data, between(s.generation, s.time))
-	for _, v := range [...]int64{s.refunded, int64(s.window / time.Millisecond), s.whole, s.part, s.total, s.debt} {
+	for _, v := range [...]int64{s.refunded, int64(s.window / time.Millisecond), s.whole, s.part, s.total} {
 		data = binary.AppendUvarint(data, uint64(v))
+	}
+	if s.debt > 0 { // few owe anything, and every byte is one of each client
+		data = binary.AppendUvarint(data, uint64(s.debt))
 	}
 	return data
 }
@@ -398,7 +401,11 @@ func (b bucket) decode(data []byte) (bucketState, error) {
 	}
 	in := reader{rest: data[1:]}
 	t, age, refunded, ms := in.time(), in.uvarint(), in.uvarint(), in.uvarint()
-	whole, part, total, debt := in.uvarint(), in.uvarint(), in.uvarint(), in.uvarint()
+	whole, part, total, debt := in.uvarint(), in.uvarint(), in.uvarint(), uint64(0)
+	if len(in.rest) > 0 {
+		debt = in.uvarint()
+		in.wrong = in.wrong || debt == 0
+	}
 	window := time.Duration(min(ms, uint64(forever/time.Millisecond))) * time.Millisecond
 	if in.wrong || len(in.rest) > 0 || age > between(math.MinInt64, t) || refunded > 1<<62 || total > 1<<62 ||
 		counters.CheckWindow(window) != nil || whole > counters.MaxLimit || part >= uint64(window) || whole+part == 0 || debt > whole+1 {

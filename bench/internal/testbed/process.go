@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -141,14 +142,11 @@ func (l *log) String() string {
 // startOnFreePort starts the command for a loopback address on which nothing
 // listens.
 func startOnFreePort(ctx context.Context, stderr complaints, command func(addr string) *exec.Cmd) (*Process, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := freePort()
 	if err != nil {
 		return nil, err
 	}
-	addr := l.Addr().String()
-	if err := l.Close(); err != nil {
-		return nil, err
-	}
+	addr := net.JoinHostPort("127.0.0.1", port)
 	cmd := command(addr)
 	cmd.Stderr = stderr
 	return startProcess(ctx, addr, cmd, stderr)
@@ -269,7 +267,11 @@ var grpcAddress = regexp.MustCompile(` grpc=(\S+)`)
 // that says otherwise it keeps a connection to Memcached for each caller. And it has the
 // variables, as name=value.
 func StartRatelimit(ctx context.Context, path, memcached, root string, callers int, variables ...string) (*Process, error) {
-	ports, err := freePorts(2) // for HTTP and for debugging
+	forHTTP, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	forDebugging, err := freePort()
 	if err != nil {
 		return nil, err
 	}
@@ -280,7 +282,7 @@ func StartRatelimit(ctx context.Context, path, memcached, root string, callers i
 		cmd.Env = append(cmd.Env,
 			"BACKEND_TYPE=memcache", "MEMCACHE_HOST_PORT="+memcached, "USE_STATSD=false",
 			"RUNTIME_ROOT="+root, "RUNTIME_SUBDIRECTORY=ratelimit", "RUNTIME_WATCH_ROOT=false",
-			"GRPC_HOST="+host, "GRPC_PORT="+port, "HOST="+host, "PORT="+ports[0], "DEBUG_HOST="+host, "DEBUG_PORT="+ports[1])
+			"GRPC_HOST="+host, "GRPC_PORT="+port, "HOST="+host, "PORT="+forHTTP, "DEBUG_HOST="+host, "DEBUG_PORT="+forDebugging)
 		cmd.Env = append(cmd.Env, variables...)
 		return cmd
 	})
@@ -309,18 +311,17 @@ func (b *Build) StartAsRatelimit(ctx context.Context, memcached, root string, va
 	return StartRatelimit(ctx, path, memcached, root, 1, variables...)
 }
 
-// freePorts returns ports of loopback on which nothing listens.
-func freePorts(n int) (ports []string, err error) {
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
+// freePort returns a port of loopback on which nothing listens, below those that the kernel
+// gives to who asks for any: others would have it before the process that it is for.
+func freePort() (port string, err error) {
+	for range 100 {
+		port = strconv.Itoa(10_000 + rand.IntN(20_000))
+		var l net.Listener
+		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", port)); err == nil {
+			return port, l.Close()
 		}
-		defer l.Close()
-		_, port, _ := net.SplitHostPort(l.Addr().String())
-		ports = append(ports, port)
 	}
-	return ports, nil
+	return "", err
 }
 
 // A Child is this program as another process, which reads JSON from its stdin
