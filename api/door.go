@@ -27,7 +27,8 @@ func (s *Server) PlainServer(h *http.Server) *plain.Server {
 	if !s.logsRequests() {
 		srv.Together = s.together
 		srv.TakesTogether = func(r *http.Request) bool {
-			return r.Method == http.MethodPost && (r.URL.Path == checkPath || r.URL.Path == settlePath)
+			path := echo.GetPath(r)
+			return r.Method == http.MethodPost && (path == checkPath || path == settlePath)
 		}
 	}
 	return srv

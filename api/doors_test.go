@@ -212,6 +212,7 @@ func doorCorpus() []string {
 		// What is plain, alone and one behind the other.
 		check, check + check + check, batch, all, auth, auth + auth + check + batch,
 		check + "\r\n" + check, check + "\r\n\r\n\r\n" + check, check + "\n\n\n\n", check + "\r\n", check + "\r\n\r\n" + "GET", auth + "\r\n" + auth,
+		strings.Replace(check, "/check", "/%63heck", 1) + check, post("/v1/%73ettle", "", "{}"), post("/v1/settle", "", "{}"), post("/v1/settle", "", `{"receipt":"w1.x"}`) + check,
 		checkOf("many", "alice"), checkOf("many", "alice") + checkOf("many", "alice") + checkOf("many", "alice"),
 		checkOf("queue", "a") + checkOf("queue", "a") + checkOf("queue", "a"), checkOf("queue", "a") + checkOf("queue", "a"),
 		"GET /v1/auth/odd" + host + "\r\nGET /v1/auth/odd" + host + "\r\n",

@@ -3,17 +3,25 @@ package api
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"weir/api/policy"
+	"weir/api/telemetry"
+	"weir/counters"
+	"weir/counters/memcached"
+	"weir/counters/memcachedtest"
 )
 
 // loopDoor is the plain door with its loops.
@@ -162,6 +170,36 @@ func TestAPanicFailsItsOwnCheckOfTheLoop(t *testing.T) {
 	assert.Contains(t, s.log.String(), `level=ERROR msg=panic path=/v1/check error="a bug" stack=`)
 }
 
+// A caller has a connection of its own.
+type caller struct {
+	net.Conn
+	answers *bufio.Reader
+}
+
+func callerAt(address string) caller {
+	c, err := net.Dial("tcp", address)
+	must(err)
+	must(c.SetDeadline(time.Now().Add(20 * time.Second)))
+	return caller{c, bufio.NewReader(c)}
+}
+
+func (c caller) post(path, body string) (status int, text string) {
+	_, err := fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%s", path, len(body), body)
+	must(err)
+	r, err := http.ReadResponse(c.answers, nil)
+	must(err)
+	b, err := io.ReadAll(r.Body)
+	must(err)
+	return r.StatusCode, string(b)
+}
+
+// receiptIn returns the receipt in the answer to a check.
+func receiptIn(text string) string {
+	_, rest, _ := strings.Cut(text, `"receipt":"`)
+	r, _, _ := strings.Cut(rest, `"`)
+	return r
+}
+
 // Settlements that come at once, beside checks, are each done once, whichever instance is
 // asked. Who is told that a place is released finds it free elsewhere.
 func TestSettlementsTogether(t *testing.T) {
@@ -188,55 +226,142 @@ func TestSettlementsTogether(t *testing.T) {
 		}
 		var first [clients * each]atomic.Int64
 		allAtOnce(times*len(receipts)+len(place)+20, func(i int) {
-			c, err := net.Dial("tcp", addresses[i%2])
-			must(err)
+			c := callerAt(addresses[i%2])
 			defer c.Close()
-			answers := bufio.NewReader(c)
-			post := func(path, body string) (status int, text string) {
-				_, err := fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%s", path, len(body), body)
-				must(err)
-				r, err := http.ReadResponse(answers, nil)
-				must(err)
-				b, err := io.ReadAll(r.Body)
-				must(err)
-				return r.StatusCode, string(b)
-			}
 			switch {
 			case i < times*len(receipts):
 				n := i / times
-				status, text := post("/v1/settle", fmt.Sprintf(`{"receipt":%q,"cost":2}`, receipts[n]))
+				status, text := c.post("/v1/settle", fmt.Sprintf(`{"receipt":%q,"cost":2}`, receipts[n]))
 				assert.Equal(t, http.StatusOK, status, text)
 				if strings.Contains(text, `"already":false`) {
 					first[n].Add(1)
 				}
 			case i < times*len(receipts)+len(place):
 				n := i - times*len(receipts)
-				status, text := post("/v1/settle", fmt.Sprintf(`{"receipt":%q}`, place[n]))
+				status, text := c.post("/v1/settle", fmt.Sprintf(`{"receipt":%q}`, place[n]))
 				assert.Equal(t, http.StatusOK, status, text)
-				c, err = net.Dial("tcp", addresses[(i+1)%2])
-				must(err)
-				defer c.Close()
-				answers = bufio.NewReader(c)
-				status, text = post("/v1/check", fmt.Sprintf(`{"policy":"held","client":%q,"settle":true}`, client(0)))
+				elsewhere := callerAt(addresses[(i+1)%2])
+				defer elsewhere.Close()
+				status, text = elsewhere.post("/v1/check", fmt.Sprintf(`{"policy":"held","client":%q,"settle":true}`, client(0)))
 				assert.Equal(t, http.StatusOK, status, text)
 			case i%2 == 0:
-				status, text := post("/v1/settle", `{"receipt":"`+receipts[0][:20]+`"}`)
+				status, text := c.post("/v1/settle", `{"receipt":"`+receipts[0][:20]+`"}`)
 				assert.Equal(t, http.StatusBadRequest, status, text)
 			default:
-				status, text := post("/v1/check", fmt.Sprintf(`{"policy":"llm","client":%q,"cost":0}`, client(i)))
+				status, text := c.post("/v1/check", fmt.Sprintf(`{"policy":"llm","client":%q,"cost":0}`, client(i)))
 				assert.Equal(t, http.StatusOK, status, text)
 			}
 		})
 		for n := range receipts {
 			assert.EqualValues(t, 1, first[n].Load(), "receipt %d is settled once", n)
 		}
-		for _, s := range instances {
-			s.tells()
-		}
-		for i := range clients {
-			for _, l := range instances[i%2].check(t, fmt.Sprintf(`{"policy":"llm","client":%q,"cost":0}`, client(i))).Limits {
-				assert.EqualValues(t, 1000-2*each, l.Remaining, "%s of %s", l.Name, client(i))
+		require.Eventually(t, func() bool { // a store that is too slow for one is told again
+			for _, s := range instances {
+				s.tells()
 			}
+			for i := range clients {
+				for _, l := range instances[i%2].check(t, fmt.Sprintf(`{"policy":"llm","client":%q,"cost":0}`, client(i))).Limits {
+					if l.Remaining != 1000-2*each {
+						return false
+					}
+				}
+			}
+			return true
+		}, 20*time.Second, time.Millisecond, "all have what they didn't use back")
+	}
+}
+
+// Who is told that a place is released finds it free on another instance, though others ask
+// about its client all the time, and the store is far.
+func TestAReleasedPlaceOfABusyClientIsFreeElsewhere(t *testing.T) {
+	t.Parallel()
+	server, now := memcachedtest.Start(t), &clock{time: epoch}
+	far, err := memcached.New(memcached.Config{Servers: []string{server.Far(4 * time.Millisecond)}, Timeout: time.Second})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, far.Close()) })
+	near := storeOn(t, server)
+	instance := func(on telemetry.Store) *service {
+		return way{many: true}.newServiceOn(on, func(c *Config) { c.Now = now.now }, newPolicy("held", places("in-flight", 5, time.Minute)))
+	}
+	address := instance(far).onLoopback(t)
+	c := callerAt(address)
+	defer c.Close()
+	status, text := c.post("/v1/check", `{"policy":"held","client":"a","cost":4,"settle":true}`)
+	require.Equal(t, http.StatusOK, status, text)
+	var over atomic.Bool
+	var others sync.WaitGroup
+	for range 8 {
+		others.Go(func() {
+			c := callerAt(address)
+			defer c.Close()
+			for !over.Load() {
+				status, text := c.post("/v1/check", `{"policy":"held","client":"a","cost":3,"settle":true}`)
+				assert.Equal(t, http.StatusTooManyRequests, status, text)
+			}
+		})
+	}
+	defer others.Wait()
+	defer over.Store(true)
+	for released := 0; released < 30; {
+		status, text := c.post("/v1/check", `{"policy":"held","client":"a","settle":true}`)
+		if status != http.StatusOK { // others race for the state
+			continue
 		}
+		status, text = c.post("/v1/settle", fmt.Sprintf(`{"receipt":%q}`, receiptIn(text)))
+		require.Equal(t, http.StatusOK, status, text)
+		elsewhere := instance(near)
+		r := elsewhere.check(t, `{"policy":"held","client":"a","settle":true}`)
+		require.True(t, r.Allowed, "after %d releases", released)
+		require.Equal(t, http.StatusOK, elsewhere.release(t, r.Receipt).Code)
+		released++
+	}
+}
+
+// panickingCharge is a limiter that can't be charged.
+type panickingCharge struct{ policy.Limiter }
+
+func (panickingCharge) Charge(context.Context, counters.Request) error { panic("a bug") }
+
+// A panic fails its own settlement, wherever it comes from.
+func TestAPanicFailsItsOwnSettlement(t *testing.T) {
+	t.Parallel()
+	for _, many := range []bool{true, false} {
+		p := newPolicy("llm", fixed("a", 100, time.Minute), fixed("b", 100, time.Hour))
+		s := way{many: many}.newService(p, newPolicy("held", places("in-flight", 100, time.Minute)))
+		for i := range p.Limits {
+			p.Limits[i].Limiter = panickingCharge{p.Limits[i].Limiter}
+		}
+		c := callerAt(s.onLoopback(t))
+		defer c.Close()
+		reserve := func(policy string) string {
+			status, text := c.post("/v1/check", fmt.Sprintf(`{"policy":%q,"client":"a","settle":true}`, policy))
+			require.Equal(t, http.StatusOK, status, text)
+			return receiptIn(text)
+		}
+		requireFailed := func(body string) {
+			t.Helper()
+			status, text := c.post("/v1/settle/batch", `{"settlements":[`+body+`]}`)
+			require.Equal(t, http.StatusOK, status, text)
+			require.Equal(t, strings.Count(body, "receipt"), strings.Count(text, `"status":500`), text)
+		}
+		for range 10 {
+			requireFailed(fmt.Sprintf(`{"receipt":%q,"cost":3}`, reserve("llm"))) // in two limits
+		}
+		one, two := reserve("held"), reserve("held")
+		s.store.onCall(func(_ context.Context, operation, key string) error {
+			if operation == "swap" && strings.Contains(key, ":concurrency:") {
+				panic("a bug")
+			}
+			return nil
+		})
+		requireFailed(fmt.Sprintf(`{"receipt":%q}`, one))
+		s.store.onCall(func(_ context.Context, operation, _ string) error {
+			if operation == "swap" {
+				panic("a bug")
+			}
+			return nil
+		})
+		requireFailed(fmt.Sprintf(`{"receipt":%q},{"receipt":%q}`, two, two))
+		s.store.onCall(nil)
 	}
 }

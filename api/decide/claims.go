@@ -41,8 +41,8 @@ func (c *Claims) claim(ctx context.Context, q claim) (first bool, err error) {
 }
 
 // claimAll is claim for many, and calls done with the number and the outcome of each, while
-// others may still be claimed. What takes long workers do.
-func (c *Claims) claimAll(ctx context.Context, all []claim, workers *counters.Workers, done func(i int, first bool, err error)) {
+// others may still be claimed. It has goOn, which doesn't wait, do what takes long for one.
+func (c *Claims) claimAll(ctx context.Context, all []claim, goOn func(i int, f func()), done func(i int, first bool, err error)) {
 	apart := func(i int) {
 		first, err := c.claim(ctx, all[i])
 		done(i, first, err)
@@ -54,7 +54,7 @@ func (c *Claims) claimAll(ctx context.Context, all []claim, workers *counters.Wo
 		return
 	case len(all) == 0 || !together:
 		for i := range all {
-			workers.Go(func() { apart(i) })
+			goOn(i, func() { apart(i) })
 		}
 		return
 	}
@@ -66,7 +66,7 @@ func (c *Claims) claimAll(ctx context.Context, all []claim, workers *counters.Wo
 		return counters.Replacement{Key: keys[i], Value: ids[i], TTL: counters.TTL(all[i].ttl, c.Horizon)}, counters.Now
 	}, func(i int, now counters.State, first bool, err error) (again bool) {
 		if errors.Is(err, counters.ErrNotAdded) {
-			workers.Go(func() { apart(i) })
+			goOn(i, func() { apart(i) })
 			return false
 		}
 		first, err = c.outcome(&all[i], ids[i], now, first, err)

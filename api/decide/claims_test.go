@@ -35,9 +35,8 @@ func TestAClaimThatIsSentTwiceIsTheFirst(t *testing.T) {
 		all = append(all, claim{key: fmt.Sprint("k", i), ttl: time.Minute})
 	}
 	for _, want := range []bool{true, false} {
-		var workers counters.Workers
 		first := make([]bool, len(all))
-		c.claimAll(t.Context(), all, &workers, func(i int, is bool, err error) {
+		c.claimAll(t.Context(), all, func(int, func()) { assert.Fail(t, "none is claimed apart") }, func(i int, is bool, err error) {
 			assert.NoError(t, err)
 			first[i] = is
 		})

@@ -132,7 +132,7 @@ func (t *settlements) add(number int, d *Decider, q Settling, limits []SettledLi
 		err = ErrLate
 	}
 	if err != nil {
-		s.end(err)
+		s.do(func() { s.end(err) })
 		return
 	}
 	t.all = append(t.all, s)
@@ -143,7 +143,7 @@ func (t *settlements) add(number int, d *Decider, q Settling, limits []SettledLi
 func (t *settlements) settle(c *Claims) {
 	told := make([]bool, len(t.all))
 	if p := contain(func() {
-		c.claimAll(t.ctx, t.claims, &t.workers, func(i int, first bool, err error) {
+		c.claimAll(t.ctx, t.claims, func(i int, f func()) { t.all[i].doApart(f) }, func(i int, first bool, err error) {
 			told[i] = true
 			t.all[i].do(func() { t.all[i].claimed(first, err) })
 		})
@@ -162,7 +162,7 @@ func (t *settlements) wait() {
 	t.workers.Wait()
 }
 
-// A settlement is a Settlement under way. One call at a time is under way of its methods.
+// A settlement is a Settlement under way.
 type settlement struct {
 	Settlement
 	*settlements
@@ -170,6 +170,7 @@ type settlement struct {
 	by     *Decider
 	limits []SettledLimit // to be changed
 	left   atomic.Int32   // of the changes, how many haven't been made
+	ended  atomic.Bool
 }
 
 // do calls f. If that panics, the settlement ends.
@@ -180,8 +181,10 @@ func (s *settlement) do(f func()) {
 }
 
 func (s *settlement) fail(p *Panic) {
-	s.done(s.number, nil, p)
-	s.open.Done()
+	if !s.ended.Swap(true) { // else another change has failed
+		s.done(s.number, nil, p)
+		s.open.Done()
+	}
 }
 
 // doApart is do in a goroutine: f may take a store operation.
@@ -190,8 +193,10 @@ func (s *settlement) doApart(f func()) { s.workers.Go(func() { s.do(f) }) }
 // end tells what became of s.
 func (s *settlement) end(err error) {
 	s.by.observer.Settled(&s.Settlement, s.now, err)
-	s.done(s.number, &s.Settlement, err)
-	s.open.Done()
+	if !s.ended.Swap(true) {
+		s.done(s.number, &s.Settlement, err)
+		s.open.Done()
+	}
 }
 
 // claimed goes on with s if it is the first of its receipt.
@@ -217,7 +222,14 @@ func (s *settlement) change() {
 		case l.Lease > 0: // somebody may wait for the place elsewhere
 			q.Cost = l.Refunded
 			s.left.Add(1)
-			_ = l.Limiter.RefundSoon(s.ctx, q, l.Decision, func() { s.do(s.changed) })
+			_ = l.Limiter.RefundSoon(s.ctx, q, l.Decision, func(panicked any) {
+				s.do(func() {
+					if panicked != nil {
+						panic(panicked)
+					}
+					s.changed()
+				})
+			})
 		case l.Refunded > 0:
 			q.Cost = l.Refunded
 			_ = l.Limiter.RefundSoon(s.ctx, q, l.Decision, nil)

@@ -45,17 +45,22 @@ func (e *epoll) close() { _ = e.file.Close() }
 
 // add has e tell what comes on a connection, from now on, and reports whether it can.
 func (e *epoll) add(h *handle, c net.Conn, owner any) bool {
-	file, ok := c.(syscall.Conn)
-	if !ok {
-		return false
+	if h.epoll == nil { // else it was here before, and somebody may still be told of it
+		file, ok := c.(syscall.Conn)
+		if !ok {
+			return false
+		}
+		raw, err := file.SyscallConn()
+		if err != nil {
+			return false
+		}
+		*h = handle{epoll: e, raw: raw, owner: owner}
+		if raw.Control(func(file uintptr) { h.file = int32(file) }) != nil {
+			return false
+		}
 	}
-	raw, err := file.SyscallConn()
-	if err != nil {
-		return false
-	}
-	*h = handle{epoll: e, raw: raw, owner: owner}
-	failed := raw.Control(func(file uintptr) {
-		h.file = int32(file)
+	var err error
+	failed := h.raw.Control(func(uintptr) {
 		e.mu.Lock()
 		e.handles[h.file] = h
 		e.mu.Unlock()

@@ -140,6 +140,32 @@ func TestNothingThatComesAtOnceIsMissed(t *testing.T) {
 	}
 }
 
+// Who is about to have something told again finds its connection as it was, though it has left
+// the loop and returned meanwhile.
+func TestWhatIsToldAgainOfAConnectionThatReturns(t *testing.T) {
+	t.Parallel()
+	s, _ := newSets(t, nil)
+	c := s.dial(t)
+	c.send(t, get)
+	c.answer(t)
+	var x *conn
+	s.mu.Lock()
+	for one := range s.conns {
+		x = one
+	}
+	s.mu.Unlock()
+	require.Eventually(t, func() bool { return x.at.Load() == waiting }, 10*time.Second, time.Millisecond)
+	h := x.handle
+	c.send(t, get+get) // for a goroutine
+	for range 2 {
+		c.answer(t)
+	}
+	require.Eventually(t, func() bool { return x.at.Load() == waiting }, 10*time.Second, time.Millisecond)
+	h.tellAgain()
+	c.send(t, get)
+	c.answer(t)
+}
+
 // Who has sent a request and its end is answered, and left, even if both come at once.
 func TestTheLoopSeesTheEnd(t *testing.T) {
 	t.Parallel()

@@ -51,9 +51,9 @@ func (c Constant) Recall(r counters.Request) (counters.Decision, bool) { return 
 
 func (Constant) Refund(context.Context, counters.Request, counters.Decision) error { return nil }
 
-func (Constant) RefundSoon(_ context.Context, _ counters.Request, _ counters.Decision, told func()) error {
+func (Constant) RefundSoon(_ context.Context, _ counters.Request, _ counters.Decision, told func(panicked any)) error {
 	if told != nil {
-		told()
+		told(nil)
 	}
 	return nil
 }

@@ -37,8 +37,8 @@ type Limiter interface {
 	// ctx has ended.
 	Refund(ctx context.Context, r counters.Request, taken counters.Decision) error
 	// RefundSoon is Refund, but the store may be told a moment later, with other refunds. If
-	// told isn't nil, that is at once, and told is called then.
-	RefundSoon(ctx context.Context, r counters.Request, taken counters.Decision, told func()) error
+	// told isn't nil, that is at once, and told is called then, or with what that panicked with.
+	RefundSoon(ctx context.Context, r counters.Request, taken counters.Decision, told func(panicked any)) error
 	// Charge consumes the cost of r, be there room or not; if it fails, as soon as
 	// the store answers.
 	Charge(ctx context.Context, r counters.Request) error

@@ -81,25 +81,26 @@ const refundDelay = 20 * time.Millisecond
 // A refund is what a client is given back soon.
 type refund struct {
 	request counters.Request
-	told    []func()
+	told    []func(panicked any)
 }
 
 // RefundSoon is Refund, but it doesn't wait for a store of many clients, which is told
 // together of what they are refunded: a moment later, or by the next check of the client.
 // If told isn't nil, that is at once, and told is called when the store has been told, or
-// hasn't by the deadline of ctx. Flush awaits it. Either all refunds of b have a told, or none.
-func (b *ManyBook[A]) RefundSoon(ctx context.Context, r counters.Request, taken counters.Decision, told func()) error {
+// hasn't by the deadline of ctx, or with what telling it has panicked with. Flush awaits it.
+// Either all refunds of b have a told, or none.
+func (b *ManyBook[A]) RefundSoon(ctx context.Context, r counters.Request, taken counters.Decision, told func(panicked any)) error {
 	if !b.TakesMany() {
 		err := b.Refund(ctx, r, taken)
 		if told != nil {
-			told()
+			told(nil)
 		}
 		return err
 	}
 	c, tell, err := b.refund(r, taken)
 	if !tell {
 		if told != nil {
-			told()
+			told(nil)
 		}
 		return err
 	}
@@ -149,22 +150,37 @@ func (b *ManyBook[A]) refundTogether(ctx context.Context) {
 		m.add(i, c)
 		c.mu.Unlock()
 	}
+	var panicked any
 	go func() {
 		defer close(done)
+		defer func() { panicked = recover() }()
 		m.ask()
 	}()
-	end := func(c *Client[A], next func(*Client[A], counters.Request)) {
-		next(c, refunds[c].request)
-		for _, told := range refunds[c].told {
-			told()
-		}
+	for i := range done {
+		c := clients[i]
+		b.remind(c, refunds[c].request)
+		refunds[c].end(nil)
 		delete(refunds, c)
 	}
-	for i := range done {
-		end(clients[i], b.remind)
+	for c, f := range refunds {
+		switch {
+		case panicked != nil:
+			b.remind(c, f.request)
+			f.end(panicked)
+		case len(f.told) == 0:
+			b.tellLater(c, f.request)
+		default: // others are asking about the client, most likely
+			b.config.Options.Refunds.Go(func() {
+				defer func() { f.end(recover()) }()
+				_ = b.tell(ctx, Request[A]{Request: f.request, Kind: Tells, Client: c})
+			})
+		}
 	}
-	for c := range refunds {
-		end(c, b.tellLater)
+}
+
+func (f *refund) end(panicked any) {
+	for _, told := range f.told {
+		told(panicked)
 	}
 }
 
