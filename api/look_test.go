@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,8 @@ import (
 func (s *service) lookAt(t *testing.T, paths []string, headers ...string) result {
 	return s.do(t, http.MethodGet, "/v1/look?"+url.Values{"get": paths}.Encode(), "", headers...)
 }
+
+var storeTimes = regexp.MustCompile(`"store_p99":[^,]*,`) // of each moment
 
 // What is asked for together is answered as it is one by one, to whom it is, and counted so.
 func TestLookAnswersAsEachAlone(t *testing.T) {
@@ -46,7 +49,8 @@ func TestLookAnswersAsEachAlone(t *testing.T) {
 			}
 			alone := s.do(t, http.MethodGet, path, "", bearer...)
 			assert.Equal(t, alone.Code, j.Answers[i].Status, path)
-			assert.Equal(t, strings.TrimSpace(alone.Body), string(j.Answers[i].Body), path)
+			measured := func(body string) string { return storeTimes.ReplaceAllString(strings.TrimSpace(body), "") }
+			assert.Equal(t, measured(alone.Body), measured(string(j.Answers[i].Body)), path)
 		}
 	}
 	require.Equal(t, http.StatusUnauthorized, s.lookAt(t, paths).Code)
