@@ -56,8 +56,7 @@ type admission struct{ flight *flight }
 // An account is what a process knows of a client. What is in use of a slot is what
 // the store has and what is due.
 type account struct {
-	key   string // of the counter of keyOf, or else the beginning of all keys
-	keyOf int64
+	key string // of the last counter that it was counted in, or else the beginning of all keys
 
 	// generation is the store's, as last read, and verified when all that is known
 	// was last confirmed, in Unix nanoseconds; 0 if nothing is known.
@@ -67,7 +66,6 @@ type account struct {
 	forgottenTo int64
 
 	top   int64  // the number of the newest slot
-	size  int    // how many there are; 0 if nothing is known
 	slots []slot // newest first, and none behind the last with a count
 	// Slots from first to final were read, and change only with the generation.
 	first, final int64
@@ -75,10 +73,11 @@ type account struct {
 	visits          ledger.Share
 	flight          *flight // under way
 	unsettled       *unsettled
-	doubtful        bool // all has to be read before anything is counted
-	staleGeneration bool // the generation has to be read before what is due is told
-	untold          bool // others have to be told that the past has changed
-	denied          bool // a call of the last batch was: the next may be, without the store
+	size            int32 // how many slots there are; 0 if nothing is known
+	doubtful        bool  // all has to be read before anything is counted
+	staleGeneration bool  // the generation has to be read before what is due is told
+	untold          bool  // others have to be told that the past has changed
+	denied          bool  // a call of the last batch was: the next may be, without the store
 }
 
 // An unsettled is what the store is still to be told, or may have been. Most clients
@@ -154,25 +153,25 @@ func (a *account) dropBefore(generation, latest int64, skew time.Duration) {
 // reach moves the account on to the slots of a request at p: size of them, or more for a
 // late one. It begins anew where nothing that is known matters any more, or the clock was set
 // back far.
-func (a *account) reach(p place, size int) {
-	passed := p.newest() - a.top
-	if passed == 0 && a.top-p.oldest < int64(a.size) {
+func (a *account) reach(p place, kept int) {
+	size, known, passed := int64(kept), int64(a.size), p.newest()-a.top
+	if passed == 0 && a.top-p.oldest < known {
 		return
 	}
 	switch {
-	case a.size == 0, passed >= int64(size), -passed >= int64(4*size): // or the clock has been set back
-		a.slots, a.size = a.slots[:0], size
+	case known == 0, passed >= size, -passed >= 4*size: // or the clock has been set back
+		a.slots, known = a.slots[:0], size
 		a.top, a.final, a.verified = p.newest(), math.MinInt64, 0
 	case passed > 0:
-		if n := min(len(a.slots)+int(passed), size); len(a.slots) > 0 {
-			a.slots = append(a.slots, make([]slot, max(0, n-len(a.slots)))...)[:n]
+		if n := min(int64(len(a.slots))+passed, size); len(a.slots) > 0 {
+			a.slots = append(a.slots, make([]slot, max(0, n-int64(len(a.slots))))...)[:n]
 			copy(a.slots[passed:], a.slots)
 			clear(a.slots[:passed])
 		}
-		a.top, a.size = p.newest(), size
+		a.top, known = p.newest(), size
 	}
-	a.size = max(a.size, int(a.top-p.oldest)+1) // it is late
-	a.first = max(a.first, a.top-int64(a.size)+1)
+	known = max(known, a.top-p.oldest+1) // it is late
+	a.first, a.size = max(a.first, a.top-known+1), int32(known)
 }
 
 // at returns a slot, or nil if nothing is known of it any more.

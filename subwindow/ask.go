@@ -3,6 +3,7 @@ package subwindow
 import (
 	"context"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -86,8 +87,10 @@ func (w *work) count() ledger.Step {
 	w.step = counts
 	// A fixed window sees a reset by its only counter, which the reset has deleted.
 	w.reads(false, !a.fresh(w.now) && !w.window.fixed(), false)
-	if a.keyOf != w.bucket {
-		a.key, a.keyOf = counters.CounterKey(a.prefix(), w.bucket), w.bucket
+	var digits [20]byte
+	prefix, number := a.prefix(), strconv.AppendInt(digits[:0], w.bucket, 10)
+	if a.key[len(prefix):] != string(number) {
+		a.key = prefix + string(number)
 	}
 	have := a.at(w.bucket).count > 0
 	w.additions = append(w.additions, counters.Addition{

@@ -1,7 +1,6 @@
 package subwindow
 
 import (
-	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -25,7 +24,7 @@ type family struct {
 // name sees to it that a has the beginning of its keys.
 func (f *family) name(a *account, client string) {
 	if a.key == "" {
-		a.key, a.keyOf = f.keys.Client(client), math.MinInt64
+		a.key = f.keys.Client(client)
 	}
 }
 

@@ -26,9 +26,9 @@ type Cache[V any] struct {
 type shard[V any] struct {
 	mu      sync.Mutex
 	most    int
-	entries map[string]*entry[V]
-	end     entry[V]  // holds no key: the oldest entry is newer, the newest older
-	hand    *entry[V] // where the search for room goes on
+	entries map[uint64]*entry[V] // by the hashes of their keys, which takes less room
+	end     entry[V]             // holds no key: the oldest entry is newer, the newest older
+	hand    *entry[V]            // where the search for room goes on
 
 	_ [64]byte // keeps the locks of neighbours off one cache line
 }
@@ -49,7 +49,7 @@ func New[V any](most int) *Cache[V] {
 	for i := range c.shards {
 		s := &c.shards[i]
 		s.most = (min(most, math.MaxInt-shardCount) + shardCount - 1) / shardCount
-		s.entries = make(map[string]*entry[V])
+		s.entries = make(map[uint64]*entry[V])
 		s.end.newer, s.end.older, s.hand = &s.end, &s.end, &s.end
 	}
 	return c
@@ -59,21 +59,22 @@ func New[V any](most int) *Cache[V] {
 // the zero V. It is never nil. What is put into a value that has made room for
 // another is lost.
 func (c *Cache[V]) Get(key string) *V {
-	s := c.shard(key)
+	s, hash := c.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e, ok := s.entries[key]; ok {
-		e.asked = true
+	if e := s.find(hash, key); e != nil {
 		return &e.value
 	}
 	e := &entry[V]{key: key}
 	if s.most <= 0 {
 		return &e.value
 	}
-	if len(s.entries) >= s.most {
-		s.evict()
+	if same := s.entries[hash]; same != nil {
+		c.remove(s, same)
+	} else if len(s.entries) >= s.most {
+		c.evict(s)
 	}
-	s.entries[key] = e
+	s.entries[hash] = e
 	e.newer, e.older = &s.end, s.end.older
 	e.newer.older, e.older.newer = e, e
 	return &e.value
@@ -81,11 +82,10 @@ func (c *Cache[V]) Get(key string) *V {
 
 // Find returns the value of the key, or nil if there is none.
 func (c *Cache[V]) Find(key string) *V {
-	s := c.shard(key)
+	s, hash := c.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e, ok := s.entries[key]; ok {
-		e.asked = true
+	if e := s.find(hash, key); e != nil {
 		return &e.value
 	}
 	return nil
@@ -93,11 +93,11 @@ func (c *Cache[V]) Find(key string) *V {
 
 // Forget drops the value of the key.
 func (c *Cache[V]) Forget(key string) {
-	s := c.shard(key)
+	s, hash := c.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e, ok := s.entries[key]; ok {
-		s.remove(e)
+	if e := s.find(hash, key); e != nil {
+		c.remove(s, e)
 	}
 }
 
@@ -116,23 +116,34 @@ func (c *Cache[V]) Len() int {
 	return n
 }
 
-func (c *Cache[V]) shard(key string) *shard[V] {
-	return &c.shards[maphash.String(c.seed, key)%shardCount]
+func (c *Cache[V]) shard(key string) (s *shard[V], hash uint64) {
+	hash = maphash.String(c.seed, key)
+	return &c.shards[hash%shardCount], hash
+}
+
+// find returns the entry of the key, or nil. The caller holds mu.
+func (s *shard[V]) find(hash uint64, key string) *entry[V] {
+	e := s.entries[hash]
+	if e == nil || e.key != key {
+		return nil
+	}
+	e.asked = true
+	return e
 }
 
 // evict removes the next entry from the hand on that has not been asked about
-// since the hand passed it. The caller holds mu.
-func (s *shard[V]) evict() {
+// since the hand passed it. The caller holds the lock of s.
+func (c *Cache[V]) evict(s *shard[V]) {
 	for s.hand == &s.end || s.hand.asked {
 		s.hand.asked = false
 		s.hand = s.hand.newer
 	}
-	s.remove(s.hand)
+	c.remove(s, s.hand)
 }
 
-// remove takes e out. The caller holds mu.
-func (s *shard[V]) remove(e *entry[V]) {
-	delete(s.entries, e.key)
+// remove takes e out of s. The caller holds its lock.
+func (c *Cache[V]) remove(s *shard[V], e *entry[V]) {
+	delete(s.entries, maphash.String(c.seed, e.key))
 	if s.hand == e {
 		s.hand = e.newer
 	}
