@@ -87,12 +87,14 @@ type unsettled struct {
 	dues    []due     // in order of their slots
 	share   float64   // of all that is admitted, from when the first cost became due
 	flights []*flight // without an answer, until their outcome is known and taken over
+	room    [1]due    // of dues, mostly
 }
 
 // unsettle returns what is unsettled, to add to it.
 func (a *account) unsettle() *unsettled {
 	if a.unsettled == nil {
 		a.unsettled = new(unsettled)
+		a.unsettled.dues = a.unsettled.room[:0]
 	}
 	return a.unsettled
 }
@@ -113,6 +115,14 @@ func (a *account) flights() []*flight {
 
 // prefix returns the beginning of the client's keys.
 func (a *account) prefix() string { return a.key[:strings.LastIndexByte(a.key, '_')+1] }
+
+// keyAt returns the key of a slot's counter.
+func (a *account) keyAt(bucket int64) string {
+	if a.keyOf == bucket {
+		return a.key
+	}
+	return counters.CounterKey(a.prefix(), bucket)
+}
 
 // A generation is a counter beside a client's. Each reset leaves it above what it was,
 // and above the millisecond of its time, in units of resetUnit.
