@@ -59,7 +59,7 @@ func (s *Server) together(requests []*plain.Exchange) {
 		case err != nil:
 		case c.Path() == settlePath:
 			var q settlement
-			if q, err = readSettlement(c); err == nil {
+			if q, err = s.readSettlement(c); err == nil {
 				t.settlements, t.settle = append(t.settlements, q), append(t.settle, one)
 			}
 		default:
