@@ -87,16 +87,14 @@ func (s *Server) together(requests []*plain.Exchange) {
 			s.answer(t.settle[i], err)
 		})
 	}
-	var settles sync.WaitGroup
-	defer settles.Wait()
-	if len(t.checks) == 0 {
+	switch {
+	case len(t.checks) == 0:
 		settle()
 		return
+	case len(t.settle) == 0:
+		settle = nil
 	}
-	if len(t.settle) > 0 {
-		settles.Go(settle)
-	}
-	engine.Together(t.checks, s.cfg.Now(), func(i int, o decide.Outcome) {
+	engine.Together(t.checks, s.cfg.Now(), settle, func(i int, o decide.Outcome) {
 		err := o.Err
 		if err == nil {
 			err = s.writeAnswer(t.check[i].Context, o.Answer)
