@@ -195,6 +195,21 @@ func TestWhatIsDoneBesideChecks(t *testing.T) {
 	}
 }
 
+// A panic beside checks is its caller's, once all checks are told.
+func TestAPanicBesideChecks(t *testing.T) {
+	t.Parallel()
+	e, limiter := newEngine(t)
+	done, told := make(chan struct{}), 0
+	limiter.asked = func() { <-done }
+	assert.PanicsWithError(t, "a bug", func() {
+		e.Together(checksOf("user", clients...), time.Now(), func() {
+			defer close(done)
+			panic("a bug")
+		}, func(int, Outcome) { told++ })
+	})
+	assert.Equal(t, len(clients), told)
+}
+
 // The errors say what is wrong with which check.
 func TestChecksThatCannotBeMade(t *testing.T) {
 	t.Parallel()

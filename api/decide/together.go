@@ -10,8 +10,8 @@ import (
 
 // Together decides checks that came at the same moment from different callers, and calls
 // done with the number and the outcome of each as soon as it is known. Calls of done may
-// come concurrently. If beside isn't nil, it is called while the store is asked. Together
-// returns after the last.
+// come concurrently. If beside isn't nil, it is called while the store is asked; if that
+// panics, so does Together. Together returns after the last.
 func (e *Engine) Together(checks []Check, now time.Time, beside func(), done func(i int, o Outcome)) {
 	ctx := &counters.Deadline{At: now.Add(e.StoreTimeout)}
 	if len(checks) == 1 && beside == nil {
@@ -40,15 +40,19 @@ func (e *Engine) Together(checks []Check, now time.Time, beside func(), done fun
 			t.try(one, func() { t.finish(one) })
 		}
 	}
+	var panicked *Panic
 	if beside != nil {
 		t.askWaiting()
-		beside()
+		panicked = contain(beside)
 	}
 	t.wait()
 	for i := range t.askings {
 		if one := &t.askings[i]; !t.told[one.number] {
 			done(one.number, Outcome{one.Answer, one.err})
 		}
+	}
+	if panicked != nil {
+		panic(panicked)
 	}
 }
 
