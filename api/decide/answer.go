@@ -69,14 +69,6 @@ type plan struct {
 	header string   // RateLimit-Policy with these limits
 }
 
-func newPlan(limits []*policy.Limit) *plan {
-	p := &plan{limits: limits, header: rateLimitPolicy(limits)}
-	for _, l := range limits {
-		p.names = append(p.names, nameOf(l))
-	}
-	return p
-}
-
 // noPlan is the plan of checks whose limits belong to no policy.
 var noPlan plan
 

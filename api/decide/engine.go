@@ -128,6 +128,14 @@ func NewDecider(c Config, p *policy.Policy, o Observer) *Decider {
 	return d
 }
 
+func newPlan(limits []*policy.Limit) *plan {
+	p := &plan{limits: limits, header: rateLimitPolicy(limits)}
+	for _, l := range limits {
+		p.names = append(p.names, nameOf(l))
+	}
+	return p
+}
+
 // Check answers q, which began at now, and tells the observer. The error is an
 // Invalid or a Refused.
 func (d *Decider) Check(ctx context.Context, q Check, now time.Time) (*Answer, error) {
