@@ -226,14 +226,19 @@ func (b *body) object(in string, field func(name []byte) error) error {
 
 // string reads a string. It is likely to be the given one, which it returns then.
 func (b *body) string(field, likely string) (string, error) {
-	if kind := b.decoder.PeekKind(); kind != '"' {
-		return "", b.wrongType(field, "a string")
-	}
-	value, err := b.unquote()
+	value, err := b.text(field)
 	if string(value) == likely {
 		return likely, err
 	}
 	return string(value), err
+}
+
+// text is string, but its value is valid only until the next is read.
+func (b *body) text(field string) ([]byte, error) {
+	if kind := b.decoder.PeekKind(); kind != '"' {
+		return nil, b.wrongType(field, "a string")
+	}
+	return b.unquote()
 }
 
 func (b *body) unquote() ([]byte, error) {

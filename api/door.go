@@ -59,7 +59,7 @@ func (s *Server) together(requests []*plain.Exchange) {
 		case err != nil:
 		case c.Path() == settlePath:
 			var q settlement
-			if q, err = readSettlement(c); err == nil {
+			if q, err = s.readSettlement(c); err == nil {
 				t.settlements, t.settle = append(t.settlements, q), append(t.settle, one)
 			}
 		default:
@@ -87,16 +87,14 @@ func (s *Server) together(requests []*plain.Exchange) {
 			s.answer(t.settle[i], err)
 		})
 	}
-	var settles sync.WaitGroup
-	defer settles.Wait()
-	if len(t.checks) == 0 {
+	switch {
+	case len(t.checks) == 0:
 		settle()
 		return
+	case len(t.settle) == 0:
+		settle = nil
 	}
-	if len(t.settle) > 0 {
-		settles.Go(settle)
-	}
-	engine.Together(t.checks, s.cfg.Now(), func(i int, o decide.Outcome) {
+	engine.Together(t.checks, s.cfg.Now(), settle, func(i int, o decide.Outcome) {
 		err := o.Err
 		if err == nil {
 			err = s.writeAnswer(t.check[i].Context, o.Answer)

@@ -171,7 +171,8 @@ func appendSettlement(b []byte, s *decide.Settlement, status int) []byte {
 // appendReceipt appends the fields that a check has which asked for a receipt, if there
 // is one.
 func appendReceipt(b []byte, a *decide.Answer, key *receipt.Key) []byte {
-	r, reserved := a.Receipt()
+	var few [4]receipt.Limit
+	r, reserved := a.Receipt(few[:0])
 	if !reserved {
 		return b
 	}

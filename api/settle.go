@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 
@@ -12,13 +13,14 @@ import (
 
 // A settlement is what a caller says that a check has cost in the end.
 type settlement struct {
-	receipt string
+	receipt receipt.Receipt
+	invalid error // why there is none
 	cost    int64
 }
 
 // settle answers POST /v1/settle.
 func (s *Server) settle(c echo.Context) error {
-	q, err := readSettlement(c)
+	q, err := s.readSettlement(c)
 	if err != nil {
 		return err
 	}
@@ -30,14 +32,14 @@ func (s *Server) settle(c echo.Context) error {
 	return err
 }
 
-func readSettlement(c echo.Context) (settlement, error) {
+func (s *Server) readSettlement(c echo.Context) (settlement, error) {
 	b, err := readBody(c.Request(), maxCheckBytes)
 	if err != nil {
 		return settlement{}, err
 	}
 	defer b.release()
 	b.at = -1
-	q, err := b.settlement()
+	q, err := b.settlement(s.receipts.Load())
 	return q, b.end(err)
 }
 
@@ -56,7 +58,7 @@ func (s *Server) settleBatch(c echo.Context) error {
 		return err
 	}
 	defer b.release()
-	list, err := b.settlements()
+	list, err := b.settlements(s.receipts.Load())
 	if err != nil {
 		return err
 	}
@@ -80,19 +82,17 @@ func (s *Server) settleBatch(c echo.Context) error {
 
 // settleAll settles all of a list, and calls done with the number and the outcome of each.
 func (s *Server) settleAll(list []settlement, done func(i int, settled *decide.Settlement, err error)) {
-	key := s.receipts.Load()
-	receipts, asked, numbers := make([]receipt.Receipt, len(list)), make([]decide.Settling, 0, len(list)), make([]int, 0, len(list))
-	for i, q := range list {
-		r, err := openReceipt(key, q.receipt)
-		if err != nil {
-			done(i, nil, err)
+	asked, numbers := make([]decide.Settling, 0, len(list)), make([]int, 0, len(list))
+	for i := range list {
+		q := &list[i]
+		if q.invalid != nil {
+			done(i, nil, q.invalid)
 			continue
 		}
 		if q.cost == asReserved {
-			q.cost = r.Cost
+			q.cost = q.receipt.Cost
 		}
-		receipts[i] = r
-		asked, numbers = append(asked, decide.Settling{Receipt: &receipts[i], Consumed: q.cost}), append(numbers, i)
+		asked, numbers = append(asked, decide.Settling{Receipt: &q.receipt, Consumed: q.cost}), append(numbers, i)
 	}
 	s.active.Load().Settle(asked, func(k int, settled *decide.Settlement, err error) { done(numbers[k], settled, err) })
 }
@@ -105,20 +105,16 @@ func (s *Server) renew(c echo.Context) error {
 	}
 	defer b.release()
 	b.at = -1
-	text := ""
+	key := s.receipts.Load()
+	r, invalid := receipt.Receipt{}, errNoReceipt
 	err = b.object("", func(name []byte) (err error) {
 		if string(name) != "receipt" {
 			return unknownField(string(name), "receipt")
 		}
-		text, err = b.string("receipt", "")
+		r, invalid, err = b.receipt(key)
 		return err
 	})
-	if err = b.end(err); err != nil {
-		return err
-	}
-	key := s.receipts.Load()
-	r, err := openReceipt(key, text)
-	if err != nil {
+	if err = cmp.Or(b.end(err), invalid); err != nil {
 		return err
 	}
 	within, err := s.active.Load().Renew(&r)
@@ -130,12 +126,19 @@ func (s *Server) renew(c echo.Context) error {
 	return writeJSON(c, http.StatusOK, append(out, "}\n"...))
 }
 
-func openReceipt(key *receipt.Key, text string) (receipt.Receipt, error) {
-	r, err := key.Open(text)
+// errNoReceipt is the problem of a receipt that no instance has given.
+var errNoReceipt error = badRequest("receipt is none that this service has given, or was given with other tokens")
+
+// receipt reads a receipt. It may be invalid.
+func (b *body) receipt(key *receipt.Key) (r receipt.Receipt, invalid, err error) {
+	text, err := b.text("receipt")
 	if err != nil {
-		err = badRequest("receipt is none that this service has given, or was given with other tokens")
+		return r, nil, err
 	}
-	return r, err
+	if r, err = key.Open(text); err != nil {
+		invalid = errNoReceipt
+	}
+	return r, invalid, nil
 }
 
 // charge answers POST /v1/charge.
@@ -177,12 +180,12 @@ func (s *Server) charge(c echo.Context) error {
 const asReserved = -1
 
 // settlement decodes one settlement.
-func (b *body) settlement() (settlement, error) {
+func (b *body) settlement(key *receipt.Key) (settlement, error) {
 	q, given := settlement{cost: asReserved}, false
 	err := b.object("", func(name []byte) (err error) {
 		switch string(name) {
 		case "receipt":
-			q.receipt, err = b.string("receipt", "")
+			q.receipt, q.invalid, err = b.receipt(key)
 			given = true
 		case "cost":
 			if q.cost, err = b.integer("cost", ""); err == nil && q.cost < 0 {
@@ -200,7 +203,7 @@ func (b *body) settlement() (settlement, error) {
 }
 
 // settlements decodes a body that is many settlements. The error is a problem.
-func (b *body) settlements() (list []settlement, err error) {
+func (b *body) settlements(key *receipt.Key) (list []settlement, err error) {
 	b.at = -1
 	err = b.object("", func(name []byte) error {
 		if string(name) != "settlements" {
@@ -208,7 +211,7 @@ func (b *body) settlements() (list []settlement, err error) {
 		}
 		list = []settlement{}
 		return b.array("settlements", func() error {
-			q, err := b.settlement()
+			q, err := b.settlement(key)
 			list = append(list, q)
 			return err
 		})

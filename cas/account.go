@@ -150,7 +150,7 @@ type belief[S any] struct {
 // add adds d, which may be older than what else is due: clocks are read before the
 // client is locked.
 func (b *belief[S]) add(l *rules[S], d *debt) {
-	if b.state = l.tell(b.state, d); d.kind != admitted || d.old || d.renews != 0 {
+	if b.state = l.tell(b.state, d); !d.standsForMore() {
 		return
 	}
 	b.alone += d.cost
@@ -163,27 +163,27 @@ func (b *belief[S]) add(l *rules[S], d *debt) {
 }
 
 // believe returns the belief that is kept, or makes one, of a process with such a share
-// of the client.
-func (a *account[S]) believe(l *rules[S], share float64) *belief[S] {
+// of the client. Its state must not be changed.
+func (a *account[S]) believe(l *rules[S], share float64) belief[S] {
 	switch {
 	case a.belief != nil:
-		return a.belief
-	case len(a.due) == 0 && !a.last.lasts(): // with what is due it may drain later
-		var none S
-		a.last.decoded = none
+		return *a.belief
+	case len(a.due) == 0:
+		if !a.last.lasts() { // with what is due it may drain later
+			var none S
+			a.last.decoded = none
+		}
+		return belief[S]{state: a.last.decoded, share: share}
 	}
 	old := 0
 	for old < len(a.due) && a.due[old].old {
 		old++
 	}
-	b := &belief[S]{state: l.tell(l.clone(a.last.decoded), a.due[:old]...), share: share}
+	a.belief = &belief[S]{state: l.tell(l.clone(a.last.decoded), a.due[:old]...), share: share}
 	for _, d := range a.due[old:] {
-		b.add(l, d)
+		a.belief.add(l, d)
 	}
-	if len(a.due) > 0 {
-		a.belief = b
-	}
-	return b
+	return *a.belief
 }
 
 // underWay adds the calls of the flight that is under way to a state, which it may
@@ -206,12 +206,13 @@ func (a *account[S]) expects(now time.Time, within time.Duration) int64 {
 	return a.expected
 }
 
-// untold returns how much of what others are thought to have admitted since the store has
-// answered is still in use, as r finds it. told is the state with what is due.
+// standForMore reports whether others are thought to have admitted anything since the store
+// has answered.
+func (a *account[S]) standForMore() bool { return slices.ContainsFunc(a.due, (*debt).standsForMore) }
+
+// untold returns how much of that is still in use, as r finds it. told is the state with what
+// is due.
 func (a *account[S]) untold(l *rules[S], told S, share float64, r *counters.Request) int64 {
-	if !slices.ContainsFunc(a.due, func(d *debt) bool { return !d.old }) {
-		return 0
-	}
 	return max(0, l.peek(told, *r).Remaining-l.peek(a.believe(l, share).state, *r).Remaining)
 }
 

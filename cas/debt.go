@@ -69,6 +69,9 @@ func (d *debt) giveBack(cost int64) *debt {
 	}
 }
 
+// standsForMore reports whether others are thought to have admitted something beside d.
+func (d *debt) standsForMore() bool { return d.kind == admitted && !d.old && d.renews == 0 }
+
 // lower has it cost less, and nothing else change.
 func (d *debt) lower(cost int64) { d.cost, d.remaining = d.cost-cost, d.remaining+cost }
 

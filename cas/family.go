@@ -46,7 +46,7 @@ func (f *family[S]) shareOf(a *account[S], r *counters.Request) float64 {
 }
 
 // believed returns the state by which r is decided alone, and the belief in it.
-func (f *family[S]) believed(a *account[S], r *counters.Request) (S, *belief[S]) {
+func (f *family[S]) believed(a *account[S], r *counters.Request) (S, belief[S]) {
 	b := a.believe(&f.rules, f.shareOf(a, r))
 	s, _ := f.heal(a.underWay(&f.rules, f.clone(b.state)), r.Now)
 	return s, b
@@ -55,7 +55,7 @@ func (f *family[S]) believed(a *account[S], r *counters.Request) (S, *belief[S])
 // decideAlone decides r in the state that the process believes in, if others admit
 // their share too. Of what is admitted alone the first stands for itself, and so does
 // whoever goes on with a lease.
-func (f *family[S]) decideAlone(s S, b *belief[S], r *counters.Request) counters.Decision {
+func (f *family[S]) decideAlone(s S, b belief[S], r *counters.Request) counters.Decision {
 	if !f.cfg.CountDenied && b.alone > 0 && r.Renews == 0 {
 		var none S
 		all := *r

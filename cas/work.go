@@ -219,7 +219,7 @@ func (w *work[S]) decide(asks, take bool) {
 	next.to = l.clone(a.last.decoded)
 	w.tell()
 	next.expected = a.expects(next.latest.Now, w.telling())
-	if len(a.due) > 0 {
+	if a.standForMore() {
 		next.expected = max(next.expected, a.untold(l, next.to, w.shareOf(a, next.latest), next.latest))
 	}
 	if asks { // what is due is told as of when it was decided, which may be behind others' clocks
@@ -429,14 +429,14 @@ func (w *work[S]) forestalled() bool {
 // was one. It returns the time of the answer.
 func (w *work[S]) look(f *flight[S]) (read time.Time) {
 	a, l, next := w.a, &w.rules, &w.next
-	if len(a.due) > 0 {
+	if a.standForMore() {
 		share := w.shareOf(a, next.latest)
 		if untold := a.untold(l, l.tell(l.clone(a.last.decoded), a.due...), share, next.latest); untold > 0 {
 			a.expected, a.from = max(untold, a.expects(next.latest.Now, w.telling())), next.latest.Now.UnixNano()
 		}
-		for _, d := range a.due {
-			d.old = true
-		}
+	}
+	for _, d := range a.due {
+		d.old = true
 	}
 	a.belief = nil
 	if f != nil && !w.swapped {

@@ -67,7 +67,10 @@ func StateNamespace(prefix, policy, limit, algorithm string) Namespace {
 
 // Client returns the beginning of the keys of one client's counters: the key of
 // a counter is this and the number of its bucket.
-func (n Namespace) Client(client string) string { return n.StateKey(client) + "_" }
+func (n Namespace) Client(client string) string {
+	var b [128]byte
+	return string(append(n.AppendStateKey(b[:0], client), '_'))
+}
 
 // StateKey returns the key of one client's state. A client that is short
 // printable ASCII stands in the key as it is, unless it has braces or "|#|", which
@@ -75,19 +78,26 @@ func (n Namespace) Client(client string) string { return n.StateKey(client) + "_
 // Any other is replaced by "~" and a hash, which cannot be mistaken for a plain client
 // because those do not begin with "~".
 func (n Namespace) StateKey(client string) string {
+	var b [128]byte // longer keys cost another allocation
+	return string(n.AppendStateKey(b[:0], client))
+}
+
+// AppendStateKey appends to b what StateKey returns.
+func (n Namespace) AppendStateKey(b []byte, client string) []byte {
+	b = append(b, n...)
 	if len(client) <= maxPlainClient && !strings.HasPrefix(client, "~") && printable(client) &&
 		!strings.ContainsAny(client, "{}") && !strings.Contains(client, "|#|") {
-		return string(n) + client
+		return append(b, client...)
 	}
 	sum := sha256.Sum256([]byte(client))
-	return string(n) + "~" + base64.RawURLEncoding.EncodeToString(sum[:hashedClientBytes])
+	return base64.RawURLEncoding.AppendEncode(append(b, '~'), sum[:hashedClientBytes])
 }
 
 // CounterKey returns the key of the counter for one bucket, given what
 // Namespace.Client returned. The last "_" of a key always ends the client, so
 // that client "a_1" never meets client "a".
 func CounterKey(client string, bucket int64) string {
-	var b [128]byte // longer keys cost another allocation
+	var b [128]byte
 	return string(AppendCounterKey(b[:0], client, bucket))
 }
 

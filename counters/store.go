@@ -202,6 +202,8 @@ type Replacement struct {
 	TTL   time.Duration
 	// Size is about how many bytes are at Key, if that is known.
 	Size int
+	// Blind says that done may get the zero State of a Value that was given.
+	Blind bool
 }
 
 // A State is what a StateStore has at a key. The zero State is nothing at all.

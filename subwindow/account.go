@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -86,12 +87,14 @@ type unsettled struct {
 	dues    []due     // in order of their slots
 	share   float64   // of all that is admitted, from when the first cost became due
 	flights []*flight // without an answer, until their outcome is known and taken over
+	room    [1]due    // of dues, mostly
 }
 
 // unsettle returns what is unsettled, to add to it.
 func (a *account) unsettle() *unsettled {
 	if a.unsettled == nil {
 		a.unsettled = new(unsettled)
+		a.unsettled.dues = a.unsettled.room[:0]
 	}
 	return a.unsettled
 }
@@ -112,6 +115,16 @@ func (a *account) flights() []*flight {
 
 // prefix returns the beginning of the client's keys.
 func (a *account) prefix() string { return a.key[:strings.LastIndexByte(a.key, '_')+1] }
+
+// keyAt returns the key of a slot's counter.
+func (a *account) keyAt(bucket int64) string {
+	var digits [20]byte
+	prefix, number := a.prefix(), strconv.AppendInt(digits[:0], bucket, 10)
+	if a.key[len(prefix):] == string(number) {
+		return a.key
+	}
+	return prefix + string(number)
+}
 
 // A generation is a counter beside a client's. Each reset leaves it above what it was,
 // and above the millisecond of its time, in units of resetUnit.

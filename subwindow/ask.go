@@ -3,7 +3,6 @@ package subwindow
 import (
 	"context"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -23,7 +22,7 @@ func (w *work) look() ledger.Step {
 		w.keys, w.buckets, w.all, w.verifies = append(w.keys[:0], counters.GenerationKey(a.prefix())), w.buckets[:0], false, true
 		for _, d := range a.dues() {
 			if d.cost < 0 {
-				w.keys, w.buckets = append(w.keys, counters.CounterKey(a.prefix(), d.bucket)), append(w.buckets, d.bucket)
+				w.keys, w.buckets = append(w.keys, a.keyAt(d.bucket)), append(w.buckets, d.bucket)
 			}
 		}
 		w.read = slices.Grow(w.read[:0], len(w.keys))[:len(w.keys)]
@@ -87,11 +86,7 @@ func (w *work) count() ledger.Step {
 	w.step = counts
 	// A fixed window sees a reset by its only counter, which the reset has deleted.
 	w.reads(false, !a.fresh(w.now) && !w.window.fixed(), false)
-	var digits [20]byte
-	prefix, number := a.prefix(), strconv.AppendInt(digits[:0], w.bucket, 10)
-	if a.key[len(prefix):] != string(number) {
-		a.key = prefix + string(number)
-	}
+	a.key = a.keyAt(w.bucket)
 	have := a.at(w.bucket).count > 0
 	w.additions = append(w.additions, counters.Addition{
 		Key: a.key, Delta: w.sum, TTL: w.window.ttl(w.elapsed), New: !have, Have: have, Read: w.keys, Counts: w.read,
@@ -112,7 +107,7 @@ func (w *work) settle() bool {
 			continue
 		}
 		w.dues = append(w.dues, d)
-		addition := counters.Addition{Key: counters.CounterKey(a.prefix(), d.bucket), Delta: d.cost}
+		addition := counters.Addition{Key: a.keyAt(d.bucket), Delta: d.cost}
 		if d.cost > 0 {
 			s := a.at(d.bucket)
 			addition.TTL, addition.Have = w.window.ttl(w.open(d.bucket)), s != nil && s.count > 0

@@ -65,7 +65,8 @@ type LimitCheck struct {
 // A plan is what one kind of check of a policy is decided by.
 type plan struct {
 	limits []*policy.Limit
-	header string // RateLimit-Policy with these limits
+	names  []uint32 // of limits, in receipts
+	header string   // RateLimit-Policy with these limits
 }
 
 // noPlan is the plan of checks whose limits belong to no policy.

@@ -35,7 +35,7 @@ type claimant interface{ late() }
 
 // claim reports whether nobody has claimed q before. The error is an Unclaimed.
 func (c *Claims) claim(ctx context.Context, q claim) (first bool, err error) {
-	id := newID()
+	id := appendID(nil)
 	now, first, err := c.Store.Swap(ctx, q.key, counters.State{}, id, counters.TTL(q.ttl, c.Horizon))
 	return c.outcome(&q, id, now, first, err)
 }
@@ -58,16 +58,25 @@ func (c *Claims) claimAll(ctx context.Context, all []claim, goOn func(i int, f f
 		}
 		return
 	}
-	keys, ids := make([]string, len(all)), make([][]byte, len(all))
+	keys, ids, ask := make([]string, len(all)), make([][]byte, len(all)), make([]bool, len(all))
+	text := make([]byte, 0, idBytes*len(all))
 	for i := range all {
-		keys[i], ids[i] = all[i].key, newID()
+		text = appendID(text)
+		keys[i], ids[i], text = all[i].key, text, text[len(text):]
 	}
 	many.SwapMany(ctx, keys, func(i int) (counters.Replacement, counters.Turn) {
-		return counters.Replacement{Key: keys[i], Value: ids[i], TTL: counters.TTL(all[i].ttl, c.Horizon)}, counters.Now
+		if ask[i] {
+			return counters.Replacement{Key: keys[i]}, counters.Now
+		}
+		return counters.Replacement{Key: keys[i], Value: ids[i], TTL: counters.TTL(all[i].ttl, c.Horizon), Blind: true}, counters.Now
 	}, func(i int, now counters.State, first bool, err error) (again bool) {
-		if errors.Is(err, counters.ErrNotAdded) {
+		switch {
+		case errors.Is(err, counters.ErrNotAdded):
 			goOn(i, func() { apart(i) })
 			return false
+		case err == nil && !first && !now.Exists() && !ask[i]: // whose it is remains to be seen
+			ask[i] = true
+			return true
 		}
 		first, err = c.outcome(&all[i], ids[i], now, first, err)
 		done(i, first, err)
@@ -75,7 +84,10 @@ func (c *Claims) claimAll(ctx context.Context, all []claim, goOn func(i int, f f
 	})
 }
 
-func newID() []byte { return strconv.AppendUint(nil, rand.Uint64(), 36) }
+// appendID appends an ID that no other claim has, of at most idBytes.
+func appendID(b []byte) []byte { return strconv.AppendUint(b, rand.Uint64(), 36) }
+
+const idBytes = 13
 
 // outcome returns what claim returns when the store has been asked to put id at q's key.
 func (c *Claims) outcome(q *claim, id []byte, now counters.State, first bool, err error) (bool, error) {

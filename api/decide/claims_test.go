@@ -19,8 +19,16 @@ func (s twiceStore) SwapMany(ctx context.Context, keys []string, begin func(i in
 	for i := range keys {
 		for again := true; again; {
 			r, _ := begin(i)
+			if r.Value == nil {
+				now, err := s.Load(ctx, r.Key)
+				again = done(i, now, false, err)
+				continue
+			}
 			_, _, _ = s.Swap(ctx, r.Key, r.Old, r.Value, r.TTL)
 			now, swapped, err := s.Swap(ctx, r.Key, r.Old, r.Value, r.TTL)
+			if r.Blind {
+				now = counters.State{}
+			}
 			again = done(i, now, swapped, err)
 		}
 	}

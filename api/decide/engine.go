@@ -116,16 +116,24 @@ func NewDecider(c Config, p *policy.Policy, o Observer) *Decider {
 	for i := range p.Limits {
 		limits[i] = &p.Limits[i]
 	}
-	d.plans[nil] = &plan{limits, rateLimitPolicy(limits)}
+	d.plans[nil] = newPlan(limits)
 	for i := range p.Routes {
 		r, limits := &p.Routes[i], slices.Clone(limits)
 		for j := range r.Limits {
 			own := &r.Limits[j]
 			limits[slices.IndexFunc(p.Limits, func(l policy.Limit) bool { return l.Name == own.Name })] = own
 		}
-		d.plans[r] = &plan{limits, rateLimitPolicy(limits)}
+		d.plans[r] = newPlan(limits)
 	}
 	return d
+}
+
+func newPlan(limits []*policy.Limit) *plan {
+	p := &plan{limits: limits, header: rateLimitPolicy(limits)}
+	for _, l := range limits {
+		p.names = append(p.names, nameOf(l))
+	}
+	return p
 }
 
 // Check answers q, which began at now, and tells the observer. The error is an

@@ -24,6 +24,7 @@ type manyLimiter struct {
 	together []int // requests of each exchange
 	alone    int
 	bug      string // a client whose decision panics
+	asked    func() // unless it is nil
 }
 
 func (l *manyLimiter) TakesMany() bool { return true }
@@ -32,6 +33,9 @@ func (l *manyLimiter) TakeMany(ctx context.Context, requests []counters.Request,
 	l.mu.Lock()
 	l.together = append(l.together, len(requests))
 	l.mu.Unlock()
+	if l.asked != nil {
+		l.asked()
+	}
 	for i, r := range requests {
 		t := counters.Taken{Done: true}
 		if r.Client == l.bug {
@@ -47,6 +51,9 @@ func (l *manyLimiter) Take(ctx context.Context, r counters.Request) (counters.De
 	l.mu.Lock()
 	l.alone++
 	l.mu.Unlock()
+	if l.asked != nil {
+		l.asked()
+	}
 	return l.Limiter.Take(ctx, r)
 }
 
@@ -157,7 +164,7 @@ func TestAPanicOfWhoIsTold(t *testing.T) {
 	checks := checksOf("user", clients...)
 	var mu sync.Mutex
 	told := make(map[int][]error)
-	e.Together(checks, time.Now(), func(i int, o Outcome) {
+	e.Together(checks, time.Now(), nil, func(i int, o Outcome) {
 		mu.Lock()
 		defer mu.Unlock()
 		told[i] = append(told[i], o.Err)
@@ -169,6 +176,38 @@ func TestAPanicOfWhoIsTold(t *testing.T) {
 	require.Len(t, told[1], 2)
 	assert.EqualError(t, told[1][1], "a bug")
 	assert.Equal(t, []error{nil}, told[2])
+}
+
+// Neither of checks and what is done beside them waits for the other.
+func TestWhatIsDoneBesideChecks(t *testing.T) {
+	t.Parallel()
+	for _, checks := range [][]Check{checksOf("user", "a"), checksOf("user", clients...)} {
+		e, limiter := newEngine(t)
+		asked, done := make(chan struct{}), make(chan struct{})
+		limiter.asked = func() {
+			close(asked)
+			<-done
+		}
+		e.Together(checks, time.Now(), func() {
+			<-asked
+			close(done)
+		}, func(_ int, o Outcome) { assert.NoError(t, o.Err) })
+	}
+}
+
+// A panic beside checks is its caller's, once all checks are told.
+func TestAPanicBesideChecks(t *testing.T) {
+	t.Parallel()
+	e, limiter := newEngine(t)
+	done, told := make(chan struct{}), 0
+	limiter.asked = func() { <-done }
+	assert.PanicsWithError(t, "a bug", func() {
+		e.Together(checksOf("user", clients...), time.Now(), func() {
+			defer close(done)
+			panic("a bug")
+		}, func(int, Outcome) { told++ })
+	})
+	assert.Equal(t, len(clients), told)
 }
 
 // The errors say what is wrong with which check.

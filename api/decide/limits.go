@@ -70,9 +70,7 @@ func (d *Decider) ReserveLimits(checks []LimitCheck, within time.Duration) (r re
 	}
 	for i := range checks {
 		if c := &checks[i]; c.consumed() && !c.Exception.IsExempt() {
-			l := c.reserved()
-			l.Name = nameOfCheck(c)
-			r.Limits = append(r.Limits, l)
+			r.Limits = append(r.Limits, c.reserved(nameOfCheck(c)))
 		}
 	}
 	hash := sha256.Sum256([]byte(checks[0].Client))

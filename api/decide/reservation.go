@@ -26,15 +26,16 @@ type SettledLimit struct {
 	Refunded, Charged int64
 }
 
-// Receipt returns what the check of a has reserved, to be settled later, and whether
-// that is anything.
-func (a *Answer) Receipt() (r receipt.Receipt, reserved bool) {
+// Receipt returns what the check of a has reserved, to be settled later, with its limits
+// appended to limits, and whether that is anything.
+func (a *Answer) Receipt(limits []receipt.Limit) (r receipt.Receipt, reserved bool) {
 	if !a.Settles || a.Denied {
 		return r, false
 	}
+	r.Limits = limits
 	for i := range a.Limits {
 		if l := &a.Limits[i]; l.consumed() && (!l.CountsRequests || l.Lease > 0) {
-			r.Limits = append(r.Limits, l.reserved())
+			r.Limits = append(r.Limits, l.reserved(a.plan.names[i]))
 		}
 	}
 	if len(r.Limits) == 0 {
@@ -45,10 +46,10 @@ func (a *Answer) Receipt() (r receipt.Receipt, reserved bool) {
 	return r, true
 }
 
-// reserved returns what l, which has admitted its cost, has reserved.
-func (l *LimitCheck) reserved() receipt.Limit {
+// reserved returns what l, which has admitted its cost, has reserved, by its name in receipts.
+func (l *LimitCheck) reserved(name uint32) receipt.Limit {
 	return receipt.Limit{
-		Name: nameOf(l.Limit), Alone: l.Degraded != nil, Value: l.Value,
+		Name: name, Alone: l.Degraded != nil, Value: l.Value,
 		Remaining: l.Remaining, Generation: l.Receipt.Generation, Refunded: l.Receipt.Refunded,
 	}
 }

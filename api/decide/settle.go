@@ -25,7 +25,7 @@ var ErrLate = errors.New("decide: the receipt is too old")
 func (d *Decider) eachReserved(r *receipt.Receipt, f func(limit *policy.Limit, l *receipt.Limit)) {
 	for i := range r.Limits {
 		l := &r.Limits[i]
-		if at := slices.IndexFunc(d.Limits, func(limit policy.Limit) bool { return nameOf(&limit) == l.Name }); at >= 0 {
+		if at := slices.Index(d.plans[nil].names, l.Name); at >= 0 {
 			f(&d.Limits[at], l)
 		}
 	}
@@ -75,32 +75,33 @@ type Settling struct {
 // than the store timeout.
 func (e *Engine) Settle(asked []Settling, done func(i int, s *Settlement, err error)) {
 	all := newSettlements(&e.Config, len(asked), done)
+	limits := make([]SettledLimit, 0, len(asked)) // of all
 	for i, q := range asked {
 		d, err := e.ForChecks(q.Policy)
 		if err != nil {
 			done(i, nil, err)
 			continue
 		}
-		var limits []SettledLimit
+		first := len(limits)
 		d.eachReserved(q.Receipt, func(limit *policy.Limit, l *receipt.Limit) {
 			limits = append(limits, settledLimit(limit, q.Client, q.Receipt, l, q.Consumed))
 		})
-		all.add(i, d, q, limits)
+		all.add(i, d, q, limits[first:])
 	}
 	all.settle(&e.Claims)
 }
 
 // keyOf returns the key by which the settlement of r is claimed.
 func (d *Decider) keyOf(r *receipt.Receipt) string {
-	var name [16]byte
-	return d.claims.Client(r.Client) + string(strconv.AppendUint(name[:0], r.Nonce, 36))
+	var b [128]byte // longer keys cost another allocation
+	return string(strconv.AppendUint(append(d.claims.AppendStateKey(b[:0], r.Client), '_'), r.Nonce, 36))
 }
 
 // settlements are under way together.
 type settlements struct {
 	ctx     *counters.Deadline
 	now     time.Time
-	all     []*settlement
+	all     []settlement // never more than there is room for
 	claims  []claim
 	done    func(i int, s *Settlement, err error)
 	open    sync.WaitGroup   // settlements that haven't ended
@@ -113,16 +114,18 @@ func newSettlements(c *Config, n int, done func(i int, s *Settlement, err error)
 	now := c.Now()
 	return &settlements{
 		ctx: &counters.Deadline{At: now.Add(c.StoreTimeout)}, now: now, workers: newWorkers(c.StoreTimeout), done: done,
-		all: make([]*settlement, 0, n), claims: make([]claim, 0, n),
+		all: make([]settlement, 0, n), claims: make([]claim, 0, n),
 	}
 }
 
 // add adds the settlement of that number, of limits by d, unless it can't be made.
 func (t *settlements) add(number int, d *Decider, q Settling, limits []SettledLimit) {
-	s := &settlement{
+	t.all = append(t.all, settlement{
 		Settlement: Settlement{Policy: d.Policy, Client: q.Client, Issued: q.Issued, Cost: q.Consumed}, settlements: t,
 		number: number, by: d, limits: limits,
-	}
+	})
+	last := len(t.all) - 1
+	s := &t.all[last]
 	if len(limits) > 0 {
 		s.Client = limits[0].Client
 	}
@@ -133,9 +136,9 @@ func (t *settlements) add(number int, d *Decider, q Settling, limits []SettledLi
 	}
 	if err != nil {
 		s.do(func() { s.end(err) })
+		t.all = t.all[:last]
 		return
 	}
-	t.all = append(t.all, s)
 	t.claims = append(t.claims, claim{d.keyOf(q.Receipt), q.Until.Sub(t.now), s})
 }
 
@@ -148,9 +151,9 @@ func (t *settlements) settle(c *Claims) {
 			t.all[i].do(func() { t.all[i].claimed(first, err) })
 		})
 	}); p != nil {
-		for i, s := range t.all {
+		for i := range t.all {
 			if !told[i] {
-				s.fail(p)
+				t.all[i].fail(p)
 			}
 		}
 	}
@@ -327,7 +330,7 @@ func (e *Engine) Renew(r *receipt.Receipt) (within time.Duration, err error) {
 		default:
 			err, within = nil, leastOf(within, relied(c.Lease))
 			if renewed = append(renewed, c); c.decided { // else on_store_error allows, and the lease that there is goes on
-				*l = c.reserved()
+				*l = c.reserved(l.Name)
 				l.Refunded = cmp.Or(l.Refunded, now.UnixNano())
 			}
 			return

@@ -10,10 +10,11 @@ import (
 
 // Together decides checks that came at the same moment from different callers, and calls
 // done with the number and the outcome of each as soon as it is known. Calls of done may
-// come concurrently. Together returns after the last.
-func (e *Engine) Together(checks []Check, now time.Time, done func(i int, o Outcome)) {
+// come concurrently. If beside isn't nil, it is called while the store is asked; if that
+// panics, so does Together. Together returns after the last.
+func (e *Engine) Together(checks []Check, now time.Time, beside func(), done func(i int, o Outcome)) {
 	ctx := &counters.Deadline{At: now.Add(e.StoreTimeout)}
-	if len(checks) == 1 {
+	if len(checks) == 1 && beside == nil {
 		done(0, e.decide(ctx, checks[0], now))
 		return
 	}
@@ -39,11 +40,19 @@ func (e *Engine) Together(checks []Check, now time.Time, done func(i int, o Outc
 			t.try(one, func() { t.finish(one) })
 		}
 	}
+	var panicked *Panic
+	if beside != nil {
+		t.askWaiting()
+		panicked = contain(beside)
+	}
 	t.wait()
 	for i := range t.askings {
 		if one := &t.askings[i]; !t.told[one.number] {
 			done(one.number, Outcome{one.Answer, one.err})
 		}
+	}
+	if panicked != nil {
+		panic(panicked)
 	}
 }
 

@@ -187,7 +187,7 @@ func (s *Service) commit(request kuadrantMessage) (proto.Message, error) {
 		return nil, err
 	}
 	answer := newKuadrantMessage("CommitResponse")
-	r, err := s.key().Open(request.get("reservation_id").String())
+	r, err := s.key().Open([]byte(request.get("reservation_id").String()))
 	reserved := err == nil && r.Policy == PolicyName
 	if reserved, err = now.decider.CommitLimits(q.checks, &r, reserved, int64(request.get("actual_amount").Uint())); err != nil {
 		return nil, status.Error(codes.Unavailable, "the store did not say whether this was committed before; try again")

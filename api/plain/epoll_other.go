@@ -26,6 +26,6 @@ func (*epoll) add(*handle, net.Conn, any) bool         { return false }
 func (*epoll) wait(*arrivals) (all []arrival, ok bool) { return nil, false }
 
 func (*handle) forget()                                          {}
-func (*handle) tellAgain()                                       {}
+func (handle) tellAgain()                                        {}
 func (*handle) readNow(*attempt, []byte) (n int, later bool)     { return 0, false }
 func (*handle) writeNow(*attempt, []byte) (rest []byte, ok bool) { return nil, false }

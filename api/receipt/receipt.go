@@ -4,6 +4,7 @@
 package receipt
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -12,7 +13,6 @@ import (
 	"errors"
 	"hash"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 )
@@ -47,10 +47,12 @@ var ErrInvalid = errors.New("receipt: not written by this service, or changed")
 // with NewKey.
 type Key struct{ macs sync.Pool } // of *mac
 
-// A mac writes codes of a key: making one hashes the key twice.
+// A mac writes codes of a key: making one hashes the key twice. It is reused.
 type mac struct {
 	hash.Hash
-	sum [sha256.Size]byte
+	sum    [sha256.Size]byte
+	data   []byte // of a receipt
+	policy string // of a receipt before, most likely that of the next one too
 }
 
 // NewKey returns the key of a service that has secrets, in any order. All its instances
@@ -87,8 +89,9 @@ func Room(policy, client string) int {
 // Append appends r as a text of letters, digits, "-", "_" and ".". It reports whether r
 // fits into the 2 KiB that a receipt may have; else b is returned as it is.
 func (k *Key) Append(b []byte, r *Receipt) (_ []byte, fits bool) {
-	data := make([]byte, 0, 256)
-	data = binary.BigEndian.AppendUint64(data, uint64(r.Issued.UnixNano()))
+	m := k.macs.Get().(*mac)
+	defer k.macs.Put(m)
+	data := binary.BigEndian.AppendUint64(m.data[:0], uint64(r.Issued.UnixNano()))
 	data = binary.BigEndian.AppendUint64(data, r.Nonce)
 	data = binary.AppendVarint(data, r.Until.Unix())
 	data = binary.AppendUvarint(data, uint64(r.Cost))
@@ -105,7 +108,8 @@ func (k *Key) Append(b []byte, r *Receipt) (_ []byte, fits bool) {
 		data = binary.AppendVarint(data, l.Generation)
 		data = binary.AppendUvarint(data, uint64(l.Refunded))
 	}
-	data = k.appendMAC(data, data)
+	data = append(data, m.code(data)...)
+	m.data = data
 	if len(prefix)+base64.RawURLEncoding.EncodedLen(len(data)) > maxBytes {
 		return b, false
 	}
@@ -113,22 +117,26 @@ func (k *Key) Append(b []byte, r *Receipt) (_ []byte, fits bool) {
 }
 
 func appendEncoded(b, data []byte) []byte {
-	return base64.RawURLEncoding.AppendEncode(append(b, prefix...), data)
+	return encoding.AppendEncode(append(b, prefix...), data)
 }
 
+var encoding = base64.RawURLEncoding.Strict()
+
 // Open returns what text says. The error is ErrInvalid.
-func (k *Key) Open(text string) (r Receipt, err error) {
-	encoded, ok := strings.CutPrefix(text, prefix)
+func (k *Key) Open(text []byte) (r Receipt, err error) {
+	encoded, ok := bytes.CutPrefix(text, []byte(prefix))
 	if !ok || len(text) > maxBytes {
 		return r, ErrInvalid
 	}
-	data, err := base64.RawURLEncoding.Strict().DecodeString(encoded)
+	m := k.macs.Get().(*mac)
+	defer k.macs.Put(m)
+	data, err := encoding.AppendDecode(m.data[:0], encoded)
+	m.data = data
 	if err != nil || len(data) < macBytes {
 		return r, ErrInvalid
 	}
 	data, code := data[:len(data)-macBytes], data[len(data)-macBytes:]
-	var want [macBytes]byte
-	if !hmac.Equal(code, k.appendMAC(want[:0], data)) {
+	if !hmac.Equal(code, m.code(data)) {
 		return r, ErrInvalid
 	}
 	d := decoder{data: data}
@@ -136,7 +144,10 @@ func (k *Key) Open(text string) (r Receipt, err error) {
 	r.Nonce = d.fixed(8)
 	r.Until = time.Unix(d.signed(), 0)
 	r.Cost = int64(d.unsigned())
-	r.Policy, r.Client = d.string(), d.string()
+	if policy := d.text(); string(policy) != m.policy {
+		m.policy = string(policy)
+	}
+	r.Policy, r.Client = m.policy, string(d.text())
 	for len(d.data) > 0 && !d.short {
 		l := Limit{Name: uint32(d.fixed(4))}
 		value := d.unsigned()
@@ -150,13 +161,11 @@ func (k *Key) Open(text string) (r Receipt, err error) {
 	return r, nil
 }
 
-// appendMAC appends the code of data.
-func (k *Key) appendMAC(b, data []byte) []byte {
-	m := k.macs.Get().(*mac)
-	defer k.macs.Put(m)
+// code returns the code of data, until the next.
+func (m *mac) code(data []byte) []byte {
 	m.Reset()
 	m.Write(data)
-	return append(b, m.Sum(m.sum[:0])[:macBytes]...)
+	return m.Sum(m.sum[:0])[:macBytes]
 }
 
 func appendString(b []byte, s string) []byte {
@@ -199,4 +208,4 @@ func (d *decoder) signed() int64 {
 	return v
 }
 
-func (d *decoder) string() string { return string(d.take(int(min(d.unsigned(), maxBytes)))) }
+func (d *decoder) text() []byte { return d.take(int(min(d.unsigned(), maxBytes))) }

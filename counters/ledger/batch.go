@@ -5,6 +5,7 @@ import (
 	"errors"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,7 +22,7 @@ type ManyBook[A any] struct {
 	Ask func(ctx context.Context, m *Many[A])
 
 	mu      sync.Mutex
-	refunds map[*Client[A]]*refund // of which the store is told together
+	refunds []refund[A] // of which the store is told together
 }
 
 // A Many is the calls of many clients whose exchanges go together.
@@ -79,54 +80,51 @@ func (b *ManyBook[A]) TakeMany(ctx context.Context, requests []counters.Request,
 const refundDelay = 20 * time.Millisecond
 
 // A refund is what a client is given back soon.
-type refund struct {
+type refund[A any] struct {
+	client  *Client[A]
 	request counters.Request
-	told    []func(panicked any)
+	told    func(panicked any) // nil if nobody waits
+	done    bool
 }
 
 // RefundSoon is Refund, but it doesn't wait for a store of many clients, which is told
 // together of what they are refunded: a moment later, or by the next check of the client.
 // If told isn't nil, that is at once, and told is called when the store has been told, or
-// hasn't by the deadline of ctx, or with what telling it has panicked with. Flush awaits it.
-// Either all refunds of b have a told, or none.
+// hasn't by the deadline of ctx, or with what telling it has panicked with. It must not panic.
+// Flush awaits it. Either all refunds of b have a told, or none.
 func (b *ManyBook[A]) RefundSoon(ctx context.Context, r counters.Request, taken counters.Decision, told func(panicked any)) error {
-	if !b.TakesMany() {
-		err := b.Refund(ctx, r, taken)
-		if told != nil {
-			told(nil)
-		}
-		return err
-	}
 	c, tell, err := b.refund(r, taken)
-	if !tell {
-		if told != nil {
-			told(nil)
-		}
-		return err
+	switch {
+	case tell && b.TakesMany():
+		b.soon(ctx, refund[A]{client: c, request: r, told: told})
+		return nil
+	case tell:
+		err = b.tell(ctx, Request[A]{Request: r, Kind: Tells, Client: c})
 	}
+	if told != nil {
+		told(nil)
+	}
+	return err
+}
+
+// soon has the store told of f together with others.
+func (b *ManyBook[A]) soon(ctx context.Context, f refund[A]) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.refunds == nil {
-		b.refunds = make(map[*Client[A]]*refund)
-		b.config.Options.Refunds.Go(func() {
-			if told != nil {
-				b.refundTogether(ctx)
-				return
-			}
-			time.Sleep(refundDelay)
-			_ = b.config.Options.Unhurried(b.config.Timeouts, func(ctx context.Context) error {
-				b.refundTogether(ctx)
-				return nil
-			})
+	if b.refunds = append(b.refunds, f); len(b.refunds) > 1 {
+		return
+	}
+	b.config.Options.Refunds.Go(func() {
+		if f.told != nil {
+			b.refundTogether(ctx)
+			return
+		}
+		time.Sleep(refundDelay)
+		_ = b.config.Options.Unhurried(b.config.Timeouts, func(ctx context.Context) error {
+			b.refundTogether(ctx)
+			return nil
 		})
-	}
-	if b.refunds[c] == nil {
-		b.refunds[c] = new(refund)
-	}
-	if b.refunds[c].request = r; told != nil {
-		b.refunds[c].told = append(b.refunds[c].told, told)
-	}
-	return nil
+	})
 }
 
 // refundTogether has the store told of all that is to be refunded soon.
@@ -135,52 +133,47 @@ func (b *ManyBook[A]) refundTogether(ctx context.Context) {
 	refunds := b.refunds
 	b.refunds = nil
 	b.mu.Unlock()
-	clients, requests := make([]*Client[A], 0, len(refunds)), make([]counters.Request, 0, len(refunds))
-	for c, f := range refunds {
-		clients, requests = append(clients, c), append(requests, f.request)
+	// Those of one client follow one another.
+	slices.SortFunc(refunds, func(f, g refund[A]) int { return strings.Compare(f.request.Client, g.request.Client) })
+	requests := make([]counters.Request, len(refunds))
+	for i := range refunds {
+		requests[i] = refunds[i].request
 	}
-	done := make(chan int, len(clients))
 	m := b.many(ctx, Tells, requests, func(i int, t counters.Taken) {
 		if t.Done && t.Err == nil {
-			done <- i
+			b.ended(&refunds[i], nil)
 		}
 	})
-	for i, c := range clients {
-		c.mu.Lock()
-		m.add(i, c)
-		c.mu.Unlock()
+	for i := range refunds {
+		m.add(i, refunds[i].client)
 	}
 	var panicked any
-	go func() {
-		defer close(done)
+	func() {
 		defer func() { panicked = recover() }()
 		m.ask()
 	}()
-	for i := range done {
-		c := clients[i]
-		b.remind(c, refunds[c].request)
-		refunds[c].end(nil)
-		delete(refunds, c)
-	}
-	for c, f := range refunds {
-		switch {
+	for i := range refunds {
+		switch f := &refunds[i]; {
+		case f.done:
 		case panicked != nil:
-			b.remind(c, f.request)
-			f.end(panicked)
-		case len(f.told) == 0:
-			b.tellLater(c, f.request)
+			b.ended(f, panicked)
+		case f.told == nil:
+			b.tellLater(f.client, f.request)
 		default: // others are asking about the client, most likely
 			b.config.Options.Refunds.Go(func() {
-				defer func() { f.end(recover()) }()
-				_ = b.tell(ctx, Request[A]{Request: f.request, Kind: Tells, Client: c})
+				defer func() { f.told(recover()) }()
+				_ = b.tell(ctx, Request[A]{Request: f.request, Kind: Tells, Client: f.client})
 			})
 		}
 	}
 }
 
-func (f *refund) end(panicked any) {
-	for _, told := range f.told {
-		told(panicked)
+// ended notes that the store was told of f, or that this has panicked.
+func (b *ManyBook[A]) ended(f *refund[A], panicked any) {
+	f.done = true
+	b.remind(f.client, f.request)
+	if f.told != nil {
+		f.told(panicked)
 	}
 }
 
@@ -201,9 +194,14 @@ func (m *Many[A]) ask() {
 	}
 }
 
-// add notes that the store is to be asked for the request of that number, of a client that is
-// locked.
+// add notes that the store is to be asked for the request of that number, of that client.
 func (m *Many[A]) add(i int, c *Client[A]) {
+	if n := len(m.checks); n > 0 && m.checks[n-1].client == c {
+		m.checks[n-1].more = append(m.checks[n-1].more, i)
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	m.checks = append(m.checks, check[A]{number: i, client: c})
 	m.Keys = append(m.Keys, m.Key(&c.Account, m.requests[i].Client))
 }
@@ -221,12 +219,6 @@ func (m *Many[A]) know(i int) {
 		m.done(i, counters.Taken{Decision: d, Done: true})
 		return
 	}
-	if n := len(m.checks); n > 0 && m.requests[m.checks[n-1].number].Client == r.Client {
-		m.checks[n-1].more = append(m.checks[n-1].more, i)
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	m.add(i, c)
 }
 

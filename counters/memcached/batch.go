@@ -120,9 +120,9 @@ type piece struct {
 	ends         []int            // where in additions those of each task end
 	added        []counters.Added // what has become of those of one task
 	counts       []int64          // of keys
-	dealt        int              // how many of them
 	replacements []counters.Replacement
 	states       []counters.State // of keys
+	dealt        int              // how many of counts, or states
 	newest       uint64           // on which replacements may go out
 }
 
@@ -420,9 +420,14 @@ func (p *piece) replace(r counters.Replacement) {
 		p.requests = appendStore(p.requests, r.Key, expiration(r.TTL, time.Now()), r.Old.Version, r.Value)
 		p.count++
 	}
-	p.reads(r.Key)
-	p.values += max(r.Size, len(r.Value))
+	if isRead(r) {
+		p.reads(r.Key)
+		p.values += max(r.Size, len(r.Value))
+	}
 }
+
+// isRead reports whether what is there after a replacement is read.
+func isRead(r counters.Replacement) bool { return !r.Blind || r.Value == nil }
 
 func (t *replacements) ask(p *piece) { p.requests = appendGets(p.requests, "gets", p.keys) }
 
@@ -441,8 +446,11 @@ func (t *replacements) end(c *client, p *piece, j int, failed func(command int) 
 		if r.Value != nil {
 			swapped, err = c.parseSwap(p.commands[j])
 		}
-		if err = cmp.Or(err, p.unread); err == nil {
-			now = p.states[j]
+		if isRead(*r) {
+			if err = cmp.Or(err, p.unread); err == nil {
+				now = p.states[p.dealt]
+			}
+			p.dealt++
 		}
 		swapped = swapped && err == nil
 		err = c.translate(r.Key, err)

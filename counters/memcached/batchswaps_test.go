@@ -158,7 +158,7 @@ func TestWhatIsOnlyReadIsNotSent(t *testing.T) {
 
 // A thousand states come back to those who asked for them, over many pieces and
 // several servers, of all sizes: those that are too large for the server, those
-// who lose and come back, and those who only look.
+// who lose and come back, those who only look, and those who don't.
 func TestSwapManyDealsOutTheReplies(t *testing.T) {
 	t.Parallel()
 	var servers []*memcachedtest.Server
@@ -193,10 +193,11 @@ func TestSwapManyDealsOutTheReplies(t *testing.T) {
 	connectBoth(t, m, servers...)
 	var mu sync.Mutex
 	answers := make([][]string, clients)
+	blind := func(i int) bool { return i%8 == 4 }
 	m.SwapMany(ctx, keys, func(i int) (counters.Replacement, counters.Turn) {
 		mu.Lock()
 		defer mu.Unlock()
-		r := counters.Replacement{Key: keys[i], Old: olds[i], Value: values[i], TTL: time.Minute}
+		r := counters.Replacement{Key: keys[i], Old: olds[i], Value: values[i], TTL: time.Minute, Blind: blind(i)}
 		if i%4 == 3 {
 			r.Value = nil
 		}
@@ -210,9 +211,12 @@ func TestSwapManyDealsOutTheReplies(t *testing.T) {
 		}
 		assert.NoError(t, err)
 		answer := "swapped"
-		if !swapped {
+		switch {
+		case !swapped:
 			answer = string(now.Value)
-		} else {
+		case blind(i):
+			assert.Zero(t, now)
+		default:
 			assert.Equal(t, values[i], now.Value)
 		}
 		answers[i] = append(answers[i], answer)

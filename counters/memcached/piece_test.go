@@ -29,14 +29,17 @@ func TestAPieceReadsAtOnce(t *testing.T) {
 	assert.Equal(t, "incr a 1\r\ndecr e 1\r\nadd f 0 60 1\r\n0\r\nincr f 2\r\nget b c d g\r\n", string(p.requests))
 
 	p.reset(nil)
-	replaced := []counters.Replacement{{Key: "a", Value: []byte("1"), TTL: time.Minute}, {Key: "b"}, {Key: "c", Value: []byte("2"), TTL: time.Minute}}
+	replaced := []counters.Replacement{
+		{Key: "a", Value: []byte("1"), TTL: time.Minute}, {Key: "b", Blind: true},
+		{Key: "d", Value: []byte("3"), TTL: time.Minute, Blind: true}, {Key: "c", Value: []byte("2"), TTL: time.Minute},
+	}
 	r := &replacements{begins: func(i int) (counters.Replacement, counters.Turn) { return replaced[i], counters.Now }}
 	for i := range replaced {
 		assert.Equal(t, counters.Now, r.begin(nil, p, i))
 	}
 	for range 2 {
 		r.ask(p)
-		assert.Equal(t, "add a 0 60 1\r\n1\r\nadd c 0 60 1\r\n2\r\ngets a b c\r\n", string(p.requests))
+		assert.Equal(t, "add a 0 60 1\r\n1\r\nadd d 0 60 1\r\n3\r\nadd c 0 60 1\r\n2\r\ngets a b c\r\n", string(p.requests))
 		r.resend(p)
 	}
 }

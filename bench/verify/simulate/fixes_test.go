@@ -208,14 +208,14 @@ var fixes = []fix{
 
 	// Of buckets and logs, what is due.
 	{"what a process has consumed alone isn't in use", "bound", takeOut{"cas/account.go",
-		"	if b.state = l.tell(b.state, d); d.kind != admitted || d.old || d.renews != 0 {\n",
-		"	if BUG {\n		return\n	}\n	if b.state = l.tell(b.state, d); d.kind != admitted || d.old || d.renews != 0 {\n"},
+		"	if b.state = l.tell(b.state, d); !d.standsForMore() {\n",
+		"	if BUG {\n		return\n	}\n	if b.state = l.tell(b.state, d); !d.standsForMore() {\n"},
 		[]takeOut{{"cas/account.go",
 			"		old++\n	}\n",
 			"		old++\n	}\n	if BUG {\n		old = 0\n	}\n"}}},
 	{"what a process knows of a bucket or log is too old to be believed", "bound", takeOut{"cas/account.go",
-		"	case len(a.due) == 0 && !a.last.lasts(): // with",
-		"	case len(a.due) == 0 && (!a.last.lasts() || BUG && time.Now().UnixNano()-a.last.at > int64(counters.MaxStaleness)): // with"}, nil},
+		"		if !a.last.lasts() { // with",
+		"		if !a.last.lasts() || BUG && time.Now().UnixNano()-a.last.at > int64(counters.MaxStaleness) { // with"}, nil},
 	{"what a process has consumed alone is never consumed", "debts", takeOut{"cas/work.go",
 		"	next.to = w.rules.tell(next.to, w.a.due...)\n",
 		"	if !BUG {\n		next.to = w.rules.tell(next.to, w.a.due...)\n	}\n"}, nil},
