@@ -2,6 +2,7 @@ package api
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -169,6 +170,65 @@ func (v visit) agree(t *testing.T) {
 	}
 }
 
+// loopDoor is the plain door with its loops.
+func loopDoor(s *service) webServer { return s.PlainServer(s.HTTPServer()) }
+
+// payOnLoopback pays the visit to a new service by a door with real sockets, after a check that
+// is answered if checked says so, and returns all that is answered but dates.
+func (v visit) payOnLoopback(t *testing.T, by door, checked bool) string {
+	t.Helper()
+	s := way{many: true}.newServiceWith(func(c *Config) {
+		if v.token {
+			c.Tokens = []Token{{Secret: "secret"}}
+		}
+	}, doorPolicies()...)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	srv, served := by(s), make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = srv.Serve(l)
+	}()
+	client, err := net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	require.NoError(t, client.SetDeadline(time.Now().Add(20*time.Second)))
+	var first, all bytes.Buffer
+	if checked {
+		_, err := io.WriteString(client, checkOf("api", "alice"))
+		require.NoError(t, err)
+		r, err := http.ReadResponse(bufio.NewReader(client), nil)
+		require.NoError(t, err)
+		require.NoError(t, r.Write(&first))
+	}
+	go func() {
+		for _, part := range v.cut() {
+			if _, err := io.WriteString(client, part); err != nil {
+				return // the server has closed it
+			}
+			time.Sleep(time.Millisecond)
+		}
+		_ = client.(*net.TCPConn).CloseWrite()
+	}()
+	_, _ = all.ReadFrom(client) // a server that closes with something unread resets
+	_ = client.Close()
+	_ = srv.Close()
+	<-served
+	return dates.ReplaceAllString(first.String()+all.String(), "")
+}
+
+// agreeOnLoopback requires of connections with real sockets, which may have a loop, that a
+// client can't tell the doors apart.
+func (v visit) agreeOnLoopback(t *testing.T, checked bool) {
+	t.Helper()
+	// Who sends more may be reset before it has read, and who asks for a batch may leave
+	// before that begins.
+	if len(v.data) >= 9000 || strings.Contains(v.data, "/batch") {
+		return
+	}
+	want := v.payOnLoopback(t, func(s *service) webServer { return s.HTTPServer() }, checked)
+	require.Equal(t, want, v.payOnLoopback(t, loopDoor, checked), "%+q", v)
+}
+
 func doorPolicies() []*policy.Policy {
 	queue := newPolicy("queue", leaky("queue", 1, time.Minute, 5))
 	queue.Hold = true
@@ -313,7 +373,11 @@ func FuzzDoors(f *testing.F) {
 	held := checkOf("queue", "a") + checkOf("queue", "a") + checkOf("queue", "a")
 	add(visit{data: held[:len(held)-40], parts: 60, half: true})
 	f.Fuzz(func(t *testing.T, data []byte, parts uint64, slow, half, token bool) {
-		visit{string(data), parts, slow, half, token}.agree(t)
+		v := visit{string(data), parts, slow, half, token}
+		v.agree(t)
+		if !strings.Contains(v.data, "queue") { // which holds checks for real time
+			v.agreeOnLoopback(t, half)
+		}
 	})
 }
 

@@ -32,8 +32,8 @@ const (
 // time. Here all checks go together, and no caller is bound to a batch: one
 // that has enough leaves, whoever was first.
 type batcher struct {
-	send    func(context.Context, [][]byte) ([]reply, error)
-	timeout time.Duration // of a call
+	send    func(context.Context, []*call) error // and put in the replies
+	timeout time.Duration                        // of a call
 
 	calls sync.Pool
 
@@ -42,21 +42,31 @@ type batcher struct {
 	underway int    // batches
 }
 
-func newBatcher(send func(context.Context, [][]byte) ([]reply, error), timeout time.Duration) *batcher {
+func newBatcher(send func(context.Context, []*call) error, timeout time.Duration) *batcher {
 	return &batcher{
 		send: send, timeout: timeout,
 		calls: sync.Pool{New: func() any { return &call{done: make(chan struct{}, 1)} }},
 	}
 }
 
-// A call is a check on its way. It is used again once it has been answered.
+// A call is a check on its way, and its reply.
 type call struct {
-	check []byte
+	check []byte        // encoded
 	due   time.Time     // when its time is over
 	batch *batch        // nil when its caller doesn't wait; under the batcher's lock
 	done  chan struct{} // gets a value when reply or err is there
-	reply *reply
+	reply reply
 	err   error
+}
+
+// begin returns a call with room for its check.
+func (b *batcher) begin() *call { return b.calls.Get().(*call) }
+
+// end makes a call available to another check. It has been answered without an error, or
+// never made: a batch may still use one that its caller has left.
+func (b *batcher) end(c *call) {
+	*c = call{check: c.check[:0], done: c.done}
+	b.calls.Put(c)
 }
 
 // A batch is calls that go together. It is under the batcher's lock.
@@ -70,28 +80,37 @@ type batch struct {
 
 var errOverdue = fmt.Errorf("client: weir has not answered: %w", context.DeadlineExceeded)
 
-// do returns what weir answers to an encoded check, or the error of its batch.
+// ask returns what weir answers to an encoded check, or the error of do.
+func (b *batcher) ask(ctx context.Context, check []byte) (reply, error) {
+	c := b.begin()
+	c.check = check
+	if err := b.do(ctx, c); err != nil {
+		return reply{}, err
+	}
+	r := c.reply
+	c.check = nil
+	b.end(c)
+	return r, nil
+}
+
+// do gets the reply to c, or returns the error of its batch.
 // It returns the context's error as soon as ctx is done, or that of a context
 // whose deadline has passed when the timeout is over; the check may have been
 // counted then, unless ctx was done before.
-func (b *batcher) do(ctx context.Context, check []byte) (*reply, error) {
+func (b *batcher) do(ctx context.Context, c *call) error {
 	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("client: weir was not asked: %w", err)
+		return fmt.Errorf("client: weir was not asked: %w", err)
 	}
-	c := b.calls.Get().(*call)
-	c.check, c.due = check, time.Now().Add(b.timeout)
+	c.due = time.Now().Add(b.timeout)
 	b.mu.Lock()
 	b.board(c)
 	b.mu.Unlock()
 	select {
 	case <-c.done:
-		r, err := c.reply, c.err
-		*c = call{done: c.done}
-		b.calls.Put(c)
-		return r, err
+		return c.err
 	case <-ctx.Done():
 		b.leave(c)
-		return nil, fmt.Errorf("client: weir has not answered: %w", ctx.Err())
+		return fmt.Errorf("client: weir has not answered: %w", ctx.Err())
 	}
 }
 
@@ -133,21 +152,17 @@ func (b *batcher) departFull() {
 func (b *batcher) depart() {
 	sent := b.boarding
 	b.boarding = nil
-	checks := make([][]byte, len(sent.calls))
-	for i, c := range sent.calls {
-		checks[i] = c.check
-	}
 	var ctx context.Context
 	ctx, sent.cancel = context.WithCancel(context.Background())
 	b.underway++
-	go b.fly(ctx, sent, checks)
+	go b.fly(ctx, sent, sent.calls)
 }
 
 // fly asks weir about a batch. It needs no deadline: it ends when all callers
 // have left.
-func (b *batcher) fly(ctx context.Context, sent *batch, checks [][]byte) {
+func (b *batcher) fly(ctx context.Context, sent *batch, calls []*call) {
 	defer sent.cancel()
-	replies, err := b.send(ctx, checks)
+	err := b.send(ctx, calls)
 
 	b.mu.Lock()
 	b.underway--
@@ -156,11 +171,8 @@ func (b *batcher) fly(ctx context.Context, sent *batch, checks [][]byte) {
 	sent.calls = nil
 	b.mu.Unlock()
 	sent.timer.Stop()
-	overdue := len(checks) - len(aboard) // the first
-	for i, c := range aboard {
-		if c.err = err; err == nil {
-			c.reply = &replies[overdue+i]
-		}
+	for _, c := range aboard {
+		c.err = err
 		c.done <- struct{}{}
 	}
 }

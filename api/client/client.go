@@ -140,16 +140,21 @@ func (c *Client) Close() {
 // never allows what weir refused, which is a *Problem, and what the caller
 // canceled: else hanging up early would get round a limit.
 func (c *Client) Check(ctx context.Context, q Check) (Answer, error) {
-	check, err := q.encode()
-	if err != nil {
+	one := c.batcher.begin()
+	var err error
+	if one.check, err = q.encode(one.check); err != nil {
 		return Answer{}, err
 	}
 	key, sent := clientKey{q.Policy, q.Client}, c.now()
-	if a, ok := c.denials.find(key, check, sent); ok {
-		return a, nil
+	a, denied := c.denials.find(key, one.check, sent)
+	if !denied {
+		if err = c.batcher.do(ctx, one); err != nil {
+			return c.undecided(err)
+		}
+		a, err = c.conclude(key, one, sent)
 	}
-	r, err := c.batcher.do(ctx, check)
-	return c.conclude(key, check, r, err, sent)
+	c.batcher.end(one)
+	return a, err
 }
 
 // A Result is the outcome of one of many checks: what Check would return.
@@ -169,27 +174,26 @@ func (c *Client) CheckMany(ctx context.Context, checks []Check) []Result {
 	defer cancel()
 	results := make([]Result, len(checks))
 	var asked []int // indexes of those for weir
-	var encoded [][]byte
+	var calls []*call
 	size := 0
 	ask := func() {
 		if len(asked) == 0 {
 			return
 		}
 		sent := c.now()
-		replies, err := c.checkBatch(ctx, encoded)
+		err := c.checkBatch(ctx, calls)
 		for j, i := range asked {
-			var r *reply
-			if err == nil {
-				r = &replies[j]
+			if r := &results[i]; err != nil {
+				r.Answer, r.Err = c.undecided(err)
+			} else {
+				r.Answer, r.Err = c.conclude(clientKey{checks[i].Policy, checks[i].Client}, calls[j], sent)
 			}
-			key := clientKey{checks[i].Policy, checks[i].Client}
-			results[i].Answer, results[i].Err = c.conclude(key, encoded[j], r, err, sent)
 		}
-		asked, encoded, size = asked[:0], encoded[:0], 0
+		asked, calls, size = asked[:0], calls[:0], 0
 	}
 	for i := range checks {
 		q := &checks[i]
-		check, err := q.encode()
+		check, err := q.encode(nil)
 		if err != nil {
 			results[i].Err = err
 			continue
@@ -201,7 +205,7 @@ func (c *Client) CheckMany(ctx context.Context, checks []Check) []Result {
 			results[i].Answer = a
 			continue
 		}
-		asked, encoded, size = append(asked, i), append(encoded, check), size+len(check)+1
+		asked, calls, size = append(asked, i), append(calls, &call{check: check}), size+len(check)+1
 	}
 	ask()
 	return results
@@ -213,24 +217,25 @@ func (c *Client) CheckMany(ctx context.Context, checks []Check) []Result {
 // say which of them deny. It always asks weir. An error is as in Check; it is
 // that of the first check that can't be made.
 func (c *Client) CheckAll(ctx context.Context, checks []Check) (Answer, []Answer, error) {
-	encoded := make([][]byte, len(checks))
+	calls := make([]*call, len(checks))
 	for i := range checks {
-		var err error
-		if encoded[i], err = checks[i].encode(); err != nil {
+		check, err := checks[i].encode(nil)
+		if err != nil {
 			return Answer{}, nil, err
 		}
+		calls[i] = &call{check: check}
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	sent := c.now()
-	r, err := c.sendBatch(ctx, checksOf, encoded, `],"all":true}`, http.StatusTooManyRequests)
+	r, err := c.sendBatch(ctx, checksOf, calls, `],"all":true}`, http.StatusTooManyRequests)
 	if err != nil {
 		all, err := c.undecided(err)
 		return all, nil, err
 	}
 	results := make([]Answer, len(checks))
 	for i := range results {
-		results[i], _ = r.results[i].answer() // with all, there are no problems
+		results[i], _ = calls[i].reply.answer() // with all, there are no problems
 		if receipt := &results[i].Receipt; receipt.Text != "" {
 			receipt.Until = sent.Add(receipt.within)
 		}
@@ -245,7 +250,7 @@ func (c *Client) Peek(ctx context.Context, policy, client string) (Answer, error
 	if err := c.askClient(ctx, http.MethodGet, policy, client, &answer); err != nil {
 		return Answer{}, err
 	}
-	r, err := decode(answer.Bytes(), 0)
+	r, _, err := decode(answer.Bytes(), nil)
 	if err != nil {
 		return Answer{}, unreadable(err)
 	}
@@ -263,22 +268,20 @@ func (c *Client) Reset(ctx context.Context, policy, client string) error {
 	return err
 }
 
-// conclude returns the outcome of a check that was sent, and remembers it if
-// that is of use. r is the reply if err is nil.
-func (c *Client) conclude(key clientKey, check []byte, r *reply, err error, sent time.Time) (Answer, error) {
-	var a Answer
-	if err == nil {
-		if a, err = r.answer(); err == nil {
-			if !a.Allowed {
-				c.denials.remember(key, check, a, sent, c.now())
-			}
-			if a.Receipt.Text != "" {
-				a.Receipt.Until = sent.Add(a.Receipt.within)
-			}
-			return a, nil
-		}
+// conclude returns the outcome of a check that was sent and answered, and remembers it if
+// that is of use.
+func (c *Client) conclude(key clientKey, one *call, sent time.Time) (Answer, error) {
+	a, err := one.reply.answer()
+	if err != nil {
+		return c.undecided(err)
 	}
-	return c.undecided(err)
+	if !a.Allowed {
+		c.denials.remember(key, one.check, a, sent, c.now())
+	}
+	if a.Receipt.Text != "" {
+		a.Receipt.Until = sent.Add(a.Receipt.within)
+	}
+	return a, nil
 }
 
 // undecided returns the answer to what couldn't be decided because of err.
@@ -290,16 +293,16 @@ func (c *Client) undecided(err error) (Answer, error) {
 	return Answer{Allowed: true, Degraded: true}, err
 }
 
-// checkBatch returns the replies to encoded checks.
-func (c *Client) checkBatch(ctx context.Context, checks [][]byte) ([]reply, error) {
-	r, err := c.sendBatch(ctx, checksOf, checks, `]}`)
-	return r.results, err
+// checkBatch gets the replies to checks.
+func (c *Client) checkBatch(ctx context.Context, checks []*call) error {
+	_, err := c.sendBatch(ctx, checksOf, checks, `]}`)
+	return err
 }
 
-// settleBatch returns the replies to encoded settlements.
-func (c *Client) settleBatch(ctx context.Context, settlements [][]byte) ([]reply, error) {
-	r, err := c.sendBatch(ctx, settlementsOf, settlements, `]}`)
-	return r.results, err
+// settleBatch gets the replies to settlements.
+func (c *Client) settleBatch(ctx context.Context, settlements []*call) error {
+	_, err := c.sendBatch(ctx, settlementsOf, settlements, `]}`)
+	return err
 }
 
 // A batchOf is what comes in a batch, and where that goes.
@@ -324,32 +327,32 @@ func release(answer *bytes.Buffer) {
 	}
 }
 
-// sendBatch returns the reply to what is encoded, which has a result each. The body
+// sendBatch gets the replies to calls, and returns that to all of them. The body
 // ends with end. It takes the statuses that ask takes.
-func (c *Client) sendBatch(ctx context.Context, of batchOf, encoded [][]byte, end string, statuses ...int) (batchReply, error) {
+func (c *Client) sendBatch(ctx context.Context, of batchOf, calls []*call, end string, statuses ...int) (reply, error) {
 	size := len(of.begin) + len(end)
-	for _, one := range encoded {
-		size += len(one) + 1
+	for _, one := range calls {
+		size += len(one.check) + 1
 	}
 	body := append(make([]byte, 0, size), of.begin...)
-	for i, one := range encoded {
+	for i, one := range calls {
 		if i > 0 {
 			body = append(body, ',')
 		}
-		body = append(body, one...)
+		body = append(body, one.check...)
 	}
 	body = append(body, end...)
 	answer := answers.Get().(*bytes.Buffer)
 	defer release(answer)
 	if err := c.ask(ctx, http.MethodPost, of.path, body, answer, statuses...); err != nil {
-		return batchReply{}, err
+		return reply{}, err
 	}
-	r, err := decode(answer.Bytes(), len(encoded))
+	r, results, err := decode(answer.Bytes(), calls)
 	if err != nil {
-		return batchReply{}, unreadable(err)
+		return reply{}, unreadable(err)
 	}
-	if len(r.results) != len(encoded) {
-		return batchReply{}, fmt.Errorf("client: weir answers %d of %d", len(r.results), len(encoded))
+	if results != len(calls) {
+		return reply{}, fmt.Errorf("client: weir answers %d of %d", results, len(calls))
 	}
 	return r, nil
 }
@@ -396,7 +399,7 @@ func (c *Client) ask(ctx context.Context, method, path string, body []byte, answ
 	}
 	// Perhaps a proxy's, and no problem details: the status is what counts.
 	var p Problem
-	if r, err := decode(answer.Bytes(), 0); err == nil {
+	if r, _, err := decode(answer.Bytes(), nil); err == nil {
 		p = r.problem
 	} else {
 		p.Detail = string(answer.Next(200))

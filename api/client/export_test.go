@@ -37,21 +37,40 @@ const LongestMemory = longestMemory
 func (c *Client) TrustAnybody() { c.own.TLSClientConfig = &tls.Config{InsecureSkipVerify: true} }
 
 // Encoded returns a check as it is sent.
-func (q *Check) Encoded() ([]byte, error) { return q.encode() }
+func (q *Check) Encoded() ([]byte, error) { return q.encode(nil) }
 
 // A Reply is what weir answers to a check.
 type Reply = reply
 
 // Scan decodes a reply to a batch if it is written as weir writes it.
 func Scan(body []byte) (all Reply, results []Reply, ok bool) {
-	r, ok := scan(body, 0)
-	return r.reply, r.results, ok
+	calls := callsFor(body)
+	all, n, ok := scan(body, calls)
+	return all, repliesOf(calls, n), ok
 }
 
 // DecodeAny decodes any reply to a batch.
 func DecodeAny(body []byte) (all Reply, results []Reply, err error) {
-	r, err := decodeAny(body)
-	return r.reply, r.results, err
+	calls := callsFor(body)
+	all, n, err := decodeAny(body, calls)
+	return all, repliesOf(calls, n), err
+}
+
+// callsFor returns as many calls as a body can have results.
+func callsFor(body []byte) []*call {
+	calls := make([]*call, len(body))
+	for i := range calls {
+		calls[i] = new(call)
+	}
+	return calls
+}
+
+func repliesOf(calls []*call, n int) []Reply {
+	replies := make([]Reply, n)
+	for i := range replies {
+		replies[i] = calls[i].reply
+	}
+	return replies
 }
 
 // A Batcher sends checks to a function. A reply that admits says how long to
@@ -59,26 +78,22 @@ func DecodeAny(body []byte) (all Reply, results []Reply, err error) {
 type Batcher struct{ *batcher }
 
 func NewBatcher(timeout time.Duration, send func(ctx context.Context, checks []string) ([]time.Duration, error)) Batcher {
-	return Batcher{newBatcher(func(ctx context.Context, encoded [][]byte) ([]reply, error) {
-		checks := make([]string, len(encoded))
-		for i, check := range encoded {
-			checks[i] = string(check)
+	return Batcher{newBatcher(func(ctx context.Context, calls []*call) error {
+		checks := make([]string, len(calls))
+		for i, c := range calls {
+			checks[i] = string(c.check)
 		}
 		waits, err := send(ctx, checks)
-		replies := make([]reply, len(waits))
 		for i, wait := range waits {
-			replies[i].Wait = wait
+			calls[i].reply.Wait = wait
 		}
-		return replies, err
+		return err
 	}, timeout)}
 }
 
 func (b Batcher) Do(ctx context.Context, check string) (time.Duration, error) {
-	r, err := b.do(ctx, []byte(check))
-	if err != nil {
-		return 0, err
-	}
-	return r.Wait, nil
+	r, err := b.ask(ctx, []byte(check))
+	return r.Wait, err
 }
 
 // Underway returns how many batches are.

@@ -23,32 +23,29 @@ func (r *reply) answer() (Answer, error) {
 	return r.Answer, nil
 }
 
-// A batchReply is what weir answers to a batch. Beside the results it has an
-// answer to all of them, if they are decided as one.
-type batchReply struct {
-	reply
-	results []reply
-}
-
-// decode decodes a reply to a batch of so many checks, or to one check, which
-// has no results.
-func decode(body []byte, checks int) (batchReply, error) {
-	if r, ok := scan(body, checks); ok {
-		return r, nil
+// decode decodes a reply to calls of a batch, or to one check if there are none. It puts
+// the results into the calls, and returns how many there are, and the answer to all of
+// them, if they are decided as one.
+func decode(body []byte, calls []*call) (r reply, results int, err error) {
+	if r, results, ok := scan(body, calls); ok {
+		return r, results, nil
 	}
-	return decodeAny(body)
+	return decodeAny(body, calls)
 }
 
-// scan decodes what is written as weir writes it.
-func scan(body []byte, checks int) (r batchReply, ok bool) {
-	r.results = make([]reply, 0, checks)
-	s := scanner{rest: body}
-	s.reply(&r.reply, &r.results)
-	return r, s.ended()
+// scan decodes what is written as weir writes it, and has no more results than calls.
+func scan(body []byte, calls []*call) (r reply, results int, ok bool) {
+	s := scanner{rest: body, room: min(len(calls), maxShared)}
+	s.reply(&r, calls, &results)
+	return r, results, s.ended()
 }
 
-// reply reads a reply. Only that to a batch may have results.
-func (s *scanner) reply(r *reply, results *[]reply) {
+// maxShared is how many answers share the memory of their limits: who keeps one of them
+// keeps it all.
+const maxShared = 32
+
+// reply reads a reply. Only that to calls may have results.
+func (s *scanner) reply(r *reply, calls []*call, results *int) {
 	s.object(func(name []byte) {
 		switch string(name) {
 		case "status":
@@ -67,7 +64,14 @@ func (s *scanner) reply(r *reply, results *[]reply) {
 			r.Shadow = s.boolean()
 		case "limits":
 			s.failIf(len(r.Limits) > 0) // they come twice
-			s.array(func() { r.Limits = append(r.Limits, s.limit()) })
+			if len(s.limits) == cap(s.limits) {
+				s.limits = make([]Limit, 0, s.room)
+			}
+			first := len(s.limits)
+			s.array(func() { s.limits = append(s.limits, s.limit()) })
+			if last := len(s.limits); last > first {
+				r.Limits = s.limits[first:last:last]
+			}
 		case "receipt":
 			r.Receipt.Text = string(s.text())
 		case "settle_within":
@@ -83,13 +87,16 @@ func (s *scanner) reply(r *reply, results *[]reply) {
 		case "violated-policies":
 			s.array(func() { s.text() })
 		case "results":
-			if results == nil || len(*results) > 0 {
-				s.fail()
-				return
-			}
+			s.failIf(calls == nil || *results > 0)
 			s.array(func() {
-				*results = append(*results, reply{})
-				s.reply(&(*results)[len(*results)-1], nil)
+				if *results == len(calls) {
+					s.fail()
+					return
+				}
+				one := &calls[*results].reply
+				*one = reply{}
+				s.reply(one, nil, nil)
+				*results++
 			})
 		default:
 			s.fail()
@@ -122,19 +129,18 @@ func (s *scanner) limit() (l Limit) {
 }
 
 // decodeAny decodes all that encoding/json takes.
-func decodeAny(body []byte) (batchReply, error) {
+func decodeAny(body []byte, calls []*call) (r reply, results int, err error) {
 	var q struct {
 		anyReply
 		Results []anyReply `json:"results"`
 	}
 	if err := json.Unmarshal(body, &q); err != nil {
-		return batchReply{}, err
+		return reply{}, 0, err
 	}
-	r := batchReply{reply: q.reply(), results: make([]reply, len(q.Results))}
-	for i := range q.Results {
-		r.results[i] = q.Results[i].reply()
+	for i, one := range calls[:min(len(calls), len(q.Results))] {
+		one.reply = q.Results[i].reply()
 	}
-	return r, nil
+	return q.reply(), len(q.Results), nil
 }
 
 // An anyReply is a reply as encoding/json decodes it.

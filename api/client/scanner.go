@@ -16,6 +16,8 @@ type scanner struct {
 	rest   []byte
 	failed bool
 	known  []string // that string has returned
+	limits []Limit  // that several replies share
+	room   int      // for so many
 }
 
 // maxKnown bounds how many strings are looked through.

@@ -42,7 +42,7 @@ func (c *Client) settle(ctx context.Context, r Receipt, cost int64) (Settlement,
 	if err != nil {
 		return Settlement{}, err
 	}
-	reply, err := c.settler.batcher.do(ctx, encoded)
+	reply, err := c.settler.batcher.ask(ctx, encoded)
 	var settled Settlement
 	if err == nil {
 		settled = reply.settlement
@@ -72,7 +72,7 @@ func (c *Client) Renew(ctx context.Context, r Receipt) (Receipt, error) {
 	if err := c.ask(ctx, http.MethodPost, "/v1/renew", body, &answer); err != nil {
 		return r, err
 	}
-	renewed, err := decode(answer.Bytes(), 0)
+	renewed, _, err := decode(answer.Bytes(), nil)
 	if err != nil {
 		return r, unreadable(err)
 	}
@@ -108,7 +108,7 @@ func (c *Client) Charge(ctx context.Context, q Charge) (Answer, error) {
 	if err := c.ask(ctx, http.MethodPost, "/v1/charge", body, &answer); err != nil {
 		return Answer{}, err
 	}
-	r, err := decode(answer.Bytes(), 0)
+	r, _, err := decode(answer.Bytes(), nil)
 	if err != nil {
 		return Answer{}, unreadable(err)
 	}

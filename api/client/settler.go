@@ -79,7 +79,7 @@ func (s *settler) try(trying []waiting) (left []waiting) {
 	var asking sync.WaitGroup
 	for _, w := range trying {
 		asking.Go(func() {
-			r, err := s.batcher.do(context.Background(), w.encoded)
+			r, err := s.batcher.ask(context.Background(), w.encoded)
 			if err == nil {
 				_, err = r.answer()
 			}

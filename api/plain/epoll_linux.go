@@ -139,16 +139,15 @@ type attempt struct {
 	bytes       []byte
 	n           int
 	errno       syscall.Errno
-	read, write func(file uintptr) bool // here, they cost no allocation
+	read, write func(file uintptr) // here, they cost no allocation
 }
 
 func newAttempt() *attempt {
 	a := new(attempt)
-	try := func(call uintptr) func(uintptr) bool {
-		return func(file uintptr) bool {
+	try := func(call uintptr) func(uintptr) {
+		return func(file uintptr) {
 			n, _, errno := syscall.RawSyscall(call, file, uintptr(unsafe.Pointer(&a.bytes[0])), uintptr(len(a.bytes)))
 			a.n, a.errno = int(n), errno
-			return true
 		}
 	}
 	a.read, a.write = try(syscall.SYS_READ), try(syscall.SYS_WRITE)
@@ -161,7 +160,7 @@ func (a *attempt) later() bool { return a.errno == syscall.EAGAIN || a.errno == 
 // readNow reads what has come, and reports whether nothing has. n isn't positive if nothing
 // ever will.
 func (h *handle) readNow(a *attempt, p []byte) (n int, later bool) {
-	if a.bytes = p; h.raw.Read(a.read) != nil {
+	if a.bytes = p; h.raw.Control(a.read) != nil { // its Read would look at the poller of Go's runtime
 		return 0, false
 	}
 	return a.n, a.later()
@@ -169,7 +168,7 @@ func (h *handle) readNow(a *attempt, p []byte) (n int, later bool) {
 
 // writeNow writes what there is room for, and returns the rest.
 func (h *handle) writeNow(a *attempt, p []byte) (rest []byte, ok bool) {
-	if a.bytes = p; h.raw.Write(a.write) != nil {
+	if a.bytes = p; h.raw.Control(a.write) != nil {
 		return nil, false
 	}
 	if a.later() {

@@ -141,8 +141,7 @@ func (l *loop) read(a *attempt, c *conn) bool {
 
 // goOn has c wait for what comes next, or has come already.
 func (l *loop) goOn(c *conn) {
-	h := c.handle // c may be anybody's once it waits
-	if c.wait() {
+	if h := c.handle; c.wait() { // c may be anybody's once it waits
 		h.tellAgain()
 	}
 }
