@@ -96,14 +96,12 @@ func TestReportOfTheFiles(t *testing.T) {
 	text, err := makeReport(t, dir)
 	require.NoError(t, err)
 	for _, line := range []string{
-		"**This run failed:**", "| fixed | 500 | 490 | 0.400 | 0.500 | 2.50 | 8.00 | 12.0 | 0.300 | 450 | 40 | 0 | 0.70 | 0.0 |",
+		"**This run failed:**", "| fixed | 500 | 490 | 0.400 | 2.50 | 8.00 | 0.300 | 450 | 40 | 0 | 0.70 | 0.0 |",
 		"| 16 callers | 200000 | 2.00x | 1.50x | 2.25x | 0.128 | 4.34 | 23.0 |",
 	} {
 		assert.Contains(t, text, "\n"+line+"\n")
 	}
 	assert.Contains(t, text, "fixed: not answered: 10")
-	assert.Contains(t, text, "](load.svg)\n")
-	assert.Contains(t, readFile(t, filepath.Join(dir, "load.svg")), "fixed")
 	again, err := makeReport(t, dir)
 	require.NoError(t, err)
 	assert.Equal(t, text, again)

@@ -30,7 +30,7 @@ type config struct {
 	rows     *regexp.Regexp
 }
 
-// Run measures all rows, prints them as tables and draws them. The error says
+// Run measures all rows, prints them as tables. The error says
 // which promise was broken.
 func Run(ctx context.Context, args []string, out io.Writer) error {
 	cfg := config{duration: 3 * time.Second, warmUp: 500 * time.Millisecond, exact: 10 * time.Second}

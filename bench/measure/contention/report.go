@@ -3,13 +3,8 @@ package contention
 import (
 	"errors"
 	"fmt"
-	"image/color"
 	"io"
-	"strconv"
 	"time"
-
-	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/plotter"
 
 	"weir/bench/internal/report"
 	"weir/counters"
@@ -225,44 +220,4 @@ degraded    requests that the store didn't answer within %v: the policy decides 
 contended   requests denied because another process was faster at each attempt within that time
 at most     burst + limit * time from the first request to the last
 `, farLimit, farBurst, counters.DefaultTimeout)
-}
-
-// loopColors are those of the loops; weir's is of a token bucket.
-var loopColors = map[string]color.Color{plainCAS: report.Gray, combinedCAS: report.Purple, fixedSlots: report.Vermillion, sixtySlots: report.Indigo}
-
-// Pictures are decisions per second against callers and against processes.
-func (r *Report) Pictures() []report.Picture {
-	if len(r.Rates) == 0 {
-		return nil
-	}
-	byCallers := panel("One process", "callers on one key", 256, r.Rates, func(r rateRow) (int, bool) {
-		return r.Callers, r.Processes == 1
-	})
-	byProcesses := panel(fmt.Sprintf("Several processes, %d callers each", callersPerProcess), "processes on one key", 8, r.Rates, func(r rateRow) (int, bool) {
-		return r.Processes, r.Callers == callersPerProcess
-	})
-	report.WholePowers(byCallers, byProcesses)
-	// One legend is enough, and on the left it is in nobody's way.
-	byProcesses.Legend = plot.NewLegend()
-	return []report.Picture{report.NewPicture("contention", "decisions per second against callers and against processes", 5, byCallers, byProcesses)}
-}
-
-// panel plots the rates of the rows that at selects, where it says, on an axis
-// from 1 to most.
-func panel(title, axis string, most int, rows []rateRow, at func(rateRow) (x int, ok bool)) *report.Plot {
-	var curves []report.Curve
-	ticks := make(report.Ticks)
-	for _, loop := range loops {
-		c := report.Curve{Name: loop, Color: loopColors[loop]}
-		for _, r := range rows {
-			if x, ok := at(r); ok && r.Loop == loop && r.Rate > 0 {
-				c.Points = append(c.Points, plotter.XY{X: float64(x), Y: r.Rate})
-				ticks[float64(x)] = strconv.Itoa(x)
-			}
-		}
-		curves = append(curves, c)
-	}
-	p := report.LogPlot(title, axis, "decisions/s", ticks, 3, curves)
-	p.X.Min, p.X.Max = 1, float64(most)
-	return p
 }

@@ -20,7 +20,7 @@ import (
 	"weir/bench/internal/testbed"
 )
 
-// Run loads a server, prints what it saw as tables and draws it. The error says
+// Run loads a server, prints what it saw as tables. The error says
 // what went wrong other than slowness.
 func Run(ctx context.Context, args []string, out io.Writer) error {
 	flags := report.NewFlags("load")
@@ -217,11 +217,10 @@ func (l *loader) measure(ctx context.Context, rate float64) ([]policyRow, error)
 			}
 			totals[i].Add(seen)
 			stores[i] = stores[i].Plus(store)
-			rows[i].Slices = append(rows[i].Slices, newFigures(seen))
 		}
 	}
 	for i, s := range l.sides {
-		rows[i] = newRow(s.policy, totals[i], rows[i].Slices)
+		rows[i] = newRow(s.policy, totals[i])
 		if l.store != nil {
 			cost := stores[i].Per(max(1, totals[i].Sent))
 			rows[i].Store = &cost

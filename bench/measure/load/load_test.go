@@ -7,14 +7,12 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"gonum.org/v1/plot/plotter"
 	"pgregory.net/rapid"
 
 	"weir/bench/internal/algorithms"
@@ -26,10 +24,7 @@ import (
 // it printed.
 func loaded(t *testing.T, args ...string) (r Report, printed string, err error) {
 	t.Helper()
-	dir, printed, err := benchtest.Run(t, Run, "load", &r, args...)
-	if slices.ContainsFunc(r.Rows, func(row policyRow) bool { return row.Latency != nil }) {
-		benchtest.AssertPicture(t, dir, "load")
-	}
+	_, printed, err = benchtest.Run(t, Run, "load", &r, args...)
 	return r, printed, err
 }
 
@@ -51,7 +46,6 @@ func TestQuickLoad(t *testing.T) {
 		row := r.Rows[i]
 		assert.Equal(t, policy, row.Policy)
 		assert.InDelta(t, lowest/2, row.Rate, 1e-9)
-		assert.Len(t, row.Slices, sliceCount)
 		assert.Equal(t, row.Statuses[200]+row.Statuses[429], sum(row.Statuses))
 		assert.Positive(t, row.Statuses[200])
 		require.NotNil(t, row.Store)
@@ -163,59 +157,12 @@ func TestSearchStep(t *testing.T) {
 	assert.Equal(t, "the bench was behind by 6.03 ms", newSearchStep(sampled(12*ms, 6*ms), 10*ms).Failed)
 	assert.Empty(t, newSearchStep(sampled(9*ms, 6*ms), 10*ms).Failed, "the bench's own delay is in the 9 ms")
 	assert.Nil(t, newFigures(sampled(12*ms, 6*ms)).Latency)
-	assert.Empty(t, newRow("p", sampled(12*ms, 6*ms), nil).Curve)
 	f := newFigures(sampled(12*ms, 0))
 	assert.Equal(t, []float64{1, 1}, []float64{f.Rate, f.Achieved})
 	assert.InEpsilon(t, 12*ms, f.Latency.P99, 0.01)
 	late := sampled(9*ms, 0)
 	late.Unsent = 1
 	assert.Equal(t, "not sent: 1", newSearchStep(late, 10*ms).Failed)
-}
-
-func TestCurve(t *testing.T) {
-	t.Parallel()
-	h := loadgen.NewHistogram()
-	for i := range 1000 {
-		loadgen.Record(h, time.Duration(i+1)*ms)
-	}
-	points := percentileCurve(h)
-	require.Len(t, points, 17, "from all to one in a hundred")
-	assert.InDelta(t, 0, points[0].Percent, 1e-9)
-	assert.InDelta(t, 90, points[8].Percent, 1e-9)
-	assert.InDelta(t, 99, points[16].Percent, 1e-9)
-	assert.InEpsilon(t, 900*ms, points[8].Latency, 0.01)
-	assert.InEpsilon(t, 990*ms, points[16].Latency, 0.01)
-	assert.Empty(t, percentileCurve(loadgen.NewHistogram()))
-}
-
-func TestCurvesAreMadeOfTheReport(t *testing.T) {
-	t.Parallel()
-	at := func(rate float64, p99 time.Duration) loadFigures {
-		return loadFigures{Rate: rate, Latency: &latencies{P99: p99}}
-	}
-	r := Report{
-		Searches: []searchRow{{Policy: "fixed", Steps: []searchStep{
-			{at(4000, 2*ms), ""}, {at(4000, 90*ms), "p99"}, {at(4000, 3*ms), ""}, {at(8000, 9*ms), ""}, {at(8000, 8*ms), ""}, {loadFigures{Rate: 9000}, "behind"},
-		}}},
-		Rows: []policyRow{
-			{Policy: "fixed", loadFigures: at(5000, 5*ms), Curve: []curvePoint{{0, ms}, {50, 2 * ms}, {99, 5 * ms}}, Slices: []loadFigures{at(5000, ms), at(5000, 6*ms)}},
-			{Policy: "behind"},
-		},
-	}
-	curves := r.percentiles()
-	require.Len(t, curves, 1)
-	require.Len(t, curves[0].Points, 3)
-	for i, want := range [][2]float64{{1, 1}, {2, 2}, {100, 5}} {
-		assert.InDelta(t, want[0], curves[0].Points[i].X, 1e-9)
-		assert.InDelta(t, want[1], curves[0].Points[i].Y, 1e-9)
-	}
-	curves = r.byRate()
-	require.Len(t, curves, 1)
-	assert.Equal(t, plotter.XYs{{X: 4000, Y: 3}, {X: 5000, Y: 6}, {X: 8000, Y: 9}}, curves[0].Points, "also the slices that the percentiles are of")
-	assert.Equal(t, plotter.YErrors{{Low: 1, High: 87}, {Low: 5, High: 0}, {Low: 1, High: 0}}, curves[0].Errors)
-
-	r.Searches = nil
-	assert.Empty(t, r.byRate(), "slices of one rate are no curve")
 }
 
 // rates returns what the search tries on a server that holds so many checks per

@@ -3,7 +3,6 @@ package throughput
 import (
 	"fmt"
 	"io"
-	"slices"
 	"time"
 
 	"weir/bench/internal/algorithms"
@@ -188,28 +187,4 @@ func (c comparison) cells() string {
 // times is cells with how many times the other's rate it is.
 func (c comparison) times() string {
 	return fmt.Sprintf("%.0f\t%.2fx\t%.2fx\t%.2fx\t%s", c.Rate, c.Ratio, c.RatioMin, c.RatioMax, c.Percentiles.Cells())
-}
-
-// Pictures are the rates of algorithms relative to the no-op handler, if several
-// were measured, each with all traffics.
-func (r *Report) Pictures() []report.Picture {
-	var names []string
-	series := make([]report.Series, len(traffics))
-	for i, t := range traffics {
-		series[i].Name = t.Name
-		for _, c := range r.Checks {
-			if c.Traffic != t.Name {
-				continue
-			}
-			series[i].Values = append(series[i].Values, 100*c.Ratio)
-			if !slices.Contains(names, c.Algorithm) {
-				names = append(names, c.Algorithm)
-			}
-		}
-	}
-	if len(names) < 2 || slices.ContainsFunc(series, func(s report.Series) bool { return len(s.Values) != len(names) }) {
-		return nil
-	}
-	p := report.BarPlot("Checks per second", "% of a no-op handler", 16, names, series)
-	return []report.Picture{report.NewPicture("throughput", "checks per second, relative to a handler that does nothing", 7, p)}
 }

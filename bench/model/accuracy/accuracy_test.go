@@ -54,7 +54,6 @@ func TestAccuracyEndToEnd(t *testing.T) {
 	for _, trace := range r.Traces {
 		benchtest.AssertPicture(t, dir, "accuracy-"+trace.Name)
 	}
-	benchtest.AssertPicture(t, dir, "accuracy-settled")
 
 	// The same seed gives the same figures, also to fewer workloads.
 	second, err := measureAll(t.Context(), config{seed: 3, seeds: quickSeeds, requests: int64(requests)}, Workloads(requests)[6:12])
