@@ -62,7 +62,6 @@ func TestAccuracyEndToEnd(t *testing.T) {
 	assert.Equal(t, r.Large, second.Large)
 	assert.Equal(t, r.Attacks, second.Attacks)
 	assert.Equal(t, r.Costs, second.Costs)
-	assert.Equal(t, r.Settled, second.Settled)
 	assert.Equal(t, r.Traces, second.Traces)
 }
 
