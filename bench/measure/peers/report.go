@@ -3,7 +3,6 @@ package peers
 import (
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -13,6 +12,9 @@ import (
 )
 
 const (
+	weirName      = "weir"
+	ratelimitName = "envoyproxy/ratelimit"
+
 	limit  = 100
 	racers = 64 // who race for it
 
@@ -32,7 +34,6 @@ type Report struct {
 	HalfLoad []latencyRow   `json:"half_load"`
 	Races    []raceRow      `json:"races"`
 	Stalls   []stallRow     `json:"stalls"`
-	Answers  *Answers       `json:"answers"`
 }
 
 // A rateRow is how many requests were answered when each answer was followed
@@ -111,27 +112,7 @@ func (r *Report) Print(out io.Writer) {
 			fmt.Fprintf(out, "%s failed with: %s\n", row.Product, row.Failure)
 		}
 	}
-	r.Answers.print(out, r.alone())
 	fmt.Fprintf(out, "\n%v", r.targets())
-}
-
-func (a *Answers) print(out io.Writer, alone bool) {
-	if a == nil { // a result of an older bench
-		return
-	}
-	if alone {
-		fmt.Fprintf(out, "\nOf %d hand-picked requests %d were answered otherwise than by %s.\n", a.HandPicked, a.Other, ratelimitName)
-		return
-	}
-	fmt.Fprintf(out, "\nOf %d hand-picked and %d random requests by the same files, and of those by %d files of %[4]s, %[5]d were answered otherwise than by %[4]s, where deploy/envoy.md doesn't say so.\n",
-		a.HandPicked, a.Requests, a.Files, ratelimitName, a.Other)
-	fmt.Fprintln(out, "Each was asked of weir as it is by default, and by the variables of the other:")
-	for _, what := range slices.Sorted(maps.Keys(a.Known)) {
-		fmt.Fprintf(out, "%d where it does: %s\n", a.Known[what], what)
-	}
-	if a.OlderQuotas {
-		fmt.Fprintln(out, "Files with quota_mode were left out: until April 2026 a quota never denied.")
-	}
 }
 
 // targets hold weir's rates and latency against those of the other.
@@ -153,16 +134,12 @@ func (r *Report) targets() (all report.Targets) {
 	return all
 }
 
-// Broken returns an error if weir didn't admit exactly the limit, or answered otherwise than
-// the other where no document says so.
+// Broken returns an error if weir didn't admit exactly the limit.
 func (r *Report) Broken() error {
 	for _, n := range r.Races[0].Admitted {
 		if n != limit {
 			return fmt.Errorf("peers: weir admitted %d of a limit of %d", n, limit)
 		}
-	}
-	if r.Answers != nil && r.Answers.Other > 0 {
-		return fmt.Errorf("peers: weir answered %d requests otherwise, the first: %s", r.Answers.Other, r.Answers.First)
 	}
 	return nil
 }
