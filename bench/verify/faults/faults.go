@@ -1,7 +1,7 @@
 // Package faults breaks what weir stands on while callers ask it, and holds
 // what they are answered against what weir promises: Memcached stalls, dies,
-// forgets, evicts and moves; the network delays, trickles, cuts and swallows;
-// weir itself is terminated. All are real processes.
+// forgets and evicts; the network delays, trickles, cuts and swallows. All are
+// real processes.
 //
 // Run is the command that runs each fault by itself; Soak is random faults, one
 // after another. The trials are in trials.go.
@@ -23,7 +23,7 @@ import (
 // Run measures all trials and prints them as tables. The error says what
 // didn't hold.
 func Run(ctx context.Context, args []string, out io.Writer) error {
-	cfg := config{rounds: 3, callers: 256, pause: 200 * time.Millisecond, patience: 20 * time.Second, terms: 20, gap: 11 * time.Second, parallel: 1}
+	cfg := config{rounds: 3, callers: 256, pause: 200 * time.Millisecond, patience: 20 * time.Second, gap: 11 * time.Second, parallel: 1}
 	flags := report.NewFlags("faults")
 	quick := flags.Quick("all rows in less than a minute, several at a time")
 	flags.DurationVar(&cfg.timeout, "store-timeout", counters.DefaultTimeout, "weir's")
@@ -33,7 +33,7 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	if *quick {
-		cfg.length, cfg.rounds, cfg.callers, cfg.terms, cfg.gap, cfg.parallel = time.Second, 1, 64, 3, 0, 4
+		cfg.length, cfg.rounds, cfg.callers, cfg.gap, cfg.parallel = time.Second, 1, 64, 0, 4
 	}
 	if cfg.length < settleAfter || cfg.timeout <= 0 {
 		return flags.Errorf("-duration must be at least %v, and -store-timeout more than 0", settleAfter)
