@@ -37,7 +37,7 @@ func commands() []command {
 		{"footprint", "commands, processor time and memory of each algorithm, and memory of weir for a million clients", footprint.Run},
 		{"contention", "many callers and processes on one key: speed, fairness and exactness", contention.Run},
 		{"accuracy", "what each algorithm believes and admits beside what is true, on many kinds of traffic", accuracy.Run},
-		{"load", "open loop at a constant rate, or the highest rate that keeps p99 under a bound", load.Run},
+		{"load", "open loop: latency at a constant rate", load.Run},
 		{"peers", "weir and envoyproxy/ratelimit over gRPC, on one Memcached in turns", peers.Run},
 		{"faults", "what callers see while Memcached, the network and weir itself fail, against what weir promises", faults.Run},
 		{"soak", "ten minutes of load with the faults that a seed picks, one after another", faults.Soak},

@@ -48,7 +48,7 @@ func TestBadCommandLines(t *testing.T) {
 		"report":          {"everything"},
 		"load": {
 			"-target|https://127.0.0.1:1", "-target|127.0.0.1",
-			"-policies|", "-policies|fixed,token,fixed", "-rate|-1", "-rate|NaN", "-rate|1e9", "-duration|0s", "-p99|0s", "-connections|0",
+			"-policies|", "-policies|fixed,token,fixed", "-rate|0", "-rate|-1", "-rate|NaN", "-rate|1e9", "-duration|0s", "-connections|0",
 		},
 		"accuracy":  {"-requests|-1", "-requests|40000001", "-scale|-requests|400000001", "-seed|one", "-like|cloudflare", "-scale|-like|fastly"},
 		"footprint": {"-clients|0", "-clients|100000001", "-busy|0", "-busy|100001"},
