@@ -26,6 +26,12 @@ type config struct {
 	gap      time.Duration // between floods of the trial that evicts
 	parallel int           // trials
 	rows     *regexp.Regexp
+
+	// Of share trials.
+	warming time.Duration // in which clients use what they use before an outage
+	clients int           // of each algorithm
+	stalls  int           // that each row of a stall is the mean of, each with clients of its own
+	atOnce  bool          // stalls don't wait for outages to end, though those disturb them
 }
 
 // misses are what didn't hold in a trial.

@@ -1,10 +1,11 @@
 // Package faults breaks what weir stands on while callers ask it, and holds
 // what they are answered against what weir promises: Memcached stalls, dies,
 // forgets and evicts; the network delays, trickles, cuts and swallows. All are
-// real processes.
+// real processes. Share trials measure what many instances admit together without
+// their store; those are limiters in this process, on a real Memcached.
 //
 // Run is the command that runs each fault by itself; Soak is random faults, one
-// after another. The trials are in trials.go.
+// after another. The trials are in trials.go and share.go.
 package faults
 
 import (
@@ -12,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,7 +25,8 @@ import (
 // Run measures all trials and prints them as tables. The error says what
 // didn't hold.
 func Run(ctx context.Context, args []string, out io.Writer) error {
-	cfg := config{rounds: 3, callers: 256, pause: 200 * time.Millisecond, patience: 20 * time.Second, gap: 11 * time.Second, parallel: 1}
+	cfg := config{rounds: 3, callers: 256, pause: 200 * time.Millisecond, patience: 20 * time.Second, gap: 11 * time.Second, parallel: 1,
+		warming: 3 * time.Second, clients: 9, stalls: 3}
 	flags := report.NewFlags("faults")
 	quick := flags.Quick("all rows in less than a minute, several at a time")
 	flags.DurationVar(&cfg.timeout, "store-timeout", counters.DefaultTimeout, "weir's")
@@ -34,6 +37,7 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	if *quick {
 		cfg.length, cfg.rounds, cfg.callers, cfg.gap, cfg.parallel = time.Second, 1, 64, 0, 4
+		cfg.warming, cfg.clients, cfg.stalls, cfg.atOnce = 300*time.Millisecond, 1, 1, true
 	}
 	if cfg.length < settleAfter || cfg.timeout <= 0 {
 		return flags.Errorf("-duration must be at least %v, and -store-timeout more than 0", settleAfter)
@@ -43,16 +47,22 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 }
 
 func measureAll(ctx context.Context, cfg config) (*Report, error) {
-	selected := report.Selected(trials, cfg.rows)
-	if len(selected) == 0 {
+	selected, shares := report.Selected(trials, cfg.rows), report.Selected(shareTrials, cfg.rows)
+	if len(selected)+len(shares) == 0 {
 		return nil, fmt.Errorf("faults: no row matches %q", cfg.rows)
 	}
 	version, err := testbed.MemcachedVersion(ctx)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := measureRows(ctx, cfg, selected)
-	return &Report{Machine: report.ThisMachine(version), Timeout: cfg.timeout, Length: cfg.length, Rows: rows}, err
+	r := &Report{Machine: report.ThisMachine(version), Timeout: cfg.timeout, Length: cfg.length}
+	if len(selected) > 0 {
+		if r.Rows, err = measureRows(ctx, cfg, selected); err != nil {
+			return nil, err
+		}
+	}
+	r.Shares, err = measureShares(ctx, cfg, shares)
+	return r, err
 }
 
 func measureRows(ctx context.Context, cfg config, selected []trial) ([]row, error) {
@@ -72,6 +82,66 @@ func measureRows(ctx context.Context, cfg config, selected []trial) ([]row, erro
 			<-running
 		})
 	}
+	all.Wait()
+	return rows, errors.Join(errs...)
+}
+
+// measure plays a trial on a memcached of its own, and for a stall on several.
+// What goes wrong is missed like a bound; the error is that of ctx.
+func (t shareTrial) measure(ctx context.Context, cfg config, stalls sync.Locker) (shareRow, error) {
+	beds, each := 1, cfg
+	if t.stall > 0 {
+		beds = cfg.stalls
+		each.clients = max(1, cfg.clients/beds)
+	}
+	played, errs := make([]*shareBed, beds), make([]error, beds)
+	var playing sync.WaitGroup
+	for i := range beds {
+		playing.Go(func() {
+			s, err := openShareStore(ctx, cfg.timeout, t.instances)
+			if err != nil {
+				errs[i] = err
+				return
+			}
+			defer s.close()
+			played[i] = newShareBed(each, s.limiters)
+			errs[i] = played[i].play(ctx, t.clients, t.breaks(s.server, cfg, stalls))
+			played[i].asking.Wait()
+		})
+	}
+	playing.Wait()
+	r := t.row(slices.DeleteFunc(played, func(b *shareBed) bool { return b == nil }))
+	if err := errors.Join(errs...); err != nil {
+		r.must(false, "%v", err)
+	}
+	return r, ctx.Err()
+}
+
+// measureShares measures trials: outages all at once, and then stalls one after
+// the other.
+func measureShares(ctx context.Context, cfg config, trials []shareTrial) ([]shareRow, error) {
+	rows, errs := make([]shareRow, len(trials)), make([]error, len(trials))
+	var all sync.WaitGroup
+	var stalls sync.Mutex
+	measure := func(stall bool, atATime int) {
+		running := make(chan struct{}, atATime)
+		for i, t := range trials {
+			if (t.stall > 0) != stall {
+				continue
+			}
+			running <- struct{}{}
+			report.Progress("%s", t)
+			all.Go(func() {
+				rows[i], errs[i] = t.measure(ctx, cfg, &stalls)
+				<-running
+			})
+		}
+	}
+	measure(false, len(trials))
+	if !cfg.atOnce {
+		all.Wait()
+	}
+	measure(true, stallsAtATime/cfg.stalls) // some begin or end while another is stalled
 	all.Wait()
 	return rows, errors.Join(errs...)
 }

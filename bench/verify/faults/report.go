@@ -52,11 +52,21 @@ type Report struct {
 	Timeout time.Duration  `json:"store_timeout_ns"`
 	Length  time.Duration  `json:"length_ns"` // of a fault
 	Rows    []row          `json:"rows"`
+	Shares  []shareRow     `json:"shares,omitempty"`
 }
 
 // Print writes the rows as a table, what its columns mean, and what was missed.
 func (r *Report) Print(out io.Writer) {
 	fmt.Fprintf(out, "%v; store timeout %v, faults of %v, limit %d\n", r.Machine, r.Timeout, r.Length, limit)
+	r.printRows(out)
+	printShares(out, r.Shares)
+	for _, text := range r.missed() {
+		fmt.Fprintf(out, "MISSED: %s\n", text)
+	}
+}
+
+// printRows writes the rows of faults as a table, and what its columns mean.
+func (r *Report) printRows(out io.Writer) {
 	report.TableOf(out, "", "fault\tprocesses\tchecks\tabove\tunexcused\tmay be\tbelow\tlocal\twrong\tstuck\tleaked\tp50 ms\tp99 ms\tsettled\tlongest\tmachine\tback ms\t\t", r.Rows, func(r row) string {
 		verdict := "ok"
 		if len(r.Missed) > 0 {
@@ -81,9 +91,6 @@ settled    p99 of the checks that began 0.5 s after the fault did
 machine    the longest that an answer took meanwhile that needs no store: what a busy machine adds to the longest check
 back       from the end of the fault until no check is decided without the store
 `)
-	for _, text := range r.missed() {
-		fmt.Fprintf(out, "MISSED: %s\n", text)
-	}
 }
 
 // Broken returns what didn't hold.
@@ -100,6 +107,11 @@ func (r *Report) missed() (all []string) {
 	for _, row := range r.Rows {
 		for _, text := range row.Missed {
 			all = append(all, row.Fault+": "+text)
+		}
+	}
+	for _, row := range r.Shares {
+		for _, text := range row.Missed {
+			all = append(all, row.Name+": "+text)
 		}
 	}
 	return all
