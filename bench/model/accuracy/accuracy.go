@@ -4,8 +4,9 @@
 // what the best attack gets.
 //
 // Run is the command. measure.go decides and compares requests of a workload,
-// attack.go plays the attacks, trace.go follows a client for the pictures, and
-// population.go is what -scale measures.
+// attack.go plays the attacks, settling.go settles costs that are known afterwards,
+// trace.go follows a client for the pictures, and population.go is what -scale
+// measures.
 package accuracy
 
 import (
@@ -107,6 +108,9 @@ func measureAll(ctx context.Context, cfg config, workloads []Workload) (*Report,
 			}
 			r.Attacks = append(r.Attacks, row)
 		}
+	}
+	if r.Settled, err = measureSettling(ctx, cfg.seed, cfg.seeds, int(cfg.requests)); err != nil {
+		return nil, err
 	}
 	r.Traces, err = traces(ctx, cfg.seed)
 	return r, err

@@ -54,6 +54,7 @@ func TestAccuracyEndToEnd(t *testing.T) {
 	for _, trace := range r.Traces {
 		benchtest.AssertPicture(t, dir, "accuracy-"+trace.Name)
 	}
+	benchtest.AssertPicture(t, dir, "accuracy-settled")
 
 	// The same seed gives the same figures, also to fewer workloads.
 	second, err := measureAll(t.Context(), config{seed: 3, seeds: quickSeeds, requests: int64(requests)}, Workloads(requests)[6:12])
@@ -62,6 +63,7 @@ func TestAccuracyEndToEnd(t *testing.T) {
 	assert.Equal(t, r.Large, second.Large)
 	assert.Equal(t, r.Attacks, second.Attacks)
 	assert.Equal(t, r.Costs, second.Costs)
+	assert.Equal(t, r.Settled, second.Settled)
 	assert.Equal(t, r.Traces, second.Traces)
 }
 

@@ -1,7 +1,10 @@
 package accuracy
 
 import (
+	"image/color"
+	"math"
 	"slices"
+	"strconv"
 
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
@@ -10,8 +13,13 @@ import (
 	"weir/bench/internal/report"
 )
 
-// Pictures are each trace.
+// Pictures are what estimates are worth, and each trace.
 func (r *Report) Pictures() (pictures []report.Picture) {
+	if len(r.Settled) > 0 {
+		pictures = append(pictures, report.Picture{Name: "accuracy-settled", Shows: "tokens admitted of a limit, by how wrong estimates are", Plots: [][]*report.Plot{{
+			r.settledPlot("Fullest window", "x limit", SettledRow.over), r.settledPlot("Admitted", "% of an exact log", SettledRow.ofLog),
+		}}})
+	}
 	for _, t := range r.Traces {
 		pictures = append(pictures, report.Picture{Name: "accuracy-" + t.Name, Shows: t.Shows, Plots: t.panels()})
 	}
@@ -65,5 +73,25 @@ func (t Trace) panel(first bool, e Estimate) *report.Plot {
 		p.Legend.Add("believed", believed)
 	}
 	p.Y.Min, p.Y.Tick.Marker = 0, report.Ticks{0: "0", DocumentLimit: "100", 2 * DocumentLimit: "200"}
+	return p
+}
+
+// settledPlot plots a figure of each way against how wrong estimates are.
+func (r *Report) settledPlot(title, axis string, figure func(SettledRow) float64) *report.Plot {
+	p := report.NewPlot(title, "estimate / cost", axis)
+	ticks := make(report.Ticks)
+	for i, way := range ways {
+		var points plotter.XYs
+		for _, row := range r.Settled {
+			if row.Way == way {
+				x := math.Log2(row.Factor / factors()[0])
+				points = append(points, plotter.XY{X: x, Y: figure(row)})
+				ticks[x] = strconv.FormatFloat(row.Factor, 'g', -1, 64)
+			}
+		}
+		p.Legend.Add(way, p.Line(points, 2, []color.Color{report.Green, report.Dark, report.Orange}[i]))
+	}
+	p.Legend.Left, p.Legend.Padding, p.Legend.XOffs = true, vg.Points(2), vg.Points(6)
+	p.Y.Min, p.X.Tick.Marker = 0, ticks
 	return p
 }

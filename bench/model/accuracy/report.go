@@ -25,6 +25,7 @@ type Report struct {
 	Rows      []Row          `json:"rows"`
 	Large     []Row          `json:"large"`   // of largeWorkloads, with feedback
 	Attacks   []AttackRow    `json:"attacks"` // on DocumentLimit, and on a large limit
+	Settled   []SettledRow   `json:"settled"` // costs that are known only afterwards
 	Traces    []Trace        `json:"traces"`
 }
 
@@ -85,6 +86,15 @@ func (r *Report) targets() report.Targets {
 		}
 		targets.Add(fullest <= 1, "all traffic and all attacks: %s admits %.2f L in a window, at most 1.00 L", name, fullest)
 	}
+	if len(r.Settled) > 0 {
+		var fullest float64
+		for _, row := range r.Settled {
+			if row.Way == reserveName && row.Factor >= 1 {
+				fullest = max(fullest, row.over())
+			}
+		}
+		targets.Add(fullest <= 1, "costs known afterwards: %s admits %.2f L in a window where no estimate is below the cost, at most 1.00 L", reserveName, fullest)
+	}
 	for _, row := range r.Attacks {
 		if row.Fullest > row.Bound {
 			targets.Add(false, "attacks: %s admits %d in a window, at most %d", row.Algorithm, row.Fullest, row.Bound)
@@ -131,6 +141,7 @@ func (r *Report) Print(out io.Writer) {
 		return fmt.Sprintf("%.2f", float64(row.Fullest)/float64(row.Limit))
 	})
 	r.printAttacks(out)
+	r.printSettled(out)
 	fmt.Fprint(out, "\ntraffic\n")
 	for i, w := range r.Workloads {
 		if i == 0 || r.Workloads[i-1].Name != w.Name {
@@ -239,6 +250,34 @@ bound           what theory allows. fixed: all of one window and all of the next
 in W/2          the most in half a window
 go on           the most that may proceed in a window: what leaky admits has to wait
 `)
+}
+
+// printSettled writes how far each way goes above a limit of tokens, and what it wastes.
+func (r *Report) printSettled(out io.Writer) {
+	header := "estimate / cost\t"
+	for _, factor := range factors() {
+		header += fmt.Sprintf("%g\t", factor)
+	}
+	table := func(title, format string, figure func(SettledRow) float64) {
+		report.TableOf(out, title, header, ways, func(name string) string {
+			line := name + "\t"
+			for _, row := range r.Settled {
+				if row.Way == name {
+					line += fmt.Sprintf(format+"\t", figure(row))
+				}
+			}
+			return line
+		}, "")
+	}
+	table("costs known afterwards: admitted in the fullest window, in limits", "%.2f", SettledRow.over)
+	table("costs known afterwards: admitted, in % of an exact log that knows each cost beforehand", "%.1f", SettledRow.ofLog)
+	fmt.Fprintf(out, `
+Answers of a language model come independently, %d times the limit of %d tokens, take %v and cost %d tokens on average, exponentially. A request
+says beforehand what it costs, off by a factor. What counts here are the tokens that it costs in the end, when it was admitted.
+%-19sweir, strict N=60: the estimate is taken, and what it is off by given back or charged when the answer ends
+%-19sthe same limiter, asked for 0 tokens before, and charged the cost when the answer ends
+%-19sa peer's way, with an exact log: the estimate has to fit beside all that has ended, and the cost counts when the answer ends
+`, tokenDemand, tokenLimit, answerTime, meanTokens, reserveName, chargeName, laterName)
 }
 
 // Columns implements report.Columner.

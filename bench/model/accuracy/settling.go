@@ -1,0 +1,225 @@
+package accuracy
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"weir/api/policy"
+	"weir/bench/internal/algorithms"
+	"weir/bench/internal/report"
+	"weir/bench/internal/traffic"
+	"weir/counters"
+	"weir/counters/memory"
+)
+
+// What the costs that are known only afterwards are measured on: answers of a language
+// model.
+const (
+	tokenLimit  = 100_000 // per Window
+	meanTokens  = 1000    // that an answer costs; they differ exponentially
+	tokenDemand = 4       // what the client asks for, in limits
+	answerTime  = 10 * time.Second
+	// settledShare is how many of the requests of a workload there are, at least
+	// shortestSettled.
+	settledShare    = 10
+	shortestSettled = 2000
+)
+
+// The ways to limit what is known only afterwards.
+const (
+	reserveName = "reserve and settle"
+	chargeName  = "charge afterwards"
+	laterName   = "check, then count"
+)
+
+var ways = []string{reserveName, chargeName, laterName}
+
+// factors are what estimates are of the true cost.
+func factors() []float64 { return []float64{0.125, 0.25, 0.5, 1, 2, 4, 8} }
+
+// A SettledRow is what one way admitted of requests whose estimates are off by a factor,
+// with all seeds together. A request's tokens are those that it costs in the end, and
+// they are in a window if it was admitted in it.
+type SettledRow struct {
+	Way      string  `json:"way"`
+	Factor   float64 `json:"factor"`
+	Fullest  int64   `json:"fullest"` // the most tokens in any window (t-Window, t]
+	Admitted int64   `json:"admitted"`
+	// LogAdmitted are the tokens that an exact log admits that knows each cost
+	// beforehand.
+	LogAdmitted int64 `json:"log_admitted"`
+}
+
+// over returns what the fullest window has, in limits, ofLog what is admitted, in percent
+// of the exact log.
+func (row SettledRow) over() float64  { return float64(row.Fullest) / tokenLimit }
+func (row SettledRow) ofLog() float64 { return 100 * ratio(row.Admitted, row.LogAdmitted) }
+
+// A spending is a cost and when it counts.
+type spending struct {
+	at   time.Duration
+	cost int64
+}
+
+// spent is what counts in a window. Times must not go back.
+type spent struct {
+	all []spending
+	sum int64
+}
+
+// last returns the sum of what counts in the window that ends at that time.
+func (s *spent) last(at time.Duration) int64 {
+	for len(s.all) > 0 && s.all[0].at <= at-Window {
+		s.sum -= s.all[0].cost
+		s.all = s.all[1:]
+	}
+	return s.sum
+}
+
+func (s *spent) add(at time.Duration, cost int64) {
+	s.all, s.sum = append(s.all, spending{at, cost}), s.sum+cost
+}
+
+// A way admits requests by what they are taken to cost, and is told later what they have
+// cost. Admit returns what is to be called then.
+type way interface {
+	admit(ctx context.Context, at time.Duration, estimate int64) (end func(at time.Duration, cost int64) error, err error)
+}
+
+// newWay returns one. What charges afterwards and what reserves are weir's own limiter, as
+// it settles.
+func newWay(name string) (way, error) {
+	if name == laterName {
+		return new(checkThenCount), nil
+	}
+	w := &settles{estimates: name == reserveName}
+	l, err := algorithms.Named(algorithms.Strict60).New(memory.New(func() time.Time { return w.now }), algorithms.Config{
+		Options: algorithms.OneClock("bench", 1), Window: Window, Limit: tokenLimit,
+	})
+	if err == nil {
+		w.limiter = l.(policy.Limiter)
+	}
+	return w, err
+}
+
+// settles is weir. Without estimates it admits whatever finds the limit not exceeded.
+type settles struct {
+	limiter   policy.Limiter
+	now       time.Time
+	estimates bool
+}
+
+func (s *settles) request(at time.Duration, cost int64) counters.Request {
+	return counters.Request{Client: "client", Cost: cost, Limit: tokenLimit, Now: time.Unix(0, epoch+int64(at))}
+}
+
+func (s *settles) admit(ctx context.Context, at time.Duration, estimate int64) (func(time.Duration, int64) error, error) {
+	if !s.estimates {
+		estimate = 0
+	}
+	q := s.request(at, estimate)
+	s.now = q.Now
+	taken, err := s.limiter.Take(ctx, q)
+	if err != nil || !taken.Allowed {
+		return nil, err
+	}
+	return func(at time.Duration, cost int64) error {
+		r := s.request(at, cost-estimate)
+		s.now = r.Now
+		if cost >= estimate {
+			return s.limiter.Charge(ctx, r)
+		}
+		q.Cost = estimate - cost
+		return s.limiter.Refund(ctx, q, taken)
+	}, nil
+}
+
+// checkThenCount looks whether the estimate fits beside all that has ended, and counts what
+// ends: an exact log of that.
+type checkThenCount struct{ counted spent }
+
+func (c *checkThenCount) admit(_ context.Context, at time.Duration, estimate int64) (func(time.Duration, int64) error, error) {
+	if c.counted.last(at)+estimate > tokenLimit {
+		return nil, nil
+	}
+	return func(at time.Duration, cost int64) error {
+		c.counted.add(at, cost)
+		return nil
+	}, nil
+}
+
+// measureSettling measures all ways with all factors, by so many seeds from one on.
+func measureSettling(ctx context.Context, seed uint64, seeds, requests int) ([]SettledRow, error) {
+	factors := factors()
+	rows := make([]SettledRow, len(ways)*len(factors))
+	err := parallel(len(rows), func(i int) error {
+		row := &rows[i]
+		row.Way, row.Factor = ways[i/len(factors)], factors[i%len(factors)]
+		report.Progress("%s, estimates %g times the cost", row.Way, row.Factor)
+		for n := range seeds {
+			if err := row.run(ctx, spendings(seed+uint64(n), requests/settledShare)); err != nil {
+				return fmt.Errorf("%s: %w", row.Way, err)
+			}
+		}
+		return nil
+	})
+	return rows, err
+}
+
+// spendings returns about so many requests of a seed.
+func spendings(seed uint64, requests int) []spending {
+	rate := float64(tokenDemand) * tokenLimit / meanTokens / Window.Seconds()
+	length := time.Duration(float64(max(requests, shortestSettled)) / rate * float64(time.Second))
+	random := rand.New(rand.NewPCG(seed, meanTokens))
+	var all []spending
+	for at := range traffic.Named(Poisson).Generate(seed, rate, length) {
+		all = append(all, spending{at, min(tokenLimit, 1+int64(random.ExpFloat64()*(meanTokens-1)))})
+	}
+	return all
+}
+
+// run adds what one seed's requests make.
+func (row *SettledRow) run(ctx context.Context, requests []spending) error {
+	w, err := newWay(row.Way)
+	if err != nil {
+		return err
+	}
+	steps, cancel := context.WithTimeout(ctx, longestRun)
+	defer cancel()
+	type answering struct {
+		spending
+		end func(time.Duration, int64) error
+	}
+	var underWay []answering // in the order in which they end
+	var admitted, log spent
+	for n, r := range requests {
+		if n%checkEvery == checkEvery-1 && ctx.Err() != nil {
+			return ctx.Err()
+		}
+		for len(underWay) > 0 && underWay[0].at+answerTime <= r.at {
+			a := underWay[0]
+			underWay = underWay[1:]
+			if err := a.end(a.at+answerTime, a.cost); err != nil {
+				return err
+			}
+		}
+		if log.last(r.at)+r.cost <= tokenLimit {
+			log.add(r.at, r.cost)
+			row.LogAdmitted += r.cost
+		}
+		end, err := w.admit(steps, r.at, min(tokenLimit, max(1, int64(row.Factor*float64(r.cost)))))
+		if err != nil {
+			return err
+		}
+		if end == nil {
+			continue
+		}
+		underWay = append(underWay, answering{r, end})
+		admitted.add(r.at, r.cost)
+		row.Admitted += r.cost
+		row.Fullest = max(row.Fullest, admitted.last(r.at))
+	}
+	return nil
+}
