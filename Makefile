@@ -47,9 +47,9 @@ bench: setup
 histories: setup
 	go test -timeout 20m -run 'Test(Lease)?Histories$$' ./cmd/server/e2e -histories 10m -history $$(date +%s)
 
-# Prints the seed that its faults come from: go run ./bench soak -seed again.
+# With other random faults each time, for five minutes to one process, and to three.
 soak: setup
-	go run ./bench soak -out bin/soak
+	go run ./bench faults -rows '^random' -duration 5m -seed $$(date +%s)
 
 # Each target for as long, one after the other. Little of it is for making inputs
 # smaller: what runs in the background seems to make each one interesting.

@@ -18,7 +18,8 @@ import (
 
 type config struct {
 	timeout  time.Duration // the store timeout
-	length   time.Duration // of a fault
+	length   time.Duration // of a fault, or of random ones
+	seed     uint64        // of random ones
 	rounds   int           // of each trial
 	callers  int
 	pause    time.Duration // of a caller, from check to check

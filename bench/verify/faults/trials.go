@@ -19,6 +19,7 @@ import (
 type trial struct {
 	name      string
 	processes int
+	stores    int // 0 means 1
 	megabytes int // 0 means 64
 	run       func(ctx context.Context, b *bed, r *row) error
 }
@@ -34,7 +35,7 @@ func (t trial) String() string {
 // missed like a promise; the error is that of ctx.
 func (t trial) measure(ctx context.Context, cfg config, build *testbed.Build) (row, error) {
 	r := row{Fault: t.String(), Processes: t.processes}
-	b, err := newBed(ctx, cfg, build, 1, cmp.Or(t.megabytes, 64))
+	b, err := newBed(ctx, cfg, build, cmp.Or(t.stores, 1), cmp.Or(t.megabytes, 64))
 	if err != nil {
 		return r, err
 	}
@@ -64,6 +65,8 @@ var trials = []trial{
 	{name: "RST storms", processes: 1, run: network(testbed.Fault{Reset: 0.2})},
 	{name: "swallowed replies", processes: 1, run: network(testbed.Fault{Swallow: true})},
 	{name: "reset", processes: 4, run: reset},
+	{name: "random faults", processes: 1, stores: 3, run: anything},
+	{name: "random faults", processes: 3, stores: 3, run: anything},
 }
 
 // round lets clients ask that have spent nothing, half and all of their limit,
