@@ -195,7 +195,7 @@ func TestJudge(t *testing.T) {
 		}
 		assert.ErrorContains(t, broken, "faults: it: "+want)
 		assert.Len(t, r.Missed, 1)
-		assert.Contains(t, benchtest.Printed(&Report{Rows: []row{r}}), "MISSED: it: "+want)
+		assert.Contains(t, benchtest.Printed(&Report{Rows: []row{r}}), "MISSED")
 	}
 }
 

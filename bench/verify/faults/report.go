@@ -54,7 +54,7 @@ type Report struct {
 	Rows    []row          `json:"rows"`
 }
 
-// Print writes the rows as a table, what its columns mean, and what was missed.
+// Print writes the rows as a table, and what its columns mean.
 func (r *Report) Print(out io.Writer) {
 	fmt.Fprintf(out, "%v; store timeout %v, faults of %v, limit %d\n", r.Machine, r.Timeout, r.Length, limit)
 	report.TableOf(out, "", "fault\tprocesses\tchecks\tabove\tunexcused\tmay be\tbelow\tlocal\twrong\tstuck\tleaked\tp50 ms\tp99 ms\tsettled\tlongest\tmachine\tback ms\t\t", r.Rows, func(r row) string {
@@ -81,28 +81,17 @@ settled    p99 of the checks that began 0.5 s after the fault did
 machine    the longest that an answer took meanwhile that needs no store: what a busy machine adds to the longest check
 back       from the end of the fault until no check is decided without the store
 `)
-	for _, text := range r.missed() {
-		fmt.Fprintf(out, "MISSED: %s\n", text)
-	}
 }
 
 // Broken returns what didn't hold.
 func (r *Report) Broken() error {
 	var errs []error
-	for _, text := range r.missed() {
-		errs = append(errs, fmt.Errorf("faults: %s", text))
-	}
-	return errors.Join(errs...)
-}
-
-// missed returns what didn't hold, with the names of the rows.
-func (r *Report) missed() (all []string) {
 	for _, row := range r.Rows {
 		for _, text := range row.Missed {
-			all = append(all, row.Fault+": "+text)
+			errs = append(errs, fmt.Errorf("faults: %s: %s", row.Fault, text))
 		}
 	}
-	return all
+	return errors.Join(errs...)
 }
 
 // judge fills in what callers have seen, and holds it against what must hold in
