@@ -40,7 +40,6 @@ func commands() []command {
 		{"load", "open loop: latency at a constant rate", load.Run},
 		{"peers", "weir and envoyproxy/ratelimit over gRPC, on one Memcached in turns", peers.Run},
 		{"faults", "what callers see while Memcached, the network and weir itself fail, against what weir promises", faults.Run},
-		{"soak", "ten minutes of load with the faults that a seed picks, one after another", faults.Soak},
 		{"simulate", "limiters over a model Memcached, in an order and with faults that a seed picks, against what the docs promise", simulate.Run},
 		{"report", "REPORT.md and its pictures, from the results of the others", report.Write(sections())},
 		{testbed.NoopCommand, "", throughput.Noop},

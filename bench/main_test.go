@@ -24,7 +24,7 @@ func TestCommandsAreListed(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	require.NoError(t, execute(t.Context(), nil, &out))
-	for _, name := range []string{"throughput", "footprint", "contention", "accuracy", "load", "peers", "faults", "soak", "report"} {
+	for _, name := range []string{"throughput", "footprint", "contention", "accuracy", "load", "peers", "faults", "report"} {
 		assert.Contains(t, out.String(), "\n  "+name+" ")
 	}
 	assert.NotContains(t, out.String(), testbed.NoopCommand+" ")

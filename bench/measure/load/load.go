@@ -89,14 +89,6 @@ type side struct {
 	store       testbed.StoreStats // what memcached did meanwhile
 }
 
-// stats returns what the memcached has done, if it is known.
-func (l *loader) stats() (testbed.StoreStats, error) {
-	if l.store == nil {
-		return testbed.StoreStats{}, nil
-	}
-	return l.store.Stats()
-}
-
 // measureAll starts a weir if need be and loads it.
 func measureAll(ctx context.Context, cfg config) (*Report, error) {
 	r := &Report{Machine: report.ThisMachine(""), Target: cfg.target, Connections: cfg.connections, Duration: cfg.duration}
@@ -120,7 +112,7 @@ func measureAll(ctx context.Context, cfg config) (*Report, error) {
 		l.addr, l.store = weir.Addr, m.MemcachedConn
 	}
 	for _, policy := range cfg.policies {
-		s := &side{policy: policy, seen: loadgen.NewSample(loadgen.Constant(cfg.rate, cfg.duration))}
+		s := &side{policy: policy, seen: loadgen.NewSample(loadgen.Pace{Rate: cfg.rate, Length: cfg.duration})}
 		defer s.disconnect()
 		l.sides = append(l.sides, s)
 	}
@@ -185,25 +177,25 @@ func (l *loader) connect(ctx context.Context, s *side) (err error) {
 // sample loads a side for a while, and returns what memcached did meanwhile. The
 // number stands for the arrivals and clients: with the same number they are the
 // same for each side.
-func (l *loader) sample(ctx context.Context, s *side, d time.Duration, number uint64) (*loadgen.Sample, testbed.StoreStats, error) {
+func (l *loader) sample(ctx context.Context, s *side, d time.Duration, number uint64) (seen *loadgen.Sample, store testbed.StoreStats, err error) {
 	if err := l.connect(ctx, s); err != nil {
-		return nil, testbed.StoreStats{}, err
-	}
-	before, err := l.stats()
-	if err != nil {
-		return nil, testbed.StoreStats{}, err
+		return nil, store, err
 	}
 	gaps, random := rand.New(rand.NewPCG(1, 2*number)), rand.New(rand.NewPCG(1, 2*number+1))
-	client := func() int64 { return l.zipf.Client(random.Float64()) }
-	seen := loadgen.NewOpenLoop(s.connections).Run(ctx, loadgen.NewArrivals(loadgen.Constant(l.rate, d), gaps), client, loadgen.Patience)
-	if err := ctx.Err(); err != nil {
-		return nil, testbed.StoreStats{}, err
+	run := func() error {
+		due := loadgen.NewArrivals(loadgen.Pace{Rate: l.rate, Length: d}, gaps)
+		seen = loadgen.NewOpenLoop(s.connections).Run(ctx, due, func() int64 { return l.zipf.Client(random.Float64()) }, loadgen.Patience)
+		return ctx.Err()
 	}
-	if seen.Err != nil || seen.Unanswered() > 0 {
+	if l.store == nil {
+		err = run()
+	} else {
+		store, err = l.store.During(run)
+	}
+	if err == nil && (seen.Err != nil || seen.Unanswered() > 0) {
 		s.disconnect()
 	}
-	after, err := l.stats()
-	return seen, after.Minus(before), err
+	return seen, store, err
 }
 
 // measure loads each policy in slices that take turns. The policy that is first

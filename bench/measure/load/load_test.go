@@ -129,7 +129,7 @@ func TestLoadEndsWithTheContext(t *testing.T) {
 func TestRowOfABenchThatIsBehind(t *testing.T) {
 	t.Parallel()
 	sampled := func(latency, lag time.Duration) *loadgen.Sample {
-		s := loadgen.NewSample(loadgen.Constant(1, time.Second))
+		s := loadgen.NewSample(loadgen.Pace{Rate: 1, Length: time.Second})
 		s.Due, s.Sent, s.Statuses[200], s.Elapsed = 1, 1, 1, time.Second
 		loadgen.Record(s.Latency, latency)
 		loadgen.Record(s.Lag, lag)

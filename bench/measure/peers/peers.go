@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -230,7 +231,7 @@ func (b *bench) rates(ctx context.Context, t loadgen.Traffic) (rows []rateRow, e
 // halfLoad measures latency at a rate, which is the same for all.
 func (b *bench) halfLoad(ctx context.Context, rate float64) (rows []latencyRow, err error) {
 	const parts = loadgen.SliceCount
-	pace := loadgen.Constant(rate, b.duration)
+	pace := loadgen.Pace{Rate: rate, Length: b.duration}
 	totals := make([]*loadgen.Sample, len(b.products))
 	for i := range totals {
 		totals[i] = loadgen.NewSample(pace)
@@ -243,7 +244,7 @@ func (b *bench) halfLoad(ctx context.Context, rate float64) (rows []latencyRow, 
 				return nil, err
 			}
 			turn := &loadgen.Turn{Clients: loadgen.Distinct.Clients}
-			seen := loadgen.NewOpenLoop(callers).Run(ctx, loadgen.NewArrivals(loadgen.Constant(rate, b.duration/parts), nil), func() int64 { n, _ := turn.Next(); return n }, loadgen.Patience)
+			seen := loadgen.NewOpenLoop(callers).Run(ctx, loadgen.NewArrivals(loadgen.Pace{Rate: rate, Length: b.duration / parts}, nil), func() int64 { n, _ := turn.Next(); return n }, loadgen.Patience)
 			callers.Close()
 			if err := cmp.Or(ctx.Err(), seen.Fault()); err != nil {
 				return nil, fmt.Errorf("%s at half load: %w", p.name, err)
@@ -313,13 +314,16 @@ func (b *bench) stallUnder(ctx context.Context, p product) (stallRow, error) {
 	}
 	defer callers.Close()
 	defer context.AfterFunc(ctx, callers.Expire)()
-	failures := new(failures)
+	var mu sync.Mutex
+	var failed []error
 	all := callers.Operations()
 	for i, ask := range all {
 		all[i] = func(n int64) (bool, error) {
 			admitted, err := ask(n)
 			if err != nil {
-				failures.add(err)
+				mu.Lock()
+				failed = append(failed, err)
+				mu.Unlock()
 			}
 			return admitted, nil
 		}
@@ -337,8 +341,9 @@ func (b *bench) stallUnder(ctx context.Context, p product) (stallRow, error) {
 	if err := testbed.Sleep(ctx, min(recovery, b.stall)); err != nil { // the next one finds Memcached as this one did
 		return stallRow{}, err
 	}
-	return stallRow{
-		Product: p.name, Rate: tally.Rate(), Percentiles: report.NewPercentiles(tally.Latency),
-		Failed: failures.n, Failure: failures.first,
-	}, nil
+	row := stallRow{Product: p.name, Rate: tally.Rate(), Percentiles: report.NewPercentiles(tally.Latency), Failed: int64(len(failed))}
+	if row.Failed > 0 {
+		row.Failure = fmt.Sprintf("%.*s", mostErrorText, failed[0])
+	}
+	return row, nil
 }

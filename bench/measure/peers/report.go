@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"sync"
 	"time"
 
 	"weir/bench/internal/loadgen"
@@ -69,22 +68,6 @@ type stallRow struct {
 	Failure     string             `json:"failure,omitempty"` // the first
 }
 
-// failures count the requests that failed. They are safe for concurrent use.
-type failures struct {
-	mu    sync.Mutex
-	n     int64
-	first string
-}
-
-func (f *failures) add(err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.n++; f.n == 1 {
-		f.first = err.Error()
-		f.first = f.first[:min(len(f.first), mostErrorText)]
-	}
-}
-
 // alone reports whether weir had no other beside it.
 func (r *Report) alone() bool { return len(r.Races) == 1 }
 
@@ -117,10 +100,7 @@ func (r *Report) Print(out io.Writer) {
 
 // targets hold weir's rates and latency against those of the other.
 func (r *Report) targets() (all report.Targets) {
-	for i := 1; i < len(r.Rates); i += 2 {
-		if r.alone() {
-			break
-		}
+	for i := 1; i < len(r.Rates) && !r.alone(); i += 2 {
 		own, other := r.Rates[i-1], r.Rates[i]
 		ratio := own.Rate / other.Rate
 		least := leastRatios[own.Traffic]

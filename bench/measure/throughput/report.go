@@ -94,7 +94,7 @@ func (r *Report) Print(out io.Writer) {
 		"denied\tcmds/check\tkeys/check\tcmds/s\tallocs\t"+cpuHeader("no-op"), r.Checks, func(c checkRow) string {
 		return fmt.Sprintf("%s\t%s\t%s%s%.1f%%\t%.2f\t%.1f\t%.0f\t%.0f\t%s",
 			c.Algorithm, c.Traffic, c.comparison.cells(), c.Half.cells(), 100*c.Denied, c.Commands, c.KeysRead, c.Rate*c.Commands, c.Allocations, c.cpuTimes.cells())
-	}, `%s
+	}, `
 checks/s    over HTTP/1.1 on loopback, each connection checking again as soon as it is answered
 of no-op    rate relative to an echo handler that reads the same request and sends the same response, without middleware or
             timeouts; both run in turn, and min and max are of single turns
@@ -106,9 +106,8 @@ keys/check  keys asked for by get commands
 allocs      objects that weir allocates for a check in all
 cpu us      what a check takes of a processor in weir, in memcached, and in the no-op handler, while both servers are loaded at
             the same moment, by half of the connections each: unlike rates, that hardly depends on what else the machine does
-one row against another: both relative to the no-op handler
 All clients have been busy for a whole window when a sliding row begins; the denied client has used up its limit.
-`, r.relations())
+`)
 	report.TableOf(out, "", "ceiling\trequests/s\tof no-op\tmin\tmax\t"+report.PercentileHeader+cpuHeader("no-op"), r.Ceilings, func(c ceilingRow) string {
 		return fmt.Sprintf("%s\t%s%s", c.Handler, c.comparison.cells(), c.cpuTimes.cells())
 	}, `
@@ -138,32 +137,6 @@ settle      a check of cost 3 and its settlement with a cost of 1 count as one; 
 incr/s      weir's store, without HTTP, adding to 10,000 counters in turn
 of pool     rate relative to gomemcache's own pool of connections (MaxIdleConns 512) doing the same, measured in turn
 `)
-}
-
-// relations says how rows do against others.
-func (r *Report) relations() (text string) {
-	sliding, fixed := algorithms.Named(algorithms.Sliding60).Title(), algorithms.Fixed
-	for _, who := range []loadgen.Traffic{loadgen.Distinct, loadgen.Hot} {
-		if ratio, ok := r.relative(sliding, who, fixed, who); ok {
-			text += fmt.Sprintf("sliding N=60 against fixed window, %s: %.0f%%\n", who.Name, 100*ratio)
-		}
-	}
-	usual := algorithms.Named(algorithms.Sliding10).Title()
-	if ratio, ok := r.relative(usual, loadgen.Million, usual, loadgen.Few); ok {
-		text += fmt.Sprintf("sliding N=10, 1,000,000 clients against 1,000: %.0f%%\n", 100*ratio)
-	}
-	return text
-}
-
-// relative returns the rate of a row relative to another's, if both were
-// measured.
-func (r *Report) relative(algorithm string, t loadgen.Traffic, toAlgorithm string, to loadgen.Traffic) (ratio float64, ok bool) {
-	find := func(algorithm string, t loadgen.Traffic) (checkRow, bool) {
-		return report.Find(r.Checks, func(c checkRow) bool { return c.Traffic == t.Name && c.Algorithm == algorithm })
-	}
-	row, ok1 := find(algorithm, t)
-	base, ok2 := find(toAlgorithm, to)
-	return row.Ratio / base.Ratio, ok1 && ok2 && row.Ratio > 0 && base.Ratio > 0
 }
 
 // cpuHeader is the header of cpuTimes.cells, for what weir is compared with.

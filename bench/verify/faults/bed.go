@@ -18,7 +18,8 @@ import (
 
 type config struct {
 	timeout  time.Duration // the store timeout
-	length   time.Duration // of a fault
+	length   time.Duration // of a fault, or of random ones
+	seed     uint64        // of random ones
 	rounds   int           // of each trial
 	callers  int
 	pause    time.Duration // of a caller, from check to check
@@ -138,7 +139,7 @@ func (b *bed) start(ctx context.Context, weirs int) error {
 }
 
 // on returns a caller of the weir with number i, of as many as there are.
-func (b *bed) on(i int) *caller { return &caller{addr: b.weirs[i%len(b.weirs)].Addr} }
+func (b *bed) on(i int) *caller { return newCaller(b.weirs[i%len(b.weirs)].Addr) }
 
 // use lets clients spend a cost, each by all weirs in turn, so that all know
 // them.
@@ -333,18 +334,4 @@ func (b *bed) leaked(ctx context.Context) (int64, error) {
 		return more == 0 || failed != nil, nil
 	})
 	return more, failed
-}
-
-// reset resets a client by the weir with number i, again until it was reset.
-func (b *bed) reset(ctx context.Context, i int, c *client) error {
-	by := b.on(i)
-	defer by.close()
-	err := testbed.Poll(ctx, b.cfg.patience, 5*time.Millisecond, func() (bool, error) {
-		status, _, err := by.ask(http.MethodDelete, "/v1/policies/"+c.policy+"/clients/"+c.name, "")
-		return err == nil && status == http.StatusNoContent, nil
-	})
-	if err != nil {
-		return fmt.Errorf("a client couldn't be reset: %w", err)
-	}
-	return nil
 }

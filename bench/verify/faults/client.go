@@ -1,14 +1,12 @@
 package faults
 
 import (
-	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
 	"time"
@@ -90,12 +88,14 @@ func (a *answer) wrong(c *client, status int) error {
 	return nil
 }
 
-// A caller is a connection to a weir, which is dialed when a check needs it. It
-// isn't safe for concurrent use.
+// A caller asks a weir, on a connection that is dialed when it is needed.
 type caller struct {
-	addr string
-	conn net.Conn
-	r    *bufio.Reader
+	addr   string
+	client http.Client
+}
+
+func newCaller(addr string) *caller {
+	return &caller{addr, http.Client{Timeout: patience, Transport: &http.Transport{}}}
 }
 
 func (c *caller) check(policy, client string, cost int64) (status int, body []byte, err error) {
@@ -104,35 +104,18 @@ func (c *caller) check(policy, client string, cost int64) (status int, body []by
 }
 
 func (c *caller) ask(method, path, text string) (status int, body []byte, err error) {
-	if c.conn == nil {
-		if c.conn, err = net.DialTimeout("tcp", c.addr, patience); err != nil {
-			c.conn = nil
-			return 0, nil, err
-		}
-		c.r = bufio.NewReader(c.conn)
-	}
-	closing := true
-	defer func() {
-		if closing {
-			c.close()
-		}
-	}()
-	if err := c.conn.SetDeadline(time.Now().Add(patience)); err != nil {
-		return 0, nil, err
-	}
-	_, err = fmt.Fprintf(c.conn, "%s %s HTTP/1.1\r\nHost: weir\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", method, path, len(text), text)
+	request, err := http.NewRequest(method, "http://"+c.addr+path, strings.NewReader(text))
 	if err != nil {
 		return 0, nil, err
 	}
-	response, err := http.ReadResponse(c.r, nil)
+	request.Header.Set("Content-Type", "application/json")
+	response, err := c.client.Do(request)
 	if err != nil {
 		return 0, nil, err
 	}
-	if body, err = io.ReadAll(response.Body); err != nil {
-		return 0, nil, err
-	}
-	closing = response.Close
-	return response.StatusCode, body, nil
+	defer response.Body.Close()
+	body, err = io.ReadAll(response.Body)
+	return response.StatusCode, body, err
 }
 
 // checkTogether checks so many clients of the fixed window in one batch, whose
@@ -149,12 +132,7 @@ func (c *caller) checkTogether(names string, first, size int) error {
 	return err
 }
 
-func (c *caller) close() {
-	if c.conn != nil {
-		c.conn.Close()
-		c.conn = nil
-	}
-}
+func (c *caller) close() { c.client.CloseIdleConnections() }
 
 // A record has what the callers of a row have seen. It is safe for concurrent
 // use; whoever reads its fields waits until no caller is left.
@@ -222,7 +200,7 @@ func (r *record) check(by *caller, c *client, cost int64) (a answer, ok bool) {
 			loadgen.Record(r.settled, took)
 		}
 	}
-	if errors.Is(err, os.ErrDeadlineExceeded) {
+	if errors.Is(err, context.DeadlineExceeded) {
 		r.stuck++
 		return a, false
 	}

@@ -4,8 +4,8 @@
 // real processes. Share trials measure what many instances admit together without
 // their store; those are limiters in this process, on a real Memcached.
 //
-// Run is the command that runs each fault by itself; Soak is random faults, one
-// after another. The trials are in trials.go and share.go.
+// Run is the command. The trials are in trials.go and share.go, and those of random
+// faults, one after another, in random.go.
 package faults
 
 import (
@@ -30,7 +30,8 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 	flags := report.NewFlags("faults")
 	quick := flags.Quick("all rows in less than a minute, several at a time")
 	flags.DurationVar(&cfg.timeout, "store-timeout", counters.DefaultTimeout, "weir's")
-	flags.DurationVar(&cfg.length, "duration", 10*time.Second, "how long a fault lasts")
+	flags.DurationVar(&cfg.length, "duration", 10*time.Second, "how long a fault lasts, or random ones follow each other")
+	flags.Uint64Var(&cfg.seed, "seed", 1, "of random faults")
 	flags.Rows(&cfg.rows)
 	if err := flags.Parse(args, out); err != nil {
 		return err

@@ -55,14 +55,11 @@ type Report struct {
 	Shares  []shareRow     `json:"shares,omitempty"`
 }
 
-// Print writes the rows as a table, what its columns mean, and what was missed.
+// Print writes the rows as tables, and what their columns mean.
 func (r *Report) Print(out io.Writer) {
 	fmt.Fprintf(out, "%v; store timeout %v, faults of %v, limit %d\n", r.Machine, r.Timeout, r.Length, limit)
 	r.printRows(out)
 	printShares(out, r.Shares)
-	for _, text := range r.missed() {
-		fmt.Fprintf(out, "MISSED: %s\n", text)
-	}
 }
 
 // printRows writes the rows of faults as a table, and what its columns mean.
@@ -96,25 +93,17 @@ back       from the end of the fault until no check is decided without the store
 // Broken returns what didn't hold.
 func (r *Report) Broken() error {
 	var errs []error
-	for _, text := range r.missed() {
-		errs = append(errs, fmt.Errorf("faults: %s", text))
-	}
-	return errors.Join(errs...)
-}
-
-// missed returns what didn't hold, with the names of the rows.
-func (r *Report) missed() (all []string) {
 	for _, row := range r.Rows {
 		for _, text := range row.Missed {
-			all = append(all, row.Fault+": "+text)
+			errs = append(errs, fmt.Errorf("faults: %s: %s", row.Fault, text))
 		}
 	}
 	for _, row := range r.Shares {
 		for _, text := range row.Missed {
-			all = append(all, row.Name+": "+text)
+			errs = append(errs, fmt.Errorf("faults: %s: %s", row.Name, text))
 		}
 	}
-	return all
+	return errors.Join(errs...)
 }
 
 // judge fills in what callers have seen, and holds it against what must hold in

@@ -19,6 +19,7 @@ import (
 type trial struct {
 	name      string
 	processes int
+	stores    int // 0 means 1
 	megabytes int // 0 means 64
 	run       func(ctx context.Context, b *bed, r *row) error
 }
@@ -34,7 +35,7 @@ func (t trial) String() string {
 // missed like a promise; the error is that of ctx.
 func (t trial) measure(ctx context.Context, cfg config, build *testbed.Build) (row, error) {
 	r := row{Fault: t.String(), Processes: t.processes}
-	b, err := newBed(ctx, cfg, build, 1, cmp.Or(t.megabytes, 64))
+	b, err := newBed(ctx, cfg, build, cmp.Or(t.stores, 1), cmp.Or(t.megabytes, 64))
 	if err != nil {
 		return r, err
 	}
@@ -63,7 +64,8 @@ var trials = []trial{
 	{name: "replies cut in mid-line", processes: 1, run: network(testbed.Fault{Cut: 0.2})},
 	{name: "RST storms", processes: 1, run: network(testbed.Fault{Reset: 0.2})},
 	{name: "swallowed replies", processes: 1, run: network(testbed.Fault{Swallow: true})},
-	{name: "reset", processes: 4, run: reset},
+	{name: "random faults", processes: 1, stores: 3, run: anything},
+	{name: "random faults", processes: 3, stores: 3, run: anything},
 }
 
 // round lets clients ask that have spent nothing, half and all of their limit,
@@ -221,71 +223,4 @@ func (b *bed) flood() error {
 	}
 	wait.Wait()
 	return errors.Join(errs...)
-}
-
-// reset: clients that all processes know to be spent are reset, in quiet,
-// while the store is stalled, while it restarts, and before it forgets.
-func reset(ctx context.Context, b *bed, r *row) error {
-	if err := b.start(ctx, r.Processes); err != nil {
-		return err
-	}
-	m := b.stores[0]
-	for _, around := range []struct {
-		name          string
-		before, after func(ctx context.Context) error
-	}{
-		{"in quiet", nothing, nothing},
-		{"during a stall", b.signal(syscall.SIGSTOP), b.signal(syscall.SIGCONT)},
-		{"during a restart", func(context.Context) error { m.Stop(); return nil }, m.Restart},
-	} {
-		clients := b.newClients(1)
-		b.spend(clients)
-		if err := around.before(ctx); err != nil {
-			return err
-		}
-		done := make(chan error, len(clients))
-		for i, c := range clients {
-			go func() { done <- b.reset(ctx, i, c) }()
-		}
-		err := errors.Join(testbed.Sleep(ctx, b.cfg.length), around.after(ctx))
-		for range clients {
-			err = errors.Join(err, <-done)
-		}
-		if err = errors.Join(err, testbed.Sleep(ctx, time.Second)); err != nil {
-			return fmt.Errorf("%s: %w", around.name, err)
-		}
-		b.startAgain(clients)
-		for i := range b.weirs {
-			by := b.on(i)
-			for _, c := range clients {
-				a, _ := b.check(by, c, 1)
-				r.must(a.Allowed, "%s: a client of %s is not fresh in process %d", around.name, c.policy, i)
-			}
-			by.close()
-		}
-		// The first process that is asked then knows nothing of what the others
-		// have admitted since.
-		r.InFlight += int64(len(clients) * (len(b.weirs) - 1))
-		if _, err := m.Do("flush_all", "OK"); err != nil {
-			return err
-		}
-		b.topUp(clients)
-		if err := testbed.Sleep(ctx, tail); err != nil {
-			return err
-		}
-		b.topUp(clients)
-		for _, c := range clients {
-			r.must(c.admitted >= limit, "%s: a client of %s got %d after its reset", around.name, c.policy, c.admitted)
-		}
-	}
-	return nil
-}
-
-// startAgain forgets what clients were admitted before they were reset.
-func (b *bed) startAgain(clients []*client) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, c := range clients {
-		*c = client{policy: c.policy, name: c.name}
-	}
 }
