@@ -28,8 +28,8 @@ plain: lint
 	$(GO_TEST) $(filter-out $(shell go list ./cmd/server/e2e ./bench/...),$(shell go list ./...))
 	go -C deploy/manifests test -count=1 -vet=off ./... # go doesn't see when files above a module change
 
-experiments:
-	$(GO_TEST) ./bench/...
+experiments: # the last part, whose tests mostly wait: two packages keep the processors busy
+	$(subst -p 1,-p 2,$(GO_TEST)) ./bench/...
 
 lint:
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt would change:"; echo "$$unformatted"; exit 1; }
@@ -47,9 +47,9 @@ bench: setup
 histories: setup
 	go test -timeout 20m -run 'Test(Lease)?Histories$$' ./cmd/server/e2e -histories 10m -history $$(date +%s)
 
-# Prints the seed that its faults come from: go run ./bench soak -seed again.
+# With other random faults each time, for five minutes to one process, and to three.
 soak: setup
-	go run ./bench soak -out bin/soak
+	go run ./bench faults -rows '^random' -duration 5m -seed $$(date +%s)
 
 # Each target for as long, one after the other. Little of it is for making inputs
 # smaller: what runs in the background seems to make each one interesting.

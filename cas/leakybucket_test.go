@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"weir/counters"
+	"weir/counters/racetest"
 )
 
 func leakyClient(t require.TestingT, window time.Duration, burst int64) *client[bucketState] {
@@ -85,6 +86,7 @@ func TestLeakyBucketCountsDenied(t *testing.T) {
 // A server that takes each request at its turn, and a while of window/limit per
 // cost for it, is never asked for two at once, and never idle while one waits.
 func TestLeakyBucketTurnsAreAQueue(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		window := rapid.SampledFrom([]time.Duration{counters.MinWindow, time.Second, time.Minute}).Draw(t, "window")

@@ -10,6 +10,7 @@ import (
 	"weir/counters"
 	"weir/counters/limitertest"
 	"weir/counters/memory"
+	"weir/counters/racetest"
 )
 
 // Leases that are taken and given back by their receipts while the store is gone leave
@@ -38,6 +39,7 @@ func TestLeasesThatComeAndGoAloneLeaveNothing(t *testing.T) {
 // Nor is there more to be told the longer leases are renewed, or end by themselves: of a lease
 // that is held the store is told all the same.
 func TestLeasesThatAreRenewedAloneDontPileUp(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	const places = 100
 	store := &limitertest.BrokenStore{Store: memory.New(nil)}

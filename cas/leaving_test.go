@@ -17,6 +17,7 @@ import (
 	"weir/counters/combiner"
 	"weir/counters/limitertest"
 	"weir/counters/memory"
+	"weir/counters/racetest"
 )
 
 // A store whose answers come about when callers give up, or later: some leave,
@@ -29,7 +30,7 @@ func (by way) TestSlowAnswers(t *testing.T) {
 		for _, delay := range []time.Duration{30 * time.Millisecond, 45 * time.Millisecond, 60 * time.Millisecond} {
 			t.Run(fmt.Sprint(name, " ", delay), func(t *testing.T) {
 				t.Parallel()
-				for seed := range uint64(150) {
+				for seed := range racetest.Some(150) {
 					synctest.Test(t, func(t *testing.T) {
 						random := rand.New(rand.NewPCG(seed, 0))
 						store := &limitertest.SlowStore{Store: memory.New(nil)}

@@ -457,6 +457,7 @@ func (by way) TestDeniedRequestsThatCount(t *testing.T) {
 }
 
 func TestLogsOfManyEntriesAreRememberedForFewerClients(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	for limit, clients := range map[int64]int{100: 1000, MaxLogLimit: 958} {
 		l, err := NewSlidingLog(memory.New(nil), time.Minute, limit, testConfig(1000))

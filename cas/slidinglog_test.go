@@ -105,6 +105,7 @@ func TestSlidingLogWindowChanges(t *testing.T) {
 }
 
 func TestSlidingLogMergesEqualTimes(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	c := logClient(t, time.Minute, false)
 	r := counters.Request{Limit: MaxLogLimit, Now: clock(t, "12:00:00")}
@@ -119,6 +120,7 @@ func TestSlidingLogMergesEqualTimes(t *testing.T) {
 }
 
 func TestSlidingLogStaysSmall(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	for _, window := range []time.Duration{counters.MinWindow, time.Minute, counters.MaxWindow} {
 		l, err := newSlidingLog(window, MaxLogLimit, false)
@@ -132,6 +134,7 @@ func TestSlidingLogStaysSmall(t *testing.T) {
 }
 
 func TestSlidingLogCountedDenialsKeepItSmall(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	c := logClient(t, time.Hour, true)
 	r := counters.Request{Cost: 1, Limit: 5, Now: clock(t, "12:00:00")}
@@ -253,6 +256,7 @@ func (m *logModel) refund(r counters.Request) {
 }
 
 func TestSlidingLogLikeAList(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		windows := rapid.SampledFrom([]time.Duration{counters.MinWindow, time.Second, time.Minute, counters.MaxWindow})

@@ -11,6 +11,7 @@ import (
 
 	"weir/counters"
 	"weir/counters/memory"
+	"weir/counters/racetest"
 )
 
 func tokenClient(t require.TestingT, window time.Duration, burst int64) *client[bucketState] {
@@ -117,6 +118,7 @@ func TestTokenBucketTimelines(t *testing.T) {
 }
 
 func TestTokenBucketLosesNothingToRounding(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	c := tokenClient(t, time.Second, 0)
 	r := counters.Request{Cost: 333_334, Limit: 333_334, Now: clock(t, "12:00:00")}
@@ -435,6 +437,7 @@ func (m *bucketModel) reframe(window time.Duration) {
 }
 
 func TestTokenBucketLikeRationalNumbers(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		windows := rapid.SampledFrom([]time.Duration{counters.MinWindow, time.Second, time.Minute, 7 * time.Hour, counters.MaxWindow})
@@ -498,6 +501,7 @@ func TestTokenBucketLikeRationalNumbers(t *testing.T) {
 // While demand exceeds the bucket, what is admitted since it was full is what
 // it held and what came, less at most what doesn't make up another cost.
 func TestTokenBucketConserves(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		window := rapid.SampledFrom([]time.Duration{counters.MinWindow, time.Second, time.Minute}).Draw(t, "window")
@@ -541,6 +545,7 @@ func TestTokenBucketConserves(t *testing.T) {
 // Clocks d apart admit burst + limit*(t+d)/window in a time t: the fast one
 // finds the bucket drained already.
 func TestTokenBucketBoundAcrossClocks(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	slow := clock(t, "12:00:00")
 	fast := slow.Add(50 * time.Millisecond)

@@ -15,6 +15,7 @@ import (
 	"weir/counters"
 	"weir/counters/limitertest"
 	"weir/counters/memory"
+	"weir/counters/racetest"
 )
 
 // A caller whose time is over while its leader works is answered by the process
@@ -205,7 +206,7 @@ func (by way) TestSlowAnswers(t *testing.T) {
 	for name, w := range minuteWindows(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for seed := range uint64(300) {
+			for seed := range racetest.Some(300) {
 				synctest.Test(t, func(t *testing.T) {
 					random := rand.New(rand.NewPCG(seed, 0))
 					store := &limitertest.SlowStore{Store: memory.New(nil)}

@@ -171,6 +171,7 @@ func drawWindow(t *rapid.T) subwindow.Window {
 // a slot shorter, and never more than twice the limit; capped, as weighted and
 // never more than ceil(2 * limit / slots) above the limit.
 func (by way) TestNeverMoreThanPromised(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWindow(t)
@@ -215,6 +216,7 @@ func share(w subwindow.Window, limit int64) int64 {
 // Capped gives him exactly what the docs say, weighted with the same slots
 // nearly twice the limit.
 func (by way) TestAttackOnCapped(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	for _, test := range []struct {
 		slots            int
@@ -339,6 +341,7 @@ func (by way) TestNothingIsDeniedWithoutNeed(t *testing.T) {
 // time, and no calendar window, holds more than the limit; of capped, no window
 // that is shorter by both holds more than the docs say.
 func (by way) TestInstancesWithDifferentClocksAndLateCounts(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWindow(t)

@@ -94,6 +94,7 @@ func (by way) TestWhatProcessesAdmitAlone(t *testing.T) {
 // the limit in each minute without the store too: what a process has counted and given
 // back is no part of its share.
 func (by way) TestAloneABusyClientHasTheLimitOfAWindow(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	const limit, processes = 100, 4
 	for _, slots := range []int{1, 4, 10} {

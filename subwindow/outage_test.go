@@ -12,12 +12,14 @@ import (
 	"weir/counters"
 	"weir/counters/limitertest"
 	"weir/counters/memory"
+	"weir/counters/racetest"
 	"weir/subwindow"
 )
 
 // What is due of slots that have left every window is forgotten, however long the
 // store fails.
 func (by way) TestWhatIsDueIsBoundedInAnOutage(t *testing.T) {
+	racetest.Sequential(t)
 	w, err := subwindow.NewFixedWindow(time.Second)
 	require.NoError(t, err)
 	store := &limitertest.BrokenStore{Store: memory.New(nil)}

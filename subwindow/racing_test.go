@@ -15,6 +15,7 @@ import (
 	"weir/counters"
 	"weir/counters/memcachedtest"
 	"weir/counters/memory"
+	"weir/counters/racetest"
 	"weir/subwindow"
 )
 
@@ -92,6 +93,7 @@ func (by way) stormLimiter(t *testing.T, policy string, length time.Duration, sl
 // A client that was denied, and whose instance has denied it ever since without
 // asking the store, is let in at the moment that it was promised.
 func (by way) TestAKnownDenialEndsAtThePromisedMoment(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	for _, slots := range []int{1, 4, 60} {
 		t.Run(fmt.Sprint(slots), func(t *testing.T) {

@@ -45,6 +45,7 @@ func (s *countingStore) Subtract(ctx context.Context, key string, delta int64) e
 // everything, on any traffic, clocks that jump back and forth and evictions in
 // the middle of a window included.
 func (by way) TestWhatIsRememberedChangesNoDecision(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWindow(t)

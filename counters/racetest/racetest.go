@@ -21,3 +21,12 @@ func Sequential(t testing.TB) {
 		t.Skip("Nothing meets here: the test runs without the race detector alone.")
 	}
 }
+
+// Some returns how many of n random courses to try: of what meets in all of them alike, a
+// tenth is enough for the race detector.
+func Some(n uint64) uint64 {
+	if Enabled() {
+		return n / 10
+	}
+	return n
+}

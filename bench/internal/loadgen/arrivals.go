@@ -12,9 +12,6 @@ type Pace struct {
 	Length time.Duration
 }
 
-// Constant returns a pace.
-func Constant(rate float64, length time.Duration) Pace { return Pace{rate, length} }
-
 // Arrivals are the times at which the checks of a pace are due. It is not safe
 // for concurrent use.
 type Arrivals struct {

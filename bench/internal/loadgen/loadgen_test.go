@@ -207,7 +207,7 @@ func TestLoopsReadBatches(t *testing.T) {
 		clients, err := Dial(t.Context(), addr, Batch("p", 2), 1)
 		require.NoError(t, err)
 		t.Cleanup(clients.Close)
-		s := NewOpenLoop(clients).Run(t.Context(), NewArrivals(Constant(1000, 5*time.Millisecond), nil), func() int64 { return 0 }, Patience)
+		s := NewOpenLoop(clients).Run(t.Context(), NewArrivals(Pace{Rate: 1000, Length: 5 * time.Millisecond}, nil), func() int64 { return 0 }, Patience)
 		result, err := clients.Drive(t.Context(), &Turn{Clients: 1, Last: 5}, 0)
 		if !admitted {
 			require.ErrorContains(t, err, `"status":429`)
@@ -415,14 +415,14 @@ func all(a *Arrivals) []time.Duration {
 func TestEvenArrivals(t *testing.T) {
 	t.Parallel()
 	ms := time.Millisecond
-	assert.Equal(t, []time.Duration{0, 250 * ms, 500 * ms, 750 * ms}, all(NewArrivals(Constant(4, time.Second), nil)))
-	assert.Empty(t, all(NewArrivals(Constant(0, time.Second), nil)))
+	assert.Equal(t, []time.Duration{0, 250 * ms, 500 * ms, 750 * ms}, all(NewArrivals(Pace{Rate: 4, Length: time.Second}, nil)))
+	assert.Empty(t, all(NewArrivals(Pace{Rate: 0, Length: time.Second}, nil)))
 }
 
 func TestPoissonArrivals(t *testing.T) {
 	t.Parallel()
 	const rate, seconds = 1000, 100
-	times := all(NewArrivals(Constant(rate, seconds*time.Second), rand.New(rand.NewPCG(1, 2))))
+	times := all(NewArrivals(Pace{Rate: rate, Length: seconds * time.Second}, rand.New(rand.NewPCG(1, 2))))
 	deviation := math.Sqrt(rate * seconds)
 	assert.InDelta(t, rate*seconds, len(times), 4*deviation)
 	longer, last := 0, time.Duration(0)
@@ -434,7 +434,7 @@ func TestPoissonArrivals(t *testing.T) {
 	}
 	assert.InDelta(t, math.Exp(-1), float64(longer)/float64(len(times)), 0.01, "gaps longer than the mean")
 	assert.Less(t, last, seconds*time.Second)
-	assert.Equal(t, times, all(NewArrivals(Constant(rate, seconds*time.Second), rand.New(rand.NewPCG(1, 2)))), "the seed tells all")
+	assert.Equal(t, times, all(NewArrivals(Pace{Rate: rate, Length: seconds * time.Second}, rand.New(rand.NewPCG(1, 2)))), "the seed tells all")
 }
 
 func TestZipf(t *testing.T) {

@@ -85,7 +85,7 @@ func fakeLoop(t *testing.T, connections int, answers func(n int) answer) *OpenLo
 
 func (l *OpenLoop) runEvenly(t *testing.T, rate float64, length, patience time.Duration) *Sample {
 	t.Helper()
-	return l.Run(t.Context(), NewArrivals(Constant(rate, length), nil), func() int64 { return 0 }, patience)
+	return l.Run(t.Context(), NewArrivals(Pace{Rate: rate, Length: length}, nil), func() int64 { return 0 }, patience)
 }
 
 func assertDuration(t *testing.T, want, got time.Duration, name string) {
@@ -218,14 +218,14 @@ func TestUnexpectedAnswersAreFaults(t *testing.T) {
 func TestSamplesAddUp(t *testing.T) {
 	t.Parallel()
 	sampled := func(due, sent, unsent int64, latency time.Duration) *Sample {
-		s := NewSample(Constant(1, time.Second))
+		s := NewSample(Pace{Rate: 1, Length: time.Second})
 		s.Due, s.Sent, s.Unsent, s.Elapsed, s.Degraded = due, sent, unsent, time.Second, 1
 		s.Statuses[200] = sent
 		Record(s.Latency, latency)
 		Record(s.Lag, latency/8)
 		return s
 	}
-	total := NewSample(Constant(1, 2*time.Second))
+	total := NewSample(Pace{Rate: 1, Length: 2 * time.Second})
 	total.Add(sampled(10, 9, 1, 80*ms))
 	last := sampled(20, 20, 0, 160*ms)
 	last.Err, last.Example = io.EOF, "status 500"
@@ -254,7 +254,7 @@ func TestOpenLoopOfCallers(t *testing.T) {
 		turn := &Turn{Clients: 4}
 		l := NewOpenLoop(Callers([]Operation{op}))
 		l.pause = time.Sleep
-		s := l.Run(t.Context(), NewArrivals(Constant(1000, 50*ms), nil), func() int64 { n, _ := turn.Next(); return n }, time.Second)
+		s := l.Run(t.Context(), NewArrivals(Pace{Rate: 1000, Length: 50 * ms}, nil), func() int64 { n, _ := turn.Next(); return n }, time.Second)
 		require.NoError(t, s.Fault())
 		assert.Equal(t, map[int]int64{200: 37, 429: 13}, s.Statuses)
 		assert.Equal(t, 100*ms, s.Elapsed)
@@ -265,7 +265,7 @@ func TestOpenLoopOfCallers(t *testing.T) {
 func TestOpenLoopEnds(t *testing.T) {
 	t.Parallel()
 	run := func(ctx context.Context, op Operation) *Sample {
-		return NewOpenLoop(Callers([]Operation{op, op})).Run(ctx, NewArrivals(Constant(1000, time.Hour), nil), func() int64 { return 0 }, 0)
+		return NewOpenLoop(Callers([]Operation{op, op})).Run(ctx, NewArrivals(Pace{Rate: 1000, Length: time.Hour}, nil), func() int64 { return 0 }, 0)
 	}
 	broken := errors.New("broken")
 	assert.ErrorIs(t, run(t.Context(), func(int64) (bool, error) { return false, broken }).Err, broken)

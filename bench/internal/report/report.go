@@ -59,20 +59,7 @@ func Write(sections []Section) Command {
 type chapter struct {
 	Section
 	result Result
-	made   provenance
-}
-
-// A provenance is what all files have in common.
-type provenance struct {
-	Machine Machine `json:"machine"`
-	Seed    *uint64 `json:"seed"` // of those that depend on one
-}
-
-func (p provenance) String() string {
-	if p.Seed == nil {
-		return p.Machine.String()
-	}
-	return fmt.Sprintf("%v; seed %d", p.Machine, *p.Seed)
+	made   Machine
 }
 
 // readChapters reads the files of all sections. The error names the file that
@@ -91,10 +78,11 @@ func readChapters(sections []Section, dir string) ([]chapter, error) {
 			if err := decode(encoded, c.result); err != nil {
 				return nil, fmt.Errorf("%s: %w", file, err)
 			}
-			if err := json.Unmarshal(encoded, &c.made); err != nil {
+			var of struct{ Machine Machine }
+			if err := json.Unmarshal(encoded, &of); err != nil {
 				return nil, fmt.Errorf("%s: %w", file, err)
 			}
-			if c.made.Machine.Cores == 0 {
+			if c.made = of.Machine; c.made.Cores == 0 {
 				return nil, fmt.Errorf("%s: it doesn't say on what machine it was made", file)
 			}
 		}

@@ -238,12 +238,10 @@ func seconds(s float64) time.Duration {
 }
 
 // Recent is an exact sliding log: the times of the events in (now-length, now].
-// Its memory is what the fullest window needed. Its zero value has no length.
+// Its zero value has no length.
 type Recent struct {
 	length time.Duration
-	ring   []time.Duration // its length is a power of two, or 0
-	first  int             // the oldest
-	n      int
+	times  []time.Duration
 }
 
 // NewRecent returns an empty log of that length.
@@ -252,23 +250,14 @@ func NewRecent(length time.Duration) Recent { return Recent{length: length} }
 // Count returns the number of recent events and forgets the others. Times must
 // not go back.
 func (r *Recent) Count(now time.Duration) int64 {
-	for r.n > 0 && now-r.ring[r.first] >= r.length {
-		r.first = (r.first + 1) & (len(r.ring) - 1)
-		r.n--
+	for len(r.times) > 0 && now-r.times[0] >= r.length {
+		r.times = r.times[1:]
 	}
-	return int64(r.n)
+	return int64(len(r.times))
 }
 
 // Add adds an event that isn't before any other.
-func (r *Recent) Add(at time.Duration) {
-	if r.n == len(r.ring) {
-		larger := make([]time.Duration, max(16, 2*r.n))
-		copy(larger[copy(larger, r.ring[r.first:]):], r.ring[:r.first])
-		r.ring, r.first = larger, 0
-	}
-	r.ring[(r.first+r.n)&(len(r.ring)-1)] = at
-	r.n++
-}
+func (r *Recent) Add(at time.Duration) { r.times = append(r.times, at) }
 
 // Fullest returns the most events in any (t-length, t]. The times must be in
 // order.

@@ -1,6 +1,6 @@
 // Package contention measures many callers, in one process and in several, who
-// all decide for one key: how fast, how fairly, and whether exactly the limit
-// is admitted. Beside weir's limiters runs the compare-and-swap loop that one
+// all decide for one key: how fast, how fairly, and whether no more than the
+// limit is admitted. Beside weir's limiters runs the compare-and-swap loop that one
 // writes first.
 //
 // Run is the command; Share is the command of each of its processes.
@@ -19,21 +19,19 @@ import (
 	"weir/bench/internal/loadgen"
 	"weir/bench/internal/report"
 	"weir/bench/internal/testbed"
-	"weir/bench/internal/traffic"
 	"weir/counters"
 )
 
 type config struct {
 	duration time.Duration // per row
 	warmUp   time.Duration // per row
-	exact    time.Duration // per row of the runs that count what is admitted
 	rows     *regexp.Regexp
 }
 
-// Run measures all rows, prints them as tables and draws them. The error says
+// Run measures all rows, prints them as tables. The error says
 // which promise was broken.
 func Run(ctx context.Context, args []string, out io.Writer) error {
-	cfg := config{duration: 3 * time.Second, warmUp: 500 * time.Millisecond, exact: 10 * time.Second}
+	cfg := config{duration: 3 * time.Second, warmUp: 500 * time.Millisecond}
 	flags := report.NewFlags("contention")
 	quick := flags.Quick("all rows in well under a minute, too short to compare versions")
 	flags.Rows(&cfg.rows)
@@ -41,7 +39,7 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	if *quick {
-		cfg.duration, cfg.warmUp, cfg.exact = 300*time.Millisecond, 100*time.Millisecond, 2*time.Second
+		cfg.duration, cfg.warmUp = 300*time.Millisecond, 100*time.Millisecond
 	}
 	r, err := measureAll(ctx, cfg)
 	return flags.Publish(out, "contention", r, err)
@@ -49,43 +47,28 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 
 // The rows.
 var (
-	shapes    = []shape{{1, 1}, {1, 4}, {1, 16}, {1, callersPerProcess}, {1, 64}, {1, 256}, {2, callersPerProcess}, {4, callersPerProcess}, {8, callersPerProcess}}
-	exactRuns = []exactRun{{combinedCAS, 1}, {combinedCAS, 4}, {combinedCAS, 8}, {logCAS, 1}, {logCAS, 4}, {logCAS, 8}}
-	farRuns   = []farRun{
+	shapes  = []shape{{1, 1}, {1, 4}, {1, 16}, {1, callersPerProcess}, {1, 64}, {1, 256}, {2, callersPerProcess}, {4, callersPerProcess}, {8, callersPerProcess}}
+	farRuns = []farRun{
 		{8, 0, false}, {8, 300 * time.Microsecond, false}, {8, time.Millisecond, false}, {8, 5 * time.Millisecond, false}, {8, time.Millisecond, true},
 	}
 )
 
 // measureAll measures the rows that cfg selects.
 func measureAll(ctx context.Context, cfg config) (*Report, error) {
-	rates, exacts, far := report.Selected(shapes, cfg.rows), report.Selected(exactRuns, cfg.rows), report.Selected(farRuns, cfg.rows)
-	if len(rates)+len(exacts)+len(far) == 0 {
+	rates, far := report.Selected(shapes, cfg.rows), report.Selected(farRuns, cfg.rows)
+	if len(rates)+len(far) == 0 {
 		return nil, fmt.Errorf("contention: no row matches %q", cfg.rows)
 	}
 	version, err := testbed.MemcachedVersion(ctx)
 	if err != nil {
 		return nil, err
 	}
-	r := &Report{Machine: report.ThisMachine(version), Duration: cfg.duration, Exact: cfg.exact}
+	r := &Report{Machine: report.ThisMachine(version), Duration: cfg.duration}
 	measured, err := report.Each(rates, func(s shape) ([]rateRow, error) { return measureRates(ctx, cfg, s) })
 	if err != nil {
 		return nil, err
 	}
 	r.Rates = slices.Concat(measured...)
-	_, err = report.Each(exacts, func(e exactRun) (outcome, error) {
-		o, err := e.measure(ctx, cfg.exact)
-		switch {
-		case err != nil:
-		case e.loop == logCAS:
-			r.Logs = append(r.Logs, newLogRow(e, o))
-		default:
-			r.Buckets = append(r.Buckets, newBucketRow(e, o))
-		}
-		return o, err
-	})
-	if err != nil {
-		return nil, err
-	}
 	r.Far, err = report.Each(far, func(f farRun) (farRow, error) { return f.measure(ctx, cfg) })
 	return r, err
 }
@@ -140,43 +123,6 @@ func newRateRow(loop string, s shape, o outcome, plain float64) rateRow {
 	}
 }
 
-func (e exactRun) measure(ctx context.Context, d time.Duration) (outcome, error) {
-	m, err := testbed.StartMemcached(ctx, 64)
-	if err != nil {
-		return outcome{}, err
-	}
-	defer m.Stop()
-	s := share{Loop: e.loop, Memcached: m.Addr, Callers: callersPerProcess, Limit: bucketLimit, Burst: bucketBurst}
-	if e.loop == logCAS {
-		s.Limit = logLimit
-	}
-	p, err := startProcesses(ctx, s, e.processes)
-	if err != nil {
-		return outcome{}, err
-	}
-	defer p.stop()
-	return p.run(d)
-}
-
-func newBucketRow(e exactRun, o outcome) bucketRow {
-	elapsed := time.Duration(o.Last - o.First)
-	return bucketRow{
-		Processes: e.processes, Rate: o.rate(), Elapsed: elapsed, Admitted: o.Admitted,
-		Most: bucketMost(bucketLimit, bucketBurst, elapsed), Errors: o.Errors, FirstError: o.FirstError,
-	}
-}
-
-func newLogRow(e exactRun, o outcome) logRow {
-	slices.Sort(o.Admissions)
-	slices.Sort(o.Obstacles)
-	obstacles := slices.Compact(o.Obstacles)
-	return logRow{
-		Processes: e.processes, Rate: o.rate(), Admitted: o.Admitted, Denied: o.Denied, Fullest: int(traffic.Fullest(o.Admissions, refill)),
-		Obstacles: len(obstacles), Unfounded: unfounded(o.Admissions, obstacles, logLimit, refill),
-		Errors: o.Errors, FirstError: o.FirstError,
-	}
-}
-
 func (f farRun) measure(ctx context.Context, cfg config) (farRow, error) {
 	m, err := testbed.StartMemcached(ctx, 64)
 	if err != nil {
@@ -185,7 +131,7 @@ func (f farRun) measure(ctx context.Context, cfg config) (farRow, error) {
 	defer m.Stop()
 	s := share{Loop: combinedCAS, Memcached: m.Addr, Callers: callersPerProcess, Limit: counters.MaxLimit, AsServed: true}
 	if f.limited {
-		s.Limit, s.Burst, s.CountDenied = farLimit, farBurst, true
+		s.Limit, s.CountDenied = farLimit, true
 	}
 	if f.roundTrip > 0 {
 		proxy, err := testbed.StartProxy(m.Addr, testbed.Fault{RoundTrip: f.roundTrip})
@@ -231,7 +177,7 @@ func newFarRow(f farRun, o outcome, roundTrips *hdrhistogram.Histogram) farRow {
 		FirstError: o.FirstError, Admitted: o.Admitted,
 	}
 	if f.limited {
-		row.Most = bucketMost(farLimit, farBurst, time.Duration(o.Last-o.First))
+		row.Most = bucketMost(farLimit, time.Duration(o.Last-o.First))
 	}
 	return row
 }
@@ -268,28 +214,8 @@ func watchRoundTrips(ctx context.Context, addr string) (seen func() *hdrhistogra
 	}, nil
 }
 
-// bucketMost returns the most that a token bucket may admit in the given time.
-func bucketMost(limit, burst int64, elapsed time.Duration) float64 {
-	return float64(burst) + float64(limit)*elapsed.Seconds()/refill.Seconds()
-}
-
-// unfounded returns how many of the obstacles are none. A denied request names
-// the oldest admission in its way, at time t, and comes before t+length. It is
-// rightly denied if t is an admission and [t, t+length) holds as many as the
-// limit. The admissions must be sorted.
-//
-// With fullest at most the limit, and nothing unfounded, the decisions are
-// those of an exact log that decides the same requests in the same order: each
-// admitted one found room, and each denied one found none. A request older than
-// the newest admission is decided as of that admission's time.
-func unfounded(admissions, obstacles []int64, limit int, length time.Duration) int {
-	n := 0
-	for _, t := range obstacles {
-		from, found := slices.BinarySearch(admissions, t)
-		to, _ := slices.BinarySearch(admissions, t+int64(length))
-		if !found || to-from < limit {
-			n++
-		}
-	}
-	return n
+// bucketMost returns the most that a token bucket with a burst of its limit may
+// admit in the given time.
+func bucketMost(limit int64, elapsed time.Duration) float64 {
+	return float64(limit) * (1 + elapsed.Seconds()/refill.Seconds())
 }

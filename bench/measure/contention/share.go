@@ -29,8 +29,7 @@ const (
 	// callTimeout is the deadline of each decision, where the share has no
 	// other.
 	callTimeout = time.Second
-	// refill is the time in which a token bucket fills, and the sliding log's
-	// window.
+	// refill is the time in which a token bucket fills.
 	refill = time.Second
 )
 
@@ -38,7 +37,6 @@ const (
 const (
 	plainCAS    = "plain CAS loop"
 	combinedCAS = "combined CAS loop" // a token bucket, like the plain one
-	logCAS      = "sliding log"
 	fixedSlots  = "fixed window"
 	sixtySlots  = "sliding N=60"
 )
@@ -54,7 +52,6 @@ type share struct {
 	Memcached string
 	Callers   int
 	Limit     int64 // per second, but for fixed and sliding windows per minute
-	Burst     int64 // of the token bucket; 0 means Limit
 	// AsServed gives decisions the deadline that weir's handlers give them by
 	// default, and the limiter what it has there.
 	AsServed    bool
@@ -84,10 +81,6 @@ type outcome struct {
 	// First and Last are when the first and the last request were made; 0 if
 	// there was none.
 	First, Last int64
-	// Of the sliding log: when each admitted request was decided, and for the
-	// denied ones the oldest admission that was in the way, without
-	// repetitions.
-	Admissions, Obstacles []int64
 }
 
 func newOutcome() outcome { return outcome{Latency: latency{loadgen.NewHistogram()}} }
@@ -127,8 +120,6 @@ func (o *outcome) count(other outcome) {
 		o.First = other.First
 	}
 	o.Last = max(o.Last, other.Last)
-	o.Admissions = append(o.Admissions, other.Admissions...)
-	o.Obstacles = append(o.Obstacles, other.Obstacles...)
 }
 
 // decisions returns how many requests were decided.
@@ -251,7 +242,7 @@ type onStore struct {
 
 // algorithmOf has weir's algorithm for each loop but the plain one.
 var algorithmOf = map[string]string{
-	combinedCAS: algorithms.Token, logCAS: algorithms.Log, fixedSlots: algorithms.Fixed, sixtySlots: algorithms.Sliding60,
+	combinedCAS: algorithms.Token, fixedSlots: algorithms.Fixed, sixtySlots: algorithms.Sliding60,
 }
 
 func openLimiter(s share) (limiter, error) {
@@ -269,7 +260,7 @@ func openLimiter(s share) (limiter, error) {
 	a := algorithms.Named(name)
 	cfg := algorithms.Config{
 		Options: algorithms.OneClock(a.Short(), 1),
-		Window:  refill, Limit: s.Limit, Burst: s.Burst,
+		Window:  refill, Limit: s.Limit,
 	}
 	if s.AsServed {
 		cfg.ClockSkew, cfg.StoreTimeout = 0, 0 // the defaults
@@ -303,8 +294,6 @@ func (s share) work(ctx context.Context, l limiter, d time.Duration) (outcome, e
 		o.join(callers[i])
 	}
 	o.Elapsed, o.Latency = d, latency{t.Latency}
-	slices.Sort(o.Obstacles)
-	o.Obstacles = slices.Compact(o.Obstacles)
 	return o, nil
 }
 
@@ -336,28 +325,7 @@ func (o *outcome) decide(ctx context.Context, l limiter, s share) bool {
 			o.Contended++
 		}
 	}
-	if s.Loop == logCAS {
-		o.note(o.Last, d)
-	}
 	return d.Allowed
-}
-
-// note records what a decision of the sliding log says about the log. A request
-// that is older than the log is decided as of the log's time, so an admission's
-// time is not always when it was asked for.
-func (o *outcome) note(now int64, d counters.Decision) {
-	if d.Allowed {
-		o.Admissions = append(o.Admissions, now+int64(d.ResetAfter-refill))
-		return
-	}
-	// A denial that need not wait has nothing in its way.
-	var obstacle int64
-	if d.RetryAfter > 0 {
-		obstacle = now + int64(d.RetryAfter-refill)
-	}
-	if n := len(o.Obstacles); n == 0 || o.Obstacles[n-1] != obstacle {
-		o.Obstacles = append(o.Obstacles, obstacle)
-	}
 }
 
 // A plainLimiter is the token bucket that one writes first: each caller gets

@@ -267,17 +267,3 @@ func (r *Cost) Columns() []report.Column {
 		column("Memcached us", "Memcached's for it", func(row costRow) string { return microseconds(row.Memcached) }),
 	}
 }
-
-// Pictures are the bytes that a busy client takes.
-func (r *Cost) Pictures() []report.Picture {
-	store, views := report.Series{Name: "Memcached"}, report.Series{Name: "weir, if it remembers the client"}
-	var names []string
-	for _, row := range r.Rows {
-		store.Values, views.Values, names = append(store.Values, row.Bytes), append(views.Values, row.ViewBytes), append(names, row.Algorithm)
-	}
-	if len(names) == 0 {
-		return nil
-	}
-	p := report.BarPlot("Memory for a busy client", "bytes", 14, names, []report.Series{store, views})
-	return []report.Picture{report.NewPicture("cost", "memory for a busy client", 11, p)}
-}

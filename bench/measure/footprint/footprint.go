@@ -12,12 +12,11 @@ import (
 	"weir/bench/internal/report"
 )
 
-// Run measures the costs and then the memory, and prints, writes and draws both.
+// Run measures the costs and then the memory, and prints and writes both.
 func Run(ctx context.Context, args []string, out io.Writer) error {
 	flags := report.NewFlags("footprint")
 	busy := flags.Int("busy", 5000, "clients that are busy, for the costs")
 	clients := flags.Int64("clients", 1_000_000, "distinct clients, for the memory")
-	viewClients := flags.Int("view-clients", 100_000, "weir's -view-clients while it grows")
 	quick := flags.Quick("200 busy clients, 50,000 distinct ones")
 	if err := flags.Parse(args, out); err != nil {
 		return err
@@ -35,6 +34,6 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 	if err := flags.Publish(out, "cost", costs, err); err != nil {
 		return err
 	}
-	memory, err := measureMemory(ctx, *clients, *viewClients)
+	memory, err := measureMemory(ctx, *clients)
 	return flags.Publish(out, "memory", memory, err)
 }

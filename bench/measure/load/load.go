@@ -1,18 +1,18 @@
 // Package load puts a server under an open loop: checks are sent when they are
-// due, at a constant rate, or at rates that search for the highest whose p99 stays
-// under a bound. Latency counts from when a check was due. The server is a weir, of
+// due, at a constant rate, and latency counts from then. The server is a weir, of
 // the bench's own or another.
 //
 // Run is the command; loadgen's open loop is what sends and reads.
 package load
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"slices"
+	"strings"
 	"time"
 
 	"weir/bench/internal/loadgen"
@@ -20,13 +20,53 @@ import (
 	"weir/bench/internal/testbed"
 )
 
-// Run loads a server, prints what it saw as tables and draws it. The error says
-// what went wrong other than slowness.
+const (
+	mostRate = 1_000_000 // that can be asked for
+	// warmUpNumber is that of a sample, as those of the slices are: no two have the
+	// same arrivals and clients.
+	warmUpNumber = 1_000_000
+)
+
+// config is what the flags say.
+type config struct {
+	target      string // host:port; "" for a weir of the bench's own
+	policies    []string
+	rate        float64
+	duration    time.Duration // per policy
+	connections int
+	warmUp      time.Duration
+}
+
+// Run loads a server, and prints what it saw as tables. The error says what went
+// wrong other than slowness.
 func Run(ctx context.Context, args []string, out io.Writer) error {
+	cfg := config{warmUp: time.Second}
 	flags := report.NewFlags("load")
-	cfg, err := parse(flags, args, out)
-	if err != nil {
+	quick := flags.Quick("a few seconds in all, too short to compare versions")
+	flags.Func("target", "load the weir at this `address`, host:port (default: one that is started for the run)", func(s string) error {
+		cfg.target = s
+		flags.Guest()
+		_, _, err := net.SplitHostPort(s)
 		return err
+	})
+	policies := flags.String("policies", "fixed,sliding-1s,token", "comma-separated `names` of the policies to load in turn")
+	flags.Float64Var(&cfg.rate, "rate", 5000, "checks per second")
+	flags.DurationVar(&cfg.duration, "duration", 10*time.Second, "how long each policy is loaded")
+	flags.IntVar(&cfg.connections, "connections", 256, "connections for each policy")
+	if err := flags.Parse(args, out); err != nil {
+		return err
+	}
+	cfg.policies = strings.Split(*policies, ",")
+	if *quick {
+		cfg.duration, cfg.warmUp = time.Second, 100*time.Millisecond
+	}
+	switch once := slices.Compact(slices.Sorted(slices.Values(cfg.policies))); {
+	case slices.Contains(once, "") || len(once) < len(cfg.policies):
+		return flags.Errorf("-policies must be names, each once")
+	case !(cfg.rate > 0 && cfg.rate <= mostRate):
+		return flags.Errorf("-rate must be more than 0, and at most %d", mostRate)
+	case cfg.duration <= 0 || cfg.connections <= 0:
+		return flags.Errorf("-duration and -connections must be more than 0")
 	}
 	r, err := measureAll(ctx, cfg)
 	return flags.Publish(out, "load", r, err)
@@ -45,14 +85,8 @@ type loader struct {
 type side struct {
 	policy      string
 	connections loadgen.Connections // none when it needs new ones
-}
-
-// stats returns what the memcached has done, if it is known.
-func (l *loader) stats() (testbed.StoreStats, error) {
-	if l.store == nil {
-		return testbed.StoreStats{}, nil
-	}
-	return l.store.Stats()
+	seen        *loadgen.Sample
+	store       testbed.StoreStats // what memcached did meanwhile
 }
 
 // measureAll starts a weir if need be and loads it.
@@ -78,27 +112,25 @@ func measureAll(ctx context.Context, cfg config) (*Report, error) {
 		l.addr, l.store = weir.Addr, m.MemcachedConn
 	}
 	for _, policy := range cfg.policies {
-		s := &side{policy: policy}
+		s := &side{policy: policy, seen: loadgen.NewSample(loadgen.Pace{Rate: cfg.rate, Length: cfg.duration})}
 		defer s.disconnect()
 		l.sides = append(l.sides, s)
 	}
-	rate := cfg.rate
-	if err := l.warm(ctx, cmp.Or(rate, firstRate)); err != nil {
+	if err := l.warm(ctx); err != nil {
 		return nil, err
 	}
-	var err error
-	if rate == 0 {
-		r.Bound = cfg.bound
-		if r.Searches, err = l.search(ctx); err != nil {
-			return nil, err
-		}
-		lowest := slices.MinFunc(r.Searches, func(a, b searchRow) int { return cmp.Compare(a.Highest, b.Highest) })
-		if rate = lowest.Highest / 2; rate == 0 {
-			return r, nil
-		}
+	if err := l.measure(ctx); err != nil {
+		return nil, err
 	}
-	r.Rows, err = l.measure(ctx, rate)
-	return r, err
+	for _, s := range l.sides {
+		row := newRow(s.policy, s.seen)
+		if l.store != nil {
+			cost := s.store.Per(max(1, s.seen.Sent))
+			row.Store = &cost
+		}
+		r.Rows = append(r.Rows, row)
+	}
+	return r, nil
 }
 
 func (s *side) disconnect() {
@@ -106,9 +138,9 @@ func (s *side) disconnect() {
 	s.connections = nil
 }
 
-// warm checks once by each policy, and then at a rate, so that the samples
+// warm checks once by each policy, and then at the rate, so that the samples
 // don't see what is only so in the beginning.
-func (l *loader) warm(ctx context.Context, rate float64) error {
+func (l *loader) warm(ctx context.Context) error {
 	for _, s := range l.sides {
 		if err := l.connect(ctx, s); err != nil {
 			return err
@@ -127,7 +159,7 @@ func (l *loader) warm(ctx context.Context, rate float64) error {
 		}
 		report.Progress("%s: warming up", s.policy)
 		// What goes wrong here goes wrong in the samples too.
-		if _, _, err := l.sample(ctx, s, loadgen.Constant(max(rate, leastRate), l.warmUp), warmUpNumber, stepPatience); err != nil {
+		if _, _, err := l.sample(ctx, s, l.warmUp, warmUpNumber); err != nil {
 			return err
 		}
 	}
@@ -142,90 +174,44 @@ func (l *loader) connect(ctx context.Context, s *side) (err error) {
 	return err
 }
 
-// sample loads a side for the length of a pace, and returns what memcached did
-// meanwhile. The number stands for the arrivals and clients: with the same
-// number they are the same for each side.
-func (l *loader) sample(ctx context.Context, s *side, p loadgen.Pace, number uint64, patience time.Duration) (*loadgen.Sample, testbed.StoreStats, error) {
+// sample loads a side for a while, and returns what memcached did meanwhile. The
+// number stands for the arrivals and clients: with the same number they are the
+// same for each side.
+func (l *loader) sample(ctx context.Context, s *side, d time.Duration, number uint64) (seen *loadgen.Sample, store testbed.StoreStats, err error) {
 	if err := l.connect(ctx, s); err != nil {
-		return nil, testbed.StoreStats{}, err
-	}
-	before, err := l.stats()
-	if err != nil {
-		return nil, testbed.StoreStats{}, err
+		return nil, store, err
 	}
 	gaps, random := rand.New(rand.NewPCG(1, 2*number)), rand.New(rand.NewPCG(1, 2*number+1))
-	client := func() int64 { return l.zipf.Client(random.Float64()) }
-	seen := loadgen.NewOpenLoop(s.connections).Run(ctx, loadgen.NewArrivals(p, gaps), client, patience)
-	if err := ctx.Err(); err != nil {
-		return nil, testbed.StoreStats{}, err
+	run := func() error {
+		due := loadgen.NewArrivals(loadgen.Pace{Rate: l.rate, Length: d}, gaps)
+		seen = loadgen.NewOpenLoop(s.connections).Run(ctx, due, func() int64 { return l.zipf.Client(random.Float64()) }, loadgen.Patience)
+		return ctx.Err()
 	}
-	if seen.Err != nil || seen.Unanswered() > 0 {
+	if l.store == nil {
+		err = run()
+	} else {
+		store, err = l.store.During(run)
+	}
+	if err == nil && (seen.Err != nil || seen.Unanswered() > 0) {
 		s.disconnect()
 	}
-	after, err := l.stats()
-	return seen, after.Minus(before), err
+	return seen, store, err
 }
 
-// search finds the highest rate under the bound for each policy; the policies
-// take turns.
-func (l *loader) search(ctx context.Context) ([]searchRow, error) {
-	rows := make([]searchRow, len(l.sides))
-	searches := make([]*search, len(l.sides))
-	for i, s := range l.sides {
-		rows[i].Policy = s.policy
-		searches[i] = newSearch(firstRate, l.resolution)
-	}
-	for try := uint64(firstTry); slices.ContainsFunc(searches, func(s *search) bool { return s.rate > 0 }); try++ {
-		for i, s := range l.sides {
-			rate := searches[i].rate
-			if rate == 0 {
-				continue
-			}
-			report.Progress("%s: %.0f checks/s", s.policy, rate)
-			seen, _, err := l.sample(ctx, s, loadgen.Constant(rate, l.step), try, stepPatience)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", s.policy, err)
-			}
-			step := newSearchStep(seen, l.bound)
-			rows[i].Steps = append(rows[i].Steps, step)
-			searches[i].vote(step.Failed == "")
-		}
-	}
-	for i, s := range searches {
-		rows[i].Highest, rows[i].Lowest = s.low, s.high
-	}
-	return rows, nil
-}
-
-// measure loads each policy at a rate, in slices that take turns. The policy
-// that is first changes.
-func (l *loader) measure(ctx context.Context, rate float64) ([]policyRow, error) {
-	totals := make([]*loadgen.Sample, len(l.sides))
-	stores := make([]testbed.StoreStats, len(l.sides))
-	rows := make([]policyRow, len(l.sides))
-	for i := range totals {
-		totals[i] = loadgen.NewSample(loadgen.Constant(rate, l.duration))
-	}
+// measure loads each policy in slices that take turns. The policy that is first
+// changes.
+func (l *loader) measure(ctx context.Context) error {
 	for part := range sliceCount {
 		for turn := range l.sides {
-			i := (part + turn) % len(l.sides)
-			s := l.sides[i]
-			report.Progress("%s: %.0f checks/s, %d of %d", s.policy, rate, part+1, sliceCount)
-			seen, store, err := l.sample(ctx, s, loadgen.Constant(rate, l.duration/sliceCount), uint64(part), loadgen.Patience)
+			s := l.sides[(part+turn)%len(l.sides)]
+			report.Progress("%s: %.0f checks/s, %d of %d", s.policy, l.rate, part+1, sliceCount)
+			seen, store, err := l.sample(ctx, s, l.duration/sliceCount, uint64(part))
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", s.policy, err)
+				return fmt.Errorf("%s: %w", s.policy, err)
 			}
-			totals[i].Add(seen)
-			stores[i] = stores[i].Plus(store)
-			rows[i].Slices = append(rows[i].Slices, newFigures(seen))
+			s.seen.Add(seen)
+			s.store = s.store.Plus(store)
 		}
 	}
-	for i, s := range l.sides {
-		rows[i] = newRow(s.policy, totals[i], rows[i].Slices)
-		if l.store != nil {
-			cost := stores[i].Per(max(1, totals[i].Sent))
-			rows[i].Store = &cost
-		}
-	}
-	return rows, nil
+	return nil
 }

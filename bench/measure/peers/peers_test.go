@@ -1,10 +1,7 @@
 package peers
 
 import (
-	"encoding/json"
-	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,13 +9,11 @@ import (
 	"testing"
 	"time"
 
-	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"weir/bench/internal/benchtest"
-	"weir/bench/internal/testbed"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -70,73 +65,6 @@ exec `+server+` -envoy-headers $headers -listen "$HOST:$PORT" -grpc-listen "$GRP
 	require.Len(t, r.Races, 2)
 	assert.Equal(t, []int64{limit, limit}, r.Races[1].Admitted)
 	assert.NoError(t, r.Broken())
-	r.Answers = new(Answers)
-	request, ours, theirs := new(rls.RateLimitRequest), new(rls.RateLimitResponse), &rls.RateLimitResponse{OverallCode: rls.RateLimitResponse_OVER_LIMIT}
-	r.Answers.compare(asked{name: weirName}, request, ours, theirs)
-	assert.ErrorContains(t, r.Broken(), "peers: weir answered 1 requests otherwise, the first: weir: : overall: UNKNOWN, OVER_LIMIT there")
-}
-
-// Another weir stands in for the other: the same limits and requests give the same answers.
-func TestRandomRequests(t *testing.T) {
-	t.Parallel()
-	build, err := testbed.BuildWeir(t.Context(), "", "")
-	require.NoError(t, err)
-	defer build.Remove()
-	m, err := testbed.StartMemcached(t.Context(), othersMB)
-	require.NoError(t, err)
-	defer m.Stop()
-	j := &jury{build: build, memcached: m.Addr}
-	random := rand.New(rand.NewPCG(1, 2))
-	var domains []*node
-	files := make(map[string]string)
-	for i := range 50 {
-		domains = append(domains, randomNode(random, 0))
-		files[fmt.Sprint(i)] = fmt.Sprintf("domain: d%d\ndescriptors:\n%s", i, domains[i].yaml("  "))
-	}
-	p, err := j.startPanel(t.Context(), "one", files)
-	require.NoError(t, err)
-	defer p.stop()
-	other, err := j.startPanel(t.Context(), "two", files)
-	require.NoError(t, err)
-	defer other.stop()
-	p.products = append(p.products, asked{name: ratelimitName, other: true, as: true, client: other.products[1].client})
-	a := &Answers{Known: make(map[string]int)}
-	require.NoError(t, p.askRandomly(t.Context(), domains, 5, a))
-	assert.Equal(t, 250, a.Requests)
-	assert.Zero(t, a.Other, a.First)
-}
-
-// Their main of July 5, 2026.
-const ratelimitModule = "github.com/envoyproxy/ratelimit@f2fb15770f7f"
-
-// Where envoyproxy/ratelimit can be built, it answers as the cases say, and weir as it does.
-func TestAnswersAreThoseOfRatelimit(t *testing.T) {
-	t.Parallel()
-	bin := t.TempDir()
-	install := exec.CommandContext(t.Context(), "go", "install", strings.Replace(ratelimitModule, "@", "/src/service_cmd@", 1))
-	install.Dir, install.Env = bin, append(os.Environ(), "GOBIN="+bin, "GOFLAGS=")
-	if out, err := install.CombinedOutput(); err != nil {
-		t.Skipf("it can't be built here: %v: %s", err, out)
-	}
-	download := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", ratelimitModule)
-	download.Dir = bin
-	out, err := download.Output()
-	require.NoError(t, err)
-	var source struct{ Dir string }
-	require.NoError(t, json.Unmarshal(out, &source))
-	build, err := testbed.BuildWeir(t.Context(), "", "")
-	require.NoError(t, err)
-	defer build.Remove()
-	m, err := testbed.StartMemcached(t.Context(), memcachedMB)
-	require.NoError(t, err)
-	defer m.Stop()
-	j := &jury{ratelimit: filepath.Join(bin, "service_cmd"), build: build, memcached: m.Addr}
-	a, err := j.compareAnswers(t.Context(), 10, source.Dir)
-	require.NoError(t, err)
-	assert.Zero(t, a.Other, a.First)
-	assert.False(t, a.OlderQuotas)
-	assert.Equal(t, 10*answersDomains, a.Requests)
-	assert.Positive(t, a.Files)
 }
 
 func TestAPeerThatIsNotThere(t *testing.T) {

@@ -3,9 +3,7 @@ package peers
 import (
 	"fmt"
 	"io"
-	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"weir/bench/internal/loadgen"
@@ -13,6 +11,9 @@ import (
 )
 
 const (
+	weirName      = "weir"
+	ratelimitName = "envoyproxy/ratelimit"
+
 	limit  = 100
 	racers = 64 // who race for it
 
@@ -32,7 +33,6 @@ type Report struct {
 	HalfLoad []latencyRow   `json:"half_load"`
 	Races    []raceRow      `json:"races"`
 	Stalls   []stallRow     `json:"stalls"`
-	Answers  *Answers       `json:"answers"`
 }
 
 // A rateRow is how many requests were answered when each answer was followed
@@ -68,22 +68,6 @@ type stallRow struct {
 	Failure     string             `json:"failure,omitempty"` // the first
 }
 
-// failures count the requests that failed. They are safe for concurrent use.
-type failures struct {
-	mu    sync.Mutex
-	n     int64
-	first string
-}
-
-func (f *failures) add(err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.n++; f.n == 1 {
-		f.first = err.Error()
-		f.first = f.first[:min(len(f.first), mostErrorText)]
-	}
-}
-
 // alone reports whether weir had no other beside it.
 func (r *Report) alone() bool { return len(r.Races) == 1 }
 
@@ -111,35 +95,12 @@ func (r *Report) Print(out io.Writer) {
 			fmt.Fprintf(out, "%s failed with: %s\n", row.Product, row.Failure)
 		}
 	}
-	r.Answers.print(out, r.alone())
 	fmt.Fprintf(out, "\n%v", r.targets())
-}
-
-func (a *Answers) print(out io.Writer, alone bool) {
-	if a == nil { // a result of an older bench
-		return
-	}
-	if alone {
-		fmt.Fprintf(out, "\nOf %d hand-picked requests %d were answered otherwise than by %s.\n", a.HandPicked, a.Other, ratelimitName)
-		return
-	}
-	fmt.Fprintf(out, "\nOf %d hand-picked and %d random requests by the same files, and of those by %d files of %[4]s, %[5]d were answered otherwise than by %[4]s, where deploy/envoy.md doesn't say so.\n",
-		a.HandPicked, a.Requests, a.Files, ratelimitName, a.Other)
-	fmt.Fprintln(out, "Each was asked of weir as it is by default, and by the variables of the other:")
-	for _, what := range slices.Sorted(maps.Keys(a.Known)) {
-		fmt.Fprintf(out, "%d where it does: %s\n", a.Known[what], what)
-	}
-	if a.OlderQuotas {
-		fmt.Fprintln(out, "Files with quota_mode were left out: until April 2026 a quota never denied.")
-	}
 }
 
 // targets hold weir's rates and latency against those of the other.
 func (r *Report) targets() (all report.Targets) {
-	for i := 1; i < len(r.Rates); i += 2 {
-		if r.alone() {
-			break
-		}
+	for i := 1; i < len(r.Rates) && !r.alone(); i += 2 {
 		own, other := r.Rates[i-1], r.Rates[i]
 		ratio := own.Rate / other.Rate
 		least := leastRatios[own.Traffic]
@@ -153,16 +114,12 @@ func (r *Report) targets() (all report.Targets) {
 	return all
 }
 
-// Broken returns an error if weir didn't admit exactly the limit, or answered otherwise than
-// the other where no document says so.
+// Broken returns an error if weir didn't admit exactly the limit.
 func (r *Report) Broken() error {
 	for _, n := range r.Races[0].Admitted {
 		if n != limit {
 			return fmt.Errorf("peers: weir admitted %d of a limit of %d", n, limit)
 		}
-	}
-	if r.Answers != nil && r.Answers.Other > 0 {
-		return fmt.Errorf("peers: weir answered %d requests otherwise, the first: %s", r.Answers.Other, r.Answers.First)
 	}
 	return nil
 }

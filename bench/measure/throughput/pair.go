@@ -186,7 +186,7 @@ func atOnce(ctx context.Context, d time.Duration, m *testbed.Memcached, weir, ot
 
 // half sends, for d, half of the rate in checks per second, for clients in turn.
 func (s *side) half(ctx context.Context, rate float64, d time.Duration) (halfLoad, error) {
-	due := loadgen.NewArrivals(loadgen.Constant(rate/float64(2*s.size), d), rand.New(rand.NewPCG(1, 1)))
+	due := loadgen.NewArrivals(loadgen.Pace{Rate: rate / float64(2*s.size), Length: d}, rand.New(rand.NewPCG(1, 1)))
 	sample := loadgen.NewOpenLoop(s.connections).Run(ctx, due, func() int64 { n, _ := s.turn.Next(); return n }, loadgen.Patience)
 	p := report.NewPercentiles(sample.Latency)
 	return halfLoad{p.P50, p.P99}, cmp.Or(ctx.Err(), sample.Fault())

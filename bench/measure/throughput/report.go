@@ -3,7 +3,6 @@ package throughput
 import (
 	"fmt"
 	"io"
-	"slices"
 	"time"
 
 	"weir/bench/internal/algorithms"
@@ -95,7 +94,7 @@ func (r *Report) Print(out io.Writer) {
 		"denied\tcmds/check\tkeys/check\tcmds/s\tallocs\t"+cpuHeader("no-op"), r.Checks, func(c checkRow) string {
 		return fmt.Sprintf("%s\t%s\t%s%s%.1f%%\t%.2f\t%.1f\t%.0f\t%.0f\t%s",
 			c.Algorithm, c.Traffic, c.comparison.cells(), c.Half.cells(), 100*c.Denied, c.Commands, c.KeysRead, c.Rate*c.Commands, c.Allocations, c.cpuTimes.cells())
-	}, `%s
+	}, `
 checks/s    over HTTP/1.1 on loopback, each connection checking again as soon as it is answered
 of no-op    rate relative to an echo handler that reads the same request and sends the same response, without middleware or
             timeouts; both run in turn, and min and max are of single turns
@@ -107,9 +106,8 @@ keys/check  keys asked for by get commands
 allocs      objects that weir allocates for a check in all
 cpu us      what a check takes of a processor in weir, in memcached, and in the no-op handler, while both servers are loaded at
             the same moment, by half of the connections each: unlike rates, that hardly depends on what else the machine does
-one row against another: both relative to the no-op handler
 All clients have been busy for a whole window when a sliding row begins; the denied client has used up its limit.
-`, r.relations())
+`)
 	report.TableOf(out, "", "ceiling\trequests/s\tof no-op\tmin\tmax\t"+report.PercentileHeader+cpuHeader("no-op"), r.Ceilings, func(c ceilingRow) string {
 		return fmt.Sprintf("%s\t%s%s", c.Handler, c.comparison.cells(), c.cpuTimes.cells())
 	}, `
@@ -141,32 +139,6 @@ of pool     rate relative to gomemcache's own pool of connections (MaxIdleConns 
 `)
 }
 
-// relations says how rows do against others.
-func (r *Report) relations() (text string) {
-	sliding, fixed := algorithms.Named(algorithms.Sliding60).Title(), algorithms.Fixed
-	for _, who := range []loadgen.Traffic{loadgen.Distinct, loadgen.Hot} {
-		if ratio, ok := r.relative(sliding, who, fixed, who); ok {
-			text += fmt.Sprintf("sliding N=60 against fixed window, %s: %.0f%%\n", who.Name, 100*ratio)
-		}
-	}
-	usual := algorithms.Named(algorithms.Sliding10).Title()
-	if ratio, ok := r.relative(usual, loadgen.Million, usual, loadgen.Few); ok {
-		text += fmt.Sprintf("sliding N=10, 1,000,000 clients against 1,000: %.0f%%\n", 100*ratio)
-	}
-	return text
-}
-
-// relative returns the rate of a row relative to another's, if both were
-// measured.
-func (r *Report) relative(algorithm string, t loadgen.Traffic, toAlgorithm string, to loadgen.Traffic) (ratio float64, ok bool) {
-	find := func(algorithm string, t loadgen.Traffic) (checkRow, bool) {
-		return report.Find(r.Checks, func(c checkRow) bool { return c.Traffic == t.Name && c.Algorithm == algorithm })
-	}
-	row, ok1 := find(algorithm, t)
-	base, ok2 := find(toAlgorithm, to)
-	return row.Ratio / base.Ratio, ok1 && ok2 && row.Ratio > 0 && base.Ratio > 0
-}
-
 // cpuHeader is the header of cpuTimes.cells, for what weir is compared with.
 func cpuHeader(other string) string {
 	return fmt.Sprintf("cpu us\tmemcached\t%s\tcpu of %s\t", other, other)
@@ -188,28 +160,4 @@ func (c comparison) cells() string {
 // times is cells with how many times the other's rate it is.
 func (c comparison) times() string {
 	return fmt.Sprintf("%.0f\t%.2fx\t%.2fx\t%.2fx\t%s", c.Rate, c.Ratio, c.RatioMin, c.RatioMax, c.Percentiles.Cells())
-}
-
-// Pictures are the rates of algorithms relative to the no-op handler, if several
-// were measured, each with all traffics.
-func (r *Report) Pictures() []report.Picture {
-	var names []string
-	series := make([]report.Series, len(traffics))
-	for i, t := range traffics {
-		series[i].Name = t.Name
-		for _, c := range r.Checks {
-			if c.Traffic != t.Name {
-				continue
-			}
-			series[i].Values = append(series[i].Values, 100*c.Ratio)
-			if !slices.Contains(names, c.Algorithm) {
-				names = append(names, c.Algorithm)
-			}
-		}
-	}
-	if len(names) < 2 || slices.ContainsFunc(series, func(s report.Series) bool { return len(s.Values) != len(names) }) {
-		return nil
-	}
-	p := report.BarPlot("Checks per second", "% of a no-op handler", 16, names, series)
-	return []report.Picture{report.NewPicture("throughput", "checks per second, relative to a handler that does nothing", 7, p)}
 }

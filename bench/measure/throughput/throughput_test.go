@@ -317,13 +317,3 @@ func TestProcessorTimesPerCheck(t *testing.T) {
 	assert.Equal(t, cpuTimes{Weir: 20 * time.Microsecond, Memcached: time.Microsecond, Other: 20 * time.Microsecond}, each)
 	assert.Equal(t, "20.0\t1.0\t20.0\t100%\t", each.cells())
 }
-
-func TestRowsAreRelativeToTheNoop(t *testing.T) {
-	t.Parallel()
-	r := Report{Checks: []checkRow{
-		{Algorithm: "fixed", Traffic: "10,000 clients", comparison: comparison{Rate: 40_000, Ratio: 0.8}},
-		{Algorithm: "sliding N=60", Traffic: "10,000 clients", comparison: comparison{Rate: 20_000, Ratio: 0.2}},
-		{Algorithm: "fixed", Traffic: "one hot client", comparison: comparison{Ratio: 0.5}},
-	}}
-	assert.Equal(t, "sliding N=60 against fixed window, 10,000 clients: 25%\n", r.relations())
-}

@@ -13,10 +13,9 @@ import (
 	"context"
 	"io"
 	"runtime/debug"
-	"syscall"
-	"time"
 
 	"weir/bench/internal/report"
+	"weir/bench/internal/testbed"
 )
 
 type config struct {
@@ -162,16 +161,8 @@ func measureRows(
 
 // measureAtScale measures the population.
 func measureAtScale(ctx context.Context, cfg config) (*ScaleReport, error) {
-	before := processorTime()
+	before, _ := testbed.OwnCPU() // no figure but what it took
 	figures, err := measurePopulation(ctx, newPopulation(cfg.like != "", cfg.requests, cfg.seed), populated())
-	return &ScaleReport{
-		Machine: report.ThisMachine(""), Seed: cfg.seed, Like: cfg.like, Worked: processorTime() - before, PopulationFigures: figures,
-	}, err
-}
-
-// processorTime returns what this process has taken of all cores.
-func processorTime() time.Duration {
-	var used syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &used) // fails for no process that asks about itself
-	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
+	after, _ := testbed.OwnCPU()
+	return &ScaleReport{Machine: report.ThisMachine(""), Seed: cfg.seed, Like: cfg.like, Worked: after - before, PopulationFigures: figures}, err
 }

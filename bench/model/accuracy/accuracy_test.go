@@ -747,40 +747,36 @@ func TestEachAttackIsPlayedOnce(t *testing.T) {
 // What the attack written for each algorithm gets, of a limit of 100.
 func TestWrittenAttacks(t *testing.T) {
 	t.Parallel()
-	for name, want := range map[string]struct{ fullest, half, released, bound int64 }{
+	for name, want := range map[string]struct{ fullest, released, bound int64 }{
 		// 100 just before the boundary and 100 after it, within 6 s.
-		algorithms.Fixed: {200, 200, 200, 200},
+		algorithms.Fixed: {200, 200, 200},
 		// 100 at the end of a slot; of the next 100, as many as have faded out:
-		// in the slot of a minute 50 in half a minute. In shorter slots all of
-		// them come in a minute after the burst.
-		algorithms.Sliding1: {200, 150, 200, 200}, algorithms.Sliding4: {200, 100, 200, 200}, "N=5": {200, 100, 200, 200}, "N=10": {200, 100, 200, 200}, algorithms.Sliding60: {200, 100, 200, 200},
-		algorithms.Strict60: {100, 100, 100, 100},
-		// 100 at once, and one each 0.6 s: 49 in just under half a minute, 99
-		// in just under a minute. The leaky bucket lets one go on each 0.6 s
+		// all of them in a minute after the burst.
+		algorithms.Sliding1: {200, 200, 200}, algorithms.Sliding4: {200, 200, 200}, "N=5": {200, 200, 200}, "N=10": {200, 200, 200}, algorithms.Sliding60: {200, 200, 200},
+		algorithms.Strict60: {100, 100, 100},
+		// 100 at once, and one each 0.6 s: 99 in just under a minute. The leaky bucket lets one go on each 0.6 s
 		// from the start.
-		"token": {199, 149, 199, 199}, algorithms.Leaky: {199, 149, 100, 199},
-		algorithms.Log: {100, 100, 100, 100}, algorithms.Counting64: {100, 100, 100, 100}, algorithms.Counting32: {100, 100, 100, 100},
+		"token": {199, 199, 199}, algorithms.Leaky: {199, 100, 199},
+		algorithms.Log: {100, 100, 100}, algorithms.Counting64: {100, 100, 100}, algorithms.Counting32: {100, 100, 100},
 		// The burst, and 2/N of it, rounded up, while its slot fades out.
-		algorithms.Capped10: {120, 100, 120, 120}, algorithms.Capped60: {104, 100, 104, 104},
+		algorithms.Capped10: {120, 120, 120}, algorithms.Capped60: {104, 104, 104},
 	} {
 		a := named(name)
 		c, err := a.run(t.Context(), a.attack(100), 100)
 		require.NoError(t, err)
 		assert.Equal(t, want.fullest, c.Fullest, name)
-		assert.Equal(t, want.half, c.FullestHalf, name)
 		assert.Equal(t, want.released, c.FullestReleased, name)
 		assert.Equal(t, want.bound, a.Bound(100), name)
 	}
 }
 
 // What an attack got stays, whatever comes after it: the last of the written
-// attacks is far from the best on a fixed window, and half a window is fullest by
-// another one than a whole.
+// attacks is far from the best on a fixed window.
 func TestAttacksKeepTheirMaxima(t *testing.T) {
 	t.Parallel()
 	row, err := attackOn(t.Context(), named(algorithms.Fixed), 100)
 	require.NoError(t, err)
-	assert.Equal(t, []int64{200, 200, 200}, []int64{row.Fullest, row.FullestHalf, row.FullestReleased})
+	assert.Equal(t, []int64{200, 200}, []int64{row.Fullest, row.FullestReleased})
 	assert.Equal(t, named(algorithms.Fixed).attack(100), row.Attack)
 }
 

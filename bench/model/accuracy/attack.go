@@ -62,10 +62,9 @@ func (a algorithm) attack(limit int64) Attack {
 // A Result is what an attack got out of a limiter.
 type Result struct {
 	Attack Attack `json:"attack"`
-	// Fullest is the most admitted in any window, FullestHalf in any half of
-	// one, FullestReleased the most that may proceed in any window.
+	// Fullest is the most admitted in any window, FullestReleased the most that may
+	// proceed in any.
 	Fullest         int64 `json:"fullest"`
-	FullestHalf     int64 `json:"fullest_half"`
 	FullestReleased int64 `json:"fullest_released"`
 }
 
@@ -115,7 +114,6 @@ func attackOn(ctx context.Context, a algorithm, limit int64) (AttackRow, error) 
 		if r.Fullest > row.Fullest {
 			row.Attack, row.Fullest = attack, r.Fullest
 		}
-		row.FullestHalf = max(row.FullestHalf, r.FullestHalf)
 		row.FullestReleased = max(row.FullestReleased, r.FullestReleased)
 	}
 	return row, nil
@@ -138,7 +136,5 @@ func (a algorithm) run(ctx context.Context, attack Attack, limit int64) (Result,
 			released = append(released, at+answer.wait)
 		}
 	}
-	return Result{
-		Attack: attack, Fullest: traffic.Fullest(admitted, Window), FullestHalf: traffic.Fullest(admitted, Window/2), FullestReleased: traffic.Fullest(released, Window),
-	}, nil
+	return Result{Attack: attack, Fullest: traffic.Fullest(admitted, Window), FullestReleased: traffic.Fullest(released, Window)}, nil
 }

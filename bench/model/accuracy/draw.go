@@ -1,10 +1,11 @@
 package accuracy
 
 import (
+	"image/color"
+	"math"
 	"slices"
 	"strconv"
 
-	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 
@@ -12,18 +13,15 @@ import (
 	"weir/bench/internal/report"
 )
 
-// Pictures are accuracy against cost, what estimates are worth, and each trace.
-func (r *Report) Pictures() []report.Picture {
-	pictures := []report.Picture{
-		report.NewPicture("accuracy-cost", "the mean difference against Memcached's bytes for a client", 7, costPlot(r)),
-	}
+// Pictures are what estimates are worth, and each trace.
+func (r *Report) Pictures() (pictures []report.Picture) {
 	if len(r.Settled) > 0 {
-		pictures = append(pictures, report.NewPicture("accuracy-settled", "tokens admitted of a limit, by how wrong estimates are", 6, r.settledPlots()...))
+		pictures = append(pictures, report.Picture{Name: "accuracy-settled", Shows: "tokens admitted of a limit, by how wrong estimates are", Plots: [][]*report.Plot{{
+			r.settledPlot("Fullest window", "x limit", SettledRow.over), r.settledPlot("Admitted", "% of an exact log", SettledRow.ofLog),
+		}}})
 	}
 	for _, t := range r.Traces {
-		pictures = append(pictures, report.Picture{
-			Name: "accuracy-" + t.Name, Shows: t.Shows, Width: 11 * vg.Inch, Height: 6 * vg.Inch, Plots: t.panels(),
-		})
+		pictures = append(pictures, report.Picture{Name: "accuracy-" + t.Name, Shows: t.Shows, Plots: t.panels()})
 	}
 	return pictures
 }
@@ -78,71 +76,22 @@ func (t Trace) panel(first bool, e Estimate) *report.Plot {
 	return p
 }
 
-// settledPlots are the fullest window and what is admitted, against how wrong estimates
-// are.
-func (r *Report) settledPlots() []*report.Plot {
-	var plots []*report.Plot
+// settledPlot plots a figure of each way against how wrong estimates are.
+func (r *Report) settledPlot(title, axis string, figure func(SettledRow) float64) *report.Plot {
+	p := report.NewPlot(title, "estimate / cost", axis)
 	ticks := make(report.Ticks)
-	for _, factor := range factors() {
-		ticks[factor] = strconv.FormatFloat(factor, 'g', -1, 64)
-	}
-	for _, of := range []struct {
-		title, axis string
-		figure      func(SettledRow) float64
-		marks       report.Ticks
-		low, high   float64
-	}{
-		{"Fullest window", "x limit", SettledRow.over, report.Ticks{0.5: "0.5", 1: "1", 2: "2", 3: "3", 4: "4"}, 0.5, 5},
-		{"Admitted", "% of an exact log", SettledRow.ofLog, report.Ticks{25: "25", 50: "50", 100: "100", 200: "200"}, 25, 250},
-	} {
-		var curves []report.Curve
-		for i, name := range ways {
-			curve := report.Curve{Name: name, Color: report.Color(i)}
-			if name == reserveName {
-				curve.Color = algorithms.Named(algorithms.Strict60).Color()
-			}
-			for _, row := range r.Settled {
-				if row.Way == name {
-					curve.Points = append(curve.Points, plotter.XY{X: row.Factor, Y: of.figure(row)})
-				}
-			}
-			curves = append(curves, curve)
-		}
-		p := report.LogPlot(of.title, "estimate / cost", of.axis, ticks, 3, curves)
-		p.Y.Min, p.Y.Max, p.Y.Tick.Marker = of.low, of.high, of.marks
-		if len(plots) > 0 {
-			p.Legend = plot.NewLegend() // one is enough
-		}
-		plots = append(plots, p)
-	}
-	return plots
-}
-
-// costPlot plots the mean difference of weighted windows against what Memcached
-// keeps of a client, for Poisson and bursty traffic of demand 1.
-func costPlot(r *Report) *report.Plot {
-	var curves []report.Curve
-	var names []string
-	ticks := make(report.Ticks)
-	for i, traffic := range []string{Bursty, Poisson} {
-		curve := report.Curve{Name: traffic, Color: report.Color(2 * i)}
-		for _, cost := range r.Costs {
-			row, ok := r.find(traffic, 1, cost.Algorithm)
-			if a := algorithms.Named(cost.Algorithm); !ok || a.Kind != algorithms.Counters || a.Strict || row.All.Sum == 0 {
-				continue
-			}
-			curve.Points = append(curve.Points, plotter.XY{X: float64(cost.Bytes), Y: 100 * row.All.Relative()})
-			ticks[float64(cost.Bytes)] = strconv.Itoa(cost.Bytes)
-			if i == 0 {
-				names = append(names, cost.Algorithm)
+	for i, way := range ways {
+		var points plotter.XYs
+		for _, row := range r.Settled {
+			if row.Way == way {
+				x := math.Log2(row.Factor / factors()[0])
+				points = append(points, plotter.XY{X: x, Y: figure(row)})
+				ticks[x] = strconv.FormatFloat(row.Factor, 'g', -1, 64)
 			}
 		}
-		curves = append(curves, curve)
+		p.Legend.Add(way, p.Line(points, 2, []color.Color{report.Green, report.Dark, report.Orange}[i]))
 	}
-	p := report.LogPlot("Diminishing returns", "Memcached's bytes for a client", "mean difference, % of the true count", ticks, 3, curves)
-	p.Labels(curves[0].Points, names)
-	p.Legend.Left, p.Legend.XOffs, p.Legend.YOffs = false, 0, 0
-	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = 200, 12_000, 0.1, 100
-	p.Y.Tick.Marker = report.Ticks{0.1: "0.1", 0.2: "0.2", 0.5: "0.5", 1: "1", 2: "2", 5: "5", 10: "10", 20: "20", 50: "50", 100: "100"}
+	p.Legend.Left, p.Legend.Padding, p.Legend.XOffs = true, vg.Points(2), vg.Points(6)
+	p.Y.Min, p.X.Tick.Marker = 0, ticks
 	return p
 }

@@ -233,9 +233,9 @@ func (r *Report) printAttacks(out io.Writer) {
 		}
 	}
 	title := fmt.Sprintf("attacks on limit %d, in limits", DocumentLimit)
-	report.TableOf(out, title, "attack on\tin W\tbound\tin W/2\tgo on\tthe best\t", rows, func(row AttackRow) string {
+	report.TableOf(out, title, "attack on\tin W\tbound\tgo on\tthe best\t", rows, func(row AttackRow) string {
 		cells := row.Algorithm
-		for _, n := range []int64{row.Fullest, row.Bound, row.FullestHalf, row.FullestReleased} {
+		for _, n := range []int64{row.Fullest, row.Bound, row.FullestReleased} {
 			cells += fmt.Sprintf("\t%.2f", float64(n)/DocumentLimit)
 		}
 		return fmt.Sprintf("%s\t%v\t", cells, row.Attack)
@@ -247,7 +247,6 @@ bound           what theory allows. fixed: all of one window and all of the next
                 to be spread over it, and while that slot fades out as the oldest, L more come in; so both are in one window, but never
                 within (N-1)/N of one. capped: all but 2L/N of that slot stays. token, leaky: what the full bucket holds and, in just
                 under W, what drains. strict, logs: L
-in W/2          the most in half a window
 go on           the most that may proceed in a window: what leaky admits has to wait
 `)
 }

@@ -18,12 +18,12 @@ import (
 
 type config struct {
 	timeout  time.Duration // the store timeout
-	length   time.Duration // of a fault
+	length   time.Duration // of a fault, or of random ones
+	seed     uint64        // of random ones
 	rounds   int           // of each trial
 	callers  int
 	pause    time.Duration // of a caller, from check to check
 	patience time.Duration // with a store that has to decide again
-	terms    int           // of the trial that terminates weir
 	gap      time.Duration // between floods of the trial that evicts
 	parallel int           // trials
 	rows     *regexp.Regexp
@@ -63,8 +63,7 @@ type bed struct {
 	args    []string
 	weirs   []*testbed.Process
 	// lossy: what was sent may not arrive. Whether a check counts that a weir
-	// then decides on its own, nobody knows, and it isn't counted again. Or a
-	// weir that decides on its own knows nothing of those before it.
+	// then decides on its own, nobody knows, and it isn't counted again.
 	lossy bool
 
 	goroutines []float64 // of each weir, when nobody asks
@@ -74,31 +73,23 @@ type bed struct {
 // stops all.
 func newBed(ctx context.Context, cfg config, build *testbed.Build, stores, megabytes int) (*bed, error) {
 	b := &bed{record: newRecord(), cfg: cfg, build: build, args: []string{"-store-timeout", cfg.timeout.String()}}
+	var addrs []string
 	for range stores {
-		if _, err := b.addStore(ctx, megabytes); err != nil {
+		m, err := testbed.StartMemcached(ctx, megabytes)
+		if err != nil {
 			b.stop()
 			return nil, err
 		}
-	}
-	var addrs []string
-	for _, p := range b.proxies {
-		addrs = append(addrs, p.Addr)
+		b.stores = append(b.stores, m)
+		p, err := testbed.StartProxy(m.Addr, testbed.Fault{})
+		if err != nil {
+			b.stop()
+			return nil, err
+		}
+		b.proxies, addrs = append(b.proxies, p), append(addrs, p.Addr)
 	}
 	b.servers = strings.Join(addrs, ",")
 	return b, nil
-}
-
-func (b *bed) addStore(ctx context.Context, megabytes int) (*testbed.Proxy, error) {
-	m, err := testbed.StartMemcached(ctx, megabytes)
-	if err != nil {
-		return nil, err
-	}
-	b.stores = append(b.stores, m)
-	p, err := testbed.StartProxy(m.Addr, testbed.Fault{})
-	if err == nil {
-		b.proxies = append(b.proxies, p)
-	}
-	return p, err
 }
 
 // stop ends all processes.
@@ -148,7 +139,7 @@ func (b *bed) start(ctx context.Context, weirs int) error {
 }
 
 // on returns a caller of the weir with number i, of as many as there are.
-func (b *bed) on(i int) *caller { return &caller{addr: b.weirs[i%len(b.weirs)].Addr} }
+func (b *bed) on(i int) *caller { return newCaller(b.weirs[i%len(b.weirs)].Addr) }
 
 // use lets clients spend a cost, each by all weirs in turn, so that all know
 // them.
@@ -276,49 +267,34 @@ func (b *bed) untilTheStoreDecides(ctx context.Context) (time.Duration, error) {
 	return time.Since(begin), nil
 }
 
-// watch measures how long an answer takes that needs no store, and one of each
-// of these servers, until the function that it returns is called. That returns
-// the longest, of the weir and of a server together, or how late they were asked
-// for if that is more: what this machine adds to all others. Those that take a
-// good part of the store timeout are hiccups. A machine that stands still is one,
-// though hardly anybody waits for an answer at that moment.
-func (b *bed) watch(servers ...*testbed.Memcached) (longest func() time.Duration) {
-	slowest, latest := make([]time.Duration, 1+len(servers)), make([]time.Duration, 1+len(servers))
-	end := make(chan struct{})
-	var watching sync.WaitGroup
-	watch := func(i int, ask func()) {
-		due := time.Now().Add(watchInterval)
-		watching.Go(func() {
-			for over := false; !over; due = time.Now().Add(watchInterval) {
-				select {
-				case <-end:
-					over = true
-				case <-time.After(time.Until(due)):
-				}
-				begin := time.Now()
-				if !over {
-					ask() // also a failure takes its time
-				}
-				answered := time.Now()
-				latest[i], slowest[i] = max(latest[i], begin.Sub(due)), max(slowest[i], answered.Sub(begin))
-				if answered.Sub(due) >= b.cfg.timeout/4 {
-					b.mu.Lock()
-					b.hiccups = append(b.hiccups, span{due, answered})
-					b.mu.Unlock()
-				}
+// watch measures how long an answer takes that needs no store, until the function
+// that it returns is called. That returns the longest, or how late it was asked for
+// if that is more: what this machine adds to all others.
+func (b *bed) watch() (longest func() time.Duration) {
+	var slowest time.Duration
+	end, ended := make(chan struct{}), make(chan struct{})
+	due := time.Now().Add(watchInterval)
+	go func() {
+		defer close(ended)
+		by := b.on(0)
+		defer by.close()
+		for over := false; !over; due = time.Now().Add(watchInterval) {
+			select {
+			case <-end:
+				over = true
+			case <-time.After(time.Until(due)):
 			}
-		})
-	}
-	by := b.on(0)
-	watch(0, func() { _, _, _ = by.ask(http.MethodGet, "/healthz", "") })
-	for i, m := range servers {
-		watch(1+i, func() { _, _ = m.Do("version", "VERSION") })
-	}
+			begin := time.Now()
+			if !over {
+				_, _, _ = by.ask(http.MethodGet, "/healthz", "") // also a failure takes its time
+			}
+			slowest = max(slowest, begin.Sub(due), time.Since(begin))
+		}
+	}()
 	return func() time.Duration {
 		close(end)
-		watching.Wait()
-		by.close()
-		return max(slices.Max(latest), slowest[0]+slices.Max(append(slowest[1:], 0)))
+		<-ended
+		return slowest
 	}
 }
 
@@ -358,18 +334,4 @@ func (b *bed) leaked(ctx context.Context) (int64, error) {
 		return more == 0 || failed != nil, nil
 	})
 	return more, failed
-}
-
-// reset resets a client by the weir with number i, again until it was reset.
-func (b *bed) reset(ctx context.Context, i int, c *client) error {
-	by := b.on(i)
-	defer by.close()
-	err := testbed.Poll(ctx, b.cfg.patience, 5*time.Millisecond, func() (bool, error) {
-		status, _, err := by.ask(http.MethodDelete, "/v1/policies/"+c.policy+"/clients/"+c.name, "")
-		return err == nil && status == http.StatusNoContent, nil
-	})
-	if err != nil {
-		return fmt.Errorf("a client couldn't be reset: %w", err)
-	}
-	return nil
 }

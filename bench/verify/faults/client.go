@@ -1,15 +1,12 @@
 package faults
 
 import (
-	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"os"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -48,17 +45,8 @@ func policiesOf(all []algorithms.Algorithm) (names []string, file string) {
 // record.
 type client struct {
 	policy, name    string
-	spent           bool   // and every process knows
-	admitted, local int64  // cost; local was admitted by answers that are degraded
-	degraded        []span // answers while a fault is on
-}
-
-// A span is from when to when something took.
-type span struct{ begin, end time.Time }
-
-// near reports whether s and another are less than d apart.
-func (s span) near(other span, d time.Duration) bool {
-	return s.begin.Before(other.end.Add(d)) && other.begin.Before(s.end.Add(d))
+	spent           bool  // and every process knows
+	admitted, local int64 // cost; local was admitted by answers that are degraded
 }
 
 // most returns what may be admitted: the limit, and what so many processes
@@ -100,17 +88,15 @@ func (a *answer) wrong(c *client, status int) error {
 	return nil
 }
 
-// A caller is a connection to a weir, which is dialed when a check needs it. It
-// isn't safe for concurrent use.
+// A caller asks a weir, on a connection that is dialed when it is needed.
 type caller struct {
-	addr string
-	once bool // each check has a connection of its own
-	conn net.Conn
-	r    *bufio.Reader
+	addr   string
+	client http.Client
 }
 
-// errRefused: no connection could be opened, so nothing has been asked.
-var errRefused = errors.New("refused at connect")
+func newCaller(addr string) *caller {
+	return &caller{addr, http.Client{Timeout: patience, Transport: &http.Transport{}}}
+}
 
 func (c *caller) check(policy, client string, cost int64) (status int, body []byte, err error) {
 	text := fmt.Sprintf(`{"policy":%q,"client":%q,"cost":%d}`, policy, client, cost)
@@ -118,35 +104,18 @@ func (c *caller) check(policy, client string, cost int64) (status int, body []by
 }
 
 func (c *caller) ask(method, path, text string) (status int, body []byte, err error) {
-	if c.conn == nil {
-		if c.conn, err = net.DialTimeout("tcp", c.addr, patience); err != nil {
-			c.conn = nil
-			return 0, nil, fmt.Errorf("%w: %w", errRefused, err)
-		}
-		c.r = bufio.NewReader(c.conn)
-	}
-	closing := true
-	defer func() {
-		if closing || c.once {
-			c.close()
-		}
-	}()
-	if err := c.conn.SetDeadline(time.Now().Add(patience)); err != nil {
-		return 0, nil, err
-	}
-	_, err = fmt.Fprintf(c.conn, "%s %s HTTP/1.1\r\nHost: weir\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", method, path, len(text), text)
+	request, err := http.NewRequest(method, "http://"+c.addr+path, strings.NewReader(text))
 	if err != nil {
 		return 0, nil, err
 	}
-	response, err := http.ReadResponse(c.r, nil)
+	request.Header.Set("Content-Type", "application/json")
+	response, err := c.client.Do(request)
 	if err != nil {
 		return 0, nil, err
 	}
-	if body, err = io.ReadAll(response.Body); err != nil {
-		return 0, nil, err
-	}
-	closing = response.Close
-	return response.StatusCode, body, nil
+	defer response.Body.Close()
+	body, err = io.ReadAll(response.Body)
+	return response.StatusCode, body, err
 }
 
 // checkTogether checks so many clients of the fixed window in one batch, whose
@@ -163,12 +132,7 @@ func (c *caller) checkTogether(names string, first, size int) error {
 	return err
 }
 
-func (c *caller) close() {
-	if c.conn != nil {
-		c.conn.Close()
-		c.conn = nil
-	}
-}
+func (c *caller) close() { c.client.CloseIdleConnections() }
 
 // A record has what the callers of a row have seen. It is safe for concurrent
 // use; whoever reads its fields waits until no caller is left.
@@ -176,7 +140,6 @@ type record struct {
 	mu      sync.Mutex
 	checks  int64
 	local   int64 // admitted by answers that are degraded
-	refused int64 // at connect
 	stuck   int64
 	wrong   []string
 	clients []*client
@@ -184,7 +147,6 @@ type record struct {
 	faultAt time.Time               // when the fault began; zero where there is none
 	during  *hdrhistogram.Histogram // of checks while the fault is on
 	settled *hdrhistogram.Histogram // of those that began settleAfter later
-	hiccups []span                  // in which this machine was slow itself; see watch
 }
 
 // settleAfter is how long a breaker may take to open.
@@ -209,19 +171,6 @@ func (r *record) newClients(n int) []*client {
 	return clients
 }
 
-// noticed returns how often c was answered by a process on its own while a
-// fault was on, and no hiccup within d of that explains it.
-func (r *record) noticed(c *client, d time.Duration) (n int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, answer := range c.degraded {
-		if !slices.ContainsFunc(r.hiccups, func(h span) bool { return h.near(answer, d) }) {
-			n++
-		}
-	}
-	return n
-}
-
 // setFault says that a fault begins now, or that it is over.
 func (r *record) setFault(on bool) {
 	r.mu.Lock()
@@ -243,10 +192,6 @@ func (r *record) check(by *caller, c *client, cost int64) (a answer, ok bool) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if errors.Is(err, errRefused) {
-		r.refused++
-		return a, false
-	}
 	r.checks++
 	during := !r.faultAt.IsZero() && begin.After(r.faultAt)
 	if during {
@@ -255,7 +200,7 @@ func (r *record) check(by *caller, c *client, cost int64) (a answer, ok bool) {
 			loadgen.Record(r.settled, took)
 		}
 	}
-	if errors.Is(err, os.ErrDeadlineExceeded) {
+	if errors.Is(err, context.DeadlineExceeded) {
 		r.stuck++
 		return a, false
 	}
@@ -265,9 +210,6 @@ func (r *record) check(by *caller, c *client, cost int64) (a answer, ok bool) {
 	if err != nil {
 		r.wrong = append(r.wrong, fmt.Sprintf("%s, %s: %v: %s", c.policy, c.name, err, body))
 		return a, false
-	}
-	if a.Degraded && during {
-		c.degraded = append(c.degraded, span{begin, begin.Add(took)})
 	}
 	if a.Allowed {
 		c.admitted += cost

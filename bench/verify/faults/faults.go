@@ -1,12 +1,11 @@
 // Package faults breaks what weir stands on while callers ask it, and holds
 // what they are answered against what weir promises: Memcached stalls, dies,
-// forgets, evicts and moves; the network delays, trickles, cuts and swallows;
-// weir itself is terminated. All are real processes. Share trials measure what
-// many instances admit together without their store; those are limiters in this
-// process, on a real Memcached.
+// forgets and evicts; the network delays, trickles, cuts and swallows. All are
+// real processes. Share trials measure what many instances admit together without
+// their store; those are limiters in this process, on a real Memcached.
 //
-// Run is the command that runs each fault by itself; Soak is random faults, one
-// after another. The trials are in trials.go and share.go.
+// Run is the command. The trials are in trials.go and share.go, and those of random
+// faults, one after another, in random.go.
 package faults
 
 import (
@@ -26,18 +25,19 @@ import (
 // Run measures all trials and prints them as tables. The error says what
 // didn't hold.
 func Run(ctx context.Context, args []string, out io.Writer) error {
-	cfg := config{rounds: 3, callers: 256, pause: 200 * time.Millisecond, patience: 20 * time.Second, terms: 20, gap: 11 * time.Second, parallel: 1,
+	cfg := config{rounds: 3, callers: 256, pause: 200 * time.Millisecond, patience: 20 * time.Second, gap: 11 * time.Second, parallel: 1,
 		warming: 3 * time.Second, clients: 9, stalls: 3}
 	flags := report.NewFlags("faults")
 	quick := flags.Quick("all rows in less than a minute, several at a time")
 	flags.DurationVar(&cfg.timeout, "store-timeout", counters.DefaultTimeout, "weir's")
-	flags.DurationVar(&cfg.length, "duration", 10*time.Second, "how long a fault lasts")
+	flags.DurationVar(&cfg.length, "duration", 10*time.Second, "how long a fault lasts, or random ones follow each other")
+	flags.Uint64Var(&cfg.seed, "seed", 1, "of random faults")
 	flags.Rows(&cfg.rows)
 	if err := flags.Parse(args, out); err != nil {
 		return err
 	}
 	if *quick {
-		cfg.length, cfg.rounds, cfg.callers, cfg.terms, cfg.gap, cfg.parallel = time.Second, 1, 64, 3, 0, 4
+		cfg.length, cfg.rounds, cfg.callers, cfg.gap, cfg.parallel = time.Second, 1, 64, 0, 4
 		cfg.warming, cfg.clients, cfg.stalls, cfg.atOnce = 300*time.Millisecond, 1, 1, true
 	}
 	if cfg.length < settleAfter || cfg.timeout <= 0 {

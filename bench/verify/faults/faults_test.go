@@ -28,7 +28,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestRowsOnRealProcesses(t *testing.T) {
 	t.Parallel()
 	var r Report
-	_, printed, err := benchtest.Run(t, Run, "faults", &r, "-quick", "-store-timeout", "5s", "-rows", "SIGSTOP$|SIGTERM|^reset")
+	_, printed, err := benchtest.Run(t, Run, "faults", &r, "-quick", "-store-timeout", "5s", "-rows", "SIGSTOP$|^random")
 	require.Len(t, r.Rows, 3, "%v", err)
 	for _, row := range r.Rows {
 		assert.Positive(t, row.Checks)
@@ -39,20 +39,6 @@ func TestRowsOnRealProcesses(t *testing.T) {
 	}
 	assert.Positive(t, r.Rows[0].Longest)
 	assert.Less(t, r.Rows[0].P50, r.Rows[0].Longest)
-}
-
-func TestSoakOnRealProcesses(t *testing.T) {
-	t.Parallel()
-	var r Report
-	_, printed, err := benchtest.Run(t, Soak, "soak", &r, "-duration", "2s", "-seed", "7", "-store-timeout", "5s")
-	require.Len(t, r.Rows, 2, "%v", err)
-	assert.Contains(t, printed, "-seed 7\n")
-	for _, row := range r.Rows {
-		assert.Positive(t, row.Checks)
-		assert.Zero(t, row.Wrong, row.Missed)
-		assert.Zero(t, row.Stuck)
-		assert.Zero(t, row.Leaked)
-	}
 }
 
 // What processes keep open is open before their goroutines are counted: also the
@@ -170,7 +156,8 @@ func TestARecordTellsRightFromWrong(t *testing.T) {
 	const right = `{"policy":"fixed","client":"client-00000000","allowed":true,"degraded":%v,"limits":[{"allowed":true,"limit":100,"remaining":1}]}`
 	r := newRecord()
 	c := r.newClients(1)[0]
-	by := &caller{addr: serve(t, fmt.Sprintf(right, false), fmt.Sprintf(right, true), `{"policy":`)}
+	by := newCaller(serve(t, fmt.Sprintf(right, false), fmt.Sprintf(right, true), `{"policy":`))
+	t.Cleanup(by.close)
 	_, ok := r.check(by, c, 3)
 	assert.True(t, ok)
 	r.setFault(true)
@@ -178,47 +165,10 @@ func TestARecordTellsRightFromWrong(t *testing.T) {
 	assert.True(t, ok)
 	_, ok = r.check(by, c, 1)
 	assert.False(t, ok)
-	_, ok = r.check(by, c, 1) // on a connection that has been closed
-	assert.False(t, ok)
-	assert.Len(t, r.wrong, 2)
-	assert.Len(t, c.degraded, 1)
-	c.degraded = nil
+	assert.Len(t, r.wrong, 1)
 	assert.Equal(t, client{policy: "fixed", name: "client-00000000", admitted: 5, local: 2}, *c)
-	assert.EqualValues(t, 3, r.during.TotalCount())
+	assert.EqualValues(t, 2, r.during.TotalCount())
 	assert.Zero(t, r.settled.TotalCount())
-
-	// Nobody listens at the near end of a connection, nor can while it is open.
-	conn, err := net.Dial("tcp", serve(t))
-	require.NoError(t, err)
-	defer conn.Close()
-	_, ok = r.check(&caller{addr: conn.LocalAddr().String()}, c, 1)
-	assert.False(t, ok)
-	assert.EqualValues(t, 1, r.refused)
-	assert.EqualValues(t, 4, r.checks)
-}
-
-// The client had degraded answers at 100 to 150 ms, and at 400 to 410 ms.
-func TestHiccupsExplainDegradedAnswers(t *testing.T) {
-	t.Parallel()
-	moments := func(begin, end int64) span { return span{time.UnixMilli(begin), time.UnixMilli(end)} }
-	c := &client{degraded: []span{moments(100, 150), moments(400, 410)}}
-	for _, tt := range []struct {
-		hiccups []span
-		noticed int
-	}{
-		{nil, 2},
-		{[]span{moments(120, 130)}, 1},
-		{[]span{moments(0, 51)}, 1},
-		{[]span{moments(0, 50)}, 2},
-		{[]span{moments(199, 351)}, 0},
-		{[]span{moments(200, 350)}, 2},
-		{[]span{moments(460, 500)}, 2},
-		{[]span{moments(0, 1000)}, 0},
-	} {
-		r := newRecord()
-		r.hiccups = tt.hiccups
-		assert.Equal(t, tt.noticed, r.noticed(c, 50*time.Millisecond), tt.hiccups)
-	}
 }
 
 func TestJudge(t *testing.T) {
@@ -229,7 +179,6 @@ func TestJudge(t *testing.T) {
 		"1 were admitted above":         func(b *bed, _ *row) { b.clients[0].admitted++ },
 		"2 wrong answers, such as: one": func(b *bed, _ *row) { b.wrong = []string{"one", "two"} },
 		"1 callers had no answer":       func(b *bed, _ *row) { b.stuck = 1 },
-		"1 checks were refused":         func(b *bed, _ *row) { b.refused = 1 },
 		"3 goroutines more":             func(_ *bed, r *row) { r.Leaked = 3 },
 		"a check took 90.177535ms, longer than 80ms": func(b *bed, _ *row) { loadgen.Record(b.during, 90*time.Millisecond) },
 		"the store decided again after":              func(_ *bed, r *row) { r.Back = 3 * time.Second },
@@ -246,7 +195,7 @@ func TestJudge(t *testing.T) {
 		}
 		assert.ErrorContains(t, broken, "faults: it: "+want)
 		assert.Len(t, r.Missed, 1)
-		assert.Contains(t, benchtest.Printed(&Report{Rows: []row{r}}), "MISSED: it: "+want)
+		assert.Contains(t, benchtest.Printed(&Report{Rows: []row{r}}), "MISSED")
 	}
 }
 
@@ -257,15 +206,9 @@ func TestAWatchNoticesThatNobodyAsks(t *testing.T) {
 	b := &bed{record: newRecord(), cfg: config{timeout: 50 * time.Millisecond}}
 	b.weirs = []*testbed.Process{{Addr: serve(t, make([]string, 10_000)...)}}
 	longest := b.watch()
-	begin := time.Now()
 	// The shell's parent is this process.
 	require.NoError(t, exec.Command("sh", "-c", fmt.Sprintf("kill -STOP $PPID; sleep %v; kill -CONT $PPID", stopped.Seconds())).Run())
-	end := time.Now()
 	assert.GreaterOrEqual(t, longest(), stopped*9/10)
-	r := b.record
-	assert.True(t, slices.ContainsFunc(r.hiccups, func(h span) bool {
-		return h.end.Sub(h.begin) >= stopped*9/10 && h.near(span{begin, end}, 0)
-	}), r.hiccups)
 }
 
 // Where requests may be lost, a lone process doesn't know what has counted.
@@ -277,31 +220,6 @@ func TestJudgeOfALossyBed(t *testing.T) {
 		b.judge(&r)
 		assert.Equal(t, lossy, len(r.Missed) == 0)
 	}
-}
-
-func TestDirectory(t *testing.T) {
-	t.Parallel()
-	d, err := startDirectory([]string{"127.0.0.1:1", "127.0.0.1:2"})
-	require.NoError(t, err)
-	defer d.Stop()
-	conn, err := net.Dial("tcp", d.Addr)
-	require.NoError(t, err)
-	defer conn.Close()
-	ask := func() string {
-		_, err := io.WriteString(conn, "config get cluster\r\n")
-		require.NoError(t, err)
-		var reply []byte
-		for len(reply) < 5 || string(reply[len(reply)-5:]) != "END\r\n" {
-			b := make([]byte, 1)
-			_, err := conn.Read(b)
-			require.NoError(t, err)
-			reply = append(reply, b...)
-		}
-		return string(reply)
-	}
-	assert.Equal(t, "CONFIG cluster 0 46\r\n1\n127.0.0.1|127.0.0.1|1 127.0.0.1|127.0.0.1|2\n\r\nEND\r\n", ask())
-	d.set([]string{"127.0.0.1:3"})
-	assert.Equal(t, "CONFIG cluster 0 24\r\n2\n127.0.0.1|127.0.0.1|3\n\r\nEND\r\n", ask())
 }
 
 func TestABrokenReportNamesAllRows(t *testing.T) {

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -60,15 +58,14 @@ var trials = []trial{
 	{name: "SIGKILL and restart", processes: 4, run: restart},
 	{name: "flush_all", processes: 1, run: flush},
 	{name: "flush_all", processes: 4, run: flush},
-	{name: "servers that move", processes: 1, stores: 3, run: move},
 	{name: "-m 2", processes: 1, megabytes: 2, run: evict},
 	{name: "delayed replies", processes: 1, run: network(testbed.Fault{RoundTrip: 30 * time.Millisecond})},
 	{name: "replies byte by byte", processes: 1, run: network(testbed.Fault{Trickle: time.Millisecond})},
 	{name: "replies cut in mid-line", processes: 1, run: network(testbed.Fault{Cut: 0.2})},
 	{name: "RST storms", processes: 1, run: network(testbed.Fault{Reset: 0.2})},
 	{name: "swallowed replies", processes: 1, run: network(testbed.Fault{Swallow: true})},
-	{name: "reset", processes: 4, run: reset},
-	{name: "reload and SIGTERM", processes: 1, run: terminate},
+	{name: "random faults", processes: 1, stores: 3, run: anything},
+	{name: "random faults", processes: 3, stores: 3, run: anything},
 }
 
 // round lets clients ask that have spent nothing, half and all of their limit,
@@ -182,73 +179,6 @@ func network(f testbed.Fault) func(context.Context, *bed, *row) error {
 	}
 }
 
-// move: one of three servers is lost and comes back; then it is lost, and is a
-// member no longer; then there is a fourth.
-func move(ctx context.Context, b *bed, r *row) error {
-	all := strings.Split(b.servers, ",")
-	d, err := startDirectory(all)
-	if err != nil {
-		return err
-	}
-	defer d.Stop()
-	b.servers = "cluster+" + d.Addr
-	if err := b.start(ctx, r.Processes); err != nil {
-		return err
-	}
-	spent, half := b.newClients(4), b.newClients(4)
-	b.spend(spent)
-	b.use(half, limit/2)
-	clients := slices.Concat(spent, half)
-	lost := b.stores[0]
-	lines, err := lost.Do("lru_crawler metadump all", "END")
-	if err != nil {
-		return err
-	}
-	held := strings.Join(lines, "\n")
-	l := b.load(ctx, clients)
-	defer l.stop()
-	longest := b.watch(b.stores[1:]...)
-	b.setFault(true)
-	lost.Stop()
-	if err := errors.Join(testbed.Sleep(ctx, b.cfg.length), lost.Restart(ctx)); err != nil {
-		return err
-	}
-	if r.Back, err = b.untilTheStoreDecides(ctx); err != nil {
-		return err
-	}
-	lost.Stop()
-	d.set(all[1:])
-	if _, err := b.untilTheStoreDecides(ctx); err != nil {
-		return fmt.Errorf("a lost server is no member: %w", err)
-	}
-	b.setFault(false)
-	r.Machine = longest()
-	for _, c := range clients {
-		n := b.noticed(c, b.cfg.timeout)
-		r.must(n == 0 || strings.Contains(held, c.name), "%s, %s lives on another server, and noticed %d times", c.policy, c.name, n)
-	}
-
-	fourth, err := b.addStore(ctx, 64)
-	if err != nil {
-		return err
-	}
-	d.set(append(all[1:], fourth.Addr))
-	m := b.stores[len(b.stores)-1]
-	err = testbed.Poll(ctx, b.cfg.patience, 50*time.Millisecond, func() (bool, error) {
-		stats, err := m.Stats()
-		return stats.Writes > 0, err
-	})
-	if err != nil {
-		return fmt.Errorf("nobody asks the server that was added: %w", err)
-	}
-	if err := testbed.Sleep(ctx, tail); err != nil {
-		return err
-	}
-	l.stop()
-	b.topUp(clients)
-	return nil
-}
-
 // flood is how many clients use up the memory of -m 2, each checked once.
 const flood = 80_000
 
@@ -293,120 +223,4 @@ func (b *bed) flood() error {
 	}
 	wait.Wait()
 	return errors.Join(errs...)
-}
-
-// reset: clients that all processes know to be spent are reset, in quiet,
-// while the store is stalled, while it restarts, and before it forgets.
-func reset(ctx context.Context, b *bed, r *row) error {
-	if err := b.start(ctx, r.Processes); err != nil {
-		return err
-	}
-	m := b.stores[0]
-	for _, around := range []struct {
-		name          string
-		before, after func(ctx context.Context) error
-	}{
-		{"in quiet", nothing, nothing},
-		{"during a stall", b.signal(syscall.SIGSTOP), b.signal(syscall.SIGCONT)},
-		{"during a restart", func(context.Context) error { m.Stop(); return nil }, m.Restart},
-	} {
-		clients := b.newClients(1)
-		b.spend(clients)
-		if err := around.before(ctx); err != nil {
-			return err
-		}
-		done := make(chan error, len(clients))
-		for i, c := range clients {
-			go func() { done <- b.reset(ctx, i, c) }()
-		}
-		err := errors.Join(testbed.Sleep(ctx, b.cfg.length), around.after(ctx))
-		for range clients {
-			err = errors.Join(err, <-done)
-		}
-		if err = errors.Join(err, testbed.Sleep(ctx, time.Second)); err != nil {
-			return fmt.Errorf("%s: %w", around.name, err)
-		}
-		b.startAgain(clients)
-		for i := range b.weirs {
-			by := b.on(i)
-			for _, c := range clients {
-				a, _ := b.check(by, c, 1)
-				r.must(a.Allowed, "%s: a client of %s is not fresh in process %d", around.name, c.policy, i)
-			}
-			by.close()
-		}
-		// The first process that is asked then knows nothing of what the others
-		// have admitted since.
-		r.InFlight += int64(len(clients) * (len(b.weirs) - 1))
-		if _, err := m.Do("flush_all", "OK"); err != nil {
-			return err
-		}
-		b.topUp(clients)
-		if err := testbed.Sleep(ctx, tail); err != nil {
-			return err
-		}
-		b.topUp(clients)
-		for _, c := range clients {
-			r.must(c.admitted >= limit, "%s: a client of %s got %d after its reset", around.name, c.policy, c.admitted)
-		}
-	}
-	return nil
-}
-
-// startAgain forgets what clients were admitted before they were reset.
-func (b *bed) startAgain(clients []*client) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, c := range clients {
-		*c = client{policy: c.policy, name: c.name}
-	}
-}
-
-// terminate: under load with a connection for each check, the policies are
-// loaded again, and weir is terminated.
-func terminate(ctx context.Context, b *bed, r *row) error {
-	dir, err := os.MkdirTemp("", "weir-faults")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
-	file := filepath.Join(dir, "policies.yaml")
-	b.args = append(b.args, "-config", file)
-	clients := b.newClients(1)
-	b.lossy = true // each process begins without memory
-	for n := range b.cfg.terms {
-		write := func(generation string) error {
-			return os.WriteFile(file, []byte(policyFile+"  # "+generation+"\n"), 0o600)
-		}
-		if err := write("first"); err != nil {
-			return err
-		}
-		if err := b.start(ctx, 1); err != nil {
-			return err
-		}
-		w := b.weirs[0]
-		var callers sync.WaitGroup
-		for i := range b.cfg.callers {
-			callers.Go(func() {
-				by := b.on(0)
-				by.once = true
-				for turn := i; ctx.Err() == nil; turn++ {
-					if _, ok := b.check(by, clients[turn%len(clients)], 1); !ok {
-						return
-					}
-				}
-			})
-		}
-		err := errors.Join(testbed.Sleep(ctx, 200*time.Millisecond), write("second"), w.Signal(syscall.SIGHUP), testbed.Sleep(ctx, 100*time.Millisecond), w.Signal(syscall.SIGTERM))
-		callers.Wait()
-		if err != nil {
-			return err
-		}
-		w.Wait()
-		code := w.Cmd.ProcessState.ExitCode()
-		r.must(code == 0, "SIGTERM number %d: exit code %d: %s", n+1, code, w.Log)
-		b.weirs = nil
-	}
-	b.refused = 0 // is how each caller ended
-	return nil
 }

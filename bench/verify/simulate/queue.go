@@ -1,5 +1,10 @@
 package simulate
 
+import (
+	"cmp"
+	"slices"
+)
+
 // An event happens when its time comes. Of those due at the same time, the seed
 // picks the next.
 type event struct {
@@ -11,48 +16,22 @@ type event struct {
 	err     error
 }
 
-func (e *event) before(other *event) bool {
-	return e.at < other.at || e.at == other.at && e.order < other.order
-}
-
 func (e *event) stale() bool { return e.answers != nil && e.answers.answered }
 
-// A queue is a heap of events. container/heap would allocate each of them.
+// A queue has the next event last.
 type queue []event
 
 func (q *queue) push(e event) {
-	*q = append(*q, e)
-	h := *q
-	i := len(h) - 1
-	for i > 0 {
-		parent := (i - 1) / 2
-		if !e.before(&h[parent]) {
-			break
-		}
-		h[i] = h[parent]
-		i = parent
-	}
-	h[i] = e
+	i, _ := slices.BinarySearchFunc(*q, e, func(a, b event) int { return cmp.Or(cmp.Compare(b.at, a.at), cmp.Compare(b.order, a.order)) })
+	*q = slices.Insert(*q, i, e)
 }
+
+func (q queue) next() *event { return &q[len(q)-1] }
 
 // pop removes the next event. There must be one.
 func (q *queue) pop() event {
-	h := *q
-	first, last := h[0], h[len(h)-1]
-	h[len(h)-1] = event{}
-	h = h[:len(h)-1]
-	*q = h
-	for i := 0; len(h) > 0; {
-		child := 2*i + 1
-		if child+1 < len(h) && h[child+1].before(&h[child]) {
-			child++
-		}
-		if child >= len(h) || !h[child].before(&last) {
-			h[i] = last
-			break
-		}
-		h[i] = h[child]
-		i = child
-	}
-	return first
+	e := *q.next()
+	*q.next() = event{}
+	*q = (*q)[:len(*q)-1]
+	return e
 }

@@ -21,7 +21,7 @@ func (w *world) run() {
 			synctest.Wait()
 			w.collect()
 		}
-		for len(w.queue) > 0 && w.queue[0].stale() {
+		for len(w.queue) > 0 && w.queue.next().stale() {
 			w.queue.pop()
 		}
 		switch {
@@ -33,7 +33,7 @@ func (w *world) run() {
 			w.stirred = true
 			continue
 		}
-		if wait := w.queue[0].at - time.Now().UnixNano(); wait > 0 {
+		if wait := w.queue.next().at - time.Now().UnixNano(); wait > 0 {
 			w.timer.Reset(time.Duration(wait))
 			select {
 			case <-w.timer.C:

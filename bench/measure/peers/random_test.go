@@ -56,7 +56,7 @@ func randomNode(r *rand.Rand, depth int) *node {
 				child.fields = append(child.fields, "shadow_mode: true")
 			}
 			if chance(8) {
-				child.fields = append(child.fields, quotaMode)
+				child.fields = append(child.fields, "quota_mode: true")
 			}
 			if chance(6) {
 				child.fields = append(child.fields, "detailed_metric: true")
@@ -65,13 +65,6 @@ func randomNode(r *rand.Rand, depth int) *node {
 		n.children = append(n.children, child)
 	}
 	return n
-}
-
-const quotaMode = "quota_mode: true"
-
-// quotas reports whether one is below n.
-func (n *node) quotas() bool {
-	return slices.Contains(n.fields, quotaMode) || slices.ContainsFunc(n.children, (*node).quotas)
 }
 
 // yaml returns the children as a list.

@@ -1,7 +1,6 @@
 package peers
 
 import (
-	"context"
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
@@ -12,13 +11,14 @@ import (
 
 	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 
-	"weir/bench/internal/report"
 	"weir/bench/internal/testbed"
 )
 
-// requestsOfFile are asked by each file that the user brings.
+// requestsOfFile are asked by each file of the other's source.
 const requestsOfFile = 200
 
 // shortUnits are those that may end while a file is asked about.
@@ -27,88 +27,51 @@ var shortUnits = regexp.MustCompile(`(?i)\bunit: *"?(second|minute|hour|month|ye
 // compareFiles has both products read each file in a folder called config below that one, alone.
 // Where both take it they are asked random requests by it; its units are days then, as others
 // end meanwhile.
-func (j *jury) compareFiles(ctx context.Context, folder string, a *Answers) error {
-	var paths []string
-	err := filepath.WalkDir(folder, func(path string, _ fs.DirEntry, err error) error {
+func (j *jury) compareFiles(folder string) {
+	compared := 0
+	require.NoError(j, filepath.WalkDir(folder, func(path string, _ fs.DirEntry, err error) error {
 		if filepath.Ext(path) == ".yaml" && filepath.Base(filepath.Dir(path)) == "config" {
-			paths = append(paths, path)
+			j.compareFile(path, fmt.Sprint("file", compared))
+			compared++
 		}
 		return err
-	})
-	if err == nil && len(paths) == 0 {
-		err = fmt.Errorf("there is no file *.yaml in a folder called config below %s", folder)
-	}
-	for i, path := range paths {
-		if err == nil {
-			report.Progress("comparing answers by %s", path)
-			err = j.compareFile(ctx, path, fmt.Sprintf("file%d", i), a)
-		}
-	}
-	return err
+	}))
+	assert.Positive(j, compared)
 }
 
-func (j *jury) compareFile(ctx context.Context, path, prefix string, a *Answers) error {
+func (j *jury) compareFile(path, prefix string) {
 	data, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
+	require.NoError(j, err)
 	text := shortUnits.ReplaceAllString(string(data), "unit: day")
-	a.Files++
-	refused := j.build.Validate(ctx, text)
-	taken, err := j.otherTakes(ctx, text)
-	switch {
-	case err != nil:
-		return err
-	case refused == nil != taken:
-		a.note("%s: weir says %v; the other takes it: %t", path, refused, taken)
-		return nil
-	case !taken:
-		return nil
+	refused, taken := j.build.Validate(j.Context(), text), j.otherTakes(text)
+	if !assert.Equal(j, taken, refused == nil, "%s: weir says %v", path, refused) || !taken {
+		return
 	}
 	var file struct {
 		Domain      string
 		Descriptors []described
 	}
-	if err := yaml.Unmarshal([]byte(text), &file); err != nil || len(file.Descriptors) == 0 {
-		return err
+	if err := yaml.Unmarshal([]byte(text), &file); !assert.NoError(j, err, path) || len(file.Descriptors) == 0 {
+		return
 	}
-	p, err := j.startPanel(ctx, prefix, map[string]string{filepath.Base(path): text})
-	if err != nil {
-		return err
-	}
-	defer p.stop()
+	p := j.startPanel(prefix, map[string]string{filepath.Base(path): text})
 	random := rand.New(rand.NewPCG(5, 6))
 	for range requestsOfFile {
 		request := requestBy(random, file.Domain, file.Descriptors)
-		a.compareAll(request, p.ask(ctx, request), p, false)
-		if err := p.settle(ctx); err != nil {
-			return err
-		}
+		p.compareAll(request, p.ask(j.Context(), request))
+		require.NoError(j, p.settle(j.Context()))
 	}
-	return nil
 }
 
 // otherTakes reports whether the other product loads a file with that text.
-func (j *jury) otherTakes(ctx context.Context, text string) (bool, error) {
-	root, err := os.MkdirTemp("", "weir-answers")
+func (j *jury) otherTakes(text string) bool {
+	peer, err := testbed.StartRatelimit(j.Context(), j.ratelimit, j.memcached, limitsIn(j.T, map[string]string{"file.yaml": text}), 1)
 	if err != nil {
-		return false, err
-	}
-	defer os.RemoveAll(root)
-	folder := filepath.Join(root, "ratelimit", "config")
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return false, err
-	}
-	if err := os.WriteFile(filepath.Join(folder, "file.yaml"), []byte(text), 0o644); err != nil {
-		return false, err
-	}
-	peer, err := testbed.StartRatelimit(ctx, j.ratelimit, j.memcached, root, 1)
-	if err != nil {
-		return false, ctx.Err()
+		return false
 	}
 	defer peer.Stop()
 	// It goes on without limits.
-	return !strings.Contains(peer.Log.String(), "rror loading"), nil
+	return !strings.Contains(peer.Log.String(), "rror loading")
 }
 
 // A described descriptor is what requests need to know of it.

@@ -5,44 +5,33 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"testing"
 	"time"
 
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"weir/bench/internal/benchtest"
 	"weir/bench/internal/testbed"
-)
-
-const (
-	weirName      = "weir"
-	ratelimitName = "envoyproxy/ratelimit"
 )
 
 const (
 	// askingAtOnce is how many domains are asked about at once.
 	askingAtOnce = 4
-	othersMB     = 64 // of its Memcached
 	// settling is how long the other product may take to count what it has answered.
 	settling = 10 * time.Second
 )
 
-// A jury has the products answer.
-type jury struct {
-	ratelimit string // the other; "" if it isn't there
-	build     *testbed.Build
-	memcached string
-}
-
 // A panel is weir in both ways, and the other product if there is one, with the same files.
 type panel struct {
+	*testing.T
 	products []asked
-	stops    []func()
 
 	// The other has a Memcached of its own, which is asked what it has counted.
 	mu    sync.Mutex
@@ -66,74 +55,46 @@ type answer struct {
 
 // startPanel starts the products with files, by their names. They count by the prefix, so that
 // no other panel has the same counters in the store.
-func (j *jury) startPanel(ctx context.Context, prefix string, files map[string]string) (_ *panel, err error) {
-	root, err := os.MkdirTemp("", "weir-answers")
-	if err != nil {
-		return nil, err
-	}
-	p := &panel{stops: []func(){func() { _ = os.RemoveAll(root) }}}
-	defer func() {
-		if err != nil {
-			p.stop()
-		}
-	}()
-	folder := filepath.Join(root, "ratelimit", "config")
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return nil, err
-	}
-	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o644); err != nil {
-			return nil, err
-		}
-	}
-	add := func(a asked, address string, process *testbed.Process, err error) error {
-		if err != nil {
-			return fmt.Errorf("%s: %w", a.name, err)
-		}
-		p.stops = append(p.stops, process.Stop)
+func (j *jury) startPanel(prefix string, files map[string]string) *panel {
+	ctx, p := j.Context(), &panel{T: j.T}
+	root := limitsIn(j.T, files)
+	add := func(a asked, address string, process *testbed.Process, err error) {
+		require.NoError(j, err, a.name)
+		j.Cleanup(process.Stop)
 		conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-		if err != nil {
-			return err
-		}
-		p.stops = append(p.stops, func() { _ = conn.Close() })
+		require.NoError(j, err)
+		j.Cleanup(func() { _ = conn.Close() })
 		a.client = rls.NewRateLimitServiceClient(conn)
 		p.products = append(p.products, a)
-		return nil
 	}
-	weir, address, err := j.build.StartRLS(ctx, j.memcached, folder, "-key-prefix", prefix, "-store-timeout", "5s")
-	if err := add(asked{name: weirName}, address, weir, err); err != nil {
-		return nil, err
-	}
+	weir, address, err := j.build.StartRLS(ctx, j.memcached, filepath.Join(root, "ratelimit", "config"), "-key-prefix", prefix, "-store-timeout", "5s")
+	add(asked{name: weirName}, address, weir, err)
 	variables := []string{"LIMIT_RESPONSE_HEADERS_ENABLED=true", "RESPONSE_DYNAMIC_METADATA=true", "CACHE_KEY_PREFIX=" + prefix + "other"}
-	if weir, err = j.build.StartAsRatelimit(ctx, j.memcached, root, append(variables, "WEIR_STORE_TIMEOUT=5s")...); err == nil {
-		address = weir.Addr
-	}
-	if err := add(asked{name: weirName + " by the variables of " + ratelimitName, as: true}, address, weir, err); err != nil {
-		return nil, err
-	}
+	weir, err = j.build.StartAsRatelimit(ctx, j.memcached, root, append(variables, "WEIR_STORE_TIMEOUT=5s")...)
+	require.NoError(j, err)
+	add(asked{name: weirName + " by the variables of " + ratelimitName, as: true}, weir.Addr, weir, nil)
 	if j.ratelimit == "" {
-		return p, nil
+		return p
 	}
-	m, err := testbed.StartMemcached(ctx, othersMB)
-	if err != nil {
-		return nil, err
-	}
-	p.stops = append(p.stops, m.Stop)
-	if p.store, err = testbed.DialMemcached(ctx, m.Addr); err != nil {
-		return nil, err
-	}
-	p.stops = append(p.stops, func() { _ = p.store.Conn.Close() })
+	m := benchtest.Memcached(j.T)
+	p.store, err = testbed.DialMemcached(ctx, m.Addr)
+	require.NoError(j, err)
+	j.Cleanup(func() { _ = p.store.Conn.Close() })
 	peer, err := testbed.StartRatelimit(ctx, j.ratelimit, m.Addr, root, askingAtOnce, variables...)
-	if err == nil {
-		address = peer.Addr
-	}
-	return p, add(asked{name: ratelimitName, other: true, as: true}, address, peer, err)
+	require.NoError(j, err)
+	add(asked{name: ratelimitName, other: true, as: true}, peer.Addr, peer, nil)
+	return p
 }
 
-func (p *panel) stop() {
-	for _, stop := range slices.Backward(p.stops) {
-		stop()
+// limitsIn returns a new folder in which the products look for files of limits.
+func limitsIn(t *testing.T, files map[string]string) (root string) {
+	root = t.TempDir()
+	folder := filepath.Join(root, "ratelimit", "config")
+	require.NoError(t, os.MkdirAll(folder, 0o755))
+	for name, text := range files {
+		require.NoError(t, os.WriteFile(filepath.Join(folder, name), []byte(text), 0o644))
 	}
+	return root
 }
 
 // ask asks all products the same.
