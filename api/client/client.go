@@ -335,11 +335,13 @@ func (c *Client) sendBatch(ctx context.Context, of batchOf, calls []*call, end s
 		size += len(one.check) + 1
 	}
 	body := append(make([]byte, 0, size), of.begin...)
+	replies := make([]*reply, len(calls))
 	for i, one := range calls {
 		if i > 0 {
 			body = append(body, ',')
 		}
 		body = append(body, one.check...)
+		replies[i] = &one.reply
 	}
 	body = append(body, end...)
 	answer := answers.Get().(*bytes.Buffer)
@@ -347,7 +349,7 @@ func (c *Client) sendBatch(ctx context.Context, of batchOf, calls []*call, end s
 	if err := c.ask(ctx, http.MethodPost, of.path, body, answer, statuses...); err != nil {
 		return reply{}, err
 	}
-	r, results, err := decode(answer.Bytes(), calls)
+	r, results, err := decode(answer.Bytes(), replies)
 	if err != nil {
 		return reply{}, unreadable(err)
 	}

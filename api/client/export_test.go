@@ -44,33 +44,33 @@ type Reply = reply
 
 // Scan decodes a reply to a batch if it is written as weir writes it.
 func Scan(body []byte) (all Reply, results []Reply, ok bool) {
-	calls := callsFor(body)
-	all, n, ok := scan(body, calls)
-	return all, repliesOf(calls, n), ok
+	into := repliesFor(body)
+	all, n, ok := scan(body, into)
+	return all, valuesOf(into[:n]), ok
 }
 
 // DecodeAny decodes any reply to a batch.
 func DecodeAny(body []byte) (all Reply, results []Reply, err error) {
-	calls := callsFor(body)
-	all, n, err := decodeAny(body, calls)
-	return all, repliesOf(calls, n), err
+	into := repliesFor(body)
+	all, n, err := decodeAny(body, into)
+	return all, valuesOf(into[:n]), err
 }
 
-// callsFor returns as many calls as a body can have results.
-func callsFor(body []byte) []*call {
-	calls := make([]*call, len(body))
-	for i := range calls {
-		calls[i] = new(call)
-	}
-	return calls
-}
-
-func repliesOf(calls []*call, n int) []Reply {
-	replies := make([]Reply, n)
+// repliesFor returns as many replies as a body can have results.
+func repliesFor(body []byte) []*reply {
+	replies := make([]*reply, len(body))
 	for i := range replies {
-		replies[i] = calls[i].reply
+		replies[i] = new(reply)
 	}
 	return replies
+}
+
+func valuesOf(replies []*reply) []Reply {
+	values := make([]Reply, len(replies))
+	for i, r := range replies {
+		values[i] = *r
+	}
+	return values
 }
 
 // A Batcher sends checks to a function. A reply that admits says how long to

@@ -23,20 +23,20 @@ func (r *reply) answer() (Answer, error) {
 	return r.Answer, nil
 }
 
-// decode decodes a reply to calls of a batch, or to one check if there are none. It puts
-// the results into the calls, and returns how many there are, and the answer to all of
-// them, if they are decided as one.
-func decode(body []byte, calls []*call) (r reply, results int, err error) {
-	if r, results, ok := scan(body, calls); ok {
+// decode decodes a reply to a batch, or to one check. It puts the results of a batch into
+// those given, and returns how many there are, and the answer to all of them, if they are
+// decided as one.
+func decode(body []byte, into []*reply) (r reply, results int, err error) {
+	if r, results, ok := scan(body, into); ok {
 		return r, results, nil
 	}
-	return decodeAny(body, calls)
+	return decodeAny(body, into)
 }
 
-// scan decodes what is written as weir writes it, and has no more results than calls.
-func scan(body []byte, calls []*call) (r reply, results int, ok bool) {
-	s := scanner{rest: body, room: min(len(calls), maxShared)}
-	s.reply(&r, calls, &results)
+// scan decodes what is written as weir writes it, and has no more results than are given.
+func scan(body []byte, into []*reply) (r reply, results int, ok bool) {
+	s := scanner{rest: body, room: min(len(into), maxShared)}
+	s.reply(&r, into, &results)
 	return r, results, s.ended()
 }
 
@@ -44,8 +44,8 @@ func scan(body []byte, calls []*call) (r reply, results int, ok bool) {
 // keeps it all.
 const maxShared = 32
 
-// reply reads a reply. Only that to calls may have results.
-func (s *scanner) reply(r *reply, calls []*call, results *int) {
+// reply reads a reply. Only that to a batch may have results.
+func (s *scanner) reply(r *reply, into []*reply, results *int) {
 	s.object(func(name []byte) {
 		switch string(name) {
 		case "status":
@@ -87,13 +87,13 @@ func (s *scanner) reply(r *reply, calls []*call, results *int) {
 		case "violated-policies":
 			s.array(func() { s.text() })
 		case "results":
-			s.failIf(calls == nil || *results > 0)
+			s.failIf(into == nil || *results > 0)
 			s.array(func() {
-				if *results == len(calls) {
+				if *results == len(into) {
 					s.fail()
 					return
 				}
-				one := &calls[*results].reply
+				one := into[*results]
 				*one = reply{}
 				s.reply(one, nil, nil)
 				*results++
@@ -129,7 +129,7 @@ func (s *scanner) limit() (l Limit) {
 }
 
 // decodeAny decodes all that encoding/json takes.
-func decodeAny(body []byte, calls []*call) (r reply, results int, err error) {
+func decodeAny(body []byte, into []*reply) (r reply, results int, err error) {
 	var q struct {
 		anyReply
 		Results []anyReply `json:"results"`
@@ -137,8 +137,8 @@ func decodeAny(body []byte, calls []*call) (r reply, results int, err error) {
 	if err := json.Unmarshal(body, &q); err != nil {
 		return reply{}, 0, err
 	}
-	for i, one := range calls[:min(len(calls), len(q.Results))] {
-		one.reply = q.Results[i].reply()
+	for i, one := range into[:min(len(into), len(q.Results))] {
+		*one = q.Results[i].reply()
 	}
 	return q.reply(), len(q.Results), nil
 }
