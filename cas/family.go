@@ -49,6 +49,9 @@ func (f *family[S]) shareOf(a *account[S], r *counters.Request) float64 {
 func (f *family[S]) believed(a *account[S], r *counters.Request) (S, *belief[S]) {
 	b := a.believe(&f.rules, f.shareOf(a, r))
 	s, _ := f.heal(a.underWay(&f.rules, f.clone(b.state)), r.Now)
+	if expected, _ := a.expects(r.Now, f.telling()); expected > 0 {
+		s = f.fill(s, *r, expected)
+	}
 	return s, b
 }
 

@@ -218,9 +218,9 @@ func (w *work[S]) decide(asks, take bool) {
 	next.origin, next.changed, next.admitted = a.last.origin, a.owes() || take && a.last.lost, 0
 	next.to = l.clone(a.last.decoded)
 	w.tell()
-	next.expected = a.expects(next.latest.Now, w.telling())
-	if len(a.due) > 0 {
-		next.expected = max(next.expected, a.untold(l, next.to, w.shareOf(a, next.latest), next.latest))
+	next.expected, next.shared = a.expects(next.latest.Now, w.telling())
+	if a.alone() {
+		next.expected, next.shared = max(next.expected, a.untold(l, next.to, w.shareOf(a, next.latest), next.latest)), true
 	}
 	if asks { // what is due is told as of when it was decided, which may be behind others' clocks
 		w.heal(take)
@@ -261,7 +261,7 @@ func (w *work[S]) heal(take bool) {
 // have still to tell the store, and to admit meanwhile. A lease that is held is no less so.
 func (w *work[S]) expects(call *call[S]) bool {
 	expected := w.expected()
-	if expected == 0 || w.cfg.CountDenied || call.Request.Renews != 0 {
+	if !w.next.shared || w.cfg.CountDenied || call.Request.Renews != 0 {
 		return false
 	}
 	r := call.Request.Request
@@ -281,14 +281,11 @@ func (w *work[S]) expects(call *call[S]) bool {
 // have, what is admitted stands for what they admit too, as it does alone.
 func (w *work[S]) expected() int64 {
 	next := &w.next
-	if next.expected == 0 {
+	if !next.shared {
 		return 0
 	}
 	return next.expected + ledger.StandsFor(next.admitted, w.shareOf(w.a, next.latest)) - next.admitted
 }
-
-// telling is how long the others have to tell the store what they admitted alone.
-func (w *work[S]) telling() time.Duration { return ledger.TellingTimeouts * w.cfg.StoreTimeout }
 
 // tell has the next state be told of what is due. What it misses then isn't lost.
 func (w *work[S]) tell() {
@@ -429,14 +426,13 @@ func (w *work[S]) forestalled() bool {
 // was one. It returns the time of the answer.
 func (w *work[S]) look(f *flight[S]) (read time.Time) {
 	a, l, next := w.a, &w.rules, &w.next
-	if len(a.due) > 0 {
-		share := w.shareOf(a, next.latest)
-		if untold := a.untold(l, l.tell(l.clone(a.last.decoded), a.due...), share, next.latest); untold > 0 {
-			a.expected, a.from = max(untold, a.expects(next.latest.Now, w.telling())), next.latest.Now.UnixNano()
-		}
-		for _, d := range a.due {
-			d.old = true
-		}
+	if a.alone() {
+		untold := a.untold(l, l.tell(l.clone(a.last.decoded), a.due...), w.shareOf(a, next.latest), next.latest)
+		expected, _ := a.expects(next.latest.Now, w.telling())
+		a.expected, a.from = max(untold, expected), next.latest.Now.UnixNano()
+	}
+	for _, d := range a.due {
+		d.old = true
 	}
 	a.belief = nil
 	if f != nil && !w.swapped {

@@ -45,7 +45,7 @@ type work struct {
 	reseeds    int     // how many slots are being put back
 	floors     []counters.Floor
 	additions  []counters.Addition // with dues, those of the slots, and then perhaps what tells others
-	dues       []due
+	dues       []due               // that are told, or were due when the store was asked
 	added      []counters.Added
 	err        error
 	flown      []ledger.Flown
@@ -126,6 +126,9 @@ func (w *work) open(bucket int64) time.Duration {
 // latest returns when a reset that is seen now was made at the latest, in Unix
 // nanoseconds.
 func (w *work) latest() int64 { return w.now + int64(w.window.Horizon) }
+
+// told returns when others have told what they have admitted alone, if the store answers now.
+func (w *work) told() int64 { return w.now + ledger.TellingTimeouts*int64(w.options.StoreTimeout) }
 
 // reset reports whether a reset of the client may still be under way.
 func (w *work) reset() bool { return w.now <= w.a.forgottenTo+int64(w.options.StoreTimeout) }
