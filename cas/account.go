@@ -31,7 +31,7 @@ type account[S any] struct {
 	flight *flight[S]
 	visits ledger.Share
 	// expected is what the others are thought to have still to tell the store, as of
-	// from, in Unix nanoseconds; that ends after ledger.TellingTimeouts.
+	// from, in Unix nanoseconds; that ends with Options.Telling.
 	expected, from int64
 }
 
@@ -207,12 +207,6 @@ func (a *account[S]) expects(now time.Time, within time.Duration) (expected int6
 // alone reports whether something is due that was admitted since the store has answered.
 func (a *account[S]) alone() bool {
 	return slices.ContainsFunc(a.due, func(d *debt) bool { return d.kind == admitted && !d.old })
-}
-
-// untold returns how much of what others are thought to have admitted since the store has
-// answered is still in use, as r finds it. told is the state with what is due.
-func (a *account[S]) untold(l *rules[S], told S, share float64, r *counters.Request) int64 {
-	return max(0, l.peek(told, *r).Remaining-l.peek(a.believe(l, share).state, *r).Remaining)
 }
 
 // refund notes that r, which was admitted with the decision taken, is given back.

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"weir/counters"
-	"weir/counters/ledger"
 )
 
 // ErrContended: other instances held the process up until the deadline, as they
@@ -97,9 +96,6 @@ func (l *rules[S]) fill(s S, r counters.Request, others int64) S {
 	s, _ = l.step(s, r)
 	return s
 }
-
-// telling is how long the others have to tell the store what they admitted alone.
-func (l *rules[S]) telling() time.Duration { return ledger.TellingTimeouts * l.cfg.StoreTimeout }
 
 // marked returns for how long a mark matters, of what may be remembered for the
 // given time.

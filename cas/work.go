@@ -218,10 +218,7 @@ func (w *work[S]) decide(asks, take bool) {
 	next.origin, next.changed, next.admitted = a.last.origin, a.owes() || take && a.last.lost, 0
 	next.to = l.clone(a.last.decoded)
 	w.tell()
-	next.expected, next.shared = a.expects(next.latest.Now, w.telling())
-	if a.alone() {
-		next.expected, next.shared = max(next.expected, a.untold(l, next.to, w.shareOf(a, next.latest), next.latest)), true
-	}
+	next.expected, next.shared = w.untold(a, next.to, next.latest)
 	if asks { // what is due is told as of when it was decided, which may be behind others' clocks
 		w.heal(take)
 	}
@@ -272,7 +269,7 @@ func (w *work[S]) expects(call *call[S]) bool {
 	}
 	without := w.peek(w.next.to, call.Request.Request)
 	d.Remaining = min(d.Remaining, max(0, call.Request.Cost-1))
-	d.RetryAfter = max(without.RetryAfter, min(d.RetryAfter, w.telling()))
+	d.RetryAfter = max(without.RetryAfter, min(d.RetryAfter, w.cfg.Telling()))
 	call.Result = d
 	return true
 }
@@ -427,9 +424,8 @@ func (w *work[S]) forestalled() bool {
 func (w *work[S]) look(f *flight[S]) (read time.Time) {
 	a, l, next := w.a, &w.rules, &w.next
 	if a.alone() {
-		untold := a.untold(l, l.tell(l.clone(a.last.decoded), a.due...), w.shareOf(a, next.latest), next.latest)
-		expected, _ := a.expects(next.latest.Now, w.telling())
-		a.expected, a.from = max(untold, expected), next.latest.Now.UnixNano()
+		a.expected, _ = w.untold(a, l.tell(l.clone(a.last.decoded), a.due...), next.latest)
+		a.from = next.latest.Now.UnixNano()
 	}
 	for _, d := range a.due {
 		d.old = true

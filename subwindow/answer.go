@@ -126,7 +126,7 @@ func (w *work) deny() {
 		r := &c.Request.Request
 		d := w.decision(w.use, w.place, r, false)
 		if telling != nil && w.fits(w.use, w.place, r) {
-			d.Remaining, d.RetryAfter = min(d.Remaining, r.Cost-1), time.Duration(cmp.Or(telling.until, w.told())-w.now)
+			d.Remaining, d.RetryAfter = min(d.Remaining, r.Cost-1), cmp.Or(time.Duration(max(0, telling.until-w.now)), w.options.Telling())
 		}
 		d.Local = !w.asked
 		c.Answer(d, nil)

@@ -127,8 +127,5 @@ func (w *work) open(bucket int64) time.Duration {
 // nanoseconds.
 func (w *work) latest() int64 { return w.now + int64(w.window.Horizon) }
 
-// told returns when others have told what they have admitted alone, if the store answers now.
-func (w *work) told() int64 { return w.now + ledger.TellingTimeouts*int64(w.options.StoreTimeout) }
-
 // reset reports whether a reset of the client may still be under way.
 func (w *work) reset() bool { return w.now <= w.a.forgottenTo+int64(w.options.StoreTimeout) }
