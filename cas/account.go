@@ -31,7 +31,7 @@ type account[S any] struct {
 	flight *flight[S]
 	visits ledger.Share
 	// expected is what the others are thought to have still to tell the store, as of
-	// from, in Unix nanoseconds; that ends after ledger.TellingTimeouts.
+	// from, in Unix nanoseconds; that ends with Options.Telling.
 	expected, from int64
 }
 
@@ -156,9 +156,7 @@ func (b *belief[S]) add(l *rules[S], d *debt) {
 	b.alone += d.cost
 	if more := ledger.StandsFor(b.alone, b.share) - b.alone - b.others; more > 0 {
 		b.others += more
-		r := d.request()
-		r.Cost = min(more, l.peek(b.state, r).Remaining)
-		b.state, _ = l.step(b.state, r)
+		b.state = l.fill(b.state, d.request(), more)
 	}
 }
 
@@ -197,24 +195,18 @@ func (a *account[S]) underWay(l *rules[S], s S) S {
 	return s
 }
 
-// expects returns what the others are thought to tell the store at now, if they do so
-// within a time.
-func (a *account[S]) expects(now time.Time, within time.Duration) int64 {
+// expects returns what the others are thought to tell the store at now, and whether they still
+// may, if they do so within a time.
+func (a *account[S]) expects(now time.Time, within time.Duration) (expected int64, may bool) {
 	if age := now.UnixNano() - a.from; age >= int64(within) || age < -int64(within) { // the clock may have been set back
-		return 0
+		return 0, false
 	}
-	return a.expected
+	return a.expected, true
 }
 
-// standForMore reports whether others are thought to have admitted anything since the store
-// has answered.
-func (a *account[S]) standForMore() bool { return slices.ContainsFunc(a.due, (*debt).standsForMore) }
-
-// untold returns how much of that is still in use, as r finds it. told is the state with what
-// is due.
-func (a *account[S]) untold(l *rules[S], told S, share float64, r *counters.Request) int64 {
-	return max(0, l.peek(told, *r).Remaining-l.peek(a.believe(l, share).state, *r).Remaining)
-}
+// alone reports whether others are thought to have admitted anything since the store has
+// answered.
+func (a *account[S]) alone() bool { return slices.ContainsFunc(a.due, (*debt).standsForMore) }
 
 // refund notes that r, which was admitted with the decision taken, is given back.
 // It reports whether that is due at once: of a flight whose outcome isn't known it

@@ -182,8 +182,9 @@ func (b *bucket) undrained(at int64, r *counters.Request, before int64) bucketSt
 
 // most returns the state with the higher level.
 func (b bucket) most(present, known bucketState, r counters.Request) (bucketState, bool) {
-	now := r.Now.UnixNano()
-	s, k := b.level(present, now, r.Limit), b.level(known, now, r.Limit)
+	s, k := present, known
+	b.advance(&s, r.Now.UnixNano(), r.Limit)
+	b.advance(&k, r.Now.UnixNano(), r.Limit)
 	if k.whole < s.whole || k.whole == s.whole && k.part <= s.part {
 		return present, false
 	}
@@ -233,14 +234,8 @@ func (b *bucket) capacity(limit int64) int64 {
 	return b.burst
 }
 
-// level returns s as a request with this limit finds it: in the bucket's own
-// units, within the capacity and drained until now, in Unix nanoseconds.
-func (b *bucket) level(s bucketState, now, limit int64) bucketState {
-	b.advance(&s, now, limit)
-	return s
-}
-
-// advance makes s its level.
+// advance makes s what a request with this limit finds: in the bucket's own units, within
+// the capacity and drained until now, in Unix nanoseconds.
 func (b *bucket) advance(s *bucketState, now, limit int64) {
 	b.clamp(s, limit)
 	b.drain(s, now, limit)

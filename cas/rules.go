@@ -89,6 +89,14 @@ func (l *rules[S]) tell(s S, debts ...*debt) S {
 	return s
 }
 
+// fill returns s, whose memory it takes over, with what others are thought to have admitted by
+// the time of r, as far as there is room for it.
+func (l *rules[S]) fill(s S, r counters.Request, others int64) S {
+	r.Renews, r.Cost = 0, min(others, l.peek(s, r).Remaining)
+	s, _ = l.step(s, r)
+	return s
+}
+
 // marked returns for how long a mark matters, of what may be remembered for the
 // given time.
 func (l *rules[S]) marked(lasts time.Duration) time.Duration {
@@ -233,5 +241,7 @@ type transition[S any] struct {
 	latest  *counters.Request
 
 	admitted int64 // of the calls
-	expected int64 // what the others are thought to have still to tell the store
+	// Others may have something still to tell the store, and are thought to have so much.
+	shared   bool
+	expected int64
 }

@@ -218,10 +218,7 @@ func (w *work[S]) decide(asks, take bool) {
 	next.origin, next.changed, next.admitted = a.last.origin, a.owes() || take && a.last.lost, 0
 	next.to = l.clone(a.last.decoded)
 	w.tell()
-	next.expected = a.expects(next.latest.Now, w.telling())
-	if a.standForMore() {
-		next.expected = max(next.expected, a.untold(l, next.to, w.shareOf(a, next.latest), next.latest))
-	}
+	next.expected, next.shared = w.untold(a, next.to, next.latest)
 	if asks { // what is due is told as of when it was decided, which may be behind others' clocks
 		w.heal(take)
 	}
@@ -261,7 +258,7 @@ func (w *work[S]) heal(take bool) {
 // have still to tell the store, and to admit meanwhile. A lease that is held is no less so.
 func (w *work[S]) expects(call *call[S]) bool {
 	expected := w.expected()
-	if expected == 0 || w.cfg.CountDenied || call.Request.Renews != 0 {
+	if !w.next.shared || w.cfg.CountDenied || call.Request.Renews != 0 {
 		return false
 	}
 	r := call.Request.Request
@@ -272,7 +269,7 @@ func (w *work[S]) expects(call *call[S]) bool {
 	}
 	without := w.peek(w.next.to, call.Request.Request)
 	d.Remaining = min(d.Remaining, max(0, call.Request.Cost-1))
-	d.RetryAfter = max(without.RetryAfter, min(d.RetryAfter, w.telling()))
+	d.RetryAfter = max(without.RetryAfter, min(d.RetryAfter, w.cfg.Telling()))
 	call.Result = d
 	return true
 }
@@ -281,14 +278,11 @@ func (w *work[S]) expects(call *call[S]) bool {
 // have, what is admitted stands for what they admit too, as it does alone.
 func (w *work[S]) expected() int64 {
 	next := &w.next
-	if next.expected == 0 {
+	if !next.shared {
 		return 0
 	}
 	return next.expected + ledger.StandsFor(next.admitted, w.shareOf(w.a, next.latest)) - next.admitted
 }
-
-// telling is how long the others have to tell the store what they admitted alone.
-func (w *work[S]) telling() time.Duration { return ledger.TellingTimeouts * w.cfg.StoreTimeout }
 
 // tell has the next state be told of what is due. What it misses then isn't lost.
 func (w *work[S]) tell() {
@@ -429,11 +423,9 @@ func (w *work[S]) forestalled() bool {
 // was one. It returns the time of the answer.
 func (w *work[S]) look(f *flight[S]) (read time.Time) {
 	a, l, next := w.a, &w.rules, &w.next
-	if a.standForMore() {
-		share := w.shareOf(a, next.latest)
-		if untold := a.untold(l, l.tell(l.clone(a.last.decoded), a.due...), share, next.latest); untold > 0 {
-			a.expected, a.from = max(untold, a.expects(next.latest.Now, w.telling())), next.latest.Now.UnixNano()
-		}
+	if a.alone() {
+		a.expected, _ = w.untold(a, l.tell(l.clone(a.last.decoded), a.due...), next.latest)
+		a.from = next.latest.Now.UnixNano()
 	}
 	for _, d := range a.due {
 		d.old = true

@@ -27,8 +27,8 @@ type slot struct {
 type due struct {
 	bucket, cost int64
 	// believed is the cost, and what others are thought to have admitted beside it. until is
-	// when that isn't expected of them any more, in Unix nanoseconds; 0 before the store is
-	// first told. A due that costs 0 by now stays until then.
+	// when that isn't expected of them any more, in Unix nanoseconds; 0 before the store
+	// answers. A due that costs 0 by now stays until then.
 	believed, until int64
 	// at is of the latest request in it, or of the earliest if it is to be given back: what was
 	// decided before a reset is taken from nobody. In Unix nanoseconds.
@@ -230,7 +230,7 @@ func (a *account) owe(bucket, cost, at int64) (less bool) {
 		d.at = max(d.at, at)
 	}
 	d.believed = max(d.cost, d.believed+cost)
-	if less = d.cost < 0; d.cost == 0 && d.until == 0 {
+	if less = d.cost < 0; d.cost == 0 && d.believed == 0 {
 		u.dues = slices.Delete(u.dues, i, i+1)
 	}
 	return less
@@ -278,7 +278,7 @@ func (a *account) forget(w Window, now int64) {
 		}
 	}
 	u.dues = slices.DeleteFunc(u.dues, func(d due) bool {
-		return d.cost == 0 && d.until == 0 || w.ttl(time.Duration(now-d.bucket*int64(w.Width))) <= 0
+		return d.cost == 0 && d.believed == 0 || w.ttl(time.Duration(now-d.bucket*int64(w.Width))) <= 0
 	})
 	if len(u.dues) == 0 && len(u.flights) == 0 {
 		a.unsettled = nil
@@ -303,6 +303,26 @@ func (a *account) standsFor(bucket, cost int64) (here, most int64) {
 	}
 	most = ledger.StandsFor(cost, a.unsettled.share)
 	return max(cost, min(most, ledger.StandsFor(d.cost+cost, a.unsettled.share)-d.believed)), most
+}
+
+// answered notes that the store has answered: the others are given until then to tell.
+func (a *account) answered(until int64) {
+	for i := range a.dues() {
+		if d := &a.unsettled.dues[i]; d.until == 0 && d.believed > d.cost {
+			d.until = until
+		}
+	}
+}
+
+// telling returns the latest due beside which others may have still to tell what they have
+// admitted alone, nil if there is none, and the share that the process takes meanwhile.
+func (a *account) telling(now int64) (d *due, share float64) {
+	for i := len(a.dues()) - 1; i >= 0; i-- {
+		if d = &a.unsettled.dues[i]; d.believed > d.cost && (d.until == 0 || now <= d.until) {
+			return d, a.unsettled.share
+		}
+	}
+	return nil, 1
 }
 
 // owesFrom sets the share of the process, unless something is due by another one already.
@@ -393,24 +413,28 @@ func (a *account) see(bucket, value int64, lasting, reset bool) (others, missing
 		return 0, known - has
 	}
 	others = max(0, has-a.mayHave(bucket, s.count))
-	if d := a.dueOf(bucket); d != nil { // they have told that
-		d.believed = max(d.cost, d.believed-others)
+	if d := a.dueOf(bucket); d != nil && d.believed > d.cost { // they have told that, and may have more to tell
+		d.believed = max(d.cost+1, d.believed-others)
 	}
 	s.count = has
 	s.own = min(s.own, s.count)
 	return others, 0
 }
 
-// forgo takes what is to be given back off a slot that the store has lost, so that it isn't put
-// back: the store has less than that, or than this process has added. What it has is of others.
-// Beside flights nobody knows.
-func (a *account) forgo(bucket, value int64) {
-	d, s := a.dueOf(bucket), a.at(bucket)
-	if d == nil || s == nil || len(a.flights()) > 0 || d.cost >= 0 || value >= max(-d.cost, s.own) {
+// forgo takes what was to be given back when the store was asked, and still is, off a slot that
+// the store has lost, so that it isn't put back: the store has less than that, or than this
+// process has added. What it has is of others. Beside flights nobody knows.
+func (a *account) forgo(asked due, value int64) {
+	d, s := a.dueOf(asked.bucket), a.at(asked.bucket)
+	if d == nil || s == nil || len(a.flights()) > 0 {
 		return
 	}
-	s.count, s.own = max(0, s.count+d.cost), max(0, s.own+d.cost)
-	a.owe(bucket, -d.cost, 0)
+	cost := max(asked.cost, d.cost)
+	if cost >= 0 || value >= max(-cost, s.own) {
+		return
+	}
+	s.count, s.own = max(0, s.count+cost), max(0, s.own+cost)
+	a.owe(asked.bucket, -cost, 0)
 }
 
 // land notes that the slot of flights was read: what it has beyond what was before them is

@@ -1,8 +1,10 @@
 package subwindow
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	"weir/counters"
 	"weir/counters/ledger"
@@ -32,10 +34,11 @@ func (w *work) choose() int64 {
 		f = new(flight)
 	}
 	w.spare = f
+	_, share := a.telling(w.now)
 	var at int64
 	for i, c := range w.pending {
 		r := &c.Request
-		if w.chosen[i] = r.Kind == ledger.Takes && (w.options.CountDenied || w.fits(w.use, w.place, &r.Request)); !w.chosen[i] {
+		if w.chosen[i] = r.Kind == ledger.Takes && (w.options.CountDenied || w.fits(w.use, w.place, standing(r.Request, ledger.StandsFor(w.sum+r.Cost, share)-w.sum))); !w.chosen[i] {
 			continue
 		}
 		before := r.Flight
@@ -104,8 +107,12 @@ func (w *work) deal() {
 	w.pending, a.denied = others, denied && !w.options.CountDenied
 	// What others count in a fixed window after the process's last visit isn't seen any more,
 	// so its first isn't noted either.
-	if kept := w.sum - back; w.met && (w.again || !w.window.fixed()) {
+	kept := w.sum - back
+	if w.met && (w.again || !w.window.fixed()) {
 		w.book.Note(&a.visits, kept, kept)
+	}
+	if d, share := a.telling(w.now); d != nil { // they may admit as much meanwhile
+		d.believed += min(int64(float64(kept)/share), counters.MaxLimit) - kept
 	}
 	if back > 0 {
 		a.owe(w.bucket, -back, w.now)
@@ -114,8 +121,13 @@ func (w *work) deal() {
 
 // deny answers the pending calls, which don't fit into what is in use.
 func (w *work) deny() {
+	telling, _ := w.a.telling(w.now)
 	for _, c := range w.pending {
-		d := w.decision(w.use, w.place, &c.Request.Request, false)
+		r := &c.Request.Request
+		d := w.decision(w.use, w.place, r, false)
+		if telling != nil && w.fits(w.use, w.place, r) {
+			d.Remaining, d.RetryAfter = min(d.Remaining, r.Cost-1), cmp.Or(time.Duration(max(0, telling.until-w.now)), w.options.Telling())
+		}
 		d.Local = !w.asked
 		c.Answer(d, nil)
 	}

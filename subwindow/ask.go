@@ -15,12 +15,12 @@ import (
 // was reset.
 func (w *work) look() ledger.Step {
 	a := w.a
-	w.step = looks
+	w.step, w.dues = looks, append(w.dues, a.dues()...)
 	switch all := a.doubtful || slices.ContainsFunc(w.pending, func(c *call) bool { return c.Request.Kind == ledger.Peeks }); {
 	case a.owes() && a.staleGeneration && !a.doubtful:
 		w.step = verifies
 		w.keys, w.buckets, w.all, w.verifies = append(w.keys[:0], counters.GenerationKey(a.prefix())), w.buckets[:0], false, true
-		for _, d := range a.dues() {
+		for _, d := range w.dues {
 			if d.cost < 0 {
 				w.keys, w.buckets = append(w.keys, a.keyAt(d.bucket)), append(w.buckets, d.bucket)
 			}
@@ -98,11 +98,7 @@ func (w *work) count() ledger.Step {
 func (w *work) settle() bool {
 	a := w.a
 	w.step = settles
-	dues := a.dues()
-	for i, d := range dues {
-		if d.until == 0 && d.believed > d.cost {
-			dues[i].until = w.now + ledger.TellingTimeouts*int64(w.options.StoreTimeout)
-		}
+	for _, d := range a.dues() {
 		if d.cost = a.toTell(d); d.cost == 0 {
 			continue
 		}
@@ -164,7 +160,7 @@ func (w *work) Exchange(ctx context.Context) {
 	}
 	w.added = slices.Grow(w.added[:0], len(w.additions))[:len(w.additions)]
 	told := 0
-	if len(w.dues) > 1 {
+	if w.step == settles && len(w.dues) > 1 {
 		told = len(w.dues)
 		var beside sync.WaitGroup
 		for i := range told {

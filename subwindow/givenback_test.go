@@ -1,7 +1,9 @@
 package subwindow_test
 
 import (
+	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -47,4 +49,48 @@ func (by way) TestWhatAnotherInstanceGivesBackIsNotLost(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A readStore does something once, when it has read counters and hasn't told them yet.
+type readStore struct {
+	counters.Store
+	then func()
+}
+
+func (s *readStore) Read(ctx context.Context, keys []string, counts []int64) error {
+	err := s.Store.Read(ctx, keys, counts)
+	if then := s.then; then != nil {
+		s.then = nil
+		then()
+	}
+	return err
+}
+
+// What is to be given back is more than the store had when it was asked: it was counted, and
+// given back, since.
+func (by way) TestWhatIsCountedWhileTheStoreIsAskedIsNotLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWindow(t, time.Minute, 4, true)
+		store := &readStore{Store: memory.New(nil)}
+		here, there := by.newLimiter(t, store, w, 50*time.Millisecond), by.newLimiter(t, store.Store, w, 50*time.Millisecond)
+		reserve := func(l *limiter, cost int64) {
+			r := request(at("12:00:02"), cost, 100)
+			r.Reserved = true
+			_, err := l.Take(t.Context(), r)
+			require.NoError(t, err)
+		}
+		giveBack := func(cost int64) {
+			r := request(at("12:00:02"), cost, 100)
+			assert.NoError(t, here.Refund(t.Context(), r, counters.Decision{Allowed: true}))
+		}
+		reserve(here, 4)
+		store.then = func() {
+			reserve(there, 5)
+			go giveBack(4)
+			synctest.Wait()
+		}
+		giveBack(2)
+		synctest.Wait()
+		assert.Equal(t, int64(4+5-4-2), used(t, store, w, at("12:00:02")))
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"weir/counters"
 	"weir/counters/ledger"
@@ -86,8 +87,10 @@ func (w *work) Finish() (more bool) {
 		w.repaired(w.added[0].Count)
 	case !anew:
 		w.verify()
-		for i, bucket := range w.buckets {
-			a.forgo(bucket, w.read[len(w.read)-len(w.buckets)+i])
+		for _, d := range w.dues {
+			if i := slices.Index(w.buckets, d.bucket); i >= 0 {
+				a.forgo(d, w.read[len(w.read)-len(w.buckets)+i])
+			}
 		}
 		if w.step == looks {
 			w.fillSlots()
@@ -96,6 +99,7 @@ func (w *work) Finish() (more bool) {
 	a.doubtful = a.doubtful || anew
 	switch {
 	case w.err == nil && w.steps < mostSteps:
+		a.answered(w.now + int64(w.options.Telling()))
 		return true
 	case errors.Is(w.err, counters.ErrLost) && w.steps < mostSteps:
 		if f := a.flight; f != nil { // surely not done

@@ -110,20 +110,20 @@ func (l *Limiter) Reset(ctx context.Context, client string, now time.Time) error
 	// The generation is raised twice: nobody puts back what was counted before the
 	// first time, and nobody relies on what was read before the second.
 	key, ttl := counters.GenerationKey(prefix), f.window.ttl(0)
-	raise := counters.Addition{Key: key, Delta: resetUnit, TTL: ttl}
-	began := time.Now()
-	err := f.store.Raise(ctx, []counters.Floor{{Key: key, Count: generationAt(now), TTL: ttl}})
-	var generation int64
-	if err == nil {
-		generation, err = f.store.Add(ctx, raise)
+	raise := func() (generation int64, err error) {
+		if err = f.store.Raise(ctx, []counters.Floor{{Key: key, Count: generationAt(now), TTL: ttl}}); err != nil {
+			return 0, err
+		}
+		return f.store.Add(ctx, counters.Addition{Key: key, Delta: resetUnit, TTL: ttl})
 	}
+	began := time.Now()
+	generation, err := raise()
 	if err == nil {
 		err = f.store.Delete(ctx, keys)
 	}
 	if err == nil {
 		now = now.Add(time.Since(began))
-		raise.Delta += max(0, generationAt(now)-generation/resetUnit*resetUnit)
-		generation, err = f.store.Add(ctx, raise)
+		generation, err = raise()
 	}
 	if err == nil {
 		l.Change(client, func(a *account) { a.become(generation, now.UnixNano(), f.options.ClockSkew) })

@@ -564,3 +564,42 @@ func (by way) TestWhatWasCountedBeforeAResetIsNotPutBackAfterAGiveBack(t *testin
 	}
 	assert.Equal(t, int64(95), take(t, resets, now.Add(time.Second), 1, 100).Remaining, "five since the reset")
 }
+
+// A losingStore loses a client's generation once, before it adds to it, and gets it back before
+// it deletes.
+type losingStore struct {
+	counters.Store
+	key  string
+	lost int64
+}
+
+func (s *losingStore) Add(ctx context.Context, a counters.Addition) (int64, error) {
+	if a.Key == s.key && s.lost == 0 {
+		var counts [1]int64
+		_ = s.Read(ctx, []string{s.key}, counts[:])
+		s.lost = counts[0]
+		_ = s.Store.Delete(ctx, []string{s.key})
+	}
+	return s.Store.Add(ctx, a)
+}
+
+func (s *losingStore) Delete(ctx context.Context, keys []string) error {
+	_ = s.Raise(ctx, []counters.Floor{{Key: s.key, Count: s.lost, TTL: time.Minute}})
+	return s.Store.Delete(ctx, keys)
+}
+
+// The store loses what a reset has left, and another instance puts it back, before the reset is
+// over: it isn't one of years ahead, whose generation no other reset would renew.
+func (by way) TestAResetThatTheStoreForgetsIsOfNow(t *testing.T) {
+	t.Parallel()
+	w := newWindow(t, time.Minute, 4, true)
+	prefix := counters.CounterNamespace("weir", "p", "l", w.Width).Client("c")
+	store := &losingStore{Store: memory.New(nil), key: counters.GenerationKey(prefix)}
+	l := by.newLimiter(t, store, w, 50*time.Millisecond)
+	now := at("12:00:01")
+	require.NoError(t, l.Reset(t.Context(), "c", now))
+	var generation [1]int64
+	require.NoError(t, store.Read(t.Context(), []string{store.key}, generation[:]))
+	const unit = 1 << 20 // a millisecond
+	assert.InDelta(t, now.UnixMilli(), generation[0]/unit, float64(time.Minute.Milliseconds()))
+}

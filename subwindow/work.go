@@ -45,7 +45,7 @@ type work struct {
 	reseeds    int     // how many slots are being put back
 	floors     []counters.Floor
 	additions  []counters.Addition // with dues, those of the slots, and then perhaps what tells others
-	dues       []due
+	dues       []due               // that are told, or were due when the store was asked
 	added      []counters.Added
 	err        error
 	flown      []ledger.Flown

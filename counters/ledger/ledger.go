@@ -237,7 +237,8 @@ func (b *Book[A]) recall(r counters.Request) (d counters.Decision, known, fresh 
 // together: what is beyond that is taken from others. It takes nothing back of what was
 // admitted before a reset of the client, or less than a clock skew after it; but a window
 // that hasn't heard of the reset may take it from what it has admitted alone in the same
-// slot. The error is counters.ErrRequest, one of a store's, or of the context's. A refund that surely wasn't done by the deadline of ctx is done
+// slot; of what it is to give back together in a slot it gives back nothing if some of that
+// is from before the reset. The error is counters.ErrRequest, one of a store's, or of the context's. A refund that surely wasn't done by the deadline of ctx is done
 // later; Flush awaits it once. One whose outcome nobody ever learns is taken for done.
 func (b *Book[A]) Refund(ctx context.Context, r counters.Request, taken counters.Decision) error {
 	c, tell, err := b.refund(r, taken)

@@ -13,10 +13,6 @@ import (
 // have left to it next to nothing. It is safe for concurrent use; the zero value is all.
 type Share struct{ others, all atomic.Int64 }
 
-// TellingTimeouts is how many store timeouts other processes are given, when the store
-// answers again, to tell it what they have admitted alone.
-const TellingTimeouts = 2
-
 // Over how many counts a share is taken, about: over more for all clients than for one, as
 // clients may move.
 const (

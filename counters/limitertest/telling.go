@@ -2,6 +2,7 @@ package limitertest
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -45,9 +46,43 @@ func Telling(t *testing.T, now time.Time, newStore func() Store, newLimiter func
 			assert.GreaterOrEqual(t, used, limit-left/2-6, "it has half of the client's requests")
 			both.Stores[1].Fail(nil)
 			asks(1, limit)
+			assert.LessOrEqual(t, used, limit+6)
+			now = now.Add(2*time.Second + time.Millisecond)
+			asks(1, limit)
 			assert.InDelta(t, limit, used, 6)
 		})
 	}
+	t.Run("one after the other", func(t *testing.T) {
+		for seed := range uint64(20) {
+			now, random := now, rand.New(rand.NewPCG(seed, 0))
+			four := NewProcesses(t, 4, newStore(), func(s Store) (Limiter, error) { return newLimiter(t, s), nil })
+			used := 0
+			asks := func(i, n int) { used += admits(t, four.Limiters[i], &now, limit, n) }
+			for range 10 {
+				for i := range four.Limiters {
+					asks(i, 1)
+				}
+			}
+			for i, store := range four.Stores {
+				store.Fail(ErrUnsent)
+				asks(i, 2+random.IntN(12))
+			}
+			for _, i := range random.Perm(4) {
+				four.Stores[i].Fail(nil)
+				asks(i, limit)
+				four.Stores[i].Fail(ErrUnsent) // for calls that it hasn't answered in time
+				asks(i, 3)
+				four.Stores[i].Fail(nil)
+			}
+			assert.LessOrEqual(t, used, limit+4, "course %d", seed)
+			for i := range four.Limiters {
+				asks(i, 1)
+			}
+			now = now.Add(3 * time.Second)
+			asks(0, limit)
+			assert.InDelta(t, limit, used, 6, "course %d: a bucket has drained for 3 s", seed)
+		}
+	})
 	for _, instances := range []int{1, 2} {
 		t.Run(fmt.Sprint(instances, " after an update"), func(t *testing.T) {
 			store, now := newStore(), now

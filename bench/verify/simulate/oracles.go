@@ -252,7 +252,8 @@ func (w *world) inTheWay() time.Duration { return w.lasts() + 2*(w.skew+w.timeou
 
 // mayBeKnown returns the most that the process of c can know to be in use: all
 // that was asked for elsewhere too, as it may have seen it counted. Where others
-// have taken a share, what it has admitted alone may stand for all.
+// have taken a share, or what nobody knows the outcome of may seem to be others', what it
+// has admitted alone may stand for all.
 func (w *world) mayBeKnown(c *call) (used int64) {
 	horizon := time.Now().Add(-w.inTheWay())
 	if !c.unsent() {
@@ -267,7 +268,7 @@ func (w *world) mayBeKnown(c *call) (used int64) {
 				used += other.request.Cost // once as read, and once as admitted here
 			}
 			alone := back && other.failed != nil && (other.decision.Allowed || w.countDenied)
-			if len(w.processes) > 1 && (alone || !back && other.life == c.life) { // or it may be just now
+			if (len(w.processes) > 1 || w.unclear() > 0) && (alone || !back && other.life == c.life) { // or it may be just now
 				used = w.capacity()
 			}
 			if w.denialsFill() {

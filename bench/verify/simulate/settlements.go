@@ -14,9 +14,10 @@ import (
 // it gives back the rest, or charges what is beyond. Its oracle is
 //
 //   - settled: when all is quiet, every process finds in use what was used in the end. It is
-//     no less where a process may hear of a reset seconds later. If it isn't known of all
-//     operations whether they were done, or a process has crashed, it is no less than what
-//     was reserved, less what was given back.
+//     no less where a process may hear of a reset seconds later; and it may be more by what is
+//     dropped as it is to be given back together with what is from before a reset. If it
+//     isn't known of all operations whether they were done, or a process has crashed, it is
+//     no less than what was reserved, less what was given back.
 func simulateSettlements(seed uint64, broken mutation, trace io.Writer) []violation {
 	return happen(seed, drawSettlements, (*world).settlements, broken, trace)
 }
@@ -109,6 +110,22 @@ func (w *world) settleAt(p *process, c *call) {
 	}
 }
 
+// givesBackOlder reports whether the process of c, a refund, was to give back what one of so many
+// calls before a reset had reserved at the same time, in the same slot: it drops both if it
+// hasn't heard of the reset.
+func (w *world) givesBackOlder(c *call, forgotten int) bool {
+	until := func(c *call) time.Time {
+		if c.err != nil { // it is done later
+			return c.life.heardAfter(c.returned)
+		}
+		return c.returned
+	}
+	return w.width() > 0 && slices.ContainsFunc(w.calls, func(o *call) bool {
+		return o.kind == refund && o.life == c.life && o.undoes.number < forgotten && w.counter(o.undoes) == w.counter(c.undoes) &&
+			!o.began.After(until(c)) && !c.began.After(until(o))
+	})
+}
+
 // judgeSettled compares what is in use with what was used since so many calls.
 func (w *world) judgeSettled(forgotten int) {
 	if time.Since(w.start) > time.Minute { // a client has come back when it was told to
@@ -116,7 +133,7 @@ func (w *world) judgeSettled(forgotten int) {
 	}
 	known := w.unclear() == 0 && !w.faults.crashes
 	exact := known && !(w.faults.slow && forgotten > 0)
-	var used, givenBack int64
+	var used, givenBack, dropped int64
 	// forgiven is from before a reset. A process that hasn't heard of that may give it back
 	// with what is due in the same slot of a window.
 	var forgiven int64
@@ -130,13 +147,16 @@ func (w *world) judgeSettled(forgotten int) {
 		case c.kind == refund && c.undoes.number >= forgotten:
 			used -= c.request.Cost
 			givenBack++
+			if w.givesBackOlder(c, forgotten) {
+				dropped += c.request.Cost
+			}
 		case c.kind == refund && w.algorithm.Kind == algorithms.Counters:
 			forgiven += c.request.Cost
 		case c.kind == charge && known:
 			used += c.request.Cost
 		}
 	}
-	least, most := used-forgiven, used
+	least, most := used-forgiven, used+dropped
 	if w.algorithm.Kind == algorithms.Bucket { // it gives back no fraction of what has drained a little
 		least, most = used-1, used+givenBack
 	}

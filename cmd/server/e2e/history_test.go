@@ -11,7 +11,6 @@ import (
 
 	"weir/api/policy"
 	"weir/counters"
-	"weir/counters/ledger"
 )
 
 // A history is what callers of some processes saw. Its times are since start,
@@ -374,7 +373,7 @@ func (h *history) judgeDenials(r *record) (string, span) {
 // if others may do so too, that can stand for all of a limit. Without the store it does
 // while that is in use, and with the store until the others have told it, too.
 func (h *history) tookShare(r *record, denied event) bool {
-	lasts := time.Second + ledger.TellingTimeouts*h.timeout + h.late() // what is due is told within a second
+	lasts := time.Second + (&counters.Options{StoreTimeout: h.timeout}).Telling() + h.late() // what is due is told within a second
 	if denied.degraded {
 		lasts = 2 * slices.MaxFunc(r.limits, func(a, b promise) int { return cmp.Compare(a.window, b.window) }).window
 	}
