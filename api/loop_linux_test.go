@@ -21,6 +21,7 @@ import (
 	"weir/counters"
 	"weir/counters/memcached"
 	"weir/counters/memcachedtest"
+	"weir/counters/racetest"
 )
 
 // onLoopback serves by the loop until the test ends, and returns at which address.
@@ -47,7 +48,7 @@ func TestTheLoopAnswersAsOthers(t *testing.T) {
 	for i, data := range doorCorpus() {
 		visits = append(visits, visit{data: data, parts: uint64(i % 5 / 4 * i), token: i%3 == 0})
 	}
-	for seed := range uint64(100) {
+	for seed := range racetest.Some(100) {
 		v := mixture(seed)
 		v.parts = 0
 		visits = append(visits, v)

@@ -35,7 +35,7 @@ func commands() []command {
 	return []command{
 		{"throughput", "checks per second, latency and cost of each algorithm, against a handler that does nothing", throughput.Run},
 		{"footprint", "commands, processor time and memory of each algorithm, and memory of weir for a million clients", footprint.Run},
-		{"contention", "many callers and processes on one key: speed, fairness and exactness", contention.Run},
+		{"contention", "many callers and processes on one key: speed and fairness", contention.Run},
 		{"accuracy", "what each algorithm believes and admits beside what is true, on many kinds of traffic", accuracy.Run},
 		{"load", "open loop: latency at a constant rate", load.Run},
 		{"peers", "weir and envoyproxy/ratelimit over gRPC, on one Memcached in turns", peers.Run},

@@ -93,9 +93,6 @@ func (s *Process) Signal(sig syscall.Signal) error {
 	}
 }
 
-// Wait returns when the process has ended.
-func (s *Process) Wait() { <-s.exited }
-
 // statFields returns the fields of a /proc/<pid>/stat from the third on. The
 // second, the name, may have spaces and brackets in it.
 func statFields(stat string) []string {
