@@ -30,7 +30,7 @@ const heapFloor = 64 << 20
 
 // garbage is how much there may be before it is collected, in percent of the heap:
 // with many clients, Go's own 100 would be most of what weir takes. GOGC says another.
-const garbage = 50
+const garbage = 20
 
 // envoyName is the program that gateways of Envoy start in an image. Called so, weir takes its
 // variables.

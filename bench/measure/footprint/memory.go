@@ -112,7 +112,7 @@ func (c *memoryRow) measure(ctx context.Context, build *testbed.Build, once load
 		}
 		*into = int64(value)
 	}
-	c.Live = c.Live*2/3 - ballast // the next collection begins when half as much has come
+	c.Live = c.Live*5/6 - ballast // the next collection begins when a fifth as much has come
 	report.Progress("%s, %d clients remembered: %d MB", c.Algorithm, c.Views, c.Resident>>20)
 	return nil
 }
