@@ -227,6 +227,7 @@ func TestFaultsGiveErrorsButNeverWrongAnswers(t *testing.T) {
 	t.Parallel()
 	m := memcachedtest.Start(t)
 	direct := memcache.New(m.Addr)
+	direct.Timeout = 10 * time.Second
 	defer direct.Close()
 	programs := steps([]string{"incr", "incr", "set", "get", "multiget", "cut"}, 2000)
 	var round, ok, failed atomic.Int64
@@ -263,6 +264,7 @@ func TestManyCallersGivingUp(t *testing.T) {
 	t.Parallel()
 	m := memcachedtest.Start(t)
 	direct := memcache.New(m.Addr)
+	direct.Timeout = 10 * time.Second
 	defer direct.Close()
 	s, d := startPool(t)
 	var ok, failed atomic.Int64
