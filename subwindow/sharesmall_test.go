@@ -60,3 +60,34 @@ func (by way) TestTheShareOfSmallLimits(t *testing.T) {
 		}
 	}
 }
+
+// After an outage a process whose share is next to nothing leaves no room that isn't there.
+func (by way) TestATinyShareMakesNoRoom(t *testing.T) {
+	shared := memory.New(nil)
+	broken := &limitertest.BrokenStore{Store: shared}
+	o := counters.Options{ClockSkew: 50 * time.Millisecond, Clients: 100, StoreTimeout: time.Second, CountDenied: true}
+	w := newWindow(t, time.Minute, 6, false)
+	here, there := by.newLimiterWith(t, broken, w, o), by.newLimiterWith(t, shared, w, o)
+	const most, limit = 1_000_000_000, 1_000_003_000
+	now := at("12:00:02")
+	take := func(l *limiter, cost int64) counters.Decision {
+		r := request(now, cost, limit)
+		d, err := l.Limiter.Take(t.Context(), r)
+		if err != nil {
+			d, err = l.TakeLocal(r, err)
+		}
+		require.NoError(t, err)
+		now = now.Add(2 * time.Millisecond)
+		return d
+	}
+	take(here, 1)
+	take(there, most)
+	now = now.Add(1100 * time.Millisecond)
+	take(here, 1)
+	broken.Fail(limitertest.ErrUnsent)
+	take(here, 1)
+	take(here, 1)
+	broken.Fail(nil)
+	take(here, 1000)
+	assert.False(t, take(here, most).Allowed)
+}
