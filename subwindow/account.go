@@ -163,7 +163,7 @@ func (a *account) dropBefore(generation, latest int64, skew time.Duration) {
 	}
 }
 
-// reach moves the account on to the slots of a request at p: size of them, or more for a
+// reach moves the account on to the slots of a request at p: as many as are kept, or more for a
 // late one. It begins anew where nothing that is known matters any more, or the clock was set
 // back far.
 func (a *account) reach(p place, kept int) {
