@@ -6,10 +6,10 @@ import (
 	"errors"
 	"io"
 	"math"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -207,7 +207,7 @@ func TestLoopsReadBatches(t *testing.T) {
 		clients, err := Dial(t.Context(), addr, Batch("p", 2), 1)
 		require.NoError(t, err)
 		t.Cleanup(clients.Close)
-		s := NewOpenLoop(clients).Run(t.Context(), NewArrivals(Pace{Rate: 1000, Length: 5 * time.Millisecond}, nil), func() int64 { return 0 }, Patience)
+		s := NewOpenLoop(clients).Run(t.Context(), Pace{Rate: 1000, Length: 5 * time.Millisecond}, func() int64 { return 0 }, Patience)
 		result, err := clients.Drive(t.Context(), &Turn{Clients: 1, Last: 5}, 0)
 		if !admitted {
 			require.ErrorContains(t, err, `"status":429`)
@@ -404,37 +404,16 @@ func TestTurnEnds(t *testing.T) {
 	assert.False(t, ok)
 }
 
-func all(a *Arrivals) []time.Duration {
-	var times []time.Duration
-	for at, ok := a.Next(); ok; at, ok = a.Next() {
-		times = append(times, at)
-	}
-	return times
-}
-
-func TestEvenArrivals(t *testing.T) {
+func TestPaces(t *testing.T) {
 	t.Parallel()
 	ms := time.Millisecond
-	assert.Equal(t, []time.Duration{0, 250 * ms, 500 * ms, 750 * ms}, all(NewArrivals(Pace{Rate: 4, Length: time.Second}, nil)))
-	assert.Empty(t, all(NewArrivals(Pace{Rate: 0, Length: time.Second}, nil)))
-}
-
-func TestPoissonArrivals(t *testing.T) {
-	t.Parallel()
-	const rate, seconds = 1000, 100
-	times := all(NewArrivals(Pace{Rate: rate, Length: seconds * time.Second}, rand.New(rand.NewPCG(1, 2))))
-	deviation := math.Sqrt(rate * seconds)
-	assert.InDelta(t, rate*seconds, len(times), 4*deviation)
-	longer, last := 0, time.Duration(0)
-	for _, at := range times {
-		if at-last > time.Second/rate {
-			longer++
-		}
-		last = at
+	assert.Equal(t, []time.Duration{0, 250 * ms, 500 * ms, 750 * ms}, slices.Collect(Pace{Rate: 4, Length: time.Second}.due()))
+	random := func(seed uint64) []time.Duration {
+		return slices.Collect(Pace{Rate: 1000, Length: 100 * time.Second, Seed: seed}.due())
 	}
-	assert.InDelta(t, math.Exp(-1), float64(longer)/float64(len(times)), 0.01, "gaps longer than the mean")
-	assert.Less(t, last, seconds*time.Second)
-	assert.Equal(t, times, all(NewArrivals(Pace{Rate: rate, Length: seconds * time.Second}, rand.New(rand.NewPCG(1, 2)))), "the seed tells all")
+	assert.InDelta(t, 100_000, len(random(1)), 4*math.Sqrt(100_000))
+	assert.Equal(t, random(1), random(1), "the seed tells all")
+	assert.NotEqual(t, random(1), random(2))
 }
 
 func TestZipf(t *testing.T) {

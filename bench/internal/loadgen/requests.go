@@ -3,7 +3,7 @@
 // in an open one, which sends what is due. It also has the server that does
 // nothing, to compare with.
 //
-// Start with Dial and Connections.Drive, or NewOpenLoop; Arrivals says when that
+// Start with Dial and Connections.Drive, or NewOpenLoop; a Pace says when that
 // sends.
 package loadgen
 

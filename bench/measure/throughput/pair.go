@@ -3,7 +3,6 @@ package throughput
 import (
 	"cmp"
 	"context"
-	"math/rand/v2"
 	"regexp"
 	"slices"
 	"sync"
@@ -186,8 +185,8 @@ func atOnce(ctx context.Context, d time.Duration, m *testbed.Memcached, weir, ot
 
 // half sends, for d, half of the rate in checks per second, for clients in turn.
 func (s *side) half(ctx context.Context, rate float64, d time.Duration) (halfLoad, error) {
-	due := loadgen.NewArrivals(loadgen.Pace{Rate: rate / float64(2*s.size), Length: d}, rand.New(rand.NewPCG(1, 1)))
-	sample := loadgen.NewOpenLoop(s.connections).Run(ctx, due, func() int64 { n, _ := s.turn.Next(); return n }, loadgen.Patience)
+	pace := loadgen.Pace{Rate: rate / float64(2*s.size), Length: d, Seed: 1}
+	sample := loadgen.NewOpenLoop(s.connections).Run(ctx, pace, func() int64 { n, _ := s.turn.Next(); return n }, loadgen.Patience)
 	p := report.NewPercentiles(sample.Latency)
 	return halfLoad{p.P50, p.P99}, cmp.Or(ctx.Err(), sample.Fault())
 }

@@ -113,15 +113,15 @@ func expected() *Report {
 			})
 		}
 	}
-	for _, traffic := range []string{Poisson, Bursty, FrontLoaded, BackLoaded} {
+	for _, traffic := range []string{"poisson", "bursty", "front-loaded", "back-loaded"} {
 		row(traffic, algorithms.Sliding1, 1000, 130)
 		row(traffic, algorithms.Sliding60, 100, 101)
 	}
-	row(Boundary, algorithms.Fixed, 0, 200)
-	row(Boundary, algorithms.Strict60, 0, 100)
-	row(Boundary, algorithms.Log, 0, 100)
-	row(Boundary, algorithms.Counting64, 0, 100)
-	row(Boundary, algorithms.Counting32, 0, 100)
+	row("boundary", algorithms.Fixed, 0, 200)
+	row("boundary", algorithms.Strict60, 0, 100)
+	row("boundary", algorithms.Log, 0, 100)
+	row("boundary", algorithms.Counting64, 0, 100)
+	row("boundary", algorithms.Counting32, 0, 100)
 	for _, a := range all() {
 		r.Attacks = append(r.Attacks, AttackRow{Algorithm: a.Name, Limit: 100, Bound: a.Bound(100), Result: Result{Fullest: a.Bound(100)}})
 	}
@@ -254,7 +254,7 @@ func TestRowsAreOfSeveralSeeds(t *testing.T) {
 	assert.Equal(t, Range{100, 100}, rows[1].OfLog)
 
 	// Arrivals that no seed changes are measured once.
-	even := single(traffic.Named("steady"), DocumentLimit, 2, 1000)
+	even := single(traffic.Steady, DocumentLimit, 2, 1000)
 	rows, err = measureRows(t.Context(), config{seed: 5, seeds: seeds}, []Workload{even, w}, measured, (*simulation).enforce)
 	require.NoError(t, err)
 	require.Len(t, rows, 4)
@@ -324,7 +324,7 @@ func TestWorkloads(t *testing.T) {
 		names[w.Name]++
 		assert.Equal(t, Demands()[i%2], w.Demand, w.Name)
 		want := []time.Duration{40 * time.Minute, 20 * time.Minute}
-		if w.Name == Day {
+		if w.Name == "day" {
 			want = []time.Duration{48 * time.Minute, 24 * time.Minute}
 		}
 		assert.Equal(t, want[i%2], w.Length, w.Name)
@@ -337,9 +337,9 @@ func TestWorkloads(t *testing.T) {
 		}
 		spread := 5 * math.Sqrt(mean)
 		switch w.Name {
-		case "steady", Boundary:
+		case "steady", "boundary":
 			spread = 0
-		case Bursty:
+		case "bursty":
 			spread = mean / 3 // about 50 bursts of random distance
 		}
 		assert.InDelta(t, mean, n, spread, "%s, demand %g", w.Name, w.Demand)
@@ -363,7 +363,7 @@ func TestLargeWorkloads(t *testing.T) {
 		assert.InDelta(t, 100_000, n, 20_000, w.Name)
 		assert.InDelta(t, w.Demand*1000*w.Length.Minutes(), n, 20_000, w.Name)
 	}
-	assert.Equal(t, map[string]float64{"steady": 1.5, Poisson: 2, Bursty: 2, FrontLoaded: 2, "at once": 1}, demands)
+	assert.Equal(t, map[string]float64{"steady": 1.5, "poisson": 2, "bursty": 2, "front-loaded": 2, "at once": 1}, demands)
 }
 
 func TestTrace(t *testing.T) {
@@ -543,13 +543,13 @@ func TestEachTrafficHasASeedOfItsOwn(t *testing.T) {
 		}
 		minutes[w.Name] = counts
 	}
-	assert.NotEqual(t, minutes[Poisson], minutes[FrontLoaded])
-	assert.NotEqual(t, minutes[Poisson], minutes[BackLoaded])
-	assert.NotEqual(t, minutes[FrontLoaded], minutes[BackLoaded])
+	assert.NotEqual(t, minutes["poisson"], minutes["front-loaded"])
+	assert.NotEqual(t, minutes["poisson"], minutes["back-loaded"])
+	assert.NotEqual(t, minutes["front-loaded"], minutes["back-loaded"])
 	seeds := make(map[uint64]bool)
 	for seed := range uint64(10) {
-		seeds[ownSeed(seed, Poisson)] = true
-		seeds[ownSeed(seed, Bursty)] = true
+		seeds[ownSeed(seed, "poisson")] = true
+		seeds[ownSeed(seed, "bursty")] = true
 	}
 	assert.Len(t, seeds, 20)
 }

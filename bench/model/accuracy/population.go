@@ -42,10 +42,11 @@ var LikeFew = []float64{1.5, 1.24, 1.02, 0.85, 0.7}
 // PopulationMix is how many of twenty clients of a crowd have which pattern, on
 // average.
 var PopulationMix = []struct {
-	Pattern string
-	Share   int
+	traffic.Pattern
+	Share int
 }{
-	{"steady", 4}, {Poisson, 6}, {Bursty, 4}, {Day, 3}, {FrontLoaded, 1}, {BackLoaded, 1}, {Boundary, 1},
+	{traffic.Steady, 4}, {traffic.Poisson, 6}, {traffic.Bursty, 4}, {traffic.Daily, 3},
+	{traffic.FrontLoaded, 1}, {traffic.BackLoaded, 1}, {traffic.Boundary, 1},
 }
 
 // PopulationFigures are what was measured of a population.
@@ -202,7 +203,7 @@ func mixed(random *rand.Rand) traffic.Pattern {
 	for ; share >= PopulationMix[i].Share; i++ {
 		share -= PopulationMix[i].Share
 	}
-	return traffic.Named(PopulationMix[i].Pattern)
+	return PopulationMix[i].Pattern
 }
 
 // add adds what was measured of other clients.

@@ -174,7 +174,7 @@ func spendings(seed uint64, requests int) []spending {
 	length := time.Duration(float64(max(requests, shortestSettled)) / rate * float64(time.Second))
 	random := rand.New(rand.NewPCG(seed, meanTokens))
 	var all []spending
-	for at := range traffic.Named(Poisson).Generate(seed, rate, length) {
+	for at := range traffic.Poisson.Generate(seed, rate, length) {
 		all = append(all, spending{at, min(tokenLimit, 1+int64(random.ExpFloat64()*(meanTokens-1)))})
 	}
 	return all
