@@ -121,7 +121,7 @@ func measureChecks(ctx context.Context, cfg config, build *testbed.Build, w load
 	if p.store.Evictions > 0 {
 		return checkRow{}, fmt.Errorf("memcached evicted %d counters", p.store.Evictions)
 	}
-	keysPerGet, err := m.KeysPerGet(func() error {
+	keysPerGet, err := m.KeysPerGet(ctx, func() error {
 		// Logging a key costs memcached a system call per letter.
 		next := asked.turn.Taken.Load()
 		turn := &loadgen.Turn{Clients: w.Clients, Last: next + 1000}
