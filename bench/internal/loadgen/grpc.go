@@ -2,7 +2,6 @@ package loadgen
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"net/http"
 
@@ -10,7 +9,6 @@ import (
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -18,16 +16,16 @@ import (
 const callersPerConnection = 64
 
 // A GRPCClient is a Connection to the rate limit service of Envoy. Its status is
-// 200 if the response says OK, and 429 if it says OVER_LIMIT; its body is the
-// response, which must be by a limit.
+// 200 if the response says OK, and 429 if it says OVER_LIMIT; the response must be
+// by a limit. There is no body.
 type GRPCClient struct {
 	expiry
-	conn    *grpc.ClientConn // that callersPerConnection share
-	owner   bool             // closes it
-	request []byte
-	digits  []byte     // of the client's name, within request
-	sent    chan int64 // at most one
-	body    []byte
+	conn     *grpc.ClientConn // that callersPerConnection share
+	owner    bool             // closes it
+	request  []byte
+	digits   []byte     // of the client's name, within request
+	sent     chan int64 // at most one
+	response rls.RateLimitResponse
 }
 
 // DialGRPC returns n callers of the service at addr. They ask for a domain about
@@ -69,18 +67,26 @@ func (c *GRPCClient) Receive() (status int, body []byte, err error) {
 	select {
 	case n := <-c.sent:
 		putDigits(c.digits, n)
-		if err := c.conn.Invoke(ctx, rls.RateLimitService_ShouldRateLimit_FullMethodName, &c.request, &c.body, grpc.ForceCodec(encoded{})); err != nil {
+		if err := c.conn.Invoke(ctx, rls.RateLimitService_ShouldRateLimit_FullMethodName, &c.request, &c.response, grpc.ForceCodec(encoded{})); err != nil {
 			return 0, nil, err
 		}
-		status, err = statusOf(c.body)
-		return status, c.body, err
+		switch code := c.response.OverallCode; code {
+		case rls.RateLimitResponse_OK:
+			return http.StatusOK, nil, nil
+		case rls.RateLimitResponse_OVER_LIMIT:
+			return http.StatusTooManyRequests, nil, nil
+		default:
+			return 0, nil, fmt.Errorf("the response's code is %v", code)
+		}
 	case <-ctx.Done():
 		return 0, nil, ctx.Err()
 	}
 }
 
 // Right implements Connection.
-func (c *GRPCClient) Right(body []byte) bool { return hasLimit(body) }
+func (c *GRPCClient) Right([]byte) bool {
+	return len(c.response.Statuses) > 0 && c.response.Statuses[0].CurrentLimit != nil
+}
 
 // Close implements Connection. It ends what all are asked who share a connection
 // with the first of them.
@@ -91,70 +97,9 @@ func (c *GRPCClient) Close() {
 	}
 }
 
-// encoded is a codec for messages that are encoded already.
+// encoded is a codec for requests that are encoded already.
 type encoded struct{}
 
-func (encoded) Name() string                  { return "proto" }
-func (encoded) Marshal(v any) ([]byte, error) { return *v.(*[]byte), nil }
-func (encoded) Unmarshal(data []byte, v any) error {
-	into := v.(*[]byte)
-	*into = append((*into)[:0], data...)
-	return nil
-}
-
-const (
-	overallCode  protowire.Number = 1 // of a RateLimitResponse
-	statuses     protowire.Number = 2
-	currentLimit protowire.Number = 2 // of a status
-)
-
-var errMessage = errors.New("the response is not one of the rate limit service")
-
-// statusOf returns the status that a RateLimitResponse has over HTTP.
-func statusOf(response []byte) (int, error) {
-	value, ok := field(response, overallCode)
-	code, n := protowire.ConsumeVarint(value)
-	switch {
-	case !ok || n < 0:
-		return 0, errMessage
-	case code == uint64(rls.RateLimitResponse_OK):
-		return http.StatusOK, nil
-	case code == uint64(rls.RateLimitResponse_OVER_LIMIT):
-		return http.StatusTooManyRequests, nil
-	default:
-		return 0, fmt.Errorf("%w: its code is %d", errMessage, code)
-	}
-}
-
-// hasLimit reports whether the first status of a RateLimitResponse is by a
-// limit.
-func hasLimit(response []byte) bool {
-	value, ok := field(response, statuses)
-	if !ok {
-		return false
-	}
-	first, n := protowire.ConsumeBytes(value)
-	if n < 0 {
-		return false
-	}
-	_, ok = field(first, currentLimit)
-	return ok
-}
-
-// field returns what begins with the value of the first field with that number.
-func field(message []byte, number protowire.Number) (value []byte, ok bool) {
-	for len(message) > 0 {
-		found, kind, n := protowire.ConsumeTag(message)
-		if n < 0 {
-			return nil, false
-		}
-		if message = message[n:]; found == number {
-			return message, true
-		}
-		if n = protowire.ConsumeFieldValue(found, kind, message); n < 0 {
-			return nil, false
-		}
-		message = message[n:]
-	}
-	return nil, false
-}
+func (encoded) Name() string                       { return "proto" }
+func (encoded) Marshal(v any) ([]byte, error)      { return *v.(*[]byte), nil }
+func (encoded) Unmarshal(data []byte, v any) error { return proto.Unmarshal(data, v.(proto.Message)) }

@@ -80,11 +80,17 @@ func newCheckRow(w loadgen.Workload, p *pair, keysPerGet float64) checkRow {
 	return row
 }
 
-// A storeRow is how the store alone did.
+// A storeRow is how the store alone did: so many callers incrementing 10,000
+// counters in turn.
 type storeRow struct {
 	Callers int `json:"callers"`
 	comparison
 }
+
+var stores = []storeRow{{Callers: 1}, {Callers: 16}, {Callers: 64}, {Callers: 256}}
+
+// String implements fmt.Stringer, for -rows.
+func (row storeRow) String() string { return fmt.Sprintf("store, %d callers", row.Callers) }
 
 // Print writes the figures as tables, and what their columns mean.
 func (r *Report) Print(out io.Writer) {

@@ -48,9 +48,9 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 
 // measure measures the rows that cfg selects.
 func measure(ctx context.Context, cfg config) (*Report, error) {
-	checks, stores := report.Selected(workloads(), cfg.rows), report.Selected(storeWorkloads(), cfg.rows)
+	checks, alone := report.Selected(workloads(), cfg.rows), report.Selected(stores, cfg.rows)
 	limits, ways := report.Selected(ceilings, cfg.rows), report.Selected(ways(), cfg.rows)
-	if len(checks)+len(stores)+len(limits)+len(ways) == 0 {
+	if len(checks)+len(alone)+len(limits)+len(ways) == 0 {
 		return nil, fmt.Errorf("throughput: no row matches %q", cfg.rows)
 	}
 	version, err := testbed.MemcachedVersion(ctx)
@@ -74,22 +74,17 @@ func measure(ctx context.Context, cfg config) (*Report, error) {
 			return nil, err
 		}
 	}
-	r.Store, err = report.Each(stores, func(w storeWorkload) (storeRow, error) { return measureStore(ctx, cfg, w) })
+	r.Store, err = report.Each(alone, func(s storeRow) (storeRow, error) { return s.measure(ctx, cfg) })
 	return r, err
 }
 
 // measureChecks runs a row on a memcached and a weir of its own, so that rows
 // don't influence each other.
 func measureChecks(ctx context.Context, cfg config, build *testbed.Build, w loadgen.Workload) (checkRow, error) {
-	m, weir, stop, err := build.StartOn(ctx, 1024)
+	weir, err := way{}.start(ctx, cfg, build, w)
+	defer weir.stop()
 	if err != nil {
 		return checkRow{}, err
-	}
-	defer stop()
-	if w.Limit == loadgen.Never {
-		if err := fill(m, w, time.Now()); err != nil {
-			return checkRow{}, err
-		}
 	}
 	start := time.Now()
 	answer, err := loadgen.CaptureReply(ctx, weir.Addr, w.Request().Body, w.Status(), 2*loadgen.Low+1)
@@ -101,17 +96,12 @@ func measureChecks(ctx context.Context, cfg config, build *testbed.Build, w load
 		return checkRow{}, err
 	}
 	defer noop.Stop()
-	asked, err := dial(ctx, weir, w, cfg.connections)
-	if err != nil {
-		return checkRow{}, err
-	}
-	defer asked.connections.Close()
 	other, err := dial(ctx, noop, w, cfg.connections)
 	if err != nil {
 		return checkRow{}, err
 	}
 	defer other.connections.Close()
-	p, err := compare(ctx, cfg, m, asked, other)
+	p, err := compare(ctx, cfg, weir.memcached, &weir.side, other)
 	if err != nil {
 		return checkRow{}, err
 	}
@@ -121,43 +111,35 @@ func measureChecks(ctx context.Context, cfg config, build *testbed.Build, w load
 	if p.store.Evictions > 0 {
 		return checkRow{}, fmt.Errorf("memcached evicted %d counters", p.store.Evictions)
 	}
-	keysPerGet, err := m.KeysPerGet(ctx, func() error {
+	keysPerGet, err := weir.memcached.KeysPerGet(ctx, func() error {
 		// Logging a key costs memcached a system call per letter.
-		next := asked.turn.Taken.Load()
+		next := weir.turn.Taken.Load()
 		turn := &loadgen.Turn{Clients: w.Clients, Last: next + 1000}
 		turn.Taken.Store(next)
-		_, err := asked.connections[:min(16, cfg.connections)].Drive(ctx, turn, cfg.warmUp/2)
+		_, err := weir.connections[:min(16, cfg.connections)].Drive(ctx, turn, cfg.warmUp/2)
 		return err
 	})
 	if err != nil {
 		return checkRow{}, err
 	}
 	row := newCheckRow(w, p, keysPerGet)
-	if row.Half, err = asked.half(ctx, row.Rate, cfg.duration); err != nil {
+	if row.Half, err = weir.half(ctx, row.Rate, cfg.duration); err != nil {
 		return row, err
 	}
-	row.Allocations, err = allocations(ctx, weir.Addr, func() (loadgen.Tally, error) { return asked.load(ctx, cfg.warmUp) })
+	row.Allocations, err = allocations(ctx, weir.Addr, func() (loadgen.Tally, error) { return weir.load(ctx, cfg.warmUp) })
 	return row, err
 }
 
-// A storeWorkload is a row of the table about the store alone: so many callers
-// incrementing 10,000 counters in turn.
-type storeWorkload struct{ callers int }
-
-func (w storeWorkload) String() string { return fmt.Sprintf("store, %d callers", w.callers) }
-
-func storeWorkloads() []storeWorkload { return []storeWorkload{{1}, {16}, {64}, {256}} }
-
-// measureStore compares weir's store with gomemcache's own pool.
-func measureStore(ctx context.Context, cfg config, w storeWorkload) (storeRow, error) {
+// measure compares weir's store with gomemcache's own pool.
+func (row storeRow) measure(ctx context.Context, cfg config) (storeRow, error) {
 	m, err := testbed.StartMemcached(ctx, 64)
 	if err != nil {
-		return storeRow{}, err
+		return row, err
 	}
 	defer m.Stop()
 	store, err := algorithms.OpenStore(m.Addr)
 	if err != nil {
-		return storeRow{}, err
+		return row, err
 	}
 	defer store.Close()
 	pool := memcache.New(m.Addr)
@@ -181,17 +163,17 @@ func measureStore(ctx context.Context, cfg config, w storeWorkload) (storeRow, e
 		return true, err
 	}
 	run := func(op loadgen.Operation, d time.Duration) (loadgen.Tally, error) {
-		return loadgen.Repeat(ctx, slices.Repeat([]loadgen.Operation{op}, w.callers), &loadgen.Turn{Clients: int64(len(keys))}, d)
+		return loadgen.Repeat(ctx, slices.Repeat([]loadgen.Operation{op}, row.Callers), &loadgen.Turn{Clients: int64(len(keys))}, d)
 	}
 	// The counters have to be there before gomemcache can increment them.
 	for n := range keys {
 		if _, err := add(int64(n)); err != nil {
-			return storeRow{}, err
+			return row, err
 		}
 	}
 	for _, op := range []loadgen.Operation{add, increment} {
 		if _, err := run(op, cfg.warmUp/2); err != nil {
-			return storeRow{}, err
+			return row, err
 		}
 	}
 	p := new(pair)
@@ -199,7 +181,8 @@ func measureStore(ctx context.Context, cfg config, w storeWorkload) (storeRow, e
 		func(d time.Duration) (loadgen.Tally, error) { return run(increment, d) },
 		func(d time.Duration) (loadgen.Tally, error) { return run(add, d) })
 	if err != nil {
-		return storeRow{}, err
+		return row, err
 	}
-	return storeRow{Callers: w.callers, comparison: p.comparison()}, nil
+	row.comparison = p.comparison()
+	return row, nil
 }

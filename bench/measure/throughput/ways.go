@@ -102,8 +102,7 @@ func (s *server) stop() {
 }
 
 // start starts a server with further arguments, which has to be stopped even after an error.
-func (w way) start(ctx context.Context, cfg config, build *testbed.Build, args ...string) (s *server, err error) {
-	checks := w.checks()
+func (w way) start(ctx context.Context, cfg config, build *testbed.Build, checks loadgen.Workload, args ...string) (s *server, err error) {
 	s = &server{side: side{turn: &loadgen.Turn{Clients: checks.Clients}, size: 1}}
 	if s.memcached, err = testbed.StartMemcached(ctx, 1024); err != nil {
 		return s, err
@@ -135,7 +134,7 @@ func (w way) start(ctx context.Context, cfg config, build *testbed.Build, args .
 		var c *client.Client
 		if c, err = client.New(client.Config{URL: "http://" + s.Addr, Timeout: 10 * time.Second}); err == nil {
 			s.started = append(s.started, c.Close)
-			s.connections = w.call(ctx, c)
+			s.connections = w.call(ctx, c, checks)
 		}
 	case w.settles:
 		s.connections, err = loadgen.DialSettling(ctx, s.Addr, loadgen.Reserving(checks.Policy(), 3), `,"cost":1`, cfg.connections)
@@ -153,8 +152,7 @@ func (w way) start(ctx context.Context, cfg config, build *testbed.Build, args .
 }
 
 // call returns callers of the client.
-func (w way) call(ctx context.Context, c *client.Client) loadgen.Connections {
-	checks := w.checks()
+func (w way) call(ctx context.Context, c *client.Client, checks loadgen.Workload) loadgen.Connections {
 	names := make([]string, checks.Clients)
 	for n := range names {
 		names[n] = loadgen.ClientName(int64(n))
@@ -175,12 +173,12 @@ func (w way) measure(ctx context.Context, cfg config, build *testbed.Build) (row
 	if w.batch >= 100 && w.algorithm == algorithms.Sliding60 { // 16 of clients that are new read 100,000 keys, or a million
 		args = []string{"-store-timeout", "2s"}
 	}
-	single, err := way{algorithm: w.algorithm}.start(ctx, cfg, build, args...)
+	single, err := way{}.start(ctx, cfg, build, w.checks(), args...)
 	defer single.stop()
 	if err != nil {
 		return row, err
 	}
-	s, err := w.start(ctx, cfg, build, args...)
+	s, err := w.start(ctx, cfg, build, w.checks(), args...)
 	defer s.stop()
 	if err != nil {
 		return row, err
