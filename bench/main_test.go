@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -13,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"weir/bench/internal/benchtest"
 	"weir/bench/internal/testbed"
 	"weir/bench/measure/contention"
 )
@@ -148,7 +148,7 @@ func TestReportHasTheFiguresOfTheResults(t *testing.T) {
 	dir := resultsDir(t, "results")
 	text, err := makeReport(t, dir)
 	require.NoError(t, err)
-	assert.Equal(t, benchtest.Figures(text), benchtest.Figures(readFile(t, filepath.Join("results", "REPORT.md"))), "go run ./bench report")
+	assert.Equal(t, figures(text), figures(readFile(t, filepath.Join("results", "REPORT.md"))), "go run ./bench report")
 }
 
 // The document shows the rows of all algorithms as the report does.
@@ -163,3 +163,8 @@ func TestDocumentHasTheFiguresOfAlgorithms(t *testing.T) {
 		assert.Contains(t, readFile(t, "README.md"), "\n"+row+"\n", "copy it from results/REPORT.md")
 	}
 }
+
+var figure = regexp.MustCompile(`\d+(?:,\d{3})*(?:\.\d+)?%?`)
+
+// figures returns the numbers in a text, with their percent signs.
+func figures(text string) []string { return figure.FindAllString(text, -1) }

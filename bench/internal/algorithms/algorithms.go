@@ -3,13 +3,13 @@
 package algorithms
 
 import (
-	"context"
 	"fmt"
 	"image/color"
 	"strconv"
 	"strings"
 	"time"
 
+	"weir/api/policy"
 	"weir/bench/internal/report"
 	"weir/cas"
 	"weir/counters"
@@ -203,8 +203,9 @@ func (a Algorithm) Width(window time.Duration) time.Duration {
 
 // A Limiter is one of weir's.
 type Limiter interface {
-	Take(ctx context.Context, r counters.Request) (counters.Decision, error)
-	Peek(ctx context.Context, r counters.Request) (counters.Decision, error)
+	policy.Limiter
+	Flush()
+	Owing() int
 }
 
 // A Store is what limiters of all kinds need.

@@ -2,8 +2,9 @@ package loadgen
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
-	"net/http"
 
 	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -15,85 +16,50 @@ import (
 // callersPerConnection share a connection of gRPC.
 const callersPerConnection = 64
 
-// A GRPCClient is a Connection to the rate limit service of Envoy. Its status is
-// 200 if the response says OK, and 429 if it says OVER_LIMIT; the response must be
-// by a limit. There is no body.
-type GRPCClient struct {
-	expiry
-	conn     *grpc.ClientConn // that callersPerConnection share
-	owner    bool             // closes it
-	request  []byte
-	digits   []byte     // of the client's name, within request
-	sent     chan int64 // at most one
-	response rls.RateLimitResponse
-}
-
-// DialGRPC returns n callers of the service at addr. They ask for a domain about
-// one entry with that key, whose value is the client's name. It doesn't wait for
-// the connections.
+// DialGRPC returns n callers of the rate limit service of Envoy at addr. They ask for
+// a domain about one entry with that key, whose value is the client's name; an answer
+// that is by no limit is an error. It doesn't wait for the connections. The end of the
+// first caller of a connection ends what all of it are asked.
 func DialGRPC(addr, domain, key string, n int) (callers Connections, err error) {
+	request, err := proto.Marshal(&rls.RateLimitRequest{Domain: domain, Descriptors: []*common.RateLimitDescriptor{{
+		Entries: []*common.RateLimitDescriptor_Entry{{Key: key, Value: ClientName(0)}},
+	}}})
+	if err != nil {
+		return nil, err
+	}
 	var conn *grpc.ClientConn
 	for i := range n {
-		owner := i%callersPerConnection == 0
-		if owner {
+		close := func() {}
+		if i%callersPerConnection == 0 {
 			if conn, err = grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
 				return nil, err
 			}
+			owned := conn
+			close = func() { _ = owned.Close() } // the only error is that it is closed already
 		}
-		request, err := proto.Marshal(&rls.RateLimitRequest{Domain: domain, Descriptors: []*common.RateLimitDescriptor{{
-			Entries: []*common.RateLimitDescriptor_Entry{{Key: key, Value: ClientName(0)}},
-		}}})
-		if err != nil {
-			return nil, err
-		}
-		name := bytes.LastIndex(request, []byte(ClientPrefix)) + len(ClientPrefix)
-		c := &GRPCClient{conn: conn, owner: owner, request: request, digits: request[name : name+ClientDigits], sent: make(chan int64, 1)}
-		c.Renew()
-		callers = append(callers, c)
+		callers = append(callers, newCaller(rateLimit(conn, bytes.Clone(request)), close))
 	}
 	return callers, nil
 }
 
-// Send implements Connection. The request is on its way when Receive is called: a call of
-// gRPC costs a goroutine less where it isn't a stream.
-func (c *GRPCClient) Send(n int64) error {
-	c.sent <- n
-	return nil
-}
-
-// Receive implements Connection.
-func (c *GRPCClient) Receive() (status int, body []byte, err error) {
-	ctx := c.context()
-	select {
-	case n := <-c.sent:
-		putDigits(c.digits, n)
-		if err := c.conn.Invoke(ctx, rls.RateLimitService_ShouldRateLimit_FullMethodName, &c.request, &c.response, grpc.ForceCodec(encoded{})); err != nil {
-			return 0, nil, err
-		}
-		switch code := c.response.OverallCode; code {
-		case rls.RateLimitResponse_OK:
-			return http.StatusOK, nil, nil
-		case rls.RateLimitResponse_OVER_LIMIT:
-			return http.StatusTooManyRequests, nil, nil
+// rateLimit returns what sends the request for a client and returns whether its response
+// says OK.
+func rateLimit(conn *grpc.ClientConn, request []byte) func(context.Context, int64) (bool, error) {
+	name := bytes.LastIndex(request, []byte(ClientPrefix)) + len(ClientPrefix)
+	digits, response := request[name:name+ClientDigits], new(rls.RateLimitResponse)
+	return func(ctx context.Context, n int64) (bool, error) {
+		putDigits(digits, n)
+		err := conn.Invoke(ctx, rls.RateLimitService_ShouldRateLimit_FullMethodName, &request, response, grpc.ForceCodec(encoded{}))
+		switch code := response.GetOverallCode(); {
+		case err != nil:
+			return false, err
+		case len(response.Statuses) == 0 || response.Statuses[0].CurrentLimit == nil:
+			return false, errors.New("the response is by no limit")
+		case code != rls.RateLimitResponse_OK && code != rls.RateLimitResponse_OVER_LIMIT:
+			return false, fmt.Errorf("the response's code is %v", code)
 		default:
-			return 0, nil, fmt.Errorf("the response's code is %v", code)
+			return code == rls.RateLimitResponse_OK, nil
 		}
-	case <-ctx.Done():
-		return 0, nil, ctx.Err()
-	}
-}
-
-// Right implements Connection.
-func (c *GRPCClient) Right([]byte) bool {
-	return len(c.response.Statuses) > 0 && c.response.Statuses[0].CurrentLimit != nil
-}
-
-// Close implements Connection. It ends what all are asked who share a connection
-// with the first of them.
-func (c *GRPCClient) Close() {
-	c.Expire()
-	if c.owner {
-		_ = c.conn.Close() // the only error is that it is closed already
 	}
 }
 

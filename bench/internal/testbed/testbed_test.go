@@ -1,6 +1,7 @@
 package testbed
 
 import (
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -181,4 +182,25 @@ func TestMemcachedThatIsStoppedAndKilled(t *testing.T) {
 	require.NoError(t, m.Restart(t.Context()))
 	_, err = m.Do("incr a 1", "NOT_FOUND")
 	require.NoError(t, err, "it is empty")
+}
+
+func TestParallelStopsAtAnError(t *testing.T) {
+	t.Parallel()
+	failed := errors.New("failed")
+	done := make([]bool, 1000)
+	err := Parallel(len(done), 4, func(i int) error {
+		done[i] = true
+		if i == 10 {
+			return failed
+		}
+		return nil
+	})
+	assert.ErrorIs(t, err, failed)
+	assert.NotContains(t, done[:10], false)
+	assert.Contains(t, done, false)
+	require.NoError(t, Parallel(len(done), 4, func(i int) error {
+		done[i] = true
+		return nil
+	}))
+	assert.NotContains(t, done, false)
 }

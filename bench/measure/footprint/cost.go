@@ -7,7 +7,6 @@ import (
 	"io"
 	"runtime"
 	"slices"
-	"sync"
 	"time"
 
 	"weir/bench/internal/algorithms"
@@ -191,23 +190,15 @@ func past(a algorithms.Algorithm, now time.Time) []time.Time {
 
 // checkAll checks each client once. A denial is an error.
 func checkAll(ctx context.Context, limiter algorithms.Limiter, clients int, at time.Time) error {
-	var wait sync.WaitGroup
-	errs := make([]error, callers)
-	for i := range callers {
-		wait.Go(func() {
-			for n := i; n < clients && errs[i] == nil; n += callers {
-				bounded, cancel := context.WithTimeout(ctx, 5*time.Second)
-				d, err := limiter.Take(bounded, counters.Request{Client: loadgen.ClientName(int64(n)), Cost: 1, Limit: limit, Now: at})
-				cancel()
-				if err == nil && !d.Allowed {
-					err = fmt.Errorf("client %d was denied at %v", n, at)
-				}
-				errs[i] = err
-			}
-		})
-	}
-	wait.Wait()
-	return errors.Join(errs...)
+	return testbed.Parallel(clients, callers, func(n int) error {
+		bounded, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		d, err := limiter.Take(bounded, counters.Request{Client: loadgen.ClientName(int64(n)), Cost: 1, Limit: limit, Now: at})
+		if err == nil && !d.Allowed {
+			err = fmt.Errorf("client %d was denied at %v", n, at)
+		}
+		return err
+	})
 }
 
 // heapInUse returns the bytes of all objects that are alive.

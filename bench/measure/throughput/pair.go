@@ -5,7 +5,6 @@ import (
 	"context"
 	"regexp"
 	"slices"
-	"sync"
 	"time"
 
 	"weir/bench/internal/loadgen"
@@ -156,7 +155,6 @@ func compare(ctx context.Context, cfg config, m *testbed.Memcached, weir, other 
 func atOnce(ctx context.Context, d time.Duration, m *testbed.Memcached, weir, other *side) (cpuTimes, error) {
 	var used cpuTimes
 	var tallies [2]loadgen.Tally
-	var errs [2]error
 	add := func(sign time.Duration) error {
 		for process, into := range map[*testbed.Process]*time.Duration{weir.Process: &used.Weir, m.Process: &used.Memcached, other.Process: &used.Other} {
 			cpu, err := process.CPU()
@@ -170,14 +168,13 @@ func atOnce(ctx context.Context, d time.Duration, m *testbed.Memcached, weir, ot
 	if err := add(-1); err != nil {
 		return used, err
 	}
-	var both sync.WaitGroup
-	for i, s := range []*side{weir, other} {
-		half := *s
-		half.connections = s.connections[:max(1, len(s.connections)/2)]
-		both.Go(func() { tallies[i], errs[i] = half.load(ctx, d) })
-	}
-	both.Wait()
-	if err := cmp.Or(errs[0], errs[1], add(+1)); err != nil {
+	err := testbed.Parallel(2, 2, func(i int) (err error) {
+		half := *[]*side{weir, other}[i]
+		half.connections = half.connections[:max(1, len(half.connections)/2)]
+		tallies[i], err = half.load(ctx, d)
+		return err
+	})
+	if err := cmp.Or(err, add(+1)); err != nil {
 		return used, err
 	}
 	return used.perCheck(tallies[0], tallies[1]), nil
@@ -198,19 +195,12 @@ const muchMore = 10
 // allocations returns how many objects the server at addr allocates for a check
 // of the load, which is repeated until they are many.
 func allocations(ctx context.Context, addr string, load func() (loadgen.Tally, error)) (float64, error) {
-	var counts [5]float64
-	for i := range counts {
-		var err error
-		if counts[i], err = loadgen.Mallocs(ctx, addr); err != nil {
+	for times := 1; ; times *= 2 {
+		before, err1 := loadgen.Mallocs(ctx, addr)
+		between, err2 := loadgen.Mallocs(ctx, addr)
+		if err := cmp.Or(err1, err2); err != nil {
 			return 0, err
 		}
-	}
-	before := counts[len(counts)-1]
-	var asking []float64
-	for i, count := range counts[1:] {
-		asking = append(asking, count-counts[i])
-	}
-	for times := 1; ; times *= 2 {
 		var checks int64
 		for range times {
 			t, err := load()
@@ -223,9 +213,9 @@ func allocations(ctx context.Context, addr string, load func() (loadgen.Tally, e
 		if err != nil {
 			return 0, err
 		}
-		if allocated := after - before - slices.Min(asking); allocated >= muchMore*slices.Max(asking) {
+		asking := between - before
+		if allocated := after - between - asking; allocated >= muchMore*asking {
 			return allocated / float64(checks), nil
 		}
-		before = after
 	}
 }

@@ -12,6 +12,7 @@ package accuracy
 import (
 	"context"
 	"io"
+	"runtime"
 	"runtime/debug"
 
 	"weir/bench/internal/report"
@@ -129,7 +130,7 @@ func measureRows(
 		}
 	}
 	each := make([][]Row, len(runs)) // of all algorithms
-	if err := parallel(len(runs), func(i int) error {
+	if err := testbed.Parallel(len(runs), runtime.GOMAXPROCS(0), func(i int) error {
 		w := workloads[runs[i].workload]
 		s := newSimulation(w, cfg.seed+uint64(runs[i].seed))
 		for _, a := range measured {

@@ -3,13 +3,14 @@ package accuracy
 import (
 	"bytes"
 	"context"
-	"errors"
 	"iter"
 	"math"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -52,9 +53,9 @@ func TestAccuracyEndToEnd(t *testing.T) {
 		assert.Contains(t, printed, text)
 	}
 	for _, trace := range r.Traces {
-		benchtest.AssertPicture(t, dir, "accuracy-"+trace.Name)
+		assertPicture(t, dir, "accuracy-"+trace.Name)
 	}
-	benchtest.AssertPicture(t, dir, "accuracy-settled")
+	assertPicture(t, dir, "accuracy-settled")
 
 	// The same seed gives the same figures, also to fewer workloads.
 	second, err := measureAll(t.Context(), config{seed: 3, seeds: quickSeeds, requests: int64(requests)}, Workloads(requests)[6:12])
@@ -179,27 +180,6 @@ func TestScaleIsBrokenByWrongDecisionsOfExactLimiters(t *testing.T) {
 	assert.EqualError(t, row(algorithms.Strict60, Difference{WronglyAdmitted: 1}).Broken(), "strict N=60 admitted 1 requests above the limit")
 	assert.NoError(t, row(algorithms.Counting64, Difference{Sum: 1, WronglyDenied: 1}).Broken())
 	assert.EqualError(t, row(algorithms.Counting64, Difference{WronglyAdmitted: 2}).Broken(), "counting 64 admitted 2 requests above the limit")
-}
-
-func TestParallelStopsAtAnError(t *testing.T) {
-	t.Parallel()
-	failed := errors.New("failed")
-	done := make([]bool, 1000)
-	err := parallel(len(done), func(i int) error {
-		done[i] = true
-		if i == 10 {
-			return failed
-		}
-		return nil
-	})
-	assert.ErrorIs(t, err, failed)
-	assert.NotContains(t, done[:10], false)
-	assert.Contains(t, done, false)
-	require.NoError(t, parallel(len(done), func(i int) error {
-		done[i] = true
-		return nil
-	}))
-	assert.NotContains(t, done, false)
 }
 
 func TestDifference(t *testing.T) {
@@ -805,4 +785,12 @@ func TestNoTimelineExceedsTheBounds(t *testing.T) {
 			t.Fatalf("%s admitted %d in a window, at most %d", a.Name, most, a.Bound(limit))
 		}
 	})
+}
+
+// assertPicture checks that a picture was drawn.
+func assertPicture(t *testing.T, dir, name string) {
+	t.Helper()
+	drawn, err := os.ReadFile(filepath.Join(dir, name+".svg"))
+	require.NoError(t, err)
+	assert.Truef(t, strings.HasPrefix(string(drawn), "<?xml"), "%s.svg begins with %.20q", name, drawn)
 }

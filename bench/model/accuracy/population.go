@@ -6,11 +6,13 @@ import (
 	"iter"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"time"
 
 	"weir/bench/internal/algorithms"
 	"weir/bench/internal/report"
+	"weir/bench/internal/testbed"
 	"weir/bench/internal/traffic"
 )
 
@@ -100,7 +102,7 @@ func measurePopulation(ctx context.Context, c population, measured []algorithm) 
 	}
 	var mu sync.Mutex
 	clients := (PopulationClients - c.step/2 + c.step - 1) / c.step
-	err := parallel(clients, func(i int) error {
+	err := testbed.Parallel(clients, runtime.GOMAXPROCS(0), func(i int) error {
 		k := i*c.step + c.step/2
 		one, err := c.measure(ctx, k, measured)
 		if err != nil {

@@ -4,11 +4,12 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"time"
 
-	"weir/api/policy"
 	"weir/bench/internal/algorithms"
 	"weir/bench/internal/report"
+	"weir/bench/internal/testbed"
 	"weir/bench/internal/traffic"
 	"weir/counters"
 	"weir/counters/memory"
@@ -95,18 +96,16 @@ func newWay(name string) (way, error) {
 		return new(checkThenCount), nil
 	}
 	w := &settles{estimates: name == reserveName}
-	l, err := algorithms.Named(algorithms.Strict60).New(memory.New(func() time.Time { return w.now }), algorithms.Config{
+	var err error
+	w.limiter, err = algorithms.Named(algorithms.Strict60).New(memory.New(func() time.Time { return w.now }), algorithms.Config{
 		Options: algorithms.OneClock("bench", 1), Window: Window, Limit: tokenLimit,
 	})
-	if err == nil {
-		w.limiter = l.(policy.Limiter)
-	}
 	return w, err
 }
 
 // settles is weir. Without estimates it admits whatever finds the limit not exceeded.
 type settles struct {
-	limiter   policy.Limiter
+	limiter   algorithms.Limiter
 	now       time.Time
 	estimates bool
 }
@@ -154,7 +153,7 @@ func (c *checkThenCount) admit(_ context.Context, at time.Duration, estimate int
 func measureSettling(ctx context.Context, seed uint64, seeds, requests int) ([]SettledRow, error) {
 	factors := factors()
 	rows := make([]SettledRow, len(ways)*len(factors))
-	err := parallel(len(rows), func(i int) error {
+	err := testbed.Parallel(len(rows), runtime.GOMAXPROCS(0), func(i int) error {
 		row := &rows[i]
 		row.Way, row.Factor = ways[i/len(factors)], factors[i%len(factors)]
 		report.Progress("%s, estimates %g times the cost", row.Way, row.Factor)

@@ -32,7 +32,7 @@ type config struct {
 	warming time.Duration // in which clients use what they use before an outage
 	clients int           // of each algorithm
 	stalls  int           // that each row of a stall is the mean of, each with clients of its own
-	atOnce  bool          // stalls don't wait for outages to end, though those disturb them
+	kinds   int           // at a time, of outages and stalls: with 2 the ones disturb the others
 }
 
 // misses are what didn't hold in a trial.
@@ -172,24 +172,21 @@ func (b *bed) spend(clients []*client) {
 
 // topUp asks until each weir has denied each client.
 func (b *bed) topUp(clients []*client) {
-	var wait sync.WaitGroup
-	const workers = 4
-	for worker := range workers {
-		wait.Go(func() {
-			for n := worker; n < len(clients); n += workers {
-				for i := range b.weirs {
-					by := b.on(i)
-					a, ok := b.check(by, clients[n], 1)
-					for ok && a.Allowed {
-						a, ok = b.check(by, clients[n], max(1, a.Limits[0].Remaining))
-					}
-					by.close()
-				}
+	_ = testbed.Parallel(len(clients), workers, func(n int) error {
+		for i := range b.weirs {
+			by := b.on(i)
+			a, ok := b.check(by, clients[n], 1)
+			for ok && a.Allowed {
+				a, ok = b.check(by, clients[n], max(1, a.Limits[0].Remaining))
 			}
-		})
-	}
-	wait.Wait()
+			by.close()
+		}
+		return nil
+	})
 }
+
+// workers act at the same time.
+const workers = 4
 
 // A load is callers that ask for clients in turn, at a steady pace.
 type load struct {

@@ -2,6 +2,7 @@ package faults
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -195,7 +196,7 @@ func TestJudge(t *testing.T) {
 		}
 		assert.ErrorContains(t, broken, "faults: it: "+want)
 		assert.Len(t, r.Missed, 1)
-		assert.Contains(t, benchtest.Printed(&Report{Rows: []row{r}}), "MISSED")
+		assert.Contains(t, printed(&Report{Rows: []row{r}}), "MISSED")
 	}
 }
 
@@ -226,4 +227,11 @@ func TestABrokenReportNamesAllRows(t *testing.T) {
 	t.Parallel()
 	r := &Report{Rows: []row{{Fault: "a", misses: misses{[]string{"one", "two"}}}, {Fault: "b"}, {Fault: "c", misses: misses{[]string{"three"}}}}}
 	assert.EqualError(t, r.Broken(), errors.Join(errors.New("faults: a: one"), errors.New("faults: a: two"), errors.New("faults: c: three")).Error())
+}
+
+// printed returns what a report prints.
+func printed(r *Report) string {
+	var out bytes.Buffer
+	r.Print(&out)
+	return out.String()
 }

@@ -123,12 +123,6 @@ var shareTrials = func() (all []shareTrial) {
 	return all
 }()
 
-// A sharer is a limiter of an instance.
-type sharer interface {
-	algorithms.Limiter
-	TakeLocal(r counters.Request, err error) (counters.Decision, error)
-}
-
 // A phase is when a client asks.
 type phase int
 
@@ -160,7 +154,7 @@ func (c *shareClient) sum(first, last phase) (sum int64) {
 // A shareBed is the instances of one share trial, and their clients.
 type shareBed struct {
 	cfg       config
-	instances [][]sharer // by instance and algorithm
+	instances [][]algorithms.Limiter // by instance and algorithm
 	clients   []*shareClient
 	chosen    *rand.Rand // instances of clients that are spread
 
@@ -168,7 +162,7 @@ type shareBed struct {
 	failed atomic.Pointer[error]
 }
 
-func newShareBed(cfg config, instances [][]sharer) *shareBed {
+func newShareBed(cfg config, instances [][]algorithms.Limiter) *shareBed {
 	b := &shareBed{cfg: cfg, instances: instances, chosen: rand.New(rand.NewPCG(1, 2))}
 	for n := range cfg.clients {
 		for i, a := range shareAlgorithms {
@@ -332,7 +326,7 @@ func (b *shareBed) endure(ctx context.Context, clients string, f shareFault) err
 type shareStore struct {
 	server   *testbed.Memcached
 	stores   []*memcached.Store
-	limiters [][]sharer
+	limiters [][]algorithms.Limiter
 }
 
 // openShareStore starts a memcached, and so many instances on it.
@@ -349,7 +343,7 @@ func openShareStore(ctx context.Context, timeout time.Duration, instances int) (
 			return nil, err
 		}
 		s.stores = append(s.stores, store)
-		var limiters []sharer
+		var limiters []algorithms.Limiter
 		for _, a := range shareAlgorithms {
 			l, err := a.New(store, algorithms.Config{
 				Options: counters.Options{Policy: a.Short(), StoreTimeout: timeout, Clients: 1000}, Window: window, Limit: limit,
@@ -358,7 +352,7 @@ func openShareStore(ctx context.Context, timeout time.Duration, instances int) (
 				s.close()
 				return nil, err
 			}
-			limiters = append(limiters, l.(sharer))
+			limiters = append(limiters, l)
 		}
 		s.limiters = append(s.limiters, limiters)
 	}
@@ -370,7 +364,7 @@ func (s *shareStore) close() {
 	var flushing sync.WaitGroup
 	for _, limiters := range s.limiters {
 		for _, l := range limiters {
-			flushing.Go(l.(interface{ Flush() }).Flush)
+			flushing.Go(l.Flush)
 		}
 	}
 	flushing.Wait()

@@ -64,7 +64,7 @@ func (x *stage) boot(number int) *member {
 	if err != nil {
 		panic(err) // no plot is wrong
 	}
-	m.limiter = l.(limiter)
+	m.limiter = l
 	return m
 }
 

@@ -220,7 +220,7 @@ func (w *world) newLimiter(c algorithms.Store) limiter {
 	if err != nil {
 		panic(err) // no scenario is wrong
 	}
-	return l.(limiter)
+	return l
 }
 
 func (w *world) refundFailed() {
