@@ -262,16 +262,18 @@ func TestCaptureReplyGivesUp(t *testing.T) {
 	assert.ErrorContains(t, err, "last with 200: yes")
 }
 
-func TestMallocs(t *testing.T) {
+func TestMetric(t *testing.T) {
 	t.Parallel()
-	n, err := Mallocs(t.Context(), served(t, NoopHandler(Reply{Status: 200}, nil)))
+	addr := served(t, http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(rw, "x{of=\"a\"} 1\nx{of=\"b\"} 2.5\nxy 4\nbroken many\n")
+	}))
+	n, err := Metric(t.Context(), addr, "x")
 	require.NoError(t, err)
-	assert.Positive(t, n)
-
-	_, err = Mallocs(t.Context(), served(t, http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(rw, strings.Repeat("x 1\n", 3))
-	})))
-	assert.Error(t, err)
+	assert.InDelta(t, 3.5, n, 1e-9)
+	for _, name := range []string{"y", "broken"} {
+		_, err = Metric(t.Context(), addr, name)
+		assert.Error(t, err, name)
+	}
 }
 
 func TestRepeatCounts(t *testing.T) {

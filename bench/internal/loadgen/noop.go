@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"runtime/metrics"
 	"strconv"
 	"strings"
 	"time"
@@ -20,10 +19,6 @@ const (
 	// BatchPath is that of a batch of checks.
 	BatchPath   = "/v1/check/batch"
 	metricsPath = "/metrics"
-
-	// mallocsMetric is the name that Prometheus's Go collector gives to the
-	// number of objects allocated.
-	mallocsMetric = "go_memstats_mallocs_total"
 )
 
 // A Reply is an HTTP response without what net/http adds by itself.
@@ -89,18 +84,7 @@ func NoopHandler(r Reply, do func(body []byte) error) http.Handler {
 		}
 		return c.Blob(r.Status, contentType, r.Body)
 	})
-	e.GET(metricsPath, func(c echo.Context) error {
-		sample := []metrics.Sample{{Name: "/gc/heap/allocs:objects"}, {Name: "/gc/heap/tiny/allocs:objects"}}
-		metrics.Read(sample)
-		return c.String(http.StatusOK, mallocsMetric+" "+strconv.FormatUint(sample[0].Value.Uint64()+sample[1].Value.Uint64(), 10)+"\n")
-	})
 	return e
-}
-
-// Mallocs returns the number of objects that a server has allocated so far,
-// according to its metrics.
-func Mallocs(ctx context.Context, addr string) (float64, error) {
-	return Metric(ctx, addr, mallocsMetric)
 }
 
 // Metric returns the sum of a metric of a server over all its labels.

@@ -228,27 +228,37 @@ func seconds(s float64) time.Duration {
 	return time.Duration(ns)
 }
 
-// Recent is an exact sliding log: the times of the events in (now-length, now].
-// Its zero value has no length.
+// Recent is an exact sliding log: the events in (now-length, now], each of which
+// has a cost. Its zero value has no length.
 type Recent struct {
 	length time.Duration
-	times  []time.Duration
+	events []event
+	sum    int64
+}
+
+type event struct {
+	at   time.Duration
+	cost int64
 }
 
 // NewRecent returns an empty log of that length.
 func NewRecent(length time.Duration) Recent { return Recent{length: length} }
 
-// Count returns the number of recent events and forgets the others. Times must
-// not go back.
-func (r *Recent) Count(now time.Duration) int64 {
-	for len(r.times) > 0 && now-r.times[0] >= r.length {
-		r.times = r.times[1:]
+// Sum returns the costs of recent events and forgets the others. Times must not
+// go back.
+func (r *Recent) Sum(now time.Duration) int64 {
+	for len(r.events) > 0 && now-r.events[0].at >= r.length {
+		r.sum -= r.events[0].cost
+		r.events = r.events[1:]
 	}
-	return int64(len(r.times))
+	return r.sum
 }
 
 // Add adds an event that isn't before any other.
-func (r *Recent) Add(at time.Duration) { r.times = append(r.times, at) }
+func (r *Recent) Add(at time.Duration, cost int64) {
+	r.events = append(r.events, event{at, cost})
+	r.sum += cost
+}
 
 // Fullest returns the most events in any (t-length, t]. The times must be in
 // order.

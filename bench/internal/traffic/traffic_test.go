@@ -326,13 +326,13 @@ func TestFullest(t *testing.T) {
 func TestRecentIsHalfOpen(t *testing.T) {
 	t.Parallel()
 	r := NewRecent(time.Minute)
-	assert.Zero(t, r.Count(0))
-	r.Add(0)
-	r.Add(0)
-	r.Add(time.Second)
-	assert.Equal(t, int64(3), r.Count(time.Minute-1))
-	assert.Equal(t, int64(1), r.Count(time.Minute), "events at 0 are a window old")
-	assert.Zero(t, r.Count(time.Minute+time.Second))
+	assert.Zero(t, r.Sum(0))
+	r.Add(0, 1)
+	r.Add(0, 1)
+	r.Add(time.Second, 5)
+	assert.Equal(t, int64(7), r.Sum(time.Minute-1))
+	assert.Equal(t, int64(5), r.Sum(time.Minute), "events at 0 are a window old")
+	assert.Zero(t, r.Sum(time.Minute+time.Second))
 }
 
 func TestRecentAndFullestCountAsALoopDoes(t *testing.T) {
@@ -349,11 +349,11 @@ func TestRecentAndFullestCountAsALoopDoes(t *testing.T) {
 					within++
 				}
 			}
-			if got := r.Count(at); got != within {
+			if got := r.Sum(at); got != within {
 				t.Fatalf("at %v %d events, and not %d, are in the window", at, within, got)
 			}
 			most = max(most, within+1)
-			r.Add(at)
+			r.Add(at, 1)
 			times = append(times, at)
 		}
 		if got := Fullest(times, time.Minute); got != most {

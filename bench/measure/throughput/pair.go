@@ -188,6 +188,10 @@ func (s *side) half(ctx context.Context, rate float64, d time.Duration) (halfLoa
 	return halfLoad{p.P50, p.P99}, cmp.Or(ctx.Err(), sample.Fault())
 }
 
+// mallocsMetric is the name that Prometheus's Go collector gives to the number
+// of objects allocated.
+const mallocsMetric = "go_memstats_mallocs_total"
+
 // muchMore is how many times as many objects as asking for their number
 // allocates the load has to: that varies.
 const muchMore = 10
@@ -196,8 +200,8 @@ const muchMore = 10
 // of the load, which is repeated until they are many.
 func allocations(ctx context.Context, addr string, load func() (loadgen.Tally, error)) (float64, error) {
 	for times := 1; ; times *= 2 {
-		before, err1 := loadgen.Mallocs(ctx, addr)
-		between, err2 := loadgen.Mallocs(ctx, addr)
+		before, err1 := loadgen.Metric(ctx, addr, mallocsMetric)
+		between, err2 := loadgen.Metric(ctx, addr, mallocsMetric)
 		if err := cmp.Or(err1, err2); err != nil {
 			return 0, err
 		}
@@ -209,7 +213,7 @@ func allocations(ctx context.Context, addr string, load func() (loadgen.Tally, e
 			}
 			checks += t.Checks()
 		}
-		after, err := loadgen.Mallocs(ctx, addr)
+		after, err := loadgen.Metric(ctx, addr, mallocsMetric)
 		if err != nil {
 			return 0, err
 		}

@@ -140,8 +140,8 @@ func newSimulation(w Workload, seed uint64) *simulation {
 	log := traffic.NewRecent(Window)
 	for at := range w.arrivals(seed, w.Length) {
 		run.times = append(run.times, at)
-		if log.Count(at) < w.Limit {
-			log.Add(at)
+		if log.Sum(at) < w.Limit {
+			log.Add(at, 1)
 			run.logAdmitted++
 		}
 	}
@@ -194,9 +194,9 @@ func (run *simulation) decide(ctx context.Context, a algorithm, feedback bool, e
 		if err != nil {
 			return fmt.Errorf("%s: %w", run.Name, err)
 		}
-		each(answer, counted.Count(at))
+		each(answer, counted.Sum(at))
 		if answer.allowed || !feedback {
-			counted.Add(at)
+			counted.Add(at, 1)
 		}
 	}
 	return nil

@@ -64,43 +64,37 @@ type spending struct {
 	cost int64
 }
 
-// spent is what counts in a window. Times must not go back.
-type spent struct {
-	all []spending
-	sum int64
-}
-
-// last returns the sum of what counts in the window that ends at that time.
-func (s *spent) last(at time.Duration) int64 {
-	for len(s.all) > 0 && s.all[0].at <= at-Window {
-		s.sum -= s.all[0].cost
-		s.all = s.all[1:]
-	}
-	return s.sum
-}
-
-func (s *spent) add(at time.Duration, cost int64) {
-	s.all, s.sum = append(s.all, spending{at, cost}), s.sum+cost
-}
-
 // A way admits requests by what they are taken to cost, and is told later what they have
-// cost. Admit returns what is to be called then.
-type way interface {
-	admit(ctx context.Context, at time.Duration, estimate int64) (end func(at time.Duration, cost int64) error, err error)
-}
+// cost: it returns what is to be called then.
+type way func(ctx context.Context, at time.Duration, estimate int64) (end func(at time.Duration, cost int64) error, err error)
 
 // newWay returns one. What charges afterwards and what reserves are weir's own limiter, as
 // it settles.
 func newWay(name string) (way, error) {
 	if name == laterName {
-		return new(checkThenCount), nil
+		return checkThenCount(), nil
 	}
-	w := &settles{estimates: name == reserveName}
+	s := &settles{estimates: name == reserveName}
 	var err error
-	w.limiter, err = algorithms.Named(algorithms.Strict60).New(memory.New(func() time.Time { return w.now }), algorithms.Config{
+	s.limiter, err = algorithms.Named(algorithms.Strict60).New(memory.New(func() time.Time { return s.now }), algorithms.Config{
 		Options: algorithms.OneClock("bench", 1), Window: Window, Limit: tokenLimit,
 	})
-	return w, err
+	return s.admit, err
+}
+
+// checkThenCount looks whether the estimate fits beside all that has ended, and counts what
+// ends: an exact log of that.
+func checkThenCount() way {
+	counted := traffic.NewRecent(Window)
+	return func(_ context.Context, at time.Duration, estimate int64) (func(time.Duration, int64) error, error) {
+		if counted.Sum(at)+estimate > tokenLimit {
+			return nil, nil
+		}
+		return func(at time.Duration, cost int64) error {
+			counted.Add(at, cost)
+			return nil
+		}, nil
+	}
 }
 
 // settles is weir. Without estimates it admits whatever finds the limit not exceeded.
@@ -132,20 +126,6 @@ func (s *settles) admit(ctx context.Context, at time.Duration, estimate int64) (
 		}
 		q.Cost = estimate - cost
 		return s.limiter.Refund(ctx, q, taken)
-	}, nil
-}
-
-// checkThenCount looks whether the estimate fits beside all that has ended, and counts what
-// ends: an exact log of that.
-type checkThenCount struct{ counted spent }
-
-func (c *checkThenCount) admit(_ context.Context, at time.Duration, estimate int64) (func(time.Duration, int64) error, error) {
-	if c.counted.last(at)+estimate > tokenLimit {
-		return nil, nil
-	}
-	return func(at time.Duration, cost int64) error {
-		c.counted.add(at, cost)
-		return nil
 	}, nil
 }
 
@@ -192,7 +172,7 @@ func (row *SettledRow) run(ctx context.Context, requests []spending) error {
 		end func(time.Duration, int64) error
 	}
 	var underWay []answering // in the order in which they end
-	var admitted, log spent
+	admitted, log := traffic.NewRecent(Window), traffic.NewRecent(Window)
 	for n, r := range requests {
 		if n%checkEvery == checkEvery-1 && ctx.Err() != nil {
 			return ctx.Err()
@@ -204,11 +184,11 @@ func (row *SettledRow) run(ctx context.Context, requests []spending) error {
 				return err
 			}
 		}
-		if log.last(r.at)+r.cost <= tokenLimit {
-			log.add(r.at, r.cost)
+		if log.Sum(r.at)+r.cost <= tokenLimit {
+			log.Add(r.at, r.cost)
 			row.LogAdmitted += r.cost
 		}
-		end, err := w.admit(steps, r.at, min(tokenLimit, max(1, int64(row.Factor*float64(r.cost)))))
+		end, err := w(steps, r.at, min(tokenLimit, max(1, int64(row.Factor*float64(r.cost)))))
 		if err != nil {
 			return err
 		}
@@ -216,9 +196,9 @@ func (row *SettledRow) run(ctx context.Context, requests []spending) error {
 			continue
 		}
 		underWay = append(underWay, answering{r, end})
-		admitted.add(r.at, r.cost)
+		admitted.Add(r.at, r.cost)
 		row.Admitted += r.cost
-		row.Fullest = max(row.Fullest, admitted.last(r.at))
+		row.Fullest = max(row.Fullest, admitted.Sum(r.at))
 	}
 	return nil
 }

@@ -151,8 +151,8 @@ func (t *Trace) estimate(ctx context.Context, a algorithm, enforced bool, points
 			if err != nil {
 				return err
 			}
-			if admitted.Count(times[0]); answer.allowed {
-				admitted.Add(times[0])
+			if admitted.Sum(times[0]); answer.allowed {
+				admitted.Add(times[0], 1)
 			}
 		}
 		v, err := s.peek(ctx, at)
@@ -160,7 +160,7 @@ func (t *Trace) estimate(ctx context.Context, a algorithm, enforced bool, points
 			return err
 		}
 		if e.Values = append(e.Values, v); enforced {
-			e.Admitted = append(e.Admitted, admitted.Count(at))
+			e.Admitted = append(e.Admitted, admitted.Sum(at))
 		}
 	}
 	t.Estimates = append(t.Estimates, e)

@@ -81,8 +81,7 @@ type world struct {
 	violations []violation
 
 	ended   []*call // since the scheduler has looked; guarded by mu
-	idle    []caller
-	stirred bool // a goroutine may have gone on since the scheduler has looked
+	stirred bool    // a goroutine may have gone on since the scheduler has looked
 }
 
 func (w *world) violate(oracle, format string, args ...any) {
@@ -127,7 +126,6 @@ type call struct {
 	receipt  bool      // the refund has no more of it than a receipt says
 	marked   time.Time // when the server has first counted a reset
 	deadline time.Time // zero: as long from when it began as the store may take
-	caller   caller
 }
 
 type kind int
@@ -170,10 +168,6 @@ func (o outage) of(p *process) outageKind {
 	}
 	return o.kind
 }
-
-// A caller is a goroutine that makes one call after the other. It costs less
-// than one for each call.
-type caller chan func()
 
 func newWorld(s scenario, r *rand.Rand, broken mutation, trace io.Writer) *world {
 	w := &world{
