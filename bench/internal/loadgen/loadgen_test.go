@@ -417,28 +417,3 @@ func TestPaces(t *testing.T) {
 	assert.Equal(t, random(1), random(1), "the seed tells all")
 	assert.NotEqual(t, random(1), random(2))
 }
-
-func TestZipf(t *testing.T) {
-	t.Parallel()
-	// 1, 1/2, 1/3 and 1/4 make 25/12: shares of 0.48, 0.24, 0.16 and 0.12.
-	z := NewZipf(4, 1)
-	for _, tt := range []struct {
-		u    float64
-		want int64
-	}{
-		{0, 0}, {0.4799, 0}, {0.4801, 1}, {0.7199, 1}, {0.7201, 2}, {0.8799, 2}, {0.8801, 3}, {0.999999999, 3},
-	} {
-		assert.Equal(t, tt.want, z.Client(tt.u), "%g", tt.u)
-	}
-	// 1, 1/4 and 1/9 make 49/36.
-	z = NewZipf(3, 2)
-	assert.Equal(t, int64(0), z.Client(36.0/49-1e-9))
-	assert.Equal(t, int64(1), z.Client(36.0/49+1e-9))
-	assert.Equal(t, int64(2), z.Client(45.0/49+1e-9))
-
-	even := NewZipf(5, 0)
-	for i := range int64(5) {
-		assert.Equal(t, i, even.Client(float64(i)/5+0.1))
-	}
-	assert.Zero(t, NewZipf(1, 1).Client(0.9))
-}

@@ -90,13 +90,11 @@ func (b *Build) StartOn(ctx context.Context, megabytes int, args ...string) (m *
 	}, nil
 }
 
-// MemcachedVersion returns the version that rows are measured on.
-func MemcachedVersion(ctx context.Context) (string, error) {
-	out, err := exec.CommandContext(ctx, "memcached", "-V").Output()
-	if err != nil {
-		return "", fmt.Errorf("the bench needs memcached, such as apt-get install memcached gives: %w", err)
-	}
-	return strings.TrimPrefix(strings.TrimSpace(string(out)), "memcached "), nil
+// MemcachedVersion returns the version that rows are measured on; "" if there is
+// none to start.
+func MemcachedVersion(ctx context.Context) string {
+	out, _ := exec.CommandContext(ctx, "memcached", "-V").Output()
+	return strings.TrimPrefix(strings.TrimSpace(string(out)), "memcached ")
 }
 
 // Stop closes the connection and ends the process.

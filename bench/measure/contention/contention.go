@@ -59,11 +59,7 @@ func measureAll(ctx context.Context, cfg config) (*Report, error) {
 	if len(rates)+len(far) == 0 {
 		return nil, fmt.Errorf("contention: no row matches %q", cfg.rows)
 	}
-	version, err := testbed.MemcachedVersion(ctx)
-	if err != nil {
-		return nil, err
-	}
-	r := &Report{Machine: report.ThisMachine(version), Duration: cfg.duration}
+	r := &Report{Machine: report.ThisMachine(testbed.MemcachedVersion(ctx)), Duration: cfg.duration}
 	measured, err := report.Each(rates, func(s shape) ([]rateRow, error) { return measureRates(ctx, cfg, s) })
 	if err != nil {
 		return nil, err

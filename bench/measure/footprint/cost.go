@@ -63,10 +63,6 @@ type Cost struct {
 }
 
 func measureCosts(ctx context.Context, clients int) (*Cost, error) {
-	version, err := testbed.MemcachedVersion(ctx)
-	if err != nil {
-		return nil, err
-	}
 	rows, err := report.Each(priced, func(a algorithms.Algorithm) (row costRow, err error) {
 		// A busy machine may hold a check up for longer than the store may take.
 		for range 10 {
@@ -76,7 +72,7 @@ func measureCosts(ctx context.Context, clients int) (*Cost, error) {
 		}
 		return row, err
 	})
-	return &Cost{Machine: report.ThisMachine(version), Clients: clients, Rows: rows}, err
+	return &Cost{Machine: report.ThisMachine(testbed.MemcachedVersion(ctx)), Clients: clients, Rows: rows}, err
 }
 
 // measureCost runs the algorithm on a memcached of its own, for clients that have

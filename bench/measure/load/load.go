@@ -75,7 +75,6 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 // A loader loads a weir by policy after policy.
 type loader struct {
 	config
-	zipf  loadgen.Zipf
 	addr  string
 	store *testbed.MemcachedConn // nil if the weir isn't the bench's own
 }
@@ -83,12 +82,8 @@ type loader struct {
 // measureAll starts a weir if need be and loads it.
 func measureAll(ctx context.Context, cfg config) (*Report, error) {
 	r := &Report{Machine: report.ThisMachine(""), Target: cfg.target, Connections: cfg.connections, Duration: cfg.duration}
-	l := &loader{config: cfg, zipf: loadgen.NewZipf(clients, exponent), addr: cfg.target}
+	l := &loader{config: cfg, addr: cfg.target}
 	if l.addr == "" {
-		version, err := testbed.MemcachedVersion(ctx)
-		if err != nil {
-			return nil, err
-		}
 		build, err := testbed.BuildWeir(ctx, "", "")
 		if err != nil {
 			return nil, err
@@ -99,7 +94,7 @@ func measureAll(ctx context.Context, cfg config) (*Report, error) {
 			return nil, err
 		}
 		defer stop()
-		r.Machine.Memcached = version
+		r.Machine.Memcached = testbed.MemcachedVersion(ctx)
 		l.addr, l.store = weir.Addr, m.MemcachedConn
 	}
 	for _, policy := range cfg.policies {
@@ -145,10 +140,10 @@ func (l *loader) sample(ctx context.Context, policy string, d time.Duration, num
 		return nil, store, err
 	}
 	defer connections.Close()
-	random := rand.New(rand.NewPCG(1, number))
+	zipf := rand.NewZipf(rand.New(rand.NewPCG(1, number)), exponent, 1, clients-1)
 	run := func() error {
 		pace := loadgen.Pace{Rate: l.rate, Length: d, Seed: 1 + number}
-		seen = loadgen.NewOpenLoop(connections).Run(ctx, pace, func() int64 { return l.zipf.Client(random.Float64()) }, loadgen.Patience)
+		seen = loadgen.NewOpenLoop(connections).Run(ctx, pace, func() int64 { return int64(zipf.Uint64()) }, loadgen.Patience)
 		return ctx.Err()
 	}
 	if l.store == nil {

@@ -53,11 +53,7 @@ func measure(ctx context.Context, cfg config) (*Report, error) {
 	if len(checks)+len(alone)+len(limits)+len(ways) == 0 {
 		return nil, fmt.Errorf("throughput: no row matches %q", cfg.rows)
 	}
-	version, err := testbed.MemcachedVersion(ctx)
-	if err != nil {
-		return nil, err
-	}
-	r := &Report{Machine: report.ThisMachine(version), Connections: cfg.connections, Duration: cfg.duration}
+	r := &Report{Machine: report.ThisMachine(testbed.MemcachedVersion(ctx)), Connections: cfg.connections, Duration: cfg.duration}
 	if len(checks)+len(limits)+len(ways) > 0 {
 		build, err := testbed.BuildWeir(ctx, loadgen.PolicyFile(policies()), cfg.profiles)
 		if err != nil {
@@ -74,6 +70,7 @@ func measure(ctx context.Context, cfg config) (*Report, error) {
 			return nil, err
 		}
 	}
+	var err error
 	r.Store, err = report.Each(alone, func(s storeRow) (storeRow, error) { return s.measure(ctx, cfg) })
 	return r, err
 }

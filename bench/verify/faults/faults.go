@@ -51,11 +51,8 @@ func measureAll(ctx context.Context, cfg config) (*Report, error) {
 	if len(selected)+len(shares) == 0 {
 		return nil, fmt.Errorf("faults: no row matches %q", cfg.rows)
 	}
-	version, err := testbed.MemcachedVersion(ctx)
-	if err != nil {
-		return nil, err
-	}
-	r := &Report{Machine: report.ThisMachine(version), Timeout: cfg.timeout, Length: cfg.length}
+	var err error
+	r := &Report{Machine: report.ThisMachine(testbed.MemcachedVersion(ctx)), Timeout: cfg.timeout, Length: cfg.length}
 	if len(selected) > 0 {
 		if r.Rows, err = measureRows(ctx, cfg, selected); err != nil {
 			return nil, err
