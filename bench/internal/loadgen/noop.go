@@ -48,12 +48,18 @@ func CaptureReply(ctx context.Context, addr, body string, status, tries int) (Re
 
 // askOnce sends a request on a connection of its own.
 func askOnce(ctx context.Context, method, url, body string) (Reply, error) {
+	client := &http.Client{Transport: &http.Transport{}, Timeout: 10 * time.Second}
+	defer client.CloseIdleConnections()
+	return AskBy(ctx, client, method, url, body)
+}
+
+// AskBy sends a request by a client.
+func AskBy(ctx context.Context, client *http.Client, method, url, body string) (Reply, error) {
 	request, err := http.NewRequestWithContext(ctx, method, "http://"+url, strings.NewReader(body))
 	if err != nil {
 		return Reply{}, err
 	}
-	client := &http.Client{Transport: &http.Transport{}, Timeout: 10 * time.Second}
-	defer client.CloseIdleConnections()
+	request.Header.Set("Content-Type", "application/json")
 	response, err := client.Do(request)
 	if err != nil {
 		return Reply{}, err

@@ -52,3 +52,25 @@ func Sleep(ctx context.Context, d time.Duration) error {
 		return nil
 	}
 }
+
+// Every calls f again and again, with the time at which that was due. The function
+// that it returns has f called once more, and returns after that.
+func Every(interval time.Duration, f func(due time.Time)) (stop func()) {
+	end, ended := make(chan struct{}), make(chan struct{})
+	due := time.Now().Add(interval)
+	go func() {
+		defer close(ended)
+		for over := false; !over; due = time.Now().Add(interval) {
+			select {
+			case <-end:
+				over = true
+			case <-time.After(time.Until(due)):
+			}
+			f(due)
+		}
+	}()
+	return func() {
+		close(end)
+		<-ended
+	}
+}

@@ -185,27 +185,16 @@ func watchRoundTrips(ctx context.Context, addr string) (seen func() *hdrhistogra
 	if err != nil {
 		return nil, err
 	}
-	h, stop, stopped := loadgen.NewHistogram(), make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		defer conn.Conn.Close()
-		for wait := time.NewTicker(2 * time.Millisecond); ; {
-			start := time.Now()
-			if _, err := conn.Do("version", "VERSION"); err != nil {
-				return
-			}
+	h := loadgen.NewHistogram()
+	stop := testbed.Every(2*time.Millisecond, func(time.Time) {
+		start := time.Now()
+		if _, err := conn.Do("version", "VERSION"); err == nil {
 			loadgen.Record(h, time.Since(start))
-			select {
-			case <-stop:
-				wait.Stop()
-				return
-			case <-wait.C:
-			}
 		}
-	}()
+	})
 	return func() *hdrhistogram.Histogram {
-		close(stop)
-		<-stopped
+		stop()
+		conn.Conn.Close()
 		return h
 	}, nil
 }

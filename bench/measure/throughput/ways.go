@@ -20,6 +20,7 @@ import (
 // in batches, or from callers, whose checks the Go client puts together or gRPC
 // sends. Or each is settled, or takes a place and releases it, before the next.
 type way struct {
+	name               string
 	connections, batch int
 	callers            int
 	grpc, net          bool
@@ -35,38 +36,28 @@ func (w way) checks() loadgen.Workload {
 	return loadgen.Workload{Algorithm: algorithms.Named(cmp.Or(w.algorithm, algorithms.Sliding10)), Traffic: loadgen.Distinct}
 }
 
-func (w way) String() string {
-	switch {
-	case w.settles:
-		return "check and settle"
-	case w.releases:
-		return "take a place and release it"
-	case w.algorithm != "":
-		title := w.checks().Algorithm.Title()
-		w.algorithm = ""
-		return title + ", " + w.String()
-	case w.grpc:
-		return fmt.Sprintf("gRPC, %d callers", w.callers)
-	case w.callers > 0:
-		return fmt.Sprintf("Go client, %d callers", w.callers)
-	case w.net:
-		return "single, -http net"
-	case w.connections == 1:
-		return fmt.Sprintf("batches of %d, 1 connection", w.batch)
-	default:
-		return fmt.Sprintf("batches of %d, %d connections", w.batch, w.connections)
-	}
-}
+func (w way) String() string { return w.name }
 
 // ways returns all that are compared with single checks.
 func ways() []way {
+	const sixty, token = algorithms.Sliding60, algorithms.Token
 	return []way{
-		{net: true}, {net: true, algorithm: algorithms.Sliding60},
-		{batch: 10, connections: 16}, {batch: 100, connections: 16}, {batch: 1000, connections: 16}, {batch: 1000, connections: 1},
-		{batch: 10, connections: 16, algorithm: algorithms.Sliding60}, {batch: 100, connections: 16, algorithm: algorithms.Sliding60}, {batch: 1000, connections: 16, algorithm: algorithms.Sliding60},
-		{batch: 100, connections: 16, algorithm: algorithms.Token}, {batch: 1000, connections: 1, algorithm: algorithms.Token},
-		{callers: 256}, {callers: 2048}, {callers: 256, grpc: true},
-		{settles: true}, {releases: true, algorithm: algorithms.Token},
+		{name: "single, -http net", net: true},
+		{name: "sliding N=60, single, -http net", net: true, algorithm: sixty},
+		{name: "batches of 10, 16 connections", batch: 10, connections: 16},
+		{name: "batches of 100, 16 connections", batch: 100, connections: 16},
+		{name: "batches of 1000, 16 connections", batch: 1000, connections: 16},
+		{name: "batches of 1000, 1 connection", batch: 1000, connections: 1},
+		{name: "sliding N=60, batches of 10, 16 connections", batch: 10, connections: 16, algorithm: sixty},
+		{name: "sliding N=60, batches of 100, 16 connections", batch: 100, connections: 16, algorithm: sixty},
+		{name: "sliding N=60, batches of 1000, 16 connections", batch: 1000, connections: 16, algorithm: sixty},
+		{name: "token, batches of 100, 16 connections", batch: 100, connections: 16, algorithm: token},
+		{name: "token, batches of 1000, 1 connection", batch: 1000, connections: 1, algorithm: token},
+		{name: "Go client, 256 callers", callers: 256},
+		{name: "Go client, 2048 callers", callers: 2048},
+		{name: "gRPC, 256 callers", callers: 256, grpc: true},
+		{name: "check and settle", settles: true},
+		{name: "take a place and release it", releases: true, algorithm: token},
 	}
 }
 
@@ -187,7 +178,7 @@ func (w way) measure(ctx context.Context, cfg config, build *testbed.Build) (row
 	if err != nil {
 		return row, err
 	}
-	row = wayRow{How: w.String(), comparison: p.comparison(), cpuTimes: p.cpuTimes}
+	row = wayRow{How: w.name, comparison: p.comparison(), cpuTimes: p.cpuTimes}
 	if row.Half, err = s.half(ctx, row.Rate, cfg.duration); err != nil {
 		return row, err
 	}

@@ -47,6 +47,13 @@ func (r *misses) must(ok bool, format string, args ...any) {
 	}
 }
 
+func (r *misses) verdict() string {
+	if len(r.Missed) > 0 {
+		return "MISSED"
+	}
+	return "ok"
+}
+
 // tail is how long the load goes on when the store decides again, and how long
 // a transient over-count may deny after it.
 const tail = 1200 * time.Millisecond
@@ -269,28 +276,15 @@ func (b *bed) untilTheStoreDecides(ctx context.Context) (time.Duration, error) {
 // if that is more: what this machine adds to all others.
 func (b *bed) watch() (longest func() time.Duration) {
 	var slowest time.Duration
-	end, ended := make(chan struct{}), make(chan struct{})
-	due := time.Now().Add(watchInterval)
-	go func() {
-		defer close(ended)
-		by := b.on(0)
-		defer by.close()
-		for over := false; !over; due = time.Now().Add(watchInterval) {
-			select {
-			case <-end:
-				over = true
-			case <-time.After(time.Until(due)):
-			}
-			begin := time.Now()
-			if !over {
-				_, _, _ = by.ask(http.MethodGet, "/healthz", "") // also a failure takes its time
-			}
-			slowest = max(slowest, begin.Sub(due), time.Since(begin))
-		}
-	}()
+	by := b.on(0)
+	stop := testbed.Every(watchInterval, func(due time.Time) {
+		begin := time.Now()
+		_, _, _ = by.ask(http.MethodGet, "/healthz", "") // also a failure takes its time
+		slowest = max(slowest, begin.Sub(due), time.Since(begin))
+	})
 	return func() time.Duration {
-		close(end)
-		<-ended
+		stop()
+		by.close()
 		return slowest
 	}
 }

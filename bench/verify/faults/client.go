@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -104,18 +103,8 @@ func (c *caller) check(policy, client string, cost int64) (status int, body []by
 }
 
 func (c *caller) ask(method, path, text string) (status int, body []byte, err error) {
-	request, err := http.NewRequest(method, "http://"+c.addr+path, strings.NewReader(text))
-	if err != nil {
-		return 0, nil, err
-	}
-	request.Header.Set("Content-Type", "application/json")
-	response, err := c.client.Do(request)
-	if err != nil {
-		return 0, nil, err
-	}
-	defer response.Body.Close()
-	body, err = io.ReadAll(response.Body)
-	return response.StatusCode, body, err
+	r, err := loadgen.AskBy(context.Background(), &c.client, method, c.addr+path, text)
+	return r.Status, r.Body, err
 }
 
 // checkTogether checks so many clients of the fixed window in one batch, whose

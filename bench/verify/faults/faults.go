@@ -86,14 +86,13 @@ func (t shareTrial) measure(ctx context.Context, cfg config, stalls sync.Locker)
 	}
 	played := make([]*shareBed, beds)
 	err := testbed.Parallel(beds, beds, func(i int) error {
-		s, err := openShareStore(ctx, cfg.timeout, t.instances)
+		b, err := openShareBed(ctx, each, t.instances)
+		defer b.close()
 		if err != nil {
 			return err
 		}
-		defer s.close()
-		played[i] = newShareBed(each, s.limiters)
-		defer played[i].asking.Wait()
-		return played[i].play(ctx, t.clients, t.breaks(s.server, cfg, stalls))
+		played[i] = b
+		return b.play(ctx, t.clients, t.breaks(b.server, cfg, stalls))
 	})
 	r := t.row(slices.DeleteFunc(played, func(b *shareBed) bool { return b == nil }))
 	if err != nil {

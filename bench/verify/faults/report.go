@@ -65,10 +65,6 @@ func (r *Report) Print(out io.Writer) {
 // printRows writes the rows of faults as a table, and what its columns mean.
 func (r *Report) printRows(out io.Writer) {
 	report.TableOf(out, "", "fault\tprocesses\tchecks\tabove\tunexcused\tmay be\tbelow\tlocal\twrong\tstuck\tleaked\tp50 ms\tp99 ms\tsettled\tlongest\tmachine\tback ms\t\t", r.Rows, func(r row) string {
-		verdict := "ok"
-		if len(r.Missed) > 0 {
-			verdict = "MISSED"
-		}
 		text := fmt.Sprintf("%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t", r.Fault, r.Processes, r.Checks, r.Above, r.Unexcused, r.InFlight, r.Below, r.Local, r.Wrong, r.Stuck, r.Leaked)
 		for _, d := range []time.Duration{r.P50, r.P99, r.SettledP99, r.Longest, r.Machine, r.Back} {
 			cell := "-"
@@ -77,7 +73,7 @@ func (r *Report) printRows(out io.Writer) {
 			}
 			text += cell + "\t"
 		}
-		return text + verdict + "\t"
+		return text + r.verdict() + "\t"
 	}, `
 above      admitted above the limit, of all clients
 unexcused  the part of it that processes didn't admit on their own while they couldn't ask the store; it may be as much as was in flight

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -154,6 +155,8 @@ func (c *shareClient) sum(first, last phase) (sum int64) {
 // A shareBed is the instances of one share trial, and their clients.
 type shareBed struct {
 	cfg       config
+	server    *testbed.Memcached
+	stores    []*memcached.Store     // of the instances
 	instances [][]algorithms.Limiter // by instance and algorithm
 	clients   []*shareClient
 	chosen    *rand.Rand // instances of clients that are spread
@@ -322,56 +325,47 @@ func (b *shareBed) endure(ctx context.Context, clients string, f shareFault) err
 	return errors.Join(b.askEvenly(ctx, clients, alone, f.during, f.length), f.off(ctx))
 }
 
-// A shareStore is a memcached, and what instances have on it.
-type shareStore struct {
-	server   *testbed.Memcached
-	stores   []*memcached.Store
-	limiters [][]algorithms.Limiter
-}
-
-// openShareStore starts a memcached, and so many instances on it.
-func openShareStore(ctx context.Context, timeout time.Duration, instances int) (s *shareStore, err error) {
-	s = new(shareStore)
-	if s.server, err = testbed.StartMemcached(ctx, 64); err != nil {
-		return nil, err
+// openShareBed starts a memcached, and so many instances on it. Close ends what was
+// started, also after an error.
+func openShareBed(ctx context.Context, cfg config, instances int) (b *shareBed, err error) {
+	b = newShareBed(cfg, make([][]algorithms.Limiter, instances))
+	if b.server, err = testbed.StartMemcached(ctx, 64); err != nil {
+		return b, err
 	}
 	window := lastingWindow(time.Now())
-	for range instances {
-		store, err := memcached.New(memcached.Config{Servers: []string{s.server.Addr}, Timeout: timeout})
+	for i := range instances {
+		store, err := memcached.New(memcached.Config{Servers: []string{b.server.Addr}, Timeout: cfg.timeout})
 		if err != nil {
-			s.close()
-			return nil, err
+			return b, err
 		}
-		s.stores = append(s.stores, store)
-		var limiters []algorithms.Limiter
+		b.stores = append(b.stores, store)
 		for _, a := range shareAlgorithms {
 			l, err := a.New(store, algorithms.Config{
-				Options: counters.Options{Policy: a.Short(), StoreTimeout: timeout, Clients: 1000}, Window: window, Limit: limit,
+				Options: counters.Options{Policy: a.Short(), StoreTimeout: cfg.timeout, Clients: 1000}, Window: window, Limit: limit,
 			})
 			if err != nil {
-				s.close()
-				return nil, err
+				return b, err
 			}
-			limiters = append(limiters, l)
+			b.instances[i] = append(b.instances[i], l)
 		}
-		s.limiters = append(s.limiters, limiters)
 	}
-	return s, nil
+	return b, nil
 }
 
-// close ends the instances and the memcached.
-func (s *shareStore) close() {
+// close ends the instances, when nobody asks them any more, and the memcached.
+func (b *shareBed) close() {
+	b.asking.Wait()
 	var flushing sync.WaitGroup
-	for _, limiters := range s.limiters {
-		for _, l := range limiters {
-			flushing.Go(l.Flush)
-		}
+	for _, l := range slices.Concat(b.instances...) {
+		flushing.Go(l.Flush)
 	}
 	flushing.Wait()
-	for _, store := range s.stores {
+	for _, store := range b.stores {
 		store.Close()
 	}
-	s.server.Stop()
+	if b.server != nil {
+		b.server.Stop()
+	}
 }
 
 // lastingWindow returns a window that is about a day and doesn't end for a good

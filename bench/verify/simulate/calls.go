@@ -65,20 +65,9 @@ func (c *call) make(ctx context.Context, l limiter) {
 
 // logCall writes what c asks for.
 func (w *world) logCall(c *call) {
-	switch c.kind {
-	case refund:
-		w.log("%v #%-3d refunds %d of #%d", c.process, c.number, c.request.Cost, c.undoes.number)
-	case charge:
-		w.log("%v #%-3d charges %d", c.process, c.number, c.request.Cost)
-	case reset:
-		w.log("%v #%-3d resets", c.process, c.number)
-	case flush:
-		w.log("%v #%-3d flushes", c.process, c.number)
-	default:
-		w.log("%v #%-3d %vs %d at %v of its clock", c.process, c.number, c.kind, c.request.Cost, c.request.Now.Sub(w.start))
-		if c.undoes != nil {
-			w.log("%v #%-3d renews #%d", c.process, c.number, c.undoes.number)
-		}
+	w.log("%v #%-3d %v of %d at %v of its clock", c.process, c.number, c.kind, c.request.Cost, c.request.Now.Sub(w.start))
+	if c.undoes != nil { // or renews it
+		w.log("%v #%-3d is about #%d", c.process, c.number, c.undoes.number)
 	}
 }
 
@@ -90,7 +79,7 @@ func (w *world) logAnswer(c *call) {
 	switch {
 	case c.err != nil:
 		w.log("%v #%-3d %v", c.process, c.number, c.err)
-	case c.kind == refund || c.kind == reset || c.kind == flush || c.kind == charge:
+	case c.kind != take && c.kind != peek:
 		w.log("%v #%-3d is done", c.process, c.number)
 	case c.decision.Allowed:
 		w.log("%v #%-3d ALLOWED, %d remain", c.process, c.number, c.decision.Remaining)

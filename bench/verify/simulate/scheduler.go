@@ -165,6 +165,7 @@ func (w *world) transmit(o *operation) {
 // apply does a step of o.
 func (w *world) apply(o *operation, step int) {
 	now := time.Now()
+	w.touched = w.touched[:0]
 	o.steps[step](&w.server, now)
 	if o.applied.IsZero() {
 		o.applied = now
@@ -188,7 +189,7 @@ func (w *world) apply(o *operation, step int) {
 	}
 	o.putBack = nil
 	if w.traced {
-		w.log("%v: %s", o, o.effect)
+		w.log("%v:%s", o, w.effect(&w.server))
 	}
 }
 

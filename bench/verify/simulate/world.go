@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -175,6 +176,9 @@ func newWorld(s scenario, r *rand.Rand, broken mutation, trace io.Writer) *world
 		network:  network{awake: make(chan struct{}, 1), traced: trace != nil},
 		farthest: farthest, server: server{items: make(map[string]item), flaws: broken.flaws}, timer: time.NewTimer(0),
 	}
+	if w.traced {
+		w.server.touched = w.touch
+	}
 	<-w.timer.C
 	time.Sleep(time.Duration(r.IntN(10_000)) * tick)
 	w.start = time.Now()
@@ -249,6 +253,12 @@ func (w *world) at(t time.Time, e event) {
 	w.queue.push(e)
 }
 
+// sleep waits until the first tick after some time.
+func (w *world) sleep(d time.Duration) {
+	time.Sleep(d)
+	w.align()
+}
+
 // align waits for the next tick.
 func (w *world) align() {
 	if rest := time.Since(w.start) % tick; rest > 0 {
@@ -306,9 +316,6 @@ func (w *world) counterPrefix() string {
 	return algorithms.Namespace(policy, w.width()).Client(client)
 }
 
-func maxTime(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
+func maxTime(of ...time.Time) time.Time { return slices.MaxFunc(of, time.Time.Compare) }
+
+func minTime(of ...time.Time) time.Time { return slices.MinFunc(of, time.Time.Compare) }
