@@ -3,6 +3,7 @@ package loadgen
 import (
 	"context"
 	"net/http"
+	"sync"
 )
 
 // An Operation acts for the client with number n and returns whether it was
@@ -20,10 +21,13 @@ func Callers(operations []Operation) Connections {
 }
 
 type caller struct {
-	expiry
 	op      func(ctx context.Context, n int64) (admitted bool, err error)
 	numbers chan int64 // what is sent; at most one
 	close   func()
+
+	mu     sync.Mutex
+	ctx    context.Context // that Renew begins and Expire ends
+	cancel context.CancelFunc
 }
 
 func newCaller(op func(ctx context.Context, n int64) (bool, error), close func()) *caller {
@@ -56,4 +60,25 @@ func (c *caller) Right([]byte) bool { return true }
 func (c *caller) Close() {
 	c.Expire()
 	c.close()
+}
+
+// context returns one that Expire ends.
+func (c *caller) context() context.Context {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ctx
+}
+
+// Expire implements Connection.
+func (c *caller) Expire() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cancel()
+}
+
+// Renew implements Connection.
+func (c *caller) Renew() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ctx, c.cancel = context.WithCancel(context.Background())
 }
