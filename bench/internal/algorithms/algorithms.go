@@ -194,6 +194,14 @@ func (a Algorithm) Complexity() string {
 	}
 }
 
+// Counts reports whether its estimate is a count of the window that doesn't depend
+// on the limit, so that there is one of requests that no limit is put on.
+func (a Algorithm) Counts() bool { return a.Kind == Counters && !a.Capped || a.Name == Log }
+
+// Exact reports whether it promises never to admit more than the limit in any
+// window.
+func (a Algorithm) Exact() bool { return a.Strict || a.Kind == Times }
+
 // Width returns the width of a slot, or the window if there are none.
 func (a Algorithm) Width(window time.Duration) time.Duration {
 	return window / time.Duration(max(1, a.Slots))

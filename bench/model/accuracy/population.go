@@ -82,20 +82,14 @@ type PopulationRow struct {
 
 // populated are the algorithms that populations are fed to. What a log admits is
 // counted without it.
-func populated() []algorithm {
-	var all []algorithm
-	for _, a := range algorithms.Select(
-		algorithms.Fixed, algorithms.Sliding1, algorithms.Sliding10, algorithms.Sliding60,
-		algorithms.Strict60, algorithms.Capped10, algorithms.Counting64,
-	) {
-		all = append(all, algorithm{a})
-	}
-	return all
-}
+var populated = algorithms.Select(
+	algorithms.Fixed, algorithms.Sliding1, algorithms.Sliding10, algorithms.Sliding60,
+	algorithms.Strict60, algorithms.Capped10, algorithms.Counting64,
+)
 
 // measurePopulation feeds a population to all algorithms, client by client. The
 // figures depend on the population only. The error is ctx's or a limiter's.
-func measurePopulation(ctx context.Context, c population, measured []algorithm) (PopulationFigures, error) {
+func measurePopulation(ctx context.Context, c population, measured []algorithms.Algorithm) (PopulationFigures, error) {
 	sum := PopulationFigures{Limit: c.limit, Length: PopulationLength}
 	for _, a := range measured {
 		sum.Rows = append(sum.Rows, PopulationRow{Algorithm: a.Name})
@@ -118,7 +112,7 @@ func measurePopulation(ctx context.Context, c population, measured []algorithm) 
 }
 
 // measure feeds a client to all algorithms.
-func (c population) measure(ctx context.Context, k int, measured []algorithm) (PopulationFigures, error) {
+func (c population) measure(ctx context.Context, k int, measured []algorithms.Algorithm) (PopulationFigures, error) {
 	run := newSimulation(Workload{
 		Limit: c.limit, Length: PopulationLength,
 		arrivals: func(uint64, time.Duration) iter.Seq[time.Duration] { return c.arrivals(k) },

@@ -293,7 +293,7 @@ func (r *Report) Columns() []report.Column {
 		column("fullest window", fmt.Sprintf("the most that all traffic and attacks get into a window, in limits of %d", largeLimit), func(name string) string { return fmt.Sprintf("%.2f", r.fullest(name)) }),
 		column("off by", fmt.Sprintf("the mean difference of estimate and true count, in %% of that, on independent arrivals at a limit of %d", DocumentLimit), func(name string) string {
 			row, _ := r.find(traffic.Poisson.Name, 1, name)
-			if a := (algorithm{algorithms.Named(name)}); !a.counts() {
+			if !algorithms.Named(name).Counts() {
 				return "-"
 			}
 			return fmt.Sprintf("%.1f%%", row.mean())

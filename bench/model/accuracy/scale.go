@@ -86,19 +86,11 @@ cloudflare has as few as Cloudflare seems to have had.
 `, strings.Join(mix, ", "), CrowdExponent)
 }
 
-// scaleFile names the file of such a report.
-func scaleFile(like string) string {
-	if like != "" {
-		return "accuracy-scale-" + like
-	}
-	return "accuracy-scale"
-}
-
 // Broken returns an error if an exact algorithm was wrong.
 func (r *ScaleReport) Broken() error {
 	var errs []error
 	for _, row := range r.Rows {
-		if (algorithm{algorithms.Named(row.Algorithm)}).exact() && row.Feedback.WronglyAdmitted > 0 {
+		if algorithms.Named(row.Algorithm).Exact() && row.Feedback.WronglyAdmitted > 0 {
 			errs = append(errs, fmt.Errorf("%s admitted %d requests above the limit", row.Algorithm, row.Feedback.WronglyAdmitted))
 		}
 	}

@@ -100,8 +100,8 @@ func traces(ctx context.Context, seed uint64) ([]Trace, error) {
 		Limit: DocumentLimit, From: attackEvery - time.Millisecond, Every: attackEvery,
 	}
 	for _, name := range attacked {
-		a := algorithm{algorithms.Named(name)}
-		if err := t.estimate(ctx, a, true, attackPoints, a.attack(DocumentLimit).attempts(DocumentLimit)); err != nil {
+		a := algorithms.Named(name)
+		if err := t.estimate(ctx, a, true, attackPoints, attackFor(a, DocumentLimit).attempts(DocumentLimit)); err != nil {
 			return nil, err
 		}
 	}
@@ -129,7 +129,7 @@ func (w Workload) trace(ctx context.Context, seed uint64, v view) (Trace, error)
 		t.True = append(t.True, n)
 	}
 	for _, name := range v.algorithms {
-		if err := t.estimate(ctx, algorithm{algorithms.Named(name)}, enforced, v.points, times); err != nil {
+		if err := t.estimate(ctx, algorithms.Named(name), enforced, v.points, times); err != nil {
 			return t, err
 		}
 	}
@@ -137,8 +137,8 @@ func (w Workload) trace(ctx context.Context, seed uint64, v view) (Trace, error)
 }
 
 // estimate adds what an algorithm believes of the times, at so many points.
-func (t *Trace) estimate(ctx context.Context, a algorithm, enforced bool, points int, times []time.Duration) error {
-	s, err := a.subject(t.Limit, enforced)
+func (t *Trace) estimate(ctx context.Context, a algorithms.Algorithm, enforced bool, points int, times []time.Duration) error {
+	s, err := newSubject(a, t.Limit, enforced)
 	if err != nil {
 		return err
 	}
