@@ -265,9 +265,8 @@ func (f *Flags) Profiles(dir *string) {
 	})
 }
 
-// Parse parses args, which must be flags only. Asked for help, it prints it to
-// out and returns flag.ErrHelp.
-func (f *Flags) Parse(args []string, out io.Writer) error { return parseFlags(f.FlagSet, args, out) }
+// Parse is ParseFlags.
+func (f *Flags) Parse(args []string, out io.Writer) error { return ParseFlags(f.FlagSet, args, out) }
 
 // Errorf returns an error that begins with the command's name.
 func (f *Flags) Errorf(format string, args ...any) error {
@@ -324,7 +323,9 @@ func drawAll(dir string, r Result) ([]Picture, error) {
 	return pictures, nil
 }
 
-func parseFlags(flags *flag.FlagSet, args []string, out io.Writer) error {
+// ParseFlags parses args, which must be flags only. Asked for help, it prints it to
+// out and returns flag.ErrHelp.
+func ParseFlags(flags *flag.FlagSet, args []string, out io.Writer) error {
 	flags.SetOutput(io.Discard)
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):

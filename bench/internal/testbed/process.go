@@ -18,7 +18,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -93,17 +92,11 @@ func (s *Process) Signal(sig syscall.Signal) error {
 	}
 	for {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.Cmd.Process.Pid))
-		if err != nil || statFields(string(stat))[0] == "T" {
+		if err != nil || bytes.Contains(stat, []byte(") T ")) { // behind the name
 			return err
 		}
 		time.Sleep(time.Millisecond)
 	}
-}
-
-// statFields returns the fields of a /proc/<pid>/stat from the third on. The
-// second, the name, may have spaces and brackets in it.
-func statFields(stat string) []string {
-	return strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
 }
 
 // CPU returns the processor time that the process has used, until it has ended.

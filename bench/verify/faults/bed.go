@@ -151,14 +151,11 @@ func (b *bed) on(i int) *caller { return newCaller(b.weirs[i%len(b.weirs)].Addr)
 // use lets clients spend a cost, each by all weirs in turn, so that all know
 // them.
 func (b *bed) use(clients []*client, cost int64) {
-	for i := range b.weirs {
-		by := b.on(i)
+	n := int64(len(b.weirs))
+	for i := range n {
+		by := b.on(int(i))
 		for _, c := range clients {
-			share := cost / int64(len(b.weirs))
-			if i == 0 {
-				share += cost % int64(len(b.weirs))
-			}
-			b.check(by, c, share)
+			b.check(by, c, (cost+i)/n) // together the cost
 		}
 		by.close()
 	}

@@ -115,10 +115,11 @@ func TestWhatMayBeAdmitted(t *testing.T) {
 	} {
 		r := newRecord()
 		r.clients = []*client{&tt.client, {policy: "log", admitted: 95}}
-		above, one, below := r.above(0)
-		_, three, _ := r.above(2)
+		tt.client.policy = "token"
+		above, below, one := r.above(0)
+		_, _, three := r.above(2)
 		assert.Equal(t, []int64{max(0, tt.client.admitted-limit), tt.one, tt.three, max(0, limit-tt.client.admitted) + 5},
-			[]int64{above, one, three, below}, "%+v", tt.client)
+			[]int64{above, one["token"], three["token"], below}, "%+v", tt.client)
 	}
 }
 

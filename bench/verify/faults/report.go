@@ -110,12 +110,16 @@ func (b *bed) judge(r *row) {
 	if b.lossy {
 		unknowing = r.Processes
 	}
-	r.Above, r.Unexcused, r.Below = b.above(unknowing)
+	above, below, unexcused := b.above(unknowing)
+	r.Above, r.Below = above, below
+	for _, n := range unexcused {
+		r.Unexcused += n
+	}
 	if b.during.TotalCount() > 0 {
 		r.P50, r.P99 = loadgen.Percentile(b.during, 50), loadgen.Percentile(b.during, 99)
 		r.SettledP99, r.Longest = loadgen.Percentile(b.settled, 99), time.Duration(b.during.Max())
 	}
-	r.must(r.Unexcused <= r.InFlight, "%d were admitted above the limit, and %d may be: %s", r.Unexcused, r.InFlight, b.worst(unknowing))
+	r.must(r.Unexcused <= r.InFlight, "%d were admitted above the limit, and %d may be: %v", r.Unexcused, r.InFlight, unexcused)
 	if len(b.wrong) > 0 {
 		r.must(false, "%d wrong answers, such as: %s", len(b.wrong), b.wrong[0])
 	}

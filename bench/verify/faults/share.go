@@ -257,15 +257,12 @@ func (b *shareBed) untilTheStoreDecides(ctx context.Context) error {
 // more than a limit.
 func (b *shareBed) topUp(clients string) {
 	for _, c := range b.clients {
-		var instances []int
-		for i := range b.instances {
-			if clients == spread || i == b.instance(c, clients, after) {
-				instances = append(instances, i)
-			}
-		}
 		b.asking.Go(func() {
 			n := 0
-			for _, i := range instances {
+			for i := range b.instances {
+				if clients != spread && i != b.instance(c, clients, after) {
+					continue
+				}
 				for ; n < limit && b.check(c, i, after); n++ {
 				}
 			}

@@ -132,7 +132,7 @@ func stall(ctx context.Context, b *bed, r *row) error {
 	}
 	p99 := loadgen.Percentile(b.settled, 99)
 	r.must(p99 <= settledP99+r.Machine, "p99 was %v while the breaker was open", p99)
-	_, _, below := b.above(0)
+	_, below, _ := b.above(0)
 	r.must(below == 0, "%d were counted that nobody was admitted for", below)
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"iter"
 	"slices"
 	"strconv"
 	"strings"
@@ -194,26 +195,18 @@ func (c *connection) Read(ctx context.Context, keys []string, counts []int64) er
 // reading returns the steps in which keys are read: two halves, because
 // Memcached looks up one key after the other.
 func (o *operation) reading(keys []string) (steps []func(*server, time.Time)) {
-	o.counts = make([]int64, len(keys))
-	for _, half := range halves(len(keys)) {
+	for half := range halves(keys) {
 		steps = append(steps, func(s *server, now time.Time) {
-			for i := half.from; i < half.to; i++ {
-				o.counts[i] = s.count(keys[i], now)
+			for _, key := range half {
+				o.counts = append(o.counts, s.count(key, now))
 			}
 		})
 	}
 	return steps
 }
 
-type span struct{ from, to int }
-
-// halves cuts n things into two parts that aren't empty, if there are two.
-func halves(n int) []span {
-	if n < 2 {
-		return []span{{0, n}}
-	}
-	return []span{{0, n / 2}, {n / 2, n}}
-}
+// halves cuts what there is into two parts that aren't empty, if there are two.
+func halves[T any](all []T) iter.Seq[[]T] { return slices.Chunk(all, (len(all)+1)/2) }
 
 // Subtract implements counters.Store.
 func (c *connection) Subtract(ctx context.Context, key string, delta int64) error {
@@ -227,9 +220,9 @@ func (c *connection) Subtract(ctx context.Context, key string, delta int64) erro
 func (c *connection) Raise(ctx context.Context, floors []counters.Floor) error {
 	o := &operation{verb: "raise", steps: []func(*server, time.Time){func(*server, time.Time) {}}}
 	floors = slices.Clone(floors)
-	for _, half := range halves(len(floors)) {
+	for half := range halves(floors) {
 		o.steps = append(o.steps, func(s *server, now time.Time) {
-			for _, f := range floors[half.from:half.to] {
+			for _, f := range half {
 				if before := s.count(f.Key, now); before < f.Count {
 					o.putBack = append(o.putBack, f.Key)
 				}
@@ -280,9 +273,9 @@ func (c *connection) Put(ctx context.Context, key string, value []byte, ttl time
 func (c *connection) Delete(ctx context.Context, keys []string) error {
 	o := &operation{verb: remove}
 	keys = append([]string(nil), keys...)
-	for _, half := range halves(len(keys)) {
+	for half := range halves(keys) {
 		o.steps = append(o.steps, func(s *server, _ time.Time) {
-			for _, key := range keys[half.from:half.to] {
+			for _, key := range half {
 				s.remove(key)
 			}
 		})

@@ -277,9 +277,9 @@ func (w *world) restore() {
 // fail begins an outage.
 func (w *world) fail(o outage) {
 	w.outage = o
+	who := "all"
 	if o.process != nil {
-		w.log("an outage begins for %v: %v", o.process, o.kind)
-	} else {
-		w.log("an outage begins: %v", o.kind)
+		who = o.process.String()
 	}
+	w.log("an outage begins for %s: %v", who, o.kind)
 }

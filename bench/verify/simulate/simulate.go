@@ -68,6 +68,7 @@ import (
 	"sync"
 	"time"
 
+	"weir/bench/internal/report"
 	"weir/bench/internal/testbed"
 )
 
@@ -100,15 +101,11 @@ func (w *world) checks() {
 // after its timeline.
 func Run(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("simulate", flag.ContinueOnError)
-	flags.SetOutput(out)
 	seeds := flags.Uint64("seeds", 10_000, "how many seeds to run")
 	first := flags.Uint64("first", 1, "the first of them")
 	one := flags.Uint64("seed", 0, "run only this one and print its timeline")
-	if err := flags.Parse(args); err != nil {
+	if err := report.ParseFlags(flags, args, out); err != nil {
 		return err
-	}
-	if flags.NArg() > 0 {
-		return fmt.Errorf("simulate: %q is not a flag", flags.Arg(0))
 	}
 	if *one != 0 {
 		return replay(*one, mutation{}, out)
