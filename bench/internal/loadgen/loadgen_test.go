@@ -257,7 +257,7 @@ func TestPolicyFile(t *testing.T) {
 
 func TestCaptureReplyGivesUp(t *testing.T) {
 	t.Parallel()
-	addr := served(t, NoopHandler(Reply{Status: 200, Body: []byte("yes")}, nil))
+	addr := served(t, NoopHandler(Reply{Status: 200, Body: []byte("yes")}))
 	_, err := CaptureReply(t.Context(), addr, "{}", 429, 3)
 	assert.ErrorContains(t, err, "last with 200: yes")
 }
@@ -331,14 +331,14 @@ func TestTallies(t *testing.T) {
 
 func TestUnexpectedStatusFails(t *testing.T) {
 	t.Parallel()
-	_, err := dialedTo(t, NoopHandler(Reply{Status: 503, Body: []byte("no store")}, nil)).Drive(t.Context(), &Turn{Clients: 1, Last: 10}, 0)
+	_, err := dialedTo(t, NoopHandler(Reply{Status: 503, Body: []byte("no store")})).Drive(t.Context(), &Turn{Clients: 1, Last: 10}, 0)
 	assert.ErrorContains(t, err, "503: no store")
 }
 
 func TestDriveReadsDecisions(t *testing.T) {
 	t.Parallel()
 	for status, denied := range map[int]int64{200: 0, 429: 10} {
-		clients := dialedTo(t, NoopHandler(Reply{Status: status, Body: []byte("{}")}, nil))
+		clients := dialedTo(t, NoopHandler(Reply{Status: status, Body: []byte("{}")}))
 		result, err := clients.Drive(t.Context(), &Turn{Clients: 1, Last: 10}, 0)
 		require.NoError(t, err)
 		assert.Equal(t, denied, result.Denied)

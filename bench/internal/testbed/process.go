@@ -144,9 +144,8 @@ func startOnFreePort(ctx context.Context, command func(addr string) *exec.Cmd) (
 // NoopCommand is the bench's command that is the no-op server.
 const NoopCommand = "noop"
 
-// StartNoop starts the no-op server, this program as another process, with
-// further arguments.
-func StartNoop(ctx context.Context, r loadgen.Reply, args ...string) (*Process, error) {
+// StartNoop starts the no-op server, this program as another process.
+func StartNoop(ctx context.Context, r loadgen.Reply) (*Process, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -156,7 +155,7 @@ func StartNoop(ctx context.Context, r loadgen.Reply, args ...string) (*Process, 
 		return nil, err
 	}
 	return startOnFreePort(ctx, func(addr string) *exec.Cmd {
-		cmd := exec.Command(self, append([]string{NoopCommand, addr}, args...)...)
+		cmd := exec.Command(self, NoopCommand, addr)
 		cmd.Stdin = bytes.NewReader(encoded)
 		return cmd
 	})

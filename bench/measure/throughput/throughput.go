@@ -1,8 +1,7 @@
 // Package throughput measures checks per second, latency and what a check
 // costs, over HTTP with closed loops, beside a no-op server that reads the same
-// request and sends the same response; and the store alone, beside gomemcache's
-// own pool. All other ways in (net/http, batches, the Go client, gRPC) are
-// measured beside single checks.
+// request and sends the same response. All other ways in (net/http, batches, the Go
+// client, gRPC) are measured beside single checks.
 //
 // Run is the command. workloads and ways have the rows, pair what is compared,
 // and Report the figures.
@@ -10,18 +9,16 @@ package throughput
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
-	"slices"
+	"net/http"
+	"os"
 	"time"
 
-	"github.com/bradfitz/gomemcache/memcache"
-
-	"weir/bench/internal/algorithms"
 	"weir/bench/internal/loadgen"
 	"weir/bench/internal/report"
 	"weir/bench/internal/testbed"
-	"weir/counters"
 )
 
 // Run measures all rows and prints them as tables.
@@ -48,31 +45,35 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 
 // measure measures the rows that cfg selects.
 func measure(ctx context.Context, cfg config) (*Report, error) {
-	checks, alone := report.Selected(workloads(), cfg.rows), report.Selected(stores, cfg.rows)
-	limits, ways := report.Selected(ceilings, cfg.rows), report.Selected(ways(), cfg.rows)
-	if len(checks)+len(alone)+len(limits)+len(ways) == 0 {
+	checks, ways := report.Selected(workloads(), cfg.rows), report.Selected(ways(), cfg.rows)
+	if len(checks)+len(ways) == 0 {
 		return nil, fmt.Errorf("throughput: no row matches %q", cfg.rows)
 	}
 	r := &Report{Machine: report.ThisMachine(testbed.MemcachedVersion(ctx)), Connections: cfg.connections, Duration: cfg.duration}
-	if len(checks)+len(limits)+len(ways) > 0 {
-		build, err := testbed.BuildWeir(ctx, loadgen.PolicyFile(policies()), cfg.profiles)
-		if err != nil {
-			return nil, err
-		}
-		defer build.Remove()
-		if r.Checks, err = report.Each(checks, func(w loadgen.Workload) (checkRow, error) { return measureChecks(ctx, cfg, build, w) }); err != nil {
-			return nil, err
-		}
-		if r.Ceilings, err = report.Each(limits, func(c ceilingRow) (ceilingRow, error) { return c.measure(ctx, cfg, build) }); err != nil {
-			return nil, err
-		}
-		if r.Ways, err = report.Each(ways, func(w way) (wayRow, error) { return w.measure(ctx, cfg, build) }); err != nil {
-			return nil, err
-		}
+	build, err := testbed.BuildWeir(ctx, loadgen.PolicyFile(policies()), cfg.profiles)
+	if err != nil {
+		return nil, err
 	}
-	var err error
-	r.Store, err = report.Each(alone, func(s storeRow) (storeRow, error) { return s.measure(ctx, cfg) })
+	defer build.Remove()
+	if r.Checks, err = report.Each(checks, func(w loadgen.Workload) (checkRow, error) { return measureChecks(ctx, cfg, build, w) }); err != nil {
+		return nil, err
+	}
+	r.Ways, err = report.Each(ways, func(w way) (wayRow, error) { return w.measure(ctx, cfg, build) })
 	return r, err
+}
+
+// Noop serves the reply that it reads from stdin, in JSON, at the address in args: an
+// echo handler that reads each request and does nothing, without middleware and without
+// the timeouts of a real service.
+func Noop(_ context.Context, args []string, _ io.Writer) error {
+	var r loadgen.Reply
+	if err := json.NewDecoder(os.Stdin).Decode(&r); err != nil {
+		return fmt.Errorf("the reply on stdin: %w", err)
+	}
+	if len(args) != 1 {
+		return fmt.Errorf("%s needs an address to listen on", testbed.NoopCommand)
+	}
+	return http.ListenAndServe(args[0], loadgen.NoopHandler(r))
 }
 
 // measureChecks runs a row on a memcached and a weir of its own, so that rows
@@ -125,61 +126,4 @@ func measureChecks(ctx context.Context, cfg config, build *testbed.Build, w load
 	}
 	row.Allocations, err = allocations(ctx, weir.Addr, func() (loadgen.Tally, error) { return weir.load(ctx, cfg.warmUp) })
 	return row, err
-}
-
-// measure compares weir's store with gomemcache's own pool.
-func (row storeRow) measure(ctx context.Context, cfg config) (storeRow, error) {
-	m, err := testbed.StartMemcached(ctx, 64)
-	if err != nil {
-		return row, err
-	}
-	defer m.Stop()
-	store, err := algorithms.OpenStore(m.Addr)
-	if err != nil {
-		return row, err
-	}
-	defer store.Close()
-	pool := memcache.New(m.Addr)
-	pool.MaxIdleConns = 512
-	pool.Timeout = time.Minute
-	defer pool.Close()
-
-	keys := make([]string, loadgen.Distinct.Clients)
-	namespace := algorithms.Namespace("store", algorithms.Window)
-	for n := range keys {
-		keys[n] = counters.CounterKey(namespace.Client(loadgen.ClientName(int64(n))), 0)
-	}
-	deadline, cancel := context.WithTimeout(ctx, time.Hour)
-	defer cancel()
-	add := func(n int64) (bool, error) {
-		_, err := store.Add(deadline, counters.Addition{Key: keys[n], Delta: 1, TTL: time.Hour})
-		return true, err
-	}
-	increment := func(n int64) (bool, error) {
-		_, err := pool.Increment(keys[n], 1)
-		return true, err
-	}
-	run := func(op loadgen.Operation, d time.Duration) (loadgen.Tally, error) {
-		return loadgen.Repeat(ctx, slices.Repeat([]loadgen.Operation{op}, row.Callers), &loadgen.Turn{Clients: int64(len(keys))}, d)
-	}
-	// The counters have to be there before gomemcache can increment them.
-	for n := range keys {
-		if _, err := add(int64(n)); err != nil {
-			return row, err
-		}
-	}
-	for _, op := range []loadgen.Operation{add, increment} {
-		if _, err := run(op, cfg.warmUp/2); err != nil {
-			return row, err
-		}
-	}
-	p := new(pair)
-	err = p.measure(cfg.duration,
-		func(d time.Duration) (loadgen.Tally, error) { return run(increment, d) },
-		func(d time.Duration) (loadgen.Tally, error) { return run(add, d) })
-	if err != nil {
-		return row, err
-	}
-	row.comparison = p.comparison()
-	return row, nil
 }
