@@ -3,13 +3,14 @@
 package algorithms
 
 import (
-	"context"
+	"cmp"
 	"fmt"
 	"image/color"
 	"strconv"
 	"strings"
 	"time"
 
+	"weir/api/policy"
 	"weir/bench/internal/report"
 	"weir/cas"
 	"weir/counters"
@@ -44,8 +45,11 @@ type Algorithm struct {
 	Strict bool
 	Capped bool
 	Kind   Kind
-	policy string // what policy files call those that aren't windows
-	state  newState
+
+	// Of those that aren't windows.
+	policy  string // what policy files call them
+	entries int64  // of a log that counts
+	state   newState
 }
 
 // A Kind says what an algorithm keeps.
@@ -58,7 +62,14 @@ const (
 	Times
 )
 
-type newState func(counters.StateStore, Config, cas.Config) (Limiter, error)
+// A newState opens a limiter whose size is a burst, a limit or a number of entries.
+type newState func(store counters.StateStore, window time.Duration, size int64, cfg cas.Config) (Limiter, error)
+
+func opens[L Limiter](open func(counters.StateStore, time.Duration, int64, cas.Config) (L, error)) newState {
+	return func(store counters.StateStore, window time.Duration, size int64, cfg cas.Config) (Limiter, error) {
+		return open(store, window, size, cfg)
+	}
+}
 
 // All are the algorithms. Nobody changes them.
 var All = []Algorithm{
@@ -71,15 +82,9 @@ var All = []Algorithm{
 	{Name: Strict60, Slots: 60, Strict: true},
 	{Name: Capped10, Slots: 10, Capped: true},
 	{Name: Capped60, Slots: 60, Capped: true},
-	{Name: Token, Kind: Bucket, policy: "token_bucket", state: func(s counters.StateStore, c Config, state cas.Config) (Limiter, error) {
-		return cas.NewTokenBucket(s, c.Window, c.Burst, state)
-	}},
-	{Name: Leaky, Kind: Bucket, policy: "leaky_bucket", state: func(s counters.StateStore, c Config, state cas.Config) (Limiter, error) {
-		return cas.NewLeakyBucket(s, c.Window, c.Burst, state)
-	}},
-	{Name: Log, Kind: Times, policy: "sliding_log", state: func(s counters.StateStore, c Config, state cas.Config) (Limiter, error) {
-		return cas.NewSlidingLog(s, c.Window, c.Limit, state)
-	}},
+	{Name: Token, Kind: Bucket, policy: "token_bucket", state: opens(cas.NewTokenBucket)},
+	{Name: Leaky, Kind: Bucket, policy: "leaky_bucket", state: opens(cas.NewLeakyBucket)},
+	{Name: Log, Kind: Times, policy: "sliding_log", state: opens(cas.NewSlidingLog)},
 	counting(Counting64, 64),
 	counting(Counting32, 32),
 }
@@ -89,18 +94,12 @@ var Counting = counting("counting log", cas.MinLogEntries)
 
 // Leases is a limit of how much is under way at once; a window is its lease. It isn't in
 // All.
-var Leases = Algorithm{Name: "leases", Kind: Times, policy: "concurrency", state: func(s counters.StateStore, c Config, state cas.Config) (Limiter, error) {
-	return cas.NewConcurrency(s, c.Window, c.Limit, state)
-}}
+var Leases = Algorithm{Name: "leases", Kind: Times, policy: "concurrency", state: opens(cas.NewConcurrency)}
 
 // counting returns a log that counts, with so many entries.
 func counting(name string, entries int64) Algorithm {
-	return Algorithm{
-		Name: name, Kind: Times, policy: fmt.Sprintf("sliding_log, entries: %d", entries),
-		state: func(s counters.StateStore, c Config, state cas.Config) (Limiter, error) {
-			return cas.NewCountingLog(s, c.Window, entries, state)
-		},
-	}
+	policy := fmt.Sprintf("sliding_log, entries: %d", entries)
+	return Algorithm{Name: name, Kind: Times, policy: policy, entries: entries, state: opens(cas.NewCountingLog)}
 }
 
 // Select returns the algorithms with these names, in their order. It panics if
@@ -167,18 +166,17 @@ func (a Algorithm) Color() color.Color {
 
 // Policy returns the keys of a limit in a policy file that say which it is.
 func (a Algorithm) Policy() string {
-	switch {
-	case a.policy != "":
-		return "algorithm: " + a.policy
-	case a.Strict:
-		return fmt.Sprintf("algorithm: sliding_window, sub_windows: %d, estimate: strict", a.Slots)
-	case a.Capped:
-		return fmt.Sprintf("algorithm: sliding_window, sub_windows: %d, estimate: capped", a.Slots)
-	case a.Slots > 0:
-		return fmt.Sprintf("algorithm: sliding_window, sub_windows: %d", a.Slots)
-	default:
-		return "algorithm: fixed_window"
+	if a.Slots == 0 {
+		return "algorithm: " + cmp.Or(a.policy, "fixed_window")
 	}
+	keys := fmt.Sprintf("algorithm: sliding_window, sub_windows: %d", a.Slots)
+	switch {
+	case a.Strict:
+		keys += ", estimate: strict"
+	case a.Capped:
+		keys += ", estimate: capped"
+	}
+	return keys
 }
 
 // Complexity returns with what both the time of a check and the space of a
@@ -196,6 +194,14 @@ func (a Algorithm) Complexity() string {
 	}
 }
 
+// Counts reports whether its estimate is a count of the window that doesn't depend
+// on the limit, so that there is one of requests that no limit is put on.
+func (a Algorithm) Counts() bool { return a.Kind == Counters && !a.Capped || a.Name == Log }
+
+// Exact reports whether it promises never to admit more than the limit in any
+// window.
+func (a Algorithm) Exact() bool { return a.Strict || a.Kind == Times }
+
 // Width returns the width of a slot, or the window if there are none.
 func (a Algorithm) Width(window time.Duration) time.Duration {
 	return window / time.Duration(max(1, a.Slots))
@@ -203,8 +209,9 @@ func (a Algorithm) Width(window time.Duration) time.Duration {
 
 // A Limiter is one of weir's.
 type Limiter interface {
-	Take(ctx context.Context, r counters.Request) (counters.Decision, error)
-	Peek(ctx context.Context, r counters.Request) (counters.Decision, error)
+	policy.Limiter
+	Flush()
+	Owing() int
 }
 
 // A Store is what limiters of all kinds need.
@@ -246,7 +253,11 @@ func (a Algorithm) New(s Store, c Config) (Limiter, error) {
 	options := c.Options
 	options.KeyPrefix, options.Limit = KeyPrefix, LimitName
 	if a.state != nil {
-		return a.state(s, c, cas.Config{Options: options})
+		size := cmp.Or(a.entries, c.Limit)
+		if a.Kind == Bucket {
+			size = c.Burst
+		}
+		return a.state(s, c.Window, size, cas.Config{Options: options})
 	}
 	w, err := a.window(c.Window)
 	if err != nil {

@@ -8,11 +8,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
-	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -67,23 +64,3 @@ func Run(t *testing.T, command report.Command, name string, into any, args ...st
 	require.NoError(t, json.Unmarshal(encoded, into))
 	return dir, out.String(), err
 }
-
-// Printed returns what a result prints.
-func Printed(r report.Result) string {
-	var out bytes.Buffer
-	r.Print(&out)
-	return out.String()
-}
-
-// AssertPicture checks that a picture was drawn.
-func AssertPicture(t *testing.T, dir, name string) {
-	t.Helper()
-	drawn, err := os.ReadFile(filepath.Join(dir, name+".svg"))
-	require.NoError(t, err)
-	assert.Truef(t, strings.HasPrefix(string(drawn), "<?xml"), "%s.svg begins with %.20q", name, drawn)
-}
-
-var figure = regexp.MustCompile(`\d+(?:,\d{3})*(?:\.\d+)?%?`)
-
-// Figures returns the numbers in a text, with their percent signs.
-func Figures(text string) []string { return figure.FindAllString(text, -1) }

@@ -59,7 +59,7 @@ func (all Connections) Operations() []Operation {
 	operations := make([]Operation, len(all))
 	for i, c := range all {
 		if c, ok := c.(*caller); ok {
-			operations[i] = c.op
+			operations[i] = func(n int64) (bool, error) { return c.op(c.context(), n) }
 			continue
 		}
 		operations[i] = func(n int64) (bool, error) {

@@ -2,11 +2,9 @@ package loadgen
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"net/http"
 	"strconv"
-	"sync"
 )
 
 // A Connection sends prepared checks and receives the answers, one at a time.
@@ -76,32 +74,4 @@ func Readable(body []byte) string {
 		return strconv.Quote(string(body))
 	}
 	return string(body)
-}
-
-// An expiry ends a context that is renewed. It is safe for concurrent use.
-type expiry struct {
-	mu     sync.Mutex
-	ctx    context.Context
-	cancel context.CancelFunc
-}
-
-// context returns one that Expire ends.
-func (e *expiry) context() context.Context {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.ctx
-}
-
-// Expire implements Connection.
-func (e *expiry) Expire() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.cancel()
-}
-
-// Renew implements Connection.
-func (e *expiry) Renew() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.ctx, e.cancel = context.WithCancel(context.Background())
 }

@@ -2,159 +2,70 @@ package loadgen
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
-	"net/http"
 
 	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 )
 
 // callersPerConnection share a connection of gRPC.
 const callersPerConnection = 64
 
-// A GRPCClient is a Connection to the rate limit service of Envoy. Its status is
-// 200 if the response says OK, and 429 if it says OVER_LIMIT; its body is the
-// response, which must be by a limit.
-type GRPCClient struct {
-	expiry
-	conn    *grpc.ClientConn // that callersPerConnection share
-	owner   bool             // closes it
-	request []byte
-	digits  []byte     // of the client's name, within request
-	sent    chan int64 // at most one
-	body    []byte
-}
-
-// DialGRPC returns n callers of the service at addr. They ask for a domain about
-// one entry with that key, whose value is the client's name. It doesn't wait for
-// the connections.
+// DialGRPC returns n callers of the rate limit service of Envoy at addr. They ask for
+// a domain about one entry with that key, whose value is the client's name; an answer
+// that is by no limit is an error. It doesn't wait for the connections. The end of the
+// first caller of a connection ends what all of it are asked.
 func DialGRPC(addr, domain, key string, n int) (callers Connections, err error) {
+	request, err := proto.Marshal(&rls.RateLimitRequest{Domain: domain, Descriptors: []*common.RateLimitDescriptor{{
+		Entries: []*common.RateLimitDescriptor_Entry{{Key: key, Value: ClientName(0)}},
+	}}})
+	if err != nil {
+		return nil, err
+	}
 	var conn *grpc.ClientConn
 	for i := range n {
-		owner := i%callersPerConnection == 0
-		if owner {
+		close := func() {}
+		if i%callersPerConnection == 0 {
 			if conn, err = grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
 				return nil, err
 			}
+			owned := conn
+			close = func() { _ = owned.Close() } // the only error is that it is closed already
 		}
-		request, err := proto.Marshal(&rls.RateLimitRequest{Domain: domain, Descriptors: []*common.RateLimitDescriptor{{
-			Entries: []*common.RateLimitDescriptor_Entry{{Key: key, Value: ClientName(0)}},
-		}}})
-		if err != nil {
-			return nil, err
-		}
-		name := bytes.LastIndex(request, []byte(ClientPrefix)) + len(ClientPrefix)
-		c := &GRPCClient{conn: conn, owner: owner, request: request, digits: request[name : name+ClientDigits], sent: make(chan int64, 1)}
-		c.Renew()
-		callers = append(callers, c)
+		callers = append(callers, newCaller(rateLimit(conn, bytes.Clone(request)), close))
 	}
 	return callers, nil
 }
 
-// Send implements Connection. The request is on its way when Receive is called: a call of
-// gRPC costs a goroutine less where it isn't a stream.
-func (c *GRPCClient) Send(n int64) error {
-	c.sent <- n
-	return nil
-}
-
-// Receive implements Connection.
-func (c *GRPCClient) Receive() (status int, body []byte, err error) {
-	ctx := c.context()
-	select {
-	case n := <-c.sent:
-		putDigits(c.digits, n)
-		if err := c.conn.Invoke(ctx, rls.RateLimitService_ShouldRateLimit_FullMethodName, &c.request, &c.body, grpc.ForceCodec(encoded{})); err != nil {
-			return 0, nil, err
+// rateLimit returns what sends the request for a client and returns whether its response
+// says OK.
+func rateLimit(conn *grpc.ClientConn, request []byte) func(context.Context, int64) (bool, error) {
+	name := bytes.LastIndex(request, []byte(ClientPrefix)) + len(ClientPrefix)
+	digits, response := request[name:name+ClientDigits], new(rls.RateLimitResponse)
+	return func(ctx context.Context, n int64) (bool, error) {
+		putDigits(digits, n)
+		err := conn.Invoke(ctx, rls.RateLimitService_ShouldRateLimit_FullMethodName, &request, response, grpc.ForceCodec(encoded{}))
+		switch code := response.GetOverallCode(); {
+		case err != nil:
+			return false, err
+		case len(response.Statuses) == 0 || response.Statuses[0].CurrentLimit == nil:
+			return false, errors.New("the response is by no limit")
+		case code != rls.RateLimitResponse_OK && code != rls.RateLimitResponse_OVER_LIMIT:
+			return false, fmt.Errorf("the response's code is %v", code)
+		default:
+			return code == rls.RateLimitResponse_OK, nil
 		}
-		status, err = statusOf(c.body)
-		return status, c.body, err
-	case <-ctx.Done():
-		return 0, nil, ctx.Err()
 	}
 }
 
-// Right implements Connection.
-func (c *GRPCClient) Right(body []byte) bool { return hasLimit(body) }
-
-// Close implements Connection. It ends what all are asked who share a connection
-// with the first of them.
-func (c *GRPCClient) Close() {
-	c.Expire()
-	if c.owner {
-		_ = c.conn.Close() // the only error is that it is closed already
-	}
-}
-
-// encoded is a codec for messages that are encoded already.
+// encoded is a codec for requests that are encoded already.
 type encoded struct{}
 
-func (encoded) Name() string                  { return "proto" }
-func (encoded) Marshal(v any) ([]byte, error) { return *v.(*[]byte), nil }
-func (encoded) Unmarshal(data []byte, v any) error {
-	into := v.(*[]byte)
-	*into = append((*into)[:0], data...)
-	return nil
-}
-
-const (
-	overallCode  protowire.Number = 1 // of a RateLimitResponse
-	statuses     protowire.Number = 2
-	currentLimit protowire.Number = 2 // of a status
-)
-
-var errMessage = errors.New("the response is not one of the rate limit service")
-
-// statusOf returns the status that a RateLimitResponse has over HTTP.
-func statusOf(response []byte) (int, error) {
-	value, ok := field(response, overallCode)
-	code, n := protowire.ConsumeVarint(value)
-	switch {
-	case !ok || n < 0:
-		return 0, errMessage
-	case code == uint64(rls.RateLimitResponse_OK):
-		return http.StatusOK, nil
-	case code == uint64(rls.RateLimitResponse_OVER_LIMIT):
-		return http.StatusTooManyRequests, nil
-	default:
-		return 0, fmt.Errorf("%w: its code is %d", errMessage, code)
-	}
-}
-
-// hasLimit reports whether the first status of a RateLimitResponse is by a
-// limit.
-func hasLimit(response []byte) bool {
-	value, ok := field(response, statuses)
-	if !ok {
-		return false
-	}
-	first, n := protowire.ConsumeBytes(value)
-	if n < 0 {
-		return false
-	}
-	_, ok = field(first, currentLimit)
-	return ok
-}
-
-// field returns what begins with the value of the first field with that number.
-func field(message []byte, number protowire.Number) (value []byte, ok bool) {
-	for len(message) > 0 {
-		found, kind, n := protowire.ConsumeTag(message)
-		if n < 0 {
-			return nil, false
-		}
-		if message = message[n:]; found == number {
-			return message, true
-		}
-		if n = protowire.ConsumeFieldValue(found, kind, message); n < 0 {
-			return nil, false
-		}
-		message = message[n:]
-	}
-	return nil, false
-}
+func (encoded) Name() string                       { return "proto" }
+func (encoded) Marshal(v any) ([]byte, error)      { return *v.(*[]byte), nil }
+func (encoded) Unmarshal(data []byte, v any) error { return proto.Unmarshal(data, v.(proto.Message)) }

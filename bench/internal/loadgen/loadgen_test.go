@@ -6,10 +6,10 @@ import (
 	"errors"
 	"io"
 	"math"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -207,7 +207,7 @@ func TestLoopsReadBatches(t *testing.T) {
 		clients, err := Dial(t.Context(), addr, Batch("p", 2), 1)
 		require.NoError(t, err)
 		t.Cleanup(clients.Close)
-		s := NewOpenLoop(clients).Run(t.Context(), NewArrivals(Pace{Rate: 1000, Length: 5 * time.Millisecond}, nil), func() int64 { return 0 }, Patience)
+		s := NewOpenLoop(clients).Run(t.Context(), Pace{Rate: 1000, Length: 5 * time.Millisecond}, func() int64 { return 0 }, Patience)
 		result, err := clients.Drive(t.Context(), &Turn{Clients: 1, Last: 5}, 0)
 		if !admitted {
 			require.ErrorContains(t, err, `"status":429`)
@@ -257,21 +257,23 @@ func TestPolicyFile(t *testing.T) {
 
 func TestCaptureReplyGivesUp(t *testing.T) {
 	t.Parallel()
-	addr := served(t, NoopHandler(Reply{Status: 200, Body: []byte("yes")}, nil))
+	addr := served(t, NoopHandler(Reply{Status: 200, Body: []byte("yes")}))
 	_, err := CaptureReply(t.Context(), addr, "{}", 429, 3)
 	assert.ErrorContains(t, err, "last with 200: yes")
 }
 
-func TestMallocs(t *testing.T) {
+func TestMetric(t *testing.T) {
 	t.Parallel()
-	n, err := Mallocs(t.Context(), served(t, NoopHandler(Reply{Status: 200}, nil)))
+	addr := served(t, http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(rw, "x{of=\"a\"} 1\nx{of=\"b\"} 2.5\nxy 4\nbroken many\n")
+	}))
+	n, err := Metric(t.Context(), addr, "x")
 	require.NoError(t, err)
-	assert.Positive(t, n)
-
-	_, err = Mallocs(t.Context(), served(t, http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(rw, strings.Repeat("x 1\n", 3))
-	})))
-	assert.Error(t, err)
+	assert.InDelta(t, 3.5, n, 1e-9)
+	for _, name := range []string{"y", "broken"} {
+		_, err = Metric(t.Context(), addr, name)
+		assert.Error(t, err, name)
+	}
 }
 
 func TestRepeatCounts(t *testing.T) {
@@ -329,14 +331,14 @@ func TestTallies(t *testing.T) {
 
 func TestUnexpectedStatusFails(t *testing.T) {
 	t.Parallel()
-	_, err := dialedTo(t, NoopHandler(Reply{Status: 503, Body: []byte("no store")}, nil)).Drive(t.Context(), &Turn{Clients: 1, Last: 10}, 0)
+	_, err := dialedTo(t, NoopHandler(Reply{Status: 503, Body: []byte("no store")})).Drive(t.Context(), &Turn{Clients: 1, Last: 10}, 0)
 	assert.ErrorContains(t, err, "503: no store")
 }
 
 func TestDriveReadsDecisions(t *testing.T) {
 	t.Parallel()
 	for status, denied := range map[int]int64{200: 0, 429: 10} {
-		clients := dialedTo(t, NoopHandler(Reply{Status: status, Body: []byte("{}")}, nil))
+		clients := dialedTo(t, NoopHandler(Reply{Status: status, Body: []byte("{}")}))
 		result, err := clients.Drive(t.Context(), &Turn{Clients: 1, Last: 10}, 0)
 		require.NoError(t, err)
 		assert.Equal(t, denied, result.Denied)
@@ -404,60 +406,14 @@ func TestTurnEnds(t *testing.T) {
 	assert.False(t, ok)
 }
 
-func all(a *Arrivals) []time.Duration {
-	var times []time.Duration
-	for at, ok := a.Next(); ok; at, ok = a.Next() {
-		times = append(times, at)
-	}
-	return times
-}
-
-func TestEvenArrivals(t *testing.T) {
+func TestPaces(t *testing.T) {
 	t.Parallel()
 	ms := time.Millisecond
-	assert.Equal(t, []time.Duration{0, 250 * ms, 500 * ms, 750 * ms}, all(NewArrivals(Pace{Rate: 4, Length: time.Second}, nil)))
-	assert.Empty(t, all(NewArrivals(Pace{Rate: 0, Length: time.Second}, nil)))
-}
-
-func TestPoissonArrivals(t *testing.T) {
-	t.Parallel()
-	const rate, seconds = 1000, 100
-	times := all(NewArrivals(Pace{Rate: rate, Length: seconds * time.Second}, rand.New(rand.NewPCG(1, 2))))
-	deviation := math.Sqrt(rate * seconds)
-	assert.InDelta(t, rate*seconds, len(times), 4*deviation)
-	longer, last := 0, time.Duration(0)
-	for _, at := range times {
-		if at-last > time.Second/rate {
-			longer++
-		}
-		last = at
+	assert.Equal(t, []time.Duration{0, 250 * ms, 500 * ms, 750 * ms}, slices.Collect(Pace{Rate: 4, Length: time.Second}.due()))
+	random := func(seed uint64) []time.Duration {
+		return slices.Collect(Pace{Rate: 1000, Length: 100 * time.Second, Seed: seed}.due())
 	}
-	assert.InDelta(t, math.Exp(-1), float64(longer)/float64(len(times)), 0.01, "gaps longer than the mean")
-	assert.Less(t, last, seconds*time.Second)
-	assert.Equal(t, times, all(NewArrivals(Pace{Rate: rate, Length: seconds * time.Second}, rand.New(rand.NewPCG(1, 2)))), "the seed tells all")
-}
-
-func TestZipf(t *testing.T) {
-	t.Parallel()
-	// 1, 1/2, 1/3 and 1/4 make 25/12: shares of 0.48, 0.24, 0.16 and 0.12.
-	z := NewZipf(4, 1)
-	for _, tt := range []struct {
-		u    float64
-		want int64
-	}{
-		{0, 0}, {0.4799, 0}, {0.4801, 1}, {0.7199, 1}, {0.7201, 2}, {0.8799, 2}, {0.8801, 3}, {0.999999999, 3},
-	} {
-		assert.Equal(t, tt.want, z.Client(tt.u), "%g", tt.u)
-	}
-	// 1, 1/4 and 1/9 make 49/36.
-	z = NewZipf(3, 2)
-	assert.Equal(t, int64(0), z.Client(36.0/49-1e-9))
-	assert.Equal(t, int64(1), z.Client(36.0/49+1e-9))
-	assert.Equal(t, int64(2), z.Client(45.0/49+1e-9))
-
-	even := NewZipf(5, 0)
-	for i := range int64(5) {
-		assert.Equal(t, i, even.Client(float64(i)/5+0.1))
-	}
-	assert.Zero(t, NewZipf(1, 1).Client(0.9))
+	assert.InDelta(t, 100_000, len(random(1)), 4*math.Sqrt(100_000))
+	assert.Equal(t, random(1), random(1), "the seed tells all")
+	assert.NotEqual(t, random(1), random(2))
 }

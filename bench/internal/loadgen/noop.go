@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"runtime/metrics"
 	"strconv"
 	"strings"
 	"time"
@@ -20,10 +19,6 @@ const (
 	// BatchPath is that of a batch of checks.
 	BatchPath   = "/v1/check/batch"
 	metricsPath = "/metrics"
-
-	// mallocsMetric is the name that Prometheus's Go collector gives to the
-	// number of objects allocated.
-	mallocsMetric = "go_memstats_mallocs_total"
 )
 
 // A Reply is an HTTP response without what net/http adds by itself.
@@ -53,12 +48,18 @@ func CaptureReply(ctx context.Context, addr, body string, status, tries int) (Re
 
 // askOnce sends a request on a connection of its own.
 func askOnce(ctx context.Context, method, url, body string) (Reply, error) {
+	client := &http.Client{Transport: &http.Transport{}, Timeout: 10 * time.Second}
+	defer client.CloseIdleConnections()
+	return AskBy(ctx, client, method, url, body)
+}
+
+// AskBy sends a request by a client.
+func AskBy(ctx context.Context, client *http.Client, method, url, body string) (Reply, error) {
 	request, err := http.NewRequestWithContext(ctx, method, "http://"+url, strings.NewReader(body))
 	if err != nil {
 		return Reply{}, err
 	}
-	client := &http.Client{Transport: &http.Transport{}, Timeout: 10 * time.Second}
-	defer client.CloseIdleConnections()
+	request.Header.Set("Content-Type", "application/json")
 	response, err := client.Do(request)
 	if err != nil {
 		return Reply{}, err
@@ -68,19 +69,12 @@ func askOnce(ctx context.Context, method, url, body string) (Reply, error) {
 	return Reply{response.StatusCode, response.Header, text}, err
 }
 
-// NoopHandler answers r to every check, after do, if there is one.
-func NoopHandler(r Reply, do func(body []byte) error) http.Handler {
+// NoopHandler answers r to every check that it has read.
+func NoopHandler(r Reply) http.Handler {
 	e := echo.New()
 	contentType := r.Header.Get(echo.HeaderContentType)
 	e.POST(CheckPath, func(c echo.Context) error {
-		var body []byte
-		var err error
-		if do == nil {
-			_, err = io.Copy(io.Discard, c.Request().Body)
-		} else if body, err = io.ReadAll(c.Request().Body); err == nil {
-			err = do(body)
-		}
-		if err != nil {
+		if _, err := io.Copy(io.Discard, c.Request().Body); err != nil {
 			return err
 		}
 		header := c.Response().Header()
@@ -89,18 +83,7 @@ func NoopHandler(r Reply, do func(body []byte) error) http.Handler {
 		}
 		return c.Blob(r.Status, contentType, r.Body)
 	})
-	e.GET(metricsPath, func(c echo.Context) error {
-		sample := []metrics.Sample{{Name: "/gc/heap/allocs:objects"}, {Name: "/gc/heap/tiny/allocs:objects"}}
-		metrics.Read(sample)
-		return c.String(http.StatusOK, mallocsMetric+" "+strconv.FormatUint(sample[0].Value.Uint64()+sample[1].Value.Uint64(), 10)+"\n")
-	})
 	return e
-}
-
-// Mallocs returns the number of objects that a server has allocated so far,
-// according to its metrics.
-func Mallocs(ctx context.Context, addr string) (float64, error) {
-	return Metric(ctx, addr, mallocsMetric)
 }
 
 // Metric returns the sum of a metric of a server over all its labels.

@@ -5,12 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"weir/bench/internal/traffic"
 )
 
 const (
@@ -26,6 +29,22 @@ const (
 	LagAllowed = time.Millisecond
 	LagShare   = 5
 )
+
+// A Pace is how many checks are due.
+type Pace struct {
+	Rate   float64 // per second
+	Length time.Duration
+	Seed   uint64 // of a Poisson process; with 0 checks are evenly spaced
+}
+
+// due yields when.
+func (p Pace) due() iter.Seq[time.Duration] {
+	pattern := traffic.Steady
+	if p.Seed != 0 {
+		pattern = traffic.Poisson
+	}
+	return pattern.Generate(p.Seed, p.Rate, p.Length)
+}
 
 // A line is a connection of an open loop. The check that is on its way was due
 // so long after the loop's start.
@@ -158,14 +177,14 @@ func (s *Sample) Fault() error {
 }
 
 // Run sends the checks that are due and waits for the answers, for patience
-// longer than the arrivals last; what is unsent or unanswered then is so in the
+// longer than the pace lasts; what is unsent or unanswered then is so in the
 // sample. client picks the clients. The first error of a connection ends the
 // run. After a sample with unanswered checks or an error the connections can't
 // be used again.
-func (l *OpenLoop) Run(ctx context.Context, due *Arrivals, client func() int64, patience time.Duration) *Sample {
-	ctx, cancel := context.WithTimeout(ctx, due.Length+patience)
+func (l *OpenLoop) Run(ctx context.Context, p Pace, client func() int64, patience time.Duration) *Sample {
+	ctx, cancel := context.WithTimeout(ctx, p.Length+patience)
 	defer cancel()
-	s := NewSample(due.Pace)
+	s := NewSample(p)
 	idle := make(chan *line, len(l.lines))
 	var ended atomic.Bool
 	var readers sync.WaitGroup
@@ -192,7 +211,7 @@ func (l *OpenLoop) Run(ctx context.Context, due *Arrivals, client func() int64, 
 	var sender sync.WaitGroup
 	sender.Go(func() {
 		RaisePriority()
-		l.send(ctx, s, due, client, idle, start)
+		l.send(ctx, s, client, idle, start)
 	})
 	sender.Wait()
 	for range l.lines {
@@ -209,19 +228,15 @@ func (l *OpenLoop) Run(ctx context.Context, due *Arrivals, client func() int64, 
 	for _, line := range l.lines {
 		line.Renew()
 	}
-	s.Elapsed = max(s.Elapsed, due.Length)
+	s.Elapsed = max(s.Elapsed, p.Length)
 	return s
 }
 
 // send sends each check when it is due, or as soon afterwards as a connection
 // is idle, until ctx ends.
-func (l *OpenLoop) send(ctx context.Context, s *Sample, due *Arrivals, client func() int64, idle <-chan *line, start time.Time) {
+func (l *OpenLoop) send(ctx context.Context, s *Sample, client func() int64, idle <-chan *line, start time.Time) {
 	free := time.Duration(0) // when a connection became free after all had been busy
-	for {
-		intended, ok := due.Next()
-		if !ok {
-			return
-		}
+	for intended := range s.Pace.due() {
 		s.Due++
 		n := client()
 		for wait := intended - time.Since(start); wait > 0 && ctx.Err() == nil; wait = intended - time.Since(start) {
@@ -239,11 +254,7 @@ func (l *OpenLoop) send(ctx context.Context, s *Sample, due *Arrivals, client fu
 		}
 		if line == nil || ctx.Err() != nil {
 			s.Unsent++
-			for _, ok := due.Next(); ok; _, ok = due.Next() {
-				s.Due++
-				s.Unsent++
-			}
-			return
+			continue
 		}
 		Record(s.Lag, time.Since(start)-max(intended, free))
 		line.intended.Store(int64(intended))

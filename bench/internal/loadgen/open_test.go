@@ -85,7 +85,7 @@ func fakeLoop(t *testing.T, connections int, answers func(n int) answer) *OpenLo
 
 func (l *OpenLoop) runEvenly(t *testing.T, rate float64, length, patience time.Duration) *Sample {
 	t.Helper()
-	return l.Run(t.Context(), NewArrivals(Pace{Rate: rate, Length: length}, nil), func() int64 { return 0 }, patience)
+	return l.Run(t.Context(), Pace{Rate: rate, Length: length}, func() int64 { return 0 }, patience)
 }
 
 func assertDuration(t *testing.T, want, got time.Duration, name string) {
@@ -254,7 +254,7 @@ func TestOpenLoopOfCallers(t *testing.T) {
 		turn := &Turn{Clients: 4}
 		l := NewOpenLoop(Callers([]Operation{op}))
 		l.pause = time.Sleep
-		s := l.Run(t.Context(), NewArrivals(Pace{Rate: 1000, Length: 50 * ms}, nil), func() int64 { n, _ := turn.Next(); return n }, time.Second)
+		s := l.Run(t.Context(), Pace{Rate: 1000, Length: 50 * ms}, func() int64 { n, _ := turn.Next(); return n }, time.Second)
 		require.NoError(t, s.Fault())
 		assert.Equal(t, map[int]int64{200: 37, 429: 13}, s.Statuses)
 		assert.Equal(t, 100*ms, s.Elapsed)
@@ -265,7 +265,7 @@ func TestOpenLoopOfCallers(t *testing.T) {
 func TestOpenLoopEnds(t *testing.T) {
 	t.Parallel()
 	run := func(ctx context.Context, op Operation) *Sample {
-		return NewOpenLoop(Callers([]Operation{op, op})).Run(ctx, NewArrivals(Pace{Rate: 1000, Length: time.Hour}, nil), func() int64 { return 0 }, 0)
+		return NewOpenLoop(Callers([]Operation{op, op})).Run(ctx, Pace{Rate: 1000, Length: time.Hour}, func() int64 { return 0 }, 0)
 	}
 	broken := errors.New("broken")
 	assert.ErrorIs(t, run(t.Context(), func(int64) (bool, error) { return false, broken }).Err, broken)

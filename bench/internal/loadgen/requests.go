@@ -3,16 +3,14 @@
 // in an open one, which sends what is due. It also has the server that does
 // nothing, to compare with.
 //
-// Start with Dial and Connections.Drive, or NewOpenLoop; Arrivals says when that
+// Start with Dial and Connections.Drive, or NewOpenLoop; a Pace says when that
 // sends.
 package loadgen
 
 import (
 	"bytes"
 	"fmt"
-	"math"
 	"net/http"
-	"sort"
 	"strings"
 	"time"
 
@@ -118,31 +116,4 @@ func (w Workload) Verify(t Tally, sinceFirst time.Duration) error {
 		return fmt.Errorf("%s: %d checks were admitted and %d denied; at most %d should be admitted, and most denied", w, t.Admitted, t.Denied, most)
 	}
 	return nil
-}
-
-// A Zipf distribution of clients: the client of rank r, from 1, comes with a
-// share in proportion to 1/r^s. It is safe for concurrent use.
-type Zipf struct {
-	below []float64 // the share of all clients up to and including this one
-}
-
-// NewZipf returns the distribution of so many clients, at least 1. s is not
-// negative; with 0 all come equally often.
-func NewZipf(clients int, s float64) Zipf {
-	below := make([]float64, clients)
-	sum := 0.0
-	for i := range below {
-		sum += math.Pow(float64(i+1), -s)
-		below[i] = sum
-	}
-	for i := range below {
-		below[i] /= sum
-	}
-	return Zipf{below}
-}
-
-// Client returns the number, from 0, of the client at u, which is at least 0
-// and less than 1.
-func (z Zipf) Client(u float64) int64 {
-	return int64(sort.Search(len(z.below)-1, func(i int) bool { return z.below[i] > u }))
 }

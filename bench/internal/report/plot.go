@@ -5,10 +5,8 @@ import (
 	"cmp"
 	"fmt"
 	"image/color"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -55,20 +53,6 @@ func (p *Plot) Line(points plotter.XYs, width float64, c color.Color, dashes ...
 	line.Width, line.Color, line.Dashes = vg.Points(width), c, dashes
 	p.Add(line)
 	return line
-}
-
-// Ticks are labels at values.
-type Ticks map[float64]string
-
-// Ticks implements plot.Ticker.
-func (t Ticks) Ticks(low, high float64) []plot.Tick {
-	var ticks []plot.Tick
-	for _, value := range slices.Sorted(maps.Keys(t)) {
-		if value >= low*(1-1e-9) && value <= high*(1+1e-9) {
-			ticks = append(ticks, plot.Tick{Value: value, Label: t[value]})
-		}
-	}
-	return ticks
 }
 
 // A Picture is drawn as Name.svg: rows of plots, all of the same size.

@@ -31,7 +31,7 @@ func Write(sections []Section) Command {
 	return func(_ context.Context, args []string, out io.Writer) error {
 		flags := flag.NewFlagSet("report", flag.ContinueOnError)
 		dir := flags.String("results", defaultDir, "the `directory` of the JSON files, and for REPORT.md and the pictures")
-		if err := parseFlags(flags, args, out); err != nil {
+		if err := ParseFlags(flags, args, out); err != nil {
 			return err
 		}
 		chapters, err := readChapters(sections, *dir)

@@ -115,21 +115,15 @@ type Machine struct {
 // ThisMachine returns the machine that the bench runs on.
 func ThisMachine(memcachedVersion string) Machine {
 	m := Machine{Cores: runtime.NumCPU(), Platform: runtime.GOOS + "/" + runtime.GOARCH, Go: runtime.Version(), Memcached: memcachedVersion}
-	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {
-		m.CPU = cpuModel(string(info))
+	info, _ := os.ReadFile("/proc/cpuinfo")
+	if found := cpuModel.FindSubmatch(info); found != nil {
+		m.CPU = string(found[1])
 	}
 	return m
 }
 
-// cpuModel returns the model name in a /proc/cpuinfo, if it has one.
-func cpuModel(info string) string {
-	for line := range strings.Lines(info) {
-		if name, value, _ := strings.Cut(line, ":"); strings.TrimSpace(name) == "model name" {
-			return strings.TrimSpace(value)
-		}
-	}
-	return ""
-}
+// cpuModel finds the first model name in a /proc/cpuinfo.
+var cpuModel = regexp.MustCompile(`(?m)^model name\s*: (.*)$`)
 
 func (m Machine) String() string {
 	parts := []string{fmt.Sprintf("%d cores", m.Cores), m.CPU, m.Platform, m.Go}
@@ -271,9 +265,8 @@ func (f *Flags) Profiles(dir *string) {
 	})
 }
 
-// Parse parses args, which must be flags only. Asked for help, it prints it to
-// out and returns flag.ErrHelp.
-func (f *Flags) Parse(args []string, out io.Writer) error { return parseFlags(f.FlagSet, args, out) }
+// Parse is ParseFlags.
+func (f *Flags) Parse(args []string, out io.Writer) error { return ParseFlags(f.FlagSet, args, out) }
 
 // Errorf returns an error that begins with the command's name.
 func (f *Flags) Errorf(format string, args ...any) error {
@@ -330,7 +323,9 @@ func drawAll(dir string, r Result) ([]Picture, error) {
 	return pictures, nil
 }
 
-func parseFlags(flags *flag.FlagSet, args []string, out io.Writer) error {
+// ParseFlags parses args, which must be flags only. Asked for help, it prints it to
+// out and returns flag.ErrHelp.
+func ParseFlags(flags *flag.FlagSet, args []string, out io.Writer) error {
 	flags.SetOutput(io.Discard)
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):

@@ -11,16 +11,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -36,22 +33,31 @@ const startTimeout = 10 * time.Second
 type Process struct {
 	Addr   string
 	Cmd    *exec.Cmd
-	Log    fmt.Stringer // what it has written to stderr
+	Log    *log // what it has written to stderr
 	exited chan struct{}
 	ending syscall.Signal // what Stop sends
 }
 
 // startProcess starts cmd, which must listen on addr, and waits until it does.
-// The error has what the process said on complaints.
-func startProcess(ctx context.Context, addr string, cmd *exec.Cmd, complaints fmt.Stringer) (*Process, error) {
+func startProcess(ctx context.Context, addr string, cmd *exec.Cmd) (*Process, error) {
+	s := &Process{Addr: addr, Cmd: cmd, Log: new(log), exited: make(chan struct{}), ending: syscall.SIGKILL}
+	cmd.Stderr = s.Log
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	s := &Process{Addr: addr, Cmd: cmd, Log: complaints, exited: make(chan struct{}), ending: syscall.SIGKILL}
 	go func() {
 		_ = cmd.Wait() // whoever needs the process notices that it is gone
 		close(s.exited)
 	}()
+	if err := s.await(ctx, addr); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// await waits until the process listens on addr, and ends it if it doesn't. The
+// error has what it said.
+func (s *Process) await(ctx context.Context, addr string) error {
 	err := Poll(ctx, startTimeout, 2*time.Millisecond, func() (bool, error) {
 		select {
 		case <-s.exited:
@@ -66,9 +72,9 @@ func startProcess(ctx context.Context, addr string, cmd *exec.Cmd, complaints fm
 	})
 	if err != nil {
 		s.Stop()
-		return nil, fmt.Errorf("%s doesn't listen on %s: %w: %s", filepath.Base(cmd.Path), addr, err, complaints)
+		return fmt.Errorf("%s doesn't listen on %s: %w: %s", filepath.Base(s.Cmd.Path), addr, err, s.Log)
 	}
-	return s, nil
+	return nil
 }
 
 // Stop ends the process at once and returns when it has ended.
@@ -86,17 +92,11 @@ func (s *Process) Signal(sig syscall.Signal) error {
 	}
 	for {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.Cmd.Process.Pid))
-		if err != nil || statFields(string(stat))[0] == "T" {
+		if err != nil || bytes.Contains(stat, []byte(") T ")) { // behind the name
 			return err
 		}
 		time.Sleep(time.Millisecond)
 	}
-}
-
-// statFields returns the fields of a /proc/<pid>/stat from the third on. The
-// second, the name, may have spaces and brackets in it.
-func statFields(stat string) []string {
-	return strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
 }
 
 // CPU returns the processor time that the process has used, until it has ended.
@@ -110,12 +110,6 @@ func (s *Process) CPU() (time.Duration, error) {
 
 // OwnCPU returns the processor time that this process has used.
 func OwnCPU() (time.Duration, error) { return cpu(os.Getpid()) }
-
-// complaints is where a process writes what is wrong.
-type complaints interface {
-	io.Writer
-	fmt.Stringer
-}
 
 // A log keeps what is written to it. It is safe for concurrent use.
 type log struct {
@@ -138,23 +132,20 @@ func (l *log) String() string {
 
 // startOnFreePort starts the command for a loopback address on which nothing
 // listens.
-func startOnFreePort(ctx context.Context, stderr complaints, command func(addr string) *exec.Cmd) (*Process, error) {
+func startOnFreePort(ctx context.Context, command func(addr string) *exec.Cmd) (*Process, error) {
 	port, err := freePort()
 	if err != nil {
 		return nil, err
 	}
 	addr := net.JoinHostPort("127.0.0.1", port)
-	cmd := command(addr)
-	cmd.Stderr = stderr
-	return startProcess(ctx, addr, cmd, stderr)
+	return startProcess(ctx, addr, command(addr))
 }
 
 // NoopCommand is the bench's command that is the no-op server.
 const NoopCommand = "noop"
 
-// StartNoop starts the no-op server, this program as another process, with
-// further arguments.
-func StartNoop(ctx context.Context, r loadgen.Reply, args ...string) (*Process, error) {
+// StartNoop starts the no-op server, this program as another process.
+func StartNoop(ctx context.Context, r loadgen.Reply) (*Process, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -163,8 +154,8 @@ func StartNoop(ctx context.Context, r loadgen.Reply, args ...string) (*Process, 
 	if err != nil {
 		return nil, err
 	}
-	return startOnFreePort(ctx, new(log), func(addr string) *exec.Cmd {
-		cmd := exec.Command(self, append([]string{NoopCommand, addr}, args...)...)
+	return startOnFreePort(ctx, func(addr string) *exec.Cmd {
+		cmd := exec.Command(self, NoopCommand, addr)
 		cmd.Stdin = bytes.NewReader(encoded)
 		return cmd
 	})
@@ -172,9 +163,10 @@ func StartNoop(ctx context.Context, r loadgen.Reply, args ...string) (*Process, 
 
 // A Build is weir's server in a directory of its own, and its policies.
 type Build struct {
-	PolicyFile  string // "" for the policies that are built in
-	dir, binary string
-	profiles    string // the directory of its CPU profiles; "" if it writes none
+	PolicyFile string // "" for the policies that are built in
+	Binary     string
+	dir        string
+	profiles   string // the directory of its CPU profiles; "" if it writes none
 }
 
 // BuildWeir builds the server, which Remove has to remove. Without policies it
@@ -186,7 +178,7 @@ func BuildWeir(ctx context.Context, policies, profiles string) (*Build, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Build{dir: dir, binary: filepath.Join(dir, "weir"), profiles: profiles}
+	b := &Build{dir: dir, Binary: filepath.Join(dir, "weir"), profiles: profiles}
 	args := []string{"run", "-buildvcs=false", "-exec", "cp"} // of what go run keeps, as go build links anew each time
 	if profiles != "" {
 		args = append(args, "-tags", "profile")
@@ -198,7 +190,7 @@ func BuildWeir(ctx context.Context, policies, profiles string) (*Build, error) {
 	}
 	if err == nil {
 		var out []byte
-		out, err = exec.CommandContext(ctx, "go", append(args, "weir/cmd/server", b.binary)...).CombinedOutput()
+		out, err = exec.CommandContext(ctx, "go", append(args, "weir/cmd/server", b.Binary)...).CombinedOutput()
 		if err != nil {
 			err = fmt.Errorf("go build weir/cmd/server: %w: %s", err, out)
 		}
@@ -215,8 +207,8 @@ func (b *Build) Remove() { _ = os.RemoveAll(b.dir) }
 
 // Start starts weir on a free port with further arguments.
 func (b *Build) Start(ctx context.Context, memcached string, args ...string) (*Process, error) {
-	p, err := startOnFreePort(ctx, new(log), func(addr string) *exec.Cmd {
-		cmd := exec.Command(b.binary, append([]string{
+	p, err := startOnFreePort(ctx, func(addr string) *exec.Cmd {
+		cmd := exec.Command(b.Binary, append([]string{
 			"-listen", addr, "-config", b.PolicyFile, "-memcached", memcached, "-log-level", "warn",
 		}, args...)...)
 		// Machines that are busy with other things stall now and then: the timeout
@@ -238,25 +230,16 @@ func (b *Build) Start(ctx context.Context, memcached string, args ...string) (*P
 // StartRLS starts weir as Start does, with the rate limit service of Envoy by a
 // file, and returns the address of that too.
 func (b *Build) StartRLS(ctx context.Context, memcached, file string, args ...string) (weir *Process, grpc string, err error) {
-	weir, err = b.Start(ctx, memcached, append([]string{"-grpc-listen", "127.0.0.1:0", "-envoy-config", file, "-log-level", "info"}, args...)...)
+	port, err := freePort()
 	if err != nil {
 		return nil, "", err
 	}
-	err = Poll(ctx, startTimeout, 2*time.Millisecond, func() (bool, error) { // it says so right after it listens
-		found := grpcAddress.FindStringSubmatch(weir.Log.String())
-		if found != nil {
-			grpc = found[1]
-		}
-		return found != nil, nil
-	})
-	if err != nil {
-		weir.Stop()
-		return nil, "", fmt.Errorf("weir doesn't say where it serves gRPC: %w: %s", err, weir.Log)
+	grpc = net.JoinHostPort("127.0.0.1", port)
+	if weir, err = b.Start(ctx, memcached, append([]string{"-grpc-listen", grpc, "-envoy-config", file}, args...)...); err != nil {
+		return nil, "", err
 	}
-	return weir, grpc, nil
+	return weir, grpc, weir.await(ctx, grpc)
 }
-
-var grpcAddress = regexp.MustCompile(` grpc=(\S+)`)
 
 // StartRatelimit starts envoyproxy/ratelimit, the program at path, on Memcached
 // with the files in root/ratelimit/config. The process's address is that of its
@@ -272,7 +255,7 @@ func StartRatelimit(ctx context.Context, path, memcached, root string, callers i
 	if err != nil {
 		return nil, err
 	}
-	return startOnFreePort(ctx, new(log), func(addr string) *exec.Cmd {
+	return startOnFreePort(ctx, func(addr string) *exec.Cmd {
 		host, port, _ := net.SplitHostPort(addr)
 		cmd := exec.Command(path)
 		cmd.Env = append([]string{"LOG_LEVEL=error", "MEMCACHE_MAX_IDLE_CONNS=" + strconv.Itoa(callers)}, os.Environ()...)
@@ -285,24 +268,11 @@ func StartRatelimit(ctx context.Context, path, memcached, root string, callers i
 	})
 }
 
-// Validate returns what is wrong with a file of limits of Envoy's that has that text.
-func (b *Build) Validate(ctx context.Context, text string) error {
-	path := filepath.Join(b.dir, "limits.yaml")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		return err
-	}
-	out, err := exec.CommandContext(ctx, b.binary, "-validate", "-envoy-config", path).CombinedOutput()
-	if err != nil {
-		err = fmt.Errorf("%w: %s", err, out)
-	}
-	return err
-}
-
 // StartAsRatelimit starts weir as StartRatelimit starts envoyproxy/ratelimit: by that name,
 // which has it take the same variables.
 func (b *Build) StartAsRatelimit(ctx context.Context, memcached, root string, variables ...string) (*Process, error) {
 	path := filepath.Join(b.dir, "ratelimit")
-	if err := os.Symlink(b.binary, path); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := os.Symlink(b.Binary, path); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
 	return StartRatelimit(ctx, path, memcached, root, 1, variables...)

@@ -30,29 +30,84 @@ type Fault struct {
 // side closes a connection, the other side's end is closed too, once it has got
 // what was under way to it. Set is safe for concurrent use.
 type Proxy struct {
-	*Listener
-	fault atomic.Pointer[Fault]
+	Addr     string
+	target   string
+	listener net.Listener
+	fault    atomic.Pointer[Fault]
+	running  sync.WaitGroup
+
+	mu      sync.Mutex
+	stopped bool
+	conns   map[net.Conn]bool
 }
 
 // StartProxy starts one before the server at the host:port target. When it is
 // stopped, what is under way still arrives.
-func StartProxy(target string, f Fault) (p *Proxy, err error) {
-	p = new(Proxy)
+func StartProxy(target string, f Fault) (*Proxy, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	p := &Proxy{Addr: l.Addr().String(), target: target, listener: l, conns: make(map[net.Conn]bool)}
 	p.Set(f)
-	p.Listener, err = Listen(func(l *Listener, client net.Conn) {
-		l.join(client, target, func(client, server net.Conn) {
-			var both sync.WaitGroup
-			both.Go(func() {
-				p.pass(client, server, func(piece []byte) bool {
-					_, err := server.Write(piece)
-					return err == nil
-				})
-			})
-			both.Go(func() { p.pass(server, client, p.replies(client.(*net.TCPConn))) })
-			both.Wait()
+	p.running.Go(func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return // it was stopped
+			}
+			p.running.Go(func() { p.serve(client.(*net.TCPConn)) })
+		}
+	})
+	return p, nil
+}
+
+// serve connects a client to the server until both are gone.
+func (p *Proxy) serve(client *net.TCPConn) {
+	defer p.keep(client)()
+	server, err := net.Dial("tcp", p.target)
+	if err != nil {
+		return
+	}
+	defer p.keep(server)()
+	var both sync.WaitGroup
+	both.Go(func() {
+		p.pass(client, server, func(piece []byte) bool {
+			_, err := server.Write(piece)
+			return err == nil
 		})
 	})
-	return p, err
+	both.Go(func() { p.pass(server, client, p.replies(client)) })
+	both.Wait()
+}
+
+// Stop closes all connections, and returns when they have been served.
+func (p *Proxy) Stop() {
+	p.mu.Lock()
+	p.stopped = true
+	p.listener.Close()
+	for c := range p.conns {
+		c.Close()
+	}
+	p.mu.Unlock()
+	p.running.Wait()
+}
+
+// keep notes a connection that Stop closes, at once if that is over. drop closes
+// and forgets it.
+func (p *Proxy) keep(c net.Conn) (drop func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.conns[c] = true
+	if p.stopped {
+		c.Close()
+	}
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		c.Close()
+		delete(p.conns, c)
+	}
 }
 
 // Set replaces the fault, on all connections.

@@ -1,6 +1,7 @@
 package testbed
 
 import (
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -82,7 +83,7 @@ func TestKeysPerGet(t *testing.T) {
 		{[]string{"set a 0 0 1\r\n1", "gets a b c d", "get a", "incr a 1"}, 2.5},
 		{[]string{"get a"}, 1},
 	} {
-		got, err := m.KeysPerGet(func() error {
+		got, err := m.KeysPerGet(t.Context(), func() error {
 			for _, command := range tt.commands {
 				if _, err := m.Do(command, ""); err != nil {
 					return err
@@ -96,21 +97,11 @@ func TestKeysPerGet(t *testing.T) {
 	}
 }
 
-func TestCommandLog(t *testing.T) {
+// A get command may stand anywhere in a line of the log.
+func TestGetCommandsInALog(t *testing.T) {
 	t.Parallel()
-	l := &commandLog{silenced: make(chan struct{}, 1)}
-	for _, part := range []string{"<24 get", "s a b\n>24 sending key a<25 get a\n\n<26 gets c\n", ">26 END\n<24 incr a 1\n<24 add get 0 0 1\n", "failed to listen\n<2"} {
-		n, err := l.Write([]byte(part))
-		require.NoError(t, err)
-		assert.Equal(t, len(part), n)
-	}
-	assert.Equal(t, int64(3), l.reset())
-	assert.Equal(t, int64(0), l.reset())
-	assert.Equal(t, "failed to listen", l.String())
-	assert.Empty(t, l.silenced)
-	_, err := l.Write([]byte("4 verbosity 0\n"))
-	require.NoError(t, err)
-	assert.Len(t, l.silenced, 1)
+	log := "<24 gets a b\n>24 sending key a<25 get a\n\n<26 mg c\n>26 END\n<24 incr a 1\n<24 add get 0 0 1\nfailed to listen\n<24 verbosity 0\n"
+	assert.Len(t, getCommand.FindAllString(log, -1), 3)
 }
 
 func started(t *testing.T) *Memcached {
@@ -144,7 +135,7 @@ func TestCPU(t *testing.T) {
 
 func TestServerThatEndsAtOnce(t *testing.T) {
 	t.Parallel()
-	_, err := (&Build{binary: "/bin/false"}).Start(t.Context(), "")
+	_, err := (&Build{Binary: "/bin/false"}).Start(t.Context(), "")
 	assert.ErrorContains(t, err, "it ended at once")
 }
 
@@ -191,4 +182,25 @@ func TestMemcachedThatIsStoppedAndKilled(t *testing.T) {
 	require.NoError(t, m.Restart(t.Context()))
 	_, err = m.Do("incr a 1", "NOT_FOUND")
 	require.NoError(t, err, "it is empty")
+}
+
+func TestParallelStopsAtAnError(t *testing.T) {
+	t.Parallel()
+	failed := errors.New("failed")
+	done := make([]bool, 1000)
+	err := Parallel(len(done), 4, func(i int) error {
+		done[i] = true
+		if i == 10 {
+			return failed
+		}
+		return nil
+	})
+	assert.ErrorIs(t, err, failed)
+	assert.NotContains(t, done[:10], false)
+	assert.Contains(t, done, false)
+	require.NoError(t, Parallel(len(done), 4, func(i int) error {
+		done[i] = true
+		return nil
+	}))
+	assert.NotContains(t, done, false)
 }

@@ -44,20 +44,21 @@ const (
 	Edge = 10 * time.Millisecond
 )
 
-// Patterns returns all patterns of one client.
-func Patterns() []Pattern {
-	return []Pattern{
-		{"steady", "evenly spaced", steady},
-		{"poisson", "independent arrivals at a constant rate", piecewise(segment{Minute, 1})},
-		{"bursty", "independent arrivals for 7 s, then 10 to 50 s of silence", bursty},
-		{"day", "independent arrivals whose rate follows a sine, 0.2 to 1.8 of the mean, over a day of 24 minutes", day},
-		{"front-loaded", "90% of each minute's arrivals in its first 10 s",
-			piecewise(segment{Loaded, loadedShare}, segment{Minute - Loaded, 1 - loadedShare})},
-		{"back-loaded", "90% of each minute's arrivals in its last 10 s",
-			piecewise(segment{Minute - Loaded, 1 - loadedShare}, segment{Loaded, loadedShare})},
-		{"boundary", "every other minute, a minute's arrivals in the 10 ms before the boundary and as many in the 10 ms after it", boundary},
-	}
-}
+// The patterns of one client.
+var (
+	Steady  = Pattern{"steady", "evenly spaced", steady}
+	Poisson = Pattern{"poisson", "independent arrivals at a constant rate", piecewise(segment{Minute, 1})}
+	Bursty  = Pattern{"bursty", "independent arrivals for 7 s, then 10 to 50 s of silence", bursty}
+	Daily   = Pattern{"day", "independent arrivals whose rate follows a sine, 0.2 to 1.8 of the mean, over a day of 24 minutes", day}
+
+	FrontLoaded = Pattern{"front-loaded", "90% of each minute's arrivals in its first 10 s",
+		piecewise(segment{Loaded, loadedShare}, segment{Minute - Loaded, 1 - loadedShare})}
+	BackLoaded = Pattern{"back-loaded", "90% of each minute's arrivals in its last 10 s",
+		piecewise(segment{Minute - Loaded, 1 - loadedShare}, segment{Loaded, loadedShare})}
+	Boundary = Pattern{"boundary", "every other minute, a minute's arrivals in the 10 ms before the boundary and as many in the 10 ms after it", boundary}
+
+	Patterns = []Pattern{Steady, Poisson, Bursty, Daily, FrontLoaded, BackLoaded, Boundary}
+)
 
 // AtOnce is a pattern that isn't one of Patterns: a client that uses up its
 // minute within a second, and comes again when the minute is over, or a little
@@ -66,16 +67,6 @@ var AtOnce = Pattern{"at once", "a minute's arrivals evenly in a second, 59.5 to
 
 // Pages is another: people who look at pages.
 var Pages = Pattern{"pages", "pages at independent times, each of 1 request or more, 2.3 on average, 0.3 s apart", pages}
-
-// Named returns the pattern of that name. It panics if there is none.
-func Named(name string) Pattern {
-	for _, p := range Patterns() {
-		if p.Name == name {
-			return p
-		}
-	}
-	panic("traffic: there is no " + name)
-}
 
 // steady is Generate with arrival n at n/rate.
 func steady(_ uint64, rate float64, length time.Duration) iter.Seq[time.Duration] {
@@ -237,27 +228,37 @@ func seconds(s float64) time.Duration {
 	return time.Duration(ns)
 }
 
-// Recent is an exact sliding log: the times of the events in (now-length, now].
-// Its zero value has no length.
+// Recent is an exact sliding log: the events in (now-length, now], each of which
+// has a cost. Its zero value has no length.
 type Recent struct {
 	length time.Duration
-	times  []time.Duration
+	events []event
+	sum    int64
+}
+
+type event struct {
+	at   time.Duration
+	cost int64
 }
 
 // NewRecent returns an empty log of that length.
 func NewRecent(length time.Duration) Recent { return Recent{length: length} }
 
-// Count returns the number of recent events and forgets the others. Times must
-// not go back.
-func (r *Recent) Count(now time.Duration) int64 {
-	for len(r.times) > 0 && now-r.times[0] >= r.length {
-		r.times = r.times[1:]
+// Sum returns the costs of recent events and forgets the others. Times must not
+// go back.
+func (r *Recent) Sum(now time.Duration) int64 {
+	for len(r.events) > 0 && now-r.events[0].at >= r.length {
+		r.sum -= r.events[0].cost
+		r.events = r.events[1:]
 	}
-	return int64(len(r.times))
+	return r.sum
 }
 
 // Add adds an event that isn't before any other.
-func (r *Recent) Add(at time.Duration) { r.times = append(r.times, at) }
+func (r *Recent) Add(at time.Duration, cost int64) {
+	r.events = append(r.events, event{at, cost})
+	r.sum += cost
+}
 
 // Fullest returns the most events in any (t-length, t]. The times must be in
 // order.

@@ -33,7 +33,7 @@ func assertCount(t *testing.T, mean, count float64, msg ...any) {
 
 func TestSteadyIsEvenlySpaced(t *testing.T) {
 	t.Parallel()
-	arrivals := slices.Collect(Named("steady").Generate(1, 4, time.Second))
+	arrivals := slices.Collect(Steady.Generate(1, 4, time.Second))
 	const ms = time.Millisecond
 	assert.Equal(t, []time.Duration{0, 250 * ms, 500 * ms, 750 * ms}, arrivals)
 }
@@ -41,7 +41,7 @@ func TestSteadyIsEvenlySpaced(t *testing.T) {
 func TestPoisson(t *testing.T) {
 	t.Parallel()
 	const rate, length = 10, 1000 * time.Second
-	p := Named("poisson")
+	p := Poisson
 	assertCount(t, 10_000, float64(len(slices.Collect(p.Generate(1, rate, length)))))
 	// Independent arrivals: the counts of the seconds vary by their mean, and
 	// of the gaps, exponential, a share of 1/e is longer than their mean.
@@ -83,7 +83,7 @@ func TestArrivalsInBurstsAreIndependent(t *testing.T) {
 	// 370 in a burst of 7 s, so that what is left out at its ends matters little.
 	var gaps []time.Duration
 	var last time.Duration
-	for a := range Named("bursty").Generate(1, 10, 3700*time.Second) {
+	for a := range Bursty.Generate(1, 10, 3700*time.Second) {
 		if gap := a - last; gap < 5*time.Second {
 			gaps = append(gaps, gap)
 		}
@@ -97,7 +97,7 @@ func TestDaysArrivalsAreIndependent(t *testing.T) {
 	// About noon and midnight of ten days, where the rate hardly changes.
 	var noon, midnight []time.Duration
 	var last time.Duration
-	for a := range Named("day").Generate(1, 20, 40*Day) {
+	for a := range Daily.Generate(1, 20, 40*Day) {
 		switch hour := a % Day / Minute; hour {
 		case 6:
 			noon = append(noon, a-last)
@@ -185,7 +185,7 @@ func TestFewArrivalsPerCycleAreNotLost(t *testing.T) {
 	// One in ten minutes: nearly all waits go on beyond the end of a cycle, and
 	// 9 of 10 arrivals still come in the first 10 s of one.
 	const minutes = 100_000
-	p := Named("front-loaded")
+	p := FrontLoaded
 	counts := histogram(p.Generate(1, 0.1/60, minutes*Minute), Minute, 10*time.Second)
 	assertCount(t, 9000, counts[0])
 	assertCount(t, 1000, counts[1]+counts[2]+counts[3]+counts[4]+counts[5])
@@ -200,7 +200,7 @@ func TestBurstyIsSilentBetweenBursts(t *testing.T) {
 	var first, last time.Duration
 	var bursts, longest, shortest, n float64
 	shortest = math.MaxFloat64
-	for a := range Named("bursty").Generate(1, 10, 37_000*time.Second) {
+	for a := range Bursty.Generate(1, 10, 37_000*time.Second) {
 		if gap := a - last; gap > time.Second {
 			require.Less(t, last-first, 7*time.Second)
 			require.Greater(t, last-first, 5*time.Second)
@@ -225,8 +225,8 @@ func TestFrontAndBackLoadedMinutes(t *testing.T) {
 	t.Parallel()
 	// 100 minutes at 10 a second: 60,000 arrivals, of which 54,000 fall into
 	// the 10 s and 6,000 into the other 50.
-	front := histogram(Named("front-loaded").Generate(1, 10, 100*Minute), Minute, 10*time.Second)
-	back := histogram(Named("back-loaded").Generate(1, 10, 100*Minute), Minute, 10*time.Second)
+	front := histogram(FrontLoaded.Generate(1, 10, 100*Minute), Minute, 10*time.Second)
+	back := histogram(BackLoaded.Generate(1, 10, 100*Minute), Minute, 10*time.Second)
 	assertCount(t, 54_000, front[0])
 	assertCount(t, 54_000, back[5])
 	for i := range 5 {
@@ -240,7 +240,7 @@ func TestDayRisesAndFalls(t *testing.T) {
 	// 10 days at 10 a second: 14,400 arrivals a day, 600 an hour on average.
 	// Hour h has 600 * (1 + 0.8 * (cos(2 pi h/24) - cos(2 pi (h+1)/24)) / (2
 	// pi/24)).
-	counts := histogram(Named("day").Generate(1, 10, 10*Day), Day, time.Minute)
+	counts := histogram(Daily.Generate(1, 10, 10*Day), Day, time.Minute)
 	for hour, n := range counts {
 		angle := 2 * math.Pi / 24
 		mean := 1 + 0.8*(math.Cos(angle*float64(hour))-math.Cos(angle*float64(hour+1)))/angle
@@ -253,18 +253,18 @@ func TestBoundaryAttacker(t *testing.T) {
 	t.Parallel()
 	// 2 a minute: bursts of 2 before and after minutes 1 and 3.
 	const ms = time.Millisecond
-	arrivals := slices.Collect(Named("boundary").Generate(1, 2/Minute.Seconds(), 4*Minute))
+	arrivals := slices.Collect(Boundary.Generate(1, 2/Minute.Seconds(), 4*Minute))
 	assert.Equal(t, []time.Duration{
 		Minute - 10*ms, Minute - 5*ms, Minute, Minute + 5*ms,
 		3*Minute - 10*ms, 3*Minute - 5*ms, 3 * Minute, 3*Minute + 5*ms,
 	}, arrivals)
-	assert.Empty(t, slices.Collect(Named("boundary").Generate(1, 0.001, time.Hour)), "less than a request a minute is none")
+	assert.Empty(t, slices.Collect(Boundary.Generate(1, 0.001, time.Hour)), "less than a request a minute is none")
 }
 
 func TestSeedsDecideArrivals(t *testing.T) {
 	t.Parallel()
 	generators := make(map[string]func(seed uint64) iter.Seq[time.Duration])
-	for _, p := range append(Patterns(), AtOnce, Pages) {
+	for _, p := range append(slices.Clone(Patterns), AtOnce, Pages) {
 		generators[p.Name] = func(seed uint64) iter.Seq[time.Duration] { return p.Generate(seed, 10, 4*Minute) }
 	}
 	for name, generate := range generators {
@@ -287,7 +287,7 @@ func TestSeedsDecideArrivals(t *testing.T) {
 func TestArrivalsAreInOrderAndWithinTheRun(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		p := rapid.SampledFrom(append(Patterns(), AtOnce, Pages)).Draw(t, "pattern")
+		p := rapid.SampledFrom(append(slices.Clone(Patterns), AtOnce, Pages)).Draw(t, "pattern")
 		rate := rapid.Float64Range(0.001, 50).Draw(t, "rate")
 		length := time.Duration(rapid.Int64Range(1, int64(5*Minute)).Draw(t, "length"))
 		most := rapid.IntRange(1, 2000).Draw(t, "most")
@@ -326,13 +326,13 @@ func TestFullest(t *testing.T) {
 func TestRecentIsHalfOpen(t *testing.T) {
 	t.Parallel()
 	r := NewRecent(time.Minute)
-	assert.Zero(t, r.Count(0))
-	r.Add(0)
-	r.Add(0)
-	r.Add(time.Second)
-	assert.Equal(t, int64(3), r.Count(time.Minute-1))
-	assert.Equal(t, int64(1), r.Count(time.Minute), "events at 0 are a window old")
-	assert.Zero(t, r.Count(time.Minute+time.Second))
+	assert.Zero(t, r.Sum(0))
+	r.Add(0, 1)
+	r.Add(0, 1)
+	r.Add(time.Second, 5)
+	assert.Equal(t, int64(7), r.Sum(time.Minute-1))
+	assert.Equal(t, int64(5), r.Sum(time.Minute), "events at 0 are a window old")
+	assert.Zero(t, r.Sum(time.Minute+time.Second))
 }
 
 func TestRecentAndFullestCountAsALoopDoes(t *testing.T) {
@@ -349,11 +349,11 @@ func TestRecentAndFullestCountAsALoopDoes(t *testing.T) {
 					within++
 				}
 			}
-			if got := r.Count(at); got != within {
+			if got := r.Sum(at); got != within {
 				t.Fatalf("at %v %d events, and not %d, are in the window", at, within, got)
 			}
 			most = max(most, within+1)
-			r.Add(at)
+			r.Add(at, 1)
 			times = append(times, at)
 		}
 		if got := Fullest(times, time.Minute); got != most {

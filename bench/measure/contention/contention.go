@@ -59,11 +59,7 @@ func measureAll(ctx context.Context, cfg config) (*Report, error) {
 	if len(rates)+len(far) == 0 {
 		return nil, fmt.Errorf("contention: no row matches %q", cfg.rows)
 	}
-	version, err := testbed.MemcachedVersion(ctx)
-	if err != nil {
-		return nil, err
-	}
-	r := &Report{Machine: report.ThisMachine(version), Duration: cfg.duration}
+	r := &Report{Machine: report.ThisMachine(testbed.MemcachedVersion(ctx)), Duration: cfg.duration}
 	measured, err := report.Each(rates, func(s shape) ([]rateRow, error) { return measureRates(ctx, cfg, s) })
 	if err != nil {
 		return nil, err
@@ -189,27 +185,16 @@ func watchRoundTrips(ctx context.Context, addr string) (seen func() *hdrhistogra
 	if err != nil {
 		return nil, err
 	}
-	h, stop, stopped := loadgen.NewHistogram(), make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		defer conn.Conn.Close()
-		for wait := time.NewTicker(2 * time.Millisecond); ; {
-			start := time.Now()
-			if _, err := conn.Do("version", "VERSION"); err != nil {
-				return
-			}
+	h := loadgen.NewHistogram()
+	stop := testbed.Every(2*time.Millisecond, func(time.Time) {
+		start := time.Now()
+		if _, err := conn.Do("version", "VERSION"); err == nil {
 			loadgen.Record(h, time.Since(start))
-			select {
-			case <-stop:
-				wait.Stop()
-				return
-			case <-wait.C:
-			}
 		}
-	}()
+	})
 	return func() *hdrhistogram.Histogram {
-		close(stop)
-		<-stopped
+		stop()
+		conn.Conn.Close()
 		return h
 	}, nil
 }

@@ -61,7 +61,7 @@ func TestPlainLoopIsExactUnderContention(t *testing.T) {
 	t.Parallel()
 	m := benchtest.Memcached(t)
 	l := newPlainLimiter(m.Addr)
-	t.Cleanup(func() { assert.NoError(t, l.Close()) })
+	t.Cleanup(func() { assert.NoError(t, l.pool.Close()) })
 
 	const callers, each, limit = 8, 20, 50
 	now := time.Now() // of all requests, so that the bucket doesn't refill meanwhile
@@ -116,7 +116,7 @@ func TestPlainLoopGivesUpAtItsDeadline(t *testing.T) {
 		<-served
 	})
 	plain := newPlainLimiter(l.Addr().String())
-	t.Cleanup(func() { assert.NoError(t, plain.Close()) })
+	t.Cleanup(func() { assert.NoError(t, plain.pool.Close()) })
 
 	now := time.Now()
 	_, err = plain.Take(&counters.Deadline{At: now.Add(30 * time.Millisecond)}, counters.Request{Client: "c", Cost: 1, Limit: 5, Now: now})
@@ -139,7 +139,6 @@ func (e instant) Take(context.Context, counters.Request) (counters.Decision, err
 
 // A contended limiter always loses, and remembers how much time it was given.
 type contended struct {
-	instant
 	given time.Duration
 }
 
@@ -153,20 +152,18 @@ func TestContendedRequestsAreDenied(t *testing.T) {
 	t.Parallel()
 	var o outcome
 	var l contended
-	assert.False(t, o.decide(t.Context(), &l, share{AsServed: true}))
+	assert.False(t, o.decide(t.Context(), l.Take, share{AsServed: true}))
 	assert.Equal(t, counters.DefaultTimeout, l.given)
 	assert.Equal(t, []int64{0, 1, 1, 0}, []int64{o.Admitted, o.Denied, o.Contended, o.Errors})
-	assert.False(t, o.decide(t.Context(), &l, share{}))
+	assert.False(t, o.decide(t.Context(), l.Take, share{}))
 	assert.Equal(t, callTimeout, l.given)
 }
-
-func (instant) Close() error { return nil }
 
 func TestTheLastDecisionOfACallerIsLate(t *testing.T) {
 	t.Parallel()
 	s := share{Callers: 1}
 	const length = 50 * time.Millisecond
-	o, err := s.work(t.Context(), instant{}, length)
+	o, err := s.work(t.Context(), instant{}.Take, length)
 	require.NoError(t, err)
 	assert.Equal(t, int64(1), o.Late)
 	assert.Equal(t, length, o.Elapsed)
@@ -175,7 +172,7 @@ func TestTheLastDecisionOfACallerIsLate(t *testing.T) {
 	assert.Positive(t, o.First)
 	assert.Greater(t, o.Last, o.First)
 
-	o, err = s.work(t.Context(), instant{errors.New("no answer")}, length)
+	o, err = s.work(t.Context(), instant{errors.New("no answer")}.Take, length)
 	require.NoError(t, err)
 	assert.Zero(t, o.Late)
 	assert.Zero(t, o.decisions())

@@ -19,7 +19,6 @@ import (
 	"weir/bench/internal/loadgen"
 	"weir/bench/internal/testbed"
 	"weir/counters"
-	"weir/counters/memcached"
 )
 
 const (
@@ -206,11 +205,11 @@ func Share(ctx context.Context, _ []string, out io.Writer) error {
 	if err := in.Decode(&s); err != nil {
 		return err
 	}
-	limiter, err := openLimiter(s)
+	limiter, store, err := s.open()
 	if err != nil {
 		return err
 	}
-	defer limiter.Close()
+	defer store.Close()
 	for {
 		var d time.Duration
 		if err := in.Decode(&d); errors.Is(err, io.EOF) {
@@ -228,34 +227,27 @@ func Share(ctx context.Context, _ []string, out io.Writer) error {
 	}
 }
 
-// A limiter decides until it is closed.
-type limiter interface {
-	Take(ctx context.Context, r counters.Request) (counters.Decision, error)
-	Close() error
-}
-
-// onStore is a limiter that closes its store.
-type onStore struct {
-	algorithms.Limiter
-	*memcached.Store
-}
+// A take decides a request.
+type take func(ctx context.Context, r counters.Request) (counters.Decision, error)
 
 // algorithmOf has weir's algorithm for each loop but the plain one.
 var algorithmOf = map[string]string{
 	combinedCAS: algorithms.Token, fixedSlots: algorithms.Fixed, sixtySlots: algorithms.Sliding60,
 }
 
-func openLimiter(s share) (limiter, error) {
+// open returns the share's limiter, and what closes its store.
+func (s share) open() (take, io.Closer, error) {
 	if s.Loop == plainCAS {
-		return newPlainLimiter(s.Memcached), nil
+		l := newPlainLimiter(s.Memcached)
+		return l.Take, l.pool, nil
 	}
 	name, ok := algorithmOf[s.Loop]
 	if !ok {
-		return nil, fmt.Errorf("there is no loop %q", s.Loop)
+		return nil, nil, fmt.Errorf("there is no loop %q", s.Loop)
 	}
 	store, err := algorithms.OpenStore(s.Memcached)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	a := algorithms.Named(name)
 	cfg := algorithms.Config{
@@ -271,14 +263,13 @@ func openLimiter(s share) (limiter, error) {
 	}
 	l, err := a.New(store, cfg)
 	if err != nil {
-		store.Close()
-		return nil, err
+		return nil, nil, errors.Join(err, store.Close())
 	}
-	return onStore{l, store}, nil
+	return l.Take, store, nil
 }
 
 // work lets the callers decide for the given time.
-func (s share) work(ctx context.Context, l limiter, d time.Duration) (outcome, error) {
+func (s share) work(ctx context.Context, l take, d time.Duration) (outcome, error) {
 	callers := make([]outcome, s.Callers)
 	operations := make([]loadgen.Operation, s.Callers)
 	for i := range callers {
@@ -299,13 +290,13 @@ func (s share) work(ctx context.Context, l limiter, d time.Duration) (outcome, e
 
 // decide reports whether a request that is made now is admitted, and notes what
 // its caller has seen.
-func (o *outcome) decide(ctx context.Context, l limiter, s share) bool {
+func (o *outcome) decide(ctx context.Context, l take, s share) bool {
 	now := time.Now()
 	o.Last = now.UnixNano()
 	if o.First == 0 {
 		o.First = o.Last
 	}
-	d, err := l.Take(&counters.Deadline{At: now.Add(s.timeout())}, counters.Request{
+	d, err := l(&counters.Deadline{At: now.Add(s.timeout())}, counters.Request{
 		Client: loadgen.ClientName(0), Cost: 1, Limit: s.Limit, Now: now,
 	})
 	o.Late = 1 // unless another follows
@@ -379,8 +370,6 @@ func (l *plainLimiter) Take(ctx context.Context, r counters.Request) (counters.D
 		}
 	}
 }
-
-func (l *plainLimiter) Close() error { return l.pool.Close() }
 
 // A plainBucket had so many tokens at a Unix time in nanoseconds.
 type plainBucket struct {

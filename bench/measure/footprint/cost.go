@@ -7,7 +7,6 @@ import (
 	"io"
 	"runtime"
 	"slices"
-	"sync"
 	"time"
 
 	"weir/bench/internal/algorithms"
@@ -64,10 +63,6 @@ type Cost struct {
 }
 
 func measureCosts(ctx context.Context, clients int) (*Cost, error) {
-	version, err := testbed.MemcachedVersion(ctx)
-	if err != nil {
-		return nil, err
-	}
 	rows, err := report.Each(priced, func(a algorithms.Algorithm) (row costRow, err error) {
 		// A busy machine may hold a check up for longer than the store may take.
 		for range 10 {
@@ -77,7 +72,7 @@ func measureCosts(ctx context.Context, clients int) (*Cost, error) {
 		}
 		return row, err
 	})
-	return &Cost{Machine: report.ThisMachine(version), Clients: clients, Rows: rows}, err
+	return &Cost{Machine: report.ThisMachine(testbed.MemcachedVersion(ctx)), Clients: clients, Rows: rows}, err
 }
 
 // measureCost runs the algorithm on a memcached of its own, for clients that have
@@ -191,23 +186,15 @@ func past(a algorithms.Algorithm, now time.Time) []time.Time {
 
 // checkAll checks each client once. A denial is an error.
 func checkAll(ctx context.Context, limiter algorithms.Limiter, clients int, at time.Time) error {
-	var wait sync.WaitGroup
-	errs := make([]error, callers)
-	for i := range callers {
-		wait.Go(func() {
-			for n := i; n < clients && errs[i] == nil; n += callers {
-				bounded, cancel := context.WithTimeout(ctx, 5*time.Second)
-				d, err := limiter.Take(bounded, counters.Request{Client: loadgen.ClientName(int64(n)), Cost: 1, Limit: limit, Now: at})
-				cancel()
-				if err == nil && !d.Allowed {
-					err = fmt.Errorf("client %d was denied at %v", n, at)
-				}
-				errs[i] = err
-			}
-		})
-	}
-	wait.Wait()
-	return errors.Join(errs...)
+	return testbed.Parallel(clients, callers, func(n int) error {
+		bounded, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		d, err := limiter.Take(bounded, counters.Request{Client: loadgen.ClientName(int64(n)), Cost: 1, Limit: limit, Now: at})
+		if err == nil && !d.Allowed {
+			err = fmt.Errorf("client %d was denied at %v", n, at)
+		}
+		return err
+	})
 }
 
 // heapInUse returns the bytes of all objects that are alive.

@@ -55,10 +55,6 @@ func (r *Memory) Broken() error {
 
 // measureMemory measures each row with a weir of its own.
 func measureMemory(ctx context.Context, clients int64) (*Memory, error) {
-	version, err := testbed.MemcachedVersion(ctx)
-	if err != nil {
-		return nil, err
-	}
 	var all []loadgen.Workload
 	for _, a := range algorithms.Select(algorithms.Fixed, algorithms.Sliding10, algorithms.Sliding60, algorithms.Token) {
 		all = append(all, loadgen.Workload{Algorithm: a, Traffic: loadgen.Traffic{Clients: clients, Limit: loadgen.Never}})
@@ -68,7 +64,7 @@ func measureMemory(ctx context.Context, clients int64) (*Memory, error) {
 		return nil, err
 	}
 	defer build.Remove()
-	r := &Memory{Machine: report.ThisMachine(version)}
+	r := &Memory{Machine: report.ThisMachine(testbed.MemcachedVersion(ctx))}
 	for _, once := range all {
 		for _, views := range []int64{clients / 10, clients} {
 			c := memoryRow{Algorithm: once.Algorithm.Title(), ViewClients: views}

@@ -75,29 +75,15 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 // A loader loads a weir by policy after policy.
 type loader struct {
 	config
-	zipf  loadgen.Zipf
 	addr  string
 	store *testbed.MemcachedConn // nil if the weir isn't the bench's own
-	sides []*side
-}
-
-// A side is a policy under load, on connections of its own.
-type side struct {
-	policy      string
-	connections loadgen.Connections // none when it needs new ones
-	seen        *loadgen.Sample
-	store       testbed.StoreStats // what memcached did meanwhile
 }
 
 // measureAll starts a weir if need be and loads it.
 func measureAll(ctx context.Context, cfg config) (*Report, error) {
 	r := &Report{Machine: report.ThisMachine(""), Target: cfg.target, Connections: cfg.connections, Duration: cfg.duration}
-	l := &loader{config: cfg, zipf: loadgen.NewZipf(clients, exponent), addr: cfg.target}
+	l := &loader{config: cfg, addr: cfg.target}
 	if l.addr == "" {
-		version, err := testbed.MemcachedVersion(ctx)
-		if err != nil {
-			return nil, err
-		}
 		build, err := testbed.BuildWeir(ctx, "", "")
 		if err != nil {
 			return nil, err
@@ -108,110 +94,92 @@ func measureAll(ctx context.Context, cfg config) (*Report, error) {
 			return nil, err
 		}
 		defer stop()
-		r.Machine.Memcached = version
+		r.Machine.Memcached = testbed.MemcachedVersion(ctx)
 		l.addr, l.store = weir.Addr, m.MemcachedConn
 	}
 	for _, policy := range cfg.policies {
-		s := &side{policy: policy, seen: loadgen.NewSample(loadgen.Pace{Rate: cfg.rate, Length: cfg.duration})}
-		defer s.disconnect()
-		l.sides = append(l.sides, s)
-	}
-	if err := l.warm(ctx); err != nil {
-		return nil, err
-	}
-	if err := l.measure(ctx); err != nil {
-		return nil, err
-	}
-	for _, s := range l.sides {
-		row := newRow(s.policy, s.seen)
-		if l.store != nil {
-			cost := s.store.Per(max(1, s.seen.Sent))
-			row.Store = &cost
+		if err := l.warm(ctx, policy); err != nil {
+			return nil, fmt.Errorf("%s: %w", policy, err)
 		}
-		r.Rows = append(r.Rows, row)
 	}
-	return r, nil
+	var err error
+	r.Rows, err = l.measure(ctx)
+	return r, err
 }
 
-func (s *side) disconnect() {
-	s.connections.Close()
-	s.connections = nil
-}
-
-// warm checks once by each policy, and then at the rate, so that the samples
-// don't see what is only so in the beginning.
-func (l *loader) warm(ctx context.Context) error {
-	for _, s := range l.sides {
-		if err := l.connect(ctx, s); err != nil {
-			return err
-		}
-		first := s.connections[0]
-		within, cancel := context.WithTimeout(ctx, loadgen.Patience)
-		stop := context.AfterFunc(within, first.Expire)
-		status, body, err := loadgen.Ask(first, 0)
-		stop()
-		cancel()
-		if err == nil && loadgen.Unexpected(status) {
-			err = fmt.Errorf("the first check was answered with status %d: %s", status, loadgen.Readable(body))
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", s.policy, err)
-		}
-		report.Progress("%s: warming up", s.policy)
-		// What goes wrong here goes wrong in the samples too.
-		if _, _, err := l.sample(ctx, s, l.warmUp, warmUpNumber); err != nil {
-			return err
-		}
+// warm checks once by a policy, and then at the rate, so that the samples don't
+// see what is only so in the beginning.
+func (l *loader) warm(ctx context.Context, policy string) error {
+	report.Progress("%s: warming up", policy)
+	first, err := loadgen.Dial(ctx, l.addr, loadgen.Check(policy, 0), 1)
+	if err != nil {
+		return err
 	}
-	return nil
-}
-
-// connect gives the side connections if it has none.
-func (l *loader) connect(ctx context.Context, s *side) (err error) {
-	if s.connections == nil {
-		s.connections, err = loadgen.Dial(ctx, l.addr, loadgen.Check(s.policy, 0), l.connections)
+	defer first.Close()
+	within, cancel := context.WithTimeout(ctx, loadgen.Patience)
+	defer cancel()
+	defer context.AfterFunc(within, first.Expire)()
+	status, body, err := loadgen.Ask(first[0], 0)
+	if err == nil && loadgen.Unexpected(status) {
+		err = fmt.Errorf("the first check was answered with status %d: %s", status, loadgen.Readable(body))
 	}
+	if err != nil {
+		return err
+	}
+	// What goes wrong here goes wrong in the samples too.
+	_, _, err = l.sample(ctx, policy, l.warmUp, warmUpNumber)
 	return err
 }
 
-// sample loads a side for a while, and returns what memcached did meanwhile. The
+// sample loads a policy for a while, and returns what memcached did meanwhile. The
 // number stands for the arrivals and clients: with the same number they are the
-// same for each side.
-func (l *loader) sample(ctx context.Context, s *side, d time.Duration, number uint64) (seen *loadgen.Sample, store testbed.StoreStats, err error) {
-	if err := l.connect(ctx, s); err != nil {
+// same for each policy.
+func (l *loader) sample(ctx context.Context, policy string, d time.Duration, number uint64) (seen *loadgen.Sample, store testbed.StoreStats, err error) {
+	connections, err := loadgen.Dial(ctx, l.addr, loadgen.Check(policy, 0), l.connections)
+	if err != nil {
 		return nil, store, err
 	}
-	gaps, random := rand.New(rand.NewPCG(1, 2*number)), rand.New(rand.NewPCG(1, 2*number+1))
+	defer connections.Close()
+	zipf := rand.NewZipf(rand.New(rand.NewPCG(1, number)), exponent, 1, clients-1)
 	run := func() error {
-		due := loadgen.NewArrivals(loadgen.Pace{Rate: l.rate, Length: d}, gaps)
-		seen = loadgen.NewOpenLoop(s.connections).Run(ctx, due, func() int64 { return l.zipf.Client(random.Float64()) }, loadgen.Patience)
+		pace := loadgen.Pace{Rate: l.rate, Length: d, Seed: 1 + number}
+		seen = loadgen.NewOpenLoop(connections).Run(ctx, pace, func() int64 { return int64(zipf.Uint64()) }, loadgen.Patience)
 		return ctx.Err()
 	}
 	if l.store == nil {
 		err = run()
-	} else {
-		store, err = l.store.During(run)
+		return seen, store, err
 	}
-	if err == nil && (seen.Err != nil || seen.Unanswered() > 0) {
-		s.disconnect()
-	}
+	store, err = l.store.During(run)
 	return seen, store, err
 }
 
 // measure loads each policy in slices that take turns. The policy that is first
 // changes.
-func (l *loader) measure(ctx context.Context) error {
+func (l *loader) measure(ctx context.Context) (rows []policyRow, err error) {
+	samples, stores := make([]*loadgen.Sample, len(l.policies)), make([]testbed.StoreStats, len(l.policies))
+	for i := range samples {
+		samples[i] = loadgen.NewSample(loadgen.Pace{Rate: l.rate, Length: l.duration})
+	}
 	for part := range sliceCount {
-		for turn := range l.sides {
-			s := l.sides[(part+turn)%len(l.sides)]
-			report.Progress("%s: %.0f checks/s, %d of %d", s.policy, l.rate, part+1, sliceCount)
-			seen, store, err := l.sample(ctx, s, l.duration/sliceCount, uint64(part))
+		for turn := range l.policies {
+			i := (part + turn) % len(l.policies)
+			report.Progress("%s: %.0f checks/s, %d of %d", l.policies[i], l.rate, part+1, sliceCount)
+			seen, store, err := l.sample(ctx, l.policies[i], l.duration/sliceCount, uint64(part))
 			if err != nil {
-				return fmt.Errorf("%s: %w", s.policy, err)
+				return nil, fmt.Errorf("%s: %w", l.policies[i], err)
 			}
-			s.seen.Add(seen)
-			s.store = s.store.Plus(store)
+			samples[i].Add(seen)
+			stores[i] = stores[i].Plus(store)
 		}
 	}
-	return nil
+	for i, policy := range l.policies {
+		row := newRow(policy, samples[i])
+		if l.store != nil {
+			cost := stores[i].Per(max(1, samples[i].Sent))
+			row.Store = &cost
+		}
+		rows = append(rows, row)
+	}
+	return rows, nil
 }

@@ -17,10 +17,10 @@ const mostFilled = 300_000
 
 // fill gives every client of the row that its checks come to a count of 1 in each
 // of the last window's closed slots, so that reading a window costs what it costs
-// for a client that has been busy for as long.
+// for a client that has been busy for as long. Who is denied has used up a limit.
 func fill(m *testbed.Memcached, w loadgen.Workload, now time.Time) error {
 	slots := int64(w.Algorithm.Slots)
-	if slots == 0 {
+	if slots == 0 || w.Limit != loadgen.Never {
 		return nil
 	}
 	width := w.Algorithm.Width(algorithms.Window)

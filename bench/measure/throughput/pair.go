@@ -3,10 +3,8 @@ package throughput
 import (
 	"cmp"
 	"context"
-	"math/rand/v2"
 	"regexp"
 	"slices"
-	"sync"
 	"time"
 
 	"weir/bench/internal/loadgen"
@@ -157,7 +155,6 @@ func compare(ctx context.Context, cfg config, m *testbed.Memcached, weir, other 
 func atOnce(ctx context.Context, d time.Duration, m *testbed.Memcached, weir, other *side) (cpuTimes, error) {
 	var used cpuTimes
 	var tallies [2]loadgen.Tally
-	var errs [2]error
 	add := func(sign time.Duration) error {
 		for process, into := range map[*testbed.Process]*time.Duration{weir.Process: &used.Weir, m.Process: &used.Memcached, other.Process: &used.Other} {
 			cpu, err := process.CPU()
@@ -171,14 +168,13 @@ func atOnce(ctx context.Context, d time.Duration, m *testbed.Memcached, weir, ot
 	if err := add(-1); err != nil {
 		return used, err
 	}
-	var both sync.WaitGroup
-	for i, s := range []*side{weir, other} {
-		half := *s
-		half.connections = s.connections[:max(1, len(s.connections)/2)]
-		both.Go(func() { tallies[i], errs[i] = half.load(ctx, d) })
-	}
-	both.Wait()
-	if err := cmp.Or(errs[0], errs[1], add(+1)); err != nil {
+	err := testbed.Parallel(2, 2, func(i int) (err error) {
+		half := *[]*side{weir, other}[i]
+		half.connections = half.connections[:max(1, len(half.connections)/2)]
+		tallies[i], err = half.load(ctx, d)
+		return err
+	})
+	if err := cmp.Or(err, add(+1)); err != nil {
 		return used, err
 	}
 	return used.perCheck(tallies[0], tallies[1]), nil
@@ -186,11 +182,15 @@ func atOnce(ctx context.Context, d time.Duration, m *testbed.Memcached, weir, ot
 
 // half sends, for d, half of the rate in checks per second, for clients in turn.
 func (s *side) half(ctx context.Context, rate float64, d time.Duration) (halfLoad, error) {
-	due := loadgen.NewArrivals(loadgen.Pace{Rate: rate / float64(2*s.size), Length: d}, rand.New(rand.NewPCG(1, 1)))
-	sample := loadgen.NewOpenLoop(s.connections).Run(ctx, due, func() int64 { n, _ := s.turn.Next(); return n }, loadgen.Patience)
+	pace := loadgen.Pace{Rate: rate / float64(2*s.size), Length: d, Seed: 1}
+	sample := loadgen.NewOpenLoop(s.connections).Run(ctx, pace, func() int64 { n, _ := s.turn.Next(); return n }, loadgen.Patience)
 	p := report.NewPercentiles(sample.Latency)
 	return halfLoad{p.P50, p.P99}, cmp.Or(ctx.Err(), sample.Fault())
 }
+
+// mallocsMetric is the name that Prometheus's Go collector gives to the number
+// of objects allocated.
+const mallocsMetric = "go_memstats_mallocs_total"
 
 // muchMore is how many times as many objects as asking for their number
 // allocates the load has to: that varies.
@@ -199,19 +199,12 @@ const muchMore = 10
 // allocations returns how many objects the server at addr allocates for a check
 // of the load, which is repeated until they are many.
 func allocations(ctx context.Context, addr string, load func() (loadgen.Tally, error)) (float64, error) {
-	var counts [5]float64
-	for i := range counts {
-		var err error
-		if counts[i], err = loadgen.Mallocs(ctx, addr); err != nil {
+	for times := 1; ; times *= 2 {
+		before, err1 := loadgen.Metric(ctx, addr, mallocsMetric)
+		between, err2 := loadgen.Metric(ctx, addr, mallocsMetric)
+		if err := cmp.Or(err1, err2); err != nil {
 			return 0, err
 		}
-	}
-	before := counts[len(counts)-1]
-	var asking []float64
-	for i, count := range counts[1:] {
-		asking = append(asking, count-counts[i])
-	}
-	for times := 1; ; times *= 2 {
 		var checks int64
 		for range times {
 			t, err := load()
@@ -220,13 +213,13 @@ func allocations(ctx context.Context, addr string, load func() (loadgen.Tally, e
 			}
 			checks += t.Checks()
 		}
-		after, err := loadgen.Mallocs(ctx, addr)
+		after, err := loadgen.Metric(ctx, addr, mallocsMetric)
 		if err != nil {
 			return 0, err
 		}
-		if allocated := after - before - slices.Min(asking); allocated >= muchMore*slices.Max(asking) {
+		asking := between - before
+		if allocated := after - between - asking; allocated >= muchMore*asking {
 			return allocated / float64(checks), nil
 		}
-		before = after
 	}
 }

@@ -49,9 +49,7 @@ type Report struct {
 	Connections int            `json:"connections"`
 	Duration    time.Duration  `json:"duration_ns"`
 	Checks      []checkRow     `json:"checks"`
-	Ceilings    []ceilingRow   `json:"ceilings"`
 	Ways        []wayRow       `json:"ways,omitempty"`
-	Store       []storeRow     `json:"store"`
 }
 
 // A checkRow is how one workload did over HTTP.
@@ -80,12 +78,6 @@ func newCheckRow(w loadgen.Workload, p *pair, keysPerGet float64) checkRow {
 	return row
 }
 
-// A storeRow is how the store alone did.
-type storeRow struct {
-	Callers int `json:"callers"`
-	comparison
-}
-
 // Print writes the figures as tables, and what their columns mean.
 func (r *Report) Print(out io.Writer) {
 	fmt.Fprintf(out, "%d cores shared by weir, memcached %s and the bench, %s; %v per row; %d connections\n",
@@ -108,12 +100,6 @@ cpu us      what a check takes of a processor in weir, in memcached, and in the 
             the same moment, by half of the connections each: unlike rates, that hardly depends on what else the machine does
 All clients have been busy for a whole window when a sliding row begins; the denied client has used up its limit.
 `)
-	report.TableOf(out, "", "ceiling\trequests/s\tof no-op\tmin\tmax\t"+report.PercentileHeader+cpuHeader("no-op"), r.Ceilings, func(c ceilingRow) string {
-		return fmt.Sprintf("%s\t%s%s", c.Handler, c.comparison.cells(), c.cpuTimes.cells())
-	}, `
-wait        the no-op handler, if each request also waits for another goroutine of the process
-incr        the no-op handler, if each request also counts in one of 10,000 counters of Memcached through weir's store
-`)
 	report.TableOf(out, "", "way in\tchecks/s\tof single\tmin\tmax\t"+report.PercentileHeader+halfHeader+cpuHeader("single")+"checks/core\tallocs\t", r.Ways, func(w wayRow) string {
 		return fmt.Sprintf("%s\t%s%s%s%.0f\t%.1f\t", w.How, w.times(), w.Half.cells(), w.cpuTimes.cells(), 1e9/float64(w.Weir), w.Allocations)
 	}, `
@@ -130,12 +116,6 @@ Go client   callers of one client in the bench's own process, which puts their c
 gRPC        the rate limit service of Envoy
 settle      a check of cost 3 and its settlement with a cost of 1 count as one; so do a place's taking and its release, beside
             single checks of a token bucket
-`)
-	report.TableOf(out, "", "store alone\tincr/s\tof pool\tmin\tmax\t"+report.PercentileHeader, r.Store, func(s storeRow) string {
-		return fmt.Sprintf("%d callers\t%s", s.Callers, s.times())
-	}, `
-incr/s      weir's store, without HTTP, adding to 10,000 counters in turn
-of pool     rate relative to gomemcache's own pool of connections (MaxIdleConns 512) doing the same, measured in turn
 `)
 }
 

@@ -1,8 +1,7 @@
 // Package throughput measures checks per second, latency and what a check
 // costs, over HTTP with closed loops, beside a no-op server that reads the same
-// request and sends the same response; and the store alone, beside gomemcache's
-// own pool. All other ways in (net/http, batches, the Go client, gRPC) are
-// measured beside single checks.
+// request and sends the same response. All other ways in (net/http, batches, the Go
+// client, gRPC) are measured beside single checks.
 //
 // Run is the command. workloads and ways have the rows, pair what is compared,
 // and Report the figures.
@@ -10,18 +9,16 @@ package throughput
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
-	"slices"
+	"net/http"
+	"os"
 	"time"
 
-	"github.com/bradfitz/gomemcache/memcache"
-
-	"weir/bench/internal/algorithms"
 	"weir/bench/internal/loadgen"
 	"weir/bench/internal/report"
 	"weir/bench/internal/testbed"
-	"weir/counters"
 )
 
 // Run measures all rows and prints them as tables.
@@ -48,48 +45,44 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 
 // measure measures the rows that cfg selects.
 func measure(ctx context.Context, cfg config) (*Report, error) {
-	checks, stores := report.Selected(workloads(), cfg.rows), report.Selected(storeWorkloads(), cfg.rows)
-	limits, ways := report.Selected(ceilings, cfg.rows), report.Selected(ways(), cfg.rows)
-	if len(checks)+len(stores)+len(limits)+len(ways) == 0 {
+	checks, ways := report.Selected(workloads(), cfg.rows), report.Selected(ways(), cfg.rows)
+	if len(checks)+len(ways) == 0 {
 		return nil, fmt.Errorf("throughput: no row matches %q", cfg.rows)
 	}
-	version, err := testbed.MemcachedVersion(ctx)
+	r := &Report{Machine: report.ThisMachine(testbed.MemcachedVersion(ctx)), Connections: cfg.connections, Duration: cfg.duration}
+	build, err := testbed.BuildWeir(ctx, loadgen.PolicyFile(policies()), cfg.profiles)
 	if err != nil {
 		return nil, err
 	}
-	r := &Report{Machine: report.ThisMachine(version), Connections: cfg.connections, Duration: cfg.duration}
-	if len(checks)+len(limits)+len(ways) > 0 {
-		build, err := testbed.BuildWeir(ctx, loadgen.PolicyFile(policies()), cfg.profiles)
-		if err != nil {
-			return nil, err
-		}
-		defer build.Remove()
-		if r.Checks, err = report.Each(checks, func(w loadgen.Workload) (checkRow, error) { return measureChecks(ctx, cfg, build, w) }); err != nil {
-			return nil, err
-		}
-		if r.Ceilings, err = report.Each(limits, func(c ceilingRow) (ceilingRow, error) { return c.measure(ctx, cfg, build) }); err != nil {
-			return nil, err
-		}
-		if r.Ways, err = report.Each(ways, func(w way) (wayRow, error) { return w.measure(ctx, cfg, build) }); err != nil {
-			return nil, err
-		}
+	defer build.Remove()
+	if r.Checks, err = report.Each(checks, func(w loadgen.Workload) (checkRow, error) { return measureChecks(ctx, cfg, build, w) }); err != nil {
+		return nil, err
 	}
-	r.Store, err = report.Each(stores, func(w storeWorkload) (storeRow, error) { return measureStore(ctx, cfg, w) })
+	r.Ways, err = report.Each(ways, func(w way) (wayRow, error) { return w.measure(ctx, cfg, build) })
 	return r, err
+}
+
+// Noop serves the reply that it reads from stdin, in JSON, at the address in args: an
+// echo handler that reads each request and does nothing, without middleware and without
+// the timeouts of a real service.
+func Noop(_ context.Context, args []string, _ io.Writer) error {
+	var r loadgen.Reply
+	if err := json.NewDecoder(os.Stdin).Decode(&r); err != nil {
+		return fmt.Errorf("the reply on stdin: %w", err)
+	}
+	if len(args) != 1 {
+		return fmt.Errorf("%s needs an address to listen on", testbed.NoopCommand)
+	}
+	return http.ListenAndServe(args[0], loadgen.NoopHandler(r))
 }
 
 // measureChecks runs a row on a memcached and a weir of its own, so that rows
 // don't influence each other.
 func measureChecks(ctx context.Context, cfg config, build *testbed.Build, w loadgen.Workload) (checkRow, error) {
-	m, weir, stop, err := build.StartOn(ctx, 1024)
+	weir, err := way{}.start(ctx, cfg, build, w)
+	defer weir.stop()
 	if err != nil {
 		return checkRow{}, err
-	}
-	defer stop()
-	if w.Limit == loadgen.Never {
-		if err := fill(m, w, time.Now()); err != nil {
-			return checkRow{}, err
-		}
 	}
 	start := time.Now()
 	answer, err := loadgen.CaptureReply(ctx, weir.Addr, w.Request().Body, w.Status(), 2*loadgen.Low+1)
@@ -101,17 +94,12 @@ func measureChecks(ctx context.Context, cfg config, build *testbed.Build, w load
 		return checkRow{}, err
 	}
 	defer noop.Stop()
-	asked, err := dial(ctx, weir, w, cfg.connections)
-	if err != nil {
-		return checkRow{}, err
-	}
-	defer asked.connections.Close()
 	other, err := dial(ctx, noop, w, cfg.connections)
 	if err != nil {
 		return checkRow{}, err
 	}
 	defer other.connections.Close()
-	p, err := compare(ctx, cfg, m, asked, other)
+	p, err := compare(ctx, cfg, weir.memcached, &weir.side, other)
 	if err != nil {
 		return checkRow{}, err
 	}
@@ -121,85 +109,21 @@ func measureChecks(ctx context.Context, cfg config, build *testbed.Build, w load
 	if p.store.Evictions > 0 {
 		return checkRow{}, fmt.Errorf("memcached evicted %d counters", p.store.Evictions)
 	}
-	keysPerGet, err := m.KeysPerGet(func() error {
+	keysPerGet, err := weir.memcached.KeysPerGet(ctx, func() error {
 		// Logging a key costs memcached a system call per letter.
-		next := asked.turn.Taken.Load()
+		next := weir.turn.Taken.Load()
 		turn := &loadgen.Turn{Clients: w.Clients, Last: next + 1000}
 		turn.Taken.Store(next)
-		_, err := asked.connections[:min(16, cfg.connections)].Drive(ctx, turn, cfg.warmUp/2)
+		_, err := weir.connections[:min(16, cfg.connections)].Drive(ctx, turn, cfg.warmUp/2)
 		return err
 	})
 	if err != nil {
 		return checkRow{}, err
 	}
 	row := newCheckRow(w, p, keysPerGet)
-	if row.Half, err = asked.half(ctx, row.Rate, cfg.duration); err != nil {
+	if row.Half, err = weir.half(ctx, row.Rate, cfg.duration); err != nil {
 		return row, err
 	}
-	row.Allocations, err = allocations(ctx, weir.Addr, func() (loadgen.Tally, error) { return asked.load(ctx, cfg.warmUp) })
+	row.Allocations, err = allocations(ctx, weir.Addr, func() (loadgen.Tally, error) { return weir.load(ctx, cfg.warmUp) })
 	return row, err
-}
-
-// A storeWorkload is a row of the table about the store alone: so many callers
-// incrementing 10,000 counters in turn.
-type storeWorkload struct{ callers int }
-
-func (w storeWorkload) String() string { return fmt.Sprintf("store, %d callers", w.callers) }
-
-func storeWorkloads() []storeWorkload { return []storeWorkload{{1}, {16}, {64}, {256}} }
-
-// measureStore compares weir's store with gomemcache's own pool.
-func measureStore(ctx context.Context, cfg config, w storeWorkload) (storeRow, error) {
-	m, err := testbed.StartMemcached(ctx, 64)
-	if err != nil {
-		return storeRow{}, err
-	}
-	defer m.Stop()
-	store, err := algorithms.OpenStore(m.Addr)
-	if err != nil {
-		return storeRow{}, err
-	}
-	defer store.Close()
-	pool := memcache.New(m.Addr)
-	pool.MaxIdleConns = 512
-	pool.Timeout = time.Minute
-	defer pool.Close()
-
-	keys := make([]string, loadgen.Distinct.Clients)
-	namespace := algorithms.Namespace("store", algorithms.Window)
-	for n := range keys {
-		keys[n] = counters.CounterKey(namespace.Client(loadgen.ClientName(int64(n))), 0)
-	}
-	deadline, cancel := context.WithTimeout(ctx, time.Hour)
-	defer cancel()
-	add := func(n int64) (bool, error) {
-		_, err := store.Add(deadline, counters.Addition{Key: keys[n], Delta: 1, TTL: time.Hour})
-		return true, err
-	}
-	increment := func(n int64) (bool, error) {
-		_, err := pool.Increment(keys[n], 1)
-		return true, err
-	}
-	run := func(op loadgen.Operation, d time.Duration) (loadgen.Tally, error) {
-		return loadgen.Repeat(ctx, slices.Repeat([]loadgen.Operation{op}, w.callers), &loadgen.Turn{Clients: int64(len(keys))}, d)
-	}
-	// The counters have to be there before gomemcache can increment them.
-	for n := range keys {
-		if _, err := add(int64(n)); err != nil {
-			return storeRow{}, err
-		}
-	}
-	for _, op := range []loadgen.Operation{add, increment} {
-		if _, err := run(op, cfg.warmUp/2); err != nil {
-			return storeRow{}, err
-		}
-	}
-	p := new(pair)
-	err = p.measure(cfg.duration,
-		func(d time.Duration) (loadgen.Tally, error) { return run(increment, d) },
-		func(d time.Duration) (loadgen.Tally, error) { return run(add, d) })
-	if err != nil {
-		return storeRow{}, err
-	}
-	return storeRow{Callers: w.callers, comparison: p.comparison()}, nil
 }

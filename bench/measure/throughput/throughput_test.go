@@ -142,12 +142,11 @@ func TestQuickThroughput(t *testing.T) {
 	t.Parallel()
 	var r Report
 	_, printed, err := benchtest.Run(t, Run, "throughput", &r,
-		"-quick", "-connections", "4", "-rows", "^sliding N=1, one denied|^store, 16 |^ceiling, incr|^batches of 100, |^Go client, 256|^single, -http net|^gRPC|^check and settle|^take a place")
+		"-quick", "-connections", "4", "-rows", "^sliding N=1, one denied|^batches of 100, |^Go client, 256|^single, -http net|^gRPC|^check and settle|^take a place")
 	require.NoError(t, err)
 	assert.Contains(t, printed, "one denied client")
-	assert.Contains(t, printed, "16 callers")
+	assert.Contains(t, printed, "Go client, 256 callers")
 	require.Len(t, r.Checks, 1)
-	require.Len(t, r.Store, 1)
 	require.Len(t, r.Ways, 6)
 	assert.Equal(t, 4, r.Connections)
 	assert.Regexp(t, `^\d+\.\d+\.\d+`, r.Machine.Memcached)
@@ -163,7 +162,7 @@ func TestQuickThroughput(t *testing.T) {
 		assert.Positive(t, w.cpuTimes.Other, w.How)
 		assert.Positive(t, w.Allocations, w.How)
 	}
-	for _, c := range []comparison{r.Checks[0].comparison, r.Store[0].comparison, r.Ways[0].comparison, r.Ways[3].comparison, r.Ways[4].comparison, r.Ways[5].comparison} {
+	for _, c := range []comparison{r.Checks[0].comparison, r.Ways[0].comparison, r.Ways[3].comparison, r.Ways[4].comparison, r.Ways[5].comparison} {
 		assert.Positive(t, c.Rate)
 		assert.Positive(t, c.Other)
 		assert.InDelta(t, c.Rate/c.Other, c.Ratio, 1e-9)
@@ -228,35 +227,6 @@ func TestNoopAnswersAsWeirDid(t *testing.T) {
 	assert.Equal(t, captured, again)
 	assert.Equal(t, `{"allowed":false}`, string(again.Body))
 	assert.Equal(t, http.Header{"Content-Type": {"application/json"}, "Ratelimit": {`"limit";r=0;t=9`}}, again.Header)
-}
-
-// A ceiling's handler answers as the no-op handler does, after its work.
-func TestCeilings(t *testing.T) {
-	t.Parallel()
-	m := benchtest.Memcached(t)
-	answer := loadgen.Reply{Status: 200, Header: http.Header{"Content-Type": {"application/json"}}, Body: []byte("yes")}
-	for _, c := range ceilings {
-		s, err := testbed.StartNoop(t.Context(), answer, c.Handler, m.Addr)
-		require.NoError(t, err)
-		t.Cleanup(s.Stop)
-		for _, client := range []int64{7, 7, 8} {
-			got, err := loadgen.CaptureReply(t.Context(), s.Addr, loadgen.Check("p", client).Body, 200, 1)
-			require.NoError(t, err)
-			assert.Equal(t, answer, got)
-		}
-	}
-	for client, want := range map[int64]string{7: "2", 8: "1"} {
-		lines, err := m.Do("get "+loadgen.ClientName(client), "END")
-		require.NoError(t, err)
-		require.Len(t, lines, 3)
-		assert.Equal(t, want, lines[1], "client %d, by the handler that counts", client)
-	}
-	_, _, err := work("sleep", m.Addr)
-	assert.Error(t, err)
-	do, end, err := work(ceilingIncr, m.Addr)
-	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, end()) })
-	assert.ErrorContains(t, do([]byte(`{"client":"x"}`)), "no client")
 }
 
 // sides returns what pair.measure takes: a side whose slices have these counts.

@@ -20,6 +20,7 @@ import (
 // in batches, or from callers, whose checks the Go client puts together or gRPC
 // sends. Or each is settled, or takes a place and releases it, before the next.
 type way struct {
+	name               string
 	connections, batch int
 	callers            int
 	grpc, net          bool
@@ -35,38 +36,28 @@ func (w way) checks() loadgen.Workload {
 	return loadgen.Workload{Algorithm: algorithms.Named(cmp.Or(w.algorithm, algorithms.Sliding10)), Traffic: loadgen.Distinct}
 }
 
-func (w way) String() string {
-	switch {
-	case w.settles:
-		return "check and settle"
-	case w.releases:
-		return "take a place and release it"
-	case w.algorithm != "":
-		title := w.checks().Algorithm.Title()
-		w.algorithm = ""
-		return title + ", " + w.String()
-	case w.grpc:
-		return fmt.Sprintf("gRPC, %d callers", w.callers)
-	case w.callers > 0:
-		return fmt.Sprintf("Go client, %d callers", w.callers)
-	case w.net:
-		return "single, -http net"
-	case w.connections == 1:
-		return fmt.Sprintf("batches of %d, 1 connection", w.batch)
-	default:
-		return fmt.Sprintf("batches of %d, %d connections", w.batch, w.connections)
-	}
-}
+func (w way) String() string { return w.name }
 
 // ways returns all that are compared with single checks.
 func ways() []way {
+	const sixty, token = algorithms.Sliding60, algorithms.Token
 	return []way{
-		{net: true}, {net: true, algorithm: algorithms.Sliding60},
-		{batch: 10, connections: 16}, {batch: 100, connections: 16}, {batch: 1000, connections: 16}, {batch: 1000, connections: 1},
-		{batch: 10, connections: 16, algorithm: algorithms.Sliding60}, {batch: 100, connections: 16, algorithm: algorithms.Sliding60}, {batch: 1000, connections: 16, algorithm: algorithms.Sliding60},
-		{batch: 100, connections: 16, algorithm: algorithms.Token}, {batch: 1000, connections: 1, algorithm: algorithms.Token},
-		{callers: 256}, {callers: 2048}, {callers: 256, grpc: true},
-		{settles: true}, {releases: true, algorithm: algorithms.Token},
+		{name: "single, -http net", net: true},
+		{name: "sliding N=60, single, -http net", net: true, algorithm: sixty},
+		{name: "batches of 10, 16 connections", batch: 10, connections: 16},
+		{name: "batches of 100, 16 connections", batch: 100, connections: 16},
+		{name: "batches of 1000, 16 connections", batch: 1000, connections: 16},
+		{name: "batches of 1000, 1 connection", batch: 1000, connections: 1},
+		{name: "sliding N=60, batches of 10, 16 connections", batch: 10, connections: 16, algorithm: sixty},
+		{name: "sliding N=60, batches of 100, 16 connections", batch: 100, connections: 16, algorithm: sixty},
+		{name: "sliding N=60, batches of 1000, 16 connections", batch: 1000, connections: 16, algorithm: sixty},
+		{name: "token, batches of 100, 16 connections", batch: 100, connections: 16, algorithm: token},
+		{name: "token, batches of 1000, 1 connection", batch: 1000, connections: 1, algorithm: token},
+		{name: "Go client, 256 callers", callers: 256},
+		{name: "Go client, 2048 callers", callers: 2048},
+		{name: "gRPC, 256 callers", callers: 256, grpc: true},
+		{name: "check and settle", settles: true},
+		{name: "take a place and release it", releases: true, algorithm: token},
 	}
 }
 
@@ -102,8 +93,7 @@ func (s *server) stop() {
 }
 
 // start starts a server with further arguments, which has to be stopped even after an error.
-func (w way) start(ctx context.Context, cfg config, build *testbed.Build, args ...string) (s *server, err error) {
-	checks := w.checks()
+func (w way) start(ctx context.Context, cfg config, build *testbed.Build, checks loadgen.Workload, args ...string) (s *server, err error) {
 	s = &server{side: side{turn: &loadgen.Turn{Clients: checks.Clients}, size: 1}}
 	if s.memcached, err = testbed.StartMemcached(ctx, 1024); err != nil {
 		return s, err
@@ -135,7 +125,7 @@ func (w way) start(ctx context.Context, cfg config, build *testbed.Build, args .
 		var c *client.Client
 		if c, err = client.New(client.Config{URL: "http://" + s.Addr, Timeout: 10 * time.Second}); err == nil {
 			s.started = append(s.started, c.Close)
-			s.connections = w.call(ctx, c)
+			s.connections = w.call(ctx, c, checks)
 		}
 	case w.settles:
 		s.connections, err = loadgen.DialSettling(ctx, s.Addr, loadgen.Reserving(checks.Policy(), 3), `,"cost":1`, cfg.connections)
@@ -153,8 +143,7 @@ func (w way) start(ctx context.Context, cfg config, build *testbed.Build, args .
 }
 
 // call returns callers of the client.
-func (w way) call(ctx context.Context, c *client.Client) loadgen.Connections {
-	checks := w.checks()
+func (w way) call(ctx context.Context, c *client.Client, checks loadgen.Workload) loadgen.Connections {
 	names := make([]string, checks.Clients)
 	for n := range names {
 		names[n] = loadgen.ClientName(int64(n))
@@ -175,12 +164,12 @@ func (w way) measure(ctx context.Context, cfg config, build *testbed.Build) (row
 	if w.batch >= 100 && w.algorithm == algorithms.Sliding60 { // 16 of clients that are new read 100,000 keys, or a million
 		args = []string{"-store-timeout", "2s"}
 	}
-	single, err := way{algorithm: w.algorithm}.start(ctx, cfg, build, args...)
+	single, err := way{}.start(ctx, cfg, build, w.checks(), args...)
 	defer single.stop()
 	if err != nil {
 		return row, err
 	}
-	s, err := w.start(ctx, cfg, build, args...)
+	s, err := w.start(ctx, cfg, build, w.checks(), args...)
 	defer s.stop()
 	if err != nil {
 		return row, err
@@ -189,7 +178,7 @@ func (w way) measure(ctx context.Context, cfg config, build *testbed.Build) (row
 	if err != nil {
 		return row, err
 	}
-	row = wayRow{How: w.String(), comparison: p.comparison(), cpuTimes: p.cpuTimes}
+	row = wayRow{How: w.name, comparison: p.comparison(), cpuTimes: p.cpuTimes}
 	if row.Half, err = s.half(ctx, row.Rate, cfg.duration); err != nil {
 		return row, err
 	}

@@ -12,8 +12,11 @@ package accuracy
 import (
 	"context"
 	"io"
+	"runtime"
 	"runtime/debug"
+	"strings"
 
+	"weir/bench/internal/algorithms"
 	"weir/bench/internal/report"
 	"weir/bench/internal/testbed"
 )
@@ -73,7 +76,7 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
 	if cfg.scale {
 		r, err := measureAtScale(ctx, cfg)
-		return flags.Publish(out, scaleFile(cfg.like), r, err)
+		return flags.Publish(out, strings.TrimSuffix("accuracy-scale-"+cfg.like, "-"), r, err)
 	}
 	r, err := measureAll(ctx, cfg, Workloads(int(cfg.requests)))
 	return flags.Publish(out, "accuracy", r, err)
@@ -82,7 +85,7 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 // measureAll runs everything but the population.
 func measureAll(ctx context.Context, cfg config, workloads []Workload) (*Report, error) {
 	r := &Report{Machine: report.ThisMachine(""), Seed: cfg.seed, Seeds: cfg.seeds, Window: Window, Workloads: workloads}
-	measured := all()
+	measured := algorithms.All
 	for _, a := range measured {
 		bytes, err := a.Bytes(Window, largeLimit)
 		if err != nil {
@@ -118,8 +121,8 @@ func measureAll(ctx context.Context, cfg config, workloads []Workload) (*Report,
 // measureRows measures each workload by all algorithms, and adds up what it was
 // with all seeds.
 func measureRows(
-	ctx context.Context, cfg config, workloads []Workload, measured []algorithm,
-	measure func(*simulation, context.Context, algorithm) (Row, error),
+	ctx context.Context, cfg config, workloads []Workload, measured []algorithms.Algorithm,
+	measure func(*simulation, context.Context, algorithms.Algorithm) (Row, error),
 ) ([]Row, error) {
 	type run struct{ workload, seed int }
 	var runs []run
@@ -129,7 +132,7 @@ func measureRows(
 		}
 	}
 	each := make([][]Row, len(runs)) // of all algorithms
-	if err := parallel(len(runs), func(i int) error {
+	if err := testbed.Parallel(len(runs), runtime.GOMAXPROCS(0), func(i int) error {
 		w := workloads[runs[i].workload]
 		s := newSimulation(w, cfg.seed+uint64(runs[i].seed))
 		for _, a := range measured {
@@ -162,7 +165,7 @@ func measureRows(
 // measureAtScale measures the population.
 func measureAtScale(ctx context.Context, cfg config) (*ScaleReport, error) {
 	before, _ := testbed.OwnCPU() // no figure but what it took
-	figures, err := measurePopulation(ctx, newPopulation(cfg.like != "", cfg.requests, cfg.seed), populated())
+	figures, err := measurePopulation(ctx, newPopulation(cfg.like != "", cfg.requests, cfg.seed), populated)
 	after, _ := testbed.OwnCPU()
 	return &ScaleReport{Machine: report.ThisMachine(""), Seed: cfg.seed, Like: cfg.like, Worked: after - before, PopulationFigures: figures}, err
 }

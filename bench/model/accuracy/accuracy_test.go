@@ -3,13 +3,14 @@ package accuracy
 import (
 	"bytes"
 	"context"
-	"errors"
 	"iter"
 	"math"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -52,9 +53,9 @@ func TestAccuracyEndToEnd(t *testing.T) {
 		assert.Contains(t, printed, text)
 	}
 	for _, trace := range r.Traces {
-		benchtest.AssertPicture(t, dir, "accuracy-"+trace.Name)
+		assertPicture(t, dir, "accuracy-"+trace.Name)
 	}
-	benchtest.AssertPicture(t, dir, "accuracy-settled")
+	assertPicture(t, dir, "accuracy-settled")
 
 	// The same seed gives the same figures, also to fewer workloads.
 	second, err := measureAll(t.Context(), config{seed: 3, seeds: quickSeeds, requests: int64(requests)}, Workloads(requests)[6:12])
@@ -113,17 +114,17 @@ func expected() *Report {
 			})
 		}
 	}
-	for _, traffic := range []string{Poisson, Bursty, FrontLoaded, BackLoaded} {
+	for _, traffic := range []string{"poisson", "bursty", "front-loaded", "back-loaded"} {
 		row(traffic, algorithms.Sliding1, 1000, 130)
 		row(traffic, algorithms.Sliding60, 100, 101)
 	}
-	row(Boundary, algorithms.Fixed, 0, 200)
-	row(Boundary, algorithms.Strict60, 0, 100)
-	row(Boundary, algorithms.Log, 0, 100)
-	row(Boundary, algorithms.Counting64, 0, 100)
-	row(Boundary, algorithms.Counting32, 0, 100)
-	for _, a := range all() {
-		r.Attacks = append(r.Attacks, AttackRow{Algorithm: a.Name, Limit: 100, Bound: a.Bound(100), Result: Result{Fullest: a.Bound(100)}})
+	row("boundary", algorithms.Fixed, 0, 200)
+	row("boundary", algorithms.Strict60, 0, 100)
+	row("boundary", algorithms.Log, 0, 100)
+	row("boundary", algorithms.Counting64, 0, 100)
+	row("boundary", algorithms.Counting32, 0, 100)
+	for _, a := range algorithms.All {
+		r.Attacks = append(r.Attacks, AttackRow{Algorithm: a.Name, Limit: 100, Bound: bound(a, 100), Result: Result{Fullest: bound(a, 100)}})
 	}
 	return r
 }
@@ -181,27 +182,6 @@ func TestScaleIsBrokenByWrongDecisionsOfExactLimiters(t *testing.T) {
 	assert.EqualError(t, row(algorithms.Counting64, Difference{WronglyAdmitted: 2}).Broken(), "counting 64 admitted 2 requests above the limit")
 }
 
-func TestParallelStopsAtAnError(t *testing.T) {
-	t.Parallel()
-	failed := errors.New("failed")
-	done := make([]bool, 1000)
-	err := parallel(len(done), func(i int) error {
-		done[i] = true
-		if i == 10 {
-			return failed
-		}
-		return nil
-	})
-	assert.ErrorIs(t, err, failed)
-	assert.NotContains(t, done[:10], false)
-	assert.Contains(t, done, false)
-	require.NoError(t, parallel(len(done), func(i int) error {
-		done[i] = true
-		return nil
-	}))
-	assert.NotContains(t, done, false)
-}
-
 func TestDifference(t *testing.T) {
 	t.Parallel()
 	// With a limit of 4.
@@ -236,7 +216,7 @@ func TestRowsAreOfSeveralSeeds(t *testing.T) {
 	t.Parallel()
 	const seeds = 3
 	w := single(traffic.AtOnce, largeLimit, 1, 20*largeLimit)
-	measured := []algorithm{named(algorithms.Sliding10), named(algorithms.Log)}
+	measured := []algorithms.Algorithm{algorithms.Named(algorithms.Sliding10), algorithms.Named(algorithms.Log)}
 	rows, err := measureRows(t.Context(), config{seed: 5, seeds: seeds}, []Workload{w}, measured, (*simulation).enforce)
 	require.NoError(t, err)
 	require.Len(t, rows, 2)
@@ -254,7 +234,7 @@ func TestRowsAreOfSeveralSeeds(t *testing.T) {
 	assert.Equal(t, Range{100, 100}, rows[1].OfLog)
 
 	// Arrivals that no seed changes are measured once.
-	even := single(traffic.Named("steady"), DocumentLimit, 2, 1000)
+	even := single(traffic.Steady, DocumentLimit, 2, 1000)
 	rows, err = measureRows(t.Context(), config{seed: 5, seeds: seeds}, []Workload{even, w}, measured, (*simulation).enforce)
 	require.NoError(t, err)
 	require.Len(t, rows, 4)
@@ -287,7 +267,7 @@ func TestRowOfATimeline(t *testing.T) {
 
 	// Fixed admits 10 20 30 40 | 65 70. Estimates are 0 1 2 3 4 0 1, its own
 	// admissions within a minute 0 1 2 3 4 4 4, all requests 0 1 2 3 4 5 5.
-	row, err := run.Measure(t.Context(), named(algorithms.Fixed))
+	row, err := run.Measure(t.Context(), algorithms.Named(algorithms.Fixed))
 	require.NoError(t, err)
 	assert.Equal(t, Row{
 		Traffic: "timeline", Limit: 4, Demand: 1, Algorithm: algorithms.Fixed,
@@ -298,18 +278,18 @@ func TestRowOfATimeline(t *testing.T) {
 
 	// The leaky bucket admits all. Estimates are 0 1 1 1 2 2 2, its admissions 0 1
 	// 2 3 4 5 5.
-	row, err = run.Measure(t.Context(), named(algorithms.Leaky))
+	row, err = run.Measure(t.Context(), algorithms.Named(algorithms.Leaky))
 	require.NoError(t, err)
 	assert.Equal(t, Difference{Requests: 7, Sum: 0 + 0 + 1 + 2 + 2 + 3 + 3, True: 20, WronglyAdmitted: 3}, row.Feedback)
 	assert.Equal(t, int64(6), row.Fullest)
 
 	// N=60 takes the request of 10 s to be in the window at 70 s.
-	row, err = run.Measure(t.Context(), named(algorithms.Sliding60))
+	row, err = run.Measure(t.Context(), algorithms.Named(algorithms.Sliding60))
 	require.NoError(t, err)
 	assert.Equal(t, Difference{Requests: 7, Sum: 1, True: 17, WronglyDenied: 1}, row.Feedback)
 	assert.Equal(t, Difference{Requests: 7, Sum: 1, True: 20}, row.All)
 
-	row, err = run.Measure(t.Context(), named(algorithms.Log))
+	row, err = run.Measure(t.Context(), algorithms.Named(algorithms.Log))
 	require.NoError(t, err)
 	assert.Equal(t, Difference{Requests: 7, True: 17}, row.Feedback)
 	assert.Equal(t, row.LogAdmitted, row.Admitted)
@@ -324,7 +304,7 @@ func TestWorkloads(t *testing.T) {
 		names[w.Name]++
 		assert.Equal(t, Demands()[i%2], w.Demand, w.Name)
 		want := []time.Duration{40 * time.Minute, 20 * time.Minute}
-		if w.Name == Day {
+		if w.Name == "day" {
 			want = []time.Duration{48 * time.Minute, 24 * time.Minute}
 		}
 		assert.Equal(t, want[i%2], w.Length, w.Name)
@@ -337,9 +317,9 @@ func TestWorkloads(t *testing.T) {
 		}
 		spread := 5 * math.Sqrt(mean)
 		switch w.Name {
-		case "steady", Boundary:
+		case "steady", "boundary":
 			spread = 0
-		case Bursty:
+		case "bursty":
 			spread = mean / 3 // about 50 bursts of random distance
 		}
 		assert.InDelta(t, mean, n, spread, "%s, demand %g", w.Name, w.Demand)
@@ -363,7 +343,7 @@ func TestLargeWorkloads(t *testing.T) {
 		assert.InDelta(t, 100_000, n, 20_000, w.Name)
 		assert.InDelta(t, w.Demand*1000*w.Length.Minutes(), n, 20_000, w.Name)
 	}
-	assert.Equal(t, map[string]float64{"steady": 1.5, Poisson: 2, Bursty: 2, FrontLoaded: 2, "at once": 1}, demands)
+	assert.Equal(t, map[string]float64{"steady": 1.5, "poisson": 2, "bursty": 2, "front-loaded": 2, "at once": 1}, demands)
 }
 
 func TestTrace(t *testing.T) {
@@ -431,8 +411,8 @@ func TestWhoIsPunctual(t *testing.T) {
 	} {
 		admitted := 0.0
 		for phase := range phases {
-			a := named(name)
-			s, err := a.subject(limit, true)
+			a := algorithms.Named(name)
+			s, err := newSubject(a, limit, true)
 			require.NoError(t, err)
 			from := a.Width(Window) * time.Duration(2*phase+1) / (2 * phases)
 			for minute := range minutes {
@@ -454,7 +434,7 @@ func TestWhoIsPunctual(t *testing.T) {
 func TestStrictLosesMoreOfASmallLimit(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]float64{algorithms.Strict60: 5.0 / 7, algorithms.Log: 5.0 / 6} {
-		s, err := named(name).subject(5, true)
+		s, err := newSubject(algorithms.Named(name), 5, true)
 		require.NoError(t, err)
 		admitted := 0.0
 		for n := range 6 * 7 * 10 {
@@ -543,13 +523,13 @@ func TestEachTrafficHasASeedOfItsOwn(t *testing.T) {
 		}
 		minutes[w.Name] = counts
 	}
-	assert.NotEqual(t, minutes[Poisson], minutes[FrontLoaded])
-	assert.NotEqual(t, minutes[Poisson], minutes[BackLoaded])
-	assert.NotEqual(t, minutes[FrontLoaded], minutes[BackLoaded])
+	assert.NotEqual(t, minutes["poisson"], minutes["front-loaded"])
+	assert.NotEqual(t, minutes["poisson"], minutes["back-loaded"])
+	assert.NotEqual(t, minutes["front-loaded"], minutes["back-loaded"])
 	seeds := make(map[uint64]bool)
 	for seed := range uint64(10) {
-		seeds[ownSeed(seed, Poisson)] = true
-		seeds[ownSeed(seed, Bursty)] = true
+		seeds[ownSeed(seed, "poisson")] = true
+		seeds[ownSeed(seed, "bursty")] = true
 	}
 	assert.Len(t, seeds, 20)
 }
@@ -581,14 +561,14 @@ func TestPopulationIsMadeOfItsClients(t *testing.T) {
 	const requests = int64(8_000)
 	measure := func(like bool, seed uint64) PopulationFigures {
 		c := newPopulation(like, requests, seed)
-		sum, err := measurePopulation(t.Context(), c, all())
+		sum, err := measurePopulation(t.Context(), c, algorithms.All)
 		require.NoError(t, err)
-		alone := PopulationFigures{Limit: c.limit, Length: PopulationLength, Rows: make([]PopulationRow, len(all()))}
-		for i, a := range all() {
+		alone := PopulationFigures{Limit: c.limit, Length: PopulationLength, Rows: make([]PopulationRow, len(algorithms.All))}
+		for i, a := range algorithms.All {
 			alone.Rows[i].Algorithm = a.Name
 		}
 		for k := c.step / 2; k < PopulationClients; k += c.step {
-			one, err := c.measure(t.Context(), k, all())
+			one, err := c.measure(t.Context(), k, algorithms.All)
 			require.NoError(t, err)
 			alone.add(one)
 		}
@@ -620,7 +600,7 @@ func TestPopulationNotesClients(t *testing.T) {
 				return at(4, 0, seconds...).arrivals(seed, length)
 			}}
 		}}
-		one, err := c.measure(t.Context(), 0, []algorithm{named(algorithms.Sliding60), named(algorithms.Log)})
+		one, err := c.measure(t.Context(), 0, []algorithms.Algorithm{algorithms.Named(algorithms.Sliding60), algorithms.Named(algorithms.Log)})
 		require.NoError(t, err)
 		return []int{one.Above, one.Below, one.Rows[0].BelowLimited, one.Rows[1].BelowLimited}
 	}
@@ -630,8 +610,6 @@ func TestPopulationNotesClients(t *testing.T) {
 }
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-func named(name string) algorithm { return algorithm{algorithms.Named(name)} }
 
 // timeline is when one client asks, in seconds.
 var timeline = []int{10, 20, 30, 40, 50, 65, 70}
@@ -675,7 +653,7 @@ func TestEstimatesAndDecisions(t *testing.T) {
 		// Slots of 6 s: at 70 s, 2/6 of the 1 of 6 to 12 s are none.
 		{algorithms.Capped10, true, []int64{0, 1, 2, 3, 4, 4, 3}, []bool{y, y, y, y, n, n, y}},
 	} {
-		s, err := named(c.name).subject(4, c.feedback)
+		s, err := newSubject(algorithms.Named(c.name), 4, c.feedback)
 		require.NoError(t, err)
 		for i, at := range timeline {
 			peeked, err := s.peek(t.Context(), time.Duration(at)*time.Second)
@@ -692,7 +670,7 @@ func TestEstimatesAndDecisions(t *testing.T) {
 func TestLeakyBucketWaits(t *testing.T) {
 	t.Parallel()
 	// A third of a request in the bucket takes 5 s.
-	s, err := named(algorithms.Leaky).subject(4, true)
+	s, err := newSubject(algorithms.Named(algorithms.Leaky), 4, true)
 	require.NoError(t, err)
 	var waits []time.Duration
 	for _, at := range timeline {
@@ -705,7 +683,7 @@ func TestLeakyBucketWaits(t *testing.T) {
 
 func TestErrorsSayWhoFailed(t *testing.T) {
 	t.Parallel()
-	s, err := named(algorithms.Log).subject(4, false)
+	s, err := newSubject(algorithms.Named(algorithms.Log), 4, false)
 	require.NoError(t, err)
 	for range 10_000 {
 		_, err := s.ask(t.Context(), 0)
@@ -716,13 +694,13 @@ func TestErrorsSayWhoFailed(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = newSimulation(Workloads(0)[0], 1).Measure(ctx, named(algorithms.Fixed))
+	_, err = newSimulation(Workloads(0)[0], 1).Measure(ctx, algorithms.Named(algorithms.Fixed))
 	assert.NoError(t, err, "a run this short ends before anyone looks")
-	_, err = newSimulation(Workloads(10_000)[0], 1).Measure(ctx, named(algorithms.Fixed))
+	_, err = newSimulation(Workloads(10_000)[0], 1).Measure(ctx, algorithms.Named(algorithms.Fixed))
 	assert.ErrorIs(t, err, context.Canceled)
-	_, err = attackOn(ctx, named(algorithms.Fixed), 4)
+	_, err = attackOn(ctx, algorithms.Named(algorithms.Fixed), 4)
 	assert.ErrorIs(t, err, context.Canceled)
-	_, err = measurePopulation(ctx, newPopulation(false, 10_000, 1), populated())
+	_, err = measurePopulation(ctx, newPopulation(false, 10_000, 1), populated)
 	assert.ErrorIs(t, err, context.Canceled)
 }
 
@@ -738,9 +716,9 @@ func TestEachAttackIsPlayedOnce(t *testing.T) {
 	t.Parallel()
 	// N=1 is attacked like fixed, strict like N=60, and all that don't count in
 	// slots alike.
-	for _, a := range all() {
+	for _, a := range algorithms.All {
 		assert.Len(t, attacks(a, 100), 6, a.Name)
-		assert.Equal(t, a.attack(100), attacks(a, 100)[0], a.Name)
+		assert.Equal(t, attackFor(a, 100), attacks(a, 100)[0], a.Name)
 	}
 }
 
@@ -761,12 +739,12 @@ func TestWrittenAttacks(t *testing.T) {
 		// The burst, and 2/N of it, rounded up, while its slot fades out.
 		algorithms.Capped10: {120, 120, 120}, algorithms.Capped60: {104, 104, 104},
 	} {
-		a := named(name)
-		c, err := a.run(t.Context(), a.attack(100), 100)
+		a := algorithms.Named(name)
+		c, err := play(t.Context(), a, attackFor(a, 100), 100)
 		require.NoError(t, err)
 		assert.Equal(t, want.fullest, c.Fullest, name)
 		assert.Equal(t, want.released, c.FullestReleased, name)
-		assert.Equal(t, want.bound, a.Bound(100), name)
+		assert.Equal(t, want.bound, bound(a, 100), name)
 	}
 }
 
@@ -774,18 +752,18 @@ func TestWrittenAttacks(t *testing.T) {
 // attacks is far from the best on a fixed window.
 func TestAttacksKeepTheirMaxima(t *testing.T) {
 	t.Parallel()
-	row, err := attackOn(t.Context(), named(algorithms.Fixed), 100)
+	row, err := attackOn(t.Context(), algorithms.Named(algorithms.Fixed), 100)
 	require.NoError(t, err)
 	assert.Equal(t, []int64{200, 200}, []int64{row.Fullest, row.FullestReleased})
-	assert.Equal(t, named(algorithms.Fixed).attack(100), row.Attack)
+	assert.Equal(t, attackFor(algorithms.Named(algorithms.Fixed), 100), row.Attack)
 }
 
 func TestNoTimelineExceedsTheBounds(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		a := rapid.SampledFrom(all()).Draw(t, "algorithm")
+		a := rapid.SampledFrom(algorithms.All).Draw(t, "algorithm")
 		limit := rapid.Int64Range(1, 6).Draw(t, "limit")
-		s, err := a.subject(limit, true)
+		s, err := newSubject(a, limit, true)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -801,8 +779,16 @@ func TestNoTimelineExceedsTheBounds(t *testing.T) {
 				admitted = append(admitted, at)
 			}
 		}
-		if most := traffic.Fullest(admitted, Window); most > a.Bound(limit) {
-			t.Fatalf("%s admitted %d in a window, at most %d", a.Name, most, a.Bound(limit))
+		if most := traffic.Fullest(admitted, Window); most > bound(a, limit) {
+			t.Fatalf("%s admitted %d in a window, at most %d", a.Name, most, bound(a, limit))
 		}
 	})
+}
+
+// assertPicture checks that a picture was drawn.
+func assertPicture(t *testing.T, dir, name string) {
+	t.Helper()
+	drawn, err := os.ReadFile(filepath.Join(dir, name+".svg"))
+	require.NoError(t, err)
+	assert.Truef(t, strings.HasPrefix(string(drawn), "<?xml"), "%s.svg begins with %.20q", name, drawn)
 }

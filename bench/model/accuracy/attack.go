@@ -42,17 +42,18 @@ const pace = 10
 // burst at the very end of a slot is taken to be spread over it, and fades out
 // while all of it is still in the window. A bucket refills from its first
 // request on.
-func attacks(on algorithm, limit int64) []Attack {
-	written := []Attack{on.attack(limit)}
-	for _, a := range all() {
-		if attack := a.attack(limit); !slices.Contains(written, attack) {
+func attacks(on algorithms.Algorithm, limit int64) []Attack {
+	written := []Attack{attackFor(on, limit)}
+	for _, a := range algorithms.All {
+		if attack := attackFor(a, limit); !slices.Contains(written, attack) {
 			written = append(written, attack)
 		}
 	}
 	return written
 }
 
-func (a algorithm) attack(limit int64) Attack {
+// attackFor returns the attack written for an algorithm.
+func attackFor(a algorithms.Algorithm, limit int64) Attack {
 	if a.Kind != algorithms.Counters {
 		return Attack{Spacing: Window / time.Duration(pace*limit)}
 	}
@@ -77,16 +78,16 @@ type AttackRow struct {
 	Bound int64 `json:"bound"`
 }
 
-// Bound returns the most that the algorithm can admit in any window.
+// bound returns the most that the algorithm can admit in any window.
 //
 // In a fixed window that is all of one and all of the next. A weighted window
 // holds at most the limit in its oldest slot, however small the part of it that
 // still counts, and at most the limit in the others. Capped leaves out at most
 // 2/N of the limit of the oldest slot, rounded up. A bucket holds the limit, and
 // just under the limit drains in (t-Window, t] after it was full.
-func (a algorithm) Bound(limit int64) int64 {
+func bound(a algorithms.Algorithm, limit int64) int64 {
 	switch {
-	case a.exact():
+	case a.Exact():
 		return limit
 	case a.Capped:
 		slots := int64(a.Slots)
@@ -100,14 +101,14 @@ func (a algorithm) Bound(limit int64) int64 {
 
 // attackOn returns the most that the written attacks get: one on a large limit,
 // of which all would take long, that written for the algorithm.
-func attackOn(ctx context.Context, a algorithm, limit int64) (AttackRow, error) {
-	row := AttackRow{Algorithm: a.Name, Limit: limit, Bound: a.Bound(limit)}
+func attackOn(ctx context.Context, a algorithms.Algorithm, limit int64) (AttackRow, error) {
+	row := AttackRow{Algorithm: a.Name, Limit: limit, Bound: bound(a, limit)}
 	played := attacks(a, limit)
 	if limit == largeLimit {
 		played = played[:1]
 	}
 	for _, attack := range played {
-		r, err := a.run(ctx, attack, limit)
+		r, err := play(ctx, a, attack, limit)
 		if err := cmp.Or(err, ctx.Err()); err != nil {
 			return AttackRow{}, err
 		}
@@ -119,9 +120,9 @@ func attackOn(ctx context.Context, a algorithm, limit int64) (AttackRow, error) 
 	return row, nil
 }
 
-// run plays an attack to a new limiter.
-func (a algorithm) run(ctx context.Context, attack Attack, limit int64) (Result, error) {
-	s, err := a.subject(limit, true)
+// play plays an attack to a new limiter.
+func play(ctx context.Context, a algorithms.Algorithm, attack Attack, limit int64) (Result, error) {
+	s, err := newSubject(a, limit, true)
 	if err != nil {
 		return Result{}, err
 	}

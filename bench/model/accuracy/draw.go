@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 
+	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 
@@ -72,21 +73,23 @@ func (t Trace) panel(first bool, e Estimate) *report.Plot {
 		p.Legend.Add("limit", limit)
 		p.Legend.Add("believed", believed)
 	}
-	p.Y.Min, p.Y.Tick.Marker = 0, report.Ticks{0: "0", DocumentLimit: "100", 2 * DocumentLimit: "200"}
+	p.Y.Min, p.Y.Tick.Marker = 0, plot.ConstantTicks{{Value: 0, Label: "0"}, {Value: DocumentLimit, Label: "100"}, {Value: 2 * DocumentLimit, Label: "200"}}
 	return p
 }
 
 // settledPlot plots a figure of each way against how wrong estimates are.
 func (r *Report) settledPlot(title, axis string, figure func(SettledRow) float64) *report.Plot {
 	p := report.NewPlot(title, "estimate / cost", axis)
-	ticks := make(report.Ticks)
+	position := func(factor float64) float64 { return math.Log2(factor / factors()[0]) }
+	var ticks plot.ConstantTicks
+	for _, factor := range factors() {
+		ticks = append(ticks, plot.Tick{Value: position(factor), Label: strconv.FormatFloat(factor, 'g', -1, 64)})
+	}
 	for i, way := range ways {
 		var points plotter.XYs
 		for _, row := range r.Settled {
 			if row.Way == way {
-				x := math.Log2(row.Factor / factors()[0])
-				points = append(points, plotter.XY{X: x, Y: figure(row)})
-				ticks[x] = strconv.FormatFloat(row.Factor, 'g', -1, 64)
+				points = append(points, plotter.XY{X: position(row.Factor), Y: figure(row)})
 			}
 		}
 		p.Legend.Add(way, p.Line(points, 2, []color.Color{report.Green, report.Dark, report.Orange}[i]))

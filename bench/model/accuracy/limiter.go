@@ -18,31 +18,9 @@ const (
 	DocumentLimit = 100
 )
 
-// An algorithm is one that is measured.
-type algorithm struct{ algorithms.Algorithm }
-
-// all returns all algorithms.
-func all() []algorithm {
-	var all []algorithm
-	for _, a := range algorithms.All {
-		all = append(all, algorithm{a})
-	}
-	return all
-}
-
-// counts reports whether its estimate is a count of the window that doesn't depend
-// on the limit, so that there is one of requests that no limit is put on.
-func (a algorithm) counts() bool {
-	return a.Kind == algorithms.Counters && !a.Capped || a.Name == algorithms.Log
-}
-
-// exact reports whether it promises never to admit more than the limit in any
-// window.
-func (a algorithm) exact() bool { return a.Strict || a.Kind == algorithms.Times }
-
 // A subject is a limiter on a store of its own, in virtual time.
 type subject struct {
-	algorithm algorithm
+	algorithm algorithms.Algorithm
 	limiter   algorithms.Limiter
 	limit     int64 // that decisions are judged by
 	now       int64 // Unix nanoseconds
@@ -52,10 +30,10 @@ type subject struct {
 // epoch is when virtual time begins: on a boundary of every slot.
 const epoch = 1_000_000_020 * int64(time.Second) / int64(Window) * int64(Window)
 
-// subject returns a new limiter, whose only clock has no skew. With feedback it
+// newSubject returns a new limiter, whose only clock has no skew. With feedback it
 // is the limiter as it is: only what it admits counts. Without, one that counts
 // admits all, so that each request counts.
-func (a algorithm) subject(limit int64, feedback bool) (*subject, error) {
+func newSubject(a algorithms.Algorithm, limit int64, feedback bool) (*subject, error) {
 	s := &subject{algorithm: a, limit: limit, now: epoch}
 	s.request = counters.Request{Client: "client", Cost: 1, Limit: limit}
 	if !feedback {

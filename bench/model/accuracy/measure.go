@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"weir/bench/internal/algorithms"
 	"weir/bench/internal/traffic"
 )
 
@@ -140,8 +141,8 @@ func newSimulation(w Workload, seed uint64) *simulation {
 	log := traffic.NewRecent(Window)
 	for at := range w.arrivals(seed, w.Length) {
 		run.times = append(run.times, at)
-		if log.Count(at) < w.Limit {
-			log.Add(at)
+		if log.Sum(at) < w.Limit {
+			log.Add(at, 1)
 			run.logAdmitted++
 		}
 	}
@@ -150,10 +151,10 @@ func newSimulation(w Workload, seed uint64) *simulation {
 
 // Measure feeds the requests to a limiter, with feedback and without. It is safe
 // for concurrent use. The error is ctx's or the limiter's.
-func (run *simulation) Measure(ctx context.Context, a algorithm) (Row, error) {
+func (run *simulation) Measure(ctx context.Context, a algorithms.Algorithm) (Row, error) {
 	row, err := run.enforce(ctx, a)
 	switch {
-	case err != nil || !a.counts():
+	case err != nil || !a.Counts():
 	case row.Admitted == row.Feedback.Requests:
 		row.All = row.Feedback // who has denied nothing has counted every request
 	default:
@@ -163,7 +164,7 @@ func (run *simulation) Measure(ctx context.Context, a algorithm) (Row, error) {
 }
 
 // enforce is Measure with feedback.
-func (run *simulation) enforce(ctx context.Context, a algorithm) (row Row, err error) {
+func (run *simulation) enforce(ctx context.Context, a algorithms.Algorithm) (row Row, err error) {
 	row = Row{Traffic: run.Name, Limit: run.Limit, Demand: run.Demand, Algorithm: a.Name, LogAdmitted: run.logAdmitted}
 	err = run.decide(ctx, a, true, func(answer answer, truth int64) {
 		row.Feedback.observe(answer, truth, run.Limit)
@@ -177,8 +178,8 @@ func (run *simulation) enforce(ctx context.Context, a algorithm) (row Row, err e
 
 // decide feeds the requests to a limiter and calls each with the answers and the
 // true counts.
-func (run *simulation) decide(ctx context.Context, a algorithm, feedback bool, each func(a answer, truth int64)) error {
-	s, err := a.subject(run.Limit, feedback)
+func (run *simulation) decide(ctx context.Context, a algorithms.Algorithm, feedback bool, each func(a answer, truth int64)) error {
+	s, err := newSubject(a, run.Limit, feedback)
 	if err != nil {
 		return err
 	}
@@ -194,9 +195,9 @@ func (run *simulation) decide(ctx context.Context, a algorithm, feedback bool, e
 		if err != nil {
 			return fmt.Errorf("%s: %w", run.Name, err)
 		}
-		each(answer, counted.Count(at))
+		each(answer, counted.Sum(at))
 		if answer.allowed || !feedback {
-			counted.Add(at)
+			counted.Add(at, 1)
 		}
 	}
 	return nil

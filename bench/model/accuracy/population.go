@@ -6,11 +6,13 @@ import (
 	"iter"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"time"
 
 	"weir/bench/internal/algorithms"
 	"weir/bench/internal/report"
+	"weir/bench/internal/testbed"
 	"weir/bench/internal/traffic"
 )
 
@@ -42,10 +44,11 @@ var LikeFew = []float64{1.5, 1.24, 1.02, 0.85, 0.7}
 // PopulationMix is how many of twenty clients of a crowd have which pattern, on
 // average.
 var PopulationMix = []struct {
-	Pattern string
-	Share   int
+	traffic.Pattern
+	Share int
 }{
-	{"steady", 4}, {Poisson, 6}, {Bursty, 4}, {Day, 3}, {FrontLoaded, 1}, {BackLoaded, 1}, {Boundary, 1},
+	{traffic.Steady, 4}, {traffic.Poisson, 6}, {traffic.Bursty, 4}, {traffic.Daily, 3},
+	{traffic.FrontLoaded, 1}, {traffic.BackLoaded, 1}, {traffic.Boundary, 1},
 }
 
 // PopulationFigures are what was measured of a population.
@@ -79,27 +82,21 @@ type PopulationRow struct {
 
 // populated are the algorithms that populations are fed to. What a log admits is
 // counted without it.
-func populated() []algorithm {
-	var all []algorithm
-	for _, a := range algorithms.Select(
-		algorithms.Fixed, algorithms.Sliding1, algorithms.Sliding10, algorithms.Sliding60,
-		algorithms.Strict60, algorithms.Capped10, algorithms.Counting64,
-	) {
-		all = append(all, algorithm{a})
-	}
-	return all
-}
+var populated = algorithms.Select(
+	algorithms.Fixed, algorithms.Sliding1, algorithms.Sliding10, algorithms.Sliding60,
+	algorithms.Strict60, algorithms.Capped10, algorithms.Counting64,
+)
 
 // measurePopulation feeds a population to all algorithms, client by client. The
 // figures depend on the population only. The error is ctx's or a limiter's.
-func measurePopulation(ctx context.Context, c population, measured []algorithm) (PopulationFigures, error) {
+func measurePopulation(ctx context.Context, c population, measured []algorithms.Algorithm) (PopulationFigures, error) {
 	sum := PopulationFigures{Limit: c.limit, Length: PopulationLength}
 	for _, a := range measured {
 		sum.Rows = append(sum.Rows, PopulationRow{Algorithm: a.Name})
 	}
 	var mu sync.Mutex
 	clients := (PopulationClients - c.step/2 + c.step - 1) / c.step
-	err := parallel(clients, func(i int) error {
+	err := testbed.Parallel(clients, runtime.GOMAXPROCS(0), func(i int) error {
 		k := i*c.step + c.step/2
 		one, err := c.measure(ctx, k, measured)
 		if err != nil {
@@ -115,7 +112,7 @@ func measurePopulation(ctx context.Context, c population, measured []algorithm) 
 }
 
 // measure feeds a client to all algorithms.
-func (c population) measure(ctx context.Context, k int, measured []algorithm) (PopulationFigures, error) {
+func (c population) measure(ctx context.Context, k int, measured []algorithms.Algorithm) (PopulationFigures, error) {
 	run := newSimulation(Workload{
 		Limit: c.limit, Length: PopulationLength,
 		arrivals: func(uint64, time.Duration) iter.Seq[time.Duration] { return c.arrivals(k) },
@@ -202,7 +199,7 @@ func mixed(random *rand.Rand) traffic.Pattern {
 	for ; share >= PopulationMix[i].Share; i++ {
 		share -= PopulationMix[i].Share
 	}
-	return traffic.Named(PopulationMix[i].Pattern)
+	return PopulationMix[i].Pattern
 }
 
 // add adds what was measured of other clients.

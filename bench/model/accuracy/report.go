@@ -11,6 +11,7 @@ import (
 
 	"weir/bench/internal/algorithms"
 	"weir/bench/internal/report"
+	"weir/bench/internal/traffic"
 )
 
 // A Report is what accuracy measured. The same seed gives the same, but for
@@ -48,27 +49,27 @@ const (
 // targets returns what is aimed at, and whether it was reached.
 func (r *Report) targets() report.Targets {
 	var targets report.Targets
-	ratio := func(traffic string, demand float64, how string, mean func(Row) float64, most float64) {
-		one, ok1 := r.find(traffic, demand, algorithms.Sliding1)
-		sixty, ok60 := r.find(traffic, demand, algorithms.Sliding60)
+	ratio := func(kind string, demand float64, how string, mean func(Row) float64, most float64) {
+		one, ok1 := r.find(kind, demand, algorithms.Sliding1)
+		sixty, ok60 := r.find(kind, demand, algorithms.Sliding60)
 		if ok1 && ok60 {
 			share := mean(sixty) / mean(one)
-			targets.Add(share <= most, "%s, demand %g, %s: mean difference of N=60 %.3f of N=1's, at most %.3f", traffic, demand, how, share, most)
+			targets.Add(share <= most, "%s, demand %g, %s: mean difference of N=60 %.3f of N=1's, at most %.3f", kind, demand, how, share, most)
 		}
 	}
 	for _, demand := range Demands() {
-		for _, traffic := range []string{Poisson, Bursty, FrontLoaded, BackLoaded} {
+		for _, kind := range []traffic.Pattern{traffic.Poisson, traffic.Bursty, traffic.FrontLoaded, traffic.BackLoaded} {
 			most := targetUneven
-			if traffic == Poisson {
+			if kind.Name == traffic.Poisson.Name {
 				most = targetPoisson
 			}
-			ratio(traffic, demand, "every request counts", func(row Row) float64 { return row.All.Mean() }, most)
+			ratio(kind.Name, demand, "every request counts", func(row Row) float64 { return row.All.Mean() }, most)
 			if demand <= targetDemand {
-				ratio(traffic, demand, "admitted count", func(row Row) float64 { return row.Feedback.Mean() }, most)
+				ratio(kind.Name, demand, "admitted count", func(row Row) float64 { return row.Feedback.Mean() }, most)
 			}
 		}
 	}
-	if row, ok := r.find(Boundary, 1, algorithms.Fixed); ok {
+	if row, ok := r.find(traffic.Boundary.Name, 1, algorithms.Fixed); ok {
 		targets.Add(row.Fullest >= 2*row.Limit-1 && row.Fullest <= 2*row.Limit,
 			"boundary attacker: fixed admits %.2f L in a window, 2.00 L", float64(row.Fullest)/float64(row.Limit))
 	}
@@ -114,9 +115,9 @@ func (r *Report) Broken() error {
 	return errors.Join(errs...)
 }
 
-func (r *Report) find(traffic string, demand float64, algorithm string) (Row, bool) {
+func (r *Report) find(kind string, demand float64, algorithm string) (Row, bool) {
 	return report.Find(r.Rows, func(row Row) bool {
-		return row.Traffic == traffic && row.Demand == demand && row.Algorithm == algorithm
+		return row.Traffic == kind && row.Demand == demand && row.Algorithm == algorithm
 	})
 }
 
@@ -291,14 +292,14 @@ func (r *Report) Columns() []report.Column {
 	return []report.Column{
 		column("fullest window", fmt.Sprintf("the most that all traffic and attacks get into a window, in limits of %d", largeLimit), func(name string) string { return fmt.Sprintf("%.2f", r.fullest(name)) }),
 		column("off by", fmt.Sprintf("the mean difference of estimate and true count, in %% of that, on independent arrivals at a limit of %d", DocumentLimit), func(name string) string {
-			row, _ := r.find(Poisson, 1, name)
-			if a := (algorithm{algorithms.Named(name)}); !a.counts() {
+			row, _ := r.find(traffic.Poisson.Name, 1, name)
+			if !algorithms.Named(name).Counts() {
 				return "-"
 			}
 			return fmt.Sprintf("%.1f%%", row.mean())
 		}),
 		column("bunched", fmt.Sprintf("what is admitted of that of an exact log, at twice a limit of %d, when 90%% of a minute's requests come in its first 10 s", largeLimit), func(name string) string {
-			row, _ := report.Find(r.Large, func(row Row) bool { return row.Traffic == FrontLoaded && row.Algorithm == name })
+			row, _ := report.Find(r.Large, func(row Row) bool { return row.Traffic == traffic.FrontLoaded.Name && row.Algorithm == name })
 			return fmt.Sprintf("%.1f%%", row.ofLog())
 		}),
 		column("bytes", fmt.Sprintf("what Memcached keeps of a client with a limit of %d", largeLimit), func(name string) string {

@@ -77,7 +77,7 @@ beyond that isn't known.
 	}
 	var mix []string
 	for _, m := range PopulationMix {
-		mix = append(mix, fmt.Sprintf("%d are %s", m.Share, m.Pattern))
+		mix = append(mix, fmt.Sprintf("%d are %s", m.Share, m.Name))
 	}
 	return fmt.Sprintf(`Of each 20 clients %s; how much they ask for follows Zipf's law with exponent %g.
 Comparable with Cloudflare's: the number of requests and of clients, and the algorithm. Not comparable: the traffic. Wrong decisions come
@@ -86,19 +86,11 @@ cloudflare has as few as Cloudflare seems to have had.
 `, strings.Join(mix, ", "), CrowdExponent)
 }
 
-// scaleFile names the file of such a report.
-func scaleFile(like string) string {
-	if like != "" {
-		return "accuracy-scale-" + like
-	}
-	return "accuracy-scale"
-}
-
 // Broken returns an error if an exact algorithm was wrong.
 func (r *ScaleReport) Broken() error {
 	var errs []error
 	for _, row := range r.Rows {
-		if (algorithm{algorithms.Named(row.Algorithm)}).exact() && row.Feedback.WronglyAdmitted > 0 {
+		if algorithms.Named(row.Algorithm).Exact() && row.Feedback.WronglyAdmitted > 0 {
 			errs = append(errs, fmt.Errorf("%s admitted %d requests above the limit", row.Algorithm, row.Feedback.WronglyAdmitted))
 		}
 	}

@@ -4,11 +4,12 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"time"
 
-	"weir/api/policy"
 	"weir/bench/internal/algorithms"
 	"weir/bench/internal/report"
+	"weir/bench/internal/testbed"
 	"weir/bench/internal/traffic"
 	"weir/counters"
 	"weir/counters/memory"
@@ -63,50 +64,42 @@ type spending struct {
 	cost int64
 }
 
-// spent is what counts in a window. Times must not go back.
-type spent struct {
-	all []spending
-	sum int64
-}
-
-// last returns the sum of what counts in the window that ends at that time.
-func (s *spent) last(at time.Duration) int64 {
-	for len(s.all) > 0 && s.all[0].at <= at-Window {
-		s.sum -= s.all[0].cost
-		s.all = s.all[1:]
-	}
-	return s.sum
-}
-
-func (s *spent) add(at time.Duration, cost int64) {
-	s.all, s.sum = append(s.all, spending{at, cost}), s.sum+cost
-}
-
 // A way admits requests by what they are taken to cost, and is told later what they have
-// cost. Admit returns what is to be called then.
-type way interface {
-	admit(ctx context.Context, at time.Duration, estimate int64) (end func(at time.Duration, cost int64) error, err error)
-}
+// cost: it returns what is to be called then.
+type way func(ctx context.Context, at time.Duration, estimate int64) (end func(at time.Duration, cost int64) error, err error)
 
 // newWay returns one. What charges afterwards and what reserves are weir's own limiter, as
 // it settles.
 func newWay(name string) (way, error) {
 	if name == laterName {
-		return new(checkThenCount), nil
+		return checkThenCount(), nil
 	}
-	w := &settles{estimates: name == reserveName}
-	l, err := algorithms.Named(algorithms.Strict60).New(memory.New(func() time.Time { return w.now }), algorithms.Config{
+	s := &settles{estimates: name == reserveName}
+	var err error
+	s.limiter, err = algorithms.Named(algorithms.Strict60).New(memory.New(func() time.Time { return s.now }), algorithms.Config{
 		Options: algorithms.OneClock("bench", 1), Window: Window, Limit: tokenLimit,
 	})
-	if err == nil {
-		w.limiter = l.(policy.Limiter)
+	return s.admit, err
+}
+
+// checkThenCount looks whether the estimate fits beside all that has ended, and counts what
+// ends: an exact log of that.
+func checkThenCount() way {
+	counted := traffic.NewRecent(Window)
+	return func(_ context.Context, at time.Duration, estimate int64) (func(time.Duration, int64) error, error) {
+		if counted.Sum(at)+estimate > tokenLimit {
+			return nil, nil
+		}
+		return func(at time.Duration, cost int64) error {
+			counted.Add(at, cost)
+			return nil
+		}, nil
 	}
-	return w, err
 }
 
 // settles is weir. Without estimates it admits whatever finds the limit not exceeded.
 type settles struct {
-	limiter   policy.Limiter
+	limiter   algorithms.Limiter
 	now       time.Time
 	estimates bool
 }
@@ -136,25 +129,11 @@ func (s *settles) admit(ctx context.Context, at time.Duration, estimate int64) (
 	}, nil
 }
 
-// checkThenCount looks whether the estimate fits beside all that has ended, and counts what
-// ends: an exact log of that.
-type checkThenCount struct{ counted spent }
-
-func (c *checkThenCount) admit(_ context.Context, at time.Duration, estimate int64) (func(time.Duration, int64) error, error) {
-	if c.counted.last(at)+estimate > tokenLimit {
-		return nil, nil
-	}
-	return func(at time.Duration, cost int64) error {
-		c.counted.add(at, cost)
-		return nil
-	}, nil
-}
-
 // measureSettling measures all ways with all factors, by so many seeds from one on.
 func measureSettling(ctx context.Context, seed uint64, seeds, requests int) ([]SettledRow, error) {
 	factors := factors()
 	rows := make([]SettledRow, len(ways)*len(factors))
-	err := parallel(len(rows), func(i int) error {
+	err := testbed.Parallel(len(rows), runtime.GOMAXPROCS(0), func(i int) error {
 		row := &rows[i]
 		row.Way, row.Factor = ways[i/len(factors)], factors[i%len(factors)]
 		report.Progress("%s, estimates %g times the cost", row.Way, row.Factor)
@@ -174,7 +153,7 @@ func spendings(seed uint64, requests int) []spending {
 	length := time.Duration(float64(max(requests, shortestSettled)) / rate * float64(time.Second))
 	random := rand.New(rand.NewPCG(seed, meanTokens))
 	var all []spending
-	for at := range traffic.Named(Poisson).Generate(seed, rate, length) {
+	for at := range traffic.Poisson.Generate(seed, rate, length) {
 		all = append(all, spending{at, min(tokenLimit, 1+int64(random.ExpFloat64()*(meanTokens-1)))})
 	}
 	return all
@@ -193,7 +172,7 @@ func (row *SettledRow) run(ctx context.Context, requests []spending) error {
 		end func(time.Duration, int64) error
 	}
 	var underWay []answering // in the order in which they end
-	var admitted, log spent
+	admitted, log := traffic.NewRecent(Window), traffic.NewRecent(Window)
 	for n, r := range requests {
 		if n%checkEvery == checkEvery-1 && ctx.Err() != nil {
 			return ctx.Err()
@@ -205,11 +184,11 @@ func (row *SettledRow) run(ctx context.Context, requests []spending) error {
 				return err
 			}
 		}
-		if log.last(r.at)+r.cost <= tokenLimit {
-			log.add(r.at, r.cost)
+		if log.Sum(r.at)+r.cost <= tokenLimit {
+			log.Add(r.at, r.cost)
 			row.LogAdmitted += r.cost
 		}
-		end, err := w.admit(steps, r.at, min(tokenLimit, max(1, int64(row.Factor*float64(r.cost)))))
+		end, err := w(steps, r.at, min(tokenLimit, max(1, int64(row.Factor*float64(r.cost)))))
 		if err != nil {
 			return err
 		}
@@ -217,9 +196,9 @@ func (row *SettledRow) run(ctx context.Context, requests []spending) error {
 			continue
 		}
 		underWay = append(underWay, answering{r, end})
-		admitted.add(r.at, r.cost)
+		admitted.Add(r.at, r.cost)
 		row.Admitted += r.cost
-		row.Fullest = max(row.Fullest, admitted.last(r.at))
+		row.Fullest = max(row.Fullest, admitted.Sum(r.at))
 	}
 	return nil
 }

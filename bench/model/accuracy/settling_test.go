@@ -36,7 +36,7 @@ func TestWaysToLimitWhatIsKnownAfterwards(t *testing.T) {
 					ends[i] = nil
 				}
 			}
-			end, err := w.admit(t.Context(), step.at, step.estimate)
+			end, err := w(t.Context(), step.at, step.estimate)
 			require.NoError(t, err)
 			assert.Equal(t, step.admitted, end != nil, "%s at %v", name, step.at)
 			ends = append(ends, end)
@@ -49,16 +49,16 @@ func TestReservingTooMuchWastesItUntilItIsSettled(t *testing.T) {
 	t.Parallel()
 	w, err := newWay(reserveName)
 	require.NoError(t, err)
-	end, err := w.admit(t.Context(), 0, 80_000)
+	end, err := w(t.Context(), 0, 80_000)
 	require.NoError(t, err)
-	refused, err := w.admit(t.Context(), 9*time.Second, 20_001)
+	refused, err := w(t.Context(), 9*time.Second, 20_001)
 	require.NoError(t, err)
 	assert.Nil(t, refused)
 	require.NoError(t, end(answerTime, 10_000))
-	refused, err = w.admit(t.Context(), answerTime, 90_001)
+	refused, err = w(t.Context(), answerTime, 90_001)
 	require.NoError(t, err)
 	assert.Nil(t, refused)
-	fits, err := w.admit(t.Context(), answerTime, 90_000)
+	fits, err := w(t.Context(), answerTime, 90_000)
 	require.NoError(t, err)
 	assert.NotNil(t, fits)
 }

@@ -35,7 +35,7 @@ type Estimate struct {
 // of 1 only what is admitted counts.
 type view struct {
 	name        string
-	traffic     string
+	traffic     traffic.Pattern
 	demand      float64
 	from, every time.Duration
 	points      int
@@ -71,15 +71,15 @@ const (
 // boundary half a minute before it to half a minute after all has left the
 // window.
 var views = []view{
-	{"curves", Poisson, 1, 50 * time.Millisecond, 1100 * time.Millisecond, 330, curved},
-	{Poisson, Poisson, 1, traceFrom, traceEvery, tracePoints, believing},
-	{Bursty, Bursty, 1, traceFrom, traceEvery, tracePoints, believing},
-	{FrontLoaded, FrontLoaded, 1, traceFrom, traceEvery, tracePoints, believing},
-	{BackLoaded, BackLoaded, 1, traceFrom, traceEvery, tracePoints, believing},
-	{Bursty + "-enforced", Bursty, 2, traceFrom, traceEvery, tracePoints, enforcing},
-	{FrontLoaded + "-enforced", FrontLoaded, 2, traceFrom, traceEvery, tracePoints, enforcing},
-	{Day + "-enforced", Day, 2, traceFrom, traffic.Day / tracePoints, tracePoints, enforcing},
-	{Boundary + "-enforced", Boundary, 2, 150*time.Second + 2*traffic.Edge, attackEvery, attackPoints, enforcing},
+	{"curves", traffic.Poisson, 1, 50 * time.Millisecond, 1100 * time.Millisecond, 330, curved},
+	{"poisson", traffic.Poisson, 1, traceFrom, traceEvery, tracePoints, believing},
+	{"bursty", traffic.Bursty, 1, traceFrom, traceEvery, tracePoints, believing},
+	{"front-loaded", traffic.FrontLoaded, 1, traceFrom, traceEvery, tracePoints, believing},
+	{"back-loaded", traffic.BackLoaded, 1, traceFrom, traceEvery, tracePoints, believing},
+	{"bursty-enforced", traffic.Bursty, 2, traceFrom, traceEvery, tracePoints, enforcing},
+	{"front-loaded-enforced", traffic.FrontLoaded, 2, traceFrom, traceEvery, tracePoints, enforcing},
+	{"day-enforced", traffic.Daily, 2, traceFrom, traffic.Day / tracePoints, tracePoints, enforcing},
+	{"boundary-enforced", traffic.Boundary, 2, 150*time.Second + 2*traffic.Edge, attackEvery, attackPoints, enforcing},
 }
 
 // traces returns those of all views, and one of the attacks that are written for
@@ -87,7 +87,7 @@ var views = []view{
 func traces(ctx context.Context, seed uint64) ([]Trace, error) {
 	var all []Trace
 	for _, v := range views {
-		w := single(traffic.Named(v.traffic), DocumentLimit, v.demand, 0)
+		w := single(v.traffic, DocumentLimit, v.demand, 0)
 		t, err := w.trace(ctx, seed, v)
 		if err != nil {
 			return nil, err
@@ -100,8 +100,8 @@ func traces(ctx context.Context, seed uint64) ([]Trace, error) {
 		Limit: DocumentLimit, From: attackEvery - time.Millisecond, Every: attackEvery,
 	}
 	for _, name := range attacked {
-		a := algorithm{algorithms.Named(name)}
-		if err := t.estimate(ctx, a, true, attackPoints, a.attack(DocumentLimit).attempts(DocumentLimit)); err != nil {
+		a := algorithms.Named(name)
+		if err := t.estimate(ctx, a, true, attackPoints, attackFor(a, DocumentLimit).attempts(DocumentLimit)); err != nil {
 			return nil, err
 		}
 	}
@@ -111,11 +111,11 @@ func traces(ctx context.Context, seed uint64) ([]Trace, error) {
 // trace follows a workload.
 func (w Workload) trace(ctx context.Context, seed uint64, v view) (Trace, error) {
 	t := Trace{
-		Name: v.name, Shows: "what each believes of " + v.traffic + " traffic while it denies nothing", Limit: w.Limit, From: v.from, Every: v.every,
+		Name: v.name, Shows: "what each believes of " + v.traffic.Name + " traffic while it denies nothing", Limit: w.Limit, From: v.from, Every: v.every,
 	}
 	enforced := v.demand > 1
 	if enforced {
-		t.Shows = "what each admits of " + v.traffic + " traffic at twice the limit, and what it believes"
+		t.Shows = "what each admits of " + v.traffic.Name + " traffic at twice the limit, and what it believes"
 	}
 	w.Length = v.from + time.Duration(v.points)*v.every
 	times := newSimulation(w, seed).times
@@ -129,7 +129,7 @@ func (w Workload) trace(ctx context.Context, seed uint64, v view) (Trace, error)
 		t.True = append(t.True, n)
 	}
 	for _, name := range v.algorithms {
-		if err := t.estimate(ctx, algorithm{algorithms.Named(name)}, enforced, v.points, times); err != nil {
+		if err := t.estimate(ctx, algorithms.Named(name), enforced, v.points, times); err != nil {
 			return t, err
 		}
 	}
@@ -137,8 +137,8 @@ func (w Workload) trace(ctx context.Context, seed uint64, v view) (Trace, error)
 }
 
 // estimate adds what an algorithm believes of the times, at so many points.
-func (t *Trace) estimate(ctx context.Context, a algorithm, enforced bool, points int, times []time.Duration) error {
-	s, err := a.subject(t.Limit, enforced)
+func (t *Trace) estimate(ctx context.Context, a algorithms.Algorithm, enforced bool, points int, times []time.Duration) error {
+	s, err := newSubject(a, t.Limit, enforced)
 	if err != nil {
 		return err
 	}
@@ -151,8 +151,8 @@ func (t *Trace) estimate(ctx context.Context, a algorithm, enforced bool, points
 			if err != nil {
 				return err
 			}
-			if admitted.Count(times[0]); answer.allowed {
-				admitted.Add(times[0])
+			if admitted.Sum(times[0]); answer.allowed {
+				admitted.Add(times[0], 1)
 			}
 		}
 		v, err := s.peek(ctx, at)
@@ -160,7 +160,7 @@ func (t *Trace) estimate(ctx context.Context, a algorithm, enforced bool, points
 			return err
 		}
 		if e.Values = append(e.Values, v); enforced {
-			e.Admitted = append(e.Admitted, admitted.Count(at))
+			e.Admitted = append(e.Admitted, admitted.Sum(at))
 		}
 	}
 	t.Estimates = append(t.Estimates, e)

@@ -39,7 +39,7 @@ func Demands() []float64 { return []float64{1, 2} }
 // shorter than shortestRun.
 func Workloads(requests int) []Workload {
 	var all []Workload
-	for _, p := range traffic.Patterns() {
+	for _, p := range traffic.Patterns {
 		for _, demand := range Demands() {
 			all = append(all, single(p, DocumentLimit, demand, requests))
 		}
@@ -55,8 +55,8 @@ func largeWorkloads(requests int) []Workload {
 		pattern traffic.Pattern
 		demand  float64
 	}{
-		{traffic.Named(Steady), 1.5}, {traffic.Named(Poisson), 2}, {traffic.Named(Bursty), 2},
-		{traffic.Named(FrontLoaded), 2}, {traffic.AtOnce, 1},
+		{traffic.Steady, 1.5}, {traffic.Poisson, 2}, {traffic.Bursty, 2},
+		{traffic.FrontLoaded, 2}, {traffic.AtOnce, 1},
 	} {
 		all = append(all, single(w.pattern, largeLimit, w.demand, requests))
 	}
@@ -65,27 +65,16 @@ func largeWorkloads(requests int) []Workload {
 
 // seeds returns how many of so many seeds make a difference.
 func (w Workload) seeds(n int) int {
-	if w.Name == Steady || w.Name == Boundary {
+	if w.Name == traffic.Steady.Name || w.Name == traffic.Boundary.Name {
 		return 1
 	}
 	return n
 }
 
-// Names of traffic that expectations are about.
-const (
-	Steady      = "steady"
-	Poisson     = "poisson"
-	Day         = "day"
-	Bursty      = "bursty"
-	FrontLoaded = "front-loaded"
-	BackLoaded  = "back-loaded"
-	Boundary    = "boundary"
-)
-
 // single returns a workload of traffic of that pattern.
 func single(p traffic.Pattern, limit int64, demand float64, requests int) Workload {
 	cycle := 2 * traffic.Minute
-	if p.Name == Day {
+	if p.Name == traffic.Daily.Name {
 		cycle = traffic.Day
 	}
 	rate := demand * float64(limit) / Window.Seconds()

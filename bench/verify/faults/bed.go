@@ -32,7 +32,7 @@ type config struct {
 	warming time.Duration // in which clients use what they use before an outage
 	clients int           // of each algorithm
 	stalls  int           // that each row of a stall is the mean of, each with clients of its own
-	atOnce  bool          // stalls don't wait for outages to end, though those disturb them
+	kinds   int           // at a time, of outages and stalls: with 2 the ones disturb the others
 }
 
 // misses are what didn't hold in a trial.
@@ -45,6 +45,13 @@ func (r *misses) must(ok bool, format string, args ...any) {
 	if !ok {
 		r.Missed = append(r.Missed, fmt.Sprintf(format, args...))
 	}
+}
+
+func (r *misses) verdict() string {
+	if len(r.Missed) > 0 {
+		return "MISSED"
+	}
+	return "ok"
 }
 
 // tail is how long the load goes on when the store decides again, and how long
@@ -144,14 +151,11 @@ func (b *bed) on(i int) *caller { return newCaller(b.weirs[i%len(b.weirs)].Addr)
 // use lets clients spend a cost, each by all weirs in turn, so that all know
 // them.
 func (b *bed) use(clients []*client, cost int64) {
-	for i := range b.weirs {
-		by := b.on(i)
+	n := int64(len(b.weirs))
+	for i := range n {
+		by := b.on(int(i))
 		for _, c := range clients {
-			share := cost / int64(len(b.weirs))
-			if i == 0 {
-				share += cost % int64(len(b.weirs))
-			}
-			b.check(by, c, share)
+			b.check(by, c, (cost+i)/n) // together the cost
 		}
 		by.close()
 	}
@@ -172,24 +176,21 @@ func (b *bed) spend(clients []*client) {
 
 // topUp asks until each weir has denied each client.
 func (b *bed) topUp(clients []*client) {
-	var wait sync.WaitGroup
-	const workers = 4
-	for worker := range workers {
-		wait.Go(func() {
-			for n := worker; n < len(clients); n += workers {
-				for i := range b.weirs {
-					by := b.on(i)
-					a, ok := b.check(by, clients[n], 1)
-					for ok && a.Allowed {
-						a, ok = b.check(by, clients[n], max(1, a.Limits[0].Remaining))
-					}
-					by.close()
-				}
+	_ = testbed.Parallel(len(clients), workers, func(n int) error {
+		for i := range b.weirs {
+			by := b.on(i)
+			a, ok := b.check(by, clients[n], 1)
+			for ok && a.Allowed {
+				a, ok = b.check(by, clients[n], max(1, a.Limits[0].Remaining))
 			}
-		})
-	}
-	wait.Wait()
+			by.close()
+		}
+		return nil
+	})
 }
+
+// workers act at the same time.
+const workers = 4
 
 // A load is callers that ask for clients in turn, at a steady pace.
 type load struct {
@@ -272,28 +273,15 @@ func (b *bed) untilTheStoreDecides(ctx context.Context) (time.Duration, error) {
 // if that is more: what this machine adds to all others.
 func (b *bed) watch() (longest func() time.Duration) {
 	var slowest time.Duration
-	end, ended := make(chan struct{}), make(chan struct{})
-	due := time.Now().Add(watchInterval)
-	go func() {
-		defer close(ended)
-		by := b.on(0)
-		defer by.close()
-		for over := false; !over; due = time.Now().Add(watchInterval) {
-			select {
-			case <-end:
-				over = true
-			case <-time.After(time.Until(due)):
-			}
-			begin := time.Now()
-			if !over {
-				_, _, _ = by.ask(http.MethodGet, "/healthz", "") // also a failure takes its time
-			}
-			slowest = max(slowest, begin.Sub(due), time.Since(begin))
-		}
-	}()
+	by := b.on(0)
+	stop := testbed.Every(watchInterval, func(due time.Time) {
+		begin := time.Now()
+		_, _, _ = by.ask(http.MethodGet, "/healthz", "") // also a failure takes its time
+		slowest = max(slowest, begin.Sub(due), time.Since(begin))
+	})
 	return func() time.Duration {
-		close(end)
-		<-ended
+		stop()
+		by.close()
 		return slowest
 	}
 }

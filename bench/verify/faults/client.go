@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -104,18 +103,8 @@ func (c *caller) check(policy, client string, cost int64) (status int, body []by
 }
 
 func (c *caller) ask(method, path, text string) (status int, body []byte, err error) {
-	request, err := http.NewRequest(method, "http://"+c.addr+path, strings.NewReader(text))
-	if err != nil {
-		return 0, nil, err
-	}
-	request.Header.Set("Content-Type", "application/json")
-	response, err := c.client.Do(request)
-	if err != nil {
-		return 0, nil, err
-	}
-	defer response.Body.Close()
-	body, err = io.ReadAll(response.Body)
-	return response.StatusCode, body, err
+	r, err := loadgen.AskBy(context.Background(), &c.client, method, c.addr+path, text)
+	return r.Status, r.Body, err
 }
 
 // checkTogether checks so many clients of the fixed window in one batch, whose
@@ -222,28 +211,16 @@ func (r *record) check(by *caller, c *client, cost int64) (a answer, ok bool) {
 }
 
 // above returns what was admitted above the limit, and how much of it nothing
-// excuses; below, what is missing to the limits. It judges clients that have
-// asked for more than their limit.
-func (r *record) above(unknowing int) (above, unexcused, below int64) {
+// excuses, by policy; below, what is missing to the limits. It judges clients that
+// have asked for more than their limit.
+func (r *record) above(unknowing int) (above, below int64, unexcused map[string]int64) {
+	unexcused = make(map[string]int64)
 	for _, c := range r.clients {
 		above += max(0, c.admitted-limit)
-		unexcused += max(0, c.admitted-c.most(unknowing))
 		below += max(0, limit-c.admitted)
-	}
-	return above, unexcused, below
-}
-
-// worst returns the policies in which most was admitted above what is excused.
-func (r *record) worst(unknowing int) string {
-	sums := make(map[string]int64)
-	for _, c := range r.clients {
-		sums[c.policy] += max(0, c.admitted-c.most(unknowing))
-	}
-	var text []string
-	for _, policy := range policies {
-		if sums[policy] > 0 {
-			text = append(text, fmt.Sprintf("%s %d", policy, sums[policy]))
+		if n := c.admitted - c.most(unknowing); n > 0 {
+			unexcused[c.policy] += n
 		}
 	}
-	return strings.Join(text, ", ")
+	return above, below, unexcused
 }

@@ -10,7 +10,6 @@ package faults
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -26,7 +25,7 @@ import (
 // didn't hold.
 func Run(ctx context.Context, args []string, out io.Writer) error {
 	cfg := config{rounds: 3, callers: 256, pause: 200 * time.Millisecond, patience: 20 * time.Second, gap: 11 * time.Second, parallel: 1,
-		warming: 3 * time.Second, clients: 9, stalls: 3}
+		warming: 3 * time.Second, clients: 9, stalls: 3, kinds: 1}
 	flags := report.NewFlags("faults")
 	quick := flags.Quick("all rows in less than a minute, several at a time")
 	flags.DurationVar(&cfg.timeout, "store-timeout", counters.DefaultTimeout, "weir's")
@@ -38,7 +37,7 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	if *quick {
 		cfg.length, cfg.rounds, cfg.callers, cfg.gap, cfg.parallel = time.Second, 1, 64, 0, 4
-		cfg.warming, cfg.clients, cfg.stalls, cfg.atOnce = 300*time.Millisecond, 1, 1, true
+		cfg.warming, cfg.clients, cfg.stalls, cfg.kinds = 300*time.Millisecond, 1, 1, 2
 	}
 	if cfg.length < settleAfter || cfg.timeout <= 0 {
 		return flags.Errorf("-duration must be at least %v, and -store-timeout more than 0", settleAfter)
@@ -52,11 +51,8 @@ func measureAll(ctx context.Context, cfg config) (*Report, error) {
 	if len(selected)+len(shares) == 0 {
 		return nil, fmt.Errorf("faults: no row matches %q", cfg.rows)
 	}
-	version, err := testbed.MemcachedVersion(ctx)
-	if err != nil {
-		return nil, err
-	}
-	r := &Report{Machine: report.ThisMachine(version), Timeout: cfg.timeout, Length: cfg.length}
+	var err error
+	r := &Report{Machine: report.ThisMachine(testbed.MemcachedVersion(ctx)), Timeout: cfg.timeout, Length: cfg.length}
 	if len(selected) > 0 {
 		if r.Rows, err = measureRows(ctx, cfg, selected); err != nil {
 			return nil, err
@@ -72,19 +68,12 @@ func measureRows(ctx context.Context, cfg config, selected []trial) ([]row, erro
 		return nil, err
 	}
 	defer build.Remove()
-	rows, errs := make([]row, len(selected)), make([]error, len(selected))
-	running := make(chan struct{}, cfg.parallel)
-	var all sync.WaitGroup
-	for i, t := range selected {
-		running <- struct{}{}
-		report.Progress("%s", t)
-		all.Go(func() {
-			rows[i], errs[i] = t.measure(ctx, cfg, build)
-			<-running
-		})
-	}
-	all.Wait()
-	return rows, errors.Join(errs...)
+	rows := make([]row, len(selected))
+	return rows, testbed.Parallel(len(selected), cfg.parallel, func(i int) (err error) {
+		report.Progress("%s", selected[i])
+		rows[i], err = selected[i].measure(ctx, cfg, build)
+		return err
+	})
 }
 
 // measure plays a trial on a memcached of its own, and for a stall on several.
@@ -95,54 +84,43 @@ func (t shareTrial) measure(ctx context.Context, cfg config, stalls sync.Locker)
 		beds = cfg.stalls
 		each.clients = max(1, cfg.clients/beds)
 	}
-	played, errs := make([]*shareBed, beds), make([]error, beds)
-	var playing sync.WaitGroup
-	for i := range beds {
-		playing.Go(func() {
-			s, err := openShareStore(ctx, cfg.timeout, t.instances)
-			if err != nil {
-				errs[i] = err
-				return
-			}
-			defer s.close()
-			played[i] = newShareBed(each, s.limiters)
-			errs[i] = played[i].play(ctx, t.clients, t.breaks(s.server, cfg, stalls))
-			played[i].asking.Wait()
-		})
-	}
-	playing.Wait()
+	played := make([]*shareBed, beds)
+	err := testbed.Parallel(beds, beds, func(i int) error {
+		b, err := openShareBed(ctx, each, t.instances)
+		defer b.close()
+		if err != nil {
+			return err
+		}
+		played[i] = b
+		return b.play(ctx, t.clients, t.breaks(b.server, cfg, stalls))
+	})
 	r := t.row(slices.DeleteFunc(played, func(b *shareBed) bool { return b == nil }))
-	if err := errors.Join(errs...); err != nil {
+	if err != nil {
 		r.must(false, "%v", err)
 	}
 	return r, ctx.Err()
 }
 
-// measureShares measures trials: outages all at once, and then stalls one after
-// the other.
+// measureShares measures trials, of which outages come first: those all at once,
+// and then stalls, some of which begin or end while another is stalled.
 func measureShares(ctx context.Context, cfg config, trials []shareTrial) ([]shareRow, error) {
-	rows, errs := make([]shareRow, len(trials)), make([]error, len(trials))
-	var all sync.WaitGroup
+	rows := make([]shareRow, len(trials))
+	outages := 0
+	for outages < len(trials) && trials[outages].stall == 0 {
+		outages++
+	}
 	var stalls sync.Mutex
-	measure := func(stall bool, atATime int) {
-		running := make(chan struct{}, atATime)
-		for i, t := range trials {
-			if (t.stall > 0) != stall {
-				continue
-			}
-			running <- struct{}{}
-			report.Progress("%s", t)
-			all.Go(func() {
-				rows[i], errs[i] = t.measure(ctx, cfg, &stalls)
-				<-running
-			})
+	measure := func(from, to, atATime int) error {
+		return testbed.Parallel(to-from, atATime, func(i int) (err error) {
+			report.Progress("%s", trials[from+i])
+			rows[from+i], err = trials[from+i].measure(ctx, cfg, &stalls)
+			return err
+		})
+	}
+	return rows, testbed.Parallel(2, cfg.kinds, func(i int) error {
+		if i == 0 {
+			return measure(0, outages, outages)
 		}
-	}
-	measure(false, len(trials))
-	if !cfg.atOnce {
-		all.Wait()
-	}
-	measure(true, stallsAtATime/cfg.stalls) // some begin or end while another is stalled
-	all.Wait()
-	return rows, errors.Join(errs...)
+		return measure(outages, len(trials), stallsAtATime/cfg.stalls)
+	})
 }

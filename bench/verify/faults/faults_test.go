@@ -2,6 +2,7 @@ package faults
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -114,10 +115,11 @@ func TestWhatMayBeAdmitted(t *testing.T) {
 	} {
 		r := newRecord()
 		r.clients = []*client{&tt.client, {policy: "log", admitted: 95}}
-		above, one, below := r.above(0)
-		_, three, _ := r.above(2)
+		tt.client.policy = "token"
+		above, below, one := r.above(0)
+		_, _, three := r.above(2)
 		assert.Equal(t, []int64{max(0, tt.client.admitted-limit), tt.one, tt.three, max(0, limit-tt.client.admitted) + 5},
-			[]int64{above, one, three, below}, "%+v", tt.client)
+			[]int64{above, one["token"], three["token"], below}, "%+v", tt.client)
 	}
 }
 
@@ -195,7 +197,7 @@ func TestJudge(t *testing.T) {
 		}
 		assert.ErrorContains(t, broken, "faults: it: "+want)
 		assert.Len(t, r.Missed, 1)
-		assert.Contains(t, benchtest.Printed(&Report{Rows: []row{r}}), "MISSED")
+		assert.Contains(t, printed(&Report{Rows: []row{r}}), "MISSED")
 	}
 }
 
@@ -226,4 +228,11 @@ func TestABrokenReportNamesAllRows(t *testing.T) {
 	t.Parallel()
 	r := &Report{Rows: []row{{Fault: "a", misses: misses{[]string{"one", "two"}}}, {Fault: "b"}, {Fault: "c", misses: misses{[]string{"three"}}}}}
 	assert.EqualError(t, r.Broken(), errors.Join(errors.New("faults: a: one"), errors.New("faults: a: two"), errors.New("faults: c: three")).Error())
+}
+
+// printed returns what a report prints.
+func printed(r *Report) string {
+	var out bytes.Buffer
+	r.Print(&out)
+	return out.String()
 }

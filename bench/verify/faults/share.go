@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -123,12 +124,6 @@ var shareTrials = func() (all []shareTrial) {
 	return all
 }()
 
-// A sharer is a limiter of an instance.
-type sharer interface {
-	algorithms.Limiter
-	TakeLocal(r counters.Request, err error) (counters.Decision, error)
-}
-
 // A phase is when a client asks.
 type phase int
 
@@ -160,7 +155,9 @@ func (c *shareClient) sum(first, last phase) (sum int64) {
 // A shareBed is the instances of one share trial, and their clients.
 type shareBed struct {
 	cfg       config
-	instances [][]sharer // by instance and algorithm
+	server    *testbed.Memcached
+	stores    []*memcached.Store     // of the instances
+	instances [][]algorithms.Limiter // by instance and algorithm
 	clients   []*shareClient
 	chosen    *rand.Rand // instances of clients that are spread
 
@@ -168,7 +165,7 @@ type shareBed struct {
 	failed atomic.Pointer[error]
 }
 
-func newShareBed(cfg config, instances [][]sharer) *shareBed {
+func newShareBed(cfg config, instances [][]algorithms.Limiter) *shareBed {
 	b := &shareBed{cfg: cfg, instances: instances, chosen: rand.New(rand.NewPCG(1, 2))}
 	for n := range cfg.clients {
 		for i, a := range shareAlgorithms {
@@ -260,15 +257,12 @@ func (b *shareBed) untilTheStoreDecides(ctx context.Context) error {
 // more than a limit.
 func (b *shareBed) topUp(clients string) {
 	for _, c := range b.clients {
-		var instances []int
-		for i := range b.instances {
-			if clients == spread || i == b.instance(c, clients, after) {
-				instances = append(instances, i)
-			}
-		}
 		b.asking.Go(func() {
 			n := 0
-			for _, i := range instances {
+			for i := range b.instances {
+				if clients != spread && i != b.instance(c, clients, after) {
+					continue
+				}
 				for ; n < limit && b.check(c, i, after); n++ {
 				}
 			}
@@ -328,56 +322,47 @@ func (b *shareBed) endure(ctx context.Context, clients string, f shareFault) err
 	return errors.Join(b.askEvenly(ctx, clients, alone, f.during, f.length), f.off(ctx))
 }
 
-// A shareStore is a memcached, and what instances have on it.
-type shareStore struct {
-	server   *testbed.Memcached
-	stores   []*memcached.Store
-	limiters [][]sharer
-}
-
-// openShareStore starts a memcached, and so many instances on it.
-func openShareStore(ctx context.Context, timeout time.Duration, instances int) (s *shareStore, err error) {
-	s = new(shareStore)
-	if s.server, err = testbed.StartMemcached(ctx, 64); err != nil {
-		return nil, err
+// openShareBed starts a memcached, and so many instances on it. Close ends what was
+// started, also after an error.
+func openShareBed(ctx context.Context, cfg config, instances int) (b *shareBed, err error) {
+	b = newShareBed(cfg, make([][]algorithms.Limiter, instances))
+	if b.server, err = testbed.StartMemcached(ctx, 64); err != nil {
+		return b, err
 	}
 	window := lastingWindow(time.Now())
-	for range instances {
-		store, err := memcached.New(memcached.Config{Servers: []string{s.server.Addr}, Timeout: timeout})
+	for i := range instances {
+		store, err := memcached.New(memcached.Config{Servers: []string{b.server.Addr}, Timeout: cfg.timeout})
 		if err != nil {
-			s.close()
-			return nil, err
+			return b, err
 		}
-		s.stores = append(s.stores, store)
-		var limiters []sharer
+		b.stores = append(b.stores, store)
 		for _, a := range shareAlgorithms {
 			l, err := a.New(store, algorithms.Config{
-				Options: counters.Options{Policy: a.Short(), StoreTimeout: timeout, Clients: 1000}, Window: window, Limit: limit,
+				Options: counters.Options{Policy: a.Short(), StoreTimeout: cfg.timeout, Clients: 1000}, Window: window, Limit: limit,
 			})
 			if err != nil {
-				s.close()
-				return nil, err
+				return b, err
 			}
-			limiters = append(limiters, l.(sharer))
+			b.instances[i] = append(b.instances[i], l)
 		}
-		s.limiters = append(s.limiters, limiters)
 	}
-	return s, nil
+	return b, nil
 }
 
-// close ends the instances and the memcached.
-func (s *shareStore) close() {
+// close ends the instances, when nobody asks them any more, and the memcached.
+func (b *shareBed) close() {
+	b.asking.Wait()
 	var flushing sync.WaitGroup
-	for _, limiters := range s.limiters {
-		for _, l := range limiters {
-			flushing.Go(l.(interface{ Flush() }).Flush)
-		}
+	for _, l := range slices.Concat(b.instances...) {
+		flushing.Go(l.Flush)
 	}
 	flushing.Wait()
-	for _, store := range s.stores {
+	for _, store := range b.stores {
 		store.Close()
 	}
-	s.server.Stop()
+	if b.server != nil {
+		b.server.Stop()
+	}
 }
 
 // lastingWindow returns a window that is about a day and doesn't end for a good

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"weir/bench/internal/algorithms"
 	"weir/bench/internal/benchtest"
 	"weir/counters"
 )
@@ -71,6 +72,7 @@ type fakeStore struct {
 // client's count when the store broke, what this instance admitted of it, and
 // what it has admitted since.
 type fakeSharer struct {
+	algorithms.Limiter
 	store     *fakeStore
 	alone     func(count, own, since int64) bool
 	own, lone map[string]int64
@@ -165,11 +167,11 @@ func TestTheMeasureIsRight(t *testing.T) {
 // fakeBed has so many clients of each algorithm, and a fault of ten seconds.
 func fakeBed(instances, clients int, alone func(count, own, since int64) bool) (*shareBed, shareFault) {
 	store := &fakeStore{counts: make(map[string]int64)}
-	var all [][]sharer
+	var all [][]algorithms.Limiter
 	for range instances {
-		var limiters []sharer
+		var limiters []algorithms.Limiter
 		for range shareAlgorithms {
-			limiters = append(limiters, &fakeSharer{store, alone, make(map[string]int64), make(map[string]int64)})
+			limiters = append(limiters, &fakeSharer{store: store, alone: alone, own: make(map[string]int64), lone: make(map[string]int64)})
 		}
 		all = append(all, limiters)
 	}
@@ -204,7 +206,7 @@ func TestAClientBesideTheLimitIsFoundOut(t *testing.T) {
 			assert.EqualValues(t, wrong, r.Worst)
 			if tt.missed > 0 {
 				assert.ErrorContains(t, (&Report{Shares: []shareRow{r}}).Broken(), "in all, where 100 % of the limit are wanted: ")
-				assert.Contains(t, benchtest.Printed(&Report{Shares: []shareRow{r}}), "MISSED")
+				assert.Contains(t, printed(&Report{Shares: []shareRow{r}}), "MISSED")
 			}
 		}
 	}

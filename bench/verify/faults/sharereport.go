@@ -108,11 +108,7 @@ func printShares(out io.Writer, rows []shareRow) {
 		for _, p := range append([]float64{r.Alone, r.UntilBack, r.All, r.Worst}, r.Algorithms...) {
 			text += fmt.Sprintf("%.1f\t", p)
 		}
-		verdict := "ok"
-		if len(r.Missed) > 0 {
-			verdict = "MISSED"
-		}
-		return text + r.Wanted + "\t" + verdict + "\t"
+		return text + r.Wanted + "\t" + r.verdict() + "\t"
 	}, `
 clients      ask any instance (spread), always the same (sticky), or the same until it dies with the store, and then another (moved)
 alone        admitted while the fault was on, and until back that and what was before it

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -133,7 +132,7 @@ func stall(ctx context.Context, b *bed, r *row) error {
 	}
 	p99 := loadgen.Percentile(b.settled, 99)
 	r.must(p99 <= settledP99+r.Machine, "p99 was %v while the breaker was open", p99)
-	_, _, below := b.above(0)
+	_, below, _ := b.above(0)
 	r.must(below == 0, "%d were counted that nobody was admitted for", below)
 	return nil
 }
@@ -209,18 +208,8 @@ func evict(ctx context.Context, b *bed, r *row) error {
 
 // flood checks each of the clients that evict others.
 func (b *bed) flood() error {
-	const size, workers = 100, 4
-	errs := make([]error, workers)
-	var wait sync.WaitGroup
-	for worker := range workers {
-		wait.Go(func() {
-			by := b.on(0)
-			defer by.close()
-			for n := worker * size; n < flood && errs[worker] == nil; n += workers * size {
-				errs[worker] = by.checkTogether("of-the-flood-", n, size)
-			}
-		})
-	}
-	wait.Wait()
-	return errors.Join(errs...)
+	const size = 100
+	by := b.on(0)
+	defer by.close()
+	return testbed.Parallel(flood/size, workers, func(n int) error { return by.checkTogether("of-the-flood-", n*size, size) })
 }

@@ -9,22 +9,6 @@ import (
 	"weir/counters"
 )
 
-// A callContext bounds a call by its deadline, and names it.
-type callContext struct {
-	context.Context
-	call     *call
-	deadline time.Time
-}
-
-func (c *callContext) Deadline() (time.Time, bool) { return c.deadline, true }
-
-func (c *callContext) Value(key any) any {
-	if key == (callKey{}) {
-		return c.call.number
-	}
-	return c.Context.Value(key)
-}
-
 // begin makes a call.
 func (w *world) begin(c *call) {
 	p := c.process
@@ -35,16 +19,15 @@ func (w *world) begin(c *call) {
 	if w.traced {
 		w.logCall(c)
 	}
-	ctx := &callContext{context.Background(), c, cmp.Or(c.deadline, c.began.Add(w.timeout))}
+	ctx := context.WithValue(&counters.Deadline{At: cmp.Or(c.deadline, c.began.Add(w.timeout))}, callKey{}, c.number)
 	l := p.limiter
-	c.caller = w.hire()
-	c.caller <- func() {
+	go func() {
 		c.make(ctx, l)
 		w.mu.Lock()
 		w.ended = append(w.ended, c)
 		w.mu.Unlock()
 		w.wake()
-	}
+	}()
 }
 
 // make asks l.
@@ -82,20 +65,9 @@ func (c *call) make(ctx context.Context, l limiter) {
 
 // logCall writes what c asks for.
 func (w *world) logCall(c *call) {
-	switch c.kind {
-	case refund:
-		w.log("%v #%-3d refunds %d of #%d", c.process, c.number, c.request.Cost, c.undoes.number)
-	case charge:
-		w.log("%v #%-3d charges %d", c.process, c.number, c.request.Cost)
-	case reset:
-		w.log("%v #%-3d resets", c.process, c.number)
-	case flush:
-		w.log("%v #%-3d flushes", c.process, c.number)
-	default:
-		w.log("%v #%-3d %vs %d at %v of its clock", c.process, c.number, c.kind, c.request.Cost, c.request.Now.Sub(w.start))
-		if c.undoes != nil {
-			w.log("%v #%-3d renews #%d", c.process, c.number, c.undoes.number)
-		}
+	w.log("%v #%-3d %v of %d at %v of its clock", c.process, c.number, c.kind, c.request.Cost, c.request.Now.Sub(w.start))
+	if c.undoes != nil { // or renews it
+		w.log("%v #%-3d is about #%d", c.process, c.number, c.undoes.number)
 	}
 }
 
@@ -107,7 +79,7 @@ func (w *world) logAnswer(c *call) {
 	switch {
 	case c.err != nil:
 		w.log("%v #%-3d %v", c.process, c.number, c.err)
-	case c.kind == refund || c.kind == reset || c.kind == flush || c.kind == charge:
+	case c.kind != take && c.kind != peek:
 		w.log("%v #%-3d is done", c.process, c.number)
 	case c.decision.Allowed:
 		w.log("%v #%-3d ALLOWED, %d remain", c.process, c.number, c.decision.Remaining)
@@ -116,34 +88,10 @@ func (w *world) logAnswer(c *call) {
 	}
 }
 
-// hire returns a caller that is idle.
-func (w *world) hire() caller {
-	if last := len(w.idle) - 1; last >= 0 {
-		c := w.idle[last]
-		w.idle = w.idle[:last]
-		return c
-	}
-	c := make(caller)
-	go func() {
-		for work := range c {
-			work()
-		}
-	}()
-	return c
-}
-
-// dismiss ends all callers.
-func (w *world) dismiss() {
-	for _, c := range w.idle {
-		close(c)
-	}
-}
-
 // end takes note of a call that has returned.
 func (w *world) end(c *call) {
 	c.returned, c.unsure = time.Now(), !c.process.failed.Before(c.began)
 	w.unfinished--
-	w.idle = append(w.idle, c.caller)
 	if c.crashed {
 		return
 	}

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"iter"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,8 +24,9 @@ type network struct {
 	awaited []*operation
 	awake   chan struct{} // tells the scheduler to look
 
-	traced      bool    // somebody reads what operations do
-	generations []int64 // as the timeline has named them
+	traced      bool     // somebody reads what operations do
+	touched     []string // keys, by the step under way
+	generations []int64  // as the timeline has named them
 }
 
 // wake makes the scheduler look at what goroutines have left for it.
@@ -69,7 +71,6 @@ type operation struct {
 	marks   bool       // it raises the generation, or reads it first
 	looked  *operation // the read of the generation before it subtracted
 	applied time.Time  // its first step
-	effect  string     // in words, if the network is traced
 
 	planned int       // how many of its steps are to be applied
 	finish  time.Time // when the last of them is
@@ -166,16 +167,9 @@ func (c *connection) Add(ctx context.Context, a counters.Addition) (int64, error
 			return
 		}
 		o.n = s.add(key, delta, now, ttl)
-		if n := c.network; n.traced {
-			by := strconv.FormatInt(delta, 10)
-			if isGeneration(key) {
-				by = "g"
-			}
-			o.effect = fmt.Sprintf("+%s = %s", by, n.value(key, o.n))
-		}
 	})
 	if len(more) > 0 {
-		o.steps = append(o.steps, o.reading(c.network, more)...)
+		o.steps = append(o.steps, o.reading(more)...)
 	}
 	switch err := c.do(ctx, o); {
 	case err != nil: // the server may still be at it
@@ -190,7 +184,7 @@ func (c *connection) Add(ctx context.Context, a counters.Addition) (int64, error
 // Read implements counters.Store.
 func (c *connection) Read(ctx context.Context, keys []string, counts []int64) error {
 	o := &operation{verb: read, marks: isGeneration(keys[0])}
-	o.steps = o.reading(c.network, append([]string(nil), keys...))
+	o.steps = o.reading(append([]string(nil), keys...))
 	err := c.do(ctx, o)
 	if err == nil {
 		copy(counts, o.counts)
@@ -200,43 +194,24 @@ func (c *connection) Read(ctx context.Context, keys []string, counts []int64) er
 
 // reading returns the steps in which keys are read: two halves, because
 // Memcached looks up one key after the other.
-func (o *operation) reading(n *network, keys []string) (steps []func(*server, time.Time)) {
-	o.counts = make([]int64, len(keys))
-	for _, half := range halves(len(keys)) {
+func (o *operation) reading(keys []string) (steps []func(*server, time.Time)) {
+	for half := range halves(keys) {
 		steps = append(steps, func(s *server, now time.Time) {
-			for i := half.from; i < half.to; i++ {
-				o.counts[i] = s.count(keys[i], now)
-			}
-			if n.traced {
-				o.effect = "reads"
-				for i := half.from; i < half.to; i++ {
-					o.effect += " " + slot(keys[i]) + "=" + n.value(keys[i], o.counts[i])
-				}
+			for _, key := range half {
+				o.counts = append(o.counts, s.count(key, now))
 			}
 		})
 	}
 	return steps
 }
 
-type span struct{ from, to int }
-
-// halves cuts n things into two parts that aren't empty, if there are two.
-func halves(n int) []span {
-	if n < 2 {
-		return []span{{0, n}}
-	}
-	return []span{{0, n / 2}, {n / 2, n}}
-}
+// halves cuts what there is into two parts that aren't empty, if there are two.
+func halves[T any](all []T) iter.Seq[[]T] { return slices.Chunk(all, (len(all)+1)/2) }
 
 // Subtract implements counters.Store.
 func (c *connection) Subtract(ctx context.Context, key string, delta int64) error {
 	o := &operation{verb: subtract, key: key}
-	o.steps = append(o.steps, func(s *server, now time.Time) {
-		s.subtract(key, delta, now)
-		if c.network.traced {
-			o.effect = fmt.Sprintf("-%d = %d", delta, s.count(key, now))
-		}
-	})
+	o.steps = append(o.steps, func(s *server, now time.Time) { s.subtract(key, delta, now) })
 	return c.do(ctx, o)
 }
 
@@ -245,16 +220,13 @@ func (c *connection) Subtract(ctx context.Context, key string, delta int64) erro
 func (c *connection) Raise(ctx context.Context, floors []counters.Floor) error {
 	o := &operation{verb: "raise", steps: []func(*server, time.Time){func(*server, time.Time) {}}}
 	floors = slices.Clone(floors)
-	for _, half := range halves(len(floors)) {
+	for half := range halves(floors) {
 		o.steps = append(o.steps, func(s *server, now time.Time) {
-			for _, f := range floors[half.from:half.to] {
+			for _, f := range half {
 				if before := s.count(f.Key, now); before < f.Count {
 					o.putBack = append(o.putBack, f.Key)
 				}
 				s.raise(f, now)
-				if n := c.network; n.traced {
-					o.effect += fmt.Sprintf(" %s to %s", slot(f.Key), n.value(f.Key, s.count(f.Key, now)))
-				}
 			}
 		})
 	}
@@ -264,19 +236,13 @@ func (c *connection) Raise(ctx context.Context, floors []counters.Floor) error {
 // Load implements counters.StateStore.
 func (c *connection) Load(ctx context.Context, key string) (counters.State, error) {
 	o := &operation{verb: load}
-	o.steps = append(o.steps, o.loading(c.network, key))
+	o.steps = append(o.steps, o.loading(key))
 	err := c.do(ctx, o)
 	return o.state, err
 }
 
-func (o *operation) loading(n *network, key string) func(*server, time.Time) {
-	return func(s *server, now time.Time) {
-		state := s.load(key, now)
-		o.state = s.public(state)
-		if n.traced {
-			o.effect = fmt.Sprintf("reads version %d", state.Version)
-		}
-	}
+func (o *operation) loading(key string) func(*server, time.Time) {
+	return func(s *server, now time.Time) { o.state = s.public(s.load(key, now)) }
 }
 
 // Swap implements counters.StateStore: it swaps, and reads in a second step.
@@ -290,10 +256,7 @@ func (c *connection) Swap(ctx context.Context, key string, old counters.State, v
 		if o.swapped && o.is.putBack != 0 && o.is.putBack != o.was.putBack {
 			o.putBack = append(o.putBack, key)
 		}
-		if c.network.traced {
-			o.effect = fmt.Sprintf("version %d: %v", version, o.swapped)
-		}
-	}, o.loading(c.network, key))
+	}, o.loading(key))
 	err := c.do(ctx, o)
 	return o.state, o.swapped, err
 }
@@ -310,31 +273,48 @@ func (c *connection) Put(ctx context.Context, key string, value []byte, ttl time
 func (c *connection) Delete(ctx context.Context, keys []string) error {
 	o := &operation{verb: remove}
 	keys = append([]string(nil), keys...)
-	for _, half := range halves(len(keys)) {
+	for half := range halves(keys) {
 		o.steps = append(o.steps, func(s *server, _ time.Time) {
-			for _, key := range keys[half.from:half.to] {
+			for _, key := range half {
 				s.remove(key)
-			}
-			if c.network.traced {
-				o.effect = fmt.Sprintf("%d keys", half.to-half.from)
 			}
 		})
 	}
 	return c.do(ctx, o)
 }
 
-// value returns how a counter reads in the timeline. Generations begin
-// anywhere, so they are named by the resets so far.
-func (n *network) value(key string, count int64) string {
-	if count <= 0 || !isGeneration(key) {
-		return strconv.FormatInt(count, 10)
+// touch implements server.touched.
+func (n *network) touch(key string, _ bool) {
+	if !slices.Contains(n.touched, key) {
+		n.touched = append(n.touched, key)
 	}
-	i := slices.Index(n.generations, count)
-	if i < 0 {
-		i = len(n.generations)
-		n.generations = append(n.generations, count)
+}
+
+// effect says what the server has, after a step, at the keys that this has touched.
+func (n *network) effect(s *server) (text string) {
+	for _, key := range n.touched {
+		if i, ok := s.items[key]; !ok {
+			text += fmt.Sprintf(" %s is absent", slot(key))
+		} else {
+			text += fmt.Sprintf(" %s=%s", slot(key), n.value(key, i))
+		}
 	}
-	return "g" + strconv.Itoa(i)
+	return text
+}
+
+// value returns how an item reads in the timeline. Generations begin anywhere, so
+// they are named by the resets so far.
+func (n *network) value(key string, i item) string {
+	switch {
+	case i.state.Exists():
+		return fmt.Sprintf("version %d", i.state.Version)
+	case !isGeneration(key):
+		return strconv.FormatInt(i.count, 10)
+	}
+	if !slices.Contains(n.generations, i.count) {
+		n.generations = append(n.generations, i.count)
+	}
+	return "g" + strconv.Itoa(slices.Index(n.generations, i.count))
 }
 
 func isGeneration(key string) bool { return slot(key) == slot(counters.GenerationKey("_")) }

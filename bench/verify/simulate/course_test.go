@@ -64,7 +64,7 @@ func (x *stage) boot(number int) *member {
 	if err != nil {
 		panic(err) // no plot is wrong
 	}
-	m.limiter = l.(limiter)
+	m.limiter = l
 	return m
 }
 
@@ -243,6 +243,9 @@ func (r *run) deliver() {
 
 // touch implements server.touched.
 func (r *run) touch(key string, changes bool) {
+	if r.traced {
+		r.network.touch(key, changes)
+	}
 	bit := uint64(1) << r.bit(key)
 	if r.deed.looks |= bit; changes {
 		r.deed.changes |= bit
@@ -379,6 +382,7 @@ func (r *run) advance(s *strand) {
 
 // step does a step of an operation.
 func (r *run) step(s *strand, o *operation, i int) {
+	r.network.touched = r.network.touched[:0]
 	o.steps[i](&r.server, r.now)
 	r.deed.act, r.deed.told = s.act, o.tells(i)
 	s.act.asked = true
@@ -386,7 +390,7 @@ func (r *run) step(s *strand, o *operation, i int) {
 		s.act.counted = len(r.deeds)
 	}
 	if r.out != nil {
-		r.log("%v: %s", o, o.effect)
+		r.log("%v:%s", o, r.effect(&r.server))
 	}
 }
 

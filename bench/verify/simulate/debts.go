@@ -21,8 +21,7 @@ func (w *world) judgeDebts() {
 	for _, p := range w.processes {
 		c := w.take(p, 1)
 		if c.decision.Local { // it knew a denial ahead
-			time.Sleep(time.Second)
-			w.align()
+			w.sleep(time.Second)
 			c = w.take(p, 1)
 		}
 		checks[p] = c
@@ -199,8 +198,7 @@ func (w *world) judgeOutage() {
 	if !w.faults.outages || w.chance(2) {
 		return
 	}
-	time.Sleep(w.lasts() + w.skew + w.timeout + 3*time.Second)
-	w.align()
+	w.sleep(w.lasts() + w.skew + w.timeout + 3*time.Second)
 	p := w.processes[w.random.IntN(len(w.processes))]
 	w.take(p, 1+w.random.Int64N(w.capacity()))
 	time.Sleep(w.ticks(int(w.lasts() / tick / 2)))
@@ -242,8 +240,7 @@ func (w *world) judgeTold() {
 		if w.telling.Load() == 0 {
 			return
 		}
-		time.Sleep(w.timeout)
-		w.align()
+		w.sleep(w.timeout)
 	}
 	w.violate("timeout", "what was told late has no end")
 }

@@ -23,7 +23,6 @@ func happen(seed uint64, draw func(uint64, *rand.Rand) scenario, happens func(*w
 			fmt.Fprintln(trace, s.String())
 		}
 		w := newWorld(s, r, broken, trace)
-		defer w.dismiss()
 		w.judge = w.judgeCall
 		happens(w)
 		w.judgeFlush()

@@ -40,8 +40,7 @@ func (w *world) leases() {
 	w.after(0, func() { w.hold(2 * w.scenario.calls) })
 	w.run()
 	w.settle()
-	time.Sleep(w.lasts() + 4*w.timeout)
-	w.align()
+	w.sleep(w.lasts() + 4*w.timeout)
 	w.run()
 	w.awaitDebts()
 	for _, p := range w.processes {
@@ -159,13 +158,6 @@ func (w *world) takenUp(c *call) use {
 		}
 	})
 	return u
-}
-
-func minTime(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
-	}
-	return a
 }
 
 func (w *world) judgeLeases() {

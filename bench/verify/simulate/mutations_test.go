@@ -171,9 +171,9 @@ func (l unresettable) Reset(context.Context, string, time.Time) error { return n
 type patient struct{ wrapped }
 
 func (l patient) Take(ctx context.Context, r counters.Request) (counters.Decision, error) {
-	longer := *ctx.(*callContext)
-	longer.deadline = longer.deadline.Add(l.world.timeout)
-	return l.wrapped.Take(&longer, r)
+	deadline, _ := ctx.Deadline()
+	longer := &counters.Deadline{At: deadline.Add(l.world.timeout)}
+	return l.wrapped.Take(context.WithValue(longer, callKey{}, ctx.Value(callKey{})), r)
 }
 
 type failing struct{ wrapped }

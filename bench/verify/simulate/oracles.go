@@ -339,8 +339,7 @@ func (w *world) judgeRefused() {
 	if !w.refuses || w.unclear() > 0 || slices.ContainsFunc(w.calls, failed) {
 		return
 	}
-	time.Sleep(w.timeout)
-	w.align()
+	w.sleep(w.timeout)
 	if w.owing() > 0 { // it is about to be
 		return
 	}
@@ -362,8 +361,7 @@ func (w *world) judgeRefund() {
 	time.Sleep(w.lasts() + w.skew + w.timeout + 3*time.Second) // it comes after no reset
 	w.align()
 	c := w.take(by, w.capacity())
-	time.Sleep(w.width() + w.skew + w.timeout)
-	w.align()
+	w.sleep(w.width() + w.skew + w.timeout)
 	if knows := w.take(other, 1); !c.admitted() || !knows.denied() {
 		return
 	}
@@ -371,8 +369,7 @@ func (w *world) judgeRefund() {
 	w.do(&call{kind: refund, process: by, request: c.request, undoes: c, deadline: c.began.Add(w.timeout)})
 	time.Sleep(w.timeout)
 	w.run()
-	time.Sleep(time.Second)
-	w.align()
+	w.sleep(time.Second)
 	free := w.capacity()
 	if w.burst > 0 {
 		free-- // a bucket gives back no fraction
@@ -409,8 +406,7 @@ func (w *world) judgeReset() {
 	if by == late { // one of the two is far from the store
 		return
 	}
-	time.Sleep(w.lasts() + w.skew)
-	w.align()
+	w.sleep(w.lasts() + w.skew)
 	before := w.take(by, w.capacity())
 	time.Sleep(w.width() + w.skew + w.timeout)
 	w.crash(late)
@@ -496,8 +492,7 @@ func (w *world) judgeReturn(c *call) bool {
 		}
 		told = c.decision.FitsAfter // if another limit has denied it
 	}
-	time.Sleep(max(0, c.request.Now.Add(told).Sub(c.process.now())))
-	w.align()
+	w.sleep(max(0, c.request.Now.Add(told).Sub(c.process.now())))
 	again := w.take(c.process, c.request.Cost)
 	// What it has counted stays in use if the store hasn't answered in time that
 	// it was taken back.

@@ -1,15 +1,14 @@
 package simulate
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"strings"
 	"time"
 
 	"weir/bench/internal/algorithms"
 	"weir/cas"
-	"weir/counters"
 )
 
 // A scenario is all that a seed decides before the world begins.
@@ -50,16 +49,9 @@ type faults struct {
 
 func (f faults) String() string {
 	var names []string
-	for _, fault := range []struct {
-		name string
-		on   bool
-	}{
-		{"slow", f.slow}, {"stalled", f.stalled}, {"lost", f.lost}, {"crashes", f.crashes}, {"refunds", f.refunds},
-		{"resets", f.resets}, {"jumps", f.jumps}, {"evicts", f.evicts}, {"flushes", f.flushes}, {"restarts", f.restarts},
-		{"outages", f.outages}, {"late", f.late},
-	} {
-		if fault.on {
-			names = append(names, fault.name)
+	for field, on := range reflect.ValueOf(f).Fields() {
+		if on.Bool() {
+			names = append(names, field.Name)
 		}
 	}
 	return strings.Join(names, " ")
@@ -200,19 +192,7 @@ func (s *scenario) lasts() time.Duration {
 
 const policy = "world"
 
-// A limiter is what all algorithms have in common.
-type limiter interface {
-	Take(context.Context, counters.Request) (counters.Decision, error)
-	Peek(context.Context, counters.Request) (counters.Decision, error)
-	PeekLocal(counters.Request) (counters.Decision, bool)
-	Refund(context.Context, counters.Request, counters.Decision) error
-	Charge(context.Context, counters.Request) error
-	Reset(context.Context, string, time.Time) error
-	TakeLocal(counters.Request, error) (counters.Decision, error)
-	Recall(counters.Request) (counters.Decision, bool)
-	Flush()
-	Owing() int
-}
+type limiter = algorithms.Limiter
 
 // bound returns how much the docs allow to be admitted within a span of true
 // time in which refunds have left a bucket empty so many times. A fixed window

@@ -165,6 +165,7 @@ func (w *world) transmit(o *operation) {
 // apply does a step of o.
 func (w *world) apply(o *operation, step int) {
 	now := time.Now()
+	w.touched = w.touched[:0]
 	o.steps[step](&w.server, now)
 	if o.applied.IsZero() {
 		o.applied = now
@@ -188,7 +189,7 @@ func (w *world) apply(o *operation, step int) {
 	}
 	o.putBack = nil
 	if w.traced {
-		w.log("%v: %s", o, o.effect)
+		w.log("%v:%s", o, w.effect(&w.server))
 	}
 }
 
@@ -276,9 +277,9 @@ func (w *world) restore() {
 // fail begins an outage.
 func (w *world) fail(o outage) {
 	w.outage = o
+	who := "all"
 	if o.process != nil {
-		w.log("an outage begins for %v: %v", o.process, o.kind)
-	} else {
-		w.log("an outage begins: %v", o.kind)
+		who = o.process.String()
 	}
+	w.log("an outage begins for %s: %v", who, o.kind)
 }

@@ -59,14 +59,17 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"runtime"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
+
+	"weir/bench/internal/report"
+	"weir/bench/internal/testbed"
 )
 
 // simulate runs the world of a seed and returns what was violated. It writes
@@ -98,15 +101,11 @@ func (w *world) checks() {
 // after its timeline.
 func Run(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("simulate", flag.ContinueOnError)
-	flags.SetOutput(out)
 	seeds := flags.Uint64("seeds", 10_000, "how many seeds to run")
 	first := flags.Uint64("first", 1, "the first of them")
 	one := flags.Uint64("seed", 0, "run only this one and print its timeline")
-	if err := flags.Parse(args); err != nil {
+	if err := report.ParseFlags(flags, args, out); err != nil {
 		return err
-	}
-	if flags.NArg() > 0 {
-		return fmt.Errorf("simulate: %q is not a flag", flags.Arg(0))
 	}
 	if *one != 0 {
 		return replay(*one, mutation{}, out)
@@ -148,28 +147,22 @@ func replay(seed uint64, broken mutation, out io.Writer) error {
 
 // search returns the lowest of the seeds for which bad is true, or 0 if there
 // is none. It calls bad from several goroutines.
-func search(ctx context.Context, first, seeds uint64, bad func(seed uint64) bool) uint64 {
-	var next, found atomic.Uint64
-	next.Store(first)
-	found.Store(first + seeds)
-	var workers sync.WaitGroup
-	for range runtime.GOMAXPROCS(0) {
-		workers.Go(func() {
-			for ctx.Err() == nil {
-				seed := next.Add(1) - 1
-				if seed >= found.Load() {
-					return
-				}
-				if bad(seed) {
-					for old := found.Load(); seed < old && !found.CompareAndSwap(old, seed); old = found.Load() {
-					}
-				}
-			}
-		})
-	}
-	workers.Wait()
-	if found.Load() == first+seeds {
-		return 0
-	}
-	return found.Load()
+func search(ctx context.Context, first, seeds uint64, bad func(seed uint64) bool) (found uint64) {
+	var mu sync.Mutex
+	// All seeds below one that is bad have begun, and come to their end.
+	_ = testbed.Parallel(int(seeds), runtime.GOMAXPROCS(0), func(i int) error {
+		seed := first + uint64(i)
+		if err := ctx.Err(); err != nil || !bad(seed) {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if found == 0 || seed < found {
+			found = seed
+		}
+		return errBad
+	})
+	return found
 }
+
+var errBad = errors.New("a seed is bad")

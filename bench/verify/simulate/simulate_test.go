@@ -148,7 +148,7 @@ func TestHeaders(t *testing.T) {
 				o := counters.Options{Policy: policy, ClockSkew: -1}
 				l, err := a.New(store, algorithms.Config{Options: o, Window: time.Minute, Limit: 10})
 				require.NoError(t, err)
-				return l.(limiter)
+				return l
 			}
 			knows, other := start(), start()
 			now := time.Now()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -81,8 +82,7 @@ type world struct {
 	violations []violation
 
 	ended   []*call // since the scheduler has looked; guarded by mu
-	idle    []caller
-	stirred bool // a goroutine may have gone on since the scheduler has looked
+	stirred bool    // a goroutine may have gone on since the scheduler has looked
 }
 
 func (w *world) violate(oracle, format string, args ...any) {
@@ -127,7 +127,6 @@ type call struct {
 	receipt  bool      // the refund has no more of it than a receipt says
 	marked   time.Time // when the server has first counted a reset
 	deadline time.Time // zero: as long from when it began as the store may take
-	caller   caller
 }
 
 type kind int
@@ -171,15 +170,14 @@ func (o outage) of(p *process) outageKind {
 	return o.kind
 }
 
-// A caller is a goroutine that makes one call after the other. It costs less
-// than one for each call.
-type caller chan func()
-
 func newWorld(s scenario, r *rand.Rand, broken mutation, trace io.Writer) *world {
 	w := &world{
 		scenario: s, broken: broken, random: r, lateness: newLateness(s.seed), trace: trace,
 		network:  network{awake: make(chan struct{}, 1), traced: trace != nil},
 		farthest: farthest, server: server{items: make(map[string]item), flaws: broken.flaws}, timer: time.NewTimer(0),
+	}
+	if w.traced {
+		w.server.touched = w.touch
 	}
 	<-w.timer.C
 	time.Sleep(time.Duration(r.IntN(10_000)) * tick)
@@ -220,7 +218,7 @@ func (w *world) newLimiter(c algorithms.Store) limiter {
 	if err != nil {
 		panic(err) // no scenario is wrong
 	}
-	return l.(limiter)
+	return l
 }
 
 func (w *world) refundFailed() {
@@ -253,6 +251,12 @@ func (w *world) at(t time.Time, e event) {
 	w.drawn++
 	e.at, e.order = t.UnixNano(), w.random.Uint64()<<20|uint64(w.drawn)
 	w.queue.push(e)
+}
+
+// sleep waits until the first tick after some time.
+func (w *world) sleep(d time.Duration) {
+	time.Sleep(d)
+	w.align()
 }
 
 // align waits for the next tick.
@@ -312,9 +316,6 @@ func (w *world) counterPrefix() string {
 	return algorithms.Namespace(policy, w.width()).Client(client)
 }
 
-func maxTime(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
+func maxTime(of ...time.Time) time.Time { return slices.MaxFunc(of, time.Time.Compare) }
+
+func minTime(of ...time.Time) time.Time { return slices.MinFunc(of, time.Time.Compare) }
