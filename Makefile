@@ -10,13 +10,14 @@ quick: lint
 	@echo "Left out, and in make test: tests that start processes (memcached, proxies, weir), the race detector, bench and deploy/manifests."
 
 # Every test runs without the race detector, and those of these packages, where goroutines
-# meet, with it, too, but for those that racetest.Sequential skips. Two of the four parts run
-# at a time, each with a package at a time, which keeps two processors busy. lint vets all.
+# meet, with it, too, but for those that racetest.Sequential skips. Three of the four parts run
+# at a time, each with a package at a time: tests wait so much that two leave processors idle.
+# lint vets all.
 RACING = ./api ./api/client/... ./api/decide ./api/envoy/... ./api/fleet ./api/overrides ./api/plain \
 	./bench/internal/loadgen ./bench/internal/testbed ./cas ./cmd/server ./counters/... ./subwindow
 GO_TEST = go test -p 1 -vet=off -shuffle=on
 test: setup
-	@$(MAKE) --no-print-directory -j 2 processes racing plain experiments
+	@$(MAKE) --no-print-directory -j 3 processes racing plain experiments
 
 processes:
 	$(GO_TEST) ./cmd/server/e2e
@@ -34,7 +35,7 @@ experiments: # the last part, whose tests mostly wait: two packages keep the pro
 lint:
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt would change:"; echo "$$unformatted"; exit 1; }
 	go vet ./...
-	go run $(STATICCHECK) ./...
+	GOGC=400 go run $(STATICCHECK) ./... # it makes much garbage
 	go -C deploy/manifests vet ./...
 
 setup:

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"strings"
@@ -48,12 +49,13 @@ func TestTheLoopAnswersAsOthers(t *testing.T) {
 	for i, data := range doorCorpus() {
 		visits = append(visits, visit{data: data, parts: uint64(i % 5 / 4 * i), token: i%3 == 0})
 	}
-	for seed := range racetest.Some(100) {
+	for seed := range uint64(100) {
 		v := mixture(seed)
 		v.parts = 0
 		visits = append(visits, v)
 	}
-	for _, v := range visits {
+	rand.Shuffle(len(visits), func(i, j int) { visits[i], visits[j] = visits[j], visits[i] })
+	for _, v := range visits[:racetest.Some(uint64(len(visits)))] {
 		v.agreeOnLoopback(t, false)
 		v.agreeOnLoopback(t, true)
 	}

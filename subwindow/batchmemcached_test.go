@@ -191,6 +191,7 @@ func TestBatchesRepayWhileTheirServerStalls(t *testing.T) {
 	t.Parallel()
 	for _, slots := range []int{1, 60} {
 		t.Run(fmt.Sprint(slots), func(t *testing.T) {
+			t.Parallel()
 			const timeout, clients, limit, connections = 50 * time.Millisecond, 400, 1_000_000, 3
 			server := memcachedtest.Start(t)
 			var notGivenBack atomic.Int64

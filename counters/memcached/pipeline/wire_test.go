@@ -7,6 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"weir/counters/racetest"
 )
 
 func TestParseRequest(t *testing.T) {
@@ -135,6 +137,7 @@ func TestRepliesOutOfStep(t *testing.T) {
 // No stream makes the reader panic or take bytes twice, and it reads the same
 // wherever the stream is cut into pieces.
 func FuzzReply(f *testing.F) {
+	racetest.Sequential(f)
 	f.Fuzz(func(t *testing.T, stream, commands, cuts []byte, wanted bool) {
 		newReply := func() *reply {
 			r := &reply{commands: []command{lineCommand}}
