@@ -369,17 +369,18 @@ func (h *history) judgeDenials(r *record) (string, span) {
 	return "", span{}
 }
 
-// tookShare reports whether denied was decided by a process that has admitted alone:
-// if others may do so too, that can stand for all of a limit. Without the store it does
-// while that is in use, and with the store until the others have told it, too.
+// tookShare reports whether denied was decided by a process that has admitted alone: if others
+// may do so too, that can stand for all of a limit while that is in use. With the store it does
+// until the others have told it, for which they have time when it hasn't failed any more.
 func (h *history) tookShare(r *record, denied event) bool {
-	lasts := time.Second + (&counters.Options{StoreTimeout: h.timeout}).Telling() + h.late() // what is due is told within a second
-	if denied.degraded {
-		lasts = 2 * slices.MaxFunc(r.limits, func(a, b promise) int { return cmp.Compare(a.window, b.window) }).window
+	since := func(lasts time.Duration, admitted bool) bool {
+		return slices.ContainsFunc(r.events, func(e event) bool {
+			return e.degraded && (!admitted || e.allowed && e.cost > 0) && e.process == denied.process && e.call <= denied.back && e.back >= denied.call-lasts
+		})
 	}
-	return len(h.offsets) > 1 && slices.ContainsFunc(r.events, func(e event) bool {
-		return e.degraded && e.allowed && e.cost > 0 && e.process == denied.process && e.call <= denied.back && e.back >= denied.call-lasts
-	})
+	longest := slices.MaxFunc(r.limits, func(a, b promise) int { return cmp.Compare(a.window, b.window) }).window
+	tells := time.Second + (&counters.Options{StoreTimeout: h.timeout}).Telling() + h.late() // what is due is told within a second
+	return len(h.offsets) > 1 && (since(2*longest, true) && (denied.degraded || since(tells, false)) || since(tells, true))
 }
 
 // isCutOff reports whether the deadline of e may have come after the state had

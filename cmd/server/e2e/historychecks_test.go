@@ -169,8 +169,12 @@ func TestJudgeOfResetsAndRefunds(t *testing.T) {
 	alone := denied(2010, 2020, 10)
 	alone.degraded = true
 	shared := event{span: at(2000, 2005), cost: 2, status: 200, allowed: true, degraded: true}
-	small := denied(2010, 2020, 3)
-	small.degraded = true
+	smallAt := func(call int) event {
+		e := denied(call, call+10, 3)
+		e.degraded = true
+		return e
+	}
+	small := smallAt(2010)
 	elsewhere := shared
 	elsewhere.process = 1
 	const (
@@ -229,6 +233,10 @@ func TestJudgeOfResetsAndRefunds(t *testing.T) {
 			[]event{shared, denied(2010, 2020, 3)}, ""},
 		{"denied by who has admitted alone, as the others have told by then", one, false, never, nil, nil,
 			[]event{shared, denied(4010, 4020, 3)}, "a cost of 3 is denied without reason"},
+		{"denied by who has admitted alone, and hasn't heard of the store until now", one, false, never, nil, nil,
+			[]event{shared, smallAt(3800), denied(4010, 4020, 3)}, ""},
+		{"denied by who has admitted alone, long before its store failed", one, false, never, nil, nil,
+			[]event{shared, smallAt(12000), denied(12100, 12110, 3)}, "a cost of 3 is denied without reason"},
 		{"denied when another has just admitted alone", one, false, never, nil, nil,
 			[]event{elsewhere, denied(2010, 2020, 3)}, "a cost of 3 is denied without reason"},
 		{"a bucket, denied a second after a reset", []promise{token}, false, never, nil, done(1000, 1010),
