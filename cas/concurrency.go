@@ -210,16 +210,6 @@ func (p places) most(present, known logState, r counters.Request) (logState, boo
 }
 
 func (p places) until(s logState, now int64) logState {
-	s = p.moved(s, func(t int64) int64 { return p.last(t, min(t, now)) })
 	s.time, s.generation = min(s.time, now), min(s.generation, now)
-	return s
-}
-
-// moved returns s with its leases at other times.
-func (p places) moved(s logState, to func(int64) int64) logState {
-	costs := make(map[int64]int64)
-	for t, cost := range s.all() {
-		costs[to(t)] += cost
-	}
-	return p.of(costs, s, logState{})
+	return p.moved(s, func(t int64) int64 { return p.last(t, min(t, now)) })
 }

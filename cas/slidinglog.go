@@ -214,11 +214,16 @@ func (l log) since(before, after logState, r counters.Request) int64 {
 func (l log) began(s logState) (generation, time int64) { return s.generation, s.time }
 
 func (l log) until(s logState, now int64) logState {
+	s.time, s.generation = min(s.time, now), min(s.generation, now)
+	return l.moved(s, func(t int64) int64 { return min(t, now) })
+}
+
+// moved returns s with its entries at other times.
+func (l log) moved(s logState, to func(int64) int64) logState {
 	costs := make(map[int64]int64)
 	for t, cost := range s.all() {
-		costs[min(t, now)] += cost
+		costs[to(t)] += cost
 	}
-	s.time, s.generation = min(s.time, now), min(s.generation, now)
 	return l.of(costs, s, logState{})
 }
 
