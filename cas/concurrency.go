@@ -37,19 +37,16 @@ func NewConcurrency(store counters.StateStore, lease time.Duration, limit int64,
 	options, err := cfg.Options.WithDefaults()
 	switch {
 	case err != nil:
-		return nil, err
 	case lease < MinLease || lease > MaxLease:
-		return nil, fmt.Errorf("lease %v must be from %v to %v", lease, MinLease, MaxLease)
+		err = fmt.Errorf("lease %v must be from %v to %v", lease, MinLease, MaxLease)
 	case limit < 1 || limit > MaxPlaces:
-		return nil, fmt.Errorf("limit %d of what is under way at once must be from 1 to %d", limit, MaxPlaces)
+		err = fmt.Errorf("limit %d of what is under way at once must be from 1 to %d", limit, MaxPlaces)
 	}
 	cfg.CountDenied = false // a denial holds nothing
 	cfg.frees = true
 	l := new(Concurrency)
-	if err := l.init(store, places{log{window: lease + lease/leaseGrids + options.ClockSkew}, int64(lease / leaseGrids)}, "concurrency", logViewBytes/int(logEntryBytes*limit), cfg); err != nil {
-		return nil, err
-	}
-	return l, nil
+	a := places{log{window: lease + lease/leaseGrids + options.ClockSkew}, int64(lease / leaseGrids)}
+	return made(l, l.init(store, a, err, "concurrency", logEntryBytes*limit, cfg))
 }
 
 // places is the arithmetic of a Concurrency: that of a log whose entries are leases.

@@ -33,15 +33,9 @@ const (
 // would take more than 64 MiB. The error says what is wrong with the window
 // (see counters.CheckWindow), the entries or cfg.
 func NewCountingLog(store counters.StateStore, window time.Duration, entries int64, cfg Config) (*CountingLog, error) {
-	a, err := newCountingLog(window, entries, cfg.CountDenied)
-	if err != nil {
-		return nil, err
-	}
 	l := new(CountingLog)
-	if err := l.init(store, a, "sliding_log", logViewBytes/int(countedBytes*entries), cfg); err != nil {
-		return nil, err
-	}
-	return l, nil
+	a, err := newCountingLog(window, entries, cfg.CountDenied)
+	return made(l, l.init(store, a, err, "sliding_log", countedBytes*entries, cfg))
 }
 
 // countedBytes is what an entry takes in memory.

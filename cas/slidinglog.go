@@ -37,23 +37,13 @@ type SlidingLog struct{ Limiter[logState] }
 // would take more than 64 MiB. The error says what is wrong with the window
 // (see counters.CheckWindow), the limit or cfg.
 func NewSlidingLog(store counters.StateStore, window time.Duration, limit int64, cfg Config) (*SlidingLog, error) {
-	a, err := newSlidingLog(window, limit, cfg.CountDenied)
-	if err != nil {
-		return nil, err
-	}
 	l := new(SlidingLog)
-	if err := l.init(store, a, "sliding_log", logViewBytes/int(logEntryBytes*limit), cfg); err != nil {
-		return nil, err
-	}
-	return l, nil
+	a, err := newSlidingLog(window, limit, cfg.CountDenied)
+	return made(l, l.init(store, a, err, "sliding_log", logEntryBytes*limit, cfg))
 }
 
-// logViewBytes bounds the memory in which a sliding log remembers clients, by
-// how many it remembers. An entry of a log takes logEntryBytes.
-const (
-	logViewBytes  = 64 << 20
-	logEntryBytes = 7
-)
+// logEntryBytes is what an entry of a log takes in memory.
+const logEntryBytes = 7
 
 // log is the arithmetic of a sliding log.
 type log struct {
