@@ -131,6 +131,22 @@ func Telling(t *testing.T, now time.Time, newStore func() Store, newLimiter func
 			})
 		}
 	}
+	t.Run("an answer and none for longer than the limit remembers", func(t *testing.T) {
+		now := now
+		four := NewProcesses(t, 4, newStore(), func(s Store) (Limiter, error) { return newLimiter(t, s), nil })
+		asks := func(i, n int) (admitted int) { return admits(t, four.Limiters[i], &now, limit, n) }
+		for n := range 40 {
+			asks(n%4, 1)
+		}
+		four.Fail(ErrUnsent)
+		asks(0, limit)
+		four.Stores[0].Fail(nil)
+		asks(0, 1)
+		four.Stores[0].Fail(ErrUnsent)
+		asks(0, 1)
+		now = now.Add(2 * time.Minute)
+		assert.InDelta(t, 0.4*limit, asks(0, limit), 10, "nothing is in use, and others have told nothing for long")
+	})
 	for _, instances := range []int{1, 2} {
 		t.Run(fmt.Sprint(instances, " after an update"), func(t *testing.T) {
 			store, now := newStore(), now
