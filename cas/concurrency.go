@@ -37,19 +37,16 @@ func NewConcurrency(store counters.StateStore, lease time.Duration, limit int64,
 	options, err := cfg.Options.WithDefaults()
 	switch {
 	case err != nil:
-		return nil, err
 	case lease < MinLease || lease > MaxLease:
-		return nil, fmt.Errorf("lease %v must be from %v to %v", lease, MinLease, MaxLease)
+		err = fmt.Errorf("lease %v must be from %v to %v", lease, MinLease, MaxLease)
 	case limit < 1 || limit > MaxPlaces:
-		return nil, fmt.Errorf("limit %d of what is under way at once must be from 1 to %d", limit, MaxPlaces)
+		err = fmt.Errorf("limit %d of what is under way at once must be from 1 to %d", limit, MaxPlaces)
 	}
 	cfg.CountDenied = false // a denial holds nothing
 	cfg.frees = true
 	l := new(Concurrency)
-	if err := l.init(store, places{log{window: lease + lease/leaseGrids + options.ClockSkew}, int64(lease / leaseGrids)}, "concurrency", logViewBytes/int(logEntryBytes*limit), cfg); err != nil {
-		return nil, err
-	}
-	return l, nil
+	a := places{log{window: lease + lease/leaseGrids + options.ClockSkew}, int64(lease / leaseGrids)}
+	return made(l, l.init(store, a, err, "concurrency", logEntryBytes*limit, cfg))
 }
 
 // places is the arithmetic of a Concurrency: that of a log whose entries are leases.
@@ -210,16 +207,6 @@ func (p places) most(present, known logState, r counters.Request) (logState, boo
 }
 
 func (p places) until(s logState, now int64) logState {
-	s = p.moved(s, func(t int64) int64 { return p.last(t, min(t, now)) })
 	s.time, s.generation = min(s.time, now), min(s.generation, now)
-	return s
-}
-
-// moved returns s with its leases at other times.
-func (p places) moved(s logState, to func(int64) int64) logState {
-	costs := make(map[int64]int64)
-	for t, cost := range s.all() {
-		costs[to(t)] += cost
-	}
-	return p.of(costs, s, logState{})
+	return p.moved(s, func(t int64) int64 { return p.last(t, min(t, now)) })
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
-	"iter"
 	"math"
 	"math/bits"
 	"slices"
@@ -33,15 +32,9 @@ const (
 // would take more than 64 MiB. The error says what is wrong with the window
 // (see counters.CheckWindow), the entries or cfg.
 func NewCountingLog(store counters.StateStore, window time.Duration, entries int64, cfg Config) (*CountingLog, error) {
-	a, err := newCountingLog(window, entries, cfg.CountDenied)
-	if err != nil {
-		return nil, err
-	}
 	l := new(CountingLog)
-	if err := l.init(store, a, "sliding_log", logViewBytes/int(countedBytes*entries), cfg); err != nil {
-		return nil, err
-	}
-	return l, nil
+	a, err := newCountingLog(window, entries, cfg.CountDenied)
+	return made(l, l.init(store, a, err, "sliding_log", countedBytes*entries, cfg))
 }
 
 // countedBytes is what an entry takes in memory.
@@ -155,7 +148,8 @@ func (l counting) most(present, known countingState, r counters.Request) (counti
 	}
 	var both []counted
 	more := false
-	for had, has := range l.pairs(present.entries, known.entries) {
+	for a, b := present.entries, known.entries; len(a)+len(b) > 0; {
+		had, has := l.cutFirst(&a, &b)
 		if costs(has) > costs(had) {
 			had, has, more = has, had, true
 		}
@@ -175,32 +169,24 @@ func (l counting) most(present, known countingState, r counters.Request) (counti
 	return s, true
 }
 
-// pairs yields the entries of two logs by when they begin, those of one grain
-// together. One of the two may have none.
-func (l counting) pairs(a, b []counted) iter.Seq2[[]counted, []counted] {
-	cut := func(entries []counted, first int64) (cut, rest []counted) {
+// cutFirst cuts the entries off two logs that begin in the first grain of the two. One may
+// have none.
+func (l counting) cutFirst(a, b *[]counted) (ofA, ofB []counted) {
+	first := int64(math.MaxInt64)
+	for _, entries := range [][]counted{*a, *b} {
+		if len(entries) > 0 {
+			first = min(first, l.rounded(entries[0].first))
+		}
+	}
+	cut := func(entries *[]counted) (cut []counted) {
 		n := 0
-		for n < len(entries) && l.rounded(entries[n].first) == first {
+		for n < len(*entries) && l.rounded((*entries)[n].first) == first {
 			n++
 		}
-		return entries[:n], entries[n:]
+		cut, *entries = (*entries)[:n], (*entries)[n:]
+		return cut
 	}
-	return func(yield func(ofA, ofB []counted) bool) {
-		for len(a) > 0 || len(b) > 0 {
-			first := int64(math.MaxInt64)
-			for _, entries := range [][]counted{a, b} {
-				if len(entries) > 0 {
-					first = min(first, l.rounded(entries[0].first))
-				}
-			}
-			var ofA, ofB []counted
-			ofA, a = cut(a, first)
-			ofB, b = cut(b, first)
-			if !yield(ofA, ofB) {
-				return
-			}
-		}
-	}
+	return cut(a), cut(b)
 }
 
 // costs returns the sum of the costs.

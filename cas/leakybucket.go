@@ -1,7 +1,6 @@
 package cas
 
 import (
-	"math"
 	"time"
 
 	"weir/counters"
@@ -24,15 +23,9 @@ type LeakyBucket struct{ Limiter[bucketState] }
 // limit when burst is 0. The error says what is wrong with the window (see
 // counters.CheckWindow), the burst or cfg.
 func NewLeakyBucket(store counters.StateStore, window time.Duration, burst int64, cfg Config) (*LeakyBucket, error) {
-	b, err := newLeakyBucket(window, burst, cfg.CountDenied)
-	if err != nil {
-		return nil, err
-	}
 	l := new(LeakyBucket)
-	if err := l.init(store, b, "leaky_bucket", math.MaxInt, cfg); err != nil {
-		return nil, err
-	}
-	return l, nil
+	b, err := newLeakyBucket(window, burst, cfg.CountDenied)
+	return made(l, l.init(store, b, err, "leaky_bucket", 0, cfg))
 }
 
 // newLeakyBucket returns a bucket whose admitted requests wait; see newBucket.

@@ -46,15 +46,21 @@ type Limiter[S any] struct {
 // wait for its batch any longer has to know what the batch has seen.
 const fewestClients = 32
 
-// init makes l a limiter by algorithm a, which the keys of its states name. It
-// remembers no more than mostClients.
-func (l *Limiter[S]) init(store counters.StateStore, a algorithm[S], name string, mostClients int, cfg Config) error {
-	options, err := cfg.Options.WithDefaults()
-	if err == nil && store == nil {
+// logViewBytes bounds the memory in which logs of clients are remembered, by how many are.
+const logViewBytes = 64 << 20
+
+// init makes l a limiter by algorithm a, unless that is wrong by err. The keys of its
+// states have the name. A log takes so many bytes of memory; 0 of what isn't one.
+func (l *Limiter[S]) init(store counters.StateStore, a algorithm[S], err error, name string, logBytes int64, cfg Config) error {
+	options, wrong := cfg.Options.WithDefaults()
+	if err = cmp.Or(err, wrong); err == nil && store == nil {
 		err = errors.New("a limiter needs a store; memory.New makes one")
 	}
 	if err != nil {
 		return err
+	}
+	if logBytes > 0 {
+		options.Clients = min(options.Clients, int(logViewBytes/logBytes))
 	}
 	cfg.Options = options
 	l.family = family[S]{
@@ -69,10 +75,18 @@ func (l *Limiter[S]) init(store counters.StateStore, a algorithm[S], name string
 		Family:   &l.family,
 		NewWork:  func() ledger.Work[account[S]] { return &work[S]{family: &l.family} },
 		Options:  &l.family.cfg.Options,
-		Clients:  max(fewestClients, min(options.Clients, mostClients)),
+		Clients:  max(fewestClients, options.Clients),
 		Timeouts: 1,
 	})
 	return nil
+}
+
+// made returns l, or err.
+func made[L any](l *L, err error) (*L, error) {
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
 }
 
 // together has the store do the exchanges of many clients.
@@ -133,7 +147,7 @@ func (l *Limiter[S]) Reset(ctx context.Context, client string, now time.Time) er
 	}
 	l.Change(client, func(a *account[S]) {
 		f.wrote(state, &next, &a.last)
-		a.expected, a.spent, a.flights = 0, false, nil
+		a.others, a.spent, a.flights = 0, false, nil
 		a.drop(math.MaxInt64)
 	})
 	return nil

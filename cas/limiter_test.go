@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"regexp"
 	"runtime"
@@ -553,7 +552,7 @@ func runMachine[S any](t *rapid.T, by way, a algorithm[S], countDenied bool) {
 		cfg := testConfig([]int{20, 10, -1}[i])
 		cfg.CountDenied = countDenied
 		limiters[i] = new(Limiter[S])
-		require.NoError(t, limiters[i].init(by.on(store), a, "test", math.MaxInt, cfg))
+		require.NoError(t, limiters[i].init(by.on(store), a, nil, "test", 0, cfg))
 	}
 	model := newClient(a)
 	model.countDenied = countDenied

@@ -241,7 +241,5 @@ type transition[S any] struct {
 	latest  *counters.Request
 
 	admitted int64 // of the calls
-	// Others may have something still to tell the store, and are thought to have so much.
-	shared   bool
-	expected int64
+	untold   int64 // how much others are thought to have still to tell the store
 }

@@ -37,23 +37,13 @@ type SlidingLog struct{ Limiter[logState] }
 // would take more than 64 MiB. The error says what is wrong with the window
 // (see counters.CheckWindow), the limit or cfg.
 func NewSlidingLog(store counters.StateStore, window time.Duration, limit int64, cfg Config) (*SlidingLog, error) {
-	a, err := newSlidingLog(window, limit, cfg.CountDenied)
-	if err != nil {
-		return nil, err
-	}
 	l := new(SlidingLog)
-	if err := l.init(store, a, "sliding_log", logViewBytes/int(logEntryBytes*limit), cfg); err != nil {
-		return nil, err
-	}
-	return l, nil
+	a, err := newSlidingLog(window, limit, cfg.CountDenied)
+	return made(l, l.init(store, a, err, "sliding_log", logEntryBytes*limit, cfg))
 }
 
-// logViewBytes bounds the memory in which a sliding log remembers clients, by
-// how many it remembers. An entry of a log takes logEntryBytes.
-const (
-	logViewBytes  = 64 << 20
-	logEntryBytes = 7
-)
+// logEntryBytes is what an entry of a log takes in memory.
+const logEntryBytes = 7
 
 // log is the arithmetic of a sliding log.
 type log struct {
@@ -214,11 +204,16 @@ func (l log) since(before, after logState, r counters.Request) int64 {
 func (l log) began(s logState) (generation, time int64) { return s.generation, s.time }
 
 func (l log) until(s logState, now int64) logState {
+	s.time, s.generation = min(s.time, now), min(s.generation, now)
+	return l.moved(s, func(t int64) int64 { return min(t, now) })
+}
+
+// moved returns s with its entries at other times.
+func (l log) moved(s logState, to func(int64) int64) logState {
 	costs := make(map[int64]int64)
 	for t, cost := range s.all() {
-		costs[min(t, now)] += cost
+		costs[to(t)] += cost
 	}
-	s.time, s.generation = min(s.time, now), min(s.generation, now)
 	return l.of(costs, s, logState{})
 }
 

@@ -1,7 +1,6 @@
 package cas
 
 import (
-	"math"
 	"time"
 
 	"weir/counters"
@@ -21,15 +20,9 @@ type TokenBucket struct{ Limiter[bucketState] }
 // limit when burst is 0. The error says what is wrong with the window (see
 // counters.CheckWindow), the burst or cfg.
 func NewTokenBucket(store counters.StateStore, window time.Duration, burst int64, cfg Config) (*TokenBucket, error) {
-	b, err := newTokenBucket(window, burst, cfg.CountDenied)
-	if err != nil {
-		return nil, err
-	}
 	l := new(TokenBucket)
-	if err := l.init(store, b, "token_bucket", math.MaxInt, cfg); err != nil {
-		return nil, err
-	}
-	return l, nil
+	b, err := newTokenBucket(window, burst, cfg.CountDenied)
+	return made(l, l.init(store, b, err, "token_bucket", 0, cfg))
 }
 
 // newTokenBucket returns the bucket whose level is the tokens that are missing,

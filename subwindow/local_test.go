@@ -263,6 +263,20 @@ func (by way) TestALateRequestIsNotAllThatIsRemembered(t *testing.T) {
 	}
 }
 
+// What a late request finds in slots that had left the process's memory are no others'
+// counts: alone, the process takes all of the limit.
+func (by way) TestALateRequestTakesNothingForOthers(t *testing.T) {
+	t.Parallel()
+	store := &limitertest.BrokenStore{Store: memory.New(nil)}
+	l := by.newLimiterWith(t, store, newWindow(t, time.Second, 10, false), counters.Options{ClockSkew: sameClock, StoreTimeout: time.Second})
+	require.True(t, take(t, l, at("12:00:00.05"), 8, 10).Allowed)
+	require.True(t, take(t, l, at("12:00:04.05"), 1, 10).Allowed)
+	require.True(t, take(t, l, at("12:00:00.95"), 1, 10).Allowed)
+	store.Fail(limitertest.ErrUnsent)
+	assert.True(t, takeAnyway(t, l, request(at("12:00:06"), 1, 10)))
+	assert.True(t, takeAnyway(t, l, request(at("12:00:06"), 9, 10)))
+}
+
 // What is decided alone just after the next window has begun finds what its own
 // window had: as it was read, admitted alone, and read again late.
 func (by way) TestALateRequestFindsTheWindowBefore(t *testing.T) {

@@ -32,7 +32,7 @@ func (w *work) tally(n int64, anew bool) {
 // notes whose it is, and returns how much is missing.
 func (w *work) see(bucket, value int64, lasting bool, own int64) (missing int64) {
 	others, missing := w.a.see(bucket, value, lasting, w.reset())
-	if w.met {
+	if w.met && bucket >= w.a.first {
 		w.book.Note(&w.a.visits, own, own+others)
 	}
 	return missing
@@ -102,7 +102,6 @@ func (w *work) fillSlots() {
 	}
 	a.first, a.final = min(a.first, w.oldest), final
 	w.asked = true
-	w.book.Answered()
 }
 
 // repaired notes that losses were put back, and that the generation is now as told.

@@ -374,7 +374,7 @@ func (m *Many[A]) conclude(c *check[A]) {
 	for _, call := range calls[1 : 1+len(c.more)] {
 		more = append(more, taken(call.Result, call.Err))
 	}
-	m.done(c.number, taken(m.release(c)))
+	m.done(c.number, taken(m.release(c, true, nil)))
 	for k, i := range c.more {
 		m.done(i, more[k])
 	}
@@ -387,24 +387,17 @@ func taken(d counters.Decision, err error) counters.Taken {
 	return counters.Taken{Decision: d, Err: err, Done: true}
 }
 
-// release hands the client of a check over.
-func (m *Many[A]) release(c *check[A]) (counters.Decision, error) {
-	b, r := c.batch, &m.requests[c.number]
-	answered := true
-	m.Book.end(c.client, c.work, r, &answered)
-	c.batch, c.work = nil, nil
-	return m.combiner.End(r.Client, b)
-}
-
-// fail fails the calls of a check that a panic has ended, and hands its client over.
-func (m *Many[A]) fail(c *check[A], cause any) {
+// release hands the client of a check over. Its calls fail if they weren't answered, as
+// a panic with cause has ended it.
+func (m *Many[A]) release(c *check[A], answered bool, cause any) (counters.Decision, error) {
 	b, r := c.batch, &m.requests[c.number]
 	if c.work != nil { // else it hasn't begun
-		m.Book.end(c.client, c.work, r, new(bool))
+		m.Book.end(c.client, c.work, r, &answered)
 	}
-	c.batch, c.work = nil, nil
-	b.Fail(cause)
-	_, _ = m.combiner.End(r.Client, b)
+	if c.batch, c.work = nil, nil; !answered {
+		b.Fail(cause)
+	}
+	return m.combiner.End(r.Client, b)
 }
 
 // rescue answers a check whose decision has panicked: the others go on.
@@ -417,7 +410,7 @@ func (m *Many[A]) rescue(c *check[A]) {
 		panic(cause)
 	}
 	stack := debug.Stack()
-	m.fail(c, cause)
+	_, _ = m.release(c, false, cause)
 	m.answer(c, counters.Taken{Panic: cause, Stack: stack})
 }
 
@@ -427,7 +420,7 @@ func (m *Many[A]) end() {
 	m.slow.Wait()
 	for i := range m.checks {
 		if c := &m.checks[i]; c.batch != nil {
-			m.fail(c, nil)
+			_, _ = m.release(c, false, nil)
 		}
 	}
 }

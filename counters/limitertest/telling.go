@@ -83,6 +83,70 @@ func Telling(t *testing.T, now time.Time, newStore func() Store, newLimiter func
 			assert.InDelta(t, limit, used, 6, "course %d: a bucket has drained for 3 s", seed)
 		}
 	})
+	for _, blips := range []int{1, 4, 12} {
+		for _, each := range []bool{false, true} { // process has an answer in a blip, or one has
+			t.Run(fmt.Sprintf("%d times an answer and none for long, each %v", blips, each), func(t *testing.T) {
+				shared, now := newStore(), now
+				four := NewProcesses(t, 4, shared, func(s Store) (Limiter, error) { return newLimiter(t, s), nil })
+				full := func(cost int64) int { // what a bucket has drained since
+					d, err := newLimiter(t, shared).Take(t.Context(), counters.Request{Client: "full", Cost: cost, Limit: limit, Now: now})
+					require.NoError(t, err)
+					return int(d.Remaining)
+				}
+				require.Zero(t, full(limit))
+				used := 0
+				asks := func(i, n int) { used += admits(t, four.Limiters[i], &now, limit, n) }
+				for range 10 {
+					for i := range four.Limiters {
+						asks(i, 1)
+					}
+				}
+				four.Fail(ErrUnsent)
+				for blip := range blips {
+					for n := range 4 * limit {
+						asks(n%4, 1)
+					}
+					for i, store := range four.Stores {
+						if each || i == blip%4 {
+							store.Fail(nil)
+							asks(i, 1)
+							store.Fail(ErrUnsent)
+						}
+					}
+					now = now.Add(2*time.Second + time.Millisecond)
+				}
+				for n := range 4 * limit {
+					asks(n%4, 1)
+				}
+				assert.LessOrEqual(t, used, limit+4+full(0))
+				four.Fail(nil)
+				for range 2 {
+					for i := range four.Limiters {
+						asks(i, 1)
+					}
+					now = now.Add(2*time.Second + time.Millisecond)
+				}
+				asks(0, limit)
+				assert.GreaterOrEqual(t, used, limit+full(0)-6)
+			})
+		}
+	}
+	t.Run("an answer and none for longer than the limit remembers", func(t *testing.T) {
+		now := now
+		four := NewProcesses(t, 4, newStore(), func(s Store) (Limiter, error) { return newLimiter(t, s), nil })
+		asks := func(i, n int) (admitted int) { return admits(t, four.Limiters[i], &now, limit, n) }
+		for n := range 40 {
+			asks(n%4, 1)
+		}
+		four.Fail(ErrUnsent)
+		asks(0, limit)
+		four.Stores[0].Fail(nil)
+		asks(0, 1)
+		four.Stores[0].Fail(ErrUnsent)
+		asks(0, 1)
+		now = now.Add(2 * time.Minute)
+		assert.InDelta(t, 0.4*limit, asks(0, limit), 10, "nothing is in use, and others have told nothing for long")
+	})
 	for _, instances := range []int{1, 2} {
 		t.Run(fmt.Sprint(instances, " after an update"), func(t *testing.T) {
 			store, now := newStore(), now

@@ -105,7 +105,8 @@ func (w *world) counts(c, check *call, bucket int64) (surely, perhaps int64) {
 		return 0, 0
 	case c.failed == nil:
 	case c.denied() && !w.countDenied:
-		if c.unsent() || w.givenBack(c) && !w.faults.resets {
+		tookBack := w.unclear() == 0 || !w.done(c) // if it was counted, before its process failed to read
+		if c.unsent() && tookBack || w.givenBack(c) && !w.faults.resets {
 			return 0, 0
 		}
 		return 0, cost

@@ -181,9 +181,13 @@ func (w *world) told(c *call, by time.Time) bool {
 	})
 }
 
-// done reports whether any of that was done.
+// done reports whether any of that was done. A swap that was answered in time while c
+// went on waiting is none of its.
 func (w *world) done(c *call) bool {
-	return slices.ContainsFunc(w.writes, func(o *operation) bool { return w.mayCount(o, c) && o.fate() == counted })
+	return slices.ContainsFunc(w.writes, func(o *operation) bool {
+		others := o.verb == swap && o.late == nil && o.ended.Before(c.returned)
+		return w.mayCount(o, c) && o.fate() == counted && !others
+	})
 }
 
 // mayCount reports whether o may have counted c before that returned.

@@ -109,9 +109,9 @@ func (w *world) settleAt(p *process, c *call) {
 	}
 }
 
-// givesBackOlder reports whether the process of c, a refund, was to give back what one of so many
-// calls before a reset had reserved at the same time, in the same slot: it drops both if it
-// hasn't heard of the reset.
+// givesBackOlder reports whether the process of c, a refund or a check that it has refused, was to
+// give back what one of so many calls before a reset had reserved at the same time, in the same
+// slot: it drops both if it hasn't heard of the reset.
 func (w *world) givesBackOlder(c *call, forgotten int) bool {
 	until := func(c *call) time.Time {
 		if c.err != nil { // it is done later
@@ -119,8 +119,12 @@ func (w *world) givesBackOlder(c *call, forgotten int) bool {
 		}
 		return c.returned
 	}
+	counted := c
+	if c.kind == refund {
+		counted = c.undoes
+	}
 	return w.width() > 0 && slices.ContainsFunc(w.calls, func(o *call) bool {
-		return o.kind == refund && o.life == c.life && o.undoes.number < forgotten && w.counter(o.undoes) == w.counter(c.undoes) &&
+		return o.kind == refund && o.life == c.life && o.undoes.number < forgotten && w.counter(o.undoes) == w.counter(counted) &&
 			!o.began.After(until(c)) && !c.began.After(until(o))
 	})
 }
@@ -143,6 +147,10 @@ func (w *world) judgeSettled(forgotten int) {
 			return
 		case c.admitted():
 			used += c.request.Cost
+		case c.kind == take && c.err != nil:
+			if w.givesBackOlder(c, forgotten) {
+				dropped += c.request.Cost
+			}
 		case c.kind == refund && c.undoes.number >= forgotten:
 			used -= c.request.Cost
 			givenBack++
