@@ -204,19 +204,16 @@ func TestSettlementsTogether(t *testing.T) {
 		for n := range receipts {
 			assert.EqualValues(t, 1, first[n].Load(), "receipt %d is settled once", n)
 		}
-		require.Eventually(t, func() bool { // a store that is too slow for one is told again
+		require.EventuallyWithT(t, func(t *assert.CollectT) { // a store that is too slow for one is told again
 			for _, s := range instances {
 				s.tells()
 			}
 			for i := range clients {
 				for _, l := range instances[i%2].check(t, fmt.Sprintf(`{"policy":"llm","client":%q,"cost":0}`, client(i))).Limits {
-					if l.Remaining != 1000-2*each {
-						return false
-					}
+					assert.EqualValues(t, 1000-2*each, l.Remaining, "%s has by %s what it didn't use back", client(i), l.Name)
 				}
 			}
-			return true
-		}, 20*time.Second, time.Millisecond, "all have what they didn't use back")
+		}, 20*time.Second, time.Millisecond)
 	}
 }
 
