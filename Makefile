@@ -10,14 +10,14 @@ quick: lint
 	@echo "Left out, and in make test: tests that start processes (memcached, proxies, weir), the race detector, bench and deploy/manifests."
 
 # Every test runs without the race detector, and those of these packages, where goroutines
-# meet, with it, too, but for those that racetest.Sequential skips. Three of the four parts run
-# at a time, each with a package at a time: tests wait so much that two leave processors idle.
-# lint vets all.
+# meet, with it, too, but for those that racetest.Sequential skips. Two of the four parts run
+# at a time, one that computes beside one that waits: with three, tests that depend on time
+# fail now and then. lint vets all.
 RACING = ./api ./api/client/... ./api/decide ./api/envoy/... ./api/fleet ./api/overrides ./api/plain \
 	./bench/internal/loadgen ./bench/internal/testbed ./cas ./cmd/server ./counters/... ./subwindow
 GO_TEST = go test -p 1 -vet=off -shuffle=on
 test: setup
-	@$(MAKE) --no-print-directory -j 3 processes racing plain experiments
+	@$(MAKE) --no-print-directory -j 2 racing experiments plain processes
 
 processes:
 	$(GO_TEST) ./cmd/server/e2e
@@ -29,7 +29,7 @@ plain: lint
 	$(GO_TEST) $(filter-out $(shell go list ./cmd/server/e2e ./bench/...),$(shell go list ./...))
 	go -C deploy/manifests test -count=1 -vet=off ./... # go doesn't see when files above a module change
 
-experiments: # the last part, whose tests mostly wait: two packages keep the processors busy
+experiments:
 	$(subst -p 1,-p 2,$(GO_TEST)) ./bench/...
 
 lint:

@@ -142,13 +142,13 @@ func TestQuickThroughput(t *testing.T) {
 	t.Parallel()
 	var r Report
 	_, printed, err := benchtest.Run(t, Run, "throughput", &r,
-		"-quick", "-connections", "4", "-rows", "^sliding N=1, one denied|^batches of 100, |^Go client, 256|^single, -http net|^gRPC|^check and settle|^take a place")
+		"-quick", "-connections", "64", "-rows", "^sliding N=1, one denied|^batches of 100, |^Go client, 256|^single, -http net|^gRPC|^check and settle|^take a place")
 	require.NoError(t, err)
 	assert.Contains(t, printed, "one denied client")
 	assert.Contains(t, printed, "Go client, 256 callers")
 	require.Len(t, r.Checks, 1)
 	require.Len(t, r.Ways, 6)
-	assert.Equal(t, 4, r.Connections)
+	assert.Equal(t, 64, r.Connections)
 	assert.Regexp(t, `^\d+\.\d+\.\d+`, r.Machine.Memcached)
 	assert.Equal(t, "sliding N=1", r.Checks[0].Algorithm)
 	assert.Greater(t, r.Checks[0].Denied, 0.5)
