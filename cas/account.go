@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math"
 	"slices"
+	"time"
 
 	"weir/counters"
 	"weir/counters/ledger"
@@ -29,9 +30,9 @@ type account[S any] struct {
 	// flight is under way to the store; nil if none is.
 	flight *flight[S]
 	visits ledger.Share
-	// others is what they are thought to have admitted alone until then, in Unix
-	// nanoseconds, and to have still to tell the store.
-	others, until int64
+	// expected is what the others are thought to have still to tell the store, as of
+	// from, in Unix nanoseconds; that ends with Options.Telling.
+	expected, from int64
 }
 
 // A flight is what the store is told in one attempt to swap the state. A batch fills
@@ -192,6 +193,15 @@ func (a *account[S]) underWay(l *rules[S], s S) S {
 		}
 	}
 	return s
+}
+
+// expects returns what the others are thought to tell the store at now, and whether they still
+// may, if they do so within a time.
+func (a *account[S]) expects(now time.Time, within time.Duration) (expected int64, may bool) {
+	if age := now.UnixNano() - a.from; age >= int64(within) || age < -int64(within) { // the clock may have been set back
+		return 0, false
+	}
+	return a.expected, true
 }
 
 // alone reports whether others are thought to have admitted anything since the store has

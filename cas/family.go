@@ -49,29 +49,20 @@ func (f *family[S]) shareOf(a *account[S], r *counters.Request) float64 {
 func (f *family[S]) believed(a *account[S], r *counters.Request) (S, belief[S]) {
 	b := a.believe(&f.rules, f.shareOf(a, r))
 	s, _ := f.heal(a.underWay(&f.rules, f.clone(b.state)), r.Now)
-	if expected := f.expects(a, r); expected > 0 {
+	if expected, _ := a.expects(r.Now, f.cfg.Telling()); expected > 0 {
 		s = f.fill(s, *r, expected)
 	}
 	return s, b
 }
 
-// expects returns how much others are thought to tell the store that is in use at the time of r.
-func (f *family[S]) expects(a *account[S], r *counters.Request) int64 {
-	if now := r.Now.UnixNano(); a.others == 0 || f.book.Telling(now) == 0 || now-a.until >= int64(f.lasts()) {
-		return 0
-	}
-	return a.others
-}
-
-// untold returns how much others are thought to tell the store, as far as r finds it in use.
-// told is the state with what is due.
-func (f *family[S]) untold(a *account[S], told S, r *counters.Request) int64 {
-	expected := f.expects(a, r)
-	if !a.alone() {
-		return expected
+// untold returns how much others are thought to tell the store, as far as r finds it in use,
+// and whether they may. told is the state with what is due.
+func (f *family[S]) untold(a *account[S], told S, r *counters.Request) (expected int64, may bool) {
+	if expected, may = a.expects(r.Now, f.cfg.Telling()); !a.alone() {
+		return expected, may
 	}
 	b := a.believe(&f.rules, f.shareOf(a, r))
-	return max(expected, min(1, b.others), f.peek(told, *r).Remaining-f.peek(b.state, *r).Remaining)
+	return max(expected, f.peek(told, *r).Remaining-f.peek(b.state, *r).Remaining), true
 }
 
 // decideAlone decides r in the state that the process believes in, if others admit

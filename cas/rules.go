@@ -241,5 +241,7 @@ type transition[S any] struct {
 	latest  *counters.Request
 
 	admitted int64 // of the calls
-	untold   int64 // how much others are thought to have still to tell the store
+	// Others may have something still to tell the store, and are thought to have so much.
+	shared   bool
+	expected int64
 }

@@ -218,7 +218,7 @@ func (w *work[S]) decide(asks, take bool) {
 	next.origin, next.changed, next.admitted = a.last.origin, a.owes() || take && a.last.lost, 0
 	next.to = l.clone(a.last.decoded)
 	w.tell()
-	next.untold = w.untold(a, next.to, next.latest)
+	next.expected, next.shared = w.untold(a, next.to, next.latest)
 	if asks { // what is due is told as of when it was decided, which may be behind others' clocks
 		w.heal(take)
 	}
@@ -227,7 +227,7 @@ func (w *work[S]) decide(asks, take bool) {
 		if q.Kind != ledger.Takes {
 			continue
 		}
-		if w.crowdedOut(call) {
+		if w.expects(call) {
 			continue
 		}
 		next.to, call.Result = l.step(next.to, q.Request)
@@ -254,11 +254,11 @@ func (w *work[S]) heal(take bool) {
 	}
 }
 
-// crowdedOut reports whether a call is denied because of what the others are thought to
+// expects reports whether a call is denied because of what the others are thought to
 // have still to tell the store, and to admit meanwhile. A lease that is held is no less so.
-func (w *work[S]) crowdedOut(call *call[S]) bool {
+func (w *work[S]) expects(call *call[S]) bool {
 	expected := w.expected()
-	if expected == 0 || w.cfg.CountDenied || call.Request.Renews != 0 {
+	if !w.next.shared || w.cfg.CountDenied || call.Request.Renews != 0 {
 		return false
 	}
 	r := call.Request.Request
@@ -278,10 +278,10 @@ func (w *work[S]) crowdedOut(call *call[S]) bool {
 // have, what is admitted stands for what they admit too, as it does alone.
 func (w *work[S]) expected() int64 {
 	next := &w.next
-	if next.untold == 0 {
+	if !next.shared {
 		return 0
 	}
-	return next.untold + ledger.StandsFor(next.admitted, w.shareOf(w.a, next.latest)) - next.admitted
+	return next.expected + ledger.StandsFor(next.admitted, w.shareOf(w.a, next.latest)) - next.admitted
 }
 
 // tell has the next state be told of what is due. What it misses then isn't lost.
@@ -383,7 +383,6 @@ func (w *work[S]) Finish() (more bool) {
 	}
 	forestalled := !w.swapped && w.forestalled()
 	putBack := w.swapped && a.last.lost
-	w.book.Answered(w.next.latest.Now.UnixNano())
 	read := w.look(f)
 	var roundTrip time.Duration
 	if w.asked {
@@ -394,6 +393,7 @@ func (w *work[S]) Finish() (more bool) {
 		w.heldUp = true
 		a.pace.heldUp = w.answered
 	}
+	w.book.Answered()
 	if w.swapped {
 		if putBack {
 			w.cfg.Reseeded(1)
@@ -424,10 +424,8 @@ func (w *work[S]) forestalled() bool {
 func (w *work[S]) look(f *flight[S]) (read time.Time) {
 	a, l, next := w.a, &w.rules, &w.next
 	if a.alone() {
-		a.others = w.untold(a, l.tell(l.clone(a.last.decoded), a.due...), next.latest)
-		a.until = a.due[len(a.due)-1].now
-	} else {
-		a.others = w.expects(a, next.latest)
+		a.expected, _ = w.untold(a, l.tell(l.clone(a.last.decoded), a.due...), next.latest)
+		a.from = next.latest.Now.UnixNano()
 	}
 	for _, d := range a.due {
 		d.old = true
@@ -442,7 +440,7 @@ func (w *work[S]) look(f *flight[S]) (read time.Time) {
 	case w.swapped:
 		read = l.wrote(w.now, next, &a.last)
 		if expected := w.expected(); expected > 0 {
-			a.others = expected
+			a.expected = expected
 		}
 		own := next.admitted
 		for _, t := range f.told {
@@ -464,10 +462,7 @@ func (w *work[S]) look(f *flight[S]) (read time.Time) {
 		l.restore(&seen, &a.last, *next.latest)
 		if len(a.flights) == 0 {
 			more := l.since(a.last.decoded, seen.decoded, *next.latest)
-			if a.others > 0 { // they may have more to tell
-				a.others = max(1, a.others-more)
-			}
-			if w.met {
+			if a.expected = max(0, a.expected-more); w.met {
 				w.book.Note(&a.visits, 0, more)
 			}
 		}

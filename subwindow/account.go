@@ -26,7 +26,10 @@ type slot struct {
 // after admissions without it, negative for what is to be given back.
 type due struct {
 	bucket, cost int64
-	others       int64 // what they are thought to have admitted beside it, and to have still to tell
+	// believed is the cost, and what others are thought to have admitted beside it. until is
+	// when that isn't expected of them any more, in Unix nanoseconds; 0 before the store
+	// answers. A due that costs 0 by now stays until then.
+	believed, until int64
 	// at is of the latest request in it, or of the earliest if it is to be given back: what was
 	// decided before a reset is taken from nobody. In Unix nanoseconds.
 	at int64
@@ -226,7 +229,8 @@ func (a *account) owe(bucket, cost, at int64) (less bool) {
 	} else {
 		d.at = max(d.at, at)
 	}
-	if less = d.cost < 0; d.cost == 0 && d.others == 0 {
+	d.believed = max(d.cost, d.believed+cost)
+	if less = d.cost < 0; d.cost == 0 && d.believed == 0 {
 		u.dues = slices.Delete(u.dues, i, i+1)
 	}
 	return less
@@ -261,14 +265,20 @@ func (a *account) toTell(d due) int64 {
 	return cost
 }
 
-// forget drops what is due of slots that have left every window at now.
+// forget drops what is due of slots that have left every window at now, and what
+// isn't expected of others any more.
 func (a *account) forget(w Window, now int64) {
 	u := a.unsettled
 	if u == nil {
 		return
 	}
+	for i := range u.dues {
+		if d := &u.dues[i]; now > d.until && d.until > 0 {
+			d.believed, d.until = d.cost, 0
+		}
+	}
 	u.dues = slices.DeleteFunc(u.dues, func(d due) bool {
-		return d.cost == 0 && d.others == 0 || w.ttl(time.Duration(now-d.bucket*int64(w.Width))) <= 0
+		return d.cost == 0 && d.believed == 0 || w.ttl(time.Duration(now-d.bucket*int64(w.Width))) <= 0
 	})
 	if len(u.dues) == 0 && len(u.flights) == 0 {
 		a.unsettled = nil
@@ -292,14 +302,27 @@ func (a *account) standsFor(bucket, cost int64) (here, most int64) {
 		d = *known
 	}
 	most = ledger.StandsFor(cost, a.unsettled.share)
-	return max(cost, min(most, ledger.StandsFor(d.cost+cost, a.unsettled.share)-d.cost-d.others)), most
+	return max(cost, min(most, ledger.StandsFor(d.cost+cost, a.unsettled.share)-d.believed)), most
 }
 
-// told notes that others have had their time to tell.
-func (a *account) told() {
+// answered notes that the store has answered: the others are given until then to tell.
+func (a *account) answered(until int64) {
 	for i := range a.dues() {
-		a.unsettled.dues[i].others = 0
+		if d := &a.unsettled.dues[i]; d.until == 0 && d.believed > d.cost {
+			d.until = until
+		}
 	}
+}
+
+// telling returns the latest due beside which others may have still to tell what they have
+// admitted alone, nil if there is none, and the share that the process takes meanwhile.
+func (a *account) telling(now int64) (d *due, share float64) {
+	for i := len(a.dues()) - 1; i >= 0; i-- {
+		if d = &a.unsettled.dues[i]; d.believed > d.cost && (d.until == 0 || now <= d.until) {
+			return d, a.unsettled.share
+		}
+	}
+	return nil, 1
 }
 
 // owesFrom sets the share of the process, unless something is due by another one already.
@@ -313,11 +336,58 @@ func (a *account) owesFrom(share float64) {
 func (a *account) oweAlone(bucket, cost, at int64, share float64) {
 	a.staleGeneration = true
 	a.owesFrom(share)
-	most := ledger.StandsFor(cost, a.unsettled.share) - cost // what was charged stands for itself
+	most := ledger.StandsFor(cost, a.unsettled.share) // what was charged stands for itself
+	if d := a.dueOf(bucket); d != nil {
+		most += d.believed
+	}
 	a.owe(bucket, cost, at)
 	if d := a.dueOf(bucket); d != nil {
-		d.others = max(d.others, min(d.others+most, ledger.StandsFor(d.cost, a.unsettled.share)-d.cost))
+		d.believed, d.until = max(d.believed, min(most, ledger.StandsFor(d.cost, a.unsettled.share))), 0
 	}
+}
+
+// believe returns what is in use of the slots that matter at p, newest first, without
+// the oldest of which nothing is. It uses the memory of to.
+func (a *account) believe(p place, to []int64) []int64 {
+	newest := p.newest()
+	size := int(newest-p.oldest) + 1
+	// The slots that are known come in between.
+	ahead, end := min(max(0, newest-a.top), int64(size)), min(int64(len(a.slots)), a.top-p.oldest+1)
+	known := a.slots[min(max(0, a.top-newest), max(0, end)):max(0, end)]
+	n := max(p.ahead+1, int(ahead)+len(known))
+	to = slices.Grow(to[:0], size)[:n]
+	clear(to)
+	for i := range known {
+		to[int(ahead)+i] = known[i].count
+	}
+	add := func(bucket, n int64) {
+		if i := newest - bucket; i >= 0 && i < int64(size) {
+			to = append(to, make([]int64, max(0, int(i)+1-len(to)))...)
+			to[i] += n
+		}
+	}
+	for _, d := range a.dues() {
+		if d.until > 0 && p.now > d.until {
+			d.believed = d.cost
+		}
+		add(d.bucket, d.believed)
+	}
+	if f := a.flight; f != nil {
+		add(f.bucket, f.sum-f.alone)
+	}
+	for _, f := range a.flights() {
+		if f.outcome == ledger.Done {
+			add(f.bucket, f.sum-f.in)
+		}
+	}
+	// After a reset more may be due back than is there.
+	to[p.ahead] = max(0, to[p.ahead])
+	for _, d := range a.dues() {
+		if i := newest - d.bucket; i >= 0 && i < int64(size) {
+			to[i] = max(0, to[i])
+		}
+	}
+	return to
 }
 
 // see takes over what the store has in a slot, and returns how much of it others have
@@ -343,8 +413,8 @@ func (a *account) see(bucket, value int64, lasting, reset bool) (others, missing
 		return 0, known - has
 	}
 	others = max(0, has-a.mayHave(bucket, s.count))
-	if d := a.dueOf(bucket); d != nil && d.others > 0 { // they may have more to tell
-		d.others = max(1, d.others-others)
+	if d := a.dueOf(bucket); d != nil && d.believed > d.cost { // they have told that, and may have more to tell
+		d.believed = max(d.cost+1, d.believed-others)
 	}
 	s.count = has
 	s.own = min(s.own, s.count)

@@ -20,7 +20,7 @@ func TestInUseIsNeverLessThanNothing(t *testing.T) {
 		if due != 0 {
 			a.owe(p.bucket-2, due, p.now)
 		}
-		use := new(family).believe(&a, p, nil)
+		use := a.believe(p, nil)
 		for i, n := range use {
 			assert.GreaterOrEqual(t, n, int64(0), "%d: %v", i, use)
 		}

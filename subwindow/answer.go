@@ -1,8 +1,10 @@
 package subwindow
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	"weir/counters"
 	"weir/counters/ledger"
@@ -14,7 +16,7 @@ import (
 // the way of other instances' checks.
 func (w *work) choose() int64 {
 	a := w.a
-	w.use, w.sum = w.believe(a, w.place, w.use), 0
+	w.use, w.sum = a.believe(w.place, w.use), 0
 	w.pending = slices.DeleteFunc(w.pending, func(c *call) bool {
 		r := &c.Request
 		switch {
@@ -32,7 +34,7 @@ func (w *work) choose() int64 {
 		f = new(flight)
 	}
 	w.spare = f
-	_, share := w.telling(a, w.now)
+	_, share := a.telling(w.now)
 	var at int64
 	for i, c := range w.pending {
 		r := &c.Request
@@ -75,7 +77,7 @@ func (w *work) deal() {
 	a := w.a
 	s := a.at(w.bucket)
 	s.count -= w.sum
-	w.use = w.believe(a, w.place, w.use)
+	w.use = a.believe(w.place, w.use)
 	s.count, w.counted = s.count+w.sum, false
 	others, denied := w.pending[:0], false
 	var back int64
@@ -109,8 +111,8 @@ func (w *work) deal() {
 	if w.met && (w.again || !w.window.fixed()) {
 		w.book.Note(&a.visits, kept, kept)
 	}
-	if d, share := w.telling(a, w.now); d != nil { // they may admit as much meanwhile
-		d.others += int64(min(float64(kept)/share, counters.MaxLimit)) - kept
+	if d, share := a.telling(w.now); d != nil { // they may admit as much meanwhile
+		d.believed += int64(min(float64(kept)/share, counters.MaxLimit)) - kept
 	}
 	if back > 0 {
 		a.owe(w.bucket, -back, w.now)
@@ -119,12 +121,12 @@ func (w *work) deal() {
 
 // deny answers the pending calls, which don't fit into what is in use.
 func (w *work) deny() {
-	telling, _ := w.telling(w.a, w.now)
+	telling, _ := w.a.telling(w.now)
 	for _, c := range w.pending {
 		r := &c.Request.Request
 		d := w.decision(w.use, w.place, r, false)
 		if telling != nil && w.fits(w.use, w.place, r) {
-			d.Remaining, d.RetryAfter = min(d.Remaining, r.Cost-1), w.book.Telling(w.now)
+			d.Remaining, d.RetryAfter = min(d.Remaining, r.Cost-1), cmp.Or(time.Duration(max(0, telling.until-w.now)), w.options.Telling())
 		}
 		d.Local = !w.asked
 		c.Answer(d, nil)

@@ -38,60 +38,6 @@ func (f *family) change(a *account, now int64) counters.Addition {
 	}
 }
 
-// believe returns what is in use of the slots that matter at p, newest first, without
-// the oldest of which nothing is. It uses the memory of to.
-func (f *family) believe(a *account, p place, to []int64) []int64 {
-	newest := p.newest()
-	size := int(newest-p.oldest) + 1
-	// The slots that are known come in between.
-	ahead, end := min(max(0, newest-a.top), int64(size)), min(int64(len(a.slots)), a.top-p.oldest+1)
-	known := a.slots[min(max(0, a.top-newest), max(0, end)):max(0, end)]
-	n := max(p.ahead+1, int(ahead)+len(known))
-	to = slices.Grow(to[:0], size)[:n]
-	clear(to)
-	for i := range known {
-		to[int(ahead)+i] = known[i].count
-	}
-	add := func(bucket, n int64) {
-		if i := newest - bucket; i >= 0 && i < int64(size) {
-			to = append(to, make([]int64, max(0, int(i)+1-len(to)))...)
-			to[i] += n
-		}
-	}
-	for _, d := range a.dues() {
-		if add(d.bucket, d.cost); d.others > 0 && f.book.Telling(p.now) > 0 {
-			add(d.bucket, d.others)
-		}
-	}
-	if f := a.flight; f != nil {
-		add(f.bucket, f.sum-f.alone)
-	}
-	for _, f := range a.flights() {
-		if f.outcome == ledger.Done {
-			add(f.bucket, f.sum-f.in)
-		}
-	}
-	// After a reset more may be due back than is there.
-	to[p.ahead] = max(0, to[p.ahead])
-	for _, d := range a.dues() {
-		if i := newest - d.bucket; i >= 0 && i < int64(size) {
-			to[i] = max(0, to[i])
-		}
-	}
-	return to
-}
-
-// telling returns the latest due beside which others may have still to tell what they have
-// admitted alone, nil if there is none, and the share that the process takes meanwhile.
-func (f *family) telling(a *account, now int64) (d *due, share float64) {
-	for i := len(a.dues()) - 1; i >= 0 && f.book.Telling(now) > 0; i-- {
-		if d = &a.unsettled.dues[i]; d.others > 0 {
-			return d, a.unsettled.share
-		}
-	}
-	return nil, 1
-}
-
 // DenyAhead implements ledger.Family.
 func (f *family) DenyAhead(a *account, r counters.Request) (d counters.Decision, denied bool) {
 	if !a.denied {
@@ -108,7 +54,7 @@ func (f *family) DenyAhead(a *account, r counters.Request) (d counters.Decision,
 func (f *family) Recall(a *account, r counters.Request) (d counters.Decision, known, fresh bool) {
 	p := f.window.place(r.Now)
 	var few [64]int64
-	use := f.believe(a, p, few[:0])
+	use := a.believe(p, few[:0])
 	known = a.fresh(p.now)
 	fresh = known && !a.owes()
 	known = known || slices.ContainsFunc(use, func(n int64) bool { return n > 0 })
@@ -138,7 +84,7 @@ func (f *family) Alone(a *account, r counters.Request, of any) counters.Decision
 	a.reach(p, f.kept)
 	a.forget(f.window, p.now)
 	var few [16]int64
-	use := f.believe(a, p, few[:0])
+	use := a.believe(p, few[:0])
 	flown, _ := of.(*flight)
 	if !a.awaits(flown) {
 		flown = nil
@@ -156,7 +102,7 @@ func (f *family) Alone(a *account, r counters.Request, of any) counters.Decision
 			a.admit(flown, r.Cost)
 		}
 		_, most := a.standsFor(p.bucket, r.Cost)
-		d = f.decision(f.believe(a, p, use), p, standing(r, most), d.Allowed)
+		d = f.decision(a.believe(p, use), p, standing(r, most), d.Allowed)
 	}
 	d.Receipt = counters.Receipt{Alone: admission{flown}}
 	return d

@@ -99,9 +99,7 @@ func (w *work) Finish() (more bool) {
 	a.doubtful = a.doubtful || anew
 	switch {
 	case w.err == nil && w.steps < mostSteps:
-		if w.book.Answered(w.now); w.book.Telling(w.now) == 0 {
-			a.told()
-		}
+		a.answered(w.now + int64(w.options.Telling()))
 		return true
 	case errors.Is(w.err, counters.ErrLost) && w.steps < mostSteps:
 		if f := a.flight; f != nil { // surely not done

@@ -102,6 +102,7 @@ func (w *work) fillSlots() {
 	}
 	a.first, a.final = min(a.first, w.oldest), final
 	w.asked = true
+	w.book.Answered()
 }
 
 // repaired notes that losses were put back, and that the generation is now as told.

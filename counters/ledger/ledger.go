@@ -37,7 +37,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"weir/counters"
@@ -68,8 +67,7 @@ type Book[A any] struct {
 	clients  *cache.Cache[Client[A]]
 	combiner *combiner.Combiner[Request[A], counters.Decision]
 	owing    *reconcile.Queue[*Client[A]]
-	works    sync.Pool    // of Work[A]
-	up       atomic.Int64 // when the store has answered again, in Unix nanoseconds; 0 while it fails
+	works    sync.Pool // of Work[A]
 }
 
 // Open makes b the book of a limiter. The options have no zero values.
@@ -193,7 +191,6 @@ func (b *Book[A]) TakeLocal(r counters.Request, err error) (counters.Decision, e
 	if f := (*failure)(nil); errors.As(err, &f) {
 		flight = f.flight
 	}
-	b.up.Store(0)
 	c := b.clients.Get(r.Client)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -444,24 +441,5 @@ func (b *Book[A]) end(c *Client[A], w Work[A], r *counters.Request, answered *bo
 	}
 }
 
-// Answered notes that the store has answered, at now: what is due may be told.
-func (b *Book[A]) Answered(now int64) {
-	if b.up.Load() == 0 {
-		b.up.Store(now)
-	}
-	b.owing.Answered()
-}
-
-// Telling returns for how long others may still tell the store, from now on, what they have
-// admitted without it. They can't while it fails: they are given their time when it answers.
-func (b *Book[A]) Telling(now int64) time.Duration {
-	telling, up := b.config.Options.Telling(), b.up.Load()
-	rest := time.Duration(up-now) + telling
-	switch {
-	case up == 0:
-		return max(1, telling)
-	case rest > 2*telling: // the clock was set back
-		return 0
-	}
-	return max(0, rest)
-}
+// Answered notes that the store has answered: what is due may be told.
+func (b *Book[A]) Answered() { b.owing.Answered() }
