@@ -325,6 +325,17 @@ func (a *account) telling(now int64) (d *due, share float64) {
 	return nil, 1
 }
 
+// told returns what is in use, by believe, without what others are thought to have still to
+// tell. It changes use.
+func (a *account) told(p place, use []int64) []int64 {
+	for _, d := range a.dues() {
+		if i := p.newest() - d.bucket; i >= 0 && i < int64(len(use)) && (d.until == 0 || p.now <= d.until) {
+			use[i] = max(0, use[i]-(d.believed-d.cost))
+		}
+	}
+	return use
+}
+
 // owesFrom sets the share of the process, unless something is due by another one already.
 func (a *account) owesFrom(share float64) {
 	if !a.owesAlone() {

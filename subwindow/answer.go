@@ -122,10 +122,14 @@ func (w *work) deal() {
 // deny answers the pending calls, which don't fit into what is in use.
 func (w *work) deny() {
 	telling, _ := w.a.telling(w.now)
+	var told []int64
+	if telling != nil {
+		told = w.a.told(w.place, slices.Clone(w.use))
+	}
 	for _, c := range w.pending {
 		r := &c.Request.Request
 		d := w.decision(w.use, w.place, r, false)
-		if telling != nil && w.fits(w.use, w.place, r) {
+		if telling != nil && w.fits(told, w.place, r) {
 			d.Remaining, d.RetryAfter = min(d.Remaining, r.Cost-1), cmp.Or(time.Duration(max(0, telling.until-w.now)), w.options.Telling())
 		}
 		d.Local = !w.asked

@@ -43,6 +43,9 @@ func (f *family) DenyAhead(a *account, r counters.Request) (d counters.Decision,
 	if !a.denied {
 		return d, false
 	}
+	if telling, _ := a.telling(r.Now.UnixNano()); telling != nil { // what is for others ends before the slots do
+		return d, false
+	}
 	d, _, fresh := f.Recall(a, r)
 	d.Local = true
 	// If something remains another instance may have taken it since, and then this

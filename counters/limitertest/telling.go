@@ -52,6 +52,49 @@ func Telling(t *testing.T, now time.Time, newStore func() Store, newLimiter func
 			assert.InDelta(t, limit, used, 6)
 		})
 	}
+	t.Run("a denial for others says until when", func(t *testing.T) {
+		now := now
+		both := NewProcesses(t, 2, newStore(), func(s Store) (Limiter, error) { return newLimiter(t, s), nil })
+		for n := range 16 {
+			admits(t, both.Limiters[n%2], &now, limit, 1)
+		}
+		both.Stores[0].Fail(ErrUnsent)
+		admits(t, both.Limiters[0], &now, limit, limit)
+		both.Stores[0].Fail(nil)
+		denied := 0
+		for range 20 {
+			now = now.Add(time.Microsecond)
+			d, err := both.Limiters[0].Take(t.Context(), counters.Request{Client: "c", Cost: 1, Limit: limit, Now: now})
+			require.NoError(t, err)
+			if !d.Allowed {
+				denied++
+				assert.LessOrEqual(t, d.RetryAfter, 2*time.Second)
+			}
+		}
+		assert.Positive(t, denied)
+		now = now.Add(2*time.Second + time.Millisecond)
+		assert.Equal(t, 10, admits(t, both.Limiters[0], &now, limit, 10))
+	})
+	t.Run("checks of another client that fail hold nobody back", func(t *testing.T) {
+		now := now
+		both := NewProcesses(t, 2, newStore(), func(s Store) (Limiter, error) { return newLimiter(t, s), nil })
+		used := 0
+		asks := func(i, n int) { used += admits(t, both.Limiters[i], &now, limit, n) }
+		for n := range 20 {
+			asks(n%2, 1)
+		}
+		both.Stores[0].Fail(ErrUnsent)
+		asks(0, 20)
+		both.Stores[0].Fail(nil)
+		for range 10 {
+			both.Stores[0].Fail(ErrUnsent)
+			takeAnyway(t, both.Limiters[0], counters.Request{Client: "another", Cost: 1, Limit: limit, Now: now})
+			both.Stores[0].Fail(nil)
+			now = now.Add(2*time.Second + time.Millisecond)
+			asks(0, 10)
+		}
+		assert.GreaterOrEqual(t, used, limit)
+	})
 	t.Run("one after the other", func(t *testing.T) {
 		for seed := range uint64(20) {
 			now, random := now, rand.New(rand.NewPCG(seed, 0))
