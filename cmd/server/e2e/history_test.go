@@ -371,7 +371,7 @@ func (h *history) judgeDenials(r *record) (string, span) {
 
 // tookShare reports whether denied was decided by a process that has admitted alone: if others
 // may do so too, that can stand for all of a limit while that is in use. With the store it does
-// until the others have told it, for which they have time when it hasn't failed any more.
+// until the others have told it, for which they are given time once it answers again.
 func (h *history) tookShare(r *record, denied event) bool {
 	since := func(lasts time.Duration, admitted bool) bool {
 		return slices.ContainsFunc(r.events, func(e event) bool {
