@@ -314,11 +314,19 @@ func (a *account) answered(until int64) {
 	}
 }
 
+// others returns what they are thought to have still to tell beside d.
+func (d *due) others(now int64) int64 {
+	if d.until > 0 && now > d.until {
+		return 0
+	}
+	return d.believed - d.cost
+}
+
 // telling returns the latest due beside which others may have still to tell what they have
 // admitted alone, nil if there is none, and the share that the process takes meanwhile.
 func (a *account) telling(now int64) (d *due, share float64) {
 	for i := len(a.dues()) - 1; i >= 0; i-- {
-		if d = &a.unsettled.dues[i]; d.believed > d.cost && (d.until == 0 || now <= d.until) {
+		if d = &a.unsettled.dues[i]; d.others(now) > 0 {
 			return d, a.unsettled.share
 		}
 	}
@@ -329,8 +337,8 @@ func (a *account) telling(now int64) (d *due, share float64) {
 // tell. It changes use.
 func (a *account) told(p place, use []int64) []int64 {
 	for _, d := range a.dues() {
-		if i := p.newest() - d.bucket; i >= 0 && i < int64(len(use)) && (d.until == 0 || p.now <= d.until) {
-			use[i] = max(0, use[i]-(d.believed-d.cost))
+		if i := p.newest() - d.bucket; i >= 0 && i < int64(len(use)) {
+			use[i] = max(0, use[i]-d.others(p.now))
 		}
 	}
 	return use
@@ -378,10 +386,7 @@ func (a *account) believe(p place, to []int64) []int64 {
 		}
 	}
 	for _, d := range a.dues() {
-		if d.until > 0 && p.now > d.until {
-			d.believed = d.cost
-		}
-		add(d.bucket, d.believed)
+		add(d.bucket, d.cost+d.others(p.now))
 	}
 	if f := a.flight; f != nil {
 		add(f.bucket, f.sum-f.alone)

@@ -373,14 +373,19 @@ func (h *history) judgeDenials(r *record) (string, span) {
 // may do so too, that can stand for all of a limit while that is in use. With the store it does
 // until the others have told it, for which they are given time once it answers again.
 func (h *history) tookShare(r *record, denied event) bool {
-	since := func(lasts time.Duration, admitted bool) bool {
-		return slices.ContainsFunc(r.events, func(e event) bool {
-			return e.degraded && (!admitted || e.allowed && e.cost > 0) && e.process == denied.process && e.call <= denied.back && e.back >= denied.call-lasts
-		})
-	}
 	longest := slices.MaxFunc(r.limits, func(a, b promise) int { return cmp.Compare(a.window, b.window) }).window
 	tells := time.Second + (&counters.Options{StoreTimeout: h.timeout}).Telling() + h.late() // what is due is told within a second
-	return len(h.offsets) > 1 && (since(2*longest, true) && (denied.degraded || since(tells, false)) || since(tells, true))
+	failed := func(lasts time.Duration) func(e event) bool {
+		return func(e event) bool {
+			return e.degraded && e.process == denied.process && e.call <= denied.back && e.back >= denied.call-lasts
+		}
+	}
+	return len(h.offsets) > 1 && slices.ContainsFunc(r.events, func(e event) bool {
+		return e.allowed && e.cost > 0 && failed(2*longest)(e) && (denied.degraded || failed(tells)(e) ||
+			slices.ContainsFunc(r.events, failed(tells)) && !slices.ContainsFunc(r.events, func(between event) bool {
+				return between.process == e.process && between.answered() && between.call >= e.back && between.back < denied.call-tells
+			}))
+	})
 }
 
 // isCutOff reports whether the deadline of e may have come after the state had

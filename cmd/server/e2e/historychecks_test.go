@@ -235,6 +235,8 @@ func TestJudgeOfResetsAndRefunds(t *testing.T) {
 			[]event{shared, denied(4010, 4020, 3)}, "a cost of 3 is denied without reason"},
 		{"denied by who has admitted alone, and hasn't heard of the store until now", one, false, never, nil, nil,
 			[]event{shared, smallAt(3800), denied(4010, 4020, 3)}, ""},
+		{"denied by who has admitted alone, and has heard of the store since", one, false, never, nil, nil,
+			[]event{shared, admitted(0, 2100, 2110, 1), smallAt(4900), denied(5010, 5020, 3)}, "a cost of 3 is denied without reason"},
 		{"denied by who has admitted alone, long before its store failed", one, false, never, nil, nil,
 			[]event{shared, smallAt(12000), denied(12100, 12110, 3)}, "a cost of 3 is denied without reason"},
 		{"denied when another has just admitted alone", one, false, never, nil, nil,
