@@ -104,17 +104,26 @@ func checkContentType(value string) error {
 
 // decodeCheck decodes a body that is one check. The error is a problem.
 func (b *body) decodeCheck() (decide.Check, error) {
-	b.at = -1
-	q, err := b.check(b.policy)
+	p := plainText{text: b.bytes.Bytes()}
+	q, err := p.check(b.policy), error(nil)
+	if !p.ended() {
+		b.at = -1
+		q, err = b.check(b.policy)
+		err = b.end(err)
+	}
 	if len(q.Policy) <= counters.MaxNameBytes {
 		b.policy = q.Policy
 	}
-	return q, b.end(err)
+	return q, err
 }
 
 // decodeBatch decodes a body that is a batch of checks, which are valid until it
 // is released. The error is a problem.
 func (b *body) decodeBatch() (batch, error) {
+	p := plainText{text: b.bytes.Bytes()}
+	if b.batch = p.batch(b.batch[:0], b.policy); p.ended() {
+		return batch{checks: b.batch}, nil
+	}
 	var q batch
 	b.at = -1
 	err := b.object("", func(name []byte) error {

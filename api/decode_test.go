@@ -290,6 +290,50 @@ func FuzzDecodeBatch(f *testing.F) {
 	})
 }
 
+// A body means the same behind a space, with which it isn't plain.
+func FuzzPlainText(f *testing.F) {
+	for _, check := range []string{
+		`{"policy":"api","client":"alice"}`, `{"policy":"api","client":"alice","cost":3,"settle":true}`, `{"policy":"","client":""}`,
+		`{"policy":"api","client":"alice","cost":0}`, `{"policy":"api","client":"alice","cost":03}`, `{"policy":"api","client":"alice","cost":}`,
+		`{"policy":"api","client":"alice","cost":-1}`, `{"policy":"api","client":"alice","cost":1.5}`, `{"policy":"api","client":"alice","cost":999999999999999999}`,
+		`{"policy":"api","client":"alice","cost":9223372036854775807}`, `{"policy":"api","client":"alice","cost":9223372036854775808}`,
+		`{"policy":"api","client":"alice","settle":false}`, `{"policy":"api","client":"alice","settle":true,"cost":3}`, `{"client":"alice","policy":"api"}`,
+		`{"policy":"api","client":"alice","client":"bob"}`, `{"policy":"api","client":"a\"b"}`, `{"policy":"api","client":"zoë"}`, "{\"policy\":\"api\",\"client\":\"\xff\"}",
+		"{\"policy\":\"api\",\"client\":\"\x7f\"}", "{\"policy\":\"api\",\"client\":\"\n\"}", `{"policy":"api","client":"alice"`, `{"policy":"api","client":"alice`,
+		`{"policy":"api","client":"alice"} `, `{"policy":"api","client":"alice"}}`, `{"policy":"api"}`, `{"policy":"api","client":"alice",}`,
+	} {
+		f.Add([]byte(check))
+		f.Add([]byte(`{"checks":[` + check + `]}`))
+		f.Add([]byte(`{"checks":[` + check + `,{"policy":"other","client":"bob","cost":2},` + check + `]}`))
+	}
+	f.Add([]byte(`{"checks":[{"policy":"api","client":"alice"},]}`))
+	f.Add([]byte(`{"checks":[{"policy":"api","client":"alice"}],"all":true}`))
+	for _, n := range []int{decide.MaxBatch, decide.MaxBatch + 1} {
+		f.Add([]byte(`{"checks":[` + strings.TrimSuffix(strings.Repeat(`{"policy":"api","client":"alice"},`, n), ",") + `]}`))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		equal(t, data, (*body).decodeCheck)
+		equal(t, data, (*body).decodeBatch)
+	})
+}
+
+func equal[T any](t *testing.T, data []byte, decodeBody func(*body) (T, error)) {
+	t.Helper()
+	var decoded [2]T
+	var errs [2]error
+	for i, before := range []string{"", " "} {
+		b, err := decode(append([]byte(before), data...), maxBatchBytes)
+		if err != nil {
+			return
+		}
+		decoded[i], errs[i] = decodeBody(b)
+	}
+	require.Equal(t, errs[0] == nil, errs[1] == nil)
+	if errs[0] == nil {
+		require.Equal(t, decoded[1], decoded[0])
+	}
+}
+
 func TestEveryErrorOfTheDecoderIsReadable(t *testing.T) {
 	t.Parallel()
 	for body, detail := range map[string]string{

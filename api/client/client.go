@@ -36,11 +36,12 @@ const (
 
 // idleConnections are kept open, for as long as idleTime: weir keeps them for
 // longer. One that takes longer than the call it was for may serve the next, up
-// to connectTime.
+// to connectTime. A batch of smallBatch ordinary checks is written in one piece.
 const (
 	idleConnections = 64
 	idleTime        = 90 * time.Second
 	connectTime     = 10 * time.Second
+	writeBuffer     = 16 << 10
 )
 
 // Config configures a Client. Only URL is needed.
@@ -119,7 +120,7 @@ func newTransport() *http.Transport {
 		Proxy:       http.ProxyFromEnvironment,
 		DialContext: (&net.Dialer{Timeout: connectTime}).DialContext, TLSHandshakeTimeout: connectTime,
 		MaxIdleConnsPerHost: idleConnections, IdleConnTimeout: idleTime,
-		DisableCompression: true, Protocols: http1,
+		DisableCompression: true, Protocols: http1, WriteBufferSize: writeBuffer,
 	}
 }
 

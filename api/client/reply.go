@@ -35,7 +35,7 @@ func decode(body []byte, into []*reply) (r reply, results int, err error) {
 
 // scan decodes what is written as weir writes it, and has no more results than are given.
 func scan(body []byte, into []*reply) (r reply, results int, ok bool) {
-	s := scanner{rest: body, room: min(len(into), maxShared)}
+	s := scanner{all: body, room: min(len(into), maxShared)}
 	s.reply(&r, into, &results)
 	return r, results, s.ended()
 }
@@ -44,87 +44,101 @@ func scan(body []byte, into []*reply) (r reply, results int, ok bool) {
 // keeps it all.
 const maxShared = 32
 
-// reply reads a reply. Only that to a batch may have results.
+// reply reads a reply, whose members come in the order in which weir writes them. Only that
+// to a batch may have results.
 func (s *scanner) reply(r *reply, into []*reply, results *int) {
-	s.object(func(name []byte) {
-		switch string(name) {
-		case "status":
-			r.problem.Status = int(s.integer())
-		case "allowed":
-			r.Allowed = s.boolean()
-		case "policy", "client":
-			s.text()
-		case "retry_after":
-			r.RetryAfter = s.seconds()
-		case "wait":
-			r.Wait = s.seconds()
-		case "degraded":
-			r.Degraded = s.boolean()
-		case "shadow":
-			r.Shadow = s.boolean()
-		case "limits":
-			s.failIf(len(r.Limits) > 0) // they come twice
-			if len(s.limits) == cap(s.limits) {
-				s.limits = make([]Limit, 0, s.room)
-			}
-			first := len(s.limits)
-			s.array(func() { s.limits = append(s.limits, s.limit()) })
-			if last := len(s.limits); last > first {
-				r.Limits = s.limits[first:last:last]
-			}
-		case "receipt":
-			r.Receipt.Text = string(s.text())
-		case "settle_within":
-			r.Receipt.within = s.seconds()
-		case "renew_within":
+	s.expect('{')
+	problem := s.member(`,"type":`)
+	if problem {
+		r.problem.Type = s.string()
+		s.expectText(`,"title":`)
+		r.problem.Title = s.string()
+	}
+	if s.member(`,"status":`) {
+		r.problem.Status = int(s.integer())
+	}
+	if problem && s.member(`,"detail":`) {
+		r.problem.Detail = string(s.text())
+	}
+	if s.member(`,"allowed":`) {
+		r.Allowed = s.boolean()
+	}
+	if s.member(`,"policy":`) {
+		s.string()
+	}
+	if s.member(`,"client":`) {
+		s.text()
+	}
+	if s.member(`,"retry_after":`) {
+		r.RetryAfter = s.seconds()
+	}
+	if s.member(`,"wait":`) {
+		r.Wait = s.seconds()
+	}
+	if s.member(`,"degraded":`) {
+		r.Degraded = s.boolean()
+	}
+	if problem && s.member(`,"violated-policies":`) {
+		s.array(func() { s.text() })
+	}
+	if s.member(`,"shadow":`) {
+		r.Shadow = s.boolean()
+	}
+	if s.member(`,"receipt":`) {
+		r.Receipt.Text = string(s.text())
+		s.expectText(`,"settle_within":`)
+		r.Receipt.within = s.seconds()
+		if s.member(`,"renew_within":`) {
 			r.Receipt.RenewWithin = s.seconds()
-		case "type":
-			r.problem.Type = s.string()
-		case "title":
-			r.problem.Title = s.string()
-		case "detail":
-			r.problem.Detail = string(s.text())
-		case "violated-policies":
-			s.array(func() { s.text() })
-		case "results":
-			s.failIf(into == nil || *results > 0)
-			s.array(func() {
-				if *results == len(into) {
-					s.fail()
-					return
-				}
-				one := into[*results]
-				*one = reply{}
-				s.reply(one, nil, nil)
-				*results++
-			})
-		default:
-			s.fail()
 		}
-	})
+	}
+	if s.member(`,"limits":`) {
+		r.Limits = s.readLimits()
+	}
+	if into != nil && s.member(`,"results":`) {
+		s.array(func() {
+			if *results == len(into) {
+				s.fail()
+				return
+			}
+			one := into[*results]
+			*one = reply{}
+			s.reply(one, nil, nil)
+			*results++
+		})
+	}
+	s.expect('}')
+}
+
+// readLimits reads the limits of an answer.
+func (s *scanner) readLimits() []Limit {
+	if len(s.limits) == cap(s.limits) {
+		s.limits = make([]Limit, 0, s.room)
+	}
+	first := len(s.limits)
+	s.array(func() { s.limits = append(s.limits, s.limit()) })
+	if last := len(s.limits); last > first {
+		return s.limits[first:last:last]
+	}
+	return nil
 }
 
 func (s *scanner) limit() (l Limit) {
-	s.object(func(name []byte) {
-		switch string(name) {
-		case "name":
-			l.Name = s.string()
-		case "algorithm":
-			l.Algorithm = s.string()
-		case "allowed":
-			l.Allowed = s.boolean()
-		case "limit":
-			l.Limit = s.integer()
-		case "remaining":
-			l.Remaining = s.integer()
-		case "reset_after":
-			l.ResetAfter = s.seconds()
-		case "retry_after":
-			l.RetryAfter = s.seconds()
-		default:
-			s.fail()
-		}
-	})
+	s.expectText(`{"name":`)
+	l.Name = s.string()
+	s.expectText(`,"algorithm":`)
+	l.Algorithm = s.string()
+	s.expectText(`,"allowed":`)
+	l.Allowed = s.boolean()
+	s.expectText(`,"limit":`)
+	l.Limit = s.integer()
+	s.expectText(`,"remaining":`)
+	l.Remaining = s.integer()
+	s.expectText(`,"reset_after":`)
+	l.ResetAfter = s.seconds()
+	s.expectText(`,"retry_after":`)
+	l.RetryAfter = s.seconds()
+	s.expect('}')
 	return l
 }
 

@@ -3,17 +3,17 @@ package client
 import (
 	"bytes"
 	"encoding/json"
-	"math"
 	"time"
 	"unicode/utf8"
 )
 
 // A scanner reads JSON as weir writes it, in a fraction of the time that
 // encoding/json takes. What it isn't made for makes it fail, such as space
-// between the tokens or an exponent; that is left to encoding/json. What it
+// between the tokens, members in another order or an exponent; that is left to encoding/json. What it
 // accepts means to encoding/json the same.
 type scanner struct {
-	rest   []byte
+	all    []byte
+	at     int // so much of it has been read
 	failed bool
 	known  []string // that string has returned
 	limits []Limit  // that several replies share
@@ -24,7 +24,7 @@ type scanner struct {
 const maxKnown = 8
 
 // fail leaves nothing to read.
-func (s *scanner) fail() { s.failed, s.rest = true, nil }
+func (s *scanner) fail() { s.failed, s.all, s.at = true, nil, 0 }
 
 func (s *scanner) failIf(failed bool) {
 	if failed {
@@ -35,30 +35,41 @@ func (s *scanner) failIf(failed bool) {
 // ended reports whether all was read, but for a line end, without a failure.
 func (s *scanner) ended() bool {
 	s.take('\n')
-	return !s.failed && len(s.rest) == 0
+	return !s.failed && s.at == len(s.all)
 }
 
 // take reads c if it is next.
 func (s *scanner) take(c byte) bool {
-	if len(s.rest) == 0 || s.rest[0] != c {
+	if s.at == len(s.all) || s.all[s.at] != c {
 		return false
 	}
-	s.rest = s.rest[1:]
+	s.at++
 	return true
 }
 
 func (s *scanner) expect(c byte) { s.failIf(!s.take(c)) }
 
-// object reads an object. member reads the value of the member with the name,
-// which is valid until then.
-func (s *scanner) object(member func(name []byte)) {
-	s.expect('{')
-	for more := !s.take('}'); more && !s.failed; more = s.more('}') {
-		name := s.text()
-		s.expect(':')
-		member(name)
+// member reads a comma, the name of a member and a colon if these are next. The first member
+// of an object has no comma.
+func (s *scanner) member(name string) bool {
+	if s.at > 0 && s.all[s.at-1] == '{' {
+		name = name[1:]
 	}
+	return s.takeText(name)
 }
+
+// takeText reads text if it is next.
+func (s *scanner) takeText(text string) bool {
+	rest := s.all[s.at:]
+	if len(rest) < len(text) || string(rest[:len(text)]) != text {
+		return false
+	}
+	s.at += len(text)
+	return true
+}
+
+// expectText is expect for several bytes.
+func (s *scanner) expectText(text string) { s.failIf(!s.takeText(text)) }
 
 // array reads an array, by calling element for each one.
 func (s *scanner) array(element func()) {
@@ -79,33 +90,44 @@ func (s *scanner) more(end byte) bool {
 
 // string reads a string that is likely to come again.
 func (s *scanner) string() string {
-	text := s.text()
+	rest := s.all[s.at:]
 	for _, known := range s.known {
-		if known == string(text) {
+		if end := len(known) + 1; len(rest) > end && rest[end] == '"' && string(rest[1:end]) == known && s.take('"') {
+			s.at += end
 			return known
 		}
 	}
-	if len(s.known) < maxKnown {
+	begun := s.at
+	text := s.text()
+	if len(s.known) < maxKnown && s.at-begun == len(text)+len(`""`) { // without escapes
 		s.known = append(s.known, string(text))
 	}
 	return string(text)
 }
 
+// plain are the bytes that stand in a string as they are, and for a character each.
+var plain = func() (plain [256]bool) {
+	for c := ' '; c < utf8.RuneSelf; c++ {
+		plain[c] = c != '"' && c != '\\'
+	}
+	return plain
+}()
+
 // text reads a string, whose bytes are perhaps those that are read.
 func (s *scanner) text() []byte {
-	if len(s.rest) == 0 || s.rest[0] != '"' {
-		s.fail()
-		return nil
-	}
-	for i, c := range s.rest[1:] {
-		switch {
-		case c == '"':
-			text := s.rest[1 : 1+i]
-			s.rest = s.rest[i+2:]
-			return text
-		case c < ' ' || c >= utf8.RuneSelf || c == '\\':
-			return s.unusual()
+	begun := s.at
+	s.expect('"')
+	rest := s.all[s.at:]
+	for i, c := range rest {
+		if plain[c] {
+			continue
 		}
+		if c == '"' {
+			s.at += i + 1
+			return rest[:i]
+		}
+		s.at = begun
+		return s.unusual()
 	}
 	s.fail() // it doesn't end
 	return nil
@@ -131,20 +153,20 @@ func (s *scanner) unusual() []byte {
 
 // quoted reads a string with its quotes, or nothing if there is none.
 func (s *scanner) quoted() []byte {
-	if len(s.rest) == 0 || s.rest[0] != '"' {
+	rest := s.all[s.at:]
+	if len(rest) == 0 || rest[0] != '"' {
 		return nil
 	}
 	for end := 1; ; end++ {
-		next := bytes.IndexByte(s.rest[end:], '"')
+		next := bytes.IndexByte(rest[end:], '"')
 		if next < 0 {
 			return nil
 		}
 		end += next
-		before := s.rest[1:end]
+		before := rest[1:end]
 		if escapes := len(before) - len(bytes.TrimRight(before, `\`)); escapes%2 == 0 {
-			quoted := s.rest[:end+1]
-			s.rest = s.rest[end+1:]
-			return quoted
+			s.at += end + 1
+			return rest[:end+1]
 		}
 	}
 }
@@ -157,35 +179,28 @@ func (s *scanner) unescape(quoted []byte) []byte {
 }
 
 func (s *scanner) boolean() bool {
-	if rest, ok := bytes.CutPrefix(s.rest, []byte("true")); ok {
-		s.rest = rest
+	if s.takeText("true") {
 		return true
 	}
-	rest, ok := bytes.CutPrefix(s.rest, []byte("false"))
-	s.rest = rest
-	s.failIf(!ok)
+	s.expectText("false")
 	return false
 }
 
-// digit reads a digit, if one is next.
-func (s *scanner) digit() (d byte, ok bool) {
-	if len(s.rest) == 0 || s.rest[0] < '0' || s.rest[0] > '9' {
-		return 0, false
-	}
-	d = s.rest[0] - '0'
-	s.rest = s.rest[1:]
-	return d, true
-}
+func isDigit(c byte) bool { return c >= '0' && c <= '9' }
 
 // integer reads a whole number that isn't negative.
 func (s *scanner) integer() int64 {
-	first, ok := s.digit()
-	s.failIf(!ok)
-	n := int64(first)
-	for d, ok := s.digit(); ok; d, ok = s.digit() {
-		s.failIf(n == 0 || n > math.MaxInt64/10-1) // JSON has no leading zeros
-		n = n*10 + int64(d)
+	var n int64
+	rest, digits := s.all[s.at:], 0
+	for _, c := range rest {
+		if !isDigit(c) {
+			break
+		}
+		n = n*10 + int64(c-'0')
+		digits++
 	}
+	s.at += digits
+	s.failIf(digits == 0 || digits > 18 || digits > 1 && rest[0] == '0') // JSON has no leading zeros
 	return n
 }
 
@@ -199,9 +214,9 @@ func (s *scanner) seconds() time.Duration {
 		return t
 	}
 	unit := time.Second
-	for d, ok := s.digit(); ok; d, ok = s.digit() {
+	for ; s.at < len(s.all) && isDigit(s.all[s.at]); s.at++ {
 		unit /= 10
-		t += time.Duration(d) * unit
+		t += time.Duration(s.all[s.at]-'0') * unit
 	}
 	s.failIf(unit == time.Second || unit < time.Millisecond)
 	return t

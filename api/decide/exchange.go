@@ -80,7 +80,7 @@ func (r *run) begin(one *asking) {
 
 // wait lets the waiting askings ask, and returns when all have.
 func (r *run) wait() {
-	r.askWaiting()
+	r.askWaiting(true)
 	r.together.Wait()
 	r.alone.Wait()
 }
@@ -94,10 +94,11 @@ func (r *run) waitFor(limiter manyTaker, one *asking) int {
 	return len(r.waiting[limiter])
 }
 
-// askWaiting lets the waiting askings ask.
-func (r *run) askWaiting() {
+// askWaiting lets the waiting askings ask: those of one limiter here, if it may wait for the
+// store, as the stack of a new goroutine has to grow.
+func (r *run) askWaiting(here bool) {
+	var ask func()
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	for limiter, askings := range r.waiting {
 		delete(r.waiting, limiter)
 		if len(askings) <= r.few {
@@ -106,15 +107,26 @@ func (r *run) askWaiting() {
 			}
 			continue
 		}
-		r.together.Go(func() {
+		if ask != nil {
+			r.together.Go(ask)
+		}
+		ask = func() {
 			r.askTogether(limiter, askings)
-			r.askWaiting()
-		})
+			r.askWaiting(false)
+		}
 	}
 	if r.timer != nil && r.timer.Stop() {
 		r.together.Done()
 	}
 	r.timer = nil
+	r.mu.Unlock()
+	switch {
+	case ask == nil:
+	case here:
+		ask()
+	default:
+		r.together.Go(ask)
+	}
 }
 
 // askSoon lets the waiting askings ask: at the latest when a silent server may hold up
@@ -126,7 +138,7 @@ func (r *run) askSoon() {
 		r.together.Add(1)
 		r.timer = time.AfterFunc(r.alone.Patience, func() {
 			defer r.together.Done()
-			r.askWaiting()
+			r.askWaiting(false)
 		})
 	}
 }
@@ -183,7 +195,7 @@ func (r *run) taken(one *asking, request counters.Request, t counters.Taken) {
 	if limiter == nil {
 		r.askAlone(one)
 	} else if r.waitFor(limiter, one) == enoughTogether {
-		r.askWaiting()
+		r.askWaiting(false)
 	} else {
 		r.askSoon()
 	}

@@ -42,7 +42,7 @@ func (e *Engine) Together(checks []Check, now time.Time, beside func(), done fun
 	}
 	var panicked *Panic
 	if beside != nil {
-		t.askWaiting()
+		t.askWaiting(false)
 		panicked = contain(beside)
 	}
 	t.wait()

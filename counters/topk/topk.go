@@ -12,6 +12,7 @@
 package topk
 
 import (
+	"bytes"
 	"cmp"
 	"hash/maphash"
 	"slices"
@@ -138,7 +139,8 @@ func (s *shard) appendCounts(counts []Count, number int64) []Count {
 // A slot holds the counters of one stretch of time. The shard's lock guards it.
 type slot struct {
 	number  int64
-	hashes  []uint64 // of the entries; so few are found faster than in a map
+	tags    []byte   // the last bytes of hashes; so few are found faster than in a map
+	hashes  []uint64 // of the entries
 	entries []entry
 	floor   int64 // whoever isn't counted asked for no more
 	hand    int   // where the search for who makes room goes on
@@ -154,11 +156,26 @@ type entry struct {
 
 // begin empties the slot. It keeps the room of its entries.
 func (s *slot) begin(number int64) {
-	s.number, s.hashes, s.entries, s.floor, s.hand = number, s.hashes[:0], s.entries[:0], 0, 0
+	s.number, s.tags, s.hashes, s.entries, s.floor, s.hand = number, s.tags[:0], s.hashes[:0], s.entries[:0], 0, 0
 }
 
+// find returns the index of the entry of the hash, or -1.
+func (s *slot) find(hash uint64) int {
+	for i := 0; ; i++ {
+		next := bytes.IndexByte(s.tags[i:], tag(hash))
+		if next < 0 {
+			return -1
+		}
+		if i += next; s.hashes[i] == hash {
+			return i
+		}
+	}
+}
+
+func tag(hash uint64) byte { return byte(hash >> 56) }
+
 func (s *slot) add(hash uint64, client string, n int64) {
-	i := slices.Index(s.hashes, hash)
+	i := s.find(hash)
 	if i >= 0 {
 		s.entries[i].count += n
 		return
@@ -166,13 +183,13 @@ func (s *slot) add(hash uint64, client string, n int64) {
 	switch i = len(s.entries); {
 	case i == shardSize:
 		i = s.makeRoom()
-		s.hashes[i] = hash
+		s.tags[i], s.hashes[i] = tag(hash), hash
 		s.entries[i].count, s.entries[i].excess = s.floor, s.floor
 	case i < cap(s.entries):
-		s.hashes, s.entries = append(s.hashes, hash), s.entries[:i+1]
+		s.tags, s.hashes, s.entries = append(s.tags, tag(hash)), append(s.hashes, hash), s.entries[:i+1]
 		s.entries[i].count, s.entries[i].excess = 0, 0
 	default:
-		s.hashes, s.entries = append(s.hashes, hash), append(s.entries, entry{})
+		s.tags, s.hashes, s.entries = append(s.tags, tag(hash)), append(s.hashes, hash), append(s.entries, entry{})
 	}
 	e := &s.entries[i]
 	e.client = append(e.client[:0], client...)
@@ -181,7 +198,7 @@ func (s *slot) add(hash uint64, client string, n int64) {
 
 // takeBack lowers the count of a client by n.
 func (s *slot) takeBack(hash uint64, n int64) {
-	if i := slices.Index(s.hashes, hash); i >= 0 {
+	if i := s.find(hash); i >= 0 {
 		e := &s.entries[i]
 		e.count = max(0, e.count-n)
 		e.excess = min(e.excess, e.count)
