@@ -73,7 +73,7 @@ func newConn(accepted net.Conn, s *shared, takes func(method, path string) bool)
 	c := &conn{Conn: accepted, shared: s, head: head{takes: takes}}
 	c.in = input{conn: accepted, timeout: s.http.ReadTimeout, idle: s.http.IdleTimeout}
 	c.body.input, c.caller.body = &c.in, &c.body
-	r := &http.Request{Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, URL: &c.head.url, Header: make(http.Header)}
+	r := &http.Request{Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: make(http.Header)}
 	if peer := accepted.RemoteAddr(); peer != nil {
 		r.RemoteAddr = peer.String()
 	}

@@ -18,8 +18,8 @@ const (
 )
 
 // A head reads the heads of the requests of a connection into an http.Request. They
-// hardly differ, so each line is compared with that of the head before, and parsed only
-// if it differs.
+// hardly differ, so each line is compared with the last two that there were in its place,
+// as checks and settlements may take turns, and parsed only if it differs.
 //
 // A head is plain if each line ends with CR LF and the request line is
 //
@@ -31,25 +31,34 @@ const (
 // digits without a leading zero.
 type head struct {
 	takes   func(method, path string) bool
-	request *http.Request
-	url     url.URL // of request
+	request *http.Request // its URL is that of first
 
-	first   string // the request line, with its end
-	lines   []line
-	values  []string // of lines
-	current bool     // the request's header has the names in lines, and the values
+	first, before requestLine // before is the last other one
+	lines         [][2]line   // the second of each is the last other one
+	values        []string    // of the first of lines
+	current       bool        // the request's header has the names in lines, and the values
+}
+
+// A requestLine is the first line of a request.
+type requestLine struct {
+	whole, method, target string // whole has its end
+	url                   url.URL
 }
 
 // A line is a header line.
-type line struct{ whole, name string } // whole has its end; name is as in http.Header
+type line struct{ whole, name, value string } // whole has its end; name is as in http.Header
 
 // read reads the head that b begins with, and returns its length, or 0 if it hasn't come
 // whole, and whether it is plain as far as it has.
 func (h *head) read(b []byte) (length int, ok bool) {
 	rest := b
-	if h.first != "" && hasPrefix(rest, h.first) {
-		rest = rest[len(h.first):]
-	} else {
+	switch {
+	case hasPrefix(rest, h.first.whole):
+		rest = rest[len(h.first.whole):]
+	case hasPrefix(rest, h.before.whole):
+		rest = rest[len(h.before.whole):]
+		h.begin(h.before)
+	default:
 		first := firstLine(rest)
 		if len(first) == 0 {
 			return 0, true
@@ -60,9 +69,17 @@ func (h *head) read(b []byte) (length int, ok bool) {
 		rest = rest[len(first):]
 	}
 	for i := 0; ; i++ {
-		if i < len(h.lines) && hasPrefix(rest, h.lines[i].whole) {
-			rest = rest[len(h.lines[i].whole):]
-			continue
+		if i < len(h.lines) {
+			known := &h.lines[i]
+			if hasPrefix(rest, known[0].whole) {
+				rest = rest[len(known[0].whole):]
+				continue
+			}
+			if hasPrefix(rest, known[1].whole) {
+				rest = rest[len(known[1].whole):]
+				h.put(i, known[1])
+				continue
+			}
 		}
 		next := firstLine(rest)
 		if len(next) == 0 {
@@ -78,8 +95,9 @@ func (h *head) read(b []byte) (length int, ok bool) {
 	}
 }
 
-func hasPrefix(b []byte, prefix string) bool {
-	return len(b) >= len(prefix) && string(b[:len(prefix)]) == prefix
+// hasPrefix reports whether b begins with a line, if there is one.
+func hasPrefix(b []byte, line string) bool {
+	return line != "" && len(b) >= len(line) && string(b[:len(line)]) == line
 }
 
 // firstLine returns the first line of b with its end, or nothing if it hasn't come whole.
@@ -87,7 +105,6 @@ func firstLine(b []byte) []byte { return b[:bytes.IndexByte(b, '\n')+1] }
 
 // readFirst reads the request line, and reports whether it is plain.
 func (h *head) readFirst(first string) bool {
-	h.first = ""
 	text, ends := strings.CutSuffix(first, " HTTP/1.1\r\n")
 	method, target, _ := strings.Cut(text, " ")
 	simple := strings.HasPrefix(target, "/")
@@ -106,19 +123,24 @@ func (h *head) readFirst(first string) bool {
 	if !ends || target == "" || target[0] != '/' {
 		return false
 	}
-	h.url = url.URL{Path: target}
+	u := &url.URL{Path: target}
 	if !simple {
-		u, err := url.ParseRequestURI(target)
-		if err != nil {
+		var err error
+		if u, err = url.ParseRequestURI(target); err != nil {
 			return false
 		}
-		h.url = *u
 	}
-	if !h.takes(method, h.url.Path) {
+	if !h.takes(method, u.Path) {
 		return false
 	}
-	h.first, h.request.Method, h.request.RequestURI = first, method, target
+	h.begin(requestLine{first, method, target, *u})
 	return true
+}
+
+// begin gives the request its first line.
+func (h *head) begin(l requestLine) {
+	h.first, h.before = l, h.first
+	h.request.Method, h.request.RequestURI, h.request.URL = l.method, l.target, &h.first.url
 }
 
 func isAlphanumeric(b byte) bool {
@@ -143,15 +165,20 @@ func (h *head) readLine(i int, whole string) bool {
 			return false
 		}
 	}
-	name = textproto.CanonicalMIMEHeaderKey(name)
-	if !h.take(name, value) {
+	return h.put(i, line{whole, textproto.CanonicalMIMEHeaderKey(name), value})
+}
+
+// put gives the request header line number i, and reports whether it is plain. Only such
+// lines are kept: the others may be read again.
+func (h *head) put(i int, l line) bool {
+	if !h.take(l.name, l.value) {
 		return false
 	}
 	if i == len(h.lines) {
-		h.lines, h.values, h.current = append(h.lines, line{}), append(h.values, ""), false
+		h.lines, h.values, h.current = append(h.lines, [2]line{}), append(h.values, ""), false
 	}
-	h.current = h.current && h.lines[i].name == name && name != "Pragma"
-	h.lines[i], h.values[i] = line{whole, name}, value
+	h.current = h.current && h.lines[i][0].name == l.name && l.name != "Pragma"
+	h.lines[i], h.values[i] = [2]line{l, h.lines[i][0]}, l.value
 	return true
 }
 
@@ -194,11 +221,12 @@ func (h *head) end(lines int) bool {
 	clear(h.lines[lines:])
 	clear(h.values[lines:])
 	h.lines, h.values, h.current = h.lines[:lines], h.values[:lines], false
-	for i, l := range h.lines {
-		if header[l.name] != nil {
+	for i := range h.lines {
+		name := h.lines[i][0].name
+		if header[name] != nil {
 			return false
 		}
-		header[l.name] = h.values[i : i+1 : i+1]
+		header[name] = h.values[i : i+1 : i+1]
 	}
 	if header["Host"] == nil {
 		return false
