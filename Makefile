@@ -2,7 +2,7 @@
 # what the tests start, or installs it.
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: quick test processes racing plain experiments lint setup bench histories soak fuzz console-pictures module release
+.PHONY: quick test processes racing plain plain-core plain-api experiments lint setup bench histories soak fuzz console-pictures module release
 
 # The daily round. It needs no program but Go.
 quick: lint
@@ -10,24 +10,30 @@ quick: lint
 	@echo "Left out, and in make test: tests that start processes (memcached, proxies, weir), the race detector, bench and deploy/manifests."
 
 # Every test runs without the race detector, and those of these packages, where goroutines
-# meet, with it, too, but for those that racetest.Sequential skips. Two of the four parts run
-# at a time, one that computes beside one that waits: with three, tests that depend on time
-# fail now and then. lint vets all.
+# meet, with it, too, but for those that racetest.Sequential skips. Two parts run at a time:
+# with three, tests that depend on time fail now and then. The longest begin, and plain comes
+# in halves, so that both end together. lint vets all.
 RACING = ./api ./api/client/... ./api/decide ./api/envoy/... ./api/fleet ./api/overrides ./api/plain \
 	./bench/internal/loadgen ./bench/internal/testbed ./cas ./cmd/server ./counters/... ./subwindow
 GO_TEST = go test -p 1 -vet=off -shuffle=on
+LAZY = GOGC=400 GOMEMLIMIT=1GiB # most tests make little but garbage
 test: setup
-	@$(MAKE) --no-print-directory -j 2 racing experiments plain processes
+	@$(MAKE) --no-print-directory -j 2 racing experiments processes plain
 
 processes:
 	$(GO_TEST) ./cmd/server/e2e
 
 racing:
-	GORACE=atexit_sleep_ms=0 $(GO_TEST) -race $(RACING)
+	$(LAZY) GORACE=atexit_sleep_ms=0 $(GO_TEST) -race $(RACING)
 
-plain: lint
-	$(GO_TEST) $(filter-out $(shell go list ./cmd/server/e2e ./bench/...),$(shell go list ./...))
+plain: lint plain-core plain-api
+
+plain-core:
+	$(LAZY) $(GO_TEST) $(filter-out $(shell go list ./api/... ./bench/... ./cmd/server/e2e),$(shell go list ./...))
 	go -C deploy/manifests test -count=1 -vet=off ./... # go doesn't see when files above a module change
+
+plain-api:
+	$(LAZY) $(GO_TEST) ./api/...
 
 experiments:
 	$(subst -p 1,-p 2,$(GO_TEST)) ./bench/...

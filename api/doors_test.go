@@ -378,6 +378,7 @@ func FuzzDoors(f *testing.F) {
 	held := checkOf("queue", "a") + checkOf("queue", "a") + checkOf("queue", "a")
 	add(visit{data: held[:len(held)-40], parts: 60, half: true})
 	f.Fuzz(func(t *testing.T, data []byte, parts uint64, slow, half, token bool) {
+		t.Parallel()
 		v := visit{string(data), parts, slow, half, token}
 		v.agree(t)
 		if !strings.Contains(v.data, "queue") { // which holds checks for real time

@@ -72,24 +72,25 @@ func (c *client[S]) peek(t require.TestingT, r counters.Request) counters.Decisi
 
 // requireExact asks again around RetryAfter and ResetAfter.
 func (c *client[S]) requireExact(t require.TestingT, r counters.Request, d counters.Decision) {
+	state := c.state(t)
 	later := func(after time.Duration) counters.Request {
 		r := r
 		r.Now = r.Now.Add(after)
 		return r
 	}
 	if d.RetryAfter > 0 && d.RetryAfter < forever {
-		early := c.algorithm.peek(c.state(t), later(d.RetryAfter-1))
+		early := c.algorithm.peek(state, later(d.RetryAfter-1))
 		require.False(t, early.Allowed, "1 ns before RetryAfter")
 		require.Equal(t, time.Duration(1), early.RetryAfter)
-		require.True(t, c.algorithm.peek(c.state(t), later(d.RetryAfter)).Allowed, "at RetryAfter")
+		require.True(t, c.algorithm.peek(state, later(d.RetryAfter)).Allowed, "at RetryAfter")
 	}
 	if d.ResetAfter < forever {
 		reset := later(d.ResetAfter)
-		require.Zero(t, c.algorithm.ttl(c.state(t), reset), "at ResetAfter")
+		require.Zero(t, c.algorithm.ttl(state, reset), "at ResetAfter")
 		var initial S
-		require.Equal(t, c.algorithm.peek(initial, reset), c.algorithm.peek(c.state(t), reset), "at ResetAfter all is as if new")
+		require.Equal(t, c.algorithm.peek(initial, reset), c.algorithm.peek(state, reset), "at ResetAfter all is as if new")
 		if d.ResetAfter > 0 {
-			require.Positive(t, c.algorithm.ttl(c.state(t), later(d.ResetAfter-1)), "1 ns before ResetAfter")
+			require.Positive(t, c.algorithm.ttl(state, later(d.ResetAfter-1)), "1 ns before ResetAfter")
 		}
 	}
 }

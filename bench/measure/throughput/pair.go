@@ -17,6 +17,7 @@ type config struct {
 	duration    time.Duration // per row and side
 	warmUp      time.Duration // per row and side, at least
 	connections int
+	clients     int64 // of a row, at most
 	rows        *regexp.Regexp
 	profiles    string // a directory, or ""
 }

@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"os"
 	"time"
@@ -23,9 +24,9 @@ import (
 
 // Run measures all rows and prints them as tables.
 func Run(ctx context.Context, args []string, out io.Writer) error {
-	cfg := config{warmUp: time.Second}
+	cfg := config{warmUp: time.Second, clients: math.MaxInt64}
 	flags := report.NewFlags("throughput")
-	quick := flags.Quick("all rows in well under a minute, too short to compare versions")
+	quick := flags.Quick("all rows in well under a minute, too short and with too few clients to compare versions")
 	flags.DurationVar(&cfg.duration, "duration", 5*time.Second, "how long each row measures weir, as long again what it is compared with, and both at once")
 	flags.IntVar(&cfg.connections, "connections", 256, "concurrent connections")
 	flags.Rows(&cfg.rows)
@@ -34,7 +35,7 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	if *quick {
-		cfg.duration, cfg.warmUp = 100*time.Millisecond, 30*time.Millisecond
+		cfg.duration, cfg.warmUp, cfg.clients = 100*time.Millisecond, 30*time.Millisecond, 1000
 	}
 	if cfg.duration <= 0 || cfg.connections <= 0 {
 		return flags.Errorf("-duration and -connections must be more than 0")

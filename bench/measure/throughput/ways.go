@@ -94,6 +94,7 @@ func (s *server) stop() {
 
 // start starts a server with further arguments, which has to be stopped even after an error.
 func (w way) start(ctx context.Context, cfg config, build *testbed.Build, checks loadgen.Workload, args ...string) (s *server, err error) {
+	checks.Clients = min(checks.Clients, cfg.clients)
 	s = &server{side: side{turn: &loadgen.Turn{Clients: checks.Clients}, size: 1}}
 	if s.memcached, err = testbed.StartMemcached(ctx, 1024); err != nil {
 		return s, err
