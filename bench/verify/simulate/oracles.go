@@ -166,11 +166,11 @@ func (w *world) alone() bool {
 
 // outcome returns that of c, and since when it is. A process has the store
 // count what it owes before all else. Soon means that a late answer counts only if
-// it has come before the process was answered again, and so decides by it.
+// it has come in a tick before the process was answered again, and so decides by it.
 func (w *world) outcome(c *call, soon bool) (outcome, time.Time) {
 	by := func(since time.Time) time.Time {
 		if soon {
-			return c.life.heardAfter(since)
+			return c.life.heardAfter(since).Add(-1)
 		}
 		return time.Now()
 	}

@@ -98,7 +98,7 @@ func (w *world) transmit(o *operation) {
 	}
 	out := w.outage.of(p)
 	if out == unsent {
-		w.at(time.Now().Add(w.ticks(2)), event{answers: o, err: fmt.Errorf("%w, %w", counters.ErrUnavailable, counters.ErrNotSent)})
+		w.at(minTime(time.Now().Add(w.ticks(2)), o.deadline), event{answers: o, err: fmt.Errorf("%w, %w", counters.ErrUnavailable, counters.ErrNotSent)})
 		return
 	}
 	usual, left, last := min(p.latency, w.farthest), int(time.Until(o.deadline)/tick), o.deadline
