@@ -154,6 +154,7 @@ func (w *work) fail() {
 	case a.flight != nil:
 		a.flight, w.spare = nil, nil
 	}
+	a.untold = a.untold || w.step == repairs // it may have put back what is final to others
 	a.staleGeneration = a.staleGeneration || a.owes()
 	unsent := fmt.Errorf("%w: %w", counters.ErrNotSent, w.err)
 	left := int64(0)

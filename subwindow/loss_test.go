@@ -226,16 +226,21 @@ func (by way) TestALossUndoesNoReset(t *testing.T) {
 	})
 }
 
-// A raisingStore does something before and after each Raise.
+// A raisingStore does something before and after each Raise. If it is failing, that isn't
+// answered.
 type raisingStore struct {
 	counters.Store
 	before, after func()
+	failing       bool
 }
 
 func (s *raisingStore) Raise(ctx context.Context, floors []counters.Floor) error {
 	s.before()
 	err := s.Store.Raise(ctx, floors)
 	s.after()
+	if s.failing {
+		return counters.ErrTimeout
+	}
 	return err
 }
 
@@ -457,4 +462,22 @@ func (by way) TestWhatHasLeftEveryWindowComesBackWithTheClock(t *testing.T) {
 	require.Equal(t, int64(0), take(t, l, at("12:01:20"), 16, 21).Remaining)
 	require.Equal(t, int64(4), take(t, l, at("12:01:32.5"), 1, 21).Remaining)
 	assert.False(t, take(t, l, at("12:01:30.5"), 1, 21).Allowed, "22 are in the window")
+}
+
+// A process that puts back what the store has lost, and isn't answered, tells those to whom
+// the slot is final by then.
+func (by way) TestWhatIsPutBackWithoutAnAnswerIsToldToOthers(t *testing.T) {
+	t.Parallel()
+	w := newWindow(t, time.Minute, 4, true)
+	inner := memory.New(nil)
+	store := &raisingStore{Store: inner, before: func() {}, after: func() {}}
+	here, there := by.newLimiter(t, store, w, sameClock), by.newLimiter(t, inner, w, sameClock)
+	require.Equal(t, int64(3), admits(t, here, at("12:00:01"), 4, 3))
+	require.NoError(t, inner.Delete(t.Context(), []string{key(w, at("12:00:01"))}))
+	require.True(t, decide(t, there, at("12:00:16"), 4))
+	store.failing = true
+	require.False(t, decide(t, here, at("12:00:16"), 2))
+	store.failing = false
+	require.False(t, decide(t, here, at("12:00:16"), 2))
+	assert.False(t, decide(t, there, at("12:00:18"), 4))
 }

@@ -27,7 +27,8 @@ func (w *world) judgeCall(c *call) {
 	again := (c.kind == refund || c.kind == charge) && (late || errors.Is(err, cas.ErrContended)) // it is tried
 	forgotten := late && c.kind == take && w.width() == 0 && w.resetBy(c)
 	waited := late && w.width() == 0 && w.storeTook(c) >= w.timeout/2
-	if err != nil && !again && !forgotten && !waited && c.process.failed.Before(c.began) && len(c.process.open) == 0 {
+	open := len(c.process.open) > 0 || late && !c.life.heardAfter(c.returned).After(c.returned) // or was until this tick
+	if err != nil && !again && !forgotten && !waited && !open && c.process.failed.Before(c.began) {
 		w.violate("errors", "#%d failed although the store answered everything: %v", c.number, err)
 	}
 	if c.failed != nil && c.denied() && w.mayBeKnown(c)+c.request.Cost <= w.capacity()-w.kept() {
@@ -166,11 +167,11 @@ func (w *world) alone() bool {
 
 // outcome returns that of c, and since when it is. A process has the store
 // count what it owes before all else. Soon means that a late answer counts only if
-// it has come before the process was answered again, and so decides by it.
+// it has come in a tick before the process was answered again, and so decides by it.
 func (w *world) outcome(c *call, soon bool) (outcome, time.Time) {
 	by := func(since time.Time) time.Time {
 		if soon {
-			return c.life.heardAfter(since)
+			return c.life.heardAfter(since).Add(-1)
 		}
 		return time.Now()
 	}

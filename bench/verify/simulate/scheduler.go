@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -98,7 +99,7 @@ func (w *world) transmit(o *operation) {
 	}
 	out := w.outage.of(p)
 	if out == unsent {
-		w.at(time.Now().Add(w.ticks(2)), event{answers: o, err: fmt.Errorf("%w, %w", counters.ErrUnavailable, counters.ErrNotSent)})
+		w.at(minTime(time.Now().Add(w.ticks(2)), o.deadline), event{answers: o, err: fmt.Errorf("%w, %w", counters.ErrUnavailable, counters.ErrNotSent)})
 		return
 	}
 	usual, left, last := min(p.latency, w.farthest), int(time.Until(o.deadline)/tick), o.deadline
@@ -175,7 +176,7 @@ func (w *world) apply(o *operation, step int) {
 	// What deploy/README.md says of a reset whose mark is lost too soon.
 	forgets := step == 0 && o.swapped && o.is.forgets(o.was)
 	late := step == 0 && (o.swapped || o.verb == subtract) && now.Before(w.takenBack)
-	if resets || forgets || late || o.verb == remove || o.verb == put || o.verb == subtract && (now.Sub(w.vanished) < 3*w.timeout || w.takesAfterReset(o, now)) {
+	if resets || forgets || late || o.verb == remove || o.verb == put || o.verb == subtract && (w.takesLost(o, now) || w.takesAfterReset(o, now)) {
 		w.lose()
 	}
 	switch {
@@ -195,6 +196,14 @@ func (w *world) apply(o *operation, step int) {
 
 // emptyBucket is how many bytes the state of an empty bucket has.
 const emptyBucket = 1
+
+// takesLost reports whether o may be to take back what the server has lost: if
+// others have counted as much since, it takes that from them.
+func (w *world) takesLost(o *operation, now time.Time) bool {
+	return slices.ContainsFunc(w.calls, func(c *call) bool {
+		return !cmp.Or(c.undoes, c).began.After(w.vanished) && w.maySubtract(o, c, now)
+	})
+}
 
 // takesAfterReset reports whether o may take from what was counted after a
 // reset, and its process couldn't know of that: it had looked for resets before
@@ -223,8 +232,8 @@ func (w *world) maySubtract(o *operation, c *call, now time.Time) bool {
 		return false
 	}
 	again := !c.returned.IsZero() && now.Sub(c.returned) < 3*w.timeout && (c.denied() || c.kind == refund && c.err != nil)
-	// It may take back what it was told late to be counted, or be to.
-	again = again || !c.returned.IsZero() && w.faults.late && c.kind == take && (c.err != nil || c.failed != nil)
+	// It may take back what turned out to be counted, be that late.
+	again = again || !c.returned.IsZero() && c.kind == take && (c.err != nil || c.failed != nil)
 	return (c.returned.IsZero() || again) &&
 		slot(o.key) == strconv.FormatInt(counters.Calendar(c.request.Now, w.width()).Number, 10)
 }
