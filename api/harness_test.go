@@ -309,12 +309,14 @@ func (by way) newServiceWith(configure func(*Config), policies ...*policy.Policy
 	return by.newServiceOn(nil, configure, policies...)
 }
 
-// newServiceOn is newServiceWith on a store, or on an embedded one if that is nil.
+// newServiceOn is newServiceWith on a store, whose answers may take long, or on an embedded one if
+// that is nil.
 func (by way) newServiceOn(on telemetry.Store, configure func(*Config), policies ...*policy.Policy) *service {
 	s := &service{clock: &clock{time: epoch}, registry: prometheus.NewRegistry(), log: new(syncBuffer)}
 	s.memory = memory.New(s.clock.now)
+	options := counters.Options{Clients: viewClients, StoreTimeout: slowStore}
 	if on == nil {
-		on = s.memory
+		on, options.StoreTimeout = s.memory, -1
 	}
 	s.store = &watchedStore{Store: on, keys: make(map[string]bool)}
 	health := func() []counters.ServerStatus {
@@ -333,7 +335,7 @@ func (by way) newServiceOn(on telemetry.Store, configure func(*Config), policies
 		store = manyStore{s.store}
 	}
 	cfg.Claims = decide.Claims{Store: store, KeyPrefix: counters.DefaultKeyPrefix, Late: new(counters.Group)}
-	cfg.Policies = bindLimiters(cfg.Metrics.InstrumentStore(store), cfg.Metrics, policies...)
+	cfg.Policies = bindLimitersBy(options, cfg.Metrics.InstrumentStore(store), cfg.Metrics, policies...)
 	cfg.Overrides = overrides.New(overrides.Config{
 		Store: memory.New(nil), KeyPrefix: counters.DefaultKeyPrefix, Now: s.clock.now, Foreign: cfg.Metrics.Foreign, Log: cfg.Log,
 	})
@@ -355,23 +357,35 @@ func (by way) newServiceOn(on telemetry.Store, configure func(*Config), policies
 // client goes by the real time, and the test's clock stands in the past.
 const patience = 100 * 365 * 24 * time.Hour
 
+const (
+	// viewClients are so many as limiters of tests remember.
+	viewClients = 1000
+	// slowStore is for how long they tell a store that others wait for, too: of what isn't
+	// answered nobody knows what became of it.
+	slowStore = 2 * time.Second
+)
+
 // bindLimiters gives every limit that has none its limiter on the store.
 func bindLimiters(store telemetry.Store, m *telemetry.Metrics, policies ...*policy.Policy) policy.Policies {
-	return bindLimitersFor(1000, store, m, policies...)
+	return bindLimitersFor(viewClients, store, m, policies...)
 }
 
-// bindLimitersFor is bindLimiters with limiters that remember as many clients.
-func bindLimitersFor(viewClients int, store telemetry.Store, m *telemetry.Metrics, policies ...*policy.Policy) policy.Policies {
+// bindLimitersFor is bindLimiters with limiters that remember as many clients. A check has what
+// its server gives it.
+func bindLimitersFor(clients int, store telemetry.Store, m *telemetry.Metrics, policies ...*policy.Policy) policy.Policies {
+	return bindLimitersBy(counters.Options{Clients: clients, StoreTimeout: -1}, store, m, policies...)
+}
+
+// bindLimitersBy is bindLimiters with options.
+func bindLimitersBy(options counters.Options, store telemetry.Store, m *telemetry.Metrics, policies ...*policy.Policy) policy.Policies {
+	options.Batch, options.RefundFailed = m.Batch, m.RefundFailed
 	bound := policy.Policies{}
 	for _, p := range policies {
 		for l := range p.EachLimit() {
 			if l.Limiter != nil {
 				continue
 			}
-			options := counters.Options{
-				Policy: p.Name, Limit: l.StoredName(), CountDenied: p.CountDenied, Clients: viewClients, Batch: m.Batch, RefundFailed: m.RefundFailed,
-				StoreTimeout: -1, // a check has what its server gives it
-			}
+			options.Policy, options.Limit, options.CountDenied = p.Name, l.StoredName(), p.CountDenied
 			config := cas.Config{Options: options, Swaps: m.Swaps, Foreign: m.Foreign}
 			var err error
 			switch l.Algorithm {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"weir/counters"
 	"weir/counters/memcached"
 	"weir/counters/memcachedtest"
 )
@@ -27,7 +28,7 @@ func TestSetsOfSettlementsCountOnce(t *testing.T) {
 		t.Cleanup(func() { assert.NoError(t, store.Close()) })
 		return way{many: true}.newServiceOn(store, func(c *Config) {
 			c.Now, c.StoreTimeout, c.Claims.Store, c.Claims.Horizon = time.Now, 5*time.Second, store, time.Second
-			c.Policies = bindLimiters(c.Metrics.InstrumentStore(store), c.Metrics,
+			c.Policies = bindLimitersBy(counters.Options{Clients: viewClients, StoreTimeout: slowStore}, c.Metrics.InstrumentStore(store), c.Metrics,
 				newPolicy("llm", fixed("a", 10_000, 24*time.Hour), sliding("b", 10_000, 24*time.Hour, 6, "weighted"), slidingLog("c", 10_000, 24*time.Hour)))
 		})
 	}
