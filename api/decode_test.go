@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/api/decide"
+	"weir/api/receipt"
 )
 
 func TestBadChecksAreRefusedAndTouchNothing(t *testing.T) {
@@ -311,7 +312,15 @@ func FuzzPlainText(f *testing.F) {
 	for _, n := range []int{decide.MaxBatch, decide.MaxBatch + 1} {
 		f.Add([]byte(`{"checks":[` + strings.TrimSuffix(strings.Repeat(`{"policy":"api","client":"alice"},`, n), ",") + `]}`))
 	}
+	key := receipt.NewKey(nil)
+	written, _ := key.Append(nil, &receipt.Receipt{Policy: "api", Client: "alice", Cost: 3})
+	for _, rest := range []string{"", `,"cost":0`, `,"cost":07`, `,"cost":-1`, `,"cost":`, `,"cost":2,"cost":3`, `,"more":1`} {
+		f.Add([]byte(`{"receipt":"` + string(written) + `"` + rest + `}`))
+	}
+	f.Add([]byte(`{"receipt":"none"}`))
+	f.Add([]byte(`{"cost":1}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
+		equal(t, data, func(b *body) (settlement, error) { return b.decodeSettlement(key) })
 		equal(t, data, (*body).decodeCheck)
 		equal(t, data, (*body).decodeBatch)
 	})

@@ -41,6 +41,17 @@ func (p *plainText) check(policy string) decide.Check {
 	return q
 }
 
+// settlement decodes a settlement. The receipt is valid as long as the body.
+func (p *plainText) settlement() (receipt []byte, cost int64) {
+	p.expect(`{"receipt":"`)
+	receipt, cost = p.string(), asReserved
+	if p.take(`,"cost":`) {
+		cost = p.integer()
+	}
+	p.expect("}")
+	return receipt, cost
+}
+
 func (p *plainText) take(text string) bool {
 	if len(p.text) < len(text) || string(p.text[:len(text)]) != text {
 		return false

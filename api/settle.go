@@ -38,9 +38,7 @@ func (s *Server) readSettlement(c echo.Context) (settlement, error) {
 		return settlement{}, err
 	}
 	defer b.release()
-	b.at = -1
-	q, err := b.settlement(s.receipts.Load())
-	return q, b.end(err)
+	return b.decodeSettlement(s.receipts.Load())
 }
 
 func writeSettlement(c echo.Context, settled *decide.Settlement) error {
@@ -132,13 +130,18 @@ var errNoReceipt error = badRequest("receipt is none that this service has given
 // receipt reads a receipt. It may be invalid.
 func (b *body) receipt(key *receipt.Key) (r receipt.Receipt, invalid, err error) {
 	text, err := b.text("receipt")
-	if err != nil {
-		return r, nil, err
+	if err == nil {
+		r, invalid = openReceipt(key, text)
 	}
-	if r, err = key.Open(text); err != nil {
+	return r, invalid, err
+}
+
+func openReceipt(key *receipt.Key, text []byte) (r receipt.Receipt, invalid error) {
+	r, err := key.Open(text)
+	if err != nil {
 		invalid = errNoReceipt
 	}
-	return r, invalid, nil
+	return r, invalid
 }
 
 // charge answers POST /v1/charge.
@@ -178,6 +181,19 @@ func (s *Server) charge(c echo.Context) error {
 
 // asReserved is the cost of a settlement that names none.
 const asReserved = -1
+
+// decodeSettlement decodes a body that is one settlement. The error is a problem.
+func (b *body) decodeSettlement(key *receipt.Key) (q settlement, err error) {
+	p := plainText{text: b.bytes.Bytes()}
+	text, cost := p.settlement()
+	if q.cost = cost; p.ended() {
+		q.receipt, q.invalid = openReceipt(key, text)
+		return q, nil
+	}
+	b.at = -1
+	q, err = b.settlement(key)
+	return q, b.end(err)
+}
 
 // settlement decodes one settlement.
 func (b *body) settlement(key *receipt.Key) (settlement, error) {

@@ -2,6 +2,7 @@ package decide
 
 import (
 	"context"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -95,7 +96,7 @@ func (r *run) waitFor(limiter manyTaker, one *asking) int {
 }
 
 // askWaiting lets the waiting askings ask: those of one limiter here, if it may wait for the
-// store, as the stack of a new goroutine has to grow.
+// store.
 func (r *run) askWaiting(here bool) {
 	var ask func()
 	r.mu.Lock()
@@ -108,7 +109,7 @@ func (r *run) askWaiting(here bool) {
 			continue
 		}
 		if ask != nil {
-			r.together.Go(ask)
+			r.together.Go(grown(ask))
 		}
 		ask = func() {
 			r.askTogether(limiter, askings)
@@ -125,8 +126,23 @@ func (r *run) askWaiting(here bool) {
 	case here:
 		ask()
 	default:
-		r.together.Go(ask)
+		r.together.Go(grown(ask))
 	}
+}
+
+// grown returns what calls f on a stack that has grown to what asking a limiter takes. Else that
+// of a new goroutine is copied several times, with all that is on it by then.
+func grown(f func()) func() {
+	return func() {
+		growStack()
+		f()
+	}
+}
+
+//go:noinline
+func growStack() {
+	var room [8 << 10]byte
+	runtime.KeepAlive(&room)
 }
 
 // askSoon lets the waiting askings ask: at the latest when a silent server may hold up
