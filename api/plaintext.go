@@ -41,10 +41,11 @@ func (p *plainText) check(policy string) decide.Check {
 	return q
 }
 
-// settlement decodes a settlement. The receipt is valid as long as the body.
-func (p *plainText) settlement() (receipt []byte, cost int64) {
+// settlement decodes a settlement that has the given cost unless it names one. The receipt is
+// valid as long as the body.
+func (p *plainText) settlement(cost int64) (receipt []byte, _ int64) {
 	p.expect(`{"receipt":"`)
-	receipt, cost = p.string(), asReserved
+	receipt = p.string()
 	if p.take(`,"cost":`) {
 		cost = p.integer()
 	}

@@ -185,7 +185,7 @@ const asReserved = -1
 // decodeSettlement decodes a body that is one settlement. The error is a problem.
 func (b *body) decodeSettlement(key *receipt.Key) (q settlement, err error) {
 	p := plainText{text: b.bytes.Bytes()}
-	text, cost := p.settlement()
+	text, cost := p.settlement(asReserved)
 	if q.cost = cost; p.ended() {
 		q.receipt, q.invalid = openReceipt(key, text)
 		return q, nil
