@@ -310,7 +310,9 @@ func FuzzPlainText(f *testing.F) {
 	f.Add([]byte(`{"checks":[{"policy":"api","client":"alice"},]}`))
 	f.Add([]byte(`{"checks":[{"policy":"api","client":"alice"}],"all":true}`))
 	for _, n := range []int{decide.MaxBatch, decide.MaxBatch + 1} {
-		f.Add([]byte(`{"checks":[` + strings.TrimSuffix(strings.Repeat(`{"policy":"api","client":"alice"},`, n), ",") + `]}`))
+		checks := strings.Repeat(`{"policy":"api","client":"alice"},`, n)
+		f.Add([]byte(`{"checks":[` + checks + `]}`))
+		f.Add([]byte(`{"checks":[` + strings.TrimSuffix(checks, ",") + `]}`))
 	}
 	key := receipt.NewKey(nil)
 	written, _ := key.Append(nil, &receipt.Receipt{Policy: "api", Client: "alice", Cost: 3})

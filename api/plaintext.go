@@ -14,10 +14,12 @@ type plainText struct {
 // given one.
 func (p *plainText) batch(checks []decide.Check, policy string) []decide.Check {
 	p.expect(`{"checks":[`)
-	for more := true; more && !p.failed && len(checks) < decide.MaxBatch; more = p.take(",") {
+	more := true
+	for ; more && !p.failed && len(checks) < decide.MaxBatch; more = p.take(",") {
 		checks = append(checks, p.check(policy))
 		policy = checks[len(checks)-1].Policy
 	}
+	p.failed = p.failed || more
 	p.expect(`]}`)
 	return checks
 }
