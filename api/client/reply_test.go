@@ -104,7 +104,7 @@ func FuzzScan(f *testing.F) {
 		`{"limits":[{"limit":1}],"limits":[{"name":"a"}]}`, `{"limits":[{"limit":01}]}`, `{"limits":[{"limit":-1}]}`, `{"limits":[{"limit":1e3}]}`,
 		`{"limits":[{"limit":9223372036854775807}]}`, `{"limits":[{"remaining":9223372036854775808}]}`, `{"limits":[null]}`, `{"limits":[{},]}`,
 		`{"wait":1.2345}`, `{"wait":1.}`, `{"wait":0.001}`, `{"wait":1e9}`, `{"wait":99999999999.5}`, `{"client":"\q"}`, `{"client":"\ud800"}`, "{\"client\":\"\xff\"}",
-		`{"status":200,"status":300}`, `{"detail":"\u0041\n"}`, `{"type":"a\"b","title":"a"b"}`, `{"\u0073tatus":1}`, `{"results":[{"results":[{"status":1}]}]}`, `{"results":[{"status":1}],"status":2}`,
+		`{"status":200,"status":300}`, `{"detail":"\u0041\n"}`, `{"type":"a\"b","title":"a"b"}`, "{\"type\":\"\\\"\\\"\xff\",\"title\":\"\"\"\uFFFD\"}", `{"\u0073tatus":1}`, `{"results":[{"results":[{"status":1}]}]}`, `{"results":[{"status":1}],"status":2}`,
 	} {
 		f.Add([]byte(body))
 	}

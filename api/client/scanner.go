@@ -3,6 +3,7 @@ package client
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"time"
 	"unicode/utf8"
 )
@@ -97,9 +98,8 @@ func (s *scanner) string() string {
 			return known
 		}
 	}
-	begun := s.at
 	text := s.text()
-	if len(s.known) < maxKnown && s.at-begun == len(text)+len(`""`) { // without escapes
+	if len(s.known) < maxKnown && slices.IndexFunc(text, func(c byte) bool { return !plain[c] }) < 0 {
 		s.known = append(s.known, string(text))
 	}
 	return string(text)
