@@ -94,7 +94,7 @@ func (b *batch) finish(one *asking) {
 	}
 }
 
-var clientSeed = maphash.MakeSeed()
+var clientSeed, policySeed = maphash.MakeSeed(), maphash.MakeSeed()
 
 // groupByClient returns the numbers of checks that are the first of their clients and
 // policies, and for each check the next of its own, or 0.
@@ -102,9 +102,14 @@ func groupByClient(checks []Check) (firsts, next []int) {
 	// A map of clients and policies would take three times as long.
 	last := make([]int32, 2<<bits.Len(uint(len(checks)))) // numbers of checks, plus 1, where their clients hash to
 	firsts, next = make([]int, 0, len(checks)), make([]int, len(checks))
+	var policy string
+	inPolicy := maphash.String(policySeed, policy)
 	for i := range checks {
 		q := &checks[i]
-		at := maphash.String(clientSeed, q.Client)
+		if q.Policy != policy {
+			policy, inPolicy = q.Policy, maphash.String(policySeed, q.Policy)
+		}
+		at := inPolicy ^ maphash.String(clientSeed, q.Client)
 		for ; ; at++ {
 			at %= uint64(len(last))
 			before := &checks[max(0, last[at]-1)]
