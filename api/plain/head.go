@@ -15,6 +15,9 @@ const (
 	// maxBody is the longest body that is plain. net/http discards shorter ones
 	// that nobody reads, and closes the connection of longer ones.
 	maxBody = 256<<10 - 1
+	// maxBefore is the longest header line that is kept for the head after the next: together
+	// they are as long as a head at most.
+	maxBefore = maxHead / maxLines
 )
 
 // A head reads the heads of the requests of a connection into an http.Request. They
@@ -178,7 +181,11 @@ func (h *head) put(i int, l line) bool {
 		h.lines, h.values, h.current = append(h.lines, [2]line{}), append(h.values, ""), false
 	}
 	h.current = h.current && h.lines[i][0].name == l.name && l.name != "Pragma"
-	h.lines[i], h.values[i] = [2]line{l, h.lines[i][0]}, l.value
+	before := h.lines[i][0]
+	if len(before.whole) > maxBefore {
+		before = line{}
+	}
+	h.lines[i], h.values[i] = [2]line{l, before}, l.value
 	return true
 }
 
