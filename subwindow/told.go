@@ -127,7 +127,7 @@ func (w *work) repaired(generation int64) {
 	if w.reseeds > 0 {
 		w.options.Reseeded(w.reseeds)
 	}
-	a.generation = generation
+	a.generation, a.untold = generation, false
 	w.fillSlots()
 }
 
