@@ -2,6 +2,7 @@ package plain
 
 import (
 	"bufio"
+	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"strings"
@@ -44,4 +45,28 @@ func TestHeadsThatTakeTurns(t *testing.T) {
 				[]any{got.Method, got.RequestURI, got.URL, got.Host, got.ContentLength, got.Header}, heads[i])
 		}
 	}
+}
+
+// What is kept for the head after the next is no longer than a head, however long the lines were
+// that have stood in its places.
+func TestLongLinesAreNotKept(t *testing.T) {
+	t.Parallel()
+	h := head{request: &http.Request{Header: make(http.Header)}, takes: func(_, _ string) bool { return true }}
+	for long := range 30 {
+		b := []byte("GET / HTTP/1.1\r\nHost: weir\r\n")
+		for i := range 30 {
+			value := "1"
+			if i == long {
+				value = strings.Repeat("x", maxHead/2)
+			}
+			b = fmt.Appendf(b, "X-%d: %s\r\n", i, value)
+		}
+		_, plain := h.read(append(b, "\r\n"...))
+		require.True(t, plain)
+	}
+	kept := 0
+	for _, l := range h.lines {
+		kept += len(l[1].whole)
+	}
+	require.LessOrEqual(t, kept, maxHead)
 }
