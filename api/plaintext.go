@@ -3,7 +3,7 @@ package api
 import "weir/api/decide"
 
 // A plainText is the rest of a body that is written as the Go client writes most: in ASCII
-// without escapes, spaces and limits. It is read in a tenth of the time that jsontext takes, to
+// without escapes, spaces and limits. It is read in a third of the time that jsontext takes, to
 // which any other body is left.
 type plainText struct {
 	text   []byte

@@ -99,7 +99,7 @@ var clientSeed, policySeed = maphash.MakeSeed(), maphash.MakeSeed()
 // groupByClient returns the numbers of checks that are the first of their clients and
 // policies, and for each check the next of its own, or 0.
 func groupByClient(checks []Check) (firsts, next []int) {
-	// A map of clients and policies would take three times as long.
+	// A map of clients and policies would take four times as long.
 	last := make([]int32, 2<<bits.Len(uint(len(checks)))) // numbers of checks, plus 1, where their clients hash to
 	firsts, next = make([]int, 0, len(checks)), make([]int, len(checks))
 	var policy string

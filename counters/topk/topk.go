@@ -139,7 +139,7 @@ func (s *shard) appendCounts(counts []Count, number int64) []Count {
 // A slot holds the counters of one stretch of time. The shard's lock guards it.
 type slot struct {
 	number  int64
-	tags    []byte   // the last bytes of hashes; so few are found faster than in a map
+	tags    []byte   // the top bytes of hashes; so few are found faster than in a map
 	hashes  []uint64 // of the entries
 	entries []entry
 	floor   int64 // whoever isn't counted asked for no more
