@@ -365,6 +365,21 @@ func (a *account) oweAlone(bucket, cost, at int64, share float64) {
 	}
 }
 
+// giveBack has what was admitted in a slot given back, and reports whether the store is to be
+// told of it. Others are thought to have admitted in proportion to what is left.
+func (a *account) giveBack(bucket, cost, at int64) (tell bool) {
+	a.staleGeneration = true
+	tell = a.owe(bucket, -cost, at)
+	if d := a.dueOf(bucket); d != nil && d.until == 0 {
+		stands := d.cost
+		if d.cost > 0 {
+			stands = ledger.StandsFor(d.cost, a.unsettled.share)
+		}
+		d.believed = min(d.believed, stands)
+	}
+	return tell
+}
+
 // believe returns what is in use of the slots that matter at p, newest first, without
 // the oldest of which nothing is. It uses the memory of to.
 func (a *account) believe(p place, to []int64) []int64 {

@@ -131,8 +131,7 @@ func (f *family) Refund(a *account, r counters.Request, taken counters.Decision)
 			}
 		}
 	}
-	a.staleGeneration = true
-	return a.owe(p.bucket, -r.Cost, p.now)
+	return a.giveBack(p.bucket, r.Cost, p.now)
 }
 
 // Charge implements ledger.Family.

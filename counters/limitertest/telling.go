@@ -95,6 +95,20 @@ func Telling(t *testing.T, now time.Time, newStore func() Store, newLimiter func
 		}
 		assert.GreaterOrEqual(t, used, limit)
 	})
+	t.Run("for nothing beside what was given back", func(t *testing.T) {
+		now := now
+		both := NewProcesses(t, 2, newStore(), func(s Store) (Limiter, error) { return newLimiter(t, s), nil })
+		for n := range 40 {
+			admits(t, both.Limiters[n%2], &now, limit, 1)
+		}
+		both.Stores[0].Fail(ErrUnsent)
+		r := counters.Request{Client: "c", Cost: 20, Limit: limit, Now: now}
+		alone := takeAnyway(t, both.Limiters[0], r)
+		require.True(t, alone.Allowed)
+		require.NoError(t, both.Limiters[0].Refund(t.Context(), r, alone))
+		both.Stores[0].Fail(nil)
+		assert.Equal(t, 60, admits(t, both.Limiters[0], &now, limit, 60))
+	})
 	t.Run("one after the other", func(t *testing.T) {
 		for seed := range uint64(20) {
 			now, random := now, rand.New(rand.NewPCG(seed, 0))
