@@ -96,7 +96,7 @@ func (c *client[S]) requireExact(t require.TestingT, r counters.Request, d count
 }
 
 func (c *client[S]) refund(t require.TestingT, r counters.Request) {
-	c.stored = c.algorithm.encode(nil, c.algorithm.refund(c.state(t), r, c.taken[r]))
+	c.stored = c.algorithm.encode(nil, c.algorithm.refund(c.state(t), newDebt(r, c.taken[r])))
 }
 
 // clock returns the moment of a day at which a clock shows this.
@@ -232,11 +232,11 @@ func testAlgorithm[S any](t *testing.T, a algorithm[S]) {
 		require.True(t, c.ask(t, ask(40)).Allowed)
 		c.refund(t, ask(60))
 		assert.Equal(t, int64(60), c.peek(t, ask(1)).Remaining)
-		assert.Equal(t, *new(S), a.refund(c.state(t), ask(40), c.taken[ask(40)]), "nothing in use is the initial state")
+		assert.Equal(t, *new(S), a.refund(c.state(t), newDebt(ask(40), c.taken[ask(40)])), "nothing in use is the initial state")
 	})
 	t.Run("giving back to no state leaves none", func(t *testing.T) {
 		var none S
-		assert.Equal(t, none, a.refund(none, ask(1), counters.Decision{Allowed: true, Remaining: 99, Receipt: counters.Receipt{Generation: 1}}))
+		assert.Equal(t, none, a.refund(none, newDebt(ask(1), counters.Decision{Allowed: true, Remaining: 99, Receipt: counters.Receipt{Generation: 1}})))
 	})
 	t.Run("a state made after a reset keeps what is refunded late", func(t *testing.T) {
 		c := newClient(a)
@@ -429,7 +429,7 @@ func fuzzCodec[S any](f *testing.F, a algorithm[S]) {
 		s, err = a.decode(bytes.Clone(stored))
 		require.NoError(t, err)
 		require.Equal(t, stored, a.encode(nil, s))
-		stored = a.encode(nil, a.refund(s, r, taken))
+		stored = a.encode(nil, a.refund(s, newDebt(r, taken)))
 		_, err = a.decode(stored)
 		require.NoError(t, err)
 	})

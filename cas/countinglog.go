@@ -105,14 +105,14 @@ func (l counting) admits(used int64, r *counters.Request) bool {
 	return r.Cost <= r.Limit-used
 }
 
-// refund returns a state without r, which step has admitted. The cost is taken
+// refund returns a state without d, which step has admitted. The cost is taken
 // from the oldest entries that may have it or come before it: what stays may
 // leave later than it should, never sooner.
-func (l counting) refund(s countingState, r counters.Request, taken counters.Decision) countingState {
-	if s.generation != taken.Receipt.Generation || behind(s.time, r.Now) >= uint64(l.window) {
+func (l counting) refund(s countingState, d *debt) countingState {
+	if s.generation != d.generation || l.left(d.now, s.time) {
 		return s
 	}
-	s.entries = l.without(s, r.Now.UnixNano(), r.Cost)
+	s.entries = l.without(s, d.now, d.cost)
 	if len(s.entries) == 0 {
 		return countingState{}
 	}

@@ -104,7 +104,7 @@ func (f *family[S]) Alone(a *account[S], r counters.Request, of any) counters.De
 	if d := f.decideAlone(s, b, &r); r.Cost == 0 || !d.Allowed && !f.cfg.CountDenied {
 		return d
 	}
-	_, d := l.step(s, r)
+	after, d := l.step(s, r)
 	due := newDebt(r, d)
 	due.generation = 0 // it isn't consumed yet
 	if flown := was.refused(&r, due.kind); flown != nil {
@@ -113,6 +113,9 @@ func (f *family[S]) Alone(a *account[S], r counters.Request, of any) counters.De
 	}
 	if level, drains := any(s).(bucketState); drains { // before its time r would drain beside what was in its way
 		due.now = max(due.now, level.time)
+		if level = any(after).(bucketState); level.part > 0 && due.remaining == d.Remaining {
+			due.part = int64(level.window) - level.part
+		}
 	}
 	if due.flights == 0 || slices.Contains(a.flights, was) {
 		a.owe(l, due)

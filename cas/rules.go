@@ -80,7 +80,7 @@ func (l *rules[S]) tell(s S, debts ...*debt) S {
 			continue
 		}
 		if d := debts[0]; d.kind == back {
-			s = l.refund(s, d.request(), d.decision())
+			s = l.refund(s, d)
 		} else {
 			s, _ = l.step(s, d.request())
 		}

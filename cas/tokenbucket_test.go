@@ -294,7 +294,7 @@ func TestARefundAboveTheCapacity(t *testing.T) {
 	require.True(t, d.Allowed)
 	s, err = b.decode(b.encode(nil, s))
 	require.NoError(t, err)
-	s = b.refund(s, request(48, 20), d)
+	s = b.refund(s, newDebt(request(48, 20), d))
 	assert.EqualValues(t, 80, s.ceil())
 }
 
@@ -333,7 +333,7 @@ func TestTokenBucketRefundIsExact(t *testing.T) {
 			with, _ = b.step(with, r)
 			without, _ = b.step(without, r)
 		}
-		got := b.refund(with, undone, taken)
+		got := b.refund(with, newDebt(undone, taken))
 		require.Equal(t, undone.Cost, got.refunded)
 		require.Equal(t, undone.Cost, got.total-without.total, "it was consumed")
 		got.refunded, got.total = 0, without.total
