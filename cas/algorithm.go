@@ -95,11 +95,9 @@ type algorithm[S any] interface {
 	ttl(S, counters.Request) time.Duration
 	// usage returns what is in use of a state, as r finds it.
 	usage(S, counters.Request) counters.Usage
-	// encode appends a state to a buffer, and decode reads it back. newer reports
-	// whether a later version has encoded it.
+	// encode appends a state to a buffer, and decode reads it back.
 	encode([]byte, S) []byte
 	decode([]byte) (S, error)
-	newer([]byte) bool
 	// clone returns a state that may be changed without changing the one it is
 	// of.
 	clone(S) S

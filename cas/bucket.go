@@ -375,8 +375,6 @@ func (b bucket) encode(data []byte, s bucketState) []byte {
 	return data
 }
 
-func (b bucket) newer(data []byte) bool { return isNewer(data, b.format) }
-
 // clone returns s.
 func (b bucket) clone(s bucketState) bucketState { return s }
 

@@ -116,12 +116,6 @@ func (l *rules[S]) decoded(state counters.State) (s S, o origin, foreign bool) {
 	return s, o, err != nil
 }
 
-// isNewer reports whether a later version has written a value.
-func (l *rules[S]) isNewer(value []byte) bool {
-	_, data, err := cutOrigin(value)
-	return isNewer(value, formatOrigin) || err == nil && l.newer(data)
-}
-
 // A snapshot is a state as it was seen. The zero value is none.
 type snapshot[S any] struct {
 	token   casToken // of the state that the store has, or has lost

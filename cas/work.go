@@ -367,7 +367,7 @@ func (w *work[S]) Finish() (more bool) {
 	if w.swaps {
 		w.attempts++
 	}
-	if w.err == nil && !w.swapped && w.isNewer(w.now.Value) {
+	if w.err == nil && !w.swapped && isNewer(w.now.Value) {
 		w.err = errNewerState
 	}
 	if w.err != nil {
