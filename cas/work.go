@@ -42,9 +42,7 @@ type work[S any] struct {
 	size   int            // of that
 	reset  int64          // when the client was last reset before it, as far as is known
 	flight *flight[S]
-	// shared says that a caller or the store may refer to the flight, and reusable that the batch
-	// has ended and nobody does.
-	shared, reusable bool
+	shared bool // a caller or the store may refer to the flight
 
 	// What the store has said.
 	now     counters.State
@@ -77,7 +75,7 @@ func (w *work[S]) End() {
 		w.a.flight = nil
 		w.a.unanswered(&w.rules, f, false)
 	}
-	if !w.reusable { // somebody may still refer to it
+	if w.shared { // after a panic nobody uses w
 		w.flight, w.next.value = nil, nil
 	}
 	clear(w.calls)
@@ -523,7 +521,6 @@ func (w *work[S]) answer(err error) {
 			w.abandoned(call)
 		}
 	}
-	w.reusable = !w.shared
 }
 
 // abandoned has what the store has consumed for a caller that didn't wait be given
