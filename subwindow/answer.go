@@ -112,7 +112,7 @@ func (w *work) deal() {
 		w.book.Note(&a.visits, kept, kept)
 	}
 	if d, share := a.telling(w.now); d != nil { // they may admit as much meanwhile
-		d.believed += int64(min(float64(kept)/share, counters.MaxLimit)) - kept
+		d.more += int64(min(float64(kept)/share, counters.MaxLimit)) - kept
 	}
 	if back > 0 {
 		a.owe(w.bucket, -back, w.now)
