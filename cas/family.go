@@ -89,16 +89,7 @@ func (f *family[S]) Alone(a *account[S], r counters.Request, of any) counters.De
 		was = nil
 	}
 	if was != nil && was == a.flight {
-		if d, due := was.detach(&r); due != nil {
-			s, b := f.believed(a, &r) // r isn't in its own way
-			if alone := f.decideAlone(s, b, &r); d.Allowed && !alone.Allowed {
-				due.lower(due.cost)
-				return alone
-			}
-			a.owe(l, due)
-			d.Receipt.Alone = due
-			return d
-		}
+		was.leave(&r) // which isn't in its own way
 	}
 	s, b := f.believed(a, &r)
 	if d := f.decideAlone(s, b, &r); r.Cost == 0 || !d.Allowed && !f.cfg.CountDenied {
@@ -117,7 +108,7 @@ func (f *family[S]) Alone(a *account[S], r counters.Request, of any) counters.De
 			due.part = int64(level.window) - level.part
 		}
 	}
-	if due.flights == 0 || slices.Contains(a.flights, was) {
+	if due.flights == 0 || was == a.flight || slices.Contains(a.flights, was) {
 		a.owe(l, due)
 		a.tidy(l)
 	}
