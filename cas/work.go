@@ -58,7 +58,7 @@ const triesTogether = 3
 
 // Begin implements ledger.Work.
 func (w *work[S]) Begin(ctx context.Context, a *account[S], client string, b *batch[S]) {
-	w.a, w.client, w.batch, w.met = a, client, b, a.last.known
+	w.a, w.client, w.batch, w.met = a, client, b, a.last.expires > 0
 	var ok bool
 	if w.deadline, ok = ctx.Deadline(); !ok {
 		w.deadline = time.Now().Add(counters.DefaultTimeout)
@@ -82,9 +82,6 @@ func (w *work[S]) End() {
 	clear(w.flown)
 	*w = work[S]{family: w.family, calls: w.calls[:0], flown: w.flown[:0], flight: w.flight, next: transition[S]{value: w.next.value[:0]}}
 }
-
-// Flights implements ledger.Work.
-func (w *work[S]) Flights() []ledger.Flown { return w.flown }
 
 // Next implements ledger.Work.
 func (w *work[S]) Next() ledger.Step {
@@ -359,7 +356,7 @@ func (w *work[S]) replacement(key string) counters.Replacement {
 }
 
 // Finish implements ledger.Work.
-func (w *work[S]) Finish() (more bool) {
+func (w *work[S]) Finish() (more bool, flown []ledger.Flown) {
 	a, f := w.a, w.a.flight
 	a.flight = nil
 	if w.swaps {
@@ -370,11 +367,11 @@ func (w *work[S]) Finish() (more bool) {
 	}
 	if w.err != nil {
 		w.fail(f)
-		return false
+		return false, w.flown
 	}
 	if w.wait > 0 {
 		w.hasWaited()
-		return true
+		return true, nil
 	}
 	if w.swaps && !w.swapped && w.asked {
 		w.lost++
@@ -398,14 +395,14 @@ func (w *work[S]) Finish() (more bool) {
 		}
 		a.pace.won(w.attempts, roundTrip, w.answered)
 		w.answer(nil)
-		return false
+		return false, nil
 	}
 	// What the deadline cuts off might have been written.
 	if w.heldUp && w.deadline.Sub(w.answered) <= roundTrip {
 		w.answer(ErrContended)
-		return false
+		return false, nil
 	}
-	return true
+	return true, nil
 }
 
 // forestalled reports whether it is another instance that has kept an attempt

@@ -47,7 +47,6 @@ type work struct {
 	additions  []counters.Addition // with dues, those of the slots, and then perhaps what tells others
 	dues       []due               // that are told, or were due when the store was asked
 	added      []counters.Added
-	err        error
 	flown      []ledger.Flown
 	steps      int
 }
