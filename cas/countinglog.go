@@ -146,10 +146,18 @@ func (l counting) most(present, known countingState, r counters.Request) (counti
 	if inUse == 0 {
 		return present, false
 	}
+	began := make(map[int64][2][]counted) // what the two have that began at a time
+	for i, entries := range [...][]counted{present.entries, known.entries} {
+		for _, e := range entries {
+			same := began[l.rounded(e.first)]
+			same[i] = append(same[i], e)
+			began[l.rounded(e.first)] = same
+		}
+	}
 	var both []counted
 	more := false
-	for a, b := present.entries, known.entries; len(a)+len(b) > 0; {
-		had, has := l.cutFirst(&a, &b)
+	for _, same := range began {
+		had, has := same[0], same[1]
 		if costs(has) > costs(had) {
 			had, has, more = has, had, true
 		}
@@ -167,26 +175,6 @@ func (l counting) most(present, known countingState, r counters.Request) (counti
 	newest := &s.entries[len(s.entries)-1]
 	*newest = l.closed(*newest) // others may have added to it what is lost
 	return s, true
-}
-
-// cutFirst cuts the entries off two logs that begin in the first grain of the two. One may
-// have none.
-func (l counting) cutFirst(a, b *[]counted) (ofA, ofB []counted) {
-	first := int64(math.MaxInt64)
-	for _, entries := range [][]counted{*a, *b} {
-		if len(entries) > 0 {
-			first = min(first, l.rounded(entries[0].first))
-		}
-	}
-	cut := func(entries *[]counted) (cut []counted) {
-		n := 0
-		for n < len(*entries) && l.rounded((*entries)[n].first) == first {
-			n++
-		}
-		cut, *entries = (*entries)[:n], (*entries)[n:]
-		return cut
-	}
-	return cut(a), cut(b)
 }
 
 // costs returns the sum of the costs.

@@ -23,7 +23,7 @@ func (w *work) choose() int64 {
 		case r.Kind == ledger.Tells:
 			c.Answer(counters.Decision{}, nil)
 		case r.Kind == ledger.Peeks && w.asked:
-			c.Answer(w.decide(w.use, w.place, &r.Request), nil)
+			c.Answer(w.decision(w.use, w.place, &r.Request, w.fits(w.use, w.place, &r.Request)), nil)
 		default:
 			return c.Left()
 		}

@@ -176,11 +176,6 @@ func (p place) elapsedAt(r *counters.Request) time.Duration {
 	return p.elapsed - time.Duration(p.now-r.Now.UnixNano())
 }
 
-// decide decides r by what is in use, which doesn't include it.
-func (f *family) decide(use []int64, p place, r *counters.Request) counters.Decision {
-	return f.decision(use, p, r, f.fits(use, p, r))
-}
-
 // decision returns the answer to r when it was admitted or not, and what is in use
 // includes it if it is counted.
 func (f *family) decision(use []int64, p place, r *counters.Request, allowed bool) counters.Decision {
