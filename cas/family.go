@@ -14,7 +14,6 @@ import (
 type family[S any] struct {
 	rules[S]
 	store counters.StateStore
-	many  counters.ManyStateStore // the store, or nil
 	keys  counters.Namespace
 	book  *ledger.Book[account[S]]
 }

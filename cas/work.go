@@ -85,7 +85,7 @@ func (w *work[S]) End() {
 
 // Next implements ledger.Work.
 func (w *work[S]) Next() ledger.Step {
-	if !w.turn.IsZero() && w.wait > 0 {
+	if w.wait > 0 {
 		if time.Now().Before(w.turn) {
 			return ledger.Waits
 		}

@@ -13,7 +13,6 @@ import (
 // is known of them.
 type family struct {
 	store   counters.Store
-	many    counters.ManyStore // the same, or nil
 	window  Window
 	kept    int // slots of an account
 	options counters.Options

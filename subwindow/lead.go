@@ -20,7 +20,7 @@ const mostSteps = 64
 
 // Begin implements ledger.Work.
 func (w *work) Begin(ctx context.Context, a *account, client string, batch *ledger.Batch[account]) {
-	w.a, w.client, w.calls = a, client, batch.Calls()
+	w.a, w.calls = a, batch.Calls()
 	w.deadline, _ = ctx.Deadline()
 	w.pending, w.counted, w.toldOthers, w.repairs, w.flown = w.pending[:0], false, false, false, nil
 	w.name(a, client)

@@ -17,7 +17,6 @@ type work struct {
 	*family
 	place    // of the pending calls
 	a        *account
-	client   string
 	deadline time.Time // zero: none
 	calls    []*call   // that aren't pending yet
 	pending  []*call
