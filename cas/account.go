@@ -401,10 +401,7 @@ func (a *account[S]) undone(l *rules[S], f *flight[S]) {
 // one may still come.
 func (a *account[S]) unanswered(l *rules[S], f *flight[S], awaited bool) {
 	for _, call := range f.calls {
-		d := newDebt(call.Request.Request, call.Result)
-		d.lower(d.cost)
-		d.flights = 1
-		f.told = append(f.told, told{d, call.Request.Cost, call.Request.Now.UnixNano()})
+		f.refuse(call)
 	}
 	f.calls, f.awaited = nil, awaited
 	if len(a.flights) < mostFlights {
@@ -414,19 +411,21 @@ func (a *account[S]) unanswered(l *rules[S], f *flight[S], awaited bool) {
 	}
 }
 
-// detach has the call of a caller that has left the flight under way, and asked r, be
-// told as a debt, and returns what its leader has decided.
-func (f *flight[S]) detach(r *counters.Request) (d counters.Decision, due *debt) {
-	for i, call := range f.calls {
-		if call.Request.Request == *r && call.Left() {
-			f.calls = slices.Delete(f.calls, i, i+1)
-			due = newDebt(*r, call.Result)
-			due.flights = 1
-			f.told = append(f.told, told{due, r.Cost, r.Now.UnixNano()})
-			return call.Result, due
-		}
+// refuse has a call that f consumes given back if it is done.
+func (f *flight[S]) refuse(call *call[S]) {
+	d := newDebt(call.Request.Request, call.Result)
+	d.lower(d.cost)
+	d.flights = 1
+	f.told = append(f.told, told{d, call.Request.Cost, call.Request.Now.UnixNano()})
+}
+
+// leave refuses the call of a caller that has left the flight under way, and asked r.
+func (f *flight[S]) leave(r *counters.Request) {
+	left := func(call *call[S]) bool { return call.Request.Request == *r && call.Left() }
+	if i := slices.IndexFunc(f.calls, left); i >= 0 {
+		f.refuse(f.calls[i])
+		f.calls = slices.Delete(f.calls, i, i+1)
 	}
-	return d, nil
 }
 
 // refused returns the debt of a caller that was refused r, which f may have done; nil

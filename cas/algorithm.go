@@ -67,9 +67,9 @@ type algorithm[S any] interface {
 	step(S, counters.Request) (S, counters.Decision)
 	// peek returns the decision that step would, and consumes nothing.
 	peek(S, counters.Request) counters.Decision
-	// refund undoes a request that step has admitted, with the decision, as far
-	// as time hasn't passed over it. Of another generation it undoes nothing.
-	refund(S, counters.Request, counters.Decision) S
+	// refund undoes a debt that step has admitted, as far as time hasn't passed over
+	// it. Of another generation it undoes nothing.
+	refund(S, *debt) S
 	// charge is the reverse: it consumes debts that were admitted without the state,
 	// each at its own time, as far as time hasn't passed over it, be there no room.
 	charge(S, ...*debt) S
@@ -95,11 +95,9 @@ type algorithm[S any] interface {
 	ttl(S, counters.Request) time.Duration
 	// usage returns what is in use of a state, as r finds it.
 	usage(S, counters.Request) counters.Usage
-	// encode appends a state to a buffer, and decode reads it back. newer reports
-	// whether a later version has encoded it.
+	// encode appends a state to a buffer, and decode reads it back.
 	encode([]byte, S) []byte
 	decode([]byte) (S, error)
-	newer([]byte) bool
 	// clone returns a state that may be changed without changing the one it is
 	// of.
 	clone(S) S

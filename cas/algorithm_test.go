@@ -96,7 +96,7 @@ func (c *client[S]) requireExact(t require.TestingT, r counters.Request, d count
 }
 
 func (c *client[S]) refund(t require.TestingT, r counters.Request) {
-	c.stored = c.algorithm.encode(nil, c.algorithm.refund(c.state(t), r, c.taken[r]))
+	c.stored = c.algorithm.encode(nil, c.algorithm.refund(c.state(t), newDebt(r, c.taken[r])))
 }
 
 // clock returns the moment of a day at which a clock shows this.
@@ -154,15 +154,15 @@ func run[S any](t require.TestingT, c *client[S], n int, r counters.Request) (ad
 
 func TestConstructorsRefuseWhatCannotWork(t *testing.T) {
 	t.Parallel()
-	_, err := newTokenBucket(time.Minute, 0, false)
+	_, err := newBucket(formatTokenBucket, time.Minute, 0, false)
 	require.NoError(t, err)
-	_, err = newTokenBucket(time.Minute, counters.MaxLimit, false)
+	_, err = newBucket(formatTokenBucket, time.Minute, counters.MaxLimit, false)
 	require.NoError(t, err)
-	_, err = newTokenBucket(99*time.Millisecond, 0, false)
+	_, err = newBucket(formatTokenBucket, 99*time.Millisecond, 0, false)
 	require.ErrorContains(t, err, "window 99ms")
-	_, err = newTokenBucket(time.Minute, -1, false)
+	_, err = newBucket(formatTokenBucket, time.Minute, -1, false)
 	require.ErrorContains(t, err, "burst -1 must be from 0")
-	_, err = newLeakyBucket(time.Minute, counters.MaxLimit+1, false)
+	_, err = newBucket(formatLeakyBucket, time.Minute, counters.MaxLimit+1, false)
 	require.ErrorContains(t, err, "burst 1000000000001 must be from 0 (the limit) to 1000000000000")
 	_, err = newSlidingLog(time.Minute, MaxLogLimit, false)
 	require.NoError(t, err)
@@ -177,9 +177,9 @@ func TestConstructorsRefuseWhatCannotWork(t *testing.T) {
 // What is true of all three, whatever the order of requests.
 func TestOfAllAlgorithms(t *testing.T) {
 	t.Parallel()
-	token, err := newTokenBucket(time.Minute, 0, false)
+	token, err := newBucket(formatTokenBucket, time.Minute, 0, false)
 	require.NoError(t, err)
-	leaky, err := newLeakyBucket(time.Minute, 0, false)
+	leaky, err := newBucket(formatLeakyBucket, time.Minute, 0, false)
 	require.NoError(t, err)
 	log, err := newSlidingLog(time.Minute, 100, false)
 	require.NoError(t, err)
@@ -232,11 +232,11 @@ func testAlgorithm[S any](t *testing.T, a algorithm[S]) {
 		require.True(t, c.ask(t, ask(40)).Allowed)
 		c.refund(t, ask(60))
 		assert.Equal(t, int64(60), c.peek(t, ask(1)).Remaining)
-		assert.Equal(t, *new(S), a.refund(c.state(t), ask(40), c.taken[ask(40)]), "nothing in use is the initial state")
+		assert.Equal(t, *new(S), a.refund(c.state(t), newDebt(ask(40), c.taken[ask(40)])), "nothing in use is the initial state")
 	})
 	t.Run("giving back to no state leaves none", func(t *testing.T) {
 		var none S
-		assert.Equal(t, none, a.refund(none, ask(1), counters.Decision{Allowed: true, Remaining: 99, Receipt: counters.Receipt{Generation: 1}}))
+		assert.Equal(t, none, a.refund(none, newDebt(ask(1), counters.Decision{Allowed: true, Remaining: 99, Receipt: counters.Receipt{Generation: 1}})))
 	})
 	t.Run("a state made after a reset keeps what is refunded late", func(t *testing.T) {
 		c := newClient(a)
@@ -277,9 +277,9 @@ func testAlgorithm[S any](t *testing.T, a algorithm[S]) {
 
 // A step that finds nothing to allocate for doesn't.
 func TestStepsOfBucketsDoNotAllocate(t *testing.T) {
-	token, err := newTokenBucket(time.Minute, 0, false)
+	token, err := newBucket(formatTokenBucket, time.Minute, 0, false)
 	require.NoError(t, err)
-	leaky, err := newLeakyBucket(time.Minute, 0, false)
+	leaky, err := newBucket(formatLeakyBucket, time.Minute, 0, false)
 	require.NoError(t, err)
 	r := counters.Request{Cost: 1, Limit: 100, Now: clock(t, "12:00:00")}
 	var s bucketState
@@ -290,8 +290,8 @@ func TestStepsOfBucketsDoNotAllocate(t *testing.T) {
 
 func TestDecodeRefusesWhatIsNotItsOwn(t *testing.T) {
 	t.Parallel()
-	token, _ := newTokenBucket(time.Minute, 0, false)
-	leaky, _ := newLeakyBucket(time.Minute, 0, false)
+	token, _ := newBucket(formatTokenBucket, time.Minute, 0, false)
+	leaky, _ := newBucket(formatLeakyBucket, time.Minute, 0, false)
 	log, _ := newSlidingLog(time.Minute, 100, false)
 	r := counters.Request{Cost: 3, Limit: 1000, Now: clock(t, "12:00:00")}
 	bucket, _ := token.step(bucketState{}, r)
@@ -378,13 +378,13 @@ func TestDecodeRefusesWhatIsNotItsOwn(t *testing.T) {
 }
 
 func FuzzTokenBucketCodec(f *testing.F) {
-	a, err := newTokenBucket(time.Minute, 0, false)
+	a, err := newBucket(formatTokenBucket, time.Minute, 0, false)
 	require.NoError(f, err)
 	fuzzCodec(f, a)
 }
 
 func FuzzLeakyBucketCodec(f *testing.F) {
-	a, err := newLeakyBucket(time.Minute, 50, true)
+	a, err := newBucket(formatLeakyBucket, time.Minute, 50, true)
 	require.NoError(f, err)
 	fuzzCodec(f, a)
 }
@@ -429,7 +429,7 @@ func fuzzCodec[S any](f *testing.F, a algorithm[S]) {
 		s, err = a.decode(bytes.Clone(stored))
 		require.NoError(t, err)
 		require.Equal(t, stored, a.encode(nil, s))
-		stored = a.encode(nil, a.refund(s, r, taken))
+		stored = a.encode(nil, a.refund(s, newDebt(r, taken)))
 		_, err = a.decode(stored)
 		require.NoError(t, err)
 	})
@@ -451,8 +451,8 @@ func longLog(t testing.TB, a log, window time.Duration) (logState, time.Time) {
 }
 
 func BenchmarkStep(b *testing.B) {
-	token, _ := newTokenBucket(time.Minute, 0, false)
-	leaky, _ := newLeakyBucket(time.Minute, 0, false)
+	token, _ := newBucket(formatTokenBucket, time.Minute, 0, false)
+	leaky, _ := newBucket(formatLeakyBucket, time.Minute, 0, false)
 	log, _ := newSlidingLog(time.Minute, MaxLogLimit, false)
 	now := clock(b, "12:00:00")
 	request := func(limit int64) counters.Request { return counters.Request{Cost: 1, Limit: limit, Now: now} }
@@ -473,7 +473,7 @@ func benchmarkStep[S any](b *testing.B, a algorithm[S], s S, r counters.Request)
 }
 
 func BenchmarkCodec(b *testing.B) {
-	token, _ := newTokenBucket(time.Minute, 0, false)
+	token, _ := newBucket(formatTokenBucket, time.Minute, 0, false)
 	log, _ := newSlidingLog(time.Minute, MaxLogLimit, false)
 	r := counters.Request{Cost: 1, Limit: 7, Now: clock(b, "12:00:00")}
 	bucket, _ := token.step(bucketState{}, r)

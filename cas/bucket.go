@@ -98,13 +98,13 @@ func (b bucket) peek(s bucketState, r counters.Request) (d counters.Decision) {
 	return d
 }
 
-// refund takes from the level what hasn't drained of the cost of r, which step
-// has admitted with the decision taken; it is too small rather than too large.
-func (b bucket) refund(s bucketState, r counters.Request, taken counters.Decision) bucketState {
-	if s.generation != taken.Receipt.Generation {
+// refund takes from the level what hasn't drained of d, which it has admitted; it is too
+// small rather than too large.
+func (b bucket) refund(s bucketState, d *debt) bucketState {
+	if s.generation != d.generation {
 		return s
 	}
-	left := b.undrained(s.time, &r, b.before(&r, &taken)-1-(s.refunded-taken.Receipt.Refunded))
+	left := b.undrained(d, s.time, d.refunded-s.refunded-1)
 	s = s.in(b.window)
 	s.refunded += left.ceil()
 	if s.lower(left.whole, left.part); s.empty() {
@@ -120,8 +120,7 @@ func (b bucket) charge(s bucketState, debts ...*debt) bucketState {
 	newest := debts[len(debts)-1]
 	b.drain(&s, newest.now, newest.limit)
 	for _, d := range debts {
-		r, taken := d.request(), d.decision()
-		left := b.undrained(s.time, &r, b.before(&r, &taken))
+		left := b.undrained(d, s.time, 0)
 		b.owe(&s, left.whole, left.part, d.limit)
 		s.total += d.cost
 	}
@@ -148,34 +147,30 @@ func (b *bucket) owe(s *bucketState, whole, part, limit int64) {
 // merge has d begin when before did, if there was room for both: nothing is lost by
 // that unless the bucket was empty in between. Two denials count as they do in step.
 func (b bucket) merge(before, d *debt) {
-	r, taken := before.request(), before.decision()
-	left := b.undrained(d.now, &r, b.before(&r, &taken))
+	left := b.undrained(before, d.now, 0)
 	switch {
 	case d.kind == denied:
 		d.cost = max(d.cost, before.cost, min(d.cost+before.cost, d.limit))
 	case left.empty():
 	case before.remaining >= d.cost:
-		d.now, d.cost, d.remaining = before.now, d.cost+before.cost, before.remaining-d.cost
+		d.now, d.cost, d.remaining, d.part = before.now, d.cost+before.cost, before.remaining-d.cost, before.part
 	default: // and no more than was in the bucket then
 		d.cost = min(d.cost+left.ceil(), max(d.cost, b.capacity(d.limit)-d.remaining))
 	}
 }
 
-// before returns what was in the bucket before r, which was admitted with the decision
-// taken: up to 1 more, as Remaining leaves out a fraction.
-func (b *bucket) before(r *counters.Request, taken *counters.Decision) int64 {
-	return b.capacity(r.Limit) - taken.Remaining - r.Cost
-}
-
-// undrained returns what hasn't drained by a time of the cost of r. What was in the
-// bucket before that drains first.
-func (b *bucket) undrained(at int64, r *counters.Request, before int64) bucketState {
-	left := bucketState{whole: max(0, before) + r.Cost, window: b.window}
-	if now := r.Now.UnixNano(); now < at {
-		left.drain(between(now, at), r.Limit)
+// undrained returns what hasn't drained by a time of the cost of d. What was in the bucket
+// before that, and so much more, drains first.
+func (b *bucket) undrained(d *debt, at, more int64) bucketState {
+	left := bucketState{whole: b.capacity(d.limit) - d.remaining + more, window: b.window}
+	if left.lower(0, d.part); left.whole < d.cost {
+		left.whole, left.part = d.cost, 0
 	}
-	if left.whole >= r.Cost {
-		left.whole, left.part = r.Cost, 0
+	if d.now < at {
+		left.drain(between(d.now, at), d.limit)
+	}
+	if left.whole >= d.cost {
+		left.whole, left.part = d.cost, 0
 	}
 	return left
 }
@@ -379,8 +374,6 @@ func (b bucket) encode(data []byte, s bucketState) []byte {
 	}
 	return data
 }
-
-func (b bucket) newer(data []byte) bool { return isNewer(data, b.format) }
 
 // clone returns s.
 func (b bucket) clone(s bucketState) bucketState { return s }

@@ -29,9 +29,17 @@ const (
 	formatOrigin      byte = 0xb2
 )
 
-// isNewer reports whether data begins with a later version of a format.
-func isNewer(data []byte, format byte) bool {
-	return len(data) > 0 && data[0]>>4 == format>>4 && data[0] > format
+// isNewer reports whether a value is a state that a later version has written.
+func isNewer(value []byte) bool {
+	_, state, _ := cutOrigin(value)
+	for _, data := range [][]byte{value, state} {
+		for _, format := range []byte{formatTokenBucket, formatLeakyBucket, formatSlidingLog, formatCountingLog, formatOrigin} {
+			if len(data) > 0 && data[0]>>4 == format>>4 && data[0] > format {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // An origin says where a state comes from, beyond its generation. Without it, a

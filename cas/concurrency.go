@@ -176,20 +176,20 @@ func (p places) charge(s logState, debts ...*debt) logState {
 	return s
 }
 
-// refund ends the lease of r, of whatever state, if there still is one, or those that end
+// refund ends the lease of d, of whatever state, if there still is one, or those that end
 // first. One that was to be renewed goes on. It takes over the memory of s.
-func (p places) refund(s logState, r counters.Request, taken counters.Decision) logState {
+func (p places) refund(s logState, d *debt) logState {
 	switch {
-	case r.Renews != 0:
+	case d.renews != 0:
 		return s
-	case taken.Receipt.Refunded != counters.EarliestLeases:
-		s, _ = p.without(s, cmp.Or(taken.Receipt.Refunded, r.Now.UnixNano()), r.Cost)
+	case d.refunded != counters.EarliestLeases:
+		s, _ = p.without(s, cmp.Or(d.refunded, d.now), d.cost)
 		return s
 	}
-	if s = p.live(s, r); s.used <= r.Cost {
+	if s = p.live(s, d.request()); s.used <= d.cost {
 		return logState{}
 	}
-	s.forget(r.Cost)
+	s.forget(d.cost)
 	return s
 }
 

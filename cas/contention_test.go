@@ -135,7 +135,7 @@ func stormOf(times int, processes []taker, callers int, r counters.Request, time
 }
 
 func BenchmarkContention(b *testing.B) {
-	bucket, err := newTokenBucket(time.Second, 0, false)
+	bucket, err := newBucket(formatTokenBucket, time.Second, 0, false)
 	require.NoError(b, err)
 	// A limit that nobody reaches, so that each decision writes.
 	r := counters.Request{Client: "c", Cost: 1, Limit: counters.MaxLimit}

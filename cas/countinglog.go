@@ -105,14 +105,14 @@ func (l counting) admits(used int64, r *counters.Request) bool {
 	return r.Cost <= r.Limit-used
 }
 
-// refund returns a state without r, which step has admitted. The cost is taken
+// refund returns a state without d, which step has admitted. The cost is taken
 // from the oldest entries that may have it or come before it: what stays may
 // leave later than it should, never sooner.
-func (l counting) refund(s countingState, r counters.Request, taken counters.Decision) countingState {
-	if s.generation != taken.Receipt.Generation || behind(s.time, r.Now) >= uint64(l.window) {
+func (l counting) refund(s countingState, d *debt) countingState {
+	if s.generation != d.generation || l.left(d.now, s.time) {
 		return s
 	}
-	s.entries = l.without(s, r.Now.UnixNano(), r.Cost)
+	s.entries = l.without(s, d.now, d.cost)
 	if len(s.entries) == 0 {
 		return countingState{}
 	}
@@ -146,10 +146,18 @@ func (l counting) most(present, known countingState, r counters.Request) (counti
 	if inUse == 0 {
 		return present, false
 	}
+	began := make(map[int64][2][]counted) // what the two have that began at a time
+	for i, entries := range [...][]counted{present.entries, known.entries} {
+		for _, e := range entries {
+			same := began[l.rounded(e.first)]
+			same[i] = append(same[i], e)
+			began[l.rounded(e.first)] = same
+		}
+	}
 	var both []counted
 	more := false
-	for a, b := present.entries, known.entries; len(a)+len(b) > 0; {
-		had, has := l.cutFirst(&a, &b)
+	for _, same := range began {
+		had, has := same[0], same[1]
 		if costs(has) > costs(had) {
 			had, has, more = has, had, true
 		}
@@ -167,26 +175,6 @@ func (l counting) most(present, known countingState, r counters.Request) (counti
 	newest := &s.entries[len(s.entries)-1]
 	*newest = l.closed(*newest) // others may have added to it what is lost
 	return s, true
-}
-
-// cutFirst cuts the entries off two logs that begin in the first grain of the two. One may
-// have none.
-func (l counting) cutFirst(a, b *[]counted) (ofA, ofB []counted) {
-	first := int64(math.MaxInt64)
-	for _, entries := range [][]counted{*a, *b} {
-		if len(entries) > 0 {
-			first = min(first, l.rounded(entries[0].first))
-		}
-	}
-	cut := func(entries *[]counted) (cut []counted) {
-		n := 0
-		for n < len(*entries) && l.rounded((*entries)[n].first) == first {
-			n++
-		}
-		cut, *entries = (*entries)[:n], (*entries)[n:]
-		return cut
-	}
-	return cut(a), cut(b)
 }
 
 // costs returns the sum of the costs.

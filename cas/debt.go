@@ -17,6 +17,7 @@ type debt struct {
 	// Of the decision, or of the state that has consumed it. What is left of the limit
 	// is as of cost.
 	remaining, generation, refunded int64
+	part                            int64 // that remained besides, of a bucket, in its own units; 0 if that isn't known
 	flights                         int   // that may have it done
 	there                           bool  // it was done
 	unknown                         bool  // nobody will know whether it was
@@ -55,10 +56,6 @@ func debtOf(taken counters.Decision) *debt {
 
 func (d *debt) request() counters.Request {
 	return counters.Request{Cost: d.cost, Limit: d.limit, Renews: d.renews, Now: time.Unix(0, d.now)}
-}
-
-func (d *debt) decision() counters.Decision {
-	return counters.Decision{Allowed: true, Remaining: d.remaining, Receipt: counters.Receipt{Generation: d.generation, Refunded: d.refunded}}
 }
 
 // giveBack returns the debt of giving back so much of d, which was done.

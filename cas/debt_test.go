@@ -1,6 +1,7 @@
 package cas
 
 import (
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -76,6 +77,34 @@ func TestABusyClientInALongOutage(t *testing.T) {
 			assert.LessOrEqual(t, d.RetryAfter, last.RetryAfter+2*time.Second, "burst %d, every %v", burst, gap)
 			assert.InDelta(t, last.ResetAfter, d.ResetAfter, float64(2*time.Second), "burst %d, every %v", burst, gap)
 		}
+	}
+}
+
+// What is told of a bucket is no more than the process believed: a client that was denied
+// alone is admitted by the store when it was told to come back.
+func TestRetryAfterOfABucketHoldsWhenTheStoreAnswers(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(200) {
+		random := rand.New(rand.NewPCG(seed, 0))
+		cfg := testConfig(10)
+		cfg.CountDenied = seed%2 == 0
+		l, err := NewTokenBucket(memory.New(nil), 10*time.Second, 6, cfg)
+		require.NoError(t, err)
+		r := counters.Request{Client: "c", Cost: 1, Limit: 10, Now: clock(t, "12:00:01.5")}
+		for range 10 + random.IntN(20) {
+			r.Now = r.Now.Add(time.Duration(random.Int64N(int64(time.Second))))
+			_, err = l.TakeLocal(r, counters.ErrTimeout)
+			require.NoError(t, err)
+		}
+		told := counters.Decision{Allowed: true}
+		for told.Allowed {
+			told, err = l.TakeLocal(r, counters.ErrTimeout)
+			require.NoError(t, err)
+		}
+		r.Now = r.Now.Add(told.RetryAfter)
+		d, err := l.Take(t.Context(), r)
+		require.NoError(t, err)
+		assert.True(t, d.Allowed, "seed %d: told %v, and then %v", seed, told.RetryAfter, d.RetryAfter)
 	}
 }
 

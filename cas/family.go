@@ -14,7 +14,6 @@ import (
 type family[S any] struct {
 	rules[S]
 	store counters.StateStore
-	many  counters.ManyStateStore // the store, or nil
 	keys  counters.Namespace
 	book  *ledger.Book[account[S]]
 }
@@ -89,22 +88,13 @@ func (f *family[S]) Alone(a *account[S], r counters.Request, of any) counters.De
 		was = nil
 	}
 	if was != nil && was == a.flight {
-		if d, due := was.detach(&r); due != nil {
-			s, b := f.believed(a, &r) // r isn't in its own way
-			if alone := f.decideAlone(s, b, &r); d.Allowed && !alone.Allowed {
-				due.lower(due.cost)
-				return alone
-			}
-			a.owe(l, due)
-			d.Receipt.Alone = due
-			return d
-		}
+		was.leave(&r) // which isn't in its own way
 	}
 	s, b := f.believed(a, &r)
 	if d := f.decideAlone(s, b, &r); r.Cost == 0 || !d.Allowed && !f.cfg.CountDenied {
 		return d
 	}
-	_, d := l.step(s, r)
+	after, d := l.step(s, r)
 	due := newDebt(r, d)
 	due.generation = 0 // it isn't consumed yet
 	if flown := was.refused(&r, due.kind); flown != nil {
@@ -113,8 +103,11 @@ func (f *family[S]) Alone(a *account[S], r counters.Request, of any) counters.De
 	}
 	if level, drains := any(s).(bucketState); drains { // before its time r would drain beside what was in its way
 		due.now = max(due.now, level.time)
+		if level = any(after).(bucketState); level.part > 0 && due.remaining == d.Remaining {
+			due.part = int64(level.window) - level.part
+		}
 	}
-	if due.flights == 0 || slices.Contains(a.flights, was) {
+	if due.flights == 0 || was == a.flight || slices.Contains(a.flights, was) {
 		a.owe(l, due)
 		a.tidy(l)
 	}

@@ -24,11 +24,6 @@ type LeakyBucket struct{ Limiter[bucketState] }
 // counters.CheckWindow), the burst or cfg.
 func NewLeakyBucket(store counters.StateStore, window time.Duration, burst int64, cfg Config) (*LeakyBucket, error) {
 	l := new(LeakyBucket)
-	b, err := newLeakyBucket(window, burst, cfg.CountDenied)
+	b, err := newBucket(formatLeakyBucket, window, burst, cfg.CountDenied)
 	return made(l, l.init(store, b, err, "leaky_bucket", 0, cfg))
-}
-
-// newLeakyBucket returns a bucket whose admitted requests wait; see newBucket.
-func newLeakyBucket(window time.Duration, burst int64, countDenied bool) (bucket, error) {
-	return newBucket(formatLeakyBucket, window, burst, countDenied)
 }

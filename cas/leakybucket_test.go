@@ -13,7 +13,7 @@ import (
 )
 
 func leakyClient(t require.TestingT, window time.Duration, burst int64) *client[bucketState] {
-	b, err := newLeakyBucket(window, burst, false)
+	b, err := newBucket(formatLeakyBucket, window, burst, false)
 	require.NoError(t, err)
 	return newClient(b)
 }
@@ -71,7 +71,7 @@ func TestLeakyBucketTimelines(t *testing.T) {
 
 func TestLeakyBucketCountsDenied(t *testing.T) {
 	t.Parallel()
-	b, err := newLeakyBucket(time.Second, 3, true)
+	b, err := newBucket(formatLeakyBucket, time.Second, 3, true)
 	require.NoError(t, err)
 	c := newClient(b)
 	c.countDenied = true

@@ -279,7 +279,7 @@ func TestLeasesAreFoundByEachOfTheirReceipts(t *testing.T) {
 			}
 			if of != nil && rapid.Bool().Draw(t, "release") {
 				r.Renews, of.at = 0, math.MinInt64
-				s = p.refund(s, r, counters.Decision{Receipt: counters.Receipt{Refunded: rapid.SampledFrom(of.receipts).Draw(t, "by")}})
+				s = p.refund(s, newDebt(r, counters.Decision{Receipt: counters.Receipt{Refunded: rapid.SampledFrom(of.receipts).Draw(t, "by")}}))
 			} else {
 				peeked := p.peek(s, r)
 				next, d := p.step(p.clone(s), r)

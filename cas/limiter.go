@@ -68,8 +68,8 @@ func (l *Limiter[S]) init(store counters.StateStore, a algorithm[S], err error, 
 		keys: counters.StateNamespace(options.KeyPrefix, options.Policy, options.Limit, name),
 	}
 	l.Key = func(_ *account[S], client string) string { return l.family.keys.StateKey(client) }
-	if many, ok := store.(counters.ManyStateStore); ok {
-		l.family.many, l.Ask = many, l.family.together
+	if _, many := store.(counters.ManyStateStore); many {
+		l.Ask = l.family.together
 	}
 	l.Open(ledger.Config[account[S]]{
 		Family:   &l.family,
@@ -91,7 +91,7 @@ func made[L any](l *L, err error) (*L, error) {
 
 // together has the store do the exchanges of many clients.
 func (f *family[S]) together(ctx context.Context, m *ledger.Many[account[S]]) {
-	f.many.SwapMany(ctx, m.Keys,
+	f.store.(counters.ManyStateStore).SwapMany(ctx, m.Keys,
 		func(i int) (counters.Replacement, counters.Turn) {
 			w, turn := m.Begin(i)
 			if turn != counters.Now {

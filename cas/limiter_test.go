@@ -372,7 +372,7 @@ func (by way) TestForeignValuesAreReplaced(t *testing.T) {
 
 // newTimelineBucket returns an encoded token bucket.
 func newTimelineBucket(t *testing.T) []byte {
-	b, err := newTokenBucket(time.Second, 0, false)
+	b, err := newBucket(formatTokenBucket, time.Second, 0, false)
 	require.NoError(t, err)
 	s, _ := b.step(bucketState{}, counters.Request{Cost: 3, Limit: 10, Now: clock(t, "12:00:00.7")})
 	return b.encode(nil, s)
@@ -516,17 +516,17 @@ func (by way) TestLimitersLikeOneState(t *testing.T) {
 	racetest.Sequential(t)
 	t.Parallel()
 	t.Run("token bucket", func(t *testing.T) {
-		a, err := newTokenBucket(time.Second, 0, false)
+		a, err := newBucket(formatTokenBucket, time.Second, 0, false)
 		require.NoError(t, err)
 		rapid.Check(t, func(t *rapid.T) { runMachine(t, by, a, false) })
 	})
 	t.Run("token bucket that counts denied", func(t *testing.T) {
-		a, err := newTokenBucket(time.Second, 15, true)
+		a, err := newBucket(formatTokenBucket, time.Second, 15, true)
 		require.NoError(t, err)
 		rapid.Check(t, func(t *rapid.T) { runMachine(t, by, a, true) })
 	})
 	t.Run("leaky bucket", func(t *testing.T) {
-		a, err := newLeakyBucket(time.Second, 7, false)
+		a, err := newBucket(formatLeakyBucket, time.Second, 7, false)
 		require.NoError(t, err)
 		rapid.Check(t, func(t *rapid.T) { runMachine(t, by, a, false) })
 	})
@@ -777,7 +777,7 @@ func (l loggedTaker) Take(ctx context.Context, r counters.Request) (counters.Dec
 // bucket admits that nobody contends for. A machine that is busy makes fewer
 // requests.
 func (l *requestLog) admitted(t *testing.T, burst int64) (admitted int) {
-	b, err := newTokenBucket(time.Second, burst, false)
+	b, err := newBucket(formatTokenBucket, time.Second, burst, false)
 	require.NoError(t, err)
 	slices.SortStableFunc(l.made, func(a, b counters.Request) int { return a.Now.Compare(b.Now) })
 	var s bucketState

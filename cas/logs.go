@@ -43,12 +43,3 @@ func (l log) exact(counted countingState) logState {
 	}
 	return l.of(costs, logState{generation: counted.generation, time: counted.time, used: 1}, logState{})
 }
-
-func (log) newer(data []byte) bool { return isNewerLog(data) }
-
-func (counting) newer(data []byte) bool { return isNewerLog(data) }
-
-// isNewerLog is isNewer for logs of both kinds: each reads the other's.
-func isNewerLog(data []byte) bool {
-	return isNewer(data, formatSlidingLog) || isNewer(data, formatCountingLog)
-}

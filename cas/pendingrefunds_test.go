@@ -18,9 +18,9 @@ type refundCounter struct {
 	refunds int
 }
 
-func (c *refundCounter) refund(s bucketState, r counters.Request, taken counters.Decision) bucketState {
+func (c *refundCounter) refund(s bucketState, d *debt) bucketState {
 	c.refunds++
-	return c.algorithm.refund(s, r, taken)
+	return c.algorithm.refund(s, d)
 }
 
 // While the store is gone, a refund takes no longer the more of them wait.

@@ -80,7 +80,7 @@ func (l *rules[S]) tell(s S, debts ...*debt) S {
 			continue
 		}
 		if d := debts[0]; d.kind == back {
-			s = l.refund(s, d.request(), d.decision())
+			s = l.refund(s, d)
 		} else {
 			s, _ = l.step(s, d.request())
 		}
@@ -116,19 +116,12 @@ func (l *rules[S]) decoded(state counters.State) (s S, o origin, foreign bool) {
 	return s, o, err != nil
 }
 
-// isNewer reports whether a later version has written a value.
-func (l *rules[S]) isNewer(value []byte) bool {
-	_, data, err := cutOrigin(value)
-	return isNewer(value, formatOrigin) || err == nil && l.newer(data)
-}
-
 // A snapshot is a state as it was seen. The zero value is none.
 type snapshot[S any] struct {
 	token   casToken // of the state that the store has, or has lost
 	size    int      // of its value
 	decoded S        // which no one may change
 	origin  origin
-	known   bool
 	exists  bool   // the store has it
 	lost    bool   // the store has less, or nothing
 	at      int64  // Unix nanoseconds, of the request that asked for it; or never, math.MaxInt64
@@ -149,12 +142,12 @@ func (s *snapshot[S]) state() counters.State {
 
 // lasts reports whether the store would still have it: one of a clock that was
 // ahead mustn't outlast it here.
-func (s *snapshot[S]) lasts() bool { return s.known && momentOf(time.Now()) <= s.expires }
+func (s *snapshot[S]) lasts() bool { return momentOf(time.Now()) <= s.expires }
 
 // fresh reports whether denials may rely on it at now.
 func (s *snapshot[S]) fresh(now time.Time) bool {
 	age := now.UnixNano() - s.at
-	return s.known && age >= 0 && age <= int64(counters.MaxStaleness)
+	return age >= 0 && age <= int64(counters.MaxStaleness)
 }
 
 // see puts into seen what the store has, as it was seen by the batch that next is the
@@ -163,7 +156,7 @@ func (s *snapshot[S]) fresh(now time.Time) bool {
 func (l *rules[S]) see(state counters.State, next *transition[S], seen *snapshot[S]) (read time.Time) {
 	read = time.Now()
 	*seen = snapshot[S]{
-		known: true, at: next.latest.Now.UnixNano(), size: len(state.Value),
+		at: next.latest.Now.UnixNano(), size: len(state.Value),
 		token: casToken{state.Version, state.Life}, exists: state.Exists(),
 	}
 	ttl := next.ttl

@@ -115,14 +115,14 @@ func (l log) admits(live *logState, r *counters.Request) bool {
 	return r.Cost <= logLimit(*r)-live.used
 }
 
-// refund returns a new state without r, which step has admitted, as far as it is still
-// where the decision says that it stands: what the store has lost, or other denials have
+// refund returns a new state without d, which step has admitted, as far as it is still
+// where the decision said that it stands: what the store has lost, or other denials have
 // replaced, is no longer there, and what others were admitted stays.
-func (l log) refund(s logState, r counters.Request, taken counters.Decision) logState {
-	if s.generation != taken.Receipt.Generation {
+func (l log) refund(s logState, d *debt) logState {
+	if s.generation != d.generation {
 		return s
 	}
-	rest, _ := s.without(cmp.Or(taken.Receipt.Refunded, r.Now.UnixNano()), r.Cost)
+	rest, _ := s.without(cmp.Or(d.refunded, d.now), d.cost)
 	return rest
 }
 

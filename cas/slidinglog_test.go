@@ -401,10 +401,10 @@ func TestALogGivesBackOnlyWhatStands(t *testing.T) {
 	first, _ := l.step(logState{}, request(0, 3))
 	_, lost := l.step(l.clone(first), request(time.Second, 5))
 	others, _ := l.step(first, request(2*time.Second, 6))
-	assert.EqualValues(t, 9, l.refund(others, request(time.Second, 5), lost).used)
+	assert.EqualValues(t, 9, l.refund(others, newDebt(request(time.Second, 5), lost)).used)
 
 	// By a clock that is behind it stands at the time of the state, and is given back there.
 	late, taken := l.step(others, request(time.Second, 5))
 	assert.EqualValues(t, 14, late.used)
-	assert.EqualValues(t, 9, l.refund(late, request(time.Second, 5), taken).used)
+	assert.EqualValues(t, 9, l.refund(late, newDebt(request(time.Second, 5), taken)).used)
 }

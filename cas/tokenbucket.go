@@ -21,12 +21,6 @@ type TokenBucket struct{ Limiter[bucketState] }
 // counters.CheckWindow), the burst or cfg.
 func NewTokenBucket(store counters.StateStore, window time.Duration, burst int64, cfg Config) (*TokenBucket, error) {
 	l := new(TokenBucket)
-	b, err := newTokenBucket(window, burst, cfg.CountDenied)
+	b, err := newBucket(formatTokenBucket, window, burst, cfg.CountDenied) // its level is the tokens that are missing
 	return made(l, l.init(store, b, err, "token_bucket", 0, cfg))
-}
-
-// newTokenBucket returns the bucket whose level is the tokens that are missing,
-// so that the absent state is the full bucket at any limit; see newBucket.
-func newTokenBucket(window time.Duration, burst int64, countDenied bool) (bucket, error) {
-	return newBucket(formatTokenBucket, window, burst, countDenied)
 }

@@ -15,7 +15,7 @@ import (
 )
 
 func tokenClient(t require.TestingT, window time.Duration, burst int64) *client[bucketState] {
-	b, err := newTokenBucket(window, burst, false)
+	b, err := newBucket(formatTokenBucket, window, burst, false)
 	require.NoError(t, err)
 	return newClient(b)
 }
@@ -24,7 +24,7 @@ func tokenClient(t require.TestingT, window time.Duration, burst int64) *client[
 // the bucket before it drains first.
 func TestWhatABucketIsChargedDrains(t *testing.T) {
 	t.Parallel()
-	b, err := newTokenBucket(time.Minute, 0, false) // of 10: 1 drains in 6 s
+	b, err := newBucket(formatTokenBucket, time.Minute, 0, false) // of 10: 1 drains in 6 s
 	require.NoError(t, err)
 	request := func(second, cost int64) counters.Request {
 		return counters.Request{Cost: cost, Limit: 10, Now: clock(t, "12:00:00").Add(time.Duration(second) * time.Second)}
@@ -195,9 +195,9 @@ func TestTokenBucketLimitsOfARequest(t *testing.T) {
 
 func TestTokenBucketKeepsWhatIsUsedWhenTheWindowChanges(t *testing.T) {
 	t.Parallel()
-	minute, err := newTokenBucket(time.Minute, 0, false)
+	minute, err := newBucket(formatTokenBucket, time.Minute, 0, false)
 	require.NoError(t, err)
-	hour, err := newTokenBucket(time.Hour, 0, false)
+	hour, err := newBucket(formatTokenBucket, time.Hour, 0, false)
 	require.NoError(t, err)
 
 	c := newClient(minute)
@@ -220,7 +220,7 @@ func TestTokenBucketKeepsWhatIsUsedWhenTheWindowChanges(t *testing.T) {
 
 func TestTokenBucketCountsDenied(t *testing.T) {
 	t.Parallel()
-	b, err := newTokenBucket(time.Minute, 0, true)
+	b, err := newBucket(formatTokenBucket, time.Minute, 0, true)
 	require.NoError(t, err)
 	c := newClient(b)
 	c.countDenied = true
@@ -242,7 +242,7 @@ func TestTokenBucketCountsDenied(t *testing.T) {
 func TestABucketRemembersItsDebt(t *testing.T) {
 	t.Parallel()
 	newBucket := func(window time.Duration) *client[bucketState] {
-		b, err := newTokenBucket(window, 0, true)
+		b, err := newBucket(formatTokenBucket, window, 0, true)
 		require.NoError(t, err)
 		c := newClient(b)
 		c.countDenied = true
@@ -280,7 +280,7 @@ func TestABucketRemembersItsDebt(t *testing.T) {
 // given back of that is taken from there, not from what the bucket holds.
 func TestARefundAboveTheCapacity(t *testing.T) {
 	t.Parallel()
-	b, err := newTokenBucket(time.Minute, 0, false)
+	b, err := newBucket(formatTokenBucket, time.Minute, 0, false)
 	require.NoError(t, err)
 	request := func(second, cost int64) counters.Request {
 		return counters.Request{Cost: cost, Limit: 100, Now: clock(t, "12:00:00").Add(time.Duration(second) * time.Second)}
@@ -294,7 +294,7 @@ func TestARefundAboveTheCapacity(t *testing.T) {
 	require.True(t, d.Allowed)
 	s, err = b.decode(b.encode(nil, s))
 	require.NoError(t, err)
-	s = b.refund(s, request(48, 20), d)
+	s = b.refund(s, newDebt(request(48, 20), d))
 	assert.EqualValues(t, 80, s.ceil())
 }
 
@@ -318,7 +318,7 @@ func TestTokenBucketGivesBackLate(t *testing.T) {
 func TestTokenBucketRefundIsExact(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		b, err := newTokenBucket(time.Second, 1000, false)
+		b, err := newBucket(formatTokenBucket, time.Second, 1000, false)
 		require.NoError(t, err)
 		now := clock(t, "12:00:00")
 		var with, without bucketState
@@ -333,7 +333,7 @@ func TestTokenBucketRefundIsExact(t *testing.T) {
 			with, _ = b.step(with, r)
 			without, _ = b.step(without, r)
 		}
-		got := b.refund(with, undone, taken)
+		got := b.refund(with, newDebt(undone, taken))
 		require.Equal(t, undone.Cost, got.refunded)
 		require.Equal(t, undone.Cost, got.total-without.total, "it was consumed")
 		got.refunded, got.total = 0, without.total
@@ -486,7 +486,7 @@ func TestTokenBucketLikeRationalNumbers(t *testing.T) {
 			"limitChanges": func(t *rapid.T) { limit = limits.Draw(t, "limit") },
 			"windowChanges": func(t *rapid.T) {
 				window = windows.Draw(t, "window")
-				b, err := newTokenBucket(window, burst, false)
+				b, err := newBucket(formatTokenBucket, window, burst, false)
 				require.NoError(t, err)
 				c.algorithm = b
 				if s := c.state(t); s != (bucketState{}) {
@@ -508,7 +508,7 @@ func TestTokenBucketConserves(t *testing.T) {
 		limit := rapid.Int64Range(1, 1000).Draw(t, "limit")
 		cost := rapid.Int64Range(1, 10).Draw(t, "cost")
 		burst := cost + rapid.Int64Range(1, 30).Draw(t, "burst")
-		b, err := newTokenBucket(window, burst, false)
+		b, err := newBucket(formatTokenBucket, window, burst, false)
 		require.NoError(t, err)
 
 		start := clock(t, "12:00:00")

@@ -42,9 +42,7 @@ type work[S any] struct {
 	size   int            // of that
 	reset  int64          // when the client was last reset before it, as far as is known
 	flight *flight[S]
-	// shared says that a caller or the store may refer to the flight, and reusable that the batch
-	// has ended and nobody does.
-	shared, reusable bool
+	shared bool // a caller or the store may refer to the flight
 
 	// What the store has said.
 	now     counters.State
@@ -60,7 +58,7 @@ const triesTogether = 3
 
 // Begin implements ledger.Work.
 func (w *work[S]) Begin(ctx context.Context, a *account[S], client string, b *batch[S]) {
-	w.a, w.client, w.batch, w.met = a, client, b, a.last.known
+	w.a, w.client, w.batch, w.met = a, client, b, a.last.expires > 0
 	var ok bool
 	if w.deadline, ok = ctx.Deadline(); !ok {
 		w.deadline = time.Now().Add(counters.DefaultTimeout)
@@ -77,7 +75,7 @@ func (w *work[S]) End() {
 		w.a.flight = nil
 		w.a.unanswered(&w.rules, f, false)
 	}
-	if !w.reusable { // somebody may still refer to it
+	if w.shared { // after a panic nobody uses w
 		w.flight, w.next.value = nil, nil
 	}
 	clear(w.calls)
@@ -85,12 +83,9 @@ func (w *work[S]) End() {
 	*w = work[S]{family: w.family, calls: w.calls[:0], flown: w.flown[:0], flight: w.flight, next: transition[S]{value: w.next.value[:0]}}
 }
 
-// Flights implements ledger.Work.
-func (w *work[S]) Flights() []ledger.Flown { return w.flown }
-
 // Next implements ledger.Work.
 func (w *work[S]) Next() ledger.Step {
-	if !w.turn.IsZero() && w.wait > 0 {
+	if w.wait > 0 {
 		if time.Now().Before(w.turn) {
 			return ledger.Waits
 		}
@@ -361,22 +356,22 @@ func (w *work[S]) replacement(key string) counters.Replacement {
 }
 
 // Finish implements ledger.Work.
-func (w *work[S]) Finish() (more bool) {
+func (w *work[S]) Finish() (more bool, flown []ledger.Flown) {
 	a, f := w.a, w.a.flight
 	a.flight = nil
 	if w.swaps {
 		w.attempts++
 	}
-	if w.err == nil && !w.swapped && w.isNewer(w.now.Value) {
+	if w.err == nil && !w.swapped && isNewer(w.now.Value) {
 		w.err = errNewerState
 	}
 	if w.err != nil {
 		w.fail(f)
-		return false
+		return false, w.flown
 	}
 	if w.wait > 0 {
 		w.hasWaited()
-		return true
+		return true, nil
 	}
 	if w.swaps && !w.swapped && w.asked {
 		w.lost++
@@ -400,14 +395,14 @@ func (w *work[S]) Finish() (more bool) {
 		}
 		a.pace.won(w.attempts, roundTrip, w.answered)
 		w.answer(nil)
-		return false
+		return false, nil
 	}
 	// What the deadline cuts off might have been written.
 	if w.heldUp && w.deadline.Sub(w.answered) <= roundTrip {
 		w.answer(ErrContended)
-		return false
+		return false, nil
 	}
-	return true
+	return true, nil
 }
 
 // forestalled reports whether it is another instance that has kept an attempt
@@ -523,7 +518,6 @@ func (w *work[S]) answer(err error) {
 			w.abandoned(call)
 		}
 	}
-	w.reusable = !w.shared
 }
 
 // abandoned has what the store has consumed for a caller that didn't wait be given

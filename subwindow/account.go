@@ -26,10 +26,10 @@ type slot struct {
 // after admissions without it, negative for what is to be given back.
 type due struct {
 	bucket, cost int64
-	// believed is the cost, and what others are thought to have admitted beside it. until is
-	// when that isn't expected of them any more, in Unix nanoseconds; 0 before the store
-	// answers. A due that costs 0 by now stays until then.
-	believed, until int64
+	// more is what others are thought to have admitted beside it. until is when that isn't
+	// expected of them any more, in Unix nanoseconds; 0 before the store answers. A due that
+	// costs 0 by now stays until then.
+	more, until int64
 	// at is of the latest request in it, or of the earliest if it is to be given back: what was
 	// decided before a reset is taken from nobody. In Unix nanoseconds.
 	at int64
@@ -229,8 +229,7 @@ func (a *account) owe(bucket, cost, at int64) (less bool) {
 	} else {
 		d.at = max(d.at, at)
 	}
-	d.believed = max(d.cost, d.believed+cost)
-	if less = d.cost < 0; d.cost == 0 && d.believed == 0 {
+	if less = d.cost < 0; d.cost == 0 && d.more == 0 {
 		u.dues = slices.Delete(u.dues, i, i+1)
 	}
 	return less
@@ -274,11 +273,11 @@ func (a *account) forget(w Window, now int64) {
 	}
 	for i := range u.dues {
 		if d := &u.dues[i]; now > d.until && d.until > 0 {
-			d.believed, d.until = d.cost, 0
+			d.more, d.until = 0, 0
 		}
 	}
 	u.dues = slices.DeleteFunc(u.dues, func(d due) bool {
-		return d.cost == 0 && d.believed == 0 || w.ttl(time.Duration(now-d.bucket*int64(w.Width))) <= 0
+		return d.cost == 0 && d.more == 0 || w.ttl(time.Duration(now-d.bucket*int64(w.Width))) <= 0
 	})
 	if len(u.dues) == 0 && len(u.flights) == 0 {
 		a.unsettled = nil
@@ -302,13 +301,13 @@ func (a *account) standsFor(bucket, cost int64) (here, most int64) {
 		d = *known
 	}
 	most = ledger.StandsFor(cost, a.unsettled.share)
-	return max(cost, min(most, ledger.StandsFor(d.cost+cost, a.unsettled.share)-d.believed)), most
+	return max(cost, min(most, ledger.StandsFor(d.cost+cost, a.unsettled.share)-d.cost-d.more)), most
 }
 
 // answered notes that the store has answered: the others are given until then to tell.
 func (a *account) answered(until int64) {
 	for i := range a.dues() {
-		if d := &a.unsettled.dues[i]; d.until == 0 && d.believed > d.cost {
+		if d := &a.unsettled.dues[i]; d.until == 0 && d.more > 0 {
 			d.until = until
 		}
 	}
@@ -319,7 +318,7 @@ func (d *due) others(now int64) int64 {
 	if d.until > 0 && now > d.until {
 		return 0
 	}
-	return d.believed - d.cost
+	return d.more
 }
 
 // telling returns the latest due beside which others may have still to tell what they have
@@ -355,13 +354,10 @@ func (a *account) owesFrom(share float64) {
 func (a *account) oweAlone(bucket, cost, at int64, share float64) {
 	a.staleGeneration = true
 	a.owesFrom(share)
-	most := ledger.StandsFor(cost, a.unsettled.share) // what was charged stands for itself
-	if d := a.dueOf(bucket); d != nil {
-		most += d.believed
-	}
 	a.owe(bucket, cost, at)
-	if d := a.dueOf(bucket); d != nil {
-		d.believed, d.until = max(d.believed, min(most, ledger.StandsFor(d.cost, a.unsettled.share))), 0
+	if d := a.dueOf(bucket); d != nil { // what was charged stands for itself
+		most := d.more + ledger.StandsFor(cost, a.unsettled.share) - cost
+		d.more, d.until = max(d.more, min(most, ledger.StandsFor(d.cost, a.unsettled.share)-d.cost)), 0
 	}
 }
 
@@ -371,11 +367,11 @@ func (a *account) giveBack(bucket, cost, at int64) (tell bool) {
 	a.staleGeneration = true
 	tell = a.owe(bucket, -cost, at)
 	if d := a.dueOf(bucket); d != nil && d.until == 0 {
-		stands := d.cost
+		var most int64
 		if d.cost > 0 {
-			stands = ledger.StandsFor(d.cost, a.unsettled.share)
+			most = ledger.StandsFor(d.cost, a.unsettled.share) - d.cost
 		}
-		d.believed = min(d.believed, stands)
+		d.more = min(d.more, most)
 	}
 	return tell
 }
@@ -444,8 +440,8 @@ func (a *account) see(bucket, value int64, lasting, reset bool) (others, missing
 		return 0, known - has
 	}
 	others = max(0, has-a.mayHave(bucket, s.count))
-	if d := a.dueOf(bucket); d != nil && d.believed > d.cost { // they have told that, and may have more to tell
-		d.believed = max(d.cost+1, d.believed-others)
+	if d := a.dueOf(bucket); d != nil && d.more > 0 { // they have told that, and may have more to tell
+		d.more = max(1, d.more-others)
 	}
 	s.count = has
 	s.own = min(s.own, s.count)

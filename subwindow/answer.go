@@ -23,7 +23,7 @@ func (w *work) choose() int64 {
 		case r.Kind == ledger.Tells:
 			c.Answer(counters.Decision{}, nil)
 		case r.Kind == ledger.Peeks && w.asked:
-			c.Answer(w.decide(w.use, w.place, &r.Request), nil)
+			c.Answer(w.decision(w.use, w.place, &r.Request, w.fits(w.use, w.place, &r.Request)), nil)
 		default:
 			return c.Left()
 		}
@@ -112,7 +112,7 @@ func (w *work) deal() {
 		w.book.Note(&a.visits, kept, kept)
 	}
 	if d, share := a.telling(w.now); d != nil { // they may admit as much meanwhile
-		d.believed += int64(min(float64(kept)/share, counters.MaxLimit)) - kept
+		d.more += int64(min(float64(kept)/share, counters.MaxLimit)) - kept
 	}
 	if back > 0 {
 		a.owe(w.bucket, -back, w.now)
@@ -138,9 +138,9 @@ func (w *work) deny() {
 	w.pending, w.a.denied = w.pending[:0], !w.options.CountDenied
 }
 
-// fail answers all calls with the error. What the store has counted of them is given back,
+// fail answers all calls with err. What the store has counted of them is given back,
 // and what it may have when that is known.
-func (w *work) fail() {
+func (w *work) fail(err error) {
 	a := w.a
 	var f *flight
 	switch {
@@ -148,21 +148,21 @@ func (w *work) fail() {
 		w.counted = false
 		a.owe(w.bucket, -w.sum, w.now)
 		a.untold = a.untold || w.mayBeFinal(w.bucket)
-	case a.flight != nil && ledger.OutcomeOf(w.err) == ledger.Unknown:
+	case a.flight != nil && ledger.OutcomeOf(err) == ledger.Unknown:
 		f, w.spare = a.ground(), nil
-		w.fly(f, w.err)
+		w.fly(f, err)
 	case a.flight != nil:
 		a.flight, w.spare = nil, nil
 	}
 	a.untold = a.untold || w.step == repairs // it may have put back what is final to others
 	a.staleGeneration = a.staleGeneration || a.owes()
-	unsent := fmt.Errorf("%w: %w", counters.ErrNotSent, w.err)
+	unsent := fmt.Errorf("%w: %w", counters.ErrNotSent, err)
 	left := int64(0)
 	for i, c := range w.pending {
 		switch {
 		case f == nil || !w.chosen[i]:
 			c.Answer(counters.Decision{}, unsent)
-		case !c.Answer(counters.Decision{}, ledger.Failed(w.err, f)):
+		case !c.Answer(counters.Decision{}, ledger.Failed(err, f)):
 			left += c.Request.Cost
 		}
 	}

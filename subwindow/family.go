@@ -13,7 +13,6 @@ import (
 // is known of them.
 type family struct {
 	store   counters.Store
-	many    counters.ManyStore // the same, or nil
 	window  Window
 	kept    int // slots of an account
 	options counters.Options
@@ -174,11 +173,6 @@ func (f *family) fits(use []int64, p place, r *counters.Request) bool {
 // no later than p.
 func (p place) elapsedAt(r *counters.Request) time.Duration {
 	return p.elapsed - time.Duration(p.now-r.Now.UnixNano())
-}
-
-// decide decides r by what is in use, which doesn't include it.
-func (f *family) decide(use []int64, p place, r *counters.Request) counters.Decision {
-	return f.decision(use, p, r, f.fits(use, p, r))
 }
 
 // decision returns the answer to r when it was admitted or not, and what is in use

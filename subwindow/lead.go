@@ -20,9 +20,9 @@ const mostSteps = 64
 
 // Begin implements ledger.Work.
 func (w *work) Begin(ctx context.Context, a *account, client string, batch *ledger.Batch[account]) {
-	w.a, w.client, w.calls = a, client, batch.Calls()
+	w.a, w.calls = a, batch.Calls()
 	w.deadline, _ = ctx.Deadline()
-	w.pending, w.counted, w.toldOthers, w.repairs = w.pending[:0], false, false, false
+	w.pending, w.counted, w.toldOthers, w.repairs, w.flown = w.pending[:0], false, false, false, nil
 	w.name(a, client)
 	w.met = a.verified != 0
 	w.nextSlot()
@@ -69,18 +69,18 @@ func (w *work) Next() ledger.Step {
 }
 
 // Finish implements ledger.Work.
-func (w *work) Finish() (more bool) {
+func (w *work) Finish() (more bool, flown []ledger.Flown) {
 	a := w.a
 	w.reach()
 	anew := resetAt(a.generation) != resetAt(w.generation) // this process has reset the client meanwhile
-	w.err = nil
+	var err error
 	if w.step != settles {
-		w.err = w.added[0].Err
+		err = w.added[0].Err
 	} else if !anew {
-		w.err = w.settled()
+		err = w.settled()
 	}
 	switch {
-	case w.err != nil || w.step == settles:
+	case err != nil || w.step == settles:
 	case w.step == counts:
 		w.tally(w.added[0].Count, anew)
 	case w.step == repairs:
@@ -98,25 +98,18 @@ func (w *work) Finish() (more bool) {
 	}
 	a.doubtful = a.doubtful || anew
 	switch {
-	case w.err == nil && w.steps < mostSteps:
+	case err == nil && w.steps < mostSteps:
 		a.answered(w.now + int64(w.options.Telling()))
-		return true
-	case errors.Is(w.err, counters.ErrLost) && w.steps < mostSteps:
+		return true, nil
+	case errors.Is(err, counters.ErrLost) && w.steps < mostSteps:
 		if f := a.flight; f != nil { // surely not done
 			f.outcome = ledger.NotDone
 		}
 		a.flight, w.spare, a.doubtful = nil, nil, true
-		return true
-	case w.err == nil:
-		w.err = fmt.Errorf("%w: it loses what is put back", counters.ErrUnavailable)
+		return true, nil
+	case err == nil:
+		err = fmt.Errorf("%w: it loses what is put back", counters.ErrUnavailable)
 	}
-	w.fail()
-	return false
-}
-
-// Flights implements ledger.Work.
-func (w *work) Flights() []ledger.Flown {
-	flown := w.flown
-	w.flown = nil
-	return flown
+	w.fail(err)
+	return false, w.flown
 }

@@ -62,8 +62,8 @@ func New(store counters.Store, window Window, options counters.Options) (*Limite
 		l.windows.name(a, client)
 		return a.key
 	}
-	if many, ok := store.(counters.ManyStore); ok {
-		l.windows.many, l.Ask = many, l.windows.together
+	if _, many := store.(counters.ManyStore); many {
+		l.Ask = l.windows.together
 	}
 	l.Open(ledger.Config[account]{
 		Family:   &l.windows,
@@ -85,7 +85,7 @@ func (f *family) together(ctx context.Context, m *ledger.Many[account]) {
 		}
 		return to, turn
 	}
-	f.many.AddMany(ctx, m.Keys, begin, func(i int, added []counters.Added, err error) (more bool) {
+	f.store.(counters.ManyStore).AddMany(ctx, m.Keys, begin, func(i int, added []counters.Added, err error) (more bool) {
 		return m.Finish(i, err, func(w ledger.Work[account]) { w.(*work).hear(added, err) })
 	})
 }

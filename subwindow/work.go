@@ -17,7 +17,6 @@ type work struct {
 	*family
 	place    // of the pending calls
 	a        *account
-	client   string
 	deadline time.Time // zero: none
 	calls    []*call   // that aren't pending yet
 	pending  []*call
@@ -47,7 +46,6 @@ type work struct {
 	additions  []counters.Addition // with dues, those of the slots, and then perhaps what tells others
 	dues       []due               // that are told, or were due when the store was asked
 	added      []counters.Added
-	err        error
 	flown      []ledger.Flown
 	steps      int
 }

@@ -65,7 +65,7 @@ type Family[A any] interface {
 	Charge(a *A, r counters.Request)
 	// Owes reports whether anything is due.
 	Owes(a *A) bool
-	// Learn notes what has become of a flight that Work.Flights has handed over.
+	// Learn notes what has become of a flight that Work.Finish has returned.
 	Learn(a *A, flight any, o Outcome)
 }
 
@@ -115,10 +115,9 @@ type Work[A any] interface {
 	// Exchange asks the store, or waits until the work may go on. It calls nothing else.
 	Exchange(ctx context.Context)
 	// Finish takes over what the store has said, and reports whether there is more
-	// to do. Without more, all calls are answered.
-	Finish() (more bool)
-	// Flights hands over the flights that Finish has found to be without an answer.
-	Flights() []Flown
+	// to do. Without more, all calls are answered, and the flights that it returns have had
+	// no answer.
+	Finish() (more bool, flown []Flown)
 	// End ends the work. Its calls, if a panic has cut it short, are answered by others,
 	// and nobody will tell of its flight.
 	End()

@@ -402,7 +402,7 @@ func (b *Book[A]) finish(c *Client[A], w Work[A], r *counters.Request) (more boo
 func (b *Book[A]) finishLocked(c *Client[A], w Work[A]) (bool, []Flown) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return w.Finish(), w.Flights()
+	return w.Finish()
 }
 
 // await has the account told of a flight when the store tells.

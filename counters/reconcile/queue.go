@@ -173,22 +173,16 @@ func (q *Queue[C]) Repaid(c C) {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	delete(q.requests, c)
-	q.waiting.Store(int64(len(q.requests)))
-}
-
-// waits reports whether a client waits.
-func (q *Queue[C]) waits(c C) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	_, waits := q.requests[c]
-	return waits
+	q.remove(c)
 }
 
 // reconcileOne reports whether a client doesn't wait any more, or only by a later
 // request than r.
 func (q *Queue[C]) reconcileOne(c C, r *request) bool {
-	if !q.waits(c) {
+	q.mu.Lock()
+	_, waits := q.requests[c]
+	q.mu.Unlock()
+	if !waits {
 		return true // a check has repaid the client
 	}
 	present := r.Request
@@ -196,16 +190,16 @@ func (q *Queue[C]) reconcileOne(c C, r *request) bool {
 	if q.reconcile(c, present) != nil {
 		return false
 	}
-	q.remove(c, r)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.requests[c] == r { // else a later request has come meanwhile
+		q.remove(c)
+	}
 	return true
 }
 
-// remove takes out a client, unless a later request than r has come meanwhile.
-func (q *Queue[C]) remove(c C, r *request) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.requests[c] == r {
-		delete(q.requests, c)
-		q.waiting.Store(int64(len(q.requests)))
-	}
+// remove takes out a client. mu is held.
+func (q *Queue[C]) remove(c C) {
+	delete(q.requests, c)
+	q.waiting.Store(int64(len(q.requests)))
 }
