@@ -233,6 +233,7 @@ func (a *account[S]) refund(l *rules[S], r counters.Request, taken counters.Deci
 			if later.kind == admitted { // what hadn't left by then isn't in front of it any more
 				r := later.request()
 				later.remaining += l.peek(none, r).Remaining - l.peek(used, r).Remaining
+				later.part = 0 // it may be more than that by as much
 			}
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/counters"
+	"weir/counters/limitertest"
 	"weir/counters/memory"
 	"weir/counters/racetest"
 )
@@ -105,6 +106,48 @@ func TestRetryAfterOfABucketHoldsWhenTheStoreAnswers(t *testing.T) {
 		d, err := l.Take(t.Context(), r)
 		require.NoError(t, err)
 		assert.True(t, d.Allowed, "seed %d: told %v, and then %v", seed, told.RetryAfter, d.RetryAfter)
+	}
+}
+
+// Some checks are part of exchanges that never reach the store, and are then admitted alone
+// behind others: however they follow each other, a bucket admits no more than it may.
+func TestABucketOfWhatNeverReachesTheStore(t *testing.T) {
+	t.Parallel()
+	const burst, limit, window = 6, 6, 5 * time.Second
+	for seed := range uint64(400) {
+		random := rand.New(rand.NewPCG(seed, 0))
+		store := &limitertest.BrokenStore{Store: memory.New(nil)}
+		l, err := NewLeakyBucket(store, window, burst, testConfig(10))
+		require.NoError(t, err)
+		r := counters.Request{Client: "c", Limit: limit, Now: clock(t, "12:00:01.5")}
+		level := time.Duration(0) // of which each cost is a window
+		for range 60 {
+			passed := time.Duration(random.Int64N(int64(time.Second)))
+			r.Now, level = r.Now.Add(passed), max(0, level-limit*passed)
+			admit := func(r counters.Request, d counters.Decision) {
+				if d.Allowed {
+					level += time.Duration(r.Cost) * window
+				}
+			}
+			one, other := r, r
+			one.Cost, other.Cost = 1+random.Int64N(3), 1+random.Int64N(3)
+			if random.IntN(3) > 0 {
+				store.Fail(limitertest.ErrUnheard)
+			}
+			d, failed := l.Take(t.Context(), one)
+			admit(one, d)
+			if failed != nil {
+				alone := []func(){
+					func() { d, _ := l.TakeLocal(one, failed); admit(one, d) },
+					func() { d, _ := l.TakeLocal(other, counters.ErrTimeout); admit(other, d) },
+				}
+				first := random.IntN(2)
+				alone[first]()
+				alone[1-first]()
+			}
+			store.Fail(nil)
+			require.LessOrEqual(t, level, burst*window, "seed %d", seed)
+		}
 	}
 }
 

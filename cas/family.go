@@ -101,11 +101,10 @@ func (f *family[S]) Alone(a *account[S], r counters.Request, of any) counters.De
 		due = flown
 		due.lower(-r.Cost)
 	}
-	if level, drains := any(s).(bucketState); drains { // before its time r would drain beside what was in its way
-		due.now = max(due.now, level.time)
-		if level = any(after).(bucketState); level.part > 0 && due.remaining == d.Remaining {
-			due.part = int64(level.window) - level.part
-		}
+	if level, drains := any(after).(bucketState); drains { // behind all that is believed to be in it
+		window := int64(level.window)
+		due.now, due.generation = max(due.now, level.time), 0
+		due.remaining, due.part = d.Remaining, (window-level.part)%window
 	}
 	if due.flights == 0 || was == a.flight || slices.Contains(a.flights, was) {
 		a.owe(l, due)
