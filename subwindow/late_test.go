@@ -86,6 +86,33 @@ func (by way) TestRefusedChecksAreRefunded(t *testing.T) {
 	}
 }
 
+// What others have counted may be taken for what had no answer. When that turns out to be done,
+// later, all is read again before anything is judged.
+func (by way) TestWhatComesAfterOthersIsCountedBesideThem(t *testing.T) {
+	t.Parallel()
+	for name, w := range minuteWindows(t) {
+		store := &lateStore{Store: memory.New(nil)}
+		options := counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second}
+		l, other := by.newLimiterWith(t, store, w, options), by.newLimiterWith(t, store.Store, w, options)
+		now := at("12:00:01")
+		require.True(t, take(t, l, now, 1, 5).Allowed)
+		store.late.Store(true)
+		_, err := l.Take(t.Context(), request(now, 1, 5))
+		require.ErrorIs(t, err, counters.ErrTimeout)
+		store.late.Store(false)
+		require.True(t, take(t, other, now, 2, 5).Allowed)
+		store.after = func() {
+			store.after = nil
+			done(store.tell[0])
+		}
+		last := take(t, l, now, 2, 5)
+		assert.True(t, last.Allowed, name)
+		assert.Zero(t, last.Remaining, name)
+		l.Flush()
+		assert.Zero(t, take(t, other, now, 0, 5).Remaining, name)
+	}
+}
+
 // What the process has admitted alone and given back, as another limit has
 // denied it, is given back there too if it turns out to be counted.
 func (by way) TestWhatIsGivenBackIsNotCountedLate(t *testing.T) {
