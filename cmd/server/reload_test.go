@@ -29,7 +29,7 @@ func TestAChangeOfOnStoreErrorForgetsNobody(t *testing.T) {
 	t.Parallel()
 	file, policies := servertest.OneOfEach(t, "deny")
 	memcached := memcachedtest.Start(t)
-	p := startProgram(t, "-config", file, "-memcached", memcached.Addr)
+	p := startProgram(t, "-config", file, "-memcached", memcached.Addr, "-store-timeout", "1s")
 	for _, policy := range policies {
 		require.True(t, p.Check(t, policy, "spent", 100).Allowed)
 		require.True(t, p.Check(t, policy, "known", 60).Allowed)
