@@ -232,8 +232,9 @@ func (a *account[S]) refund(l *rules[S], r counters.Request, taken counters.Deci
 		for _, later := range a.due[i+1:] {
 			if later.kind == admitted { // what hadn't left by then isn't in front of it any more
 				r := later.request()
-				later.remaining += l.peek(none, r).Remaining - l.peek(used, r).Remaining
-				later.part = 0 // it may be more than that by as much
+				if less := l.peek(none, r).Remaining - l.peek(used, r).Remaining; less > 0 {
+					later.remaining, later.part = later.remaining+less, 0 // less may be a part too much
+				}
 			}
 		}
 	}

@@ -151,6 +151,34 @@ func TestABucketOfWhatNeverReachesTheStore(t *testing.T) {
 	}
 }
 
+// A bucket of 6, of which 1 drains in a second. Of four checks of 1 that are admitted alone the
+// first is given back, of which 0.05 hadn't drained at the third: no more than that isn't in
+// front of the third any more. Of that 0.8 haven't drained by the fourth, at 2.1 s.
+func TestWhatIsInFrontOfADebtAfterARefund(t *testing.T) {
+	t.Parallel()
+	l, err := NewTokenBucket(memory.New(nil), 10*time.Second, 6, testConfig(10))
+	require.NoError(t, err)
+	start := clock(t, "12:00:01")
+	r := counters.Request{Client: "c", Cost: 1, Limit: 10, Now: start}
+	first, err := l.TakeLocal(r, counters.ErrTimeout)
+	require.NoError(t, err)
+	refunded := r
+	for _, after := range []time.Duration{900, 950, 2100} {
+		r.Now = start.Add(after * time.Millisecond)
+		d, err := l.TakeLocal(r, counters.ErrTimeout)
+		require.NoError(t, err)
+		require.True(t, d.Allowed)
+	}
+	require.NoError(t, l.Refund(t.Context(), refunded, first))
+	d, err := l.Take(t.Context(), r) // 2.8 are in use then, and 0.7 at 4.2 s
+	require.NoError(t, err)
+	require.True(t, d.Allowed)
+	r.Now, r.Cost = start.Add(4200*time.Millisecond), 0
+	d, err = l.Take(t.Context(), r)
+	require.NoError(t, err)
+	assert.Equal(t, int64(5), d.Remaining)
+}
+
 // Each check of a client takes 100 of 1,000, of which 95 are given back three seconds
 // later, while the store is away: none is in the way of those that come after.
 func TestSettledCostsInAnOutage(t *testing.T) {

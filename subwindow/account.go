@@ -362,16 +362,14 @@ func (a *account) oweAlone(bucket, cost, at int64, share float64) {
 }
 
 // giveBack has what was admitted in a slot given back, and reports whether the store is to be
-// told of it. Others are thought to have admitted in proportion to what is left.
+// told of it. Until the store answers, others are thought to have admitted in proportion to
+// what is left.
 func (a *account) giveBack(bucket, cost, at int64) (tell bool) {
 	a.staleGeneration = true
 	tell = a.owe(bucket, -cost, at)
-	if d := a.dueOf(bucket); d != nil && d.until == 0 {
-		var most int64
-		if d.cost > 0 {
-			most = ledger.StandsFor(d.cost, a.unsettled.share) - d.cost
-		}
-		d.more = min(d.more, most)
+	if d := a.dueOf(bucket); d != nil && d.until == 0 && d.more > 0 {
+		beside := func(cost int64) int64 { return ledger.StandsFor(max(0, cost), a.unsettled.share) - max(0, cost) }
+		d.more = max(0, d.more-beside(d.cost+cost)+beside(d.cost))
 	}
 	return tell
 }

@@ -95,19 +95,48 @@ func Telling(t *testing.T, now time.Time, newStore func() Store, newLimiter func
 		}
 		assert.GreaterOrEqual(t, used, limit)
 	})
-	t.Run("for nothing beside what was given back", func(t *testing.T) {
+	for _, charged := range []int64{0, 20} {
+		t.Run(fmt.Sprintf("for nothing beside what was given back, %d charged", charged), func(t *testing.T) {
+			now := now
+			both := NewProcesses(t, 2, newStore(), func(s Store) (Limiter, error) { return newLimiter(t, s), nil })
+			for n := range 40 {
+				admits(t, both.Limiters[n%2], &now, limit, 1)
+			}
+			both.Stores[0].Fail(ErrUnsent)
+			r := counters.Request{Client: "c", Cost: charged, Limit: limit, Now: now}
+			_ = both.Limiters[0].Charge(t.Context(), r) // is consumed all the same
+			r.Cost = 10
+			alone := takeAnyway(t, both.Limiters[0], r)
+			require.True(t, alone.Allowed)
+			require.NoError(t, both.Limiters[0].Refund(t.Context(), r, alone))
+			both.Stores[0].Fail(nil)
+			assert.Equal(t, 60-int(charged), admits(t, both.Limiters[0], &now, limit, 60))
+		})
+	}
+	t.Run("beside what is given back as much as without it", func(t *testing.T) {
 		now := now
 		both := NewProcesses(t, 2, newStore(), func(s Store) (Limiter, error) { return newLimiter(t, s), nil })
+		used := 0
+		asks := func(i, n int) { used += admits(t, both.Limiters[i], &now, limit, n) }
 		for n := range 40 {
-			admits(t, both.Limiters[n%2], &now, limit, 1)
+			asks(n%2, 1)
 		}
+		both.Fail(ErrUnsent)
+		for n := range 40 {
+			asks(n%2, 1)
+		}
+		both.Stores[0].Fail(nil)
+		asks(0, 1)
 		both.Stores[0].Fail(ErrUnsent)
-		r := counters.Request{Client: "c", Cost: 20, Limit: limit, Now: now}
+		r := counters.Request{Client: "c", Cost: 1, Limit: limit, Now: now}
 		alone := takeAnyway(t, both.Limiters[0], r)
 		require.True(t, alone.Allowed)
 		require.NoError(t, both.Limiters[0].Refund(t.Context(), r, alone))
 		both.Stores[0].Fail(nil)
-		assert.Equal(t, 60, admits(t, both.Limiters[0], &now, limit, 60))
+		asks(0, limit)
+		both.Stores[1].Fail(nil)
+		asks(1, 1)
+		assert.LessOrEqual(t, used, limit+6)
 	})
 	t.Run("one after the other", func(t *testing.T) {
 		for seed := range uint64(20) {
