@@ -178,8 +178,8 @@ func (b *bucket) undrained(d *debt, at, more int64) bucketState {
 	return left
 }
 
-// most returns the state with the higher level.
-func (b bucket) most(present, known bucketState, r counters.Request) (bucketState, bool) {
+// fuller returns the state with the higher level.
+func (b bucket) fuller(present, known bucketState, r counters.Request) (bucketState, bool) {
 	s, k := present, known
 	b.advance(&s, r.Now.UnixNano(), r.Limit)
 	b.advance(&k, r.Now.UnixNano(), r.Limit)

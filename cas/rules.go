@@ -216,7 +216,7 @@ func (l *rules[S]) restore(seen, known *snapshot[S], r counters.Request) {
 	// Requests that are under way may be older than r, and find more in use. They
 	// are why the store keeps a state for the horizon longer, too.
 	r.Now = time.Unix(0, max(r.Now.Add(-l.cfg.Horizon()).UnixNano(), since, at))
-	more, isMore := l.most(seen.decoded, known.decoded, r)
+	more, isMore := l.fuller(seen.decoded, known.decoded, r)
 	seen.decoded = more
 	seen.expires = max(seen.expires, known.expires)
 	if seen.lost = seen.lost || isMore; seen.lost {
