@@ -117,19 +117,19 @@ func (b bucket) refund(s bucketState, d *debt) bucketState {
 // capacity: of each behind what was in the bucket before it, or of one after the other if
 // that is more.
 func (b bucket) charge(s bucketState, debts ...*debt) bucketState {
-	s = s.in(b.window)
 	inTurn, newest := s, debts[len(debts)-1]
-	b.drain(&s, newest.now, newest.limit)
+	b.advance(&s, newest.now, newest.limit)
 	for _, d := range debts {
 		left := b.undrained(d, s.time, 0)
 		b.owe(&s, left.whole, left.part, d.limit)
 		s.total += d.cost
-		b.drain(&inTurn, d.now, d.limit)
+		b.advance(&inTurn, d.now, d.limit)
 		left = b.undrained(d, inTurn.time, -counters.MaxLimit)
 		b.owe(&inTurn, left.whole, left.part, d.limit)
 	}
 	if inTurn.exceeds(&s) {
-		s.whole, s.part, s.debt = inTurn.whole, inTurn.part, inTurn.debt
+		inTurn.total = s.total
+		s = inTurn
 	}
 	if s.empty() {
 		return bucketState{}
@@ -160,6 +160,12 @@ func (b bucket) merge(before, d *debt) {
 	}
 	left := b.undrained(before, d.now, 0)
 	d.cost = min(d.cost+left.ceil(), max(d.cost, b.capacity(d.limit)-d.remaining))
+}
+
+// left returns how much of d hasn't drained by a time, rounded down.
+func (b bucket) left(d *debt, at int64) int64 {
+	left := b.undrained(d, at, 0)
+	return left.whole
 }
 
 // undrained returns what hasn't drained by a time of the cost of d. What was in the bucket

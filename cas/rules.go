@@ -67,8 +67,7 @@ func (l *rules[S]) contend(s S, r *counters.Request) counters.Decision {
 }
 
 // tell returns the state in which the store has been told of debts, and takes over the
-// memory of s. What was admitted alone is consumed at its own time, be there room or not, and
-// side by side: one after the other would drain before the next came.
+// memory of s. What was admitted alone is consumed at its own time, be there room or not.
 func (l *rules[S]) tell(s S, debts ...*debt) S {
 	for len(debts) > 0 {
 		n := 0 // that were admitted, at the beginning
