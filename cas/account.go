@@ -212,7 +212,7 @@ func (a *account[S]) alone() bool { return slices.ContainsFunc(a.due, (*debt).st
 // It reports whether that is due at once: of a flight whose outcome isn't known it
 // is when that turns out to be done.
 func (a *account[S]) refund(l *rules[S], r counters.Request, taken counters.Decision) bool {
-	d := debtOf(taken)
+	own, d := debtOf(taken)
 	if d == nil && a.releasedAlone(l, &r, taken.Receipt.Refunded) {
 		return false
 	}
@@ -223,6 +223,9 @@ func (a *account[S]) refund(l *rules[S], r counters.Request, taken counters.Deci
 		return true
 	}
 	cost := min(r.Cost, d.cost)
+	if b, drains := any(l.algorithm).(draining); drains && own != d {
+		cost = min(cost, b.left(own, d.now))
+	}
 	d.lower(cost)
 	if i := slices.Index(a.due, d); i >= 0 {
 		given := *d
@@ -250,6 +253,11 @@ func (a *account[S]) refund(l *rules[S], r counters.Request, taken counters.Deci
 		a.strike(d)
 	}
 	return false
+}
+
+// Of a draining algorithm a debt becomes less by itself.
+type draining interface {
+	left(d *debt, at int64) int64
 }
 
 // A leasing algorithm names its leases by times.

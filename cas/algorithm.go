@@ -75,10 +75,10 @@ type algorithm[S any] interface {
 	charge(S, ...*debt) S
 	// merge has a debt stand for one of the same kind from before it, too.
 	merge(before, d *debt)
-	// most returns the state in which as much is in use, as r finds it, as in
+	// fuller returns the state in which as much is in use, as r finds it, as in
 	// the one of the two that has more, and whether that is more than in the
 	// first. The two are of one client.
-	most(present, known S, r counters.Request) (S, bool)
+	fuller(present, known S, r counters.Request) (S, bool)
 	// since returns how much was consumed from one state to a later one of the client, as
 	// far as r can tell.
 	since(before, after S, r counters.Request) int64

@@ -114,15 +114,22 @@ func (b bucket) refund(s bucketState, d *debt) bucketState {
 }
 
 // charge raises the level by what hasn't drained of the debts, be it above the
-// capacity.
+// capacity: of each behind what was in the bucket before it, or of one after the other if
+// that is more.
 func (b bucket) charge(s bucketState, debts ...*debt) bucketState {
-	s = s.in(b.window)
-	newest := debts[len(debts)-1]
-	b.drain(&s, newest.now, newest.limit)
+	inTurn, newest := s, debts[len(debts)-1]
+	b.advance(&s, newest.now, newest.limit)
 	for _, d := range debts {
 		left := b.undrained(d, s.time, 0)
 		b.owe(&s, left.whole, left.part, d.limit)
 		s.total += d.cost
+		b.advance(&inTurn, d.now, d.limit)
+		left = b.undrained(d, inTurn.time, -counters.MaxLimit)
+		b.owe(&inTurn, left.whole, left.part, d.limit)
+	}
+	if inTurn.exceeds(&s) {
+		inTurn.total = s.total
+		s = inTurn
 	}
 	if s.empty() {
 		return bucketState{}
@@ -144,19 +151,21 @@ func (b *bucket) owe(s *bucketState, whole, part, limit int64) {
 	s.debt = max(s.debt, s.ceil()-capacity)
 }
 
-// merge has d begin when before did, if there was room for both: nothing is lost by
-// that unless the bucket was empty in between. Two denials count as they do in step.
+// merge has d cost what hasn't drained of before besides, but no more than was in the
+// bucket by then. Two denials count as they do in step.
 func (b bucket) merge(before, d *debt) {
-	left := b.undrained(before, d.now, 0)
-	switch {
-	case d.kind == denied:
+	if d.kind == denied {
 		d.cost = max(d.cost, before.cost, min(d.cost+before.cost, d.limit))
-	case left.empty():
-	case before.remaining >= d.cost:
-		d.now, d.cost, d.remaining, d.part = before.now, d.cost+before.cost, before.remaining-d.cost, before.part
-	default: // and no more than was in the bucket then
-		d.cost = min(d.cost+left.ceil(), max(d.cost, b.capacity(d.limit)-d.remaining))
+		return
 	}
+	left := b.undrained(before, d.now, 0)
+	d.cost = min(d.cost+left.ceil(), max(d.cost, b.capacity(d.limit)-d.remaining))
+}
+
+// left returns how much of d hasn't drained by a time, rounded down.
+func (b bucket) left(d *debt, at int64) int64 {
+	left := b.undrained(d, at, 0)
+	return left.whole
 }
 
 // undrained returns what hasn't drained by a time of the cost of d. What was in the bucket
@@ -175,12 +184,12 @@ func (b *bucket) undrained(d *debt, at, more int64) bucketState {
 	return left
 }
 
-// most returns the state with the higher level.
-func (b bucket) most(present, known bucketState, r counters.Request) (bucketState, bool) {
+// fuller returns the state with the higher level.
+func (b bucket) fuller(present, known bucketState, r counters.Request) (bucketState, bool) {
 	s, k := present, known
 	b.advance(&s, r.Now.UnixNano(), r.Limit)
 	b.advance(&k, r.Now.UnixNano(), r.Limit)
-	if k.whole < s.whole || k.whole == s.whole && k.part <= s.part {
+	if !k.exceeds(&s) {
 		return present, false
 	}
 	if s.empty() {
@@ -331,6 +340,11 @@ func (s *bucketState) lower(whole, part int64) {
 		s.whole, s.part = 0, 0
 	}
 	s.debt = max(0, s.debt-(before-s.ceil()))
+}
+
+// exceeds reports whether the level is higher than another one of the same window.
+func (s *bucketState) exceeds(other *bucketState) bool {
+	return s.whole > other.whole || s.whole == other.whole && s.part > other.part
 }
 
 // empty reports whether the level is 0.

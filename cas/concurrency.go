@@ -193,8 +193,8 @@ func (p places) refund(s logState, d *debt) logState {
 	return s
 }
 
-// most takes each lease to be as of when it was renewed last.
-func (p places) most(present, known logState, r counters.Request) (logState, bool) {
+// fuller takes each lease to be as of when it was renewed last.
+func (p places) fuller(present, known logState, r counters.Request) (logState, bool) {
 	last := make(map[int64]int64)
 	for _, s := range []logState{present, known} {
 		for t := range s.all() {
@@ -203,7 +203,7 @@ func (p places) most(present, known logState, r counters.Request) (logState, boo
 		}
 	}
 	renewed := func(t int64) int64 { return last[p.last(t, 0)] }
-	return p.log.most(p.moved(present, renewed), p.moved(known, renewed), r)
+	return p.log.fuller(p.moved(present, renewed), p.moved(known, renewed), r)
 }
 
 func (p places) until(s logState, now int64) logState {

@@ -139,9 +139,9 @@ func (l counting) charge(s countingState, debts ...*debt) countingState {
 
 func (l counting) merge(before, d *debt) { d.cost = min(d.cost+before.cost, counters.MaxLimit) }
 
-// most returns the log with every entry of the two, with the higher cost and
+// fuller returns the log with every entry of the two, with the higher cost and
 // the later end if both have it.
-func (l counting) most(present, known countingState, r counters.Request) (countingState, bool) {
+func (l counting) fuller(present, known countingState, r counters.Request) (countingState, bool) {
 	known, inUse := l.live(known, r)
 	if inUse == 0 {
 		return present, false

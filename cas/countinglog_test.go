@@ -346,21 +346,21 @@ func TestWhatIsLostOfACountingLogIsPutBack(t *testing.T) {
 		exact.list = slices.DeleteFunc(exact.list, func(e logged) bool { return e.time > known })
 
 		r := request()
-		s, more := l.most(countingState{}, here, r)
+		s, more := l.fuller(countingState{}, here, r)
 		if !more {
 			return // it has left the window
 		}
 		s = ask(s, rapid.IntRange(0, 10).Draw(t, "after"))
 		r = request()
-		s, _ = l.most(s, there, r)
+		s, _ = l.fuller(s, there, r)
 		_, used := l.live(s, r)
 		_, want := exact.live(now.UnixNano())
 		require.GreaterOrEqual(t, used, want)
 		require.LessOrEqual(t, used, want+2*l.share(limit))
-		again, more := l.most(s, there, r)
+		again, more := l.fuller(s, there, r)
 		require.False(t, more)
 		require.Equal(t, s, again)
-		_, more = l.most(s, here, r)
+		_, more = l.fuller(s, here, r)
 		require.False(t, more)
 		decoded, err := l.decode(l.encode(nil, s))
 		require.NoError(t, err)
@@ -510,15 +510,15 @@ func TestWhatIsPutBackOfAnEntryEndsLast(t *testing.T) {
 	short := countingState{first, first, []counted{{first, first, 1}}}
 	long := countingState{first, last, []counted{{first, last, 1}}}
 	r := counters.Request{Limit: 8, Now: clock(t, "12:00:20")}
-	s, more := l.most(short, long, r)
+	s, more := l.fuller(short, long, r)
 	assert.True(t, more)
 	assert.Equal(t, l.rounded(last), ends(s.entries))
-	_, more = l.most(long, short, r)
+	_, more = l.fuller(long, short, r)
 	assert.False(t, more)
 
 	beside := countingState{first, last, []counted{{first, last, 1}, {first, first, 1}}}
 	several := countingState{first, first, []counted{{first, first, 3}}}
-	s, more = l.most(several, beside, r)
+	s, more = l.fuller(several, beside, r)
 	assert.True(t, more)
 	assert.Equal(t, l.rounded(last), ends(s.entries))
 }

@@ -45,13 +45,14 @@ func newDebt(r counters.Request, taken counters.Decision) *debt {
 	return d
 }
 
-// debtOf returns what a decision was to be told as; nil if the store has made it.
-func debtOf(taken counters.Decision) *debt {
-	d, _ := taken.Receipt.Alone.(*debt)
-	for d != nil && d.into != nil {
+// debtOf returns what a decision was to be told as, and what stands for that now; nil if the
+// store has made it.
+func debtOf(taken counters.Decision) (own, d *debt) {
+	own, _ = taken.Receipt.Alone.(*debt)
+	for d = own; d != nil && d.into != nil; {
 		d = d.into
 	}
-	return d
+	return own, d
 }
 
 func (d *debt) request() counters.Request {

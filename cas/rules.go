@@ -67,8 +67,7 @@ func (l *rules[S]) contend(s S, r *counters.Request) counters.Decision {
 }
 
 // tell returns the state in which the store has been told of debts, and takes over the
-// memory of s. What was admitted alone is consumed at its own time, be there room or not, and
-// side by side: one after the other would drain before the next came.
+// memory of s. What was admitted alone is consumed at its own time, be there room or not.
 func (l *rules[S]) tell(s S, debts ...*debt) S {
 	for len(debts) > 0 {
 		n := 0 // that were admitted, at the beginning
@@ -216,7 +215,7 @@ func (l *rules[S]) restore(seen, known *snapshot[S], r counters.Request) {
 	// Requests that are under way may be older than r, and find more in use. They
 	// are why the store keeps a state for the horizon longer, too.
 	r.Now = time.Unix(0, max(r.Now.Add(-l.cfg.Horizon()).UnixNano(), since, at))
-	more, isMore := l.most(seen.decoded, known.decoded, r)
+	more, isMore := l.fuller(seen.decoded, known.decoded, r)
 	seen.decoded = more
 	seen.expires = max(seen.expires, known.expires)
 	if seen.lost = seen.lost || isMore; seen.lost {

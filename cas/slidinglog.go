@@ -170,9 +170,9 @@ func (l log) charge(s logState, debts ...*debt) logState {
 
 func (l log) merge(before, d *debt) { d.cost = min(d.cost+before.cost, counters.MaxLimit) }
 
-// most returns the log with every entry of the two, at the higher cost if both
+// fuller returns the log with every entry of the two, at the higher cost if both
 // have it.
-func (l log) most(present, known logState, r counters.Request) (logState, bool) {
+func (l log) fuller(present, known logState, r counters.Request) (logState, bool) {
 	live := l.live(l.clone(known), r)
 	switch {
 	case live.used == 0:

@@ -55,6 +55,31 @@ func TestWhatABucketIsChargedDrains(t *testing.T) {
 	}
 }
 
+// Of two debts neither stood behind the other, as when the one is known only later to be
+// owed. A bucket drains them in turn all the same.
+func TestDebtsThatDontKnowEachOtherDrainInTurn(t *testing.T) {
+	t.Parallel()
+	b, err := newBucket(formatTokenBucket, time.Minute, 0, false) // of 10: 1 drains in 6 s
+	require.NoError(t, err)
+	owed := func(second, cost int64) *debt {
+		r := counters.Request{Cost: cost, Limit: 10, Now: clock(t, "12:00:00").Add(time.Duration(second) * time.Second)}
+		return newDebt(r, counters.Decision{Allowed: true, Remaining: 10 - cost})
+	}
+	for _, test := range []struct {
+		debts []*debt
+		used  int64
+	}{
+		{[]*debt{owed(0, 4), owed(12, 4)}, 6},              // 2 of the first
+		{[]*debt{owed(0, 4), owed(12, 4), owed(30, 1)}, 4}, // of the 6 another 3 have drained
+		{[]*debt{owed(0, 4), owed(12, 4), owed(60, 1)}, 1}, // and all of them
+		{[]*debt{owed(0, 4), owed(0, 4), owed(0, 4)}, 12},  // more than it holds
+		{[]*debt{owed(0, 10), owed(0, 10), owed(90, 1)}, 20 - 15 + 1},
+	} {
+		charged := b.charge(bucketState{}, test.debts...)
+		assert.Equal(t, test.used, charged.ceil())
+	}
+}
+
 func TestTokenBucketTimelines(t *testing.T) {
 	t.Parallel()
 	t.Run("100 calls a minute: half a minute brings 50 tokens", func(t *testing.T) {

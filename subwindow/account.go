@@ -73,7 +73,7 @@ type account struct {
 
 	visits          ledger.Share
 	flight          *flight // under way
-	unsettled       *unsettled
+	owed            *debts
 	size            int32 // how many slots there are; 0 if nothing is known
 	doubtful        bool  // all has to be read before anything is counted
 	staleGeneration bool  // the generation has to be read before what is due is told
@@ -81,36 +81,36 @@ type account struct {
 	denied          bool  // a call of the last batch was: the next may be, without the store
 }
 
-// An unsettled is what the store is still to be told, or may have been. Most clients
+// Debts are what the store is still to be told, or may have been. Most clients
 // have none, and take no room for it.
-type unsettled struct {
+type debts struct {
 	dues    []due     // in order of their slots
 	share   float64   // of all that is admitted, from when the first cost became due
 	flights []*flight // without an answer, until their outcome is known and taken over
 	room    [1]due    // of dues, mostly
 }
 
-// unsettle returns what is unsettled, to add to it.
-func (a *account) unsettle() *unsettled {
-	if a.unsettled == nil {
-		a.unsettled = new(unsettled)
-		a.unsettled.dues = a.unsettled.room[:0]
+// owing returns what is owed, to add to it.
+func (a *account) owing() *debts {
+	if a.owed == nil {
+		a.owed = new(debts)
+		a.owed.dues = a.owed.room[:0]
 	}
-	return a.unsettled
+	return a.owed
 }
 
 func (a *account) dues() []due {
-	if a.unsettled == nil {
+	if a.owed == nil {
 		return nil
 	}
-	return a.unsettled.dues
+	return a.owed.dues
 }
 
 func (a *account) flights() []*flight {
-	if a.unsettled == nil {
+	if a.owed == nil {
 		return nil
 	}
-	return a.unsettled.flights
+	return a.owed.flights
 }
 
 // prefix returns the beginning of the client's keys.
@@ -157,7 +157,7 @@ func (a *account) become(generation, latest int64, skew time.Duration) {
 // dropBefore forgets what was decided before a reset, but not what is known of slots.
 func (a *account) dropBefore(generation, latest int64, skew time.Duration) {
 	a.forgottenTo, a.generation = min(resetAt(generation), latest)+int64(skew), generation
-	if u := a.unsettled; u != nil {
+	if u := a.owed; u != nil {
 		u.dues = slices.DeleteFunc(u.dues, func(d due) bool { return d.at <= a.forgottenTo })
 		u.flights = slices.DeleteFunc(u.flights, func(f *flight) bool { return f.at <= a.forgottenTo })
 	}
@@ -218,7 +218,7 @@ func (a *account) owes() bool {
 
 // owe adds to what is due of a slot, and reports whether the sum is to be given back.
 func (a *account) owe(bucket, cost, at int64) (less bool) {
-	u := a.unsettle()
+	u := a.owing()
 	i, known := a.placeOf(bucket)
 	if !known {
 		u.dues = slices.Insert(u.dues, i, due{bucket: bucket})
@@ -238,7 +238,7 @@ func (a *account) owe(bucket, cost, at int64) (less bool) {
 // dueOf returns what is due of a slot, or nil.
 func (a *account) dueOf(bucket int64) *due {
 	if i, known := a.placeOf(bucket); known {
-		return &a.unsettled.dues[i]
+		return &a.owed.dues[i]
 	}
 	return nil
 }
@@ -267,7 +267,7 @@ func (a *account) toTell(d due) int64 {
 // forget drops what is due of slots that have left every window at now, and what
 // isn't expected of others any more.
 func (a *account) forget(w Window, now int64) {
-	u := a.unsettled
+	u := a.owed
 	if u == nil {
 		return
 	}
@@ -280,7 +280,7 @@ func (a *account) forget(w Window, now int64) {
 		return d.cost == 0 && d.more == 0 || w.ttl(time.Duration(now-d.bucket*int64(w.Width))) <= 0
 	})
 	if len(u.dues) == 0 && len(u.flights) == 0 {
-		a.unsettled = nil
+		a.owed = nil
 	}
 }
 
@@ -292,7 +292,7 @@ func (a *account) owesAlone() bool {
 // standsFor returns what a cost admitted alone stands for, if others go on admitting in the
 // proportion of what is counted: in that slot, and in a later one, where nothing was admitted
 // alone yet. The first cost stands for itself: one may always be admitted.
-func (a *account) standsFor(bucket, cost int64) (here, most int64) {
+func (a *account) standsFor(bucket, cost int64) (here, later int64) {
 	if !a.owesAlone() {
 		return cost, cost
 	}
@@ -300,14 +300,14 @@ func (a *account) standsFor(bucket, cost int64) (here, most int64) {
 	if known := a.dueOf(bucket); known != nil {
 		d = *known
 	}
-	most = ledger.StandsFor(cost, a.unsettled.share)
-	return max(cost, min(most, ledger.StandsFor(d.cost+cost, a.unsettled.share)-d.cost-d.more)), most
+	later = ledger.StandsFor(cost, a.owed.share)
+	return max(cost, min(later, ledger.StandsFor(d.cost+cost, a.owed.share)-d.cost-d.more)), later
 }
 
 // answered notes that the store has answered: the others are given until then to tell.
 func (a *account) answered(until int64) {
 	for i := range a.dues() {
-		if d := &a.unsettled.dues[i]; d.until == 0 && d.more > 0 {
+		if d := &a.owed.dues[i]; d.until == 0 && d.more > 0 {
 			d.until = until
 		}
 	}
@@ -325,8 +325,8 @@ func (d *due) others(now int64) int64 {
 // admitted alone, nil if there is none, and the share that the process takes meanwhile.
 func (a *account) telling(now int64) (d *due, share float64) {
 	for i := len(a.dues()) - 1; i >= 0; i-- {
-		if d = &a.unsettled.dues[i]; d.others(now) > 0 {
-			return d, a.unsettled.share
+		if d = &a.owed.dues[i]; d.others(now) > 0 {
+			return d, a.owed.share
 		}
 	}
 	return nil, 1
@@ -346,7 +346,7 @@ func (a *account) told(p place, use []int64) []int64 {
 // owesFrom sets the share of the process, unless something is due by another one already.
 func (a *account) owesFrom(share float64) {
 	if !a.owesAlone() {
-		a.unsettle().share = share
+		a.owing().share = share
 	}
 }
 
@@ -356,8 +356,8 @@ func (a *account) oweAlone(bucket, cost, at int64, share float64) {
 	a.owesFrom(share)
 	a.owe(bucket, cost, at)
 	if d := a.dueOf(bucket); d != nil { // what was charged stands for itself
-		most := d.more + ledger.StandsFor(cost, a.unsettled.share) - cost
-		d.more, d.until = max(d.more, min(most, ledger.StandsFor(d.cost, a.unsettled.share)-d.cost)), 0
+		all := d.more + ledger.StandsFor(cost, a.owed.share) - cost
+		d.more, d.until = max(d.more, min(all, ledger.StandsFor(d.cost, a.owed.share)-d.cost)), 0
 	}
 }
 
@@ -368,7 +368,7 @@ func (a *account) giveBack(bucket, cost, at int64) (tell bool) {
 	a.staleGeneration = true
 	tell = a.owe(bucket, -cost, at)
 	if d := a.dueOf(bucket); d != nil && d.until == 0 && d.more > 0 {
-		beside := func(cost int64) int64 { return ledger.StandsFor(max(0, cost), a.unsettled.share) - max(0, cost) }
+		beside := func(cost int64) int64 { return ledger.StandsFor(max(0, cost), a.owed.share) - max(0, cost) }
 		d.more = max(0, d.more-beside(d.cost+cost)+beside(d.cost))
 	}
 	return tell
@@ -498,7 +498,7 @@ func (a *account) ground() *flight {
 	f := a.flight
 	a.flight, a.doubtful = nil, true
 	if f.at > a.forgottenTo { // else the client was reset meanwhile
-		u := a.unsettle()
+		u := a.owing()
 		u.flights = append(u.flights, f)
 	}
 	return f
@@ -515,7 +515,7 @@ func (a *account) admit(f *flight, cost int64) {
 // absorb has what is known of the store include what flights have counted. No exchange
 // is under way: what the store says in one that began before may not include them.
 func (a *account) absorb() {
-	u := a.unsettled
+	u := a.owed
 	if u == nil {
 		return
 	}

@@ -94,10 +94,10 @@ func (w *work) count() ledger.Step {
 	return ledger.Together
 }
 
-// settle has the store told what is due, and reports whether that is anything.
-func (w *work) settle() bool {
+// tellDues has the store told what is due, and reports whether that is anything.
+func (w *work) tellDues() bool {
 	a := w.a
-	w.step = settles
+	w.step = tells
 	for _, d := range a.dues() {
 		if d.cost = a.toTell(d); d.cost == 0 {
 			continue
@@ -160,7 +160,7 @@ func (w *work) Exchange(ctx context.Context) {
 	}
 	w.added = slices.Grow(w.added[:0], len(w.additions))[:len(w.additions)]
 	told := 0
-	if w.step == settles && len(w.dues) > 1 {
+	if w.step == tells && len(w.dues) > 1 {
 		told = len(w.dues)
 		var beside sync.WaitGroup
 		for i := range told {

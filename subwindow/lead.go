@@ -10,7 +10,7 @@ import (
 	"weir/counters/ledger"
 )
 
-// mostTogether is how many slots of a client are settled together with others'
+// mostTogether is how many slots of a client are told together with others'
 // exchanges: they are one of many things that are sent in a piece.
 const mostTogether = 128
 
@@ -48,7 +48,7 @@ func (w *work) Next() ledger.Step {
 			return w.look()
 		case w.repairs:
 			return w.repair()
-		case a.owes() && w.settle():
+		case a.owes() && w.tellDues():
 			if len(w.dues) > mostTogether {
 				return ledger.Apart
 			}
@@ -74,13 +74,13 @@ func (w *work) Finish() (more bool, flown []ledger.Flown) {
 	w.reach()
 	anew := resetAt(a.generation) != resetAt(w.generation) // this process has reset the client meanwhile
 	var err error
-	if w.step != settles {
+	if w.step != tells {
 		err = w.added[0].Err
 	} else if !anew {
-		err = w.settled()
+		err = w.duesTold()
 	}
 	switch {
-	case err != nil || w.step == settles:
+	case err != nil || w.step == tells:
 	case w.step == counts:
 		w.tally(w.added[0].Count, anew)
 	case w.step == repairs:

@@ -71,7 +71,7 @@ func New(store counters.Store, window Window, options counters.Options) (*Limite
 		Options:  &l.windows.options,
 		Clients:  min(options.Clients, rememberedBytes/slotBytes/l.windows.kept),
 		Bounded:  true, // a later count is missed by whom the slot is final to
-		Timeouts: 4,    // look, settle, tell others, and once more
+		Timeouts: 4,    // look, tell what is due, tell others, and once more
 	})
 	return l, nil
 }

@@ -131,8 +131,8 @@ func (w *work) repaired(generation int64) {
 	w.fillSlots()
 }
 
-// settled notes what has become of what was due.
-func (w *work) settled() (err error) {
+// duesTold notes what has become of what was due.
+func (w *work) duesTold() (err error) {
 	a := w.a
 	for i, d := range w.dues {
 		s, added := a.at(d.bucket), w.added[i]
@@ -158,7 +158,7 @@ func (w *work) settled() (err error) {
 			err = added.Err
 		case d.cost > 0:
 			f := &flight{bucket: d.bucket, sum: d.cost, alone: d.cost, before: a.mayHave(d.bucket, s.count), at: max(d.at, a.forgottenTo+1)}
-			u := a.unsettle()
+			u := a.owing()
 			u.flights, a.doubtful = append(u.flights, f), true
 			w.fly(f, added.Err)
 			err = added.Err

@@ -59,7 +59,7 @@ const (
 	looks step = iota
 	verifies
 	counts
-	settles
+	tells
 	repairs
 )
 

@@ -366,14 +366,14 @@ func (b *Book[A]) lead(ctx context.Context, name string, batch *Batch[A]) {
 		}
 	}
 	w, r := b.begin(ctx, c, name, batch), calls[0].Request.Request
-	answered := false
-	defer b.end(c, w, &r, &answered)
+	completed := false
+	defer b.end(c, w, &r, &completed)
 	for b.next(c, w) != Over {
 		if w.Exchange(ctx); !b.finish(c, w, &r) {
 			break
 		}
 	}
-	answered = true
+	completed = true
 	b.config.Options.Batch(len(batch.Calls()))
 }
 
@@ -426,11 +426,11 @@ func (b *Book[A]) learn(c *Client[A], r counters.Request, flight any, o Outcome)
 
 // end gives w back, and notes whether something is due, unless a panic has cut it short:
 // what that has left in w nobody can know.
-func (b *Book[A]) end(c *Client[A], w Work[A], r *counters.Request, answered *bool) {
+func (b *Book[A]) end(c *Client[A], w Work[A], r *counters.Request, completed *bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	w.End()
-	if !*answered {
+	if !*completed {
 		return
 	}
 	b.works.Put(w)
