@@ -40,7 +40,7 @@ func (d *Decider) takeLimits(checks []LimitCheck, h map[string][]string, now tim
 	*a = Answer{Policy: d.Policy, plan: &noPlan, Allowed: true, Limits: checks, deadline: counters.Deadline{At: now.Add(d.StoreTimeout)}, scratch: scratch}
 	if len(checks) == 1 {
 		a.ask(&a.deadline, now, a.Limits)
-		a.settle(&a.deadline, now)
+		a.conclude(&a.deadline, now)
 	} else {
 		_ = decideJointly(&a.deadline, now, d.StoreTimeout, []*Answer{a}) // what is refused is denied below
 	}

@@ -174,7 +174,7 @@ func (h *head) readLine(i int, whole string) bool {
 // put gives the request header line number i, and reports whether it is plain. Only such
 // lines are kept: the others may be read again.
 func (h *head) put(i int, l line) bool {
-	if !h.take(l.name, l.value) {
+	if !h.note(l.name, l.value) {
 		return false
 	}
 	if i == len(h.lines) {
@@ -189,8 +189,8 @@ func (h *head) put(i int, l line) bool {
 	return true
 }
 
-// take notes what a header means for the request, and reports whether it is plain.
-func (h *head) take(name, value string) bool {
+// note notes what a header means for the request, and reports whether it is plain.
+func (h *head) note(name, value string) bool {
 	switch name {
 	case "Host":
 		for i := range len(value) {

@@ -205,7 +205,7 @@ func (s *share) waits() bool {
 // piece is under way. If it returns no client, all waiting tasks end with the error.
 func (s *share) enter() (c *client, alone bool, err error) {
 	cs := s.home
-	ok, alone := cs.budget.take(s.deadline)
+	ok, alone := cs.budget.acquire(s.deadline)
 	if !ok {
 		return nil, false, errOverdue
 	}
@@ -261,15 +261,15 @@ func (s *share) repeat(i int) {
 // exchange makes p the next piece, sends it, and waits for its replies. Then
 // others may be under way.
 func (s *share) exchange(c *client, p *piece, alone bool) error {
-	budget, taken := &s.home.budget, maxPiece
-	defer func() { budget.give(taken) }()
+	budget, acquired := &s.home.budget, maxPiece
+	defer func() { budget.give(acquired) }()
 	s.next(c, p)
 	if len(p.numbers) == 0 {
 		return nil
 	}
 	size := p.size()
 	budget.give(maxPiece - size) // less than nothing if the last is a large one
-	taken = size
+	acquired = size
 	s.tasks.ask(p)
 	begun := time.Now()
 	err := c.exchange(p.newest, p.requests)
