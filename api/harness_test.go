@@ -36,8 +36,8 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // behindPlain gives every request of a service a connection behind a plain.Server, which
-// is the other door to the handler. The race detector looks at that one, as more goroutines
-// meet there; without it the tests ask the handler, and FuzzDoors compares the two.
+// is the other way to the handler. The race detector looks at that one, as more goroutines
+// meet there; without it the tests ask the handler, and FuzzPlainServer compares the two.
 var behindPlain = false
 
 func TestOneByOne(t *testing.T)   { limitertest.Methods(t, way{}) }
