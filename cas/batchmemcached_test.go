@@ -273,7 +273,8 @@ func TestBatchesWithForeignAndLargeValues(t *testing.T) {
 		require.NoError(t, taken.Err)
 		require.EqualValues(t, MaxLogLimit-1, taken.Remaining)
 	}
-	assert.EqualValues(t, clients/10, foreign.Load())
+	found := foreign.Load() // what is read again, on another connection, may be found again
+	assert.GreaterOrEqual(t, found, int64(clients/10))
 	for i := range 40 {
 		for j := range asked {
 			asked[j].Now = now.Add(time.Duration(i) * 1234567 * time.Microsecond)
@@ -300,4 +301,5 @@ func TestBatchesWithForeignAndLargeValues(t *testing.T) {
 			}
 		}
 	}
+	assert.Equal(t, found, foreign.Load(), "all were replaced")
 }
