@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"maps"
@@ -598,4 +599,13 @@ func requireMetrics(t *testing.T, s *service, lines ...string) {
 	for _, line := range lines {
 		require.Contains(t, got, line)
 	}
+}
+
+// clientChecks are checks of as many clients, whose names begin so.
+func clientChecks(prefix string, clients int) []string {
+	checks := make([]string, clients)
+	for i := range checks {
+		checks[i] = fmt.Sprintf(`{"policy":"api","client":"%s-%d"}`, prefix, i)
+	}
+	return checks
 }
