@@ -63,12 +63,9 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"runtime"
 	"slices"
 	"sync"
-	"testing"
-	"testing/synctest"
 	"time"
 
 	"weir/bench/internal/report"
@@ -79,30 +76,6 @@ import (
 // the timeline to trace, unless that is nil.
 func simulate(seed uint64, broken mutation, trace io.Writer) []violation {
 	return happen(seed, draw, (*world).checks, broken, trace)
-}
-
-// happen runs what happens in a world that is drawn from a seed.
-func happen(seed uint64, draw func(uint64, *rand.Rand) scenario, happens func(*world), broken mutation, trace io.Writer) (violations []violation) {
-	defer func() {
-		if r := recover(); r != nil { // goroutines wait for each other
-			violations = append(violations, violation{"timeout", fmt.Sprint(r)})
-		}
-	}()
-	// The bubble needs a T only to fail, which it never does.
-	synctest.Test(new(testing.T), func(*testing.T) {
-		r := rand.New(rand.NewPCG(seed, 0))
-		s := draw(seed, r)
-		if trace != nil {
-			fmt.Fprintln(trace, s.String())
-		}
-		w := newWorld(s, r, broken, trace)
-		w.judge = w.judgeCall
-		happens(w)
-		w.judgeFlush()
-		w.judgeTold()
-		violations = w.violations
-	})
-	return violations
 }
 
 // A kind of world: simulate's, or one of settlements or of leases.
