@@ -97,15 +97,15 @@ type share struct {
 	home *clients
 
 	mu      sync.Mutex
-	waiting []int // the numbers of those that haven't begun
-	again   []int // and of those that come before these, once more
-	later   []int // and of those whose turn comes after that
-	senders int   // how many may still be begun
+	waiting []int // the numbers of tasks that haven't begun
+	again   []int // of tasks to be begun once more, before those
+	later   []int // of tasks whose turn hasn't come yet
+	senders int   // how many goroutines that send may still be begun
 	sending sync.WaitGroup
 }
 
-// A piece is tasks that are sent together, and their requests. What they read is asked for
-// after all else: Memcached sends what it has to say with each get.
+// A piece is tasks that are sent together, and their requests. All that they read is in one get at
+// the end, as Memcached sends the replies that it has with each get.
 type piece struct {
 	numbers  []int // of the tasks
 	commands []int // the number of the request of each addition, or replacement, whose reply says if it was done

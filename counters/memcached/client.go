@@ -29,8 +29,8 @@ type clients struct {
 	timeout time.Duration  // of an operation
 	breaker breaker
 
-	undecided atomic.Int64          // checks of its clients, ever
-	cause     atomic.Pointer[error] // of the last of them
+	undecided atomic.Int64          // checks of its clients that the store couldn't decide, ever
+	cause     atomic.Pointer[error] // why it couldn't decide the last of them
 
 	pinging sync.Mutex
 	pinged  time.Time // when a ping was last answered
