@@ -301,5 +301,12 @@ func TestBatchesWithForeignAndLargeValues(t *testing.T) {
 			}
 		}
 	}
+	fresh, err := NewSlidingLog(store, time.Hour, MaxLogLimit, cfg) // which reads them
+	require.NoError(t, err)
+	for i := 0; i < clients; i += 10 {
+		d, err := fresh.Peek(ctx, asked[i])
+		require.NoError(t, err)
+		require.EqualValues(t, MaxLogLimit-41, d.Remaining)
+	}
 	assert.Equal(t, found, foreign.Load(), "all were replaced")
 }
