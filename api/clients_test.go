@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -177,6 +178,10 @@ func (l slowReset) Reset(context.Context, string, time.Time) error {
 // after.
 func TestRefundsKnowWhenEachLimitWasReset(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, testRefundsKnowWhenEachLimitWasReset)
+}
+
+func testRefundsKnowWhenEachLimitWasReset(t *testing.T) {
 	second := fixed("second", 10, time.Minute)
 	s := newService(newPolicy("other", second))
 	limiter := s.active.Load().policies["other"].Limits[0].Limiter

@@ -9,10 +9,12 @@ import (
 
 var crossOrigin = http.NewCrossOriginProtection()
 
-// fromElsewhere returns a problem if r is for another host than localhost or an address, and
-// only these are asked; or if a browser has sent r for a page of another site, which
-// may read here, as it can't see the answer, and change nothing. What forward auth is asked
-// about has the headers of another request.
+// fromElsewhere returns a problem if r may be made by a page of another site.
+//
+// With localOnly, that is so if r is for another host than localhost or an address: the site may
+// have its name point here. Else it is so if a browser says it and r may change something: what
+// only reads may come from anywhere, as the page doesn't get to see the answer. What a browser
+// says in a request of forward auth is of the request that it asks about, and doesn't count.
 func fromElsewhere(r *http.Request, localOnly bool) error {
 	if localOnly && !isLocal(r.Host) {
 		return newProblem(http.StatusMisdirectedRequest, "without -token-file and with -console, this service is asked as localhost or by its address, not as %q", r.Host)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"maps"
@@ -36,8 +37,8 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // behindPlain gives every request of a service a connection behind a plain.Server, which
-// is the other door to the handler. The race detector looks at that one, as more goroutines
-// meet there; without it the tests ask the handler, and FuzzDoors compares the two.
+// is the other way to the handler. The race detector looks at that one, as more goroutines
+// meet there; without it the tests ask the handler, and FuzzPlainServer compares the two.
 var behindPlain = false
 
 func TestOneByOne(t *testing.T)   { limitertest.Methods(t, way{}) }
@@ -598,4 +599,13 @@ func requireMetrics(t *testing.T, s *service, lines ...string) {
 	for _, line := range lines {
 		require.Contains(t, got, line)
 	}
+}
+
+// clientChecks are checks of as many clients, whose names begin so.
+func clientChecks(prefix string, clients int) []string {
+	checks := make([]string, clients)
+	for i := range checks {
+		checks[i] = fmt.Sprintf(`{"policy":"api","client":"%s-%d"}`, prefix, i)
+	}
+	return checks
 }

@@ -30,7 +30,7 @@ func (s *service) onLoopback(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	srv, served := loopDoor(s), make(chan struct{})
+	srv, served := plainWithLoops(s), make(chan struct{})
 	go func() {
 		defer close(served)
 		_ = srv.Serve(l)
@@ -46,7 +46,7 @@ func (s *service) onLoopback(t *testing.T) string {
 func TestTheLoopAnswersAsOthers(t *testing.T) {
 	t.Parallel()
 	var visits []visit
-	for i, data := range doorCorpus() {
+	for i, data := range requestCorpus() {
 		visits = append(visits, visit{data: data, parts: uint64(i % 5 / 4 * i), token: i%3 == 0})
 	}
 	for seed := range uint64(100) {

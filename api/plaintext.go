@@ -15,7 +15,7 @@ type plainText struct {
 func (p *plainText) batch(checks []decide.Check, policy string) []decide.Check {
 	p.expect(`{"checks":[`)
 	more := true
-	for ; more && !p.failed && len(checks) < decide.MaxBatch; more = p.take(",") {
+	for ; more && !p.failed && len(checks) < decide.MaxBatch; more = p.accept(",") {
 		checks = append(checks, p.check(policy))
 		policy = checks[len(checks)-1].Policy
 	}
@@ -35,10 +35,10 @@ func (p *plainText) check(policy string) decide.Check {
 	q.Policy = policy
 	p.expect(`,"client":"`)
 	q.Client = string(p.string())
-	if p.take(`,"cost":`) {
+	if p.accept(`,"cost":`) {
 		q.Cost = p.integer()
 	}
-	q.Settle = p.take(`,"settle":true`)
+	q.Settle = p.accept(`,"settle":true`)
 	p.expect("}")
 	return q
 }
@@ -48,14 +48,15 @@ func (p *plainText) check(policy string) decide.Check {
 func (p *plainText) settlement(cost int64) (receipt []byte, _ int64) {
 	p.expect(`{"receipt":"`)
 	receipt = p.string()
-	if p.take(`,"cost":`) {
+	if p.accept(`,"cost":`) {
 		cost = p.integer()
 	}
 	p.expect("}")
 	return receipt, cost
 }
 
-func (p *plainText) take(text string) bool {
+// accept reads text if it is next, and reports whether it is.
+func (p *plainText) accept(text string) bool {
 	if len(p.text) < len(text) || string(p.text[:len(text)]) != text {
 		return false
 	}
@@ -63,7 +64,8 @@ func (p *plainText) take(text string) bool {
 	return true
 }
 
-func (p *plainText) expect(text string) { p.failed = p.failed || !p.take(text) }
+// expect is accept of what has to be next.
+func (p *plainText) expect(text string) { p.failed = p.failed || !p.accept(text) }
 
 // string reads a string up to its end. It is valid as long as the body.
 func (p *plainText) string() []byte {

@@ -133,44 +133,35 @@ func TestOverlappingBatchesFillEachLimitExactly(t *testing.T) {
 
 // The server falls silent in the middle of a batch, and goes on later. Those whose
 // answers are missing are limited by the process, and what they were admitted is consumed once, and what was refused not at all.
-//
-// Not parallel: others would hold it up.
 func TestABatchWhoseServerFallsSilentConsumesOnce(t *testing.T) {
+	t.Parallel()
 	for _, refuse := range []bool{false, true} {
 		t.Run(fmt.Sprint("refuse=", refuse), func(t *testing.T) {
-			const roundTrip, timeout = 40 * time.Millisecond, 800 * time.Millisecond
+			t.Parallel()
+			// Far more than it takes to be answered, and less than a silent connection is kept for.
+			const timeout = 900 * time.Millisecond
 			const clients, limit = 800, 5
-			server := memcachedtest.Start(t)
+			cut := memcachedtest.Start(t).Cut()
 			cfg := testConfig(20 * clients)
 			cfg.StoreTimeout = timeout
 			var lost atomic.Int64 // refunds, on a busy machine
 			cfg.RefundFailed = func() { lost.Add(1) }
 			cfg.Policy, cfg.Limit = strings.Repeat("p", 63), strings.Repeat("l", 63) // so that few are under way at once
-			l, err := NewTokenBucket(openMemcached(t, timeout, server.Far(roundTrip)), counters.MaxWindow, 0, cfg)
+			l, err := NewTokenBucket(openMemcached(t, timeout, cut.Addr), counters.MaxWindow, 0, cfg)
 			require.NoError(t, err)
 			now := time.Now()
-			asked := manyRequests(clients, now, limit)
+			asked, others := manyRequests(clients, now, limit), manyRequests(clients, now, limit)
 			for i := range asked {
 				asked[i].Client += strings.Repeat("-", 50)
+				others[i].Client += strings.Repeat("_", 50)
 			}
-			warm := manyRequests(2, now, limit)
-			takeAll(unhurried, l, warm) // connects
+			takeAll(unhurried, l, others[:2]) // connects
+			before := cut.Passed()
+			takeAll(unhurried, l, others)
+			// Each is read and then written. However these take turns, some are written, and some aren't.
+			cut.After((cut.Passed() - before) * 3 / 4)
 
-			var silent sync.Once
-			taken := make([]counters.Taken, clients)
-			ctx := &counters.Deadline{At: time.Now().Add(timeout)}
-			var mu sync.Mutex
-			answered := 0
-			l.TakeMany(ctx, asked, func(i int, one counters.Taken) {
-				mu.Lock()
-				defer mu.Unlock()
-				if one.Err == nil && one.Done {
-					if answered++; answered == 50 {
-						silent.Do(server.Pause)
-					}
-				}
-				taken[i] = one
-			})
+			taken := takeMany(&counters.Deadline{At: time.Now().Add(timeout)}, l, asked)
 			admitted, failed := make([]bool, clients), 0
 			for i, one := range taken {
 				require.True(t, one.Done)
@@ -186,10 +177,10 @@ func TestABatchWhoseServerFallsSilentConsumesOnce(t *testing.T) {
 				}
 			}
 			assert.Greater(t, failed, 100)
-			assert.LessOrEqual(t, failed, clients-50, "so many were answered before")
-			server.Resume()
+			assert.LessOrEqual(t, failed, clients-50)
+			cut.Mend()
 			require.Eventually(t, func() bool { l.Flush(); return l.Owing() == 0 }, 30*time.Second, 10*time.Millisecond)
-			fresh, err := NewTokenBucket(openMemcached(t, 0, server.Addr), counters.MaxWindow, 0, cfg)
+			fresh, err := NewTokenBucket(openMemcached(t, 0, cut.Addr), counters.MaxWindow, 0, cfg)
 			require.NoError(t, err)
 			off := 0
 			for i, r := range asked {
@@ -282,7 +273,8 @@ func TestBatchesWithForeignAndLargeValues(t *testing.T) {
 		require.NoError(t, taken.Err)
 		require.EqualValues(t, MaxLogLimit-1, taken.Remaining)
 	}
-	assert.EqualValues(t, clients/10, foreign.Load())
+	found := foreign.Load() // what is read again, on another connection, may be found again
+	assert.GreaterOrEqual(t, found, int64(clients/10))
 	for i := range 40 {
 		for j := range asked {
 			asked[j].Now = now.Add(time.Duration(i) * 1234567 * time.Microsecond)
@@ -309,4 +301,12 @@ func TestBatchesWithForeignAndLargeValues(t *testing.T) {
 			}
 		}
 	}
+	fresh, err := NewSlidingLog(store, time.Hour, MaxLogLimit, cfg) // which reads them
+	require.NoError(t, err)
+	for i := 0; i < clients; i += 10 {
+		d, err := fresh.Peek(ctx, asked[i])
+		require.NoError(t, err)
+		require.EqualValues(t, MaxLogLimit-41, d.Remaining)
+	}
+	assert.Equal(t, found, foreign.Load(), "all were replaced")
 }

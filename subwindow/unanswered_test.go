@@ -237,6 +237,10 @@ func (by way) TestWhatIsCountedAndCannotBeJudgedIsGivenBack(t *testing.T) {
 // A call is counted again after its counter was found to be lost, while its caller
 // leaves.
 func (by way) TestACallerLeavesWhileItsSlotIsCountedAgain(t *testing.T) {
+	synctest.Test(t, by.testACallerLeavesWhileItsSlotIsCountedAgain)
+}
+
+func (by way) testACallerLeavesWhileItsSlotIsCountedAgain(t *testing.T) {
 	w, err := subwindow.NewFixedWindow(time.Hour)
 	require.NoError(t, err)
 	inner := memory.New(nil)

@@ -35,12 +35,12 @@ func (s *scanner) failIf(failed bool) {
 
 // ended reports whether all was read, but for a line end, without a failure.
 func (s *scanner) ended() bool {
-	s.take('\n')
+	s.accept('\n')
 	return !s.failed && s.at == len(s.all)
 }
 
-// take reads c if it is next.
-func (s *scanner) take(c byte) bool {
+// accept reads c if it is next, and reports whether it is.
+func (s *scanner) accept(c byte) bool {
 	if s.at == len(s.all) || s.all[s.at] != c {
 		return false
 	}
@@ -48,7 +48,8 @@ func (s *scanner) take(c byte) bool {
 	return true
 }
 
-func (s *scanner) expect(c byte) { s.failIf(!s.take(c)) }
+// expect is accept of what has to be next.
+func (s *scanner) expect(c byte) { s.failIf(!s.accept(c)) }
 
 // member reads a comma, the name of a member and a colon if these are next. The first member
 // of an object has no comma.
@@ -56,11 +57,11 @@ func (s *scanner) member(name string) bool {
 	if s.at > 0 && s.all[s.at-1] == '{' {
 		name = name[1:]
 	}
-	return s.takeText(name)
+	return s.acceptText(name)
 }
 
-// takeText reads text if it is next.
-func (s *scanner) takeText(text string) bool {
+// acceptText is accept for several bytes.
+func (s *scanner) acceptText(text string) bool {
 	rest := s.all[s.at:]
 	if len(rest) < len(text) || string(rest[:len(text)]) != text {
 		return false
@@ -70,19 +71,19 @@ func (s *scanner) takeText(text string) bool {
 }
 
 // expectText is expect for several bytes.
-func (s *scanner) expectText(text string) { s.failIf(!s.takeText(text)) }
+func (s *scanner) expectText(text string) { s.failIf(!s.acceptText(text)) }
 
 // array reads an array, by calling element for each one.
 func (s *scanner) array(element func()) {
 	s.expect('[')
-	for more := !s.take(']'); more && !s.failed; more = s.more(']') {
+	for more := !s.accept(']'); more && !s.failed; more = s.more(']') {
 		element()
 	}
 }
 
 // more reads what follows an element: a comma if another one comes, or end.
 func (s *scanner) more(end byte) bool {
-	if s.take(',') {
+	if s.accept(',') {
 		return true
 	}
 	s.expect(end)
@@ -93,7 +94,7 @@ func (s *scanner) more(end byte) bool {
 func (s *scanner) string() string {
 	rest := s.all[s.at:]
 	for _, known := range s.known {
-		if end := len(known) + 1; len(rest) > end && rest[end] == '"' && string(rest[1:end]) == known && s.take('"') {
+		if end := len(known) + 1; len(rest) > end && rest[end] == '"' && string(rest[1:end]) == known && s.accept('"') {
 			s.at += end
 			return known
 		}
@@ -179,7 +180,7 @@ func (s *scanner) unescape(quoted []byte) []byte {
 }
 
 func (s *scanner) boolean() bool {
-	if s.takeText("true") {
+	if s.acceptText("true") {
 		return true
 	}
 	s.expectText("false")
@@ -210,7 +211,7 @@ func (s *scanner) seconds() time.Duration {
 	n := s.integer()
 	s.failIf(n > most)
 	t := time.Duration(n) * time.Second
-	if !s.take('.') {
+	if !s.accept('.') {
 		return t
 	}
 	unit := time.Second

@@ -205,7 +205,7 @@ func (one asking) equals(other asking) bool {
 // refund undoes what was admitted of the checks that are denied, as
 // Answer.refund does.
 func (j *joint) refund() {
-	var consumed, unsettled []asking
+	var consumed, open []asking
 	known := true
 	for _, a := range j.answers {
 		known = known && a.denialKnown()
@@ -220,12 +220,12 @@ func (j *joint) refund() {
 			if one.limits[0].consumed() {
 				consumed = append(consumed, one)
 			}
-			if one.limits[0].unsettled() && !a.Refused {
-				unsettled = append(unsettled, one)
+			if one.limits[0].needsLook() && !a.Refused {
+				open = append(open, one)
 			}
 		}
 	}
 	AtOnce(len(consumed), j.timeout, func(i int) { consumed[i].limits[0].refund(j.ctx, j.now) })
-	unknown := slices.DeleteFunc(unsettled, func(one asking) bool { return one.limits[0].lookBack(one.Policy, j.now, known) })
+	unknown := slices.DeleteFunc(open, func(one asking) bool { return one.limits[0].lookBack(one.Policy, j.now, known) })
 	AtOnce(len(unknown), j.timeout, func(i int) { unknown[i].limits[0].look(j.ctx, unknown[i].Policy, j.now) })
 }

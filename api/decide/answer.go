@@ -149,9 +149,9 @@ func (l *LimitCheck) counts(p *policy.Policy) bool { return p.CountDenied || l.C
 // consumed reports whether l has admitted its cost.
 func (l *LimitCheck) consumed() bool { return l.asked && l.decided && l.Allowed }
 
-// unsettled reports whether what l said, if anything, is no answer to a check
-// that others deny.
-func (l *LimitCheck) unsettled() bool { return !l.asked || l.consumed() }
+// needsLook reports whether a check that other limits deny has yet to find out how l stands: l
+// wasn't asked, or what it admitted is given back.
+func (l *LimitCheck) needsLook() bool { return !l.asked || l.consumed() }
 
 // refund gives back what l has consumed. The denial stands, whether this
 // succeeds or not, and the limiter counts its failures.
@@ -198,9 +198,9 @@ func (a *Answer) left() float64 {
 	return least
 }
 
-// settle ends a check whose limits were asked: what they have consumed is given
+// conclude ends a check whose limits were asked: what they have consumed is given
 // back if it is denied.
-func (a *Answer) settle(ctx context.Context, now time.Time) {
+func (a *Answer) conclude(ctx context.Context, now time.Time) {
 	a.Now = now
 	a.judge()
 	if !a.Allowed && !a.Policy.CountDenied {
@@ -247,7 +247,7 @@ func (a *Answer) refund(ctx context.Context, now time.Time) {
 		}
 	}
 	for i := range a.Limits {
-		if l := &a.Limits[i]; !a.Refused && l.unsettled() && !l.counts(a.Policy) && !l.lookBack(a.Policy, now, known) {
+		if l := &a.Limits[i]; !a.Refused && l.needsLook() && !l.counts(a.Policy) && !l.lookBack(a.Policy, now, known) {
 			l.look(ctx, a.Policy, now)
 		}
 	}

@@ -87,7 +87,7 @@ func (b *batch) finish(one *asking) {
 		}
 		one.ask(b.ctx, b.now, one.limits[one.asked:])
 	}
-	one.settle(b.ctx, b.now)
+	one.conclude(b.ctx, b.now)
 	one.Answer, one.err = one.decider.close(one.Answer, b.now)
 	if one.err == nil && one.Degraded == nil {
 		b.queue.decided.Add(1)

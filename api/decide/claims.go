@@ -11,14 +11,14 @@ import (
 	"weir/counters"
 )
 
-// Claims are of what is done once, whichever instances are asked to: each is an item of
-// the store, of the client and a name. The zero value has no store.
+// Claims make sure that something is done once, whichever instances are asked to do it: the
+// first to put its item into the store does it. The zero value has no store.
 type Claims struct {
 	Store     counters.StateStore
 	KeyPrefix string
 	// Horizon is how much longer than its ttl an item is kept, as clocks differ.
 	Horizon time.Duration
-	// Late is where what is claimed too late for its caller is done.
+	// Late does what turns out to be claimed after its caller was told of an error.
 	Late *counters.Group
 }
 

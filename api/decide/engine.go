@@ -144,7 +144,7 @@ func (d *Decider) Check(ctx context.Context, q Check, now time.Time) (*Answer, e
 		return nil, err
 	}
 	a.ask(ctx, now, a.Limits)
-	a.settle(ctx, now)
+	a.conclude(ctx, now)
 	return d.close(a, now)
 }
 

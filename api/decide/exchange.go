@@ -130,8 +130,8 @@ func (r *run) askWaiting(here bool) {
 	}
 }
 
-// grown returns what calls f on a stack that has grown to what asking a limiter takes. Else that
-// of a new goroutine is copied several times, with all that is on it by then.
+// grown returns a function that calls f on a stack that is large enough to ask a limiter. The
+// small stack of a new goroutine would grow in steps, and be copied with all that is on it at each.
 func grown(f func()) func() {
 	return func() {
 		growStack()

@@ -17,13 +17,15 @@ import (
 	"weir/counters"
 )
 
-// TakeLimits consumes the costs of checks of single limits, which no policy has to
-// have, or of none of them, answers in each and reports whether they are admitted.
-// Where denied requests count they do in each limit, whatever becomes of the others. Of its
-// policy it needs Name, CountDenied, OnStoreError and Shadow. What on_store_error refuses is denied. It takes no longer than the store timeout. Unless h is nil, it gets
-// the headers that the check of a policy with these limits would have. A check whose
-// cost is above the limit is denied, and has to wait until its limit is unused, as
-// far as anybody can tell.
+// TakeLimits decides checks of single limits, which needn't be of a policy, as one: it
+// consumes the costs of all of them or of none, writes each answer into its check, and reports
+// whether all are admitted. A limit in which denied requests count consumes its cost in any case.
+// What on_store_error refuses is denied. A check whose cost is above its limit is denied until
+// the limit is unused, as far as is known.
+//
+// Of d's policy it needs Name, CountDenied, OnStoreError and Shadow. If h isn't nil, TakeLimits
+// sets the headers in it that the check of a policy with these limits would have. It takes no
+// longer than the store timeout.
 func (d *Decider) TakeLimits(checks []LimitCheck, h map[string][]string) bool {
 	return d.takeLimits(checks, h, d.Now())
 }
@@ -40,7 +42,7 @@ func (d *Decider) takeLimits(checks []LimitCheck, h map[string][]string, now tim
 	*a = Answer{Policy: d.Policy, plan: &noPlan, Allowed: true, Limits: checks, deadline: counters.Deadline{At: now.Add(d.StoreTimeout)}, scratch: scratch}
 	if len(checks) == 1 {
 		a.ask(&a.deadline, now, a.Limits)
-		a.settle(&a.deadline, now)
+		a.conclude(&a.deadline, now)
 	} else {
 		_ = decideJointly(&a.deadline, now, d.StoreTimeout, []*Answer{a}) // what is refused is denied below
 	}
@@ -59,9 +61,9 @@ func (d *Decider) takeLimits(checks []LimitCheck, h map[string][]string, now tim
 	return a.Allowed
 }
 
-// ReserveLimits is TakeLimits of checks that cost the same, as far as anybody knows, which
-// CommitLimits is told when it is known, within that time. The receipt says what they have
-// reserved; it has no limits if that is nothing.
+// ReserveLimits is TakeLimits of checks with one cost, which is an estimate: CommitLimits is to
+// be told within that time what it was. The receipt says what the checks have reserved; it has no
+// limits if that is nothing.
 func (d *Decider) ReserveLimits(checks []LimitCheck, within time.Duration) (r receipt.Receipt, admitted bool) {
 	now := d.Now()
 	if len(checks) == 0 || !d.takeLimits(checks, nil, now) {
@@ -100,10 +102,10 @@ func nameOfCheck(c *LimitCheck) uint32 {
 	return nameOf(c.Limit) ^ h.Sum32()
 }
 
-// CommitLimits has the checks that ReserveLimits has given r for have consumed cost in the
-// end, as Settle does, and reports whether this was the first time, and in time. If r isn't
-// valid, or of none of these checks, they consume the cost now, whatever is left. The error is
-// an Unclaimed. It takes no longer than the store timeout.
+// CommitLimits settles r, which ReserveLimits has given for the checks, at a cost, as Settle
+// does. released is whether it did: for the first time, and in time. If r isn't valid, or of none
+// of these checks, they consume the cost now, even if there is no room. The error is an
+// Unclaimed. It takes no longer than the store timeout.
 func (d *Decider) CommitLimits(checks []LimitCheck, r *receipt.Receipt, valid bool, cost int64) (released bool, err error) {
 	now := d.Now()
 	var reserved []SettledLimit

@@ -74,11 +74,11 @@ func NewQueue(most int, timeout time.Duration, silent func() bool) *Queue {
 	}
 }
 
-// enter waits until a batch of so many checks may begin, and returns what has to
-// be called when it has ended. held is how long it waited for a server that
-// turned out to be silent: that is part of its time, and what it waited for
-// others before isn't. If its caller leaves before, it begins, too: it takes no
-// time any more.
+// enter waits until a batch of so many checks may begin. leave has to be called
+// when it has ended. held is how much of the wait counts as time of the batch: how
+// long it waited for a server that turned out to be silent. What it waited for
+// other batches doesn't count. If its caller leaves meanwhile, the batch begins at
+// once and takes no room.
 func (q *Queue) enter(ctx context.Context, checks int) (held time.Duration, leave func()) {
 	began := time.Now()
 	leave = func() { q.leave(checks, time.Since(began)) }

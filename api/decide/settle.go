@@ -64,10 +64,10 @@ type Settling struct {
 	Consumed int64
 }
 
-// Settle has checks have consumed what they have cost in the end: less than one has reserved
-// is given back where it was counted, and more is counted now, be there room or not. Only the
-// first settlement of a receipt does that. Limits that the policy doesn't have any more, or
-// that count otherwise now, stay as they are.
+// Settle puts what checks have cost in the end in the place of what they have reserved. If that
+// is less, the rest is given back where it was counted; if it is more, the difference is consumed
+// now, even if there is no room. Only the first settlement of a receipt changes anything. Limits
+// that the policy doesn't have any more, or that count otherwise now, stay as they are.
 //
 // Settle calls done with the number and the outcome of each as soon as that is known. The
 // error is an Invalid, an UnknownPolicy, ErrLate, an Unclaimed or a *Panic. Calls of done may
@@ -436,8 +436,9 @@ func (d *Decider) charge(limits []LimitCheck, cost int64, now time.Time) {
 	}
 }
 
-// stands finds out how l, a limit of p that was told of something just now, stands by what the
-// process remembers of it, be that old if known is true, and reports whether it could.
+// stands finds out by what the process remembers how l, a limit of p that has just been told of
+// something, stands, and reports whether it could. If known is true, it goes by what is remembered
+// however old that is.
 func (l *LimitCheck) stands(p *policy.Policy, now time.Time, known bool) bool {
 	l.Cost = 0
 	if d, recalled := l.Limiter.Recall(l.request(now)); recalled && known {

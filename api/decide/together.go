@@ -69,7 +69,7 @@ func (t *together) finish(one *asking) {
 	if one.asked < len(one.limits) {
 		one.ask(t.ctx, t.now, one.limits[one.asked:])
 	}
-	one.settle(t.ctx, t.now)
+	one.conclude(t.ctx, t.now)
 	one.Answer, one.err = one.decider.close(one.Answer, t.now)
 	t.done(one.number, Outcome{one.Answer, one.err})
 	t.told[one.number] = true

@@ -23,8 +23,8 @@ type Override struct {
 	Revision   int64 // larger than that of each change before it
 }
 
-// remembered is how long the end of an override is remembered at least, and longest how long
-// that of one is which would have gone on.
+// An override is remembered until it has ended, and at least for remembered after it was made. One
+// that replaces another is also remembered for as long as that would have been, longest at most.
 const (
 	remembered = 10 * time.Minute
 	longest    = 24 * time.Hour

@@ -37,8 +37,8 @@ const (
 	pending              // the same, and more has come
 )
 
-// take takes a connection that waits in a loop out of it, and reports whether it did.
-func (p *place) take() bool { return p.at.CompareAndSwap(waiting, served) }
+// detach takes a connection that waits in a loop out of it, and reports whether it did.
+func (p *place) detach() bool { return p.at.CompareAndSwap(waiting, served) }
 
 // come notes that something has come, and reports whether the connection waited for that: its
 // request is being answered then.

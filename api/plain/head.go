@@ -24,14 +24,16 @@ const (
 // hardly differ, so each line is compared with the last two that there were in its place,
 // as checks and settlements may take turns, and parsed only if it differs.
 //
-// A head is plain if each line ends with CR LF and the request line is
+// A head is plain if
 //
-//	METHOD SP / target SP HTTP/1.1
-//
-// for a method and a path that the server takes; if each other line is a name, a colon,
-// at most one space, and a value that begins and ends with something visible; if no name
-// comes twice, and none of those that change what follows the head but Content-Length:
-// digits without a leading zero.
+//   - each line ends with CR LF;
+//   - the request line is METHOD SP target SP HTTP/1.1, the target begins with /, and the server
+//     takes the method and the path;
+//   - each other line is a name, a colon, at most one space, and a value that begins and ends
+//     with something visible;
+//   - no name comes twice;
+//   - of the headers that change what follows the head, such as Transfer-Encoding, Upgrade and
+//     Expect, there is at most Content-Length, in digits without a leading zero.
 type head struct {
 	takes   func(method, path string) bool
 	request *http.Request // its URL is that of first
@@ -174,7 +176,7 @@ func (h *head) readLine(i int, whole string) bool {
 // put gives the request header line number i, and reports whether it is plain. Only such
 // lines are kept: the others may be read again.
 func (h *head) put(i int, l line) bool {
-	if !h.take(l.name, l.value) {
+	if !h.note(l.name, l.value) {
 		return false
 	}
 	if i == len(h.lines) {
@@ -189,8 +191,8 @@ func (h *head) put(i int, l line) bool {
 	return true
 }
 
-// take notes what a header means for the request, and reports whether it is plain.
-func (h *head) take(name, value string) bool {
+// note notes what a header means for the request, and reports whether it is plain.
+func (h *head) note(name, value string) bool {
 	switch name {
 	case "Host":
 		for i := range len(value) {

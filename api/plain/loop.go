@@ -52,7 +52,7 @@ func (l *loop) join(c *conn) bool {
 	}
 	c.due.Store(time.Now().Add(timeout).Unix())
 	c.at.Store(waiting)
-	return l.add(&c.handle, c.Conn, c) || !c.take()
+	return l.add(&c.handle, c.Conn, c) || !c.detach()
 }
 
 // returns reports whether c, whose goroutine has answered a request, goes on in the loop, and

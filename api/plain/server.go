@@ -55,7 +55,7 @@ type Server struct {
 // anything in it but strings, after it has returned.
 func NewServer(h *http.Server, takes func(method, path string) bool) *Server {
 	s := &Server{shared: shared{http: h}, takes: takes, served: make(chan error, 1), conns: make(map[*conn]struct{})}
-	s.others = &others{conns: make(chan *conn), closed: make(chan struct{}), taken: func(c *conn) { s.remove(c, http.StateHijacked) }}
+	s.others = &others{conns: make(chan *conn), closed: make(chan struct{}), hijacked: func(c *conn) { s.remove(c, http.StateHijacked) }}
 	return s
 }
 
@@ -136,7 +136,7 @@ func (s *Server) serve(c *conn, from *loop) {
 		plain, other := c.next()
 		if other {
 			c.busy.Store(true) // with what net/http will read
-			handedOver = s.others.take(c)
+			handedOver = s.others.handOver(c)
 		}
 		if !plain || !c.answer() {
 			return
@@ -189,15 +189,15 @@ func (s *Server) closeLate(now time.Time) {
 
 // closeWaiting closes connections that wait in a loop, if late says so.
 func (s *Server) closeWaiting(late func(*conn) bool) {
-	var taken []*conn
+	var detached []*conn
 	s.mu.Lock()
 	for c := range s.conns {
-		if c.at.Load() == waiting && late(c) && c.take() {
-			taken = append(taken, c)
+		if c.at.Load() == waiting && late(c) && c.detach() {
+			detached = append(detached, c)
 		}
 	}
 	s.mu.Unlock()
-	for _, c := range taken {
+	for _, c := range detached {
 		c.forget()
 		_ = c.Close()
 		s.remove(c, http.StateClosed)
@@ -235,15 +235,15 @@ func (s *Server) Close() error {
 
 // others are the connections that aren't plain: a net.Listener for the http.Server.
 type others struct {
-	conns  chan *conn
-	closed chan struct{}
-	close  sync.Once
-	taken  func(*conn) // is told of those that the http.Server counts among its own
-	last   *conn       // that Accept has returned
+	conns    chan *conn
+	closed   chan struct{}
+	close    sync.Once
+	hijacked func(*conn) // is told of those that the http.Server counts among its own
+	last     *conn       // that Accept has returned
 }
 
-// take waits until the http.Server accepts c. It reports whether it does.
-func (o *others) take(c *conn) bool {
+// handOver waits until the http.Server accepts c. It reports whether it does.
+func (o *others) handOver(c *conn) bool {
 	select {
 	case o.conns <- c:
 		return true
@@ -255,7 +255,7 @@ func (o *others) take(c *conn) bool {
 // Accept implements net.Listener. One goroutine calls it.
 func (o *others) Accept() (net.Conn, error) {
 	if o.last != nil {
-		o.taken(o.last)
+		o.hijacked(o.last)
 		o.last = nil
 	}
 	select {

@@ -117,8 +117,8 @@ func (k ClientKey) Means() string {
 	}
 }
 
-// exceptions finds the exception of a client by a look-up for each length that
-// a key has, however many keys there are.
+// exceptions finds the exception of a client with one look-up for each length of
+// its keys, however many keys there are.
 type exceptions struct {
 	names      map[string]*Exception
 	networks   map[netip.Prefix]*Exception
@@ -126,7 +126,7 @@ type exceptions struct {
 	bits6      []int
 	beginnings map[string]*Exception
 	bytes      []int     // how long the beginnings are, the longest first
-	begins     [256]bool // with which bytes names begin for which one may hold
+	begins     [256]bool // whether a name that begins with this byte may have one of beginnings
 }
 
 func newExceptions(clients map[ClientKey]Client) exceptions {

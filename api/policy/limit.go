@@ -32,12 +32,13 @@ type Limiter interface {
 	// Recall decides r by what the process remembers, however old that is, and
 	// reports whether it remembers anything. It consumes nothing.
 	Recall(r counters.Request) (counters.Decision, bool)
-	// Refund undoes a Take or a TakeLocal that was admitted, given the same r, or one of
-	// the present with a Receipt that says At, and what Take answered. It may go on after
-	// ctx has ended.
+	// Refund undoes a Take or a TakeLocal that was admitted, and whose answer was taken. r
+	// is its request, or one of the present if taken.Receipt.At says when that was. It may
+	// go on after ctx has ended.
 	Refund(ctx context.Context, r counters.Request, taken counters.Decision) error
 	// RefundSoon is Refund, but the store may be told a moment later, with other refunds. If
-	// told isn't nil, that is at once, and told is called then, or with what that panicked with.
+	// told isn't nil, the store is told at once, and then told is called, with what that
+	// panicked with, or nil.
 	RefundSoon(ctx context.Context, r counters.Request, taken counters.Decision, told func(panicked any)) error
 	// Charge consumes the cost of r, be there room or not; if it fails, as soon as
 	// the store answers.

@@ -76,7 +76,7 @@ func (t *routing) match(routes []*Route, method, target string) []*Route {
 	if path.shrinks != nil {
 		places := t.places(path.shrinks)
 		for _, r := range t.segments {
-			if takes(r.route.Method, method) && within(r.segments, places) {
+			if matchesMethod(r.route.Method, method) && within(r.segments, places) {
 				add(r.route)
 			}
 		}
@@ -113,8 +113,8 @@ func find(routes map[routeKey]*Route, method, path string, longest int) *Route {
 	}
 }
 
-// takes reports whether a route of one method is for requests of another.
-func takes(route, method string) bool {
+// matchesMethod reports whether a route of one method is for requests of another.
+func matchesMethod(route, method string) bool {
 	return route == "" || route == method || route == "GET" && method == "HEAD"
 }
 

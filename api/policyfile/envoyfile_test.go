@@ -1,6 +1,7 @@
 package policyfile
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -273,4 +274,21 @@ func FuzzEnvoyFile(f *testing.F) {
 			assert.NotEmpty(t, shared.Limits)
 		}
 	})
+}
+
+// Most limits of a file are alike: these are completed once. Not parallel: it counts the
+// allocations of the whole process.
+func TestAlikeLimitsAreCompletedOnce(t *testing.T) {
+	const descriptors = 1000
+	text := strings.Builder{}
+	text.WriteString("domain: d\ndescriptors:\n")
+	for i := range descriptors {
+		fmt.Fprintf(&text, "- {key: k, value: v%d, rate_limit: {unit: day, requests_per_unit: 1000}}\n", i)
+	}
+	files := []EnvoyFile{{Name: "f", Data: []byte(text.String())}}
+	each := testing.AllocsPerRun(3, func() {
+		_, err := ParseEnvoy(files, EnvoyOptions{Algorithm: "sliding_window"})
+		require.NoError(t, err)
+	}) / descriptors
+	assert.Less(t, each, 170.0, "85 of reading YAML; completing a limit is 230 more")
 }

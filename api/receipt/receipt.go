@@ -172,25 +172,26 @@ func appendString(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
-// A decoder takes values from the beginning of data.
+// A decoder reads values from the beginning of data.
 type decoder struct {
 	data  []byte
 	short bool // there were too few
 }
 
-func (d *decoder) take(n int) []byte {
+// next reads so many bytes.
+func (d *decoder) next(n int) []byte {
 	if n < 0 || n > len(d.data) {
 		d.short = true
 		return nil
 	}
-	taken := d.data[:n]
+	read := d.data[:n]
 	d.data = d.data[n:]
-	return taken
+	return read
 }
 
-// fixed takes a number of so many bytes.
+// fixed reads a number of so many bytes.
 func (d *decoder) fixed(n int) (v uint64) {
-	for _, b := range d.take(n) {
+	for _, b := range d.next(n) {
 		v = v<<8 | uint64(b)
 	}
 	return v
@@ -198,14 +199,14 @@ func (d *decoder) fixed(n int) (v uint64) {
 
 func (d *decoder) unsigned() uint64 {
 	v, n := binary.Uvarint(d.data)
-	d.take(cmp.Or(n, -1)) // 0 is that of too few bytes
+	d.next(cmp.Or(n, -1)) // 0 is that of too few bytes
 	return v
 }
 
 func (d *decoder) signed() int64 {
 	v, n := binary.Varint(d.data)
-	d.take(cmp.Or(n, -1))
+	d.next(cmp.Or(n, -1))
 	return v
 }
 
-func (d *decoder) text() []byte { return d.take(int(min(d.unsigned(), maxBytes))) }
+func (d *decoder) text() []byte { return d.next(int(min(d.unsigned(), maxBytes))) }

@@ -12,21 +12,23 @@ import (
 	"strings"
 )
 
-// An envoyVariable is an environment variable of envoyproxy/ratelimit that means the same
-// whatever the others say.
+// An envoyVariable is an environment variable of envoyproxy/ratelimit whose meaning doesn't
+// depend on other variables.
 type envoyVariable struct {
-	name string // with * at its end, of all that begin so: they have a note, and no values in it
-	// flag has the same meaning, with what value makes of its value; without value, the same.
+	// name ends with * if it stands for all variables that begin so. The note then names those
+	// that are set, without their values.
+	name string
+	// flag is weir's flag for it, if there is one, and value makes the flag's value of the
+	// variable's. Without value they are the same.
 	flag  string
 	value func(string) (string, error)
-	// Without a flag, whatever isn't usual has the note as its consequence. If it is fatal,
-	// weir would do what nobody wants. Without a note, there is no consequence.
+	// Without a flag, any value but the usual one is told with the note, which says what weir
+	// does instead. If it is fatal, as nobody wants that, the note is an error.
 	usual, note string
 	fatal       bool
 }
 
-// envoyVariables are those, but for what is put together in envoyFlags. A flag that weir gets
-// for one of them is a line here.
+// envoyVariables are all of those. Variables that make a flag together are in envoyFlags.
 var envoyVariables = []envoyVariable{
 	{name: "LOG_LEVEL", flag: "log-level", value: logLevelOf},
 	{name: "LOG_FORMAT", flag: "log-format"},
@@ -77,9 +79,9 @@ type translation struct {
 	errs      []error
 }
 
-// envoyFlags returns what an environment that is made for envoyproxy/ratelimit, a list of
-// name=value, is in flags of weir, and what is otherwise in notes. The error names each variable
-// that is wrong, or has a meaning that weir can't give it.
+// envoyFlags translates an environment made for envoyproxy/ratelimit, a list of name=value, into
+// flags of weir. The notes say what weir does otherwise. The error names each variable that is
+// wrong, or asks for what weir can't do.
 func envoyFlags(environment []string) ([]setting, []string, error) {
 	t := &translation{variables: make(map[string]string)}
 	for _, entry := range environment {

@@ -371,17 +371,17 @@ func (p *program) load(content policyContent) (*loaded, error) {
 	return loaded, err
 }
 
-// readPolicies reads what says what to limit, but for what was sent, which stays.
+// readPolicies reads the policy files; the limits that an xDS server has sent stay.
 func (p *program) readPolicies() (policyContent, error) {
-	c, err := readPolicies(p.cfg)
+	c, err := readPolicyFiles(p.cfg)
 	if err == nil && p.cfg.envoyXDS.server != "" {
 		c.envoy = p.inForce.envoy
 	}
 	return c, err
 }
 
-// readPolicies reads what says what to limit. With an error, there is no data.
-func readPolicies(cfg *config) (c policyContent, err error) {
+// readPolicyFiles reads the policy file and Envoy's. With an error, there is no data.
+func readPolicyFiles(cfg *config) (c policyContent, err error) {
 	if c.data, err = policyfile.Read(cfg.policyFile); err == nil && cfg.envoyConfig != "" {
 		if c.envoy, err = policyfile.ReadEnvoy(cfg.envoyConfig); err != nil {
 			err = fmt.Errorf("-envoy-config: %w", err)

@@ -171,7 +171,7 @@ func TestALargeSetIsInForceSoon(t *testing.T) { // alone, as it tells the time
 	if racetest.Enabled() { // which makes each take twenty times as long
 		descriptors = 500
 	}
-	set := func(limit uint32) *ratelimit.RateLimitConfig {
+	set := func(limit uint32, descriptors int) *ratelimit.RateLimitConfig {
 		d := domain("d", perDay("k", limit))
 		for i := range descriptors {
 			name := fmt.Sprintf("httproute/default/backend-%d/rule/0/match/0/www_example_com", i)
@@ -183,24 +183,32 @@ func TestALargeSetIsInForceSoon(t *testing.T) { // alone, as it tells the time
 	}
 	ads, _ := servertest.StartADS(t, "", nil)
 	r := startProgram(t, "-envoy-xds", ads.Addr)
-	ads.Set(t, "1", set(1_000_000))
+	ads.Set(t, "1", set(1_000_000, descriptors))
 	version, wrong := ads.NextAck(t)
 	require.Equal(t, "1", version, wrong)
 
-	put := func(number int) {
-		next, err := anypb.New(set(uint32(2_000_000 + number)))
+	number := 1
+	put := func(descriptors int) (took time.Duration) {
+		number++
+		next, err := anypb.New(set(uint32(2_000_000+number), descriptors))
 		require.NoError(t, err)
+		before := processorTime(t) // what else the machine does takes none of it
 		ads.SetRaw(fmt.Sprint(number), next)
 		for version != fmt.Sprint(number) {
 			version, wrong = ads.NextAck(t)
 			require.Empty(t, wrong)
 		}
+		return processorTime(t) - before
 	}
-	before := processorTime(t) // what else the machine does takes none of it
-	put(2)
-	took := processorTime(t) - before
+	var parts time.Duration
+	for range 10 {
+		parts += put(descriptors / 10)
+	}
+	took := put(descriptors)
 	if !racetest.Enabled() {
-		assert.Less(t, took, time.Second)
+		assert.Less(t, took, 2*parts, "a descriptor takes as long, however many there are")
+		// A second is the promise, of a processor that others leave alone.
+		assert.Less(t, took, 3*time.Second)
 	}
 
 	var stop atomic.Bool
@@ -216,13 +224,13 @@ func TestALargeSetIsInForceSoon(t *testing.T) { // alone, as it tells the time
 			}
 		})
 	}
-	for i := range 3 {
-		put(3 + i)
+	for range 3 {
+		put(descriptors)
 		ads.Drop()
 	}
 	stop.Store(true)
 	asking.Wait()
-	t.Logf("%d limits took %v of processor time; %d checks, %d failed", descriptors, took, asked.Load(), failed.Load())
+	t.Logf("%d limits took %v of processor time, and ten times a tenth %v; %d checks, %d failed", descriptors, took, parts, asked.Load(), failed.Load())
 	assert.Zero(t, failed.Load())
 	assert.Positive(t, asked.Load())
 	require.Contains(t, r.log.String(), fmt.Sprintf(`envoy="%d limits in 1 domain"`, descriptors+1))

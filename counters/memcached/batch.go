@@ -97,15 +97,15 @@ type share struct {
 	home *clients
 
 	mu      sync.Mutex
-	waiting []int // the numbers of those that haven't begun
-	again   []int // and of those that come before these, once more
-	later   []int // and of those whose turn comes after that
-	senders int   // how many may still be begun
+	waiting []int // the numbers of tasks that haven't begun
+	again   []int // of tasks to be begun once more, before those
+	later   []int // of tasks whose turn hasn't come yet
+	senders int   // how many goroutines that send may still be begun
 	sending sync.WaitGroup
 }
 
-// A piece is tasks that are sent together, and their requests. What they read is asked for
-// after all else: Memcached sends what it has to say with each get.
+// A piece is tasks that are sent together, and their requests. All that they read is in one get at
+// the end, as Memcached sends the replies that it has with each get.
 type piece struct {
 	numbers  []int // of the tasks
 	commands []int // the number of the request of each addition, or replacement, whose reply says if it was done
@@ -205,7 +205,7 @@ func (s *share) waits() bool {
 // piece is under way. If it returns no client, all waiting tasks end with the error.
 func (s *share) enter() (c *client, alone bool, err error) {
 	cs := s.home
-	ok, alone := cs.budget.take(s.deadline)
+	ok, alone := cs.budget.acquire(s.deadline)
 	if !ok {
 		return nil, false, errOverdue
 	}
@@ -261,15 +261,15 @@ func (s *share) repeat(i int) {
 // exchange makes p the next piece, sends it, and waits for its replies. Then
 // others may be under way.
 func (s *share) exchange(c *client, p *piece, alone bool) error {
-	budget, taken := &s.home.budget, maxPiece
-	defer func() { budget.give(taken) }()
+	budget, acquired := &s.home.budget, maxPiece
+	defer func() { budget.give(acquired) }()
 	s.next(c, p)
 	if len(p.numbers) == 0 {
 		return nil
 	}
 	size := p.size()
 	budget.give(maxPiece - size) // less than nothing if the last is a large one
-	taken = size
+	acquired = size
 	s.tasks.ask(p)
 	begun := time.Now()
 	err := c.exchange(p.newest, p.requests)

@@ -46,7 +46,7 @@ type budget struct {
 // A waiter waits for a part of a budget.
 type waiter struct {
 	deadline time.Time
-	taken    chan struct{} // closed when maxPiece has been taken for it
+	acquired chan struct{} // closed when it has maxPiece
 }
 
 // pieces returns how many may be under way.
@@ -74,9 +74,9 @@ func (b *budget) most() int {
 // room reports whether another piece may be under way. b.mu is held.
 func (b *budget) room() bool { return b.under+maxPiece <= b.most()*maxPiece }
 
-// take takes maxPiece bytes, and reports whether it could while a piece may still
+// acquire acquires maxPiece bytes, and reports whether it could while a piece may still
 // be answered by the deadline, and whether nothing else is under way.
-func (b *budget) take(deadline time.Time) (ok, alone bool) {
+func (b *budget) acquire(deadline time.Time) (ok, alone bool) {
 	b.mu.Lock()
 	left := time.Until(deadline) - b.margin()
 	if left < 0 {
@@ -101,7 +101,7 @@ func (b *budget) take(deadline time.Time) (ok, alone bool) {
 	timer := time.NewTimer(left)
 	defer timer.Stop()
 	select {
-	case <-w.taken:
+	case <-w.acquired:
 		return true, false
 	case <-timer.C:
 	}
@@ -124,7 +124,7 @@ func (b *budget) give(n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for b.under -= n; len(b.waiting) > 0 && b.room(); b.under += maxPiece {
-		close(b.waiting[0].taken)
+		close(b.waiting[0].acquired)
 		b.waiting = slices.Delete(b.waiting, 0, 1)
 	}
 }

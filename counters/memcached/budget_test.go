@@ -8,26 +8,26 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-func takes(b *budget, within time.Duration) bool {
-	ok, _ := b.take(time.Now().Add(within))
+func acquires(b *budget, within time.Duration) bool {
+	ok, _ := b.acquire(time.Now().Add(within))
 	return ok
 }
 
 // What is under way is bounded, who waits longest comes first, and who doesn't
-// wait any more takes nothing.
+// wait any more acquires nothing.
 func TestBudget(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := budget{timeout: time.Second, under: (maxPieces - 2) * maxPiece}
-		assert.True(t, takes(&b, 0))
-		assert.True(t, takes(&b, 0))
+		assert.True(t, acquires(&b, 0))
+		assert.True(t, acquires(&b, 0))
 		begin := time.Now()
-		assert.False(t, takes(&b, time.Second))
+		assert.False(t, acquires(&b, time.Second))
 		assert.Equal(t, time.Second, time.Since(begin))
 		var order []int
 		for i := range 3 {
 			go func() {
-				assert.True(t, takes(&b, time.Minute))
+				assert.True(t, acquires(&b, time.Minute))
 				order = append(order, i)
 			}()
 			synctest.Wait()
@@ -53,7 +53,7 @@ func TestBudgetPaysWhatIsSent(t *testing.T) {
 	var b budget
 	var sent int
 	for ; b.room(); sent++ {
-		ok, alone := b.take(time.Now().Add(time.Minute))
+		ok, alone := b.acquire(time.Now().Add(time.Minute))
 		assert.True(t, ok)
 		assert.Equal(t, sent == 0, alone)
 		b.give(maxPiece - 1000)
@@ -91,7 +91,7 @@ func TestBudgetServesByDeadline(t *testing.T) {
 		var order []int
 		for i, second := range []int{30, 10, 20, 10, 5, 1} {
 			go func() {
-				if ok, _ := b.take(begin.Add(time.Duration(second) * time.Second)); ok {
+				if ok, _ := b.acquire(begin.Add(time.Duration(second) * time.Second)); ok {
 					order = append(order, i)
 				} else {
 					assert.Equal(t, time.Second, time.Since(begin))
@@ -115,23 +115,23 @@ func TestBudgetLeavesTimeForTheAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const ms = time.Millisecond
 		b := budget{timeout: 40 * ms}
-		assert.True(t, takes(&b, 0)) // nothing is known
+		assert.True(t, acquires(&b, 0)) // nothing is known
 		b.measured(2*ms, true)
-		assert.False(t, takes(&b, 3*ms))
-		assert.True(t, takes(&b, 5*ms))
+		assert.False(t, acquires(&b, 3*ms))
+		assert.True(t, acquires(&b, 5*ms))
 		b.under = maxPieces * maxPiece
 		begin := time.Now()
-		assert.False(t, takes(&b, 20*ms))
+		assert.False(t, acquires(&b, 20*ms))
 		assert.Equal(t, 16*ms, time.Since(begin))
 		b.under = 0
 		for range 50 {
 			b.measured(time.Second, false)
 		}
-		assert.False(t, takes(&b, 9*ms))
-		assert.True(t, takes(&b, 11*ms))
+		assert.False(t, acquires(&b, 9*ms))
+		assert.True(t, acquires(&b, 11*ms))
 		for range 50 {
 			b.measured(ms, false)
 		}
-		assert.True(t, takes(&b, 5*ms))
+		assert.True(t, acquires(&b, 5*ms))
 	})
 }

@@ -29,8 +29,8 @@ type clients struct {
 	timeout time.Duration  // of an operation
 	breaker breaker
 
-	undecided atomic.Int64          // checks of its clients, ever
-	cause     atomic.Pointer[error] // of the last of them
+	undecided atomic.Int64          // checks of its clients that the store couldn't decide, ever
+	cause     atomic.Pointer[error] // why it couldn't decide the last of them
 
 	pinging sync.Mutex
 	pinged  time.Time // when a ping was last answered
@@ -175,8 +175,8 @@ func (l *lane) put(c *client) {
 	}
 }
 
-// take returns the client that was put back last, or nil.
-func (l *lane) take() *client {
+// pop returns the client that was put back last, or nil.
+func (l *lane) pop() *client {
 	last := len(l.idle) - 1
 	if last < 0 {
 		return nil
@@ -201,21 +201,22 @@ func (cs *clients) laneOfMany() *lane {
 func (cs *clients) get(deadline time.Time) *client { return cs.getFrom(&cs.idle, deadline) }
 
 func (cs *clients) getFrom(l *lane, deadline time.Time) *client {
-	c := cs.take(l)
+	c := cs.idleOrNew(l)
 	if c != nil {
 		c.deadline, c.answered = deadline, false
 	}
 	return c
 }
 
-func (cs *clients) take(l *lane) *client {
+// idleOrNew returns an idle client of l, or else a new one; nil when the server has left.
+func (cs *clients) idleOrNew(l *lane) *client {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	if cs.member.Err() != nil {
 		return nil
 	}
 	cs.inUse++
-	if c := l.take(); c != nil {
+	if c := l.pop(); c != nil {
 		return c
 	}
 	return newClient(cs, l)

@@ -31,7 +31,7 @@ func TestAddManyMeasuresTheDistance(t *testing.T) {
 		})
 	}
 	b := &s.members.Load().clients[0].budget
-	ok, _ := b.take(time.Now().Add(time.Second))
+	ok, _ := b.acquire(time.Now().Add(time.Second))
 	require.True(t, ok)
 	add()
 	assert.Zero(t, b.distance)

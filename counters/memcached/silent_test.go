@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"strconv"
 	"strings"
@@ -25,13 +26,28 @@ import (
 
 // openSilent returns a store, for use in virtual time, on two servers that know
 // nobody. Together they answer so many commands, and then no more.
-func openSilent(t *testing.T, answers int64) *Store {
+func openSilent(t *testing.T, answers int64) *Store { return openInMemory(t, answers, 0) }
+
+// openInMemory is openSilent with servers whose answers come a round trip later.
+func openInMemory(t *testing.T, answers int64, roundTrip time.Duration) *Store {
+	type answer struct {
+		text string
+		due  time.Time
+	}
 	var left atomic.Int64
 	left.Store(answers)
 	s, err := newStore(Config{Servers: []string{"192.0.2.1:1", "192.0.2.2:1"}}, func(*server) pipeline.DialFunc {
 		return func(context.Context, string, string) (net.Conn, error) {
 			conn, peer := net.Pipe()
+			pending := make(chan answer, 1<<16)
 			go func() {
+				for a := range pending {
+					time.Sleep(time.Until(a.due))
+					_, _ = io.WriteString(peer, a.text)
+				}
+			}()
+			go func() {
+				defer close(pending)
 				for r := bufio.NewReader(peer); ; {
 					line, err := r.ReadString('\n')
 					if err != nil {
@@ -44,9 +60,9 @@ func openSilent(t *testing.T, answers int64) *Store {
 						_, _ = r.Discard(size + len(crlf))
 					}
 					if left.Add(-1) >= 0 {
-						_, _ = io.WriteString(peer, map[string]string{
+						pending <- answer{map[string]string{
 							"add": "STORED\r\n", "incr": "1\r\n", "get": "END\r\n", "gets": "END\r\n", "version": "VERSION 1\r\n",
-						}[command[0]])
+						}[command[0]], time.Now().Add(roundTrip)}
 					}
 				}
 			}()
@@ -116,47 +132,84 @@ func TestASilentServerCostsOneTimeout(t *testing.T) {
 	})
 }
 
-// A batch whose servers fall silent in its middle ends with its store timeout.
-func TestABatchWhoseServersFallSilentEndsInTime(t *testing.T) {
-	t.Parallel()
+// manyTakers returns what makes a limiter of each family on a store.
+func manyTakers(t *testing.T) map[string]func(*Store) (manyTaker, error) {
 	window, err := subwindow.NewWindow(time.Hour, 10, false)
 	require.NoError(t, err)
 	options := counters.Options{Policy: "p", Limit: "l", StoreTimeout: 800 * time.Millisecond}
-	type limiter interface {
-		TakeMany(ctx context.Context, requests []counters.Request, done func(i int, t counters.Taken))
-	}
-	for name, open := range map[string]func(*Store) (limiter, error){
-		"window": func(s *Store) (limiter, error) { return subwindow.New(s, window, options) },
-		"bucket": func(s *Store) (limiter, error) {
+	return map[string]func(*Store) (manyTaker, error){
+		"window": func(s *Store) (manyTaker, error) { return subwindow.New(s, window, options) },
+		"bucket": func(s *Store) (manyTaker, error) {
 			return cas.NewTokenBucket(s, time.Hour, 0, cas.Config{Options: options})
 		},
-	} {
+	}
+}
+
+type manyTaker interface {
+	TakeMany(ctx context.Context, requests []counters.Request, done func(i int, t counters.Taken))
+}
+
+// takeNew has a thousand clients whom nobody has seen before decided within a time from now, and
+// returns how many were admitted and how many failed.
+func takeNew(l manyTaker, within time.Duration) (admitted, failed int) {
+	asked := make([]counters.Request, 1000)
+	now := time.Now()
+	for i := range asked {
+		asked[i] = counters.Request{Client: fmt.Sprint("client-", now.UnixNano(), i), Cost: 1, Limit: 5, Now: now}
+	}
+	var mu sync.Mutex
+	l.TakeMany(&counters.Deadline{At: now.Add(within)}, asked, func(_ int, one counters.Taken) {
+		mu.Lock()
+		defer mu.Unlock()
+		if one.Allowed {
+			admitted++
+		}
+		if one.Err != nil {
+			failed++
+		}
+	})
+	return admitted, failed
+}
+
+// A batch whose servers fall silent in its middle ends with its store timeout.
+func TestABatchWhoseServersFallSilentEndsInTime(t *testing.T) {
+	t.Parallel()
+	for name, open := range manyTakers(t) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := openSilent(t, 1000)
 				l, err := open(s)
 				require.NoError(t, err)
-				asked := make([]counters.Request, 1000)
 				begin := time.Now()
-				for i := range asked {
-					asked[i] = counters.Request{Client: fmt.Sprint("client-", i), Cost: 1, Limit: 5, Now: begin}
-				}
-				var mu sync.Mutex
-				var admitted, failed int
-				l.TakeMany(&counters.Deadline{At: begin.Add(options.StoreTimeout)}, asked, func(_ int, one counters.Taken) {
-					mu.Lock()
-					defer mu.Unlock()
-					if one.Allowed {
-						admitted++
-					}
-					if one.Err != nil {
-						failed++
-					}
-				})
-				assert.Equal(t, options.StoreTimeout, time.Since(begin))
+				admitted, failed := takeNew(l, 800*time.Millisecond)
+				assert.Equal(t, 800*time.Millisecond, time.Since(begin))
 				assert.Positive(t, admitted)
 				assert.Positive(t, failed)
-				assert.Equal(t, len(asked), admitted+failed)
+				assert.Equal(t, 1000, admitted+failed)
+				require.NoError(t, s.Close())
+			})
+		})
+	}
+}
+
+// A thousand clients whom nobody has seen before take a few round trips, of
+// which the default store timeout has 25 over a network.
+func TestABatchOfNewClientsIsInTimeFarFromTheStore(t *testing.T) {
+	t.Parallel()
+	const roundTrip = 2 * time.Millisecond
+	for name, open := range manyTakers(t) {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := openInMemory(t, math.MaxInt64, roundTrip)
+				l, err := open(s)
+				require.NoError(t, err)
+				for range 2 {
+					begin := time.Now()
+					admitted, failed := takeNew(l, counters.DefaultTimeout)
+					assert.Equal(t, 1000, admitted)
+					assert.Zero(t, failed)
+					assert.LessOrEqual(t, time.Since(begin), 5*roundTrip)
+				}
 				require.NoError(t, s.Close())
 			})
 		})

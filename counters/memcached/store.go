@@ -375,7 +375,7 @@ func (s *Store) Server(key string) string {
 // anyLimit stands for each: all keys of a client are on the same server.
 var anyLimit = counters.StateNamespace("", "", "", "")
 
-// client takes an idle client of the server of key, or makes one, for an
+// client gets an idle client of the server of key, or makes one, for an
 // operation that ends with ctx. The error says why nothing is sent: the breaker
 // is open, or the time is over. Only after a failure is that worth a look at
 // the clock: it ends what a batch still has to ask when its time is over.

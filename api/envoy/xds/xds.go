@@ -105,7 +105,7 @@ func (c *client) watch(ctx context.Context) {
 	}
 }
 
-// connection takes sets from a new connection until it ends.
+// connection receives sets on a new connection until it ends.
 func (c *client) connection(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -134,7 +134,7 @@ func (c *client) connection(ctx context.Context) error {
 			return err
 		}
 		answer := &discovery.DiscoveryRequest{Node: node, TypeUrl: typeURL, ResponseNonce: r.GetNonce()}
-		err = c.take(ctx, r)
+		err = c.update(ctx, r)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -148,8 +148,8 @@ func (c *client) connection(ctx context.Context) error {
 	}
 }
 
-// take has the set of a response in force, or returns why not.
-func (c *client) take(ctx context.Context, r *discovery.DiscoveryResponse) error {
+// update puts the set of a response in force, or returns why not.
+func (c *client) update(ctx context.Context, r *discovery.DiscoveryResponse) error {
 	set, err := read(r.GetResources())
 	if err != nil {
 		set = []Resource{{YAML: err.Error()}} // not sent again and again either

@@ -39,7 +39,7 @@ func drawLeases(seed uint64, r *rand.Rand) scenario {
 func (w *world) leases() {
 	w.after(0, func() { w.hold(2 * w.scenario.calls) })
 	w.run()
-	w.settle()
+	w.endFaults()
 	w.sleep(w.lasts() + 4*w.timeout)
 	w.run()
 	w.awaitDebts()

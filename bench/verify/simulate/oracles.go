@@ -416,7 +416,7 @@ func (w *world) judgeReset() {
 	w.begin(meanwhile)
 	w.after(w.ticks(10), func() { w.begin(&call{kind: reset, process: by, request: w.newRequest(by, 0)}) })
 	w.run()
-	w.settle()
+	w.endFaults()
 	time.Sleep(time.Second)
 	free := w.capacity()
 	// Windows give nothing back so soon after a reset.

@@ -268,8 +268,8 @@ func (w *world) answer(o *operation, err error) {
 	close(o.done)
 }
 
-// settle ends the faults. From now on, three operations of a call end in time.
-func (w *world) settle() {
+// endFaults ends the faults. From now on, three operations of a call end in time.
+func (w *world) endFaults() {
 	w.calm, w.farthest = true, max(1, int(w.timeout/tick/12))
 	w.restore()
 }

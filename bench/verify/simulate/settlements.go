@@ -64,7 +64,7 @@ func (w *world) settlements() {
 
 // quieten ends the faults, and returns when nobody owes anything.
 func (w *world) quieten() {
-	w.settle()
+	w.endFaults()
 	w.sleep(time.Second + 2*w.timeout)
 	w.run()
 	w.awaitDebts()

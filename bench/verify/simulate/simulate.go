@@ -87,7 +87,7 @@ var allWorlds = []worlds{simulate, simulateSettlements, simulateLeases}
 func (w *world) checks() {
 	w.after(0, func() { w.traffic(w.scenario.calls) })
 	w.run()
-	w.settle()
+	w.endFaults()
 	w.judgeRefused()
 	w.judgeCounts()
 	w.judgeDebts()

@@ -543,12 +543,13 @@ func TestProxiesWithoutWeir(t *testing.T) {
 				t.Parallel()
 				weir, app := shipped(t), startApp(t)
 				visitor := newUser(t, p.start(t, []string{weir.Address()}, app.address, edits...), "127.0.0.2")
-				// Others use this machine: one answer of several
-				// has to be as quick as all would be elsewhere.
+				// The 300 ms are the promise. Others use this machine: one answer
+				// has to be as quick as all would be elsewhere, sooner or later.
 				requireDown := func() {
 					t.Helper()
-					quickest := servertest.Patience
-					for range 20 {
+					begin, quick := time.Now(), 0
+					for n := 0; n < 20 || quick == 0; n++ {
+						require.Less(t, time.Since(begin), servertest.Patience, "no answer within 300 ms")
 						before := app.asked.Load()
 						r := visitor.ask(t, "/", "still here")
 						require.Equal(t, down, r.status, r.body)
@@ -557,9 +558,10 @@ func TestProxiesWithoutWeir(t *testing.T) {
 						}
 						require.Equal(t, open, app.asked.Load() > before)
 						require.Equal(t, -1, r.left())
-						quickest = min(quickest, r.took)
+						if r.took < 300*time.Millisecond {
+							quick++
+						}
 					}
-					assert.Less(t, quickest, 300*time.Millisecond)
 				}
 				// requireUp waits until the proxy has noticed.
 				requireUp := func() {

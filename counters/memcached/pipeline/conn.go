@@ -108,7 +108,7 @@ func (c *Conn) ExchangeOn(newest uint64, requests []byte) error {
 		c.reset()
 		return fmt.Errorf("%w: %w", ErrNotSent, err)
 	}
-	return c.settle()
+	return c.awaitReply()
 }
 
 // Socket returns the number of the socket that the last request was sent on. No
@@ -245,7 +245,7 @@ func (c *Conn) dead() error {
 // for. The error is os.ErrDeadlineExceeded after the deadline, net.ErrClosed
 // after Close, and one that is not a timeout when the connection was lost.
 func (c *Conn) Read(p []byte) (int, error) {
-	if err := c.settle(); err != nil {
+	if err := c.awaitReply(); err != nil {
 		return 0, err
 	}
 	if c.unread == len(c.reply.data) {
@@ -256,8 +256,8 @@ func (c *Conn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// settle waits for what is owed, and returns why there is no reply, if so.
-func (c *Conn) settle() error {
+// awaitReply waits for the reply that is owed, if one is, and returns why there is no reply, if so.
+func (c *Conn) awaitReply() error {
 	if c.owed {
 		c.socket.await(&c.request)
 		c.owed = false

@@ -70,8 +70,8 @@ type socket struct {
 	mu      sync.Mutex
 	queue   []*request // not written yet
 	queued  int        // bytes in queue
-	sent    []*request // written, or about to be, and not yet taken by the reader
-	taken   int        // requests the reader has taken and not all answered
+	sent    []*request // written, or about to be, and not yet in batch
+	inBatch int        // requests in batch, until all of them have their replies
 	writing bool       // someone sees to it that the queue gets written
 	room    chan struct{}
 	err     error // why the connection is lost
@@ -101,7 +101,7 @@ func newSocket(conn net.Conn, e endpoint, running *sync.WaitGroup) *socket {
 }
 
 // inFlight returns the number of requests without a reply. s.mu is held.
-func (s *socket) inFlight() int { return len(s.queue) + len(s.sent) + s.taken }
+func (s *socket) inFlight() int { return len(s.queue) + len(s.sent) + s.inBatch }
 
 // send queues r and sees to it that it is written. While the socket is full it
 // waits until r's deadline. It returns false when the connection was lost
@@ -343,7 +343,7 @@ func (s *socket) step() error {
 		return s.fail(err)
 	}
 	if s.next == len(s.batch) {
-		s.take()
+		s.nextBatch()
 	}
 	return nil
 }
@@ -352,7 +352,7 @@ func (s *socket) step() error {
 func (s *socket) deal(b []byte) (err error) {
 	for len(b) > 0 && err == nil {
 		s.silent = 0
-		if s.next == len(s.batch) && s.take() == 0 {
+		if s.next == len(s.batch) && s.nextBatch() == 0 {
 			return errUnasked
 		}
 		r := s.batch[s.next]
@@ -381,17 +381,17 @@ func (s *socket) tell(r *request, err error) {
 	}
 }
 
-// take makes the requests sent since the batch, which has been dealt with. It
-// returns how many there are.
-func (s *socket) take() int {
+// nextBatch makes the requests sent since the batch, all of which has its replies, the next
+// batch. It returns how many there are.
+func (s *socket) nextBatch() int {
 	clear(s.batch)
 	s.next = 0
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.batch, s.sent = s.sent, s.batch[:0]
-	s.taken = len(s.batch)
+	s.inBatch = len(s.batch)
 	s.makeRoom()
-	return s.taken
+	return s.inBatch
 }
 
 // checkStall is called when the read deadline has passed.

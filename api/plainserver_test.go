@@ -25,9 +25,9 @@ import (
 	"weir/counters/racetest"
 )
 
-// plainDoor returns a server of connections in memory, which have no loop: a goroutine that
+// plainInMemory returns a server of connections in memory, which have no loop: a goroutine that
 // waits for files never ends where time is simulated.
-func plainDoor(s *service) webServer { return inMemory(s.PlainServer(s.HTTPServer())) }
+func plainInMemory(s *service) webServer { return inMemory(s.PlainServer(s.HTTPServer())) }
 
 func inMemory(s *plain.Server) *plain.Server {
 	s.Together = nil
@@ -81,8 +81,8 @@ func (l wireListener) Accept() (net.Conn, error) {
 func (l wireListener) Close() error   { return nil }
 func (l wireListener) Addr() net.Addr { return wireAddr("server") }
 
-// A door returns a server of a service that isn't serving yet.
-type door func(*service) webServer
+// A makeServer returns a server of a service that isn't serving yet.
+type makeServer func(*service) webServer
 
 type webServer interface {
 	Serve(net.Listener) error
@@ -117,9 +117,9 @@ func (v visit) cut() []string {
 	return append(parts, rest)
 }
 
-// pay pays the visit to a new service by a door, and returns all that is answered but
+// pay pays the visit to a new service by a server, and returns all that is answered but
 // dates, and when the connection is closed.
-func (v visit) pay(t *testing.T, by door) (answer string, closed time.Duration) {
+func (v visit) pay(t *testing.T, by makeServer) (answer string, closed time.Duration) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServiceWith(func(c *Config) {
 			if v.token {
@@ -157,11 +157,11 @@ func (v visit) pay(t *testing.T, by door) (answer string, closed time.Duration) 
 
 var dates = regexp.MustCompile(`Date: [^\r]*\r\n`)
 
-// agree requires that a client can't tell the doors apart.
+// agree requires that a client can't tell the servers apart.
 func (v visit) agree(t *testing.T) {
 	t.Helper()
 	want, wantClosed := v.pay(t, func(s *service) webServer { return s.HTTPServer() })
-	got, gotClosed := v.pay(t, plainDoor)
+	got, gotClosed := v.pay(t, plainInMemory)
 	require.Equal(t, want, got, "%+q", v)
 	// Neither looks whether a client has left that has sent another request, but what it
 	// has taken off the connection by then depends on its buffer.
@@ -170,12 +170,12 @@ func (v visit) agree(t *testing.T) {
 	}
 }
 
-// loopDoor is the plain door with its loops.
-func loopDoor(s *service) webServer { return s.PlainServer(s.HTTPServer()) }
+// plainWithLoops returns the plain server with its loops.
+func plainWithLoops(s *service) webServer { return s.PlainServer(s.HTTPServer()) }
 
-// payOnLoopback pays the visit to a new service by a door with real sockets, after a check that
+// payOnLoopback pays the visit to a new service by a server with real sockets, after a check that
 // is answered if checked says so, and returns all that is answered but dates.
-func (v visit) payOnLoopback(t *testing.T, by door, checked bool) string {
+func (v visit) payOnLoopback(t *testing.T, by makeServer, checked bool) string {
 	t.Helper()
 	s := way{many: true}.newServiceWith(func(c *Config) {
 		if v.token {
@@ -217,7 +217,7 @@ func (v visit) payOnLoopback(t *testing.T, by door, checked bool) string {
 }
 
 // agreeOnLoopback requires of connections with real sockets, which may have a loop, that a
-// client can't tell the doors apart.
+// client can't tell the servers apart.
 func (v visit) agreeOnLoopback(t *testing.T, checked bool) {
 	t.Helper()
 	// Who sends more may be reset before it has read, and who asks for a batch may leave
@@ -226,7 +226,7 @@ func (v visit) agreeOnLoopback(t *testing.T, checked bool) {
 		return
 	}
 	want := v.payOnLoopback(t, func(s *service) webServer { return s.HTTPServer() }, checked)
-	require.Equal(t, want, v.payOnLoopback(t, loopDoor, checked), "%+q", v)
+	require.Equal(t, want, v.payOnLoopback(t, plainWithLoops, checked), "%+q", v)
 }
 
 // policies returns those of the service.
@@ -259,8 +259,8 @@ func checkOf(policy, client string) string {
 	return post("/v1/check", "", fmt.Sprintf(`{"policy":%q,"client":%q}`, policy, client))
 }
 
-// doorCorpus is what the doors must agree about in any case.
-func doorCorpus() []string {
+// requestCorpus is what both servers must agree about in any case.
+func requestCorpus() []string {
 	const host = " HTTP/1.1\r\nHost: weir\r\n"
 	check := checkOf("api", "alice")
 	body := `{"policy":"api","client":"alice"}`
@@ -365,10 +365,10 @@ func mixture(seed uint64) visit {
 }
 
 // What a client sees doesn't say which server has read its request.
-func FuzzDoors(f *testing.F) {
+func FuzzPlainServer(f *testing.F) {
 	racetest.Sequential(f)
 	add := func(v visit) { f.Add([]byte(v.data), v.parts, v.slow, v.half, v.token) }
-	for i, data := range doorCorpus() {
+	for i, data := range requestCorpus() {
 		add(visit{data: data, half: i%2 > 0})
 		add(visit{data: data, half: i%2 == 0, parts: uint64(i + 1), slow: i%4 == 0, token: i%3 == 0})
 	}
