@@ -451,7 +451,7 @@ func TestRetryAfterOfADeniedCheckThatOtherLimitsHaveCounted(t *testing.T) {
 }
 
 // contendedLimiter is a bucket whose state others always change first.
-type contendedLimiter struct{ policy.Limiter }
+type contendedLimiter struct{ counters.Limiter }
 
 func (contendedLimiter) Take(context.Context, counters.Request) (counters.Decision, error) {
 	return counters.Decision{Remaining: 5, RetryAfter: time.Millisecond, Contended: true}, nil

@@ -164,7 +164,7 @@ func TestResetLetsAClientStartFresh(t *testing.T) {
 
 // slowReset resets nothing, and takes its time for it.
 type slowReset struct {
-	policy.Limiter
+	counters.Limiter
 	meanwhile func()
 }
 

@@ -272,7 +272,7 @@ func TestALeaseThatCouldNotBeRenewed(t *testing.T) {
 }
 
 // contendedRenewals are places whose state others always change before a renewal.
-type contendedRenewals struct{ policy.Limiter }
+type contendedRenewals struct{ counters.Limiter }
 
 func (c contendedRenewals) Take(ctx context.Context, r counters.Request) (counters.Decision, error) {
 	if r.Renews != 0 {

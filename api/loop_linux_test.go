@@ -17,7 +17,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"weir/api/policy"
 	"weir/api/telemetry"
 	"weir/counters"
 	"weir/counters/memcached"
@@ -264,7 +263,7 @@ func TestAReleasedPlaceOfABusyClientIsFreeElsewhere(t *testing.T) {
 }
 
 // panickingCharge is a limiter that can't be charged.
-type panickingCharge struct{ policy.Limiter }
+type panickingCharge struct{ counters.Limiter }
 
 func (panickingCharge) Charge(context.Context, counters.Request) error { panic("a bug") }
 

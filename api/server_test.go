@@ -282,7 +282,7 @@ func TestNothingThere(t *testing.T) {
 }
 
 // A panickingLimiter has a bug.
-type panickingLimiter struct{ policy.Limiter }
+type panickingLimiter struct{ counters.Limiter }
 
 func (panickingLimiter) Take(context.Context, counters.Request) (counters.Decision, error) {
 	panic("a bug")

@@ -71,7 +71,7 @@ func (by way) TestLateAnswers(t *testing.T) {
 				there, err := newLimiter(inner, testConfig(10))
 				require.NoError(t, err)
 				now := clock(t, "12:00:01.5")
-				take := func(l limitertest.Limiter, cost int64) {
+				take := func(l counters.Limiter, cost int64) {
 					t.Helper()
 					d, err := l.Take(t.Context(), counters.Request{Client: "c", Cost: cost, Limit: 10, Now: now})
 					require.NoError(t, err)

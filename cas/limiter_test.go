@@ -1032,7 +1032,7 @@ func (by way) TestADenialThatReplacesAWholeLogIsNoLoss(t *testing.T) {
 			cfg, store, now := testConfig(100), memory.New(nil), clock(t, "12:00:01")
 			reseeded := 0
 			cfg.CountDenied, cfg.Reseeded = true, func(n int) { reseeded += n }
-			var instances [2]limitertest.Limiter
+			var instances [2]counters.Limiter
 			for i := range instances {
 				l, err := newLimiter(store, cfg)
 				require.NoError(t, err)

@@ -19,18 +19,18 @@ import (
 )
 
 // makers make a limiter of ten a minute by each algorithm.
-func (by way) makers() map[string]func(limitertest.Store, Config) (limitertest.Limiter, error) {
-	return map[string]func(limitertest.Store, Config) (limitertest.Limiter, error){
-		"token bucket": func(s limitertest.Store, cfg Config) (limitertest.Limiter, error) {
+func (by way) makers() map[string]func(limitertest.Store, Config) (counters.Limiter, error) {
+	return map[string]func(limitertest.Store, Config) (counters.Limiter, error){
+		"token bucket": func(s limitertest.Store, cfg Config) (counters.Limiter, error) {
 			return by.asks(NewTokenBucket(by.on(s), time.Minute, 0, cfg))
 		},
-		"leaky bucket": func(s limitertest.Store, cfg Config) (limitertest.Limiter, error) {
+		"leaky bucket": func(s limitertest.Store, cfg Config) (counters.Limiter, error) {
 			return by.asks(NewLeakyBucket(by.on(s), time.Minute, 0, cfg))
 		},
-		"sliding log": func(s limitertest.Store, cfg Config) (limitertest.Limiter, error) {
+		"sliding log": func(s limitertest.Store, cfg Config) (counters.Limiter, error) {
 			return by.asks(NewSlidingLog(by.on(s), time.Minute, 10, cfg))
 		},
-		"counting log": func(s limitertest.Store, cfg Config) (limitertest.Limiter, error) {
+		"counting log": func(s limitertest.Store, cfg Config) (counters.Limiter, error) {
 			return by.asks(NewCountingLog(by.on(s), time.Minute, MinLogEntries, cfg))
 		},
 	}
@@ -42,7 +42,7 @@ func (by way) TestLosses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			limitertest.Loss(t, clock(t, "12:00:01.5"), func() limitertest.Store { return memory.New(nil) },
-				func(t *testing.T, store limitertest.Store, reseeded func(int)) limitertest.Limiter {
+				func(t *testing.T, store limitertest.Store, reseeded func(int)) counters.Limiter {
 					cfg := testConfig(10)
 					cfg.Reseeded = reseeded
 					l, err := newLimiter(store, cfg)
@@ -62,7 +62,7 @@ func (by way) TestLateAnswersInAnyOrder(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			limitertest.Late(t, clock(t, "12:00:01.5"), 1000, func() limitertest.Store { return memory.New(nil) },
-				func(t *testing.T, store limitertest.Store, failed func()) limitertest.Limiter {
+				func(t *testing.T, store limitertest.Store, failed func()) counters.Limiter {
 					cfg := testConfig(10)
 					cfg.RefundFailed = failed
 					l, err := newLimiter(store, cfg)
@@ -79,7 +79,7 @@ func (by way) TestLeaving(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			limitertest.Leaving(t, clock(t, "12:00:01.5"), func() limitertest.Store { return memory.New(nil) },
-				func(t *testing.T, store limitertest.Store, failed func()) limitertest.Limiter {
+				func(t *testing.T, store limitertest.Store, failed func()) counters.Limiter {
 					cfg := testConfig(10)
 					cfg.RefundFailed = failed
 					l, err := newLimiter(store, cfg)
@@ -120,7 +120,7 @@ func (by way) TestAStateThatIsLostAsItIsWritten(t *testing.T) {
 			inner := memory.New(nil)
 			store := &leakyStore{Store: inner}
 			reseeded := 0
-			start := func(s limitertest.Store) limitertest.Limiter {
+			start := func(s limitertest.Store) counters.Limiter {
 				cfg := testConfig(10)
 				cfg.Reseeded = func(n int) { reseeded += n }
 				l, err := newLimiter(s, cfg)
@@ -129,7 +129,7 @@ func (by way) TestAStateThatIsLostAsItIsWritten(t *testing.T) {
 			}
 			here, there := start(store), start(inner)
 			now := clock(t, "12:00:01.5")
-			admits := func(l limitertest.Limiter, n int) (admitted int) {
+			admits := func(l counters.Limiter, n int) (admitted int) {
 				for range n {
 					now = now.Add(time.Millisecond)
 					d, err := l.Take(t.Context(), counters.Request{Client: "c", Cost: 1, Limit: 10, Now: now})
@@ -303,7 +303,7 @@ func (by way) TestTimePassesOverWhatWasAdmittedAlone(t *testing.T) {
 					require.True(t, d.Allowed)
 					return d
 				}
-				take := func(l limitertest.Limiter, cost int64) {
+				take := func(l counters.Limiter, cost int64) {
 					d, err := l.Take(t.Context(), request(cost))
 					require.NoError(t, err)
 					require.True(t, d.Allowed)
@@ -382,7 +382,7 @@ func (by way) TestWhatWasOwedIsGivenBackFromALaterState(t *testing.T) {
 			request := func(cost int64) counters.Request {
 				return counters.Request{Client: "c", Cost: cost, Limit: 10, Now: now}
 			}
-			take := func(l limitertest.Limiter, cost int64) counters.Decision {
+			take := func(l counters.Limiter, cost int64) counters.Decision {
 				d, err := l.Take(t.Context(), request(cost))
 				require.NoError(t, err)
 				require.True(t, d.Allowed)
@@ -436,12 +436,12 @@ func (by way) TestABucketThatIsMoreThanFull(t *testing.T) {
 			request := func(cost int64) counters.Request {
 				return counters.Request{Client: "c", Cost: cost, Limit: 10, Now: now}
 			}
-			take := func(l limitertest.Limiter, cost int64, allowed bool) {
+			take := func(l counters.Limiter, cost int64, allowed bool) {
 				d, err := l.Take(t.Context(), request(cost))
 				require.NoError(t, err)
 				require.Equal(t, allowed, d.Allowed)
 			}
-			for _, l := range []limitertest.Limiter{there, l} {
+			for _, l := range []counters.Limiter{there, l} {
 				d, err := l.TakeLocal(request(8), limitertest.ErrUnsent)
 				require.NoError(t, err)
 				require.True(t, d.Allowed)

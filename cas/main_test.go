@@ -42,11 +42,11 @@ func (by way) take(ctx context.Context, l manyTaker, r counters.Request) (counte
 }
 
 // asks returns the limiter, whose Take asks it in this way.
-func (by way) asks(l limiter, err error) (limitertest.Limiter, error) { return asked{l, by}, err }
+func (by way) asks(l limiter, err error) (counters.Limiter, error) { return asked{l, by}, err }
 
 // A limiter is one by any algorithm.
 type limiter interface {
-	limitertest.Limiter
+	counters.Limiter
 	TakeMany(ctx context.Context, requests []counters.Request, done func(i int, t counters.Taken))
 	Flush()
 	Owing() int

@@ -18,7 +18,7 @@ func TestABucketIsFullAfterAnOutageOfSomeWindows(t *testing.T) {
 	const limit, n = 100, 2
 	window, begin := time.Second, time.Now().Truncate(time.Second)
 	now := begin
-	p := limitertest.NewProcesses(t, n, memory.New(func() time.Time { return now }), func(s limitertest.Store) (limitertest.Limiter, error) {
+	p := limitertest.NewProcesses(t, n, memory.New(func() time.Time { return now }), func(s limitertest.Store) (counters.Limiter, error) {
 		return NewTokenBucket(s, window, 0, testConfig(10))
 	})
 	admitted := int64(0)

@@ -33,7 +33,7 @@ func afterAnOutage(t *testing.T, test func(t *testing.T, first, second *sharer))
 		for last := range 2 {
 			t.Run(fmt.Sprint(name, " ", last), func(t *testing.T) {
 				now := clock(t, "12:00:01.5")
-				p := limitertest.NewProcesses(t, 2, memory.New(nil), func(s limitertest.Store) (limitertest.Limiter, error) {
+				p := limitertest.NewProcesses(t, 2, memory.New(nil), func(s limitertest.Store) (counters.Limiter, error) {
 					return newLimiter(s, aSecond())
 				})
 				both := [2]*sharer{{p, 0, &now}, {p, 1, &now}}

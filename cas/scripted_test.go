@@ -61,7 +61,7 @@ type script struct {
 	t      *testing.T
 	store  *scriptedSwap
 	inner  *memory.Store
-	l, see limitertest.Limiter // of the process, and of another
+	l, see counters.Limiter // of the process, and of another
 	now    time.Time
 	// failed is how many refunds have, and foreign how many states weren't read.
 	failed, foreign int

@@ -21,14 +21,14 @@ func TestAloneAProcessTakesItsShare(t *testing.T) {
 	racetest.Sequential(t)
 	t.Parallel()
 	const limit = 100 // and none of the 30 clients makes room for another
-	for name, newLimiter := range map[string]func(s limitertest.Store) (limitertest.Limiter, error){
-		"token bucket": func(s limitertest.Store) (limitertest.Limiter, error) {
+	for name, newLimiter := range map[string]func(s limitertest.Store) (counters.Limiter, error){
+		"token bucket": func(s limitertest.Store) (counters.Limiter, error) {
 			return NewTokenBucket(s, time.Minute, 0, testConfig(10_000))
 		},
-		"sliding log": func(s limitertest.Store) (limitertest.Limiter, error) {
+		"sliding log": func(s limitertest.Store) (counters.Limiter, error) {
 			return NewSlidingLog(s, time.Minute, limit, testConfig(10_000))
 		},
-		"counting log": func(s limitertest.Store) (limitertest.Limiter, error) {
+		"counting log": func(s limitertest.Store) (counters.Limiter, error) {
 			return NewCountingLog(s, time.Minute, DefaultLogEntries, testConfig(10_000))
 		},
 	} {
@@ -75,7 +75,7 @@ func TestTogetherAgainProcessesTakeTheirShare(t *testing.T) {
 	t.Parallel()
 	const processes, limit, before, alone = 4, 100, 10, 8
 	now := clock(t, "12:00:00")
-	p := limitertest.NewProcesses(t, processes, memory.New(nil), func(s limitertest.Store) (limitertest.Limiter, error) {
+	p := limitertest.NewProcesses(t, processes, memory.New(nil), func(s limitertest.Store) (counters.Limiter, error) {
 		return NewTokenBucket(s, 24*time.Hour, 0, testConfig(100))
 	})
 	admitted := 0
@@ -102,12 +102,12 @@ func TestTogetherAgainProcessesTakeTheirShare(t *testing.T) {
 
 // keeps runs a test that limiters of all algorithms have to pass, with limiters of that
 // configuration.
-func (by way) keeps(t *testing.T, cfg Config, test func(*testing.T, time.Time, func() limitertest.Store, func(*testing.T, limitertest.Store) limitertest.Limiter)) {
+func (by way) keeps(t *testing.T, cfg Config, test func(*testing.T, time.Time, func() limitertest.Store, func(*testing.T, limitertest.Store) counters.Limiter)) {
 	t.Parallel()
 	for name, newLimiter := range by.makers() {
 		t.Run(name, func(t *testing.T) {
 			test(t, clock(t, "12:00:01.5"), func() limitertest.Store { return memory.New(nil) },
-				func(t *testing.T, store limitertest.Store) limitertest.Limiter {
+				func(t *testing.T, store limitertest.Store) counters.Limiter {
 					l, err := newLimiter(store, cfg)
 					require.NoError(t, err)
 					return l
@@ -150,7 +150,7 @@ func TestABusyClientHasItsLimitAlone(t *testing.T) {
 			for _, times := range []int{2, 5, 20} {
 				t.Run(fmt.Sprintf("burst %d, %d processes, %d times", burst, processes, times), func(t *testing.T) {
 					now := clock(t, "12:00:00")
-					p := limitertest.NewProcesses(t, processes, memory.New(nil), func(s limitertest.Store) (limitertest.Limiter, error) {
+					p := limitertest.NewProcesses(t, processes, memory.New(nil), func(s limitertest.Store) (counters.Limiter, error) {
 						return NewTokenBucket(s, time.Minute, burst, testConfig(100))
 					})
 					random := rand.New(rand.NewPCG(1, 2))

@@ -22,14 +22,14 @@ func TestAloneAProcessTakesItsShareOfWhatHasDrained(t *testing.T) {
 	racetest.Sequential(t)
 	t.Parallel()
 	const limit, clients, minutes = 100, 20, 5
-	for name, newLimiter := range map[string]func(s limitertest.Store) (limitertest.Limiter, error){
-		"token bucket": func(s limitertest.Store) (limitertest.Limiter, error) {
+	for name, newLimiter := range map[string]func(s limitertest.Store) (counters.Limiter, error){
+		"token bucket": func(s limitertest.Store) (counters.Limiter, error) {
 			return NewTokenBucket(s, time.Minute, 0, testConfig(10_000))
 		},
-		"leaky bucket": func(s limitertest.Store) (limitertest.Limiter, error) {
+		"leaky bucket": func(s limitertest.Store) (counters.Limiter, error) {
 			return NewLeakyBucket(s, time.Minute, 0, testConfig(10_000))
 		},
-		"sliding log": func(s limitertest.Store) (limitertest.Limiter, error) {
+		"sliding log": func(s limitertest.Store) (counters.Limiter, error) {
 			return NewSlidingLog(s, time.Minute, limit, testConfig(10_000))
 		},
 	} {

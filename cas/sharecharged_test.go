@@ -26,7 +26,7 @@ func TestAloneAProcessTakesItsShareOfWhatItHasCharged(t *testing.T) {
 		for _, processes := range []int{1, 4} {
 			t.Run(fmt.Sprint(name, " ", processes), func(t *testing.T) {
 				now := clock(t, "12:00:01.5")
-				p := limitertest.NewProcesses(t, processes, memory.New(nil), func(s limitertest.Store) (limitertest.Limiter, error) {
+				p := limitertest.NewProcesses(t, processes, memory.New(nil), func(s limitertest.Store) (counters.Limiter, error) {
 					return newLimiter(s, testConfig(10_000))
 				})
 				random := rand.New(rand.NewPCG(1, 1))

@@ -40,12 +40,12 @@ func minuteWindows(t *testing.T) map[string]subwindow.Window {
 func newMemory() limitertest.Store { return memory.New(nil) }
 
 // keeps has windows of a minute pass a test of every limiter.
-func (by way) keeps(t *testing.T, o counters.Options, test func(*testing.T, time.Time, func() limitertest.Store, func(*testing.T, limitertest.Store) limitertest.Limiter)) {
+func (by way) keeps(t *testing.T, o counters.Options, test func(*testing.T, time.Time, func() limitertest.Store, func(*testing.T, limitertest.Store) counters.Limiter)) {
 	t.Parallel()
 	for name, window := range minuteWindows(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			test(t, at("12:00:01.5"), newMemory, func(t *testing.T, store limitertest.Store) limitertest.Limiter {
+			test(t, at("12:00:01.5"), newMemory, func(t *testing.T, store limitertest.Store) counters.Limiter {
 				return by.newLimiterWith(t, store, window, o)
 			})
 		})
@@ -57,7 +57,7 @@ func (by way) TestLosses(t *testing.T) {
 	for name, window := range minuteWindows(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			limitertest.Loss(t, at("12:00:01.5"), newMemory, func(t *testing.T, store limitertest.Store, reseeded func(int)) limitertest.Limiter {
+			limitertest.Loss(t, at("12:00:01.5"), newMemory, func(t *testing.T, store limitertest.Store, reseeded func(int)) counters.Limiter {
 				return by.newLimiterWith(t, store, window, counters.Options{ClockSkew: sameClock, Clients: 1000, Reseeded: reseeded})
 			})
 		})
@@ -74,7 +74,7 @@ func (by way) TestLateAnswersInAnyOrder(t *testing.T) {
 	for name, window := range minuteWindows(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			limitertest.Late(t, at("12:00:01.5"), 1000, newMemory, func(t *testing.T, store limitertest.Store, failed func()) limitertest.Limiter {
+			limitertest.Late(t, at("12:00:01.5"), 1000, newMemory, func(t *testing.T, store limitertest.Store, failed func()) counters.Limiter {
 				return by.newLimiterWith(t, store, window, counters.Options{ClockSkew: sameClock, Clients: 10, RefundFailed: failed})
 			})
 		})
@@ -102,7 +102,7 @@ func (by way) TestAloneABusyClientHasTheLimitOfAWindow(t *testing.T) {
 			t.Parallel()
 			window := newWindow(t, time.Minute, slots, false)
 			now, random := at("12:00:00"), rand.New(rand.NewPCG(1, 2))
-			p := limitertest.NewProcesses(t, processes, newMemory(), func(s limitertest.Store) (limitertest.Limiter, error) {
+			p := limitertest.NewProcesses(t, processes, newMemory(), func(s limitertest.Store) (counters.Limiter, error) {
 				return by.newLimiterWith(t, s, window, counters.Options{ClockSkew: sameClock, Clients: 1000}), nil
 			})
 			for minute := range 8 {
@@ -137,7 +137,7 @@ func (by way) TestLeaving(t *testing.T) {
 	for name, window := range minuteWindows(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			limitertest.Leaving(t, at("12:00:01.5"), newMemory, func(t *testing.T, store limitertest.Store, failed func()) limitertest.Limiter {
+			limitertest.Leaving(t, at("12:00:01.5"), newMemory, func(t *testing.T, store limitertest.Store, failed func()) counters.Limiter {
 				return by.newLimiterWith(t, store, window, counters.Options{ClockSkew: sameClock, RefundFailed: failed})
 			})
 		})

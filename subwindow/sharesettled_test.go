@@ -28,7 +28,7 @@ func (by way) TestTheShareOfWhatIsSettled(t *testing.T) {
 	for _, processes := range []int{1, 4, 8} {
 		for _, cost := range []int64{100, 50, 5} {
 			now := at("12:00:00")
-			p := limitertest.NewProcesses(t, processes, memory.New(func() time.Time { return now }), func(s limitertest.Store) (limitertest.Limiter, error) {
+			p := limitertest.NewProcesses(t, processes, memory.New(func() time.Time { return now }), func(s limitertest.Store) (counters.Limiter, error) {
 				return by.newLimiter(t, s, w, 50*time.Millisecond), nil
 			})
 			request := func(client int) counters.Request {

@@ -28,7 +28,7 @@ func (by way) TestTheShareOfSmallLimits(t *testing.T) {
 	for name, w := range map[string]subwindow.Window{"fixed": fixed, "N=10": newWindow(t, time.Minute, 10, false)} {
 		for _, limit := range []int{5, 10, 20} {
 			now := at("12:00:00")
-			p := limitertest.NewProcesses(t, processes, memory.New(func() time.Time { return now }), func(s limitertest.Store) (limitertest.Limiter, error) {
+			p := limitertest.NewProcesses(t, processes, memory.New(func() time.Time { return now }), func(s limitertest.Store) (counters.Limiter, error) {
 				return by.newLimiter(t, s, w, 50*time.Millisecond), nil
 			})
 			take := func(i int, client string) bool {

@@ -251,7 +251,29 @@ func (w Window) held(count, limit int64) int64 {
 	if !w.Capped {
 		return 0
 	}
-	return count - (2*limit+int64(w.Slots)-1)/int64(w.Slots)
+	return count - w.uncounted(limit)
+}
+
+// uncounted returns how much of the oldest slot's count a capped window leaves out at most.
+func (w Window) uncounted(limit int64) int64 {
+	return (2*limit + int64(w.Slots) - 1) / int64(w.Slots)
+}
+
+// Most returns how many can be admitted of a limit at most in any time as long as the
+// window, whatever the traffic: it may be all of two fixed windows. A weighted window holds
+// at most the limit in its oldest slot, however small the part of it that still counts, and
+// at most the limit in the others.
+func (w Window) Most(limit int64) int64 {
+	switch {
+	case w.fixed():
+		return 2 * limit
+	case w.Strict:
+		return limit
+	case w.Capped:
+		return min(2*limit, limit+w.uncounted(limit))
+	default:
+		return 2 * limit
+	}
 }
 
 // shrunk returns how long a slot must have been the oldest until what is

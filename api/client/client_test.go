@@ -348,7 +348,7 @@ func TestTheStoreFailsAndThePolicyDenies(t *testing.T) {
 }
 
 // A brokenLimiter has a store that never answers.
-type brokenLimiter struct{ policy.Limiter }
+type brokenLimiter struct{ counters.Limiter }
 
 func (brokenLimiter) Take(context.Context, counters.Request) (counters.Decision, error) {
 	return counters.Decision{}, counters.ErrTimeout

@@ -188,14 +188,14 @@ func setClient(p *policy.Policy, name string, exception policy.Client) {
 func fixed(named string, limit int64) policy.Limit {
 	window, err := subwindow.NewFixedWindow(time.Minute)
 	must(err)
-	return limitOf("per-minute", "fixed_window", limit, time.Minute, func(o counters.Options) (policy.Limiter, error) {
+	return limitOf("per-minute", "fixed_window", limit, time.Minute, func(o counters.Options) (counters.Limiter, error) {
 		return subwindow.New(memory.New(nil), window, o)
 	}, named)
 }
 
 // tokens returns a bucket that fills by one a second.
 func tokens(named string, burst int64) policy.Limit {
-	l := limitOf("tokens", "token_bucket", 1, time.Second, func(o counters.Options) (policy.Limiter, error) {
+	l := limitOf("tokens", "token_bucket", 1, time.Second, func(o counters.Options) (counters.Limiter, error) {
 		return cas.NewTokenBucket(memory.New(nil), time.Second, burst, cas.Config{Options: o})
 	}, named)
 	l.Burst = burst
@@ -204,12 +204,12 @@ func tokens(named string, burst int64) policy.Limit {
 
 // queue returns a bucket that drains by so many a second.
 func queue(named string, limit int64) policy.Limit {
-	return limitOf("queue", "leaky_bucket", limit, time.Second, func(o counters.Options) (policy.Limiter, error) {
+	return limitOf("queue", "leaky_bucket", limit, time.Second, func(o counters.Options) (counters.Limiter, error) {
 		return cas.NewLeakyBucket(memory.New(nil), time.Second, 0, cas.Config{Options: o})
 	}, named)
 }
 
-func limitOf(name, algorithm string, limit int64, window time.Duration, limiter func(counters.Options) (policy.Limiter, error), named string) policy.Limit {
+func limitOf(name, algorithm string, limit int64, window time.Duration, limiter func(counters.Options) (counters.Limiter, error), named string) policy.Limit {
 	l, err := limiter(counters.Options{Policy: named, Limit: name})
 	must(err)
 	return policy.Limit{Name: name, Algorithm: algorithm, Limit: limit, Window: window, Limiter: l}

@@ -21,7 +21,7 @@ import (
 
 // places returns a limit of how many are under way at once.
 func places(named string, limit int64, lease time.Duration) policy.Limit {
-	l := limitOf("in-flight", "concurrency", limit, lease, func(o counters.Options) (policy.Limiter, error) {
+	l := limitOf("in-flight", "concurrency", limit, lease, func(o counters.Options) (counters.Limiter, error) {
 		return cas.NewConcurrency(memory.New(nil), lease, limit, cas.Config{Options: o})
 	}, named)
 	l.Lease = lease

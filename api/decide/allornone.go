@@ -92,7 +92,7 @@ func decideJointly(ctx *counters.Deadline, now time.Time, timeout time.Duration,
 // group puts the limits into groups.
 func (j *joint) group() {
 	type key struct {
-		limiter policy.Limiter
+		limiter counters.Limiter
 		client  string
 	}
 	places := make(map[key]int)

@@ -19,7 +19,7 @@ import (
 
 // A manyLimiter takes many, and records who asks it how.
 type manyLimiter struct {
-	policy.Limiter
+	counters.Limiter
 	mu       sync.Mutex
 	together []int // requests of each exchange
 	alone    int

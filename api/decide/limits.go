@@ -163,7 +163,7 @@ func (c *LimitCheck) except(e *policy.Exception) {
 // leases, of which those end that would end first.
 func (d *Decider) GiveBack(checks []LimitCheck) {
 	type client struct {
-		limiter policy.Limiter
+		limiter counters.Limiter
 		name    string
 		value   int64
 	}

@@ -185,7 +185,7 @@ func TestGiveBackWhatDrainsForCenturies(t *testing.T) {
 }
 
 // A lost limiter never reaches its store.
-type lost struct{ policy.Limiter }
+type lost struct{ counters.Limiter }
 
 func (lost) Take(context.Context, counters.Request) (counters.Decision, error) {
 	return counters.Decision{}, counters.ErrUnavailable
@@ -218,7 +218,7 @@ func TestOnStoreErrorDeniesAsTheLimitDoes(t *testing.T) {
 }
 
 // A silent store is a store whose limiters wait for as long as they may.
-type silent struct{ policy.Limiter }
+type silent struct{ counters.Limiter }
 
 func (silent) Peek(ctx context.Context, _ counters.Request) (counters.Decision, error) {
 	at, _ := ctx.Deadline()

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"weir/api/policy"
+	"weir/counters"
 )
 
 // PolicyName is the name that all limits of a Config have in the store and in
@@ -110,7 +111,7 @@ type Rule struct {
 
 // Bind makes limiter decide for the rule, unless its limit is 0: then all is
 // denied, and nothing counted.
-func (r *Rule) Bind(limiter policy.Limiter) {
+func (r *Rule) Bind(limiter counters.Limiter) {
 	r.Limit.Limiter = limiter
 	if r.Limit.Limit == 0 {
 		r.Limit.Limiter = policy.Constant{Window: r.Limit.Window}

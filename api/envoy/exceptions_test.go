@@ -152,7 +152,7 @@ func TestTopByCostOfEveryDescriptor(t *testing.T) {
 }
 
 // A broken limiter is one whose store doesn't answer, and which remembers nothing.
-type brokenLimiter struct{ policy.Limiter }
+type brokenLimiter struct{ counters.Limiter }
 
 func (brokenLimiter) Take(context.Context, counters.Request) (counters.Decision, error) {
 	return counters.Decision{}, counters.ErrTimeout

@@ -76,8 +76,8 @@ func serve(t testing.TB, headers Headers, countDenied bool, descriptors ...*Desc
 		options.Limit = limit
 		return cas.Config{Options: options}
 	}
-	own := make(map[string]policy.Limiter)
-	bind := func(algorithm string, l policy.Limiter, err error) {
+	own := make(map[string]counters.Limiter)
+	bind := func(algorithm string, l counters.Limiter, err error) {
 		require.NoError(t, err)
 		own[algorithm] = l
 	}

@@ -2,7 +2,6 @@ package policy
 
 import (
 	"cmp"
-	"context"
 	"crypto/sha256"
 	"encoding/base32"
 	"strings"
@@ -10,45 +9,6 @@ import (
 
 	"weir/counters"
 )
-
-// A Limiter decides whether a client may spend a cost now. Its errors are those
-// of a counters.Store and mean that nothing could be decided. It is safe for
-// concurrent use.
-type Limiter interface {
-	// Take decides r and consumes its cost if it is admitted.
-	Take(ctx context.Context, r counters.Request) (counters.Decision, error)
-	// Peek decides r and consumes nothing.
-	Peek(ctx context.Context, r counters.Request) (counters.Decision, error)
-	// PeekLocal decides r by what the process remembers, which is at most a
-	// second old, without asking the store. It reports whether the process
-	// remembers anything. It consumes nothing.
-	PeekLocal(r counters.Request) (counters.Decision, bool)
-	// TakeLocal decides r after a Take that failed with err, by what the process
-	// remembers, and counts it there until the store answers again. The error
-	// is counters.ErrRequest.
-	TakeLocal(r counters.Request, err error) (counters.Decision, error)
-	// Usage returns what of a limit is in use by the store, and consumes nothing.
-	Usage(ctx context.Context, r counters.Request) (counters.Usage, error)
-	// Recall decides r by what the process remembers, however old that is, and
-	// reports whether it remembers anything. It consumes nothing.
-	Recall(r counters.Request) (counters.Decision, bool)
-	// Refund undoes a Take or a TakeLocal that was admitted, and whose answer was taken. r
-	// is its request, or one of the present if taken.Receipt.At says when that was. It may
-	// go on after ctx has ended.
-	Refund(ctx context.Context, r counters.Request, taken counters.Decision) error
-	// RefundSoon is Refund, but the store may be told a moment later, with other refunds. If
-	// told isn't nil, the store is told at once, and then told is called, with what that
-	// panicked with, or nil.
-	RefundSoon(ctx context.Context, r counters.Request, taken counters.Decision, told func(panicked any)) error
-	// Charge consumes the cost of r, be there room or not; if it fails, as soon as
-	// the store answers.
-	Charge(ctx context.Context, r counters.Request) error
-	// Reset forgets what the client has consumed.
-	Reset(ctx context.Context, client string, now time.Time) error
-	// Forget drops what the process remembers of the client, and what of it the
-	// store hasn't been told yet.
-	Forget(client string)
-}
 
 // OnStoreError says what a policy answers when the store can't decide. A client
 // that the process knows to be over its limit is denied in any case.
@@ -102,7 +62,7 @@ type Limit struct {
 	// Drains says that what is in use drains at the rate of the limit.
 	Drains bool
 	// Limiter decides for this limit. It must not be nil.
-	Limiter Limiter
+	Limiter counters.Limiter
 }
 
 // Most returns the largest limit that may be in force.

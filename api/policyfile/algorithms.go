@@ -65,11 +65,8 @@ var algorithms = []*algorithm{
 		describe: func(l *policy.Limit) string {
 			promise := fmt.Sprintf("at most %d in any %s", l.Limit, inWords(l.Window))
 			if l.Estimate != strict {
-				most := 2 * l.Limit
-				if n := int64(l.SubWindows); l.Estimate == capped {
-					most = min(most, l.Limit+(2*l.Limit+n-1)/n)
-				}
-				promise = fmt.Sprintf("about %d in any %s, and at most %d whatever the traffic", l.Limit, inWords(l.Window), most)
+				w := subwindow.Window{Slots: l.SubWindows, Capped: l.Estimate == capped}
+				promise = fmt.Sprintf("about %d in any %s, and at most %d whatever the traffic", l.Limit, inWords(l.Window), w.Most(l.Limit))
 			}
 			return fmt.Sprintf("%s, counted in %s of %s", promise, plural(l.SubWindows, "slot"), inWords(l.Window/time.Duration(l.SubWindows)))
 		},
@@ -223,7 +220,7 @@ func (a *algorithm) kept(p *policy.Policy, l *policy.Limit, o counters.Options) 
 
 // A limiter decides by any of the algorithms.
 type limiter interface {
-	policy.Limiter
+	counters.Limiter
 	// Clients returns how many clients are remembered.
 	Clients() int
 	// ClientLimit returns how many can be.

@@ -14,7 +14,7 @@ import (
 
 // Alone tests what processes that share a store admit, and say, while it is gone: at a
 // limit of 100 a minute. The limiters remember at most a thousand clients.
-func Alone(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t *testing.T, store Store) Limiter) {
+func Alone(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t *testing.T, store Store) counters.Limiter) {
 	const limit = 100
 	type processes struct {
 		*Processes
@@ -25,7 +25,7 @@ func Alone(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t
 	begin := func(t *testing.T, n int) *processes {
 		now := now
 		p := &processes{pause: time.Millisecond}
-		p.Processes = NewProcesses(t, n, newStore(), func(s Store) (Limiter, error) { return newLimiter(t, s), nil })
+		p.Processes = NewProcesses(t, n, newStore(), func(s Store) (counters.Limiter, error) { return newLimiter(t, s), nil })
 		p.ask = func(i int, client string, cost int64) counters.Decision {
 			now = now.Add(p.pause)
 			return p.Take(i, counters.Request{Client: client, Cost: cost, Limit: limit, Now: now})

@@ -13,7 +13,7 @@ import (
 // Crowd tests that what is admitted alone is counted when the store answers again, be
 // there many more clients than are remembered: of as many as that at least. The
 // limiters remember 64 clients.
-func Crowd(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t *testing.T, s Store) Limiter) {
+func Crowd(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t *testing.T, s Store) counters.Limiter) {
 	const remembered, clients, limit = 64, 300, 100
 	store := &BrokenStore{Store: newStore()}
 	l := newLimiter(t, store)

@@ -152,7 +152,7 @@ type admitted struct {
 // and never more are admitted than the limit. A refund that can't be done, as nobody
 // knows whether the store has done it, is reported to failed. For newStore and
 // newLimiter see Outage.
-func Late(t *testing.T, now time.Time, courses int, newStore func() Store, newLimiter func(t *testing.T, s Store, failed func()) Limiter) {
+func Late(t *testing.T, now time.Time, courses int, newStore func() Store, newLimiter func(t *testing.T, s Store, failed func()) counters.Limiter) {
 	for seed := range uint64(courses) {
 		limit := []int64{12 * unit, 100 * unit}[seed%2]
 		synctest.Test(t, func(t *testing.T) {
@@ -192,8 +192,8 @@ type course struct {
 	random  *rand.Rand
 	shared  Store
 	store   *lateStore
-	limiter Limiter
-	others  Limiter // another process, which has answers in time
+	limiter counters.Limiter
+	others  counters.Limiter // another process, which has answers in time
 	r       counters.Request
 	inUse   int64
 	failed  int64 // refunds

@@ -19,7 +19,7 @@ import (
 // counted once, or not at all if it is taken back. Where nobody can know that,
 // failed is called. For newStore and newLimiter see Outage; a check of the
 // limiter lasts a second.
-func Leaving(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t *testing.T, store Store, failed func()) Limiter) {
+func Leaving(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t *testing.T, store Store, failed func()) counters.Limiter) {
 	const limit = 10
 	for name, outcome := range map[string]error{
 		"the leader counts it":        nil,
@@ -100,10 +100,10 @@ func Leaving(t *testing.T, now time.Time, newStore func() Store, newLimiter func
 // store has fallen silent, are admitted no more than about the limit together: what a
 // leader has begun to count is no more than its guess of what others leave. For newStore and newLimiter
 // see Outage; a check of the limiters lasts a second.
-func LeavingTogether(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t *testing.T, store Store) Limiter) {
+func LeavingTogether(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t *testing.T, store Store) counters.Limiter) {
 	const limit, processes, used, callers = 100, 4, 40, 60
 	synctest.Test(t, func(t *testing.T) {
-		p := NewProcesses(t, processes, newStore(), func(s Store) (Limiter, error) { return newLimiter(t, s), nil })
+		p := NewProcesses(t, processes, newStore(), func(s Store) (counters.Limiter, error) { return newLimiter(t, s), nil })
 		request := func() counters.Request {
 			now = now.Add(time.Microsecond)
 			return counters.Request{Client: "c", Cost: 1, Limit: limit, Now: now}

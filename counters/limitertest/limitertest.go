@@ -3,7 +3,6 @@
 package limitertest
 
 import (
-	"context"
 	"math"
 	"strings"
 	"testing"
@@ -15,21 +14,9 @@ import (
 	"weir/counters"
 )
 
-// A Limiter is what all algorithms have in common.
-type Limiter interface {
-	Take(ctx context.Context, r counters.Request) (counters.Decision, error)
-	Peek(ctx context.Context, r counters.Request) (counters.Decision, error)
-	PeekLocal(r counters.Request) (counters.Decision, bool)
-	TakeLocal(r counters.Request, err error) (counters.Decision, error)
-	Recall(r counters.Request) (counters.Decision, bool)
-	Refund(ctx context.Context, r counters.Request, taken counters.Decision) error
-	Charge(ctx context.Context, r counters.Request) error
-	Reset(ctx context.Context, client string, now time.Time) error
-}
-
 // WrongRequests tests that what no limiter can decide is an error: no panic, no
 // admission. The limiter is a new one, and admits a cost of 1 at now.
-func WrongRequests(t *testing.T, l Limiter, now time.Time) {
+func WrongRequests(t *testing.T, l counters.Limiter, now time.Time) {
 	right := counters.Request{Client: "c", Cost: 1, Limit: 1, Now: now}
 	wrong := make(map[string]counters.Request)
 	for name, spoil := range map[string]func(*counters.Request){

@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 	"time"
+	"weir/counters"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -13,7 +14,7 @@ import (
 // reset. newStore makes a store, and newLimiter a limiter of one process on it,
 // at which a limit of ten lasts, from now on, for over a second. A limiter
 // calls reseeded for what it puts back.
-func Loss(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t *testing.T, s Store, reseeded func(int)) Limiter) {
+func Loss(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t *testing.T, s Store, reseeded func(int)) counters.Limiter) {
 	const limit = 10
 	type world struct {
 		a, b, late *instance // late begins without memory

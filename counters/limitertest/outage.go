@@ -149,7 +149,7 @@ func alive(state counters.State, life uint64) counters.State {
 type instance struct {
 	t       *testing.T
 	store   *BrokenStore
-	limiter Limiter
+	limiter counters.Limiter
 	now     time.Time
 	limit   int64
 }
@@ -191,7 +191,7 @@ func (i *instance) refund(cost int64, taken counters.Decision) {
 // Outage tests what a limiter decides without its store, and what the store has
 // of that afterwards. newStore makes a store, and newLimiter a limiter of one
 // process on it, at which a limit of ten lasts, from now on, for over a second.
-func Outage(t *testing.T, now time.Time, newStore func() Store, newLimiter func(*testing.T, Store) Limiter) {
+func Outage(t *testing.T, now time.Time, newStore func() Store, newLimiter func(*testing.T, Store) counters.Limiter) {
 	const limit = 10
 	begin := func(t *testing.T) (a, b *instance) {
 		shared := newStore()

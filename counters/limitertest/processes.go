@@ -12,11 +12,11 @@ import (
 type Processes struct {
 	t        *testing.T
 	Stores   []*BrokenStore
-	Limiters []Limiter
+	Limiters []counters.Limiter
 }
 
 // NewProcesses returns n of them, whose store answers.
-func NewProcesses(t *testing.T, n int, shared Store, newLimiter func(s Store) (Limiter, error)) *Processes {
+func NewProcesses(t *testing.T, n int, shared Store, newLimiter func(s Store) (counters.Limiter, error)) *Processes {
 	t.Helper()
 	p := &Processes{t: t}
 	for range n {
@@ -40,7 +40,7 @@ func (p *Processes) Take(i int, r counters.Request) counters.Decision {
 	return takeAnyway(p.t, p.Limiters[i], r)
 }
 
-func takeAnyway(t *testing.T, l Limiter, r counters.Request) counters.Decision {
+func takeAnyway(t *testing.T, l counters.Limiter, r counters.Request) counters.Decision {
 	d, err := l.Take(t.Context(), r)
 	if err != nil {
 		d, err = l.TakeLocal(r, err)

@@ -16,7 +16,7 @@ import (
 // another has admitted alone and has still to tell, be that the limit or less, but
 // not for long. Of the rest it admits its share at least. For newStore and newLimiter see Outage; a check of the limiter
 // lasts a second.
-func Telling(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t *testing.T, s Store) Limiter) {
+func Telling(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t *testing.T, s Store) counters.Limiter) {
 	const limit = 100
 	for _, test := range []struct {
 		alone int // asked for
@@ -24,7 +24,7 @@ func Telling(t *testing.T, now time.Time, newStore func() Store, newLimiter func
 	}{{10, false}, {10, true}, {limit, false}, {limit, true}} {
 		t.Run(fmt.Sprintf("%+v", test), func(t *testing.T) {
 			now := now
-			both := NewProcesses(t, 2, newStore(), func(s Store) (Limiter, error) { return newLimiter(t, s), nil })
+			both := NewProcesses(t, 2, newStore(), func(s Store) (counters.Limiter, error) { return newLimiter(t, s), nil })
 			used := 0
 			asks := func(i, n int) { used += admits(t, both.Limiters[i], &now, limit, n) }
 			for range 20 {
@@ -54,7 +54,7 @@ func Telling(t *testing.T, now time.Time, newStore func() Store, newLimiter func
 	}
 	t.Run("a denial for others says until when", func(t *testing.T) {
 		now := now
-		both := NewProcesses(t, 2, newStore(), func(s Store) (Limiter, error) { return newLimiter(t, s), nil })
+		both := NewProcesses(t, 2, newStore(), func(s Store) (counters.Limiter, error) { return newLimiter(t, s), nil })
 		for n := range 16 {
 			admits(t, both.Limiters[n%2], &now, limit, 1)
 		}
@@ -77,7 +77,7 @@ func Telling(t *testing.T, now time.Time, newStore func() Store, newLimiter func
 	})
 	t.Run("checks of another client that fail hold nobody back", func(t *testing.T) {
 		now := now
-		both := NewProcesses(t, 2, newStore(), func(s Store) (Limiter, error) { return newLimiter(t, s), nil })
+		both := NewProcesses(t, 2, newStore(), func(s Store) (counters.Limiter, error) { return newLimiter(t, s), nil })
 		used := 0
 		asks := func(i, n int) { used += admits(t, both.Limiters[i], &now, limit, n) }
 		for n := range 20 {
@@ -98,7 +98,7 @@ func Telling(t *testing.T, now time.Time, newStore func() Store, newLimiter func
 	for _, charged := range []int64{0, 20} {
 		t.Run(fmt.Sprintf("for nothing beside what was given back, %d charged", charged), func(t *testing.T) {
 			now := now
-			both := NewProcesses(t, 2, newStore(), func(s Store) (Limiter, error) { return newLimiter(t, s), nil })
+			both := NewProcesses(t, 2, newStore(), func(s Store) (counters.Limiter, error) { return newLimiter(t, s), nil })
 			for n := range 40 {
 				admits(t, both.Limiters[n%2], &now, limit, 1)
 			}
@@ -115,7 +115,7 @@ func Telling(t *testing.T, now time.Time, newStore func() Store, newLimiter func
 	}
 	t.Run("beside what is given back as much as without it", func(t *testing.T) {
 		now := now
-		both := NewProcesses(t, 2, newStore(), func(s Store) (Limiter, error) { return newLimiter(t, s), nil })
+		both := NewProcesses(t, 2, newStore(), func(s Store) (counters.Limiter, error) { return newLimiter(t, s), nil })
 		used := 0
 		asks := func(i, n int) { used += admits(t, both.Limiters[i], &now, limit, n) }
 		for n := range 40 {
@@ -141,7 +141,7 @@ func Telling(t *testing.T, now time.Time, newStore func() Store, newLimiter func
 	t.Run("one after the other", func(t *testing.T) {
 		for seed := range uint64(20) {
 			now, random := now, rand.New(rand.NewPCG(seed, 0))
-			four := NewProcesses(t, 4, newStore(), func(s Store) (Limiter, error) { return newLimiter(t, s), nil })
+			four := NewProcesses(t, 4, newStore(), func(s Store) (counters.Limiter, error) { return newLimiter(t, s), nil })
 			used := 0
 			asks := func(i, n int) { used += admits(t, four.Limiters[i], &now, limit, n) }
 			for range 10 {
@@ -173,10 +173,10 @@ func Telling(t *testing.T, now time.Time, newStore func() Store, newLimiter func
 		t.Run(fmt.Sprint(instances, " after an update"), func(t *testing.T) {
 			store, now := newStore(), now
 			used := 0
-			asks := func(l Limiter, n int) { used += admits(t, l, &now, limit, n) }
+			asks := func(l counters.Limiter, n int) { used += admits(t, l, &now, limit, n) }
 			asks(newLimiter(t, store), 30) // and is replaced
 			broken := &BrokenStore{Store: store}
-			var limiters []Limiter
+			var limiters []counters.Limiter
 			for range instances {
 				limiters = append(limiters, newLimiter(t, broken))
 			}
@@ -195,7 +195,7 @@ func Telling(t *testing.T, now time.Time, newStore func() Store, newLimiter func
 	t.Run("never", func(t *testing.T) {
 		store := &BrokenStore{Store: newStore()}
 		l, gone := newLimiter(t, store), newLimiter(t, store.Store)
-		takes := func(l Limiter, n int) int { return admits(t, l, &now, limit, n) }
+		takes := func(l counters.Limiter, n int) int { return admits(t, l, &now, limit, n) }
 		for range 20 {
 			require.Equal(t, 1, takes(l, 1))
 			require.Equal(t, 1, takes(gone, 1))
@@ -211,7 +211,7 @@ func Telling(t *testing.T, now time.Time, newStore func() Store, newLimiter func
 
 // admits returns how many of n checks a limiter admits, each a microsecond after the one
 // before; where its store fails, alone.
-func admits(t *testing.T, l Limiter, now *time.Time, limit int64, n int) (admitted int) {
+func admits(t *testing.T, l counters.Limiter, now *time.Time, limit int64, n int) (admitted int) {
 	for range n {
 		*now = now.Add(time.Microsecond)
 		if takeAnyway(t, l, counters.Request{Client: "c", Cost: 1, Limit: limit, Now: *now}).Allowed {

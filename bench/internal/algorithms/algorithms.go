@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"weir/api/policy"
 	"weir/bench/internal/report"
 	"weir/cas"
 	"weir/counters"
@@ -209,7 +208,7 @@ func (a Algorithm) Width(window time.Duration) time.Duration {
 
 // A Limiter is one of weir's.
 type Limiter interface {
-	policy.Limiter
+	counters.Limiter
 	Flush()
 	Owing() int
 }

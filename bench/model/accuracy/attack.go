@@ -9,6 +9,7 @@ import (
 
 	"weir/bench/internal/algorithms"
 	"weir/bench/internal/traffic"
+	"weir/subwindow"
 )
 
 // An Attack is a burst of as many attempts as the limit at one moment, silence,
@@ -78,24 +79,16 @@ type AttackRow struct {
 	Bound int64 `json:"bound"`
 }
 
-// bound returns the most that the algorithm can admit in any window.
-//
-// In a fixed window that is all of one and all of the next. A weighted window
-// holds at most the limit in its oldest slot, however small the part of it that
-// still counts, and at most the limit in the others. Capped leaves out at most
-// 2/N of the limit of the oldest slot, rounded up. A bucket holds the limit, and
-// just under the limit drains in (t-Window, t] after it was full.
+// bound returns the most that the algorithm can admit in any window. A bucket holds the
+// limit, and just under the limit drains in (t-Window, t] after it was full.
 func bound(a algorithms.Algorithm, limit int64) int64 {
-	switch {
-	case a.Exact():
-		return limit
-	case a.Capped:
-		slots := int64(a.Slots)
-		return min(2*limit, limit+(2*limit+slots-1)/slots)
-	case a.Kind == algorithms.Bucket:
+	switch a.Kind {
+	case algorithms.Counters:
+		return subwindow.Window{Slots: a.Slots, Strict: a.Strict, Capped: a.Capped}.Most(limit)
+	case algorithms.Bucket:
 		return 2*limit - 1
 	default:
-		return 2 * limit
+		return limit
 	}
 }
 
