@@ -225,6 +225,7 @@ func (a *account[S]) refund(l *rules[S], r counters.Request, taken counters.Deci
 	cost := min(r.Cost, d.cost)
 	if b, drains := any(l.algorithm).(draining); drains && own != d {
 		cost = min(cost, b.left(own, d.now))
+		own.lower(cost)
 	}
 	d.lower(cost)
 	if i := slices.Index(a.due, d); i >= 0 {

@@ -33,7 +33,10 @@ func TestALimitLoweredInAnOutage(t *testing.T) {
 		return counters.Request{Client: "c", Cost: cost, Limit: limit, Now: start.Add(after)}
 	}
 	alone(t, l, at(0, 100, 1000))
-	alone(t, l, at(time.Second, 1, 10)) // the bucket is empty by then
+	alone(t, l, at(time.Second, 1, 10))                     // the bucket is empty by then
+	d, err := l.Take(t.Context(), at(2*time.Second, 1, 10)) // tells, and is denied
+	require.NoError(t, err)
+	require.Less(t, d.RetryAfter, time.Second)
 	for _, row := range []struct {
 		after     time.Duration
 		remaining int64
@@ -42,6 +45,25 @@ func TestALimitLoweredInAnOutage(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, row.remaining, d.Remaining, "after %v", row.after)
 	}
+}
+
+// A limit was raised. What is charged by the lower one, as by the receipt of an earlier check,
+// makes nothing of what is in use be forgotten.
+func TestAChargeByALowerLimitForgetsNothing(t *testing.T) {
+	t.Parallel()
+	l, err := NewTokenBucket(memory.New(nil), time.Minute, 0, testConfig(10))
+	require.NoError(t, err)
+	r := counters.Request{Client: "c", Cost: 100, Limit: 100, Now: clock(t, "12:00:01")}
+	d, err := l.Take(t.Context(), r)
+	require.NoError(t, err)
+	require.True(t, d.Allowed)
+	charged := r
+	charged.Cost, charged.Limit = 1, 60
+	require.NoError(t, l.Charge(t.Context(), charged))
+	r.Cost = 30
+	d, err = l.Take(t.Context(), r)
+	require.NoError(t, err)
+	assert.False(t, d.Allowed)
 }
 
 // A limit is raised in an outage, by which what was in the bucket drains at once, if it drains
@@ -66,6 +88,27 @@ func TestAReceiptFromBeforeALimitWasRaised(t *testing.T) {
 	d, err = l.Peek(t.Context(), r)
 	require.NoError(t, err)
 	assert.EqualValues(t, 60, d.Remaining)
+}
+
+// A receipt that is given back token by token gives back no more than is left of it.
+func TestManyDebtsAreGivenBackInParts(t *testing.T) {
+	t.Parallel()
+	const burst = 300
+	l, err := NewTokenBucket(memory.New(nil), 100*time.Second, burst, testConfig(10))
+	require.NoError(t, err)
+	r := counters.Request{Client: "c", Cost: 100, Limit: burst, Now: clock(t, "12:00:10")}
+	first, receipt := r, alone(t, l, r)
+	r.Cost, r.Now = 1, r.Now.Add(33*time.Second) // 1 of 100 hasn't drained
+	for range 2 * mostDebts {
+		alone(t, l, r)
+	}
+	first.Cost = 1
+	for range 100 {
+		require.NoError(t, l.Refund(t.Context(), first, receipt))
+	}
+	d, err := l.Peek(t.Context(), r)
+	require.NoError(t, err)
+	assert.EqualValues(t, burst-2*mostDebts, d.Remaining)
 }
 
 // So many are admitted alone that they become one debt. What has drained of them by then is

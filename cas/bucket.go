@@ -117,8 +117,9 @@ func (b bucket) refund(s bucketState, d *debt) bucketState {
 // capacity: of each behind what was in the bucket before it, or of one after the other if
 // that is more.
 func (b bucket) charge(s bucketState, debts ...*debt) bucketState {
+	s = s.in(b.window)
 	inTurn, newest := s, debts[len(debts)-1]
-	b.advance(&s, newest.now, newest.limit)
+	b.drain(&s, newest.now, newest.limit)
 	for _, d := range debts {
 		left := b.undrained(d, s.time, 0)
 		b.owe(&s, left.whole, left.part, d.limit)
