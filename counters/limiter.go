@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// A Limiter decides whether a client may spend a cost now. Its errors are those
-// of a Store and mean that nothing could be decided. It is safe for
-// concurrent use.
+// A Limiter decides whether a client may spend a cost now. Its errors are those of a Store
+// and mean that nothing could be decided. It is safe for concurrent use.
 type Limiter interface {
 	// Take decides r and consumes its cost if it is admitted.
 	Take(ctx context.Context, r Request) (Decision, error)
@@ -26,9 +25,9 @@ type Limiter interface {
 	// Recall decides r by what the process remembers, however old that is, and
 	// reports whether it remembers anything. It consumes nothing.
 	Recall(r Request) (Decision, bool)
-	// Refund undoes a Take or a TakeLocal that was admitted, and whose answer was taken. r
-	// is its request, or one of the present if taken.Receipt.At says when that was. It may
-	// go on after ctx has ended.
+	// Refund undoes a Take or a TakeLocal that was admitted with the decision taken. r is its
+	// request, or one of the present if taken.Receipt.At says when that was. It may go on after
+	// ctx has ended.
 	Refund(ctx context.Context, r Request, taken Decision) error
 	// RefundSoon is Refund, but the store may be told a moment later, with other refunds. If
 	// told isn't nil, the store is told at once, and then told is called, with what that
