@@ -109,6 +109,8 @@ func TestManyDebtsAreGivenBackInParts(t *testing.T) {
 	d, err := l.Peek(t.Context(), r)
 	require.NoError(t, err)
 	assert.EqualValues(t, burst-2*mostDebts, d.Remaining)
+	own := receipt.Receipt.Alone.(*debt)
+	assert.Nil(t, own.into.into, "of thousands each refund would go all the way")
 }
 
 // So many are admitted alone that they become one debt. What has drained of them by then is

@@ -52,6 +52,9 @@ func debtOf(taken counters.Decision) (own, d *debt) {
 	for d = own; d != nil && d.into != nil; {
 		d = d.into
 	}
+	for e := own; e != d; { // the next needn't go all the way
+		e.into, e = d, e.into
+	}
 	return own, d
 }
 
