@@ -4,10 +4,11 @@ import (
 	"context"
 	"testing"
 	"time"
-	"weir/counters"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"weir/counters"
 )
 
 // Loss tests that a limiter puts back what its store has lost, and not what was
