@@ -43,7 +43,7 @@ func TestAForeignDirectory(t *testing.T) {
 		require.NoError(t, on.Put(ctx, "weir:victim", []byte("1"), time.Minute))
 	}
 	many := map[string]int64{b.id: later}
-	for i := range 20000 {
+	for i := range 2000 {
 		many[fmt.Sprint("id-", i)] = later
 	}
 	data, _ := json.Marshal(directoryJSON{many})

@@ -472,8 +472,16 @@ func TestManyWritersOnMemcached(t *testing.T) {
 	var writers sync.WaitGroup
 	for n := range 64 {
 		writers.Go(func() {
-			_, err := instances[n%4].Set(context.Background(), block(t, fmt.Sprint("c", n), time.Hour), 0)
-			assert.NoError(t, err)
+			set := func() bool { // again, where a busy machine has taken all of its time
+				_, err := instances[n%4].Set(context.Background(), block(t, fmt.Sprint("c", n), time.Hour), 0)
+				assert.True(t, err == nil || errors.Is(err, counters.ErrTimeout) || errors.Is(err, counters.ErrUnavailable), err)
+				return err == nil
+			}
+			for begin := time.Now(); !set(); {
+				if !assert.Less(t, time.Since(begin), time.Minute) {
+					return
+				}
+			}
 		})
 	}
 	writers.Wait()
