@@ -24,11 +24,30 @@ type Checks struct {
 	verdicts                           [len(decide.Verdicts)]prometheus.Counter
 	degraded, localDenied, missingPath prometheus.Counter
 	duration                           prometheus.Observer
-	limits                             []prometheus.Counter // denials of each of the policy's limits
-	settlements, settledUnits          *prometheus.CounterVec
+	limits                             []limitChecks // of the policy's limits
+	settlements                        [len(outcomes)]prometheus.Counter
+	settledUnits                       [charged + 1]prometheus.Counter // of those outcomes
 	leases, overridden                 *prometheus.CounterVec
 	chargedUnits                       prometheus.Counter
 }
+
+// limitChecks count the denials of a limit, and what becomes of its leases, if it has any.
+type limitChecks struct {
+	name                      string
+	denied, granted, released prometheus.Counter
+}
+
+// The outcomes of a settlement.
+const (
+	refunded = iota
+	charged
+	equal
+	already
+	late
+	failed
+)
+
+var outcomes = [...]string{"refunded", "charged", "equal", "already", "late", "failed"}
 
 // Listeners are told of checks, beside the metrics.
 type Listeners struct {
@@ -55,14 +74,23 @@ func (m *Metrics) Checks(p *policy.Policy, before *Checks, l Listeners) *Checks 
 		localDenied: m.localDenials.WithLabelValues(p.Name),
 		missingPath: m.missingPath.WithLabelValues(p.Name),
 		duration:    m.checkDuration.WithLabelValues(p.Name),
-		settlements: m.settlements, settledUnits: m.settledUnits, leases: m.leases, overridden: m.overridden,
-		chargedUnits: m.chargedUnits.WithLabelValues(p.Name),
+		leases:      m.leases, overridden: m.overridden, chargedUnits: m.chargedUnits.WithLabelValues(p.Name),
 	}
 	for v, name := range decide.Verdicts {
 		c.verdicts[v] = m.checks.WithLabelValues(p.Name, name)
 	}
+	for o, name := range outcomes {
+		c.settlements[o] = m.settlements.WithLabelValues(p.Name, name)
+	}
+	for o := range c.settledUnits {
+		c.settledUnits[o] = m.settledUnits.WithLabelValues(p.Name, outcomes[o])
+	}
 	for _, l := range p.Limits {
-		c.limits = append(c.limits, m.limitDenials.WithLabelValues(p.Name, l.Name))
+		one := limitChecks{name: l.Name, denied: m.limitDenials.WithLabelValues(p.Name, l.Name)}
+		if l.Lease > 0 {
+			one.granted, one.released = m.leases.WithLabelValues(p.Name, l.Name, "granted"), m.leases.WithLabelValues(p.Name, l.Name, "released")
+		}
+		c.limits = append(c.limits, one)
 	}
 	return c
 }
@@ -85,9 +113,9 @@ func (c *Checks) Decided(a *decide.Answer, now time.Time, took time.Duration) {
 	for i := range a.Limits { // all of the policy's, or none
 		switch l := &a.Limits[i]; {
 		case a.Denied && !l.Allowed:
-			c.limits[i].Inc()
+			c.limits[i].denied.Inc()
 		case l.Lease > 0 && !a.Denied:
-			c.leases.WithLabelValues(c.policy, l.Name, "granted").Inc()
+			c.limits[i].granted.Inc()
 		}
 	}
 	c.kept.count(a, now)
@@ -107,32 +135,42 @@ func (c *Checks) Decided(a *decide.Answer, now time.Time, took time.Duration) {
 
 // Settled counts a settlement that was asked for at now, or why there is none.
 func (c *Checks) Settled(s *decide.Settlement, now time.Time, err error) {
-	var refunded, charged int64
+	var less, more int64
 	for i := range s.Limits { // the same of each that counts it
 		if l := &s.Limits[i]; l.Lease > 0 {
-			c.leases.WithLabelValues(c.policy, l.Name, "released").Inc()
+			c.released(l.Name).Inc()
 		} else {
-			refunded, charged = max(refunded, l.Refunded), max(charged, l.Charged)
+			less, more = max(less, l.Refunded), max(more, l.Charged)
 		}
 	}
-	outcome := "equal"
+	outcome := equal
 	switch {
 	case errors.Is(err, decide.ErrLate):
-		outcome = "late"
+		outcome = late
 	case err != nil:
-		outcome = "failed"
+		outcome = failed
 	case s.Already:
-		outcome = "already"
-	case refunded > 0:
-		outcome = "refunded"
-		c.settledUnits.WithLabelValues(c.policy, "refunded").Add(float64(refunded))
-		c.cost.Add(s.Client, -refunded, s.Issued)
-	case charged > 0:
-		outcome = "charged"
-		c.settledUnits.WithLabelValues(c.policy, "charged").Add(float64(charged))
-		c.cost.Add(s.Client, charged, now)
+		outcome = already
+	case less > 0:
+		outcome = refunded
+		c.settledUnits[refunded].Add(float64(less))
+		c.cost.Add(s.Client, -less, s.Issued)
+	case more > 0:
+		outcome = charged
+		c.settledUnits[charged].Add(float64(more))
+		c.cost.Add(s.Client, more, now)
 	}
-	c.settlements.WithLabelValues(c.policy, outcome).Inc()
+	c.settlements[outcome].Inc()
+}
+
+// released returns what counts the ends of a limit's leases.
+func (c *Checks) released(limit string) prometheus.Counter {
+	for i := range c.limits {
+		if l := &c.limits[i]; l.name == limit && l.released != nil {
+			return l.released
+		}
+	}
+	return c.leases.WithLabelValues(c.policy, limit, "released") // of a limit that a policy.Finder has found
 }
 
 // Charged counts a cost of a client that nobody had asked about before.
