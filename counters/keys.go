@@ -111,6 +111,11 @@ func AppendCounterKey(b []byte, client string, bucket int64) []byte {
 // returned.
 func GenerationKey(client string) string { return client + generationSuffix }
 
+// AppendGenerationKey appends to b what GenerationKey returns.
+func AppendGenerationKey(b []byte, client string) []byte {
+	return append(append(b, client...), generationSuffix...)
+}
+
 const generationSuffix = "reset"
 
 // ClientPart returns the part of a key that names its client, so that all keys

@@ -16,7 +16,9 @@ import (
 // the way of other instances' checks.
 func (w *work) choose() int64 {
 	a := w.a
-	w.use, w.sum = a.believe(w.place, w.use), 0
+	if w.sum = 0; slices.ContainsFunc(w.pending, func(c *call) bool { return c.Request.Kind != ledger.Tells }) {
+		w.use = a.believe(w.place, w.use)
+	}
 	w.pending = slices.DeleteFunc(w.pending, func(c *call) bool {
 		r := &c.Request
 		switch {
@@ -29,6 +31,9 @@ func (w *work) choose() int64 {
 		}
 		return true
 	})
+	if len(w.pending) == 0 {
+		return 0
+	}
 	f := w.spare
 	if f == nil {
 		f = new(flight)

@@ -18,14 +18,13 @@ func (w *work) look() ledger.Step {
 	w.step, w.dues = looks, append(w.dues, a.dues()...)
 	switch all := a.doubtful || slices.ContainsFunc(w.pending, func(c *call) bool { return c.Request.Kind == ledger.Peeks }); {
 	case a.owes() && a.staleGeneration && !a.doubtful:
-		w.step = verifies
-		w.keys, w.buckets, w.all, w.verifies = append(w.keys[:0], counters.GenerationKey(a.prefix())), w.buckets[:0], false, true
+		w.step, w.all, w.verifies, w.buckets = verifies, false, true, w.buckets[:0]
 		for _, d := range w.dues {
 			if d.cost < 0 {
-				w.keys, w.buckets = append(w.keys, a.keyAt(d.bucket)), append(w.buckets, d.bucket)
+				w.buckets = append(w.buckets, d.bucket)
 			}
 		}
-		w.read = slices.Grow(w.read[:0], len(w.keys))[:len(w.keys)]
+		w.nameKeys()
 	default:
 		w.lost, w.repairs = w.lost[:0], w.repairs && !all
 		w.reads(all, all || !a.fresh(w.now), true)
@@ -34,15 +33,10 @@ func (w *work) look() ledger.Step {
 	return ledger.Together
 }
 
-// reads makes keys those of what has to be read: the generation, if it is verified,
-// before the slots, so that counts from before a reset are never taken for those
-// after it.
+// reads makes keys those of what has to be read.
 func (w *work) reads(all, generation, current bool) {
 	a := w.a
-	w.keys, w.text, w.buckets = w.keys[:0], w.text[:0], w.buckets[:0]
-	if w.verifies = generation; generation {
-		w.keys = append(w.keys, counters.GenerationKey(a.prefix()))
-	}
+	w.verifies, w.buckets = generation, w.buckets[:0]
 	for bucket := w.newest(); bucket >= w.oldest; bucket-- {
 		if !all && bucket < w.bucket && a.isFinal(bucket) {
 			bucket = a.first // the final ones are skipped
@@ -69,8 +63,19 @@ func (w *work) reads(all, generation, current bool) {
 			}
 		}
 	}
+	w.nameKeys()
+}
+
+// nameKeys makes keys those of the generation, if it is verified, and of buckets: in that order,
+// so that counts from before a reset are never taken for those after it.
+func (w *work) nameKeys() {
+	prefix := w.a.prefix()
+	w.keys, w.text = w.keys[:0], w.text[:0]
+	if w.verifies {
+		w.text = append(counters.AppendGenerationKey(w.text, prefix), ' ')
+	}
 	for _, bucket := range w.buckets {
-		w.text = append(counters.AppendCounterKey(w.text, a.prefix(), bucket), ' ')
+		w.text = append(counters.AppendCounterKey(w.text, prefix, bucket), ' ')
 	}
 	// The keys are parts of one string, so that many take one allocation.
 	for text := string(w.text); text != ""; {
