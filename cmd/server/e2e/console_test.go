@@ -40,16 +40,54 @@ type browser struct {
 	ctx context.Context
 }
 
-// startBrowser starts Chromium until the test ends. Nothing may be said on its console, but
-// that an answer had an error's status, or that there was none, and what has one of the
-// expected parts.
+// chromium has the Chromium of all tests, started by the first that needs one.
+var chromium struct {
+	sync.Mutex
+	ctx context.Context
+	end func()
+}
+
+// startChromium returns what tabs of Chromium are made of.
+func startChromium() (context.Context, error) {
+	chromium.Lock()
+	defer chromium.Unlock()
+	if chromium.ctx != nil {
+		return chromium.ctx, nil
+	}
+	program, err := exec.LookPath("chromium")
+	if err != nil {
+		return nil, fmt.Errorf("this test needs chromium; make setup installs it: %w", err)
+	}
+	allocator, cancel := chromedp.NewExecAllocator(context.Background(), append(chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.DisableGPU)...)
+	ctx, closed := chromedp.NewContext(allocator)
+	if err := chromedp.Do(ctx); err != nil {
+		cancel()
+		return nil, err
+	}
+	chromium.ctx, chromium.end = ctx, func() {
+		_ = chromedp.Cancel(ctx)
+		closed()
+		cancel()
+	}
+	return ctx, nil
+}
+
+// endChromium ends what startChromium has started.
+func endChromium() {
+	if chromium.end != nil {
+		chromium.end()
+	}
+}
+
+// startBrowser opens a tab, with storage of its own, until the test ends. Nothing may be said on
+// its console, but that an answer had an error's status, or that there was none, and what has
+// one of the expected parts.
 func startBrowser(t *testing.T, expected ...string) *browser {
 	t.Helper()
-	program, err := exec.LookPath("chromium")
-	require.NoError(t, err, "this test needs chromium; make setup installs it")
-	allocator, cancel := chromedp.NewExecAllocator(context.Background(), append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.WindowSize(1000, 900))...)
-	ctx, closed := chromedp.NewContext(allocator)
+	all, err := startChromium()
+	require.NoError(t, err)
+	ctx, closed := chromedp.NewContext(all, chromedp.WithNewBrowserContext())
 	b := &browser{t, ctx}
 	messages := chromedp.Console(ctx)
 	var said []string
@@ -64,10 +102,10 @@ func startBrowser(t *testing.T, expected ...string) *browser {
 	t.Cleanup(func() {
 		assert.NoError(t, chromedp.Cancel(ctx))
 		closed()
-		cancel()
 		listening.Wait()
 		assert.Empty(t, said)
 	})
+	b.do(chromedp.EmulateViewport(1000, 900))
 	return b
 }
 

@@ -33,10 +33,18 @@ func TestMain(m *testing.M) {
 	if bin, err = os.MkdirTemp("", "weir"); err != nil {
 		panic(err)
 	}
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+	goleak.VerifyTestMain(tests{m}, goleak.Cleanup(func(code int) {
 		os.RemoveAll(bin)
 		os.Exit(code)
 	}))
+}
+
+// tests end with the browser of them all.
+type tests struct{ *testing.M }
+
+func (m tests) Run() int {
+	defer endChromium()
+	return m.M.Run()
 }
 
 // goTool has the go command do something with the server's package.
