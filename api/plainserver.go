@@ -18,7 +18,7 @@ import (
 func (s *Server) PlainServer(h *http.Server) *plain.Server {
 	srv := plain.NewServer(h, func(method, path string) bool {
 		switch path {
-		case "/v1/check", "/v1/check/batch", "/v1/settle", "/v1/settle/batch", "/v1/renew", "/v1/charge":
+		case "/v1/check", "/v1/check/batch", "/v1/settle", "/v1/settle/batch", "/v1/renew", "/v1/charge", "/json":
 			return method == http.MethodPost
 		}
 		return strings.HasPrefix(path, "/v1/auth/") ||

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -117,15 +118,33 @@ func (v visit) cut() []string {
 	return append(parts, rest)
 }
 
+// configure sees to it that the service needs a token, if the visit has one, and answers Envoy.
+func (v visit) configure(c *Config) {
+	if v.token {
+		c.Tokens = []Token{{Secret: "secret"}}
+	}
+	c.Handlers = map[string]http.Handler{"POST /json": http.HandlerFunc(answerInJSON)}
+}
+
+// answerInJSON is a handler that answers, or refuses, as that of Envoy's limits does.
+func answerInJSON(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 4<<20))
+	if err != nil || !json.Valid(body) {
+		http.Error(w, fmt.Sprintf("no JSON: %q, %v", body, err), http.StatusBadRequest)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if bytes.Contains(body, []byte("bob")) {
+		w.WriteHeader(http.StatusTooManyRequests)
+	}
+	_, _ = w.Write(body)
+}
+
 // pay pays the visit to a new service by a server, and returns all that is answered but
 // dates, and when the connection is closed.
 func (v visit) pay(t *testing.T, by makeServer) (answer string, closed time.Duration) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newServiceWith(func(c *Config) {
-			if v.token {
-				c.Tokens = []Token{{Secret: "secret"}}
-			}
-		}, v.policies()...)
+		s := newServiceWith(v.configure, v.policies()...)
 		client, server := newWire("192.0.2.1:1234")
 		listener, srv := listenOn(server), by(s)
 		var running sync.WaitGroup
@@ -177,11 +196,7 @@ func plainWithLoops(s *service) webServer { return s.PlainServer(s.HTTPServer())
 // is answered if checked says so, and returns all that is answered but dates.
 func (v visit) payOnLoopback(t *testing.T, by makeServer, checked bool) string {
 	t.Helper()
-	s := way{many: true}.newServiceWith(func(c *Config) {
-		if v.token {
-			c.Tokens = []Token{{Secret: "secret"}}
-		}
-	}, v.policies()...)
+	s := way{many: true}.newServiceWith(v.configure, v.policies()...)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	srv, served := by(s), make(chan struct{})
@@ -294,6 +309,8 @@ func requestCorpus() []string {
 		post("/v1/check", "Authorization: Bearer secret\r\n", body) + check, post("/v1/check", "Authorization: Bearer  secret \r\n", body),
 		"POST /v1/check" + host + "\r\n" + check, "GET /healthz" + host + "\r\n" + check, check + "GET /healthz" + host + "\r\n" + check, check + "GET /nothing" + host + "\r\n" + "GET /v1/check" + host + "\r\n" + batch,
 		check + "DELETE /v1/policies/api/clients/alice" + host + "\r\n" + check,
+		post("/json", "", body) + post("/json", "", `["bob"]`) + check, post("/json", "", "") + check, post("/json", "", "{") + check, post("/json/", "", "{}") + check, "GET /json" + host + "\r\n" + check,
+		post("/json", "Expect: 100-continue\r\n", body) + check, post("/json", "", strings.Repeat(" ", 10_000)) + check, post("/json", "", strings.Repeat(" ", 300_000)+"{}") + check,
 		// Lengths that two servers may read differently.
 		length(" +33"), length(" -1"), length(" 033"), length(" 33 "), length("33"), length("  33"), length("\t33"), length(" 33\t"), length(" 3 3"), length(""), length(" "), length(" 0x21"), length(" 33,33"), length(" 33, 34"),
 		length(" 9223372036854775807"), length(" 18446744073709551649"), length(" 0"), length(" 00"), length(" 34"), length(" 32"), length(" 262143"), length(" 262144"), length(" ٣٣"), length(" 33\r\nContent-Length: 33"), length(" 33\r\nContent-Length: 34"), length(" 33\r\ncontent-length: 0"),
@@ -345,7 +362,7 @@ func mixture(seed uint64) visit {
 			`{"policy":"`+among("api", "many", "queue", "none")+`","client":"`+client+`"}`, `{"policy":"api","client":"`+client+`","cost":`+among("0", "2", "3", "-1")+`}`,
 			`{"checks":[{"policy":"api","client":"`+client+`"},{"policy":"api","client":"bob"}]`+among("", `,"all":true`)+`}`, `{"receipt":"w1.x","cost":1}`, "", "{")
 		fmt.Fprintf(&b, "%s%s %s%s%s HTTP/1.%s%s\r\n", seldom("\r\n"), among("POST", "POST", "POST", "GET", "PUT", "HEAD"+seldom("X")), seldom("http://weir"),
-			among("/v1/check", "/v1/check", "/v1/check/batch", "/v1/auth/api", "/v1/auth/nginx/x", "/v1/auth/routes/login", "/v1/charge", "/v1/settle", "/v1/renew", "/healthz"), seldom("?x=y"), among("1", "1", "1", "1", "1", "1", "0"), seldom(" "))
+			among("/v1/check", "/v1/check", "/v1/check/batch", "/v1/auth/api", "/v1/auth/nginx/x", "/v1/auth/routes/login", "/v1/charge", "/v1/settle", "/v1/renew", "/healthz", "/json"), seldom("?x=y"), among("1", "1", "1", "1", "1", "1", "0"), seldom(" "))
 		fields := []string{"Host: weir", fmt.Sprintf("Content-Length: %d", len(body))}
 		for range random.IntN(4) {
 			fields = append(fields, among("Content-Type: application/json", "User-Agent: x/1.0", "Accept: */*", "X-Api-Key: "+client, "Authorization: Bearer secret", "X-Forwarded-For: 10.0.0.1", "Connection: keep-alive", "Pragma: no-cache",
