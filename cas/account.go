@@ -19,8 +19,6 @@ type (
 type account[S any] struct {
 	pace pace
 	last snapshot[S]
-	// spent hints that nothing remained for a call of the last batch.
-	spent bool
 	// due is what the store is to be told beyond last, and belief the state with that;
 	// nil if it isn't known.
 	due    []*debt

@@ -18,23 +18,12 @@ type family[S any] struct {
 	book  *ledger.Book[account[S]]
 }
 
-// DenyAhead implements ledger.Family.
-func (f *family[S]) DenyAhead(a *account[S], r counters.Request) (d counters.Decision, denied bool) {
-	if !a.spent || f.cfg.CountDenied || a.owes() || !a.last.fresh(r.Now) {
-		return d, false
-	}
-	if d = f.peek(a.last.decoded, r); d.Allowed || d.Remaining > 0 {
-		return counters.Decision{}, false
-	}
-	d.Local = true
-	return d, true
-}
-
 // Recall implements ledger.Family.
 func (f *family[S]) Recall(a *account[S], r counters.Request) (d counters.Decision, known, fresh bool) {
-	if known = a.last.lasts(); known && !a.owes() && a.last.fresh(r.Now) {
+	if !a.owes() && a.last.fresh(r.Now) {
 		return f.peek(a.last.decoded, r), true, true
 	}
+	known = a.last.lasts()
 	s, b := f.believed(a, &r)
 	return f.decideAlone(s, b, &r), known || slices.ContainsFunc(a.due, func(d *debt) bool { return d.kind != back }), false
 }

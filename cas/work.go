@@ -496,7 +496,6 @@ func (w *work[S]) answer(err error) {
 	if w.cfg.Swaps != nil && w.attempts > 0 {
 		w.cfg.Swaps(w.attempts, w.lost)
 	}
-	a.spent = false
 	for _, call := range w.calls {
 		q, d, failed := &call.Request, &call.Result, err
 		switch contended := errors.Is(err, ErrContended); {
@@ -512,7 +511,6 @@ func (w *work[S]) answer(err error) {
 			d.Receipt.Generation, _ = w.began(w.next.to)
 		default:
 			d.Local = !w.asked
-			a.spent = a.spent || d.Remaining == 0
 		}
 		if !call.Answer(*d, failed) {
 			w.abandoned(call)

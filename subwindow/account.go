@@ -78,7 +78,6 @@ type account struct {
 	doubtful        bool  // all has to be read before anything is counted
 	staleGeneration bool  // the generation has to be read before what is due is told
 	untold          bool  // others have to be told that the past has changed
-	denied          bool  // a call of the last batch was: the next may be, without the store
 }
 
 // Debts are what the store is still to be told, or may have been. Most clients
@@ -151,7 +150,7 @@ func generationAt(now time.Time) int64 {
 func (a *account) become(generation, latest int64, skew time.Duration) {
 	a.dropBefore(generation, latest, skew)
 	a.slots = a.slots[:0]
-	a.verified, a.final, a.untold, a.denied = 0, math.MinInt64, false, false
+	a.verified, a.final, a.untold = 0, math.MinInt64, false
 }
 
 // dropBefore forgets what was decided before a reset, but not what is known of slots.

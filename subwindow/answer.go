@@ -84,7 +84,7 @@ func (w *work) deal() {
 	s.count -= w.sum
 	w.use = a.believe(w.place, w.use)
 	s.count, w.counted = s.count+w.sum, false
-	others, denied := w.pending[:0], false
+	others := w.pending[:0]
 	var back int64
 	for i, c := range w.pending {
 		if !w.chosen[i] {
@@ -107,9 +107,8 @@ func (w *work) deal() {
 		case r.Reserved: // from now on any process may give it back
 			s.own -= r.Cost
 		}
-		denied = denied || !allowed
 	}
-	w.pending, a.denied = others, denied && !w.options.CountDenied
+	w.pending = others
 	// What others count in a fixed window after the process's last visit isn't seen any more,
 	// so its first isn't noted either.
 	kept := w.sum - back
@@ -140,7 +139,7 @@ func (w *work) deny() {
 		d.Local = !w.asked
 		c.Answer(d, nil)
 	}
-	w.pending, w.a.denied = w.pending[:0], !w.options.CountDenied
+	w.pending = w.pending[:0]
 }
 
 // fail answers all calls with err. What the store has counted of them is given back,

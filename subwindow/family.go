@@ -37,28 +37,14 @@ func (f *family) change(a *account, now int64) counters.Addition {
 	}
 }
 
-// DenyAhead implements ledger.Family.
-func (f *family) DenyAhead(a *account, r counters.Request) (d counters.Decision, denied bool) {
-	if !a.denied {
-		return d, false
-	}
-	if telling, _ := a.telling(r.Now.UnixNano()); telling != nil { // what is for others ends before the slots do
-		return d, false
-	}
-	d, _, fresh := f.Recall(a, r)
-	d.Local = true
-	// If something remains another instance may have taken it since, and then this
-	// one would promise too much.
-	return d, fresh && !d.Allowed && d.Remaining == 0
-}
-
 // Recall implements ledger.Family.
 func (f *family) Recall(a *account, r counters.Request) (d counters.Decision, known, fresh bool) {
 	p := f.window.place(r.Now)
 	var few [64]int64
 	use := a.believe(p, few[:0])
 	known = a.fresh(p.now)
-	fresh = known && !a.owes()
+	telling, _ := a.telling(p.now) // what is for others ends before the slots do
+	fresh = known && !a.owes() && telling == nil
 	known = known || slices.ContainsFunc(use, func(n int64) bool { return n > 0 })
 	return f.decideAlone(a, use, p, &r), known, fresh
 }

@@ -392,7 +392,7 @@ func taken(d counters.Decision, err error) counters.Taken {
 func (m *Many[A]) release(c *check[A], answered bool, cause any) (counters.Decision, error) {
 	b, r := c.batch, &m.requests[c.number]
 	if c.work != nil { // else it hasn't begun
-		m.Book.end(c.client, c.work, r, &answered)
+		m.Book.end(c.client, c.work, b, r, &answered)
 	}
 	if c.batch, c.work = nil, nil; !answered {
 		b.Fail(cause)

@@ -13,6 +13,7 @@ import (
 // A Client is a client's account of type A, and its lock.
 type Client[A any] struct {
 	mu      sync.Mutex
+	spent   bool // nothing remained for a call of the last batch: the next may need no store
 	Account A
 }
 
@@ -44,9 +45,6 @@ type (
 // A Family decides by accounts of type A, the zero value of which knows nothing.
 // The client is locked while a method is called with its account.
 type Family[A any] interface {
-	// DenyAhead decides r if the answer is a denial that needs no store: the whole
-	// limit was in use a moment ago.
-	DenyAhead(a *A, r counters.Request) (d counters.Decision, denied bool)
 	// Recall decides r by all that the account says, be it old. It reports whether
 	// that is anything, and whether it is no older than counters.MaxStaleness and
 	// nothing is due.

@@ -105,10 +105,18 @@ func (b *Book[A]) Take(ctx context.Context, r counters.Request) (counters.Decisi
 	return d, nil
 }
 
-func (b *Book[A]) denyAhead(c *Client[A], r counters.Request) (counters.Decision, bool) {
+// denyAhead decides r if the answer is a denial that needs no store: the whole limit was in
+// use a moment ago. Where something remains another instance may have taken it since, and
+// then this one would promise too much.
+func (b *Book[A]) denyAhead(c *Client[A], r counters.Request) (d counters.Decision, denied bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return b.config.Family.DenyAhead(&c.Account, r)
+	if !c.spent || b.config.Options.CountDenied {
+		return d, false
+	}
+	d, _, denied = b.config.Family.Recall(&c.Account, r)
+	d.Local = true
+	return d, denied && !d.Allowed && d.Remaining == 0
 }
 
 // Peek decides r by the store and consumes nothing but what is due. The error is
@@ -367,7 +375,7 @@ func (b *Book[A]) lead(ctx context.Context, name string, batch *Batch[A]) {
 	}
 	w, r := b.begin(ctx, c, name, batch), calls[0].Request.Request
 	completed := false
-	defer b.end(c, w, &r, &completed)
+	defer b.end(c, w, batch, &r, &completed)
 	for b.next(c, w) != Over {
 		if w.Exchange(ctx); !b.finish(c, w, &r) {
 			break
@@ -426,12 +434,16 @@ func (b *Book[A]) learn(c *Client[A], r counters.Request, flight any, o Outcome)
 
 // end gives w back, and notes whether something is due, unless a panic has cut it short:
 // what that has left in w nobody can know.
-func (b *Book[A]) end(c *Client[A], w Work[A], r *counters.Request, completed *bool) {
+func (b *Book[A]) end(c *Client[A], w Work[A], batch *Batch[A], r *counters.Request, completed *bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	w.End()
 	if !*completed {
 		return
+	}
+	c.spent = false
+	for _, call := range batch.Calls() {
+		c.spent = c.spent || call.Request.Kind == Takes && call.Err == nil && call.Result.Remaining == 0
 	}
 	b.works.Put(w)
 	if b.config.Family.Owes(&c.Account) {
