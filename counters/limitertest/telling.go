@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -97,20 +98,22 @@ func Telling(t *testing.T, now time.Time, newStore func() Store, newLimiter func
 	})
 	for _, charged := range []int64{0, 20} {
 		t.Run(fmt.Sprintf("for nothing beside what was given back, %d charged", charged), func(t *testing.T) {
-			now := now
-			both := NewProcesses(t, 2, newStore(), func(s Store) (counters.Limiter, error) { return newLimiter(t, s), nil })
-			for n := range 40 {
-				admits(t, both.Limiters[n%2], &now, limit, 1)
-			}
-			both.Stores[0].Fail(ErrUnsent)
-			r := counters.Request{Client: "c", Cost: charged, Limit: limit, Now: now}
-			_ = both.Limiters[0].Charge(t.Context(), r) // is consumed all the same
-			r.Cost = 10
-			alone := takeAnyway(t, both.Limiters[0], r)
-			require.True(t, alone.Allowed)
-			require.NoError(t, both.Limiters[0].Refund(t.Context(), r, alone))
-			both.Stores[0].Fail(nil)
-			assert.Equal(t, 60-int(charged), admits(t, both.Limiters[0], &now, limit, 60))
+			synctest.Test(t, func(t *testing.T) { // or a bucket drains while the machine stands still
+				now := now
+				both := NewProcesses(t, 2, newStore(), func(s Store) (counters.Limiter, error) { return newLimiter(t, s), nil })
+				for n := range 40 {
+					admits(t, both.Limiters[n%2], &now, limit, 1)
+				}
+				both.Stores[0].Fail(ErrUnsent)
+				r := counters.Request{Client: "c", Cost: charged, Limit: limit, Now: now}
+				_ = both.Limiters[0].Charge(t.Context(), r) // is consumed all the same
+				r.Cost = 10
+				alone := takeAnyway(t, both.Limiters[0], r)
+				require.True(t, alone.Allowed)
+				require.NoError(t, both.Limiters[0].Refund(t.Context(), r, alone))
+				both.Stores[0].Fail(nil)
+				assert.Equal(t, 60-int(charged), admits(t, both.Limiters[0], &now, limit, 60))
+			})
 		})
 	}
 	t.Run("beside what is given back as much as without it", func(t *testing.T) {
