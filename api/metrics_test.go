@@ -21,7 +21,8 @@ func TestMetricsCountWhatWasDecided(t *testing.T) {
 	open, closed := newPolicy("open", fixed("per-minute", 2, time.Minute)), newPolicy("closed", fixed("per-minute", 2, time.Minute))
 	open.OnStoreError, closed.OnStoreError = policy.StoreErrorAllow, policy.StoreErrorDeny
 	s := newService(open, closed)
-	requireMetrics(t, s, `weir_checks_total{decision="allowed",policy="open"} 0`) // present before the first check
+	// Present before the first check.
+	requireMetrics(t, s, `weir_checks_total{decision="allowed",policy="open"} 0`, `weir_settlements_total{outcome="late",policy="open"} 0`, `weir_settled_units_total{direction="charged",policy="open"} 0`)
 
 	s.admits(t, `{"policy":"open","client":"secret-client"}`)
 	s.admits(t, `{"policy":"open","client":"secret-client"}`)
