@@ -46,8 +46,8 @@ type (
 // The client is locked while a method is called with its account.
 type Family[A any] interface {
 	// Recall decides r by all that the account says, be it old. It reports whether
-	// that is anything, and whether it is no older than counters.MaxStaleness and
-	// nothing is due.
+	// that is anything, and whether it is no older than counters.MaxStaleness,
+	// nothing is due, and no slot is left to what others have still to tell.
 	Recall(a *A, r counters.Request) (d counters.Decision, known, fresh bool)
 	// Alone decides r without the store. What it admits is due. r was part of the
 	// flight, if that isn't nil.
