@@ -81,28 +81,32 @@ func TestWhatTheLoopLeaves(t *testing.T) {
 	for _, parts := range [][]string{{long, long}, {get[:10], get[10:], get}} {
 		s, all := newSets(t, nil)
 		c := s.dial(t)
+		s.reaches(t, c, waiting)
 		for _, part := range parts {
 			c.send(t, part)
 			if strings.HasSuffix(part, "\r\n\r\n") {
 				c.answer(t)
 			} else {
-				require.Eventually(t, func() bool { return s.left(c) }, 10*time.Second, time.Millisecond)
+				s.reaches(t, c, served)
 			}
 		}
 		assert.Equal(t, 1, all.asked(), "%.10q", parts)
 	}
 }
 
-// left reports whether a goroutine serves what c has sent.
-func (s *site) left(c client) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for one := range s.conns {
-		if one.RemoteAddr().String() == c.LocalAddr().String() {
-			return one.at.Load() == served
+// reaches waits until c is at such a place, and returns its connection.
+func (s *site) reaches(t *testing.T, c client, at int32) (there *conn) {
+	require.Eventually(t, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for one := range s.conns {
+			if one.RemoteAddr().String() == c.LocalAddr().String() {
+				there = one
+			}
 		}
-	}
-	return false
+		return there != nil && there.at.Load() == at
+	}, 10*time.Second, time.Millisecond)
+	return there
 }
 
 // What comes as a connection begins to wait is read: by who reads the loop, or by who has
@@ -148,19 +152,13 @@ func TestWhatIsToldAgainOfAConnectionThatReturns(t *testing.T) {
 	c := s.dial(t)
 	c.send(t, get)
 	c.answer(t)
-	var x *conn
-	s.mu.Lock()
-	for one := range s.conns {
-		x = one
-	}
-	s.mu.Unlock()
-	require.Eventually(t, func() bool { return x.at.Load() == waiting }, 10*time.Second, time.Millisecond)
+	x := s.reaches(t, c, waiting)
 	h := x.handle
 	c.send(t, get+get) // for a goroutine
 	for range 2 {
 		c.answer(t)
 	}
-	require.Eventually(t, func() bool { return x.at.Load() == waiting }, 10*time.Second, time.Millisecond)
+	s.reaches(t, c, waiting)
 	h.tellAgain()
 	c.send(t, get)
 	c.answer(t)
