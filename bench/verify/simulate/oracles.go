@@ -175,17 +175,21 @@ func (w *world) outcome(c *call, soon bool) (outcome, time.Time) {
 		}
 		return time.Now()
 	}
+	tells := func(o *operation) bool {
+		return o.connection == c.life && !o.sent.Before(c.returned) && (w.width() == 0 || o.key == w.counter(c))
+	}
 	if !c.unsent() {
 		if !w.told(c, by(c.returned)) {
 			return unknown, c.life.heardAfter(c.returned)
 		}
-		if w.done(c) {
+		// What was done may have been of other calls, and c told in vain.
+		if w.done(c) && !slices.ContainsFunc(w.writes, func(o *operation) bool { return tells(o) && o.answered && o.fate() == unknown }) {
 			return owed, time.Time{}
 		}
 	}
 	result, at := owed, time.Time{}
 	for _, o := range w.writes {
-		if o.connection != c.life || o.sent.Before(c.returned) || w.width() > 0 && o.key != w.counter(c) {
+		if !tells(o) {
 			continue
 		}
 		switch {
