@@ -25,6 +25,9 @@ const (
 	// server that doesn't answer.
 	maxInFlight = 1024
 	maxQueued   = 1 << 20
+	// fewCommands is how many a request has that is of one decision. One with more is of many:
+	// to wait for others is little to each of them.
+	fewCommands = 4
 	// lingerTime is how long a silent socket is still read after its last use, for callers
 	// that want to learn the outcome of their requests.
 	lingerTime = time.Minute
@@ -107,6 +110,7 @@ func (s *socket) inFlight() int { return len(s.queue) + len(s.sent) + s.inBatch 
 // waits until r's deadline. It returns false when the connection was lost
 // before.
 func (s *socket) send(r *request) (bool, error) {
+	many := len(r.reply.commands) > fewCommands
 	s.mu.Lock()
 	for s.err == nil && (s.inFlight() >= maxInFlight || s.queued >= maxQueued) {
 		if s.room == nil {
@@ -142,7 +146,7 @@ func (s *socket) send(r *request) (bool, error) {
 	if !mine {
 		return true, nil
 	}
-	if !alone {
+	if !alone || many {
 		// Callers that are about to send join this write.
 		runtime.Gosched()
 	}
