@@ -9,12 +9,15 @@ quick: lint
 	go test -short -vet=off $$(go list ./... | grep -v '/bench\(/\|$$\)')
 	@echo "Left out, and in make test: tests that start processes (memcached, proxies, weir), the race detector, bench and deploy/manifests."
 
-# Every test runs without the race detector, and those of these packages, where goroutines
-# meet, with it, too, but for those that racetest.Sequential skips. Two parts run at a time:
-# with three, tests that depend on time fail now and then. The longest begin, and plain comes
-# in halves, so that both end together. lint vets all.
+# Tests of these packages, where goroutines meet, run with the race detector. They run without
+# it too, as all others do, if it leaves out some of the package: by racetest.Sequential, or by a
+# build tag. Two parts run at a time: with three, tests that depend on time fail now and then. The
+# longest begin, and plain comes in halves, so that both end together. lint vets all.
 RACING = ./api ./api/client/... ./api/decide ./api/envoy/... ./api/fleet ./api/overrides ./api/plain \
 	./bench/internal/loadgen ./bench/internal/testbed ./cas ./cmd/server ./counters/... ./subwindow
+RACING_WHOLE = $(shell go list -race -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}} {{.IgnoredGoFiles}}' \
+	$(RACING) | grep -v 'racetest\|_test\.go' | cut -d ' ' -f 1)
+without_race = $(filter-out $(RACING_WHOLE),$(shell go list $(1)))
 GO_TEST = go test -p 1 -vet=off -shuffle=on
 LAZY = GOGC=400 GOMEMLIMIT=1GiB # most tests make little but garbage
 test: setup
@@ -29,14 +32,14 @@ racing:
 plain: lint plain-core plain-api
 
 plain-core:
-	$(LAZY) $(GO_TEST) $(filter-out $(shell go list ./api/... ./bench/... ./cmd/server/e2e),$(shell go list ./...))
+	$(LAZY) $(GO_TEST) $(filter-out $(shell go list ./api/... ./bench/... ./cmd/server/e2e),$(call without_race,./...))
 	go -C deploy/manifests test -count=1 -vet=off ./... # go doesn't see when files above a module change
 
 plain-api:
-	$(LAZY) $(GO_TEST) ./api/...
+	$(LAZY) $(GO_TEST) $(call without_race,./api/...)
 
 experiments:
-	$(subst -p 1,-p 2,$(GO_TEST)) ./bench/...
+	$(subst -p 1,-p 2,$(GO_TEST)) $(call without_race,./bench/...)
 
 lint:
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt would change:"; echo "$$unformatted"; exit 1; }

@@ -19,6 +19,7 @@ import (
 
 	"weir/api/policy"
 	"weir/counters"
+	"weir/counters/racetest"
 )
 
 func (s *service) batch(t require.TestingT, checks ...string) result {
@@ -88,6 +89,7 @@ func (by way) TestBatchBounds(t *testing.T) {
 }
 
 func (by way) TestLongestBatchFits(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	s := by.newService(newPolicy("api", fixed("per-minute", 2000, time.Minute)))
 	check := `{"policy":"api","client":"` + strings.Repeat(`\u0001`, counters.MaxClientBytes) + `","cost":1,"limits":{"per-minute":2000}}`

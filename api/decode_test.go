@@ -17,6 +17,7 @@ import (
 
 	"weir/api/decide"
 	"weir/api/receipt"
+	"weir/counters/racetest"
 )
 
 func TestBadChecksAreRefusedAndTouchNothing(t *testing.T) {
@@ -155,6 +156,7 @@ func TestContentType(t *testing.T) {
 }
 
 func TestBodyTooLarge(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	s := newService(newPolicy("api", fixed("per-minute", 100, time.Minute)))
 	server := httptest.NewServer(s.handler)

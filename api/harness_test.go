@@ -34,7 +34,10 @@ import (
 	"weir/subwindow"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// net/http closes half a second after it has refused a request.
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))
+}
 
 // behindPlain gives every request of a service a connection behind a plain.Server, which
 // is the other way to the handler. The race detector looks at that one, as more goroutines

@@ -110,6 +110,7 @@ func TestPlacesOutliveWhatMemcachedLoses(t *testing.T) {
 // A denial by the rate or by the places leaves the other as it was, whichever is asked
 // first and on whichever instance.
 func TestARateAndPlacesDenySideBySide(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	each(t, func(t *testing.T, _ string, limit policy.Limit) {
 		held := places("in-flight", 2, time.Minute)

@@ -112,6 +112,7 @@ func TestRetryAfterOfABucketHoldsWhenTheStoreAnswers(t *testing.T) {
 // Some checks are part of exchanges that never reach the store, and are then admitted alone
 // behind others: however they follow each other, a bucket admits no more than it may.
 func TestABucketOfWhatNeverReachesTheStore(t *testing.T) {
+	racetest.Sequential(t)
 	t.Parallel()
 	const burst, limit, window = 6, 6, 5 * time.Second
 	for seed := range uint64(400) {

@@ -132,7 +132,10 @@ func (by way) TestCallersWhoLeaveTakeTheirShare(t *testing.T) {
 	by.keeps(t, aSecond(), limitertest.LeavingTogether)
 }
 
-func (by way) TestOthersHaveToTell(t *testing.T) { by.keeps(t, aSecond(), limitertest.Telling) }
+func (by way) TestOthersHaveToTell(t *testing.T) {
+	racetest.Sequential(t)
+	by.keeps(t, aSecond(), limitertest.Telling)
+}
 
 func (by way) TestMoreClientsThanAreRememberedInAnOutage(t *testing.T) {
 	by.keeps(t, testConfig(64), limitertest.Crowd)

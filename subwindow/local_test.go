@@ -82,6 +82,7 @@ func (by way) TestLateAnswersInAnyOrder(t *testing.T) {
 }
 
 func (by way) TestOthersHaveToTell(t *testing.T) {
+	racetest.Sequential(t)
 	by.keeps(t, counters.Options{ClockSkew: sameClock, Clients: 10, StoreTimeout: time.Second}, limitertest.Telling)
 }
 

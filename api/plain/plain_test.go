@@ -22,7 +22,10 @@ import (
 	"weir/counters/limitertest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// net/http closes half a second after it has refused a request.
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))
+}
 
 // A site serves /plain/... by a Server on loopback, which has a loop. Answers name the
 // server that read the request: its handler sees a *response, or net/http's.

@@ -50,5 +50,6 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	memcachedtest.Overlap(2)
-	goleak.VerifyTestMain(m)
+	// net/http closes half a second after it has refused a request.
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))
 }

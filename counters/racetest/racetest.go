@@ -15,7 +15,7 @@ func Enabled() bool {
 }
 
 // Sequential skips a test in which nothing meets - arithmetic, simulated time, calls that come
-// one by one - if the race detector looks. make test runs all tests without it, too.
+// one by one - if the race detector looks. make test runs those of its package without it, too.
 func Sequential(t testing.TB) {
 	if Enabled() {
 		t.Skip("Nothing meets here: the test runs without the race detector alone.")
