@@ -11,13 +11,15 @@ import (
 // counted between two visits of the process to the same client. A first visit tells
 // nothing: of clients that asked once all would be its own, and of those that others
 // have left to it next to nothing. It is safe for concurrent use; the zero value is all.
-type Share struct{ others, all atomic.Int64 }
+type Share struct{ others, all atomic.Int32 }
 
 // Over how many counts a share is taken, about: over more for all clients than for one, as
 // clients may move.
 const (
 	ofAll    = 1 << 14
 	ofClient = 1 << 10
+	// mostNoted is what more counts at once are noted as: of some at a time the sum is an int32.
+	mostNoted = 1 << 26
 )
 
 // StandsFor returns what a cost stands for if a process admits such a share of all.
@@ -32,9 +34,12 @@ func (s *Share) Note(client *Share, own, all int64) {
 	client.note(all-own, all, ofClient)
 }
 
-func (s *Share) note(others, all, most int64) {
-	s.others.Add(others)
-	if n := s.all.Add(all); n > most { // two at a time may forget too much: it stays a ratio
+func (s *Share) note(others, all int64, most int32) {
+	if all > mostNoted {
+		others, all = int64(float64(others)/float64(all)*mostNoted), mostNoted
+	}
+	s.others.Add(int32(others))
+	if n := s.all.Add(int32(all)); n > most { // two at a time may forget too much: it stays a ratio
 		s.others.Store(s.others.Load() / 2)
 		s.all.Store(n / 2)
 	}

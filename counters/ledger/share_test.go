@@ -40,3 +40,14 @@ func TestTheShareOfAProcessThatIsAlone(t *testing.T) {
 	}
 	noting.Wait()
 }
+
+func TestTheShareOfMuchAtOnce(t *testing.T) {
+	t.Parallel()
+	var s, client Share
+	for range 100 {
+		s.Note(&client, counters.MaxLimit/4, counters.MaxLimit)
+	}
+	assert.InDelta(t, 0.25, s.Of(&client, 1), 1e-4)
+	var unknown Share
+	assert.InDelta(t, 0.25, s.Of(&unknown, 1), 1e-4)
+}
