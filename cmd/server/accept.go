@@ -92,9 +92,10 @@ func (c *placedConn) SyscallConn() (syscall.RawConn, error) {
 const anyFiles = 1 << 20
 
 // places returns how many connections each of the listeners may have, if the process
-// may have so many files.
-func places(files int) (http, grpc int) {
-	kept := max(12, min(24, files/4), files/16) // for Memcached, the log, and files that are read
+// may have so many files, and as many processors.
+func places(files, processors int) (http, grpc int) {
+	// For Memcached, the log, files that are read, and what each processor waits for connections by.
+	kept := max(10, min(24, files/4), files/16) + processors
 	grpc = max(1, files/8)
 	return max(1, files-kept-grpc), grpc
 }

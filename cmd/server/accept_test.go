@@ -43,8 +43,11 @@ func TestAcceptErrorsAreToldOnceInAWhile(t *testing.T) {
 
 func TestPlacesOfConnections(t *testing.T) {
 	t.Parallel()
-	for files, want := range map[int][2]int{24: {9, 3}, 64: {40, 8}, 1024: {832, 128}, 1 << 20: {851_968, 131_072}, 4: {1, 1}} {
-		http, grpc := places(files)
-		assert.Equal(t, want, [2]int{http, grpc}, files)
+	for of, want := range map[[2]int][2]int{
+		{24, 2}: {9, 3}, {64, 2}: {38, 8}, {1024, 2}: {830, 128}, {1 << 20, 2}: {851_966, 131_072}, {4, 2}: {1, 1},
+		{256, 64}: {136, 32},
+	} {
+		http, grpc := places(of[0], of[1])
+		assert.Equal(t, want, [2]int{http, grpc}, of)
 	}
 }

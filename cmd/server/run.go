@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -74,7 +75,7 @@ func (p *program) run(ctx context.Context, hangup <-chan os.Signal) (err error) 
 			silent.Delete(c)
 		}
 	}
-	most, grpcMost := places(mostFiles())
+	most, grpcMost := places(mostFiles(), runtime.GOMAXPROCS(0))
 	var incoming net.Listener = newLoudListener(p.listener, most, p.log)
 	if p.tls != nil {
 		incoming = tls.NewListener(incoming, p.tls)
