@@ -25,8 +25,8 @@ const (
 	// server that doesn't answer.
 	maxInFlight = 1024
 	maxQueued   = 1 << 20
-	// fewCommands is how many a request has that is of one decision. One with more is of many:
-	// to wait for others is little to each of them.
+	// fewCommands is the most that one decision takes. A request of more is of many callers, to
+	// each of whom it costs little that others join the write.
 	fewCommands = 4
 	// lingerTime is how long a silent socket is still read after its last use, for callers
 	// that want to learn the outcome of their requests.
