@@ -284,7 +284,7 @@ func TestResetIsAccepted(t *testing.T) {
 		w.WriteHeader(http.StatusAccepted)
 	}))
 	defer w.Close()
-	c, err := client.New(client.Config{URL: w.URL})
+	c, err := client.New(client.Config{URL: w.URL, Timeout: patience})
 	require.NoError(t, err)
 	defer c.Close()
 	assert.NoError(t, c.Reset(t.Context(), "api", "alice"))

@@ -3,6 +3,7 @@ package faults
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -38,8 +39,10 @@ func TestRowsOnRealProcesses(t *testing.T) {
 		assert.Zero(t, row.Leaked)
 		assert.Contains(t, printed, row.Fault)
 	}
-	assert.Positive(t, r.Rows[0].Longest)
-	assert.Less(t, r.Rows[0].P50, r.Rows[0].Longest)
+	// Of a row no check is measured if all callers wait when the fault comes.
+	slowest := slices.MaxFunc(r.Rows, func(a, b row) int { return cmp.Compare(a.Longest, b.Longest) })
+	assert.Positive(t, slowest.Longest)
+	assert.Less(t, slowest.P50, slowest.Longest)
 }
 
 // What processes keep open is open before their goroutines are counted: also the
