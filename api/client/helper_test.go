@@ -202,10 +202,10 @@ func tokens(named string, burst int64) policy.Limit {
 	return l
 }
 
-// queue returns a bucket that drains by so many a second.
-func queue(named string, limit int64) policy.Limit {
-	return limitOf("queue", "leaky_bucket", limit, time.Second, func(o counters.Options) (counters.Limiter, error) {
-		return cas.NewLeakyBucket(memory.New(nil), time.Second, 0, cas.Config{Options: o})
+// queue returns a bucket that drains by so many in a window.
+func queue(named string, limit int64, window time.Duration) policy.Limit {
+	return limitOf("queue", "leaky_bucket", limit, window, func(o counters.Options) (counters.Limiter, error) {
+		return cas.NewLeakyBucket(memory.New(nil), window, 0, cas.Config{Options: o})
 	}, named)
 }
 

@@ -112,7 +112,7 @@ func TestMiddlewareRefusesWhatCannotBeLimited(t *testing.T) {
 // Behind a leaky bucket, requests are served one at a time.
 func TestMiddlewareWaits(t *testing.T) {
 	t.Parallel()
-	_, c := start(t, client.Config{}, newPolicy("api", queue("api", 2)))
+	_, c := start(t, client.Config{}, newPolicy("api", queue("api", 2, time.Second)))
 	a := check(t, c, client.Check{Policy: "api", Client: "alice"})
 	assert.Zero(t, a.Wait)
 	a = check(t, c, client.Check{Policy: "api", Client: "alice"})

@@ -43,7 +43,7 @@ func bodies(t *testing.T) [][]byte {
 	shadow.Shadow = true
 	setClient(several, "blocked", policy.Client{Blocked: true})
 	setClient(several, "exempt", policy.Client{Exempt: true})
-	w := startWeir(shadow, several, broken, newPolicy("queue", queue("queue", 2)))
+	w := startWeir(shadow, several, broken, newPolicy("queue", queue("queue", 2, time.Second)))
 	defer w.Close()
 	w.at(1234 * time.Millisecond)
 	var bodies [][]byte

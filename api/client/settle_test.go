@@ -191,13 +191,13 @@ func TestWhoLeavesWhileItWaitsHoldsNoPlace(t *testing.T) {
 	t.Parallel()
 	held := places("jobs", 2, time.Minute)
 	held.CountsRequests = true
-	_, c := start(t, client.Config{}, newPolicy("jobs", held, queue("jobs", 2)))
+	_, c := start(t, client.Config{}, newPolicy("jobs", held, queue("jobs", 2, time.Minute)))
 	check := func(*http.Request) client.Check { return client.Check{Policy: "jobs", Client: "alice"} }
 	handler := c.Concurrent(check)(hello)
 	first := httptest.NewRecorder()
 	handler.ServeHTTP(first, httptest.NewRequest(http.MethodGet, "/", nil))
 	require.Equal(t, http.StatusOK, first.Code)
-	ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond) // of 500 that it would wait
+	ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond) // of 30 s that it would wait
 	defer cancel()
 	second := httptest.NewRecorder()
 	handler.ServeHTTP(second, httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx))
