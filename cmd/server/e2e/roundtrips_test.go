@@ -23,7 +23,7 @@ import (
 
 // flight is how long a distant store holds back what it is told. What is said
 // before the first answer has come back is on the same flight.
-const flight = 50 * time.Millisecond
+const flight = 150 * time.Millisecond
 
 // A distantStore is a real Memcached behind a long wire.
 type distantStore struct {
