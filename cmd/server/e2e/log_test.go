@@ -42,7 +42,7 @@ func TestLogTellsWhichServersAreDownAndBack(t *testing.T) {
 // that begin again for one of them.
 func TestLogTellsHowManyChecksAreDecidedWithoutAServer(t *testing.T) {
 	t.Parallel()
-	const clients, alike = 8, 5
+	const clients, alike = 20, 5
 	up, down := memcachedtest.Start(t), memcachedtest.Start(t)
 	r := startProcess(t, "-memcached", up.Addr+","+down.Addr, "-store-timeout", "500ms")
 	for i := range clients {
