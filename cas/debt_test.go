@@ -3,6 +3,7 @@ package cas
 import (
 	"math/rand/v2"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -184,6 +185,10 @@ func TestWhatIsInFrontOfADebtAfterARefund(t *testing.T) {
 // later, while the store is away: none is in the way of those that come after.
 func TestSettledCostsInAnOutage(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, testSettledCostsInAnOutage)
+}
+
+func testSettledCostsInAnOutage(t *testing.T) {
 	l, err := NewTokenBucket(memory.New(nil), time.Minute, 0, testConfig(10))
 	require.NoError(t, err)
 	now := clock(t, "12:00:01.5")

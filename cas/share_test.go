@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -73,6 +74,10 @@ func TestAloneAProcessTakesItsShare(t *testing.T) {
 // is asked for a whole limit at once, before most have told what they have admitted.
 func TestTogetherAgainProcessesTakeTheirShare(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, testTogetherAgainProcessesTakeTheirShare)
+}
+
+func testTogetherAgainProcessesTakeTheirShare(t *testing.T) {
 	const processes, limit, before, alone = 4, 100, 10, 8
 	now := clock(t, "12:00:00")
 	p := limitertest.NewProcesses(t, processes, memory.New(nil), func(s limitertest.Store) (counters.Limiter, error) {
