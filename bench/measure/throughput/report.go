@@ -8,6 +8,7 @@ import (
 	"weir/bench/internal/algorithms"
 	"weir/bench/internal/loadgen"
 	"weir/bench/internal/report"
+	"weir/bench/internal/testbed"
 )
 
 var (
@@ -56,21 +57,21 @@ type Report struct {
 type checkRow struct {
 	Algorithm string `json:"algorithm"`
 	Traffic   string `json:"traffic"`
-	comparison
+	testbed.Comparison
 	Half   halfLoad `json:"half_load"`
 	Denied float64  `json:"denied"` // share of the checks
-	cpuTimes
+	testbed.CPUTimes
 	// Per check.
 	Commands    float64 `json:"commands"`
 	KeysRead    float64 `json:"keys_read"`
 	Allocations float64 `json:"allocations"`
 }
 
-func newCheckRow(w loadgen.Workload, p *pair, keysPerGet float64) checkRow {
-	cost := p.store.Per(p.weir.Checks())
+func newCheckRow(w loadgen.Workload, p *testbed.Pair, keysPerGet float64) checkRow {
+	cost := p.Store.Per(p.Weir.Checks())
 	row := checkRow{
-		Algorithm: w.Algorithm.Title(), Traffic: w.Traffic.Name, comparison: p.comparison(), cpuTimes: p.cpuTimes,
-		Denied: float64(p.weir.Denied) / float64(p.weir.Checks()), Commands: cost.Writes, KeysRead: cost.KeysRead,
+		Algorithm: w.Algorithm.Title(), Traffic: w.Traffic.Name, Comparison: p.Comparison(), CPUTimes: p.CPU,
+		Denied: float64(p.Weir.Denied) / float64(p.Weir.Checks()), Commands: cost.Writes, KeysRead: cost.KeysRead,
 	}
 	if keysPerGet > 0 {
 		row.Commands += row.KeysRead / keysPerGet
@@ -85,7 +86,7 @@ func (r *Report) Print(out io.Writer) {
 	report.TableOf(out, "", "algorithm\ttraffic\tchecks/s\tof no-op\tmin\tmax\t"+report.PercentileHeader+halfHeader+
 		"denied\tcmds/check\tkeys/check\tcmds/s\tallocs\t"+cpuHeader("no-op"), r.Checks, func(c checkRow) string {
 		return fmt.Sprintf("%s\t%s\t%s%s%.1f%%\t%.2f\t%.1f\t%.0f\t%.0f\t%s",
-			c.Algorithm, c.Traffic, c.comparison.cells(), c.Half.cells(), 100*c.Denied, c.Commands, c.KeysRead, c.Rate*c.Commands, c.Allocations, c.cpuTimes.cells())
+			c.Algorithm, c.Traffic, percentCells(c.Comparison), c.Half.cells(), 100*c.Denied, c.Commands, c.KeysRead, c.Rate*c.Commands, c.Allocations, cpuCells(c.CPUTimes))
 	}, `
 checks/s    over HTTP/1.1 on loopback, each connection checking again as soon as it is answered
 of no-op    rate relative to an echo handler that reads the same request and sends the same response, without middleware or
@@ -101,7 +102,7 @@ cpu us      what a check takes of a processor in weir, in memcached, and in the 
 All clients have been busy for a whole window when a sliding row begins; the denied client has used up its limit.
 `)
 	report.TableOf(out, "", "way in\tchecks/s\tof single\tmin\tmax\t"+report.PercentileHeader+halfHeader+cpuHeader("single")+"checks/core\tallocs\t", r.Ways, func(w wayRow) string {
-		return fmt.Sprintf("%s\t%s%s%s%.0f\t%.1f\t", w.How, w.times(), w.Half.cells(), w.cpuTimes.cells(), 1e9/float64(w.Weir), w.Allocations)
+		return fmt.Sprintf("%s\t%s%s%s%.0f\t%.1f\t", w.How, timesCells(w.Comparison), w.Half.cells(), cpuCells(w.CPUTimes), 1e9/float64(w.Weir), w.Allocations)
 	}, `
 checks/s    by sliding N=10, of 10,000 clients who have been busy for a whole window; each connection or caller goes on as soon
             as it is answered
@@ -119,25 +120,25 @@ settle      a check of cost 3 and its settlement with a cost of 1 count as one; 
 `)
 }
 
-// cpuHeader is the header of cpuTimes.cells, for what weir is compared with.
+// cpuHeader is the header of cpuCells, for what weir is compared with.
 func cpuHeader(other string) string {
 	return fmt.Sprintf("cpu us\tmemcached\t%s\tcpu of %s\t", other, other)
 }
 
-// cells returns the cells of a table; that of a comparison is empty if it wasn't measured.
-func (c cpuTimes) cells() string {
+// cpuCells returns the cells of a table; that of a comparison is empty if it wasn't measured.
+func cpuCells(c testbed.CPUTimes) string {
 	if c.Other == 0 {
 		return fmt.Sprintf("%.1f\t%.1f\t-\t-\t", float64(c.Weir)/1e3, float64(c.Memcached)/1e3)
 	}
 	return fmt.Sprintf("%.1f\t%.1f\t%.1f\t%.0f%%\t", float64(c.Weir)/1e3, float64(c.Memcached)/1e3, float64(c.Other)/1e3, 100*float64(c.Weir)/float64(c.Other))
 }
 
-// cells returns the rate, in percent of the other's, and the percentiles.
-func (c comparison) cells() string {
+// percentCells returns the rate, in percent of the other's, and the percentiles.
+func percentCells(c testbed.Comparison) string {
 	return fmt.Sprintf("%.0f\t%.0f%%\t%.0f%%\t%.0f%%\t%s", c.Rate, 100*c.Ratio, 100*c.RatioMin, 100*c.RatioMax, c.Percentiles.Cells())
 }
 
-// times is cells with how many times the other's rate it is.
-func (c comparison) times() string {
+// timesCells is percentCells with how many times the other's rate it is.
+func timesCells(c testbed.Comparison) string {
 	return fmt.Sprintf("%.0f\t%.2fx\t%.2fx\t%.2fx\t%s", c.Rate, c.Ratio, c.RatioMin, c.RatioMax, c.Percentiles.Cells())
 }

@@ -3,7 +3,7 @@
 // request and sends the same response. All other ways in (net/http, batches, the Go
 // client, gRPC) are measured beside single checks.
 //
-// Run is the command. workloads and ways have the rows, pair what is compared,
+// Run is the command. workloads and ways have the rows, testbed.Pair what is compared,
 // and Report the figures.
 package throughput
 
@@ -99,32 +99,32 @@ func measureChecks(ctx context.Context, cfg config, build *testbed.Build, w load
 	if err != nil {
 		return checkRow{}, err
 	}
-	defer other.connections.Close()
-	p, err := compare(ctx, cfg, weir.memcached, &weir.side, other)
+	defer other.Connections.Close()
+	p, err := testbed.Compare(ctx, cfg.warmUp, cfg.duration, &weir.Side, other)
 	if err != nil {
 		return checkRow{}, err
 	}
-	if err := w.Verify(p.weir, time.Since(start)); err != nil {
+	if err := w.Verify(p.Weir, time.Since(start)); err != nil {
 		return checkRow{}, err
 	}
-	if p.store.Evictions > 0 {
-		return checkRow{}, fmt.Errorf("memcached evicted %d counters", p.store.Evictions)
+	if p.Store.Evictions > 0 {
+		return checkRow{}, fmt.Errorf("memcached evicted %d counters", p.Store.Evictions)
 	}
-	keysPerGet, err := weir.memcached.KeysPerGet(ctx, func() error {
+	keysPerGet, err := weir.Memcached.KeysPerGet(ctx, func() error {
 		// Logging a key costs memcached a system call per letter.
-		next := weir.turn.Taken.Load()
+		next := weir.Turn.Taken.Load()
 		turn := &loadgen.Turn{Clients: w.Clients, Last: next + 1000}
 		turn.Taken.Store(next)
-		_, err := weir.connections[:min(16, cfg.connections)].Drive(ctx, turn, cfg.warmUp/2)
+		_, err := weir.Connections[:min(16, cfg.connections)].Drive(ctx, turn, cfg.warmUp/2)
 		return err
 	})
 	if err != nil {
 		return checkRow{}, err
 	}
 	row := newCheckRow(w, p, keysPerGet)
-	if row.Half, err = weir.half(ctx, row.Rate, cfg.duration); err != nil {
+	if row.Half, err = half(ctx, &weir.Side, row.Rate, cfg.duration); err != nil {
 		return row, err
 	}
-	row.Allocations, err = allocations(ctx, weir.Addr, func() (loadgen.Tally, error) { return weir.load(ctx, cfg.warmUp) })
+	row.Allocations, err = allocations(ctx, weir.Addr, func() (loadgen.Tally, error) { return weir.Load(ctx, cfg.warmUp) })
 	return row, err
 }

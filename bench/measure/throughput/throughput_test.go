@@ -159,10 +159,10 @@ func TestQuickThroughput(t *testing.T) {
 	for _, w := range r.Ways {
 		assert.Positive(t, w.Weir, w.How)
 		assert.Positive(t, w.Memcached, w.How)
-		assert.Positive(t, w.cpuTimes.Other, w.How)
+		assert.Positive(t, w.CPUTimes.Other, w.How)
 		assert.Positive(t, w.Allocations, w.How)
 	}
-	for _, c := range []comparison{r.Checks[0].comparison, r.Ways[0].comparison, r.Ways[3].comparison, r.Ways[4].comparison, r.Ways[5].comparison} {
+	for _, c := range []testbed.Comparison{r.Checks[0].Comparison, r.Ways[0].Comparison, r.Ways[3].Comparison, r.Ways[4].Comparison, r.Ways[5].Comparison} {
 		assert.Positive(t, c.Rate)
 		assert.Positive(t, c.Other)
 		assert.InDelta(t, c.Rate/c.Other, c.Ratio, 1e-9)
@@ -229,44 +229,13 @@ func TestNoopAnswersAsWeirDid(t *testing.T) {
 	assert.Equal(t, http.Header{"Content-Type": {"application/json"}, "Ratelimit": {`"limit";r=0;t=9`}}, again.Header)
 }
 
-// sides returns what pair.measure takes: a side whose slices have these counts.
-func sides(tallies ...loadgen.Tally) func(time.Duration) (loadgen.Tally, error) {
-	return func(time.Duration) (loadgen.Tally, error) {
-		if len(tallies) == 0 {
-			return loadgen.Tally{}, assert.AnError
-		}
-		t := tallies[0]
-		t.Elapsed, t.Latency = time.Second, loadgen.NewHistogram()
-		tallies = tallies[1:]
-		return t, nil
-	}
-}
-
-func TestPairComparesNeighbours(t *testing.T) {
-	t.Parallel()
-	p := new(pair)
-	other := sides(loadgen.Tally{Admitted: 100}, loadgen.Tally{Admitted: 300}, loadgen.Tally{Admitted: 200})
-	weir := sides(loadgen.Tally{Admitted: 50}, loadgen.Tally{Admitted: 300}, loadgen.Tally{Admitted: 175})
-	require.NoError(t, p.measure(time.Second, other, weir))
-	c := p.comparison()
-	assert.InDelta(t, 175, c.Rate, 1e-9)
-	assert.InDelta(t, 200, c.Other, 1e-9)
-	assert.InDelta(t, 0.875, c.Ratio, 1e-9)
-	assert.InDelta(t, 0.5, c.RatioMin, 1e-9)
-	assert.InDelta(t, 1.0, c.RatioMax, 1e-9)
-
-	assert.ErrorIs(t, p.measure(1, sides(), sides(loadgen.Tally{})), assert.AnError)
-	assert.ErrorIs(t, p.measure(1, sides(loadgen.Tally{}), sides()), assert.AnError)
-}
-
 func TestCheckRow(t *testing.T) {
 	t.Parallel()
-	p := new(pair)
-	noop, weir := loadgen.Tally{Admitted: 400}, loadgen.Tally{Admitted: 50, Denied: 150}
-	require.NoError(t, p.measure(time.Second, sides(noop, noop, noop), sides(weir, weir, weir)))
+	p := &testbed.Pair{Weir: loadgen.NewTally(), Other: loadgen.NewTally(), Ratios: []float64{0.5}}
+	p.Weir.Admitted, p.Weir.Denied = 150, 450
 	w := loadgen.Workload{Algorithm: algorithms.Named(algorithms.Fixed), Traffic: loadgen.Denied}
 
-	p.store = testbed.StoreStats{Writes: 900, KeysRead: 3600}
+	p.Store = testbed.StoreStats{Writes: 900, KeysRead: 3600}
 	row := newCheckRow(w, p, 12)
 	assert.Equal(t, "fixed", row.Algorithm)
 	assert.Equal(t, "one denied client", row.Traffic)
@@ -274,16 +243,12 @@ func TestCheckRow(t *testing.T) {
 	assert.InDelta(t, 6.0, row.KeysRead, 1e-9)
 	assert.InDelta(t, 2.0, row.Commands, 1e-9, "900 writes and 300 gets in 600 checks")
 
-	p.store.KeysRead = 0
+	p.Store.KeysRead = 0
 	row = newCheckRow(w, p, 0)
 	assert.InDelta(t, 1.5, row.Commands, 1e-9)
 }
 
-// Each server's time is divided by what it answered itself.
-func TestProcessorTimesPerCheck(t *testing.T) {
+func TestCellsOfProcessorTimes(t *testing.T) {
 	t.Parallel()
-	used := cpuTimes{Weir: 12 * time.Millisecond, Memcached: 600 * time.Microsecond, Other: 24 * time.Millisecond}
-	each := used.perCheck(loadgen.Tally{Admitted: 150, Denied: 450}, loadgen.Tally{Admitted: 1200})
-	assert.Equal(t, cpuTimes{Weir: 20 * time.Microsecond, Memcached: time.Microsecond, Other: 20 * time.Microsecond}, each)
-	assert.Equal(t, "20.0\t1.0\t20.0\t100%\t", each.cells())
+	assert.Equal(t, "20.0\t1.0\t25.0\t80%\t", cpuCells(testbed.CPUTimes{Weir: 20 * time.Microsecond, Memcached: time.Microsecond, Other: 25 * time.Microsecond}))
 }

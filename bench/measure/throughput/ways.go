@@ -64,9 +64,9 @@ func ways() []way {
 // A wayRow is how checks did that came by a way, beside single ones.
 type wayRow struct {
 	How string `json:"how"`
-	comparison
+	testbed.Comparison
 	Half halfLoad `json:"half_load"`
-	cpuTimes
+	testbed.CPUTimes
 	Allocations float64 `json:"allocations"` // per check
 }
 
@@ -81,9 +81,8 @@ var envoyFile = fmt.Sprintf("domain: %s\ndescriptors: [{key: %s, rate_limit: {un
 // A server is weir on a memcached of its own, which knows the clients, and the load
 // that comes a way.
 type server struct {
-	side
-	memcached *testbed.Memcached
-	started   []func() // what ends it, in the order of the beginnings
+	testbed.Side
+	started []func() // what ends it, in the order of the beginnings
 }
 
 func (s *server) stop() {
@@ -95,12 +94,12 @@ func (s *server) stop() {
 // start starts a server with further arguments, which has to be stopped even after an error.
 func (w way) start(ctx context.Context, cfg config, build *testbed.Build, checks loadgen.Workload, args ...string) (s *server, err error) {
 	checks.Clients = min(checks.Clients, cfg.clients)
-	s = &server{side: side{turn: &loadgen.Turn{Clients: checks.Clients}, size: 1}}
-	if s.memcached, err = testbed.StartMemcached(ctx, 1024); err != nil {
+	s = &server{Side: testbed.Side{Turn: &loadgen.Turn{Clients: checks.Clients}, Size: 1}}
+	if s.Memcached, err = testbed.StartMemcached(ctx, 1024); err != nil {
 		return s, err
 	}
-	s.started = append(s.started, s.memcached.Stop)
-	if err := fill(s.memcached, checks, time.Now()); err != nil {
+	s.started = append(s.started, s.Memcached.Stop)
+	if err := fill(s.Memcached, checks, time.Now()); err != nil {
 		return s, err
 	}
 	var grpc string
@@ -108,12 +107,12 @@ func (w way) start(ctx context.Context, cfg config, build *testbed.Build, checks
 	case w.grpc:
 		file := filepath.Join(filepath.Dir(build.PolicyFile), "envoy.yaml")
 		if err = os.WriteFile(file, []byte(envoyFile), 0o600); err == nil {
-			s.Process, grpc, err = build.StartRLS(ctx, s.memcached.Addr, file, "-envoy-algorithm", "sliding_window")
+			s.Process, grpc, err = build.StartRLS(ctx, s.Memcached.Addr, file, "-envoy-algorithm", "sliding_window")
 		}
 	case w.net:
-		s.Process, err = build.Start(ctx, s.memcached.Addr, "-http", "net")
+		s.Process, err = build.Start(ctx, s.Memcached.Addr, "-http", "net")
 	default:
-		s.Process, err = build.Start(ctx, s.memcached.Addr, args...)
+		s.Process, err = build.Start(ctx, s.Memcached.Addr, args...)
 	}
 	if err != nil {
 		return s, err
@@ -121,25 +120,25 @@ func (w way) start(ctx context.Context, cfg config, build *testbed.Build, checks
 	s.started = append(s.started, s.Stop)
 	switch {
 	case w.grpc:
-		s.connections, err = loadgen.DialGRPC(grpc, envoyDomain, envoyKey, w.callers)
+		s.Connections, err = loadgen.DialGRPC(grpc, envoyDomain, envoyKey, w.callers)
 	case w.callers > 0:
 		var c *client.Client
 		if c, err = client.New(client.Config{URL: "http://" + s.Addr, Timeout: 10 * time.Second}); err == nil {
 			s.started = append(s.started, c.Close)
-			s.connections = w.call(ctx, c, checks)
+			s.Connections = w.call(ctx, c, checks)
 		}
 	case w.settles:
-		s.connections, err = loadgen.DialSettling(ctx, s.Addr, loadgen.Reserving(checks.Policy(), 3), `,"cost":1`, cfg.connections)
+		s.Connections, err = loadgen.DialSettling(ctx, s.Addr, loadgen.Reserving(checks.Policy(), 3), `,"cost":1`, cfg.connections)
 	case w.releases:
-		s.connections, err = loadgen.DialSettling(ctx, s.Addr, loadgen.Reserving(places.Policy(), 1), "", cfg.connections)
+		s.Connections, err = loadgen.DialSettling(ctx, s.Addr, loadgen.Reserving(places.Policy(), 1), "", cfg.connections)
 	case w.batch > 0:
-		s.connections, err = loadgen.Dial(ctx, s.Addr, loadgen.Batch(checks.Policy(), w.batch), w.connections)
-		s.size = int64(w.batch)
-		s.turn.Clients /= s.size
+		s.Connections, err = loadgen.Dial(ctx, s.Addr, loadgen.Batch(checks.Policy(), w.batch), w.connections)
+		s.Size = int64(w.batch)
+		s.Turn.Clients /= s.Size
 	default:
-		s.connections, err = loadgen.Dial(ctx, s.Addr, checks.Request(), cfg.connections)
+		s.Connections, err = loadgen.Dial(ctx, s.Addr, checks.Request(), cfg.connections)
 	}
-	s.started = append(s.started, s.connections.Close)
+	s.started = append(s.started, s.Connections.Close)
 	return s, err
 }
 
@@ -175,14 +174,14 @@ func (w way) measure(ctx context.Context, cfg config, build *testbed.Build) (row
 	if err != nil {
 		return row, err
 	}
-	p, err := compare(ctx, cfg, s.memcached, &s.side, &single.side)
+	p, err := testbed.Compare(ctx, cfg.warmUp, cfg.duration, &s.Side, &single.Side)
 	if err != nil {
 		return row, err
 	}
-	row = wayRow{How: w.name, comparison: p.comparison(), cpuTimes: p.cpuTimes}
-	if row.Half, err = s.half(ctx, row.Rate, cfg.duration); err != nil {
+	row = wayRow{How: w.name, Comparison: p.Comparison(), CPUTimes: p.CPU}
+	if row.Half, err = half(ctx, &s.Side, row.Rate, cfg.duration); err != nil {
 		return row, err
 	}
-	row.Allocations, err = allocations(ctx, s.Addr, func() (loadgen.Tally, error) { return s.load(ctx, cfg.warmUp) })
+	row.Allocations, err = allocations(ctx, s.Addr, func() (loadgen.Tally, error) { return s.Load(ctx, cfg.warmUp) })
 	return row, err
 }
