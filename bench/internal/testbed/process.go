@@ -18,6 +18,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -133,7 +134,7 @@ func (l *log) String() string {
 // startOnFreePort starts the command for a loopback address on which nothing
 // listens.
 func startOnFreePort(ctx context.Context, command func(addr string) *exec.Cmd) (*Process, error) {
-	port, err := freePort()
+	port, err := FreePort()
 	if err != nil {
 		return nil, err
 	}
@@ -230,7 +231,7 @@ func (b *Build) Start(ctx context.Context, memcached string, args ...string) (*P
 // StartRLS starts weir as Start does, with the rate limit service of Envoy by a
 // file, and returns the address of that too.
 func (b *Build) StartRLS(ctx context.Context, memcached, file string, args ...string) (weir *Process, grpc string, err error) {
-	port, err := freePort()
+	port, err := FreePort()
 	if err != nil {
 		return nil, "", err
 	}
@@ -247,11 +248,11 @@ func (b *Build) StartRLS(ctx context.Context, memcached, file string, args ...st
 // that says otherwise it keeps a connection to Memcached for each caller. And it has the
 // variables, as name=value.
 func StartRatelimit(ctx context.Context, path, memcached, root string, callers int, variables ...string) (*Process, error) {
-	forHTTP, err := freePort()
+	forHTTP, err := FreePort()
 	if err != nil {
 		return nil, err
 	}
-	forDebugging, err := freePort()
+	forDebugging, err := FreePort()
 	if err != nil {
 		return nil, err
 	}
@@ -278,9 +279,21 @@ func (b *Build) StartAsRatelimit(ctx context.Context, memcached, root string, va
 	return StartRatelimit(ctx, path, memcached, root, 1, variables...)
 }
 
-// freePort returns a port of loopback on which nothing listens, below those that the kernel
+// StartNode starts a program of Node's, which finds its modules in folder/node_modules,
+// its Memcached in MEMCACHED and what to listen on in HOST and PORT.
+func StartNode(ctx context.Context, program, folder, memcached string) (*Process, error) {
+	return startOnFreePort(ctx, func(addr string) *exec.Cmd {
+		host, port, _ := net.SplitHostPort(addr)
+		cmd := exec.Command("node", "-")
+		cmd.Stdin = strings.NewReader(program)
+		cmd.Env = append(os.Environ(), "NODE_PATH="+filepath.Join(folder, "node_modules"), "MEMCACHED="+memcached, "HOST="+host, "PORT="+port)
+		return cmd
+	})
+}
+
+// FreePort returns a port of loopback on which nothing listens, below those that the kernel
 // gives to who asks for any: others would have it before the process that it is for.
-func freePort() (port string, err error) {
+func FreePort() (port string, err error) {
 	for range 100 {
 		port = strconv.Itoa(10_000 + rand.IntN(20_000))
 		var l net.Listener

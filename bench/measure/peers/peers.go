@@ -4,7 +4,10 @@
 // many callers race for them, and what callers see when Memcached stalls. Its tests
 // compare what they answer to the same requests by the same files.
 //
-// The user brings the other program. Without it weir runs alone.
+// Over HTTP it measures rates and processor times, beside envoyproxy/ratelimit and a
+// service of Node's.
+//
+// The user brings the other programs. Without them weir runs alone.
 package peers
 
 import (
@@ -25,41 +28,19 @@ import (
 )
 
 const (
-	domain  = "peers"
-	never   = "never"   // the key of a limit that nobody reaches
-	hundred = "hundred" // and of one that everybody does
-
-	callersEach = 256 // of whom some share a connection
-	racesEach   = 10  // requests
-	memcachedMB = 1024
-	pacedRate   = 4000            // per second, at which latency is measured, or half of what the slowest answers
-	recovery    = 3 * time.Second // after a stall
+	racesEach = 10              // requests
+	pacedRate = 4000            // per second, at which latency is measured, or half of what the slowest answers
+	recovery  = 3 * time.Second // after a stall
 )
 
-// file has the limits, in the form that both read.
-var file = fmt.Sprintf(`domain: %s
-descriptors:
-  - key: %s
-    rate_limit: {unit: hour, requests_per_unit: %d}
-  - key: %s
-    rate_limit: {unit: day, requests_per_unit: %d}
-`, domain, never, loadgen.Never, hundred, limit)
-
-type config struct {
-	ratelimit string
-	duration  time.Duration // per row
-	stall     time.Duration
-	races     int
-	warmUp    time.Duration
-}
-
-// Run measures weir, and envoyproxy/ratelimit where there is one, and prints
-// tables. The error says if weir didn't admit exactly the limit.
+// Run measures weir, and the other products that there are, and prints tables. The error
+// says if weir didn't admit exactly the limit.
 func Run(ctx context.Context, args []string, out io.Writer) error {
 	flags := report.NewFlags("peers")
 	cfg := config{duration: 9 * time.Second, stall: 3 * time.Second, races: 10, warmUp: time.Second}
 	flags.StringVar(&cfg.ratelimit, "ratelimit", "", "the `program` of envoyproxy/ratelimit, such as go install github.com/envoyproxy/ratelimit/src/service_cmd@latest "+
-		"makes; its environment is the bench's, so that MEMCACHE_MAX_IDLE_CONNS or LOCAL_CACHE_SIZE_IN_BYTES can be set (default: weir alone)")
+		"makes; its environment is the bench's, so that MEMCACHE_MAX_IDLE_CONNS or "+localCache+" can be set (default: weir alone)")
+	flags.StringVar(&cfg.node, "node", "", "the `folder` in which npm install rate-limiter-flexible memcached was run, whose service node runs (default: without it)")
 	quick := flags.Quick("a few seconds in all, too short to compare")
 	if err := flags.Parse(args, out); err != nil {
 		return err
@@ -67,34 +48,20 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 	if *quick {
 		cfg.duration, cfg.stall, cfg.races, cfg.warmUp = 600*time.Millisecond, 600*time.Millisecond, 2, 200*time.Millisecond
 	}
-	if cfg.ratelimit == "" {
-		flags.Guest() // half of it isn't there
+	if cfg.ratelimit == "" || cfg.node == "" {
+		flags.Guest() // a part of it isn't there
 	}
 	r, err := measure(ctx, cfg)
 	return flags.Publish(out, "peers", r, err)
 }
 
-// A product is a program under test.
-type product struct {
-	name string
-	*testbed.Process
-	grpc string // its address
-}
-
-func (p product) String() string { return p.name }
-
 // measure starts all and measures it.
 func measure(ctx context.Context, cfg config) (*Report, error) {
-	build, err := testbed.BuildWeir(ctx, "", "")
+	build, err := testbed.BuildWeir(ctx, policies, "")
 	if err != nil {
 		return nil, err
 	}
 	defer build.Remove()
-	m, err := testbed.StartMemcached(ctx, memcachedMB)
-	if err != nil {
-		return nil, err
-	}
-	defer m.Stop()
 	root, err := os.MkdirTemp("", "weir-peers")
 	if err != nil {
 		return nil, err
@@ -107,22 +74,35 @@ func measure(ctx context.Context, cfg config) (*Report, error) {
 	if err := os.WriteFile(limits, []byte(file), 0o644); err != nil {
 		return nil, err
 	}
-	weir, err := build.StartAsRatelimit(ctx, m.Addr, root)
-	if err != nil {
+	r := &Report{Machine: report.ThisMachine(testbed.MemcachedVersion(ctx)), Callers: callersEach, Duration: cfg.duration, LocalCache: os.Getenv(localCache)}
+	if r.HTTP, err = measureHTTP(ctx, cfg, build, root); err != nil {
 		return nil, err
 	}
+	return r, measureGRPC(ctx, cfg, build, root, r)
+}
+
+// measureGRPC measures weir and envoyproxy/ratelimit on one Memcached.
+func measureGRPC(ctx context.Context, cfg config, build *testbed.Build, root string, r *Report) error {
+	m, err := testbed.StartMemcached(ctx, memcachedMB)
+	if err != nil {
+		return err
+	}
+	defer m.Stop()
+	weir, err := build.StartAsRatelimit(ctx, m.Addr, root)
+	if err != nil {
+		return err
+	}
 	defer weir.Stop()
-	b := &bench{config: cfg, memcached: m, products: []product{{weirName, weir, weir.Addr}}}
+	b := &bench{config: cfg, memcached: m, products: []product{{weirName, weir, overGRPC(weir.Addr), m}}}
 	if cfg.ratelimit != "" {
 		peer, err := testbed.StartRatelimit(ctx, cfg.ratelimit, m.Addr, root, callersEach)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		defer peer.Stop()
-		b.products = append(b.products, product{ratelimitName, peer, peer.Addr})
+		b.products = append(b.products, product{ratelimitName, peer, overGRPC(peer.Addr), m})
 	}
-	r := &Report{Machine: report.ThisMachine(testbed.MemcachedVersion(ctx)), Callers: callersEach, Duration: cfg.duration}
-	return r, b.run(ctx, r)
+	return b.run(ctx, r)
 }
 
 // A bench is what is measured.
@@ -157,7 +137,7 @@ func (b *bench) run(ctx context.Context, r *Report) (err error) {
 
 // drive lets callers of a product ask about a key, for clients in turn.
 func (b *bench) drive(ctx context.Context, p product, key string, clients int64, d time.Duration) (tally loadgen.Tally, err error) {
-	callers, err := loadgen.DialGRPC(p.grpc, domain, key, callersEach)
+	callers, err := p.dial(ctx, key, callersEach)
 	if err != nil {
 		return tally, err
 	}
@@ -178,24 +158,6 @@ func (b *bench) warm(ctx context.Context) error {
 		if _, err := b.drive(ctx, p, never, loadgen.Distinct.Clients, b.warmUp); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// awaitLimit asks until the answer is by a limit: a server that listens may not
-// have read its files yet.
-func (p product) awaitLimit(ctx context.Context) error {
-	callers, err := loadgen.DialGRPC(p.grpc, domain, never, 1)
-	if err != nil {
-		return err
-	}
-	defer callers.Close()
-	err = testbed.Poll(ctx, 10*time.Second, 10*time.Millisecond, func() (bool, error) {
-		_, _, err := loadgen.Ask(callers[0], 0)
-		return err == nil, nil
-	})
-	if err != nil {
-		return fmt.Errorf("%s doesn't answer by the limit of its file: %w: %s", p.name, err, p.Log)
 	}
 	return nil
 }
@@ -237,7 +199,7 @@ func (b *bench) halfLoad(ctx context.Context, rate float64) (rows []latencyRow, 
 	for range parts {
 		for i, p := range b.products {
 			report.Progress("%s: %.0f a second", p.name, rate)
-			callers, err := loadgen.DialGRPC(p.grpc, domain, never, callersEach)
+			callers, err := p.dial(ctx, never, callersEach)
 			if err != nil {
 				return nil, err
 			}
@@ -272,7 +234,7 @@ func (b *bench) race(ctx context.Context, p product) (raceRow, error) {
 
 // race lets callers ask about one client.
 func (p product) race(ctx context.Context, client int64) (loadgen.Tally, error) {
-	callers, err := loadgen.DialGRPC(p.grpc, domain, hundred, racers)
+	callers, err := p.dial(ctx, hundred, racers)
 	if err != nil {
 		return loadgen.Tally{}, err
 	}
@@ -287,7 +249,7 @@ func (p product) race(ctx context.Context, client int64) (loadgen.Tally, error) 
 
 // stallUnder stops Memcached for a while under a product.
 func (b *bench) stallUnder(ctx context.Context, p product) (stallRow, error) {
-	callers, err := loadgen.DialGRPC(p.grpc, domain, never, callersEach)
+	callers, err := p.dial(ctx, never, callersEach)
 	if err != nil {
 		return stallRow{}, err
 	}

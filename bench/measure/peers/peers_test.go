@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"flag"
 	"io"
 	"os"
 	"os/exec"
@@ -14,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"weir/bench/internal/benchtest"
+	"weir/bench/internal/loadgen"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -23,7 +25,8 @@ func TestWeirAlone(t *testing.T) {
 	var r Report
 	_, printed, err := benchtest.Run(t, Run, "peers", &r, "-quick")
 	require.NoError(t, err)
-	assert.Contains(t, printed, "weir ran alone: -ratelimit PATH")
+	assert.Contains(t, printed, "Over gRPC weir ran alone: -ratelimit PATH")
+	assert.Empty(t, r.HTTP)
 	require.Len(t, r.Rates, 2)
 	for _, row := range r.Rates {
 		assert.Equal(t, weirName, row.Product)
@@ -38,6 +41,8 @@ func TestWeirAlone(t *testing.T) {
 	r.Races[0].Admitted[1]++
 	assert.EqualError(t, r.Broken(), "peers: weir admitted 101 of a limit of 100")
 }
+
+var modules = flag.String("node", "", "the `folder` of node_modules with rate-limiter-flexible and memcached (default: without)")
 
 // What stands in for the other is a weir that is told what that is told, by the
 // environment.
@@ -54,16 +59,33 @@ headers=draft11
 exec `+server+` -envoy-headers $headers -listen "$HOST:$PORT" -grpc-listen "$GRPC_HOST:$GRPC_PORT" -memcached "$MEMCACHE_HOST_PORT" \
 	-envoy-config "$RUNTIME_ROOT/$RUNTIME_SUBDIRECTORY/config" -key-prefix other
 `), 0o755))
-	r, err := measure(t.Context(), config{ratelimit: peer, duration: 600 * time.Millisecond, stall: 600 * time.Millisecond, races: 2, warmUp: 200 * time.Millisecond})
+	r, err := measure(t.Context(), config{ratelimit: peer, node: *modules, duration: 600 * time.Millisecond, stall: 600 * time.Millisecond, races: 2, warmUp: 200 * time.Millisecond})
 	require.NoError(t, err)
 	var text strings.Builder
 	r.Print(&text)
 	printed := text.String()
 	require.Len(t, r.Rates, 4)
 	assert.Equal(t, []string{weirName, ratelimitName}, []string{r.Rates[2].Product, r.Rates[3].Product})
-	assert.Regexp(t, `one hot client: \d+\.\d\d times the rate of envoyproxy/ratelimit, at least 3\.5: (ok|MISSED)\nat \d+ requests/s: 99% within .* of envoyproxy/ratelimit: (ok|MISSED)`, printed)
+	assert.Regexp(t, `one hot client: \d+\.\d\d times the rate of envoyproxy/ratelimit, at least 3\.5: (ok|MISSED)\nat \d+ requests/s: 99% within .* of envoyproxy/ratelimit: (ok|MISSED)
+over HTTP, 10,000 clients: \d+\.\d\d times the rate of envoyproxy/ratelimit, at least 4\.5: (ok|MISSED)\n`, printed)
 	require.Len(t, r.Races, 2)
 	assert.Equal(t, []int64{limit, limit}, r.Races[1].Admitted)
+	others := []string{ratelimitName}
+	if *modules != "" {
+		others = append(others, flexibleName)
+	}
+	require.Len(t, r.HTTP, 3*len(others))
+	for i, row := range r.HTTP {
+		assert.Equal(t, others[i/3], row.Product)
+		for _, figure := range []float64{row.Rate, row.Comparison.Other, row.Ratio, float64(row.Weir), float64(row.CPUTimes.Other)} {
+			assert.Positive(t, figure, "%+v", row)
+		}
+		if row.Traffic == loadgen.Distinct.Name { // those who are denied need no store
+			assert.Positive(t, row.Memcached)
+			assert.Positive(t, row.OtherMemcached)
+		}
+		assert.Positive(t, leastOverHTTP[row.Product][row.Traffic])
+	}
 	assert.NoError(t, r.Broken())
 }
 
@@ -71,4 +93,6 @@ func TestAPeerThatIsNotThere(t *testing.T) {
 	t.Parallel()
 	err := Run(t.Context(), []string{"-quick", "-ratelimit", filepath.Join(t.TempDir(), "none")}, io.Discard)
 	assert.ErrorContains(t, err, "no such file")
+	err = Run(t.Context(), []string{"-quick", "-node", t.TempDir()}, io.Discard)
+	assert.ErrorContains(t, err, "node")
 }
