@@ -157,15 +157,15 @@ func (l *Limiter[S]) Reset(ctx context.Context, client string, now time.Time) er
 // longer the state that it has seen.
 const resetAttempts = 16
 
-// StateBytes returns how many bytes the state has of a client that asks evenly,
-// and as often as the limit allows.
-func (l *Limiter[S]) StateBytes(limit int64) int {
+// Items returns what the store keeps of a client that asks evenly, and as often as the
+// limit allows: one item, with so many bytes of key and of value.
+func (l *Limiter[S]) Items(client string, limit int64) (n, key, value int) {
 	f := &l.family
 	var state S
-	n := min(limit, 10_000) // no log has more entries, and a bucket doesn't grow
-	for i := range n {
-		at := time.Unix(0, i*(int64(f.lasts())/n)) // multiplied first, it may overflow
-		state, _ = f.step(state, counters.Request{Cost: limit / n, Limit: limit, Now: at})
+	most := min(limit, 10_000) // no log has more entries, and a bucket doesn't grow
+	for i := range most {
+		at := time.Unix(0, i*(int64(f.lasts())/most)) // multiplied first, it may overflow
+		state, _ = f.step(state, counters.Request{Cost: limit / most, Limit: limit, Now: at})
 	}
-	return len(f.encode(nil, state))
+	return 1, len(f.keys.StateKey(client)), len(f.encode(nil, state))
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"strconv"
 	"time"
 
 	"weir/counters"
@@ -129,4 +130,12 @@ func (l *Limiter) Reset(ctx context.Context, client string, now time.Time) error
 		l.Change(client, func(a *account) { a.become(generation, now.UnixNano(), f.options.ClockSkew) })
 	}
 	return err
+}
+
+// Items returns what the store keeps of a client that asks all the time: so many items, each
+// with so many bytes of key and of value.
+func (l *Limiter) Items(client string, limit int64) (n, key, value int) {
+	f := &l.windows
+	newest := counters.Calendar(time.Now(), f.window.Width).Number
+	return f.window.stored(), len(counters.CounterKey(f.keys.Client(client), newest)), len(strconv.FormatInt(limit, 10))
 }

@@ -158,10 +158,10 @@ func (w Window) ttl(elapsed time.Duration) time.Duration {
 	return counters.TTL(time.Duration(w.Slots+1)*w.Width+w.late()-elapsed, w.Horizon)
 }
 
-// Kept returns how many counters of a client a store has at most, if the client
+// stored returns how many counters of a client a store has at most, if the client
 // asks in every slot and expiry is in whole seconds, rounded up, as Memcached's
 // is. It depends on the Horizon.
-func (w Window) Kept() int {
+func (w Window) stored() int {
 	kept := (w.ttl(0) + time.Second - 1).Truncate(time.Second)
 	return int((kept + w.Width - 1) / w.Width)
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strconv"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -38,7 +37,7 @@ type algorithm struct {
 	window func(l *policy.Limit) (subwindow.Window, error)
 	// state makes the limiter of a limit otherwise. The error says what is
 	// wrong with the limit.
-	state func(r *resources, p *policy.Policy, l *policy.Limit) (stateLimiter, error)
+	state func(r *resources, p *policy.Policy, l *policy.Limit) (limiter, error)
 }
 
 // algorithms are all that a limit can have, in the order in which messages name
@@ -84,7 +83,7 @@ var algorithms = []*algorithm{
 			burst := cmp.Or(l.Burst, l.Limit)
 			return fmt.Sprintf("%d per %s and at most %d at once, so at most %d in any %[2]s", l.Limit, inWords(l.Window), burst, burst+l.Limit)
 		},
-		state: func(r *resources, p *policy.Policy, l *policy.Limit) (stateLimiter, error) {
+		state: func(r *resources, p *policy.Policy, l *policy.Limit) (limiter, error) {
 			return cas.NewTokenBucket(r.store, l.Window, l.Burst, r.casConfig(p, l))
 		},
 	},
@@ -98,7 +97,7 @@ var algorithms = []*algorithm{
 			return fmt.Sprintf("%d per %s, one after the other, with at most %d waiting, so at most %d admitted in any %[2]s",
 				l.Limit, inWords(l.Window), burst, burst+l.Limit)
 		},
-		state: func(r *resources, p *policy.Policy, l *policy.Limit) (stateLimiter, error) {
+		state: func(r *resources, p *policy.Policy, l *policy.Limit) (limiter, error) {
 			return cas.NewLeakyBucket(r.store, l.Window, l.Burst, r.casConfig(p, l))
 		},
 	},
@@ -124,7 +123,7 @@ var algorithms = []*algorithm{
 			}
 			return fmt.Sprintf("at most %d in any %s, by the time of each request", l.Limit, inWords(l.Window))
 		},
-		state: func(r *resources, p *policy.Policy, l *policy.Limit) (stateLimiter, error) {
+		state: func(r *resources, p *policy.Policy, l *policy.Limit) (limiter, error) {
 			if l.Entries > 0 {
 				return cas.NewCountingLog(r.store, l.Window, l.Entries, r.casConfig(p, l))
 			}
@@ -141,7 +140,7 @@ var algorithms = []*algorithm{
 		describe: func(l *policy.Limit) string {
 			return fmt.Sprintf("at most %d at once, each until it is settled, or for %s after it was renewed last", l.Limit, inWords(l.Lease))
 		},
-		state: func(r *resources, p *policy.Policy, l *policy.Limit) (stateLimiter, error) {
+		state: func(r *resources, p *policy.Policy, l *policy.Limit) (limiter, error) {
 			return cas.NewConcurrency(r.store, l.Lease, l.Limit, r.casConfig(p, l))
 		},
 	},
@@ -198,24 +197,9 @@ const usualClient = "twelve-chars"
 
 // kept returns what Memcached keeps of one client that asks all the time: how
 // many items, and how many bytes these take. The limit has its limiter.
-func (a *algorithm) kept(p *policy.Policy, l *policy.Limit, o counters.Options) (items, bytes int, err error) {
-	o.Policy, o.Limit = p.Name, l.StoredName()
-	if o, err = o.WithDefaults(); err != nil {
-		return 0, 0, err
-	}
-	if a.window == nil {
-		key := counters.StateNamespace(o.KeyPrefix, o.Policy, o.Limit, a.name).StateKey(usualClient)
-		return 1, memcached.ItemBytes(len(key), l.Limiter.(stateLimiter).StateBytes(l.Limit)), nil
-	}
-	window, err := a.window(l)
-	if err != nil {
-		return 0, 0, err
-	}
-	window.Horizon = o.Horizon()
-	prefix := counters.CounterNamespace(o.KeyPrefix, o.Policy, o.Limit, window.Width).Client(usualClient)
-	key := counters.CounterKey(prefix, counters.Calendar(time.Now(), window.Width).Number)
-	items = window.Kept()
-	return items, items * memcached.ItemBytes(len(key), len(strconv.FormatInt(l.Limit, 10))), nil
+func kept(l *policy.Limit) (items, bytes int) {
+	items, key, value := l.Limiter.(limiter).Items(usualClient, l.Limit)
+	return items, items * memcached.ItemBytes(key, value)
 }
 
 // A limiter decides by any of the algorithms.
@@ -231,14 +215,9 @@ type limiter interface {
 	// Owing returns of how many clients the store hasn't counted yet what was
 	// admitted without it.
 	Owing() int
-}
-
-// A stateLimiter keeps one state of a client.
-type stateLimiter interface {
-	limiter
-	// StateBytes returns how many bytes the state has of a client that asks as
-	// often as the limit allows.
-	StateBytes(limit int64) int
+	// Items returns what the store keeps of a client that asks all the time: so many
+	// items, each with so many bytes of key and of value.
+	Items(client string, limit int64) (n, key, value int)
 }
 
 // resources are what all limiters share.

@@ -9,19 +9,16 @@ import (
 
 	"weir/api/envoy"
 	"weir/api/policy"
-	"weir/counters"
 )
 
-// Describe says in words what policies mean, and what Memcached keeps for them
-// with the given options. The policies must have their limiters.
-func Describe(policies policy.Policies, o counters.Options) (string, error) {
+// Describe says in words what policies mean, and what Memcached keeps for them.
+// The policies must have their limiters.
+func Describe(policies policy.Policies) string {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(policies)) {
-		if err := describe(&b, policies[name], o); err != nil {
-			return "", err
-		}
+		describe(&b, policies[name])
 	}
-	return b.String(), nil
+	return b.String()
 }
 
 // DescribeEnvoy says how many limits in how many domains a configuration has.
@@ -29,23 +26,18 @@ func DescribeEnvoy(config *envoy.Config) string {
 	return fmt.Sprintf("%s in %s", plural(len(config.All()), "limit"), plural(len(config.Domains), "domain"))
 }
 
-// describe says in words what a policy means, and what Memcached keeps for it
-// with the given options.
-func describe(b *strings.Builder, p *policy.Policy, o counters.Options) error {
+// describe says in words what a policy means, and what Memcached keeps for it.
+func describe(b *strings.Builder, p *policy.Policy) {
 	b.WriteString(p.Name)
 	if p.Description != "" {
 		b.WriteString(": " + p.Description)
 	}
 	b.WriteString("\n")
 	for _, l := range p.Listed() {
-		words, err := describeLimit(p, l, o)
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(b, "  %s: %s\n", cmp.Or(l.Pattern, l.Name), words)
+		fmt.Fprintf(b, "  %s: %s\n", cmp.Or(l.Pattern, l.Name), describeLimit(l))
 	}
 	if p.Finder != nil {
-		return nil
+		return
 	}
 	if len(p.Limits) > 1 {
 		b.WriteString("  a check needs room in every limit, and takes from all or none\n")
@@ -75,21 +67,16 @@ func describe(b *strings.Builder, p *policy.Policy, o counters.Options) error {
 			fmt.Fprintf(b, "  %s has a %s of %d\n", key.Means(), limit, c.Limits[limit])
 		}
 	}
-	return describeAuth(b, p, o)
+	describeAuth(b, p)
 }
 
 // describeLimit says in words what a limit promises and takes in Memcached.
-func describeLimit(p *policy.Policy, l *policy.Limit, o counters.Options) (string, error) {
+func describeLimit(l *policy.Limit) string {
 	if l.Limit == 0 {
-		return "denies all", nil
-	}
-	if p.Finder != nil { // its name in the store is a short one
-		own := *l
-		own.Name = "any"
-		l = &own
+		return "denies all"
 	}
 	a := findAlgorithm(l)
-	items, bytes, err := a.kept(p, l, o)
+	items, bytes := kept(l)
 	promise := a.describe(l)
 	if l.CountsRequests {
 		promise += ", each check 1"
@@ -101,14 +88,14 @@ func describeLimit(p *policy.Policy, l *policy.Limit, o counters.Options) (strin
 	if l.SubWindows > a.subWindows {
 		words += "; after a pause a check reads a key for each slot that has passed, about 1 us of processor time each"
 	}
-	return words, err
+	return words
 }
 
 // describeAuth says in words what a policy means to proxies.
-func describeAuth(b *strings.Builder, p *policy.Policy, o counters.Options) error {
+func describeAuth(b *strings.Builder, p *policy.Policy) {
 	if slices.ContainsFunc(p.Limits, func(l policy.Limit) bool { return l.Lease > 0 }) {
 		fmt.Fprintf(b, "  /v1/auth/%s refuses all requests, as a proxy doesn't tell when they end\n", p.Name)
-		return nil
+		return
 	}
 	var identifiers []string
 	for _, id := range p.Identify {
@@ -132,14 +119,9 @@ func describeAuth(b *strings.Builder, p *policy.Policy, o counters.Options) erro
 		r := &p.Routes[i]
 		fmt.Fprintf(b, "  /v1/auth/%s takes %d for %s and what is below\n", p.Name, r.Cost, r)
 		for _, l := range r.Limits {
-			words, err := describeLimit(p, &l, o)
-			if err != nil {
-				return err
-			}
-			fmt.Fprintf(b, "  /v1/auth/%s counts %s and what is below apart, %s: %s\n", p.Name, r, l.Name, words)
+			fmt.Fprintf(b, "  /v1/auth/%s counts %s and what is below apart, %s: %s\n", p.Name, r, l.Name, describeLimit(&l))
 		}
 	}
-	return nil
 }
 
 // size writes a number of bytes.

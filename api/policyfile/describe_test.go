@@ -52,8 +52,7 @@ policies:
 			limiters := NewLimiters(store, o, telemetry.NewMetrics(prometheus.NewRegistry(), "test"), nil)
 			require.NoError(t, limiters.Bind(policy.Policies{name: p}))
 			l := &p.Limits[0]
-			items, bytes, err := findAlgorithm(l).kept(p, l, o)
-			require.NoError(t, err)
+			items, bytes := kept(l)
 
 			// A window is filled at the beginning of a slot, a state evenly.
 			width, cost := l.Window, int64(1)
@@ -142,8 +141,7 @@ func TestWordsAreTrue(t *testing.T) {
 			limiters := embedded()
 			require.NoError(t, limiters.Bind(policies))
 			l := &policies["p"].Limits[0]
-			said, err := describeLimit(policies["p"], l, limiters.options)
-			require.NoError(t, err)
+			said := describeLimit(l)
 			words := most.FindStringSubmatch(said)
 			require.NotNil(t, words, said)
 			assert.Equal(t, strconv.Itoa(want), words[1], said)

@@ -9,11 +9,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"weir/api/envoy"
 	"weir/api/policy"
+	"weir/api/telemetry"
+	"weir/counters"
+	"weir/counters/memory"
 )
 
 // envoyRules returns the rules of a file by the name that headers give them.
@@ -215,6 +219,21 @@ descriptors:
 	options.Mode = EnvoyShadow
 	shared, _ = EnvoyPolicy(config, options)
 	assert.True(t, shared.Shadow)
+}
+
+// What a limit takes in Memcached is said by the name that it has there.
+func TestEnvoyLimitsAreDescribedByTheirKeys(t *testing.T) {
+	t.Parallel()
+	options := EnvoyOptions{Algorithm: "sliding_window"}
+	config, err := ParseEnvoy([]EnvoyFile{{Name: "f.yaml", Data: []byte("domain: shop\ndescriptors: [{key: k, rate_limit: {unit: minute, requests_per_unit: 100}}]")}}, options)
+	require.NoError(t, err)
+	shared, bind := EnvoyPolicy(config, options)
+	policies := policy.Policies{envoy.PolicyName: shared}
+	metrics := telemetry.NewMetrics(prometheus.NewRegistry(), "test")
+	require.NoError(t, NewLimiters(memory.New(nil), counters.Options{KeyPrefix: "weir"}, metrics, nil).Bind(policies))
+	bind()
+	// weir:envoy/sliding-window-minute-10-weighted:6000:twelve-chars_299300419 takes 152 B of each.
+	assert.Contains(t, Describe(policies), "shop|k=*: about 100 in any 60 s, and at most 200 whatever the traffic, counted in 10 slots of 6 s, about 12 Memcached keys, 1.8 kB per")
 }
 
 // Rules that count alike share a limiter, whatever their limits are.

@@ -546,7 +546,6 @@ func FuzzPolicyFile(f *testing.F) {
 		require.NotEmpty(t, policies)
 		require.NoError(t, schema.verdict(t, string(data)))
 		require.NoError(t, embedded().Bind(policies))
-		_, err = Describe(policies, counters.Options{})
-		require.NoError(t, err)
+		require.NotEmpty(t, Describe(policies))
 	})
 }

@@ -41,10 +41,8 @@ func validate(cfg *config, out io.Writer) error {
 	case loaded.envoy != nil:
 		loaded.policies[envoy.PolicyName].Description = fmt.Sprintf("%s of %s", policyfile.DescribeEnvoy(loaded.envoy), cfg.envoyConfig)
 	}
-	words, err := policyfile.Describe(loaded.policies, cfg.memcachedOptions())
-	if err != nil {
-		return err
-	}
-	_, err = io.WriteString(out, words)
+	// The words are about Memcached, unless its time to answer is too long for a limit.
+	_ = policyfile.NewLimiters(memory.New(nil), cfg.memcachedOptions(), metrics, nil).Bind(loaded.policies)
+	_, err = io.WriteString(out, policyfile.Describe(loaded.policies))
 	return err
 }

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"fmt"
 	"image/color"
-	"strconv"
 	"strings"
 	"time"
 
@@ -211,6 +210,7 @@ type Limiter interface {
 	counters.Limiter
 	Flush()
 	Owing() int
+	Items(client string, limit int64) (n, key, value int)
 }
 
 // A Store is what limiters of all kinds need.
@@ -280,19 +280,12 @@ const usualClient, usualPolicy = "twelve-chars", "policy"
 // Bytes returns what Memcached keeps of one client that asks evenly, and as
 // often as the limit in a window allows, overhead included.
 func (a Algorithm) Bytes(window time.Duration, limit int64) (int, error) {
-	if a.Kind == Counters {
-		w, err := a.window(window)
-		w.Horizon = counters.DefaultClockSkew + counters.DefaultTimeout
-		key := counters.CounterKey(Namespace(usualPolicy, w.Width).Client(usualClient), counters.Calendar(time.Unix(0, 0), w.Width).Number)
-		return w.Kept() * memcached.ItemBytes(len(key), len(strconv.FormatInt(limit, 10))), err
-	}
-	l, err := a.New(memory.New(time.Now), Config{Options: OneClock(usualPolicy, 1), Window: window, Limit: limit})
+	l, err := a.New(memory.New(time.Now), Config{Options: counters.Options{Policy: usualPolicy, Clients: 1}, Window: window, Limit: limit})
 	if err != nil {
 		return 0, err
 	}
-	name, _, _ := strings.Cut(a.policy, ",")
-	key := counters.StateNamespace(KeyPrefix, usualPolicy, LimitName, name).StateKey(usualClient)
-	return memcached.ItemBytes(len(key), l.(interface{ StateBytes(limit int64) int }).StateBytes(limit)), nil
+	items, key, value := l.Items(usualClient, limit)
+	return items * memcached.ItemBytes(key, value), nil
 }
 
 // OpenStore returns weir's store on the memcached at addr.
