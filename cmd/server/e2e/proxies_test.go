@@ -30,6 +30,8 @@ type proxy struct {
 	start func(t *testing.T, weirs []string, app string, edits ...edit) (address string)
 	// patient gives weir more time than the file does: the machine may be busy.
 	patient []edit
+	// slower does so, but not for long: it goes on to another.
+	slower []edit
 	// balanced is for a proxy behind a load balancer.
 	balanced []edit
 	// tells is whether the proxy then passes on all addresses that it was told,
@@ -51,12 +53,14 @@ var proxies = []proxy{
 	{
 		name: "nginx", start: startNginx, down: http.StatusServiceUnavailable,
 		patient:  []edit{{"connect_timeout 50ms", "connect_timeout 10s"}, {"read_timeout 100ms", "read_timeout 10s"}},
+		slower:   []edit{{"connect_timeout 50ms", "connect_timeout 1s"}, {"read_timeout 100ms", "read_timeout 1s"}},
 		open:     []edit{{"#error_page", "error_page"}},
 		balanced: []edit{{"#set_real_ip_from", "set_real_ip_from"}, {"10.0.0.0/8", balancer}},
 	},
 	{
 		name: "Caddy", start: startCaddy, down: http.StatusServiceUnavailable,
 		patient:  []edit{{"dial_timeout 50ms", "dial_timeout 10s"}, {"header_timeout 100ms", "header_timeout 10s"}, {"try_duration 200ms", "try_duration 10s"}},
+		slower:   []edit{{"dial_timeout 50ms", "dial_timeout 1s"}, {"header_timeout 100ms", "header_timeout 1s"}, {"try_duration 200ms", "try_duration 10s"}},
 		open:     []edit{{"respond @unasked 503", ""}, {"#reverse_proxy", "reverse_proxy"}},
 		balanced: []edit{{"#trusted_proxies", "trusted_proxies"}, {"10.0.0.0/8", balancer}},
 		tells:    true,
@@ -64,6 +68,7 @@ var proxies = []proxy{
 	{
 		name: "HAProxy", start: startHAProxy, down: http.StatusServiceUnavailable,
 		patient:  []edit{{"connect 50ms", "connect 10s"}, {"server 100ms", "server 10s"}, {"inter 500ms", "inter 10s"}},
+		slower:   []edit{{"connect 50ms", "connect 1s"}, {"server 100ms", "server 1s"}, {"inter 500ms", "inter 10s"}},
 		open:     []edit{{"int(503)", "int(200)"}},
 		balanced: []edit{{"#http-request set-src", "http-request set-src"}, {"10.0.0.0/8", balancer}},
 	},
@@ -523,6 +528,40 @@ func TestProxiesOutliveARollingRestart(t *testing.T) {
 			assert.Less(t, asked.Load(), int64(most), "nobody asked at the end")
 			assert.Zero(t, refused.Load(), "of %d requests", asked.Load())
 		})
+	}
+}
+
+// An instance that hangs, or hangs up as it is asked, as one may that ends at that moment,
+// costs nobody an answer: the proxy asks the other.
+func TestProxiesOutliveAnInstanceThatHangs(t *testing.T) {
+	t.Parallel()
+	for _, p := range proxies {
+		for name, hang := range map[string]func(*http.Request){
+			"hangs":    func(r *http.Request) { <-r.Context().Done() },
+			"hangs up": func(*http.Request) { panic(http.ErrAbortHandler) },
+		} {
+			if p.single {
+				continue
+			}
+			t.Run(p.name+" "+name, func(t *testing.T) {
+				t.Parallel()
+				var asked atomic.Int64
+				bad := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+					if r.URL.Path != "/healthz" {
+						asked.Add(1)
+						hang(r)
+					}
+				}))
+				t.Cleanup(bad.Close)
+				weirs := []string{strings.TrimPrefix(bad.URL, "http://"), shipped(t).Address()}
+				visitor := newUser(t, p.start(t, weirs, startApp(t).address, p.slower...), "127.0.0.2")
+				for n := range 6 {
+					r := visitor.ask(t, "/", []string{"", "two of them"}[n%2])
+					assert.Equal(t, http.StatusOK, r.status, r.body)
+				}
+				assert.Positive(t, asked.Load(), "nobody asked it")
+			})
+		}
 	}
 }
 
