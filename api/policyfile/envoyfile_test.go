@@ -232,7 +232,7 @@ func TestEnvoyLimitsAreDescribedByTheirKeys(t *testing.T) {
 	metrics := telemetry.NewMetrics(prometheus.NewRegistry(), "test")
 	require.NoError(t, NewLimiters(memory.New(nil), counters.Options{KeyPrefix: "weir"}, metrics, nil).Bind(policies))
 	bind()
-	// weir:envoy/sliding-window-minute-10-weighted:6000:twelve-chars_299300419 takes 152 B of each.
+	// An item called weir:envoy/sliding-window-minute-10-weighted:6000:twelve-chars_299300419 takes 152 B.
 	assert.Contains(t, Describe(policies), "shop|k=*: about 100 in any 60 s, and at most 200 whatever the traffic, counted in 10 slots of 6 s, about 12 Memcached keys, 1.8 kB per")
 }
 
