@@ -66,13 +66,28 @@ func built(name, command string) func() (string, error) {
 	})
 }
 
-// Of the server a copy of what go run keeps is taken, as go build links anew each time; the
-// test binary has no symbols for debuggers, which takes half the time.
+// Of the server a copy of what go run keeps is taken, as go build links anew each time.
 var (
-	buildServer  = built("weir", "run -exec cp .. FILE")
-	buildRacing  = built("racing", "run -race -exec cp .. FILE")
-	buildShifted = built("shifted", "test -race -c -ldflags=-s -o FILE ..")
+	buildServer = built("weir", "run -exec cp .. FILE")
+	buildRacing = sync.OnceValues(func() (string, error) {
+		overlay, err := clockOffset()
+		if err != nil {
+			return "", err
+		}
+		return built("racing", "run -race -overlay "+overlay+" -exec cp .. FILE")()
+	})
 )
+
+// clockOffset returns an overlay with which the clock of the server can be off.
+func clockOffset() (file string, err error) {
+	folder, err := filepath.Abs("..")
+	if err != nil {
+		return "", err
+	}
+	source := filepath.Join(folder, "clockoffset")
+	file = filepath.Join(bin, "overlay.json")
+	return file, os.WriteFile(file, fmt.Appendf(nil, `{"Replace":{%q:%q}}`, source+".go", source+"_test.go"), 0o600)
+}
 
 // A racing test is one whose processes have the race detector: those in which requests, stalls
 // and ends meet. Elsewhere it would only take longer.
@@ -86,15 +101,6 @@ func binary(t testing.TB) string {
 		build = buildRacing
 	}
 	file, err := build()
-	require.NoError(t, err)
-	return file
-}
-
-// shiftedBinary returns the file of the test binary of the server's package, which is the
-// server, with the race detector and a clock that is off, where the environment says so.
-func shiftedBinary(t testing.TB) string {
-	t.Helper()
-	file, err := buildShifted()
 	require.NoError(t, err)
 	return file
 }
@@ -118,11 +124,11 @@ func startProcess(t testing.TB, args ...string) *process {
 	return runProcess(t, exec.Command(binary(t), append([]string{"-listen", "127.0.0.1:0"}, args...)...))
 }
 
-// startShifted is startProcess with a clock that is off.
+// startShifted is startProcess with the race detector and a clock that is off.
 func startShifted(t testing.TB, offset time.Duration, args ...string) *process {
 	t.Helper()
-	cmd := exec.Command(shiftedBinary(t), append([]string{"-listen", "127.0.0.1:0"}, args...)...)
-	cmd.Env = append(os.Environ(), servertest.ClockOffset+"="+offset.String())
+	cmd := exec.Command(binary(racing{t}), append([]string{"-listen", "127.0.0.1:0"}, args...)...)
+	cmd.Env = append(os.Environ(), "TEST_CLOCK_OFFSET="+offset.String())
 	return runProcess(t, cmd)
 }
 

@@ -23,7 +23,7 @@ import (
 // hold one can.
 func TestLeaseHistories(t *testing.T) {
 	t.Parallel()
-	shiftedBinary(t) // takes none of the time
+	binary(racing{t}) // takes none of the time
 	begin := time.Now()
 	for seed := *historiesFrom; seed == *historiesFrom || time.Since(begin) < *historiesFor/5; seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

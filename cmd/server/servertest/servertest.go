@@ -34,10 +34,6 @@ import (
 // Patience is how long a test waits for something that has to happen.
 const Patience = time.Minute
 
-// ClockOffset names the environment variable that makes the test binary of
-// cmd/server the server, with a clock that is off by its value.
-const ClockOffset = "TEST_CLOCK_OFFSET"
-
 // A Log is a log in which tests wait for a line. It is safe for concurrent use,
 // but one goroutine at a time may wait. Make one with NewLog.
 type Log struct {
