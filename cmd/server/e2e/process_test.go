@@ -459,7 +459,7 @@ func TestTerminateAnswersOrRefusesNewConnections(t *testing.T) {
 		{"TLS", []string{"-tls-cert", cert, "-tls-key", key}, 16},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			for range 10 {
+			for range 3 {
 				p := startProcess(racing{t}, test.args...)
 				var done sync.WaitGroup
 				var answered atomic.Int64
