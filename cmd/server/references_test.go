@@ -25,7 +25,8 @@ import (
 func TestFilesOfAPackageHaveNoCycle(t *testing.T) {
 	racetest.Sequential(t)
 	t.Parallel()
-	require.Contains(t, fileReferences(t, ".")["main.go"], "program.go")
+	w := weirPackages{set: token.NewFileSet(), packages: make(map[string]*types.Package)}
+	require.Contains(t, fileReferences(t, w, ".")["main.go"], "program.go")
 	packages := slices.DeleteFunc(slices.Collect(maps.Keys(folders)), func(folder string) bool {
 		return folder == "cmd/server/e2e" // tests alone
 	})
@@ -39,7 +40,7 @@ func TestFilesOfAPackageHaveNoCycle(t *testing.T) {
 	require.Contains(t, packages, "bench/internal/report")
 	for _, folder := range packages {
 		t.Run(folder, func(t *testing.T) {
-			uses := fileReferences(t, filepath.Join("../..", folder))
+			uses := fileReferences(t, w, filepath.Join("../..", folder))
 			for from, files := range uses {
 				for to, names := range files {
 					assert.False(t, reaches(uses, to, from, map[string]bool{}), "%s -> %s: %s",
@@ -55,9 +56,8 @@ type references map[string]map[string][]string
 
 // fileReferences returns which files of a package use what other files of it
 // declare: functions, methods, types, fields, constants and variables.
-func fileReferences(t *testing.T, dir string) references {
+func fileReferences(t *testing.T, w weirPackages, dir string) references {
 	t.Helper()
-	w := weirPackages{set: token.NewFileSet(), packages: make(map[string]*types.Package)}
 	info := types.Info{Uses: make(map[*ast.Ident]types.Object)}
 	checked, err := w.check(dir, &info)
 	require.NoError(t, err)
