@@ -46,7 +46,7 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	if *quick {
-		cfg.duration, cfg.stall, cfg.races, cfg.warmUp = 600*time.Millisecond, 600*time.Millisecond, 2, 200*time.Millisecond
+		cfg.duration, cfg.stall, cfg.races, cfg.warmUp = 200*time.Millisecond, 200*time.Millisecond, 2, 50*time.Millisecond
 	}
 	if cfg.ratelimit == "" || cfg.node == "" {
 		flags.Guest() // a part of it isn't there

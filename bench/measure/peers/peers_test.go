@@ -59,7 +59,7 @@ headers=draft11
 exec `+server+` -envoy-headers $headers -listen "$HOST:$PORT" -grpc-listen "$GRPC_HOST:$GRPC_PORT" -memcached "$MEMCACHE_HOST_PORT" \
 	-envoy-config "$RUNTIME_ROOT/$RUNTIME_SUBDIRECTORY/config" -key-prefix other
 `), 0o755))
-	r, err := measure(t.Context(), config{ratelimit: peer, node: *modules, duration: 600 * time.Millisecond, stall: 600 * time.Millisecond, races: 2, warmUp: 200 * time.Millisecond})
+	r, err := measure(t.Context(), config{ratelimit: peer, node: *modules, duration: 200 * time.Millisecond, stall: 200 * time.Millisecond, races: 2, warmUp: 50 * time.Millisecond})
 	require.NoError(t, err)
 	var text strings.Builder
 	r.Print(&text)
