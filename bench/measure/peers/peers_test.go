@@ -4,7 +4,6 @@ import (
 	"flag"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -48,9 +47,7 @@ var modules = flag.String("node", "", "the `folder` of node_modules with rate-li
 // environment.
 func TestWeirBesideAnother(t *testing.T) {
 	t.Parallel()
-	server := filepath.Join(t.TempDir(), "weir")
-	out, err := exec.CommandContext(t.Context(), "go", "run", "-exec", "cp", "weir/cmd/server", server).CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	server := benchtest.Build(t, "").Binary
 	peer := filepath.Join(t.TempDir(), "ratelimit")
 	require.NoError(t, os.WriteFile(peer, []byte(`#!/bin/sh
 [ "$BACKEND_TYPE $USE_STATSD $LOG_LEVEL" = "memcache false error" ] || { echo wrong >&2; exit 1; }
