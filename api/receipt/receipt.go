@@ -23,7 +23,7 @@ type Receipt struct {
 	// Issued is the Now of the check, and Nonce tells its receipt from all others.
 	Issued time.Time
 	Nonce  uint64
-	// Until is when it can be settled last, in whole seconds.
+	// Until is when it can be settled last. A text has it rounded up to whole seconds.
 	Until  time.Time
 	Cost   int64
 	Limits []Limit // that have counted the cost
@@ -93,7 +93,7 @@ func (k *Key) Append(b []byte, r *Receipt) (_ []byte, fits bool) {
 	defer k.macs.Put(m)
 	data := binary.BigEndian.AppendUint64(m.data[:0], uint64(r.Issued.UnixNano()))
 	data = binary.BigEndian.AppendUint64(data, r.Nonce)
-	data = binary.AppendVarint(data, r.Until.Unix())
+	data = binary.AppendVarint(data, r.Until.Add(time.Second-1).Unix())
 	data = binary.AppendUvarint(data, uint64(r.Cost))
 	data = appendString(data, r.Policy)
 	data = appendString(data, r.Client)
