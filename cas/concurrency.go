@@ -45,7 +45,7 @@ func NewConcurrency(store counters.StateStore, lease time.Duration, limit int64,
 	cfg.CountDenied = false // a denial holds nothing
 	cfg.frees = true
 	l := new(Concurrency)
-	a := places{log{window: lease + lease/leaseGrids + options.ClockSkew}, int64(lease / leaseGrids)}
+	a := places{log{window: lease + grid + options.ClockSkew}}
 	return made(l, l.init(store, a, err, "concurrency", logEntryBytes*limit, cfg))
 }
 
@@ -56,25 +56,22 @@ func NewConcurrency(store counters.StateStore, lease time.Duration, limit int64,
 // said before finds it. A new one has a name that no other of the state has, and that one
 // which has ended hardly had. A lease so begins up to a grid before it was asked for, and is
 // kept for a grid longer.
-type places struct {
-	log
-	grid int64 // in nanoseconds
-}
+type places struct{ log }
 
-// leaseGrids is how many grids a lease has.
-const leaseGrids = 16
+// grid is the same for all leases, so that another lease changes no name.
+const grid = MinLease / 16
 
 // fibonacci is 2^64 divided by the golden ratio: its multiples are far apart, modulo 2^64.
 const fibonacci = 0x9e3779b97f4a7c15
 
 // same reports whether two times are those of one lease.
-func (p places) same(a, b int64) bool { return (a-b)%p.grid == 0 }
+func (p places) same(a, b int64) bool { return (a-b)%int64(grid) == 0 }
 
 // last returns the last time of a lease, which has that of a, until now.
 func (p places) last(a, now int64) int64 {
-	ahead := (a - now) % p.grid
+	ahead := (a - now) % int64(grid)
 	if ahead > 0 {
-		ahead -= p.grid
+		ahead -= int64(grid)
 	}
 	return now + ahead
 }
@@ -96,7 +93,7 @@ func (p places) begins(live logState, r counters.Request) (at, held int64) {
 		return p.last(at, live.time), held
 	}
 	// Of leases that are asked for at regular times, too, each has another name.
-	name, _ := bits.Mul64(uint64(r.Now.UnixNano())*fibonacci, uint64(p.grid))
+	name, _ := bits.Mul64(uint64(r.Now.UnixNano())*fibonacci, uint64(grid))
 	at = int64(name)
 	for taken := true; taken; {
 		taken = false

@@ -250,7 +250,7 @@ func TestLeasesOfAClockFarAheadAreEachTheirOwn(t *testing.T) {
 // clock: the state has those leases that haven't ended, and each is found.
 func TestLeasesAreFoundByEachOfTheirReceipts(t *testing.T) {
 	const lease, skew = 16 * time.Second, time.Second
-	p := places{log{window: lease + lease/leaseGrids + skew}, int64(lease / leaseGrids)}
+	p := places{log{window: lease + grid + skew}}
 	type held struct {
 		receipts []int64
 		at, cost int64
@@ -287,7 +287,7 @@ func TestLeasesAreFoundByEachOfTheirReceipts(t *testing.T) {
 				require.Equal(t, of != nil && live(of) || used+r.Cost <= limit, d.Allowed)
 				if d.Allowed {
 					at := d.Receipt.Refunded
-					require.True(t, at <= time && at > time-p.grid, "%d of %d", at, time)
+					require.True(t, at <= time && at > time-int64(grid), "%d of %d", at, time)
 					for _, l := range leases {
 						require.False(t, l != of && live(l) && p.same(l.at, at), "two of one name")
 					}
