@@ -30,7 +30,8 @@ func (s *Server) check(c echo.Context) error {
 	}
 	if a.Wait > 0 && a.Policy.Hold && !a.Policy.Shadow {
 		s.hold(c.Request().Context(), a.Wait-s.cfg.Now().Sub(now))
-		a.Wait = max(0, a.Wait-s.cfg.Now().Sub(now))
+		a.Held = s.cfg.Now().Sub(now)
+		a.Wait = max(0, a.Wait-a.Held)
 		s.closeWhenDraining(c.Response().Header())
 	}
 	return s.writeAnswer(c, a)

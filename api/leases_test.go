@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -415,4 +416,86 @@ func TestAReceiptThatHasNoRoomIsRefused(t *testing.T) {
 	assert.Equal(t, http.StatusBadRequest, refused.Code)
 	assert.Contains(t, refused.Body, "has room for 12 limits, and \\\"llm\\\" has 14: use a shorter client, or fewer limits")
 	assert.NotEmpty(t, s.check(t, `{"policy":"llm","client":"n","settle":true}`).Receipt)
+}
+
+// Where denied requests count, those take no places: nobody has a receipt to give them back.
+func TestADenialThatCountsTakesNoPlace(t *testing.T) {
+	t.Parallel()
+	for _, rateFirst := range []bool{true, false} {
+		limits := []policy.Limit{places("in-flight", 2, time.Hour), fixed("requests", 1, time.Minute)}
+		if rateFirst {
+			limits[0], limits[1] = limits[1], limits[0]
+		}
+		p := newPolicy("llm", limits...)
+		p.CountDenied = true
+		s := newService(p)
+		require.Equal(t, http.StatusOK, s.release(t, s.acquire(t).Receipt).Code)
+		for range 2 {
+			require.False(t, s.acquire(t).Allowed)
+		}
+		s.clock.at(time.Minute)
+		r := s.acquire(t)
+		assert.True(t, r.Allowed, "nothing is under way, and this is the first of its minute: %s", r.Body)
+	}
+	// Nor do those that another check of the request denies.
+	p := newPolicy("llm", places("in-flight", 2, time.Hour))
+	p.CountDenied = true
+	s := newService(p, newPolicy("other", fixed("requests", 1, time.Hour)))
+	for range 2 {
+		s.do(t, http.MethodPost, "/v1/check/batch", `{"all":true,"checks":[{"policy":"llm","client":"team-a","settle":true},{"policy":"other","client":"c"},{"policy":"other","client":"c"}]}`)
+	}
+	assert.EqualValues(t, 2, s.remains(t), "all or none")
+}
+
+// What was held until its turn still has its place for as long as the answer says.
+func TestAHeldAnswerHasItsPlace(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		held := places("in-flight", 1, 12*time.Second)
+		queue := newPolicy("llm", leaky("queue", 1, 9*time.Second, 10), held)
+		queue.Hold = true
+		s := newServiceWith(func(cfg *Config) { cfg.Now = time.Now }, queue)
+		require.Equal(t, http.StatusOK, s.release(t, s.acquire(t).Receipt).Code)
+		r := s.acquire(t) // 9 s later
+		require.True(t, r.Allowed)
+		require.Zero(t, r.Wait)
+		time.Sleep(time.Duration((r.RenewWithin - 1) * float64(time.Second)))
+		other := s.do(t, http.MethodPost, "/v1/check/batch", `{"checks":[{"policy":"llm","client":"team-a","settle":true}]}`)
+		assert.EqualValues(t, http.StatusTooManyRequests, other.Results[0].Status, "the only place is held")
+		assert.Equal(t, http.StatusOK, s.renewAt(t, r.Receipt).Code)
+	})
+}
+
+// Any receipt of a lease renews it and gives it back, also after a reload that changes it.
+func TestAReloadOfTheLeaseKeepsEarlierReceipts(t *testing.T) {
+	t.Parallel()
+	p := func(lease time.Duration) *policy.Policy { return newPolicy("llm", places("in-flight", 2, lease)) }
+	for _, renews := range []bool{true, false} {
+		s := newService(p(10 * time.Second))
+		first := s.acquire(t).Receipt
+		s.clock.at(2 * time.Second)
+		require.Equal(t, http.StatusOK, s.renewAt(t, first).Code) // the answer is lost
+		s.SetPolicies(bindLimiters(s.store, s.cfg.Metrics, p(time.Hour)))
+		s.clock.at(3 * time.Second)
+		if renews {
+			require.Equal(t, http.StatusOK, s.renewAt(t, first).Code)
+			assert.EqualValues(t, 1, s.remains(t), "it takes no second place")
+		}
+		require.Equal(t, http.StatusOK, s.release(t, first).Code)
+		assert.EqualValues(t, 2, s.remains(t), "renews: %v", renews)
+	}
+}
+
+// Shadow mode denies nothing: who may go on by a check may go on by a renewal.
+func TestShadowModeDeniesNoRenewal(t *testing.T) {
+	t.Parallel()
+	p := newPolicy("llm", places("in-flight", 1, 10*time.Second))
+	p.Shadow = true
+	s := newService(p)
+	late := s.acquire(t)
+	require.NotEmpty(t, late.Receipt)
+	s.clock.at(12 * time.Second)
+	require.NotEmpty(t, s.acquire(t).Receipt, "another has the place")
+	require.True(t, s.acquire(t).Allowed)
+	assert.Equal(t, http.StatusOK, s.renewAt(t, late.Receipt).Code)
 }

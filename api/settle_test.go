@@ -453,3 +453,32 @@ func TestEveryAlgorithmIsSettled(t *testing.T) {
 	}
 	assert.Len(t, names, 5)
 }
+
+// A charge counts whatever is left, also while its client is blocked.
+func TestAChargeOfABlockedClientCounts(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("llm", fixed("tokens", 100, time.Hour)))
+	d, err := s.active.Load().Find("llm")
+	require.NoError(t, err)
+	key, err := policy.ParseClientKey("team-a")
+	require.NoError(t, err)
+	d.Override(map[policy.ClientKey]policy.Client{key: {Blocked: true}})
+	r := s.do(t, http.MethodPost, "/v1/charge", `{"policy":"llm","client":"team-a","cost":60,"id":"1"}`)
+	assert.Equal(t, http.StatusOK, r.Code)
+	assert.True(t, r.Allowed, "the body of a check that was admitted")
+	d.Override(nil)
+	assert.EqualValues(t, 40, s.remains(t))
+}
+
+// A receipt can be settled for as long as its answer says.
+func TestAReceiptLastsForAsLongAsItSays(t *testing.T) {
+	t.Parallel()
+	p := newPolicy("llm", fixed("tokens", 100, time.Hour))
+	p.SettleWithin = time.Second
+	s := newService(p)
+	s.clock.at(990 * time.Millisecond)
+	r := s.reserve(t, 60)
+	require.EqualValues(t, 1, r.SettleWithin)
+	s.clock.at(1100 * time.Millisecond) // 110 ms later
+	assert.Equal(t, http.StatusOK, s.settleAt(t, r.Receipt, 10).Code)
+}

@@ -22,6 +22,7 @@ type Answer struct {
 	Local    bool          // denied without a store operation
 	Retry    time.Duration // until a denied check fits; 0 if waiting is no help
 	Wait     time.Duration // until an admitted request may proceed
+	Held     time.Duration // how long it has waited for that
 	Limits   []LimitCheck
 	Cost     int64     // of the check
 	Now      time.Time // of the check
@@ -99,7 +100,7 @@ func (l *LimitCheck) end(p *policy.Policy, d counters.Decision, err error, r cou
 		d, err = l.Limiter.TakeLocal(r, err)
 	}
 	l.record(p, d, err, r)
-	return l.refuses(p) || !l.counts(p) && l.denies(p)
+	return l.refuses(p) || !p.CountDenied && !l.counts(p) && l.denies(p)
 }
 
 // record notes what l, a limit of p, answered. If the store couldn't decide r,
@@ -143,8 +144,10 @@ func (l *LimitCheck) denies(p *policy.Policy) bool {
 	return l.Leniency == policy.Strict && (!l.Allowed || l.undecided(p))
 }
 
-// counts reports whether denied requests count in l, a limit of p.
-func (l *LimitCheck) counts(p *policy.Policy) bool { return p.CountDenied || l.CountDenied }
+// counts reports whether denied requests count in l, a limit of p. They take no places.
+func (l *LimitCheck) counts(p *policy.Policy) bool {
+	return l.Lease == 0 && (p.CountDenied || l.CountDenied)
+}
 
 // consumed reports whether l has admitted its cost.
 func (l *LimitCheck) consumed() bool { return l.asked && l.decided && l.Allowed }
@@ -203,7 +206,7 @@ func (a *Answer) left() float64 {
 func (a *Answer) conclude(ctx context.Context, now time.Time) {
 	a.Now = now
 	a.judge()
-	if !a.Allowed && !a.Policy.CountDenied {
+	if !a.Allowed {
 		a.refund(ctx, now)
 	}
 	a.sumUp()

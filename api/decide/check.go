@@ -22,6 +22,8 @@ type Check struct {
 	Network netip.Prefix
 	Header  bool
 	Route   *policy.Route // or nil
+
+	charges bool // it is a Charge, which counts also if the client is blocked
 }
 
 // A LimitValue is a limit that a caller passes for one check.

@@ -191,7 +191,7 @@ func (d *Decider) find(q Check) (*Answer, error) {
 	}
 	a.Exception = d.Exception(a.Client, q.Network, q.Header)
 	exception := a.Exception
-	a.Blocked = exception.Blocked && !exception.Exempt
+	a.Blocked = exception.Blocked && !exception.Exempt && !q.charges
 	if a.Allowed = !a.Blocked; a.Blocked || exception.Exempt {
 		return a, nil
 	}

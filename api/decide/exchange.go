@@ -217,10 +217,11 @@ func (r *run) taken(one *asking, request counters.Request, t counters.Taken) {
 	}
 }
 
-// mayRefund reports whether one of the limits denies, and denied requests don't
-// count.
+// mayRefund reports whether one of the limits denies, and there is one in which denied
+// requests don't count.
 func (one *asking) mayRefund() bool {
-	return !one.Policy.CountDenied && slices.ContainsFunc(one.limits, func(l LimitCheck) bool { return l.asked && l.denies(one.Policy) })
+	return slices.ContainsFunc(one.limits, func(l LimitCheck) bool { return l.asked && l.denies(one.Policy) }) &&
+		slices.ContainsFunc(one.limits, func(l LimitCheck) bool { return !l.counts(one.Policy) })
 }
 
 // askAlone goes on with an asking in a goroutine of its own.

@@ -65,11 +65,12 @@ func nameOf(l *policy.Limit) uint32 {
 	return crc32.ChecksumIEEE(strconv.AppendInt(append(b, ' '), int64(l.SubWindows), 10))
 }
 
-// RenewWithin returns when the leases of a have to be renewed; 0 if there are none.
+// RenewWithin returns when the leases of a have to be renewed, which have begun before it was
+// held; 0 if there are none.
 func (a *Answer) RenewWithin() (within time.Duration) {
 	for i := range a.Limits {
 		if l := &a.Limits[i]; l.Lease > 0 {
-			within = leastOf(within, relied(l.Lease))
+			within = leastOf(within, max(relied(l.Lease)-a.Held, time.Millisecond))
 		}
 	}
 	return within

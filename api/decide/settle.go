@@ -293,7 +293,8 @@ var (
 // Renew has the leases of r begin anew, and puts them into r; so does any other receipt of
 // theirs. One that has ended is admitted again, if there is room and r isn't settled. It
 // returns how long the new ones can be relied on. The error is an UnknownPolicy, ErrNoLease,
-// ErrLost, ErrSettled, ErrBlocked, ErrLate or a *Refused: then leases that there are go on. It
+// ErrLost, ErrSettled, ErrBlocked, ErrLate or a *Refused: then leases that there are go on. In
+// shadow mode it isn't ErrLost, ErrBlocked or a *Refused: what is under way goes on without. It
 // takes no longer than the store timeout.
 func (e *Engine) Renew(r *receipt.Receipt) (within time.Duration, err error) {
 	d, err := e.ForChecks(r.Policy)
@@ -304,7 +305,7 @@ func (e *Engine) Renew(r *receipt.Receipt) (within time.Duration, err error) {
 	if now.After(r.Until) {
 		return 0, ErrLate
 	}
-	if by := d.Exception(r.Client, netip.Prefix{}, false); by.Blocked && !by.Exempt {
+	if by := d.Exception(r.Client, netip.Prefix{}, false); by.Blocked && !by.Exempt && !d.Shadow {
 		return 0, ErrBlocked
 	}
 	ctx := &counters.Deadline{At: now.Add(d.StoreTimeout)}
@@ -322,20 +323,23 @@ func (e *Engine) Renew(r *receipt.Receipt) (within time.Duration, err error) {
 		c.asked = true
 		taken, failed := c.Limiter.Take(ctx, q)
 		c.end(d.Policy, taken, failed, q)
-		switch {
+		switch err = nil; {
 		case c.Contended, c.undecided(d.Policy):
 			err = &Refused{Policy: r.Policy, Client: r.Client, Limits: []string{c.Name}}
 		case !c.Allowed:
 			err = ErrLost
 		default:
-			err, within = nil, leastOf(within, relied(c.Lease))
 			if renewed = append(renewed, c); c.decided { // else on_store_error allows, and the lease that there is goes on
 				*l = c.reserved(l.Name)
 				l.Refunded = cmp.Or(l.Refunded, now.UnixNano())
 			}
-			return
 		}
-		d.observer.Renewed(&c, err)
+		if err != nil {
+			d.observer.Renewed(&c, err)
+		}
+		if err == nil || d.Shadow {
+			err, within = nil, leastOf(within, relied(c.Lease))
+		}
 	})
 	// Asked afterwards: whoever settles r from now on finds the leases.
 	if len(renewed) > 0 && d.Claims.claimed(ctx, d.keyOf(r)) {
@@ -359,8 +363,8 @@ type Charge struct {
 	ID string
 }
 
-// Charge consumes the cost of q in all limits that count costs, unless it has done so
-// before, and returns how they stand then. What the store doesn't count now it counts
+// Charge consumes the cost of q in all limits that count costs, also if its client is
+// blocked, unless it has done so before, and returns how they stand then. What the store doesn't count now it counts
 // later. The error is an Invalid, an UnknownPolicy or, with an ID, an Unclaimed. It takes
 // no longer than the store timeout.
 func (e *Engine) Charge(q Charge) (*Answer, error) {
@@ -374,7 +378,7 @@ func (e *Engine) Charge(q Charge) (*Answer, error) {
 	if len(q.ID) > counters.MaxClientBytes {
 		return nil, invalid("id is %d bytes long; at most %d are possible", len(q.ID), counters.MaxClientBytes)
 	}
-	a, err := d.find(Check{Policy: q.Policy, Client: q.Client, Settle: true})
+	a, err := d.find(Check{Policy: q.Policy, Client: q.Client, Settle: true, charges: true})
 	if err != nil {
 		return nil, err
 	}
