@@ -34,6 +34,7 @@ const (
 type batcher struct {
 	send    func(context.Context, []*call) error // and put in the replies
 	timeout time.Duration                        // of a call
+	unread  func(*reply)                         // what to do with one whose caller has left
 
 	calls sync.Pool
 
@@ -52,6 +53,7 @@ func newBatcher(send func(context.Context, []*call) error, timeout time.Duration
 // A call is a check on its way, and its reply.
 type call struct {
 	check []byte        // encoded
+	holds bool          // what is admitted has to be given back
 	due   time.Time     // when its time is over
 	batch *batch        // nil when its caller doesn't wait; under the batcher's lock
 	done  chan struct{} // gets a value when reply or err is there
@@ -74,6 +76,7 @@ type batch struct {
 	calls   []*call // in the order of their arrival, which is that of their ends
 	bytes   int     // of those
 	callers int     // that wait; of those under way, some may have left
+	holds   bool    // one of the calls does
 	timer   *time.Timer
 	cancel  context.CancelFunc
 }
@@ -109,8 +112,11 @@ func (b *batcher) do(ctx context.Context, c *call) error {
 	case <-c.done:
 		return c.err
 	case <-ctx.Done():
-		b.leave(c)
-		return fmt.Errorf("client: weir has not answered: %w", ctx.Err())
+		if b.leave(c) {
+			return fmt.Errorf("client: weir has not answered: %w", ctx.Err())
+		}
+		<-c.done // at the same moment
+		return c.err
 	}
 }
 
@@ -130,6 +136,7 @@ func (b *batcher) board(c *call) {
 	next.calls = append(next.calls, c)
 	next.bytes += len(c.check) + 1
 	next.callers++
+	next.holds = next.holds || c.holds
 	b.departFull()
 }
 
@@ -169,7 +176,17 @@ func (b *batcher) fly(ctx context.Context, sent *batch, calls []*call) {
 	b.departFull()
 	aboard := sent.calls
 	sent.calls = nil
+	var left []*call
+	for _, c := range calls {
+		if c.batch == nil && c.holds && err == nil {
+			left = append(left, c)
+		}
+		c.batch = nil
+	}
 	b.mu.Unlock()
+	for _, c := range left {
+		b.unread(&c.reply)
+	}
 	sent.timer.Stop()
 	for _, c := range aboard {
 		c.err = err
@@ -178,16 +195,20 @@ func (b *batcher) fly(ctx context.Context, sent *batch, calls []*call) {
 }
 
 // leave takes c out of the next batch, or gives up the one that it is in when
-// all callers have left that.
-func (b *batcher) leave(c *call) {
+// all callers have left that. It reports whether c was still waiting.
+func (b *batcher) leave(c *call) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if c.batch != nil && c.batch == b.boarding {
+	if c.batch == nil {
+		return false
+	}
+	if c.batch == b.boarding {
 		i := slices.Index(c.batch.calls, c)
 		c.batch.calls = slices.Delete(c.batch.calls, i, i+1)
 		c.batch.bytes -= len(c.check) + 1
 	}
 	b.quit(c)
+	return true
 }
 
 // expire ends the calls of a batch whose time is over.
@@ -219,10 +240,13 @@ func (b *batcher) quit(c *call) {
 	if waited.callers--; waited.callers > 0 {
 		return
 	}
-	if waited == b.boarding {
+	switch {
+	case waited == b.boarding:
 		waited.timer.Stop()
 		b.boarding = nil
-	} else {
+	case waited.holds: // what weir admits has to be given back
+		time.AfterFunc(b.timeout, waited.cancel)
+	default:
 		waited.cancel()
 	}
 }

@@ -107,6 +107,7 @@ func New(cfg Config) (*Client, error) {
 	}
 	c.batcher = newBatcher(c.checkBatch, c.timeout)
 	c.settler = settler{batcher: newBatcher(c.settleBatch, c.timeout), ended: make(chan struct{})}
+	c.batcher.unread = func(r *reply) { c.settler.giveBack(r, c.now()) }
 	return c, nil
 }
 
@@ -142,6 +143,7 @@ func (c *Client) Close() {
 // canceled: else hanging up early would get round a limit.
 func (c *Client) Check(ctx context.Context, q Check) (Answer, error) {
 	one := c.batcher.begin()
+	one.holds = q.Settle
 	var err error
 	if one.check, err = q.encode(one.check); err != nil {
 		return Answer{}, err

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"sync"
@@ -24,6 +25,7 @@ type Lease struct {
 
 	mu      sync.Mutex
 	receipt Receipt
+	settled bool // or will be, later
 }
 
 // Hold asks q, which is to be settled, and holds the places that it is given until Release
@@ -31,7 +33,7 @@ type Lease struct {
 // When ctx ends, so does the renewing, and the places are free a lease later. The error is
 // a *DeniedError, or one of Check: then nothing is held.
 func (c *Client) Hold(ctx context.Context, q Check) (*Lease, error) {
-	h := holder{client: c}
+	h := holder{client: c, lasts: ctx}
 	switch a, err := h.Check(ctx, q); {
 	case a.Allowed:
 		return h.lease, nil
@@ -89,22 +91,35 @@ func (l *Lease) renew(ctx context.Context) {
 func (l *Lease) Lost() <-chan struct{} { return l.lost }
 
 // Release gives the places back, and has the check cost what it has reserved. It waits no
-// longer than Config.Timeout; what fails is done later. It may be called again.
+// longer than Config.Timeout; what fails is done later. It may be called again, also
+// after Settle: only the first that weir hasn't refused counts.
 func (l *Lease) Release() { _, _ = l.settle(-1) }
 
-// Settle is Release, of what has cost this much in the end.
-func (l *Lease) Settle(cost int64) (Settlement, error) { return l.settle(cost) }
+// Settle is Release, of what has cost this much in the end. The settlement and the error are
+// those of Client.Settle.
+func (l *Lease) Settle(cost int64) (Settlement, error) {
+	if err := validateCost(cost); err != nil {
+		return Settlement{}, err
+	}
+	return l.settle(cost)
+}
 
 func (l *Lease) settle(cost int64) (Settlement, error) {
 	l.stop()
 	l.renewed.Wait()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.client.settle(context.Background(), l.receipt, cost)
+	if l.settled {
+		return Settlement{Already: true}, nil
+	}
+	s, err := l.client.settle(context.Background(), l.receipt, cost)
+	l.settled = err == nil || errors.Is(err, ErrSettledLater)
+	return s, err
 }
 
 // Concurrent is Middleware that holds the places of the check while a handler serves a
-// request, and gives them back when it returns, or panics.
+// request, also if whoever sent that has hung up, and gives them back when it returns, or
+// panics.
 func (c *Client) Concurrent(check func(*http.Request) Check) func(next http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -117,9 +132,10 @@ func (c *Client) Concurrent(check func(*http.Request) Check) func(next http.Hand
 }
 
 // AdmitHeld is Admit that holds the places of q. If it returns nil, it has answered, and
-// nothing is held. Else r may be served, and the Lease must be ended, in a defer.
+// nothing is held. Else r may be served, and the Lease must be ended, in a defer: until then it
+// is renewed, also when the context of r has ended.
 func (c *Client) AdmitHeld(w http.ResponseWriter, r *http.Request, q Check) *Lease {
-	h := holder{client: c}
+	h := holder{client: c, lasts: context.WithoutCancel(r.Context())}
 	if Admit(w, r, &h, q) {
 		return h.lease
 	}
@@ -132,6 +148,7 @@ func (c *Client) AdmitHeld(w http.ResponseWriter, r *http.Request, q Check) *Lea
 // A holder is a Limiter that holds what it admits.
 type holder struct {
 	client *Client
+	lasts  context.Context // for as long as the lease is renewed
 	lease  *Lease
 }
 
@@ -139,7 +156,7 @@ func (h *holder) Check(ctx context.Context, q Check) (Answer, error) {
 	q.Settle = true
 	a, err := h.client.Check(ctx, q)
 	if a.Allowed {
-		h.lease = h.client.hold(ctx, a.Receipt)
+		h.lease = h.client.hold(h.lasts, a.Receipt)
 	}
 	return a, err
 }

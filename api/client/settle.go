@@ -20,10 +20,17 @@ var ErrSettledLater = errors.New("client: the receipt is settled later")
 // the context's; or an ErrSettledLater. Up to 10,000 receipts wait for weir; of one more
 // the error says that weir wasn't asked.
 func (c *Client) Settle(ctx context.Context, r Receipt, cost int64) (Settlement, error) {
-	if cost < 0 || cost > maxCost {
-		return Settlement{}, wrong("cost %d must be from 0 to %d", cost, maxCost)
+	if err := validateCost(cost); err != nil {
+		return Settlement{}, err
 	}
 	return c.settle(ctx, r, cost)
+}
+
+func validateCost(cost int64) error {
+	if cost < 0 || cost > maxCost {
+		return wrong("cost %d must be from 0 to %d", cost, maxCost)
+	}
+	return nil
 }
 
 // settle is Settle; a cost that is negative is what was reserved.
@@ -31,14 +38,7 @@ func (c *Client) settle(ctx context.Context, r Receipt, cost int64) (Settlement,
 	if r.Text == "" {
 		return Settlement{}, nil
 	}
-	settlement := struct {
-		Receipt string `json:"receipt"`
-		Cost    *int64 `json:"cost,omitempty"`
-	}{Receipt: r.Text}
-	if cost >= 0 {
-		settlement.Cost = &cost
-	}
-	encoded, err := json.Marshal(settlement)
+	encoded, err := encodeSettlement(r, cost)
 	if err != nil {
 		return Settlement{}, err
 	}

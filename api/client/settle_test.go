@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -203,4 +205,92 @@ func TestWhoLeavesWhileItWaitsHoldsNoPlace(t *testing.T) {
 	handler.ServeHTTP(second, httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx))
 	require.Equal(t, http.StatusServiceUnavailable, second.Code)
 	assert.EqualValues(t, 2, left(t, c, "jobs"))
+}
+
+// A Release that is deferred behind a Settle doesn't take the place of it, though that waits
+// for weir.
+func TestAReleaseDoesNotReplaceASettlementThatWaits(t *testing.T) {
+	t.Parallel()
+	w, c := start(t, client.Config{}, newPolicy("llm", fixed("llm", 100), places("llm", 100, time.Minute)))
+	for _, step := range []struct{ reserved, used, left int64 }{{60, 10, 90}, {10, 50, 40}} {
+		l, err := c.Hold(t.Context(), client.Check{Policy: "llm", Client: "alice", Cost: step.reserved})
+		require.NoError(t, err)
+		w.answers(func(w http.ResponseWriter, _ *http.Request) bool {
+			w.WriteHeader(http.StatusBadGateway)
+			return true
+		})
+		_, err = l.Settle(-1)
+		require.ErrorContains(t, err, "cost -1 must be from 0")
+		_, err = l.Settle(step.used)
+		require.ErrorIs(t, err, client.ErrSettledLater)
+		w.answers(nil)
+		l.Release()
+		assert.Eventually(t, func() bool { return left(t, c, "llm") == step.left }, patience, 10*time.Millisecond)
+	}
+}
+
+// A handler that goes on when its client has hung up keeps its place.
+func TestAHandlerWhoseClientHasHungUpKeepsItsPlace(t *testing.T) {
+	t.Parallel()
+	w, c := start(t, client.Config{}, newPolicy("jobs", places("jobs", 1, time.Second)))
+	renewed := func() bool {
+		return slices.ContainsFunc(w.asked(), func(r request) bool { return r.path == "/v1/renew" })
+	}
+	ctx, hangUp := context.WithCancel(t.Context())
+	served := false
+	handler := c.Concurrent(func(*http.Request) client.Check { return client.Check{Policy: "jobs", Client: "alice"} })(
+		http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			hangUp()
+			served = assert.Eventually(t, renewed, patience, 10*time.Millisecond)
+		}))
+	handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx))
+	assert.True(t, served)
+	assert.EqualValues(t, 1, left(t, c, "jobs"))
+}
+
+// What weir admits for a caller of Hold that has left is given back, whether others are in its
+// batch or not.
+func TestAPlaceOfACallerWhoHasLeftIsGivenBack(t *testing.T) {
+	t.Parallel()
+	for _, others := range []int{0, 3} {
+		w, c := start(t, client.Config{Timeout: patience}, newPolicy("jobs", places("jobs", 5, time.Hour)))
+		asked, answer := make(chan struct{}, 10), make(chan struct{})
+		w.answers(func(http.ResponseWriter, *http.Request) bool {
+			asked <- struct{}{}
+			<-answer
+			return false
+		})
+		var holding sync.WaitGroup
+		hold := func(ctx context.Context) (l *client.Lease, err error) {
+			return c.Hold(ctx, client.Check{Policy: "jobs", Client: "alice"})
+		}
+		for i := range others { // two are under way, the third goes with the one that leaves
+			holding.Go(func() {
+				l, err := hold(t.Context())
+				if assert.NoError(t, err) {
+					l.Release()
+				}
+			})
+			if i < 2 {
+				<-asked
+			}
+		}
+		ctx, leave := context.WithCancel(t.Context())
+		gone := make(chan error)
+		go func() {
+			_, err := hold(ctx)
+			gone <- err
+		}()
+		if others > 0 {
+			time.Sleep(20 * time.Millisecond) // both are there, most likely
+			answer <- struct{}{}
+		}
+		<-asked
+		leave()
+		require.ErrorIs(t, <-gone, context.Canceled)
+		close(answer)
+		w.answers(nil)
+		holding.Wait()
+		assert.Eventually(t, func() bool { return left(t, c, "jobs") == 5 }, patience, 10*time.Millisecond)
+	}
 }

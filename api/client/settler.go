@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"sync"
@@ -50,6 +51,30 @@ func (s *settler) later(w waiting) bool {
 		s.working.Go(s.work)
 	}
 	return true
+}
+
+// giveBack has a check settled at 0 whose caller has left, and does nothing.
+func (s *settler) giveBack(r *reply, now time.Time) {
+	a, err := r.answer()
+	if err != nil || a.Receipt.Text == "" {
+		return
+	}
+	if encoded, err := encodeSettlement(a.Receipt, 0); err == nil {
+		s.later(waiting{encoded, now.Add(a.Receipt.within)})
+	}
+}
+
+// encodeSettlement returns what asks weir to settle r; a cost that is negative is what was
+// reserved.
+func encodeSettlement(r Receipt, cost int64) ([]byte, error) {
+	settlement := struct {
+		Receipt string `json:"receipt"`
+		Cost    *int64 `json:"cost,omitempty"`
+	}{Receipt: r.Text}
+	if cost >= 0 {
+		settlement.Cost = &cost
+	}
+	return json.Marshal(settlement)
 }
 
 // work tries until none waits, or once more after close.
