@@ -10,7 +10,7 @@ import (
 	"weir/counters"
 )
 
-// All bugs that the tests know are seen in the first 1,200 worlds, or by a plot.
+// All bugs that the tests know are seen in the first 2,000 worlds, or by a plot.
 var seeds = flag.Uint64("seeds", 2_000, "how many worlds to look at")
 
 // Nothing that the docs promise is violated in any of these seeds.
