@@ -281,6 +281,7 @@ func (c *config) check() error {
 	require(!c.console || c.tokenFile != "" || isLoopback(c.listen), "-console without -token-file needs a loopback -listen, such as 127.0.0.1:8080, as anybody might change limits there; %q isn't", c.listen)
 	require(slices.Contains([]string{plainHTTP, netHTTP}, c.http), "-http %q must be plain or net", c.http)
 	require(portInRange(c.grpcListen), "-grpc-listen %q has a port that is out of range; give one from 0 to 65535", c.grpcListen)
+	require(c.grpcListen != "unix:", "-grpc-listen %q names no socket; give its path, as in unix:/run/weir/grpc.sock", c.grpcListen)
 	require(!c.envoyEnv || len(c.memcached) > 0, "-envoy-env needs MEMCACHE_HOST_PORT or -memcached: weir counts on Memcached, not on Redis")
 	require(c.grpcListen == "" || c.envoys(), "-grpc-listen needs -envoy-config or -envoy-xds, the limits that it answers by")
 	require(c.envoyConfig == "" || c.envoyXDS.server == "", "-envoy-config and -envoy-xds are both where the limits come from; give one of them")

@@ -204,6 +204,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 		{"-memcached-tls=perhaps", `invalid boolean value "perhaps" for -memcached-tls: parse error`},
 		{"-envoy-env", "-envoy-env needs MEMCACHE_HOST_PORT or -memcached: weir counts on Memcached, not on Redis"},
 		{"-grpc-listen :1", "-grpc-listen needs -envoy-config or -envoy-xds, the limits that it answers by"},
+		{"-envoy-config c -grpc-listen unix:", `-grpc-listen "unix:" names no socket; give its path, as in unix:/run/weir/grpc.sock`},
 		{"-envoy-statsd s:1", "-envoy-statsd needs -envoy-config or -envoy-xds, of which it tells"},
 		{"-envoy-config c -envoy-statsd-tags a:b", "-envoy-statsd-tags needs -envoy-statsd"},
 		{"-envoy-config c -envoy-xds x:1", "-envoy-config and -envoy-xds are both where the limits come from; give one of them"},

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"strings"
@@ -33,6 +34,10 @@ func listenGRPC(address string) (listener, error) {
 			return listener{}, err
 		}
 		return listener{l.(*net.TCPListener)}, nil
+	}
+	// Dialing a file or a folder is refused as dialing a socket that was left behind is.
+	if at, err := os.Lstat(path); err == nil && at.Mode().Type() != os.ModeSocket {
+		return listener{}, fmt.Errorf("%s is no socket, and stays; give a path where nothing stands", path)
 	}
 	if conn, err := net.Dial("unix", path); err == nil {
 		_ = conn.Close()
