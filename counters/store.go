@@ -236,7 +236,7 @@ type ServerStats struct {
 	Items, Bytes int64 // that it holds
 	Evictions    int64 // items that it dropped for want of memory, since its start
 	// Ahead is by how much this process's clock is ahead of the server's at least, or behind
-	// it if that is negative; 0 as far as the server's, which goes in whole seconds, can
-	// tell.
+	// it if that is negative; 0 as far as the server's time, which may be up to 1 s before
+	// its clock and 3 s behind it, can't tell.
 	Ahead time.Duration
 }

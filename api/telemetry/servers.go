@@ -27,7 +27,7 @@ var (
 	items     = serverDesc("weir_memcached_items", "Items that a Memcached server holds.")
 	bytes     = serverDesc("weir_memcached_bytes", "Bytes that its items take.")
 	evictions = serverDesc("weir_memcached_evictions_total", "Items that a Memcached server dropped for want of memory since its start.")
-	ahead     = serverDesc("weir_memcached_clock_difference_seconds", "By how much this process's clock is ahead of a Memcached server's at least, or behind if that is negative; 0 as far as the server's whole seconds tell.")
+	ahead     = serverDesc("weir_memcached_clock_difference_seconds", "By how much this process's clock is ahead of a Memcached server's at least, or behind if that is negative; 0 if it is behind the time that the server tells by up to 1 s, or ahead of it by up to 3 s.")
 )
 
 // Servers returns a collector of the metrics of the store's servers, which health

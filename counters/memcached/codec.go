@@ -217,14 +217,15 @@ func parseStats(reply []byte, now time.Time) (counters.ServerStats, error) {
 	return s, nil
 }
 
-// tick is how far a Memcached server's time may be behind its clock: it counts whole
-// seconds, once a second.
-const tick = 2 * time.Second
+// A Memcached server's time may be that far before or behind its machine's clock. It is the
+// whole second of its start and the whole seconds of another clock since then, which a timer
+// counts that is up to a second late.
+const serverBefore, serverBehind = time.Second, 3 * time.Second
 
 // ahead returns by how much now is ahead of a server's clock at least, or behind it if that
 // is negative, as its time tells.
 func ahead(now, server time.Time) time.Duration {
-	return min(0, now.Sub(server)) + max(0, now.Sub(server)-tick)
+	return min(0, now.Sub(server)+serverBefore) + max(0, now.Sub(server)-serverBehind)
 }
 
 func parseUint(b []byte) (uint64, error) { return strconv.ParseUint(string(b), 10, 64) }

@@ -21,14 +21,17 @@ func TestDifferenceOfClocks(t *testing.T) {
 	t.Parallel()
 	server := time.Unix(1000, 0)
 	for now, want := range map[time.Duration]time.Duration{
-		0: 0, 500 * time.Millisecond: 0, 2 * time.Second: 0, -time.Millisecond: -time.Millisecond,
-		2100 * time.Millisecond: 100 * time.Millisecond, time.Minute: 58 * time.Second, -time.Hour: -time.Hour,
+		// As far as those of one machine have been seen apart.
+		-173 * time.Millisecond: 0, 0: 0, 2686 * time.Millisecond: 0,
+
+		-time.Second: 0, 3 * time.Second: 0, -1100 * time.Millisecond: -100 * time.Millisecond, 3100 * time.Millisecond: 100 * time.Millisecond,
+		-time.Hour: -time.Hour + time.Second, time.Minute: 57 * time.Second,
 	} {
 		assert.Equal(t, want, ahead(server.Add(now), server), now)
 	}
 	stats, err := parseStats([]byte("STAT pid 1\r\nSTAT time 1000\r\nSTAT curr_items 7\r\nEND\r\n"), server.Add(time.Minute))
 	require.NoError(t, err)
-	assert.Equal(t, counters.ServerStats{Items: 7, Ahead: 58 * time.Second}, stats)
+	assert.Equal(t, counters.ServerStats{Items: 7, Ahead: 57 * time.Second}, stats)
 }
 
 func TestNewsOfAServer(t *testing.T) {
