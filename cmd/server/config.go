@@ -19,7 +19,6 @@ import (
 	"strings"
 	"time"
 
-	"weir/api"
 	"weir/api/envoy"
 	"weir/api/policy"
 	"weir/api/policyfile"
@@ -375,53 +374,6 @@ func parseNetworks(cidrs []string) ([]netip.Prefix, error) {
 		networks = append(networks, policy.Network(network))
 	}
 	return networks, nil
-}
-
-// readTokens reads the bearer tokens in a file, one a line: the token alone, or behind a
-// word that says what it may do, operate or check; and then, if any, # and whose it is.
-// Empty lines and lines that begin with # are left out.
-func readTokens(file string) (tokens []api.Token, err error) {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return nil, fmt.Errorf("-token-file: %w", err)
-	}
-	rights := map[string]bool{"operate": true, "check": true}
-	number := 0
-	for line := range strings.Lines(string(data)) {
-		number++
-		words, name, _ := strings.Cut(" "+strings.TrimSpace(line), " #")
-		var t api.Token
-		switch fields := strings.Fields(words); {
-		case len(fields) == 0:
-			continue
-		case len(fields) == 1 && !rights[fields[0]]:
-			t.Secret = fields[0]
-		case len(fields) == 2 && rights[fields[0]]:
-			t.Secret, t.ChecksOnly = fields[1], fields[0] == "check"
-		default:
-			return nil, fmt.Errorf("-token-file %s:%d: a line must be a token, \"operate\" and a token, or \"check\" and a token, and then # and whose it is", file, number)
-		}
-		t.Name = strings.TrimSpace(name)
-		tokens = append(tokens, t)
-	}
-	if len(tokens) == 0 {
-		return nil, fmt.Errorf("-token-file %s has no token; it needs one a line", file)
-	}
-	return tokens, nil
-}
-
-// readUser reads the user and password in the first line of a file.
-func readUser(file string) (user, password string, err error) {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return "", "", fmt.Errorf("-memcached-user-file: %w", err)
-	}
-	line, _, _ := strings.Cut(string(data), "\n")
-	user, password, ok := strings.Cut(strings.TrimSpace(line), ":")
-	if !ok || user == "" || password == "" {
-		return "", "", fmt.Errorf("-memcached-user-file %s must begin with a line user:password", file)
-	}
-	return user, password, nil
 }
 
 // nextProtos are the protocols of HTTPS, the better one first.

@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"weir/api"
 	"weir/api/policyfile"
 	"weir/cmd/server/servertest"
 )
@@ -314,28 +313,6 @@ func TestDurationsInTheLog(t *testing.T) {
 	}
 }
 
-func TestReadTokens(t *testing.T) {
-	t.Parallel()
-	tokens, err := readTokens(servertest.WriteFile(t, "tokens", "# of the team\n\n  first \r\noperate second\ncheck th#rd # a gateway #1\nfourth #\n#last\n"))
-	require.NoError(t, err)
-	assert.Equal(t, []api.Token{
-		{Secret: "first"}, {Secret: "second"}, {Secret: "th#rd", Name: "a gateway #1", ChecksOnly: true}, {Secret: "fourth"},
-	}, tokens)
-
-	for _, wrong := range []string{"se cond", "look secret", "check a b", "check # gateway", "operate"} {
-		file := servertest.WriteFile(t, "tokens", "first\n"+wrong+"\n")
-		_, err = readTokens(file)
-		assert.EqualError(t, err, "-token-file "+file+`:2: a line must be a token, "operate" and a token, or "check" and a token, and then # and whose it is`)
-	}
-
-	file := servertest.WriteFile(t, "tokens", "# none\n\n")
-	_, err = readTokens(file)
-	assert.EqualError(t, err, "-token-file "+file+" has no token; it needs one a line")
-
-	_, err = readTokens("/nowhere/tokens")
-	assert.EqualError(t, err, "-token-file: open /nowhere/tokens: no such file or directory")
-}
-
 func TestValidateNamesItsFile(t *testing.T) {
 	t.Parallel()
 	fromEnvironment := env(map[string]string{"WEIR_CONFIG": "env.yaml"})
@@ -366,23 +343,6 @@ func TestValidateNamesItsFile(t *testing.T) {
 	}
 	_, err := parseConfig([]string{"-validate", ""}, fromEnvironment, io.Discard)
 	assert.EqualError(t, err, "-validate: the name of the file is empty")
-}
-
-func TestReadUser(t *testing.T) {
-	t.Parallel()
-	user, password, err := readUser(servertest.WriteFile(t, "user", "weir:se:cret\nother:one\n"))
-	require.NoError(t, err)
-	assert.Equal(t, "weir", user)
-	assert.Equal(t, "se:cret", password, "a password may hold a colon")
-
-	for _, content := range []string{"", "weir\n", ":secret\n", "weir:\n", "\nweir:secret\n"} {
-		file := servertest.WriteFile(t, "user", content)
-		_, _, err = readUser(file)
-		assert.EqualError(t, err, "-memcached-user-file "+file+" must begin with a line user:password")
-	}
-
-	_, _, err = readUser("/nowhere/user")
-	assert.EqualError(t, err, "-memcached-user-file: open /nowhere/user: no such file or directory")
 }
 
 func TestNewProgramSaysWhatIsWrongWithFiles(t *testing.T) {
