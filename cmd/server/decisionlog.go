@@ -1,8 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -17,7 +19,11 @@ func openDecisionLog(cfg *config, registry *prometheus.Registry) (*telemetry.Dec
 	decisions, err := sampleOf(cfg.decisions)
 	to := os.Stdout
 	if err == nil && cfg.decisionLog != "-" {
-		to, err = os.OpenFile(cfg.decisionLog, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640)
+		// Without O_NONBLOCK a pipe that nobody reads would hold up the start. Writing waits as ever.
+		to, err = os.OpenFile(cfg.decisionLog, os.O_APPEND|os.O_CREATE|os.O_WRONLY|syscall.O_NONBLOCK, 0o640)
+		if at, _ := os.Stat(cfg.decisionLog); errors.Is(err, syscall.ENXIO) && at != nil && at.Mode().Type() == os.ModeNamedPipe {
+			err = fmt.Errorf("nobody reads the pipe %s; start its reader before weir", cfg.decisionLog)
+		}
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("-decision-log: %w", err)
