@@ -117,7 +117,8 @@ func TestDocumentsNameCommandsThatWork(t *testing.T) {
 
 var unitVariable = regexp.MustCompile(`(?m)^Environment=(.*)$`)
 
-// The unit of systemd has weir reload, gives it time to end, and sets flags that it has.
+// The unit of systemd has weir reload, gives it time to end, sets flags that it has, and lets
+// it write where documents put its log of decisions and its socket.
 func TestUnitSetsFlagsOfWeir(t *testing.T) {
 	t.Parallel()
 	unit := read(t, "../../deploy/weir.service")
@@ -130,5 +131,10 @@ func TestUnitSetsFlagsOfWeir(t *testing.T) {
 	assert.Equal(t, "/etc/weir/policies.yaml", cfg.policyFile)
 	assert.Contains(t, unit, "\nExecReload=/bin/kill -HUP $MAINPID\n")
 	assert.Contains(t, unit, "\nTimeoutStopSec=30\n")
+	manual := read(t, "../../deploy/README.md")
+	assert.Contains(t, manual, "-decision-log /var/log/weir/")
+	assert.Contains(t, unit, "\nLogsDirectory=weir\n")
+	assert.Contains(t, manual, "unix:/run/weir/")
+	assert.Contains(t, unit, "\nRuntimeDirectory=weir\n")
 	assert.Less(t, cfg.shutdownGrace.Seconds()+10, 30.0)
 }
