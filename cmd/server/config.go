@@ -371,7 +371,11 @@ func parseNetworks(cidrs []string) ([]netip.Prefix, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%q is not a CIDR such as 10.0.0.0/8", cidr)
 		}
-		networks = append(networks, policy.Network(network))
+		n, address := policy.Network(network), network.Addr().Unmap()
+		if n.Addr().Unmap() != address {
+			return nil, fmt.Errorf("%q names an address within a range; write %v for the range, or %v/%d for the address alone", cidr, n, address, address.BitLen())
+		}
+		networks = append(networks, n)
 	}
 	return networks, nil
 }

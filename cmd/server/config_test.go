@@ -168,6 +168,13 @@ func TestTheConsoleNeedsATokenOrLoopback(t *testing.T) {
 	}
 }
 
+func TestTrustedProxiesOfIPv4InIPv6(t *testing.T) {
+	t.Parallel()
+	cfg, err := parseConfig([]string{"-trusted-proxies=::ffff:10.0.0.0/104"}, env(nil), io.Discard)
+	require.NoError(t, err)
+	assert.Equal(t, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, cfg.proxies)
+}
+
 func TestConfigNoTrustedProxies(t *testing.T) {
 	t.Parallel()
 	cfg, err := parseConfig([]string{"-trusted-proxies="}, env(nil), io.Discard)
@@ -194,6 +201,9 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 		{"-key-prefix=1234567890123456789012345678901", `-key-prefix: key prefix "1234567890123456789012345678901" must be 1 to 30 printable ASCII characters without space`},
 		{"-key-prefix=a:b/c", `-key-prefix: key prefix "a:b/c" must have no / after a colon`},
 		{"-trusted-proxies 10.0.0.1", `invalid value "10.0.0.1" for flag -trusted-proxies: "10.0.0.1" is not a CIDR such as 10.0.0.0/8`},
+		{"-trusted-proxies 10.0.0.1/8", `invalid value "10.0.0.1/8" for flag -trusted-proxies: "10.0.0.1/8" names an address within a range; write 10.0.0.0/8 for the range, or 10.0.0.1/32 for the address alone`},
+		{"-trusted-proxies ::ffff:10.0.0.1/104", `invalid value "::ffff:10.0.0.1/104" for flag -trusted-proxies: "::ffff:10.0.0.1/104" names an address within a range; write 10.0.0.0/8 for the range, or 10.0.0.1/32 for the address alone`},
+		{"-trusted-proxies fd00::1/8", `invalid value "fd00::1/8" for flag -trusted-proxies: "fd00::1/8" names an address within a range; write fd00::/8 for the range, or fd00::1/128 for the address alone`},
 		{"-log-level loud", `invalid value "loud" for flag -log-level: must be debug, info, warn or error`},
 		{"-console -listen :8080", `-console without -token-file needs a loopback -listen, such as 127.0.0.1:8080, as anybody might change limits there; ":8080" isn't`},
 		{"-console -listen 10.0.0.1:8080", `-console without -token-file needs a loopback -listen, such as 127.0.0.1:8080, as anybody might change limits there; "10.0.0.1:8080" isn't`},
