@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -97,27 +96,37 @@ func parseConfig(args, environment []string, out io.Writer) (*config, error) {
 			return nil
 		})
 	}
+	boolean := func(into *bool, name, usage string) {
+		fs.BoolFunc(name, usage, func(s string) (err error) {
+			if *into, err = strconv.ParseBool(s); err != nil {
+				if err = errors.New("must be true or false"); name == "validate" {
+					err = fmt.Errorf("%w; a file goes behind it, as in -validate policies.yaml", err)
+				}
+			}
+			return err
+		})
+	}
 	fs.StringVar(&cfg.listen, "listen", "127.0.0.1:8080", "`address` to serve HTTP on")
 	fs.StringVar(&cfg.http, "http", plainHTTP, "what reads `HTTP`: plain, weir itself where it is plain checks and forward auth, or net, Go's net/http alone")
 	fs.StringVar(&cfg.policyFile, "config", "", "policy `file`, YAML (default: the built-in policies)")
 	fs.StringVar(&cfg.grpcListen, "grpc-listen", "", "`address` to serve Envoy's rate limit service on, by gRPC: host:port, or unix:/path/to.sock (default: none)")
 	duration(&cfg.grpcAge, "grpc-max-connection-age", 24*time.Hour, "how `long` a connection of gRPC may last, 0 for any time")
 	fs.StringVar(&cfg.envoyConfig, "envoy-config", "", "`file` or folder of files in the format of envoyproxy/ratelimit, YAML (default: none)")
-	fs.BoolVar(&cfg.envoyEnv, "envoy-env", false, "take the environment variables of envoyproxy/ratelimit, where no flag and no variable of weir's says otherwise; -validate prints them as flags")
+	boolean(&cfg.envoyEnv, "envoy-env", "take the environment variables of envoyproxy/ratelimit, where no flag and no variable of weir's says otherwise; -validate prints them as flags")
 	fs.StringVar(&cfg.envoyXDS.server, "envoy-xds", "", "`address` of an xDS server that sends such limits, in the place of -envoy-config (default: none)")
 	fs.StringVar(&cfg.envoyXDS.node, "envoy-xds-node", "default", "`id` of the node by which it knows weir")
 	duration(&cfg.envoyXDS.wait, "envoy-xds-wait", 0, "how `long` weir isn't ready without its first set of limits; 0s is until it has come")
-	fs.BoolVar(&cfg.envoyXDS.tls, "envoy-xds-tls", false, "connect to the xDS server by TLS")
+	boolean(&cfg.envoyXDS.tls, "envoy-xds-tls", "connect to the xDS server by TLS")
 	fs.StringVar(&cfg.envoyXDS.ca, "envoy-xds-ca", "", "PEM `file` of the authorities that vouch for it (default: the system's)")
 	fs.StringVar(&cfg.envoyXDS.cert, "envoy-xds-cert", "", "PEM `file` of the certificate to show it")
 	fs.StringVar(&cfg.envoyXDS.key, "envoy-xds-key", "", "PEM `file` of the certificate's key")
 	fs.StringVar(&cfg.envoyXDS.name, "envoy-xds-name", "", "`name` in its certificate (default: that of -envoy-xds)")
 	fs.StringVar(&cfg.envoyOptions.Algorithm, "envoy-algorithm", "fixed_window", "`algorithm` of the limits for Envoy that name none")
-	fs.BoolVar(&cfg.envoyOptions.CountDenied, "envoy-count-denied", false, "make denied requests count in all limits for Envoy that don't say otherwise; in a fixed_window they do anyway")
+	boolean(&cfg.envoyOptions.CountDenied, "envoy-count-denied", "make denied requests count in all limits for Envoy that don't say otherwise; in a fixed_window they do anyway")
 	fs.StringVar(&cfg.envoyHeaders, "envoy-headers", string(envoy.Draft11), "`headers` of Envoy's answers: draft11, legacy or off, or three names as in RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset")
 	fs.StringVar((*string)(&cfg.envoyOptions.Mode), "envoy-mode", string(policyfile.EnvoyEnforce), "`mode` of all limits for Envoy: enforce; shadow, which denies nothing; or quota, which denies what all limits of a request deny")
 	fs.StringVar((*string)(&cfg.envoyOptions.OnStoreError), "envoy-on-store-error", string(policy.StoreErrorLocal), "what limits for Envoy that don't say otherwise do when the store can't `decide`: local, allow or deny")
-	fs.BoolVar(&cfg.envoyMetadata, "envoy-dynamic-metadata", false, "answer Envoy with what was asked, and the metadata of limits that admit")
+	boolean(&cfg.envoyMetadata, "envoy-dynamic-metadata", "answer Envoy with what was asked, and the metadata of limits that admit")
 	fs.StringVar(&cfg.envoyStatsd, "envoy-statsd", "", "`address` of a StatsD server that gets metrics by the names of envoyproxy/ratelimit, over UDP (default: none)")
 	fs.Func("envoy-statsd-tags", "`tags` that all of them have, such as env:prod,az:a (default: none)", func(s string) error {
 		cfg.envoyTags = splitList(s, ",")
@@ -131,10 +140,18 @@ func parseConfig(args, environment []string, out io.Writer) (*config, error) {
 	duration(&cfg.storeTimeout, "store-timeout", counters.DefaultTimeout, "the longest `time` a check waits for the store")
 	duration(&cfg.clockSkew, "clock-skew", counters.DefaultClockSkew, "the largest `difference` between the clocks of instances")
 	fs.StringVar(&cfg.keyPrefix, "key-prefix", counters.DefaultKeyPrefix, "`prefix` of all keys in the store")
-	fs.IntVar(&cfg.viewClients, "view-clients", counters.DefaultClients, "how many clients are remembered per limit")
+	cfg.viewClients = counters.DefaultClients
+	fs.Func("view-clients", fmt.Sprintf("how `many` clients are remembered per limit (default %d)", cfg.viewClients), func(s string) error {
+		n, err := strconv.ParseInt(s, 0, strconv.IntSize)
+		if err != nil {
+			return errors.New("must be a whole number such as 100000")
+		}
+		cfg.viewClients = int(n)
+		return nil
+	})
 	fs.StringVar(&cfg.decisionLog, "decision-log", "", "`file` that gets a line of JSON for each check, or - for the standard output")
 	fs.StringVar(&cfg.decisions, "decision-log-sample", "all", "which checks it gets: all, denied, or 1/n for each n-th")
-	fs.BoolVar(&cfg.console, "console", false, "serve the page for operators at /console/; without -token-file, -listen must be loopback")
+	boolean(&cfg.console, "console", "serve the page for operators at /console/; without -token-file, -listen must be loopback")
 	fs.StringVar(&cfg.tokenFile, "token-file", "", "`file` of bearer tokens, one a line, of which /v1/* then needs one; \"check TOKEN\" may change nothing for others, and # begins whose it is")
 	cfg.proxies, _ = parseNetworks([]string{"127.0.0.0/8", "::1/128"})
 	fs.Func("trusted-proxies", "`CIDRs` whose X-Forwarded- headers count, comma-separated (default: loopback)", func(s string) (err error) {
@@ -147,7 +164,7 @@ func parseConfig(args, environment []string, out io.Writer) (*config, error) {
 	fs.StringVar(&cfg.grpcTLSCert, "grpc-tls-cert", "", "PEM `file` of the certificate for -grpc-listen alone, in the place of the three above")
 	fs.StringVar(&cfg.grpcTLSKey, "grpc-tls-key", "", "PEM `file` of its key")
 	fs.StringVar(&cfg.grpcClientCA, "grpc-tls-client-ca", "", "PEM `file` of the authorities of which clients of -grpc-listen then need a certificate")
-	fs.BoolVar(&cfg.memcachedTLS, "memcached-tls", false, "connect to Memcached by TLS")
+	boolean(&cfg.memcachedTLS, "memcached-tls", "connect to Memcached by TLS")
 	fs.StringVar(&cfg.memcachedCA, "memcached-ca", "", "PEM `file` of the authorities that vouch for Memcached (default: the system's)")
 	fs.StringVar(&cfg.memcachedUser, "memcached-user-file", "", "`file` with the line user:password for Memcached, as Memcached's own -Y takes it")
 	duration(&cfg.shutdownGrace, "shutdown-grace", 10*time.Second, "how `long` requests under way may take after SIGTERM")
@@ -158,10 +175,10 @@ func parseConfig(args, environment []string, out io.Writer) (*config, error) {
 		return nil
 	})
 	fs.StringVar(&cfg.logFormat, "log-format", textFormat, "`format`: text or json")
-	fs.BoolVar(&cfg.logClients, "log-clients", false, "show the names of clients in debug logs and of those that are reset as they are, not hashed")
-	fs.BoolVar(&cfg.validate, "validate", false, "check the policy file, the one named behind it or else that of -config, print what it means and exit")
-	fs.BoolVar(&cfg.healthcheck, "healthcheck", false, "ask the instance that runs with the same -listen, -tls-cert and -tls-key whether it is well, and exit with 0 or 1")
-	fs.BoolVar(&cfg.version, "version", false, "print the version and exit")
+	boolean(&cfg.logClients, "log-clients", "show the names of clients in debug logs and of those that are reset as they are, not hashed")
+	boolean(&cfg.validate, "validate", "check the policy file, the one named behind it or else that of -config, print what it means and exit")
+	boolean(&cfg.healthcheck, "healthcheck", "ask the instance that runs with the same -listen, -tls-cert and -tls-key whether it is well, and exit with 0 or 1")
+	boolean(&cfg.version, "version", "print the version and exit")
 
 	err := errors.Join(setFromEnvironment(fs, environment), cfg.parseArgs(fs, args))
 	switch {
@@ -218,16 +235,22 @@ func setFromEnvironment(fs *flag.FlagSet, environment []string) error {
 			continue
 		}
 		if flags[name] == "" {
-			hint := "-help lists the flags"
-			if near := policyfile.Nearest(rest, slices.Sorted(maps.Values(flags))); near != "" {
-				hint = "did you mean " + variable(near) + "?"
-			}
-			errs = append(errs, fmt.Errorf("the environment variable %s is none of weir's; %s", name, hint))
+			errs = append(errs, fmt.Errorf("the environment variable %s is none of weir's; %s", name, hint(fs, rest, variable)))
 		} else if err := fs.Set(flags[name], value); err != nil {
 			errs = append(errs, fmt.Errorf("%s=%q: %w", name, value, err))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// hint says which flag that is spelt so was probably meant by name, or where all are listed.
+func hint(fs *flag.FlagSet, name string, spelt func(flag string) string) string {
+	var names []string // sorted
+	fs.VisitAll(func(f *flag.Flag) { names = append(names, f.Name) })
+	if near := policyfile.Nearest(name, names); near != "" {
+		return "did you mean " + spelt(near) + "?"
+	}
+	return "-help lists the flags"
 }
 
 // variablePrefix begins the name of each environment variable.
@@ -248,6 +271,9 @@ func (c *config) parseArgs(fs *flag.FlagSet, args []string) error {
 		case errors.Is(err, flag.ErrHelp):
 			return err
 		case err != nil:
+			if name, unknown := strings.CutPrefix(err.Error(), "flag provided but not defined: -"); unknown {
+				err = fmt.Errorf("%w; %s", err, hint(fs, name, func(flag string) string { return "-" + flag }))
+			}
 			errs = append(errs, err)
 		case len(args) == 0:
 			return errors.Join(errs...)

@@ -188,7 +188,14 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 		args string
 		want string
 	}{
-		{"-nonsense", "flag provided but not defined: -nonsense"},
+		{"-nonsense", "flag provided but not defined: -nonsense; -help lists the flags"},
+		{"-store-timout 5s", "flag provided but not defined: -store-timout; did you mean -store-timeout?"},
+		{"--logformat=json", "flag provided but not defined: -logformat; did you mean -log-format?"},
+		{"-validate=policies.yaml", `invalid boolean value "policies.yaml" for -validate: must be true or false; a file goes behind it, as in -validate policies.yaml`},
+		{"-console=on", `invalid boolean value "on" for -console: must be true or false`},
+		{"-view-clients x", `invalid value "x" for flag -view-clients: must be a whole number such as 100000`},
+		{"-view-clients 99999999999999999999", `invalid value "99999999999999999999" for flag -view-clients: must be a whole number such as 100000`},
+		{"-view-clients -1", "-view-clients -1 must not be negative"},
 		{"serve", `"serve" is not a flag; -help lists them`},
 		{"-store-timeout 5", `invalid value "5" for flag -store-timeout: must be a duration such as 50ms or 10s`},
 		{"-store-timeout 0s", "-store-timeout 0s must be more than 0 and at most 5s"},
@@ -210,7 +217,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 		{"-decision-log-sample some", `-decision-log-sample: "some" must be all, denied, or a part of them such as 1/100`},
 		{"-decision-log-sample 1/0", `-decision-log-sample: "1/0" must be all, denied, or a part of them such as 1/100`},
 		{"-log-format xml", `-log-format "xml" must be text or json`},
-		{"-memcached-tls=perhaps", `invalid boolean value "perhaps" for -memcached-tls: parse error`},
+		{"-memcached-tls=perhaps", `invalid boolean value "perhaps" for -memcached-tls: must be true or false`},
 		{"-envoy-env", "-envoy-env needs MEMCACHE_HOST_PORT or -memcached: weir counts on Memcached, not on Redis"},
 		{"-grpc-listen :1", "-grpc-listen needs -envoy-config or -envoy-xds, the limits that it answers by"},
 		{"-envoy-config c -grpc-listen unix:", `-grpc-listen "unix:" names no socket; give its path, as in unix:/run/weir/grpc.sock`},
@@ -241,9 +248,9 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 		{"-listen :-1", `-listen ":-1" has a port that is out of range; give one from 0 to 65535`},
 		{"-listen [::1]:99999999999999999999", `-listen "[::1]:99999999999999999999" has a port that is out of range; give one from 0 to 65535`},
 		{"-store-timeout 5 -nonsense x -log-level loud -v", `invalid value "5" for flag -store-timeout: must be a duration such as 50ms or 10s` + "\n" +
-			"flag provided but not defined: -nonsense\n" +
+			"flag provided but not defined: -nonsense; -help lists the flags\n" +
 			`invalid value "loud" for flag -log-level: must be debug, info, warn or error` + "\n" +
-			"flag provided but not defined: -v"},
+			"flag provided but not defined: -v; -help lists the flags"},
 		{"-store-timeout 0s -log-format xml", "-store-timeout 0s must be more than 0 and at most 5s\n-log-format \"xml\" must be text or json"},
 	} {
 		t.Run(test.args, func(t *testing.T) {
@@ -256,13 +263,15 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 func TestConfigErrorsNameTheVariable(t *testing.T) {
 	t.Parallel()
 	_, err := parseConfig(nil, env(map[string]string{
-		"WEIR_STORE_TIMEOUT": "5", "WEIR_TRUSTED_PROXIES": "x", "WEIR_LOG_LEVEL": "loud", "WEIR_VALIDATE": "perhaps",
+		"WEIR_STORE_TIMEOUT": "5", "WEIR_TRUSTED_PROXIES": "x", "WEIR_LOG_LEVEL": "loud", "WEIR_VALIDATE": "pol.yaml", "WEIR_CONSOLE": "yes", "WEIR_VIEW_CLIENTS": "x",
 	}), io.Discard)
 	assert.EqualError(t, err, strings.Join([]string{
+		`WEIR_CONSOLE="yes": must be true or false`,
 		`WEIR_LOG_LEVEL="loud": must be debug, info, warn or error`,
 		`WEIR_STORE_TIMEOUT="5": must be a duration such as 50ms or 10s`,
 		`WEIR_TRUSTED_PROXIES="x": "x" is not a CIDR such as 10.0.0.0/8`,
-		`WEIR_VALIDATE="perhaps": parse error`,
+		`WEIR_VALIDATE="pol.yaml": must be true or false; a file goes behind it, as in -validate policies.yaml`,
+		`WEIR_VIEW_CLIENTS="x": must be a whole number such as 100000`,
 	}, "\n"))
 }
 
@@ -346,7 +355,7 @@ func TestValidateNamesItsFile(t *testing.T) {
 		"-validate a.yaml b.yaml":   `"b.yaml" is not a flag; -help lists them`,
 		"a.yaml -validate":          `"a.yaml" is not a flag; -help lists them`,
 		"-validate=false a.yaml":    `"a.yaml" is not a flag; -help lists them`,
-		"-validate a.yaml -no-such": "flag provided but not defined: -no-such",
+		"-validate a.yaml -no-such": "flag provided but not defined: -no-such; -help lists the flags",
 	} {
 		_, err := parseConfig(strings.Fields(line), fromEnvironment, io.Discard)
 		assert.EqualError(t, err, want, line)

@@ -82,7 +82,7 @@ func TestBinaryRefusesToStartInJSON(t *testing.T) {
 		want []string
 	}{
 		{"-store-timeout soon -nonsense x -log-format json", []string{
-			`invalid value "soon" for flag -store-timeout: must be a duration such as 50ms or 10s`, "flag provided but not defined: -nonsense",
+			`invalid value "soon" for flag -store-timeout: must be a duration such as 50ms or 10s`, "flag provided but not defined: -nonsense; -help lists the flags",
 		}},
 		{"-log-format=json -store-timeout 0s -shutdown-grace -1s", []string{
 			"-store-timeout 0s must be more than 0 and at most 5s", "-shutdown-grace -1s must not be negative",
