@@ -183,7 +183,7 @@ func parseConfig(args, environment []string, out io.Writer) (*config, error) {
 	err := errors.Join(setFromEnvironment(fs, environment), cfg.parseArgs(fs, args))
 	switch {
 	case errors.Is(err, flag.ErrHelp):
-		fmt.Fprintln(out, "server is weir, a rate limiting service on Memcached. Each flag can be given as an\nenvironment variable, as in WEIR_STORE_TIMEOUT.")
+		fmt.Fprintln(out, "weir is a rate limiting service on Memcached. Each flag can be given as an\nenvironment variable, as in WEIR_STORE_TIMEOUT.")
 		fs.SetOutput(out)
 		fs.PrintDefaults()
 		return cfg, flag.ErrHelp

@@ -312,6 +312,7 @@ func TestConfigHelpListsEveryFlag(t *testing.T) {
 	var out bytes.Buffer
 	_, err := parseConfig([]string{"-help"}, env(nil), &out)
 	require.ErrorIs(t, err, flag.ErrHelp)
+	assert.Regexp(t, "^weir is a rate limiting service", out.String())
 	for name := range everySetting {
 		assert.Contains(t, out.String(), "\n  -"+name)
 	}
