@@ -53,7 +53,7 @@ func newBatcher(send func(context.Context, []*call) error, timeout time.Duration
 // A call is a check on its way, and its reply.
 type call struct {
 	check []byte        // encoded
-	holds bool          // what is admitted has to be given back
+	holds bool          // it may be admitted with places, which have to be given back
 	due   time.Time     // when its time is over
 	batch *batch        // nil when its caller doesn't wait; under the batcher's lock
 	done  chan struct{} // gets a value when reply or err is there
@@ -77,6 +77,7 @@ type batch struct {
 	bytes   int     // of those
 	callers int     // that wait; of those under way, some may have left
 	holds   bool    // one of the calls does
+	lingers bool    // all callers have left, but what weir admits has to be given back
 	timer   *time.Timer
 	cancel  context.CancelFunc
 }
@@ -172,8 +173,10 @@ func (b *batcher) fly(ctx context.Context, sent *batch, calls []*call) {
 	err := b.send(ctx, calls)
 
 	b.mu.Lock()
-	b.underway--
-	b.departFull()
+	if !sent.lingers {
+		b.underway--
+		b.departFull()
+	}
 	aboard := sent.calls
 	sent.calls = nil
 	var left []*call
@@ -244,7 +247,10 @@ func (b *batcher) quit(c *call) {
 	case waited == b.boarding:
 		waited.timer.Stop()
 		b.boarding = nil
-	case waited.holds: // what weir admits has to be given back
+	case waited.holds: // for one more timeout, and nobody else waits for it
+		waited.lingers = true
+		b.underway--
+		b.departFull()
 		time.AfterFunc(b.timeout, waited.cancel)
 	default:
 		waited.cancel()

@@ -248,12 +248,12 @@ func TestAHandlerWhoseClientHasHungUpKeepsItsPlace(t *testing.T) {
 	assert.EqualValues(t, 1, left(t, c, "jobs"))
 }
 
-// What weir admits for a caller of Hold that has left is given back, whether others are in its
-// batch or not.
+// Places that weir admits for a caller of Hold that has left are given back, whether others are
+// in its batch or not. The cost stays, as with Config.FailOpen the caller has gone on.
 func TestAPlaceOfACallerWhoHasLeftIsGivenBack(t *testing.T) {
 	t.Parallel()
 	for _, others := range []int{0, 3} {
-		w, c := start(t, client.Config{Timeout: patience}, newPolicy("jobs", places("jobs", 5, time.Hour)))
+		w, c := start(t, client.Config{Timeout: patience}, newPolicy("jobs", places("jobs", 5, time.Hour), fixed("jobs", 100)))
 		asked, answer := make(chan struct{}, 10), make(chan struct{})
 		w.answers(func(http.ResponseWriter, *http.Request) bool {
 			asked <- struct{}{}
@@ -292,5 +292,32 @@ func TestAPlaceOfACallerWhoHasLeftIsGivenBack(t *testing.T) {
 		w.answers(nil)
 		holding.Wait()
 		assert.Eventually(t, func() bool { return left(t, c, "jobs") == 5 }, patience, 10*time.Millisecond)
+		a, err := c.Peek(t.Context(), "jobs", "alice")
+		require.NoError(t, err)
+		assert.EqualValues(t, 100-1-others, a.Limits[1].Remaining)
 	}
+}
+
+// Batches that all have left, and that weir doesn't answer, hold up nobody else.
+func TestBatchesThatAllHaveLeftHoldUpNobody(t *testing.T) {
+	t.Parallel()
+	w, c := start(t, client.Config{Timeout: patience}, newPolicy("jobs", places("jobs", 5, time.Hour)), newPolicy("api", fixed("api", 100)))
+	h := w.holds()
+	defer close(h.release)
+	gone := make(chan error)
+	ctx, leave := context.WithCancel(t.Context())
+	for range 2 {
+		go func() {
+			_, err := c.Hold(ctx, client.Check{Policy: "jobs", Client: "alice"})
+			gone <- err
+		}()
+		<-h.arrived
+	}
+	w.answers(nil) // weir is well again, but what it has got stays unanswered
+	leave()
+	for range 2 {
+		require.ErrorIs(t, <-gone, context.Canceled)
+	}
+	_, err := c.Check(t.Context(), client.Check{Policy: "api", Client: "bob"})
+	assert.NoError(t, err)
 }

@@ -53,13 +53,14 @@ func (s *settler) later(w waiting) bool {
 	return true
 }
 
-// giveBack has a check settled at 0 whose caller has left, and does nothing.
+// giveBack gives back the places of a check whose caller has left. Its cost stays: who fails
+// open spends it all the same.
 func (s *settler) giveBack(r *reply, now time.Time) {
 	a, err := r.answer()
-	if err != nil || a.Receipt.Text == "" {
+	if err != nil || a.Receipt.RenewWithin == 0 {
 		return
 	}
-	if encoded, err := encodeSettlement(a.Receipt, 0); err == nil {
+	if encoded, err := encodeSettlement(a.Receipt, -1); err == nil {
 		s.later(waiting{encoded, now.Add(a.Receipt.within)})
 	}
 }
