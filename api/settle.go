@@ -14,7 +14,7 @@ import (
 // A settlement is what a caller says that a check has cost in the end.
 type settlement struct {
 	receipt receipt.Receipt
-	invalid error // why there is none
+	invalid error // why it can't be settled
 	cost    int64
 }
 
@@ -127,6 +127,9 @@ func (s *Server) renew(c echo.Context) error {
 // errNoReceipt is the problem of a receipt that no instance has given.
 var errNoReceipt error = badRequest("receipt is none that this service has given, or was given with other tokens")
 
+// errMissingReceipt is the problem of a settlement that has no receipt.
+var errMissingReceipt error = badRequest("receipt is missing; it is what a check with \"settle\": true has answered")
+
 // receipt reads a receipt. It may be invalid.
 func (b *body) receipt(key *receipt.Key) (r receipt.Receipt, invalid, err error) {
 	text, err := b.text("receipt")
@@ -195,26 +198,25 @@ func (b *body) decodeSettlement(key *receipt.Key) (q settlement, err error) {
 	return q, b.end(err)
 }
 
-// settlement decodes one settlement.
+// settlement decodes one settlement. It may be invalid: the error is a problem of the whole
+// body.
 func (b *body) settlement(key *receipt.Key) (settlement, error) {
-	q, given := settlement{cost: asReserved}, false
+	q := settlement{invalid: errMissingReceipt, cost: asReserved}
+	var wrongCost error
 	err := b.object("", func(name []byte) (err error) {
 		switch string(name) {
 		case "receipt":
 			q.receipt, q.invalid, err = b.receipt(key)
-			given = true
 		case "cost":
 			if q.cost, err = b.integer("cost", ""); err == nil && q.cost < 0 {
-				err = badRequest("%s is %d and must be a whole number from 0", b.path("cost"), q.cost)
+				wrongCost = badRequest("cost is %d and must be a whole number from 0", q.cost)
 			}
 		default:
 			err = unknownField(b.path(string(name)), "receipt, cost")
 		}
 		return err
 	})
-	if err == nil && !given {
-		err = badRequest("%s is missing; it is what a check with \"settle\": true has answered", b.path("receipt"))
-	}
+	q.invalid = cmp.Or(wrongCost, q.invalid)
 	return q, err
 }
 

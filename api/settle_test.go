@@ -293,8 +293,18 @@ func TestABatchOfSettlements(t *testing.T) {
 	assert.Equal(t, []int{200, 400, 200, 200}, status)
 	// Of the two that settle one receipt, whichever is first counts: at 10, or at 30.
 	assert.EqualValues(t, 60, s.remains(t)+20*int64(strings.Count(r.Body, `"refunded":0`)))
-	wrong := s.do(t, http.MethodPost, "/v1/settle/batch", `{"settlements":[{"cost":10}]}`)
-	assert.Equal(t, "settlements[0].receipt is missing; it is what a check with \"settle\": true has answered", wrong.Detail)
+	third := s.reserve(t, 5).Receipt
+	r = s.do(t, http.MethodPost, "/v1/settle/batch", fmt.Sprintf(`{"settlements":[{"cost":10},{},{"receipt":%q,"cost":-1},{"cost":-1,"receipt":%[1]q},{"receipt":%[1]q,"cost":0}]}`, third))
+	require.Equal(t, http.StatusOK, r.Code, r.Body)
+	missing, negative := `receipt is missing; it is what a check with "settle": true has answered`, "cost is -1 and must be a whole number from 0"
+	for i, detail := range []string{missing, missing, negative, negative} {
+		assert.EqualValues(t, http.StatusBadRequest, r.Results[i].Status, i)
+		assert.Equal(t, detail, r.Results[i].Detail, i)
+	}
+	assert.EqualValues(t, http.StatusOK, r.Results[4].Status, "the others are settled")
+	unknown := s.do(t, http.MethodPost, "/v1/settle/batch", fmt.Sprintf(`{"settlements":[{"receipt":%q},{"tokens":1}]}`, third))
+	assert.Equal(t, http.StatusBadRequest, unknown.Code)
+	assert.Contains(t, unknown.Detail, "settlements[1].tokens", "nobody knows what else that means")
 	assert.Equal(t, http.StatusBadRequest, s.do(t, http.MethodPost, "/v1/settle/batch", `{}`).Code)
 }
 
