@@ -24,7 +24,7 @@ type Checks struct {
 	verdicts                           [len(decide.Verdicts)]prometheus.Counter
 	degraded, localDenied, missingPath prometheus.Counter
 	duration                           prometheus.Observer
-	limits                             []limitChecks // of the policy's limits
+	limits                             []limitChecks // of the policy's limits; none in LimitChecks
 	settlements                        [len(outcomes)]prometheus.Counter
 	settledUnits                       [charged + 1]prometheus.Counter // of those outcomes
 	leases, overridden                 *prometheus.CounterVec
@@ -65,6 +65,19 @@ type Listeners struct {
 // Checks returns what counts the checks of p. Its busiest clients, and what the log
 // has said of it, go on from before, those of its older version, unless that is nil.
 func (m *Metrics) Checks(p *policy.Policy, before *Checks, l Listeners) *Checks {
+	c := m.checksWithoutLimits(p, before, l)
+	for _, l := range p.Limits {
+		one := limitChecks{name: l.Name, denied: m.limitDenials.WithLabelValues(p.Name, l.Name)}
+		if l.Lease > 0 {
+			one.granted, one.released = m.leases.WithLabelValues(p.Name, l.Name, "granted"), m.leases.WithLabelValues(p.Name, l.Name, "released")
+		}
+		c.limits = append(c.limits, one)
+	}
+	return c
+}
+
+// checksWithoutLimits returns Checks that don't count what each limit of p does.
+func (m *Metrics) checksWithoutLimits(p *policy.Policy, before *Checks, l Listeners) *Checks {
 	if before == nil {
 		before = &Checks{kept: &kept{allowed: topk.New(), denied: topk.New(), cost: topk.New()}}
 	}
@@ -84,13 +97,6 @@ func (m *Metrics) Checks(p *policy.Policy, before *Checks, l Listeners) *Checks 
 	}
 	for o := range c.settledUnits {
 		c.settledUnits[o] = m.settledUnits.WithLabelValues(p.Name, outcomes[o])
-	}
-	for _, l := range p.Limits {
-		one := limitChecks{name: l.Name, denied: m.limitDenials.WithLabelValues(p.Name, l.Name)}
-		if l.Lease > 0 {
-			one.granted, one.released = m.leases.WithLabelValues(p.Name, l.Name, "granted"), m.leases.WithLabelValues(p.Name, l.Name, "released")
-		}
-		c.limits = append(c.limits, one)
 	}
 	return c
 }
@@ -221,7 +227,8 @@ type LimitChecks struct{ *Checks }
 
 // LimitChecks returns what counts checks of single limits of p, as Checks does.
 func (m *Metrics) LimitChecks(p *policy.Policy, before *Checks, l Listeners) LimitChecks {
-	return LimitChecks{m.Checks(p, before, l)}
+	// The limits of p aren't those that deny: series of them would say that they never did.
+	return LimitChecks{m.checksWithoutLimits(p, before, l)}
 }
 
 // Decided counts an answer to checks of single limits, which began at now, and the time
