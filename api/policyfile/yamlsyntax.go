@@ -18,10 +18,12 @@ func explainSyntax(data []byte, err error) string {
 		return slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(message, text) })
 	}
 	lines := strings.Split(strings.TrimRight(string(data), "\n"), "\n")
-	if at, rest, ok := strings.Cut(message, ": "); ok && strings.HasPrefix(rest, "did not find expected") {
+	if at, rest, ok := strings.Cut(message, ": "); ok && ofParser.MatchString(rest) {
 		if line, err := strconv.Atoi(at); err == nil { // the parser counts from 0, the scanner doesn't
 			message = fmt.Sprintf("%d: %s", min(line+1, len(lines)), rest)
 		}
+	} else if strings.HasPrefix(message, " did not find expected") { // neither names the first line
+		message = "1:" + message
 	}
 	for i, line := range lines {
 		switch {
@@ -36,6 +38,9 @@ func explainSyntax(data []byte, err error) string {
 			return fmt.Sprintf("%d: wrong indentation: the line begins with %d spaces, and %s would be right", line, spaces, right)
 		}
 	}
+	if misses("expected alphabetic or numeric character") {
+		return message + "; a key or value that begins with * or & has to be in quotes"
+	}
 	if misses("mapping values are not allowed") {
 		return message + `; a value with ": " in it has to be in quotes`
 	}
@@ -44,6 +49,9 @@ func explainSyntax(data []byte, err error) string {
 	}
 	return message
 }
+
+// ofParser matches what the parser misses, and not the scanner.
+var ofParser = regexp.MustCompile(`^did not find expected (<|node|key|'-'|',')`)
 
 // tabbed matches a line whose indentation has a tab.
 var tabbed = regexp.MustCompile(`^[ -]*\t`)
