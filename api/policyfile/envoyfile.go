@@ -121,7 +121,7 @@ func ParseEnvoy(files []EnvoyFile, options EnvoyOptions) (*envoy.Config, error) 
 		config.Default[unit] = &l
 	}
 	for _, file := range files {
-		r := &envoyReader{policyReader: policyReader{yamlReader{name: file.Name}}, options: options, right: right, sent: file.Sent}
+		r := &envoyReader{policyReader: policyReader{yamlReader: yamlReader{name: file.Name}}, options: options, right: right, sent: file.Sent}
 		r.read(config, file.Data)
 		errs = append(errs, r.errs...)
 	}

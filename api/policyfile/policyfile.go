@@ -60,8 +60,9 @@ const (
 
 // Parse returns the policies in data, the content of a policy file, without
 // limiters. Errors call it file. The error names each mistake with its line and says what
-// would be right; then there are no policies.
-func Parse(file string, data []byte) (policy.Policies, error) {
+// would be right; then there are no policies. No policy may have one of the names taken by
+// what limits Envoy.
+func Parse(file string, data []byte, taken ...string) (policy.Policies, error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	var document, next yaml.Node
 	err := decoder.Decode(&document)
@@ -77,7 +78,7 @@ func Parse(file string, data []byte) (policy.Policies, error) {
 	if !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("%s:%s", file, explainSyntax(data, err))
 	}
-	r := &policyReader{yamlReader{name: file, kinds: policyKinds()}}
+	r := &policyReader{yamlReader{name: file, kinds: policyKinds()}, taken}
 	policies := r.file(document.Content[0])
 	if len(r.errs) > 0 {
 		return nil, errors.Join(r.errs...)
@@ -86,7 +87,10 @@ func Parse(file string, data []byte) (policy.Policies, error) {
 }
 
 // A policyReader reads policies from the nodes of a policy file.
-type policyReader struct{ yamlReader }
+type policyReader struct {
+	yamlReader
+	taken []string // see Parse
+}
 
 // policyKinds are the kinds of mappings in a policy file, the outer ones first.
 func policyKinds() []yamlKind {
@@ -126,6 +130,10 @@ func (r *policyReader) policies(into policy.Policies, n *yaml.Node) {
 		}
 		if err := counters.CheckName(key.Value); err != nil {
 			r.fail(key, "policy %v", err)
+			return
+		}
+		if slices.Contains(r.taken, key.Value) {
+			r.fail(key, "the policy %q must have another name: it is that of what limits Envoy", key.Value)
 			return
 		}
 		into[key.Value] = r.policy(key.Value, value)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // explainSyntax returns what is wrong in data, which the YAML parser refused
@@ -25,6 +26,9 @@ func explainSyntax(data []byte, err error) string {
 	} else if strings.HasPrefix(message, " did not find expected") { // neither names the first line
 		message = "1:" + message
 	}
+	if found := unplaced(lines, message); found != "" {
+		return found
+	}
 	for i, line := range lines {
 		switch {
 		case tabbed.MatchString(line) && misses("found a tab", "cannot start any token"):
@@ -39,7 +43,7 @@ func explainSyntax(data []byte, err error) string {
 		}
 	}
 	if misses("expected alphabetic or numeric character") {
-		return message + "; a key or value that begins with * or & has to be in quotes"
+		return message + quoteStar
 	}
 	if misses("mapping values are not allowed") {
 		return message + `; a value with ": " in it has to be in quotes`
@@ -49,6 +53,39 @@ func explainSyntax(data []byte, err error) string {
 	}
 	return message
 }
+
+const quoteStar = "; a key or value that begins with * or & has to be in quotes"
+
+// unplaced returns a message that YAML gives without a line, with the line; "" if it is
+// none of these.
+func unplaced(lines []string, message string) string {
+	var wrong func(line string) bool
+	advice := ""
+	alias := unknownAlias.FindStringSubmatch(message)
+	switch {
+	case alias != nil:
+		use := regexp.MustCompile(`(^|[\s,:[{])\*` + regexp.QuoteMeta(alias[1]) + `($|[\s,:\]}])`)
+		wrong = func(line string) bool { return use.MatchString(comment.ReplaceAllString(line, "")) }
+		advice = quoteStar
+	case strings.Contains(message, " UTF-8 octet"):
+		wrong = func(line string) bool { return !utf8.ValidString(line) }
+		advice = "; the file has to be in UTF-8"
+	case strings.HasSuffix(message, "control characters are not allowed"):
+		wrong = controls.MatchString
+		advice = "; take out what can't be seen there"
+	default:
+		return ""
+	}
+	if i := slices.IndexFunc(lines, wrong); i >= 0 {
+		return fmt.Sprintf("%d:%s%s", i+1, message, advice)
+	}
+	return message + advice
+}
+
+var (
+	unknownAlias = regexp.MustCompile(`^ unknown anchor '(.*)' referenced$`)
+	controls     = regexp.MustCompile(`[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x{84}\x{86}-\x{9f}]`)
+)
 
 // ofParser matches what the parser misses, and not the scanner.
 var ofParser = regexp.MustCompile(`^did not find expected (<|node|key|'-'|',')`)

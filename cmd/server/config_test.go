@@ -405,11 +405,11 @@ func TestNewProgramSaysWhatIsWrongWithFiles(t *testing.T) {
 
 func TestEnvoyNeedsItsOwnName(t *testing.T) {
 	t.Parallel()
-	policies := servertest.WriteFile(t, "p.yaml", "policies: {envoy: {limits: [{algorithm: fixed_window, limit: 1, window: 1m}]}}")
+	policies := servertest.WriteFile(t, "p.yaml", "policies:\n  envoy: {limits: [{algorithm: fixed_window, limit: 1, window: 1m}]}")
 	cfg, err := parseConfig([]string{"-listen", "127.0.0.1:0", "-config", policies, "-envoy-config", servertest.WriteFile(t, "shop.yaml", "domain: shop\n")}, nil, os.Stderr)
 	require.NoError(t, err)
 	_, err = newProgram(cfg, servertest.NewLog())
-	assert.ErrorContains(t, err, `the policy "envoy" must have another name`)
+	assert.ErrorContains(t, err, `p.yaml:2: the policy "envoy" must have another name`)
 	_, err = parseConfig([]string{"-grpc-listen", ":1"}, nil, os.Stderr)
 	assert.ErrorContains(t, err, "-grpc-listen needs -envoy-config")
 }

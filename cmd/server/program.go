@@ -398,18 +398,17 @@ func readPolicyFiles(cfg *config) (c policyContent, err error) {
 func loadLimits(cfg *config, content policyContent, limiters *policyfile.Limiters) (*loaded, error) {
 	l := new(loaded)
 	var err, envoyErr error
-	l.policies, err = policyfile.Parse(cfg.policyFile, content.data)
+	var taken []string
 	if cfg.envoys() {
+		taken = []string{envoy.PolicyName}
 		l.envoy, envoyErr = policyfile.ParseEnvoy(content.envoy, cfg.envoyOptions)
 	}
+	l.policies, err = policyfile.Parse(cfg.policyFile, content.data, taken...)
 	if err = errors.Join(err, envoyErr); err != nil {
 		return nil, err
 	}
 	bind := func() {}
 	if l.envoy != nil {
-		if l.policies[envoy.PolicyName] != nil {
-			return nil, fmt.Errorf("%s: the policy %q must have another name: it is that of what limits Envoy", cfg.policyFile, envoy.PolicyName)
-		}
 		l.policies[envoy.PolicyName], bind = policyfile.EnvoyPolicy(l.envoy, cfg.envoyOptions)
 	}
 	if err := limiters.Bind(l.policies); err != nil {
