@@ -470,6 +470,8 @@ func policyMistakes() []policyMistake {
 			[]string{"4: wrong indentation: the line begins with 3 spaces, and 4, 2 or 0 would be right"}},
 		{"indented too far", "policies:\n  p:\n    mode: shadow\n      limits: []\n",
 			[]string{"4: wrong indentation: the line begins with 6 spaces, and 4, 2 or 0 would be right"}},
+		{"no colon", "policies\n\n  # all\n  p: {}\n", []string{`1: a colon is missing behind "policies": the lines below it are indented`}},
+		{"no colon further down", more("clients # ours", "  c: {}"), []string{`4: a colon is missing behind "clients": the lines below it are indented`}},
 		{"indented too little in a list", "policies:\n  p:\n    limits:\n      - algorithm: fixed_window\n       limit: 1\n",
 			[]string{"5: wrong indentation: the line begins with 7 spaces, and 8, 6, 4, 2 or 0 would be right"}},
 		{"indented too far in a list", "policies:\n  p:\n    limits:\n      - algorithm: fixed_window\n         limit: 1\n",

@@ -37,8 +37,12 @@ func explainSyntax(data []byte, err error) string {
 			return fmt.Sprintf("%d: %s; write the value in the place of %s", i+1, notExpanded, variable.FindString(line))
 		}
 	}
-	if misses("did not find expected key", "did not find expected '-'", "are not allowed in this context", "could not find expected ':'") {
-		if line, spaces, right := misindented(lines); line > 0 {
+	if misses("did not find expected key", "expected <document start>", "did not find expected '-'", "are not allowed in this context", "could not find expected ':'") {
+		line, spaces, right := misindented(lines)
+		if key, above := bareAbove(lines, line); above > 0 {
+			return fmt.Sprintf("%d: a colon is missing behind %q: the lines below it are indented", above, key)
+		}
+		if line > 0 {
 			return fmt.Sprintf("%d: wrong indentation: the line begins with %d spaces, and %s would be right", line, spaces, right)
 		}
 	}
@@ -138,7 +142,25 @@ func misindented(lines []string) (line, spaces int, right string) {
 	return 0, 0, ""
 }
 
+// bareAbove returns what stands alone on the line above a line, and the number of that one,
+// if it is like a key without its colon and the line is indented further; else 0.
+func bareAbove(lines []string, line int) (key string, above int) {
+	for above = line - 1; above > 0; above-- {
+		text := comment.ReplaceAllString(lines[above-1], "")
+		if strings.TrimSpace(text) == "" {
+			continue
+		}
+		parts := bareWord.FindStringSubmatch(text)
+		if parts == nil || len(lines[line-1])-len(strings.TrimLeft(lines[line-1], " ")) <= len(parts[1]) {
+			break
+		}
+		return parts[2], above
+	}
+	return "", 0
+}
+
 var (
+	bareWord  = regexp.MustCompile(`^([ -]*)([\w.-]+)$`)
 	comment   = regexp.MustCompile(`(^|\s)#.*|\s+$`)
 	listItem  = regexp.MustCompile(`^- +`)
 	opens     = regexp.MustCompile(`^-?$|:( +[&!]\S+)*$`)
