@@ -110,7 +110,7 @@ const (
 func ParseEnvoy(files []EnvoyFile, options EnvoyOptions) (*envoy.Config, error) {
 	config := &envoy.Config{Domains: make(map[string]*envoy.Descriptor), Default: make(map[envoy.Unit]*policy.Limit)}
 	var errs []error
-	right := make(map[policy.Limit]policy.Limit)
+	right, places := make(map[policy.Limit]policy.Limit), make(map[childOf]place)
 	own := &envoyReader{options: options, right: right} // limits that requests bring
 	for _, unit := range envoy.Units {
 		l := policy.Limit{Name: string(unit), Limit: 1, Window: unit.Window()}
@@ -121,7 +121,7 @@ func ParseEnvoy(files []EnvoyFile, options EnvoyOptions) (*envoy.Config, error) 
 		config.Default[unit] = &l
 	}
 	for _, file := range files {
-		r := &envoyReader{policyReader: policyReader{yamlReader: yamlReader{name: file.Name}}, options: options, right: right, sent: file.Sent}
+		r := &envoyReader{policyReader: policyReader{yamlReader: yamlReader{name: file.Name}}, options: options, right: right, sent: file.Sent, places: places}
 		r.read(config, file.Data)
 		errs = append(errs, r.errs...)
 	}
@@ -140,6 +140,20 @@ type envoyReader struct {
 	// right are limits without options of weir's, by what they were before complete: most of
 	// a file are alike.
 	right map[policy.Limit]policy.Limit
+	// places are where descriptors stand, of all files.
+	places map[childOf]place
+}
+
+// A childOf is a descriptor's key and value, and what it is below.
+type childOf struct {
+	parent *envoy.Descriptor
+	name   string
+}
+
+// A place is a line of a file.
+type place struct {
+	file string
+	line int
 }
 
 func (r *envoyReader) read(config *envoy.Config, data []byte) {
@@ -232,8 +246,12 @@ func (r *envoyReader) descriptor(n *yaml.Node, parent *envoy.Descriptor, path []
 	}
 	if d.Key == "" {
 		r.fail(n, "the descriptor has no key")
-	} else if err := parent.Add(d); err != nil {
-		r.fail(values["key"], "%v", err)
+	} else if err := parent.Add(d); err == nil {
+		r.places[childOf{parent, name}] = place{r.name, values["key"].Line}
+	} else if other := r.places[childOf{parent, name}]; r.sent {
+		r.fail(values["key"], "%v; one is in %s", err, other.file)
+	} else {
+		r.fail(values["key"], "%v; one is on line %d of %s", err, other.line, other.file)
 	}
 	if d.ShareThreshold && !strings.Contains(name, "*") {
 		r.fail(values["share_threshold"], "share_threshold needs a value with a *, such as files/*, and %q has none", name)
@@ -285,7 +303,11 @@ func (r *envoyReader) rule(n, metadata *yaml.Node, path []string) *envoy.Rule {
 		if values["unit"] != nil {
 			where = values["unit"]
 		}
-		r.fail(where, "unit %q must be %s", unit, strings.Join(names, " or "))
+		rule := strings.Join(names, " or ")
+		if meant := didYouMean(unit, names); meant != "" {
+			rule += "; " + meant
+		}
+		r.fail(where, "unit %q must be %s", unit, rule)
 	case slices.Contains(rule.Replaces, rule.Name) && rule.Name != "":
 		r.fail(values["replaces"], "replaces has the limit's own name, %q", rule.Name)
 	default:
