@@ -259,7 +259,8 @@ func (b *body) unquote() ([]byte, error) {
 	return b.scratch, err
 }
 
-// integer reads the number in the named member of a field, or in the field.
+// integer reads a limit, the number in the named member of a field, or a cost, the number in
+// the field.
 func (b *body) integer(field, name string) (int64, error) {
 	if kind := b.decoder.PeekKind(); kind != '0' {
 		return 0, b.wrongType(field+name, "a whole number")
@@ -270,7 +271,11 @@ func (b *body) integer(field, name string) (int64, error) {
 	}
 	n, err := strconv.ParseInt(string(raw), 10, 64)
 	if err != nil {
-		return 0, badRequest("%s is %s and must be a whole number in range", b.path(field+name), raw)
+		least, most := 0, int64(counters.MaxCost)
+		if field == "limits." {
+			least, most = 1, counters.MaxLimit
+		}
+		return 0, badRequest("%s is %s and must be a whole number from %d to %d", b.path(field+name), raw, least, most)
 	}
 	return n, nil
 }

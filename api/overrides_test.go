@@ -158,7 +158,7 @@ func TestWrongOverridesChangeNothing(t *testing.T) {
 		`{"limits":{"none":1},"for":"1m"}`:                                        `policy "api" has no limit "none"`,
 		`{"limits":{"per-minute":0},"for":"1m"}`:                                  `"per-minute" is 0 and must be a whole number from 1`,
 		`{"limits":{"small":11},"for":"1m"}`:                                      `"small" is 11 and must be a whole number from 1 to 10`,
-		`{"limits":{"per-minute":1.5},"for":"1m"}`:                                `must be a whole number in range`,
+		`{"limits":{"per-minute":1.5},"for":"1m"}`:                                `limits.per-minute is 1.5 and must be a whole number from 1 to 1000000000000`,
 		`{"blocked":true,"for":"1m","until":"now"}`:                               `unknown field "until"; known are blocked, exempt, limits, for, reason`,
 		`{"blocked":true,"for":"1m","reason":"` + strings.Repeat("r", 201) + `"}`: `reason is 201 bytes long`,
 		`[]`: `the body must be an object`,
