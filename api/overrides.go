@@ -1,11 +1,13 @@
 package api
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -217,13 +219,29 @@ func checkLimits(limits map[string]int64, d *decide.Decider) error {
 	for name, value := range limits {
 		i := slices.IndexFunc(all, func(l *policy.Limit) bool { return l.Name == name && l.Limit > 0 })
 		if i < 0 {
-			return badRequest("policy %q has no limit %q that may be another", d.Name, name)
+			return badRequest("policy %q has no limit %q that an override can change; it can change %s", d.Name, name, namesOfChangeable(all))
 		}
 		if most := all[i].Most(); value < 1 || value > most {
 			return badRequest("limits: %q is %d and must be a whole number from 1 to %d", name, value, most)
 		}
 	}
 	return nil
+}
+
+// namesOfChangeable writes the names of the limits that an override can change, the first of
+// many.
+func namesOfChangeable(limits []*policy.Limit) string {
+	const most = 10
+	var names []string
+	for _, l := range limits {
+		if l.Limit > 0 {
+			names = append(names, strconv.Quote(l.Name))
+		}
+	}
+	if len(names) > most {
+		names = append(names[:most], "...")
+	}
+	return cmp.Or(strings.Join(names, ", "), "none")
 }
 
 func etag(revision int64) string { return `"` + strconv.FormatInt(revision, 10) + `"` }

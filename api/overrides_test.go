@@ -155,7 +155,7 @@ func TestWrongOverridesChangeNothing(t *testing.T) {
 		`{"blocked":true,"for":"soon"}`:                                           `for is "soon"`,
 		`{"blocked":true,"for":10}`:                                               `for must be a string`,
 		`{"blocked":1,"for":"1m"}`:                                                `blocked must be true or false`,
-		`{"limits":{"none":1},"for":"1m"}`:                                        `policy "api" has no limit "none"`,
+		`{"limits":{"none":1},"for":"1m"}`:                                        `policy "api" has no limit "none" that an override can change; it can change "per-minute", "small"`,
 		`{"limits":{"per-minute":0},"for":"1m"}`:                                  `"per-minute" is 0 and must be a whole number from 1`,
 		`{"limits":{"small":11},"for":"1m"}`:                                      `"small" is 11 and must be a whole number from 1 to 10`,
 		`{"limits":{"per-minute":1.5},"for":"1m"}`:                                `limits.per-minute is 1.5 and must be a whole number from 1 to 1000000000000`,

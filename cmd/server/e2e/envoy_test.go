@@ -214,7 +214,7 @@ func TestEnvoysLimitsAreOperatedAsPoliciesAre(t *testing.T) {
 	assert.Equal(t, ok, envoyAsks(t, callers[0], descriptor("dry", "a")).OverallCode)
 	status, body = send(http.MethodPut, "/overrides/shop%7Cbanned=a", `{"limits":{"banned":3},"for":"10m"}`)
 	assert.Equal(t, http.StatusBadRequest, status)
-	assert.Contains(t, body, `no limit \"banned\" that may be another`)
+	assert.Contains(t, body, `no limit \"banned\" that an override can change; it can change `)
 	_, body = send(http.MethodGet, "/clients/shop%7Cbanned=a/state", "")
 	assert.Contains(t, body, `"name":"banned"`)
 
