@@ -299,6 +299,24 @@ func TestTheAuditHasTheLastChanges(t *testing.T) {
 	assert.Equal(t, "11", all[2*maxAudited-1].What, "nobody who is refused drives out what was done")
 }
 
+// Who blocks a mistyped address is told that it is a name.
+func TestMistypedAddressesAreTold(t *testing.T) {
+	t.Parallel()
+	s := newService(newPolicy("api", fixed("per-minute", 10, time.Minute)))
+	for key, want := range map[string]string{
+		"10.0.0.300": "counts as a name", "10.0.0.1-10.0.0.9": "counts as a name", "2001:db8:::1": "counts as a name",
+		"10.0.0.30": "", "10.0.0.0%2F8": "", "2001:db8::1": "", "%2210.0.0.1%22": "", "gold-co": "", "order-7": "", "7": "", "10.0.*": "",
+	} {
+		r := s.override(t, "api", key, `{"blocked":true,"for":"1m"}`)
+		require.Equal(t, http.StatusOK, r.Code, r.Body)
+		var told struct{ Note string }
+		require.NoError(t, json.Unmarshal([]byte(r.Body), &told))
+		if assert.Equal(t, want != "", told.Note != "", "%s: %s", key, told.Note) {
+			assert.Contains(t, told.Note, want)
+		}
+	}
+}
+
 // A limit that is raised has the burst that it had, and who raises it is told.
 func TestRaisedLimitsKeepTheirBurst(t *testing.T) {
 	t.Parallel()

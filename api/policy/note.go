@@ -29,6 +29,9 @@ func (p *Policy) NoteOn(e *Exception) string {
 			return "it holds for nobody: no limit of the policy counts such a client"
 		}
 	}
+	if note := e.Key.Note(); note != "" {
+		return note
+	}
 	names := make(map[string]bool, len(limits))
 	for _, l := range limits {
 		names[l.Name] = true
@@ -44,4 +47,14 @@ func (p *Policy) NoteOn(e *Exception) string {
 		}
 	}
 	return ""
+}
+
+// Note says that k is a name, if it is one that was probably to be an address or a range of
+// them; else "".
+func (k ClientKey) Note() string {
+	first, last, isRange := strings.Cut(k.name, "-")
+	if k.all || k.network.IsValid() || !looksLikeAddress(first) || isRange && !looksLikeAddress(last) || IsNetwork(k.name) {
+		return ""
+	}
+	return fmt.Sprintf("%q counts as a name: it is neither an address nor a range of them, such as 10.0.0.0/8", k.name)
 }

@@ -66,6 +66,9 @@ func describe(b *strings.Builder, p *policy.Policy) {
 		for _, limit := range slices.Sorted(maps.Keys(c.Limits)) {
 			fmt.Fprintf(b, "  %s has a %s of %d\n", key.Means(), limit, c.Limits[limit])
 		}
+		if note := key.Note(); note != "" {
+			fmt.Fprintf(b, "  %s\n", note)
+		}
 	}
 	describeAuth(b, p)
 }

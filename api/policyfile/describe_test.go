@@ -186,6 +186,16 @@ func TestWordsAreTrue(t *testing.T) {
 	}
 }
 
+// An address that is mistyped is a name, which is said.
+func TestMistypedAddressesAreTold(t *testing.T) {
+	t.Parallel()
+	policies := parseText(t, more(`clients: {10.0.0.256: {blocked: true}, 10.0.0.1: {blocked: true}, a-b: {exempt: true}}`))
+	require.NoError(t, embedded().Bind(policies))
+	told := Describe(policies)
+	assert.Contains(t, told, "  client \"10.0.0.256\" is always denied\n  \"10.0.0.256\" counts as a name: ")
+	assert.Equal(t, 1, strings.Count(told, "counts as a name"))
+}
+
 func TestInWords(t *testing.T) {
 	t.Parallel()
 	for d, want := range map[time.Duration]string{
