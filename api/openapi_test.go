@@ -141,7 +141,7 @@ func TestServiceKeepsTheContract(t *testing.T) {
 			}
 			return []counters.ServerStatus{{Server: "b:11211", Err: counters.ErrTimeout}}
 		}
-	}, api, closed, trial, nginx, keyed, optional, queue, newPolicy("buggy", buggy))
+	}, api, closed, trial, nginx, keyed, optional, queue, newPolicy("buggy", buggy), newPolicy("held", places("places", 1, time.Minute)))
 
 	const form = "application/x-www-form-urlencoded"
 	type step struct {
@@ -188,6 +188,7 @@ func TestServiceKeepsTheContract(t *testing.T) {
 		check("an answer that is held", `{"policy":"queue","client":"c"}`, 200),
 		check("buckets deny", `{"policy":"queue","client":"c","cost":3}`, 429),
 		check("cost above the burst", `{"policy":"queue","client":"c","cost":6}`, 400),
+		check("places", `{"policy":"held","client":"c","settle":true}`, 200),
 		check("admitted", `{"policy":"api","client":"alice"}`, 200),
 		check("admitted with all fields", `{"policy":"api","client":"alice","cost":2,"limits":{"per-minute":500}}`, 200),
 		check("cost 0", `{"policy":"api","client":"alice","cost":0}`, 200),
