@@ -230,6 +230,7 @@ func TestRights(t *testing.T) {
 	for _, n := range []string{"0", "1001", "x"} {
 		requireProblem(t, s.do(t, http.MethodGet, "/v1/audit?n="+n, "", auth...), http.StatusBadRequest, "must be a whole number from 1 to 1000")
 	}
+	requireProblem(t, s.do(t, http.MethodGet, "/v1/audit?x=0", "", auth...), http.StatusBadRequest, `there is no parameter "x"; there is n`)
 }
 
 // Each route is one for those who may only make checks, or refuses them before it looks at
