@@ -84,16 +84,20 @@ type filesStatus struct {
 	Loaded time.Time `json:"loaded"`
 }
 
-// serverStateJSON is a server of the store. What it says of itself is 0 where that isn't
-// known.
+// serverStateJSON is a server of the store.
 type serverStateJSON struct {
 	Server      string `json:"server"`
 	Up          bool   `json:"up"`
 	Error       string `json:"error,omitempty"`
 	BreakerOpen bool   `json:"breaker_open"`
-	Items       int64  `json:"items"`
-	Bytes       int64  `json:"bytes"`
-	Evictions   int64  `json:"evictions"`
+	// What it says of itself; nil, and absent, where that isn't known.
+	*serverStatsJSON
+}
+
+type serverStatsJSON struct {
+	Items     int64 `json:"items"`
+	Bytes     int64 `json:"bytes"`
+	Evictions int64 `json:"evictions"`
 }
 
 // showStatus answers GET /v1/status.
@@ -110,7 +114,7 @@ func (s *Server) showStatus(c echo.Context) error {
 			state.Error = strings.TrimPrefix(server.Err.Error(), "counters: ")
 		}
 		if server.Stats != nil {
-			state.Items, state.Bytes, state.Evictions = server.Stats.Items, server.Stats.Bytes, server.Stats.Evictions
+			state.serverStatsJSON = &serverStatsJSON{server.Stats.Items, server.Stats.Bytes, server.Stats.Evictions}
 		}
 		j.Ready = j.Ready || state.Up
 		j.Servers = append(j.Servers, state)

@@ -78,6 +78,21 @@ func TestMetricsSayWhichServersAreUp(t *testing.T) {
 	assert.NotContains(t, s.do(t, http.MethodGet, "/metrics", "").Body, `weir_memcached_items{server="b:11211"}`)
 }
 
+// A server that is down says nothing of itself, which isn't that it has no items.
+func TestStatusLeavesOutWhatIsNotKnown(t *testing.T) {
+	t.Parallel()
+	s := newServiceWith(func(cfg *Config) {
+		cfg.Health = func() []counters.ServerStatus {
+			return []counters.ServerStatus{
+				{Server: "a:11211", Stats: &counters.ServerStats{Items: 7}}, {Server: "b:11211", Err: errors.New("dial b:11211"), BreakerOpen: true},
+			}
+		}
+	}, newPolicy("api", fixed("per-minute", 2, time.Minute)))
+	assert.Contains(t, s.do(t, http.MethodGet, "/v1/status", "").Body,
+		`"servers":[{"server":"a:11211","up":true,"breaker_open":false,"items":7,"bytes":0,"evictions":0},`+
+			`{"server":"b:11211","up":false,"error":"dial b:11211","breaker_open":true}]`)
+}
+
 // Who may not see /v1 doesn't learn where the servers are.
 func TestServersAreNamedToThoseWithAToken(t *testing.T) {
 	t.Parallel()

@@ -638,7 +638,7 @@ const statusOf = part(6 * SECOND, async (signal) => {
     el("thead", {}, el("tr", {}, ...["Server", "State", "Items", "MiB", "Evictions"].map((h) => el("th", { scope: "col" }, h)))),
     el("tbody", {}, ...s.servers.map((/** @type {any} */ v) => el("tr", {},
       el("td", {}, v.server), el("td", {}, v.up ? (v.breaker_open ? "up, not asked yet" : "up") : `down: ${v.error ?? ""}`),
-      el("td", {}, count(v.items)), el("td", {}, count(v.bytes / 2 ** 20)), el("td", {}, count(v.evictions))))))));
+      ...[v.items, v.bytes / 2 ** 20, v.evictions].map((n) => el("td", {}, v.items === undefined ? "" : count(n)))))))));
 });
 
 // ---- the page ----
