@@ -316,6 +316,13 @@ var unsent = []string{
 
 func (r *policyReader) identify(p *policy.Policy, n *yaml.Node) {
 	p.Identify = nil
+	add := func(n *yaml.Node, id policy.Identifier) {
+		if slices.Contains(p.Identify, id) {
+			r.fail(n, "identify has %q already; leave it out here", id)
+			return
+		}
+		p.Identify = append(p.Identify, id)
+	}
 	r.sequence(n, "identify", "leave it out to identify clients by ip", func(n *yaml.Node) {
 		header, isHeader := strings.CutPrefix(n.Value, "header:")
 		canonical := textproto.CanonicalMIMEHeaderKey(header)
@@ -323,11 +330,11 @@ func (r *policyReader) identify(p *policy.Policy, n *yaml.Node) {
 		case isHeader && slices.Contains(unsent, canonical):
 			r.fail(n, "identify %q: %s never arrives as clients send it; name another header, such as X-Forwarded-Host or X-Api-Key", n.Value, canonical)
 		case isHeader && madeOf(header, headerCharacters):
-			p.Identify = append(p.Identify, policy.Identifier{Header: canonical})
+			add(n, policy.Identifier{Header: canonical})
 		case isHeader && header != "":
 			r.fail(n, "identify %q names no header that can exist; its name may have letters, digits, - and _", n.Value)
 		case n.Value == "ip":
-			p.Identify = append(p.Identify, policy.Identifier{})
+			add(n, policy.Identifier{})
 		default:
 			r.fail(n, "identify %q must be ip or header:<name>, such as header:X-Api-Key", n.Value)
 		}

@@ -314,6 +314,8 @@ func policyMistakes() []policyMistake {
 		{"no algorithm", limit("limit: 1, window: 1m"), []string{"4: the limit has no algorithm; it must be " + algorithms}},
 		{"no limit", limit("algorithm: fixed_window, window: 1m"), []string{"4: the limit has no limit, the number that is admitted per window"}},
 		{"no window", limit("algorithm: fixed_window, limit: 1"), []string{"4: the limit has no window, a duration such as 1m"}},
+		{"ip twice", more("identify: [ip, header:A, ip]"), []string{`4: identify has "ip" already; leave it out here`}},
+		{"header twice", more("identify: [ip, header:X-Key, header:x-key]"), []string{`4: identify has "header:X-Key" already; leave it out here`}},
 		{"unknown algorithm", limit("algorithm: fixed, limit: 1, window: 1m"),
 			[]string{`4: algorithm "fixed" must be ` + algorithms + `; did you mean "fixed_window"?`}},
 		{"limit 0", limit("algorithm: fixed_window, limit: 0, window: 1m"), []string{`4: limit "0" ` + badLimit}},
