@@ -499,3 +499,20 @@ func TestShadowModeDeniesNoRenewal(t *testing.T) {
 	require.True(t, s.acquire(t).Allowed)
 	assert.Equal(t, http.StatusOK, s.renewAt(t, late.Receipt).Code)
 }
+
+// A receipt without a lease, as the store didn't say whether there is a place, needs no renewal.
+func TestAReceiptWithoutALeaseIsNotToBeRenewed(t *testing.T) {
+	t.Parallel()
+	p := newPolicy("llm", fixed("tokens", 100, time.Minute), places("in-flight", 3, time.Minute))
+	p.OnStoreError = policy.StoreErrorAllow
+	s := newService(p)
+	s.store.onCall(func(_ context.Context, operation, _ string) error {
+		if operation == "swap" || operation == "load" { // the server of the places is gone
+			return counters.ErrUnavailable
+		}
+		return nil
+	})
+	r := s.acquire(t)
+	require.NotEmpty(t, r.Receipt)
+	assert.Zero(t, r.RenewWithin, r.Body)
+}
