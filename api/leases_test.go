@@ -516,3 +516,21 @@ func TestAReceiptWithoutALeaseIsNotToBeRenewed(t *testing.T) {
 	require.NotEmpty(t, r.Receipt)
 	assert.Zero(t, r.RenewWithin, r.Body)
 }
+
+// What was settled isn't renewed in shadow mode either, whether there is room or not.
+func TestWhatIsSettledIsNotRenewedInShadowMode(t *testing.T) {
+	t.Parallel()
+	for _, taken := range []bool{false, true} {
+		p := newPolicy("llm", places("in-flight", 1, 10*time.Second))
+		p.Shadow = true
+		s := newService(p)
+		receipt := s.acquire(t).Receipt
+		s.clock.at(time.Second)
+		require.Equal(t, http.StatusOK, s.release(t, receipt).Code)
+		if taken {
+			require.NotEmpty(t, s.acquire(t).Receipt)
+		}
+		r := s.renewAt(t, receipt)
+		assert.Equal(t, http.StatusConflict, r.Code, "taken by another: %v, %s", taken, r.Body)
+	}
+}

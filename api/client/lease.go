@@ -92,7 +92,7 @@ func (l *Lease) renew(ctx context.Context) {
 func (l *Lease) Lost() <-chan struct{} { return l.lost }
 
 // Release gives the places back, and has the check cost what it has reserved. It waits no
-// longer than Config.Timeout; what fails is done later. It may be called again, also
+// longer than Config.Timeout, but for a Settle that is under way; what fails is done later. It may be called again, also
 // after Settle: only the first that weir hasn't refused counts.
 func (l *Lease) Release() { _, _ = l.settle(-1) }
 

@@ -144,7 +144,7 @@ func (l *LimitCheck) denies(p *policy.Policy) bool {
 	return l.Leniency == policy.Strict && (!l.Allowed || l.undecided(p))
 }
 
-// counts reports whether denied requests count in l, a limit of p. They take no places.
+// counts reports whether denied requests count in l, a limit of p. They keep no places.
 func (l *LimitCheck) counts(p *policy.Policy) bool {
 	return l.Lease == 0 && (p.CountDenied || l.CountDenied)
 }

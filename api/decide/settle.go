@@ -342,7 +342,7 @@ func (e *Engine) Renew(r *receipt.Receipt) (within time.Duration, err error) {
 		}
 	})
 	// Asked afterwards: whoever settles r from now on finds the leases.
-	if len(renewed) > 0 && d.Claims.claimed(ctx, d.keyOf(r)) {
+	if within > 0 && d.Claims.claimed(ctx, d.keyOf(r)) {
 		for i := range renewed {
 			renewed[i].refund(ctx, now)
 		}
