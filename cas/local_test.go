@@ -287,47 +287,49 @@ func (by way) TestTimePassesOverWhatWasAdmittedAlone(t *testing.T) {
 	for _, name := range []string{"token bucket", "leaky bucket"} {
 		for _, earlier := range []bool{true, false} { // than the refund of another
 			t.Run(fmt.Sprint(name, earlier), func(t *testing.T) {
-				inner := memory.New(nil)
-				store := &limitertest.BrokenStore{Store: inner, Err: limitertest.ErrUnsent}
-				l, err := by.makers()[name](store, testConfig(10))
-				require.NoError(t, err)
-				there, err := by.makers()[name](inner, testConfig(10))
-				require.NoError(t, err)
-				now := clock(t, "12:00:01.5")
-				request := func(cost int64) counters.Request {
-					return counters.Request{Client: "c", Cost: cost, Limit: 10, Now: now}
-				}
-				alone := func(cost int64) counters.Decision {
-					d, err := l.TakeLocal(request(cost), limitertest.ErrUnsent)
+				synctest.Test(t, func(t *testing.T) {
+					inner := memory.New(nil)
+					store := &limitertest.BrokenStore{Store: inner, Err: limitertest.ErrUnsent}
+					l, err := by.makers()[name](store, testConfig(10))
 					require.NoError(t, err)
-					require.True(t, d.Allowed)
-					return d
-				}
-				take := func(l counters.Limiter, cost int64) {
-					d, err := l.Take(t.Context(), request(cost))
+					there, err := by.makers()[name](inner, testConfig(10))
 					require.NoError(t, err)
-					require.True(t, d.Allowed)
-				}
-				alone(1)
-				refunded := alone(4)
-				var taken counters.Decision
-				if earlier {
-					taken = alone(4)
-				}
-				require.NoError(t, l.Refund(t.Context(), request(4), refunded))
-				if !earlier {
-					taken = alone(4)
-				}
-				first := request(4)
-				take(there, 1)
-				store.Fail(nil)
-				take(l, 1)
-				now = now.Add(12 * time.Second) // 2 drain
-				take(there, 5)
-				require.NoError(t, l.Refund(t.Context(), first, taken))
-				d, err := there.Peek(t.Context(), request(1))
-				require.NoError(t, err)
-				assert.EqualValues(t, 10-(1+4+1+1-2+5-2), d.Remaining)
+					now := clock(t, "12:00:01.5")
+					request := func(cost int64) counters.Request {
+						return counters.Request{Client: "c", Cost: cost, Limit: 10, Now: now}
+					}
+					alone := func(cost int64) counters.Decision {
+						d, err := l.TakeLocal(request(cost), limitertest.ErrUnsent)
+						require.NoError(t, err)
+						require.True(t, d.Allowed)
+						return d
+					}
+					take := func(l counters.Limiter, cost int64) {
+						d, err := l.Take(t.Context(), request(cost))
+						require.NoError(t, err)
+						require.True(t, d.Allowed)
+					}
+					alone(1)
+					refunded := alone(4)
+					var taken counters.Decision
+					if earlier {
+						taken = alone(4)
+					}
+					require.NoError(t, l.Refund(t.Context(), request(4), refunded))
+					if !earlier {
+						taken = alone(4)
+					}
+					first := request(4)
+					take(there, 1)
+					store.Fail(nil)
+					take(l, 1)
+					now = now.Add(12 * time.Second) // 2 drain
+					take(there, 5)
+					require.NoError(t, l.Refund(t.Context(), first, taken))
+					d, err := there.Peek(t.Context(), request(1))
+					require.NoError(t, err)
+					assert.EqualValues(t, 10-(1+4+1+1-2+5-2), d.Remaining)
+				})
 			})
 		}
 	}
