@@ -364,9 +364,9 @@ type Charge struct {
 }
 
 // Charge consumes the cost of q in all limits that count costs, also if its client is
-// blocked, unless it has done so before, and returns how they stand then. What the store doesn't count now it counts
-// later. The error is an Invalid, an UnknownPolicy or, with an ID, an Unclaimed. It takes
-// no longer than the store timeout.
+// blocked, unless it has done so before, and returns how they stand then. What the store
+// doesn't count now it counts later. The error is an Invalid, an UnknownPolicy or, with an
+// ID, an Unclaimed. It takes no longer than the store timeout.
 func (e *Engine) Charge(q Charge) (*Answer, error) {
 	d, err := e.ForChecks(q.Policy)
 	if err != nil {
