@@ -45,8 +45,12 @@ func describe(b *strings.Builder, p *policy.Policy) {
 	if p.CountDenied {
 		b.WriteString("  denied checks count too\n")
 	}
-	if p.SettleWithin != defaultSettleWithin || slices.ContainsFunc(p.Limits, func(l policy.Limit) bool { return l.CountsRequests || l.Lease > 0 }) {
+	leases := slices.ContainsFunc(p.Limits, func(l policy.Limit) bool { return l.Lease > 0 })
+	if p.SettleWithin != defaultSettleWithin || leases || slices.ContainsFunc(p.Limits, func(l policy.Limit) bool { return l.CountsRequests }) {
 		fmt.Fprintf(b, "  what a check has cost is settled within %s, and each settlement takes about 120 B for so long\n", inWords(p.SettleWithin))
+	}
+	if leases {
+		b.WriteString("  what takes longer than that can neither renew its lease nor give it back\n")
 	}
 	if p.Hold {
 		b.WriteString("  /v1/check answers when the wait is over\n")
