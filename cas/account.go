@@ -93,7 +93,7 @@ func (a *account[S]) tidy(l *rules[S]) {
 	if p, leases := any(l.algorithm).(leasing); leases {
 		last := a.due[len(a.due)-1]
 		a.due = slices.DeleteFunc(a.due, func(d *debt) bool {
-			again := d != last && d.renews != 0 && last.renews != 0 && d.cost <= last.cost && p.same(d.refunded, last.refunded)
+			again := d != last && d.renews != 0 && last.renews != 0 && d.cost <= last.cost && p.same(d.position, last.position)
 			return d.kind == admitted && d.flights == 0 && (again || d.now <= last.now-lasts)
 		})
 		return
@@ -211,7 +211,7 @@ func (a *account[S]) alone() bool { return slices.ContainsFunc(a.due, (*debt).st
 // is when that turns out to be done.
 func (a *account[S]) refund(l *rules[S], r counters.Request, taken counters.Decision) bool {
 	own, d := debtOf(taken)
-	if d == nil && a.releasedAlone(l, &r, taken.Receipt.Refunded) {
+	if d == nil && a.releasedAlone(l, &r, taken.Receipt.Position) {
 		return false
 	}
 	if d == nil {
@@ -274,7 +274,7 @@ func (a *account[S]) releasedAlone(l *rules[S], r *counters.Request, at int64) (
 	}
 	a.belief = nil
 	a.due = slices.DeleteFunc(a.due, func(d *debt) bool {
-		untold := d.kind == admitted && d.flights == 0 && d.cost <= r.Cost && p.same(d.refunded, at)
+		untold := d.kind == admitted && d.flights == 0 && d.cost <= r.Cost && p.same(d.position, at)
 		unknown = unknown || untold && d.renews == 0
 		return untold
 	})
@@ -375,7 +375,7 @@ func (a *account[S]) did(l *rules[S], f *flight[S]) {
 		d := t.debt
 		d.there = true
 		if d.generation != f.generation && !l.cfg.frees { // it is refunded as if nothing had been in the bucket before it
-			d.generation, d.remaining, d.refunded = f.generation, counters.MaxLimit, 0
+			d.generation, d.remaining, d.position = f.generation, counters.MaxLimit, 0
 		}
 		a.strike(d)
 		if t.cost > d.cost && d.kind == admitted {

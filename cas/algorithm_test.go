@@ -327,7 +327,7 @@ func TestDecodeRefusesWhatIsNotItsOwn(t *testing.T) {
 				require.ErrorIs(t, decode(data), errForeignState, "%s reads %s", reader, writer)
 			}
 		}
-		for _, data := range []string{"", "1", "99 ", "hello", "\x83", "\x00", "\xff"} {
+		for _, data := range []string{"", "1", "99 ", "hello", "\x84", "\x00", "\xff"} {
 			require.ErrorIs(t, decode([]byte(data)), errForeignState, "%s reads %q", reader, data)
 		}
 		data := own[reader]
@@ -342,32 +342,38 @@ func TestDecodeRefusesWhatIsNotItsOwn(t *testing.T) {
 	}
 
 	ms, moment := "\xe0\xd4\x03", "\x18\xc2\x1f\x1d\x5f\x0a\x80\x00\x00" // one minute, in 2026, of that generation
-	const none = "\x00"                                                  // has been refunded
 	const total = "\x00"                                                 // of nothing
 	for name, data := range map[string]string{
-		"window 0":               "\x82" + moment + none + "\x00\x01\x00",
-		"window below 100 ms":    "\x82" + moment + none + "\x63\x01\x00",
-		"window above 366 days":  "\x82" + moment + none + "\xff\xff\xff\xff\x7f\x01\x00",
-		"window beyond Duration": "\x82" + moment + none + "\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x01\x00",
-		"level 0":                "\x82" + moment + none + ms + "\x00\x00",
-		"window wraps to 1m":     "\x82" + moment + none + string(binary.AppendUvarint(nil, 1<<58+60_000)) + "\x01\x00",
-		"level above any limit":  "\x82" + moment + none + ms + "\x81\xa0\x94\xa5\x8d\x1d\x00",
-		"level beyond int64":     "\x82" + moment + none + ms + "\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00",
-		"a whole as a part":      "\x82" + moment + none + ms + "\x01\x80\xb0\x9d\xc2\xdf\x01",
-		"a long zero":            "\x82" + moment + none + ms + "\x01\x80\x00",
-		"no part":                "\x82" + moment + none + ms + "\x01",
-		"a debt of 0":            "\x82" + moment + none + ms + "\x01\x00" + total,
-		"a debt above the level": "\x82" + moment + none + ms + "\x01\x00" + total + "\x03",
-		"older than all time":    "\x82\x80\x00\x00\x00\x00\x00\x00\x00\x01" + none + ms + "\x01\x00",
+		"window 0":               "\x83" + moment + "\x00\x01\x00",
+		"window below 100 ms":    "\x83" + moment + "\x63\x01\x00",
+		"window above 366 days":  "\x83" + moment + "\xff\xff\xff\xff\x7f\x01\x00",
+		"window beyond Duration": "\x83" + moment + "\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x01\x00",
+		"level 0":                "\x83" + moment + ms + "\x00\x00",
+		"window wraps to 1m":     "\x83" + moment + string(binary.AppendUvarint(nil, 1<<58+60_000)) + "\x01\x00",
+		"level above any limit":  "\x83" + moment + ms + "\x81\xa0\x94\xa5\x8d\x1d\x00",
+		"level beyond int64":     "\x83" + moment + ms + "\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00",
+		"a whole as a part":      "\x83" + moment + ms + "\x01\x80\xb0\x9d\xc2\xdf\x01",
+		"a long zero":            "\x83" + moment + ms + "\x01\x80\x00",
+		"no part":                "\x83" + moment + ms + "\x01",
+		"a debt of 0":            "\x83" + moment + ms + "\x01\x00" + total,
+		"a debt above the level": "\x83" + moment + ms + "\x01\x00" + total + "\x03",
+		"older than all time":    "\x83\x80\x00\x00\x00\x00\x00\x00\x00\x01" + ms + "\x01\x00",
 	} {
 		if name != "a debt above the level" {
 			data += total
 		}
 		require.ErrorIs(t, refuse["token"]([]byte(data)), errForeignState, name)
 	}
-	require.NoError(t, refuse["token"]([]byte("\x82"+moment+none+ms+"\x01\x00"+total)))
-	require.NoError(t, refuse["token"]([]byte("\x82"+moment+none+ms+"\x01\x00"+total+"\x01")), "with a debt")
-	require.NoError(t, refuse["token"]([]byte("\x82"+moment+none+ms+"\x80\xa0\x94\xa5\x8d\x1d\x00"+total)), "as much as any limit")
+	require.NoError(t, refuse["token"]([]byte("\x83"+moment+ms+"\x01\x00"+total)))
+	require.NoError(t, refuse["token"]([]byte("\x83"+moment+ms+"\x01\x00"+total+"\x01")), "with a debt")
+	require.NoError(t, refuse["token"]([]byte("\x83"+moment+ms+"\x80\xa0\x94\xa5\x8d\x1d\x00"+total)), "as much as any limit")
+	for name, level := range map[string]string{"a level": ms + "\x07\x01" + total, "and a debt": ms + "\x07\x01" + total + "\x02"} {
+		now, err := token.decode([]byte("\x83" + moment + level))
+		require.NoError(t, err)
+		before, err := token.decode([]byte("\x82" + moment + "\x05" + level))
+		require.NoError(t, err)
+		require.Equal(t, now, before, "%s, of which 5 were given back, in the format before", name)
+	}
 	for name, data := range map[string]string{
 		"no entries":            "\xa2" + moment + "\x00",
 		"no cost":               "\xa2" + moment + "\x00\x00",

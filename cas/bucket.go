@@ -52,12 +52,13 @@ func newBucket(format byte, window time.Duration, burst int64, countDenied bool)
 type bucketState struct {
 	time       int64 // Unix time in nanoseconds
 	generation int64 // Unix time in nanoseconds, not after time
-	refunded   int64 // in this generation, rounded up
 	window     time.Duration
 	// The level is whole + part/window, with 0 <= part < window.
 	whole, part int64
 	debt        int64 // how much of it was above the capacity
-	total       int64 // what was consumed, and has drained or not, since there was no state
+	// total is what was consumed since there was no state, denied costs that count too. What
+	// has left the bucket, drained or given back, is total less the level at least.
+	total int64
 }
 
 // step admits r if the level with its cost is within the capacity. When denied
@@ -82,10 +83,11 @@ func (b *bucket) consume(level *bucketState, d *counters.Decision, now int64, r 
 	case allowed:
 		changed = true
 		level.whole, level.total = level.whole+r.Cost, level.total+r.Cost
-		d.Receipt.Generation, d.Receipt.Refunded = level.generation, level.refunded
+		d.Receipt.Generation, d.Receipt.Position = level.generation, level.total
 	case b.countDenied:
 		changed = true
 		b.owe(level, r.Cost, 0, r.Limit)
+		level.total += r.Cost
 	}
 	b.decide(d, level, now, r, allowed)
 	return changed
@@ -98,15 +100,22 @@ func (b bucket) peek(s bucketState, r counters.Request) (d counters.Decision) {
 	return d
 }
 
-// refund takes from the level what hasn't drained of d, which it has admitted; it is too
-// small rather than too large.
+// refund takes from the level what hasn't drained of d, which it has admitted, if what has
+// left the bucket since was before it: that is too little rather than too much. But no more
+// has drained of d than drains in the time since.
 func (b bucket) refund(s bucketState, d *debt) bucketState {
 	if s.generation != d.generation {
 		return s
 	}
-	left := b.undrained(d, s.time, d.refunded-s.refunded-1)
 	s = s.in(b.window)
-	s.refunded += left.ceil()
+	left := s
+	left.lower(max(0, s.total-d.position), 0)
+	if least := b.undrained(d, s.time, -counters.MaxLimit); !left.exceeds(&least) {
+		left = least
+	}
+	if left.whole >= d.cost {
+		left.whole, left.part = d.cost, 0
+	}
 	if s.lower(left.whole, left.part); s.empty() {
 		return bucketState{}
 	}
@@ -259,12 +268,12 @@ func (b *bucket) clamp(s *bucketState, limit int64) {
 func (b *bucket) drain(s *bucketState, now, limit int64) {
 	switch {
 	case s.empty():
-		s.time, s.generation, s.refunded = now, now, 0
+		s.time, s.generation = now, now
 	case s.time < now:
 		s.drain(between(s.time, now), limit)
 		s.time = now
 		if s.empty() {
-			s.generation, s.refunded = now, 0
+			s.generation = now
 		}
 	}
 }
@@ -373,7 +382,8 @@ func (s *bucketState) ceil() int64 {
 }
 
 // encode appends s to data: the format, and unless the bucket is empty its
-// time, its window in milliseconds, its level, its total and its debt, if it has one.
+// time, its generation, its window in milliseconds, its level, its total and its debt, if it
+// has one.
 func (b bucket) encode(data []byte, s bucketState) []byte {
 	data = append(slices.Grow(data, 32), b.format)
 	if s == (bucketState{}) {
@@ -381,7 +391,7 @@ func (b bucket) encode(data []byte, s bucketState) []byte {
 	}
 	data = binary.BigEndian.AppendUint64(data, uint64(s.time))
 	data = binary.AppendUvarint(data, between(s.generation, s.time))
-	for _, v := range [...]int64{s.refunded, int64(s.window / time.Millisecond), s.whole, s.part, s.total} {
+	for _, v := range [...]int64{int64(s.window / time.Millisecond), s.whole, s.part, s.total} {
 		data = binary.AppendUvarint(data, uint64(v))
 	}
 	if s.debt > 0 { // few owe anything, and every byte is one of each client
@@ -393,26 +403,29 @@ func (b bucket) encode(data []byte, s bucketState) []byte {
 // clone returns s.
 func (b bucket) clone(s bucketState) bucketState { return s }
 
-// decode returns the state that encode made data of; any other data is
-// errForeignState.
+// decode returns the state that encode made data of, in this format or the one before, in
+// which what was given back follows the generation; any other data is errForeignState.
 func (b bucket) decode(data []byte) (bucketState, error) {
-	if len(data) == 0 || data[0] != b.format {
+	if len(data) == 0 || data[0] != b.format && data[0] != b.format-1 {
 		return bucketState{}, errForeignState
 	}
 	if len(data) == 1 {
 		return bucketState{}, nil
 	}
 	in := reader{rest: data[1:]}
-	t, age, refunded, ms := in.time(), in.uvarint(), in.uvarint(), in.uvarint()
-	whole, part, total, debt := in.uvarint(), in.uvarint(), in.uvarint(), uint64(0)
+	t, age := in.time(), in.uvarint()
+	if data[0] != b.format {
+		in.uvarint()
+	}
+	ms, whole, part, total, debt := in.uvarint(), in.uvarint(), in.uvarint(), in.uvarint(), uint64(0)
 	if len(in.rest) > 0 {
 		debt = in.uvarint()
 		in.wrong = in.wrong || debt == 0
 	}
 	window := time.Duration(min(ms, uint64(forever/time.Millisecond))) * time.Millisecond
-	if in.wrong || len(in.rest) > 0 || age > between(math.MinInt64, t) || refunded > 1<<62 || total > 1<<62 ||
+	if in.wrong || len(in.rest) > 0 || age > between(math.MinInt64, t) || total > 1<<62 ||
 		counters.CheckWindow(window) != nil || whole > counters.MaxLimit || part >= uint64(window) || whole+part == 0 || debt > whole+1 {
 		return bucketState{}, errForeignState
 	}
-	return bucketState{time: t, generation: t - int64(age), refunded: int64(refunded), window: window, whole: int64(whole), part: int64(part), debt: int64(debt), total: int64(total)}, nil
+	return bucketState{time: t, generation: t - int64(age), window: window, whole: int64(whole), part: int64(part), debt: int64(debt), total: int64(total)}, nil
 }

@@ -22,8 +22,8 @@ var errNewerState = fmt.Errorf("%w: cas: a newer version has written the client'
 // version of its format. A version that changes a format counts that up, and reads the
 // one before. None is ASCII, so that a counter or a text is never taken for a state.
 const (
-	formatTokenBucket byte = 0x82
-	formatLeakyBucket byte = 0x92
+	formatTokenBucket byte = 0x83
+	formatLeakyBucket byte = 0x93
 	formatSlidingLog  byte = 0xa2
 	formatCountingLog byte = 0xc2
 	formatOrigin      byte = 0xb2

@@ -125,7 +125,7 @@ func (p places) step(s logState, r counters.Request) (logState, counters.Decisio
 	}
 	live = p.hold(live, at, r.Cost, held > 0)
 	d := p.decision(live, r, true)
-	d.Receipt = counters.Receipt{Generation: live.generation, Refunded: at}
+	d.Receipt = counters.Receipt{Generation: live.generation, Position: at}
 	return live, d
 }
 
@@ -158,7 +158,7 @@ func (p places) without(s logState, a, cost int64) (rest logState, found int64) 
 func (p places) charge(s logState, debts ...*debt) logState {
 	for _, d := range debts {
 		s = p.live(s, d.request())
-		at, renewed := cmp.Or(d.refunded, d.now), false
+		at, renewed := cmp.Or(d.position, d.now), false
 		if d.renews != 0 {
 			before, held := p.find(s, at)
 			if renewed = held > 0; renewed {
@@ -179,8 +179,8 @@ func (p places) refund(s logState, d *debt) logState {
 	switch {
 	case d.renews != 0:
 		return s
-	case d.refunded != counters.EarliestLeases:
-		s, _ = p.without(s, cmp.Or(d.refunded, d.now), d.cost)
+	case d.position != counters.EarliestLeases:
+		s, _ = p.without(s, cmp.Or(d.position, d.now), d.cost)
 		return s
 	}
 	if s = p.live(s, d.request()); s.used <= d.cost {

@@ -33,7 +33,7 @@ func TestARenewalThatTheStoreDidNotAnswer(t *testing.T) {
 	d, err := ask(at(0), 0)
 	require.NoError(t, err)
 	require.True(t, d.Allowed)
-	lease := d.Receipt.Refunded
+	lease := d.Receipt.Position
 	store.Fail(limitertest.ErrUnanswered)
 	_, err = ask(at(5), lease)
 	require.Error(t, err)
@@ -79,7 +79,7 @@ func TestAnOldRefundTakesNoMarkForLost(t *testing.T) {
 	back(at(0), first) // marks that something is meant to be missing
 	third := take(other, at(20), 0)
 	back(at(1), second)
-	take(ask, at(21), third.Receipt.Refunded)
+	take(ask, at(21), third.Receipt.Position)
 	take(other, at(22), 0) // the second: what it knew has been renewed
 }
 
@@ -102,7 +102,7 @@ func TestALeaseRenewedAloneTakesOnePlace(t *testing.T) {
 	store.Fail(limitertest.ErrUnsent)
 	for s := range 3 {
 		r := at(s + 1)
-		r.Renews = d.Receipt.Refunded
+		r.Renews = d.Receipt.Position
 		_, err = l.Take(t.Context(), r)
 		d, err = l.TakeLocal(r, err)
 		require.NoError(t, err)

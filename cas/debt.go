@@ -16,7 +16,7 @@ type debt struct {
 	cost       int64 // less what was given back since; 0 if it was refused, or forgotten
 	// Of the decision, or of the state that has consumed it. What is left of the limit
 	// is as of cost.
-	remaining, generation, refunded int64
+	remaining, generation, position int64
 	part                            int64 // that remained besides, of a bucket, in its own units; 0 if that isn't known
 	flights                         int   // that may have it done
 	there                           bool  // it was done
@@ -36,8 +36,8 @@ const (
 // newDebt returns r, which was decided so. In a log it may stand later than it was asked.
 func newDebt(r counters.Request, taken counters.Decision) *debt {
 	d := &debt{
-		now: max(r.Now.UnixNano(), taken.Receipt.Refunded), limit: r.Limit, renews: r.Renews, cost: r.Cost,
-		remaining: taken.Remaining, generation: taken.Receipt.Generation, refunded: taken.Receipt.Refunded,
+		now: max(r.Now.UnixNano(), taken.Receipt.Position), limit: r.Limit, renews: r.Renews, cost: r.Cost,
+		remaining: taken.Remaining, generation: taken.Receipt.Generation, position: taken.Receipt.Position,
 	}
 	if !taken.Allowed {
 		d.kind = denied
@@ -66,7 +66,7 @@ func (d *debt) request() counters.Request {
 func (d *debt) giveBack(cost int64) *debt {
 	return &debt{
 		kind: back, now: d.now, limit: d.limit, cost: cost,
-		remaining: d.remaining + d.cost - cost, generation: d.generation, refunded: d.refunded,
+		remaining: d.remaining + d.cost - cost, generation: d.generation, position: d.position,
 	}
 }
 

@@ -99,7 +99,7 @@ func (f *family[S]) Alone(a *account[S], r counters.Request, of any) counters.De
 		a.owe(l, due)
 		a.tidy(l)
 	}
-	d.Receipt = counters.Receipt{Alone: due, Refunded: due.refunded}
+	d.Receipt = counters.Receipt{Alone: due, Position: due.position}
 	if b = a.believe(l, b.share); d.Allowed && b.others > 0 {
 		left := f.peek(a.underWay(l, l.clone(b.state)), r)
 		d.Remaining, d.ResetAfter = left.Remaining, left.ResetAfter

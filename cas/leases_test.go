@@ -89,7 +89,7 @@ func TestHeldLeasesAreRenewedAlone(t *testing.T) {
 		q.store.Fail(limitertest.ErrUnsent)
 	}
 	for i, d := range held {
-		r := p[i%2].take(at(30_000+i), d.Receipt.Refunded)
+		r := p[i%2].take(at(30_000+i), d.Receipt.Position)
 		assert.True(t, r.Allowed, "lease %d is held, and renewed alone", i)
 	}
 }
@@ -119,7 +119,7 @@ func TestHeldLeasesAreRenewedJustAfterAnOutage(t *testing.T) {
 	for i, d := range held {
 		r, err := p[0].l.Take(t.Context(), func() counters.Request {
 			r := p[0].request(at(1010 + i))
-			r.Renews = d.Receipt.Refunded
+			r.Renews = d.Receipt.Position
 			return r
 		}())
 		require.NoError(t, err)
@@ -160,13 +160,13 @@ func TestARenewalMayBeRepeated(t *testing.T) {
 	first := p[0].take(at(0), 0)
 	for s := 20; s <= 200; s += 20 {
 		q := p[s/20%2]
-		d := q.take(at(s), first.Receipt.Refunded)
+		d := q.take(at(s), first.Receipt.Position)
 		require.True(t, d.Allowed)
 		require.EqualValues(t, 1, d.Remaining, "%d s", s)
 	}
 	other := p[1].take(at(201), 0)
 	require.True(t, other.Allowed)
-	assert.True(t, p[1].take(at(210), first.Receipt.Refunded).Allowed, "with no room beside it")
+	assert.True(t, p[1].take(at(210), first.Receipt.Position).Allowed, "with no room beside it")
 	p[0].release(at(211), first)
 	assert.EqualValues(t, 1, p[1].remain(at(211)))
 }
@@ -181,7 +181,7 @@ func TestALeaseRenewedTwiceInAnOutageTakesOnePlace(t *testing.T) {
 			first := p.take(at(0), 0)
 			p.store.Fail(fault)
 			for s := range 3 {
-				require.True(t, p.take(at(20+s), first.Receipt.Refunded).Allowed)
+				require.True(t, p.take(at(20+s), first.Receipt.Position).Allowed)
 			}
 			p.store.Fail(nil)
 			p.l.Flush()
@@ -225,7 +225,7 @@ func TestALeaseThatWasRenewedElsewhereIsPutBackOnce(t *testing.T) {
 	first := p[0].take(at(0), 0)
 	require.True(t, p[1].take(at(2), 0).Allowed)
 	require.NoError(t, p[0].store.Store.Delete(t.Context(), []string{p[0].l.family.keys.StateKey("c")}))
-	require.True(t, p[0].take(at(20), first.Receipt.Refunded).Allowed)
+	require.True(t, p[0].take(at(20), first.Receipt.Position).Allowed)
 	require.True(t, p[1].take(at(21), 0).Allowed)
 	assert.EqualValues(t, 1, p[0].remain(at(22)), "three are held")
 }
@@ -279,14 +279,14 @@ func TestLeasesAreFoundByEachOfTheirReceipts(t *testing.T) {
 			}
 			if of != nil && rapid.Bool().Draw(t, "release") {
 				r.Renews, of.at = 0, math.MinInt64
-				s = p.refund(s, newDebt(r, counters.Decision{Receipt: counters.Receipt{Refunded: rapid.SampledFrom(of.receipts).Draw(t, "by")}}))
+				s = p.refund(s, newDebt(r, counters.Decision{Receipt: counters.Receipt{Position: rapid.SampledFrom(of.receipts).Draw(t, "by")}}))
 			} else {
 				peeked := p.peek(s, r)
 				next, d := p.step(p.clone(s), r)
 				require.Equal(t, d.Allowed, peeked.Allowed)
 				require.Equal(t, of != nil && live(of) || used+r.Cost <= limit, d.Allowed)
 				if d.Allowed {
-					at := d.Receipt.Refunded
+					at := d.Receipt.Position
 					require.True(t, at <= time && at > time-int64(grid), "%d of %d", at, time)
 					for _, l := range leases {
 						require.False(t, l != of && live(l) && p.same(l.at, at), "two of one name")
@@ -332,21 +332,21 @@ func TestARenewalOfAPartTakesNoMoreThanThereIs(t *testing.T) {
 	require.True(t, three.Allowed)
 	r := p[1].request(at(1))
 	r.Cost = 2
-	require.NoError(t, p[1].l.Refund(t.Context(), r, counters.Decision{Allowed: true, Receipt: counters.Receipt{Refunded: counters.EarliestLeases}}))
+	require.NoError(t, p[1].l.Refund(t.Context(), r, counters.Decision{Allowed: true, Receipt: counters.Receipt{Position: counters.EarliestLeases}}))
 	require.EqualValues(t, 4, p[0].remain(at(2)))
 	other := ask(p[1], 3, 4, 0)
 	require.True(t, other.Allowed)
 	peek := p[0].request(at(4))
-	peek.Cost, peek.Renews = 3, three.Receipt.Refunded
+	peek.Cost, peek.Renews = 3, three.Receipt.Position
 	d, err := p[0].l.Peek(t.Context(), peek)
 	require.NoError(t, err)
 	assert.False(t, d.Allowed)
-	assert.False(t, ask(p[0], 4, 3, three.Receipt.Refunded).Allowed, "others have it")
+	assert.False(t, ask(p[0], 4, 3, three.Receipt.Position).Allowed, "others have it")
 	other.Receipt.Client = nil // as from a receipt
 	r = p[1].request(at(5))
 	r.Cost = 4
 	require.NoError(t, p[1].l.Refund(t.Context(), r, other))
 	require.EqualValues(t, 4, p[0].remain(at(6)), "what was left goes on")
-	assert.True(t, ask(p[0], 7, 3, three.Receipt.Refunded).Allowed)
+	assert.True(t, ask(p[0], 7, 3, three.Receipt.Position).Allowed)
 	assert.EqualValues(t, 2, p[1].remain(at(8)))
 }

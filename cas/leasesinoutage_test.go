@@ -59,7 +59,7 @@ func TestLeasesThatAreRenewedAloneDontPileUp(t *testing.T) {
 			d, err := l.TakeLocal(request(i, held[i]), limitertest.ErrUnsent)
 			require.NoError(t, err)
 			if d.Allowed {
-				held[i] = d.Receipt.Refunded
+				held[i] = d.Receipt.Position
 			}
 		}
 		now = now.Add(5 * time.Second)

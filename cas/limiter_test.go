@@ -355,7 +355,7 @@ func (by way) TestForeignValuesAreReplaced(t *testing.T) {
 	ctx := context.Background()
 	other := newTimelineBucket(t)
 	for name, value := range map[string][]byte{
-		"empty": {}, "a counter": []byte("99 "), "another version": append([]byte{formatTokenBucket - 1}, other[1:]...),
+		"empty": {}, "a counter": []byte("99 "), "another version": append([]byte{formatTokenBucket - 2}, other[1:]...),
 		"another algorithm": {formatLeakyBucket}, "cut": other[:len(other)-1], "more": append(bytes.Clone(other), 0),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -556,7 +556,11 @@ func runMachine[S any](t *rapid.T, by way, a algorithm[S], countDenied bool) {
 	}
 	model := newClient(a)
 	model.countDenied = countDenied
-	var admitted []counters.Request
+	type taken struct {
+		counters.Request
+		got, want counters.Decision
+	}
+	var admitted []taken
 	emptier := now.Add(-time.Hour) // when the state last became emptier by more than time
 	pick := func(t *rapid.T) *Limiter[S] { return rapid.SampledFrom(limiters).Draw(t, "instance") }
 	request := func(t *rapid.T) counters.Request {
@@ -585,9 +589,13 @@ func runMachine[S any](t *rapid.T, by way, a algorithm[S], countDenied bool) {
 			if r.Cost == 0 {
 				d.Receipt = counters.Receipt{} // of what a Peek has seen
 			}
-			require.Equal(t, want, d)
+			got := d
+			if _, bucket := any(a).(bucket); bucket { // of the model's state, which isn't forgotten when it is empty
+				got.Receipt.Position = want.Receipt.Position
+			}
+			require.Equal(t, want, got)
 			if d.Allowed && r.Cost > 0 {
-				admitted = append(admitted, r)
+				admitted = append(admitted, taken{r, d, want})
 			}
 		}
 	}
@@ -624,10 +632,11 @@ func runMachine[S any](t *rapid.T, by way, a algorithm[S], countDenied bool) {
 				return // nothing is left to give back
 			}
 			i := rapid.IntRange(0, len(admitted)-1).Draw(t, "which")
-			r := admitted[i]
+			one := admitted[i]
 			admitted = slices.Delete(admitted, i, i+1)
-			require.NoError(t, pick(t).Refund(ctx, r, model.taken[r]))
-			model.refund(t, r)
+			require.NoError(t, pick(t).Refund(ctx, one.Request, one.got))
+			model.taken[one.Request] = one.want
+			model.refund(t, one.Request)
 			emptier = now
 		},
 		"reset": func(t *rapid.T) {

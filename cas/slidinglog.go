@@ -94,7 +94,7 @@ func (l log) step(s logState, r counters.Request) (logState, counters.Decision) 
 	case allowed:
 		live.add(live.time, r.Cost)
 		d := l.decision(live, r, allowed)
-		d.Receipt = counters.Receipt{Generation: live.generation, Refunded: live.newest}
+		d.Receipt = counters.Receipt{Generation: live.generation, Position: live.newest}
 		return live, d
 	case l.countDenied:
 		most := max(limit+1, live.used)
@@ -122,7 +122,7 @@ func (l log) refund(s logState, d *debt) logState {
 	if s.generation != d.generation {
 		return s
 	}
-	rest, _ := s.without(cmp.Or(d.refunded, d.now), d.cost)
+	rest, _ := s.without(cmp.Or(d.position, d.now), d.cost)
 	return rest
 }
 

@@ -359,11 +359,32 @@ func TestTokenBucketRefundIsExact(t *testing.T) {
 			without, _ = b.step(without, r)
 		}
 		got := b.refund(with, newDebt(undone, taken))
-		require.Equal(t, undone.Cost, got.refunded)
 		require.Equal(t, undone.Cost, got.total-without.total, "it was consumed")
-		got.refunded, got.total = 0, without.total
+		got.total = without.total
 		require.Equal(t, without, got)
 	})
+}
+
+// Of many small costs that are given back in their order, only what has drained is missing.
+func TestABucketGivesBackManySmallCosts(t *testing.T) {
+	t.Parallel()
+	b, err := newBucket(formatTokenBucket, time.Minute, 0, false)
+	require.NoError(t, err)
+	var s bucketState
+	at := func(i int, from string) time.Time { return clock(t, from).Add(time.Duration(i) * time.Millisecond) }
+	debts := make([]*debt, 900)
+	for i := range debts {
+		var d counters.Decision
+		r := counters.Request{Cost: 1, Limit: 1000, Now: at(i, "12:00:00")}
+		s, d = b.step(s, r)
+		require.True(t, d.Allowed)
+		debts[i] = newDebt(r, d)
+	}
+	for i, d := range debts {
+		b.advance(&s, at(i, "12:00:02").UnixNano(), 1000)
+		s = b.refund(s, d)
+	}
+	assert.Equal(t, bucketState{}, s)
 }
 
 // bucketModel is a bucket in rational numbers.
@@ -374,14 +395,13 @@ type bucketModel struct {
 	level  big.Rat
 	// generation is when the level rose from 0 last.
 	generation int64
-	refunded   int64
+	total      int64 // what was consumed
 	taken      map[counters.Request]modelTake
 }
 
-// modelTake is what a refund has to know of an admitted request.
+// modelTake is what a refund has to know of an admitted request: total is with its cost.
 type modelTake struct {
-	generation, refunded int64
-	before               int64 // the level, without its fraction and one
+	generation, total int64
 }
 
 func (m *bucketModel) capacity(limit int64) *big.Rat {
@@ -414,13 +434,13 @@ func (m *bucketModel) ask(r counters.Request) (allowed bool, remaining int64) {
 	allowed = next.Cmp(m.capacity(r.Limit)) <= 0
 	if allowed && r.Cost > 0 {
 		if level.Sign() == 0 {
-			m.time, m.generation, m.refunded = r.Now.UnixNano(), r.Now.UnixNano(), 0
+			m.time, m.generation = r.Now.UnixNano(), r.Now.UnixNano()
 		}
 		m.level.Set(next)
 		m.time = max(m.time, r.Now.UnixNano())
 		level = next
-		before := new(big.Int).Neg(new(big.Int).Div(new(big.Int).Neg(next.Num()), next.Denom())) // rounded up
-		m.taken[r] = modelTake{m.generation, m.refunded, before.Int64() - r.Cost - 1}
+		m.total += r.Cost
+		m.taken[r] = modelTake{m.generation, m.total}
 	}
 	free := new(big.Rat).Sub(m.capacity(r.Limit), level)
 	return allowed, new(big.Int).Quo(free.Num(), free.Denom()).Int64()
@@ -431,19 +451,22 @@ func (m *bucketModel) refund(r counters.Request) {
 	if taken.generation != m.generation || m.level.Sign() == 0 {
 		return
 	}
-	// What is left of the cost when all before it has drained first.
-	left := new(big.Rat).SetInt64(max(0, taken.before-(m.refunded-taken.refunded)) + r.Cost)
+	// What is left of the cost when all before it has left the bucket first, or if it was the
+	// first in it.
+	left := new(big.Rat).Sub(&m.level, new(big.Rat).SetInt64(m.total-taken.total))
+	least, cost := new(big.Rat).SetInt64(r.Cost), new(big.Rat).SetInt64(r.Cost)
 	if elapsed := m.time - r.Now.UnixNano(); elapsed > 0 {
 		drained := new(big.Int).Mul(big.NewInt(elapsed), big.NewInt(r.Limit))
-		left.Sub(left, new(big.Rat).SetFrac(drained, big.NewInt(int64(m.window))))
+		least.Sub(least, new(big.Rat).SetFrac(drained, big.NewInt(int64(m.window))))
 	}
-	if cost := new(big.Rat).SetInt64(r.Cost); left.Cmp(cost) > 0 {
+	if left.Cmp(least) < 0 {
+		left = least
+	}
+	if left.Cmp(cost) > 0 {
 		left = cost
 	}
 	if left.Sign() > 0 {
 		m.level.Sub(&m.level, left)
-		up := new(big.Int).Neg(new(big.Int).Div(new(big.Int).Neg(left.Num()), left.Denom()))
-		m.refunded += up.Int64()
 	}
 	if m.level.Sign() <= 0 {
 		m.level.SetInt64(0)

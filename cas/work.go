@@ -433,17 +433,13 @@ func (w *work[S]) look(f *flight[S]) (read time.Time) {
 	case a.last.origin.reset > w.reset: // the answer is from before a reset
 		return time.Now()
 	case w.swapped:
+		before := a.last.decoded
 		read = l.wrote(w.now, next, &a.last)
 		if expected := w.expected(); expected > 0 {
 			a.expected = expected
 		}
-		own := next.admitted
-		for _, t := range f.told {
-			if t.debt.kind == admitted {
-				own += t.cost
-			}
-		}
 		if w.met && w.old.Exists() { // else what others have consumed before may be gone
+			own := l.since(before, next.to, *next.latest)
 			w.book.Note(&a.visits, own, own)
 		}
 		a.landed(l, f)

@@ -115,7 +115,7 @@ type Decision struct {
 	Contended bool
 }
 
-// EarliestLeases as a Receipt's Refunded gives back the leases that end first, whoever has
+// EarliestLeases as a Receipt's Position gives back the leases that end first, whoever has
 // them: of a caller who knows how many have ended, and not which.
 const EarliestLeases = -1
 
@@ -126,9 +126,9 @@ type Receipt struct {
 	// it back has the Now of the one that it undoes.
 	At int64
 	// Generation is when the state that has consumed the cost began, in Unix
-	// nanoseconds, and Refunded what had been given back of that by then, or in a log
-	// where the cost stands; 0 where there are no states.
-	Generation, Refunded int64
+	// nanoseconds, and Position where in that the cost stands: behind how much, itself
+	// included, or in a log at what time; 0 where there are no states.
+	Generation, Position int64
 	// Alone isn't nil if the cost was admitted without the store: it is what knows
 	// how the store was told, and Client whose account that is in.
 	Alone, Client any

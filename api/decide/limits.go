@@ -210,7 +210,7 @@ func (c *LimitCheck) giveBack(ctx context.Context, now time.Time) {
 	if r.Cost = min(c.Cost, used, counters.MaxCost); err == nil && r.Cost > 0 {
 		d.Allowed = true
 		if c.Lease > 0 {
-			d.Receipt.Refunded = counters.EarliestLeases
+			d.Receipt.Position = counters.EarliestLeases
 		}
 		if err = c.Limiter.Refund(ctx, r, d); err == nil {
 			r.Cost = 0

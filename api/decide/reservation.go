@@ -50,7 +50,7 @@ func (a *Answer) Receipt(limits []receipt.Limit) (r receipt.Receipt, reserved bo
 func (l *LimitCheck) reserved(name uint32) receipt.Limit {
 	return receipt.Limit{
 		Name: name, Alone: l.Degraded != nil, Value: l.Value,
-		Remaining: l.Remaining, Generation: l.Receipt.Generation, Refunded: l.Receipt.Refunded,
+		Remaining: l.Remaining, Generation: l.Receipt.Generation, Position: l.Receipt.Position,
 	}
 }
 

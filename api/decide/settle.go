@@ -39,7 +39,7 @@ func reservedBy(limit *policy.Limit, client string, r *receipt.Receipt, l *recei
 	}
 	c.Decision = counters.Decision{
 		Allowed: true, Remaining: l.Remaining,
-		Receipt: counters.Receipt{At: r.Issued.UnixNano(), Generation: l.Generation, Refunded: l.Refunded},
+		Receipt: counters.Receipt{At: r.Issued.UnixNano(), Generation: l.Generation, Position: l.Position},
 	}
 	return c
 }
@@ -317,7 +317,7 @@ func (e *Engine) Renew(r *receipt.Receipt) (within time.Duration, err error) {
 			return
 		}
 		q := c.request(now)
-		if q.Renews = l.Refunded; q.Renews == 0 { // admitted without the store
+		if q.Renews = l.Position; q.Renews == 0 { // admitted without the store
 			q.Renews = r.Issued.UnixNano()
 		}
 		c.asked = true
@@ -331,7 +331,7 @@ func (e *Engine) Renew(r *receipt.Receipt) (within time.Duration, err error) {
 		default:
 			if renewed = append(renewed, c); c.decided { // else on_store_error allows, and the lease that there is goes on
 				*l = c.reserved(l.Name)
-				l.Refunded = cmp.Or(l.Refunded, now.UnixNano())
+				l.Position = cmp.Or(l.Position, now.UnixNano())
 			}
 		}
 		if err != nil {

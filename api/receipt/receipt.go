@@ -37,7 +37,7 @@ type Limit struct {
 	Alone bool
 	// Value is the limit that was in force, and the rest what the limiter answered: see
 	// counters.Decision and counters.Receipt.
-	Value, Remaining, Generation, Refunded int64
+	Value, Remaining, Generation, Position int64
 }
 
 // ErrInvalid says that a text is no receipt of this key.
@@ -106,7 +106,7 @@ func (k *Key) Append(b []byte, r *Receipt) (_ []byte, fits bool) {
 		data = binary.AppendUvarint(data, uint64(l.Value)<<1|alone)
 		data = binary.AppendUvarint(data, uint64(l.Remaining))
 		data = binary.AppendVarint(data, l.Generation)
-		data = binary.AppendUvarint(data, uint64(l.Refunded))
+		data = binary.AppendUvarint(data, uint64(l.Position))
 	}
 	data = append(data, m.code(data)...)
 	m.data = data
@@ -152,7 +152,7 @@ func (k *Key) Open(text []byte) (r Receipt, err error) {
 		l := Limit{Name: uint32(d.fixed(4))}
 		value := d.unsigned()
 		l.Value, l.Alone = int64(value>>1), value&1 == 1
-		l.Remaining, l.Generation, l.Refunded = int64(d.unsigned()), d.signed(), int64(d.unsigned())
+		l.Remaining, l.Generation, l.Position = int64(d.unsigned()), d.signed(), int64(d.unsigned())
 		r.Limits = append(r.Limits, l)
 	}
 	if d.short { // of another version that has the same key

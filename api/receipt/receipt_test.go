@@ -15,7 +15,7 @@ var example = Receipt{
 	Policy: "llm", Client: "team-a", Issued: time.Unix(1_790_000_000, 123_456_789), Nonce: 1<<63 | 7,
 	Until: time.Unix(1_790_000_600, 0), Cost: 6000,
 	Limits: []Limit{
-		{Name: 1<<31 | 5, Value: 1_000_000_000_000, Remaining: 4170, Generation: 1_789_999_999_000_000_001, Refunded: 12},
+		{Name: 1<<31 | 5, Value: 1_000_000_000_000, Remaining: 4170, Generation: 1_789_999_999_000_000_001, Position: 12},
 		{Name: 3, Alone: true, Value: 1},
 	},
 }
@@ -113,7 +113,7 @@ func TestAReceiptHasRoomForTheLargestLimits(t *testing.T) {
 			Until: time.Unix(math.MaxInt64, 0), Cost: 1_000_000_000,
 		}
 		for range Room(r.Policy, client) {
-			r.Limits = append(r.Limits, Limit{Name: math.MaxUint32, Alone: true, Value: 1e12, Remaining: 1e12, Generation: math.MinInt64, Refunded: math.MaxInt64})
+			r.Limits = append(r.Limits, Limit{Name: math.MaxUint32, Alone: true, Value: 1e12, Remaining: 1e12, Generation: math.MinInt64, Position: math.MaxInt64})
 		}
 		_, fits := k.Append(nil, &r)
 		assert.True(t, fits, "%d limits", len(r.Limits))

@@ -83,7 +83,7 @@ func (w *world) hold(left int) {
 }
 
 // since returns when the lease of c began, as its receipt has it.
-func (c *call) since() int64 { return cmp.Or(c.decision.Receipt.Refunded, c.request.Now.UnixNano()) }
+func (c *call) since() int64 { return cmp.Or(c.decision.Receipt.Position, c.request.Now.UnixNano()) }
 
 func (w *world) giveBack(p *process, c *call) {
 	r := c.request
