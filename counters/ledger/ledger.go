@@ -88,10 +88,10 @@ func (b *Book[A]) Take(ctx context.Context, r counters.Request) (counters.Decisi
 	if err := r.Check(); err != nil {
 		return counters.Decision{}, err
 	}
-	if r.Cost == 0 {
-		return b.Peek(ctx, r)
-	}
 	c := b.clients.Get(r.Client)
+	if r.Cost == 0 { // what it learns is remembered, as of any check
+		return b.ask(ctx, Request[A]{Request: r, Kind: Peeks, Client: c})
+	}
 	if d, denied := b.denyAhead(c, r); denied {
 		return d, nil
 	}

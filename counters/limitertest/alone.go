@@ -71,6 +71,13 @@ func Alone(t *testing.T, now time.Time, newStore func() Store, newLimiter func(t
 			assert.LessOrEqual(t, admitted, max(limit-40+limit+n*cost/2, 2*n*cost))
 		})
 	}
+	t.Run("what a check of cost 0 has learned", func(t *testing.T) {
+		p := begin(t, 2)
+		p.charge(0, "c", limit)
+		p.ask(1, "c", 0)
+		p.Fail(ErrUnsent)
+		assert.False(t, p.ask(1, "c", 1).Allowed)
+	})
 	t.Run("what remains", func(t *testing.T) {
 		const n = 4
 		p := begin(t, n)
