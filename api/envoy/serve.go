@@ -42,8 +42,10 @@ const (
 // A Server serves a Service over gRPC, with Kuadrant's reservations, health and reflection. Make it with
 // NewServer.
 type Server struct {
-	grpc   *grpc.Server
-	health *health.Server
+	grpc     *grpc.Server
+	health   *health.Server
+	stopping context.Context
+	stop     context.CancelFunc
 }
 
 // NewServer returns a server that isn't listening. It serves without TLS if
@@ -51,6 +53,8 @@ type Server struct {
 // requests, and is closed when those under way are answered, or after grace; 0 is any age.
 // Panics of s go to log.
 func NewServer(s *Service, config *tls.Config, age, grace time.Duration, log *slog.Logger) *Server {
+	server := &Server{health: health.NewServer()}
+	server.stopping, server.stop = context.WithCancel(context.Background())
 	options := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxMessageBytes),
 		grpc.MaxConcurrentStreams(maxStreams),
@@ -60,11 +64,12 @@ func NewServer(s *Service, config *tls.Config, age, grace time.Duration, log *sl
 		grpc.WaitForHandlers(true),
 		grpc.NumStreamWorkers(workers),
 		grpc.UnaryInterceptor(recovering(log)),
+		grpc.StreamInterceptor(server.streaming),
 	}
 	if config != nil {
 		options = append(options, grpc.Creds(credentials.NewTLS(config)))
 	}
-	server := &Server{grpc: grpc.NewServer(options...), health: health.NewServer()}
+	server.grpc = grpc.NewServer(options...)
 	server.health.SetServingStatus("ratelimit", healthpb.HealthCheckResponse_SERVING)
 	rls.RegisterRateLimitServiceServer(server.grpc, s)
 	server.grpc.RegisterService(kuadrantService(s), s)
@@ -87,6 +92,19 @@ func recovering(log *slog.Logger) grpc.UnaryServerInterceptor {
 	}
 }
 
+// streaming ends a stream when the server stops: one that watches the health, or reflection's,
+// would last for as long as its caller likes.
+func (s *Server) streaming(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	ended := make(chan error, 1)
+	go func() { ended <- handle(srv, stream) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-s.stopping.Done():
+		return status.Error(codes.Unavailable, "weir is going away")
+	}
+}
+
 // Serve serves on l, which it closes, until Stop.
 func (s *Server) Serve(l net.Listener) error { return s.grpc.Serve(l) }
 
@@ -105,11 +123,12 @@ func (s *Server) SetReady(ready bool) {
 // Drain says to health checks that the server goes away.
 func (s *Server) Drain() { s.health.Shutdown() }
 
-// Stop drains, refuses new requests and returns when those under way are
+// Stop drains, ends streams, refuses new requests and returns when those under way are
 // answered. Connections that wait to be accepted are cut. What is left when ctx ends is
 // cut off; the error says so.
 func (s *Server) Stop(ctx context.Context) error {
 	s.Drain()
+	s.stop()
 	stopped := make(chan struct{})
 	go func() {
 		s.grpc.GracefulStop()

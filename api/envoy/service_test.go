@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
@@ -509,6 +510,29 @@ func TestHealthAndReflection(t *testing.T) {
 	assert.NotEmpty(t, r.GetFileDescriptorResponse().GetFileDescriptorProto(), r)
 	require.NoError(t, stream.CloseSend())
 	_, _ = stream.Recv()
+}
+
+// A caller that watches the health doesn't keep the server from stopping.
+func TestStopEndsStreams(t *testing.T) {
+	t.Parallel()
+	f := serve(t, Off, false)
+	watch, err := healthpb.NewHealthClient(f.conn).Watch(t.Context(), &healthpb.HealthCheckRequest{Service: "ratelimit"})
+	require.NoError(t, err)
+	r, err := watch.Recv()
+	require.NoError(t, err)
+	assert.Equal(t, healthpb.HealthCheckResponse_SERVING, r.Status)
+	reflection, err := reflectionpb.NewServerReflectionClient(f.conn).ServerReflectionInfo(t.Context())
+	require.NoError(t, err)
+	f.server.Drain()
+	r, err = watch.Recv()
+	require.NoError(t, err)
+	assert.Equal(t, healthpb.HealthCheckResponse_NOT_SERVING, r.Status)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	require.NoError(t, f.server.Stop(ctx))
+	for name, stream := range map[string]grpc.ClientStream{"watch": watch, "reflection": reflection} {
+		assert.Equal(t, codes.Unavailable, status.Code(stream.RecvMsg(new(healthpb.HealthCheckResponse))), name)
+	}
 }
 
 // Limits with a name of their own are counted, up to a bound.
