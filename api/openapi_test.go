@@ -45,7 +45,7 @@ func TestOpenAPIHasEveryRouteAndNoOther(t *testing.T) {
 	}
 	s := newServiceWith(func(cfg *Config) {
 		// As with -envoy-config.
-		cfg.Handlers = map[string]http.Handler{"POST /json": http.NotFoundHandler(), "GET /healthcheck": http.NotFoundHandler(), "GET /rlconfig": http.NotFoundHandler()}
+		cfg.Handlers = map[string]http.Handler{"POST /json": http.NotFoundHandler(), "GET /healthcheck": http.NotFoundHandler(), "HEAD /healthcheck": http.NotFoundHandler(), "GET /rlconfig": http.NotFoundHandler()}
 	})
 	for _, route := range s.echo.Routes() {
 		if strings.HasSuffix(route.Path, "/clients/*") { // a client whose slash isn't escaped

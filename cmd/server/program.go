@@ -189,7 +189,8 @@ func newProgram(cfg *config, logTo io.Writer) (*program, error) {
 		})
 		handlers["POST /json"] = p.envoy
 		handlers["GET /rlconfig"] = http.HandlerFunc(p.envoy.ServeConfig)
-		handlers["GET /healthcheck"] = http.HandlerFunc(p.healthcheck)
+		well := http.HandlerFunc(p.healthcheck)
+		handlers["GET /healthcheck"], handlers["HEAD /healthcheck"] = well, well
 	}
 	if cfg.console {
 		page := console.Handler()

@@ -46,6 +46,9 @@ func (r *running) requireReady(t *testing.T, want bool) {
 	t.Helper()
 	ready, _ := r.Get(t, "/readyz")
 	health, _ := r.Get(t, "/healthcheck")
+	head, _, _, err := r.Send(http.MethodHead, "/healthcheck", "", "")
+	require.NoError(t, err)
+	require.Equal(t, health, head)
 	if want {
 		require.Equal(t, []int{http.StatusOK, http.StatusOK}, []int{ready, health})
 	} else {
