@@ -209,7 +209,11 @@ func (c *config) setFromEnvoy(fs *flag.FlagSet, environment []string) error {
 	errs := []error{err}
 	c.envoyNotes = notes
 	for _, s := range settings {
-		if !own[s.flag] {
+		if s.value == "" { // without a certificate, gRPC would be without TLS
+			if !own[s.flag] && !own["tls-cert"] {
+				errs = append(errs, fmt.Errorf("-envoy-env: %s needs GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY", s.from))
+			}
+		} else if !own[s.flag] {
 			if err := fs.Set(s.flag, s.value); err != nil {
 				errs = append(errs, fmt.Errorf("-envoy-env: %s: %v: %w", s.from, s, err))
 			}

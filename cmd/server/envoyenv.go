@@ -67,6 +67,7 @@ var envoyVariables = []envoyVariable{
 }
 
 // A setting is a flag of weir that stands for variables, none of which is set where from is "".
+// Without a value it is one that the variables need and don't have.
 type setting struct{ flag, value, from string }
 
 func (s setting) String() string { return "-" + s.flag + "=" + s.value }
@@ -96,7 +97,7 @@ func envoyFlags(environment []string) ([]setting, []string, error) {
 		t.address("grpc-listen", "GRPC_HOST", "GRPC_PORT", "8081")
 	}
 	if t.is("GRPC_SERVER_USE_TLS", false) {
-		t.same("grpc-tls-cert", "GRPC_SERVER_TLS_CERT")
+		t.set("grpc-tls-cert", t.variables["GRPC_SERVER_TLS_CERT"], "GRPC_SERVER_USE_TLS", "GRPC_SERVER_TLS_CERT")
 		t.same("grpc-tls-key", "GRPC_SERVER_TLS_KEY")
 		t.same("grpc-tls-client-ca", "GRPC_CLIENT_TLS_CACERT")
 	}

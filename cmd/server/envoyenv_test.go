@@ -91,6 +91,7 @@ func TestVariablesOfEnvoyWithoutAFlag(t *testing.T) {
 		"QUOTA_MODE=perhaps":          `-envoy-env: QUOTA_MODE="perhaps": must be true or false`,
 		"GRPC_MAX_CONNECTION_AGE=-1s": `-grpc-max-connection-age -1s must not be negative`,
 		"GRPC_SERVER_USE_TLS=maybe":   `-envoy-env: GRPC_SERVER_USE_TLS="maybe": must be true or false`,
+		"GRPC_SERVER_USE_TLS=true":    `-envoy-env: GRPC_SERVER_USE_TLS needs GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY`,
 		"LOG_LEVEL=loud":              `-envoy-env: LOG_LEVEL="loud": must be panic, fatal, error, warn, info, debug or trace`,
 		"GRPC_CLIENT_TLS_SAN=envoy":   `-envoy-env: GRPC_CLIENT_TLS_SAN="envoy": weir takes any certificate of the authority`,
 		"CACHE_KEY_PREFIX=a:b/c":      `-key-prefix: key prefix "a:b/c" must have no / after a colon`,
@@ -193,4 +194,8 @@ func TestWeirsOwnFlagsWinOverVariablesOfEnvoy(t *testing.T) {
 	assert.Equal(t, "DEBUG", cfg.logLevel.String())
 	assert.Equal(t, "json", cfg.logFormat)
 	assert.Equal(t, []string{"MEMCACHE_HOST_PORT: weir's own -memcached is in force, not a:1", "LOG_LEVEL: weir's own -log-level is in force, not error"}, cfg.envoyNotes)
+	for _, own := range []string{"WEIR_TLS", "WEIR_GRPC_TLS"} {
+		_, err = parseConfig([]string{"-envoy-env"}, []string{"MEMCACHE_HOST_PORT=a:1", "GRPC_SERVER_USE_TLS=true", own + "_CERT=c", own + "_KEY=k"}, io.Discard)
+		assert.NoError(t, err, own)
+	}
 }
