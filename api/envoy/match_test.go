@@ -245,10 +245,11 @@ func TestLimitsAreFoundByTheNamesOfClients(t *testing.T) {
 	}
 
 	const nobody = "it holds for nobody: no limit of the policy counts such a client"
+	const own = "it holds only where requests bring limits of their own: none of the policy counts such a client"
 	p := &policy.Policy{Name: PolicyName, Finder: c}
 	for key, want := range map[string]string{
 		"d|user=x": "", "d|user=*": "", "d|*": "", "*": "", "d|user=x*": "", `d|user=a\|b|path=*`: "", `"d|files=files/*"`: "",
-		"user=x": nobody, "d": nobody, "d|user=x|path=/": nobody, "d|free=x": nobody, "e|*": nobody, "d|free=*": nobody, "10.0.0.0/8": nobody, "10.1.2.3": nobody,
+		"user=x": own, "d": own, "d|user=x|path=/": own, "d|free=x": own, "e|*": own, "d|free=*": own, "10.0.0.0/8": nobody, "10.1.2.3": nobody,
 		"d|files=files/x": `it holds for nobody: this client is counted as "d|files=files/*"`, "d|user": `it holds for nobody: this client is counted as "d|user="`,
 	} {
 		k, err := policy.ParseClientKey(key)

@@ -25,8 +25,12 @@ func (p *Policy) NoteOn(e *Exception) string {
 				limits = []*Limit{l}
 			}
 		}
-		if len(limits) == 0 {
+		switch {
+		case len(limits) > 0:
+		case e.Key.network.IsValid():
 			return "it holds for nobody: no limit of the policy counts such a client"
+		default:
+			return "it holds only where requests bring limits of their own: none of the policy counts such a client"
 		}
 	}
 	if note := e.Key.Note(); note != "" {
