@@ -187,7 +187,7 @@ func parseConfig(args, environment []string, out io.Writer) (*config, error) {
 		fs.SetOutput(out)
 		fs.PrintDefaults()
 		return cfg, flag.ErrHelp
-	case err != nil:
+	case err != nil || cfg.version:
 		return cfg, err
 	case cfg.envoyEnv:
 		if err := cfg.setFromEnvoy(fs, environment); err != nil {

@@ -199,3 +199,10 @@ func TestWeirsOwnFlagsWinOverVariablesOfEnvoy(t *testing.T) {
 		assert.NoError(t, err, own)
 	}
 }
+
+func TestTheVersionNeedsNoVariablesOfEnvoy(t *testing.T) {
+	t.Parallel()
+	cfg, err := parseConfig([]string{"-envoy-env", "-version"}, nil, io.Discard)
+	require.NoError(t, err)
+	assert.True(t, cfg.version)
+}
