@@ -106,10 +106,10 @@ func (s *Server) setOverride(c echo.Context, by change) error {
 	}
 	o.Policy, o.Key, o.By = name, key, by.By
 	o.Until = s.cfg.Now().Add(lasts)
-	if o, err = s.cfg.Overrides.Set(c.Request().Context(), o, revision); err != nil {
-		return overrideProblem(err, name, key)
-	}
 	by.Client, by.What, by.Reason = key.String(), fmt.Sprintf("override set: %s for %v", describeOverride(&o), lasts), o.Reason
+	if o, err = s.cfg.Overrides.Set(c.Request().Context(), o, revision); err != nil {
+		return s.overrideFailed(err, by, key)
+	}
 	s.changed(by)
 	c.Response().Header().Set("ETag", etag(o.Revision))
 	return c.JSON(http.StatusOK, s.overrideToJSON(o))
@@ -133,10 +133,10 @@ func (s *Server) endOverride(c echo.Context, by change) error {
 		return err
 	}
 	was, err := s.cfg.Overrides.Remove(c.Request().Context(), name, key, revision)
+	by.Client, by.What, by.Reason = key.String(), strings.TrimSuffix("override ended: "+describeOverride(&was), ": "), was.Reason
 	if err != nil {
-		return overrideProblem(err, name, key)
+		return s.overrideFailed(err, by, key)
 	}
-	by.Client, by.What, by.Reason = key.String(), "override ended: "+describeOverride(&was), was.Reason
 	s.changed(by)
 	return c.NoContent(http.StatusNoContent)
 }
@@ -261,8 +261,19 @@ func ifMatch(r *http.Request) (revision int64, err error) {
 	return revision, nil
 }
 
+// overrideFailed returns the problem of an override that wasn't changed. Where nobody knows
+// that, it may be in force in a moment: then the audit has who asked for it.
+func (s *Server) overrideFailed(err error, by change, key policy.ClientKey) error {
+	p := overrideProblem(err, by.Policy, key)
+	if p.Status == http.StatusServiceUnavailable {
+		by.What, by.Error = strings.Replace(by.What, "override", "override perhaps", 1), err.Error()
+		s.changed(by)
+	}
+	return p
+}
+
 // overrideProblem returns the problem of an override that wasn't found or changed.
-func overrideProblem(err error, policyName string, key policy.ClientKey) error {
+func overrideProblem(err error, policyName string, key policy.ClientKey) *problem {
 	switch {
 	case errors.Is(err, overrides.ErrNone):
 		return newProblem(http.StatusNotFound, "there is no override for %s in policy %q", key.Means(), policyName)

@@ -14,7 +14,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"weir/api/overrides"
 	"weir/api/policy"
+	"weir/counters"
+	"weir/counters/memory"
 )
 
 func (s *service) override(t *testing.T, name, key, body string) result {
@@ -231,6 +234,34 @@ func TestRights(t *testing.T) {
 		requireProblem(t, s.do(t, http.MethodGet, "/v1/audit?n="+n, "", auth...), http.StatusBadRequest, "must be a whole number from 1 to 1000")
 	}
 	requireProblem(t, s.do(t, http.MethodGet, "/v1/audit?x=0", "", auth...), http.StatusBadRequest, `there is no parameter "x"; there is n`)
+}
+
+// Who changes an override while the store doesn't say whether it has heard of it stands in the
+// audit: it may be in force a moment later.
+func TestTheAuditHasChangesOfWhichNobodyKnows(t *testing.T) {
+	t.Parallel()
+	store := &watchedStore{Store: memory.New(nil), keys: make(map[string]bool)}
+	s := newServiceWith(func(cfg *Config) {
+		cfg.LogClients = true
+		cfg.Overrides = overrides.New(overrides.Config{Store: store, KeyPrefix: "weir", Now: time.Now, Foreign: func() {}, Log: cfg.Log})
+	}, newPolicy("api", fixed("per-minute", 3, time.Minute)))
+	require.Equal(t, http.StatusOK, s.override(t, "api", "c", `{"blocked":true,"for":"1h"}`).Code)
+	store.failWith(counters.ErrTimeout)
+	require.Equal(t, http.StatusServiceUnavailable, s.override(t, "api", "c", `{"exempt":true,"for":"10m","reason":"INC-77"}`).Code)
+	require.Equal(t, http.StatusServiceUnavailable, s.endOverride(t, "api", "c").Code)
+	store.failWith(nil)
+	requireProblem(t, s.endOverride(t, "api", "d"), http.StatusNotFound, `no override for client "d"`)
+	var got struct{ Changes []change }
+	require.NoError(t, json.Unmarshal([]byte(s.do(t, http.MethodGet, "/v1/audit", "").Body), &got))
+	require.Len(t, got.Changes, 3)
+	for i, want := range []change{
+		{What: "override perhaps ended", Error: counters.ErrTimeout.Error()},
+		{What: "override perhaps set: exempt for 10m0s", Reason: "INC-77", Error: counters.ErrTimeout.Error()},
+		{What: "override set: blocked for 1h0m0s"},
+	} {
+		want.Time, want.Peer, want.Policy, want.Client = got.Changes[i].Time, "192.0.2.1", "api", "c"
+		assert.Equal(t, want, got.Changes[i])
+	}
 }
 
 // Each route is one for those who may only make checks, or refuses them before it looks at
